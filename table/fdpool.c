@@ -12,6 +12,7 @@ struct fdpool {
   pthread_cond_t freed;                       // a place has become free, or its descriptor unused
   uint32_t nr_open;                           // taken places: descriptors open, being opened or closed; reserved places
   uint32_t nr_reserved;                       // the reserved ones of these
+  uint32_t nr_passing;                        // and those of readers that pass through a file
   uint32_t nr_waiting;                        // threads
   uint32_t nr_ring;                           // open files
   struct fdpool_file *hand;                   // CLOCK: the next one to look at; NULL: no file is open
@@ -154,10 +155,11 @@ void fdpool_remove(struct fdpool_file *f) {
 
 // Makes the env's raw call, because the errno decides what to do. Holds no lock, so that a slow file system delays only
 // the threads that need this file.
-static int open_fd(struct fdpool *p, const struct fdpool_file *f) {
+static int open_fd(struct fdpool *p, const struct fdpool_file *f, enum env_advice advice) {
   for (;;) {
     const int fd = p->env->ops->open(p->env, f->dir->fd, env_name(f->path), f->flags);
     if (fd == -EINTR) continue;
+    if (fd >= 0) env_advise(p->env, fd, 0, 0, advice);
     if (fd != -EMFILE && fd != -ENFILE) return fd;
     (void)pthread_mutex_lock(&p->lock);
     const int unused = take_unused(p);
@@ -201,7 +203,7 @@ static __attribute__((noinline)) int get_closed(struct fdpool_file *f, bool wait
   // the place comes before the open, so that threads that open at the same time keep to the bound
   *fd_out = -1;
   if (!place_for(f, wait, fd_out)) return *fd_out >= 0 ? 0 : EAGAIN;
-  const int fd = open_fd(p, f);
+  const int fd = open_fd(p, f, ENV_RANDOM);
   (void)pthread_mutex_lock(&p->lock);
   if (file_enter(f, fd_out)) {  // another thread has opened it: one descriptor is enough
     if (fd >= 0) close_fd(p, fd);
@@ -241,6 +243,31 @@ void fdpool_release(struct fdpool_file *f) {
   assert(state_users(before) > 0 && state_fd(before) >= 0);
   (void)before;
   if (unlikely(atomic_load(&p->wanted) > 0)) release_to_waiters(p);
+}
+
+bool fdpool_open_passing(struct fdpool_file *f, int *fd_out) {
+  struct fdpool *const p = f->pool;
+  int unused = -1;
+  (void)pthread_mutex_lock(&p->lock);
+  const bool placed = p->nr_passing < p->max_open / 4 && find_place(p, &unused);
+  p->nr_passing += placed;
+  (void)pthread_mutex_unlock(&p->lock);
+  env_close_quiet(p->env, unused);
+  if (!placed) return false;
+  const int fd = open_fd(p, f, ENV_SEQUENTIAL);
+  if (fd < 0) fdpool_close_passing(f, -1);
+  *fd_out = fd;
+  return fd >= 0;
+}
+
+void fdpool_close_passing(struct fdpool_file *f, int fd) {
+  struct fdpool *const p = f->pool;
+  env_close_quiet(p->env, fd);
+  (void)pthread_mutex_lock(&p->lock);
+  assert(p->nr_passing > 0);
+  p->nr_passing--;
+  place_give(p);
+  (void)pthread_mutex_unlock(&p->lock);
 }
 
 void fdpool_reserve(struct fdpool *p) {

@@ -7,11 +7,22 @@
 
 // ---- into memory of the reader's own
 
+// A stretch that took less was in the page cache.
+#define AHEAD_WARM_NS 20000u      // to begin with
+#define AHEAD_WARM_PAGE_NS 1000u  // and for each page
+// Stretches that are advised before one is timed again. Advice on what is in the page cache anyway costs time.
+#define AHEAD_COLD 64u
+
 struct sst_ahead_mem {
   uint64_t off;    // the file's offset of buf[0]
   uint8_t *buf;    // the blocks as they are stored; aligned to BLKIO_ALIGN
   size_t size;     // of buf
   uint8_t *block;  // the last block that was taken, unpacked; NULL until a compressed table needs it
+  // The rest is of stretches that follow each other.
+  bool back;
+  uint64_t came;     // bytes read so far
+  uint64_t advised;  // the system was told of all from the last stretch to this offset
+  uint32_t cold;     // stretches still to be advised; 0: the next one is timed
 };
 
 static struct sst_ahead_mem *ahead_reserve(struct sst_ahead *a, size_t size) {
@@ -33,25 +44,94 @@ void sst_ahead_fini(struct sst_ahead *a) {
   *a = (struct sst_ahead){0};
 }
 
+// The stretch [off, end) of the file follows the last one, in the direction of the last.
+static bool ahead_follows(const struct sst_ahead *a, const struct sst *t, uint32_t from, uint32_t to, bool back) {
+  return a->to > a->from && a->number == t->number && a->mem->back == back && (back ? to == a->from : from == a->to);
+}
+
+// Tells the system of what follows the stretch [off, end) and was not told before.
+static void ahead_advise(struct sst_ahead_mem *m, const struct sst *t, int fd, uint64_t off, uint64_t end) {
+  const uint64_t size = SST_AHEAD_MORE * (end - off), more = size < m->came ? size : m->came;
+  if (m->back) {
+    const uint64_t to = m->advised < off ? m->advised : off, from = off > more ? off - more : 0;
+    if (from < to) env_advise(t->ctx->env, fd, from, to - from, ENV_WILL_NEED);
+    m->advised = from < to ? from : to;
+  } else {
+    const uint64_t from = m->advised > end ? m->advised : end, left = t->data_size - end,
+                   to = end + (more < left ? more : left);
+    if (from < to) env_advise(t->ctx->env, fd, from, to - from, ENV_WILL_NEED);
+    m->advised = from < to ? to : from;
+  }
+  m->cold--;
+}
+
+// Reads [off, end) into m->buf, and has what follows on its way. A stretch that nobody has told the system of is timed.
+static enum remixdb_status ahead_load(struct sst_ahead_mem *m, const struct sst *t, int fd, uint64_t off,
+                                      uint64_t end) {
+  const bool told = m->back ? m->advised <= off : m->advised >= end;
+  const uint32_t len = (uint32_t)(end - off);
+  if (m->cold) ahead_advise(m, t, fd, off, end);
+  const uint64_t began = told ? 0 : time_ns();
+  const enum remixdb_status s = blkio_read_one(t->ctx->io, fd, t->path, m->buf, len, off);
+  if (s != REMIXDB_OK) return s;
+  m->came += len;
+  if (told || m->cold || t->ctx->direct_io || time_ns() - began < AHEAD_WARM_NS + len / BLOCK_PAGE * AHEAD_WARM_PAGE_NS)
+    return s;
+  m->cold = AHEAD_COLD;
+  ahead_advise(m, t, fd, off, end);
+  return s;
+}
+
+// Reads the blocks [from, to).
+static void ahead_read(struct sst_ahead *a, const struct sst *t, uint32_t from, uint32_t to, bool back,
+                       struct fdpool_file *file) {
+  uint32_t last = to - 1;
+  while (t->nr_recs[last] == 0) last--;
+  uint64_t off = sst_block_off(t, from), end = sst_block_off(t, last) + sst_block_stored(t, last, to - last);
+  if (t->ctx->direct_io) {
+    off = sst_align_down(off);
+    end = align_up(end, BLKIO_ALIGN);
+  }
+  int fd;
+  const bool follows = ahead_follows(a, t, from, to, back);
+  a->from = a->to = 0;
+  struct sst_ahead_mem *const m = ahead_reserve(a, end - off);
+  if (!m) return;
+  if (!follows) {
+    m->came = 0;
+    m->cold = 0;
+    m->advised = back ? UINT64_MAX : 0;
+    m->back = back;
+  }
+  if (!fdpool_try_acquire(file, &fd)) return;
+  const enum remixdb_status s = ahead_load(m, t, fd, off, end);
+  fdpool_release(file);
+  if (s != REMIXDB_OK) return;  // the read that needs a block meets the error again, and reports it
+  m->off = off;
+  a->number = t->number;
+  a->from = from;
+  a->to = to;
+}
+
 void sst_ahead_read(struct sst_ahead *a, const struct sst *t, uint32_t block, uint32_t nr_pages,
                     struct fdpool_file *file) {
   assert(nr_pages > 0 && block + nr_pages <= t->nr_pages && t->nr_recs[block]);
   uint32_t last = block + nr_pages - 1;
   while (t->nr_recs[last] == 0) last--;
-  const uint32_t to = last + sst_block_pages(t, last);
-  const uint64_t end = sst_block_off(t, last) + sst_block_stored(t, last, to - last);
-  const uint64_t from = sst_align_down(sst_block_off(t, block)), until = align_up(end, BLKIO_ALIGN);
-  int fd;
-  a->from = a->to = 0;
-  struct sst_ahead_mem *const m = ahead_reserve(a, until - from);
-  if (!m || !fdpool_try_acquire(file, &fd)) return;
-  const enum remixdb_status s = blkio_read_one(t->ctx->io, fd, t->path, m->buf, (uint32_t)(until - from), from);
-  fdpool_release(file);
-  if (s != REMIXDB_OK) return;  // the read that needs a block meets the error again, and reports it
-  m->off = from;
-  a->number = t->number;
-  a->from = block;
-  a->to = to;
+  ahead_read(a, t, block, last + sst_block_pages(t, last), false, file);
+}
+
+uint32_t sst_block_back(const struct sst *t, uint32_t block, uint32_t nr_pages) {
+  const uint32_t end = block + sst_block_pages(t, block);
+  uint32_t first = end > nr_pages ? end - nr_pages : 0;
+  while (first < block && t->nr_recs[first] == 0) first++;
+  return first < block ? first : block;
+}
+
+void sst_ahead_read_back(struct sst_ahead *a, const struct sst *t, uint32_t block, uint32_t nr_pages,
+                         struct fdpool_file *file) {
+  assert(nr_pages > 0 && block < t->nr_pages && t->nr_recs[block]);
+  ahead_read(a, t, sst_block_back(t, block, nr_pages), block + sst_block_pages(t, block), true, file);
 }
 
 static enum remixdb_status ahead_unpack(const struct sst *t, uint32_t block, uint32_t pages, const uint8_t *stored,
@@ -76,6 +156,18 @@ enum remixdb_status sst_ahead_take(struct sst_ahead *a, const struct sst *t, uin
                                     : block_verify(stored, pages, t->nr_recs[block], t->number, block, t->path, off);
   if (s == REMIXDB_OK) *data_out = t->offs ? m->block : stored;
   return s;
+}
+
+// ---- into the page cache
+
+void sst_will_need(struct sst *t, uint32_t first_block, uint32_t nr_pages) {
+  int fd;
+  if (t->ctx->direct_io || first_block >= t->nr_pages || nr_pages == 0) return;
+  const uint32_t left = t->nr_pages - first_block, to = first_block + (nr_pages < left ? nr_pages : left);
+  if (!fdpool_try_acquire(&t->file, &fd)) return;
+  const uint64_t off = sst_block_off(t, first_block), end = sst_block_off(t, to);
+  if (off < end) env_advise(t->ctx->env, fd, off, end - off, ENV_WILL_NEED);
+  fdpool_release(&t->file);
 }
 
 // ---- into the cache

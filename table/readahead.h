@@ -8,6 +8,14 @@
 #include "table/state.h"
 
 // ---- into memory of the reader's own
+//
+// A reader goes through a table in stretches, forward or back. Descriptors of tables are advised for random reads, so
+// the system reads nothing ahead of them. Where stretches that follow each other come from the disk, the next ones are
+// on their way into the page cache while the reader uses the current one: up to SST_AHEAD_MORE stretches of its size,
+// and no more bytes than the reader has read since it began. It keeps no descriptor and no lane meanwhile, so a reader
+// may pause for long. Under direct I/O nothing goes on meanwhile.
+
+#define SST_AHEAD_MORE 4u
 
 // The blocks of table `number` that begin in the pages [from, to), read. Zero it before the first use. One thread.
 struct sst_ahead {
@@ -22,10 +30,24 @@ static inline bool sst_ahead_has(const struct sst_ahead *a, const struct sst *t,
 // from the last call. After a failure there are none.
 void sst_ahead_read(struct sst_ahead *a, const struct sst *t, uint32_t block, uint32_t nr_pages,
                     struct fdpool_file *file);
+// The same for a reader that goes back: reads `block`, and the blocks before it that begin in the nr_pages pages which
+// end with this block. At the table's beginning they are fewer.
+void sst_ahead_read_back(struct sst_ahead *a, const struct sst *t, uint32_t block, uint32_t nr_pages,
+                         struct fdpool_file *file);
 // A block that is there, verified. Its data is valid until the next take or read. REMIXDB_CORRUPT, REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_ahead_take(struct sst_ahead *a, const struct sst *t, uint32_t block,
                                               const uint8_t **data_out);
 void sst_ahead_fini(struct sst_ahead *a);
+
+// Returns the first of the blocks that sst_ahead_read_back would read. A reader that goes back gives it to
+// sst_readahead, too.
+uint32_t sst_block_back(const struct sst *t, uint32_t block, uint32_t nr_pages);
+
+// ---- into the page cache
+
+// Asks the system to bring the blocks that begin in these pages into its page cache. nr_pages may pass the table's end.
+// Does not wait, and takes no descriptor that others need. No effect under direct I/O.
+void sst_will_need(struct sst *t, uint32_t first_block, uint32_t nr_pages);
 
 // ---- into the cache
 

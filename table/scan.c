@@ -6,9 +6,10 @@
 #include "table/ckb.h"
 #include "table/stored.h"
 
-#define SST_READ (256u << 10)  // bytes of a large read
-#define SST_READS 4u           // large reads at a time, at most
-#define SST_WINDOW (SST_READ * SST_READS)
+#define SST_READ_MIN (256u << 10)  // bytes of a read that follows no other; more than any block or chunk has
+#define SST_READ_MAX (512u << 10)  // and of one that does
+// Room before a read for the beginning of a block or chunk that it ends.
+#define SST_KEEP (BLOCK_BYTES_MAX + 2 * BLKIO_ALIGN)
 
 // ---- single blocks
 
@@ -81,72 +82,143 @@ enum remixdb_status sst_blocks_read(struct blkio_queue *q, struct sst_block_read
 }
 
 // ---- a window that moves over a part of the file, in large aligned reads
+//
+// While the caller works on one buffer, a flight fills the other with the bytes that follow. A queue without flights
+// needs one buffer; there the system's readahead goes on.
 
 struct sst_window {
-  uint8_t *buf;
-  size_t size;
-  uint64_t lo, hi;  // buf has the bytes [lo, hi) of the file; both aligned
-  uint64_t limit;   // the part's end
-  uint32_t reads;   // large reads at a time; grows while they follow each other
+  struct sst *t;
+  struct blkio_queue *q;
+  int fd;            // its own descriptor; -1: none could be had, and each read takes the table's
+  bool begun;        // it has tried to get one
+  uint32_t cur;      // the buffer of the bytes
+  uint8_t *bufs[2];  // SST_KEEP and `size` bytes each; NULL until needed
+  const uint8_t *p;  // the bytes [lo, hi) of the file, in bufs[cur]; lo and hi are aligned
+  uint64_t lo, hi;
+  uint64_t end;                 // of the part, aligned
+  uint32_t size;                // bytes of a read, at most
+  uint32_t next;                // bytes of the next read; grows while reads follow each other
+  uint64_t ahead;               // with a flight under way: it brings [hi, ahead) into the other buffer
+  struct blkio_flight *flight;  // NULL until needed
 };
 
-static enum remixdb_status sst_window_init(struct sst_window *w, uint64_t start, uint64_t limit) {
-  const uint64_t all = align_up(limit, BLKIO_ALIGN) - sst_align_down(start);
-  w->size = all < SST_WINDOW ? all : SST_WINDOW;
+static void sst_window_init(struct sst_window *w, struct sst *t, struct blkio_queue *q, uint64_t start,
+                            uint64_t limit) {
+  *w = (struct sst_window){.t = t, .q = q, .fd = -1, .end = align_up(limit, BLKIO_ALIGN), .next = SST_READ_MIN};
   w->lo = w->hi = sst_align_down(start);
-  w->limit = limit;
-  w->reads = 1;
-  w->buf = mem_alloc_aligned(BLKIO_ALIGN, w->size);
-  return w->buf ? REMIXDB_OK : REMIXDB_NOMEM;
+  w->size = w->end - w->lo < SST_READ_MAX ? (uint32_t)(w->end - w->lo) : SST_READ_MAX;
+  w->begun = w->end - w->lo <= SST_READ_MIN;  // one read is all
 }
 
-static enum remixdb_status sst_window_fill(struct sst_window *w, struct sst *t, struct blkio_queue *q, uint64_t off,
-                                           uint32_t len) {
-  const uint64_t lo = sst_align_down(off);
-  size_t keep = 0;
-  if (lo >= w->lo && lo <= w->hi) {
-    keep = w->hi - lo;
-    if (keep) memmove(w->buf, w->buf + (lo - w->lo), keep);
-    if (w->reads < SST_READS && w->hi > w->lo) w->reads *= 2;
-  } else {
-    w->reads = 1;
-  }
-  // the reads, the buffer and the part bound it; one large read is longer than any block or chunk
-  uint64_t to = lo + keep + (uint64_t)w->reads * SST_READ;
-  if (to > lo + w->size) to = lo + w->size;
-  if (to > align_up(w->limit, BLKIO_ALIGN)) to = align_up(w->limit, BLKIO_ALIGN);
-  assert(to >= off + len && to - lo <= w->size);
-  (void)len;
-  w->lo = lo;
-  w->hi = lo;
+static inline bool sst_window_flies(const struct sst_window *w) { return w->flight && blkio_flight_is_open(w->flight); }
 
-  struct blkio_read reads[SST_READS];
-  uint32_t nr = 0;
-  int fd;
-  enum remixdb_status s = fdpool_acquire(&t->file, &fd);
+static void sst_window_fini(struct sst_window *w) {
+  if (!w->t) return;
+  blkio_flight_destroy(w->flight);
+  if (w->fd >= 0) fdpool_close_passing(&w->t->file, w->fd);
+  mem_free(w->bufs[0]);
+  mem_free(w->bufs[1]);
+}
+
+static bool sst_window_reserve(struct sst_window *w, uint32_t i) {
+  if (!w->bufs[i]) w->bufs[i] = mem_alloc_aligned(BLKIO_ALIGN, SST_KEEP + (size_t)w->size);
+  return w->bufs[i] != NULL;
+}
+
+// A read of the next bytes, behind the window, into buffer i. The part has some.
+static struct blkio_read sst_window_read(struct sst_window *w, uint32_t i, int fd) {
+  const uint64_t left = w->end - w->hi, most = w->next < w->size ? w->next : w->size;
+  return (struct blkio_read){.fd = fd,
+                             .path = w->t->path,
+                             .buf = w->bufs[i] + SST_KEEP,
+                             .len = (uint32_t)(left < most ? left : most),
+                             .off = w->hi};
+}
+
+// Starts the read of what follows the window. If it cannot, the bytes are read when they are asked for.
+static void sst_window_fly(struct sst_window *w) {
+  w->next = SST_READ_MAX;
+  if (w->hi == w->end || w->fd < 0 || !blkio_queue_flies(w->q)) return;
+  err_cleanup_begin();
+  const bool ready = sst_window_reserve(w, !w->cur) &&
+                     (w->flight || blkio_flight_create(w->q, &w->flight) == REMIXDB_OK);
+  err_cleanup_end();
+  if (!ready) return;
+  const struct blkio_read r = sst_window_read(w, !w->cur, w->fd);
+  w->ahead = r.off + r.len;
+  blkio_flight_start(w->flight, &r);
+}
+
+// Moves what the window has from lo on before the place for a read in buffer i, and lets it begin and end there.
+static void sst_window_shift(struct sst_window *w, uint32_t i, uint64_t lo) {
+  uint8_t *const data = w->bufs[i] + SST_KEEP;
+  const uint64_t from = lo < w->hi ? lo : w->hi;
+  const size_t keep = w->hi - from;
+  assert(from >= w->lo && keep <= SST_KEEP);
+  if (keep) memmove(data - keep, w->p + (from - w->lo), keep);
+  w->cur = i;
+  w->p = data - keep;
+  w->lo = from;
+}
+
+// Reads with the table's descriptor, which has no readahead. So it says what will be needed next.
+static enum remixdb_status sst_window_read_shared(struct sst_window *w, struct blkio_read *r) {
+  const uint64_t end = r->off + r->len, left = w->end - end;
+  enum remixdb_status s = fdpool_acquire(&w->t->file, &r->fd);
   if (s != REMIXDB_OK) return s;
-  for (uint64_t at = lo + keep; at < to; at += reads[nr++].len) {
-    const uint64_t left = to - at;
-    reads[nr] = (struct blkio_read){.fd = fd,
-                                    .path = t->path,
-                                    .buf = w->buf + (at - lo),
-                                    .len = left < SST_READ ? (uint32_t)left : SST_READ,
-                                    .off = at};
+  if (left && w->next == SST_READ_MAX && !w->t->ctx->direct_io)
+    env_advise(w->t->ctx->env, r->fd, end, left < SST_READ_MAX ? left : SST_READ_MAX, ENV_WILL_NEED);
+  s = blkio_read_one(w->t->ctx->io, r->fd, r->path, r->buf, r->len, r->off);
+  fdpool_release(&w->t->file);
+  return s;
+}
+
+// Reads on without a flight, from lo on, which is in the window or at its end, or in another place of the part.
+static enum remixdb_status sst_window_wait(struct sst_window *w, uint64_t lo) {
+  if (lo < w->lo || lo > w->hi) {
+    w->lo = w->hi = lo;
+    w->next = SST_READ_MIN;
   }
-  s = blkio_read_batch(q, reads, nr);
-  fdpool_release(&t->file);
-  if (s == REMIXDB_OK) w->hi = to;
+  if (!sst_window_reserve(w, w->cur)) return REMIXDB_NOMEM;
+  if (!w->begun && !fdpool_open_passing(&w->t->file, &w->fd)) w->fd = -1;
+  w->begun = true;
+  sst_window_shift(w, w->cur, lo);
+  struct blkio_read r = sst_window_read(w, w->cur, w->fd);
+  const enum remixdb_status s = w->fd < 0 ? sst_window_read_shared(w, &r)
+                                          : blkio_read_one(w->t->ctx->io, w->fd, r.path, r.buf, r.len, r.off);
+  if (s == REMIXDB_OK) w->hi = r.off + r.len;
+  return s;
+}
+
+// Makes the window have [off, off + len), and starts the read behind it when this one follows the last.
+static enum remixdb_status sst_window_fill(struct sst_window *w, uint64_t off, uint32_t len) {
+  const uint64_t lo = sst_align_down(off);
+  const bool follows = lo >= w->lo && lo <= (sst_window_flies(w) ? w->ahead : w->hi);
+  enum remixdb_status s = REMIXDB_OK;
+  assert(off + len <= w->end && len <= BLOCK_BYTES_MAX + 1);
+  if (sst_window_flies(w) && !follows) {
+    blkio_flight_drop(w->flight);
+  } else if (sst_window_flies(w)) {
+    s = blkio_flight_end(w->flight);
+    if (s == REMIXDB_OK) {
+      sst_window_shift(w, !w->cur, lo);
+      w->hi = w->ahead;
+    }
+  }
+  while (s == REMIXDB_OK && (off < w->lo || off + len > w->hi)) s = sst_window_wait(w, lo);
+  if (s != REMIXDB_OK) w->lo = w->hi = lo;
+  else if (follows) sst_window_fly(w);
   return s;
 }
 
 // *p_out: bytes [off, off + len) of the file, until the next call. len <= BLOCK_BYTES_MAX + 1, within the part.
-static inline enum remixdb_status sst_window_get(struct sst_window *w, struct sst *t, struct blkio_queue *q,
-                                                 uint64_t off, uint32_t len, const uint8_t **p_out) {
+static inline enum remixdb_status sst_window_get(struct sst_window *w, uint64_t off, uint32_t len,
+                                                 const uint8_t **p_out) {
   if (unlikely(off < w->lo || off + len > w->hi)) {
-    const enum remixdb_status s = sst_window_fill(w, t, q, off, len);
+    const enum remixdb_status s = sst_window_fill(w, off, len);
     if (s != REMIXDB_OK) return s;
   }
-  *p_out = w->buf + (off - w->lo);
+  *p_out = w->p + (off - w->lo);
   return REMIXDB_OK;
 }
 
@@ -156,7 +228,6 @@ static inline enum remixdb_status sst_window_get(struct sst_window *w, struct ss
 
 struct sst_scan {
   struct sst *t;
-  struct blkio_queue *q;
   struct sst_window win;
   sst_pos pos;          // of the next record
   uint32_t block;       // the current block, or SST_NO_BLOCK
@@ -173,10 +244,10 @@ enum remixdb_status sst_scan_create(struct sst *t, struct blkio_queue *q, struct
   struct sst_scan *const scan = mem_calloc(1, sizeof(*scan));
   if (!scan) return REMIXDB_NOMEM;
   scan->t = t;
-  scan->q = q;
   scan->block = scan->last_block = SST_NO_BLOCK;
-  enum remixdb_status s = sst_window_init(&scan->win, 0, t->data_size);
-  if (s == REMIXDB_OK && t->offs) {
+  sst_window_init(&scan->win, t, q, 0, t->data_size);
+  enum remixdb_status s = REMIXDB_OK;
+  if (t->offs) {
     scan->unpacked[0] = mem_alloc(BLOCK_BYTES_MAX);
     s = scan->unpacked[0] ? sst_zstd_reserve(&scan->zstd) : REMIXDB_NOMEM;
   }
@@ -190,7 +261,7 @@ enum remixdb_status sst_scan_create(struct sst *t, struct blkio_queue *q, struct
 
 void sst_scan_destroy(struct sst_scan *scan) {
   if (!scan) return;
-  mem_free(scan->win.buf);
+  sst_window_fini(&scan->win);
   mem_free(scan->unpacked[0]);
   mem_free(scan->unpacked[1]);
   (void)ZSTD_freeDCtx(scan->zstd);
@@ -203,7 +274,7 @@ static enum remixdb_status sst_scan_load(struct sst_scan *scan, uint32_t block) 
   const uint64_t off = sst_block_off(t, block);
   const uint8_t *p;
   scan->block = SST_NO_BLOCK;
-  enum remixdb_status s = sst_window_get(&scan->win, t, scan->q, off, len, &p);
+  enum remixdb_status s = sst_window_get(&scan->win, off, len, &p);
   if (s != REMIXDB_OK) return s;
   if (t->offs) {
     s = sst_unpack(t, block, pages, p, len, &scan->zstd, scan->unpacked[0]);
@@ -282,7 +353,6 @@ struct sst_chunk {
 
 struct sst_keys_state {
   struct sst *t;
-  struct blkio_queue *q;
   struct sst_scan *scan;  // reads the data; NULL: the table has compressed keys
   struct sst_window win;  // over the compressed keys
   struct ckb_read read;   // the current chunk; with a scan, memory of the key before
@@ -308,12 +378,12 @@ enum remixdb_status sst_keys_open(struct sst *t, struct blkio_queue *q, struct s
   if (!x) return REMIXDB_NOMEM;
   k->state = x;
   x->t = t;
-  x->q = q;
   x->behind_chunk = UINT32_MAX;
   ckb_read_init(&x->read);
   ckb_read_init(&x->behind);
-  const enum remixdb_status s = t->ckb_len ? sst_window_init(&x->win, t->ckb_off, t->ckb_off + t->ckb_len)
-                                           : sst_scan_create(t, q, &x->scan);
+  enum remixdb_status s = REMIXDB_OK;
+  if (t->ckb_len) sst_window_init(&x->win, t, q, t->ckb_off, t->ckb_off + t->ckb_len);
+  else s = sst_scan_create(t, q, &x->scan);
   if (s != REMIXDB_OK) sst_keys_close(k);
   return s;
 }
@@ -322,7 +392,7 @@ void sst_keys_close(struct sst_keys *k) {
   struct sst_keys_state *const x = k->state;
   if (!x) return;
   sst_scan_destroy(x->scan);
-  mem_free(x->win.buf);
+  sst_window_fini(&x->win);
   ckb_read_fini(&x->read);
   ckb_read_fini(&x->behind);
   mem_free(x->chunks);
@@ -344,11 +414,11 @@ static enum remixdb_status sst_keys_next_chunk(struct sst_keys_state *x) {
   x->chunk_off = t->ckb_off + x->off;
   const uint8_t *p;
   if (left <= CKB_CHUNK_HEAD) return err_corrupt(t->path, x->chunk_off, "compressed keys end before the records");
-  enum remixdb_status s = sst_window_get(&x->win, t, x->q, x->chunk_off, CKB_CHUNK_HEAD, &p);
+  enum remixdb_status s = sst_window_get(&x->win, x->chunk_off, CKB_CHUNK_HEAD, &p);
   if (s != REMIXDB_OK) return s;
   const uint32_t len = ckb_chunk_length(p, left);
   if (len == 0) return err_corrupt(t->path, x->chunk_off + CKB_OFF_LENGTH, "length of compressed keys");
-  s = sst_window_get(&x->win, t, x->q, x->chunk_off, len, &p);
+  s = sst_window_get(&x->win, x->chunk_off, len, &p);
   if (s == REMIXDB_OK) s = ckb_read_chunk(&x->read, p, len, t->number, x->off, t->path, x->chunk_off);
   if (s == REMIXDB_OK) {
     x->off += len;

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reading tables past the cache: all records in order, single blocks, keys. Compaction, verification and repair use it.
+//
+// A reader that goes forward has its next part in flight while its caller works on the current one (blkio.h). The
+// engine reads it into memory of the reader's own. Advice to the system would need a page cache and would bring the
+// bytes no nearer than that; it serves where a flight has no lane. The flight holds the table's descriptor. If the pool
+// gives none to hold, the part is read when it is asked for. A flight that fails reports its error then, too.
 #ifndef SST_SCAN_H
 #define SST_SCAN_H
 

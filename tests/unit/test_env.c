@@ -587,13 +587,19 @@ static void test_advice(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_read_write),      cmocka_unit_test(test_direct),
-      cmocka_unit_test(test_anothers_file),   cmocka_unit_test(test_closed_std),
-      cmocka_unit_test(test_names),           cmocka_unit_test(test_path),
-      cmocka_unit_test(test_whole_files),     cmocka_unit_test(test_lock),
+      cmocka_unit_test(test_read_write),
+      cmocka_unit_test(test_direct),
+      cmocka_unit_test(test_anothers_file),
+      cmocka_unit_test(test_closed_std),
+      cmocka_unit_test(test_names),
+      cmocka_unit_test(test_path),
+      cmocka_unit_test(test_whole_files),
+      cmocka_unit_test(test_lock),
       cmocka_unit_test(test_lock_removed),
-      cmocka_unit_test(test_advice),    cmocka_unit_test(test_interrupted_and_short),
-      cmocka_unit_test(test_replace_fails),   cmocka_unit_test(test_read_file_fails),
+      cmocka_unit_test(test_advice),
+      cmocka_unit_test(test_interrupted_and_short),
+      cmocka_unit_test(test_replace_fails),
+      cmocka_unit_test(test_read_file_fails),
       cmocka_unit_test(test_single_failures),
   };
   return cmocka_run_group_tests(tests, make_dir, remove_dir);

@@ -69,6 +69,14 @@ static int fake_close(struct env *e, int fd) {
   return rc;
 }
 
+static _Atomic int fake_advices, fake_passing;  // of a whole file: for random reads, and for sequential ones
+static int fake_advise(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice) {
+  (void)e, (void)fd;
+  if (off == 0 && len == 0 && advice == ENV_RANDOM) atomic_fetch_add(&fake_advices, 1);
+  if (off == 0 && len == 0 && advice == ENV_SEQUENTIAL) atomic_fetch_add(&fake_passing, 1);
+  return -EIO;
+}
+
 static int setup(void **state) {
   (void)state;
   if (!temp_make(dir, "fdpool")) return -1;
@@ -76,6 +84,7 @@ static int setup(void **state) {
   if (env_dir_open(ENV_PATHS(env_posix()), dir, &held) != REMIXDB_OK) return -1;
   fake_ops.open = fake_open;
   fake_ops.close = fake_close;
+  fake_ops.advise = fake_advise;
   for (uint32_t i = 0; i < FILES; i++) {
     (void)snprintf(paths[i], sizeof(paths[i]), "%s/%u", dir, i);
     FILE *const f = fopen(paths[i], "w");
@@ -97,6 +106,8 @@ static struct fdpool *make_pool(uint32_t max_open, uint32_t nr_files) {
   atomic_store(&fake_refusal, EMFILE);
   atomic_store(&fake_open_max, 0);
   atomic_store(&fake_opens, 0);
+  atomic_store(&fake_advices, 0);
+  atomic_store(&fake_passing, 0);
   assert_int_equal(atomic_load(&fake_open_nr), 0);
   OK(fdpool_create(&fake, max_open, &p));
   for (uint32_t i = 0; i < nr_files; i++) fdpool_add(p, &files[i], &held, paths[i], ENV_READ);
@@ -108,6 +119,8 @@ static void drop_pool(struct fdpool *p, uint32_t nr_files) {
   for (uint32_t i = 0; i < nr_files; i++) fdpool_remove(&files[i]);
   assert_int_equal(fdpool_open_count(p), 0);
   assert_int_equal(atomic_load(&fake_open_nr), 0);
+  // once for each descriptor
+  assert_int_equal(atomic_load(&fake_advices) + atomic_load(&fake_passing), atomic_load(&fake_opens));
   fdpool_destroy(p);
 }
 
@@ -484,12 +497,50 @@ static void test_meetings(void **state) {
   drop_pool(p, 3);
 }
 
+// A thread that passes through files, as many as it gets, can still acquire others, also beside as many builders as
+// there may be: nobody waits.
+static void test_passing(void **state) {
+  (void)state;
+  for (uint32_t max_open = 2; max_open <= 9; max_open++) {
+    struct fdpool *const p = make_pool(max_open, FILES);
+    int fds[FILES], fd;
+    uint32_t nr = 0;
+    assert_true(fdpool_try_acquire(&files[0], &fd));
+    while (nr < FILES && fdpool_open_passing(&files[0], &fds[nr])) {
+      assert_true(fds[nr] != fd && is_file(fds[nr], 0));
+      nr++;
+    }
+    fdpool_release(&files[0]);
+    assert_int_equal(nr, max_open / 4);
+    assert_int_equal(atomic_load(&fake_passing), nr);
+    const uint32_t reserved = (max_open + 1) / 2;
+    for (uint32_t i = 0; i < reserved; i++) fdpool_reserve(p);
+    for (uint32_t i = 0; i < FILES; i++) {
+      assert_true(fdpool_try_acquire(&files[i], &fd));
+      assert_true(is_file(fd, i));
+      fdpool_release(&files[i]);
+    }
+    for (uint32_t i = 0; i < reserved; i++) fdpool_unreserve(p);
+    for (uint32_t i = 0; i < nr; i++) fdpool_close_passing(&files[0], fds[i]);
+    if (max_open >= 4) {  // a place that is given back can be taken again; one that fails is given back
+      atomic_store(&fake_limit, 0);
+      assert_false(fdpool_open_passing(&files[1], &fds[0]));
+      atomic_store(&fake_limit, 1000);
+      assert_true(fdpool_open_passing(&files[1], &fds[0]));
+      assert_true(is_file(fds[0], 1));
+      fdpool_close_passing(&files[1], fds[0]);
+    }
+    assert_true(atomic_load(&fake_open_max) <= (int)max_open);
+    drop_pool(p, FILES);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_clock),   cmocka_unit_test(test_in_use),        cmocka_unit_test(test_patience),
       cmocka_unit_test(test_reserve), cmocka_unit_test(test_refused),       cmocka_unit_test(test_failures),
       cmocka_unit_test(test_nomem),   cmocka_unit_test(test_open_together), cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_woken),   cmocka_unit_test(test_meetings),
+      cmocka_unit_test(test_woken),   cmocka_unit_test(test_meetings),      cmocka_unit_test(test_passing),
   };
   return cmocka_run_group_tests_name("fdpool", tests, setup, teardown);
 }
