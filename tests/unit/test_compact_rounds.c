@@ -373,7 +373,7 @@ static void test_retire_borders(void **state) {
     bool has[3];
   } cases[] = {
       {{{none, x[0]}, {second, x[1]}, {third, x[2]}}, 3, {true, true, true}},
-      {{{none, NULL}, {later[0], x[0]}, {second, NULL}, {later[1], x[1]}}, 4, {true, true, false}},
+      {{{none, x[0]}, {second, NULL}, {later[1], x[1]}}, 3, {true, true, false}},
       {{{none, x[0]}, {second, NULL}, {later[1], x[1]}, {later[2], x[2]}}, 4, {true, true, true}},
       {{{none, NULL}, {later[2], x[2]}}, 2, {false, false, true}},
       {{{none, x[1]}}, 1, {false, true, false}},
