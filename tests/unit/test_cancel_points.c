@@ -103,6 +103,7 @@ POINT(int, closedir, (DIR * d), (d))
 POINT(int, flock, (int fd, int how), (fd, how))
 POINT(off_t, lseek, (int fd, off_t off, int from), (fd, off, from))
 POINT(int, sync_file_range, (int fd, off_t off, off_t len, unsigned flags), (fd, off, len, flags))
+POINT(int, posix_fadvise, (int fd, off_t off, off_t len, int advice), (fd, off, len, advice))
 POINT(int, aio_read, (struct aiocb * cb), (cb))
 POINT(int, lio_listio, (int mode, struct aiocb *const list[], int nr, struct sigevent *event), (mode, list, nr, event))
 POINT(int, nanosleep, (const struct timespec *ts, struct timespec *left), (ts, left))
@@ -181,6 +182,7 @@ static bool do_seek(struct place *p) {
   return off >= 0 || off == -EINVAL;
 }
 static bool do_write_out(struct place *p) { return p->ops->write_out(p->e, p->fd, 0, 8) >= 0; }
+static bool do_advise(struct place *p) { return p->ops->advise(p->e, p->fd, 0, 8, ENV_WILL_NEED) >= 0; }
 
 // Makes a ring, where the system has them, and ends it.
 static bool do_ring(struct place *p) {
@@ -227,7 +229,7 @@ static const struct call ops[] = {
     {"stat", do_stat, 1},         {"rename", do_rename, 1},       {"unlink", do_unlink, 1},
     {"link", do_link, 1},         {"mkdir", do_mkdir, 1},         {"rmdir", do_rmdir, 1},
     {"list", do_list, 5},         {"lock", do_lock, 1},           {"unlock", do_unlock, 1},
-    {"seek", do_seek, 1},         {"write_out", do_write_out, 1},
+    {"seek", do_seek, 1},         {"write_out", do_write_out, 1}, {"advise", do_advise, 1},
 };
 _Static_assert(sizeof(ops) / sizeof(ops[0]) == sizeof(struct env_ops) / sizeof(void (*)(void)),
                "every function of the table is called");
