@@ -7,7 +7,9 @@
 #include "compact/plan.h"
 #include "table/scan.h"
 
-#define PROGRESS_EVERY 256u  // records between two reports
+// Between two reports, at most. Long records come to the bytes first: the writers' pace needs to see them go.
+#define PROGRESS_EVERY 256u  // records
+#define PROGRESS_BYTES (256u << 10)
 
 // The newest runs of a view as one sorted stream, with the newest version that they have of each key.
 struct run_stream {
@@ -205,7 +207,7 @@ static void report(struct table_writer *tw) {
 static enum remixdb_status table_add(struct table_writer *tw, const struct kv_rec *rec) {
   struct compact *c = tw->j->c;
   tw->seen += record_bytes(rec->klen, rec->vlen, rec->tomb);
-  if (++tw->since >= PROGRESS_EVERY) {
+  if (++tw->since >= PROGRESS_EVERY || tw->seen - tw->reported >= PROGRESS_BYTES) {
     report(tw);
     if (told_to_yield(tw->j)) return err_set(REMIXDB_ABORTED, "the merge was given up for a more urgent one");
     if (unlikely(tw->number && sst_build_failed(tw->build))) return table_end(tw);

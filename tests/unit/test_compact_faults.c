@@ -80,6 +80,34 @@ static void test_fails_soon(void **state) {
   }
 }
 
+// A round tells of long records while it writes them, however few they are: the writers' pace needs to know. The second
+// write of a table fails, and what was told until then counts.
+static void test_tells_of_long_records(void **state) {
+  (void)state;
+  enum { LONG = 60000, NR = 60 };
+  static uint8_t value[LONG];
+  struct world w;
+  world_init(&w, 10, 0, 38);
+  w.c.build.max_pages = 4000;
+  for (uint32_t i = 0; i < NR; i++) {
+    struct wh_slot slot;
+    const uint32_t key = __builtin_bswap32(i);
+    const struct kref k = kref(&key, sizeof(key));
+    enter(&w.p);
+    wh_lock(w.frozen, k, hash64(k.ptr, k.len), &slot);
+    OK(wh_link(&slot, value, LONG, false));
+    wh_stamp(&slot, ++w.seq);
+    wh_unlock(&slot);
+    leave(&w.p);
+  }
+  fault_io_set(FAULT_WRITE, 2, false);
+  assert_int_equal(round_try(&w), REMIXDB_NOSPACE);
+  assert_true(fault_io_end());
+  assert_in_range(atomic_load(&w.c.progress), BLKIO_WRITER_BUF >> COMPACT_PROGRESS_SHIFT,
+                  (NR * LONG >> COMPACT_PROGRESS_SHIFT) - 1);
+  world_fini(&w);
+}
+
 // A damaged table fails the round that has to read it, and no data is lost.
 static void test_damaged(void **state) {
   (void)state;
@@ -186,8 +214,9 @@ static void test_forged_order(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_no_memory), cmocka_unit_test(test_io_fails),     cmocka_unit_test(test_fails_soon),
-      cmocka_unit_test(test_damaged),   cmocka_unit_test(test_forged_order),
+      cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_io_fails),
+      cmocka_unit_test(test_fails_soon),   cmocka_unit_test(test_damaged),
+      cmocka_unit_test(test_forged_order), cmocka_unit_test(test_tells_of_long_records),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
