@@ -63,16 +63,15 @@ static enum remixdb_status check_file(const struct current *c) {
 }
 
 // Numbers that are 0, or that counting cannot have reached.
-static enum remixdb_status check_head(const struct current *c) {
-  const struct current_head *const h = &c->head;
+static enum remixdb_status check_head(const char *path, const struct current_head *h) {
   if (h->number == 0 || h->number > CURRENT_COUNT_MAX)
-    return err_corrupt(c->path, HEAD_NUMBER, "version number %llu", (unsigned long long)h->number);
-  if (h->next_file == 0) return err_corrupt(c->path, HEAD_NEXT_FILE, "the next file number is 0");
-  if (h->next_file > CURRENT_NUMBER_MAX) return err_corrupt(c->path, HEAD_NEXT_FILE, "file numbers have run out");
+    return err_corrupt(path, HEAD_NUMBER, "version number %llu", (unsigned long long)h->number);
+  if (h->next_file == 0) return err_corrupt(path, HEAD_NEXT_FILE, "the next file number is 0");
+  if (h->next_file > CURRENT_NUMBER_MAX) return err_corrupt(path, HEAD_NEXT_FILE, "file numbers have run out");
   if (h->log_gen == 0 || h->log_gen > CURRENT_COUNT_MAX)
-    return err_corrupt(c->path, HEAD_LOG_GEN, "generation %llu of the log", (unsigned long long)h->log_gen);
+    return err_corrupt(path, HEAD_LOG_GEN, "generation %llu of the log", (unsigned long long)h->log_gen);
   if (h->log_seq > CURRENT_COUNT_MAX)
-    return err_corrupt(c->path, HEAD_LOG_SEQ, "sequence number %llu", (unsigned long long)h->log_seq);
+    return err_corrupt(path, HEAD_LOG_SEQ, "sequence number %llu", (unsigned long long)h->log_seq);
   return REMIXDB_OK;
 }
 
@@ -113,7 +112,7 @@ enum remixdb_status current_read(const struct env_dir *dir, struct current *out)
   if (s != REMIXDB_OK) return s;
   if ((s = check_file(out)) == REMIXDB_OK) {
     get_head(out->buf, &out->head);
-    s = check_head(out);
+    s = check_head(out->path, &out->head);
   }
   if (s != REMIXDB_OK) {
     current_close(out);
@@ -197,6 +196,11 @@ enum remixdb_status current_write(const struct env_dir *dir, const struct curren
     const char *dots, *const end = err_path(dir->path, &dots);
     return err_set(REMIXDB_NOMEM, "%s%s: a version of %zu bytes is too large", dots, end, len);
   }
+  char path[ENV_PATH_MAX];
+  enum remixdb_status s = env_path(path, dir->path, FILES_CURRENT);
+  // No opening would take the file.
+  if (s == REMIXDB_OK) s = check_head(path, h);
+  if (s != REMIXDB_OK) return s;
   uint8_t *buf = mem_alloc(len);
   if (!buf) return REMIXDB_NOMEM;
   memcpy(buf + HEAD_MAGIC, current_magic, sizeof(current_magic));
@@ -224,7 +228,7 @@ enum remixdb_status current_write(const struct env_dir *dir, const struct curren
     p += (size_t)part->nr * 8;
   }
   store64le(p, hash64(buf, len - SUM_SIZE));
-  const enum remixdb_status s = env_replace_file(dir, FILES_CURRENT, buf, len);
+  s = env_replace_file(dir, FILES_CURRENT, buf, len);
   mem_free(buf);
   return s;
 }

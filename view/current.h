@@ -11,6 +11,7 @@
 // Numbers count up and never reach these bounds.
 #define CURRENT_NUMBER_MAX ((uint64_t)1 << 46)  // of files
 #define CURRENT_COUNT_MAX ((uint64_t)1 << 62)   // of versions, log generations, sequence numbers (WAL_NUMBER_MAX)
+#define CURRENT_LEFT ((uint64_t)1 << 32)        // fewer are used between an opening and its end
 
 // The head, before the partitions.
 struct current_head {
@@ -59,7 +60,8 @@ static inline bool current_more(const struct current *c) { return c->at < c->end
 MUST_CHECK enum remixdb_status current_next(struct current *c, struct current_part *out);
 
 // Replaces the file. parts: head->nr_parts of them; their `tables` are u64 little-endian. REMIXDB_NOSPACE,
-// REMIXDB_NOMEM: the file has not changed. After any other failure a crash may leave the old or the new one.
+// REMIXDB_NOMEM, REMIXDB_CORRUPT (a number of the head has run out): the file has not changed. After any other failure
+// a crash may leave the old or the new one.
 MUST_CHECK enum remixdb_status current_write(const struct env_dir *dir, const struct current_head *head,
                                              const struct current_part *parts);
 #endif

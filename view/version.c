@@ -311,6 +311,13 @@ enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, 
   return s;
 }
 
+enum remixdb_status version_may_grow(const struct sst_ctx *ctx, const struct version *v) {
+  if (v->number <= CURRENT_COUNT_MAX - CURRENT_LEFT && v->next_file <= CURRENT_NUMBER_MAX - CURRENT_LEFT)
+    return REMIXDB_OK;
+  return err_set(REMIXDB_CORRUPT, "%s: the numbers of versions or files have run out; it can be opened with read_only",
+                 ctx->dir->path);
+}
+
 enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v) {
   // Format 1 has no young views. Libraries that know no others can read it.
   const struct current_head head = {.format = v->nr_young ? 2 : 1,

@@ -93,6 +93,8 @@ MUST_CHECK enum remixdb_status version_list(const struct env_dir *dir, struct ve
 // fail, the first one's.
 MUST_CHECK enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, struct worker *self,
                                             struct version **out);
+// Whether the version's and the files' numbers leave enough for a store that is opened for writing. REMIXDB_CORRUPT.
+MUST_CHECK enum remixdb_status version_may_grow(const struct sst_ctx *ctx, const struct version *v);
 // Replaces CURRENT. REMIXDB_NOSPACE, REMIXDB_NOMEM: nothing has changed. After any other failure a crash may leave the
 // old or the new one: files of neither may be removed.
 MUST_CHECK enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v);

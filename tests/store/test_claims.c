@@ -187,6 +187,44 @@ static void test_current(void **state) {
   if (!strstr(remixdb_errmsg(), "hole")) fail_msg("%s", remixdb_errmsg());
 }
 
+// CURRENT with another number at an offset, and a checksum that is right.
+static void set_number(uint64_t off, uint64_t value) {
+  size_t len;
+  uint8_t *const p = read_all("CURRENT", &len);
+  store64le(p + off, value);
+  store64le(p + len - 8, hash64(p, len - 8));
+  write_all("CURRENT", p, len);
+  mem_free(p);
+}
+
+// A store whose numbers could come to their ends while it is open is opened for reading only: what is written could
+// not be opened later.
+static void test_numbers(void **state) {
+  (void)state;
+  static const struct { uint64_t off, most; } numbers[] = {{24, (uint64_t)1 << 62}, {32, (uint64_t)1 << 46}};
+  const uint64_t left = (uint64_t)1 << 32;
+  make_store(false);
+  for (uint32_t i = 0; i < 2; i++) {
+    struct remixdb_opts o;
+    struct xdb *x;
+    remixdb_opts_init(&o, sizeof(o));
+    o.read_only = true;
+    set_number(numbers[i].off, numbers[i].most);
+    FAILS(try_open(&x), REMIXDB_CORRUPT);
+    if (!strstr(remixdb_errmsg(), "run out")) fail_msg("%s", remixdb_errmsg());
+    OK(xdb_open(dir, &o, env_posix(), &x));
+    OK(xdb_close(x));
+    set_number(numbers[i].off, numbers[i].most - left + 1);
+    FAILS(try_open(&x), REMIXDB_CORRUPT);
+    set_number(numbers[i].off, numbers[i].most - left);
+    OK(try_open(&x));
+    OK(xdb_close(x));
+    set_number(numbers[i].off, 1000);
+    OK(try_open(&x));
+    OK(xdb_close(x));
+  }
+}
+
 // An index of many segments without entries, which zstd makes a few hundred bytes of.
 static void test_segments(void **state) {
   (void)state;
@@ -332,6 +370,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_partitions, setup, teardown),
       cmocka_unit_test_setup_teardown(test_current, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_numbers, setup, teardown),
       cmocka_unit_test_setup_teardown(test_segments, setup, teardown),
       cmocka_unit_test_setup_teardown(test_tables, setup, teardown),
       cmocka_unit_test_setup_teardown(test_sparse_log, setup, teardown),

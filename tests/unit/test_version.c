@@ -844,6 +844,16 @@ static void test_too_large(void **state) {
   assert_non_null(strstr(err_msg(), "too large"));
   char *const after = place_files(&p);
   assert_string_equal(before, after);
+  // nor is one with a number that no opening would take
+  uint64_t *const numbers[] = {&small->number, &small->next_file, &small->log_gen, &small->log_seq};
+  for (uint32_t i = 0; i < 4; i++) {
+    const uint64_t was = *numbers[i], most = (uint64_t)1 << (i == 1 ? 46 : 62);
+    *numbers[i] = most + 1;
+    FAILS(version_save(&p.ctx, small), REMIXDB_CORRUPT);
+    *numbers[i] = most;
+    OK(version_save(&p.ctx, small));
+    *numbers[i] = was;
+  }
   uint64_t id;
   OK(version_peek(&p.at, &id));
   assert_int_equal(id, PLACE_STORE_ID);
