@@ -66,7 +66,7 @@ void mem_free(void *p);
 extern bool (*_Atomic mem_fault)(size_t size);
 
 // Maps zeroed pages. Uses pages of 1 GB or 2 MB where they waste at most 1/8 and the system has them, else the system's
-// own, with transparent huge pages asked for. REMIXDB_NOMEM.
+// own, with transparent huge pages asked for. Fails with REMIXDB_NOMEM.
 struct mem_map {
   uint8_t *ptr;
   size_t size;  // bytes mapped, at least what was asked
@@ -74,7 +74,7 @@ struct mem_map {
 };
 MUST_CHECK enum remixdb_status mem_map(size_t size, struct mem_map *out);
 // Memory for a table of any size that is read at random: a mapping from 1 MB on, else memory of the heap (page is 0),
-// aligned to a cache line. It may not be zeroed. REMIXDB_NOMEM.
+// aligned to a cache line. It may not be zeroed. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status mem_map_table(size_t size, struct mem_map *out);
 void mem_unmap(struct mem_map *m);  // frees either; m->ptr may be NULL
 
@@ -140,7 +140,8 @@ static inline void lib_unlock(struct lib_lock *l) {
 }
 
 // ---- threads
-// Starts fn(arg) with all signals blocked. The system shows at most 15 characters of name. REMIXDB_NOMEM, REMIXDB_IO.
+// Starts fn(arg) with all signals blocked. The system shows at most 15 characters of name. Fails with REMIXDB_NOMEM or
+// REMIXDB_IO.
 MUST_CHECK enum remixdb_status thread_start(pthread_t *out, void *(*fn)(void *), void *arg, const char *name);
 // For tests: when set, it is called before every start; false makes the start fail as if the system had no threads
 // left.
@@ -152,7 +153,7 @@ uint32_t thread_cores(uint32_t *cores_out, uint32_t cap);
 bool thread_pin(uint32_t core);
 // Returns how many descriptors this process may have open at once.
 uint64_t process_descriptors(void);
-// Parses a list like "0,2,4-7" into at most cap cores. REMIXDB_INVALID.
+// Parses a list like "0,2,4-7" into at most cap cores. Fails with REMIXDB_INVALID.
 MUST_CHECK enum remixdb_status thread_parse_cores(const char *list, uint32_t *cores_out, uint32_t cap,
                                                   uint32_t *nr_out);
 void thread_join(pthread_t t);

@@ -159,9 +159,9 @@ void remixdb_unref(struct xdb_ref *ref);
 // ---- writing and reading
 
 // Sets the key's value. True: every reader sees the value at once; it is on disk after remixdb_sync. The call copies
-// both buffers. It may wait for compaction when writes come faster than compaction can take them. REMIXDB_TOOBIG,
-// REMIXDB_NOSPACE, REMIXDB_READONLY. With REMIXDB_SYNC_EACH true means that the value is on disk. False can then also
-// mean that only the sync failed: readers see the value, but it may not be on disk.
+// both buffers. It may wait for compaction when writes come faster than compaction can take them. Fails with
+// REMIXDB_TOOBIG, REMIXDB_NOSPACE or REMIXDB_READONLY. With REMIXDB_SYNC_EACH true means that the value is on disk.
+// False can then also mean that only the sync failed: readers see the value, but it may not be on disk.
 bool remixdb_put(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
 // Another name for remixdb_put.
 bool remixdb_set(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
@@ -368,7 +368,8 @@ void remixdb_snapshot_release(struct xdb_snapshot *s);
 
 // ---- administration
 
-// Brings the memtable into tables, and waits for that. REMIXDB_NOSPACE. REMIXDB_READONLY, also for a snapshot's ref.
+// Brings the memtable into tables, and waits for that. Fails with REMIXDB_NOSPACE. REMIXDB_READONLY, also for a
+// snapshot's ref.
 bool remixdb_flush(struct xdb_ref *ref);
 // Brings all earlier writes into the fewest tables, without deleted keys and overwritten values, and waits for that. It
 // works on one part of the store at a time, and needs room on disk for that part. Writers go on meanwhile. Otherwise
@@ -384,16 +385,16 @@ bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir);
 // Reads every file, past the cache, and checks every checksum, order and index. It reads the durable part of the log,
 // and nothing with read_only, because opening has read it. It goes on after damage: the logger gets a line for each
 // damaged file; status and message are those of the first. An index whose table does not open, and the log behind its
-// first damage, stay unread. Writers go on meanwhile. REMIXDB_CORRUPT. REMIXDB_NOMEM: there was no damage, but memory
-// or descriptors did not suffice to read everything.
+// first damage, stay unread. Writers go on meanwhile. Fails with REMIXDB_CORRUPT. REMIXDB_NOMEM: there was no damage,
+// but memory or descriptors did not suffice to read everything.
 bool remixdb_verify(struct xdb_ref *ref);
 // Rebuilds the damaged store in `dir` with the newest readable version of every key. The store must not be open. All
 // data is written again, so there must be room for a second copy. The old files, damaged or not, go to dir/lost.N with
 // a REPORT that names each loss: file, offset, and sequence numbers where they are known. True, REMIXDB_OK: the store
 // opens again. remixdb_errmsg is then empty if no loss is known. Else it has the directory's name, LOST, and the sum of
 // the losses. After an interrupted repair the store does not open: call this function again, which reports the same.
-// REMIXDB_NOTFOUND, REMIXDB_LOCKED, REMIXDB_VERSION. REMIXDB_NOSPACE: nothing has changed. REMIXDB_EXISTS: there are a
-// thousand lost.N, remove some.
+// Fails with REMIXDB_NOTFOUND, REMIXDB_LOCKED or REMIXDB_VERSION. REMIXDB_NOSPACE: nothing has changed. REMIXDB_EXISTS:
+// there are a thousand lost.N, remove some.
 bool remixdb_repair(const char *dir);
 // Removes the store in `dir`, also a damaged one: the store's own files, then the directory if it is empty and `dir` is
 // not a symbolic link. Files of other programs may have the same names, so the call removes nothing unless the content

@@ -11,8 +11,8 @@
 #include "table/hold.h"
 #include "table/prefetch.h"
 
-// Opens a table and checks its footer and metadata, but not its data. *out has one reference. REMIXDB_CORRUPT (also for
-// a missing file), REMIXDB_VERSION, REMIXDB_NOMEM, REMIXDB_IO.
+// Opens a table and checks its footer and metadata, but not its data. *out has one reference. Fails with
+// REMIXDB_CORRUPT (also for a missing file), REMIXDB_VERSION, REMIXDB_NOMEM or REMIXDB_IO.
 MUST_CHECK enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct sst **out);
 void sst_ref(struct sst *t);
 void sst_unref(struct sst *t);   // NULL is allowed. The last one closes the table and removes an obsolete file

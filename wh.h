@@ -70,7 +70,7 @@ struct wh;
 struct wh_leaf;
 
 // Makes an empty index. epoch: the domain of all threads that use it. arena_chunk (bytes) and pool (may be NULL): as in
-// lib.h. REMIXDB_NOMEM.
+// lib.h. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct arena_pool *pool,
                                          struct wh **out);
 void wh_destroy(struct wh *wh);  // no thread uses it any more

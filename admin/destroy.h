@@ -8,7 +8,7 @@
 
 // Removes the files of the store in the directory `path`, then the directory if it is empty. Takes the store's lock
 // meanwhile. REMIXDB_NOTFOUND: nothing shows that the directory is a store's (witness_find), and nothing was touched.
-// REMIXDB_LOCKED, REMIXDB_IO, REMIXDB_NOMEM.
+// Fails with REMIXDB_LOCKED, REMIXDB_IO or REMIXDB_NOMEM.
 //
 // Crash safety: CURRENT goes first, unless it is the only file that shows that the directory is a store's. So the rest
 // after a crash is no store, is never taken for an empty one, and can be destroyed again.

@@ -24,7 +24,7 @@
 // its sequence numbers, as far as they are known.
 //
 // REMIXDB_NOTFOUND: nothing shows that the directory is a store's (witness_find), and nothing was touched.
-// REMIXDB_EXISTS: there are a thousand lost.N; remove some. REMIXDB_LOCKED, REMIXDB_IO, REMIXDB_NOMEM, REMIXDB_VERSION,
-// REMIXDB_NOSPACE (the store is unchanged: make room and try again).
+// REMIXDB_EXISTS: there are a thousand lost.N; remove some. Fails with REMIXDB_LOCKED, REMIXDB_IO, REMIXDB_NOMEM,
+// REMIXDB_VERSION or REMIXDB_NOSPACE (the store is unchanged: make room and try again).
 MUST_CHECK enum remixdb_status repair_store(struct env *env, const char *path, struct repair_report *report_out);
 #endif

@@ -37,7 +37,7 @@ void repair_lose(struct repair *p, uint64_t records, bool more, const char *fmt,
 MUST_CHECK enum remixdb_status repair_keep(struct repair *p, const struct kv_rec *rec);
 
 // Keeps every readable record of a table. REMIXDB_OK even if there is none. REMIXDB_VERSION: a newer library wrote the
-// table, so it is not damaged. REMIXDB_NOMEM. A failed write's status.
+// table, so it is not damaged. Fails with REMIXDB_NOMEM. A failed write's status.
 MUST_CHECK enum remixdb_status repair_table(struct repair *p, uint64_t number);
 // Keeps every readable record of the log. v: the contents of CURRENT; only its store_id counts when the report says
 // that CURRENT is lost. The same statuses.

@@ -6,6 +6,6 @@
 
 #include "store/state.h"
 
-// Writes the figures as a JSON object, which the caller frees with mem_free. Takes xdb.lock. REMIXDB_NOMEM.
+// Writes the figures as a JSON object, which the caller frees with mem_free. Takes xdb.lock. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status xdb_stats(struct xdb *x, char **json_out);
 #endif

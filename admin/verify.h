@@ -24,7 +24,7 @@ struct verify_report {
 // table that cannot be opened, the log behind its first damage, and the log of a read-only store.
 //
 // Returns the status of the first damage, with a message that names the file; without damage, the status of the first
-// file that could not be read. REMIXDB_CORRUPT, REMIXDB_IO, REMIXDB_NOMEM. REMIXDB_ABORTED: the ref's progress function
-// gave up; *report_out counts what was read until then. Writers go on meanwhile. Not in an epoch.
+// file that could not be read. Fails with REMIXDB_CORRUPT, REMIXDB_IO or REMIXDB_NOMEM. REMIXDB_ABORTED: the ref's
+// progress function gave up; *report_out counts what was read until then. Writers go on meanwhile. Not in an epoch.
 MUST_CHECK enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report_out);
 #endif

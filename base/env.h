@@ -91,7 +91,7 @@ struct env_dir {
 // Names are paths. Lives as long as the block around it.
 #define ENV_PATHS(e) (&(const struct env_dir){.env = (e), .fd = ENV_HERE})
 
-// Opens the directory `name` in `at`. REMIXDB_NOTFOUND. env_dir_close closes *out, also after a failure.
+// Opens the directory `name` in `at`. Fails with REMIXDB_NOTFOUND. env_dir_close closes *out, also after a failure.
 MUST_CHECK enum remixdb_status env_dir_open(const struct env_dir *at, const char *name, struct env_dir *out);
 // The same, but makes the directory if it is absent and `may_make` is set. *made_out: the call tried to make it.
 // REMIXDB_NOTFOUND: it is absent, and the call may not make it.
@@ -161,7 +161,7 @@ MUST_CHECK enum remixdb_status env_mkdir(const struct env_dir *at, const char *n
 // Absent is success. So is a directory that is not empty or in use, and a symbolic link: those stay.
 MUST_CHECK enum remixdb_status env_rmdir(const struct env_dir *at, const char *name);
 // Opens and locks the file. `exclusive`: makes it if it is absent. Holders of the lock may remove the file; on success
-// it still had its name when it was locked. REMIXDB_LOCKED. REMIXDB_NOTFOUND: a shared lock, and no file.
+// it still had its name when it was locked. Fails with REMIXDB_LOCKED. REMIXDB_NOTFOUND: a shared lock, and no file.
 MUST_CHECK enum remixdb_status env_lock(const struct env_dir *at, const char *name, bool exclusive, int *fd_out);
 // Unlocks and closes. Closing alone would keep the lock while a forked child has the descriptor. Ignores fd -1.
 void env_unlock(struct env *e, int fd);

@@ -33,7 +33,7 @@ struct fork_closes {
   struct fork_closes *next, *prev;
 };
 
-// Installs the handlers. Calling it again does nothing. REMIXDB_NOMEM. Any thread.
+// Installs the handlers. Calling it again does nothing. Fails with REMIXDB_NOMEM. Any thread.
 MUST_CHECK enum remixdb_status fork_watch(void);
 // Delays every fork of this process (but those without handlers) until fork_release. Hold it briefly; do not nest. Any
 // thread.

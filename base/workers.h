@@ -30,7 +30,7 @@ struct workers;
 typedef bool (*workers_idle_fn)(void *arg, struct worker *w);
 
 // Starts nr threads (0: none) and pins the first nr_cores of them, each to its core. round(arg, w) runs one round.
-// REMIXDB_NOMEM, REMIXDB_IO.
+// Fails with REMIXDB_NOMEM or REMIXDB_IO.
 MUST_CHECK enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t nr_cores, struct blkio *io,
                                               struct epoch *epoch, void (*round)(void *arg, struct worker *w),
                                               void *arg, struct workers **out);
@@ -53,7 +53,7 @@ void workers_run(struct workers *ws, struct worker *self, struct task **tasks, u
 //   cores: "none"; a list, whose cores the workers take in turn; or "auto" (also NULL). "auto" takes the last cores
 //          that the process may use, at most half of them, and does not pin further workers; with one core it pins
 //          none.
-// REMIXDB_INVALID.
+// Fails with REMIXDB_INVALID.
 MUST_CHECK enum remixdb_status workers_plan(int asked, const char *cores, uint32_t *nr_out, uint32_t *cores_out,
                                             uint32_t cap, uint32_t *nr_cores_out);
 #define WORKERS_MAX 64u

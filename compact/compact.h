@@ -114,7 +114,7 @@ static inline void compact_whole_on(struct compact_whole *whole) {
 // One round, which starts from the version base. *out: the next version with one reference. Its files are synced; the
 // caller syncs their directory entries, and sets store_id, number and log fields. allow_abort false: the round hands
 // nothing back. whole: NULL, or what is to be compacted in any case; its results are set if the round succeeds. A
-// failing round leaves no new file. REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE, REMIXDB_CORRUPT.
+// failing round leaves no new file. Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base,
                                              const struct wh *frozen, bool allow_abort, struct compact_whole *whole,
                                              struct version **out);

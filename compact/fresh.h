@@ -6,7 +6,7 @@
 
 #include "compact/job.h"
 
-// Fills in r->fresh: how much new data each partition of the base gets. Runs on the workers. REMIXDB_NOMEM.
+// Fills in r->fresh: how much new data each partition of the base gets. Runs on the workers. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status fresh_measure(struct round *r);
 
 // The new data of a job.

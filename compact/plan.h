@@ -12,7 +12,7 @@
 void plan_jobs(struct round *r, struct compact_whole *whole, uint32_t *next_out);
 // Makes the jobs of a scan round.
 void plan_scan_merges(struct round *r);
-// Lets jobs hand their new data back to the active memtable if it is expensive to write. REMIXDB_NOMEM.
+// Lets jobs hand their new data back to the active memtable if it is expensive to write. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status plan_aborts(struct round *r);
 // Sets the estimate of the round's work (compact.work).
 void plan_work(struct round *r);

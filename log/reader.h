@@ -26,8 +26,8 @@ struct wal_reader {
 };
 
 void wal_reader_aim(struct wal_reader *r, const struct wal_seg *seg);
-// Makes n bytes from off on readable; *nr_out: fewer if the file ends first. They hold until the next call. REMIXDB_IO,
-// REMIXDB_NOMEM.
+// Makes n bytes from off on readable; *nr_out: fewer if the file ends first. They hold until the next call. Fails with
+// REMIXDB_IO or REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status wal_reader_get(struct wal_reader *r, uint64_t off, size_t n, const uint8_t **out,
                                               size_t *nr_out);
 
@@ -46,7 +46,7 @@ struct wal_heads {
 // head may begin a little before the data.
 uint64_t wal_pass_hole(const struct wal_reader *r, uint64_t off, uint64_t limit);
 // Searches every byte of [off, limit) of the reader's file for heads of frames of segment k. A head is enough: its own
-// check is as good as the frame's checksum. REMIXDB_IO, REMIXDB_NOMEM.
+// check is as good as the frame's checksum. Fails with REMIXDB_IO or REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status wal_scan(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit,
                                         struct wal_heads *out);
 
@@ -59,13 +59,13 @@ struct wal_break {
   bool durable;         // a later segment's watermark says that all of it was durable
 };
 // Finds what is lost between the break and the next whole frame. *whole_out: that frame's offset, or the limit if there
-// is none. REMIXDB_IO, REMIXDB_NOMEM.
+// is none. Fails with REMIXDB_IO or REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status wal_hole(struct wal_reader *r, const struct wal_break *b, struct wal_loss *out,
                                         uint64_t *whole_out);
 
 // Lists all files of the log in *all_out (an array for mem_free): those without a header first, then by generation.
-// unread: NULL, or receives the first failure to read a file, which then counts as one without a header. REMIXDB_IO,
-// REMIXDB_NOMEM, REMIXDB_VERSION.
+// unread: NULL, or receives the first failure to read a file, which then counts as one without a header. Fails with
+// REMIXDB_IO, REMIXDB_NOMEM or REMIXDB_VERSION.
 MUST_CHECK enum remixdb_status wal_list(struct wal *w, struct err_saved *unread, struct wal_seg ***all_out,
                                         size_t *nr_out);
 // Reads a file's header into seg. A missing file counts as one without a header. The same statuses.

@@ -87,8 +87,8 @@ typedef enum remixdb_status (*wal_replay_fn)(void *arg, uint64_t seq, const stru
 //    and no other file can hold what would follow it (a clean close leaves the log so, and then nothing is written);
 //    or the disk has no room for another segment.
 // Segment oldest_gen must exist, else REMIXDB_CORRUPT. fresh: the store is new; generation oldest_gen is made and
-// synced with its directory. Nothing is written before the replay has succeeded.
-// REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM, REMIXDB_NOSPACE.
+// synced with its directory. Nothing is written before the replay has succeeded. Fails with REMIXDB_CORRUPT,
+// REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM or REMIXDB_NOSPACE.
 MUST_CHECK enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq, bool fresh,
                                         wal_replay_fn replay, void *arg, struct wal_recovery *rec_out,
                                         struct wal **out);
@@ -132,7 +132,7 @@ MUST_CHECK enum remixdb_status wal_mark(struct wal *w);
 
 // Makes the next segment's file ready: a recycled file, or a new one whose name is durable. It gets as much room on
 // disk as the active one has, as far as that exists within the limit. Also makes the active header durable. Blocks for
-// the disk without the log's lock. REMIXDB_NOSPACE, REMIXDB_NOMEM, REMIXDB_IO.
+// the disk without the log's lock. Fails with REMIXDB_NOSPACE, REMIXDB_NOMEM or REMIXDB_IO.
 MUST_CHECK enum remixdb_status wal_prepare(struct wal *w);
 // Does ahead of time what an append or a switch would wait for: room on disk in the active segment and, once the active
 // header is durable, the next segment's file. After the first switch it makes no new file while older segments exist:
@@ -156,7 +156,7 @@ bool wal_full(const struct wal *w, size_t more, bool last);
 // (one if there is a limit), the others are removed. The active one always stays. Syncs first if the active header is
 // not durable yet.
 MUST_CHECK enum remixdb_status wal_release(struct wal *w, uint64_t gen);
-// Removes the pool's files and the prepared one, when room counts more than time. REMIXDB_IO.
+// Removes the pool's files and the prepared one, when room counts more than time. Fails with REMIXDB_IO.
 MUST_CHECK enum remixdb_status wal_shed(struct wal *w);
 
 // While `on` is set the log grows for wal_begin_last only; to wal_begin, a segment without room is a full disk. Any
@@ -169,8 +169,8 @@ bool wal_yield(struct wal *w);
 
 // Reads and checks again what is known to be durable, segment by segment. It leaves a segment out that is recycled
 // meanwhile. Any thread, also while others append. fn (may be NULL) is called for each record. *seen (may be NULL) is
-// increased by the records, frames, segments and bytes that were read. REMIXDB_CORRUPT, REMIXDB_IO, REMIXDB_NOMEM, or
-// fn's status.
+// increased by the records, frames, segments and bytes that were read. Fails with REMIXDB_CORRUPT, REMIXDB_IO,
+// REMIXDB_NOMEM, or fn's status.
 MUST_CHECK enum remixdb_status wal_verify(struct wal *w, wal_replay_fn fn, void *arg, struct wal_recovery *seen);
 
 // ---- damaged logs
@@ -206,11 +206,11 @@ struct wal_salvage_to {
 // follows last_seq. oldest_gen 0: begins with the oldest segment that the newest header leads back to, and does not
 // miss older records. Skips broken parts and a torn tail, and reports them to `to`. Skips frames that a recovery has
 // cut. The frames of a segment with a broken header tell its generation. The log must not be open. Nothing is written.
-// REMIXDB_IO: some bytes could not be read, all others were given. REMIXDB_NOMEM, REMIXDB_VERSION, or the status of
-// to->record.
+// REMIXDB_IO: some bytes could not be read, all others were given. Fails with REMIXDB_NOMEM, REMIXDB_VERSION, or the
+// status of to->record.
 MUST_CHECK enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq,
                                                 const struct wal_salvage_to *to, struct wal_salvage *out);
-// The store's id by the log's headers. REMIXDB_NOTFOUND: no header is whole. REMIXDB_NOMEM, REMIXDB_IO.
+// The store's id by the log's headers. REMIXDB_NOTFOUND: no header is whole. Fails with REMIXDB_NOMEM or REMIXDB_IO.
 MUST_CHECK enum remixdb_status wal_store_id(const struct env_dir *dir, uint64_t *id_out);
 
 struct wal_stats {

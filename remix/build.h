@@ -47,7 +47,7 @@ struct remix_build {
   uint64_t keys_read;           // of the old view, one by one, by a splice
   uint64_t entries_copied;      // in segments that were copied whole
 };
-// Writes and syncs the file; the caller syncs its directory entry. On failure no file is left. REMIXDB_NOMEM,
-// REMIXDB_IO, REMIXDB_NOSPACE, REMIXDB_CORRUPT.
+// Writes and syncs the file; the caller syncs its directory entry. On failure no file is left. Fails with
+// REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status remix_build(struct remix_build *b);
 #endif

@@ -33,7 +33,7 @@
 MUST_CHECK enum remixdb_status remix_open(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
                                           uint32_t nr_runs, struct remix **out);
 // The same for a file that was just written and synced from this image (remix/build.h). Copies the image, checks it in
-// the same way, and does not read the file. REMIXDB_NOMEM, REMIXDB_CORRUPT.
+// the same way, and does not read the file. Fails with REMIXDB_NOMEM or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status remix_open_built(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
                                                 uint32_t nr_runs, const uint8_t *image, size_t image_size,
                                                 uint64_t file_size, struct remix **out);

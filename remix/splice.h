@@ -42,6 +42,6 @@ struct remix_splice {
   // out: added to; as in remix_build
   uint64_t data_pages_read, ckb_bytes_read, key_bytes_compared, keys_read, entries_copied;
 };
-// Writes all segments of the new view. REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_CORRUPT.
+// Writes all segments of the new view. Fails with REMIXDB_NOMEM, REMIXDB_IO or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status remix_splice(struct remix_splice *s);
 #endif

@@ -35,30 +35,30 @@ struct remix_write {
 };
 
 // Begins a file of this number over these runs, the oldest first; it does not reference them. Zero w first, and always
-// end with remix_write_fini. REMIXDB_NOMEM.
+// end with remix_write_fini. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_write_start(struct remix_write *w, const struct sst_ctx *ctx,
                                                  struct blkio_queue *q, uint64_t number, struct sst *const *runs,
                                                  uint32_t nr_runs, bool tags);
 void remix_write_fini(struct remix_write *w);
 // Writes a segment of nr entries, 1 <= nr <= REMIX_SEG. The first entry is not an old version. anchor: R3; the file's
-// first segment gets an empty one in any case. REMIXDB_NOMEM.
+// first segment gets an empty one in any case. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_write_segment(struct remix_write *w, const struct remix_entries *e, uint32_t nr,
                                                    struct kref anchor);
 // Copies segments [from, to) of another view, with new numbers of its runs: run_map[r] is that of run r. All entries'
-// runs have one below nr_runs. anchor: the first segment's; the others keep theirs. REMIXDB_NOMEM.
+// runs have one below nr_runs. anchor: the first segment's; the others keep theirs. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *x, uint32_t from,
                                                 uint32_t to, const uint8_t *run_map, struct kref anchor);
 // Copies all segments of another view. Some of its runs, the leaving ones, have become this view's last tables, from
 // number `first` on, with the same number of records in the same order. run_map gives a leaving run a number that is
-// not below nr_runs; each entry of such a run becomes the next record of those tables. REMIXDB_NOMEM. REMIXDB_CORRUPT:
-// the tables have fewer records.
+// not below nr_runs; each entry of such a run becomes the next record of those tables. Fails with REMIXDB_NOMEM.
+// REMIXDB_CORRUPT: the tables have fewer records.
 MUST_CHECK enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix *x, const uint8_t *run_map,
                                                  uint32_t first);
-// Writes and syncs the file; *size_out: its size. On failure no file is left. REMIXDB_NOMEM, REMIXDB_IO,
+// Writes and syncs the file; *size_out: its size. On failure no file is left. Fails with REMIXDB_NOMEM, REMIXDB_IO or
 // REMIXDB_NOSPACE.
 MUST_CHECK enum remixdb_status remix_write_finish(struct remix_write *w, uint64_t *size_out);
 
-// Makes room for more bytes behind len; appends bytes. REMIXDB_NOMEM.
+// Makes room for more bytes behind len; appends bytes. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_bytes_reserve(struct remix_bytes *a, size_t more);
 MUST_CHECK enum remixdb_status remix_bytes_put(struct remix_bytes *a, const void *p, size_t len);
 #endif

@@ -24,7 +24,7 @@ static inline void xdb_below_begin(const struct super *v, struct kref key, uint6
   out->seg = newest ? remix_get_begin(newest, key) : NULL;
 }
 // The key's newest record below the active memtable that `moment` sees. *rec_out may be a tombstone. It holds until the
-// caller leaves the epoch. REMIXDB_NOTFOUND.
+// caller leaves the epoch. Fails with REMIXDB_NOTFOUND.
 static inline enum remixdb_status xdb_below_end(const struct super *v, const struct xdb_below *b, struct kref key,
                                                 uint64_t hash, uint64_t moment, struct sst_hold *h,
                                                 struct kv_rec *rec_out) {

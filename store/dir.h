@@ -9,9 +9,9 @@
 // Opens the directory `name` in `at`, makes it where the options allow that, and takes its lock. The store holds the
 // directory from then on. If the directory loses its name meanwhile, because a store is being destroyed, the call tries
 // again with the directory that then has the name. *exists_out: the directory holds a store (CURRENT).
-// REMIXDB_NOTFOUND: it holds none, and the options allow no new one. REMIXDB_EXISTS, REMIXDB_LOCKED, REMIXDB_VERSION.
-// REMIXDB_CORRUPT: it holds files of a store without CURRENT, or the rest of an interrupted repair or checkpoint. A
-// failure changes nothing, but the directory itself may be new.
+// REMIXDB_NOTFOUND: it holds none, and the options allow no new one. Fails with REMIXDB_EXISTS, REMIXDB_LOCKED or
+// REMIXDB_VERSION. REMIXDB_CORRUPT: it holds files of a store without CURRENT, or the rest of an interrupted repair or
+// checkpoint. A failure changes nothing, but the directory itself may be new.
 MUST_CHECK enum remixdb_status dir_open(struct xdb *x, const struct env_dir *at, const char *name, bool *exists_out);
 // Marks the directory as a store in the making, gives the store its id, and makes the version of an empty store. The
 // caller owns *out.

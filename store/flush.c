@@ -38,7 +38,7 @@ static void waiter_look(struct waiter *w) {
 }
 
 // Waits for something to change. Lets xdb.lock, which is held, go meanwhile, and while the progress function runs. Then
-// the call does not count as a flusher, so that no writer waits for that function. REMIXDB_ABORTED.
+// the call does not count as a flusher, so that no writer waits for that function. Fails with REMIXDB_ABORTED.
 static enum remixdb_status waiter_wait(struct waiter *w) {
   struct xdb *const x = w->x;
   assert(xdb_lock_is_mine(x));

@@ -22,7 +22,7 @@ MUST_CHECK enum remixdb_status xdb_wait_room(struct xdb *x, enum xdb_freeze when
 // tests and benchmarks.
 MUST_CHECK enum remixdb_status xdb_wait_idle(struct xdb *x);
 // Brings the active memtable into tables, and waits for that. Returns the failure of its round (REMIXDB_NOSPACE,
-// REMIXDB_NOMEM, or what stopped the store), although a later round may still succeed. REMIXDB_READONLY.
+// REMIXDB_NOMEM, or what stopped the store), although a later round may still succeed. Fails with REMIXDB_READONLY.
 MUST_CHECK enum remixdb_status xdb_flush(struct xdb *x);
 // The same at the store's end, so that the log is empty. After a failure the log keeps the records.
 void xdb_flush_last(struct xdb *x);

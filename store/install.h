@@ -7,7 +7,7 @@
 #include "store/state.h"
 
 // Freezes the active memtable: a new memtable and log segment take all that comes after. Nothing is frozen yet.
-// xdb.lock is held. On failure nothing has changed. REMIXDB_NOMEM, REMIXDB_NOSPACE, or the log's failure.
+// xdb.lock is held. On failure nothing has changed. Fails with REMIXDB_NOMEM, REMIXDB_NOSPACE, or the log's failure.
 MUST_CHECK enum remixdb_status round_freeze(struct xdb *x);
 
 // Makes `next` the store's version and gives up the caller's reference to it, also on failure. had_frozen: the round

@@ -22,7 +22,7 @@ struct xdb_ref {
   struct progress progress;   // of flush, compact, checkpoint and verify
 };
 
-// One thread uses the ref at a time. It ends before the store does. REMIXDB_NOMEM.
+// One thread uses the ref at a time. It ends before the store does. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status xdb_ref(struct xdb *x, struct xdb_ref **out);
 void xdb_unref(struct xdb_ref *r);  // NULL is allowed
 

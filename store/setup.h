@@ -10,7 +10,7 @@
 // A store with its locks and epochs, and nothing else. From here on setup_end_threads and setup_destroy are safe at any
 // step. NULL: REMIXDB_NOMEM.
 struct xdb *setup_create(const struct remixdb_opts *o, struct env *env);
-// Checks the options and derives the limits from them. Touches no file. REMIXDB_INVALID.
+// Checks the options and derives the limits from them. Touches no file. Fails with REMIXDB_INVALID.
 MUST_CHECK enum remixdb_status setup_limits(struct xdb *x, const struct env_dir *at, const char *name);
 // I/O, table files, block cache. REMIXDB_INVALID: an unknown engine.
 MUST_CHECK enum remixdb_status setup_services(struct xdb *x);

@@ -15,7 +15,7 @@ struct xdb_snapshot {
 };
 
 // A snapshot of what the ref reads now: a counted super, so that memtables, tables and REMIXes stay, and a moment (X2).
-// Any thread may release it, after its refs. REMIXDB_NOMEM.
+// Any thread may release it, after its refs. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status xdb_snapshot(struct xdb_ref *r, struct xdb_snapshot **out);
 MUST_CHECK enum remixdb_status xdb_snapshot_ref(struct xdb_snapshot *snap, struct xdb_ref **out);
 void xdb_snapshot_release(struct xdb_snapshot *snap);  // NULL is allowed

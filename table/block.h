@@ -62,7 +62,7 @@ static inline uint32_t block_record_at(const uint8_t *buf, uint32_t i) { return 
 
 // Checks everything once: the checksum, pages == nr_pages, count == nr_recs, ascending offsets, and that each record is
 // well-formed and inside the block. path and off are for the message. The accessors below rely on it and check nothing.
-// REMIXDB_CORRUPT.
+// Fails with REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status block_verify(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, uint64_t table,
                                             uint32_t block, const char *path, uint64_t off);
 // The same without the checksum, for a block whose compressed form was verified.

@@ -17,7 +17,7 @@ struct sst_build_opts {
   uint32_t max_pages;
 };
 struct sst_build;
-// q: the calling thread's own queue. A builder makes one table after the other. REMIXDB_NOMEM.
+// q: the calling thread's own queue. A builder makes one table after the other. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_build_create(const struct sst_ctx *ctx, const struct sst_build_opts *o,
                                                 struct blkio_queue *q, struct sst_build **out);
 void sst_build_destroy(struct sst_build *b);                      // removes an unfinished file; NULL is allowed

@@ -70,7 +70,7 @@ struct cache_block {
   uint32_t own_size;
 };
 
-// size: bytes; with 0 every get reads into the caller's own buffer. REMIXDB_NOMEM.
+// size: bytes; with 0 every get reads into the caller's own buffer. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache **out);
 size_t cache_size(const struct cache *c);  // bytes for blocks
 void cache_destroy(struct cache *c);       // after the last table; NULL is allowed
@@ -160,7 +160,8 @@ static inline void cache_block_pin(struct cache_table *t, struct cache_block *b)
 // Prefetches what a hit of the block, and a pin, will read. Returns the block's data for further prefetches, or NULL on
 // a miss. The frame may have changed by the time it is read.
 const uint8_t *cache_prefetch(const struct cache_table *t, uint32_t block);
-// Makes the own buffer at least nr_pages long; growing loses its contents. b->data must not be in it. REMIXDB_NOMEM.
+// Makes the own buffer at least nr_pages long; growing loses its contents. b->data must not be in it. Fails with
+// REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status cache_block_reserve(struct cache_block *b, uint32_t nr_pages);
 // Unpins; data becomes NULL. Keeps the own buffer.
 static inline void cache_block_drop(struct cache_table *t, struct cache_block *b) {

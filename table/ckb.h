@@ -74,17 +74,17 @@ void ckb_read_fini(struct ckb_read *r);
 // Bytes of the chunk at p, where CKB_CHUNK_HEAD bytes can be read. left: bytes left of the CKB. 0: no chunk begins so.
 uint32_t ckb_chunk_length(const uint8_t *p, uint64_t left);
 // Checks a chunk's checksum and head, and begins it. A packed chunk is unpacked for its first key only, so that passing
-// over it costs no more. off: its offset in the CKB. path and file_off are for the message. REMIXDB_CORRUPT.
+// over it costs no more. off: its offset in the CKB. path and file_off are for the message. Fails with REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status ckb_read_chunk(struct ckb_read *r, const uint8_t *chunk, uint32_t len, uint64_t table,
                                               uint64_t off, const char *path, uint64_t file_off);
 // The next key of the chunk; left > 0. REMIXDB_CORRUPT: a malformed entry or frame, or a key that does not come after
-// the one before. REMIXDB_NOMEM.
+// the one before. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status ckb_read_next(struct ckb_read *r, const char *path, uint64_t file_off);
 // The nr-th next key of the chunk, 1 <= nr <= left: like nr calls of ckb_read_next, but faster.
 MUST_CHECK enum remixdb_status ckb_read_skip(struct ckb_read *r, uint32_t nr, const char *path, uint64_t file_off);
 // A key of the chunk that has been passed: decodes entry `at`, counted from the chunk's first, into *buf, which grows.
-// The caller frees *buf with mem_free. The reader does not move. REMIXDB_NOTFOUND: it is too far back (CKB_BACK).
-// REMIXDB_NOMEM.
+// The caller frees *buf with mem_free. The reader does not move. REMIXDB_NOTFOUND: it is too far back (CKB_BACK). Fails
+// with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status ckb_read_back(const struct ckb_read *r, uint32_t at, uint8_t **buf, uint32_t *cap,
                                              uint32_t *klen_out);
 #endif

@@ -31,7 +31,7 @@ struct fdpool_file {  // embedded in what owns the file
   struct fdpool_file *next, *prev;  // ring of the open files; guarded by the pool's lock
 };
 #define FDPOOL_USED 0x80000000u  // used since the hand last passed
-// max_open: the bound, at least 2. REMIXDB_NOMEM.
+// max_open: the bound, at least 2. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status fdpool_create(struct env *env, uint32_t max_open, struct fdpool **out);
 void fdpool_destroy(struct fdpool *p);  // after the last fdpool_remove; NULL is allowed
 void fdpool_add(struct fdpool *p, struct fdpool_file *f, const struct env_dir *dir, const char *path,

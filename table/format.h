@@ -43,8 +43,8 @@ static inline uint64_t format_sst_meta_seed(uint64_t number) { return ~number; }
 
 void format_sst_footer_put(uint8_t *p, const struct format_sst_footer *f);  // FORMAT_SST_FOOTER bytes
 // Decodes the footer p of a file of file_size bytes. Checks magic, version, checksum, and that the parts it names lie
-// one behind the other and fill the file. The caller checks number and store_id. REMIXDB_CORRUPT, REMIXDB_VERSION (a
-// newer format).
+// one behind the other and fill the file. The caller checks number and store_id. Fails with REMIXDB_CORRUPT or
+// REMIXDB_VERSION (a newer format).
 MUST_CHECK enum remixdb_status format_sst_footer_get(const uint8_t *p, uint64_t file_size, const char *path,
                                                      struct format_sst_footer *f_out);
 #endif

@@ -45,7 +45,7 @@ MUST_CHECK enum remixdb_status sst_pieces_check(const struct sst *t, uint32_t bl
 // [*from, *to): in, the records that buf has already; out, those that it has now. An empty range: none.
 // span: 0, or the result of sst_pieces_span: with an empty range the same read also brings the bytes behind the block,
 // unchecked. REMIXDB_NOTFOUND: buf is not valid and the block must be read whole: its pieces are not known, a checksum
-// does not match, or all of them are wanted. REMIXDB_IO, REMIXDB_CORRUPT.
+// does not match, or all of them are wanted. Fails with REMIXDB_IO or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status sst_pieces_read(struct sst *t, int fd, uint32_t block, uint32_t idx, uint32_t nr,
                                                uint32_t span, uint8_t *buf, uint32_t *from, uint32_t *to);
 size_t sst_pieces_memory(const struct sst *t);  // bytes of the table's pieces

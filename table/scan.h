@@ -13,7 +13,7 @@
 
 // ---- all records in order, in large reads. One thread.
 struct sst_scan;
-// Stands before the first record. REMIXDB_NOMEM.
+// Stands before the first record. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_scan_create(struct sst *t, struct blkio_queue *q, struct sst_scan **out);
 void sst_scan_destroy(struct sst_scan *scan);  // NULL is allowed
 // The next record: REMIXDB_OK, REMIXDB_NOTFOUND at the end, or an error. Pointers are valid until the next call.
@@ -43,7 +43,7 @@ struct sst_keys {
   sst_pos pos;      // its position in the table
   struct sst_keys_state *state;
 };
-// Stands before the first key. REMIXDB_NOMEM.
+// Stands before the first key. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_keys_open(struct sst *t, struct blkio_queue *q, struct sst_keys *k);
 void sst_keys_close(struct sst_keys *k);
 MUST_CHECK enum remixdb_status sst_keys_next(struct sst_keys *k);  // OK, REMIXDB_NOTFOUND at the end, or an error

@@ -19,7 +19,7 @@ static inline uint32_t sst_block_stored(const struct sst *t, uint32_t block, uin
 }
 // Unpacks a block of a compressed table: len bytes at `stored` into buf (pages * BLOCK_PAGE bytes). Checks the checksum
 // before it uses the bytes, and then the block. *zstd is the context to use; when it is NULL a new one is made, which
-// the caller frees. REMIXDB_CORRUPT, REMIXDB_NOMEM.
+// the caller frees. Fails with REMIXDB_CORRUPT or REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_unpack(const struct sst *t, uint32_t block, uint32_t pages, const uint8_t *stored,
                                           uint32_t len, ZSTD_DCtx **zstd, uint8_t *buf);
 
@@ -36,8 +36,8 @@ void sst_scratch_enter(void);                // a table opens
 void sst_scratch_leave(void);                // a table has closed
 struct sst_scratch *sst_scratch_take(void);  // NULL: no memory
 void sst_scratch_give(struct sst_scratch *x);
-// Makes x->buf at least `size` bytes long; its contents are lost. REMIXDB_NOMEM.
+// Makes x->buf at least `size` bytes long; its contents are lost. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_scratch_reserve(struct sst_scratch *x, size_t size);
-// Makes a context if *z is NULL. REMIXDB_NOMEM.
+// Makes a context if *z is NULL. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_zstd_reserve(ZSTD_DCtx **z);
 #endif

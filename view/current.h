@@ -44,11 +44,11 @@ struct current {
 
 // Reads the file and checks its size, checksum and format, and the bounds of the head's numbers. Takes memory for a
 // large file only if it has no large hole and the directory's tables account for it. On success the caller closes it.
-// REMIXDB_NOTFOUND: there is none. REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM.
+// REMIXDB_NOTFOUND: there is none. Fails with REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO or REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status current_read(const struct env_dir *dir, struct current *out);
-// Checks that the file has room for so many partitions. REMIXDB_CORRUPT.
+// Checks that the file has room for so many partitions. Fails with REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_check(const struct current *c);
-// Checks, after the last partition, that nothing is left and the format fits the number of young views.
+// Checks, after the last partition, that nothing is left and the format fits the number of young views. Fails with
 // REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_check_end(const struct current *c, uint32_t nr_young);
 // Whether 8 bytes are the file's magic.
@@ -56,7 +56,7 @@ bool current_is_magic(const uint8_t *bytes);
 void current_close(struct current *c);
 static inline bool current_more(const struct current *c) { return c->at < c->end; }
 // The next partition. Checks its counts, and that it names no file twice and none whose number is still free. May also
-// be called without current_more: a damaged count leads there. REMIXDB_CORRUPT.
+// be called without current_more: a damaged count leads there. Fails with REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_next(struct current *c, struct current_part *out);
 
 // Replaces the file. parts: head->nr_parts of them; their `tables` are u64 little-endian. REMIXDB_NOSPACE,

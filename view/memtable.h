@@ -38,7 +38,7 @@ uint64_t memtables_kept(struct memtables *all, const struct memtable *active, co
 // epoch.
 size_t memtables_target(const struct memtables *all, const struct memtable *active, bool frozen);
 
-// An empty memtable with one reference, the caller's. REMIXDB_NOMEM.
+// An empty memtable with one reference, the caller's. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status memtable_create(struct memtables *all, struct memtable **out);
 void memtable_unref(struct memtable *m);  // NULL is allowed
 #endif

@@ -15,7 +15,7 @@ _Static_assert(MULTIGET_GROUP <= WH_GROUP_MAX, "a group goes through every layer
 
 struct multiget;  // one thread's state; kept from one call to the next
 
-// queue: reads blocks; the shared one, or the thread's own. REMIXDB_NOMEM.
+// queue: reads blocks; the shared one, or the thread's own. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status multiget_create(struct blkio_queue *queue, struct multiget **out);
 void multiget_destroy(struct multiget *m);  // NULL is allowed
 

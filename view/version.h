@@ -48,14 +48,15 @@ struct version {
   struct part *parts[];    // each referenced
 };
 
-// A partition with one reference. Takes the caller's references to remix and young over, also when it fails.
+// A partition with one reference. Takes the caller's references to remix and young over, also when it fails. Fails with
 // REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct remix *young,
                                            struct part **out);
 void part_ref(struct part *p);
 void part_unref(struct part *p);  // NULL is allowed
 
-// A version of these partitions, with one reference. Takes their references over, also when it fails. REMIXDB_NOMEM.
+// A version of these partitions, with one reference. Takes their references over, also when it fails. Fails with
+// REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status version_create(struct part **parts, uint32_t nr, struct version **out);
 void version_ref(struct version *v);
 void version_unref(struct version *v);  // NULL is allowed
@@ -78,8 +79,8 @@ static inline struct sst *part_run(const struct part *p, uint32_t r) {
   return r < old ? p->remix->runs[r] : p->young->runs[r - old];
 }
 
-// Reads the store's id from CURRENT before any table is opened. REMIXDB_NOTFOUND: there is no CURRENT. REMIXDB_VERSION,
-// REMIXDB_CORRUPT.
+// Reads the store's id from CURRENT before any table is opened. REMIXDB_NOTFOUND: there is no CURRENT. Fails with
+// REMIXDB_VERSION or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status version_peek(const struct env_dir *dir, uint64_t *store_id_out);
 // The names in CURRENT, without opening a file. The same statuses, and REMIXDB_NOMEM.
 struct version_names {

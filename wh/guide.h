@@ -18,7 +18,7 @@ struct guide {
 };
 
 // Makes a guide to nr > 0 items. Their lower bounds ascend strictly, and the first one is empty. Copies the bounds.
-// REMIXDB_NOMEM.
+// Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status guide_create(const struct kref *bounds, void *const *items, uint32_t nr,
                                             struct guide **out);
 void guide_destroy(struct guide *g);  // NULL is allowed

@@ -48,7 +48,7 @@ struct wh_trie {
 MUST_CHECK enum remixdb_status wh_trie_init(struct wh_trie *t, struct epoch *epoch, struct arena *arena,
                                             struct wh_leaf *l);
 void wh_trie_fini(struct wh_trie *t);  // no thread uses it any more; zeroed memory is allowed
-// Gets nodes and room for wh_trie_add of this leaf, which then cannot fail. REMIXDB_NOMEM.
+// Gets nodes and room for wh_trie_add of this leaf, which then cannot fail. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status wh_trie_reserve(struct wh_trie *t, const struct wh_leaf *l);
 // Adds the leaf between left and right (NULL: it is the last one). Call wh_trie_reserve first.
 void wh_trie_add(struct wh_trie *t, struct wh_leaf *l, const struct wh_leaf *left, const struct wh_leaf *right);
