@@ -18,10 +18,14 @@
 #define WRITER_OUT (4u << 20)                                 // bytes that the system is told to write out at a time
 #define RING_TRIES 16u                                        // refusals in a row before a ring is given up
 #define NAP_NS 50000u                                         // a nap after a refusal
+#define READS_TIMED 8u                                        // one in this many single reads is timed,
+#define READS_FIRST 64u                                       // and each of the first ones
+#define COLD_SAMPLES 8u  // the share of reads from the disk follows about so many timed reads
 _Static_assert(INFLIGHT_MAX <= RING_ENTRIES, "the ring holds all that may be in flight");
 _Static_assert(BLKIO_WRITER_BUF % BLKIO_ALIGN == 0, "writes of whole buffers are aligned");
 
 _Atomic int blkio_test_ring_errno;
+_Atomic int blkio_test_cold;
 
 // One transfer. An engine only tries it. The plain call, which has the loops and the messages, then moves the rest
 // after a short count, EINTR, EAGAIN, an unknown operation or a true error.
@@ -252,8 +256,11 @@ static void aio_drive(struct blkio_lane *q, bool wait) {
 // ---- lanes
 
 void blkio_init(struct blkio *b, struct env *env, enum blkio_kind want) {
-  *b = (struct blkio){.env = env, .kind = BLKIO_SYNC, .lanes_max = BLKIO_LANES_MAX};
+  *b = (struct blkio){.env = env, .kind = BLKIO_SYNC, .lanes_max = BLKIO_LANES_MAX, .disk_ns = BLKIO_DISK_NS};
   b->shared = (struct blkio_queue){.io = b, .shared = true};
+  const int test = atomic_load_explicit(&blkio_test_cold, memory_order_relaxed);
+  if (unlikely(test)) b->disk_ns = test == 1 ? UINT64_MAX : 0;
+  if (unlikely(test == 2)) b->cold = 256;
   if (!env->native || want == BLKIO_SYNC) return;
 #if BLKIO_HAS_URING
   if (want != BLKIO_AIO) {
@@ -430,9 +437,22 @@ static void op_read(struct blkio_op *op, const struct blkio_read *r) {
   op->off = r->off;
 }
 
-static void count_reads(struct blkio *b, uint32_t nr, uint64_t bytes) {
-  (void)atomic_fetch_add_explicit(&b->nr_reads, nr, memory_order_relaxed);
+// Returns how many reads there were before.
+static uint64_t count_reads(struct blkio *b, uint32_t nr, uint64_t bytes) {
   (void)atomic_fetch_add_explicit(&b->read_bytes, bytes, memory_order_relaxed);
+  return atomic_fetch_add_explicit(&b->nr_reads, nr, memory_order_relaxed);
+}
+
+static void count_trips(struct blkio *b, uint32_t nr) {
+  (void)atomic_fetch_add_explicit(&b->nr_trips, nr, memory_order_relaxed);
+}
+
+// Learns from one wait of ns nanoseconds for len bytes. Two threads may lose each other's sample.
+static void cold_learn(struct blkio *b, uint64_t ns, uint64_t len) {
+  const uint32_t was = atomic_load_explicit(&b->cold, memory_order_relaxed);
+  const bool disk = ns / (1 + len / (4 * BLKIO_ALIGN)) >= b->disk_ns;
+  const uint32_t now = disk ? was + (256 - was) / COLD_SAMPLES : was - was / COLD_SAMPLES;
+  if (now != was) atomic_store_explicit(&b->cold, now, memory_order_relaxed);
 }
 
 static void batch_ended(struct blkio_batch *b, struct blkio_read *r, enum remixdb_status s) {
@@ -470,6 +490,7 @@ static void batch_drive(struct blkio_batch *b, bool wait) {
 
 // Does all reads that were added, without a lane.
 static void batch_plain(struct blkio_batch *b) {
+  count_trips(b->q->io, b->nr - b->next);
   while (b->next < b->nr) {
     struct blkio_read *const r = &b->reads[b->next++];
     batch_ended(b, r, env_read(b->q->io->env, r->fd, r->path, r->buf, r->len, r->off));
@@ -492,7 +513,7 @@ void blkio_batch_add(struct blkio_batch *b, uint32_t nr) {
   uint64_t bytes = 0;
   if (nr == 0) return;
   for (uint32_t i = 0; i < nr; i++) bytes += b->reads[b->nr + i].len;
-  count_reads(b->q->io, nr, bytes);
+  (void)count_reads(b->q->io, nr, bytes);
   assert(b->next <= b->nr);
   b->nr += nr;
   b->left += nr;
@@ -509,9 +530,16 @@ void blkio_batch_add(struct blkio_batch *b, uint32_t nr) {
 }
 
 enum remixdb_status blkio_batch_end(struct blkio_batch *b) {
-  while (b->left > 0) batch_drive(b, true);
-  assert(b->next == b->nr);
-  if (b->lane && b->q->shared) lane_give(b->q->io, b->lane);
+  if (b->lane) {
+    batch_drive(b, false);  // what comes from memory has ended by now
+    const uint64_t began = b->left ? time_ns() : 0;
+    while (b->left > 0) batch_drive(b, true);
+    if (b->q->shared)
+      cold_learn(b->q->io, began ? time_ns() - began : 0, 0);  // a worker's reads say nothing of readers'
+    count_trips(b->q->io, 1);
+    if (b->q->shared) lane_give(b->q->io, b->lane);
+  }
+  assert(b->left == 0 && b->next == b->nr);
   b->lane = NULL;
   return err_raise(&b->first);
 }
@@ -525,8 +553,13 @@ enum remixdb_status blkio_read_batch(struct blkio_queue *q, struct blkio_read *r
 }
 
 enum remixdb_status blkio_read_one(struct blkio *b, int fd, const char *path, void *buf, uint32_t len, uint64_t off) {
-  count_reads(b, 1, len);
-  return env_read(b->env, fd, path, buf, len, off);
+  const uint64_t before = count_reads(b, 1, len);
+  count_trips(b, 1);
+  if (likely(before % READS_TIMED && before >= READS_FIRST)) return env_read(b->env, fd, path, buf, len, off);
+  const uint64_t began = time_ns();
+  const enum remixdb_status s = env_read(b->env, fd, path, buf, len, off);
+  cold_learn(b, time_ns() - began, len);
+  return s;
 }
 
 // ---- flights

@@ -41,6 +41,8 @@ enum blkio_kind { BLKIO_AUTO, BLKIO_URING, BLKIO_AIO, BLKIO_SYNC };
 #define BLKIO_LANES_MAX 32     // of the pool, for all readers together
 #define BLKIO_DESCRIPTORS 128  // the process may have one lane per so many descriptors
 #define BLKIO_RETRY_NS 1000000000ull
+#define BLKIO_DISK_NS 10000u  // no disk answers faster; a copy from the system's page cache takes about 1 us a page
+#define BLKIO_COLD 16u        // of 256: a smaller share of reads from the disk is not worth any care
 
 struct blkio_lane;
 struct blkio_queue {  // private
@@ -55,10 +57,14 @@ struct blkio {
   int refused;           // errno of the refused io_uring; 0: it was chosen, or not wanted
   uint32_t lanes_max;
   struct blkio_queue shared;
+  uint64_t disk_ns;  // a wait of this length for at most 16 KiB comes from the disk; BLKIO_DISK_NS, except in tests
   void (*trouble)(void *arg, int errnum);  // NULL: nobody wants to know
   void *trouble_arg;
   char pad[CACHE_LINE];  // keeps the counters off the lines above, which every read loads
-  _Atomic uint64_t nr_reads, read_bytes, nr_writes, write_bytes;             // relaxed, for figures
+  _Atomic uint64_t nr_reads, read_bytes, nr_writes, write_bytes;  // relaxed, for figures
+  // Trips: how often a thread waited for reads. A batch is one trip, or one per read without a lane. Relaxed.
+  _Atomic uint64_t nr_trips;
+  _Atomic uint32_t cold;                                                     // blkio_cold; relaxed
   _Alignas(CACHE_LINE) _Atomic(struct blkio_lane *) lanes[BLKIO_LANES_MAX];  // B1
   _Atomic uint64_t retry_ns;                                                 // no lane is made before; relaxed
   _Atomic bool troubled;                                                     // `trouble` was called
@@ -74,6 +80,12 @@ void blkio_pool(struct blkio *b, uint64_t descriptors, void (*trouble)(void *arg
 // Frees the pool. No batch may be open, and all queues of their own must be destroyed.
 void blkio_fini(struct blkio *b);
 const char *blkio_engine(const struct blkio *b);  // "uring", "aio", "sync"
+
+// Whether reads come from the disk, and not only from the system's page cache: at least one in BLKIO_COLD of the last
+// ones did. A guess, from the times that some reads took. Then a reader should ask for all that it needs at once.
+static inline bool blkio_cold(const struct blkio *b) {
+  return atomic_load_explicit(&b->cold, memory_order_relaxed) >= BLKIO_COLD;
+}
 
 // Returns how many lanes the pool has, idle or taken. Any thread.
 uint32_t blkio_lanes(struct blkio *b);
@@ -171,4 +183,7 @@ MUST_CHECK enum remixdb_status blkio_writer_finish(struct blkio_writer *w, bool 
 
 // For tests: when not 0, creating a ring and every use of one fails with this errno.
 extern _Atomic int blkio_test_ring_errno;
+// For tests: 0: a blkio learns whether it is cold, from the times of reads. 1: those made from now on never are. 2:
+// they always are.
+extern _Atomic int blkio_test_cold;
 #endif

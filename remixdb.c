@@ -417,6 +417,38 @@ PUBLIC struct xdb_iter *remixdb_iter_create(struct xdb_ref *ref) {
   return it;
 }
 
+PUBLIC void remixdb_iter_opts_init(struct remixdb_iter_opts *o, size_t size) {
+  if (!o || size < sizeof(o->size)) return;
+  memset(o, 0, size);
+  o->size = size;
+}
+
+static enum remixdb_status check_iter_opts(const struct remixdb_iter_opts *o, struct remixdb_iter_opts *mine) {
+  remixdb_iter_opts_init(mine, sizeof(*mine));
+  if (!o) return REMIXDB_OK;
+  if (o->size < sizeof(o->size))
+    return err_set(REMIXDB_INVALID, "the iterator's options have size %zu: call remixdb_iter_opts_init first", o->size);
+  memcpy(mine, o, o->size < sizeof(*mine) ? o->size : sizeof(*mine));
+  const char *const what = mine->bounds.from.ptr || mine->bounds.to.ptr ? "bounds"
+                           : mine->prefix.ptr                           ? "prefix"
+                           : mine->keys_only                            ? "keys_only"
+                           : mine->snapshot                             ? "snapshot"
+                           : mine->hold                                 ? "hold"
+                                                                        : NULL;
+  return what ? err_set(REMIXDB_INVALID, "this version's iterators do not have the option `%s`", what) : REMIXDB_OK;
+}
+
+PUBLIC struct xdb_iter *remixdb_iter_create_opts(struct xdb_ref *ref, const struct remixdb_iter_opts *o) {
+  struct xdb_iter *it = NULL;
+  struct remixdb_iter_opts mine;
+  enum remixdb_status s = check_ref(ref);
+  if (s == REMIXDB_OK) s = check_iter_opts(o, &mine);
+  if (s == REMIXDB_OK) s = xdb_iter_create(ref, &it);
+  if (s == REMIXDB_OK) xdb_iter_expect(it, mine.expect);
+  done(s);
+  return it;
+}
+
 // Checks the arguments of a seek. After an invalid key the iterator has no position.
 static inline bool check_place(struct xdb_iter *it, const void *kbuf, uint32_t klen) {
   enum remixdb_status s = check_iter(it);

@@ -295,6 +295,26 @@ bool remixdb_write(struct xdb_ref *ref, struct xdb_batch *b);
 
 // An iterator without a position. NULL: REMIXDB_NOMEM.
 struct xdb_iter *remixdb_iter_create(struct xdb_ref *ref);
+
+struct remixdb_range {  // from <= key < to; a NULL ptr is an open end
+  struct remixdb_slice from, to;
+};
+struct remixdb_iter_opts {
+  size_t size;  // of this struct, set by remixdb_iter_opts_init
+  // Not supported yet, and refused with REMIXDB_INVALID when set: bounds, prefix, keys_only, snapshot, hold.
+  struct remixdb_range bounds;
+  struct remixdb_slice prefix;
+  bool keys_only;
+  // How many records you mean to read after each seek. Their blocks are then read from the disk together with the
+  // seek's. 0: learned from the scans of this ref. It never changes a result.
+  uint32_t expect;
+  struct xdb_snapshot *snapshot;
+  bool hold;
+};
+// Fills in the defaults; the options then work for later versions of the library, too.
+void remixdb_iter_opts_init(struct remixdb_iter_opts *o, size_t size);
+// As remixdb_iter_create. o may be NULL: the defaults. Copies the options. NULL: REMIXDB_NOMEM, REMIXDB_INVALID.
+struct xdb_iter *remixdb_iter_create_opts(struct xdb_ref *ref, const struct remixdb_iter_opts *o);
 // Moves to the first key >= k; (NULL, 0): to the first key of all. If there is no such key, or on an error, the
 // iterator is not valid afterwards. The status tells which. This holds for all seeks.
 void remixdb_iter_seek(struct xdb_iter *it, const void *kbuf, uint32_t klen);

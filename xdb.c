@@ -563,6 +563,7 @@ enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out) {
   it->ref = r;
   merge_init(&it->merge, blkio_shared(&r->xdb->io));
   merge_use_epoch(&it->merge, &r->xdb->epoch, &r->slot);
+  merge_learn(&it->merge, 0, &r->reach);
   atomic_fetch_add_explicit(&r->xdb->nr_iters, 1, memory_order_relaxed);
   *out = it;
   return REMIXDB_OK;

@@ -59,6 +59,10 @@ struct xdb_iter {
 };
 
 MUST_CHECK enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out);
+// How many records the caller means to read after a seek (merge_learn); 0: learned from the ref's scans. Before a seek.
+static inline void xdb_iter_expect(struct xdb_iter *it, uint32_t records) {
+  merge_learn(&it->merge, records, &it->ref->reach);
+}
 void xdb_iter_destroy(struct xdb_iter *it);
 void xdb_iter_park(struct xdb_iter *it);  // gives up all that it holds; a seek takes it up again
 static inline bool xdb_iter_valid(const struct xdb_iter *it) { return merge_valid(&it->merge); }

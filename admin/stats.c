@@ -146,7 +146,7 @@ static void put_traffic(struct json *j, struct xdb *x, const struct wal_stats *w
   OBJECT(j, "cache", {"misses", cache->misses}, {"evictions", cache->evictions}, {"declined", cache->declined},
          {"bypasses", cache->bypasses});
   OBJECT(j, "io_totals", {"reads", LOAD(x->io.nr_reads)}, {"read_bytes", LOAD(x->io.read_bytes)},
-         {"writes", LOAD(x->io.nr_writes)}, {"write_bytes", LOAD(x->io.write_bytes)},
+         {"trips", LOAD(x->io.nr_trips)}, {"writes", LOAD(x->io.nr_writes)}, {"write_bytes", LOAD(x->io.write_bytes)},
          {"open_files", fdpool_open_count(x->fds)}, {"queues", blkio_lanes(&x->io)});
 }
 

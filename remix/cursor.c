@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "remix/cursor.h"
 
+#include <assert.h>
+
 #include "base/blind.h"
+#include "remix/gather.h"
 #include "remix/seg.h"
 #include "table/readahead.h"
 
@@ -17,20 +20,16 @@
 // for each run at least REMIX_AHEAD_OWN.
 #define REMIX_AHEAD_ALL 256u
 #define REMIX_AHEAD_OWN 16u
-// One of READS_TIMED reads of single blocks is timed. If it takes longer than READ_DISK_NS, and a quarter more for each
-// block read with it, the block came from the disk and not from the system's page cache.
-#define READS_TIMED 8u
-#define READ_DISK_NS 10000u
-
 #define DEBT_TOGETHER 64u  // jumps added to the REMIX's at once, so that scanning threads do not fight for the line
 
 // ---- searching within a segment
 
 static inline uint32_t cursor_ordinal(const struct remix_cursor *c) { return c->seg * REMIX_SEG + c->at; }
 
-// The entries stepped on by since the last seek; a step back starts the count again.
+// The entries stepped on (or back) by since the last seek or turn.
 static inline uint32_t cursor_came(const struct remix_cursor *c) {
-  return c->way == REMIX_ON ? c->came + cursor_ordinal(c) - c->from : c->came;
+  if (c->way == REMIX_ON) return c->came + cursor_ordinal(c) - c->from;
+  return c->way == REMIX_BACK && remix_valid(c) ? c->came + c->from - cursor_ordinal(c) : c->came;
 }
 
 // Estimates the records of entry i's run that the cursor reads from that one on. It takes as many steps as after the
@@ -43,6 +42,11 @@ static uint32_t cursor_expect(const struct remix_cursor *c, const uint8_t *s, ui
   const uint8_t *const sel = s + c->x->index->lay.sel;
   const uint32_t share = set32_count(set32_eq8(sel, REMIX_RUN, sel[i] & REMIX_RUN));  // of the segment
   return 1 + share * ((left < USUAL_MAX ? left : USUAL_MAX) + USUAL_MORE) / REMIX_SEG;
+}
+
+static bool entry_missing(const struct remix_cursor *c, const uint8_t *s, uint32_t i) {
+  const uint32_t run = s[c->x->index->lay.sel + i] & REMIX_RUN;
+  return missing(&c->holds[run], c->x->runs[run], sst_pos_block(seg_pos(c->x, s, run, i)));
 }
 
 // entry_read for a seek, with the cursor's hold of the run. In a young view a block from disk is a jump.
@@ -108,6 +112,10 @@ static enum remixdb_status seg_search(struct remix_cursor *c, uint32_t seg, cons
     c->front_at = cand + ahead < nr ? cand + ahead : nr;
   } else if (x->tags && !tagged && cand + 1 < nr) {
     entry_prefetch(x, p, cand + 1);
+  }
+  if (unlikely(remix_stirred(c))) {
+    c->reads = atomic_load_explicit(&c->queue->io->nr_reads, memory_order_relaxed);
+    if (entry_missing(c, p, cand)) gather_seek(c, key, p, cand, x->tags && !tagged);
   }
   const enum remixdb_status s = entry_seek(c, p, cand, &rec);
   if (s != REMIXDB_OK) return s;
@@ -185,6 +193,7 @@ static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
 }
 
 static inline void cursor_turn(struct remix_cursor *c, enum remix_way way) {
+  if (c->way != REMIX_SOUGHT) c->came = 0;
   c->way = way;
   c->warm = 0;
   c->from = cursor_ordinal(c);
@@ -195,6 +204,7 @@ static inline void cursor_sought(struct remix_cursor *c) {
   cursor_turn(c, REMIX_SOUGHT);
   c->group = REMIX_GROUP_MIN;
   c->usual = c->came = 0;
+  c->equal = false;
 }
 
 // The average length with one more scan. It rises sooner than it falls: a second read costs more than a read of too
@@ -216,42 +226,6 @@ static void cursor_step_way(struct remix_cursor *c, enum remix_way way) {
     for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = 0;
   cursor_turn(c, way);
   c->cool = REMIX_SEG;
-}
-
-// The last of [lo, hi) whose count is not above rank, by binary search; lo is known to be one.
-static uint32_t live_between(const uint32_t *live, uint32_t lo, uint32_t hi, uint32_t rank) {
-  while (hi - lo > 1) {
-    const uint32_t mid = lo + (hi - lo) / 2;
-    REMIX_COUNT(probes);
-    if (live[mid] > rank) hi = mid;
-    else lo = mid;
-  }
-  return lo;
-}
-
-// The segment of the live entry with `rank` live entries before it in the view. It is at or behind `from`, and mostly
-// near.
-static uint32_t live_after(const struct remix *x, uint32_t from, uint32_t rank) {
-  const uint32_t *const live = x->index->live;
-  uint32_t lo = from, hi = x->nr_segs;
-  for (uint32_t step = 1; step < hi - lo; step *= 2) {
-    REMIX_COUNT(probes);
-    if (live[lo + step] > rank) hi = lo + step;
-    else lo += step;
-  }
-  return live_between(live, lo, hi, rank);
-}
-
-// The same for a segment before `to`.
-static uint32_t live_before(const struct remix *x, uint32_t to, uint32_t rank) {
-  const uint32_t *const live = x->index->live;
-  uint32_t hi = to, lo = to - 1;
-  for (uint32_t step = 1; live[lo] > rank; step *= 2) {
-    REMIX_COUNT(probes);
-    hi = lo;
-    lo = lo > step ? lo - step : 0;
-  }
-  return live_between(live, lo, hi, rank);
 }
 
 // Prefetches the records ahead of a cursor that steps on, group by group. The selectors tell which records come next in
@@ -312,7 +286,7 @@ static void cursor_next_segment(struct remix_cursor *c) {
     cursor_end(c);
     return;
   }
-  const uint32_t seg = live_after(x, c->seg + 1, rank);
+  const uint32_t seg = seg_live_after(x, c->seg + 1, rank);
   if (seg == c->seg + 1) run_pos_pass(c, c->at, seg_nr(x->index, c->s), 1);
   else cursor_leave(c);
   cursor_seg(c, seg);
@@ -342,7 +316,7 @@ static void cursor_prev_segment(struct remix_cursor *c) {
     cursor_end(c);
     return;
   }
-  const uint32_t seg = live_before(x, c->seg, rank - 1);
+  const uint32_t seg = seg_live_before(x, c->seg, rank - 1);
   if (seg == c->seg - 1) run_pos_pass(c, 0, c->at, UINT32_MAX);
   else cursor_leave(c);
   cursor_seg(c, seg);
@@ -376,18 +350,19 @@ void remix_seek_begin(struct remix_cursor *c, struct kref key) {
 }
 
 // ahead: entries to prefetch at once; 0: none.
-static enum remixdb_status cursor_find(struct remix_cursor *c, struct kref key, uint32_t ahead, uint32_t *seg_out,
-                                       struct seg_pos_found *found_out) {
+static enum remixdb_status cursor_find(struct remix_cursor *c, struct kref key, bool back, uint32_t ahead,
+                                       uint32_t *seg_out, struct seg_pos_found *found_out) {
   const struct remix_index *const ix = c->x->index;
   if (!c->wanted) remix_seek_begin(c, key);
   c->wanted = false;
   const uint32_t seg = c->begun_seg;
-  const uint8_t *const s = seg_at(ix, seg);
+  const uint8_t *const p = seg_at(ix, seg);
   cursor_end(c);
   cursor_leave(c);
   *seg_out = seg;
   c->begun = true;
-  return seg_search(c, seg, s, key, ahead, found_out);
+  c->back = back;
+  return seg_search(c, seg, p, key, ahead, found_out);
 }
 
 enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key) {
@@ -401,8 +376,10 @@ enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key) {
   cursor_sought(c);
   c->usual = usual;
   if (ahead) c->group = ahead * 2 < REMIX_GROUP_MAX ? ahead * 2 : REMIX_GROUP_MAX;
-  const enum remixdb_status s = cursor_find(c, key, ahead, &seg, &spot);
-  if (s == REMIXDB_OK) cursor_stand(c, seg, spot.at);
+  const enum remixdb_status s = cursor_find(c, key, false, ahead, &seg, &spot);
+  if (s != REMIXDB_OK) return s;
+  cursor_stand(c, seg, spot.at);
+  if (unlikely(c->beside != NULL)) c->equal = spot.equal && c->at == spot.at && c->seg == seg;
   return s;
 }
 
@@ -411,8 +388,10 @@ enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key)
   struct seg_pos_found spot;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
   cursor_sought(c);
-  const enum remixdb_status s = cursor_find(c, key, 0, &seg, &spot);
-  if (s == REMIXDB_OK) cursor_stand_before(c, seg, spot.at + spot.equal);
+  const enum remixdb_status s = cursor_find(c, key, true, 0, &seg, &spot);
+  if (s != REMIXDB_OK) return s;
+  cursor_stand_before(c, seg, spot.at + spot.equal);
+  if (unlikely(c->beside != NULL)) c->equal = spot.equal && c->at == spot.at && c->seg == seg;
   return s;
 }
 
@@ -430,6 +409,16 @@ void remix_seek_last(struct remix_cursor *c) {
   cursor_sought(c);
   c->wanted = false;
   cursor_stand_before(c, c->x->nr_segs - 1, REMIX_SEG);
+}
+
+void remix_enter(struct remix_cursor *c, enum remix_way way) {
+  const uint32_t came = cursor_came(c), usual = c->usual;
+  if (way == REMIX_BACK) remix_seek_last(c);
+  else remix_seek_first(c);
+  if (!remix_valid(c)) return;
+  cursor_step_way(c, way);
+  c->came = came;
+  c->usual = usual;
 }
 
 void remix_prev(struct remix_cursor *c) {
@@ -463,8 +452,8 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
   const uint32_t rank = live[c->seg + 1] - left - 1, last = live[end < x->nr_segs ? end : x->nr_segs] - 1;
   const uint32_t moved = last - rank < nr ? last - rank : nr;
   if (moved == 0) return 0;
-  const uint32_t seg = live_after(x, c->seg, rank + moved);
-  c->came = cursor_came(c);
+  const uint32_t seg = seg_live_after(x, c->seg, rank + moved);
+  c->came = c->way == REMIX_BACK ? 0 : cursor_came(c);
   if (seg != c->seg) cursor_seg(c, seg);
   cursor_leave(c);
   c->warm = 0;
@@ -481,6 +470,7 @@ uint32_t remix_segment(const struct remix *x, struct kref key) { return anchors_
 static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, struct sst_hold *h,
                          struct remix_run_pos *n) {
   if (!c->queue) return;
+  if (n->ahead < REMIX_AHEAD_MIN && cursor_came(c) >= GATHER_ENTRIES) n->ahead = REMIX_AHEAD_MIN;
   n->ahead = n->ahead < REMIX_AHEAD_MIN / 2 ? n->ahead + 1
              : n->ahead < REMIX_AHEAD_MAX   ? n->ahead * 2
                                             : REMIX_AHEAD_MAX;
@@ -500,56 +490,19 @@ static inline bool follows(const struct sst_hold *h, const struct sst *t, uint32
   return h->sst == t && h->block + sst_block_pages(t, h->block) == block;
 }
 
-// Reads together the blocks of the cursor's next c->group entries that are not cached, the current one first: each run
-// has its own, and a disk reads several in about the time of one. Returns the number of blocks.
-static __attribute__((noinline)) uint32_t cursor_gather(struct remix_cursor *c) {
-  const struct remix *const x = c->x;
-  const struct remix_index *const ix = x->index;
-  struct sst_stretch found[BLKIO_BATCH_MAX];
-  uint32_t end[REMIX_RUNS_MAX] = {0};  // each run's pages before this one are done
-  uint32_t nr = 0, left = c->group;
-  for (uint32_t seg = c->seg, at = c->at; left > 0 && seg < x->nr_segs; seg++, at = 0) {
-    const uint8_t *const s = seg_at(ix, seg), *const sel = s + ix->lay.sel;
-    const uint32_t rest = seg_nr(ix, s) - at, n = rest < left ? rest : left;
-    for (uint32_t m = seg_live(ix, s) & ~set32_below(at) & set32_below(at + n); m && nr < BLKIO_BATCH_MAX; m &= m - 1) {
-      const uint32_t i = set32_first(m), run = sel[i] & REMIX_RUN;
-      struct sst *const t = x->runs[run];
-      const struct sst_hold *const h = &c->holds[run];
-      const uint32_t block = sst_pos_block(seg_pos(x, s, run, i));
-      if (block < end[run]) continue;
-      const bool first = end[run] == 0;
-      end[run] = block + sst_block_pages(t, block);
-      if (!missing(h, t, block)) continue;
-      if (nr && first && !follows(h, t, block)) c->scan_debt++;
-      found[nr++] = (struct sst_stretch){t, block, end[run]};
-    }
-    left -= n;
-  }
-  if (nr > 1) sst_readahead_all(c->queue, found, nr);
-  return nr;
-}
-
 // Reads the record's block: the cursor does not hold it, or has forgotten it.
 static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cursor *c, struct sst *t, sst_pos pos,
                                                                  struct sst_hold *h, struct remix_run_pos *n,
                                                                  struct kv_rec *rec_out) {
   const uint32_t block = sst_pos_block(pos), few = cursor_expect(c, c->s, c->at);
   if (missing(h, t, block)) {
-    if (follows(h, t, block)) cursor_ahead(c, t, block, h, n);
-    else if (!(h->sst == t && block + sst_block_pages(t, block) == h->block)) c->scan_debt += c->begun;
+    const bool on = follows(h, t, block), back = h->sst == t && block + sst_block_pages(t, block) == h->block;
+    if (!on && !back) c->scan_debt += c->begun;
+    if (remix_cold(c) && cursor_came(c) < GATHER_ENTRIES) gather_steps(c);
+    else if (on) cursor_ahead(c, t, block, h, n);
   }
   c->begun = true;
-  if (!missing(h, t, block) || (!c->disk && c->reads++ % READS_TIMED))
-    return sst_read_some(t, pos, few, true, h, rec_out);
-  const uint64_t began = time_ns();
-  uint32_t nr = 1;
-  if (c->disk && c->way == REMIX_ON && c->queue && !c->no_room && t->cache.cache) {
-    nr = cursor_gather(c);
-    if (nr > 1 && !cache_has(&t->cache, block)) c->no_room = true;
-  }
-  const enum remixdb_status s = sst_read_some(t, pos, few, true, h, rec_out);
-  c->disk = time_ns() - began > READ_DISK_NS + (uint64_t)nr * READ_DISK_NS / 4;
-  return s;
+  return sst_read_some(t, pos, few, true, h, rec_out);
 }
 
 enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out) {

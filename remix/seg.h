@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Segments of a REMIX in memory: their parts, and reading an entry. Private to remix.c and cursor.c.
+// Segments of a REMIX in memory: their parts, and reading an entry. Private to remix.c, cursor.c and gather.c.
 #ifndef REMIX_SEG_H
 #define REMIX_SEG_H
 
@@ -54,6 +54,42 @@ static inline enum remixdb_status entry_read(const struct remix *x, const uint8_
 static inline void entry_prefetch(const struct remix *x, const uint8_t *s, uint32_t i) {
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
   sst_prefetch(x->runs[run], seg_pos(x, s, run, i));
+}
+
+// The last of [lo, hi) whose count is not above rank, by binary search; lo is known to be one.
+static inline uint32_t seg_live_between(const uint32_t *live, uint32_t lo, uint32_t hi, uint32_t rank) {
+  while (hi - lo > 1) {
+    const uint32_t mid = lo + (hi - lo) / 2;
+    REMIX_COUNT(probes);
+    if (live[mid] > rank) hi = mid;
+    else lo = mid;
+  }
+  return lo;
+}
+
+// The segment of the live entry with `rank` live entries before it in the view. It is at or behind `from`, and mostly
+// near.
+static inline uint32_t seg_live_after(const struct remix *x, uint32_t from, uint32_t rank) {
+  const uint32_t *const live = x->index->live;
+  uint32_t lo = from, hi = x->nr_segs;
+  for (uint32_t step = 1; step < hi - lo; step *= 2) {
+    REMIX_COUNT(probes);
+    if (live[lo + step] > rank) hi = lo + step;
+    else lo += step;
+  }
+  return seg_live_between(live, lo, hi, rank);
+}
+
+// The same for a segment before `to`.
+static inline uint32_t seg_live_before(const struct remix *x, uint32_t to, uint32_t rank) {
+  const uint32_t *const live = x->index->live;
+  uint32_t hi = to, lo = to - 1;
+  for (uint32_t step = 1; live[lo] > rank; step *= 2) {
+    REMIX_COUNT(probes);
+    hi = lo;
+    lo = lo > step ? lo - step : 0;
+  }
+  return seg_live_between(live, lo, hi, rank);
 }
 
 // The place of a key in a segment.

@@ -17,6 +17,7 @@ struct xdb_ref {
   struct xdb_snapshot *snapshot;
   struct sst_hold hold;       // of gets
   uint32_t above;             // the share of recent gets that found their key in the active memtable (xdb_get)
+  uint32_t reach;             // about how many records its iterators' last scans read (merge_learn)
   struct multiget *multiget;  // made by the first multi-get
   uint64_t debt, debt_max;    // bytes written since the last look at the pace, and bytes until the next look
   struct progress progress;   // of flush, compact, checkpoint and verify

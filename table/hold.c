@@ -136,10 +136,13 @@ static __attribute__((noinline)) enum remixdb_status hold_miss(struct sst *t, ui
 static __attribute__((noinline)) enum remixdb_status hold_take_ahead(struct sst *t, uint32_t block,
                                                                      struct sst_hold *h) {
   const uint8_t *data;
+  const uint8_t side = sst_ahead_has(&h->ahead[1], t, block);
   sst_hold_drop(h);
-  const enum remixdb_status s = sst_ahead_take(&h->ahead, t, block, &data);
+  const enum remixdb_status s = sst_ahead_take(&h->ahead[side], t, block, &data);
   if (s != REMIXDB_OK) return s;
+  if (h->ahead[side].shared) cache_offer(&t->cache, block, sst_block_pages(t, block), data);
   h->cb.data = data;
+  h->side = side;
   sst_hold_set(h, t, block, SST_HOLD_AHEAD);
   return REMIXDB_OK;
 }
@@ -182,7 +185,47 @@ enum remixdb_status sst_read_block(struct sst *t, uint32_t block, struct sst_hol
 
 void sst_hold_readahead(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst_hold *h) {
   sst_hold_drop(h);  // the read replaces readahead memory
-  sst_ahead_read(&h->ahead, t, block, nr_pages, &t->file);
+  h->has_ahead = true;
+  sst_ahead_read(&h->ahead[0], t, block, nr_pages, &t->file);
+}
+
+// The side of the hold's readahead memory that a read may replace.
+static struct sst_ahead *hold_ahead_free(struct sst_hold *h) {
+  h->has_ahead = true;
+  return &h->ahead[h->kind == SST_HOLD_AHEAD ? !h->side : h->side];
+}
+
+// Offers all blocks that were read to the cache, and frees their memory.
+static void ahead_publish(struct sst_ahead *a, struct sst *t) {
+  const uint8_t *data;
+  for (uint32_t b = a->from; b < a->to && sst_ahead_take(a, t, b, &data) == REMIXDB_OK; b += sst_block_pages(t, b))
+    cache_offer(&t->cache, b, sst_block_pages(t, b), data);
+  sst_ahead_fini(a);
+}
+
+void sst_fetch(struct blkio_queue *q, const struct sst_need *needs, uint32_t nr) {
+  assert(nr <= BLKIO_BATCH_MAX);
+  struct blkio_read reads[BLKIO_BATCH_MAX];
+  struct sst_ahead spare[BLKIO_BATCH_MAX], *to[BLKIO_BATCH_MAX];
+  uint32_t of[BLKIO_BATCH_MAX], n = 0;
+  err_cleanup_begin();
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct sst_need *const w = &needs[i];
+    if (!w->hold && !w->t->cache.cache) continue;
+    spare[n] = (struct sst_ahead){0};
+    to[n] = w->hold ? hold_ahead_free(w->hold) : &spare[n];
+    of[n] = i;
+    if (sst_ahead_begin(to[n], w->t, w->from, w->to - w->from, &reads[n])) n++;
+    else if (!w->hold) sst_ahead_fini(&spare[n]);
+  }
+  if (n) IGNORED(blkio_read_batch(q, reads, n), "each read has its status");
+  for (uint32_t i = 0; i < n; i++) {
+    const struct sst_need *const w = &needs[of[i]];
+    sst_ahead_end(to[i], w->t, reads[i].status);
+    if (w->hold) to[i]->shared = true;
+    else ahead_publish(to[i], w->t);
+  }
+  err_cleanup_end();
 }
 
 void sst_hold_drop(struct sst_hold *h) {
@@ -197,7 +240,8 @@ void sst_hold_drop(struct sst_hold *h) {
 void sst_hold_fini(struct sst_hold *h) {
   sst_hold_drop(h);
   cache_block_fini(NULL, &h->cb);
-  sst_ahead_fini(&h->ahead);
+  sst_ahead_fini(&h->ahead[0]);
+  sst_ahead_fini(&h->ahead[1]);
 }
 
 // ---- prefetches

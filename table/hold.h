@@ -30,7 +30,11 @@ struct sst_hold {
   // cb.own has own_bytes bytes of the file, from the beginning of block own_first on. Those behind the held block are
   // not verified. own_bytes 0: there are none behind it.
   uint32_t own_first, own_bytes;
-  struct sst_ahead ahead;  // readahead memory
+  // Readahead memory. With SST_HOLD_AHEAD the held block is in ahead[side], and the next read goes to the other one: so
+  // the record that the reader stands at stays where it is.
+  struct sst_ahead ahead[2];
+  uint8_t side;
+  bool has_ahead;  // there may be blocks in it
 };
 
 // Whether h has the block, or some of it, and still does after the epoch.
@@ -48,7 +52,7 @@ static inline bool sst_holds_behind(const struct sst_hold *h, const struct sst *
          (block - h->own_first) * BLOCK_PAGE < h->own_bytes;
 }
 static inline bool sst_holds_ahead(const struct sst_hold *h, const struct sst *t, uint32_t block) {
-  return sst_ahead_has(&h->ahead, t, block);
+  return unlikely(h->has_ahead) && (sst_ahead_has(&h->ahead[0], t, block) || sst_ahead_has(&h->ahead[1], t, block));
 }
 
 // Makes h hold the block of pos, and decodes the record. Inside an epoch.
@@ -85,6 +89,18 @@ static inline void sst_hold_set_read(struct sst_hold *h, struct sst *t, uint32_t
 // Reads the blocks that begin in the nr_pages pages from `block` on into readahead memory, where sst_read finds them.
 // Drops what h holds. The later sst_read meets an error again, and reports it.
 void sst_hold_readahead(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst_hold *h);
+
+// Neighbouring blocks of a table, at least one, that a reader is going to need: the first begins at page `from`, the
+// last ends at page `to`.
+struct sst_need {
+  struct sst *t;
+  uint32_t from, to;
+  struct sst_hold *hold;  // where sst_read will look for them, no other need's; NULL: they go to the cache
+};
+// Reads all of them in one batch. A hold keeps what it holds, and gets the blocks as readahead memory; the cache is
+// offered each block that is read there. A need that fails is left out: the later sst_read meets the error again, and
+// reports it. nr <= BLKIO_BATCH_MAX. Inside an epoch.
+void sst_fetch(struct blkio_queue *q, const struct sst_need *needs, uint32_t nr);
 // Prefetches the nr records from pos on, as far as they exist, and what a pin of their blocks reads. Their places come
 // from h when it has their block, and otherwise from the average size of a record.
 void sst_prefetch_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struct sst_hold *h);

@@ -14,10 +14,11 @@
 #define AHEAD_COLD 64u
 
 struct sst_ahead_mem {
-  uint64_t off;    // the file's offset of buf[0]
-  uint8_t *buf;    // the blocks as they are stored; aligned to BLKIO_ALIGN
-  size_t size;     // of buf
-  uint8_t *block;  // the last block that was taken, unpacked; NULL until a compressed table needs it
+  uint64_t off;       // the file's offset of buf[0]
+  uint8_t *buf;       // the blocks as they are stored; aligned to BLKIO_ALIGN
+  size_t size;        // of buf
+  uint8_t *block;     // the last block that was taken, unpacked; NULL until a compressed table needs it
+  uint32_t from, to;  // the pages that are being read, between sst_ahead_begin and sst_ahead_end
   // The rest is of stretches that follow each other.
   bool back;
   uint64_t came;     // bytes read so far
@@ -95,6 +96,7 @@ static void ahead_read(struct sst_ahead *a, const struct sst *t, uint32_t from, 
   int fd;
   const bool follows = ahead_follows(a, t, from, to, back);
   a->from = a->to = 0;
+  a->shared = false;
   struct sst_ahead_mem *const m = ahead_reserve(a, end - off);
   if (!m) return;
   if (!follows) {
@@ -132,6 +134,41 @@ void sst_ahead_read_back(struct sst_ahead *a, const struct sst *t, uint32_t bloc
                          struct fdpool_file *file) {
   assert(nr_pages > 0 && block < t->nr_pages && t->nr_recs[block]);
   ahead_read(a, t, sst_block_back(t, block, nr_pages), block + sst_block_pages(t, block), true, file);
+}
+
+bool sst_ahead_begin(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_t nr_pages, struct blkio_read *read) {
+  assert(nr_pages > 0 && block + nr_pages <= t->nr_pages && t->nr_recs[block]);
+  uint32_t last = block + nr_pages - 1;
+  while (t->nr_recs[last] == 0) last--;
+  const uint32_t to = last + sst_block_pages(t, last);
+  const uint64_t end = sst_block_off(t, last) + sst_block_stored(t, last, to - last);
+  const uint64_t off = sst_block_off(t, block), from = t->ctx->direct_io ? sst_align_down(off) : off,
+                 until = t->ctx->direct_io ? align_up(end, BLKIO_ALIGN) : end;
+  int fd;
+  a->from = a->to = 0;
+  a->shared = false;
+  struct sst_ahead_mem *const m = ahead_reserve(a, until - from);
+  if (!m || !fdpool_try_acquire(&t->file, &fd)) return false;
+  m->off = from;
+  m->from = block;
+  m->to = to;
+  m->came = m->advised = m->cold = 0;
+  m->back = false;
+  *read = (struct blkio_read){.fd = fd,
+                              .path = t->path,
+                              .buf = m->buf,
+                              .len = (uint32_t)(until - from),
+                              .off = from,
+                              .status = REMIXDB_ABORTED};
+  return true;
+}
+
+void sst_ahead_end(struct sst_ahead *a, struct sst *t, enum remixdb_status s) {
+  fdpool_release(&t->file);
+  if (s != REMIXDB_OK) return;  // the read that needs a block meets the error again, and reports it
+  a->number = t->number;
+  a->from = a->mem->from;
+  a->to = a->mem->to;
 }
 
 static enum remixdb_status ahead_unpack(const struct sst *t, uint32_t block, uint32_t pages, const uint8_t *stored,

@@ -21,6 +21,7 @@
 struct sst_ahead {
   uint32_t from, to;
   uint64_t number;
+  bool shared;                // blocks that are taken are offered to the cache: other readers may need them
   struct sst_ahead_mem *mem;  // kept for the next use; NULL until the first
 };
 static inline bool sst_ahead_has(const struct sst_ahead *a, const struct sst *t, uint32_t block) {
@@ -34,6 +35,11 @@ void sst_ahead_read(struct sst_ahead *a, const struct sst *t, uint32_t block, ui
 // end with this block. At the table's beginning they are fewer.
 void sst_ahead_read_back(struct sst_ahead *a, const struct sst *t, uint32_t block, uint32_t nr_pages,
                          struct fdpool_file *file);
+// The first in two halves, so that one batch can have the reads of several. False: no memory or no descriptor, and
+// nothing to end. Otherwise the caller does *read and ends with its status.
+MUST_CHECK bool sst_ahead_begin(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_t nr_pages,
+                                struct blkio_read *read);
+void sst_ahead_end(struct sst_ahead *a, struct sst *t, enum remixdb_status s);
 // A block that is there, verified. Its data is valid until the next take or read. REMIXDB_CORRUPT, REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_ahead_take(struct sst_ahead *a, const struct sst *t, uint32_t block,
                                               const uint8_t **data_out);

@@ -11,6 +11,7 @@ void merge_init(struct merge *m, struct blkio_queue *queue) {
   m->near = MERGE_FAR;
   remix_cursor_init(&m->remix, queue);
   remix_cursor_init(&m->young, queue);
+  m->young.lead = &m->remix;
 }
 
 void merge_fini(struct merge *m) {
@@ -23,7 +24,28 @@ void merge_use_epoch(struct merge *m, struct epoch *epoch, struct epoch_slot *sl
   m->slot = slot;
 }
 
+void merge_learn(struct merge *m, uint32_t expect, uint32_t *reach) {
+  m->reach = reach;
+  m->remix.expect = m->young.expect = expect;
+  m->remix.reach = m->young.reach = reach;
+}
+
+static __attribute__((noinline)) void reach_note(struct merge *m) {
+  const uint32_t came = remix_came(&m->remix), was = *m->reach;
+  m->learned = true;
+  if (came) *m->reach = came > was ? came : (uint32_t)(((uint64_t)was * 3 + came) / 4);
+}
+
+// A scan has ended: learns how far it came. The estimate rises at once, because a second trip costs more than a few
+// pages.
+static inline void reach_learn(struct merge *m) {
+  if (unlikely(m->remix.way != REMIX_SOUGHT && remix_stirred(&m->remix)) && m->reach && !m->learned) reach_note(m);
+}
+
 static void parts_leave(struct merge *m) {
+  reach_learn(m);
+  m->remix.beside = m->young.beside = NULL;
+  m->young_state = MERGE_YOUNG_KNOWN;
   IGNORED(remix_cursor_set(&m->remix, NULL), "setting no REMIX allocates nothing, so it cannot fail");
   if (m->young.x) IGNORED(remix_cursor_set(&m->young, NULL), "the same");
 }
@@ -90,9 +112,17 @@ static enum remixdb_status parts_record(struct merge *m, struct kv_rec *rec_out)
   return stream_record(m, &m->remix, rec_out);
 }
 
+// Cursors gather for each other while they are in the same partition.
+static void besides(struct merge *m) {
+  const bool both = m->young.x && m->version->young[m->young_at] == m->part;
+  m->remix.beside = both ? &m->young : NULL;
+  m->young.beside = both ? &m->remix : NULL;
+}
+
 static enum remixdb_status parts_enter(struct merge *m, uint32_t part) {
   struct remix *const x = m->version->parts[part]->remix;
   m->part = part;
+  if (unlikely(m->has[MERGE_YOUNG])) besides(m);
   return m->remix.x == x ? REMIXDB_OK : remix_cursor_set(&m->remix, x);
 }
 
@@ -105,7 +135,8 @@ static enum remixdb_status parts_settle(struct merge *m, bool backward) {
     const enum remixdb_status s = parts_enter(m, backward ? m->part - 1 : m->part + 1);
     if (s != REMIXDB_OK) return s;
     passed(m);
-    if (backward) remix_seek_last(&m->remix);
+    if (!m->sought) remix_enter(&m->remix, backward ? REMIX_BACK : REMIX_ON);
+    else if (backward) remix_seek_last(&m->remix);
     else remix_seek_first(&m->remix);
   }
   clear_forget(m);
@@ -155,23 +186,39 @@ static enum remixdb_status parts_key(struct merge *m, struct kref *out) {
 static enum remixdb_status young_enter(struct merge *m, uint32_t at) {
   struct remix *const x = m->version->parts[m->version->young[at]]->young;
   m->young_at = at;
-  return m->young.x == x ? REMIXDB_OK : remix_cursor_set(&m->young, x);
+  const enum remixdb_status s = m->young.x == x ? REMIXDB_OK : remix_cursor_set(&m->young, x);
+  besides(m);
+  return s;
 }
 
 static void young_to_end(struct merge *m, bool backward) {
-  if (backward) remix_seek_last(&m->young);
+  if (!m->sought) remix_enter(&m->young, backward ? REMIX_BACK : REMIX_ON);
+  else if (backward) remix_seek_last(&m->young);
   else remix_seek_first(&m->young);
 }
 
-// At the end of a young view, moves on to the next (backward: the previous) one. Reads the record there.
+// Whether the young views' entry belongs to a partition behind (backward: before) that of the partitions' stream.
+static bool young_away(const struct merge *m) {
+  const uint32_t part = m->version->young[m->young_at];
+  return parts_valid(m) && (m->backward ? part < m->part : part > m->part);
+}
+
+// Reads the record of the young views' entry, if it may be the next one.
+static enum remixdb_status young_arrive(struct merge *m) {
+  m->young_state = young_away(m) ? MERGE_YOUNG_AWAY : MERGE_YOUNG_KNOWN;
+  return m->young_state == MERGE_YOUNG_AWAY ? REMIXDB_OK : stream_record(m, &m->young, &m->young_rec);
+}
+
+// At the end of a young view, moves on to the next (backward: the previous) one.
 static enum remixdb_status young_settle(struct merge *m, bool backward) {
+  m->young_state = MERGE_YOUNG_KNOWN;
   while (!remix_valid(&m->young)) {
     if (backward ? m->young_at == 0 : m->young_at + 1 == m->version->nr_young) return REMIXDB_OK;
     const enum remixdb_status s = young_enter(m, backward ? m->young_at - 1 : m->young_at + 1);
     if (s != REMIXDB_OK) return s;
     young_to_end(m, backward);
   }
-  return stream_record(m, &m->young, &m->young_rec);
+  return young_arrive(m);
 }
 
 // The first young view of this partition or a later one; nr_young: there is none.
@@ -185,18 +232,34 @@ static uint32_t young_find(const struct version *v, uint32_t part) {
   return lo;
 }
 
-static enum remixdb_status young_seek(struct merge *m, struct kref key, bool backward) {
+// Chooses the young view that a seek of the key goes to, and prefetches what it reads first. young_there: the key's
+// partition has one. Otherwise it is the next (backward: the previous) one, or none.
+static enum remixdb_status young_seek_begin(struct merge *m, uint32_t part, struct kref key, bool backward) {
   const struct version *const v = m->version;
-  const uint32_t part = version_find(v, key);
   uint32_t at = young_find(v, part);
-  const bool there = at < v->nr_young && v->young[at] == part;
-  if (!there && (backward ? at == 0 : at == v->nr_young)) return remix_cursor_set(&m->young, NULL);  // at the end
-  if (!there && backward) at--;
-  enum remixdb_status s = young_enter(m, at);
-  if (s != REMIXDB_OK) return s;
-  if (!there) young_to_end(m, backward);
+  m->young_there = at < v->nr_young && v->young[at] == part;
+  if (!m->young_there && (backward ? at == 0 : at == v->nr_young)) {  // at the end
+    m->remix.beside = NULL;
+    return remix_cursor_set(&m->young, NULL);
+  }
+  const enum remixdb_status s = young_enter(m, m->young_there || !backward ? at : at - 1);
+  if (s == REMIXDB_OK && m->young_there) remix_seek_begin(&m->young, key);
+  return s;
+}
+
+// After young_seek_begin.
+static enum remixdb_status young_seek_do(struct merge *m, struct kref key, bool backward) {
+  enum remixdb_status s = REMIXDB_OK;
+  m->young_state = MERGE_YOUNG_KNOWN;
+  if (!m->young.x) return s;
+  if (!m->young_there) young_to_end(m, backward);
   else s = backward ? remix_seek_for_prev(&m->young, key) : remix_seek(&m->young, key);
   return s == REMIXDB_OK ? young_settle(m, backward) : s;
+}
+
+static enum remixdb_status young_seek(struct merge *m, struct kref key, bool backward) {
+  const enum remixdb_status s = young_seek_begin(m, version_find(m->version, key), key, backward);
+  return s == REMIXDB_OK ? young_seek_do(m, key, backward) : s;
 }
 
 // Moves to the last key of all; backward false: to the first.
@@ -210,7 +273,8 @@ static enum remixdb_status young_seek_end(struct merge *m, bool backward) {
 // ---- the newer streams: memtables and young views
 
 static inline bool new_valid(const struct merge *m, uint32_t i) {
-  return m->has[i] && (i == MERGE_YOUNG ? remix_valid(&m->young) : wh_valid(&m->mem[i]));
+  if (i == MERGE_YOUNG) return m->has[i] && m->young_state == MERGE_YOUNG_KNOWN && remix_valid(&m->young);
+  return m->has[i] && wh_valid(&m->mem[i]);
 }
 
 static inline struct kref new_key(const struct merge *m, uint32_t i) {
@@ -297,6 +361,12 @@ static inline bool parts_clear(struct merge *m) {
 // Picks the smallest (backward: the largest) key among the streams. If keys are equal, it picks the newest stream's.
 static enum remixdb_status pick(struct merge *m) {
   const bool parts = parts_valid(m);
+  if (unlikely(m->young_state == MERGE_YOUNG_AWAY) && !young_away(m)) {
+    const enum remixdb_status s = young_arrive(m);
+    if (s != REMIXDB_OK) return s;
+    clear_forget(m);
+    young_pick(m);
+  }
   if (m->new_at == MERGE_NONE) {
     m->at = parts ? MERGE_PARTS : MERGE_NONE;
     m->same = 1u << MERGE_PARTS;
@@ -364,7 +434,8 @@ static enum remixdb_status gap_leap_parts(struct merge *m, struct kref to) {
 static enum remixdb_status gap_leap(struct merge *m, uint32_t mem, struct kref to) {
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = mem; i < MERGE_PARTS && s == REMIXDB_OK; i++) {
-    if (!new_valid(m, i) || order(m, new_key(m, i), to) >= 0) continue;
+    const bool away = i == MERGE_YOUNG && m->has[i] && m->young_state == MERGE_YOUNG_AWAY;
+    if (!away && (!new_valid(m, i) || order(m, new_key(m, i), to) >= 0)) continue;
     if (i == MERGE_YOUNG) s = young_seek(m, to, m->backward);
     else if (m->backward) wh_seek_for_prev(&m->mem[i], to);
     else wh_seek(&m->mem[i], to);
@@ -458,13 +529,17 @@ static enum remixdb_status settle(struct merge *m) {
     if (s == REMIXDB_OK) s = pick(m);
   }
   if (s != REMIXDB_OK) return fail(m, s);
-  if (m->same != 1u << MERGE_PARTS || m->at != MERGE_PARTS || m->backward) m->near = MERGE_FAR;
+  if (m->same != 1u << MERGE_PARTS || m->at != MERGE_PARTS || m->backward || m->young_state == MERGE_YOUNG_LATER)
+    m->near = MERGE_FAR;
   else m->near = m->new_at == MERGE_NONE || m->remix.seg < m->clear ? MERGE_ALONE : MERGE_BESIDE;
   return s;
 }
 
 // A seek runs in its caller's epoch.
 static void seek_begin(struct merge *m, bool backward, struct kref key) {
+  reach_learn(m);
+  m->learned = false;
+  m->young_state = MERGE_YOUNG_KNOWN;
   m->backward = backward;
   m->sought = true;
   m->sought_key = key;
@@ -472,9 +547,42 @@ static void seek_begin(struct merge *m, bool backward, struct kref key) {
   m->steps = 0;
 }
 
+// The young views do not have this key: moves them to their first key behind (backward: before) it.
+static enum remixdb_status young_follow(struct merge *m, struct kref key) {
+  const enum remixdb_status s = young_seek(m, key, m->backward);
+  if (s == REMIXDB_OK) new_pick(m);
+  return s;
+}
+
+// The young views do not have the sought key. If another stream has it, they need not be moved until a step.
+static enum remixdb_status young_put_off(struct merge *m) {
+  const enum remixdb_status s = pick(m);
+  if (s != REMIXDB_OK) return s;
+  const bool found = m->at == MERGE_PARTS ? m->remix.equal
+                                          : m->at != MERGE_NONE && !new_tomb(m) && kv_eq(m->new_key, m->sought_key);
+  return found ? REMIXDB_OK : young_follow(m, m->sought_key);
+}
+
+// Before a step.
+static enum remixdb_status young_catch_up(struct merge *m) {
+  struct kref key = m->new_key;
+  enum remixdb_status s = m->at == MERGE_PARTS ? parts_key(m, &key) : REMIXDB_OK;
+  const bool inside = m->inside;
+  look_up_begin(m);
+  m->inside = m->young.onward = true;
+  if (s == REMIXDB_OK) s = young_follow(m, key);
+  m->young.onward = false;
+  m->inside = inside;
+  look_up_end(m);
+  return s;
+}
+
 static enum remixdb_status seek_end(struct merge *m, enum remixdb_status s) {
   if (s == REMIXDB_OK) {
     new_pick(m);
+    if (unlikely(m->young_state == MERGE_YOUNG_LATER)) s = young_put_off(m);
+  }
+  if (s == REMIXDB_OK) {
     s = settle(m);
   } else {
     s = fail(m, s);
@@ -487,7 +595,8 @@ static enum remixdb_status seek_end(struct merge *m, enum remixdb_status s) {
 static enum remixdb_status seek_want(struct merge *m, struct kref key, bool backward) {
   for (uint32_t i = 0; i <= MERGE_FROZEN; i++)
     if (m->has[i]) wh_seek_begin(&m->mem[i], key, !backward && m->remix.way == REMIX_ON);
-  const enum remixdb_status s = parts_seek_begin(m, key);
+  enum remixdb_status s = parts_seek_begin(m, key);
+  if (s == REMIXDB_OK && unlikely(m->has[MERGE_YOUNG])) s = young_seek_begin(m, m->part, key, backward);
   for (uint32_t i = 0; i <= MERGE_FROZEN; i++)
     if (m->has[i]) wh_seek_begin_place(&m->mem[i], key, backward);
   return s;
@@ -500,6 +609,16 @@ static bool seek_gap(const struct merge *m, struct kref key, struct kref *to_out
   return wh_gap(&m->mem[i], key, m->backward, to_out) && order(m, key, *to_out) < 0;
 }
 
+// Seeks in the partitions and in the young views. The young views wait if their tags exclude the key.
+static __attribute__((noinline)) enum remixdb_status seek_both(struct merge *m, struct kref key, bool backward) {
+  if (m->young_there) m->young.due = m->young.expect || remix_may_have(&m->young, key, hash64(key.ptr, key.len));
+  const enum remixdb_status s = parts_seek(m, key, backward);
+  if (s != REMIXDB_OK) return s;
+  if (!m->young_there || m->young.due) return young_seek_do(m, key, backward);
+  m->young_state = MERGE_YOUNG_LATER;
+  return s;
+}
+
 static enum remixdb_status seek(struct merge *m, struct kref key, bool backward) {
   if (!key.ptr) key = kref("", 0);
   struct kref to;
@@ -509,8 +628,8 @@ static enum remixdb_status seek(struct merge *m, struct kref key, bool backward)
     key = m->sought_key = to;
     s = seek_want(m, key, backward);
   }
-  if (s == REMIXDB_OK) s = parts_seek(m, key, backward);
-  if (m->has[MERGE_YOUNG] && s == REMIXDB_OK) s = young_seek(m, key, backward);
+  if (s == REMIXDB_OK && likely(!m->has[MERGE_YOUNG])) s = parts_seek(m, key, backward);
+  else if (s == REMIXDB_OK) s = seek_both(m, key, backward);
   for (uint32_t i = 0; i <= MERGE_FROZEN && s == REMIXDB_OK; i++) {
     if (!m->has[i]) continue;
     if (backward) wh_seek_for_prev(&m->mem[i], key);
@@ -537,7 +656,8 @@ static enum remixdb_status turn(struct merge *m, bool backward) {
   m->backward = backward;
   for (uint32_t i = 0; i < MERGE_PARTS; i++) {
     if (!m->has[i] || m->same & 1u << i) continue;
-    const enum remixdb_status s = new_valid(m, i) ? new_step(m, i, backward) : new_seek_end(m, i, backward);
+    const bool valid = i == MERGE_YOUNG ? remix_valid(&m->young) : new_valid(m, i);
+    const enum remixdb_status s = valid ? new_step(m, i, backward) : new_seek_end(m, i, backward);
     if (s != REMIXDB_OK) return s;
   }
   if (!(m->same & 1u << MERGE_PARTS)) {
@@ -551,7 +671,8 @@ static enum remixdb_status turn(struct merge *m, bool backward) {
 static enum remixdb_status step(struct merge *m, bool backward) {
   assert(merge_valid(m) && (m->same & 1u << m->at));
   enum remixdb_status s = REMIXDB_OK;
-  if (unlikely(m->backward != backward)) s = turn(m, backward);
+  if (unlikely(m->young_state == MERGE_YOUNG_LATER)) s = young_catch_up(m);
+  if (unlikely(m->backward != backward) && s == REMIXDB_OK) s = turn(m, backward);
   if (s == REMIXDB_OK) s = step_same(m);
   return s == REMIXDB_OK ? settle(m) : fail(m, s);
 }
@@ -576,6 +697,10 @@ enum remixdb_status merge_prev(struct merge *m) { return step(m, true); }
 
 enum remixdb_status merge_skip(struct merge *m, uint32_t nr) {
   enum remixdb_status s = REMIXDB_OK;
+  if (unlikely(m->young_state == MERGE_YOUNG_LATER) && nr > 0 && merge_valid(m)) {
+    s = young_catch_up(m);
+    if (s != REMIXDB_OK) return fail(m, s);
+  }
   while (nr > 0 && s == REMIXDB_OK && merge_valid(m)) {
     if (m->same == 1u << MERGE_PARTS && !m->backward) {
       if (m->new_at != MERGE_NONE && nr > 1 && !m->clear_found) clear_find(m);

@@ -16,6 +16,10 @@
 // the older streams first. A gap of the active memtable is true whatever lies below. A gap of the frozen memtable is
 // true where the active one hides nothing.
 //
+// Trips. A seek that finds its key in the partitions or in a memtable leaves the young views alone where their tags say
+// that they do not have the key: most seeks end there, and each trip to the disk counts. The next step moves them, in
+// one trip with what it needs itself (remix/gather.h).
+//
 // Threads and epochs. A merge belongs to one thread. From a seek until merge_set or merge_park the caller is inside the
 // cursors' domain (wh_recycle), if there is one. Seeks, merge_set and merge_park need an epoch. Between calls none is
 // needed: the blocks are pinned, and memtables live as long as their supers. So a step or a record needs an epoch only
@@ -38,6 +42,13 @@ enum merge_near {
   MERGE_ALONE,   // the same, and no newer key comes before the end of the segment
 };
 
+// The state of the young views' stream.
+enum merge_young {
+  MERGE_YOUNG_KNOWN,  // young_rec is the record of its entry, or it is at its end
+  MERGE_YOUNG_AWAY,   // its entry is in another partition, which the partitions' stream has not come to: not read yet
+  MERGE_YOUNG_LATER,  // it does not have the current key, and was not moved there yet: a step does it first
+};
+
 struct merge {
   struct wh_cursor mem[2];  // [MERGE_ACTIVE], [MERGE_FROZEN]
   bool has[3];              // there is such a memtable with keys; [MERGE_YOUNG]: there is a young view
@@ -58,6 +69,8 @@ struct merge {
   bool clear_found;
   uint32_t since;  // the REMIX's segment in which new_key was first compared; UINT32_MAX: not yet
   struct remix_cursor young;
+  enum merge_young young_state;
+  bool young_there;         // the partition of the last seek has a young view
   uint32_t young_at;        // the partition of `young`, or its last one, as an index of version->young
   struct kv_rec young_rec;  // of its entry, if it is valid
   // The caller's, or NULL:
@@ -66,7 +79,9 @@ struct merge {
   bool inside;  // in the epoch of a seek
   bool sought;  // in a seek: all keys from sought_key on were passed (ptr NULL: from the end of all)
   struct kref sought_key;
-  uint32_t steps;  // keys passed in this epoch
+  uint32_t steps;   // keys passed in this epoch
+  uint32_t *reach;  // the caller's: about how many keys the last scans came on; NULL: not learned
+  bool learned;     // it knows of this scan
 };
 
 // queue: for readahead; NULL: none.
@@ -76,6 +91,10 @@ void merge_fini(struct merge *m);
 // merge_skip or merge_record. A long seek (over deleted keys) leaves its epoch and enters a new one after every
 // MERGE_STEPS keys, so it holds up no reclamation. Pointers that the caller found before the seek are lost then.
 void merge_use_epoch(struct merge *m, struct epoch *epoch, struct epoch_slot *slot);
+// expect: how many keys the caller is going to read after each seek, whose blocks are then asked for together; 0: as
+// many as the last scans read, which *reach tells. The merge updates *reach, and others may share it, in the same
+// thread.
+void merge_learn(struct merge *m, uint32_t expect, uint32_t *reach);
 // Sets the sources; frozen may be NULL. The merge is not valid afterwards. The sources must stay alive until
 // merge_park, or until a merge_set that does not name them. The earlier version must still exist during that merge_set,
 // because blocks of its tables are pinned; the earlier memtables need not. A call with the same version keeps the pins,

@@ -42,11 +42,8 @@ static int place_close(struct env *e, int fd) {
   return bad ? bad : rc;
 }
 
-_Atomic bool place_slow;
-
 static ssize_t place_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
   (void)e;
-  if (atomic_load_explicit(&place_slow, memory_order_relaxed)) time_sleep_ns(200000);
   const int bad = fault_io(FAULT_READ);
   return bad ? bad : PLACE_REAL->pread(env_posix(), fd, buf, len, off);
 }
@@ -101,10 +98,13 @@ struct place_names {
 
 bool place_native;
 
+bool place_cold;
+
 uint32_t place_max_open = 100;
 
 void place_init(struct place *p, size_t cache_size) {
   memset(p, 0, sizeof(*p));
+  atomic_store(&blkio_test_cold, place_cold ? 2 : 1);
   CHECK(temp_make(p->dir, "test"));
   p->ops = *PLACE_REAL;
   p->ops.open = place_open;
@@ -126,6 +126,7 @@ void place_init(struct place *p, size_t cache_size) {
   blkio_init(&p->io, env, place_native ? BLKIO_AUTO : BLKIO_SYNC);
   OK(blkio_queue_create(&p->io, &p->queue));
   if (cache_size) OK(cache_create(cache_size, &p->epoch, &p->cache));
+  if (cache_size) p->cache->disk_ns = place_cold ? 0 : UINT32_MAX;
   OK(fdpool_create(env, place_max_open, &p->fds));
   p->ctx = (struct sst_ctx){
       .env = env, .dir = &p->at, .io = &p->io, .cache = p->cache, .fds = p->fds, .store_id = PLACE_STORE_ID};

@@ -71,8 +71,7 @@ struct place {
 // Settings of the places that are made from now on.
 extern bool place_native;        // on the real env, with the engine that suits it; no call fails on demand
 extern uint32_t place_max_open;  // descriptors of tables
-// A setting of all places: each read takes longer than any work in memory.
-extern _Atomic bool place_slow;
+extern bool place_cold;          // all reads are taken to come from a disk; else none
 
 // cache_size 0: there is no cache.
 void place_init(struct place *p, size_t cache_size);

@@ -194,9 +194,12 @@ static void sweep(struct scene *s, struct merge *m, uint64_t seed) {
 
 static void scene_check(const struct plan *plan, uint64_t seed) {
   struct scene s;
+  uint32_t reach = (uint32_t)seed % 7 * 5;
+  place_cold = seed % 5 < 3;
   scene_init(&s, plan, seed);
   struct merge m;
   merge_init(&m, seed % 2 ? s.p.queue : NULL);
+  merge_learn(&m, seed % 5 == 1 ? 12 : 0, &reach);
   if (seed % 3) merge_use_epoch(&m, &s.p.epoch, &s.p.slot);
   merge_set(&m, s.active, s.frozen, s.version, s.moment);
   assert_false(merge_valid(&m));
@@ -231,6 +234,7 @@ static void scene_check(const struct plan *plan, uint64_t seed) {
   wh_destroy(empty);
   version_unref(older);
   scene_fini(&s);
+  place_cold = false;
 }
 
 static void test_model(void **state) {
@@ -363,15 +367,17 @@ static void test_every_place(void **state) {
     for (uint32_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++) {
       const uint64_t seed = seed_base + 7000 + i * 10 + scene_young;
       struct scene s;
+      place_cold = seed % 3 == 0;
       scene_init(&s, &plans[i], seed);
       struct merge m;
-      merge_init(&m, NULL);
+      merge_init(&m, place_cold ? s.p.queue : NULL);
       if (seed % 2) merge_use_epoch(&m, &s.p.epoch, &s.p.slot);
       merge_set(&m, s.active, s.frozen, s.version, s.moment);
       every_place(&s, &m, seed);
       merge_park(&m);
       merge_fini(&m);
       scene_fini(&s);
+      place_cold = false;
     }
   }
   scene_young = YOUNG_NOWHERE;

@@ -204,7 +204,9 @@ static void test_random_partitions(void **state) {
   uint32_t far = 0;
   for (uint32_t round = 0; round < 36; round++) {
     struct place p;
+    place_cold = round % 7 >= 4;
     place_init(&p, round % 4 == 3 ? 0 : (size_t)(1 + round % 3) << 20);
+    place_cold = false;
     struct tables t = {.p = &p};
     const uint32_t kind = round % KEYS_KINDS;
     keyset_of_kind(&t.k, kind, kind == KEYS_FAR ? 150 : 20 + (uint32_t)(rng_next(&rng) % 900), &rng);

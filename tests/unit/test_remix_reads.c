@@ -242,9 +242,9 @@ static void test_young_jumps(void **state) {
     cold_make(&w, &p, JUMP_KEYS, runs);
     for (uint32_t way = 0; way < 4; way++) {
       cold_young(&w);
-      atomic_store(&place_slow, way == 3);
+      atomic_store(&p.io.cold, way == 3 ? 256 : 0);
       read_all(&w, way == 1, way >= 2 ? p.queue : NULL);
-      atomic_store(&place_slow, false);
+      atomic_store(&p.io.cold, 0);
       assert_int_equal(scan_debt_of(&w), runs);
       // cached blocks do not count
       assert_int_equal(scan_debt_all(&w, way == 1, NULL), 0);
@@ -386,145 +386,6 @@ static void test_jumps_added(void **state) {
 }
 #define GATHER_RUNS 8u
 
-// Where reads take as long as a disk's, a scan has the blocks of all runs on its way read together.
-static void test_gathered(void **state) {
-  (void)state;
-  struct place p;
-  struct cold w;
-  struct remix_cursor c;
-  struct kv_rec rec;
-  place_init(&p, 8 << 20);
-  cold_make(&w, &p, JUMP_KEYS, GATHER_RUNS);
-  cold_again(&w);
-  atomic_store(&place_slow, true);
-  remix_cursor_init(&c, p.queue);
-  OK(remix_cursor_set(&c, w.x));
-  enter(&p);
-  seek_to(&c, 500);
-  read_here(&c, 500);
-  remix_next(&c);
-  uint64_t reads = reads_of(&w);
-  read_here(&c, 501);  // tells how long it takes
-  assert_int_equal(reads_of(&w), ++reads);
-  remix_next(&c);
-  read_here(&c, 502);
-  reads += GATHER_RUNS - 2;
-  assert_true(reads_of(&w) >= reads &&
-              reads_of(&w) <= reads + GATHER_RUNS);  // and where a block ends soon the next one
-  reads = reads_of(&w);
-  for (uint32_t k = 503; k < 502 + GATHER_RUNS; k++) {
-    remix_next(&c);
-    read_here(&c, k);
-  }
-  assert_int_equal(reads_of(&w), reads);
-  assert_int_equal(c.scan_debt, GATHER_RUNS - 1);
-  for (uint32_t k = 502 + GATHER_RUNS; k < 502 + 100 * GATHER_RUNS; k++) {
-    remix_next(&c);
-    read_here(&c, k);
-  }
-  assert_true(reads_of(&w) >= reads + GATHER_RUNS);
-  assert_int_equal(c.scan_debt, GATHER_RUNS - 1);  // what was read since then follows what was there
-  // a place further on, from where a block is damaged: it is told where the scan comes to it, and the others are there
-  // all the same
-  const uint32_t bad = 3;
-  struct sst *const t = w.sst[bad];
-  seek_to(&c, 5000);
-  const uint32_t from = 5000 / GATHER_RUNS * GATHER_RUNS, block = sst_pos_block(sst_advance(t, 0, from / GATHER_RUNS));
-  byte_flip(t->path, (long)block * BLOCK_PAGE + 200);
-  for (uint32_t k = 5000; k < 5000 + GATHER_RUNS; k++, remix_next(&c)) {
-    if (k % GATHER_RUNS == bad) FAILS(remix_record(&c, &rec), REMIXDB_CORRUPT);
-    else read_here(&c, k);
-  }
-  byte_flip(t->path, (long)block * BLOCK_PAGE + 200);
-  seek_to(&c, 5000 + bad);
-  read_here(&c, 5000 + bad);
-  // a cache that keeps nothing is not filled in vain
-  leave(&p);
-  remix_cursor_fini(&c);
-  cold_free(&w);
-  place_fini(&p);
-  place_init(&p, 0);
-  cold_make(&w, &p, 3000, GATHER_RUNS);
-  remix_cursor_init(&c, p.queue);
-  OK(remix_cursor_set(&c, w.x));
-  enter(&p);
-  remix_seek_first(&c);
-  for (uint32_t k = 0; k < 3 * GATHER_RUNS; k++, remix_next(&c)) {
-    reads = reads_of(&w);
-    read_here(&c, k);
-    assert_true(reads_of(&w) <= reads + 1);
-  }
-  leave(&p);
-  atomic_store(&place_slow, false);
-  remix_cursor_fini(&c);
-  cold_free(&w);
-  place_fini(&p);
-}
-
-// The same where the cache is full, so that what a seek reads stays in the cursor's own memory: it is not read again,
-// and the others are read together.
-static void test_gathered_full(void **state) {
-  (void)state;
-  struct place p;
-  struct cold w;
-  struct remix_cursor c;
-  struct cache_stats st;
-  place_init(&p, 512 * BLOCK_PAGE);
-  p.cache->disk_ns = UINT32_MAX;  // or the cache would find out as well
-  cold_make(&w, &p, JUMP_KEYS, GATHER_RUNS);
-  cold_again(&w);
-  remix_cursor_init(&c, NULL);
-  OK(remix_cursor_set(&c, w.x));
-  enter(&p);
-  remix_seek_first(&c);
-  for (uint32_t k = 0; k < 20000; k++, remix_next(&c)) {
-    if (k % 16 == 0) {  // evicted blocks can be read again
-      leave(&p);
-      enter(&p);
-    }
-    read_here(&c, k);
-  }
-  remix_cursor_fini(&c);
-  remix_cursor_init(&c, p.queue);
-  OK(remix_cursor_set(&c, w.x));
-  atomic_store(&place_slow, true);
-  const uint32_t first = 22000;
-  for (uint32_t k = first; k < JUMP_KEYS; k += 2000) {
-    cache_stats(p.cache, &st);
-    const uint64_t declined = st.declined;
-    uint64_t reads = reads_of(&w);
-    seek_to(&c, k);
-    assert_int_equal(reads_of(&w), ++reads);
-    cache_stats(p.cache, &st);
-    assert_int_equal(st.declined, declined + 1);
-    read_here(&c, k);
-    assert_int_equal(reads_of(&w), reads);
-    remix_next(&c);
-    read_here(&c, k + 1);
-    if (k == first) {  // tells how long it takes
-      assert_int_equal(reads_of(&w), ++reads);
-      remix_next(&c);
-      read_here(&c, k + 2);
-    }
-    reads += GATHER_RUNS - (k == first ? 2 : 1);
-    assert_true(reads_of(&w) >= reads &&
-                reads_of(&w) <= reads + GATHER_RUNS);  // and where a block ends soon the next one
-    reads = reads_of(&w);
-    for (uint32_t i = k == first ? 3 : 2; i < GATHER_RUNS; i++) {
-      remix_next(&c);
-      read_here(&c, k + i);
-    }
-    assert_int_equal(reads_of(&w), reads);
-    leave(&p);
-    enter(&p);
-  }
-  atomic_store(&place_slow, false);
-  leave(&p);
-  remix_cursor_fini(&c);
-  cold_free(&w);
-  place_fini(&p);
-}
-
 // A long scan reads ahead although the cache has no room for its blocks, and leaves the cache as it is.
 static void test_ahead_own(void **state) {
   (void)state;
@@ -561,13 +422,13 @@ static void test_ahead_own(void **state) {
     for (uint32_t k = 20000; k < 20000 + 40 * GATHER_RUNS; k++, remix_next(&c))
       read_here(&c, k);  // two or three blocks of each
     assert_true(reads_of(&w) - reads <= GATHER_RUNS * 3);
-    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_null(c.holds[r].ahead.mem);
+    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_null(c.holds[r].ahead[0].mem);
     // a long one does, until the cursor is sent nowhere, which gives all of it back
     for (uint32_t k = 20000 + 40 * GATHER_RUNS; k < 20000 + 1000 * GATHER_RUNS; k++, remix_next(&c)) read_here(&c, k);
-    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_non_null(c.holds[r].ahead.mem);
+    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_non_null(c.holds[r].ahead[0].mem);
     leave(&p);
     OK(remix_cursor_set(&c, NULL));
-    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_true(!c.holds[r].ahead.mem && !c.holds[r].cb.own);
+    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_true(!c.holds[r].ahead[0].mem && !c.holds[r].cb.own);
     remix_cursor_fini(&c);
     cold_free(&w);
     place_fini(&p);
@@ -812,10 +673,9 @@ static void test_usual(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_jumps),          cmocka_unit_test(test_young_jumps),   cmocka_unit_test(test_jumps_added),
-      cmocka_unit_test(test_gathered),       cmocka_unit_test(test_gathered_full), cmocka_unit_test(test_ahead_own),
-      cmocka_unit_test(test_steps_are_near), cmocka_unit_test(test_get_again),     cmocka_unit_test(test_pieces),
-      cmocka_unit_test(test_usual),
+      cmocka_unit_test(test_jumps),     cmocka_unit_test(test_young_jumps),    cmocka_unit_test(test_jumps_added),
+      cmocka_unit_test(test_ahead_own), cmocka_unit_test(test_steps_are_near), cmocka_unit_test(test_get_again),
+      cmocka_unit_test(test_pieces),    cmocka_unit_test(test_usual),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "remix/gather.h"
+
+#include <assert.h>
+
+#include "base/blind.h"
+#include "remix/seg.h"
+
+#define GATHER_HOLE 1u  // pages that are read though nobody needs them, because a second read would cost more
+#define GATHER_MORE 3u  // entries of the cursor beside that are gathered beyond its share
+
+struct gather {
+  struct sst_need needs[BLKIO_BATCH_MAX];
+  uint32_t nr, pages;
+  // The view whose needs are being added:
+  const struct remix *x;
+  struct sst_hold *holds;        // NULL: its blocks go to the cache
+  uint8_t last[REMIX_RUNS_MAX];  // each run's need that was added last, counted from 1; 0: none
+  uint32_t jumps;                // runs that have to be read elsewhere than at their last block
+};
+
+static void gather_view(struct gather *g, const struct remix *x, struct sst_hold *holds) {
+  g->x = x;
+  g->holds = holds;
+  g->jumps = 0;
+  memset(g->last, 0, sizeof(g->last));
+}
+
+static bool gather_missing(const struct gather *g, uint32_t run, uint32_t block) {
+  const struct sst *const t = g->x->runs[run];
+  return g->holds ? missing(&g->holds[run], t, block) : !cache_has(&t->cache, block);
+}
+
+// Whether the blocks [from, to) are neighbours of what the run's hold has.
+static bool gather_near(const struct gather *g, uint32_t run, uint32_t from, uint32_t to) {
+  const struct sst_hold *const h = g->holds ? &g->holds[run] : NULL;
+  const struct sst *const t = g->x->runs[run];
+  if (!h) return false;
+  for (uint32_t i = 0; i < 2; i++) {
+    const struct sst_ahead *const a = &h->ahead[i];
+    if (a->to && a->number == t->number && (a->to == from || a->from == to)) return true;
+  }
+  return h->sst == t && (h->block == to || h->block + sst_block_pages(t, h->block) == from);
+}
+
+// Adds a missing block. False: the gather is full.
+static bool gather_block(struct gather *g, uint32_t run, uint32_t block) {
+  struct sst *const t = g->x->runs[run];
+  const uint32_t to = block + sst_block_pages(t, block);
+  struct sst_need *const w = g->last[run] ? &g->needs[g->last[run] - 1] : NULL;
+  if (w && block >= w->from && to <= w->to) return true;
+  if (w && block >= w->to && block <= w->to + GATHER_HOLE) {
+    g->pages += to - w->to;
+    w->to = to;
+  } else if (w && to <= w->from && to + GATHER_HOLE >= w->from) {
+    g->pages += w->from - block;
+    w->from = block;
+  } else {
+    struct sst_hold *const hold = g->holds && !w ? &g->holds[run] : NULL;
+    if (!hold && !t->cache.cache) return true;
+    if (g->nr == BLKIO_BATCH_MAX) return false;
+    if (g->nr && !w && !gather_near(g, run, block, to)) g->jumps++;
+    g->needs[g->nr++] = (struct sst_need){t, block, to, hold};
+    g->last[run] = (uint8_t)g->nr;
+    g->pages += to - block;
+  }
+  return g->pages < GATHER_PAGES;
+}
+
+// Adds the blocks of entries `set` of segment s, those that are needed first in front.
+static bool gather_set(struct gather *g, const uint8_t *s, uint32_t set, bool back) {
+  const struct remix *const x = g->x;
+  const uint8_t *const sel = s + x->index->lay.sel;
+  while (set) {
+    const uint32_t run = sel[back ? set32_last(set) : set32_first(set)] & REMIX_RUN;
+    const uint32_t mine = set & set32_eq8(sel, REMIX_RUN, (uint8_t)run);
+    const struct sst *const t = x->runs[run];
+    const uint32_t lo = sst_pos_block(seg_pos(x, s, run, set32_first(mine))),
+                   hi = sst_pos_block(seg_pos(x, s, run, set32_last(mine)));
+    set &= ~mine;
+    for (uint32_t b = back ? hi : lo;;) {
+      if (gather_missing(g, run, b) && !gather_block(g, run, b)) return false;
+      if (b == (back ? lo : hi)) break;
+      if (!back) b += sst_block_pages(t, b);
+      else do
+          b--;
+        while (t->nr_recs[b] == 0);
+    }
+  }
+  return true;
+}
+
+// Adds the blocks of nr live entries: from entry `at` of segment seg on.
+static void gather_on(struct gather *g, uint32_t seg, uint32_t at, uint32_t nr) {
+  const struct remix *const x = g->x;
+  const struct remix_index *const ix = x->index;
+  while (nr) {
+    const uint8_t *const s = seg_at(ix, seg);
+    uint32_t set = seg_live(ix, s) & ~set32_below(at);
+    const uint32_t n = set32_count(set), rank = ix->live[seg + 1];
+    if (n > nr) set &= set32_below(set32_nth(set, nr));
+    if (!gather_set(g, s, set, false) || n >= nr || rank == ix->live[x->nr_segs]) return;
+    nr -= n;
+    seg = seg_live_after(x, seg + 1, rank);
+    at = 0;
+  }
+}
+
+// The same downward: entry `at` is the first of them.
+static void gather_back(struct gather *g, uint32_t seg, uint32_t at, uint32_t nr) {
+  const struct remix *const x = g->x;
+  const struct remix_index *const ix = x->index;
+  while (nr) {
+    const uint8_t *const s = seg_at(ix, seg);
+    uint32_t set = seg_live(ix, s) & ~set32_above(at);
+    const uint32_t n = set32_count(set), rank = ix->live[seg];
+    if (n > nr) set &= ~set32_below(set32_nth(set, n - nr));
+    if (!gather_set(g, s, set, true) || n >= nr || rank == 0) return;
+    nr -= n;
+    seg = seg_live_before(x, seg, rank - 1);
+    at = REMIX_SEG - 1;
+  }
+}
+
+static void gather_way(struct gather *g, bool back, uint32_t seg, uint32_t at, uint32_t nr) {
+  if (back) gather_back(g, seg, at, nr);
+  else gather_on(g, seg, at, nr);
+}
+
+// Adds what a seek of the key in another view will read: its candidate's block, and its neighbour's (gather_seek).
+static void gather_candidate(struct gather *g, uint32_t seg, const uint8_t *s, uint32_t cand, bool absent, bool back) {
+  if (!gather_set(g, s, 1u << cand, back) || !absent) return;
+  const uint32_t others = seg_live(g->x->index, s) & (back ? set32_below(cand) : set32_above(cand));
+  gather_way(g, back, seg, cand, others || !(seg_live(g->x->index, s) >> cand & 1) ? 2 : 1);
+}
+
+// The live entries before an entry, given by its ordinal.
+static uint32_t live_rank(const struct remix *x, uint32_t ordinal) {
+  const uint32_t seg = ordinal / REMIX_SEG;
+  if (seg >= x->nr_segs) return x->index->live[x->nr_segs];
+  return x->index->live[seg] +
+         set32_count(seg_live(x->index, seg_at(x->index, seg)) & set32_below(ordinal % REMIX_SEG));
+}
+
+uint32_t remix_came(const struct remix_cursor *c) {
+  if (!c->x || c->way == REMIX_SOUGHT) return c->came;
+  const uint32_t here = live_rank(c->x, c->seg * REMIX_SEG + c->at), from = live_rank(c->x, c->from);
+  if (c->way == REMIX_ON) return c->came + here - from;
+  return remix_valid(c) ? c->came + from - here : c->came;
+}
+
+// How many entries from the cursor's on (its own among them) are worth reading together.
+static uint32_t gather_entries(const struct remix_cursor *c) {
+  const uint32_t usual = c->expect ? c->expect : c->reach ? *c->reach : 0, came = remix_came(c);
+  uint32_t left = came < usual ? usual - came : came;
+  if (left < GATHER_FEW && came >= usual) left = GATHER_FEW;
+  return 1 + (left < GATHER_ENTRIES ? left : GATHER_ENTRIES);
+}
+
+// The share of nr entries of the one view that belongs to the other.
+static uint32_t gather_share(const struct remix *of, const struct remix *to, uint32_t nr) {
+  const uint64_t a = of->index->live[of->nr_segs], b = to->index->live[to->nr_segs];
+  const uint64_t n = a ? nr * b / a + GATHER_MORE : nr;
+  return n < GATHER_ENTRIES ? (uint32_t)n : GATHER_ENTRIES;
+}
+
+// Reads what was gathered. A single block is left to sst_read_some, which may find a frame for it.
+static void gather_read(struct remix_cursor *c, const struct gather *g) {
+  if (g->nr > 1 || (g->nr == 1 && g->needs[0].to - g->needs[0].from > sst_block_pages(g->needs[0].t, g->needs[0].from)))
+    sst_fetch(c->queue, g->needs, g->nr);
+}
+
+// Adds nr entries from the cursor's own position on, and those of the cursor beside.
+static void gather_both(struct gather *g, struct remix_cursor *c, bool back, uint32_t nr) {
+  struct remix_cursor *const b = c->beside;
+  gather_view(g, c->x, c->holds);
+  gather_way(g, back, c->seg, c->at, nr);
+  c->scan_debt += g->jumps;
+  if (!b || b->wanted || !remix_valid(b)) return;
+  gather_view(g, b->x, b->holds);
+  gather_way(g, back, b->seg, b->at, gather_share(c->x, b->x, nr));
+  b->scan_debt += g->jumps;
+}
+
+void gather_seek(struct remix_cursor *c, struct kref key, const uint8_t *s, uint32_t cand, bool absent) {
+  struct remix_cursor *const b = c->beside;
+  struct gather g = {.nr = 0};
+  assert(c->queue);
+  gather_view(&g, c->x, c->holds);
+  const uint32_t seg = (uint32_t)((size_t)(s - c->x->index->segs) / c->x->index->lay.stride);
+  const uint32_t nr = c->onward ? gather_entries(c->lead ? c->lead : c) : c->expect ? c->expect + 1 : 0;
+  gather_candidate(&g, seg, s, cand, absent, c->back);
+  if (nr) gather_way(&g, c->back, seg, cand, c->lead ? gather_share(c->lead->x, c->x, nr) : nr);
+  if (b && b->wanted && (b->due || absent)) {  // its seek is the next
+    const struct remix_index *const ix = b->x->index;
+    const uint8_t *const s2 = seg_at(ix, b->begun_seg);
+    gather_view(&g, b->x, b->holds);
+    if (!seg_far(ix, s2)) {
+      const uint32_t cand2 = blind_candidate(s2 + ix->lay.dbits, seg_nr(ix, s2), seg_base(ix, s2), key);
+      gather_candidate(&g, b->begun_seg, s2, cand2, absent, c->back);
+      if (nr) gather_way(&g, c->back, b->begun_seg, cand2, gather_share(c->x, b->x, nr));
+    }
+  } else if (b && c->onward && !b->wanted && remix_valid(b)) {
+    gather_view(&g, b->x, b->holds);
+    gather_way(&g, c->back, b->seg, b->at, nr);
+    b->scan_debt += g.jumps;
+  }
+  gather_read(c, &g);
+}
+
+void gather_steps(struct remix_cursor *c) {
+  struct gather g = {.nr = 0};
+  assert(c->queue && remix_valid(c));
+  if (c->way == REMIX_SOUGHT) {  // nothing tells that steps will follow, nor which way
+    gather_both(&g, c, false, 1);
+  } else if (!c->lead || !remix_valid(c->lead)) {
+    gather_both(&g, c, c->way == REMIX_BACK, gather_entries(c));
+  } else {
+    const bool back = c->way == REMIX_BACK;
+    const uint32_t nr = gather_entries(c->lead);
+    gather_view(&g, c->x, c->holds);
+    gather_way(&g, back, c->seg, c->at, gather_share(c->lead->x, c->x, nr));
+    c->scan_debt += g.jumps;
+    if (c->beside) {
+      gather_view(&g, c->lead->x, c->lead->holds);
+      gather_way(&g, back, c->lead->seg, c->lead->at, nr);
+      c->lead->scan_debt += g.jumps;
+    }
+  }
+  gather_read(c, &g);
+}
+
+bool remix_may_have(const struct remix_cursor *c, struct kref key, uint64_t hash) {
+  const struct remix *const x = c->x;
+  if (x->nr_segs == 0) return false;
+  assert(c->wanted);
+  const uint8_t *const s = seg_at(x->index, c->begun_seg);
+  const uint32_t nr = seg_nr(x->index, s);
+  const uint8_t tag = remix_tag(hash);
+  if (!x->tags || seg_far(x->index, s)) return true;
+  if (!(set32_eq8(s, 0xFF, tag) & set32_below(nr))) return false;
+  return s[blind_candidate(s + x->index->lay.dbits, nr, seg_base(x->index, s), key)] == tag;
+}
