@@ -13,6 +13,7 @@
 void wal_reader_aim(struct wal_reader *r, const struct wal_seg *seg) {
   r->seg = seg;
   r->len = 0;
+  env_advise(r->env, seg->fd, 0, 0, ENV_SEQUENTIAL);
 }
 
 // Reads up to `want` bytes into the window, page by page. A page that cannot be read counts as zeros.
@@ -33,19 +34,32 @@ static enum remixdb_status wal_read_around(struct wal_reader *r, size_t want, ui
   return REMIXDB_OK;
 }
 
+// Makes the buffer hold `want` bytes, and the window begin at `off` with the bytes that it has from there on.
+static enum remixdb_status wal_reader_move(struct wal_reader *r, size_t want, uint64_t off) {
+  const size_t keep = off >= r->off && off < r->off + r->len ? (size_t)(r->off + r->len - off) : 0;
+  uint8_t *buf = r->buf;
+  if (want > r->cap) {
+    buf = mem_alloc(want);
+    if (!buf) return REMIXDB_NOMEM;
+    r->cap = want;
+  }
+  if (keep) memmove(buf, r->buf + r->len - keep, keep);
+  if (buf != r->buf) mem_free(r->buf);
+  r->buf = buf;
+  r->off = off;
+  r->len = keep;
+  return REMIXDB_OK;
+}
+
 enum remixdb_status wal_reader_get(struct wal_reader *r, uint64_t off, size_t n, const uint8_t **out, size_t *nr_out) {
   if (off < r->off || off + n > r->off + r->len) {
-    size_t want = n > WAL_WINDOW ? n : WAL_WINDOW;
-    if (want > r->cap) {
-      uint8_t *const buf = mem_alloc(want);
-      if (!buf) return REMIXDB_NOMEM;
-      mem_free(r->buf);
-      r->buf = buf;
-      r->cap = want;
-    }
-    r->off = off;
-    r->len = 0;
-    enum remixdb_status s = env_read_upto(r->env, r->seg->fd, r->seg->path, r->buf, want, off, &r->len);
+    const size_t want = n > WAL_WINDOW ? n : WAL_WINDOW;
+    size_t nr;
+    enum remixdb_status s = wal_reader_move(r, want, off);
+    if (s != REMIXDB_OK) return s;
+    const size_t keep = r->len;
+    s = env_read_upto(r->env, r->seg->fd, r->seg->path, r->buf + keep, want - keep, off + keep, &nr);
+    r->len = s == REMIXDB_OK ? keep + nr : 0;
     if (s == REMIXDB_IO && r->unread) s = wal_read_around(r, want, off);
     if (s != REMIXDB_OK) return s;
   }

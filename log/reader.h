@@ -25,6 +25,7 @@ struct wal_reader {
   struct err_saved *unread;
 };
 
+// Goes to a segment, whose descriptor is open, and advises it for sequential reads.
 void wal_reader_aim(struct wal_reader *r, const struct wal_seg *seg);
 // Makes n bytes from off on readable; *nr_out: fewer if the file ends first. They hold until the next call. Fails with
 // REMIXDB_IO or REMIXDB_NOMEM.

@@ -239,9 +239,10 @@ static enum remixdb_status wal_replay_seg(struct recovering *v, struct wal_seg *
     return wal_lost(&lost, "the segment follows sequence number %llu, the store is at %llu",
                     (unsigned long long)seg->h.last_seq, (unsigned long long)before);
   }
-  wal_reader_aim(&v->r, seg);
   enum remixdb_status s = wal_seg_open(v->w, seg);
-  if (s == REMIXDB_OK) s = wal_replay(&v->r, wal_seg_limit(seg), v->fn, v->arg, v->rec, &seg->end, &seg->durable);
+  if (s != REMIXDB_OK) return s;
+  wal_reader_aim(&v->r, seg);
+  s = wal_replay(&v->r, wal_seg_limit(seg), v->fn, v->arg, v->rec, &seg->end, &seg->durable);
   if (s != REMIXDB_OK) return s;
   v->rec->nr_segments++;
   v->w->active = seg;
