@@ -173,8 +173,11 @@ static enum remixdb_status read_file(struct remix *x, int fd, struct mem_map *fi
   if (s != REMIXDB_OK) return s;
   if (env_is_hollow(env, fd, 0, x->file_size, REMIX_HOLE))
     return err_corrupt(x->path, 0, "has a hole where there should be an index");
+  env_advise(env, fd, 0, x->file_size, ENV_WILL_NEED);
   s = mem_map_table(x->file_size, file_out);
-  return s == REMIXDB_OK ? env_read(env, fd, x->path, file_out->ptr, x->file_size, 0) : s;
+  if (s != REMIXDB_OK) return s;
+  memcpy(file_out->ptr, head, sizeof(head));
+  return env_read(env, fd, x->path, file_out->ptr + sizeof(head), x->file_size - sizeof(head), sizeof(head));
 }
 
 // Makes x->image of the file's bytes. Takes *file over if it is the image. *walked_out: unpacking has found the cursor
