@@ -26,6 +26,7 @@ size_t sst_memory(const struct sst *t) {
 static void sst_free(struct sst *t) {
   cache_table_fini(&t->cache);
   if (t->file.pool) fdpool_remove(&t->file);
+  if (t->scans.pool) fdpool_remove(&t->scans);
   mem_free(atomic_load_explicit(&t->pieces, memory_order_relaxed));
   mem_free(t->nr_recs);
   mem_free(t->offs);
@@ -150,7 +151,9 @@ static enum remixdb_status sst_load_meta(struct sst *t, int fd) {
   const uint64_t from = sst_align_down(f.meta_off);
   const uint32_t len = (uint32_t)(t->file_size - from);  // the footer's checks bound it to less than 1 MB
   meta = mem_alloc_aligned(BLKIO_ALIGN, len);
-  s = meta ? blkio_read_one(io, fd, t->path, meta, len, from) : REMIXDB_NOMEM;
+  if (!meta) s = REMIXDB_NOMEM;
+  else memcpy(meta + len - BLKIO_ALIGN, tail, BLKIO_ALIGN);
+  if (s == REMIXDB_OK && len > BLKIO_ALIGN) s = blkio_read_one(io, fd, t->path, meta, len - BLKIO_ALIGN, from);
   if (s == REMIXDB_OK) s = sst_decode_meta(t, &f, meta + (f.meta_off - from));
 out:
   mem_free(tail);
@@ -192,6 +195,8 @@ enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct 
   }
 
   fdpool_add(ctx->fds, &t->file, ctx->dir, t->path, ENV_READ | (ctx->direct_io ? ENV_DIRECT : 0));
+  fdpool_add(ctx->fds, &t->scans, ctx->dir, t->path, t->file.flags);
+  t->scans.advice = ENV_SEQUENTIAL;
   s = fdpool_acquire(&t->file, &fd);
   if (s != REMIXDB_OK) goto out;
   s = env_is_hollow(ctx->env, fd, 0, t->file_size, SST_HOLE)

@@ -203,7 +203,7 @@ static __attribute__((noinline)) int get_closed(struct fdpool_file *f, bool wait
   // the place comes before the open, so that threads that open at the same time keep to the bound
   *fd_out = -1;
   if (!place_for(f, wait, fd_out)) return *fd_out >= 0 ? 0 : EAGAIN;
-  const int fd = open_fd(p, f, ENV_RANDOM);
+  const int fd = open_fd(p, f, f->advice);
   (void)pthread_mutex_lock(&p->lock);
   if (file_enter(f, fd_out)) {  // another thread has opened it: one descriptor is enough
     if (fd >= 0) close_fd(p, fd);

@@ -26,6 +26,7 @@ struct fdpool_file {  // embedded in what owns the file
   const struct env_dir *dir;  // dir and path belong to the owner, until fdpool_remove
   const char *path;           // ends with the name in the directory
   unsigned flags;             // ENV_READ [| ENV_DIRECT]
+  enum env_advice advice;     // for each descriptor; ENV_RANDOM unless the owner sets another before the first use
   // Upper half: descriptor + 1, or 0 when the file is closed. Lower half: FDPOOL_USED and the number of users.
   _Atomic uint64_t state;
   struct fdpool_file *next, *prev;  // ring of the open files; guarded by the pool's lock

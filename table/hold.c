@@ -186,7 +186,7 @@ enum remixdb_status sst_read_block(struct sst *t, uint32_t block, struct sst_hol
 void sst_hold_readahead(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst_hold *h) {
   sst_hold_drop(h);  // the read replaces readahead memory
   h->has_ahead = true;
-  sst_ahead_read(&h->ahead[0], t, block, nr_pages, &t->file);
+  sst_ahead_read(&h->ahead[0], t, block, nr_pages);
 }
 
 // The side of the hold's readahead memory that a read may replace.

@@ -83,9 +83,16 @@ static enum remixdb_status ahead_load(struct sst_ahead_mem *m, const struct sst 
   return s;
 }
 
+// Forgets the stretches so far: the next one follows none.
+static void ahead_anew(struct sst_ahead_mem *m, bool back) {
+  m->came = 0;
+  m->cold = 0;
+  m->advised = back ? UINT64_MAX : 0;
+  m->back = back;
+}
+
 // Reads the blocks [from, to).
-static void ahead_read(struct sst_ahead *a, const struct sst *t, uint32_t from, uint32_t to, bool back,
-                       struct fdpool_file *file) {
+static void ahead_read(struct sst_ahead *a, struct sst *t, uint32_t from, uint32_t to, bool back) {
   uint32_t last = to - 1;
   while (t->nr_recs[last] == 0) last--;
   uint64_t off = sst_block_off(t, from), end = sst_block_off(t, last) + sst_block_stored(t, last, to - last);
@@ -99,14 +106,12 @@ static void ahead_read(struct sst_ahead *a, const struct sst *t, uint32_t from, 
   a->shared = false;
   struct sst_ahead_mem *const m = ahead_reserve(a, end - off);
   if (!m) return;
-  if (!follows) {
-    m->came = 0;
-    m->cold = 0;
-    m->advised = back ? UINT64_MAX : 0;
-    m->back = back;
-  }
+  if (!follows) ahead_anew(m, back);
+  const bool far = !back && !t->ctx->direct_io && m->came >= SST_AHEAD_LONG;
+  struct fdpool_file *const file = far ? &t->scans : &t->file;
   if (!fdpool_try_acquire(file, &fd)) return;
-  const enum remixdb_status s = ahead_load(m, t, fd, off, end);
+  const enum remixdb_status s = far ? blkio_read_one(t->ctx->io, fd, t->path, m->buf, (uint32_t)(end - off), off)
+                                    : ahead_load(m, t, fd, off, end);
   fdpool_release(file);
   if (s != REMIXDB_OK) return;  // the read that needs a block meets the error again, and reports it
   m->off = off;
@@ -115,12 +120,11 @@ static void ahead_read(struct sst_ahead *a, const struct sst *t, uint32_t from, 
   a->to = to;
 }
 
-void sst_ahead_read(struct sst_ahead *a, const struct sst *t, uint32_t block, uint32_t nr_pages,
-                    struct fdpool_file *file) {
+void sst_ahead_read(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_t nr_pages) {
   assert(nr_pages > 0 && block + nr_pages <= t->nr_pages && t->nr_recs[block]);
   uint32_t last = block + nr_pages - 1;
   while (t->nr_recs[last] == 0) last--;
-  ahead_read(a, t, block, last + sst_block_pages(t, last), false, file);
+  ahead_read(a, t, block, last + sst_block_pages(t, last), false);
 }
 
 uint32_t sst_block_back(const struct sst *t, uint32_t block, uint32_t nr_pages) {
@@ -130,10 +134,9 @@ uint32_t sst_block_back(const struct sst *t, uint32_t block, uint32_t nr_pages) 
   return first < block ? first : block;
 }
 
-void sst_ahead_read_back(struct sst_ahead *a, const struct sst *t, uint32_t block, uint32_t nr_pages,
-                         struct fdpool_file *file) {
+void sst_ahead_read_back(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_t nr_pages) {
   assert(nr_pages > 0 && block < t->nr_pages && t->nr_recs[block]);
-  ahead_read(a, t, sst_block_back(t, block, nr_pages), block + sst_block_pages(t, block), true, file);
+  ahead_read(a, t, sst_block_back(t, block, nr_pages), block + sst_block_pages(t, block), true);
 }
 
 bool sst_ahead_begin(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_t nr_pages, struct blkio_read *read) {
@@ -152,8 +155,7 @@ bool sst_ahead_begin(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_
   m->off = from;
   m->from = block;
   m->to = to;
-  m->came = m->advised = m->cold = 0;
-  m->back = false;
+  ahead_anew(m, false);
   *read = (struct blkio_read){.fd = fd,
                               .path = t->path,
                               .buf = m->buf,

@@ -50,7 +50,8 @@ struct sst {
   const struct sst_ctx *ctx;
   uint64_t number;  // in the file's name
   char *path;
-  struct fdpool_file file;
+  struct fdpool_file file;   // for reads at random
+  struct fdpool_file scans;  // the same file, for long scans: advised for sequential reads
   struct cache_table cache;
   uint32_t nr_pages;     // pages of data blocks
   uint32_t last, least;  // the last block; the smallest number of records of a block before it
