@@ -6,6 +6,10 @@
 #include <errno.h>
 #include <stdio.h>
 
+#if defined(__linux__)
+#include <sys/eventfd.h>
+#include <unistd.h>
+#endif
 #if defined(__linux__) && !defined(REMIXDB_NO_URING)
 #define BLKIO_HAS_URING 1
 #include <liburing.h>
@@ -13,8 +17,8 @@
 #define BLKIO_HAS_URING 0
 #endif
 
-#define INFLIGHT_MAX (BLKIO_READS_MAX + 8 * BLKIO_WRITER_NR)  // transfers beyond it are done by the plain call
-#define RING_ENTRIES 256u                                     // the ring is never full
+#define INFLIGHT_MAX (BLKIO_READS_MAX + 8 * BLKIO_WRITER_NR)  // in flight in a lane that is no flow's
+#define RING_ENTRIES 256u                                     // the ring is never full; a flow's may have more
 #define WRITER_OUT (4u << 20)                                 // bytes that the system is told to write out at a time
 #define RING_TRIES 16u                                        // refusals in a row before a ring is given up
 #define NAP_NS 50000u                                         // a nap after a refusal
@@ -48,6 +52,7 @@ struct blkio_lane {
   _Atomic(struct blkio_lane *) *slot;      // in the pool; NULL: a queue's own lane
   struct blkio_op *queued, **queued_tail;  // in the ring's order, not yet handed to the kernel
   uint32_t nr_inflight;                    // handed over and not completed
+  uint32_t room;                           // most in flight; transfers beyond it are done by the plain call
   struct blkio_op *done_reads;
   struct blkio_op *free_ops;
   struct blkio_op *aio[INFLIGHT_MAX];  // AIO only: transfers in flight
@@ -55,7 +60,7 @@ struct blkio_lane {
 #if BLKIO_HAS_URING
   struct io_uring ring;
 #endif
-  struct blkio_op ops[BLKIO_READS_MAX];
+  struct blkio_op ops[];
 };
 
 static const char *const kind_names[] = {
@@ -101,10 +106,10 @@ static int ring_refused(void) { return -atomic_load_explicit(&blkio_test_ring_er
 static _Atomic uint32_t ring_ends;
 
 // Returns 0, or -errno.
-static int ring_init(struct io_uring *ring) {
+static int ring_init(struct io_uring *ring, uint32_t entries) {
   CANCEL_LATER;
   int rc = ring_refused();
-  if (rc == 0) rc = io_uring_queue_init(RING_ENTRIES, ring, 0);
+  if (rc == 0) rc = io_uring_queue_init(entries > RING_ENTRIES ? entries : RING_ENTRIES, ring, 0);
   (void)atomic_load_explicit(&ring_ends, memory_order_acquire);
   return rc;
 }
@@ -118,7 +123,7 @@ static void ring_fini(struct io_uring *ring) {
 // Kernels before 5.6 have rings without reads and writes. Returns 0, or -errno.
 static int ring_works(void) {
   struct io_uring ring;
-  const int rc = ring_init(&ring);
+  const int rc = ring_init(&ring, RING_ENTRIES);
   if (rc != 0) return rc;
   struct io_uring_probe *const probe = io_uring_get_probe_ring(&ring);
   const bool works = probe != NULL && io_uring_opcode_supported(probe, IORING_OP_READ) &&
@@ -292,12 +297,12 @@ static void lane_destroy(struct blkio_lane *q) {
   mem_free(q);
 }
 
-// Returns NULL on failure, after telling `trouble`. The thread's message stays.
-static struct blkio_lane *lane_create(struct blkio *b) {
+// nr_ops: reads that it has memory for. Returns NULL on failure, after telling `trouble`. The thread's message stays.
+static struct blkio_lane *lane_create(struct blkio *b, uint32_t nr_ops) {
   const uint64_t retry_ns = atomic_load_explicit(&b->retry_ns, memory_order_relaxed);
   if (unlikely(retry_ns != 0) && time_ns() < retry_ns) return NULL;
   err_cleanup_begin();
-  struct blkio_lane *const q = mem_calloc(1, sizeof(*q));
+  struct blkio_lane *const q = mem_calloc(1, sizeof(*q) + nr_ops * sizeof(q->ops[0]));
   err_cleanup_end();
   if (!q) {
     lane_trouble(b, ENOMEM);
@@ -306,13 +311,14 @@ static struct blkio_lane *lane_create(struct blkio *b) {
   q->io = b;
   q->kind = b->kind;
   q->queued_tail = &q->queued;
-  for (uint32_t i = BLKIO_READS_MAX; i-- > 0;) {
+  q->room = nr_ops > INFLIGHT_MAX ? nr_ops : INFLIGHT_MAX;
+  for (uint32_t i = nr_ops; i-- > 0;) {
     q->ops[i].next = q->free_ops;
     q->free_ops = &q->ops[i];
   }
 #if BLKIO_HAS_URING
   if (q->kind == BLKIO_URING) {
-    const int rc = ring_init(&q->ring);
+    const int rc = ring_init(&q->ring, nr_ops);
     q->has_ring = rc == 0;
     if (rc != 0) {
       mem_free(q);
@@ -343,7 +349,7 @@ static struct blkio_lane *lane_take(struct blkio *b) {
     if (!atomic_compare_exchange_strong_explicit(&b->lanes[i], &none, TAKEN, memory_order_acquire,
                                                  memory_order_relaxed))
       continue;
-    struct blkio_lane *const q = lane_create(b);
+    struct blkio_lane *const q = lane_create(b, BLKIO_READS_MAX);
     if (q) q->slot = &b->lanes[i];
     else atomic_store_explicit(&b->lanes[i], NULL, memory_order_release);
     return q;
@@ -394,7 +400,7 @@ void blkio_queue_destroy(struct blkio_queue *q) {
 static struct blkio_lane *queue_lane(struct blkio_queue *q) {
   if (q->io->kind == BLKIO_SYNC) return NULL;
   if (q->shared) return lane_take(q->io);
-  if (unlikely(!q->lane)) q->lane = lane_create(q->io);
+  if (unlikely(!q->lane)) q->lane = lane_create(q->io, BLKIO_READS_MAX);
   return q->lane;
 }
 
@@ -403,7 +409,7 @@ static void lane_start(struct blkio_lane *q, struct blkio_op *op) {
   bool started = false;
   op->done = false;
 #if BLKIO_HAS_URING
-  if (q->kind == BLKIO_URING && q->nr_inflight < INFLIGHT_MAX) started = ring_start(q, op);
+  if (q->kind == BLKIO_URING && q->nr_inflight < q->room) started = ring_start(q, op);
 #endif
   if (q->kind == BLKIO_AIO && q->nr_inflight < INFLIGHT_MAX) started = aio_start(q, op);
   if (!started) op_done(q, op, 0);
@@ -465,25 +471,33 @@ static void batch_ended(struct blkio_batch *b, struct blkio_read *r, enum remixd
   if (b->done) b->done(b->arg, r);
 }
 
+// Starts a read; the lane has a free op.
+static void op_begin(struct blkio_lane *q, struct blkio_read *r) {
+  struct blkio_op *const op = q->free_ops;
+  q->free_ops = op->next;
+  op_read(op, r);
+  op->read = r;
+  lane_start(q, op);
+}
+
+// Frees the op of the first read among those that are done.
+static void op_end(struct blkio_lane *q, struct blkio_op *op) {
+  assert(op == q->done_reads);
+  q->done_reads = op->next;
+  op->next = q->free_ops;
+  q->free_ops = op;
+}
+
 // Starts as many reads as there is room for, and ends those that have completed.
 static void batch_drive(struct blkio_batch *b, bool wait) {
   struct blkio_lane *const q = b->lane;
-  for (; b->next < b->nr && q->free_ops; b->next++) {
-    struct blkio_op *const op = q->free_ops;
-    struct blkio_read *const r = &b->reads[b->next];
-    q->free_ops = op->next;
-    op_read(op, r);
-    op->read = r;
-    lane_start(q, op);
-  }
+  for (; b->next < b->nr && q->free_ops; b->next++) op_begin(q, &b->reads[b->next]);
   lane_drive(q, wait && q->done_reads == NULL);
   while (q->done_reads) {
     struct blkio_op *const op = q->done_reads;
     struct blkio_read *const r = op->read;
-    q->done_reads = op->next;
     const enum remixdb_status s = read_finish(b->q->io, op, r->path);
-    op->next = q->free_ops;
-    q->free_ops = op;
+    op_end(q, op);
     batch_ended(b, r, s);
   }
 }
@@ -616,6 +630,108 @@ enum remixdb_status blkio_flight_end(struct blkio_flight *f) {
   blkio_flight_drop(f);  // the buffer is no longer the kernel's
   return read_finish(f->q->io, &f->op, f->path);
 }
+
+// ---- a flow
+
+struct blkio_flow {
+  struct blkio *io;
+  struct blkio_lane *lane;  // NULL: there is none
+  uint32_t nr_added;        // reads since it last submitted
+  int bell;                 // an eventfd; -1: none
+};
+
+enum remixdb_status blkio_flow_create(struct blkio *b, uint32_t depth, struct blkio_flow **out) {
+  struct blkio_flow *const f = *out = mem_calloc(1, sizeof(*f));
+  if (!f) return REMIXDB_NOMEM;
+  f->io = b;
+  f->bell = -1;
+  const uint32_t most = b->kind == BLKIO_URING ? BLKIO_FLOW_MAX : BLKIO_READS_MAX;
+  if (b->kind != BLKIO_SYNC) f->lane = lane_create(b, depth < most ? depth : most);
+  return REMIXDB_OK;
+}
+
+void blkio_flow_destroy(struct blkio_flow *f) {
+  if (!f) return;
+  while (blkio_flow_take(f, true)) continue;
+  lane_destroy(f->lane);
+#if defined(__linux__)
+  CANCEL_LATER;
+  if (f->bell >= 0) (void)close(f->bell);
+#endif
+  mem_free(f);
+}
+
+bool blkio_flow_lasts(const struct blkio_flow *f) { return f->lane && f->lane->kind == BLKIO_URING; }
+
+bool blkio_flow_works(const struct blkio_flow *f) { return f->lane && f->lane->kind != BLKIO_SYNC; }
+bool blkio_flow_has_room(const struct blkio_flow *f) { return blkio_flow_works(f) && f->lane->free_ops; }
+
+void blkio_flow_add(struct blkio_flow *f, struct blkio_read *r) {
+  assert(blkio_flow_has_room(f));
+  (void)count_reads(f->io, 1, r->len);
+  op_begin(f->lane, r);
+  f->nr_added++;
+}
+
+void blkio_flow_submit(struct blkio_flow *f) {
+  if (f->nr_added) count_trips(f->io, 1);
+  f->nr_added = 0;
+  if (f->lane && f->lane->queued) lane_drive(f->lane, false);
+}
+
+struct blkio_read *blkio_flow_take(struct blkio_flow *f, bool wait) {
+  struct blkio_lane *const q = f->lane;
+  if (!q) return NULL;
+  if (!q->done_reads) lane_drive(q, wait);
+  struct blkio_op *const op = q->done_reads;
+  if (!op) return NULL;
+  struct blkio_read *const r = op->read;
+  r->status = op_moved(op) == op->len ? REMIXDB_OK : REMIXDB_ABORTED;
+  op_end(q, op);
+  return r;
+}
+
+#if defined(__linux__)
+
+enum remixdb_status blkio_flow_bell(struct blkio_flow *f, int *fd_out) {
+  CANCEL_LATER;
+  *fd_out = f->bell;
+  if (f->bell >= 0) return REMIXDB_OK;
+  const int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  int rc = fd < 0 ? -errno : 0;
+#if BLKIO_HAS_URING
+  if (fd >= 0 && blkio_flow_lasts(f)) rc = io_uring_register_eventfd(&f->lane->ring, fd);
+#endif
+  if (rc != 0) {
+    if (fd >= 0) (void)close(fd);
+    return err_errno(-rc, "eventfd", NULL);
+  }
+  *fd_out = f->bell = fd;
+  return REMIXDB_OK;
+}
+
+// A counter that is full is readable, too, so a write that is refused changes nothing.
+void blkio_flow_ring_bell(struct blkio_flow *f) {
+  CANCEL_LATER;
+  if (f->bell >= 0) (void)eventfd_write(f->bell, 1);
+}
+
+void blkio_flow_clear_bell(struct blkio_flow *f) {
+  CANCEL_LATER;
+  eventfd_t count;
+  if (f->bell >= 0) (void)eventfd_read(f->bell, &count);
+}
+
+#else
+
+enum remixdb_status blkio_flow_bell(struct blkio_flow *f, int *fd_out) {
+  *fd_out = f->bell;
+  return err_set(REMIXDB_INVALID, "this system has no eventfd");
+}
+void blkio_flow_ring_bell(struct blkio_flow *f) { (void)f; }
+void blkio_flow_clear_bell(struct blkio_flow *f) { (void)f; }
+
+#endif
 
 // ---- the writer
 

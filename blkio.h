@@ -7,12 +7,14 @@
 //
 // A `blkio` is the store's choice of engine. All threads share it.
 // A `lane` (private) has transfers in flight: a ring or a list of AIO requests, and memory for BLKIO_READS_MAX reads.
-// A lane of io_uring holds one descriptor.
+// A lane of io_uring holds one descriptor. A flow's lane has memory for as many reads as the flow wants.
 // A `blkio_queue` leads to a lane:
 //   - The shared queue serves all threads. A batch of reads takes a lane of the store's pool with its first read, and
 //     gives it back at its end. Refs and iterators use this queue, so they hold nothing between two batches.
 //   - A queue of its own (blkio_queue_create) serves one thread at a time and keeps its lane. Each worker has one,
 //     because its writer and its flights have transfers under way beside its batches.
+// A `blkio_flow` has a lane of its own for reads that stay in flight between calls of the user. Asynchronous gets have
+// one each.
 //
 // Invariants
 //   B1  A slot of the pool is empty, has an idle lane, or is taken. Only the thread that has taken a lane touches it.
@@ -27,6 +29,8 @@
 //       ring is tried. `trouble` hears of the store's first such failure only.
 //   B6  A single read (blkio_read_one, or a batch of one) takes no lane.
 //   B7  A child made by fork must not use a blkio: a ring belongs to the process that made it.
+//   B8  A flow of io_uring does not use a read's descriptor after blkio_flow_submit: the kernel holds the file itself.
+//       So what is in flight between two calls keeps no descriptor that others may wait for.
 #ifndef BLKIO_H
 #define BLKIO_H
 
@@ -62,7 +66,8 @@ struct blkio {
   void *trouble_arg;
   char pad[CACHE_LINE];  // keeps the counters off the lines above, which every read loads
   _Atomic uint64_t nr_reads, read_bytes, nr_writes, write_bytes;  // relaxed, for figures
-  // Trips: how often a thread waited for reads. A batch is one trip, or one per read without a lane. Relaxed.
+  // Trips: how often a thread waited for reads. A batch is one trip, or one per read without a lane; what a flow hands
+  // over together is one. Relaxed.
   _Atomic uint64_t nr_trips;
   _Atomic uint32_t cold;                                                     // blkio_cold; relaxed
   _Alignas(CACHE_LINE) _Atomic(struct blkio_lane *) lanes[BLKIO_LANES_MAX];  // B1
@@ -160,6 +165,36 @@ bool blkio_flight_is_open(const struct blkio_flight *f);
 MUST_CHECK enum remixdb_status blkio_flight_end(struct blkio_flight *f);
 // The same when nobody needs the bytes: what is not under way is not read.
 void blkio_flight_drop(struct blkio_flight *f);
+
+// ---- a flow: reads that begin and end one by one, over many calls. One thread at a time.
+#define BLKIO_FLOW_MAX 1024u  // reads in flight, at most
+struct blkio_flow;
+// depth: reads that may be in flight; the flow has fewer if the engine takes fewer. Makes its lane now or never:
+// without one it takes no reads. REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status blkio_flow_create(struct blkio *b, uint32_t depth, struct blkio_flow **out);
+void blkio_flow_destroy(struct blkio_flow *f);  // waits for the reads in flight; NULL is allowed
+// Whether reads may stay in flight between two calls: io_uring serves. Otherwise the owner takes all of them before it
+// returns to the user. May become false, never true.
+bool blkio_flow_lasts(const struct blkio_flow *f);
+// Whether it takes reads at all: it has a lane that works. May become false, never true.
+bool blkio_flow_works(const struct blkio_flow *f);
+// Whether it takes another read now.
+bool blkio_flow_has_room(const struct blkio_flow *f);
+// Takes a read over, until blkio_flow_take returns it. The flow has room.
+void blkio_flow_add(struct blkio_flow *f, struct blkio_read *r);
+// Hands the reads that were added to the system. Does not wait. With io_uring their descriptors may then be closed;
+// with AIO they stay open until blkio_flow_take.
+void blkio_flow_submit(struct blkio_flow *f);
+// A read that has ended; NULL: none. wait: sleeps until there is one, if any is in flight. Status REMIXDB_OK, or
+// REMIXDB_ABORTED: the engine did not read all of it, and a plain call must read it and find out why.
+struct blkio_read *blkio_flow_take(struct blkio_flow *f, bool wait);
+// A descriptor that poll and epoll find readable from the end of a read, or blkio_flow_ring_bell, until
+// blkio_flow_clear_bell. The flow owns it, and makes it at the first call. REMIXDB_NOMEM; REMIXDB_INVALID: the system
+// has no eventfd.
+MUST_CHECK enum remixdb_status blkio_flow_bell(struct blkio_flow *f, int *fd_out);
+// Both do nothing while there is no descriptor.
+void blkio_flow_ring_bell(struct blkio_flow *f);
+void blkio_flow_clear_bell(struct blkio_flow *f);
 
 // ---- the writer: writes a file once, from front to back, through a few large aligned buffers. While one fills, the
 // others are in flight. After the first error all calls do nothing, and finish returns the error. The caller owns the

@@ -37,7 +37,8 @@ BEGIN {
   # on descriptors of a native env only: tests/unit/test_blkio.c holds that against an env that is not
   allow("blkio", "aio_error aio_read aio_return aio_suspend aio_write lio_listio")
   allow("blkio", "io_uring_get_cqe io_uring_free_probe io_uring_get_probe_ring io_uring_queue_exit io_uring_queue_init")
-  allow("blkio", "io_uring_submit io_uring_submit_and_wait")
+  allow("blkio", "io_uring_submit io_uring_submit_and_wait io_uring_register_eventfd")
+  allow("blkio", "eventfd eventfd_read eventfd_write close")  # the bell of a flow
   allow("sst", "ZSTD_*")
   allow("table/stored", "ZSTD_*")
   allow("table/scan", "ZSTD_freeDCtx")
