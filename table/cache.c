@@ -580,17 +580,18 @@ bool cache_room(struct cache_table *t, uint32_t block, uint32_t nr_pages) {
   return roomy;
 }
 
-void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const uint8_t *data) {
-  if (!t->cache) return;
+static void block_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const uint8_t *data, bool missed) {
   assert(block < t->nr_pages);
   struct cache_full *const c = cache_full(t->cache);
   struct shard *const sh = shard_of(c, t, block);
   _Atomic uint32_t *const slot = &t->slots[block];
   struct cache_load self;
-  if (cache_has(t, block)) return;
   (void)pthread_mutex_lock(&sh->lock);
-  const bool wanted = !cache_frame(t, block) && !load_find(sh, slot);
+  sh->misses += missed;
+  const bool lacks = !cache_frame(t, block) && !load_find(sh, slot);
+  const bool wanted = lacks && (!missed || shard_admits(c, sh, slot, nr_pages));
   const uint32_t f = wanted ? frame_take(c, sh, nr_pages) : 0;
+  sh->bypasses += missed && wanted && !f;
   if (f) load_begin(sh, &self, slot);
   (void)pthread_mutex_unlock(&sh->lock);
   if (!f) return;
@@ -601,6 +602,14 @@ void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const
   frame_publish(c->pages, f, slot);
   load_end(sh, &self);
   (void)pthread_mutex_unlock(&sh->lock);
+}
+
+void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const uint8_t *data) {
+  if (t->cache && !cache_has(t, block)) block_offer(t, block, nr_pages, data, false);
+}
+
+void cache_offer_missed(struct cache_table *t, uint32_t block, uint32_t nr_pages, const uint8_t *data) {
+  if (t->cache) block_offer(t, block, nr_pages, data, true);
 }
 
 const uint8_t *cache_prefetch(const struct cache_table *t, uint32_t block) {

@@ -25,6 +25,8 @@
 //       wait for that read and take the block from the slot. When the load fails, each tries for itself. Nobody waits
 //       for a read without a frame (C5, C7). A thread that reads many blocks at once waits for others only after its
 //       own reads have ended, so no two threads wait for each other.
+//       A reader whose read may last over several calls of the user reads into its own memory and marks nothing
+//       (cache_offer_missed). So the others read for themselves, and nobody waits for the user.
 //   C5  Nobody waits for a frame. When none is free at once, the block is read into the caller's own buffer and is not
 //       published.
 //   C6  Memory of frames never exceeds the size given at creation.
@@ -150,6 +152,9 @@ bool cache_room(struct cache_table *t, uint32_t block, uint32_t nr_pages);
 // Publishes a block that readahead has read, by copying it into a frame. Does nothing when the cache has the block, or
 // when no frame is free.
 void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const uint8_t *data);
+// The same for a block that was missed, and read without a fill: counts the miss, and publishes the block if C7 admits
+// it.
+void cache_offer_missed(struct cache_table *t, uint32_t block, uint32_t nr_pages, const uint8_t *data);
 // Pins the frame. Inside the epoch of b's cache_get. Has no effect on the own buffer, or when b is pinned.
 static inline void cache_block_pin(struct cache_table *t, struct cache_block *b) {
   if (!b->frame || b->pinned) return;

@@ -4,6 +4,7 @@
 #include <assert.h>
 
 #include "table/batch.h"
+#include "view/candidate.h"
 
 #define KEYS_AHEAD 8u   // so many of the caller's keys ahead are prefetched
 #define VALUE_LINES 3u  // lines of a record or a value to prefetch; the processor itself fetches the rest of a long one
@@ -142,8 +143,7 @@ static uint32_t compare_candidates(struct multiget *m, uint8_t *which, uint32_t 
   for (uint32_t i = 0; i < nr; i++) {
     const uint32_t k = which[i];
     struct kv_rec rec;
-    block_record(m->data[k], sst_pos_idx(m->probe[k].pos), &rec);
-    if (likely(kv_eq(kref(rec.key, rec.klen), m->probe[k].key))) found(m, m->at[k], rec.val, rec.vlen, rec.tomb);
+    if (likely(candidate_record(&m->probe[k], m->data[k], &rec))) found(m, m->at[k], rec.val, rec.vlen, rec.tomb);
     else which[left++] = (uint8_t)k;
   }
   return left;
@@ -167,11 +167,7 @@ static void probe_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
     uint8_t older[MULTIGET_GROUP];
     uint32_t left = 0, nr_older = 0;
     sort_out(m, which, nr, which, &left, older, &nr_older);
-    for (uint32_t i = 0; i < nr_older; i++) {
-      struct remix_probe *const p = &m->probe[older[i]];
-      p->x = p->older;
-      p->older = NULL;
-    }
+    for (uint32_t i = 0; i < nr_older; i++) candidate_older(&m->probe[older[i]]);
     if (unlikely(nr_older)) {
       remix_probe_find(m->probe, older, nr_older);
       sort_out(m, older, nr_older, which, &left, older, &(uint32_t){0});
@@ -185,8 +181,7 @@ static void probe_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
     for (uint32_t i = 0; i < nr; i++) {
       const uint32_t k = which[i];
       struct remix_probe *const p = &m->probe[k];
-      uint32_t frame;
-      m->data[k] = p->sst->cache.cache ? cache_hit(&p->sst->cache, sst_pos_block(p->pos), &frame) : NULL;
+      m->data[k] = candidate_cached(p);
       if (likely(m->data[k] != NULL)) {
         prefetch(m->data[k] + block_offset_at(sst_pos_idx(p->pos)));
         which[left++] = (uint8_t)k;
@@ -206,12 +201,7 @@ static void look_in_tables(struct multiget *m, const struct version *version, ui
   for (uint32_t i = 0; i < nr; i++) {
     const uint32_t k = which[i];
     const struct part *const part = version->parts[version_find(version, m->key[k])];
-    if (!part->remix) continue;
-    m->probe[k].x = part->young ? part->young : part->remix;
-    m->probe[k].older = part->young ? part->remix : NULL;
-    m->probe[k].key = m->key[k];
-    m->probe[k].hash = m->hash[k];
-    which[left++] = (uint8_t)k;
+    if (candidate_begin(&m->probe[k], part, m->key[k], m->hash[k])) which[left++] = (uint8_t)k;
   }
   remix_probe_find(m->probe, which, left);
   probe_candidates(m, which, left);
@@ -259,10 +249,7 @@ static void add_waiting(struct multiget *m) {
 
 static void look_up_alone(struct multiget *m, const struct waiting *w) {
   struct kv_rec rec;
-  enum remixdb_status s = remix_get((struct remix *)(uintptr_t)w->probe.x, w->probe.key, w->probe.hash, &m->alone,
-                                    &rec);
-  if (s == REMIXDB_NOTFOUND && w->probe.older)
-    s = remix_get((struct remix *)(uintptr_t)w->probe.older, w->probe.key, w->probe.hash, &m->alone, &rec);
+  const enum remixdb_status s = candidate_search(&w->probe, &m->alone, &rec);
   if (s == REMIXDB_OK) found(m, w->key, rec.val, rec.vlen, rec.tomb);
   else if (s != REMIXDB_NOTFOUND) failed(m, s);
 }
