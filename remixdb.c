@@ -8,6 +8,7 @@
 #include "admin/repair.h"
 #include "admin/verify.h"
 #include "xdb.h"
+#include "store/async.h"
 #include "store/flush.h"
 #include "store/page.h"
 #include "store/snapshot.h"
@@ -48,6 +49,9 @@ static inline enum remixdb_status check_ref(const struct xdb_ref *ref) {
 static inline enum remixdb_status check_iter(const struct xdb_iter *it) {
   if (unlikely(!it)) return null_argument("it");
   return unlikely(fork_now() != 0) ? check_process(it->ref->xdb) : REMIXDB_OK;
+}
+static enum remixdb_status check_gets(const struct xdb_gets *gets) {
+  return gets ? check_store(xdb_gets_store(gets)) : null_argument("gets");
 }
 static inline enum remixdb_status check_snapshot(const struct xdb_snapshot *snap) {
   if (unlikely(!snap)) return null_argument("s");
@@ -341,6 +345,42 @@ PUBLIC size_t remixdb_multi_get_packed(struct xdb_ref *ref, size_t nr, const uin
 PUBLIC bool remixdb_sync(struct xdb_ref *ref) {
   const enum remixdb_status s = check_ref(ref);
   return done(s == REMIXDB_OK ? xdb_sync(ref) : s);
+}
+
+// ---- asynchronous gets
+
+PUBLIC struct xdb_gets *remixdb_gets_create(struct xdb_ref *ref, uint32_t depth) {
+  struct xdb_gets *g = NULL;
+  const enum remixdb_status s = check_ref(ref);
+  done(s == REMIXDB_OK ? xdb_gets_create(ref, depth, &g) : s);
+  return g;
+}
+
+PUBLIC bool remixdb_get_begin(struct xdb_gets *gets, const void *kbuf, uint32_t klen, void *vbuf, uint32_t vcap,
+                              void *priv) {
+  enum remixdb_status s = check_gets(gets);
+  if (likely(s == REMIXDB_OK)) s = check_lengths(kbuf, klen, NULL, 0);
+  if (s == REMIXDB_OK && !vbuf && vcap) s = null_argument("vbuf");
+  return done(likely(s == REMIXDB_OK) ? xdb_get_begin(gets, kref(kbuf, klen), vbuf, vcap, priv) : s);
+}
+
+PUBLIC size_t remixdb_get_poll(struct xdb_gets *gets, struct remixdb_got *out, size_t max, size_t min) {
+  size_t nr = 0;
+  enum remixdb_status s = check_gets(gets);
+  if (s == REMIXDB_OK && !out && max) s = null_argument("out");
+  done(likely(s == REMIXDB_OK) ? xdb_get_poll(gets, out, max, min, &nr) : s);
+  return nr;
+}
+
+PUBLIC int remixdb_gets_fd(struct xdb_gets *gets) {
+  int fd = -1;
+  const enum remixdb_status s = check_gets(gets);
+  done(s == REMIXDB_OK ? xdb_gets_fd(gets, &fd) : s);
+  return fd;
+}
+
+PUBLIC void remixdb_gets_destroy(struct xdb_gets *gets) {
+  if (gets && may_go_on(check_gets(gets))) xdb_gets_destroy(gets);
 }
 
 // ---- batches

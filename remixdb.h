@@ -12,8 +12,9 @@
 // it is a prefix of. An empty key is legal. A key and its value have at most REMIXDB_KV_MAX bytes together.
 //
 // Threads. Any number of threads may use one `struct xdb`. A `struct xdb_ref` is one thread's access to it: each thread
-// makes its own. Two threads must not use a ref, or the iterators of a ref, at the same time. A thread may hand its ref
-// to another thread. Close in this order: iterators, refs, snapshots, store.
+// makes its own. Two threads must not use a ref, or the iterators and asynchronous gets of a ref, at the same time. A
+// thread may hand its ref to another thread. Close in this order: iterators and asynchronous gets, refs, snapshots,
+// store.
 //
 // Errors. A call that fails returns NULL or false. It sets the thread's status, remixdb_errcode(), and a message,
 // remixdb_errmsg(). A call that can fail, and succeeds, sets the status to REMIXDB_OK. Calls that cannot fail leave the
@@ -60,7 +61,7 @@ enum remixdb_status {
   REMIXDB_READONLY,  // a write to a snapshot, or to a store that was opened with read_only
   REMIXDB_VERSION,   // this library does not know the store's format
   REMIXDB_EXISTS,    // the store exists already
-  REMIXDB_ABORTED    // the caller's progress function gave the call up
+  REMIXDB_ABORTED    // the caller's progress function gave the call up; or an xdb_gets has no room for another get
 };
 
 // The status of this thread's last call that set one ("Errors" above).
@@ -126,10 +127,9 @@ struct remixdb_opts {
   bool create;
   // The opening of a store that exists fails with REMIXDB_EXISTS. Default false.
   bool error_if_exists;
-  // Number of file descriptors for tables, at least 16. 0: the default, 1000. The store takes fewer if the process may
-  // not have so many. The lock and the log take about ten more descriptors. On Linux each worker takes one more. All
-  // readers together share one more per 128 descriptors of the process's limit, at most 32. A ref, an iterator or a
-  // snapshot takes no descriptor.
+  // makes its own. Two threads must not use a ref, or the iterators and asynchronous gets of a ref, at the same time. A
+  // thread may hand its ref to another thread. Close in this order: iterators and asynchronous gets, refs, snapshots,
+  // store.
   uint32_t max_open_files;
   // The store calls this function with a line of text for each event that a user may want to know. Any thread may be
   // the caller. Default NULL: the lines are dropped.
@@ -270,6 +270,61 @@ struct remixdb_packed {
 //   another error    as for remixdb_multi_get.
 size_t remixdb_multi_get_packed(struct xdb_ref *ref, size_t nr, const uint32_t *klens, const void *keys,
                                 size_t keys_len, struct remixdb_packed *out);
+
+// ---- asynchronous gets
+
+// One thread, an event loop for example, keeps many gets under way: it begins them one by one, and takes their results
+// in any order as the reads from the disk end.
+//
+//   struct xdb_gets *gets = remixdb_gets_create(ref, 256);
+//   remixdb_get_begin(gets, "key", 3, buf, sizeof(buf), request);  // as often as there is room
+//   n = remixdb_get_poll(gets, got, 64, 1);                        // waits until at least one get has ended
+//
+// An xdb_gets belongs to its ref, as an iterator does: two threads never use the ref and its xdb_gets at the same time.
+// Other calls on the ref may come between. Destroy it before the ref.
+
+struct xdb_gets;  // gets under way
+
+// The result of a get.
+struct remixdb_got {
+  void *priv;                  // as remixdb_get_begin got it
+  enum remixdb_status status;  // REMIXDB_OK; REMIXDB_NOTFOUND; REMIXDB_TOOBIG: the value is longer than its buffer,
+                               // which has the first bytes; or an error. Other gets are as they would be without it
+  uint32_t len;                // the value's full length with REMIXDB_OK and REMIXDB_TOOBIG, else 0
+  const char *msg;             // the error's message; "" without one, never NULL. Valid until the next call on the
+                               // xdb_gets
+};
+
+// Room for `depth` gets under way, 1 to REMIXDB_GETS_MAX: those that have begun, until their results are taken. A get
+// takes about half a KiB, and while it waits for the disk its block's size. With io_uring the object has a ring of its
+// own, which takes one descriptor and has at most 1,024 reads at the disk; other reads follow as these end. The ref may
+// be a snapshot's. NULL: REMIXDB_NOMEM, REMIXDB_INVALID (depth).
+#define REMIXDB_GETS_MAX 4096u
+struct xdb_gets *remixdb_gets_create(struct xdb_ref *ref, uint32_t depth);
+// Begins a get, and does not wait for the disk. (It does for a key of more than 4 KiB that shares that much with other
+// keys.) The get reads the store, or the snapshot, as it is during this call; later writes do not change its result.
+// The call copies the key. At most vcap bytes of the value go to vbuf, which must stay until the result is taken; its
+// contents are undefined before, and after another status than REMIXDB_OK and REMIXDB_TOOBIG. NULL with vcap 0: the
+// caller wants the length only. A get that needs no disk has its result at once, and gives it to the next poll. Reads
+// from the disk are gathered, and the next poll, or a later begin, starts them together. True: the get has begun, and
+// will have one result. False: it has not, and will have none. REMIXDB_ABORTED: `depth` gets are under way, so results
+// must be taken first.
+bool remixdb_get_begin(struct xdb_gets *gets, const void *kbuf, uint32_t klen, void *vbuf, uint32_t vcap, void *priv);
+// Starts what was gathered, and takes at most `max` results, in any order. Waits until `min` gets have ended, or all
+// that are under way, or `max`, whichever is least; with 0 it does not wait. With 0 for max, out may be NULL. Returns
+// the number of results. 0 with REMIXDB_OK: no get has ended. 0 with REMIXDB_NOTFOUND: none is under way.
+// Without io_uring (the option `io`, a system without it, a ring that was refused) no read stays under way between two
+// calls: the poll waits until all gets have ended. With AIO it reads their blocks side by side, else one by one.
+size_t remixdb_get_poll(struct xdb_gets *gets, struct remixdb_got *out, size_t max, size_t min);
+// A descriptor for epoll, poll or select, which the object owns. It is readable while remixdb_get_poll may have
+// something to do: when a get has begun, when a read has ended, when a poll left results because of `max`. The poll
+// makes it unreadable again. A poll may find nothing although it was readable. The program only watches it: it neither
+// reads nor closes it. A program that asks for no descriptor saves the system calls for it. -1: REMIXDB_NOMEM;
+// REMIXDB_INVALID, also on systems without eventfd, where a program polls after its begins.
+int remixdb_gets_fd(struct xdb_gets *gets);
+// Gives up the gets that are under way: they have no result, and their buffers are free at once. Waits for the reads
+// that are at the disk. Frees the object. Does nothing for NULL.
+void remixdb_gets_destroy(struct xdb_gets *gets);
 
 // ---- batches
 

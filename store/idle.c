@@ -24,9 +24,8 @@ static bool idle_step(void *arg, struct worker *w) {
 
 void idle_ask(struct xdb *x) { workers_idle(x->workers, idle_step); }
 
-void xdb_super_drop(struct xdb *x, struct super *v) {
-  struct version *const last = super_drop(v);
-  if (likely(!last)) return;
+// The version's last reference is gone.
+static void version_left(struct xdb *x, struct version *last) {
   if (!x->workers || workers_count(x->workers) == 0) {
     version_destroy(last);
     return;
@@ -40,8 +39,17 @@ void xdb_super_drop(struct xdb *x, struct super *v) {
   idle_ask(x);
 }
 
+void xdb_super_drop(struct xdb *x, struct super *v) {
+  struct version *const last = super_drop(v);
+  if (unlikely(last != NULL)) version_left(x, last);
+}
+
+void xdb_version_drop(struct xdb *x, struct version *v) {
+  if (unlikely(version_drop(v))) version_left(x, v);
+}
+
 void idle_destroy(struct xdb *x) {
-  // acquire: pairs with the release in xdb_super_drop
+  // acquire: pairs with the release in version_left
   struct version *v = atomic_exchange_explicit(&x->idle.left, NULL, memory_order_acquire), *next;
   if (!v) return;
   for (; v; v = next) {

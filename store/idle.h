@@ -21,6 +21,8 @@ size_t idle_memory(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out);
 // super_unref for readers: does not wait for files. Dropping the last reference to a replaced version takes the
 // workers' lock for a moment, to wake one of them. Any thread, outside of any epoch; NULL is allowed.
 void xdb_super_drop(struct xdb *x, struct super *v);
+// The same for a version that the caller counted itself.
+void xdb_version_drop(struct xdb *x, struct version *v);
 // Destroys the versions that readers left. Any thread, outside of any epoch.
 void idle_destroy(struct xdb *x);
 // The same, and waits for the versions that other threads are destroying.
