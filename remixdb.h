@@ -26,7 +26,7 @@
 // and any call in a child made by fork.
 //
 // Fork. A store belongs to the process that opened it. In a child made by fork, every call on that store, or on a ref,
-// iterator or snapshot of that store, does nothing and sets REMIXDB_INVALID; a call that closes something frees
+// iterator, xdb_gets or snapshot of that store, does nothing and sets REMIXDB_INVALID; a call that closes something frees
 // nothing. The child may open other stores. A child made inside one of the caller's functions, a merge function for
 // example, must not return from that function.
 //
@@ -127,9 +127,10 @@ struct remixdb_opts {
   bool create;
   // The opening of a store that exists fails with REMIXDB_EXISTS. Default false.
   bool error_if_exists;
-  // makes its own. Two threads must not use a ref, or the iterators and asynchronous gets of a ref, at the same time. A
-  // thread may hand its ref to another thread. Close in this order: iterators and asynchronous gets, refs, snapshots,
-  // store.
+  // Number of file descriptors for tables, at least 16. 0: the default, 1000. The store takes fewer if the process may
+  // not have so many. The lock and the log take about ten more descriptors. On Linux each worker takes one more. All
+  // readers together share one more per 128 descriptors of the process's limit, at most 32. An xdb_gets takes one, or
+  // two with remixdb_gets_fd. A ref, an iterator or a snapshot takes no descriptor.
   uint32_t max_open_files;
   // The store calls this function with a line of text for each event that a user may want to know. Any thread may be
   // the caller. Default NULL: the lines are dropped.
