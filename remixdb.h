@@ -26,9 +26,9 @@
 // and any call in a child made by fork.
 //
 // Fork. A store belongs to the process that opened it. In a child made by fork, every call on that store, or on a ref,
-// iterator, xdb_gets or snapshot of that store, does nothing and sets REMIXDB_INVALID; a call that closes something frees
-// nothing. The child may open other stores. A child made inside one of the caller's functions, a merge function for
-// example, must not return from that function.
+// iterator, xdb_gets or snapshot of that store, does nothing and sets REMIXDB_INVALID; a call that closes something
+// frees nothing. The child may open other stores. A child made inside one of the caller's functions, a merge function
+// for example, must not return from that function.
 //
 // Cancellation. A thread that is cancelled in a call (pthread_cancel, deferred type) ends after the call. A caller's
 // function that the library runs, the logger for example, is a part of the call.
