@@ -504,11 +504,21 @@ static void batch_drive(struct blkio_batch *b, bool wait) {
 
 // Does all reads that were added, without a lane.
 static void batch_plain(struct blkio_batch *b) {
-  count_trips(b->q->io, b->nr - b->next);
+  if (b->next < b->nr) count_trips(b->q->io, b->advised ? 1 : b->nr - b->next);
   while (b->next < b->nr) {
     struct blkio_read *const r = &b->reads[b->next++];
     batch_ended(b, r, env_read(b->q->io->env, r->fd, r->path, r->buf, r->len, r->off));
   }
+}
+
+// Without a lane, the system can bring all blocks of a batch into its page cache at once. Tells it of the reads from
+// `from` on. False: that would not help.
+static bool batch_advise(struct blkio_batch *b, uint32_t from) {
+  struct blkio *const io = b->q->io;
+  if (io->direct || !blkio_cold(io)) return false;
+  for (uint32_t i = from; i < b->nr; i++)
+    env_advise(io->env, b->reads[i].fd, b->reads[i].off, b->reads[i].len, ENV_WILL_NEED);
+  return b->advised = true;
 }
 
 void blkio_batch_begin(struct blkio_batch *b, struct blkio_queue *q, struct blkio_read *reads, blkio_done_fn done,
@@ -517,6 +527,7 @@ void blkio_batch_begin(struct blkio_batch *b, struct blkio_queue *q, struct blki
   b->lane = NULL;
   b->reads = reads;
   b->nr = b->next = b->left = 0;
+  b->advised = false;
   b->done = done;
   b->arg = arg;
   b->first.status = REMIXDB_OK;
@@ -531,8 +542,8 @@ void blkio_batch_add(struct blkio_batch *b, uint32_t nr) {
   assert(b->next <= b->nr);
   b->nr += nr;
   b->left += nr;
-  if (!b->lane && !(b->lane = queue_lane(b->q))) {
-    batch_plain(b);
+  if (b->advised || (!b->lane && !(b->lane = queue_lane(b->q)))) {
+    if (!batch_advise(b, b->nr - nr)) batch_plain(b);
     return;
   }
   // as long as reads end and make room for others
@@ -544,6 +555,7 @@ void blkio_batch_add(struct blkio_batch *b, uint32_t nr) {
 }
 
 enum remixdb_status blkio_batch_end(struct blkio_batch *b) {
+  if (b->advised) batch_plain(b);
   if (b->lane) {
     batch_drive(b, false);  // what comes from memory has ended by now
     const uint64_t began = b->left ? time_ns() : 0;

@@ -23,8 +23,10 @@
 //   B2  An idle lane has nothing queued and nothing in flight. The kernel owns a read's buffer until its completion is
 //       taken, so a batch gives its lane back after the last completion.
 //   B3  The pool has at most `lanes_max` lanes. A batch that finds no idle lane makes one.
-//   B4  Nobody waits for a lane. A batch without a lane reads one by one, in its own thread, with plain calls. That is
-//       slower, and depends on no other thread. So a batch may stay open for long, even between calls of the user.
+//   B4  Nobody waits for a lane. A batch without a lane reads one by one, in its own thread, with plain calls, and
+//       depends on no other thread. So a batch may stay open for long, even between calls of the user. If reads come
+//       from the disk, and through the page cache, such a batch first tells the system of all of them, and reads at
+//       its end: the disk then works on all at once.
 //   B5  A lane whose ring was refused, or has failed, never returns to the pool. BLKIO_RETRY_NS pass before the next
 //       ring is tried. `trouble` hears of the store's first such failure only.
 //   B6  A single read (blkio_read_one, or a batch of one) takes no lane.
@@ -61,6 +63,7 @@ struct blkio {
   int refused;           // errno of the refused io_uring; 0: it was chosen, or not wanted
   uint32_t lanes_max;
   struct blkio_queue shared;
+  bool direct;       // readers' files bypass the page cache; set after blkio_init
   uint64_t disk_ns;  // a wait of this length for at most 16 KiB comes from the disk; BLKIO_DISK_NS, except in tests
   void (*trouble)(void *arg, int errnum);  // NULL: nobody wants to know
   void *trouble_arg;
@@ -127,6 +130,7 @@ struct blkio_batch {  // the caller's memory
   // private below
   uint32_t next;  // the first that is not started
   uint32_t left;  // how many have not ended
+  bool advised;   // without a lane: the system was told of them, and the end reads them
   blkio_done_fn done;
   void *arg;
   struct err_saved first;

@@ -491,7 +491,7 @@ void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
     anchors_find_many(wants, n, found);
     for (uint32_t i = 0; i < n; i++) {
       struct remix_probe *const w = &p[which[from + i]];
-      w->search = false;
+      w->search = w->several = false;
       w->set = 0;
       w->seg = w->x->nr_segs ? seg_at(w->x->index, found[i]) : NULL;
     }
@@ -511,6 +511,7 @@ void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
     const struct remix_index *const ix = w->x->index;
     if (likely(w->x->tags)) {
       w->set = set32_eq8(s, 0xFF, remix_tag(w->hash)) & seg_live(ix, s);
+      w->several = w->set & (w->set - 1);
       if (unlikely(ix->young) && w->set) w->set = only_candidate(ix, s, w->key, w->set);
     } else if (unlikely(seg_far(ix, s))) {
       w->search = true;
@@ -522,7 +523,9 @@ void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
 
 bool remix_probe_fits(const struct remix_probe *p) {
   const struct remix_index *const ix = p->x->index;
-  return !p->x->tags || entry_fits(ix, p->seg, p->key, p->entry);
+  if (!p->x->tags) return true;
+  if (unlikely(p->several)) return only_candidate(ix, p->seg, p->key, 1u << p->entry) != 0;
+  return entry_fits(ix, p->seg, p->key, p->entry);
 }
 
 void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr) {

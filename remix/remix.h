@@ -82,7 +82,8 @@ struct remix_probe {
   uint32_t set;     // out: entries that can be the key and have not been taken yet; empty with search
   struct sst *sst;  // out: the place of the entry taken last
   sst_pos pos;
-  const uint8_t *seg;  // private, as are the next
+  bool several;  // private, as are the next: the segment has several entries with the key's tag
+  const uint8_t *seg;
   uint32_t at, entry;
 };
 // Finds the candidates of the nr probes p[which[0]], p[which[1]], ... Reads no block.
@@ -91,7 +92,7 @@ void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr);
 // cache's slot of its block.
 void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr);
 // Whether the segment leaves it possible that the candidate taken last is the key. Ask before reading its block from
-// disk.
+// disk. Among several candidates only one is possible.
 bool remix_probe_fits(const struct remix_probe *p);
 
 // ---- walking all entries in order, all versions, without holds: for compaction and building

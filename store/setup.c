@@ -102,6 +102,7 @@ enum remixdb_status setup_services(struct xdb *x) {
   enum remixdb_status s = blkio_parse(io && *io ? io : x->opts.io, &kind);
   if (s != REMIXDB_OK) return s;
   blkio_init(&x->io, x->env, kind);
+  x->io.direct = x->opts.direct_io;
   const uint64_t limit = process_descriptors();
   blkio_pool(&x->io, limit, ring_trouble, x);
   if ((s = fdpool_create(x->env, table_files(x, limit), &x->fds)) != REMIXDB_OK) return s;

@@ -123,6 +123,13 @@ struct simdisk {
   bool no_allocate;
   void (*on_change)(void *arg);
   void *on_change_arg;
+  // A slow disk: when each page that was asked for is there. Open addressing; key 0 is empty.
+  bool slow;
+  uint64_t clock;
+  struct {
+    uint64_t key, ready;
+  } * cached;
+  size_t nr_cached, cap_cached;
 };
 
 // ---- bytes
@@ -533,6 +540,47 @@ static int sim_close(struct env *e, int fd) {
   return sim_leave(d, rc);
 }
 
+// When the page is there; asks for it if nobody has.
+static uint64_t slow_page(struct simdisk *d, const struct sim_node *n, uint64_t page) {
+  const uint64_t key = ((uint64_t)n->id << 32 | page) + 1;
+  if (2 * (d->nr_cached + 1) > d->cap_cached) {
+    const size_t cap = d->cap_cached, more = cap ? 2 * cap : 1024;
+    void *const old = d->cached;
+    d->cached = sim_alloc(more * sizeof(d->cached[0]));
+    memset(d->cached, 0, more * sizeof(d->cached[0]));
+    d->cap_cached = more;
+    d->nr_cached = 0;
+    for (size_t i = 0; i < cap; i++) {
+      const uint64_t *const it = (const uint64_t *)old + 2 * i;
+      if (it[0] == 0) continue;
+      size_t at = hash64(&it[0], sizeof(it[0])) & (more - 1);
+      while (d->cached[at].key) at = (at + 1) & (more - 1);
+      d->cached[at].key = it[0];
+      d->cached[at].ready = it[1];
+      d->nr_cached++;
+    }
+    free(old);
+  }
+  size_t at = hash64(&key, sizeof(key)) & (d->cap_cached - 1);
+  while (d->cached[at].key && d->cached[at].key != key) at = (at + 1) & (d->cap_cached - 1);
+  if (!d->cached[at].key) {
+    d->cached[at].key = key;
+    d->cached[at].ready = d->clock + 1;
+    d->nr_cached++;
+  }
+  return d->cached[at].ready;
+}
+
+// Asks for the pages of [off, off + len), and returns when all of them are there.
+static uint64_t slow_pages(struct simdisk *d, const struct sim_node *n, uint64_t off, uint64_t len) {
+  uint64_t ready = d->clock;
+  for (uint64_t page = off / 4096; len && page <= (off + len - 1) / 4096; page++) {
+    const uint64_t at = slow_page(d, n, page);
+    if (at > ready) ready = at;
+  }
+  return ready;
+}
+
 static ssize_t sim_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
   struct simdisk *const d = sim_enter(e);
   const struct sim_fd *const f = sim_fd(d, fd);
@@ -544,6 +592,7 @@ static ssize_t sim_pread(struct env *e, int fd, void *buf, size_t len, uint64_t 
   if (rc == -SIMDISK_SHORT) len -= len / 2;
   if (len > 1 && sim_now_and_then(d, 4)) len = 1 + (size_t)(rng_next(&d->short_io) % (len - 1));
   const size_t n = bytes_read(&f->node->cur, off, buf, len);
+  if (d->slow) d->clock = slow_pages(d, f->node, off, n);
   (void)sim_leave(d, 0);
   return (ssize_t)n;
 }
@@ -789,8 +838,11 @@ static int sim_write_out(struct env *e, int fd, uint64_t off, uint64_t len) {
 }
 
 static int sim_advise(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice) {
-  (void)e, (void)fd, (void)off, (void)len, (void)advice;
-  return 0;
+  struct simdisk *const d = sim_enter(e);
+  const struct sim_fd *const f = sim_fd(d, fd);
+  if (!f) return sim_leave(d, -EBADF);
+  if (d->slow && advice == ENV_WILL_NEED) (void)slow_pages(d, f->node, off, len);
+  return sim_leave(d, 0);
 }
 
 static const struct env_ops sim_ops = {
@@ -841,6 +893,7 @@ void simdisk_destroy(struct simdisk *d) {
     free(h->dir.path);
     free(h);
   }
+  free(d->cached);
   free(d->renames);
   free(d->fds);
   (void)pthread_mutex_destroy(&d->mu);
@@ -891,6 +944,22 @@ static struct sim_node *node_crash(struct simdisk *to, const struct sim_node *n,
   if (fate == SIM_PREFIX && up_to < n->nr_changes) bytes_tear(&c->kept, &n->changes[up_to], &rng);
   bytes_copy(&c->cur, &c->kept);
   return c;
+}
+
+void simdisk_slow(struct simdisk *d, bool on) {
+  (void)pthread_mutex_lock(&d->mu);
+  d->slow = on;
+  d->clock = d->nr_cached = d->cap_cached = 0;
+  free(d->cached);
+  d->cached = NULL;
+  (void)pthread_mutex_unlock(&d->mu);
+}
+
+uint64_t simdisk_waits(struct simdisk *d) {
+  (void)pthread_mutex_lock(&d->mu);
+  const uint64_t waits = d->clock;
+  (void)pthread_mutex_unlock(&d->mu);
+  return waits;
 }
 
 void simdisk_on_change(struct simdisk *d, void (*fn)(void *arg), void *arg) {

@@ -48,6 +48,13 @@ void simdisk_on_change(struct simdisk *d, void (*fn)(void *arg), void *arg);
 // that of a symbolic link does.
 void simdisk_special(struct simdisk *d, const char *path, int errnum);
 
+// Reads take time from now on, on a clock that nothing else moves: what is not in the page cache is there one unit
+// after a read or an advice (ENV_WILL_NEED) asks for it, and a read waits until all that it reads is there. The page
+// cache begins empty. false: reads take no time.
+void simdisk_slow(struct simdisk *d, bool on);
+// The clock: how many times readers have waited, one wait after the other.
+uint64_t simdisk_waits(struct simdisk *d);
+
 enum simdisk_call {
   SIMDISK_OPEN,
   SIMDISK_READ,

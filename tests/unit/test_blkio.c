@@ -1088,7 +1088,50 @@ static void test_handed_on(void **state) {
   }
 }
 
+// Where reads come from the disk, a batch without a lane is read at its end, in one trip; not under direct I/O.
+static void test_cold(void **state) {
+  (void)state;
+  static struct opened one;
+  uint64_t rng = 9;
+  fake_reset(true);
+  for (uint32_t direct = 0; direct < 2; direct++) {
+    struct blkio b;
+    atomic_store(&blkio_test_cold, 2);
+    blkio_init(&b, &fake, BLKIO_SYNC);
+    atomic_store(&blkio_test_cold, 1);
+    b.direct = direct;
+    const uint32_t before = atomic_load(&fake_reads);
+    opened_add(&one, &b, &rng);
+    assert_int_equal(atomic_load(&fake_reads), before + (direct ? 4 : 0));
+    opened_end(&one);
+    assert_int_equal(atomic_load(&fake_reads), before + 4);
+    assert_int_equal(atomic_load(&b.nr_trips), direct ? 4 : 1);
+    blkio_fini(&b);
+  }
+}
+
+// A few reads that take long make it cold; many that do not make it warm again.
+static void test_cold_learned(void **state) {
+  (void)state;
+  struct blkio b;
+  uint8_t buf[4096];
+  fake_reset(true);
+  blkio_init(&b, &fake, BLKIO_SYNC);
+  for (uint32_t i = 0; i < 100; i++) OK(blkio_read_one(&b, data_fd, data_path, buf, sizeof(buf), 0));
+  assert_false(blkio_cold(&b));
+  b.disk_ns = 0;
+  for (uint32_t i = 0; i < 8; i++) OK(blkio_read_one(&b, data_fd, data_path, buf, sizeof(buf), 0));
+  assert_true(blkio_cold(&b));
+  b.disk_ns = UINT64_MAX;
+  for (uint32_t i = 0; i < 16; i++) OK(blkio_read_one(&b, data_fd, data_path, buf, sizeof(buf), 0));
+  assert_true(blkio_cold(&b));  // one in a few dozen is enough to care
+  for (uint32_t i = 0; i < 300; i++) OK(blkio_read_one(&b, data_fd, data_path, buf, sizeof(buf), 0));
+  assert_false(blkio_cold(&b));
+  blkio_fini(&b);
+}
+
 int main(void) {
+  atomic_store(&blkio_test_cold, 1);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup(test_parse, reset),        cmocka_unit_test_setup(test_fallback, reset),
       cmocka_unit_test_setup(test_read_batch, reset),   cmocka_unit_test_setup(test_read_parts, reset),

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How often calls of the store wait for a slow disk, one wait after the other, when nothing is cached. The disk is
+// simulated, and its clock counts the waits. tests/unit/test_gather.c counts bytes, and knows every shape of a
+// partition.
+#include "tests/lib/check.h"
+
+#include <stdio.h>
+
+#include "tests/lib/simdisk.h"
+#include "tests/lib/store.h"
+#include "tests/lib/temp.h"
+#include "blkio.h"
+#include "xdb.h"
+
+#define KEYS 12000u
+#define LENGTH 50u
+#define TRIES 60u
+#define MANY 64u
+
+struct trips {
+  struct simdisk *disk;
+  struct xdb *x;
+  struct xdb_ref *ref;
+  uint64_t rng;
+  uint64_t from;  // the clock when the operation began
+};
+
+// Key number i of the store, with a suffix that no key has.
+static uint32_t key_of(uint32_t i, char buf[24], bool absent) {
+  return (uint32_t)snprintf(buf, 24, "%08u%s", i * 7u, absent ? "x" : "");
+}
+
+static void open_slow(struct trips *t, uint32_t cache_mb) {
+  struct remixdb_opts o = small_opts(0);
+  o.cache_mb = cache_mb;
+  o.memtable_mb = 64;
+  atomic_store(&blkio_test_cold, 2);
+  OK(xdb_open("/store", &o, simdisk_env(t->disk), &t->x));
+  CHECK(t->ref = remixdb_ref(t->x));
+}
+
+static void close_slow(struct trips *t) {
+  remixdb_unref(t->ref);
+  remixdb_close(t->x);
+  atomic_store(&blkio_test_cold, 0);
+}
+
+// A store of overlapping runs: it was filled in random order, in many small memtables.
+static void trips_make(struct trips *t, bool young) {
+  static uint8_t value[800];
+  static uint32_t order[KEYS];
+  check_seed = check_seed_or(1);
+  *t = (struct trips){.rng = check_seed, .disk = simdisk_create()};
+  struct remixdb_opts o = small_opts(0);
+  o.memtable_mb = 64;
+  OK(xdb_open("/store", &o, simdisk_env(t->disk), &t->x));
+  shrink(t->x, 512 << 10, 700);
+  t->x->compact.young_from = young ? 2 : UINT32_MAX;
+  CHECK(t->ref = remixdb_ref(t->x));
+  for (uint32_t i = 0; i < KEYS; i++) order[i] = i;
+  for (uint32_t i = KEYS; i > 1; i--) {
+    const uint32_t j = (uint32_t)(rng_next(&t->rng) % i), k = order[i - 1];
+    order[i - 1] = order[j];
+    order[j] = k;
+  }
+  for (uint32_t i = 0; i < KEYS; i++) {
+    char key[24];
+    const uint32_t len = key_of(order[i], key, false);
+    CHECK(remixdb_put(t->ref, key, len, value, 200 + (uint32_t)(rng_next(&t->rng) % 400)));
+  }
+  CHECK(remixdb_flush(t->ref));
+  close_slow(t);
+}
+
+static void trips_free(struct trips *t) {
+  close_slow(t);
+  simdisk_destroy(t->disk);
+}
+
+static uint32_t any(struct trips *t) { return 100 + (uint32_t)(rng_next(&t->rng) % (KEYS - 200)); }
+
+// Empties the page cache and begins to count.
+static void begin(struct trips *t) { simdisk_slow(t->disk, true); }
+static uint64_t waits(const struct trips *t) { return simdisk_waits(t->disk); }
+
+static uint64_t gets(struct trips *t, bool absent) {
+  static uint8_t value[800];
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < TRIES; i++) {
+    char key[24];
+    uint32_t vlen;
+    const uint32_t len = key_of(any(t), key, absent);
+    begin(t);
+    CHECK(remixdb_get(t->ref, key, len, value, &vlen) == !absent);
+    sum += waits(t);
+  }
+  return sum;
+}
+
+static void check_at(struct xdb_iter *it, uint32_t i) {
+  char key[24];
+  uint32_t klen, vlen;
+  const uint32_t len = key_of(i, key, false);
+  const void *const k = remixdb_iter_key(it, &klen);
+  CHECK(k && klen == len && memcmp(k, key, len) == 0 && remixdb_iter_value(it, &vlen));
+}
+
+static uint64_t seeks(struct trips *t, bool absent) {
+  struct xdb_iter *const it = remixdb_iter_create(t->ref);
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < TRIES; i++) {
+    char key[24];
+    const uint32_t at = any(t), len = key_of(at, key, absent);
+    begin(t);
+    remixdb_iter_seek(it, key, len);
+    check_at(it, at + absent);
+    sum += waits(t);
+  }
+  remixdb_iter_destroy(it);
+  return sum;
+}
+
+// A new iterator for each scan, as many programs have it.
+static uint64_t scans(struct trips *t, bool back, uint32_t expect) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i <= TRIES; i++) {
+    char key[24];
+    const uint32_t len = key_of(any(t), key, false);
+    uint32_t at = (uint32_t)strtoul(key, NULL, 10) / 7;
+    struct remixdb_iter_opts o;
+    remixdb_iter_opts_init(&o, sizeof(o));
+    o.expect = expect;
+    struct xdb_iter *const it = remixdb_iter_create_opts(t->ref, &o);
+    CHECK(it);
+    begin(t);
+    if (back) remixdb_iter_seek_for_prev(it, key, len);
+    else remixdb_iter_seek(it, key, len);
+    check_at(it, at);
+    for (uint32_t n = 0; n < LENGTH; n++) {
+      if (back) remixdb_iter_prev(it);
+      else remixdb_iter_skip1(it);
+      check_at(it, back ? --at : ++at);
+    }
+    if (i > 0) sum += waits(t);  // the ref learns from the first one
+    remixdb_iter_destroy(it);
+  }
+  return sum;
+}
+
+static uint64_t many(struct trips *t) {
+  static char keys[MANY][24];
+  static uint8_t values[MANY][800];
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < TRIES; i++) {
+    struct remixdb_slice slices[MANY];
+    struct remixdb_buf bufs[MANY];
+    bool found[MANY];
+    for (uint32_t k = 0; k < MANY; k++) {
+      slices[k] = (struct remixdb_slice){keys[k], key_of(any(t), keys[k], false)};
+      bufs[k] = (struct remixdb_buf){values[k], sizeof(values[k]), 0};
+    }
+    begin(t);
+    CHECK(remixdb_multi_get(t->ref, MANY, slices, bufs, found) == MANY);
+    sum += waits(t);
+  }
+  return sum;
+}
+
+static void told(const char *what, uint64_t sum) {
+  if (getenv("VERBOSE")) print_message("  %-20s %.2f waits\n", what, (double)sum / TRIES);
+}
+
+// At most so many hundredths of a wait for each of TRIES operations.
+#define AT_MOST(call, hundredths)                      \
+  do {                                                 \
+    const uint64_t sum_ = (call);                      \
+    told(#call, sum_);                                 \
+    CHECK(sum_ * 100 <= (uint64_t)(hundredths)*TRIES); \
+  } while (0)
+
+static void test_waits(void **state) {
+  (void)state;
+  for (uint32_t young = 0; young < 2; young++) {
+    struct trips t;
+    trips_make(&t, young);
+    for (uint32_t cache = 0; cache < 2; cache++) {
+      open_slow(&t, cache);
+      if (getenv("VERBOSE")) print_message("young %u cache %u MiB\n", young, cache);
+      AT_MOST(gets(&t, false), 105);
+      AT_MOST(gets(&t, true), young ? 15 : 10);
+      AT_MOST(seeks(&t, false), 105);
+      AT_MOST(seeks(&t, true), 130);
+      AT_MOST(scans(&t, false, 0), 225);
+      AT_MOST(scans(&t, true, 0), 225);
+      AT_MOST(scans(&t, false, LENGTH), 125);
+      AT_MOST(scans(&t, true, LENGTH), 125);
+      AT_MOST(many(&t), young ? 150 : 105);
+      close_slow(&t);
+    }
+    open_slow(&t, 1);
+    trips_free(&t);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_waits),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
