@@ -50,8 +50,7 @@ struct sst {
   const struct sst_ctx *ctx;
   uint64_t number;  // in the file's name
   char *path;
-  struct fdpool_file file;   // for reads at random
-  struct fdpool_file scans;  // the same file, for long scans: advised for sequential reads
+  struct fdpool_file file;  // for reads at random
   struct cache_table cache;
   uint32_t nr_pages;     // pages of data blocks
   uint32_t last, least;  // the last block; the smallest number of records of a block before it
@@ -67,7 +66,8 @@ struct sst {
   uint64_t ckb_off, ckb_len;      // the compressed-keys block; ckb_len 0: none
   struct kref min, max;           // smallest and largest key, in one allocation of the table's
   _Atomic uint32_t refs;
-  _Atomic bool obsolete;  // the last reference removes the file
+  _Atomic bool obsolete;     // the last reference removes the file
+  struct fdpool_file scans;  // the same file, for long scans: advised for sequential reads
 };
 
 typedef uint32_t sst_pos;  // block number << 8 | index of the record

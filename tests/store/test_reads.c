@@ -6,9 +6,10 @@
 
 #define FDS 1024
 #define NUMBERS 256u    // of files
-#define PAGES 4096u     // of a file
-#define RECORDS 30000u  // in all runs together
+#define PAGES 8192u     // of a file
+#define RECORDS 50000u  // in all runs together; the metadata of one run has more than a page
 #define VALUE 400u
+#define BATCH 1500u  // records: windows of the log end within their frames
 
 // ---- files that count
 
@@ -105,17 +106,23 @@ static struct xdb *reads_open(const struct remixdb_opts *o) {
   return x;
 }
 
-// Puts every runs-th record, from `from` on.
-static void put_some(struct xdb *x, uint32_t from, uint32_t runs) {
+// Puts every step-th record, from `from` on, in batches: each is one frame of the log.
+static void put_some(struct xdb *x, uint32_t from, uint32_t step) {
   struct xdb_ref *r = NULL;
+  struct xdb_batch *b = NULL;
   static uint8_t value[VALUE];
   OK(xdb_ref(x, &r));
-  for (uint32_t i = from; i < RECORDS; i += runs) {
+  OK(batch_create(&b));
+  for (uint32_t i = from; i < RECORDS; i += step) {
     char key[17];
     (void)snprintf(key, sizeof(key), "%016u", i);
     memset(value, (int)i, sizeof(value));
-    OK(xdb_put(r, kref((const uint8_t *)key, 16), value, VALUE, false));
+    OK(batch_add(b, kref((const uint8_t *)key, 16), value, VALUE, false));
+    if (b->nr < BATCH && i + step < RECORDS) continue;
+    OK(xdb_write(r, b));
+    batch_clear(b);
   }
+  batch_destroy(b);
   xdb_unref(r);
 }
 
