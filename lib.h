@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The basics: memory, locks, threads, time, bits, hashing. Knows nothing of a store.
+// The basics: memory, locks, threads, time, bits, hashing. Nothing here depends on a store.
 #ifndef LIB_H
 #define LIB_H
 
@@ -17,8 +17,8 @@
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
-// Prefetches the cache line of an address: for reading, for writing, or into the second-level cache. Any address is
-// allowed. gcc drops calls of functions that only prefetch, so an empty asm gives them an effect.
+// Prefetch the cache line of an address: for reading, for writing, or into the second-level cache. Any address is
+// allowed. gcc removes calls of functions that only prefetch. An empty asm in the function prevents that.
 #if defined(__GNUC__) && !defined(__clang__)
 #define PREFETCH_STAYS() __asm__ volatile("")
 #else
@@ -56,74 +56,80 @@ static inline void prefetch_far(const void *p) {
 #define LIB_MSAN LIB_FEATURE(memory_sanitizer)
 #define LIB_SANITIZED (LIB_ASAN || LIB_TSAN || LIB_MSAN)
 
-// ---- memory. Each call returns NULL and sets the thread's message when memory is missing. mem_free frees all of it.
+// ---- memory. If memory is missing, each call returns NULL and sets the thread's message. mem_free frees what these
+// calls return.
 void *mem_alloc(size_t size);
 void *mem_calloc(size_t nr, size_t size);            // zeroed
 void *mem_realloc(void *p, size_t size);             // p stays valid on failure
 void *mem_alloc_aligned(size_t align, size_t size);  // align: a power of two
 void mem_free(void *p);
-// For tests: when set, it is called before every allocation, also by mem_map; false makes the allocation fail.
+// For tests: if a test sets this function, every allocation calls it first, those of mem_map too. If the function
+// returns false, the allocation fails.
 extern bool (*_Atomic mem_fault)(size_t size);
 
-// Maps zeroed pages. Uses pages of 1 GB or 2 MB where they waste at most 1/8 and the system has them, else the system's
-// own, with transparent huge pages asked for. Fails with REMIXDB_NOMEM.
+// Maps zeroed pages. If the system has free pages of 1 GB or 2 MB, and they waste at most 1/8, the call uses these.
+// Else it uses the system's usual pages and asks for transparent huge pages. Fails with REMIXDB_NOMEM.
 struct mem_map {
   uint8_t *ptr;
-  size_t size;  // bytes mapped, at least what was asked
-  size_t page;  // size of its pages
+  size_t size;  // bytes mapped: at least the size asked for
+  size_t page;  // bytes of a page of the mapping; 0: memory of the heap
 };
 MUST_CHECK enum remixdb_status mem_map(size_t size, struct mem_map *out);
-// Memory for a table of any size that is read at random: a mapping from 1 MB on, else memory of the heap (page is 0),
-// aligned to a cache line. It may not be zeroed. Fails with REMIXDB_NOMEM.
+// Allocates memory for an array that is read at random. From 1 MB on the memory is a mapping. Smaller memory is from
+// the heap, aligned to a cache line, and not zeroed. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status mem_map_table(size_t size, struct mem_map *out);
-void mem_unmap(struct mem_map *m);  // frees either; m->ptr may be NULL
+void mem_unmap(struct mem_map *m);  // frees the memory of both calls; m->ptr may be NULL
 
-// ---- arena: many small allocations that are freed together, by arena_fini. Any number of threads may allocate at the
-// same time: an allocation is one atomic add, and takes a lock only when a chunk ends.
+// ---- arena: many small allocations that arena_fini frees together. Any number of threads may allocate at the same
+// time. A small allocation is one atomic add. It takes a lock only if the arena needs a new chunk: at the first
+// allocation, and when a chunk is used up. A large allocation always takes the lock.
 struct arena_chunk;
 struct arena_pool;
 struct arena {
-  _Atomic(struct arena_chunk *) chunk;  // the one being cut; published with release once its header is written
-  _Atomic size_t large_used;            // bytes handed out in chunks of their own (relaxed)
-  struct arena_chunk *large;            // those chunks; under the lock
-  size_t chunk_size;                    // bytes of each normal chunk
-  struct arena_pool *pool;              // gives normal chunks; NULL: the system does
-  pthread_mutex_t lock;                 // guards the taking of a chunk
+  _Atomic(struct arena_chunk *)
+      chunk;  // the chunk that allocations are cut from; published with release after its header is written
+  _Atomic size_t large_used;  // bytes handed out in separate chunks (relaxed)
+  struct arena_chunk *large;  // the separate chunks; guarded by the lock
+  size_t chunk_size;          // bytes of each normal chunk
+  struct arena_pool *pool;    // normal chunks come from this pool; NULL: from the system
+  pthread_mutex_t lock;       // held while a thread adds a chunk
 };
-// chunk_size: bytes, a power of two >= 64 KB. pool: NULL, or one with the same chunk size that outlives the arena.
-// Takes no memory before the first allocation.
+// chunk_size: bytes, a power of two >= 64 KB. pool: NULL, or a pool with the same chunk size that outlives the arena.
+// The arena takes no memory before its first allocation.
 void arena_init(struct arena *a, size_t chunk_size, struct arena_pool *pool);
 void arena_fini(struct arena *a);
-// size > 0. The memory is aligned to 8 bytes and not zeroed. A large size gets a chunk of its own. NULL: REMIXDB_NOMEM.
+// Allocates size > 0 bytes, aligned to 8 bytes and not zeroed. A size above 1/4 of a chunk gets a separate chunk.
+// Returns NULL on failure (REMIXDB_NOMEM).
 void *arena_alloc(struct arena *a, size_t size);
-// Returns the bytes handed out, with alignment and the unused tails of ended chunks (each less than 1/4 of a chunk).
-// Never goes down. Any thread, also while others allocate.
+// Returns the bytes handed out. The number includes alignment and the unused tails of used-up chunks (each less than
+// 1/4 of a chunk). It never decreases. Any thread, also while others allocate.
 size_t arena_used(const struct arena *a);
-size_t arena_used_small(const struct arena *a);  // the same without chunks of their own
-// Bytes between two allocations: the address sanitizer sees a write behind the first of them.
+size_t arena_used_small(const struct arena *a);  // the same without the separate chunks
+// Bytes between two allocations. With them the address sanitizer sees a write past the end of an allocation.
 #define ARENA_GAP (LIB_ASAN ? 8u : 0u)
 
-// Keeps the chunks of ended arenas for the next ones. The system zeroes each new page, which costs more than all that
-// an arena does with it. Any thread.
+// A pool keeps the chunks of ended arenas for later arenas. New pages from the system are expensive, because the system
+// zeroes them: that takes longer than all work of the arena on them. Any thread.
 struct arena_pool {
   pthread_mutex_t lock;  // guards all below
   struct arena_chunk *chunks;
   size_t chunk_size;
   size_t held, limit;  // bytes
-  bool spilled;  // chunks went back to the system because the pool was full, and it has not run empty since: it needs
-                 // no more
+  bool spilled;  // true: chunks went back to the system because the pool was full, and the pool has not been empty
+                 // since then. So the pool needs no more chunks
 };
 void arena_pool_init(struct arena_pool *p, size_t chunk_size, size_t limit);
 void arena_pool_fini(struct arena_pool *p);
 size_t arena_pool_held(struct arena_pool *p);  // bytes
-// Tells whether the pool has less than `enough` bytes, may hold one chunk more, and has not spilled.
+// Tells whether the pool has less than `enough` bytes, has room for one more chunk, and has not spilled.
 bool arena_pool_short(struct arena_pool *p, size_t enough);
-// If the pool is short and there is memory, adds a chunk and touches its pages, so that the system gives them now.
-// Returns whether it did. Failing is harmless: an arena that needs a chunk asks the system.
+// If arena_pool_short and if there is memory, adds a chunk. Writes to the chunk's pages, so that the system allocates
+// and zeroes them now. Returns whether it added a chunk. A failure is harmless: an arena that needs a chunk then takes
+// it from the system.
 bool arena_pool_fill(struct arena_pool *p, size_t enough);
 
-// ---- a lock of 4 bytes for short critical sections. It spins a little, then sleeps: in the kernel on Linux (futex),
-// elsewhere by yielding and napping. Zero is unlocked. Not recursive, not fair.
+// ---- a lock of 4 bytes for short critical sections. A thread that waits spins a little, then sleeps: in the kernel on
+// Linux (futex), elsewhere by yielding and short naps. Zero is unlocked. The lock is not recursive and not fair.
 struct lib_lock {
   _Atomic uint32_t word;  // 0: free; 1: held; 2: held, and a thread may sleep
 };
@@ -143,8 +149,8 @@ static inline void lib_unlock(struct lib_lock *l) {
 // Starts fn(arg) with all signals blocked. The system shows at most 15 characters of name. Fails with REMIXDB_NOMEM or
 // REMIXDB_IO.
 MUST_CHECK enum remixdb_status thread_start(pthread_t *out, void *(*fn)(void *), void *arg, const char *name);
-// For tests: when set, it is called before every start; false makes the start fail as if the system had no threads
-// left.
+// For tests: if a test sets this function, every start calls it first. If the function returns false, the start fails
+// as if the system had no threads left.
 extern bool (*_Atomic thread_fault)(void);
 // Writes the processors that this process may run on, ascending, at most cap of them. Returns how many there are, at
 // least 1.
@@ -157,15 +163,16 @@ uint64_t process_descriptors(void);
 MUST_CHECK enum remixdb_status thread_parse_cores(const char *list, uint32_t *cores_out, uint32_t cap,
                                                   uint32_t *nr_out);
 void thread_join(pthread_t t);
-// A condition variable on the monotonic clock. cond_wait_ns waits at most ns and returns false when the time is over.
+// Condition variables on the monotonic clock. cond_wait_ns waits at most ns nanoseconds. It returns false if this time
+// has passed.
 void cond_init(pthread_cond_t *c);
 void cond_wait(pthread_cond_t *c, pthread_mutex_t *m);
 bool cond_wait_ns(pthread_cond_t *c, pthread_mutex_t *m, uint64_t ns);
 
 // A cancelled thread (pthread_cancel) must not end inside the library, where it may hold locks. CANCEL_LATER, as the
 // first declaration of a block, delays a deferred cancellation until the block ends. It stands around every
-// cancellation point and every call of a user's function, and nowhere else: other calls pay nothing. The waits above
-// have it, and the library uses no others.
+// cancellation point and every call of a user's function, and nowhere else, so that other calls pay nothing. The
+// library waits only in thread_join, cond_wait, cond_wait_ns and time_sleep_ns. These four contain CANCEL_LATER.
 static inline int cancel_off(void) {
   int before;
   (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
@@ -210,7 +217,7 @@ static inline void copy_chunk(uint8_t *to, const uint8_t *from) {
   memcpy(&c, from, 16);
   memcpy(to, &c, 16);
 }
-// memcpy without a call, for at most COPY_SMALL bytes. Copies from both ends, and the two copies may overlap.
+// memcpy without a call, for at most COPY_SMALL bytes. Copies from both ends; the two copies may overlap.
 #define COPY_SMALL 128u
 static inline void copy_small(void *to_ptr, const void *from_ptr, size_t n) {
   uint8_t *const to = to_ptr;
@@ -249,10 +256,10 @@ static inline void copy_small(void *to_ptr, const void *from_ptr, size_t n) {
 // ---- hashing: XXH3 of libxxhash
 uint64_t hash64(const void *p, size_t len);
 uint64_t hash64_seed(const void *p, size_t len, uint64_t seed);
-// Returns a new seed for hashes in memory. It is random, so nobody can choose keys that collide. If the system gives no
-// random numbers, the clock and an address serve as the seed. Any thread.
+// Returns a new seed for hashes in memory. The seed is random, so nobody can choose keys that collide. If the system
+// gives no random numbers, the seed is made from the clock and an address. Any thread.
 uint64_t random_seed(void);
-// For tests: when set, it gives the seeds.
+// For tests: if a test sets this function, it returns the seeds.
 extern uint64_t (*_Atomic random_seed_source)(void);
 // hash64_seed for processors with AVX2 (base/hash_avx2.c). Only hash64_seed calls it.
 #if defined(__x86_64__)

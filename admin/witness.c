@@ -6,8 +6,9 @@
 #include "table/format.h"
 #include "view/current.h"
 
-// Reads the first 8 bytes of a file, or the last. *size_out: its size; 0: the file is gone since it was listed; 1: it
-// is a directory. Nothing was read if the size is below 8.
+// Reads the first 8 bytes of a file, or the last 8 bytes. *size_out: the file's size. It is also 0 if the file has been
+// removed or truncated since it was listed, and also 1 for a directory. If *size_out is below 8, the call has read
+// nothing.
 static enum remixdb_status peek(const struct env_dir *dir, const char *name, bool last, uint8_t bytes[8],
                                 uint64_t *size_out) {
   struct env_stat st;
@@ -26,8 +27,8 @@ static enum remixdb_status peek(const struct env_dir *dir, const char *name, boo
   return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
 }
 
-// Tells whether this library, or a newer one, has written the file. Only the magic number counts: the rest may be
-// damaged.
+// Tells whether this library, or a newer one, has written the file. A mark counts if it is empty. For every other file
+// only the magic number counts, because the rest may be damaged.
 static enum remixdb_status is_ours(const struct env_dir *dir, const struct files_entry *e, bool *out) {
   uint8_t magic[8];
   uint64_t size;
@@ -47,8 +48,9 @@ static bool see_other(void *arg, const char *name) {
   return !*other;
 }
 
-// Tells whether LOCK exists and is empty, and all other files have a store's names and are empty, or begin with zeros
-// (allocated room). That is the rest of a destroyed store, or of a young one after a power cut.
+// Tells whether LOCK exists and is empty, and all other files have a store's names and are empty or begin with 8 zeros
+// (room that was allocated and not written). Such a directory is the rest of a destroyed store, or of a new store after
+// a power cut.
 static enum remixdb_status only_blank(const struct env_dir *dir, const struct files_entry *list, size_t nr, bool *out) {
   bool other = false;
   enum remixdb_status s = files_has_mark(dir, FILES_LOCK, out);
@@ -64,7 +66,8 @@ static enum remixdb_status only_blank(const struct env_dir *dir, const struct fi
   return s;
 }
 
-// The order in which witnesses are looked for. Rank 1 is for the directories of repairs.
+// Returns the rank of a kind of file. witness_find looks at ranks 0, 1, 2, ... in this order. Rank 1 has no files: it
+// stands for the directories of repairs.
 static uint32_t witness_rank(enum files_kind k) {
   return files_holds_data(k) ? 0 : k == FILES_IS_CURRENT ? 2 : files_is_mark(k) ? 3 : 4;
 }

@@ -8,15 +8,15 @@
 // for Comparison-Based Searching", 2017, and the S-tree of Slotin's "Algorithms for Modern Hardware"). A search reads
 // one node per level and takes no branch on its contents.
 //
-// Several strings may share a number. If they are more than ANCHORS_FEW, they get a tree of their own, over the bytes
-// that follow (the layers of Mao, Kohler, Morris: "Cache Craftiness for Fast Multicore Key-Value Storage", EuroSys
-// 2012). A search goes down one tree per 8-byte piece of the key, and compares whole strings only at the end, at most
+// Several strings may share a number. If they are more than ANCHORS_FEW, they get a separate tree, over the bytes that
+// follow (the layers of Mao, Kohler, Morris: "Cache Craftiness for Fast Multicore Key-Value Storage", EuroSys 2012). A
+// search goes down one tree per 8-byte piece of the key, and compares whole strings only at the end, at most
 // ANCHORS_FEW of them.
 //
-// Cells are a shortcut for large trees. A number's first bytes name its cell (the radix table of Kipf and others,
-// "RadixSpline", aiDM 2020, made of the ranks of bytes instead of bits). A cell is one cache line with about four
-// numbers, so most searches read one line. If more numbers fall into a cell than its line holds, the search scans all
-// numbers of the tree from there, or goes through the levels when they are many.
+// Cells are a shortcut for large trees. The first bytes of a number select its cell (the radix table of Kipf and
+// others, "RadixSpline", aiDM 2020, made of the ranks of bytes instead of bits). A cell is one cache line with about
+// four numbers, so most searches read one line. If more numbers fall into a cell than its line holds, the search scans
+// all numbers of the tree from there, or goes through the levels when they are many.
 #ifndef ANCHORS_H
 #define ANCHORS_H
 
@@ -29,11 +29,12 @@ struct anchors_cells;
 struct anchors_line;
 
 struct anchors {
-  const uint8_t *offs;  // nr + 1 times u32, little-endian: where each string begins in `bytes`, and where the last ends
+  const uint8_t
+      *offs;  // nr + 1 times u32, little-endian: where each string begins in `bytes`, and where the last string ends
   const uint8_t *bytes;
   uint32_t nr;
   // private below
-  const struct anchors_tree *trees;   // the first holds all strings but the empty one
+  const struct anchors_tree *trees;   // tree 0 holds all strings except the empty one
   const uint64_t *nodes;              // of all trees
   const uint32_t *refs;               // of trees in which strings share a number
   const struct anchors_cells *cells;  // of trees with cells
@@ -43,15 +44,16 @@ struct anchors {
   struct mem_map map;                 // memory of all the above
 };
 
-// The strings stay the caller's. They must not change while `a` lives. They ascend strictly, and the first one is
-// empty, so every key has a place. nr may be 0. REMIXDB_NOMEM: nothing is held.
+// Prepares the search. The caller owns the strings, which must not change while `a` lives. The strings ascend strictly,
+// and string 0 is empty, so every key has a place. nr may be 0. Fails with REMIXDB_NOMEM; `a` then holds no memory.
 MUST_CHECK enum remixdb_status anchors_init(struct anchors *a, const uint8_t *offs, const uint8_t *bytes, uint32_t nr);
 void anchors_fini(struct anchors *a);  // zeroed memory is allowed
 // Returns the number of the last string that is not greater than the key; 0 when there are no strings. Any thread.
 uint32_t anchors_find(const struct anchors *a, struct kref key);
-// Looks up many keys side by side: found_out[i] for wants[i], nr <= ANCHORS_MANY_MAX. Each key has strings of its own.
-// The searches go down level by level, and each prefetches its next node while the others go on (group prefetching:
-// Chen, Ailamaki, Gibbons, Mowry, "Improving Hash Join Performance through Prefetching", ICDE 2004).
+// Looks up many keys side by side: found_out[i] for wants[i], nr <= ANCHORS_MANY_MAX. Each key may be looked up in
+// other strings. The searches go down level by level, and each search prefetches its next node while the others go on
+// (group prefetching: Chen, Ailamaki, Gibbons, Mowry, "Improving Hash Join Performance through Prefetching", ICDE
+// 2004).
 #define ANCHORS_MANY_MAX 64u
 struct anchors_lookup {
   const struct anchors *anchors;

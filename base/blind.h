@@ -2,11 +2,11 @@
 //
 // Blind search: finds a key's place among up to 32 sorted keys with only their discriminating bits at hand (Ferguson,
 // "Bit-Tree: a data structure for fast file processing", CACM 1992; the blind trie of Ferragina and Grossi, "The String
-// B-tree", JACM 1999). The bits lead to one entry, the candidate. Reading the candidate's key gives the first bit in
-// which it differs from the key, and that bit gives the place.
+// B-tree", JACM 1999). The bits select one entry, the candidate. The search reads the candidate's key and finds the
+// lowest bit in which this key differs from the searched key. That bit gives the place.
 //
 // remix/remix.h defines the bits, their positions, and the marks SAME and FAR. dbits holds 32 numbers of 16 bits; the
-// first nr count. Their bytes count from `base`. None of them may be FAR.
+// first nr of them are used. Their byte numbers count from `base`. None of them may be FAR.
 #ifndef BLIND_H
 #define BLIND_H
 
@@ -15,10 +15,10 @@
 
 #define BLIND_SAME 0xFFFFu
 #define BLIND_FAR 0xFFFEu
-#define BLIND_BYTE_MAX 4094u  // the farthest byte behind the base that can be stored
+#define BLIND_BYTE_MAX 4094u  // the largest distance of a byte from the base that can be stored
 
-// ---- the key's bits at the discriminating bits of all entries (0 at SAME). All 32 are taken without a branch, because
-// a branch on the ones that the search needs would be mispredicted.
+// ---- the key's bits at the discriminating bits of all entries (0 at SAME). The code takes all 32 without a branch,
+// because the processor would mispredict a branch on whether the search needs a bit.
 
 static inline uint32_t blind_bits_plain(const uint8_t *dbits, uint32_t base, struct kref key) {
   static const uint8_t none[1];
@@ -121,7 +121,7 @@ static inline uint32_t blind_bits(const uint8_t *dbits, uint32_t base, struct kr
 
 // Returns the candidate among the entries [from, nr): no other entry of the range shares more leading bits with the
 // key. The range is not empty. It is all entries, or a subtree of the trie. In a subtree the key and all entries agree
-// up to some bit, and the range ends before the next entry whose discriminating bit is not behind that bit.
+// up to some bit, and the range ends before the next entry whose discriminating bit is at or before that bit.
 static inline uint32_t blind_candidate_in(const uint8_t *dbits, uint32_t from, uint32_t nr, uint32_t base,
                                           struct kref key) {
   const uint32_t zeros = ~blind_bits(dbits, base, key) & set32_below(nr);
@@ -144,14 +144,14 @@ static inline uint32_t blind_candidate(const uint8_t *dbits, uint32_t nr, uint32
   return blind_candidate_in(dbits, 0, nr, base, key);
 }
 
-// Returns the first entry whose key is not less than `key`; nr: there is none. found: the candidate's key.
+// Returns the lowest entry whose key is not less than `key`, or nr if there is none. found: the candidate's key.
 static inline uint32_t blind_place(const uint8_t *dbits, uint32_t nr, uint32_t base, struct kref key, uint32_t cand,
                                    struct kref found, bool *equal_out) {
   const uint32_t lcp = kv_lcp_from(key, found, 0);
   *equal_out = lcp == key.len && lcp == found.len;
   if (*equal_out) return cand;
   bool greater;  // the key is greater than the candidate's
-  uint32_t b;    // the first bit in which they differ
+  uint32_t b;    // the lowest bit in which the two keys differ
   if (lcp == key.len || lcp == found.len) {
     greater = lcp == found.len;
     b = 0;
@@ -159,8 +159,8 @@ static inline uint32_t blind_place(const uint8_t *dbits, uint32_t nr, uint32_t b
     greater = key.ptr[lcp] > found.ptr[lcp];
     b = (uint32_t)__builtin_clz((uint32_t)(key.ptr[lcp] ^ found.ptr[lcp])) - 23;
   }
-  if (lcp < base) return greater ? nr : 0;  // they differ in bytes that all entries share
-  // A bit too far to be stored counts as one behind all that can be, and as less than the mark of an old version.
+  if (lcp < base) return greater ? nr : 0;  // the keys differ in bytes that all entries share
+  // A bit too far to be stored counts as greater than every bit that can be stored, and as less than SAME.
   const uint32_t bit = lcp - base <= BLIND_BYTE_MAX ? (lcp - base) << 4 | b : BLIND_FAR;
   const uint32_t less = set32_lt16(dbits, bit);
   if (greater) {

@@ -5,8 +5,8 @@
 // (io_uring, AIO) work only on a `native` env, whose descriptors are the kernel's.
 //
 // A file is named by an open directory and a name in it. The store opens its directory once. If somebody renames that
-// directory, the store keeps using it, and never looks at another one that gets its name. In an open directory a name
-// is never followed as a symbolic link: opening one fails.
+// directory, the store keeps using it, and never looks at another directory that gets the old name. Opening a name in
+// an open directory never follows a symbolic link: it fails.
 //
 // Every function that returns a status sets REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_NOMEM for a failed system call
 // (err_errno). REMIXDB_NOTFOUND comes without a message. Any thread may call; one env_dir serves many threads.
@@ -19,7 +19,8 @@
 #include "lib.h"
 
 #define ENV_PATH_MAX 4096
-// In place of a directory's descriptor: names are paths, from the working directory, and symbolic links are followed.
+// This value in place of a directory's descriptor means that names are paths from the working directory. Symbolic links
+// are then followed.
 #define ENV_HERE AT_FDCWD
 
 struct env;
@@ -29,20 +30,20 @@ enum { ENV_READ = 1, ENV_WRITE = 2, ENV_CREATE = 4, ENV_EXCL = 8, ENV_TRUNC = 16
 
 // How a part of a file will be used. RANDOM, SEQUENTIAL and NORMAL set how far the system reads ahead by itself:
 // nothing, much, or as it likes. On Linux they hold for the whole open descriptor. WILL_NEED brings the part into the
-// page cache. DONT_NEED drops its pages, but for those that were not written out.
+// page cache. DONT_NEED drops the part's pages from the page cache, except pages that are not written to disk yet.
 enum env_advice { ENV_RANDOM, ENV_SEQUENTIAL, ENV_NORMAL, ENV_WILL_NEED, ENV_DONT_NEED };
 
 struct env_stat {
   uint64_t size;
-  uint64_t dev, ino;     // together they identify a file among those that exist
+  uint64_t dev, ino;     // together they identify a file among the existing files
   uint32_t links;        // names of the file
   bool is_dir, is_file;  // neither: a symbolic link, a pipe, a socket, a device
 };
 
 // The raw calls. Each returns >= 0, or -errno. `at` is a directory's descriptor, or ENV_HERE.
 struct env_ops {
-  // Never waits. Opens a directory with ENV_DIR, else a regular file; anything else gives -ELOOP, -EMLINK, -ENXIO or
-  // -EISDIR.
+  // Never waits. With ENV_DIR opens a directory, else a regular file. For any other kind of file it returns -ELOOP,
+  // -EMLINK, -ENXIO or -EISDIR.
   int (*open)(struct env *e, int at, const char *name, unsigned flags);
   int (*close)(struct env *e, int fd);
   ssize_t (*pread)(struct env *e, int fd, void *buf, size_t len, uint64_t off);
@@ -50,7 +51,7 @@ struct env_ops {
   int (*sync_data)(struct env *e, int fd);  // fdatasync (F_FULLFSYNC on macOS)
   int (*sync_all)(struct env *e, int fd);   // fsync
   int (*truncate)(struct env *e, int fd, uint64_t size);
-  // Allocates room on disk and grows the size. -EOPNOTSUPP: the system cannot.
+  // Allocates room on disk and grows the file's size. Returns -EOPNOTSUPP if the system cannot do that.
   int (*allocate)(struct env *e, int fd, uint64_t off, uint64_t len);
   int (*fstat)(struct env *e, int fd, struct env_stat *out);
   int (*stat)(struct env *e, int at, const char *name, struct env_stat *out);
@@ -61,12 +62,14 @@ struct env_ops {
   int (*rmdir)(struct env *e, int at, const char *name);
   // Calls fn for each name in the directory `name` ("." is `at` itself) but . and .., until fn returns false.
   int (*list)(struct env *e, int at, const char *name, bool (*fn)(void *arg, const char *name), void *arg);
-  // flock without waiting: -EWOULDBLOCK when another holds it. The lock ends with the process and its forked children.
+  // flock without waiting; returns -EWOULDBLOCK if another open file holds the lock. The lock ends when the process and
+  // its forked children have ended.
   int (*lock)(struct env *e, int fd, bool exclusive);
   int (*unlock)(struct env *e, int fd);
-  // Returns the next offset >= off of a hole (or the file's end), or of data (-ENXIO: none). NULL: all is data.
+  // Returns the lowest offset >= off of a hole (or the file's end), or of data (-ENXIO: there is no more data). A NULL
+  // function means that files have no holes.
   int64_t (*seek)(struct env *e, int fd, uint64_t off, bool hole);
-  // Advice: starts writing these pages to the disk without waiting. May do nothing.
+  // Advice: the system should start to write these pages to the disk. Does not wait. May do nothing.
   int (*write_out)(struct env *e, int fd, uint64_t off, uint64_t len);
   // Advice on [off, off + len); len 0: to the file's end. Does not wait for the disk. May do nothing.
   int (*advise)(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice);
@@ -86,22 +89,23 @@ struct env *env_posix(void);  // the real file system; static
 struct env_dir {
   struct env *env;
   int fd;      // or ENV_HERE
-  char *path;  // for messages only, own memory: the name that it was opened by
+  char *path;  // for messages only: the name by which the directory was opened; own memory
 };
-// Names are paths. Lives as long as the block around it.
+// A directory struct in which names are paths. It lives until the enclosing block ends.
 #define ENV_PATHS(e) (&(const struct env_dir){.env = (e), .fd = ENV_HERE})
 
-// Opens the directory `name` in `at`. Fails with REMIXDB_NOTFOUND. env_dir_close closes *out, also after a failure.
+// Opens the directory `name` in `at`. Fails with REMIXDB_NOTFOUND if it is absent. env_dir_close closes *out, also
+// after a failure.
 MUST_CHECK enum remixdb_status env_dir_open(const struct env_dir *at, const char *name, struct env_dir *out);
-// The same, but makes the directory if it is absent and `may_make` is set. *made_out: the call tried to make it.
-// REMIXDB_NOTFOUND: it is absent, and the call may not make it.
+// Opens the directory `name` in `at`. If it is absent and `may_make` is set, the call makes it. *made_out: the call
+// tried to make the directory. Fails with REMIXDB_NOTFOUND if the directory is absent and `may_make` is not set.
 MUST_CHECK enum remixdb_status env_dir_make(const struct env_dir *at, const char *name, bool may_make, bool *made_out,
                                             struct env_dir *out);
-// Tells whether the name `name` in `at` still leads to the open directory `d`. An absent name does not.
+// Tells whether `name` in `at` still is the open directory `d`. False if the name is absent.
 MUST_CHECK enum remixdb_status env_dir_is(const struct env_dir *at, const char *name, const struct env_dir *d,
                                           bool *out);
-// Removes the directory `name` in `at`, as env_rmdir does, if it still is `d`. Another directory stays, which is
-// success.
+// Removes the directory `name` in `at`, as env_rmdir does, if the name still is `d`. If the name is another directory,
+// that directory stays, and the call succeeds.
 MUST_CHECK enum remixdb_status env_dir_remove(const struct env_dir *at, const char *name, const struct env_dir *d);
 void env_dir_close(struct env_dir *d);  // ignores a struct that is all zero
 // Makes the names in the directory durable.
@@ -110,15 +114,16 @@ MUST_CHECK enum remixdb_status env_list(const struct env_dir *d, bool (*fn)(void
 
 // ---- open files. A `path` only names the file in messages.
 
-// REMIXDB_NOTFOUND: the file is absent, and flags do not have ENV_CREATE. *fd_out is -1 after a failure.
+// Opens a file. Fails with REMIXDB_NOTFOUND if the file is absent and flags do not have ENV_CREATE. *fd_out is -1 after
+// a failure.
 MUST_CHECK enum remixdb_status env_open(const struct env_dir *at, const char *name, unsigned flags, int *fd_out);
-// Makes an empty file. If a file has the name, it loses that name. The call does not write to it, because it may have
-// another name as well.
+// Makes an empty file. If an old file has the name, the old file loses the name. The call does not write to the old
+// file, because the old file may have a second name.
 MUST_CHECK enum remixdb_status env_create(const struct env_dir *at, const char *name, unsigned flags, int *fd_out);
 MUST_CHECK enum remixdb_status env_close(struct env *e, int fd, const char *path);
-// For files that were only read, and for the way out of an error. Ignores fd -1.
+// Closes a file and ignores a failure: for files that were only read, and for clean-up after an error. Ignores fd -1.
 void env_close_quiet(struct env *e, int fd);
-// Reads exactly len bytes. REMIXDB_CORRUPT ("truncated"): the file ends first.
+// Reads exactly len bytes. Fails with REMIXDB_CORRUPT ("truncated") if the file ends earlier.
 MUST_CHECK enum remixdb_status env_read(struct env *e, int fd, const char *path, void *buf, size_t len, uint64_t off);
 // Reads as many of len bytes as the file has.
 MUST_CHECK enum remixdb_status env_read_upto(struct env *e, int fd, const char *path, void *buf, size_t len,
@@ -129,7 +134,7 @@ MUST_CHECK enum remixdb_status env_write(struct env *e, int fd, const char *path
 MUST_CHECK enum remixdb_status env_sync_data(struct env *e, int fd, const char *path);
 MUST_CHECK enum remixdb_status env_sync_all(struct env *e, int fd, const char *path);
 MUST_CHECK enum remixdb_status env_truncate(struct env *e, int fd, const char *path, uint64_t size);
-// Allocates room for [off, off + len). A system that cannot do so makes it a success without effect.
+// Allocates room for [off, off + len). On a system that cannot do so, the call succeeds without effect.
 MUST_CHECK enum remixdb_status env_allocate(struct env *e, int fd, const char *path, uint64_t off, uint64_t len);
 MUST_CHECK enum remixdb_status env_size(struct env *e, int fd, const char *path, uint64_t *size_out);
 // Starts writing the pages to the disk, so that a later sync waits less.
@@ -138,8 +143,8 @@ void env_write_out(struct env *e, int fd, uint64_t off, uint64_t len);
 // effect. Systems bound what one call brings in, so WILL_NEED makes a call for every ENV_WILL_NEED_MAX bytes.
 void env_advise(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice);
 #define ENV_WILL_NEED_MAX ((uint64_t)256 << 10)
-// Returns where data goes on at or after off, at most `end`. Without holes there is data everywhere. A failed call
-// counts as data: the read will meet the error.
+// Returns the lowest offset at or after off where the file has data, at most `end`. A file without holes has data
+// everywhere. If the system's call fails, the function returns off: a later read of these bytes will report the error.
 uint64_t env_next_data(struct env *e, int fd, uint64_t off, uint64_t end);
 // Tells whether [off, end) has a hole of `most` bytes or more, that is, bytes that were never written. A sparse file
 // may be all hole, however large it is.
@@ -158,31 +163,35 @@ MUST_CHECK enum remixdb_status env_unlink(const struct env_dir *at, const char *
 MUST_CHECK enum remixdb_status env_link(const struct env_dir *from_at, const char *from, const struct env_dir *to_at,
                                         const char *to);
 MUST_CHECK enum remixdb_status env_mkdir(const struct env_dir *at, const char *name);  // present is success
-// Absent is success. So is a directory that is not empty or in use, and a symbolic link: those stay.
+// Removes a directory. Succeeds also if the name is absent. A directory that is not empty or is in use stays, and so
+// does a symbolic link; the call succeeds then, too.
 MUST_CHECK enum remixdb_status env_rmdir(const struct env_dir *at, const char *name);
-// Opens and locks the file. `exclusive`: makes it if it is absent. Holders of the lock may remove the file; on success
-// it still had its name when it was locked. Fails with REMIXDB_LOCKED. REMIXDB_NOTFOUND: a shared lock, and no file.
+// Opens and locks the file. `exclusive`: the call makes the file if it is absent. A holder of the lock may remove the
+// file. So the call checks, after it has the lock, that the file still has its name. Fails with REMIXDB_LOCKED, or with
+// REMIXDB_NOTFOUND if a shared lock is wanted and the file is absent.
 MUST_CHECK enum remixdb_status env_lock(const struct env_dir *at, const char *name, bool exclusive, int *fd_out);
 // Unlocks and closes. Closing alone would keep the lock while a forked child has the descriptor. Ignores fd -1.
 void env_unlock(struct env *e, int fd);
 
 // ---- paths
 
-// Writes dir + "/" + name into buf of ENV_PATH_MAX bytes. REMIXDB_INVALID: it does not fit.
+// Writes dir + "/" + name into buf of ENV_PATH_MAX bytes. Fails with REMIXDB_INVALID if the path does not fit.
 MUST_CHECK enum remixdb_status env_path(char *buf, const char *dir, const char *name);
-// Returns the path of a name in a directory, for messages. The caller frees it with mem_free. NULL: REMIXDB_NOMEM.
+// Returns the path of a name in a directory, for messages. The caller frees the path with mem_free. Returns NULL on
+// failure (REMIXDB_NOMEM).
 char *env_path_new(const struct env_dir *at, const char *name);
-// Returns what follows the last slash of the path; points into it.
+// Returns the part of the path after its last slash, as a pointer into the path.
 const char *env_name(const char *path);
 
 // ---- whole small files
 
-// Reads all of an open file of at most `max` bytes (REMIXDB_CORRUPT: it has more). The caller frees *buf_out with
-// mem_free; one zero byte follows the data.
+// Reads all bytes of an open file. Fails with REMIXDB_CORRUPT if the file has more than `max` bytes. The caller frees
+// *buf_out with mem_free. One zero byte follows the data.
 MUST_CHECK enum remixdb_status env_read_all(struct env *e, int fd, const char *path, size_t max, uint8_t **buf_out,
                                             size_t *len_out);
-// Replaces all of a file: writes and syncs a temporary file, renames it, and syncs the directory. After REMIXDB_NOSPACE
-// or REMIXDB_NOMEM the file is the old one; after another failure it may be either.
+// Replaces a file as a whole: writes and syncs a temporary file, renames it, and syncs the directory. After
+// REMIXDB_NOSPACE or REMIXDB_NOMEM the old file is unchanged. After any other failure the name may belong to the old or
+// to the new file.
 MUST_CHECK enum remixdb_status env_replace_file(const struct env_dir *at, const char *name, const void *buf,
                                                 size_t len);
 #endif

@@ -29,13 +29,13 @@ struct epoch_slot {
 struct epoch_item {
   struct epoch_item *next;
   uint64_t stamp;
-  void (*fn)(struct epoch_item *item, void *arg);  // frees it
+  void (*fn)(struct epoch_item *item, void *arg);  // frees the item
   void *arg;
 };
 
 struct epoch {
   _Alignas(CACHE_LINE) _Atomic uint64_t now;
-  _Atomic uint64_t horizon;                    // every stamp up to it has passed; written under the lock, release
+  _Atomic uint64_t horizon;                    // all stamps up to this one have passed; written under the lock, release
   _Atomic size_t retired_nr;                   // items in the list; written under the lock, relaxed
   pthread_mutex_t lock;                        // guards slots and retired; never held while an item's fn runs
   struct epoch_slot slots;                     // list head
@@ -43,7 +43,7 @@ struct epoch {
 };
 
 void epoch_init(struct epoch *e);
-void epoch_fini(struct epoch *e);                         // no slot may be joined; frees all that is still retired
+void epoch_fini(struct epoch *e);  // no slot may be joined; frees all items that are still retired
 void epoch_join(struct epoch *e, struct epoch_slot *s);   // the slot is outside afterwards
 void epoch_leave(struct epoch *e, struct epoch_slot *s);  // the slot must be outside
 
@@ -60,21 +60,23 @@ static inline void epoch_enter(struct epoch *e, struct epoch_slot *s) {
   atomic_thread_fence(memory_order_seq_cst);
 #endif
 }
-// Enters again. The thread may be inside, but no longer uses anything that it has found. Free while no stamp is taken.
+// Leaves and enters again. The thread may be inside, but must no longer use the objects that it has found. Costs
+// nothing if no thread has taken a stamp meanwhile.
 static inline void epoch_renew(struct epoch *e, struct epoch_slot *s) {
   if (atomic_load_explicit(&s->at, memory_order_relaxed) != atomic_load_explicit(&e->now, memory_order_relaxed))
     epoch_enter(e, s);
 }
 static inline void epoch_exit(struct epoch_slot *s) { atomic_store_explicit(&s->at, 0, memory_order_release); }
 
-// Returns a stamp for all that the caller has unlinked so far. Any thread.
+// Returns a stamp for all objects that the caller has unlinked so far. Any thread.
 uint64_t epoch_stamp(struct epoch *e);
 // Tells whether all threads that were inside at the stamp have left. Locks the domain to scan its slots; never waits
 // for readers.
 bool epoch_passed(struct epoch *e, uint64_t stamp);
 // Sleeps until the stamp has passed, in naps that grow to 1 ms. The caller must be outside of every epoch.
 void epoch_wait(struct epoch *e, uint64_t stamp);
-// Takes a stamp. A later epoch_reclaim or epoch_fini calls fn(item, arg) once it has passed. Cannot fail.
+// Takes a stamp for the item. When the stamp has passed, a later epoch_reclaim or epoch_fini calls fn(item, arg).
+// Cannot fail.
 void epoch_retire(struct epoch *e, struct epoch_item *item, void (*fn)(struct epoch_item *, void *), void *arg);
 // Frees the retired items whose stamps have passed, in the calling thread. Cheap when nothing is retired.
 void epoch_reclaim(struct epoch *e);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where every error is born. A function that can fail returns enum remixdb_status and is marked MUST_CHECK. The place
-// that finds a failure calls err_set (or err_errno, err_corrupt) once: that records the thread's message and returns
-// the status. Callers pass the status up and add nothing. A breakpoint on err_set and err_corrupt sees every error.
-// REMIXDB_NOTFOUND is an answer, not an error: return it without err_set.
+// Errors: status and message of the thread. A function that can fail returns enum remixdb_status and is marked
+// MUST_CHECK. The function that finds a failure calls err_set (or err_errno, err_corrupt) once. That call records the
+// thread's message and returns the status. Callers pass the status up and add nothing. Breakpoints on err_set and
+// err_corrupt stop at every error. REMIXDB_NOTFOUND is an answer, not an error: a function returns it without err_set.
 #ifndef ERR_H
 #define ERR_H
 
@@ -17,15 +17,15 @@
 
 // Records the thread's message and returns s.
 enum remixdb_status err_set(enum remixdb_status s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-// The same for a failed system call: "REASON: op PATH". The system's words for errnum come first, because they tell a
-// user more than the status does. Statuses: ENOSPC, EDQUOT -> REMIXDB_NOSPACE; ENOMEM -> REMIXDB_NOMEM; EMFILE, ENFILE
-// -> REMIXDB_NOMEM, and the message names the limit to raise; all others -> REMIXDB_IO. The caller handles EWOULDBLOCK
-// of a lock itself. path may be NULL.
+// Records the message of a failed system call: "REASON: op PATH". The system's words for errnum come first, because
+// they tell a user more than the status does. Statuses: ENOSPC, EDQUOT -> REMIXDB_NOSPACE; ENOMEM -> REMIXDB_NOMEM;
+// EMFILE, ENFILE -> REMIXDB_NOMEM, and the message names the limit to raise; all others -> REMIXDB_IO. The caller
+// handles EWOULDBLOCK of a lock itself. path may be NULL.
 enum remixdb_status err_errno(int errnum, const char *op, const char *path);
-// Returns the part of a path that a message shows: the end of a long one, so that the reason stays visible. *dots_out
-// goes before it: "..." or "".
+// Returns the part of a path that a message shows. For a long path that is the end of the path, so that the message has
+// room for the reason. *dots_out is the text to print before this part: "..." or "".
 const char *err_path(const char *path, const char **dots_out);
-// "PATH: offset N: ..." as REMIXDB_CORRUPT.
+// Records the message "PATH: offset N: ..." and returns REMIXDB_CORRUPT.
 enum remixdb_status err_corrupt(const char *path, uint64_t off, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -37,8 +37,9 @@ enum remixdb_status err_code(void);
 const char *err_msg(void);
 void err_finish(enum remixdb_status s);  // sets the thread's code; on REMIXDB_OK/NOTFOUND clears the message
 
-// Every public call writes these few bytes. They live in the static TLS block, where a write is one store even in a
-// shared library. musl has no room there for a library that is loaded later, and would refuse to load this one.
+// Every public call writes these few bytes. They are in the static TLS block, where a write is one store even in a
+// shared library. On musl the static TLS block has no room for a library that a running program loads, and musl would
+// refuse to load this library. So other systems use the default model.
 #if defined(__GLIBC__) || defined(__FreeBSD__)
 #define ERR_TLS_FAST __thread __attribute__((tls_model("initial-exec")))
 #else
@@ -51,11 +52,12 @@ struct err_state {  // private to base/err.c and err_finish_ok
 extern ERR_TLS_FAST struct err_state err_state;
 static inline void err_finish_ok(void) { err_state = (struct err_state){REMIXDB_OK, 0}; }  // err_finish(REMIXDB_OK)
 
-// Around the clean-up after a failure. In between, no call changes the thread's message, so the first failure is the
-// one that the user hears of. Calls in between must not hand on a message of their own (err_save). May nest.
+// These two calls enclose the clean-up after a failure. Between them no call changes the thread's message, so the user
+// gets the message of the earliest failure. Code between them must not save a message (err_save). Pairs may nest.
 void err_cleanup_begin(void);
 void err_cleanup_end(void);
-// Makes a call and drops its failure, with the thread's message unchanged. `why` tells the reader why that is right.
+// Makes a call, ignores its failure, and keeps the thread's message unchanged. `why` tells the reader why that is
+// right.
 #define IGNORED(call, why)                             \
   do {                                                 \
     err_cleanup_begin();                               \
@@ -65,15 +67,16 @@ void err_cleanup_end(void);
     err_cleanup_end();                                 \
   } while (0)
 
-// Carries an error from the thread that met it to threads that ask later.
+// An error that one thread saves, so that other threads can report it later.
 struct err_saved {
   enum remixdb_status status;
   char msg[ERR_MSG_MAX];
 };
 void err_save(struct err_saved *e, enum remixdb_status s);  // saves s and this thread's message
-enum remixdb_status err_raise(const struct err_saved *e);   // makes it this thread's message, returns its status
-void err_restore(
-    const struct err_saved *e);  // makes it this thread's message, or clears that: errors since are handled
+enum remixdb_status err_raise(
+    const struct err_saved *e);               // makes the saved message this thread's message, returns the saved status
+void err_restore(const struct err_saved *e);  // makes the saved message this thread's message, or clears this thread's
+                                              // message: later errors were handled
 // Returns the system's words for an errno, in buf or elsewhere.
 const char *err_reason(int errnum, char *buf, size_t cap);
 #endif

@@ -9,7 +9,7 @@
 #define FILES_CURRENT "CURRENT"  // names the files that make up the store
 #define FILES_CURRENT_TMP "CURRENT.tmp"
 #define FILES_LOCK "LOCK"        // locked while the store is open
-#define FILES_RESERVE "RESERVE"  // room on disk for a full disk
+#define FILES_RESERVE "RESERVE"  // keeps room for the time when the disk is full
 // A mark: a new store is being made. Files beside it may be thrown away.
 #define FILES_CREATING "CREATING"
 // A mark: a checkpoint is being made. Without CURRENT the directory is no store, and no place for a new one.
@@ -17,8 +17,10 @@
 
 #define FILES_LONGEST "18446744073709551615.remix"  // no file of a store has a longer name
 
-// Directories of a repair, within the store's: the new store while it is built; the complete new store while the old
-// files are moved aside; the same while its files are moved in. The last two forbid opening the store.
+// Directories of a repair, inside the store's directory. FILES_REPAIR_NEW is the new store while the repair builds it.
+// FILES_REPAIR_DONE is the complete new store while the repair moves the old files aside. FILES_REPAIR_IN is the same
+// store while the repair moves its files into the store's directory. While one of the last two exists, the store cannot
+// be opened.
 #define FILES_REPAIR_NEW "repair.new"
 #define FILES_REPAIR_DONE "repair.done"
 #define FILES_REPAIR_IN "repair.in"
@@ -57,12 +59,12 @@ MUST_CHECK enum remixdb_status files_list(const struct env_dir *dir, struct file
 MUST_CHECK enum remixdb_status files_has_dir(const struct env_dir *dir, const char *name, bool *out);
 // Tells whether dir/name is an empty file, as a mark or LOCK is. A file of another program may have the same name.
 MUST_CHECK enum remixdb_status files_has_mark(const struct env_dir *dir, const char *name, bool *out);
-// Tells whether the store cannot be opened before a repair has ended.
+// Tells whether an unfinished repair must end before the store can be opened.
 MUST_CHECK enum remixdb_status files_repair_pending(const struct env_dir *dir, bool *out);
 // Removes the regular files with a store's names from the directory dir/name, then the directory if it is empty. Absent
 // is success; a file of that name stays.
 MUST_CHECK enum remixdb_status files_remove_dir(const struct env_dir *dir, const char *name);
-// Makes the directory's own name durable by a sync of its parent. made: the name is new, so every failure counts.
-// Otherwise a parent that this user cannot open is no failure.
+// Makes the name of the directory durable by a sync of its parent. made: the name is new, so every failure counts. If
+// the name is not new, the call succeeds also if this user cannot open the parent.
 MUST_CHECK enum remixdb_status files_sync_parent(struct env *env, const char *dir, bool made);
 #endif

@@ -13,7 +13,7 @@
 #include "blkio.h"
 #include "base/epoch.h"
 
-// The thread's own means, for its tasks.
+// The resources of one thread, for its tasks.
 struct worker {
   struct blkio_queue *queue;
   struct epoch_slot slot;  // joined to the store's epoch domain
@@ -34,15 +34,15 @@ typedef bool (*workers_idle_fn)(void *arg, struct worker *w);
 MUST_CHECK enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t nr_cores, struct blkio *io,
                                               struct epoch *epoch, void (*round)(void *arg, struct worker *w),
                                               void *arg, struct workers **out);
-// Waits for the round that runs, then ends the threads. NULL is allowed.
+// Waits until a running round ends, then ends the threads. NULL is allowed.
 void workers_destroy(struct workers *ws);
 uint32_t workers_count(const struct workers *ws);
-// Asks for a round and does not wait. Requests that come while a round runs make one more round. Without workers the
-// round runs in the caller, before the return.
+// Asks for a round and does not wait. All requests that come while a round runs lead to one more round. Without workers
+// the call runs the round itself.
 void workers_kick(struct workers *ws);
-// Asks for idle work and does not wait: a worker without other work calls idle(arg, w), with the arg of rounds, until
-// it returns false. One worker does so at a time. Every request must name the same function. Without workers nothing
-// happens.
+// Asks for idle work and does not wait. A worker without other work then calls idle(arg, w), with the arg of rounds,
+// until the function returns false. Only one worker does so at a time. Every request must name the same function.
+// Without workers the call does nothing.
 void workers_idle(struct workers *ws, workers_idle_fn idle);
 // Runs all tasks and waits for them. Call it inside a round, or while no round was asked for. Tasks that run in the
 // caller get `self`. Sorts the array.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Gives zstd the memory of this library's allocator, so that tests can make it fail like any other. The functions of
-// zstd that take an allocator belong to its experimental interface. They have not changed since they exist, and every
+// zstd that take an allocator belong to zstd's experimental interface. These functions have never changed, and every
 // known build of the shared library has them.
 #ifndef ZMEM_H
 #define ZMEM_H
@@ -19,8 +19,9 @@ static inline void zmem_free(void *unused, void *p) {
   (void)unused;
   mem_free(p);
 }
-// Some functions return NULL for missing memory and for other failures. With this allocator they set *lacking to true
-// for missing memory. Only the creating call writes it: the created object keeps the pointer and never uses it.
+// Some functions of zstd return NULL for missing memory and for other failures. This allocator sets *lacking to true if
+// memory is missing. Only the creating call can write *lacking: the created object keeps the pointer, but allocates no
+// more memory.
 static inline void *zmem_alloc_telling(void *lacking, size_t size) {
   void *const p = mem_alloc(size);
   if (!p) *(bool *)lacking = true;

@@ -7,8 +7,9 @@ static uint64_t cursor_bytes(const struct wh_cursor *c) {
   return record_bytes(c->entry->klen, c->ver->vlen, c->ver->tomb);
 }
 
-// A frozen memtable takes no new writers, so all of its records are committed or never will be. Any moment sees the
-// same records, and the cursor needs no stay (wh_recycle).
+// No new writer enters a frozen memtable. So each of its records is committed, or will never be. A cursor therefore
+// sees the same records at any moment. The cursor also needs no stay in the cursors' domain (wh_recycle), because only
+// writers reuse the memory of leaves.
 static void cursor_begin(struct wh_cursor *c, const struct compact *compact, const struct wh *frozen, struct kref key,
                          struct worker *w) {
   wh_cursor_init(c, frozen, WH_PENDING - 1);
@@ -25,7 +26,8 @@ struct slice {
   enum remixdb_status status;
 };
 
-// Measures partition i. c stands at its first new record, and goes to the first one behind it.
+// Measures partition i. c stands at the partition's first new record. The call moves c to the first record after the
+// partition.
 static void measure_part(const struct version *v, uint32_t i, struct wh_cursor *c, struct fresh *f) {
   const struct part *const p = v->parts[i];
   const bool bounded = i + 1 < v->nr_parts;
@@ -54,7 +56,7 @@ static void measure(struct task *t, struct worker *w) {
   mem_free(c);
 }
 
-// A few slices for each worker, because slices are not equally large.
+// There are a few slices for each worker, because slices differ in their amount of new data.
 enum remixdb_status fresh_measure(struct round *r) {
   assert(r->frozen && r->base->nr_parts > 0);
   const uint32_t nr_parts = r->base->nr_parts, most = 4 * (workers_count(r->c->workers) + 1),

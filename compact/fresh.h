@@ -6,21 +6,22 @@
 
 #include "compact/job.h"
 
-// Fills in r->fresh: how much new data each partition of the base gets. Runs on the workers. Fails with REMIXDB_NOMEM.
+// Fills in r->fresh: how much new data each partition of the base gets. The workers share the work. Fails with
+// REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status fresh_measure(struct round *r);
 
 // The new data of a job.
 struct range {
   struct wh_cursor cursor;
-  struct kref end;  // ptr NULL: none
+  struct kref end;  // the range ends before this key; ptr NULL: at the memtable's end
   bool with_end;    // the key `end` belongs to the range
   bool empty;       // the job has no new data; cursor is not set
 };
 
 // Puts the range at the job's first new record. w is the calling thread's. The memtable must outlive the range.
 void range_begin(struct range *r, const struct job *j, struct worker *w);
-bool range_valid(const struct range *r);  // false: no record is left
-// The current record, in the memtable's memory; must be valid.
+bool range_valid(const struct range *r);  // false: there is no further record
+// Sets *rec to the current record, which stays in the memtable's memory. The range must be valid.
 void range_record(const struct range *r, struct kv_rec *rec);
-static inline void range_next(struct range *r) { wh_next(&r->cursor); }  // must be valid
+static inline void range_next(struct range *r) { wh_next(&r->cursor); }  // the range must be valid
 #endif
