@@ -498,7 +498,8 @@ static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cu
   if (missing(h, t, block)) {
     const bool on = follows(h, t, block), back = h->sst == t && block + sst_block_pages(t, block) == h->block;
     if (!on && !back) c->scan_debt += c->begun;
-    if (remix_cold(c) && cursor_came(c) < GATHER_ENTRIES) gather_steps(c);
+    // a long scan reads each run ahead; backward nothing else does
+    if (remix_cold(c) && (c->way == REMIX_BACK || cursor_came(c) < GATHER_ENTRIES)) gather_steps(c);
     else if (on) cursor_ahead(c, t, block, h, n);
   }
   c->begun = true;

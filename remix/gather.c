@@ -11,31 +11,31 @@
 
 struct gather {
   struct sst_need needs[BLKIO_BATCH_MAX];
+  bool jumps[BLKIO_BATCH_MAX];  // the need is one only because there are several runs
+  struct remix_cursor *of[BLKIO_BATCH_MAX];
   uint32_t nr, pages;
-  // The view whose needs are being added:
+  bool first;  // the first need is a jump, too
+  // The cursor whose needs are being added:
+  struct remix_cursor *cursor;
   const struct remix *x;
-  struct sst_hold *holds;        // NULL: its blocks go to the cache
   uint8_t last[REMIX_RUNS_MAX];  // each run's need that was added last, counted from 1; 0: none
-  uint32_t jumps;                // runs that have to be read elsewhere than at their last block
 };
 
-static void gather_view(struct gather *g, const struct remix *x, struct sst_hold *holds) {
-  g->x = x;
-  g->holds = holds;
-  g->jumps = 0;
+static void gather_view(struct gather *g, struct remix_cursor *c) {
+  g->cursor = c;
+  g->x = c->x;
   memset(g->last, 0, sizeof(g->last));
 }
 
 static bool gather_missing(const struct gather *g, uint32_t run, uint32_t block) {
   const struct sst *const t = g->x->runs[run];
-  return g->holds ? missing(&g->holds[run], t, block) : !cache_has(&t->cache, block);
+  return missing(&g->cursor->holds[run], t, block);
 }
 
 // Whether the blocks [from, to) are neighbours of what the run's hold has.
 static bool gather_near(const struct gather *g, uint32_t run, uint32_t from, uint32_t to) {
-  const struct sst_hold *const h = g->holds ? &g->holds[run] : NULL;
+  const struct sst_hold *const h = &g->cursor->holds[run];
   const struct sst *const t = g->x->runs[run];
-  if (!h) return false;
   for (uint32_t i = 0; i < 2; i++) {
     const struct sst_ahead *const a = &h->ahead[i];
     if (a->to && a->number == t->number && (a->to == from || a->from == to)) return true;
@@ -56,10 +56,11 @@ static bool gather_block(struct gather *g, uint32_t run, uint32_t block) {
     g->pages += w->from - block;
     w->from = block;
   } else {
-    struct sst_hold *const hold = g->holds && !w ? &g->holds[run] : NULL;
+    struct sst_hold *const hold = w ? NULL : &g->cursor->holds[run];
     if (!hold && !t->cache.cache) return true;
     if (g->nr == BLKIO_BATCH_MAX) return false;
-    if (g->nr && !w && !gather_near(g, run, block, to)) g->jumps++;
+    g->jumps[g->nr] = (g->nr || g->first) && !w && !gather_near(g, run, block, to);
+    g->of[g->nr] = g->cursor;
     g->needs[g->nr++] = (struct sst_need){t, block, to, hold};
     g->last[run] = (uint8_t)g->nr;
     g->pages += to - block;
@@ -168,42 +169,42 @@ static uint32_t gather_share(const struct remix *of, const struct remix *to, uin
 static void gather_read(struct remix_cursor *c, const struct gather *g) {
   if (g->nr > 1 || (g->nr == 1 && g->needs[0].to - g->needs[0].from > sst_block_pages(g->needs[0].t, g->needs[0].from)))
     sst_fetch(c->queue, g->needs, g->nr);
+  else return;
+  for (uint32_t i = 0; i < g->nr; i++) g->of[i]->scan_debt += g->jumps[i];
 }
 
 // Adds nr entries from the cursor's own position on, and those of the cursor beside.
 static void gather_both(struct gather *g, struct remix_cursor *c, bool back, uint32_t nr) {
   struct remix_cursor *const b = c->beside;
-  gather_view(g, c->x, c->holds);
+  gather_view(g, c);
   gather_way(g, back, c->seg, c->at, nr);
-  c->scan_debt += g->jumps;
   if (!b || b->wanted || !remix_valid(b)) return;
-  gather_view(g, b->x, b->holds);
+  gather_view(g, b);
   gather_way(g, back, b->seg, b->at, gather_share(c->x, b->x, nr));
-  b->scan_debt += g->jumps;
 }
 
 void gather_seek(struct remix_cursor *c, struct kref key, const uint8_t *s, uint32_t cand, bool absent) {
   struct remix_cursor *const b = c->beside;
   struct gather g = {.nr = 0};
   assert(c->queue);
-  gather_view(&g, c->x, c->holds);
+  gather_view(&g, c);
   const uint32_t seg = (uint32_t)((size_t)(s - c->x->index->segs) / c->x->index->lay.stride);
+  g.first = c->x->index->young;
   const uint32_t nr = c->onward ? gather_entries(c->lead ? c->lead : c) : c->expect ? c->expect + 1 : 0;
   gather_candidate(&g, seg, s, cand, absent, c->back);
   if (nr) gather_way(&g, c->back, seg, cand, c->lead ? gather_share(c->lead->x, c->x, nr) : nr);
   if (b && b->wanted && (b->due || absent)) {  // its seek is the next
     const struct remix_index *const ix = b->x->index;
     const uint8_t *const s2 = seg_at(ix, b->begun_seg);
-    gather_view(&g, b->x, b->holds);
+    gather_view(&g, b);
     if (!seg_far(ix, s2)) {
       const uint32_t cand2 = blind_candidate(s2 + ix->lay.dbits, seg_nr(ix, s2), seg_base(ix, s2), key);
       gather_candidate(&g, b->begun_seg, s2, cand2, absent, c->back);
       if (nr) gather_way(&g, c->back, b->begun_seg, cand2, gather_share(c->x, b->x, nr));
     }
   } else if (b && c->onward && !b->wanted && remix_valid(b)) {
-    gather_view(&g, b->x, b->holds);
+    gather_view(&g, b);
     gather_way(&g, c->back, b->seg, b->at, nr);
-    b->scan_debt += g.jumps;
   }
   gather_read(c, &g);
 }
@@ -218,13 +219,11 @@ void gather_steps(struct remix_cursor *c) {
   } else {
     const bool back = c->way == REMIX_BACK;
     const uint32_t nr = gather_entries(c->lead);
-    gather_view(&g, c->x, c->holds);
+    gather_view(&g, c);
     gather_way(&g, back, c->seg, c->at, gather_share(c->lead->x, c->x, nr));
-    c->scan_debt += g.jumps;
     if (c->beside) {
-      gather_view(&g, c->lead->x, c->lead->holds);
+      gather_view(&g, c->lead);
       gather_way(&g, back, c->lead->seg, c->lead->at, nr);
-      c->lead->scan_debt += g.jumps;
     }
   }
   gather_read(c, &g);
