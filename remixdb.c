@@ -576,11 +576,11 @@ static __attribute__((noinline)) void prev_slow(struct xdb_iter *it) {
 }
 
 PUBLIC void remixdb_iter_prev(struct xdb_iter *it) {
-  if (unlikely(!it || fork_now() != 0)) {
+  if (unlikely(!it || fork_now() != 0 || !xdb_iter_prev_fast(it))) {
     prev_slow(it);
     return;
   }
-  done(xdb_iter_prev(it));
+  err_finish_ok();
 }
 PUBLIC void remixdb_iter_skip1(struct xdb_iter *it) {
   if (unlikely(!it || fork_now() != 0 || !xdb_iter_next_fast(it))) {

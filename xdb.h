@@ -79,6 +79,8 @@ MUST_CHECK enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr);
 MUST_CHECK enum remixdb_status xdb_iter_prev(struct xdb_iter *it);
 // A step forward where that is cheap. False: nothing has changed, call xdb_iter_skip.
 static inline bool xdb_iter_next_fast(struct xdb_iter *it) { return merge_next_fast(&it->merge); }
+// The same backward. False: call xdb_iter_prev.
+static inline bool xdb_iter_prev_fast(struct xdb_iter *it) { return merge_prev_fast(&it->merge); }
 // The record holds until the iterator moves. REMIXDB_NOTFOUND: it is not valid.
 MUST_CHECK enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out);
 // The same where the record is at hand. False: call xdb_iter_record.

@@ -62,8 +62,17 @@ static enum remixdb_status seek_entry(void *arg, const uint8_t *s, uint32_t i, s
   return entry_seek(arg, s, i, rec_out);
 }
 
+// Prefetches the nr records that follow so many others behind off, if the cursor holds their block and the record
+// behind them is in it, too. The block then tells where they are.
+static inline bool near_prefetch(const struct remix_run_pos *n, sst_pos off, uint32_t before, uint32_t nr) {
+  const uint32_t idx = sst_pos_idx(off) + before;
+  if (sst_pos_block(off) != n->block || idx + nr >= n->nr) return false;
+  prefetch_bytes(n->data + block_record_at(n->data, idx), n->data + block_record_at(n->data, idx + nr));
+  return true;
+}
+
 // Prefetches the records of nr entries of a segment, from entry `from` on: a stretch in each run. First asks for the
-// places of all runs' blocks, then reads them.
+// places of blocks that the cursor does not hold, then reads them.
 static void group_prefetch(const struct remix_cursor *c, const uint8_t *s, uint32_t from, uint32_t nr) {
   const struct remix *const x = c->x;
   const struct remix_index *const ix = x->index;
@@ -75,10 +84,13 @@ static void group_prefetch(const struct remix_cursor *c, const uint8_t *s, uint3
   for (uint32_t m = seg_live(ix, s) & ~set32_below(from) & set32_below(from + nr), mine; m; m &= ~mine) {
     const uint32_t i = set32_first(m), run = sel[i] & REMIX_RUN, all = set32_eq8(sel, REMIX_RUN, (uint8_t)run);
     mine = all & m;
+    const uint32_t before = set32_count(all & set32_below(i)), mines = set32_count(mine);
+    const sst_pos off = seg_off(ix, s, run);
+    if (likely(near_prefetch(&c->near[run], off, before, mines))) continue;
     parts[nr_parts].run = run;
-    parts[nr_parts].before = set32_count(all & set32_below(i));
-    parts[nr_parts++].nr = set32_count(mine);
-    sst_prefetch_place(x->runs[run], seg_off(ix, s, run));
+    parts[nr_parts].before = before;
+    parts[nr_parts++].nr = mines;
+    sst_prefetch_place(x->runs[run], off);
   }
   for (uint32_t i = 0; i < nr_parts; i++) {
     const struct sst *const t = x->runs[parts[i].run];
@@ -196,6 +208,7 @@ static inline void cursor_turn(struct remix_cursor *c, enum remix_way way) {
   if (c->way != REMIX_SOUGHT) c->came = 0;
   c->way = way;
   c->warm = 0;
+  c->cool = REMIX_SEG;
   c->from = cursor_ordinal(c);
 }
 
@@ -225,7 +238,6 @@ static void cursor_step_way(struct remix_cursor *c, enum remix_way way) {
   if (way == REMIX_BACK)
     for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = 0;
   cursor_turn(c, way);
-  c->cool = REMIX_SEG;
 }
 
 // Prefetches the records ahead of a cursor that steps on, group by group. The selectors tell which records come next in
@@ -264,10 +276,11 @@ static void warm_back(struct remix_cursor *c) {
   uint32_t ahead = c->at + 1 - c->front_at + (c->front_seg == c->seg ? 0 : seg_nr(ix, seg_at(ix, c->front_seg)));
   if (ahead <= REMIX_GROUP_MIN && (c->front_at || c->front_seg)) {
     if (c->front_at == 0) c->front_at = seg_nr(ix, seg_at(ix, --c->front_seg));
-    const uint32_t n = REMIX_GROUP_MIN < c->front_at ? REMIX_GROUP_MIN : c->front_at;
+    const uint32_t n = c->group < c->front_at ? c->group : c->front_at;
     c->front_at -= n;
     group_prefetch(c, seg_at(ix, c->front_seg), c->front_at, n);
     ahead += n;
+    if (c->group < REMIX_GROUP_MAX) c->group *= 2;
   }
   const uint32_t more = ahead > REMIX_GROUP_MIN ? ahead - REMIX_GROUP_MIN : 1;
   c->cool = c->at >= more ? c->at - more + 1 : 0;
@@ -421,7 +434,7 @@ void remix_enter(struct remix_cursor *c, enum remix_way way) {
   c->usual = usual;
 }
 
-void remix_prev(struct remix_cursor *c) {
+void remix_prev_slow(struct remix_cursor *c) {
   if (unlikely(c->way != REMIX_BACK)) cursor_step_way(c, REMIX_BACK);
   const uint32_t m = c->live & set32_below(c->at);
   if (unlikely(m == 0)) {
@@ -521,6 +534,7 @@ enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out)
   const enum remixdb_status s = record_read(c, t, pos, h, n, rec_out);
   if (unlikely(s != REMIXDB_OK)) return s;
   n->data = h->cb.data;
+  n->block = sst_pos_block(pos);
   n->idx = sst_pos_idx(pos);
   n->nr = t->nr_recs[sst_pos_block(pos)];
   if (unlikely(h->to < n->nr)) n->nr = h->to;

@@ -55,7 +55,17 @@ void remix_next_slow(struct remix_cursor *c);  // private to remix_next
 static inline void remix_next(struct remix_cursor *c) {
   if (unlikely(!remix_next_fast(c))) remix_next_slow(c);
 }
-void remix_prev(struct remix_cursor *c);
+// The same backward.
+static inline bool remix_prev_fast(struct remix_cursor *c) {
+  if (unlikely(c->at <= c->cool || !(c->live >> (c->at - 1) & 1))) return false;
+  const uint32_t to = --c->at;
+  c->near[c->sel[to] & REMIX_RUN].idx--;
+  return true;
+}
+void remix_prev_slow(struct remix_cursor *c);  // private to remix_prev
+static inline void remix_prev(struct remix_cursor *c) {
+  if (unlikely(!remix_prev_fast(c))) remix_prev_slow(c);
+}
 // Goes on by nr entries, or by as many as there are, but not into segment `end` (UINT32_MAX: no such limit). Must be
 // valid, and stays valid. Returns the number of entries. O(log n) for n segments.
 uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end);

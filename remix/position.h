@@ -18,7 +18,8 @@ enum remix_way { REMIX_SOUGHT, REMIX_ON, REMIX_BACK };
 struct remix_run_pos {
   const uint8_t *data;
   uint32_t idx, nr;  // nr: end of the records that are in memory; 0: nothing is known
-  uint32_t ahead;    // pages to read ahead of the run; grows while the run is read on and on
+  uint32_t block;    // of the table
+  uint32_t ahead;    // pages to read ahead of the run; grows while the run is read on and on, or back and back
 };
 
 struct remix_cursor {
@@ -38,7 +39,7 @@ struct remix_cursor {
   // Prefetching. The memory of all entries up to (stepping back: down to) this one has been prefetched.
   uint32_t front_seg, front_at;
   uint32_t warm;   // stepping on: a step to this entry of the segment does more than step; at most REMIX_SEG; else 0
-  uint32_t cool;   // stepping back: a step to an entry before this one does more
+  uint32_t cool;   // stepping back: a step to an entry before this one does more than step; else REMIX_SEG
   uint32_t group;  // entries to prefetch at once; grows
   // The distance that the cursor went after the last seeks tells how much of a block to read (sst_read_some). Counted
   // in entries, as if all segments were full.

@@ -248,12 +248,6 @@ void sst_hold_fini(struct sst_hold *h) {
 
 #define STRETCH_BYTES 4096u  // of a block; the processor's own prefetcher continues longer ones
 
-// Prefetches into the second-level cache: it has more requests under way than the first level, so the processor waits
-// less for a free one. The first level is near from there.
-static void prefetch_bytes(const uint8_t *p, size_t nr) {
-  for (size_t o = 0; o < nr; o += CACHE_LINE) prefetch_far(p + o);
-}
-
 void sst_prefetch_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struct sst_hold *h) {
   uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);
   while (nr > 0 && block < t->nr_pages) {
@@ -271,7 +265,7 @@ void sst_prefetch_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const s
       from = sst_record_guess(t, block, idx);
       to = from + (size_t)n * t->rec_size;
     }
-    prefetch_bytes(data + from, to - from < STRETCH_BYTES ? to - from : STRETCH_BYTES);
+    prefetch_bytes(data + from, data + (to - from < STRETCH_BYTES ? to : from + STRETCH_BYTES));
     nr -= n;
     block += sst_block_pages(t, block);
     idx = 0;

@@ -529,8 +529,8 @@ static enum remixdb_status settle(struct merge *m) {
     if (s == REMIXDB_OK) s = pick(m);
   }
   if (s != REMIXDB_OK) return fail(m, s);
-  if (m->same != 1u << MERGE_PARTS || m->at != MERGE_PARTS || m->backward || m->young_state == MERGE_YOUNG_LATER)
-    m->near = MERGE_FAR;
+  if (m->same != 1u << MERGE_PARTS || m->at != MERGE_PARTS || m->young_state == MERGE_YOUNG_LATER) m->near = MERGE_FAR;
+  else if (m->backward) m->near = m->new_at == MERGE_NONE ? MERGE_BACK : MERGE_FAR;
   else m->near = m->new_at == MERGE_NONE || m->remix.seg < m->clear ? MERGE_ALONE : MERGE_BESIDE;
   return s;
 }

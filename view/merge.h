@@ -40,6 +40,7 @@ enum merge_near {
   MERGE_FAR,     // all streams
   MERGE_BESIDE,  // the current key is the partitions' alone; a newer stream's key may come before their next one
   MERGE_ALONE,   // the same, and no newer key comes before the end of the segment
+  MERGE_BACK,    // backward: the current key is the partitions' alone, and the newer streams are at their end
 };
 
 // The state of the young views' stream.
@@ -58,7 +59,7 @@ struct merge {
   struct kref remix_key;  // of the REMIX cursor's entry; ptr NULL: not read yet
   uint32_t at;            // the stream that holds the current key; MERGE_NONE: not valid
   uint32_t same;          // bit i: stream i stands on the same key
-  enum merge_near near;   // the streams that a step forward must look at
+  enum merge_near near;   // the streams that a step in the merge's direction must look at
   bool backward;          // streams that are not at the current key stand before it, else behind it
   // The newer streams alone:
   uint32_t new_at, new_same;  // as at and same
@@ -117,6 +118,12 @@ bool merge_next_held(struct merge *m);                       // private to merge
 static inline bool merge_next_fast(struct merge *m) {
   if (unlikely(m->near != MERGE_ALONE)) return m->near == MERGE_BESIDE && merge_next_held(m);
   if (unlikely(!remix_next_fast(&m->remix))) return false;
+  m->remix_key.ptr = NULL;
+  return true;
+}
+// The same for merge_prev.
+static inline bool merge_prev_fast(struct merge *m) {
+  if (unlikely(m->near != MERGE_BACK || !remix_prev_fast(&m->remix))) return false;
   m->remix_key.ptr = NULL;
   return true;
 }

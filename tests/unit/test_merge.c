@@ -157,7 +157,7 @@ static void walk(struct scene *s, struct merge *m, uint32_t steps, uint64_t seed
         if (dice % 3 == 0 || !merge_next_fast(m)) OK(merge_next(m));
         at = model_up(s, at + 1);
       } else {
-        OK(merge_prev(m));
+        if (dice % 3 == 0 || !merge_prev_fast(m)) OK(merge_prev(m));
         at = model_down(s, at);
       }
       // sometimes the record is not looked at
@@ -678,6 +678,44 @@ static void test_since(void **state) {
   assert_true(passed_one > 100 && exact > 100);
 }
 
+// Goes through all keys, and counts the steps, and those that are plain steps within a segment.
+static void fast_steps(struct scene *s, struct merge *m, bool backward, uint32_t *steps, uint32_t *fast) {
+  uint32_t at = backward ? model_down(s, s->k.nr) : model_up(s, 0);
+  OK(backward ? merge_seek_last(m) : merge_seek(m, kref(NULL, 0)));
+  for (; merge_valid(m); ++*steps) {
+    expect_at(s, m, at, backward ? "back" : "on", 0);
+    const bool plain = backward ? merge_prev_fast(m) : merge_next_fast(m);
+    *fast += plain;
+    if (!plain) OK(backward ? merge_prev(m) : merge_next(m));
+    at = backward ? model_down(s, at) : model_up(s, at + 1);
+  }
+  assert_int_equal(at, s->k.nr);
+}
+
+// If a partition alone has keys, and no old versions, most steps are plain ones, both ways. The others are the first
+// step of a segment, and those at which a group of records is prefetched.
+static void test_fast_steps(void **state) {
+  (void)state;
+  uint32_t steps[2] = {0}, fast[2] = {0};
+  for (uint32_t seed = 1; seed <= 6; seed++) {
+    struct scene s;
+    struct merge m;
+    scene_init(&s, &(struct plan){4000, 0, UINT32_MAX, 1, 1, 1000000, 4 << 20}, seed);
+    merge_init(&m, NULL);
+    enter(&s.p);
+    for (uint32_t backward = 0; backward < 2; backward++) {
+      merge_set(&m, s.active, s.frozen, s.version, s.moment);
+      fast_steps(&s, &m, backward, &steps[backward], &fast[backward]);
+    }
+    merge_park(&m);
+    leave(&s.p);
+    merge_fini(&m);
+    scene_fini(&s);
+  }
+  for (uint32_t i = 0; i < 2; i++)
+    if (steps[i] < 4000 || fast[i] < steps[i] / 4 * 3) fail_msg("%u of %u steps, backward %u", fast[i], steps[i], i);
+}
+
 // ---- gaps: long runs of tombstones in both memtables, over tables and over each other; keys that come to where they
 // are; moments before and after that
 
@@ -840,7 +878,7 @@ int main(void) {
       cmocka_unit_test(test_since),         cmocka_unit_test(test_young_parked), cmocka_unit_test(test_all_deleted),
       cmocka_unit_test(test_while_written), cmocka_unit_test(test_read_fails),   cmocka_unit_test(test_record_fails),
       cmocka_unit_test(test_damaged),       cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_swept),
-      cmocka_unit_test(test_frozen_gap),
+      cmocka_unit_test(test_frozen_gap),    cmocka_unit_test(test_fast_steps),
   };
   const int failed = cmocka_run_group_tests(tests, NULL, NULL);
   if (failed) fprintf(stderr, "repeat with TEST_SEED=%llu\n", (unsigned long long)seed_base);
