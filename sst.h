@@ -11,15 +11,15 @@
 #include "table/hold.h"
 #include "table/prefetch.h"
 
-// Opens a table and checks its footer and metadata, but not its data. *out has one reference. Fails with
+// Opens a table and checks the footer and the metadata, but not the data. *out has one reference. Fails with
 // REMIXDB_CORRUPT (also for a missing file), REMIXDB_VERSION, REMIXDB_NOMEM or REMIXDB_IO.
 MUST_CHECK enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct sst **out);
 void sst_ref(struct sst *t);
-void sst_unref(struct sst *t);   // NULL is allowed. The last one closes the table and removes an obsolete file
+void sst_unref(struct sst *t);   // NULL is allowed. The last reference closes the table and removes an obsolete file
 void sst_retire(struct sst *t);  // makes the table obsolete: no version will name it
 void sst_name(char *buf, uint64_t number);  // "000001.sst"; buf of 32 bytes
 size_t sst_memory(const struct sst *t);     // bytes of metadata, cache slots and pieces
-// Gives the table the pieces that its builder made (sst_build_pieces), one per page. Takes ownership of p; NULL is
-// allowed. Only before other threads know the table.
+// Gives the table the pieces that its builder made (sst_build_pieces), one element per page. Takes ownership of p; NULL
+// is allowed. The caller must do so before other threads have the table.
 void sst_give_pieces(struct sst *t, struct sst_pieces *p);
 #endif

@@ -5,26 +5,29 @@
 //
 // Keys live in a list of leaves, up to WH_LEAF_KEYS in each. A trie over the leaves' anchors finds the leaf; a hash
 // table of the anchors' prefixes encodes the trie. A search finds the longest prefix of its key in that table by binary
-// search over the length, with O(log L) probes. That prefix's node names the leaf. Inside a leaf, a small table finds a
-// key by hash: one probe sequence, then the line of one entry. A permutation keeps the keys' order. Only a seek brings
-// it up to date. A seek ranks its key among *pieces*, four bytes of each key, which lie side by side.
+// search over the length, with O(log L) probes. The node of this prefix names the leaf. Inside a leaf, a small table
+// finds a key by hash: one probe sequence, then the cache line of one entry. A permutation keeps the order of the keys.
+// Only a seek updates the permutation. A seek ranks its key among *pieces*, four bytes of each key, which lie side by
+// side.
 //
 // Differences from the paper
 //   - Readers take no lock, not even in leaves. A leaf only gains entries. The writer stores pointer and piece first,
 //     then (release) the place in the hash part, then (release) the count. A leaf that must lose entries, by a split, a
-//     merge or the removal of a key, is replaced by new leaves and marked dead. Only its order (W9) changes while a
-//     thread can be on it. So a reader or cursor on it still reads the content of that moment.
+//     merge or the removal of a key, is replaced by new leaves and marked dead. Only the order (W9) of a dead leaf
+//     changes while a thread can be on that leaf. So a reader or cursor on a dead leaf still reads the content that the
+//     leaf had when it died.
 //   - The trie changes in place, one release store at a time, and is only a hint. A search checks the anchors of the
-//     leaf that it reaches, and walks along the list to the right one. So a split waits for no reader. The hash table
-//     is replaced as a whole only when it grows. The epoch retires the old table. Nodes, leaves, entries and versions
-//     come from the arena and live as long as the index. The memory of a dead leaf serves again (wh_recycle).
+//     leaf that it reaches, and walks along the list to the right one. So a split waits for no reader. The index
+//     replaces the hash table as a whole only when the table grows. The epoch retires the old table. Nodes, leaves,
+//     entries and versions come from the arena and live as long as the index. The memory of a dead leaf serves again
+//     (wh_recycle).
 //   - Most searches use a guide (wh/guide.h) in place of the trie: a static tree over the leaves' anchors. It names the
-//     leaf, or one from which that leaf was split off. The index makes it again when the number of leaves has grown by
-//     an eighth. The trie answers where the guide's leaf is too far away.
-//   - A small table by hash, `recent`, holds what was written lately, since keys written often are read often. A hit
-//     needs neither guide nor leaf. A miss shows that the key was not written lately. A word of it names the key's
-//     entry, or the version itself if older versions follow. Such a version has a copy of a short key beside it, so a
-//     reader need not look at the entry on the way.
+//     leaf, or another leaf from which that leaf was split off. The index makes it again when the number of leaves has
+//     grown by an eighth. The trie answers where the guide's leaf is too far away.
+//   - A small table by hash, `recent`, names the entries and versions that were written last, because keys that are
+//   written often are read often. A hit needs neither guide nor leaf. A miss shows only that the key was not written
+//   lately. A word of `recent` names the key's entry. If the newest version has older versions, the word names that
+//   version. A copy of a short key is beside such a version, so a reader need not read the entry.
 //   - A trie node may both end an anchor and be the prefix of others, so anchors need no terminating token.
 //
 // Invariants (tests/unit/test_wh.c checks them by wh_check)
@@ -36,24 +39,25 @@
 //       it.
 //   W4  A version's seq goes from WH_PENDING to its number once, and never changes again. A chain is ordered by seq,
 //       newest first. Only the holder of the leaf lock links or unlinks. A chain has at most one pending version.
-//   W5  A dead leaf's content, except its order, and its next and prev pointers stay frozen until its memory serves
-//       again. next and prev were live leaves when it died. A cursor that took a leaf's entries after its moment S was
-//       fixed, and follows these pointers, sees every key with a version <= S exactly once.
+//   W5 The content of a dead leaf, except its order, does not change until the leaf's memory serves again. The same
+//       holds for its next and prev pointers, which point to leaves that were live when this leaf died. A cursor that
+//       took a leaf's entries after its moment S was fixed, and follows these pointers, sees every key with a version
+//       <= S exactly once.
 //   W6  When a structure change is over, no live leaf, node or guide names a leaf that died in it. So a thread reaches
 //       only leaves that were alive when it entered the epoch (the cursors' domain, if it keeps a position). No thread
 //       reaches a leaf that died earlier.
 //   W7  Each item of the guide is the leaf whose range has the item's bound.
 //   W8  All keys of a leaf's range begin with the same `skip` bytes. A leaf's pieces are the four bytes that come next
-//       in its entries' keys. Different pieces order their keys. Only equal pieces require a look at the keys. (A range
-//       without an end, or with bounds that differ early, has many equal ones.)
-//   W9  While no thread writes a leaf's order, it is the order of the first WH_ORDER_N entries. It is a cache: a reader
-//       that finds it too short extends it.
+//       in its entries' keys. Different pieces order their keys. Only for equal pieces must a search compare the keys.
+//       (A range without an end, or with bounds that differ early, has many equal pieces.)
+//   W9 While no thread writes a leaf's order, the order covers the first (ordered & WH_ORDER_N) entries. The order is a
+//   cache: a reader that finds it too short extends it.
 //   W10 Only a leaf with `holes` has entries without a version, from the time the leaf is unlocked.
 //   W11 A word of `recent` names an entry or a version whose key's hash leads to its place. If an entry there
 //       has the searched key and a version, it is the entry in the key's leaf. No key has two such entries, and the
-//       holder of the leaf's lock knows that this stays so. A version is the one linked last for its key, or was taken
-//       back later. One that was taken back stays pending, and the key's newest version is behind it. So a reader finds
-//       the version of its moment.
+//       holder of the leaf's lock knows that this stays so. A version in `recent` is the version that was linked last
+//       for its key, or a version that was taken back later. A version that was taken back stays pending, and the key's
+//       newest version follows it in the chain. So a reader finds the version of its moment.
 //
 // Locks: a leaf's lock, then the structure lock (splits and merges; one per index), then the dead leaves' lock. wh_lock
 // holds one leaf. wh_many holds several and takes them in ascending order of key, so a thread waits for a leaf only
@@ -74,44 +78,48 @@ struct wh_leaf;
 MUST_CHECK enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct arena_pool *pool,
                                          struct wh **out);
 void wh_destroy(struct wh *wh);  // no thread uses it any more
-// Lets dead leaves serve again once no thread can be on them. Call it before the index is shared. Without this call
-// dead leaves stay as they are. Both domains outlive the index.
+// Lets the memory of dead leaves serve again when no thread can be on them. Call it before other threads have the
+// index. Without this call the memory of dead leaves does not serve again. Both domains outlive the index.
 // The epoch covers threads inside a call. A thread that keeps a cursor's position between calls must be inside
-// `cursors`, a domain of its own, from before wh_seek_begin or a seek takes the position until it gives it up. This
-// does not hold for a thread that comes when the index takes no new writers. Writers that are still at work entered the
-// epoch earlier, and only they let leaves serve again. The stamp of a leaf that dies now waits for them.
+// `cursors`, a domain of its own, from before wh_seek_begin or a seek takes the position until it gives it up. A thread
+// that begins to use the index when the index takes no new writers need not be inside. The reason: only writers let
+// leaves serve again. Writers that are still at work entered the epoch earlier, so the stamp of a leaf that dies now
+// does not pass before they leave.
 void wh_recycle(struct wh *wh, struct epoch *cursors);
 // Memory that a new key takes, approximately: entry, version and its share of leaf and table. In bytes.
 static inline size_t wh_record_memory(uint32_t klen, uint32_t vlen) {
   return sizeof(struct wh_entry) + sizeof(struct wh_ver) + klen + vlen + 28;
 }
 size_t wh_memory(const struct wh *wh);        // bytes of arena, table and guide. Any thread, relaxed.
-size_t wh_memory_small(const struct wh *wh);  // bytes of it in chunks of wh_create's size
-uint64_t wh_count(const struct wh *wh);       // keys in it, tombstones too. Any thread, relaxed.
+size_t wh_memory_small(const struct wh *wh);  // bytes of the arena in chunks of wh_create's size
+uint64_t wh_count(const struct wh *wh);       // keys in the index, those with tombstones included. Any thread, relaxed.
 
 // ---- writing one key: wh_lock, wh_link, (the log's lock: wh_stamp), wh_unlock.
 struct wh_slot {
   struct wh *wh;
   struct wh_leaf *leaf;    // locked
-  struct wh_entry *entry;  // of the key; NULL: not there yet (wh_link sets it)
+  struct wh_entry *entry;  // the key's entry; NULL: there is none yet (wh_link makes it)
   struct wh_ver *ver;      // the pending version; NULL before wh_link
-  struct kref key;         // the caller's, valid until wh_unlock
+  struct kref key;         // the caller owns the bytes, which stay until wh_unlock
   uint64_t hash;
   struct wh_many *many;  // the group that the slot belongs to; NULL: a single key
 };
 // Finds and locks the key's leaf. hash = hash64(key). May wait for another writer in the same leaf.
 void wh_lock(struct wh *wh, struct kref key, uint64_t hash, struct wh_slot *slot_out);
-// The newest committed version of the slot's key in this index; NULL: none. It cannot change while the slot is locked.
+// Returns the newest committed version of the slot's key in this index, or NULL. The result stays the newest version
+// while the slot is locked.
 const struct wh_ver *wh_slot_newest(const struct wh_slot *slot);
-// Links a pending version in front of the key's chain. Makes the entry if there is none, and splits a full leaf
-// (slot->leaf changes). Copies key and value. REMIXDB_NOMEM: nothing has changed, and the slot is still locked.
+// Links a pending version in front of the key's chain. If the key has no entry, the call makes one, and splits a full
+// leaf (slot->leaf changes). Copies key and value. Fails with REMIXDB_NOMEM; nothing has changed then, and the slot is
+// still locked.
 MUST_CHECK enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen, bool tomb);
 // Commits the pending version under this number: a release store of seq. The numbers of one key must ascend.
 static inline void wh_stamp(struct wh_slot *slot, uint64_t seq) {
   atomic_store_explicit(wh_ver_number(slot->ver), seq, memory_order_release);
 }
-// Takes the pending version back. Removes a key left without versions from the index; small neighbours may merge. Both
-// need memory; without it the entry stays, unseen. The slot stays locked.
+// Takes the pending version back. If the key then has no version, the call removes the key from the index; small
+// neighbouring leaves may merge. Both need memory. If memory is missing, the entry stays, and no reader sees it. The
+// slot stays locked.
 void wh_unlink(struct wh_slot *slot);
 void wh_unlock(struct wh_slot *slot);
 
@@ -129,23 +137,24 @@ struct wh_link {  // the result of one link
   struct wh_ver *ver;
 };
 void wh_many_init(struct wh_many *m, struct wh *wh);
-// Links a pending version of the key, which must be greater than the key before it. REMIXDB_NOMEM: this key is not
-// linked. The others stay linked, and all leaves stay locked.
+// Links a pending version of the key, which must be greater than the previous call's key. Fails with REMIXDB_NOMEM:
+// this key is not linked, the other keys stay linked, and all leaves stay locked.
 MUST_CHECK enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t hash, const void *val,
                                             uint32_t vlen, bool tomb, struct wh_link *out);
 static inline void wh_link_stamp(const struct wh_link *l, uint64_t seq) {
   atomic_store_explicit(wh_ver_number(l->ver), seq, memory_order_release);
 }
-// Takes the pending version back. A key left without versions stays in its leaf, unseen, until the leaf's next rebuild.
+// Takes the pending version back. A key that then has no version stays in its leaf, without being seen, until the
+// leaf's next rebuild.
 void wh_many_unlink(struct wh_many *m, const struct wh_link *l);
 void wh_many_unlock(struct wh_many *m);  // unlocks all leaves and frees the list
 
 // ---- reading. A reader at a moment sees the versions with seq <= moment.
-// The newest version of the key at the moment, possibly a tombstone; NULL: this index has none. Valid while the index
-// lives.
+// Returns the newest version of the key at the moment, which may be a tombstone. Returns NULL if this index has none.
+// The version is valid while the index lives.
 const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash, uint64_t moment);
-// The same in two steps, inside one epoch. The first step prefetches what the second one reads first, so the caller can
-// do something else meanwhile.
+// wh_get in two steps, inside one epoch. The first step prefetches the memory that the second step reads first, so the
+// caller can do something else between them.
 struct wh_begun {        // one of the two is set
   struct wh_leaf *leaf;  // most likely the key's leaf
   const void *recent;    // most likely the key's entry or version (wh/leaf.h: wh_recent_is_ver)
@@ -153,9 +162,9 @@ struct wh_begun {        // one of the two is set
 struct wh_begun wh_get_begin(const struct wh *wh, struct kref key, uint64_t hash);
 const struct wh_ver *wh_get_end(const struct wh *wh, struct wh_begun wanted, struct kref key, uint64_t hash,
                                 uint64_t moment);
-// The same for many keys at one moment: versions_out[which[i]] for keys[which[i]] and hashes[which[i]],
-// i < nr <= WH_GROUP_MAX. The lookups go side by side. Each step prefetches what the next one reads, so that they wait
-// for memory together.
+// wh_get for many keys at one moment: versions_out[which[i]] for keys[which[i]] and hashes[which[i]], i < nr <=
+// WH_GROUP_MAX. The lookups go side by side. Each step prefetches the memory that the next step reads, so that all
+// lookups wait for memory together.
 void wh_get_many(const struct wh *wh, const struct kref *keys, const uint64_t *hashes, const uint8_t *which,
                  uint32_t nr, uint64_t moment, const struct wh_ver **versions_out);
 
@@ -164,73 +173,72 @@ void wh_get_many(const struct wh *wh, const struct kref *keys, const uint64_t *h
 struct wh_cursor {
   const struct wh *wh;
   struct wh_leaf *leaf;          // NULL: not valid. Between wh_seek_begin_place and the seek it is not valid either
-  struct wh_leaf *hint;          // from wh_seek_begin; NULL: none
-  const struct wh_entry *entry;  // the current one
-  const struct wh_ver *ver;      // its version at the moment
+  struct wh_leaf *hint;          // found by wh_seek_begin; NULL: no hint
+  const struct wh_entry *entry;  // the current entry
+  const struct wh_ver *ver;      // the current entry's version at the moment
   uint64_t moment;
-  uint32_t at, nr;              // position in order, and its length
-  uint32_t asked, ahead;        // entries are prefetched up to here; how many are kept prefetched
-  bool placed, steps;           // wh_seek_begin_place was called; the flag of wh_seek_begin
-  bool gapped;                  // the leaf had gaps when the cursor reached it
+  uint32_t at, nr;        // position in order, and its length
+  uint32_t asked, ahead;  // entries are prefetched up to position `asked`, and `ahead` entries ahead of the current one
+  bool placed, steps;     // wh_seek_begin_place was called; the flag of wh_seek_begin
+  bool gapped;            // the leaf had gaps when the cursor reached it
   uint8_t order[WH_LEAF_KEYS];  // the leaf's entries in order of key when the cursor reached it
 };
-// Not valid yet. May be called again, for a new moment.
+// Makes a cursor that is not valid yet. May be called again, for a new moment.
 void wh_cursor_init(struct wh_cursor *c, const struct wh *wh, uint64_t moment);
 static inline bool wh_valid(const struct wh_cursor *c) { return c->leaf != NULL; }
-// Prefetches what a seek of this key reads, so that the caller can do something else meanwhile. The seek must be the
-// cursor's next call, except for wh_seek_begin_place. The caller may leave its epoch in between. steps: the caller will
-// probably step on from there, as it did last time.
+// Prefetches the memory that a seek of this key reads, so that the caller can do something else before the seek. The
+// seek must be the cursor's next call; only wh_seek_begin_place may come between. The caller may leave its epoch before
+// the seek. steps: the caller will probably step on after the seek, as it did last time.
 void wh_seek_begin(struct wh_cursor *c, struct kref key, bool steps);
 // The next step after wh_seek_begin: finds the key's place in the leaf and prefetches its entries. backward: the seek
 // will be wh_seek_for_prev.
 void wh_seek_begin_place(struct wh_cursor *c, struct kref key, bool backward);
-void wh_seek(struct wh_cursor *c, struct kref key);           // first key >= key
-void wh_seek_for_prev(struct wh_cursor *c, struct kref key);  // last key <= key
+void wh_seek(struct wh_cursor *c, struct kref key);           // the smallest key >= key
+void wh_seek_for_prev(struct wh_cursor *c, struct kref key);  // the largest key <= key
 void wh_seek_last(struct wh_cursor *c);
 void wh_next(struct wh_cursor *c);  // must be valid
 void wh_prev(struct wh_cursor *c);  // must be valid
 static inline struct kref wh_key(const struct wh_cursor *c) { return kref(c->entry->key, c->entry->klen); }
 
-// ---- gaps: key ranges where a merge of the memtable and all older data found only what tombstones hide (wh/gap.h).
-// Call these inside the epoch, except wh_pass_tomb.
+// ---- gaps: key ranges in which a merge of the memtable and all older data found only tombstones and the records that
+// these hide (wh/gap.h). Call these inside the epoch, except wh_pass_tomb.
 
-// Finds the end of a gap from the key on, in the direction: between the key and *to_out there is nothing at the
-// cursor's moment, neither here nor below. *to_out itself may exist; its bytes live as long as the index. The key lies
-// in the range of the cursor's leaf. False: no gap is known.
+// Finds the end of a gap that begins at the key, in the given direction. Between the key and *to_out no key exists at
+// the cursor's moment, neither in this index nor in older data. The key *to_out itself may exist; its bytes live as
+// long as the index. The key lies in the range of the cursor's leaf. Returns false if no gap is known.
 bool wh_gap(const struct wh_cursor *c, struct kref key, bool backward, struct kref *to_out);
-// Whether the cursor's leaf has gaps. Call it after wh_seek_begin_place, or when the cursor is valid.
+// Tells whether the cursor's leaf has gaps. Call it after wh_seek_begin_place, or when the cursor is valid.
 static inline bool wh_gapped(const struct wh_cursor *c) { return c->gapped; }
 
-// A merge's way over a memtable's tombstones. The merge tells the pass where it has been, and the pass makes gaps of
-// it.
+// A pass records which tombstones of a memtable a merge has stepped over, and makes gaps from them.
 struct wh_pass {
   const struct wh_cursor *cursor;
   bool backward, known;  // the direction; whether from_key is known
-  struct kref from_key;  // the way began here; ptr NULL: at the first key of all (backward: the last)
+  struct kref from_key;  // the pass began at this key; ptr NULL: at the smallest key of all (backward: the largest)
   struct wh_leaf *leaf;  // the current leaf; NULL: none yet
-  // The first and the last entry of it that were passed. from NULL: all since the end by which the way entered the
-  // leaf.
+  // The first and the last entry of the current leaf that the merge passed, in the direction of the pass. from NULL:
+  // the merge passed all entries from the leaf's end where it entered the leaf.
   const struct wh_entry *from, *last;
-  struct wh_leaf *run;  // the first of the leaves that were passed as a whole; NULL: none
+  struct wh_leaf *run;  // the earliest of the leaves that were passed as a whole; NULL: none
   uint32_t run_leaves;
   struct kref run_to;
   uint64_t run_since, place;  // see wh/gap.h
 };
 // Begins a pass at a valid cursor. From *from on (NULL: from the cursor's key) the merge passed all keys of this
-// memtable and of all older data. All of them are hidden, by this memtable or by older ones.
+// memtable and of all older data. Tombstones of this memtable, or of older data, hide all of these keys.
 void wh_pass_begin(struct wh_pass *p, const struct wh_cursor *c, bool backward, const struct kref *from);
 void wh_pass_leaf(struct wh_pass *p);  // private to wh_pass_tomb
-// The cursor stands at a tombstone. The merge passed all keys up to it in the same way.
+// Adds the tombstone at which the cursor stands. The merge passed all keys up to it in the same way.
 static inline void wh_pass_tomb(struct wh_pass *p) {
   if (unlikely(p->leaf != p->cursor->leaf)) wh_pass_leaf(p);
   p->last = p->cursor->entry;
 }
-// Keeps the gaps that were found. The cursor may have moved on.
+// Ends the pass and stores the gaps that were found. The cursor may have moved on.
 void wh_pass_end(struct wh_pass *p);
 
-// For tests: checks W1, W3, W4 and W6 to W11 while no thread writes. False: one is broken, and why (cap bytes) has a
-// message.
+// For tests: checks W1, W3, W4 and W6 to W11 while no thread writes. Returns false, with a message in why (cap bytes),
+// if an invariant is broken.
 bool wh_check(const struct wh *wh, char *why, size_t cap);
-// The same for G1 and G3 of wh/gap.h.
+// For tests: checks G1 and G3 of wh/gap.h in the same way.
 bool wh_gaps_check(const struct wh *wh, char *why, size_t cap);
 #endif

@@ -20,39 +20,41 @@ void wal_seg_close(struct wal *w, struct wal_seg *seg);                  // clos
 static inline const char *wal_seg_name(const struct wal_seg *seg) { return env_name(seg->path); }
 // Makes seg the segment h, in memory; the header is not written.
 void wal_seg_begin(struct wal_seg *seg, const struct wal_head *h);
-// Whether the first `nr` bytes of a file, at most WAL_HEAD, are those of a segment of this log, or all zero: a file
-// that was made for a segment and not begun.
+// Tells whether the first `nr` bytes of a file, at most WAL_HEAD, begin a segment of this log, or are all zero. A file
+// of zeros was made for a segment that was not begun.
 bool wal_is_own(const struct wal *w, const uint8_t *head, size_t nr);
 
 // ---- the pool; under admin
 void wal_pool_add(struct wal *w, struct wal_seg *seg);
-void wal_foreign_add(struct wal *w, struct wal_seg *seg);  // closes it
+void wal_foreign_add(struct wal *w, struct wal_seg *seg);  // closes the file of seg
 // Removes files of the pool until at most `keep` are left and all files together keep the log's limit.
 MUST_CHECK enum remixdb_status wal_trim(struct wal *w, uint32_t keep);
 
 // ---- the active segment
-// Begins the segment that appends go to; its header is durable before return. Nobody else uses the log yet.
+// Begins the segment to which appends go; the segment's header is durable before the call returns. No other thread uses
+// the log yet.
 MUST_CHECK enum remixdb_status wal_begin_segment(struct wal *w, const struct wal_head *h);
-// Sends appends to seg: recovered, durable, open, and the last in w->segs. Nobody else uses the log yet.
+// Makes appends go to seg, which is recovered, durable, open, and the last in w->segs. No other thread uses the log
+// yet.
 void wal_adopt(struct wal *w, struct wal_seg *seg);
 
 // ---- room on disk; with the log's lock held, or alone with the log
-// Sets what follows from the list of segments for readers without the lock: `older` and `full_at`.
+// Sets `older` and `full_at`, which follow from the list of segments, for readers without the lock.
 void wal_bound(struct wal *w);
-// The step by which a segment with so much room grows. Steps double, so the log of a small store is small.
+// Returns the step by which a segment with so much room grows. Steps double, so the log of a small store is small.
 uint64_t wal_step(const struct wal *w, uint64_t alloc);
-// The part of a segment's room that is kept for the last records. Workers make more room before the rest is so small,
-// and the limit leaves more than that behind a full segment.
+// Returns how much of a segment's room is kept for the last records. Workers make more room before so little room is
+// left, and the limit leaves more room than that after a full segment.
 uint64_t wal_keep(const struct wal *w, const struct wal_seg *seg);
-// From this offset on the segment should get more room.
+// Returns the offset from which on the segment should get more room.
 uint64_t wal_watch(const struct wal *w, const struct wal_seg *seg);
-// Whether less than a `part` of a step is left and room should be made ahead of need.
+// Tells whether less than 1/`part` of a step is left, so that room should be made ahead of need.
 bool wal_short_of_room(const struct wal *w, uint32_t part);
 // Whether wal_ahead has something to do.
 bool wal_is_behind(const struct wal *w);
 // Makes the active segment's room reach `need`, or waits for the thread that changes its room. Yields the lock.
 MUST_CHECK enum remixdb_status wal_grow(struct wal *w, uint64_t need);
-// Makes room ahead of need, or notes that the disk refused. Yields the lock.
+// Makes room ahead of need, or records that the disk refused it. Yields the lock.
 void wal_grow_ahead(struct wal *w);
 // Makes the active segment's header durable, and with it all older segments. Under admin, without the log's lock.
 MUST_CHECK enum remixdb_status wal_settle(struct wal *w);

@@ -18,12 +18,12 @@ struct wal_buf {
   struct wal_seg *seg;
   uint8_t *mem;
   size_t cap, len;
-  uint64_t off, ticket;  // where it goes in the file; its place in the order of writing
+  uint64_t off, ticket;  // the buffer's place in the file, and in the order of writing
   uint64_t first_seq, durable;
   uint32_t count;
   enum wal_buf_state state;
   enum wal_buf_kind kind;
-  bool retained;  // the disk was too full to write it; it is tried again
+  bool retained;  // the disk was too full to write the buffer; a later call tries again
 };
 
 // A file of the log: a live segment, the prepared next one, or one in the pool.
@@ -33,20 +33,20 @@ struct wal_seg {
   uint32_t nr;
   // Recovery and salvage alone:
   bool headed;    // `h` was read from it
-  bool guessed;   // its header is broken; `h` is what its frames say
+  bool guessed;   // its header is broken; the frames gave the values in `h`
   bool beheaded;  // guessed, and its first frame is broken, too
   bool unread;    // its header could not be read
-  bool shared;    // its file has another name as well: never written to
-  bool foreign;   // neither a segment of this log nor blank: never written to, nor removed
+  bool shared;    // the file has a second name: the log never writes to it
+  bool foreign;   // neither a segment of this log nor blank: the log never writes to it, and never removes it
   uint64_t size;  // of the file
 
   struct wal_head h;
   struct wal_key key;
   struct wal_level level;  // the watermark in its header; written under admin
-  uint64_t end;            // of the bytes that were sealed into it
-  // Known to be on disk: this segment up to here, and every older segment. 0: not even the header.
+  uint64_t end;            // end of the bytes that were sealed for this segment
+  // This segment is known to be on disk up to here, and every older segment as a whole. 0: not even the header is.
   uint64_t durable;
-  uint64_t alloc;  // room on disk up to here; in the pool: the file's size
+  uint64_t alloc;  // the file has room on disk up to here; in the pool: the file's size
   struct wal_buf head_buf;
   uint8_t head[WAL_HEAD];
   char path[];  // for messages; its last part is the file's name
@@ -73,20 +73,21 @@ struct wal {
   // Written under the lock; any thread reads them relaxed.
   _Atomic uint64_t gen, seg_bytes;  // of the active segment
   _Atomic uint64_t durable_seq;
-  _Atomic uint64_t full_at;  // the active segment is full with so many bytes (wal_full)
+  _Atomic uint64_t full_at;  // the active segment is full when it has so many bytes (wal_full)
   _Atomic bool older;        // there are segments before the active one
   _Atomic bool behind;       // wal_ahead has something to do
 
   _Alignas(CACHE_LINE) struct wal_seg *active;
   struct wal_seg *segs;  // oldest to active
   struct wal_buf *free;
-  struct wal_buf *out_head, *out_tail;  // sealed or being written, by ticket
+  struct wal_buf *out_head, *out_tail;  // buffers that are sealed or being written, in order of tickets
   uint64_t next_ticket;
   uint32_t nr_retained;
   bool syncing;              // a thread leads a sync
   bool growing;              // a thread makes room in the active segment
   bool scarce;               // wal_scarce
-  uint64_t grow_refused;     // making room ahead failed at this size: not tried again until an append needs it
+  uint64_t grow_refused;     // making room ahead failed at this size, so wal_ahead does not try again until an append
+                             // needs room
   uint64_t durable_gen;      // the newest segment with a durable header
   struct err_saved err;      // the sticky error
   struct wal_event written;  // a write or a growth has ended
@@ -122,14 +123,14 @@ void wal_destroy(struct wal *w);
 // ---- log/append.c. All are called with the log's lock held. "Yields" marks those that release it for a while; then
 // the caller must read everything again.
 
-// Yields until the event happens next, or earlier.
+// Yields until the event happens the next time. May return earlier.
 void wal_event_wait(struct wal *w, struct wal_event *e);
 void wal_event_wake(struct wal_event *e);
 
 // The sticky error, or REMIXDB_OK.
 MUST_CHECK enum remixdb_status wal_error(const struct wal *w);
 
-// The active segment's end, the open buffer included.
+// Returns the active segment's end, with the open buffer.
 uint64_t wal_at(const struct wal *w);
 // Sets w->lim after a change of the segment's room.
 void wal_limit(struct wal *w);
@@ -142,6 +143,7 @@ void wal_out_add(struct wal *w, struct wal_buf *b);
 void wal_push(struct wal *w);
 
 // Before and after the log's life:
-MUST_CHECK bool wal_buffers_init(struct wal *w);  // false: REMIXDB_NOMEM, buffers_fini is needed all the same
+MUST_CHECK bool wal_buffers_init(
+    struct wal *w);  // false: REMIXDB_NOMEM, the caller must call wal_buffers_fini all the same
 void wal_buffers_fini(struct wal *w);
 #endif

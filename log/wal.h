@@ -4,10 +4,10 @@
 // file. Files are called wal-0, wal-1, ... The name has no meaning: the header holds the generation, so a file is
 // recycled without any change to the directory.
 //
-// A log segment is a header and frames (docs/FORMAT.md). A frame holds what is appended between two seals; a seal
-// happens when a buffer is full, at a sync and at a switch. It consists of checksum, length, first sequence number,
-// count and records. One checksum per frame costs a tenth of one per record. A batch (wal_begin .. wal_end) never
-// crosses a frame, so recovery finds it whole or not at all.
+// A log segment is a header and frames (docs/FORMAT.md). A frame holds the records that are appended between two seals.
+// A seal happens when a buffer is full, at a sync and at a switch. A frame consists of checksum, length, first sequence
+// number, count and records. One checksum per frame costs a tenth of one checksum per record. A batch (wal_begin ..
+// wal_end) never crosses a frame, so recovery finds it whole or not at all.
 //
 // Invariants
 //   L1  Order. Sequence numbers are given under the log's lock, in the order of the bytes. Record i of a frame has the
@@ -16,27 +16,28 @@
 //       So stale bytes of a recycled file, or of another store, never pass for a frame.
 //   L3  Torn or damaged. Each frame states the offset up to which its segment was known to be durable at the seal.
 //       - A broken frame is REMIXDB_CORRUPT if it lies before an offset that a later valid frame calls durable. That
-//         frame may be in the same segment or in a later one: a segment is synced only after the older ones.
-//       - Any other broken frame is a torn tail. Recovery cuts it and all that follows, later segments included, so
-//         what it recovers is a prefix.
-//       - If nothing is written after a sync, a watermark speaks in place of a frame: a generation and an offset, in
-//         the header of the newest segment and of the one before it (which shows that a segment is lost). It is written
-//         after the sync it reports (by a clean close or wal_mark), so it is true after any crash. It has its own
-//         checksum and is outside the header's, so a torn watermark damages nothing else.
+//       frame may be in the same segment or in a later one, because a segment is synced only after the older ones.
+//       - Any other broken frame is a torn tail. Recovery cuts it and all that follows, later segments included, so the
+//       recovered records are a prefix.
+//       - If nothing is written after a sync, no later frame states the durable offset. A watermark does so instead. It
+//       is a generation and an offset in the header of the newest segment, and in the header of the segment before
+//       (which shows if the newest segment is lost). A clean close or wal_mark writes the watermark after the sync that
+//       it reports, so it is true after any crash. The watermark has its own checksum, and the header's checksum does
+//       not cover it, so a torn watermark damages nothing else.
 //   L4  Chain. A header states the generation and the final length of the segment before it. A segment is replayed only
 //       when the one before is complete up to that length; else L3 decides between cut and corrupt. A segment begins
 //       only when the header of the one before is durable, so a generation missing between two others is
-//       REMIXDB_CORRUPT. Generations grow. A recovery leaves one out: a crash may have taken that one's header and left
-//       its frames, and these must never belong to a segment made later.
+//       REMIXDB_CORRUPT. Generations grow. A recovery leaves one generation out. A crash may have lost the header of a
+//       segment with that generation and left its frames, and these frames must never belong to a later segment.
 //   L5  Durability. wal_sync returns only when everything appended before the call, in all segments, is durable. A
 //       segment is never synced before the older ones.
 //   L6  Errors. A failed write or fsync is sticky: later appends and syncs return it. An append's REMIXDB_NOSPACE is
 //       not: room on disk is reserved before a record is accepted, so a full disk refuses the record and changes
 //       nothing else.
 //
-// Locks: the log's lock is held for the copy of a record and for the caller's stamp. Sealed buffers are checksummed and
-// written without it. Threads wait for fsync on a condition (group commit: one fsync serves all waiting threads). Lock
-// order: a memtable leaf's lock, then the log's.
+// Locks: the log's lock is held for the copy of a record and for the caller's stamp. Threads compute the checksums of
+// sealed buffers, and write the buffers, without the lock. Threads wait for fsync on a condition (group commit: one
+// fsync serves all waiting threads). Lock order: a memtable leaf's lock, then the log's.
 #ifndef WAL_H
 #define WAL_H
 
@@ -44,14 +45,14 @@
 #include "kv.h"
 
 #if !defined(WAL_BUF)         // a fuzzing build makes it small
-#define WAL_BUF (256u << 10)  // bytes of a normal frame at most; a larger batch gets its own buffer
+#define WAL_BUF (256u << 10)  // bytes of a normal frame at most; a larger batch gets a private buffer
 #endif
 #define WAL_FIRST (64u << 10)     // a new segment's first step of room on disk; steps double
 #define WAL_PREALLOC (16u << 20)  // up to this size, unless wal_opts says otherwise
-#define WAL_KEEP_PART 4u          // this part of a step is kept for the last records on a full disk,
+#define WAL_KEEP_PART 4u          // 1/4 of a step is kept for the last records on a full disk,
 #define WAL_KEEP_MAX (2u << 20)   // and at most so many bytes
-#define WAL_REST 4096u            // a closed log keeps so much room on disk, or twice that, behind its end
-// A segment is full at 31/64 of the limit; 1/64 more is for the last records. So two segments keep the limit.
+#define WAL_REST 4096u            // a closed log keeps so much room on disk, or twice that, after its end
+// A segment is full at 31/64 of the limit. The last records may take 1/64 more. So two segments stay within the limit.
 #define WAL_FULL_PART 64u
 
 struct wal;
@@ -60,8 +61,8 @@ struct wal_opts {
   const struct env_dir *dir;  // the caller's; outlives the log
   uint64_t store_id;
   bool read_only;  // replay only: nothing is written, no append may follow
-  // Called with the replay's arg after the last record, before anything is written. Its failure makes wal_open fail.
-  // NULL: none.
+  // wal_open calls this function, with the arg of the replay, after the last record and before it writes anything. If
+  // the function fails, wal_open fails with its status. NULL: no function.
   enum remixdb_status (*replayed)(void *arg);
   uint32_t step;   // most bytes by which a segment grows on disk, a power of two; 0 = WAL_PREALLOC
   uint64_t limit;  // bytes on disk of all the log's files together; 0: no limit. wal_full tells when to switch
@@ -74,120 +75,123 @@ struct wal_recovery {
   uint64_t cut_bytes;  // of a torn tail, as far as known
   uint64_t last_seq;   // of the last replayed record; without one, the number given to wal_open
 };
-// Called for each record, in order of seq. The record's pointers hold during the call. Any status other than OK ends
-// the recovery and is its result.
+// Recovery calls this function for each record, in order of seq. The record's pointers are valid during the call. Any
+// status other than REMIXDB_OK ends the recovery, which returns that status.
 typedef enum remixdb_status (*wal_replay_fn)(void *arg, uint64_t seq, const struct kv_rec *rec);
 
 // Opens the log.
 // 1. Replays every segment of generation >= oldest_gen, in order. last_seq: the store's last sequence number when
 //    oldest_gen began; replayed records follow it without a gap (L1). Older segments join the log pool.
-// 2. Makes the replayed records durable. It writes bytes again unless something proves that they are on disk: after a
-//    failed fsync the system may treat unwritten pages as clean.
-// 3. Starts a segment with a later generation. It continues the last segment instead in two cases: that one is empty
-//    and no other file can hold what would follow it (a clean close leaves the log so, and then nothing is written);
-//    or the disk has no room for another segment.
-// Segment oldest_gen must exist, else REMIXDB_CORRUPT. fresh: the store is new; generation oldest_gen is made and
-// synced with its directory. Nothing is written before the replay has succeeded. Fails with REMIXDB_CORRUPT,
-// REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM or REMIXDB_NOSPACE.
+// 2. Makes the replayed records durable. It writes bytes again unless a durable offset proves that they are on disk,
+// because after a failed fsync the system may treat unwritten pages as clean.
+// 3. Starts a segment with a later generation. It continues the last segment instead in two cases. First case: the last
+// segment is empty, and no other file can hold frames that would follow it. A clean close leaves such a log, and then
+// nothing is written. Second case: the disk has no room for another segment.
+// Segment oldest_gen must exist; if not, the call fails with REMIXDB_CORRUPT. fresh: the store is new; the call makes
+// generation oldest_gen and syncs it with its directory. Nothing is written before the replay has succeeded. Fails with
+// REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM or REMIXDB_NOSPACE.
 MUST_CHECK enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq, bool fresh,
                                         wal_replay_fn replay, void *arg, struct wal_recovery *rec_out,
                                         struct wal **out);
-// Writes and syncs what is buffered, writes a watermark (wal_mark), removes the pool's files, cuts unused room down to
-// at most two times WAL_REST, and closes the files. A read-only log and one with an error write nothing. Frees w in any
-// case.
+// Writes and syncs the buffers, writes a watermark (wal_mark), removes the pool's files, cuts unused room down to at
+// most two times WAL_REST, and closes the files. If the log is read-only or has an error, the call writes nothing.
+// Frees w in any case.
 MUST_CHECK enum remixdb_status wal_close(struct wal *w);
 
 // ---- appending
 
-// wal_begin and wal_end enclose the records of one frame. The log's lock is held in between, so nothing there may
-// block or fail. wal_begin makes room for nbytes of records, on disk and in a buffer; when all buffers are full it
-// waits until one is written. *gen_out: the active segment's generation.
-// On failure the lock is not held: REMIXDB_NOSPACE, REMIXDB_NOMEM, REMIXDB_TOOBIG (above 1 GB), REMIXDB_READONLY, or
-// the sticky error.
+// wal_begin and wal_end enclose the records of one frame. The log's lock is held between them, so the code between them
+// must not block or fail. wal_begin makes room for nbytes of records, on disk and in a buffer; when all buffers are
+// full it waits until one is written. *gen_out: the active segment's generation.
+// After a failure the lock is not held. Fails with REMIXDB_NOSPACE, REMIXDB_NOMEM, REMIXDB_TOOBIG (above 1 GB),
+// REMIXDB_READONLY, or the sticky error.
 MUST_CHECK enum remixdb_status wal_begin(struct wal *w, size_t nbytes, uint64_t *gen_out);
-// The same for records that a full disk should still take: they may use the room that wal_begin leaves in the segment
-// (a WAL_KEEP_PART of a step).
+// Like wal_begin, for records that the log should still take on a full disk: they may use the room that wal_begin
+// leaves in the segment (1/WAL_KEEP_PART of a step).
 MUST_CHECK enum remixdb_status wal_begin_last(struct wal *w, size_t nbytes, uint64_t *gen_out);
 // Appends a record (see kv.h) and returns its sequence number. A tombstone ignores val.
 uint64_t wal_put(struct wal *w, struct kref key, const void *val, uint32_t vlen, bool tomb);
-// Releases the lock, then writes what this call filled. A write error becomes sticky; the next call reports it.
+// Releases the lock, then writes the buffers that this call filled. A write error becomes sticky; the next call reports
+// it.
 void wal_end(struct wal *w);
 
-// Group commit. Returns when everything that any thread appended before the call is durable. That includes the active
-// segment's header, so a version may name its generation afterwards. Blocks for the disk. REMIXDB_NOSPACE (on a disk
-// that reserves no room) loses nothing: try again.
+// Group commit. Returns when all records that any thread appended before the call are durable. The active segment's
+// header is durable then, too, so a version may name the segment's generation. Blocks for the disk. After
+// REMIXDB_NOSPACE (possible if the file system reserves no room) nothing is lost, and the caller may try again.
 MUST_CHECK enum remixdb_status wal_sync(struct wal *w);
-// The last sequence number known to be durable. Relaxed.
+// Returns the last sequence number that is known to be durable. Relaxed.
 uint64_t wal_durable_seq(const struct wal *w);
 // Writes the buffers without a sync: the records survive the process, but not the machine.
 MUST_CHECK enum remixdb_status wal_flush(struct wal *w);
 
-// Writes a watermark (L3): how far the log is durable now. Then later damage is not taken for a torn tail. Costs a
-// write of 24 bytes and an fsync (two of each the first time in a segment), or nothing if there is no news: call it
-// when the store rests. A failure is one of a sync (L6), with two exceptions: REMIXDB_NOMEM is not sticky, and a full
-// disk is no failure. Blocks for the disk.
+// Writes a watermark (L3), which states up to where the log is durable now. With it, recovery does not take later
+// damage for a torn tail. Costs a write of 24 bytes and an fsync (two of each the first time in a segment), or nothing
+// if the watermark would not change. So call it when no writes come. A failure counts as the failure of a sync (L6),
+// with two exceptions: REMIXDB_NOMEM is not sticky, and a full disk is no failure. Blocks for the disk.
 MUST_CHECK enum remixdb_status wal_mark(struct wal *w);
 
 // ---- log segments
 
-// Makes the next segment's file ready: a recycled file, or a new one whose name is durable. It gets as much room on
-// disk as the active one has, as far as that exists within the limit. Also makes the active header durable. Blocks for
-// the disk without the log's lock. Fails with REMIXDB_NOSPACE, REMIXDB_NOMEM or REMIXDB_IO.
+// Prepares the next segment's file: a recycled file, or a new file whose name is durable. The file gets as much room on
+// disk as the active segment has, if the disk and the limit allow that. Also makes the active header durable. Blocks
+// for the disk without the log's lock. Fails with REMIXDB_NOSPACE, REMIXDB_NOMEM or REMIXDB_IO.
 MUST_CHECK enum remixdb_status wal_prepare(struct wal *w);
-// Does ahead of time what an append or a switch would wait for: room on disk in the active segment and, once the active
-// header is durable, the next segment's file. After the first switch it makes no new file while older segments exist:
-// one of them will serve, so a log has two files. Blocks for the disk. A failed step is tried again when it is needed,
-// and reported then.
+// Does work ahead of time, so that an append or a switch need not wait for it. It makes room on disk in the active
+// segment. When the active header is durable, it also prepares the next segment's file. After the first switch it makes
+// no new file while older segments exist: one of them will serve again, so a log has two files. Blocks for the disk. If
+// a step fails, the append or the switch that needs it tries again, and reports the failure.
 void wal_ahead(struct wal *w);
-// A guess whether wal_ahead has something to do. Relaxed.
+// Guesses whether wal_ahead has something to do. Relaxed.
 bool wal_ahead_pending(const struct wal *w);
-// Makes the next segment the active one, and prepares it first if need be. fn(arg, new_gen) is called under the log's
-// lock at the moment of the switch; NULL: none. All records appended before that moment belong to the old generation,
-// all later ones to the new one. On failure nothing has changed and fn is not called.
+// Makes the next segment the active one. If the next segment is not prepared yet, the call prepares it. Calls fn(arg,
+// new_gen) under the log's lock at the moment of the switch; fn may be NULL. All records appended before that moment
+// belong to the old generation, all later ones to the new one. On failure nothing has changed and fn is not called.
 MUST_CHECK enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), void *arg);
 uint64_t wal_gen(const struct wal *w);            // active generation, relaxed
 uint64_t wal_segment_bytes(const struct wal *w);  // appended to the active segment, relaxed
 bool wal_holds(const struct wal *w);              // the log holds a record, or an older segment; relaxed
-// Whether a switch must come before the next append, so that the log keeps its limit. more: bytes to come; 0: one
-// record. A nearly empty segment takes any batch. last: the append may use the room for the last records. Always false
-// without a limit. Relaxed.
+// Tells whether a switch must come before the next append, so that the log stays within its limit. more: bytes of that
+// append; 0: one record. A nearly empty segment takes any batch. last: the append may use the room for the last
+// records. Always false without a limit. Relaxed.
 bool wal_full(const struct wal *w, size_t more, bool last);
-// Segments of generation < gen are no longer needed (a durable version file says so). Up to two of them join the pool
-// (one if there is a limit), the others are removed. The active one always stays. Syncs first if the active header is
-// not durable yet.
+// Releases the segments of generation < gen; a durable version file shows that they are no longer needed. Up to two of
+// them join the pool (one if there is a limit), and the call removes the others. The active segment always stays. If
+// the active header is not durable yet, the call first syncs.
 MUST_CHECK enum remixdb_status wal_release(struct wal *w, uint64_t gen);
-// Removes the pool's files and the prepared one, when room counts more than time. Fails with REMIXDB_IO.
+// Removes the files of the pool and the prepared file, when room counts more than time. Fails with REMIXDB_IO.
 MUST_CHECK enum remixdb_status wal_shed(struct wal *w);
 
-// While `on` is set the log grows for wal_begin_last only; to wal_begin, a segment without room is a full disk. Any
-// thread.
+// While `on` is set, the log grows for wal_begin_last only. If the segment has no room, wal_begin then fails as on a
+// full disk. Any thread.
 void wal_scarce(struct wal *w, bool on);
 // Gives back room on disk that the log does not need at once: the pool, and all but WAL_FIRST bytes of the prepared
-// segment and of the unused room of the active one. Returns whether there was any. A failed step gives back less. Any
-// thread; blocks for the disk.
+// segment and of the unused room of the active one. Returns whether it gave any room back. If a step fails, the call
+// gives less room back. Any thread; blocks for the disk.
 bool wal_yield(struct wal *w);
 
-// Reads and checks again what is known to be durable, segment by segment. It leaves a segment out that is recycled
-// meanwhile. Any thread, also while others append. fn (may be NULL) is called for each record. *seen (may be NULL) is
-// increased by the records, frames, segments and bytes that were read. Fails with REMIXDB_CORRUPT, REMIXDB_IO,
-// REMIXDB_NOMEM, or fn's status.
+// Reads and checks again the part of the log that is known to be durable, segment by segment. The call leaves a segment
+// out if the log recycles it meanwhile. Any thread, also while others append. Calls fn (may be NULL) for each record.
+// Adds the records, frames, segments and bytes that were read to *seen (may be NULL). Fails with REMIXDB_CORRUPT,
+// REMIXDB_IO, REMIXDB_NOMEM, or fn's status.
 MUST_CHECK enum remixdb_status wal_verify(struct wal *w, wal_replay_fn fn, void *arg, struct wal_recovery *seen);
 
 // ---- damaged logs
 
 // A loss at one place of a log, as far as it is known.
 struct wal_loss {
-  const char *path;     // of the file; of the log's directory if no file has the segment. Holds during the call
-  bool missing;         // no file has the segment
-  bool torn;            // nothing says that it was durable: a crash may leave that, and an opening cuts it
+  const char *path;  // of the file; of the log's directory if no file has the segment. Holds during the call
+  bool missing;      // no file has the segment
+  bool torn;  // nothing proves that the lost bytes were durable: a crash may leave such a tail, and an opening cuts it
   uint64_t gen;         // of the segment; 0: not known
-  uint64_t off, bytes;  // what is skipped in the file; bytes 0: not known how much
-  // Sequence numbers of the lost records. first_seq 0: not known. last_seq < first_seq: not known if there was any
+  uint64_t off, bytes;  // the skipped bytes of the file; bytes 0: their number is not known
+  // Sequence numbers of the lost records. first_seq 0: they are not known. last_seq < first_seq: it is not known
+  // whether a record is lost
   uint64_t first_seq, last_seq;
   bool more;  // last_seq is a lower bound
 };
 #define WAL_LOSS_TEXT 160u  // bytes of its description, the end included
-// "3 records are lost, sequence numbers 5 to 7", "at least ...": into buf of WAL_LOSS_TEXT bytes, which is returned.
+// Describes a loss, such as "3 records are lost, sequence numbers 5 to 7" or "at least ...", in buf of WAL_LOSS_TEXT
+// bytes. Returns buf.
 const char *wal_loss_text(const struct wal_loss *l, char *buf, size_t cap);
 
 // Results of reading a damaged log.
@@ -203,14 +207,15 @@ struct wal_salvage_to {
   void *arg;
 };
 // Gives every record of every whole frame to `to`, in order. Begins with generation oldest_gen, whose first record
-// follows last_seq. oldest_gen 0: begins with the oldest segment that the newest header leads back to, and does not
-// miss older records. Skips broken parts and a torn tail, and reports them to `to`. Skips frames that a recovery has
-// cut. The frames of a segment with a broken header tell its generation. The log must not be open. Nothing is written.
-// REMIXDB_IO: some bytes could not be read, all others were given. Fails with REMIXDB_NOMEM, REMIXDB_VERSION, or the
-// status of to->record.
+// follows last_seq. oldest_gen 0: begins with the oldest segment of the chain that ends with the newest header; older
+// records do not count as lost. Skips broken parts and a torn tail, and reports them to `to`. Skips frames that a
+// recovery has cut. If a segment's header is broken, the segment's frames tell its generation. The log must not be
+// open. Nothing is written. Fails with REMIXDB_IO if some bytes could not be read; `to` then has the records of all
+// other bytes. Fails also with REMIXDB_NOMEM, REMIXDB_VERSION, or the status of to->record.
 MUST_CHECK enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq,
                                                 const struct wal_salvage_to *to, struct wal_salvage *out);
-// The store's id by the log's headers. REMIXDB_NOTFOUND: no header is whole. Fails with REMIXDB_NOMEM or REMIXDB_IO.
+// Finds the store's id in the log's headers. Fails with REMIXDB_NOTFOUND if no header is whole, or with REMIXDB_NOMEM
+// or REMIXDB_IO.
 MUST_CHECK enum remixdb_status wal_store_id(const struct env_dir *dir, uint64_t *id_out);
 
 struct wal_stats {

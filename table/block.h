@@ -29,7 +29,7 @@ enum {                  // offsets in the head; private to the codec
 
 static inline uint64_t block_seed(uint64_t table, uint32_t block) { return table << 16 | block; }
 
-// ---- writing: one block at a time, in a buffer of its own
+// ---- writing: one block at a time, in a private buffer
 struct block_build {
   uint8_t *buf;  // BLOCK_BYTES_MAX
   uint32_t count;
@@ -38,38 +38,40 @@ struct block_build {
 };
 MUST_CHECK enum remixdb_status block_build_init(struct block_build *b);  // REMIXDB_NOMEM
 void block_build_fini(struct block_build *b);
-// Whether a record of rec_size encoded bytes still goes in. The first record always does, and the block gets the pages
-// that it needs. Further records go in while these pages have room. Records not much smaller than a page would leave
-// much of them empty. Then the block grows, to BLOCK_GROW_PAGES at most, if more such records fill it so much better
-// that the larger block, which each get reads, pays.
+// Tells whether the block takes a record of rec_size encoded bytes. It always takes the first record, and gets as many
+// pages as this record needs. It takes further records while these pages have room. Records not much smaller than a
+// page would leave a large part of the pages empty. For such records the block grows, to at most BLOCK_GROW_PAGES, if
+// the larger block is filled much better. A larger block makes each get read more.
 bool block_build_fits(const struct block_build *b, size_t rec_size);
 uint32_t block_build_pages(const struct block_build *b);  // pages of the block if it were finished now; 0: it is empty
-void block_build_add(struct block_build *b, const struct kv_rec *r);  // must fit
-// Lays the block out in b->buf, with its checksum, and returns its number of pages. Empties b for the next block; buf
+void block_build_add(struct block_build *b, const struct kv_rec *r);  // the record must fit
+// Makes the block in b->buf, with its checksum, and returns the number of pages. Empties b for the next block; b->buf
 // stays valid until the next add.
 uint32_t block_build_finish(struct block_build *b, uint64_t table, uint32_t block);
 
 // ---- reading
 
-// Pages and records, as the block's head says. Any values, if the block is not verified.
+// Return the number of pages and of records from the block's head. If the block is not verified, the numbers may be
+// wrong.
 static inline uint32_t block_pages(const uint8_t *buf) { return buf[BLOCK_OFF_PAGES]; }
 static inline uint32_t block_count(const uint8_t *buf) { return buf[BLOCK_OFF_COUNT]; }
-// Places in a block, in bytes from its beginning: the offset of record i, and the first of nr records.
+// Return places in a block, in bytes from the block's beginning: the place of the offset of record i, and the place of
+// the first of nr records.
 static inline uint32_t block_offset_at(uint32_t i) { return BLOCK_HEAD + 2 * i; }
 static inline uint32_t block_records_at(uint32_t nr) { return block_offset_at(nr); }
-// Record i begins there.
+// Returns the offset at which record i begins.
 static inline uint32_t block_record_at(const uint8_t *buf, uint32_t i) { return load16le(buf + block_offset_at(i)); }
 
-// Checks everything once: the checksum, pages == nr_pages, count == nr_recs, ascending offsets, and that each record is
-// well-formed and inside the block. path and off are for the message. The accessors below rely on it and check nothing.
-// Fails with REMIXDB_CORRUPT.
+// Checks a block once: the checksum, pages == nr_pages, count == nr_recs, ascending offsets, and that each record is
+// well-formed and inside the block. path and off are for the message. The accessors below rely on this check and check
+// nothing. Fails with REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status block_verify(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, uint64_t table,
                                             uint32_t block, const char *path, uint64_t off);
 // The same without the checksum, for a block whose compressed form was verified.
 MUST_CHECK enum remixdb_status block_verify_body(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs,
                                                  const char *path, uint64_t off);
-// Record i of a verified block, if it is short: live, with a key of less than 64 bytes and a value of less than 16,384.
-// Otherwise false.
+// Reads record i of a verified block, if the record is short: no tombstone, a key of less than 64 bytes and a value of
+// less than 16,384. Returns false for any other record.
 static inline bool block_record_short(const uint8_t *buf, uint32_t i, struct kv_rec *r) {
   const uint8_t *p = buf + block_record_at(buf, i);
   const uint32_t h = p[0];
@@ -88,7 +90,7 @@ static inline bool block_record_short(const uint8_t *buf, uint32_t i, struct kv_
   return true;
 }
 void block_record_long(const uint8_t *buf, uint32_t i, struct kv_rec *r);  // private to block_record
-// Record i of a verified block; i < count.
+// Reads record i of a verified block; i < count.
 static inline void block_record(const uint8_t *buf, uint32_t i, struct kv_rec *r) {
   if (unlikely(!block_record_short(buf, i, r))) block_record_long(buf, i, r);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writing a table: records in ascending order go in, one synced file comes out. Errors are sticky: after the first one
-// later calls do nothing, and finish returns it. When finish returns REMIXDB_OK the file is complete and durable; the
-// caller syncs its directory. One thread.
+// Writes a table. The caller adds records in ascending order of keys, and sst_build_finish makes one synced file. After
+// an error, later calls do nothing, and finish returns the error. When finish returns REMIXDB_OK, the file is complete
+// and durable; the caller syncs the directory. One thread.
 #ifndef SST_BUILD_H
 #define SST_BUILD_H
 
@@ -12,26 +12,27 @@ struct sst_build_opts {
   bool ckeys;  // write a compressed-keys block
   enum remixdb_compression compression;
   int level;    // zstd's; 0: its default
-  bool pieces;  // keep what is known of the blocks' pieces (table/pieces.h); no effect with compression
+  bool pieces;  // make the pieces of the blocks (table/pieces.h); no effect with compression
   // Pages of data in a full table, at most FORMAT_SST_PAGES_MAX - BLOCK_PAGES_MAX. 0: SST_FULL_PAGES.
   uint32_t max_pages;
 };
 struct sst_build;
-// q: the calling thread's own queue. A builder makes one table after the other. Fails with REMIXDB_NOMEM.
+// q: a queue that only the calling thread uses. A builder makes one table after the other. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_build_create(const struct sst_ctx *ctx, const struct sst_build_opts *o,
                                                 struct blkio_queue *q, struct sst_build **out);
 void sst_build_destroy(struct sst_build *b);                      // removes an unfinished file; NULL is allowed
 void sst_build_start(struct sst_build *b, uint64_t number);       // removes an unfinished file, too
 void sst_build_add(struct sst_build *b, const struct kv_rec *r);  // keys must ascend: REMIXDB_CORRUPT
-// Whether an error has been seen, so that adding more is of no use. A failed write is seen some time after it was made.
+// Tells whether an error has been noticed, so that adding more is useless. The builder notices a failed write some time
+// after the write began.
 bool sst_build_failed(const struct sst_build *b);
-bool sst_build_full(const struct sst_build *b);  // the table is to be finished before the next record
-// Whether the record still goes in: the table is not full, or its last block has room.
+bool sst_build_full(const struct sst_build *b);  // the caller must finish the table before the next record
+// Tells whether the table takes the record: the table is not full, or its last block has room.
 bool sst_build_takes(const struct sst_build *b, const struct kv_rec *r);
 uint64_t sst_build_bytes(const struct sst_build *b);  // bytes of data so far, before compression
-// Ends the table; *size_out: bytes of the file. On failure removes the file.
+// Completes the table; *size_out: bytes of the file. Removes the file if the call fails.
 MUST_CHECK enum remixdb_status sst_build_finish(struct sst_build *b, uint64_t *size_out);
-// The pieces of the table that was finished last, for sst_give_pieces or mem_free. NULL: none, because they were not
-// asked for or memory was lacking. A second call returns NULL.
+// Returns the pieces of the table that was finished last, for sst_give_pieces or mem_free. Returns NULL if pieces were
+// not asked for, or if memory was missing. A second call returns NULL.
 struct sst_pieces *sst_build_pieces(struct sst_build *b);
 #endif

@@ -4,39 +4,40 @@
 // contiguous pages; it holds one block, verified and decompressed. A frame's number is the index of its first page + 1.
 // Each table owns an array of slots, one per page of its data. The slot at a block's number holds:
 //   - the number of the frame that has the block, or
-//   - CACHE_MISSED with a count: when the block was last refused a frame, in misses of its shard (C7), or
+//   - CACHE_MISSED with the shard's count of misses at the time when the block was last refused a frame (C7), or
 //   - 0.
 // A hit is one load of the slot (acquire). The only shared cache line that it writes is the frame's mark, once per
 // sweep of the clock hand.
 //
 // Frames are divided into shards, chosen by (table, block). A shard has a mutex, which only misses take, a CLOCK hand,
-// and lists of free runs by length. The hand sweeps in order of address: evicted neighbours make contiguous runs for
-// large blocks. Lock order: the shard's mutex, then the epoch's lock (epoch_passed).
+// and lists of free runs by length. The hand sweeps in the order of addresses, so evicted neighbours make contiguous
+// runs for large blocks. Lock order: the shard's mutex, then the epoch's lock (epoch_passed).
 //
 // Invariants
 //   C1  A slot names a frame only while the frame holds that block, verified. The slot is published (release) after the
 //       frame is filled.
 //   C2  CLOCK evicts a frame that is not pinned and has had no hit since the hand last passed. The slot becomes 0, the
-//       frame gets an epoch stamp and waits in limbo. It is reused when the stamp has passed and no pin is left. So a
-//       reader's data stays whole until it leaves its epoch, and pinned data until it unpins.
+//       frame gets an epoch stamp and waits in limbo. It is reused when the stamp has passed and no pin is left. So
+//       data stays unchanged until its reader leaves the epoch, or, if the reader has pinned it, until the reader
+//       unpins it.
 //   C3  A reader takes a pin only inside an epoch, on a frame that it found in a slot. So a frame in limbo whose stamp
 //       has passed gains no pins.
-//   C4  A block that gets a frame is read once, however many threads miss it: the first marks it as loading, the others
-//       wait for that read and take the block from the slot. When the load fails, each tries for itself. Nobody waits
-//       for a read without a frame (C5, C7). A thread that reads many blocks at once waits for others only after its
-//       own reads have ended, so no two threads wait for each other.
+//   C4 A block that gets a frame is read once, however many threads miss it: the earliest thread marks the block as
+//       loading, and the others wait for that read and take the block from the slot. If the read fails, each of the
+//       others reads for itself. No thread waits for a read without a frame (C5, C7). A thread that reads many blocks
+//       at once waits for others only after its own reads have ended, so no two threads wait for each other.
 //       A reader whose read may last over several calls of the user reads into its own memory and marks nothing
-//       (cache_offer_missed). So the others read for themselves, and nobody waits for the user.
-//   C5  Nobody waits for a frame. When none is free at once, the block is read into the caller's own buffer and is not
-//       published.
+//       (cache_offer_missed). So other threads read the block themselves, and no thread waits for the user.
+//   C5 No thread waits for a frame. If no frame is free at once, the block is read into the caller's buffer and is not
+//   published.
 //   C6  Memory of frames never exceeds the size given at creation.
 //   C7  A full shard admits a block at its second miss. A shard is full when no more than its reserve is free. The
 //       first miss reads into the caller's own buffer, and the slot notes the miss. A second miss gets a frame when it
 //       comes within a quarter as many misses of the shard as the shard has room for blocks of that size. So blocks
 //       that are read once evict nothing. Two iterators that read such a block at the same time read it twice. (After
-//       2Q, Johnson and Shasha 1994; the slots take the place of its list of blocks.) Two kinds of reads are admitted
-//       at once: all while loads come from the disk (one in eight loads of cache_get is timed), and readahead, because
-//       its reader looks for the blocks in the cache.
+//       2Q, Johnson and Shasha 1994; the slots take the place of its list of blocks.) Two kinds of reads get a frame at
+//       the first miss: all reads while loads come from the disk (one in eight loads of cache_get is timed), and
+//       readahead, because the reader will look for these blocks in the cache.
 #ifndef CACHE_H
 #define CACHE_H
 

@@ -6,11 +6,11 @@
 //   8   u32  bytes of the chunk, its head included; bit 31: packed
 //   12  u32  count of keys
 //   16  entries: varint(prefix shared with the key before), varint(suffix length << 1 | tombstone), suffix
-// A packed chunk has instead, behind the count:
+// A packed chunk has this after the count:
 //   16  u32  bytes of the entries
 //   20  the entries as one zstd frame
-// The first entry of a chunk shares nothing, so a reader can begin at any chunk. A chunk is packed if that saves at
-// least an eighth of its entries, unless the writer leaves it plain. Head and unpacked entries together have at most
+// The first entry of a chunk shares nothing, so a reader can begin at any chunk. The writer packs a chunk if that saves
+// at least an eighth of the entries' bytes, and if `plain` is not set. Head and unpacked entries together have at most
 // CKB_CHUNK bytes, so the largest key fits.
 #ifndef CKB_H
 #define CKB_H
@@ -36,55 +36,58 @@ struct ckb_build {
   size_t chunk;      // beginning of the open chunk; == len: none is open
   uint32_t count;    // keys in the open chunk
   uint64_t entries;  // bytes of all entries, before packing
-  bool plain;        // the caller's: chunks that are closed meanwhile are not packed
+  bool plain;        // set by the caller: chunks that are closed while it is true are not packed
   uint8_t *last;     // the last key
   uint32_t last_len, last_cap;
   uint64_t table;
-  struct ZSTD_CCtx_s *zstd;  // this and the next: NULL until the first chunk is closed
+  struct ZSTD_CCtx_s *zstd;  // this and the next field: NULL until the first chunk is closed
   uint8_t *packed;           // CKB_CHUNK bytes: a frame, before it replaces its entries
 };
-// Begins a table. Zero c before the first one; later ones reuse its memory.
+// Begins a table. The caller zeroes c before the first table; later tables reuse the memory.
 void ckb_build_init(struct ckb_build *c, uint64_t table);
 void ckb_build_fini(struct ckb_build *c);
-// Keys ascend. On REMIXDB_NOMEM nothing has changed, and the caller can try again.
+// Adds a key. Keys ascend. Fails with REMIXDB_NOMEM; then nothing has changed, and the caller can try again.
 MUST_CHECK enum remixdb_status ckb_build_add(struct ckb_build *c, struct kref key, bool tomb);
-// Closes the last chunk: buf[0..len) is the CKB. On REMIXDB_NOMEM nothing has changed, and the caller can try again.
+// Closes the last chunk: buf[0..len) is the CKB. Fails with REMIXDB_NOMEM; then nothing has changed, and the caller can
+// try again.
 MUST_CHECK enum remixdb_status ckb_build_finish(struct ckb_build *c);
 
-// ---- reading chunks in memory, in the order of the CKB. A reader may begin at any chunk; before it leaves chunks out
-// it sets `any` to false. One thread.
+// ---- reading chunks in memory, in the order of the CKB. A reader may begin at any chunk. A caller that skips chunks
+// first sets `any` to false. One thread.
 struct ckb_read {
   const uint8_t *p, *end;  // the next entry; the end of the entries
   const uint8_t *chunk;    // the caller's chunk, which stays until the next ckb_read_chunk; or `unpacked`
   uint32_t at;             // entries of the chunk that have been read
-  uint32_t left;           // and that are left
+  uint32_t left;           // entries of the chunk that have not been read
   uint8_t *key;            // the current key, in the reader's own buffer
   uint32_t klen, cap;
   uint32_t shared;  // bytes the key shares with the CKB's key before it
   bool tomb;
-  bool any;                  // a key was read before; the next one is compared with it
-  bool first;                // the next entry is its chunk's first
-  uint32_t packed;           // 0, or p is at a frame of entries that have so many bytes
+  bool any;                  // a key was read before, and the next key must be greater
+  bool first;                // the next entry is the first of its chunk
+  uint32_t packed;           // 0; or p is at a frame, and the unpacked entries have so many bytes
   uint16_t back[CKB_BACK];   // where the last entries begin, from `chunk` on: entry i at [i % CKB_BACK]
-  struct ZSTD_DCtx_s *zstd;  // this and the next: NULL until the first packed chunk is read
+  struct ZSTD_DCtx_s *zstd;  // this and the next field: NULL until the first packed chunk is read
   uint8_t *unpacked;         // CKB_CHUNK bytes
 };
 void ckb_read_init(struct ckb_read *r);
 void ckb_read_fini(struct ckb_read *r);
-// Bytes of the chunk at p, where CKB_CHUNK_HEAD bytes can be read. left: bytes left of the CKB. 0: no chunk begins so.
+// Returns the size of the chunk at p, where CKB_CHUNK_HEAD bytes can be read. left: bytes of the CKB from p on. Returns
+// 0 if these bytes are not the head of a chunk.
 uint32_t ckb_chunk_length(const uint8_t *p, uint64_t left);
-// Checks a chunk's checksum and head, and begins it. A packed chunk is unpacked for its first key only, so that passing
-// over it costs no more. off: its offset in the CKB. path and file_off are for the message. Fails with REMIXDB_CORRUPT.
+// Checks a chunk's checksum and head, and begins to read the chunk. A packed chunk is unpacked when its first key is
+// read, so that a caller can skip the chunk without unpacking it. off: the chunk's offset in the CKB. path and file_off
+// are for the message. Fails with REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status ckb_read_chunk(struct ckb_read *r, const uint8_t *chunk, uint32_t len, uint64_t table,
                                               uint64_t off, const char *path, uint64_t file_off);
-// The next key of the chunk; left > 0. REMIXDB_CORRUPT: a malformed entry or frame, or a key that does not come after
-// the one before. Fails with REMIXDB_NOMEM.
+// Reads the next key of the chunk; left > 0. Fails with REMIXDB_CORRUPT if an entry or the frame is malformed, or if
+// the key is not greater than the key before it. Fails with REMIXDB_NOMEM if memory is missing.
 MUST_CHECK enum remixdb_status ckb_read_next(struct ckb_read *r, const char *path, uint64_t file_off);
-// The nr-th next key of the chunk, 1 <= nr <= left: like nr calls of ckb_read_next, but faster.
+// Reads the nr-th next key of the chunk, 1 <= nr <= left: like nr calls of ckb_read_next, but faster.
 MUST_CHECK enum remixdb_status ckb_read_skip(struct ckb_read *r, uint32_t nr, const char *path, uint64_t file_off);
-// A key of the chunk that has been passed: decodes entry `at`, counted from the chunk's first, into *buf, which grows.
-// The caller frees *buf with mem_free. The reader does not move. REMIXDB_NOTFOUND: it is too far back (CKB_BACK). Fails
-// with REMIXDB_NOMEM.
+// Decodes a key that the reader has passed: entry `at` of the chunk, counted from 0, into *buf, which grows. The caller
+// frees *buf with mem_free. The reader does not move. Fails with REMIXDB_NOTFOUND if the entry is too far back
+// (CKB_BACK), or with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status ckb_read_back(const struct ckb_read *r, uint32_t at, uint8_t **buf, uint32_t *cap,
                                              uint32_t *klen_out);
 #endif

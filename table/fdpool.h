@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Bounds the open descriptors of tables. A file is opened when it is used. At the bound, opening one closes another
-// that has not been used for a while (CLOCK, Corbato 1968). A descriptor in use stays open. When all are in use a
-// thread waits for one, which takes about as long as a read. When the system refuses a descriptor (EMFILE, ENFILE) the
-// pool closes an unused one and tries again, before it reports the error. Tables that are being written take places of
-// the pool, too (fdpool_reserve), but at most half of them, so that readers go on.
+// that has not been used for a while (CLOCK, Corbato 1968). A descriptor in use stays open. If all are in use, a thread
+// waits for one, which takes about as long as a read. If the system refuses a descriptor (EMFILE, ENFILE), the pool
+// closes an unused one and tries again, before it reports the error. Tables that are being written take places of the
+// pool, too (fdpool_reserve), but at most half of them, so that readers go on.
 //
 // Any thread may call. The use of an open file changes only the file's own word. The pool's mutex is for opening,
 // closing and waiting, and is held for a short time.
@@ -12,9 +12,9 @@
 // Invariants
 //   F1  A file gets its descriptor by a store under the lock, and loses it by an exchange under the lock that finds no
 //       users. So a counted user's descriptor stays open.
-//   F2  A thread announces that it waits (`wanted`) before it looks for an unused descriptor. A thread that gives one
-//       back reads `wanted` afterwards. Both are sequentially consistent, so one of the two sees the other, and no
-//       thread sleeps while a descriptor is unused.
+//   F2 A thread announces that it waits (`wanted`) before it looks for an unused descriptor. A thread that gives a
+//   descriptor back reads `wanted` afterwards. Both accesses are sequentially consistent, so at least one of the two
+//   threads sees what the other has done, and no thread sleeps while a descriptor is unused.
 #ifndef FDPOOL_H
 #define FDPOOL_H
 

@@ -12,7 +12,7 @@
 
 #define SST_FULL_PAGES 20480u  // pages of a full table: 80 MiB
 
-// Counts files that no version names any more and that readers still use. Relaxed.
+// Counts the files that no version names any more, but that readers still use. Relaxed.
 struct sst_retired {
   _Atomic uint64_t files, bytes;
 };
@@ -22,26 +22,27 @@ static inline void sst_retired_add(struct sst_retired *r, int64_t files, uint64_
   atomic_fetch_add_explicit(&r->bytes, files < 0 ? 0 - bytes : bytes, memory_order_relaxed);
 }
 
-// Shared by the tables and REMIX files of a store, and outlives them.
+// The tables and REMIX files of a store share this struct, which outlives them.
 struct sst_ctx {
   struct env *env;
   const struct env_dir *dir;
   struct blkio *io;
-  struct cache *cache;  // NULL: none
+  struct cache *cache;  // NULL: no cache
   struct fdpool *fds;
   uint64_t store_id;
   bool direct_io;
-  struct sst_retired *retired;  // counts tables and REMIXes; NULL: not counted
+  struct sst_retired *retired;  // counts retired tables and REMIX files; NULL: they are not counted
 };
 
-// The pieces of one page, as far as they are known (table/pieces.h).
+// The pieces of one page (table/pieces.h).
 #define SST_PIECES 8u  // of a page
 struct sst_pieces {
   uint32_t sums[SST_PIECES];  // checksum of each piece
   // A piece begins with the first record that begins in its eighth of the page or later.
-  uint16_t offs[SST_PIECES];  // that record's offset in the block; the block's size if there is none
-  uint8_t first[SST_PIECES];  // that record's index; the number of records if there is none
-  // In the block's first page. 0: nothing is known, 1: a thread works on it, 2: all of the block's pages are known
+  uint16_t offs[SST_PIECES];  // the offset of this record in the block; the block's size if there is no such record
+  uint8_t first[SST_PIECES];  // the index of this record; the number of records if there is no such record
+  // Used in the block's lowest page only. 0: no piece is known; 1: a thread makes the pieces; 2: the pieces of all of
+  // the block's pages are known
   _Atomic uint8_t known;
   uint8_t unused[7];
 };
@@ -50,21 +51,22 @@ struct sst {
   const struct sst_ctx *ctx;
   uint64_t number;  // in the file's name
   char *path;
-  struct fdpool_file file;  // for reads at random
+  struct fdpool_file file;  // for single reads; advised for random reads
   struct cache_table cache;
   uint32_t nr_pages;     // pages of data blocks
-  uint32_t last, least;  // the last block; the smallest number of records of a block before it
-  // Per page: the records of the block that begins there, or 0 inside a larger block. One more, which is 1, ends it.
+  uint32_t last, least;  // the number of the last block; the smallest number of records among the blocks before it
+  // Per page: the number of records of the block that begins at the page, or 0 if the page is inside a block. One more
+  // element, which is 1, ends the array.
   uint8_t *nr_recs;
-  _Atomic(struct sst_pieces *) pieces;  // nr_pages of them; NULL until something is known
+  _Atomic(struct sst_pieces *) pieces;  // nr_pages elements; NULL until a block's pieces are known
   uint32_t rec_size;                    // bytes of a record in its block, on average
-  uint64_t *offs;  // compressed table: file offset of each page's block, nr_pages + 1 long; otherwise NULL
+  uint64_t *offs;  // of a compressed table: file offset of each page's block, nr_pages + 1 elements; otherwise NULL
   void *zdict;     // decompression dictionary, or NULL
   uint64_t nr_records, nr_tombs;
   uint64_t key_bytes, value_bytes;
   uint64_t file_size, data_size;  // data_size: bytes of data blocks in the file
-  uint64_t ckb_off, ckb_len;      // the compressed-keys block; ckb_len 0: none
-  struct kref min, max;           // smallest and largest key, in one allocation of the table's
+  uint64_t ckb_off, ckb_len;      // the compressed-keys block; ckb_len 0: there is none
+  struct kref min, max;           // smallest and largest key, in one allocation that the table owns
   _Atomic uint32_t refs;
   _Atomic bool obsolete;     // the last reference removes the file
   struct fdpool_file scans;  // the same file, for long scans: advised for sequential reads
@@ -80,8 +82,8 @@ static inline uint32_t sst_block_pages(const struct sst *t, uint32_t block) {
   while (unlikely(t->nr_recs[block + n] == 0)) n++;
   return n;
 }
-// The position n records further on, at most the end (nr_pages, 0). When each block has that many records, the number
-// of this one's is not read, which saves a cache miss.
+// Returns the position n records further on, at most the end (nr_pages, 0). The function reads the number of records of
+// pos's block only if the result may lie beyond the smallest number that a block has. That saves a cache miss.
 static inline sst_pos sst_advance(const struct sst *t, sst_pos pos, uint32_t n) {
   uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos) + n;
   if (likely(idx < t->least && block < t->last)) return pos + n;

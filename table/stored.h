@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A table's blocks as they lie in its file: where they are, how many bytes they have, and how to unpack them. Private
-// to table/ and sst.c.
+// The blocks of a table in its file: their places, their sizes, and unpacking. Private to table/ and sst.c.
 #ifndef SST_STORED_H
 #define SST_STORED_H
 
@@ -18,25 +17,26 @@ static inline uint32_t sst_block_stored(const struct sst *t, uint32_t block, uin
   return t->offs ? (uint32_t)(t->offs[block + pages] - t->offs[block]) : pages * BLOCK_PAGE;
 }
 // Unpacks a block of a compressed table: len bytes at `stored` into buf (pages * BLOCK_PAGE bytes). Checks the checksum
-// before it uses the bytes, and then the block. *zstd is the context to use; when it is NULL a new one is made, which
-// the caller frees. Fails with REMIXDB_CORRUPT or REMIXDB_NOMEM.
+// of the stored bytes before it uses them, and then checks the block. *zstd is the context to use. If *zstd is NULL,
+// the call makes a new context, which the caller frees. Fails with REMIXDB_CORRUPT or REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_unpack(const struct sst *t, uint32_t block, uint32_t pages, const uint8_t *stored,
                                           uint32_t len, ZSTD_DCtx **zstd, uint8_t *buf);
 
-// Memory that a miss or a readahead needs for a moment. A decompression context is expensive to make, so the process
-// keeps a few, for all tables, and frees them with the last table. One thread at a time has what it took.
+// Scratch memory, which a miss or a readahead needs for a short time. A decompression context is expensive to make, so
+// the process keeps a few scratches for all tables, and frees them when the last table closes. Only the thread that has
+// taken a scratch uses it.
 struct sst_scratch {
   ZSTD_DCtx *zstd;  // NULL until needed
-  uint8_t *buf;     // what is read; aligned to BLKIO_ALIGN
+  uint8_t *buf;     // for the bytes read from the file; aligned to BLKIO_ALIGN
   size_t size;      // of buf
   uint8_t *block;   // one unpacked block, BLOCK_BYTES_MAX; NULL until needed
 };
 
-void sst_scratch_enter(void);                // a table opens
-void sst_scratch_leave(void);                // a table has closed
-struct sst_scratch *sst_scratch_take(void);  // NULL: no memory
+void sst_scratch_enter(void);                // each table calls it when it opens
+void sst_scratch_leave(void);                // each table calls it when it has closed
+struct sst_scratch *sst_scratch_take(void);  // NULL: memory is missing
 void sst_scratch_give(struct sst_scratch *x);
-// Makes x->buf at least `size` bytes long; its contents are lost. Fails with REMIXDB_NOMEM.
+// Makes x->buf at least `size` bytes long; the contents of x->buf are lost. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_scratch_reserve(struct sst_scratch *x, size_t size);
 // Makes a context if *z is NULL. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_zstd_reserve(ZSTD_DCtx **z);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A guide tells which of many ordered items a key belonged to when the guide was made. It is a static tree
-// (base/anchors.h) over the items' lower bounds, and answers in a few cache lines where the structure itself would take
-// many. The answer is a hint: the caller finds later changes from there. Items are replaced in place.
+// A guide tells to which of many ordered items a key belonged when the guide was made. The guide is a static tree
+// (base/anchors.h) over the items' lower bounds. A lookup reads a few cache lines; the structure itself would need
+// many. The answer is a hint: the caller starts at this item and follows later changes. An item can be replaced in
+// place.
 #ifndef GUIDE_H
 #define GUIDE_H
 
@@ -17,16 +18,16 @@ struct guide {
   _Atomic(void *) items[];  // replaced with release
 };
 
-// Makes a guide to nr > 0 items. Their lower bounds ascend strictly, and the first one is empty. Copies the bounds.
-// Fails with REMIXDB_NOMEM.
+// Makes a guide to nr > 0 items. Their lower bounds ascend strictly, and the bound of item 0 is empty. Copies the
+// bounds. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status guide_create(const struct kref *bounds, void *const *items, uint32_t nr,
                                             struct guide **out);
 void guide_destroy(struct guide *g);  // NULL is allowed
-// The last item whose bound is not greater than the key. Any thread.
+// Returns the last item whose bound is not greater than the key. Any thread.
 static inline void *guide_find(const struct guide *g, struct kref key) {
   return atomic_load_explicit(&g->items[anchors_find(&g->anchors, key)], memory_order_acquire);
 }
-// The same for nr <= ANCHORS_MANY_MAX keys side by side: items_out[i] for keys[which[i]].
+// Looks up nr <= ANCHORS_MANY_MAX keys side by side: items_out[i] for keys[which[i]].
 void guide_find_many(const struct guide *g, const struct kref *keys, const uint8_t *which, uint32_t nr,
                      void **items_out);
 // Replaces `old` by another item in neighbouring places: from the first place whose bound is not less than the given

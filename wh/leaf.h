@@ -2,9 +2,9 @@
 //
 // A leaf of the wormhole. Private to wh.c and wh/.
 //
-// A leaf has up to WH_LEAF_KEYS entries in the order of their arrival, a table that finds an entry by its key's hash,
-// and the order of the keys, which the first reader to need it works out. wh.h tells what a reader without locks may
-// rely on.
+// A leaf has up to WH_LEAF_KEYS entries in the order of their arrival, a table that finds an entry by the hash of its
+// key, and the order of the keys. A reader that needs the order, and finds it too short, computes it. wh.h states on
+// what a reader without locks may rely.
 #ifndef WH_LEAF_H
 #define WH_LEAF_H
 
@@ -16,8 +16,9 @@
 #define WH_IDX_FREE 0xffffu
 #define WH_PTR_BITS 48
 #define WH_PTR_MASK ((UINT64_C(1) << WH_PTR_BITS) - 1)
-#define WH_VER_BEFORE 12u     // bytes from a version back to the pointer to the older one
-#define WH_VER_HEAD 20u       // and to the word with the entry and the key's length; the key ends there
+#define WH_VER_BEFORE 12u  // bytes from a version back to the pointer to the older one
+#define WH_VER_HEAD \
+  20u  // bytes from a version back to the word with the entry and the key's length; the key ends there
 #define WH_VER_KEY_MAX 32u    // longer keys have no copy beside a version: it would cost more memory than it is worth
 #define WH_SAME_HASH 4u       // keys of equal hash that a search compares before it goes by their order
 #define WH_ORDER_N 0xffu      // how many entries the order covers
@@ -26,7 +27,7 @@
 struct wh_leaf {
   // line 0. anchor, lo8, end8 and skip are immutable.
   struct kref anchor;              // in the arena
-  uint64_t lo8;                    // wh_key8() of the anchor; decides most comparisons
+  uint64_t lo8;                    // wh_key8() of the anchor; it decides most comparisons
   _Atomic(struct wh_leaf *) next;  // written under the structure lock, release; frozen at death
   uint64_t end8;  // wh_key8() of the next leaf's anchor; all ones: there is none. Keys below it belong to the leaf
                   // while it lives
@@ -37,18 +38,19 @@ struct wh_leaf {
   _Atomic uint16_t count;    // release, after the entry, its piece and its place in idx
   _Atomic bool dead;         // set with release under the leaf's lock and the structure lock
   bool holes;                // some entries may have no version; guarded by lock
-  _Atomic bool gapped;       // gaps is set; release
+  _Atomic bool gapped;       // `gaps` is set; release
   uint16_t tombs;            // entries whose newest version is a tombstone, pending or not; guarded by lock
   _Atomic uint32_t puts;  // versions other than tombstones that were linked, modulo 2^32; written under lock, release
   // The positions of entries[0, ordered & WH_ORDER_N) in order of key, a byte each.
   _Alignas(CACHE_LINE) _Atomic uint64_t order[WH_LEAF_KEYS / 8];
   int32_t pieces[WH_LEAF_KEYS];  // wh_piece() of the entries' keys; immutable below count
-  // Positions in entries by hash; open addressing with linear probing; stored with release after entries[]. Above the
-  // position stand 8 more bits of the hash, so that a search for a missing key seldom reads an entry.
+  // Hash table of positions in entries, with open addressing and linear probing. A position is stored with release
+  // after its entry. The bits above the position hold 8 more bits of the hash, so that a search for a missing key
+  // seldom reads an entry.
   _Atomic uint16_t idx[WH_IDX_SIZE];
   _Atomic uint64_t entries[WH_LEAF_KEYS];  // pointer to wh_entry | the upper 16 bits of its hash on top
   _Atomic(struct wh_leaf *) prev;          // as next
-  struct wh_leaf *after;                   // the next one in a list of dead leaves
+  struct wh_leaf *after;                   // the next leaf in a list of dead leaves
   _Atomic(struct wh_gaps *) gaps;          // wh/gap.h; NULL until a merge has passed tombstones here; release
 };
 _Static_assert(WH_IDX_SIZE > WH_LEAF_KEYS && WH_IDX_SIZE <= 256,
@@ -121,9 +123,9 @@ static inline uint32_t wh_idx_load(const _Atomic uint16_t *at) {
   return atomic_load_explicit(at, memory_order_acquire);
 }
 
-// The 8 bytes at `from`, big-endian, with zeros behind the key's end. For keys that agree before `from`, different
-// values order as the keys do: a missing byte counts as a zero, and the difference lies behind it. Equal values tell
-// nothing.
+// Returns the 8 bytes of the key at `from`, big-endian, with zeros after the key's end. If two keys agree before
+// `from`, different values have the same order as the keys. (A missing byte counts as zero, so a difference of the
+// values comes from a later or a larger byte.) Equal values say nothing about the order of the keys.
 static inline uint64_t wh_key8(struct kref k, uint32_t from) {
   const uint32_t rest = k.len > from ? k.len - from : 0;
   if (likely(rest >= 8)) return load64be(k.ptr + from);
@@ -140,13 +142,13 @@ static inline int wh_leaf_cmp(const struct wh_leaf *l, struct kref key, uint64_t
   return kv_cmp(l->anchor, key);
 }
 
-// The piece of a key in a leaf: the four bytes behind the common ones, biased so that they order as signed numbers.
-// Different pieces order as their keys do. Equal pieces tell nothing.
+// Returns the piece of a key in a leaf: the four bytes after the leaf's common bytes, biased so that they order as
+// signed numbers. Different pieces have the same order as their keys. Equal pieces say nothing about the order.
 static inline int32_t wh_piece(struct kref key, uint32_t skip) {
   return (int32_t)((uint32_t)(wh_key8(key, skip) >> 32) ^ 0x80000000u);
 }
 
-// A leaf's entries in order of key.
+// The entries of a leaf in the order of their keys.
 struct wh_content {
   uint32_t nr, skip;
   bool tombs;  // some of them may be tombstones
@@ -154,41 +156,41 @@ struct wh_content {
   int32_t pieces[WH_LEAF_KEYS];
 };
 
-// Memory from the arena, aligned to a cache line, with an address that fits a tagged word. NULL: REMIXDB_NOMEM, and the
-// message is set.
+// Allocates memory from the arena, aligned to a cache line, with an address that fits a tagged word. Returns NULL on
+// failure (REMIXDB_NOMEM), with a message.
 void *wh_line_alloc(struct arena *a, size_t size);
 // Makes the memory a locked leaf for the range [anchor, end), with the entries content[from, to). end NULL: the range
 // has no end. content NULL: no entries. The caller sets the neighbours. The anchor's bytes must live as long as the
 // index.
 void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const struct kref *end, const struct wh_content *content,
                   uint32_t from, uint32_t to);
-// Appends an entry. The caller holds the leaf's lock, or the leaf is not published. There must be room. word: pointer
-// and tag, as in entries; piece: of its key.
+// Appends an entry. The caller holds the leaf's lock, or the leaf is not published. The leaf must have room. word:
+// pointer and tag, as in entries; piece: the piece of the entry's key.
 void wh_leaf_append(struct wh_leaf *l, uint64_t word, int32_t piece);
 
-// The same as wh_leaf_find, by the order of the keys.
+// Does the same as wh_leaf_find, by the order of the keys.
 struct wh_entry *wh_leaf_find_sorted(const struct wh_leaf *l, struct kref key);
-// The entry of the key; hash = hash64(key). NULL: it is not there. A user who chooses keys can give all keys of a leaf
-// one hash. So after a few other keys of equal hash the search goes by their order.
+// Returns the entry of the key, or NULL; hash = hash64(key). A user who chooses keys can give all keys of a leaf the
+// same hash. So the search compares a few keys of equal hash, and then searches the keys in order.
 static inline struct wh_entry *wh_leaf_find(const struct wh_leaf *l, struct kref key, uint64_t hash) {
   const uint32_t h32 = (uint32_t)(hash >> 32);
   const uint64_t tag = wh_entry_tag(h32);
   uint32_t others = 0;
-  for (uint32_t i = wh_idx_start(h32);; i = wh_idx_behind(i)) {  // ends, since idx is never full
+  for (uint32_t i = wh_idx_start(h32);; i = wh_idx_behind(i)) {  // the loop ends, because idx is never full
     const uint32_t at = wh_idx_load(&l->idx[i]);
     if (at == WH_IDX_FREE) return NULL;
     if (!wh_idx_fits(at, h32)) continue;
     const uint64_t w = wh_leaf_word(l, wh_idx_pos(at));
     if ((w ^ tag) >> WH_PTR_BITS) continue;
     struct wh_entry *e = wh_word_entry(w);
-    prefetch((const uint8_t *)e + CACHE_LINE);  // the first version lies behind the key
+    prefetch((const uint8_t *)e + CACHE_LINE);  // the first version follows the key
     WH_COUNT(compares);
     if (wh_entry_is(e, key)) return e;
     if (unlikely(++others == WH_SAME_HASH)) return wh_leaf_find_sorted(l, key);
   }
 }
 
-// The newest version at the moment, from v on; NULL: none.
+// Returns the newest version at the moment, from v on in the chain, or NULL.
 static inline const struct wh_ver *wh_ver_seen(const struct wh_ver *v, uint64_t moment) {
   while (v && wh_ver_seq(v) > moment) v = wh_ver_older(v);
   return v;
@@ -200,8 +202,8 @@ static inline void wh_leaf_prefetch(const struct wh_leaf *l, uint64_t hash) {
   prefetch(l);
 }
 
-// Whether the leaf's range ends behind the key. For a leaf whose anchor is not greater than the key: whether the key
-// belongs to it. Callers hold the leaf's lock, or are readers.
+// Tells whether the leaf's range ends after the key. If the leaf's anchor is not greater than the key, that means that
+// the key belongs to the leaf. Callers hold the leaf's lock, or are readers.
 static inline bool wh_leaf_ends_behind(const struct wh_leaf *l, struct kref key, uint64_t k8) {
   if (likely(k8 < l->end8)) return true;
   const struct wh_leaf *next = wh_leaf_next(l);
@@ -210,25 +212,26 @@ static inline bool wh_leaf_ends_behind(const struct wh_leaf *l, struct kref key,
 
 // ---- order
 
-// How many of the first n pieces are smaller than this one.
+// Returns how many of the first n pieces are smaller than the given piece.
 static inline uint32_t wh_leaf_rank(const struct wh_leaf *l, uint32_t n, int32_t piece) {
   uint32_t rank = 0;
   for (uint32_t i = 0; i < n; i++) rank += l->pieces[i] < piece;
   return rank;
 }
-// How many of n entries have a key smaller than this one (or_equal: or equal). pos: their positions in order of key.
-// The key shares the leaf's first `skip` bytes. rank: wh_leaf_rank of its piece.
+// Returns how many of n entries have a key that is smaller than the given key (or_equal: or equal). pos: the positions
+// of the entries in the order of their keys. The given key has the leaf's first `skip` bytes. rank: wh_leaf_rank of the
+// key's piece.
 uint32_t wh_leaf_place(const struct wh_leaf *l, const uint8_t *pos, uint32_t n, struct kref key, uint32_t rank,
                        bool or_equal);
-// Writes the positions of the leaf's entries in order of key. Returns their number. If the leaf's own order is too
-// short, stores the new one there for later calls, unless another thread is storing one. Readers may do so, because the
-// order is only a cache (W9).
+// Writes the positions of the leaf's entries in the order of their keys. Returns the number of positions. If the order
+// in the leaf is too short, the call stores the new order there for later calls, unless another thread is storing one.
+// Readers may do so, because the order is only a cache (W9).
 uint32_t wh_leaf_order(struct wh_leaf *l, uint8_t *pos);
-// The leaf's entries, without those that have no version. The caller holds the lock. Returns how many entries the leaf
-// has, with those.
+// Collects the leaf's entries that have a version. Returns the number of all entries of the leaf. The caller holds the
+// lock.
 uint32_t wh_leaf_content(struct wh_leaf *l, struct wh_content *out);
 
-// How many entries have a tombstone as their newest version. The caller holds the lock.
+// Returns how many entries have a tombstone as their newest version. The caller holds the lock.
 uint32_t wh_leaf_tombs(const struct wh_leaf *l);
 
 // ---- for checks (wh_check): returns false, with a message in why, of cap bytes.

@@ -9,7 +9,7 @@
 
 // Dead leaves that wait to serve again.
 struct wh_leaf_list {
-  struct wh_leaf *first, *last;  // first NULL: empty, and last means nothing
+  struct wh_leaf *first, *last;  // first NULL: the list is empty, and `last` means nothing
   uint32_t nr;
 };
 
@@ -36,20 +36,20 @@ struct wh {
   pthread_mutex_t lock;           // the structure lock: the list, the trie, and the two fields that follow
   uint32_t nr_leaves, guide_due;  // at guide_due leaves the guide is made again
   struct lib_lock dead_lock;      // guards the fields up to the stamps
-  struct wh_leaf_list dead;       // died after the waiting ones were stamped
-  struct wh_leaf_list waiting;    // serve again once the stamps have passed
+  struct wh_leaf_list dead;       // leaves that died after the waiting leaves got their stamps
+  struct wh_leaf_list waiting;    // the memory of these leaves serves again when the stamps have passed
   struct wh_leaf *free_leaves;    // no thread can be on these
-  uint64_t stamp, cursors_stamp;  // of the waiting ones, in both domains
+  uint64_t stamp, cursors_stamp;  // of the waiting leaves, in both domains
   struct epoch *cursors;          // NULL: dead leaves stay
   struct arena arena;
   struct wh_reopened reopened;
 };
 
-// A leaf that is or was the key's, or was left of it. k8 = wh_key8(key, 0).
+// Returns a leaf that is or was the key's leaf, or was left of it. k8 = wh_key8(key, 0).
 static inline struct wh_leaf *wh_hint(const struct wh *wh, struct kref key, uint64_t k8) {
   const struct guide *const g = atomic_load_explicit(&wh->guide, memory_order_acquire);
   return likely(g != NULL) ? guide_find(g, key) : wh_trie_hint(&wh->trie, key, k8, false);
 }
-// Goes from a hint to the leaf of the key's range. It was alive when the call looked.
+// Goes from a hint to the leaf whose range has the key. That leaf was alive when the call looked at it.
 struct wh_leaf *wh_locate(const struct wh *wh, struct wh_leaf *l, struct kref key, uint64_t k8);
 #endif
