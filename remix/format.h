@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The layout of a REMIX: limits, the header's offsets, and where the parts of a segment are. docs/FORMAT.md is the full
-// description. The same layout holds for the image in memory; a file of format 2 has its own part behind the header.
-// All numbers are little-endian.
+// description. The image in memory has this layout. A file of format 2 has the same header and a different part after
+// it. All numbers are little-endian.
 #ifndef REMIX_FORMAT_H
 #define REMIX_FORMAT_H
 
@@ -46,8 +46,8 @@ enum {
   REMIX_SUM = 8,                // size of the checksum at the end, u64
 };
 
-// Where the parts of a segment are: tags, selectors, head, cursor offsets, discriminating bits. A get needs the first
-// ones only.
+// Where the parts of a segment are: tags, selectors, head, cursor offsets, discriminating bits, in this order. A get
+// needs only the parts at the segment's beginning.
 struct remix_layout {
   uint32_t sel, head, offs, dbits, stride;
 };

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The keys of the new tables of a REMIX as one stream. The tables do not overlap.
+// The keys of a REMIX's new tables as one stream. The key ranges of the tables do not overlap.
 #ifndef REMIX_FRESH_H
 #define REMIX_FRESH_H
 
 #include "table/scan.h"
 
 struct remix_fresh {
-  struct kref key;  // current; holds until the next call
-  uint32_t shared;  // bytes it shares with the key before it (0 for the first)
+  struct kref key;  // the current key; valid until the next call
+  uint32_t shared;  // bytes that the key shares with the key before it (0 for the first key of the stream)
   bool tomb;
-  uint32_t table;                            // the table that it is of
-  uint64_t data_pages_read, ckb_bytes_read;  // of the tables that are done; after remix_fresh_fini, of all
+  uint32_t table;  // the index of the key's table
+  uint64_t data_pages_read,
+      ckb_bytes_read;  // of the tables that were read to the end; after remix_fresh_fini, of all tables
   // private
   struct sst *const *tables;
   uint32_t nr;
@@ -22,7 +23,7 @@ struct remix_fresh {
 // The tables outlive f. Opens nothing yet.
 void remix_fresh_init(struct remix_fresh *f, struct sst *const *tables, uint32_t nr, struct blkio_queue *q);
 void remix_fresh_fini(struct remix_fresh *f);
-// REMIXDB_OK, REMIXDB_NOTFOUND at the end, or an error: REMIXDB_CORRUPT also if a table begins before the end of the
-// table in front of it.
+// Reads the next key. Returns REMIXDB_OK, REMIXDB_NOTFOUND at the end, or an error. The error is REMIXDB_CORRUPT also
+// if the smallest key of a table is not greater than the largest key of the table before it.
 MUST_CHECK enum remixdb_status remix_fresh_next(struct remix_fresh *f);
 #endif

@@ -17,82 +17,85 @@
 //   R5  The discriminating bit of entry i (i > 0 in its segment) is the first bit at which its key differs from the key
 //       of entry i-1. These bits form a blind trie over the segment's distinct keys.
 //
-// Bit order: each byte of a key is preceded by a 1 bit, and 0 bits follow the key's end. So a prefix sorts before what
-// it prefixes, and no two keys have all bits in common. A bit's position is byte << 4 | b: b = 0 for the leading bit,
-// 1..8 for the byte's bits from the highest. A segment stores a position in 16 bits and counts bytes from its base, the
-// number of bytes that all its keys share. BLIND_SAME means the key of the entry before. BLIND_FAR means a bit more
-// than 4,094 bytes behind the base; a segment with such a bit is searched by binary search of its keys.
+// Bit order: each byte of a key is preceded by a 1 bit, and 0 bits follow the key's end. So a key sorts before every
+// longer key that begins with it, and no two keys have all bits in common. A bit's position is byte << 4 | b: b = 0 for
+// the leading bit, 1..8 for the byte's bits from the highest. A segment stores a position in 16 bits and counts bytes
+// from its base, the number of bytes that all its keys share. BLIND_SAME means that the entry has the key of the entry
+// before it. BLIND_FAR means a bit more than 4,094 bytes after the base; in a segment with such a bit, a search
+// compares keys (binary search).
 #ifndef REMIX_H
 #define REMIX_H
 
 #include "remix/state.h"
 
-// Reads the file and checks it: its checksum, and every count, offset, selector and position against the tables. *out
-// has one reference, and references the tables. REMIXDB_CORRUPT also when the file is missing; REMIXDB_VERSION,
-// REMIXDB_NOMEM, REMIXDB_IO.
+// Reads the file and checks it: the checksum, and every count, offset, selector and position against the tables. *out
+// has one reference, and references the tables. Fails with REMIXDB_CORRUPT (also if the file is missing),
+// REMIXDB_VERSION, REMIXDB_NOMEM or REMIXDB_IO.
 MUST_CHECK enum remixdb_status remix_open(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
                                           uint32_t nr_runs, struct remix **out);
-// The same for a file that was just written and synced from this image (remix/build.h). Copies the image, checks it in
-// the same way, and does not read the file. Fails with REMIXDB_NOMEM or REMIXDB_CORRUPT.
+// Opens a REMIX whose file was just written and synced from this image (remix/build.h). Copies the image, checks it as
+// remix_open does, and does not read the file. Fails with REMIXDB_NOMEM or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status remix_open_built(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
                                                 uint32_t nr_runs, const uint8_t *image, size_t image_size,
                                                 uint64_t file_size, struct remix **out);
 void remix_ref(struct remix *x);
-// NULL is allowed. The last reference drops those to the tables, and removes the file if the REMIX is obsolete.
+// NULL is allowed. The last reference drops the references to the tables, and removes the file if the REMIX is
+// obsolete.
 void remix_unref(struct remix *x);
-void remix_retire(struct remix *x);           // makes it obsolete: no version will name it
+void remix_retire(struct remix *x);           // makes x obsolete: no version will name it
 void remix_name(char *buf, uint64_t number);  // "000001.remix"; buf has 32 bytes
-// Makes it a young view, which is read beside an older one. Its tombstones are live, because they hide entries of the
-// older view: a get or a cursor gives them like any record. Each block that a seek reads from disk, or a scan begins
-// with, is a jump. Call it before another thread has the REMIX.
+// Makes x a young view, which readers read beside an older view. The tombstones of a young view are live, because they
+// hide entries of the older view: a get or a cursor returns them like any record. Each block that a seek reads from
+// disk, or with which a scan begins, is a jump. Call it before another thread has x.
 void remix_make_young(struct remix *x);
 bool remix_is_young(const struct remix *x);
 size_t remix_memory(const struct remix *x);  // bytes
-// Sets the watch of its scan debt, which outlives it. NULL, as after opening: none. Call it before another thread has
-// the REMIX.
+// Sets the watch of x's scan debt; the watch outlives x. NULL, as after the opening, means no watch. Call it before
+// another thread has x.
 void remix_watch(struct remix *x, const struct remix_watch *w);
-// Adds to its scan debt, and calls the watch if the debt is due. Any thread.
+// Adds to x's scan debt, and calls the watch if the debt is due. Any thread.
 void remix_add_debt(struct remix *x, uint64_t scan_debt);
 struct kref remix_anchor(const struct remix *x, uint32_t seg);  // points into the image; seg < nr_segs
 
-// Finds the newest version of the key. REMIXDB_NOTFOUND also for a tombstone, but not in a young view. hash =
-// hash64(key). Call it inside an epoch; the record holds until the epoch ends or h is used again.
+// Finds the newest version of the key; hash = hash64(key). Fails with REMIXDB_NOTFOUND if there is none. A tombstone
+// counts as none, except in a young view. Call it inside an epoch; the record is valid until the epoch ends or h is
+// used again.
 //
-// With tags, the candidates are the live entries of one segment that have the key's tag. If there are several, or in a
-// young view, the blind search leaves at most one of them. So a key that is there costs one read. Another key costs
-// 32/256 = 0.125 reads at most, a quarter of that if the block is not cached, and 1/256 in a young view. Without tags a
-// get reads one key, as a seek does. In a segment with far bits all candidates may be read.
+// With tags, the candidates are the live entries of one segment that have the key's tag. If there are several
+// candidates, or in a young view, the blind search leaves at most one. So a get of an existing key costs one read. A
+// get of a missing key costs 32/256 = 0.125 reads at most, a quarter of that if the block is not cached, and 1/256 in a
+// young view. Without tags a get reads one key, as a seek does. In a segment with far bits all candidates may be read.
 MUST_CHECK enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, struct sst_hold *h,
                                          struct kv_rec *rec_out);
-// remix_get in two steps of one epoch: the first prefetches the segment that the second reads.
+// remix_get in two steps of one epoch. The first step prefetches the segment that the second step reads.
 const uint8_t *remix_get_begin(const struct remix *x, struct kref key);
 MUST_CHECK enum remixdb_status remix_get_end(struct remix *x, const uint8_t *wanted, struct kref key, uint64_t hash,
                                              struct sst_hold *h, struct kv_rec *rec_out);
-// The segment that the key belongs to: all entries before it are less than the key. Reads no entry.
+// Returns the segment to which the key belongs: all entries before this segment are less than the key. Reads no entry.
 uint32_t remix_segment(const struct remix *x, struct kref key);
 
-// ---- many keys at once: the steps of remix_get, each for a whole group of keys. Each step prefetches what the next
-// one reads. All steps of a group are in one epoch.
+// ---- many keys at once: the steps of remix_get, each for a whole group of keys. Each step prefetches the memory that
+// the next step reads. All steps of a group are in one epoch.
 struct remix_probe {
   const struct remix *x;      // in, as are key and hash
-  const struct remix *older;  // the caller's: the view to try when the key is not in this one
+  const struct remix *older;  // for the caller's use: the view to try if the key is not in x
   struct kref key;
   uint64_t hash;
   bool search;      // out: the segment has far bits, so only remix_get can search it
   uint32_t set;     // out: entries that can be the key and have not been taken yet; empty with search
-  struct sst *sst;  // out: the place of the entry taken last
+  struct sst *sst;  // out: the place of the entry that was taken last
   sst_pos pos;
-  bool several;  // private, as are the next: the segment has several entries with the key's tag
+  bool several;  // private, like the fields below: the segment has several entries with the key's tag
   const uint8_t *seg;
   uint32_t at, entry;
 };
-// Finds the candidates of the nr probes p[which[0]], p[which[1]], ... Reads no block.
+// Finds the candidates of the nr probes p[which[0]], p[which[1]], ... Reads no block from disk.
 void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr);
-// Takes the first candidate out of each probe's set, which must not be empty, and sets sst and pos. Prefetches the
-// cache's slot of its block.
+// Takes the candidate with the lowest index out of each probe's set, which must not be empty, and sets sst and pos.
+// Prefetches the cache's slot of the candidate's block.
 void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr);
-// Whether the segment leaves it possible that the candidate taken last is the key. Ask before reading its block from
-// disk. Among several candidates only one is possible.
+// Tells whether the candidate that was taken last can be the key, as far as the segment shows. Call it before reading
+// the candidate's block from disk. Among several candidates only one is possible.
 bool remix_probe_fits(const struct remix_probe *p);
 
 // ---- walking all entries in order, all versions, without holds: for compaction and building
@@ -104,14 +107,16 @@ struct remix_walk {
 void remix_walk_init(struct remix_walk *w, const struct remix *x);  // at the first entry
 static inline bool remix_walk_valid(const struct remix_walk *w) { return w->seg < w->x->nr_segs; }
 void remix_walk_next(struct remix_walk *w);  // must be valid
-// Stands for a common prefix or a discriminating bit: the entry has the key of the entry before it.
+// A value in place of a common prefix or a discriminating bit. It means that the entry has the key of the entry before
+// it.
 #define REMIX_SAME UINT32_MAX
-// Bytes that the current entry's key shares with the key of the entry before it in the view: 0 for the view's first
-// entry, REMIX_SAME for the same key. *known_out is false for a far bit: then the caller compares the keys.
+// Returns how many bytes the current entry's key shares with the key of the entry before it in the view: 0 for the
+// view's first entry, REMIX_SAME for the same key. *known_out is false for a far bit; the caller then compares the
+// keys.
 uint32_t remix_walk_lcp(const struct remix_walk *w, bool *known_out);
-// Compares the current entry's discriminating bit, the segment's base and, at a segment's first entry, its anchor with
-// the entry's key. NULL: they are right; else the error's name. before: the key of the entry before it in the view,
-// which is not greater than key.
+// Compares the current entry's discriminating bit, the segment's base and, at a segment's first entry, the segment's
+// anchor with the entry's key. Returns NULL if they are right, else the name of the error. before: the key of the entry
+// before it in the view, which is not greater than key.
 const char *remix_walk_wrong(const struct remix_walk *w, struct kref before, struct kref key);
 
 #endif

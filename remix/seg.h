@@ -27,21 +27,21 @@ static inline void seg_prefetch(const struct remix_index *ix, const uint8_t *s) 
   for (uint32_t o = 0; o < ix->lay.stride; o += CACHE_LINE) prefetch(s + o);
 }
 
-// The position of the run's first record at or after entry i (R4).
+// Returns the position of the run's first record at or after entry i (R4).
 static inline sst_pos seg_pos(const struct remix *x, const uint8_t *s, uint32_t run, uint32_t i) {
   const struct remix_index *ix = x->index;
   const uint32_t before = set32_count(set32_eq8(s + ix->lay.sel, REMIX_RUN, (uint8_t)run) & set32_below(i));
   return sst_advance(x->runs[run], seg_off(ix, s, run), before);
 }
 
-// Whether a reader with this hold must read the block from disk.
+// Tells whether a reader with this hold must read the block from disk.
 static inline bool missing(const struct sst_hold *h, const struct sst *t, uint32_t block) {
   return !cache_has(&t->cache, block) && !sst_holds(h, t, block) && !sst_holds_ahead(h, t, block) &&
          !sst_holds_behind(h, t, block);
 }
 
-// The record of entry i; it holds until the epoch ends, because a search pins nothing. nr: records of the run that the
-// caller is going to read from there on.
+// Reads the record of entry i. The record is valid until the epoch ends, because a search pins nothing. nr: how many
+// records of the run, from this record on, the caller is going to read.
 static inline enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, uint32_t nr,
                                              struct sst_hold *h, struct kv_rec *rec_out) {
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
@@ -56,7 +56,8 @@ static inline void entry_prefetch(const struct remix *x, const uint8_t *s, uint3
   sst_prefetch(x->runs[run], seg_pos(x, s, run, i));
 }
 
-// The last of [lo, hi) whose count is not above rank, by binary search; lo is known to be one.
+// Returns the last of [lo, hi) whose count is not above rank, by binary search. The caller knows that lo's count is not
+// above rank.
 static inline uint32_t seg_live_between(const uint32_t *live, uint32_t lo, uint32_t hi, uint32_t rank) {
   while (hi - lo > 1) {
     const uint32_t mid = lo + (hi - lo) / 2;
@@ -67,8 +68,8 @@ static inline uint32_t seg_live_between(const uint32_t *live, uint32_t lo, uint3
   return lo;
 }
 
-// The segment of the live entry with `rank` live entries before it in the view. It is at or behind `from`, and mostly
-// near.
+// Returns the segment of the live entry with `rank` live entries before it in the view. The segment is at or after
+// `from`, and mostly near.
 static inline uint32_t seg_live_after(const struct remix *x, uint32_t from, uint32_t rank) {
   const uint32_t *const live = x->index->live;
   uint32_t lo = from, hi = x->nr_segs;
@@ -80,7 +81,7 @@ static inline uint32_t seg_live_after(const struct remix *x, uint32_t from, uint
   return seg_live_between(live, lo, hi, rank);
 }
 
-// The same for a segment before `to`.
+// Returns the same for a segment before `to`.
 static inline uint32_t seg_live_before(const struct remix *x, uint32_t to, uint32_t rank) {
   const uint32_t *const live = x->index->live;
   uint32_t hi = to, lo = to - 1;
@@ -94,11 +95,11 @@ static inline uint32_t seg_live_before(const struct remix *x, uint32_t to, uint3
 
 // The place of a key in a segment.
 struct seg_pos_found {
-  uint32_t at;  // first entry whose key is >= the key; the segment's count if there is none
+  uint32_t at;  // the lowest entry whose key is >= the key; the segment's number of entries if there is none
   bool equal;
 };
 
-// Reads the key of entry i of segment s. arg is the caller's.
+// Reads the key of entry i of segment s. arg is for the caller's use.
 typedef enum remixdb_status (*seg_read_fn)(void *arg, const uint8_t *s, uint32_t i, struct kv_rec *rec_out);
 // Binary search by keys, for a segment with far bits. If a key is equal, *rec_out is its newest version.
 MUST_CHECK enum remixdb_status seg_search_binary(const struct remix *x, const uint8_t *s, struct kref key,

@@ -26,8 +26,8 @@ extern struct remix_counters remix_counters;
 
 struct remix;
 
-// Is told when a REMIX has enough scan debt. A reader's thread calls `due`, inside an epoch or not; the REMIX is alive
-// meanwhile. After the first call, each further debt calls it again. It must not wait.
+// A watch of scan debt. When a REMIX has enough scan debt, a reader's thread calls `due`, inside an epoch or not; the
+// REMIX is alive meanwhile. After the first call, each further jump calls `due` again. `due` must not wait.
 struct remix_watch {
   void (*due)(void *arg, struct remix *x);
   void *arg;
@@ -37,7 +37,7 @@ struct remix {
   const struct sst_ctx *ctx;
   uint64_t number;
   char *path;
-  struct sst **runs;  // nr_runs, oldest first; each referenced
+  struct sst **runs;  // nr_runs tables, from the oldest to the newest; each referenced
   uint32_t nr_runs;
   uint32_t nr_segs;
   uint64_t nr_entries;  // all versions
@@ -52,7 +52,7 @@ struct remix {
   _Atomic bool obsolete;
   // Scan debt: jumps, the blocks that scans read from disk only because there are several runs. A scan reads the block
   // where it begins, and then the blocks that follow in the same run; a block of another run is a jump. In a young view
-  // the first block is one, too. The watch sets scan_debt_due, which is 0 at first. Both are relaxed.
+  // the block where a scan begins is a jump, too. The watch sets scan_debt_due, which begins with 0. Both are relaxed.
   _Atomic uint64_t scan_debt, scan_debt_due;
   const struct remix_watch *watch;  // NULL: none
 };
@@ -60,14 +60,14 @@ struct remix {
 // The segments, each of remix_layout.stride bytes.
 static inline const uint8_t *remix_segs(const struct remix *x) { return x->image + remix_segs_off(x->nr_runs); }
 
-// Pointers into the image, and facts that are not in it.
+// Pointers into the image, and facts that the image does not have.
 struct remix_index {
   const uint8_t *segs;
   struct remix_layout lay;
   bool young;  // tombstones are live
   struct anchors anchors;
-  // The number of live entries before each segment; nr_segs + 1 long. A search in it passes stretches without live
-  // entries, and skips any number of keys.
+  // The number of live entries before each segment; nr_segs + 1 elements. A cursor searches this array to pass segments
+  // without live entries, and to skip any number of keys.
   uint32_t *live;
 };
 #endif

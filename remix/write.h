@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writing a REMIX file: segments one after the other, then anchors, header and checksum. Knows the format, and leaves
-// the order of entries to the caller. The file is put together in memory, because the header counts the parts behind
-// it, and the checksum covers the header.
+// Writes a REMIX file: segments one after the other, then anchors, header and checksum. This module knows the format;
+// the caller gives the entries in order. The file is put together in memory, because the header has the sizes of the
+// parts after it, and the checksum covers the header.
 #ifndef REMIX_WRITE_H
 #define REMIX_WRITE_H
 
 #include "remix/remix.h"
 
-// Arrays of entries of the same length. The first ones become a segment.
+// Arrays of entries, all of the same length. The entries at the beginning become a segment.
 struct remix_entries {
   const uint8_t *sel;    // selectors, with the runs of the new view
   const uint8_t *tag;    // ignored without tags
-  const uint32_t *dbit;  // absolute discriminating bits (byte << 4 | b), or REMIX_SAME; the first is ignored
+  const uint32_t *dbit;  // absolute discriminating bits (byte << 4 | b), or REMIX_SAME; the bit of the segment's first
+                         // entry is ignored
 };
 
 struct remix_bytes {
@@ -28,37 +29,38 @@ struct remix_write {
   uint32_t nr_runs;
   struct sst *const *runs;  // the caller's
   struct remix_layout lay;
-  sst_pos pos[REMIX_RUNS_MAX];  // of each run, behind the last segment
+  sst_pos pos[REMIX_RUNS_MAX];  // the position of each run after the last segment
   struct remix_bytes image, anchors, anchor_offs;
   uint32_t nr_segs;
   uint64_t nr_entries, nr_keys;
 };
 
-// Begins a file of this number over these runs, the oldest first; it does not reference them. Zero w first, and always
-// end with remix_write_fini. Fails with REMIXDB_NOMEM.
+// Begins a file of this number over these runs, from the oldest to the newest; w takes no references to them. The
+// caller zeroes w first, and always ends with remix_write_fini. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_write_start(struct remix_write *w, const struct sst_ctx *ctx,
                                                  struct blkio_queue *q, uint64_t number, struct sst *const *runs,
                                                  uint32_t nr_runs, bool tags);
 void remix_write_fini(struct remix_write *w);
-// Writes a segment of nr entries, 1 <= nr <= REMIX_SEG. The first entry is not an old version. anchor: R3; the file's
-// first segment gets an empty one in any case. Fails with REMIXDB_NOMEM.
+// Writes a segment of nr entries, 1 <= nr <= REMIX_SEG. The first entry is not an old version. anchor: as R3 demands;
+// the file's first segment always gets an empty anchor. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_write_segment(struct remix_write *w, const struct remix_entries *e, uint32_t nr,
                                                    struct kref anchor);
-// Copies segments [from, to) of another view, with new numbers of its runs: run_map[r] is that of run r. All entries'
-// runs have one below nr_runs. anchor: the first segment's; the others keep theirs. Fails with REMIXDB_NOMEM.
+// Copies segments [from, to) of another view. run_map[r] is the new number of that view's run r. The runs of all copied
+// entries have new numbers below nr_runs. anchor: the anchor of segment `from`; the other segments keep their anchors.
+// Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *x, uint32_t from,
                                                 uint32_t to, const uint8_t *run_map, struct kref anchor);
 // Copies all segments of another view. Some of its runs, the leaving ones, have become this view's last tables, from
 // number `first` on, with the same number of records in the same order. run_map gives a leaving run a number that is
-// not below nr_runs; each entry of such a run becomes the next record of those tables. Fails with REMIXDB_NOMEM.
-// REMIXDB_CORRUPT: the tables have fewer records.
+// not below nr_runs; each entry of such a run becomes the next record of those tables. Fails with REMIXDB_NOMEM, or
+// with REMIXDB_CORRUPT if the tables have fewer records.
 MUST_CHECK enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix *x, const uint8_t *run_map,
                                                  uint32_t first);
 // Writes and syncs the file; *size_out: its size. On failure no file is left. Fails with REMIXDB_NOMEM, REMIXDB_IO or
 // REMIXDB_NOSPACE.
 MUST_CHECK enum remixdb_status remix_write_finish(struct remix_write *w, uint64_t *size_out);
 
-// Makes room for more bytes behind len; appends bytes. Fails with REMIXDB_NOMEM.
+// remix_bytes_reserve makes room for more bytes after len; remix_bytes_put appends bytes. Both fail with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_bytes_reserve(struct remix_bytes *a, size_t more);
 MUST_CHECK enum remixdb_status remix_bytes_put(struct remix_bytes *a, const void *p, size_t len);
 #endif

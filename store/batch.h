@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A batch: puts and deletes that are written together. It belongs to no store. One thread uses it at a time.
+// A batch: puts and deletes that are written together. A batch belongs to no store. Only one thread at a time uses a
+// batch.
 #ifndef BATCH_H
 #define BATCH_H
 
@@ -22,14 +23,15 @@ struct xdb_batch {
 
 MUST_CHECK enum remixdb_status batch_create(struct xdb_batch **out);
 void batch_destroy(struct xdb_batch *b);  // NULL is allowed
-void batch_clear(struct xdb_batch *b);    // keeps its memory
-// Copies key and value. REMIXDB_NOMEM: the batch is unchanged.
+void batch_clear(struct xdb_batch *b);    // keeps the batch's memory for later operations
+// Adds an operation; copies key and value. Fails with REMIXDB_NOMEM; the batch is then unchanged.
 MUST_CHECK enum remixdb_status batch_add(struct xdb_batch *b, struct kref key, const void *val, uint32_t vlen,
                                          bool tomb);
-// Adds the operations of remixdb_batch_load. The caller has checked the lengths. REMIXDB_NOMEM: the batch is unchanged.
+// Adds the operations of remixdb_batch_load. The caller has checked the lengths. Fails with REMIXDB_NOMEM; the batch is
+// then unchanged.
 MUST_CHECK enum remixdb_status batch_load(struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens,
                                           const uint32_t *vlens, const uint8_t *bytes);
-// The last operation on each key, in order of keys. The caller frees *ops_out with mem_free. It points into the batch,
-// which must stay as it is meanwhile. *nr_out may be 0.
+// Returns the last operation on each key, in the order of the keys. The caller frees *ops_out with mem_free. The
+// operations point into the batch, which must not change before that. *nr_out may be 0.
 MUST_CHECK enum remixdb_status batch_sorted(const struct xdb_batch *b, struct batch_op **ops_out, size_t *nr_out);
 #endif

@@ -2,14 +2,14 @@
 //
 // Looking up a key below the active memtable: in the frozen memtable, then in the key's partition.
 //
-// A lookup has two steps. The first prefetches the memory that the second reads first, so that this memory is on its
-// way while the caller searches the active memtable.
+// A lookup has two steps. The first step prefetches the memory that the second step reads first. The processor loads
+// this memory while the caller searches the active memtable.
 #ifndef STORE_BELOW_H
 #define STORE_BELOW_H
 
 #include "store/state.h"
 
-// Handed from the first step to the second.
+// The first step hands this to the second step.
 struct xdb_below {
   struct wh_begun frozen;  // of the frozen memtable, when there is one
   const struct part *part;
@@ -23,8 +23,8 @@ static inline void xdb_below_begin(const struct super *v, struct kref key, uint6
   const struct remix *const newest = unlikely(part->young != NULL) ? part->young : part->remix;
   out->seg = newest ? remix_get_begin(newest, key) : NULL;
 }
-// The key's newest record below the active memtable that `moment` sees. *rec_out may be a tombstone. It holds until the
-// caller leaves the epoch. Fails with REMIXDB_NOTFOUND.
+// Finds the newest record of the key that is below the active memtable and visible at `moment`. *rec_out may be a
+// tombstone, and is valid until the caller leaves the epoch. Fails with REMIXDB_NOTFOUND.
 static inline enum remixdb_status xdb_below_end(const struct super *v, const struct xdb_below *b, struct kref key,
                                                 uint64_t hash, uint64_t moment, struct sst_hold *h,
                                                 struct kv_rec *rec_out) {

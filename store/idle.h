@@ -2,8 +2,8 @@
 //
 // Idle work: what workers do when no round needs them, so that no writer or reader has to wait for it.
 //
-// Writers would wait for memory that the system clears first, and for room on disk for the log's files. Workers get
-// both ahead of time.
+// Writers would wait while the system clears new memory, and while it reserves room on disk for the log's files.
+// Workers get memory and room ahead of time.
 //
 // Dropping the last reference to a replaced version deletes its tables, which takes the system milliseconds per file.
 // Readers must not pay that, so an idle worker, or the end of the next round, destroys the version. Without workers the
@@ -15,16 +15,17 @@
 
 // Wakes a worker for idle work. Any thread; does not wait.
 void idle_ask(struct xdb *x);
-// Bytes that the active memtable takes. *wanted_out: bytes that should be ready for what comes. slot: the caller's,
-// outside of any epoch.
+// Returns the bytes that the active memtable takes. *wanted_out: how many bytes should be ready for the memtable's
+// growth and for the next memtable. slot: the caller's slot, outside of any epoch.
 size_t idle_memory(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out);
-// super_unref for readers: does not wait for files. Dropping the last reference to a replaced version takes the
-// workers' lock for a moment, to wake one of them. Any thread, outside of any epoch; NULL is allowed.
+// super_unref for readers: does not wait for the removal of files. If it drops the last reference to a replaced
+// version, it takes the workers' lock for a short time, to wake a worker. Any thread, outside of any epoch; NULL is
+// allowed.
 void xdb_super_drop(struct xdb *x, struct super *v);
-// The same for a version that the caller counted itself.
+// Does the same for a version to which the caller holds a reference.
 void xdb_version_drop(struct xdb *x, struct version *v);
 // Destroys the versions that readers left. Any thread, outside of any epoch.
 void idle_destroy(struct xdb *x);
-// The same, and waits for the versions that other threads are destroying.
+// Like idle_destroy, and waits for the versions that other threads are destroying.
 void idle_destroy_wait(struct xdb *x);
 #endif

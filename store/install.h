@@ -6,14 +6,16 @@
 
 #include "store/state.h"
 
-// Freezes the active memtable: a new memtable and log segment take all that comes after. Nothing is frozen yet.
-// xdb.lock is held. On failure nothing has changed. Fails with REMIXDB_NOMEM, REMIXDB_NOSPACE, or the log's failure.
+// Freezes the active memtable: a new memtable and a new log segment take all later writes. The caller holds xdb.lock,
+// and no memtable is frozen yet. After a failure nothing has changed. Fails with REMIXDB_NOMEM, REMIXDB_NOSPACE, or the
+// log's failure.
 MUST_CHECK enum remixdb_status round_freeze(struct xdb *x);
 
 // Makes `next` the store's version and gives up the caller's reference to it, also on failure. had_frozen: the round
-// was of the frozen memtable, so `next` has its content, and the memtable leaves the super. Else the log stays as it
-// is, and a memtable may have been frozen meanwhile. *when_out: the time at which the new super was published. Waits
-// for the disk and for epochs; outside of any lock and epoch. REMIXDB_NOSPACE, REMIXDB_NOMEM: the new files are gone,
-// try again. After another failure it is unknown which CURRENT is on disk: the store refuses writes.
+// compacted the frozen memtable, so `next` has the memtable's content, and the memtable leaves the super. If had_frozen
+// is false, the log stays as it is, and a memtable may have been frozen meanwhile. *when_out: the time at which the new
+// super was published. Waits for the disk and for epochs; outside of any lock and epoch. After REMIXDB_NOSPACE or
+// REMIXDB_NOMEM the new files have been removed, and another round may be tried. After any other failure it is unknown
+// which CURRENT is on disk, so the store refuses writes.
 MUST_CHECK enum remixdb_status round_install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out);
 #endif

@@ -12,8 +12,9 @@ struct progress {
 };
 
 // Calls the function, if there is one, in this thread. Outside of any lock and epoch: the function may take long, and
-// may use the store through other refs. It may change this thread's message, so no failure is pending. REMIXDB_ABORTED:
-// it gives the call up. When done == total the work is complete, and the function's result does not matter.
+// may use the store through other refs. The function may change this thread's message, so the caller must have no
+// pending failure. Fails with REMIXDB_ABORTED if the function gives the call up. When done == total the work is
+// complete, and the function's result does not matter.
 MUST_CHECK static inline enum remixdb_status progress_report(const struct progress *p, const char *what, uint64_t done,
                                                              uint64_t total) {
   if (!p->fn) return REMIXDB_OK;

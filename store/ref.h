@@ -10,14 +10,14 @@
 struct xdb_ref {
   struct epoch_slot slot;
   struct epoch_slot stay;  // in xdb.cursors; inside while there are stays
-  uint32_t stays;          // positions in memtables that iterators, or a checkpoint, keep between calls
+  uint32_t stays;          // how many positions in memtables the iterators, or a checkpoint, keep between calls
   struct xdb *xdb;
-  struct super *super;  // the snapshot's, not counted; NULL: the ref reads the store as it is
+  struct super *super;  // the snapshot's super, without a reference; NULL: the ref reads the store as it is
   uint64_t moment;      // the snapshot's
   struct xdb_snapshot *snapshot;
   struct sst_hold hold;       // of gets
   uint32_t above;             // the share of recent gets that found their key in the active memtable (xdb_get)
-  uint32_t reach;             // about how many records its iterators' last scans read (merge_learn)
+  uint32_t reach;             // about how many records the last scans of its iterators read (merge_learn)
   struct multiget *multiget;  // made by the first multi-get
   uint64_t debt, debt_max;    // bytes written since the last look at the pace, and bytes until the next look
   struct progress progress;   // of flush, compact, checkpoint and verify
@@ -34,16 +34,17 @@ static inline struct super *xdb_ref_super(const struct xdb_ref *r) {
 static inline uint64_t xdb_ref_moment(const struct xdb_ref *r) {
   return likely(!r->super) ? atomic_load_explicit(&r->xdb->published, memory_order_acquire) : r->moment;
 }
-// Both, with a reference for the caller, who drops it with xdb_super_drop. Outside of any epoch.
+// Returns the super and the moment, with a reference to the super that the caller drops with xdb_super_drop. Outside of
+// any epoch.
 struct super *xdb_ref_hold(struct xdb_ref *r, uint64_t *moment_out);
-// The caller is about to take a position in a memtable. stays: the caller already keeps a position, which the new one
-// replaces. If the ref keeps no other position, its slot moves on to now. Otherwise the slot stays at the oldest
-// position, and holds up everything that waits for that.
+// Call this before taking a position in a memtable. stays: the caller already keeps a position, which the new position
+// replaces. If the ref keeps no other position, the ref's slot enters again (epoch_renew). If it does, the slot stays
+// where it is, and memory that waits for its epoch is not reused.
 static inline void xdb_ref_stay(struct xdb_ref *r, bool stays) {
   r->stays += !stays;
   if (likely(r->stays == 1)) epoch_renew(&r->xdb->cursors, &r->stay);
 }
-// The caller gives its position up.
+// Call this after giving the position up.
 static inline void xdb_ref_unstay(struct xdb_ref *r) {
   if (--r->stays == 0) epoch_exit(&r->stay);
 }

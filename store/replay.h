@@ -9,9 +9,8 @@
 
 #include "store/state.h"
 
-// Opens the log and links in `m` the records that the version `v` does not have. fresh: the store, and so its log, is
-// new. self: the caller as a worker. Sets xdb.wal, xdb.recovery and xdb.published. Returns the statuses of wal_open and
-// wh_link.
+// Opens the log, and links the records that the version `v` does not have into `m`. fresh: the store and its log are
+// new. self: the caller as a worker. Sets xdb.wal, xdb.recovery and xdb.published. Fails as wal_open and wh_link do.
 MUST_CHECK enum remixdb_status replay_log(struct xdb *x, struct worker *self, struct version *v, bool fresh,
                                           struct memtable *m);
 #endif

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Room on disk that a store keeps for the day when the disk is full.
+// Room on disk that a store keeps for the time when the disk is full.
 //
 // Work that frees room needs room first: a flush of tombstones, a merge that leaves records out, the next CURRENT. So
-// the store keeps the file RESERVE: 1/16 to 1/8 of the tables, between 32 KiB and 64 MiB. From a recovery to the first
-// round it also covers what was replayed. When a flush or a compaction that a caller asked for meets the full disk, the
-// file goes, and the call tries again. A delete that finds the log full asks for a flush, too. From then on the store
-// is scarce: the log grows for deletes only, so that puts do not use the freed room up. That ends when the file is
-// there again. Where the file system cannot reserve room, there is no file.
+// the store keeps the file RESERVE: 1/16 to 1/8 of the tables, between 32 KiB and 64 MiB. From a recovery until the
+// first round, the file is larger, for the replayed records. If a flush or a compaction that a caller asked for finds
+// the disk full, the store removes the file, and the call tries again. A delete that finds the log full asks for a
+// flush, too. From then on the store is scarce: the log grows for deletes only, so that puts do not use the freed room
+// up. The store stops being scarce when it has made the file again. If the file system cannot reserve room, there is no
+// file.
 #ifndef STORE_RESERVE_H
 #define STORE_RESERVE_H
 
@@ -18,12 +19,12 @@ void reserve_fini(struct xdb *x);
 // Sets how large the file should be: from the tables of v, and `logged` bytes of replayed records that are not in
 // tables yet. Any thread that keeps v alive.
 void reserve_measure(struct xdb *x, const struct version *v, uint64_t logged);
-// Makes the file as large as it should be. On a full disk the file takes the room there is, and the store is scarce.
-// Returns whether the store is not scarce. Waits for the disk.
+// Makes the file as large as it should be. On a full disk the file takes the room that there is, and the store becomes
+// scarce. Returns true if the store is not scarce. Waits for the disk.
 bool reserve_keep(struct xdb *x);
-// For a write that was refused: whether the store was scarce and has just ceased to be.
+// For a write that was refused: returns true if the store was scarce and has just stopped being scarce.
 bool reserve_back(struct xdb *x);
 bool reserve_there(struct xdb *x);  // whether there is a file to spend
-// Removes the file. Returns whether that freed room. Waits for the disk.
+// Removes the file. Returns true if that freed room. Waits for the disk.
 bool reserve_spend(struct xdb *x);
 #endif

@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rounds: what workers run. A round compacts the frozen memtable (compact/compact.h), installs the version that this
-// made (store/install.h), and then makes the scan merges that are due.
+// Rounds, which workers run. A round compacts the frozen memtable (compact/compact.h), installs the new version
+// (store/install.h), and then makes the scan merges that are due.
 #ifndef STORE_ROUND_H
 #define STORE_ROUND_H
 
 #include "store/state.h"
 
-// A part of xdb_compact's work, for one round. The round owns `work` from taken to done, the waiting call before and
-// after that. The flags are guarded by xdb.lock.
+// A part of xdb_compact's work, for one round. The round owns `work` while `taken` is set and `done` is not; at other
+// times the waiting call owns it. xdb.lock guards the flags.
 struct xdb_whole {
   struct compact_whole work;
   bool taken, done;
-  bool abandoned;  // the call has ended without waiting for the round: the round frees this
-  bool installed;  // set before done: the store has the round's version. Else the results in `work` mean nothing
+  bool abandoned;  // the call has ended without waiting for the round, so the round frees this struct
+  bool installed;  // set before `done`: the store has the round's version. If not set, the results in `work` mean
+                   // nothing
 };
 
 // One round; arg is the store. Workers call it after workers_kick. When no memtable is frozen it makes scan merges
 // only. When the disk is full or memory is short, the memtable stays frozen, rounds.error says why, and a waiting call
-// asks again (store/flush.h). Another failure stops the store.
+// asks again (store/flush.h). After any other failure the store refuses writes.
 void xdb_round_run(void *arg, struct worker *w);
 
-// Whether the memtable is full: for one record (batch 0), or for a batch that takes `batch` bytes of memory. A batch
-// may end up to a quarter beyond the limit; a larger one gets a memtable of its own. The log's segment, which has the
-// same records, has the same rule. Inside an epoch, or under xdb.lock.
+// Tells whether the memtable is full: for one record (batch 0), or for a batch that takes `batch` bytes of memory. With
+// a batch, the memtable may exceed its limit by up to a quarter; a larger batch gets a new memtable. The same rule
+// holds for the log's segment, which has the same records. Inside an epoch, or under xdb.lock.
 static inline bool xdb_round_due(struct xdb *x, const struct memtable *m, size_t batch) {
   const size_t used = wh_memory(m->wh), limit = x->memtable_limit;
   if (used >= limit || wal_full(x->wal, 0, false)) return true;

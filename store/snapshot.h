@@ -14,8 +14,9 @@ struct xdb_snapshot {
   struct xdb_snapshot *next, *prev;  // guarded by xdb.snapshots.lock
 };
 
-// A snapshot of what the ref reads now: a counted super, so that memtables, tables and REMIXes stay, and a moment (X2).
-// Any thread may release it, after its refs. Fails with REMIXDB_NOMEM.
+// Makes a snapshot of the records that the ref reads now. A snapshot is a moment (X2), and a reference to a super, so
+// that memtables, tables and REMIXes stay. Any thread may release the snapshot, after the snapshot's refs have ended.
+// Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status xdb_snapshot(struct xdb_ref *r, struct xdb_snapshot **out);
 MUST_CHECK enum remixdb_status xdb_snapshot_ref(struct xdb_snapshot *snap, struct xdb_ref **out);
 void xdb_snapshot_release(struct xdb_snapshot *snap);  // NULL is allowed

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The store in memory: what its calls share. xdb.h makes it and ends it, and has its calls.
+// The store in memory: the state that its calls share. xdb.h has these calls, and opens and closes the store.
 //
 // One atomic pointer, the super, names the active memtable, the frozen one (while a round compacts it) and the version
-// of the partitions. It is replaced, never edited, under `lock`; readers load it inside an epoch. The store's count on
-// an old super goes when all epochs have passed in which a reader could see it. An iterator has a count of its own.
-// When a reader drops the last count, workers remove the version's files (store/idle.h).
+// of the partitions. A thread replaces the super under `lock`, and never edits it; readers load it inside an epoch. The
+// store drops its reference to an old super when all epochs have passed in which a reader could see that super. An
+// iterator has a separate reference. When a reader drops the last reference, workers remove the version's files
+// (store/idle.h).
 //
 // Invariants
 //   X1  A sequence number is published only when its version is stamped in the memtable and its record is in the log's
@@ -32,14 +33,14 @@
 // Rounds (round.c). Guarded by xdb.lock.
 struct rounds {
   _Atomic bool compacting;  // a memtable is frozen. Written under the lock, read without it
-  struct err_saved error;   // why the last round failed, when it may be tried again. Status OK: it did not fail
+  struct err_saved error;   // why the last round failed, if it may be tried again. Status REMIXDB_OK: it did not fail
   uint64_t failed_ns;       // when it failed
   uint64_t nr_frozen;       // memtables frozen so far
   uint64_t nr_installed;    // of these, memtables that are in tables
   bool flushing;            // the round of the frozen memtable hands nothing back
   uint32_t nr_flushers;  // threads that wait to freeze the active memtable: writers with a full one let them go first
   enum xdb_at { XDB_AT_REST, XDB_AT_MEMTABLE, XDB_AT_SCANS } at;  // the work of the round that runs
-  struct xdb_whole *whole;  // the next round takes this work with it; NULL: none is asked for
+  struct xdb_whole *whole;  // the next round also does this work; NULL: no call asks for work
 };
 
 // Scan merges (scan_merge.c). Guarded by xdb.lock. Readers look at `due` and `again_ns`, which are relaxed.
@@ -49,7 +50,7 @@ struct scan_merges {
   bool put_off;               // a merge waits for the next round of a memtable, or for the next reader that asks
   size_t used;                // bytes of the nearly full active memtable at the last look; 0: no look yet
   uint64_t looked_ns;         // when that look was
-  bool ending;                // the store is about to close: no more merges
+  bool ending;                // the store is about to close, so no merge may begin
 };
 
 // The pace of writers (pace.c). Relaxed.
@@ -58,7 +59,7 @@ struct pace {
   _Atomic uint64_t round_began_ns, last_round_ns;
   _Atomic uint64_t round_rate;              // work of past rounds in a second
   _Atomic uint64_t round_tail_ns;           // from the end of a round's work until it is installed
-  _Atomic uint64_t stall_ns, stall_max_ns;  // waits of writers, in sum and at most
+  _Atomic uint64_t stall_ns, stall_max_ns;  // waits of writers: the sum, and the longest wait
 };
 
 // The thread that syncs every N ms (syncer.c).
@@ -80,15 +81,15 @@ struct snapshots {
 
 // Versions whose last reference a reader dropped: workers destroy them (idle.c).
 struct idle {
-  _Atomic(struct version *) left;  // a stack; release-pushed
-  _Atomic uint32_t nr_left;        // those on the stack, and those being destroyed; release-decremented
+  _Atomic(struct version *) left;  // a stack; pushed with release
+  _Atomic uint32_t nr_left;        // versions on the stack or being destroyed; decremented with release
 };
 
 // Reserved room on disk (reserve.c). A thread that takes its lock holds no lock except xdb.lock; the log's lock is
 // taken inside it.
 struct xdb_reserve {
   pthread_mutex_t lock;
-  uint64_t size, want;  // bytes of the file: what it has and what it should have
+  uint64_t size, want;  // bytes of the file: its size, and the size that it should have
   bool off;             // the file system cannot reserve room
   bool scarce;          // the disk had no room for the file: the log grows for deletes only
 };
@@ -98,7 +99,7 @@ struct xdb {
   struct env *env;
   struct env_dir home;       // the store's directory, held while the store is open
   char *dir;                 // its path, for messages
-  struct remixdb_opts opts;  // the strings are the caller's: only opening reads them
+  struct remixdb_opts opts;  // the caller owns the strings, and only the opening reads them
   size_t memtable_limit;     // bytes of memory at which a memtable is frozen
   uint64_t wal_limit;        // bytes that the log may have on disk
   bool leave_log;            // closing leaves the log as it is, and the next opening replays it
@@ -111,7 +112,7 @@ struct xdb {
   struct sst_ctx ctx;
   struct wal *wal;           // with read_only it was replayed, and takes no records
   struct workers *workers;   // NULL with read_only
-  struct remix_watch watch;  // of all REMIXes: tells of scan debt
+  struct remix_watch watch;  // the watch of the scan debt of all REMIXes
   struct compact compact;
   struct wal_recovery recovery;
   uint32_t nr_cleaned;  // files that no version named, removed by opening
@@ -158,22 +159,22 @@ static inline void xdb_unlock(struct xdb *x) {
   xdb_lock_note(x, false);
   pthread_mutex_unlock(&x->lock);
 }
-// Lets xdb.lock go until `changed` is signalled or so many nanoseconds have passed. May return early.
+// Releases xdb.lock until `changed` is signalled or so many nanoseconds have passed. May return early.
 static inline void xdb_lock_wait(struct xdb *x, uint64_t ns) {
   xdb_lock_note(x, false);
   (void)cond_wait_ns(&x->changed, &x->lock, ns);
   xdb_lock_note(x, true);
 }
 
-// Whether this process is a child, made by fork, of the process that opened the store.
+// Tells whether this process is a child, made by fork, of the process that opened the store.
 static inline bool xdb_is_anothers(const struct xdb *x) { return unlikely(fork_now() != 0) && fork_now() != x->forks; }
 
 // Inside an epoch, or under xdb.lock.
 static inline struct super *xdb_super(struct xdb *x) { return atomic_load_explicit(&x->super, memory_order_acquire); }
 
-// Refuses all writes from now on. The first reason stays. Takes xdb.lock.
+// Makes the store refuse all writes from now on. If it refuses them already, the earlier reason stays. Takes xdb.lock.
 void xdb_fail(struct xdb *x, const struct err_saved *why);
-// Why the store refuses writes, or REMIXDB_OK.
+// Returns why the store refuses writes, or REMIXDB_OK.
 MUST_CHECK enum remixdb_status xdb_failure_raise(struct xdb *x);
 static inline enum remixdb_status xdb_failure(struct xdb *x) {
   return likely(atomic_load_explicit(&x->failed, memory_order_relaxed) == 0) ? REMIXDB_OK : xdb_failure_raise(x);

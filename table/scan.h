@@ -31,8 +31,8 @@ struct sst_block_read {
 };
 size_t sst_block_room(const struct sst *t, uint32_t block);
 #define SST_BLOCKS_MAX 64u
-// Reads and verifies nr <= SST_BLOCKS_MAX blocks. Returns the status of the failed block with the lowest index. Takes
-// descriptors of the pool and gives them back; the caller must hold none.
+// Reads and verifies nr <= SST_BLOCKS_MAX blocks. If blocks fail, returns the status of one of them. Takes descriptors
+// of the pool and gives them back; the caller must hold none.
 MUST_CHECK enum remixdb_status sst_blocks_read(struct blkio_queue *q, struct sst_block_read *reads, uint32_t nr);
 
 // ---- keys, from the table's compressed-keys block if it has one, otherwise from its data. A caller reads either all

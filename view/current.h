@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The file CURRENT, which names the files of a store: reading and writing its bytes. view/version.h opens the files it
-// names. docs/FORMAT.md has the layout.
+// Reads and writes the bytes of the file CURRENT, which names the files of a store. view/version.h opens the files that
+// CURRENT names. docs/FORMAT.md has the layout.
 #ifndef VIEW_CURRENT_H
 #define VIEW_CURRENT_H
 
@@ -11,7 +11,7 @@
 // Numbers count up and never reach these bounds.
 #define CURRENT_NUMBER_MAX ((uint64_t)1 << 46)  // of files
 #define CURRENT_COUNT_MAX ((uint64_t)1 << 62)   // of versions, log generations, sequence numbers (WAL_NUMBER_MAX)
-#define CURRENT_LEFT ((uint64_t)1 << 32)        // fewer are used between an opening and its end
+#define CURRENT_LEFT ((uint64_t)1 << 32)        // an open store uses fewer numbers than this before it closes
 
 // The head, before the partitions.
 struct current_head {
@@ -20,13 +20,13 @@ struct current_head {
   uint64_t store_id, number;
   uint64_t next_file;  // the next free file number
   uint64_t log_gen;    // the oldest log generation still needed
-  uint64_t log_seq;    // the sequence number when that began
+  uint64_t log_seq;    // the last sequence number before that generation
 };
 
 // A partition. Its pointers point into the file's bytes.
 struct current_part {
   struct kref anchor;
-  uint64_t remix, young;  // file numbers; 0: none
+  uint64_t remix, young;  // numbers of the REMIX files; 0: there is none
   uint32_t nr, nr_young;  // tables of both views; the last nr_young are the young view's
   const uint8_t *tables;  // nr numbers, u64
 };
@@ -39,29 +39,31 @@ struct current {
   char path[ENV_PATH_MAX];
   struct current_head head;
   uint8_t *buf;
-  size_t len, at, end;  // end: of the partitions
+  size_t len, at, end;  // end: the end of the partitions
 };
 
-// Reads the file and checks its size, checksum and format, and the bounds of the head's numbers. Takes memory for a
-// large file only if it has no large hole and the directory's tables account for it. On success the caller closes it.
-// REMIXDB_NOTFOUND: there is none. Fails with REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO or REMIXDB_NOMEM.
+// Reads the file and checks its size, checksum and format, and the bounds of the head's numbers. Allocates memory for a
+// large file only if the file has no large hole and is not larger than the number of tables in the directory explains.
+// On success the caller ends with current_close. Fails with REMIXDB_NOTFOUND if there is no CURRENT, or with
+// REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO or REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status current_read(const struct env_dir *dir, struct current *out);
 // Checks that the file has room for so many partitions. Fails with REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_check(const struct current *c);
-// Checks, after the last partition, that nothing is left and the format fits the number of young views. Fails with
-// REMIXDB_CORRUPT.
+// Checks, after the last partition, that no byte is left, and that the format fits the number of young views. Fails
+// with REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_check_end(const struct current *c, uint32_t nr_young);
-// Whether 8 bytes are the file's magic.
+// Tells whether these 8 bytes are the file's magic.
 bool current_is_magic(const uint8_t *bytes);
 void current_close(struct current *c);
 static inline bool current_more(const struct current *c) { return c->at < c->end; }
-// The next partition. Checks its counts, and that it names no file twice and none whose number is still free. May also
-// be called without current_more: a damaged count leads there. Fails with REMIXDB_CORRUPT.
+// Reads the next partition. Checks the partition's counts, and that it names no file twice and no file whose number is
+// still free. The call is safe also if current_more is false, because a damaged count can cause such a call. Fails with
+// REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_next(struct current *c, struct current_part *out);
 
-// Replaces the file. parts: head->nr_parts of them; their `tables` are u64 little-endian. REMIXDB_NOSPACE,
-// REMIXDB_NOMEM, REMIXDB_CORRUPT (a number of the head has run out): the file has not changed. After any other failure
-// a crash may leave the old or the new one.
+// Replaces the file. parts: head->nr_parts elements; their `tables` are u64 little-endian. After REMIXDB_NOSPACE,
+// REMIXDB_NOMEM or REMIXDB_CORRUPT (a number of the head has reached its bound) the file has not changed. After any
+// other failure a crash may leave the old or the new file.
 MUST_CHECK enum remixdb_status current_write(const struct env_dir *dir, const struct current_head *head,
                                              const struct current_part *parts);
 #endif

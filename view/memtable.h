@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A memtable: an index of the newest writes, and the log generation that holds the same records. It is counted. All
-// memtables of a store take memory from one pool of chunks, so a dropped one's memory serves the next.
+// A memtable: an index of the newest writes, and the log generation that holds the same records. A memtable has a count
+// of references. All memtables of a store take memory from one pool of chunks, so the memory of a dropped memtable
+// serves the next memtable.
 #ifndef MEMTABLE_H
 #define MEMTABLE_H
 
@@ -25,20 +26,21 @@ struct memtable {
   uint64_t base_seq;  // last sequence number given before that generation began
 };
 
-// cursors: see wh_recycle. limit: bytes that a memtable is meant to hold; the pool keeps as many for the next ones.
+// cursors: see wh_recycle. limit: bytes of a full memtable; the pool keeps as many bytes for the next memtables.
 void memtables_init(struct memtables *all, struct epoch *epoch, struct epoch *cursors, size_t limit);
-// No memtable lives any more. Does nothing without memtables_init.
+// All memtables must be gone. Does nothing without memtables_init.
 void memtables_fini(struct memtables *all);
-// Bytes of the living memtables beside these two (frozen may be NULL), which stay alive meanwhile. Any thread.
+// Returns the bytes of all living memtables except these two (frozen may be NULL), which stay alive during the call.
+// Any thread.
 uint64_t memtables_kept(struct memtables *all, const struct memtable *active, const struct memtable *frozen);
 
-// Bytes that the pool should hold beside the active memtable. One chunk until the memtable is half full; then more and
-// more, so that the next memtable finds all of its memory when this one is full. One chunk while a memtable is frozen,
-// because its chunks will serve again. 0: chunks of this size are not fetched ahead. Any thread, in the memtable's
-// epoch.
+// Returns how many bytes the pool should hold while this memtable is active. Until the memtable is half full, that is
+// one chunk. Then it is more and more, so that the pool has all memory of the next memtable when this memtable is full.
+// While another memtable is frozen, it is one chunk, because the frozen memtable's chunks will serve again. 0: chunks
+// of this size are not fetched ahead. Any thread, in the memtable's epoch.
 size_t memtables_target(const struct memtables *all, const struct memtable *active, bool frozen);
 
-// An empty memtable with one reference, the caller's. Fails with REMIXDB_NOMEM.
+// Makes an empty memtable with one reference, which the caller owns. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status memtable_create(struct memtables *all, struct memtable **out);
 void memtable_unref(struct memtable *m);  // NULL is allowed
 #endif

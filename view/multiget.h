@@ -15,28 +15,28 @@ _Static_assert(MULTIGET_GROUP <= WH_GROUP_MAX, "a group goes through every layer
 
 struct multiget;  // one thread's state; kept from one call to the next
 
-// queue: reads blocks; the shared one, or the thread's own. Fails with REMIXDB_NOMEM.
+// queue: the queue that reads blocks, which is shared or private to the thread. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status multiget_create(struct blkio_queue *queue, struct multiget **out);
 void multiget_destroy(struct multiget *m);  // NULL is allowed
 
-// One buffer for many values. They lie one behind the other, in the order in which they are found.
+// One buffer for many values. The values lie one after the other, in the order in which they are found.
 struct multiget_room {
   uint8_t *ptr;
   size_t cap, len;  // bytes of the buffer, bytes used
-  size_t wanted;    // bytes of all values found, also of those that did not fit
+  size_t wanted;    // bytes of all values found, including those that did not fit
 };
 
 // Begins a call. `values` may be NULL. The arrays belong to the caller and stay until multiget_end; `found` becomes all
-// false. room may be NULL. With a room, `values` must not be NULL: each value gets its place in the room as ptr and
-// cap, or NULL and 0 if it is empty or does not fit.
+// false. room may be NULL. If room is not NULL, `values` must not be NULL. The ptr and cap of each value are then its
+// place in the room, or NULL and 0 if the value is empty or does not fit.
 void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values,
                     bool *found, struct multiget_room *room);
-// Looks the next part of the keys up (some groups) at the moment, and copies the values that are found. frozen may be
+// Looks up the next part of the keys (some groups) at the moment, and copies the values that are found. frozen may be
 // NULL. Returns whether more keys are left. Inside an epoch; each part may have its own, but active, frozen and version
 // must be the same for all parts.
 bool multiget_part(struct multiget *m, const struct wh *active, const struct wh *frozen, const struct version *version,
                    uint64_t moment);
-// Ends the call. *nr_out: how many keys were found. The first error of a key that could not be looked up, else
+// Ends the call. *nr_out: how many keys were found. Returns the error that occurred earliest. If no key failed, returns
 // REMIXDB_TOOBIG if a value did not fit, else REMIXDB_OK.
 MUST_CHECK enum remixdb_status multiget_end(struct multiget *m, size_t *nr_out);
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A super: the active memtable, the frozen one and the version, which a call reads together. Nobody edits a super; a
-// new one replaces it. A super is counted, and holds a count on each of its parts.
+// A super: the active memtable, the frozen memtable and the version, which a call reads together. No thread edits a
+// super; a new super replaces it. A super has a count of references, and holds a reference to each of its parts.
 #ifndef SUPER_H
 #define SUPER_H
 
@@ -16,27 +16,28 @@ struct super {
   struct version *version;
 };
 
-// Takes references of its own to all three; frozen may be NULL. The result has one reference, the caller's. NULL:
-// REMIXDB_NOMEM.
+// Makes a super, which takes new references to all three parts; frozen may be NULL. The result has one reference, which
+// the caller owns. Returns NULL on failure (REMIXDB_NOMEM).
 struct super *super_create(struct memtable *active, struct memtable *frozen, struct version *version);
 // The super must be alive: the caller has a reference or a snapshot, or is still in the epoch in which it found the
 // store's super. (The store keeps its own count until that epoch has ended.)
 static inline void super_ref(struct super *v) { atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed); }
 struct version *super_destroy(struct super *v);  // for super_drop only
-// Gives a reference up; v may be NULL. The super's last reference ends its references to its parts, too. Returns the
-// version if that was the version's last one (the caller destroys it), else NULL. Outside of any epoch: freeing a
-// memtable may take long. acq_rel: the thread that frees has seen all uses by the others.
+// Drops a reference; v may be NULL. The last reference to the super also drops the references to the parts. If that was
+// the last reference to the version, the call returns the version, and the caller destroys it. Else it returns NULL.
+// Outside of any epoch: freeing a memtable may take long. acq_rel: the thread that frees has seen all uses by the
+// others.
 MUST_CHECK static inline struct version *super_drop(struct super *v) {
   return v && atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) == 1 ? super_destroy(v) : NULL;
 }
-// The same, and destroys the version. For threads that may wait for the removal of files; readers do not
-// (store/idle.h).
+// Like super_drop, and also destroys the version. For threads that may wait for the removal of files. Readers must not
+// wait for that (store/idle.h).
 static inline void super_unref(struct super *v) {
   struct version *const last = super_drop(v);
   if (last) version_destroy(last);
 }
 // Gives v the memtables of another super. No other thread has seen v yet.
 void super_follow(struct super *v, const struct super *other);
-// Drops the reference once all epochs have passed in which a thread may see v. Does not wait.
+// Drops the reference when all epochs have passed in which a thread may see v. Does not wait for that.
 void super_retire(struct epoch *e, struct super *v);
 #endif

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Versions: the partitions, and the files of each. In memory a version is immutable and counted; supers share it. On
-// disk it is the file CURRENT, which is replaced as a whole: written under a temporary name, synced, renamed, directory
-// synced. A file that CURRENT does not name is not part of the store.
+// Versions: the partitions, and the files of each. In memory a version is immutable and has a count of references;
+// supers share it. On disk a version is the file CURRENT. A new version replaces CURRENT as a whole: the store writes a
+// file under a temporary name, syncs it, renames it and syncs the directory. A file that CURRENT does not name is not
+// part of the store.
 //
 // Invariants
 //   V1  Partitions ascend by anchor, and the first anchor is empty. So every key belongs to exactly one partition: the
 //       last one with anchor <= key.
 //   V2  All keys in a partition's tables lie in its range.
-//   V3  CURRENT is replaced only when all files it names, and their directory entries, are durable. A file is removed
-//       only when the CURRENT that no longer names it is durable and nobody in this process can reach it.
-//   V4  A partition much larger than its new data has its newest tables in a view of their own, the young view. It is
-//       small, and it is built again whenever tables come. The older view is built again only when the young view's
-//       tables are merged into one of its own. All tables of the young view are newer than those of the older view. A
-//       partition with a young view also has an older one.
+//   V3 CURRENT is replaced only when all files it names, and their directory entries, are durable. A file is removed
+//   only when a CURRENT that does not name it is durable and no thread of this process can reach it.
+//   V4 A partition much larger than its new data has a separate view for its newest tables, the young view. The young
+//       view is small, and is built again whenever new tables come. The older view is built again only when the young
+//       view's tables are merged into a table of the older view. All tables of the young view are newer than those of
+//       the older view. A partition with a young view also has an older one.
 #ifndef VERSION_H
 #define VERSION_H
 
@@ -27,7 +28,8 @@
 struct part {  // a partition; counted, immutable, shared between versions
   _Atomic uint32_t refs;
   struct remix *remix;  // referenced; NULL: the partition is empty
-  struct remix *young;  // referenced; NULL: none. Its tombstones hide keys of `remix` (remix_make_young)
+  struct remix
+      *young;  // referenced; NULL: there is no young view. Its tombstones hide keys of `remix` (remix_make_young)
   uint32_t alen;
   uint8_t anchor[];
 };
@@ -42,34 +44,35 @@ struct version {
   uint64_t log_gen;        // oldest log generation still needed
   uint64_t log_seq;        // sequence number reached when that generation began
   struct anchors anchors;  // of the partitions
-  uint8_t *anchor_bytes;   // what `anchors` points into; own memory
-  uint32_t *young;         // the partitions with a young view, ascending; own memory, NULL without any
+  uint8_t *anchor_bytes;   // the bytes into which `anchors` points; own memory
+  uint32_t *young;         // numbers of the partitions with a young view, ascending; own memory; NULL if there are none
   struct version *next;    // in the list of versions without a reference (store/idle.h)
   struct part *parts[];    // each referenced
 };
 
-// A partition with one reference. Takes the caller's references to remix and young over, also when it fails. Fails with
-// REMIXDB_NOMEM.
+// Makes a partition with one reference. Takes the caller's references to remix and young over, also if it fails. Fails
+// with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct remix *young,
                                            struct part **out);
 void part_ref(struct part *p);
 void part_unref(struct part *p);  // NULL is allowed
 
-// A version of these partitions, with one reference. Takes their references over, also when it fails. Fails with
-// REMIXDB_NOMEM.
+// Makes a version of these partitions, with one reference. Takes the caller's references to the partitions over, also
+// if it fails. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status version_create(struct part **parts, uint32_t nr, struct version **out);
 void version_ref(struct version *v);
 void version_unref(struct version *v);  // NULL is allowed
-// The same in two steps. version_drop returns whether the reference was the last one; version_destroy ends a version
-// without a reference. That removes obsolete files that no other version has: some milliseconds per file.
+// version_unref in two steps. version_drop returns whether the reference was the last one. version_destroy frees a
+// version without a reference. That removes the obsolete files that no other version has, which takes some milliseconds
+// per file.
 MUST_CHECK bool version_drop(struct version *v);
 void version_destroy(struct version *v);
 
-// The index of the partition that a key belongs to.
+// Returns the index of the partition to which a key belongs.
 uint32_t version_find(const struct version *v, struct kref key);
 static inline struct kref part_anchor(const struct part *p) { return kref(p->anchor, p->alen); }
 
-// A partition's runs through both views: how many, and the r-th oldest.
+// Return the number of a partition's runs in both views, and the r-th oldest run, counted from 0.
 static inline uint32_t part_old_runs(const struct part *p) { return p->remix ? p->remix->nr_runs : 0; }
 static inline uint32_t part_young_runs(const struct part *p) { return p->young ? p->young->nr_runs : 0; }
 static inline uint32_t part_runs(const struct part *p) { return part_old_runs(p) + part_young_runs(p); }
@@ -79,35 +82,39 @@ static inline struct sst *part_run(const struct part *p, uint32_t r) {
   return r < old ? p->remix->runs[r] : p->young->runs[r - old];
 }
 
-// Reads the store's id from CURRENT before any table is opened. REMIXDB_NOTFOUND: there is no CURRENT. Fails with
-// REMIXDB_VERSION or REMIXDB_CORRUPT.
+// Reads the store's id from CURRENT before any table is opened. Fails with REMIXDB_NOTFOUND if there is no CURRENT, or
+// with REMIXDB_VERSION or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status version_peek(const struct env_dir *dir, uint64_t *store_id_out);
-// The names in CURRENT, without opening a file. The same statuses, and REMIXDB_NOMEM.
+// Reads the names in CURRENT and opens none of these files. Fails as the call above, or with REMIXDB_NOMEM.
 struct version_names {
   uint64_t store_id, log_gen, log_seq;
-  uint64_t *tables;  // numbers, partition by partition, the oldest first; the caller's to mem_free
+  uint64_t
+      *tables;  // numbers, partition by partition, from the oldest to the newest; the caller frees it with mem_free
   size_t nr_tables;
 };
 MUST_CHECK enum remixdb_status version_list(const struct env_dir *dir, struct version_names *out);
 // Reads CURRENT and opens all files it names. The workers and the caller open one partition each at a time (ws NULL:
-// the caller alone; else as for workers_run). The same statuses, and those of opening a file; if several partitions
-// fail, the first one's.
+// the caller alone; else as for workers_run). Fails as the calls above, or as the opening of a file does. If several
+// partitions fail, the status is that of the failed partition with the lowest index.
 MUST_CHECK enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, struct worker *self,
                                             struct version **out);
-// Whether the version's and the files' numbers leave enough for a store that is opened for writing. REMIXDB_CORRUPT.
+// Checks that enough numbers are left for versions and files, so that the store can be opened for writing. Fails with
+// REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status version_may_grow(const struct sst_ctx *ctx, const struct version *v);
-// Replaces CURRENT. REMIXDB_NOSPACE, REMIXDB_NOMEM: nothing has changed. After any other failure a crash may leave the
-// old or the new one: files of neither may be removed.
+// Replaces CURRENT. After REMIXDB_NOSPACE or REMIXDB_NOMEM nothing has changed. After any other failure a crash may
+// leave the old or the new CURRENT, so the caller must not remove files of either.
 MUST_CHECK enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v);
-// Removes table, REMIX and temporary files that v does not name, except foreign ones. A file of an unknown owner goes,
-// too: a crash left it unfinished. Other names are not touched. *nr_out: how many were removed.
+// Removes table, REMIX and temporary files that v does not name, except foreign ones. The call also removes a file
+// without a store's id, which a crash left unfinished. It does not touch other names. *nr_out: how many files it has
+// removed.
 MUST_CHECK enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct version *v, uint32_t *nr_out);
 
-// The owner of a file with a store's name, by its own bytes. store_id 0: any store of this library counts as this one.
+// The owner of a file with a store's name, as the file's bytes tell. store_id 0: every store of this library counts as
+// this store.
 enum version_owner {
   VERSION_OWN,      // this store, or the file is blank
-  VERSION_UNTOLD,   // its bytes do not say: a crash left it unfinished, or it is damaged
-  VERSION_FOREIGN,  // another store; or it is a symbolic link, a pipe, a directory; or it is gone
+  VERSION_UNTOLD,   // the bytes do not tell: a crash left the file unfinished, or the file is damaged
+  VERSION_FOREIGN,  // another store; or the name is a symbolic link, a pipe or a directory; or the file is gone
 };
 MUST_CHECK enum remixdb_status version_owner(const struct env_dir *dir, const struct files_entry *e, uint64_t store_id,
                                              enum version_owner *out);
