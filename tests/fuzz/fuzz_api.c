@@ -12,6 +12,7 @@
 #define ZDICT_STATIC_LINKING_ONLY
 #include <zdict.h>
 
+#include "store/async.h"
 #include "store/batch.h"
 #include "admin/checkpoint.h"
 #include "admin/destroy.h"
@@ -47,6 +48,16 @@ struct fuzz_iter {
   uint64_t ids[KEYS_MAX];  // what it sees
 };
 
+#define GETS 6u
+
+struct fuzz_get {  // an asynchronous get
+  bool busy;
+  uint32_t key, cap;
+  uint64_t id;   // what it must find
+  unsigned may;  // what could go wrong when it began
+  uint8_t *buf;
+};
+
 struct run {
   struct fuzz_in *in;
   struct simdisk *disk;
@@ -68,6 +79,8 @@ struct run {
   // what may go wrong now, and what could since the store was opened
   unsigned may, could;
   struct fuzz_iter iters[ITERS];
+  struct xdb_gets *gets;
+  struct fuzz_get slots[GETS];
   struct xdb_snapshot *snapshot;
   struct xdb_ref *snapshot_ref;
   uint64_t snapshot_ids[KEYS_MAX];
@@ -214,6 +227,59 @@ static void look_up_packed(struct run *r, uint32_t first) {
   free(keys);
 }
 
+// ---- asynchronous gets, which stay under way while other calls change what they read
+
+static void gets_drop(struct run *r) {
+  xdb_gets_destroy(r->gets);
+  r->gets = NULL;
+  for (uint32_t i = 0; i < GETS; i++) free(r->slots[i].buf);
+  memset(r->slots, 0, sizeof(r->slots));
+}
+
+static void gets_check(struct run *r, const struct remixdb_got *g) {
+  struct fuzz_get *const w = g->priv;
+  FUZZ_CHECK(w->busy);
+  if (g->status == REMIXDB_OK) {
+    FUZZ_CHECK(g->len <= w->cap && w->id != 0 && check_value(r, w->key, w->buf, g->len) == w->id);
+  } else if (g->status == REMIXDB_TOOBIG) {
+    FUZZ_CHECK(g->len > w->cap && w->id != 0);
+  } else if (g->status == REMIXDB_NOTFOUND) {
+    FUZZ_CHECK(w->id == 0);
+  } else {
+    FUZZ_CHECK((kind_of(g->status) & (w->may | r->may)) && g->msg[0]);
+  }
+  free(w->buf);
+  *w = (struct fuzz_get){0};
+}
+
+static void gets_take(struct run *r, size_t max, size_t min) {
+  struct remixdb_got got[GETS];
+  size_t nr, busy = 0;
+  if (!r->gets) return;
+  for (uint32_t i = 0; i < GETS; i++) busy += r->slots[i].busy;
+  const enum remixdb_status s = xdb_get_poll(r->gets, got, max, min, &nr);
+  FUZZ_CHECK(s == (busy ? REMIXDB_OK : REMIXDB_NOTFOUND) && nr <= busy && nr <= max);
+  FUZZ_CHECK(nr >= (min < max ? min < busy ? min : busy : max < busy ? max : busy));
+  for (size_t i = 0; i < nr; i++) gets_check(r, &got[i]);
+}
+
+static void gets_begin(struct run *r, uint32_t key, uint32_t cap) {
+  if (!r->gets && !read_ok(r, xdb_gets_create(r->ref, GETS, &r->gets))) return;
+  struct fuzz_get *w = r->slots;
+  while (w < r->slots + GETS && w->busy) w++;
+  uint8_t *const buf = fuzz_alloc(cap);
+  const enum remixdb_status s = xdb_get_begin(r->gets, key_at(r, key, r->kbuf), buf, cap, w);
+  const bool full = w == r->slots + GETS;
+  if (full) FUZZ_CHECK(s == REMIXDB_ABORTED);
+  if (!full && read_ok(r, s)) *w = (struct fuzz_get){true, key, cap, r->now[key], r->may, buf};
+  else free(buf);
+}
+
+static void gets_step(struct run *r, uint32_t what) {
+  if (what & 32) gets_take(r, what % (GETS + 1), what >> 3 & 3);
+  else gets_begin(r, what % r->nr_keys, what & 16 ? fuzz_u8(r->in) : VALUE_MAX);
+}
+
 // All that a ref reads, through an iterator. False: it could not be read.
 static bool read_all(struct run *r, struct xdb_ref *ref, uint64_t *ids) {
   memset(ids, 0, KEYS_MAX * sizeof(*ids));
@@ -258,6 +324,7 @@ static void check_prefix(struct run *r) {
 // ---- opening and closing
 
 static void drop_readers(struct run *r) {
+  gets_drop(r);
   for (uint32_t i = 0; i < ITERS; i++) {
     xdb_iter_destroy(r->iters[i].it);
     r->iters[i].it = NULL;
@@ -694,6 +761,7 @@ static void call(struct run *r) {
     case 11:
     case 12:
       if (what & 128) look_up_packed(r, what);
+      else if (what & 64) gets_step(r, what);
       else if (look_up(r, r->ref, what % r->nr_keys, &id)) FUZZ_CHECK(id == r->now[what % r->nr_keys]);
       break;
     case 13:
@@ -756,6 +824,7 @@ FUZZ(api) {
   while (r->cost < COST_MAX && fuzz_left(&in)) call(r);
   heal(r);
   if (simdisk_is_off(r->disk)) reopen(r, 0);
+  gets_take(r, GETS, GETS);
   check_all(r, r->ref, r->now);
   for (uint32_t i = 0; i < ITERS; i++)
     if (r->iters[i].it) iter_look(r, &r->iters[i]);

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "store/async.h"
 #include "store/flush.h"
 #include "store/page.h"
 #include "store/syncer.h"
@@ -232,10 +233,30 @@ uint64_t check_value(struct run *r, uint32_t key, const uint8_t *val, uint32_t v
   return op->id;
 }
 
+// A get that begins in one call and ends in another.
+static enum remixdb_status get_async(struct run *r, struct kref key, uint32_t *vlen_out) {
+  struct xdb_gets *g;
+  struct remixdb_got got;
+  size_t nr;
+  enum remixdb_status s = xdb_gets_create(r->ref, 1, &g);
+  if (s != REMIXDB_OK) return s;
+  s = xdb_get_begin(g, key, r->got, VALUE_MAX, r);
+  if (s == REMIXDB_OK) {
+    OK(xdb_get_poll(g, &got, 1, 1, &nr));
+    CHECK(nr == 1 && got.priv == r);
+    *vlen_out = got.len;
+    s = got.status;
+    if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) (void)err_set(s, "%s", got.msg);
+  }
+  xdb_gets_destroy(g);
+  return s;
+}
+
 uint64_t look_up(struct run *r, uint32_t key, bool *ok_out) {
   uint8_t kbuf[32];
   uint32_t vlen = 0;
-  const enum remixdb_status s = xdb_get(r->ref, life_key(key, kbuf), r->got, VALUE_MAX, &vlen);
+  const struct kref k = life_key(key, kbuf);
+  const enum remixdb_status s = r->looks++ % 2 ? get_async(r, k, &vlen) : xdb_get(r->ref, k, r->got, VALUE_MAX, &vlen);
   *ok_out = s == REMIXDB_OK || s == REMIXDB_NOTFOUND;
   if (!*ok_out) check_failure(r, s);
   return s == REMIXDB_OK ? check_value(r, key, r->got, vlen) : 0;

@@ -72,6 +72,7 @@ struct run {
   bool may_nospace;     // the disk is full, or says so
   bool may_nomem;       // descriptors may be refused
   uint32_t look_apart;  // after an opening, keys are looked up this far apart; the iterator reads them all
+  uint32_t looks;       // single lookups so far: every second one is an asynchronous get
   uint8_t value[VALUE_MAX], got[VALUE_MAX];
 };
 

@@ -487,14 +487,86 @@ static inline void cursor_drop(struct model_cursor *c) {
   *c = (struct model_cursor){0};
 }
 
-// All of it, by gets and in one direction.
+// ---- asynchronous gets: each shows the model as it was when it began
+
+#define MODEL_GETS 24u
+
+struct model_gets {
+  struct xdb_gets *gets;
+  uint32_t nr;  // under way
+  struct model_get {
+    bool busy;
+    uint32_t i, cap;
+    uint64_t time;
+    uint8_t *buf;  // NULL: the length only
+  } slots[MODEL_GETS];
+};
+
+static inline void gets_drop(struct model_gets *g) {
+  remixdb_gets_destroy(g->gets);
+  for (uint32_t k = 0; k < MODEL_GETS; k++) free(g->slots[k].buf);
+  *g = (struct model_gets){0};
+}
+
+// Begins one. A full object refuses it.
+static inline void gets_begin(struct model *m, struct model_gets *g, struct xdb_ref *ref, uint32_t i, uint64_t time) {
+  if (!g->gets) g->gets = remixdb_gets_create(ref, MODEL_GETS);
+  CHECK(g->gets);
+  struct model_get *w = g->slots;
+  while (g->nr < MODEL_GETS && w->busy) w++;
+  const uint32_t cap = chance(&m->rng, 20) ? (uint32_t)below(&m->rng, 100) : REMIXDB_KV_MAX;
+  uint8_t *const buf = chance(&m->rng, 90) ? malloc(cap ? cap : 1) : NULL;
+  const bool begun = remixdb_get_begin(g->gets, m->keys[i].ptr, m->keys[i].len, buf, buf ? cap : 0, w);
+  CHECK(begun == (g->nr < MODEL_GETS) && remixdb_errcode() == (begun ? REMIXDB_OK : REMIXDB_ABORTED));
+  if (!begun) free(buf);
+  if (!begun) return;
+  *w = (struct model_get){.busy = true, .i = i, .cap = buf ? cap : 0, .time = time, .buf = buf};
+  g->nr++;
+}
+
+// Takes some results, or with `all` every one.
+static inline void gets_take(struct model *m, struct model_gets *g, bool all) {
+  struct remixdb_got got[MODEL_GETS];
+  if (!g->gets) return;
+  const size_t max = all ? MODEL_GETS : below(&m->rng, MODEL_GETS + 1), min = all ? g->nr : below(&m->rng, 4);
+  const size_t nr = remixdb_get_poll(g->gets, max ? got : NULL, max, min);
+  CHECK(remixdb_errcode() == (g->nr ? REMIXDB_OK : REMIXDB_NOTFOUND) && nr <= g->nr && (!all || nr == g->nr));
+  for (size_t k = 0; k < nr; k++) {
+    struct model_get *const w = got[k].priv;
+    const struct model_ver v = model_at(m, w->i, w->time);
+    CHECK(w->busy);
+    CHECK(got[k].status == (v.id == 0 ? REMIXDB_NOTFOUND : w->buf && v.len > w->cap ? REMIXDB_TOOBIG : REMIXDB_OK));
+    CHECK(got[k].len == (v.id ? v.len : 0));
+    if (v.id) model_value(v.id, v.len, m->want);
+    if (v.id && w->buf) CHECK(memcmp(w->buf, m->want, v.len < w->cap ? v.len : w->cap) == 0);
+    free(w->buf);
+    *w = (struct model_get){0};
+    g->nr--;
+  }
+}
+
+// The oldest moment that a get under way shows, or `time`.
+static inline uint64_t gets_oldest(const struct model_gets *g, uint64_t time) {
+  for (uint32_t k = 0; k < MODEL_GETS; k++)
+    if (g->slots[k].busy && g->slots[k].time < time) time = g->slots[k].time;
+  return time;
+}
+
+// All of it, by gets of both kinds and in one direction.
 static inline void model_check_all(struct model *m, struct xdb_ref *ref, uint64_t time) {
   struct model_cursor c = {0};
   const bool back = chance(&m->rng, 50);
   cursor_seek(m, &c, ref, time, back ? SEEK_TO_LAST : SEEK_TO_FIRST);
   cursor_rest(m, &c, back);
   cursor_drop(&c);
-  for (uint32_t i = 0; i < m->nr; i++) model_check_get(m, ref, i, time);
+  struct model_gets g = {0};
+  for (uint32_t i = 0; i < m->nr; i++) {
+    model_check_get(m, ref, i, time);
+    if (g.nr == MODEL_GETS) gets_take(m, &g, true);
+    gets_begin(m, &g, ref, i, time);
+  }
+  gets_take(m, &g, true);
+  gets_drop(&g);
   model_check_many(m, ref, time);
 }
 #endif

@@ -18,6 +18,7 @@
 
 #include "tests/lib/simdisk.h"
 #include "xdb.h"
+#include "store/async.h"
 #include "store/flush.h"
 #include "store/syncer.h"
 
@@ -244,7 +245,39 @@ static inline bool tiny_walk(const struct tiny *t, struct xdb_ref *ref, bool for
   return right;
 }
 
-// Everything by get, forwards and backwards. False: an answer was wrong (an error is none).
+// Everything by asynchronous gets, all under way together. False: a wrong answer.
+static inline bool tiny_gets(const struct tiny *t, struct xdb_ref *ref, struct tiny_errors *e) {
+  struct xdb_gets *g;
+  struct remixdb_got *const got = calloc(t->nr + 1, sizeof(*got));
+  uint8_t **const bufs = calloc(t->nr + 1, sizeof(*bufs));
+  bool right = true;
+  size_t nr = 0;
+  CHECK(got && bufs);
+  OK(xdb_gets_create(ref, t->nr ? t->nr : 1, &g));
+  for (uint32_t i = 0; i < t->nr; i++) {
+    const struct tiny_rec *const r = &t->recs[i];
+    CHECK((bufs[i] = malloc(r->vlen + 1u)) != NULL);
+    OK(xdb_get_begin(g, kref(r->key, r->klen), bufs[i], r->vlen, (void *)(uintptr_t)i));
+  }
+  FAILS(xdb_get_poll(g, got, t->nr, t->nr, &nr), t->nr ? REMIXDB_OK : REMIXDB_NOTFOUND);
+  CHECK(nr == t->nr);
+  for (size_t k = 0; k < nr; k++) {
+    const uint32_t i = (uint32_t)(uintptr_t)got[k].priv;
+    const struct tiny_rec *const r = &t->recs[i];
+    const enum remixdb_status s = got[k].status;
+    if (s == REMIXDB_OK) right = right && tiny_is(r, bufs[i], got[k].len);
+    else if (s == REMIXDB_NOTFOUND) right = right && !r->there;
+    else if (s == REMIXDB_TOOBIG) right = false;
+    else tiny_error(e, err_set(s, "%s", got[k].msg));
+  }
+  xdb_gets_destroy(g);
+  for (uint32_t i = 0; i < t->nr; i++) free(bufs[i]);
+  free(bufs);
+  free(got);
+  return right;
+}
+
+// Everything by gets of both kinds, forwards and backwards. False: an answer was wrong (an error is none).
 static inline bool tiny_look(const struct tiny *t, struct xdb_ref *ref, struct tiny_errors *e) {
   static uint8_t got[REMIXDB_KV_MAX];
   memset(e, 0, sizeof(*e));
@@ -255,7 +288,7 @@ static inline bool tiny_look(const struct tiny *t, struct xdb_ref *ref, struct t
     if (s == REMIXDB_OK ? !tiny_is(r, got, vlen) : s == REMIXDB_NOTFOUND && r->there) return false;
     if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) tiny_error(e, s);
   }
-  return tiny_walk(t, ref, true, e) && tiny_walk(t, ref, false, e);
+  return tiny_gets(t, ref, e) && tiny_walk(t, ref, true, e) && tiny_walk(t, ref, false, e);
 }
 
 // The store on the disk has the content of the model.

@@ -85,6 +85,24 @@ static bool do_gets(struct scene *s) {
   return good;
 }
 
+static bool do_async_gets(struct scene *s) {
+  struct xdb_gets *const g = remixdb_gets_create(s->r, 64);
+  bool good = g && remixdb_gets_fd(g) >= 0;
+  uint64_t rng = 7;
+  for (uint32_t n = 0; good && n < 50; n++) {
+    struct remixdb_got got[64];
+    for (uint32_t i = 0; i < 64; i++) {
+      char buf[16];
+      const struct remixdb_slice k = key_of(buf, (uint32_t)(rng_next(&rng) % KEYS));
+      good = good && remixdb_get_begin(g, k.ptr, k.len, NULL, 0, NULL);
+    }
+    good = good && remixdb_get_poll(g, got, 64, 64) == 64;
+    for (uint32_t i = 0; good && i < 64; i++) good = got[i].status == REMIXDB_OK;
+  }
+  remixdb_gets_destroy(g);
+  return good;
+}
+
 static bool do_scans(struct scene *s) {
   struct xdb_snapshot *const snap = remixdb_snapshot(s->r);
   struct xdb_ref *const r = remixdb_snapshot_ref(snap);
@@ -130,11 +148,13 @@ static bool do_reopen(struct scene *s) {
 static const struct {
   const char *name;
   bool (*fn)(struct scene *s);
-} calls[] = {{"sync", do_sync},       {"merge", do_merge},           {"fill", do_fill},
-             {"flush", do_flush},     {"compact", do_compact},       {"write", do_write},
-             {"gets", do_gets},       {"scans", do_scans},           {"verify", do_verify},
-             {"figures", do_figures}, {"checkpoint", do_checkpoint}, {"another", do_another},
-             {"reopen", do_reopen}};
+} calls[] = {{"sync", do_sync},       {"merge", do_merge},
+             {"fill", do_fill},       {"flush", do_flush},
+             {"compact", do_compact}, {"write", do_write},
+             {"gets", do_gets},       {"asynchronous gets", do_async_gets},
+             {"scans", do_scans},     {"verify", do_verify},
+             {"figures", do_figures}, {"checkpoint", do_checkpoint},
+             {"another", do_another}, {"reopen", do_reopen}};
 #define CALLS (sizeof(calls) / sizeof(calls[0]))
 
 // ---- a cancellation that has come already: the first place where the thread can end ends it

@@ -67,6 +67,7 @@ struct things {
   struct xdb_ref *r, *snap_ref;
   struct xdb_snapshot *snap;
   struct xdb_iter *it;
+  struct xdb_gets *gets;
 };
 
 static void make(struct things *t) {
@@ -85,9 +86,14 @@ static void make(struct things *t) {
   CHECK(t->snap_ref && remixdb_iter_valid(t->it));
   for (uint32_t i = 0; i < STEPS / 2; i++) remixdb_iter_skip1(t->it);  // the next step finds all at hand
   CHECK(remixdb_iter_peek(t->it, NULL, NULL, NULL, NULL));
+  t->gets = remixdb_gets_create(t->r, 2);
+  CHECK(t->gets && remixdb_gets_fd(t->gets) >= 0 && remixdb_get_begin(t->gets, "a", 1, NULL, 0, NULL));
 }
 
 static void end(struct things *t) {
+  struct remixdb_got got;
+  CHECK(remixdb_get_poll(t->gets, &got, 1, 1) == 1 && got.status == REMIXDB_OK && got.len == 1);
+  remixdb_gets_destroy(t->gets);
   remixdb_iter_destroy(t->it);
   remixdb_unref(t->snap_ref);
   remixdb_snapshot_release(t->snap);
@@ -149,12 +155,18 @@ static void reads_are_refused(struct things *t) {
   REFUSED(remixdb_iter_key(t->it, &len));
   REFUSED(remixdb_iter_value(t->it, &len));
   REFUSED(remixdb_iter_valid(t->it));
+  struct remixdb_got got;
+  REFUSED(remixdb_gets_create(t->r, 1));
+  REFUSED(remixdb_get_begin(t->gets, "b", 1, NULL, 0, NULL));
+  REFUSED(remixdb_get_poll(t->gets, &got, 1, 1));
+  CHILD(remixdb_gets_fd(t->gets) == -1 && remixdb_errcode() == REMIXDB_INVALID);
   CHILD(!remixdb_iter_valid(t->it) && remixdb_iter_status(t->it) == REMIXDB_INVALID);
 }
 
 static void ends_are_refused(struct things *t) {
   REFUSED(remixdb_iter_park(t->it));
   REFUSED(remixdb_iter_destroy(t->it));
+  REFUSED(remixdb_gets_destroy(t->gets));
   REFUSED(remixdb_unref(t->snap_ref));
   REFUSED(remixdb_snapshot_release(t->snap));
   REFUSED(remixdb_unref(t->r));

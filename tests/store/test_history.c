@@ -129,6 +129,14 @@ struct cursor {  // an iterator and the operation of its last seek
   int at;  // its place: 2 i on key i, 2 i + 1 on a filler behind it; not on a key: out
 };
 
+#define GETS 4u
+
+struct getting {  // an asynchronous get under way, and its operation
+  uint32_t op, key;
+  bool busy;
+  uint8_t value[VALUE_MAX];
+};
+
 struct actor {
   struct run *run;
   struct xdb_ref *ref;
@@ -138,6 +146,8 @@ struct actor {
   uint64_t rng;
   struct held held[HELD];
   struct cursor cursors[CURSORS];
+  struct xdb_gets *gets;
+  struct getting getting[GETS];
   uint8_t value[VALUE_MAX], want[VALUE_MAX], got[VALUE_MAX];
 };
 
@@ -444,6 +454,33 @@ static void act_iter(struct actor *a) {
   }
 }
 
+// ---- asynchronous gets: a get is of the moment of its beginning, however late its result is taken
+
+static void gets_take(struct actor *a, size_t max, size_t min) {
+  struct remixdb_got got[GETS];
+  const size_t nr = remixdb_get_poll(a->gets, got, max, min);
+  for (size_t i = 0; i < nr; i++) {
+    struct getting *const g = got[i].priv;
+    THREAD_CHECK(g->busy && (got[i].status == REMIXDB_OK || got[i].status == REMIXDB_NOTFOUND));
+    g->busy = false;
+    see(&a->ops[g->op], g->key,
+        got[i].status == REMIXDB_OK ? parse_value(a, g->key, g->value, got[i].len) : (uint32_t)HIST_NONE);
+  }
+}
+
+static void act_gets(struct actor *a) {
+  struct getting *const g = &a->getting[below(&a->rng, GETS)];
+  char kbuf[16];
+  if (g->busy) {
+    gets_take(a, 1 + below(&a->rng, GETS), below(&a->rng, 2));
+    return;
+  }
+  *g = (struct getting){.op = a->nr, .key = (uint32_t)below(&a->rng, HIST_KEYS), .busy = true};
+  struct hist_op *const o = begin(a, "asynchronous get");
+  THREAD_CHECK(remixdb_get_begin(a->gets, kbuf, key_of(g->key, kbuf), g->value, VALUE_MAX, g));
+  end(a, o);
+}
+
 // ---- snapshots
 
 static void held_drop(struct held *h) {
@@ -496,11 +533,14 @@ static void *actor_main(void *arg) {
   struct actor *const a = arg;
   a->ref = remixdb_ref(a->run->x);
   THREAD_CHECK(a->ref);
+  a->gets = remixdb_gets_create(a->ref, GETS);
+  THREAD_CHECK(a->gets);
   for (uint32_t n = 0; n < a->run->nr_ops; n++) {
     const uint64_t dice = below(&a->rng, 100);
     if (dice < 20) act_put(a);
     else if (dice < 27) act_del(a);
-    else if (dice < 40) act_get(a);
+    else if (dice < 35) act_get(a);
+    else if (dice < 42) act_gets(a);
     else if (dice < 47) act_many(a);
     else if (dice < 57) act_batch(a);
     else if (dice < 72) act_merge(a);
@@ -510,6 +550,8 @@ static void *actor_main(void *arg) {
     else THREAD_CHECK(chance(&a->rng, 70) ? remixdb_flush(a->ref) : remixdb_compact(a->ref));
     if (chance(&a->rng, 5)) (void)sched_yield();
   }
+  gets_take(a, GETS, GETS);
+  remixdb_gets_destroy(a->gets);
   for (uint32_t i = 0; i < HELD; i++)
     if (a->held[i].s) held_drop(&a->held[i]);
   for (uint32_t i = 0; i < CURSORS; i++) remixdb_iter_destroy(a->cursors[i].it);

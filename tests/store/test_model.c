@@ -36,6 +36,7 @@ struct run {
   struct xdb_batch *batch;
   struct shot shots[SHOTS];
   struct model_cursor cursors[CURSORS];
+  struct model_gets gets;
   uint32_t place;                // where most writes go
   uint32_t reports, give_up_at;  // of a long call, and at which of them it is given up; 0: at none
 };
@@ -100,6 +101,7 @@ static void run_close(struct run *r) {
   for (uint32_t i = 0; i < SHOTS; i++)
     if (r->shots[i].s) shot_drop(&r->shots[i]);
   for (uint32_t i = 0; i < CURSORS; i++) cursor_drop(&r->cursors[i]);
+  gets_drop(&r->gets);
   for (uint32_t k = 0; k < COMPACT_KINDS; k++) kinds[k] += atomic_load(&r->x->compact.stats.kinds[k]);
   young += atomic_load(&r->x->compact.stats.young);
   remixdb_unref(r->ref);
@@ -303,6 +305,13 @@ static void check_many(struct model *m, struct xdb_ref *ref, uint64_t time) {
 }
 static void do_many(struct run *r) { check_many(&r->m, r->ref, r->m.time); }
 
+// Gets that stay under way while other calls change what they read.
+static void do_gets(struct run *r) {
+  if (chance(&r->m.rng, 70)) gets_begin(&r->m, &r->gets, r->ref, pick_key(r), r->m.time);
+  else gets_take(&r->m, &r->gets, chance(&r->m.rng, 20));
+  if (chance(&r->m.rng, 1)) gets_drop(&r->gets);
+}
+
 // A step of an iterator on what the ref shows at the time.
 static void cursor_step(struct run *r, struct model_cursor *c, struct xdb_ref *ref, uint64_t time) {
   struct model *const m = &r->m;
@@ -436,6 +445,7 @@ static const struct {
     {do_get, "get", 1800},
     {do_near, "near", 200},
     {do_many, "multi_get", 200},
+    {do_gets, "gets", 600},
     {do_cursor, "iterator", 2200},
     {do_shot, "snapshot", 1400},
     {do_refused, "refused", 10},
@@ -467,7 +477,7 @@ static uint64_t oldest_time(const struct run *r) {
   }
   for (uint32_t i = 0; i < CURSORS; i++)
     if (r->cursors[i].it && r->cursors[i].time < oldest) oldest = r->cursors[i].time;
-  return oldest;
+  return gets_oldest(&r->gets, oldest);
 }
 
 static void run_model(uint64_t s, uint32_t nr) {
