@@ -244,8 +244,8 @@ struct remixdb_buf {
 //                    buffer has its first cap bytes; found and len are right.
 //   REMIXDB_INVALID  ref is NULL; keys or found is NULL although nr > 0; a key or a buffer is NULL and not empty; or a
 //                    key is longer than REMIXDB_KV_MAX. Returns 0 and changes nothing.
-//   another error some keys could not be looked up; their found is false. The status is that of the error that occurred
-//   earliest. All other keys are as they would be without the error.
+//   another error    some keys could not be looked up; their found is false. The status is that of the error that
+//                     occurred earliest. All other keys are as they would be without the error.
 size_t remixdb_multi_get(struct xdb_ref *ref, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values,
                          bool *found);
 

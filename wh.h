@@ -39,7 +39,7 @@
 //       it.
 //   W4  A version's seq goes from WH_PENDING to its number once, and never changes again. A chain is ordered by seq,
 //       newest first. Only the holder of the leaf lock links or unlinks. A chain has at most one pending version.
-//   W5 The content of a dead leaf, except its order, does not change until the leaf's memory serves again. The same
+//   W5  The content of a dead leaf, except its order, does not change until the leaf's memory serves again. The same
 //       holds for its next and prev pointers, which point to leaves that were live when this leaf died. A cursor that
 //       took a leaf's entries after its moment S was fixed, and follows these pointers, sees every key with a version
 //       <= S exactly once.
@@ -50,14 +50,14 @@
 //   W8  All keys of a leaf's range begin with the same `skip` bytes. A leaf's pieces are the four bytes that come next
 //       in its entries' keys. Different pieces order their keys. Only for equal pieces must a search compare the keys.
 //       (A range without an end, or with bounds that differ early, has many equal pieces.)
-//   W9 While no thread writes a leaf's order, the order covers the first (ordered & WH_ORDER_N) entries. The order is a
-//   cache: a reader that finds it too short extends it.
+//   W9  While no thread writes a leaf's order, the order covers the first (ordered & WH_ORDER_N) entries. The order is
+//       a cache: a reader that finds it too short extends it.
 //   W10 Only a leaf with `holes` has entries without a version, from the time the leaf is unlocked.
-//   W11 A word of `recent` names an entry or a version whose key's hash leads to its place. If an entry there
-//       has the searched key and a version, it is the entry in the key's leaf. No key has two such entries, and the
-//       holder of the leaf's lock knows that this stays so. A version in `recent` is the version that was linked last
-//       for its key, or a version that was taken back later. A version that was taken back stays pending, and the key's
-//       newest version follows it in the chain. So a reader finds the version of its moment.
+//   W11 A word of `recent` names an entry or a version whose key's hash leads to its place. If an entry there has the
+//       searched key and a version, it is the entry in the key's leaf. No key has two such entries, and the holder of
+//       the leaf's lock knows that this stays so. A version in `recent` is the version that was linked last for its
+//       key, or a version that was taken back later. A version that was taken back stays pending, and the key's newest
+//       version follows it in the chain. So a reader finds the version of its moment.
 //
 // Locks: a leaf's lock, then the structure lock (splits and merges; one per index), then the dead leaves' lock. wh_lock
 // holds one leaf. wh_many holds several and takes them in ascending order of key, so a thread waits for a leaf only

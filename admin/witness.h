@@ -14,7 +14,7 @@
 //   - CURRENT with its magic number;
 //   - the empty mark of an unfinished store or checkpoint (CREATING, CHECKPOINTING);
 //   - an empty LOCK, if all other files have a store's names and are empty or begin with 8 zeros. Such a directory is
-//   the rest of a destroyed store, or of a new store after a power cut.
+//     the rest of a destroyed store, or of a new store after a power cut.
 // Fails with REMIXDB_NOTFOUND (no message) if there is no witness. Fails with REMIXDB_IO or REMIXDB_NOMEM if there is
 // no witness among the files that could be read, and a file could not be read.
 MUST_CHECK enum remixdb_status witness_find(const struct env_dir *dir, const struct files_entry *list, size_t nr,

@@ -14,7 +14,7 @@
 // process. glibc and FreeBSD drop the handlers when the library is unloaded; musl unloads nothing.
 //
 // Invariants
-//   K1 `fork_count` counts the forks between the earliest process that called fork_watch and this process. It changes
+//   K1  `fork_count` counts the forks between the earliest process that called fork_watch and this process. It changes
 //       only in a child, before fork returns there. An object that was opened at another count belongs to another
 //       process.
 //   K2  Directory locks are taken and released under fork_hold, together with their place in the list. So no child is

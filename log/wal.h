@@ -18,12 +18,12 @@
 //       - A broken frame is REMIXDB_CORRUPT if it lies before an offset that a later valid frame calls durable. That
 //       frame may be in the same segment or in a later one, because a segment is synced only after the older ones.
 //       - Any other broken frame is a torn tail. Recovery cuts it and all that follows, later segments included, so the
-//       recovered records are a prefix.
+//         recovered records are a prefix.
 //       - If nothing is written after a sync, no later frame states the durable offset. A watermark does so instead. It
-//       is a generation and an offset in the header of the newest segment, and in the header of the segment before
-//       (which shows if the newest segment is lost). A clean close or wal_mark writes the watermark after the sync that
-//       it reports, so it is true after any crash. The watermark has its own checksum, and the header's checksum does
-//       not cover it, so a torn watermark damages nothing else.
+//         is a generation and an offset in the header of the newest segment, and in the header of the segment before
+//         (which shows if the newest segment is lost). A clean close or wal_mark writes the watermark after the sync
+//         that it reports, so it is true after any crash. The watermark has its own checksum, and the header's checksum
+//         does not cover it, so a torn watermark damages nothing else.
 //   L4  Chain. A header states the generation and the final length of the segment before it. A segment is replayed only
 //       when the one before is complete up to that length; else L3 decides between cut and corrupt. A segment begins
 //       only when the header of the one before is durable, so a generation missing between two others is

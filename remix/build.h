@@ -3,9 +3,9 @@
 // Builds a REMIX from an old view without its leaving runs, and from new tables, which do not overlap each other. Keys
 // come from the tables' compressed-keys blocks; if a table has none, they come from its data. There are three ways:
 //
-//   moved The new tables are the merged leaving runs, and no record was dropped. So the order of entries stays, with
-//   tags, discriminating bits and anchors. Only selectors and cursor offsets change. The build counts selectors and
-//   reads no key.
+//   moved   The new tables are the merged leaving runs, and no record was dropped. So the order of entries stays, with
+//           tags, discriminating bits and anchors. Only selectors and cursor offsets change. The build counts selectors
+//           and reads no key.
 //   merge   Both streams are read from the beginning. The merge carries the lengths of common prefixes along (Ng and
 //           Kakehi, "Merging String Sequences by Longest Common Prefixes", 2008), so it compares no key from its start,
 //           and gets discriminating bits and anchors for free.

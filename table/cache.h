@@ -22,14 +22,14 @@
 //       unpins it.
 //   C3  A reader takes a pin only inside an epoch, on a frame that it found in a slot. So a frame in limbo whose stamp
 //       has passed gains no pins.
-//   C4 A block that gets a frame is read once, however many threads miss it: the earliest thread marks the block as
+//   C4  A block that gets a frame is read once, however many threads miss it: the earliest thread marks the block as
 //       loading, and the others wait for that read and take the block from the slot. If the read fails, each of the
 //       others reads for itself. No thread waits for a read without a frame (C5, C7). A thread that reads many blocks
-//       at once waits for others only after its own reads have ended, so no two threads wait for each other.
-//       A reader whose read may last over several calls of the user reads into its own memory and marks nothing
+//       at once waits for others only after its own reads have ended, so no two threads wait for each other. A reader
+//       whose read may last over several calls of the user reads into its own memory and marks nothing
 //       (cache_offer_missed). So other threads read the block themselves, and no thread waits for the user.
-//   C5 No thread waits for a frame. If no frame is free at once, the block is read into the caller's buffer and is not
-//   published.
+//   C5  No thread waits for a frame. If no frame is free at once, the block is read into the caller's buffer and is not
+//       published.
 //   C6  Memory of frames never exceeds the size given at creation.
 //   C7  A full shard admits a block at its second miss. A shard is full when no more than its reserve is free. The
 //       first miss reads into the caller's own buffer, and the slot notes the miss. A second miss gets a frame when it

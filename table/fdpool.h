@@ -12,9 +12,9 @@
 // Invariants
 //   F1  A file gets its descriptor by a store under the lock, and loses it by an exchange under the lock that finds no
 //       users. So a counted user's descriptor stays open.
-//   F2 A thread announces that it waits (`wanted`) before it looks for an unused descriptor. A thread that gives a
-//   descriptor back reads `wanted` afterwards. Both accesses are sequentially consistent, so at least one of the two
-//   threads sees what the other has done, and no thread sleeps while a descriptor is unused.
+//   F2  A thread announces that it waits (`wanted`) before it looks for an unused descriptor. A thread that gives a
+//       descriptor back reads `wanted` afterwards. Both accesses are sequentially consistent, so at least one of the
+//       two threads sees what the other has done, and no thread sleeps while a descriptor is unused.
 #ifndef FDPOOL_H
 #define FDPOOL_H
 

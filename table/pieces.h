@@ -10,8 +10,8 @@
 // Invariants
 //   P1  One thread writes the pieces of a block, once, and publishes them (`known`, release). They do not change while
 //       the table is open.
-//   P2 No reader uses bytes that do not match the checksum of their piece. The reader then reads the whole block, and
-//   the block's checksum decides.
+//   P2  No reader uses bytes that do not match the checksum of their piece. The reader then reads the whole block, and
+//       the block's checksum decides.
 //   P3  A piece's checksum depends on the table's and the block's number, as the block's does. A piece read from
 //       another block does not pass.
 #ifndef SST_PIECES_H

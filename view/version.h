@@ -9,9 +9,9 @@
 //   V1  Partitions ascend by anchor, and the first anchor is empty. So every key belongs to exactly one partition: the
 //       last one with anchor <= key.
 //   V2  All keys in a partition's tables lie in its range.
-//   V3 CURRENT is replaced only when all files it names, and their directory entries, are durable. A file is removed
-//   only when a CURRENT that does not name it is durable and no thread of this process can reach it.
-//   V4 A partition much larger than its new data has a separate view for its newest tables, the young view. The young
+//   V3  CURRENT is replaced only when all files it names, and their directory entries, are durable. A file is removed
+//       only when a CURRENT that does not name it is durable and no thread of this process can reach it.
+//   V4  A partition much larger than its new data has a separate view for its newest tables, the young view. The young
 //       view is small, and is built again whenever new tables come. The older view is built again only when the young
 //       view's tables are merged into a table of the older view. All tables of the young view are newer than those of
 //       the older view. A partition with a young view also has an older one.
@@ -28,8 +28,7 @@
 struct part {  // a partition; counted, immutable, shared between versions
   _Atomic uint32_t refs;
   struct remix *remix;  // referenced; NULL: the partition is empty
-  struct remix
-      *young;  // referenced; NULL: there is no young view. Its tombstones hide keys of `remix` (remix_make_young)
+  struct remix *young;  // referenced; NULL: no young view. Its tombstones hide keys of `remix` (remix_make_young)
   uint32_t alen;
   uint8_t anchor[];
 };

@@ -16,8 +16,8 @@
 // leaves.
 //
 // Invariants (tests/unit/test_merge.c and tests/store/test_queue.c check G1 and G3 by wh_gaps_check)
-//   G1 Each entry within a valid gap has a tombstone as its newest version. At `since` the entry's newest version was a
-//   tombstone, too, or the entry did not exist.
+//   G1  Each entry within a valid gap has a tombstone as its newest version. At `since` the entry's newest version was
+//       a tombstone, too, or the entry did not exist.
 //   G2  A leaf counts its puts, which are the versions other than tombstones (`puts`). The writer counts after it has
 //       linked the version and before it commits. A gap within a leaf stores the count that its maker read before it
 //       looked at the entries. The gap is valid while the leaf has the same count. The count is written before the
