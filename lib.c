@@ -98,7 +98,7 @@ enum remixdb_status mem_map(size_t size, struct mem_map *out) {
   const long sys_page = sysconf(_SC_PAGESIZE);
   const size_t page = sys_page > 0 ? (size_t)sys_page : 4096;
   const size_t full = align_up(size ? size : 1, page);
-  // Transparent huge pages must be aligned. So this maps more, and returns the parts before and behind.
+  // Transparent huge pages must be aligned. So this maps more, and returns the parts before and after.
   const size_t slack = full >= MEM_PAGE_2M ? MEM_PAGE_2M : 0;
   uint8_t *p = full >= size && full + slack >= full ? mem_map_plain(full + slack, 0) : NULL;
   if (!p) return err_set(REMIXDB_NOMEM, "no memory for a mapping of %zu bytes", size);

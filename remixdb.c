@@ -298,7 +298,7 @@ static enum remixdb_status check_packed(size_t nr, const uint32_t *klens, const 
     if (unlikely(klens[i] > REMIXDB_KV_MAX))
       return err_set(REMIXDB_INVALID, "key %zu has %u bytes, and no key is that long", i, klens[i]);
     if (unlikely(klens[i] > left))
-      return err_set(REMIXDB_INVALID, "key %zu ends behind the %zu bytes of the keys", i, keys_len);
+      return err_set(REMIXDB_INVALID, "key %zu ends after the %zu bytes of the keys", i, keys_len);
     left -= klens[i];
   }
   return left == 0 ? REMIXDB_OK
@@ -419,7 +419,7 @@ static enum remixdb_status check_load(const struct xdb_batch *b, size_t nr, cons
     const uint64_t need = (uint64_t)klens[i] + vlens[i];
     if (unlikely(need > REMIXDB_KV_MAX)) return check_lengths("", klens[i], "", vlens[i]);
     if (unlikely(need > left))
-      return err_set(REMIXDB_INVALID, "operation %zu ends behind the %zu bytes of all", i, nbytes);
+      return err_set(REMIXDB_INVALID, "operation %zu ends after the %zu bytes of all", i, nbytes);
     left -= need;
   }
   return left == 0 ? REMIXDB_OK

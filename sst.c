@@ -31,7 +31,7 @@ static void sst_free(struct sst *t) {
   mem_free(t->nr_recs);
   mem_free(t->offs);
   (void)ZSTD_freeDDict(t->zdict);
-  mem_free((void *)(uintptr_t)t->min.ptr);  // max is behind it
+  mem_free((void *)(uintptr_t)t->min.ptr);  // one allocation: max follows min
   mem_free(t->path);
   mem_free(t);
   sst_scratch_leave();

@@ -304,7 +304,7 @@ static enum remixdb_status leaf_make_room(struct wh_slot *slot, struct kref key)
   struct wh_content c;
   const uint32_t n = wh_leaf_content(slot->leaf, &c);
   if (c.nr < n) return leaf_rebuild(slot, &c);  // leftovers of wh_unlink without memory
-  // A key behind all others begins a leaf of its own, so that keys in ascending order fill the leaves.
+  // A key after all others begins a leaf of its own, so that keys in ascending order fill the leaves.
   if (kv_cmp(wh_entry_key(wh_word_entry(c.words[n - 1])), key) < 0) return leaf_cut(slot, &c, n, key);
   const uint32_t cut = split_point(&c);
   return leaf_cut(slot, &c, cut, wh_entry_key(wh_word_entry(c.words[cut])));
@@ -467,7 +467,7 @@ _Static_assert(sizeof(struct wh_ver) == 12 && offsetof(struct wh_ver, seq) == 4 
                    WH_VER_HEAD >= WH_VER_BEFORE + sizeof(uint64_t),
                "a version's number, pointer and head word lie at multiples of eight, as the arena's memory does");
 
-// The first place for a version at or behind `from`, in memory that begins at a multiple of eight.
+// The first place for a version at or after `from`, in memory that begins at a multiple of eight.
 static inline size_t ver_place(size_t from) { return align_up(from + 4, 8) - 4; }
 
 // Prefetches the memory two records ahead, which is soon allocated and written. A missing line makes its writer wait.
@@ -623,7 +623,7 @@ void wh_many_unlock(struct wh_many *m) {
 
 // ---- reading
 
-// Prefetches the value behind the version's first line.
+// Prefetches the value after the version's first line.
 static inline void ver_prefetch(const struct wh_ver *v) {
   prefetch((const uint8_t *)v + CACHE_LINE);
   prefetch((const uint8_t *)v + 2 * CACHE_LINE);
@@ -653,7 +653,7 @@ struct wh_begun wh_get_begin(const struct wh *wh, struct kref key, uint64_t hash
   if (recent) {
     const uint8_t *const from = (const uint8_t *)recent - (wh_recent_is_ver(recent) ? WH_VER_HEAD + key.len : 0);
     prefetch(from);
-    prefetch(from + CACHE_LINE);  // an entry's first version lies behind the key
+    prefetch(from + CACHE_LINE);  // an entry's first version lies after the key
     return (struct wh_begun){NULL, recent};
   }
   struct wh_leaf *const l = wh_hint(wh, key, wh_key8(key, 0));
@@ -711,7 +711,7 @@ static inline void leaf_prefetch_entry(const struct wh_leaf *l, uint64_t hash) {
     if ((w ^ wh_entry_tag(h32)) >> WH_PTR_BITS) continue;
     const uint8_t *const e = (const uint8_t *)wh_word_entry(w);
     prefetch(e);
-    prefetch(e + CACHE_LINE);  // the first version lies behind the key
+    prefetch(e + CACHE_LINE);  // the first version lies after the key
     return;
   }
   prefetch(wh_leaf_next(l));
@@ -747,7 +747,7 @@ static bool check_chain(const struct wh_entry *e, char *why, size_t cap) {
   bool first = true;
   for (const struct wh_ver *v = wh_entry_newest(e); v; v = wh_ver_older(v)) {
     const uint64_t seq = wh_ver_seq(v);
-    if (!first && seq >= above) WH_BROKEN("W4: number %" PRIu64 " behind %" PRIu64 " in a chain", seq, above);
+    if (!first && seq >= above) WH_BROKEN("W4: number %" PRIu64 " after %" PRIu64 " in a chain", seq, above);
     above = seq;
     first = false;
   }

@@ -709,7 +709,7 @@ int main(int argc, char **argv) {
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--kill") == 0 && !kill_mode) {
       kill_mode = true;
-      // The argument behind it is ROUNDS when the other three are there without it.
+      // The argument after it is ROUNDS when the other three are there without it.
       if (i + 1 < argc && argc - 2 > 3) rounds = number("ROUNDS", argv[++i], 1000000000);
     } else if (argv[i][0] == '-' && (nr == 0 || argv[i][1] == '-')) {
       complain("there is no flag \"%s\"; a directory of that name is given as ./%s", argv[i], argv[i]);

@@ -4,7 +4,7 @@
 //
 // CURRENT tells which segments were released because tables have their records. Without CURRENT such a segment may
 // still be among the files. A log without a hole does no harm then: the last record of a key is its newest version.
-// With a hole behind a released segment, the key's newest version may be in a table, and an older one in the segment
+// With a hole after a released segment, the key's newest version may be in a table, and an older one in the segment
 // would hide it. So records before the last hole are doubtful, unless the hole is in the newest segment, which is never
 // released.
 //

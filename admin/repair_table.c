@@ -57,7 +57,7 @@ static enum remixdb_status keep_table(struct repair *p, struct sst *t) {
 }
 
 // Reads as much as the longest block has, from the page on. If the disk cannot read that, reads only the page and the
-// further pages of its block, so that a bad sector behind them does no harm.
+// further pages of its block, so that a bad sector after them does no harm.
 static enum remixdb_status read_block(struct repair *p, int fd, const char *path, uint8_t *buf, uint64_t page,
                                       size_t *nr_out) {
   const uint64_t off = page * BLOCK_PAGE;
@@ -76,7 +76,7 @@ static enum remixdb_status read_block(struct repair *p, int fd, const char *path
 // A block tells its own length and its number of records, and its checksum covers its place. So blocks can be found
 // page by page. A compressed table has none of this without its metadata.
 
-// Bytes to read behind the blocks: counts and two keys. A chunk of compressed keys is shorter.
+// Bytes to read after the blocks: counts and two keys. A chunk of compressed keys is shorter.
 #define PAGES_TAIL (FORMAT_SST_PAGES_MAX + 2 * REMIXDB_KV_MAX)
 
 struct pages {
@@ -89,7 +89,7 @@ struct pages {
   uint64_t blocks;   // whole ones
   uint64_t records;  // in them
   uint64_t bad;      // pages in no whole block
-  uint32_t end;      // the page behind the last whole block
+  uint32_t end;      // the page after the last whole block
   bool gap;          // a page before that is in no whole block
   // The beginning of the metadata, if all blocks are whole: the counts of all pages, the smallest key, the largest key.
   uint32_t min_len, max_len;
@@ -147,7 +147,7 @@ static bool pages_meta_begins(const struct pages *g, const uint8_t *bytes, size_
   return hash64(min, g->min_len) == g->min_hash && hash64(max, g->max_len) == g->max_hash;
 }
 
-// Tells whether no block is missing behind the last one: what follows is the first chunk of compressed keys, whose
+// Tells whether no block is missing after the last one: what follows is the first chunk of compressed keys, whose
 // checksum covers its place, or the metadata.
 static enum remixdb_status pages_complete(struct repair *p, struct pages *g, bool *out) {
   const uint64_t at = (uint64_t)g->end * BLOCK_PAGE;

@@ -21,7 +21,7 @@ struct verify_report {
 //   - CURRENT;
 //   - the log, as far as it is durable.
 // Goes on after damage, and tells the store's logger each damaged file. Three things are not checked: a REMIX with a
-// table that cannot be opened, the log behind its first damage, and the log of a read-only store.
+// table that cannot be opened, the log after its first damage, and the log of a read-only store.
 //
 // Returns the status of the first damage, with a message that names the file; without damage, the status of the first
 // file that could not be read. Fails with REMIXDB_CORRUPT, REMIXDB_IO or REMIXDB_NOMEM. REMIXDB_ABORTED: the ref's

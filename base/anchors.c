@@ -17,8 +17,8 @@
 // The cells of a tree. At each of the first places of the numbers, the bytes that occur there are ranked, so that
 // digits or letters fill the cells as evenly as random bytes. A number's ranks are the digits of one large number. That
 // number, scaled down, is the cell. Ranks ascend with bytes, so
-//   A1  the cell of the smaller of two numbers is not behind the cell of the other.
-// So the first number not less than v lies in v's cell, or is the first one behind that cell.
+//   A1  the cell of the smaller of two numbers is not after the cell of the other.
+// So the first number not less than v lies in v's cell, or is the first one after that cell.
 struct anchors_cells {
   uint32_t lines;      // where its lines begin
   uint32_t ranks;      // where its ranks begin: for each place and byte, how many smaller bytes occur there, and ABSENT
@@ -30,7 +30,7 @@ struct anchors_cells {
 _Static_assert(sizeof(struct anchors_cells) == CACHE_LINE, "choosing a cell reads one cache line");
 
 struct anchors_line {
-  uint32_t first;               // the first of the tree's numbers that lies in the cell or behind it
+  uint32_t first;               // the first of the tree's numbers that lies in the cell or after it
   uint32_t nr;                  // how many lie in the cell
   uint64_t numbers[CELL_LINE];  // these, if they are at most CELL_LINE; then all ones
 };
@@ -86,7 +86,7 @@ static inline uint64_t cell_of(const struct anchors_cells *c, uint64_t sum) {
 
 // Makes the number of the ranks if one of v's bytes does not occur at its place. Then v lies between two groups of
 // numbers that agree with it up to this place: those with a smaller byte here and those with a greater one. If v is
-// behind all numbers, its cell is the last one.
+// after all numbers, its cell is the last one.
 static __attribute__((noinline)) uint64_t sum_absent(const struct anchors_cells *c, const uint16_t *ranks, uint64_t v) {
   uint64_t sum = 0;
   for (uint32_t p = 0; p < c->nr_places; p++) {
@@ -111,7 +111,7 @@ static inline const struct anchors_line *cell_line(const struct anchors *a, cons
   return a->lines + c->lines + cell_of(c, sum);
 }
 
-// Finds the first number not less than v among from .. to. Looks further in steps, which is safe: numbers behind `to`
+// Finds the first number not less than v among from .. to. Looks further in steps, which is safe: numbers after `to`
 // and padding are never less.
 static inline uint32_t cell_scan(const struct anchors *a, const struct anchors_tree *t, uint32_t from, uint32_t to,
                                  uint64_t v) {
@@ -122,7 +122,7 @@ static inline uint32_t cell_scan(const struct anchors *a, const struct anchors_t
   return at;
 }
 
-// Returns the first string with number `at`; behind the last number, the string behind the tree.
+// Returns the first string with number `at`; after the last number, the string after the tree.
 static inline uint32_t tree_string(const struct anchors *a, const struct anchors_tree *t, uint32_t at) {
   if (t->refs == NO_REFS) return t->first + at;
   const uint32_t ref = a->refs[t->refs + at];
@@ -478,7 +478,7 @@ static enum remixdb_status tree_build(struct build *b, size_t number) {
   struct anchors_tree t = *tree_at(b, number);
   t.nr = count_numbers(b->a, &t);
 
-  // Level 0 has room for a few more, so that every level has padding and scans may look behind the last number.
+  // Level 0 has room for a few more, so that every level has padding and scans may read beyond the last number.
   const size_t begin = b->nodes.len / sizeof(uint64_t);
   size_t len[LEVELS_MAX], all = 0;
   for (size_t n = (size_t)t.nr + SCAN_STEP;; n = len[t.nr_levels - 1] / NODE) {
@@ -534,7 +534,7 @@ enum remixdb_status anchors_init(struct anchors *a, const uint8_t *offs, const u
   if (nr <= 1) return REMIXDB_OK;
   struct build b = {.a = a};
   enum remixdb_status s = tree_add(&b, 1, 1, nr - 1, 0);
-  // building a tree may add others behind it
+  // building a tree may add others after it
   for (size_t i = 0; s == REMIXDB_OK && i < nr_trees(&b); i++) s = tree_build(&b, i);
   if (s == REMIXDB_OK) s = gather(a, &b);
   mem_free(b.trees.p);

@@ -7,7 +7,7 @@
 //   minor  the new data becomes one more run, or several if it needs several tables; the REMIX is built again;
 //   major  the newest runs and the new data are merged. These are as few runs as make room at a bearable cost, and the
 //          next older run is not much smaller than the result. Tombstones go if all runs take part;
-//   split  the merge of the whole partition, or the new data behind all of its keys, is too large for one partition. It
+//   split  the merge of the whole partition, or the new data after all of its keys, is too large for one partition. It
 //          makes several partitions of two tables each.
 //
 // A round without new data does scan merges. If blocks are not in the cache, a scan reads a block for each run with a
@@ -35,7 +35,7 @@
 #define COMPACT_RUNS_SPREAD 7u        // number of different limits
 #define COMPACT_SPLIT_RUNS 10u        // runs that a partition may have if only a split can make them fewer
 #define COMPACT_PART_TABLES 2u        // tables in each partition that a split makes
-#define COMPACT_APPEND_RUNS 8u        // runs; a partition that would get more takes no new data behind all of its keys
+#define COMPACT_APPEND_RUNS 8u        // runs; a partition that would get more takes no new data after all of its keys
 #define COMPACT_ABORT_SHARE 16u       // a round hands back at most 1/16 of a memtable
 #define COMPACT_TABLE_MIN (8u << 20)  // bytes
 #define COMPACT_YOUNG_FROM 32u        // a young view begins if the partition has 32 times the new data's entries,

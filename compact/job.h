@@ -29,9 +29,9 @@ struct job {
   enum compact_kind kind;
   bool may_abort;
   bool scan_merge;       // a scan merge
-  bool append;           // a split that leaves the partition as it is and puts new ones behind it
+  bool append;           // a split that leaves the partition as it is and puts new ones after it
   bool young;            // the tables go into the young view; the older view stays
-  bool upto;             // another job appends the new data behind the partition's keys
+  bool upto;             // another job appends the new data after the partition's keys
   uint32_t take;         // number of the newest runs that are merged with the new data
   bool all;              // all runs of all of its partitions are merged
   bool pieces;           // as the round's

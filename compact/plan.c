@@ -186,7 +186,7 @@ static void decide(struct job *j) {
   j->table_bytes = share_for(c, j->bytes);
 }
 
-// Whether a job of its own appends the new data behind all of the partition's keys: the partition is full, by its size
+// Whether a job of its own appends the new data after all of the partition's keys: the partition is full, by its size
 // or its runs, and the new data is not little, which would make small partitions.
 static bool appends(const struct round *r, uint32_t part) {
   const struct compact *c = r->c;
@@ -238,7 +238,7 @@ static void plan_part(struct round *r, uint32_t part) {
 
 // Plans a part of a full compaction, from `part` on, before `end`: one partition, or neighbours that need fewer tables
 // together and at most `most` bytes to write. They are merged if that makes fewer tables or drops records. Returns the
-// partition behind them.
+// partition after them.
 static uint32_t plan_whole(struct round *r, uint32_t part, uint32_t end, uint64_t most) {
   const struct compact *c = r->c;
   uint64_t bytes = 0;

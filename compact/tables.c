@@ -75,7 +75,7 @@ static enum remixdb_status run_stream_begin(struct run_stream *v, const struct r
 struct old_stream {
   const struct job *j;
   struct worker *w;
-  uint32_t next_part;  // of the job's, behind the one being read; nr_parts: none
+  uint32_t next_part;  // of the job's, after the one being read; nr_parts: none
   struct run_stream old, young;
   bool old_given, young_given;  // its record was given out, or hidden by the other's
 };

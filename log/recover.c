@@ -74,7 +74,7 @@ static enum remixdb_status wal_scan_headless(struct wal *w, struct wal_seg *seg,
 }
 
 // The newest segment's header may be damaged; then nothing leads to that segment. A crash can lose a header, too, but
-// not one that a frame behind it calls durable. newest: the largest generation in a header. The next segment to begin
+// not one that a frame after it calls durable. newest: the largest generation in a header. The next segment to begin
 // has a generation at most two above it.
 static enum remixdb_status wal_judge_headless(struct wal *w, struct wal_seg *seg, uint64_t newest) {
   for (uint64_t gen = newest + 1; gen <= newest + 2; gen++) {
@@ -271,7 +271,7 @@ static enum remixdb_status wal_judge_seg(struct recovering *v, struct wal_seg *s
   return s == REMIXDB_OK ? wal_judge(v, seg) : s;
 }
 
-// Replays w->segs, and cuts the list behind a torn tail.
+// Replays w->segs, and cuts the list after a torn tail.
 static enum remixdb_status wal_replay_segs(struct recovering *v) {
   struct wal *const w = v->w;
   enum remixdb_status s = wal_find_level(v);
@@ -355,7 +355,7 @@ static enum remixdb_status wal_seg_unshare(struct wal *w, struct wal_seg *seg) {
   return REMIXDB_OK;
 }
 
-// Makes the replayed records durable before anything is appended behind them: after the death of a process alone they
+// Makes the replayed records durable before anything is appended after them: after the death of a process alone they
 // may be in the system's memory only. A sync does not suffice, because the system calls a page clean whose write has
 // failed. So bytes that nothing proves to be on disk are written again. A segment with any durable byte proves all
 // older segments (L5). keep: stays open and at its size; may be NULL.
@@ -371,7 +371,7 @@ static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg
     // A file system that never writes in place may need room, as in wal_mark. A full disk must not keep the store
     // closed.
     if (s == REMIXDB_NOSPACE) s = REMIXDB_OK;
-    // Nothing is appended to the room behind its end.
+    // Nothing is appended to the room after its end.
     if (s == REMIXDB_OK && seg != keep && seg->size > align_up(seg->end, WAL_PAGE)) s = wal_cut(w, seg);
     if (s == REMIXDB_OK) s = env_sync_all(w->env, seg->fd, seg->path);
     if (s != REMIXDB_OK) return s;
@@ -382,7 +382,7 @@ static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg
   return REMIXDB_OK;
 }
 
-// The segment that appends can continue as it is, or NULL. It is empty, no frame of its generation lies behind its
+// The segment that appends can continue as it is, or NULL. It is empty, no frame of its generation lies after its
 // header, and the chain's files are the only ones. So no cut frame, and no segment without its header, can be taken
 // later for what is appended now, or for the segment after it.
 static struct wal_seg *wal_reusable(struct wal *w, const struct wal_recovery *rec) {
@@ -393,7 +393,7 @@ static struct wal_seg *wal_reusable(struct wal *w, const struct wal_recovery *re
   return alone && fits ? seg : NULL;
 }
 
-// The disk has no room for another segment: appends continue the last one. The bytes behind its end are cut, and all
+// The disk has no room for another segment: appends continue the last one. The bytes after its end are cut, and all
 // files removed that could hold what would follow it, for the reason that wal_reusable gives.
 static enum remixdb_status wal_go_on(struct wal *w) {
   struct wal_seg *const seg = w->active;

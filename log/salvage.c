@@ -293,7 +293,7 @@ static void wal_tell_hole(struct salvage *v, struct wal *w, const struct wal_seg
   } else if (next && lost && next->h.prev_len && next->h.prev_gen != seg->h.gen) {
     wal_tell_missing(v, w, next->h.prev_gen, l->last_seq, false);
   } else if (lost || (at_end && !next && (l->bytes || unread))) {
-    if (unread) l->torn = false;  // a frame may be behind the zeros
+    if (unread) l->torn = false;  // a frame may be after the zeros
     wal_tell(v, l);
   }
 }
@@ -335,7 +335,7 @@ static void wal_salvage_begin(struct wal *w, struct salvage *v, const struct wal
   v->placed = true;
 }
 
-// Tells what is missing behind the last segment. NULL: none was read, though every store has one.
+// Tells what is missing after the last segment. NULL: none was read, though every store has one.
 static void wal_salvage_end(struct wal *w, struct salvage *v, const struct wal_seg *last) {
   const struct wal_level *const l = &v->level;
   const bool later = l->gen > 0 && l->gen >= v->oldest && (!last || l->gen > last->h.gen),
@@ -366,7 +366,7 @@ static enum remixdb_status wal_salvage_all(struct wal *w, struct wal_reader *r, 
     v->out->base_seq = seg->h.last_seq;
     v->out->nr_segments++;
     s = env_open(w->dir, wal_seg_name(seg), ENV_READ, &seg->fd);
-    if (s == REMIXDB_IO) {  // it counts as zeros; the segments behind it may be whole
+    if (s == REMIXDB_IO) {  // it counts as zeros; the segments after it may be whole
       if (r->unread->status == REMIXDB_OK) err_save(r->unread, s);
       seg->unread = true;
       seg->size = 0;

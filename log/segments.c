@@ -530,7 +530,7 @@ enum remixdb_status wal_shed(struct wal *w) {
   return s;
 }
 
-// Cuts the active segment's room off soon behind its end. Returns whether there was any.
+// Cuts the active segment's room off soon after its end. Returns whether there was any.
 static bool wal_cut_active(struct wal *w) {
   lib_lock(&w->lock);
   while (w->growing) wal_event_wait(w, &w->written);
@@ -538,7 +538,7 @@ static bool wal_cut_active(struct wal *w) {
   const uint64_t to = align_up(wal_at(w), WAL_REST) + WAL_FIRST;
   const bool any = w->err.status == REMIXDB_OK && w->nr_retained == 0 && seg->alloc > to;
   if (any) {
-    // From here on no record goes behind `to`, and `growing` keeps the file from getting longer.
+    // From here on no record goes after `to`, and `growing` keeps the file from getting longer.
     seg->alloc = w->grow_refused = to;
     wal_limit(w);
     w->growing = true;

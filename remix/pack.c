@@ -13,7 +13,7 @@
 
 // The columns, in the order of the file. Each is stored as it is or as one zstd frame, whichever is shorter.
 enum { COL_TAGS, COL_HEADS, COL_SELS, COL_DBITS_LOW, COL_DBITS_HIGH, COL_ANCHORS, COLS };
-#define COLUMN_SLACK REMIX_SEG  // readable bytes behind a column: segments are copied in full width
+#define COLUMN_SLACK REMIX_SEG  // readable bytes after a column: segments are copied in full width
 // Behind the header: for each column these two lengths.
 enum { DIR_LEN = 0, DIR_STORED = 8, DIR_ENTRY = 16, DIR_SIZE = DIR_ENTRY * COLS };  // u64 each
 
@@ -200,7 +200,7 @@ static enum remixdb_status unpack_columns(ZSTD_DCtx *z, const uint8_t *file, siz
   return at == len - REMIX_SUM ? REMIXDB_OK : err_corrupt(path, at, "columns end before the file");
 }
 
-// Copies nr entries in the full width of a segment, with zeros behind the last one.
+// Copies nr entries in the full width of a segment, with zeros after the last one.
 static void unpack_bytes(uint8_t *restrict to, const uint8_t *restrict from, uint32_t nr) {
   memcpy(to, from, REMIX_SEG);
   memset(to + nr, 0, REMIX_SEG - nr);

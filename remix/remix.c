@@ -605,7 +605,7 @@ const char *remix_walk_wrong(const struct remix_walk *w, struct kref before, str
   if (kv_eq(before, key)) return d == BLIND_SAME ? NULL : wrong;
   if (lcp < base || lcp >= key.len) return wrong;
   if (lcp - base > BLIND_BYTE_MAX) return d == BLIND_FAR ? NULL : wrong;
-  // behind the end of the key before it is the leading bit; else the highest bit that differs
+  // after the end of the key before it is the leading bit; else the highest bit that differs
   const uint32_t bit = lcp == before.len ? 0 : (uint32_t)__builtin_clz((uint32_t)(before.ptr[lcp] ^ key.ptr[lcp])) - 23;
   return d == ((lcp - base) << 4 | bit) ? NULL : wrong;
 }

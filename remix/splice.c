@@ -69,7 +69,7 @@ struct piece {
 struct window {
   uint32_t from, nr;
   uint32_t absorbed;  // old segments without new keys taken in, in a row
-  // Copies of a fixed size write up to a segment behind nr.
+  // Copies of a fixed size write up to a segment after nr.
   uint8_t sel[SPLICE_WINDOW + REMIX_SEG];  // with the new runs
   uint8_t tag[SPLICE_WINDOW + REMIX_SEG];
   uint32_t rel[SPLICE_WINDOW + REMIX_SEG];
@@ -137,7 +137,7 @@ struct splice {
   uint32_t next;                // first old segment that has not been touched
   uint64_t passed;              // entries of the old view that have been passed
 
-  uint32_t pending;        // the rel over entries that were left out behind the last one kept; REMIX_SAME: none
+  uint32_t pending;        // the rel over entries that were left out after the last one kept; REMIX_SAME: none
   bool any;                // an entry has been kept
   bool after_fresh;        // the last entry kept is a new key:
   struct kref last_fresh;  // this one, in the batch or in last
@@ -367,7 +367,7 @@ static enum remixdb_status window_anchor(struct splice *x, uint32_t i, struct kr
   return s;
 }
 
-// Makes entry i's rel exact. The entry before it is an old one: behind a new key a rel is exact at once.
+// Makes entry i's rel exact. The entry before it is an old one: after a new key a rel is exact at once.
 static enum remixdb_status window_resolve(struct splice *x, uint32_t i) {
   struct window *const win = &x->win;
   const uint32_t rel = win->rel[i], byte = rel_byte(rel);
@@ -472,7 +472,7 @@ static uint32_t window_cut_lean(const struct splice *x, uint32_t from, uint32_t 
   return cut;
 }
 
-// Writes full segments. If the next old segment may stay as it is, the last one is kept: the rest behind it would
+// Writes full segments. If the next old segment may stay as it is, the last one is kept: the rest after it would
 // become a small segment.
 static enum remixdb_status window_trim(struct splice *x) {
   struct window *const win = &x->win;
@@ -590,7 +590,7 @@ static enum remixdb_status pass_one(struct splice *x, uint32_t i) {
 static void pass_many(struct splice *x, uint32_t from, uint32_t to) {
   const struct here *const w = &x->here;
   struct window *const win = &x->win;
-  // Copies of a fixed size cost less than calls for a few bytes. The segment has more bytes behind tags and selectors.
+  // Copies of a fixed size cost less than calls for a few bytes. The segment has more bytes after tags and selectors.
   memcpy(win->rel + win->nr, x->rel + from, REMIX_SEG * sizeof(x->rel[0]));
   memcpy(win->sel + win->nr, w->sel + from, REMIX_SEG);
   if (w->tag) memcpy(win->tag + win->nr, w->tag + from, REMIX_SEG);
@@ -645,7 +645,7 @@ static enum remixdb_status open_seg(struct splice *x, uint32_t seg) {
     const struct kref a = remix_anchor(old, seg);
     if (unlikely(a.len == 0 || a.len > REMIXDB_KV_MAX)) return err_corrupt(old->path, 0, "anchor of segment %u", seg);
     x->rel[0] = rel_join(a.len - 1, a.ptr[a.len - 1]);
-    // Two keys of the segment, or a key and the anchor before or behind it, do not differ earlier.
+    // Two keys of the segment, or a key and the anchor before or after it, do not differ earlier.
     const uint32_t behind = x->next < old->nr_segs ? remix_anchor(old, x->next).len - 1 : 0;
     x->floor = a.len < behind ? a.len : behind;
     if (w->nr > 1 && w->base < x->floor) x->floor = w->base;
@@ -771,7 +771,7 @@ static uint32_t place_of(const struct here *w, uint32_t cand, uint32_t dbit, boo
   return greater ? (m ? set32_first(m) : w->nr) : m ? set32_last(m) : 0;
 }
 
-// The first entry at or behind `from` (> 0) with a bit of dbit or less; nr: none.
+// The first entry at or after `from` (> 0) with a bit of dbit or less; nr: none.
 static uint32_t place_not_behind(const struct here *w, uint32_t from, uint32_t dbit) {
   if (from >= w->nr) return w->nr;
   const uint32_t m = place_less(w, dbit + 1) & set32_above(from - 1) & set32_below(w->nr);
@@ -803,7 +803,7 @@ static enum remixdb_status place_blind(struct splice *x, struct kref key, uint32
   return unlikely(out->before == REMIX_SAME) ? bad_order(x->in->old->runs[old_run(x, w->seg, at)]) : REMIXDB_OK;
 }
 
-// The place of a key behind the new key before it, which is right before entry x->at. bit: the first bit at which the
+// The place of a key after the new key before it, which is right before entry x->at. bit: the first bit at which the
 // two keys differ. That entry's rel to the new key tells how much old entries share with this key.
 static enum remixdb_status place_near(struct splice *x, struct kref key, uint32_t bit, struct place *out) {
   const struct here *const w = &x->here;
@@ -814,7 +814,7 @@ static enum remixdb_status place_near(struct splice *x, struct kref key, uint32_
   if (bit > x->rel[from])
     return REMIXDB_OK;  // at the entry's bit this key equals the new key, so it is less than the entry
   if (bit < x->rel[from]) {
-    // The entries before the next bit that is not behind this one equal the new key at this bit: they are less.
+    // The entries before the next bit that is not after this one equal the new key at this bit: they are less.
     from = place_not_behind(w, from + 1, bit);
     *out = (struct place){.at = from, .before = bit, .behind = from < w->nr ? x->rel[from] : 0};
     if (from == w->nr || x->rel[from] < bit) return REMIXDB_OK;

@@ -43,7 +43,7 @@ enum remixdb_status remix_write_start(struct remix_write *w, const struct sst_ct
     w->pos[r] = sst_advance(runs[r], sst_pos_make(0, 0), 0);
     entries += runs[r]->nr_records;
   }
-  // Room for nearly full segments. Memory behind the last segment is never touched.
+  // Room for nearly full segments. Memory after the last segment is never touched.
   const uint64_t segs = remix_segs_off(nr_runs);
   const uint64_t room = entries / REMIX_SEG + entries / (4 * REMIX_SEG) + 2;
   const enum remixdb_status s = remix_bytes_reserve(&w->image, segs + room * w->lay.stride);
@@ -235,7 +235,7 @@ enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix 
 
 // ---- the file
 
-// Puts the anchors behind the segments and fills in the header. The image ends in zeros in place of a checksum.
+// Puts the anchors after the segments and fills in the header. The image ends in zeros in place of a checksum.
 static enum remixdb_status write_head(struct remix_write *w) {
   uint8_t word[4];
   store32le(word, (uint32_t)w->anchors.len);

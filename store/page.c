@@ -12,7 +12,7 @@ static void clear(struct remixdb_page *p) {
   p->len = 0;
 }
 
-// Goes behind the last record of the page before. An iterator at its end then gives its super up.
+// Goes after the last record of the page before. An iterator at its end then gives its super up.
 static enum remixdb_status begin(struct xdb_iter *it, struct remixdb_page *p) {
   const bool after = p->after;
   clear(p);
@@ -66,7 +66,7 @@ enum remixdb_status xdb_iter_unread(struct xdb_iter *it, struct remixdb_page *p,
       xdb_iter_park(it);
       return REMIXDB_OK;
     }
-    // It stands behind the last record of all: back to that one, at the same moment.
+    // It stands after the last record of all: back to that one, at the same moment.
     epoch_enter(&it->ref->xdb->epoch, &it->ref->slot);
     s = p->back ? merge_seek(&it->merge, kref("", 0)) : merge_seek_last(&it->merge);
     epoch_exit(&it->ref->slot);

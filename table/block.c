@@ -3,7 +3,7 @@
 
 #include <assert.h>
 
-// A block's offsets lie before its records, and only the end tells how many there are. So records are gathered behind
+// A block's offsets lie before its records, and only the end tells how many there are. So records are gathered after
 // the largest table of offsets and moved once. A record that needs more than BLOCK_GROW_PAGES is alone in its block and
 // goes straight to its place.
 #define BLOCK_GATHER (BLOCK_HEAD + 2 * BLOCK_RECORDS_MAX)
@@ -89,7 +89,7 @@ uint32_t block_build_finish(struct block_build *b, uint64_t table, uint32_t bloc
   return pages;
 }
 
-// Whether all records are short (block_record_short) and lie one behind the other; false proves nothing. Each record is
+// Whether all records are short (block_record_short) and lie one after the other; false proves nothing. Each record is
 // decoded where its offset says that it begins, and must end where the next one begins. So no decoding waits for the
 // one before, as it would in a walk from record to record.
 static bool body_is_short(const uint8_t *buf, uint32_t size, uint32_t nr_recs) {
@@ -114,7 +114,7 @@ enum remixdb_status block_verify_body(const uint8_t *buf, uint32_t nr_pages, uin
     return err_corrupt(path, off + BLOCK_OFF_RESERVED, "reserved bytes of a block are not 0");
   const uint8_t *const end = buf + (size_t)nr_pages * BLOCK_PAGE;
   if (likely(body_is_short(buf, nr_pages * BLOCK_PAGE, nr_recs))) return REMIXDB_OK;
-  // records that lie one behind the other have ascending offsets; 255 offsets fit any block
+  // records that lie one after the other have ascending offsets; 255 offsets fit any block
   const uint8_t *p = buf + block_records_at(nr_recs);
   for (uint32_t i = 0; i < nr_recs; i++) {
     struct kv_rec r;

@@ -93,7 +93,7 @@ enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache 
   if (c->nr_pages > 0) {
     uint32_t nr_shards = 1;
     while (nr_shards < SHARDS_MAX && size / SHARD_BYTES_MIN >= (size_t)nr_shards * 2) nr_shards *= 2;
-    // one more before the first page, and one behind the last
+    // one more before the first page, and one after the last
     c->pages = mem_calloc((size_t)c->nr_pages + 2, sizeof(*c->pages));
     c->pub.marks = mem_calloc((size_t)c->nr_pages + 1, sizeof(*c->pub.marks));
     c->shards = mem_alloc_aligned(CACHE_LINE, nr_shards * sizeof(*c->shards));
@@ -258,7 +258,7 @@ static void shard_reclaim(struct cache_full *c, struct shard *sh) {
 static void frame_unpublish(struct page *pages, struct shard *sh, uint32_t f) {
   struct page *const p = &pages[f];
   assert(p->state == PAGE_LIVE && atomic_load_explicit(p->slot, memory_order_relaxed) == f);
-  // release: the last access to a table that may be closing. For readers, epoch_stamp is the fence behind it
+  // release: the last access to a table that may be closing. For readers, epoch_stamp is the fence after it
   atomic_store_explicit(p->slot, 0, memory_order_release);
   p->state = PAGE_LIMBO;
   queue_push(pages, &sh->limbo, f);

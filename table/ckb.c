@@ -8,7 +8,7 @@
 
 #define CKB_SUMMED (CKB_OFF_SUM + 8u)  // the checksum is of the bytes from here on
 #define CKB_ENTRY_MAX (2 * 5 + REMIXDB_KV_MAX)
-#define CKB_SLACK 16u   // bytes behind a decoded key that may be written: a short suffix is copied as one vector
+#define CKB_SLACK 16u   // bytes after a decoded key that may be written: a short suffix is copied as one vector
 #define CKB_LEVEL 1     // higher levels find little more in ascending keys
 #define CKB_SHORT 144u  // longer than a key with one-byte lengths and a short suffix
 
@@ -184,7 +184,7 @@ static enum remixdb_status ckb_read_unpack(struct ckb_read *r, const char *path,
     return err_set(REMIXDB_NOMEM, "no memory for decompression");
   if (!r->unpacked && !(r->unpacked = mem_alloc(CKB_CHUNK))) return REMIXDB_NOMEM;
   const size_t len = (size_t)(r->end - r->p);
-  // exactly one frame: decompression accepts several in a row
+  // exactly one frame: decompression accepts several frames
   if (unlikely(ZSTD_findFrameCompressedSize(r->p, len) != len))
     return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys");
   const size_t n = ZSTD_decompressDCtx(r->zstd, r->unpacked, r->packed, r->p, len);

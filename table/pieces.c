@@ -10,7 +10,7 @@ _Static_assert(sizeof(struct sst_pieces) == CACHE_LINE, "one cache miss");
 _Static_assert(BLOCK_GROW_PAGES *BLOCK_PAGE <= UINT16_MAX, "offsets in blocks of several records fit");
 
 // Piece k of a block of so many pages, counted from the block's first: its offset, its first record, its checksum. The
-// piece behind the last one begins at the block's end.
+// piece after the last one begins at the block's end.
 static inline uint32_t piece_off(const struct sst_pieces *p, uint32_t k, uint32_t pages) {
   return k < pages * SST_PIECES ? p[k / SST_PIECES].offs[k % SST_PIECES] : pages * BLOCK_PAGE;
 }

@@ -22,7 +22,7 @@ static inline uint32_t sst_block_span(const struct sst *t, uint32_t block, uint3
   return (uint32_t)(align_up(end, BLKIO_ALIGN) - sst_block_from(t, block));
 }
 
-// Room for the stored block, in whole aligned pages, and with compression for the block itself behind it.
+// Room for the stored block, in whole aligned pages, and with compression for the block itself after it.
 size_t sst_block_room(const struct sst *t, uint32_t block) {
   const uint32_t pages = sst_block_pages(t, block);
   return sst_block_span(t, block, pages) + (t->offs ? (size_t)pages * BLOCK_PAGE : 0);
@@ -125,7 +125,7 @@ static bool sst_window_reserve(struct sst_window *w, uint32_t i) {
   return w->bufs[i] != NULL;
 }
 
-// A read of the next bytes, behind the window, into buffer i. The part has some.
+// A read of the next bytes, after the window, into buffer i. The part has some.
 static struct blkio_read sst_window_read(struct sst_window *w, uint32_t i, int fd) {
   const uint64_t left = w->end - w->hi, most = w->next < w->size ? w->next : w->size;
   return (struct blkio_read){.fd = fd,
@@ -190,7 +190,7 @@ static enum remixdb_status sst_window_wait(struct sst_window *w, uint64_t lo) {
   return s;
 }
 
-// Makes the window have [off, off + len), and starts the read behind it when this one follows the last.
+// Makes the window have [off, off + len), and starts the read after it when this one follows the last.
 static enum remixdb_status sst_window_fill(struct sst_window *w, uint64_t off, uint32_t len) {
   const uint64_t lo = sst_align_down(off);
   const bool follows = lo >= w->lo && lo <= (sst_window_flies(w) ? w->ahead : w->hi);

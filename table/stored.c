@@ -89,7 +89,7 @@ enum remixdb_status sst_unpack(const struct sst *t, uint32_t block, uint32_t pag
   } else if (stored[FORMAT_SST_STORED_KIND] == FORMAT_SST_STORED_ZSTD) {
     const enum remixdb_status s = sst_zstd_reserve(zstd);
     if (s != REMIXDB_OK) return s;
-    // exactly one frame: decompression accepts several in a row
+    // exactly one frame: decompression accepts several frames
     if (unlikely(ZSTD_findFrameCompressedSize(src, src_len) != src_len))
       return err_corrupt(t->path, off, "frame of block %u", block);
     const size_t n = t->zdict ? ZSTD_decompress_usingDDict(*zstd, dst, dst_len, src, src_len, t->zdict)

@@ -341,7 +341,7 @@ static const struct option_name {
      "the byte between key and value, a tab if not given; an escape such as \\x1f is fine"},
     {RAW, 'r', "raw", NULL, "no escapes: every line as it stands"},
     {ASCII, 'a', "ascii", NULL, "write an escape for every byte that is no printable ASCII character"},
-    {FROM, 'f', "from", "KEY", "begin with this key, or the first one behind it"},
+    {FROM, 'f', "from", "KEY", "begin with this key, or with the next larger key"},
     {TO, 't', "to", "KEY", "end before this key"},
     {PREFIX, 'p', "prefix", "KEY", "only keys that begin with KEY"},
     {LIMIT, 'n', "limit", "N", "at most N records"},

@@ -128,7 +128,7 @@ static const struct kind {
   size_t len;
 } kinds[] = {
     [TEXT_PLAIN] = {"text", "", NULL, 0},
-    [TEXT_MARKED] = {"text behind a byte order mark", "", "\xef\xbb\xbf", TEXT_MARK_LEN},
+    [TEXT_MARKED] = {"text after a byte order mark", "", "\xef\xbb\xbf", TEXT_MARK_LEN},
     [TEXT_UTF16] = {"UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8 FILE | remixdb import DIR -", "\xff\xfe", 2},
     [TEXT_GZIP] = {"compressed by gzip", "unpack it first: gzip -dc FILE | remixdb import DIR -", "\x1f\x8b", 2},
     [TEXT_BZIP2] = {"compressed by bzip2", "unpack it first: bzip2 -dc FILE | remixdb import DIR -", "BZh", 3},

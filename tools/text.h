@@ -50,7 +50,7 @@ bool text_write_bytes(FILE *out, const void *bytes, size_t len, const struct tex
 // pass for records.
 enum text_kind {
   TEXT_PLAIN,   // nothing speaks against it
-  TEXT_MARKED,  // text behind a byte order mark of TEXT_MARK_LEN bytes
+  TEXT_MARKED,  // text after a byte order mark of TEXT_MARK_LEN bytes
   TEXT_UTF16,
   TEXT_GZIP,
   TEXT_BZIP2,

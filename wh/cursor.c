@@ -65,7 +65,7 @@ static inline void leaf_prefetch_entries(const struct wh_leaf *l) {
     prefetch((const void *)&l->entries[i]);
 }
 
-// Goes to a neighbour, all of whose entries are about to be read. Prefetches `after`, the leaf behind it in that
+// Goes to a neighbour, all of whose entries are about to be read. Prefetches `after`, the leaf after it in that
 // direction (NULL: none), too.
 static void cursor_enter(struct wh_cursor *c, struct wh_leaf *l, const struct wh_leaf *after) {
   leaf_prefetch_entries(l);
@@ -78,7 +78,8 @@ static void cursor_enter(struct wh_cursor *c, struct wh_leaf *l, const struct wh
   leaf_prefetch_entries(after);
 }
 
-// Goes from order[at] on to the first entry that is seen, through the leaves behind. ask: how many entries to prefetch.
+// Goes from order[at] on to the first entry that is seen, through the leaves that follow. ask: how many entries to
+// prefetch.
 static void cursor_forward(struct wh_cursor *c, uint32_t at, uint32_t ask) {
   for (;; ask = c->ahead) {
     for (; at < c->nr; at++, ask = c->ahead) {

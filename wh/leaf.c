@@ -34,7 +34,7 @@ static uint32_t range_common(struct kref anchor, const struct kref *end) {
 
 void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const struct kref *end, const struct wh_content *content,
                   uint32_t from, uint32_t to) {
-  // Old pieces with at least three bytes behind the common ones are kept, so that no key need be read.
+  // Old pieces with at least three bytes after the common ones are kept, so that no key need be read.
   const uint32_t common = range_common(anchor, end);
   assert(from <= to && to - from <= WH_LEAF_KEYS);
   const bool kept = content && common >= content->skip && common < content->skip + 2;

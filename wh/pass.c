@@ -174,7 +174,7 @@ static struct wh_leaf *leaf_at(const struct wh *wh, struct kref anchor, bool bac
   return backward && kv_eq(l->anchor, anchor) ? wh_leaf_prev(l) : l;
 }
 
-// The leaf's run for this moment, as far as it is valid. The part behind a reopened leaf goes to the leaf behind that
+// The leaf's run for this moment, as far as it is valid. The part after a reopened leaf goes to the leaf after that
 // one. False: there is no run.
 static bool run_find(struct wh *wh, struct wh_leaf *l, struct wh_note *n, bool backward, uint64_t moment,
                      struct run *out) {

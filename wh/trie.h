@@ -54,8 +54,8 @@ MUST_CHECK enum remixdb_status wh_trie_reserve(struct wh_trie *t, const struct w
 void wh_trie_add(struct wh_trie *t, struct wh_leaf *l, const struct wh_leaf *left, const struct wh_leaf *right);
 // Puts fresh, which has the same anchor, in the place of old.
 void wh_trie_replace(struct wh_trie *t, const struct wh_leaf *old, struct wh_leaf *fresh);
-// Removes a leaf other than the first one, and the nodes that only it needed. left is the leaf before it, right the one
-// behind (NULL: none).
+// Removes a leaf other than the first one, and the nodes that only it needed. left: the leaf before it; right: the leaf
+// after (NULL: none).
 void wh_trie_remove(struct wh_trie *t, const struct wh_leaf *l, struct wh_leaf *left, struct wh_leaf *right);
 // The key's leaf or one near it, never NULL. k8 = wh_key8(key, 0). exact: compares prefixes, so that no collision of
 // hashes leads astray.

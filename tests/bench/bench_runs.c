@@ -131,7 +131,7 @@ static uint32_t model_find(const struct model *m, struct kref key) {
 
 // ---- the merging iterator
 
-// Index of a table. A key behind the last key of a block is not less than that block's string; the first block has a
+// Index of a table. A key after the last key of a block is not less than that block's string; the first block has a
 // string, too.
 struct table_index {
   struct anchors anchors;
@@ -178,7 +178,7 @@ static void index_make(struct place *p, struct table_index *x, struct sst *t) {
     if (len + r.klen + 1 > cap) x->bytes = need(realloc(x->bytes, cap = 2 * cap + r.klen + 4096));
     store32le(x->offs + 4 * ((size_t)x->nr + 1), (uint32_t)len);
     memcpy(x->bytes + len, r.key, r.klen);
-    x->bytes[len + r.klen] = 0;  // the least key behind it
+    x->bytes[len + r.klen] = 0;  // the least key after it
     len += r.klen + 1;
     x->blocks[x->nr++] = block;
     leave(p);
@@ -433,7 +433,7 @@ static void check(struct world *w) {
     check_from(w, model_key(&w->m, (uint32_t)(rng_next(&rng) % w->m.nr)), 2);
     check_from(w, kref(text, KLEN - (uint32_t)(rng_next(&rng) % 2)), 2);
     memcpy(text, w->m.keys[rng_next(&rng) % w->m.nr], KLEN);
-    check_from(w, kref(text, KLEN + 1), 2);  // the least key behind it
+    check_from(w, kref(text, KLEN + 1), 2);  // the least key after it
   }
 }
 

@@ -251,7 +251,7 @@ static inline struct kref fuzz_key_of(enum fuzz_keys kind, uint32_t i, uint8_t *
     case FUZZ_KEYS_PATHS:
       len = (uint32_t)snprintf((char *)buf, 64, "/a/path/that/is/shared/%03u/%06u", i / 20, i);
       break;
-    case FUZZ_KEYS_FAR:  // each differs from the next behind more bytes than a discriminating bit can say, or at once
+    case FUZZ_KEYS_FAR:  // each differs from the next after more bytes than a discriminating bit can say, or at once
       buf[len++] = (uint8_t)(i / 3);
       if (i % 3 == 0) break;
       memset(buf + len, 'x', 5000);

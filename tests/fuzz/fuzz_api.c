@@ -579,13 +579,13 @@ static void seek(struct run *r, uint32_t what) {
   const uint32_t key = fuzz_u8(r->in) % r->nr_keys;
   if (!f) return;
   struct kref k = key_at(r, key, r->kbuf2);
-  // a little behind the key, or before it
+  // a little after the key, or before it
   const bool behind = what & 16;
   if (behind && k.len < FUZZ_KEY_MAX) r->kbuf2[k.len++] = 0;
   const bool of_snapshot = f->it->ref == r->snapshot_ref && r->snapshot_ref;
   memcpy(f->ids, of_snapshot ? r->snapshot_ids : r->now, sizeof(f->ids));
   enum remixdb_status s;
-  // with a zero behind it a key may be the next one (of FUZZ_KEYS_SHORT)
+  // with a zero after it a key may be the next one (of FUZZ_KEYS_SHORT)
   const bool is_next = behind && key + 1 < r->nr_keys && kv_eq(k, key_at(r, key + 1, r->kbuf));
   switch (what >> 2 & 3) {
     case 0:

@@ -4,7 +4,7 @@
 // otherwise; their checksums are made here from docs/FORMAT.md, not by the log.
 //
 // A good log is replayed whole. Every log replays the same way twice. After an accepted log, appended records come back
-// behind the replayed ones, also when the log is opened once more; opening it read-only changes nothing on the disk.
+// after the replayed ones, also when the log is opened once more; opening it read-only changes nothing on the disk.
 // Reading an accepted log as a damaged one finds the records that an opening replays; reading any other log finds the
 // records that are there, in order.
 //

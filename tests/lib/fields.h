@@ -173,7 +173,7 @@ static inline bool field_factor(const struct field_vars *v, const char **p, uint
   return true;
 }
 
-// Factors one behind the other, also with "x" between them.
+// Factors one after the other, also with "x" between them.
 static inline bool field_product(const struct field_vars *v, const char **p, uint64_t *out) {
   if (!field_factor(v, p, out)) return false;
   for (;;) {

@@ -148,7 +148,7 @@ static inline bool hist_return(const struct hist_pending *p, uint32_t slot, cons
   hist_set_clear(seen);
   hist_set_clear(to);
   for (uint32_t i = 0; i < from->nr; i++) (void)hist_set_add(seen, &from->at[i]);
-  for (uint32_t i = 0; i < seen->nr; i++) {  // it grows behind i
+  for (uint32_t i = 0; i < seen->nr; i++) {  // it grows after i
     struct hist_config c = seen->at[i];
     if (c.done & bit) {
       c.done &= ~bit;

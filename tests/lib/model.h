@@ -427,7 +427,7 @@ static inline void cursor_prev(struct model *m, struct model_cursor *c) {
 
 #define MODEL_PAGE 64u
 
-// The page has the records from the key `at` on; from[i] becomes the key of record i. Returns the key behind them.
+// The page has the records from the key `at` on; from[i] becomes the key of record i. Returns the key after them.
 static inline int64_t cursor_page_is(struct model *m, const struct model_cursor *c, const struct remixdb_page *p,
                                      int64_t at, int64_t *from) {
   struct model_cursor k = *c;

@@ -87,7 +87,7 @@ static uint8_t *remix_file(const uint8_t *file, size_t len, const struct repack 
   return out;
 }
 
-// The offset of a chunk comes into its checksum, so that of all chunks behind the changed one changes.
+// The offset of a chunk comes into its checksum, so that of all chunks after the changed one changes.
 static void seal_chunks(uint8_t *ckb, uint64_t len, uint64_t table) {
   for (uint64_t at = 0, next; at < len; at = next) {
     next = at + (load32le(ckb + at + CKB_OFF_LENGTH) & ~CKB_PACKED);
@@ -110,7 +110,7 @@ static uint8_t *put_sizes(const uint8_t *file, const struct format_sst_footer *f
   return to;
 }
 
-// Writes metadata and footer behind the new f->meta_off. was: the footer before. Returns the length of the file.
+// Writes metadata and footer after the new f->meta_off. was: the footer before. Returns the length of the file.
 static size_t put_meta(const uint8_t *file, size_t len, const struct format_sst_footer *was, uint32_t block,
                        uint32_t delta, struct format_sst_footer *f, uint8_t *out) {
   uint8_t *const meta = out + f->meta_off, *p = meta;

@@ -203,7 +203,7 @@ static void expect_back(struct world *w, uint64_t aborted) {
     uint32_t all = 0, back = 0;
     for (uint32_t a = 0; a < w->k.nr; a++) {
       if (w->fresh[a] == NONE || version_find(w->base, w->k.keys[a]) != i) continue;
-      if (w->back[a]) assert_int_equal(back, all);  // all or none, but for keys behind the partition
+      if (w->back[a]) assert_int_equal(back, all);  // all or none, but for keys after the partition
       all++;
       back += w->back[a];
       assert_true(w->back[a] <= 1);
@@ -225,7 +225,7 @@ void round_ok(struct world *w, uint64_t *kinds_out) {
   kinds_get(w, after);
   uint64_t all = 0;
   for (uint32_t i = 0; i < COMPACT_KINDS; i++) all += after[i] -= before[i];
-  // each partition once; twice when new data came behind it and into it; not at all when it became one with others
+  // each partition once; twice when new data came after it and into it; not at all when it became one with others
   assert_true((w->whole || all >= w->base->nr_parts) && all <= 2 * (uint64_t)w->base->nr_parts);
   assert_int_equal(atomic_load(&w->c.stats.rounds), rounds + 1);
   expect_back(w, after[COMPACT_ABORT]);

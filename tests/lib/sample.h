@@ -76,7 +76,7 @@ uint32_t sample_key(char *buf, uint32_t i);
 uint32_t sample_value(uint8_t *buf, uint32_t i);
 void sample_put(struct xdb_ref *r, uint32_t i);
 // Reads a store that may be damaged: each key is as it was, or CORRUPT. Keys of the log's torn tail, from *end_out on,
-// may be gone, and then all behind them are. Returns whether everything is there.
+// may be gone, and then all after them are. Returns whether everything is there.
 bool sample_look(struct xdb_ref *r, uint32_t *end_out);
 // Opens the store and finds everything, by get and by iterator.
 void sample_check(const char *dir);

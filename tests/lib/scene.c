@@ -80,7 +80,7 @@ static struct remix *young_make(struct scene *s, const struct plan *plan, uint32
   return x;
 }
 
-// The partition behind nr_full others gets a young view; all_full partitions hold anything.
+// The partition after nr_full others gets a young view; all_full partitions hold anything.
 static bool young_wanted(uint32_t nr_full, uint32_t all_full, uint64_t *rng) {
   switch (scene_young) {
     case YOUNG_SOME: return rng_next(rng) % 2;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A disk in memory, behind the table of file operations, that knows what was synced. simdisk_crash makes the disk that
-// a power cut could leave: every write and every directory change that was not synced is kept, dropped or torn, by a
-// seed. It also fails calls on demand, runs full, gives short counts and EINTR.
+// A disk in memory, used through the table of file operations, that knows what was synced. simdisk_crash makes the disk
+// that a power cut could leave: every write and every directory change that was not synced is kept, dropped or torn, by
+// a seed. It also fails calls on demand, runs full, gives short counts and EINTR.
 //
 // It promises as much as POSIX and no more: fsync of a file makes its bytes and its size durable, not its name; fsync
 // of a directory makes the names in it durable; a rename is there whole or not at all; a sector of 512 bytes is written

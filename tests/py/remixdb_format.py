@@ -56,7 +56,7 @@ def xxh3(data, seed=0):
 
 
 def varint(b, at, end):
-    """The number at `at` and the offset behind it; ValueError when there is none that ends before `end`."""
+    """The number at `at` and the offset after it; ValueError when there is none that ends before `end`."""
     value = 0
     for i in range(5):
         if at >= end:
@@ -71,7 +71,7 @@ def varint(b, at, end):
 
 
 def record(b, at, end):
-    """The record at `at` (key, value, tombstone) and the offset behind it."""
+    """The record at `at` (key, value, tombstone) and the offset after it."""
     head, at = varint(b, at, end)
     tomb, key_len, value_len = bool(head & 1), head >> 1, 0
     if not tomb:
@@ -308,7 +308,7 @@ class Table:
             self.fail(self.ckb_off + at, "entries end before their chunk")
 
     def end(self):
-        """The position behind the last record."""
+        """The position after the last record."""
         return self.nr_pages << 8
 
 

@@ -56,7 +56,7 @@ static void room_again(struct model *m) {
 // ---- a full disk
 
 // A full disk refuses writes until there is room, whichever call meets it. Nothing is lost, and a refused write leaves
-// nothing behind.
+// no record in the store.
 static void run_full_disk(uint64_t nr, int workers) {
   check_seed = seed_first + nr;
   struct model m;

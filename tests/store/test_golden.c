@@ -112,7 +112,7 @@ static struct tiny *make_zstd(void) {
   return t;
 }
 
-// Blocks of several pages, of values and of keys; keys that differ so far behind their first difference that the
+// Blocks of several pages, of values and of keys; keys that differ so far after their first difference that the
 // positions do not fit.
 static struct tiny *make_large(void) {
   struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
@@ -184,7 +184,7 @@ static void save_log_start(struct tiny *t, uint64_t gen, uint64_t seq) {
   version_unref(v);
 }
 
-// A log of three segments; the newest is in a file that had a longer life before, whose frames lie behind its own.
+// A log of three segments; the newest is in a file that had a longer life before, whose frames lie after its own.
 // torn: the machine stopped while the last frame was written, and half of it is there.
 static struct tiny *make_log_of(bool torn) {
   struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);

@@ -126,7 +126,7 @@ struct held {  // a snapshot, and the operation that what is read of it belongs 
 struct cursor {  // an iterator and the operation of its last seek
   struct xdb_iter *it;
   uint32_t op;
-  int at;  // its place: 2 i on key i, 2 i + 1 on a filler behind it; not on a key: out
+  int at;  // its place: 2 i on key i, 2 i + 1 on a filler after it; not on a key: out
 };
 
 #define GETS 4u

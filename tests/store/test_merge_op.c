@@ -19,7 +19,7 @@ struct call {
   enum remixdb_merge_op op;
   const void *v1;  // of a PUT
   uint32_t v1len;
-  uint32_t from, cut;  // v1 is what was given, without this many bytes in front and behind
+  uint32_t from, cut;  // v1 is what was given, without this many bytes in front and after
   bool own;            // which is what it answers with
   uint32_t calls;
   bool there;

@@ -14,7 +14,7 @@ static int descriptors_child(void *arg) {
   struct remixdb_opts o = small_opts(0);
   struct rlimit old;
   CHILD_CHECK(getrlimit(RLIMIT_NOFILE, &old) == 0);
-  // the lowest descriptor that is free, and none behind it
+  // the lowest descriptor that is free, and none after it
   const int low = open("/dev/null", O_RDONLY);
   CHILD_CHECK(low >= 0);
   (void)close(low);

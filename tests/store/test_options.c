@@ -18,7 +18,7 @@ static void test_opts_init(void **state) {
   CHECK(o.compression == REMIXDB_COMPRESSION_NONE && o.compression_level == 0 && o.sync == REMIXDB_SYNC_NONE);
   CHECK(!o.read_only && o.create && !o.error_if_exists && o.max_open_files == 1000 && !o.logger && !o.logger_priv);
   remixdb_opts_init(NULL, sizeof(o));
-  // a program built with an older, smaller struct: nothing behind its end is touched
+  // a program built with an older, smaller struct: nothing after its end is touched
   memset(&o, 0xA5, sizeof(o));
   remixdb_opts_init(&o, offsetof(struct remixdb_opts, workers));
   CHECK(o.size == offsetof(struct remixdb_opts, workers) && o.cache_mb == 256 && o.tags);

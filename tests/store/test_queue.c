@@ -323,7 +323,7 @@ struct field {
   bool then[SHOTS][FIELD];  // when the snapshot was taken
 };
 
-// The next key there at or behind n (back: at or before it); FIELD: there is none.
+// The next key there at or after n (back: at or before it); FIELD: there is none.
 static uint32_t field_next(const bool *live, uint32_t n, bool back) {
   while (n < FIELD && !live[n]) n += back ? UINT32_MAX : 1;
   return n < FIELD ? n : FIELD;

@@ -176,7 +176,7 @@ static void check_reads(uint32_t runs, bool ckeys) {
   x = reads_open(&o);
   CHECK(seen.bytes[REMIX] == sizes[REMIX] && seen_again(REMIX) == 0);
   CHECK(seen_again(TABLE) == 0 && seen.bytes[TABLE] <= sizes[TABLE] / 20 && seen.calls[TABLE] <= 2 * runs);
-  // what is behind the last frame is looked at again
+  // what is after the last frame is looked at again
   CHECK(seen.bytes[LOG] <= sizes[LOG] + sizes[LOG] / 50 + (64u << 10) &&
         seen.calls[LOG] <= 8 + sizes[LOG] / (256u << 10));
   CHECK(seen.sequential[LOG] > 0);

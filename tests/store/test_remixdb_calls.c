@@ -323,7 +323,7 @@ static void test_multi_get_packed(void **state) {
   CHECK(found[0] && !found[1] && found[2] && found[3] && lens[0] == 10 && lens[1] == 0 && lens[2] == 1 &&
         lens[3] == 0 && out.len == 11);
   CHECK(offs[0] + 10 <= 11 && offs[2] < 11 && memcmp(room + offs[0], "1234567890", 10) == 0 && room[offs[2]] == 'e');
-  // too small: all but the bytes is right, and nothing is written behind the buffer
+  // too small: all but the bytes is right, and nothing is written after the buffer
   for (uint32_t cap = 0; cap < 11; cap++) {
     memset(room, 'x', sizeof(room));
     memset(found, 0, sizeof(found));
@@ -420,7 +420,7 @@ static void test_pages(void **state) {
   GOOD(remixdb_iter_unread(it, &p, 3));
   uint32_t len;
   CHECK(*(const char *)remixdb_iter_key(it, &len) == 'b' && len == 1);
-  // a page stands behind what it gave
+  // a page stands after what it gave
   p.max = 1;
   GOOD(remixdb_iter_page(it, &p) && page_is(&p, "b"));
   GOOD(remixdb_iter_unread(it, &p, 0));
@@ -484,7 +484,7 @@ static void test_batch_load(void **state) {
   REFUSED(remixdb_batch_load(b, 1, NULL, (const uint32_t[]){UINT32_MAX}, (const uint32_t[]){UINT32_MAX}, big,
                              sizeof(big)),
           REMIXDB_TOOBIG, "65500");
-  // a bad one behind good ones: none is taken
+  // a bad one after good ones: none is taken
   REFUSED(remixdb_batch_load(b, 2, NULL, (const uint32_t[]){1, UINT32_MAX}, (const uint32_t[]){3, 2}, bytes, 7),
           REMIXDB_TOOBIG, NULL);
   CHECK(remixdb_batch_count(b) == 0);

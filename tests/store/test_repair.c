@@ -603,7 +603,7 @@ static void test_bad_sector_long(void **state) {
   simdisk_destroy(whole);
 }
 
-// A frame in the middle of the log is broken: those behind it are kept.
+// A frame in the middle of the log is broken: those after it are kept.
 static void test_log(void **state) {
   (void)state;
   struct simdisk *disk = simdisk_create();

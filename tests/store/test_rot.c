@@ -324,7 +324,7 @@ static void test_exchanged(void **state) {
 
 // ---- a log that was not closed
 
-// Opening a log that was not closed may lose whole frames behind the last sync, and nothing else.
+// Opening a log that was not closed may lose whole frames after the last sync, and nothing else.
 static void test_open_log(void **state) {
   (void)state;
   struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);

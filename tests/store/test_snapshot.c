@@ -498,7 +498,7 @@ static void *crowd_write(void *arg) {
   return NULL;
 }
 
-// The numbers of a moment: n up to some key, n - 1 behind it.
+// The numbers of a moment: n up to some key, n - 1 after it.
 static uint32_t crowd_sees(struct crowd *c, struct xdb_ref *r, uint32_t key) {
   uint8_t val[1000];
   uint32_t len;

@@ -136,7 +136,7 @@ static void test_model_workers(void **state) {
   }
 }
 
-// ---- many partitions: iterators go on showing what they saw when the partitions under them are cut and put behind
+// ---- many partitions: iterators go on showing the same when the partitions under them are cut and put after
 // each other
 
 #define PARTITIONS_TABLE 1000u  // pages
@@ -160,7 +160,7 @@ static void test_partitions(void **state) {
   model_open(&m);
   m.xdb->compact.build.max_pages = PARTITIONS_TABLE;
   cursor_seek(&m, &m.cursors[0], (struct key){NULL, 0});  // an empty store
-  put_every(&m, 0, 2);  // in order: when a partition is full, the keys behind it make another
+  put_every(&m, 0, 2);  // in order: when a partition is full, the keys after it make another
   cursor_rest(&m, &m.cursors[0]);
   const uint64_t before = stat_of(m.xdb, "partitions");
   CHECK(before > 1);

@@ -158,7 +158,7 @@ static void *flow_scan(void *arg) {
   return NULL;
 }
 
-// A thread that writes a little and ends. Every second one leaves its ref and an iterator on a key behind.
+// A thread that writes a little and ends. Every second one does not end its ref and an iterator on a key.
 struct guest {
   struct xdb *xdb;
   struct xdb_ref *ref;
@@ -233,7 +233,7 @@ static void flow_stop(struct run *run) {
   for (uint32_t i = 0; i < FLOW_THREADS; i++) CHECK(pthread_join(run->threads[i], NULL) == 0);
 }
 
-// The refs and iterators that the guests left behind are as good as they were.
+// The refs and iterators that the guests did not end still work.
 static void guests_check(struct run *run) {
   char key[32], want[32];
   for (uint32_t i = 0; i < GUESTS; i++) {

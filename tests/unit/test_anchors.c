@@ -192,7 +192,7 @@ static void test_shapes(void **state) {
     }
 }
 
-// A probe as above, or with bytes at the first places that no string has there: also behind all others, and before
+// A probe as above, or with bytes at the first places that no string has there: also after all others, and before
 // them.
 static struct kref cell_probe(const struct strings *s, uint64_t *rng, uint8_t *buf) {
   const struct kref k = s->at[rng_next(rng) % s->nr];
@@ -264,7 +264,7 @@ static void test_cells(void **state) {
         if (got != expected)
           fail_msg("%s: key of %u bytes: string %u, %u expected of %u", sets[n].what, key.len, got, expected, s.nr);
       }
-      // behind all strings, and the greatest number of all, which is what a cell's line is filled up with
+      // after all strings, and the greatest number of all, which is what a cell's line is filled up with
       memset(buf, 'p', sets[n].common);
       memset(buf + sets[n].common, 0xFF, 20);
       for (uint32_t len = sets[n].common; len <= sets[n].common + 20; len++)

@@ -156,7 +156,7 @@ static void test_permutations(void **state) {
   }
 }
 
-// Frequencies of the first ranks against the law; the sum behind it against adding up; growing against starting at that
+// Frequencies of the first ranks against the law; the sum after it against adding up; growing against starting at that
 // size.
 static void test_zipf(void **state) {
   (void)state;

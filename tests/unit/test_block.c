@@ -288,7 +288,7 @@ static void test_forged(void **state) {
   }
   assert_true(passed > 1000 && refused > 1000);
 
-  // a last record that ends one byte behind the page
+  // a last record that ends one byte after the page
   struct kv_rec r = make(20, 4042, false);
   block_build_add(&b, &r);
   assert_int_equal(block_build_finish(&b, TABLE, 12), 1);
@@ -302,7 +302,7 @@ static void test_forged(void **state) {
   reseal(buf, 1);
   FAILS(block_verify(buf, 1, 1, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
 
-  // the same of one behind a short record, whose length has two bytes, or one: the last byte of the page is the last of
+  // the same of one after a short record, whose length has two bytes, or one: the last byte of the page is the last of
   // the block
   for (uint32_t vlen = 100; vlen <= 300; vlen += 200) {
     const struct kv_rec last = make(20, vlen, false);

@@ -24,7 +24,7 @@ struct keys {
   uint8_t *mem;
 };
 
-// tail: at most so many bytes behind the counter that makes them ascend.
+// tail: at most so many bytes after the counter that makes them ascend.
 static struct keys make_keys(uint32_t nr, uint32_t tail) {
   struct keys x = {.k = calloc(nr, sizeof(struct kref)), .tomb = calloc(nr, sizeof(bool)), .nr = nr};
   x.mem = malloc((size_t)nr * (tail + 16) + REMIXDB_KV_MAX);
@@ -379,7 +379,7 @@ static void test_forged(void **state) {
                 "\1\2a",
                 2),
         REMIXDB_CORRUPT);                                        // ab aa
-  FAILS(ENTRIES("\0\6ab", 1), REMIXDB_CORRUPT);                  // a suffix behind the end
+  FAILS(ENTRIES("\0\6ab", 1), REMIXDB_CORRUPT);                  // a suffix after the end
   FAILS(ENTRIES("\0\xff\xff\xff\xff\xff", 1), REMIXDB_CORRUPT);  // not a number
   FAILS(ENTRIES("\0\xff\xff\xff\xff\x0f", 1), REMIXDB_CORRUPT);
   FAILS(ENTRIES("\0\4ab"
@@ -463,7 +463,7 @@ static void test_forged_packed(void **state) {
   // cut anywhere, to nothing too
   for (size_t len = 1; len < n; len++) expect_corrupt_at(read_packed(frame, len, SOME, SOME_NR), 20);
   FAILS(read_packed(frame, 0, SOME, SOME_NR), REMIXDB_CORRUPT);
-  // bytes behind the frame: any, an empty frame, one that is skipped; and such a one alone or before it
+  // bytes after the frame: any, an empty frame, one that is skipped; and such a one alone or before it
   static const uint8_t skipped[] = {0x50, 0x2A, 0x4D, 0x18, 2, 0, 0, 0, 'x', 'y'};
   memcpy(wrong, frame, n);
   wrong[n] = 0;

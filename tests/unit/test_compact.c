@@ -187,7 +187,7 @@ static void test_split(void **state) {
   world_fini(&w);
 }
 
-// New keys come behind a partition that has its share. It stays as it is.
+// New keys come after a partition that has its share. It stays as it is.
 static void test_append(void **state) {
   (void)state;
   struct world w;
@@ -414,7 +414,7 @@ static void test_low_estimate(void **state) {
   round_ok(&w, NULL);
   for (uint32_t r = 1; r < COMPACT_RUNS; r++) {
     put_range(&w, n, w.k.nr, 1, true);
-    put(&w, 0, false);  // one key that is not behind the others
+    put(&w, 0, false);  // one key that is not after the others
     round_ok(&w, NULL);
   }
   put_range(&w, n, w.k.nr, 1, true);

@@ -6,7 +6,7 @@
 
 #include "remix/write.h"
 
-// Several partitions: one gets a little, one many runs, and one new data behind it.
+// Several partitions: one gets a little, one many runs, and one new data after it.
 static void ready_to_fail(struct world *w, uint64_t seed) {
   world_init(w, 2500, 0, seed);
   w->value = VALUE + 10;
@@ -133,7 +133,7 @@ static void test_damaged(void **state) {
   world_fini(&w);
 }
 
-// A full table with keys of a letter and ascending numbers; behind 400 more bytes where the letter is a capital one.
+// A full table with keys of a letter and ascending numbers; after 400 more bytes where the letter is a capital one.
 static struct sst *forged_table(struct place *p, char letter, uint32_t *counter) {
   struct sst_build *b;
   struct sst *t;
@@ -158,7 +158,7 @@ static struct sst *forged_table(struct place *p, char letter, uint32_t *counter)
   return t;
 }
 
-// A REMIX that gives the order of its entries as run behind run, with two runs for each letter.
+// A REMIX that gives the order of its entries as run after run, with two runs for each letter.
 static struct remix *forged_remix(struct place *p, uint64_t number, const char *letters) {
   struct sst *runs[REMIX_RUNS_MAX];
   struct remix_write rw = {0};

@@ -11,7 +11,7 @@
 #define YOUNG_VALUE 1000u        // so that a few records fill a page
 
 // One partition of so many tables of every second key, and a young view begins where `from` times the new data is
-// there. Returns a key behind them.
+// there. Returns a key after them.
 static uint32_t young_init(struct world *w, uint32_t keys, double tables, uint32_t from, uint64_t seed) {
   world_init(w, keys, 0, seed);
   w->c.build.max_pages = YOUNG_TABLE;
@@ -272,7 +272,7 @@ static void test_young_garbage(void **state) {
   world_fini(&w);
 }
 
-// The largest key is one of the young view: what is behind that is behind the partition, and nothing else is.
+// The largest key is one of the young view: what is after that is after the partition, and nothing else is.
 static void test_young_append(void **state) {
   (void)state;
   for (uint32_t before = 0; before < 2; before++) {
@@ -302,7 +302,7 @@ static void test_young_append(void **state) {
     assert_true(w.base->nr_parts >= 2 && w.base->nr_young == 1);
     assert_true(first_key_of(&w, 1) > n + 18 && first_key_of(&w, 1) <= n + 21);
     for (uint32_t i = 1; i < w.base->nr_parts; i++) assert_int_equal(tombs_of(&w, i), 0);
-    // tombstones behind the end make nothing
+    // tombstones after the end make nothing
     const uint32_t parts = w.base->nr_parts;
     w.c.memtable_size = 1 << 10;
     put_range(&w, n2, n2 + 100, 1, true);
@@ -377,14 +377,14 @@ static void test_young_abort(void **state) {
   world_fini(&w);
 }
 
-// A compaction of all there is leaves no young view in what it has been through, and those behind it as they are.
+// A compaction of all there is leaves no young view in what it has been through, and those after it as they are.
 static void test_young_whole(void **state) {
   (void)state;
   struct world w;
   static struct compact_whole whole;
   world_init(&w, 12000, 0, 69);
   three_parts(&w);
-  w.c.memtable_size = 1 << 24;  // nothing is behind a partition
+  w.c.memtable_size = 1 << 24;  // nothing is after a partition
   put_range(&w, 0, w.k.nr, 40, true);
   round_ok(&w, NULL);
   const uint32_t parts = w.base->nr_parts;
@@ -637,7 +637,7 @@ static void test_young_retire(void **state) {
 
 // ---- what can fail
 
-// One young view begins, one goes on, one has its runs merged within it, one is joined, and new data comes behind one.
+// One young view begins, one goes on, one has its runs merged within it, one is joined, and new data comes after one.
 static void ready_to_fail_young(struct world *w, uint64_t seed) {
   world_init(w, 6000, 0, seed);
   w->value = 200;

@@ -289,7 +289,7 @@ static void *entrant_main(void *p) {
     wait_until(&m->go, i);
     if (atomic_load_explicit(&m->over, memory_order_relaxed)) break;
     some_delay(&rng, 64);
-    // what is stored behind these is seen late; what is loaded is not
+    // what is stored after these is seen late; what is loaded is not
     for (uint32_t n = 0; n < 12; n++) m->far[rng_next(&rng) % FAR_BYTES] = (uint8_t)i;
     epoch_enter(&m->e, &s);
     atomic_store_explicit(&m->held, atomic_load_explicit(&m->unlinked, memory_order_acquire) < i, memory_order_relaxed);

@@ -22,7 +22,7 @@ static void test_set(void **state) {
   err_finish(REMIXDB_INVALID);
   FAILS(err_code(), REMIXDB_INVALID);
   assert_string_equal(err_msg(), "klen 7");
-  // an answer and a success leave no message behind
+  // an answer and a success leave no message
   err_finish(REMIXDB_NOTFOUND);
   FAILS(err_code(), REMIXDB_NOTFOUND);
   assert_string_equal(err_msg(), "");

@@ -209,7 +209,7 @@ static void test_seek_present(void **state) {
   }
 }
 
-// Where the key is absent, the entry behind it is read in the same trip as the one that tells its place.
+// Where the key is absent, the entry after it is read in the same trip as the one that tells its place.
 static void test_seek_absent(void **state) {
   (void)state;
   for (uint32_t i = 0; i < SHAPES; i++) {

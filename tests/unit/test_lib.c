@@ -484,7 +484,7 @@ static void test_rng(void **state) {
   assert_true(rng_next(&a) == 0xe220a8397b1dcdafull);  // splitmix64's published first output for seed 0
 }
 
-// Every length, with nothing before, behind or between touched that should not be.
+// Every length, with nothing before, after or between touched that should not be.
 static void test_copy_small(void **state) {
   (void)state;
   uint8_t from[COPY_SMALL + 2], to[COPY_SMALL + 2];

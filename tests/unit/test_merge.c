@@ -316,7 +316,7 @@ static void every_place(struct scene *s, struct merge *m, uint64_t seed) {
   uint8_t buf[KEY_NEAR_MAX];
   for (uint32_t a = 0; a < s->k.nr; a++) {
     for (uint32_t how = 0; how < 4; how++) {
-      // the key, or the one right behind it
+      // the key, or the one right after it
       struct kref key = s->k.keys[a];
       if (how & 2) {
         if (key.len) memcpy(buf, key.ptr, key.len);
@@ -638,7 +638,7 @@ static void test_no_memory(void **state) {
   scene_young = YOUNG_NOWHERE;
 }
 
-// Up to where the partitions come before the next newer key is found out when steps have passed a whole segment behind
+// Up to where the partitions come before the next newer key is found out when steps have passed a whole segment after
 // the one where it was first compared, not before; from there on a step does not look at it.
 static void test_since(void **state) {
   (void)state;
@@ -834,7 +834,7 @@ static void frozen_gap(struct scene *s, uint32_t first, bool backward) {
   mem_put(&s->p, s->active, s->k.keys[hidden], TOMB, VALUE, before + 1);
   for (uint32_t a = 0; a < s->k.nr; a++)
     s->live[a] = (a >= first && a <= last) || s->disk[a] == TOMB ? NONE : s->disk[a];
-  // The newest moment: the seek passes the range and leaves a gap behind.
+  // The newest moment: the seek passes the range and leaves a gap.
   merge_set(&m, s->active, s->frozen, s->version, s->moment = before + 1);
   seek_expects(s, &m, from, backward, backward ? model_down(s, first) : model_up(s, last + 1));
   frozen_gap_is(s, from, backward, false);

@@ -709,7 +709,7 @@ static void *wave_writer(void *arg) {
   return NULL;
 }
 
-// At any moment the keys up to some one are of a wave, and those behind it of the wave before.
+// At any moment the keys up to some one are of a wave, and those after it of the wave before.
 static void *wave_reader(void *arg) {
   struct waves *const w = arg;
   struct xdb_ref *const r = remixdb_ref(w->xdb);

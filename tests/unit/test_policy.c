@@ -264,7 +264,7 @@ static void test_sequential_load(void **state) {
   store_close();
 }
 
-// Several threads share one ascending sequence: a few keys of each memtable are behind the last of the one before.
+// Several threads share one ascending sequence: a few keys of each memtable are after the last of the one before.
 struct feeder {
   pthread_t thread;
   _Atomic uint64_t *next;

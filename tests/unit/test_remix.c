@@ -37,7 +37,7 @@ static uint32_t check_skip(const struct tables *t, struct remix *x, struct remix
   if (moved) assert_true(c->seg < end);
   check_at(t, c, e, nr, at + moved, true);
   if (moved == most) return moved;
-  // it stopped because the next entry is in that segment, or behind it
+  // it stopped because the next entry is in that segment, or after it
   if (seg < end) assert_true(kv_cmp(t->k.keys[e[at + moved].key], key) < 0);
   remix_next(c);
   assert_true(c->seg >= end);

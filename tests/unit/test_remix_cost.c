@@ -474,7 +474,7 @@ static void check_deleted(uint32_t every) {
   world_ready(&w);
   world_ready(&without);
   assert_int_equal(w.nr_live, without.nr_live);
-  const uint32_t nr = DELETED / 2 + (every - 1) * DELETED;  // from a quarter before to a quarter behind
+  const uint32_t nr = DELETED / 2 + (every - 1) * DELETED;  // from a quarter before to a quarter after
   for (uint32_t backward = 0; backward < 2; backward++) {
     const uint64_t a = scan_cost(&w, first - DELETED / 4, nr, backward),
                    b = scan_cost(&without, first - DELETED / 4, nr, backward);

@@ -135,7 +135,7 @@ static void test_jumps(void **state) {
   leave(&p);
   remix_cursor_fini(&c);
   assert_int_equal(scan_debt_of(&w), 0);
-  // behind a seek each of the other runs is one
+  // after a seek each of the other runs is one
   cold_again(&w);
   OK(remix_cursor_set(&c, w.x));
   enter(&p);
@@ -208,7 +208,7 @@ static void cold_young(struct cold *w) {
   remix_make_young(w->x);
 }
 
-// Seeks to places far apart in a young view of which nothing is cached, with some steps behind each: of each run the
+// Seeks to places far apart in a young view of which nothing is cached, with some steps after each: of each run the
 // first block counts.
 static void young_places(struct cold *w, struct remix_cursor *c, bool backward) {
   enter(w->p);
@@ -649,7 +649,7 @@ static void test_usual(void **state) {
       if (n < 2 * SCAN_RUNS) continue;
       const struct scanned skipping = scan_some(w, &c, &rng, nr, n, 2000, in_turn);
       assert_true(skipping.reads <= reads + SCAN_RUNS * 1000 &&
-                  skipping.bytes <= 2 * bytes + SCAN_PIECES);  // what lies behind where it was left is read in vain
+                  skipping.bytes <= 2 * bytes + SCAN_PIECES);  // what lies after where it was left is read in vain
     }
   }
   // short ones between long ones: the long are prepared for

@@ -361,7 +361,7 @@ static void test_more(void **state) {
   place_fini(&p);
 }
 
-// ---- what lies behind the block
+// ---- what lies after the block
 
 static uint64_t reads_of(const struct made *m) { return atomic_load(&m->p->io.nr_reads); }
 
@@ -440,7 +440,7 @@ static void test_behind_not(void **state) {
   OK(read_at(&m, i + 1, SST_ALL, &h));
   assert_true(cache_has(&m.t->cache, next));
   assert_int_equal(sst_pieces_span(m.t, sst_pos_block(m.pos[i]), sst_pos_idx(m.pos[i]), 5), 0);
-  // behind the last block there is nothing
+  // after the last block there is nothing
   const uint32_t end = m.k.nr - 1;
   assert_int_equal(sst_pieces_span(m.t, sst_pos_block(m.pos[end]), sst_pos_idx(m.pos[end]), 5), 0);
   sst_hold_fini(&h);
@@ -494,7 +494,7 @@ static void test_behind_large(void **state) {
   place_fini(&p);
 }
 
-// An error behind a block is told to the reader that reaches it, and to nobody before.
+// An error after a block is told to the reader that reaches it, and to nobody before.
 static void test_behind_wrong(void **state) {
   (void)state;
   struct place p;

@@ -110,7 +110,7 @@ struct pair {
 };
 
 // Reads up to n blocks of the first table ahead, from that of record i on. One read serves them all, in any order and
-// any epoch. The same record of the other table, and the block behind them, need reads of their own, where there is no
+// any epoch. The same record of the other table, and the block after them, need reads of their own, where there is no
 // cache.
 static void ahead_from(struct pair *x, uint32_t i, uint32_t n, bool cache) {
   const uint32_t block = sst_pos_block(x->pos[0][i]);

@@ -427,7 +427,7 @@ static void test_forged(void **state) {
   FORGED(REMIXDB_CORRUPT, (void)0, len + 16);
   FORGED(REMIXDB_CORRUPT, (void)0, len - 1);
 
-  // tables that are not there, behind the end or more than there can be
+  // tables that are not there, after the end or more than there can be
   FORGED(REMIXDB_CORRUPT, (store32le(b + part3 + 4, 32), store64le(b + part3 + 8, 1)), len);
   uint8_t *many = calloc(1, 56 + 16 + 40 * 8 + 8);
   memcpy(many, buf, 56);

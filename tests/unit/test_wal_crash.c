@@ -90,7 +90,7 @@ static void test_process_death(void **state) {
   log_end(d, m);
 }
 
-// Frames behind a cut belong to no later segment, even where their bytes would fit.
+// Frames after a cut belong to no later segment, even where their bytes would fit.
 static void test_lost_header(void **state) {
   (void)state;
   struct simdisk *const d = disk_create();

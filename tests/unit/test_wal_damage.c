@@ -55,7 +55,7 @@ static void test_flips(void **state) {
       uint64_t durable = proven;
       char name[64];
       (void)snprintf(name, sizeof(name), "%s", path);
-      if (gen < m->gen) {  // the next one knows its final length; a recycled file may have anything behind that
+      if (gen < m->gen) {  // the next one knows its final length; a recycled file may have anything after that
         assert_true(simdisk_peek(d, file_of(d, gen + 1), 0, next_head, HEAD));
         durable = load64le(next_head + 40);
       }
@@ -302,7 +302,7 @@ static void test_witnesses(void **state) {
     append_sized(w, 20);
     enum remixdb_status want = REMIXDB_CORRUPT;
     switch (what) {
-      case 0:  // none: the frame was synced, but nothing behind it says so
+      case 0:  // none: the frame was synced, but nothing after it says so
         OK(wal_sync(w));
         want = REMIXDB_OK;
         break;
@@ -379,7 +379,7 @@ static void test_lost_segment(void **state) {
         OK(env_close(e, fd, path));
         break;
       default:
-        // the frames of a second life say that their header is durable, those behind a switch do not
+        // the frames of a second life say that their header is durable, those after a switch do not
         assert_true(simdisk_flip(d, path, 30, 4));
         break;
     }

@@ -569,7 +569,7 @@ static void test_unread(void **state) {
   expect_seen(all + 1, 2);
   simdisk_destroy(d);
 
-  // a page within: frames before and behind it are whole
+  // a page within: frames before and after it are whole
   struct simdisk *const p = disk_create();
   spy_on(p);
   struct wal *const w = open_log(&spy.env, true);

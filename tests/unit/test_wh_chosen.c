@@ -55,7 +55,7 @@ static void index_fini(struct index *x) {
 }
 
 // Against hashes with this seed: of all prefixes of more than 17 bytes, the eight bytes of the group do not count. With
-// `whole` those that come behind are alike in all keys, too, so that the keys have one hash.
+// `whole` those that come after are alike in all keys, too, so that the keys have one hash.
 static struct kref chosen(uint8_t *buf, uint64_t seed, uint32_t group, uint32_t nr, bool whole) {
   memset(buf, 'x', KEY_LEN);
   store64le(buf, SECRET + seed);

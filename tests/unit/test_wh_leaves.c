@@ -9,7 +9,7 @@
 // ---- order and anchors
 
 // Leaves in which all keys have the same piece; from a number on, keys are sampled. For each number of keys: seeks
-// before, at and behind each key.
+// before, at and after each key.
 static void test_ties(void **state) {
   (void)state;
   uint64_t rng = check_seed;
@@ -352,7 +352,7 @@ static void test_guided(void **state) {
   guided_destroy(g);
 }
 
-// Leaves are added behind the last one, taken away, and added again where they were.
+// Leaves are added after the last one, taken away, and added again where they were.
 static void test_guided_end(void **state) {
   (void)state;
   uint64_t rng = check_seed;

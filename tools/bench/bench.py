@@ -248,7 +248,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--db", default=os.environ.get("TMPDIR") or tempfile.gettempdir(), help="where the stores go")
     parser.add_argument("--out", default=ROOT / "bench" / "results", type=pathlib.Path)
-    parser.add_argument("flags", nargs="*", help="of xdbbench.out, after --; they come behind the scenario's own")
+    parser.add_argument("flags", nargs="*", help="of xdbbench.out, after --; they come after the scenario's own")
     args = parser.parse_args()
     built = engines_built()
     engines = args.engines.split(",") if args.engines else built

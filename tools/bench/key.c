@@ -39,7 +39,7 @@ void bench_keys_fini(struct bench_keys *k) {
   k->pool = NULL;
 }
 
-// A chain has a key of each third length; the two behind it are those of the other bands.
+// A chain has a key of each third length; the two after it are those of the other bands.
 static uint32_t key_nested(const struct bench_keys *k, uint64_t i, enum bench_band band, uint8_t *out) {
   const uint64_t chain = chain_size(k);
   const uint32_t rest = (uint32_t)(i % chain) * 3 + band + 1;

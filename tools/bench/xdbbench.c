@@ -93,7 +93,7 @@ static const struct flag flags[] = {
     {"key_size", FLAG_U32, &g.config.key_size, "bytes; of nested keys the longest has so many", BENCH_KEY_MIN,
      BENCH_KEY_MAX},
     {"key_shape", FLAG_SHAPE, &g.config.shape,
-     "number; or long (text behind it), prefix (16 long prefixes), nested (each a prefix of the next)", 0, 0},
+     "number; or long (text after it), prefix (16 long prefixes), nested (each a prefix of the next)", 0, 0},
     {"value_size", FLAG_U32, &g.config.value_size, "bytes", BENCH_VALUE_MIN, BENCH_VALUE_MAX},
     {"cache_mb", FLAG_SIZE, &g.config.cache_mb, "block cache, MiB", 0, 1u << 24},
     {"memtable_mb", FLAG_SIZE, &g.config.memtable_mb, "memtable (write buffer), MiB", 1, 1u << 24},
@@ -253,7 +253,7 @@ static bool set_flag(const char *of, const char *name, const char *value, struct
     void *to = place_of(f, p);
     if (!to) return wrong("%s%s is of a whole run, not of one benchmark: give it as --%s", of, name, name);
     if (!value && f->type == FLAG_BOOL) value = "1";
-    if (!value) return wrong("%s%s has no value; %s is needed behind it and a \"=\"", of, name, takes(f));
+    if (!value) return wrong("%s%s has no value; %s is needed after it and a \"=\"", of, name, takes(f));
     return set_value(f, value, to) || wrong("%s%s is \"%s\"; %s is needed", of, name, value, takes(f));
   }
   return no_flag(of, name);
