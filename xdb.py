@@ -17,6 +17,9 @@
             batch.delete("apple")
             batch.update({"fig": "blue"})     # the fastest way to put many
         ref.merge("n", lambda value: str(int(value or 0) + 1))  # no update is lost
+        with ref.gets() as gets:              # many gets under way in one thread
+            gets.begin("pear")
+            gets.poll(wait=1)                 # [(b"pear", b"green")]
         with ref.snapshot() as then, then.ref() as old:
             ref.put("pear", "eaten")
             old.get("pear")                   # b"green", as long as the snapshot lives
@@ -60,7 +63,7 @@ import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["Xdb", "XdbRef", "XdbIter", "XdbBatch", "XdbSnapshot", "XdbError", "Status", "COMPRESSION_NONE",
+__all__ = ["Xdb", "XdbRef", "XdbIter", "XdbGets", "XdbBatch", "XdbSnapshot", "XdbError", "Status", "COMPRESSION_NONE",
            "COMPRESSION_ZSTD", "SYNC_NONE", "SYNC_EACH", "KEEP", "KV_MAX", "version", "repair", "destroy"]
 
 KV_MAX = 65500  # the largest len(key) + len(value)
@@ -588,12 +591,107 @@ class XdbRef(_Closable):
         """A new XdbIter, not yet positioned."""
         return XdbIter(self)
 
+    def gets(self, depth=64):
+        """A new XdbGets, for gets that this thread does not wait for: at most `depth` of them are under way."""
+        return XdbGets(self, depth)
+
     @staticmethod
     def _absent(lib, answer):
         # "Not there" is an answer; "could not look" is an error.
         if lib.remixdb_errcode() == Status.NOTFOUND:
             return answer
         raise _last_error(lib)
+
+
+class XdbGets(_Closable):
+    """Many gets under way in one thread; made by XdbRef.gets(). An event loop watches the object, which has a fileno():
+
+        gets = ref.gets(256)
+        gets.begin("apple")
+        loop.add_reader(gets, lambda: [use(key, value) for key, value in gets.poll()])
+
+    The descriptor is readable when poll has something to do, also after a begin. Closing gives up the gets under
+    way."""
+
+    def __init__(self, ref, depth=64):
+        _of(ref, XdbRef)
+        depth = _int(depth, "depth", _U32)
+        lib = _lib()
+        self._ref = ref  # keeps it from being collected while gets are in use
+        self._under_way = {}  # number: tag and room of a get, from before its beginning until its result is taken
+        self._numbers = itertools.count(1)
+        self._rooms = []
+        parent = ref._handle
+        with parent as lock, lock:
+            handle = _Handle("object of gets", lib.remixdb_gets_destroy, parent=parent, lock=lock)
+            self._make(handle, lib, lib.remixdb_gets_create, parent.pointer, depth)
+        self._some = _Got * min(depth, _GOT_MAX)  # results of one call
+
+    def begin(self, key, tag=None) -> None:
+        """Begins a get of the key as the store is now, and does not wait for the disk. `tag` comes back with the
+        result; without one the key does. XdbError with ABORTED: as many gets as there may be are under way."""
+        key = _bytes(key, "key")
+        klen = _length(key, "key")
+        lib = _lib()
+        handle = self._handle
+        number = next(self._numbers)
+        with handle as lock, lock:
+            try:
+                room = self._rooms.pop()
+            except IndexError:
+                room = ctypes.create_string_buffer(KV_MAX)
+            self._under_way[number] = key if tag is None else tag, room
+            if not lib.remixdb_get_begin(handle.pointer, key, klen, room, KV_MAX, number):
+                error = _last_error(lib)
+                self._rooms.append(self._under_way.pop(number)[1])
+                raise error
+
+    def poll(self, wait=0) -> list:
+        """A list of (tag, value) of gets that have ended, in any order: the value is bytes, None when there is no such
+        key, or the XdbError that the get failed with. Waits until `wait` gets have ended, or all that are under
+        way."""
+        wait = _int(wait, "wait")
+        lib = _lib()
+        handle = self._handle
+        results = []
+        with handle as lock, lock:
+            got = self._some()
+            while True:
+                least = max(wait - len(results), 0)
+                nr = lib.remixdb_get_poll(handle.pointer, got, len(got), least)
+                if not nr and lib.remixdb_errcode() not in (Status.OK, Status.NOTFOUND):
+                    raise _last_error(lib)
+                results.extend(map(self._result, got[:nr]))
+                if nr < len(got) or len(results) >= wait:
+                    return results
+
+    def _result(self, got):
+        tag, room = self._under_way.pop(got.priv)
+        if got.status == Status.OK:
+            value = ctypes.string_at(room, got.len)
+        elif got.status == Status.NOTFOUND:
+            value = None
+        else:
+            value = XdbError(got.status, (got.msg or b"").decode("utf-8", "replace"))
+        self._rooms.append(room)
+        return tag, value
+
+    def fileno(self) -> int:
+        """The descriptor that becomes readable. The object owns it: it is watched, and neither read nor closed."""
+        lib = _lib()
+        handle = self._handle
+        with handle as lock, lock:
+            fd = lib.remixdb_gets_fd(handle.pointer)
+            if fd < 0:
+                raise _last_error(lib)
+            return fd
+
+    def __len__(self) -> int:
+        """How many gets are under way: their results were not taken."""
+        return len(self._under_way)
+
+    def __bool__(self):
+        return True  # also without gets
 
 
 class XdbIter(_Closable):
@@ -868,6 +966,11 @@ _SIGNATURES = {
     "remixdb_iter_unread": (_BOOL, (_P, _P, _U32)),
     "remixdb_iter_park": (None, (_P,)),
     "remixdb_iter_destroy": (None, (_P,)),
+    "remixdb_gets_create": (_P, (_P, _U32)),
+    "remixdb_get_begin": (_BOOL, (_P, _S, _U32, _P, _U32, _P)),
+    "remixdb_get_poll": (ctypes.c_size_t, (_P, _P, ctypes.c_size_t, ctypes.c_size_t)),
+    "remixdb_gets_fd": (ctypes.c_int, (_P,)),
+    "remixdb_gets_destroy": (None, (_P,)),
     "remixdb_stats": (_P, (_P,)),
     "remixdb_free": (None, (_P,)),
 }
@@ -889,6 +992,13 @@ class _Decision(ctypes.Structure):
 class _Page(ctypes.Structure):
     _fields_ = (("ptr", _P), ("cap", ctypes.c_size_t), ("klens", _P), ("vlens", _P), ("max", _U32), ("back", _BOOL),
                 ("after", _BOOL), ("nr", _U32), ("len", ctypes.c_size_t))
+
+
+class _Got(ctypes.Structure):
+    _fields_ = (("priv", ctypes.c_size_t), ("status", ctypes.c_int), ("len", _U32), ("msg", _S))
+
+
+_GOT_MAX = 256  # results that one call takes
 
 
 class _Packed(ctypes.Structure):

@@ -15,6 +15,7 @@ import pickle
 import random
 import re
 import resource
+import select
 import subprocess
 import sys
 import threading
@@ -126,6 +127,63 @@ def test_many_keys_together(ref):
     raises(Status.INVALID, ref.multi_get, ["none", b"x" * (xdb.KV_MAX + 1)])
     with pytest.raises(TypeError):
         ref.multi_get(["none", 1])
+
+
+@pytest.mark.parametrize("io", ["uring", "aio", "sync"])
+def test_many_gets_under_way(tmp_path, io):
+    with open_store(tmp_path / "s", cachesz=0, io=io) as db, db.ref() as ref:
+        want = {b"key%d" % i: bytes([i % 256]) * (i * 37 % 3000) for i in range(600)}
+        for key, value in want.items():
+            ref.put(key, value)
+        ref.flush()
+        ref.put("new", "in memory")
+        with ref.gets(300) as gets:
+            assert gets and len(gets) == 0 and gets.poll() == [] and gets.poll(wait=5) == []
+            keys = [*want][:298] + [b"new", b"never"]
+            for key in keys:
+                gets.begin(key)
+            raises(Status.ABORTED, gets.begin, "one more")
+            assert len(gets) == 300
+            for key in want:
+                ref.put(key, "later")
+            ref.compact()
+            results = []
+            while len(gets):
+                results += gets.poll(wait=7)
+            assert len(results) == 300
+            assert dict(results) == {**{key: want[key] for key in keys[:298]}, b"new": b"in memory", b"never": None}
+            gets.begin("new", tag=("any", "thing"))
+            assert select.select([gets], [], [])[0] == [gets]
+            assert gets.poll(wait=1) == [(("any", "thing"), b"in memory")]
+            raises(Status.TOOBIG, gets.begin, b"x" * (xdb.KV_MAX + 1))
+            with pytest.raises(TypeError):
+                gets.begin(1)
+            gets.begin("new")
+        assert gets.closed
+        raises(Status.INVALID, gets.poll)
+        raises(Status.INVALID, ref.gets, 0)
+        with db.ref() as other:
+            late = other.gets(2)
+            late.begin("new")
+        assert late.closed  # with its ref
+
+
+def test_a_damaged_block_fails_its_own_gets(tmp_path):
+    with open_store(tmp_path / "s", cachesz=0) as db, db.ref() as ref:
+        for i in range(600):
+            ref.put(b"key%03d" % i, bytes(100))
+        ref.compact()
+        table, = (tmp_path / "s").glob("*.sst")
+        with table.open("r+b") as f:
+            f.seek(4096 + 200)
+            f.write(b"damaged")
+        with ref.gets(600) as gets:
+            for i in range(600):
+                gets.begin(b"key%03d" % i)
+            values = [value for _, value in gets.poll(wait=600)]
+        bad = [value for value in values if isinstance(value, XdbError)]
+        assert len(values) == 600 and 0 < len(bad) < 100
+        assert all(error.status == Status.CORRUPT and table.name in error.message for error in bad)
 
 
 @pytest.mark.parametrize("bad", [None, 5, 1.5, ["a"], ("a",), object()])

@@ -29,7 +29,8 @@ places = pytest.mark.skipif(sys.version_info < (3, 11) or sys.implementation.nam
 DESTROYS = {"remixdb_open_opts": "remixdb_close", "remixdb_ref": "remixdb_unref",
             "remixdb_snapshot_ref": "remixdb_unref",
             "remixdb_snapshot": "remixdb_snapshot_release", "remixdb_iter_create": "remixdb_iter_destroy",
-            "remixdb_batch_create": "remixdb_batch_destroy", "remixdb_stats": "remixdb_free"}
+            "remixdb_gets_create": "remixdb_gets_destroy", "remixdb_batch_create": "remixdb_batch_destroy",
+            "remixdb_stats": "remixdb_free"}
 TAKE_NO_POINTER = {"remixdb_opts_init", "remixdb_open_opts"}
 
 
@@ -197,7 +198,15 @@ def use_snapshot(t):
         return old.get("a")
 
 
+def use_gets(t):
+    with t.ref.gets(4) as gets:
+        gets.begin("a")
+        gets.begin("nothing")
+        return sorted(gets.poll(wait=2))
+
+
 CALLS = {
+    "gets": use_gets,
     "put": lambda t: t.ref.put("x", "y"),
     "get": lambda t: t.ref.get("a"),
     "probe": lambda t: t.ref.probe("a"),
