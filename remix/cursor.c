@@ -233,6 +233,7 @@ static void cursor_step_way(struct remix_cursor *c, enum remix_way way) {
     c->front_seg = c->seg;
     c->front_at = c->at + (way == REMIX_BACK);
     c->group = REMIX_GROUP_MIN;
+    for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].ahead = 0;
   }
   // a hold may lack its block's records before those that were read
   if (way == REMIX_BACK)
@@ -477,10 +478,10 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
 
 uint32_t remix_segment(const struct remix *x, struct kref key) { return anchors_find(&x->index->anchors, key); }
 
-// Readahead in a run. It begins when, stepping forward, the run's next block is not in the cache for the third time
-// since the cursor was set, and doubles each time. It goes into the cache while that has room. Else, or without a
+// Readahead in a run, on or back. It begins when the run's next block is not in the cache for the third time since the
+// cursor was set or turned, and doubles each time. It goes into the cache while that has room. Else, or without a
 // cache, it goes into the hold's own memory, so a scan larger than the cache leaves the cache to others.
-static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, struct sst_hold *h,
+static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, bool back, struct sst_hold *h,
                          struct remix_run_pos *n) {
   if (!c->queue) return;
   if (n->ahead < REMIX_AHEAD_MIN && cursor_came(c) >= GATHER_ENTRIES) n->ahead = REMIX_AHEAD_MIN;
@@ -488,14 +489,17 @@ static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, 
              : n->ahead < REMIX_AHEAD_MAX   ? n->ahead * 2
                                             : REMIX_AHEAD_MAX;
   if (n->ahead < REMIX_AHEAD_MIN) return;
-  const uint32_t left = t->nr_pages - block, nr = n->ahead < left ? n->ahead : left;
-  if (!c->no_room && cache_room(&t->cache, block, sst_block_pages(t, block))) {
-    sst_readahead(t, c->queue, block, nr);
+  const uint32_t left = t->nr_pages - block, nr = back || n->ahead < left ? n->ahead : left;
+  const uint32_t pages = sst_block_pages(t, block);
+  if (!c->no_room && cache_room(&t->cache, block, pages)) {
+    const uint32_t first = back ? sst_block_back(t, block, nr) : block;
+    sst_readahead(t, c->queue, first, back ? block + pages - first : nr);
     if (cache_has(&t->cache, block)) return;
     c->no_room = true;
   }
   const uint32_t share = REMIX_AHEAD_ALL / c->x->nr_runs, most = share > REMIX_AHEAD_OWN ? share : REMIX_AHEAD_OWN;
-  sst_hold_readahead(t, block, nr < most ? nr : most, h);
+  if (back) sst_hold_readahead_back(t, block, nr < most ? nr : most, h);
+  else sst_hold_readahead(t, block, nr < most ? nr : most, h);
 }
 
 // Whether the block follows the hold's block. A hold that is not pinned still tells the run's last block.
@@ -511,9 +515,9 @@ static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cu
   if (missing(h, t, block)) {
     const bool on = follows(h, t, block), back = h->sst == t && block + sst_block_pages(t, block) == h->block;
     if (!on && !back) c->scan_debt += c->begun;
-    // a long scan reads each run ahead; backward nothing else does
+    // a long scan reads each run ahead; backward from a disk gathers do it
     if (remix_cold(c) && (c->way == REMIX_BACK || cursor_came(c) < GATHER_ENTRIES)) gather_steps(c);
-    else if (on) cursor_ahead(c, t, block, h, n);
+    else if (on || (back && c->way == REMIX_BACK)) cursor_ahead(c, t, block, back, h, n);
   }
   c->begun = true;
   return sst_read_some(t, pos, few, true, h, rec_out);

@@ -189,6 +189,12 @@ void sst_hold_readahead(struct sst *t, uint32_t block, uint32_t nr_pages, struct
   sst_ahead_read(&h->ahead[0], t, block, nr_pages);
 }
 
+void sst_hold_readahead_back(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst_hold *h) {
+  sst_hold_drop(h);
+  h->has_ahead = true;
+  sst_ahead_read_back(&h->ahead[0], t, block, nr_pages);
+}
+
 // The side of the hold's readahead memory that a read may replace.
 static struct sst_ahead *hold_ahead_free(struct sst_hold *h) {
   h->has_ahead = true;

@@ -386,6 +386,54 @@ static void test_jumps_added(void **state) {
 }
 #define GATHER_RUNS 8u
 
+// All blocks of the runs are read ahead: of each run two by themselves, then 4, 8, 16 and so on; and where some are
+// cached a read more.
+static void read_ahead(struct cold *w, bool backward) {
+  struct cache_stats before = {0}, after = {0};
+  if (w->p->cache) cache_stats(w->p->cache, &before);
+  uint64_t reads = reads_of(w);
+  read_all(w, backward, w->p->queue);
+  reads = reads_of(w) - reads;
+  assert_true(reads >= GATHER_RUNS * 4 && reads <= GATHER_RUNS * 14);
+  if (!w->p->cache) return;
+  cache_stats(w->p->cache, &after);
+  assert_true(after.evictions - before.evictions <= 4 * GATHER_RUNS);
+  assert_true(after.misses - before.misses < GATHER_RUNS * 4);
+}
+
+// A scan that turns reads its next blocks one by one again.
+static void test_ahead_turns(void **state) {
+  (void)state;
+  struct place p;
+  struct cold w;
+  struct remix_cursor c;
+  place_init(&p, 0);
+  cold_make(&w, &p, JUMP_KEYS, GATHER_RUNS);
+  cold_again(&w);
+  remix_cursor_init(&c, p.queue);
+  OK(remix_cursor_set(&c, w.x));
+  enter(&p);
+  seek_to(&c, 0);
+  uint32_t k = 0;
+  for (; k < 20000; k++, remix_next(&c)) read_here(&c, k);
+  for (uint32_t turn = 0; turn < 4; turn++) {
+    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_true(c.near[r].ahead >= 8);
+    if (turn % 2) remix_next(&c);
+    else remix_prev(&c);
+    for (uint32_t r = 0; r < GATHER_RUNS; r++) assert_int_equal(c.near[r].ahead, 0);
+    for (uint32_t i = 0; i < 8000; i++) {
+      k = turn % 2 ? k + 1 : k - 1;
+      read_here(&c, k);
+      if (i < 7999 && turn % 2) remix_next(&c);
+      else if (i < 7999) remix_prev(&c);
+    }
+  }
+  leave(&p);
+  remix_cursor_fini(&c);
+  cold_free(&w);
+  place_fini(&p);
+}
+
 // A long scan reads ahead although the cache has no room for its blocks, and leaves the cache as it is.
 static void test_ahead_own(void **state) {
   (void)state;
@@ -395,23 +443,11 @@ static void test_ahead_own(void **state) {
     place_init(&p, with ? 64 * BLOCK_PAGE : 0);
     cold_make(&w, &p, JUMP_KEYS, GATHER_RUNS);
     cold_again(&w);
-    struct cache_stats before = {0}, after = {0};
-    if (with) {
-      read_all(&w, true, NULL);  // backward nothing is read ahead
-      cache_stats(p.cache, &before);
-    }
-    const uint32_t pages = w.sst[0]->nr_pages;
-    uint64_t reads = reads_of(&w);
-    read_all(&w, false, p.queue);
-    reads = reads_of(&w) - reads;
-    // of each run two by themselves, then 4, 8, 16 and so on; and where some are cached a read more
-    assert_true(pages > 120);
-    assert_true(reads >= GATHER_RUNS * 4 && reads <= GATHER_RUNS * 14);
-    if (with) {
-      cache_stats(p.cache, &after);
-      assert_true(after.evictions - before.evictions <= 4 * GATHER_RUNS);
-      assert_true(after.misses - before.misses < GATHER_RUNS * 4);
-    }
+    if (with) read_all(&w, true, NULL);  // fills the cache
+    assert_true(w.sst[0]->nr_pages > 120);
+    read_ahead(&w, false);
+    read_ahead(&w, true);
+    uint64_t reads;
     // a short one does not
     struct remix_cursor c;
     remix_cursor_init(&c, p.queue);
@@ -673,9 +709,9 @@ static void test_usual(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_jumps),     cmocka_unit_test(test_young_jumps),    cmocka_unit_test(test_jumps_added),
-      cmocka_unit_test(test_ahead_own), cmocka_unit_test(test_steps_are_near), cmocka_unit_test(test_get_again),
-      cmocka_unit_test(test_pieces),    cmocka_unit_test(test_usual),
+      cmocka_unit_test(test_jumps),     cmocka_unit_test(test_young_jumps), cmocka_unit_test(test_jumps_added),
+      cmocka_unit_test(test_ahead_own), cmocka_unit_test(test_ahead_turns), cmocka_unit_test(test_steps_are_near),
+      cmocka_unit_test(test_get_again), cmocka_unit_test(test_pieces),      cmocka_unit_test(test_usual),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
