@@ -15,14 +15,14 @@ struct target {
   struct env_dir dir;
   bool made;       // this call made the directory
   bool made_lock;  // this call, or an interrupted checkpoint, made LOCK
-  bool begun;      // the same of all other files of a store in it
+  bool begun;      // the same for all other files of a store
   struct dirlock lock;
   const struct progress *progress;
   uint64_t done, total;  // bytes of files, and of records in memory
-  uint64_t told;         // at the last report
+  uint64_t told;         // bytes done at the last report
 };
 
-// Counts bytes that are in their place. Reports less than the total: only checkpoint_make reports the end.
+// Counts bytes that are linked, copied or written. Reports less than the total: only checkpoint_make reports the end.
 static enum remixdb_status went_on(struct target *t, uint64_t bytes) {
   t->done += bytes;
   if (t->done - t->told < REPORT_BYTES) return REMIXDB_OK;
@@ -100,7 +100,7 @@ static uint64_t bytes_of(const struct super *v) {
   return bytes;
 }
 
-// Writes what the memtable holds at the moment into the log, in order of key, one record for each key.
+// Writes the memtable's content at the moment into the log: one record for each key, in the order of keys.
 static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const struct wh *wh, uint64_t moment,
                                         struct target *t) {
   struct wh_cursor *c = mem_alloc(sizeof(*c));

@@ -82,7 +82,7 @@ static int cmp_u64(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-// Finds the store's id in the footer of a table in the list. REMIXDB_NOTFOUND: no footer can be read.
+// Finds the store's id in the footer of a table in the list. Fails with REMIXDB_NOTFOUND if no footer can be read.
 static enum remixdb_status id_of_tables(struct repair *p, const struct files_entry *list, size_t nr, uint64_t *id_out) {
   for (size_t i = 0; i < nr; i++) {
     char path[ENV_PATH_MAX];
@@ -106,7 +106,7 @@ static enum remixdb_status id_of_tables(struct repair *p, const struct files_ent
   return REMIXDB_NOTFOUND;
 }
 
-// Finds the tables, oldest first, and the store's id.
+// Finds the tables, from the oldest to the newest, and the store's id.
 static enum remixdb_status find_tables(struct repair *p, const struct files_entry *list, size_t nr,
                                        struct version_names *v) {
   enum remixdb_status s = version_list(&p->dir, v);
@@ -166,7 +166,7 @@ static enum remixdb_status build(struct repair *p, const struct files_entry *lis
                            .error_if_exists = true};
   enum remixdb_status s = xdb_open_at(&p->dir, FILES_REPAIR_NEW, &o, &p->x);
   if (s != REMIXDB_OK) return s;
-  p->x->leave_log = true;  // the flush below empties it
+  p->x->leave_log = true;  // the flush below empties the log
   const uint64_t above = number_above(list, nr);
   if (above > atomic_load_explicit(&p->x->compact.next_file, memory_order_relaxed))
     atomic_store_explicit(&p->x->compact.next_file, above, memory_order_relaxed);
@@ -182,7 +182,7 @@ static enum remixdb_status build(struct repair *p, const struct files_entry *lis
 
 // ---- the new files take the place of the old ones
 
-// Moves CURRENT to `lost`, or all other listed files but RESERVE and LOCK.
+// Moves CURRENT to `lost`, or all other listed files except RESERVE and LOCK.
 static enum remixdb_status move_aside(struct repair *p, const struct env_dir *lost, const struct files_entry *list,
                                       size_t nr, bool current) {
   enum remixdb_status s = REMIXDB_OK;
@@ -274,7 +274,7 @@ static enum remixdb_status finish(struct repair *p) {
   return s == REMIXDB_OK ? move_in(p) : s;
 }
 
-// Tells whether dir/name/REPORT belongs to the repair that made the store `id`, and whether it reports a loss.
+// Tells whether dir/name/REPORT belongs to the repair that made the store `id`, and whether the report names a loss.
 static enum remixdb_status read_verdict(struct repair *p, const char *name, uint64_t id, bool *mine_out,
                                         bool *lost_out) {
   char head[REPORT_HEAD + 1] = "", want[REPORT_HEAD + 1];
@@ -311,8 +311,8 @@ static enum remixdb_status find_verdict(struct repair *p, uint64_t id, bool *min
   return s;
 }
 
-// Finds out whether the repair that an earlier call began has lost anything: its report, beside the old files, tells.
-// An unreadable report counts as a loss. It does not make the repair fail.
+// Finds out whether the repair that an earlier call began has lost records. It reads that repair's report, which is
+// beside the old files. An unreadable report counts as a loss, and does not make the repair fail.
 static void recall(struct repair *p) {
   uint64_t id = 0;
   bool mine = false, lost = true;
@@ -364,7 +364,7 @@ static enum remixdb_status write_report(struct repair *p) {
   return s;
 }
 
-// Removes the new store, which nothing refers to, so that its room is free again.
+// Removes the new store, which no file names, so that its room is free again.
 static enum remixdb_status remove_new(struct repair *p) {
   struct env_dir new_dir, lost = {.fd = -1};
   enum remixdb_status s = env_dir_open(&p->dir, FILES_REPAIR_NEW, &new_dir);
@@ -400,7 +400,8 @@ static enum remixdb_status repair_locked(struct repair *p) {
   return s;
 }
 
-// REMIXDB_NOTFOUND: the directory has no witness of a store, or only the rest of a destroyed store or of a checkpoint.
+// Fails with REMIXDB_NOTFOUND if the directory has no witness of a store, or only a witness of a destroyed store or of
+// an unfinished checkpoint.
 static enum remixdb_status check_store(const struct env_dir *dir) {
   struct files_entry *list;
   size_t nr;
@@ -419,7 +420,7 @@ static enum remixdb_status check_store(const struct env_dir *dir) {
 static enum remixdb_status repair_held(struct repair *p) {
   struct env *const env = p->env;
   enum remixdb_status s = check_store(&p->dir);
-  if (s != REMIXDB_OK) return s;  // it was destroyed before p had the lock
+  if (s != REMIXDB_OK) return s;  // the store was destroyed before p had the lock
   epoch_init(&p->epoch);
   epoch_join(&p->epoch, &p->slot);
   blkio_init(&p->io, env, BLKIO_SYNC);

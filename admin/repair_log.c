@@ -2,14 +2,15 @@
 //
 // Reading a damaged store's log.
 //
-// CURRENT tells which segments were released because tables have their records. Without CURRENT such a segment may
-// still be among the files. A log without a hole does no harm then: the last record of a key is its newest version.
-// With a hole after a released segment, the key's newest version may be in a table, and an older one in the segment
-// would hide it. So records before the last hole are doubtful, unless the hole is in the newest segment, which is never
-// released.
+// CURRENT tells which segments the store had released because tables have their records. Without CURRENT such a segment
+// may still be among the files. If the log has no hole, a released segment does no harm: the last record of a key in
+// the log is the key's newest version. With a hole after a released segment, the key's newest version may be in a
+// table, and an older one in the segment would hide it. So records before the last hole are doubtful, unless the hole
+// is in the newest segment, which is never released.
 //
-// The tables decide: if they have exactly what a record of a segment says, that segment and all older ones were
-// released. A doubtful record of a released segment is kept only if the tables have nothing of its key.
+// The tables decide. If they have exactly the value of some record of a segment, the store had released that segment
+// and all older ones. The repair keeps a doubtful record of a released segment only if the tables have no record of its
+// key.
 #include "admin/repair_state.h"
 
 #include <inttypes.h>
@@ -19,7 +20,7 @@
 
 struct logging {
   struct repair *p;
-  struct wal_salvage out;       // what is being read
+  struct wal_salvage out;       // the position and the results of the reading
   uint64_t doubt;               // records before this sequence number are doubtful
   uint64_t hole, hole_gen;      // the last hole: its first sequence number, and the generation that was being read
   uint64_t released;            // segments up to this generation were released; 0: none
@@ -48,7 +49,7 @@ static enum remixdb_status see_record(void *arg, uint64_t seq, const struct kv_r
   return REMIXDB_OK;
 }
 
-// *any_out: the tables have a value of the key. *same_out: they have exactly this one.
+// *any_out: the tables have a value of the key. *same_out: they have exactly this value.
 static enum remixdb_status tables_have(struct logging *g, const struct kv_rec *rec, bool *same_out, bool *any_out) {
   uint32_t len = 0;
   const enum remixdb_status s = xdb_get(g->ref, kref(rec->key, rec->klen), g->value, REMIXDB_KV_MAX, &len);

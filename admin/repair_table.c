@@ -56,8 +56,8 @@ static enum remixdb_status keep_table(struct repair *p, struct sst *t) {
   return s;
 }
 
-// Reads as much as the longest block has, from the page on. If the disk cannot read that, reads only the page and the
-// further pages of its block, so that a bad sector after them does no harm.
+// Reads as many bytes as the longest block has, from the page on. If the disk cannot read them all, reads only the
+// pages of the block that begins at the page, so that a bad sector after the block does no harm.
 static enum remixdb_status read_block(struct repair *p, int fd, const char *path, uint8_t *buf, uint64_t page,
                                       size_t *nr_out) {
   const uint64_t off = page * BLOCK_PAGE;
@@ -74,7 +74,7 @@ static enum remixdb_status read_block(struct repair *p, int fd, const char *path
 // ---- a table with damaged metadata
 //
 // A block tells its own length and its number of records, and its checksum covers its place. So blocks can be found
-// page by page. A compressed table has none of this without its metadata.
+// page by page. The blocks of a compressed table cannot be found without the metadata.
 
 // Bytes to read after the blocks: counts and two keys. A chunk of compressed keys is shorter.
 #define PAGES_TAIL (FORMAT_SST_PAGES_MAX + 2 * REMIXDB_KV_MAX)
@@ -86,9 +86,9 @@ struct pages {
   uint8_t *buf;  // of one block
   struct format_sst_footer foot;
   bool footed;       // the footer is whole
-  uint64_t blocks;   // whole ones
-  uint64_t records;  // in them
-  uint64_t bad;      // pages in no whole block
+  uint64_t blocks;   // number of whole blocks
+  uint64_t records;  // records in whole blocks
+  uint64_t bad;      // pages that are in no whole block
   uint32_t end;      // the page after the last whole block
   bool gap;          // a page before that is in no whole block
   // The beginning of the metadata, if all blocks are whole: the counts of all pages, the smallest key, the largest key.
@@ -97,7 +97,7 @@ struct pages {
   uint8_t counts[FORMAT_SST_PAGES_MAX];
 };
 
-// Reads the footer, which may be damaged. REMIXDB_CORRUPT: the table belongs to another store.
+// Reads the footer, which may be damaged. Fails with REMIXDB_CORRUPT if the table belongs to another store.
 static enum remixdb_status pages_footer(struct repair *p, struct pages *g) {
   uint8_t bytes[FORMAT_SST_FOOTER];
   if (g->size < sizeof(bytes)) return REMIXDB_OK;
@@ -147,8 +147,8 @@ static bool pages_meta_begins(const struct pages *g, const uint8_t *bytes, size_
   return hash64(min, g->min_len) == g->min_hash && hash64(max, g->max_len) == g->max_hash;
 }
 
-// Tells whether no block is missing after the last one: what follows is the first chunk of compressed keys, whose
-// checksum covers its place, or the metadata.
+// Tells whether no block is missing after the last block that was found. That is so if the metadata follows, or the
+// first chunk of compressed keys, whose checksum covers its place.
 static enum remixdb_status pages_complete(struct repair *p, struct pages *g, bool *out) {
   const uint64_t at = (uint64_t)g->end * BLOCK_PAGE;
   uint8_t *const tail = mem_alloc(PAGES_TAIL);
@@ -163,7 +163,7 @@ static enum remixdb_status pages_complete(struct repair *p, struct pages *g, boo
   return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
 }
 
-// Reports what was kept and what is lost.
+// Reports the records that were kept and the losses.
 static void pages_tell(struct repair *p, const struct pages *g, bool complete) {
   repair_note(p,
               "%s: %" PRIu64 " blocks with %" PRIu64 " records were read without the metadata; %" PRIu64

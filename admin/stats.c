@@ -12,7 +12,7 @@
 
 // ---- figures that need the store's lock
 
-// All that the partitions of the store's version have.
+// Sums over the partitions of the store's version.
 struct parts_figures {
   uint64_t partitions, tables, entries, keys, young_views, version_number;
   uint64_t table_bytes, remix_bytes;    // on disk
@@ -96,7 +96,7 @@ static void json_figures(struct json *j, const struct figure *f, size_t nr) {
   for (size_t i = 0; i < nr; i++) json_add(j, "%s\"%s\":%" PRIu64, i ? "," : "", f[i].name, f[i].value);
 }
 
-// Adds the figures that follow as members of the object that is open, or as an object of its own with this name.
+// Makes the figures that follow members of the open object (no name), or of a new object with this name.
 #define FIGURES(j, ...)                                    \
   do {                                                     \
     const struct figure list[] = {__VA_ARGS__};            \

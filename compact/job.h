@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A round at work: its jobs, one or two for each partition, and their results. Private to compact/.
+// A running round: its jobs, one or two for each partition, and their results. Private to compact/.
 //
 // A round has four steps, each in a file: measure the new data (fresh.c), decide (plan.c), write tables (tables.c),
-// build REMIXes and make the next version (round.c). Jobs run side by side on the workers. Until all jobs have ended, a
-// job's fields are its own thread's.
+// build REMIXes and make the next version (round.c). Jobs run side by side on the workers. Until all jobs have ended,
+// only the job's own thread uses a job's fields.
 #ifndef COMPACT_JOB_H
 #define COMPACT_JOB_H
 
@@ -29,7 +29,7 @@ struct job {
   enum compact_kind kind;
   bool may_abort;
   bool scan_merge;       // a scan merge
-  bool append;           // a split that leaves the partition as it is and puts new ones after it
+  bool append;           // a split that leaves the partition as it is and makes new partitions after it
   bool young;            // the tables go into the young view; the older view stays
   bool upto;             // another job appends the new data after the partition's keys
   uint32_t take;         // number of the newest runs that are merged with the new data

@@ -57,15 +57,15 @@ uint64_t plan_merged_bytes(const struct job *j, uint32_t take) {
 // The slack is for blocks that do not fill up.
 static uint32_t tables_planned(const struct compact *c, uint64_t bytes) { return tables_for(c, bytes + bytes / 16); }
 
-// Bytes for each table: equal tables rather than full ones and a rest. A single table may fill up: a smaller share
-// could be less than a block.
+// Returns the bytes for each table, so that a job writes equal tables rather than full tables and one small table. A
+// single table may become full, because a smaller share could be less than a block.
 static uint64_t share_for(const struct compact *c, uint64_t bytes) {
   const uint32_t nr = tables_planned(c, bytes);
   return nr <= 1 ? table_bytes(c) : (bytes + bytes / 16) / nr;
 }
 
-// Whether a partition has so many old versions that they alone are worth a merge. `more` bytes of new data are to come;
-// about half of them will hide a record.
+// Tells whether a partition has so many old versions and tombstones that they alone justify a merge. `more` bytes of
+// new data will be added; about half of them will hide a record.
 static bool mostly_garbage(const struct compact *c, const struct part *p, uint64_t more) {
   const uint64_t total = all_bytes(p);
   return total + more / 2 > 2 * live_bytes(p, total) + table_bytes(c) * GARBAGE_SLACK / 100;
@@ -79,11 +79,11 @@ uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64
                : COMPACT_RUNS - COMPACT_RUNS_SPREAD / 2 + (uint32_t)(part_run(p, 0)->number % COMPACT_RUNS_SPREAD);
 }
 
-// How many of the newest runs to merge with the new data, because there are too many runs. A run goes in while it is
-// not much larger than everything newer together. So every byte moves into a run about twice as large, and moves a
-// logarithmic number of times (the shape of the best known merge order for runs of one size: Mathieu, Staelin, Young,
-// Yousefi, "Bigtable Merge Compaction", 2014). The merge takes at least as many runs as make room. It takes more if a
-// merge of few would write much to remove little: only a split helps against full tables.
+// Returns how many of the newest runs to merge with the new data, because there are too many runs. The merge takes a
+// run if it is not much larger than all newer runs together. So every byte moves into a run about twice as large, and
+// moves a logarithmic number of times (the shape of the best known merge order for runs of one size: Mathieu, Staelin,
+// Young, Yousefi, "Bigtable Merge Compaction", 2014). The merge takes at least as many runs as it must to make room. It
+// takes more if a merge of a few runs would write much and remove few runs. If tables are full, only a split helps.
 static uint32_t merge_depth(const struct job *j, uint32_t fresh) {
   const struct compact *c = j->c;
   const struct part *const p = old_part(j);
@@ -109,7 +109,7 @@ static void decide_all(struct job *j) {
   j->table_bytes = share_for(j->c, j->cost);
 }
 
-// Whether run n's key range overlaps none of runs first .. n - 1. Runs are counted from the view's newest.
+// Tells whether run n's key range overlaps none of runs first .. n - 1. Runs are counted from the view's newest.
 static bool lies_apart(const struct remix *x, uint32_t first, uint32_t n) {
   const struct sst *const t = x->runs[x->nr_runs - 1 - n];
   for (uint32_t i = first; i < n; i++) {
@@ -119,8 +119,9 @@ static bool lies_apart(const struct remix *x, uint32_t first, uint32_t n) {
   return true;
 }
 
-// How many of a view's newest runs a scan merge takes: as many as remove the most levels for their bytes. A level is a
-// group of runs that do not overlap, as the tables of a split: a scan reads it like one run. 0: there is only one.
+// Returns how many of a view's newest runs a scan merge takes: the number that removes the most levels for the bytes. A
+// level is a group of runs that do not overlap, such as the tables of a split. A scan reads a level like one run.
+// Returns 0 if there is only one level.
 static uint32_t scan_merge_depth(const struct remix *x, uint64_t *bytes_out) {
   uint64_t bytes = 0;
   uint32_t best = 0, levels = 0;
@@ -151,8 +152,8 @@ static void decide_major(struct job *j, uint32_t take) {
   j->table_bytes = share_for(j->c, plan_merged_bytes(j, take));
 }
 
-// Whether the new data may go into the partition's young view: it is little for the partition, and the view stays small
-// with it.
+// Tells whether the new data may go into the partition's young view: it is small beside the partition, and the young
+// view stays small.
 static bool fits_young(const struct job *j) {
   const struct part *const p = old_part(j);
   const uint64_t there = p->young ? p->young->nr_entries : 0, old = p->remix->nr_entries;
@@ -168,7 +169,7 @@ static void decide(struct job *j) {
     j->kind = COMPACT_KEEP;
     return;
   }
-  // in an empty partition tombstones have nothing to hide
+  // in an empty partition tombstones hide no record
   if (!p->remix || mostly_garbage(c, p, j->bytes)) {
     decide_all(j);
     return;
@@ -186,8 +187,9 @@ static void decide(struct job *j) {
   j->table_bytes = share_for(c, j->bytes);
 }
 
-// Whether a job of its own appends the new data after all of the partition's keys: the partition is full, by its size
-// or its runs, and the new data is not little, which would make small partitions.
+// Tells whether a separate job makes new partitions of the new data after all of the partition's keys. That is so if
+// the partition is full, by its size or its number of runs, and the new data is not small. (Small new data would make
+// small partitions.)
 static bool appends(const struct round *r, uint32_t part) {
   const struct compact *c = r->c;
   const struct part *const p = r->base->parts[part];
@@ -236,9 +238,9 @@ static void plan_part(struct round *r, uint32_t part) {
   j->table_bytes = share_for(r->c, j->bytes);
 }
 
-// Plans a part of a full compaction, from `part` on, before `end`: one partition, or neighbours that need fewer tables
-// together and at most `most` bytes to write. They are merged if that makes fewer tables or drops records. Returns the
-// partition after them.
+// Plans a part of a full compaction, from partition `part` on, before `end`. The part is one partition, or several
+// neighbours that need fewer tables together and at most `most` bytes to write. The job merges them if that makes fewer
+// tables or drops records. Returns the number of the partition after the part.
 static uint32_t plan_whole(struct round *r, uint32_t part, uint32_t end, uint64_t most) {
   const struct compact *c = r->c;
   uint64_t bytes = 0;
@@ -291,8 +293,8 @@ void plan_jobs(struct round *r, struct compact_whole *whole, uint32_t *next_out)
   while (at < nr) plan_part(r, at++);
 }
 
-// Plans scan merges of as many paid partitions as may be merged together. Their debt begins again whatever comes of it.
-// A scan merge always ends the young view.
+// Plans scan merges of partitions that scans have paid for, as many as a round may merge. Their debt begins again, even
+// if the merges fail. A scan merge always ends the young view.
 void plan_scan_merges(struct round *r) {
   uint64_t bytes;
   uint32_t left = r->c->scan_merge_parts;
@@ -317,7 +319,8 @@ static int worst_first(const void *a, const void *b) {
   return (cx < cy) - (cx > cy);
 }
 
-// The most expensive partitions are aborted first, as long as the memtable has room for their new data.
+// Aborts partitions in order of their cost, the most expensive first, as long as the memtable has room for their new
+// data.
 enum remixdb_status plan_aborts(struct round *r) {
   struct job **by_cost = mem_alloc(r->nr_jobs * sizeof(*by_cost));
   if (!by_cost) return REMIXDB_NOMEM;
@@ -363,7 +366,7 @@ void plan_work(struct round *r) {
 bool compact_scan_debt_paid(struct remix *x) {
   uint64_t due = atomic_load_explicit(&x->scan_debt_due, memory_order_relaxed);
   if (due == 0) {
-    const bool young = remix_is_young(x);  // a scan merge takes all of its runs
+    const bool young = remix_is_young(x);  // a scan merge takes all runs of a young view
     uint64_t bytes = 0;
     due = UINT64_MAX;
     for (uint32_t r = 0; young && r < x->nr_runs; r++) bytes += run_bytes(x->runs[r]);

@@ -24,7 +24,8 @@ static enum remixdb_status output_runs(const struct output *o, const struct remi
   return REMIXDB_OK;
 }
 
-// Opens the REMIX that was built over these runs. If no run of the old view is gone, its scan debt goes on.
+// Opens the REMIX that was built over these runs. If all runs of the old view stay, the new REMIX takes over the scan
+// debt.
 static enum remixdb_status output_open(struct output *o, const struct remix_build *b, struct sst *const *runs,
                                        uint32_t nr) {
   const struct compact *const c = o->job->c;
@@ -99,7 +100,7 @@ static void plan_outputs(struct round *r, struct job *j) {
   for (uint32_t at = 0, group; at < j->nr_tables; at += group) {
     const uint32_t left = j->nr_tables - at;
     group = one || left < COMPACT_PART_TABLES ? left : COMPACT_PART_TABLES;
-    // a small rest makes no partition of its own
+    // a small rest makes no separate partition
     if (left == group + 1 && j->tables[j->nr_tables - 1]->nr_pages < table_pages(j->c) / 4) group = left;
     assert(group > 0 && group <= left);
     struct output *o = &r->outputs[r->nr_outputs++];
@@ -148,16 +149,16 @@ static enum remixdb_status hand_back(struct round *r) {
   return s;
 }
 
-// The shortest key that is greater than all keys of one table and not greater than any key of the next.
+// Returns the shortest key that is greater than all keys of one table and not greater than any key of the next table.
 static struct kref separator(const struct sst *before, const struct sst *after) {
   const uint32_t lcp = kv_lcp_from(before->max, after->min, 0);
   assert(kv_cmp(before->max, after->min) < 0);
   return kref(after->min.ptr, lcp < after->min.len ? lcp + 1 : after->min.len);
 }
 
-// A merge takes the order of records from the old files. Each table's builder has checked the order within the table.
-// This checks it between a job's tables, and at the ends of the job's range: a version with a table outside of its
-// partition could not be opened again.
+// A merge takes the order of records from the old files. The builder of each table has checked the order within the
+// table. This function checks the order between a job's tables, and at the ends of the job's range. A version with a
+// table outside of its partition could not be opened again.
 static enum remixdb_status check_range(const struct job *j) {
   const struct version *v = j->base;
   const uint32_t next = j->part + j->nr_parts;
@@ -174,8 +175,8 @@ static enum remixdb_status check_range(const struct job *j) {
   return REMIXDB_OK;
 }
 
-// Adds the partitions that a job leaves as they are, or empty, to parts. An empty partition goes, and the one before it
-// takes over its range. The first partition stays, because its anchor is empty.
+// Adds the partitions that a job leaves as they are, or empty, to parts. An empty partition is dropped, and the
+// partition before it takes over the range. Partition 0 stays, because its anchor is empty.
 static enum remixdb_status add_old_parts(const struct job *j, struct part **parts, uint32_t *nr) {
   struct part *const old = j->base->parts[j->part];
   enum remixdb_status s = REMIXDB_OK;
@@ -190,7 +191,7 @@ static enum remixdb_status add_old_parts(const struct job *j, struct part **part
   return s;
 }
 
-// Adds the partition of an output. before: the table in front of it, if the job has written or left one.
+// Adds the partition of an output. before: the job's table before this partition's tables, if there is one.
 static enum remixdb_status add_output(const struct output *o, const struct sst *before, struct part **parts,
                                       uint32_t *nr) {
   const struct job *const j = o->job;
@@ -250,7 +251,7 @@ static void round_count(struct round *r) {
   struct compact_stats *const stats = &r->c->stats;
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     const struct job *j = &r->jobs[i];
-    // not counted: a partition kept beside an appending job, and partitions that a scan round leaves alone
+    // not counted: a partition that stays beside a job that appends, and partitions that a scan round does not merge
     const bool counts = r->frozen ? !(j->upto && j->kind == COMPACT_KEEP) : j->scan_merge;
     if (counts) atomic_fetch_add_explicit(&stats->kinds[j->kind], 1, memory_order_relaxed);
     if (j->scan_merge) atomic_fetch_add_explicit(&stats->scan_merges, 1, memory_order_relaxed);
@@ -269,7 +270,7 @@ static enum remixdb_status round_begin(struct round *r) {
   return r->fresh && r->jobs && r->tasks ? REMIXDB_OK : REMIXDB_NOMEM;
 }
 
-// Frees a round. A failed one leaves no file. Returns s.
+// Frees a round. If the round has failed, removes its files. Returns s.
 static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
   if (s != REMIXDB_OK && s != REMIXDB_ABORTED) atomic_fetch_add_explicit(&r->c->stats.failed, 1, memory_order_relaxed);
   err_cleanup_begin();
@@ -339,7 +340,7 @@ enum remixdb_status compact_scan_round(struct compact *c, struct worker *self, s
 
 // ---- retiring
 
-// Whether a partition of [from, to) has this REMIX or table.
+// Tells whether a partition of [from, to) has this REMIX or table.
 static bool parts_have(const struct version *v, uint32_t from, uint32_t to, const void *object) {
   for (uint32_t i = from; i < to; i++) {
     const struct part *const p = v->parts[i];

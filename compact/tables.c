@@ -7,7 +7,8 @@
 #include "compact/plan.h"
 #include "table/scan.h"
 
-// Between two reports, at most. Long records come to the bytes first: the writers' pace needs to see them go.
+// A job reports its progress at least once in so many records, or in so many bytes. The writers' pace needs reports of
+// long records, too.
 #define PROGRESS_EVERY 256u  // records
 #define PROGRESS_BYTES (256u << 10)
 
@@ -15,7 +16,7 @@
 struct run_stream {
   struct remix_walk walk;  // x NULL: no run takes part
   uint32_t first;          // runs from this one on
-  bool found;              // a version of the current key has been given out
+  bool found;              // the stream has returned a version of the current key
   bool any;                // there is a record
   struct kv_rec rec;
   struct sst_scan *scans[REMIX_RUNS_MAX];
@@ -30,7 +31,7 @@ static void run_stream_close(struct run_stream *v) {
   v->any = false;
 }
 
-// Goes to the next record; any is false at the end.
+// Goes to the next record; at the end sets `any` to false.
 static enum remixdb_status run_stream_next(struct run_stream *v) {
   v->any = false;
   while (v->walk.x && remix_walk_valid(&v->walk)) {
@@ -55,7 +56,7 @@ static enum remixdb_status run_stream_next(struct run_stream *v) {
   return REMIXDB_OK;
 }
 
-// Begins with the newest `take` runs of the view, at the first record.
+// Begins a stream of the newest `take` runs of the view, at its first record.
 static enum remixdb_status run_stream_begin(struct run_stream *v, const struct remix *x, uint32_t take,
                                             struct compact *c, struct blkio_queue *queue) {
   if (take == 0) return REMIXDB_OK;
@@ -71,13 +72,15 @@ static enum remixdb_status run_stream_begin(struct run_stream *v, const struct r
   return run_stream_next(v);
 }
 
-// The same over all partitions of a job and both views of each. If both views have a key, the young one's is newer.
+// The same over all partitions of a job and both views of each partition. If both views have a key, the record of the
+// young view is newer.
 struct old_stream {
   const struct job *j;
   struct worker *w;
-  uint32_t next_part;  // of the job's, after the one being read; nr_parts: none
+  uint32_t next_part;  // the job's partition after the current one; nr_parts: there is none
   struct run_stream old, young;
-  bool old_given, young_given;  // its record was given out, or hidden by the other's
+  bool old_given,
+      young_given;  // the stream has returned the current record of this view, or the other view's record hides it
 };
 
 static void old_close(struct old_stream *o) {
@@ -93,7 +96,7 @@ static void old_init(struct old_stream *o, const struct job *j, struct worker *w
   o->next_part = j->all || j->take ? 0 : j->nr_parts;
 }
 
-// Goes to the job's next partition. REMIXDB_NOTFOUND: there is none.
+// Goes to the job's next partition. Fails with REMIXDB_NOTFOUND if there is none.
 static enum remixdb_status old_next_part(struct old_stream *o) {
   const struct job *j = o->j;
   old_close(o);
@@ -104,7 +107,7 @@ static enum remixdb_status old_next_part(struct old_stream *o) {
   return s == REMIXDB_OK ? run_stream_begin(&o->old, p->remix, take - young, j->c, o->w->queue) : s;
 }
 
-// REMIXDB_NOTFOUND at the end. The record holds until the next call.
+// Reads the next record. Fails with REMIXDB_NOTFOUND at the end. The record is valid until the next call.
 static enum remixdb_status old_next(struct old_stream *o, const struct kv_rec **rec_out) {
   enum remixdb_status s = o->old_given ? run_stream_next(&o->old) : REMIXDB_OK;
   if (s == REMIXDB_OK && o->young_given) s = run_stream_next(&o->young);
@@ -118,7 +121,7 @@ static enum remixdb_status old_next(struct old_stream *o, const struct kv_rec **
   return REMIXDB_OK;
 }
 
-// A foreign file may have a name of the next number. It keeps the name.
+// A file of another program may have the name of the next number. That file keeps its name, and the number is skipped.
 uint64_t tables_new_number(struct compact *c, void (*name_of)(char *buf, uint64_t number)) {
   for (;;) {
     char name[32];
@@ -144,7 +147,7 @@ struct table_writer {
   uint32_t since;           // records since the last report
 };
 
-// Room for one more table of the job.
+// Makes room for one more table of the job.
 static enum remixdb_status table_room(struct job *j) {
   if (j->nr_tables < j->cap_tables) return REMIXDB_OK;
   const uint32_t cap = j->cap_tables ? j->cap_tables * 2 : 8;
@@ -179,7 +182,8 @@ static enum remixdb_status table_end(struct table_writer *tw) {
   return s;
 }
 
-// A table ends when it has its share. A small rest still goes in, if the table can take it.
+// A table ends when it has its share of the bytes. If only a small rest follows, and the table has room, the table
+// takes the rest.
 static bool table_done(const struct table_writer *tw, const struct kv_rec *next) {
   if (!sst_build_takes(tw->build, next)) return true;
   const uint64_t share = tw->j->table_bytes;

@@ -4,7 +4,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define DIR_TRIES 100u  // each try meets a directory that was renamed or removed at that moment
+#define DIR_TRIES 100u  // tries; one try fails only if another process renames or removes the directory at that moment
 
 static uint64_t new_store_id(const void *salt) {
   struct timespec t;
@@ -14,7 +14,8 @@ static uint64_t new_store_id(const void *salt) {
   return id ? id : 1;
 }
 
-// Looks at a directory without CURRENT. Files of a store in it are an error, unless a store is in the making there.
+// Looks at a directory without CURRENT. Files of a store in it are an error, unless the mark of an unfinished store is
+// there.
 static enum remixdb_status headless(struct xdb *x, bool *creating_out) {
   struct files_entry *list;
   size_t nr;
@@ -47,7 +48,8 @@ static enum remixdb_status headless(struct xdb *x, bool *creating_out) {
                            "is missing, but the directory holds files of a store; no new store is made over them");
 }
 
-// Removes the log of a store that was never finished. Its tables, if any, go when the new store has been opened.
+// Removes the log of a store that was never finished. If it has tables, they are removed when the new store has been
+// opened.
 static enum remixdb_status remove_half_made(struct xdb *x) {
   struct files_entry *list;
   size_t nr;
@@ -63,7 +65,7 @@ static enum remixdb_status remove_half_made(struct xdb *x) {
   return s;
 }
 
-// Looks at the directory. REMIXDB_CORRUPT: it holds no store, and none may be made there.
+// Looks at the directory. Fails with REMIXDB_CORRUPT if it holds no store, and no new store may be made in it.
 static enum remixdb_status look(struct xdb *x, bool *exists_out, bool *creating_out) {
   struct env_stat st;
   bool repairing;
@@ -79,7 +81,8 @@ static enum remixdb_status look(struct xdb *x, bool *exists_out, bool *creating_
   return s == REMIXDB_NOTFOUND ? headless(x, creating_out) : s;
 }
 
-// The same without the directory's lock: another process may hold it, and be making, mending or removing the store.
+// The same without the directory's lock. Another process may hold the lock, and may be making, repairing or removing
+// the store.
 static enum remixdb_status look_first(struct xdb *x, bool *exists_out, bool *creating_out) {
   struct err_saved why;
   struct dirlock l;
@@ -98,7 +101,7 @@ static enum remixdb_status look_first(struct xdb *x, bool *exists_out, bool *cre
 static enum remixdb_status lock_dir(struct xdb *x, bool *exists_out) {
   const bool may_make = x->opts.create && !x->opts.read_only;
   bool creating;
-  // Refuse before anything is touched, for example an unknown format.
+  // Fail before touching anything, for example because of an unknown format.
   enum remixdb_status s = look_first(x, exists_out, &creating);
   if (s != REMIXDB_OK) return s;
   if (!*exists_out && !may_make) return err_set(REMIXDB_NOTFOUND, "%s: holds no store", x->dir);

@@ -19,15 +19,16 @@ struct waiter {
   struct xdb *x;
   struct progress progress;
   const char *what;
-  uint64_t total;           // bytes; 0: not known yet
-  uint64_t base;            // done by earlier rounds
-  uint64_t done;            // the last report: it never goes back
-  uint64_t told_ns;         // when that was
-  bool own;                 // it waits for its own round; else for its turn to freeze (rounds.nr_flushers)
+  uint64_t total;    // work of the call in bytes; 0: not known yet
+  uint64_t base;     // done by earlier rounds
+  uint64_t done;     // bytes at the last report; never decreases
+  uint64_t told_ns;  // time of the last report
+  bool own;          // true: the call waits for its own round; false: for its turn to freeze (rounds.nr_flushers)
   struct xdb_whole *whole;  // the work that it gives to its round; NULL: none
 };
 
-// Finds out how far the call has come. `done` stays below `total`: the end has a report of its own. xdb.lock is held.
+// Finds out how much of its work the call has done. `done` stays below `total`, because the end is reported separately.
+// xdb.lock is held.
 static void waiter_look(struct waiter *w) {
   const struct compact *c = &w->x->compact;
   if (!w->own) return;
@@ -37,8 +38,9 @@ static void waiter_look(struct waiter *w) {
   if (done > w->done) w->done = done < most ? done : most;
 }
 
-// Waits for something to change. Lets xdb.lock, which is held, go meanwhile, and while the progress function runs. Then
-// the call does not count as a flusher, so that no writer waits for that function. Fails with REMIXDB_ABORTED.
+// Waits for a change. xdb.lock is held; the call releases it while it waits and while the progress function runs. While
+// that function runs, the call does not count as a flusher, so that no writer waits for the function. Fails with
+// REMIXDB_ABORTED.
 static enum remixdb_status waiter_wait(struct waiter *w) {
   struct xdb *const x = w->x;
   assert(xdb_lock_is_mine(x));
@@ -58,8 +60,8 @@ static enum remixdb_status waiter_wait(struct waiter *w) {
   return s;
 }
 
-// Waits for something to change while a memtable is frozen; w: for this call, or NULL. Asks again for a round that
-// failed. Lets xdb.lock, which is held, go meanwhile. Returns a failure when the round will not end soon.
+// Waits for a change while a memtable is frozen; w: the waiting call, or NULL. If the round has failed, asks for
+// another one. xdb.lock is held; the call releases it while it waits. Returns a failure if the round will not end soon.
 static enum remixdb_status wait_on(struct xdb *x, struct waiter *w) {
   assert(xdb_lock_is_mine(x));
   const enum remixdb_status s = xdb_failure(x);
@@ -77,7 +79,7 @@ static enum remixdb_status wait_on(struct xdb *x, struct waiter *w) {
   return REMIXDB_OK;
 }
 
-// Waits until no memtable is frozen. Lets xdb.lock, which is held, go meanwhile.
+// Waits until no memtable is frozen. xdb.lock is held; the call releases it while it waits.
 static enum remixdb_status wait_for_round(struct xdb *x, struct waiter *w) {
   enum remixdb_status s = REMIXDB_OK;
   while (s == REMIXDB_OK && atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed)) s = wait_on(x, w);
@@ -107,8 +109,9 @@ enum remixdb_status xdb_wait_room(struct xdb *x, enum xdb_freeze when, size_t ba
   bool kick = false;
   xdb_lock(x);
   enum remixdb_status s = xdb_failure(x);
-  // Another writer may freeze the memtable first; the next one has room, and this call need not wait for a round. So
-  // may a flush, which goes first: writers would make it wait for one round after the other.
+  // Another writer may freeze the memtable earlier. The new memtable then has room, and this call need not wait for a
+  // round. A flush may do the same. Flushes go before writers, because otherwise writers would make a flush wait for
+  // one round after the other.
   while (s == REMIXDB_OK && !kick && freeze_due(x, when, batch)) {
     if (atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed) || x->rounds.nr_flushers) {
       s = wait_on(x, NULL);
@@ -124,9 +127,9 @@ enum remixdb_status xdb_wait_room(struct xdb *x, enum xdb_freeze when, size_t ba
 
 // ---- flush
 
-// Waits until memtable number `nr` is in tables, or its round has failed. Lets xdb.lock, which is held, go meanwhile.
-// Afterwards w->whole is the caller's again. Only when the call is given up while a round works on it, it stays the
-// round's, and w->whole becomes NULL.
+// Waits until memtable number `nr` is in tables, or its round has failed. xdb.lock is held; the call releases it while
+// it waits. Afterwards the caller owns w->whole again. There is one exception: if the progress function gives the call
+// up while a round works on w->whole, the round keeps it, and w->whole becomes NULL.
 static enum remixdb_status wait_installed(struct waiter *w, uint64_t nr) {
   struct xdb *const x = w->x;
   for (;;) {
@@ -146,8 +149,8 @@ static enum remixdb_status wait_installed(struct waiter *w, uint64_t nr) {
   }
 }
 
-// Freezes the active memtable, if it is still as `when` says. Lets xdb.lock, which is held, go while it waits. Returns
-// whether freezing was due; *s_out is then how it went, else how waiting went.
+// Freezes the active memtable, if it still is as `when` demands. xdb.lock is held; the call releases it while it waits.
+// Returns whether freezing was due. *s_out is then the status of the freezing, else the status of the waiting.
 static bool freeze_in_turn(struct waiter *w, enum xdb_freeze when, enum remixdb_status *s_out) {
   struct xdb *const x = w->x;
   for (;;) {
@@ -223,7 +226,7 @@ void xdb_flush_last(struct xdb *x) {
 
 // ---- compaction of the whole store, a part in each round
 
-// About how many bytes a compaction of all will read.
+// Estimates how many bytes a compaction of the whole store will read.
 static uint64_t whole_bytes(struct xdb *x) {
   xdb_lock(x);
   const struct super *const super = xdb_super(x);
@@ -236,7 +239,7 @@ static uint64_t whole_bytes(struct xdb *x) {
   return bytes + 1;
 }
 
-// A round has brought the partitions before w->whole->work.to into their fewest tables: on to the next ones.
+// Goes on to the next partitions: a round has brought the partitions before w->whole->work.to into the fewest tables.
 static void whole_on(struct waiter *w) {
   struct compact_whole *const work = &w->whole->work;
   xdb_lock(w->x);
@@ -246,8 +249,8 @@ static void whole_on(struct waiter *w) {
   compact_whole_on(work);
 }
 
-// The disk had no room for a round. Returns whether to try again with smaller partitions only; these then make room for
-// larger ones.
+// Called when the disk had no room for a round. Returns whether to try again with smaller partitions only; these then
+// make room for larger partitions.
 static bool go_smaller(struct waiter *w) {
   struct compact_whole *const work = w->whole ? &w->whole->work : NULL;  // NULL: the call is given up
   if (!work || work->largest / 2 < WHOLE_MOST_MIN) return false;
@@ -276,7 +279,7 @@ static enum remixdb_status compact_pass(struct waiter *w, bool *any_out) {
   return s;
 }
 
-// Passes until no partition is left out for want of room, or a pass achieves nothing.
+// Makes passes until no partition is left out for lack of room, or a pass achieves nothing.
 static enum remixdb_status compact_passes(struct waiter *w) {
   enum remixdb_status s = REMIXDB_OK;
   bool any = true, left = true;
@@ -292,7 +295,7 @@ static enum remixdb_status compact_passes(struct waiter *w) {
   return s;
 }
 
-// Removes the log files that are kept for reuse, and replaces the active one, which has grown, by a new one.
+// Removes the log files that are kept for reuse, and replaces the active segment, which has grown, by a new one.
 static enum remixdb_status shrink_log(struct xdb *x) {
   struct waiter w = {.x = x};
   enum remixdb_status s = wal_shed(x->wal);

@@ -48,8 +48,8 @@ enum remixdb_status round_freeze(struct xdb *x) {
 
 // ---- installing, step by step
 
-// The super that comes next; *base_out: the version that it replaces. Only rounds replace versions, and no other round
-// runs, so *base_out stays the store's. NULL: REMIXDB_NOMEM.
+// Makes the next super; *base_out: the version that it replaces. Only rounds replace versions, and no other round runs,
+// so *base_out stays the store's version. Returns NULL on failure (REMIXDB_NOMEM).
 static struct super *prepare(struct xdb *x, struct version *next, bool had_frozen, struct version **base_out) {
   xdb_lock(x);
   const struct super *const old = xdb_super(x);
@@ -80,16 +80,16 @@ static enum remixdb_status make_durable(struct xdb *x, const struct version *nex
   return s;
 }
 
-// The log's segments before this generation can be used again. Writers that wait for this round freeze the next
-// memtable at once: the file of its segment is ready before they wake. A failure here comes again, and is reported,
-// when the file is needed.
+// Releases the log's segments before this generation. Writers that wait for this round freeze the next memtable at
+// once, so the call first prepares the file of that memtable's segment. If that fails, the failure comes again, and is
+// reported, when the file is needed.
 static void recycle_log(struct xdb *x, uint64_t gen) {
   if (wal_release(x->wal, gen) != REMIXDB_OK) xdb_say(x, "an old log segment could not be recycled: %s", err_msg());
   if (wal_prepare(x->wal) != REMIXDB_OK) xdb_say(x, "the next log segment could not be prepared: %s", err_msg());
   wal_ahead(x->wal);
 }
 
-// Replaces the super. *old_out: the one replaced, with the store's reference.
+// Replaces the super. *old_out: the replaced super, with the store's reference.
 static void publish(struct xdb *x, struct super *fresh, bool had_frozen, struct super **old_out, uint64_t *when_out) {
   xdb_lock(x);
   *old_out = xdb_super(x);
@@ -127,7 +127,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   super_unref(old);
   epoch_reclaim(&x->epoch);
   if (!had_frozen) return REMIXDB_OK;
-  // A flush that waits for the round waits for the room that it gives back, too.
+  // A flush that waits for the round also waits until the round has given room back.
   xdb_lock(x);
   x->rounds.nr_installed++;
   pthread_cond_broadcast(&x->changed);

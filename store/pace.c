@@ -18,7 +18,7 @@ void xdb_pace_stalled(struct xdb *x, uint64_t ns) {
                                                             memory_order_relaxed)) {}
 }
 
-// Moves the mean half of the way to what was seen now.
+// Moves the mean half of the way to the new value.
 static void learn(_Atomic uint64_t *mean, uint64_t seen) {
   const uint64_t was = atomic_load_explicit(mean, memory_order_relaxed);
   atomic_store_explicit(mean, was ? was / 2 + seen / 2 : seen, memory_order_relaxed);
@@ -30,8 +30,9 @@ void xdb_pace_learn(struct xdb *x, uint64_t work, uint64_t ns, uint64_t tail_ns)
   if (work >= PACE_WORK_MIN) learn(&x->pace.round_rate, (uint64_t)((double)work * 1e9 / (double)(ns + 1)) + 1);
 }
 
-// About how many nanoseconds the round still needs. The rate is a mean of this round and earlier ones: when a round
-// begins nothing else is known, and its end is not always as fast as its beginning.
+// Estimates how many nanoseconds the round still needs. The rate is a mean of this round and earlier rounds. When a
+// round begins, only earlier rounds are known. Later, the earlier rounds still count, because the end of a round is not
+// always as fast as its beginning.
 static double round_remaining(struct xdb *x, uint64_t now) {
   const uint64_t began = atomic_load_explicit(&x->pace.round_began_ns, memory_order_relaxed);
   const double elapsed = now > began ? (double)(now - began) : 0;  // it may have begun since

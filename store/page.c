@@ -12,7 +12,7 @@ static void clear(struct remixdb_page *p) {
   p->len = 0;
 }
 
-// Goes after the last record of the page before. An iterator at its end then gives its super up.
+// Moves the iterator past the last record of the previous page. If the iterator then is at its end, it drops its super.
 static enum remixdb_status begin(struct xdb_iter *it, struct remixdb_page *p) {
   const bool after = p->after;
   clear(p);
@@ -22,7 +22,7 @@ static enum remixdb_status begin(struct xdb_iter *it, struct remixdb_page *p) {
   return it->status == REMIXDB_OK ? REMIXDB_OK : err_raise(&it->error);
 }
 
-// Appends a record. False: it does not fit. Its lengths are in the page in both cases.
+// Appends a record. Returns false if the record does not fit. Writes the record's lengths into the page in both cases.
 static inline bool put(struct remixdb_page *p, const struct kv_rec *r) {
   const uint32_t vlen = p->vlens ? r->vlen : 0;
   p->klens[p->nr] = r->klen;
@@ -66,7 +66,7 @@ enum remixdb_status xdb_iter_unread(struct xdb_iter *it, struct remixdb_page *p,
       xdb_iter_park(it);
       return REMIXDB_OK;
     }
-    // It stands after the last record of all: back to that one, at the same moment.
+    // The iterator is past the store's last record. Move it back to that record, at the same moment.
     epoch_enter(&it->ref->xdb->epoch, &it->ref->slot);
     s = p->back ? merge_seek(&it->merge, kref("", 0)) : merge_seek_last(&it->merge);
     epoch_exit(&it->ref->slot);

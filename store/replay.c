@@ -87,15 +87,15 @@ static void link_share(struct task *t, struct worker *w) {
   err_save(&share->error, s);
 }
 
-// Task: gets memory for the next records. Otherwise threads that come to a new page at the same time would each make
-// the system clear one.
+// Task: gets memory for the next records. Without this task, several threads that need a new page at the same time
+// would each make the system clear a page.
 static void fill_pool(struct task *t, struct worker *w) {
   (void)w;
   struct arena_pool *const pool = &((struct replay_fill *)t)->x->memtables.chunks;
   (void)arena_pool_fill(pool, pool->chunk_size);
 }
 
-// Links all that is gathered.
+// Links all gathered records.
 static enum remixdb_status link_gathered(struct replaying *r) {
   struct workers *ws = r->x->workers;
   const uint32_t nr_threads = ws ? workers_count(ws) + 1 : 1;
@@ -139,7 +139,7 @@ static enum remixdb_status replayed(void *arg) {
   struct replaying *r = arg;
   const enum remixdb_status s = r->nr ? link_gathered(r) : REMIXDB_OK;
   struct xdb *const x = r->x;
-  // Before the log begins a segment: there may be no other room for it.
+  // This comes before the log begins a segment, because there may be no other room for the segment.
   if (s == REMIXDB_OK && !x->opts.read_only && version_clean(&x->ctx, r->version, &x->nr_cleaned) != REMIXDB_OK)
     xdb_say(x, "files that no version names are left: %s", err_msg());
   return s;

@@ -19,7 +19,7 @@ void reserve_measure(struct xdb *x, const struct version *v, uint64_t logged) {
   pthread_mutex_unlock(&x->reserve.lock);
 }
 
-// Returns whether that is news, for `tell`. reserve.lock is held.
+// Returns whether the state has changed, for `tell`. reserve.lock is held.
 static bool set_scarce(struct xdb *x, bool scarce) {
   if (scarce == x->reserve.scarce) return false;
   x->reserve.scarce = scarce;
@@ -27,7 +27,7 @@ static bool set_scarce(struct xdb *x, bool scarce) {
   return true;
 }
 
-// Outside of any lock: the logger is the user's.
+// Outside of any lock, because the logger is the user's function.
 static void tell(struct xdb *x, bool scarce) {
   xdb_say(x,
           scarce ? "%s: the disk is full: until room is freed only deletes are taken"
@@ -35,8 +35,9 @@ static void tell(struct xdb *x, bool scarce) {
           x->dir);
 }
 
-// Makes the file `want` bytes large. REMIXDB_NOSPACE: it takes the room there is. *size_out: its size then. A failed
-// allocation may have taken room: that is given back.
+// Makes the file `want` bytes large. On a full disk the file takes the room that there is, and the call fails with
+// REMIXDB_NOSPACE. *size_out: the file's size afterwards. A failed allocation may have taken room; the call gives that
+// room back.
 static enum remixdb_status grow(struct xdb *x, int fd, uint64_t want, uint64_t *size_out) {
   enum remixdb_status s = env_size(x->env, fd, FILES_RESERVE, size_out);
   if (s == REMIXDB_OK && *size_out > want && (s = env_truncate(x->env, fd, FILES_RESERVE, want)) == REMIXDB_OK)
@@ -52,12 +53,13 @@ static enum remixdb_status grow(struct xdb *x, int fd, uint64_t want, uint64_t *
   if (s == REMIXDB_OK) s = env_size(x->env, fd, FILES_RESERVE, size_out);
   if (s != REMIXDB_OK) return s;
   x->reserve.off = !full &&
-                   *size_out < want;  // allocation succeeds where the system cannot reserve room, and has no effect
+                   *size_out < want;  // if the system cannot reserve room, allocation succeeds and has no effect
   return full ? REMIXDB_NOSPACE : s;
 }
 
-// *free_out: the store may cut or remove what has the file's name. It may not where that is no file, or a file with
-// content: it is another program's. A file with a second name loses this one.
+// *free_out: the store may cut or remove the file with the name RESERVE. It must not if that is not a regular file, or
+// is a file with content, because it then belongs to another program. A file with a second name only loses the name
+// RESERVE.
 static enum remixdb_status make_free(struct xdb *x, bool *free_out) {
   struct env_stat st;
   uint8_t first[512];

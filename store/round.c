@@ -16,7 +16,7 @@ struct memtable_round {
   struct xdb_whole *whole;
 };
 
-// Finds out what the round works on. False: no memtable is frozen, or the store takes no more writes.
+// Finds the frozen memtable for the round. Returns false if no memtable is frozen, or if the store refuses writes.
 static bool take_work(struct xdb *x, struct memtable_round *r) {
   xdb_lock(x);
   r->super = xdb_super(x);
@@ -34,7 +34,7 @@ static bool take_work(struct xdb *x, struct memtable_round *r) {
   return any;
 }
 
-// The round is through with `whole`; NULL is allowed. xdb.lock is held.
+// Ends the round's use of `whole`; NULL is allowed. xdb.lock is held.
 static void whole_done(struct xdb *x, struct xdb_whole *whole) {
   assert(xdb_lock_is_mine(x));
   if (!whole) return;
@@ -57,7 +57,8 @@ static enum remixdb_status compact_and_install(struct xdb *x, struct worker *w, 
   return s;
 }
 
-// The disk is full: gives back the room that the store can do without. Returns whether there was any.
+// Called on a full disk: gives back the room that the store does not need at once. Returns whether it gave any room
+// back.
 static bool make_room(struct xdb *x, bool asked) {
   const bool yielded = wal_yield(x->wal), spent = asked && reserve_spend(x);
   return yielded || spent;
@@ -75,7 +76,7 @@ static void round_succeeded(struct xdb *x, struct xdb_whole *whole, uint64_t beg
   xdb_say(x, "compaction: %.3f s", (double)took * 1e-9);
 }
 
-// Want of space or memory may pass; any other failure stops the store.
+// A lack of space or memory may end; after any other failure the store refuses writes.
 static void round_failed(struct xdb *x, struct xdb_whole *whole, enum remixdb_status s) {
   const bool again = s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM;
   struct err_saved why;

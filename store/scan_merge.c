@@ -11,8 +11,8 @@
 #define SPAN_NS 1000000000ull   // than this counts as this.
 #define CREEP 1024u             // Growth of 1/1024 of the limit does not count: readers that sort leaves cause it, too
 
-// Whether the active memtable, which has `used` bytes, is likely to stay active until a merge ends: it is not nearly
-// full, or it grows slowly. xdb.lock is held.
+// Tells whether the active memtable, which has `used` bytes, is likely to stay active until a merge ends: it is not
+// nearly full, or it grows slowly. xdb.lock is held.
 static bool freeze_is_far(struct xdb *x, size_t used) {
   const size_t limit = x->memtable_limit;
   assert(xdb_lock_is_mine(x));
@@ -30,8 +30,8 @@ static bool freeze_is_far(struct xdb *x, size_t used) {
   return false;
 }
 
-// Whether to begin a merge: one is due and nothing is more urgent. again: the last merge may have left more to do.
-// *base_out: the version to merge in, which only rounds replace.
+// Tells whether to begin a merge: a merge is due, and nothing is more urgent. again: partitions may be left from the
+// last merge. *base_out: the version whose partitions are merged; only rounds replace it.
 static bool begin(struct xdb *x, bool again, struct version **base_out) {
   xdb_lock(x);
   const struct super *v = xdb_super(x);
@@ -39,8 +39,8 @@ static bool begin(struct xdb *x, bool again, struct version **base_out) {
                       atomic_load_explicit(&x->scan_merges.due, memory_order_relaxed);
   const bool able = !x->scan_merges.ending && !v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
   const bool begun = wanted && able && freeze_is_far(x, wh_memory(v->active->wh));
-  // A merge that is put off is asked for again by readers, as long as there is a reason. A merge that gives way to a
-  // frozen memtable stays due for that round.
+  // If a merge is put off, readers ask for it again, as long as there is enough debt. If a merge waits because a
+  // memtable is frozen, it stays due for that memtable's round.
   atomic_store_explicit(&x->scan_merges.due, wanted && !able, memory_order_relaxed);
   x->scan_merges.put_off = wanted && able && !begun;
   if (begun) {

@@ -69,7 +69,8 @@ enum remixdb_status setup_limits(struct xdb *x, const struct env_dir *at, const 
                                      .max_pages = compact_table_pages(x->memtable_limit)};
   c->tags = x->opts.tags;
   c->young_from = COMPACT_YOUNG_FROM;
-  // Records that are handed back must not fill the next memtable's log segment at once: they would come back for ever.
+  // Records that a round hands back must not fill the next memtable's log segment at once. Otherwise rounds would hand
+  // them back for ever.
   c->memtable_size = x->wal_limit / 2 < x->memtable_limit ? (size_t)(x->wal_limit / 2) : x->memtable_limit;
   return REMIXDB_OK;
 }
@@ -84,8 +85,8 @@ static void ring_trouble(void *arg, int errnum) {
           err_reason(errnum, words, sizeof(words)));
 }
 
-// How many table files may be open at once. Tables can close files, the rest of the store cannot: where the process may
-// have few descriptors (`limit`), tables leave some to the rest.
+// Returns how many table files may be open at once. Tables can close files; the rest of the store cannot. If the
+// process may have only few descriptors (`limit`), the tables leave some of them to the rest of the store.
 static uint32_t table_files(struct xdb *x, uint64_t limit) {
   const uint32_t workers = x->opts.workers > (int)WORKER_RINGS ? (uint32_t)x->opts.workers : WORKER_RINGS;
   const uint64_t others = OTHER_FILES + (x->io.kind == BLKIO_URING ? x->io.lanes_max + workers : 0);

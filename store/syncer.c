@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/syncer.h"
 
-#define REST_NS 1000000000ull  // so long after a sync without a write the log is marked
+#define REST_NS 1000000000ull  // if no write comes for so long after a sync, the thread writes the log's watermark
 
 enum remixdb_status xdb_sync(struct xdb_ref *r) {
   struct xdb *x = r->xdb;
@@ -16,8 +16,8 @@ enum remixdb_status xdb_sync(struct xdb_ref *r) {
   return s;
 }
 
-// Waits so long. Lets syncer.lock, which is held, go meanwhile. False: the thread is to stop, or (with `rest`)
-// something was written.
+// Waits so long. syncer.lock is held; the call releases it while it waits. Returns false if the thread is to stop, or
+// (with `rest`) if something was written.
 static bool sync_wait(struct xdb *x, uint64_t ns, bool rest) {
   const uint64_t until = time_ns() + ns;
   for (;;) {
@@ -28,7 +28,7 @@ static bool sync_wait(struct xdb *x, uint64_t ns, bool rest) {
   }
 }
 
-// Runs wal_sync or wal_mark. Lets syncer.lock, which is held, go meanwhile. Returns whether to try again.
+// Runs wal_sync or wal_mark. syncer.lock is held; the call releases it meanwhile. Returns whether to try again.
 static bool sync_run(struct xdb *x, enum remixdb_status (*fn)(struct wal *w)) {
   pthread_mutex_unlock(&x->syncer.lock);
   const enum remixdb_status s = fn(x->wal);
@@ -45,7 +45,7 @@ static bool sync_run(struct xdb *x, enum remixdb_status (*fn)(struct wal *w)) {
 static void *sync_main(void *arg) {
   struct xdb *x = arg;
   const uint64_t every = (uint64_t)x->opts.sync * 1000000;
-  bool marked = true;  // no sync since the log was marked
+  bool marked = true;  // no sync has come since the watermark was written
   uint64_t began = 0;  // when the last sync began, if something was written during it
   pthread_mutex_lock(&x->syncer.lock);
   while (!x->syncer.stop) {
