@@ -153,7 +153,8 @@ def test_many_gets_under_way(tmp_path, io):
             assert len(results) == 300
             assert dict(results) == {**{key: want[key] for key in keys[:298]}, b"new": b"in memory", b"never": None}
             gets.begin("new", tag=("any", "thing"))
-            assert select.select([gets], [], [])[0] == [gets]
+            if sys.platform == "linux":
+                assert select.select([gets], [], [])[0] == [gets]
             assert gets.poll(wait=1) == [(("any", "thing"), b"in memory")]
             raises(Status.TOOBIG, gets.begin, b"x" * (xdb.KV_MAX + 1))
             with pytest.raises(TypeError):

@@ -87,7 +87,9 @@ static void make(struct things *t) {
   for (uint32_t i = 0; i < STEPS / 2; i++) remixdb_iter_skip1(t->it);  // the next step finds all at hand
   CHECK(remixdb_iter_peek(t->it, NULL, NULL, NULL, NULL));
   t->gets = remixdb_gets_create(t->r, 2);
-  CHECK(t->gets && remixdb_gets_fd(t->gets) >= 0 && remixdb_get_begin(t->gets, "a", 1, NULL, 0, NULL));
+  CHECK(t->gets);
+  (void)remixdb_gets_fd(t->gets);  // not every system has one
+  CHECK(remixdb_get_begin(t->gets, "a", 1, NULL, 0, NULL));
 }
 
 static void end(struct things *t) {
