@@ -17,6 +17,7 @@
 #include "admin/checkpoint.h"
 #include "admin/destroy.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/lib/expect.h"
 #include "admin/verify.h"
 #include "xdb.h"
 #include "store/flush.h"
@@ -64,6 +65,7 @@ struct run {
   struct remixdb_opts opts;
   size_t memtable_limit;
   uint32_t young_from;
+  uint32_t opened;  // openings, from a number on that the input gives; the dice of expect.h
   uint32_t table_pages;
   enum fuzz_keys keys;
   uint32_t nr_keys, vlen_max;
@@ -284,7 +286,7 @@ static void gets_step(struct run *r, uint32_t what) {
 static bool read_all(struct run *r, struct xdb_ref *ref, uint64_t *ids) {
   memset(ids, 0, KEYS_MAX * sizeof(*ids));
   struct xdb_iter *it;
-  enum remixdb_status s = xdb_iter_create(ref, &it);
+  enum remixdb_status s = expect_iter_below(ref, r->opened + r->nr, &it);
   if (!read_ok(r, s)) return false;
   uint32_t key = 0;
   for (s = xdb_iter_seek(it, kref("", 0)); s == REMIXDB_OK && xdb_iter_valid(it); s = xdb_iter_skip(it, 1), key++) {
@@ -351,6 +353,7 @@ static enum remixdb_status try_open(struct run *r, const char *dir, bool read_on
   struct remixdb_opts o = r->opts;
   o.read_only = read_only;
   r->could = r->may;
+  expect_reads(r->opened++);
   enum remixdb_status s = xdb_open(dir, &o, simdisk_env(r->disk), &r->x);
   if (s != REMIXDB_OK) {
     FUZZ_CHECK(simdisk_open_files(r->disk) == 0);
@@ -549,7 +552,7 @@ static struct fuzz_iter *iter(struct run *r, uint32_t what) {
   if (!f->it) {
     f->known = false;
     const bool snap = what & 2 && r->snapshot_ref;
-    if (!read_ok(r, xdb_iter_create(snap ? r->snapshot_ref : r->ref, &f->it))) f->it = NULL;
+    if (!read_ok(r, expect_iter_below(snap ? r->snapshot_ref : r->ref, what >> 5, &f->it))) f->it = NULL;
   }
   return f->it ? f : NULL;
 }
@@ -817,6 +820,7 @@ FUZZ(api) {
   r->opts.max_open_files = how & 16 ? 16 : 0;
   r->opts.direct_io = how & 32;
   r->young_from = how >> 6;
+  r->opened = (how ^ more ^ sizes) % 3;
   r->disk = simdisk_create();
   simdisk_no_allocate(r->disk, true);
   if (how & 64) simdisk_short_io(r->disk, how + 1);

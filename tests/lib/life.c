@@ -14,6 +14,7 @@
 #include "store/flush.h"
 #include "store/page.h"
 #include "store/syncer.h"
+#include "tests/lib/expect.h"
 #include "tests/lib/slow.h"
 
 struct life_counts counts;
@@ -116,6 +117,8 @@ struct run *run_create(uint64_t s) {
   r->plan.wear = (uint32_t)below(&r->wear_rng, 7);
   static const uint8_t from[] = {0, 1, 2, 8, COMPACT_YOUNG_FROM};
   r->plan.young_from = from[below(&r->wear_rng, sizeof(from))];
+  r->iter_rng = s;
+  r->plan.cold = (uint32_t)below(&r->iter_rng, 3);
   r->model.nr_keys = r->plan.nr_keys;
   r->model.next_id = 1;
   return r;
@@ -149,6 +152,7 @@ static bool hear(void *priv, const char *call, uint64_t done, uint64_t total) {
 
 enum remixdb_status run_open(struct run *r) {
   r->ref = NULL;
+  expect_reads(r->plan.cold);
   enum remixdb_status s = xdb_open(DIR_NAME, &r->plan.opts, simdisk_env(r->disk), &r->x);
   if (s != REMIXDB_OK) {
     CHECK(simdisk_open_files(r->disk) == 0);
@@ -189,8 +193,9 @@ void run_destroy(struct run *r) {
   free(r);
 }
 
-struct run *run_small(uint32_t plan) {
-  struct run *r = run_create(plan + 1);
+struct run *run_small(uint32_t small) {
+  const uint32_t plan = small % 2;
+  struct run *r = run_create(small + 1);
   struct plan *p = &r->plan;
   memset(p, 0, sizeof(*p));
   p->nr_keys = 100;
@@ -198,6 +203,7 @@ struct run *run_small(uint32_t plan) {
   p->memtable_limit = 70u << 10;
   p->table_pages = 6;
   p->young_from = plan;
+  p->cold = small < 2 ? 1 : 2;
   p->no_allocate = plan == 1;
   remixdb_opts_init(&p->opts, sizeof(p->opts));
   p->opts.workers = 0;
@@ -265,7 +271,7 @@ uint64_t look_up(struct run *r, uint32_t key, bool *ok_out) {
 bool read_all(struct run *r, uint64_t *ids) {
   memset(ids, 0, KEYS_MAX * sizeof(*ids));
   struct xdb_iter *it;
-  enum remixdb_status s = xdb_iter_create(r->ref, &it);
+  enum remixdb_status s = expect_iter_below(r->ref, rng_next(&r->iter_rng), &it);
   if (s != REMIXDB_OK) {
     check_failure(r, s);
     return false;

@@ -52,6 +52,7 @@ struct plan {
   size_t memtable_limit;  // under the least that the options allow, so that little data makes many rounds
   uint32_t table_pages;
   uint32_t young_from;                      // of struct compact
+  uint32_t cold;                            // dice of expect_reads
   uint32_t flush, sync, reopen, del, wear;  // in 1000 steps
   uint32_t focus;                           // percent of writes that go to few keys
   bool no_allocate, short_io;
@@ -66,6 +67,7 @@ struct run {
   struct xdb_ref *ref;
   uint64_t rng;
   uint64_t wear_rng;    // its own, so that the other choices of a seed do not depend on it
+  uint64_t iter_rng;    // of iterators; its own for the same reason
   uint32_t front;       // keys that come one after the other
   bool faulty;          // calls may fail
   bool no_memory;       // they may fail for want of memory, and for nothing else
@@ -93,9 +95,11 @@ void run_disk(struct run *r, struct simdisk *d);
 enum remixdb_status run_open(struct run *r);
 enum remixdb_status run_close(struct run *r);
 void run_destroy(struct run *r);
-// The two small stores in which each call fails in turn; the plan is 0 or 1.
+// The two small stores in which each call fails in turn: plan 0 and plan 1. In plans 2 and 3 they take all their reads
+// for a disk's.
 struct run *run_small(uint32_t plan);
 #define SMALL_PLANS 2u
+#define COLD_PLANS 4u  // with those
 
 // Keys ascend with their number. Some are longer than the eight bytes that the indexes compare first.
 struct kref life_key(uint32_t i, uint8_t buf[32]);

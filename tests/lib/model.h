@@ -7,6 +7,7 @@
 #define MODEL_H
 
 #include "tests/lib/check.h"
+#include "tests/lib/expect.h"
 #include "tests/lib/store.h"
 
 struct model_ver {
@@ -382,7 +383,7 @@ enum seek_kind { SEEK_TO_FIRST, SEEK_AT_LEAST, SEEK_AT_MOST, SEEK_TO_LAST, SEEK_
 // time: the moment that the ref shows.
 static inline void cursor_seek(struct model *m, struct model_cursor *c, struct xdb_ref *ref, uint64_t time,
                                enum seek_kind how) {
-  if (!c->it) CHECK((c->it = remixdb_iter_create(ref)) != NULL);
+  if (!c->it) CHECK((c->it = expect_iter(ref, rng_next(&m->rng))) != NULL);
   c->time = time;
   uint8_t *const buf = m->buf;
   const bool near = chance(&m->rng, 40);

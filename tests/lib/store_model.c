@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/lib/store_model.h"
 
+#include "tests/lib/expect.h"
+
 int key_cmp(const void *a, const void *b) {
   const struct key *const x = a, *const y = b;
   return kv_cmp(kref(x->ptr, x->len), kref(y->ptr, y->len));
@@ -72,6 +74,7 @@ void model_fini(struct model *m) {
 }
 
 void model_open(struct model *m) {
+  expect_reads(rng_next(&m->rng));
   m->xdb = remixdb_open_opts(dir, &m->opts);
   CHECK(m->xdb);
   m->ref = remixdb_ref(m->xdb);
@@ -206,7 +209,7 @@ void cursor_check(struct model *m, struct cursor *c, bool values) {
 }
 
 void cursor_seek(struct model *m, struct cursor *c, struct key k) {
-  if (!c->it) CHECK((c->it = remixdb_iter_create(m->ref)) && (c->seen = malloc(m->nr * sizeof(*c->seen))));
+  if (!c->it) CHECK((c->it = expect_iter(m->ref, rng_next(&m->rng))) && (c->seen = malloc(m->nr * sizeof(*c->seen))));
   c->at = model_find(m, k);
   remixdb_iter_seek(c->it, k.ptr, k.len);
   CHECK(remixdb_errcode() == REMIXDB_OK);

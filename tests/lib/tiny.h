@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "tests/lib/check.h"
+#include "tests/lib/expect.h"
 
 #include "tests/lib/simdisk.h"
 #include "xdb.h"
@@ -42,7 +43,8 @@ struct tiny {
   uint32_t table_pages;             // at which a table is full; 0: the usual
   struct tiny_rec recs[TINY_RECS];  // by key
   uint32_t nr, number;
-  struct xdb *x;  // when open, with one ref
+  uint32_t opened;  // times; the dice of expect.h
+  struct xdb *x;    // when open, with one ref
   struct xdb_ref *ref;
 };
 
@@ -151,6 +153,7 @@ static inline struct tiny *tiny_create(bool ckeys, bool tags, enum remixdb_compr
 static inline enum remixdb_status tiny_try_open(struct tiny *t, bool read_only) {
   struct remixdb_opts o = t->opts;
   o.read_only = read_only;
+  expect_reads(++t->opened);
   const enum remixdb_status s = xdb_open(TINY_DIR, &o, simdisk_env(t->disk), &t->x);
   if (s != REMIXDB_OK) {
     t->x = NULL;
@@ -219,7 +222,7 @@ static inline void tiny_error(struct tiny_errors *e, enum remixdb_status s) {
 // One direction. False: a wrong answer.
 static inline bool tiny_walk(const struct tiny *t, struct xdb_ref *ref, bool forward, struct tiny_errors *e) {
   struct xdb_iter *it;
-  OK(xdb_iter_create(ref, &it));
+  OK(expect_iter_below(ref, t->opened / 3 + forward, &it));
   uint32_t at = forward ? 0 : t->nr;
   bool right = true;
   enum remixdb_status s = forward ? xdb_iter_seek(it, kref("", 0)) : xdb_iter_seek_last(it);

@@ -4,6 +4,7 @@
 //
 // CRASH_NTH in the environment repeats the life with the failing call that was printed; CRASH_NTH=all runs them all.
 #include "tests/lib/check.h"
+#include "tests/lib/expect.h"
 #include "tests/lib/life_faults.h"
 
 #include <errno.h>
@@ -20,7 +21,7 @@
 // Reads backward. All records are right; an error may come if may_fail is set.
 static void read_back(struct run *r, bool may_fail) {
   struct xdb_iter *it;
-  enum remixdb_status s = xdb_iter_create(r->ref, &it);
+  enum remixdb_status s = expect_iter_below(r->ref, rng_next(&r->iter_rng), &it);
   uint32_t key = r->plan.nr_keys;
   bool ended = false;
   if (s == REMIXDB_OK) {
@@ -48,7 +49,7 @@ static void read_pages(struct run *r, bool may_fail) {
   uint32_t klens[9], vlens[9], key = 0;
   struct remixdb_page p = {.ptr = room, .cap = sizeof(room), .klens = klens, .vlens = vlens, .max = 9};
   struct xdb_iter *it;
-  enum remixdb_status s = xdb_iter_create(r->ref, &it);
+  enum remixdb_status s = expect_iter_below(r->ref, rng_next(&r->iter_rng), &it);
   if (s == REMIXDB_OK) {
     for (s = xdb_iter_seek(it, kref("", 0)); s == REMIXDB_OK && (s = xdb_iter_page(it, &p)) == REMIXDB_OK;) {
       const uint8_t *at = room;
@@ -350,7 +351,7 @@ static void test_nth(void **state) {
   const char *const given = getenv("CRASH_NTH");
   const uint64_t stride = given && *given ? 1 : 25 * SLOW;
   uint64_t all = 0, rng = time_ns();
-  for (uint32_t plan = 0; plan < SMALL_PLANS; plan++) {
+  for (uint32_t plan = 0; plan < COLD_PLANS; plan++) {
     uint64_t calls[SIMDISK_CALLS + 1];
     memset(counts.kinds, 0, sizeof(counts.kinds));
     counts.scan_merges = counts.young = 0;
@@ -362,8 +363,8 @@ static void test_nth(void **state) {
     if (counts.scan_merges == 0 && !LIB_SANITIZED) fail_msg("no partition was merged for scans");
     if (counts.young == 0 && plan == 1 && !LIB_SANITIZED) fail_msg("no young view was made");
     for (uint32_t c = 0; c <= SIMDISK_CALLS; c++) {
-      if (calls[c] == 0) continue;
       const bool memory = c == SIMDISK_CALLS;
+      if (calls[c] == 0 || (plan >= SMALL_PLANS && !memory && !reads_use((enum simdisk_call)c))) continue;
       print_message("plan %u, %llu calls of %s; lives with one that fails (in so many it showed):", plan,
                     (unsigned long long)calls[c], memory ? "memory" : call_names[c]);
       for (uint32_t i = 0; i < (memory ? 1 : sizeof(errors_of) / sizeof(errors_of[0])); i++) {
@@ -380,11 +381,11 @@ static void test_nth(void **state) {
 static void test_nth_with_a_worker(void **state) {
   (void)state;
   const uint64_t first = first_seed(), nr = nr_seeds(60);
-  uint64_t calls[SMALL_PLANS][SIMDISK_CALLS + 1], rng = first;
-  for (uint32_t plan = 0; plan < SMALL_PLANS; plan++) nth_count(plan, calls[plan], &calls[plan][SIMDISK_CALLS]);
+  uint64_t calls[COLD_PLANS][SIMDISK_CALLS + 1], rng = first;
+  for (uint32_t plan = 0; plan < COLD_PLANS; plan++) nth_count(plan, calls[plan], &calls[plan][SIMDISK_CALLS]);
   counts.faults = counts.hit = 0;
   for (uint64_t s = first; s < first + nr;) {
-    const uint32_t plan = (uint32_t)below(&rng, SMALL_PLANS), c = (uint32_t)below(&rng, SIMDISK_CALLS + 1);
+    const uint32_t plan = (uint32_t)below(&rng, COLD_PLANS), c = (uint32_t)below(&rng, SIMDISK_CALLS + 1);
     const struct error_of *e = c == SIMDISK_CALLS ? &no_memory
                                                   : &errors_of[below(&rng, sizeof(errors_of) / sizeof(errors_of[0]))];
     if (calls[plan][c] == 0 || (c < SIMDISK_CALLS && !can_be((enum simdisk_call)c, e->errnum))) continue;

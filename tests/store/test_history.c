@@ -13,6 +13,7 @@
 #include <sched.h>
 
 #include "tests/lib/check.h"
+#include "tests/lib/expect.h"
 #include "tests/lib/history.h"
 #include "tests/lib/store.h"
 
@@ -373,7 +374,7 @@ static bool cursor_look(struct actor *a, struct cursor *c) {
 }
 
 static void cursor_seek(struct actor *a, struct cursor *c, struct xdb_ref *ref, struct hist_op *o) {
-  if (!c->it) c->it = remixdb_iter_create(ref);
+  if (!c->it) c->it = expect_iter(ref, rng_next(&a->rng));
   THREAD_CHECK(c->it);
   char kbuf[16];
   const uint32_t key = (uint32_t)below(&a->rng, HIST_KEYS);
@@ -608,6 +609,7 @@ static struct actor *actor_create(struct run *r, uint32_t id, uint32_t cap) {
 
 static void run_open(struct run *r, size_t memtable, uint32_t pages) {
   r->x = NULL;
+  expect_reads(check_seed / 4);
   OK(xdb_open(dir, &r->opts, r->env, &r->x));
   shrink(r->x, memtable, pages);
   r->x->compact.young_from = (uint32_t)(check_seed % 4) * 2;  // none, or as soon as may be

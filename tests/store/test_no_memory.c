@@ -5,6 +5,7 @@
 
 #include <sys/resource.h>
 
+#include "tests/lib/expect.h"
 #include "tests/lib/fault.h"
 #include "tests/lib/sample.h"
 
@@ -208,6 +209,107 @@ static void test_no_memory_use(void **state) {
   remove_tree(dir);
 }
 
+#define COLD_RUNS 4u
+#define COLD_KEYS 400u
+#define COLD_FROM 100u
+#define COLD_STEPS 60u
+
+// A store of which all is in tables: several runs, and maybe more of them in a young view.
+static void cold_make(const char *dir, const struct remixdb_opts *o, bool young) {
+  struct xdb *x;
+  struct xdb_ref *const r = sample_open(dir, o, &x);
+  x->compact.memtable_size = 0;  // nothing is handed back: each flush makes a run
+  x->compact.young_from = young ? 2 : 0;
+  for (uint32_t run = 0; run < COLD_RUNS; run++) {
+    for (uint32_t i = run; i < COLD_KEYS; i += COLD_RUNS) sample_put(r, i);
+    GOOD(remixdb_flush(r));
+  }
+  for (uint32_t run = 0; run < 2 * young; run++) {
+    for (uint32_t i = run; i < COLD_KEYS; i += 16) sample_put(r, i);
+    GOOD(remixdb_flush(r));
+  }
+  char *const json = remixdb_stats(x);
+  CHECK(json && strstr(json, young ? "\"young_views\":1," : "\"young_views\":0,"));
+  remixdb_free(json);
+  sample_close(x, r);
+}
+
+// The record is right, or memory was refused. False: that happened.
+static bool cold_record(struct xdb_iter *it, uint32_t i) {
+  char key[24], got[24];
+  uint8_t want[512], val[512];
+  uint32_t klen, vlen;
+  if (!remixdb_iter_valid(it) || !remixdb_iter_peek(it, got, &klen, val, &vlen)) {
+    CHECK(remixdb_iter_status(it) == REMIXDB_NOMEM || remixdb_errcode() == REMIXDB_NOMEM);
+    return false;
+  }
+  CHECK(klen == sample_key(key, i) && memcmp(got, key, klen) == 0);
+  CHECK(vlen == sample_value(want, i) && memcmp(val, want, vlen) == 0);
+  return true;
+}
+
+// Scans on and back. A call that gets no memory works when it is made again. Returns how many did not.
+static uint32_t cold_scan(struct xdb_ref *r, uint64_t dice) {
+  struct xdb_iter *it = expect_iter(r, dice);
+  uint32_t refused = 0;
+  if (!it) {
+    FAILED(REMIXDB_NOMEM, "memory");
+    refused++;
+    GOOD((it = expect_iter(r, dice)) != NULL);
+  }
+  char key[24];
+  bool back = false, placed = false;
+  for (uint32_t i = COLD_FROM; i >= COLD_FROM;) {
+    if (!placed || !remixdb_iter_valid(it)) remixdb_iter_seek(it, key, sample_key(key, i));
+    placed = true;
+    if (!cold_record(it, i)) {
+      CHECK(++refused < 3);  // one allocation fails, and once
+      continue;
+    }
+    back |= i == COLD_FROM + COLD_STEPS;
+    if (back) remixdb_iter_prev(it);
+    else remixdb_iter_skip1(it);
+    i += back ? UINT32_MAX : 1;
+  }
+  remixdb_iter_destroy(it);
+  return refused;
+}
+
+// Scans the store with each allocation failing in turn. Returns how many failures a call told of.
+static uint32_t cold_scans(const char *dir, const struct remixdb_opts *o, uint64_t dice) {
+  uint32_t refused = 0;
+  int64_t n = 1;
+  for (bool hit = true; hit; n++) {
+    struct xdb *x;
+    struct xdb_ref *const r = sample_open(dir, o, &x);
+    const uint64_t trips = atomic_load(&x->io.nr_trips), reads = atomic_load(&x->io.nr_reads);
+    fault_mem_set(n);
+    refused += cold_scan(r, dice);
+    hit = fault_mem_end();
+    if (!hit) CHECK(atomic_load(&x->io.nr_reads) - reads > atomic_load(&x->io.nr_trips) - trips);
+    sample_close(x, r);
+  }
+  CHECK(n > 8);
+  return refused;
+}
+
+// Every allocation of a scan that gathers its blocks fails once.
+static void test_no_memory_cold(void **state) {
+  (void)state;
+  char dir[PATH_SIZE];
+  for (uint32_t way = 0; way < 8; way++) {
+    struct remixdb_opts o = small_opts(0);
+    o.cache_mb = way & 1;
+    o.compression = way & 2 ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
+    cold_make(dir_of(dir, "nomem-cold"), &o, way & 4);
+    o.read_only = true;
+    expect_reads(2);
+    for (uint64_t dice = 0; dice < 6; dice++) CHECK(cold_scans(dir, &o, dice) > 0);
+    expect_reads(0);
+    remove_tree(dir);
+  }
+}
+
 // Writes the number to the key's beginning.
 static char *own_key(char *key, uint32_t number) {
   char text[17];
@@ -264,9 +366,8 @@ static void test_own_key(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       // those with children first: while there is one thread only
-      cmocka_unit_test(test_descriptors),
-      cmocka_unit_test(test_no_memory_open),
-      cmocka_unit_test(test_no_memory_use),
+      cmocka_unit_test(test_descriptors),   cmocka_unit_test(test_no_memory_open),
+      cmocka_unit_test(test_no_memory_use), cmocka_unit_test(test_no_memory_cold),
       cmocka_unit_test(test_own_key),
   };
   return cmocka_run_group_tests_name("no memory", tests, samples_setup, base_teardown);

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Iterators that expect scans of many lengths, on stores that take their reads for a disk's or for the page cache's: so
+// that the blocks of a scan are gathered (remix/gather.h) wherever a test reads. The caller's dice decide.
+#ifndef TESTS_EXPECT_H
+#define TESTS_EXPECT_H
+
+#include "blkio.h"
+#include "remixdb.h"
+#include "xdb.h"
+
+// Stores that are opened from now on learn where their reads come from, or take them all for the page cache's, or all
+// for the disk's.
+static inline void expect_reads(uint64_t dice) { atomic_store(&blkio_test_cold, (int)(dice % 3)); }
+
+static inline uint32_t expect_length(uint64_t dice) {
+  static const uint32_t lengths[] = {0, 1, 7, 50, 5000, UINT32_MAX};
+  return lengths[dice % 6];
+}
+
+// NULL: it failed, and the thread's status tells why.
+static inline struct xdb_iter *expect_iter(struct xdb_ref *ref, uint64_t dice) {
+  struct remixdb_iter_opts o;
+  remixdb_iter_opts_init(&o, sizeof(o));
+  o.expect = expect_length(dice);
+  return remixdb_iter_create_opts(ref, dice % 12 == 0 ? NULL : &o);
+}
+
+// The same for a test below the public calls.
+static inline enum remixdb_status expect_iter_below(struct xdb_ref *ref, uint64_t dice, struct xdb_iter **out) {
+  const enum remixdb_status s = xdb_iter_create(ref, out);
+  if (s == REMIXDB_OK) xdb_iter_expect(*out, expect_length(dice));
+  return s;
+}
+#endif
