@@ -144,6 +144,7 @@ static void reads_are_refused(struct things *t) {
   REFUSED(remixdb_snapshot(t->r));
   REFUSED(remixdb_snapshot_ref(t->snap));
   REFUSED(remixdb_iter_create(t->r));
+  REFUSED(remixdb_iter_create_opts(t->r, NULL));
   REFUSED(remixdb_iter_seek(t->it, "a", 1));
   REFUSED(remixdb_iter_seek_for_prev(t->it, "a", 1));
   REFUSED(remixdb_iter_seek_last(t->it));

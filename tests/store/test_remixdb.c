@@ -128,6 +128,7 @@ static void test_null_arguments(void **state) {
   INVALID(remixdb_flush(NULL), "ref");
   INVALID(remixdb_compact(NULL), "ref");
   INVALID(remixdb_iter_create(NULL), "ref");
+  INVALID(remixdb_iter_create_opts(NULL, NULL), "ref");
   INVALID((remixdb_iter_seek(NULL, "k", 1), remixdb_errcode() == REMIXDB_OK), "it");
   INVALID(remixdb_iter_valid(NULL), "it");
   INVALID(remixdb_iter_peek(NULL, buf, &len, buf, &len), "it");
@@ -408,13 +409,116 @@ static void test_iterator(void **state) {
   remove_tree(dir);
 }
 
+// ---- options of an iterator
+
+// The option, and no other, is refused by its name.
+static void option_refused(struct xdb_ref *r, const struct remixdb_iter_opts *o, const char *name) {
+  static const char *const names[] = {"`bounds`", "`prefix`", "`keys_only`", "`snapshot`", "`hold`"};
+  CHECK(!remixdb_iter_create_opts(r, o));
+  FAILED(REMIXDB_INVALID, name);
+  for (uint32_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+    CHECK(strcmp(names[i], name) == 0 || !strstr(remixdb_errmsg(), names[i]));
+}
+
+static void options_refused(struct xdb_ref *r, struct xdb_snapshot *snap) {
+  struct remixdb_iter_opts o;
+  const struct remixdb_slice key = {"k", 1};
+  for (uint32_t i = 0; i < 6; i++) {
+    remixdb_iter_opts_init(&o, sizeof(o));
+    o.expect = i;
+    if (i == 0) o.bounds.from = key;
+    if (i == 1) o.bounds.to = key;
+    if (i == 2) o.prefix = key;
+    if (i == 3) o.keys_only = true;
+    if (i == 4) o.snapshot = snap;
+    if (i == 5) o.hold = true;
+    static const char *const named[] = {"`bounds`", "`bounds`", "`prefix`", "`keys_only`", "`snapshot`", "`hold`"};
+    option_refused(r, &o, named[i]);
+  }
+}
+
+// The iterator works.
+static void iterator_sees(struct xdb_iter *it, char key) {
+  GOOD(it != NULL);
+  remixdb_iter_seek(it, NULL, 0);
+  check_at(it, key);
+  remixdb_iter_destroy(it);
+}
+
+// Structs of programs that were built with another version's header.
+static void options_of_other_sizes(struct xdb_ref *r) {
+  struct remixdb_iter_opts o;
+  struct {
+    struct remixdb_iter_opts o;
+    uint8_t more[64];
+  } big;
+  memset(&big, 0xA5, sizeof(big));
+  remixdb_iter_opts_init(&big.o, sizeof(big));
+  CHECK(big.o.size == sizeof(big) && big.o.expect == 0 && !big.o.hold && !big.o.snapshot);
+  for (size_t i = 0; i < sizeof(big.more); i++) CHECK(big.more[i] == 0);
+  big.o.expect = 7;
+  iterator_sees(remixdb_iter_create_opts(r, &big.o), 'b');
+  big.o.hold = true;
+  option_refused(r, &big.o, "`hold`");
+  // a smaller one: nothing behind its end is touched or read
+  const size_t small = offsetof(struct remixdb_iter_opts, expect);
+  memset(&o, 0xA5, sizeof(o));
+  remixdb_iter_opts_init(&o, small);
+  CHECK(o.size == small && !o.keys_only && !o.prefix.ptr && !o.bounds.to.ptr);
+  for (size_t i = small; i < sizeof(o); i++) CHECK(((uint8_t *)&o)[i] == 0xA5);
+  void *const old = malloc(small);  // its end is the end of the allocation
+  CHECK(old);
+  remixdb_iter_opts_init(old, small);
+  iterator_sees(remixdb_iter_create_opts(r, old), 'b');
+  free(old);
+  for (size_t size = 0; size < sizeof(o.size); size += sizeof(o.size) - 1) {
+    remixdb_iter_opts_init(&o, sizeof(o));
+    o.size = size;
+    CHECK(!remixdb_iter_create_opts(r, &o));
+    FAILED(REMIXDB_INVALID, "remixdb_iter_opts_init");
+    memset(&o, 0xA5, sizeof(o));
+    remixdb_iter_opts_init(&o, size);  // has no room even for the size
+    for (size_t i = 0; i < sizeof(o); i++) CHECK(((uint8_t *)&o)[i] == 0xA5);
+  }
+  remixdb_iter_opts_init(NULL, sizeof(o));
+}
+
+static void test_iterator_options(void **state) {
+  (void)state;
+  char dir[PATH_SIZE];
+  const struct remixdb_opts o = small_opts(0);
+  struct xdb *x;
+  struct xdb_ref *const r = sample_open(dir_of(dir, "iter-opts"), &o, &x);
+  GOOD(remixdb_put(r, "b", 1, "b", 1));
+  struct xdb_snapshot *const snap = remixdb_snapshot(r);
+  GOOD(remixdb_put(r, "a", 1, "a", 1) && remixdb_flush(r));
+  struct xdb_ref *const of_snap = remixdb_snapshot_ref(snap);
+  GOOD(of_snap != NULL);
+  options_refused(r, snap);
+  options_of_other_sizes(of_snap);
+  static const uint32_t expects[] = {0, 1, 7, UINT32_MAX};
+  for (uint32_t i = 0; i < 4; i++) {
+    struct remixdb_iter_opts mine;
+    remixdb_iter_opts_init(&mine, sizeof(mine));
+    mine.expect = expects[i];
+    struct xdb_iter *const it = remixdb_iter_create_opts(r, &mine);
+    memset(&mine, 0xA5, sizeof(mine));  // the call has copied it
+    iterator_sees(it, 'a');
+    iterator_sees(remixdb_iter_create_opts(i % 2 ? r : of_snap, NULL), i % 2 ? 'a' : 'b');
+  }
+  remixdb_unref(of_snap);
+  remixdb_snapshot_release(snap);
+  sample_close(x, r);
+  remove_tree(dir);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_words),      cmocka_unit_test(test_flush_and_compact),
       cmocka_unit_test(test_null_store), cmocka_unit_test(test_null_arguments),
       cmocka_unit_test(test_null_seek),  cmocka_unit_test(test_null_is_empty),
       cmocka_unit_test(test_put_get),    cmocka_unit_test(test_lengths),
-      cmocka_unit_test(test_iterator),
+      cmocka_unit_test(test_iterator),   cmocka_unit_test(test_iterator_options),
   };
   return cmocka_run_group_tests_name("remixdb", tests, base_setup, base_teardown);
 }
