@@ -217,7 +217,6 @@ static inline void cursor_sought(struct remix_cursor *c) {
   cursor_turn(c, REMIX_SOUGHT);
   c->group = REMIX_GROUP_MIN;
   c->usual = c->came = 0;
-  c->equal = false;
 }
 
 // The average length with one more scan. It rises sooner than it falls: a second read costs more than a read of too
@@ -382,6 +381,7 @@ static enum remixdb_status cursor_find(struct remix_cursor *c, struct kref key, 
 enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key) {
   uint32_t seg;
   struct seg_pos_found spot;
+  c->equal = false;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
   const uint32_t usual = c->way == REMIX_ON ? usual_length(c->usual, cursor_came(c)) : 0;
   // as far as a scan of the usual length goes without another group
@@ -393,23 +393,25 @@ enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key) {
   const enum remixdb_status s = cursor_find(c, key, false, ahead, &seg, &spot);
   if (s != REMIXDB_OK) return s;
   cursor_stand(c, seg, spot.at);
-  if (unlikely(c->beside != NULL)) c->equal = spot.equal && c->at == spot.at && c->seg == seg;
+  if (unlikely(c->beside || c->onward)) c->equal = spot.equal && c->at == spot.at && c->seg == seg;
   return s;
 }
 
 enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key) {
   uint32_t seg;
   struct seg_pos_found spot;
+  c->equal = false;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
   cursor_sought(c);
   const enum remixdb_status s = cursor_find(c, key, true, 0, &seg, &spot);
   if (s != REMIXDB_OK) return s;
   cursor_stand_before(c, seg, spot.at + spot.equal);
-  if (unlikely(c->beside != NULL)) c->equal = spot.equal && c->at == spot.at && c->seg == seg;
+  if (unlikely(c->beside || c->onward)) c->equal = spot.equal && c->at == spot.at && c->seg == seg;
   return s;
 }
 
 void remix_seek_first(struct remix_cursor *c) {
+  c->equal = false;
   if (!c->x || c->x->nr_segs == 0) return;
   cursor_sought(c);
   cursor_leave(c);
@@ -419,6 +421,7 @@ void remix_seek_first(struct remix_cursor *c) {
 }
 
 void remix_seek_last(struct remix_cursor *c) {
+  c->equal = false;
   if (!c->x || c->x->nr_segs == 0) return;
   cursor_sought(c);
   c->wanted = false;

@@ -193,7 +193,7 @@ void gather_seek(struct remix_cursor *c, struct kref key, const uint8_t *s, uint
   const uint32_t nr = c->onward ? gather_entries(c->lead ? c->lead : c) : c->expect ? c->expect + 1 : 0;
   gather_candidate(&g, seg, s, cand, absent, c->back);
   if (nr) gather_way(&g, c->back, seg, cand, c->lead && c->lead->x ? gather_share(c->lead->x, c->x, nr) : nr);
-  if (b && b->wanted && (b->due || absent)) {  // its seek is the next
+  if (b && b->wanted && (b->due || absent || c->onward)) {  // its seek is the next
     const struct remix_index *const ix = b->x->index;
     const uint8_t *const s2 = seg_at(ix, b->begun_seg);
     gather_view(&g, b);

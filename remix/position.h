@@ -47,11 +47,11 @@ struct remix_cursor {
   uint32_t usual;       // about the usual distance; 0: no step followed the last seek
   uint32_t begun_seg;   // the segment that remix_seek_begin found, if wanted
   bool wanted;
-  bool equal;  // the last seek ended at its key; known only with a cursor beside
+  bool equal;  // the last seek ended at its key; known only with a cursor beside, or if `onward`
   // Gathering (remix/gather.h).
   bool back;                    // the seek's direction
   bool due;                     // the seek that begun will surely be made
-  bool onward;                  // the seek belongs to a step of the cursor beside: more steps follow
+  bool onward;                  // the seek belongs to a step: more steps follow
   uint64_t reads;               // of the store, at the last seek (remix_stirred)
   uint32_t expect;              // entries that the caller is going to read after a seek; 0: not known
   const uint32_t *reach;        // else about as many as the last scans read; NULL: not known

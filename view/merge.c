@@ -46,6 +46,7 @@ static void parts_leave(struct merge *m) {
   reach_learn(m);
   m->remix.beside = m->young.beside = NULL;
   m->young_state = MERGE_YOUNG_KNOWN;
+  m->parts_later = false;
   IGNORED(remix_cursor_set(&m->remix, NULL), "setting no REMIX allocates nothing, so it cannot fail");
   if (m->young.x) IGNORED(remix_cursor_set(&m->young, NULL), "the same");
 }
@@ -84,7 +85,10 @@ static void passed(struct merge *m) {
 
 // ---- the stream of partitions
 
-static inline bool parts_valid(const struct merge *m) { return remix_valid(&m->remix); }
+static inline bool parts_valid(const struct merge *m) { return remix_valid(&m->remix) && likely(!m->parts_later); }
+
+// Whether some stream was not moved to the current key.
+static inline bool some_later(const struct merge *m) { return m->young_state == MERGE_YOUNG_LATER || m->parts_later; }
 
 static void clear_forget(struct merge *m) {
   m->clear = 0;
@@ -529,7 +533,7 @@ static enum remixdb_status settle(struct merge *m) {
     if (s == REMIXDB_OK) s = pick(m);
   }
   if (s != REMIXDB_OK) return fail(m, s);
-  if (m->same != 1u << MERGE_PARTS || m->at != MERGE_PARTS || m->young_state == MERGE_YOUNG_LATER) m->near = MERGE_FAR;
+  if (m->same != 1u << MERGE_PARTS || m->at != MERGE_PARTS || some_later(m)) m->near = MERGE_FAR;
   else if (m->backward) m->near = m->new_at == MERGE_NONE ? MERGE_BACK : MERGE_FAR;
   else m->near = m->new_at == MERGE_NONE || m->remix.seg < m->clear ? MERGE_ALONE : MERGE_BESIDE;
   return s;
@@ -540,6 +544,7 @@ static void seek_begin(struct merge *m, bool backward, struct kref key) {
   reach_learn(m);
   m->learned = false;
   m->young_state = MERGE_YOUNG_KNOWN;
+  m->parts_later = false;
   m->backward = backward;
   m->sought = true;
   m->sought_key = key;
@@ -547,7 +552,7 @@ static void seek_begin(struct merge *m, bool backward, struct kref key) {
   m->steps = 0;
 }
 
-// The young views do not have this key: moves them to their first key behind (backward: before) it.
+// Moves the young views to their first key at or behind (backward: before) this one.
 static enum remixdb_status young_follow(struct merge *m, struct kref key) {
   const enum remixdb_status s = young_seek(m, key, m->backward);
   if (s == REMIXDB_OK) new_pick(m);
@@ -563,15 +568,30 @@ static enum remixdb_status young_put_off(struct merge *m) {
   return found ? REMIXDB_OK : young_follow(m, m->sought_key);
 }
 
-// Before a step.
-static enum remixdb_status young_catch_up(struct merge *m) {
+// Moves the streams that a seek has left alone to the current key, which newer streams have.
+static enum remixdb_status parts_catch_up(struct merge *m) {
+  const struct kref key = m->new_key;
+  m->parts_later = false;
+  enum remixdb_status s = parts_seek_begin(m, key);
+  if (s == REMIXDB_OK && m->young_state == MERGE_YOUNG_LATER) s = young_seek_begin(m, m->part, key, m->backward);
+  if (s == REMIXDB_OK) s = parts_seek(m, key, m->backward);
+  return s;
+}
+
+// Before a step: moves the streams that the seek has left alone.
+static __attribute__((noinline)) enum remixdb_status catch_up(struct merge *m) {
   struct kref key = m->new_key;
   enum remixdb_status s = m->at == MERGE_PARTS ? parts_key(m, &key) : REMIXDB_OK;
-  const bool inside = m->inside;
+  const bool inside = m->inside, later = m->parts_later;
   look_up_begin(m);
-  m->inside = m->young.onward = true;
-  if (s == REMIXDB_OK) s = young_follow(m, key);
-  m->young.onward = false;
+  m->inside = m->young.onward = m->remix.onward = true;
+  if (later && s == REMIXDB_OK) s = parts_catch_up(m);
+  if (m->young_state == MERGE_YOUNG_LATER && s == REMIXDB_OK) s = young_follow(m, key);
+  if (later && s == REMIXDB_OK) {
+    m->at = m->new_at;
+    m->same = m->new_same | (m->remix.equal ? 1u << MERGE_PARTS : 0);
+  }
+  m->young.onward = m->remix.onward = false;
   m->inside = inside;
   look_up_end(m);
   return s;
@@ -619,6 +639,40 @@ static __attribute__((noinline)) enum remixdb_status seek_both(struct merge *m, 
   return s;
 }
 
+static void seek_mem(struct merge *m, struct kref key, bool backward) {
+  for (uint32_t i = 0; i <= MERGE_FROZEN; i++) {
+    if (!m->has[i]) continue;
+    if (backward) wh_seek_for_prev(&m->mem[i], key);
+    else wh_seek(&m->mem[i], key);
+  }
+}
+
+// Whether the newer streams, as far as they were moved, have the sought key, and it is not deleted.
+static bool seek_found(struct merge *m) {
+  new_pick(m);
+  return m->new_at != MERGE_NONE && !new_tomb(m) && kv_eq(m->new_key, m->sought_key);
+}
+
+// The same as the seek of all streams, one after the other, while reads come from the disk: an older stream waits if a
+// newer one has the key. Most seeks are not followed by a step, so they cost no trip for a key in a memtable, and one
+// read for a key in a young view.
+static __attribute__((noinline)) enum remixdb_status seek_sparing(struct merge *m, struct kref key, bool backward) {
+  if (m->has[MERGE_YOUNG]) m->young_state = MERGE_YOUNG_LATER;
+  m->parts_later = true;
+  seek_mem(m, key, backward);
+  if (seek_found(m)) return REMIXDB_OK;
+  if (m->has[MERGE_YOUNG] && m->young_there && !m->young.expect &&
+      remix_may_have(&m->young, key, hash64(key.ptr, key.len))) {
+    const enum remixdb_status s = young_seek_do(m, key, backward);
+    if (s != REMIXDB_OK || seek_found(m)) return s;
+    m->parts_later = false;
+    return parts_seek(m, key, backward);
+  }
+  m->parts_later = false;
+  m->young_state = MERGE_YOUNG_KNOWN;
+  return m->has[MERGE_YOUNG] ? seek_both(m, key, backward) : parts_seek(m, key, backward);
+}
+
 static enum remixdb_status seek(struct merge *m, struct kref key, bool backward) {
   if (!key.ptr) key = kref("", 0);
   struct kref to;
@@ -628,13 +682,11 @@ static enum remixdb_status seek(struct merge *m, struct kref key, bool backward)
     key = m->sought_key = to;
     s = seek_want(m, key, backward);
   }
-  if (s == REMIXDB_OK && likely(!m->has[MERGE_YOUNG])) s = parts_seek(m, key, backward);
-  else if (s == REMIXDB_OK) s = seek_both(m, key, backward);
-  for (uint32_t i = 0; i <= MERGE_FROZEN && s == REMIXDB_OK; i++) {
-    if (!m->has[i]) continue;
-    if (backward) wh_seek_for_prev(&m->mem[i], key);
-    else wh_seek(&m->mem[i], key);
-  }
+  if (s != REMIXDB_OK) return seek_end(m, s);
+  if (unlikely(remix_stirred(&m->remix)) && (m->has[MERGE_ACTIVE] || m->has[MERGE_FROZEN] || m->has[MERGE_YOUNG]))
+    return seek_end(m, seek_sparing(m, key, backward));
+  s = likely(!m->has[MERGE_YOUNG]) ? parts_seek(m, key, backward) : seek_both(m, key, backward);
+  if (s == REMIXDB_OK) seek_mem(m, key, backward);
   return seek_end(m, s);
 }
 
@@ -671,7 +723,7 @@ static enum remixdb_status turn(struct merge *m, bool backward) {
 static enum remixdb_status step(struct merge *m, bool backward) {
   assert(merge_valid(m) && (m->same & 1u << m->at));
   enum remixdb_status s = REMIXDB_OK;
-  if (unlikely(m->young_state == MERGE_YOUNG_LATER)) s = young_catch_up(m);
+  if (unlikely(some_later(m))) s = catch_up(m);
   if (unlikely(m->backward != backward) && s == REMIXDB_OK) s = turn(m, backward);
   if (s == REMIXDB_OK) s = step_same(m);
   return s == REMIXDB_OK ? settle(m) : fail(m, s);
@@ -697,8 +749,8 @@ enum remixdb_status merge_prev(struct merge *m) { return step(m, true); }
 
 enum remixdb_status merge_skip(struct merge *m, uint32_t nr) {
   enum remixdb_status s = REMIXDB_OK;
-  if (unlikely(m->young_state == MERGE_YOUNG_LATER) && nr > 0 && merge_valid(m)) {
-    s = young_catch_up(m);
+  if (unlikely(some_later(m)) && nr > 0 && merge_valid(m)) {
+    s = catch_up(m);
     if (s != REMIXDB_OK) return fail(m, s);
   }
   while (nr > 0 && s == REMIXDB_OK && merge_valid(m)) {

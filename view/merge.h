@@ -71,8 +71,9 @@ struct merge {
   uint32_t since;  // the REMIX's segment in which new_key was first compared; UINT32_MAX: not yet
   struct remix_cursor young;
   enum merge_young young_state;
-  bool young_there;         // the partition of the last seek has a young view
-  uint32_t young_at;        // the partition of `young`, or its last one, as an index of version->young
+  bool parts_later;   // a newer stream has the key, and the partitions' stream was not moved there: a step does it
+  bool young_there;   // the partition of the last seek has a young view
+  uint32_t young_at;  // the partition of `young`, or its last one, as an index of version->young
   struct kv_rec young_rec;  // of its entry, if it is valid
   // The caller's, or NULL:
   struct epoch *epoch;
