@@ -79,8 +79,8 @@ struct old_stream {
   struct worker *w;
   uint32_t next_part;  // the job's partition after the current one; nr_parts: there is none
   struct run_stream old, young;
-  bool old_given,
-      young_given;  // the stream has returned the current record of this view, or the other view's record hides it
+  // The stream has returned the current record of this view, or the other view's record hides it.
+  bool old_given, young_given;
 };
 
 static void old_close(struct old_stream *o) {

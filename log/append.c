@@ -119,7 +119,7 @@ uint64_t wal_at(const struct wal *w) {
   return w->cur ? w->cur->off + (uint64_t)(w->pos - w->cur->mem) : w->active->end;
 }
 
-// Records may go as far as the buffer and the room on disk allow, less the room for the last records.
+// The buffer and the room on disk limit the records, less the room that is kept for the last records.
 void wal_limit(struct wal *w) {
   const struct wal_buf *const b = w->cur;
   if (!b) {
@@ -163,7 +163,7 @@ static void wal_out_remove(struct wal *w, struct wal_buf *b) {
   if (w->out_tail == b) w->out_tail = prev;
 }
 
-// The oldest buffer in line that no thread writes, or NULL.
+// Returns the oldest queued buffer that no thread writes, or NULL.
 static struct wal_buf *wal_out_sealed(const struct wal *w) {
   struct wal_buf *b = w->out_head;
   while (b && b->state != WAL_BUF_SEALED) b = b->next;
@@ -189,7 +189,7 @@ void wal_seal(struct wal *w) {
   wal_out_add(w, b);
 }
 
-// Writes a sealed buffer. Yields the lock. REMIXDB_NOSPACE: the buffer is kept and stays in line.
+// Writes a sealed buffer. Yields the lock. If the call fails with REMIXDB_NOSPACE, the buffer stays in the queue.
 static enum remixdb_status wal_write(struct wal *w, struct wal_buf *b) {
   struct wal_seg *const seg = b->seg;
   assert(b->state == WAL_BUF_SEALED);
@@ -250,7 +250,7 @@ static enum remixdb_status wal_write_oldest(struct wal *w) {
 
 // ---- appending
 
-// Refuses an append that no waiting makes possible.
+// Refuses an append that could not succeed later either.
 static enum remixdb_status wal_check_append(const struct wal *w, size_t nbytes) {
   if (nbytes > WAL_FRAME_MAX)
     return err_set(REMIXDB_TOOBIG, "a batch of %zu bytes; at most %u go into the log at once", nbytes, WAL_FRAME_MAX);
@@ -261,7 +261,7 @@ static enum remixdb_status wal_check_append(const struct wal *w, size_t nbytes) 
   return REMIXDB_OK;
 }
 
-// Opens the big buffer, if there is one (*big becomes NULL), else a free one. False: none is free.
+// Opens the big buffer, if there is one (*big becomes NULL), else a free buffer. Returns false if no buffer is free.
 static bool wal_buf_next(struct wal *w, struct wal_buf **big) {
   if (*big) {
     wal_buf_open(w, *big);
@@ -277,8 +277,8 @@ static bool wal_buf_next(struct wal *w, struct wal_buf **big) {
   return true;
 }
 
-// One attempt to make room, with the lock held. *fits_out: nbytes fit. If not, the lock was yielded, and everything
-// must be read again. last, big: as in wal_make_room.
+// Tries once to make room, with the lock held. *fits_out: nbytes fit. If not, the call has yielded the lock, and the
+// caller must read the state again. last, big: as in wal_make_room.
 static enum remixdb_status wal_try_room(struct wal *w, size_t nbytes, bool last, struct wal_buf **big, bool *fits_out) {
   *fits_out = false;
   const enum remixdb_status s = wal_error(w);
@@ -305,8 +305,8 @@ static enum remixdb_status wal_try_room(struct wal *w, size_t nbytes, bool last,
   return REMIXDB_OK;
 }
 
-// Called with the lock held. It is still held when this returns REMIXDB_OK (then nbytes fit), and released otherwise.
-// last: the records may use the room that is kept for them.
+// Makes room for nbytes. Called with the lock held. If the call returns REMIXDB_OK, nbytes fit and the lock is still
+// held; otherwise the call has released the lock. last: the records may use the room that is kept for the last records.
 static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last) {
   struct wal_buf *big = NULL;
   enum remixdb_status s = wal_check_append(w, nbytes);
@@ -354,9 +354,9 @@ uint64_t wal_put(struct wal *w, struct kref key, const void *val, uint32_t vlen,
   return ++w->seq;
 }
 
-// Called with the lock held; releases it. Writes the sealed buffers that no thread writes: this call's share, and those
-// that a failed call has left. Buffers that others seal meanwhile are theirs to write, so no thread is kept writing for
-// other threads.
+// Called with the lock held; releases the lock. Writes the sealed buffers that no thread writes: this call's buffers,
+// and buffers that a failed call has left. Other threads write the buffers that they seal meanwhile. So no thread has
+// to write for other threads without end.
 static void wal_end_slow(struct wal *w) {
   w->end_work = false;
   if (w->cur && w->cur->kind == WAL_BUF_BIG) wal_seal(w);
@@ -378,7 +378,7 @@ void wal_end(struct wal *w) {
 
 // ---- sync
 
-// With the lock held and `syncing` set: makes durable what was appended up to now. Yields the lock.
+// With the lock held and `syncing` set: makes all records durable that were appended up to now. Yields the lock.
 static enum remixdb_status wal_sync_lead(struct wal *w) {
   assert(w->syncing);
   wal_seal(w);
@@ -386,8 +386,8 @@ static enum remixdb_status wal_sync_lead(struct wal *w) {
   const uint64_t last_end = last->end, seq = w->seq;
   enum remixdb_status s = wal_drain(w, w->next_ticket);
   if (s != REMIXDB_OK) return s;
-  // Oldest first (L5). Only the leader makes a segment durable, and a segment stays in the list until it is. All but
-  // `last` have their final length.
+  // From the oldest segment to the newest (L5). Only the leader makes a segment durable, and a segment stays in the
+  // list until it is durable. All segments except `last` have their final length.
   for (struct wal_seg *i = w->segs;; i = i->next) {
     const uint64_t end = i == last ? last_end : i->end;
     if (i->durable < end) {
@@ -416,7 +416,7 @@ enum remixdb_status wal_sync(struct wal *w) {
   for (;;) {
     s = wal_error(w);
     if (s != REMIXDB_OK) break;
-    // The header counts, too: a segment without records must exist when a version names it.
+    // The header must be durable, too: a segment without records must exist when a version names it.
     if (atomic_load_explicit(&w->durable_seq, memory_order_relaxed) >= seq && w->durable_gen >= gen) break;
     if (w->syncing) {  // that sync may have begun before our records; if so, one of the waiting threads leads the next
       wal_event_wait(w, &w->synced);
@@ -462,13 +462,14 @@ static enum remixdb_status wal_level_write(struct wal *w, struct wal_seg *seg, c
     if (s == REMIXDB_NOTFOUND) s = err_set(REMIXDB_IO, "%s: removed while the store is open", seg->path);
     if (s != REMIXDB_OK) return s;
   }
-  // A file with another name as well keeps its bytes: the segment that follows says the same in its header.
+  // A file with a second name is not written to. The header of the segment after it states the same.
   struct env_stat links;
   const int rc = w->env->ops->fstat(w->env, fd, &links);
   const bool shared = rc >= 0 && links.links > 1;
   if (rc < 0) s = err_errno(-rc, "stat", seg->path);
   else if (!shared) s = env_write(w->env, fd, seg->path, p, WAL_LEVEL_LEN, WAL_LEVEL);
-  // A failure of the fsync may concern frames that were written before, so unlike one of the write it is sticky.
+  // A failed fsync may concern frames that were written earlier. So the failure of the fsync is sticky, unlike a
+  // failure of the write.
   if (s == REMIXDB_OK && env_sync_data(w->env, fd, seg->path) != REMIXDB_OK) s = REMIXDB_IO;
   if (fd != seg->fd) env_close_quiet(w->env, fd);
   if (s == REMIXDB_OK && !shared) seg->level = *l;
@@ -477,7 +478,7 @@ static enum remixdb_status wal_level_write(struct wal *w, struct wal_seg *seg, c
 
 enum remixdb_status wal_mark(struct wal *w) {
   if (w->read_only) return REMIXDB_OK;
-  (void)pthread_mutex_lock(&w->admin);  // keeps the list of segments and the active one
+  (void)pthread_mutex_lock(&w->admin);  // keeps the list of segments and the active segment unchanged
   lib_lock(&w->lock);
   // The system reports a failure to one caller only, so no other sync may run beside this one.
   while (w->syncing) wal_event_wait(w, &w->synced);
@@ -486,14 +487,15 @@ enum remixdb_status wal_mark(struct wal *w) {
   struct wal_seg *before = w->segs;
   while (before != seg && before->next != seg) before = before->next;
   const struct wal_level l = {.gen = seg->h.gen, .end = seg->durable};
-  // An empty segment has nothing to lose, and its header may already say that the older ones are durable.
+  // An empty segment has no bytes to protect, and its header may already state that the older segments are durable.
   const bool news = l.end > WAL_HEAD || (l.end == WAL_HEAD && seg->h.prev_durable < seg->h.prev_len);
   if (s == REMIXDB_OK && news) {
     w->syncing = true;
     lib_unlock(&w->lock);
     if (seg->level.end < l.end) s = wal_level_write(w, seg, &l);
     if (s == REMIXDB_OK && before != seg && before->level.gen < l.gen) s = wal_level_write(w, before, &l);
-    if (s == REMIXDB_NOSPACE) s = REMIXDB_OK;  // a file system that never writes in place; the log is whole without
+    if (s == REMIXDB_NOSPACE)
+      s = REMIXDB_OK;  // a file system that never writes in place; the log is complete without the watermark
     lib_lock(&w->lock);
     w->syncing = false;
     if (s != REMIXDB_OK && s != REMIXDB_NOMEM) {

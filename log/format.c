@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "log/format.h"
 
-// Offsets, little-endian. In a segment's header; docs/FORMAT.md has the whole:
+// Offsets of fields, all little-endian. docs/FORMAT.md describes the whole structures. In a segment's header:
 enum {
   HEAD_MAGIC = 0,          // u64
   HEAD_VERSION = 8,        // u32
@@ -49,8 +49,8 @@ enum remixdb_status wal_head_get(const uint8_t *p, const char *path, uint64_t st
   const uint32_t version = load32le(p + HEAD_VERSION);
   const uint64_t sum = load64le(p + WAL_HEAD_SUM);
   if (sum != hash64(p, WAL_LEVEL)) {
-    // Number 1 stands for two layouts. One is that of number 2; the other has no watermark, and its checksum covers all
-    // bytes before it.
+    // Version 1 stands for two layouts. One is the layout of version 2. The other has no watermark, and its checksum
+    // covers all bytes before the checksum.
     if (version != 1 || sum != hash64(p, WAL_HEAD_SUM)) return REMIXDB_NOTFOUND;
     return err_set(REMIXDB_VERSION, "%s: log format 1 without a watermark is older than what this library reads", path);
   }
@@ -75,8 +75,8 @@ struct wal_key wal_key(uint64_t store_id, uint64_t gen) {
   store64le(id, store_id);
   store64le(id + 8, gen);
   const uint64_t seed = hash64(id, sizeof(id));
-  return (struct wal_key){.seed = seed,
-                          .magic = (uint32_t)(seed >> 32) | 1};  // its first byte is never the 0 of empty space
+  // Bit 0 is set, so the magic's first byte in the file is never the 0 of empty space.
+  return (struct wal_key){.seed = seed, .magic = (uint32_t)(seed >> 32) | 1};
 }
 
 void wal_level_put(uint8_t *p, const struct wal_key *k, const struct wal_level *l) {
@@ -93,7 +93,8 @@ struct wal_level wal_level_get(const uint8_t *p, const struct wal_key *k, uint64
   return sound ? l : (struct wal_level){0};
 }
 
-// The seed holds the offset, which ties a frame to its place: a copy of it elsewhere (in a value) is no frame.
+// The seed depends on the offset. So a copy of a frame at another place, for example in a value, does not count as a
+// frame.
 static uint32_t wal_frame_check(const struct wal_key *k, uint64_t off, const uint8_t *p) {
   return (uint32_t)hash64_seed(p + WAL_FRAME_MAGIC, FRAME_CHECK - WAL_FRAME_MAGIC, ~(k->seed + off));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The life of a log: opening, closing, statistics. log/append.c takes records, log/segments.c has the files,
-// log/recover.c and log/salvage.c read what an earlier life has left.
+// log/recover.c and log/salvage.c read the files that an earlier opening has left.
 #include "log/state.h"
 
 #include "log/reader.h"
@@ -37,8 +37,8 @@ void wal_destroy(struct wal *w) {
 
 // ---- opening
 
-// A new store. A creation that did not end may have left files. Their frames may have the generation and the id that
-// this store begins with, so they are removed, not recycled.
+// Begins the log of a new store. An unfinished creation may have left files. Their frames may have the generation and
+// the id with which this store begins, so the call removes these files and does not recycle them.
 static enum remixdb_status wal_remove_all(struct wal *w, struct wal_seg **all, size_t nr) {
   for (size_t i = 0; i < nr; i++) {
     if (all[i]->foreign) {
@@ -53,7 +53,7 @@ static enum remixdb_status wal_remove_all(struct wal *w, struct wal_seg **all, s
   return nr == 0 ? REMIXDB_OK : env_sync_dir(w->dir);
 }
 
-// Replays what the store needs. *gen_out: the generation of the segment that may begin then.
+// Replays the segments that the store needs. *gen_out: the generation of the segment that may begin next.
 static enum remixdb_status wal_replay_all(struct wal *w, struct wal_seg **all, size_t nr, uint64_t oldest_gen,
                                           wal_replay_fn replay, void *arg, struct wal_recovery *rec,
                                           uint64_t *gen_out) {
@@ -65,7 +65,7 @@ static enum remixdb_status wal_replay_all(struct wal *w, struct wal_seg **all, s
   return wal_recover(w, all, nr, oldest_gen, replay, arg, rec);
 }
 
-// Files that the replay did not need join the pool, or the foreign ones.
+// Adds the files that the replay did not need to the pool, or to the foreign files.
 static void wal_keep_rest(struct wal *w, struct wal_seg **all, size_t nr) {
   for (size_t i = 0; i < nr; i++) {
     if (!all[i]) continue;
@@ -121,9 +121,9 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
 
 // ---- closing
 
-// Removes the pool's files and cuts unused room off, except for a rest that a disk that is full at the next opening
-// need not provide. A failure loses nothing: the log is then larger than it must be. A crash at any of these calls
-// leaves the same log.
+// Removes the pool's files and cuts off unused room, except for a small rest. If the disk is full at the next opening,
+// the log can use this rest. A failure loses nothing; the log is then larger than necessary. A crash during these calls
+// does not change the log's content.
 static enum remixdb_status wal_shrink(struct wal *w) {
   const bool any = w->next || w->pool;
   enum remixdb_status s = wal_shed(w);

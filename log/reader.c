@@ -158,7 +158,8 @@ enum remixdb_status wal_head_read(struct wal *w, struct wal_seg *seg) {
   seg->shared = s == REMIXDB_OK && info.links > 1;
   if (seg->foreign) return REMIXDB_OK;
   if (s == REMIXDB_OK) s = env_open(w->dir, wal_seg_name(seg), ENV_READ, &seg->fd);
-  if (s == REMIXDB_NOTFOUND) return REMIXDB_OK;  // removed since the listing; recovery misses it if it was needed
+  if (s == REMIXDB_NOTFOUND)
+    return REMIXDB_OK;  // removed since the listing; recovery notices that if the file was needed
   if (s != REMIXDB_OK) return s;
   s = env_size(w->env, seg->fd, seg->path, &seg->size);
   if (s == REMIXDB_OK) s = env_read_upto(w->env, seg->fd, seg->path, head, sizeof(head), 0, &nr);

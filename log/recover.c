@@ -12,9 +12,9 @@
 
 // ---- replaying one segment
 
-// Replays frames up to `limit`: the segment's final length, or its file's size. rec->last_seq: in, the number before
-// the first record; out, the last. *end_out: the offset of the first broken frame, or limit. *durable_out: the largest
-// durable offset that a frame states.
+// Replays frames up to `limit`, which is the segment's final length or the file's size. rec->last_seq: in, the sequence
+// number before the first record; out, the last sequence number. *end_out: the offset of the earliest broken frame, or
+// limit. *durable_out: the largest durable offset that a frame states.
 static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_replay_fn fn, void *arg,
                                       struct wal_recovery *rec, uint64_t *end_out, uint64_t *durable_out) {
   const struct wal_seg *const seg = r->seg;
@@ -30,7 +30,7 @@ static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_
     if (nr < WAL_FRAME_HEAD || !wal_frame_get(p, &seg->key, off, &f) || f.first_seq != rec->last_seq + 1) break;
     const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
     if (size > limit - off || size > seg->size - off) break;
-    // A frame with a hole was never written: no record has so many zeros. It is not worth its memory.
+    // A frame with a hole was never written, because no record has so many zeros. So no memory is allocated for it.
     if (size > WAL_WINDOW && env_is_hollow(r->env, seg->fd, off, off + size, WAL_HOLE)) break;
     s = wal_reader_get(r, off, size, &p, &nr);
     if (s != REMIXDB_OK) return s;
@@ -73,9 +73,9 @@ static enum remixdb_status wal_scan_headless(struct wal *w, struct wal_seg *seg,
   return s;
 }
 
-// The newest segment's header may be damaged; then nothing leads to that segment. A crash can lose a header, too, but
-// not one that a frame after it calls durable. newest: the largest generation in a header. The next segment to begin
-// has a generation at most two above it.
+// The newest segment's header may be damaged; then no other header names that segment. A crash can lose a header, too,
+// but not a header that a later frame states to be durable. newest: the largest generation in a header. The next
+// segment to begin has a generation at most two above it.
 static enum remixdb_status wal_judge_headless(struct wal *w, struct wal_seg *seg, uint64_t newest) {
   for (uint64_t gen = newest + 1; gen <= newest + 2; gen++) {
     struct wal_heads heads;
@@ -90,8 +90,8 @@ static enum remixdb_status wal_judge_headless(struct wal *w, struct wal_seg *seg
   return REMIXDB_OK;
 }
 
-// No header has the generation of a needed segment. The message names its file if the frames of one tell. why: for the
-// message, who needs it.
+// Reports that no header has the generation of a needed segment. If the frames of a file show that it was this segment,
+// the message names the file. why: for the message, the reason why the segment is needed.
 static enum remixdb_status wal_missing(struct wal *w, struct wal_seg **all, size_t nr, uint64_t gen, const char *why) {
   const struct wal_seg *headless = NULL;
   for (size_t i = 0; i < nr; i++) {
@@ -110,9 +110,9 @@ static enum remixdb_status wal_missing(struct wal *w, struct wal_seg **all, size
                  headless ? headless->path : "");
 }
 
-// Moves the segments that must be replayed from `all` to w->segs, oldest first; their entries in `all` become NULL.
-// They are the chain that the newest header leads back to. A segment that an earlier recovery cut is not in the chain:
-// the segment begun then names the one before it.
+// Moves the segments that must be replayed from `all` to w->segs, from the oldest to the newest; their entries in `all`
+// become NULL. They are the chain that ends with the newest header. A segment that an earlier recovery cut is not in
+// the chain, because the next segment's header names the segment before the cut one.
 static enum remixdb_status wal_chain(struct wal *w, struct wal_seg **all, size_t nr, uint64_t oldest) {
   for (size_t i = 1; i < nr; i++) {
     if (all[i - 1]->headed && all[i]->h.gen >= oldest && all[i]->h.gen == all[i - 1]->h.gen)
@@ -152,7 +152,7 @@ struct recovering {
   struct wal_recovery *rec;
 };
 
-// Segments are open one at a time: there may be more than a process may have open.
+// Only one segment is open at a time, because there may be more segments than a process may have open files.
 static enum remixdb_status wal_seg_open(struct wal *w, struct wal_seg *seg) {
   if (seg->fd >= 0) return REMIXDB_OK;
   const enum remixdb_status s = env_open(w->dir, wal_seg_name(seg), w->read_only ? ENV_READ : ENV_READ | ENV_WRITE,
@@ -160,7 +160,8 @@ static enum remixdb_status wal_seg_open(struct wal *w, struct wal_seg *seg) {
   return s == REMIXDB_NOTFOUND ? err_set(REMIXDB_IO, "%s: removed while it was being recovered", seg->path) : s;
 }
 
-// Where a segment ends: the next one's header says it; without one, at the end of the file.
+// Returns where a segment ends: at the length that the next segment's header states; without a next segment, at the end
+// of the file.
 static uint64_t wal_seg_limit(const struct wal_seg *seg) { return seg->next ? seg->next->h.prev_len : seg->size; }
 
 static uint64_t wal_scan_limit(const struct wal_seg *seg) {
@@ -168,7 +169,7 @@ static uint64_t wal_scan_limit(const struct wal_seg *seg) {
   return limit < seg->size ? limit : seg->size;
 }
 
-// Finds what is lost in a segment that is broken at seg->end. level_end: as in struct wal_break.
+// Finds the loss in a segment that is broken at seg->end. level_end: as in struct wal_break.
 static enum remixdb_status wal_broken(struct recovering *v, const struct wal_seg *seg, uint64_t level_end,
                                       struct wal_loss *out) {
   const struct wal_break b = {.off = seg->end,
@@ -181,8 +182,8 @@ static enum remixdb_status wal_broken(struct recovering *v, const struct wal_seg
   return wal_hole(&v->r, &b, out, &whole);
 }
 
-// The segment is broken at seg->end, and has at most one after it. REMIXDB_OK: nothing says that the bytes there were
-// durable, so it is a torn tail.
+// Judges a segment that is broken at seg->end, with at most one segment after it. Returns REMIXDB_OK if nothing proves
+// that the bytes there were durable, so that the break is a torn tail.
 static enum remixdb_status wal_judge(struct recovering *v, const struct wal_seg *seg) {
   const struct wal_seg *const next = seg->next;
   struct wal_heads heads, after;
@@ -208,7 +209,8 @@ static enum remixdb_status wal_judge(struct recovering *v, const struct wal_seg 
   return REMIXDB_OK;
 }
 
-// Finds the highest watermark. All watermarks of one log agree, so it says all that the others say of older segments.
+// Finds the highest watermark. All watermarks of a log agree, so the highest watermark covers all that the others state
+// about older segments.
 static enum remixdb_status wal_find_level(struct recovering *v) {
   const struct wal_seg *top = NULL, *last = NULL;
   for (const struct wal_seg *seg = v->w->segs; seg; seg = seg->next) {
@@ -251,7 +253,8 @@ static enum remixdb_status wal_replay_seg(struct recovering *v, struct wal_seg *
   return REMIXDB_OK;
 }
 
-// After the replay of a segment that does not reach a known end: REMIXDB_OK if L3 lets the rest be cut.
+// Called after the replay of a segment that does not reach a known end. Returns REMIXDB_OK if L3 allows to cut the
+// rest.
 static enum remixdb_status wal_judge_seg(struct recovering *v, struct wal_seg *seg, bool whole) {
   struct wal_seg *const next = seg->next;
   const bool marked = v->level.gen == seg->h.gen;
@@ -263,7 +266,8 @@ static enum remixdb_status wal_judge_seg(struct recovering *v, struct wal_seg *s
     return wal_lost(&lost, "broken frame; by the watermark in %s this was durable", v->top->path);
   }
   if (whole) return REMIXDB_OK;
-  if (next && next->next) {  // that one began when next's header was durable (L4), and so all of this segment (L5)
+  if (next && next->next) {  // the segment after `next` began when the header of `next` was durable (L4), and then this
+                             // whole segment was durable, too (L5)
     if ((s = wal_broken(v, seg, 0, &lost)) != REMIXDB_OK) return s;
     return wal_lost(&lost, "broken frame; the log goes on for more than one segment after it");
   }
@@ -310,7 +314,7 @@ enum remixdb_status wal_recover(struct wal *w, struct wal_seg **all, size_t nr, 
   return s;
 }
 
-// ---- where appends go then
+// ---- the segment for appends
 
 // Writes bytes [from, seg->end) of the segment again, unchanged.
 static enum remixdb_status wal_write_again(struct wal *w, const struct wal_seg *seg, uint64_t from) {
@@ -334,7 +338,7 @@ static enum remixdb_status wal_cut(struct wal *w, struct wal_seg *seg) {
   return s;
 }
 
-// A file with another name as well is never written to: the segment gets a new file with its replayed bytes.
+// A file with a second name is never written to. The segment gets a new file with the replayed bytes.
 static enum remixdb_status wal_seg_unshare(struct wal *w, struct wal_seg *seg) {
   int fd = -1;
   if (!seg->shared) return REMIXDB_OK;
@@ -355,10 +359,10 @@ static enum remixdb_status wal_seg_unshare(struct wal *w, struct wal_seg *seg) {
   return REMIXDB_OK;
 }
 
-// Makes the replayed records durable before anything is appended after them: after the death of a process alone they
-// may be in the system's memory only. A sync does not suffice, because the system calls a page clean whose write has
-// failed. So bytes that nothing proves to be on disk are written again. A segment with any durable byte proves all
-// older segments (L5). keep: stays open and at its size; may be NULL.
+// Makes the replayed records durable before a record is appended after them. If only the process died, the records may
+// be in the system's memory only. A sync does not suffice, because the system treats a page whose write has failed as
+// clean. So the call writes bytes again unless a durable offset proves that they are on disk. If any byte of a segment
+// is durable, all older segments are durable (L5). keep: a segment that stays open and keeps its size; may be NULL.
 static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg *keep) {
   const struct wal_seg *proven = NULL;
   for (const struct wal_seg *seg = w->segs; seg; seg = seg->next)
@@ -371,7 +375,7 @@ static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg
     // A file system that never writes in place may need room, as in wal_mark. A full disk must not keep the store
     // closed.
     if (s == REMIXDB_NOSPACE) s = REMIXDB_OK;
-    // Nothing is appended to the room after its end.
+    // No record will be appended after the segment's end, so its room is cut off.
     if (s == REMIXDB_OK && seg != keep && seg->size > align_up(seg->end, WAL_PAGE)) s = wal_cut(w, seg);
     if (s == REMIXDB_OK) s = env_sync_all(w->env, seg->fd, seg->path);
     if (s != REMIXDB_OK) return s;
@@ -382,9 +386,9 @@ static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg
   return REMIXDB_OK;
 }
 
-// The segment that appends can continue as it is, or NULL. It is empty, no frame of its generation lies after its
-// header, and the chain's files are the only ones. So no cut frame, and no segment without its header, can be taken
-// later for what is appended now, or for the segment after it.
+// Returns the segment that appends can continue as it is, or NULL. Such a segment is empty, no frame of its generation
+// lies after its header, and the log has no files outside the chain. So a later recovery cannot take a cut frame for a
+// frame that is appended now, and cannot take a segment that lost its header for the next segment.
 static struct wal_seg *wal_reusable(struct wal *w, const struct wal_recovery *rec) {
   struct wal_seg *const seg = w->active;
   const bool alone = atomic_load_explicit(&w->nr_pooled, memory_order_relaxed) == 0 && rec->cut_bytes == 0;
@@ -393,8 +397,8 @@ static struct wal_seg *wal_reusable(struct wal *w, const struct wal_recovery *re
   return alone && fits ? seg : NULL;
 }
 
-// The disk has no room for another segment: appends continue the last one. The bytes after its end are cut, and all
-// files removed that could hold what would follow it, for the reason that wal_reusable gives.
+// Makes appends continue the last segment, because the disk has no room for another. Cuts the bytes after the segment's
+// end, and removes all files that could hold frames that would follow it, for the reason that wal_reusable gives.
 static enum remixdb_status wal_go_on(struct wal *w) {
   struct wal_seg *const seg = w->active;
   if (seg->shared)
@@ -406,7 +410,7 @@ static enum remixdb_status wal_go_on(struct wal *w) {
   if (s == REMIXDB_OK && seg->size > seg->end) s = wal_cut(w, seg);
   if (s == REMIXDB_OK) s = env_sync_all(w->env, seg->fd, seg->path);
   if (s != REMIXDB_OK) return s;
-  // As much room as there is, for deletes; later records ask for theirs.
+  // Take as much room as there is, for deletes. Later records reserve their own room.
   for (uint64_t room = WAL_FIRST; room >= WAL_PAGE; room /= 2) {
     const uint64_t to = align_up(seg->end + room, WAL_PAGE);
     if (env_allocate(w->env, seg->fd, seg->path, seg->size, to - seg->size) != REMIXDB_OK) continue;
@@ -441,8 +445,8 @@ enum remixdb_status wal_begin_after(struct wal *w, uint64_t gen, const struct wa
 
 // ---- verifying
 
-// Copies what a reader needs of the oldest segment with a generation >= gen: its name, its header and how far it is
-// durable. NULL: there is none.
+// Copies the data of the oldest segment with a generation >= gen that a reader needs: name, header and durable offset.
+// Returns NULL if there is no such segment.
 static enum remixdb_status wal_seg_copy(struct wal *w, uint64_t gen, struct wal_seg **out) {
   struct wal_seg *const c = wal_seg_create(w->dir, UINT32_MAX);  // its path has room for any number
   *out = NULL;
@@ -501,7 +505,7 @@ enum remixdb_status wal_verify(struct wal *w, wal_replay_fn fn, void *arg, struc
       err_save(&why, s);
     }
     wal_seg_destroy(w, seg);
-    if (s != REMIXDB_OK) {  // an error counts only if the file was not recycled meanwhile
+    if (s != REMIXDB_OK) {  // an error counts only if the file has not been recycled meanwhile
       const enum remixdb_status copied = wal_seg_copy(w, mine, &again);
       if (copied != REMIXDB_OK) return copied;
       const bool there = again && again->h.gen == mine;

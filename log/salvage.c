@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Salvage: reads all whole frames of a damaged log and tells what is lost.
+// Salvage: reads all whole frames of a damaged log and reports the losses.
 #include "log/reader.h"
 
 #include <stdio.h>
@@ -36,7 +36,8 @@ static enum remixdb_status wal_next_whole(struct wal_reader *r, const struct wal
   return REMIXDB_OK;
 }
 
-// No whole frame follows a break in the newest segment. Frames' heads and the watermark tell what was there.
+// Finds the loss after a break in the newest segment that no whole frame follows. The heads of frames and the watermark
+// tell which records were there.
 static enum remixdb_status wal_tail_loss(struct wal_reader *r, const struct wal_break *b, struct wal_loss *l) {
   const struct wal_seg *const seg = r->seg;
   const uint64_t level_end = b->level_end;
@@ -48,7 +49,7 @@ static enum remixdb_status wal_tail_loss(struct wal_reader *r, const struct wal_
                        (seg->guessed && heads.durable > 0);
   if (end > l->off) l->bytes = end - l->off;
   if (heads.last_seq >= l->first_seq) l->last_seq = heads.last_seq;
-  else if (level_end > l->off) l->last_seq = l->first_seq;  // at least one
+  else if (level_end > l->off) l->last_seq = l->first_seq;  // at least one record
   l->more = heads.frame_end == 0 || heads.frame_end != level_end;
   l->torn = !durable;
   return s;
@@ -70,7 +71,7 @@ enum remixdb_status wal_hole(struct wal_reader *r, const struct wal_break *b, st
     struct wal_frame f;
     if ((s = wal_reader_get(r, at, WAL_FRAME_HEAD, &p, &nr)) != REMIXDB_OK) return s;
     if (nr == WAL_FRAME_HEAD && wal_frame_get(p, &seg->key, at, &f) &&
-        f.first_seq <= b->upto) {  // else a recovery cut it, and gave its number again
+        f.first_seq <= b->upto) {  // else a recovery cut the frame, and gave its sequence numbers again
       out->last_seq = f.first_seq - 1;
       out->bytes = at - b->off;
       *whole_out = at;
@@ -85,8 +86,8 @@ enum remixdb_status wal_hole(struct wal_reader *r, const struct wal_break *b, st
 
 // ---- which segments there are
 
-// The offset up to which segment i of `all` is read. A recovery may have cut the segment, or left it out; the newest
-// header that leads to it or past it says so. The numbers of cut records were given again.
+// Returns the offset up to which segment i of `all` is read. A recovery may have cut the segment, or left it out. The
+// newest header whose `before` is this segment or an older one tells. Sequence numbers of cut records were given again.
 static uint64_t wal_salvage_limit(struct wal_seg *const *all, size_t nr, size_t i) {
   const struct wal_seg *const seg = all[i];
   for (size_t k = nr; --k > i;) {
@@ -97,8 +98,8 @@ static uint64_t wal_salvage_limit(struct wal_seg *const *all, size_t nr, size_t 
   return seg->size;
 }
 
-// The oldest generation that the newest header leads back to, through the headers that exist. The generation that the
-// last of them names may have lost its own header.
+// Returns the oldest generation of the chain that ends with the newest header. The segment of that generation may have
+// lost its header.
 static uint64_t wal_salvage_oldest(struct wal_seg *const *all, size_t nr) {
   uint64_t gen = nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0, oldest = 1;
   for (size_t i = nr; gen && i-- > 0 && all[i]->headed && all[i]->h.gen >= gen;) {
@@ -114,14 +115,14 @@ static bool wal_has_gen(struct wal_seg *const *all, size_t nr, uint64_t gen) {
   return false;
 }
 
-// Makes a file without a header the segment of this generation, whose frames follow sequence number base.
+// Makes a file without a header the segment of this generation. The segment's frames follow sequence number base.
 static void wal_guess(struct wal *w, struct wal_seg *seg, uint64_t gen, uint64_t base) {
   seg->h = (struct wal_head){.store_id = w->store_id, .gen = gen, .last_seq = base};
   seg->key = wal_key(w->store_id, gen);
   seg->headed = seg->guessed = true;
 }
 
-// Guesses the generation, among [from, to], from the head of the open file's first frame.
+// Guesses the generation, among [from, to], from the head of the first frame in the open file.
 static enum remixdb_status wal_guess_first(struct wal *w, struct wal_seg *const *all, size_t nr, struct wal_seg *seg,
                                            uint64_t from, uint64_t to) {
   uint8_t head[WAL_FRAME_HEAD];
@@ -154,7 +155,7 @@ struct wal_wanted {
   uint64_t oldest;    // still needed
   uint64_t newest;    // of all headers
   uint64_t level;     // of the highest watermark
-  uint64_t from, to;  // tried with each file's first frame
+  uint64_t from, to;  // generations that are tried with the first frame of each file
 };
 
 // Tries the generations that no header has and that must exist, or follow the newest header.
@@ -172,7 +173,7 @@ static enum remixdb_status wal_guess_wanted(struct wal *w, struct wal_reader *r,
   return s;
 }
 
-// Gives a file without a header the generation that its frames tell, if no other file has it.
+// Gives a file without a header the generation that its frames tell, if no other file has this generation.
 static enum remixdb_status wal_salvage_head(struct wal *w, struct wal_reader *r, struct wal_seg *const *all, size_t nr,
                                             struct wal_seg *seg, const struct wal_wanted *g) {
   enum remixdb_status s = env_open(w->dir, wal_seg_name(seg), ENV_READ, &seg->fd);
@@ -187,8 +188,8 @@ static enum remixdb_status wal_salvage_head(struct wal *w, struct wal_reader *r,
   return s;
 }
 
-// Guesses which segments the files without a header are. Generations before `oldest` are not needed. Each opening skips
-// one generation.
+// Guesses for each file without a header which segment it is. Generations before `oldest` are not needed. Each opening
+// skips one generation.
 static enum remixdb_status wal_salvage_heads(struct wal *w, struct wal_reader *r, struct wal_seg **all, size_t nr,
                                              uint64_t oldest, uint64_t level) {
   const uint64_t newest = nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
@@ -214,7 +215,7 @@ static enum remixdb_status wal_salvage_heads(struct wal *w, struct wal_reader *r
 
 // ---- reading them
 
-// The segments to read, oldest first, and the progress.
+// The segments to read, from the oldest to the newest, and the progress.
 struct salvage {
   struct wal_seg **all;
   size_t nr;
@@ -230,7 +231,7 @@ static bool wal_is_read(const struct salvage *v, size_t i) {
   return v->all[i]->headed && v->all[i]->h.gen >= v->oldest && wal_salvage_limit(v->all, v->nr, i) > 0;
 }
 
-// The segment to read after the i-th; NULL: none.
+// Returns the segment to read after the i-th, or NULL.
 static const struct wal_seg *wal_salvage_next(const struct salvage *v, size_t i) {
   for (size_t k = i + 1; k < v->nr; k++)
     if (wal_is_read(v, k)) return v->all[k];
@@ -242,14 +243,14 @@ static void wal_tell(struct salvage *v, const struct wal_loss *l) {
   if (v->to->lost) v->to->lost(v->to->arg, l);
 }
 
-// Tells of the records after v->seq that were in frames before the first one of the segment.
+// Reports the loss of the records after v->seq that were in frames before the segment's first frame.
 static void wal_tell_beheaded(struct salvage *v, const struct wal_seg *seg) {
   const struct wal_loss l = {
       .path = seg->path, .gen = seg->h.gen, .off = WAL_HEAD, .first_seq = v->seq + 1, .last_seq = seg->h.last_seq};
   wal_tell(v, &l);
 }
 
-// Tells of the records after v->seq that no file has: up to last_seq, or `more`.
+// Reports the loss of the records after v->seq that no file has: up to last_seq, or `more`.
 static void wal_tell_missing(struct salvage *v, const struct wal *w, uint64_t gen, uint64_t last_seq, bool more) {
   const struct wal_loss l = {.path = w->dir->path,
                              .missing = true,
@@ -283,8 +284,8 @@ static enum remixdb_status wal_salvage_frame(struct wal_reader *r, struct salvag
   return s;
 }
 
-// Tells of a hole in a segment, if something is lost there or may be. at_end: the hole is the segment's end, which
-// `next` follows (NULL: none). unread: some of the segment could not be read.
+// Reports a hole in a segment, if records are lost there or may be. at_end: the hole is at the segment's end; `next` is
+// the segment after it, or NULL. unread: some bytes of the segment could not be read.
 static void wal_tell_hole(struct salvage *v, struct wal *w, const struct wal_seg *seg, const struct wal_seg *next,
                           bool at_end, bool unread, struct wal_loss *l) {
   const bool lost = l->last_seq >= l->first_seq;
@@ -298,7 +299,7 @@ static void wal_tell_hole(struct salvage *v, struct wal *w, const struct wal_seg
   }
 }
 
-// Reads segment i. Tells of losses in it, and between it and the next one.
+// Reads segment i. Reports losses in this segment, and between this segment and the next one.
 static enum remixdb_status wal_seg_salvage(struct wal *w, struct wal_reader *r, struct salvage *v, size_t i) {
   const struct wal_seg *const seg = v->all[i], *const next = wal_salvage_next(v, i);
   struct wal_break b = {.off = WAL_HEAD,
@@ -326,7 +327,7 @@ static enum remixdb_status wal_seg_salvage(struct wal *w, struct wal_reader *r, 
   }
 }
 
-// Tells what is missing before the first segment.
+// Reports the segments that are missing before the first one.
 static void wal_salvage_begin(struct wal *w, struct salvage *v, const struct wal_seg *first) {
   const bool lost = v->placed && first->h.last_seq > v->seq;
   if (lost && first->beheaded) wal_tell_beheaded(v, first);
@@ -335,7 +336,7 @@ static void wal_salvage_begin(struct wal *w, struct salvage *v, const struct wal
   v->placed = true;
 }
 
-// Tells what is missing after the last segment. NULL: none was read, though every store has one.
+// Reports the segments that are missing after the last one. NULL: no segment was read, although every store has one.
 static void wal_salvage_end(struct wal *w, struct salvage *v, const struct wal_seg *last) {
   const struct wal_level *const l = &v->level;
   const bool later = l->gen > 0 && l->gen >= v->oldest && (!last || l->gen > last->h.gen),
@@ -344,7 +345,7 @@ static void wal_salvage_end(struct wal *w, struct salvage *v, const struct wal_s
   wal_tell_missing(v, w, later ? l->gen : v->placed ? v->oldest : 0, filled ? v->seq + 1 : v->seq, true);
 }
 
-// Tells of unreadable files that may be needed.
+// Reports unreadable files that may be needed.
 static void wal_tell_unread(struct salvage *v, const struct wal_seg *last) {
   for (size_t i = 0; i < v->nr; i++) {
     const struct wal_seg *const seg = v->all[i];
@@ -421,7 +422,7 @@ enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_g
 struct wal_id_search {
   const struct env_dir *dir;
   uint64_t id;
-  bool nomem;  // no memory or no descriptor; says nothing about the file
+  bool nomem;  // memory or descriptors were missing, so the file may be sound
 };
 
 static bool wal_id_look(void *arg, const char *name) {

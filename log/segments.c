@@ -84,7 +84,8 @@ static bool wal_has_nr(const struct wal_seg *list, uint32_t nr) {
   return list != NULL;
 }
 
-// The smallest number that no file of the log has. Under admin, which every thread holds that changes a list.
+// Returns the smallest number that no file of the log has. Under admin, which every thread holds that changes a list of
+// files.
 static uint32_t wal_free_nr(const struct wal *w) {
   uint32_t nr = 0;
   while ((w->next && w->next->nr == nr) || wal_has_nr(w->segs, nr) || wal_has_nr(w->pool, nr) ||
@@ -112,7 +113,7 @@ uint64_t wal_watch(const struct wal *w, const struct wal_seg *seg) {
   return seg->alloc > part ? seg->alloc - part : 0;
 }
 
-// Room on disk of all files once the active segment is full. Under admin.
+// Returns the room on disk of all files when the active segment is full. Under admin.
 static uint64_t wal_room(struct wal *w) {
   const uint64_t last = w->limit / WAL_FULL_PART;
   uint64_t room = w->next ? w->next->alloc : 0;
@@ -125,7 +126,7 @@ static uint64_t wal_room(struct wal *w) {
   return room;
 }
 
-// How many of `more` bytes of room the limit leaves. Under admin.
+// Returns how many of `more` bytes of room the limit allows. Under admin.
 static uint64_t wal_within(struct wal *w, uint64_t more) {
   const uint64_t room = wal_room(w), left = room < w->limit ? w->limit - room : 0;
   return more < left ? more : left;
@@ -192,7 +193,8 @@ void wal_grow_ahead(struct wal *w) {
 bool wal_is_behind(const struct wal *w) {
   const struct wal_seg *const seg = w->active;
   const bool next = atomic_load_explicit(&w->next_for, memory_order_relaxed) >= seg->alloc;
-  // A segment that ends early needs no next one ready, and a small store does not need the next one's room.
+  // A segment that ends early does not need the next segment early, and a small store does not need the room of a next
+  // segment.
   const uint64_t early = w->limit == UINT64_MAX
                              ? wal_step(w, seg->alloc) / 2
                              : atomic_load_explicit(&w->full_at, memory_order_relaxed) / WAL_NEXT_PART;
@@ -218,7 +220,7 @@ static enum remixdb_status wal_seg_reserve(struct wal *w, struct wal_seg *seg, u
   if (seg->alloc >= to) return REMIXDB_OK;
   s = env_allocate(w->env, seg->fd, seg->path, seg->alloc, to - seg->alloc);
   if (s == REMIXDB_NOSPACE && to > first) {
-    // A failed allocation may have taken some bytes; the file can do without them.
+    // A failed allocation may have taken some bytes, which the file does not need.
     if (seg->alloc >= first) return REMIXDB_OK;
     to = first;
     s = env_allocate(w->env, seg->fd, seg->path, seg->alloc, to - seg->alloc);
@@ -233,9 +235,9 @@ static enum remixdb_status wal_seg_reserve(struct wal *w, struct wal_seg *seg, u
   return env_sync_all(w->env, seg->fd, seg->path);
 }
 
-// Opens an existing file for a new segment. *serves_out: it may be overwritten. If not, the log gives the file up: it
-// is foreign if its bytes are not the log's; if it has another name as well, this name is removed, so that the content
-// stays under the other one.
+// Opens an existing file for a new segment. *serves_out: the log may overwrite the file. If not, the log does not use
+// the file. If the bytes are not the log's, the file is foreign. If the file has a second name, the call removes this
+// name, so that the content stays under the second name.
 static enum remixdb_status wal_file_open(struct wal *w, struct wal_seg *seg, bool *serves_out) {
   struct env_stat info;
   uint8_t head[WAL_HEAD];
@@ -244,7 +246,7 @@ static enum remixdb_status wal_file_open(struct wal *w, struct wal_seg *seg, boo
   enum remixdb_status s = env_stat(w->dir, wal_seg_name(seg), &info);
   if (s == REMIXDB_OK && info.is_file) s = env_open(w->dir, wal_seg_name(seg), ENV_READ | ENV_WRITE, &seg->fd);
   if (s == REMIXDB_OK && seg->fd >= 0) s = env_read_upto(w->env, seg->fd, seg->path, head, sizeof(head), 0, &nr);
-  if (s == REMIXDB_NOTFOUND) {  // somebody removed it; it is no loss
+  if (s == REMIXDB_NOTFOUND) {  // another program has removed the file, which had no records
     wal_seg_destroy(w, seg);
     return REMIXDB_OK;
   }
@@ -260,7 +262,7 @@ static enum remixdb_status wal_file_open(struct wal *w, struct wal_seg *seg, boo
   return s;
 }
 
-// A new file, open. A file that an earlier attempt left under its name serves.
+// Makes and opens a new file. If an earlier attempt left a file under the name, that file is used.
 static enum remixdb_status wal_file_make(struct wal *w, struct wal_seg **out) {
   for (;;) {
     struct env_stat info;
@@ -281,9 +283,9 @@ static enum remixdb_status wal_file_make(struct wal *w, struct wal_seg **out) {
   }
 }
 
-// An open file for a new segment that may have `expected` bytes: from the pool, or a new one whose name is durable.
-// full_ok: a disk without room to reserve is no failure, because the caller writes the header at once and later appends
-// ask for room again.
+// Returns an open file for a new segment that may have `expected` bytes: from the pool, or a new file whose name is
+// durable. full_ok: a disk without room to reserve is no failure, because the caller writes the header at once and
+// later appends ask for room again.
 static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool full_ok, struct wal_seg **out) {
   enum remixdb_status s;
   struct wal_seg *seg;
@@ -326,9 +328,9 @@ enum remixdb_status wal_settle(struct wal *w) {
 
 // Under admin. make: makes a new file if the pool has none.
 //
-// A segment begins only after the one before has a durable header (L4). Recovery relies on it twice: a generation
-// missing between two others is damage, never the work of a crash; and no frame on disk has a generation more than one
-// above that of every header on disk.
+// A segment begins only after the header of the segment before is durable (L4). Recovery relies on that in two places.
+// A generation that is missing between two others is damage, never the effect of a crash. No frame on disk has a
+// generation that is more than one above the largest generation in a header on disk.
 static enum remixdb_status wal_prepare_locked(struct wal *w, uint64_t expected, bool make) {
   if (w->read_only) return err_set(REMIXDB_READONLY, "%s: the log was opened read-only", w->dir->path);
   const enum remixdb_status s = wal_settle(w);
@@ -343,7 +345,7 @@ static enum remixdb_status wal_prepare_locked(struct wal *w, uint64_t expected, 
   return REMIXDB_OK;
 }
 
-// Takes the prepared segment out; NULL: there is none. Under admin.
+// Takes the prepared segment, or returns NULL. Under admin.
 static struct wal_seg *wal_next_take(struct wal *w) {
   struct wal_seg *const seg = w->next;
   w->next = NULL;
@@ -368,7 +370,7 @@ bool wal_ahead_pending(const struct wal *w) { return atomic_load_explicit(&w->be
 
 void wal_ahead(struct wal *w) {
   lib_lock(&w->lock);
-  // The next buffer sets it again, so a failed step is not repeated without pause.
+  // The next buffer sets the flag again, so a failed step is not repeated without pause.
   atomic_store_explicit(&w->behind, false, memory_order_relaxed);
   const bool sound = w->err.status == REMIXDB_OK && !w->read_only;
   if (sound && wal_short_of_room(w, WAL_LOW) && !w->growing) wal_grow_ahead(w);
@@ -392,7 +394,7 @@ static void wal_activate(struct wal *w, struct wal_seg *seg) {
   wal_bound(w);
 }
 
-// The moment of a switch: the prepared segment becomes active. Under admin, with the log's lock held.
+// Makes the switch: the prepared segment becomes active. Under admin, with the log's lock held.
 static void wal_turn(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), void *arg) {
   wal_seal(w);
   const struct wal_seg *const old = w->active;
@@ -407,7 +409,8 @@ static void wal_turn(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), voi
   wal_seg_begin(seg, &h);
   wal_activate(w, seg);
   w->turned = true;
-  // The header is written like a frame: in line, so a sync waits for it, and again if the disk is full.
+  // The header is written like a frame. It is in the queue, so a sync waits for it, and a full disk makes the log try
+  // again.
   seg->head_buf = (struct wal_buf){
       .seg = seg, .mem = seg->head, .cap = WAL_HEAD, .len = WAL_HEAD, .kind = WAL_BUF_HEADER};
   wal_out_add(w, &seg->head_buf);
@@ -438,7 +441,8 @@ enum remixdb_status wal_begin_segment(struct wal *w, const struct wal_head *h) {
   enum remixdb_status s = wal_file_take(w, 0, true, &seg);
   if (s != REMIXDB_OK) return s;
   wal_seg_begin(seg, h);
-  // A recycled file may be large. A store on a full disk would fill that room, and have none for tables of as much.
+  // A recycled file may be large. A store on a full disk would fill this room, and then have no room for tables with
+  // the same records.
   const uint64_t first = wal_step(w, 0);
   if (seg->alloc > first && (s = env_truncate(w->env, seg->fd, seg->path, first)) == REMIXDB_OK) seg->alloc = first;
   if (s == REMIXDB_OK) s = env_write(w->env, seg->fd, seg->path, seg->head, WAL_HEAD, 0);
@@ -478,7 +482,7 @@ enum remixdb_status wal_trim(struct wal *w, uint32_t keep) {
   while (wal_has_too_much(w, keep)) {
     struct wal_seg *const seg = wal_pool_take(w);
     bool serves;
-    // The file may be another's by now, as when it is taken for a segment.
+    // The file may belong to another program by now, so check it as for a new segment.
     enum remixdb_status s = wal_file_open(w, seg, &serves);
     if (s == REMIXDB_OK && !serves) continue;
     if (s == REMIXDB_OK) s = env_unlink(w->dir, wal_seg_name(seg));
@@ -495,7 +499,7 @@ enum remixdb_status wal_trim(struct wal *w, uint32_t keep) {
 enum remixdb_status wal_release(struct wal *w, uint64_t gen) {
   if (w->read_only) return REMIXDB_OK;
   (void)pthread_mutex_lock(&w->admin);
-  // It makes every older segment durable, so no write and no sync of one is under way.
+  // The sync makes every older segment durable, so no write and no sync of an older segment is under way.
   enum remixdb_status s = wal_settle(w);
   while (s == REMIXDB_OK) {
     lib_lock(&w->lock);
@@ -530,7 +534,7 @@ enum remixdb_status wal_shed(struct wal *w) {
   return s;
 }
 
-// Cuts the active segment's room off soon after its end. Returns whether there was any.
+// Cuts off the active segment's room that is not needed soon. Returns whether there was any.
 static bool wal_cut_active(struct wal *w) {
   lib_lock(&w->lock);
   while (w->growing) wal_event_wait(w, &w->written);
@@ -538,7 +542,7 @@ static bool wal_cut_active(struct wal *w) {
   const uint64_t to = align_up(wal_at(w), WAL_REST) + WAL_FIRST;
   const bool any = w->err.status == REMIXDB_OK && w->nr_retained == 0 && seg->alloc > to;
   if (any) {
-    // From here on no record goes after `to`, and `growing` keeps the file from getting longer.
+    // From here on no record is appended after `to`, and while `growing` is set no thread makes the file longer.
     seg->alloc = w->grow_refused = to;
     wal_limit(w);
     w->growing = true;
