@@ -99,7 +99,8 @@ flags_fuzz := -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,u
   -DSST_BUILD_GATHER=65536u
 flags_msan := -O1 -g -fno-omit-frame-pointer -fsanitize=memory -fsanitize-memory-track-origins \
   -mllvm -msan-eager-checks=1
-flags_valgrind := -O1 -g -gdwarf-4 -fno-omit-frame-pointer -DTEST_SLOW=40u
+flags_valgrind := -O1 -g -gdwarf-4 -fno-omit-frame-pointer -DTEST_SLOW=40u \
+  -DMEM_LARGE=SIZE_MAX
 link_asan := -fsanitize=address,undefined
 link_tsan := -fsanitize=thread
 link_cov := --coverage

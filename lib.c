@@ -5,8 +5,6 @@
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #if defined(__APPLE__)
 #include <sys/random.h>
 #endif
@@ -25,107 +23,6 @@
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
-
-// ---- memory
-
-bool (*_Atomic mem_fault)(size_t size);
-
-static inline bool mem_denied(size_t size) {
-  bool (*const fault)(size_t) = atomic_load_explicit(&mem_fault, memory_order_relaxed);
-  return unlikely(fault != NULL) && !fault(size);
-}
-
-static void *mem_check(void *p, size_t size) {
-  if (unlikely(!p)) (void)err_set(REMIXDB_NOMEM, "no memory for %zu bytes", size);
-  return p;
-}
-
-// malloc(0) may return NULL, which means failure here. So this asks for a byte.
-void *mem_alloc(size_t size) { return mem_check(mem_denied(size) ? NULL : malloc(size ? size : 1), size); }
-
-void *mem_calloc(size_t nr, size_t size) {
-  size_t all;
-  if (__builtin_mul_overflow(nr, size, &all)) return mem_check(NULL, SIZE_MAX);
-  return mem_check(mem_denied(all) ? NULL : calloc(1, all ? all : 1), all);
-}
-
-void *mem_realloc(void *p, size_t size) {
-  return mem_check(mem_denied(size) ? NULL : realloc(p, size ? size : 1), size);
-}
-
-void *mem_alloc_aligned(size_t align, size_t size) {
-  void *p = NULL;
-  if (align < sizeof(void *)) align = sizeof(void *);
-  if (mem_denied(size) || posix_memalign(&p, align, size ? size : 1) != 0) p = NULL;
-  return mem_check(p, size);
-}
-
-void mem_free(void *p) { free(p); }
-
-#define MEM_PAGE_2M ((size_t)1 << 21)
-#define MEM_PAGE_1G ((size_t)1 << 30)
-#define MEM_TABLE_MAP ((size_t)1 << 20)
-
-#if !defined(MAP_ANONYMOUS)
-#define MAP_ANONYMOUS MAP_ANON
-#endif
-
-static void *mem_map_plain(size_t size, int flags) {
-  void *const p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
-  return p == MAP_FAILED ? NULL : p;
-}
-
-#if defined(MAP_HUGETLB)
-#if !defined(MAP_HUGE_SHIFT)
-#define MAP_HUGE_SHIFT 26
-#endif
-static bool mem_map_huge(size_t size, size_t page, struct mem_map *out) {
-  const size_t full = align_up(size, page);
-  if (full < size || full - size > size / 8) return false;
-  void *const p = mem_map_plain(full, MAP_HUGETLB | (__builtin_ctzll(page) << MAP_HUGE_SHIFT));
-  if (!p) return false;
-  *out = (struct mem_map){p, full, page};
-  return true;
-}
-#endif
-
-enum remixdb_status mem_map(size_t size, struct mem_map *out) {
-  *out = (struct mem_map){NULL, 0, 0};
-  if (mem_denied(size)) return err_set(REMIXDB_NOMEM, "no memory for a mapping of %zu bytes", size);
-#if defined(MAP_HUGETLB)
-  if (mem_map_huge(size, MEM_PAGE_1G, out) || mem_map_huge(size, MEM_PAGE_2M, out)) return REMIXDB_OK;
-#endif
-  const long sys_page = sysconf(_SC_PAGESIZE);
-  const size_t page = sys_page > 0 ? (size_t)sys_page : 4096;
-  const size_t full = align_up(size ? size : 1, page);
-  // Transparent huge pages must be aligned. So this maps more, and returns the parts before and after.
-  const size_t slack = full >= MEM_PAGE_2M ? MEM_PAGE_2M : 0;
-  uint8_t *p = full >= size && full + slack >= full ? mem_map_plain(full + slack, 0) : NULL;
-  if (!p) return err_set(REMIXDB_NOMEM, "no memory for a mapping of %zu bytes", size);
-  if (slack) {
-    const size_t before = (size_t)(align_up((uintptr_t)p, MEM_PAGE_2M) - (uintptr_t)p);
-    if (before) (void)munmap(p, before);
-    p += before;
-    if (slack - before) (void)munmap(p + full, slack - before);
-#if defined(MADV_HUGEPAGE)
-    (void)madvise(p, full, MADV_HUGEPAGE);
-#endif
-  }
-  *out = (struct mem_map){p, full, page};
-  return REMIXDB_OK;
-}
-
-enum remixdb_status mem_map_table(size_t size, struct mem_map *out) {
-  if (size >= MEM_TABLE_MAP) return mem_map(size, out);
-  *out = (struct mem_map){mem_alloc_aligned(CACHE_LINE, size), size, 0};
-  return out->ptr ? REMIXDB_OK : REMIXDB_NOMEM;
-}
-
-void mem_unmap(struct mem_map *m) {
-  if (m->ptr && m->page == 0) mem_free(m->ptr);
-  else if (m->ptr) (void)munmap(m->ptr, m->size);
-  *m = (struct mem_map){NULL, 0, 0};
-}
 
 // ---- arena
 
@@ -285,7 +182,10 @@ static void *arena_cut(struct arena_chunk *c, size_t size) {
 
 // A large allocation leaves the current chunk alone: ending that would waste its rest.
 static void *arena_alloc_large(struct arena *a, size_t size) {
-  if (size > SIZE_MAX / 2) return mem_check(NULL, size);
+  if (size > SIZE_MAX / 2) {
+    (void)err_set(REMIXDB_NOMEM, "no memory for %zu bytes", size);
+    return NULL;
+  }
   struct arena_chunk *const c = arena_chunk_create(size + ARENA_HEAD, size + ARENA_HEAD);
   if (!c) return NULL;
   (void)pthread_mutex_lock(&a->lock);

@@ -62,26 +62,62 @@ static inline void prefetch_bytes(const uint8_t *p, const uint8_t *end) {
 #define LIB_SANITIZED (LIB_ASAN || LIB_TSAN || LIB_MSAN)
 
 // ---- memory. If memory is missing, each call returns NULL and sets the thread's message. mem_free frees what these
-// calls return.
+// calls return. Any thread.
+//
+// Small blocks come from the heap. A block of MEM_LARGE bytes or more is a mapping of its own, in whole pages of the
+// system, and begins at a page. Freeing it returns its pages to the system. The heap would keep many of them: it takes
+// freed memory back from its end only, and once it has freed one large block it takes the next ones from its middle.
+// Work that frees large blocks and takes them again would pay for new pages each time. So freed ones are kept for it,
+// as long as mem_keep allows, and until mem_trim.
 void *mem_alloc(size_t size);
 void *mem_calloc(size_t nr, size_t size);            // zeroed
 void *mem_realloc(void *p, size_t size);             // p stays valid on failure
 void *mem_alloc_aligned(size_t align, size_t size);  // align: a power of two
 void mem_free(void *p);
+// Returns all kept blocks to the system. Call it when work has ended.
+void mem_trim(void);
+// Lets the process keep so many bytes more of freed blocks; none, to begin with. One block is at most a quarter of all.
+void mem_keep(size_t more);
+void mem_keep_less(size_t less);  // takes back what mem_keep was given, and returns what is too much
+// Sanitizers and valgrind watch the heap only, so nothing is large there.
+#if !defined(MEM_LARGE)
+#if LIB_SANITIZED
+#define MEM_LARGE SIZE_MAX
+#else
+#define MEM_LARGE ((size_t)32 << 10)
+#endif
+#endif
+// For tests: the size from which a block is large, to begin with MEM_LARGE. Blocks stay what they are.
+extern _Atomic size_t mem_large_from;
 // For tests: if a test sets this function, every allocation calls it first, those of mem_map too. If the function
 // returns false, the allocation fails.
 extern bool (*_Atomic mem_fault)(size_t size);
+
+// The memory of this process that came by these calls, of all stores together. Bytes.
+struct mem_stats {
+  size_t heap;                    // small blocks, as the heap rounds them; 0 where the system does not tell
+  size_t large;                   // large blocks, in whole pages; parts that were never touched count, too
+  size_t kept;                    // freed large blocks that are kept
+  size_t mapped;                  // by mem_map
+  uint64_t nr_large;              // large blocks that exist
+  uint64_t nr_mapped, nr_reused;  // large blocks that were mapped anew, and that were kept ones
+};
+void mem_stats(struct mem_stats *out);
+
+// Call them before and after a fork, in parent and child: no other thread is then inside this allocator.
+void mem_fork_hold(void);
+void mem_fork_release(void);
 
 // Maps zeroed pages. If the system has free pages of 1 GB or 2 MB, and they waste at most 1/8, the call uses these.
 // Else it uses the system's usual pages and asks for transparent huge pages. Fails with REMIXDB_NOMEM.
 struct mem_map {
   uint8_t *ptr;
   size_t size;  // bytes mapped: at least the size asked for
-  size_t page;  // bytes of a page of the mapping; 0: memory of the heap
+  size_t page;  // bytes of a page of the mapping; 0: memory of mem_alloc_aligned
 };
 MUST_CHECK enum remixdb_status mem_map(size_t size, struct mem_map *out);
-// Allocates memory for an array that is read at random. From 1 MB on the memory is a mapping. Smaller memory is from
-// the heap, aligned to a cache line, and not zeroed. Fails with REMIXDB_NOMEM.
+// Allocates memory for an array that is read at random. From 1 MB on the memory is a mapping. Smaller memory is of
+// mem_alloc_aligned, aligned to a cache line, and not zeroed. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status mem_map_table(size_t size, struct mem_map *out);
 void mem_unmap(struct mem_map *m);  // frees the memory of both calls; m->ptr may be NULL
 

@@ -11,10 +11,18 @@ static struct lib_lock lock;  // guards the two below; held during a fork
 static bool watched;
 static struct fork_closes *closes;  // the list
 
-static void before_fork(void) { lib_lock(&lock); }
-static void in_parent(void) { lib_unlock(&lock); }
+static void before_fork(void) {
+  lib_lock(&lock);
+  mem_fork_hold();
+}
+
+static void in_parent(void) {
+  mem_fork_release();
+  lib_unlock(&lock);
+}
 
 static void in_child(void) {
+  mem_fork_release();
   struct env *const e = env_posix();
   for (struct fork_closes *f = closes; f; f = f->next) {
     env_close_quiet(e, f->fd[0]);

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Large blocks of memory: mappings of their own, kept ones, and what is counted.
+#include "tests/lib/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/fork.h"
+
+#define BLOCK ((size_t)64 << 10)
+#define KEEP ((size_t)1 << 20)
+
+static struct mem_stats stats(void) {
+  struct mem_stats s;
+  mem_stats(&s);
+  return s;
+}
+
+// Whether the page at p is mapped.
+static bool mapped(void *p) {
+#if defined(__linux__)
+  unsigned char in;
+  return mincore(p, 4096, &in) == 0;
+#else
+  return msync(p, 4096, MS_ASYNC) == 0;
+#endif
+}
+
+static size_t page(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
+// A large block begins at a page, takes whole pages and no more, and goes back to the system when it is freed.
+static void test_large(void **state) {
+  (void)state;
+  const struct mem_stats was = stats();
+  uint8_t *const p = mem_alloc(BLOCK + 1), *const q = mem_calloc(BLOCK, 2), *const r = mem_alloc_aligned(64, BLOCK);
+  CHECK(p && q && r);
+  CHECK((uintptr_t)p % page() == 0 && (uintptr_t)q % page() == 0 && (uintptr_t)r % page() == 0);
+  for (size_t i = 0; i < 2 * BLOCK; i++) CHECK(q[i] == 0);
+  memset(p, 1, BLOCK + 1);
+  struct mem_stats now = stats();
+  CHECK(now.large - was.large == 4 * BLOCK + page() && now.nr_large - was.nr_large == 3);
+  CHECK(now.heap == was.heap && now.kept == 0);
+  mem_free(q);
+  mem_free(p);
+  mem_free(r);
+  CHECK(!mapped(p) && !mapped(q) && !mapped(r));
+  now = stats();
+  CHECK(now.large == was.large && now.nr_large == was.nr_large && now.kept == 0);
+}
+
+// A small block, one that needs more than a page's alignment, and one that happens to begin at a page, are the heap's.
+static void test_small(void **state) {
+  (void)state;
+  const struct mem_stats was = stats();
+  void *const p = mem_alloc(BLOCK / 2 - 1), *const q = mem_alloc_aligned(page(), 100),
+              *const r = mem_alloc_aligned(2 * page(), 2 * BLOCK);
+  CHECK(p && q && r && (uintptr_t)q % page() == 0 && (uintptr_t)r % (2 * page()) == 0);
+  const struct mem_stats now = stats();
+  CHECK(now.nr_large == was.nr_large && now.heap >= was.heap + 2 * BLOCK + BLOCK / 2 - 1 + 100);
+  mem_free(p);
+  mem_free(q);
+  mem_free(r);
+  CHECK(stats().heap == was.heap);
+}
+
+// Freed blocks serve again, whole or in parts, zeroed if that is asked for, and within the limit.
+static void test_kept(void **state) {
+  (void)state;
+  const struct mem_stats was = stats();
+  mem_keep(KEEP);
+  uint8_t *const p = mem_alloc(4 * BLOCK);
+  CHECK(p);
+  memset(p, 7, 4 * BLOCK);
+  mem_free(p);
+  CHECK(stats().kept == 4 * BLOCK && mapped(p));
+  uint8_t *const q = mem_calloc(1, 3 * BLOCK), *const r = mem_calloc(1, BLOCK);
+  CHECK(q >= p && q < p + 4 * BLOCK && r >= p && r < p + 4 * BLOCK);
+  for (size_t i = 0; i < 3 * BLOCK; i++) CHECK(q[i] == 0);
+  for (size_t i = 0; i < BLOCK; i++) CHECK(r[i] == 0);
+  CHECK(stats().nr_reused - was.nr_reused == 2 && stats().kept == 0);
+  mem_free(q);
+  mem_free(r);
+  void *many[10];
+  for (uint32_t i = 0; i < 10; i++) CHECK((many[i] = mem_alloc(3 * BLOCK)));
+  for (uint32_t i = 0; i < 10; i++) mem_free(many[i]);
+  CHECK(stats().kept <= KEEP && stats().kept >= KEEP / 2);
+  void *const large = mem_alloc(KEEP / 2);
+  mem_free(large);
+  CHECK(!mapped(large));  // more than a quarter
+  mem_trim();
+  CHECK(stats().kept == 0);
+  void *const last = mem_alloc(BLOCK);
+  mem_free(last);
+  CHECK(stats().kept == BLOCK);
+  mem_keep_less(KEEP);
+  CHECK(stats().kept == 0 && !mapped(last));
+}
+
+// A rest of a kept block that is too small to keep goes back to the system, if the block would waste more by it.
+static void test_rest(void **state) {
+  (void)state;
+  mem_keep(KEEP);
+  const size_t rest = 3 * page();
+  void *const p = mem_alloc(BLOCK / 2 + rest);
+  mem_free(p);
+  const size_t large = stats().large;
+  uint8_t *const q = mem_alloc(BLOCK / 2);
+  CHECK(q == p && stats().large - large == BLOCK / 2 && stats().kept == 0);
+  CHECK(page() > 4096 || !mapped(q + BLOCK / 2));
+  mem_free(q);
+  mem_keep_less(KEEP);
+}
+
+static void fill(uint8_t *p, size_t from, size_t to) {
+  for (size_t i = from; i < to; i++) p[i] = (uint8_t)(i * 7 + i / 251);
+}
+
+static void test_grow(void **state) {
+  (void)state;
+  static const size_t sizes[] = {100, BLOCK, BLOCK + 1, 40 * BLOCK, 3 * BLOCK, BLOCK / 2 - 1, 2 * BLOCK, 1, BLOCK, 0};
+  const struct mem_stats was = stats();
+  uint8_t *p = NULL;
+  size_t has = 0;
+  for (uint32_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+    p = mem_realloc(p, sizes[i]);
+    CHECK(p);
+    const size_t both = has < sizes[i] ? has : sizes[i];
+    for (size_t k = 0; k < both; k++) CHECK(p[k] == (uint8_t)(k * 7 + k / 251));
+    fill(p, both, sizes[i]);
+    has = sizes[i];
+    const struct mem_stats now = stats();
+    CHECK(now.large - was.large == (has >= BLOCK / 2 ? align_up(has, page()) : 0));
+    CHECK(now.nr_large - was.nr_large == (has >= BLOCK / 2));
+  }
+  mem_free(p);
+  CHECK(stats().heap == was.heap && stats().large == was.large);
+}
+
+static bool deny(size_t size) { return size < BLOCK; }
+
+static void test_denied(void **state) {
+  (void)state;
+  const struct mem_stats was = stats();
+  uint8_t *const p = mem_alloc(BLOCK / 2 - 1);
+  CHECK(p);
+  memcpy(p, "stays", 6);
+  atomic_store(&mem_fault, deny);
+  void *const a = mem_alloc(BLOCK), *const b = mem_calloc(1, BLOCK), *const c = mem_alloc_aligned(64, BLOCK),
+              *const d = mem_realloc(p, BLOCK), *const e = mem_alloc(SIZE_MAX - 100);
+  atomic_store(&mem_fault, NULL);
+  void *const f = mem_alloc(SIZE_MAX - 100);
+  CHECK(!a && !b && !c && !d && !e && !f && strcmp((char *)p, "stays") == 0);
+  mem_free(p);
+  CHECK(stats().large == was.large && stats().heap == was.heap);
+}
+
+// A bounded number of blocks are mappings. The system would refuse more at some point.
+static void test_many(void **state) {
+  (void)state;
+  enum { MOST = 16384, ALL = MOST + 10 };
+  void **const p = malloc(ALL * sizeof(*p));
+  const struct mem_stats was = stats();
+  for (uint32_t i = 0; i < ALL; i++) CHECK((p[i] = mem_alloc(BLOCK)));
+  CHECK(stats().nr_large == MOST);
+  CHECK(stats().heap - was.heap >= 10 * BLOCK);
+  for (uint32_t i = 0; i < ALL; i++) mem_free(p[(i * 7919ull) % ALL]);
+  CHECK(stats().nr_large == 0 && stats().large == 0 && stats().heap == was.heap);
+  free(p);
+}
+
+#define SLOTS 200u
+// Random work, of which every byte is checked: no block overlaps another one.
+static void *work(void *arg) {
+  uint64_t seed = *(uint64_t *)arg;
+  uint8_t *p[SLOTS] = {NULL};
+  size_t has[SLOTS] = {0};
+  for (uint32_t i = 0; i < 4000; i++) {
+    const uint32_t at = rng_next(&seed) % SLOTS;
+    const size_t size = rng_next(&seed) % (6 * BLOCK) >> rng_next(&seed) % 6;
+    for (size_t k = 0; k < has[at]; k += 61)
+      if (p[at][k] != (uint8_t)(at + k)) return arg;
+    if (rng_next(&seed) % 3 == 0) {
+      uint8_t *const q = mem_realloc(p[at], size);
+      if (!q) return arg;
+      for (size_t k = 0; k < has[at] && k < size; k += 61)
+        if (q[k] != (uint8_t)(at + k)) return arg;
+      p[at] = q;
+    } else {
+      mem_free(p[at]);
+      if (!(p[at] = size & 1 ? mem_alloc(size) : mem_alloc_aligned(4096, size))) return arg;
+    }
+    has[at] = size;
+    for (size_t k = 0; k < size; k += 61) p[at][k] = (uint8_t)(at + k);
+  }
+  for (uint32_t i = 0; i < SLOTS; i++) mem_free(p[i]);
+  return NULL;
+}
+
+static void test_random(void **state) {
+  (void)state;
+  const struct mem_stats was = stats();
+  mem_keep(KEEP);
+  pthread_t t[4];
+  uint64_t seeds[4];
+  for (uint32_t i = 0; i < 4; i++) {
+    seeds[i] = check_seed + i;
+    OK(thread_start(&t[i], work, &seeds[i], "work"));
+  }
+  for (uint32_t i = 0; i < 4; i++) {
+    void *failed;
+    CHECK(pthread_join(t[i], &failed) == 0 && !failed);
+  }
+  CHECK(stats().large == was.large && stats().kept <= KEEP && stats().heap == was.heap);
+  mem_keep_less(KEEP);
+  CHECK(stats().kept == 0);
+}
+
+#if !LIB_TSAN  // which does not follow a process with threads into a child
+static _Atomic bool ended;
+
+static void *churn(void *arg) {
+  (void)arg;
+  while (!atomic_load(&ended)) mem_free(mem_alloc(BLOCK));
+  return NULL;
+}
+
+// A child made while another thread is in the allocator can use it.
+static void test_fork(void **state) {
+  (void)state;
+  OK(fork_watch());
+  mem_keep(KEEP);
+  pthread_t t;
+  atomic_store(&ended, false);
+  OK(thread_start(&t, churn, NULL, "churn"));
+  for (uint32_t i = 0; i < 100; i++) {
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      (void)alarm(20);  // a lock that nobody will give back
+      void *const p = mem_alloc(BLOCK);
+      mem_free(p);
+      _exit(p ? 0 : 1);
+    }
+    int how;
+    CHECK(waitpid(child, &how, 0) == child && how == 0);
+  }
+  atomic_store(&ended, true);
+  thread_join(t);
+  mem_keep_less(KEEP);
+}
+#endif
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_large),
+    cmocka_unit_test(test_small),
+    cmocka_unit_test(test_kept),
+    cmocka_unit_test(test_rest),
+    cmocka_unit_test(test_denied),
+    cmocka_unit_test(test_grow),
+    cmocka_unit_test(test_many),
+    cmocka_unit_test(test_random),
+#if !LIB_TSAN
+    cmocka_unit_test(test_fork),
+#endif
+  };
+  (void)check_seed_start();
+  atomic_store(&mem_large_from, BLOCK / 2);  // with sanitizers, too
+  return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
+}
