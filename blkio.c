@@ -749,7 +749,8 @@ void blkio_flow_clear_bell(struct blkio_flow *f) { (void)f; }
 
 struct blkio_writer {
   struct blkio_queue *q;
-  uint8_t *mem;                          // all buffers
+  uint8_t *bufs[BLKIO_WRITER_NR];        // BLKIO_WRITER_BUF bytes each
+  uint32_t nr;                           // buffers that exist, at least one; a long file makes more
   struct blkio_op ops[BLKIO_WRITER_NR];  // of each buffer
   bool busy[BLKIO_WRITER_NR];            // its op was started and not settled
   uint32_t cur;                          // the buffer being filled; never busy between calls
@@ -770,20 +771,16 @@ enum remixdb_status blkio_writer_create(struct blkio_queue *q, struct blkio_writ
   if (!w) return REMIXDB_NOMEM;
   w->q = q;
   w->fd = -1;
-  w->mem = mem_alloc_aligned(BLKIO_ALIGN, (size_t)BLKIO_WRITER_NR * BLKIO_WRITER_BUF);
-  if (!w->mem) {
+  if (!(w->bufs[0] = mem_alloc_aligned(BLKIO_ALIGN, BLKIO_WRITER_BUF))) {
     mem_free(w);
     return REMIXDB_NOMEM;
   }
+  w->nr = 1;
   *out = w;
   return REMIXDB_OK;
 }
 
 static inline bool writer_failed(const struct blkio_writer *w) { return w->err.status != REMIXDB_OK; }
-
-static inline uint8_t *writer_buf(const struct blkio_writer *w, uint32_t i) {
-  return w->mem + (size_t)i * BLKIO_WRITER_BUF;
-}
 
 static void writer_note(struct blkio_writer *w, enum remixdb_status s) {
   if (s != REMIXDB_OK && !writer_failed(w)) err_save(&w->err, s);
@@ -811,7 +808,7 @@ static void writer_drain(struct blkio_writer *w) {
 void blkio_writer_destroy(struct blkio_writer *w) {
   if (!w) return;
   writer_drain(w);
-  mem_free(w->mem);
+  for (uint32_t i = 0; i < w->nr; i++) mem_free(w->bufs[i]);
   mem_free(w);
 }
 
@@ -832,7 +829,7 @@ static void writer_submit(struct blkio_writer *w, uint32_t len) {
   op->read = NULL;
   op->write = true;
   op->fd = w->fd;
-  op->buf = writer_buf(w, w->cur);
+  op->buf = w->bufs[w->cur];
   op->len = len;
   op->off = w->base;
   w->busy[w->cur] = true;
@@ -853,10 +850,20 @@ static void writer_out(struct blkio_writer *w) {
   w->out = to;
 }
 
+// Makes a buffer more, if all are in use and there may be more. Without memory those that exist do, and are waited for.
+static void writer_grow(struct blkio_writer *w) {
+  if (w->cur + 1 < w->nr || w->nr == BLKIO_WRITER_NR) return;
+  err_cleanup_begin();
+  w->bufs[w->nr] = mem_alloc_aligned(BLKIO_ALIGN, BLKIO_WRITER_BUF);
+  err_cleanup_end();
+  w->nr += w->bufs[w->nr] != NULL;
+}
+
 // Writes the full current buffer and goes on to the next. So every write but the last begins and ends aligned.
 static void writer_flush(struct blkio_writer *w) {
   writer_submit(w, BLKIO_WRITER_BUF);
-  w->cur = (w->cur + 1) % BLKIO_WRITER_NR;
+  writer_grow(w);
+  w->cur = (w->cur + 1) % w->nr;
   writer_settle(w, w->cur);  // the oldest
   w->base += BLKIO_WRITER_BUF;
   w->fill = 0;
@@ -867,7 +874,7 @@ void blkio_writer_put(struct blkio_writer *w, const void *p, size_t len) {
   w->total += len;
   while (len > 0 && !writer_failed(w)) {
     const size_t room = BLKIO_WRITER_BUF - w->fill, n = len < room ? len : room;
-    memcpy(writer_buf(w, w->cur) + w->fill, p, n);
+    memcpy(w->bufs[w->cur] + w->fill, p, n);
     p = (const uint8_t *)p + n;
     len -= n;
     w->fill += (uint32_t)n;
@@ -884,11 +891,11 @@ enum remixdb_status blkio_writer_finish(struct blkio_writer *w, bool sync) {
   uint32_t pad = 0;
   if (!writer_failed(w) && w->fill > 0) {
     if (w->direct) pad = (uint32_t)align_up(w->fill, BLKIO_ALIGN) - w->fill;
-    memset(writer_buf(w, w->cur) + w->fill, 0, pad);
+    memset(w->bufs[w->cur] + w->fill, 0, pad);
     writer_submit(w, w->fill + pad);
     w->fill = 0;
   }
-  for (uint32_t i = 0; i < BLKIO_WRITER_NR; i++) writer_settle(w, i);
+  for (uint32_t i = 0; i < w->nr; i++) writer_settle(w, i);
   if (!writer_failed(w) && pad > 0) writer_note(w, env_truncate(env, w->fd, w->path, w->total));
   if (!writer_failed(w) && sync) writer_note(w, env_sync_all(env, w->fd, w->path));
   return err_raise(&w->err);
