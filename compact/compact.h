@@ -85,6 +85,21 @@ static inline uint32_t compact_table_pages(size_t memtable_size) {
   return pages < SST_FULL_PAGES ? (uint32_t)pages : SST_FULL_PAGES;
 }
 
+// Bytes that the reads of one worker take: a quarter of a memtable. A worker that merges `runs` runs needs 128 KiB for
+// each at least (SST_READ_LEAST). Besides it has either a table in the making or a REMIX. A table takes the writer's
+// buffers (BLKIO_WRITER_NR * BLKIO_WRITER_BUF, as far as the table fills them) and about 1 MiB. A REMIX takes those
+// buffers, 160 KiB for each run whose keys it reads, and three times its image: the segments as they are written, the
+// columns of its file, and the image that readers use. So a round takes
+//   workers * (max(compact_scan_room, runs * 128 KiB) + 2 MiB + max(1 MiB, runs * 160 KiB + 3 images))
+// besides what stays when it ends.
+#define COMPACT_SCAN_ROOM_MIN ((size_t)1 << 20)
+#define COMPACT_SCAN_ROOM_MAX ((size_t)16 << 20)
+static inline size_t compact_scan_room(size_t memtable_size) {
+  const size_t room = memtable_size / 4;
+  if (room < COMPACT_SCAN_ROOM_MIN) return COMPACT_SCAN_ROOM_MIN;
+  return room < COMPACT_SCAN_ROOM_MAX ? room : COMPACT_SCAN_ROOM_MAX;
+}
+
 // The number of runs above which some of a partition's runs are merged. Partitions that fill at the same pace must not
 // all be merged in the same round, so their limits differ by the number of their oldest table. The limit is
 // COMPACT_SPLIT_RUNS if no run, nor the new data (bytes), is smaller than two fifths of a table. A merge of such runs

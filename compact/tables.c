@@ -56,8 +56,9 @@ static enum remixdb_status run_stream_next(struct run_stream *v) {
   return REMIXDB_OK;
 }
 
-// Begins a stream of the newest `take` runs of the view, at its first record.
-static enum remixdb_status run_stream_begin(struct run_stream *v, const struct remix *x, uint32_t take,
+// Begins a stream of the newest `take` runs of the view, at its first record. `all` runs are read at once, of both
+// views.
+static enum remixdb_status run_stream_begin(struct run_stream *v, const struct remix *x, uint32_t take, uint32_t all,
                                             struct compact *c, struct blkio_queue *queue) {
   if (take == 0) return REMIXDB_OK;
   assert(take <= x->nr_runs);
@@ -67,6 +68,7 @@ static enum remixdb_status run_stream_begin(struct run_stream *v, const struct r
   for (uint32_t r = v->first; r < x->nr_runs; r++) {
     const enum remixdb_status s = sst_scan_create(x->runs[r], queue, &v->scans[r]);
     if (s != REMIXDB_OK) return s;
+    sst_scan_limit(v->scans[r], sst_scan_share(c->ctx, all));
     atomic_fetch_add_explicit(&c->stats.read_bytes, x->runs[r]->data_size, memory_order_relaxed);
   }
   return run_stream_next(v);
@@ -103,8 +105,8 @@ static enum remixdb_status old_next_part(struct old_stream *o) {
   if (o->next_part == j->nr_parts) return REMIXDB_NOTFOUND;
   const struct part *const p = j->base->parts[j->part + o->next_part++];
   const uint32_t take = j->all ? part_runs(p) : j->take, young = take < part_young_runs(p) ? take : part_young_runs(p);
-  const enum remixdb_status s = run_stream_begin(&o->young, p->young, young, j->c, o->w->queue);
-  return s == REMIXDB_OK ? run_stream_begin(&o->old, p->remix, take - young, j->c, o->w->queue) : s;
+  const enum remixdb_status s = run_stream_begin(&o->young, p->young, young, take, j->c, o->w->queue);
+  return s == REMIXDB_OK ? run_stream_begin(&o->old, p->remix, take - young, take, j->c, o->w->queue) : s;
 }
 
 // Reads the next record. Fails with REMIXDB_NOTFOUND at the end. The record is valid until the next call.

@@ -248,8 +248,11 @@ static enum remixdb_status build_by_merge(struct build *x) {
   x->seg.anchor = mem_alloc(REMIXDB_KV_MAX);
   if (!x->last || !x->seg.anchor) return REMIXDB_NOMEM;
   if (old) remix_walk_init(&x->walk, old);
-  for (uint32_t r = 0; old && r < old->nr_runs && s == REMIXDB_OK; r++)
-    if (x->run_map[r] < REMIX_RUNS_MAX) s = sst_keys_open(old->runs[r], x->b->queue, &x->keys[r]);
+  for (uint32_t r = 0; old && r < old->nr_runs && s == REMIXDB_OK; r++) {
+    if (x->run_map[r] >= REMIX_RUNS_MAX) continue;
+    s = sst_keys_open(old->runs[r], x->b->queue, &x->keys[r]);
+    if (s == REMIXDB_OK) sst_keys_limit(&x->keys[r], sst_scan_share(x->b->ctx, old->nr_runs + 1));
+  }
   if (s == REMIXDB_OK) s = build_merge(x);
   build_report(x, 0);
   for (uint32_t r = 0; r < REMIX_RUNS_MAX; r++) {

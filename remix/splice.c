@@ -275,7 +275,10 @@ static enum remixdb_status key_get(struct splice *x, uint32_t seg, uint32_t at, 
     return s;
   }
   struct sst_keys *const k = &x->keys[run];
-  if (unlikely(!k->state)) s = sst_keys_open(t, x->in->queue, k);
+  if (unlikely(!k->state)) {
+    s = sst_keys_open(t, x->in->queue, k);
+    if (s == REMIXDB_OK) sst_keys_limit(k, sst_scan_share(t->ctx, x->in->old->nr_runs + 1));
+  }
   if (s == REMIXDB_OK) s = sst_keys_at(k, pos);
   *out = k->key;
   return s;

@@ -6,7 +6,7 @@
 #include "table/ckb.h"
 #include "table/stored.h"
 
-#define SST_READ_MIN (256u << 10)  // bytes of a read that follows no other; more than any block or chunk has
+#define SST_READ_MIN (256u << 10)  // bytes of a read that follows no other, at most; it may be several to a block
 #define SST_READ_MAX (512u << 10)  // and of one that does
 // Room before a read for the beginning of a block or chunk that it ends.
 #define SST_KEEP (BLOCK_BYTES_MAX + 2 * BLKIO_ALIGN)
@@ -108,6 +108,20 @@ static void sst_window_init(struct sst_window *w, struct sst *t, struct blkio_qu
   w->lo = w->hi = sst_align_down(start);
   w->size = w->end - w->lo < SST_READ_MAX ? (uint32_t)(w->end - w->lo) : SST_READ_MAX;
   w->begun = w->end - w->lo <= SST_READ_MIN;  // one read is all
+}
+
+uint32_t sst_scan_share(const struct sst_ctx *ctx, uint32_t nr) {
+  const size_t room = ctx->scan_room ? ctx->scan_room : SST_SCAN_ROOM;
+  const size_t read = room / (2 * (size_t)(nr ? nr : 1)) & ~((size_t)BLKIO_ALIGN - 1);
+  return read < SST_READ_LEAST ? SST_READ_LEAST : read < SST_READ_MAX ? (uint32_t)read : SST_READ_MAX;
+}
+
+// Bounds the reads. Nothing has been read yet.
+static void sst_window_limit(struct sst_window *w, uint32_t read) {
+  assert(!w->bufs[0] && !w->bufs[1] && read >= SST_READ_LEAST && read % BLKIO_ALIGN == 0);
+  if (read >= w->size) return;
+  w->begun = false;
+  w->size = read;
 }
 
 static inline bool sst_window_flies(const struct sst_window *w) { return w->flight && blkio_flight_is_open(w->flight); }
@@ -259,6 +273,8 @@ enum remixdb_status sst_scan_create(struct sst *t, struct blkio_queue *q, struct
   return REMIXDB_OK;
 }
 
+void sst_scan_limit(struct sst_scan *scan, uint32_t read) { sst_window_limit(&scan->win, read); }
+
 void sst_scan_destroy(struct sst_scan *scan) {
   if (!scan) return;
   sst_window_fini(&scan->win);
@@ -386,6 +402,11 @@ enum remixdb_status sst_keys_open(struct sst *t, struct blkio_queue *q, struct s
   else s = sst_scan_create(t, q, &x->scan);
   if (s != REMIXDB_OK) sst_keys_close(k);
   return s;
+}
+
+void sst_keys_limit(struct sst_keys *k, uint32_t read) {
+  struct sst_keys_state *const x = k->state;
+  sst_window_limit(x->scan ? &x->scan->win : &x->win, read);
 }
 
 void sst_keys_close(struct sst_keys *k) {

@@ -11,10 +11,19 @@
 
 #include "sst.h"
 
+// ---- memory. A reader has two buffers, each for one read of at most 512 KiB and for the block that the read before
+// has begun (72 KiB, of which only what is used becomes memory). A thread that merges many tables bounds the reads, so
+// that all buffers together take about ctx->scan_room bytes, but at least 2 * SST_READ_LEAST for each table.
+#define SST_SCAN_ROOM ((size_t)16 << 20)  // bytes, if the context says 0
+#define SST_READ_LEAST (64u << 10)
+// Returns the bytes of a read for a thread that reads nr tables at once, for the two calls named _limit.
+uint32_t sst_scan_share(const struct sst_ctx *ctx, uint32_t nr);
+
 // ---- all records in order, in large reads. One thread.
 struct sst_scan;
 // Makes a scan that stands before the first record. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_scan_create(struct sst *t, struct blkio_queue *q, struct sst_scan **out);
+void sst_scan_limit(struct sst_scan *scan, uint32_t read);  // before the first record
 void sst_scan_destroy(struct sst_scan *scan);  // NULL is allowed
 // Reads the next record. Returns REMIXDB_OK, REMIXDB_NOTFOUND at the end, or an error. Pointers are valid until the
 // next call.
@@ -47,6 +56,7 @@ struct sst_keys {
 };
 // Makes a reader that stands before the first key. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_keys_open(struct sst *t, struct blkio_queue *q, struct sst_keys *k);
+void sst_keys_limit(struct sst_keys *k, uint32_t read);  // before the first key
 void sst_keys_close(struct sst_keys *k);
 MUST_CHECK enum remixdb_status sst_keys_next(struct sst_keys *k);  // OK, REMIXDB_NOTFOUND at the end, or an error
 // Reads the key at pos, which is a record's position. The fast direction is forward. The reader then reads data ahead

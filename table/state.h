@@ -32,6 +32,7 @@ struct sst_ctx {
   uint64_t store_id;
   bool direct_io;
   struct sst_retired *retired;  // counts retired tables and REMIX files; NULL: they are not counted
+  size_t scan_room;             // bytes that one thread's reads of many tables at once take (table/scan.h); 0: standard
 };
 
 // The pieces of one page (table/pieces.h).

@@ -119,6 +119,58 @@ static void test_pass(void **state) {
   }
 }
 
+// A bounded scan, and bounded keys, read everything in reads of that size.
+static void test_limit(void **state) {
+  (void)state;
+  for (uint32_t v = 0; v < 8; v++) {
+    struct model m = model_make(v & 1 ? MIXED : TEXT, v & 1 ? 300 : 20000);
+    struct world *const w = world_open(&count_env, 0, v & 4);
+    sst_pos *pos, at;
+    struct sst *const t = table_new(w, 1, &m, opts(true, v & 2), &pos);
+    struct sst_scan *scan;
+    struct sst_keys k;
+    struct kv_rec r;
+    count_anew();
+    OK(sst_scan_create(t, w->q, &scan));
+    sst_scan_limit(scan, SST_READ_LEAST);
+    for (uint32_t i = 0; i < m.nr; i++) {
+      OK(sst_scan_next(scan, &r, &at));
+      assert_rec(&r, &m.r[i]);
+    }
+    FAILS(sst_scan_next(scan, &r, &at), REMIXDB_NOTFOUND);
+    sst_scan_destroy(scan);
+    const uint64_t data = align_up(t->data_size, BLKIO_ALIGN);
+    assert_true(counted.bytes == data && counted.calls == (data + SST_READ_LEAST - 1) / SST_READ_LEAST);
+    count_anew();
+    OK(sst_keys_open(t, w->q, &k));
+    sst_keys_limit(&k, SST_READ_LEAST);
+    for (uint32_t i = 0; i < m.nr; i++) {
+      OK(sst_keys_next(&k));
+      assert_int_equal(kv_cmp(k.key, kref(m.r[i].key, m.r[i].klen)), 0);
+    }
+    FAILS(sst_keys_next(&k), REMIXDB_NOTFOUND);
+    sst_keys_close(&k);
+    assert_true(counted.calls >= counted.bytes / SST_READ_LEAST);
+    table_end(t, pos);
+    world_close(w);
+    model_free(&m);
+  }
+}
+
+// What a merge of many tables reads at once fits the room, if each read has its least size.
+static void test_share(void **state) {
+  (void)state;
+  struct sst_ctx c = {.scan_room = 8u << 20};
+  assert_int_equal(sst_scan_share(&c, 1), 512u << 10);
+  for (uint32_t nr = 1; nr <= 64; nr++) {
+    const uint32_t read = sst_scan_share(&c, nr);
+    assert_true(read % BLKIO_ALIGN == 0 && 2 * nr * (size_t)read <= c.scan_room);
+  }
+  assert_int_equal(sst_scan_share(&c, 65), SST_READ_LEAST);
+  c.scan_room = 0;
+  assert_int_equal(sst_scan_share(&c, 16), SST_SCAN_ROOM / 32);
+}
+
 #define PASSES 40u
 // More scans side by side, by one thread, than the pool has descriptors. None waits for another's, and what is read in
 // flight is not read again, with any engine, buffered and direct.
@@ -303,8 +355,9 @@ static int setup(void **state) {
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_pass), cmocka_unit_test(test_passes), cmocka_unit_test(test_stretches),
-      cmocka_unit_test(test_far),  cmocka_unit_test(test_told),
+      cmocka_unit_test(test_limit),  cmocka_unit_test(test_share),     cmocka_unit_test(test_pass),
+      cmocka_unit_test(test_passes), cmocka_unit_test(test_stretches), cmocka_unit_test(test_far),
+      cmocka_unit_test(test_told),
   };
   return check_seed_end(cmocka_run_group_tests(tests, setup, root_teardown));
 }
