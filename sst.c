@@ -234,3 +234,5 @@ void sst_retire(struct sst *t) {
   if (!atomic_exchange_explicit(&t->obsolete, true, memory_order_relaxed) && t->ctx->retired)
     sst_retired_add(t->ctx->retired, 1, t->file_size);
 }
+
+void sst_trim(void) { sst_scratch_trim(); }

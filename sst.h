@@ -19,6 +19,8 @@ void sst_unref(struct sst *t);   // NULL is allowed. The last reference closes t
 void sst_retire(struct sst *t);  // makes the table obsolete: no version will name it
 void sst_name(char *buf, uint64_t number);  // "000001.sst"; buf of 32 bytes
 size_t sst_memory(const struct sst *t);     // bytes of metadata, cache slots and pieces
+// Frees the scratch memory that the process keeps for the next reads of tables. Any thread, at any time.
+void sst_trim(void);
 // Gives the table the pieces that its builder made (sst_build_pieces), one element per page. Takes ownership of p; NULL
 // is allowed. The caller must do so before other threads have the table.
 void sst_give_pieces(struct sst *t, struct sst_pieces *p);

@@ -17,6 +17,8 @@ struct worker_thread {
   int core;  // -1: not pinned
 };
 
+#define TRIM_NS 100000000ull  // without work, until memory is given back
+
 struct workers {
   struct blkio *io;
   struct epoch *epoch;
@@ -26,6 +28,7 @@ struct workers {
   pthread_cond_t work;   // somebody asked for a round or idle work, gave tasks, or told the threads to stop
   pthread_cond_t done;   // a task has ended
   bool round_asked, in_round, stop;
+  bool used;             // a round has run, or tasks have, and the memory that they freed is still kept (mem_trim)
   workers_idle_fn idle;  // the idle work that was asked for; NULL: none
   bool in_idle;
   struct task **tasks;  // of the workers_run in progress, largest first; NULL: none
@@ -58,6 +61,7 @@ static bool take_round(struct workers *ws, struct worker *w) {
   ws->round(ws->arg, w);
   pthread_mutex_lock(&ws->lock);
   ws->in_round = false;
+  ws->used = true;
   pthread_cond_broadcast(&ws->work);
   return true;
 }
@@ -76,13 +80,26 @@ static bool take_idle(struct workers *ws, struct worker *w) {
   return true;
 }
 
+// Waits for something to do. If nothing comes for a while, the memory that rounds have freed goes back to the system.
+// Rounds that follow each other closely would have to get it again.
+static void wait_work(struct workers *ws) {
+  if (!ws->used || ws->in_round) {
+    cond_wait(&ws->work, &ws->lock);
+  } else if (!cond_wait_ns(&ws->work, &ws->lock, TRIM_NS) && !ws->in_round && ws->used) {
+    ws->used = false;
+    pthread_mutex_unlock(&ws->lock);
+    mem_trim();
+    pthread_mutex_lock(&ws->lock);
+  }
+}
+
 static void *worker_main(void *arg) {
   struct worker_thread *t = arg;
   struct workers *ws = t->ws;
   if (t->core >= 0) (void)thread_pin((uint32_t)t->core);  // without its core the thread is only slower
   pthread_mutex_lock(&ws->lock);
   while (!ws->stop || ws->in_round)
-    if (!take_task(ws, &t->w) && !take_round(ws, &t->w) && !take_idle(ws, &t->w)) cond_wait(&ws->work, &ws->lock);
+    if (!take_task(ws, &t->w) && !take_round(ws, &t->w) && !take_idle(ws, &t->w)) wait_work(ws);
   pthread_mutex_unlock(&ws->lock);
   return NULL;
 }
@@ -157,6 +174,7 @@ uint32_t workers_count(const struct workers *ws) { return ws->nr; }
 void workers_kick(struct workers *ws) {
   if (ws->nr == 0) {
     ws->round(ws->arg, &ws->self);
+    mem_trim();
     return;
   }
   pthread_mutex_lock(&ws->lock);
@@ -189,6 +207,7 @@ void workers_run(struct workers *ws, struct worker *self, struct task **tasks, u
   pthread_cond_broadcast(&ws->work);
   while (take_task(ws, self)) {}
   while (ws->running) cond_wait(&ws->done, &ws->lock);
+  ws->used = true;
   ws->tasks = NULL;
   pthread_mutex_unlock(&ws->lock);
 }

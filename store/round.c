@@ -120,5 +120,6 @@ void xdb_round_run(void *arg, struct worker *w) {
   const bool failed = x->rounds.error.status != REMIXDB_OK;
   xdb_unlock(x);
   if (!failed) (void)reserve_keep(x);
+  sst_trim();
   set_at(x, XDB_AT_REST);
 }

@@ -97,6 +97,15 @@ static uint32_t table_files(struct xdb *x, uint64_t limit) {
   return (uint32_t)room;
 }
 
+#define KEEP_MAX ((size_t)8 << 20)  // bytes; larger work reads so much that the price of its memory is small
+
+// Lets freed memory stay for the next merge and the next REMIX: as much as two workers read, and a writer's buffers.
+static void keep_memory(struct xdb *x) {
+  const size_t work = 2 * x->ctx.scan_room + BLKIO_WRITER_NR * BLKIO_WRITER_BUF;
+  x->kept = work < KEEP_MAX ? work : KEEP_MAX;
+  mem_keep(x->kept);
+}
+
 enum remixdb_status setup_services(struct xdb *x) {
   enum blkio_kind kind;
   const char *io = getenv("REMIXDB_IO");
@@ -115,7 +124,9 @@ enum remixdb_status setup_services(struct xdb *x) {
                             .fds = x->fds,
                             .store_id = x->store_id,
                             .direct_io = x->opts.direct_io,
-                            .retired = &x->retired};
+                            .retired = &x->retired,
+                            .scan_room = compact_scan_room(x->memtable_limit)};
+  keep_memory(x);
   return REMIXDB_OK;
 }
 
@@ -160,5 +171,6 @@ void setup_destroy(struct xdb *x) {
   pthread_mutex_destroy(&x->snapshots.lock);
   reserve_fini(x);
   mem_free(x->dir);
+  mem_keep_less(x->kept);
   mem_free(x);
 }

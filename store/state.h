@@ -114,6 +114,7 @@ struct xdb {
   struct workers *workers;   // NULL with read_only
   struct remix_watch watch;  // the watch of the scan debt of all REMIXes
   struct compact compact;
+  size_t kept;  // bytes that this store lets the process keep (mem_keep)
   struct wal_recovery recovery;
   uint32_t nr_cleaned;  // files that no version named, removed by opening
 

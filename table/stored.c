@@ -3,8 +3,8 @@
 
 #include <assert.h>
 
-#include "table/format.h"
 #include "base/zmem.h"
+#include "table/format.h"
 
 // ---- scratch
 
@@ -46,10 +46,13 @@ void sst_scratch_give(struct sst_scratch *x) {
 
 void sst_scratch_enter(void) { (void)atomic_fetch_add_explicit(&nr_tables, 1, memory_order_relaxed); }
 
-void sst_scratch_leave(void) {
-  if (atomic_fetch_sub_explicit(&nr_tables, 1, memory_order_acq_rel) != 1) return;
+void sst_scratch_trim(void) {
   for (uint32_t i = 0; i < SCRATCH_NR; i++)
     scratch_free(atomic_exchange_explicit(&slots[i], NULL, memory_order_acquire));
+}
+
+void sst_scratch_leave(void) {
+  if (atomic_fetch_sub_explicit(&nr_tables, 1, memory_order_acq_rel) == 1) sst_scratch_trim();
 }
 
 enum remixdb_status sst_scratch_reserve(struct sst_scratch *x, size_t size) {

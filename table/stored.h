@@ -34,6 +34,7 @@ struct sst_scratch {
 
 void sst_scratch_enter(void);                // each table calls it when it opens
 void sst_scratch_leave(void);                // each table calls it when it has closed
+void sst_scratch_trim(void);                 // frees the scratch memory that nobody uses
 struct sst_scratch *sst_scratch_take(void);  // NULL: memory is missing
 void sst_scratch_give(struct sst_scratch *x);
 // Makes x->buf at least `size` bytes long; the contents of x->buf are lost. Fails with REMIXDB_NOMEM.
