@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The store's threads. They compact, and help to open a store. An idle worker sleeps. A tenth of a second after the last
-// round one of them gives back the memory that rounds have freed (mem_trim).
+// The store's threads. They compact, and help to open a store. An idle worker sleeps. A tenth of a second after the
+// last round one of them gives back the memory that rounds have freed (mem_trim).
 //
 // workers_kick asks for a round, and one worker runs it; at most one round runs at a time. The round gives its tasks to
 // workers_run: this worker and all idle ones take them, the largest first.

@@ -24,7 +24,7 @@ struct sst_scan;
 // Makes a scan that stands before the first record. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_scan_create(struct sst *t, struct blkio_queue *q, struct sst_scan **out);
 void sst_scan_limit(struct sst_scan *scan, uint32_t read);  // before the first record
-void sst_scan_destroy(struct sst_scan *scan);  // NULL is allowed
+void sst_scan_destroy(struct sst_scan *scan);               // NULL is allowed
 // Reads the next record. Returns REMIXDB_OK, REMIXDB_NOTFOUND at the end, or an error. Pointers are valid until the
 // next call.
 MUST_CHECK enum remixdb_status sst_scan_next(struct sst_scan *scan, struct kv_rec *rec_out, sst_pos *pos_out);
