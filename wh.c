@@ -33,7 +33,7 @@
 #define MERGE_KEYS (WH_LEAF_KEYS / 2)
 #define GUIDE_STEPS 3u    // steps along the list from the guide's leaf, before the trie is asked
 #define GUIDE_LEAVES 32u  // with fewer leaves there is no guide
-#define HINT_STEPS 8u     // after so many steps along the list the hint counts as a hash collision's
+#define HINT_STEPS 8u     // after so many steps along the list, the hint counts as the effect of a hash collision
 #define DEAD_LEAVES 32u   // dead leaves that wait together
 #define ROOM_LINES 4u     // lines to prefetch for a record; the processor continues a longer one by itself
 
@@ -49,7 +49,8 @@ static void guide_free(struct epoch_item *item, void *arg) {
   guide_destroy((struct guide *)(void *)item);
 }
 
-// Makes the guide again from the list. Without memory the old one stays and gets worse. Under the structure lock.
+// Makes the guide again from the list. If memory is missing, the old guide stays and its hints get worse. Under the
+// structure lock.
 static void guide_renew(struct wh *wh) {
   struct guide *const old = atomic_load_explicit(&wh->guide, memory_order_relaxed), *fresh = NULL;
   const uint32_t nr = wh->nr_leaves;
@@ -73,7 +74,7 @@ static void guide_renew(struct wh *wh) {
   mem_free(bounds);
 }
 
-// Lets the guide name the new leaf in place of the old one, from this bound on (W7). Under the structure lock.
+// Makes the guide name the new leaf in place of the old leaf, from this bound on (W7). Under the structure lock.
 static void guide_hand_over(struct wh *wh, struct kref bound, const struct wh_leaf *old, struct wh_leaf *l) {
   struct guide *const g = atomic_load_explicit(&wh->guide, memory_order_relaxed);
   if (g) guide_replace(g, bound, old, l);
@@ -102,7 +103,7 @@ static void leaf_give(struct wh *wh, struct wh_leaf *l) {
   lib_unlock(&wh->dead_lock);
 }
 
-// Takes a leaf that may serve again; NULL: there is none.
+// Takes a leaf whose memory may serve again; returns NULL if there is none.
 static struct wh_leaf *leaf_free(struct wh *wh) {
   lib_lock(&wh->dead_lock);
   struct wh_leaf *const l = wh->free_leaves;
@@ -111,8 +112,8 @@ static struct wh_leaf *leaf_free(struct wh *wh) {
   return l;
 }
 
-// Dead leaves wait in two lists: `dead` grows, and `waiting` got its stamps when `dead` was begun. Once the stamps have
-// passed, the waiting ones are free and the others begin to wait. Under dead_lock.
+// Dead leaves wait in two lists: `dead` grows, and `waiting` got its stamps when `dead` was begun. When the stamps have
+// passed, the leaves in `waiting` become free, and the leaves in `dead` begin to wait. Under dead_lock.
 static void leaves_turn(struct wh *wh) {
   if (wh->waiting.nr) {
     if (!epoch_passed(wh->epoch, wh->stamp) || !epoch_passed(wh->cursors, wh->cursors_stamp)) return;
@@ -128,7 +129,7 @@ static void leaves_turn(struct wh *wh) {
   wh->cursors_stamp = epoch_stamp(wh->cursors);
 }
 
-// Puts a leaf among the dead ones. Under the structure lock, as the last step of the change in which it died.
+// Adds a leaf to the dead leaves. Under the structure lock, as the last step of the change in which the leaf died.
 static void leaf_died(struct wh *wh, struct wh_leaf *l) {
   if (wh->cursors == NULL) return;
   lib_lock(&wh->dead_lock);
@@ -137,7 +138,7 @@ static void leaf_died(struct wh *wh, struct wh_leaf *l) {
   lib_unlock(&wh->dead_lock);
 }
 
-// Makes a locked leaf by wh_leaf_init. NULL: no memory.
+// Makes a locked leaf by wh_leaf_init. Returns NULL if memory is missing.
 static struct wh_leaf *leaf_create(struct wh *wh, struct kref anchor, const struct kref *end,
                                    const struct wh_content *content, uint32_t from, uint32_t to) {
   struct wh_leaf *l = leaf_free(wh);
@@ -146,7 +147,7 @@ static struct wh_leaf *leaf_create(struct wh *wh, struct kref anchor, const stru
   return l;
 }
 
-// The end of a locked leaf's range; NULL: there is none.
+// Returns the end of a locked leaf's range; NULL: the range has no end.
 static const struct kref *leaf_end(const struct wh_leaf *l) {
   const struct wh_leaf *const next = wh_leaf_next(l);
   return next ? &next->anchor : NULL;
@@ -154,8 +155,9 @@ static const struct kref *leaf_end(const struct wh_leaf *l) {
 
 // ---- the list
 
-// From a dead leaf the way goes left. Anchors get smaller there, down to the head, which is replaced before it dies.
-// From a living leaf the way goes right, over living leaves. So it ends unless the structure changes all the time.
+// From a dead leaf the search goes left. Anchors get smaller to the left, down to the head, which is replaced before it
+// dies. From a living leaf the search goes right, over living leaves. So the search ends unless the structure changes
+// all the time.
 struct wh_leaf *wh_locate(const struct wh *wh, struct wh_leaf *l, struct kref key, uint64_t k8) {
   for (uint32_t steps = 1;; steps++) {
     if (wh_leaf_dead(l) || wh_leaf_cmp(l, key, k8) > 0) {
@@ -172,8 +174,8 @@ struct wh_leaf *wh_locate(const struct wh *wh, struct wh_leaf *l, struct kref ke
 
 // ---- changes of the structure
 
-// Replaces the old leaves from..to, which die, by the new leaves first..last, which are linked to each other and
-// locked. Under the structure lock and the locks of from and to.
+// Replaces the old leaves from..to by the new leaves first..last. The old leaves die. The new leaves are linked to each
+// other and locked. Under the structure lock and the locks of from and to.
 static void list_replace(struct wh *wh, struct wh_leaf *from, struct wh_leaf *to, struct wh_leaf *first,
                          struct wh_leaf *last) {
   struct wh_leaf *prev = wh_leaf_prev(from), *next = wh_leaf_next(to);
@@ -212,7 +214,7 @@ static inline void leaf_inherit(struct wh *wh, const struct wh_leaf *old, struct
   wh_gaps_inherit(wh, old, r, true);
 }
 
-// Replaces the slot's leaf by one with this content.
+// Replaces the slot's leaf by a leaf with this content.
 static enum remixdb_status leaf_rebuild(struct wh_slot *slot, const struct wh_content *content) {
   struct wh *wh = slot->wh;
   struct wh_leaf *old = slot->leaf, *l = leaf_create(wh, old->anchor, leaf_end(old), content, 0, content->nr);
@@ -229,8 +231,9 @@ static enum remixdb_status leaf_rebuild(struct wh_slot *slot, const struct wh_co
   return REMIXDB_OK;
 }
 
-// The length of the shortest prefix of content[cut] that is greater than the key before it. Different pieces tell it;
-// the answer may be too long where a key ends inside its piece, since missing bytes count as zeros.
+// Returns the length of the shortest prefix of content[cut] that is greater than the key before it. If the pieces of
+// the two keys differ, they give the length. The result may be too long if a key ends inside its piece, because missing
+// bytes count as zeros.
 static uint32_t cut_len(const struct wh_content *c, uint32_t cut) {
   const uint32_t differ = (uint32_t)(c->pieces[cut - 1] ^ c->pieces[cut]);
   if (likely(differ)) return c->skip + (uint32_t)__builtin_clz(differ) / 8 + 1;
@@ -242,7 +245,7 @@ static uint32_t cut_len(const struct wh_content *c, uint32_t cut) {
 // Chooses the cut with the shortest separator near the middle.
 static uint32_t split_point(const struct wh_content *c) {
   uint32_t best = 0, best_len = UINT32_MAX;
-  for (uint32_t i = 0; i <= c->nr / 4; i++) {  // the middle, one right of it, one left, two right, ...
+  for (uint32_t i = 0; i <= c->nr / 4; i++) {  // the middle, 1 right of the middle, 1 left of it, 2 right, ...
     const uint32_t cut = i % 2 ? c->nr / 2 + (i + 1) / 2 : c->nr / 2 - i / 2;
     const uint32_t len = cut_len(c, cut);
     if (len < best_len) {
@@ -253,8 +256,7 @@ static uint32_t split_point(const struct wh_content *c) {
   return best;
 }
 
-// Cuts the slot's leaf in two. first: the smallest key that goes into the right one, in memory that lives as long as
-// the index.
+// Cuts the slot's leaf in two. first: the smallest key of the right leaf, in memory that lives as long as the index.
 static enum remixdb_status leaf_cut(struct wh_slot *slot, const struct wh_content *content, uint32_t cut,
                                     struct kref first) {
   struct wh *wh = slot->wh;
@@ -299,19 +301,19 @@ static enum remixdb_status leaf_cut(struct wh_slot *slot, const struct wh_conten
 }
 
 // Makes room for the slot's key. key: a copy that lives as long as the index. On success slot->leaf is the key's leaf,
-// locked. REMIXDB_NOMEM: nothing has changed.
+// locked. Fails with REMIXDB_NOMEM; nothing has changed then.
 static enum remixdb_status leaf_make_room(struct wh_slot *slot, struct kref key) {
   struct wh_content c;
   const uint32_t n = wh_leaf_content(slot->leaf, &c);
   if (c.nr < n) return leaf_rebuild(slot, &c);  // leftovers of wh_unlink without memory
-  // A key after all others begins a leaf of its own, so that keys in ascending order fill the leaves.
+  // A key after all other keys begins a new leaf, so that keys in ascending order fill the leaves.
   if (kv_cmp(wh_entry_key(wh_word_entry(c.words[n - 1])), key) < 0) return leaf_cut(slot, &c, n, key);
   const uint32_t cut = split_point(&c);
   return leaf_cut(slot, &c, cut, wh_entry_key(wh_word_entry(c.words[cut])));
 }
 
-// Takes the entries without versions out of the slot's leaf. A new leaf replaces it, or replaces it and its left
-// neighbour if both are small. False: no memory, and the entries stay.
+// Removes the entries without versions from the slot's leaf. A new leaf replaces the leaf, or replaces the leaf and its
+// left neighbour if both are small. Returns false if memory is missing; the entries then stay.
 static bool leaf_shrink(struct wh_slot *slot) {
   struct wh *wh = slot->wh;
   struct wh_leaf *old = slot->leaf;
@@ -321,7 +323,7 @@ static bool leaf_shrink(struct wh_slot *slot) {
   struct wh_leaf *l = NULL;
   struct_lock(wh);
   struct wh_leaf *left = wh_leaf_prev(old);
-  // The holder of the left leaf's lock may wait for ours, so try it only.
+  // The holder of the left leaf's lock may wait for this leaf's lock, so only try to take it.
   if (left && atomic_load_explicit(&left->count, memory_order_relaxed) + c.nr <= MERGE_KEYS && lock_try(&left->lock)) {
     if (wh_leaf_content(left, &both) + c.nr <= MERGE_KEYS) {
       memcpy(both.words + both.nr, c.words, c.nr * sizeof(c.words[0]));
@@ -340,7 +342,7 @@ static bool leaf_shrink(struct wh_slot *slot) {
       leaves_count(wh, -1);
       leaf_died(wh, left);
       leaf_died(wh, old);
-      // One of them may have had only tombstones; puts to its range are not listed from here on
+      // One of the two may have had only tombstones. From here on, puts to its range are not added to the list.
       if (both.tombs && l->tombs != both.nr) wh_gap_reopened(wh, l);
     }
     lib_unlock(&left->lock);
@@ -352,9 +354,10 @@ static bool leaf_shrink(struct wh_slot *slot) {
   return true;
 }
 
-// ---- recent: what was written lately
+// ---- recent: the entries and versions that were written last
 
-// Takes an eighth of the first chunk. A larger table pushes more out of the processor's caches than it gains.
+// The table takes an eighth of the first chunk. A larger table would displace more from the processor's caches than it
+// gains.
 static bool recent_init(struct wh *wh, size_t arena_chunk) {
   const size_t bytes = arena_chunk / 8;
   wh->nr_recent = (uint32_t)(bytes / sizeof(wh->recent[0]));
@@ -367,13 +370,13 @@ static inline _Atomic uint64_t *recent_place(const struct wh *wh, uint64_t hash)
   return &wh->recent[(uint64_t)(uint32_t)hash * wh->nr_recent >> 32];
 }
 
-// Most likely the key's entry or version; NULL: not known.
+// Returns most likely the key's entry or version; NULL: not known.
 static inline void *recent_find(const struct wh *wh, uint64_t hash) {
   const uint64_t w = atomic_load_explicit(recent_place(wh, hash), memory_order_acquire);
   return (w ^ wh_entry_tag((uint32_t)(hash >> 32))) >> WH_PTR_BITS ? NULL : wh_word_entry(w);
 }
 
-// Puts the word of the entry or version in its place. The key's leaf is locked.
+// Stores the word of the entry or version at its place in `recent`. The key's leaf is locked.
 static inline void recent_put(struct wh *wh, const void *entry_or_ver, uint64_t hash) {
   _Atomic uint64_t *const at = recent_place(wh, hash);
   const uint64_t w = wh_entry_word(entry_or_ver, hash);
@@ -424,7 +427,7 @@ uint64_t wh_count(const struct wh *wh) { return atomic_load_explicit(&wh->count,
 
 // ---- writing
 
-// The key's entry in a locked leaf of its range; NULL: none. recent: the result of recent_find.
+// Returns the key's entry in a locked leaf of the key's range, or NULL. recent: the result of recent_find.
 static inline struct wh_entry *entry_find(const struct wh_leaf *l, void *recent, struct kref key, uint64_t hash) {
   if (recent && wh_recent_is_ver(recent)) {
     if (kv_eq(wh_ver_key(recent), key)) return wh_ver_entry(recent);
@@ -467,10 +470,11 @@ _Static_assert(sizeof(struct wh_ver) == 12 && offsetof(struct wh_ver, seq) == 4 
                    WH_VER_HEAD >= WH_VER_BEFORE + sizeof(uint64_t),
                "a version's number, pointer and head word lie at multiples of eight, as the arena's memory does");
 
-// The first place for a version at or after `from`, in memory that begins at a multiple of eight.
+// Returns the lowest place for a version at or after `from`, in memory that begins at a multiple of eight.
 static inline size_t ver_place(size_t from) { return align_up(from + 4, 8) - 4; }
 
-// Prefetches the memory two records ahead, which is soon allocated and written. A missing line makes its writer wait.
+// Prefetches the memory two records ahead, which will soon be allocated and written. A writer waits if a cache line is
+// missing.
 static inline void prefetch_room(const uint8_t *p, size_t size) {
   for (size_t o = 0; o < size && o < ROOM_LINES * CACHE_LINE; o += CACHE_LINE) prefetch_write(p + 2 * size + o);
 }
@@ -482,7 +486,8 @@ static enum remixdb_status addr_fits(const void *p) {
              : err_set(REMIXDB_NOMEM, "an address of more than %d bits", WH_PTR_BITS);
 }
 
-// older: the next older version, whose pointer stands before v already; NULL: v has no room for it.
+// older: the next older version; the memory before v already has a pointer to it. NULL: v has no room for such a
+// pointer.
 static void ver_init(struct wh_ver *v, const struct wh_ver *older, const void *val, uint32_t vlen, bool tomb) {
   atomic_init(wh_ver_number(v), WH_PENDING);
   v->vlen = vlen;
@@ -613,7 +618,7 @@ void wh_many_unlink(struct wh_many *m, const struct wh_link *l) {
 
 void wh_many_unlock(struct wh_many *m) {
   for (uint32_t i = 0; i < m->nr; i++) {
-    if (unlikely(m->holes)) m->leaves[i]->holes = true;  // any of them may have some
+    if (unlikely(m->holes)) m->leaves[i]->holes = true;  // any of the leaves may have entries without a version
     if (unlikely(m->back)) leaf_recount(m->leaves[i]);
     lib_unlock(&m->leaves[i]->lock);
   }
@@ -629,11 +634,11 @@ static inline void ver_prefetch(const struct wh_ver *v) {
   prefetch((const uint8_t *)v + 2 * CACHE_LINE);
 }
 
-// The key's newest version at the moment, from a hint l.
+// Returns the key's newest version at the moment, from a hint l.
 static inline const struct wh_ver *leaf_get(const struct wh *wh, struct wh_leaf *l, struct kref key, uint64_t k8,
                                             uint64_t hash, uint64_t moment) {
-  // An entry with a version is the key's only entry, even in a dead leaf: successors share it, and an entry that
-  // another one replaced lost its version first.
+  // An entry with a version is the key's only entry, even if it is in a dead leaf. Successors of the leaf share the
+  // entry, and an entry that another one replaced had lost its version before.
   const struct wh_entry *e = wh_leaf_find(l, key, hash);
   const struct wh_ver *v = e ? wh_entry_newest(e) : NULL;
   if (v) {
@@ -647,7 +652,7 @@ static inline const struct wh_ver *leaf_get(const struct wh *wh, struct wh_leaf 
 }
 
 struct wh_begun wh_get_begin(const struct wh *wh, struct kref key, uint64_t hash) {
-  // A nearly empty index is not worth reading a line of the table. Stores that are only read have such a one.
+  // In a nearly empty index, `recent` is not worth reading a cache line. Stores that are only read have such an index.
   const bool few = atomic_load_explicit(&wh->guide, memory_order_relaxed) == NULL;
   const void *const recent = few ? NULL : recent_find(wh, hash);
   if (recent) {
@@ -683,8 +688,8 @@ const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash,
 // ---- reading many keys at once
 //
 // Group prefetching (Chen, Ailamaki, Gibbons, Mowry: "Improving Hash Join Performance through Prefetching", ICDE 2004):
-// each step reads one line per key, which the step before has prefetched. The steps only find out what the last one
-// reads, which is wh_get's own search of the leaf.
+// each step reads one cache line per key, which the step before has prefetched. The steps only find the memory that the
+// last step reads. The last step is wh_get's search of the leaf.
 
 // Prefetches the words of the entries that wh_leaf_find will look at.
 static inline void leaf_prefetch_words(const struct wh_leaf *l, uint64_t hash) {
@@ -699,8 +704,8 @@ static inline void leaf_prefetch_words(const struct wh_leaf *l, uint64_t hash) {
   }
 }
 
-// Prefetches the entry that most likely has the key. Without one, prefetches the next leaf, which shows where this one
-// ends.
+// Prefetches the entry that most likely has the key. If there is none, prefetches the next leaf, which shows where this
+// leaf ends.
 static inline void leaf_prefetch_entry(const struct wh_leaf *l, uint64_t hash) {
   const uint32_t h32 = (uint32_t)(hash >> 32);
   for (uint32_t i = wh_idx_start(h32);; i = wh_idx_behind(i)) {

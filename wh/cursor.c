@@ -27,7 +27,7 @@ static inline void cursor_prefetch(const struct wh_cursor *c, uint32_t at) {
   prefetch(e + ENTRY_HEAD - 1);
 }
 
-// Prefetches the entry's newest version, which mostly is the one that is seen, and its value. The entry itself was
+// Prefetches the entry's newest version and its value. Mostly the cursor sees the newest version. The entry was
 // prefetched earlier.
 static inline void cursor_prefetch_version(const struct wh_cursor *c, uint32_t at) {
   const uint8_t *v = (const uint8_t *)wh_entry_newest(wh_leaf_entry(c->leaf, c->order[at]));
@@ -35,8 +35,8 @@ static inline void cursor_prefetch_version(const struct wh_cursor *c, uint32_t a
   for (uint32_t i = 0; i < 3; i++) prefetch(v + i * CACHE_LINE);
 }
 
-// Prefetches those of the entries order[at, at + nr) that were not prefetched yet, and the version of the one in the
-// middle, which has had time to arrive.
+// Prefetches the entries of order[at, at + nr) that were not prefetched yet, and the version of the entry in the
+// middle. The cache line of that entry has had time to arrive.
 static inline void cursor_ask(struct wh_cursor *c, uint32_t at, uint32_t nr) {
   const uint32_t had = c->asked, to = at + nr < c->nr ? at + nr : c->nr;
   for (uint32_t i = had > at ? had : at; i < to; i++) cursor_prefetch(c, i);
@@ -44,7 +44,7 @@ static inline void cursor_ask(struct wh_cursor *c, uint32_t at, uint32_t nr) {
   if (nr > 1 && likely(at + nr / 2 < had)) cursor_prefetch_version(c, at + nr / 2);
 }
 
-// The same backward, for order(at - nr, at].
+// Does the same backward, for order(at - nr, at].
 static inline void cursor_ask_back(struct wh_cursor *c, uint32_t at, uint32_t nr) {
   const uint32_t had = c->asked, to = at + 1 > nr ? at + 1 - nr : 0;
   for (uint32_t i = had > at ? at + 1 : had; i > to; i--) cursor_prefetch(c, i - 1);
@@ -52,7 +52,7 @@ static inline void cursor_ask_back(struct wh_cursor *c, uint32_t at, uint32_t nr
   if (nr > 1 && likely(at >= nr / 2 && at - nr / 2 >= had)) cursor_prefetch_version(c, at - nr / 2);
 }
 
-// Goes to the leaf and takes its order.
+// Goes to the leaf and copies the leaf's order.
 static void cursor_take(struct wh_cursor *c, struct wh_leaf *l) {
   c->leaf = l;
   c->ahead = AHEAD;
@@ -78,8 +78,8 @@ static void cursor_enter(struct wh_cursor *c, struct wh_leaf *l, const struct wh
   leaf_prefetch_entries(after);
 }
 
-// Goes from order[at] on to the first entry that is seen, through the leaves that follow. ask: how many entries to
-// prefetch.
+// Goes forward from order[at] to the nearest entry that has a version at the moment, also into the next leaves. ask:
+// how many entries to prefetch.
 static void cursor_forward(struct wh_cursor *c, uint32_t at, uint32_t ask) {
   for (;; ask = c->ahead) {
     for (; at < c->nr; at++, ask = c->ahead) {
@@ -101,7 +101,7 @@ static void cursor_forward(struct wh_cursor *c, uint32_t at, uint32_t ask) {
   c->leaf = NULL;
 }
 
-// Goes back from order[nr - 1] to the first entry that is seen, through the leaves before.
+// Goes back from order[nr - 1] to the nearest entry that has a version at the moment, also into the leaves before.
 static void cursor_backward(struct wh_cursor *c, uint32_t nr, uint32_t ask) {
   for (;; ask = c->ahead) {
     for (; nr > 0; nr--, ask = c->ahead) {
@@ -123,7 +123,7 @@ static void cursor_backward(struct wh_cursor *c, uint32_t nr, uint32_t ask) {
   c->leaf = NULL;
 }
 
-// Goes to the leaf of the key, and there to the first entry whose piece is not smaller than the key's.
+// Goes to the leaf of the key, and there to the lowest entry whose piece is not smaller than the key's piece.
 static void cursor_locate(struct wh_cursor *c, struct kref key) {
   const uint64_t k8 = wh_key8(key, 0);
   struct wh_leaf *const hint = c->hint ? c->hint : wh_hint(c->wh, key, k8), *const l = wh_locate(c->wh, hint, key, k8);
@@ -132,7 +132,7 @@ static void cursor_locate(struct wh_cursor *c, struct kref key) {
   c->at = wh_leaf_rank(l, c->nr, wh_piece(key, l->skip));
 }
 
-// How many of the leaf's keys are smaller than the key (or_equal: or equal).
+// Returns how many of the leaf's keys are smaller than the key (or_equal: or equal).
 static inline uint32_t cursor_rank(struct wh_cursor *c, struct kref key, bool or_equal) {
   if (!c->placed) {
     cursor_locate(c, key);

@@ -4,7 +4,7 @@
 #include <assert.h>
 
 #define MERGE_TAIL 8u  // from so many new entries on, they are sorted together, then merged
-#define SAMPLE 16u     // among keys of equal pieces, a search looks at every 16th first
+#define SAMPLE 16u     // among keys of equal pieces, a search begins with every 16th key
 
 void *wh_line_alloc(struct arena *a, size_t size) {
   uint8_t *p = arena_alloc(a, size + CACHE_LINE - 8);
@@ -27,7 +27,7 @@ void wh_leaf_append(struct wh_leaf *l, uint64_t word, int32_t piece) {
   atomic_store_explicit(&l->count, (uint16_t)(n + 1), memory_order_release);
 }
 
-// How many first bytes all keys of the range share.
+// Returns how many bytes at their beginning all keys of the range share.
 static uint32_t range_common(struct kref anchor, const struct kref *end) {
   return end ? kv_lcp_from(anchor, *end, 0) : 0;
 }
@@ -145,9 +145,9 @@ static void order_merge(const struct wh_leaf *l, uint8_t *pos, uint32_t base, ui
   for (uint32_t i = 0; i < n; i++) pos[i] = (uint8_t)merged[i];
 }
 
-// The first place in pos[lo, hi), whose keys ascend, with a key that is not smaller than this one (or_equal: that is
-// greater); hi: there is none. Looks only at every step-th place, from lo + step - 1 on. Prefetches all of these
-// together, which avoids a chain of cache misses.
+// Returns the lowest place in pos[lo, hi), whose keys ascend, with a key that is not smaller than the given key
+// (or_equal: that is greater), or hi if there is none. Looks only at every step-th place, from lo + step - 1 on.
+// Prefetches all of these places together, which avoids one cache miss after another.
 static uint32_t keys_search(const struct wh_leaf *l, const uint8_t *pos, uint32_t lo, uint32_t hi, uint32_t step,
                             struct kref key, bool or_equal) {
   uint32_t from = 0, to = (hi - lo) / step;
@@ -196,7 +196,7 @@ static uint32_t order_load(const struct wh_leaf *l, uint8_t *pos, uint32_t *stat
   return likely(atomic_load_explicit(&l->ordered, memory_order_relaxed) == state) ? n : 0;
 }
 
-// Stores an order, unless another thread has stored one since. state: the value that order_load saw.
+// Stores an order, unless another thread has stored an order meanwhile. state: the value that order_load read.
 static void order_store(struct wh_leaf *l, uint32_t state, const uint8_t *pos, uint32_t n) {
   if (state & WH_ORDER_BUSY || !atomic_compare_exchange_strong_explicit(&l->ordered, &state, state | WH_ORDER_BUSY,
                                                                         memory_order_relaxed, memory_order_relaxed))

@@ -4,14 +4,14 @@
 
 #define HOPS 64u                   // most steps from gap to gap in one search
 #define SINCE (UINT64_C(1) << 63)  // in a note's third word: the note is not empty
-#define RUN_LEAVES 32u             // most leaves of a new run, so that the list does not go on too far meanwhile
+#define RUN_LEAVES 32u  // most leaves of a new run, so that the list does not advance too far while the run grows
 #define STALE 16u  // from so many checked ranges on, a run's place in the list moves on, so that they are checked once
 
 struct wh_counters wh_counters;
 
 // ---- notes
 
-// False: the note is empty, or a thread is writing it.
+// Reads the note. Returns false if the note is empty or a thread is writing it.
 static bool note_read(const struct wh_note *n, uint64_t w[4]) {
   const uint64_t turn = atomic_load_explicit(&n->turn, memory_order_acquire);
   for (uint32_t i = 0; i < 4; i++) w[i] = atomic_load_explicit(&n->word[i], memory_order_acquire);
@@ -33,7 +33,7 @@ static uint64_t word_of(const void *p) { return (uint64_t)(uintptr_t)p; }
 static const struct wh_entry *word_entry(uint64_t w) { return (const struct wh_entry *)(uintptr_t)w; }
 static struct kref word_key(uint64_t ptr, uint64_t len) { return kref((const uint8_t *)(uintptr_t)ptr, (uint32_t)len); }
 
-// The leaf's gaps, made if there are none; NULL: no memory.
+// Returns the leaf's gaps, and makes them if there are none. Returns NULL if memory is missing.
 static struct wh_gaps *gaps_of(struct wh *wh, struct wh_leaf *l) {
   struct wh_gaps *g = atomic_load_explicit(&l->gaps, memory_order_acquire), *fresh;
   if (g) return g;
@@ -100,7 +100,7 @@ static struct kref leaf_end(const struct wh_leaf *l) {
 
 // A run that was read.
 struct run {
-  struct kref to;  // the anchor that it leads to
+  struct kref to;  // the anchor at which the run ends
   uint64_t since, place;
 };
 
@@ -121,7 +121,7 @@ static void run_clear(struct wh_note *n) {
   note_write(n, nothing);
 }
 
-// Stores the run where a reader of this moment looks for it, unless the run there leads as far.
+// Stores the run where a reader of this moment looks for it, unless the run stored there reaches as far.
 static void run_keep(struct wh *wh, struct wh_leaf *l, bool backward, uint64_t moment, const struct run *r) {
   struct wh_gaps *const g = gaps_of(wh, l);
   struct run had;
@@ -140,14 +140,15 @@ static int end_cmp(struct kref a, struct kref b) {
   return a.ptr && b.ptr ? kv_cmp(a, b) : (a.ptr == NULL) - (b.ptr == NULL);
 }
 
-// Whether range a begins before b in the direction, or begins with it and is longer.
+// Tells whether range a begins before b in the direction, or begins at the same place and is longer.
 static bool range_first(const struct range *a, const struct range *b, bool backward) {
   const int lo = kv_cmp(a->lo, b->lo), hi = end_cmp(a->hi, b->hi);
   return backward ? hi > 0 || (hi == 0 && lo < 0) : lo < 0 || (lo == 0 && hi > 0);
 }
 
-// Finds the first reopened range that touches the stretch, in the direction, among those of numbers [from, to); of two
-// that begin together, the longer one. 1: found; 0: none; -1: unknown, because the list has gone on.
+// Among the reopened ranges of numbers [from, to), finds the range that touches the stretch earliest in the direction.
+// If two begin at the same place, it is the longer one. Returns 1 if there is such a range, 0 if there is none, and -1
+// if that is unknown, because the list has advanced too far.
 static int reopened_first(const struct wh *wh, uint64_t from, uint64_t to, struct range in, bool backward,
                           struct range *out) {
   const struct wh_reopened *const r = &wh->reopened;
@@ -167,15 +168,15 @@ static int reopened_first(const struct wh *wh, uint64_t from, uint64_t to, struc
   return atomic_load_explicit(&r->begun, memory_order_relaxed) - from > WH_REOPENED ? -1 : found;
 }
 
-// The leaf that a run in this direction reaches at the anchor; NULL: none.
+// Returns the leaf that a run in this direction reaches at the anchor, or NULL.
 static struct wh_leaf *leaf_at(const struct wh *wh, struct kref anchor, bool backward) {
   const uint64_t k8 = wh_key8(anchor, 0);
   struct wh_leaf *const l = wh_locate(wh, wh_hint(wh, anchor, k8), anchor, k8);
   return backward && kv_eq(l->anchor, anchor) ? wh_leaf_prev(l) : l;
 }
 
-// The leaf's run for this moment, as far as it is valid. The part after a reopened leaf goes to the leaf after that
-// one. False: there is no run.
+// Finds the leaf's run for this moment, as far as the run is valid. If a leaf within the run was reopened, the call
+// moves the part of the run after that leaf to the next leaf. Returns false if there is no run.
 static bool run_find(struct wh *wh, struct wh_leaf *l, struct wh_note *n, bool backward, uint64_t moment,
                      struct run *out) {
   struct range cut;
@@ -209,7 +210,7 @@ struct here {
   uint64_t since;
 };
 
-// The gap within the leaf. False: there is no valid one.
+// Finds the gap within the leaf. Returns false if there is no valid gap.
 static bool here_find(const struct wh_leaf *l, const struct wh_gaps *g, struct here *out) {
   uint64_t w[4];
   if (!note_read(&g->here, w) || w[3] != atomic_load_explicit(&l->puts, memory_order_acquire)) return false;
@@ -221,8 +222,8 @@ static bool here_has(const struct here *h, struct kref key) {
   return !(h->lo && kv_cmp(key, wh_entry_key(h->lo)) < 0) && !(h->hi && kv_cmp(key, wh_entry_key(h->hi)) > 0);
 }
 
-// Whether all entries from lo to hi (NULL: the leaf's ends) have committed tombstones as their newest versions.
-// Raises *since_io to the largest of their numbers.
+// Tells whether all entries from lo to hi (NULL: the leaf's ends) have committed tombstones as their newest versions.
+// Raises *since_io to the largest of their sequence numbers.
 static bool entries_closed(struct wh_leaf *l, const struct wh_entry *lo, const struct wh_entry *hi,
                            uint64_t *since_io) {
   uint8_t pos[WH_LEAF_KEYS];
@@ -242,16 +243,17 @@ static bool entries_closed(struct wh_leaf *l, const struct wh_entry *lo, const s
   return !hi;
 }
 
-// ---- a way over gaps
+// ---- steps over gaps
 
 // One step of it.
 struct step {
   struct kref to;
   uint64_t since;
-  bool out, whole;  // the step leaves the leaf; it passes all of the leaf
+  bool out, whole;  // the step leaves the leaf; the step passes the whole leaf
 };
 
-// Steps from the key in the leaf, or (edge) from the leaf's first end in the direction. False: no gap begins there.
+// Steps over a gap from the key in the leaf, or (edge) from the end of the leaf at which the direction enters it.
+// Returns false if no gap begins there.
 static bool leaf_step(struct wh *wh, struct wh_leaf *l, struct kref key, bool edge, bool backward, uint64_t moment,
                       struct step *out) {
   struct wh_gaps *const g = atomic_load_explicit(&l->gaps, memory_order_acquire);
@@ -307,7 +309,7 @@ void wh_pass_begin(struct wh_pass *p, const struct wh_cursor *c, bool backward, 
   if (from) p->from_key = *from;
 }
 
-// Whether the way began at or before the leaf's first end in the direction.
+// Tells whether the pass began at or before the end of the leaf at which the direction enters the leaf.
 static bool begins_before(const struct wh_pass *p, const struct wh_leaf *l) {
   if (!p->known) return false;
   if (!p->from_key.ptr) return true;  // at the first or last key of all
@@ -315,7 +317,8 @@ static bool begins_before(const struct wh_pass *p, const struct wh_leaf *l) {
   return p->backward ? end.ptr && kv_cmp(end, p->from_key) <= 0 : kv_cmp(p->from_key, l->anchor) <= 0;
 }
 
-// The first entry of the cursor's leaf that was passed; NULL: all from the leaf's end on.
+// Returns the earliest entry of the cursor's leaf that was passed; NULL: all entries from the leaf's end on were
+// passed.
 static const struct wh_entry *passed_first(const struct wh_pass *p) {
   const struct wh_cursor *const c = p->cursor;
   if (!p->known) return c->entry;
@@ -326,12 +329,13 @@ static const struct wh_entry *passed_first(const struct wh_pass *p) {
   return at <= c->at ? wh_leaf_entry(c->leaf, c->order[at]) : c->entry;
 }
 
-// Whether the gap has the place where the pass began.
+// Tells whether the place where the pass began is in the gap.
 static bool here_joins(const struct wh_pass *p, const struct here *had) {
   return p->from ? here_has(had, wh_entry_key(p->from)) : (p->backward ? had->hi : had->lo) == NULL;
 }
 
-// Whether a gap that ends at `end` reaches as far as the pass came: `far`. NULL is the leaf's end, for both.
+// Tells whether a gap that ends at `end` reaches as far as the pass, which came to `far`. NULL is the leaf's end, for
+// both.
 static bool reaches(const struct wh_pass *p, const struct wh_entry *far, const struct wh_entry *end) {
   if (!end) return true;
   if (!far) return false;
@@ -339,7 +343,8 @@ static bool reaches(const struct wh_pass *p, const struct wh_entry *far, const s
   return p->backward ? beyond >= 0 : beyond <= 0;
 }
 
-// Stores the part of the leaf that was passed as its gap; all: up to its end. Returns whether the whole leaf is a gap.
+// Stores the part of the leaf that was passed as the leaf's gap; all: the pass came to the leaf's end. Returns whether
+// the whole leaf is a gap.
 static bool leaf_keep(struct wh_pass *p, bool all, uint64_t *since_out) {
   struct wh_leaf *const l = p->leaf;
   struct wh_gaps *const g = gaps_of((struct wh *)(uintptr_t)p->cursor->wh, l);
@@ -376,7 +381,8 @@ static void run_end(struct wh_pass *p) {
   p->run_leaves = 0;
 }
 
-// Adds a leaf to the run; to: the anchor up to which it is a gap. to.ptr NULL: it is no gap, and the run ends.
+// Adds a leaf to the run; to: the anchor up to which the leaf is a gap. to.ptr NULL: the leaf is no gap, and the run
+// ends.
 static void run_add(struct wh_pass *p, struct wh_leaf *l, struct kref to, uint64_t since) {
   if (!to.ptr || p->run_leaves == RUN_LEAVES) {
     run_end(p);
@@ -401,7 +407,7 @@ void wh_pass_leaf(struct wh_pass *p) {
     const bool beside = (p->backward ? wh_leaf_prev(was) : wh_leaf_next(was)) == to;
     const bool whole = leaf_keep(p, true, &since) && beside && !wh_leaf_dead(was);
     run_add(p, was, whole ? p->backward ? was->anchor : to->anchor : kref(NULL, 0), since);
-    p->from = NULL;  // the way came over the leaf's end, and passed all from there on
+    p->from = NULL;  // the pass entered the leaf at its end, and passed all entries from there on
   }
   p->leaf = to;
 }

@@ -26,7 +26,8 @@ struct wh_table {
 
 // ---- the table of prefixes
 
-// The state in which a search or a walk through the prefixes of one key hashes the key once, in pieces of PIECE bytes.
+// The state of hashing one key. A search, or a walk through the prefixes of the key, hashes the key only once, in
+// pieces of PIECE bytes.
 #define PIECE 128u
 struct prefixes {
   uint64_t seed;
@@ -40,7 +41,7 @@ static inline struct prefixes prefixes_of(const struct wh_trie *trie) {
   return (struct prefixes){.seed = trie->seed, .hash = trie->seed};
 }
 
-// Hash of the key's first len bytes.
+// Returns the hash of the key's first len bytes.
 static uint64_t prefix_long(struct prefixes *p, const uint8_t *key, uint32_t len) {
   const uint32_t whole = len - len % PIECE;
   if (p->done > whole) {
@@ -54,9 +55,9 @@ static uint64_t prefix_long(struct prefixes *p, const uint8_t *key, uint32_t len
   return hash64_seed(key + whole, len - whole, p->hash);
 }
 
-// Hash of the first len - 1 bytes of the key, which has them, followed by the byte `last`; len >= 1. The last byte is
-// apart so that a child of a prefix can be hashed without a copy. k8 = wh_key8(key, 0). A user who does not know the
-// seed cannot choose keys whose prefixes meet in one bucket.
+// Returns the hash of the first len - 1 bytes of the key, followed by the byte `last`; len >= 1. The key has at least
+// len - 1 bytes. The last byte is a separate argument, so that a child of a prefix can be hashed without a copy. k8 =
+// wh_key8(key, 0). A user who does not know the seed cannot choose keys whose prefixes meet in one bucket.
 static inline uint64_t prefix_hash(struct prefixes *p, struct kref key, uint64_t k8, uint32_t len, uint32_t last) {
   uint64_t x;
   if (len <= 8) x = ((len > 1 ? k8 >> (72 - 8 * len) << 8 : 0) | last) + len * UINT64_C(0x9E3779B97F4A7C15) + p->seed;
@@ -70,7 +71,8 @@ static inline uint64_t prefix_hash_own(struct prefixes *p, struct kref key, uint
   return prefix_hash(p, key, k8, len, key.ptr[len - 1]);
 }
 
-// Whether the node's prefix is the key's. Nodes of one path share their prefix's memory, so few are compared.
+// Tells whether the key begins with the node's prefix. Nodes of one path share the memory of their prefixes, so few
+// prefixes are compared.
 static bool prefix_is(struct prefixes *p, const struct wh_node *node, const uint8_t *key) {
   if (node->prefix == key || (node->prefix == p->same && node->len <= p->same_len)) return true;
   WH_COUNT(prefixes);
@@ -80,8 +82,8 @@ static bool prefix_is(struct prefixes *p, const struct wh_node *node, const uint
   return true;
 }
 
-// The node of this hash and length; NULL: none. exact: the prefix must equal the key's first len bytes, too. exact
-// NULL: the caller must live with a collision of 48 bits.
+// Returns the node of this hash and length, or NULL. exact: the prefix must equal the key's first len bytes, too. exact
+// NULL: the node may be wrong if 48 bits of two hashes are equal.
 static inline struct wh_node *table_find(const struct wh_table *t, uint64_t hash, uint32_t len, const uint8_t *key,
                                          struct prefixes *exact) {
   for (uint32_t b = (uint32_t)hash & t->mask;; b = (b + 1) & t->mask) {
@@ -141,8 +143,8 @@ static void table_free(struct epoch_item *item, void *arg) {
   mem_free((uint8_t *)item - offsetof(struct wh_table, retired));
 }
 
-// Makes room for more nodes. A table that is too small is replaced; it goes when its readers have left. Under the
-// structure lock.
+// Makes room for more nodes. If the table is too small, the call replaces it; the old table is freed when its readers
+// have left. Under the structure lock.
 static enum remixdb_status table_reserve(struct wh_trie *trie, uint64_t more) {
   struct wh_table *old = atomic_load_explicit(&trie->table, memory_order_relaxed);
   if (old->used + more <= old->cap) return REMIXDB_OK;
@@ -176,7 +178,7 @@ static inline struct wh_leaf *node_rmost(const struct wh_node *node) {
 }
 static inline struct wh_leaf *node_lmost(uint64_t lmost) { return (struct wh_leaf *)(uintptr_t)(lmost & ~TERMINAL); }
 
-// The largest child below byte c; -1: none. *above_out: whether there is a child above c.
+// Returns the largest child below byte c, or -1. *above_out: whether there is a child above c.
 static inline int node_child_below(const struct wh_node *node, uint32_t c, bool *above_out) {
   uint64_t w[4];
   for (uint32_t i = 0; i < 4; i++) w[i] = atomic_load_explicit(&node->kids[i], memory_order_acquire);
@@ -243,8 +245,8 @@ static inline void way_ask(const struct wh_table *t, struct wh_way *w, uint64_t 
   prefetch(&t->bucket[(uint32_t)hash & t->mask]);
 }
 
-// As table_find, but trusts a slot's tag. Looking at the node would cost one more line in each step. A wrong node only
-// leads to a wrong hint.
+// Like table_find, but trusts a slot's tag. Reading the node would cost one more cache line in each step. A wrong node
+// only causes a wrong hint.
 static inline const struct wh_node *way_answer(const struct wh_table *t, uint64_t hash) {
   for (uint32_t b = (uint32_t)hash & t->mask;; b = (b + 1) & t->mask) {
     for (uint32_t i = 0; i < BUCKET_SLOTS; i++) {
@@ -294,7 +296,7 @@ static void ways_descend(const struct wh_trie *trie, const struct wh_table *t, s
   }
 }
 
-// Goes from the node to the leaf that it names for the key, or prefetches what must be read for that.
+// Goes from the node to the leaf that the node names for the key, or prefetches the memory that this step reads.
 static inline void way_turn(const struct wh_trie *trie, const struct wh_table *t, struct wh_way *w) {
   struct prefixes p = prefixes_of(trie);
   const uint64_t lmost = atomic_load_explicit(&w->node->lmost, memory_order_acquire);
@@ -339,14 +341,14 @@ void wh_trie_hint_many(const struct wh_trie *trie, struct wh_way *ways, uint32_t
 
 // ---- changes: under the structure lock
 
-// The node of the anchor's first len bytes; NULL when there is none.
+// Returns the node of the anchor's first len bytes, or NULL.
 static struct wh_node *trie_node(struct wh_trie *trie, struct prefixes *p, const struct wh_leaf *l, uint32_t len) {
   if (len == 0) return &trie->root;
   const struct wh_table *t = atomic_load_explicit(&trie->table, memory_order_relaxed);
   return table_find(t, prefix_hash_own(p, l->anchor, l->lo8, len), len, l->anchor.ptr, p);
 }
 
-// How many bytes of the anchor have nodes.
+// Returns how many bytes of the anchor have nodes.
 static uint32_t trie_prefix(struct wh_trie *trie, const struct wh_leaf *l) {
   struct prefixes p = prefixes_of(trie);
   const uint32_t maxlen = atomic_load_explicit(&trie->maxlen, memory_order_relaxed);
@@ -376,8 +378,8 @@ static void kids_set(struct wh_node *node, uint32_t c, bool on) {
   atomic_store_explicit(&node->kids[c >> 6], on ? w | bit : w & ~bit, memory_order_release);
 }
 
-// Replaces from_l by first as the node's lmost, and from_r by last as its rmost; from_l or from_r NULL: not that one.
-// Returns whether the node named one of them.
+// Replaces from_l by first as the node's lmost, and from_r by last as the node's rmost. If from_l or from_r is NULL,
+// the call does not change that field. Returns whether the node named one of them.
 static bool node_swap(struct wh_node *node, const struct wh_leaf *from_l, struct wh_leaf *first,
                       const struct wh_leaf *from_r, struct wh_leaf *last) {
   bool hit = false;
