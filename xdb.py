@@ -239,9 +239,9 @@ class Xdb(_Closable):
         """A new XdbRef, for reading and writing the store."""
         return XdbRef(self)
 
-    def iter(self):
-        """A new XdbIter with a ref of its own."""
-        return XdbIter(XdbRef(self))
+    def iter(self, expect=0):
+        """A new XdbIter with a ref of its own; `expect` as in XdbRef.iter()."""
+        return XdbIter(XdbRef(self), expect)
 
     def stats(self):
         """The store's figures, as a dict."""
@@ -275,9 +275,9 @@ class XdbSnapshot(_Closable):
         """A new XdbRef that reads the snapshot; its writes raise XdbError with READONLY."""
         return XdbRef(self)
 
-    def iter(self):
-        """A new XdbIter with a ref of its own."""
-        return XdbIter(XdbRef(self))
+    def iter(self, expect=0):
+        """A new XdbIter with a ref of its own; `expect` as in XdbRef.iter()."""
+        return XdbIter(XdbRef(self), expect)
 
 
 # A batch passes its operations to the library in groups: at most so many keys and values, of at most so many bytes a
@@ -587,9 +587,11 @@ class XdbRef(_Closable):
         """Brings all earlier writes into the fewest tables, without deleted keys and old values, and waits for it."""
         self._call(_lib().remixdb_compact)
 
-    def iter(self):
-        """A new XdbIter, not yet positioned."""
-        return XdbIter(self)
+    def iter(self, expect=0):
+        """A new XdbIter, not yet positioned. `expect` is the number of records that the caller means to read after each
+        seek: the seek then reads the blocks of these records from the disk together with its own. 0: the library
+        estimates the number from earlier scans of this ref. The number never changes a result."""
+        return XdbIter(self, expect)
 
     def gets(self, depth=64):
         """A new XdbGets, for gets that this thread does not wait for: at most `depth` of them are under way."""
@@ -701,9 +703,12 @@ class XdbIter(_Closable):
     As a Python iterator it gives the (key, value) pairs from its position on, or from the first key when it has none
     yet. `reversed` gives them backward, from the last key when it has no position yet."""
 
-    def __init__(self, ref):
+    def __init__(self, ref, expect=0):
         _of(ref, XdbRef)
         lib = _lib()
+        opts = _IterOpts()
+        lib.remixdb_iter_opts_init(ctypes.byref(opts), ctypes.sizeof(opts))
+        opts.expect = _int(expect, "expect", _U32)
         self._ref = ref
         self._placed = False  # a seek has been made, and no park after it
         self._fresh = True  # neither a seek nor a park yet
@@ -712,7 +717,7 @@ class XdbIter(_Closable):
         parent = ref._handle
         with parent as lock, lock:
             handle = _Handle("iterator", lib.remixdb_iter_destroy, parent=parent, lock=lock)
-            self._make(handle, lib, lib.remixdb_iter_create, parent.pointer)
+            self._make(handle, lib, lib.remixdb_iter_create_opts, parent.pointer, ctypes.byref(opts))
 
     # The library copies records by pages, and its iterator stands ahead of this one. A signal's handler may raise, or
     # use this iterator, after every call, so each step can be begun again: the library updates the page in the same
@@ -953,7 +958,8 @@ _SIGNATURES = {
     "remixdb_snapshot": (_P, (_P,)),
     "remixdb_snapshot_ref": (_P, (_P,)),
     "remixdb_snapshot_release": (None, (_P,)),
-    "remixdb_iter_create": (_P, (_P,)),
+    "remixdb_iter_opts_init": (None, (_P, ctypes.c_size_t)),
+    "remixdb_iter_create_opts": (_P, (_P, _P)),
     "remixdb_iter_seek": (None, (_P, _S, _U32)),
     "remixdb_iter_seek_last": (None, (_P,)),
     "remixdb_iter_seek_for_prev": (None, (_P, _S, _U32)),
@@ -982,6 +988,15 @@ class _Opts(ctypes.Structure):
                 ("worker_cores", _S), ("io", _S), ("direct_io", _BOOL), ("compression", ctypes.c_int),
                 ("compression_level", ctypes.c_int), ("sync", ctypes.c_int), ("read_only", _BOOL), ("create", _BOOL),
                 ("error_if_exists", _BOOL), ("max_open_files", _U32), ("logger", _LOG_FN), ("logger_priv", _P))
+
+
+class _Slice(ctypes.Structure):
+    _fields_ = (("ptr", _S), ("len", _U32))
+
+
+class _IterOpts(ctypes.Structure):
+    _fields_ = (("size", ctypes.c_size_t), ("from_key", _Slice), ("to_key", _Slice), ("prefix", _Slice),
+                ("keys_only", _BOOL), ("expect", _U32), ("snapshot", _P), ("hold", _BOOL))
 
 
 class _Decision(ctypes.Structure):

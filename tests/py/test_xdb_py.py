@@ -326,6 +326,52 @@ def test_iterator(ref):
     assert it.peek() == (b"b", b"B")
 
 
+EXPECTS = (0, 1, 7, 50, 5000, 0xFFFFFFFF)
+
+
+def test_expect(ref, db):
+    """Neither the number nor the place of the records changes what an iterator gives."""
+    pairs = [(b"%05d" % i, os.urandom(i % 300)) for i in range(3000)]
+    for key, value in pairs[::2]:
+        ref.put(key, value)
+    ref.flush()
+    with ref.snapshot() as old:
+        for key, value in pairs[1::2]:
+            ref.put(key, value)
+        ref.flush()
+        for expect in EXPECTS:
+            assert list(ref.iter(expect)) == list(db.iter(expect=expect)) == pairs
+            assert list(reversed(ref.iter(expect=expect))) == pairs[::-1]
+            assert list(old.iter(expect=expect)) == pairs[::2]
+            it = ref.iter(expect=expect)
+            it.seek(b"01000x")
+            assert it.peek() == pairs[1001]
+
+
+@pytest.mark.parametrize("bad, error", [(-1, ValueError), (1 << 32, ValueError), ("7", TypeError), (True, TypeError),
+                                        (1.0, TypeError), (None, TypeError)])
+def test_expect_is_a_number_of_records(ref, db, bad, error):
+    for iterate in (ref.iter, db.iter):
+        with pytest.raises(error, match="expect"):
+            iterate(expect=bad)
+
+
+def test_options_of_an_iterator_lie_where_the_library_reads_them(ref):
+    lib = xdb._lib()
+    for name, value in {"from_key": "bounds", "to_key": "bounds", "prefix": "prefix", "keys_only": "keys_only",
+                        "snapshot": "snapshot", "hold": "hold", "expect": None}.items():
+        opts = xdb._IterOpts()
+        lib.remixdb_iter_opts_init(ctypes.byref(opts), ctypes.sizeof(opts))
+        field = xdb._Slice(b"k", 1) if name in ("from_key", "to_key", "prefix") else 1
+        setattr(opts, name, field)
+        pointer = lib.remixdb_iter_create_opts(ref._handle.pointer, ctypes.byref(opts))
+        if value is None:
+            assert pointer
+            lib.remixdb_iter_destroy(pointer)
+        else:
+            assert not pointer and f"`{value}`" in xdb._last_error(lib).message
+
+
 def test_python_iteration(ref, db):
     assert list(ref.iter()) == []
     for k in "abcde":

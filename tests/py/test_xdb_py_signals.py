@@ -28,10 +28,10 @@ places = pytest.mark.skipif(sys.version_info < (3, 11) or sys.implementation.nam
 
 DESTROYS = {"remixdb_open_opts": "remixdb_close", "remixdb_ref": "remixdb_unref",
             "remixdb_snapshot_ref": "remixdb_unref",
-            "remixdb_snapshot": "remixdb_snapshot_release", "remixdb_iter_create": "remixdb_iter_destroy",
+            "remixdb_snapshot": "remixdb_snapshot_release", "remixdb_iter_create_opts": "remixdb_iter_destroy",
             "remixdb_gets_create": "remixdb_gets_destroy", "remixdb_batch_create": "remixdb_batch_destroy",
             "remixdb_stats": "remixdb_free"}
-TAKE_NO_POINTER = {"remixdb_opts_init", "remixdb_open_opts"}
+TAKE_NO_POINTER = {"remixdb_opts_init", "remixdb_open_opts", "remixdb_iter_opts_init"}
 
 
 class Library:
