@@ -18,7 +18,7 @@
 // digits or letters fill the cells as evenly as random bytes. A number's ranks are the digits of one large number. That
 // number, scaled down, is the cell. Ranks ascend with bytes, so
 //   A1  the cell of the smaller of two numbers is not after the cell of the other.
-// So the first number not less than v lies in v's cell, or is the first one after that cell.
+// So the lowest number not less than v lies in v's cell, or is the lowest number after that cell.
 struct anchors_cells {
   uint32_t lines;      // where its lines begin
   uint32_t ranks;      // where its ranks begin: for each place and byte, how many smaller bytes occur there, and ABSENT
@@ -346,7 +346,7 @@ static enum remixdb_status tree_add(struct build *b, uint32_t group, uint32_t fi
 }
 
 // Adds the ref of the strings i .. end - 1, which share a number. Strings that end within the number come first
-// (padding makes them equal to others), at most one of each length. If many are left, they get a tree of their own.
+// (padding makes them equal to others), at most one of each length. If many are left, they get a separate tree.
 static enum remixdb_status group_add(struct build *b, uint32_t common, uint32_t i, uint32_t end) {
   uint32_t first = i;
   uint32_t *const ref = extend(&b->refs, sizeof(*ref));

@@ -204,7 +204,7 @@ static int raw_rmdir(struct env *e, int at, const char *name) {
 
 static int raw_list(struct env *e, int at, const char *name, bool (*fn)(void *arg, const char *name), void *arg) {
   CANCEL_LATER;
-  // A descriptor of its own, because threads that read through one descriptor share its position.
+  // A separate descriptor, because threads that read a directory through the same descriptor share its position.
   const int fd = raw_open(e, at, name, ENV_READ | ENV_DIR);
   if (fd < 0) return fd;
   DIR *const d = fdopendir(fd);
@@ -521,7 +521,7 @@ enum remixdb_status env_dir_make(const struct env_dir *at, const char *name, boo
   return s == REMIXDB_NOTFOUND ? err_set(REMIXDB_IO, "%s: was removed meanwhile", out->path) : s;
 }
 
-// Tells whether the name still leads to the open file. A lock on any other file keeps nobody out.
+// Tells whether the name still is the open file. A lock on any other file would keep nobody out.
 static enum remixdb_status is_named(const struct env_dir *at, int fd, const char *name, bool *out) {
   struct env_stat file, named;
   const int rc = at->env->ops->fstat(at->env, fd, &file);

@@ -13,7 +13,7 @@ ERR_TLS_FAST struct err_state err_state;
 static __thread char err_buf[ERR_MSG_MAX];
 static __thread uint32_t err_cleaning;  // depth of err_cleanup_begin: no message changes above 0
 
-// Formats into a buffer of its own, because the arguments may point into err_buf.
+// Formats into a separate buffer, because the arguments may point into err_buf.
 static void err_format(const char *head, const char *fmt, va_list ap) {
   if (err_cleaning) return;
   char buf[ERR_MSG_MAX];

@@ -5,24 +5,27 @@
 //   keep   no new data;
 //   abort  too little new data for a table: its keys go back to the active memtable;
 //   minor  the new data becomes one more run, or several if it needs several tables; the REMIX is built again;
-//   major  the newest runs and the new data are merged. These are as few runs as make room at a bearable cost, and the
-//          next older run is not much smaller than the result. Tombstones go if all runs take part;
-//   split  the merge of the whole partition, or the new data after all of its keys, is too large for one partition. It
-//          makes several partitions of two tables each.
+//   major  the newest runs and the new data are merged. The merge takes as few runs as it can. It must make enough
+//          room, must not cost too much, and its result must not be much larger than the next older run. If all runs
+//          take part, the merge drops tombstones;
+//   split  the merge of the whole partition, or the new data after all of its keys, is too large for one partition.
+//          The split makes several partitions of two tables each.
 //
-// A round without new data does scan merges. If blocks are not in the cache, a scan reads a block for each run with a
-// record on its way. The jumps of a REMIX (remix/state.h) count the blocks that were read only because there are
-// several runs. A scan merge merges a partition's newest runs once the jumps are as many blocks as it would write. So
-// scan merges write no more than scans have read in vain, apart from small records, REMIXes and merges that are given
-// up. LevelDB compacts a table after a number of seeks for the same reason.
+// A round without new data does scan merges. If blocks are not in the cache, a scan reads a block of each run that has
+// a record in the scan's range. The jumps of a REMIX (remix/state.h) count the blocks that scans read only because
+// there are several runs. When the jumps are as many as the blocks that a merge of the partition's newest runs would
+// write, a scan merge merges these runs. So scan merges write no more than scans have read in vain, apart from small
+// records, REMIXes and merges that are given up. LevelDB compacts a table after a number of seeks for the same reason.
 //
-// In a large partition, new data goes into the young view (view/version.h, V4): only that view is built again, and its
-// runs are merged among themselves. If it would be more than a small share of the older view, or if more runs than its
-// own are to be merged, all of its runs take part, and the result goes into the older view.
+// In a large partition, new data goes into the young view (view/version.h, V4). Then the round builds only the young
+// view again, and merges only runs of the young view. If the young view would be more than a small share of the older
+// view, or if runs of the older view are to be merged, too, all runs of the young view take part in the merge, and the
+// result goes into the older view.
 //
-// A round writes files and makes the next version; the caller installs it. A round changes and removes no existing
-// file. The merged view of the runs that take part is the old REMIX itself: its selectors tell the next run and the old
-// versions. So a merge compares keys of the two views and of the new data, and no keys of runs of one view.
+// A round writes files and makes the next version; the caller installs it. A round neither changes nor removes an
+// existing file. The old REMIX gives the sorted order of the runs that take part: its selectors tell which run has the
+// next record, and which records are old versions. So a merge compares keys of the two views and of the new data, and
+// no keys of runs of one view.
 #ifndef COMPACT_H
 #define COMPACT_H
 
@@ -47,9 +50,9 @@ enum compact_kind { COMPACT_KEEP, COMPACT_ABORT, COMPACT_MINOR, COMPACT_MAJOR, C
 
 struct compact_stats {  // since the store was opened; relaxed
   _Atomic uint64_t rounds, failed;
-  _Atomic uint64_t kinds[COMPACT_KINDS];      // partitions, by what was done with them
+  _Atomic uint64_t kinds[COMPACT_KINDS];      // partitions, by the action of the round
   _Atomic uint64_t table_bytes, remix_bytes;  // written
-  _Atomic uint64_t read_bytes;                // of tables that were merged
+  _Atomic uint64_t read_bytes;                // bytes of tables that were merged
   _Atomic uint64_t handed_back;               // bytes of records
   _Atomic uint64_t scan_merges;               // partitions
   _Atomic uint64_t young;                     // partitions of which only the young view was built again
@@ -70,7 +73,7 @@ struct compact {
   // COMPACT_PROGRESS_SHIFT. The writers' pace and waiting callers use them. Relaxed.
   _Atomic uint64_t progress, work;
   _Atomic bool yield;               // a scan round ends soon. Relaxed
-  const struct remix_watch *watch;  // of the REMIXes that rounds make; NULL: none
+  const struct remix_watch *watch;  // the watch of the REMIXes that rounds make; NULL: no watch
   struct compact_stats stats;
   // Puts a key back into the active memtable and its log, unless a newer version is there.
   enum remixdb_status (*hand_back)(void *arg, struct worker *w, const struct kv_rec *rec);
@@ -126,21 +129,23 @@ static inline void compact_whole_on(struct compact_whole *whole) {
   whole->from_len = whole->to_len;
 }
 
-// One round, which starts from the version base. *out: the next version with one reference. Its files are synced; the
-// caller syncs their directory entries, and sets store_id, number and log fields. allow_abort false: the round hands
-// nothing back. whole: NULL, or what is to be compacted in any case; its results are set if the round succeeds. A
-// failing round leaves no new file. Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
+// Runs one round, which starts from the version base. *out: the next version with one reference. The version's files
+// are synced; the caller syncs their directory entries, and sets store_id, number and log fields. allow_abort false:
+// the round hands nothing back. whole: NULL, or the range of keys in which all partitions are to be compacted; the call
+// sets the results in it if the round succeeds. A round that fails leaves no new file. Fails with REMIXDB_NOMEM,
+// REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base,
                                              const struct wh *frozen, bool allow_abort, struct compact_whole *whole,
                                              struct version **out);
 // Sets c->watch for all REMIXes of a version. Call it before another thread has the version.
 void compact_watch(const struct compact *c, const struct version *v);
-// Whether scans have paid for a merge of some of the REMIX's runs; sets scan_debt_due. Any thread; x is alive.
+// Tells whether scans have paid for a merge of some of the REMIX's runs; sets scan_debt_due. Any thread; x is alive.
 bool compact_scan_debt_paid(struct remix *x);
-// A scan round: merges partitions that scans have paid for, at most scan_merge_parts. *out: NULL if there are none.
-// REMIXDB_ABORTED: c->yield was set. After a failure scans have to pay again. Otherwise as compact_round.
+// Runs a scan round: merges partitions that scans have paid for, at most scan_merge_parts. *out is NULL if there are
+// none. Fails with REMIXDB_ABORTED if c->yield was set. After a failure scans have to pay again. Otherwise like
+// compact_round.
 MUST_CHECK enum remixdb_status compact_scan_round(struct compact *c, struct worker *self, struct version *base,
                                                   struct version **out);
-// Call it after the next version is durable: the last reader of a file that only base has removes it.
+// Call it after the next version is durable. The last reader of a file that only base has then removes the file.
 void compact_retire(const struct version *base, const struct version *next);
 #endif

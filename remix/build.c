@@ -6,24 +6,25 @@
 #include "remix/splice.h"
 
 #define BUILD_REPORT 1024u  // entries between two reports of progress
-// Entries in a segment on average. A view with fewer is merged instead of moved. A splice nearly holds SPLICE_FILL.
+// Entries in a segment on average. A view with fewer entries per segment is merged instead of moved. A splice keeps the
+// average near SPLICE_FILL.
 #define BUILD_MOVE_FILL 24u
 
 // The head of one of the two sorted streams: its next entry.
 struct build_head {
   bool any;
   struct kref key;  // in the sst_keys of its run
-  uint32_t lcp;     // bytes that it shares with the last key written; REMIX_SAME for the same key
+  uint32_t lcp;     // bytes that the key shares with the last key written; REMIX_SAME for the same key
   uint32_t run;     // in the new view
   bool tomb;
   const uint8_t *tag;  // as the old view has it, or NULL
 };
 
-// The segment being filled. If a key's versions do not all fit, they go to the next one together.
+// The segment that is being filled. If the versions of a key do not all fit, all of them go to the next segment.
 struct build_seg {
   uint32_t nr;
   uint32_t group;      // first version of the last key
-  uint32_t group_lcp;  // bytes that key shares with the one before it
+  uint32_t group_lcp;  // bytes that this key shares with the key before it
   uint8_t tag[REMIX_SEG], sel[REMIX_SEG];
   uint32_t dbit[REMIX_SEG];
   uint8_t *anchor;  // REMIXDB_KV_MAX bytes
@@ -80,7 +81,8 @@ static enum remixdb_status build_flush(struct build *x, uint32_t nr) {
   return REMIXDB_OK;
 }
 
-// The discriminating bit from the last key written. If the key is not greater, the tables are not those of the view.
+// Returns the discriminating bit from the last key written. If the key is not greater than that key, the tables are not
+// those of the view.
 static enum remixdb_status build_dbit(const struct build *x, const struct build_head *h, uint32_t *dbit_out) {
   const uint32_t lcp = h->lcp;
   if (!x->any) {
@@ -153,7 +155,7 @@ static enum remixdb_status build_head_lcp(struct build *x, struct build_head *h,
     if (h->lcp == last.len && h->lcp == h->key.len) h->lcp = REMIX_SAME;
   } else {
     h->lcp = lcp;
-    // a wrong length from a file must not lead beyond a key
+    // a wrong length in a file must not cause a read beyond a key
     if (unlikely(lcp == REMIX_SAME ? last.len != h->key.len : lcp > last.len || lcp > h->key.len))
       return err_corrupt(x->runs[h->run]->path, 0, "keys are not in the order of the view");
   }
@@ -210,8 +212,9 @@ static enum remixdb_status build_next_fresh(struct build *x) {
   return build_head_lcp(x, h, f->shared, true);
 }
 
-// Decides which head is written next, by longest common prefixes: the head that shares more with the last key written.
-// If both share the same, compares them from there on; then the other head's lcp is the one with this head.
+// Decides which head is written next. It is the head that shares the longer prefix with the last key written. If both
+// prefixes have the same length, the call compares the two keys from there on; the lcp of the other head then becomes
+// the length of the prefix that the two heads share.
 static inline enum remixdb_status build_order(struct build *x, bool *old_out) {
   struct build_head *const a = &x->old, *const b = &x->fresh;
   *old_out = a->any;
@@ -290,8 +293,9 @@ static enum remixdb_status build_by_splice(struct build *x, bool dense, bool pro
 
 // ---- which way
 
-// Whether the new tables have exactly the records of the leaving runs: a dropped version would be one record less. The
-// runs that leave must be newer than those that stay, as the new tables are. A view with thin segments is not moved.
+// Tells whether the new tables have exactly the records of the leaving runs. (If a version had been dropped, they would
+// have fewer records.) The leaving runs must be newer than the runs that stay, because the new tables are. A view with
+// thin segments is not moved.
 static bool build_can_move(const struct build *x, uint64_t fresh) {
   const struct remix_build *const b = x->b;
   const struct remix *const old = b->old;

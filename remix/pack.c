@@ -14,7 +14,7 @@
 // The columns, in the order of the file. Each is stored as it is or as one zstd frame, whichever is shorter.
 enum { COL_TAGS, COL_HEADS, COL_SELS, COL_DBITS_LOW, COL_DBITS_HIGH, COL_ANCHORS, COLS };
 #define COLUMN_SLACK REMIX_SEG  // readable bytes after a column: segments are copied in full width
-// Behind the header: for each column these two lengths.
+// After the header there are these two lengths for each column.
 enum { DIR_LEN = 0, DIR_STORED = 8, DIR_ENTRY = 16, DIR_SIZE = DIR_ENTRY * COLS };  // u64 each
 
 // An image's counts, offsets and size, from its header.
@@ -216,7 +216,7 @@ static void unpack_dbits(uint8_t *restrict to, const uint8_t *restrict low, cons
   memset(to + 2 * nr, 0, 2 * (REMIX_SEG - nr));
 }
 
-// Counting selectors gives the cursor offsets. A selector of a run that is not there is counted nowhere.
+// Counts selectors to get the cursor offsets. A selector with a run that does not exist is not counted.
 static enum remixdb_status unpack_segments(const struct column *c, const struct shape *h, struct sst *const *runs,
                                            const char *path, uint8_t *image) {
   sst_pos pos[REMIX_RUNS_MAX];

@@ -24,7 +24,7 @@ struct remix_whole {
 
 void remix_name(char *buf, uint64_t number) { files_remix_name(buf, number); }
 
-// Compares the header with the file and the tables. The counts determine all offsets.
+// Compares the header with the file and the tables. The header's counts determine all offsets.
 static enum remixdb_status check_header(struct remix *x) {
   struct remix_index *const ix = x->index;
   const uint8_t *const p = x->image;
@@ -80,7 +80,7 @@ static enum remixdb_status check_anchors(const struct remix *x) {
   return REMIXDB_OK;
 }
 
-// Checks a segment without the tables. NULL: it is well formed; else the error's name.
+// Checks a segment without the tables. Returns NULL if the segment is well formed, else the name of the error.
 static const char *check_entries(const struct remix_index *ix, const uint8_t *s) {
   const uint8_t *const sel = s + ix->lay.sel, *const dbits = s + ix->lay.dbits;
   const uint32_t nr = seg_nr(ix, s), flags = remix_seg_flags(&ix->lay, s);
@@ -111,8 +111,8 @@ static const char *check_entries(const struct remix_index *ix, const uint8_t *s)
   return NULL;
 }
 
-// Checks every segment and counts live entries. Unless `walked`, checks as well that cursor offsets and selectors walk
-// each table exactly from its beginning to its end.
+// Checks every segment and counts live entries. If `walked` is not set, also checks that cursor offsets and selectors
+// go through each table exactly from its beginning to its end.
 static enum remixdb_status check_segments(struct remix *x, bool walked) {
   struct remix_index *const ix = x->index;
   ix->live = mem_alloc(((size_t)x->nr_segs + 1) * sizeof(ix->live[0]));
@@ -152,8 +152,8 @@ static enum remixdb_status check_segments(struct remix *x, bool walked) {
   return REMIXDB_OK;
 }
 
-// The fields that every format has in the same place. They are checked before the checksum, to tell another kind of
-// file and a short file from a damaged one.
+// Checks the fields that every format has in the same place. This check comes before the checksum, so that the message
+// distinguishes another kind of file, or a short file, from a damaged file.
 static enum remixdb_status check_start(const struct remix *x, const uint8_t *head) {
   const uint64_t size = load64le(head + REMIX_HEAD_SIZE), least = remix_segs_off(0) + sizeof(uint32_t) + REMIX_SUM;
   if (memcmp(head + REMIX_HEAD_MAGIC, REMIX_MAGIC, sizeof(REMIX_MAGIC) - 1) != 0)
@@ -163,7 +163,7 @@ static enum remixdb_status check_start(const struct remix *x, const uint8_t *hea
                      (unsigned long long)x->file_size, (unsigned long long)size);
 }
 
-// Reads the whole file into *file_out, which is the caller's also on failure.
+// Reads the whole file into *file_out, which the caller frees, also after a failure.
 static enum remixdb_status read_file(struct remix *x, int fd, struct mem_map *file_out) {
   struct env *const env = x->ctx->env;
   uint8_t head[REMIX_HEAD_RUNS];
@@ -180,8 +180,8 @@ static enum remixdb_status read_file(struct remix *x, int fd, struct mem_map *fi
   return env_read(env, fd, x->path, file_out->ptr + sizeof(head), x->file_size - sizeof(head), sizeof(head));
 }
 
-// Makes x->image of the file's bytes. Takes *file over if it is the image. *walked_out: unpacking has found the cursor
-// offsets by walking the tables.
+// Makes x->image from the file's bytes. If *file is the image, takes *file over. *walked_out: unpacking has computed
+// the cursor offsets by counting records of the tables.
 static enum remixdb_status unpack_file(struct remix *x, struct mem_map *file, bool *walked_out) {
   struct mem_map *const map = &((struct remix_whole *)x)->map;
   const uint64_t sum_at = x->file_size - REMIX_SUM;
@@ -229,7 +229,7 @@ static void remix_free(struct remix *x) {
   mem_free(x);
 }
 
-// Copies the image that was built into memory that suits random reads.
+// Copies the image, which a build has made, into memory that suits random reads.
 static enum remixdb_status take_image(struct remix *x, const uint8_t *image, size_t size, uint64_t file_size) {
   struct mem_map *const map = &((struct remix_whole *)x)->map;
   const enum remixdb_status s = mem_map_table(size, map);
@@ -254,7 +254,7 @@ static enum remixdb_status make_path(struct remix *x) {
   return REMIXDB_OK;
 }
 
-// A REMIX with its path and its tables, and without an image.
+// Makes a REMIX with its path and its tables, and without an image.
 static enum remixdb_status remix_create(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
                                         uint32_t nr_runs, struct remix **out) {
   assert(nr_runs <= REMIX_RUNS_MAX);
@@ -362,7 +362,7 @@ enum remixdb_status seg_search_binary(const struct remix *x, const uint8_t *p, s
   out->equal = false;
   while (lo < hi) {
     uint32_t mid = (lo + hi) / 2;
-    while (mid > lo && sel[mid] & REMIX_OLD) mid--;  // the newest version stands for all
+    while (mid > lo && sel[mid] & REMIX_OLD) mid--;  // search for the newest version of a key only
     const enum remixdb_status s = read(arg, p, mid, rec_out);
     if (s != REMIXDB_OK) return s;
     REMIX_COUNT(key_compares);
@@ -383,7 +383,7 @@ enum remixdb_status seg_search_binary(const struct remix *x, const uint8_t *p, s
   return REMIXDB_OK;
 }
 
-// The reader of a get for seg_search_binary: one hold serves all runs.
+// The function by which seg_search_binary reads keys in a get. One hold serves all runs.
 struct get_reader {
   const struct remix *x;
   struct sst_hold *hold;
@@ -394,7 +394,7 @@ static enum remixdb_status get_entry(void *arg, const uint8_t *p, uint32_t i, st
   return entry_read(r->x, p, i, 1, r->hold, rec_out);
 }
 
-// A get without tags. A candidate that is a tombstone need not be read: no other entry can be the key.
+// A get without tags. If the candidate is a tombstone, the get need not read it, because no other entry can be the key.
 static enum remixdb_status get_blind(const struct remix *x, const uint8_t *p, struct kref key, struct sst_hold *h,
                                      struct kv_rec *rec_out) {
   const struct remix_index *const ix = x->index;
@@ -413,7 +413,7 @@ static enum remixdb_status get_blind(const struct remix *x, const uint8_t *p, st
   return kv_eq(kref(rec_out->key, rec_out->klen), key) ? REMIXDB_OK : REMIXDB_NOTFOUND;
 }
 
-// The blind search leaves at most one of the entries with the key's tag: no other can be the key.
+// The blind search leaves at most one of the entries with the key's tag; the other entries cannot be the key.
 static __attribute__((noinline)) uint32_t only_candidate(const struct remix_index *ix, const uint8_t *s,
                                                          struct kref key, uint32_t tagged) {
   if (unlikely(seg_far(ix, s))) return tagged;
@@ -425,9 +425,9 @@ static inline bool key_bit(struct kref key, uint32_t base, uint32_t dbit) {
   return byte < key.len && (b == 0 || key.ptr[byte] >> (8 - b) & 1);
 }
 
-// Whether the key has the bits in which entry i, a newest version, differs from its neighbours: three in four other
-// keys do not. This saves reading a block from disk. The blind search would find nearly all other keys, but it costs a
-// good part of a read from the page cache.
+// Tells whether the key has the bits in which entry i, a newest version, differs from its neighbours. Three of four
+// other keys do not have these bits, so the check saves reading a block from disk. The blind search would exclude
+// nearly all other keys, but it costs a large part of the time of a read from the page cache.
 static bool entry_fits(const struct remix_index *ix, const uint8_t *s, struct kref key, uint32_t i) {
   const uint8_t *const dbits = s + ix->lay.dbits;
   const uint32_t base = seg_base(ix, s),

@@ -5,7 +5,7 @@
 
 #include "table/stored.h"
 
-// The batch's error is its first.
+// Keeps the batch's earliest error.
 static void batch_note(struct sst_batch *b, enum remixdb_status s) {
   if (s != REMIXDB_OK && b->error.status == REMIXDB_OK) err_save(&b->error, s);
 }
@@ -15,7 +15,8 @@ static void batch_fail(struct sst_batch *b, struct sst_request *w, enum remixdb_
   batch_note(b, s);
 }
 
-// A read has ended: makes the block of it and publishes it, while other reads are under way.
+// Called when a read has ended: makes the block from its bytes and publishes the block, while other reads are under
+// way.
 static void batch_done(void *arg, struct blkio_read *read) {
   struct sst_batch *const b = arg;
   const size_t i = (size_t)(read - b->reads);

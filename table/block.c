@@ -40,7 +40,8 @@ void block_build_fini(struct block_build *b) {
 
 uint32_t block_build_pages(const struct block_build *b) { return b->count ? pages_for(block_end(b)) : 0; }
 
-// Whether the block should grow for a record of this size, and more like it. None fits the pages that it has.
+// Tells whether the block should grow for a record of this size, and more such records. No such record fits into the
+// pages that the block has.
 static bool block_grows(const struct block_build *b, size_t rec_size) {
   const size_t end = block_end(b), now = pages_for(end), size = now * BLOCK_PAGE, empty = size - end;
   if (empty * BLOCK_EMPTY <= size) return false;
@@ -89,9 +90,9 @@ uint32_t block_build_finish(struct block_build *b, uint64_t table, uint32_t bloc
   return pages;
 }
 
-// Whether all records are short (block_record_short) and lie one after the other; false proves nothing. Each record is
-// decoded where its offset says that it begins, and must end where the next one begins. So no decoding waits for the
-// one before, as it would in a walk from record to record.
+// Tells whether all records are short (block_record_short) and lie one after the other; false proves nothing. The loop
+// decodes each record at its offset, and checks that the record ends where the next one begins. So the decoding of a
+// record does not wait for the record before it.
 static bool body_is_short(const uint8_t *buf, uint32_t size, uint32_t nr_recs) {
   uint32_t bad = 0, at = block_records_at(nr_recs);
   for (uint32_t i = 0; i < nr_recs; i++) {

@@ -216,8 +216,8 @@ static uint32_t fresh_take(struct page *pages, struct shard *sh, uint32_t n) {
   return free_take(pages, sh, n);
 }
 
-// A reader that stays in its epoch, because it was preempted or its read is slow, keeps limbo full. The reserve should
-// last until it leaves. So it doubles when it ran out, and otherwise shrinks.
+// If a reader stays in its epoch for long, because it was preempted or its read is slow, limbo stays full. The reserve
+// should last until that reader leaves. So the reserve doubles when it ran out, and otherwise shrinks.
 static void shard_tune(struct shard *sh) {
   if (sh->starved) sh->reserve = sh->reserve < sh->reserve_max / 2 ? sh->reserve * 2 : sh->reserve_max;
   else sh->reserve -= (sh->reserve - sh->reserve_min) / 16;
@@ -299,8 +299,8 @@ static void shard_evict(struct cache_full *c, struct shard *sh) {
   if (from) limbo_stamp(c, from);
 }
 
-// Whether n pages from f on are free, in limbo, or neither used nor pinned. Returns the end of the last run among them,
-// or 0 and in *blocker_out the end of the first run in the way.
+// Checks whether n pages from f on are free, in limbo, or neither used nor pinned. If they are, returns the end of the
+// last run among them. If not, returns 0, and sets *blocker_out to the end of the lowest run that is used or pinned.
 static uint32_t run_check(const struct cache_full *c, const struct shard *sh, uint32_t f, uint32_t n,
                           uint32_t *blocker_out) {
   const uint32_t until = f + n;
@@ -349,7 +349,7 @@ static void shard_evict_run(struct cache_full *c, struct shard *sh, uint32_t n) 
   }
 }
 
-// Takes a frame of n pages, in state PAGE_LOADING. 0: none is free at once.
+// Takes a frame of n pages, in state PAGE_LOADING. Returns 0 if none is free at once.
 static uint32_t frame_take(struct cache_full *c, struct shard *sh, uint32_t n) {
   struct page *const pages = c->pages;
   if (n == 0 || n > BLOCK_PAGES_MAX || n > sh->end - sh->first) return 0;
@@ -386,7 +386,7 @@ static inline bool shard_roomy(const struct shard *sh, uint32_t nr_pages) {
   return fresh >= nr_pages || sh->free_pages + sh->limbo_pages + fresh > sh->reserve;
 }
 
-// Whether a missed block gets a frame (C7). If not, its slot notes the miss.
+// Tells whether a missed block gets a frame (C7). If not, records the miss in the block's slot.
 static bool shard_admits(const struct cache_full *c, struct shard *sh, _Atomic uint32_t *slot, uint32_t nr_pages) {
   if (shard_roomy(sh, nr_pages) || atomic_load_explicit(&c->disk, memory_order_relaxed)) return true;
   const uint32_t was = atomic_load_explicit(slot, memory_order_relaxed), now = (uint32_t)sh->misses | CACHE_MISSED;
@@ -507,7 +507,7 @@ enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr
   if (other) {
     load_wait(sh, other, slot);
     f = cache_frame(t, block);
-    other = f ? NULL : load_find(sh, slot);  // that read failed, and nobody waits twice
+    other = f ? NULL : load_find(sh, slot);  // that read failed, and no thread waits twice
   }
   if (f) {
     (void)pthread_mutex_unlock(&sh->lock);

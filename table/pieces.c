@@ -9,8 +9,8 @@ enum { NO = 0, BUSY = 1, KNOWN = 2 };   // of sst_pieces.known
 _Static_assert(sizeof(struct sst_pieces) == CACHE_LINE, "one cache miss");
 _Static_assert(BLOCK_GROW_PAGES *BLOCK_PAGE <= UINT16_MAX, "offsets in blocks of several records fit");
 
-// Piece k of a block of so many pages, counted from the block's first: its offset, its first record, its checksum. The
-// piece after the last one begins at the block's end.
+// Return the offset, the first record and the checksum of piece k of a block of so many pages. k counts from the
+// block's beginning. The piece after the last one begins at the block's end.
 static inline uint32_t piece_off(const struct sst_pieces *p, uint32_t k, uint32_t pages) {
   return k < pages * SST_PIECES ? p[k / SST_PIECES].offs[k % SST_PIECES] : pages * BLOCK_PAGE;
 }
@@ -49,7 +49,7 @@ struct sst_pieces *sst_pieces_make(uint32_t nr) {
   return p;
 }
 
-// The table's pieces, made at the first need. NULL: no memory.
+// Returns the table's pieces, and makes them at the first call. Returns NULL if memory is missing.
 static struct sst_pieces *pieces_of(struct sst *t) {
   struct sst_pieces *all = atomic_load_explicit(&t->pieces, memory_order_acquire);
   if (likely(all != NULL)) return all;
@@ -70,7 +70,7 @@ void sst_pieces_learn(struct sst *t, uint32_t block, const uint8_t *data) {
     sst_pieces_cut(&all[block], data, t->number, block);
 }
 
-// The piece that has record i.
+// Returns the piece that has record i.
 static inline uint32_t piece_of(const struct sst_pieces *p, uint32_t pages, uint32_t i) {
   uint32_t k = 0;
   for (uint32_t n = 1; n < pages * SST_PIECES; n++) k += p[n / SST_PIECES].first[n % SST_PIECES] <= i;
@@ -132,7 +132,7 @@ static enum remixdb_status pieces_fetch(const struct sst *t, int fd, uint32_t bl
   return likely(s == REMIXDB_OK) ? pieces_take(t, block, pages, p, lo, hi, buf) : s;
 }
 
-// The pieces of a block; NULL: they are not known.
+// Returns the pieces of a block, or NULL if they are not known.
 static inline const struct sst_pieces *pieces_known(const struct sst *t, uint32_t block) {
   const struct sst_pieces *const all = atomic_load_explicit(&t->pieces, memory_order_acquire);
   return all && atomic_load_explicit(&all[block].known, memory_order_acquire) == KNOWN ? &all[block] : NULL;

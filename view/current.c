@@ -30,7 +30,7 @@ static const char current_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'E', 'R'};
 #define CURRENT_FORMAT 2u
 #define CURRENT_RUNS_MAX REMIX_RUNS_MAX
 #define CURRENT_SIZE_MAX (1u << 30)    // a larger file is neither written nor read
-#define CURRENT_SIZE_SMALL (1u << 20)  // a larger file is held against what the directory has
+#define CURRENT_SIZE_SMALL (1u << 20)  // a larger file is compared with the number of tables in the directory
 #define CURRENT_HOLE (128u << 10)      // no part of the file has so many zeros: an anchor has fewer bytes
 // The most bytes of a partition, its tables left out.
 #define CURRENT_PART_MAX (PART_HEAD_YOUNG + REMIXDB_KV_MAX)
@@ -62,7 +62,7 @@ static enum remixdb_status check_file(const struct current *c) {
   return REMIXDB_OK;
 }
 
-// Numbers that are 0, or that counting cannot have reached.
+// Tells whether a number is 0, or so large that counting cannot have reached it.
 static enum remixdb_status check_head(const char *path, const struct current_head *h) {
   if (h->number == 0 || h->number > CURRENT_COUNT_MAX)
     return err_corrupt(path, HEAD_NUMBER, "version number %llu", (unsigned long long)h->number);
@@ -141,7 +141,7 @@ void current_close(struct current *c) {
   c->buf = NULL;
 }
 
-// The files that a partition names: none has a number that is free, or 0, and no table is named twice.
+// Checks the files that a partition names: no number is 0 or still free, and no table is named twice.
 static enum remixdb_status check_files(const struct current *c, const struct current_part *p) {
   const uint64_t next_file = c->head.next_file;
   // A file with a free number would be overwritten by a later one.

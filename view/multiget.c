@@ -6,16 +6,17 @@
 #include "table/batch.h"
 #include "view/candidate.h"
 
-#define KEYS_AHEAD 8u   // so many of the caller's keys ahead are prefetched
+#define KEYS_AHEAD 8u   // the call prefetches so many of the caller's keys ahead
 #define VALUE_LINES 3u  // lines of a record or a value to prefetch; the processor itself fetches the rest of a long one
 #define PART_KEYS 1024u    // most keys in one epoch: bounds its time when all blocks are in memory
 #define ADD_MIN 32u        // blocks that are handed over together, as long as more may come
 #define BATCH_PAGES 1024u  // most pages of the blocks of a batch: bounds its memory and its time
 
-// A key that waits: for the batch that reads its candidate's block, which is not in the cache; or for the end of the
-// batch, to be looked up alone. (A thread that has reads in flight must not wait for other threads' reads.)
+// A waiting key. It waits for the batch that reads the block of its candidate, which is not in the cache. Or it waits
+// for the end of the batch, to be looked up alone. (A thread that has reads in flight must not wait for other threads'
+// reads.)
 struct waiting {
-  uint64_t id;  // of the block: table and number; NO_BLOCK: to be looked up alone
+  uint64_t id;  // id of the block, from table and number; NO_BLOCK: the key is to be looked up alone
   size_t key;   // of the call
   struct remix_probe probe;
 };
@@ -28,8 +29,8 @@ struct multiget {
   bool *found;
   struct multiget_room *room;  // or NULL
   size_t nr, next, nr_found;   // next: the first key of the next group
-  struct err_saved error;      // the first error
-  size_t small;                // the first key whose value did not fit, or nr
+  struct err_saved error;      // the error that occurred earliest
+  size_t small;                // the lowest index of a key whose value did not fit, or nr
   // A group of keys on their way through the stages:
   size_t at[MULTIGET_GROUP];  // their indexes among the keys of the call
   struct kref key[MULTIGET_GROUP];
@@ -68,7 +69,7 @@ static void failed(struct multiget *m, enum remixdb_status s) {
   if (m->error.status == REMIXDB_OK) err_save(&m->error, s);
 }
 
-// Gives a value its place in the room. False: it does not fit.
+// Gives a value its place in the room. Returns false if the value does not fit.
 static bool take_room(struct multiget_room *room, struct remixdb_buf *b, uint32_t len) {
   room->wanted += len;
   *b = (struct remixdb_buf){NULL, 0, len};
@@ -98,7 +99,8 @@ static inline void found(struct multiget *m, size_t i, const uint8_t *val, uint3
 // Looks for the keys which[0, nr) in the memtable. Keeps those in `which` that are not in it; returns how many.
 static uint32_t look_in_memtable(struct multiget *m, const struct wh *wh, uint64_t moment, uint8_t *which,
                                  uint32_t nr) {
-  // An empty count proves it: keys seen at the moment were counted before it was published, and none is ever removed.
+  // If the count is 0, no key of the memtable is visible at the moment: a key was counted before the moment was
+  // published, and no key is ever removed.
   if (!wh || nr == 0 || wh_count(wh) == 0) return nr;
   wh_get_many(wh, m->key, m->hash, which, nr, moment, m->ver);
   for (uint32_t i = 0; i < nr; i++) {
@@ -176,7 +178,7 @@ static void probe_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
     remix_probe_next(m->probe, which, left);
     nr = left;
     left = 0;
-    uint8_t others[MULTIGET_GROUP];  // their candidate cannot be the key, and its block is not read
+    uint8_t others[MULTIGET_GROUP];  // keys whose candidate cannot be the key, so that its block is not read
     uint32_t nr_others = 0;
     for (uint32_t i = 0; i < nr; i++) {
       const uint32_t k = which[i];
@@ -223,7 +225,7 @@ static void sort_by_block(const struct waiting *w, uint16_t *order, uint32_t nr)
   }
 }
 
-// Hands the blocks of the waiting keys over that were not added yet, each block once.
+// Adds the blocks of waiting keys that are not in the batch yet to the batch, each block once.
 static void add_waiting(struct multiget *m) {
   uint16_t order[SST_BATCH_MAX];
   const uint32_t from = m->nr_added, nr = m->nr_waiting - from;

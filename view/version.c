@@ -133,7 +133,7 @@ static uint64_t file_key(uint64_t number, bool remix) { return number << 1 | rem
 struct loading {
   const struct sst_ctx *ctx;
   pthread_mutex_t lock;
-  _Atomic uint32_t failed;  // the first partition that failed; UINT32_MAX: none. Written under the lock
+  _Atomic uint32_t failed;  // the lowest number of a partition that failed; UINT32_MAX: none. Written under the lock
   struct err_saved error;   // its error; guarded by the lock
 };
 
@@ -162,8 +162,8 @@ static enum remixdb_status load_part(const struct sst_ctx *ctx, const struct cur
   return s;
 }
 
-// If several partitions fail, the first one's error is reported, in any order of the threads: partitions before a
-// failed one are still opened.
+// If several partitions fail, the opening reports the error of the one with the lowest number, whatever the order of
+// the threads. So a thread still opens the partitions before a failed one.
 static void load_task(struct task *t, struct worker *w) {
   struct load *l = (struct load *)t;
   struct loading *all = l->all;
@@ -179,7 +179,7 @@ static void load_task(struct task *t, struct worker *w) {
   pthread_mutex_unlock(&all->lock);
 }
 
-// Opens the decoded partitions. On failure it closes them all.
+// Opens the decoded partitions. If one fails, closes them all.
 static enum remixdb_status load_parts(struct loading *all, struct workers *ws, struct worker *self, struct load *loads,
                                       uint32_t nr, struct part **parts) {
   struct task **tasks = mem_alloc(nr * sizeof(*tasks));
@@ -269,7 +269,7 @@ static enum remixdb_status decode_parts(struct current *c, struct load *loads) {
   return current_check_end(c, nr_young);
 }
 
-// Makes the version of the open partitions. Takes their references over, also when it fails.
+// Makes the version of the open partitions. Takes the references to them over, also if it fails.
 static enum remixdb_status make_loaded(const struct current *c, struct part **parts, struct version **out) {
   const uint32_t nr = c->head.nr_parts;
   enum remixdb_status s = check_ranges(c->path, parts, nr);
@@ -350,8 +350,8 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
 
 // ---- the owner of a file
 
-// Whether the bytes of a log segment, a table or a REMIX state a store's id. bytes: the last ones of a table, the first
-// ones of the others; nr: of WAL_HEAD at most.
+// Tells whether the bytes of a log segment, a table or a REMIX state a store's id. bytes: the last nr bytes of a table,
+// or the first nr bytes of another file; nr is at most WAL_HEAD.
 static bool states_id(const struct files_entry *e, const uint8_t *bytes, size_t nr, uint64_t size, uint64_t *id_out) {
   struct format_sst_footer f;
   struct wal_head h;
@@ -371,7 +371,7 @@ static bool states_id(const struct files_entry *e, const uint8_t *bytes, size_t 
   }
 }
 
-// The owner of a log segment, a table or a REMIX.
+// Finds the owner of a log segment, a table or a REMIX.
 static enum remixdb_status data_owner(const struct env_dir *dir, const struct files_entry *e, uint64_t size,
                                       uint64_t store_id, enum version_owner *out) {
   uint8_t bytes[WAL_HEAD] = {0};
