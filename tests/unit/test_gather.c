@@ -51,7 +51,7 @@ static struct remix *view_make(struct world *w, const struct shape *sh, uint32_t
   for (uint32_t r = 0; r < runs; r++) {
     for (uint32_t i = from; i < to; i++) {
       const bool here = chosen(i, young) % runs == r && (!young || (is_young(i) && !is_dead(w, i)));
-      what[i] = here ? 100 + young : NONE;
+      what[i] = here ? 100u + young : NONE;
       if (!young && r + 1 == runs && is_dead(w, i)) what[i] = TOMB;
     }
     x = remix_add(&w->p, x, table_make(&w->p, &w->k, what, from, to, sh->value, true), true);
