@@ -25,7 +25,7 @@ static void epoch_run(struct epoch_item *item) {
 
 void epoch_fini(struct epoch *e) {
   assert(e->slots.next == &e->slots);
-  while (e->retired) {  // an fn may retire more
+  while (e->retired) {  // fn may retire further items
     struct epoch_item *const all = e->retired;
     e->retired = NULL;
     e->retired_tail = &e->retired;
@@ -61,14 +61,14 @@ uint64_t epoch_stamp(struct epoch *e) {
 
 // Scans the slots, raises the horizon as far as they allow, and returns it: every stamp up to it has passed. The caller
 // holds the lock.
-// Every stamp handed out before the load of `now` had its unlinking before that load, and the fence orders the load
-// before those of the slots. epoch_enter relies on this order. A thread that enters late with an old `now` sees these
-// unlinkings, so the horizon need not go back.
+// The proof: a thread unlinks its objects before it takes a stamp. So the objects of all stamps below the loaded `now`
+// were unlinked before that load. The fence orders the load of `now` before the loads of the slots; epoch_enter relies
+// on this order. A thread that enters later with an old `now` sees these unlinkings, so the horizon need not go down.
 static uint64_t epoch_scan(struct epoch *e) {
   uint64_t low = atomic_load_explicit(&e->now, memory_order_seq_cst);
   atomic_thread_fence(memory_order_seq_cst);
   for (struct epoch_slot *s = e->slots.next; s != &e->slots; s = s->next) {
-    // acquire: the thread's reads inside come before the freeing
+    // acquire: the reads that the thread made inside its epoch come before the freeing
     const uint64_t at = atomic_load_explicit(&s->at, memory_order_acquire);
     if (at && at < low) low = at;
   }
@@ -81,7 +81,7 @@ static uint64_t epoch_scan(struct epoch *e) {
 }
 
 bool epoch_passed(struct epoch *e, uint64_t stamp) {
-  // acquire: pairs with the release in epoch_scan, whose thread had acquired the slots
+  // acquire: pairs with the release in epoch_scan; the thread that ran epoch_scan had acquired the slots
   if (atomic_load_explicit(&e->horizon, memory_order_acquire) >= stamp) return true;
   (void)pthread_mutex_lock(&e->lock);
   const uint64_t horizon = epoch_scan(e);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The words in which all tests check: a failing check ends the running test and says where, what, with which seed, and
-// the thread's error message. In the thread of the test only, because cmocka raises failures there.
+// The checks of all tests. A failing check ends the running test and reports the place, the check, the seed, and the
+// thread's error message. In the thread of the test only, because cmocka raises failures there.
 #ifndef TESTS_CHECK_H
 #define TESTS_CHECK_H
 

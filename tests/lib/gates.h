@@ -30,7 +30,7 @@ uint64_t frozen(void);
 void allow(uint64_t rounds);
 // Waits until the round, or a later one, is held up.
 void wait_held(uint64_t round);
-// Holds the round up between its installation and what follows it; 0 lets it go on, `at_end` says that it has come.
+// Holds the round up after its installation; 0 lets the round go on. `at_end` is set when the round has come there.
 extern _Atomic uint64_t hold_end;
 extern _Atomic bool at_end;
 
@@ -93,9 +93,9 @@ void freeze(struct xdb_ref *r);
 // Adds the debt of many scans to all partitions.
 void wear(struct xdb_ref *r);
 
-// The iterator has what is wanted, from the key `from` to the end.
+// Checks that the iterator has the wanted records, from the key `from` to the end.
 void check_rest(struct xdb_iter *it, uint32_t from, const uint32_t *want);
-// The ref has what is wanted, by iterator and by get.
+// Checks that the ref reads the wanted records, by iterator and by get.
 void check_all(struct xdb_ref *r, const uint32_t *want);
 
 uint32_t runs_of(const struct version *v);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A checker of histories: could what threads saw have happened one call after the other?
+// A checker of histories: could the results that the threads saw have come from calls one after the other?
 //
-// A history is a set of operations on a few keys. Each has the times of its call and of its return, what it read and
-// what it wrote, of any number of keys; it is to be explained as one step at one moment between the two. So a batch is
-// one operation that writes several keys, a snapshot or a scan one that reads several (its interval is the call that
-// fixed the moment, however much later it was read), a merge one that reads and writes. The question is whether the
-// operations have an order that agrees with time (what returned before another was called comes before it) and in which
-// each reads what was there: strict serializability, which for operations on one key is linearizability.
+// A history is a set of operations on a few keys. Each operation has the times of its call and of its return, and the
+// values that it read and wrote, of any number of keys. The checker explains each operation as one step at one moment
+// between the two times. A batch is one operation that writes several keys. A snapshot or a scan is one operation that
+// reads several keys; its interval is the call that fixed the moment, however much later the keys were read. A merge is
+// one operation that reads and writes. The question is whether the operations have an order with two properties. First,
+// the order agrees with time: an operation that returned before another was called comes before it. Second, each
+// operation reads the values that the operations before it have written. This is strict serializability, which for
+// operations on one key is linearizability.
 //
 // The algorithm is Lowe's just-in-time linearization ("Testing for linearizability", 2017) of the search of Wing and
 // Gong ("Testing and verifying concurrent objects", 1993), breadth first. Events are gone through in order of time with
@@ -198,8 +200,8 @@ static inline void hist_print_op(char *why, size_t cap, const struct hist_op *o)
   hist_print_part(why, cap, "wrote", o->writes);
 }
 
-// All keys are HIST_NONE at the start. why (of cap bytes, may be NULL): what could not be explained. peak_out (may be
-// NULL): configurations at a time.
+// All keys are HIST_NONE at the start. why (of cap bytes, may be NULL): receives the operation that could not be
+// explained. peak_out (may be NULL): configurations at a time.
 static inline enum hist_verdict hist_check(const struct hist_op *ops, uint32_t nr, char *why, size_t cap,
                                            uint32_t *peak_out) {
   struct hist_event *const events = hist_alloc(2 * (size_t)nr, sizeof(*events));

@@ -84,7 +84,7 @@ void sample_check(const char *dir);
 struct xdb_ref *sample_open(const char *dir, const struct remixdb_opts *o, struct xdb **x_out);
 void sample_close(struct xdb *x, struct xdb_ref *r);
 
-// ---- children: what must happen in another process, or with fewer rights or means
+// ---- children: for work that must happen in another process, or with fewer rights or means
 
 // fn runs in a child. Returns what fn returns (0: good), or 1000 + the signal that ended it.
 int in_child(int (*fn)(void *arg), void *arg);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The files of an old version go when its last user drops it, and no reader waits for that.
+// When the last user of an old version drops the version, its files are removed, and no reader waits for the removal.
 #include "tests/lib/check.h"
 #include "tests/lib/gates.h"
 
 enum keeper { BY_SEEK, BY_END, BY_DESTROY, BY_SNAPSHOT, BY_VERIFY, KEEPERS };
 
-// A keeper of an old version.
+// A user of an old version: an iterator, a snapshot or a super.
 struct kept {
   struct xdb_iter *it;
   struct xdb_snapshot *snap;
@@ -63,7 +63,7 @@ static void drop_the_last(enum keeper by, int workers) {
   atomic_store(&removed, 0);
   atomic_store(&hold_remover, workers != 0);
   drop(by, &k);
-  if (workers) {  // the reader has come back, while the remover is held up
+  if (workers) {  // the reader's call has returned, although the remover is held up
     while (atomic_load(&removed) == 0) time_sleep_ns(100000);
     CHECK(!i_removed());
     check_all(r, newest);
@@ -80,14 +80,14 @@ static void drop_the_last(enum keeper by, int workers) {
 }
 
 // A reader that is the last user of a version's files does not wait for their removal: workers remove them, or the end
-// of the next round does. Without workers they go at once.
+// of the next round does. Without workers the reader removes them at once.
 static void test_readers_remove_nothing(void **state) {
   (void)state;
   for (enum keeper by = 0; by < KEEPERS; by++)
     for (int workers = 0; workers < 2; workers++) drop_the_last(by, workers);
 }
 
-// Round `rounds` + 1 ends while the next memtable is frozen already and its round is held up.
+// Lets round `rounds` + 1 end when the next memtable is already frozen, and holds that memtable's round up.
 static void freeze_behind(struct xdb_ref *r, uint64_t rounds) {
   allow(rounds + 1);
   while (!atomic_load(&at_end)) time_sleep_ns(100000);
@@ -96,7 +96,7 @@ static void freeze_behind(struct xdb_ref *r, uint64_t rounds) {
   wait_held(rounds + 2);
 }
 
-// Where no worker is idle, the end of a round removes the files, or the close of the store if that comes first.
+// If no worker is idle, the end of a round removes the files, or the close of the store if the close comes earlier.
 static void test_removed_in_the_end(void **state) {
   (void)state;
   for (uint32_t closing = 0; closing < 2; closing++) {
@@ -109,7 +109,7 @@ static void test_removed_in_the_end(void **state) {
     const uint64_t rounds = frozen();
     allow(rounds);
     freeze(r);
-    wait_held(rounds + 1);  // the one worker is at it
+    wait_held(rounds + 1);  // the only worker runs this round
     atomic_store(&removed, 0);
     atomic_store(&hold_end, closing ? 0 : rounds + 1);
     atomic_store(&at_end, false);

@@ -22,7 +22,7 @@ static double write_amp_total(const struct bench_report *t) {
   return ratio((double)(t->after.write_bytes - t->fresh.write_bytes), (double)t->user_written);
 }
 
-// ---- for a reader
+// ---- text for people
 
 static void print_rate(FILE *f, const struct bench_report *t) {
   const struct bench_result *r = &t->r;
@@ -70,7 +70,7 @@ void bench_report_print(FILE *f, const struct bench_report *t) {
   fflush(f);
 }
 
-// ---- for a program
+// ---- CSV for programs
 
 struct out {
   FILE *f;
@@ -120,7 +120,8 @@ static void csv_bytes(struct out *o, const struct bench_report *t) {
   real(o, "space_amp", space_amp(t));
 }
 
-static void known_count(struct out *o, const char *name, uint64_t v) {  // an empty cell: not known
+static void known_count(struct out *o, const char *name,
+                        uint64_t v) {  // an empty cell means that the value is not known
   if (v != BENCH_UNKNOWN) count(o, name, v);
   else text(o, name, "");
 }
