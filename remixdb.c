@@ -77,7 +77,7 @@ static enum remixdb_status check_lengths(const void *kbuf, uint32_t klen, const 
   return REMIXDB_OK;
 }
 
-// Says what is wrong, or that the process is a child's with a store of its own.
+// Finds the failure. There is none in a child that uses a store which the child has opened.
 static __attribute__((noinline)) enum remixdb_status check_kv_slow(const struct xdb_ref *ref, const void *kbuf,
                                                                    uint32_t klen, const void *vbuf, uint32_t vlen) {
   const enum remixdb_status s = check_ref(ref);
@@ -518,8 +518,8 @@ PUBLIC bool remixdb_iter_valid(struct xdb_iter *it) {
   return likely(s == REMIXDB_OK) ? xdb_iter_valid(it) : done(s);
 }
 
-// A record that is not at hand, or long. A function of its own, so that the fast way makes no call and keeps all in
-// registers.
+// A record that is not at hand, or long. This is a separate function, so that the fast way makes no call and keeps all
+// in registers.
 static __attribute__((noinline)) bool peek_slow(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out,
                                                 uint32_t *vlen_out) {
   struct kv_rec r;

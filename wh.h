@@ -81,7 +81,7 @@ void wh_destroy(struct wh *wh);  // no thread uses it any more
 // Lets the memory of dead leaves serve again when no thread can be on them. Call it before other threads have the
 // index. Without this call the memory of dead leaves does not serve again. Both domains outlive the index.
 // The epoch covers threads inside a call. A thread that keeps a cursor's position between calls must be inside
-// `cursors`, a domain of its own, from before wh_seek_begin or a seek takes the position until it gives it up. A thread
+// the separate domain `cursors` from before wh_seek_begin or a seek takes the position until it gives it up. A thread
 // that begins to use the index when the index takes no new writers need not be inside. The reason: only writers let
 // leaves serve again. Writers that are still at work entered the epoch earlier, so the stamp of a leaf that dies now
 // does not pass before they leave.

@@ -368,7 +368,7 @@ struct writer {
   bool ok;
 };
 
-// A thread that uses the store makes a ref of its own, and gives it back before it ends.
+// A thread that uses the store makes a separate ref, and gives it back before it ends.
 static void *writer_main(void *arg) {
   struct writer *const w = arg;
   struct xdb_ref *const ref = remixdb_ref(w->xdb);

@@ -16,11 +16,11 @@ struct repair_report {
   uint64_t blocks_lost;     // of tables read in part
   uint64_t log_records, log_bytes_lost;
   bool version_lost;  // CURRENT could not be read
-  // Places with a loss, certain or possible. 0: all that the store was known to hold is there. A call that only ends an
-  // earlier repair counts all losses of that as 1.
+  // Places with a loss, certain or possible. 0: no record of the store is known to be lost. A call that only ends an
+  // earlier repair counts all losses of that repair as 1.
   uint32_t losses;
   uint64_t records_lost;   // in all places, all versions
-  bool more_lost;          // more records than that may be lost
+  bool more_lost;          // more than records_lost records may be lost
   char told[ERR_MSG_MAX];  // the losses in words; "": there are none
 };
 #endif

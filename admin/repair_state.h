@@ -20,7 +20,7 @@ struct repair {
   struct epoch_slot slot;
   struct xdb *x;  // the new store
   struct xdb_ref *r;
-  bool put_failed;  // the last write to it failed
+  bool put_failed;  // the last write to the new store failed
   struct repair_report report;
   uint64_t new_id;     // the new store's
   char lost_name[32];  // "lost.N", where the old files go; "" until it has its name
@@ -36,10 +36,11 @@ void repair_lose(struct repair *p, uint64_t records, bool more, const char *fmt,
 // Writes a record to the new store. Returns the status of xdb_put.
 MUST_CHECK enum remixdb_status repair_keep(struct repair *p, const struct kv_rec *rec);
 
-// Keeps every readable record of a table. REMIXDB_OK even if there is none. REMIXDB_VERSION: a newer library wrote the
-// table, so it is not damaged. Fails with REMIXDB_NOMEM. A failed write's status.
+// Keeps every readable record of a table. Succeeds even if no record is readable. Fails with REMIXDB_VERSION if a newer
+// library wrote the table, which then is not damaged. Fails also with REMIXDB_NOMEM, or with the status of a failed
+// write.
 MUST_CHECK enum remixdb_status repair_table(struct repair *p, uint64_t number);
-// Keeps every readable record of the log. v: the contents of CURRENT; only its store_id counts when the report says
-// that CURRENT is lost. The same statuses.
+// Keeps every readable record of the log. v: the contents of CURRENT; only its store_id counts if the report says that
+// CURRENT is lost. Fails as repair_table does.
 MUST_CHECK enum remixdb_status repair_log(struct repair *p, const struct version_names *v);
 #endif

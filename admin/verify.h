@@ -21,10 +21,11 @@ struct verify_report {
 //   - CURRENT;
 //   - the log, as far as it is durable.
 // Goes on after damage, and tells the store's logger each damaged file. Three things are not checked: a REMIX with a
-// table that cannot be opened, the log after its first damage, and the log of a read-only store.
+// table that cannot be opened, the log after its earliest damage, and the log of a read-only store.
 //
-// Returns the status of the first damage, with a message that names the file; without damage, the status of the first
-// file that could not be read. Fails with REMIXDB_CORRUPT, REMIXDB_IO or REMIXDB_NOMEM. REMIXDB_ABORTED: the ref's
-// progress function gave up; *report_out counts what was read until then. Writers go on meanwhile. Not in an epoch.
+// Returns the status of the earliest damage that it found, with a message that names the file. If there is no damage,
+// returns the status of the earliest file that could not be read. Fails with REMIXDB_CORRUPT, REMIXDB_IO or
+// REMIXDB_NOMEM. Fails with REMIXDB_ABORTED if the ref's progress function gives up; *report_out then counts the files
+// that were read. Writers go on meanwhile. Not in an epoch.
 MUST_CHECK enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report_out);
 #endif

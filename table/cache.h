@@ -69,7 +69,7 @@ struct cache_block {
   const uint8_t *data;  // NULL: none. In a frame it is valid inside the epoch of the call that set it, or while pinned
   uint32_t frame;       // 0: data is in the own buffer
   bool pinned;
-  uint8_t *own;  // buffer of its own, kept for reuse
+  uint8_t *own;  // a private buffer, kept for reuse
   uint32_t own_size;
 };
 
