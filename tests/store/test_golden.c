@@ -10,13 +10,17 @@
 // The same calls make the same files, but for what another version of libzstd compresses otherwise. Stores in a format
 // that is read and not written any more are kept under another name; they hold what the calls put in that made them, so
 // that these must stay as they are.
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "store/flush.h"
+#include "store/syncer.h"
 #include "tests/lib/check.h"
 #include "tests/lib/paths.h"
 #include "tests/lib/tiny.h"
-
-#include <errno.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define GOLDEN_DIR "tests/golden"
 

@@ -8,14 +8,17 @@
 //
 // In a release build all of it is done, but of the third store, which adds little to the first, a quarter; in others a
 // sample. ROT_ALL=1 does everything; a failure prints the seed, and ROT_SEED repeats it.
-#include "tests/lib/check.h"
-#include "tests/lib/tiny.h"
-
 #include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 
-#include "tests/lib/slow.h"
-#include "table/scan.h"
 #include "admin/verify.h"
+#include "store/flush.h"
+#include "store/syncer.h"
+#include "table/scan.h"
+#include "tests/lib/check.h"
+#include "tests/lib/slow.h"
+#include "tests/lib/tiny.h"
 
 #if SLOW > 1
 #define SAMPLE (SLOW > 8 ? 100u : 20u)

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/lib/tiny.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "store/async.h"
+#include "tests/lib/check.h"
+#include "tests/lib/expect.h"
+
+void tiny_value(const struct tiny_rec *r, uint8_t *buf) {
+  if (r->noise) {
+    uint64_t rng = (uint64_t)r->number << 32 | r->vlen;
+    for (uint32_t at = 0; at < r->vlen; at += 8) {
+      uint8_t b[8];
+      store64le(b, rng_next(&rng));
+      memcpy(buf + at, b, r->vlen - at < 8 ? r->vlen - at : 8);
+    }
+    return;
+  }
+  uint8_t unit[48];
+  const uint32_t klen = r->klen < 16 ? r->klen : 16;
+  if (klen) memcpy(unit, r->key, klen);
+  const uint32_t len = klen + (uint32_t)snprintf((char *)unit + klen, sizeof(unit) - klen, "/%u;", r->number);
+  for (uint32_t at = 0; at < r->vlen; at += len) memcpy(buf + at, unit, r->vlen - at < len ? r->vlen - at : len);
+}
+
+// ---- the model
+
+// Where the key is, or would be.
+static uint32_t tiny_find(const struct tiny *t, struct kref key) {
+  uint32_t lo = 0, hi = t->nr;
+  while (lo < hi) {
+    const uint32_t mid = (lo + hi) / 2;
+    if (kv_cmp(kref(t->recs[mid].key, t->recs[mid].klen), key) < 0) lo = mid + 1;
+    else hi = mid;
+  }
+  return lo;
+}
+
+struct tiny_rec *tiny_model(struct tiny *t, struct kref key, uint32_t vlen, bool noise, bool there) {
+  const uint32_t at = tiny_find(t, key);
+  struct tiny_rec *const r = &t->recs[at];
+  if (at == t->nr || !kv_eq(kref(r->key, r->klen), key)) {
+    assert_true(t->nr < TINY_RECS);
+    memmove(r + 1, r, (t->nr - at) * sizeof(*r));
+    t->nr++;
+    r->key = malloc(key.len + 1);
+    assert_non_null(r->key);
+    if (key.len) memcpy(r->key, key.ptr, key.len);
+    r->klen = key.len;
+  }
+  r->number = ++t->number;
+  r->vlen = there ? vlen : 0;
+  r->noise = noise;
+  r->there = there;
+  return r;
+}
+
+struct tiny *tiny_keep(const struct tiny *t) {
+  struct tiny *const k = calloc(1, sizeof(*k));
+  assert_non_null(k);
+  for (uint32_t i = 0; i < t->nr; i++) {
+    const struct tiny_rec *const r = &t->recs[i];
+    k->recs[i] = *r;
+    k->recs[i].key = malloc(r->klen + 1);
+    assert_non_null(k->recs[i].key);
+    if (r->klen) memcpy(k->recs[i].key, r->key, r->klen);
+  }
+  k->nr = t->nr;
+  k->number = t->number;
+  k->opts = t->opts;
+  return k;
+}
+
+// ---- the store
+
+struct tiny *tiny_create(bool ckeys, bool tags, enum remixdb_compression compression) {
+  struct tiny *const t = calloc(1, sizeof(*t));
+  assert_non_null(t);
+  remixdb_opts_init(&t->opts, sizeof(t->opts));
+  t->opts.workers = 0;
+  t->opts.cache_mb = 0;
+  t->opts.memtable_mb = 1;
+  t->opts.ckeys = ckeys;
+  t->opts.tags = tags;
+  t->opts.compression = compression;
+  t->disk = simdisk_create();
+  simdisk_no_allocate(t->disk, true);
+  struct env *const e = simdisk_env(t->disk);
+  OK(env_mkdir(ENV_PATHS(e), TINY_DIR));
+  const struct wal_opts wo = {.dir = simdisk_dir(e, TINY_DIR), .store_id = TINY_STORE_ID};
+  struct wal *w;
+  OK(wal_open(&wo, 1, 0, true, NULL, NULL, NULL, &w));
+  OK(wal_close(w));
+  struct part *p;
+  struct version *v;
+  OK(part_create(kref("", 0), NULL, NULL, &p));
+  OK(version_create(&p, 1, &v));
+  v->store_id = TINY_STORE_ID;
+  v->number = v->next_file = v->log_gen = 1;
+  const struct sst_ctx ctx = {.env = e, .dir = simdisk_dir(e, TINY_DIR), .store_id = TINY_STORE_ID};
+  OK(version_save(&ctx, v));
+  version_unref(v);
+  return t;
+}
+
+enum remixdb_status tiny_try_open(struct tiny *t, bool read_only) {
+  struct remixdb_opts o = t->opts;
+  o.read_only = read_only;
+  expect_reads(++t->opened);
+  const enum remixdb_status s = xdb_open(TINY_DIR, &o, simdisk_env(t->disk), &t->x);
+  if (s != REMIXDB_OK) {
+    t->x = NULL;
+    return s;
+  }
+  t->x->compact.memtable_size = 0;  // nothing is handed back: each flush makes a run
+  if (t->table_pages) t->x->compact.build.max_pages = t->table_pages;
+  OK(xdb_ref(t->x, &t->ref));
+  return s;
+}
+
+void tiny_open(struct tiny *t) { OK(tiny_try_open(t, false)); }
+
+enum remixdb_status tiny_close(struct tiny *t) {
+  if (!t->x) return REMIXDB_OK;
+  xdb_unref(t->ref);
+  t->x->leave_log = true;  // tests look at the log, too
+  const enum remixdb_status s = xdb_close(t->x);
+  t->x = NULL;
+  t->ref = NULL;
+  return s;
+}
+
+void tiny_destroy(struct tiny *t) {
+  if (!t) return;
+  (void)(tiny_close(t) == REMIXDB_OK);
+  simdisk_destroy(t->disk);
+  for (uint32_t i = 0; i < t->nr; i++) free(t->recs[i].key);
+  free(t);
+}
+
+void tiny_put(struct tiny *t, struct kref key, uint32_t vlen, bool noise) {
+  static uint8_t value[REMIXDB_KV_MAX];
+  const struct tiny_rec *const r = tiny_model(t, key, vlen, noise, true);
+  tiny_value(r, value);
+  OK(xdb_put(t->ref, key, value, vlen, false));
+}
+
+void tiny_del(struct tiny *t, struct kref key) {
+  (void)tiny_model(t, key, 0, false, false);
+  OK(xdb_put(t->ref, key, NULL, 0, true));
+}
+
+// ---- looking
+
+static bool tiny_is(const struct tiny_rec *r, const void *val, uint32_t vlen) {
+  static uint8_t value[REMIXDB_KV_MAX];
+  if (!r->there || r->vlen != vlen) return false;
+  tiny_value(r, value);
+  return vlen == 0 || memcmp(value, val, vlen) == 0;
+}
+
+static void tiny_error(struct tiny_errors *e, enum remixdb_status s) {
+  if (e->nr++) return;
+  e->status = s;
+  (void)snprintf(e->msg, sizeof(e->msg), "%s", err_msg());
+}
+
+// One direction. False: a wrong answer.
+static bool tiny_walk(const struct tiny *t, struct xdb_ref *ref, bool forward, struct tiny_errors *e) {
+  struct xdb_iter *it;
+  OK(expect_iter_below(ref, t->opened / 3 + forward, &it));
+  uint32_t at = forward ? 0 : t->nr;
+  bool right = true;
+  enum remixdb_status s = forward ? xdb_iter_seek(it, kref("", 0)) : xdb_iter_seek_last(it);
+  for (;;) {
+    const struct tiny_rec *want = NULL;
+    while (!want && (forward ? at < t->nr : at > 0)) {
+      const struct tiny_rec *const r = &t->recs[forward ? at++ : --at];
+      if (r->there) want = r;
+    }
+    struct kv_rec rec;
+    if (s == REMIXDB_OK && xdb_iter_valid(it)) s = xdb_iter_record(it, &rec);
+    else if (s == REMIXDB_OK) s = REMIXDB_NOTFOUND;
+    if (s != REMIXDB_OK) {
+      if (s == REMIXDB_NOTFOUND) right = !want;
+      else tiny_error(e, s);
+      break;
+    }
+    right = want && kv_eq(kref(rec.key, rec.klen), kref(want->key, want->klen)) && tiny_is(want, rec.val, rec.vlen);
+    if (!right) break;
+    s = forward ? xdb_iter_skip(it, 1) : xdb_iter_prev(it);
+  }
+  xdb_iter_destroy(it);
+  return right;
+}
+
+// Everything by asynchronous gets, all under way together. False: a wrong answer.
+static bool tiny_gets(const struct tiny *t, struct xdb_ref *ref, struct tiny_errors *e) {
+  struct xdb_gets *g;
+  struct remixdb_got *const got = calloc(t->nr + 1, sizeof(*got));
+  uint8_t **const bufs = calloc(t->nr + 1, sizeof(*bufs));
+  bool right = true;
+  size_t nr = 0;
+  CHECK(got && bufs);
+  OK(xdb_gets_create(ref, t->nr ? t->nr : 1, &g));
+  for (uint32_t i = 0; i < t->nr; i++) {
+    const struct tiny_rec *const r = &t->recs[i];
+    CHECK((bufs[i] = malloc(r->vlen + 1u)) != NULL);
+    OK(xdb_get_begin(g, kref(r->key, r->klen), bufs[i], r->vlen, (void *)(uintptr_t)i));
+  }
+  FAILS(xdb_get_poll(g, got, t->nr, t->nr, &nr), t->nr ? REMIXDB_OK : REMIXDB_NOTFOUND);
+  CHECK(nr == t->nr);
+  for (size_t k = 0; k < nr; k++) {
+    const uint32_t i = (uint32_t)(uintptr_t)got[k].priv;
+    const struct tiny_rec *const r = &t->recs[i];
+    const enum remixdb_status s = got[k].status;
+    if (s == REMIXDB_OK) right = right && tiny_is(r, bufs[i], got[k].len);
+    else if (s == REMIXDB_NOTFOUND) right = right && !r->there;
+    else if (s == REMIXDB_TOOBIG) right = false;
+    else tiny_error(e, err_set(s, "%s", got[k].msg));
+  }
+  xdb_gets_destroy(g);
+  for (uint32_t i = 0; i < t->nr; i++) free(bufs[i]);
+  free(bufs);
+  free(got);
+  return right;
+}
+
+bool tiny_look(const struct tiny *t, struct xdb_ref *ref, struct tiny_errors *e) {
+  static uint8_t got[REMIXDB_KV_MAX];
+  memset(e, 0, sizeof(*e));
+  for (uint32_t i = 0; i < t->nr; i++) {
+    const struct tiny_rec *const r = &t->recs[i];
+    uint32_t vlen;
+    const enum remixdb_status s = xdb_get(ref, kref(r->key, r->klen), got, sizeof(got), &vlen);
+    if (s == REMIXDB_OK ? !tiny_is(r, got, vlen) : s == REMIXDB_NOTFOUND && r->there) return false;
+    if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) tiny_error(e, s);
+  }
+  return tiny_gets(t, ref, e) && tiny_walk(t, ref, true, e) && tiny_walk(t, ref, false, e);
+}
+
+void tiny_check(struct tiny *t, bool read_only) {
+  struct tiny_errors e;
+  OK(tiny_try_open(t, read_only));
+  if (!tiny_look(t, t->ref, &e)) fail_msg("a wrong answer");
+  if (e.nr) fail_msg("status %d: %s", e.status, e.msg);
+  OK(tiny_close(t));
+}
+
+// ---- files
+
+bool tiny_name(void *arg, const char *name) {
+  struct tiny_files *const f = arg;
+  if (strcmp(name, "LOCK") == 0) return true;  // empty, and anybody's
+  if (f->nr == 32) return false;
+  (void)snprintf(f->names[f->nr++], sizeof(f->names[0]), "%s", name);
+  return true;
+}
+
+static int tiny_name_cmp(const void *a, const void *b) { return strcmp(a, b); }
+
+void tiny_list(const struct tiny *t, struct tiny_files *out) {
+  out->nr = 0;
+  OK(paths_list(simdisk_env(t->disk), TINY_DIR, tiny_name, out));
+  assert_true(out->nr < 32);
+  qsort(out->names, out->nr, sizeof(out->names[0]), tiny_name_cmp);
+}
+
+const char *tiny_path(const char *name) {
+  static char path[128];
+  (void)snprintf(path, sizeof(path), TINY_DIR "/%s", name);
+  return path;
+}
+
+uint8_t *tiny_read_file(const struct tiny *t, const char *name, size_t *len_out) {
+  const int64_t size = simdisk_size(t->disk, tiny_path(name));
+  assert_true(size >= 0 && size <= TINY_FILE_MAX);
+  uint8_t *const b = malloc((size_t)size + 1);
+  assert_non_null(b);
+  assert_true(simdisk_peek(t->disk, tiny_path(name), 0, b, (size_t)size));
+  *len_out = (size_t)size;
+  return b;
+}
+
+void tiny_drop_pool(struct tiny *t) {
+  struct tiny_files files;
+  uint8_t oldest[8], gen[8];
+  assert_true(simdisk_peek(t->disk, tiny_path("CURRENT"), 40, oldest, 8));
+  tiny_list(t, &files);
+  for (uint32_t i = 0; i < files.nr; i++) {
+    if (strncmp(files.names[i], "wal-", 4) != 0) continue;
+    assert_true(simdisk_peek(t->disk, tiny_path(files.names[i]), 24, gen, 8));
+    if (load64le(gen) < load64le(oldest)) OK(env_unlink(ENV_PATHS(simdisk_env(t->disk)), tiny_path(files.names[i])));
+  }
+  OK(paths_sync_dir(simdisk_env(t->disk), TINY_DIR));
+}
+
+void tiny_write_file(struct tiny *t, const char *name, const void *p, size_t len) {
+  struct env *const e = simdisk_env(t->disk);
+  int fd;
+  OK(env_open(ENV_PATHS(e), tiny_path(name), ENV_READ | ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
+  if (len) OK(env_write(e, fd, tiny_path(name), p, len, 0));
+  OK(env_sync_all(e, fd, tiny_path(name)));
+  OK(env_close(e, fd, tiny_path(name)));
+}
