@@ -2,7 +2,7 @@
 //
 // A store in `dir` (store.h) and its model, for one thread: a fixed set of keys in order, and the version of each that
 // is there. A value follows from key and version. Iterators stay open and must show the model as it was at their seek.
-// tests/lib/model.h has a model that keeps old versions, for snapshots.
+// tests/lib/past.h has a model that keeps old versions, for snapshots.
 #ifndef TESTS_STORE_MODEL_H
 #define TESTS_STORE_MODEL_H
 

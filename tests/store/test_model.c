@@ -11,7 +11,8 @@
 #include "tests/lib/check.h"
 #include "admin/checkpoint.h"
 #include "admin/destroy.h"
-#include "tests/lib/model.h"
+#include "tests/lib/expect.h"
+#include "tests/lib/past.h"
 #include "tests/lib/simdisk.h"
 
 #define SHOTS 6u
@@ -21,12 +22,12 @@
 struct shot {
   struct xdb_snapshot *s;
   struct xdb_ref *ref;
-  struct model_cursor c;
+  struct past_cursor c;
   uint64_t time;
 };
 
 struct run {
-  struct model m;
+  struct past m;
   struct simdisk *disk;  // NULL: real files
   struct env *env;
   struct remixdb_opts opts;
@@ -35,8 +36,8 @@ struct run {
   struct xdb_ref *ref;
   struct xdb_batch *batch;
   struct shot shots[SHOTS];
-  struct model_cursor cursors[CURSORS];
-  struct model_gets gets;
+  struct past_cursor cursors[CURSORS];
+  struct past_gets gets;
   uint32_t place;                // where most writes go
   uint32_t reports, give_up_at;  // of a long call, and at which of them it is given up; 0: at none
 };
@@ -92,7 +93,7 @@ static void run_open(struct run *r) {
 }
 
 static void shot_drop(struct shot *t) {
-  cursor_drop(&t->c);
+  past_cursor_drop(&t->c);
   remixdb_unref(t->ref);
   remixdb_snapshot_release(t->s);
   *t = (struct shot){0};
@@ -101,8 +102,8 @@ static void shot_drop(struct shot *t) {
 static void run_close(struct run *r) {
   for (uint32_t i = 0; i < SHOTS; i++)
     if (r->shots[i].s) shot_drop(&r->shots[i]);
-  for (uint32_t i = 0; i < CURSORS; i++) cursor_drop(&r->cursors[i]);
-  gets_drop(&r->gets);
+  for (uint32_t i = 0; i < CURSORS; i++) past_cursor_drop(&r->cursors[i]);
+  past_gets_drop(&r->gets);
   for (uint32_t k = 0; k < COMPACT_KINDS; k++) kinds[k] += atomic_load(&r->x->compact.stats.kinds[k]);
   young += atomic_load(&r->x->compact.stats.young);
   remixdb_unref(r->ref);
@@ -114,19 +115,19 @@ static void run_close(struct run *r) {
 // ---- writing
 
 static uint32_t pick_key(struct run *r) {
-  struct model *const m = &r->m;
+  struct past *const m = &r->m;
   if (chance(&m->rng, 1)) r->place = (uint32_t)below(&m->rng, m->nr);
   if (chance(&m->rng, 60)) return (r->place + (uint32_t)below(&m->rng, 1 + m->nr / 8)) % m->nr;
   return (uint32_t)below(&m->rng, m->nr);
 }
 
-static void do_put(struct run *r) { CHECK(model_put(&r->m, r->ref, pick_key(r))); }
-static void do_del(struct run *r) { CHECK(model_del(&r->m, r->ref, pick_key(r))); }
+static void do_put(struct run *r) { CHECK(past_put(&r->m, r->ref, pick_key(r))); }
+static void do_del(struct run *r) { CHECK(past_del(&r->m, r->ref, pick_key(r))); }
 
 // Invalid calls are refused and change nothing.
 static void do_refused(struct run *r) {
-  struct model *const m = &r->m;
-  const struct model_key *const k = &m->keys[below(&m->rng, m->nr)];
+  struct past *const m = &r->m;
+  const struct past_key *const k = &m->keys[below(&m->rng, m->nr)];
   const uint32_t most = REMIXDB_KV_MAX - k->len;
   memset(m->buf, 0, most + 1);
   CHECK(!remixdb_put(r->ref, k->ptr, k->len, m->buf, most + 1) && remixdb_errcode() == REMIXDB_TOOBIG);
@@ -150,7 +151,7 @@ struct load {
   uint8_t *bytes;
 };
 
-static void load_add(struct load *l, const struct model_key *k, const void *val, uint32_t vlen,
+static void load_add(struct load *l, const struct past_key *k, const void *val, uint32_t vlen,
                      enum remixdb_batch_op op) {
   CHECK((l->bytes = realloc(l->bytes, l->len + k->len + vlen + 1)) != NULL);
   memcpy(l->bytes + l->len, k->ptr, k->len);
@@ -161,7 +162,7 @@ static void load_add(struct load *l, const struct model_key *k, const void *val,
   l->vlens[l->nr++] = vlen;
 }
 
-static bool add(struct run *r, struct load *l, const struct model_key *k, uint32_t vlen, enum remixdb_batch_op op) {
+static bool add(struct run *r, struct load *l, const struct past_key *k, uint32_t vlen, enum remixdb_batch_op op) {
   if (l) {
     load_add(l, k, r->m.buf, vlen, op);
     return true;
@@ -172,7 +173,7 @@ static bool add(struct run *r, struct load *l, const struct model_key *k, uint32
 
 // Loads what has been gathered, the first of them by hand; what cannot be changes nothing.
 static void load_all(struct run *r, struct load *l) {
-  struct model *const m = &r->m;
+  struct past *const m = &r->m;
   const uint32_t one = l->nr > 0 && l->ops[0] == REMIXDB_BATCH_PUT && chance(&m->rng, 50);
   if (one) CHECK(remixdb_batch_put(r->batch, l->bytes, l->klens[0], l->bytes + l->klens[0], l->vlens[0]));
   const size_t skip = one ? (size_t)l->klens[0] + l->vlens[0] : 0;
@@ -191,7 +192,7 @@ static void load_all(struct run *r, struct load *l) {
 }
 
 static void do_batch(struct run *r) {
-  struct model *const m = &r->m;
+  struct past *const m = &r->m;
   struct load gathered = {0}, *const l = chance(&m->rng, 40) ? &gathered : NULL;
   remixdb_batch_clear(r->batch);
   const uint64_t time = m->time;
@@ -199,20 +200,20 @@ static void do_batch(struct run *r) {
   size_t memory = 0;
   uint32_t count = 0;
   for (uint64_t n = below(&m->rng, chance(&m->rng, 90) ? 20 : 400); n; n--) {
-    const uint32_t i = pick_key(r), len = model_vlen(m, i);
-    const struct model_key *const k = &m->keys[i];
+    const uint32_t i = pick_key(r), len = past_vlen(m, i);
+    const struct past_key *const k = &m->keys[i];
     memory += wh_record_memory(k->len, len);
     if (memory > r->memtable) break;
     count++;
     if (chance(&m->rng, 20)) {
       CHECK(add(r, l, k, 0, REMIXDB_BATCH_DEL));
-      model_set(m, i, 0, 0);
+      past_set(m, i, 0, 0);
       continue;
     }
     const uint32_t id = ++m->next_id;
-    model_value(id, len, m->buf);
+    past_value(id, len, m->buf);
     CHECK(add(r, l, k, len, REMIXDB_BATCH_PUT));
-    model_set(m, i, id, len);
+    past_set(m, i, id, len);
   }
   if (l) load_all(r, l);
   free(gathered.bytes);
@@ -230,10 +231,10 @@ struct merging {
 
 static enum remixdb_merge_op merge_fn(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
   struct merging *const g = priv;
-  struct model *const m = &g->r->m;
-  const struct model_ver v = model_at(m, g->key, m->time);
+  struct past *const m = &g->r->m;
+  const struct past_ver v = past_at(m, g->key, m->time);
   CHECK((v0 != NULL) == (v.id != 0));
-  if (v0) CHECK(model_value_is(m, v, v0, v0len));
+  if (v0) CHECK(past_value_is(m, v, v0, v0len));
   switch (g->how) {
     case MERGE_CUTS:  // the beginning of what is there; the bytes are the store's own
       if (!v0) return REMIXDB_MERGE_KEEP;
@@ -258,23 +259,23 @@ static enum remixdb_merge_op merge_fn(const void *v0, uint32_t v0len, const void
 static void decide_fn(struct remixdb_decision *d) { d->op = merge_fn(d->v0, d->v0len, &d->v1, &d->v1len, d->priv); }
 
 static void do_merge(struct run *r) {
-  struct model *const m = &r->m;
+  struct past *const m = &r->m;
   struct merging g = {.r = r, .key = pick_key(r), .how = (int)below(&m->rng, MERGES)};
-  const struct model_key *const k = &m->keys[g.key];
-  const bool there = model_has(m, g.key, m->time);
+  const struct past_key *const k = &m->keys[g.key];
+  const bool there = past_has(m, g.key, m->time);
   g.id = ++m->next_id;
-  g.len = g.how == MERGE_TOO_BIG ? REMIXDB_KV_MAX - k->len + 1 : model_vlen(m, g.key);
-  if (g.how == MERGE_PUTS) model_value(g.id, g.len, m->buf);
+  g.len = g.how == MERGE_TOO_BIG ? REMIXDB_KV_MAX - k->len + 1 : past_vlen(m, g.key);
+  if (g.how == MERGE_PUTS) past_value(g.id, g.len, m->buf);
   struct remixdb_decision d = {.decide = decide_fn, .priv = &g, .op = REMIXDB_MERGE_DEL};
   const bool good = chance(&m->rng, 30) ? remixdb_merge_decide(r->ref, k->ptr, k->len, &d)
                                         : remixdb_merge(r->ref, k->ptr, k->len, merge_fn, &g);
   CHECK(good == (g.how != MERGE_TOO_BIG) && remixdb_errcode() == (good ? REMIXDB_OK : REMIXDB_TOOBIG));
   if (g.how == MERGE_PUTS || (g.how == MERGE_CUTS && there)) {
     m->time++;
-    model_set(m, g.key, g.id, g.len);
+    past_set(m, g.key, g.id, g.len);
   } else if (g.how == MERGE_DELS) {
     m->time++;
-    model_set(m, g.key, 0, 0);
+    past_set(m, g.key, 0, 0);
   }
 }
 
@@ -299,51 +300,51 @@ static void do_maintenance(struct run *r) {
 
 // ---- reading
 
-static void do_get(struct run *r) { model_check_get(&r->m, r->ref, pick_key(r), r->m.time); }
-static void do_near(struct run *r) { model_check_near(&r->m, r->ref, r->m.time); }
-static void check_many(struct model *m, struct xdb_ref *ref, uint64_t time) {
-  (chance(&m->rng, 60) ? model_check_many : model_check_packed)(m, ref, time);
+static void do_get(struct run *r) { past_check_get(&r->m, r->ref, pick_key(r), r->m.time); }
+static void do_near(struct run *r) { past_check_near(&r->m, r->ref, r->m.time); }
+static void check_many(struct past *m, struct xdb_ref *ref, uint64_t time) {
+  (chance(&m->rng, 60) ? past_check_many : past_check_packed)(m, ref, time);
 }
 static void do_many(struct run *r) { check_many(&r->m, r->ref, r->m.time); }
 
 // Gets that stay under way while other calls change what they read.
 static void do_gets(struct run *r) {
-  if (chance(&r->m.rng, 70)) gets_begin(&r->m, &r->gets, r->ref, pick_key(r), r->m.time);
-  else gets_take(&r->m, &r->gets, chance(&r->m.rng, 20));
-  if (chance(&r->m.rng, 1)) gets_drop(&r->gets);
+  if (chance(&r->m.rng, 70)) past_gets_begin(&r->m, &r->gets, r->ref, pick_key(r), r->m.time);
+  else past_gets_take(&r->m, &r->gets, chance(&r->m.rng, 20));
+  if (chance(&r->m.rng, 1)) past_gets_drop(&r->gets);
 }
 
 // A step of an iterator on what the ref shows at the time.
-static void cursor_step(struct run *r, struct model_cursor *c, struct xdb_ref *ref, uint64_t time) {
-  struct model *const m = &r->m;
+static void cursor_step(struct run *r, struct past_cursor *c, struct xdb_ref *ref, uint64_t time) {
+  struct past *const m = &r->m;
   const uint64_t dice = below(&m->rng, 1000);
-  if (!c->it || dice < 80 || (!cursor_valid(m, c) && chance(&m->rng, 80))) {
-    cursor_seek(m, c, ref, time, (enum seek_kind)below(&m->rng, SEEK_KINDS));
+  if (!c->it || dice < 80 || (!past_cursor_valid(m, c) && chance(&m->rng, 80))) {
+    past_cursor_seek(m, c, ref, time, (enum seek_kind)below(&m->rng, SEEK_KINDS));
   } else if (dice < 400) {
-    cursor_skip(m, c, 1);
+    past_cursor_skip(m, c, 1);
   } else if (dice < 460) {
-    cursor_skip(m, c, (uint32_t)below(&m->rng, 100));
+    past_cursor_skip(m, c, (uint32_t)below(&m->rng, 100));
   } else if (dice < 520) {
-    cursor_pages(m, c);
+    past_cursor_pages(m, c);
   } else if (dice < 780) {
-    cursor_prev(m, c);
+    past_cursor_prev(m, c);
   } else if (dice < 978) {
-    cursor_check(m, c);
+    past_cursor_check(m, c);
   } else if (dice < 980) {
-    cursor_rest(m, c, chance(&m->rng, 50));
+    past_cursor_rest(m, c, chance(&m->rng, 50));
   } else if (dice < 990) {
     remixdb_iter_park(c->it);
     c->at = -1;
-    cursor_check(m, c);
+    past_cursor_check(m, c);
   } else {
-    cursor_drop(c);
+    past_cursor_drop(c);
   }
 }
 
 static void do_cursor(struct run *r) { cursor_step(r, &r->cursors[below(&r->m.rng, CURSORS)], r->ref, r->m.time); }
 
 static void do_shot(struct run *r) {
-  struct model *const m = &r->m;
+  struct past *const m = &r->m;
   struct shot *const t = &r->shots[below(&m->rng, SHOTS)];
   if (!t->s) {
     if (chance(&m->rng, 80)) return;
@@ -358,11 +359,11 @@ static void do_shot(struct run *r) {
   }
   const uint64_t dice = below(&m->rng, 1000);
   if (dice < 500) cursor_step(r, &t->c, t->ref, t->time);
-  else if (dice < 850) model_check_get(m, t->ref, (uint32_t)below(&m->rng, m->nr), t->time);
-  else if (dice < 900) model_check_near(m, t->ref, t->time);
+  else if (dice < 850) past_check_get(m, t->ref, (uint32_t)below(&m->rng, m->nr), t->time);
+  else if (dice < 900) past_check_near(m, t->ref, t->time);
   else if (dice < 980) check_many(m, t->ref, t->time);
-  else if (dice < 985) CHECK(!model_put(m, t->ref, 0) && remixdb_errcode() == REMIXDB_READONLY);
-  else if (dice < 988) model_check_all(m, t->ref, t->time);
+  else if (dice < 985) CHECK(!past_put(m, t->ref, 0) && remixdb_errcode() == REMIXDB_READONLY);
+  else if (dice < 988) past_check_all(m, t->ref, t->time);
   else if (dice < 998) shot_drop(t);
 }
 
@@ -370,7 +371,7 @@ static void do_shot(struct run *r) {
 
 // A checkpoint of the store, or of a snapshot, is a store with what that shows.
 static void do_checkpoint(struct run *r) {
-  struct model *const m = &r->m;
+  struct past *const m = &r->m;
   const struct shot *const t = &r->shots[below(&m->rng, SHOTS)];
   const uint64_t time = t->s ? t->time : m->time;
   char copy[COPY_DIR_LEN];
@@ -380,7 +381,7 @@ static void do_checkpoint(struct run *r) {
   OK(xdb_open(copy, &r->opts, r->env, &x));
   struct xdb_ref *const ref = remixdb_ref(x);
   CHECK(ref);
-  model_check_all(m, ref, time);
+  past_check_all(m, ref, time);
   CHECK(remixdb_put(ref, "only here", 9, "x", 1) && remixdb_verify(ref));
   remixdb_unref(ref);
   remixdb_close(x);
@@ -391,15 +392,15 @@ static void do_checkpoint(struct run *r) {
 static void do_reopen(struct run *r) {
   run_close(r);
   run_open(r);
-  if (chance(&r->m.rng, 20)) model_check_all(&r->m, r->ref, r->m.time);
+  if (chance(&r->m.rng, 20)) past_check_all(&r->m, r->ref, r->m.time);
 }
 
-static void do_check(struct run *r) { model_check_all(&r->m, r->ref, r->m.time); }
+static void do_check(struct run *r) { past_check_all(&r->m, r->ref, r->m.time); }
 
 // A neighbourhood goes: whole segments, blocks and tables of tombstones.
 static void do_clear(struct run *r) {
   const uint32_t from = (uint32_t)below(&r->m.rng, r->m.nr);
-  for (uint32_t i = from; i < r->m.nr && i < from + 400; i++) CHECK(model_del(&r->m, r->ref, i));
+  for (uint32_t i = from; i < r->m.nr && i < from + 400; i++) CHECK(past_del(&r->m, r->ref, i));
 }
 
 static void check_gaps(const struct wh *wh) {
@@ -410,25 +411,26 @@ static void check_gaps(const struct wh *wh) {
 // The store as a queue: what comes first (or last) goes, again and again, and now and then a key comes to where all has
 // gone.
 static void do_drain(struct run *r) {
-  struct model *const m = &r->m;
-  struct model_cursor c = {0};
+  struct past *const m = &r->m;
+  struct past_cursor c = {0};
   const bool back = chance(&m->rng, 40);
   const uint32_t comes = (uint32_t)below(&m->rng, 40);  // of a hundred
   for (uint64_t n = below(&m->rng, 700); n; n--) {
-    cursor_seek(m, &c, r->ref, m->time, back ? SEEK_TO_LAST : SEEK_TO_FIRST);
-    if (!cursor_valid(m, &c)) break;
+    past_cursor_seek(m, &c, r->ref, m->time, back ? SEEK_TO_LAST : SEEK_TO_FIRST);
+    if (!past_cursor_valid(m, &c)) break;
     const uint32_t at = (uint32_t)c.at, gone = back ? m->nr - 1 - at : at;
-    CHECK(model_del(m, r->ref, at));
+    CHECK(past_del(m, r->ref, at));
     if (gone && chance(&m->rng, comes)) {
       const uint32_t to = (uint32_t)below(&m->rng, gone);
-      CHECK(model_put(m, r->ref, back ? m->nr - 1 - to : to));
+      CHECK(past_put(m, r->ref, back ? m->nr - 1 - to : to));
     }
     struct shot *const t = &r->shots[below(&m->rng, SHOTS)];
-    if (t->s && chance(&m->rng, 10)) cursor_seek(m, &t->c, t->ref, t->time, (enum seek_kind)below(&m->rng, SEEK_KINDS));
+    if (t->s && chance(&m->rng, 10))
+      past_cursor_seek(m, &t->c, t->ref, t->time, (enum seek_kind)below(&m->rng, SEEK_KINDS));
     if (chance(&m->rng, 10)) cursor_step(r, &r->cursors[below(&m->rng, CURSORS)], r->ref, m->time);
     if (chance(&m->rng, 1) && chance(&m->rng, 10)) CHECK(remixdb_flush(r->ref));
   }
-  cursor_drop(&c);
+  past_cursor_drop(&c);
   const struct super *const v = xdb_super(r->x);
   check_gaps(v->active->wh);
   if (v->frozen) check_gaps(v->frozen->wh);
@@ -478,7 +480,7 @@ static uint64_t oldest_time(const struct run *r) {
   }
   for (uint32_t i = 0; i < CURSORS; i++)
     if (r->cursors[i].it && r->cursors[i].time < oldest) oldest = r->cursors[i].time;
-  return gets_oldest(&r->gets, oldest);
+  return past_gets_oldest(&r->gets, oldest);
 }
 
 static void run_model(uint64_t s, uint32_t nr) {
@@ -489,7 +491,7 @@ static void run_model(uint64_t s, uint32_t nr) {
   struct run *const r = calloc(1, sizeof(*r));
   CHECK(r);
   const enum key_kind kind = (enum key_kind)below(&rng, KEY_KINDS);
-  model_init(&r->m, kind, 2 + keys[kind] / (1 + (uint32_t)below(&rng, 4)), vlens[below(&rng, 6)]);
+  past_init(&r->m, kind, 2 + keys[kind] / (1 + (uint32_t)below(&rng, 4)), vlens[below(&rng, 6)]);
   const bool real = chance(&rng, 15);
   if (real) {
     CHECK(setup(NULL) == 0);
@@ -506,10 +508,10 @@ static void run_model(uint64_t s, uint32_t nr) {
   run_open(r);
   for (uint32_t n = 0; n < nr; n++) {
     step(r);
-    if (n % 5000 == 4999) model_forget(&r->m, oldest_time(r));
+    if (n % 5000 == 4999) past_forget(&r->m, oldest_time(r));
   }
   for (uint32_t i = 0; i < SHOTS; i++)
-    if (r->shots[i].s) model_check_all(&r->m, r->shots[i].ref, r->shots[i].time);
+    if (r->shots[i].s) past_check_all(&r->m, r->shots[i].ref, r->shots[i].time);
   do_check(r);
   run_close(r);
   run_open(r);
@@ -522,7 +524,7 @@ static void run_model(uint64_t s, uint32_t nr) {
   } else {
     simdisk_destroy(r->disk);
   }
-  model_fini(&r->m);
+  past_fini(&r->m);
   free(r);
 }
 

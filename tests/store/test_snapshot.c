@@ -8,13 +8,13 @@
 
 #include "tests/lib/check.h"
 #include "tests/lib/fault.h"
-#include "tests/lib/model.h"
+#include "tests/lib/past.h"
 
 struct shot {
   struct xdb_snapshot *s;
   struct xdb_ref *ref;
-  struct model_cursor c;  // an iterator on it
-  uint64_t time;          // of the model
+  struct past_cursor c;  // an iterator on it
+  uint64_t time;         // of the model
 };
 
 static void shot_take(struct shot *t, struct xdb_ref *ref, uint64_t time) {
@@ -26,24 +26,24 @@ static void shot_take(struct shot *t, struct xdb_ref *ref, uint64_t time) {
 }
 
 static void shot_drop(struct shot *t) {
-  cursor_drop(&t->c);
+  past_cursor_drop(&t->c);
   remixdb_unref(t->ref);
   remixdb_snapshot_release(t->s);
   *t = (struct shot){0};
 }
 
 // A look at a part of it.
-static void shot_look(struct model *m, struct shot *t) {
-  for (uint32_t n = 0; n < 10; n++) model_check_get(m, t->ref, (uint32_t)below(&m->rng, m->nr), t->time);
-  model_check_near(m, t->ref, t->time);
-  if (chance(&m->rng, 30)) model_check_many(m, t->ref, t->time);
+static void shot_look(struct past *m, struct shot *t) {
+  for (uint32_t n = 0; n < 10; n++) past_check_get(m, t->ref, (uint32_t)below(&m->rng, m->nr), t->time);
+  past_check_near(m, t->ref, t->time);
+  if (chance(&m->rng, 30)) past_check_many(m, t->ref, t->time);
   if (!t->c.it || chance(&m->rng, 20))
-    cursor_seek(m, &t->c, t->ref, t->time, (enum seek_kind)below(&m->rng, SEEK_KINDS));
+    past_cursor_seek(m, &t->c, t->ref, t->time, (enum seek_kind)below(&m->rng, SEEK_KINDS));
   bool back = chance(&m->rng, 50);
   for (uint32_t n = 0; n < 20; n++) {
     if (chance(&m->rng, 10)) back = !back;
-    if (back) cursor_prev(m, &t->c);
-    else cursor_skip(m, &t->c, chance(&m->rng, 10) ? (uint32_t)below(&m->rng, 30) : 1);
+    if (back) past_cursor_prev(m, &t->c);
+    else past_cursor_skip(m, &t->c, chance(&m->rng, 10) ? (uint32_t)below(&m->rng, 30) : 1);
   }
 }
 
@@ -56,8 +56,8 @@ static uint64_t kinds[COMPACT_KINDS];  // what partitions were met with
 
 static void run_same(uint64_t s, int workers, uint32_t keys, uint32_t steps, uint32_t vlen_max) {
   check_seed = s;
-  struct model m;
-  model_init(&m, KEYS_MIXED, keys, vlen_max);
+  struct past m;
+  past_init(&m, KEYS_MIXED, keys, vlen_max);
   struct remixdb_opts o = small_opts(workers);
   o.tags = chance(&m.rng, 50);
   o.ckeys = chance(&m.rng, 50);
@@ -68,26 +68,26 @@ static void run_same(uint64_t s, int workers, uint32_t keys, uint32_t steps, uin
   struct xdb_ref *const ref = remixdb_ref(x);
   CHECK(ref);
   struct shot shots[SHOTS] = {{0}};
-  struct model_cursor cursors[CURSORS] = {{0}};
+  struct past_cursor cursors[CURSORS] = {{0}};
   for (uint32_t step = 0; step < steps; step++) {
     // most writes go to one place for a while: other partitions get too little for a table, and it is handed back
     const uint32_t place = step / 2500 * 311 % m.nr;
     const uint32_t i = (place + (uint32_t)below(&m.rng, 200)) % m.nr;
-    if (below(&m.rng, 200) == 0) CHECK(model_del(&m, ref, (uint32_t)below(&m.rng, m.nr)));
+    if (below(&m.rng, 200) == 0) CHECK(past_del(&m, ref, (uint32_t)below(&m.rng, m.nr)));
     const uint64_t dice = below(&m.rng, 1000);
     if (dice < 700) {
-      CHECK(model_put(&m, ref, i));
+      CHECK(past_put(&m, ref, i));
     } else if (dice < 850) {
-      CHECK(model_del(&m, ref, i));
+      CHECK(past_del(&m, ref, i));
     } else if (dice < 852) {  // a neighbourhood goes
-      for (uint32_t k = i; k < m.nr && k < i + 200; k++) CHECK(model_del(&m, ref, k));
+      for (uint32_t k = i; k < m.nr && k < i + 200; k++) CHECK(past_del(&m, ref, k));
     } else if (dice < 856) {
       CHECK(chance(&m.rng, 85) ? remixdb_flush(ref) : remixdb_compact(ref));
     } else if (dice < 870) {
       struct shot *const t = &shots[below(&m.rng, SHOTS)];
       if (t->s && !chance(&m.rng, 20)) continue;  // most of them live long
       if (t->s) {
-        model_check_all(&m, t->ref, t->time);
+        past_check_all(&m, t->ref, t->time);
         shot_drop(t);
       }
       shot_take(t, ref, m.time);
@@ -95,10 +95,10 @@ static void run_same(uint64_t s, int workers, uint32_t keys, uint32_t steps, uin
       struct shot *const t = &shots[below(&m.rng, SHOTS)];
       if (t->s) shot_look(&m, t);
     } else {
-      struct model_cursor *const c = &cursors[below(&m.rng, CURSORS)];
-      if (!c->it || chance(&m.rng, 3)) cursor_seek(&m, c, ref, m.time, (enum seek_kind)below(&m.rng, SEEK_KINDS));
-      else if (chance(&m.rng, 50)) cursor_prev(&m, c);
-      else cursor_skip(&m, c, (uint32_t)below(&m.rng, 4));
+      struct past_cursor *const c = &cursors[below(&m.rng, CURSORS)];
+      if (!c->it || chance(&m.rng, 3)) past_cursor_seek(&m, c, ref, m.time, (enum seek_kind)below(&m.rng, SEEK_KINDS));
+      else if (chance(&m.rng, 50)) past_cursor_prev(&m, c);
+      else past_cursor_skip(&m, c, (uint32_t)below(&m.rng, 4));
     }
   }
   const struct compact_stats *const st = &x->compact.stats;
@@ -108,18 +108,18 @@ static void run_same(uint64_t s, int workers, uint32_t keys, uint32_t steps, uin
   for (uint32_t k = 0; k < COMPACT_KINDS; k++) kinds[k] += st->kinds[k];
   for (uint32_t i = 0; i < SHOTS; i++) {
     if (!shots[i].s) continue;
-    model_check_all(&m, shots[i].ref, shots[i].time);
+    past_check_all(&m, shots[i].ref, shots[i].time);
     shot_drop(&shots[i]);
   }
   for (uint32_t i = 0; i < CURSORS; i++) {
-    if (cursors[i].it) cursor_rest(&m, &cursors[i], i % 2);
-    cursor_drop(&cursors[i]);
+    if (cursors[i].it) past_cursor_rest(&m, &cursors[i], i % 2);
+    past_cursor_drop(&cursors[i]);
   }
-  model_check_all(&m, ref, m.time);
+  past_check_all(&m, ref, m.time);
   remixdb_unref(ref);
   remixdb_close(x);
   CHECK(remixdb_errcode() == REMIXDB_OK);
-  model_fini(&m);
+  past_fini(&m);
   setup_again();
 }
 
@@ -132,17 +132,17 @@ static void test_same(void **state) {
 
 // A round's hand-back of a key, before which another thread might have written it again.
 static struct {
-  struct model *m;
+  struct past *m;
   struct xdb_ref *ref;
   enum remixdb_status (*real)(void *arg, struct worker *w, const struct kv_rec *rec);
 } handing;
 
 static enum remixdb_status hand_back_late(void *arg, struct worker *w, const struct kv_rec *rec) {
-  struct model *const m = handing.m;
-  const uint32_t i = model_rank(m, rec->key, rec->klen);
+  struct past *const m = handing.m;
+  const uint32_t i = past_rank(m, rec->key, rec->klen);
   uint8_t *const buf = m->buf, other[512];
   m->buf = other;  // a put that has met the round has its value in the model's
-  CHECK(rec->tomb ? model_put(m, handing.ref, i) : model_del(m, handing.ref, i));
+  CHECK(rec->tomb ? past_put(m, handing.ref, i) : past_del(m, handing.ref, i));
   m->buf = buf;
   return handing.real(arg, w, rec);
 }
@@ -153,19 +153,19 @@ static void test_handed_back(void **state) {
   (void)state;
   for (uint32_t newer = 0; newer < 3; newer++) {  // not written again; after the round; during it
     check_seed = check_seed_or(5);
-    struct model m;
-    model_init(&m, KEYS_TEXT, 6000, 150);
+    struct past m;
+    past_init(&m, KEYS_TEXT, 6000, 150);
     const struct remixdb_opts o = small_opts(0);
     struct xdb *const x = quick_open(&o);
     shrink(x, 1u << 20, 32);
     x->compact.young_from = 0;  // with a young view it would not be dear enough to be handed back
     struct xdb_ref *const ref = remixdb_ref(x);
-    for (uint32_t i = 0; i < m.nr; i++) CHECK(model_put(&m, ref, i));
+    for (uint32_t i = 0; i < m.nr; i++) CHECK(past_put(&m, ref, i));
     OK(xdb_flush(x));
     CHECK(stat_of(x, "partitions") > 1);
     struct shot before = {0}, after = {0};
     shot_take(&before, ref, m.time);
-    CHECK(model_del(&m, ref, 10) && model_put(&m, ref, 20));
+    CHECK(past_del(&m, ref, 10) && past_put(&m, ref, 20));
     shot_take(&after, ref, m.time);
     const _Atomic uint64_t *const aborts = &x->compact.stats.kinds[COMPACT_ABORT], *const rounds = &x->compact.stats
                                                                                                         .rounds;
@@ -176,19 +176,19 @@ static void test_handed_back(void **state) {
     if (newer == 2) x->compact.hand_back = hand_back_late;
     while (*rounds == nr_rounds) {  // far away, until the memtable is full
       CHECK(*aborts == 0);
-      CHECK(model_put(&m, ref, m.nr - 1 - (uint32_t)below(&m.rng, 1000)));
+      CHECK(past_put(&m, ref, m.nr - 1 - (uint32_t)below(&m.rng, 1000)));
     }
     CHECK(*aborts == 1);
     x->compact.hand_back = handing.real;
     remixdb_unref(handing.ref);
-    if (newer == 1) CHECK(model_put(&m, ref, 10) && model_del(&m, ref, 20));
+    if (newer == 1) CHECK(past_put(&m, ref, 10) && past_del(&m, ref, 20));
     struct shot last = {0};
     shot_take(&last, ref, m.time);
     for (int again = 0; again < 2; again++) {
-      model_check_all(&m, before.ref, before.time);
-      model_check_all(&m, after.ref, after.time);
-      model_check_all(&m, last.ref, last.time);
-      model_check_all(&m, ref, m.time);
+      past_check_all(&m, before.ref, before.time);
+      past_check_all(&m, after.ref, after.time);
+      past_check_all(&m, last.ref, last.time);
+      past_check_all(&m, ref, m.time);
       OK(xdb_flush(x));
     }
     shot_drop(&before);
@@ -196,7 +196,7 @@ static void test_handed_back(void **state) {
     shot_drop(&last);
     remixdb_unref(ref);
     remixdb_close(x);
-    model_fini(&m);
+    past_fini(&m);
     setup_again();
   }
 }
@@ -216,8 +216,8 @@ static void test_many(void **state) {
   (void)state;
   enum { NR = 600 };
   check_seed = check_seed_or(10);
-  struct model m;
-  model_init(&m, KEYS_TEXT, 400, 2000);
+  struct past m;
+  past_init(&m, KEYS_TEXT, 400, 2000);
   const struct remixdb_opts o = small_opts(1);
   struct xdb *const x = quick_open(&o);
   shrink(x, 200u << 10, 16);
@@ -227,7 +227,7 @@ static void test_many(void **state) {
   for (uint32_t n = 0; n < NR; n++) {
     for (uint32_t w = 0; w < 8; w++) {
       const uint32_t i = (uint32_t)below(&m.rng, m.nr);
-      CHECK(chance(&m.rng, 25) ? model_del(&m, ref, i) : model_put(&m, ref, i));
+      CHECK(chance(&m.rng, 25) ? past_del(&m, ref, i) : past_put(&m, ref, i));
     }
     shot_take(&shots[n], ref, m.time);
     if (n % 50 == 0) OK(xdb_flush(x));
@@ -244,11 +244,11 @@ static void test_many(void **state) {
   }
   wait_unpinned(x);
   CHECK(stat_of(x, "oldest_ms") == 0);
-  model_check_all(&m, ref, m.time);
+  past_check_all(&m, ref, m.time);
   free(shots);
   remixdb_unref(ref);
   remixdb_close(x);
-  model_fini(&m);
+  past_fini(&m);
 }
 
 // ---- what is held, and that it goes
@@ -294,9 +294,9 @@ static struct pins pins_now(struct xdb *x) {
 }
 
 // All keys anew, in tables; old versions make the merge of everything worth while.
-static void rewrite(struct model *m, struct xdb *x, struct xdb_ref *ref) {
+static void rewrite(struct past *m, struct xdb *x, struct xdb_ref *ref) {
   for (uint32_t round = 0; round < 3; round++) {
-    for (uint32_t i = 0; i < m->nr; i++) CHECK(model_put(m, ref, i));
+    for (uint32_t i = 0; i < m->nr; i++) CHECK(past_put(m, ref, i));
     OK(xdb_flush(x));
   }
 }
@@ -305,23 +305,23 @@ static void test_held(void **state) {
   (void)state;
   for (uint32_t holder = 0; holder < 3; holder++) {  // a snapshot; an iterator; an iterator on a snapshot
     check_seed = check_seed_or(20) + holder;
-    struct model m;
-    model_init(&m, KEYS_TEXT, 1000, 1000);
+    struct past m;
+    past_init(&m, KEYS_TEXT, 1000, 1000);
     struct remixdb_opts o = small_opts(0);
     struct xdb *const x = quick_open(&o);
     shrink(x, 8u << 20, 64);
     struct xdb_ref *const ref = remixdb_ref(x);
     rewrite(&m, x, ref);
-    for (uint32_t i = 0; i < 100; i++) CHECK(model_put(&m, ref, i));  // something in the memtable
+    for (uint32_t i = 0; i < 100; i++) CHECK(past_put(&m, ref, i));  // something in the memtable
     struct pins p = pins_now(x);
     CHECK(p.memory == 0 && p.files == 0 && p.bytes == 0);
     struct shot a = {0}, b = {0};
     const uint64_t a_time = m.time;
     if (holder == 1) {
-      cursor_seek(&m, &a.c, ref, a_time, SEEK_TO_FIRST);
+      past_cursor_seek(&m, &a.c, ref, a_time, SEEK_TO_FIRST);
     } else {
       shot_take(&a, ref, a_time);
-      if (holder == 2) cursor_seek(&m, &a.c, a.ref, a_time, SEEK_TO_FIRST);
+      if (holder == 2) past_cursor_seek(&m, &a.c, a.ref, a_time, SEEK_TO_FIRST);
     }
     p = pins_now(x);
     CHECK(p.memory == 0 && p.files == 0);  // it is the store's own as well
@@ -332,38 +332,38 @@ static void test_held(void **state) {
     const struct pins of_a = pins_now(x);
     CHECK(of_a.files > 1 && of_a.bytes > 100000 && of_a.memory == of_memory.memory);
     shot_take(&b, ref, m.time);
-    for (uint32_t i = 0; i < 50; i++) CHECK(model_put(&m, ref, i));
+    for (uint32_t i = 0; i < 50; i++) CHECK(past_put(&m, ref, i));
     rewrite(&m, x, ref);
     const struct pins of_both = pins_now(x);
     CHECK(of_both.files > of_a.files && of_both.memory > of_a.memory);
-    if (a.s) model_check_all(&m, a.ref, a.time);
-    else cursor_rest(&m, &a.c, false);  // which ends its holding
-    model_check_all(&m, b.ref, b.time);
+    if (a.s) past_check_all(&m, a.ref, a.time);
+    else past_cursor_rest(&m, &a.c, false);  // which ends its holding
+    past_check_all(&m, b.ref, b.time);
     if (a.s) shot_drop(&a);
     const struct pins of_b = pins_now(x);
     CHECK(of_b.files < of_both.files && of_b.bytes < of_both.bytes && of_b.memory < of_both.memory && of_b.files > 0 &&
           of_b.memory > 0);
-    model_check_all(&m, b.ref, b.time);
+    past_check_all(&m, b.ref, b.time);
     shot_drop(&b);
     p = pins_now(x);
     CHECK(p.memory == 0 && p.files == 0 && p.bytes == 0);
     // parked and destroyed iterators hold nothing
     for (uint32_t n = 0; n < 3; n++) {
-      cursor_seek(&m, &a.c, ref, m.time, SEEK_TO_LAST);
-      CHECK(model_put(&m, ref, 1));
+      past_cursor_seek(&m, &a.c, ref, m.time, SEEK_TO_LAST);
+      CHECK(past_put(&m, ref, 1));
       OK(xdb_flush(x));
       CHECK(pins_now(x).memory > 0);
       if (n == 0) remixdb_iter_park(a.c.it);
-      else if (n == 1) cursor_drop(&a.c);
-      else cursor_rest(&m, &a.c, true);
+      else if (n == 1) past_cursor_drop(&a.c);
+      else past_cursor_rest(&m, &a.c, true);
       CHECK(pins_now(x).memory == 0 && pins_now(x).files == 0);
     }
-    cursor_drop(&a.c);
-    model_check_all(&m, ref, m.time);
+    past_cursor_drop(&a.c);
+    past_check_all(&m, ref, m.time);
     remixdb_unref(ref);
     remixdb_close(x);
     CHECK(remixdb_errcode() == REMIXDB_OK);
-    model_fini(&m);
+    past_fini(&m);
     setup_again();
   }
 }
@@ -379,30 +379,30 @@ static enum remixdb_merge_op never(const void *v0, uint32_t v0len, const void **
 static void test_calls(void **state) {
   (void)state;
   check_seed = check_seed_or(30);
-  struct model m;
-  model_init(&m, KEYS_TEXT, 200, 500);
+  struct past m;
+  past_init(&m, KEYS_TEXT, 200, 500);
   struct remixdb_opts o = small_opts(0);
   struct xdb *x = quick_open(&o);
   struct xdb_ref *ref = remixdb_ref(x);
   struct shot empty = {0}, a = {0}, b = {0};
   shot_take(&empty, ref, 0);
-  for (uint32_t i = 0; i < m.nr; i += 2) CHECK(model_put(&m, ref, i));
+  for (uint32_t i = 0; i < m.nr; i += 2) CHECK(past_put(&m, ref, i));
   shot_take(&a, ref, m.time);
-  for (uint32_t i = 0; i < m.nr; i++) CHECK(i % 4 ? model_put(&m, ref, i) : model_del(&m, ref, i));
+  for (uint32_t i = 0; i < m.nr; i++) CHECK(i % 4 ? past_put(&m, ref, i) : past_del(&m, ref, i));
   // a snapshot of a snapshot is of the same moment, and needs the first no more
   shot_take(&b, a.ref, a.time);
   CHECK(stat_of(x, "count") == 3);
-  model_check_all(&m, a.ref, a.time);
+  past_check_all(&m, a.ref, a.time);
   // several refs of one
   struct xdb_ref *const again = remixdb_snapshot_ref(a.s);
   CHECK(again);
-  model_check_all(&m, again, a.time);
+  past_check_all(&m, again, a.time);
   remixdb_unref(again);
   shot_drop(&a);
   OK(xdb_flush(x));
-  model_check_all(&m, b.ref, b.time);
+  past_check_all(&m, b.ref, b.time);
   // the empty store
-  model_check_all(&m, empty.ref, 0);
+  past_check_all(&m, empty.ref, 0);
   // writes are refused and change nothing
   struct xdb_batch *const batch = remixdb_batch_create();
   CHECK(batch && remixdb_batch_put(batch, "k", 1, "v", 1));
@@ -420,8 +420,8 @@ static void test_calls(void **state) {
   CHECK(!remixdb_compact(b.ref) && remixdb_errcode() == REMIXDB_READONLY);
   CHECK(stat_of(x, "sequence") == seq);
   remixdb_batch_destroy(batch);
-  model_check_all(&m, b.ref, b.time);
-  model_check_all(&m, ref, m.time);
+  past_check_all(&m, b.ref, b.time);
+  past_check_all(&m, ref, m.time);
   shot_drop(&b);
   shot_drop(&empty);
   // the ref that a snapshot was taken through may go first
@@ -429,9 +429,9 @@ static void test_calls(void **state) {
   shot_take(&a, other, m.time);
   remixdb_unref(other);
   const uint64_t time = m.time;
-  for (uint32_t i = 0; i < m.nr; i++) CHECK(model_put(&m, ref, i));
+  for (uint32_t i = 0; i < m.nr; i++) CHECK(past_put(&m, ref, i));
   OK(xdb_flush(x));
-  model_check_all(&m, a.ref, time);
+  past_check_all(&m, a.ref, time);
   shot_drop(&a);
   remixdb_unref(ref);
   remixdb_close(x);
@@ -440,13 +440,13 @@ static void test_calls(void **state) {
   x = quick_open(&o);
   ref = remixdb_ref(x);
   shot_take(&a, ref, m.time);
-  model_check_all(&m, a.ref, a.time);
+  past_check_all(&m, a.ref, a.time);
   CHECK(!remixdb_put(a.ref, "k", 1, "v", 1) && remixdb_errcode() == REMIXDB_READONLY);
   shot_drop(&a);
   remixdb_unref(ref);
   remixdb_close(x);
   remixdb_snapshot_release(NULL);
-  model_fini(&m);
+  past_fini(&m);
 }
 
 static void test_no_memory(void **state) {

@@ -1,46 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// A model of a store that remembers: a fixed set of ordered keys, and all values of each key with their times. A ref, a
-// snapshot or an iterator must show the model at one time. A number determines a value, so the tests check every byte
-// that they read. One thread.
-#ifndef MODEL_H
-#define MODEL_H
+#include "tests/lib/past.h"
+
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "tests/lib/check.h"
 #include "tests/lib/expect.h"
-#include "tests/lib/store.h"
 
-struct model_ver {
-  uint64_t time;
-  uint32_t id;  // of the value; 0: not there
-  uint32_t len;
-};
+#define PAST_MANY 48u  // keys of one call
+#define PAST_PAGE 64u  // records of one page
 
-struct model_key {
-  uint8_t *ptr;
-  uint32_t len;
-  uint32_t nr, cap;
-  struct model_ver *vers;  // oldest first
-};
-
-struct model {
-  struct model_key *keys;
-  uint32_t nr;
-  uint64_t time;  // of the last write; a batch is one
-  uint32_t next_id;
-  uint64_t rng;
-  uint32_t vlen_max;
-  uint8_t *buf, *want;  // of REMIXDB_KV_MAX + 1 bytes
-};
-
-enum key_kind { KEYS_FEW, KEYS_TEXT, KEYS_PREFIX, KEYS_MIXED, KEY_KINDS };
-
-static inline int model_key_cmp(const void *a, const void *b) {
-  const struct model_key *const x = a, *const y = b;
+static int past_key_cmp(const void *a, const void *b) {
+  const struct past_key *const x = a, *const y = b;
   return kv_cmp(kref(x->ptr, x->len), kref(y->ptr, y->len));
 }
 
-static inline uint32_t model_key_make(uint64_t *rng, enum key_kind kind, uint32_t i, uint8_t *buf) {
+static uint32_t past_key_make(uint64_t *rng, enum key_kind kind, uint32_t i, uint8_t *buf) {
   uint32_t len;
   switch (kind == KEYS_MIXED ? below(rng, 7) : kind) {
     case KEYS_FEW:
@@ -69,8 +44,7 @@ static inline uint32_t model_key_make(uint64_t *rng, enum key_kind kind, uint32_
   }
 }
 
-// About nr keys; the empty one is always there.
-static inline void model_init(struct model *m, enum key_kind kind, uint32_t nr, uint32_t vlen_max) {
+void past_init(struct past *m, enum key_kind kind, uint32_t nr, uint32_t vlen_max) {
   memset(m, 0, sizeof(*m));
   m->rng = check_seed;
   m->vlen_max = vlen_max;
@@ -79,20 +53,20 @@ static inline void model_init(struct model *m, enum key_kind kind, uint32_t nr, 
   m->want = malloc(REMIXDB_KV_MAX + 1);
   CHECK(m->keys && m->buf && m->want);
   for (uint32_t i = 0; i < nr; i++) {
-    struct model_key *const k = &m->keys[i];
-    k->len = i ? model_key_make(&m->rng, kind, i, m->buf) : 0;
+    struct past_key *const k = &m->keys[i];
+    k->len = i ? past_key_make(&m->rng, kind, i, m->buf) : 0;
     k->ptr = malloc(k->len + 1);
     CHECK(k->ptr);
     memcpy(k->ptr, m->buf, k->len);
   }
-  qsort(m->keys, nr, sizeof(*m->keys), model_key_cmp);
+  qsort(m->keys, nr, sizeof(*m->keys), past_key_cmp);
   for (uint32_t i = 0; i < nr; i++) {
-    if (m->nr && model_key_cmp(&m->keys[m->nr - 1], &m->keys[i]) == 0) free(m->keys[i].ptr);
+    if (m->nr && past_key_cmp(&m->keys[m->nr - 1], &m->keys[i]) == 0) free(m->keys[i].ptr);
     else m->keys[m->nr++] = m->keys[i];
   }
 }
 
-static inline void model_fini(struct model *m) {
+void past_fini(struct past *m) {
   for (uint32_t i = 0; i < m->nr; i++) {
     free(m->keys[i].ptr);
     free(m->keys[i].vers);
@@ -104,8 +78,8 @@ static inline void model_fini(struct model *m) {
 
 // ---- content
 
-static inline struct model_ver model_at(const struct model *m, uint32_t i, uint64_t time) {
-  const struct model_key *const k = &m->keys[i];
+struct past_ver past_at(const struct past *m, uint32_t i, uint64_t time) {
+  const struct past_key *const k = &m->keys[i];
   uint32_t lo = 0, hi = k->nr;  // the first version that is later
   if (hi && k->vers[hi - 1].time <= time) return k->vers[hi - 1];
   while (lo < hi) {
@@ -113,29 +87,25 @@ static inline struct model_ver model_at(const struct model *m, uint32_t i, uint6
     if (k->vers[mid].time <= time) lo = mid + 1;
     else hi = mid;
   }
-  return lo ? k->vers[lo - 1] : (struct model_ver){0};
+  return lo ? k->vers[lo - 1] : (struct past_ver){0};
 }
 
-static inline bool model_has(const struct model *m, int64_t i, uint64_t time) {
-  return model_at(m, (uint32_t)i, time).id != 0;
-}
+bool past_has(const struct past *m, int64_t i, uint64_t time) { return past_at(m, (uint32_t)i, time).id != 0; }
 
-// At the model's time.
-static inline void model_set(struct model *m, uint32_t i, uint32_t id, uint32_t len) {
-  struct model_key *const k = &m->keys[i];
+void past_set(struct past *m, uint32_t i, uint32_t id, uint32_t len) {
+  struct past_key *const k = &m->keys[i];
   if (k->nr && k->vers[k->nr - 1].time == m->time) k->nr--;
   if (k->nr == k->cap) {
     k->cap = k->cap ? 2 * k->cap : 2;
     k->vers = realloc(k->vers, k->cap * sizeof(*k->vers));
     CHECK(k->vers);
   }
-  k->vers[k->nr++] = (struct model_ver){m->time, id, len};
+  k->vers[k->nr++] = (struct past_ver){m->time, id, len};
 }
 
-// Nobody will ask for a time before this one.
-static inline void model_forget(struct model *m, uint64_t oldest) {
+void past_forget(struct past *m, uint64_t oldest) {
   for (uint32_t i = 0; i < m->nr; i++) {
-    struct model_key *const k = &m->keys[i];
+    struct past_key *const k = &m->keys[i];
     uint32_t old = 0;
     while (old + 1 < k->nr && k->vers[old + 1].time <= oldest) old++;
     if (old == 0) continue;
@@ -144,8 +114,7 @@ static inline void model_forget(struct model *m, uint64_t oldest) {
   }
 }
 
-// The first key that is not smaller.
-static inline uint32_t model_rank(const struct model *m, const uint8_t *ptr, uint32_t len) {
+uint32_t past_rank(const struct past *m, const uint8_t *ptr, uint32_t len) {
   uint32_t lo = 0, hi = m->nr;
   while (lo < hi) {
     const uint32_t mid = (lo + hi) / 2;
@@ -156,8 +125,8 @@ static inline uint32_t model_rank(const struct model *m, const uint8_t *ptr, uin
 }
 
 // A key of the model, changed a little, in buf: most likely none of the store's. Gives its length.
-static inline uint32_t model_near(struct model *m, uint8_t *buf) {
-  const struct model_key *const k = &m->keys[below(&m->rng, m->nr)];
+static uint32_t past_near(struct past *m, uint8_t *buf) {
+  const struct past_key *const k = &m->keys[below(&m->rng, m->nr)];
   uint32_t len = k->len;
   memcpy(buf, k->ptr, len);
   switch (below(&m->rng, 4)) {
@@ -170,9 +139,9 @@ static inline uint32_t model_near(struct model *m, uint8_t *buf) {
   return len;
 }
 
-// ---- values. Half of them can be compressed.
+// ---- values
 
-static inline void model_value(uint32_t id, uint32_t len, uint8_t *buf) {
+void past_value(uint32_t id, uint32_t len, uint8_t *buf) {
   uint64_t rng = id;
   const bool dull = rng_next(&rng) % 2;
   uint64_t word = rng;
@@ -182,14 +151,13 @@ static inline void model_value(uint32_t id, uint32_t len, uint8_t *buf) {
   }
 }
 
-static inline bool model_value_is(struct model *m, struct model_ver v, const void *val, uint32_t len) {
+bool past_value_is(struct past *m, struct past_ver v, const void *val, uint32_t len) {
   if (v.id == 0 || len != v.len) return false;
-  model_value(v.id, v.len, m->want);
+  past_value(v.id, v.len, m->want);
   return memcmp(m->want, val, len) == 0;
 }
 
-// Mostly small ones, some of several blocks, a few of the largest there can be.
-static inline uint32_t model_vlen(struct model *m, uint32_t i) {
+uint32_t past_vlen(struct past *m, uint32_t i) {
   const uint64_t kind = below(&m->rng, 1000);
   const uint32_t most = REMIXDB_KV_MAX - m->keys[i].len;
   uint32_t len = (uint32_t)below(&m->rng, kind < 50 ? 1 : kind < 950 ? 200 : kind < 997 ? 6000 : REMIXDB_KV_MAX);
@@ -198,30 +166,30 @@ static inline uint32_t model_vlen(struct model *m, uint32_t i) {
   return len < most ? len : most;
 }
 
-// ---- writing. False: refused, and nothing has changed.
+// ---- writing
 
-static inline bool model_put(struct model *m, struct xdb_ref *ref, uint32_t i) {
-  const uint32_t id = ++m->next_id, len = model_vlen(m, i);
-  model_value(id, len, m->buf);
+bool past_put(struct past *m, struct xdb_ref *ref, uint32_t i) {
+  const uint32_t id = ++m->next_id, len = past_vlen(m, i);
+  past_value(id, len, m->buf);
   if (!(chance(&m->rng, 90) ? remixdb_put : remixdb_set)(ref, m->keys[i].ptr, m->keys[i].len, m->buf, len))
     return false;
   m->time++;
-  model_set(m, i, id, len);
+  past_set(m, i, id, len);
   return true;
 }
 
-static inline bool model_del(struct model *m, struct xdb_ref *ref, uint32_t i) {
+bool past_del(struct past *m, struct xdb_ref *ref, uint32_t i) {
   if (!remixdb_del(ref, m->keys[i].ptr, m->keys[i].len)) return false;
   m->time++;
-  model_set(m, i, 0, 0);
+  past_set(m, i, 0, 0);
   return true;
 }
 
-// ---- reading: the ref shows the model at the time
+// ---- reading
 
-static inline void model_check_get(struct model *m, struct xdb_ref *ref, uint32_t i, uint64_t time) {
-  const struct model_key *const k = &m->keys[i];
-  const struct model_ver v = model_at(m, i, time);
+void past_check_get(struct past *m, struct xdb_ref *ref, uint32_t i, uint64_t time) {
+  const struct past_key *const k = &m->keys[i];
+  const struct past_ver v = past_at(m, i, time);
   uint32_t len = 12345;
   switch (below(&m->rng, 4)) {
     case 0:
@@ -235,34 +203,31 @@ static inline void model_check_get(struct model *m, struct xdb_ref *ref, uint32_
       CHECK(got == (remixdb_errcode() == REMIXDB_OK));
       if (v.id == 0) return;
       CHECK(len == v.len);
-      model_value(v.id, v.len, m->want);
+      past_value(v.id, v.len, m->want);
       CHECK(memcmp(m->want, m->buf, len < cap ? len : cap) == 0);
       return;
     }
     default:
       CHECK(remixdb_get(ref, k->ptr, k->len, m->buf, &len) == (v.id != 0));
       CHECK(remixdb_errcode() == (v.id ? REMIXDB_OK : REMIXDB_NOTFOUND));
-      if (v.id) CHECK(model_value_is(m, v, m->buf, len));
+      if (v.id) CHECK(past_value_is(m, v, m->buf, len));
       else CHECK(len == 12345);
   }
 }
 
-static inline void model_check_near(struct model *m, struct xdb_ref *ref, uint64_t time) {
-  const uint32_t len = model_near(m, m->buf), at = model_rank(m, m->buf, len);
+void past_check_near(struct past *m, struct xdb_ref *ref, uint64_t time) {
+  const uint32_t len = past_near(m, m->buf), at = past_rank(m, m->buf, len);
   const bool there = at < m->nr && kv_eq(kref(m->keys[at].ptr, m->keys[at].len), kref(m->buf, len)) &&
-                     model_has(m, at, time);
+                     past_has(m, at, time);
   CHECK(remixdb_probe(ref, m->buf, len) == there);
 }
 
-#define MODEL_MANY 48u
-
-// Several keys together, some of them twice, some beside those of the model.
-static inline void model_check_many(struct model *m, struct xdb_ref *ref, uint64_t time) {
-  struct remixdb_slice keys[MODEL_MANY] = {{0}};
-  struct remixdb_buf values[MODEL_MANY] = {{0}};
-  bool found[MODEL_MANY];
-  uint32_t at[MODEL_MANY];
-  const uint32_t nr = (uint32_t)below(&m->rng, MODEL_MANY + 1);
+void past_check_many(struct past *m, struct xdb_ref *ref, uint64_t time) {
+  struct remixdb_slice keys[PAST_MANY] = {{0}};
+  struct remixdb_buf values[PAST_MANY] = {{0}};
+  bool found[PAST_MANY];
+  uint32_t at[PAST_MANY];
+  const uint32_t nr = (uint32_t)below(&m->rng, PAST_MANY + 1);
   const bool with_values = chance(&m->rng, 80), near = nr && chance(&m->rng, 30);
   size_t there = 0;
   bool cut = false;
@@ -273,21 +238,21 @@ static inline void model_check_many(struct model *m, struct xdb_ref *ref, uint64
     values[i] = (struct remixdb_buf){.ptr = cap ? malloc(cap) : NULL, .cap = cap, .len = 4711};
   }
   if (near) {
-    keys[0] = (struct remixdb_slice){m->buf, model_near(m, m->buf)};
-    at[0] = model_rank(m, m->buf, keys[0].len);
+    keys[0] = (struct remixdb_slice){m->buf, past_near(m, m->buf)};
+    at[0] = past_rank(m, m->buf, keys[0].len);
     if (at[0] == m->nr || !kv_eq(kref(m->keys[at[0]].ptr, m->keys[at[0]].len), kref(m->buf, keys[0].len)))
       at[0] = m->nr;
   }
   const size_t got = remixdb_multi_get(ref, nr, keys, with_values ? values : NULL, found);
   const enum remixdb_status s = remixdb_errcode();
   for (uint32_t i = 0; i < nr; i++) {
-    const struct model_ver v = at[i] < m->nr ? model_at(m, at[i], time) : (struct model_ver){0};
+    const struct past_ver v = at[i] < m->nr ? past_at(m, at[i], time) : (struct past_ver){0};
     CHECK(found[i] == (v.id != 0));
     there += found[i];
     if (with_values) {
       CHECK(values[i].len == v.len);
       cut |= values[i].ptr && v.len > values[i].cap;
-      model_value(v.id, v.len, m->want);
+      past_value(v.id, v.len, m->want);
       if (values[i].ptr) CHECK(memcmp(values[i].ptr, m->want, v.len < values[i].cap ? v.len : values[i].cap) == 0);
     }
     free(values[i].ptr);
@@ -295,24 +260,23 @@ static inline void model_check_many(struct model *m, struct xdb_ref *ref, uint64
   CHECK(got == there && s == (cut ? REMIXDB_TOOBIG : REMIXDB_OK));
 }
 
-// The same with keys and values in one buffer each.
-static inline void model_check_packed(struct model *m, struct xdb_ref *ref, uint64_t time) {
-  static uint8_t kbuf[MODEL_MANY * 4100], vbuf[20000];
-  uint32_t klens[MODEL_MANY] = {0}, at[MODEL_MANY], offs[MODEL_MANY], lens[MODEL_MANY];
-  bool found[MODEL_MANY];
+void past_check_packed(struct past *m, struct xdb_ref *ref, uint64_t time) {
+  static uint8_t kbuf[PAST_MANY * 4100], vbuf[20000];
+  uint32_t klens[PAST_MANY] = {0}, at[PAST_MANY], offs[PAST_MANY], lens[PAST_MANY];
+  bool found[PAST_MANY];
   struct remixdb_packed out = {.cap = chance(&m->rng, 60) ? sizeof(vbuf) : (size_t)below(&m->rng, 3000),
                                .offs = offs,
                                .lens = lens,
                                .found = found};
   out.ptr = out.cap ? vbuf : NULL;
-  const uint32_t nr = (uint32_t)below(&m->rng, MODEL_MANY + 1);
+  const uint32_t nr = (uint32_t)below(&m->rng, PAST_MANY + 1);
   size_t keys_len = 0, there = 0, len = 0;
   for (uint32_t i = 0; i < nr; i++) {
     const bool near = chance(&m->rng, 10);
     at[i] = (uint32_t)below(&m->rng, m->nr);
-    klens[i] = near ? model_near(m, kbuf + keys_len) : m->keys[at[i]].len;
+    klens[i] = near ? past_near(m, kbuf + keys_len) : m->keys[at[i]].len;
     if (!near) memcpy(kbuf + keys_len, m->keys[at[i]].ptr, klens[i]);
-    if (near) at[i] = model_rank(m, kbuf + keys_len, klens[i]);
+    if (near) at[i] = past_rank(m, kbuf + keys_len, klens[i]);
     if (near &&
         (at[i] == m->nr || !kv_eq(kref(m->keys[at[i]].ptr, m->keys[at[i]].len), kref(kbuf + keys_len, klens[i]))))
       at[i] = m->nr;
@@ -321,51 +285,45 @@ static inline void model_check_packed(struct model *m, struct xdb_ref *ref, uint
   const size_t got = remixdb_multi_get_packed(ref, nr, klens, kbuf, keys_len, &out);
   const enum remixdb_status s = remixdb_errcode();
   for (uint32_t i = 0; i < nr; i++) {
-    const struct model_ver v = at[i] < m->nr ? model_at(m, at[i], time) : (struct model_ver){0};
+    const struct past_ver v = at[i] < m->nr ? past_at(m, at[i], time) : (struct past_ver){0};
     CHECK(found[i] == (v.id != 0) && lens[i] == v.len);
     there += found[i];
     len += v.len;
     if (s != REMIXDB_OK || !found[i]) continue;
-    CHECK((size_t)offs[i] + lens[i] <= out.cap && model_value_is(m, v, vbuf + offs[i], lens[i]));
+    CHECK((size_t)offs[i] + lens[i] <= out.cap && past_value_is(m, v, vbuf + offs[i], lens[i]));
   }
   CHECK(got == there && out.len == len && s == (len > out.cap ? REMIXDB_TOOBIG : REMIXDB_OK));
 }
 
 // ---- iterators
 
-struct model_cursor {
-  struct xdb_iter *it;
-  uint64_t time;  // of its last seek
-  int64_t at;     // the key it stands on; -1 or nr: none
-};
-
-static inline bool cursor_valid(const struct model *m, const struct model_cursor *c) {
+bool past_cursor_valid(const struct past *m, const struct past_cursor *c) {
   return c->at >= 0 && c->at < (int64_t)m->nr;
 }
 
-static inline void cursor_check(struct model *m, struct model_cursor *c) {
-  CHECK(remixdb_iter_valid(c->it) == cursor_valid(m, c));
+void past_cursor_check(struct past *m, struct past_cursor *c) {
+  CHECK(remixdb_iter_valid(c->it) == past_cursor_valid(m, c));
   CHECK(remixdb_iter_status(c->it) == REMIXDB_OK);
   uint32_t klen, vlen;
-  if (!cursor_valid(m, c)) {
+  if (!past_cursor_valid(m, c)) {
     CHECK(!remixdb_iter_peek(c->it, m->buf, &klen, NULL, &vlen) && remixdb_errcode() == REMIXDB_NOTFOUND);
     CHECK(!remixdb_iter_key(c->it, &klen) && !remixdb_iter_value(c->it, &vlen) &&
           remixdb_errcode() == REMIXDB_NOTFOUND);
     return;
   }
-  const struct model_key *const k = &m->keys[c->at];
-  const struct model_ver v = model_at(m, (uint32_t)c->at, c->time);
+  const struct past_key *const k = &m->keys[c->at];
+  const struct past_ver v = past_at(m, (uint32_t)c->at, c->time);
   const void *const key = remixdb_iter_key(c->it, &klen);
   CHECK(key && kv_eq(kref(key, klen), kref(k->ptr, k->len)));
   switch (below(&m->rng, 4)) {
     case 0:
       CHECK(remixdb_iter_peek(c->it, m->buf, &klen, NULL, NULL) && kv_eq(kref(m->buf, klen), kref(k->ptr, k->len)));
-      CHECK(remixdb_iter_peek(c->it, NULL, NULL, m->buf, &vlen) && model_value_is(m, v, m->buf, vlen));
+      CHECK(remixdb_iter_peek(c->it, NULL, NULL, m->buf, &vlen) && past_value_is(m, v, m->buf, vlen));
       return;
     case 1:
     case 2: {
       const void *const val = remixdb_iter_value(c->it, &vlen);
-      CHECK(val && model_value_is(m, v, val, vlen));
+      CHECK(val && past_value_is(m, v, val, vlen));
       return;
     }
     default: return;  // keys only
@@ -373,201 +331,176 @@ static inline void cursor_check(struct model *m, struct model_cursor *c) {
 }
 
 // The next key that is there, from at on (itself included).
-static inline void cursor_settle(const struct model *m, struct model_cursor *c, int64_t at, int step) {
-  while (at >= 0 && at < (int64_t)m->nr && !model_has(m, at, c->time)) at += step;
+static void past_cursor_settle(const struct past *m, struct past_cursor *c, int64_t at, int step) {
+  while (at >= 0 && at < (int64_t)m->nr && !past_has(m, at, c->time)) at += step;
   c->at = at;
 }
 
-enum seek_kind { SEEK_TO_FIRST, SEEK_AT_LEAST, SEEK_AT_MOST, SEEK_TO_LAST, SEEK_KINDS };
-
-// time: the moment that the ref shows.
-static inline void cursor_seek(struct model *m, struct model_cursor *c, struct xdb_ref *ref, uint64_t time,
-                               enum seek_kind how) {
+void past_cursor_seek(struct past *m, struct past_cursor *c, struct xdb_ref *ref, uint64_t time, enum seek_kind how) {
   if (!c->it) CHECK((c->it = expect_iter(ref, rng_next(&m->rng))) != NULL);
   c->time = time;
   uint8_t *const buf = m->buf;
   const bool near = chance(&m->rng, 40);
-  const uint32_t i = (uint32_t)below(&m->rng, m->nr), len = near ? model_near(m, buf) : m->keys[i].len;
+  const uint32_t i = (uint32_t)below(&m->rng, m->nr), len = near ? past_near(m, buf) : m->keys[i].len;
   if (!near) memcpy(buf, m->keys[i].ptr, len);
-  const uint32_t at = model_rank(m, buf, len);
+  const uint32_t at = past_rank(m, buf, len);
   const bool same = at < m->nr && kv_eq(kref(m->keys[at].ptr, m->keys[at].len), kref(buf, len));
   switch (how) {
     case SEEK_TO_FIRST:
       remixdb_iter_seek(c->it, NULL, 0);
-      cursor_settle(m, c, 0, 1);
+      past_cursor_settle(m, c, 0, 1);
       break;
     case SEEK_AT_LEAST:
       remixdb_iter_seek(c->it, buf, len);
-      cursor_settle(m, c, at, 1);
+      past_cursor_settle(m, c, at, 1);
       break;
     case SEEK_AT_MOST:
       remixdb_iter_seek_for_prev(c->it, buf, len);
-      cursor_settle(m, c, (int64_t)at - !same, -1);
+      past_cursor_settle(m, c, (int64_t)at - !same, -1);
       break;
     default:
       remixdb_iter_seek_last(c->it);
-      cursor_settle(m, c, (int64_t)m->nr - 1, -1);
+      past_cursor_settle(m, c, (int64_t)m->nr - 1, -1);
       break;
   }
   CHECK(remixdb_errcode() == REMIXDB_OK);
-  cursor_check(m, c);
+  past_cursor_check(m, c);
 }
 
-static inline void cursor_skip(struct model *m, struct model_cursor *c, uint32_t nr) {
+void past_cursor_skip(struct past *m, struct past_cursor *c, uint32_t nr) {
   if (nr == 1) remixdb_iter_skip1(c->it);
   else remixdb_iter_skip(c->it, nr);
-  for (; nr && cursor_valid(m, c); nr--) cursor_settle(m, c, c->at + 1, 1);
-  cursor_check(m, c);
+  for (; nr && past_cursor_valid(m, c); nr--) past_cursor_settle(m, c, c->at + 1, 1);
+  past_cursor_check(m, c);
 }
 
-static inline void cursor_prev(struct model *m, struct model_cursor *c) {
+void past_cursor_prev(struct past *m, struct past_cursor *c) {
   remixdb_iter_prev(c->it);
-  if (cursor_valid(m, c)) cursor_settle(m, c, c->at - 1, -1);
-  cursor_check(m, c);
+  if (past_cursor_valid(m, c)) past_cursor_settle(m, c, c->at - 1, -1);
+  past_cursor_check(m, c);
 }
-
-#define MODEL_PAGE 64u
 
 // The page has the records from the key `at` on; from[i] becomes the key of record i. Returns the key after them.
-static inline int64_t cursor_page_is(struct model *m, const struct model_cursor *c, const struct remixdb_page *p,
-                                     int64_t at, int64_t *from) {
-  struct model_cursor k = *c;
+static int64_t past_cursor_page_is(struct past *m, const struct past_cursor *c, const struct remixdb_page *p,
+                                   int64_t at, int64_t *from) {
+  struct past_cursor k = *c;
   const uint8_t *bytes = p->ptr;
-  for (uint32_t i = 0; i < p->nr; i++, cursor_settle(m, &k, at + (p->back ? -1 : 1), p->back ? -1 : 1), at = k.at) {
+  for (uint32_t i = 0; i < p->nr;
+       i++, past_cursor_settle(m, &k, at + (p->back ? -1 : 1), p->back ? -1 : 1), at = k.at) {
     CHECK(at >= 0 && at < (int64_t)m->nr);
-    const struct model_key *const key = &m->keys[at];
+    const struct past_key *const key = &m->keys[at];
     CHECK(kv_eq(kref(bytes, p->klens[i]), kref(key->ptr, key->len)));
     bytes += p->klens[i];
     from[i] = at;
     if (!p->vlens) continue;
-    CHECK(model_value_is(m, model_at(m, (uint32_t)at, c->time), bytes, p->vlens[i]));
+    CHECK(past_value_is(m, past_at(m, (uint32_t)at, c->time), bytes, p->vlens[i]));
     bytes += p->vlens[i];
   }
   CHECK(p->len <= p->cap && (p->nr == 0 || bytes == (const uint8_t *)p->ptr + p->len));
   return at;
 }
 
-// Some pages in one direction; then some of the last one's records are given back.
-static inline void cursor_pages(struct model *m, struct model_cursor *c) {
+void past_cursor_pages(struct past *m, struct past_cursor *c) {
   static uint8_t room[70000];
-  uint32_t klens[MODEL_PAGE], vlens[MODEL_PAGE];
+  uint32_t klens[PAST_PAGE], vlens[PAST_PAGE];
   struct remixdb_page p = {.klens = klens, .vlens = chance(&m->rng, 70) ? vlens : NULL, .back = chance(&m->rng, 50)};
-  int64_t from[MODEL_PAGE], at = c->at;
+  int64_t from[PAST_PAGE], at = c->at;
   for (uint64_t n = 1 + below(&m->rng, 4); n; n--) {
-    p.max = 1 + (uint32_t)below(&m->rng, MODEL_PAGE);
+    p.max = 1 + (uint32_t)below(&m->rng, PAST_PAGE);
     p.cap = chance(&m->rng, 50) ? sizeof(room) : (size_t)below(&m->rng, 2000);
     p.ptr = p.cap ? room : NULL;
     const bool got = remixdb_iter_page(c->it, &p), there = at >= 0 && at < (int64_t)m->nr;
     CHECK(got == (p.nr > 0) && p.nr <= p.max);
     CHECK(remixdb_errcode() == (got ? REMIXDB_OK : there ? REMIXDB_TOOBIG : REMIXDB_NOTFOUND));
-    at = cursor_page_is(m, c, &p, at, from);
+    at = past_cursor_page_is(m, c, &p, at, from);
     if (p.nr == p.max || at < 0 || at >= (int64_t)m->nr) continue;
-    const size_t next = m->keys[at].len + (p.vlens ? model_at(m, (uint32_t)at, c->time).len : 0);
+    const size_t next = m->keys[at].len + (p.vlens ? past_at(m, (uint32_t)at, c->time).len : 0);
     CHECK(next > p.cap - p.len);  // there is one more, and it does not fit
     if (!got) CHECK(klens[0] == m->keys[at].len && (!p.vlens || vlens[0] == next - klens[0]));
   }
   const uint32_t nr = (uint32_t)below(&m->rng, p.nr + 1);
   c->at = nr ? from[p.nr - nr] : at;
   CHECK(remixdb_iter_unread(c->it, &p, nr) && p.nr == 0 && !p.after);
-  cursor_check(m, c);
+  past_cursor_check(m, c);
   CHECK(remixdb_iter_unread(c->it, &p, 0));
-  cursor_check(m, c);
+  past_cursor_check(m, c);
 }
 
-// From where it stands to the end, or to the beginning.
-static inline void cursor_rest(struct model *m, struct model_cursor *c, bool back) {
-  cursor_check(m, c);
-  while (cursor_valid(m, c)) {
-    if (back) cursor_prev(m, c);
-    else cursor_skip(m, c, 1);
+void past_cursor_rest(struct past *m, struct past_cursor *c, bool back) {
+  past_cursor_check(m, c);
+  while (past_cursor_valid(m, c)) {
+    if (back) past_cursor_prev(m, c);
+    else past_cursor_skip(m, c, 1);
   }
 }
 
-static inline void cursor_drop(struct model_cursor *c) {
+void past_cursor_drop(struct past_cursor *c) {
   remixdb_iter_destroy(c->it);
-  *c = (struct model_cursor){0};
+  *c = (struct past_cursor){0};
 }
 
-// ---- asynchronous gets: each shows the model as it was when it began
+// ---- asynchronous gets
 
-#define MODEL_GETS 24u
-
-struct model_gets {
-  struct xdb_gets *gets;
-  uint32_t nr;  // under way
-  struct model_get {
-    bool busy;
-    uint32_t i, cap;
-    uint64_t time;
-    uint8_t *buf;  // NULL: the length only
-  } slots[MODEL_GETS];
-};
-
-static inline void gets_drop(struct model_gets *g) {
+void past_gets_drop(struct past_gets *g) {
   remixdb_gets_destroy(g->gets);
-  for (uint32_t k = 0; k < MODEL_GETS; k++) free(g->slots[k].buf);
-  *g = (struct model_gets){0};
+  for (uint32_t k = 0; k < PAST_GETS; k++) free(g->slots[k].buf);
+  *g = (struct past_gets){0};
 }
 
-// Begins one. A full object refuses it.
-static inline void gets_begin(struct model *m, struct model_gets *g, struct xdb_ref *ref, uint32_t i, uint64_t time) {
-  if (!g->gets) g->gets = remixdb_gets_create(ref, MODEL_GETS);
+void past_gets_begin(struct past *m, struct past_gets *g, struct xdb_ref *ref, uint32_t i, uint64_t time) {
+  if (!g->gets) g->gets = remixdb_gets_create(ref, PAST_GETS);
   CHECK(g->gets);
-  struct model_get *w = g->slots;
-  while (g->nr < MODEL_GETS && w->busy) w++;
+  struct past_get *w = g->slots;
+  while (g->nr < PAST_GETS && w->busy) w++;
   const uint32_t cap = chance(&m->rng, 20) ? (uint32_t)below(&m->rng, 100) : REMIXDB_KV_MAX;
   uint8_t *const buf = chance(&m->rng, 90) ? malloc(cap ? cap : 1) : NULL;
   const bool begun = remixdb_get_begin(g->gets, m->keys[i].ptr, m->keys[i].len, buf, buf ? cap : 0, w);
-  CHECK(begun == (g->nr < MODEL_GETS) && remixdb_errcode() == (begun ? REMIXDB_OK : REMIXDB_ABORTED));
+  CHECK(begun == (g->nr < PAST_GETS) && remixdb_errcode() == (begun ? REMIXDB_OK : REMIXDB_ABORTED));
   if (!begun) free(buf);
   if (!begun) return;
-  *w = (struct model_get){.busy = true, .i = i, .cap = buf ? cap : 0, .time = time, .buf = buf};
+  *w = (struct past_get){.busy = true, .i = i, .cap = buf ? cap : 0, .time = time, .buf = buf};
   g->nr++;
 }
 
-// Takes some results, or with `all` every one.
-static inline void gets_take(struct model *m, struct model_gets *g, bool all) {
-  struct remixdb_got got[MODEL_GETS];
+void past_gets_take(struct past *m, struct past_gets *g, bool all) {
+  struct remixdb_got got[PAST_GETS];
   if (!g->gets) return;
-  const size_t max = all ? MODEL_GETS : below(&m->rng, MODEL_GETS + 1), min = all ? g->nr : below(&m->rng, 4);
+  const size_t max = all ? PAST_GETS : below(&m->rng, PAST_GETS + 1), min = all ? g->nr : below(&m->rng, 4);
   const size_t nr = remixdb_get_poll(g->gets, max ? got : NULL, max, min);
   CHECK(remixdb_errcode() == (g->nr ? REMIXDB_OK : REMIXDB_NOTFOUND) && nr <= g->nr && (!all || nr == g->nr));
   for (size_t k = 0; k < nr; k++) {
-    struct model_get *const w = got[k].priv;
-    const struct model_ver v = model_at(m, w->i, w->time);
+    struct past_get *const w = got[k].priv;
+    const struct past_ver v = past_at(m, w->i, w->time);
     CHECK(w->busy);
     CHECK(got[k].status == (v.id == 0 ? REMIXDB_NOTFOUND : w->buf && v.len > w->cap ? REMIXDB_TOOBIG : REMIXDB_OK));
     CHECK(got[k].len == (v.id ? v.len : 0));
-    if (v.id) model_value(v.id, v.len, m->want);
+    if (v.id) past_value(v.id, v.len, m->want);
     if (v.id && w->buf) CHECK(memcmp(w->buf, m->want, v.len < w->cap ? v.len : w->cap) == 0);
     free(w->buf);
-    *w = (struct model_get){0};
+    *w = (struct past_get){0};
     g->nr--;
   }
 }
 
-// The oldest moment that a get under way shows, or `time`.
-static inline uint64_t gets_oldest(const struct model_gets *g, uint64_t time) {
-  for (uint32_t k = 0; k < MODEL_GETS; k++)
+uint64_t past_gets_oldest(const struct past_gets *g, uint64_t time) {
+  for (uint32_t k = 0; k < PAST_GETS; k++)
     if (g->slots[k].busy && g->slots[k].time < time) time = g->slots[k].time;
   return time;
 }
 
-// All of it, by gets of both kinds and in one direction.
-static inline void model_check_all(struct model *m, struct xdb_ref *ref, uint64_t time) {
-  struct model_cursor c = {0};
+void past_check_all(struct past *m, struct xdb_ref *ref, uint64_t time) {
+  struct past_cursor c = {0};
   const bool back = chance(&m->rng, 50);
-  cursor_seek(m, &c, ref, time, back ? SEEK_TO_LAST : SEEK_TO_FIRST);
-  cursor_rest(m, &c, back);
-  cursor_drop(&c);
-  struct model_gets g = {0};
+  past_cursor_seek(m, &c, ref, time, back ? SEEK_TO_LAST : SEEK_TO_FIRST);
+  past_cursor_rest(m, &c, back);
+  past_cursor_drop(&c);
+  struct past_gets g = {0};
   for (uint32_t i = 0; i < m->nr; i++) {
-    model_check_get(m, ref, i, time);
-    if (g.nr == MODEL_GETS) gets_take(m, &g, true);
-    gets_begin(m, &g, ref, i, time);
+    past_check_get(m, ref, i, time);
+    if (g.nr == PAST_GETS) past_gets_take(m, &g, true);
+    past_gets_begin(m, &g, ref, i, time);
   }
-  gets_take(m, &g, true);
-  gets_drop(&g);
-  model_check_many(m, ref, time);
+  past_gets_take(m, &g, true);
+  past_gets_drop(&g);
+  past_check_many(m, ref, time);
 }
-#endif
