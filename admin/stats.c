@@ -127,8 +127,12 @@ static void put_sizes(struct json *j, struct xdb *x, const struct parts_figures 
          {"log_bytes", x->wal ? wal_segment_bytes(x->wal) : 0});
   OBJECT(j, "memory", {"memtable_active", mem->active_bytes}, {"memtable_frozen", mem->frozen_bytes},
          {"memtable_pool", arena_pool_held(&x->memtables.chunks)}, {"cache_size", cache->size},
-         {"cache_used", cache->used}, {"remix", parts->remix_memory}, {"tables", parts->table_memory},
-         {"log_buffers", wal->buffer_bytes});
+         {"cache_used", cache->used}, {"cache_touched", cache->touched}, {"remix", parts->remix_memory},
+         {"tables", parts->table_memory}, {"log_buffers", wal->buffer_bytes});
+  struct mem_stats all;
+  mem_stats(&all);
+  OBJECT(j, "process_memory", {"heap", all.heap}, {"large", all.large}, {"kept", all.kept}, {"mapped", all.mapped},
+         {"large_blocks", all.nr_large}, {"large_mapped", all.nr_mapped}, {"large_reused", all.nr_reused});
 }
 
 static void put_readers(struct json *j, struct xdb *x, const struct memtables_figures *mem,

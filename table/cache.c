@@ -675,6 +675,7 @@ void cache_stats(const struct cache *pub, struct cache_stats *out) {
     struct shard *const sh = &c->shards[i];
     (void)pthread_mutex_lock(&sh->lock);
     out->used += (uint64_t)(sh->fresh - sh->first - sh->free_pages - sh->limbo_pages) * BLOCK_PAGE;
+    out->touched += (uint64_t)(sh->fresh - sh->first) * BLOCK_PAGE;
     out->misses += sh->misses;
     out->evictions += sh->evictions;
     out->declined += sh->declined;

@@ -183,6 +183,7 @@ void cache_block_fini(struct cache_table *t, struct cache_block *b);
 struct cache_stats {
   uint64_t size;       // bytes for frames
   uint64_t used;       // bytes of frames that hold a block, are being filled, or are still pinned
+  uint64_t touched;    // bytes of frames that were ever used: the system gives memory for these only
   uint64_t misses;     // blocks read on demand, without readahead; includes the last two
   uint64_t evictions;  // blocks
   uint64_t declined;   // blocks refused a frame at their first miss (C7)

@@ -4,7 +4,7 @@
 // A sanitizer notices the use of a dropped memtable only if its memory is given back to the system.
 #define KEEP_CHUNKS (!LIB_SANITIZED)
 
-#define MAPPED_CHUNK ((size_t)1 << 20)  // the allocator itself keeps smaller ones
+#define MAPPED_CHUNK ((size_t)1 << 20)  // smaller ones are not worth preparing
 
 void memtables_init(struct memtables *all, struct epoch *epoch, struct epoch *cursors, size_t limit) {
   size_t chunk = 64u << 10;

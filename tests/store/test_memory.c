@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What memory a store takes: none after close, a bounded amount more for a round, and figures that explain it.
+#include "tests/lib/check.h"
+#include "tests/lib/sample.h"
+
+#include <inttypes.h>
+
+#define MIB ((size_t)1 << 20)
+#define RECORDS 50000u
+#define VALUE 400u
+#define ROUND_MOST (12 * MIB)  // with a frozen memtable
+
+static struct mem_stats stats(void) {
+  struct mem_stats s;
+  mem_stats(&s);
+  return s;
+}
+
+// A field of /proc/self/status, in bytes; 0 where there is none.
+static size_t anonymous(void) {
+  char line[256];
+  size_t kib = 0;
+  FILE *const f = fopen("/proc/self/status", "r");
+  while (f && fgets(line, sizeof(line), f))
+    if (strncmp(line, "RssAnon:", 8) == 0) kib = strtoull(line + 8, NULL, 10);
+  if (f) (void)fclose(f);
+  return kib << 10;
+}
+
+static struct xdb *open_store(const char *dir, int workers) {
+  struct remixdb_opts o;
+  remixdb_opts_init(&o, sizeof(o));
+  o.cache_mb = 8;
+  o.memtable_mb = 2;
+  o.workers = workers;
+  struct xdb *const x = remixdb_open_opts(dir, &o);
+  CHECK_SAYS(x, "%s", remixdb_errmsg());
+  return x;
+}
+
+static uint32_t key_of(uint32_t i, char *key) { return (uint32_t)sprintf(key, "%08x", i * 2654435761u); }
+
+static void put_all(struct xdb_ref *ref) {
+  char key[32], value[VALUE];
+  memset(value, 'v', sizeof(value));
+  for (uint32_t i = 0; i < RECORDS; i++) CHECK(remixdb_put(ref, key, key_of(i, key), value, VALUE));
+  CHECK(remixdb_flush(ref));
+}
+
+static void read_all(struct xdb_ref *ref) {
+  char key[32], value[VALUE];
+  uint32_t len, nr = 0;
+  for (uint32_t i = 0; i < RECORDS; i += 3) CHECK(remixdb_get(ref, key, key_of(i, key), value, &len) && len == VALUE);
+  struct xdb_iter *const it = remixdb_iter_create(ref);
+  CHECK(it);
+  for (remixdb_iter_seek(it, "", 0); remixdb_iter_valid(it); remixdb_iter_skip1(it)) nr++;
+  CHECK(nr == RECORDS);
+  remixdb_iter_destroy(it);
+}
+
+// After the last close the library has no more memory than before the first open, and neither has the process.
+static void test_closed(void **state) {
+  (void)state;
+  char dir[PATH_SIZE];
+  const struct mem_stats was = stats();
+  const size_t before = anonymous();
+  for (uint32_t round = 0; round < 2; round++) {
+    struct xdb *const x = open_store(dir_of(dir, "closed"), 2);
+    struct xdb_ref *const ref = remixdb_ref(x);
+    put_all(ref);
+    read_all(ref);
+    CHECK(remixdb_compact(ref));
+    read_all(ref);
+    CHECK(stats().heap > was.heap);
+    remixdb_unref(ref);
+    remixdb_close(x);
+    const struct mem_stats now = stats();
+    CHECK_SAYS(now.large == 0 && now.kept == 0 && now.nr_large == 0, "%zu large, %zu kept", now.large, now.kept);
+    CHECK_SAYS(now.heap == was.heap, "%zu bytes, %zu before", now.heap, was.heap);
+    CHECK(now.mapped == was.mapped);
+  }
+  if (MEM_LARGE != SIZE_MAX) CHECK_SAYS(anonymous() < before + 8 * MIB, "%zu, %zu before", anonymous(), before);
+}
+
+static uint64_t figure(const char *json, const char *object, const char *name) {
+  char word[64];
+  (void)snprintf(word, sizeof(word), "\"%s\":{", object);
+  const char *p = strstr(json, word);
+  CHECK_SAYS(p, "no object %s", object);
+  (void)snprintf(word, sizeof(word), "\"%s\":", name);
+  p = strstr(p, word);
+  CHECK_SAYS(p, "no figure %s", name);
+  return strtoull(p + strlen(word), NULL, 10);
+}
+
+// The figures explain the anonymous memory, with a margin for the heap's own losses. What rounds have freed goes back
+// when the workers are idle.
+static void test_explained(void **state) {
+  (void)state;
+  char dir[PATH_SIZE];
+  const size_t before = anonymous();
+  struct xdb *const x = open_store(dir_of(dir, "explained"), 2);
+  struct xdb_ref *const ref = remixdb_ref(x);
+  put_all(ref);
+  CHECK(remixdb_compact(ref));
+  while (stats().kept) time_sleep_ns(10000000);
+  read_all(ref);
+  char *const json = remixdb_stats(x);
+  CHECK(json);
+  const uint64_t sum = figure(json, "process_memory", "heap") + figure(json, "process_memory", "large") +
+                       figure(json, "process_memory", "kept") + figure(json, "process_memory", "mapped") -
+                       figure(json, "memory", "cache_size") + figure(json, "memory", "cache_touched");
+  const uint64_t parts = figure(json, "memory", "memtable_active") + figure(json, "memory", "memtable_pool") +
+                         figure(json, "memory", "cache_touched") + figure(json, "memory", "remix") +
+                         figure(json, "memory", "tables") + figure(json, "memory", "log_buffers");
+  CHECK(figure(json, "memory", "cache_used") <= figure(json, "memory", "cache_touched"));
+  CHECK(figure(json, "memory", "cache_touched") <= figure(json, "memory", "cache_size"));
+  remixdb_free(json);
+  if (MEM_LARGE != SIZE_MAX) {
+    const size_t has = anonymous() - before;
+    CHECK_SAYS(sum < has + has / 5 + 2 * MIB && has < sum + sum / 5 + 2 * MIB, "%" PRIu64 " of %zu", sum, has);
+    CHECK_SAYS(parts <= sum && sum < parts + parts / 5 + 2 * MIB, "%" PRIu64 " of %" PRIu64, parts, sum);
+  }
+  remixdb_unref(ref);
+  remixdb_close(x);
+}
+
+static _Atomic size_t most;  // bytes of large blocks
+
+static bool take_sample(size_t size) {
+  (void)size;
+  const size_t now = stats().large;
+  size_t had = atomic_load(&most);
+  while (now > had && !atomic_compare_exchange_weak(&most, &had, now)) continue;
+  return true;
+}
+
+// Rounds take what compact/compact.h says, and no more.
+static void test_round(void **state) {
+  (void)state;
+  char dir[PATH_SIZE];
+  struct xdb *const x = open_store(dir_of(dir, "round"), 1);
+  struct xdb_ref *const ref = remixdb_ref(x);
+  atomic_store(&most, 0);
+  atomic_store(&mem_fault, take_sample);
+  put_all(ref);
+  put_all(ref);
+  const bool compacted = remixdb_compact(ref);
+  atomic_store(&mem_fault, NULL);
+  CHECK(compacted);
+  while (stats().kept) time_sleep_ns(10000000);
+  const size_t stays = stats().large;
+  if (MEM_LARGE != SIZE_MAX)
+    CHECK_SAYS(atomic_load(&most) < stays + ROUND_MOST, "%zu bytes, of which %zu stay", atomic_load(&most), stays);
+  remixdb_unref(ref);
+  remixdb_close(x);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_closed),
+      cmocka_unit_test(test_explained),
+      cmocka_unit_test(test_round),
+  };
+  return cmocka_run_group_tests(tests, base_setup, base_teardown);
+}
