@@ -368,33 +368,67 @@ static enum remixdb_status load_forged(struct store *s, uint8_t *buf, size_t len
   return load(s);
 }
 
-// A checksum that is right protects from chance, not from a program that wrote nonsense.
-static void test_forged(void **state) {
-  (void)state;
+// A good CURRENT and room for forgeries of it.
+struct forge {
   struct store s;
-  store_init(&s, 4);
-  OK(version_save(&s.p.ctx, s.v));
+  uint8_t *buf, *b;
   size_t len;
-  uint8_t *buf = current_get(&s, &len), *b = calloc(1, len + 64);
-  const size_t part1 = 56 + 16, part2 = part1 + 16 + s.v->parts[1]->alen + 3 * 8,
-               part3 = part2 + 16 + s.v->parts[2]->alen + 8;
+  size_t part1, part2, part3;  // where the partitions after the first begin
+  size_t tables1;              // the tables of the second
+};
+
+static void forge_init(struct forge *f, uint64_t seed) {
+  store_init(&f->s, seed);
+  OK(version_save(&f->s.p.ctx, f->s.v));
+  f->buf = current_get(&f->s, &f->len);
+  f->b = calloc(1, f->len + 64);
+  assert_non_null(f->b);
+}
+
+static void forge_fini(struct forge *f) {
+  free(f->b);
+  mem_free(f->buf);
+  store_fini(&f->s);
+}
+
+// Makes one change to a copy, corrects the checksum, and loads the copy.
 #define FORGED(status, change, size)                                                        \
   do {                                                                                      \
-    memcpy(b, buf, len);                                                                    \
+    memcpy(f->b, f->buf, f->len);                                                           \
     change;                                                                                 \
-    const enum remixdb_status got = load_forged(&s, b, (size));                             \
+    const enum remixdb_status got = load_forged(&f->s, f->b, (size));                       \
     if (got != (status)) fail_msg("%s: status %d: %s", #change, got, got ? err_msg() : ""); \
   } while (0)
+
+// Up to three random bytes: it loads, or is corrupt.
+static void forge_bytes(struct forge *f) {
+  for (uint64_t seed = 1; seed <= 3000; seed++) {
+    uint64_t rng = seed;
+    memcpy(f->b, f->buf, f->len);
+    for (uint32_t n = 1 + (uint32_t)(rng_next(&rng) % 3); n > 0; n--) {
+      const size_t at = 12 + rng_next(&rng) % (f->len - 20);
+      const uint32_t shift = (uint32_t)(rng_next(&rng) % 64);
+      f->b[at] = (uint8_t)(rng_next(&rng) >> shift);
+    }
+    const enum remixdb_status got = load_forged(&f->s, f->b, f->len);
+    if (got != REMIXDB_OK && got != REMIXDB_CORRUPT)
+      fail_msg("seed %llu: status %d: %s", (unsigned long long)seed, got, err_msg());
+  }
+}
+
+static void forge_head(struct forge *f) {
+  uint8_t *const b = f->b;
+  const size_t len = f->len;
   FORGED(REMIXDB_OK, (void)0, len);
   FORGED(REMIXDB_VERSION, store32le(b + 8, 0), len);
   FORGED(REMIXDB_VERSION, store32le(b + 8, 3), len);
-  FORGED(REMIXDB_CORRUPT, store32le(b + 8, 2), len);  // of which each partition has more
+  FORGED(REMIXDB_CORRUPT, store32le(b + 8, 2), len);  // this version has larger partitions
   FORGED(REMIXDB_VERSION, store32le(b + 8, UINT32_MAX), len);
   FORGED(REMIXDB_CORRUPT, store32le(b + 12, 0), len);  // partitions
   FORGED(REMIXDB_CORRUPT, store32le(b + 12, 3), len);
   FORGED(REMIXDB_CORRUPT, store32le(b + 12, 5), len);
   FORGED(REMIXDB_CORRUPT, store32le(b + 12, UINT32_MAX), len);
-  FORGED(REMIXDB_CORRUPT, store64le(b + 32, s.p.next - 1), len);  // the next file's number
+  FORGED(REMIXDB_CORRUPT, store64le(b + 32, f->s.p.next - 1), len);  // the next file's number
   FORGED(REMIXDB_CORRUPT, store64le(b + 32, 0), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + 32, UINT64_MAX), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + 32, ((uint64_t)1 << 46) + 1), len);
@@ -407,6 +441,11 @@ static void test_forged(void **state) {
     FORGED(REMIXDB_CORRUPT, store64le(b + at, ((uint64_t)1 << 62) + 1), len);
     FORGED(REMIXDB_CORRUPT, store64le(b + at, UINT64_MAX), len);
   }
+}
+
+static void forge_parts(struct forge *f) {
+  uint8_t *const b = f->b;
+  const size_t len = f->len, part1 = f->part1, part2 = f->part2, part3 = f->part3;
   FORGED(REMIXDB_CORRUPT, store64le(b + part2 - 8, 0), len);  // table 0
   assert_non_null(strstr(err_msg(), "table 0"));
   FORGED(REMIXDB_CORRUPT, store32le(b + part1, UINT32_MAX), len);  // an anchor's length
@@ -426,8 +465,13 @@ static void test_forged(void **state) {
   FORGED(REMIXDB_CORRUPT, (void)0, len + 1);
   FORGED(REMIXDB_CORRUPT, (void)0, len + 16);
   FORGED(REMIXDB_CORRUPT, (void)0, len - 1);
+}
 
-  // tables that are not there, after the end or more than there can be
+// More tables than there is room for, or than there can be.
+static void forge_tables(struct forge *f) {
+  uint8_t *const b = f->b;
+  const uint8_t *const buf = f->buf;
+  const size_t len = f->len, part2 = f->part2, part3 = f->part3;
   FORGED(REMIXDB_CORRUPT, (store32le(b + part3 + 4, 32), store64le(b + part3 + 8, 1)), len);
   uint8_t *many = calloc(1, 56 + 16 + 40 * 8 + 8);
   memcpy(many, buf, 56);
@@ -435,83 +479,93 @@ static void test_forged(void **state) {
   store32le(many + 56 + 4, 40);
   store64le(many + 56 + 8, load64le(buf + part2 + 8));
   for (uint32_t i = 0; i < 40; i++) store64le(many + 72 + 8 * i, load64le(buf + part2 - 8));
-  FAILS(load_forged(&s, many, 56 + 16 + 40 * 8 + 8), REMIXDB_CORRUPT);
+  FAILS(load_forged(&f->s, many, 56 + 16 + 40 * 8 + 8), REMIXDB_CORRUPT);
   free(many);
+}
 
+static void forge_anchors(struct forge *f) {
+  uint8_t *const b = f->b;
+  const uint8_t *const buf = f->buf;
+  const size_t len = f->len, part1 = f->part1;
   // the first anchor is not empty
   memcpy(b, buf, 56 + 16);
   store32le(b + 56, 1);
   b[72] = 0;
   memcpy(b + 73, buf + 72, len - 72);
-  FAILS(load_forged(&s, b, len + 1), REMIXDB_CORRUPT);
+  FAILS(load_forged(&f->s, b, len + 1), REMIXDB_CORRUPT);
   // a table's keys lie outside of its partition
-  const uint32_t alen = s.v->parts[1]->alen;
+  const uint32_t alen = f->s.v->parts[1]->alen;
   memcpy(b, buf, part1 + 16 + alen);
   store32le(b + part1, alen + 1);
   b[part1 + 16 + alen] = 0;
   memcpy(b + part1 + 16 + alen + 1, buf + part1 + 16 + alen, len - (part1 + 16 + alen));
-  FAILS(load_forged(&s, b, len + 1), REMIXDB_CORRUPT);
-
-  // anything at all
-  for (uint64_t seed = 1; seed <= 3000; seed++) {
-    uint64_t rng = seed;
-    memcpy(b, buf, len);
-    for (uint32_t n = 1 + (uint32_t)(rng_next(&rng) % 3); n > 0; n--) {
-      const size_t at = 12 + rng_next(&rng) % (len - 20);
-      const uint32_t shift = (uint32_t)(rng_next(&rng) % 64);
-      b[at] = (uint8_t)(rng_next(&rng) >> shift);
-    }
-    const enum remixdb_status got = load_forged(&s, b, len);
-    if (got != REMIXDB_OK && got != REMIXDB_CORRUPT)
-      fail_msg("seed %llu: status %d: %s", (unsigned long long)seed, got, err_msg());
-  }
-  free(b);
-  mem_free(buf);
-  store_fini(&s);
+  FAILS(load_forged(&f->s, b, len + 1), REMIXDB_CORRUPT);
 }
 
-// Every field of a young view, and those it hangs together with.
-static void test_forged_young(void **state) {
+// A checksum that is right protects from chance, not from a program that wrote nonsense.
+static void test_forged(void **state) {
   (void)state;
-  struct store s;
-  store_init(&s, 10);
-  OK(version_save(&s.p.ctx, s.v));
-  size_t len;
-  uint8_t *buf = current_get(&s, &len), *b = calloc(1, len + 64);
-  const struct part *const p1 = s.v->parts[1], *const p2 = s.v->parts[2];
-  const size_t part1 = 56 + 32, tables1 = part1 + 32 + p1->alen, part2 = tables1 + 5 * 8,
-               tables2 = part2 + 32 + p2->alen, part3 = tables2 + 2 * 8;
-  assert_int_equal(part3 + 32 + s.v->parts[3]->alen + 8, len);
+  struct forge f;
+  forge_init(&f, 4);
+  struct part *const *const parts = f.s.v->parts;
+  f.part1 = 56 + 16;
+  f.part2 = f.part1 + 16 + parts[1]->alen + 3 * 8;
+  f.part3 = f.part2 + 16 + parts[2]->alen + 8;
+  forge_head(&f);
+  forge_parts(&f);
+  forge_tables(&f);
+  forge_anchors(&f);
+  forge_bytes(&f);
+  forge_fini(&f);
+}
+
+// The number of the young view.
+static void forge_young_remix(struct forge *f) {
+  uint8_t *const b = f->b;
+  const struct part *const p1 = f->s.v->parts[1], *const p2 = f->s.v->parts[2];
+  const size_t len = f->len, part1 = f->part1;
   FORGED(REMIXDB_OK, (void)0, len);
-  // to be read by somebody who knows none
+  // formats without young views
   FORGED(REMIXDB_CORRUPT, store32le(b + 8, 1), len);
   FORGED(REMIXDB_VERSION, store32le(b + 8, 3), len);
-  // its REMIX: none, another one's, the older view's, not there, free
+  // no REMIX, another partition's, the older view's, a missing one, a free number
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, 0), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p2->young->number), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p2->remix->number), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p1->remix->number), len);
-  FAILS(list(&s), REMIXDB_CORRUPT);  // which opens nothing
+  FAILS(list(&f->s), REMIXDB_CORRUPT);  // a list opens nothing
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p1->young->runs[0]->number), len);
-  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, s.v->next_file), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, f->s.v->next_file), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, UINT64_MAX), len);
-  // the views changed for each other
+  // the two views swapped
   FORGED(REMIXDB_CORRUPT, (store64le(b + part1 + 8, p1->young->number), store64le(b + part1 + 16, p1->remix->number)),
          len);
-  // how many tables are its: none, too few, too many, all, more than all, only the low half looked at
+}
+
+// How many tables are the young view's.
+static void forge_young_count(struct forge *f) {
+  uint8_t *const b = f->b;
+  const size_t len = f->len, part1 = f->part1, part2 = f->part2, part3 = f->part3;
+  // none, too few, too many, all, more than all, more than 32 bits
   for (uint64_t n = 0; n < 40; n++) FORGED(n == 2 ? REMIXDB_OK : REMIXDB_CORRUPT, store64le(b + part1 + 24, n), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 24, 5), len);
-  FAILS(list(&s), REMIXDB_CORRUPT);
+  FAILS(list(&f->s), REMIXDB_CORRUPT);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 24, UINT64_MAX), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 24, 2ull + (1ull << 32)), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part2 + 24, 2), len);
-  // neither
+  // no young view
   FORGED(REMIXDB_CORRUPT, (store64le(b + part1 + 16, 0), store64le(b + part1 + 24, 0)), len);
-  // one that is beside nothing: without tables at all, and without older ones
+  // a young view without any tables, and without older ones
   FORGED(REMIXDB_CORRUPT, (store64le(b + part3 + 16, 1), store64le(b + part3 + 24, 1)), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part3 + 16, 1), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part3 + 24, 1), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 8, 0), len);
+}
+
+static void forge_young_tables(struct forge *f) {
+  uint8_t *const b = f->b;
+  const struct part *const p1 = f->s.v->parts[1], *const p2 = f->s.v->parts[2];
+  const size_t len = f->len, part1 = f->part1, tables1 = f->tables1;
   // tables in another order, the same twice, of the other view, free, of another partition
   FORGED(REMIXDB_CORRUPT,
          (store64le(b + tables1 + 24, p1->young->runs[1]->number),
@@ -520,10 +574,17 @@ static void test_forged_young(void **state) {
   FORGED(REMIXDB_CORRUPT, store64le(b + tables1 + 32, p1->young->runs[0]->number), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + tables1 + 24, p1->remix->runs[0]->number), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + tables1 + 24, p2->young->runs[0]->number), len);
-  FORGED(REMIXDB_CORRUPT, store64le(b + tables1 + 32, s.v->next_file), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + tables1 + 32, f->s.v->next_file), len);
   FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, 4), len);
   FORGED(REMIXDB_CORRUPT, store32le(b + part1 + 4, 6), len);
-  // all that is young is free: its REMIX, its tables
+}
+
+static void forge_young_rest(struct forge *f) {
+  uint8_t *const b = f->b;
+  const uint8_t *const buf = f->buf;
+  const struct part *const p1 = f->s.v->parts[1], *const p2 = f->s.v->parts[2];
+  const size_t len = f->len;
+  // a young REMIX, or the tables of a young view, have free numbers
   FORGED(REMIXDB_CORRUPT, store64le(b + 32, p1->young->number), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + 32, p2->young->number), len);
   FORGED(REMIXDB_OK, store64le(b + 32, p2->young->number + 1), len);
@@ -531,30 +592,34 @@ static void test_forged_young(void **state) {
   FORGED(REMIXDB_CORRUPT, (void)0, len + 16);
   for (size_t cut = 56; cut < len; cut++) {
     memcpy(b, buf, len);
-    if (load_forged(&s, b, cut) != REMIXDB_CORRUPT) fail_msg("cut to %zu of %zu bytes: not found out", cut, len);
-    const enum remixdb_status st = list(&s);
-    assert_true(st == REMIXDB_CORRUPT || st == REMIXDB_OK);  // it does not look how many partitions there should be
+    if (load_forged(&f->s, b, cut) != REMIXDB_CORRUPT) fail_msg("cut to %zu of %zu bytes: not found out", cut, len);
+    const enum remixdb_status s = list(&f->s);
+    assert_true(s == REMIXDB_CORRUPT || s == REMIXDB_OK);  // a list does not count the partitions
   }
-  // the format of those that have one, and there is none
+  // the format of versions with young views, and no young view
   uint8_t head[56 + 32 + 8] = {0};
   memcpy(head, buf, 56);
   store32le(head + 12, 1);
-  FAILS(load_forged(&s, head, sizeof(head)), REMIXDB_CORRUPT);
+  FAILS(load_forged(&f->s, head, sizeof(head)), REMIXDB_CORRUPT);
+}
 
-  for (uint64_t seed = 1; seed <= 3000; seed++) {
-    uint64_t rng = seed;
-    memcpy(b, buf, len);
-    for (uint32_t n = 1 + (uint32_t)(rng_next(&rng) % 3); n > 0; n--) {
-      const size_t at = 12 + rng_next(&rng) % (len - 20);
-      b[at] = (uint8_t)(rng_next(&rng) >> rng_next(&rng) % 64);
-    }
-    const enum remixdb_status got = load_forged(&s, b, len);
-    if (got != REMIXDB_OK && got != REMIXDB_CORRUPT)
-      fail_msg("seed %llu: status %d: %s", (unsigned long long)seed, got, err_msg());
-  }
-  free(b);
-  mem_free(buf);
-  store_fini(&s);
+// Every field of a young view, and the fields that must agree with it.
+static void test_forged_young(void **state) {
+  (void)state;
+  struct forge f;
+  forge_init(&f, 10);
+  struct part *const *const parts = f.s.v->parts;
+  f.part1 = 56 + 32;
+  f.tables1 = f.part1 + 32 + parts[1]->alen;
+  f.part2 = f.tables1 + 5 * 8;
+  f.part3 = f.part2 + 32 + parts[2]->alen + 2 * 8;
+  assert_int_equal(f.part3 + 32 + parts[3]->alen + 8, f.len);
+  forge_young_remix(&f);
+  forge_young_count(&f);
+  forge_young_tables(&f);
+  forge_young_rest(&f);
+  forge_bytes(&f);
+  forge_fini(&f);
 }
 
 // A young view's keys are its partition's, too.
