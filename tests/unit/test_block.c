@@ -246,6 +246,80 @@ static bool well_formed(const uint8_t *buf, uint32_t count) {
   return true;
 }
 
+// Changes some bytes of the block, mostly where the structure is: the head, the offsets, and where records begin.
+static void forge(const struct block_build *b, uint8_t *buf) {
+  for (uint32_t i = 0; i <= below(3); i++) {
+    const uint32_t what = below(3);
+    const uint32_t at = what == 0   ? 8 + below(16)
+                        : what == 1 ? load16le(b->buf + BLOCK_HEAD + 2 * below(5)) + below(4)
+                                    : 8 + below(BLOCK_PAGE - 8);
+    buf[at] = below(2) ? (uint8_t)rng_next(&check_seed) : (uint8_t)(buf[at] ^ 1u << below(8));
+  }
+  // lengths that make up for each other: between two offsets is one record of another shape
+  if (below(4) == 0) {
+    const uint32_t off = load16le(b->buf + BLOCK_HEAD + 2 * below(5));
+    buf[off] = (uint8_t)(buf[off] + 2);
+    buf[off + 1]--;
+  }
+}
+
+// The last record ends one byte after the page.
+static void forge_long(struct block_build *b, uint8_t *buf) {
+  struct kv_rec r = make(20, 4042, false);
+  block_build_add(b, &r);
+  assert_int_equal(block_build_finish(b, TABLE, 12), 1);
+  memcpy(buf, b->buf, BLOCK_PAGE);
+  const uint32_t end = BLOCK_HEAD + 2 + (uint32_t)kv_rec_size(20, 4042, false);
+  assert_true(end < BLOCK_PAGE);
+  (void)kv_head_put(buf + BLOCK_HEAD + 2, 20, 4042 + BLOCK_PAGE - end, false);
+  reseal(buf, 1);
+  OK(block_verify(buf, 1, 1, TABLE, 12, "t", 0));
+  (void)kv_head_put(buf + BLOCK_HEAD + 2, 20, 4043 + BLOCK_PAGE - end, false);
+  reseal(buf, 1);
+  FAILS(block_verify(buf, 1, 1, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
+}
+
+// The same after a short record. The length has two bytes, or one: the last byte of the page is the last of the block.
+static void forge_longer(struct block_build *b) {
+  for (uint32_t vlen = 100; vlen <= 300; vlen += 200) {
+    const struct kv_rec last = make(20, vlen, false);
+    const uint32_t size = (uint32_t)kv_rec_size(20, vlen, false),
+                   filler = BLOCK_PAGE - BLOCK_HEAD - 2 * 2 - size - 2 - 1 - 10;
+    const struct kv_rec r = make(10, filler, false);
+    block_build_add(b, &r);
+    block_build_add(b, &last);
+    assert_int_equal(block_build_finish(b, TABLE, 12), 1);
+    OK(block_verify(b->buf, 1, 2, TABLE, 12, "t", 0));
+    (void)kv_head_put(b->buf + BLOCK_PAGE - size, 20, vlen + 1, false);
+    reseal(b->buf, 1);
+    FAILS(block_verify(b->buf, 1, 2, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
+  }
+}
+
+// The last record has one byte: the tombstone of an empty key. It may begin in the last byte but one, and must not in
+// the last.
+static void forge_tiny(uint8_t *buf) {
+  for (uint32_t left = 1; left <= 2; left++) {
+    const uint32_t first = BLOCK_HEAD + 2 * 2, last = BLOCK_PAGE - left;
+    memset(buf, 0, BLOCK_PAGE);
+    buf[8] = 1;
+    buf[9] = 2;
+    store16le(buf + BLOCK_HEAD, first);
+    store16le(buf + BLOCK_HEAD + 2, last);
+    const struct kv_rec before = make(last - first - 2, 0, true);
+    assert_ptr_equal(kv_rec_put(buf + first, &before), buf + last);
+    assert_ptr_equal(kv_head_put(buf + last, 0, 0, true), buf + last + 1);
+    reseal(buf, 1);
+    assert_int_equal(block_verify(buf, 1, 2, TABLE, 12, "t", 0), left == 1 ? REMIXDB_CORRUPT : REMIXDB_OK);
+    if (left == 1) assert_non_null(strstr(err_msg(), "record 1 of a block begins in its last byte"));
+    for (uint32_t i = 0; left == 2 && i < 2; i++) {
+      struct kv_rec r;
+      block_record(buf, i, &r);
+      assert_same(&r, i ? &(struct kv_rec){.tomb = true} : &before);
+    }
+  }
+}
+
 // Bytes whose checksum is right and whose contents are not: those of well-formed blocks pass, and can be read without
 // leaving the block.
 static void test_forged(void **state) {
@@ -257,20 +331,7 @@ static void test_forged(void **state) {
   for (uint32_t round = 0; round < 20000; round++) {
     (void)small_block(&b, below(2) == 0);
     memcpy(buf, b.buf, BLOCK_PAGE);
-    // mostly where the structure is: the head, the offsets, and where records begin
-    for (uint32_t i = 0; i <= below(3); i++) {
-      const uint32_t what = below(3);
-      const uint32_t at = what == 0   ? 8 + below(16)
-                          : what == 1 ? load16le(b.buf + BLOCK_HEAD + 2 * below(5)) + below(4)
-                                      : 8 + below(BLOCK_PAGE - 8);
-      buf[at] = below(2) ? (uint8_t)rng_next(&check_seed) : (uint8_t)(buf[at] ^ 1u << below(8));
-    }
-    // lengths that make up for each other: what lies between two offsets is one record of another shape
-    if (below(4) == 0) {
-      const uint32_t off = load16le(b.buf + BLOCK_HEAD + 2 * below(5));
-      buf[off] = (uint8_t)(buf[off] + 2);
-      buf[off + 1]--;
-    }
+    forge(&b, buf);
     reseal(buf, 1);
     const uint32_t count = below(2) ? 5 : buf[9];
     const bool good = well_formed(buf, count);
@@ -288,56 +349,9 @@ static void test_forged(void **state) {
   }
   assert_true(passed > 1000 && refused > 1000);
 
-  // a last record that ends one byte after the page
-  struct kv_rec r = make(20, 4042, false);
-  block_build_add(&b, &r);
-  assert_int_equal(block_build_finish(&b, TABLE, 12), 1);
-  memcpy(buf, b.buf, BLOCK_PAGE);
-  const uint32_t end = BLOCK_HEAD + 2 + (uint32_t)kv_rec_size(20, 4042, false);
-  assert_true(end < BLOCK_PAGE);
-  (void)kv_head_put(buf + BLOCK_HEAD + 2, 20, 4042 + BLOCK_PAGE - end, false);
-  reseal(buf, 1);
-  OK(block_verify(buf, 1, 1, TABLE, 12, "t", 0));
-  (void)kv_head_put(buf + BLOCK_HEAD + 2, 20, 4043 + BLOCK_PAGE - end, false);
-  reseal(buf, 1);
-  FAILS(block_verify(buf, 1, 1, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
-
-  // the same of one after a short record, whose length has two bytes, or one: the last byte of the page is the last of
-  // the block
-  for (uint32_t vlen = 100; vlen <= 300; vlen += 200) {
-    const struct kv_rec last = make(20, vlen, false);
-    const uint32_t size = (uint32_t)kv_rec_size(20, vlen, false),
-                   filler = BLOCK_PAGE - BLOCK_HEAD - 2 * 2 - size - 2 - 1 - 10;
-    r = make(10, filler, false);
-    block_build_add(&b, &r);
-    block_build_add(&b, &last);
-    assert_int_equal(block_build_finish(&b, TABLE, 12), 1);
-    OK(block_verify(b.buf, 1, 2, TABLE, 12, "t", 0));
-    (void)kv_head_put(b.buf + BLOCK_PAGE - size, 20, vlen + 1, false);
-    reseal(b.buf, 1);
-    FAILS(block_verify(b.buf, 1, 2, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
-  }
-
-  // a last record of one byte, the tombstone of an empty key: it may begin in the last byte but one, and must not in
-  // the last
-  for (uint32_t left = 1; left <= 2; left++) {
-    const uint32_t first = BLOCK_HEAD + 2 * 2, last = BLOCK_PAGE - left;
-    memset(buf, 0, BLOCK_PAGE);
-    buf[8] = 1;
-    buf[9] = 2;
-    store16le(buf + BLOCK_HEAD, first);
-    store16le(buf + BLOCK_HEAD + 2, last);
-    const struct kv_rec before = make(last - first - 2, 0, true);
-    assert_ptr_equal(kv_rec_put(buf + first, &before), buf + last);
-    assert_ptr_equal(kv_head_put(buf + last, 0, 0, true), buf + last + 1);
-    reseal(buf, 1);
-    assert_int_equal(block_verify(buf, 1, 2, TABLE, 12, "t", 0), left == 1 ? REMIXDB_CORRUPT : REMIXDB_OK);
-    if (left == 1) assert_non_null(strstr(err_msg(), "record 1 of a block begins in its last byte"));
-    for (uint32_t i = 0; left == 2 && i < 2; i++) {
-      block_record(buf, i, &r);
-      assert_same(&r, i ? &(struct kv_rec){.tomb = true} : &before);
-    }
-  }
+  forge_long(&b, buf);
+  forge_longer(&b);
+  forge_tiny(buf);
   free(buf);
   block_build_fini(&b);
 }

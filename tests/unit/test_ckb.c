@@ -333,6 +333,42 @@ static enum remixdb_status read_entries(const char *bytes, uint32_t nr, uint32_t
 }
 #define ENTRIES(s, count) read_entries(s, sizeof(s) - 1, count)
 
+// Keys that grow beyond the limit.
+static void forge_long_keys(void) {
+  const uint32_t half = REMIXDB_KV_MAX / 2;
+  uint8_t *const buf = calloc(1, CKB_CHUNK);
+  for (uint32_t over = 0; over < 2; over++) {
+    uint8_t *p = buf + CKB_CHUNK_HEAD;
+    p = kv_varint_put(kv_varint_put(p, 0), half << 1) + half;
+    p = kv_varint_put(kv_varint_put(p, half), (REMIXDB_KV_MAX - half + over) << 1) + REMIXDB_KV_MAX - half + over;
+    assert_true(p - buf <= CKB_CHUNK);
+    seal(buf, (uint32_t)(p - buf), 2);
+    uint32_t nr;
+    assert_int_equal(read_all(buf, (size_t)(p - buf), 0, NULL, 0, &nr), over ? REMIXDB_CORRUPT : REMIXDB_OK);
+  }
+  free(buf);
+}
+
+// Random bytes: the reading ends, with an answer.
+static void forge_bytes(void) {
+  struct ckb_build c = {0};
+  struct keys x = make_keys(60, 4);
+  build(&c, &x);
+  for (uint32_t round = 0; round < 5000; round++) {
+    uint8_t *const copy = malloc(c.len);
+    memcpy(copy, c.buf, c.len);
+    for (uint32_t i = 0; i <= below(3); i++)
+      copy[CKB_CHUNK_HEAD + below((uint32_t)c.len - CKB_CHUNK_HEAD)] = (uint8_t)rng_next(&check_seed);
+    seal(copy, load32le(c.buf + 8), 60);
+    uint32_t nr;
+    const enum remixdb_status s = read_all(copy, c.len, 0, NULL, 0, &nr);
+    assert_true(s == REMIXDB_OK || s == REMIXDB_CORRUPT);
+    free(copy);
+  }
+  free_keys(&x);
+  ckb_build_fini(&c);
+}
+
 // Chunks whose checksum is right and whose entries are not.
 static void test_forged(void **state) {
   (void)state;
@@ -388,37 +424,8 @@ static void test_forged(void **state) {
         REMIXDB_CORRUPT);
   assert_non_null(strstr(err_msg(), "some.sst"));
 
-  // keys that grow beyond the limit
-  const uint32_t half = REMIXDB_KV_MAX / 2;
-  uint8_t *const buf = calloc(1, CKB_CHUNK);
-  for (uint32_t over = 0; over < 2; over++) {
-    uint8_t *p = buf + CKB_CHUNK_HEAD;
-    p = kv_varint_put(kv_varint_put(p, 0), half << 1) + half;
-    p = kv_varint_put(kv_varint_put(p, half), (REMIXDB_KV_MAX - half + over) << 1) + REMIXDB_KV_MAX - half + over;
-    assert_true(p - buf <= CKB_CHUNK);
-    seal(buf, (uint32_t)(p - buf), 2);
-    uint32_t nr;
-    assert_int_equal(read_all(buf, (size_t)(p - buf), 0, NULL, 0, &nr), over ? REMIXDB_CORRUPT : REMIXDB_OK);
-  }
-
-  // anything: it ends, with an answer
-  struct ckb_build c = {0};
-  struct keys x = make_keys(60, 4);
-  build(&c, &x);
-  for (uint32_t round = 0; round < 5000; round++) {
-    uint8_t *const copy = malloc(c.len);
-    memcpy(copy, c.buf, c.len);
-    for (uint32_t i = 0; i <= below(3); i++)
-      copy[CKB_CHUNK_HEAD + below((uint32_t)c.len - CKB_CHUNK_HEAD)] = (uint8_t)rng_next(&check_seed);
-    seal(copy, load32le(c.buf + 8), 60);
-    uint32_t nr;
-    const enum remixdb_status s = read_all(copy, c.len, 0, NULL, 0, &nr);
-    assert_true(s == REMIXDB_OK || s == REMIXDB_CORRUPT);
-    free(copy);
-  }
-  free_keys(&x);
-  free(buf);
-  ckb_build_fini(&c);
+  forge_long_keys();
+  forge_bytes();
 }
 
 static const char some_entries[] = "\0\4ab"
@@ -436,14 +443,8 @@ static void expect_corrupt_at(enum remixdb_status s, uint64_t at) {
   assert_non_null(strstr(err_msg(), where));
 }
 
-// Chunks whose checksum is right, and whose frame is not what the head says.
-static void test_forged_packed(void **state) {
-  (void)state;
-  uint8_t frame[512], wrong[512];
-  const size_t n = ZSTD_compress(frame, sizeof(frame), some_entries, SOME, 1);
-  assert_false(ZSTD_isError(n));
-  OK(read_packed(frame, n, SOME, SOME_NR));
-  // lengths: the head is larger by the size, and a frame has a byte at least
+// The head of a packed chunk is larger by the size, and a frame has at least a byte.
+static void forge_lengths(void) {
   uint8_t head[CKB_CHUNK_HEAD] = {0};
   for (uint32_t packed = 0; packed < 2; packed++) {
     const uint32_t least = packed ? CKB_PACKED_HEAD + 1 : CKB_CHUNK_HEAD + 2, flag = packed ? CKB_PACKED : 0;
@@ -453,17 +454,21 @@ static void test_forged_packed(void **state) {
       assert_int_equal(ckb_chunk_length(head, len ? len - 1 : 0), 0);
     }
   }
-  // sizes that cannot be, and those that are not the frame's
+}
+
+// Impossible sizes, and sizes that are not those of the frame.
+static void forge_sizes(const uint8_t *frame, size_t n) {
   const uint32_t never[] = {0, 1, CKB_CHUNK - CKB_CHUNK_HEAD + 1, CKB_CHUNK, UINT32_MAX};
   for (uint32_t i = 0; i < sizeof(never) / sizeof(never[0]); i++)
     expect_corrupt_at(read_packed(frame, n, never[i], SOME_NR), 16);
   for (uint32_t size = 2; size < 40; size++)
     if (size != SOME) expect_corrupt_at(read_packed(frame, n, size, SOME_NR), 20);
   expect_corrupt_at(read_packed(frame, n, CKB_CHUNK - CKB_CHUNK_HEAD, SOME_NR), 20);
-  // cut anywhere, to nothing too
-  for (size_t len = 1; len < n; len++) expect_corrupt_at(read_packed(frame, len, SOME, SOME_NR), 20);
-  FAILS(read_packed(frame, 0, SOME, SOME_NR), REMIXDB_CORRUPT);
-  // bytes after the frame: any, an empty frame, one that is skipped; and such a one alone or before it
+}
+
+static void forge_around(const uint8_t *frame, size_t n) {
+  uint8_t wrong[512];
+  // after the frame: a byte, an empty frame, a skipped frame; and a skipped frame alone or in front
   static const uint8_t skipped[] = {0x50, 0x2A, 0x4D, 0x18, 2, 0, 0, 0, 'x', 'y'};
   memcpy(wrong, frame, n);
   wrong[n] = 0;
@@ -483,7 +488,11 @@ static void test_forged_packed(void **state) {
   const size_t second = ZSTD_compress(wrong + first, sizeof(wrong) - first, some_entries + 4, SOME - 4, 1);
   assert_false(ZSTD_isError(first) || ZSTD_isError(second));
   expect_corrupt_at(read_packed(wrong, first + second, SOME, SOME_NR), 20);
-  // no frame at all; a frame that says nothing of its size is one
+}
+
+// No frame at all is corrupt. A frame without its size is a frame.
+static void forge_unsized(void) {
+  uint8_t wrong[512];
   expect_corrupt_at(read_packed((const uint8_t *)some_entries, SOME, SOME, SOME_NR), 20);
   ZSTD_CCtx *const z = ZSTD_createCCtx();
   assert_false(ZSTD_isError(ZSTD_CCtx_setParameter(z, ZSTD_c_contentSizeFlag, 0)));
@@ -493,8 +502,10 @@ static void test_forged_packed(void **state) {
   OK(read_packed(wrong, silent, SOME, SOME_NR));
   expect_corrupt_at(read_packed(wrong, silent, SOME - 1, SOME_NR), 20);
   expect_corrupt_at(read_packed(wrong, silent, SOME + 1, SOME_NR), 20);
+}
 
-  // one that is good, with every bit of it changed, and cut everywhere
+// A good chunk, with each bit changed, and cut everywhere.
+static void forge_bits(void) {
   struct ckb_build c = {0};
   struct keys x = make_mixed(1, 100);
   build(&c, &x);
@@ -519,6 +530,23 @@ static void test_forged_packed(void **state) {
     FAILS(read_packed(c.buf + 20, len, load32le(c.buf + 16), 100), REMIXDB_CORRUPT);
   free_keys(&x);
   ckb_build_fini(&c);
+}
+
+// Chunks whose checksum is right, and whose frame is not what the head says.
+static void test_forged_packed(void **state) {
+  (void)state;
+  uint8_t frame[512];
+  const size_t n = ZSTD_compress(frame, sizeof(frame), some_entries, SOME, 1);
+  assert_false(ZSTD_isError(n));
+  OK(read_packed(frame, n, SOME, SOME_NR));
+  forge_lengths();
+  forge_sizes(frame, n);
+  // cut anywhere, to nothing too
+  for (size_t len = 1; len < n; len++) expect_corrupt_at(read_packed(frame, len, SOME, SOME_NR), 20);
+  FAILS(read_packed(frame, 0, SOME, SOME_NR), REMIXDB_CORRUPT);
+  forge_around(frame, n);
+  forge_unsized();
+  forge_bits();
 }
 
 static _Atomic uint32_t allowed;

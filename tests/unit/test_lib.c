@@ -161,6 +161,53 @@ static void test_arena(void **state) {
   }
 }
 
+// A pool that is filled ahead holds one chunk, which the next arena takes.
+static void pool_fill(struct arena_pool *pool, size_t chunk) {
+  struct arena a;
+  arena_pool_init(pool, chunk, 2 * chunk);
+  assert_false(arena_pool_fill(pool, 0));
+  assert_true(arena_pool_fill(pool, chunk));
+  assert_false(arena_pool_fill(pool, chunk));
+  assert_int_equal(arena_pool_held(pool), chunk);
+  arena_init(&a, chunk, pool);
+  uint8_t *const all = arena_alloc(&a, chunk / 8);
+  assert_non_null(all);
+  memset(all, 2, chunk / 8);
+  assert_int_equal(arena_pool_held(pool), 0);
+  atomic_store(&mem_fault, deny_all);
+  assert_false(arena_pool_fill(pool, chunk));
+  atomic_store(&mem_fault, NULL);
+  assert_int_equal(arena_pool_held(pool), 0);
+  arena_fini(&a);
+  assert_int_equal(arena_pool_held(pool), chunk);
+  assert_true(arena_pool_fill(pool, SIZE_MAX));
+  assert_false(arena_pool_fill(pool, SIZE_MAX));
+  assert_int_equal(arena_pool_held(pool), 2 * chunk);
+}
+
+// A pool that had to give chunks back has enough, until an arena finds it empty.
+static void pool_short(struct arena_pool *pool, size_t chunk) {
+  struct arena a;
+  struct arena b;
+  arena_init(&a, chunk, pool);
+  arena_init(&b, chunk, pool);
+  for (int i = 0; i < 3 * 8; i++) assert_non_null(arena_alloc(i < 8 ? &a : &b, chunk / 8 - 64));
+  assert_int_equal(arena_pool_held(pool), 0);
+  assert_true(arena_pool_short(pool, 1));
+  arena_fini(&a);
+  assert_false(arena_pool_short(pool, chunk));
+  assert_true(arena_pool_short(pool, chunk + 1));
+  arena_fini(&b);  // three chunks in all
+  arena_init(&a, chunk, pool);
+  assert_non_null(arena_alloc(&a, 100));
+  assert_int_equal(arena_pool_held(pool), chunk);
+  assert_false(arena_pool_short(pool, SIZE_MAX));
+  assert_false(arena_pool_fill(pool, SIZE_MAX));
+  for (int i = 0; i < 3 * 8; i++) assert_non_null(arena_alloc(&a, chunk / 8 - 64));
+  assert_true(arena_pool_short(pool, SIZE_MAX));
+  arena_fini(&a);
+}
+
 // Chunks of an ended arena serve the next one, up to the pool's limit; large ones go back to the system.
 static void test_arena_pool(void **state) {
   (void)state;
@@ -193,46 +240,8 @@ static void test_arena_pool(void **state) {
   arena_fini(&a);
   arena_pool_fini(&pool);
 
-  // one that is filled ahead: it holds one chunk then, which the next arena takes
-  arena_pool_init(&pool, chunk, 2 * chunk);
-  assert_false(arena_pool_fill(&pool, 0));
-  assert_true(arena_pool_fill(&pool, chunk));
-  assert_false(arena_pool_fill(&pool, chunk));
-  assert_int_equal(arena_pool_held(&pool), chunk);
-  arena_init(&a, chunk, &pool);
-  uint8_t *const all = arena_alloc(&a, chunk / 8);
-  assert_non_null(all);
-  memset(all, 2, chunk / 8);
-  assert_int_equal(arena_pool_held(&pool), 0);
-  atomic_store(&mem_fault, deny_all);
-  assert_false(arena_pool_fill(&pool, chunk));
-  atomic_store(&mem_fault, NULL);
-  assert_int_equal(arena_pool_held(&pool), 0);
-  arena_fini(&a);
-  assert_int_equal(arena_pool_held(&pool), chunk);
-  assert_true(arena_pool_fill(&pool, SIZE_MAX));
-  assert_false(arena_pool_fill(&pool, SIZE_MAX));
-  assert_int_equal(arena_pool_held(&pool), 2 * chunk);
-
-  // one that had to give chunks back has enough, until somebody finds it empty
-  struct arena b;
-  arena_init(&a, chunk, &pool);
-  arena_init(&b, chunk, &pool);
-  for (int i = 0; i < 3 * 8; i++) assert_non_null(arena_alloc(i < 8 ? &a : &b, chunk / 8 - 64));
-  assert_int_equal(arena_pool_held(&pool), 0);
-  assert_true(arena_pool_short(&pool, 1));
-  arena_fini(&a);
-  assert_false(arena_pool_short(&pool, chunk));
-  assert_true(arena_pool_short(&pool, chunk + 1));
-  arena_fini(&b);  // three chunks in all
-  arena_init(&a, chunk, &pool);
-  assert_non_null(arena_alloc(&a, 100));
-  assert_int_equal(arena_pool_held(&pool), chunk);
-  assert_false(arena_pool_short(&pool, SIZE_MAX));
-  assert_false(arena_pool_fill(&pool, SIZE_MAX));
-  for (int i = 0; i < 3 * 8; i++) assert_non_null(arena_alloc(&a, chunk / 8 - 64));
-  assert_true(arena_pool_short(&pool, SIZE_MAX));
-  arena_fini(&a);
+  pool_fill(&pool, chunk);
+  pool_short(&pool, chunk);
   arena_pool_fini(&pool);
   arena_pool_init(&pool, chunk, 0);
   assert_false(arena_pool_fill(&pool, chunk));
