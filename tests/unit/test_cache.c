@@ -578,71 +578,96 @@ static uint64_t check_tables(struct tab *tabs, uint32_t nr_tabs, const uint8_t (
   return pages;
 }
 
+// Random calls on three tables, with a model of the blocks that are held.
+struct random_use {
+  uint64_t *seed;
+  uint8_t sizes[3][600];
+  struct tab tabs[3];
+  struct cache_block held[6];
+  uint32_t held_tab[6], held_block[6];
+  bool other_inside;  // the other thread's epoch
+};
+
+// Holds another block in place of one.
+static void use_held(struct random_use *u, uint32_t k, uint32_t block) {
+  const uint32_t h = (uint32_t)(rng_next(u->seed) % 6), tab = u->held_tab[h], old = u->held_block[h];
+  struct cache_block *const held = &u->held[h];
+  if (held->data) assert_true(is_block(tab + 10, old, u->sizes[tab][old], held->data));
+  epoch_enter(&ep, &me);
+  if (held->data) cache_block_drop(&u->tabs[tab].t, held);
+  OK(cache_get(&u->tabs[k].t, block, u->sizes[k][block], load, &u->tabs[k], held));
+  cache_block_pin(&u->tabs[k].t, held);
+  u->held_tab[h] = k;
+  u->held_block[h] = block;
+  epoch_exit(&me);
+}
+
+// Ends the table and begins it anew.
+static void use_table_again(struct random_use *u, uint32_t k) {
+  for (uint32_t h = 0; h < 6; h++)
+    if (u->held[h].data && u->held_tab[h] == k) cache_block_drop(&u->tabs[k].t, &u->held[h]);
+  cache_table_fini(&u->tabs[k].t);
+  tab_init(&u->tabs[k], 600, k + 10);
+}
+
+// The block's read fails unless it is cached.
+static void use_failing(struct random_use *u, uint32_t k, uint32_t block) {
+  struct tab *const t = &u->tabs[k];
+  struct cache_block b = {NULL, 0, false, NULL, 0};
+  atomic_store(&t->failures, cached(t, block) ? 0 : 1);
+  epoch_enter(&ep, &me);
+  const bool bad = atomic_load(&t->failures) > 0;
+  FAILS(cache_get(&t->t, block, u->sizes[k][block], load, t, &b), bad ? REMIXDB_CORRUPT : REMIXDB_OK);
+  epoch_exit(&me);
+  cache_block_fini(&t->t, &b);
+}
+
+static void use_once(struct random_use *u, uint32_t n, uint32_t k, uint32_t block) {
+  static uint8_t buf[BLOCK_PAGES_MAX * PAGE];
+  const uint32_t what = (uint32_t)(rng_next(u->seed) % 100), size = u->sizes[k][block];
+  if (what < 4) {
+    if (u->other_inside) epoch_exit(&other);
+    else epoch_enter(&ep, &other);
+    u->other_inside = !u->other_inside;
+  } else if (what < 12) {
+    use_held(u, k, block);
+  } else if (what < 20) {
+    fill(k + 10, block, size, buf);
+    cache_offer(&u->tabs[k].t, block, size, buf);
+  } else if (what == 20 && n % 8 == 0) {
+    use_table_again(u, k);
+  } else if (what == 21) {
+    use_failing(u, k, block);
+  } else {
+    (void)(rng_next(u->seed) % 2 ? touch : bring)(&u->tabs[k], block, size);
+  }
+}
+
 static void test_accounting(void **state) {
   (void)state;
   const char *const env = getenv("TEST_SEED");
   uint64_t seed = env ? strtoull(env, NULL, 0) : time_ns();
   print_message("TEST_SEED=%llu\n", (unsigned long long)seed);
-  static uint8_t sizes[3][600];
-  struct tab tabs[3];
-  struct cache_block held[6];
-  uint32_t held_tab[6], held_block[6];
-  memset(held, 0, sizeof(held));
+  static struct random_use u;
+  u = (struct random_use){.seed = &seed};
   make_cache(300);
   for (uint32_t k = 0; k < 3; k++) {
-    tab_init(&tabs[k], 600, k + 10);
+    tab_init(&u.tabs[k], 600, k + 10);
     for (uint32_t i = 0; i < 600; i++)
-      sizes[k][i] = (uint8_t)(rng_next(&seed) % 3 ? 1 : rng_next(&seed) % BLOCK_PAGES_MAX + 1);
+      u.sizes[k][i] = (uint8_t)(rng_next(&seed) % 3 ? 1 : rng_next(&seed) % BLOCK_PAGES_MAX + 1);
   }
-  bool other_inside = false;
   for (uint32_t n = 0; n < 6000; n++) {
     const uint32_t k = (uint32_t)(rng_next(&seed) % 3), block = (uint32_t)(rng_next(&seed) % 600);
-    const uint32_t what = (uint32_t)(rng_next(&seed) % 100);
-    if (what < 4) {
-      if (other_inside) epoch_exit(&other);
-      if (!other_inside) epoch_enter(&ep, &other);
-      other_inside = !other_inside;
-    } else if (what < 12) {
-      const uint32_t h = (uint32_t)(rng_next(&seed) % 6);
-      if (held[h].data)
-        assert_true(is_block(held_tab[h] + 10, held_block[h], sizes[held_tab[h]][held_block[h]], held[h].data));
-      epoch_enter(&ep, &me);
-      if (held[h].data) cache_block_drop(&tabs[held_tab[h]].t, &held[h]);
-      OK(cache_get(&tabs[k].t, block, sizes[k][block], load, &tabs[k], &held[h]));
-      cache_block_pin(&tabs[k].t, &held[h]);
-      held_tab[h] = k;
-      held_block[h] = block;
-      epoch_exit(&me);
-    } else if (what < 20) {
-      static uint8_t buf[BLOCK_PAGES_MAX * PAGE];
-      fill(k + 10, block, sizes[k][block], buf);
-      cache_offer(&tabs[k].t, block, sizes[k][block], buf);
-    } else if (what == 20 && n % 8 == 0) {
-      for (uint32_t h = 0; h < 6; h++)
-        if (held[h].data && held_tab[h] == k) cache_block_drop(&tabs[k].t, &held[h]);
-      cache_table_fini(&tabs[k].t);
-      tab_init(&tabs[k], 600, k + 10);
-    } else if (what == 21) {
-      atomic_store(&tabs[k].failures, cached(&tabs[k], block) ? 0 : 1);
-      struct cache_block b = {NULL, 0, false, NULL, 0};
-      epoch_enter(&ep, &me);
-      const bool bad = atomic_load(&tabs[k].failures) > 0;
-      assert_int_equal(cache_get(&tabs[k].t, block, sizes[k][block], load, &tabs[k], &b),
-                       bad ? REMIXDB_CORRUPT : REMIXDB_OK);
-      epoch_exit(&me);
-      cache_block_fini(&tabs[k].t, &b);
-    } else {
-      (void)(rng_next(&seed) % 2 ? touch : bring)(&tabs[k], block, sizes[k][block]);
-    }
+    use_once(&u, n, k, block);
     if (n % 200 == 0) {
-      const uint64_t pages = check_tables(tabs, 3, sizes, 300);
-      const struct cache_stats st = stats();
-      assert_true(pages * PAGE <= st.used && st.used <= st.size);
+      const uint64_t pages = check_tables(u.tabs, 3, u.sizes, 300);
+      const struct cache_stats c = stats();
+      assert_true(pages * PAGE <= c.used && c.used <= c.size);
     }
   }
-  if (other_inside) epoch_exit(&other);
-  for (uint32_t h = 0; h < 6; h++) cache_block_fini(&tabs[held_tab[h]].t, &held[h]);
-  for (uint32_t k = 0; k < 3; k++) cache_table_fini(&tabs[k].t);
+  if (u.other_inside) epoch_exit(&other);
+  for (uint32_t h = 0; h < 6; h++) cache_block_fini(&u.tabs[u.held_tab[h]].t, &u.held[h]);
+  for (uint32_t k = 0; k < 3; k++) cache_table_fini(&u.tabs[k].t);
   // Every page is accounted for: the whole cache can be filled again.
   struct tab tab;
   tab_init(&tab, 600, 99);

@@ -812,6 +812,37 @@ static enum remixdb_status open_numbers(struct env *e, uint64_t gen, uint64_t se
   return wal_open(&o, gen, seq, false, take, &seen, NULL, out);
 }
 
+// A header or a frame with impossible numbers is not valid.
+static void numbers_on_disk(void) {
+  uint8_t head[WAL_HEAD], frame[WAL_FRAME_HEAD + 9];
+  struct wal_head out;
+  static const struct {
+    uint64_t gen, seq;
+    bool good;
+  } heads[] = {{1, 0, true},
+               {0, 0, false},
+               {(uint64_t)1 << 62, (uint64_t)1 << 62, true},
+               {((uint64_t)1 << 62) + 1, 0, false},
+               {1, ((uint64_t)1 << 62) + 1, false}};
+  for (uint32_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
+    const struct wal_head h = {.store_id = STORE, .gen = heads[i].gen, .last_seq = heads[i].seq};
+    wal_head_put(head, &h);
+    assert_int_equal(wal_head_get(head, "head", STORE, &out) == REMIXDB_OK, heads[i].good);
+  }
+  const struct wal_key k = wal_key(STORE, 1);
+  static const struct {
+    uint64_t first;
+    bool good;
+  } firsts[] = {
+      {1, true}, {0, false}, {((uint64_t)1 << 62) - 1, true}, {(uint64_t)1 << 62, false}, {UINT64_MAX, false}};
+  for (uint32_t i = 0; i < sizeof(firsts) / sizeof(firsts[0]); i++) {
+    struct wal_frame f = {.first_seq = firsts[i].first, .len = 9, .count = 2};
+    memset(frame, 0, sizeof(frame));
+    wal_frame_put(frame, &k, WAL_HEAD, &f);
+    assert_int_equal(wal_frame_get(frame, &k, WAL_HEAD, &f), firsts[i].good);
+  }
+}
+
 // A written record can be read at the next opening, or the log refuses it and writes nothing.
 static void test_numbers(void **state) {
   (void)state;
@@ -859,34 +890,7 @@ static void test_numbers(void **state) {
       simdisk_destroy(d);
     }
   }
-  // a header or a frame with what cannot be is none
-  uint8_t head[WAL_HEAD], frame[WAL_FRAME_HEAD + 9];
-  struct wal_head out;
-  static const struct {
-    uint64_t gen, seq;
-    bool good;
-  } heads[] = {{1, 0, true},
-               {0, 0, false},
-               {(uint64_t)1 << 62, (uint64_t)1 << 62, true},
-               {((uint64_t)1 << 62) + 1, 0, false},
-               {1, ((uint64_t)1 << 62) + 1, false}};
-  for (uint32_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
-    const struct wal_head h = {.store_id = STORE, .gen = heads[i].gen, .last_seq = heads[i].seq};
-    wal_head_put(head, &h);
-    assert_int_equal(wal_head_get(head, "head", STORE, &out) == REMIXDB_OK, heads[i].good);
-  }
-  const struct wal_key k = wal_key(STORE, 1);
-  static const struct {
-    uint64_t first;
-    bool good;
-  } firsts[] = {
-      {1, true}, {0, false}, {((uint64_t)1 << 62) - 1, true}, {(uint64_t)1 << 62, false}, {UINT64_MAX, false}};
-  for (uint32_t i = 0; i < sizeof(firsts) / sizeof(firsts[0]); i++) {
-    struct wal_frame f = {.first_seq = firsts[i].first, .len = 9, .count = 2};
-    memset(frame, 0, sizeof(frame));
-    wal_frame_put(frame, &k, WAL_HEAD, &f);
-    assert_int_equal(wal_frame_get(frame, &k, WAL_HEAD, &f), firsts[i].good);
-  }
+  numbers_on_disk();
 }
 
 // Nor does a lack of descriptors say that there is no header.
