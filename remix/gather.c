@@ -158,6 +158,13 @@ static uint32_t gather_entries(const struct remix_cursor *c) {
   return 1 + (left < GATHER_ENTRIES ? left : GATHER_ENTRIES);
 }
 
+// How many entries a seek reads together with its own; 0: only its own.
+static uint32_t gather_sought(const struct remix_cursor *c) {
+  if (c->onward) return gather_entries(c->lead ? c->lead : c);
+  const uint32_t most = c->expect < GATHER_ENTRIES ? c->expect : GATHER_ENTRIES;
+  return most ? most + 1 : 0;
+}
+
 // The share of nr entries of the one view that belongs to the other.
 static uint32_t gather_share(const struct remix *of, const struct remix *to, uint32_t nr) {
   const uint64_t a = of->index->live[of->nr_segs], b = to->index->live[to->nr_segs];
@@ -190,7 +197,7 @@ void gather_seek(struct remix_cursor *c, struct kref key, const uint8_t *s, uint
   gather_view(&g, c);
   const uint32_t seg = (uint32_t)((size_t)(s - c->x->index->segs) / c->x->index->lay.stride);
   g.first = c->x->index->young;
-  const uint32_t nr = c->onward ? gather_entries(c->lead ? c->lead : c) : c->expect ? c->expect + 1 : 0;
+  const uint32_t nr = gather_sought(c);
   gather_candidate(&g, seg, s, cand, absent, c->back);
   if (nr) gather_way(&g, c->back, seg, cand, c->lead && c->lead->x ? gather_share(c->lead->x, c->x, nr) : nr);
   if (b && b->wanted && (b->due || absent || c->onward)) {  // its seek is the next
