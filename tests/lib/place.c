@@ -100,6 +100,10 @@ bool place_native;
 
 bool place_cold;
 
+bool place_direct;
+
+enum remixdb_compression place_compression;
+
 uint32_t place_max_open = 100;
 
 void place_init(struct place *p, size_t cache_size) {
@@ -130,6 +134,7 @@ void place_init(struct place *p, size_t cache_size) {
   OK(fdpool_create(env, place_max_open, &p->fds));
   p->ctx = (struct sst_ctx){
       .env = env, .dir = &p->at, .io = &p->io, .cache = p->cache, .fds = p->fds, .store_id = PLACE_STORE_ID};
+  p->ctx.direct_io = p->io.direct = place_direct;
   p->next = 1;
 }
 
@@ -272,7 +277,8 @@ struct sst *table_make(struct place *p, const struct keyset *k, const uint32_t *
   struct sst_build *b;
   struct sst *t;
   uint64_t size;
-  OK(sst_build_create(&p->ctx, &(struct sst_build_opts){.ckeys = ckeys}, p->queue, &b));
+  OK(sst_build_create(&p->ctx, &(struct sst_build_opts){.ckeys = ckeys, .compression = place_compression}, p->queue,
+                      &b));
   const uint64_t number = p->next++;
   sst_build_start(b, number);
   for (uint32_t i = from; i < to; i++) {

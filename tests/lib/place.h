@@ -72,6 +72,8 @@ struct place {
 extern bool place_native;        // on the real env, with the engine that suits it; no call fails on demand
 extern uint32_t place_max_open;  // descriptors of tables
 extern bool place_cold;          // all reads are taken to come from a disk; else none
+extern bool place_direct;        // tables bypass the page cache, where the file system can
+extern enum remixdb_compression place_compression;  // of table_make
 
 // cache_size 0: there is no cache.
 void place_init(struct place *p, size_t cache_size);

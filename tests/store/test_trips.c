@@ -148,6 +148,33 @@ static uint64_t scans(struct trips *t, bool back, uint32_t expect) {
   return sum;
 }
 
+// Two iterators of one ref step by turns, in different places.
+static uint64_t scans_beside(struct trips *t, uint32_t expect) {
+  uint64_t sum = 0;
+  struct remixdb_iter_opts o;
+  remixdb_iter_opts_init(&o, sizeof(o));
+  o.expect = expect;
+  for (uint32_t i = 0; i <= TRIES; i++) {
+    struct xdb_iter *its[2];
+    uint32_t at[2];
+    for (uint32_t k = 0; k < 2; k++) CHECK((its[k] = remixdb_iter_create_opts(t->ref, &o)) != NULL);
+    begin(t);
+    for (uint32_t k = 0; k < 2; k++) {
+      char key[24];
+      at[k] = any(t);
+      remixdb_iter_seek(its[k], key, key_of(at[k], key, false));
+      check_at(its[k], at[k]);
+    }
+    for (uint32_t n = 0; n < 2 * LENGTH; n++) {
+      remixdb_iter_skip1(its[n % 2]);
+      check_at(its[n % 2], ++at[n % 2]);
+    }
+    if (i > 0) sum += waits(t);
+    for (uint32_t k = 0; k < 2; k++) remixdb_iter_destroy(its[k]);
+  }
+  return sum;
+}
+
 static uint64_t many(struct trips *t) {
   static char keys[MANY][24];
   static uint8_t values[MANY][800];
@@ -179,6 +206,27 @@ static void told(const char *what, uint64_t sum) {
     CHECK(sum_ * 100 <= (uint64_t)(hundredths)*TRIES); \
   } while (0)
 
+// Scans at a snapshot, while the store goes on.
+static void waits_then(struct trips *t) {
+  struct xdb_ref *const now = t->ref;
+  struct xdb_snapshot *const snap = remixdb_snapshot(now);
+  CHECK(snap && (t->ref = remixdb_snapshot_ref(snap)) != NULL);
+  for (uint32_t i = 0; i < KEYS; i += 50) {  // what the snapshot must not see
+    char key[24];
+    uint32_t len = key_of(i, key, true);
+    CHECK(remixdb_put(now, key, len, "", 0));
+    len = key_of(i + 1, key, false);
+    CHECK(remixdb_del(now, key, len));
+  }
+  for (uint32_t back = 0; back < 2; back++) {
+    AT_MOST(scans(t, back, 0), 225);
+    AT_MOST(scans(t, back, LENGTH), 125);
+  }
+  remixdb_unref(t->ref);
+  remixdb_snapshot_release(snap);
+  t->ref = now;
+}
+
 static void test_waits(void **state) {
   (void)state;
   for (uint32_t young = 0; young < 2; young++) {
@@ -195,10 +243,13 @@ static void test_waits(void **state) {
       AT_MOST(scans(&t, true, 0), 225);
       AT_MOST(scans(&t, false, LENGTH), 125);
       AT_MOST(scans(&t, true, LENGTH), 125);
+      AT_MOST(scans_beside(&t, 0), 2 * 225);
+      AT_MOST(scans_beside(&t, LENGTH), 2 * 125);
       AT_MOST(many(&t), young ? 150 : 105);
       close_slow(&t);
     }
     open_slow(&t, 1);
+    waits_then(&t);
     trips_free(&t);
   }
 }

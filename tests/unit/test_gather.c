@@ -4,6 +4,7 @@
 // is the real file system with blkio told that all reads come from a disk.
 #include "tests/lib/check.h"
 #include "tests/lib/place.h"
+#include "table/stored.h"
 #include "view/merge.h"
 
 #define KEYS 24000u
@@ -20,6 +21,7 @@ struct world {
   uint32_t reach;
   uint32_t dead_from, dead_to;  // keys that are deleted
   uint32_t value;
+  uint64_t needed;  // bytes of the file that hold the records of the last scan
 };
 
 struct shape {
@@ -100,8 +102,8 @@ static void cold(struct world *w, uint32_t expect) {
     enter(&w->p);
     merge_park(&w->m);
     leave(&w->p);
-    merge_fini(&w->m);
   }
+  merge_fini(&w->m);
   version_unref(w->version);
   OK(version_load(&w->p.ctx, NULL, NULL, &w->version));
   merge_init(&w->m, blkio_shared(&w->p.io));
@@ -119,7 +121,8 @@ static void world_free(struct world *w) {
   version_unref(w->version);
   keyset_free(&w->k);
   place_fini(&w->p);
-  place_native = place_cold = false;
+  place_native = place_cold = place_direct = false;
+  place_compression = REMIXDB_COMPRESSION_NONE;
 }
 
 static void expect_key(struct world *w, uint32_t key) {
@@ -141,6 +144,7 @@ struct pages {
     uint32_t block;
   } seen[4096];
   uint32_t nr, pages;
+  uint64_t stored;  // bytes in the file
 };
 
 static void pages_add(struct pages *p, const struct remix_cursor *c) {
@@ -150,6 +154,7 @@ static void pages_add(struct pages *p, const struct remix_cursor *c) {
   p->seen[p->nr].t = h->sst;
   p->seen[p->nr++].block = h->block;
   p->pages += sst_block_pages(h->sst, h->block);
+  p->stored += sst_block_stored(h->sst, h->block, sst_block_pages(h->sst, h->block));
 }
 
 static void pages_note(struct pages *p, const struct world *w) {
@@ -161,6 +166,7 @@ static void pages_note(struct pages *p, const struct world *w) {
 static struct counts scan(struct world *w, uint32_t key, uint32_t steps, bool back, uint32_t *pages_out) {
   static struct pages pages;
   pages.nr = pages.pages = 0;
+  pages.stored = 0;
   const struct counts before = counts_of(w);
   enter(&w->p);
   seek_key(w, key, back);
@@ -174,6 +180,7 @@ static struct counts scan(struct world *w, uint32_t key, uint32_t steps, bool ba
   }
   leave(&w->p);
   *pages_out = pages.pages;
+  w->needed = pages.stored;
   return since(w, before);
 }
 
@@ -251,15 +258,18 @@ static void scans(const struct shape *sh, uint32_t expect, uint64_t trips_max) {
       const struct counts c = scan(&w, k, LENGTH, back, &pages);
       bytes += c.bytes;
       trips += c.trips;
-      needed += (uint64_t)pages * BLOCK_PAGE;
+      needed += w.needed;
       nr++;
     }
     if (getenv("VERBOSE"))
       print_message("runs %u young %u value %u cache %zu back %u expect %u: %.2f trips, bytes x %.2f\n", sh->runs,
                     sh->young, sh->value, sh->cache, back, expect, (double)trips / (double)nr,
                     (double)bytes / (double)needed);
-    assert_true(trips * 10 <= nr * (trips_max * 10 + 1 + (sh->young ? 2 : 0)));
-    assert_true(bytes * 10 <= needed * 13);
+    // The place of a key that a young view does not have is known only when its candidate was read. If blocks have one
+    // record or two, the place is often in another block than those that were gathered.
+    const bool apart = sh->young && sh->value >= BLOCK_PAGE / 2;
+    assert_true(trips * 10 <= nr * (trips_max * 10 + (apart ? 5 : sh->young ? 3 : 1)));
+    assert_true(bytes * 10 <= needed * (apart ? 14 : 13));
   }
   world_free(&w);
 }
@@ -281,6 +291,46 @@ static void test_scans_expected(void **state) {
   for (uint32_t i = 0; i < SHAPES; i++) {
     const struct shape sh = shape(i, 400, 8 << 20);
     scans(&sh, LENGTH, 1);
+  }
+}
+
+// The same for blocks of several pages, compressed ones, files that bypass the page cache, and a cache of a few pages.
+static void test_scans_stored(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 11; i++) {
+    static const uint32_t values[] = {4000, 400, 400};
+    const struct shape sh = {.runs = 10,
+                             .young = i % 2 ? 0 : 2,
+                             .value = values[i / 2 % 3],
+                             .cache = i < 6 ? 64 << 10 : 8 << 20};
+    place_compression = i / 2 % 3 == 1 ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
+    place_direct = i / 2 % 3 == 2;
+    scans(&sh, i < 6 ? LENGTH : 0, i < 6 ? 1 : 2);
+  }
+}
+
+// A number that is too large reads no more than a gather may, in one trip.
+static void test_expected_too_many(void **state) {
+  (void)state;
+  static const uint32_t expects[] = {5000, UINT32_MAX};
+  for (uint32_t i = 0; i < 4; i++) {
+    struct world w;
+    uint32_t pages, nr = 0;
+    const struct shape sh = {.runs = 10, .young = i / 2 * 2, .value = 400, .cache = 8 << 20};
+    uint64_t trips = 0;
+    world_make(&w, &sh);
+    for (uint32_t back = 0; back < 2; back++) {
+      for (uint32_t k = 2000; k + 2000 < KEYS; k += 1777, nr++) {
+        cold(&w, expects[i % 2]);
+        const struct counts c = scan(&w, k, LENGTH, back, &pages);
+        trips += c.trips;
+        assert_true(c.bytes <= 2 * 256 * BLOCK_PAGE);
+      }
+    }
+    if (getenv("VERBOSE"))
+      print_message("young %u expect %u: %.2f trips\n", sh.young, expects[i % 2], (double)trips / nr);
+    assert_true(trips * 10 <= nr * 13);
+    world_free(&w);
   }
 }
 
@@ -394,6 +444,73 @@ static void test_skip(void **state) {
     leave(&w.p);
   }
   world_free(&w);
+}
+
+static void steps(struct world *w, uint32_t *key, uint32_t nr, bool back) {
+  for (; nr; nr--) {
+    OK(back ? merge_prev(&w->m) : merge_next(&w->m));
+    *key += back ? UINT32_MAX : 1;
+    expect_key(w, *key);
+  }
+}
+
+// A scan that turns round in the middle of the blocks that it has gathered, and turns again.
+static void test_turns(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 8; i++) {
+    struct world w;
+    const struct shape sh = {.runs = 10, .young = i / 4 * 2, .value = 400, .cache = i % 2 ? 0 : 8 << 20};
+    const bool back = i / 2 % 2;
+    uint64_t turned = 0, trips = 0, nr = 0;
+    world_make(&w, &sh);
+    for (uint32_t k = 1000; k + 1000 < KEYS / 2; k += 777, nr++) {
+      uint32_t key = k;
+      cold(&w, LENGTH);
+      enter(&w.p);
+      seek_key(&w, key, back);
+      steps(&w, &key, LENGTH / 2, back);
+      struct counts before = counts_of(&w);
+      steps(&w, &key, LENGTH / 3, !back);
+      turned += since(&w, before).reads;
+      before = counts_of(&w);
+      steps(&w, &key, LENGTH, !back);  // beyond where it began
+      steps(&w, &key, LENGTH, back);
+      trips += since(&w, before).trips;
+      leave(&w.p);
+    }
+    if (getenv("VERBOSE"))
+      print_message("turns, young %u cache %zu back %u: %.2f reads, %.2f trips\n", sh.young, sh.cache, back,
+                    (double)turned / (double)nr, (double)trips / (double)nr);
+    assert_true(turned == 0 && trips <= nr * 3);
+    world_free(&w);
+  }
+}
+
+// A skip into blocks that were gathered reads nothing.
+static void test_skip_gathered(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 4; i++) {
+    struct world w;
+    const struct shape sh = {.runs = 10, .young = i / 2 * 2, .value = 400, .cache = i % 2 ? 0 : 8 << 20};
+    uint64_t reads = 0, nr = 0;
+    world_make(&w, &sh);
+    for (uint32_t k = 1000; k + 1000 < KEYS / 2; k += 777, nr++) {
+      cold(&w, LENGTH);
+      enter(&w.p);
+      seek_key(&w, k, false);
+      struct counts before = counts_of(&w);
+      for (uint32_t n = 1; n <= 4; n++) {
+        OK(merge_skip(&w.m, LENGTH / 5));
+        expect_key(&w, k + n * (LENGTH / 5));
+      }
+      reads += since(&w, before).reads;
+      leave(&w.p);
+    }
+    if (getenv("VERBOSE"))
+      print_message("skips, young %u cache %zu: %.2f reads\n", sh.young, sh.cache, (double)reads / (double)nr);
+    assert_true(reads * 10 <= (sh.young ? nr : 0));
+    world_free(&w);
+  }
 }
 
 // Steps on until the record of `key` cannot be had. Returns the key's number.
@@ -520,10 +637,14 @@ int main(void) {
       cmocka_unit_test(test_seek_absent),
       cmocka_unit_test(test_scans),
       cmocka_unit_test(test_scans_expected),
+      cmocka_unit_test(test_scans_stored),
+      cmocka_unit_test(test_expected_too_many),
       cmocka_unit_test(test_seek_after_scans),
       cmocka_unit_test(test_borders),
       cmocka_unit_test(test_partly_cached),
       cmocka_unit_test(test_skip),
+      cmocka_unit_test(test_turns),
+      cmocka_unit_test(test_skip_gathered),
       cmocka_unit_test(test_damaged),
       cmocka_unit_test(test_failing_reads),
       cmocka_unit_test(test_debt),
