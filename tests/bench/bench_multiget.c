@@ -193,8 +193,8 @@ static double median(double *v, uint64_t n) {
   return v[n / 2];
 }
 
-int main(int argc, char **argv) {
-  if (argc < 2 || argv[1][0] == '-') return fprintf(stderr, "usage: %s DIR [name=value ...]\n", argv[0]), 2;
+// Returns the exit status, or 0.
+static int parse(int argc, char **argv) {
   for (int a = 2; a < argc; a++) {
     const char *const eq = strchr(argv[a], '=');
     bool known = false;
@@ -210,34 +210,10 @@ int main(int argc, char **argv) {
   if (opt_group == 0 || opt_group > GROUP_MAX || opt_vlen > 65000 || opt_keys == 0 || opt_rounds == 0 ||
       opt_rounds > 1000)
     return fprintf(stderr, "an option is out of range\n"), 2;
-  round_keys = malloc(opt_lookups * KLEN);
-  round_ids = malloc(opt_lookups * sizeof(*round_ids));
-  round_vals = malloc(opt_group * opt_vlen + 8);
+  return 0;
+}
 
-  struct xdb *x = open_store(argv[1], false);
-  struct xdb_ref *r = remixdb_ref(x);
-  struct xdb_iter *const it = remixdb_iter_create(r);
-  remixdb_iter_seek(it, NULL, 0);
-  const bool empty = !remixdb_iter_valid(it);
-  remixdb_iter_destroy(it);
-  if (empty) {
-    const uint64_t began = now_ns();
-    fill(r);
-    printf("filled with %" PRIu64 " keys in %.1f s\n", opt_keys, (double)(now_ns() - began) * 1e-9);
-  }
-  if (!opt_mem) {  // an opening with room for the log brings it into tables, so lookups go to tables
-    remixdb_unref(r);
-    remixdb_close(x);
-    x = open_store(argv[1], true);
-    r = remixdb_ref(x);
-  }
-  if (!opt_cold && !opt_mem) {  // everything into the cache
-    char key[KLEN];
-    for (uint64_t i = 0; i < opt_keys; i++) {
-      key_make(i, key);
-      if (!remixdb_probe(r, key, KLEN)) die("probe");
-    }
-  }
+static void measure(struct xdb *x, struct xdb_ref *r) {
   double(*const v)[1000] = calloc(
       5, sizeof(*v));  // of the rounds: get, its processor time, multi_get, its processor time, ratio
   bool dropped = true;
@@ -267,6 +243,41 @@ int main(int argc, char **argv) {
   printf("; ratio of medians %.2f, of rounds %.2f to %.2f, median %.2f\n", m[0] / m[2], v[4][0], v[4][opt_rounds - 1],
          m[4]);
   free(v);
+}
+
+int main(int argc, char **argv) {
+  if (argc < 2 || argv[1][0] == '-') return fprintf(stderr, "usage: %s DIR [name=value ...]\n", argv[0]), 2;
+  const int bad = parse(argc, argv);
+  if (bad) return bad;
+  round_keys = malloc(opt_lookups * KLEN);
+  round_ids = malloc(opt_lookups * sizeof(*round_ids));
+  round_vals = malloc(opt_group * opt_vlen + 8);
+
+  struct xdb *x = open_store(argv[1], false);
+  struct xdb_ref *r = remixdb_ref(x);
+  struct xdb_iter *const it = remixdb_iter_create(r);
+  remixdb_iter_seek(it, NULL, 0);
+  const bool empty = !remixdb_iter_valid(it);
+  remixdb_iter_destroy(it);
+  if (empty) {
+    const uint64_t began = now_ns();
+    fill(r);
+    printf("filled with %" PRIu64 " keys in %.1f s\n", opt_keys, (double)(now_ns() - began) * 1e-9);
+  }
+  if (!opt_mem) {  // an opening with room for the log brings it into tables, so lookups go to tables
+    remixdb_unref(r);
+    remixdb_close(x);
+    x = open_store(argv[1], true);
+    r = remixdb_ref(x);
+  }
+  if (!opt_cold && !opt_mem) {  // everything into the cache
+    char key[KLEN];
+    for (uint64_t i = 0; i < opt_keys; i++) {
+      key_make(i, key);
+      if (!remixdb_probe(r, key, KLEN)) die("probe");
+    }
+  }
+  measure(x, r);
   remixdb_unref(r);
   remixdb_close(x);
   return 0;

@@ -377,6 +377,49 @@ static bool page_is(const struct remixdb_page *p, const char *bytes) {
   return p->len == len && memcmp(p->ptr, bytes, len) == 0;
 }
 
+// Backward, keys only, in the room of one.
+static void pages_backward(struct xdb_iter *it, struct remixdb_page *p) {
+  p->back = true;
+  p->vlens = NULL;
+  p->cap = 1;
+  remixdb_iter_seek_last(it);
+  GOOD(remixdb_iter_page(it, p));
+  CHECK(p->nr == 1 && page_is(p, "c"));
+  CHECK(!remixdb_iter_page(it, p));
+  FAILED(REMIXDB_TOOBIG, "2 and 3");
+  CHECK(p->nr == 0 && p->klens[0] == 2);
+  p->cap = 2;
+  GOOD(remixdb_iter_page(it, p) && page_is(p, "bb"));
+  GOOD(remixdb_iter_page(it, p) && page_is(p, "ba") && p->nr == 3);
+  GOOD(remixdb_iter_unread(it, p, 3));
+  uint32_t len;
+  CHECK(*(const char *)remixdb_iter_key(it, &len) == 'b' && len == 1);
+  // a page stands after what it gave
+  p->max = 1;
+  GOOD(remixdb_iter_page(it, p) && page_is(p, "b"));
+  GOOD(remixdb_iter_unread(it, p, 0));
+  CHECK(*(const char *)remixdb_iter_key(it, &len) == 'a' && len == 1);
+}
+
+// Refused arguments move nothing.
+static void pages_invalid(struct xdb_iter *it, struct remixdb_page *p) {
+  uint32_t len;
+  struct remixdb_page bad = *p;
+  INVALID(remixdb_iter_page(NULL, p), "it");
+  INVALID(remixdb_iter_page(it, NULL), "p");
+  bad.klens = NULL;
+  INVALID(remixdb_iter_page(it, &bad), "klens");
+  bad = *p;
+  bad.ptr = NULL;
+  INVALID(remixdb_iter_page(it, &bad), "ptr");
+  bad = *p;
+  bad.max = 0;
+  INVALID(remixdb_iter_page(it, &bad), "max");
+  INVALID(remixdb_iter_unread(NULL, p, 0), "it");
+  INVALID(remixdb_iter_unread(it, NULL, 0), "p");
+  CHECK(*(const char *)remixdb_iter_key(it, &len) == 'a' && len == 1);
+}
+
 static void test_pages(void **state) {
   (void)state;
   GOOD(remixdb_put(r, "", 0, "", 0) && remixdb_put(r, "a", 1, "11", 2) && remixdb_put(r, "b", 1, "", 0) &&
@@ -394,7 +437,7 @@ static void test_pages(void **state) {
   GOOD(remixdb_iter_page(it, &p));
   CHECK(p.nr == 4 && page_is(&p, "a11bc333") && klens[0] == 0 && vlens[0] == 0 && klens[1] == 1 && vlens[1] == 2 &&
         vlens[2] == 0 && vlens[3] == 3);
-  // what was given at the end can be given back, after others have written, too
+  // the last records can be unread, also after a write
   GOOD(remixdb_put(r, "bb", 2, "new", 3));
   GOOD(remixdb_iter_unread(it, &p, 2));
   CHECK(p.nr == 0 && p.len == 0 && !p.after);
@@ -404,48 +447,14 @@ static void test_pages(void **state) {
         !remixdb_iter_valid(it));
   GOOD(remixdb_iter_unread(it, &p, 0));
   CHECK(!remixdb_iter_valid(it));
-  // backward, keys only, in the room of one
-  p.back = true;
-  p.vlens = NULL;
-  p.cap = 1;
-  remixdb_iter_seek_last(it);
-  GOOD(remixdb_iter_page(it, &p));
-  CHECK(p.nr == 1 && page_is(&p, "c"));
-  CHECK(!remixdb_iter_page(it, &p));
-  FAILED(REMIXDB_TOOBIG, "2 and 3");
-  CHECK(p.nr == 0 && klens[0] == 2);
-  p.cap = 2;
-  GOOD(remixdb_iter_page(it, &p) && page_is(&p, "bb"));
-  GOOD(remixdb_iter_page(it, &p) && page_is(&p, "ba") && p.nr == 3);
-  GOOD(remixdb_iter_unread(it, &p, 3));
-  uint32_t len;
-  CHECK(*(const char *)remixdb_iter_key(it, &len) == 'b' && len == 1);
-  // a page stands after what it gave
-  p.max = 1;
-  GOOD(remixdb_iter_page(it, &p) && page_is(&p, "b"));
-  GOOD(remixdb_iter_unread(it, &p, 0));
-  CHECK(*(const char *)remixdb_iter_key(it, &len) == 'a' && len == 1);
-  // arguments: nothing moves
-  struct remixdb_page bad = p;
-  INVALID(remixdb_iter_page(NULL, &p), "it");
-  INVALID(remixdb_iter_page(it, NULL), "p");
-  bad.klens = NULL;
-  INVALID(remixdb_iter_page(it, &bad), "klens");
-  bad = p;
-  bad.ptr = NULL;
-  INVALID(remixdb_iter_page(it, &bad), "ptr");
-  bad = p;
-  bad.max = 0;
-  INVALID(remixdb_iter_page(it, &bad), "max");
-  INVALID(remixdb_iter_unread(NULL, &p, 0), "it");
-  INVALID(remixdb_iter_unread(it, NULL, 0), "p");
-  CHECK(*(const char *)remixdb_iter_key(it, &len) == 'a' && len == 1);
+  pages_backward(it, &p);
+  pages_invalid(it, &p);
   p.cap = 0;
   p.ptr = NULL;
   CHECK(!remixdb_iter_page(it, &p) && remixdb_errcode() == REMIXDB_TOOBIG);
   remixdb_iter_seek(it, NULL, 0);
   GOOD(remixdb_iter_page(it, &p) && p.nr == 1 && klens[0] == 0);
-  // more than there was: before the first it is not valid
+  // unreading more than there was ends before the first: not valid
   GOOD(remixdb_iter_unread(it, &p, UINT32_MAX));
   remixdb_iter_destroy(it);
 }

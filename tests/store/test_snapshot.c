@@ -376,6 +376,26 @@ static enum remixdb_merge_op never(const void *v0, uint32_t v0len, const void **
   return REMIXDB_MERGE_DEL;
 }
 
+// A snapshot refuses writes, and nothing changes.
+static void refused(struct xdb *x, struct past *m, struct xdb_ref *snapshot) {
+  struct xdb_batch *const batch = remixdb_batch_create();
+  CHECK(batch && remixdb_batch_put(batch, "k", 1, "v", 1));
+  bool called = false;
+  const uint64_t seq = stat_of(x, "sequence");
+  CHECK(!remixdb_put(snapshot, "k", 1, "v", 1) && remixdb_errcode() == REMIXDB_READONLY &&
+        strstr(remixdb_errmsg(), "snapshot"));
+  CHECK(!remixdb_set(snapshot, "k", 1, "v", 1) && remixdb_errcode() == REMIXDB_READONLY);
+  CHECK(!remixdb_del(snapshot, m->keys[0].ptr, m->keys[0].len) && remixdb_errcode() == REMIXDB_READONLY);
+  CHECK(!remixdb_write(snapshot, batch) && remixdb_errcode() == REMIXDB_READONLY);
+  CHECK(!remixdb_merge(snapshot, m->keys[0].ptr, m->keys[0].len, never, &called) &&
+        remixdb_errcode() == REMIXDB_READONLY && !called);
+  CHECK(remixdb_sync(snapshot));
+  CHECK(!remixdb_flush(snapshot) && remixdb_errcode() == REMIXDB_READONLY);
+  CHECK(!remixdb_compact(snapshot) && remixdb_errcode() == REMIXDB_READONLY);
+  CHECK(stat_of(x, "sequence") == seq);
+  remixdb_batch_destroy(batch);
+}
+
 static void test_calls(void **state) {
   (void)state;
   check_seed = check_seed_or(30);
@@ -403,23 +423,7 @@ static void test_calls(void **state) {
   past_check_all(&m, b.ref, b.time);
   // the empty store
   past_check_all(&m, empty.ref, 0);
-  // writes are refused and change nothing
-  struct xdb_batch *const batch = remixdb_batch_create();
-  CHECK(batch && remixdb_batch_put(batch, "k", 1, "v", 1));
-  bool called = false;
-  const uint64_t seq = stat_of(x, "sequence");
-  CHECK(!remixdb_put(b.ref, "k", 1, "v", 1) && remixdb_errcode() == REMIXDB_READONLY &&
-        strstr(remixdb_errmsg(), "snapshot"));
-  CHECK(!remixdb_set(b.ref, "k", 1, "v", 1) && remixdb_errcode() == REMIXDB_READONLY);
-  CHECK(!remixdb_del(b.ref, m.keys[0].ptr, m.keys[0].len) && remixdb_errcode() == REMIXDB_READONLY);
-  CHECK(!remixdb_write(b.ref, batch) && remixdb_errcode() == REMIXDB_READONLY);
-  CHECK(!remixdb_merge(b.ref, m.keys[0].ptr, m.keys[0].len, never, &called) && remixdb_errcode() == REMIXDB_READONLY &&
-        !called);
-  CHECK(remixdb_sync(b.ref));
-  CHECK(!remixdb_flush(b.ref) && remixdb_errcode() == REMIXDB_READONLY);
-  CHECK(!remixdb_compact(b.ref) && remixdb_errcode() == REMIXDB_READONLY);
-  CHECK(stat_of(x, "sequence") == seq);
-  remixdb_batch_destroy(batch);
+  refused(x, &m, b.ref);
   past_check_all(&m, b.ref, b.time);
   past_check_all(&m, ref, m.time);
   shot_drop(&b);

@@ -510,6 +510,24 @@ static void mem_add(struct world *w, struct wh *wh, uint32_t key, bool tomb, uin
   leave(&w->p);
 }
 
+// Skips of all lengths arrive where steps do.
+static void skips_arrive(struct world *w, struct merge *m, uint64_t *rng) {
+  struct kv_rec r;
+  for (uint32_t i = 0; i < 3000; i++) {
+    uint32_t at = (uint32_t)(rng_next(rng) % w->nr_live);
+    const uint32_t far = (uint32_t)(rng_next(rng) % (2u << rng_next(rng) % 19));
+    OK(merge_seek(m, w->k->keys[w->live[at]]));
+    OK(merge_skip(m, far));
+    at += far;
+    assert_int_equal(merge_valid(m), at < w->nr_live);
+    if (at >= w->nr_live) continue;
+    OK(merge_record(m, &r));
+    assert_true(kv_eq(kref(r.key, r.klen), w->k->keys[w->live[at]]));
+    if (w->run[w->live[at]] < 100) check_record(w, w->live[at], &r);
+    else assert_true(r.vlen == 8);
+  }
+}
+
 // A few keys in the memtables: what lies between them is counted when it is skipped, and not compared when it is
 // stepped through.
 static void test_few_in_memtables(void **state) {
@@ -562,20 +580,7 @@ static void test_few_in_memtables(void **state) {
   assert_int_equal(nr, w.nr_live);
   assert_true(cost.records <= 2 * most);
 
-  // skips of all lengths arrive where steps do
-  for (uint32_t i = 0; i < 3000; i++) {
-    uint32_t at = (uint32_t)(rng_next(&rng) % w.nr_live);
-    const uint32_t far = (uint32_t)(rng_next(&rng) % (2u << rng_next(&rng) % 19));
-    OK(merge_seek(&m, w.k->keys[w.live[at]]));
-    OK(merge_skip(&m, far));
-    at += far;
-    assert_int_equal(merge_valid(&m), at < w.nr_live);
-    if (at >= w.nr_live) continue;
-    OK(merge_record(&m, &r));
-    assert_true(kv_eq(kref(r.key, r.klen), w.k->keys[w.live[at]]));
-    if (w.run[w.live[at]] < 100) check_record(&w, w.live[at], &r);
-    else assert_true(r.vlen == 8);
-  }
+  skips_arrive(&w, &m, &rng);
   merge_park(&m);
   leave(&w.p);
   merge_fini(&m);

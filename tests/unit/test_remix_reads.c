@@ -100,45 +100,71 @@ static uint64_t scan_debt_all(struct cold *w, bool backward, struct blkio_queue 
   return scan_debt_of(w) - before;
 }
 
-// Scan debt counts only the reads that a scan makes because there are several runs.
-static void test_jumps(void **state) {
-  (void)state;
-  struct place p;
-  struct cold w;
-  struct remix_cursor c;
-  place_init(&p, 8 << 20);
-  cold_make(&w, &p, JUMP_KEYS, JUMP_RUNS);
-  for (uint32_t r = 0; r < JUMP_RUNS; r++) assert_true(w.sst[r]->nr_pages > 50);
-  // The first block of the scan and the following blocks of its run do not count; the other runs' first blocks do. A
-  // block that was read once does not count again.
+// The first block of the scan and the following blocks of its run do not count; the other runs' first blocks do. A
+// block that was read once does not count again.
+static void jumps_of_scans(struct cold *w) {
   for (uint32_t way = 0; way < 3; way++) {
-    cold_again(&w);
-    const uint64_t read = atomic_load(&p.io.read_bytes);
-    assert_int_equal(scan_debt_all(&w, way == 1, way == 2 ? p.queue : NULL), JUMP_RUNS - 1);
-    assert_true(atomic_load(&p.io.read_bytes) - read > (uint64_t)JUMP_RUNS * 50 * BLOCK_PAGE);
-    assert_int_equal(scan_debt_all(&w, way == 1, NULL), 0);
+    cold_again(w);
+    const uint64_t read = atomic_load(&w->p->io.read_bytes);
+    assert_int_equal(scan_debt_all(w, way == 1, way == 2 ? w->p->queue : NULL), JUMP_RUNS - 1);
+    assert_true(atomic_load(&w->p->io.read_bytes) - read > (uint64_t)JUMP_RUNS * 50 * BLOCK_PAGE);
+    assert_int_equal(scan_debt_all(w, way == 1, NULL), 0);
   }
-  // looking up places, and stepping without looking at records
-  cold_again(&w);
+}
+
+// Finding places, and stepping without reading records.
+static void jumps_of_places(struct cold *w) {
+  struct remix_cursor c;
+  cold_again(w);
   remix_cursor_init(&c, NULL);
-  OK(remix_cursor_set(&c, w.x));
-  enter(&p);
+  OK(remix_cursor_set(&c, w->x));
+  enter(w->p);
   for (uint32_t k = 0; k + 1000 < JUMP_KEYS; k += 1000) {
-    const uint64_t reads = reads_of(&w);
+    const uint64_t reads = reads_of(w);
     seek_to(&c, k);
-    assert_int_equal(reads_of(&w), reads + 1);
+    assert_int_equal(reads_of(w), reads + 1);
     read_here(&c, k);
     for (uint32_t i = 0; i < 20; i++) remix_next(&c);
-    assert_int_equal(reads_of(&w), reads + 1);
+    assert_int_equal(reads_of(w), reads + 1);
     assert_int_equal(c.scan_debt, 0);
   }
-  leave(&p);
+  leave(w->p);
   remix_cursor_fini(&c);
-  assert_int_equal(scan_debt_of(&w), 0);
+  assert_int_equal(scan_debt_of(w), 0);
+}
+
+// Far on by skipping, the first block does not count; neither at the beginning or the end. Returns the debt.
+static uint32_t jumps_of_skips(struct remix_cursor *c) {
+  const uint32_t scan_debt = c->scan_debt;
+  seek_to(c, 6000);
+  read_here(c, 6000);
+  assert_int_equal(remix_skip(c, 3000, UINT32_MAX), 3000);
+  read_here(c, 9000);
+  assert_int_equal(c->scan_debt, scan_debt);
+  remix_next(c);
+  read_here(c, 9001);
+  assert_int_equal(c->scan_debt, scan_debt + 1);
+  remix_seek_first(c);
+  read_here(c, 0);
+  assert_int_equal(c->scan_debt, scan_debt + 1);
+  remix_prev(c);
+  assert_false(remix_valid(c));
+  remix_seek_last(c);
+  read_here(c, JUMP_KEYS - 1);
+  assert_int_equal(c->scan_debt, scan_debt + 1);
+  remix_prev(c);
+  read_here(c, JUMP_KEYS - 2);
+  assert_int_equal(c->scan_debt, scan_debt + 2);
+  return scan_debt + 2;
+}
+
+static void jumps_after_seeks(struct cold *w) {
+  struct remix_cursor c;
+  remix_cursor_init(&c, NULL);
   // after a seek each of the other runs is one
-  cold_again(&w);
-  OK(remix_cursor_set(&c, w.x));
-  enter(&p);
+  cold_again(w);
+  OK(remix_cursor_set(&c, w->x));
+  enter(w->p);
   for (uint32_t k = 500, scan_debt = 0; k < 6000; k += 1000) {
     seek_to(&c, k);
     assert_int_equal(c.scan_debt, scan_debt);
@@ -157,29 +183,42 @@ static void test_jumps(void **state) {
     scan_debt += k < 6000 + JUMP_RUNS;
     assert_int_equal(c.scan_debt, scan_debt);
   }
-  // far on by skipping, the first block does not count; to the beginning neither
-  seek_to(&c, 6000);
-  read_here(&c, 6000);
-  assert_int_equal(remix_skip(&c, 3000, UINT32_MAX), 3000);
-  read_here(&c, 9000);
-  assert_int_equal(c.scan_debt, scan_debt);
-  remix_next(&c);
-  read_here(&c, 9001);
-  assert_int_equal(c.scan_debt, scan_debt + 1);
-  remix_seek_first(&c);
-  read_here(&c, 0);
-  assert_int_equal(c.scan_debt, scan_debt + 1);
-  remix_prev(&c);
-  assert_false(remix_valid(&c));
-  remix_seek_last(&c);
-  read_here(&c, JUMP_KEYS - 1);
-  assert_int_equal(c.scan_debt, scan_debt + 1);
-  remix_prev(&c);
-  read_here(&c, JUMP_KEYS - 2);
-  assert_int_equal(c.scan_debt, scan_debt + 2);
-  leave(&p);
+  scan_debt = jumps_of_skips(&c);
+  leave(w->p);
   remix_cursor_fini(&c);
-  assert_int_equal(scan_debt_of(&w), scan_debt + 2);
+  assert_int_equal(scan_debt_of(w), scan_debt);
+}
+
+// One run has nothing to jump to.
+static void jumps_of_one_run(struct place *p) {
+  struct cold w;
+  struct remix_cursor c;
+  cold_make(&w, p, 3000, 1);
+  for (uint32_t i = 0; i < 2; i++) assert_int_equal(scan_debt_all(&w, i, NULL), 0);
+  remix_cursor_init(&c, NULL);
+  OK(remix_cursor_set(&c, w.x));
+  enter(p);
+  for (uint32_t k = 0; k < 2900; k += 100) {
+    seek_to(&c, k);
+    for (uint32_t i = 0; i < 50; i++, remix_next(&c)) read_here(&c, k + i);
+  }
+  leave(p);
+  remix_cursor_fini(&c);
+  assert_int_equal(scan_debt_of(&w), 0);
+  cold_free(&w);
+}
+
+// Scan debt counts only the reads that a scan makes because there are several runs.
+static void test_jumps(void **state) {
+  (void)state;
+  struct place p;
+  struct cold w;
+  place_init(&p, 8 << 20);
+  cold_make(&w, &p, JUMP_KEYS, JUMP_RUNS);
+  for (uint32_t r = 0; r < JUMP_RUNS; r++) assert_true(w.sst[r]->nr_pages > 50);
+  jumps_of_scans(&w);
+  jumps_of_places(&w);
+  jumps_after_seeks(&w);
   cold_free(&w);
   // without a cache each read goes to the disk
   place_fini(&p);
@@ -187,19 +226,7 @@ static void test_jumps(void **state) {
   cold_make(&w, &p, 3000, JUMP_RUNS);
   for (uint32_t i = 0; i < 2; i++) assert_int_equal(scan_debt_all(&w, i, NULL), JUMP_RUNS - 1);
   cold_free(&w);
-  // one run has nothing to jump to
-  cold_make(&w, &p, 3000, 1);
-  for (uint32_t i = 0; i < 2; i++) assert_int_equal(scan_debt_all(&w, i, NULL), 0);
-  OK(remix_cursor_set(&c, w.x));
-  enter(&p);
-  for (uint32_t k = 0; k < 2900; k += 100) {
-    seek_to(&c, k);
-    for (uint32_t i = 0; i < 50; i++, remix_next(&c)) read_here(&c, k + i);
-  }
-  leave(&p);
-  remix_cursor_fini(&c);
-  assert_int_equal(scan_debt_of(&w), 0);
-  cold_free(&w);
+  jumps_of_one_run(&p);
   place_fini(&p);
 }
 
@@ -230,6 +257,58 @@ static void young_places(struct cold *w, struct remix_cursor *c, bool backward) 
   leave(w->p);
 }
 
+// The end of a skip counts. Gets are no scans and do not count.
+static void young_skip(struct cold *w) {
+  struct remix_cursor c;
+  cold_young(w);
+  remix_cursor_init(&c, NULL);
+  OK(remix_cursor_set(&c, w->x));
+  enter(w->p);
+  seek_to(&c, 6000);
+  read_here(&c, 6000);
+  assert_int_equal(c.scan_debt, 1);
+  assert_int_equal(remix_skip(&c, 9000, UINT32_MAX), 9000);
+  assert_int_equal(c.scan_debt, 1);
+  read_here(&c, 15000);
+  assert_int_equal(c.scan_debt, 2);
+  struct sst_hold hold = {0};
+  struct kv_rec r;
+  uint8_t buf[9];
+  const struct kref key = numbered(30000, buf);
+  OK(remix_get(w->x, key, hash64(key.ptr, key.len), &hold, &r));
+  assert_int_equal(c.scan_debt, 2);
+  leave(w->p);
+  sst_hold_fini(&hold);
+  remix_cursor_fini(&c);
+  assert_int_equal(scan_debt_of(w), 2);
+}
+
+// Without a cache: the cursor's own blocks are not read again.
+static void young_uncached(void) {
+  struct place p;
+  struct cold w;
+  struct remix_cursor c;
+  place_init(&p, 0);
+  cold_make(&w, &p, 9000, JUMP_RUNS);
+  cold_young(&w);
+  remix_cursor_init(&c, NULL);
+  OK(remix_cursor_set(&c, w.x));
+  for (uint32_t backward = 0; backward < 2; backward++) young_places(&w, &c, backward);
+  enter(&p);
+  uint32_t scan_debt = c.scan_debt;
+  for (uint32_t i = 0; i < 5; i++) {
+    const uint64_t reads = reads_of(&w);
+    seek_to(&c, 7 + JUMP_RUNS * (i % 2));
+    if (i) assert_int_equal(reads_of(&w), reads);
+    scan_debt += i == 0;
+    assert_int_equal(c.scan_debt, scan_debt);
+  }
+  leave(&p);
+  remix_cursor_fini(&c);
+  cold_free(&w);
+  place_fini(&p);
+}
+
 // In a young view the reads of a seek and of a scan's first block count, too; later blocks of the same run and
 // readahead do not.
 static void test_young_jumps(void **state) {
@@ -256,52 +335,11 @@ static void test_young_jumps(void **state) {
       young_places(&w, &c, backward);
       remix_cursor_fini(&c);
     }
-    // where a skip ends
-    cold_young(&w);
-    remix_cursor_init(&c, NULL);
-    OK(remix_cursor_set(&c, w.x));
-    enter(&p);
-    seek_to(&c, 6000);
-    read_here(&c, 6000);
-    assert_int_equal(c.scan_debt, 1);
-    assert_int_equal(remix_skip(&c, 9000, UINT32_MAX), 9000);
-    assert_int_equal(c.scan_debt, 1);
-    read_here(&c, 15000);
-    assert_int_equal(c.scan_debt, 2);
-    // and gets, which are no scans, do not
-    struct sst_hold hold = {0};
-    struct kv_rec r;
-    uint8_t buf[9];
-    const struct kref key = numbered(30000, buf);
-    OK(remix_get(w.x, key, hash64(key.ptr, key.len), &hold, &r));
-    assert_int_equal(c.scan_debt, 2);
-    leave(&p);
-    sst_hold_fini(&hold);
-    remix_cursor_fini(&c);
-    assert_int_equal(scan_debt_of(&w), 2);
+    young_skip(&w);
     cold_free(&w);
   }
   place_fini(&p);
-  // without a cache: the cursor's own blocks are not read again
-  place_init(&p, 0);
-  cold_make(&w, &p, 9000, JUMP_RUNS);
-  cold_young(&w);
-  remix_cursor_init(&c, NULL);
-  OK(remix_cursor_set(&c, w.x));
-  for (uint32_t backward = 0; backward < 2; backward++) young_places(&w, &c, backward);
-  enter(&p);
-  uint32_t scan_debt = c.scan_debt;
-  for (uint32_t i = 0; i < 5; i++) {
-    const uint64_t reads = reads_of(&w);
-    seek_to(&c, 7 + JUMP_RUNS * (i % 2));
-    if (i) assert_int_equal(reads_of(&w), reads);
-    scan_debt += i == 0;
-    assert_int_equal(c.scan_debt, scan_debt);
-  }
-  leave(&p);
-  remix_cursor_fini(&c);
-  cold_free(&w);
-  place_fini(&p);
+  young_uncached();
 }
 
 struct scan_merges {
