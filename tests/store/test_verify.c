@@ -474,6 +474,44 @@ static void file_put(struct env *env, const char *dir, const char *name, const v
   OK(env_close(env, fd, path));
 }
 
+// Another program's file has the name of the mark: no checkpoint is made there. A store can be made beside it, and the
+// file stays.
+static void foreign_mark(struct scene *s) {
+  OK(env_mkdir(ENV_PATHS(simdisk_env(s->disk)), COPY));
+  file_put(simdisk_env(s->disk), COPY, "CHECKPOINTING", "not a mark", 10);
+  file_put(simdisk_env(s->disk), COPY, "000001.sst", "mine", 4);
+  FAILS(checkpoint_make(s->r, COPY), REMIXDB_EXISTS);
+  assert_int_equal(simdisk_size(s->disk, COPY "/000001.sst"), 4);
+  OK(env_unlink(ENV_PATHS(simdisk_env(s->disk)), COPY "/000001.sst"));
+  scene_close(s);
+  file_put(simdisk_env(s->disk), COPY, "CREATING", "nor this", 8);
+  scene_open(s, COPY);
+  scene_close(s);
+  assert_int_equal(simdisk_size(s->disk, COPY "/CHECKPOINTING"), 10);
+  assert_int_equal(simdisk_size(s->disk, COPY "/CREATING"), 8);
+  OK(env_unlink(ENV_PATHS(simdisk_env(s->disk)), COPY "/CHECKPOINTING"));
+  OK(env_unlink(ENV_PATHS(simdisk_env(s->disk)), COPY "/CREATING"));
+  OK(destroy_store(simdisk_env(s->disk), COPY));
+}
+
+// A checkpoint that is half made is no store: no kind of open takes it or changes it. Returns the number of tries.
+static uint32_t half_made(struct env *env, struct remixdb_opts o) {
+  struct xdb *x;
+  uint32_t way = 0;
+  for (; way < 3; way++) {
+    struct name_list was = {.nr = 0}, is = {.nr = 0};
+    o.create = way != 1;
+    o.read_only = way == 2;
+    OK(paths_list(env, COPY, name_add, &was));
+    FAILS(xdb_open(COPY, &o, env, &x), REMIXDB_CORRUPT);
+    assert_non_null(strstr(err_msg(), "checkpoint"));
+    assert_non_null(strstr(err_msg(), COPY));
+    OK(paths_list(env, COPY, name_add, &is));
+    assert_int_equal(is.nr, was.nr);
+  }
+  return way;
+}
+
 // The process dies while it makes a checkpoint: what it leaves is not taken for a store, by nobody, until it is
 // destroyed or made anew.
 static void test_checkpoint_killed(void **state) {
@@ -483,22 +521,7 @@ static void test_checkpoint_killed(void **state) {
   struct xdb_ref *r;
   struct env_stat st;
   scene_init(&s, true, REMIXDB_COMPRESSION_NONE);
-  // a file of somebody else's that has the mark's name
-  OK(env_mkdir(ENV_PATHS(simdisk_env(s.disk)), COPY));
-  file_put(simdisk_env(s.disk), COPY, "CHECKPOINTING", "not a mark", 10);
-  file_put(simdisk_env(s.disk), COPY, "000001.sst", "mine", 4);
-  FAILS(checkpoint_make(s.r, COPY), REMIXDB_EXISTS);
-  assert_int_equal(simdisk_size(s.disk, COPY "/000001.sst"), 4);
-  OK(env_unlink(ENV_PATHS(simdisk_env(s.disk)), COPY "/000001.sst"));
-  scene_close(&s);
-  file_put(simdisk_env(s.disk), COPY, "CREATING", "nor this", 8);
-  scene_open(&s, COPY);  // a store can be made beside them, and they stay
-  scene_close(&s);
-  assert_int_equal(simdisk_size(s.disk, COPY "/CHECKPOINTING"), 10);
-  assert_int_equal(simdisk_size(s.disk, COPY "/CREATING"), 8);
-  OK(env_unlink(ENV_PATHS(simdisk_env(s.disk)), COPY "/CHECKPOINTING"));
-  OK(env_unlink(ENV_PATHS(simdisk_env(s.disk)), COPY "/CREATING"));
-  OK(destroy_store(simdisk_env(s.disk), COPY));
+  foreign_mark(&s);
   uint32_t refused = 0;
   for (uint64_t cut = 0;; cut++) {
     struct simdisk *const before = s.disk, *const disk = simdisk_crash(before, 1);
@@ -512,19 +535,7 @@ static void test_checkpoint_killed(void **state) {
     scene_open(&s, DIR_NAME);
     const bool marked = env_stat(ENV_PATHS(env), COPY "/CHECKPOINTING", &st) == REMIXDB_OK;
     const bool whole = env_stat(ENV_PATHS(env), COPY "/CURRENT", &st) == REMIXDB_OK;
-    struct remixdb_opts o = s.opts;
-    for (uint32_t way = 0; way < 3 && marked && !whole; way++) {
-      struct name_list was = {.nr = 0}, is = {.nr = 0};
-      o.create = way != 1;
-      o.read_only = way == 2;
-      OK(paths_list(env, COPY, name_add, &was));
-      FAILS(xdb_open(COPY, &o, env, &x), REMIXDB_CORRUPT);
-      assert_non_null(strstr(err_msg(), "checkpoint"));
-      assert_non_null(strstr(err_msg(), COPY));
-      OK(paths_list(env, COPY, name_add, &is));
-      assert_int_equal(is.nr, was.nr);
-      refused++;
-    }
+    if (marked && !whole) refused += half_made(env, s.opts);
     // without the mark there is no file yet, or no longer
     struct name_list l = {.nr = 0};
     if (!marked && !whole && env_stat(ENV_PATHS(env), COPY, &st) == REMIXDB_OK) {
@@ -535,8 +546,7 @@ static void test_checkpoint_killed(void **state) {
     else if (cut % 2 && marked) OK(destroy_store(env, COPY));
     if (cut % 2 && marked && !whole) FAILS(env_stat(ENV_PATHS(env), COPY, &st), REMIXDB_NOTFOUND);
     if (!whole) OK(checkpoint_make(s.r, COPY));
-    o = s.opts;
-    OK(xdb_open(COPY, &o, env, &x));
+    OK(xdb_open(COPY, &s.opts, env, &x));
     FAILS(env_stat(ENV_PATHS(env), COPY "/CHECKPOINTING", &st), REMIXDB_NOTFOUND);
     OK(xdb_ref(x, &r));
     check_content(r, 4);

@@ -525,75 +525,79 @@ static void test_no_memory(void **state) {
   CHECK(refused > 20);
 }
 
+struct log_fault {
+  enum simdisk_call call;
+  int errnum;
+};
+
+// The n-th call on the log and all later ones fail. True: a batch was refused.
+static bool fail_log(const struct log_fault *f, uint64_t n, bool each) {
+  struct remixdb_opts o = small_opts(0);
+  o.sync = each ? REMIXDB_SYNC_EACH : REMIXDB_SYNC_NONE;
+  o.wal_mb = 64;
+  struct simdisk *const d = simdisk_create();
+  struct model *const m = model_create();
+  disk_open(m, d, &o);
+  m->x->memtable_limit = 40u << 20;  // only the log can fail
+  gather_some(m, 100, 3000, 10);
+  write_good(m);
+  CHECK(remixdb_sync(m->ref));
+  struct step synced[KEYS];
+  memcpy(synced, m->now, sizeof(synced));
+  simdisk_fault_name(d, "wal");
+  simdisk_fault(d, f->call, n, UINT64_MAX, f->errnum);
+  bool good = true;
+  for (uint32_t i = 0; i < 80 && good; i++) {
+    gather_some(m, (uint32_t)below(&m->rng, 200), 3000, 10);
+    good = remixdb_write(m->ref, m->batch);
+    if (good) memcpy(m->now, m->next, sizeof(m->now));
+    if (good && each) memcpy(synced, m->now, sizeof(synced));
+  }
+  CHECK(good || remixdb_errcode() == (f->errnum == EIO ? REMIXDB_IO : REMIXDB_NOSPACE));
+  // all of a batch is there when the memtable has it and its sync failed
+  const bool whole = !good && sees(m, m->ref, m->next);
+  if (whole) CHECK(each);
+  else CHECK(sees(m, m->ref, m->now));
+  simdisk_fault(d, f->call, 0, 0, EIO);
+  if (f->errnum == ENOSPC) {  // which is not fatal
+    write_good(m);
+    CHECK(sees(m, m->ref, m->now));
+    CHECK(remixdb_sync(m->ref));
+  } else if (!good) {
+    // a failed wait for room does not tell whether the batch was written
+    const bool passes = f->call == SIMDISK_ALLOCATE;
+    CHECK(remixdb_write(m->ref, m->batch) == passes && (passes || remixdb_errcode() == REMIXDB_IO));
+    if (passes) memcpy(m->now, m->next, sizeof(m->now));
+  }
+  remixdb_unref(m->ref);
+  remixdb_close(m->x);
+  disk_open(m, d, &o);
+  // unsynced batches may be lost from one on; test_power has the other states
+  if (f->errnum == ENOSPC) CHECK(sees(m, m->ref, m->now));
+  else if (good || each) CHECK(sees(m, m->ref, m->now) || sees(m, m->ref, m->next) || sees(m, m->ref, synced));
+  gather_begin(m);
+  for (uint32_t i = 0; i < KEYS; i++) gather(m, i, 10, false);
+  write_good(m);
+  CHECK(sees(m, m->ref, m->now));
+  model_close(m);
+  model_free(m);
+  simdisk_destroy(d);
+  return !good;
+}
+
 // A call of the log's file fails, or the disk is full, at every place.
 static void test_failing_log(void **state) {
   (void)state;
   check_seed = check_seed_or(7);
-  static const struct {
-    enum simdisk_call call;
-    int errnum;
-  } faults[] = {{SIMDISK_WRITE, EIO},
-                {SIMDISK_WRITE, ENOSPC},
-                {SIMDISK_SYNC, EIO},
-                {SIMDISK_ALLOCATE, ENOSPC},
-                {SIMDISK_ALLOCATE, EIO}};
+  static const struct log_fault faults[] = {{SIMDISK_WRITE, EIO},
+                                            {SIMDISK_WRITE, ENOSPC},
+                                            {SIMDISK_SYNC, EIO},
+                                            {SIMDISK_ALLOCATE, ENOSPC},
+                                            {SIMDISK_ALLOCATE, EIO}};
   uint32_t failed = 0;
   for (uint32_t f = 0; f < sizeof(faults) / sizeof(faults[0]); f++) {
-    for (uint64_t n = 0; n < 6; n++) {
-      for (int each = 0; each < 2; each++) {
-        struct remixdb_opts o = small_opts(0);
-        o.sync = each ? REMIXDB_SYNC_EACH : REMIXDB_SYNC_NONE;
-        o.wal_mb = 64;
-        struct simdisk *const d = simdisk_create();
-        struct model *const m = model_create();
-        disk_open(m, d, &o);
-        m->x->memtable_limit = 40u << 20;  // only the log can fail
-        gather_some(m, 100, 3000, 10);
-        write_good(m);
-        CHECK(remixdb_sync(m->ref));
-        struct step synced[KEYS];
-        memcpy(synced, m->now, sizeof(synced));
-        simdisk_fault_name(d, "wal");
-        simdisk_fault(d, faults[f].call, n, UINT64_MAX, faults[f].errnum);
-        bool good = true;
-        for (uint32_t i = 0; i < 80 && good; i++) {
-          gather_some(m, (uint32_t)below(&m->rng, 200), 3000, 10);
-          good = remixdb_write(m->ref, m->batch);
-          if (good) memcpy(m->now, m->next, sizeof(m->now));
-          if (good && each) memcpy(synced, m->now, sizeof(synced));
-        }
-        CHECK(good || remixdb_errcode() == (faults[f].errnum == EIO ? REMIXDB_IO : REMIXDB_NOSPACE));
-        failed += !good;
-        // all of a batch is there when the memtable has it and its sync failed
-        const bool whole = !good && sees(m, m->ref, m->next);
-        if (whole) CHECK(each);
-        else CHECK(sees(m, m->ref, m->now));
-        simdisk_fault(d, faults[f].call, 0, 0, EIO);
-        if (faults[f].errnum == ENOSPC) {  // which is not fatal
-          write_good(m);
-          CHECK(sees(m, m->ref, m->now));
-          CHECK(remixdb_sync(m->ref));
-        } else if (!good) {
-          // a failed wait for room does not tell whether the batch was written
-          const bool passes = faults[f].call == SIMDISK_ALLOCATE;
-          CHECK(remixdb_write(m->ref, m->batch) == passes && (passes || remixdb_errcode() == REMIXDB_IO));
-          if (passes) memcpy(m->now, m->next, sizeof(m->now));
-        }
-        remixdb_unref(m->ref);
-        remixdb_close(m->x);
-        disk_open(m, d, &o);
-        // unsynced batches may be lost from one on; test_power has the other states
-        if (faults[f].errnum == ENOSPC) CHECK(sees(m, m->ref, m->now));
-        else if (good || each) CHECK(sees(m, m->ref, m->now) || sees(m, m->ref, m->next) || sees(m, m->ref, synced));
-        gather_begin(m);
-        for (uint32_t i = 0; i < KEYS; i++) gather(m, i, 10, false);
-        write_good(m);
-        CHECK(sees(m, m->ref, m->now));
-        model_close(m);
-        model_free(m);
-        simdisk_destroy(d);
-      }
-    }
+    for (uint64_t n = 0; n < 6; n++)
+      for (int each = 0; each < 2; each++) failed += fail_log(&faults[f], n, each);
   }
   print_message("%u batches were refused\n", failed);
   CHECK(failed >= 20);

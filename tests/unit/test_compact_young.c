@@ -31,6 +31,33 @@ static void young_round(struct world *w, uint32_t n, uint32_t at, uint32_t nr, b
   round_ok(w, kinds);
 }
 
+// One more key ends the young view: it becomes a run of the other view, which keeps its own runs.
+static void young_ends(struct world *w) {
+  uint64_t kinds[COMPACT_KINDS];
+  struct remix *const old = remix_of(w, 0);
+  const uint32_t runs = old->nr_runs;
+  struct sst *was[REMIX_RUNS_MAX];
+  memcpy(was, old->runs, runs * sizeof(was[0]));
+  const uint64_t paid = atomic_load(&old->scan_debt), tombs = tombs_of(w, 0),
+                 read = atomic_load(&w->c.stats.read_bytes);
+  uint64_t data = 0;
+  for (uint32_t r = 0; r < 2; r++) data += young_of(w, 0)->runs[r]->data_size;
+  put(w, 1, true);  // is a tombstone already
+  round_ok(w, kinds);
+  expect_kind(kinds, COMPACT_MAJOR, 1);
+  assert_null(young_of(w, 0));
+  assert_int_equal(w->base->nr_young, 0);
+  assert_int_equal(remix_of(w, 0)->nr_runs, runs + 1);
+  for (uint32_t r = 0; r < runs; r++) assert_ptr_equal(remix_of(w, 0)->runs[r], was[r]);
+  assert_true(tombs_of(w, 0) > 0 && tombs_of(w, 0) <= tombs);
+  assert_int_equal(atomic_load(&w->c.stats.young), 2);
+  assert_int_equal(atomic_load(&w->c.stats.read_bytes) - read, data);
+  assert_true(paid >= 700 && atomic_load(&remix_of(w, 0)->scan_debt) >= paid);  // no run of it is gone
+  assert_int_equal(w->went[BEGUN], 1);
+  assert_int_equal(w->went[WENT_ON], 1);
+  assert_int_equal(w->went[JOINED], 1);
+}
+
 static void test_young_begins(void **state) {
   (void)state;
   struct world w;
@@ -84,28 +111,7 @@ static void test_young_begins(void **state) {
   expect_kind(kinds, COMPACT_KEEP, 1);
   assert_ptr_equal(w.base->parts[0], part);
   part_unref(part);
-  // and one more key ends it: a run of the other view, which keeps its own
-  const uint32_t runs = old->nr_runs;
-  struct sst *was[REMIX_RUNS_MAX];
-  memcpy(was, old->runs, runs * sizeof(was[0]));
-  const uint64_t paid = atomic_load(&old->scan_debt), tombs = tombs_of(&w, 0),
-                 read = atomic_load(&w.c.stats.read_bytes);
-  uint64_t data = 0;
-  for (uint32_t r = 0; r < 2; r++) data += young_of(&w, 0)->runs[r]->data_size;
-  put(&w, 1, true);  // is a tombstone already
-  round_ok(&w, kinds);
-  expect_kind(kinds, COMPACT_MAJOR, 1);
-  assert_null(young_of(&w, 0));
-  assert_int_equal(w.base->nr_young, 0);
-  assert_int_equal(remix_of(&w, 0)->nr_runs, runs + 1);
-  for (uint32_t r = 0; r < runs; r++) assert_ptr_equal(remix_of(&w, 0)->runs[r], was[r]);
-  assert_true(tombs_of(&w, 0) > 0 && tombs_of(&w, 0) <= tombs);
-  assert_int_equal(atomic_load(&w.c.stats.young), 2);
-  assert_int_equal(atomic_load(&w.c.stats.read_bytes) - read, data);
-  assert_true(paid >= 700 && atomic_load(&remix_of(&w, 0)->scan_debt) >= paid);  // no run of it is gone
-  assert_int_equal(w.went[BEGUN], 1);
-  assert_int_equal(w.went[WENT_ON], 1);
-  assert_int_equal(w.went[JOINED], 1);
+  young_ends(&w);
   world_fini(&w);
 }
 
@@ -377,6 +383,33 @@ static void test_young_abort(void **state) {
   world_fini(&w);
 }
 
+// Neighbours that become one partition: one of them has a young view, the other, or both.
+static void whole_joins(uint32_t which) {
+  struct world w;
+  static struct compact_whole whole;
+  world_init(&w, 8000, 0, 70);
+  w.c.build.max_pages = TABLE / 4;
+  put_range(&w, 0, keys_for(&w, 3), 1, false);
+  round_ok(&w, NULL);
+  assert_int_equal(w.base->nr_parts, 2);
+  w.c.young_from = 8;
+  w.c.memtable_size = 1 << 24;
+  const uint32_t one = first_key_of(&w, 1);
+  if (which != 1) put_range(&w, 1, one, 20, which == 0);
+  if (which != 0) put_range(&w, one + 1, keys_for(&w, 3), 20, true);
+  round_ok(&w, NULL);
+  assert_int_equal(w.base->nr_young, which == 2 ? 2 : 1);
+  w.c.build.max_pages = 2 * TABLE;
+  whole = (struct compact_whole){.budget = UINT64_MAX};
+  w.whole = &whole;
+  put(&w, 2, true);
+  round_ok(&w, NULL);
+  assert_int_equal(w.base->nr_parts, 1);
+  assert_null(young_of(&w, 0));
+  assert_int_equal(tombs_of(&w, 0), 0);
+  world_fini(&w);
+}
+
 // A compaction of all there is leaves no young view in what it has been through, and those after it as they are.
 static void test_young_whole(void **state) {
   (void)state;
@@ -414,30 +447,7 @@ static void test_young_whole(void **state) {
   }
   world_fini(&w);
 
-  // neighbours that become one, one with a young view and one without
-  for (uint32_t which = 0; which < 3; which++) {
-    world_init(&w, 8000, 0, 70);
-    w.c.build.max_pages = TABLE / 4;
-    put_range(&w, 0, keys_for(&w, 3), 1, false);
-    round_ok(&w, NULL);
-    assert_int_equal(w.base->nr_parts, 2);
-    w.c.young_from = 8;
-    w.c.memtable_size = 1 << 24;
-    const uint32_t one = first_key_of(&w, 1);
-    if (which != 1) put_range(&w, 1, one, 20, which == 0);
-    if (which != 0) put_range(&w, one + 1, keys_for(&w, 3), 20, true);
-    round_ok(&w, NULL);
-    assert_int_equal(w.base->nr_young, which == 2 ? 2 : 1);
-    w.c.build.max_pages = 2 * TABLE;
-    whole = (struct compact_whole){.budget = UINT64_MAX};
-    w.whole = &whole;
-    put(&w, 2, true);
-    round_ok(&w, NULL);
-    assert_int_equal(w.base->nr_parts, 1);
-    assert_null(young_of(&w, 0));
-    assert_int_equal(tombs_of(&w, 0), 0);
-    world_fini(&w);
-  }
+  for (uint32_t which = 0; which < 3; which++) whole_joins(which);
 
   // as few tables as there can be, all of them live as far as either view knows: a young view is a reason all the same
   const uint32_t n = young_init(&w, 8000, 0.85, 8, 71);
