@@ -739,6 +739,27 @@ static bool run_workers(struct worker *ws, uint32_t readers, uint32_t all, struc
   return good;
 }
 
+// Sets the fields that differ between the `all` workers of a benchmark; the others are set.
+static void worker_role(struct worker *w, uint32_t id, uint32_t all, _Atomic uint64_t *filled) {
+  const struct workload *k = w->work;
+  const struct bench_run *run = w->run;
+  const uint64_t num = run->keys.num, fill = k->sync ? (num / 1000 ? num / 1000 : 1) : num;
+  const bool beside = id >= w->threads;
+  w->id = id;
+  w->is_writer = beside && k->beside == BESIDE_WRITER;
+  w->is_reader = beside && k->beside == BESIDE_READER;
+  w->filled = k->beside == BESIDE_READER ? filled : NULL;
+  w->writes_only = w->is_writer || (k->fill && !w->is_reader) || k->put == 100 || k->del == 100;
+  w->lenient = run->may_miss || (run->sparse && all > 1 && !(session_flags(w) & BENCH_READS_ONLY));
+  w->one_writer = w->threads == 1 || session_flags(w) & BENCH_READS_ONLY || k->beside;
+  // the threads of a filling share its records; in other benchmarks every thread has the number of operations
+  w->total = w->is_writer   ? (num < SIDE_TRACE ? num : SIDE_TRACE)
+             : w->is_reader ? 0
+             : k->fill      ? fill / w->threads + (id < fill % w->threads)
+             : w->p->ops    ? w->p->ops
+                            : num;
+}
+
 bool bench_work(struct bench_run *run, const char *name, const struct bench_params *p, struct bench_result *result) {
   const struct workload *k = find(name);
   const uint64_t num = run->keys.num;
@@ -756,40 +777,25 @@ bool bench_work(struct bench_run *run, const char *name, const struct bench_para
   bench_zipf_init(&zipf, num + (k->draw == LATEST ? run->inserted : 0), p->zipf_theta);
   run->phase++;
   if (k->del) run->sparse = true;  // `present` says all so far
-  const bool fills = k->fill && !k->sync && (p->unique || k->fill == FILL_SEQ);
-  const uint64_t fill = k->sync ? (num / 1000 ? num / 1000 : 1) : num;
+  const struct worker common = {.run = run,
+                                .work = k,
+                                .p = p,
+                                .line = &line,
+                                .stop = &stop,
+                                .order = &order,
+                                .scatter = &scatter,
+                                .inserts = &inserts,
+                                .zipf = zipf,
+                                .threads = readers,
+                                .fills = k->fill && !k->sync && (p->unique || k->fill == FILL_SEQ)};
   struct worker *ws = calloc(all, sizeof(*ws));
   bool good = ws != NULL;
   uint64_t inserted = 0;
   for (uint32_t i = 0; good && i < all; i++) {
-    struct worker *w = &ws[i];
-    w->run = run;
-    w->work = k;
-    w->p = p;
-    w->line = &line;
-    w->stop = &stop;
-    w->order = &order;
-    w->scatter = &scatter;
-    w->inserts = &inserts;
-    w->zipf = zipf;
-    w->id = i;
-    w->threads = readers;
-    w->is_writer = i >= readers && k->beside == BESIDE_WRITER;
-    w->is_reader = i >= readers && k->beside == BESIDE_READER;
-    w->filled = k->beside == BESIDE_READER ? &filled : NULL;
-    w->writes_only = w->is_writer || (k->fill && !w->is_reader) || k->put == 100 || k->del == 100;
-    w->fills = fills;
-    w->lenient = run->may_miss || (run->sparse && all > 1 && !(session_flags(w) & BENCH_READS_ONLY));
-    w->one_writer = readers == 1 || session_flags(w) & BENCH_READS_ONLY || k->beside;
-    // a filling's records are dealt out to the threads; other benchmarks have their number of operations in every
-    // thread
-    w->total = w->is_writer   ? (num < SIDE_TRACE ? num : SIDE_TRACE)
-               : w->is_reader ? 0
-               : k->fill      ? fill / readers + (i < fill % readers)
-               : p->ops       ? p->ops
-                              : num;
-    inserted += i < readers ? inserts_of(w) : 0;
-    good = worker_init(w);
+    ws[i] = common;
+    worker_role(&ws[i], i, all, &filled);
+    inserted += i < readers ? inserts_of(&ws[i]) : 0;
+    good = worker_init(&ws[i]);
   }
   if (!good) {
     fprintf(stderr, "xdbbench: %s: out of memory\n", name);
@@ -803,7 +809,7 @@ bool bench_work(struct bench_run *run, const char *name, const struct bench_para
     collect(ws, readers, all, result);
     run->inserted += inserted;
     run->empty &= result->writes == 0;
-    if (good && fills) {
+    if (good && common.fills) {
       run->sparse = false;
       memset((void *)run->present, 0xff, present_words(run) * 8);
     }
