@@ -7,9 +7,9 @@
 #include "remix/remix.h"
 
 // A cursor stands at a live entry: the newest version of a key, and in an older view no tombstone. The selectors' bits
-// tell which entries to pass. For each run the cursor holds the block that it reads, pinned or in memory of its own, so
-// it may stand still outside of any epoch. The REMIX must stay alive. One thread. Seeks and remix_record need an epoch;
-// steps need none.
+// tell which entries to pass. For each run the cursor holds the block that it reads, pinned or in private memory. So it
+// may stand still outside of any epoch. The REMIX must stay alive. One thread uses a cursor. Seeks and remix_record
+// need an epoch; steps need none.
 enum remix_way { REMIX_SOUGHT, REMIX_ON, REMIX_BACK };
 
 // The block that a cursor holds for a run. idx is the run's first record at or after the cursor's entry, if it is less

@@ -3,7 +3,7 @@
 // The merge behind an iterator. It has at most four sorted streams, newest first: the active memtable, the frozen one,
 // the partitions' young views (one after the other), the partitions (one REMIX after the other). It stops at the keys
 // that exist at its moment: a key in a newer stream hides the same key in older ones. The selectors of a partition pass
-// its own deleted keys. A tombstone of a newer stream is met, because it may hide an older stream's key.
+// its own deleted keys. The merge visits a tombstone of a newer stream, because that may hide an older stream's key.
 //
 // Keys are compared only where the newer streams' next key may come before the partitions' next one. If the newer
 // streams are at their end, or their key is known to belong to a later segment, a step is just a step of the REMIX, and
@@ -16,9 +16,10 @@
 // the older streams first. A gap of the active memtable is true whatever lies below. A gap of the frozen memtable is
 // true where the active one hides nothing.
 //
-// Trips. A seek that finds its key in the partitions or in a memtable leaves the young views alone where their tags say
-// that they do not have the key: most seeks end there, and each trip to the disk counts. The next step moves them, in
-// one trip with what it needs itself (remix/gather.h).
+// Trips. A seek leaves a stream alone if the result does not depend on it. It leaves the young views alone if their
+// tags exclude the key and another stream has the key. While reads come from the disk, it also leaves all streams alone
+// that are older than a stream with the key. Most seeks end there. The next step moves these streams, in one trip with
+// the blocks that it needs itself (remix/gather.h).
 //
 // Threads and epochs. A merge belongs to one thread. From a seek until merge_set or merge_park the caller is inside the
 // cursors' domain (wh_recycle), if there is one. Seeks, merge_set and merge_park need an epoch. Between calls none is
@@ -45,9 +46,9 @@ enum merge_near {
 
 // The state of the young views' stream.
 enum merge_young {
-  MERGE_YOUNG_KNOWN,  // young_rec is the record of its entry, or it is at its end
-  MERGE_YOUNG_AWAY,   // its entry is in another partition, which the partitions' stream has not come to: not read yet
-  MERGE_YOUNG_LATER,  // it does not have the current key, and was not moved there yet: a step does it first
+  MERGE_YOUNG_KNOWN,  // young_rec is the record of the stream's entry, or the stream is at its end
+  MERGE_YOUNG_AWAY,   // the entry is in a partition that the partitions' stream has not reached; it is not read yet
+  MERGE_YOUNG_LATER,  // the seek left the stream alone; the next step moves it first
 };
 
 struct merge {
@@ -60,20 +61,20 @@ struct merge {
   uint32_t at;            // the stream that holds the current key; MERGE_NONE: not valid
   uint32_t same;          // bit i: stream i stands on the same key
   enum merge_near near;   // the streams that a step in the merge's direction must look at
-  bool backward;          // streams that are not at the current key stand before it, else behind it
+  bool backward;          // streams that are not at the current key stand before it, else after it
   // The newer streams alone:
   uint32_t new_at, new_same;  // as at and same
   struct kref new_key;
   // The segment of this partition that new_key belongs to, if clear_found: entries of segments before it are less,
-  // those of segments behind it are not. Else 0. Forward only.
+  // entries of segments after it are not. Else 0. Forward only.
   uint32_t clear;
   bool clear_found;
   uint32_t since;  // the REMIX's segment in which new_key was first compared; UINT32_MAX: not yet
   struct remix_cursor young;
   enum merge_young young_state;
-  bool parts_later;   // a newer stream has the key, and the partitions' stream was not moved there: a step does it
-  bool young_there;   // the partition of the last seek has a young view
-  uint32_t young_at;  // the partition of `young`, or its last one, as an index of version->young
+  bool parts_later;         // the seek left the partitions' stream alone; the next step moves it first
+  bool young_there;         // the partition of the last seek has a young view
+  uint32_t young_at;        // the partition of `young`, or its last one, as an index of version->young
   struct kv_rec young_rec;  // of its entry, if it is valid
   // The caller's, or NULL:
   struct epoch *epoch;
