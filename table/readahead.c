@@ -12,6 +12,7 @@
 #define AHEAD_WARM_PAGE_NS 1000u  // and for each page
 // Stretches that are advised before one is timed again. Advice on what is in the page cache anyway costs time.
 #define AHEAD_COLD 64u
+#define AHEAD_KEPT (128u << 10)  // a buffer larger than this, and than four times what is needed, is given back
 
 struct sst_ahead_mem {
   uint64_t off;       // the file's offset of buf[0]
@@ -29,7 +30,7 @@ struct sst_ahead_mem {
 static struct sst_ahead_mem *ahead_reserve(struct sst_ahead *a, size_t size) {
   if (!a->mem) a->mem = mem_calloc(1, sizeof(*a->mem));
   struct sst_ahead_mem *const m = a->mem;
-  if (!m || m->size >= size) return m;
+  if (!m || (m->size >= size && (m->size <= AHEAD_KEPT || m->size / 4 <= size))) return m;
   mem_free(m->buf);
   m->buf = mem_alloc_aligned(BLKIO_ALIGN, size);
   m->size = m->buf ? size : 0;
