@@ -114,11 +114,11 @@ FUZZ(block) {
   if (flags & 2) store64le(buf, hash64_seed(buf + 8, pages * BLOCK_PAGE - 8, block_seed(TABLE, BLOCK)));
 
   const enum remixdb_status body_status = block_verify_body(buf, pages, count, PATH, 0);
-  const enum remixdb_status status = block_verify(buf, pages, count, TABLE, BLOCK, PATH, 0);
-  FUZZ_CHECK(status == REMIXDB_OK || status == REMIXDB_CORRUPT);
+  const enum remixdb_status s = block_verify(buf, pages, count, TABLE, BLOCK, PATH, 0);
+  FUZZ_CHECK(s == REMIXDB_OK || s == REMIXDB_CORRUPT);
   FUZZ_CHECK(body_status == REMIXDB_OK || body_status == REMIXDB_CORRUPT);
-  if (flags & 2) FUZZ_CHECK(status == body_status);
-  if (status == REMIXDB_OK) FUZZ_CHECK(body_status == REMIXDB_OK);
+  if (flags & 2) FUZZ_CHECK(s == body_status);
+  if (s == REMIXDB_OK) FUZZ_CHECK(body_status == REMIXDB_OK);
   if (body_status == REMIXDB_OK) read_all(buf, pages, count);
   free(buf);
   return 0;

@@ -156,12 +156,12 @@ static void by_scan(const struct reading *r, uint32_t skip) {
   uint64_t nr = 0;
   FUZZ_OK(sst_scan_create(r->t, place->queue, &s));
   for (;;) {
-    const enum remixdb_status st = sst_scan_next(s, &rec, &pos);
-    if (st == REMIXDB_NOTFOUND) {
+    const enum remixdb_status got = sst_scan_next(s, &rec, &pos);
+    if (got == REMIXDB_NOTFOUND) {
       FUZZ_CHECK(want == sst_end(r->t));
       break;
     }
-    if (!went_well(r, st)) break;
+    if (!went_well(r, got)) break;
     FUZZ_CHECK(pos == want);
     look_at(r, nr, &rec);
     epoch_enter(&place->epoch, &place->slot);

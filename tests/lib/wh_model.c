@@ -90,9 +90,9 @@ enum remixdb_status wh_model_put(struct wh_model *m, struct kref key, uint32_t v
   epoch_enter(&m->epoch, &m->slot);
   wh_lock(m->wh, key, key_hash(key), &s);
   const struct wh_ver *before = wh_slot_newest(&s);
-  const enum remixdb_status status = wh_link(&s, val, vlen, tomb);
+  const enum remixdb_status linked = wh_link(&s, val, vlen, tomb);
   free(val);
-  if (status == REMIXDB_OK) {
+  if (linked == REMIXDB_OK) {
     CHECK(wh_slot_newest(&s) == before);  // pending is not committed
     CHECK(wh_get(m->wh, key, key_hash(key), m->seq) == before);
     CHECK(wh_get(m->wh, key, key_hash(key), WH_PENDING - 1) == before);
@@ -109,7 +109,7 @@ enum remixdb_status wh_model_put(struct wh_model *m, struct kref key, uint32_t v
   }
   wh_unlock(&s);
   epoch_exit(&m->slot);
-  return status;
+  return linked;
 }
 
 void wh_model_have(struct wh_model *m, struct kref key, uint32_t vlen) { OK(wh_model_put(m, key, vlen, false, false)); }

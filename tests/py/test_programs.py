@@ -580,7 +580,7 @@ def test_an_import_names_the_line_that_is_wrong(tmp_path):
 
 
 @pytest.mark.parametrize("size", [4090, 4095, 4096, 4097, 5000])
-def test_lines_across_the_beginning_that_is_read_ahead(tmp_path, size):
+def test_lines_across_the_beginning_that_is_read_first(tmp_path, size):
     lines = [b"a" * size + b"\t1", b"b\t2", b"c" * 5000 + b"\t3", b"\xef\xbb\xbfd\t4"]
     for nr, order in enumerate((lines, lines[::-1], [b"x" * (size - 3) + b"\t5", *lines])):
         for end in b"", b"\n":

@@ -29,9 +29,9 @@ static void fault_life(uint64_t s, const struct fault *f) {
   for (uint32_t part = 0; part < 4; part++) {
     if (late && part == 1) inject(r, f);
     if (!r->x) {
-      const enum remixdb_status st = run_open(r);
-      if (st != REMIXDB_OK) {
-        check_failure(r, st);
+      const enum remixdb_status opened = run_open(r);
+      if (opened != REMIXDB_OK) {
+        check_failure(r, opened);
         failures++;
         continue;
       }

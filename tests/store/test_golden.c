@@ -245,8 +245,8 @@ static struct tiny *make_torn(void) { return make_log_of(true); }
 static const struct golden {
   const char *name;
   struct tiny *(*make)(void);
-  bool spares;  // segments that are not needed stay there
-  bool old;     // of another format than is written today: read, never written
+  bool keep_pool;  // unneeded log segments stay
+  bool old;        // of another format than is written today: read, never written
 } goldens[] = {
     {"plain", make_plain, false, false},
     {"compact", make_compact, true, false},
@@ -266,7 +266,7 @@ static const struct golden {
 static struct tiny *make(const struct golden *g) {
   struct tiny *const t = g->make();
   OK(tiny_close(t));
-  if (!g->spares) tiny_drop_pool(t);
+  if (!g->keep_pool) tiny_drop_pool(t);
   return t;
 }
 

@@ -805,9 +805,9 @@ static void check_writes(struct env *e, const struct sample *s) {
 
 static bool check_repair(struct env *e, const struct sample *s) {
   struct repair_report report;
-  const enum remixdb_status st = repair_store(e, HOME, &report);
-  if (st == REMIXDB_VERSION || st == REMIXDB_NOTFOUND) return false;
-  OK(st);
+  const enum remixdb_status repaired = repair_store(e, HOME, &report);
+  if (repaired == REMIXDB_VERSION || repaired == REMIXDB_NOTFOUND) return false;
+  OK(repaired);
   CHECK(look(e, s, true) == AGREES);
   CHECK(look(e, s, false) == AGREES);
   return true;

@@ -651,7 +651,7 @@ static void test_cuts(void **state) {
   for (uint64_t cut = 0;; cut += all ? 1 : 1 + cut % 5) {
     struct simdisk *disk = simdisk_crash(whole, 3);
     simdisk_power_off(disk, cut);
-    const enum remixdb_status st = repair_store(simdisk_env(disk), DIR_NAME, NULL);
+    IGNORED(repair_store(simdisk_env(disk), DIR_NAME, NULL), "the power may have gone");
     const bool off = simdisk_is_off(disk);
     struct simdisk *after = simdisk_crash(disk, cut * 11 + 5);
     simdisk_destroy(disk);
@@ -679,7 +679,6 @@ static void test_cuts(void **state) {
     OK(last);
     assert_int_equal(look(after).newest, NR_KEYS);
     simdisk_destroy(after);
-    (void)st;
     if (!off) break;
   }
   assert_true(refused > 10 && opened >= 1);

@@ -158,7 +158,7 @@ static void test_handed_back(void **state) {
     const struct remixdb_opts o = small_opts(0);
     struct xdb *const x = quick_open(&o);
     shrink(x, 1u << 20, 32);
-    x->compact.young_from = 0;  // with a young view it would not be dear enough to be handed back
+    x->compact.young_from = 0;  // with a young view it would be too cheap to be handed back
     struct xdb_ref *const ref = remixdb_ref(x);
     for (uint32_t i = 0; i < m.nr; i++) CHECK(past_put(&m, ref, i));
     OK(xdb_flush(x));

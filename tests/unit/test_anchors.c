@@ -338,13 +338,13 @@ static void no_memory(const struct shape *shape) {
     struct anchors a;
     atomic_store(&fault_left, n);
     atomic_store(&mem_fault, fault);
-    const enum remixdb_status st = anchors_init(&a, s.offs, s.bytes, s.nr);
+    const enum remixdb_status made = anchors_init(&a, s.offs, s.bytes, s.nr);
     atomic_store(&mem_fault, NULL);
-    if (st == REMIXDB_OK) {
+    if (made == REMIXDB_OK) {
       anchors_fini(&a);
       break;
     }
-    FAILS(st, REMIXDB_NOMEM);
+    FAILS(made, REMIXDB_NOMEM);
   }
   assert_true(n > 10);
   strings_free(&s);

@@ -319,7 +319,7 @@ static void test_abort(void **state) {
   round_ok(&w, kinds);
   expect_kind(kinds, COMPACT_ABORT, 0);
 
-  // there is room for one of two: the dearer one goes back
+  // there is room for one of two: the more expensive one goes back
   w.c.memtable_size = COMPACT_ABORT_SHARE * 400;
   put(&w, one, true);
   put_range(&w, two, two + 3, 1, true);

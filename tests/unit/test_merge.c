@@ -6,8 +6,8 @@
 // TEST_SEED in the environment repeats a run's random choices.
 #include "view/merge.h"
 
-static const struct epoch_slot *needed;  // whose epoch a look-up needs; NULL: it is not asked
-static uint64_t nr_inside, nr_outside;   // look-ups
+static const struct epoch_slot *needed;  // the slot whose epoch a lookup needs; NULL: not checked
+static uint64_t nr_inside, nr_outside;   // lookups
 
 static void look_up(void) {
   if (!needed) return;
@@ -23,7 +23,7 @@ static void inside_seek_begin_place(struct wh_cursor *c, struct kref key, bool b
 static void inside_seek(struct wh_cursor *c, struct kref key) { look_up(), wh_seek(c, key); }
 static void inside_seek_for_prev(struct wh_cursor *c, struct kref key) { look_up(), wh_seek_for_prev(c, key); }
 static void inside_seek_last(struct wh_cursor *c) { look_up(), wh_seek_last(c); }
-static uint32_t nr_young_failed;  // look-ups in young views that failed, and young views that could not be entered
+static uint32_t nr_young_failed;  // lookups in young views that failed, and young views that could not be entered
 
 static enum remixdb_status young_told(const struct remix *x, enum remixdb_status s) {
   nr_young_failed += s != REMIXDB_OK && x && remix_is_young(x);
@@ -83,10 +83,10 @@ static uint32_t nr_failed;
 static void record_here(struct merge *m, struct kv_rec *rec_out) {
   if (fail_first) {
     fault_io_set(FAULT_READ, 1, false);
-    const enum remixdb_status st = merge_record(m, rec_out);
+    const enum remixdb_status s = merge_record(m, rec_out);
     (void)fault_io_end();
-    if (st == REMIXDB_OK) return;
-    FAILS(st, REMIXDB_IO);
+    if (s == REMIXDB_OK) return;
+    FAILS(s, REMIXDB_IO);
     assert_true(merge_valid(m));
     nr_failed++;
     if (nr_failed % 3 == 0) return;  // and is not tried again: what comes next must not notice
@@ -109,7 +109,7 @@ static void expect_at(struct scene *s, struct merge *m, uint32_t at, const char 
     fail_msg("seed %llu: %s: value of key %u", (unsigned long long)seed, what, at);
 }
 
-// A merge that was lent the slot enters by itself, but for a seek.
+// A merge that has been given the slot enters by itself, except for a seek.
 static void step_in(struct scene *s, const struct merge *m) {
   if (!m->slot) enter(&s->p);
 }
@@ -509,25 +509,25 @@ static void read_fails(void) {
       if (i == 2) fault_io_set(FAULT_READ, 1 + n % 60, false);  // before all blocks are cached
       enter(&s.p);
       bool moved = true;
-      enum remixdb_status st;
+      enum remixdb_status got;
       const uint32_t dice = (uint32_t)(rng_next(&rng) % 10);
       const bool was = merge_valid(&m);
       if (!was || dice == 0) {
         const struct kref key = s.k.keys[rng_next(&rng) % s.k.nr];
-        st = dice % 2 ? merge_seek(&m, key) : merge_seek_for_prev(&m, key);
-        seeks += st != REMIXDB_OK;
+        got = dice % 2 ? merge_seek(&m, key) : merge_seek_for_prev(&m, key);
+        seeks += got != REMIXDB_OK;
       } else if (dice < 6) {
-        st = dice < 4 ? merge_next(&m) : merge_prev(&m);
-        steps += st != REMIXDB_OK;
+        got = dice < 4 ? merge_next(&m) : merge_prev(&m);
+        steps += got != REMIXDB_OK;
       } else {
-        st = merge_record(&m, &r);
+        got = merge_record(&m, &r);
         moved = false;
         const struct kref key = kref(r.key, r.klen);
-        if (st == REMIXDB_OK) assert_true(value_is(&r, key, s.live[keyset_rank(&s.k, key)], VALUE));
+        if (got == REMIXDB_OK) assert_true(value_is(&r, key, s.live[keyset_rank(&s.k, key)], VALUE));
       }
       leave(&s.p);
-      if (st == REMIXDB_OK) continue;
-      FAILS(st, REMIXDB_IO);
+      if (got == REMIXDB_OK) continue;
+      FAILS(got, REMIXDB_IO);
       assert_non_null(strstr(err_msg(), s.p.dir));
       if (moved) assert_false(merge_valid(&m));
       failed++;
@@ -568,9 +568,9 @@ static void damaged(bool young) {
   uint32_t good = 0, bad = 0;
   for (uint32_t a = 0; a < s.k.nr; a++) {
     enter(&s.p);
-    enum remixdb_status st = merge_seek(&m, s.k.keys[a]);
-    if (st == REMIXDB_OK && merge_valid(&m)) st = merge_record(&m, &r);
-    if (st == REMIXDB_OK) {
+    enum remixdb_status got = merge_seek(&m, s.k.keys[a]);
+    if (got == REMIXDB_OK && merge_valid(&m)) got = merge_record(&m, &r);
+    if (got == REMIXDB_OK) {
       good++;
       const uint32_t at = model_up(&s, a);
       assert_int_equal(merge_valid(&m), at < s.k.nr);
@@ -579,7 +579,7 @@ static void damaged(bool young) {
         assert_true(value_is(&r, s.k.keys[at], s.live[at], VALUE));
       }
     } else {
-      FAILS(st, REMIXDB_CORRUPT);
+      FAILS(got, REMIXDB_CORRUPT);
       bad++;
     }
     leave(&s.p);
@@ -613,12 +613,12 @@ static void no_memory(void) {
     fault_mem_set(n);
     for (uint32_t i = 0; i < 600; i++) {
       enter(&s.p);
-      enum remixdb_status st;
-      if (!merge_valid(&m)) st = i % 3 ? merge_seek(&m, s.k.keys[rng_next(&rng) % s.k.nr]) : merge_seek_last(&m);
-      else st = rng_next(&rng) % 3 ? merge_next(&m) : merge_prev(&m);
+      enum remixdb_status got;
+      if (!merge_valid(&m)) got = i % 3 ? merge_seek(&m, s.k.keys[rng_next(&rng) % s.k.nr]) : merge_seek_last(&m);
+      else got = rng_next(&rng) % 3 ? merge_next(&m) : merge_prev(&m);
       leave(&s.p);
-      if (st == REMIXDB_OK) continue;
-      FAILS(st, REMIXDB_NOMEM);
+      if (got == REMIXDB_OK) continue;
+      FAILS(got, REMIXDB_NOMEM);
       assert_false(merge_valid(&m));
       turned = true;
     }

@@ -141,9 +141,9 @@ static void gets_check(struct scene *s, const struct list *l) {
     const uint32_t at = keyset_rank(&s->k, key), what = at < s->k.nr && kv_eq(s->k.keys[at], key) ? s->disk[at] : NONE;
     struct kv_rec r;
     enter(&s->p);
-    const enum remixdb_status st = xdb_below_get(&v, key, hash64(key.ptr, key.len), s->moment, &hold, &r);
-    CHECK(st == REMIXDB_OK || st == REMIXDB_NOTFOUND);
-    if (st == REMIXDB_OK) CHECK(kv_eq(kref(r.key, r.klen), key) && value_is(&r, key, what, VALUE));
+    const enum remixdb_status got = xdb_below_get(&v, key, hash64(key.ptr, key.len), s->moment, &hold, &r);
+    CHECK(got == REMIXDB_OK || got == REMIXDB_NOTFOUND);
+    if (got == REMIXDB_OK) CHECK(kv_eq(kref(r.key, r.klen), key) && value_is(&r, key, what, VALUE));
     else CHECK(what <= TOMB);
     leave(&s->p);
   }
@@ -159,8 +159,8 @@ static void model_check(const struct plan *plan, struct list *l, uint32_t times,
   for (uint32_t n = 0; n < times; n++) {
     size_t nr;
     list_random(&s, l, (uint32_t)(rng_next(rng) % (n % 2 ? 70 : LIST_MAX + 1)), rng);
-    const enum remixdb_status st = look_up(&s, m, l, &nr, n % 3 == 0 ? &seq : NULL, rng);
-    list_check(&s, l, st, nr, false);
+    const enum remixdb_status got = look_up(&s, m, l, &nr, n % 3 == 0 ? &seq : NULL, rng);
+    list_check(&s, l, got, nr, false);
     if (s.version->nr_young == 0) continue;
     places_seen(&s, l);
     if (n % 5 == 1) gets_check(&s, l);
@@ -259,15 +259,15 @@ static void fails(void) {
           atomic_store(&mem_left, n);
           atomic_store(&mem_fault, mem_some);
         }
-        enum remixdb_status st = multiget_create(blkio_shared(&s.p.io), &m);
-        if (st == REMIXDB_OK) {
-          st = look_up(&s, m, l, &nr, NULL, NULL);
+        enum remixdb_status got = multiget_create(blkio_shared(&s.p.io), &m);
+        if (got == REMIXDB_OK) {
+          got = look_up(&s, m, l, &nr, NULL, NULL);
           (void)fault_io_end();
           atomic_store(&mem_fault, NULL);
-          list_check(&s, l, st, nr, true);
-          if (st != REMIXDB_OK && st != REMIXDB_TOOBIG) {
+          list_check(&s, l, got, nr, true);
+          if (got != REMIXDB_OK && got != REMIXDB_TOOBIG) {
             failed++;
-            CHECK(st == (kind == FAIL_MEMORY ? REMIXDB_NOMEM : REMIXDB_IO));
+            CHECK(got == (kind == FAIL_MEMORY ? REMIXDB_NOMEM : REMIXDB_IO));
             if (kind != FAIL_MEMORY) CHECK(strstr(err_msg(), ".sst"));
             uint32_t lost = 0;
             for (uint32_t i = 0; i < l->nr; i++) {
@@ -277,8 +277,8 @@ static void fails(void) {
             missed += lost;
             some += lost && nr;
           }
-          st = look_up(&s, m, l, &nr, NULL, NULL);
-          list_check(&s, l, st, nr, false);
+          got = look_up(&s, m, l, &nr, NULL, NULL);
+          list_check(&s, l, got, nr, false);
         }
         (void)fault_io_end();
         atomic_store(&mem_fault, NULL);
@@ -329,17 +329,17 @@ static void test_young_fails(void **state) {
       l->values[0] = (struct remixdb_buf){l->value_room[0], ROOM, 0};
       memset(l->value_room[0], 0xEE, ROOM);
       fault_io_set(FAULT_READ, 1, false);
-      enum remixdb_status st = look_up(&s, m, l, &nr, NULL, NULL);
+      enum remixdb_status got = look_up(&s, m, l, &nr, NULL, NULL);
       bool met = fault_io_end();
-      CHECK(st == (met ? REMIXDB_IO : REMIXDB_OK));
+      CHECK(got == (met ? REMIXDB_IO : REMIXDB_OK));
       CHECK(nr == (!met && s.live[a] != NONE) && l->found[0] == nr);
       failed += met;
       fault_io_set(FAULT_READ, 1, false);
       enter(&s.p);
-      st = xdb_below_get(&v, key, hash64(key.ptr, key.len), s.moment, &hold, &r);
+      got = xdb_below_get(&v, key, hash64(key.ptr, key.len), s.moment, &hold, &r);
       leave(&s.p);
       met = fault_io_end();
-      CHECK(st == (met ? REMIXDB_IO : REMIXDB_OK));
+      CHECK(got == (met ? REMIXDB_IO : REMIXDB_OK));
       sst_hold_fini(&hold);
     }
     if (s.version->nr_young && n % 2 == 0) CHECK(failed > 0);
@@ -646,7 +646,7 @@ static void test_bad_disk(void **state) {
         }
         for (uint32_t i = 0; i < nr; i++) group_set(g, i, (uint32_t)(rng_next(&rng) % STORE_KEYS), false);
         const size_t nr_found = remixdb_multi_get(r, nr, g->keys, g->values, g->found);
-        const enum remixdb_status st = remixdb_errcode();
+        const enum remixdb_status s = remixdb_errcode();
         simdisk_fault(d, SIMDISK_READ, 0, 0, 0);
         size_t missing = 0;
         for (uint32_t i = 0; i < nr; i++) {
@@ -656,7 +656,7 @@ static void test_bad_disk(void **state) {
           if (g->found[i]) CHECK(memcmp(g->values[i].ptr, val, g->values[i].len) == 0);
         }
         CHECK(nr_found == nr - missing);
-        CHECK(st == (missing == 0 ? REMIXDB_OK : turn ? REMIXDB_CORRUPT : REMIXDB_IO));
+        CHECK(s == (missing == 0 ? REMIXDB_OK : turn ? REMIXDB_CORRUPT : REMIXDB_IO));
         if (missing) CHECK(strstr(remixdb_errmsg(), ".sst"));
         failed += missing != 0;
         lost += missing < nr && missing;

@@ -633,12 +633,12 @@ static void test_epochs(void **state) {
   struct version *const v = version_of_one(w.x);
   struct merge m;
   struct kv_rec r;
-  for (uint32_t lend = 0; lend < 2; lend++) {
+  for (uint32_t given = 0; given < 2; given++) {
     // a memtable of its own for each way: a stretch of tombstones that was walked over once is leapt over afterwards
     struct wh *mem[2];
     for (uint32_t i = 0; i < 2; i++) mem[i] = tombstones(&w, some.nr - 1);
     merge_init(&m, NULL);
-    if (lend) merge_use_epoch(&m, &w.p.epoch, &w.p.slot);
+    if (given) merge_use_epoch(&m, &w.p.epoch, &w.p.slot);
     merge_set(&m, mem[0], NULL, v, some.nr);
     epochs_seen = reads_in_epoch_max = reads_in_epoch = last_at = 0;
     enter(&w.p);
@@ -647,7 +647,7 @@ static void test_epochs(void **state) {
     OK(merge_record(&m, &r));
     assert_true(kv_eq(kref(r.key, r.klen), some.keys[some.nr - 1]));
     leave(&w.p);
-    if (lend) {
+    if (given) {
       assert_true(epochs_seen >= some.nr / MERGE_STEPS / 2);
       assert_true(reads_in_epoch_max <= MERGE_STEPS);
     } else {
@@ -660,7 +660,7 @@ static void test_epochs(void **state) {
     epochs_seen = 0;
     OK(merge_seek_for_prev(&m, some.keys[some.nr - 2]));
     assert_false(merge_valid(&m));
-    if (lend) assert_true(epochs_seen >= some.nr / MERGE_STEPS / 2);
+    if (given) assert_true(epochs_seen >= some.nr / MERGE_STEPS / 2);
     OK(merge_seek(&m, some.keys[some.nr - 1]));
     OK(merge_skip(&m, 10));
     assert_false(merge_valid(&m));

@@ -5,7 +5,7 @@
 #include "tests/lib/remix_model.h"
 
 // Stepping forward reads ahead, in far fewer reads than there are blocks, and reads each block once.
-static void test_read_ahead(void **state) {
+static void test_readahead(void **state) {
   (void)state;
   uint64_t rng = 17;
   struct place p;
@@ -179,7 +179,7 @@ static void test_threads(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_read_ahead),
+      cmocka_unit_test(test_readahead),
       cmocka_unit_test(test_cursor_moves),
       cmocka_unit_test(test_young_far),
       cmocka_unit_test(test_threads),

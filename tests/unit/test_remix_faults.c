@@ -196,7 +196,7 @@ static void test_no_memory(void **state) {
     const bool through = !fault_mem_end();
     remix_cursor_fini(&c);
     if (s == REMIXDB_OK && through) break;
-    assert_true(s == REMIXDB_NOMEM || s == REMIXDB_OK);  // read-ahead does without memory
+    assert_true(s == REMIXDB_NOMEM || s == REMIXDB_OK);  // readahead does without memory
   }
   t.nr = 5;
   done(x);

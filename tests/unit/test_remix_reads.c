@@ -426,7 +426,7 @@ static void test_jumps_added(void **state) {
 
 // All blocks of the runs are read ahead: of each run two by themselves, then 4, 8, 16 and so on; and where some are
 // cached a read more.
-static void read_ahead(struct cold *w, bool backward) {
+static void scan_readahead(struct cold *w, bool backward) {
   struct cache_stats before = {0}, after = {0};
   if (w->p->cache) cache_stats(w->p->cache, &before);
   uint64_t reads = reads_of(w);
@@ -483,8 +483,8 @@ static void test_ahead_own(void **state) {
     cold_again(&w);
     if (with) read_all(&w, true, NULL);  // fills the cache
     assert_true(w.sst[0]->nr_pages > 120);
-    read_ahead(&w, false);
-    read_ahead(&w, true);
+    scan_readahead(&w, false);
+    scan_readahead(&w, true);
     uint64_t reads;
     // a short one does not
     struct remix_cursor c;

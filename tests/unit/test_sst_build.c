@@ -118,9 +118,9 @@ static void check_scan(struct world *w, struct sst *t, const struct model *m, co
       sst_scan_skip(s, n);
       at += n;
     }
-    const enum remixdb_status st = sst_scan_next(s, &r, &p);
-    if (st == REMIXDB_NOTFOUND) break;
-    OK(st);
+    const enum remixdb_status got = sst_scan_next(s, &r, &p);
+    if (got == REMIXDB_NOTFOUND) break;
+    OK(got);
     assert_true(at < m->nr);
     assert_int_equal(p, pos[at]);
     assert_rec(&r, &m->r[at++]);

@@ -181,9 +181,9 @@ static void expect_same(const struct version *a, const struct version *b) {
 
 static enum remixdb_status list(struct store *s) {
   struct version_names names;
-  const enum remixdb_status st = version_list(&s->p.at, &names);
-  if (st == REMIXDB_OK) mem_free(names.tables);
-  return st;
+  const enum remixdb_status listed = version_list(&s->p.at, &names);
+  if (listed == REMIXDB_OK) mem_free(names.tables);
+  return listed;
 }
 
 static void path_of(struct store *s, const char *name, char *path) { OK(env_path(path, s->p.dir, name)); }
@@ -209,10 +209,10 @@ static uint8_t *current_get(struct store *s, size_t *len) {
 
 static enum remixdb_status load(struct store *s) {
   struct version *v = NULL;
-  const enum remixdb_status st = version_load(&s->p.ctx, NULL, NULL, &v);
-  if (st == REMIXDB_OK) version_unref(v);
+  const enum remixdb_status loaded = version_load(&s->p.ctx, NULL, NULL, &v);
+  if (loaded == REMIXDB_OK) version_unref(v);
   else assert_null(v);
-  return st;
+  return loaded;
 }
 
 // The same with threads that help: no other outcome, no other message.
@@ -707,9 +707,9 @@ static void test_save_fails(void **state) {
     const bool full = i % 2 || before[i / 2] == FAULT_WRITE;
     fault_io_set(before[i / 2], 1, false);
     atomic_store(&fault_io_full, full);
-    const enum remixdb_status st = version_save(&s.p.ctx, s.v);
+    const enum remixdb_status saved = version_save(&s.p.ctx, s.v);
     assert_true(fault_io_end());
-    assert_int_equal(st, full ? REMIXDB_NOSPACE : REMIXDB_IO);
+    assert_int_equal(saved, full ? REMIXDB_NOSPACE : REMIXDB_IO);
     uint8_t *now = current_get(&s, &len);
     assert_int_equal(len, old_len);
     assert_memory_equal(now, old, len);
@@ -747,14 +747,14 @@ static void test_load_fails(void **state) {
   for (uint32_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
     for (int64_t n = 1;; n++) {
       fault_io_set(kinds[i], n, false);
-      const enum remixdb_status st = load(&s);
+      const enum remixdb_status loaded = load(&s);
       const bool failed = fault_io_end();
       if (!failed) {
-        OK(st);
+        OK(loaded);
         assert_true(n > 2);
         break;
       }
-      FAILS(st, REMIXDB_IO);
+      FAILS(loaded, REMIXDB_IO);
     }
   }
   uint64_t id;
@@ -772,16 +772,16 @@ static void test_no_memory(void **state) {
   file_put(&s, "999999.sst", "x", 1);
   for (uint32_t what = 0; what < 6; what++) {
     for (int64_t n = 1;; n++) {
-      enum remixdb_status st;
+      enum remixdb_status got;
       uint64_t id;
       uint32_t nr;
       if (what < 5) {
         fault_mem_set(n);
-        st = what == 0   ? load(&s)
-             : what == 1 ? version_save(&s.p.ctx, s.v)
-             : what == 2 ? version_peek(&s.p.at, &id)
-             : what == 3 ? list(&s)
-                         : version_clean(&s.p.ctx, s.v, &nr);
+        got = what == 0   ? load(&s)
+              : what == 1 ? version_save(&s.p.ctx, s.v)
+              : what == 2 ? version_peek(&s.p.at, &id)
+              : what == 3 ? list(&s)
+                          : version_clean(&s.p.ctx, s.v, &nr);
       } else {
         // arguments that were handed over are released also when the call fails
         struct part *parts[2] = {NULL, s.v->parts[1]};
@@ -791,21 +791,21 @@ static void test_no_memory(void **state) {
         remix_ref(s.v->parts[2]->remix);
         if (young) remix_ref(young);
         fault_mem_set(n);
-        st = part_create(kref("", 0), s.v->parts[2]->remix, young, &parts[0]);
-        if (st == REMIXDB_OK) {
-          st = version_create(parts, 2, &v);
-          if (st == REMIXDB_OK) version_unref(v);
+        got = part_create(kref("", 0), s.v->parts[2]->remix, young, &parts[0]);
+        if (got == REMIXDB_OK) {
+          got = version_create(parts, 2, &v);
+          if (got == REMIXDB_OK) version_unref(v);
         } else {
           part_unref(parts[1]);
         }
       }
       const bool failed = fault_mem_end();
       if (!failed) {
-        OK(st);
+        OK(got);
         assert_true(n > 1);
         break;
       }
-      FAILS(st, REMIXDB_NOMEM);
+      FAILS(got, REMIXDB_NOMEM);
       OK(load(&s));
     }
   }

@@ -81,7 +81,7 @@ struct group {
   uint32_t begun, ended;  // rounds; under the lock
   bool hold;              // rounds wait while it is set; under the lock
   bool overlap;
-  uint32_t spares, pool_max;  // under the lock
+  uint32_t idle_calls, pool_max;  // under the lock
   bool in_idle;
   uint32_t nr_tasks, batches;
   _Atomic uint32_t bad;
@@ -323,29 +323,29 @@ static void test_kick_while_running(void **state) {
   }
 }
 
-// ---- spare work
+// ---- idle work
 
 static bool idle_fn(void *arg, struct worker *w) {
   struct group *g = arg;
   pthread_mutex_lock(&g->lock);
   if (g->in_idle || !w->queue) atomic_fetch_add(&g->bad, 1);
   g->in_idle = true;
-  g->spares++;
+  g->idle_calls++;
   pthread_cond_broadcast(&g->changed);
   while (g->hold) pthread_cond_wait(&g->changed, &g->lock);
   g->in_idle = false;
-  const bool more = g->spares < g->pool_max;
+  const bool more = g->idle_calls < g->pool_max;
   pthread_mutex_unlock(&g->lock);
   return more;
 }
 
 static void wait_pooled(struct group *g, uint32_t n) {
   pthread_mutex_lock(&g->lock);
-  while (g->spares < n) pthread_cond_wait(&g->changed, &g->lock);
+  while (g->idle_calls < n) pthread_cond_wait(&g->changed, &g->lock);
   pthread_mutex_unlock(&g->lock);
 }
 
-static void test_spare(void **state) {
+static void test_idle(void **state) {
   (void)state;
   for (uint32_t threads = 0; threads <= 3; threads++) {
     struct group g;
@@ -354,7 +354,7 @@ static void test_spare(void **state) {
     g.pool_max = 10;
     workers_idle(g.ws, idle_fn);
     if (threads == 0) {
-      assert_int_equal(g.spares, 0);
+      assert_int_equal(g.idle_calls, 0);
       group_fini(&g);
       continue;
     }
@@ -366,12 +366,12 @@ static void test_spare(void **state) {
       wait_ended(&g, i);
     }
     pthread_mutex_lock(&g.lock);
-    assert_int_equal(g.spares, 11);
+    assert_int_equal(g.idle_calls, 11);
     pthread_mutex_unlock(&g.lock);
     // however often it is asked for, it is one at a time, and a round comes between two of them
     set_hold(&g, true);
     pthread_mutex_lock(&g.lock);
-    const uint32_t from = g.spares;
+    const uint32_t from = g.idle_calls;
     g.pool_max = UINT32_MAX;
     pthread_mutex_unlock(&g.lock);
     for (uint32_t i = 0; i < 5; i++) workers_idle(g.ws, idle_fn);
@@ -469,7 +469,7 @@ int main(void) {
       cmocka_unit_test(test_order),     cmocka_unit_test(test_parallel),
       cmocka_unit_test(test_destroy),   cmocka_unit_test(test_kick_while_running),
       cmocka_unit_test(test_no_memory), cmocka_unit_test(test_kick_from_many),
-      cmocka_unit_test(test_spare),
+      cmocka_unit_test(test_idle),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
