@@ -84,7 +84,7 @@ static void group_prefetch(const struct remix_cursor *c, const uint8_t *s, uint3
   for (uint32_t m = seg_live(ix, s) & ~set32_below(from) & set32_below(from + nr), mine; m; m &= ~mine) {
     const uint32_t i = set32_first(m), run = sel[i] & REMIX_RUN, all = set32_eq8(sel, REMIX_RUN, (uint8_t)run);
     mine = all & m;
-    const uint32_t before = set32_count(all & set32_below(i)), mines = set32_count(mine);
+    const uint32_t passed = all & set32_below(i), before = passed ? set32_count(passed) : 0, mines = set32_count(mine);
     const sst_pos off = seg_off(ix, s, run);
     if (likely(near_prefetch(&c->near[run], off, before, mines))) continue;
     parts[nr_parts].run = run;
