@@ -119,6 +119,10 @@ MUST_CHECK enum remixdb_status mem_map(size_t size, struct mem_map *out);
 // Allocates memory for an array that is read at random. From 1 MB on the memory is a mapping. Smaller memory is of
 // mem_alloc_aligned, aligned to a cache line, and not zeroed. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status mem_map_table(size_t size, struct mem_map *out);
+// Has the system clear these pages of a mapping now, so that nobody waits for it later who touches them first. The
+// bytes stay as they are, and others may use them meanwhile. p and size: multiples of a page. False: the system does
+// not.
+MUST_CHECK bool mem_populate(void *p, size_t size);
 void mem_unmap(struct mem_map *m);  // frees the memory of both calls; m->ptr may be NULL
 
 // ---- arena: many small allocations that arena_fini frees together. Any number of threads may allocate at the same

@@ -464,6 +464,15 @@ enum remixdb_status mem_map_table(size_t size, struct mem_map *out) {
   return out->ptr ? REMIXDB_OK : REMIXDB_NOMEM;
 }
 
+bool mem_populate(void *p, size_t size) {
+#if defined(MADV_POPULATE_WRITE)
+  return madvise(p, size, MADV_POPULATE_WRITE) == 0;
+#else
+  (void)p, (void)size;
+  return false;
+#endif
+}
+
 void mem_unmap(struct mem_map *m) {
   if (m->ptr && m->page == 0) {
     mem_free(m->ptr);

@@ -16,10 +16,11 @@ size_t idle_memory(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out) {
 static bool idle_step(void *arg, struct worker *w) {
   struct xdb *x = arg;
   size_t wanted;
+  const bool more = x->cache && cache_ahead(x->cache);
   idle_destroy(x);
   if (wal_ahead_pending(x->wal)) wal_ahead(x->wal);
   (void)idle_memory(x, &w->slot, &wanted);
-  return arena_pool_fill(&x->memtables.chunks, wanted);
+  return arena_pool_fill(&x->memtables.chunks, wanted) || more;
 }
 
 void idle_ask(struct xdb *x) { workers_idle(x->workers, idle_step); }

@@ -3,7 +3,7 @@
 // Idle work: what workers do when no round needs them, so that no writer or reader has to wait for it.
 //
 // Writers would wait while the system clears new memory, and while it reserves room on disk for the log's files.
-// Workers get memory and room ahead of time.
+// Readers that fill the block cache would wait for memory, too. Workers get memory and room ahead of time.
 //
 // Dropping the last reference to a replaced version deletes its tables, which takes the system milliseconds per file.
 // Readers must not pay that, so an idle worker, or the end of the next round, destroys the version. Without workers the

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "store/idle.h"
 #include "store/reserve.h"
 #include "store/round.h"
 #include "store/scan_merge.h"
@@ -132,6 +133,8 @@ enum remixdb_status setup_services(struct xdb *x) {
 
 // ---- threads
 
+static void cache_asks(void *arg) { idle_ask(arg); }
+
 enum remixdb_status setup_threads(struct xdb *x) {
   uint32_t nr, nr_cores, cores[WORKERS_MAX];
   enum remixdb_status s = workers_plan(x->opts.workers, x->opts.worker_cores, &nr, cores, WORKERS_MAX, &nr_cores);
@@ -144,6 +147,7 @@ enum remixdb_status setup_threads(struct xdb *x) {
   if (nr) {  // without workers the work of a call must not depend on the cache
     x->watch = (struct remix_watch){scan_merge_ask, x};
     x->compact.watch = &x->watch;
+    if (x->cache) cache_on_ask(x->cache, cache_asks, x);
   }
   return xdb_sync_start(x);
 }
@@ -152,6 +156,7 @@ void setup_end_threads(struct xdb *x) {
   xdb_sync_stop(x);
   workers_destroy(x->workers);
   x->workers = NULL;
+  if (x->cache) cache_on_ask(x->cache, NULL, NULL);
 }
 
 void setup_destroy(struct xdb *x) {

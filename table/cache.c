@@ -11,6 +11,8 @@
 #define LOADS_TIMED 8u                     // one in this many loads is timed
 #define RUN_TRIES 32u                      // stretches tried for one large block
 #define HELD_TRIES 4u                      // pinned frames in `held` that are tried again each time
+#define AHEAD_PAGES ((uint32_t)(CACHE_AHEAD / BLOCK_PAGE))
+#define AHEAD_LEFT (AHEAD_PAGES / 2)  // the next stretch is asked for when no more pages are left before it
 
 // The state of a page. Only the first page of a run (a frame, or contiguous free pages) has one besides PAGE_INNER.
 enum page_state {
@@ -44,6 +46,9 @@ struct shard {
   uint64_t load_seq;
   uint32_t first, end;  // its pages
   uint32_t fresh;       // pages from here to the end were never used: untouched memory takes no room
+  uint32_t ready;       // pages before it were cleared ahead; may be less than `fresh`
+  uint32_t ask_at;      // the next stretch is asked for when `fresh` comes here; UINT32_MAX: not again
+  bool asks;            // a stretch is asked for
   uint32_t hand;        // CLOCK: the first page of a run, or `fresh`
   uint32_t run_hand;    // the same for large blocks
   uint32_t reserve;     // pages to keep free or in limbo, between the next two
@@ -66,17 +71,30 @@ struct cache_full {
   uint32_t nr_shards;  // a power of two
   struct shard *shards;
   struct mem_map map;
+  void (*tell)(void *arg);
+  void *tell_arg;
+  _Atomic bool untold;  // a shard asks, and nobody was told; relaxed: the shard's lock orders what cache_ahead reads
 };
 
 static inline struct cache_full *cache_full(const struct cache *c) { return (struct cache_full *)(uintptr_t)c; }
 
 // ---- creation
 
+// The first page of a stretch at or after page f.
+static inline uint32_t ahead_stretch(uint32_t f) { return (f - 1 + AHEAD_PAGES - 1) / AHEAD_PAGES * AHEAD_PAGES + 1; }
+
+// Where the stretch from page f on is asked for: not before the shard is used.
+static inline uint32_t ahead_ask_at(const struct shard *sh, uint32_t f) {
+  if (f >= sh->end) return UINT32_MAX;
+  return f > sh->first + AHEAD_LEFT ? f - AHEAD_LEFT : sh->first + 1;
+}
+
 static void shard_init(struct shard *sh, uint32_t first, uint32_t end) {
   (void)pthread_mutex_init(&sh->lock, NULL);
   (void)pthread_cond_init(&sh->loaded, NULL);
-  sh->first = sh->fresh = sh->hand = sh->run_hand = first;
+  sh->first = sh->fresh = sh->ready = sh->hand = sh->run_hand = first;
   sh->end = end;
+  sh->ask_at = ahead_ask_at(sh, ahead_stretch(first + 1));
   const uint32_t part = (end - first) / RESERVE_PART;
   sh->reserve_max = part > 0 ? part : 1;
   sh->reserve_min = sh->reserve = part > BATCH_PAGES ? BATCH_PAGES : sh->reserve_max;
@@ -204,16 +222,21 @@ static uint32_t free_take(struct page *pages, struct shard *sh, uint32_t n) {
   return f;
 }
 
-static uint32_t fresh_take(struct page *pages, struct shard *sh, uint32_t n) {
+static uint32_t fresh_take(struct cache_full *c, struct shard *sh, uint32_t n) {
   const uint32_t f = sh->fresh, left = sh->end - f;
   if (left >= n) {
     sh->fresh += n;
+    if (unlikely(sh->fresh >= sh->ask_at)) {
+      sh->ask_at = UINT32_MAX;
+      sh->asks = true;
+      atomic_store_explicit(&c->untold, true, memory_order_relaxed);
+    }
     return f;
   }
   if (left == 0) return 0;
   sh->fresh = sh->end;
-  free_put(pages, sh, f, left);
-  return free_take(pages, sh, n);
+  free_put(c->pages, sh, f, left);
+  return free_take(c->pages, sh, n);
 }
 
 // If a reader stays in its epoch for long, because it was preempted or its read is slow, limbo stays full. The reserve
@@ -354,7 +377,7 @@ static uint32_t frame_take(struct cache_full *c, struct shard *sh, uint32_t n) {
   struct page *const pages = c->pages;
   if (n == 0 || n > BLOCK_PAGES_MAX || n > sh->end - sh->first) return 0;
   uint32_t f = free_take(pages, sh, n);
-  if (!f) f = fresh_take(pages, sh, n);
+  if (!f) f = fresh_take(c, sh, n);
   if (!f) {
     shard_reclaim(c, sh);
     f = free_take(pages, sh, n);
@@ -369,6 +392,44 @@ static uint32_t frame_take(struct cache_full *c, struct shard *sh, uint32_t n) {
   if (sh->free_pages + sh->limbo_pages + (sh->end - sh->fresh) < (sh->reserve + 1) / 2) shard_evict(c, sh);
   if (n > 1 && !(sh->free_mask >> n) && sh->end - sh->fresh < n) shard_evict_run(c, sh, n);  // also for the next one
   return f;
+}
+
+// ---- memory ahead
+
+void cache_on_ask(struct cache *pub, void (*tell)(void *arg), void *arg) {
+  struct cache_full *const c = cache_full(pub);
+  c->tell = tell;
+  c->tell_arg = arg;
+}
+
+// After a frame was taken; without locks.
+static inline void ahead_ask(struct cache_full *c) {
+  if (likely(!atomic_load_explicit(&c->untold, memory_order_relaxed)) || !c->tell) return;
+  if (atomic_exchange_explicit(&c->untold, false, memory_order_relaxed)) c->tell(c->tell_arg);
+}
+
+// Takes the stretch that a shard asks for. False: it asks for none, or its readers have come too far.
+static bool ahead_take(struct shard *sh, uint32_t *from_out, uint32_t *to_out) {
+  (void)pthread_mutex_lock(&sh->lock);
+  const uint32_t next = ahead_stretch(sh->fresh), from = next > sh->ready ? next : sh->ready;
+  const bool taken = sh->asks && from < sh->end;
+  sh->asks = false;
+  if (taken) {
+    *from_out = from;
+    *to_out = sh->ready = sh->end - from < AHEAD_PAGES ? sh->end : from + AHEAD_PAGES;
+    sh->ask_at = ahead_ask_at(sh, sh->ready);
+  }
+  (void)pthread_mutex_unlock(&sh->lock);
+  return taken;
+}
+
+bool cache_ahead(struct cache *pub) {
+  struct cache_full *const c = cache_full(pub);
+  uint32_t from, to;
+  for (uint32_t i = 0; i < c->nr_shards; i++)
+    if (ahead_take(&c->shards[i], &from, &to))
+      return mem_populate(c->pub.pages + (size_t)(from - 1) * BLOCK_PAGE, (size_t)(to - from) * BLOCK_PAGE);
+  return false;
 }
 
 // ---- blocks
@@ -480,6 +541,7 @@ void cache_fill_end(struct cache_table *t, uint32_t block, uint32_t nr_pages, st
   else free_put(c->pages, sh, fill->frame, nr_pages);  // no reader has seen it
   load_end(sh, &fill->load);
   (void)pthread_mutex_unlock(&sh->lock);
+  ahead_ask(c);
   if (good) block_set(&c->pub, b, fill->frame);
 }
 
@@ -602,6 +664,7 @@ static void block_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages
   frame_publish(c->pages, f, slot);
   load_end(sh, &self);
   (void)pthread_mutex_unlock(&sh->lock);
+  ahead_ask(c);
 }
 
 void cache_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages, const uint8_t *data) {

@@ -38,6 +38,10 @@
 //       2Q, Johnson and Shasha 1994; the slots take the place of its list of blocks.) Two kinds of reads get a frame at
 //       the first miss: all reads while loads come from the disk (one in eight loads of cache_get is timed), and
 //       readahead, because the reader will look for these blocks in the cache.
+//   C8  The system clears a page of frames when it is first touched, which takes a reader longer than its read.
+//       So a shard that comes near the end of a stretch of CACHE_AHEAD bytes asks for the next one, and another
+//       thread has the system clear it (cache_ahead). A reader never waits for that, and nothing else depends on it.
+//       Clearing keeps what a page has, so it takes no lock.
 #ifndef CACHE_H
 #define CACHE_H
 
@@ -55,6 +59,8 @@ struct cache {
 };
 #define CACHE_DISK_NS 10000u
 #define CACHE_USED 0x80000000u
+
+#define CACHE_AHEAD ((size_t)2 << 20)  // bytes; a huge page, where the system has transparent ones
 
 struct cache_table {        // embedded in a table; cache_table_init makes it
   struct cache *cache;      // NULL: no cache, or one of size 0. Then no slots, and cache_hit must not be called
@@ -75,6 +81,11 @@ struct cache_block {
 
 // size: bytes; with 0 every get reads into the caller's own buffer. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache **out);
+// tell(arg) says that cache_ahead has something to do. It is called without locks, in any thread, maybe inside an
+// epoch, and must not wait. NULL: nobody calls cache_ahead. Set it while no other thread uses the cache.
+void cache_on_ask(struct cache *c, void (*tell)(void *arg), void *arg);
+// Has one stretch of memory cleared that readers will touch soon (C8). False: there is none. One thread at a time.
+MUST_CHECK bool cache_ahead(struct cache *c);
 size_t cache_size(const struct cache *c);  // bytes for blocks
 void cache_destroy(struct cache *c);       // after the last table; NULL is allowed
 MUST_CHECK enum remixdb_status cache_table_init(struct cache_table *t, struct cache *c, uint32_t nr_pages, uint64_t id);

@@ -2,7 +2,7 @@
 //
 // Scans of a whole store whose files are in the system's page cache.
 //
-//   bench_scan dir [tables[,tables...]] [records] [value] [cache] [rounds]
+//   bench_scan dir [tables[,tables...]] [records] [value] [cache] [rounds] [workers]
 //
 //     dir       the stores are made in it, and stay there for the next run
 //     tables    numbers of tables, all over the same keys: 1,2,4,9,14
@@ -11,6 +11,7 @@
 //     value     bytes of a value: 100
 //     cache     MiB of the block cache: 8
 //     rounds    5
+//     workers   0. Others clear memory ahead for the cache, and may merge tables after a round
 //
 // A round opens each store in turn, with an empty block cache, and scans it twice forward; then the same backward. A
 // scan copies each key and each value. The figures are medians of the thread's processor time, the kernel's part of it
@@ -48,7 +49,7 @@ static void __attribute__((format(printf, 1, 2), noreturn)) die(const char *fmt,
 struct setup {
   const char *dir;
   uint32_t tables[TABLES_MAX], nr;  // nr numbers of tables
-  uint32_t records, value, cache, rounds;
+  uint32_t records, value, cache, rounds, workers;
 };
 
 struct sample {
@@ -61,11 +62,11 @@ static const char *store_path(const struct setup *w, uint32_t tables, char path[
   return path;
 }
 
-static struct xdb *store_open(const struct setup *w, uint32_t tables, uint32_t cache) {
+static struct xdb *store_open(const struct setup *w, uint32_t tables, uint32_t cache, uint32_t workers) {
   char path[PATH_BYTES];
   struct remixdb_opts o;
   remixdb_opts_init(&o, sizeof(o));
-  o.workers = 0;  // nothing merges tables meanwhile
+  o.workers = (int)workers;
   o.cache_mb = cache;
   o.memtable_mb = 1024;
   o.wal_mb = 4096;
@@ -119,7 +120,7 @@ static void store_fill(const struct setup *w, uint32_t tables, struct xdb_ref *r
 
 static void store_make(const struct setup *w, uint32_t tables) {
   for (uint32_t numbers_used = 0;; numbers_used++) {
-    struct xdb *const x = store_open(w, tables, w->cache);
+    struct xdb *const x = store_open(w, tables, w->cache, 0);
     if (figure(x, "tables") == 0) {
       struct xdb_ref *const ref = remixdb_ref(x);
       if (!ref) die("no ref");
@@ -171,7 +172,7 @@ static void pass(const struct setup *w, struct xdb_iter *it, bool back, struct s
 
 static void round_run(const struct setup *w, uint32_t tables, struct sample *out) {
   for (uint32_t i = 0; i < PASSES; i += 2) {
-    struct xdb *const x = store_open(w, tables, w->cache);
+    struct xdb *const x = store_open(w, tables, w->cache, w->workers);
     struct xdb_ref *const ref = remixdb_ref(x);
     struct xdb_iter *const it = ref ? remixdb_iter_create(ref) : NULL;
     if (!it) die("no iterator");
@@ -215,13 +216,14 @@ static uint32_t argument(int argc, char **argv, int i, uint32_t otherwise, uint3
 int main(int argc, char **argv) {
   static struct sample samples[TABLES_MAX][ROUNDS_MAX][PASSES];
   static struct setup w;
-  if (argc < 2) die("bench_scan dir [tables[,tables...]] [records] [value] [cache] [rounds]");
+  if (argc < 2) die("bench_scan dir [tables[,tables...]] [records] [value] [cache] [rounds] [workers]");
   w.dir = argv[1];
   numbers(argc > 2 ? argv[2] : "1,2,4,9,14", &w);
   w.records = argument(argc, argv, 3, 400000, 1000, 10000000);
   w.value = argument(argc, argv, 4, 100, 1, VLEN_MAX);
   w.cache = argument(argc, argv, 5, 8, 0, 100000);
   w.rounds = argument(argc, argv, 6, 5, 1, ROUNDS_MAX);
+  w.workers = argument(argc, argv, 7, 0, 0, 64);
   for (uint32_t i = 0; i < w.nr; i++) store_make(&w, w.tables[i]);
   for (uint32_t n = 0; n < w.rounds; n++)
     for (uint32_t i = 0; i < w.nr; i++) round_run(&w, w.tables[i], samples[i][n]);

@@ -2,6 +2,8 @@
 //
 // The pace of writers: the time of a quantum, for rounds with made-up figures. The test reads the clock that writers
 // draw from, so nothing here depends on the machine's speed.
+#include <sys/mman.h>
+
 #include "tests/lib/check.h"
 #include "tests/lib/slow.h"
 #include "tests/lib/store.h"
@@ -176,6 +178,54 @@ static void test_ahead(void **state) {
   }
 }
 
+// Pages of the block cache that the system has given memory.
+static uint32_t cache_pages_there(void) {
+  const size_t size = cache_size(x->cache);
+  uint8_t *const there = malloc(size / BLOCK_PAGE);
+  uint32_t nr = 0;
+  assert_non_null(there);
+  assert_int_equal(mincore(x->cache->pages, size, there), 0);
+  for (size_t i = 0; i < size / BLOCK_PAGE; i++) nr += there[i] & 1;
+  free(there);
+  return nr;
+}
+
+// A reader that fills the cache has a worker get memory for it.
+static void test_cache_ahead(void **state) {
+  (void)state;
+  static const uint8_t val[1000];
+  const uint32_t stretch = CACHE_AHEAD / BLOCK_PAGE, shards = 4;
+  struct mem_map map;
+  OK(mem_map(CACHE_AHEAD, &map));
+  const bool able = mem_populate(map.ptr, CACHE_AHEAD);
+  mem_unmap(&map);
+  if (!able) skip();
+  struct remixdb_opts o = small_opts(1);
+  o.cache_mb = 8 * shards;
+  o.memtable_mb = 40;
+  x = quick_open(&o);
+  OK(xdb_ref(x, &r));
+  for (uint32_t k = 0; k < 8000; k++) OK(xdb_put(r, kref(&k, sizeof(k)), val, sizeof(val), false));
+  OK(xdb_flush(x));
+  struct xdb_iter *it;
+  struct kv_rec rec;
+  struct cache_stats stats = {0};
+  OK(xdb_iter_create(r, &it));
+  // three quarters of each shard's first stretch
+  for (OK(xdb_iter_seek(it, kref(NULL, 0))); stats.used < shards * CACHE_AHEAD / 4 * 3; OK(xdb_iter_skip(it, 1))) {
+    assert_true(xdb_iter_valid(it));
+    OK(xdb_iter_record(it, &rec));
+    cache_stats(x->cache, &stats);
+  }
+  xdb_iter_destroy(it);
+  // in each shard the next stretch is there, too
+  const uint32_t wanted = (uint32_t)(stats.used / BLOCK_PAGE) + shards * stretch;
+  for (uint64_t until = time_ns() + 60 * SECOND; cache_pages_there() < wanted && time_ns() < until;)
+    time_sleep_ns(1000000);
+  assert_true(cache_pages_there() >= wanted);
+  end();
+}
+
 static pthread_t writer;
 static _Atomic uint32_t of_writer;  // calls that wait for the file system, made in its thread
 static _Atomic bool hold_rounds;
@@ -329,6 +379,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_quantum, setup, teardown),
       cmocka_unit_test_setup_teardown(test_between, setup, teardown),
       cmocka_unit_test_setup_teardown(test_ahead, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_cache_ahead, setup, teardown),
       cmocka_unit_test_setup_teardown(test_log_ahead, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nap, setup, teardown),
       cmocka_unit_test_setup_teardown(test_learn, setup, teardown),

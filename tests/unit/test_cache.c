@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "table/cache.h"
 
@@ -732,6 +733,87 @@ static void test_offer(void **state) {
 }
 
 // Where single pages are scattered over the cache, room for large blocks is made all the same, and hot pages stay.
+// ---- memory ahead
+
+#define AHEAD_SHARD 2048u  // pages of a shard in these tests
+#define AHEAD_STRETCH ((uint32_t)(CACHE_AHEAD / PAGE))
+static uint32_t nr_first, nr_later;  // loads into untouched memory: in a shard's first stretch, and behind it
+static uint32_t nr_wanted;           // how often cache_ahead was asked for
+
+static void wanted(void *arg) { *(uint32_t *)arg += 1; }
+
+static enum remixdb_status load_ahead(void *arg, uint32_t block, uint32_t nr_pages, uint8_t *buf, bool own) {
+  unsigned char there;
+  if (!own) {
+    const uint32_t page = (uint32_t)((size_t)(buf - cache->pages) / PAGE);
+    assert_int_equal(mincore(buf, PAGE, &there), 0);
+    if (!(there & 1) && page % AHEAD_SHARD < AHEAD_STRETCH) nr_first++;
+    else if (!(there & 1)) nr_later++;
+  }
+  return load(arg, block, nr_pages, buf, own);
+}
+
+// Fills a cache of four shards. served: cache_ahead is called when it is asked for.
+static void fill_ahead(bool served) {
+  struct tab tab;
+  struct cache_block b = {0};
+  uint32_t nr_cleared = 0;
+  nr_first = nr_later = nr_wanted = 0;
+  make_cache((size_t)AHEAD_SHARD * 4);
+  cache_on_ask(cache, wanted, &nr_wanted);
+  tab_init(&tab, AHEAD_SHARD * 4, 1);
+  assert_false(cache_ahead(cache));  // not before the cache is used
+  epoch_enter(&ep, &me);
+  for (uint32_t block = 0, seen = 0; block < AHEAD_SHARD * 3; block++) {
+    OK(cache_get(&tab.t, block, 1, load_ahead, &tab, &b));
+    assert_true(is_block(1, block, 1, b.data));
+    if (!served || nr_wanted == seen) continue;
+    seen = nr_wanted;
+    while (cache_ahead(cache)) nr_cleared++;
+  }
+  epoch_exit(&me);
+  // clearing keeps what readers have written
+  for (uint32_t block = 0; block < AHEAD_SHARD * 3; block++)
+    if (cached(&tab, block)) assert_true(touch(&tab, block, 1));
+  if (served) assert_true(nr_cleared >= 4 * 2 && nr_cleared <= 4 * 3 && nr_wanted >= nr_cleared / 4);
+  cache_block_fini(&tab.t, &b);
+  cache_table_fini(&tab.t);
+  cache_destroy(cache);
+  cache = NULL;
+}
+
+// A reader touches no memory for the first time but in a shard's first stretch, if somebody serves the cache's wishes.
+static void test_ahead(void **state) {
+  (void)state;
+  struct mem_map map;
+  OK(mem_map(CACHE_AHEAD * 2, &map));
+  const bool able = mem_populate(map.ptr, CACHE_AHEAD);
+  mem_unmap(&map);
+  if (!able) skip();
+  fill_ahead(false);
+  assert_true(nr_first >= 4 && nr_later >= 4 * 2);
+  assert_true(nr_wanted >= 1 && nr_wanted <= 4);  // each shard asks once
+  fill_ahead(true);
+  assert_true(nr_first >= 4);
+  assert_int_equal(nr_later, 0);
+}
+
+// A cache that is smaller than a stretch asks for nothing.
+static void test_ahead_small(void **state) {
+  (void)state;
+  struct tab tab;
+  nr_wanted = 0;
+  make_cache(AHEAD_STRETCH / 2);
+  cache_on_ask(cache, wanted, &nr_wanted);
+  tab_init(&tab, AHEAD_STRETCH, 1);
+  epoch_enter(&ep, &me);
+  for (uint32_t block = 0; block < AHEAD_STRETCH / 4; block++) assert_false(touch(&tab, block, 1));
+  epoch_exit(&me);
+  assert_int_equal(nr_wanted, 0);
+  assert_false(cache_ahead(cache));
+  cache_table_fini(&tab.t);
+}
+
 static void test_large_among_small(void **state) {
   (void)state;
   make_cache(512);
@@ -1163,6 +1245,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_accounting, setup, teardown),
       cmocka_unit_test_setup_teardown(test_table_gone, setup, teardown),
       cmocka_unit_test_setup_teardown(test_offer, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_ahead, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_ahead_small, setup, teardown),
       cmocka_unit_test_setup_teardown(test_large_among_small, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nomem, setup, teardown),
       cmocka_unit_test_setup_teardown(test_load_once, setup, teardown),
