@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Appending and group commit: buffers are filled, sealed, written in order, and synced.
+// Appending and group commit. Appends fill a buffer and seal it. Threads write the sealed buffers, the oldest first;
+// several threads may write at once. A sync makes the written bytes durable.
 #include "log/state.h"
 
 #include <assert.h>
@@ -42,8 +43,9 @@ void wal_event_wake(struct wal_event *e) {
 
 // ---- errors
 
-// With the lock held: every later append and sync returns this error. A full disk that an fsync reports is sticky, too:
-// the system had accepted the data and may have dropped it.
+// Makes a failure sticky: every later append and sync returns REMIXDB_IO with the message of the first such failure.
+// The lock is held. If an fsync reports a full disk, that is sticky, too, because the system may have dropped data that
+// it had accepted.
 static void wal_fail(struct wal *w, enum remixdb_status s) {
   assert(s != REMIXDB_OK);
   if (w->err.status == REMIXDB_OK) {
@@ -59,7 +61,7 @@ enum remixdb_status wal_error(const struct wal *w) {
   return likely(w->err.status == REMIXDB_OK) ? REMIXDB_OK : err_raise(&w->err);
 }
 
-// ---- buffers; all with the lock held
+// ---- buffers. The lock is held, except in wal_buf_create, wal_buffers_init and wal_buffers_fini.
 
 static struct wal_buf *wal_buf_create(size_t size) {
   struct wal_buf *const b = mem_calloc(1, sizeof(*b));
@@ -119,7 +121,8 @@ uint64_t wal_at(const struct wal *w) {
   return w->cur ? w->cur->off + (uint64_t)(w->pos - w->cur->mem) : w->active->end;
 }
 
-// The buffer and the room on disk limit the records, less the room that is kept for the last records.
+// Records end where the buffer ends, or where the segment's room on disk ends. The room that only wal_begin_last may
+// use does not count.
 void wal_limit(struct wal *w) {
   const struct wal_buf *const b = w->cur;
   if (!b) {
@@ -129,7 +132,8 @@ void wal_limit(struct wal *w) {
   const uint64_t keep = wal_keep(w, w->active),
                  room = w->active->alloc > b->off + keep ? w->active->alloc - b->off - keep : 0;
   w->lim = b->mem + (room < b->cap ? (size_t)room : b->cap);
-  // The append that reaches this offset takes the slow path, and has workers make more room.
+  // The append that would pass this offset takes the slow path, and so does the append after it. That one sets
+  // `behind`, so that a worker makes more room.
   const uint64_t watch = wal_watch(w, w->active);
   if (watch > wal_at(w) && watch - b->off < (uint64_t)(w->lim - b->mem)) w->lim = b->mem + (watch - b->off);
   if (w->lim < w->pos || w->err.status != REMIXDB_OK || w->nr_retained) w->lim = w->pos;
@@ -219,7 +223,8 @@ static enum remixdb_status wal_write(struct wal *w, struct wal_buf *b) {
   return s == REMIXDB_OK || s == REMIXDB_NOSPACE ? s : wal_error(w);
 }
 
-// Yields the lock until all buffers with a ticket below `end` are written, by this thread or others.
+// Writes the queued buffers with a ticket below `end`, and waits for those that other threads write. Yields the lock.
+// If the disk is full, the buffers stay in the queue.
 static enum remixdb_status wal_drain(struct wal *w, uint64_t end) {
   assert(end <= w->next_ticket);
   for (;;) {
@@ -255,13 +260,14 @@ static enum remixdb_status wal_check_append(const struct wal *w, size_t nbytes) 
   if (nbytes > WAL_FRAME_MAX)
     return err_set(REMIXDB_TOOBIG, "a batch of %zu bytes; at most %u go into the log at once", nbytes, WAL_FRAME_MAX);
   if (w->read_only) return err_set(REMIXDB_READONLY, "%s: the log was opened read-only", w->dir->path);
-  if (w->seq > WAL_NUMBER_MAX - WAL_FRAME_MAX)  // no frame has so many records
+  if (w->seq > WAL_NUMBER_MAX - WAL_FRAME_MAX)  // a frame has at most WAL_FRAME_MAX records
     return err_set(REMIXDB_CORRUPT, "%s: sequence numbers have run out at %llu", w->dir->path,
                    (unsigned long long)w->seq);
   return REMIXDB_OK;
 }
 
-// Opens the big buffer, if there is one (*big becomes NULL), else a free buffer. Returns false if no buffer is free.
+// Opens the buffer *big and sets *big to NULL. If *big is NULL, opens a free buffer. Returns false if no buffer is
+// free.
 static bool wal_buf_next(struct wal *w, struct wal_buf **big) {
   if (*big) {
     wal_buf_open(w, *big);
@@ -277,8 +283,9 @@ static bool wal_buf_next(struct wal *w, struct wal_buf **big) {
   return true;
 }
 
-// Tries once to make room, with the lock held. *fits_out: nbytes fit. If not, the call has yielded the lock, and the
-// caller must read the state again. last, big: as in wal_make_room.
+// Takes one step to make room for nbytes. The lock is held. *fits_out tells whether nbytes fit now. If they do not, and
+// the call returns REMIXDB_OK, the call has yielded the lock, and the caller must try again. last: as in wal_make_room.
+// *big: a buffer for these records alone, or NULL if a normal buffer has room; NULL again once the buffer is open.
 static enum remixdb_status wal_try_room(struct wal *w, size_t nbytes, bool last, struct wal_buf **big, bool *fits_out) {
   *fits_out = false;
   const enum remixdb_status s = wal_error(w);
@@ -305,8 +312,8 @@ static enum remixdb_status wal_try_room(struct wal *w, size_t nbytes, bool last,
   return REMIXDB_OK;
 }
 
-// Makes room for nbytes. Called with the lock held. If the call returns REMIXDB_OK, nbytes fit and the lock is still
-// held; otherwise the call has released the lock. last: the records may use the room that is kept for the last records.
+// Makes room for nbytes. The caller holds the lock, and the call may yield it. After REMIXDB_OK nbytes fit, and the
+// lock is held. After a failure the lock is not held. last: the records may use the room that wal_keep keeps.
 static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last) {
   struct wal_buf *big = NULL;
   enum remixdb_status s = wal_check_append(w, nbytes);
@@ -354,9 +361,9 @@ uint64_t wal_put(struct wal *w, struct kref key, const void *val, uint32_t vlen,
   return ++w->seq;
 }
 
-// Called with the lock held; releases the lock. Writes the sealed buffers that no thread writes: this call's buffers,
-// and buffers that a failed call has left. Other threads write the buffers that they seal meanwhile. So no thread has
-// to write for other threads without end.
+// Called with the lock held; releases the lock. Writes the sealed buffers that no other thread writes: the buffers of
+// this append, and buffers that an earlier call could not write. The call leaves alone the buffers that other threads
+// seal from now on, because those threads write them. So the call ends. It also makes room on disk ahead of need.
 static void wal_end_slow(struct wal *w) {
   w->end_work = false;
   if (w->cur && w->cur->kind == WAL_BUF_BIG) wal_seal(w);
@@ -386,8 +393,9 @@ static enum remixdb_status wal_sync_lead(struct wal *w) {
   const uint64_t last_end = last->end, seq = w->seq;
   enum remixdb_status s = wal_drain(w, w->next_ticket);
   if (s != REMIXDB_OK) return s;
-  // From the oldest segment to the newest (L5). Only the leader makes a segment durable, and a segment stays in the
-  // list until it is durable. All segments except `last` have their final length.
+  // The loop syncs the oldest segment first, because no segment may become durable before an older one (log/wal.h, L5).
+  // `i` stays valid without the lock: a segment stays in the list until it is durable, and only this thread makes
+  // segments durable. All segments before `last` have their final length.
   for (struct wal_seg *i = w->segs;; i = i->next) {
     const uint64_t end = i == last ? last_end : i->end;
     if (i->durable < end) {
@@ -416,7 +424,7 @@ enum remixdb_status wal_sync(struct wal *w) {
   for (;;) {
     s = wal_error(w);
     if (s != REMIXDB_OK) break;
-    // The header must be durable, too: a segment without records must exist when a version names it.
+    // The active segment's header must be durable, too: the store's next version may name a segment without records.
     if (atomic_load_explicit(&w->durable_seq, memory_order_relaxed) >= seq && w->durable_gen >= gen) break;
     if (w->syncing) {  // that sync may have begun before our records; if so, one of the waiting threads leads the next
       wal_event_wait(w, &w->synced);
@@ -450,8 +458,8 @@ uint64_t wal_segment_bytes(const struct wal *w) { return atomic_load_explicit(&w
 
 // ---- watermarks
 
-// Writes a watermark into a segment whose header is durable, and syncs it. Under admin. A recovered segment's file is
-// closed, so it is opened here.
+// Writes a watermark into the header of a segment, and syncs the file. That header is durable already. The caller holds
+// `admin`. Opens the file if it is closed, as the files of recovered segments are.
 static enum remixdb_status wal_level_write(struct wal *w, struct wal_seg *seg, const struct wal_level *l) {
   uint8_t p[WAL_LEVEL_LEN];
   int fd = seg->fd;
@@ -462,14 +470,15 @@ static enum remixdb_status wal_level_write(struct wal *w, struct wal_seg *seg, c
     if (s == REMIXDB_NOTFOUND) s = err_set(REMIXDB_IO, "%s: removed while the store is open", seg->path);
     if (s != REMIXDB_OK) return s;
   }
-  // A file with a second name is not written to. The header of the segment after it states the same.
+  // The log does not write to a file that has a second name (a hard link), because the file may belong to a copy of the
+  // store. For the segment before the active one that is no loss: the active segment's header has the watermark.
   struct env_stat links;
   const int rc = w->env->ops->fstat(w->env, fd, &links);
   const bool shared = rc >= 0 && links.links > 1;
   if (rc < 0) s = err_errno(-rc, "stat", seg->path);
   else if (!shared) s = env_write(w->env, fd, seg->path, p, WAL_LEVEL_LEN, WAL_LEVEL);
-  // A failed fsync may concern frames that were written earlier. So the failure of the fsync is sticky, unlike a
-  // failure of the write.
+  // A failed fsync may have lost frames that were written earlier. So each failure of the fsync becomes REMIXDB_IO,
+  // which wal_mark makes sticky. A write that fails with REMIXDB_NOSPACE or REMIXDB_NOMEM is not sticky.
   if (s == REMIXDB_OK && env_sync_data(w->env, fd, seg->path) != REMIXDB_OK) s = REMIXDB_IO;
   if (fd != seg->fd) env_close_quiet(w->env, fd);
   if (s == REMIXDB_OK && !shared) seg->level = *l;
@@ -480,7 +489,7 @@ enum remixdb_status wal_mark(struct wal *w) {
   if (w->read_only) return REMIXDB_OK;
   (void)pthread_mutex_lock(&w->admin);  // keeps the list of segments and the active segment unchanged
   lib_lock(&w->lock);
-  // The system reports a failure to one caller only, so no other sync may run beside this one.
+  // If two fsyncs of a file run at once, the system may report a failure to one of them only. So no other sync may run.
   while (w->syncing) wal_event_wait(w, &w->synced);
   enum remixdb_status s = wal_error(w);
   struct wal_seg *const seg = w->active;
@@ -495,7 +504,7 @@ enum remixdb_status wal_mark(struct wal *w) {
     if (seg->level.end < l.end) s = wal_level_write(w, seg, &l);
     if (s == REMIXDB_OK && before != seg && before->level.gen < l.gen) s = wal_level_write(w, before, &l);
     if (s == REMIXDB_NOSPACE)
-      s = REMIXDB_OK;  // a file system that never writes in place; the log is complete without the watermark
+      s = REMIXDB_OK;  // copy-on-write file systems need room to overwrite; the log is whole without a watermark
     lib_lock(&w->lock);
     w->syncing = false;
     if (s != REMIXDB_OK && s != REMIXDB_NOMEM) {

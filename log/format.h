@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The log's formats (docs/FORMAT.md, "The log"): headers of log segments, watermarks, frames. For the files of the log,
-// and for code that tells the log's files from others.
+// The log's formats (docs/FORMAT.md, "The log"): headers of log segments, watermarks, frames. The sources in log/
+// include this header. Other sources include it to recognize files of the log.
 #ifndef WAL_FORMAT_H
 #define WAL_FORMAT_H
 
 #include "lib.h"
 
 #define WAL_MAGIC 0x4C4157584D455223ull  // "#REMXWAL"
-#define WAL_VERSION 2u    // the version that is written; version 1 is read if its layout is the same (wal_head_get)
-#define WAL_HEAD 512u     // bytes of a header: one sector, so the disk writes it whole or not at all
-#define WAL_HEAD_GEN 24u  // offset of the generation
+#define WAL_VERSION 2u         // written; version 1 is read, too, if it has the layout of version 2 (wal_head_get)
+#define WAL_HEAD 512u          // bytes of a header: one sector, so the disk writes it whole or not at all
+#define WAL_HEAD_GEN 24u       // offset of the generation
 #define WAL_HEAD_LAST_SEQ 56u  // offset of the last sequence number before the segment
 #define WAL_LEVEL 448u         // offset of the watermark; written later in place, outside the header's checksum
 #define WAL_LEVEL_LEN 24u
@@ -27,9 +27,9 @@ struct wal_head {
   uint64_t last_seq;                          // the last sequence number of all segments before
 };
 
-// A watermark: segment `gen` is durable up to `end`, and every older segment is durable as a whole. The watermark is in
-// the header of segment `gen`, and also in the header of the segment before, which shows if segment `gen` is lost. gen
-// 0: there is no watermark.
+// A watermark: segment `gen` is durable up to `end`, and every older segment is durable as a whole. If gen is 0, there
+// is no watermark. The header of segment `gen` has the watermark. The header of the segment before has it, too, so that
+// recovery notices when segment `gen` is lost.
 struct wal_level {
   uint64_t gen, end;
 };
@@ -53,12 +53,15 @@ MUST_CHECK enum remixdb_status wal_head_get(const uint8_t *p, const char *path, 
 // Returns the store id in a header. Checks nothing.
 uint64_t wal_head_store_id(const uint8_t *p);
 struct wal_key wal_key(uint64_t store_id, uint64_t gen);
-// p: the watermark in the header of segment k.
+// Encodes a watermark as WAL_LEVEL_LEN bytes at p. k: the key of the segment whose header gets these bytes.
 void wal_level_put(uint8_t *p, const struct wal_key *k, const struct wal_level *l);
-// Returns gen 0 if the watermark is not sound.
+// Decodes the watermark at p. k, gen: of the segment whose header has it. Returns a watermark with gen 0 if the
+// checksum is wrong or a number is out of bounds.
 struct wal_level wal_level_get(const uint8_t *p, const struct wal_key *k, uint64_t gen);
+// Returns the checksum of a frame at offset off. p: the frame's head and payload; len: bytes of the payload.
 uint64_t wal_frame_sum(const struct wal_key *k, uint64_t off, const uint8_t *p, size_t len);
-// p: head and payload of a frame for offset off. Writes the head.
+// Writes the head of a frame at p. The payload follows the head and is complete. off: the frame's offset in the
+// segment.
 void wal_frame_put(uint8_t *p, const struct wal_key *k, uint64_t off, const struct wal_frame *f);
 // Tells whether the WAL_FRAME_HEAD bytes at p are the head of a frame of this segment at this offset. Does not check
 // the payload.
