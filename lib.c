@@ -40,12 +40,12 @@ static inline void arena_hide(void *p, size_t size) { (void)p, (void)size; }
 static inline void arena_show(void *p, size_t size) { (void)p, (void)size; }
 #endif
 
-// An allocation adds its size to `cut`. If the sum passes `size`, the chunk has ended: this allocation and all later
-// ones get nothing from it. Sizes count from the start of the chunk, with this header.
+// An allocation adds its size to `cut`. If the sum passes `size`, the chunk is used up: this allocation and all later
+// ones get nothing from it. `cut` and `size` count from the start of the chunk, so they include this header.
 struct arena_chunk {
   _Atomic size_t cut;
   size_t size;
-  size_t base;  // bytes in the chunks before this one
+  size_t base;  // bytes in the chunks before this one, without their headers
   struct arena_chunk *next;
   struct mem_map map;  // ptr NULL: the memory is from mem_alloc_aligned
 };
@@ -180,7 +180,7 @@ static void *arena_cut(struct arena_chunk *c, size_t size) {
   return likely(at <= c->size && size <= c->size - at) ? (uint8_t *)c + at : NULL;
 }
 
-// A large allocation leaves the current chunk alone: ending that would waste its rest.
+// A large allocation gets a chunk of its own. Later small allocations still come from the current chunk.
 static void *arena_alloc_large(struct arena *a, size_t size) {
   if (size > SIZE_MAX / 2) {
     (void)err_set(REMIXDB_NOMEM, "no memory for %zu bytes", size);

@@ -61,9 +61,11 @@ uint64_t epoch_stamp(struct epoch *e) {
 
 // Scans the slots, raises the horizon as far as they allow, and returns it: every stamp up to it has passed. The caller
 // holds the lock.
-// The proof: a thread unlinks its objects before it takes a stamp. So the objects of all stamps below the loaded `now`
-// were unlinked before that load. The fence orders the load of `now` before the loads of the slots; epoch_enter relies
-// on this order. A thread that enters later with an old `now` sees these unlinkings, so the horizon need not go down.
+//
+// Why a later entry with an old `now` does not lower the horizon: a thread unlinks its objects before it takes a stamp.
+// So the objects of all stamps below the loaded `now` were unlinked before that load. The fence orders that load before
+// the loads of the slots. If the scan does not see that a thread has entered, the fence in epoch_enter comes after the
+// scan's fence. Then the thread finds none of these objects.
 static uint64_t epoch_scan(struct epoch *e) {
   uint64_t low = atomic_load_explicit(&e->now, memory_order_seq_cst);
   atomic_thread_fence(memory_order_seq_cst);
