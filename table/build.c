@@ -13,12 +13,15 @@
 #if !defined(SST_BUILD_GATHER)       // small in fuzzing builds
 #define SST_BUILD_GATHER (1u << 20)  // bytes of blocks that wait for the dictionary
 #endif
-// Pages of them to train on. Four times as many take three times as long, for 1 % of size.
+// The dictionary is trained on so many pages of these blocks. Four times as many pages take three times as long, and
+// make tables 1 % smaller.
 #define SST_BUILD_SAMPLES 64u
-#define SST_BUILD_DICT_PART 32u  // a dictionary has at most 1/32 of these bytes, so that it saves more than it costs
-#define SST_BUILD_DICT_MIN 1024u
-// Keys of so many bytes on average, most of which are not shared, get no compressed-keys block: packing them costs more
-// than reading their records. A table is sure to be such a one when they come to 1/SST_BUILD_SURE of a full table.
+#define SST_BUILD_DICT_PART 32u   // a dictionary has at most 1/32 of the blocks' bytes, so it saves more than it costs
+#define SST_BUILD_DICT_MIN 1024u  // a table whose dictionary would have to be smaller has none
+// A table has no compressed-keys block if its keys have this many bytes or more on average, and the block's entries
+// would have, before packing, more than half of the bytes of keys and values. To pack these entries would cost more
+// than to read the records in their place. The builder gives the block up early when the entries of such a table have
+// more than 1/SST_BUILD_SURE of a full table's bytes.
 #define SST_BUILD_LONG_KEY 1024u
 #define SST_BUILD_SURE 8u
 
@@ -37,11 +40,11 @@ struct sst_build {
   uint64_t nr_records, nr_tombs, key_bytes, value_bytes;
   uint32_t min_len, max_len;
   uint8_t *min, *max;         // REMIXDB_KV_MAX bytes each
-  uint8_t *nr_recs;           // per page
+  uint8_t *nr_recs;           // per page: the records of the block that begins there, or 0
   struct sst_pieces *pieces;  // per page, cap_pieces of them; NULL: none
   uint32_t cap_pieces;
   // The rest is for compression.
-  uint32_t *stored;  // per page that begins a block: its bytes in the file
+  uint32_t *stored;  // per page that begins a block: the block's bytes in the file
   ZSTD_CCtx *zstd;
   const ZSTD_CDict *zdict;  // in zdict_mem
   void *zdict_mem;
@@ -69,7 +72,8 @@ static enum remixdb_status sst_build_create_zstd(struct sst_build *b) {
   if (!b->stored || !b->dict || !b->gathered || !b->samples || !b->packed) return REMIXDB_NOMEM;
   b->zstd = ZSTD_createCCtx_advanced(zmem());
   if (!b->zstd) return err_set(REMIXDB_NOMEM, "no memory for compression");
-  // the table has its one dictionary, so frames name none; zstd brings any level into its range
+  // A table has at most one dictionary, so frames have no dictionary id. Blocks have the format's own checksum. zstd
+  // replaces a level that is out of range by the nearest one.
   (void)ZSTD_CCtx_setParameter(b->zstd, ZSTD_c_dictIDFlag, 0);
   (void)ZSTD_CCtx_setParameter(b->zstd, ZSTD_c_checksumFlag, 0);
   (void)ZSTD_CCtx_setParameter(b->zstd, ZSTD_c_compressionLevel, b->opts.level);
@@ -105,7 +109,7 @@ out:
   return REMIXDB_OK;
 }
 
-// Removes an unfinished file. The thread's message stays.
+// Removes an unfinished file. Does not change the thread's error message.
 static void sst_build_abandon(struct sst_build *b) {
   if (b->fd < 0) return;
   IGNORED(blkio_writer_finish(b->writer, false),
@@ -161,8 +165,8 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
   char name[32];
   sst_name(name, number);
   enum remixdb_status s = env_path(b->path, b->ctx->dir->path, name);
-  // No table has had this number, but a process that died may have left a file of it.
   fdpool_reserve(b->ctx->fds);
+  // The number is new, but a process that died may have left a file with it. env_create replaces such a file.
   if (s == REMIXDB_OK) s = env_create(b->ctx->dir, name, ENV_WRITE | (b->ctx->direct_io ? ENV_DIRECT : 0), &b->fd);
   if (s == REMIXDB_OK) {
     blkio_writer_start(b->writer, b->fd, b->path, b->ctx->direct_io);
@@ -180,7 +184,7 @@ static enum remixdb_status sst_build_pack(struct sst_build *b, const uint8_t *bl
   uint8_t *const p = b->packed, *const dst = p + FORMAT_SST_STORED_HEAD;
   size_t n = ZSTD_compress2(b->zstd, dst, len - 1, src, len);
   if (ZSTD_isError(n)) {
-    // a frame that did not fit is still open, and would keep the next dictionary out
+    // The frame that did not fit is still open, and zstd takes no dictionary while a frame is open.
     (void)ZSTD_CCtx_reset(b->zstd, ZSTD_reset_session_only);
     if (ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation)
       return err_set(REMIXDB_NOMEM, "%s: no memory for compression", b->path);
@@ -212,9 +216,10 @@ static enum remixdb_status sst_build_train(struct sst_build *b) {
   }
   const size_t n = ZDICT_trainFromBuffer(b->dict, cap, b->samples, sizes, (unsigned)nr);
   if (ZDICT_isError(n) || n == 0) return REMIXDB_OK;
-  // The parameters are for a page, as most blocks have one; for an unknown size zstd would choose those of a large one.
-  // The memory is ours because zstd up to 1.5.4 crashes here when memory is lacking. It is zeroed because zstd does not
-  // set the dictionary's level when it is made with parameters, but reads it with each block; 0 means none.
+  // The parameters are for inputs of one page, because most blocks have one page. Without a size zstd would choose
+  // parameters for large inputs. This function allocates the dictionary's memory itself, because zstd up to 1.5.4
+  // crashes if it cannot allocate that memory. The memory is zeroed, because zstd does not set the dictionary's level
+  // when a caller gives parameters. zstd reads this level with each block; 0 means that there is none.
   const ZSTD_compressionParameters params = ZSTD_getCParams(b->opts.level, BLOCK_PAGE, n);
   const size_t size = ZSTD_estimateCDictSize_advanced(n, params, ZSTD_dlm_byRef);
   if (!(b->zdict_mem = mem_calloc(1, size))) return REMIXDB_NOMEM;
@@ -250,10 +255,10 @@ static bool sst_build_more_pieces(struct sst_build *b, uint32_t cap) {
   return true;
 }
 
-// Notes the pieces of a block. If memory is lacking, readers make them later.
+// Computes the pieces of a block (table/pieces.h). If memory is missing, a reader computes them later.
 static void sst_build_cut(struct sst_build *b, const uint8_t *block, uint32_t number) {
   if (!b->opts.pieces || b->opts.compression != REMIXDB_COMPRESSION_NONE || b->ctx->direct_io) return;
-  if (b->key_bytes + b->value_bytes > b->nr_records * SST_PIECES_RECORD) return;  // of the records so far
+  if (b->key_bytes + b->value_bytes > b->nr_records * SST_PIECES_RECORD) return;  // the records so far are too large
   if (b->nr_pages > b->cap_pieces && !sst_build_more_pieces(b, b->nr_pages * 2)) return;
   sst_pieces_cut(&b->pieces[number], block, b->number, number);
 }
@@ -281,8 +286,7 @@ static enum remixdb_status sst_build_close_block(struct sst_build *b) {
   return REMIXDB_OK;
 }
 
-// Whether the compressed keys of the records so far would spare a reader less than half of their bytes, the keys being
-// long.
+// Tells whether a table of the records so far has no compressed-keys block, for the reason at SST_BUILD_LONG_KEY.
 static inline bool sst_build_keys_idle(const struct sst_build *b) {
   return unlikely(b->key_bytes >= b->nr_records * SST_BUILD_LONG_KEY) &&
          2 * b->ckb.entries > b->key_bytes + b->value_bytes;
