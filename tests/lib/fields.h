@@ -34,7 +34,7 @@ struct field_table {
   struct field rows[FIELDS_ROWS];
 };
 
-// What the letters in offsets and sizes stand for.
+// The values of the letters in offsets and sizes.
 struct field_vars {
   uint32_t nr;
   struct {

@@ -23,7 +23,7 @@
 #define VALUE_MAX 24000u
 #define HANG_S 250  // seconds for one seed, which are far more than one takes on a slow machine
 
-// What has happened in all lives.
+// Counts of the events in all lives.
 extern struct life_counts {
   uint64_t cuts, calls, recoveries, torn_openings, faults;
   uint64_t hit;  // faults that made a call fail

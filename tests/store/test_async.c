@@ -384,7 +384,7 @@ static void test_same_block(void **state) {
   }
 }
 
-// What gets have read is in the cache for all, when there is room; a full cache admits a block at its second miss.
+// Gets leave the blocks that they read in the cache, if it has room. A full cache admits a block at its second miss.
 static void test_cache(void **state) {
   (void)state;
   struct fixture f;

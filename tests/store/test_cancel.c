@@ -225,7 +225,7 @@ struct victim {
   _Atomic(struct xdb_ref *) r;
 };
 
-// Between two calls the thread may end where it asks for it; what it has is given back by who cancelled it.
+// Between two calls the thread may end where it asks for it; the thread that cancelled it gives its objects back.
 static void *victim_main(void *arg) {
   struct victim *const v = arg;
   struct xdb_ref *const r = remixdb_ref(v->x);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A full disk, as one who uses the public functions meets it: puts are refused, reads and deletes are not, nothing is
+// A full disk, as a user of the public functions meets it: puts are refused, reads and deletes are not, nothing is
 // lost, and when there is room again the same store takes puts again.
 #include <setjmp.h>
 #include <stdarg.h>

@@ -301,7 +301,7 @@ static void run_lock_removed(void) {
   expect_locked();
   let_go(&a);
   check_store("one", &a);
-  // nor does it who only reads
+  // a store that is opened for reading only does not either
   OK(env_unlink(ENV_PATHS(e), path_in("one/LOCK")));
   struct xdb *x, *y;
   struct remixdb_opts o = opts;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What memory a store takes: none after close, a bounded amount more for a round, and figures that explain it.
+// The memory that a store takes: none after close, a bounded amount more for a round, and figures that explain it.
 #include "tests/lib/check.h"
 #include "tests/lib/sample.h"
 
@@ -94,8 +94,8 @@ static uint64_t figure(const char *json, const char *object, const char *name) {
   return strtoull(p + strlen(word), NULL, 10);
 }
 
-// The figures explain the anonymous memory, with a margin for the heap's own losses. What rounds have freed goes back
-// when the workers are idle.
+// The figures explain the anonymous memory, with a margin for the heap's own losses. Memory that rounds have
+// freed goes back to the system when the workers are idle.
 static void test_explained(void **state) {
   (void)state;
   char dir[PATH_SIZE];

@@ -545,7 +545,7 @@ static void pack_again(struct changed *c) {
   free(bytes);
 }
 
-// What `choose` chooses from.
+// The fields that `choose` may take.
 enum among { ALL, FRAMES, SAME_FILE, OTHER_FILE };
 
 static bool is_among(const struct spot *s, enum among among, const struct spot *than) {
@@ -712,7 +712,7 @@ static uint32_t records_find(const struct records *r, struct kref k) {
   return lo;
 }
 
-// What get and both seeks say of a key, against the scan. !sound: they end, and say what they like.
+// Compares the answers of get and both seeks about a key with the scan. !sound: they end, with any answer.
 static void check_key(struct xdb_ref *r, struct xdb_iter *it, const struct records *all, struct kref k, bool sound) {
   static uint8_t value[REMIXDB_KV_MAX];
   uint32_t vlen = 0;

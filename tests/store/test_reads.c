@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the store reads of its files, counted at the table of file operations: the bytes and calls of an opening, of a
+// The reads of the store in its files, counted at the table of file operations: the bytes and calls of an opening, of a
 // full scan and of a compaction, over few runs and over many.
 #include "tests/lib/store.h"
 

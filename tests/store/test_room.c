@@ -148,8 +148,8 @@ static void test_opened(void **state) {
   simdisk_destroy(disk);
 }
 
-// Whatever is written, the log's files together keep the limit; also in the store that a power cut leaves, while it
-// goes on.
+// With writes of any kind the log's files together keep the limit. The store that a power cut leaves keeps it, too,
+// while it goes on.
 static void keep_limit(int workers, uint64_t seed) {
   const uint64_t limit = 2 * MIB;  // twice the memtable
   uint64_t rng = seed, most = 0;

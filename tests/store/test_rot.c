@@ -454,7 +454,7 @@ static void test_compactions(void **state) {
   each_store(compact_over);
 }
 
-// ---- a table alone: every bit is found by who reads all of it
+// ---- a table alone: a reader of all of it finds every changed bit
 
 // All that can be read of a table; REMIXDB_OK when all of it is sound.
 static enum remixdb_status read_table(const struct sst_ctx *ctx, struct blkio_queue *q, uint64_t number) {

@@ -113,7 +113,7 @@ static void test_reads(void **state) {
   }
 }
 
-// What the engine cannot read, or not all of, comes back as such, and hurts no other read.
+// A read that the engine cannot do, or not all of it, comes back as such, and hurts no other read.
 static void test_short(void **state) {
   (void)state;
   const int fd = open(path, O_RDONLY | O_CLOEXEC), closed = dup(fd);

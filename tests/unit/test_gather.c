@@ -408,7 +408,7 @@ static void test_borders(void **state) {
   }
 }
 
-// What the cache has is not read again.
+// Blocks in the cache are not read again.
 static void test_partly_cached(void **state) {
   (void)state;
   struct world w;
@@ -426,7 +426,7 @@ static void test_partly_cached(void **state) {
   world_free(&w);
 }
 
-// A skip reads nothing of what it passes.
+// A skip reads none of the blocks that it passes.
 static void test_skip(void **state) {
   (void)state;
   struct world w;

@@ -594,7 +594,7 @@ static void test_few_in_memtables(void **state) {
 static struct place *watched;
 static uint64_t last_at, epochs_seen, reads_in_epoch, reads_in_epoch_max;
 
-// Time goes on with every read: whoever has left his epoch since the last one is in a later one now.
+// Time goes on with every read: a thread that has left its epoch since the last read is in a later one.
 static ssize_t watching_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
   const uint64_t at = atomic_load(&watched->slot.at);
   if (at != 0) {

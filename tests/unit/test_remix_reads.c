@@ -353,7 +353,7 @@ static void scan_debt_fn(void *arg, struct remix *x) {
   seen->x = x;
 }
 
-// Whom they are added to, when, and who is told.
+// A debt is added to the right REMIX at the right time, and the watch is told.
 static void test_jumps_added(void **state) {
   (void)state;
   struct place p;
@@ -395,7 +395,7 @@ static void test_jumps_added(void **state) {
   seek_to(&c, 10);
   for (uint32_t k = 0; k < JUMP_RUNS; k++, remix_next(&c)) read_here(&c, 10 + k);
   leave(&p);
-  // set anew it has none; who has not said when they are due is asked each time
+  // set anew, a cursor has no debt; without a due number, every addition is told
   OK(remix_cursor_set(&c, c.x));
   assert_int_equal(scan_debt_of(&other), 2);
   assert_int_equal(scan_debt_of(&w), 2 * nr);
@@ -712,7 +712,7 @@ static void test_usual(void **state) {
       // one that is much longer
       assert_true(scan_some(w, &c, &rng, 1, 3000, 0, in_turn).reads <= (3000 / SCAN_BLOCK + 4 * SCAN_RUNS) * 1000);
       (void)scan_some(w, &c, &rng, SCANS_FORGET, n, 0, in_turn);
-      // who goes back is not thought to go on
+      // a reader that goes back is not expected to go on
       const uint64_t before = atomic_load(&p.io.read_bytes);
       uint8_t buf[9];
       enter(&p);
@@ -723,13 +723,13 @@ static void test_usual(void **state) {
       if (n < 2 * SCAN_RUNS) continue;
       const struct scanned skipping = scan_some(w, &c, &rng, nr, n, 2000, in_turn);
       assert_true(skipping.reads <= reads + SCAN_RUNS * 1000 &&
-                  skipping.bytes <= 2 * bytes + SCAN_PIECES);  // what lies after where it was left is read in vain
+                  skipping.bytes <= 2 * bytes + SCAN_PIECES);  // the blocks after the last position are read in vain
     }
   }
   // short ones between long ones: the long are prepared for
   uint32_t sum = 0;
   for (uint32_t i = 0; i < 400; i++) sum += scan_some(w, &c, &rng, 1, i % 2 ? 100 : 10, 0, false).reads;
-  assert_true(sum / 400 <= 5000);  // where the last one alone is what is expected: 5672
+  assert_true(sum / 400 <= 5000);  // expecting the length of the last scan alone: 5672
   remix_cursor_fini(&c);
   // blocks that came with the read before are no reason to read ahead
   uint32_t bytes[2];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Passing through tables: what is read of a file, in how many calls, and what the system is told about it.
+// Passing through tables: the bytes read of a file, the calls, and the advice to the system.
 #include "tests/lib/check.h"
 #include "tests/lib/tables.h"
 
@@ -157,7 +157,7 @@ static void test_limit(void **state) {
   }
 }
 
-// What a merge of many tables reads at once fits the room, if each read has its least size.
+// The reads of a merge of many tables fit the room together if each has its least size.
 static void test_share(void **state) {
   (void)state;
   struct sst_ctx c = {.scan_room = 8u << 20};

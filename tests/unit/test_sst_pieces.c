@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Blocks read in pieces: what is known of them, what is read, and that nothing is taken for right that is not.
+// Blocks read in pieces: the known checksums, the bytes read, and that no damaged byte is accepted.
 #include "tests/lib/check.h"
 #include "tests/lib/place.h"
 
@@ -72,7 +72,7 @@ static void made_give(struct made *m) {
   m->pieces = NULL;
 }
 
-// One whose blocks are known, and what is known of them.
+// A table whose blocks are known, and their checksums.
 static const struct sst_pieces *made_known(struct made *m, struct place *p, size_t cache_size, uint32_t base,
                                            uint64_t seed) {
   place_init(p, cache_size);
@@ -124,7 +124,7 @@ static enum remixdb_status read_once(struct made *m, uint32_t i, uint32_t nr) {
   return s;
 }
 
-// All blocks are read, as they are by who needs one record of each.
+// Reads one record of each block.
 static void learn_all(struct made *m) {
   for (uint32_t i = 0; i < m->k.nr; i++)
     if (sst_pos_idx(m->pos[i]) == 0) OK(read_once(m, i, 1));
@@ -350,7 +350,7 @@ static void test_more(void **state) {
       assert_int_equal(bytes_read(&m) - before, sum);
       sst_hold_fini(&h);
     }
-    // who wants all of a block gets it by the block's own checksum
+    // a reader of the whole block gets it by the block's own checksum
     const uint64_t before = bytes_read(&m);
     OK(read_once(&m, begin, BLOCK_RECORDS_MAX));
     assert_int_equal(bytes_read(&m) - before, BLOCK_PAGE);

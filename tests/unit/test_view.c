@@ -128,7 +128,7 @@ static void test_ahead(void **state) {
   world_fini(&w);
 }
 
-// A view keeps its memtables and its version; a new one, and who holds an old one, keep theirs.
+// A super keeps its memtables and its version. Holders of an old super keep the old ones.
 static void test_view_keeps(void **state) {
   (void)state;
   struct world w;

@@ -195,7 +195,7 @@ static void test_mark(void **state) {
   simdisk_destroy(d);
 }
 
-// The fsync of a watermark may report the failure of earlier frames. Whatever it reports, the log acknowledges no later
+// The fsync of a watermark may report the failure of earlier frames. In either case the log acknowledges no later
 // record.
 static void test_mark_tells_of_frames(void **state) {
   (void)state;

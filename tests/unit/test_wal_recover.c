@@ -197,7 +197,7 @@ static void test_written_again(void **state) {
   w = open_log(e, false);  // closed well: all of it is known to be durable
   assert_int_equal(seen.nr, 3);
   assert_int_equal(spy.from, UINT64_MAX);
-  // who dies without a word leaves the last frames without a proof; the next header is one
+  // a process that is killed leaves the last frames without a proof; the next header is one
   put(w, 4, 100);
   OK(wal_sync(w));
   for (int i = 0; i < 2; i++) {

@@ -3,8 +3,8 @@
 // Keys that somebody chose so that an index in memory gets slow. XXH3 of more than 16 bytes multiplies the first eight,
 // mixed with a word of its secret and the seed, by the next eight: where the first give zero the next ones do not come
 // into the hash. So keys can be chosen against any seed that is known. With the one that the index draws they do
-// nothing, and where the hash of whole keys, which has no seed, is the same for many of them their order is asked. What
-// is looked at is counted.
+// nothing, and where the hash of whole keys, which has no seed, is the same for many of them their order is asked. The
+// test counts buckets and comparisons.
 #define WH_COUNTERS 1
 #include "wh/leaf.c"
 #include "wh.c"

@@ -545,8 +545,8 @@ static void run_drawn(struct worker *w, uint32_t n) {
   w->good = w->run->engine->finish(w->session);
 }
 
-// Gets records that the filling beside it has put so far, each as likely as any other. What to get depends on how far
-// the filling is, so nothing is drawn ahead.
+// Gets records that the filling beside it has put so far, each as likely as any other. The choice depends on the
+// progress of the filling, so nothing is drawn ahead.
 static void run_beside_filling(struct worker *w) {
   const struct bench_engine *e = w->run->engine;
   const struct bench_keys *k = &w->run->keys;
