@@ -34,7 +34,7 @@
   } while (0)
 #define FUZZ_OK(call) FUZZ_CHECK((call) == REMIXDB_OK)
 
-// Code of the targets that would only hide what the library does from the fuzzer.
+// Code of the targets that would only hide the library from the fuzzer.
 #if defined(__clang__)
 #define FUZZ_UNTRACED __attribute__((no_sanitize("coverage")))
 #else
@@ -87,7 +87,7 @@ static inline struct kref fuzz_key(struct fuzz_in *in, size_t max) {
 static inline void fuzz_key_free(struct kref k) { free((void *)(uintptr_t)k.ptr); }
 
 // ---- changes to a good image. Each takes an operation (its low 4 bits; bit 7: the offset counts from the end), an
-// offset and what the operation wants. Returns the new length, which is never more than the old one.
+// offset and the arguments of the operation. Returns the new length, which is never more than the old one.
 
 enum {
   FUZZ_PUT8,
@@ -155,7 +155,7 @@ static inline size_t fuzz_change(struct fuzz_in *in, uint8_t *buf, size_t len) {
   return len;
 }
 
-// ---- a place for tables: a directory on a disk in memory, and what a store's tables share
+// ---- a place for tables: a directory on a disk in memory, and the parts that all tables of a store share
 
 #define FUZZ_DIR "/f"
 #define FUZZ_STORE_ID 0x1122334455667788ull
@@ -203,7 +203,7 @@ static inline void fuzz_file_put(struct env *env, const char *name, const void *
   FUZZ_OK(env_close(env, fd, path));
 }
 
-// Leaves nothing of it, not even for a crash: what one input made is gone before the next.
+// Leaves nothing of the file, not even for a crash: the files of one input are gone before the next.
 static inline void fuzz_file_remove(struct env *env, const char *name) {
   char path[ENV_PATH_MAX];
   FUZZ_OK(env_path(path, FUZZ_DIR, name));

@@ -31,7 +31,7 @@
 #define ITERS 2u
 #define VALUE_MIN 16u
 #define VALUE_MAX 30000u
-#define COST_MAX 1000u  // of an input: what each call costs is about its time
+#define COST_MAX 1000u  // of an input: the cost of a call is about its time
 
 enum { MAY_IO = 1, MAY_NOSPACE = 2, MAY_NOMEM = 4 };
 
@@ -46,7 +46,7 @@ struct fuzz_iter {
   struct xdb_iter *it;
   bool known;              // its place is known: the last call went well
   uint32_t at;             // key; nr_keys: none
-  uint64_t ids[KEYS_MAX];  // what it sees
+  uint64_t ids[KEYS_MAX];  // its content
 };
 
 #define GETS 6u
@@ -54,8 +54,8 @@ struct fuzz_iter {
 struct fuzz_get {  // an asynchronous get
   bool busy;
   uint32_t key, cap;
-  uint64_t id;   // what it must find
-  unsigned may;  // what could go wrong when it began
+  uint64_t id;   // of the value that it must find
+  unsigned may;  // the possible failures at its beginning
   uint8_t *buf;
 };
 
@@ -78,7 +78,7 @@ struct run {
   uint64_t now[KEYS_MAX];
   uint32_t cost;
   uint32_t reports, give_up_at;  // of a long call, and at which of them it is given up; 0: at none
-  // what may go wrong now, and what could since the store was opened
+  // the possible failures now, and since the store was opened
   unsigned may, could;
   struct fuzz_iter iters[ITERS];
   struct xdb_gets *gets;
@@ -130,7 +130,7 @@ static void model_add(struct run *r, const struct op *op) {
   r->now[op->key] = op->del ? 0 : op->id;
 }
 
-// ---- what may be answered
+// ---- the possible answers
 
 static unsigned kind_of(enum remixdb_status s) {
   return s == REMIXDB_IO ? MAY_IO : s == REMIXDB_NOSPACE ? MAY_NOSPACE : s == REMIXDB_NOMEM ? MAY_NOMEM : 0;
@@ -229,7 +229,7 @@ static void look_up_packed(struct run *r, uint32_t first) {
   free(keys);
 }
 
-// ---- asynchronous gets, which stay under way while other calls change what they read
+// ---- asynchronous gets, which stay under way while other calls change the records
 
 static void gets_drop(struct run *r) {
   xdb_gets_destroy(r->gets);
@@ -308,7 +308,7 @@ static void check_all(struct run *r, struct xdb_ref *ref, const uint64_t *want) 
     if (look_up(r, ref, k, &id)) FUZZ_CHECK(id == want[k]);
 }
 
-// The store holds what the first so many writes made, and all that were synced: the others are taken out of the model.
+// The store has the first writes up to some number, and all synced ones. The model forgets the others.
 static void check_prefix(struct run *r) {
   uint64_t ids[KEYS_MAX], now[KEYS_MAX] = {0};
   FUZZ_CHECK(read_all(r, r->ref, ids));
@@ -382,7 +382,7 @@ static void open_store(struct run *r) {
   FUZZ_OK(try_open(r, STORE, false));
 }
 
-// Closes it, or loses it, and opens what is there then.
+// Closes the store, or loses it, and opens the files that are left.
 static void reopen(struct run *r, uint32_t how) {
   if (how & 1) simdisk_power_off(r->disk, how >> 4);
   if (how & 1) arm(r, MAY_IO);
@@ -418,7 +418,7 @@ static void reopen(struct run *r, uint32_t how) {
     FUZZ_CHECK(simdisk_changes(r->disk) == changes);
   }
   open_store(r);
-  if (r->may) {  // what fails now must not fail the check, which has to see everything
+  if (r->may) {  // no failure may hit the check, which has to see everything
     const unsigned could = r->could;
     heal(r);
     r->could |= could & MAY_IO;
@@ -719,7 +719,7 @@ static void verify(struct run *r) {
   (void)read_ok(r, verify_store(r->ref, &report));
 }
 
-// A copy holds what the store does, and goes away again.
+// A copy has the content of the store, and goes away again.
 static void copy(struct run *r) {
   listen(r);
   if (r->may || !read_ok(r, checkpoint_make(r->ref, COPY))) return;

@@ -3,7 +3,7 @@
 // Data blocks, records and varints from any bytes. The target reads an accepted block record by record and writes it
 // again with the builder.
 //
-// Input: flags (bit 0: the head says what is expected, 1: the checksum is right, 2: the offsets and the count are those
+// Input: flags (bit 0: the head is as expected, 1: the checksum is right, 2: the offsets and the count are those
 // of the records), pages, count, then the block from its byte 12 on.
 #include "table/block.h"
 #include "tests/fuzz/fuzz.h"
@@ -42,7 +42,7 @@ static void try_records(const uint8_t *data, size_t size) {
   free(own);
 }
 
-// Makes count and offsets say what the records are, as far as they go.
+// Makes count and offsets fit the records, as far as there are any.
 static void repair(uint8_t *buf, uint32_t pages, uint32_t *count, const uint8_t *body, size_t len) {
   const uint8_t *p = body, *const end = body + len;
   struct kv_rec r;

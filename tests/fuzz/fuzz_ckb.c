@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compressed-keys blocks from any bytes. Keys that are accepted ascend and share what they are said to share; written
-// again by the builder they are the same.
+// Compressed-keys blocks from any bytes. Accepted keys ascend and share the prefixes that the entries claim. The
+// builder writes them again as the same bytes.
 //
 // Input: flags (bit 0: the checksums are right, 1: the bytes are chunks as they are, else entries from which chunks are
 // made, 2: the last of them is packed).
@@ -33,7 +33,7 @@ static uint8_t *bytes_room(struct bytes *b, size_t more) {
   return p;
 }
 
-// Puts a frame of what follows the chunk's head in its place. Bits of `how`: 1 the size is wrong, 2 a byte follows the
+// Puts a frame in place of the bytes after the chunk's head. Bits of `how`: 1 the size is wrong, 2 a byte follows the
 // frame, 3 its last byte is not there.
 static void pack(struct bytes *b, size_t chunk, uint32_t how) {
   const size_t entries = b->len - chunk - CKB_CHUNK_HEAD, cap = ZSTD_compressBound(entries);
@@ -58,7 +58,7 @@ static void close_chunk(struct bytes *b, size_t chunk, uint32_t count, uint32_t 
 }
 
 // Entries: kind (bits 0-1: 0 and 1 an entry, 2 bytes as they are, 3 a new chunk: bits 2-5 how the one before is
-// closed), then what it wants.
+// closed), then the arguments of that kind.
 static void compose(struct fuzz_in *in, struct bytes *b, bool pack_last) {
   size_t chunk = 0;
   uint32_t count = 0, len;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // REMIX files over fixed good tables: a good one, changed as the input says, then opened and used as the input says.
-// Unchanged it must answer what a sorted array answers. A changed one may be refused; when it is not, what it answers
-// may be wrong, but it ends, and nothing is read that is not there. Then it is the old view of a new REMIX and of a
+// An unchanged file must give the answers of a sorted array. A changed file may be refused. If not, its answers may be
+// wrong, but every call ends, and reads nothing outside. Then it is the old view of a new REMIX and of a
 // round of compaction.
 //
 // Input: which good file, flags (bit 0: the checksum is right, 1: through the cache, 2: the rest of the input is the
@@ -86,7 +86,7 @@ static void make_model(struct model *m, const struct super *v) {
   uint32_t all = 0;
   for (uint32_t r = 0; r < v->nr; r++) all += v->runs[r].nr;
   m->recs = fuzz_alloc(all * sizeof(*m->recs));
-  for (uint32_t r = v->nr; r-- > 0;) {  // newest first: what is there hides what comes
+  for (uint32_t r = v->nr; r-- > 0;) {  // newest first: earlier records hide later ones
     const uint32_t newer = m->nr;
     for (uint32_t i = 0; i < v->runs[r].nr; i++) {
       struct kv_rec rec;
@@ -411,7 +411,7 @@ static void compact(struct use *u, uint32_t how) {
   struct compact_whole *const whole = fuzz_alloc(sizeof(*whole));
   whole->budget = 1 << 30;
   if (went_well(u, compact_round(c, w, base, frozen, how & 0x80, how & 0x40 ? whole : NULL, &next))) {
-    compact_retire(next, base);  // what it made goes with it
+    compact_retire(next, base);  // its new files go with it
     version_unref(next);
   }
   version_unref(base);

@@ -3,7 +3,7 @@
 // Tables: a good one, changed as the input says, then opened and read in every way there is: by position with and
 // without a cache, by scans, by keys, read ahead, and into a REMIX. Unchanged it must read as it was written.
 //
-// Input: which good table, flags (bit 0: the checksums of what was changed are right, 1: through the cache, 2: no good
+// Input: which good table, flags (bit 0: the checksums of changed parts are right, 1: through the cache, 2: no good
 // table, the rest of the input is the file), how far scans skip, then changes (fuzz.h).
 #include "table/ckb.h"
 #include "table/readahead.h"
@@ -121,8 +121,8 @@ static void look_at(const struct reading *r, uint64_t nr, const struct kv_rec *r
   FUZZ_CHECK(fuzz_same_record(rec, &want));
 }
 
-// Every record by its position, or a few of each block (then it has been read before by whole blocks); what another way
-// read is held against it by the caller.
+// Every record by its position, or a few of each block (then it has been read before by whole blocks). The caller
+// compares the records with those of another way.
 static bool by_position(const struct reading *r, bool pin, uint32_t few) {
   struct sst_hold h = {0};
   bool all = true;
@@ -147,7 +147,7 @@ static bool by_position(const struct reading *r, bool pin, uint32_t few) {
   return all;
 }
 
-// Scans the table, skipping now and then; what it gives is what sst_read gives.
+// Scans the table, skipping now and then. The records are those of sst_read.
 static void by_scan(const struct reading *r, uint32_t skip) {
   struct sst_scan *s;
   struct sst_hold h = {0};
@@ -263,7 +263,7 @@ FUZZ(table) {
     file = (struct fuzz_image){fuzz_alloc(align_up(fuzz_left(&in), BLOCK_PAGE)), align_up(fuzz_left(&in), BLOCK_PAGE)};
     uint32_t len;
     const uint8_t *const p = fuzz_bytes(&in, fuzz_left(&in), &len);
-    if (len) memcpy(file.p + file.len - len, p, len);  // the footer is what comes last
+    if (len) memcpy(file.p + file.len - len, p, len);  // the footer comes last
     changed = true;
   } else {
     file = fuzz_image_copy(&images[which]);

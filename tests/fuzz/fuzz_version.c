@@ -172,7 +172,7 @@ FUZZ(version) {
     FUZZ_OK(version_save(&place->ctx, v));
     version_unref(v);
     const struct fuzz_image again = fuzz_file_get(place->env, FILES_CURRENT);
-    // whatever bytes made it, it is written in one way; that way is the only one that is read
+    // a version has one form on disk, and no other form is accepted
     FUZZ_CHECK(again.len == file.len && memcmp(again.p, file.p, file.len) == 0);
     free(again.p);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Replay of the log from any files. The input says what segments and frames there are, good ones unless it says
-// otherwise; their checksums are made here from docs/FORMAT.md, not by the log.
+// Replay of the log from any files. The input names the segments and frames, good ones unless it says otherwise; their
+// checksums are made here from docs/FORMAT.md, not by the log.
 //
 // A good log is replayed whole. Every log replays the same way twice. After an accepted log, appended records come back
 // after the replayed ones, also when the log is opened once more; opening it read-only changes nothing on the disk.
@@ -9,7 +9,7 @@
 // records that are there, in order.
 //
 // Input: flags (bit 0: the generations begin near the largest number, 1: so do the sequence numbers, 2: more is
-// appended than one record), how far what the version file says is from the truth, then what there is (enum part).
+// appended than one record), how far the numbers of the version file are from the truth, then the parts (enum part).
 #include "tests/fuzz/fuzz.h"
 #include "log/wal.h"
 
@@ -72,7 +72,7 @@ static uint64_t key_of(uint64_t gen) {
   return hash64(id, sizeof(id));
 }
 
-// An offset: as it should be, or what the input says.
+// An offset: the right one, or one of the input.
 static uint64_t some_offset(struct fuzz_in *in, uint64_t right, bool as_input) {
   return as_input ? fuzz_u16(in) : right;
 }
@@ -183,7 +183,7 @@ static void add_bytes(struct log *l, struct fuzz_in *in) {
   uint32_t len;
   const uint8_t *p = fuzz_bytes(in, how >> 1, &len);
   if (s->len + 4096 > FILE_MAX) return;
-  if (how & 1) {  // zeros, as of a file that is longer than what was written
+  if (how & 1) {  // zeros, as of a file that is longer than its frames
     len = how >> 1;
   } else if (len) {
     memcpy(s->p + s->len, p, len);
@@ -303,13 +303,13 @@ static void go_on(struct log *l, struct wal *w, struct replayed *all, uint32_t n
   const uint64_t gen = wal_gen(w);
   FUZZ_OK(wal_close(w));
   struct replayed again;
-  salvage_log(l, l->oldest_gen, &again);  // not what an opening has cut
+  salvage_log(l, l->oldest_gen, &again);  // without the part that an opening has cut
   FUZZ_CHECK(again.nr == all->nr && again.hash == all->hash);
   FUZZ_OK(open_log(l, false, &again, &w));
   FUZZ_CHECK(same(all, &again));
   FUZZ_OK(wal_mark(w));
   FUZZ_OK(wal_verify(w, NULL, NULL, NULL));
-  // what is in tables by now is not needed: the log begins with the newest segment
+  // records in tables are not needed: the log begins with the newest segment
   FUZZ_OK(wal_release(w, gen));
   FUZZ_OK(wal_close(w));
   if (n > 1) return;

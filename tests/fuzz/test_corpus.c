@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Replays what the fuzzers have found worth keeping (tests/corpus/<target>/), and a few changed copies of each, with
-// any compiler and in every mode. A target that finds something wrong says what and aborts; the file is named before
+// Replays the inputs that the fuzzers have kept (tests/corpus/<target>/), and a few changed copies of each, with
+// any compiler and in every mode. A target that finds a fault reports it and aborts. The file is named before
 // that.
 //
 // CORPUS in the environment is another directory of the same shape; CORPUS_SEED repeats the changes of a run.

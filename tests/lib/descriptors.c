@@ -10,7 +10,7 @@
 #define DESCRIPTORS 4096
 
 static bool before[DESCRIPTORS];
-static pid_t started;  // children that were forked leave with what they have got
+static pid_t started;  // forked children keep their descriptors
 
 // The system is asked for each of them: a list of the directory /proc/self/fd is not there everywhere, and shows
 // valgrind's own.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Leaks on purpose what it is told to: shows that a leak makes a test program fail (make check-leaks).
+// Leaks the named things on purpose: shows that a leak makes a test program fail (make check-leaks).
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>

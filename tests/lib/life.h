@@ -119,7 +119,7 @@ void check_content(struct run *r, bool may_fail);
 // The store holds the effect of the first so many writes, and of all that were synced. Later writes leave the model.
 // False: a read failed, where it may.
 bool check_prefix(struct run *r);
-// The directory holds what the version names and nothing else. log_too: and few segments of the log.
+// The directory has the files that the version names, and no others. log_too: and few segments of the log.
 void check_names(struct run *r, bool log_too);
 
 // ---- steps. False: a call failed, as it may.
@@ -144,9 +144,9 @@ bool small_life(struct run *r, uint32_t nr);
 
 // ---- power cuts
 
-// Opens and checks what a cut left. Up to `again` times the power goes again on the way, or the process dies.
+// Opens and checks the store after a cut. Up to `again` times the power goes again on the way, or the process dies.
 void recover(struct run *r, uint32_t again);
-// A copy of a run for one of the outcomes of a cut. Its disk is what the cut leaves.
+// A copy of a run for one of the outcomes of a cut. Its disk is that after the cut.
 struct run *fork_run(const struct run *r, uint64_t outcome);
 void drop_fork(struct run *f);
 // The power is off. Reads from memory may succeed and are right, and the store closes.

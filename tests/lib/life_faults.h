@@ -24,7 +24,7 @@ void inject(struct run *r, const struct fault *f);
 // call that failed for good.
 void heal(struct run *r, bool reopen);
 // The store goes on by itself when the fault is over. After a failed sync data may be gone, and only a new opening
-// reads what there is.
+// reads the files as they are.
 bool passes(const struct fault *f);
 // Reads make such calls.
 bool reads_use(enum simdisk_call c);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Fixture of the tests that build REMIXes: a partition of many tables with a model of them, its REMIX, and the figures
-// of the last build. Every field of a view is checked against what follows from the keys. Random choices come from
+// of the last build. Every field of a view is checked against the model of the keys. Random choices come from
 // check_seed.
 #ifndef TESTS_REMIX_WORLD_H
 #define TESTS_REMIX_WORLD_H

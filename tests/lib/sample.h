@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fixture of the tests of the public contract: directories below one that comes and goes, what they hold, damage to
+// Fixture of the tests of the public contract: directories below one that comes and goes, their files, damage to
 // their files, a sample store, and children. In the thread of the test, because everything here checks.
 #ifndef TESTS_SAMPLE_H
 #define TESTS_SAMPLE_H
@@ -86,7 +86,7 @@ void sample_close(struct xdb *x, struct xdb_ref *r);
 
 // ---- children: for work that must happen in another process, or with fewer rights or means
 
-// fn runs in a child. Returns what fn returns (0: good), or 1000 + the signal that ended it.
+// fn runs in a child. Returns the result of fn (0: good), or 1000 + the signal that ended it.
 int in_child(int (*fn)(void *arg), void *arg);
 
 #define CHILD_CHECK(cond)                                                                                \

@@ -792,7 +792,7 @@ static int sim_list(struct env *e, int at, const char *path, bool (*fn)(void *ar
   if (rc < 0) return sim_leave(d, rc);
   const struct sim_node *const n = sim_find(sim_at(d, at), path);
   if (!n || !n->is_dir) return sim_leave(d, n ? -ENOTDIR : -ENOENT);
-  // a copy, so that fn may use the disk; sorted, so that what a test does depends on its seed only
+  // a copy, so that fn may use the disk; sorted, so that a test depends on its seed only
   const size_t nr = n->names.nr;
   char **const names = sim_alloc(nr * sizeof(*names));
   for (size_t i = 0; i < nr; i++) names[i] = sim_strdup(n->names.entries[i].name, strlen(n->names.entries[i].name));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A disk in memory, used through the table of file operations, that knows what was synced. simdisk_crash makes the disk
+// A disk in memory, used through the table of file operations, that knows the synced data. simdisk_crash makes the disk
 // that a power cut could leave: every write and every directory change that was not synced is kept, dropped or torn, by
 // a seed. It also fails calls on demand, runs full, gives short counts and EINTR.
 //

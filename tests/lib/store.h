@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Fixture of the tests of the whole store: a directory that comes and goes, small options, a quick disk, figures. One
-// store at a time; the functions check what they call, so only the thread of the test calls them.
+// store at a time; the functions check their calls, so only the thread of the test calls them.
 #ifndef STORE_H
 #define STORE_H
 

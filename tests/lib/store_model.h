@@ -19,7 +19,7 @@ struct now {
   uint32_t len;
 };
 
-struct cursor {  // an iterator and what it must show
+struct cursor {  // an iterator with its model
   struct xdb_iter *it;
   struct now *seen;  // the model at its seek
   uint32_t at;       // nr: past the end

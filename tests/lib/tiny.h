@@ -43,7 +43,7 @@ struct tiny_rec *tiny_model(struct tiny *t, struct kref key, uint32_t vlen, bool
 // A copy of the model without its store: for comparisons after t is changed.
 struct tiny *tiny_keep(const struct tiny *t);
 
-// An empty disk with a new store, whose log begins with generation 1. tiny_destroy frees it, and what tiny_keep gives.
+// An empty disk with a new store, whose log begins with generation 1. tiny_destroy frees it, and copies of tiny_keep.
 struct tiny *tiny_create(bool ckeys, bool tags, enum remixdb_compression compression);
 void tiny_destroy(struct tiny *t);
 enum remixdb_status tiny_try_open(struct tiny *t, bool read_only);

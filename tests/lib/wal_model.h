@@ -70,7 +70,7 @@ void check_cuts(struct simdisk *d, const struct model *m, uint64_t nr);
 enum remixdb_status open_any(struct simdisk *d, bool fresh, bool read_only, struct wal_recovery *rec, struct wal **out);
 // Appends records that take nbytes on disk together, in a frame of their own, and writes the frame.
 void append_sized(struct wal *w, size_t nbytes);
-// Ends the log as the death of the process does: the file keeps what was written, and the buffers are lost.
+// Ends the log as the death of the process does: the file keeps all written bytes, and the buffers are lost.
 void die(struct simdisk *d, struct wal *w);
 
 // ---- files

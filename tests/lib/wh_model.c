@@ -324,7 +324,7 @@ enum remixdb_status many_put(struct wh_model *m, struct many *b, bool take_back)
     s = wh_many_link(&w, b->keys[linked], key_hash(b->keys[linked]), val, b->vlen[linked], b->tomb[linked],
                      &b->links[linked]);
   }
-  // a pending version is not seen, whatever moves meanwhile
+  // a pending version is not seen, also when nodes move meanwhile
   for (uint32_t i = 0; i < b->nr; i += 1 + b->nr / 20) {
     CHECK(ver_matches(wh_get(m->wh, b->keys[i], key_hash(b->keys[i]), WH_PENDING - 1),
                       wh_model_get(m, b->keys[i], WH_PENDING - 1)));

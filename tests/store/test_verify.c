@@ -180,7 +180,7 @@ static bool name_add(void *arg, const char *name) {
   return true;
 }
 
-// Every damaged byte of a table or REMIX is found, and so is one of CURRENT and of what is durable of the log; the
+// Every damaged byte of a table or REMIX is found, and so is one of CURRENT and of the durable part of the log; the
 // message names the file.
 static void test_damage_found(void **state) {
   (void)state;
@@ -414,8 +414,8 @@ static void test_checkpoint_written(void **state) {
   scene_fini(&s);
 }
 
-// Power goes at every change while a checkpoint is made: the original is what it was, and what is at its place is the
-// whole, or no store, and can be made again.
+// Power goes at every change while a checkpoint is made: the original stays as it was. At the place of the copy
+// is a whole store, or none, and the checkpoint can be made again.
 static void test_checkpoint_cuts(void **state) {
   (void)state;
   struct scene s;
@@ -615,7 +615,7 @@ static int arriving_unlock(struct env *e, int fd) {
   return rc;
 }
 
-// A checkpoint that fails removes what it has made and no more: not a directory that was there, nor a store that
+// A checkpoint that fails removes its own files and no more: not a directory that was there, nor a store that
 // another has made there meanwhile.
 static void test_checkpoint_gives_up(void **state) {
   (void)state;
@@ -796,7 +796,7 @@ static void test_destroy_damaged(void **state) {
     simdisk_destroy(disk);
   }
   // files with nothing in them, as a power cut may leave them, beside a LOCK: nobody loses anything; but of others'
-  // they may be what is beside
+  // they may be the only files beside
   for (uint32_t way = 0; way < 5; way++) {
     static const uint8_t zero[600], text[600] = "text";
     struct simdisk *disk = simdisk_create();
@@ -813,7 +813,7 @@ static void test_destroy_damaged(void **state) {
   scene_fini(&s);
 }
 
-// A store is destroyed between another's opening of LOCK and its locking: what is opened then is a new store, and is
+// A store is destroyed between another's opening of LOCK and its locking: the opening makes a new store, and is
 // one process's alone.
 static bool destroying;
 
