@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Children made by fork: what they call of their parent's store does nothing, and leaves the store as it is; they do
+// Children made by fork: calls on their parent's store do nothing, and leave the store as it is; they do
 // not keep its lock; and they have stores of their own.
 #include <errno.h>
 #include <fcntl.h>
@@ -297,7 +297,7 @@ static void test_own_store(void **state) {
     }
     CHILD(nr == 1000 && remixdb_iter_status(it) == REMIXDB_OK);
     REFUSED(remixdb_probe(t.r, "a", 1));
-    const pid_t own = fork();  // a grandchild may not use what the child opened
+    const pid_t own = fork();  // a grandchild may not use the stores of the child
     CHILD(own >= 0);
     if (own == 0) {
       REFUSED(remixdb_probe(r, "a", 1));
@@ -361,7 +361,7 @@ static void test_lock(void **state) {
 }
 
 // Stores are opened and closed in one thread, so that descriptors come and go, while another makes children: no child
-// has a lock, and none closes what is not the library's.
+// has a lock, and none closes a descriptor of others.
 static void *opener(void *arg) {
   while (!atomic_load(&stop)) {
     struct xdb *const x = open_at(arg);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Threads use the store in every way there is, on few keys, and write down what they did and saw, and when; then the
-// history is checked: could it have happened one call after the other (tests/lib/history.h)? So no write is lost or
+// Threads use the store in every way there is, on few keys, and write down their calls, the answers and the times. Then
+// the history is checked: could it have happened one call after the other (tests/lib/history.h)? So no write is lost or
 // comes late, no read is stale or from the future, no batch is seen in part, a merge loses nothing, and all that is
 // read of one snapshot, or of an iterator between two seeks, is of one moment within the call that fixed it.
 //
@@ -105,7 +105,7 @@ struct run {
   _Atomic uint64_t clock;
   _Atomic uint32_t busy;  // actors that have not ended
   uint32_t nr_ops;        // of each actor
-  bool sweeps;            // what lies between the keys is deleted most of the time
+  bool sweeps;            // the records between the keys are deleted most of the time
 };
 
 // Called in the same order by all: on x86-64 the addition is a barrier; elsewhere the fences make it one. Relaxed and
@@ -118,7 +118,7 @@ static uint64_t tick(struct run *r) {
   return t;
 }
 
-struct held {  // a snapshot, and the operation that what is read of it belongs to
+struct held {  // a snapshot, and the operation that its reads belong to
   struct xdb_snapshot *s;
   struct xdb_ref *ref;
   uint32_t op;
@@ -561,8 +561,7 @@ static void *actor_main(void *arg) {
   return NULL;
 }
 
-// Deletes what lies between the keys, one after the other, for a while: the keys that are there stand among many
-// tombstones.
+// Deletes the records between the keys, one after the other, for a while, so that the keys stand among many tombstones.
 static void sweep(struct actor *a) {
   const bool back = chance(&a->rng, 50);
   const uint32_t all = HIST_KEYS * FILLERS;
@@ -572,7 +571,7 @@ static void sweep(struct actor *a) {
     THREAD_CHECK(remixdb_del(a->ref, kbuf, filler_of(at / FILLERS, at % FILLERS, kbuf)));
 }
 
-// Writes what lies between the keys, and so makes memtables full; in every second history most of it is tombstones.
+// Writes records between the keys, and so fills memtables. In every second history most of them are tombstones.
 static void *filler_main(void *arg) {
   struct actor *const a = arg;
   a->ref = remixdb_ref(a->run->x);
@@ -742,18 +741,18 @@ static uint32_t older_value(const struct book *b, uint32_t key, const struct his
 
 enum spoil { STALE, FUTURE, SPLIT_BATCH, SWAP, LOST_UPDATE, HOLE, SPOILS };
 
-// Changes what one operation read (in two cases another's too) so that no order can explain it. False: there is no
-// place here.
+// Changes the values that one operation read (in two cases another's too) so that no order can explain them. False:
+// there is no place here.
 static bool spoil_one(const struct book *b, struct hist_op *ops, uint32_t nr, enum spoil how, uint64_t *rng) {
   struct hist_op *const r = &ops[below(rng, nr)];
   const uint32_t k = (uint32_t)below(rng, HIST_KEYS), v = r->reads[k];
   const struct hist_op *const w = v >= HIST_FIRST ? b->by[v].op : NULL;
   switch (how) {
-    case STALE:  // what was there before a write that had returned
+    case STALE:  // the value before a write that had returned
       if (!w || w->ret >= r->call || r->writes[k] != HIST_ANY) return false;
       r->reads[k] = older_value(b, k, w, rng);
       return r->reads[k] != HIST_ANY;
-    case FUTURE: {  // what was written after it returned
+    case FUTURE: {  // a value that was written after it returned
       const struct hist_op *const x = &ops[below(rng, nr)];
       if (v == HIST_ANY || x->writes[k] < HIST_FIRST || x->call <= r->ret) return false;
       r->reads[k] = x->writes[k];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ten thousand refs, each with an iterator: what they cost a store whose records are all in memory, and how many
-// descriptors they take of one whose records are not.
+// Ten thousand refs, each with an iterator: their cost for a store with all records in memory, and the number of
+// descriptors that they take of a store with records on disk.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -157,7 +157,7 @@ static int child_counts(void) {
   struct xdb *const x = open_here(64);
   struct xdb_ref *const r = remixdb_ref(x);
   fill(r, 1000);
-  for (uint32_t i = 0; i < 100; i++) {  // the allocator has what is needed
+  for (uint32_t i = 0; i < 100; i++) {  // the allocator gets its memory
     struct scan c = scan_begin(r, i);
     scan_end(&c);
   }
@@ -240,7 +240,7 @@ static void test_cold(void **state) {
   CHECK(x->io.kind == BLKIO_SYNC ? most == 0 : most > 0);
   const uint32_t tables = (uint32_t)stat_of(x, "open_files");
   CHECK(open_descriptors() <= before + tables + (x->io.kind == BLKIO_URING ? x->io.lanes_max : 0));
-  // there are descriptors left for what else the store does
+  // there are descriptors left for the other work of the store
   fill(r, 1000);
   CHECK(remixdb_flush(r));
   remixdb_unref(r);

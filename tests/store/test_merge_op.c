@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// remixdb_merge: what the function is given and what it may answer, wherever the value lies; and that no update is
+// remixdb_merge: the arguments of the function and its possible answers, for values in all places; and no update is
 // lost: not between threads, not when a memtable is switched in the middle, not over a kill or a power cut.
 //
 // TEST_SEED in the environment repeats a run's random choices.
@@ -13,14 +13,14 @@
 #include "tests/lib/simdisk.h"
 #include "tests/lib/store.h"
 
-// ---- a merge that notes what it was given
+// ---- a merge that notes its arguments
 
 struct call {
   enum remixdb_merge_op op;
   const void *v1;  // of a PUT
   uint32_t v1len;
-  uint32_t from, cut;  // v1 is what was given, without this many bytes in front and after
-  bool own;            // which is what it answers with
+  uint32_t from, cut;  // v1 is the given value, without this many bytes in front and after
+  bool own;            // the answer is that part
   uint32_t calls;
   bool there;
   uint32_t v0len;
@@ -310,7 +310,7 @@ static enum remixdb_merge_op switch_fn(const void *v0, uint32_t v0len, const voi
 
 static void test_switched(void **state) {
   (void)state;
-  // what is written meanwhile (NULL: nothing; "": it is deleted), and how it must end
+  // the value that is written meanwhile (NULL: none; "": a deletion), and the right end
   static const struct {
     const char *then;
     enum remixdb_merge_op first;
@@ -481,7 +481,7 @@ static void test_counters(void **state) {
 
 // ---- a process that is killed
 
-struct report {  // what a sync that has succeeded covers
+struct report {  // the counts that a successful sync covers
   uint64_t counters[COUNTERS];
 };
 

@@ -4,7 +4,7 @@
 // snapshots and iterators that are held for long, the store closed and opened with other options, checkpoints opened
 // beside it. With workers = 0 all of a run follows from its seed.
 //
-// TEST_SEED in the environment repeats what a failure printed. SOAK_SECONDS goes on with new seeds that long; MODEL_OPS
+// TEST_SEED in the environment repeats the run of a failure. SOAK_SECONDS goes on with new seeds that long; MODEL_OPS
 // until so many operations are done.
 #include <signal.h>
 
@@ -171,7 +171,7 @@ static bool add(struct run *r, struct load *l, const struct past_key *k, uint32_
                                  : remixdb_batch_put(r->batch, k->ptr, k->len, r->m.buf, vlen);
 }
 
-// Loads what has been gathered, the first of them by hand; what cannot be changes nothing.
+// Loads the gathered records, the first of them by hand. A refused load changes nothing.
 static void load_all(struct run *r, struct load *l) {
   struct past *const m = &r->m;
   const uint32_t one = l->nr > 0 && l->ops[0] == REMIXDB_BATCH_PUT && chance(&m->rng, 50);
@@ -236,7 +236,7 @@ static enum remixdb_merge_op merge_fn(const void *v0, uint32_t v0len, const void
   CHECK((v0 != NULL) == (v.id != 0));
   if (v0) CHECK(past_value_is(m, v, v0, v0len));
   switch (g->how) {
-    case MERGE_CUTS:  // the beginning of what is there; the bytes are the store's own
+    case MERGE_CUTS:  // the beginning of the old value; the bytes are the store's own
       if (!v0) return REMIXDB_MERGE_KEEP;
       g->id = v.id;
       g->len = v0len / 2;
@@ -307,14 +307,14 @@ static void check_many(struct past *m, struct xdb_ref *ref, uint64_t time) {
 }
 static void do_many(struct run *r) { check_many(&r->m, r->ref, r->m.time); }
 
-// Gets that stay under way while other calls change what they read.
+// Gets that stay under way while other calls change the records.
 static void do_gets(struct run *r) {
   if (chance(&r->m.rng, 70)) past_gets_begin(&r->m, &r->gets, r->ref, pick_key(r), r->m.time);
   else past_gets_take(&r->m, &r->gets, chance(&r->m.rng, 20));
   if (chance(&r->m.rng, 1)) past_gets_drop(&r->gets);
 }
 
-// A step of an iterator on what the ref shows at the time.
+// A step of an iterator of the ref.
 static void cursor_step(struct run *r, struct past_cursor *c, struct xdb_ref *ref, uint64_t time) {
   struct past *const m = &r->m;
   const uint64_t dice = below(&m->rng, 1000);
@@ -369,7 +369,7 @@ static void do_shot(struct run *r) {
 
 // ---- the rest
 
-// A checkpoint of the store, or of a snapshot, is a store with what that shows.
+// A checkpoint of the store, or of a snapshot, is a store with the same content.
 static void do_checkpoint(struct run *r) {
   struct past *const m = &r->m;
   const struct shot *const t = &r->shots[below(&m->rng, SHOTS)];
@@ -408,7 +408,7 @@ static void check_gaps(const struct wh *wh) {
   if (!wh_gaps_check(wh, why, sizeof(why))) fail_msg("TEST_SEED=%llu: %s", (unsigned long long)check_seed, why);
 }
 
-// The store as a queue: what comes first (or last) goes, again and again, and now and then a key comes to where all has
+// The store as a queue: the first (or last) key goes, again and again, and now and then a key comes to where all has
 // gone.
 static void do_drain(struct run *r) {
   struct past *const m = &r->m;

@@ -95,7 +95,7 @@ static const struct store {
               {"compact", make_compact, 4 * SAMPLE}};
 #define STORES (sizeof(stores) / sizeof(stores[0]))
 
-// ---- what must come of damage
+// ---- the possible effects of damage
 
 enum fate {
   FATE_RIGHT,    // nothing that counts is there: all answers are right
@@ -103,7 +103,7 @@ enum fate {
   FATE_ERROR     // it opens, some answers are right and some are errors
 };
 
-// The files of a store, and in each what counts.
+// The files of a store, and the bytes of each that count.
 struct file {
   char name[32];
   uint8_t *good;
@@ -150,7 +150,7 @@ static void files_load(struct files *f, const struct tiny *t) {
     const uint64_t gen = load64le(x->good + 24);
     if (gen < oldest) x->kind = SPARE;
     if (gen == newest) x->end = load64le(x->good + 464);
-    for (uint32_t k = 0; k < f->nr; k++)  // what the next segment says of it
+    for (uint32_t k = 0; k < f->nr; k++)  // the number in the next segment
       if (f->file[k].kind >= LOG && f->file[k].kind <= SPARE && load64le(f->file[k].good + 24) > gen &&
           load64le(f->file[k].good + 32) == gen)
         x->end = load64le(f->file[k].good + 40);
@@ -383,7 +383,7 @@ static void test_open_log(void **state) {
   tiny_destroy(synced);
 }
 
-// ---- what reads only do not see: openings that write, compactions
+// ---- beyond reads: openings that write, compactions
 
 // The store as it is, on a disk of its own: all of it is durable.
 static struct tiny *copy_of(const struct tiny *t) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Snapshots and iterators show one moment as long as they live, whatever is written, compacted and cut in parts
-// meanwhile; they hold what they need, and no longer than they need it.
+// Snapshots and iterators show one moment as long as they live, also when writes, compactions and splits go on
+// meanwhile. They hold the memtables and tables that they need, and no longer than they need them.
 //
 // TEST_SEED in the environment repeats a run's random choices.
 #include <dirent.h>
@@ -52,7 +52,7 @@ static void shot_look(struct past *m, struct shot *t) {
 #define SHOTS 16u
 #define CURSORS 4u
 
-static uint64_t kinds[COMPACT_KINDS];  // what partitions were met with
+static uint64_t kinds[COMPACT_KINDS];  // the compactions that the partitions had
 
 static void run_same(uint64_t s, int workers, uint32_t keys, uint32_t steps, uint32_t vlen_max) {
   check_seed = s;
@@ -148,7 +148,7 @@ static enum remixdb_status hand_back_late(void *arg, struct worker *w, const str
 }
 
 // A round hands a key back to the next memtable, with a number that is greater than every snapshot's: snapshots from
-// before and after its write see what they saw, and a write of the key that came meanwhile is not undone.
+// before and after its write see the same values, and a write of the key that came meanwhile is not undone.
 static void test_handed_back(void **state) {
   (void)state;
   for (uint32_t newer = 0; newer < 3; newer++) {  // not written again; after the round; during it
@@ -201,7 +201,7 @@ static void test_handed_back(void **state) {
   }
 }
 
-// Nothing is held, or soon will not be: a worker lets go of what its round replaced shortly after the round has ended.
+// Nothing is held, or soon will not be: a worker releases replaced files shortly after the end of its round.
 static void wait_unpinned(struct xdb *x) {
   OK(xdb_flush(x));
   for (uint32_t n = 0; stat_of(x, "memory_bytes") || stat_of(x, "files"); n++) {
@@ -251,7 +251,7 @@ static void test_many(void **state) {
   past_fini(&m);
 }
 
-// ---- what is held, and that it goes
+// ---- pinned files, and their release
 
 struct files {
   uint32_t nr;
@@ -281,7 +281,7 @@ struct pins {
   uint64_t memory, files, bytes;
 };
 
-// The figures, which are checked against the directory: what is there is what the version has, and what is pinned.
+// The figures, which are checked against the directory: it has the files of the version, and the pinned ones.
 static struct pins pins_now(struct xdb *x) {
   const struct pins p = {stat_of(x, "memory_bytes"), stat_of(x, "files"), stat_of(x, "file_bytes")};
   const struct files f = files_now();

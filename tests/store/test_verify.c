@@ -795,8 +795,7 @@ static void test_destroy_damaged(void **state) {
     FAILS(env_stat(ENV_PATHS(simdisk_env(disk)), DIR_NAME, &st), REMIXDB_NOTFOUND);
     simdisk_destroy(disk);
   }
-  // files with nothing in them, as a power cut may leave them, beside a LOCK: nobody loses anything; but of others'
-  // they may be the only files beside
+  // empty files, as a power cut may leave them, are destroyed only beside a LOCK and without files of other programs
   for (uint32_t way = 0; way < 5; way++) {
     static const uint8_t zero[600], text[600] = "text";
     struct simdisk *disk = simdisk_create();

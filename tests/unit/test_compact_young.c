@@ -90,8 +90,8 @@ static void test_young_begins(void **state) {
   assert_int_equal(young_of(&w, 0)->nr_runs, 1);
   assert_int_equal(atomic_load(&w.c.stats.young), 1);
   assert_int_equal(atomic_load(&w.c.stats.remix_bytes) - written, young_of(&w, 0)->file_size);
-  assert_true(atomic_load(&w.c.work) < old->nr_entries / 4);  // what is not touched is no work
-  assert_true(tombs_of(&w, 0) > 0);                           // they hide what is below
+  assert_true(atomic_load(&w.c.work) < old->nr_entries / 4);  // untouched runs are no work
+  assert_true(tombs_of(&w, 0) > 0);                           // they hide older records
   // goes on with more at a time, up to its share
   remix_add_debt(young_of(&w, 0), 5);
   const uint64_t scan_debt = atomic_load(&young_of(&w, 0)->scan_debt),
@@ -240,7 +240,7 @@ static void test_young_all(void **state) {
       assert_int_equal(tombs_of(&w, i), 0);
       assert_int_equal(remix_of(&w, i)->nr_entries, remix_of(&w, i)->nr_keys);
     }
-    // all deleted: what is in the young view alone goes too
+    // all deleted: records of the young view alone go, too
     w.whole = NULL;
     for (r = 0; r < 3; r++) young_round(&w, n, 3 * r, 9, false, NULL);
     put_range(&w, 0, w.k.nr, 1, true);
@@ -253,8 +253,8 @@ static void test_young_all(void **state) {
   }
 }
 
-// Most of the partition is old versions, by what both views know: all of it is merged, though the new data would fit
-// the young one.
+// Most of the partition is old versions, by the counts of both views: all of it is merged, though the new data would
+// fit the young one.
 static void test_young_garbage(void **state) {
   (void)state;
   struct world w;
@@ -278,7 +278,7 @@ static void test_young_garbage(void **state) {
   world_fini(&w);
 }
 
-// The largest key is one of the young view: what is after that is after the partition, and nothing else is.
+// The largest key is one of the young view: only keys after it are after the partition.
 static void test_young_append(void **state) {
   (void)state;
   for (uint32_t before = 0; before < 2; before++) {
@@ -410,7 +410,7 @@ static void whole_joins(uint32_t which) {
   world_fini(&w);
 }
 
-// A compaction of all there is leaves no young view in what it has been through, and those after it as they are.
+// A compaction of all there is leaves no young view in the partitions behind it, and the young views ahead as they are.
 static void test_young_whole(void **state) {
   (void)state;
   struct world w;
@@ -492,7 +492,7 @@ static void test_young_scan_merge(void **state) {
     assert_true(which == 1 ? now->nr_runs == 6 : now->nr_runs >= 2 && now->nr_runs < 5);
     for (uint32_t r = 0; r + 1 < now->nr_runs; r++) assert_ptr_equal(now->runs[r], was[r]);
     assert_true(tombs_of(&w, 0) > 0 && tombs_of(&w, 0) <= tombs);
-    // what was paid for the other one is as it was, unless the round was made for it
+    // the debt of the other view stays, unless the round was made for it
     assert_true(which == 1 ? atomic_load(&now->scan_debt) >= of_old : atomic_load(&now->scan_debt) < UINT32_MAX);
     world_fini(&w);
   }
@@ -608,7 +608,7 @@ static void test_young_retire(void **state) {
     assert_int_equal(w.next->parts[0]->young == NULL, join);
     version_ref(old);
     if (!join) {
-      // cannot be installed: what was made goes, what was there does not
+      // cannot be installed: the new files go, the old ones stay
       compact_retire(w.next, old);
       version_unref(w.next);
       version_unref(old);
@@ -645,7 +645,7 @@ static void test_young_retire(void **state) {
   world_fini(&w);
 }
 
-// ---- what can fail
+// ---- failures
 
 // One young view begins, one goes on, one has its runs merged within it, one is joined, and new data comes after one.
 static void ready_to_fail_young(struct world *w, uint64_t seed) {

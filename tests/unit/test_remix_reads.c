@@ -592,8 +592,8 @@ static void pieces_learn(struct cold *w) {
   sst_hold_fini(&h);
 }
 
-// A get and a seek read a piece of a block; a cursor that steps, pieces until it is where it wants to be; one that
-// steps back, what comes before, too. Every record is the right one on all ways.
+// A get and a seek read a piece of a block. A cursor that steps reads the pieces on its way, and a cursor that steps
+// back also the pieces before them. Every record is right on all ways.
 static void test_pieces(void **state) {
   (void)state;
   struct place p;

@@ -22,7 +22,7 @@ struct made {
   uint32_t base;
   struct sst *t;
   sst_pos *pos;               // of record i
-  struct sst_pieces *pieces;  // what the builder gave; NULL: none
+  struct sst_pieces *pieces;  // from the builder; NULL: none
 };
 
 static void made_build(struct made *m, const struct sst_build_opts *o) {
@@ -130,7 +130,7 @@ static void learn_all(struct made *m) {
     if (sst_pos_idx(m->pos[i]) == 0) OK(read_once(m, i, 1));
 }
 
-// ---- what is known
+// ---- known pieces
 
 // Each record is in the piece of the eighth of a page where it begins; a sum is of its piece's bytes, of the table and
 // of the block.
@@ -217,7 +217,7 @@ static void test_given(void **state) {
   place_fini(&p);
 }
 
-// Compressed blocks, and those of large records, are read whole each time; so is what direct I/O reads.
+// Compressed blocks, and those of large records, are read whole each time; so are blocks by direct I/O.
 static void test_unsuited(void **state) {
   (void)state;
   struct place p;
@@ -247,10 +247,10 @@ static void test_unsuited(void **state) {
   place_fini(&p);
 }
 
-// ---- what is read
+// ---- the bytes read
 
-// The first who needs one record reads its block whole, and those after it a piece; who wants all of it reads all, and
-// finds out nothing.
+// The first reader of one record reads its block whole, and later ones read a piece. A reader of the whole block reads
+// all, and makes no pieces known.
 static void test_learn(void **state) {
   (void)state;
   struct place p;
@@ -361,7 +361,7 @@ static void test_more(void **state) {
   place_fini(&p);
 }
 
-// ---- what lies after the block
+// ---- the bytes after the block
 
 static uint64_t reads_of(const struct made *m) { return atomic_load(&m->p->io.nr_reads); }
 
@@ -583,7 +583,7 @@ static void test_large(void **state) {
     }
     sst_hold_fini(&h);
     if (given) break;
-    mem_free(atomic_load(&t->pieces));  // what has been found out
+    mem_free(atomic_load(&t->pieces));  // the known checksums
     sst_give_pieces(t, pieces);
   }
   sst_retire(t);
@@ -592,7 +592,7 @@ static void test_large(void **state) {
   place_fini(&p);
 }
 
-// ---- what is wrong
+// ---- damage
 
 // A piece that is damaged is not read, by nobody; the others of its block are.
 static void test_damage(void **state) {
@@ -613,7 +613,7 @@ static void test_damage(void **state) {
     FAILS(read_at(&m, i + first[1], 1, &h), REMIXDB_CORRUPT);
     assert_non_null(strstr(err_msg(), "checksum of block"));
     OK(read_at(&m, i + first[3], 1, &h));
-    OK(read_at(&m, i, 1, &h));  // what lies between is not needed
+    OK(read_at(&m, i, 1, &h));  // the pieces between are not needed
     assert_int_equal(h.to, first[1]);
     FAILS(read_once(&m, i, SST_ALL), REMIXDB_CORRUPT);
     FAILS(read_once(&m, i + first[2] - 1, 1), REMIXDB_CORRUPT);
@@ -686,8 +686,8 @@ static void test_faults(void **state) {
   place_fini(&p);
 }
 
-// A builder that cannot have the memory for them now and then: of what it gives, what is known is right, and there is
-// nothing where it ended without.
+// A builder that cannot have the memory for them now and then: the checksums that it gives are right, and it
+// gives none where it ended without memory.
 static void test_builder_faults(void **state) {
   (void)state;
   struct place p;
