@@ -91,7 +91,7 @@ static void fill(struct fixture *f) {
   CHECK(remixdb_flush(f->ref));
 }
 
-// ---- gets and what they must give
+// ---- gets and their right results
 
 struct want {
   uint32_t i, cap;
@@ -166,7 +166,7 @@ static void results(struct fixture *f, uint64_t seed) {
     }
     take_all(f, 1 + below(&seed, 64), below(&seed, 3) * below(&seed, 64));
   }
-  // from the memtable, over and beside what tables have
+  // from the memtable, over and beside records of tables
   for (uint32_t i = 1; i < KEYS; i += 31)
     if (there(i)) put(f->ref, i, i % 3);
   for (uint32_t n = 0; n < f->depth; n++) CHECK(begin(f, (uint32_t)below(&seed, KEYS), 10000, true));

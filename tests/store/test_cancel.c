@@ -43,7 +43,7 @@ static enum remixdb_merge_op merges(const void *v0, uint32_t v0len, const void *
   return REMIXDB_MERGE_PUT;
 }
 
-// ---- what is called
+// ---- the calls
 
 struct scene {
   struct xdb *x;

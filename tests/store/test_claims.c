@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Crafted files, with checksums that are right, that claim to hold much more than they can: opening takes memory and
-// time for what is there, not for what is claimed.
+// time for the real bytes, not for the claimed ones.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

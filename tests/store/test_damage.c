@@ -146,7 +146,7 @@ static void flip_all_over(const char *from, const char *name_of_copy) {
     if (!sst && !wal && !exact) continue;
     const uint32_t times = exact ? 24 : 12;
     for (uint32_t k = 0; k < times; k++) {
-      // a table's end and every file's beginning are what is looked at first
+      // a table's end and every file's beginning are read first
       uint64_t off = k < 4 ? k * 8 : rng_next(&rng) % f->size;
       if (sst && k >= 4 && k < 8) off = f->size - 1 - rng_next(&rng) % 512;
       if (wal && k >= 4) off = rng_next(&rng) % (f->size < 300000 ? f->size : 300000);

@@ -26,7 +26,7 @@
 
 // ---- stores whose every value says whose it is
 
-static struct env *e;  // what the stores of a test are on
+static struct env *e;  // of the stores of a test
 static struct remixdb_opts opts;
 
 static const char *path_in(const char *name) {
@@ -150,7 +150,7 @@ static void run_swapped(void) {
   check_store("two", &a);
   check_store("one", &b);
   check_store("copy", &copy);
-  // what is removed is what has the name
+  // the file with the name is removed
   OK(destroy_store(e, path_in("one")));
   check_store("two", &a);
   check_store("copy", &copy);
@@ -197,7 +197,7 @@ static void test_checkpoint(void **state) {
   run_everywhere(run_checkpoint);
 }
 
-// Power goes at any moment while both stores write: what each has synced is in its own directory.
+// Power goes at any moment while both stores write: the synced writes of each are in its own directory.
 static void test_renamed_cuts(void **state) {
   (void)state;
   opts = small_opts(0);

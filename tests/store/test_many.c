@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A store of very many tables and few descriptors: what is open is counted where files are opened and closed.
+// A store of very many tables and few descriptors: open files are counted where they are opened and closed.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -194,7 +194,7 @@ static void test_many(void **state) {
   assert_true(count_tables(x) >= TABLES);
   OK(xdb_ref(x, &r));
   expect_all(r, 0);
-  assert_true(atomic_load(&open_most) > (int)OPEN_MAX / 2);  // what may be used is used
+  assert_true(atomic_load(&open_most) > (int)OPEN_MAX / 2);  // the allowed descriptors are used
   expect_few_open(x, OPEN_MAX);
 
   // gets by several threads while partitions are compacted by several others

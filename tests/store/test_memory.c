@@ -136,7 +136,7 @@ static bool take_sample(size_t size) {
   return true;
 }
 
-// Rounds take what compact/compact.h says, and no more.
+// Rounds take the memory that compact/compact.h allows, and no more.
 static void test_round(void **state) {
   (void)state;
   char dir[PATH_SIZE];

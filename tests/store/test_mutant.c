@@ -2,7 +2,7 @@
 //
 // Crafted files: fields of a store's files get other values, and all checksums are made right again. Then nothing
 // crashes, hangs or takes much memory. The opening refuses the store, or verify reports it, or get, seek and scans in
-// both directions agree on every key. Repair ends, and what it makes is whole.
+// both directions agree on every key. Repair ends, and makes a whole store.
 //
 // A mutant is a change of a field; or of a few; or of what a zstd frame holds, which is then packed again; or of two
 // files, often of fields that say the same in both.
@@ -39,7 +39,7 @@
 #define PACKED_MAX 256u  // frames of a sample
 #define KEYS_MAX 2048u
 #define STEPS_MAX 20000u        // of a scan: far more than there are records
-#define MEMORY_MB 768u          // of address space, above what the program has at its start
+#define MEMORY_MB 768u          // of address space, beyond that at the start of the program
 #define GROWTH_KB (256u << 10)  // of resident memory
 #define MUTANT_S 60u            // a mutant that takes longer hangs
 
@@ -653,7 +653,7 @@ static struct simdisk *make_disk(const struct mutant *m) {
   return d;
 }
 
-// ---- what must hold
+// ---- the checks
 
 // A refusal says that the files are at fault, and nothing else: memory that a file asks for is no reason.
 static bool refused(enum remixdb_status s) {
@@ -876,7 +876,7 @@ static uint64_t number_from(const char *name, uint64_t standard) {
   return s && *s ? strtoull(s, NULL, 10) : standard;
 }
 
-// Mutants of a kind, and what became of them.
+// Mutants of a kind, and their outcomes.
 enum kind { ONE_FILE, TWO_FILES, IN_FRAME, KINDS };
 struct tally {
   uint64_t count[KINDS][OUTCOMES], repaired;

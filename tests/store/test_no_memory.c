@@ -110,7 +110,7 @@ static void test_no_memory_open(void **state) {
       if (x) remixdb_close(x);
       if (x && !refused) break;
       if (!x) FAILED(REMIXDB_NOMEM, "memory");
-      if (tries++ % 2) remove_tree(dir);  // else the next try meets what this one left
+      if (tries++ % 2) remove_tree(dir);  // else the next try meets the files of this one
     }
     remove_tree(dir);
   }

@@ -191,7 +191,7 @@ static int lock_child(void *arg) {
 }
 
 static int open_child(void *arg) {
-  static struct xdb *volatile x;  // kept: to what looks for leaks it is not one
+  static struct xdb *volatile x;  // kept, so that a leak checker does not report it
   const struct remixdb_opts o = small_opts(0);
   x = remixdb_open_opts(arg, &o);
   CHILD_CHECK(x);

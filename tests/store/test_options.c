@@ -23,7 +23,7 @@ static void test_opts_init(void **state) {
   remixdb_opts_init(&o, offsetof(struct remixdb_opts, workers));
   CHECK(o.size == offsetof(struct remixdb_opts, workers) && o.cache_mb == 256 && o.tags);
   for (size_t i = offsetof(struct remixdb_opts, workers); i < sizeof(o); i++) CHECK(((uint8_t *)&o)[i] == 0xA5);
-  // with a newer, larger one: what this library does not know is zero
+  // with a newer, larger one: its unknown fields are zero
   struct {
     struct remixdb_opts o;
     uint8_t more[64];
@@ -93,7 +93,7 @@ static void test_read_only(void **state) {
     SAME(before, dir, "a store opened with read_only");
   }
   sample_check(dir);
-  CHECK(access(path, F_OK) != 0);  // what no version names goes when the store is opened to be written
+  CHECK(access(path, F_OK) != 0);  // an opening for writing removes files that no version names
   remove_tree(dir);
 }
 
@@ -261,7 +261,7 @@ static void test_sync_modes(void **state) {
   CHECK(in_copy(dir, "key-000020"));
   sample_close(x, r);
 
-  // the longest wait is what the machine takes, not what the option says
+  // the machine limits the longest wait, not the option
   for (uint32_t round = 0; round < 15; round++) {
     o.sync = round % 3 == 0 ? 1 : round % 3 == 1 ? 20 : INT_MAX;
     r = sample_open(dir, &o, &x);

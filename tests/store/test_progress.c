@@ -34,7 +34,7 @@ static struct env *slow_env(bool links) {
   return &slow;
 }
 
-// ---- what is told
+// ---- the reports
 
 struct told {
   struct xdb *x;
@@ -233,7 +233,7 @@ static void test_giving_up(void **state) {
   remixdb_close(x);
 }
 
-// A round that nobody waits for any more ends before the store does, with what it was asked for.
+// A round that nobody waits for any more ends before the store does, with its request done.
 static void test_closing_behind_it(void **state) {
   (void)state;
   for (uint32_t at = 1; at < 6; at++) {

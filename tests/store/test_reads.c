@@ -146,7 +146,7 @@ static void scan_all(struct xdb *x, uint32_t nr) {
   xdb_unref(r);
 }
 
-// Whether `bytes` is what the files have, or at most a fiftieth more.
+// Whether `bytes` is the size of the files, or at most a fiftieth more.
 static bool about(uint64_t bytes, uint64_t all) { return bytes >= all / 2 && bytes <= all + all / 50; }
 
 // Advice comes once for each descriptor of a table that is read.
@@ -176,13 +176,13 @@ static void check_reads(uint32_t runs, bool ckeys) {
   x = reads_open(&o);
   CHECK(seen.bytes[REMIX] == sizes[REMIX] && seen_again(REMIX) == 0);
   CHECK(seen_again(TABLE) == 0 && seen.bytes[TABLE] <= sizes[TABLE] / 20 && seen.calls[TABLE] <= 2 * runs);
-  // what is after the last frame is looked at again
+  // the bytes after the last frame are read again
   CHECK(seen.bytes[LOG] <= sizes[LOG] + sizes[LOG] / 50 + (64u << 10) &&
         seen.calls[LOG] <= 8 + sizes[LOG] / (256u << 10));
   CHECK(seen.sequential[LOG] > 0);
   check_advice();
 
-  OK(xdb_flush(x));  // what the log had
+  OK(xdb_flush(x));  // the records of the log
   measure();
   seen_anew();
   scan_all(x, RECORDS);

@@ -59,7 +59,7 @@ static void test_flush_and_compact(void **state) {
   uint32_t len;
   GOOD(remixdb_get(r, "a", 1, &v, &len));
   CHECK(v == '3' && !remixdb_probe(r, "b", 1));
-  // a snapshot keeps what it sees, and is not what one compacts
+  // a snapshot keeps its content, and cannot be compacted
   GOOD(remixdb_get(old, "a", 1, &v, &len));
   CHECK(v == '1');
   GOOD(remixdb_probe(old, "b", 1));
@@ -337,7 +337,7 @@ static void iterate_over_nothing(struct xdb_iter *it) {
 static void iterate_over_all(struct xdb_iter *it) {
   char key[16], val[16];
   uint32_t klen, vlen;
-  CHECK(!remixdb_iter_valid(it));  // what it sees is the store at its last seek
+  CHECK(!remixdb_iter_valid(it));  // it shows the store at its last seek
   remixdb_iter_seek(it, NULL, 0);
   GOOD(remixdb_iter_valid(it));
   for (char c = 'b'; c <= 'z'; c += 2) {

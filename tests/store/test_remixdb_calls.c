@@ -278,7 +278,7 @@ static void test_multi_get(void **state) {
   check_good(true, "multi_get", __LINE__);
   CHECK(found[0] && !found[1] && found[2] && values[0].len == 10 && values[1].len == 0 && values[2].len == 1);
   CHECK(memcmp(room[0], "1234567890", 10) == 0 && room[2][0] == 'e');
-  // what does not fit is cut, and said
+  // a value that does not fit is cut, and reported
   memset(room, 'x', sizeof(room));
   values[0].cap = 4;
   CHECK(remixdb_multi_get(r, 3, keys, values, found) == 2);
@@ -394,7 +394,7 @@ static void pages_backward(struct xdb_iter *it, struct remixdb_page *p) {
   GOOD(remixdb_iter_unread(it, p, 3));
   uint32_t len;
   CHECK(*(const char *)remixdb_iter_key(it, &len) == 'b' && len == 1);
-  // a page stands after what it gave
+  // the iterator stands after the records of the page
   p->max = 1;
   GOOD(remixdb_iter_page(it, p) && page_is(p, "b"));
   GOOD(remixdb_iter_unread(it, p, 0));

@@ -48,7 +48,7 @@ static uint32_t value_of(uint32_t i, uint32_t round, char *buf) {
 static bool deletes(uint32_t i, uint32_t round) { return round > 1 && (i + round) % 13 == 0; }
 static bool touches(uint32_t i, uint32_t round) { return round == 1 || i % round == 0 || deletes(i, round); }
 
-// Some of what the last round writes, of puts and deletes.
+// Some of the writes of the last round, puts and deletes.
 static bool is_some(uint32_t i) { return i % 20 == 0 || (deletes(i, ROUNDS) && i % 3 == 0); }
 
 // Rounds 1 to 3 in tables, the last in the log; or some of it in a young view.
@@ -203,7 +203,7 @@ static void test_each_file(void **state) {
           assert_true(report_has(disk, l.names[i]));
           // without its metadata a compressed table cannot be read; otherwise a block or two are lost
           if (damage == 2 && !way)
-            assert_true(t.newest == NR_KEYS && rep.losses == 0);  // what follows the blocks shows that they are all
+            assert_true(t.newest == NR_KEYS && rep.losses == 0);  // the bytes after the blocks show that they are all
           if (damage == 0 || (damage == 2 && way)) assert_true(rep.losses == 1 && rep.more_lost);
           if (damage == 1) assert_true(t.newest + NR_KEYS / 5 > NR_KEYS && rep.blocks_lost >= 1);
         }
@@ -215,7 +215,7 @@ static void test_each_file(void **state) {
   without_keys = false;
 }
 
-// ---- what is told of losses
+// ---- reports of losses
 
 enum damage { GONE, FIRST, MIDDLE, LAST, CUT, DAMAGES };
 
@@ -240,7 +240,7 @@ static void damage(struct simdisk *disk, const char *name, enum damage what) {
   }
 }
 
-// Repairs, and checks what is told against what is there. Returns the keys that are not what they were.
+// Repairs, and checks the report against the store. Returns the number of keys that have changed.
 static uint32_t check_told(struct simdisk *disk, const char *what, bool *told_out) {
   struct repair_report rep;
   OK(repair_store(simdisk_env(disk), DIR_NAME, &rep));
@@ -304,7 +304,7 @@ static void log_put(struct wal *w, const char *key, const char *value) {
 }
 
 // CURRENT is lost, and the log has a hole: its segments say "old", the hole "new", the tables what they were given.
-// Returns what the key has after the repair.
+// Returns the value of the key after the repair.
 static void repair_hole(bool released, char *value, uint32_t cap, struct repair_report *rep) {
   struct simdisk *disk = simdisk_create();
   struct env *const env = simdisk_env(disk);

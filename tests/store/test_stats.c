@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The figures of remixdb_stats: JSON, and counts that follow from what was done.
+// The figures of remixdb_stats: JSON, and counts that follow from the calls.
 #include "tests/lib/check.h"
 #include "tests/lib/sample.h"
 

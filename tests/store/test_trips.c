@@ -211,7 +211,7 @@ static void waits_then(struct trips *t) {
   struct xdb_ref *const now = t->ref;
   struct xdb_snapshot *const snap = remixdb_snapshot(now);
   CHECK(snap && (t->ref = remixdb_snapshot_ref(snap)) != NULL);
-  for (uint32_t i = 0; i < KEYS; i += 50) {  // what the snapshot must not see
+  for (uint32_t i = 0; i < KEYS; i += 50) {  // writes that the snapshot must not see
     char key[24];
     uint32_t len = key_of(i, key, true);
     CHECK(remixdb_put(now, key, len, "", 0));

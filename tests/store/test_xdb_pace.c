@@ -85,7 +85,7 @@ static void test_remaining(void **state) {
   draw();
   assert_int_equal(atomic_load(&x->pace.at_ns), 0);
   fill();
-  // what is left at the rate of the rounds before, and the tail
+  // the rest at the rate of the rounds before, and the tail
   round_is(100000000, 0, 500000000, 0, 0);
   EXPECT_REMAINING(0.2);
   round_is(100000000, 0, 500000000, SECOND / 10, 5 * SECOND);
@@ -94,12 +94,12 @@ static void test_remaining(void **state) {
   // in 0.05 s
   round_is(100000000, 75000000, 500000000, 0, 0);
   EXPECT_REMAINING(0.0125);
-  // at the end, and beyond what was thought to be the end, the tail is left
+  // at the end, and beyond the expected end, the tail is left
   round_is(100000000, 100000000, 500000000, SECOND / 10, 0);
   EXPECT_REMAINING(0.1);
   round_is(100000000, 170000000, 500000000, SECOND / 10, 0);
   EXPECT_REMAINING(0.1);
-  // as long as it is not known what there is to do: as the last one, but not less than the tail
+  // until the work of the round is known: as the last one, but not less than the tail
   round_is(0, 0, 500000000, SECOND / 10, SECOND / 5);
   EXPECT_REMAINING(0.2);
   round_is(0, 0, 500000000, SECOND / 10, SECOND / 50);
@@ -261,7 +261,7 @@ static int watched_open(struct env *e, int at, const char *path, unsigned flags)
   return env_posix()->ops->open(env_posix(), at, path, flags);
 }
 
-// Until workers have done what the log wanted.
+// Until workers have done the work that the log asked for.
 static void wait_for_log(void) {
   struct wal *const w = x->wal;
   const uint64_t until = time_ns() + SLOW_HANG_S * SECOND;

@@ -187,7 +187,7 @@ static void *guest_main(void *arg) {
   return NULL;
 }
 
-// The threads of one run, and what they count.
+// The threads of one run, and their counts.
 struct run {
   struct xdb *xdb;
   _Atomic bool stop;

@@ -800,7 +800,7 @@ static void *team_read(void *arg) {
   uint32_t seen[TEAMS] = {0}, vlen;
   while (!atomic_load(t->stop)) {
     team_scan(t, it, chance(&t->rng, 50));
-    // gets: no older batch after a newer one, whatever key is asked
+    // gets: no older batch after a newer one, for any key
     for (uint32_t n = 0; n < 200; n++) {
       const uint32_t id = (uint32_t)below(&t->rng, TEAMS), i = (uint32_t)below(&t->rng, TEAM_KEYS);
       const uint32_t low = atomic_load(&t->all[id].done);

@@ -270,7 +270,7 @@ static void test_read_direct(void **state) {
   (void)close(fd);
 }
 
-// The first in order that failed speaks, whatever the order of completion; the others are not harmed.
+// The first in order that failed speaks, in any order of completion; the others are not harmed.
 static void test_read_failures(void **state) {
   (void)state;
   const int closed = dup(data_fd);
@@ -869,7 +869,7 @@ static void opened_end(struct opened *o) {
 }
 
 // No lane before the first read of a batch, one lane for all that follow each other, none for a single read, and never
-// more than the bound: what comes beyond it reads at once, in its own thread.
+// more than the bound: reads beyond it run at once, in their own threads.
 static void test_pool(void **state) {
   (void)state;
   static struct opened all[3 * POOL];

@@ -55,7 +55,7 @@ static void add(struct blkio_flow *f, int fd, uint32_t i, uint64_t off) {
   nr_out++;
 }
 
-// Takes what has ended. Returns how many were read.
+// Takes the reads that have ended. Returns their number.
 static uint32_t take(struct blkio_flow *f, bool wait) {
   uint32_t good = 0;
   struct blkio_read *r;

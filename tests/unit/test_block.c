@@ -13,7 +13,7 @@
 
 #define TABLE 77u
 
-static uint8_t pool[REMIXDB_KV_MAX];  // what keys and values are cut from
+static uint8_t pool[REMIXDB_KV_MAX];  // keys and values are parts of it
 
 static uint32_t below(uint32_t n) { return (uint32_t)(rng_next(&check_seed) % n); }
 
@@ -70,7 +70,7 @@ static void test_random(void **state) {
     const uint32_t n = round_trip(&b, recs, NR, round, &pages);
     assert_in_range(n, 1, BLOCK_RECORDS_MAX);
     assert_true(pages <= BLOCK_GROW_PAGES || n == 1);
-    // what was left out had no room
+    // the records that were left out had no room
     if (n < BLOCK_RECORDS_MAX && pages <= BLOCK_GROW_PAGES) {
       size_t size = BLOCK_HEAD;
       for (uint32_t i = 0; i <= n; i++) size += 2 + kv_rec_size(recs[i].klen, recs[i].vlen, recs[i].tomb);
@@ -211,7 +211,7 @@ static void test_flips(void **state) {
   (void)state;
   struct block_build b;
   OK(block_build_init(&b));
-  memset(b.buf, 0, 2 * BLOCK_PAGE);  // also what no block has filled is looked at
+  memset(b.buf, 0, 2 * BLOCK_PAGE);  // bytes that no block has filled are compared, too
   assert_int_equal(small_block(&b, true), 1);
   for (uint32_t bit = 0; bit < BLOCK_PAGE * 8; bit++) {
     b.buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
@@ -233,7 +233,7 @@ static void reseal(uint8_t *buf, uint32_t pages) {
   store64le(buf, hash64_seed(buf + 8, pages * BLOCK_PAGE - 8, block_seed(TABLE, 12)));
 }
 
-// Whether a block is what it says to be: walked from record to record.
+// Whether the fields of a block are true: walked from record to record.
 static bool well_formed(const uint8_t *buf, uint32_t count) {
   const uint8_t *const end = buf + BLOCK_PAGE, *p = buf + BLOCK_HEAD + 2 * count;
   if (buf[8] != 1 || buf[9] != count || count == 0 || load16le(buf + 10) != 0) return false;

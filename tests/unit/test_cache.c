@@ -772,7 +772,7 @@ static void fill_ahead(bool served) {
     while (cache_ahead(cache)) nr_cleared++;
   }
   epoch_exit(&me);
-  // clearing keeps what readers have written
+  // clearing keeps the bytes of readers
   for (uint32_t block = 0; block < AHEAD_SHARD * 3; block++)
     if (cached(&tab, block)) assert_true(touch(&tab, block, 1));
   if (served) assert_true(nr_cleared >= 4 * 2 && nr_cleared <= 4 * 3 && nr_wanted >= nr_cleared / 4);

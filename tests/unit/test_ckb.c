@@ -303,7 +303,8 @@ static void seal(uint8_t *buf, uint32_t word, uint32_t count) {
   store64le(buf, hash64_seed(buf + 8, len - 8, ~((uint64_t)TABLE << 32)));
 }
 
-// A chunk that says it is packed, of memory of its own so that reading beyond is seen. It ends with what read_all says.
+// A chunk that says it is packed, of memory of its own so that reading beyond is seen. It ends with the status of
+// read_all.
 static enum remixdb_status read_packed(const uint8_t *frame, size_t len, uint32_t promised, uint32_t count) {
   uint8_t *const buf = malloc(CKB_PACKED_HEAD + len);
   store32le(buf + CKB_CHUNK_HEAD, promised);
@@ -532,7 +533,7 @@ static void forge_bits(void) {
   ckb_build_fini(&c);
 }
 
-// Chunks whose checksum is right, and whose frame is not what the head says.
+// Chunks whose checksum is right, and whose frame does not fit the head.
 static void test_forged_packed(void **state) {
   (void)state;
   uint8_t frame[512];

@@ -81,7 +81,7 @@ static void test_fails_soon(void **state) {
 }
 
 // A round tells of long records while it writes them, however few they are: the writers' pace needs to know. The second
-// write of a table fails, and what was told until then counts.
+// write of a table fails, and the reports until then count.
 static void test_tells_of_long_records(void **state) {
   (void)state;
   enum { LONG = 60000, NR = 60 };

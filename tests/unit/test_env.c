@@ -109,7 +109,7 @@ static void test_read_write(void **state) {
   assert_true(size == 8192 || size == 5);
   env_write_out(px, fd, 0, 4096);
   OK(env_close(px, fd, path));
-  // what is there cannot be made again, but can be emptied
+  // an existing file cannot be made again, but can be emptied
   FAILS(env_open(ENV_PATHS(px), path, ENV_WRITE | ENV_CREATE | ENV_EXCL, &fd), REMIXDB_IO);
   OK(env_open(ENV_PATHS(px), path, ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
   OK(env_size(px, fd, path, &size));
@@ -367,7 +367,7 @@ struct bad {
   struct env env;
   struct env_ops ops;
   enum op fail;
-  int error;   // what it fails with
+  int error;   // of the failing call
   bool jumpy;  // every other read and write is interrupted, the rest do one byte
   bool zero;   // writes write nothing
   unsigned turn;

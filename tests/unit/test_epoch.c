@@ -56,7 +56,7 @@ static void test_late_entrant(void **state) {
   const uint64_t old = atomic_load(&e.now);
   const uint64_t t = epoch_stamp(&e);
   assert_true(epoch_passed(&e, t));
-  atomic_store(&a.at, old);  // what epoch_enter does when it is interrupted between its load and its store
+  atomic_store(&a.at, old);  // as epoch_enter does when it is interrupted between its load and its store
   assert_true(epoch_passed(&e, t));
   const uint64_t t2 = epoch_stamp(&e);
   assert_false(epoch_passed(&e, t2));
@@ -289,7 +289,7 @@ static void *entrant_main(void *p) {
     wait_until(&m->go, i);
     if (atomic_load_explicit(&m->over, memory_order_relaxed)) break;
     some_delay(&rng, 64);
-    // what is stored after these is seen late; what is loaded is not
+    // stores after these are seen late; loads are not late
     for (uint32_t n = 0; n < 12; n++) m->far[rng_next(&rng) % FAR_BYTES] = (uint8_t)i;
     epoch_enter(&m->e, &s);
     atomic_store_explicit(&m->held, atomic_load_explicit(&m->unlinked, memory_order_acquire) < i, memory_order_relaxed);

@@ -39,7 +39,7 @@ static void test_errno(void **state) {
   assert_non_null(strstr(err_msg(), strerror(ENOSPC)));
   FAILS(err_errno(EDQUOT, "write", "f"), REMIXDB_NOSPACE);
   FAILS(err_errno(ENOMEM, "mmap", "f"), REMIXDB_NOMEM);
-  // these pass, as a lack of memory does; the message says what can be done
+  // these pass, as a lack of memory does; the message gives advice
   FAILS(err_errno(EMFILE, "open", "f"), REMIXDB_NOMEM);
   assert_non_null(strstr(err_msg(), strerror(EMFILE)));
   assert_non_null(strstr(err_msg(), "max_open_files"));

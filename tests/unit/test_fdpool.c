@@ -30,7 +30,7 @@ static struct fdpool_file files[FILES];
 static struct env_ops fake_ops;
 static struct env fake = {.ops = &fake_ops};
 static _Atomic int fake_limit;    // descriptors the "system" gives out
-static _Atomic int fake_refusal;  // what it says then
+static _Atomic int fake_refusal;  // its error
 static _Atomic int fake_open_nr, fake_open_max;
 static _Atomic int fake_opens;   // calls that succeeded
 static _Atomic int fake_eintrs;  // opens to interrupt

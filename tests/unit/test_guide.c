@@ -24,7 +24,7 @@ static char marks[3 * MANY];
 
 static int by_key(const void *a, const void *b) { return kv_cmp(*(const struct kref *)a, *(const struct kref *)b); }
 
-// Few different bytes, so that many bounds share what is longer than a number of the tree.
+// Few different bytes, so that many bounds share more bytes than a number of the tree has.
 static struct kref some_key(uint64_t *rng, uint8_t *buf, uint32_t shape) {
   const uint32_t len = (uint32_t)(rng_next(rng) % (LEN_MAX - 4)) + 1;
   for (uint32_t i = 0; i < len; i++)
@@ -62,7 +62,7 @@ static void test_find(void **state) {
       while (at < nr && kv_cmp(bounds[at], from) < 0) at++;
       void *const old = at < nr ? items[at] : items[0], *const fresh = k % 2 && at ? items[at - 1]
                                                                                    : &marks[2 * MANY + k];
-      if (at == nr || items[at] != fresh) guide_replace(g, from, fresh, NULL);  // what stands there is another one
+      if (at == nr || items[at] != fresh) guide_replace(g, from, fresh, NULL);  // another one stands there
       guide_replace(g, from, old, fresh);
       for (; at < nr && items[at] == old; at++) items[at] = fresh;
     }

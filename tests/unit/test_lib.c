@@ -479,7 +479,7 @@ static void test_hash(void **state) {
   uint64_t all = 0;
   for (uint32_t n = 0; n <= sizeof(buf); n++) all = all * 31 + hash64_seed(buf, n, n);
   assert_true(all == 0x2213b386b5244098ull);
-  // whatever instructions it is made of
+  // with any instructions
   for (uint32_t i = 0; i < 3000; i++) {
     const size_t from = i % 64, len = i < 2000 ? i : sizeof(buf) - 64 - i % 256;
     assert_true(hash64_seed(buf + from, len, i * UINT64_C(0x9E3779B97F4A7C15)) ==

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Large blocks of memory: mappings of their own, kept ones, and what is counted.
+// Large blocks of memory: mappings of their own, kept ones, and the counts.
 #include "tests/lib/check.h"
 
 #include <stdlib.h>

@@ -64,7 +64,7 @@ static enum remixdb_status told_remix_cursor_set(struct remix_cursor *c, struct 
 #include "tests/lib/check.h"
 #include "tests/lib/scene.h"
 
-static uint64_t seed_base;  // of what is drawn anew each time
+static uint64_t seed_base;  // of choices that are drawn anew each time
 
 // The next live key at or after `at`, or before or at it; nr: none.
 static uint32_t model_up(const struct scene *s, uint32_t at) {
@@ -89,7 +89,7 @@ static void record_here(struct merge *m, struct kv_rec *rec_out) {
     FAILS(s, REMIXDB_IO);
     assert_true(merge_valid(m));
     nr_failed++;
-    if (nr_failed % 3 == 0) return;  // and is not tried again: what comes next must not notice
+    if (nr_failed % 3 == 0) return;  // and is not tried again: later calls must not notice
   }
   OK(merge_record(m, rec_out));
 }
@@ -723,7 +723,7 @@ static void test_fast_steps(void **state) {
 
 struct swept {
   struct scene s;
-  uint32_t *mem[2];  // what the frozen and the active memtable have of each key
+  uint32_t *mem[2];  // the states of each key in the frozen and the active memtable
   uint64_t seq, rng;
 };
 
@@ -801,7 +801,7 @@ static void test_swept(void **state) {
   scene_young = YOUNG_NOWHERE;
 }
 
-// ---- a frozen memtable's gap excludes what the active one hid
+// ---- a frozen memtable's gap excludes keys that the active one hid
 
 #define HIDDEN 2u  // this key of the range lies in a table, and the active memtable alone hides it
 #define RANGE 40u  // the other keys of the range have tombstones in the frozen memtable

@@ -302,7 +302,7 @@ static void test_fails(void **state) {
   scene_young = YOUNG_NOWHERE;
 }
 
-// A young view that cannot be read says nothing of a key: what the older view has of it is not given.
+// A young view that cannot be read says nothing of a key, and the version of the older view is not given.
 static void test_young_fails(void **state) {
   (void)state;
   struct list *const l = malloc(sizeof(*l));

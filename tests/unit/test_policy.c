@@ -655,7 +655,7 @@ static void test_compression(void **state) {
     next += n;
     store_close();
   }
-  // what does not shrink is stored as it is: the table is larger by a head per block, no more
+  // blocks that do not shrink are stored as they are: the table is larger by a head per block, no more
   open_compressed(REMIXDB_COMPRESSION_NONE, 0);
   const uint64_t noise_plain = put_records(next, next + n, false);
   store_close();

@@ -118,7 +118,7 @@ static void test_identity(void **state) {
   w->ctx.store_id--;
   OK(read_whole(w, 1, &m));
 
-  // a flipped version number is damage; a newer format has a right checksum, whatever its contents
+  // a flipped version number is damage; a newer format has a right checksum, with any contents
   uint8_t *const foot = buf + len - FORMAT_SST_FOOTER;
   store32le(foot + 244, FORMAT_SST_VERSION + 1);
   file_write(from, buf, len);
@@ -143,7 +143,7 @@ static void test_identity(void **state) {
   world_close(w);
 }
 
-// ---- right checksums over wrong contents: an error or some answer, and no read of what is not there
+// ---- right checksums over wrong contents: an error or some answer, and no read outside of the data
 
 struct forge {
   struct world *w;

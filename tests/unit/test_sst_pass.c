@@ -99,7 +99,7 @@ static void check_pass(struct world *w, struct sst *t, uint32_t nr, bool own, bo
 }
 
 // A scan and the keys in order read each page once, through a descriptor of their own that is advised for sequential
-// reads. Where the pool has none for them, they say what they will need next.
+// reads. Where the pool has none for them, they announce their next reads.
 static void test_pass(void **state) {
   (void)state;
   for (uint32_t v = 0; v < 24; v++) {
@@ -309,7 +309,7 @@ static void test_far(void **state) {
   model_free(&m);
 }
 
-// The advice is bounded by what was read, and a reader that leaps begins anew.
+// The advice is bounded by the bytes read, and a reader that leaps begins anew.
 static void test_told(void **state) {
   (void)state;
   struct model m = model_make(TEXT, 20000);
@@ -323,13 +323,13 @@ static void test_told(void **state) {
   sst_ahead_read(&a, t, 100, 8);
   assert_int_equal(counted.needed_to, 116 * BLOCK_PAGE);
   sst_ahead_read(&a, t, 108, 8);
-  assert_int_equal(counted.needed_to, 124 * BLOCK_PAGE);  // what had been read when it was told
+  assert_int_equal(counted.needed_to, 124 * BLOCK_PAGE);  // the bytes read before the advice
   sst_ahead_read(&a, t, 116, 8);
   assert_int_equal(counted.needed_to, 140 * BLOCK_PAGE);
   sst_ahead_read(&a, t, 300, 8);
   assert_int_equal(counted.needed_to, 316 * BLOCK_PAGE);
   slow_ns = 0;
-  // advice for those who know what comes
+  // advice of readers that know their next reads
   count_anew();
   sst_will_need(t, 40, 10);
   assert_int_equal(counted.needed_to, 50 * BLOCK_PAGE);

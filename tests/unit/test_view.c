@@ -55,7 +55,7 @@ static void test_never_begun(void **state) {
   super_unref(NULL);
 }
 
-// memtables_kept counts the live memtables other than the view's two, in whatever order they go.
+// memtables_kept counts the live memtables other than the view's two, in any order of release.
 static void test_kept(void **state) {
   (void)state;
   struct world w;

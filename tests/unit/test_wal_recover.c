@@ -110,7 +110,7 @@ static struct {
   struct env env;
   struct env_ops ops;
   const struct env_ops *real;
-  uint64_t from, to;   // of what was written of frames
+  uint64_t from, to;   // of the written frames
   const char *unread;  // the file of which [bad_from, bad_to) cannot be read
   uint64_t bad_from, bad_to;
   const char *full;  // the file that cannot be written to: the disk is full, and the file system never writes in place
@@ -135,7 +135,7 @@ static int spy_open(struct env *e, int at, const char *path, unsigned flags) {
   return fd;
 }
 
-// As systems do: what lies before the bad part is given.
+// As systems do: the bytes before the bad part are given.
 static ssize_t spy_read(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
   if (spy.unread && fd >= 0 && fd == spy.fd && off < spy.bad_to && off + len > spy.bad_from) {
     if (off >= spy.bad_from) return -EIO;
@@ -441,7 +441,7 @@ static void test_all_sessions(void **state) {
   struct wal_salvage out;
   OK(salvage(simdisk_env(d), 0, &out));
   expect_seen(all, 4);
-  // what was released is no longer led to when its file serves again
+  // no header leads to released frames when their file serves again
   struct wal *const w = open_log(simdisk_env(d), false);
   OK(wal_release(w, wal_gen(w)));
   OK(wal_switch(w, NULL, NULL));
@@ -587,7 +587,7 @@ static void test_unread(void **state) {
   simdisk_destroy(p);
 }
 
-// ---- what is told of losses
+// ---- reports of losses
 
 #define SESSIONS 4u
 #define EACH 12u   // records of a session, each in a frame of its own

@@ -66,7 +66,7 @@ static void test_model(void **state) {
   }
 }
 
-// A cursor keeps its moment, whatever is written later, and steps outside any epoch.
+// A cursor keeps its moment when writes follow, and steps outside any epoch.
 static void test_moment(void **state) {
   (void)state;
   uint64_t rng = check_seed;

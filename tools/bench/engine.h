@@ -88,7 +88,7 @@ struct bench_engine {
   bool (*close)(void *store);
   // batch: above 1, writes may be gathered and written so many at a time, each batch as one. NULL: told
   void *(*begin)(void *store, unsigned flags, uint32_t batch);
-  bool (*finish)(void *session);  // writes what is gathered
+  bool (*finish)(void *session);  // writes the gathered records
   void (*end)(void *session);
 
   enum bench_status (*put)(void *session, const void *key, uint32_t klen, const void *value, uint32_t vlen);

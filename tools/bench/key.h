@@ -70,8 +70,8 @@ static inline uint64_t bench_load64(const void *p) {
   return v;
 }
 
-// The order of two keys, and memcpy of one: what a scan does for each record. Most keys differ in their first 8 bytes,
-// and most have 16.
+// The order of two keys, and memcpy of one: the work of a scan for each record. Most keys differ in their first 8
+// bytes, and most have 16.
 static inline int bench_key_cmp(const void *a, uint32_t alen, const void *b, uint32_t blen) {
   const uint64_t x = __builtin_bswap64(bench_load64(a)), y = __builtin_bswap64(bench_load64(b));
   if (__builtin_expect(x != y, 1)) return x < y ? -1 : 1;

@@ -42,7 +42,7 @@ struct bench_thread_usage bench_thread_usage_get(void) {
 
 void bench_thread_usage_add(struct bench_thread_usage *to, const struct bench_thread_usage *since, int sign) {
   const struct bench_thread_usage now = bench_thread_usage_get();
-  const uint64_t by = (uint64_t)(int64_t)sign;  // modulo 2^64: what is taken away first is added later
+  const uint64_t by = (uint64_t)(int64_t)sign;  // modulo 2^64: a subtraction is undone by a later addition
   to->cpu_ns += by * (now.cpu_ns - since->cpu_ns);
   to->user_ns += by * (now.user_ns - since->user_ns);
   to->system_ns += by * (now.system_ns - since->system_ns);
