@@ -30,9 +30,9 @@ struct anchors_cells {
 _Static_assert(sizeof(struct anchors_cells) == CACHE_LINE, "choosing a cell reads one cache line");
 
 struct anchors_line {
-  uint32_t first;               // the first of the tree's numbers that lies in the cell or after it
+  uint32_t first;               // index of the tree's first number that lies in the cell or after it
   uint32_t nr;                  // how many lie in the cell
-  uint64_t numbers[CELL_LINE];  // these, if they are at most CELL_LINE; then all ones
+  uint64_t numbers[CELL_LINE];  // the first ones of the cell's numbers, then all ones
 };
 _Static_assert(sizeof(struct anchors_line) == CACHE_LINE, "a cell is one cache line");
 #define ABSENT 1u  // flag of a rank: the byte does not occur at that place
@@ -46,7 +46,7 @@ struct anchors_tree {
   uint32_t common;       // bytes
   uint32_t shared;       // where a copy begins of the common bytes that no tree above has compared
   uint32_t nr;           // numbers
-  uint32_t refs;   // where its refs begin, one per number and one more; NO_REFS: number i is string first + i's own
+  uint32_t refs;   // where its nr + 1 refs begin; NO_REFS: each number belongs to one string, number i to first + i
   uint32_t cells;  // its cells; NO_CELLS: it is too small, or its numbers lie too unevenly
   uint32_t nr_levels;
   // Where each level begins, in nodes. Level 0 has all numbers in order. A number of another level is the greatest one
@@ -84,9 +84,9 @@ static inline uint64_t cell_of(const struct anchors_cells *c, uint64_t sum) {
   return (sum >> c->shift) * c->scale >> 32;
 }
 
-// Makes the number of the ranks if one of v's bytes does not occur at its place. Then v lies between two groups of
-// numbers that agree with it up to this place: those with a smaller byte here and those with a greater one. If v is
-// after all numbers, its cell is the last one.
+// Returns the number made of v's ranks if a byte of v does not occur at its place. The first such place ends the
+// number: v lies between two groups of numbers that agree with v up to this place. One group has smaller bytes at this
+// place, and the other has greater ones. If v is after all numbers, the cell of v is the last one.
 static __attribute__((noinline)) uint64_t sum_absent(const struct anchors_cells *c, const uint16_t *ranks, uint64_t v) {
   uint64_t sum = 0;
   for (uint32_t p = 0; p < c->nr_places; p++) {
@@ -111,8 +111,8 @@ static inline const struct anchors_line *cell_line(const struct anchors *a, cons
   return a->lines + c->lines + cell_of(c, sum);
 }
 
-// Finds the first number not less than v among from .. to. Looks further in steps, which is safe: numbers after `to`
-// and padding are never less.
+// Returns the index of the first number not less than v, which is in from .. to. The call compares SCAN_STEP numbers at
+// a time, so it may read beyond `to`. This is safe: numbers after `to` and padding are never less than v.
 static inline uint32_t cell_scan(const struct anchors *a, const struct anchors_tree *t, uint32_t from, uint32_t to,
                                  uint64_t v) {
   const uint64_t *const numbers = a->nodes + (size_t)t->level[0] * NODE;
@@ -185,7 +185,7 @@ static inline void tree_search(const struct anchors *a, struct way *w) {
   tree_found(a, w, at);
 }
 
-// Goes on after the search of a tree. Returns true if another tree must be searched, false if the answer is there.
+// Goes on after the search of a tree. Returns true if the search goes on in another tree, false if w->at is the answer.
 static inline bool tree_leave(const struct anchors *a, struct kref key, struct way *w) {
   const struct anchors_tree *const t = w->t;
   const uint32_t at = w->at;
@@ -221,9 +221,9 @@ uint32_t anchors_find(const struct anchors *a, struct kref key) {
   return w.at;
 }
 
-// The next step of a search among many: below LEVELS_MAX, it reads a node of that level. Otherwise
-#define STEP_LINE LEVELS_MAX         // it reads the line of its cell, or
-#define STEP_SCAN (LEVELS_MAX + 1u)  // it scans the numbers of a crowded cell.
+// The next step of one search among many. A step below LEVELS_MAX is a level: the search reads a node of that level.
+#define STEP_LINE LEVELS_MAX         // the search reads the line of its cell
+#define STEP_SCAN (LEVELS_MAX + 1u)  // the search scans the numbers of a crowded cell
 
 // Returns the first step in a tree that was entered, and prefetches for it. *line_out: the line of STEP_LINE.
 static inline uint32_t many_enter(const struct anchors *a, const struct way *w, const struct anchors_line **line_out) {
@@ -237,7 +237,7 @@ static inline uint32_t many_enter(const struct anchors *a, const struct way *w, 
   return t->nr_levels - 1;
 }
 
-// Goes on from the cell's line: finds `at` there (true), or chooses the next step.
+// Goes on from the cell's line. Returns true if the line has the answer for this tree; else chooses the next step.
 static inline bool many_line(const struct anchors *a, struct way *w, const struct anchors_line *line, uint8_t *step) {
   if (line->nr <= CELL_LINE) {
     line_search(line, w);
@@ -359,7 +359,7 @@ static enum remixdb_status group_add(struct build *b, uint32_t common, uint32_t 
 }
 
 // Ranks the bytes at the first places of the numbers. Stops when the ranks can tell as many cells apart as there are
-// numbers, and returns the number of places. *product_out: how many cells the ranks can tell apart.
+// numbers. Returns how many places it has ranked. *product_out: how many cells the ranks can tell apart.
 static uint32_t rank_bytes(const uint64_t *numbers, uint32_t nr, uint16_t (*ranks)[BYTES], struct anchors_cells *c,
                            uint64_t *product_out) {
   bool there[PLACES_MAX][BYTES] = {0};
@@ -407,7 +407,7 @@ static uint32_t lines_fill(struct anchors_line *lines, uint64_t nr_lines, const 
 }
 
 // Makes the cells of a tree from its numbers, if they are worth their memory: the ranks take at most an eighth of the
-// numbers' room, and three of four numbers lie in cells that are scanned.
+// numbers' room, and at least three of four numbers lie in cells that are not too crowded to scan.
 static enum remixdb_status cells_build(struct build *b, struct anchors_tree *t, const uint64_t *numbers) {
   uint16_t ranks[PLACES_MAX][BYTES];
   struct anchors_cells c = {.lines = (uint32_t)(b->lines.len / sizeof(struct anchors_line)),
@@ -449,7 +449,7 @@ static uint32_t count_numbers(const struct anchors *a, const struct anchors_tree
   return nr;
 }
 
-// Makes level 0 and the refs. `room`: of the level; what is left gets padding.
+// Makes level 0 and the refs. room: how many numbers the level can hold. Padding fills the rest of the level.
 static enum remixdb_status numbers_build(struct build *b, struct anchors_tree *t, uint64_t *level, size_t room) {
   const bool several = t->nr <= t->last - t->first;  // strings share a number
   uint32_t nr = 0, from = t->first;
@@ -478,7 +478,7 @@ static enum remixdb_status tree_build(struct build *b, size_t number) {
   struct anchors_tree t = *tree_at(b, number);
   t.nr = count_numbers(b->a, &t);
 
-  // Level 0 has room for a few more, so that every level has padding and scans may read beyond the last number.
+  // Level 0 has room for SCAN_STEP more numbers: every level needs padding, and scans read beyond the last number.
   const size_t begin = b->nodes.len / sizeof(uint64_t);
   size_t len[LEVELS_MAX], all = 0;
   for (size_t n = (size_t)t.nr + SCAN_STEP;; n = len[t.nr_levels - 1] / NODE) {
