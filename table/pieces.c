@@ -9,8 +9,8 @@ enum { NO = 0, BUSY = 1, KNOWN = 2 };   // of sst_pieces.known
 _Static_assert(sizeof(struct sst_pieces) == CACHE_LINE, "one cache miss");
 _Static_assert(BLOCK_GROW_PAGES *BLOCK_PAGE <= UINT16_MAX, "offsets in blocks of several records fit");
 
-// Return the offset, the first record and the checksum of piece k of a block of so many pages. k counts from the
-// block's beginning. The piece after the last one begins at the block's end.
+// The next three functions return the offset, the first record and the checksum of piece k of a block. `pages` is the
+// size of the block. k counts from the block's beginning. The piece after the last one begins at the block's end.
 static inline uint32_t piece_off(const struct sst_pieces *p, uint32_t k, uint32_t pages) {
   return k < pages * SST_PIECES ? p[k / SST_PIECES].offs[k % SST_PIECES] : pages * BLOCK_PAGE;
 }
@@ -20,7 +20,8 @@ static inline uint32_t piece_first(const struct sst_pieces *p, uint32_t k, uint3
 static inline uint32_t piece_sum_of(const struct sst_pieces *p, uint32_t k) {
   return p[k / SST_PIECES].sums[k % SST_PIECES];
 }
-// The seed is mixed in afterwards: from a seed XXH3 derives a secret each time, which takes as long as the piece.
+// Mixes the seed in after hashing. With a seed, XXH3 derives a secret at each call, which costs as much as hashing the
+// piece.
 static inline uint32_t piece_sum(const uint8_t *bytes, size_t len, uint64_t table, uint32_t block) {
   return (uint32_t)((hash64_seed(bytes, len, 0) ^ block_seed(table, block)) * 0x9E3779B97F4A7C15ull >> 32);
 }
@@ -65,7 +66,7 @@ void sst_pieces_learn(struct sst *t, uint32_t block, const uint8_t *data) {
   if (!sst_pieces_suit(t) || block_pages(data) > BLOCK_GROW_PAGES) return;
   struct sst_pieces *const all = pieces_of(t);
   uint8_t no = NO;
-  if (!all) return;  // then each read reads a whole block
+  if (!all) return;  // without memory for pieces, each read reads a whole block
   if (atomic_compare_exchange_strong_explicit(&all[block].known, &no, BUSY, memory_order_relaxed, memory_order_relaxed))
     sst_pieces_cut(&all[block], data, t->number, block);
 }
@@ -77,8 +78,9 @@ static inline uint32_t piece_of(const struct sst_pieces *p, uint32_t pages, uint
   return k;
 }
 
-// Fills in the offsets of the records [from, to), which lie in [begin, end), if all are short and have one size. Each
-// is decoded where it must begin, so no decoding waits for the one before. False proves nothing.
+// Fills in the offsets of the records [from, to), which lie in the bytes [begin, end) of buf. Works only for short
+// records of one size: the size gives the place of each record, so decoding a record does not wait for the previous
+// record. False: the records are of another kind or malformed, and the offsets are not valid.
 static bool records_alike(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t from, uint32_t to) {
   struct kv_rec r;
   uint32_t size = 3;
@@ -93,7 +95,7 @@ static bool records_alike(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t f
   return begin + (to - from) * size <= end;
 }
 
-// The same for records of any kind: each begins where the one before ends. False: they are malformed.
+// The same for records of any kind: each record begins where the previous record ends. False: a record is malformed.
 static bool records_walk(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t from, uint32_t to) {
   const uint8_t *at = buf + begin;
   for (uint32_t i = from; i < to; i++) {
@@ -105,7 +107,8 @@ static bool records_walk(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t fr
   return true;
 }
 
-// Checks the pieces [lo, hi), which are in buf, and fills in the offsets of their records. REMIXDB_NOTFOUND: not valid.
+// Checks the pieces [lo, hi), which are in buf, and fills in the offsets of their records. REMIXDB_NOTFOUND: a checksum
+// or a record is wrong.
 static enum remixdb_status pieces_take(const struct sst *t, uint32_t block, uint32_t pages, const struct sst_pieces *p,
                                        uint32_t lo, uint32_t hi, uint8_t *buf) {
   const uint32_t begin = piece_off(p, lo, pages), end = piece_off(p, hi, pages), nr_recs = t->nr_recs[block];
@@ -120,7 +123,8 @@ static enum remixdb_status pieces_take(const struct sst *t, uint32_t block, uint
                                                                                              : REMIXDB_NOTFOUND;
 }
 
-// Reads the pieces [lo, hi) and checks them. Reads on to the offset `until`, unchecked, if that is further.
+// Reads the pieces [lo, hi) and checks them. If the offset `until` is after these pieces, the same read goes on to
+// `until`, and the call does not check the bytes after the pieces.
 static enum remixdb_status pieces_fetch(const struct sst *t, int fd, uint32_t block, uint32_t pages,
                                         const struct sst_pieces *p, uint32_t lo, uint32_t hi, uint32_t until,
                                         uint8_t *buf) {
@@ -174,7 +178,7 @@ enum remixdb_status sst_pieces_read(struct sst *t, int fd, uint32_t block, uint3
   uint32_t lo = piece_of(p, pages, idx), hi = piece_of(p, pages, last) + 1;
   enum remixdb_status s = REMIXDB_OK;
   if (*from == *to) {
-    // for a whole block its own checksum is the better one
+    // the caller then reads the whole block and checks the checksum of the block
     if (lo == 0 && piece_off(p, hi, pages) == pages * BLOCK_PAGE) return REMIXDB_NOTFOUND;
     s = pieces_fetch(t, fd, block, pages, p, lo, hi, span, buf);
   } else {
