@@ -133,10 +133,13 @@ static enum remixdb_status sst_load_meta(struct sst *t, int fd) {
     s = err_corrupt(t->path, foot, "this is table %llu", (unsigned long long)f.number);
     goto out;
   }
-  if (f.store_id != t->ctx->store_id) {
+  const struct files_ids ids = sst_ctx_ids(t->ctx);
+  if (!files_ids_have(&ids, f.store_id)) {
     s = err_corrupt(t->path, foot, "table of another store (%016llx)", (unsigned long long)f.store_id);
     goto out;
   }
+  t->origin = f.store_id;
+  t->print = f.print;
   t->nr_pages = f.nr_pages;
   t->nr_records = f.nr_records;
   t->nr_tombs = f.nr_tombs;

@@ -3,6 +3,7 @@
 
 #include "base/dirlock.h"
 #include "admin/destroy.h"
+#include "store/dir.h"
 #include "store/idle.h"
 
 #define COPY_CHUNK (1u << 20)
@@ -17,6 +18,10 @@ struct target {
   bool made_lock;  // this call, or an interrupted checkpoint, made LOCK
   bool begun;      // the same for all other files of a store
   struct dirlock lock;
+  uint64_t store_id;  // its own, so that a file of its source is told from one of it once the two have gone on
+  uint64_t *origins;  // the ids of the files that it links; own memory
+  uint32_t nr_origins;
+  uint64_t log_print;  // of its log's first segment
   const struct progress *progress;
   uint64_t done, total;  // bytes of files, and of records in memory
   uint64_t told;         // bytes done at the last report
@@ -126,11 +131,15 @@ static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const 
 
 // Makes the log of the new store. The frozen memtable is older and comes first.
 static enum remixdb_status make_log(struct xdb_ref *r, const struct super *v, uint64_t moment, struct target *t) {
-  const struct wal_opts wo = {.dir = &t->dir, .store_id = r->xdb->store_id};
+  const struct wal_opts wo = {.dir = &t->dir,
+                              .store_id = t->store_id,
+                              .origins = t->origins,
+                              .nr_origins = t->nr_origins};
   struct wal *w;
   enum remixdb_status s = wal_open(&wo, 1, moment, true, NULL, NULL, NULL, &w);
   if (s != REMIXDB_OK) return s;
-  if (v->frozen) s = log_memtable(r, w, v->frozen->wh, moment, t);
+  s = wal_print(w, 1, &t->log_print);
+  if (s == REMIXDB_OK && v->frozen) s = log_memtable(r, w, v->frozen->wh, moment, t);
   if (s == REMIXDB_OK) s = log_memtable(r, w, v->active->wh, moment, t);
   if (s == REMIXDB_OK) return wal_close(w);
   IGNORED(wal_close(w), "the log goes with the rest of the checkpoint");
@@ -138,7 +147,7 @@ static enum remixdb_status make_log(struct xdb_ref *r, const struct super *v, ui
 }
 
 static enum remixdb_status make_current(const struct xdb *x, const struct version *base, uint64_t moment,
-                                        const struct env_dir *dir) {
+                                        const struct target *t) {
   struct part **parts = mem_alloc(base->nr_parts * sizeof(*parts));
   if (!parts) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < base->nr_parts; i++) part_ref(parts[i] = base->parts[i]);
@@ -146,13 +155,18 @@ static enum remixdb_status make_current(const struct xdb *x, const struct versio
   enum remixdb_status s = version_create(parts, base->nr_parts, &v);
   mem_free(parts);
   if (s != REMIXDB_OK) return s;
-  v->store_id = base->store_id;
+  v->store_id = t->store_id;
   v->number = base->number;
   v->next_file = base->next_file;
   v->log_gen = 1;
   v->log_seq = moment;
+  v->log_print = t->log_print;
+  v->printed = true;
   struct sst_ctx ctx = x->ctx;
-  ctx.dir = dir;
+  ctx.dir = &t->dir;
+  ctx.store_id = t->store_id;
+  ctx.origins = t->origins;
+  ctx.nr_origins = t->nr_origins;
   s = version_save(&ctx, v);
   version_unref(v);
   return s;
@@ -169,11 +183,13 @@ static enum remixdb_status make_mark(const struct env_dir *dir) {
 static enum remixdb_status fill(struct xdb_ref *r, const struct super *v, uint64_t moment, struct target *t) {
   struct xdb *x = r->xdb;
   t->begun = true;
-  enum remixdb_status s = make_mark(&t->dir);
+  t->store_id = dir_new_id(t);
+  enum remixdb_status s = version_origins(v->version, t->store_id, &t->origins, &t->nr_origins);
+  if (s == REMIXDB_OK) s = make_mark(&t->dir);
   if (s == REMIXDB_OK) s = share_files(x, v->version, t);
   if (s == REMIXDB_OK) s = make_log(r, v, moment, t);
   if (s == REMIXDB_OK) s = env_sync_dir(&t->dir);
-  if (s == REMIXDB_OK) s = make_current(x, v->version, moment, &t->dir);
+  if (s == REMIXDB_OK) s = make_current(x, v->version, moment, t);
   if (s == REMIXDB_OK) s = env_unlink(&t->dir, FILES_CHECKPOINTING);
   if (s == REMIXDB_OK) s = env_sync_dir(&t->dir);
   return s == REMIXDB_OK ? files_sync_parent(t->env, t->path, t->made) : s;
@@ -201,7 +217,7 @@ static enum remixdb_status claim(struct target *t) {
   if (marked) s = files_has_mark(&t->dir, FILES_CHECKPOINTING, &marked);
   if (s == REMIXDB_OK && marked && !current) {  // all here is an interrupted checkpoint's, LOCK too
     t->begun = t->made_lock = true;
-    s = destroy_files(&t->dir, list, nr, FILES_CHECKPOINTING, 0);
+    s = destroy_files(&t->dir, list, nr, FILES_CHECKPOINTING, NULL);
   } else if (s == REMIXDB_OK && holds) {
     s = err_set(REMIXDB_EXISTS, "%s: holds files of a store already", t->path);
   }
@@ -214,7 +230,7 @@ static enum remixdb_status remove_begun(struct target *t) {
   size_t nr;
   enum remixdb_status s = files_list(&t->dir, &list, &nr);
   if (s != REMIXDB_OK) return s;
-  s = destroy_files(&t->dir, list, nr, FILES_CHECKPOINTING, 0);
+  s = destroy_files(&t->dir, list, nr, FILES_CHECKPOINTING, NULL);
   mem_free(list);
   return s;
 }
@@ -258,6 +274,7 @@ enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *path) {
   s = fill(r, v, moment, &t);
   err_cleanup_begin();
   xdb_super_drop(r->xdb, v);
+  mem_free(t.origins);
   err_cleanup_end();
   if (s != REMIXDB_OK) return give_up(&t, s);
   dirlock_give(&t.lock);

@@ -6,21 +6,22 @@
 #include "view/version.h"
 
 // A damaged file in the store's directory is the store's, too.
-static enum remixdb_status remove_own(const struct env_dir *dir, const struct files_entry *e, uint64_t store_id) {
+static enum remixdb_status remove_own(const struct env_dir *dir, const struct files_entry *e,
+                                      const struct files_ids *ids) {
   enum version_owner owner;
-  const enum remixdb_status s = version_owner(dir, e, store_id, &owner);
+  const enum remixdb_status s = version_owner(dir, e, ids, &owner);
   return s == REMIXDB_OK && owner != VERSION_FOREIGN ? env_unlink(dir, e->name) : s;
 }
 
 enum remixdb_status destroy_files(const struct env_dir *dir, const struct files_entry *list, size_t nr,
-                                  const char *last, uint64_t store_id) {
+                                  const char *last, const struct files_ids *ids) {
   enum { TURN_CURRENT, TURN_OTHERS, TURN_LAST, TURNS };
   enum remixdb_status s = REMIXDB_OK;
   for (int turn = 0; turn < TURNS && s == REMIXDB_OK; turn++) {
     for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) {
       int own = list[i].kind == FILES_IS_CURRENT ? TURN_CURRENT : TURN_OTHERS;
       if (strcmp(list[i].name, last) == 0) own = TURN_LAST;
-      if (own == turn && list[i].kind != FILES_IS_LOCK) s = remove_own(dir, &list[i], store_id);
+      if (own == turn && list[i].kind != FILES_IS_LOCK) s = remove_own(dir, &list[i], ids);
     }
     if (s == REMIXDB_OK && turn != TURN_LAST) s = env_sync_dir(dir);
   }
@@ -30,10 +31,14 @@ enum remixdb_status destroy_files(const struct env_dir *dir, const struct files_
 static enum remixdb_status remove_all(const struct env_dir *dir, const struct files_entry *list, size_t nr,
                                       const char *witness) {
   static const char *const repairs[] = {FILES_REPAIR_NEW, FILES_REPAIR_DONE, FILES_REPAIR_IN};
-  uint64_t store_id = 0;  // if CURRENT cannot be read, the files of any store go
-  enum remixdb_status s = version_peek(dir, &store_id);
+  uint64_t own = 0, *origins;
+  uint32_t nr_origins;
+  enum remixdb_status s = version_ids(dir, &own, &origins, &nr_origins);
   if (s == REMIXDB_NOMEM) return s;
-  s = destroy_files(dir, list, nr, witness, store_id);
+  const struct files_ids ids = {.own = own, .origins = origins, .nr = nr_origins};
+  // If CURRENT cannot be read, the files of any store go.
+  s = destroy_files(dir, list, nr, witness, s == REMIXDB_OK ? &ids : NULL);
+  mem_free(origins);
   for (size_t i = 0; i < sizeof(repairs) / sizeof(repairs[0]) && s == REMIXDB_OK; i++)
     s = files_remove_dir(dir, repairs[i]);
   if (s == REMIXDB_OK) s = env_unlink(dir, FILES_LOCK);

@@ -16,7 +16,7 @@ MUST_CHECK enum remixdb_status destroy_store(struct env *env, const char *path);
 
 // Removes the listed files whose contents show that they are the store's, except LOCK, which the caller holds. Removes
 // CURRENT first. `last` is the name of the file that proves that the directory is a store's; the call removes it when
-// the removal of all others is durable. store_id 0: removes the files of any store.
+// the removal of all others is durable. ids NULL: removes the files of any store.
 MUST_CHECK enum remixdb_status destroy_files(const struct env_dir *dir, const struct files_entry *list, size_t nr,
-                                             const char *last, uint64_t store_id);
+                                             const char *last, const struct files_ids *ids);
 #endif

@@ -82,15 +82,19 @@ static int cmp_u64(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-// Finds the store's id in the footer of a table in the list. Fails with REMIXDB_NOTFOUND if no footer can be read.
+// Finds the store's id in the footers of the tables in the list: that of the newest table, because the older ones of a
+// checkpoint have the id of its source. Fails with REMIXDB_NOTFOUND if no footer can be read.
 static enum remixdb_status id_of_tables(struct repair *p, const struct files_entry *list, size_t nr, uint64_t *id_out) {
+  uint64_t newest = 0;
   for (size_t i = 0; i < nr; i++) {
     char path[ENV_PATH_MAX];
     uint8_t footer[FORMAT_SST_FOOTER];
     struct format_sst_footer f;
     uint64_t size;
     int fd;
-    if (list[i].kind != FILES_IS_TABLE || env_path(path, p->dir.path, list[i].name) != REMIXDB_OK) continue;
+    if (list[i].kind != FILES_IS_TABLE || list[i].number < newest ||
+        env_path(path, p->dir.path, list[i].name) != REMIXDB_OK)
+      continue;
     enum remixdb_status s = env_open(&p->dir, list[i].name, ENV_READ, &fd);
     if (s == REMIXDB_NOMEM) return s;
     if (s != REMIXDB_OK) continue;
@@ -101,9 +105,9 @@ static enum remixdb_status id_of_tables(struct repair *p, const struct files_ent
     env_close_quiet(p->env, fd);
     if (s != REMIXDB_OK || format_sst_footer_get(footer, size, path, &f) != REMIXDB_OK) continue;
     *id_out = f.store_id;
-    return REMIXDB_OK;
+    newest = list[i].number;
   }
-  return REMIXDB_NOTFOUND;
+  return newest ? REMIXDB_OK : REMIXDB_NOTFOUND;
 }
 
 // Finds the tables, from the oldest to the newest, and the store's id.
@@ -123,7 +127,8 @@ static enum remixdb_status find_tables(struct repair *p, const struct files_entr
   for (size_t i = 0; i < nr; i++)
     if (list[i].kind == FILES_IS_TABLE) v->tables[v->nr_tables++] = list[i].number;
   qsort(v->tables, v->nr_tables, sizeof(uint64_t), cmp_u64);
-  s = wal_store_id(&p->dir, &v->store_id);
+  s = wal_read_ids(&p->dir, &p->ids);
+  v->store_id = p->ids.own;
   if (s == REMIXDB_NOTFOUND) s = id_of_tables(p, list, nr, &v->store_id);
   return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;  // single blocks can be read without the id
 }
@@ -133,9 +138,13 @@ static enum remixdb_status collect(struct repair *p, const struct files_entry *l
   struct version_names v = {0};
   enum remixdb_status s = find_tables(p, list, nr, &v);
   p->ctx.store_id = v.store_id;
-  for (size_t i = 0; i < v.nr_tables && s == REMIXDB_OK; i++) s = repair_table(p, v.tables[i]);
-  mem_free(v.tables);
-  return s == REMIXDB_OK ? repair_log(p, &v) : s;
+  p->ctx.origins = p->report.version_lost ? p->ids.origins : v.origins;
+  p->ctx.nr_origins = p->report.version_lost ? p->ids.nr_origins : v.nr_origins;
+  for (size_t i = 0; i < v.nr_tables && s == REMIXDB_OK; i++)
+    s = repair_table(p, v.tables[i], v.printed ? &v.prints[i] : NULL);
+  if (s == REMIXDB_OK) s = repair_log(p, &v);
+  version_names_fini(&v);
+  return s;
 }
 
 // Returns a file number above those of all old files, so that a file in lost.N is never taken for one of the new store.

@@ -34,7 +34,7 @@ struct logging {
 
 static void see_hole(void *arg, const struct wal_loss *l) {
   struct logging *const g = arg;
-  if (l->torn || l->first_seq == 0) return;
+  if (l->torn || l->parted || l->first_seq == 0) return;
   if (l->missing && l->gen > g->out.gen) {  // the newest segment is missing, so the others may all be released
     g->doubt = UINT64_MAX;
     return;
@@ -91,7 +91,12 @@ static void tell_loss(void *arg, const struct wal_loss *l) {
   const char *dots, *const end = err_path(l->path, &dots);
   (void)wal_loss_text(l, text, sizeof(text));
   const uint64_t lost = l->first_seq && l->last_seq >= l->first_seq ? l->last_seq - l->first_seq + 1 : 0;
-  if (l->torn)
+  if (l->parted)
+    repair_lose(g->p, 0, true,
+                "%s%s: generation %" PRIu64
+                " of the log is of another history of the store, or follows a segment that is: records may be missing",
+                dots, end, l->gen);
+  else if (l->torn)
     repair_note(g->p,
                 "%s%s: offset %" PRIu64 ": %" PRIu64
                 " bytes of a torn tail are left out; nothing shows that they were synced",
@@ -106,7 +111,8 @@ static void tell_loss(void *arg, const struct wal_loss *l) {
 
 static enum remixdb_status read_log(struct logging *g, const struct version_names *v, wal_replay_fn record,
                                     void (*lost)(void *, const struct wal_loss *)) {
-  const struct wal_opts wo = {.dir = &g->p->dir, .store_id = v->store_id, .read_only = true};
+  const struct wal_opts wo = {
+      .dir = &g->p->dir, .store_id = v->store_id, .printed = v->printed, .print = v->log_print, .read_only = true};
   const struct wal_salvage_to to = {.record = record, .lost = lost, .arg = g};
   return wal_read_damaged(&wo, g->p->report.version_lost ? 0 : v->log_gen, v->log_seq, &to, &g->out);
 }

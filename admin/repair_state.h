@@ -23,6 +23,7 @@ struct repair {
   bool put_failed;  // the last write to the new store failed
   struct repair_report report;
   uint64_t new_id;     // the new store's
+  struct wal_ids ids;  // the damaged store's by its log; used when CURRENT is lost
   char lost_name[32];  // "lost.N", where the old files go; "" until it has its name
   char *text;          // of the report; NULL: none so far
   size_t text_len, text_cap;
@@ -36,10 +37,11 @@ void repair_lose(struct repair *p, uint64_t records, bool more, const char *fmt,
 // Writes a record to the new store. Returns the status of xdb_put.
 MUST_CHECK enum remixdb_status repair_keep(struct repair *p, const struct kv_rec *rec);
 
-// Keeps every readable record of a table. Succeeds even if no record is readable. Fails with REMIXDB_VERSION if a newer
-// library wrote the table, which then is not damaged. Fails also with REMIXDB_NOMEM, or with the status of a failed
-// write.
-MUST_CHECK enum remixdb_status repair_table(struct repair *p, uint64_t number);
+// Keeps every readable record of a table. Succeeds even if no record is readable. print: the fingerprint that CURRENT
+// has for the table; NULL: none. Leaves a table with another fingerprint out, because it is of another history. Fails
+// with REMIXDB_VERSION if a newer library wrote the table, which then is not damaged. Fails also with REMIXDB_NOMEM, or
+// with the status of a failed write.
+MUST_CHECK enum remixdb_status repair_table(struct repair *p, uint64_t number, const uint64_t *print);
 // Keeps every readable record of the log. v: the contents of CURRENT; only its store_id counts if the report says that
 // CURRENT is lost. Fails as repair_table does.
 MUST_CHECK enum remixdb_status repair_log(struct repair *p, const struct version_names *v);

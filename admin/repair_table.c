@@ -81,6 +81,7 @@ static enum remixdb_status read_block(struct repair *p, int fd, const char *path
 
 struct pages {
   uint64_t number, size;
+  const uint64_t *print;  // that CURRENT has; NULL: none
   int fd;
   char path[ENV_PATH_MAX];
   uint8_t *buf;  // of one block
@@ -97,14 +98,19 @@ struct pages {
   uint8_t counts[FORMAT_SST_PAGES_MAX];
 };
 
-// Reads the footer, which may be damaged. Fails with REMIXDB_CORRUPT if the table belongs to another store.
+// Reads the footer, which may be damaged. Fails with REMIXDB_CORRUPT if the table belongs to another store, or to
+// another history.
 static enum remixdb_status pages_footer(struct repair *p, struct pages *g) {
   uint8_t bytes[FORMAT_SST_FOOTER];
   if (g->size < sizeof(bytes)) return REMIXDB_OK;
   const enum remixdb_status s = env_read(p->env, g->fd, g->path, bytes, sizeof(bytes), g->size - sizeof(bytes));
   if (s != REMIXDB_OK) return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
   g->footed = format_sst_footer_get(bytes, g->size, g->path, &g->foot) == REMIXDB_OK && g->foot.number == g->number;
-  if (!g->footed || p->ctx.store_id == 0 || g->foot.store_id == p->ctx.store_id) return REMIXDB_OK;
+  const struct files_ids ids = sst_ctx_ids(&p->ctx);
+  if (!g->footed) return REMIXDB_OK;
+  if (g->print && g->foot.print != *g->print)
+    return err_corrupt(g->path, g->size - FORMAT_SST_FOOTER, "a table of another history of the store");
+  if (p->ctx.store_id == 0 || files_ids_have(&ids, g->foot.store_id)) return REMIXDB_OK;
   return err_corrupt(g->path, g->size - FORMAT_SST_FOOTER, "a table of another store");
 }
 
@@ -212,10 +218,11 @@ static enum remixdb_status pages_open(struct repair *p, struct pages *g) {
   return s;
 }
 
-static enum remixdb_status keep_pages(struct repair *p, uint64_t number) {
+static enum remixdb_status keep_pages(struct repair *p, uint64_t number, const uint64_t *print) {
   struct pages *const g = mem_calloc(1, sizeof(*g));
   if (!g) return REMIXDB_NOMEM;
   g->number = number;
+  g->print = print;
   g->fd = -1;
   enum remixdb_status s = pages_open(p, g);
   const bool unread = s == REMIXDB_NOTFOUND || s == REMIXDB_IO;
@@ -227,15 +234,19 @@ static enum remixdb_status keep_pages(struct repair *p, uint64_t number) {
   return unread ? REMIXDB_OK : s;
 }
 
-enum remixdb_status repair_table(struct repair *p, uint64_t number) {
+enum remixdb_status repair_table(struct repair *p, uint64_t number, const uint64_t *print) {
   struct sst *t;
   enum remixdb_status s = sst_open(&p->ctx, number, &t);
-  if (s == REMIXDB_OK) {
+  if (s == REMIXDB_OK && (!print || t->print == *print)) {
     s = keep_table(p, t);
     sst_unref(t);
     return s;
   }
+  if (s == REMIXDB_OK) {  // its footer says the same below
+    sst_unref(t);
+    return keep_pages(p, number, print);
+  }
   if (s == REMIXDB_NOMEM || s == REMIXDB_VERSION) return s;  // VERSION: a newer library wrote it, it is not damaged
   repair_note(p, "%s", err_msg());
-  return keep_pages(p, number);
+  return keep_pages(p, number, print);
 }

@@ -77,9 +77,16 @@ static void stream_close(struct stream *st) {
   *st = (struct stream){0};
 }
 
-static enum remixdb_status stream_open(struct stream *st, struct verifier *v, uint64_t number) {
+// A file of the right name may have come from elsewhere since the store was opened.
+static enum remixdb_status check_print(const char *path, uint64_t print, uint64_t want) {
+  return print == want ? REMIXDB_OK : err_corrupt(path, 0, "is not the file that the store was opened with");
+}
+
+// of: the table that the version has.
+static enum remixdb_status stream_open(struct stream *st, struct verifier *v, const struct sst *of) {
   *st = (struct stream){.v = v};
-  enum remixdb_status s = sst_open(&v->ctx, number, &st->t);
+  enum remixdb_status s = sst_open(&v->ctx, of->number, &st->t);
+  if (s == REMIXDB_OK) s = check_print(st->t->path, st->t->print, of->print);
   if (s == REMIXDB_OK) s = sst_scan_create(st->t, v->queue, &st->scan);
   if (s == REMIXDB_OK && st->t->ckb_len) {
     s = sst_keys_open(st->t, v->queue, &st->keys);
@@ -140,10 +147,10 @@ static enum remixdb_status stream_end(struct stream *st) {
 }
 
 // Checks a table alone, from the beginning.
-static void verify_table(struct verifier *v, uint64_t number) {
+static void verify_table(struct verifier *v, const struct sst *of) {
   struct stream st;
   struct kv_rec rec;
-  enum remixdb_status s = stream_open(&st, v, number);
+  enum remixdb_status s = stream_open(&st, v, of);
   if (s == REMIXDB_OK) {
     while ((s = stream_next(&st, &rec)) == REMIXDB_OK) {}
     if (s == REMIXDB_NOTFOUND) s = stream_end(&st);
@@ -226,11 +233,12 @@ static void verify_view(struct verifier *v, const struct remix *x, struct kref l
   uint32_t opened = 0, bad = UINT32_MAX;
   if (s != REMIXDB_OK) found(v, s);
   for (; opened < x->nr_runs && s == REMIXDB_OK; opened += s == REMIXDB_OK) {
-    s = stream_open(&runs[opened], v, x->runs[opened]->number);
+    s = stream_open(&runs[opened], v, x->runs[opened]);
     if (s == REMIXDB_OK) tables[opened] = runs[opened].t;
     else bad = opened;
   }
   if (s == REMIXDB_OK) s = remix_open(&v->ctx, x->number, tables, x->nr_runs, &fresh);
+  if (s == REMIXDB_OK) s = check_print(fresh->path, fresh->print, x->print);
   if (s == REMIXDB_OK) s = walk_view(fresh, runs, low, high, &bad);
   if (s == REMIXDB_OK) {
     v->report.remixes++;
@@ -242,7 +250,7 @@ static void verify_view(struct verifier *v, const struct remix *x, struct kref l
   remix_unref(fresh);
   // The walk ended early, so the other tables were not read to their ends.
   for (uint32_t r = 0; s != REMIXDB_OK && runs && tables && r < x->nr_runs && !given_up(v); r++)
-    if (r != bad) verify_table(v, x->runs[r]->number);
+    if (r != bad) verify_table(v, x->runs[r]);
   mem_free(runs);
   mem_free(tables);
 }

@@ -18,6 +18,17 @@ static bool log_number(const char *digits, uint64_t *number_out) {
   return true;
 }
 
+bool files_ids_have(const struct files_ids *ids, uint64_t id) {
+  if (id == ids->own) return true;
+  uint32_t lo = 0, hi = ids->nr;
+  while (lo < hi) {
+    const uint32_t mid = lo + (hi - lo) / 2;
+    if (ids->origins[mid] < id) lo = mid + 1;
+    else hi = mid;
+  }
+  return lo < ids->nr && ids->origins[lo] == id;
+}
+
 enum files_kind files_kind_of(const char *name, uint64_t *number_out) {
   static const struct {
     const char *name;

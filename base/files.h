@@ -47,6 +47,16 @@ static inline bool files_holds_data(enum files_kind k) {
 void files_table_name(char *buf, uint64_t number);  // "000001.sst"; buf of 32 bytes
 void files_remix_name(char *buf, uint64_t number);  // "000001.remix"
 
+// The ids that the files of a store state: its own one, and the origins. A checkpoint links files of its source, and
+// the source's id is an origin of the checkpoint. origins: ascending, without `own`.
+struct files_ids {
+  uint64_t own;
+  const uint64_t *origins;
+  uint32_t nr;
+};
+// Tells whether `id` is among them.
+bool files_ids_have(const struct files_ids *ids, uint64_t id);
+
 // A store's file in a directory.
 struct files_entry {
   enum files_kind kind;

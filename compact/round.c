@@ -30,8 +30,8 @@ static enum remixdb_status output_open(struct output *o, const struct remix_buil
                                        uint32_t nr) {
   const struct compact *const c = o->job->c;
   const struct remix *const old = b->old;
-  const enum remixdb_status s = remix_open_built(c->ctx, b->number, runs, nr, b->image, b->image_size, b->file_size,
-                                                 &o->remix);
+  const struct remix_built built = {b->image, b->image_size, b->file_size, b->print};
+  const enum remixdb_status s = remix_open_built(c->ctx, b->number, runs, nr, &built, &o->remix);
   if (s != REMIXDB_OK) {
     char name[32];
     remix_name(name, b->number);

@@ -167,11 +167,22 @@ static void wal_out_remove(struct wal *w, struct wal_buf *b) {
   if (w->out_tail == b) w->out_tail = prev;
 }
 
-// Returns the oldest queued buffer that no thread writes, or NULL.
+// Returns the oldest queued buffer that a thread may write, or NULL. A header waits until all buffers before it are
+// written, because it states the sum of the frames of the segment before.
 static struct wal_buf *wal_out_sealed(const struct wal *w) {
   struct wal_buf *b = w->out_head;
-  while (b && b->state != WAL_BUF_SEALED) b = b->next;
+  while (b && (b->state != WAL_BUF_SEALED || (b->kind == WAL_BUF_HEADER && b != w->out_head))) b = b->next;
   return b;
+}
+
+// Puts into a header what was not known when its segment began. All frames of the segment before are written, and that
+// one stays in the list until this header is durable.
+static void wal_head_complete(struct wal *w, struct wal_seg *seg) {
+  const struct wal_seg *before = w->segs;
+  while (before->next != seg) before = before->next;
+  assert(before->h.print == seg->h.prev_print);
+  seg->h.prev_frames = before->frames;
+  seg->h.print = wal_head_put(seg->head, &seg->h);
 }
 
 void wal_seal(struct wal *w) {
@@ -198,13 +209,14 @@ static enum remixdb_status wal_write(struct wal *w, struct wal_buf *b) {
   struct wal_seg *const seg = b->seg;
   assert(b->state == WAL_BUF_SEALED);
   b->state = WAL_BUF_WRITING;
+  if (b->kind == WAL_BUF_HEADER) wal_head_complete(w, seg);
   lib_unlock(&w->lock);
   if (b->kind != WAL_BUF_HEADER) {
     const struct wal_frame f = {.len = (uint32_t)(b->len - WAL_FRAME_HEAD),
                                 .count = b->count,
                                 .first_seq = b->first_seq,
                                 .durable = b->durable};
-    wal_frame_put(b->mem, &seg->key, b->off, &f);
+    b->sum = wal_frame_put(b->mem, &seg->key, b->off, &f);
   }
   const enum remixdb_status s = env_write(w->env, seg->fd, seg->path, b->mem, b->len, b->off);
   lib_lock(&w->lock);
@@ -215,6 +227,7 @@ static enum remixdb_status wal_write(struct wal *w, struct wal_buf *b) {
     w->lim = w->pos;
   } else {
     if (b->retained) w->nr_retained--;
+    if (b->kind != WAL_BUF_HEADER) seg->frames += b->sum;
     wal_out_remove(w, b);
     wal_buf_put(w, b);
     if (s != REMIXDB_OK) wal_fail(w, s);

@@ -11,6 +11,11 @@ enum {
   HEAD_PREV_LEN = 40,      // u64
   HEAD_PREV_DURABLE = 48,  // u64
                            // WAL_HEAD_LAST_SEQ, u64
+  HEAD_NONCE = 64,         // u64
+                           // WAL_HEAD_PREV_PRINT, u64
+                           // WAL_HEAD_PREV_FRAMES, u64
+  HEAD_NR_ORIGINS = 88,    // u32, how many the store has
+  HEAD_ORIGINS = 96,       // u64 each
                            // WAL_LEVEL: the watermark
                            // WAL_HEAD_SUM, u64: of the bytes before the watermark
 };
@@ -31,7 +36,9 @@ enum {
   FRAME_CHECK = 36,    // u32, of the head from the magic on
 };
 
-void wal_head_put(uint8_t *p, const struct wal_head *h) {
+_Static_assert(HEAD_ORIGINS + 8 * WAL_ORIGINS == WAL_LEVEL, "origins fill the header up to the watermark");
+
+uint64_t wal_head_put(uint8_t *p, const struct wal_head *h) {
   memset(p, 0, WAL_HEAD);
   store64le(p + HEAD_MAGIC, WAL_MAGIC);
   store32le(p + HEAD_VERSION, WAL_VERSION);
@@ -41,8 +48,17 @@ void wal_head_put(uint8_t *p, const struct wal_head *h) {
   store64le(p + HEAD_PREV_LEN, h->prev_len);
   store64le(p + HEAD_PREV_DURABLE, h->prev_durable);
   store64le(p + WAL_HEAD_LAST_SEQ, h->last_seq);
-  store64le(p + WAL_HEAD_SUM, hash64(p, WAL_LEVEL));
+  store64le(p + HEAD_NONCE, h->nonce);
+  store64le(p + WAL_HEAD_PREV_PRINT, h->prev_print);
+  store64le(p + WAL_HEAD_PREV_FRAMES, h->prev_frames);
+  store32le(p + HEAD_NR_ORIGINS, h->nr_origins);
+  for (uint32_t i = 0; i < h->nr_origins && i < WAL_ORIGINS; i++) store64le(p + HEAD_ORIGINS + 8 * i, h->origins[i]);
+  const uint64_t print = hash64(p, WAL_LEVEL);
+  store64le(p + WAL_HEAD_SUM, print);
+  return print;
 }
+
+uint64_t wal_head_origin(const uint8_t *p, uint32_t i) { return load64le(p + HEAD_ORIGINS + 8 * i); }
 
 enum remixdb_status wal_head_get(const uint8_t *p, const char *path, uint64_t store_id, struct wal_head *out) {
   if (load64le(p + HEAD_MAGIC) != WAL_MAGIC) return REMIXDB_NOTFOUND;
@@ -61,7 +77,15 @@ enum remixdb_status wal_head_get(const uint8_t *p, const char *path, uint64_t st
                            .prev_gen = load64le(p + HEAD_PREV_GEN),
                            .prev_len = load64le(p + HEAD_PREV_LEN),
                            .prev_durable = load64le(p + HEAD_PREV_DURABLE),
-                           .last_seq = load64le(p + WAL_HEAD_LAST_SEQ)};
+                           .last_seq = load64le(p + WAL_HEAD_LAST_SEQ),
+                           .version = version,
+                           .print = sum};
+  if (version >= WAL_VERSION_CHAIN) {
+    out->nonce = load64le(p + HEAD_NONCE);
+    out->prev_print = load64le(p + WAL_HEAD_PREV_PRINT);
+    out->prev_frames = load64le(p + WAL_HEAD_PREV_FRAMES);
+    out->nr_origins = load32le(p + HEAD_NR_ORIGINS);
+  }
   const bool sane = out->store_id == store_id && out->gen > 0 && out->gen <= WAL_NUMBER_MAX &&
                     out->last_seq <= WAL_NUMBER_MAX && out->prev_durable <= out->prev_len &&
                     (out->prev_len == 0 || (out->prev_len >= WAL_HEAD && out->prev_gen < out->gen));
@@ -103,14 +127,16 @@ uint64_t wal_frame_sum(const struct wal_key *k, uint64_t off, const uint8_t *p, 
   return hash64_seed(p + WAL_FRAME_MAGIC, WAL_FRAME_HEAD - WAL_FRAME_MAGIC + len, k->seed + off);
 }
 
-void wal_frame_put(uint8_t *p, const struct wal_key *k, uint64_t off, const struct wal_frame *f) {
+uint64_t wal_frame_put(uint8_t *p, const struct wal_key *k, uint64_t off, const struct wal_frame *f) {
   store32le(p + WAL_FRAME_MAGIC, k->magic);
   store32le(p + FRAME_LEN, f->len);
   store64le(p + FRAME_SEQ, f->first_seq);
   store64le(p + FRAME_DURABLE, f->durable);
   store32le(p + FRAME_COUNT, f->count);
   store32le(p + FRAME_CHECK, wal_frame_check(k, off, p));
-  store64le(p + FRAME_SUM, wal_frame_sum(k, off, p, f->len));
+  const uint64_t sum = wal_frame_sum(k, off, p, f->len);
+  store64le(p + FRAME_SUM, sum);
+  return sum;
 }
 
 bool wal_frame_get(const uint8_t *p, const struct wal_key *k, uint64_t off, struct wal_frame *out) {

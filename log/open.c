@@ -15,6 +15,8 @@ struct wal *wal_create(const struct wal_opts *o) {
   w->env = o->dir->env;
   w->dir = o->dir;
   w->store_id = o->store_id;
+  w->origins = o->origins;
+  w->nr_origins = o->nr_origins;
   w->step = o->step ? o->step : WAL_PREALLOC;
   w->limit = o->limit ? o->limit : UINT64_MAX;
   w->read_only = o->read_only;
@@ -54,15 +56,15 @@ static enum remixdb_status wal_remove_all(struct wal *w, struct wal_seg **all, s
 }
 
 // Replays the segments that the store needs. *gen_out: the generation of the segment that may begin next.
-static enum remixdb_status wal_replay_all(struct wal *w, struct wal_seg **all, size_t nr, uint64_t oldest_gen,
-                                          wal_replay_fn replay, void *arg, struct wal_recovery *rec,
-                                          uint64_t *gen_out) {
+static enum remixdb_status wal_replay_all(struct wal *w, const struct wal_opts *o, struct wal_seg **all, size_t nr,
+                                          uint64_t oldest_gen, wal_replay_fn replay, void *arg,
+                                          struct wal_recovery *rec, uint64_t *gen_out) {
   const uint64_t newest = nr > 0 && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
   if (!w->read_only && newest > WAL_NUMBER_MAX - 2)
     return err_set(REMIXDB_CORRUPT, "%s: the log's generations have run out at %llu; it can be opened with read_only",
                    w->dir->path, (unsigned long long)newest);
   *gen_out = newest + 2;  // L4: frames of the generation between may exist without their header
-  return wal_recover(w, all, nr, oldest_gen, replay, arg, rec);
+  return wal_recover(w, all, nr, oldest_gen, o->printed ? &o->print : NULL, replay, arg, rec);
 }
 
 // Adds the files that the replay did not need to the pool, or to the foreign files.
@@ -102,7 +104,7 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
   if (!w) return REMIXDB_NOMEM;
   enum remixdb_status s = wal_list(w, NULL, &all, &nr);
   if (s == REMIXDB_OK && !fresh) {
-    s = wal_replay_all(w, all, nr, oldest_gen, replay, arg, &rec, &gen);
+    s = wal_replay_all(w, o, all, nr, oldest_gen, replay, arg, &rec, &gen);
     if (s == REMIXDB_OK && o->replayed) s = o->replayed(arg);
   } else if (s == REMIXDB_OK && !o->read_only) {
     s = wal_remove_all(w, all, nr);

@@ -12,16 +12,23 @@
 
 // ---- replaying one segment
 
+// The results of a replay.
+struct wal_replayed {
+  uint64_t end;      // the offset of the earliest broken frame, or the limit
+  uint64_t durable;  // the largest durable offset that a frame states
+  uint64_t frames;   // the sum of the frames' checksums
+  bool over;         // a whole frame goes on after the limit: no crash leaves that
+};
+
 // Replays frames up to `limit`, which is the segment's final length or the file's size. rec->last_seq: in, the sequence
-// number before the first record; out, the last sequence number. *end_out: the offset of the earliest broken frame, or
-// limit. *durable_out: the largest durable offset that a frame states.
+// number before the first record; out, the last sequence number.
 static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_replay_fn fn, void *arg,
-                                      struct wal_recovery *rec, uint64_t *end_out, uint64_t *durable_out) {
+                                      struct wal_recovery *rec, struct wal_replayed *out) {
   const struct wal_seg *const seg = r->seg;
   uint64_t off = WAL_HEAD;
   enum remixdb_status s = REMIXDB_OK;
-  *durable_out = 0;
-  while (limit - off >= WAL_FRAME_HEAD) {
+  *out = (struct wal_replayed){0};
+  while (off < limit && off < seg->size && seg->size - off >= WAL_FRAME_HEAD) {
     const uint8_t *p;
     size_t nr;
     struct wal_frame f;
@@ -29,12 +36,13 @@ static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_
     if (s != REMIXDB_OK) return s;
     if (nr < WAL_FRAME_HEAD || !wal_frame_get(p, &seg->key, off, &f) || f.first_seq != rec->last_seq + 1) break;
     const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
-    if (size > limit - off || size > seg->size - off) break;
+    if (size > seg->size - off) break;
     // A frame with a hole was never written, because no record has so many zeros. So no memory is allocated for it.
     if (size > WAL_WINDOW && env_is_hollow(r->env, seg->fd, off, off + size, WAL_HOLE)) break;
     s = wal_reader_get(r, off, size, &p, &nr);
     if (s != REMIXDB_OK) return s;
     if (nr < size || wal_frame_sum(&seg->key, off, p, f.len) != f.sum) break;
+    if ((out->over = size > limit - off)) break;
     p += WAL_FRAME_HEAD;
     if (!wal_frame_decodes(&f, p)) break;
     const uint8_t *const end = p + f.len;
@@ -46,13 +54,22 @@ static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_
       rec->last_seq++;
     }
     off += size;
-    if (f.durable > *durable_out) *durable_out = f.durable;
+    if (f.durable > out->durable) out->durable = f.durable;
+    out->frames += f.sum;
     rec->nr_frames++;
     rec->nr_records += f.count;
     rec->bytes += size;
   }
-  *end_out = off;
+  out->end = off;
   return REMIXDB_OK;
+}
+
+// The segment does not follow the one before it: two histories meet (L7). off: of what differs, in the header.
+static enum remixdb_status wal_parted(const struct wal_seg *seg, uint64_t off, const struct wal_seg *before) {
+  return err_corrupt(seg->path, off,
+                     "generation %llu of the log does not follow generation %llu, in %s: one of them is of another "
+                     "history of the store, such as a copy that went on by itself",
+                     (unsigned long long)seg->h.gen, (unsigned long long)before->h.gen, wal_seg_name(before));
 }
 
 // ---- files without a header, and the chain of those with one
@@ -113,7 +130,8 @@ static enum remixdb_status wal_missing(struct wal *w, struct wal_seg **all, size
 // Moves the segments that must be replayed from `all` to w->segs, from the oldest to the newest; their entries in `all`
 // become NULL. They are the chain that ends with the newest header. A segment that an earlier recovery cut is not in
 // the chain, because the next segment's header names the segment before the cut one.
-static enum remixdb_status wal_chain(struct wal *w, struct wal_seg **all, size_t nr, uint64_t oldest) {
+static enum remixdb_status wal_chain(struct wal *w, struct wal_seg **all, size_t nr, uint64_t oldest,
+                                     const uint64_t *print) {
   for (size_t i = 1; i < nr; i++) {
     if (all[i - 1]->headed && all[i]->h.gen >= oldest && all[i]->h.gen == all[i - 1]->h.gen)
       return err_corrupt(all[i]->path, WAL_HEAD_GEN, "generation %llu is in %s too", (unsigned long long)all[i]->h.gen,
@@ -131,6 +149,13 @@ static enum remixdb_status wal_chain(struct wal *w, struct wal_seg **all, size_t
     all[i] = NULL;
     seg->next = w->segs;
     w->segs = seg;
+    if (seg->next && seg->next->h.version >= WAL_VERSION_CHAIN && seg->next->h.prev_print != seg->h.print)
+      return wal_parted(seg->next, WAL_HEAD_PREV_PRINT, seg);
+    if (gen == oldest && print && *print != seg->h.print)
+      return err_corrupt(seg->path, WAL_HEAD_SUM,
+                         "the store needs another segment of generation %llu: this one is of another history of the "
+                         "store, such as a copy that went on by itself",
+                         (unsigned long long)gen);
     if (gen == oldest) return REMIXDB_OK;
     if (seg->h.prev_len == 0 || seg->h.prev_gen < oldest) {
       return err_set(REMIXDB_CORRUPT, "%s: the log's generation %llu is missing (%s does not lead to it)", w->dir->path,
@@ -232,6 +257,7 @@ static enum remixdb_status wal_find_level(struct recovering *v) {
 static enum remixdb_status wal_replay_seg(struct recovering *v, struct wal_seg *seg) {
   const struct wal_seg *const next = seg->next;
   const uint64_t before = v->rec->last_seq;
+  struct wal_replayed found;
   if (seg->h.last_seq != before) {
     const struct wal_loss lost = {.path = seg->path,
                                   .off = WAL_HEAD_LAST_SEQ,
@@ -244,8 +270,15 @@ static enum remixdb_status wal_replay_seg(struct recovering *v, struct wal_seg *
   enum remixdb_status s = wal_seg_open(v->w, seg);
   if (s != REMIXDB_OK) return s;
   wal_reader_aim(&v->r, seg);
-  s = wal_replay(&v->r, wal_seg_limit(seg), v->fn, v->arg, v->rec, &seg->end, &seg->durable);
+  s = wal_replay(&v->r, wal_seg_limit(seg), v->fn, v->arg, v->rec, &found);
   if (s != REMIXDB_OK) return s;
+  seg->end = found.end;
+  seg->durable = found.durable;
+  seg->frames = found.frames;
+  // The next header tells where this segment ended, and its frames.
+  const bool parted = next && next->h.version >= WAL_VERSION_CHAIN &&
+                      (found.over || (seg->end == next->h.prev_len && seg->frames != next->h.prev_frames));
+  if (parted) return wal_parted(next, WAL_HEAD_PREV_FRAMES, seg);
   v->rec->nr_segments++;
   v->w->active = seg;
   if (v->level.gen == seg->h.gen && v->level.end > seg->durable) seg->durable = v->level.end;
@@ -300,10 +333,10 @@ static enum remixdb_status wal_replay_segs(struct recovering *v) {
   return s;
 }
 
-enum remixdb_status wal_recover(struct wal *w, struct wal_seg **all, size_t nr, uint64_t oldest, wal_replay_fn replay,
-                                void *arg, struct wal_recovery *rec) {
+enum remixdb_status wal_recover(struct wal *w, struct wal_seg **all, size_t nr, uint64_t oldest, const uint64_t *print,
+                                wal_replay_fn replay, void *arg, struct wal_recovery *rec) {
   const uint64_t newest = nr > 0 && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
-  enum remixdb_status s = wal_chain(w, all, nr, oldest);
+  enum remixdb_status s = wal_chain(w, all, nr, oldest, print);
   for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) {
     if (all[i] && !all[i]->headed) s = wal_judge_headless(w, all[i], newest);
   }
@@ -435,7 +468,9 @@ enum remixdb_status wal_begin_after(struct wal *w, uint64_t gen, const struct wa
                              .prev_gen = last ? last->h.gen : 0,
                              .prev_len = len,
                              .prev_durable = len,
-                             .last_seq = rec->last_seq};
+                             .last_seq = rec->last_seq,
+                             .prev_print = last ? last->h.print : 0,
+                             .prev_frames = last ? last->frames : 0};
   s = wal_begin_segment(w, &h);
   if (s == REMIXDB_NOSPACE && last) s = wal_go_on(w);
   if (s != REMIXDB_OK) return s;
@@ -469,25 +504,25 @@ static enum remixdb_status wal_seg_copy(struct wal *w, uint64_t gen, struct wal_
 static enum remixdb_status wal_seg_verify(struct wal *w, struct wal_seg *seg, wal_replay_fn fn, void *arg,
                                           struct wal_recovery *seen) {
   struct wal_reader r = {.env = w->env};
-  const uint64_t durable = seg->durable, gen = seg->h.gen;
+  const uint64_t durable = seg->durable, print = seg->h.print;
   struct wal_recovery rec = {.last_seq = seg->h.last_seq};
-  uint64_t end = 0, said;
+  struct wal_replayed found = {0};
   enum remixdb_status s = wal_head_read(w, seg);
-  if (s == REMIXDB_OK && (!seg->headed || seg->h.gen != gen))
+  if (s == REMIXDB_OK && (!seg->headed || seg->h.print != print))
     s = err_corrupt(seg->path, 0, "broken header of a segment that is in use");
   if (s == REMIXDB_OK) s = env_open(w->dir, wal_seg_name(seg), ENV_READ, &seg->fd);
   if (s == REMIXDB_NOTFOUND) s = err_corrupt(seg->path, 0, "is missing");
   if (s == REMIXDB_OK) {
     wal_reader_aim(&r, seg);
-    s = wal_replay(&r, durable, fn, arg, &rec, &end, &said);
+    s = wal_replay(&r, durable, fn, arg, &rec, &found);
   }
-  if (s == REMIXDB_OK && end != durable)
-    s = err_corrupt(seg->path, end, "broken frame; all before %llu was durable", (unsigned long long)durable);
+  if (s == REMIXDB_OK && found.end != durable)
+    s = err_corrupt(seg->path, found.end, "broken frame; all before %llu was durable", (unsigned long long)durable);
   if (seen) {
     seen->nr_records += rec.nr_records;
     seen->nr_frames += rec.nr_frames;
     seen->nr_segments++;
-    seen->bytes += end;
+    seen->bytes += found.end;
   }
   mem_free(r.buf);
   return s;

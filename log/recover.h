@@ -8,11 +8,12 @@
 
 // Replays the segments among all[0, nr) (of wal_list) that generation `oldest` and later ones need, and judges the
 // files without a header. Those segments move to w->segs; their entries in `all` become NULL. w->active is then the
-// last replayed segment. Torn tails are cut in memory only. rec->last_seq: in, the sequence number before the first
-// record; out, the last sequence number. Fails with REMIXDB_CORRUPT, REMIXDB_IO, REMIXDB_NOMEM, or what `replay`
-// returns. Nothing is written.
+// last replayed segment. Torn tails are cut in memory only. print: the oldest segment's fingerprint; NULL: not known.
+// rec->last_seq: in, the sequence number before the first record; out, the last sequence number. Fails with
+// REMIXDB_CORRUPT, REMIXDB_IO, REMIXDB_NOMEM, or what `replay` returns. Nothing is written.
 MUST_CHECK enum remixdb_status wal_recover(struct wal *w, struct wal_seg **all, size_t nr, uint64_t oldest,
-                                           wal_replay_fn replay, void *arg, struct wal_recovery *rec);
+                                           const uint64_t *print, wal_replay_fn replay, void *arg,
+                                           struct wal_recovery *rec);
 // Makes the replayed records durable and chooses the segment that appends go to: a new one of generation `gen`, or the
 // last one. Statuses as of wal_open.
 MUST_CHECK enum remixdb_status wal_begin_after(struct wal *w, uint64_t gen, const struct wal_recovery *rec);

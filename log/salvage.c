@@ -213,6 +213,47 @@ static enum remixdb_status wal_salvage_heads(struct wal *w, struct wal_reader *r
   return s;
 }
 
+// ---- segments of another history
+
+// Whether header i does not fit those before it. before: the last one that fits; NULL: none. out: bit of each that was
+// found not to fit.
+static bool wal_is_parted(struct wal_seg *const *all, size_t i, const struct wal_seg *before, const bool *out) {
+  const struct wal_head *const h = &all[i]->h;
+  if (h->version < WAL_VERSION_CHAIN || h->prev_len == 0) return false;
+  if (before && before->h.gen == h->prev_gen) return h->prev_print != before->h.print;
+  for (size_t k = 0; k < i; k++)  // it follows one that does not fit
+    if (out[k] && all[k]->h.print == h->prev_print) return true;
+  return false;
+}
+
+static void wal_tell_parted(const struct wal_salvage_to *to, const struct wal_seg *seg) {
+  const struct wal_loss l = {.path = seg->path, .parted = true, .gen = seg->h.gen, .more = true};
+  if (to->lost) to->lost(to->arg, &l);
+}
+
+// Takes the segments out of `all` that another history has written. print: the fingerprint of generation `oldest`;
+// NULL: not known, and the oldest segment counts as the store's.
+static enum remixdb_status wal_salvage_part(struct wal *w, struct wal_seg **all, size_t *nr, uint64_t oldest,
+                                            const uint64_t *print, const struct wal_salvage_to *to) {
+  bool *const out = mem_calloc(*nr + 1, sizeof(*out));
+  if (!out) return REMIXDB_NOMEM;
+  const struct wal_seg *before = NULL;
+  for (size_t i = 0; i < *nr; i++) {
+    if (!all[i]->headed || all[i]->h.gen < oldest) continue;
+    out[i] = print && all[i]->h.gen == oldest ? all[i]->h.print != *print : wal_is_parted(all, i, before, out);
+    if (out[i]) wal_tell_parted(to, all[i]);
+    else before = all[i];
+  }
+  size_t kept = 0;
+  for (size_t i = 0; i < *nr; i++) {
+    if (out[i]) wal_seg_destroy(w, all[i]);
+    else all[kept++] = all[i];
+  }
+  *nr = kept;
+  mem_free(out);
+  return REMIXDB_OK;
+}
+
 // ---- reading them
 
 // The segments to read, from the oldest to the newest, and the progress.
@@ -224,7 +265,9 @@ struct salvage {
   const struct wal_salvage_to *to;
   struct wal_salvage *out;
   uint64_t seq;
-  bool placed;  // seq is known: from the version, or from a segment that was read
+  uint64_t frames;  // the sum of the checksums of the segment's frames so far
+  bool printed;     // the version names the oldest segment by its fingerprint
+  bool placed;      // seq is known: from the version, or from a segment that was read
 };
 
 static bool wal_is_read(const struct salvage *v, size_t i) {
@@ -274,6 +317,7 @@ static enum remixdb_status wal_salvage_frame(struct wal_reader *r, struct salvag
   if ((s = wal_reader_get(r, off, *size_out, &p, &nr)) != REMIXDB_OK) return s;
   const uint8_t *const end = p + nr;
   p += WAL_FRAME_HEAD;
+  v->frames += f.sum;
   v->seq = f.first_seq - 1;
   for (uint32_t i = 0; i < f.count && p; i++) {
     struct kv_rec kv;
@@ -308,6 +352,8 @@ static enum remixdb_status wal_seg_salvage(struct wal *w, struct wal_reader *r, 
                         .level_end = v->level.gen == seg->h.gen ? v->level.end : 0,
                         .durable = v->level.gen > seg->h.gen};
   const uint64_t unread = r->nr_unread;
+  bool whole_so_far = true;
+  v->frames = 0;
   wal_reader_aim(r, seg);
   for (;;) {
     struct wal_loss l;
@@ -317,8 +363,13 @@ static enum remixdb_status wal_seg_salvage(struct wal *w, struct wal_reader *r, 
     enum remixdb_status s = wal_hole(r, &b, &l, &whole);
     if (s != REMIXDB_OK) return s;
     const bool at_end = whole >= b.limit;
+    whole_so_far = whole_so_far && whole == b.off;
     wal_tell_hole(v, w, seg, at_end ? next : NULL, at_end, unread != r->nr_unread, &l);
     if (at_end) {
+      // Both have the same header before, and one of them went on in another history. Nothing tells which.
+      const bool follows = whole_so_far && next && next->h.version >= WAL_VERSION_CHAIN &&
+                           next->h.prev_gen == seg->h.gen && next->h.prev_len == b.off;
+      if (follows && next->h.prev_frames != v->frames) wal_tell_parted(v->to, next);
       if (l.last_seq >= l.first_seq) v->seq = l.last_seq;
       return REMIXDB_OK;
     }
@@ -332,6 +383,8 @@ static void wal_salvage_begin(struct wal *w, struct salvage *v, const struct wal
   const bool lost = v->placed && first->h.last_seq > v->seq;
   if (lost && first->beheaded) wal_tell_beheaded(v, first);
   else if (lost) wal_tell_missing(v, w, v->oldest, first->h.last_seq, false);
+  // Nothing shows that the segments that are there are those that followed it.
+  else if (v->printed && first->h.gen != v->oldest) wal_tell_missing(v, w, v->oldest, v->seq, true);
   if (!v->placed || first->h.last_seq > v->seq) v->seq = first->h.last_seq;
   v->placed = true;
 }
@@ -396,7 +449,8 @@ static struct wal_level wal_highest_level(struct wal_seg *const *all, size_t nr)
 enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq,
                                      const struct wal_salvage_to *to, struct wal_salvage *out) {
   struct wal_opts mine = *o;
-  struct salvage v = {.to = to, .out = out, .oldest = oldest_gen, .seq = last_seq, .placed = oldest_gen != 0};
+  struct salvage v = {
+      .to = to, .out = out, .oldest = oldest_gen, .seq = last_seq, .placed = oldest_gen != 0, .printed = o->printed};
   struct err_saved unread = {.status = REMIXDB_OK};
   mine.read_only = true;
   *out = (struct wal_salvage){0};
@@ -404,6 +458,8 @@ enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_g
   if (!w) return REMIXDB_NOMEM;
   struct wal_reader r = {.env = w->env, .unread = &unread};
   enum remixdb_status s = wal_list(w, &unread, &v.all, &v.nr);
+  if (s == REMIXDB_OK)
+    s = wal_salvage_part(w, v.all, &v.nr, oldest_gen, o->printed && oldest_gen ? &o->print : NULL, to);
   if (s == REMIXDB_OK) {
     if (oldest_gen == 0) v.oldest = wal_salvage_oldest(v.all, v.nr);
     v.level = wal_highest_level(v.all, v.nr);
@@ -417,11 +473,11 @@ enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_g
   return s == REMIXDB_OK && unread.status != REMIXDB_OK ? err_raise(&unread) : s;
 }
 
-// ---- the store's id
+// ---- the store's ids
 
 struct wal_id_search {
   const struct env_dir *dir;
-  uint64_t id;
+  struct wal_ids *ids;
   bool nomem;  // memory or descriptors were missing, so the file may be sound
 };
 
@@ -437,15 +493,19 @@ static bool wal_id_look(void *arg, const char *name) {
   s = env_read_upto(f->dir->env, fd, name, head, sizeof(head), 0, &nr);
   env_close_quiet(f->dir->env, fd);
   struct wal_head h;
-  if (s == REMIXDB_OK && nr == sizeof(head) && wal_head_get(head, name, wal_head_store_id(head), &h) == REMIXDB_OK)
-    f->id = h.store_id;
-  return f->id == 0;
+  if (s == REMIXDB_OK && nr == sizeof(head) && wal_head_get(head, name, wal_head_store_id(head), &h) == REMIXDB_OK) {
+    f->ids->own = h.store_id;
+    f->ids->nr_origins = h.nr_origins < WAL_ORIGINS ? h.nr_origins : WAL_ORIGINS;
+    for (uint32_t i = 0; i < f->ids->nr_origins; i++) f->ids->origins[i] = wal_head_origin(head, i);
+  }
+  return f->ids->own == 0;
 }
 
-enum remixdb_status wal_store_id(const struct env_dir *dir, uint64_t *id_out) {
-  struct wal_id_search f = {.dir = dir};
+enum remixdb_status wal_read_ids(const struct env_dir *dir, struct wal_ids *out) {
+  _Static_assert(sizeof(out->origins) / sizeof(out->origins[0]) == WAL_ORIGINS, "all that a header lists");
+  struct wal_id_search f = {.dir = dir, .ids = out};
+  *out = (struct wal_ids){0};
   const enum remixdb_status s = env_list(dir, wal_id_look, &f);
   if (s != REMIXDB_OK || f.nomem) return s != REMIXDB_OK ? s : REMIXDB_NOMEM;
-  *id_out = f.id;
-  return f.id ? REMIXDB_OK : REMIXDB_NOTFOUND;
+  return out->own ? REMIXDB_OK : REMIXDB_NOTFOUND;
 }

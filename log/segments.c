@@ -35,13 +35,18 @@ void wal_segs_destroy(struct wal *w, struct wal_seg *seg) {
   }
 }
 
-void wal_seg_begin(struct wal_seg *seg, const struct wal_head *h) {
+void wal_seg_begin(const struct wal *w, struct wal_seg *seg, const struct wal_head *h) {
   seg->h = *h;
+  seg->h.version = WAL_VERSION;
+  seg->h.nonce = random_seed();
+  seg->h.origins = w->origins;
+  seg->h.nr_origins = w->nr_origins;
   seg->key = wal_key(h->store_id, h->gen);
   seg->end = WAL_HEAD;
+  seg->frames = 0;
   seg->durable = 0;
   seg->level = (struct wal_level){0};
-  wal_head_put(seg->head, h);
+  seg->h.print = wal_head_put(seg->head, &seg->h);
 }
 
 bool wal_is_own(const struct wal *w, const uint8_t *head, size_t nr) {
@@ -405,8 +410,9 @@ static void wal_turn(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), voi
                              .prev_gen = old->h.gen,
                              .prev_len = old->end,
                              .prev_durable = old->durable,
-                             .last_seq = w->seq};
-  wal_seg_begin(seg, &h);
+                             .last_seq = w->seq,
+                             .prev_print = old->h.print};  // wal_write adds the sum of its frames
+  wal_seg_begin(w, seg, &h);
   wal_activate(w, seg);
   w->turned = true;
   // The header is written like a frame. It is in the queue, so a sync waits for it, and a full disk makes the log try
@@ -440,7 +446,7 @@ enum remixdb_status wal_begin_segment(struct wal *w, const struct wal_head *h) {
   struct wal_seg *seg;
   enum remixdb_status s = wal_file_take(w, 0, true, &seg);
   if (s != REMIXDB_OK) return s;
-  wal_seg_begin(seg, h);
+  wal_seg_begin(w, seg, h);
   // A recycled file may be large. A store on a full disk would fill this room, and then have no room for tables with
   // the same records.
   const uint64_t first = wal_step(w, 0);
@@ -466,6 +472,16 @@ void wal_adopt(struct wal *w, struct wal_seg *seg) {
   atomic_store_explicit(&w->gen, seg->h.gen, memory_order_relaxed);
   atomic_store_explicit(&w->seg_bytes, seg->end, memory_order_relaxed);
   wal_bound(w);
+}
+
+enum remixdb_status wal_print(struct wal *w, uint64_t gen, uint64_t *print_out) {
+  lib_lock(&w->lock);
+  const struct wal_seg *seg = w->segs;
+  while (seg && seg->h.gen != gen) seg = seg->next;
+  if (seg) *print_out = seg->h.print;
+  lib_unlock(&w->lock);
+  return seg ? REMIXDB_OK
+             : err_set(REMIXDB_CORRUPT, "%s: the log has no generation %llu", w->dir->path, (unsigned long long)gen);
 }
 
 // ---- giving files and room back

@@ -18,8 +18,9 @@ void wal_seg_destroy(struct wal *w, struct wal_seg *seg);                // clos
 void wal_segs_destroy(struct wal *w, struct wal_seg *seg);               // a list of them
 void wal_seg_close(struct wal *w, struct wal_seg *seg);                  // closes its file, if it is open
 static inline const char *wal_seg_name(const struct wal_seg *seg) { return env_name(seg->path); }
-// Makes seg the segment h, in memory; the header is not written.
-void wal_seg_begin(struct wal_seg *seg, const struct wal_head *h);
+// Makes seg the segment h, in memory, with a random number and the log's origins in its header. The header is not
+// written.
+void wal_seg_begin(const struct wal *w, struct wal_seg *seg, const struct wal_head *h);
 // Tells whether the first `nr` bytes of a file, at most WAL_HEAD, begin a segment of this log, or are all zero. A file
 // of zeros was made for a segment that was not begun.
 bool wal_is_own(const struct wal *w, const uint8_t *head, size_t nr);

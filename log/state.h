@@ -20,6 +20,7 @@ struct wal_buf {
   size_t cap, len;
   uint64_t off, ticket;  // the buffer's place in the file, and in the order of writing
   uint64_t first_seq, durable;
+  uint64_t sum;  // the frame's checksum, once it is in `mem`
   uint32_t count;
   enum wal_buf_state state;
   enum wal_buf_kind kind;
@@ -44,6 +45,7 @@ struct wal_seg {
   struct wal_key key;
   struct wal_level level;  // the watermark in its header; written under admin
   uint64_t end;            // end of the bytes that were sealed for this segment
+  uint64_t frames;         // the sum of the checksums of the frames that were written, modulo 2^64
   // This segment is known to be on disk up to here, and every older segment as a whole. 0: not even the header is.
   uint64_t durable;
   uint64_t alloc;  // the file has room on disk up to here; in the pool: the file's size
@@ -100,6 +102,8 @@ struct wal {
   struct env *env;
   const struct env_dir *dir;
   uint64_t store_id;
+  const uint64_t *origins;  // the caller's
+  uint32_t nr_origins;
   uint32_t step;   // most bytes by which a segment grows on disk
   uint64_t limit;  // bytes on disk of all segments together; UINT64_MAX: none
   bool read_only;

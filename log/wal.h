@@ -34,6 +34,13 @@
 //   L6  Errors. A failed write or fsync is sticky: later appends and syncs return it. An append's REMIXDB_NOSPACE is
 //       not: room on disk is reserved before a record is accepted, so a full disk refuses the record and changes
 //       nothing else.
+//   L7  History. A header states the fingerprint of the segment before, which is the checksum of that segment's header.
+//       It also states the sum of the checksums of that segment's frames, and a random number. So a fingerprint stands
+//       for all of the log up to that header. CURRENT names the fingerprint of the segment at which the replay begins.
+//       A segment that does not fit is of another history: one of two copies of the store that both went on. Recovery
+//       fails with REMIXDB_CORRUPT and does not take it for a torn tail. The random number distinguishes segments whose
+//       earlier frames are equal. The sum distinguishes segments that two copies continued under one header. Headers
+//       of version 2 state none of this, and are not compared.
 //
 // Locks: the log's lock is held for the copy of a record and for the caller's stamp. Threads compute the checksums of
 // sealed buffers, and write the buffers, without the lock. Threads wait for fsync on a condition (group commit: one
@@ -60,6 +67,12 @@ struct wal;
 struct wal_opts {
   const struct env_dir *dir;  // the caller's; outlives the log
   uint64_t store_id;
+  // Other ids that the store's tables and REMIX files state. New headers list them, for a repair without CURRENT. The
+  // caller's; outlive the log.
+  const uint64_t *origins;
+  uint32_t nr_origins;
+  bool printed;    // `print` is known:
+  uint64_t print;  // the fingerprint of the oldest segment (L7)
   bool read_only;  // replay only: nothing is written, no append may follow
   // wal_open calls this function, with the arg of the replay, after the last record and before it writes anything. If
   // the function fails, wal_open fails with its status. NULL: no function.
@@ -87,9 +100,10 @@ typedef enum remixdb_status (*wal_replay_fn)(void *arg, uint64_t seq, const stru
 // 3. Starts a segment with a later generation. It continues the last segment instead in two cases. First case: the last
 // segment is empty, and no other file can hold frames that would follow it. A clean close leaves such a log, and then
 // nothing is written. Second case: the disk has no room for another segment.
-// Segment oldest_gen must exist; if not, the call fails with REMIXDB_CORRUPT. fresh: the store is new; the call makes
-// generation oldest_gen and syncs it with its directory. Nothing is written before the replay has succeeded. Fails with
-// REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM or REMIXDB_NOSPACE.
+// Segment oldest_gen must exist, with the fingerprint that is known; if not, the call fails with REMIXDB_CORRUPT.
+// fresh: the store is new; the call makes generation oldest_gen and syncs it with its directory. Nothing is written
+// before the replay has succeeded. Fails with REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM or
+// REMIXDB_NOSPACE.
 MUST_CHECK enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq, bool fresh,
                                         wal_replay_fn replay, void *arg, struct wal_recovery *rec_out,
                                         struct wal **out);
@@ -147,7 +161,10 @@ bool wal_ahead_pending(const struct wal *w);
 // new_gen) under the log's lock at the moment of the switch; fn may be NULL. All records appended before that moment
 // belong to the old generation, all later ones to the new one. On failure nothing has changed and fn is not called.
 MUST_CHECK enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), void *arg);
-uint64_t wal_gen(const struct wal *w);            // active generation, relaxed
+uint64_t wal_gen(const struct wal *w);  // active generation, relaxed
+// The fingerprint of the segment of this generation (L7), whose header is durable. Any thread. Fails with
+// REMIXDB_CORRUPT: the log has no such segment.
+MUST_CHECK enum remixdb_status wal_print(struct wal *w, uint64_t gen, uint64_t *print_out);
 uint64_t wal_segment_bytes(const struct wal *w);  // appended to the active segment, relaxed
 bool wal_holds(const struct wal *w);              // the log holds a record, or an older segment; relaxed
 // Tells whether a switch must come before the next append, so that the log stays within its limit. more: bytes of that
@@ -181,6 +198,7 @@ MUST_CHECK enum remixdb_status wal_verify(struct wal *w, wal_replay_fn fn, void 
 struct wal_loss {
   const char *path;  // of the file; of the log's directory if no file has the segment. Holds during the call
   bool missing;      // no file has the segment
+  bool parted;       // the segment is of another history (L7), or follows one that is
   bool torn;  // nothing proves that the lost bytes were durable: a crash may leave such a tail, and an opening cuts it
   uint64_t gen;         // of the segment; 0: not known
   uint64_t off, bytes;  // the skipped bytes of the file; bytes 0: their number is not known
@@ -209,14 +227,20 @@ struct wal_salvage_to {
 // Gives every record of every whole frame to `to`, in order. Begins with generation oldest_gen, whose first record
 // follows last_seq. oldest_gen 0: begins with the oldest segment of the chain that ends with the newest header; older
 // records do not count as lost. Skips broken parts and a torn tail, and reports them to `to`. Skips frames that a
-// recovery has cut. If a segment's header is broken, the segment's frames tell its generation. The log must not be
-// open. Nothing is written. Fails with REMIXDB_IO if some bytes could not be read; `to` then has the records of all
-// other bytes. Fails also with REMIXDB_NOMEM, REMIXDB_VERSION, or the status of to->record.
+// recovery has cut. Leaves out segments of another history, as far as their headers show it (L7). If a segment's header
+// is broken, the segment's frames tell its generation. The log must not be open. Nothing is written. Fails with
+// REMIXDB_IO if some bytes could not be read; `to` then has the records of all other bytes. Fails also with
+// REMIXDB_NOMEM, REMIXDB_VERSION, or the status of to->record.
 MUST_CHECK enum remixdb_status wal_read_damaged(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq,
                                                 const struct wal_salvage_to *to, struct wal_salvage *out);
-// Finds the store's id in the log's headers. Fails with REMIXDB_NOTFOUND if no header is whole, or with REMIXDB_NOMEM
-// or REMIXDB_IO.
-MUST_CHECK enum remixdb_status wal_store_id(const struct env_dir *dir, uint64_t *id_out);
+// The store's ids, as a header of the log states them.
+struct wal_ids {
+  uint64_t own;
+  uint32_t nr_origins;  // how many the header lists
+  uint64_t origins[44];
+};
+// Fails with REMIXDB_NOTFOUND if no header is whole, or with REMIXDB_NOMEM or REMIXDB_IO.
+MUST_CHECK enum remixdb_status wal_read_ids(const struct env_dir *dir, struct wal_ids *out);
 
 struct wal_stats {
   uint64_t bytes, frames, syncs, records, segments, pool_segments, buffer_bytes;

@@ -359,6 +359,7 @@ static enum remixdb_status build_check(const struct build *x) {
 
 enum remixdb_status remix_build(struct remix_build *b) {
   b->file_size = b->data_pages_read = b->ckb_bytes_read = b->key_bytes_compared = b->keys_read = b->entries_copied = 0;
+  b->print = 0;
   b->image = NULL;
   b->image_size = 0;
   struct build *const x = mem_calloc(1, sizeof(*x));
@@ -372,7 +373,7 @@ enum remixdb_status remix_build(struct remix_build *b) {
   remix_fresh_fini(&x->fresh_keys);
   b->data_pages_read += x->fresh_keys.data_pages_read;
   b->ckb_bytes_read += x->fresh_keys.ckb_bytes_read;
-  if (s == REMIXDB_OK) s = remix_write_finish(&x->write, &b->file_size);
+  if (s == REMIXDB_OK) s = remix_write_finish(&x->write, &b->file_size, &b->print);
   if (s == REMIXDB_OK && b->keep_image) {
     b->image = x->write.image.p;
     b->image_size = x->write.image.len;

@@ -44,6 +44,7 @@ struct remix_build {
   uint8_t *image;  // set on success if it is wanted, else NULL; the caller frees it with mem_free
   size_t image_size;
   uint64_t file_size;
+  uint64_t print;               // the file's fingerprint
   uint64_t data_pages_read;     // of all tables; 0 if all have compressed-keys blocks
   uint64_t ckb_bytes_read;      // of compressed keys
   uint64_t key_bytes_compared;  // of keys and anchors

@@ -31,8 +31,9 @@ static enum remixdb_status check_header(struct remix *x) {
   const uint32_t flags = load32le(p + REMIX_HEAD_FLAGS), nr_runs = load32le(p + REMIX_HEAD_RUNS);
   if (flags & ~REMIX_FLAG_TAGS) return err_corrupt(x->path, REMIX_HEAD_FLAGS, "flags %#x that are not known", flags);
   x->tags = flags & REMIX_FLAG_TAGS;
-  if (load64le(p + REMIX_HEAD_STORE_ID) != x->ctx->store_id)
-    return err_corrupt(x->path, REMIX_HEAD_STORE_ID, "of another store");
+  const struct files_ids ids = sst_ctx_ids(x->ctx);
+  x->origin = load64le(p + REMIX_HEAD_STORE_ID);
+  if (!files_ids_have(&ids, x->origin)) return err_corrupt(x->path, REMIX_HEAD_STORE_ID, "of another store");
   const uint64_t number = load64le(p + REMIX_HEAD_NUMBER);
   if (number != x->number) return err_corrupt(x->path, REMIX_HEAD_NUMBER, "is file %llu", (unsigned long long)number);
   if (nr_runs != x->nr_runs) return err_corrupt(x->path, REMIX_HEAD_RUNS, "%u runs, %u expected", nr_runs, x->nr_runs);
@@ -187,7 +188,8 @@ static enum remixdb_status unpack_file(struct remix *x, struct mem_map *file, bo
   const uint64_t sum_at = x->file_size - REMIX_SUM;
   const uint32_t format = load32le(file->ptr + REMIX_HEAD_FORMAT);
   enum remixdb_status s = REMIXDB_OK;
-  if (hash64_seed(file->ptr, sum_at, x->number) != load64le(file->ptr + sum_at))
+  x->print = load64le(file->ptr + sum_at);
+  if (hash64_seed(file->ptr, sum_at, x->number) != x->print)
     return err_corrupt(x->path, sum_at, "checksum does not match");
   // after the checksum: a flipped bit is damage, not a later format
   if (format > REMIX_FORMAT)
@@ -230,14 +232,15 @@ static void remix_free(struct remix *x) {
 }
 
 // Copies the image, which a build has made, into memory that suits random reads.
-static enum remixdb_status take_image(struct remix *x, const uint8_t *image, size_t size, uint64_t file_size) {
+static enum remixdb_status take_image(struct remix *x, const struct remix_built *built) {
   struct mem_map *const map = &((struct remix_whole *)x)->map;
-  const enum remixdb_status s = mem_map_table(size, map);
+  const enum remixdb_status s = mem_map_table(built->image_size, map);
   if (s != REMIXDB_OK) return s;
-  memcpy(map->ptr, image, size);
+  memcpy(map->ptr, built->image, built->image_size);
   x->image = map->ptr;
-  x->image_size = size;
-  x->file_size = file_size;
+  x->image_size = built->image_size;
+  x->file_size = built->file_size;
+  x->print = built->print;
   return REMIXDB_OK;
 }
 
@@ -279,16 +282,15 @@ static enum remixdb_status remix_create(const struct sst_ctx *ctx, uint64_t numb
   return s;
 }
 
-// image NULL: reads the file.
+// built NULL: reads the file.
 static enum remixdb_status open_from(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
-                                     uint32_t nr_runs, const uint8_t *image, size_t image_size, uint64_t file_size,
-                                     struct remix **out) {
+                                     uint32_t nr_runs, const struct remix_built *built, struct remix **out) {
   struct remix *x = NULL;
   bool walked = false;
   *out = NULL;
   enum remixdb_status s = remix_create(ctx, number, runs, nr_runs, &x);
   if (s != REMIXDB_OK) return s;
-  s = image ? take_image(x, image, image_size, file_size) : read_image(x, &walked);
+  s = built ? take_image(x, built) : read_image(x, &walked);
   if (s == REMIXDB_OK && x->image_size < remix_segs_off(nr_runs))
     s = err_corrupt(x->path, REMIX_HEAD_SIZE, "too short for %u runs", nr_runs);
   if (s == REMIXDB_OK) s = check_header(x);
@@ -303,13 +305,12 @@ static enum remixdb_status open_from(const struct sst_ctx *ctx, uint64_t number,
 
 enum remixdb_status remix_open(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs, uint32_t nr_runs,
                                struct remix **out) {
-  return open_from(ctx, number, runs, nr_runs, NULL, 0, 0, out);
+  return open_from(ctx, number, runs, nr_runs, NULL, out);
 }
 
 enum remixdb_status remix_open_built(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
-                                     uint32_t nr_runs, const uint8_t *image, size_t image_size, uint64_t file_size,
-                                     struct remix **out) {
-  return open_from(ctx, number, runs, nr_runs, image, image_size, file_size, out);
+                                     uint32_t nr_runs, const struct remix_built *built, struct remix **out) {
+  return open_from(ctx, number, runs, nr_runs, built, out);
 }
 
 void remix_ref(struct remix *x) { atomic_fetch_add_explicit(&x->refs, 1, memory_order_relaxed); }

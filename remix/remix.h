@@ -33,11 +33,16 @@
 // REMIXDB_VERSION, REMIXDB_NOMEM or REMIXDB_IO.
 MUST_CHECK enum remixdb_status remix_open(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
                                           uint32_t nr_runs, struct remix **out);
-// Opens a REMIX whose file was just written and synced from this image (remix/build.h). Copies the image, checks it as
-// remix_open does, and does not read the file. Fails with REMIXDB_NOMEM or REMIXDB_CORRUPT.
+// A file that was just written and synced, and the image that it was made of (remix/build.h).
+struct remix_built {
+  const uint8_t *image;
+  size_t image_size;
+  uint64_t file_size, print;
+};
+// Opens such a REMIX. Copies the image, checks it as remix_open does, and does not read the file. Fails with
+// REMIXDB_NOMEM or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status remix_open_built(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
-                                                uint32_t nr_runs, const uint8_t *image, size_t image_size,
-                                                uint64_t file_size, struct remix **out);
+                                                uint32_t nr_runs, const struct remix_built *built, struct remix **out);
 void remix_ref(struct remix *x);
 // NULL is allowed. The last reference drops the references to the tables, and removes the file if the REMIX is
 // obsolete.

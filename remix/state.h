@@ -36,6 +36,8 @@ struct remix_watch {
 struct remix {
   const struct sst_ctx *ctx;
   uint64_t number;
+  uint64_t origin;  // the id of the store that wrote the file
+  uint64_t print;   // the file's fingerprint: its checksum
   char *path;
   struct sst **runs;  // nr_runs tables, from the oldest to the newest; each referenced
   uint32_t nr_runs;

@@ -268,7 +268,7 @@ static enum remixdb_status write_head(struct remix_write *w) {
   return REMIXDB_OK;
 }
 
-enum remixdb_status remix_write_finish(struct remix_write *w, uint64_t *size_out) {
+enum remixdb_status remix_write_finish(struct remix_write *w, uint64_t *size_out, uint64_t *print_out) {
   struct env *const env = w->ctx->env;
   struct blkio_writer *out = NULL;
   char path[ENV_PATH_MAX], name[32];
@@ -280,6 +280,7 @@ enum remixdb_status remix_write_finish(struct remix_write *w, uint64_t *size_out
   if (s == REMIXDB_OK) s = write_head(w);
   if (s == REMIXDB_OK) s = remix_pack(w->image.p, w->image.len, &file, &len);
   if (s != REMIXDB_OK) return s;
+  *print_out = load64le(file + len - REMIX_SUM);
   s = env_create(w->ctx->dir, name, ENV_WRITE, &fd);
   if (s != REMIXDB_OK) {
     mem_free(file);

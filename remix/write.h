@@ -56,9 +56,9 @@ MUST_CHECK enum remixdb_status remix_write_copy(struct remix_write *w, const str
 // with REMIXDB_CORRUPT if the tables have fewer records.
 MUST_CHECK enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix *x, const uint8_t *run_map,
                                                  uint32_t first);
-// Writes and syncs the file; *size_out: its size. On failure no file is left. Fails with REMIXDB_NOMEM, REMIXDB_IO or
-// REMIXDB_NOSPACE.
-MUST_CHECK enum remixdb_status remix_write_finish(struct remix_write *w, uint64_t *size_out);
+// Writes and syncs the file; *size_out: its size; *print_out: its fingerprint. On failure no file is left. Fails with
+// REMIXDB_NOMEM, REMIXDB_IO or REMIXDB_NOSPACE.
+MUST_CHECK enum remixdb_status remix_write_finish(struct remix_write *w, uint64_t *size_out, uint64_t *print_out);
 
 // remix_bytes_reserve makes room for more bytes after len; remix_bytes_put appends bytes. Both fail with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_bytes_reserve(struct remix_bytes *a, size_t more);

@@ -6,10 +6,11 @@
 
 #define DIR_TRIES 100u  // tries; one try fails only if another process renames or removes the directory at that moment
 
-static uint64_t new_store_id(const void *salt) {
+uint64_t dir_new_id(const void *salt) {
   struct timespec t;
   clock_gettime(CLOCK_REALTIME, &t);
-  const uint64_t seed[4] = {(uint64_t)t.tv_sec, (uint64_t)t.tv_nsec, (uint64_t)getpid(), (uint64_t)(uintptr_t)salt};
+  const uint64_t seed[5] = {(uint64_t)t.tv_sec, (uint64_t)t.tv_nsec, (uint64_t)getpid(), (uint64_t)(uintptr_t)salt,
+                            random_seed()};
   const uint64_t id = hash64(seed, sizeof(seed));
   return id ? id : 1;
 }
@@ -58,7 +59,7 @@ static enum remixdb_status remove_half_made(struct xdb *x) {
   for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) {
     if (list[i].kind != FILES_IS_LOG) continue;
     enum version_owner owner;
-    s = version_owner(&x->home, &list[i], 0, &owner);
+    s = version_owner(&x->home, &list[i], NULL, &owner);
     if (s == REMIXDB_OK && owner != VERSION_FOREIGN) s = env_unlink(&x->home, list[i].name);
   }
   mem_free(list);
@@ -76,7 +77,9 @@ static enum remixdb_status look(struct xdb *x, bool *exists_out, bool *creating_
     return err_set(REMIXDB_CORRUPT, "%s: a repair was interrupted: call remixdb_repair again to end it", x->dir);
   s = env_stat(&x->home, FILES_CURRENT, &st);
   if (s == REMIXDB_OK && x->opts.error_if_exists) return err_set(REMIXDB_EXISTS, "%s: holds a store already", x->dir);
-  if (s == REMIXDB_OK) s = version_peek(&x->home, &x->store_id);
+  mem_free(x->origins);  // of an earlier look
+  x->origins = NULL;
+  if (s == REMIXDB_OK) s = version_ids(&x->home, &x->store_id, &x->origins, &x->nr_origins);
   *exists_out = s == REMIXDB_OK;
   return s == REMIXDB_NOTFOUND ? headless(x, creating_out) : s;
 }
@@ -142,14 +145,14 @@ enum remixdb_status dir_make_store(struct xdb *x, struct version **out) {
   if (s != REMIXDB_OK) return s;
   if ((s = env_close(x->env, fd, FILES_CREATING)) != REMIXDB_OK) return s;
   if ((s = env_sync_dir(&x->home)) != REMIXDB_OK) return s;
-  x->store_id = new_store_id(x);
+  x->store_id = dir_new_id(x);
   struct part *p;
   if ((s = part_create(kref("", 0), NULL, NULL, &p)) != REMIXDB_OK) return s;
   if ((s = version_create(&p, 1, out)) != REMIXDB_OK) return s;
   (*out)->store_id = x->store_id;
   (*out)->number = 1;
   (*out)->next_file = 1;
-  (*out)->log_gen = 1;
+  (*out)->log_gen = 1;  // replay_log makes that segment
   return REMIXDB_OK;
 }
 

@@ -18,6 +18,8 @@ MUST_CHECK enum remixdb_status dir_open(struct xdb *x, const struct env_dir *at,
 // Marks the directory as an unfinished store, gives the store its id, and makes the version of an empty store. The
 // caller owns *out.
 MUST_CHECK enum remixdb_status dir_make_store(struct xdb *x, struct version **out);
+// Returns a new id for a store, which is never 0. salt: any address.
+uint64_t dir_new_id(const void *salt);
 // Removes the marks, durably. While a mark exists and CURRENT does not, the next opening may remove files.
 MUST_CHECK enum remixdb_status dir_finish_making(struct xdb *x);
 #endif

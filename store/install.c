@@ -65,10 +65,13 @@ static struct super *prepare(struct xdb *x, struct version *next, bool had_froze
   return fresh;
 }
 
-// Makes `next` durable: log and directory first, then CURRENT. *unknown_out: a crash now could leave either CURRENT.
-static enum remixdb_status make_durable(struct xdb *x, const struct version *next, bool had_frozen, bool *unknown_out) {
+// Makes `next` durable: log and directory first, then CURRENT. The segment that it names has a durable header, so its
+// fingerprint is known. *unknown_out: a crash now could leave either CURRENT.
+static enum remixdb_status make_durable(struct xdb *x, struct version *next, bool had_frozen, bool *unknown_out) {
   *unknown_out = false;
   enum remixdb_status s = had_frozen ? wal_sync(x->wal) : REMIXDB_OK;
+  if (s == REMIXDB_OK) s = wal_print(x->wal, next->log_gen, &next->log_print);
+  next->printed = true;
   if (s == REMIXDB_OK) s = env_sync_dir(&x->home);
   if (s != REMIXDB_OK) return s;
   if ((s = dirlock_check(&x->dirlock, &x->home)) != REMIXDB_OK) {

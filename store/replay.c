@@ -134,14 +134,25 @@ static enum remixdb_status replay(void *arg, uint64_t seq, const struct kv_rec *
   return REMIXDB_OK;
 }
 
+// No file is left that the version does not name: the origins of the others need no place in CURRENT any more (V6).
+// Without memory they stay.
+static void keep_origins(struct xdb *x, const struct version *v) {
+  uint32_t nr;
+  if (x->nr_origins == 0 || version_origins(v, x->store_id, &x->origins_kept, &nr) != REMIXDB_OK) return;
+  x->ctx.origins = x->origins_kept;
+  x->ctx.nr_origins = nr;
+}
+
 // The log has no more records (wal_open).
 static enum remixdb_status replayed(void *arg) {
   struct replaying *r = arg;
   const enum remixdb_status s = r->nr ? link_gathered(r) : REMIXDB_OK;
   struct xdb *const x = r->x;
+  if (s != REMIXDB_OK || x->opts.read_only) return s;
   // This comes before the log begins a segment, because there may be no other room for the segment.
-  if (s == REMIXDB_OK && !x->opts.read_only && version_clean(&x->ctx, r->version, &x->nr_cleaned) != REMIXDB_OK)
+  if (version_clean(&x->ctx, r->version, &x->nr_cleaned) != REMIXDB_OK)
     xdb_say(x, "files that no version names are left: %s", err_msg());
+  else keep_origins(x, r->version);
   return s;
 }
 
@@ -150,6 +161,10 @@ enum remixdb_status replay_log(struct xdb *x, struct worker *self, struct versio
   while (step > x->wal_limit / WAL_STEP_PART) step /= 2;
   const struct wal_opts wo = {.dir = &x->home,
                               .store_id = x->store_id,
+                              .origins = x->origins,
+                              .nr_origins = x->nr_origins,
+                              .printed = !fresh && v->printed,
+                              .print = v->log_print,
                               .read_only = x->opts.read_only,
                               .step = step,
                               .limit = x->wal_limit,
@@ -166,6 +181,7 @@ enum remixdb_status replay_log(struct xdb *x, struct worker *self, struct versio
   mem_free(r);
   epoch_reclaim(&x->epoch);
   if (s != REMIXDB_OK) return s;
+  if (fresh && (s = wal_print(x->wal, v->log_gen, &v->log_print)) != REMIXDB_OK) return s;
   m->gen = wal_gen(x->wal);
   m->base_seq = x->recovery.last_seq;
   atomic_store_explicit(&x->published, x->recovery.last_seq, memory_order_release);

@@ -175,6 +175,8 @@ void setup_destroy(struct xdb *x) {
   pthread_mutex_destroy(&x->syncer.lock);
   pthread_mutex_destroy(&x->snapshots.lock);
   reserve_fini(x);
+  mem_free(x->origins_kept);
+  mem_free(x->origins);
   mem_free(x->dir);
   mem_keep_less(x->kept);
   mem_free(x);

@@ -106,6 +106,9 @@ struct xdb {
   struct dirlock dirlock;
   uint32_t forks;  // fork_count at opening; a child made by fork has another one
   uint64_t store_id;
+  uint64_t *origins;       // the origins that CURRENT lists (view/version.h, V6), ascending
+  uint64_t *origins_kept;  // those that are left when the opening has removed files; ctx has them then
+  uint32_t nr_origins;
   struct blkio io;
   struct fdpool *fds;
   struct cache *cache;

@@ -38,6 +38,7 @@ struct sst_build {
   struct err_saved error;  // the first; sticky until the next start
   uint32_t nr_pages;       // of the blocks that are closed
   uint64_t nr_records, nr_tombs, key_bytes, value_bytes;
+  uint64_t blocks_sum;  // as in the footer
   uint32_t min_len, max_len;
   uint8_t *min, *max;         // REMIXDB_KV_MAX bytes each
   uint8_t *nr_recs;           // per page: the records of the block that begins there, or 0
@@ -149,7 +150,7 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
   b->pieces = NULL;
   b->cap_pieces = 0;
   b->nr_pages = 0;
-  b->nr_records = b->nr_tombs = b->key_bytes = b->value_bytes = 0;
+  b->nr_records = b->nr_tombs = b->key_bytes = b->value_bytes = b->blocks_sum = 0;
   b->min_len = b->max_len = 0;
   b->block.count = 0;
   b->block.used = 0;
@@ -195,8 +196,10 @@ static enum remixdb_status sst_build_pack(struct sst_build *b, const uint8_t *bl
     p[FORMAT_SST_STORED_KIND] = FORMAT_SST_STORED_ZSTD;
   }
   n += FORMAT_SST_STORED_HEAD;
-  store64le(p + FORMAT_SST_STORED_SUM,
-            hash64_seed(p + FORMAT_SST_STORED_KIND, n - FORMAT_SST_STORED_KIND, block_seed(b->number, number)));
+  const uint64_t sum = hash64_seed(p + FORMAT_SST_STORED_KIND, n - FORMAT_SST_STORED_KIND,
+                                   block_seed(b->number, number));
+  store64le(p + FORMAT_SST_STORED_SUM, sum);
+  b->blocks_sum += sum;
   blkio_writer_put(b->writer, p, n);
   b->stored[number] = (uint32_t)n;
   return REMIXDB_OK;
@@ -282,6 +285,7 @@ static enum remixdb_status sst_build_close_block(struct sst_build *b) {
     return b->gathered_len >= SST_BUILD_GATHER ? sst_build_put_gathered(b) : REMIXDB_OK;
   }
   if (b->opts.compression != REMIXDB_COMPRESSION_NONE) return sst_build_pack(b, buf, number);
+  b->blocks_sum += load64le(buf + BLOCK_OFF_SUM);
   blkio_writer_put(b->writer, buf, size);
   return REMIXDB_OK;
 }
@@ -406,6 +410,7 @@ static enum remixdb_status sst_build_put_meta(struct sst_build *b, uint64_t data
       .max_len = b->max_len,
       .dict_len = b->dict_len,
       .sizes_len = (uint32_t)(p - sizes),
+      .blocks_sum = b->blocks_sum,
   };
   format_sst_footer_put(meta + meta_len, &f);
   blkio_writer_put(b->writer, meta, meta_len + FORMAT_SST_FOOTER);

@@ -24,6 +24,7 @@ enum {
   SST_MAX_LEN = 124,
   SST_DICT_LEN = 128,
   SST_SIZES_LEN = 132,
+  SST_BLOCKS_SUM = 136,
   SST_VERSION = 244,
   SST_MAGIC = 248,
 };
@@ -51,6 +52,7 @@ void format_sst_footer_put(uint8_t *p, const struct format_sst_footer *f) {
   store32le(p + SST_MAX_LEN, f->max_len);
   store32le(p + SST_DICT_LEN, f->dict_len);
   store32le(p + SST_SIZES_LEN, f->sizes_len);
+  store64le(p + SST_BLOCKS_SUM, f->blocks_sum);
   store32le(p + SST_VERSION, FORMAT_SST_VERSION);
   store64le(p + SST_MAGIC, FORMAT_SST_MAGIC);
   store64le(p + SST_SUM, footer_sum(p));
@@ -118,6 +120,8 @@ enum remixdb_status format_sst_footer_get(const uint8_t *p, uint64_t file_size, 
       .max_len = load32le(p + SST_MAX_LEN),
       .dict_len = load32le(p + SST_DICT_LEN),
       .sizes_len = load32le(p + SST_SIZES_LEN),
+      .blocks_sum = load64le(p + SST_BLOCKS_SUM),
+      .print = load64le(p + SST_SUM),
   };
   const char *const flaw = footer_flaw(f_out, file_size);
   return flaw ? err_corrupt(path, off, "footer: %s", flaw) : REMIXDB_OK;

@@ -38,6 +38,10 @@ struct format_sst_footer {
   uint32_t nr_pages, flags;
   uint32_t min_len, max_len, dict_len,
       sizes_len;  // bytes of the parts of the metadata, which follow the nr_pages counts
+  // The sum, modulo 2^64, of the first 8 bytes of all blocks as they are stored, which are their checksums. 0 in tables
+  // of older libraries. With it the footer's checksum covers the values, too.
+  uint64_t blocks_sum;
+  uint64_t print;  // out only: the table's fingerprint, which is the footer's checksum
 };
 
 // The seed of the metadata's checksum. No block has the same seed (block_seed). Such a block's table would have the

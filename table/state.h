@@ -29,11 +29,17 @@ struct sst_ctx {
   struct blkio *io;
   struct cache *cache;  // NULL: no cache
   struct fdpool *fds;
-  uint64_t store_id;
+  uint64_t store_id;        // new files state it
+  const uint64_t *origins;  // files with these ids are the store's, too (struct files_ids); the caller's
+  uint32_t nr_origins;
   bool direct_io;
   struct sst_retired *retired;  // counts retired tables and REMIX files; NULL: they are not counted
   size_t scan_room;             // bytes that one thread's reads of many tables at once take (table/scan.h); 0: standard
 };
+
+static inline struct files_ids sst_ctx_ids(const struct sst_ctx *ctx) {
+  return (struct files_ids){.own = ctx->store_id, .origins = ctx->origins, .nr = ctx->nr_origins};
+}
 
 // The pieces of one page (table/pieces.h).
 #define SST_PIECES 8u  // of a page
@@ -51,6 +57,8 @@ struct sst_pieces {
 struct sst {
   const struct sst_ctx *ctx;
   uint64_t number;  // in the file's name
+  uint64_t origin;  // the id of the store that wrote it
+  uint64_t print;   // its fingerprint: the footer's checksum, which covers those of the metadata and of the blocks
   char *path;
   struct fdpool_file file;  // for single reads; advised for random reads
   struct cache_table cache;

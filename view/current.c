@@ -1,56 +1,87 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "view/current.h"
 
+#include <assert.h>
+
 #include "remix/format.h"
 
-// Offsets in the file, little-endian: the head, then the partitions, then a checksum of all before.
+// Offsets in the file, little-endian: the head, then the sections, then a checksum of all before. In formats 1 and 2
+// the partitions follow the head, without a section around them.
 enum {
   HEAD_MAGIC = 0,       // u8[8]
   HEAD_FORMAT = 8,      // u32
-  HEAD_PARTS = 12,      // u32, at least 1
+  HEAD_PARTS = 12,      // u32, partitions, at least 1: formats 1 and 2
+  HEAD_SECTIONS = 12,   // u32, how many
   HEAD_STORE_ID = 16,   // u64
   HEAD_NUMBER = 24,     // u64
   HEAD_NEXT_FILE = 32,  // u64
   HEAD_LOG_GEN = 40,    // u64
   HEAD_LOG_SEQ = 48,    // u64
-  HEAD_SIZE = 56,
+  HEAD_SIZE_OLD = 56,   // of formats 1 and 2
+  HEAD_LOG_PRINT = 56,  // u64
+  HEAD_SIZE = 64,
   SUM_SIZE = 8,  // u64, XXH3-64
 };
-// Offsets in a partition: its head, then the anchor's bytes, then a u64 for each table.
+// Offsets in a section's head. Sections ascend by kind, so there is at most one of each.
+enum {
+  SECTION_KIND = 0,    // u32
+  SECTION_FLAGS = 4,   // u32
+  SECTION_LENGTH = 8,  // u64, of what follows
+  SECTION_HEAD = 16,
+};
+enum { KIND_ORIGINS = 1, KIND_PARTS = 2 };
+#define SECTION_MUST 1u  // flag: a reader that does not know the kind refuses the store
+// Offsets in the section of the partitions.
+enum {
+  PARTS_COUNT = 0,  // u32, at least 1
+  PARTS_ZERO = 4,   // u32
+  PARTS_HEAD = 8,
+};
+// Offsets in a partition: its head, then the anchor's bytes, then the name of each table.
 enum {
   PART_ANCHOR = 0,         // u32, length
   PART_TABLES = 4,         // u32, how many
   PART_REMIX = 8,          // u64, 0 without tables
-  PART_HEAD = 16,          // size in format 1
-  PART_YOUNG = 16,         // u64, 0: none
-  PART_YOUNG_TABLES = 24,  // u64, how many of the tables, the last ones, are the young view's
-  PART_HEAD_YOUNG = 32,    // size in format 2
+  PART_REMIX_PRINT = 16,   // u64
+  PART_YOUNG = 24,         // u64, 0: none
+  PART_YOUNG_PRINT = 32,   // u64
+  PART_YOUNG_TABLES = 40,  // u64, how many of the tables, the last ones, are the young view's
+  PART_HEAD = 48,
+};
+// The same in formats 1 and 2. The first fields are in the same places. Names have no fingerprints.
+enum {
+  PART_HEAD_1 = 16,
+  PART_YOUNG_2 = 16,         // u64
+  PART_YOUNG_TABLES_2 = 24,  // u64
+  PART_HEAD_2 = 32,
+  NAME_OLD = 8,
 };
 static const char current_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'E', 'R'};
-#define CURRENT_FORMAT 2u
 #define CURRENT_RUNS_MAX REMIX_RUNS_MAX
 #define CURRENT_SIZE_MAX (1u << 30)    // a larger file is neither written nor read
 #define CURRENT_SIZE_SMALL (1u << 20)  // a larger file is compared with the number of tables in the directory
 #define CURRENT_HOLE (128u << 10)      // no part of the file has so many zeros: an anchor has fewer bytes
 // The most bytes of a partition, its tables left out.
-#define CURRENT_PART_MAX (PART_HEAD_YOUNG + REMIXDB_KV_MAX)
+#define CURRENT_PART_MAX (PART_HEAD + REMIXDB_KV_MAX)
+#define CURRENT_REST_MAX (HEAD_SIZE + 2 * SECTION_HEAD + PARTS_HEAD + SUM_SIZE)  // of what is there once
+#define CURRENT_TABLE_MAX (CURRENT_NAME + 3 * 8)  // bytes of a table's name, and of origins of it and its REMIX files
 
 bool current_is_magic(const uint8_t *bytes) { return memcmp(bytes, current_magic, sizeof(current_magic)) == 0; }
 
-static uint32_t part_head(uint32_t format) { return format == 1 ? PART_HEAD : PART_HEAD_YOUNG; }
+static uint32_t part_head(uint32_t format) { return format == 1 ? PART_HEAD_1 : format == 2 ? PART_HEAD_2 : PART_HEAD; }
 
 static void get_head(const uint8_t *p, struct current_head *out) {
   *out = (struct current_head){.format = load32le(p + HEAD_FORMAT),
-                               .nr_parts = load32le(p + HEAD_PARTS),
                                .store_id = load64le(p + HEAD_STORE_ID),
                                .number = load64le(p + HEAD_NUMBER),
                                .next_file = load64le(p + HEAD_NEXT_FILE),
                                .log_gen = load64le(p + HEAD_LOG_GEN),
                                .log_seq = load64le(p + HEAD_LOG_SEQ)};
+  if (current_prints(out)) out->log_print = load64le(p + HEAD_LOG_PRINT);
 }
 
 static enum remixdb_status check_file(const struct current *c) {
-  if (c->len < HEAD_SIZE + SUM_SIZE || !current_is_magic(c->buf + HEAD_MAGIC))
+  if (c->len < HEAD_SIZE_OLD + SUM_SIZE || !current_is_magic(c->buf + HEAD_MAGIC))
     return err_corrupt(c->path, 0, "not a version file");
   if (hash64(c->buf, c->len - SUM_SIZE) != load64le(c->buf + c->len - SUM_SIZE))
     return err_corrupt(c->path, c->len - SUM_SIZE, "checksum does not match");
@@ -59,6 +90,7 @@ static enum remixdb_status check_file(const struct current *c) {
   if (format == 0 || format > CURRENT_FORMAT)
     return err_set(REMIXDB_VERSION, "%s: format %u is not known to this library (it knows up to %u)", c->path, format,
                    CURRENT_FORMAT);
+  if (format > 2 && c->len < HEAD_SIZE + SUM_SIZE) return err_corrupt(c->path, 0, "the head is cut short");
   return REMIXDB_OK;
 }
 
@@ -90,7 +122,7 @@ static enum remixdb_status check_size(const struct env_dir *dir, const char *pat
   if (env_is_hollow(dir->env, fd, 0, size, CURRENT_HOLE))
     return err_corrupt(path, 0, "has a hole where partitions should be");
   if ((s = env_list(dir, count_table, &tables)) != REMIXDB_OK) return s;
-  if (size <= HEAD_SIZE + SUM_SIZE + CURRENT_PART_MAX + tables * (CURRENT_PART_MAX + 8)) return REMIXDB_OK;
+  if (size <= CURRENT_REST_MAX + CURRENT_PART_MAX + tables * (CURRENT_PART_MAX + CURRENT_TABLE_MAX)) return REMIXDB_OK;
   return err_corrupt(path, 0, "the file has %llu bytes, far more than partitions with %llu tables take",
                      (unsigned long long)size, (unsigned long long)tables);
 }
@@ -105,6 +137,74 @@ static enum remixdb_status read_bytes(const struct env_dir *dir, struct current 
   return s;
 }
 
+// ---- sections
+
+static enum remixdb_status read_origins(struct current *c, size_t at, uint64_t len) {
+  c->origins = c->buf + at;
+  if (len == 0 || len % 8 || len / 8 > UINT32_MAX)
+    return err_corrupt(c->path, at, "%llu bytes of origins", (unsigned long long)len);
+  c->nr_origins = (uint32_t)(len / 8);
+  uint64_t before = 0;
+  for (uint32_t i = 0; i < c->nr_origins; i++) {
+    const uint64_t id = load64le(c->origins + 8 * (size_t)i);
+    if (id <= before || id == c->head.store_id)
+      return err_corrupt(c->path, at + 8 * (size_t)i, "origins do not ascend, or one is the store itself");
+    before = id;
+  }
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status read_parts(struct current *c, size_t at, uint64_t len) {
+  if (len < PARTS_HEAD || load32le(c->buf + at + PARTS_ZERO) != 0)
+    return err_corrupt(c->path, at, "head of the partitions");
+  c->head.nr_parts = load32le(c->buf + at + PARTS_COUNT);
+  c->at = at + PARTS_HEAD;
+  c->end = at + len;
+  return REMIXDB_OK;
+}
+
+// One section, whose bytes are [at, at + len).
+static enum remixdb_status read_section(struct current *c, uint32_t kind, uint32_t flags, size_t at, uint64_t len) {
+  const bool known = kind == KIND_ORIGINS || kind == KIND_PARTS;
+  if (flags & ~SECTION_MUST || (!known && flags & SECTION_MUST))
+    return err_set(REMIXDB_VERSION, "%s: a section of kind %u with flags %#x is not known to this library", c->path,
+                   kind, flags);
+  if (!known) return REMIXDB_OK;
+  if (!(flags & SECTION_MUST)) return err_corrupt(c->path, at, "flags of a section of kind %u", kind);
+  return kind == KIND_ORIGINS ? read_origins(c, at, len) : read_parts(c, at, len);
+}
+
+static enum remixdb_status read_sections(struct current *c) {
+  const size_t stop = c->len - SUM_SIZE;
+  const uint32_t nr = load32le(c->buf + HEAD_SECTIONS);
+  size_t at = HEAD_SIZE;
+  uint32_t before = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    const uint8_t *const p = c->buf + at;
+    if (stop - at < SECTION_HEAD) return err_corrupt(c->path, at, "a section is cut short");
+    const uint32_t kind = load32le(p + SECTION_KIND);
+    const uint64_t len = load64le(p + SECTION_LENGTH);
+    if (kind <= before) return err_corrupt(c->path, at, "sections do not ascend");
+    before = kind;
+    if (len > stop - at - SECTION_HEAD) return err_corrupt(c->path, at, "a section is cut short");
+    at += SECTION_HEAD;
+    const enum remixdb_status s = read_section(c, kind, load32le(p + SECTION_FLAGS), at, len);
+    if (s != REMIXDB_OK) return s;
+    at += len;
+  }
+  if (at != stop) return err_corrupt(c->path, at, "%zu bytes behind the sections", stop - at);
+  return c->at ? REMIXDB_OK : err_corrupt(c->path, HEAD_SECTIONS, "has no section of partitions");
+}
+
+// Finds the partitions.
+static enum remixdb_status read_layout(struct current *c) {
+  if (current_prints(&c->head)) return read_sections(c);
+  c->head.nr_parts = load32le(c->buf + HEAD_PARTS);
+  c->at = HEAD_SIZE_OLD;
+  c->end = c->len - SUM_SIZE;
+  return REMIXDB_OK;
+}
+
 enum remixdb_status current_read(const struct env_dir *dir, struct current *out) {
   *out = (struct current){.buf = NULL};
   enum remixdb_status s = env_path(out->path, dir->path, FILES_CURRENT);
@@ -114,24 +214,20 @@ enum remixdb_status current_read(const struct env_dir *dir, struct current *out)
     get_head(out->buf, &out->head);
     s = check_head(out->path, &out->head);
   }
-  if (s != REMIXDB_OK) {
-    current_close(out);
-    return s;
-  }
-  out->at = HEAD_SIZE;
-  out->end = out->len - SUM_SIZE;
-  return REMIXDB_OK;
+  if (s == REMIXDB_OK) s = read_layout(out);
+  if (s != REMIXDB_OK) current_close(out);
+  return s;
 }
 
 enum remixdb_status current_check(const struct current *c) {
   const uint32_t nr = c->head.nr_parts;
-  if (nr == 0 || nr > (c->end - HEAD_SIZE) / PART_HEAD)
+  if (nr == 0 || nr > (c->end - c->at) / part_head(c->head.format))
     return err_corrupt(c->path, HEAD_PARTS, "%u partitions cannot be", nr);
   return REMIXDB_OK;
 }
 
 enum remixdb_status current_check_end(const struct current *c, uint32_t nr_young) {
-  if (nr_young == 0 && c->head.format > 1)
+  if (nr_young == 0 && c->head.format == 2)
     return err_corrupt(c->path, HEAD_FORMAT, "the format is that of a version with young views, but it has none");
   return c->at == c->end ? REMIXDB_OK : err_corrupt(c->path, c->at, "%zu bytes too many", c->end - c->at);
 }
@@ -160,38 +256,93 @@ static enum remixdb_status check_files(const struct current *c, const struct cur
   return REMIXDB_OK;
 }
 
+// The parts of a partition's head that the format has.
+static void get_part(const uint8_t *p, uint32_t format, struct current_part *out, uint64_t *nr_young_out) {
+  *out = (struct current_part){.nr = load32le(p + PART_TABLES),
+                               .remix = load64le(p + PART_REMIX),
+                               .stride = format < 3 ? NAME_OLD : CURRENT_NAME};
+  *nr_young_out = 0;
+  if (format == 2) {
+    out->young = load64le(p + PART_YOUNG_2);
+    *nr_young_out = load64le(p + PART_YOUNG_TABLES_2);
+  } else if (format > 2) {
+    out->remix_print = load64le(p + PART_REMIX_PRINT);
+    out->young = load64le(p + PART_YOUNG);
+    out->young_print = load64le(p + PART_YOUNG_PRINT);
+    *nr_young_out = load64le(p + PART_YOUNG_TABLES);
+  }
+}
+
 enum remixdb_status current_next(struct current *c, struct current_part *out) {
   const uint32_t head = part_head(c->head.format);
   if (c->end - c->at < head) return err_corrupt(c->path, c->at, "a partition is cut short");
   const uint8_t *p = c->buf + c->at;
-  const uint32_t alen = load32le(p + PART_ANCHOR), nr = load32le(p + PART_TABLES);
-  const uint64_t remix = load64le(p + PART_REMIX);
-  const uint64_t young = head > PART_HEAD ? load64le(p + PART_YOUNG) : 0,
-                 nr_young = head > PART_HEAD ? load64le(p + PART_YOUNG_TABLES) : 0;
+  const uint32_t alen = load32le(p + PART_ANCHOR);
   const size_t left = c->end - c->at - head;
-  if (alen > REMIXDB_KV_MAX || nr > CURRENT_RUNS_MAX || left < alen || (left - alen) / 8 < nr ||
-      (nr == 0) != (remix == 0))
-    return err_corrupt(c->path, c->at, "a partition of %u tables and an anchor of %u bytes cannot be", nr, alen);
+  uint64_t nr_young;
+  get_part(p, c->head.format, out, &nr_young);
+  if (alen > REMIXDB_KV_MAX || out->nr > CURRENT_RUNS_MAX || left < alen || (left - alen) / out->stride < out->nr ||
+      (out->nr == 0) != (out->remix == 0) || (out->remix == 0 && out->remix_print != 0))
+    return err_corrupt(c->path, c->at, "a partition of %u tables and an anchor of %u bytes cannot be", out->nr, alen);
   // Each view has its own tables.
-  if ((young == 0) != (nr_young == 0) || nr_young > nr || (young && (nr_young == nr || young == remix)))
-    return err_corrupt(c->path, c->at, "a young view of %llu of %u tables cannot be", (unsigned long long)nr_young, nr);
-  *out = (struct current_part){.anchor = kref(p + head, alen),
-                               .remix = remix,
-                               .young = young,
-                               .nr = nr,
-                               .nr_young = (uint32_t)nr_young,
-                               .tables = p + head + alen};
+  if ((out->young == 0) != (nr_young == 0) || nr_young > out->nr || (out->young == 0 && out->young_print != 0) ||
+      (out->young && (nr_young == out->nr || out->young == out->remix)))
+    return err_corrupt(c->path, c->at, "a young view of %llu of %u tables cannot be", (unsigned long long)nr_young,
+                       out->nr);
+  out->anchor = kref(p + head, alen);
+  out->nr_young = (uint32_t)nr_young;
+  out->tables = p + head + alen;
   const enum remixdb_status s = check_files(c, out);
   if (s != REMIXDB_OK) return s;
-  c->at += head + alen + (size_t)nr * 8;
+  c->at += head + alen + (size_t)out->nr * out->stride;
   return REMIXDB_OK;
 }
 
-enum remixdb_status current_write(const struct env_dir *dir, const struct current_head *h,
+// ---- writing
+
+static uint8_t *put_section(uint8_t *p, uint32_t kind, uint64_t len) {
+  store32le(p + SECTION_KIND, kind);
+  store32le(p + SECTION_FLAGS, SECTION_MUST);
+  store64le(p + SECTION_LENGTH, len);
+  return p + SECTION_HEAD;
+}
+
+static uint8_t *put_head(uint8_t *buf, const struct current_head *h, uint32_t nr_sections) {
+  memcpy(buf + HEAD_MAGIC, current_magic, sizeof(current_magic));
+  store32le(buf + HEAD_FORMAT, CURRENT_FORMAT);
+  store32le(buf + HEAD_SECTIONS, nr_sections);
+  store64le(buf + HEAD_STORE_ID, h->store_id);
+  store64le(buf + HEAD_NUMBER, h->number);
+  store64le(buf + HEAD_NEXT_FILE, h->next_file);
+  store64le(buf + HEAD_LOG_GEN, h->log_gen);
+  store64le(buf + HEAD_LOG_SEQ, h->log_seq);
+  store64le(buf + HEAD_LOG_PRINT, h->log_print);
+  return buf + HEAD_SIZE;
+}
+
+static uint8_t *put_part(uint8_t *p, const struct current_part *part) {
+  assert(part->stride == CURRENT_NAME);
+  store32le(p + PART_ANCHOR, part->anchor.len);
+  store32le(p + PART_TABLES, part->nr);
+  store64le(p + PART_REMIX, part->remix);
+  store64le(p + PART_REMIX_PRINT, part->remix_print);
+  store64le(p + PART_YOUNG, part->young);
+  store64le(p + PART_YOUNG_PRINT, part->young_print);
+  store64le(p + PART_YOUNG_TABLES, part->nr_young);
+  p += PART_HEAD;
+  if (part->anchor.len) memcpy(p, part->anchor.ptr, part->anchor.len);
+  p += part->anchor.len;
+  if (part->nr) memcpy(p, part->tables, (size_t)part->nr * CURRENT_NAME);
+  return p + (size_t)part->nr * CURRENT_NAME;
+}
+
+enum remixdb_status current_write(const struct env_dir *dir, const struct current_head *h, const struct files_ids *ids,
                                   const struct current_part *parts) {
-  const uint32_t head = part_head(h->format);
-  size_t len = HEAD_SIZE + SUM_SIZE;
-  for (uint32_t i = 0; i < h->nr_parts; i++) len += head + parts[i].anchor.len + (size_t)parts[i].nr * 8;
+  size_t parts_len = PARTS_HEAD;
+  for (uint32_t i = 0; i < h->nr_parts; i++)
+    parts_len += PART_HEAD + parts[i].anchor.len + (size_t)parts[i].nr * CURRENT_NAME;
+  const size_t origins_len = 8 * (size_t)ids->nr;
+  const size_t len = HEAD_SIZE + (ids->nr ? SECTION_HEAD + origins_len : 0) + SECTION_HEAD + parts_len + SUM_SIZE;
   if (len > CURRENT_SIZE_MAX) {
     const char *dots, *const end = err_path(dir->path, &dots);
     return err_set(REMIXDB_NOMEM, "%s%s: a version of %zu bytes is too large", dots, end, len);
@@ -203,30 +354,15 @@ enum remixdb_status current_write(const struct env_dir *dir, const struct curren
   if (s != REMIXDB_OK) return s;
   uint8_t *buf = mem_alloc(len);
   if (!buf) return REMIXDB_NOMEM;
-  memcpy(buf + HEAD_MAGIC, current_magic, sizeof(current_magic));
-  store32le(buf + HEAD_FORMAT, h->format);
-  store32le(buf + HEAD_PARTS, h->nr_parts);
-  store64le(buf + HEAD_STORE_ID, h->store_id);
-  store64le(buf + HEAD_NUMBER, h->number);
-  store64le(buf + HEAD_NEXT_FILE, h->next_file);
-  store64le(buf + HEAD_LOG_GEN, h->log_gen);
-  store64le(buf + HEAD_LOG_SEQ, h->log_seq);
-  uint8_t *p = buf + HEAD_SIZE;
-  for (uint32_t i = 0; i < h->nr_parts; i++) {
-    const struct current_part *const part = &parts[i];
-    store32le(p + PART_ANCHOR, part->anchor.len);
-    store32le(p + PART_TABLES, part->nr);
-    store64le(p + PART_REMIX, part->remix);
-    if (head > PART_HEAD) {
-      store64le(p + PART_YOUNG, part->young);
-      store64le(p + PART_YOUNG_TABLES, part->nr_young);
-    }
-    p += head;
-    if (part->anchor.len) memcpy(p, part->anchor.ptr, part->anchor.len);
-    p += part->anchor.len;
-    if (part->nr) memcpy(p, part->tables, (size_t)part->nr * 8);
-    p += (size_t)part->nr * 8;
-  }
+  uint8_t *p = put_head(buf, h, ids->nr ? 2 : 1);
+  if (ids->nr) p = put_section(p, KIND_ORIGINS, origins_len);
+  for (uint32_t i = 0; i < ids->nr; i++, p += 8) store64le(p, ids->origins[i]);
+  p = put_section(p, KIND_PARTS, parts_len);
+  store32le(p + PARTS_COUNT, h->nr_parts);
+  store32le(p + PARTS_ZERO, 0);
+  p += PARTS_HEAD;
+  for (uint32_t i = 0; i < h->nr_parts; i++) p = put_part(p, &parts[i]);
+  assert(p == buf + len - SUM_SIZE);
   store64le(p, hash64(buf, len - SUM_SIZE));
   s = env_replace_file(dir, FILES_CURRENT, buf, len);
   mem_free(buf);

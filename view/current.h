@@ -2,6 +2,15 @@
 //
 // Reads and writes the bytes of the file CURRENT, which names the files of a store. view/version.h opens the files that
 // CURRENT names. docs/FORMAT.md has the layout.
+//
+// A name is a number and a fingerprint. The fingerprint is a checksum that the file has anyway: that of a table's
+// footer, of a whole REMIX file, of a log segment's header. A file can have the right number although another store, or
+// a copy of this store that went on by itself, has written it. The fingerprint distinguishes it from the file that is
+// meant (invariants V5 and V6).
+//
+// The file is a head and sections. A later library can add a section, and says in it whether a reader that does not
+// know the section must refuse the store. Formats 1 and 2 have neither sections nor fingerprints. They are read, not
+// written.
 #ifndef VIEW_CURRENT_H
 #define VIEW_CURRENT_H
 
@@ -13,25 +22,41 @@
 #define CURRENT_COUNT_MAX ((uint64_t)1 << 62)   // of versions, log generations, sequence numbers (WAL_NUMBER_MAX)
 #define CURRENT_LEFT ((uint64_t)1 << 32)        // an open store uses fewer numbers than this before it closes
 
-// The head, before the partitions.
+#define CURRENT_FORMAT 3u  // written; 1 and 2 are read
+
+// The fields that concern the whole store.
 struct current_head {
-  uint32_t format;  // 1, or 2 if a partition has a young view
+  uint32_t format;  // ignored by current_write
   uint32_t nr_parts;
   uint64_t store_id, number;
   uint64_t next_file;  // the next free file number
   uint64_t log_gen;    // the oldest log generation still needed
   uint64_t log_seq;    // the last sequence number before that generation
+  uint64_t log_print;  // the fingerprint of that segment (log/wal.h, L7); 0 in formats 1 and 2
 };
+// Whether the file states fingerprints.
+static inline bool current_prints(const struct current_head *h) { return h->format >= 3; }
 
 // A partition. Its pointers point into the file's bytes.
 struct current_part {
   struct kref anchor;
-  uint64_t remix, young;  // numbers of the REMIX files; 0: there is none
-  uint32_t nr, nr_young;  // tables of both views; the last nr_young are the young view's
-  const uint8_t *tables;  // nr numbers, u64
+  uint64_t remix, young;              // numbers of the REMIX files; 0: there is none
+  uint64_t remix_print, young_print;  // their fingerprints; 0: none, or a format without fingerprints
+  uint32_t nr, nr_young;              // tables of both views; the last nr_young are the young view's
+  uint32_t stride;                    // bytes of each table's name
+  const uint8_t *tables;              // nr names: number, u64; fingerprint, u64, if the format has them
 };
+#define CURRENT_NAME 16u  // bytes of a name with a fingerprint
 static inline uint64_t current_table(const struct current_part *p, uint32_t i) {
-  return load64le(p->tables + 8 * (size_t)i);
+  return load64le(p->tables + p->stride * (size_t)i);
+}
+// Only in a format with fingerprints.
+static inline uint64_t current_table_print(const struct current_part *p, uint32_t i) {
+  return load64le(p->tables + p->stride * (size_t)i + 8);
+}
+static inline void current_name_put(uint8_t *to, uint64_t number, uint64_t print) {
+  store64le(to, number);
+  store64le(to + 8, print);
 }
 
 // A file that has been read, and the position among its partitions.
@@ -39,17 +64,19 @@ struct current {
   char path[ENV_PATH_MAX];
   struct current_head head;
   uint8_t *buf;
-  size_t len, at, end;  // end: the end of the partitions
+  size_t len, at, end;     // end: the end of the partitions
+  const uint8_t *origins;  // nr_origins ids, u64, ascending; NULL: none
+  uint32_t nr_origins;
 };
 
-// Reads the file and checks its size, checksum and format, and the bounds of the head's numbers. Allocates memory for a
-// large file only if the file has no large hole and is not larger than the number of tables in the directory explains.
-// On success the caller ends with current_close. Fails with REMIXDB_NOTFOUND if there is no CURRENT, or with
-// REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO or REMIXDB_NOMEM.
+// Reads the file and checks its size, checksum and format, the bounds of the head's numbers, and the sections.
+// Allocates memory for a large file only if the file has no large hole and is not larger than the number of tables in
+// the directory explains. On success the caller ends with current_close. Fails with REMIXDB_NOTFOUND if there is no
+// CURRENT, or with REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO or REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status current_read(const struct env_dir *dir, struct current *out);
 // Checks that the file has room for so many partitions. Fails with REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_check(const struct current *c);
-// Checks, after the last partition, that no byte is left, and that the format fits the number of young views. Fails
+// Checks, after the last partition, that no byte is left, and that format 1 or 2 fits the number of young views. Fails
 // with REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_check_end(const struct current *c, uint32_t nr_young);
 // Tells whether these 8 bytes are the file's magic.
@@ -61,9 +88,9 @@ static inline bool current_more(const struct current *c) { return c->at < c->end
 // REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_next(struct current *c, struct current_part *out);
 
-// Replaces the file. parts: head->nr_parts elements; their `tables` are u64 little-endian. After REMIXDB_NOSPACE,
-// REMIXDB_NOMEM or REMIXDB_CORRUPT (a number of the head has reached its bound) the file has not changed. After any
-// other failure a crash may leave the old or the new file.
+// Replaces the file. ids: the store's own id is the one of the head. parts: head->nr_parts elements; their `tables`
+// have fingerprints. After REMIXDB_NOSPACE, REMIXDB_NOMEM or REMIXDB_CORRUPT (a number of the head has reached its
+// bound) the file has not changed. After any other failure a crash may leave the old or the new file.
 MUST_CHECK enum remixdb_status current_write(const struct env_dir *dir, const struct current_head *head,
-                                             const struct current_part *parts);
+                                             const struct files_ids *ids, const struct current_part *parts);
 #endif

@@ -121,6 +121,29 @@ enum remixdb_status version_peek(const struct env_dir *dir, uint64_t *store_id_o
   return REMIXDB_OK;
 }
 
+// Copies the ids of the section. *out NULL: there are none.
+static enum remixdb_status copy_origins(const struct current *c, uint64_t **out, uint32_t *nr_out) {
+  *out = NULL;
+  *nr_out = c->nr_origins;
+  if (c->nr_origins == 0) return REMIXDB_OK;
+  if (!(*out = mem_alloc(8 * (size_t)c->nr_origins))) return REMIXDB_NOMEM;
+  for (uint32_t i = 0; i < c->nr_origins; i++) (*out)[i] = load64le(c->origins + 8 * (size_t)i);
+  return REMIXDB_OK;
+}
+
+enum remixdb_status version_ids(const struct env_dir *dir, uint64_t *store_id_out, uint64_t **origins_out,
+                                uint32_t *nr_out) {
+  struct current c;
+  *origins_out = NULL;
+  *nr_out = 0;
+  enum remixdb_status s = current_read(dir, &c);
+  if (s != REMIXDB_OK) return s;
+  *store_id_out = c.head.store_id;
+  s = copy_origins(&c, origins_out, nr_out);
+  current_close(&c);
+  return s;
+}
+
 static int cmp_u64(const void *a, const void *b) {
   const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
   return (x > y) - (x < y);
@@ -145,20 +168,36 @@ struct load {
   struct part *part;
 };
 
+// Compares a file with the fingerprint that CURRENT has for it (V5).
+static enum remixdb_status check_print(const struct current_part *n, const char *path, uint64_t print, uint64_t want) {
+  if (n->stride != CURRENT_NAME || print == want) return REMIXDB_OK;
+  return err_corrupt(path, 0,
+                     "the store needs another file of this number: this one is of another history of the store, such "
+                     "as a copy that went on by itself");
+}
+
 static enum remixdb_status load_part(const struct sst_ctx *ctx, const struct current_part *n, struct part **out) {
   struct sst *runs[REMIX_RUNS_MAX] = {NULL};
   struct remix *remix = NULL, *young = NULL;
   const uint32_t nr_old = n->nr - n->nr_young;
   uint32_t opened = 0;
   enum remixdb_status s = REMIXDB_OK;
-  for (; opened < n->nr && s == REMIXDB_OK; opened += s == REMIXDB_OK)
-    s = sst_open(ctx, current_table(n, opened), &runs[opened]);
+  while (opened < n->nr && s == REMIXDB_OK) {
+    const uint32_t i = opened;
+    s = sst_open(ctx, current_table(n, i), &runs[i]);
+    if (s != REMIXDB_OK) break;
+    opened++;
+    if (n->stride == CURRENT_NAME) s = check_print(n, runs[i]->path, runs[i]->print, current_table_print(n, i));
+  }
   if (s == REMIXDB_OK && n->nr) s = remix_open(ctx, n->remix, runs, nr_old, &remix);
+  if (s == REMIXDB_OK && n->nr) s = check_print(n, remix->path, remix->print, n->remix_print);
   if (s == REMIXDB_OK && n->young) s = remix_open(ctx, n->young, runs + nr_old, n->nr_young, &young);
+  if (s == REMIXDB_OK && n->young) s = check_print(n, young->path, young->print, n->young_print);
   for (uint32_t i = 0; i < opened; i++) sst_unref(runs[i]);
   if (young) remix_make_young(young);
   if (s == REMIXDB_OK) return part_create(n->anchor, remix, young, out);
   remix_unref(remix);
+  remix_unref(young);
   return s;
 }
 
@@ -239,19 +278,32 @@ enum remixdb_status version_list(const struct env_dir *dir, struct version_names
   struct current c;
   enum remixdb_status s = current_read(dir, &c);
   if (s != REMIXDB_OK) return s;
-  *out = (struct version_names){.store_id = c.head.store_id, .log_gen = c.head.log_gen, .log_seq = c.head.log_seq};
-  if (!(out->tables = mem_alloc(c.len))) s = REMIXDB_NOMEM;  // more than enough
+  *out = (struct version_names){.store_id = c.head.store_id,
+                                .log_gen = c.head.log_gen,
+                                .log_seq = c.head.log_seq,
+                                .printed = current_prints(&c.head),
+                                .log_print = c.head.log_print};
+  // more than enough
+  if (!(out->tables = mem_alloc(c.len)) || !(out->prints = mem_alloc(c.len))) s = REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) s = copy_origins(&c, &out->origins, &out->nr_origins);
   while (s == REMIXDB_OK && current_more(&c)) {
     struct current_part n;
     s = current_next(&c, &n);
-    for (uint32_t i = 0; s == REMIXDB_OK && i < n.nr; i++) out->tables[out->nr_tables++] = current_table(&n, i);
+    for (uint32_t i = 0; s == REMIXDB_OK && i < n.nr; i++) {
+      out->prints[out->nr_tables] = out->printed ? current_table_print(&n, i) : 0;
+      out->tables[out->nr_tables++] = current_table(&n, i);
+    }
   }
   current_close(&c);
-  if (s != REMIXDB_OK) {
-    mem_free(out->tables);
-    *out = (struct version_names){0};
-  }
+  if (s != REMIXDB_OK) version_names_fini(out);
   return s;
+}
+
+void version_names_fini(struct version_names *n) {
+  mem_free(n->origins);
+  mem_free(n->tables);
+  mem_free(n->prints);
+  *n = (struct version_names){0};
 }
 
 // Decodes all partitions, and checks V1.
@@ -284,6 +336,8 @@ static enum remixdb_status make_loaded(const struct current *c, struct part **pa
   v->next_file = c->head.next_file;
   v->log_gen = c->head.log_gen;
   v->log_seq = c->head.log_seq;
+  v->log_print = c->head.log_print;
+  v->printed = current_prints(&c->head);
   *out = v;
   return REMIXDB_OK;
 }
@@ -319,30 +373,34 @@ enum remixdb_status version_may_grow(const struct sst_ctx *ctx, const struct ver
 }
 
 enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v) {
-  // Format 1 has no young views. Libraries that know no others can read it.
-  const struct current_head head = {.format = v->nr_young ? 2 : 1,
-                                    .nr_parts = v->nr_parts,
+  const struct files_ids ids = {.own = v->store_id, .origins = ctx->origins, .nr = ctx->nr_origins};
+  const struct current_head head = {.nr_parts = v->nr_parts,
                                     .store_id = v->store_id,
                                     .number = v->number,
                                     .next_file = v->next_file,
                                     .log_gen = v->log_gen,
-                                    .log_seq = v->log_seq};
+                                    .log_seq = v->log_seq,
+                                    .log_print = v->log_print};
   size_t nr_tables = 0;
   for (uint32_t i = 0; i < v->nr_parts; i++) nr_tables += part_runs(v->parts[i]);
   struct current_part *parts = mem_alloc(v->nr_parts * sizeof(*parts));
-  uint8_t *tables = mem_alloc(nr_tables ? 8 * nr_tables : 1), *at = tables;
+  uint8_t *tables = mem_alloc(nr_tables ? CURRENT_NAME * nr_tables : 1), *at = tables;
   enum remixdb_status s = parts && tables ? REMIXDB_OK : REMIXDB_NOMEM;
   for (uint32_t i = 0; s == REMIXDB_OK && i < v->nr_parts; i++) {
     const struct part *const p = v->parts[i];
     parts[i] = (struct current_part){.anchor = part_anchor(p),
                                      .remix = p->remix ? p->remix->number : 0,
+                                     .remix_print = p->remix ? p->remix->print : 0,
                                      .young = p->young ? p->young->number : 0,
+                                     .young_print = p->young ? p->young->print : 0,
                                      .nr = part_runs(p),
                                      .nr_young = part_young_runs(p),
+                                     .stride = CURRENT_NAME,
                                      .tables = at};
-    for (uint32_t r = 0; r < parts[i].nr; r++, at += 8) store64le(at, part_run(p, r)->number);
+    for (uint32_t r = 0; r < parts[i].nr; r++, at += CURRENT_NAME)
+      current_name_put(at, part_run(p, r)->number, part_run(p, r)->print);
   }
-  if (s == REMIXDB_OK) s = current_write(ctx->dir, &head, parts);
+  if (s == REMIXDB_OK) s = current_write(ctx->dir, &head, &ids, parts);
   mem_free(parts);
   mem_free(tables);
   return s;
@@ -371,9 +429,14 @@ static bool states_id(const struct files_entry *e, const uint8_t *bytes, size_t 
   }
 }
 
+// Tells whether a file that states this id is the store's. The log has no origins: a checkpoint writes its own.
+static bool is_own(const struct files_ids *ids, const struct files_entry *e, uint64_t id) {
+  return !ids || (e->kind == FILES_IS_LOG ? id == ids->own : files_ids_have(ids, id));
+}
+
 // Finds the owner of a log segment, a table or a REMIX.
 static enum remixdb_status data_owner(const struct env_dir *dir, const struct files_entry *e, uint64_t size,
-                                      uint64_t store_id, enum version_owner *out) {
+                                      const struct files_ids *ids, enum version_owner *out) {
   uint8_t bytes[WAL_HEAD] = {0};
   _Static_assert(FORMAT_SST_FOOTER <= sizeof(bytes), "a footer fits");
   const bool table = e->kind == FILES_IS_TABLE;
@@ -388,19 +451,45 @@ static enum remixdb_status data_owner(const struct env_dir *dir, const struct fi
   uint64_t id;
   bool blank = true;
   for (size_t i = 0; i < nr; i++) blank = blank && bytes[i] == 0;
-  if (states_id(e, bytes, nr, size, &id)) *out = store_id == 0 || id == store_id ? VERSION_OWN : VERSION_FOREIGN;
+  if (states_id(e, bytes, nr, size, &id)) *out = is_own(ids, e, id) ? VERSION_OWN : VERSION_FOREIGN;
   else *out = blank ? VERSION_OWN : VERSION_UNTOLD;
   return REMIXDB_OK;
 }
 
-enum remixdb_status version_owner(const struct env_dir *dir, const struct files_entry *e, uint64_t store_id,
+enum remixdb_status version_owner(const struct env_dir *dir, const struct files_entry *e, const struct files_ids *ids,
                                   enum version_owner *out) {
   struct env_stat info = {.size = 0};
   const enum remixdb_status s = env_stat(dir, e->name, &info);
   *out = VERSION_FOREIGN;
   if (s != REMIXDB_OK || !info.is_file) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
-  if (files_holds_data(e->kind)) return data_owner(dir, e, info.size, store_id, out);
+  if (files_holds_data(e->kind)) return data_owner(dir, e, info.size, ids, out);
   *out = !files_is_mark(e->kind) || info.size == 0 ? VERSION_OWN : VERSION_UNTOLD;
+  return REMIXDB_OK;
+}
+
+// ---- origins
+
+enum remixdb_status version_origins(const struct version *v, uint64_t own, uint64_t **out, uint32_t *nr_out) {
+  size_t most = 0, nr = 0;
+  *out = NULL;
+  *nr_out = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) most += 2 + (size_t)part_runs(v->parts[i]);
+  uint64_t *const ids = mem_alloc(most * sizeof(*ids));
+  if (!ids) return REMIXDB_NOMEM;
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    const struct part *const p = v->parts[i];
+    if (p->remix && p->remix->origin != own) ids[nr++] = p->remix->origin;
+    if (p->young && p->young->origin != own) ids[nr++] = p->young->origin;
+    for (uint32_t r = 0; r < part_runs(p); r++)
+      if (part_run(p, r)->origin != own) ids[nr++] = part_run(p, r)->origin;
+  }
+  qsort(ids, nr, sizeof(*ids), cmp_u64);
+  uint32_t kept = 0;
+  for (size_t i = 0; i < nr; i++)
+    if (i == 0 || ids[i] != ids[i - 1]) ids[kept++] = ids[i];
+  *nr_out = kept;
+  if (kept) *out = ids;
+  else mem_free(ids);
   return REMIXDB_OK;
 }
 
@@ -420,6 +509,7 @@ enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct versio
   }
   qsort(named, nr_named, sizeof(*named), cmp_u64);
   *nr_out = 0;
+  const struct files_ids ids = sst_ctx_ids(ctx);
   enum remixdb_status s = files_list(ctx->dir, &list, &nr_list);
   for (size_t i = 0; s == REMIXDB_OK && i < nr_list; i++) {
     const struct files_entry *e = &list[i];
@@ -427,7 +517,7 @@ enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct versio
     if (e->kind != FILES_IS_CURRENT_TMP && e->kind != FILES_IS_TABLE && e->kind != FILES_IS_REMIX) continue;
     if (e->kind != FILES_IS_CURRENT_TMP && bsearch(&key, named, nr_named, sizeof(key), cmp_u64)) continue;
     enum version_owner owner;
-    s = version_owner(ctx->dir, e, v->store_id, &owner);
+    s = version_owner(ctx->dir, e, &ids, &owner);
     if (s != REMIXDB_OK || owner == VERSION_FOREIGN) continue;
     s = env_unlink(ctx->dir, e->name);
     *nr_out += s == REMIXDB_OK;

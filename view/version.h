@@ -15,6 +15,15 @@
 //       view is small, and is built again whenever new tables come. The older view is built again only when the young
 //       view's tables are merged into a table of the older view. All tables of the young view are newer than those of
 //       the older view. A partition with a young view also has an older one.
+//   V5  CURRENT names each file by its number and its fingerprint, and so the segment of the log at which a replay
+//       begins. An opening compares. So a table, a REMIX file or a log segment that a copy of this store has written
+//       after it went on by itself is REMIXDB_CORRUPT, although its number and its id are right. A CURRENT of format 1
+//       or 2 has no fingerprints: the first install after it writes those of the files that are there.
+//   V6  Files of the store state its own id, or an origin: the id of a store that a checkpoint has linked files from.
+//       CURRENT lists the origins. A log segment always states the store's own id. A file is removed, cut or used again
+//       only if the id that it states is one of these. An origin stays in the list while a file of it is named or may
+//       lie around: an opening that has removed what no version names keeps the origins of the named files only. The
+//       next install writes that list, after it has synced the directory.
 #ifndef VERSION_H
 #define VERSION_H
 
@@ -42,6 +51,8 @@ struct version {
   uint64_t next_file;      // file numbers from here on are free
   uint64_t log_gen;        // oldest log generation still needed
   uint64_t log_seq;        // sequence number reached when that generation began
+  uint64_t log_print;      // fingerprint of that segment, if `printed` is set
+  bool printed;            // false: the version was read from a format without fingerprints
   struct anchors anchors;  // of the partitions
   uint8_t *anchor_bytes;   // the bytes into which `anchors` points; own memory
   uint32_t *young;         // numbers of the partitions with a young view, ascending; own memory; NULL if there are none
@@ -84,37 +95,52 @@ static inline struct sst *part_run(const struct part *p, uint32_t r) {
 // Reads the store's id from CURRENT before any table is opened. Fails with REMIXDB_NOTFOUND if there is no CURRENT, or
 // with REMIXDB_VERSION or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status version_peek(const struct env_dir *dir, uint64_t *store_id_out);
-// Reads the names in CURRENT and opens none of these files. Fails as the call above, or with REMIXDB_NOMEM.
+// Reads also the origins, which the caller frees with mem_free; NULL: none. Fails as the call above, or with
+// REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status version_ids(const struct env_dir *dir, uint64_t *store_id_out, uint64_t **origins_out,
+                                           uint32_t *nr_out);
+// Reads the names in CURRENT and opens none of these files. The caller ends with version_names_fini. Fails as the call
+// above.
 struct version_names {
   uint64_t store_id, log_gen, log_seq;
-  uint64_t
-      *tables;  // numbers, partition by partition, from the oldest to the newest; the caller frees it with mem_free
+  bool printed;        // the fingerprints are known
+  uint64_t log_print;  // of the log's oldest segment
+  uint64_t *origins;   // ascending
+  uint32_t nr_origins;
+  uint64_t *tables;  // numbers, partition by partition, from the oldest to the newest
+  uint64_t *prints;  // fingerprints of the tables
   size_t nr_tables;
 };
+void version_names_fini(struct version_names *n);
 MUST_CHECK enum remixdb_status version_list(const struct env_dir *dir, struct version_names *out);
-// Reads CURRENT and opens all files it names. The workers and the caller open one partition each at a time (ws NULL:
-// the caller alone; else as for workers_run). Fails as the calls above, or as the opening of a file does. If several
-// partitions fail, the status is that of the failed partition with the lowest index.
+// Reads CURRENT and opens all files it names (V5). ctx has the store's ids (version_ids). The workers and the caller
+// open one partition each at a time (ws NULL: the caller alone; else as for workers_run). Fails as the calls above, or
+// as the opening of a file does. If several partitions fail, the status is that of the failed partition with the lowest
+// index.
 MUST_CHECK enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, struct worker *self,
                                             struct version **out);
 // Checks that enough numbers are left for versions and files, so that the store can be opened for writing. Fails with
 // REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status version_may_grow(const struct sst_ctx *ctx, const struct version *v);
-// Replaces CURRENT. After REMIXDB_NOSPACE or REMIXDB_NOMEM nothing has changed. After any other failure a crash may
-// leave the old or the new CURRENT, so the caller must not remove files of either.
+// Replaces CURRENT. ctx has the origins, and v->log_print is set. After REMIXDB_NOSPACE or REMIXDB_NOMEM nothing has
+// changed. After any other failure a crash may leave the old or the new CURRENT, so the caller must not remove files of
+// either.
 MUST_CHECK enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v);
-// Removes table, REMIX and temporary files that v does not name, except foreign ones. The call also removes a file
+// Collects the ids other than `own` that the version's files state, ascending. The caller frees *out with mem_free; it
+// is NULL if there are none. Fails with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status version_origins(const struct version *v, uint64_t own, uint64_t **out, uint32_t *nr_out);
+// Removes table, REMIX and temporary files that v does not name, except foreign ones (V6). The call also removes a file
 // without a store's id, which a crash left unfinished. It does not touch other names. *nr_out: how many files it has
 // removed.
 MUST_CHECK enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct version *v, uint32_t *nr_out);
 
-// The owner of a file with a store's name, as the file's bytes tell. store_id 0: every store of this library counts as
+// The owner of a file with a store's name, as the file's bytes tell. ids NULL: every store of this library counts as
 // this store.
 enum version_owner {
   VERSION_OWN,      // this store, or the file is blank
   VERSION_UNTOLD,   // the bytes do not tell: a crash left the file unfinished, or the file is damaged
   VERSION_FOREIGN,  // another store; or the name is a symbolic link, a pipe or a directory; or the file is gone
 };
-MUST_CHECK enum remixdb_status version_owner(const struct env_dir *dir, const struct files_entry *e, uint64_t store_id,
-                                             enum version_owner *out);
+MUST_CHECK enum remixdb_status version_owner(const struct env_dir *dir, const struct files_entry *e,
+                                             const struct files_ids *ids, enum version_owner *out);
 #endif

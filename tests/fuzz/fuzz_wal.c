@@ -52,7 +52,8 @@ struct segment {
   uint8_t *p;
   size_t len;
   uint64_t gen, key;
-  uint64_t end;  // of its good frames
+  uint64_t end;     // of its good frames
+  uint64_t frames;  // the sum of their checksums
 };
 
 struct log {
@@ -75,6 +76,17 @@ static uint64_t key_of(uint64_t gen) {
 // An offset: the right one, or one of the input.
 static uint64_t some_offset(struct fuzz_in *in, uint64_t right, bool as_input) {
   return as_input ? fuzz_u16(in) : right;
+}
+
+// The header is of version 3: it names the segment before, rightly or as the input says.
+static void add_links(struct log *l, struct segment *s, const struct segment *prev, struct fuzz_in *in) {
+  const uint32_t how = fuzz_u8(in);
+  store32le(s->p + 8, 3);
+  store64le(s->p + 64, how);
+  store64le(s->p + 72, (prev ? load64le(prev->p + 504) : 0) ^ (how & 1));
+  store64le(s->p + 80, (prev ? prev->frames : 0) ^ (how >> 1 & 1));
+  if (how & 4) store32le(s->p + 88, fuzz_u16(in));
+  if (prev && how & 3) l->good = false;
 }
 
 static void add_segment(struct log *l, struct fuzz_in *in) {
@@ -100,6 +112,7 @@ static void add_segment(struct log *l, struct fuzz_in *in) {
   store64le(s->p + 40, prev_len);
   store64le(s->p + 48, prev_durable);
   store64le(s->p + 56, last_seq);
+  if (how & 128) add_links(l, s, prev, in);
   store64le(s->p + 504, hash64(s->p, 448));
   l->nr++;
 }
@@ -171,7 +184,10 @@ static void add_frame(struct log *l, struct fuzz_in *in) {
     s->p[s->len - 1] ^= 1;
     l->good = false;
   }
-  if (l->good) s->end = s->len;
+  if (l->good) {
+    s->end = s->len;
+    s->frames += load64le(p);
+  }
   l->seq += count;
   if (l->good) l->want = want;
 }

@@ -313,11 +313,13 @@ struct remix *part_build(struct tables *t, const struct remix *old, uint32_t kee
   // the image in memory is that of the file
   struct remix *built;
   assert_int_equal(b.image_size, size);
-  OK(remix_open_built(&p->ctx, b.number, t->sst, t->nr, b.image, b.image_size, b.file_size, &built));
+  const struct remix_built of = {b.image, b.image_size, b.file_size, b.print};
+  OK(remix_open_built(&p->ctx, b.number, t->sst, t->nr, &of, &built));
   mem_free(b.image);
   assert_int_equal(built->image_size, size);
   assert_memory_equal(built->image, x->image, size);
   assert_int_equal(built->file_size, x->file_size);
+  assert_true(built->print == x->print && built->origin == x->origin);
   remix_unref(built);
   // the file may have another format than the plain image, and so another checksum
   for (size_t i = 0; i < size - 8; i++)

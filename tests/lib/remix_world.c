@@ -166,11 +166,13 @@ void world_build(struct world *t, uint32_t keep, uint32_t nr_fresh, enum remix_b
   struct remix *y, *built;
   OK(remix_open(&p->ctx, t->b.number, t->sst, t->nr, &y));
   // the image in memory is that of the file
-  OK(remix_open_built(&p->ctx, t->b.number, t->sst, t->nr, t->b.image, t->b.image_size, t->b.file_size, &built));
+  const struct remix_built of = {t->b.image, t->b.image_size, t->b.file_size, t->b.print};
+  OK(remix_open_built(&p->ctx, t->b.number, t->sst, t->nr, &of, &built));
   mem_free(t->b.image);
   t->b.image = NULL;
   assert_int_equal(built->image_size, y->image_size);
   assert_memory_equal(built->image, y->image, y->image_size);
+  assert_true(built->print == y->print && built->origin == y->origin);
   remix_unref(built);
   assert_int_equal(y->file_size, t->b.file_size);
   assert_int_equal(atomic_load(&progress), y->nr_entries);

@@ -75,7 +75,11 @@ struct tiny *tiny_keep(const struct tiny *t) {
 
 // ---- the store
 
-struct tiny *tiny_create(bool ckeys, bool tags, enum remixdb_compression compression) {
+// Seeds, and the random numbers of log segments.
+static uint64_t tiny_random;
+static uint64_t tiny_seed(void) { return rng_next(&tiny_random); }
+
+struct tiny *tiny_create_as(uint64_t id, bool ckeys, bool tags, enum remixdb_compression compression) {
   struct tiny *const t = calloc(1, sizeof(*t));
   assert_non_null(t);
   remixdb_opts_init(&t->opts, sizeof(t->opts));
@@ -89,20 +93,29 @@ struct tiny *tiny_create(bool ckeys, bool tags, enum remixdb_compression compres
   simdisk_no_allocate(t->disk, true);
   struct env *const e = simdisk_env(t->disk);
   OK(env_mkdir(ENV_PATHS(e), TINY_DIR));
-  const struct wal_opts wo = {.dir = simdisk_dir(e, TINY_DIR), .store_id = TINY_STORE_ID};
+  const struct wal_opts wo = {.dir = simdisk_dir(e, TINY_DIR), .store_id = id};
   struct wal *w;
+  uint64_t print;
+  tiny_random = 0;
+  atomic_store(&random_seed_source, tiny_seed);
   OK(wal_open(&wo, 1, 0, true, NULL, NULL, NULL, &w));
+  OK(wal_print(w, 1, &print));
   OK(wal_close(w));
   struct part *p;
   struct version *v;
   OK(part_create(kref("", 0), NULL, NULL, &p));
   OK(version_create(&p, 1, &v));
-  v->store_id = TINY_STORE_ID;
+  v->store_id = id;
   v->number = v->next_file = v->log_gen = 1;
-  const struct sst_ctx ctx = {.env = e, .dir = simdisk_dir(e, TINY_DIR), .store_id = TINY_STORE_ID};
+  v->log_print = print;
+  const struct sst_ctx ctx = {.env = e, .dir = simdisk_dir(e, TINY_DIR), .store_id = id};
   OK(version_save(&ctx, v));
   version_unref(v);
   return t;
+}
+
+struct tiny *tiny_create(bool ckeys, bool tags, enum remixdb_compression compression) {
+  return tiny_create_as(TINY_STORE_ID, ckeys, tags, compression);
 }
 
 enum remixdb_status tiny_try_open(struct tiny *t, bool read_only) {

@@ -44,6 +44,8 @@ struct tiny_rec *tiny_model(struct tiny *t, struct kref key, uint32_t vlen, bool
 struct tiny *tiny_keep(const struct tiny *t);
 
 // An empty disk with a new store, whose log begins with generation 1. tiny_destroy frees it, and copies of tiny_keep.
+// Random numbers follow from nothing but the calls. tiny_create_as gives the store another id.
+struct tiny *tiny_create_as(uint64_t id, bool ckeys, bool tags, enum remixdb_compression compression);
 struct tiny *tiny_create(bool ckeys, bool tags, enum remixdb_compression compression);
 void tiny_destroy(struct tiny *t);
 enum remixdb_status tiny_try_open(struct tiny *t, bool read_only);

@@ -98,10 +98,12 @@ def common_prefix(a, b):
 class Table:
     """A table: `records` in order, with their positions, and what the footer and the metadata say."""
 
-    def __init__(self, name, data, store_id=None):
+    def __init__(self, name, data, ids=None, fingerprint=None):
         self.name, self.data = name, data
         match = re.fullmatch(r"(\d{6,})\.sst", os.path.basename(name))
-        self._footer(match and int(match.group(1)), store_id)
+        self._footer(match and int(match.group(1)), ids)
+        if fingerprint is not None and fingerprint != self.fingerprint:
+            self.fail(len(data) - 256, "of another history")
         self._metadata()
         self._blocks()
         if self.flags & 1:
@@ -110,7 +112,7 @@ class Table:
     def fail(self, offset, what):
         raise FormatError(self.name, offset, what)
 
-    def _footer(self, number, store_id):
+    def _footer(self, number, ids):
         data = self.data
         if not data or len(data) % PAGE:
             self.fail(len(data), "a table is a multiple of 4096 bytes")
@@ -118,7 +120,8 @@ class Table:
         foot = data[at:]
         if foot[248:] != b"#REMXSST":
             self.fail(at + 248, "magic")
-        if u64(foot, 0) != xxh3(foot[8:]):
+        self.fingerprint = u64(foot, 0)
+        if self.fingerprint != xxh3(foot[8:]):
             self.fail(at, "checksum of the footer")
         self.format = u32(foot, 244)
         if self.format > 2:
@@ -131,15 +134,16 @@ class Table:
          self.ckb_len, self.meta_off, self.meta_len, self.meta_sum, file_size) = struct.unpack_from("<13Q", foot, 8)
         (self.nr_pages, self.flags, self.min_len, self.max_len, self.dict_len,
          self.sizes_len) = struct.unpack_from("<6I", foot, 112)
-        if any(foot[136:244]):
-            self.fail(at + 136, "zeros of the footer")
+        self.blocks_sum = u64(foot, 136)
+        if any(foot[144:244]):
+            self.fail(at + 144, "zeros of the footer")
         if self.flags & ~3:
             self.fail(at + 116, "unknown flags")
         if file_size != len(data):
             self.fail(at + 104, "size of the file")
         if self.number == 0 or self.number >= 1 << 47 or (number is not None and number != self.number):
             self.fail(at + 16, f"the number is {self.number}")
-        if store_id is not None and store_id != self.store_id:
+        if ids is not None and self.store_id not in ids:
             self.fail(at + 8, "another store's")
         if not 1 <= self.nr_pages <= 65520:
             self.fail(at + 112, "number of pages")
@@ -198,6 +202,8 @@ class Table:
     def _blocks(self):
         self.records = []
         self.kinds = set()  # of stored blocks, when compressed
+        if self.blocks_sum and self.blocks_sum != sum(u64(self.data, b[3]) for b in self.blocks) & MASK64:
+            self.fail(len(self.data) - 256 + 136, "sum of the blocks")
         dictionary = zstandard.ZstdCompressionDict(self.dictionary) if self.dictionary else None
         zstd = zstandard.ZstdDecompressor(dict_data=dictionary)
         for block, pages, count, offset, size in self.blocks:
@@ -343,13 +349,15 @@ class Remix:
     # first: index of its first entry
     Segment = namedtuple("Segment", "anchor tags selectors far base offsets bits first")
 
-    def __init__(self, name, data, tables, store_id=None):
+    def __init__(self, name, data, tables, ids=None, fingerprint=None):
         self.name, self.tables = name, tables
         match = re.fullmatch(r"(\d{6,})\.remix", os.path.basename(name))
         self.packed = []
         self._file(data, match and int(match.group(1)))
         self.data = self._image(data) if self.format == 2 else data
-        self._header(match and int(match.group(1)), store_id)
+        self._header(match and int(match.group(1)), ids)
+        if fingerprint is not None and fingerprint != u64(data, len(data) - 8):
+            self.fail(len(data) - 8, "of another history")
         self._segments()
         self._check_against_tables()
 
@@ -447,14 +455,14 @@ class Remix:
         struct.pack_into("<Q", image, 32, len(image))
         return bytes(image)
 
-    def _header(self, number, store_id):
+    def _header(self, number, ids):
         data = self.data
         if self.format == 2 and (u64(data, 32) != len(data) or any(data[-8:])):
             self.fail(32, "size of the image")
         self.flags, self.store_id = u32(data, 12), u64(data, 16)
         if self.flags & ~1:
             self.fail(12, "unknown flags")
-        if (number is not None and self.number != number) or (store_id is not None and store_id != self.store_id):
+        if (number is not None and self.number != number) or (ids is not None and self.store_id not in ids):
             self.fail(16, "another file, or another store's")
         (self.nr_runs, self.nr_segments,
          self.nr_entries, self.nr_keys) = u32(data, 40), u32(data, 44), u64(data, 48), u64(data, 56)
@@ -620,6 +628,9 @@ class Segment:
         self.name, self.data = name, data
         (self.generation, self.before, self.before_len,
          self.before_durable, self.last_seq) = struct.unpack_from("<5Q", data, 24)
+        self.version, self.fingerprint = u32(data, 8), u64(data, 504)
+        self.before_print, self.before_frames = (u64(data, 72), u64(data, 80)) if self.version >= 3 else (None, None)
+        self.origins = [u64(data, 96 + 8 * i) for i in range(min(u32(data, 88), 44))] if self.version >= 3 else []
         self.key = xxh3(struct.pack("<QQ", store_id, self.generation))
         mark = data[WATERMARK : WATERMARK + 24]
         self.watermark = None  # (generation, offset)
@@ -641,11 +652,12 @@ class Log:
     offset) of a torn tail, None when the last frame is whole and nothing of another lies behind it; `spares`: files
     that are not needed."""
 
-    def __init__(self, files, store_id, oldest, last_seq):
+    def __init__(self, files, store_id, oldest, last_seq, fingerprint=None):
         self.store_id = store_id
         self.records, self.segments, self.cut = [], [], None
         headed, headless = self._headers(files)
         chain = self._chain(headed, oldest)
+        self._one_history(chain, fingerprint)
         self.spares = sorted(set(files) - {s.name for s in chain})
         newest = max(s.generation for s in headed)
         for name in headless:  # duty 4
@@ -667,7 +679,7 @@ class Log:
                     raise UnknownFormat(name, 8, "the older layout of log format 1")
                 headless.append(name)
                 continue
-            if version not in (1, 2):
+            if version not in (1, 2, 3):
                 raise UnknownFormat(name, 8, f"log format {version}")
             segment = Segment(name, data, self.store_id)
             if u64(data, 16) == self.store_id and segment.in_bounds():
@@ -698,6 +710,14 @@ class Log:
             generation = s.before
 
     @staticmethod
+    def _one_history(chain, fingerprint):
+        if fingerprint is not None and fingerprint != chain[0].fingerprint:
+            raise FormatError(chain[0].name, 504, "of another history")
+        for before, s in zip(chain, chain[1:]):
+            if s.before_print is not None and s.before_print != before.fingerprint:
+                raise FormatError(s.name, 72, "of another history")
+
+    @staticmethod
     def _head(data, key, at):
         """The head of a frame (duty 8), or None."""
         if at + FRAME_HEAD > len(data) or u32(data, at + 8) != (key >> 32 | 1):
@@ -721,13 +741,13 @@ class Log:
                 yield head
             at = data.find(mark, at + 1)
 
-    def _frame(self, s, at, limit, seq):
+    def _frame(self, s, at, seq):
         """The whole frame at `at` and its records, or None."""
         head = self._head(s.data, s.key, at)
         if not head or head.first_seq != seq + 1:
             return None
         end = at + FRAME_HEAD + head.length
-        if end > min(limit, len(s.data)) or head.checksum != xxh3(s.data[at + 8 : end], s.key + at):
+        if end > len(s.data) or head.checksum != xxh3(s.data[at + 8 : end], s.key + at):
             return None
         records, p = [], at + FRAME_HEAD
         try:
@@ -737,6 +757,16 @@ class Log:
         except ValueError:
             return None
         return (head, records) if p == end else None
+
+    def _follows(self, s, following, seq):
+        """Whether the next header speaks of these frames, as far as they go."""
+        if following.before_print is None:
+            return True
+        over = s.end < following.before_len and self._frame(s, s.end, seq)
+        if over and over[0].offset + FRAME_HEAD + over[0].length > following.before_len:
+            return False
+        frames = sum(f.checksum for f in s.frames) & MASK64
+        return s.end != following.before_len or frames == following.before_frames
 
     def _replay(self, chain, seq):
         watermark = max((s.watermark for s in chain if s.watermark), default=(0, 0))
@@ -749,8 +779,8 @@ class Log:
                 raise FormatError(s.name, 56, "sequence numbers do not follow")
             self.segments.append(s)
             while True:
-                frame = self._frame(s, s.end, limit, seq)
-                if frame is None:
+                frame = self._frame(s, s.end, seq)
+                if frame is None or frame[0].offset + FRAME_HEAD + frame[0].length > limit:
                     break
                 head, records = frame
                 s.frames.append(head)
@@ -759,6 +789,8 @@ class Log:
                     seq += 1
                     self.records.append((seq, r))
                 s.end = head.offset + FRAME_HEAD + head.length
+            if following and not self._follows(s, following, seq):
+                raise FormatError(following.name, 80, "of another history")
             if watermark[0] == s.generation and s.end < watermark[1]:
                 raise FormatError(s.name, s.end, "broken before the watermark")
             if following and s.end == limit:
@@ -788,54 +820,107 @@ class Log:
 
 # ---- versions
 
-# the last nr_young of the tables are the young view's
-Partition = namedtuple("Partition", "anchor remix tables young nr_young")
+# The last nr_young of the tables are the young view's. prints: of the tables, then of both views; None without any.
+Partition = namedtuple("Partition", "anchor remix tables young nr_young prints")
 
 
 class Version:
     """What CURRENT says."""
 
     def __init__(self, name, data):
-        self.name = name
+        self.name, self.data = name, data
         if len(data) < 64 or data[:8] != b"RMXDBVER":
-            raise FormatError(name, 0, "magic")
+            self.fail(0, "magic")
         if u64(data, len(data) - 8) != xxh3(data[:-8]):
-            raise FormatError(name, len(data) - 8, "checksum")
+            self.fail(len(data) - 8, "checksum")
         self.format = u32(data, 8)
-        if self.format not in (1, 2):
+        if self.format not in (1, 2, 3):
             raise UnknownFormat(name, 8, f"format {self.format}")
-        count = u32(data, 12)
         (self.store_id, self.number, self.next_file,
          self.log_generation, self.log_seq) = struct.unpack_from("<5Q", data, 16)
         if not (0 < self.number <= COUNT_MAX and 0 < self.next_file <= 1 << 46
                 and 0 < self.log_generation <= COUNT_MAX and self.log_seq <= COUNT_MAX):
-            raise FormatError(name, 24, "a number out of its bounds")
-        self.partitions = []
-        at, end = 56, len(data) - 8
-        head = 16 if self.format == 1 else 32
-        for _ in range(count):
-            if end - at < head:
-                raise FormatError(name, at, "a partition is cut short")
-            anchor_len, tables, remix = struct.unpack_from("<IIQ", data, at)
-            young, nr_young = struct.unpack_from("<QQ", data, at + 16) if self.format == 2 else (0, 0)
-            stop = at + head + anchor_len + 8 * tables
-            if anchor_len > KV_MAX or tables > 32 or stop > end or (tables == 0) != (remix == 0):
-                raise FormatError(name, at, "a partition")
-            if (young == 0) != (nr_young == 0) or (young and (nr_young >= tables or young == remix)):
-                raise FormatError(name, at, "a young view")
-            anchor = data[at + head : at + head + anchor_len]
-            numbers = list(struct.unpack_from(f"<{tables}Q", data, at + head + anchor_len))
-            if any(n >= self.next_file for n in numbers + [remix, young]) or 0 in numbers:
-                raise FormatError(name, at, "a number that is free")
-            self.partitions.append(Partition(anchor, remix, numbers, young, nr_young))
-            at = stop
-        if at != end or not self.partitions:
-            raise FormatError(name, at, "the partitions do not fill the file")
+            self.fail(24, "a number out of its bounds")
+        self.partitions, self.origins, self.log_print = [], [], None
+        if self.format == 3:
+            self._sections()
+        else:
+            self._partitions(u32(data, 12), 56, len(data) - 8)
         if self.format == 2 and not any(p.young for p in self.partitions):
-            raise FormatError(name, 8, "format 2 without a young view")
+            self.fail(8, "format 2 without a young view")
         anchors = [p.anchor for p in self.partitions]
         if anchors[0] or any(a >= b for a, b in zip(anchors, anchors[1:])):
-            raise FormatError(name, 56, "anchors do not ascend")
+            self.fail(56, "anchors do not ascend")
+
+    def fail(self, offset, what):
+        raise FormatError(self.name, offset, what)
+
+    def ids(self):
+        return {self.store_id, *self.origins}
+
+    def _sections(self):
+        data, end = self.data, len(self.data) - 8
+        if len(data) < 72:
+            self.fail(0, "the head is cut short")
+        self.log_print, at, before = u64(data, 56), 64, 0
+        for _ in range(u32(data, 12)):
+            if end - at < 16:
+                self.fail(at, "a section is cut short")
+            kind, flags, length = struct.unpack_from("<IIQ", data, at)
+            if kind <= before or length > end - at - 16:
+                self.fail(at, "a section")
+            if flags & ~1 or (kind > 2 and flags):
+                raise UnknownFormat(self.name, at, f"section of kind {kind}")
+            if kind <= 2 and not flags:
+                self.fail(at + 4, "flags of a section")
+            content = at + 16
+            if kind == 1:
+                self._origins(content, length)
+            elif kind == 2:
+                if length < 8 or u32(data, content + 4):
+                    self.fail(content, "head of the partitions")
+                self._partitions(u32(data, content), content + 8, content + length)
+            at, before = content + length, kind
+        if at != end or not self.partitions:
+            self.fail(at, "the sections do not fill the file")
+
+    def _origins(self, at, length):
+        if length == 0 or length % 8:
+            self.fail(at, "origins")
+        self.origins = list(struct.unpack_from(f"<{length // 8}Q", self.data, at))
+        if sorted(set(self.origins)) != self.origins or {0, self.store_id} & set(self.origins):
+            self.fail(at, "origins")
+
+    def _partitions(self, count, at, end):
+        data = self.data
+        head, name = {1: (16, 8), 2: (32, 8), 3: (48, 16)}[self.format]
+        for _ in range(count):
+            if end - at < head:
+                self.fail(at, "a partition is cut short")
+            anchor_len, tables, remix = struct.unpack_from("<IIQ", data, at)
+            young = nr_young = remix_print = young_print = 0
+            if self.format == 2:
+                young, nr_young = struct.unpack_from("<QQ", data, at + 16)
+            elif self.format == 3:
+                remix_print, young, young_print, nr_young = struct.unpack_from("<4Q", data, at + 16)
+            stop = at + head + anchor_len + name * tables
+            if anchor_len > KV_MAX or tables > 32 or stop > end or (tables == 0) != (remix == 0):
+                self.fail(at, "a partition")
+            if (young == 0) != (nr_young == 0) or (young and (nr_young >= tables or young == remix)):
+                self.fail(at, "a young view")
+            if (remix_print and not remix) or (young_print and not young):
+                self.fail(at, "a fingerprint of no file")
+            words = struct.unpack_from(f"<{name // 8 * tables}Q", data, at + head + anchor_len)
+            numbers, prints = list(words), None
+            if self.format == 3:
+                numbers, prints = list(words[::2]), [*words[1::2], remix_print, young_print]
+            if any(n >= self.next_file for n in numbers + [remix, young]) or 0 in numbers:
+                self.fail(at, "a number that is free")
+            anchor = data[at + head : at + head + anchor_len]
+            self.partitions.append(Partition(anchor, remix, numbers, young, nr_young, prints))
+            at = stop
+        if at != end or not self.partitions:
+            self.fail(at, "the partitions do not fill their place")
 
 
 # ---- a store
@@ -851,21 +936,22 @@ class Store:
         self.version = v = Version("CURRENT", self._read("CURRENT"))
         self.tables, self.remixes, self.young = {}, [], []
         for p, above in zip(v.partitions, [p.anchor for p in v.partitions[1:]] + [None]):
-            for n in p.tables:
+            prints = p.prints or [None] * (len(p.tables) + 2)
+            for n, fingerprint in zip(p.tables, prints):
                 name = f"{n:06}.sst"
-                t = self.tables[n] = Table(name, self._read(name), v.store_id)
+                t = self.tables[n] = Table(name, self._read(name), v.ids(), fingerprint)
                 if t.min_key < p.anchor or (above is not None and t.max_key >= above):
                     raise FormatError(name, 0, "keys outside of their partition")
             tables = [self.tables[n] for n in p.tables]
             old = len(tables) - p.nr_young
-            self.remixes.append(self._remix(p.remix, tables[:old]))
-            self.young.append(self._remix(p.young, tables[old:]))
+            self.remixes.append(self._remix(p.remix, tables[:old], prints[-2]))
+            self.young.append(self._remix(p.young, tables[old:], prints[-1]))
         logs = {n: self._read(n) for n in names if re.fullmatch(r"wal-(0|[1-9]\d{0,8})", n)}
-        self.log = Log(logs, v.store_id, v.log_generation, v.log_seq)
+        self.log = Log(logs, v.store_id, v.log_generation, v.log_seq, v.log_print)
 
-    def _remix(self, number, tables):
+    def _remix(self, number, tables, fingerprint):
         name = f"{number:06}.remix"
-        return Remix(name, self._read(name), tables, self.version.store_id) if number else None
+        return Remix(name, self._read(name), tables, self.version.ids(), fingerprint) if number else None
 
     def _read(self, name):
         try:

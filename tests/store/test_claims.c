@@ -125,28 +125,29 @@ static uint64_t usual(void) {
 // One partition's files, named for thousands.
 static void test_partitions(void **state) {
   (void)state;
-  enum { PARTS = 5000, HEAD = 56, PART = 16 };
+  enum { PARTS = 5000, SECTION = 64, HEAD = SECTION + 16 + 8, PART = 48, NAME = 16 };
   make_store(false);
   const uint64_t sound = usual();
   size_t len;
   uint8_t *const was = read_all("CURRENT", &len);
   const uint32_t nr = load32le(was + HEAD + 4);
-  assert_true(load32le(was + 8) == 1 && load32le(was + 12) == 1 && load32le(was + HEAD) == 0 && nr > 0 &&
-              len == HEAD + PART + 8 * nr + 8);
-  const size_t max = HEAD + PARTS * (PART + 8 + 8 * (size_t)nr) + 8;
+  assert_true(load32le(was + 8) == 3 && load32le(was + 12) == 1 && load32le(was + HEAD) == 0 && nr > 0 &&
+              len == HEAD + PART + NAME * nr + 8);
+  const size_t max = HEAD + PARTS * (PART + 8 + NAME * (size_t)nr) + 8;
   uint8_t *const now = calloc(1, max), *p = now + HEAD;
   assert_non_null(now);
   memcpy(now, was, HEAD);
-  store32le(now + 12, PARTS);
+  store32le(now + SECTION + 16, PARTS);
   for (uint32_t i = 0; i < PARTS; i++) {
     char anchor[9] = "";
     const uint32_t alen = i ? (uint32_t)snprintf(anchor, sizeof(anchor), "key%05u", i) : 0;
     memcpy(p, was + HEAD, PART);
     store32le(p, alen);
     memcpy(p + PART, anchor, alen);
-    memcpy(p + PART + alen, was + HEAD + PART, 8 * (size_t)nr);
-    p += PART + alen + 8 * (size_t)nr;
+    memcpy(p + PART + alen, was + HEAD + PART, NAME * (size_t)nr);
+    p += PART + alen + NAME * (size_t)nr;
   }
+  store64le(now + SECTION + 8, (uint64_t)(p - (now + SECTION + 16)));
   store64le(p, hash64(now, (size_t)(p - now)));
   write_all("CURRENT", now, (size_t)(p - now) + 8);
   refused(sound + 4 * max + MIB);
@@ -228,12 +229,12 @@ static void test_numbers(void **state) {
 // An index of many segments without entries, which zstd makes a few hundred bytes of.
 static void test_segments(void **state) {
   (void)state;
-  enum { SEGS = 1 << 20, ENTRIES = 1000, COLUMNS = 6 };
+  enum { SEGS = 1 << 20, ENTRIES = 1000, COLUMNS = 6, PART = 88 };
   make_store(false);
   const uint64_t sound = usual();
   size_t len, was_len;
   uint8_t *const current = read_all("CURRENT", &len);
-  const uint64_t number = load64le(current + 56 + 8), segs_off = remix_segs_off(load32le(current + 56 + 4));
+  const uint64_t number = load64le(current + PART + 8), segs_off = remix_segs_off(load32le(current + PART + 4));
   char name[32];
   (void)snprintf(name, sizeof(name), "%06llu.remix", (unsigned long long)number);
   uint8_t *const was = read_all(name, &was_len);
@@ -307,7 +308,7 @@ static void test_tables(void **state) {
   const uint64_t sound = usual();
   size_t len;
   uint8_t *const current = read_all("CURRENT", &len);
-  const uint64_t number = load64le(current + 56 + 16);
+  const uint64_t number = load64le(current + 88 + 48);
   char name[32];
   (void)snprintf(name, sizeof(name), "%06llu.sst", (unsigned long long)number);
   claim_table(name, load64le(current + 16), number, 57000, 570000, FORMAT_SST_FLAG_ZSTD);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Files that have a name of the store's and are not the store's: symbolic links, pipes, files of others and of other
-// stores, second names of its own files. The store waits for none of them, and writes to, cuts or removes none.
+// stores, second names of its own files; and files of another history: of a copy, or of the source of a checkpoint,
+// that went on by itself. The store waits for none of them, and writes to, cuts or removes none.
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,9 +16,11 @@
 
 #include "tests/lib/simdisk.h"
 #include "tests/lib/store.h"
+#include "admin/checkpoint.h"
 #include "admin/destroy.h"
 #include "admin/repair.h"
 #include "admin/verify.h"
+#include "store/flush.h"
 #include "store/syncer.h"
 
 #define VALUE 900u
@@ -345,6 +348,389 @@ static void test_copy(void **state) {
   for (uint32_t i = 0; i < 24; i++) run_copy(i % 2, 10 + 37 * i);
 }
 
+// ---- two histories of one store
+
+// The records of a store, as a sum. The scan reads everything.
+static enum remixdb_status sum_of(const char *store, bool read_only, uint64_t *sum_out) {
+  struct remixdb_opts o = opts;
+  struct xdb *x;
+  struct xdb_iter *it;
+  o.read_only = read_only;
+  o.create = false;
+  enum remixdb_status s = xdb_open(path_in(store, NULL), &o, e, &x);
+  if (s != REMIXDB_OK) return s;
+  OK(xdb_ref(x, &r));
+  OK(xdb_iter_create(r, &it));
+  *sum_out = 0;
+  for (s = xdb_iter_seek(it, kref("", 0)); s == REMIXDB_OK && xdb_iter_valid(it); s = xdb_iter_skip(it, 1)) {
+    struct kv_rec rec;
+    OK(xdb_iter_record(it, &rec));
+    *sum_out = hash64_seed(rec.val, rec.vlen, hash64_seed(rec.key, rec.klen, *sum_out + 1));
+  }
+  xdb_iter_destroy(it);
+  x->leave_log = true;
+  end(x);
+  return s;
+}
+
+static const char *copy_from, *copy_to;
+static bool copy_one(void *arg, const char *name) {
+  (void)arg;
+  if (strcmp(name, "LOCK") != 0) file_copy(copy_from, name, copy_to, name);
+  return true;
+}
+
+// As cp -r does.
+static void copy_all(const char *from, const char *to) {
+  OK(env_mkdir(ENV_PATHS(e), path_in(to, NULL)));
+  copy_from = from;
+  copy_to = to;
+  OK(paths_list(e, path_in(from, NULL), copy_one, NULL));
+  OK(paths_sync_dir(e, path_in(to, NULL)));
+}
+
+// How a copy of a store goes on.
+enum going {
+  STAYS,     // not at all
+  OPENED,    // opened and closed
+  LOGS,      // records that stay in the log, of one opening
+  LOGS_ON,   // the same of three openings
+  FLUSHES,   // tables
+  CRASHES,   // tables, then records in the log, and no end
+  COMPACTS,  // all tables are merged, and no record is new
+  ADDS,      // tables with keys that no other copy has
+  GOINGS
+};
+
+static void go_on(const char *store, enum going how, char what) {
+  if (how == STAYS) return;
+  for (uint32_t life = 0; life < (how == LOGS_ON ? 3 : 1); life++) {
+    struct xdb *x = begin(store);
+    char key[16], value[VALUE];
+    memset(value, what, sizeof(value));
+    if (how == FLUSHES || how == CRASHES) write_from(x, 0, 100, what);
+    if (how == COMPACTS) OK(xdb_compact(x));
+    if (how == ADDS) write_from(x, what * 100u, what * 100u + 60, what);
+    for (uint32_t i = 0; i < 8 && (how == LOGS || how == LOGS_ON || how == CRASHES); i++) {
+      OK(xdb_put(r, kref(key, (uint32_t)snprintf(key, sizeof(key), "log%u.%u", life, i)), value, 50, false));
+      OK(xdb_sync(r));
+    }
+    x->leave_log = how != FLUSHES && how != ADDS;
+    end(x);
+  }
+}
+
+// Results of files of one history in the other, by kind of file.
+enum { OF_TABLE, OF_REMIX, OF_LOG, OF_CURRENT, OF_KINDS };
+struct outcomes {
+  uint32_t refused[OF_KINDS], told[OF_KINDS], other[OF_KINDS], clean[OF_KINDS];
+};
+
+static int kind_of(const char *name) {
+  return strstr(name, ".sst") ? OF_TABLE : strstr(name, ".remix") ? OF_REMIX : name[0] == 'w' ? OF_LOG : OF_CURRENT;
+}
+
+// Whether the store has the other one's files, but for those that no version names: then it is the other one.
+static bool is_other(const char *store, const char *other) {
+  const struct picture a = picture(store), b = picture(other);
+  for (uint32_t i = 0; i < b.nr; i++) {
+    const char *const name = b.names[i];
+    if (strcmp(name, "LOCK") == 0 || strcmp(name, "RESERVE") == 0) continue;
+    const uint32_t k = picture_find(&a, name);
+    if (k == a.nr || a.sums[k] != b.sums[i]) return false;
+  }
+  return true;
+}
+
+// A repair of a store with a file of another history tells of the loss, if there is any: the store's sum was `own`. It
+// takes no record of a foreign table. A segment of the log that both histories continued is another matter: nothing
+// tells which of them is the store's. alien: all values of the other one begin with this. Returns whether there is none
+// of them.
+static bool check_repaired(const char *store, char alien, uint64_t own) {
+  struct repair_report report;
+  uint64_t sum;
+  OK(repair_store(e, path_in(store, NULL), &report));
+  OK(sum_of(store, false, &sum));
+  CHECK(report.losses > 0 || sum == own);
+  struct xdb *x = begin(store);
+  struct xdb_iter *it;
+  uint32_t aliens = 0;
+  OK(xdb_iter_create(r, &it));
+  OK(xdb_iter_seek(it, kref("", 0)));
+  for (; xdb_iter_valid(it); OK(xdb_iter_skip(it, 1))) {
+    struct kv_rec rec;
+    OK(xdb_iter_record(it, &rec));
+    aliens += ((const char *)rec.val)[0] == alien;
+  }
+  xdb_iter_destroy(it);
+  end(x);
+  CHECK(report.losses > 0 || aliens == 0);
+  return aliens == 0;
+}
+
+// Files of `from` come into a copy of `to`, one by one. A file that the store needs is refused. A file that it does not
+// need changes nothing. If all that differed was the file, the store has become the other one.
+static void exchange(const char *from, const char *to, char alien, struct outcomes *out) {
+  const struct picture theirs = picture(from), ours = picture(to);
+  uint64_t own = 0, sum = 0;
+  copy_all(to, "is");
+  OK(sum_of("is", true, &own));
+  OK(destroy_store(e, path_in("is", NULL)));
+  for (uint32_t i = 0; i < theirs.nr; i++) {
+    const char *const name = theirs.names[i];
+    const uint32_t k = picture_find(&ours, name);
+    if (strcmp(name, "LOCK") == 0 || strcmp(name, "RESERVE") == 0) continue;
+    if (k < ours.nr && ours.sums[k] == theirs.sums[i]) continue;
+    char mix[16];
+    static uint32_t nr_mixed;  // a repair leaves a directory in each
+    (void)snprintf(mix, sizeof(mix), "mix%u", nr_mixed++);
+    (void)snprintf(check_what, sizeof(check_what), "%s of %s in %s", name, from, to);
+    copy_all(to, mix);
+    file_copy(from, name, mix, name);
+    OK(paths_sync_dir(e, path_in(mix, NULL)));
+    const int kind = kind_of(name);
+    const bool other = is_other(mix, from);
+    const struct picture before = picture(mix);
+    const enum remixdb_status s = sum_of(mix, true, &sum);
+    if (s == REMIXDB_OK) {
+      CHECK(other || sum == own);
+      out->other[kind]++;
+      OK(destroy_store(e, path_in(mix, NULL)));
+      continue;
+    }
+    FAILS(s, REMIXDB_CORRUPT);
+    out->refused[kind]++;
+    out->told[kind] += strstr(err_msg(), "another history") != NULL || strstr(err_msg(), "another store") != NULL;
+    // nor does an opening that may write change anything
+    FAILS(sum_of(mix, false, &sum), REMIXDB_CORRUPT);
+    const struct picture after = picture(mix);
+    expect_kept(&before, &after, &name, 1);
+    if (kind == OF_TABLE || kind == OF_LOG) out->clean[kind] += check_repaired(mix, alien, own);
+    OK(destroy_store(e, path_in(mix, NULL)));
+  }
+  check_what[0] = 0;
+}
+
+// Two copies go on in each way there is. Then each file of the one comes into the other.
+static void test_parted_copies(void **state) {
+  (void)state;
+  struct outcomes all = {0};
+  for (enum going a = OPENED; a < GOINGS; a++) {
+    for (enum going b = STAYS; b < GOINGS; b++) {
+      on_disk();
+      make_store("base", 100, 'o');
+      copy_all("base", "one");
+      copy_all("base", "two");
+      go_on("one", a, 'A');
+      go_on("two", b, 'B');
+      exchange("one", "two", 'A', &all);
+      off_disk();
+    }
+  }
+  for (int k = 0; k < OF_KINDS; k++)
+    print_message("kind %d: %u refused, %u of them with the reason; %u not needed, or all that differs\n", k,
+                  all.refused[k], all.told[k], all.other[k]);
+  for (int k = 0; k < OF_KINDS; k++) CHECK(all.refused[k] >= 5);
+  // the message says why, unless a needed file is missing as well
+  CHECK(all.told[OF_TABLE] == all.refused[OF_TABLE] && all.told[OF_REMIX] > 0);
+  CHECK(all.told[OF_LOG] > 0 && all.told[OF_CURRENT] > 0);
+  CHECK(all.clean[OF_TABLE] == all.refused[OF_TABLE] && all.clean[OF_LOG] > 0);
+}
+
+// The same of two copies that a power cut left with several segments of the log, of which both continue the last one or
+// begin the next one.
+static void test_parted_logs(void **state) {
+  (void)state;
+  struct outcomes all = {0};
+  for (enum going base = LOGS; base <= CRASHES; base++) {
+    for (enum going a = LOGS; a <= CRASHES; a++) {
+      on_disk();
+      make_store("base", 50, 'o');
+      go_on("base", base, 'p');
+      copy_all("base", "one");
+      copy_all("base", "two");
+      go_on("one", a, 'A');
+      go_on("two", a, 'B');  // the same, with other values of the same lengths
+      exchange("one", "two", 'A', &all);
+      exchange("two", "one", 'B', &all);
+      off_disk();
+    }
+  }
+  CHECK(all.refused[OF_LOG] > 5);
+}
+
+// A checkpoint has an id of its own. It and its source go on; no file of the one serves in the other.
+static void test_parted_checkpoint(void **state) {
+  (void)state;
+  struct outcomes all = {0};
+  for (uint32_t i = 0; i < 2 * GOINGS; i++) {
+    const enum going a = (enum going)(i / 2), b = (enum going)((a + 3 * (i % 2)) % GOINGS);
+    on_disk();
+    struct xdb *x = begin("one");
+    write_from(x, 0, 100, 'o');
+    OK(checkpoint_make(r, path_in("two", NULL)));
+    end(x);
+    uint64_t ids[2], *origins;
+    uint32_t nr;
+    OK(version_ids(simdisk_dir(e, path_in("one", NULL)), &ids[0], &origins, &nr));
+    CHECK(nr == 0 && !origins);
+    OK(version_ids(simdisk_dir(e, path_in("two", NULL)), &ids[1], &origins, &nr));
+    CHECK(ids[0] != ids[1] && nr == 1 && origins[0] == ids[0]);
+    mem_free(origins);
+    go_on("one", a, 'A');
+    go_on("two", b, 'B');
+    exchange("one", "two", 'A', &all);
+    exchange("two", "one", 'B', &all);
+    off_disk();
+  }
+  for (int k = 0; k < OF_KINDS; k++) CHECK(all.refused[k] > 2);
+}
+
+// ---- the life of a checkpoint
+
+static uint32_t count_origins(const char *store) {
+  uint64_t id, *origins;
+  uint32_t nr;
+  OK(version_ids(simdisk_dir(e, path_in(store, NULL)), &id, &origins, &nr));
+  mem_free(origins);
+  return nr;
+}
+
+// Its linked files are its own: it removes those that it does not name any more, also after a power cut, and then
+// forgets their id. A checkpoint of a checkpoint has the ids of both. Each can be destroyed, and the others stay.
+static void test_checkpoint_goes_on(void **state) {
+  (void)state;
+  uint64_t sums[3], sum;
+  on_disk();
+  struct xdb *x = begin("one");
+  write_from(x, 0, 100, 'a');
+  OK(checkpoint_make(r, path_in("two", NULL)));
+  end(x);
+  x = begin("two");
+  write_from(x, 100, 150, 'b');
+  OK(checkpoint_make(r, path_in("three", NULL)));
+  end(x);
+  CHECK(count_origins("one") == 0 && count_origins("two") == 1 && count_origins("three") == 2);
+  OK(sum_of("one", true, &sums[0]));
+  OK(sum_of("two", true, &sums[1]));
+  OK(sum_of("three", true, &sums[2]));
+  CHECK(sums[1] == sums[2] && sums[0] != sums[1]);
+  // power goes while all tables are replaced
+  for (uint64_t cut = 0;; cut++) {
+    struct simdisk *const whole = disk;
+    disk = simdisk_crash(whole, cut);
+    e = simdisk_env(disk);
+    x = begin("three");
+    simdisk_power_off(disk, 2 * cut);
+    const enum remixdb_status s = xdb_compact(x);
+    const bool off = simdisk_is_off(disk);
+    CHECK(s == REMIXDB_OK || off);
+    xdb_unref(r);
+    IGNORED(xdb_close(x), "the power may be off");
+    struct simdisk *const after = simdisk_crash(disk, 3 * cut + 1);
+    simdisk_destroy(disk);
+    disk = after;
+    e = simdisk_env(disk);
+    OK(sum_of("three", false, &sum));
+    CHECK(sum == sums[2]);
+    x = begin("three");
+    OK(xdb_compact(x));
+    struct verify_report report;
+    OK(verify_store(r, &report));
+    end(x);
+    end(begin("three"));
+    x = begin("three");
+    write_from(x, 0, 50, 'c');
+    end(x);
+    CHECK(count_origins("three") == 0);
+    // no linked file is left, and those of the others are untouched
+    const struct picture mine = picture("three"), first = picture("one"), second = picture("two");
+    for (uint32_t i = 0; i < mine.nr; i++) {
+      for (uint32_t k = 0; k < first.nr; k++) CHECK(mine.inos[i] != first.inos[k]);
+      for (uint32_t k = 0; k < second.nr; k++) CHECK(mine.inos[i] != second.inos[k]);
+    }
+    OK(sum_of("one", true, &sum));
+    CHECK(sum == sums[0]);
+    OK(destroy_store(e, path_in("two", NULL)));
+    OK(destroy_store(e, path_in("three", NULL)));
+    struct env_stat st;
+    FAILS(env_stat(ENV_PATHS(e), path_in("two", NULL), &st), REMIXDB_NOTFOUND);
+    FAILS(env_stat(ENV_PATHS(e), path_in("three", NULL), &st), REMIXDB_NOTFOUND);
+    OK(sum_of("one", false, &sum));
+    CHECK(sum == sums[0]);
+    simdisk_destroy(disk);
+    disk = whole;
+    e = simdisk_env(disk);
+    if (!off) break;
+  }
+  off_disk();
+}
+
+// Without CURRENT the log tells whose tables are a checkpoint's, also after it has gone on. A table of a store that it
+// has nothing to do with is left out.
+static void test_checkpoint_repaired(void **state) {
+  (void)state;
+  for (uint32_t on = 0; on < 3; on++) {
+    on_disk();
+    make_store("other", 60, 'x');
+    struct xdb *x = begin("one");
+    write_from(x, 0, 120, 'a');
+    OK(checkpoint_make(r, path_in("two", NULL)));
+    end(x);
+    if (on) {
+      x = begin("two");
+      write_from(x, 120, 220, 'b');
+      end(x);
+    }
+    if (on == 2) end(begin("two"));
+    const struct picture other = picture("other");
+    file_copy("other", name_with(&other, ".sst"), "two", "000900.sst");
+    OK(env_unlink(ENV_PATHS(e), path_in("two", "CURRENT")));
+    OK(paths_sync_dir(e, path_in("two", NULL)));
+    struct repair_report report;
+    OK(repair_store(e, path_in("two", NULL), &report));
+    CHECK(report.version_lost && report.tables_lost == 1);
+    x = begin("two");
+    check_from(0, 120, 'a');
+    if (on) check_from(120, 220, 'b');
+    end(x);
+    off_disk();
+  }
+}
+
+// A file that comes while the store is open is reported by verify.
+static void test_replaced_while_open(void **state) {
+  (void)state;
+  static const char *const ends[] = {".sst", ".remix"};
+  for (uint32_t i = 0; i < 2; i++) {
+    on_disk();
+    make_store("base", 50, 'o');
+    copy_all("base", "one");
+    copy_all("base", "two");
+    struct xdb *x = begin("one");
+    write_from(x, 200, 300, 'A');
+    end(x);
+    x = begin("two");
+    write_from(x, 300, 400, 'B');
+    end(x);
+    x = begin("two");
+    struct verify_report report;
+    OK(verify_store(r, &report));
+    const struct picture one = picture("one"), two = picture("two");
+    const char *name = NULL;
+    for (uint32_t k = 0; k < two.nr && !name; k++) {
+      const uint32_t m = picture_find(&one, two.names[k]);
+      if (strstr(two.names[k], ends[i]) && m < one.nr && one.sums[m] != two.sums[k]) name = two.names[k];
+    }
+    CHECK(name != NULL);
+    file_copy("one", name, "two", name);
+    FAILS(verify_store(r, &report), REMIXDB_CORRUPT);
+    CHECK(report.damaged >= 1);
+    end(x);
+    off_disk();
+  }
+}
+
 // ---- on the system's files
 
 static void test_files(void **state) {
@@ -395,6 +781,12 @@ int main(void) {
       cmocka_unit_test(test_no_files),
       cmocka_unit_test(test_repair_links),
       cmocka_unit_test(test_copy),
+      cmocka_unit_test(test_parted_copies),
+      cmocka_unit_test(test_parted_logs),
+      cmocka_unit_test(test_parted_checkpoint),
+      cmocka_unit_test(test_checkpoint_goes_on),
+      cmocka_unit_test(test_checkpoint_repaired),
+      cmocka_unit_test(test_replaced_while_open),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -171,7 +171,7 @@ static void log_put(struct tiny *t, struct wal *w, uint32_t i, bool model) {
   wal_end(w);
 }
 
-static void save_log_start(struct tiny *t, uint64_t gen, uint64_t seq) {
+static void save_log_start(struct tiny *t, struct wal *w, uint64_t gen, uint64_t seq) {
   const struct sst_ctx ctx = {.env = simdisk_env(t->disk),
                               .dir = simdisk_dir(simdisk_env(t->disk), TINY_DIR),
                               .store_id = TINY_STORE_ID};
@@ -184,6 +184,7 @@ static void save_log_start(struct tiny *t, uint64_t gen, uint64_t seq) {
   v->next_file = 1;
   v->log_gen = gen;
   v->log_seq = seq;
+  OK(wal_print(w, gen, &v->log_print));
   OK(version_save(&ctx, v));
   version_unref(v);
 }
@@ -207,7 +208,7 @@ static struct tiny *make_log_of(bool torn) {
     if (i % 5 == 0) OK(wal_flush(w));
     if (i % 10 == 0) OK(wal_sync(w));
   }
-  save_log_start(t, gen, 30);
+  save_log_start(t, w, gen, 30);
   OK(wal_release(w, gen));
   OK(wal_switch(w, NULL, NULL));
   log_put(t, w, 60, true);
@@ -242,6 +243,59 @@ static struct tiny *make_log_of(bool torn) {
 static struct tiny *make_log(void) { return make_log_of(false); }
 static struct tiny *make_torn(void) { return make_log_of(true); }
 
+// Makes the store another one with the same files, as a checkpoint is made of its source.
+static void link_as(struct tiny *t, uint64_t id, uint64_t origin) {
+  enum { HEAD = 64, ORIGINS = 16 + 8 };
+  struct tiny_files files;
+  struct wal *w;
+  size_t len;
+  tiny_list(t, &files);
+  for (uint32_t i = 0; i < files.nr; i++)
+    if (strncmp(files.names[i], "wal-", 4) == 0)
+      OK(env_unlink(ENV_PATHS(simdisk_env(t->disk)), tiny_path(files.names[i])));
+  uint8_t *const was = tiny_read_file(t, "CURRENT", &len), *const now = calloc(1, len + ORIGINS);
+  assert_true(now && load32le(was + 8) == 3 && load32le(was + 12) == 1);
+  memcpy(now, was, HEAD);
+  memcpy(now + HEAD + ORIGINS, was + HEAD, len - HEAD);
+  const struct wal_opts wo = {.dir = simdisk_dir(simdisk_env(t->disk), TINY_DIR),
+                              .store_id = id,
+                              .origins = &origin,
+                              .nr_origins = 1};
+  uint64_t print;
+  OK(wal_open(&wo, 1, load64le(was + 48), true, NULL, NULL, NULL, &w));
+  OK(wal_print(w, 1, &print));
+  OK(wal_close(w));
+  store32le(now + 12, 2);
+  store64le(now + 16, id);
+  store64le(now + 40, 1);
+  store64le(now + 56, print);
+  store32le(now + HEAD, 1);
+  store32le(now + HEAD + 4, 1);
+  store64le(now + HEAD + 8, 8);
+  store64le(now + HEAD + 16, origin);
+  store64le(now + len + ORIGINS - 8, hash64(now, len + ORIGINS - 8));
+  tiny_write_file(t, "CURRENT", now, len + ORIGINS);
+  free(was);
+  free(now);
+}
+
+// A checkpoint that has gone on: files of two ids.
+static struct tiny *make_linked(void) {
+  const uint64_t origin = TINY_STORE_ID + 1;
+  struct tiny *const t = tiny_create_as(origin, true, true, REMIXDB_COMPRESSION_NONE);
+  tiny_open(t);
+  for (uint32_t i = 0; i < 90; i++) tiny_put(t, KEY("linked/%03u", i), 30 + i % 20, false);
+  flush(t);
+  OK(tiny_close(t));
+  link_as(t, TINY_STORE_ID, origin);
+  tiny_open(t);
+  for (uint32_t i = 0; i < 90; i += 8) tiny_put(t, KEY("linked/%03u", i), 25, true);
+  for (uint32_t i = 1; i < 90; i += 30) tiny_del(t, KEY("linked/%03u", i));
+  flush(t);
+  tiny_put(t, KEY("linked/%03u/log", 1), 20, false);
+  return t;
+}
+
 static const struct golden {
   const char *name;
   struct tiny *(*make)(void);
@@ -255,11 +309,16 @@ static const struct golden {
     {"log", make_log, true, false},
     {"torn", make_torn, true, false},
     {"young", make_young, false, false},
+    {"linked", make_linked, false, false},
     {"compact-remix1", make_compact, true, true},  // REMIX format 1, without tags
     {"zstd-remix1", make_zstd, false, true},       // and with them
     {"large-sst1", make_large, false, true},       // table format 1: compressed keys are not packed
     {"plain-sst1", make_plain, false, true},
     {"zstd-sst1", make_zstd, false, true},
+    {"plain-current1", make_plain, false, true},  // CURRENT of format 1, log format 2
+    {"young-current2", make_young, false, true},  // CURRENT of format 2
+    {"log-wal2", make_log, true, true},           // log format 2, CURRENT of format 1
+    {"torn-wal2", make_torn, true, true},
 };
 #define GOLDENS (sizeof(goldens) / sizeof(goldens[0]))
 
@@ -386,8 +445,58 @@ static void test_golden(void **state) {
   }
 }
 
+static uint32_t current_format(const struct tiny *t) {
+  uint8_t word[4];
+  assert_true(simdisk_peek(t->disk, tiny_path("CURRENT"), 8, word, sizeof(word)));
+  return load32le(word);
+}
+
+// A life that replaces CURRENT and begins log segments, and changes nothing that the model knows.
+static void live(struct tiny *t) {
+  enum remixdb_status s = tiny_try_open(t, false);
+  for (uint32_t i = 0; i < 2 && s == REMIXDB_OK; i++) {
+    s = xdb_put(t->ref, TEXT("this key is not there"), NULL, 0, true);
+    if (s == REMIXDB_OK) s = xdb_sync(t->ref);
+    if (s == REMIXDB_OK) s = xdb_flush(t->x);
+  }
+  IGNORED(tiny_close(t), "the power may be off");
+}
+
+// The first install after a store of older formats was opened writes CURRENT of today's format, and the log goes on in
+// today's. Power goes at every call.
+static void test_upgrade(void **state) {
+  (void)state;
+  for (size_t i = 0; i < GOLDENS; i++) {
+    if (!goldens[i].old) continue;
+    struct tiny *const t = make(&goldens[i]);
+    bool off = true;
+    for (uint64_t cut = 0; off; cut++) {
+      (void)snprintf(check_what, sizeof(check_what), "%s, power off after %llu calls", goldens[i].name,
+                     (unsigned long long)cut);
+      load_golden(t, goldens[i].name);
+      OK(paths_sync_dir(simdisk_env(t->disk), "/"));
+      OK(paths_sync_dir(simdisk_env(t->disk), TINY_DIR));
+      assert_in_range(current_format(t), 1, 2);
+      simdisk_power_off(t->disk, cut);
+      live(t);
+      off = simdisk_is_off(t->disk);
+      struct simdisk *const after = simdisk_crash(t->disk, cut * 31 + 7);
+      simdisk_destroy(t->disk);
+      t->disk = after;
+      if (!off) assert_int_equal(current_format(t), 3);
+      tiny_check(t, true);
+      live(t);
+      assert_int_equal(current_format(t), 3);
+      tiny_check(t, true);
+    }
+    tiny_destroy(t);
+  }
+  check_what[0] = 0;
+}
+
 int main(int argc, char **argv) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_made_today), cmocka_unit_test(test_golden)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_made_today), cmocka_unit_test(test_golden),
+                                     cmocka_unit_test(test_upgrade)};
   const struct CMUnitTest writing[] = {cmocka_unit_test(test_write)};
   if (argc == 3 && strcmp(argv[1], "write") == 0) {
     write_dir = argv[2];

@@ -33,7 +33,7 @@
 
 #define GOLDEN "tests/golden"
 #define HOME "/m"
-#define SAMPLES_MAX 16u
+#define SAMPLES_MAX 24u
 #define FILES_MAX 24u
 #define SUMS_MAX 512u
 #define PACKED_MAX 256u  // frames of a sample
@@ -61,9 +61,15 @@ struct file {
   struct file *in;
   struct repack frame;
 };
+// Where CURRENT has a file's fingerprint.
+struct print {
+  char name[40];
+  uint64_t at;
+};
 struct sample {
   char name[64];
-  uint32_t nr, nr_keys, nr_packed;
+  uint32_t nr, nr_keys, nr_packed, nr_prints;
+  struct print prints[FILES_MAX];
   struct file files[FILES_MAX];
   struct file *packed[PACKED_MAX];  // contents of frames
   struct kref keys[KEYS_MAX];       // of all records there are, and keys beside them
@@ -201,20 +207,70 @@ static void walk_packed(struct field_table *t, uint32_t row, enum repack_kind ki
 
 // ---- CURRENT
 
-static void walk_current(void) {
+static void walk_current_old(void) {
   const struct file *const f = walk_file;
   const uint32_t format = load32le(f->p + 8);
   struct field_vars v = {0};
   field_set(&v, "format", format);
   field_set(&v, "end", f->len);
-  emit("The version", 0, 0, f->len, 0, &v, NULL);
+  emit("Formats 1 and 2 of the version", 0, 0, f->len, 0, &v, NULL);
   uint64_t at = 56;
   for (uint32_t i = 0; i < load32le(f->p + 12); i++) {
     const uint32_t anchor = load32le(f->p + at), tables = load32le(f->p + at + 4);
     const uint64_t end = at + (format == 2 ? 32 : 16) + anchor + 8ull * tables;
     field_set(&v, "A", anchor);
     field_set(&v, "N", tables);
-    emit("The version", 1, at, end, 0, &v, NULL);
+    emit("Formats 1 and 2 of the version", 1, at, end, 0, &v, NULL);
+    at = end;
+  }
+  CHECK(at == f->len - 8);
+  add_sum(SUM_BYTES, at, 0, at, 0);
+}
+
+// Notes where CURRENT has the fingerprint of a file.
+static void add_print(const char *ext, uint64_t number, uint64_t at) {
+  struct sample *const s = walk_sample;
+  CHECK(s->nr_prints < FILES_MAX);
+  struct print *const p = &s->prints[s->nr_prints++];
+  (void)snprintf(p->name, sizeof(p->name), "%06llu.%s", (unsigned long long)number, ext);
+  p->at = at;
+}
+
+static void walk_parts(struct field_vars *v, uint64_t at, uint64_t end) {
+  const struct file *const f = walk_file;
+  const uint32_t nr = load32le(f->p + at);
+  emit("The version", 3, at, end, 0, v, NULL);
+  at += 8;
+  for (uint32_t i = 0; i < nr; i++) {
+    const uint32_t anchor = load32le(f->p + at), tables = load32le(f->p + at + 4);
+    const uint64_t names = at + 48 + anchor, next = names + 16ull * tables;
+    field_set(v, "A", anchor);
+    field_set(v, "N", tables);
+    emit("The version", 4, at, next, 0, v, NULL);
+    if (tables) add_print("remix", load64le(f->p + at + 8), at + 16);
+    if (load64le(f->p + at + 24)) add_print("remix", load64le(f->p + at + 24), at + 32);
+    for (uint64_t k = names; k < next; k += 16) add_print("sst", load64le(f->p + k), k + 8);
+    at = next;
+  }
+  CHECK(at == end);
+}
+
+static void walk_current(void) {
+  const struct file *const f = walk_file;
+  struct field_vars v = {0};
+  if (load32le(f->p + 8) < 3) {
+    walk_current_old();
+    return;
+  }
+  field_set(&v, "end", f->len);
+  emit("The version", 0, 0, f->len, 0, &v, NULL);
+  uint64_t at = 64;
+  for (uint32_t i = 0; i < load32le(f->p + 12); i++) {
+    const uint64_t content = at + 16, end = content + load64le(f->p + at + 8);
+    field_set(&v, "content", end - content);
+    emit("The version", 1, at, content, 0, &v, NULL);
+    if (load32le(f->p + at) == 1) emit("The version", 2, content, end, 0, &v, NULL);
+    else walk_parts(&v, content, end);
     at = end;
   }
   CHECK(at == f->len - 8);
@@ -412,12 +468,12 @@ struct changed {
   size_t len;
   uint64_t pin, pin_len;  // a checksum that was changed, and stays wrong
 };
-#define CHANGED_MAX 2u
+#define CHANGED_MAX 3u  // two, and CURRENT with the fingerprints of both
 struct mutant {
   struct sample *sample;
   uint32_t nr;
   struct changed c[CHANGED_MAX];
-  bool in_frame;
+  bool in_frame, two;
 };
 
 static void seal_put(const struct changed *m, uint64_t at, uint64_t value, uint32_t width) {
@@ -604,7 +660,42 @@ static void pack_image(struct changed *m, const struct spot *s) {
   mem_free(file);
 }
 
-static void mutate(struct mutant *m, uint64_t *rng) {
+// The fingerprint of a table, a REMIX file or a log segment. False: it has none.
+static bool print_of(const struct changed *c, uint64_t *out) {
+  const char *const dot = strrchr(c->file->name, '.');
+  const uint64_t at = !dot ? WAL_HEAD_SUM : strcmp(dot, ".sst") == 0 ? c->len - FORMAT_SST_FOOTER : c->len - 8;
+  if (at + 8 > c->len) return false;
+  *out = load64le(c->p + at);
+  return true;
+}
+
+static struct file *file_named(struct sample *s, const char *name) {
+  for (uint32_t i = 0; i < s->nr; i++)
+    if (strcmp(s->files[i].name, name) == 0) return &s->files[i];
+  return NULL;
+}
+
+// CURRENT states the fingerprints of the changed files, as one that was crafted together with them does.
+static void seal_prints(struct mutant *m) {
+  struct file *const f = file_named(m->sample, "CURRENT");
+  uint64_t print;
+  if (!f || load32le(f->p + 8) < 3) return;
+  const uint32_t nr = m->nr;
+  for (uint32_t i = 0; i < nr; i++)
+    if (m->c[i].file == f) return;
+  struct changed *const current = begin_change(m, f);
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct changed *const c = &m->c[i];
+    const bool log = strncmp(c->file->name, "wal-", 4) == 0;
+    if (!print_of(c, &print)) continue;
+    if (log && load64le(c->file->p + 24) == load64le(f->p + 40)) store64le(current->p + 56, print);
+    for (uint32_t k = 0; k < m->sample->nr_prints; k++)
+      if (strcmp(m->sample->prints[k].name, c->file->name) == 0) store64le(current->p + m->sample->prints[k].at, print);
+  }
+  seal(current);
+}
+
+static void mutate_files(struct mutant *m, uint64_t *rng) {
   const bool frame = chance(rng, 20), two = chance(rng, 25);
   const struct spot *const s = choose(frame ? FRAMES : ALL, NULL, rng);
   *m = (struct mutant){.sample = s->sample, .in_frame = frame};
@@ -615,11 +706,17 @@ static void mutate(struct mutant *m, uint64_t *rng) {
   if (frame) pack_again(c);
   else if (c->len == s->file->len) seal(c);
   if (!two) return;
+  m->two = true;
   if (!chance(rng, 60) || v.old == 0 || !change_alike(m, s, v, rng)) {
     const struct spot *const other = choose(OTHER_FILE, s, rng);
     (void)change(begin_change(m, other->file), other, rng);
   }
   seal(&m->c[1]);
+}
+
+static void mutate(struct mutant *m, uint64_t *rng) {
+  mutate_files(m, rng);
+  seal_prints(m);
 }
 
 static void mutant_free(struct mutant *m) {
@@ -891,7 +988,7 @@ static void one(uint64_t i, uint64_t seed, struct tally *t) {
   mutate(&m, &rng);
   struct simdisk *d = make_disk(&m);
   const enum outcome out = look(simdisk_env(d), m.sample, true);
-  t->count[m.in_frame ? IN_FRAME : m.nr > 1 ? TWO_FILES : ONE_FILE][out]++;
+  t->count[m.in_frame ? IN_FRAME : m.two ? TWO_FILES : ONE_FILE][out]++;
   if (out != AGREES) t->repaired += check_repair(simdisk_env(d), m.sample);
   else if (chance(&rng, 25)) check_writes(simdisk_env(d), m.sample);
   if (out != AGREES && chance(&rng, 25)) {  // an opening that may write
@@ -946,8 +1043,9 @@ static void test_samples(void **state) {
         pack_again(c);
       } else {
         seal(c);
-        if (strcmp(s->name, "torn") != 0) assert_memory_equal(c->p, f->p, f->len);
+        if (strncmp(s->name, "torn", 4) != 0) assert_memory_equal(c->p, f->p, f->len);
       }
+      seal_prints(&m);
       if (j == 0 || f->in) {
         struct simdisk *const d = make_disk(&m);
         CHECK(look(simdisk_env(d), s, true) == AGREES);

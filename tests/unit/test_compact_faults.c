@@ -163,7 +163,7 @@ static struct remix *forged_remix(struct place *p, uint64_t number, const char *
   struct sst *runs[REMIX_RUNS_MAX];
   struct remix_write rw = {0};
   struct remix *x;
-  uint64_t size;
+  uint64_t size, print;
   uint32_t nr = 0, nr_segs = 0, counter = 0;
   for (const char *c = letters; *c; c++)
     for (uint32_t i = 0; i < 2; i++) runs[nr++] = forged_table(p, *c, &counter);
@@ -182,7 +182,7 @@ static struct remix *forged_remix(struct place *p, uint64_t number, const char *
       left -= n;
     }
   }
-  OK(remix_write_finish(&rw, &size));
+  OK(remix_write_finish(&rw, &size, &print));
   remix_write_fini(&rw);
   OK(remix_open(&p->ctx, number, runs, nr, &x));
   for (uint32_t r = 0; r < nr; r++) sst_unref(runs[r]);

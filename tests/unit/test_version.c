@@ -138,6 +138,10 @@ static void store_init(struct store *s, uint64_t seed) {
   s->v->next_file = s->p.next;
   s->v->log_gen = 0x123456789aull;
   s->v->log_seq = 0xabcdef0123456ull;
+  s->v->log_print = 0x5b5b5b0000000001ull;
+  static const uint64_t origins[2] = {3, PLACE_STORE_ID + 9};
+  s->p.ctx.origins = origins;
+  s->p.ctx.nr_origins = 2;
 }
 
 static void store_fini(struct store *s) {
@@ -182,7 +186,7 @@ static void expect_same(const struct version *a, const struct version *b) {
 static enum remixdb_status list(struct store *s) {
   struct version_names names;
   const enum remixdb_status listed = version_list(&s->p.at, &names);
-  if (listed == REMIXDB_OK) mem_free(names.tables);
+  if (listed == REMIXDB_OK) version_names_fini(&names);
   return listed;
 }
 
@@ -204,6 +208,38 @@ static uint8_t *current_get(struct store *s, size_t *len) {
   uint8_t *buf;
   path_of(s, FILES_CURRENT, path);
   OK(paths_read_file(ENV_PATHS(env_posix()), path, 1 << 20, &buf, len));
+  return buf;
+}
+
+// CURRENT in the older format: 2 with young views, else 1. It is not written any more.
+static uint8_t *current_get_old(struct store *s, size_t *len) {
+  const struct version *const v = s->v;
+  mem_free(current_get(s, len));
+  uint8_t *const buf = mem_calloc(1, *len), *p = buf + 56;
+  memcpy(buf, "RMXDBVER", 8);
+  store32le(buf + 8, with_young ? 2 : 1);
+  store32le(buf + 12, v->nr_parts);
+  store64le(buf + 16, v->store_id);
+  store64le(buf + 24, v->number);
+  store64le(buf + 32, v->next_file);
+  store64le(buf + 40, v->log_gen);
+  store64le(buf + 48, v->log_seq);
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    const struct part *const part = v->parts[i];
+    store32le(p, part->alen);
+    store32le(p + 4, part_runs(part));
+    store64le(p + 8, part->remix ? part->remix->number : 0);
+    if (with_young) {
+      store64le(p + 16, part->young ? part->young->number : 0);
+      store64le(p + 24, part_young_runs(part));
+    }
+    p += with_young ? 32 : 16;
+    memcpy(p, part->anchor, part->alen);
+    p += part->alen;
+    for (uint32_t r = 0; r < part_runs(part); r++, p += 8) store64le(p, part_run(part, r)->number);
+  }
+  *len = (size_t)(p - buf) + 8;
+  store64le(p, hash64(buf, *len - 8));
   return buf;
 }
 
@@ -237,8 +273,10 @@ static void test_round_trip(void **state) {
   (void)state;
   struct store s;
   store_init(&s, 1);
-  uint64_t id = 0;
+  uint64_t id = 0, *ids;
+  uint32_t nr_ids;
   FAILS(version_peek(&s.p.at, &id), REMIXDB_NOTFOUND);
+  FAILS(version_ids(&s.p.at, &id, &ids, &nr_ids), REMIXDB_NOTFOUND);
   FAILS(load(&s), REMIXDB_NOTFOUND);
   for (uint32_t i = 0; i < 3; i++) {
     struct version *v;
@@ -246,14 +284,18 @@ static void test_round_trip(void **state) {
     OK(version_save(&s.p.ctx, s.v));
     OK(version_peek(&s.p.at, &id));
     assert_int_equal(id, PLACE_STORE_ID);
+    id = 0;
+    OK(version_ids(&s.p.at, &id, &ids, &nr_ids));
+    assert_true(id == PLACE_STORE_ID && nr_ids == 2 && ids[0] == 3 && ids[1] == PLACE_STORE_ID + 9);
+    mem_free(ids);
     OK(version_load(&s.p.ctx, NULL, NULL, &v));
+    assert_true(v->printed && v->log_print == s.v->log_print);
     expect_same(s.v, v);
     version_unref(v);
     load_helped(&s);
     size_t len;
     uint8_t *const buf = current_get(&s, &len);
-    assert_int_equal(load32le(buf + 8),
-                     with_young ? 2 : 1);  // a version without young views can be read by older programs
+    assert_int_equal(load32le(buf + 8), 3);
     mem_free(buf);
     assert_int_equal(s.v->nr_young, with_young ? 2 : 0);
   }
@@ -267,10 +309,12 @@ static void test_round_trip(void **state) {
   for (uint32_t i = 0; i < s.v->nr_parts; i++)
     for (uint32_t r = 0; r < part_runs(s.v->parts[i]); r++) {
       assert_true(at < names.nr_tables);
+      assert_true(names.prints[at] == part_run(s.v->parts[i], r)->print);
       assert_int_equal(names.tables[at++], part_run(s.v->parts[i], r)->number);
     }
   assert_int_equal(at, names.nr_tables);
-  mem_free(names.tables);
+  assert_true(names.printed && names.log_print == s.v->log_print && names.nr_origins == 2);
+  version_names_fini(&names);
   // the smallest there is
   struct part *only;
   struct version *v, *w;
@@ -377,10 +421,11 @@ struct forge {
   size_t tables1;              // the tables of the second
 };
 
-static void forge_init(struct forge *f, uint64_t seed) {
+// old: in format 1 or 2.
+static void forge_init(struct forge *f, uint64_t seed, bool old) {
   store_init(&f->s, seed);
   OK(version_save(&f->s.p.ctx, f->s.v));
-  f->buf = current_get(&f->s, &f->len);
+  f->buf = old ? current_get_old(&f->s, &f->len) : current_get(&f->s, &f->len);
   f->b = calloc(1, f->len + 64);
   assert_non_null(f->b);
 }
@@ -400,7 +445,7 @@ static void forge_fini(struct forge *f) {
     if (got != (status)) fail_msg("%s: status %d: %s", #change, got, got ? err_msg() : ""); \
   } while (0)
 
-// Up to three random bytes: it loads, or is corrupt.
+// Up to three random bytes: it loads, or is corrupt, or has a section that is not known.
 static void forge_bytes(struct forge *f) {
   for (uint64_t seed = 1; seed <= 3000; seed++) {
     uint64_t rng = seed;
@@ -411,7 +456,7 @@ static void forge_bytes(struct forge *f) {
       f->b[at] = (uint8_t)(rng_next(&rng) >> shift);
     }
     const enum remixdb_status got = load_forged(&f->s, f->b, f->len);
-    if (got != REMIXDB_OK && got != REMIXDB_CORRUPT)
+    if (got != REMIXDB_OK && got != REMIXDB_CORRUPT && got != REMIXDB_VERSION)
       fail_msg("seed %llu: status %d: %s", (unsigned long long)seed, got, err_msg());
   }
 }
@@ -421,7 +466,7 @@ static void forge_head(struct forge *f) {
   const size_t len = f->len;
   FORGED(REMIXDB_OK, (void)0, len);
   FORGED(REMIXDB_VERSION, store32le(b + 8, 0), len);
-  FORGED(REMIXDB_VERSION, store32le(b + 8, 3), len);
+  FORGED(REMIXDB_VERSION, store32le(b + 8, 4), len);
   FORGED(REMIXDB_CORRUPT, store32le(b + 8, 2), len);  // this version has larger partitions
   FORGED(REMIXDB_VERSION, store32le(b + 8, UINT32_MAX), len);
   FORGED(REMIXDB_CORRUPT, store32le(b + 12, 0), len);  // partitions
@@ -502,11 +547,11 @@ static void forge_anchors(struct forge *f) {
   FAILS(load_forged(&f->s, b, len + 1), REMIXDB_CORRUPT);
 }
 
-// A checksum that is right protects from chance, not from a program that wrote nonsense.
+// A checksum that is right protects from chance, not from a program that wrote nonsense. Here in format 1.
 static void test_forged(void **state) {
   (void)state;
   struct forge f;
-  forge_init(&f, 4);
+  forge_init(&f, 4, true);
   struct part *const *const parts = f.s.v->parts;
   f.part1 = 56 + 16;
   f.part2 = f.part1 + 16 + parts[1]->alen + 3 * 8;
@@ -527,7 +572,7 @@ static void forge_young_remix(struct forge *f) {
   FORGED(REMIXDB_OK, (void)0, len);
   // formats without young views
   FORGED(REMIXDB_CORRUPT, store32le(b + 8, 1), len);
-  FORGED(REMIXDB_VERSION, store32le(b + 8, 3), len);
+  FORGED(REMIXDB_VERSION, store32le(b + 8, 4), len);
   // no REMIX, another partition's, the older view's, a missing one, a free number
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, 0), len);
   FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, p2->young->number), len);
@@ -603,11 +648,11 @@ static void forge_young_rest(struct forge *f) {
   FAILS(load_forged(&f->s, head, sizeof(head)), REMIXDB_CORRUPT);
 }
 
-// Every field of a young view, and the fields that must agree with it.
+// Every field of a young view, and the fields that must agree with it. Here in format 2.
 static void test_forged_young(void **state) {
   (void)state;
   struct forge f;
-  forge_init(&f, 10);
+  forge_init(&f, 10, true);
   struct part *const *const parts = f.s.v->parts;
   f.part1 = 56 + 32;
   f.tables1 = f.part1 + 32 + parts[1]->alen;
@@ -620,6 +665,141 @@ static void test_forged_young(void **state) {
   forge_young_rest(&f);
   forge_bytes(&f);
   forge_fini(&f);
+}
+
+// The head of format 3, and the heads of its sections.
+static void forge_sections(struct forge *f, size_t origins, size_t parts) {
+  uint8_t *const b = f->b;
+  const size_t len = f->len;
+  FORGED(REMIXDB_OK, (void)0, len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + 8, 1), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + 8, 2), len);
+  FORGED(REMIXDB_VERSION, store32le(b + 8, 4), len);
+  FORGED(REMIXDB_OK, store64le(b + 56, 1), len);  // the log's: the log compares
+  for (uint32_t nr = 0; nr < 5; nr++) FORGED(nr == 2 ? REMIXDB_OK : REMIXDB_CORRUPT, store32le(b + 12, nr), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + 12, UINT32_MAX), len);
+  // kinds: out of order, twice, not known with and without the flag, and no partitions
+  FORGED(REMIXDB_CORRUPT, store32le(b + origins, 0), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + origins, 2), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + parts, 1), len);
+  FORGED(REMIXDB_VERSION, store32le(b + parts, 3), len);
+  FORGED(REMIXDB_CORRUPT, (store32le(b + parts, 3), store32le(b + parts + 4, 0)), len);
+  // flags
+  FORGED(REMIXDB_CORRUPT, store32le(b + origins + 4, 0), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + parts + 4, 0), len);
+  FORGED(REMIXDB_VERSION, store32le(b + parts + 4, 3), len);
+  FORGED(REMIXDB_VERSION, store32le(b + parts + 4, 2), len);
+  // lengths
+  for (uint64_t n = 0; n < 40; n++) FORGED(n == 16 ? REMIXDB_OK : REMIXDB_CORRUPT, store64le(b + origins + 8, n), len);
+  const uint64_t whole = load64le(f->buf + parts + 8);
+  static const int64_t off[] = {-1, 1, -8, 8, -16, 16, INT64_MIN, INT64_MAX};
+  for (uint32_t i = 0; i < 8; i++) FORGED(REMIXDB_CORRUPT, store64le(b + parts + 8, whole + (uint64_t)off[i]), len);
+  // origins: 0, not ascending, the store's own
+  FORGED(REMIXDB_CORRUPT, store64le(b + origins + 16, 0), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + origins + 16, PLACE_STORE_ID + 9), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + origins + 24, PLACE_STORE_ID), len);
+  FORGED(REMIXDB_CORRUPT, store64le(b + origins + 24, 2), len);
+}
+
+// The head of the partitions, the first one, which has no tables, and the fingerprints of the second.
+static void forge_prints(struct forge *f, size_t parts) {
+  uint8_t *const b = f->b;
+  const struct part *const p1 = f->s.v->parts[1];
+  const size_t len = f->len, part0 = parts + 24, part1 = f->part1;
+  for (uint32_t nr = 0; nr < 6; nr++)
+    FORGED(nr == 4 ? REMIXDB_OK : REMIXDB_CORRUPT, store32le(b + parts + 16, nr), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + parts + 16, UINT32_MAX), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + parts + 20, 1), len);
+  for (size_t at = 16; at <= 40; at += 8) FORGED(REMIXDB_CORRUPT, store64le(b + part0 + at, 1), len);
+  for (size_t bit = 0; bit < 64; bit += 9) {
+    FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 16, load64le(b + part1 + 16) ^ 1ull << bit), len);
+    assert_non_null(strstr(err_msg(), p1->remix->path));
+    assert_non_null(strstr(err_msg(), "another history"));
+    for (size_t at = f->tables1; at < f->part2; at += 16) {
+      FORGED(REMIXDB_CORRUPT, store64le(b + at + 8, load64le(b + at + 8) ^ 1ull << bit), len);
+      assert_non_null(strstr(err_msg(), part_run(p1, (uint32_t)(at - f->tables1) / 16)->path));
+      assert_non_null(strstr(err_msg(), "another history"));
+    }
+    FORGED(REMIXDB_CORRUPT, store64le(b + part1 + 32, load64le(b + part1 + 32) ^ 1ull << bit), len);
+    if (with_young) assert_non_null(strstr(err_msg(), p1->young->path));
+  }
+}
+
+// One section more. A reader that does not know it refuses the store only if the section says so.
+static void forge_later(struct forge *f) {
+  uint8_t *const b = f->b;
+  const size_t len = f->len;
+  memcpy(b, f->buf, len - 8);
+  store32le(b + 12, 3);
+  memset(b + len - 8, 0, 24);
+  store32le(b + len - 8, 77);
+  store64le(b + len - 8 + 8, 5);
+  memcpy(b + len + 8, "later", 5);
+  OK(load_forged(&f->s, b, len + 16 + 5));
+  OK(list(&f->s));
+  store32le(b + len - 4, 1);
+  FAILS(load_forged(&f->s, b, len + 16 + 5), REMIXDB_VERSION);
+}
+
+// The head, the sections and the names of format 3.
+static void test_forged_sections(void **state) {
+  (void)state;
+  struct forge f;
+  forge_init(&f, 12, false);
+  const struct part *const p1 = f.s.v->parts[1];
+  const size_t origins = 64, parts = origins + 16 + 16;
+  f.part1 = parts + 16 + 8 + 48;
+  f.tables1 = f.part1 + 48 + p1->alen;
+  f.part2 = f.tables1 + 16 * (size_t)part_runs(p1);
+  assert_int_equal(load32le(f.buf + 12), 2);
+  assert_int_equal(load32le(f.buf + origins), 1);
+  assert_int_equal(load32le(f.buf + parts), 2);
+  forge_sections(&f, origins, parts);
+  forge_prints(&f, parts);
+  forge_later(&f);
+  forge_bytes(&f);
+  forge_fini(&f);
+}
+
+// Files of another store count as the store's if its version lists the id, and no longer than a file has it.
+static void test_origins(void **state) {
+  (void)state;
+  struct store s;
+  store_init(&s, 13);
+  const uint64_t other = PLACE_STORE_ID + 9;
+  uint64_t *ids;
+  uint32_t nr, cleaned;
+  OK(version_origins(s.v, PLACE_STORE_ID, &ids, &nr));
+  assert_true(nr == 0 && ids == NULL);
+  OK(version_origins(s.v, other, &ids, &nr));
+  assert_true(nr == 1 && ids[0] == PLACE_STORE_ID);
+  mem_free(ids);
+  // the same files, of which the store itself is another one
+  static const uint64_t origins[] = {PLACE_STORE_ID};
+  OK(version_save(&s.p.ctx, s.v));
+  s.p.ctx.store_id = s.v->store_id = other;
+  s.p.ctx.nr_origins = 0;
+  FAILS(load(&s), REMIXDB_CORRUPT);
+  assert_non_null(strstr(err_msg(), "another store"));
+  s.p.ctx.origins = origins;
+  s.p.ctx.nr_origins = 1;
+  OK(version_save(&s.p.ctx, s.v));
+  OK(load(&s));
+  // one that the version does not name goes if its id is listed
+  char name[32];
+  const struct sst *const t = part_run(s.v->parts[1], 0);
+  size_t len;
+  uint8_t *buf;
+  OK(paths_read_file(ENV_PATHS(env_posix()), t->path, 1 << 20, &buf, &len));
+  sst_name(name, 900);
+  for (uint32_t listed = 0; listed < 2; listed++) {
+    file_put(&s, name, buf, len);
+    s.p.ctx.nr_origins = listed;
+    OK(version_clean(&s.p.ctx, s.v, &cleaned));
+    assert_int_equal(cleaned, listed);
+  }
+  mem_free(buf);
+  store_fini(&s);
 }
 
 // A young view's keys are its partition's, too.
@@ -932,9 +1112,20 @@ static void test_too_large(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      OLD(test_find),        BOTH(test_round_trip),    BOTH(test_shared),         BOTH(test_damaged),
-      OLD(test_forged),      YOUNG(test_forged_young), YOUNG(test_young_outside), BOTH(test_missing),
-      BOTH(test_save_fails), BOTH(test_load_fails),    BOTH(test_no_memory),      BOTH(test_clean),
+      OLD(test_find),
+      BOTH(test_round_trip),
+      BOTH(test_shared),
+      BOTH(test_damaged),
+      OLD(test_forged),
+      YOUNG(test_forged_young),
+      YOUNG(test_young_outside),
+      BOTH(test_missing),
+      BOTH(test_forged_sections),
+      OLD(test_origins),
+      BOTH(test_save_fails),
+      BOTH(test_load_fails),
+      BOTH(test_no_memory),
+      BOTH(test_clean),
       OLD(test_too_large),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,6 +38,8 @@ static void test_round_trip(void **state) {
   log_end(d, m);
 }
 
+static uint64_t nonce(void) { return 4711; }
+
 // The bytes of a file are as docs/FORMAT.md says.
 static void test_format(void **state) {
   (void)state;
@@ -48,8 +50,14 @@ static void test_format(void **state) {
   uint64_t gen;
   m->oldest_gen = 7;
   m->oldest_seq = 41;
-  const struct wal_opts o = {.dir = dir_of(d), .store_id = STORE};
+  static const uint64_t origins[] = {5, 6};
+  const struct wal_opts o = {.dir = dir_of(d), .store_id = STORE, .origins = origins, .nr_origins = 2};
+  atomic_store(&random_seed_source, nonce);
   OK(wal_open(&o, 7, 41, true, NULL, NULL, NULL, &w));
+  atomic_store(&random_seed_source, NULL);
+  uint64_t print;
+  OK(wal_print(w, 7, &print));
+  FAILS(wal_print(w, 8, &print), REMIXDB_CORRUPT);
   OK(wal_begin(w, 100, &gen));
   assert_int_equal(gen, 7);
   assert_int_equal(wal_put(w, kref("key", 3), "value", 5, false), 42);
@@ -63,7 +71,7 @@ static void test_format(void **state) {
 
   assert_true(simdisk_peek(d, DIR "/wal-0", 0, b, sizeof(b)));
   assert_memory_equal(b, "#REMXWAL", 8);
-  assert_int_equal(load32le(b + 8), 2);
+  assert_int_equal(load32le(b + 8), 3);
   assert_int_equal(load32le(b + 12), 0);
   assert_int_equal(load64le(b + 16), STORE);
   assert_int_equal(load64le(b + 24), 7);
@@ -71,9 +79,17 @@ static void test_format(void **state) {
   assert_int_equal(load64le(b + 40), 0);
   assert_int_equal(load64le(b + 48), 0);
   assert_int_equal(load64le(b + 56), 41);
-  for (int i = 64; i < 448; i++) assert_int_equal(b[i], 0);
+  assert_int_equal(load64le(b + 64), 4711);
+  assert_int_equal(load64le(b + 72), 0);
+  assert_int_equal(load64le(b + 80), 0);
+  assert_int_equal(load32le(b + 88), 2);
+  assert_int_equal(load32le(b + 92), 0);
+  assert_int_equal(load64le(b + 96), 5);
+  assert_int_equal(load64le(b + 104), 6);
+  for (int i = 112; i < 448; i++) assert_int_equal(b[i], 0);
   for (int i = 472; i < 504; i++) assert_int_equal(b[i], 0);
   assert_int_equal(load64le(b + 504), hash64(b, 448));
+  assert_int_equal(load64le(b + 504), print);
 
   uint8_t id[16];
   store64le(id, STORE);

@@ -203,8 +203,8 @@ static const struct wrong_head {
   const char *said;
 } wrong_heads[] = {
     // a later format
-    {0, 8, 4, 3, LEVEL, false, false, true, REMIXDB_VERSION, ""},
-    {1, 8, 4, 3, LEVEL, false, false, false, REMIXDB_VERSION, ""},
+    {0, 8, 4, 4, LEVEL, false, false, true, REMIXDB_VERSION, ""},
+    {1, 8, 4, 4, LEVEL, false, false, false, REMIXDB_VERSION, ""},
     // another store's
     {2, 16, 8, STORE + 1, LEVEL, false, false, true, REMIXDB_CORRUPT, ""},
     // the first layout there was, whose checksum is that of all bytes before it
@@ -215,8 +215,16 @@ static const struct wrong_head {
     {1, 8, 4, 1, LEVEL_END, false, true, false, REMIXDB_CORRUPT, ""},
     // a number that no format has
     {2, 8, 4, 0, LEVEL, false, false, true, REMIXDB_VERSION, ""},
-    // today's layout under the number 1
-    {0, 8, 4, 1, LEVEL, false, false, false, REMIXDB_OK, ""},
+    // a layout without fingerprints under the numbers 1 and 2: nothing names the newest segment
+    {2, 8, 4, 1, LEVEL, false, false, false, REMIXDB_OK, ""},
+    {2, 8, 4, 2, LEVEL, false, false, false, REMIXDB_OK, ""},
+    // a header that the one after it does not name, of another random number
+    {0, 64, 8, 1, LEVEL, false, false, false, REMIXDB_CORRUPT, "another history"},
+    {1, 64, 8, 1, LEVEL, false, false, true, REMIXDB_CORRUPT, "another history"},
+    // the fingerprint of the segment before, and the sum of its frames
+    {1, 72, 8, 1, LEVEL, false, false, true, REMIXDB_CORRUPT, "another history"},
+    {2, 72, 8, 1, LEVEL, false, false, false, REMIXDB_CORRUPT, "another history"},
+    {2, 80, 8, 1, LEVEL, false, false, false, REMIXDB_CORRUPT, "another history"},
 };
 
 static void wrong_head_put(struct simdisk *d, const char *path, const struct wrong_head *h) {

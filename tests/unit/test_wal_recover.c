@@ -897,12 +897,12 @@ static void test_numbers(void **state) {
 static void test_store_id(void **state) {
   (void)state;
   struct simdisk *const d = disk_create();
-  uint64_t id = 0;
+  struct wal_ids ids;
   OK(wal_close(open_log(simdisk_env(d), true)));
   simdisk_fault(d, SIMDISK_OPEN, 0, 1, EMFILE);
-  FAILS(wal_store_id(simdisk_dir(simdisk_env(d), DIR), &id), REMIXDB_NOMEM);
-  OK(wal_store_id(simdisk_dir(simdisk_env(d), DIR), &id));
-  assert_true(id == STORE);
+  FAILS(wal_read_ids(simdisk_dir(simdisk_env(d), DIR), &ids), REMIXDB_NOMEM);
+  OK(wal_read_ids(simdisk_dir(simdisk_env(d), DIR), &ids));
+  assert_true(ids.own == STORE && ids.nr_origins == 0);
   simdisk_destroy(d);
 }
 
