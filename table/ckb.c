@@ -6,7 +6,7 @@
 
 #include "base/zmem.h"
 
-#define CKB_SUMMED (CKB_OFF_SUM + 8u)  // the checksum is of the bytes from here on
+#define CKB_SUMMED (CKB_OFF_SUM + 8u)  // the checksum covers the bytes from this offset on
 #define CKB_ENTRY_MAX (2 * 5 + REMIXDB_KV_MAX)
 #define CKB_SLACK 16u   // bytes after a decoded key that may be written: a short suffix is copied as one vector
 #define CKB_LEVEL 1     // higher levels find little more in ascending keys
@@ -16,8 +16,9 @@ _Static_assert(CKB_CHUNK_HEAD + CKB_ENTRY_MAX <= CKB_CHUNK, "the largest key fit
 _Static_assert(127 + CKB_SLACK < CKB_SHORT, "room for a key with one-byte lengths and a short suffix");
 _Static_assert(CKB_CHUNK <= 1u << 16, "an entry's offset has 16 bits");
 
-// Differs from each block's seed, which has the table's number in its upper 48 bits; this one has its complement.
-// Offsets are below 2^32, because a table's keys have fewer bytes.
+// The seed of a chunk differs from the seed of every block. A block's seed has the table's number in its upper 48 bits.
+// A chunk's seed has the complement of this number in its upper 32 bits. Offsets are below 2^32, because a table's keys
+// have fewer bytes.
 static uint64_t ckb_seed(uint64_t table, uint64_t off) { return ~(table << 32) ^ off; }
 
 static inline uint64_t ckb_sum(const uint8_t *chunk, uint32_t len, uint64_t table, uint64_t off) {
@@ -75,7 +76,7 @@ static enum remixdb_status ckb_build_pack(struct ckb_build *c, uint32_t entries,
   if (!ZSTD_isError(n)) {
     *len_out = n;
   } else if (ZSTD_getErrorCode(n) != ZSTD_error_dstSize_tooSmall) {
-    // these calls can lack memory only
+    // any other error of this call means that memory is missing
     return err_set(REMIXDB_NOMEM, "no memory for compression: %s", ZSTD_getErrorName(n));
   }
   return REMIXDB_OK;
@@ -104,7 +105,7 @@ static enum remixdb_status ckb_build_close(struct ckb_build *c) {
 }
 
 enum remixdb_status ckb_build_add(struct ckb_build *c, struct kref key, bool tomb) {
-  // whatever can fail comes first, so that a failure changes nothing
+  // steps that can fail come before all changes, so that a failure changes nothing
   enum remixdb_status s = ckb_reserve(&c->buf, &c->cap, c->len + CKB_CHUNK_HEAD + 10 + key.len);
   if (s == REMIXDB_OK) s = ckb_reserve_key(&c->last, &c->last_cap, key.len ? key.len : 1);
   if (unlikely(s != REMIXDB_OK)) return s;
@@ -184,7 +185,7 @@ static enum remixdb_status ckb_read_unpack(struct ckb_read *r, const char *path,
     return err_set(REMIXDB_NOMEM, "no memory for decompression");
   if (!r->unpacked && !(r->unpacked = mem_alloc(CKB_CHUNK))) return REMIXDB_NOMEM;
   const size_t len = (size_t)(r->end - r->p);
-  // exactly one frame: decompression accepts several frames
+  // there must be exactly one frame, but decompression accepts several frames
   if (unlikely(ZSTD_findFrameCompressedSize(r->p, len) != len))
     return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys");
   const size_t n = ZSTD_decompressDCtx(r->zstd, r->unpacked, r->packed, r->p, len);
@@ -198,7 +199,9 @@ static enum remixdb_status ckb_read_unpack(struct ckb_read *r, const char *path,
   return REMIXDB_OK;
 }
 
-// Reads an entry of any kind: a chunk's first, one with a length of more than 7 bits, or one near the chunk's end.
+// Reads an entry of any kind. The quick paths below leave to this call: a chunk's first and last entry, an entry with a
+// length of more than 7 bits, an empty suffix or a suffix of more than CKB_SLACK bytes, and an entry near the chunk's
+// end.
 static enum remixdb_status ckb_read_any(struct ckb_read *r, const char *path, uint64_t file_off) {
   uint32_t shared, head;
   if (unlikely(r->packed)) {
@@ -247,8 +250,8 @@ bad:
 enum remixdb_status ckb_read_skip(struct ckb_read *r, uint32_t nr, const char *path, uint64_t file_off) {
   assert(nr > 0 && nr <= r->left);
   for (;;) {
-    // Nearly all entries: both lengths have one byte, the suffix is short, and a whole vector can be copied. The loop's
-    // state is in locals: the compiler must assume that the bytes it writes change anything else.
+    // The loop reads nearly all entries: both lengths have one byte, the suffix is short, and a whole vector can be
+    // copied. Locals hold the loop's state: the compiler must assume that writing a key's bytes changes other memory.
     const uint8_t *p = r->p;
     const uint8_t *const end = r->end - (CKB_SLACK + 2), *const chunk = r->chunk;
     uint8_t *const key = r->key;
@@ -279,7 +282,7 @@ enum remixdb_status ckb_read_skip(struct ckb_read *r, uint32_t nr, const char *p
   }
 }
 
-// One step of the loop above.
+// Does one step of the loop in ckb_read_skip.
 enum remixdb_status ckb_read_next(struct ckb_read *r, const char *path, uint64_t file_off) {
   assert(r->left > 0);
   const uint8_t *const p = r->p;
@@ -310,8 +313,8 @@ static const uint8_t *ckb_read_again(const struct ckb_read *r, uint32_t at, uint
   return p;
 }
 
-// The current key has the prefix that all keys from `at` to it share. The rest of the wanted key is in the suffixes of
-// its entry and of entries before it.
+// All keys from `at` to the current key share a prefix, which the current key has. The rest of the wanted key is in the
+// suffixes of entry `at` and of the entries before `at`.
 enum remixdb_status ckb_read_back(const struct ckb_read *r, uint32_t at, uint8_t **buf, uint32_t *cap,
                                   uint32_t *klen_out) {
   assert(at < r->at);
