@@ -7,14 +7,17 @@
 #include "base/set32.h"
 #include "base/zmem.h"
 
-#define SEG_LEAST 4u  // entries; segments have more on average, apart from SEG_FEW at the ends of stretches
+// A file may have one segment per SEG_LEAST entries, and SEG_FEW more. A writer makes fewer: its segments have more
+// entries on average, except for a few segments at the ends of stretches.
+#define SEG_LEAST 4u
 #define SEG_FEW 64u
 #define PACK_LEVEL 1  // of zstd; higher levels gain a few percent
 
-// The columns, in the order of the file. Each is stored as it is or as one zstd frame, whichever is shorter.
+// The columns, in the order of the file. The file has a column as it is, or as one zstd frame if the frame is shorter.
+// Tags are never compressed.
 enum { COL_TAGS, COL_HEADS, COL_SELS, COL_DBITS_LOW, COL_DBITS_HIGH, COL_ANCHORS, COLS };
 #define COLUMN_SLACK REMIX_SEG  // readable bytes after a column: segments are copied in full width
-// After the header there are these two lengths for each column.
+// The directory follows the header. For each column it has the column's length and the length stored in the file.
 enum { DIR_LEN = 0, DIR_STORED = 8, DIR_ENTRY = 16, DIR_SIZE = DIR_ENTRY * COLS };  // u64 each
 
 // An image's counts, offsets and size, from its header.
@@ -113,13 +116,13 @@ static enum remixdb_status pack_columns(const uint8_t *image, const struct shape
   return s;
 }
 
-// compress is false for tags: they are bytes of hashes.
+// compress is false for tags: they are bytes of hashes, which do not get shorter.
 static enum remixdb_status pack_column(ZSTD_CCtx *z, const struct column *c, bool compress, uint8_t *to,
                                        size_t *len_out) {
   if (compress && c->len > 1) {
     *len_out = ZSTD_compressCCtx(z, to, c->len - 1, c->p, c->len, PACK_LEVEL);
     if (!ZSTD_isError(*len_out)) return REMIXDB_OK;
-    // another error means that it does not shrink
+    // any other error means that the frame would not be shorter than the column
     if (ZSTD_getErrorCode(*len_out) == ZSTD_error_memory_allocation)
       return err_set(REMIXDB_NOMEM, "no memory for compression");
   }
@@ -216,7 +219,8 @@ static void unpack_dbits(uint8_t *restrict to, const uint8_t *restrict low, cons
   memset(to + 2 * nr, 0, 2 * (REMIX_SEG - nr));
 }
 
-// Counts selectors to get the cursor offsets. A selector with a run that does not exist is not counted.
+// Counts selectors to get the cursor offsets. A selector of a run that does not exist counts for no run, so the sum of
+// the counts shows it.
 static enum remixdb_status unpack_segments(const struct column *c, const struct shape *h, struct sst *const *runs,
                                            const char *path, uint8_t *image) {
   sst_pos pos[REMIX_RUNS_MAX];
@@ -256,7 +260,7 @@ static enum remixdb_status unpack_anchors(const struct column *c, const struct s
   const uint8_t *p = c->p, *const end = p + c->len;
   uint8_t *const bytes = image + h->anchors;
   uint64_t at = 0;
-  uint32_t last = 0;  // offset of the anchor before
+  uint32_t last = 0;  // offset of the previous anchor
   for (uint32_t i = 0; i < h->nr_segs; i++) {
     uint32_t shared, more = 0;
     p = kv_varint_get(p, end, &shared);
@@ -285,7 +289,7 @@ enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *co
   if (len < remix_segs_off(nr_runs) + DIR_SIZE + REMIX_SUM)
     return err_corrupt(path, REMIX_HEAD_SIZE, "too short for %u runs", nr_runs);
   const struct shape h = shape_of(file, nr_runs);
-  // these bound the memory that unpacking takes
+  // this check and the check of the anchors' length bound the memory that unpacking takes
   if (h.nr_entries != records || h.nr_segs > records / SEG_LEAST + SEG_FEW)
     return err_corrupt(path, REMIX_HEAD_SEGS, "%u segments, %llu entries of %llu records", h.nr_segs,
                        (unsigned long long)h.nr_entries, (unsigned long long)records);
