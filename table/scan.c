@@ -6,9 +6,9 @@
 #include "table/ckb.h"
 #include "table/stored.h"
 
-#define SST_READ_MIN (256u << 10)  // bytes of a read that follows no other, at most; it may be several to a block
-#define SST_READ_MAX (512u << 10)  // and of one that does
-// Room before a read for the beginning of a block or chunk that it ends.
+#define SST_READ_MIN (256u << 10)  // most bytes of a read that does not follow the last read
+#define SST_READ_MAX (512u << 10)  // most bytes of a read that follows the last read
+// Room before a read's bytes. If the read brings only the end of a block or chunk, its beginning is kept there.
 #define SST_KEEP (BLOCK_BYTES_MAX + 2 * BLKIO_ALIGN)
 
 // ---- single blocks
@@ -22,7 +22,7 @@ static inline uint32_t sst_block_span(const struct sst *t, uint32_t block, uint3
   return (uint32_t)(align_up(end, BLKIO_ALIGN) - sst_block_from(t, block));
 }
 
-// Room for the stored block, in whole aligned pages, and with compression for the block itself after it.
+// Returns the room for the stored block, in whole aligned pages. With compression, the unpacked block follows it.
 size_t sst_block_room(const struct sst *t, uint32_t block) {
   const uint32_t pages = sst_block_pages(t, block);
   return sst_block_span(t, block, pages) + (t->offs ? (size_t)pages * BLOCK_PAGE : 0);
@@ -42,7 +42,8 @@ static enum remixdb_status sst_block_check(struct sst_block_read *r, ZSTD_DCtx *
   return sst_unpack(t, r->block, pages, stored, sst_block_stored(t, r->block, pages), zstd, data);
 }
 
-// Reads as many of the blocks as get a descriptor at once. Waits for a descriptor only while it holds none.
+// Reads the first *nr_out blocks: as many as get a descriptor at once. Waits only for the first descriptor, while the
+// call holds none.
 static enum remixdb_status sst_blocks_read_some(struct blkio_queue *q, struct sst_block_read *reads, uint32_t nr,
                                                 uint32_t *nr_out) {
   struct blkio_read io[SST_BLOCKS_MAX];
@@ -83,14 +84,14 @@ enum remixdb_status sst_blocks_read(struct blkio_queue *q, struct sst_block_read
 
 // ---- a window that moves over a part of the file, in large aligned reads
 //
-// While the caller works on one buffer, a flight fills the other with the bytes that follow. A queue without flights
-// needs one buffer; there the system's readahead goes on.
+// While the caller works on one buffer, a flight fills the other buffer with the bytes that follow. Without flights,
+// the window has one buffer, and the system's readahead fetches the bytes that follow.
 
 struct sst_window {
   struct sst *t;
   struct blkio_queue *q;
-  int fd;            // its own descriptor; -1: none could be had, and each read takes the table's
-  bool begun;        // it has tried to get one
+  int fd;            // the private descriptor; -1: there is none, and each read takes the table's
+  bool begun;        // the window needs no private descriptor, or has tried to get it
   uint32_t cur;      // the buffer of the bytes
   uint8_t *bufs[2];  // SST_KEEP and `size` bytes each; NULL until needed
   const uint8_t *p;  // the bytes [lo, hi) of the file, in bufs[cur]; lo and hi are aligned
@@ -116,7 +117,7 @@ uint32_t sst_scan_share(const struct sst_ctx *ctx, uint32_t nr) {
   return read < SST_READ_LEAST ? SST_READ_LEAST : read < SST_READ_MAX ? (uint32_t)read : SST_READ_MAX;
 }
 
-// Bounds the reads. Nothing has been read yet.
+// Bounds the bytes of each read. The call must come before the first read.
 static void sst_window_limit(struct sst_window *w, uint32_t read) {
   assert(!w->bufs[0] && !w->bufs[1] && read >= SST_READ_LEAST && read % BLKIO_ALIGN == 0);
   if (read >= w->size) return;
@@ -139,7 +140,7 @@ static bool sst_window_reserve(struct sst_window *w, uint32_t i) {
   return w->bufs[i] != NULL;
 }
 
-// A read of the next bytes, after the window, into buffer i. The part has some.
+// Returns a read of the bytes after the window into buffer i. The part must have bytes there.
 static struct blkio_read sst_window_read(struct sst_window *w, uint32_t i, int fd) {
   const uint64_t left = w->end - w->hi, most = w->next < w->size ? w->next : w->size;
   return (struct blkio_read){.fd = fd,
@@ -149,7 +150,7 @@ static struct blkio_read sst_window_read(struct sst_window *w, uint32_t i, int f
                              .off = w->hi};
 }
 
-// Starts the read of what follows the window. If it cannot, the bytes are read when they are asked for.
+// Starts a read of the bytes after the window. If the call cannot start it, sst_window_wait reads the bytes later.
 static void sst_window_fly(struct sst_window *w) {
   w->next = SST_READ_MAX;
   if (w->hi == w->end || w->fd < 0 || !blkio_queue_flies(w->q)) return;
@@ -163,7 +164,8 @@ static void sst_window_fly(struct sst_window *w) {
   blkio_flight_start(w->flight, &r);
 }
 
-// Moves what the window has from lo on before the place for a read in buffer i, and lets it begin and end there.
+// Moves the window to buffer i. Keeps the window's bytes from lo on, and puts them right before the place of a read's
+// bytes in that buffer.
 static void sst_window_shift(struct sst_window *w, uint32_t i, uint64_t lo) {
   uint8_t *const data = w->bufs[i] + SST_KEEP;
   const uint64_t from = lo < w->hi ? lo : w->hi;
@@ -175,7 +177,7 @@ static void sst_window_shift(struct sst_window *w, uint32_t i, uint64_t lo) {
   w->lo = from;
 }
 
-// Reads with the table's descriptor, which has no readahead. So it says what will be needed next.
+// Reads with the table's descriptor, which has no readahead. So the call tells the system which bytes come next.
 static enum remixdb_status sst_window_read_shared(struct sst_window *w, struct blkio_read *r) {
   const uint64_t end = r->off + r->len, left = w->end - end;
   enum remixdb_status s = fdpool_acquire(&w->t->file, &r->fd);
@@ -187,7 +189,8 @@ static enum remixdb_status sst_window_read_shared(struct sst_window *w, struct b
   return s;
 }
 
-// Reads on without a flight, from lo on, which is in the window or at its end, or in another place of the part.
+// Reads without a flight, and waits for the bytes. If lo is in the window or at its end, the read goes on at the
+// window's end. Else the window begins anew at lo.
 static enum remixdb_status sst_window_wait(struct sst_window *w, uint64_t lo) {
   if (lo < w->lo || lo > w->hi) {
     w->lo = w->hi = lo;
@@ -204,7 +207,8 @@ static enum remixdb_status sst_window_wait(struct sst_window *w, uint64_t lo) {
   return s;
 }
 
-// Makes the window have [off, off + len), and starts the read after it when this one follows the last.
+// Brings [off, off + len) into the window. If these bytes follow the previous ones, starts a read of the bytes after
+// the window.
 static enum remixdb_status sst_window_fill(struct sst_window *w, uint64_t off, uint32_t len) {
   const uint64_t lo = sst_align_down(off);
   const bool follows = lo >= w->lo && lo <= (sst_window_flies(w) ? w->ahead : w->hi);
@@ -225,7 +229,8 @@ static enum remixdb_status sst_window_fill(struct sst_window *w, uint64_t off, u
   return s;
 }
 
-// *p_out: bytes [off, off + len) of the file, until the next call. len <= BLOCK_BYTES_MAX + 1, within the part.
+// *p_out: the bytes [off, off + len) of the file, valid until the next call. They must be in the part, and len at most
+// BLOCK_BYTES_MAX + 1.
 static inline enum remixdb_status sst_window_get(struct sst_window *w, uint64_t off, uint32_t len,
                                                  const uint8_t **p_out) {
   if (unlikely(off < w->lo || off + len > w->hi)) {
@@ -246,7 +251,7 @@ struct sst_scan {
   sst_pos pos;          // of the next record
   uint32_t block;       // the current block, or SST_NO_BLOCK
   const uint8_t *data;  // its bytes, verified
-  uint32_t last_block;  // the block before, verified; a short way back meets it again
+  uint32_t last_block;  // the block that was current before, verified; a short way back needs it again
   const uint8_t *last_data;
   uint8_t *unpacked[2];  // BLOCK_BYTES_MAX each, for a compressed table; NULL until needed
   ZSTD_DCtx *zstd;
@@ -318,7 +323,7 @@ enum remixdb_status sst_scan_next(struct sst_scan *scan, struct kv_rec *rec_out,
   return REMIXDB_OK;
 }
 
-// Makes `block` the current one. Keeps the one before, if its bytes stay.
+// Makes `block` the current block. Keeps the previous block, if its bytes stay.
 static enum remixdb_status sst_scan_turn(struct sst_scan *scan, uint32_t block) {
   const uint32_t was_block = scan->block;
   const uint8_t *const was = scan->data, *const last = scan->last_data;
@@ -338,13 +343,13 @@ static enum remixdb_status sst_scan_turn(struct sst_scan *scan, uint32_t block) 
     scan->last_block = SST_NO_BLOCK;
     s = sst_scan_load(scan, block);
   }
-  // without compression its bytes stay if the window has not moved
+  // without compression the previous block's bytes stay if the window has not moved
   scan->last_block = scan->t->offs || (lo == scan->win.lo && hi == scan->win.hi) ? was_block : SST_NO_BLOCK;
   scan->last_data = was;
   return s;
 }
 
-// The record at pos. A scan uses either this or sst_scan_next.
+// Gets the record at pos. A scan uses either this call or sst_scan_next.
 static enum remixdb_status sst_scan_at(struct sst_scan *scan, sst_pos pos, struct kv_rec *rec_out) {
   const uint32_t block = sst_pos_block(pos);
   if (block != scan->block) {
@@ -371,15 +376,15 @@ struct sst_keys_state {
   struct sst *t;
   struct sst_scan *scan;  // reads the data; NULL: the table has compressed keys
   struct sst_window win;  // over the compressed keys
-  struct ckb_read read;   // the current chunk; with a scan, memory of the key before
+  struct ckb_read read;   // the current chunk; with a scan, only a copy of the previous key
   uint64_t off;           // of the next chunk in the compressed-keys block
   uint64_t chunk_off;     // of the current chunk in the file, for messages
   uint64_t ckb_read;      // bytes of chunks checked
   sst_pos pos;            // of the next key
-  // The rest is for single keys.
-  uint32_t ord_block;        // the blocks before this one
-  uint64_t ord;              // have this many records
-  struct sst_chunk *chunks;  // those met so far
+  // Only sst_keys_at uses the rest.
+  uint32_t ord_block;        // a block
+  uint64_t ord;              // records in all blocks before ord_block
+  struct sst_chunk *chunks;  // the chunks that were begun, in order
   uint32_t nr_chunks, cap_chunks;
   uint8_t *key;  // a passed key that was decoded again
   uint32_t key_cap;
@@ -448,7 +453,8 @@ static enum remixdb_status sst_keys_next_chunk(struct sst_keys_state *x) {
   return s;
 }
 
-// The next key of a table without compressed keys. x->read keeps it, and copies only what differs from the key before.
+// Gets the next key of a table without compressed keys. x->read keeps a copy of the key. Only the bytes after the
+// prefix shared with the previous key are copied.
 static enum remixdb_status sst_keys_next_data(struct sst_keys_state *x, sst_pos *pos_out) {
   struct ckb_read *const r = &x->read;
   struct kv_rec rec;
@@ -491,7 +497,7 @@ enum remixdb_status sst_keys_next(struct sst_keys *k) {
   k->key = kref(r->key, r->klen);
   k->shared = r->shared;
   k->tomb = r->tomb;
-  // the metadata has the first and the last key, too: keys of other records do not pass
+  // the metadata has the first and the last key, too, so keys of another table are found out
   const bool last = x->pos == sst_end(t);
   if (unlikely((first && !kv_eq(k->key, t->min)) || (last && !kv_eq(k->key, t->max))))
     return err_corrupt(t->path, x->scan ? 0 : x->chunk_off, "%s key differs from the metadata",
@@ -501,7 +507,7 @@ enum remixdb_status sst_keys_next(struct sst_keys *k) {
   return REMIXDB_OK;
 }
 
-// The number of records before pos. Counts on from the position of the last call.
+// Returns the number of records before pos. Counts on from the position of the last call.
 static uint64_t sst_keys_ordinal(struct sst_keys_state *x, sst_pos pos) {
   const uint8_t *const nr_recs = x->t->nr_recs;
   const uint32_t block = sst_pos_block(pos);
@@ -510,7 +516,7 @@ static uint64_t sst_keys_ordinal(struct sst_keys_state *x, sst_pos pos) {
   return x->ord + sst_pos_idx(pos);
 }
 
-// Begins the next chunk, and notes where it is.
+// Begins the next chunk, and adds it to x->chunks.
 static enum remixdb_status sst_keys_enter_chunk(struct sst_keys_state *x) {
   struct ckb_read *const r = &x->read;
   if (x->nr_chunks == x->cap_chunks) {
@@ -522,14 +528,15 @@ static enum remixdb_status sst_keys_enter_chunk(struct sst_keys_state *x) {
   }
   uint64_t first = 0;
   if (x->nr_chunks) first = x->chunks[x->nr_chunks - 1].first + r->at + r->left;
-  r->any = r->any && r->left == 0;  // order can be checked only against the key right before
+  r->any = r->any && r->left == 0;  // a key's order can be checked only against the key right before it
   const uint64_t off = x->off;
   const enum remixdb_status s = sst_keys_next_chunk(x);
   if (s == REMIXDB_OK) x->chunks[x->nr_chunks++] = (struct sst_chunk){off, first};
   return s;
 }
 
-// Key number `ord` of the table, in a chunk that was passed, or too far back in the current one. Reads the chunk again.
+// Gets key number `ord` of the table. The key is in a chunk that was passed, or too far back in the current chunk.
+// Reads the chunk again, unless x->behind has the chunk and stands before the key.
 static enum remixdb_status sst_keys_behind(struct sst_keys_state *x, uint64_t ord, struct kref *out) {
   struct sst *const t = x->t;
   struct ckb_read *const r = &x->behind;
