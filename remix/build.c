@@ -13,11 +13,11 @@
 // The head of one of the two sorted streams: its next entry.
 struct build_head {
   bool any;
-  struct kref key;  // in the sst_keys of its run
+  struct kref key;  // in the sst_keys of its run, or in fresh_keys
   uint32_t lcp;     // bytes that the key shares with the last key written; REMIX_SAME for the same key
   uint32_t run;     // in the new view
   bool tomb;
-  const uint8_t *tag;  // as the old view has it, or NULL
+  const uint8_t *tag;  // in the old view, or NULL
 };
 
 // The segment that is being filled. If the versions of a key do not all fit, all of them go to the next segment.
@@ -35,14 +35,14 @@ struct build {
   struct remix_build *b;
   uint32_t nr_runs, nr_kept;
   struct sst *runs[REMIX_RUNS_MAX];  // of the new view
-  uint8_t run_map[REMIX_RUNS_MAX];   // old run to new; UINT8_MAX: leaves
+  uint8_t run_map[REMIX_RUNS_MAX];   // each old run's number in the new view; UINT8_MAX: the run leaves
   struct remix_fresh fresh_keys;
   struct remix_write write;
 
-  // for a merge: the old view without the runs that leave
+  // Only a merge uses the rest, except `unreported`. The old head comes from the old view, without the runs that leave.
   struct build_head old;
   struct remix_walk walk;
-  bool walking;                          // the walk stands at an entry that has been taken
+  bool walking;                          // the walk still stands at the entry that `old` has
   struct sst_keys keys[REMIX_RUNS_MAX];  // per old run that stays
   struct build_head fresh;
   uint8_t *last;  // last key written, REMIXDB_KV_MAX bytes
@@ -138,14 +138,14 @@ static enum remixdb_status build_put(struct build *x, const struct build_head *h
 
 // ---- a merge: the streams
 
-// Compares two keys that are equal in their first `from` bytes.
+// Returns how many bytes two keys share. They are equal in their first `from` bytes.
 static uint32_t build_lcp(struct build *x, struct kref a, struct kref b, uint32_t from) {
   const uint32_t lcp = kv_lcp_from(a, b, from);
   x->b->key_bytes_compared += lcp - from + 1;
   return lcp;
 }
 
-// Sets the head's lcp with the last key written; compares the keys unless lcp is known.
+// Sets the head's lcp. If `known`, that is `lcp`; else the call compares the head's key with the last key written.
 static enum remixdb_status build_head_lcp(struct build *x, struct build_head *h, uint32_t lcp, bool known) {
   const struct kref last = kref(x->last, x->last_len);
   if (!x->any) {
@@ -226,7 +226,7 @@ static inline enum remixdb_status build_order(struct build *x, bool *old_out) {
   const bool same = lcp == a->key.len && lcp == b->key.len;
   // the fresh version of a key comes before the old ones
   *old_out = !same && (lcp == a->key.len || (lcp < b->key.len && a->key.ptr[lcp] < b->key.ptr[lcp]));
-  // the first head's lcp stays: build_put needs it
+  // the lcp of the head that is written first stays: build_put needs it
   (*old_out ? b : a)->lcp = same ? REMIX_SAME : lcp;
   return REMIXDB_OK;
 }
@@ -295,7 +295,7 @@ static enum remixdb_status build_by_splice(struct build *x, bool dense, bool pro
 
 // Tells whether the new tables have exactly the records of the leaving runs. (If a version had been dropped, they would
 // have fewer records.) The leaving runs must be newer than the runs that stay, because the new tables are. A view with
-// thin segments is not moved.
+// thin segments is moved only if the caller asks for that way.
 static bool build_can_move(const struct build *x, uint64_t fresh) {
   const struct remix_build *const b = x->b;
   const struct remix *const old = b->old;
@@ -334,7 +334,7 @@ static enum remixdb_status build_choose(struct build *x) {
   return splice ? build_by_splice(x, 2 * fresh >= old->nr_segs, 4 * fresh < pages) : build_by_merge(x);
 }
 
-// The runs of the new view.
+// Lists the runs of the new view: first the old runs that stay, then the new tables.
 static void build_runs(struct build *x) {
   const struct remix_build *const b = x->b;
   memset(x->run_map, UINT8_MAX, sizeof(x->run_map));
@@ -349,7 +349,7 @@ static void build_runs(struct build *x) {
   for (uint32_t i = 0; i < b->nr_fresh; i++) x->runs[x->nr_runs++] = b->fresh[i];
 }
 
-// A REMIX that leaves out a record of its tables would not open.
+// Checks that the view has all records of its tables. A REMIX that leaves out a record would not open.
 static enum remixdb_status build_check(const struct build *x) {
   for (uint32_t r = 0; r < x->nr_runs; r++)
     if (x->write.pos[r] != sst_end(x->runs[r]))
