@@ -78,7 +78,7 @@ static enum remixdb_status write_room(struct remix_write *w, uint32_t nr_segs) {
   return remix_bytes_reserve(&w->image, (size_t)nr_segs * w->lay.stride);
 }
 
-// Counts newest versions that are not tombstones among nr selectors. Zeros follow them.
+// Counts newest versions that are not tombstones among nr selectors. Zeros follow these up to REMIX_SEG selectors.
 static uint32_t write_count_keys(const uint8_t *sel, uint32_t nr) {
   uint32_t keys = 0;
   for (uint32_t i = 0; i < REMIX_SEG; i++) keys += (sel[i] & (REMIX_OLD | REMIX_TOMB)) == 0;
@@ -102,7 +102,7 @@ enum remixdb_status remix_write_segment(struct remix_write *w, const struct remi
   uint16_t stored[REMIX_SEG];
   memset(bits, 0xFF, sizeof(bits));
   memcpy(bits + 1, e->dbit + 1, (nr - 1) * sizeof(bits[0]));
-  const int32_t same = (int32_t)(REMIX_SAME & INT32_MAX);  // the greatest
+  const int32_t same = (int32_t)(REMIX_SAME & INT32_MAX);  // greater than all bits
   int32_t least = same, far = 0;
   for (uint32_t i = 0; i < REMIX_SEG; i++) {
     bits[i] &= INT32_MAX;
@@ -131,8 +131,9 @@ enum remixdb_status remix_write_segment(struct remix_write *w, const struct remi
   return REMIXDB_OK;
 }
 
-// Copies a segment of another view with its selectors, without cursor offsets; discriminating bits do not depend on
-// runs. The caller fills in cursor offsets and numbers of runs. There must be room. Returns the segment.
+// Copies a segment of another view without its cursor offsets, and returns the copy. Discriminating bits do not depend
+// on runs. The caller fills in the cursor offsets, and changes the numbers of runs in the selectors. There must be
+// room.
 static uint8_t *write_same(struct remix_write *w, const struct remix_layout *k, const uint8_t *q) {
   const struct remix_layout *const l = &w->lay;
   uint8_t *const p = w->image.p + w->image.len;
@@ -149,7 +150,8 @@ static uint8_t *write_same(struct remix_write *w, const struct remix_layout *k, 
   return p;
 }
 
-// Writes cursor offsets. A kept run has the same as in the other view.
+// Writes a segment's cursor offsets. A kept run has the same offset as in segment q of the other view, any other run
+// has its offset in w->pos.
 static void write_offs(struct remix_write *w, uint8_t *p, const struct remix *x, const struct remix_layout *k,
                        const uint8_t *q, const uint8_t *run_map) {
   const struct remix_layout *const l = &w->lay;
@@ -180,7 +182,7 @@ enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *
         p[l->sel + i] = (uint8_t)((p[l->sel + i] & ~REMIX_RUN) | run_map[p[l->sel + i] & REMIX_RUN]);
     write_offs(w, p, x, &k, q, run_map);
   }
-  // the next segment's cursor offsets are the kept runs' positions
+  // a kept run goes on at its cursor offset in the other view's next segment
   for (uint32_t r = 0; r < x->nr_runs; r++) {
     if (run_map[r] >= w->nr_runs) continue;
     w->pos[run_map[r]] = to < x->nr_segs ? remix_seg_off(&k, segs + (size_t)to * k.stride, r) : sst_end(x->runs[r]);
@@ -188,7 +190,8 @@ enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *
   return REMIXDB_OK;
 }
 
-// The new numbers of the other view's runs while the next moved entry is in this table.
+// Sets names to the new numbers of the other view's runs: a kept run has its number in run_map, and the entries of all
+// other runs are in `table`.
 static void moved_to(uint8_t *names, const struct remix *x, const uint8_t *run_map, uint32_t nr_runs, uint32_t table) {
   for (uint32_t r = 0; r < x->nr_runs; r++) names[r] = run_map[r] < nr_runs ? run_map[r] : (uint8_t)table;
 }
@@ -211,8 +214,7 @@ enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix 
     write_offs(w, p, x, &k, q, run_map);
     const uint32_t nr = remix_seg_nr(l, p);
     for (uint32_t at = 0;;) {
-      const uint32_t end = left < nr - at ? at + (uint32_t)left
-                                          : nr;  // moved entries before this one are in that table
+      const uint32_t end = left < nr - at ? at + (uint32_t)left : nr;  // the table has all moved entries of [at, end)
       for (uint32_t i = at; i < end; i++) sel[i] = (uint8_t)((sel[i] & ~REMIX_RUN) | names[sel[i] & REMIX_RUN]);
       const uint32_t passed = set32_count(set32_eq8(sel, REMIX_RUN, (uint8_t)table) & set32_below(end) &
                                           ~set32_below(at));
