@@ -6,9 +6,9 @@
 #include "base/blind.h"
 
 #define SPLICE_BATCH 64u                 // new keys whose blocks are read together
-#define SPLICE_BATCH_BYTES (256u << 10)  // of their keys, about
+#define SPLICE_BATCH_BYTES (256u << 10)  // bytes of a batch's keys, about
 #define SPLICE_WINDOW 512u               // entries
-#define SPLICE_TRIM 64u                  // entries from which on a window writes full segments
+#define SPLICE_TRIM 64u                  // a window with at least so many entries writes full segments
 #define SPLICE_BLOCKS 128u               // blocks kept
 #define SPLICE_LEAN 6u                   // entries that a cut may move to save reading a key
 #define SPLICE_REPORT 1024u              // entries between two reports of progress
@@ -18,13 +18,15 @@ _Static_assert(SPLICE_BLOCKS >= 2 * SST_BLOCKS_MAX, "a batch's blocks stay while
 _Static_assert(SPLICE_WINDOW >= 2 * SPLICE_TRIM + REMIX_SEG * (SPLICE_ABSORB + 2),
                "a window holds what it may take in");
 
-// ---- how an entry differs from the one before it: its rel. It is an absolute discriminating bit, REMIX_SAME, or
-// partial knowledge of the bit. Rels compare: a smaller one is nearer to the key's beginning, unless both are of the
-// same byte.
+// ---- rels
+//
+// An entry's rel tells how its key differs from the key of the entry before it. A rel is exact if it is the absolute
+// discriminating bit, or REMIX_SAME for the same key. Any other rel tells the byte only. Exact rels compare as numbers:
+// the smaller rel is nearer to the key's beginning. Other rels compare by rel_byte.
 
-// | byte << 8 | value: it differs in this byte, which has this value in the entry; the bit is not known.
+// | byte << 8 | value: the keys differ in this byte, which has this value in the entry's key; the bit is not known.
 #define REL_JOIN 0x40000000u
-#define REL_BOTH 0x80000000u  // | byte: it differs in this byte; the bit is not known
+#define REL_BOTH 0x80000000u  // | byte: the keys differ in this byte; its values and the bit are not known
 #define REL_EXACT_MAX (REL_JOIN - 1)
 
 _Static_assert(REMIXDB_KV_MAX <= UINT16_MAX, "a byte's number has 16 bits");
@@ -39,7 +41,8 @@ static inline uint32_t rel_byte(uint32_t rel) {
   return rel & REL_BOTH ? rel & UINT16_MAX : rel >> 8 & UINT16_MAX;
 }
 
-// The rel of entry c to the entry before b, where a is b's rel and b_to_c is that of c to b: the nearer one.
+// Returns the rel of entry c to the entry before b. a: the rel of b. b_to_c: the rel of c to b. The result is the rel
+// that is nearer to the key's beginning.
 static uint32_t rel_over(uint32_t a, uint32_t b_to_c) {
   const uint32_t la = rel_byte(a), lb = rel_byte(b_to_c);
   if (la != lb) return la < lb ? a : b_to_c;
@@ -48,7 +51,7 @@ static uint32_t rel_over(uint32_t a, uint32_t b_to_c) {
   return REL_BOTH | lb;
 }
 
-// The first bit at which two bytes differ. a < b; -1 stands for the end of a key.
+// Returns the exact rel of two keys that differ first in this byte. a < b: its values; -1 stands for the end of a key.
 static inline uint32_t rel_bit(uint32_t byte, int a, int b) {
   return a < 0 ? byte << 4 : byte << 4 | ((uint32_t)__builtin_clz((uint32_t)(a ^ b)) - 23);
 }
@@ -60,16 +63,16 @@ static inline int key_byte(struct kref k, uint32_t i) { return i < k.len ? k.ptr
 // Where entries of the window come from: a stretch of an old segment, or one new key.
 struct piece {
   uint32_t first;  // its first entry in the window
-  uint32_t seg;    // PIECE_FRESH
-  uint32_t at;     // the entry in the segment; of a new key, the offset of its anchor in bytes
+  uint32_t seg;    // the old segment; PIECE_FRESH for a new key
+  uint32_t at;     // the first entry's number in the segment; for a new key, its anchor's offset in window.bytes
 };
 #define PIECE_FRESH UINT32_MAX
 
 // Entries that are not written yet: [from, nr).
 struct window {
   uint32_t from, nr;
-  uint32_t absorbed;  // old segments without new keys taken in, in a row
-  // Copies of a fixed size write up to a segment after nr.
+  uint32_t absorbed;  // how many old segments without new keys the window has taken in, in a row
+  // Copies have a fixed size, so they may write up to REMIX_SEG entries after nr.
   uint8_t sel[SPLICE_WINDOW + REMIX_SEG];  // with the new runs
   uint8_t tag[SPLICE_WINDOW + REMIX_SEG];
   uint32_t rel[SPLICE_WINDOW + REMIX_SEG];
@@ -122,25 +125,25 @@ struct splice {
   bool dropping;                         // some run leaves
   struct sst_keys keys[REMIX_RUNS_MAX];  // of the old view's runs, opened when needed
   uint32_t find_at;                      // segment of the last key that was found
-  uint32_t find_common;                  // its bytes that are equal to the anchors' common ones
+  uint32_t find_common;                  // bytes of that key that are equal to the anchors' common bytes
 
   struct remix_layout lay;  // of the old view's segments
   const uint8_t *segs;
-  uint32_t common;  // bytes that all anchors but the first share
+  uint32_t common;  // bytes that all anchors except the first one share
 
   struct here here;             // the segment being spliced into
-  bool open;                    // there is one
-  bool entered;                 // a new key has been put there, right before entry `at`
+  bool open;                    // there is such a segment
+  bool entered;                 // a new key has been put into it, right before entry `at`
   uint32_t at;                  // its first entry that has not been passed
-  uint32_t rel[2 * REMIX_SEG];  // as recorded; entry `at` has its rel to the new key if that is right before it
+  uint32_t rel[2 * REMIX_SEG];  // from the old view; if `entered`, entry `at` has its rel to the new key
   uint32_t floor;               // bytes that all keys that belong in the segment share
   uint32_t next;                // first old segment that has not been touched
   uint64_t passed;              // entries of the old view that have been passed
 
-  uint32_t pending;        // the rel over entries that were left out after the last one kept; REMIX_SAME: none
+  uint32_t pending;        // rel_over of the entries left out since the last kept entry; REMIX_SAME: none
   bool any;                // an entry has been kept
-  bool after_fresh;        // the last entry kept is a new key:
-  struct kref last_fresh;  // this one, in the batch or in last
+  bool after_fresh;        // the last entry kept is a new key
+  struct kref last_fresh;  // the last new key, in the batch or in `last`
   uint8_t *last;           // REMIXDB_KV_MAX bytes
   uint64_t reported;
   struct window win;
@@ -226,14 +229,15 @@ static inline uint32_t old_run(const struct splice *x, uint32_t seg, uint32_t at
   return old_seg(x, seg)[x->lay.sel + at] & REMIX_RUN;
 }
 
-// The position of an entry in its run: R4.
+// Returns the position of an entry in its run (R4).
 static inline sst_pos old_pos(const struct splice *x, uint32_t seg, uint32_t at, uint32_t run) {
   const uint8_t *const s = old_seg(x, seg);
   const uint32_t before = set32_count(set32_eq8(s + x->lay.sel, REMIX_RUN, (uint8_t)run) & set32_below(at));
   return sst_advance(x->in->old->runs[run], remix_seg_off(&x->lay, s, run), before);
 }
 
-// Puts an entry's block on the list of wanted blocks, if blocks are read singly and it is not there.
+// Puts an entry's block on the list of wanted blocks if the entry's run is read in single blocks. Does nothing if the
+// block is on the list or has been read, or if the list is full.
 static void key_prefetch(struct splice *x, uint32_t seg, uint32_t at) {
   struct blocks *const b = &x->blocks;
   const uint32_t run = old_run(x, seg, at);
@@ -244,7 +248,7 @@ static void key_prefetch(struct splice *x, uint32_t seg, uint32_t at) {
   if (blocks_find(b, id) == UINT32_MAX) b->wanted[b->nr_wanted++] = id;
 }
 
-// Whether key_get costs no read of a single block.
+// Tells whether key_get needs no read of a single block.
 static bool key_ready(const struct splice *x, uint32_t seg, uint32_t at) {
   const uint32_t run = old_run(x, seg, at);
   if (!x->in->probe || x->in->old->runs[run]->ckb_len) return true;
@@ -316,7 +320,7 @@ static struct kref far_key(const struct far_seg *f, uint32_t i) {
 
 // ---- the window, out
 
-// The piece of entry i.
+// Returns the piece that has entry i.
 static const struct piece *window_piece(const struct window *win, uint32_t i) {
   uint32_t lo = 0, hi = win->nr_pieces;
   while (hi - lo > 1) {
@@ -340,8 +344,8 @@ static enum remixdb_status window_bad_order(const struct splice *x, uint32_t i) 
   return bad_order(x->in->old->runs[old_run(x, p->seg, piece_at(p, i))]);
 }
 
-// An anchor for entry i that needs no read: a new key's, or an old segment's if it still separates entry i from the
-// entry before.
+// Finds an anchor for entry i without a read. Returns false if there is none. The anchor comes from a new key, or from
+// an old segment if its anchor still separates entry i from the entry before.
 static bool window_anchor_known(const struct splice *x, uint32_t i, struct kref *out) {
   const struct window *const win = &x->win;
   const struct piece *const p = window_piece(win, i);
@@ -358,8 +362,8 @@ static bool window_anchor_known(const struct splice *x, uint32_t i, struct kref 
   return len <= a.len;
 }
 
-// An anchor for entry i: the first bytes of its key, up to where it differs from the entry before it. Holds until the
-// next key_get.
+// Gets an anchor for entry i: the first bytes of its key, up to the byte that differs from the key before. The anchor
+// is valid until the next key_get.
 static enum remixdb_status window_anchor(struct splice *x, uint32_t i, struct kref *out) {
   if (window_anchor_known(x, i, out)) return REMIXDB_OK;
   const enum remixdb_status s = window_key(x, i, out);
@@ -370,7 +374,7 @@ static enum remixdb_status window_anchor(struct splice *x, uint32_t i, struct kr
   return s;
 }
 
-// Makes entry i's rel exact. The entry before it is an old one: after a new key a rel is exact at once.
+// Makes the rel of entry i exact. Entry i - 1 is an old entry: the rel of an entry after a new key is always exact.
 static enum remixdb_status window_resolve(struct splice *x, uint32_t i) {
   struct window *const win = &x->win;
   const uint32_t rel = win->rel[i], byte = rel_byte(rel);
@@ -444,8 +448,8 @@ static void window_pack(struct window *win) {
   win->nr = left;
 }
 
-// The end of a segment that begins at `from` and should have `size` entries. A key's versions stay together. *cut_out >
-// from.
+// Finds the end of a segment that begins at `from` and should have `size` entries. A key's versions stay together.
+// *cut_out: the end, after `from`.
 static enum remixdb_status window_cut(const struct splice *x, uint32_t from, uint32_t size, uint32_t *cut_out) {
   const struct window *const win = &x->win;
   uint32_t cut = from + size;
@@ -457,7 +461,7 @@ static enum remixdb_status window_cut(const struct splice *x, uint32_t from, uin
   return err_corrupt(x->in->old->path, 0, "more versions of a key than runs");
 }
 
-// Whether a segment may begin with entry i without a read.
+// Tells whether a segment can begin with entry i without a read.
 static bool window_cut_free(const struct splice *x, uint32_t i) {
   struct kref anchor;
   if (x->win.rel[i] == REMIX_SAME) return false;
@@ -466,7 +470,7 @@ static bool window_cut_free(const struct splice *x, uint32_t i) {
   return key_ready(x, p->seg, piece_at(p, i));
 }
 
-// A cut near `cut`, if that saves a read.
+// Returns a cut near `cut` that needs no read, or `cut` if there is none.
 static uint32_t window_cut_lean(const struct splice *x, uint32_t from, uint32_t cut) {
   for (uint32_t n = 0; n <= SPLICE_LEAN; n++) {
     if (cut + n < x->win.nr && cut + n - from <= REMIX_SEG && window_cut_free(x, cut + n)) return cut + n;
@@ -475,8 +479,8 @@ static uint32_t window_cut_lean(const struct splice *x, uint32_t from, uint32_t 
   return cut;
 }
 
-// Writes full segments. If the next old segment may stay as it is, the last one is kept: the rest after it would
-// become a small segment.
+// Writes full segments. If new keys are not dense, the window keeps the entries of at least one full segment. The next
+// old segment may then stay as it is, and fewer entries would become a small segment.
 static enum remixdb_status window_trim(struct splice *x) {
   struct window *const win = &x->win;
   const uint32_t least = x->in->dense ? REMIX_SEG + 1 : SPLICE_TRIM;
@@ -490,7 +494,7 @@ static enum remixdb_status window_trim(struct splice *x) {
   return REMIXDB_OK;
 }
 
-// Reads together the blocks that the segments ending at these cuts need.
+// Reads all blocks together that are needed to write the segments that end at these cuts.
 static enum remixdb_status window_fetch(struct splice *x, const uint32_t *cuts) {
   const struct window *const win = &x->win;
   struct kref anchor;
@@ -523,12 +527,13 @@ static enum remixdb_status window_flush(struct splice *x) {
   return s;
 }
 
-// Whether to write the window before old segment x->next. comes: new keys come into that one, or a run leaves it.
+// Tells whether to write the window before old segment x->next. comes: new keys come into that segment, or a run leaves
+// it.
 static bool window_good(const struct splice *x, bool comes) {
   const uint32_t nr = x->win.nr - x->win.from, segs = (nr + REMIX_SEG - 1) / REMIX_SEG;
   if (comes) return nr >= segs * (x->in->dense ? REMIX_SEG : SPLICE_FILL);
   if (x->win.absorbed >= SPLICE_ABSORB || nr >= segs * SPLICE_FILL) return true;
-  // the counts of the new view if the rest is copied
+  // the new view's counts if all old segments from x->next on are copied
   const struct remix *const old = x->in->old;
   const uint64_t all_segs = (uint64_t)x->w->nr_segs + segs + (old->nr_segs - x->next);
   const uint64_t all = x->w->nr_entries + nr + (old->nr_entries - x->passed);
@@ -566,7 +571,7 @@ static enum remixdb_status rel_after_fresh(struct splice *x, uint32_t i, uint32_
   return REMIXDB_OK;
 }
 
-// Passes one entry of the open segment: it stays, or leaves with its run.
+// Passes one entry of the open segment. The entry stays, or it leaves with its run.
 static enum remixdb_status pass_one(struct splice *x, uint32_t i) {
   const struct here *const w = &x->here;
   const uint8_t sel = w->sel[i];
@@ -593,7 +598,8 @@ static enum remixdb_status pass_one(struct splice *x, uint32_t i) {
 static void pass_many(struct splice *x, uint32_t from, uint32_t to) {
   const struct here *const w = &x->here;
   struct window *const win = &x->win;
-  // Copies of a fixed size cost less than calls for a few bytes. The segment has more bytes after tags and selectors.
+  // Copies of a fixed size cost less than calls for a few bytes. They may read past the tags and the selectors: other
+  // bytes of the segment follow there.
   memcpy(win->rel + win->nr, x->rel + from, REMIX_SEG * sizeof(x->rel[0]));
   memcpy(win->sel + win->nr, w->sel + from, REMIX_SEG);
   if (w->tag) memcpy(win->tag + win->nr, w->tag + from, REMIX_SEG);
@@ -619,7 +625,7 @@ static enum remixdb_status pass(struct splice *x, uint32_t to) {
 
 // ---- segments
 
-// Whether a run of some entry of the segment leaves.
+// Tells whether the segment has an entry of a run that leaves.
 static bool leaves(const struct splice *x, uint32_t seg) {
   if (!x->dropping) return false;
   const uint8_t *const p = old_seg(x, seg);
@@ -667,7 +673,7 @@ static enum remixdb_status copy_segs(struct splice *x, uint32_t to) {
   const uint32_t from = x->next;
   const struct remix *const old = x->in->old;
   struct kref anchor = remix_anchor(old, from);
-  // the entry that its anchor differs from may have been left out
+  // if the entry before segment `from` was left out, the segment's anchor may get shorter
   if (from > 0 && rel_byte(x->pending) < anchor.len) anchor.len = rel_byte(x->pending) + 1;
   x->pending = REMIX_SAME;
   const uint64_t before = x->w->nr_entries;
@@ -717,7 +723,8 @@ static enum remixdb_status go_to(struct splice *x, uint32_t seg) {
   if (s != REMIXDB_OK || !x->in->dense || x->win.nr == 0 || x->after_fresh || x->pending != REMIX_SAME ||
       rel_exact(x->rel[0]))
     return s;
-  // The two segments become one. The key before is near, so it is read at once.
+  // The window's entries and this segment will be in one segment, which needs an exact rel. The window's last key is
+  // near in its run, so the call reads that key at once.
   struct kref key;
   s = window_key(x, x->win.nr - 1, &key);
   if (s != REMIXDB_OK) return s;
@@ -734,7 +741,7 @@ static enum remixdb_status go_to(struct splice *x, uint32_t seg) {
 struct place {
   uint32_t at;      // the first entry not less than the key
   uint32_t before;  // the key's rel to the entry before it
-  uint32_t behind;  // that entry's rel to the key, if there is such an entry
+  uint32_t behind;  // the rel of entry `at` to the key, if there is such an entry
 };
 
 static enum remixdb_status place_far(struct splice *x, struct kref key, struct place *out) {
@@ -760,29 +767,30 @@ static enum remixdb_status place_far(struct splice *x, struct kref key, struct p
   return REMIXDB_OK;
 }
 
-// The set of entries with a bit less than dbit.
+// Returns the set of entries whose discriminating bit is less than dbit.
 static uint32_t place_less(const struct here *w, uint32_t dbit) {
   if (dbit >> 4 < w->base) return 0;  // all keys share this byte
   const uint32_t bit = dbit - (w->base << 4);
   return set32_lt16(w->dbits, bit < (BLIND_BYTE_MAX + 1) << 4 ? bit : BLIND_FAR);
 }
 
-// The first entry greater than a key, or nr. The key differs from the candidate's at dbit first.
+// Returns the first entry greater than a key, or nr. The key and the candidate's key differ first at dbit. greater: the
+// key is the greater one.
 static uint32_t place_of(const struct here *w, uint32_t cand, uint32_t dbit, bool greater) {
   const uint32_t less = place_less(w, dbit);
   const uint32_t m = less & (greater ? set32_above(cand) & set32_below(w->nr) : ~set32_above(cand));
   return greater ? (m ? set32_first(m) : w->nr) : m ? set32_last(m) : 0;
 }
 
-// The first entry at or after `from` (> 0) with a bit of dbit or less; nr: none.
+// Returns the first entry at or after `from` (> 0) whose discriminating bit is dbit or less; nr: there is none.
 static uint32_t place_not_behind(const struct here *w, uint32_t from, uint32_t dbit) {
   if (from >= w->nr) return w->nr;
   const uint32_t m = place_less(w, dbit + 1) & set32_above(from - 1) & set32_below(w->nr);
   return m ? set32_first(m) : w->nr;
 }
 
-// The blind search among entries [from, to). They share `known` bytes with the key, and each other entry differs from
-// them before they differ from the key.
+// Finds the key's place with a blind search among entries [from, to). These entries share `known` bytes with the key.
+// Any other entry differs from them before they differ from the key.
 static enum remixdb_status place_blind(struct splice *x, struct kref key, uint32_t from, uint32_t to, uint32_t known,
                                        struct place *out) {
   const struct here *const w = &x->here;
@@ -806,8 +814,8 @@ static enum remixdb_status place_blind(struct splice *x, struct kref key, uint32
   return unlikely(out->before == REMIX_SAME) ? bad_order(x->in->old->runs[old_run(x, w->seg, at)]) : REMIXDB_OK;
 }
 
-// The place of a key after the new key before it, which is right before entry x->at. bit: the first bit at which the
-// two keys differ. That entry's rel to the new key tells how much old entries share with this key.
+// Finds the place of a key after the previous new key, which is right before entry x->at. bit: the first bit at which
+// these two keys differ. The rel of entry x->at to the previous new key tells how much old entries share with this key.
 static enum remixdb_status place_near(struct splice *x, struct kref key, uint32_t bit, struct place *out) {
   const struct here *const w = &x->here;
   uint32_t from = x->at;
@@ -815,14 +823,15 @@ static enum remixdb_status place_near(struct splice *x, struct kref key, uint32_
   if (from == w->nr) return REMIXDB_OK;
   out->behind = x->rel[from];
   if (bit > x->rel[from])
-    return REMIXDB_OK;  // at the entry's bit this key equals the new key, so it is less than the entry
+    return REMIXDB_OK;  // at the entry's bit this key equals the previous new key, so this key is less than the entry
   if (bit < x->rel[from]) {
-    // The entries before the next bit that is not after this one equal the new key at this bit: they are less.
+    // The entries up to the next entry with a discriminating bit of `bit` or less equal the previous new key at `bit`.
+    // So they are less than this key.
     from = place_not_behind(w, from + 1, bit);
     *out = (struct place){.at = from, .before = bit, .behind = from < w->nr ? x->rel[from] : 0};
     if (from == w->nr || x->rel[from] < bit) return REMIXDB_OK;
   }
-  // From here on the old entries equal this key at the bit, up to an entry that differs earlier.
+  // The old entries from here on equal this key at `bit`, up to the next entry that differs at `bit` or earlier.
   return place_blind(x, key, from, place_not_behind(w, from + 1, bit), bit >> 4, out);
 }
 
@@ -835,7 +844,7 @@ static enum remixdb_status put_fresh(struct splice *x, const struct batch_key *k
   const uint32_t len = rel_byte(rel) + 1;
   if (unlikely(len > key.len && x->any)) return bad_order(fresh_table(x, k));
   window_add(win, PIECE_FRESH, (uint32_t)win->bytes.len);
-  // the view's first key may be empty, and its anchor is
+  // the view's first key may be empty, and the anchor of the first segment is always empty
   if (s == REMIXDB_OK) s = remix_bytes_put(&win->bytes, len <= key.len ? (const char *)key.ptr : "", len);
   if (s != REMIXDB_OK) return s;
   const uint8_t sel = (uint8_t)((x->in->nr_kept + k->table) | (k->tomb ? REMIX_TOMB : 0));
@@ -853,7 +862,7 @@ static enum remixdb_status put_key(struct splice *x, const struct batch_key *k) 
   enum remixdb_status s = go_to(x, k->seg);
   if (s != REMIXDB_OK) return s;
 
-  uint32_t fresh_rel = 0;  // to the new key before it
+  uint32_t fresh_rel = 0;  // the key's rel to the previous new key
   if (x->entered || x->after_fresh) {
     const int a = key_byte(x->last_fresh, k->shared), b = key_byte(key, k->shared);
     x->in->key_bytes_compared++;
@@ -873,7 +882,7 @@ static enum remixdb_status put_key(struct splice *x, const struct batch_key *k) 
   if (!x->after_fresh) {
     rel = rel_over(x->pending, p.before);
     if (unlikely(!rel_exact(rel) && x->any)) {
-      // it shares these bytes with the segment's first entry
+      // the key shares this byte with the segment's first entry
       const uint32_t byte = rel_byte(rel);
       if (byte >= key.len) return bad_order(fresh_table(x, k));
       rel = rel_join(byte, key.ptr[byte]);
@@ -884,12 +893,13 @@ static enum remixdb_status put_key(struct splice *x, const struct batch_key *k) 
   return s;
 }
 
-// The last segment whose anchor is not greater than the key. Keys come in ascending order, so an exponential search
-// from the last segment found takes the logarithm of the distance.
+// Returns the last segment whose anchor is not greater than the key. Keys come in ascending order, so an exponential
+// search from the last segment found takes steps in the logarithm of the distance.
 static uint32_t find_seg(struct splice *x, struct kref key, uint32_t shared) {
   const struct remix *const old = x->in->old;
   const uint32_t last = old->nr_segs - 1;
-  uint32_t lo = x->find_at, hi = last + 1, step = 1;  // lo: not greater; hi: greater, or none
+  uint32_t lo = x->find_at, hi = last + 1,
+           step = 1;  // anchor lo is not greater than the key; anchor hi is, or hi is last + 1
   if (shared < x->find_common) x->find_common = shared;
   if (lo == last) return lo;
   if (x->find_common < x->common) {
@@ -934,7 +944,7 @@ static enum remixdb_status batch_fill(struct splice *x) {
     struct batch_key *const k = &b->keys[b->nr];
     *k = (struct batch_key){
         .off = (uint32_t)b->bytes.len, .len = f->key.len, .shared = f->shared, .table = f->table, .tomb = f->tomb};
-    s = remix_bytes_reserve(&b->bytes, f->key.len + 1);  // one more: an empty key needs memory, too
+    s = remix_bytes_reserve(&b->bytes, f->key.len + 1);  // one byte more: an empty key needs memory, too
     if (s == REMIXDB_OK) s = remix_bytes_put(&b->bytes, f->key.ptr, f->key.len);
     if (s != REMIXDB_OK) return s;
     x->find_at = k->seg = find_seg(x, f->key, f->shared);
