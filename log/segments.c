@@ -89,7 +89,7 @@ static bool wal_has_nr(const struct wal_seg *list, uint32_t nr) {
   return list != NULL;
 }
 
-// Returns the smallest number that no file of the log has. Under admin, which every thread holds that changes a list of
+// Returns the smallest number that no file of the log has. The caller holds admin, so no other thread changes a list of
 // files.
 static uint32_t wal_free_nr(const struct wal *w) {
   uint32_t nr = 0;
@@ -118,7 +118,7 @@ uint64_t wal_watch(const struct wal *w, const struct wal_seg *seg) {
   return seg->alloc > part ? seg->alloc - part : 0;
 }
 
-// Returns the room on disk of all files when the active segment is full. Under admin.
+// Returns the room on disk that all files will have when the active segment is full. Under admin.
 static uint64_t wal_room(struct wal *w) {
   const uint64_t last = w->limit / WAL_FULL_PART;
   uint64_t room = w->next ? w->next->alloc : 0;
@@ -192,14 +192,15 @@ void wal_grow_ahead(struct wal *w) {
   if (wal_grow(w, alloc + 1) != REMIXDB_OK) w->grow_refused = alloc;
 }
 
-// The next segment is prepared when the active one has this part of the bytes that make it full.
+// With a limit, the log prepares the next segment when the active segment has 1/WAL_NEXT_PART of the bytes that make it
+// full.
 #define WAL_NEXT_PART 8u
 
 bool wal_is_behind(const struct wal *w) {
   const struct wal_seg *const seg = w->active;
   const bool next = atomic_load_explicit(&w->next_for, memory_order_relaxed) >= seg->alloc;
-  // A segment that ends early does not need the next segment early, and a small store does not need the room of a next
-  // segment.
+  // Until the active segment has this many bytes, the log prepares no next segment, whose room a small store may never
+  // use. An earlier switch prepares the next segment itself.
   const uint64_t early = w->limit == UINT64_MAX
                              ? wal_step(w, seg->alloc) / 2
                              : atomic_load_explicit(&w->full_at, memory_order_relaxed) / WAL_NEXT_PART;
@@ -214,8 +215,9 @@ void wal_scarce(struct wal *w, bool on) {
 
 // ---- a file for a segment; under admin
 
-// Reserves room for the first step of seg, and for `expected` bytes as far as they exist. The room is durable together
-// with the file's size, so later syncs need not write that. The file is in none of the log's lists.
+// Reserves room for the first step of seg, and for `expected` bytes as far as the limit and the disk allow. The call
+// makes new room durable together with the file's size, so later syncs need not write the size. seg is in none of the
+// log's lists, because the limit counts the files in the lists.
 static enum remixdb_status wal_seg_reserve(struct wal *w, struct wal_seg *seg, uint64_t expected) {
   const uint64_t first = wal_step(w, 0);
   enum remixdb_status s = env_size(w->env, seg->fd, seg->path, &seg->alloc);
@@ -230,7 +232,7 @@ static enum remixdb_status wal_seg_reserve(struct wal *w, struct wal_seg *seg, u
     to = first;
     s = env_allocate(w->env, seg->fd, seg->path, seg->alloc, to - seg->alloc);
   }
-  // With one page a segment can begin, and take some deletes.
+  // A segment can begin with one page, and takes some deletes there. So try half the room again and again.
   while (s == REMIXDB_NOSPACE && to > WAL_REST && to / 2 >= seg->alloc) {
     to /= 2;
     s = to > seg->alloc ? env_allocate(w->env, seg->fd, seg->path, seg->alloc, to - seg->alloc) : REMIXDB_OK;
@@ -240,9 +242,10 @@ static enum remixdb_status wal_seg_reserve(struct wal *w, struct wal_seg *seg, u
   return env_sync_all(w->env, seg->fd, seg->path);
 }
 
-// Opens an existing file for a new segment. *serves_out: the log may overwrite the file. If not, the log does not use
-// the file. If the bytes are not the log's, the file is foreign. If the file has a second name, the call removes this
-// name, so that the content stays under the second name.
+// Opens an existing file for a new segment. *serves_out: whether the log may overwrite the file. If the call returns
+// REMIXDB_OK without that, the caller no longer owns seg: a file with foreign bytes has joined the foreign files, and
+// otherwise seg is destroyed. If the file has a second name, the call removes the name in the log's directory, so that
+// the content stays under the second name.
 static enum remixdb_status wal_file_open(struct wal *w, struct wal_seg *seg, bool *serves_out) {
   struct env_stat info;
   uint8_t head[WAL_HEAD];
@@ -251,7 +254,7 @@ static enum remixdb_status wal_file_open(struct wal *w, struct wal_seg *seg, boo
   enum remixdb_status s = env_stat(w->dir, wal_seg_name(seg), &info);
   if (s == REMIXDB_OK && info.is_file) s = env_open(w->dir, wal_seg_name(seg), ENV_READ | ENV_WRITE, &seg->fd);
   if (s == REMIXDB_OK && seg->fd >= 0) s = env_read_upto(w->env, seg->fd, seg->path, head, sizeof(head), 0, &nr);
-  if (s == REMIXDB_NOTFOUND) {  // another program has removed the file, which had no records
+  if (s == REMIXDB_NOTFOUND) {  // another program has removed the file; no record in it was needed
     wal_seg_destroy(w, seg);
     return REMIXDB_OK;
   }
@@ -267,7 +270,8 @@ static enum remixdb_status wal_file_open(struct wal *w, struct wal_seg *seg, boo
   return s;
 }
 
-// Makes and opens a new file. If an earlier attempt left a file under the name, that file is used.
+// Makes and opens a new file. If an earlier attempt left a file under the name, the call uses that file, provided that
+// the log may overwrite it.
 static enum remixdb_status wal_file_make(struct wal *w, struct wal_seg **out) {
   for (;;) {
     struct env_stat info;
@@ -331,10 +335,10 @@ enum remixdb_status wal_settle(struct wal *w) {
   return s != REMIXDB_OK || settled ? s : wal_sync(w);
 }
 
-// Under admin. make: makes a new file if the pool has none.
+// Prepares the next segment. make: if the pool is empty, the call makes a new file. Under admin.
 //
-// A segment begins only after the header of the segment before is durable (L4). Recovery relies on that in two places.
-// A generation that is missing between two others is damage, never the effect of a crash. No frame on disk has a
+// A segment begins only after the header of the previous segment is durable (L4). Recovery relies on that for two
+// facts. A generation that is missing between two others is damage, never the effect of a crash. No frame on disk has a
 // generation that is more than one above the largest generation in a header on disk.
 static enum remixdb_status wal_prepare_locked(struct wal *w, uint64_t expected, bool make) {
   if (w->read_only) return err_set(REMIXDB_READONLY, "%s: the log was opened read-only", w->dir->path);
@@ -343,7 +347,8 @@ static enum remixdb_status wal_prepare_locked(struct wal *w, uint64_t expected, 
   atomic_store_explicit(&w->next_for, expected, memory_order_relaxed);
   struct wal_seg *const next = w->next;
   if (!next) return make || w->pool ? wal_file_take(w, expected, false, &w->next) : REMIXDB_OK;
-  // The segment serves without this room; the first frames' sync makes its size durable.
+  // A failure does no harm, because the segment serves without this room. The sync of the segment's first frames makes
+  // the file's new size durable.
   const uint64_t to = next->alloc < expected ? next->alloc + wal_within(w, expected - next->alloc) : next->alloc;
   if (next->alloc < to && env_allocate(w->env, next->fd, next->path, next->alloc, to - next->alloc) == REMIXDB_OK)
     next->alloc = to;
@@ -381,7 +386,8 @@ void wal_ahead(struct wal *w) {
   if (sound && wal_short_of_room(w, WAL_LOW) && !w->growing) wal_grow_ahead(w);
   const bool next = sound && wal_is_behind(w) && !wal_short_of_room(w, WAL_LOW);
   lib_unlock(&w->lock);
-  // A switch meets the same failure and reports it. (IGNORED would take a sticky error's message away.)
+  // A failure needs no report here, because the next switch meets the same failure and reports it. (IGNORED is not
+  // used, because the message of a sticky error must stay.)
   if (next && wal_prepare_as(w, true) != REMIXDB_OK) return;
 }
 
@@ -415,8 +421,8 @@ static void wal_turn(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), voi
   wal_seg_begin(w, seg, &h);
   wal_activate(w, seg);
   w->turned = true;
-  // The header is written like a frame. It is in the queue, so a sync waits for it, and a full disk makes the log try
-  // again.
+  // The log writes the header like a frame. The header is in the queue, so a sync waits until the header is written. If
+  // the disk is full, the log tries again.
   seg->head_buf = (struct wal_buf){
       .seg = seg, .mem = seg->head, .cap = WAL_HEAD, .len = WAL_HEAD, .kind = WAL_BUF_HEADER};
   wal_out_add(w, &seg->head_buf);
@@ -486,8 +492,9 @@ enum remixdb_status wal_print(struct wal *w, uint64_t gen, uint64_t *print_out) 
 
 // ---- giving files and room back
 
-// Under admin. With a limit one file is kept beside the segments, the prepared one or one in the pool, and only while
-// all files together keep the limit.
+// Tells whether the pool has a file that must go. The pool may have `keep` files. With a limit, the log keeps at most
+// one file besides the segments, either the prepared file or a file of the pool. A file stays in the pool only while
+// all files together are within the limit. Under admin.
 static bool wal_has_too_much(struct wal *w, uint32_t keep) {
   const uint32_t nr = atomic_load_explicit(&w->nr_pooled, memory_order_relaxed);
   if (nr == 0 || nr > keep) return nr != 0;
@@ -515,7 +522,7 @@ enum remixdb_status wal_trim(struct wal *w, uint32_t keep) {
 enum remixdb_status wal_release(struct wal *w, uint64_t gen) {
   if (w->read_only) return REMIXDB_OK;
   (void)pthread_mutex_lock(&w->admin);
-  // The sync makes every older segment durable, so no write and no sync of an older segment is under way.
+  // After wal_settle every older segment is durable, so no write and no sync of an older segment is under way.
   enum remixdb_status s = wal_settle(w);
   while (s == REMIXDB_OK) {
     lib_lock(&w->lock);
@@ -550,7 +557,7 @@ enum remixdb_status wal_shed(struct wal *w) {
   return s;
 }
 
-// Cuts off the active segment's room that is not needed soon. Returns whether there was any.
+// Cuts off the room that the active segment does not need soon. Returns whether there was such room.
 static bool wal_cut_active(struct wal *w) {
   lib_lock(&w->lock);
   while (w->growing) wal_event_wait(w, &w->written);
