@@ -20,8 +20,8 @@ struct wal_replayed {
   bool over;         // a whole frame goes on after the limit: no crash leaves that
 };
 
-// Replays frames up to `limit`, which is the segment's final length or the file's size. rec->last_seq: in, the sequence
-// number before the first record; out, the last sequence number.
+// Replays frames up to `limit`, which is the segment's final length, the file's size, or a durable offset.
+// rec->last_seq: in, the sequence number before the first record; out, the last sequence number.
 static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_replay_fn fn, void *arg,
                                       struct wal_recovery *rec, struct wal_replayed *out) {
   const struct wal_seg *const seg = r->seg;
@@ -37,7 +37,8 @@ static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_
     if (nr < WAL_FRAME_HEAD || !wal_frame_get(p, &seg->key, off, &f) || f.first_seq != rec->last_seq + 1) break;
     const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
     if (size > seg->size - off) break;
-    // A frame with a hole was never written, because no record has so many zeros. So no memory is allocated for it.
+    // No record has so many zeros, so a frame with such a hole was never completely written. The check comes before the
+    // call that allocates memory for the frame.
     if (size > WAL_WINDOW && env_is_hollow(r->env, seg->fd, off, off + size, WAL_HOLE)) break;
     s = wal_reader_get(r, off, size, &p, &nr);
     if (s != REMIXDB_OK) return s;
@@ -90,9 +91,10 @@ static enum remixdb_status wal_scan_headless(struct wal *w, struct wal_seg *seg,
   return s;
 }
 
-// The newest segment's header may be damaged; then no other header names that segment. A crash can lose a header, too,
-// but not a header that a later frame states to be durable. newest: the largest generation in a header. The next
-// segment to begin has a generation at most two above it.
+// Returns REMIXDB_CORRUPT if the frames of a file without a header prove that the header was durable. The file may be
+// the newest segment, which no other header names. A crash can lose a header, too. But if a frame of the segment states
+// a durable offset, the header was durable, and damage has destroyed the header. newest: the largest generation in a
+// header. The segment that began next has a generation of at most newest + 2.
 static enum remixdb_status wal_judge_headless(struct wal *w, struct wal_seg *seg, uint64_t newest) {
   for (uint64_t gen = newest + 1; gen <= newest + 2; gen++) {
     struct wal_heads heads;
@@ -127,9 +129,10 @@ static enum remixdb_status wal_missing(struct wal *w, struct wal_seg **all, size
                  headless ? headless->path : "");
 }
 
-// Moves the segments that must be replayed from `all` to w->segs, from the oldest to the newest; their entries in `all`
-// become NULL. They are the chain that ends with the newest header. A segment that an earlier recovery cut is not in
-// the chain, because the next segment's header names the segment before the cut one.
+// Moves the segments that recovery must replay from `all` to w->segs, from the oldest to the newest. Their entries in
+// `all` become NULL. These segments are the chain that ends with the newest header. If an earlier recovery left a
+// segment out, the header of the next segment names the segment before the omitted one. So the omitted segment is not
+// in the chain.
 static enum remixdb_status wal_chain(struct wal *w, struct wal_seg **all, size_t nr, uint64_t oldest,
                                      const uint64_t *print) {
   for (size_t i = 1; i < nr; i++) {
@@ -177,7 +180,8 @@ struct recovering {
   struct wal_recovery *rec;
 };
 
-// Only one segment is open at a time, because there may be more segments than a process may have open files.
+// Opens the file of a segment, unless it is open. At most two segments are open at a time, because there may be more
+// segments than a process may have open files.
 static enum remixdb_status wal_seg_open(struct wal *w, struct wal_seg *seg) {
   if (seg->fd >= 0) return REMIXDB_OK;
   const enum remixdb_status s = env_open(w->dir, wal_seg_name(seg), w->read_only ? ENV_READ : ENV_READ | ENV_WRITE,
@@ -207,8 +211,8 @@ static enum remixdb_status wal_broken(struct recovering *v, const struct wal_seg
   return wal_hole(&v->r, &b, out, &whole);
 }
 
-// Judges a segment that is broken at seg->end, with at most one segment after it. Returns REMIXDB_OK if nothing proves
-// that the bytes there were durable, so that the break is a torn tail.
+// Judges a segment that is broken at seg->end. At most one segment follows. Returns REMIXDB_OK if the break is a torn
+// tail, because nothing proves that the bytes at the break were durable.
 static enum remixdb_status wal_judge(struct recovering *v, const struct wal_seg *seg) {
   const struct wal_seg *const next = seg->next;
   struct wal_heads heads, after;
@@ -235,7 +239,7 @@ static enum remixdb_status wal_judge(struct recovering *v, const struct wal_seg 
 }
 
 // Finds the highest watermark. All watermarks of a log agree, so the highest watermark covers all that the others state
-// about older segments.
+// about older segments. Returns REMIXDB_CORRUPT if the watermark's generation is above the generation of every segment.
 static enum remixdb_status wal_find_level(struct recovering *v) {
   const struct wal_seg *top = NULL, *last = NULL;
   for (const struct wal_seg *seg = v->w->segs; seg; seg = seg->next) {
@@ -253,7 +257,8 @@ static enum remixdb_status wal_find_level(struct recovering *v) {
                   (unsigned long long)top->level.gen, (unsigned long long)top->level.end);
 }
 
-// Replays one segment and finds out how far it is durable.
+// Replays one segment. Sets seg->durable to the largest durable offset that a frame, a watermark or the next header
+// states.
 static enum remixdb_status wal_replay_seg(struct recovering *v, struct wal_seg *seg) {
   const struct wal_seg *const next = seg->next;
   const uint64_t before = v->rec->last_seq;
@@ -286,8 +291,8 @@ static enum remixdb_status wal_replay_seg(struct recovering *v, struct wal_seg *
   return REMIXDB_OK;
 }
 
-// Called after the replay of a segment that does not reach a known end. Returns REMIXDB_OK if L3 allows to cut the
-// rest.
+// Judges a segment after its replay. whole: the replay reached the length that the next segment's header states.
+// Returns REMIXDB_OK if no durable byte is missing, so that L3 allows recovery to cut what follows the replayed frames.
 static enum remixdb_status wal_judge_seg(struct recovering *v, struct wal_seg *seg, bool whole) {
   struct wal_seg *const next = seg->next;
   const bool marked = v->level.gen == seg->h.gen;
@@ -299,8 +304,9 @@ static enum remixdb_status wal_judge_seg(struct recovering *v, struct wal_seg *s
     return wal_lost(&lost, "broken frame; by the watermark in %s this was durable", v->top->path);
   }
   if (whole) return REMIXDB_OK;
-  if (next && next->next) {  // the segment after `next` began when the header of `next` was durable (L4), and then this
-                             // whole segment was durable, too (L5)
+  // The segment after `next` began only after the header of `next` was durable (L4). At that time this whole segment
+  // was durable, too (L5).
+  if (next && next->next) {
     if ((s = wal_broken(v, seg, 0, &lost)) != REMIXDB_OK) return s;
     return wal_lost(&lost, "broken frame; the log goes on for more than one segment after it");
   }
@@ -363,7 +369,7 @@ static enum remixdb_status wal_write_again(struct wal *w, const struct wal_seg *
   return s;
 }
 
-// Cuts the file at the end of its replayed bytes.
+// Cuts the file at the end of the replayed bytes. Does nothing if the file has a second name.
 static enum remixdb_status wal_cut(struct wal *w, struct wal_seg *seg) {
   if (seg->shared) return REMIXDB_OK;
   const enum remixdb_status s = env_truncate(w->env, seg->fd, seg->path, seg->end);
@@ -371,11 +377,12 @@ static enum remixdb_status wal_cut(struct wal *w, struct wal_seg *seg) {
   return s;
 }
 
-// A file with a second name is never written to. The segment gets a new file with the replayed bytes.
+// Gives the segment a new file with the replayed bytes if the file has a second name. The log never writes to such a
+// file.
 static enum remixdb_status wal_seg_unshare(struct wal *w, struct wal_seg *seg) {
   int fd = -1;
   if (!seg->shared) return REMIXDB_OK;
-  // The next opening removes a file of this name.
+  // If the process dies meanwhile, the next opening removes the file of this name.
   enum remixdb_status s = env_create(w->dir, FILES_CURRENT_TMP, ENV_READ | ENV_WRITE, &fd);
   if (s == REMIXDB_OK) s = env_copy(w->env, seg->fd, seg->path, fd, seg->path, seg->end);
   if (s == REMIXDB_OK) s = env_sync_all(w->env, fd, seg->path);
@@ -430,8 +437,9 @@ static struct wal_seg *wal_reusable(struct wal *w, const struct wal_recovery *re
   return alone && fits ? seg : NULL;
 }
 
-// Makes appends continue the last segment, because the disk has no room for another. Cuts the bytes after the segment's
-// end, and removes all files that could hold frames that would follow it, for the reason that wal_reusable gives.
+// Makes appends continue the last segment, because the disk has no room for another segment. Cuts the bytes after the
+// segment's end, and removes the files of the pool. A later recovery could take the frames in these bytes or files for
+// frames that follow the segment, as wal_reusable explains.
 static enum remixdb_status wal_go_on(struct wal *w) {
   struct wal_seg *const seg = w->active;
   if (seg->shared)
@@ -480,8 +488,8 @@ enum remixdb_status wal_begin_after(struct wal *w, uint64_t gen, const struct wa
 
 // ---- verifying
 
-// Copies the data of the oldest segment with a generation >= gen that a reader needs: name, header and durable offset.
-// Returns NULL if there is no such segment.
+// Finds the oldest segment with a generation >= gen. *out: a copy of the data that a reader needs (name, header and
+// durable offset), or NULL if there is no such segment. The caller destroys the copy. Fails with REMIXDB_NOMEM.
 static enum remixdb_status wal_seg_copy(struct wal *w, uint64_t gen, struct wal_seg **out) {
   struct wal_seg *const c = wal_seg_create(w->dir, UINT32_MAX);  // its path has room for any number
   *out = NULL;
