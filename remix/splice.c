@@ -21,8 +21,8 @@ _Static_assert(SPLICE_WINDOW >= 2 * SPLICE_TRIM + REMIX_SEG * (SPLICE_ABSORB + 2
 // ---- rels
 //
 // An entry's rel tells how its key differs from the key of the entry before it. A rel is exact if it is the absolute
-// discriminating bit, or REMIX_SAME for the same key. Any other rel tells the byte only. Exact rels compare as numbers:
-// the smaller rel is nearer to the key's beginning. Other rels compare by rel_byte.
+// discriminating bit, or REMIX_SAME for the same key. Any other rel tells the byte, not the bit. Exact rels compare as
+// numbers: the smaller rel is nearer to the key's beginning. Other rels compare by rel_byte.
 
 // | byte << 8 | value: the keys differ in this byte, which has this value in the entry's key; the bit is not known.
 #define REL_JOIN 0x40000000u
@@ -42,7 +42,8 @@ static inline uint32_t rel_byte(uint32_t rel) {
 }
 
 // Returns the rel of entry c to the entry before b. a: the rel of b. b_to_c: the rel of c to b. The result is the rel
-// that is nearer to the key's beginning.
+// that is nearer to the key's beginning. If both rels have the same byte and only one of them is exact, the result is
+// not exact.
 static uint32_t rel_over(uint32_t a, uint32_t b_to_c) {
   const uint32_t la = rel_byte(a), lb = rel_byte(b_to_c);
   if (la != lb) return la < lb ? a : b_to_c;
@@ -51,7 +52,8 @@ static uint32_t rel_over(uint32_t a, uint32_t b_to_c) {
   return REL_BOTH | lb;
 }
 
-// Returns the exact rel of two keys that differ first in this byte. a < b: its values; -1 stands for the end of a key.
+// Returns the exact rel of two keys that differ first in this byte. a < b: the byte's values; -1 stands for the end of
+// a key.
 static inline uint32_t rel_bit(uint32_t byte, int a, int b) {
   return a < 0 ? byte << 4 : byte << 4 | ((uint32_t)__builtin_clz((uint32_t)(a ^ b)) - 23);
 }
