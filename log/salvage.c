@@ -8,7 +8,7 @@
 
 #include "log/segments.h"
 
-#define SALVAGE_GENS 4096u  // generations among which a file with a broken header is looked for
+#define SALVAGE_GENS 4096u  // most generations that salvage tries for a file's first frame
 
 // ---- where a segment is broken
 
@@ -86,8 +86,10 @@ enum remixdb_status wal_hole(struct wal_reader *r, const struct wal_break *b, st
 
 // ---- which segments there are
 
-// Returns the offset up to which segment i of `all` is read. A recovery may have cut the segment, or left it out. The
-// newest header whose `before` is this segment or an older one tells. Sequence numbers of cut records were given again.
+// Returns the offset up to which salvage reads segment i of `all`. A recovery may have cut the segment, or left it out.
+// The newest header whose prev_gen is this segment's generation or an older one tells which. If prev_gen is older, the
+// segment was left out, and the limit is 0. Otherwise prev_len is the limit. Salvage skips the cut records, because the
+// log gave their sequence numbers to later records.
 static uint64_t wal_salvage_limit(struct wal_seg *const *all, size_t nr, size_t i) {
   const struct wal_seg *const seg = all[i];
   for (size_t k = nr; --k > i;) {
@@ -139,7 +141,8 @@ static enum remixdb_status wal_guess_first(struct wal *w, struct wal_seg *const 
   return REMIXDB_OK;
 }
 
-// Guesses this generation if the open file has a frame of it anywhere.
+// Makes the open file the segment of this generation if the file has a frame of this generation anywhere. The segment
+// is then beheaded, because wal_guess_first could not use the first frame.
 static enum remixdb_status wal_guess_any(struct wal *w, struct wal_reader *r, struct wal_seg *seg, uint64_t gen) {
   const struct wal_key k = wal_key(w->store_id, gen);
   struct wal_heads heads;
@@ -152,13 +155,13 @@ static enum remixdb_status wal_guess_any(struct wal *w, struct wal_reader *r, st
 
 // The generations that a file without a header may have.
 struct wal_wanted {
-  uint64_t oldest;    // still needed
-  uint64_t newest;    // of all headers
-  uint64_t level;     // of the highest watermark
+  uint64_t oldest;    // the oldest generation that is needed
+  uint64_t newest;    // the newest generation in a header
+  uint64_t level;     // the generation of the highest watermark
   uint64_t from, to;  // generations that are tried with the first frame of each file
 };
 
-// Tries the generations that no header has and that must exist, or follow the newest header.
+// Tries generations that no header has: those that must exist, and the two after the newest header.
 static enum remixdb_status wal_guess_wanted(struct wal *w, struct wal_reader *r, struct wal_seg *const *all, size_t nr,
                                             struct wal_seg *seg, const struct wal_wanted *g) {
   const uint64_t known[] = {g->oldest, g->level, g->newest + 1, g->newest + 2};
@@ -188,8 +191,8 @@ static enum remixdb_status wal_salvage_head(struct wal *w, struct wal_reader *r,
   return s;
 }
 
-// Guesses for each file without a header which segment it is. Generations before `oldest` are not needed. Each opening
-// skips one generation.
+// Guesses for each file without a header which segment the file is. Generations before `oldest` are not needed. Each
+// opening of the log skips one generation, so nr files may have generations up to 2 * nr above the newest header.
 static enum remixdb_status wal_salvage_heads(struct wal *w, struct wal_reader *r, struct wal_seg **all, size_t nr,
                                              uint64_t oldest, uint64_t level) {
   const uint64_t newest = nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
@@ -293,7 +296,8 @@ static void wal_tell_beheaded(struct salvage *v, const struct wal_seg *seg) {
   wal_tell(v, &l);
 }
 
-// Reports the loss of the records after v->seq that no file has: up to last_seq, or `more`.
+// Reports the loss of the records after v->seq that no file has. The last lost record is last_seq, or (`more`) a later
+// one.
 static void wal_tell_missing(struct salvage *v, const struct wal *w, uint64_t gen, uint64_t last_seq, bool more) {
   const struct wal_loss l = {.path = w->dir->path,
                              .missing = true,
@@ -304,7 +308,7 @@ static void wal_tell_missing(struct salvage *v, const struct wal *w, uint64_t ge
   wal_tell(v, &l);
 }
 
-// Gives the records of the whole frame at `off`. *size_out: its length.
+// Passes the records of the frame at `off` to the caller's function. The frame is whole. *size_out: the frame's length.
 static enum remixdb_status wal_salvage_frame(struct wal_reader *r, struct salvage *v, uint64_t off, size_t *size_out) {
   const uint8_t *p;
   size_t nr;
@@ -389,7 +393,8 @@ static void wal_salvage_begin(struct wal *w, struct salvage *v, const struct wal
   v->placed = true;
 }
 
-// Reports the segments that are missing after the last one. NULL: no segment was read, although every store has one.
+// Reports the segments that are missing after `last`, the last segment that was read. last NULL: no segment was read,
+// although every store has one.
 static void wal_salvage_end(struct wal *w, struct salvage *v, const struct wal_seg *last) {
   const struct wal_level *const l = &v->level;
   const bool later = l->gen > 0 && l->gen >= v->oldest && (!last || l->gen > last->h.gen),
@@ -420,7 +425,7 @@ static enum remixdb_status wal_salvage_all(struct wal *w, struct wal_reader *r, 
     v->out->base_seq = seg->h.last_seq;
     v->out->nr_segments++;
     s = env_open(w->dir, wal_seg_name(seg), ENV_READ, &seg->fd);
-    if (s == REMIXDB_IO) {  // it counts as zeros; the segments after it may be whole
+    if (s == REMIXDB_IO) {  // the file counts as zeros; later segments may be whole
       if (r->unread->status == REMIXDB_OK) err_save(r->unread, s);
       seg->unread = true;
       seg->size = 0;
