@@ -39,8 +39,8 @@ void wal_destroy(struct wal *w) {
 
 // ---- opening
 
-// Begins the log of a new store. An unfinished creation may have left files. Their frames may have the generation and
-// the id with which this store begins, so the call removes these files and does not recycle them.
+// Removes the files that an unfinished creation of the store has left. Their frames may have the generation and the id
+// with which the new store begins, so the log must not recycle these files. Foreign files stay.
 static enum remixdb_status wal_remove_all(struct wal *w, struct wal_seg **all, size_t nr) {
   for (size_t i = 0; i < nr; i++) {
     if (all[i]->foreign) {
@@ -158,7 +158,7 @@ enum remixdb_status wal_close(struct wal *w) {
 void wal_stats(struct wal *w, struct wal_stats *out) {
   lib_lock(&w->lock);
   *out = w->st;
-  out->records = w->seq - w->st.records;  // st.records is the number that the first append followed
+  out->records = w->seq - w->st.records;  // st.records: the last sequence number before the first append
   if (w->cur) out->bytes += (uint64_t)(w->pos - w->cur->mem);
   lib_unlock(&w->lock);
   out->pool_segments = atomic_load_explicit(&w->nr_pooled, memory_order_relaxed);

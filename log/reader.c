@@ -34,7 +34,8 @@ static enum remixdb_status wal_read_around(struct wal_reader *r, size_t want, ui
   return REMIXDB_OK;
 }
 
-// Makes the buffer hold `want` bytes, and the window begin at `off` with the bytes that it has from there on.
+// Makes the window begin at `off`. Bytes that the window already has from `off` on stay in the window. The buffer gets
+// room for at least `want` bytes.
 static enum remixdb_status wal_reader_move(struct wal_reader *r, size_t want, uint64_t off) {
   const size_t keep = off >= r->off && off < r->off + r->len ? (size_t)(r->off + r->len - off) : 0;
   uint8_t *buf = r->buf;
