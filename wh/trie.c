@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <inttypes.h>
 
-#define SLOT_DELETED UINT64_C(1)  // no node has this address, tag 0
+#define SLOT_DELETED UINT64_C(1)  // a slot with address 1 and tag 0, which no node has
 #define TERMINAL UINT64_C(1)      // in wh_node.lmost: that leaf's anchor is the node's prefix itself
 #define BUCKET_SLOTS 8
 #define TABLE_BUCKETS_MIN 16u
@@ -258,7 +258,7 @@ static inline const struct wh_node *way_answer(const struct wh_table *t, uint64_
   }
 }
 
-// The binary search over the length of the longest prefix that has a node.
+// Finds the longest prefix of each key that has a node, by a binary search over the length. The keys advance together.
 static void ways_descend(const struct wh_trie *trie, const struct wh_table *t, struct wh_way *ways, uint32_t nr) {
   struct prefixes p = prefixes_of(trie);
   const uint32_t maxlen = atomic_load_explicit(&trie->maxlen, memory_order_relaxed);
@@ -296,7 +296,8 @@ static void ways_descend(const struct wh_trie *trie, const struct wh_table *t, s
   }
 }
 
-// Goes from the node to the leaf that the node names for the key, or prefetches the memory that this step reads.
+// Sets the leaf that the node names for the key. If the node alone does not name the leaf, the call prefetches the
+// memory that the next step reads.
 static inline void way_turn(const struct wh_trie *trie, const struct wh_table *t, struct wh_way *w) {
   struct prefixes p = prefixes_of(trie);
   const uint64_t lmost = atomic_load_explicit(&w->node->lmost, memory_order_acquire);
@@ -348,7 +349,7 @@ static struct wh_node *trie_node(struct wh_trie *trie, struct prefixes *p, const
   return table_find(t, prefix_hash_own(p, l->anchor, l->lo8, len), len, l->anchor.ptr, p);
 }
 
-// Returns how many bytes of the anchor have nodes.
+// Returns the length of the anchor's longest prefix that has a node.
 static uint32_t trie_prefix(struct wh_trie *trie, const struct wh_leaf *l) {
   struct prefixes p = prefixes_of(trie);
   const uint32_t maxlen = atomic_load_explicit(&trie->maxlen, memory_order_relaxed);
@@ -395,15 +396,16 @@ static bool node_swap(struct wh_node *node, const struct wh_leaf *from_l, struct
   return hit;
 }
 
-// Only nodes of prefixes of its anchor name the old leaf.
+// Only the nodes of the old anchor's prefixes name the old leaf.
 void wh_trie_replace(struct wh_trie *trie, const struct wh_leaf *old, struct wh_leaf *to) {
   struct prefixes p = prefixes_of(trie);
   for (uint32_t len = old->anchor.len;; len--)
     if (!node_swap(trie_node(trie, &p, old, len), old, to, old, to) || len == 0) return;
 }
 
-// Under a prefix of its anchor, l is the first leaf exactly if right was: left's anchor, the next smaller one, is then
-// outside. It is the last leaf exactly if left was.
+// Take the leaves below an existing node of one of the anchor's prefixes. The new leaf l is the first of them exactly
+// if `right` was the first, because the anchor of `left` then lacks this prefix. l is the last of them exactly if
+// `left` was the last.
 void wh_trie_add(struct wh_trie *trie, struct wh_leaf *l, const struct wh_leaf *left, const struct wh_leaf *right) {
   struct prefixes p = prefixes_of(trie);
   struct wh_table *t = atomic_load_explicit(&trie->table, memory_order_relaxed);
@@ -412,7 +414,7 @@ void wh_trie_add(struct wh_trie *trie, struct wh_leaf *l, const struct wh_leaf *
   struct wh_node *node = trie_node(trie, &p, l, have);
   if (a.len > atomic_load_explicit(&trie->maxlen, memory_order_relaxed))
     atomic_store_explicit(&trie->maxlen, a.len, memory_order_relaxed);
-  if (have == a.len)  // so far only a prefix of other anchors, which are all greater
+  if (have == a.len)  // the node existed for longer anchors only, which are all greater
     atomic_store_explicit(&node->lmost, (uint64_t)(uintptr_t)l | TERMINAL, memory_order_release);
   for (uint32_t len = have + 1; len <= a.len; len++) {
     const uint64_t hash = prefix_hash_own(&p, a, l->lo8, len);
