@@ -3,7 +3,7 @@
 
 #include <assert.h>
 
-#define MERGE_TAIL 8u  // from so many new entries on, they are sorted together, then merged
+#define MERGE_TAIL 8u  // so many new entries, or more, are sorted together, then merged
 #define SAMPLE 16u     // among keys of equal pieces, a search begins with every 16th key
 
 void *wh_line_alloc(struct arena *a, size_t size) {
@@ -27,7 +27,7 @@ void wh_leaf_append(struct wh_leaf *l, uint64_t word, int32_t piece) {
   atomic_store_explicit(&l->count, (uint16_t)(n + 1), memory_order_release);
 }
 
-// Returns how many bytes at their beginning all keys of the range share.
+// Returns the length of the prefix that all keys of the range share, as far as the range's ends tell.
 static uint32_t range_common(struct kref anchor, const struct kref *end) {
   return end ? kv_lcp_from(anchor, *end, 0) : 0;
 }
@@ -83,7 +83,8 @@ static inline struct kref leaf_key(const struct wh_leaf *l, uint32_t pos) {
   return wh_entry_key(wh_leaf_entry(l, pos));
 }
 
-// An entry in a sort: its piece, in unsigned order, above its position.
+// Returns the number that stands for an entry in a sort: the upper half is the piece, biased so that it orders as an
+// unsigned number; the lower half is the position.
 static inline uint64_t leaf_item(const struct wh_leaf *l, uint32_t pos) {
   return (uint64_t)((uint32_t)l->pieces[pos] ^ 0x80000000u) << 32 | pos;
 }
@@ -145,9 +146,11 @@ static void order_merge(const struct wh_leaf *l, uint8_t *pos, uint32_t base, ui
   for (uint32_t i = 0; i < n; i++) pos[i] = (uint8_t)merged[i];
 }
 
-// Returns the lowest place in pos[lo, hi), whose keys ascend, with a key that is not smaller than the given key
-// (or_equal: that is greater), or hi if there is none. Looks only at every step-th place, from lo + step - 1 on.
-// Prefetches all of these places together, which avoids one cache miss after another.
+// Searches pos[lo, hi), whose keys ascend. With step 1, returns the lowest place whose key is not smaller than the
+// given key (or_equal: is greater), or hi if there is no such place. With a larger step, the call looks only at the
+// last key of each group of `step` places. The call then returns the beginning of the first group whose last key is not
+// smaller (or_equal: is greater), or the end of the last whole group. The call prefetches all these keys together,
+// which avoids one cache miss after another.
 static uint32_t keys_search(const struct wh_leaf *l, const uint8_t *pos, uint32_t lo, uint32_t hi, uint32_t step,
                             struct kref key, bool or_equal) {
   uint32_t from = 0, to = (hi - lo) / step;
@@ -183,9 +186,9 @@ static void order_insert(const struct wh_leaf *l, uint8_t *pos, uint32_t base, u
   }
 }
 
-// Reads the leaf's order and returns how many entries it covers; 0: a thread is writing it. The loads are acquire: a
-// reader of a word that a writer stored then sees that the writer has begun (Boehm: "Can Seqlocks Get Along With
-// Programming Language Memory Models?", MSPC 2012).
+// Reads the leaf's order. Returns how many entries the order covers, or 0 if a thread writes the order meanwhile. The
+// loads are acquire. So a reader that loads a writer's word also sees that this writer has begun (Boehm: "Can Seqlocks
+// Get Along With Programming Language Memory Models?", MSPC 2012).
 static uint32_t order_load(const struct wh_leaf *l, uint8_t *pos, uint32_t *state_out) {
   const uint32_t state = *state_out = atomic_load_explicit(&l->ordered, memory_order_acquire), n = state & WH_ORDER_N;
   if (unlikely(state & WH_ORDER_BUSY)) return 0;
@@ -196,7 +199,8 @@ static uint32_t order_load(const struct wh_leaf *l, uint8_t *pos, uint32_t *stat
   return likely(atomic_load_explicit(&l->ordered, memory_order_relaxed) == state) ? n : 0;
 }
 
-// Stores an order, unless another thread has stored an order meanwhile. state: the value that order_load read.
+// Stores an order, unless another thread has stored an order meanwhile or is storing one. state: the value that
+// order_load read.
 static void order_store(struct wh_leaf *l, uint32_t state, const uint8_t *pos, uint32_t n) {
   if (state & WH_ORDER_BUSY || !atomic_compare_exchange_strong_explicit(&l->ordered, &state, state | WH_ORDER_BUSY,
                                                                         memory_order_relaxed, memory_order_relaxed))
@@ -210,7 +214,8 @@ static void order_store(struct wh_leaf *l, uint32_t state, const uint8_t *pos, u
 }
 
 uint32_t wh_leaf_order(struct wh_leaf *l, uint8_t *pos) {
-  // Read the order first: the thread that stored it had seen the count that it covers, so the count is not smaller now.
+  // Read the order before the count. The thread that stored the order had seen a count as large as the order, so the
+  // count is not smaller than the order.
   uint32_t state;
   const uint32_t base = order_load(l, pos, &state), n = atomic_load_explicit(&l->count, memory_order_acquire);
   if (likely(n == base)) return n;
