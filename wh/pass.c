@@ -4,8 +4,11 @@
 
 #define HOPS 64u                   // most steps from gap to gap in one search
 #define SINCE (UINT64_C(1) << 63)  // in a note's third word: the note is not empty
-#define RUN_LEAVES 32u  // most leaves of a new run, so that the list does not advance too far while the run grows
-#define STALE 16u  // from so many checked ranges on, a run's place in the list moves on, so that they are checked once
+// Most leaves of a new run, so that the list of reopened ranges does not advance too far while the run grows.
+#define RUN_LEAVES 32u
+// If a run was checked against so many reopened ranges or more, the run's place in their list moves on. So no later
+// call checks these ranges again.
+#define STALE 16u
 
 struct wh_counters wh_counters;
 
@@ -98,7 +101,7 @@ static struct kref leaf_end(const struct wh_leaf *l) {
   return next ? next->anchor : kref(NULL, 0);
 }
 
-// A run that was read.
+// A run, outside of its note.
 struct run {
   struct kref to;  // the anchor at which the run ends
   uint64_t since, place;
@@ -146,9 +149,9 @@ static bool range_first(const struct range *a, const struct range *b, bool backw
   return backward ? hi > 0 || (hi == 0 && lo < 0) : lo < 0 || (lo == 0 && hi > 0);
 }
 
-// Among the reopened ranges of numbers [from, to), finds the range that touches the stretch earliest in the direction.
-// If two begin at the same place, it is the longer one. Returns 1 if there is such a range, 0 if there is none, and -1
-// if that is unknown, because the list has advanced too far.
+// Searches the reopened ranges of numbers [from, to) for those that overlap `in`. *out: the range that begins earliest
+// in the direction; among ranges that begin at the same place, the longest one. Returns 1 if there is such a range, 0
+// if there is none, and -1 if the answer is unknown, because the list has advanced too far.
 static int reopened_first(const struct wh *wh, uint64_t from, uint64_t to, struct range in, bool backward,
                           struct range *out) {
   const struct wh_reopened *const r = &wh->reopened;
@@ -156,7 +159,7 @@ static int reopened_first(const struct wh *wh, uint64_t from, uint64_t to, struc
   for (uint64_t i = from; i < to && to - from <= WH_REOPENED; i++) {
     uint64_t w[4];
     for (uint32_t k = 0; k < 4; k++) w[k] = atomic_load_explicit(&r->range[i % WH_REOPENED][k], memory_order_acquire);
-    // The words may belong to two ranges.
+    // If the list has advanced, the words may belong to two ranges.
     if (atomic_load_explicit(&r->begun, memory_order_relaxed) - from > WH_REOPENED) return -1;
     const struct range at = {word_key(w[0], w[1]), word_key(w[2], w[3])};
     if (!before_end(at.lo, in.hi) || !before_end(in.lo, at.hi)) continue;
@@ -245,15 +248,15 @@ static bool entries_closed(struct wh_leaf *l, const struct wh_entry *lo, const s
 
 // ---- steps over gaps
 
-// One step of it.
+// One step over a gap.
 struct step {
   struct kref to;
   uint64_t since;
   bool out, whole;  // the step leaves the leaf; the step passes the whole leaf
 };
 
-// Steps over a gap from the key in the leaf, or (edge) from the end of the leaf at which the direction enters it.
-// Returns false if no gap begins there.
+// Steps over a gap in the leaf. The step begins at the key or, with edge, at the end of the leaf where the direction
+// enters the leaf. Returns false if no gap leads on from there.
 static bool leaf_step(struct wh *wh, struct wh_leaf *l, struct kref key, bool edge, bool backward, uint64_t moment,
                       struct step *out) {
   struct wh_gaps *const g = atomic_load_explicit(&l->gaps, memory_order_acquire);
@@ -309,7 +312,7 @@ void wh_pass_begin(struct wh_pass *p, const struct wh_cursor *c, bool backward, 
   if (from) p->from_key = *from;
 }
 
-// Tells whether the pass began at or before the end of the leaf at which the direction enters the leaf.
+// Tells whether the pass began at or before the place where the direction enters the leaf.
 static bool begins_before(const struct wh_pass *p, const struct wh_leaf *l) {
   if (!p->known) return false;
   if (!p->from_key.ptr) return true;  // at the first or last key of all
@@ -381,8 +384,9 @@ static void run_end(struct wh_pass *p) {
   p->run_leaves = 0;
 }
 
-// Adds a leaf to the run; to: the anchor up to which the leaf is a gap. to.ptr NULL: the leaf is no gap, and the run
-// ends.
+// Adds a leaf to the run. to: the anchor up to which the leaf is a gap. to.ptr NULL: the leaf is no gap, and the run
+// ends. A run of RUN_LEAVES leaves also ends, and the call does not add the leaf, which was checked before the place of
+// the next run is read (G4).
 static void run_add(struct wh_pass *p, struct wh_leaf *l, struct kref to, uint64_t since) {
   if (!to.ptr || p->run_leaves == RUN_LEAVES) {
     run_end(p);
