@@ -178,9 +178,7 @@ static void full_seed(uint64_t s, int workers, bool reserves) {
     for (uint32_t i = (uint32_t)rng_next(&rng) % 3; i < NR; i += 3) {
       if (!del(i)) {
         check_refused();
-        if (reserves)
-          fail_msg("FULL_SEED=%llu: delete of key %u on a full disk: %s", (unsigned long long)check_seed, i,
-                   remixdb_errmsg());
+        if (reserves) soon(del, i);  // a round uses the kept room for a moment, and gives it back
       }
       if (i % 100 == 0) check_get(i);
     }
