@@ -235,7 +235,7 @@ static enum remixdb_status remove_begun(struct target *t) {
   return s;
 }
 
-// Removes the files that were made in the directory, which is open. `why`: what making the store failed with.
+// Removes the files that were made in the directory, which is open. `why`: the failure of making the store.
 static enum remixdb_status undo_files(struct target *t, enum remixdb_status why) {
   enum remixdb_status s = REMIXDB_OK;
   if (!dirlock_held(&t->lock)) {  // LOCK may be another opening's by now

@@ -154,7 +154,7 @@ static bool pages_meta_begins(const struct pages *g, const uint8_t *bytes, size_
 }
 
 // Tells whether no block is missing after the last block that was found. That is so if the metadata follows, or the
-// first chunk of compressed keys, whose checksum covers its place.
+// first chunk of compressed keys. The chunk's checksum covers the chunk's place.
 static enum remixdb_status pages_complete(struct repair *p, struct pages *g, bool *out) {
   const uint64_t at = (uint64_t)g->end * BLOCK_PAGE;
   uint8_t *const tail = mem_alloc(PAGES_TAIL);

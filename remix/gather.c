@@ -211,7 +211,7 @@ void gather_seek(struct remix_cursor *c, struct kref key, const uint8_t *s, uint
     }
   } else if (b && c->onward && !b->wanted && remix_valid(b)) {
     gather_view(&g, b);
-    gather_way(&g, c->back, b->seg, b->at, nr);
+    gather_way(&g, c->back, b->seg, b->at, b->lead ? gather_share(c->x, b->x, nr) : nr);
   }
   gather_read(c, &g);
 }
