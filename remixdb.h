@@ -352,8 +352,9 @@ void remixdb_batch_clear(struct xdb_batch *b);
 // Frees the batch. Does nothing for NULL.
 void remixdb_batch_destroy(struct xdb_batch *b);
 // Writes the whole batch or nothing: every reader, and the store after a crash, has all of the batch or none of it. The
-// batch stays as it is and can be written again. Fails with REMIXDB_TOOBIG, and writes nothing, if the batch is larger
-// than a memtable. Otherwise like remixdb_put.
+// batch stays as it is and can be written again. A batch may hold 1 GiB of keys and values, whatever the size of the
+// memtable; meanwhile it takes about three times its size in memory. Fails with REMIXDB_TOOBIG, and writes nothing, if
+// the batch takes more than 1.25 GiB in the log, which adds 2 to 7 bytes to a record. Otherwise like remixdb_put.
 bool remixdb_write(struct xdb_ref *ref, struct xdb_batch *b);
 
 // ---- iterators

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <inttypes.h>
 
+#include "log/format.h"
 #include "store/below.h"
 #include "store/dir.h"
 #include "store/flush.h"
@@ -369,7 +370,7 @@ static void many_fini(struct many_writes *w) {
 }
 
 // The caller ends w with many_fini, also on failure.
-static enum remixdb_status many_init(struct many_writes *w, const struct xdb *x, const struct xdb_batch *b) {
+static enum remixdb_status many_init(struct many_writes *w, const struct xdb_batch *b) {
   *w = (struct many_writes){0};
   const enum remixdb_status s = batch_sorted(b, &w->ops, &w->nr);
   if (s != REMIXDB_OK) return s;
@@ -378,9 +379,9 @@ static enum remixdb_status many_init(struct many_writes *w, const struct xdb *x,
     w->memory += wh_record_memory(w->ops[i].key.len, w->ops[i].vlen);
   }
   if (!(w->links = mem_alloc((w->nr ? w->nr : 1) * sizeof(*w->links)))) return REMIXDB_NOMEM;
-  if (w->memory <= x->memtable_limit) return REMIXDB_OK;
-  return err_set(REMIXDB_TOOBIG, "a batch of %zu keys takes %zu bytes of memory, the memtable has %zu", w->nr,
-                 w->memory, x->memtable_limit);
+  if (w->log_bytes <= WAL_FRAME_MAX) return REMIXDB_OK;
+  return err_set(REMIXDB_TOOBIG, "a batch of %zu keys takes %zu bytes in the log; at most %u go into it at once", w->nr,
+                 w->log_bytes, WAL_FRAME_MAX);
 }
 
 // Links all operations; the leaves of their keys stay locked. *linked_out: how many are linked, also on failure.
@@ -442,7 +443,7 @@ enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_batch *b) {
   enum remixdb_status s = check_writable(r);
   if (s == REMIXDB_OK) s = xdb_failure(x);
   if (s != REMIXDB_OK) return s;
-  s = many_init(&w, x, b);
+  s = many_init(&w, b);
   bool full = false, tried = false;
   for (bool again = w.nr > 0; again && s == REMIXDB_OK;) {
     s = write_many_once(x, &r->slot, &w, &full);

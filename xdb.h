@@ -38,7 +38,8 @@ MUST_CHECK enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const
 MUST_CHECK enum remixdb_status xdb_put(struct xdb_ref *r, struct kref key, const void *val, uint32_t vlen, bool tomb);
 // All of the batch or nothing, for readers and after a crash: the leaves of its keys stay locked from the first link to
 // the last stamp, its records are one frame of the log, and one atomic store publishes them. The batch stays as it is.
-// REMIXDB_TOOBIG: it is larger than a memtable.
+// Its size does not depend on the memtable's: a memtable that a batch has made too large is frozen by the next write.
+// REMIXDB_TOOBIG: it takes more than WAL_FRAME_MAX bytes in the log.
 MUST_CHECK enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_batch *b);
 // fn runs with the key's leaf locked, so it must not call the store. It runs again, with the value of then, when the
 // memtable is frozen at that moment.

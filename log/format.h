@@ -21,7 +21,7 @@
 #define WAL_HEAD_SUM 504u  // offset of the checksum, in this and every later version
 #define WAL_FRAME_HEAD 40u
 #define WAL_FRAME_MAGIC 8u        // offset of the magic in a frame's head
-#define WAL_FRAME_MAX (1u << 30)  // payload bytes of one frame
+#define WAL_FRAME_MAX (5u << 28)  // payload bytes of one frame: 1.25 GiB
 #define WAL_NUMBER_MAX \
   ((uint64_t)1 << 62)  // bound of generations and sequence numbers; they count up and never reach it
 

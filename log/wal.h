@@ -117,8 +117,8 @@ MUST_CHECK enum remixdb_status wal_close(struct wal *w);
 // wal_begin and wal_end enclose the records of one frame. The log's lock is held between them, so the code between them
 // must not block or fail. wal_begin makes room for nbytes of records, on disk and in a buffer; when all buffers are
 // full it waits until one is written. *gen_out: the active segment's generation.
-// After a failure the lock is not held. Fails with REMIXDB_NOSPACE, REMIXDB_NOMEM, REMIXDB_TOOBIG (above 1 GB),
-// REMIXDB_READONLY, or the sticky error.
+// After a failure the lock is not held. Fails with REMIXDB_NOSPACE, REMIXDB_NOMEM, REMIXDB_TOOBIG (above
+// WAL_FRAME_MAX), REMIXDB_READONLY, or the sticky error.
 MUST_CHECK enum remixdb_status wal_begin(struct wal *w, size_t nbytes, uint64_t *gen_out);
 // Like wal_begin, for records that the log should still take on a full disk: they may use the room that wal_begin
 // leaves in the segment (1/WAL_KEEP_PART of a step).

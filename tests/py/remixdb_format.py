@@ -725,7 +725,7 @@ class Log:
         if u32(data, at + 36) != xxh3(data[at + 8 : at + 36], ~(key + at)) & 0xFFFFFFFF:
             return None
         checksum, _, length, first_seq, durable, count = struct.unpack_from("<QIIQQI", data, at)
-        if not 1 <= count <= length <= 1 << 30 or not (durable == 0 or WAL_HEAD <= durable <= at):
+        if not 1 <= count <= length <= 5 << 28 or not (durable == 0 or WAL_HEAD <= durable <= at):
             return None
         if not 1 <= first_seq <= COUNT_MAX - count + 1:
             return None

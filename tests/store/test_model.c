@@ -133,14 +133,6 @@ static void do_refused(struct run *r) {
   CHECK(!remixdb_put(r->ref, k->ptr, k->len, m->buf, most + 1) && remixdb_errcode() == REMIXDB_TOOBIG);
   remixdb_batch_clear(r->batch);
   CHECK(!remixdb_batch_put(r->batch, k->ptr, k->len, m->buf, most + 1) && remixdb_errcode() == REMIXDB_TOOBIG);
-  if (chance(&m->rng, 80)) return;
-  size_t memory = 0;
-  for (uint32_t i = 0; i < m->nr && memory <= r->memtable; i++) {
-    const uint32_t len = REMIXDB_KV_MAX - m->keys[i].len;
-    CHECK(remixdb_batch_put(r->batch, m->keys[i].ptr, m->keys[i].len, m->buf, len));
-    memory += wh_record_memory(m->keys[i].len, len);
-  }
-  if (memory > r->memtable) CHECK(!remixdb_write(r->ref, r->batch) && remixdb_errcode() == REMIXDB_TOOBIG);
 }
 
 // Operations in the form of remixdb_batch_load.
@@ -197,13 +189,10 @@ static void do_batch(struct run *r) {
   remixdb_batch_clear(r->batch);
   const uint64_t time = m->time;
   m->time++;  // all of it is of one moment
-  size_t memory = 0;
   uint32_t count = 0;
-  for (uint64_t n = below(&m->rng, chance(&m->rng, 90) ? 20 : 400); n; n--) {
+  for (uint64_t n = below(&m->rng, chance(&m->rng, 90) ? 20 : 400); n; n--) {  // now and then more than a memtable
     const uint32_t i = pick_key(r), len = past_vlen(m, i);
     const struct past_key *const k = &m->keys[i];
-    memory += wh_record_memory(k->len, len);
-    if (memory > r->memtable) break;
     count++;
     if (chance(&m->rng, 20)) {
       CHECK(add(r, l, k, 0, REMIXDB_BATCH_DEL));
