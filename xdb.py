@@ -61,10 +61,17 @@ import os
 import threading
 import weakref
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Protocol, SupportsIndex, TypeAlias, TypeVar
 
 __all__ = ["Xdb", "XdbRef", "XdbIter", "XdbGets", "XdbBatch", "XdbSnapshot", "XdbError", "Status", "COMPRESSION_NONE",
            "COMPRESSION_ZSTD", "SYNC_NONE", "SYNC_EACH", "KEEP", "KV_MAX", "version", "repair", "destroy"]
+
+Data: TypeAlias = bytes | bytearray | memoryview | str  # a key, or a value
+_Path: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
+_T = TypeVar("_T")
+_Self = TypeVar("_Self", bound="_Closable")
 
 KV_MAX = 65500  # the largest len(key) + len(value)
 COMPRESSION_NONE, COMPRESSION_ZSTD = 0, 1  # for the option compression
@@ -93,7 +100,10 @@ class XdbError(Exception):
     """A call failed. `status` is a Status (a plain int for a status that this file does not know). `message` tells what
     happened, with the file's name where there is one."""
 
-    def __init__(self, status, message):
+    status: Status | int
+    message: str
+
+    def __init__(self, status: int, message: str) -> None:
         try:
             status = Status(status)
         except ValueError:
@@ -102,36 +112,38 @@ class XdbError(Exception):
         self.status = status
         self.message = message
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{getattr(self.status, 'name', self.status)}: {self.message}"
 
 
-def version():
+def version() -> str:
     """The version of the library, "MAJOR.MINOR.PATCH"."""
-    return _lib().remixdb_version().decode()
+    text: bytes = _lib().remixdb_version()
+    return text.decode()
 
 
 class _Keep:
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "xdb.KEEP"
 
-    def __reduce__(self):
+    def __reduce__(self) -> str:
         return "KEEP"
 
 
 KEEP = _Keep()  # a merge's function returns this to leave the key as it is
 
 
-def repair(dirname):
+def repair(dirname: _Path) -> str:
     """Makes a store of the readable part of the damaged one in the directory. The old files are put aside in the
     directory, with a report. The store must not be open. Returns the losses in words; "" when nothing was lost."""
     lib = _lib()
     if not lib.remixdb_repair(_dirname(dirname)):
         raise _last_error(lib)
-    return (lib.remixdb_errmsg() or b"").decode("utf-8", "replace")
+    text: bytes = lib.remixdb_errmsg() or b""
+    return text.decode("utf-8", "replace")
 
 
-def destroy(dirname):
+def destroy(dirname: _Path) -> None:
     """Removes the store in the directory: its own files only, and the directory when nothing else is in it."""
     lib = _lib()
     if not lib.remixdb_destroy(_dirname(dirname)):
@@ -141,7 +153,10 @@ def destroy(dirname):
 class _Closable:
     """Base of the public classes: closing by hand, by a with statement, or by the garbage collector."""
 
-    def _make(self, handle, lib, create, *args):
+    _handle: "_Handle"
+    _finalizer: Any
+
+    def _make(self, handle: "_Handle", lib: ctypes.CDLL, create: Callable[..., Any], *args: object) -> None:
         self._handle = handle
         try:
             handle.make(lib, create, *args)
@@ -151,21 +166,21 @@ class _Closable:
             handle.close()  # now: the exception may keep the object alive
             raise
 
-    def _call(self, function, *args):
+    def _call(self, function: Callable[..., Any], *args: object) -> None:
         handle = self._handle
         with handle as lock, lock:
             if not function(handle.pointer, *args):
                 raise _last_error(_lib())
 
-    def __reduce_ex__(self, protocol):
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         raise TypeError(f"{type(self).__name__} can be neither copied nor pickled")
 
     @property
-    def closed(self):
+    def closed(self) -> bool:
         """Whether it has been closed, by itself or together with its owner."""
         return self._handle.closed
 
-    def close(self):
+    def close(self) -> None:
         """Closes it, and everything that depends on it. Closing twice does nothing."""
         error = self._handle.close()
         if self._handle not in _here.late:
@@ -173,10 +188,11 @@ class _Closable:
         if error is not None:
             raise error
 
-    def __enter__(self):
+    def __enter__(self: _Self) -> _Self:
         return self
 
-    def __exit__(self, *exc):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
         self.close()
 
 
@@ -204,10 +220,11 @@ class Xdb(_Closable):
                        threads that call the store call it, after their calls, with all lines since the last time.
                        The store keeps it until it is closed"""
 
-    def __init__(self, dirname, cachesz=256, mtsz=256, tags=True, *, wal_mb=0, ckeys=True, workers=-1,
-                 worker_cores="auto", io="auto", direct_io=False, compression=COMPRESSION_NONE, compression_level=0,
-                 sync=SYNC_NONE, read_only=False, create=True, error_if_exists=False, max_open_files=1000,
-                 logger=None):
+    def __init__(self, dirname: _Path, cachesz: int = 256, mtsz: int = 256, tags: bool = True, *, wal_mb: int = 0,
+                 ckeys: bool = True, workers: int = -1, worker_cores: str = "auto", io: str = "auto",
+                 direct_io: bool = False, compression: int = COMPRESSION_NONE, compression_level: int = 0,
+                 sync: int = SYNC_NONE, read_only: bool = False, create: bool = True, error_if_exists: bool = False,
+                 max_open_files: int = 1000, logger: Callable[[str], object] | None = None) -> None:
         name = _dirname(dirname)
         lib = _lib()
         opts = _Opts()
@@ -235,24 +252,25 @@ class Xdb(_Closable):
         with handle as lock, lock:
             self._make(handle, lib, lib.remixdb_open_opts, name, ctypes.byref(opts))
 
-    def ref(self):
+    def ref(self) -> "XdbRef":
         """A new XdbRef, for reading and writing the store."""
         return XdbRef(self)
 
-    def iter(self, expect=0):
+    def iter(self, expect: int = 0) -> "XdbIter":
         """A new XdbIter with a ref of its own; `expect` as in XdbRef.iter()."""
         return XdbIter(XdbRef(self), expect)
 
-    def stats(self):
+    def stats(self) -> dict[str, Any]:
         """The store's figures, as a dict."""
         lib = _lib()
-        texts = []
+        texts: list[int | None] = []
         try:
             with self._handle as lock, lock:
                 texts.extend(map(lib.remixdb_stats, [self._handle.pointer]))
                 if texts[0] is None:
                     raise _last_error(lib)
-            return json.loads(ctypes.string_at(texts[0]))
+            figures: dict[str, Any] = json.loads(ctypes.string_at(texts[0]))
+            return figures
         finally:
             for text in texts:
                 lib.remixdb_free(text)
@@ -262,7 +280,7 @@ class XdbSnapshot(_Closable):
     """The store as it was at one moment; made by XdbRef.snapshot(). It copies nothing; while it lives it keeps the
     memory and the files of that moment."""
 
-    def __init__(self, ref):
+    def __init__(self, ref: "XdbRef") -> None:
         _of(ref, XdbRef)
         lib = _lib()
         self._store = ref._store  # the snapshot may outlive the ref
@@ -271,11 +289,11 @@ class XdbSnapshot(_Closable):
             handle = _Handle("snapshot", lib.remixdb_snapshot_release, parent=store)
             self._make(handle, lib, lib.remixdb_snapshot, ref._handle.pointer)
 
-    def ref(self):
+    def ref(self) -> "XdbRef":
         """A new XdbRef that reads the snapshot; its writes raise XdbError with READONLY."""
         return XdbRef(self)
 
-    def iter(self, expect=0):
+    def iter(self, expect: int = 0) -> "XdbIter":
         """A new XdbIter with a ref of its own; `expect` as in XdbRef.iter()."""
         return XdbIter(XdbRef(self), expect)
 
@@ -292,18 +310,18 @@ class XdbBatch(_Closable):
     XdbRef.batch() gives a batch that is written when its with block ends, unless the block ends with an exception.
     XdbRef.write() writes a batch made by XdbBatch(), as often as one likes."""
 
-    def __init__(self, ref=None):
+    def __init__(self, ref: "XdbRef | None" = None) -> None:
         if ref is not None:
             _of(ref, XdbRef)
         lib = _lib()
         self._ref = ref
         # Key, value, key, value, ... that the library does not have yet; None is the value of a delete. It stays the
         # same list, because other threads may add to it.
-        self._pending = []
+        self._pending: list[bytes | None] = []
         self._deletes = False  # whether there ever was one
         self._make(_Handle("batch", lib.remixdb_batch_destroy), lib, lib.remixdb_batch_create)
 
-    def put(self, key: bytes | bytearray | memoryview | str, value: bytes | bytearray | memoryview | str) -> None:
+    def put(self, key: Data, value: Data) -> None:
         if type(key) is not bytes:
             key = _bytes(key, "key")
         if type(value) is not bytes:
@@ -320,7 +338,7 @@ class XdbBatch(_Closable):
         if len(pending) >= _GATHER_MAX:
             self._gathered()
 
-    def update(self, items: Mapping | Iterable) -> None:
+    def update(self, items: Mapping[Data, Data] | Iterable[tuple[Data, Data]]) -> None:
         """Puts all items of a dict, or of (key, value) pairs; faster than single puts. When an item cannot be put, some
         items before it have been put."""
         pairs = iter(items.items() if isinstance(items, Mapping) else items)
@@ -338,7 +356,7 @@ class XdbBatch(_Closable):
                 for key, value in chunk:
                     self.put(key, value)
 
-    def delete(self, key: bytes | bytearray | memoryview | str) -> None:
+    def delete(self, key: Data) -> None:
         key = _bytes(key, "key")
         if len(key) > _GATHER_BYTES:
             self._load()
@@ -351,15 +369,15 @@ class XdbBatch(_Closable):
         if len(self._pending) >= _GATHER_MAX:
             self._gathered()
 
-    def _refuse(self):
+    def _refuse(self) -> None:
         with self._handle:
             self._handle.pointer  # raises the error
 
-    def _gathered(self):
+    def _gathered(self) -> None:
         if not _here.merging.locked():  # a merge's function must not call the library
             self._load()
 
-    def _load(self):
+    def _load(self) -> None:
         """Passes the gathered operations to the library."""
         lib = _lib()
         handle = self._handle
@@ -368,10 +386,10 @@ class XdbBatch(_Closable):
             items = pending[:]
             if not items:
                 return
-            ops, parts = None, items
+            ops = None
             if self._deletes:
                 ops = bytes(value is None for value in items[1::2])  # 1 is REMIXDB_BATCH_DEL
-                parts = [b"" if part is None else part for part in items]
+            parts = [b"" if part is None else part for part in items]
             lens, data = array("I", map(len, parts)), b"".join(parts)
             klens, vlens = lens[0::2], lens[1::2]
             # The assignment calls the library and removes the accepted items from the list: no handler comes between.
@@ -393,12 +411,14 @@ class XdbBatch(_Closable):
         """How many operations it holds."""
         handle = self._handle
         with handle as lock, lock:
-            return _lib().remixdb_batch_count(handle.pointer) + len(self._pending) // 2
+            count: int = _lib().remixdb_batch_count(handle.pointer)
+            return count + len(self._pending) // 2
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return True  # also for an empty batch
 
-    def __exit__(self, kind, *exc):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
         try:
             if kind is None and self._ref is not None:
                 self._ref.write(self)
@@ -409,20 +429,20 @@ class XdbBatch(_Closable):
 class XdbRef(_Closable):
     """One thread's view of a store, or of a snapshot; made by Xdb.ref() and XdbSnapshot.ref()."""
 
-    def __init__(self, source):
+    def __init__(self, source: Xdb | XdbSnapshot) -> None:
         _of(source, Xdb, XdbSnapshot)
         lib = _lib()
         of_snapshot = isinstance(source, XdbSnapshot)
         self._source = source  # keeps it from being collected while the ref is in use
-        self._store = source._store if of_snapshot else source
-        self._rooms = []
+        self._store: Xdb = source._store if isinstance(source, XdbSnapshot) else source
+        self._rooms: list[_Room] = []
         self._value_guess = 256  # bytes of room for each value of multi_get
         parent = source._handle
         with parent as lock, lock:
             handle = _Handle("ref", lib.remixdb_unref, parent=parent)
             self._make(handle, lib, lib.remixdb_snapshot_ref if of_snapshot else lib.remixdb_ref, parent.pointer)
 
-    def _room(self):
+    def _room(self) -> "_Room":
         """Room for one record that the library copies, for the iterators, too: buffers of key and value, and their
         lengths. A room in use is off the list, because a signal's handler or a finalizer that uses the same ref may
         come between any two lines."""
@@ -432,13 +452,13 @@ class XdbRef(_Closable):
             return (ctypes.create_string_buffer(KV_MAX), ctypes.create_string_buffer(KV_MAX),
                     ctypes.c_uint32(), ctypes.c_uint32())
 
-    def put(self, key, value):
+    def put(self, key: Data, value: Data) -> None:
         """Sets the key's value. It is on disk after sync."""
         key, value = _bytes(key, "key"), _bytes(value, "value")
         klen, vlen = _length(key, "key"), _length(value, "value")
         self._call(_lib().remixdb_put, key, klen, value, vlen)
 
-    def get(self, key):
+    def get(self, key: Data) -> bytes | None:
         """The key's value as bytes, None when there is no such key."""
         key = _bytes(key, "key")
         klen = _length(key, "key")
@@ -448,21 +468,19 @@ class XdbRef(_Closable):
             room = self._room()
             _, value, _, vlen = room
             found = lib.remixdb_getn(handle.pointer, key, klen, value, KV_MAX, vlen)
-            answer = value[:vlen.value] if found else self._absent(lib, None)
+            answer: bytes | None = value[:vlen.value] if found else self._absent(lib, None)
             self._rooms.append(room)
             return answer
 
-    def multi_get(self, keys: Iterable) -> list[bytes | None]:
+    def multi_get(self, keys: Iterable[Data]) -> list[bytes | None]:
         """A list of the values of many keys at one moment: bytes, or None where there is no such key. Much faster than
         single gets."""
-        keys = list(keys)
-        if not {bytes}.issuperset(map(type, keys)):
-            keys = [_bytes(key, "key") for key in keys]
-        packed, nr = b"".join(keys), len(keys)
+        given = [key if type(key) is bytes else _bytes(key, "key") for key in keys]
+        packed, nr = b"".join(given), len(given)
         if len(packed) > _U32_MAX:
-            for key in keys:
+            for key in given:
                 _length(key, "key")
-        klens, found = array("I", map(len, keys)), bytearray(nr)
+        klens, found = array("I", map(len, given)), bytearray(nr)
         offs, lens = array("I", bytes(4 * nr)), array("I", bytes(4 * nr))
         flags = (ctypes.c_char * nr).from_buffer(found)
         lib = _lib()
@@ -488,26 +506,26 @@ class XdbRef(_Closable):
             return [values[at:end] for at, end in zip(offs, ends)]
         return [values[at:end] if there else None for at, end, there in zip(offs, ends, found)]
 
-    def probe(self, key):
+    def probe(self, key: Data) -> bool:
         """Whether the key exists."""
         key = _bytes(key, "key")
         klen = _length(key, "key")
         lib = _lib()
         handle = self._handle
         with handle as lock, lock:
-            return True if lib.remixdb_probe(handle.pointer, key, klen) else self._absent(lib, False)
+            return bool(lib.remixdb_probe(handle.pointer, key, klen)) or self._absent(lib, False)
 
-    def delete(self, key):
+    def delete(self, key: Data) -> None:
         """Deletes the key; it need not exist."""
         key = _bytes(key, "key")
         klen = _length(key, "key")
         self._call(_lib().remixdb_del, key, klen)
 
-    def sync(self):
+    def sync(self) -> None:
         """When it returns, all earlier writes, by any thread, are on disk."""
         self._call(_lib().remixdb_sync)
 
-    def merge(self, key, fn):
+    def merge(self, key: Data, fn: Callable[[bytes | None], "Data | _Keep | None"]) -> bytes | None:
         """Reads, decides and writes as one step: no other write of the key comes between. `fn` gets the value (bytes,
         or None when there is none) and returns the new one, None to delete the key, or KEEP to leave it as it is. It
         should be short, must not use the store, and may be called more than once; the last call counts. Returns the
@@ -517,11 +535,12 @@ class XdbRef(_Closable):
         lib = _lib()
         # ctypes prints, and drops, an exception of a signal's handler that no try sees, as at the first line of
         # `decide`. Then these stay as they are, and the library finds the "keep" that it has written itself.
-        result, unanswered = None, KeyboardInterrupt()
-        error = unanswered
+        result: bytes | None = None
+        unanswered = KeyboardInterrupt()
+        error: BaseException | None = unanswered
         decision = _Decision()
 
-        def decide(_):
+        def decide(_: object) -> None:
             nonlocal result, error
             try:
                 result = old = None if decision.v0 is None else ctypes.string_at(decision.v0, decision.v0len)
@@ -529,11 +548,10 @@ class XdbRef(_Closable):
                 if answer is None:
                     result = None
                     decision.op = _MERGE_DEL
-                elif answer is not KEEP:
-                    answer = _bytes(answer, "value")
-                    decision.v1len = _length(answer, "value")
-                    decision.v1 = answer  # this keeps the bytes until the call has ended
-                    result = answer
+                elif not isinstance(answer, _Keep):
+                    result = _bytes(answer, "value")
+                    decision.v1len = _length(result, "value")
+                    decision.v1 = result  # this keeps the bytes until the call has ended
                     decision.op = _MERGE_PUT
                 error = None
             except BaseException as e:  # it cannot pass through the library
@@ -552,11 +570,11 @@ class XdbRef(_Closable):
             raise error
         return result
 
-    def batch(self):
+    def batch(self) -> XdbBatch:
         """A new XdbBatch that is written when its with block ends."""
         return XdbBatch(self)
 
-    def write(self, batch):
+    def write(self, batch: XdbBatch) -> None:
         """Writes all of the batch or none of it. The batch is not changed and can be written again."""
         if not isinstance(batch, XdbBatch):
             raise TypeError(f"an XdbBatch is written, not {type(batch).__name__}")
@@ -566,39 +584,39 @@ class XdbRef(_Closable):
                 batch._load()
             self._call(_lib().remixdb_write, handle.pointer)
 
-    def snapshot(self):
+    def snapshot(self) -> XdbSnapshot:
         """A new XdbSnapshot of the present state of this ref."""
         return XdbSnapshot(self)
 
-    def checkpoint(self, dirname):
+    def checkpoint(self, dirname: _Path) -> None:
         """Makes the directory a store of its own with the records that this ref reads now."""
         name = _dirname(dirname)
         self._call(_lib().remixdb_checkpoint, name)
 
-    def verify(self):
+    def verify(self) -> None:
         """Reads everything from disk and checks it; raises when something is damaged."""
         self._call(_lib().remixdb_verify)
 
-    def flush(self):
+    def flush(self) -> None:
         """Brings the records in memory into tables, and waits for it."""
         self._call(_lib().remixdb_flush)
 
-    def compact(self):
+    def compact(self) -> None:
         """Brings all earlier writes into the fewest tables, without deleted keys and old values, and waits for it."""
         self._call(_lib().remixdb_compact)
 
-    def iter(self, expect=0):
+    def iter(self, expect: int = 0) -> "XdbIter":
         """A new XdbIter, not yet positioned. `expect` is the number of records that the caller means to read after each
         seek: the seek then reads the blocks of these records from the disk together with its own. 0: the library
         estimates the number from earlier scans of this ref. The number never changes a result."""
         return XdbIter(self, expect)
 
-    def gets(self, depth=64):
+    def gets(self, depth: int = 64) -> "XdbGets":
         """A new XdbGets, for gets that this thread does not wait for: at most `depth` of them are under way."""
         return XdbGets(self, depth)
 
     @staticmethod
-    def _absent(lib, answer):
+    def _absent(lib: ctypes.CDLL, answer: _T) -> _T:
         # "Not there" is an answer; "could not look" is an error.
         if lib.remixdb_errcode() == Status.NOTFOUND:
             return answer
@@ -615,21 +633,22 @@ class XdbGets(_Closable):
     The descriptor is readable when poll has something to do, also after a begin. Closing gives up the gets under
     way."""
 
-    def __init__(self, ref, depth=64):
+    def __init__(self, ref: XdbRef, depth: int = 64) -> None:
         _of(ref, XdbRef)
         depth = _int(depth, "depth", _U32)
         lib = _lib()
         self._ref = ref  # keeps it from being collected while gets are in use
-        self._under_way = {}  # number: tag and room of a get, from before its beginning until its result is taken
+        # number: tag and room of a get, from before its beginning until its result is taken
+        self._under_way: dict[int, tuple[Any, ctypes.Array[ctypes.c_char]]] = {}
         self._numbers = itertools.count(1)
-        self._rooms = []
+        self._rooms: list[ctypes.Array[ctypes.c_char]] = []
         parent = ref._handle
         with parent as lock, lock:
             handle = _Handle("object of gets", lib.remixdb_gets_destroy, parent=parent, lock=lock)
             self._make(handle, lib, lib.remixdb_gets_create, parent.pointer, depth)
         self._some = _Got * min(depth, _GOT_MAX)  # results of one call
 
-    def begin(self, key, tag=None) -> None:
+    def begin(self, key: Data, tag: Any = None) -> None:
         """Begins a get of the key as the store is now, and does not wait for the disk. `tag` comes back with the
         result; without one the key does. XdbError with ABORTED: as many gets as there may be are under way."""
         key = _bytes(key, "key")
@@ -648,14 +667,14 @@ class XdbGets(_Closable):
                 self._rooms.append(self._under_way.pop(number)[1])
                 raise error
 
-    def poll(self, wait=0) -> list:
+    def poll(self, wait: int = 0) -> list[tuple[Any, bytes | None | XdbError]]:
         """A list of (tag, value) of gets that have ended, in any order: the value is bytes, None when there is no such
         key, or the XdbError that the get failed with. Waits until `wait` gets have ended, or all that are under
         way."""
         wait = _int(wait, "wait")
         lib = _lib()
         handle = self._handle
-        results = []
+        results: list[tuple[Any, bytes | None | XdbError]] = []
         with handle as lock, lock:
             got = self._some()
             while True:
@@ -667,8 +686,9 @@ class XdbGets(_Closable):
                 if nr < len(got) or len(results) >= wait:
                     return results
 
-    def _result(self, got):
+    def _result(self, got: "_Got") -> tuple[Any, bytes | None | XdbError]:
         tag, room = self._under_way.pop(got.priv)
+        value: bytes | None | XdbError
         if got.status == Status.OK:
             value = ctypes.string_at(room, got.len)
         elif got.status == Status.NOTFOUND:
@@ -683,7 +703,7 @@ class XdbGets(_Closable):
         lib = _lib()
         handle = self._handle
         with handle as lock, lock:
-            fd = lib.remixdb_gets_fd(handle.pointer)
+            fd: int = lib.remixdb_gets_fd(handle.pointer)
             if fd < 0:
                 raise _last_error(lib)
             return fd
@@ -692,7 +712,7 @@ class XdbGets(_Closable):
         """How many gets are under way: their results were not taken."""
         return len(self._under_way)
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return True  # also without gets
 
 
@@ -703,7 +723,7 @@ class XdbIter(_Closable):
     As a Python iterator it gives the (key, value) pairs from its position on, or from the first key when it has none
     yet. `reversed` gives them backward, from the last key when it has no position yet."""
 
-    def __init__(self, ref, expect=0):
+    def __init__(self, ref: XdbRef, expect: int = 0) -> None:
         _of(ref, XdbRef)
         lib = _lib()
         opts = _IterOpts()
@@ -743,7 +763,7 @@ class XdbIter(_Closable):
                     if status == Status.TOOBIG and ahead.klens[0] + ahead.vlens[0] > size:
                         size = ahead.klens[0] + ahead.vlens[0]
                     elif status == Status.NOTFOUND:
-                        ahead.room, ahead.klens, ahead.vlens = b"", (), ()
+                        ahead.shut()
                         return False
                     elif not good:
                         raise _last_error(lib)
@@ -752,7 +772,7 @@ class XdbIter(_Closable):
                     self._grown = min(self._grown * _PAGE_GROWS, _PAGE_MAX)
                     return True
 
-    def _unpack(self, ahead):
+    def _unpack(self, ahead: "_Ahead") -> None:
         made, klens = ahead.unpack()
         self._handle.ahead = klens
         if self._ahead is ahead:
@@ -763,7 +783,7 @@ class XdbIter(_Closable):
         elif len(klens) > 1:
             _walkers.add(self._handle)
 
-    def _settle(self):
+    def _settle(self) -> None:
         """Moves the library's iterator to this one's position. It keeps an error; the next call reports it."""
         ahead = self._ahead
         if ahead.page.nr:
@@ -771,18 +791,18 @@ class XdbIter(_Closable):
             ahead = self._ahead
         if ahead.page.after or operator.length_hint(ahead.left):
             # One expression takes all records left and tells the library their number.
-            left = map(len, map(list, [ahead.left]))
+            left = map(len, map(_listed, [ahead.left]))
             next(map(_lib().remixdb_iter_unread, [self._handle.pointer], [ctypes.byref(ahead.page)], left))
             self._grown = _PAGE_FIRST
 
-    def _next(self, back: bool):
+    def _next(self, back: bool) -> tuple[bytes, bytes] | None:
         """The next pair in this direction when no record is ahead, None at the end."""
         while self._fill(back):
             for pair in self._ahead.backward if back else self._ahead.forward:
                 return pair
         return None
 
-    def _move(self, function, *args):
+    def _move(self, function: Callable[..., Any], *args: object) -> None:
         lib = _lib()
         handle = self._handle
         with handle as lock, lock:
@@ -792,26 +812,26 @@ class XdbIter(_Closable):
             if lib.remixdb_errcode() != Status.OK:
                 raise _last_error(lib)
 
-    def seek(self, key=None):
+    def seek(self, key: Data | None = None) -> None:
         """Moves to the first key that is not smaller; without a key, to the first one."""
-        key = None if key is None else _bytes(key, "key")
-        klen = 0 if key is None else _length(key, "key")
-        self._move(_lib().remixdb_iter_seek, key, klen)
+        start = None if key is None else _bytes(key, "key")
+        klen = 0 if start is None else _length(start, "key")
+        self._move(_lib().remixdb_iter_seek, start, klen)
         self._placed = True
 
-    def seek_last(self):
+    def seek_last(self) -> None:
         """Moves to the last key."""
         self._move(_lib().remixdb_iter_seek_last)
         self._placed = True
 
-    def seek_for_prev(self, key):
+    def seek_for_prev(self, key: Data) -> None:
         """Moves to the last key that is not greater."""
         key = _bytes(key, "key")
         klen = _length(key, "key")
         self._move(_lib().remixdb_iter_seek_for_prev, key, klen)
         self._placed = True
 
-    def valid(self):
+    def valid(self) -> bool:
         """Whether it stands on a key."""
         lib = _lib()
         handle = self._handle
@@ -819,7 +839,7 @@ class XdbIter(_Closable):
             if operator.length_hint(self._ahead.left):
                 return True
             self._settle()
-            return lib.remixdb_iter_valid(handle.pointer)
+            return bool(lib.remixdb_iter_valid(handle.pointer))
 
     def peek(self) -> tuple[bytes, bytes] | None:
         """The (key, value) at its position, None when it does not stand on a key."""
@@ -830,12 +850,12 @@ class XdbIter(_Closable):
             r = self._ref
             room = r._room()
             key, value, klen, vlen = room
-            found = lib.remixdb_iter_peek(handle.pointer, key, klen, value, vlen)
-            pair = (key[:klen.value], value[:vlen.value]) if found else r._absent(lib, None)
+            found: bool = lib.remixdb_iter_peek(handle.pointer, key, klen, value, vlen)
+            pair: tuple[bytes, bytes] | None = (key[:klen.value], value[:vlen.value]) if found else r._absent(lib, None)
             r._rooms.append(room)
             return pair
 
-    def key(self):
+    def key(self) -> bytes | None:
         """The key at its position, None when it does not stand on a key."""
         lib = _lib()
         handle = self._handle
@@ -844,11 +864,11 @@ class XdbIter(_Closable):
             r = self._ref
             room = r._room()
             found = lib.remixdb_iter_peek(handle.pointer, room[0], room[2], None, None)
-            key = room[0][:room[2].value] if found else r._absent(lib, None)
+            key: bytes | None = room[0][:room[2].value] if found else r._absent(lib, None)
             r._rooms.append(room)
             return key
 
-    def value(self):
+    def value(self) -> bytes | None:
         """The value at its position, None when it does not stand on a key."""
         lib = _lib()
         handle = self._handle
@@ -857,19 +877,19 @@ class XdbIter(_Closable):
             r = self._ref
             room = r._room()
             found = lib.remixdb_iter_peek(handle.pointer, None, None, room[1], room[3])
-            value = room[1][:room[3].value] if found else r._absent(lib, None)
+            value: bytes | None = room[1][:room[3].value] if found else r._absent(lib, None)
             r._rooms.append(room)
             return value
 
-    def prev(self):
+    def prev(self) -> None:
         """Moves to the previous key; before the first key it has no position."""
         self._move(_lib().remixdb_iter_prev)
 
-    def skip1(self):
+    def skip1(self) -> None:
         """Moves to the next key. At the end, and without a position, it does nothing."""
         self._move(_lib().remixdb_iter_skip1)
 
-    def skip(self, n):
+    def skip(self, n: int) -> None:
         """Moves to the next key n times."""
         n = _int(n, "n")
         lib = _lib()
@@ -881,7 +901,7 @@ class XdbIter(_Closable):
                 self._move(lib.remixdb_iter_skip, step)
                 n -= step
 
-    def park(self):
+    def park(self) -> None:
         """Releases the memory that it holds; it needs a seek before further use."""
         lib = _lib()
         handle = self._handle
@@ -904,10 +924,10 @@ class XdbIter(_Closable):
             raise
         if self._fresh and not self._placed:
             self.seek()
-        pair = self._next(False)
-        if pair is None:
+        found = self._next(False)
+        if found is None:
             raise StopIteration
-        return pair
+        return found
 
     def __reversed__(self) -> Iterator[tuple[bytes, bytes]]:
         if not self._placed:
@@ -924,7 +944,7 @@ _U32P = ctypes.POINTER(ctypes.c_uint32)
 _DECIDE_FN = ctypes.CFUNCTYPE(None, _P)
 _LOG_FN = ctypes.CFUNCTYPE(None, _P, _S)
 _MERGE_KEEP, _MERGE_PUT, _MERGE_DEL = range(3)
-_SIGNATURES = {
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "remixdb_errcode": (ctypes.c_int, ()),
     "remixdb_errmsg": (_S, ()),
     "remixdb_strerror": (_S, (ctypes.c_int,)),
@@ -1022,11 +1042,11 @@ class _Packed(ctypes.Structure):
 
 _NAMES = ("libremixdb.so", "libremixdb.so.0", "libremixdb.dylib", "libremixdb.0.dylib")
 
-_library = None
+_library: ctypes.CDLL | None = None
 _library_lock = threading.RLock()  # a signal's handler may be the next to need it
 
 
-def _load():
+def _load() -> ctypes.CDLL:
     path = os.environ.get("REMIXDB_LIBRARY")
     if path:
         return ctypes.CDLL(path)
@@ -1044,7 +1064,7 @@ def _load():
     raise OSError("libremixdb.so was not found; build it, install it, or set REMIXDB_LIBRARY to its path")
 
 
-def _lib():
+def _lib() -> ctypes.CDLL:
     global _library
     if _library is None:
         with _library_lock:
@@ -1058,19 +1078,22 @@ def _lib():
     return _library
 
 
-def _last_error(lib):
+def _last_error(lib: ctypes.CDLL) -> XdbError:
     """The error of this thread's last call, as an exception to be raised."""
-    status = lib.remixdb_errcode()
-    message = lib.remixdb_errmsg() or lib.remixdb_strerror(status)
+    status: int = lib.remixdb_errcode()
+    message: bytes = lib.remixdb_errmsg() or lib.remixdb_strerror(status)
     return XdbError(status, message.decode("utf-8", "replace"))
 
+
+# Buffers of key and value, and their lengths.
+_Room: TypeAlias = tuple[Any, Any, ctypes.c_uint32, ctypes.c_uint32]
 
 # ---- arguments
 
 _U32_MAX = 0xFFFFFFFF
 
 
-def _bytes(x, what):
+def _bytes(x: Data, what: str) -> bytes:
     if isinstance(x, bytes):
         return x
     if isinstance(x, str):
@@ -1080,18 +1103,18 @@ def _bytes(x, what):
     raise TypeError(f"a {what} is bytes, bytearray, memoryview or str, not {type(x).__name__}")
 
 
-def _dirname(x):
+def _dirname(x: _Path) -> bytes:
     name = os.fsencode(x)
     if b"\0" in name:
         raise ValueError("a zero byte in the directory's name")
     return name
 
 
-def _address(numbers: array) -> int:
+def _address(numbers: "array[int]") -> int:
     return numbers.buffer_info()[0]
 
 
-def _int(x, what, kind=ctypes.c_size_t):
+def _int(x: int, what: str, kind: Any = ctypes.c_size_t) -> int:
     """Checks that x fits a C integer of this kind; ctypes would cut off its upper bits."""
     if not isinstance(x, int) or isinstance(x, bool):
         raise TypeError(f"{what} is an int, not {type(x).__name__}")
@@ -1100,13 +1123,13 @@ def _int(x, what, kind=ctypes.c_size_t):
     return x
 
 
-def _flag(x, what):
+def _flag(x: bool, what: str) -> bool:
     if not isinstance(x, bool):
         raise TypeError(f"{what} is True or False, not {type(x).__name__}")
     return x
 
 
-def _word(x, what):
+def _word(x: str, what: str) -> bytes:
     if not isinstance(x, str):
         raise TypeError(f"{what} is a str, not {type(x).__name__}")
     if "\0" in x:
@@ -1114,14 +1137,14 @@ def _word(x, what):
     return x.encode("utf-8")
 
 
-def _length(x, what):
+def _length(x: bytes, what: str) -> int:
     # The library refuses lengths above KV_MAX, but a length that 32 bits cannot hold would not even reach it.
     if len(x) > _U32_MAX:
         raise XdbError(Status.TOOBIG, f"a {what} of {len(x)} bytes")
     return len(x)
 
 
-def _of(thing, *kinds):
+def _of(thing: object, *kinds: type) -> None:
     if not isinstance(thing, kinds):
         raise TypeError(f"{' or '.join(kind.__name__ for kind in kinds)} is needed, not {type(thing).__name__}")
 
@@ -1132,6 +1155,9 @@ _PAGE_FIRST, _PAGE_GROWS, _PAGE_MAX = 1, 8, 1024  # records of an iterator's fir
 _PAGE_ROOM = 1 << 12, 1 << 16  # bytes of the first page and of a later one; a larger record has a page alone
 
 
+_listed: Callable[[Iterator[int]], list[int]] = list
+
+
 class _Ahead:
     """Records that an iterator has ahead, and the page for the records that come next.
 
@@ -1140,15 +1166,21 @@ class _Ahead:
 
     __slots__ = ("page", "back", "left", "forward", "backward", "room", "klens", "vlens")
 
-    def __init__(self, page: _Page | None = None, back: bool = False, klens: list[int] = (), vlens: list[int] = (),
-                 data: bytes = b""):
+    def __init__(self, page: _Page | None = None, back: bool = False, klens: Iterable[int] = (),
+                 vlens: Iterable[int] = (), data: bytes = b"") -> None:
         read = io.BytesIO(data).read
-        self.page = page if page is not None else _Page()
-        self.room, self.klens, self.vlens = b"", (), ()
+        self.page: _Page = page if page is not None else _Page()
+        self.shut()
         self.back = back
         self.left = iter(klens)
-        pairs, none = zip(map(read, self.left), map(read, vlens)), iter(())
+        pairs: Iterator[tuple[bytes, bytes]] = zip(map(read, self.left), map(read, vlens))
+        none: Iterator[tuple[bytes, bytes]] = iter(())
         self.forward, self.backward = (none, pairs) if back else (pairs, none)
+
+    def shut(self) -> None:
+        """Takes the page's room."""
+        self.room: ctypes.Array[ctypes.c_char] = (ctypes.c_char * 0)()
+        self.klens, self.vlens = array("I"), array("I")
 
     def open(self, back: bool, count: int, size: int) -> None:
         """Gives the page room."""
@@ -1175,10 +1207,10 @@ class _Reversed:
 
     __slots__ = ("_it",)
 
-    def __init__(self, it: XdbIter):
+    def __init__(self, it: XdbIter) -> None:
         self._it = it
 
-    def __iter__(self):
+    def __iter__(self) -> "_Reversed":
         return self
 
     def __next__(self) -> tuple[bytes, bytes]:
@@ -1189,10 +1221,10 @@ class _Reversed:
         except MemoryError:
             it._settle()
             raise
-        pair = it._next(True)
-        if pair is None:
+        found = it._next(True)
+        if found is None:
             raise StopIteration
-        return pair
+        return found
 
 
 # ---- the logger
@@ -1206,22 +1238,22 @@ class _Log:
     function that is written in C, list.insert, with an index behind every end. A thread that has called a store hands
     the gathered lines over when its call has ended."""
 
-    def __init__(self, function):
+    def __init__(self, function: Callable[[str], object]) -> None:
         if not callable(function):
             raise TypeError(f"logger is a function, not {type(function).__name__}")
         self._function = function
         # one thread hands over at a time, in order; lines that the function causes come later
         self._turn = threading.Lock()
-        self.lines = []
+        self.lines: list[bytes] = []
         self.callback = _LOG_FN(self.lines.insert)
         self.priv = sys.maxsize
 
-    def hand_over(self):
+    def hand_over(self) -> None:
         while self.lines and not self._turn.locked():
             with self._turn:
                 self._tell()
 
-    def _tell(self):
+    def _tell(self) -> None:
         # The loop is not in the with block itself. Python 3.12 and later do not see there an exception that a signal's
         # handler raises at the jump backward of a loop that begins with a try; the lock would stay taken.
         while self.lines:
@@ -1243,10 +1275,10 @@ class _Log:
 # its call has ended.
 
 _forks = 0  # forks between the process that imported this module and this process
-_walkers = weakref.WeakSet()  # handles of iterators that may have records ahead
+_walkers: "weakref.WeakSet[_Handle]" = weakref.WeakSet()  # handles of iterators that may have records ahead
 
 
-def _forked():
+def _forked() -> None:
     global _forks
     _forks += 1
     for handle in list(_walkers):
@@ -1257,6 +1289,17 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
+class _Lock(Protocol):
+    """What is used of a threading.RLock."""
+
+    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool: ...
+    def release(self) -> None: ...
+    def __enter__(self) -> bool: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None: ...
+    def _is_owned(self) -> bool: ...
+
+
 class _Here(threading.local):
     """State of a thread: the lock it holds while the library is in a merge, and the handles to close when its present
     call has ended.
@@ -1264,9 +1307,9 @@ class _Here(threading.local):
     A merge's function runs while the library holds a lock of the store and while its ref is in the middle of a call.
     The function must call nothing and close nothing."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.merging = threading.Lock()
-        self.late = []
+        self.late: list[_Handle] = []
 
 
 _here = _Here()
@@ -1288,19 +1331,20 @@ class _Handle:
     takes it to be destroyed: list.extend of a starmap, and next of a map.
     """
 
-    def __init__(self, what, destroy, parent=None, lock=None, log=None):
+    def __init__(self, what: str, destroy: Callable[[int], Any], parent: "_Handle | None" = None,
+                 lock: "_Lock | None" = None, log: _Log | None = None) -> None:
         self._what = what
-        self._pointer = None
-        self._made = []
-        self._destroyed = map(destroy, self._made)  # its next destroys, once
+        self._pointer: int | None = None
+        self._made: list[int | None] = []
+        self._destroyed: Iterator[Any] = map(destroy, self._made)  # type: ignore[arg-type]  # its next destroys, once
         self._parent = parent
-        self._children = set()
-        self.ahead = []  # an iterator's key lengths of the records ahead; clearing it ends those records
+        self._children: set[_Handle] = set()
+        self.ahead: list[int] = []  # an iterator's key lengths of the records ahead; clearing it ends those records
         self._forks = _forks
-        self._log = log if parent is None else parent._log
-        self.lock = lock if lock is not None else threading.RLock()
+        self._log: _Log | None = log if parent is None else parent._log
+        self.lock: _Lock = lock if lock is not None else threading.RLock()  # type: ignore[assignment]
 
-    def make(self, lib, create, *args):
+    def make(self, lib: ctypes.CDLL, create: Callable[..., Any], *args: object) -> None:
         """Makes the library's pointer. The caller holds the parent's lock, if there is a parent."""
         if self._parent is not None:
             self._parent._children.add(self)
@@ -1310,7 +1354,7 @@ class _Handle:
             raise _last_error(lib)
         self._pointer = self._made[0]
 
-    def __enter__(self):
+    def __enter__(self) -> "_Lock":
         # Checked before the lock is taken: in a child made by fork, nobody may be left to release it.
         if self._forks != _forks:
             raise XdbError(Status.INVALID, f"the {self._what} belongs to the process that opened it")
@@ -1318,21 +1362,21 @@ class _Handle:
             raise XdbError(Status.INVALID, f"the {self._what} is not to be used by the function of a merge")
         return self.lock
 
-    def __exit__(self, *exc):
+    def __exit__(self, *exc: object) -> None:
         if _here.late or (self._log is not None and self._log.lines):
             self._after()
 
     @property
-    def pointer(self):
+    def pointer(self) -> int:
         if self._pointer is None:
             raise XdbError(Status.INVALID, f"the {self._what} is closed")
         return self._pointer
 
     @property
-    def closed(self):
+    def closed(self) -> bool:
         return self._pointer is None or self._forks != _forks
 
-    def collect(self):
+    def collect(self) -> None:
         """Closes for the garbage collector, which may come at any time."""
         if _here.merging.locked():
             _here.late.append(self)
@@ -1341,7 +1385,7 @@ class _Handle:
         if error is not None:
             raise error  # Python prints it
 
-    def close(self):
+    def close(self) -> XdbError | None:
         """Closes the children, then this. Returns the error when closing a store failed. When a signal's handler
         closes a handle that this thread's call is using, the handle is closed when that call has ended."""
         if self._forks != _forks:
@@ -1356,17 +1400,17 @@ class _Handle:
         self._after()
         return error
 
-    def _in_call(self):
+    def _in_call(self) -> bool:
         return self.lock._is_owned() or any(child._in_call() for child in list(self._children))
 
-    def _shut(self):
+    def _shut(self) -> None:
         self._pointer = None
         self.ahead.clear()
         for child in list(self._children):
             child._shut()
 
-    def _end(self):
-        error = None
+    def _end(self) -> XdbError | None:
+        error: XdbError | None = None
         with self.lock:
             self._pointer = None
             self.ahead.clear()
@@ -1380,7 +1424,7 @@ class _Handle:
             self._parent._children.discard(self)
         return error
 
-    def _after(self):
+    def _after(self) -> None:
         """Does the work that had to wait for the end of a call."""
         for handle in list(_here.late):
             if handle._forks != _forks:
