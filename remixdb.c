@@ -11,6 +11,7 @@
 #include "store/async.h"
 #include "store/flush.h"
 #include "store/page.h"
+#include "store/refpool.h"
 #include "store/snapshot.h"
 #include "admin/stats.h"
 #include "store/syncer.h"
@@ -25,6 +26,31 @@ static inline bool done(enum remixdb_status s) {
   }
   err_finish(s);
   return false;
+}
+
+// Ends a call on a ref that has failed. ref may be NULL.
+static __attribute__((noinline)) bool failed_on(struct xdb_ref *ref, enum remixdb_status s) {
+  err_finish(s);
+  if (ref) err_keep(&ref->told, ref->told_msg);
+  return false;
+}
+
+// Like `done`, for a call on a ref: the ref keeps the status, too. ref may be NULL if the call has failed.
+static inline bool done_on(struct xdb_ref *ref, enum remixdb_status s) {
+  if (unlikely(s != REMIXDB_OK)) return failed_on(ref, s);
+  err_finish_ok();
+  ref->told = ERR_STATE_OK;
+  return true;
+}
+// The same for a call on an iterator. it may be NULL if the call has failed.
+static inline bool done_at(const struct xdb_iter *it, enum remixdb_status s) { return done_on(it ? it->ref : NULL, s); }
+static inline bool done_get(const struct xdb_gets *gets, enum remixdb_status s) {
+  return done_on(gets ? xdb_gets_ref(gets) : NULL, s);
+}
+// A step or a peek has succeeded.
+static inline void stepped(const struct xdb_iter *it) {
+  err_finish_ok();
+  it->ref->told = ERR_STATE_OK;
 }
 
 static enum remixdb_status null_argument(const char *what) { return err_set(REMIXDB_INVALID, "%s is NULL", what); }
@@ -51,7 +77,7 @@ static inline enum remixdb_status check_iter(const struct xdb_iter *it) {
   return unlikely(fork_now() != 0) ? check_process(it->ref->xdb) : REMIXDB_OK;
 }
 static enum remixdb_status check_gets(const struct xdb_gets *gets) {
-  return gets ? check_store(xdb_gets_store(gets)) : null_argument("gets");
+  return gets ? check_store(xdb_gets_ref(gets)->xdb) : null_argument("gets");
 }
 static inline enum remixdb_status check_snapshot(const struct xdb_snapshot *snap) {
   if (unlikely(!snap)) return null_argument("s");
@@ -100,6 +126,13 @@ static inline enum remixdb_status check_key(const struct xdb_ref *ref, const voi
 
 PUBLIC enum remixdb_status remixdb_errcode(void) { return err_code(); }
 PUBLIC const char *remixdb_errmsg(void) { return err_msg(); }
+PUBLIC enum remixdb_status remixdb_ref_errcode(const struct xdb_ref *ref) {
+  return ref ? (enum remixdb_status)ref->told.code : REMIXDB_INVALID;
+}
+PUBLIC const char *remixdb_ref_errmsg(const struct xdb_ref *ref) {
+  if (!ref) return "ref is NULL";
+  return ref->told.has_msg ? ref->told_msg : "";
+}
 PUBLIC const char *remixdb_version(void) { return REMIXDB_VERSION_STRING; }
 
 PUBLIC const char *remixdb_strerror(enum remixdb_status s) {
@@ -200,11 +233,22 @@ PUBLIC void remixdb_unref(struct xdb_ref *ref) {
   if (ref && may_go_on(check_ref(ref))) xdb_unref(ref);
 }
 
+PUBLIC struct xdb_ref *remixdb_ref_borrow(struct xdb *xdb) {
+  struct xdb_ref *r = NULL;
+  const enum remixdb_status s = check_store(xdb);
+  done(s == REMIXDB_OK ? refpool_borrow(xdb, &r) : s);
+  return r;
+}
+
+PUBLIC void remixdb_ref_return(struct xdb_ref *ref) {
+  if (ref && may_go_on(check_ref(ref))) refpool_return(ref);
+}
+
 // ---- writing and reading
 
 PUBLIC bool remixdb_put(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
   const enum remixdb_status s = check_kv(ref, kbuf, klen, vbuf, vlen);
-  return done(likely(s == REMIXDB_OK) ? xdb_put(ref, kref(kbuf, klen), vbuf, vlen, false) : s);
+  return done_on(ref, likely(s == REMIXDB_OK) ? xdb_put(ref, kref(kbuf, klen), vbuf, vlen, false) : s);
 }
 
 PUBLIC bool remixdb_set(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
@@ -213,17 +257,17 @@ PUBLIC bool remixdb_set(struct xdb_ref *ref, const void *kbuf, uint32_t klen, co
 
 PUBLIC bool remixdb_del(struct xdb_ref *ref, const void *kbuf, uint32_t klen) {
   const enum remixdb_status s = check_key(ref, kbuf, klen);
-  return done(likely(s == REMIXDB_OK) ? xdb_put(ref, kref(kbuf, klen), NULL, 0, true) : s);
+  return done_on(ref, likely(s == REMIXDB_OK) ? xdb_put(ref, kref(kbuf, klen), NULL, 0, true) : s);
 }
 
 PUBLIC bool remixdb_probe(struct xdb_ref *ref, const void *kbuf, uint32_t klen) {
   const enum remixdb_status s = check_key(ref, kbuf, klen);
-  return done(likely(s == REMIXDB_OK) ? xdb_get(ref, kref(kbuf, klen), NULL, 0, NULL) : s);
+  return done_on(ref, likely(s == REMIXDB_OK) ? xdb_get(ref, kref(kbuf, klen), NULL, 0, NULL) : s);
 }
 
 PUBLIC bool remixdb_get(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbuf_out, uint32_t *vlen_out) {
   const enum remixdb_status s = check_key(ref, kbuf, klen);
-  return done(likely(s == REMIXDB_OK) ? xdb_get(ref, kref(kbuf, klen), vbuf_out, UINT32_MAX, vlen_out) : s);
+  return done_on(ref, likely(s == REMIXDB_OK) ? xdb_get(ref, kref(kbuf, klen), vbuf_out, UINT32_MAX, vlen_out) : s);
 }
 
 PUBLIC bool remixdb_getn(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbuf, uint32_t vcap,
@@ -232,13 +276,14 @@ PUBLIC bool remixdb_getn(struct xdb_ref *ref, const void *kbuf, uint32_t klen, v
   if (s == REMIXDB_OK && !vbuf && vcap) s = null_argument("vbuf");
   // Without a buffer the caller wants the length only. A value that is not empty is still TOOBIG.
   uint8_t none;
-  return done(likely(s == REMIXDB_OK) ? xdb_get(ref, kref(kbuf, klen), vbuf ? vbuf : &none, vcap, vlen_out) : s);
+  return done_on(ref,
+                 likely(s == REMIXDB_OK) ? xdb_get(ref, kref(kbuf, klen), vbuf ? vbuf : &none, vcap, vlen_out) : s);
 }
 
 PUBLIC bool remixdb_merge(struct xdb_ref *ref, const void *kbuf, uint32_t klen, remixdb_merge_fn fn, void *priv) {
   enum remixdb_status s = check_key(ref, kbuf, klen);
   if (s == REMIXDB_OK && !fn) s = null_argument("fn");
-  return done(s == REMIXDB_OK ? xdb_merge(ref, kref(kbuf, klen), fn, priv) : s);
+  return done_on(ref, s == REMIXDB_OK ? xdb_merge(ref, kref(kbuf, klen), fn, priv) : s);
 }
 
 // A remixdb_merge_fn; priv is a struct remixdb_decision.
@@ -259,7 +304,7 @@ PUBLIC bool remixdb_merge_decide(struct xdb_ref *ref, const void *kbuf, uint32_t
   enum remixdb_status s = check_key(ref, kbuf, klen);
   if (s == REMIXDB_OK && !d) s = null_argument("d");
   if (s == REMIXDB_OK && !d->decide) s = null_argument("d->decide");
-  return done(s == REMIXDB_OK ? xdb_merge(ref, kref(kbuf, klen), decided, d) : s);
+  return done_on(ref, s == REMIXDB_OK ? xdb_merge(ref, kref(kbuf, klen), decided, d) : s);
 }
 
 static enum remixdb_status check_many(size_t nr, const struct remixdb_slice *keys, const struct remixdb_buf *values,
@@ -282,7 +327,7 @@ PUBLIC size_t remixdb_multi_get(struct xdb_ref *ref, size_t nr, const struct rem
   enum remixdb_status s = check_ref(ref);
   if (s == REMIXDB_OK && nr) s = check_many(nr, keys, values, found);
   if (likely(s == REMIXDB_OK && nr)) s = xdb_multi_get(ref, nr, keys, values, found, NULL, &nr_found);
-  done(s);
+  done_on(ref, s);
   return nr_found;
 }
 
@@ -338,13 +383,13 @@ PUBLIC size_t remixdb_multi_get_packed(struct xdb_ref *ref, size_t nr, const uin
   if (s == REMIXDB_OK) s = check_packed(nr, klens, keys, keys_len, out);
   if (s == REMIXDB_OK && nr == 0) out->len = 0;
   if (s == REMIXDB_OK && nr) s = get_packed(ref, nr, klens, keys, out, &nr_found);
-  done(s);
+  done_on(ref, s);
   return nr_found;
 }
 
 PUBLIC bool remixdb_sync(struct xdb_ref *ref) {
   const enum remixdb_status s = check_ref(ref);
-  return done(s == REMIXDB_OK ? xdb_sync(ref) : s);
+  return done_on(ref, s == REMIXDB_OK ? xdb_sync(ref) : s);
 }
 
 // ---- asynchronous gets
@@ -352,7 +397,7 @@ PUBLIC bool remixdb_sync(struct xdb_ref *ref) {
 PUBLIC struct xdb_gets *remixdb_gets_create(struct xdb_ref *ref, uint32_t depth) {
   struct xdb_gets *g = NULL;
   const enum remixdb_status s = check_ref(ref);
-  done(s == REMIXDB_OK ? xdb_gets_create(ref, depth, &g) : s);
+  done_on(ref, s == REMIXDB_OK ? xdb_gets_create(ref, depth, &g) : s);
   return g;
 }
 
@@ -361,21 +406,21 @@ PUBLIC bool remixdb_get_begin(struct xdb_gets *gets, const void *kbuf, uint32_t 
   enum remixdb_status s = check_gets(gets);
   if (likely(s == REMIXDB_OK)) s = check_lengths(kbuf, klen, NULL, 0);
   if (s == REMIXDB_OK && !vbuf && vcap) s = null_argument("vbuf");
-  return done(likely(s == REMIXDB_OK) ? xdb_get_begin(gets, kref(kbuf, klen), vbuf, vcap, priv) : s);
+  return done_get(gets, likely(s == REMIXDB_OK) ? xdb_get_begin(gets, kref(kbuf, klen), vbuf, vcap, priv) : s);
 }
 
 PUBLIC size_t remixdb_get_poll(struct xdb_gets *gets, struct remixdb_got *out, size_t max, size_t min) {
   size_t nr = 0;
   enum remixdb_status s = check_gets(gets);
   if (s == REMIXDB_OK && !out && max) s = null_argument("out");
-  done(likely(s == REMIXDB_OK) ? xdb_get_poll(gets, out, max, min, &nr) : s);
+  done_get(gets, likely(s == REMIXDB_OK) ? xdb_get_poll(gets, out, max, min, &nr) : s);
   return nr;
 }
 
 PUBLIC int remixdb_gets_fd(struct xdb_gets *gets) {
   int fd = -1;
   const enum remixdb_status s = check_gets(gets);
-  done(s == REMIXDB_OK ? xdb_gets_fd(gets, &fd) : s);
+  done_get(gets, s == REMIXDB_OK ? xdb_gets_fd(gets, &fd) : s);
   return fd;
 }
 
@@ -445,7 +490,7 @@ PUBLIC void remixdb_batch_destroy(struct xdb_batch *b) { batch_destroy(b); }
 PUBLIC bool remixdb_write(struct xdb_ref *ref, struct xdb_batch *b) {
   enum remixdb_status s = check_ref(ref);
   if (s == REMIXDB_OK && !b) s = null_argument("b");
-  return done(s == REMIXDB_OK ? xdb_write(ref, b) : s);
+  return done_on(ref, s == REMIXDB_OK ? xdb_write(ref, b) : s);
 }
 
 // ---- iterators
@@ -453,7 +498,7 @@ PUBLIC bool remixdb_write(struct xdb_ref *ref, struct xdb_batch *b) {
 PUBLIC struct xdb_iter *remixdb_iter_create(struct xdb_ref *ref) {
   struct xdb_iter *it = NULL;
   const enum remixdb_status s = check_ref(ref);
-  done(s == REMIXDB_OK ? xdb_iter_create(ref, &it) : s);
+  done_on(ref, s == REMIXDB_OK ? xdb_iter_create(ref, &it) : s);
   return it;
 }
 
@@ -485,7 +530,7 @@ PUBLIC struct xdb_iter *remixdb_iter_create_opts(struct xdb_ref *ref, const stru
   if (s == REMIXDB_OK) s = check_iter_opts(o, &mine);
   if (s == REMIXDB_OK) s = xdb_iter_create(ref, &it);
   if (s == REMIXDB_OK) xdb_iter_expect(it, mine.expect);
-  done(s);
+  done_on(ref, s);
   return it;
 }
 
@@ -497,20 +542,20 @@ static inline bool check_place(struct xdb_iter *it, const void *kbuf, uint32_t k
     if (likely(s == REMIXDB_OK)) return true;
     xdb_iter_fail(it, s);
   }
-  return done(s);
+  return done_at(it, s);
 }
 
 PUBLIC void remixdb_iter_seek(struct xdb_iter *it, const void *kbuf, uint32_t klen) {
-  if (check_place(it, kbuf, klen)) done(xdb_iter_seek(it, kref(kbuf, klen)));
+  if (check_place(it, kbuf, klen)) done_at(it, xdb_iter_seek(it, kref(kbuf, klen)));
 }
 
 PUBLIC void remixdb_iter_seek_for_prev(struct xdb_iter *it, const void *kbuf, uint32_t klen) {
-  if (check_place(it, kbuf, klen)) done(xdb_iter_seek_for_prev(it, kref(kbuf, klen)));
+  if (check_place(it, kbuf, klen)) done_at(it, xdb_iter_seek_for_prev(it, kref(kbuf, klen)));
 }
 
 PUBLIC void remixdb_iter_seek_last(struct xdb_iter *it) {
   const enum remixdb_status s = check_iter(it);
-  done(s == REMIXDB_OK ? xdb_iter_seek_last(it) : s);
+  done_at(it, s == REMIXDB_OK ? xdb_iter_seek_last(it) : s);
 }
 
 PUBLIC bool remixdb_iter_valid(struct xdb_iter *it) {
@@ -531,7 +576,7 @@ static __attribute__((noinline)) bool peek_slow(struct xdb_iter *it, void *kbuf_
     if (vbuf_out && r.vlen) memcpy(vbuf_out, r.val, r.vlen);
     if (vlen_out) *vlen_out = r.vlen;
   }
-  return done(s);
+  return done_at(it, s);
 }
 
 PUBLIC bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out,
@@ -539,7 +584,7 @@ PUBLIC bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *kle
   struct kv_rec r;
   if (unlikely(!it || fork_now() != 0 || !xdb_iter_record_held(it, &r) || r.klen > COPY_SMALL || r.vlen > COPY_SMALL))
     return peek_slow(it, kbuf_out, klen_out, vbuf_out, vlen_out);
-  err_finish_ok();
+  stepped(it);
   if (klen_out) *klen_out = r.klen;
   if (vlen_out) *vlen_out = r.vlen;
   if (kbuf_out) copy_small(kbuf_out, r.key, r.klen);
@@ -551,10 +596,10 @@ PUBLIC bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *kle
 static const void *iter_part(struct xdb_iter *it, bool value, uint32_t *len_out) {
   struct kv_rec r;
   if (likely(it && fork_now() == 0 && xdb_iter_record_held(it, &r))) {
-    err_finish_ok();
+    stepped(it);
   } else {
     const enum remixdb_status s = check_iter(it);
-    if (!done(s == REMIXDB_OK ? xdb_iter_record(it, &r) : s)) return NULL;
+    if (!done_at(it, s == REMIXDB_OK ? xdb_iter_record(it, &r) : s)) return NULL;
   }
   if (len_out) *len_out = value ? r.vlen : r.klen;
   const void *const p = value ? r.val : r.key;
@@ -566,13 +611,13 @@ PUBLIC const void *remixdb_iter_value(struct xdb_iter *it, uint32_t *vlen_out) {
 
 static __attribute__((noinline)) void skip_slow(struct xdb_iter *it, uint32_t nr) {
   const enum remixdb_status s = check_iter(it);
-  done(s == REMIXDB_OK ? xdb_iter_skip(it, nr) : s);
+  done_at(it, s == REMIXDB_OK ? xdb_iter_skip(it, nr) : s);
 }
 
 PUBLIC void remixdb_iter_skip(struct xdb_iter *it, uint32_t nr) { skip_slow(it, nr); }
 static __attribute__((noinline)) void prev_slow(struct xdb_iter *it) {
   const enum remixdb_status s = check_iter(it);
-  done(s == REMIXDB_OK ? xdb_iter_prev(it) : s);
+  done_at(it, s == REMIXDB_OK ? xdb_iter_prev(it) : s);
 }
 
 PUBLIC void remixdb_iter_prev(struct xdb_iter *it) {
@@ -580,14 +625,14 @@ PUBLIC void remixdb_iter_prev(struct xdb_iter *it) {
     prev_slow(it);
     return;
   }
-  err_finish_ok();
+  stepped(it);
 }
 PUBLIC void remixdb_iter_skip1(struct xdb_iter *it) {
   if (unlikely(!it || fork_now() != 0 || !xdb_iter_next_fast(it))) {
     skip_slow(it, 1);
     return;
   }
-  err_finish_ok();
+  stepped(it);
 }
 
 static enum remixdb_status check_page(const struct remixdb_page *p) {
@@ -600,13 +645,13 @@ static enum remixdb_status check_page(const struct remixdb_page *p) {
 PUBLIC bool remixdb_iter_page(struct xdb_iter *it, struct remixdb_page *p) {
   enum remixdb_status s = check_iter(it);
   if (s == REMIXDB_OK) s = check_page(p);
-  return done(s == REMIXDB_OK ? xdb_iter_page(it, p) : s);
+  return done_at(it, s == REMIXDB_OK ? xdb_iter_page(it, p) : s);
 }
 
 PUBLIC bool remixdb_iter_unread(struct xdb_iter *it, struct remixdb_page *p, uint32_t nr) {
   enum remixdb_status s = check_iter(it);
   if (s == REMIXDB_OK && !p) s = null_argument("p");
-  return done(s == REMIXDB_OK ? xdb_iter_unread(it, p, nr) : s);
+  return done_at(it, s == REMIXDB_OK ? xdb_iter_unread(it, p, nr) : s);
 }
 
 PUBLIC void remixdb_iter_park(struct xdb_iter *it) {
@@ -631,7 +676,7 @@ PUBLIC enum remixdb_status remixdb_iter_status(struct xdb_iter *it) {
 PUBLIC struct xdb_snapshot *remixdb_snapshot(struct xdb_ref *ref) {
   struct xdb_snapshot *snap = NULL;
   const enum remixdb_status s = check_ref(ref);
-  done(s == REMIXDB_OK ? xdb_snapshot(ref, &snap) : s);
+  done_on(ref, s == REMIXDB_OK ? xdb_snapshot(ref, &snap) : s);
   return snap;
 }
 
@@ -656,18 +701,18 @@ static enum remixdb_status check_writable(struct xdb_ref *ref) {
 
 PUBLIC bool remixdb_flush(struct xdb_ref *ref) {
   const enum remixdb_status s = check_writable(ref);
-  return done(s == REMIXDB_OK ? xdb_flush_told(ref->xdb, &ref->progress) : s);
+  return done_on(ref, s == REMIXDB_OK ? xdb_flush_told(ref->xdb, &ref->progress) : s);
 }
 
 PUBLIC bool remixdb_compact(struct xdb_ref *ref) {
   const enum remixdb_status s = check_writable(ref);
-  return done(s == REMIXDB_OK ? xdb_compact_told(ref->xdb, &ref->progress) : s);
+  return done_on(ref, s == REMIXDB_OK ? xdb_compact_told(ref->xdb, &ref->progress) : s);
 }
 
 PUBLIC bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir) {
   enum remixdb_status s = check_ref(ref);
   if (s == REMIXDB_OK) s = check_dir(dir);
-  return done(s == REMIXDB_OK ? checkpoint_make(ref, dir) : s);
+  return done_on(ref, s == REMIXDB_OK ? checkpoint_make(ref, dir) : s);
 }
 
 PUBLIC void remixdb_progress(struct xdb_ref *ref, remixdb_progress_fn fn, void *priv) {
@@ -676,7 +721,7 @@ PUBLIC void remixdb_progress(struct xdb_ref *ref, remixdb_progress_fn fn, void *
 
 PUBLIC bool remixdb_verify(struct xdb_ref *ref) {
   const enum remixdb_status s = check_ref(ref);
-  return done(s == REMIXDB_OK ? verify_store(ref, NULL) : s);
+  return done_on(ref, s == REMIXDB_OK ? verify_store(ref, NULL) : s);
 }
 
 PUBLIC bool remixdb_repair(const char *dir) {

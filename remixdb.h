@@ -11,10 +11,11 @@
 // Keys and values are byte strings. Keys are ordered as memcmp orders them; a key comes before every longer key that
 // it is a prefix of. An empty key is legal. A key and its value have at most REMIXDB_KV_MAX bytes together.
 //
-// Threads. Any number of threads may use one `struct xdb`. A `struct xdb_ref` is one thread's access to it: each thread
-// makes its own. Two threads must not use a ref, or the iterators and asynchronous gets of a ref, at the same time. A
-// thread may hand its ref to another thread. Close in this order: iterators and asynchronous gets, refs, snapshots,
-// store.
+// Threads. Any number of threads may use one `struct xdb`. One thread at a time uses a `struct xdb_ref`, with the
+// iterators and asynchronous gets of that ref: usually each thread makes its own. Between two calls a ref may move to
+// another thread, with its iterators and asynchronous gets. The program then orders the two threads, by a lock or a
+// queue for example. Callers that own no thread borrow refs (remixdb_ref_borrow). Close in this order: iterators and
+// asynchronous gets, refs, snapshots, store.
 //
 // Errors. A call that fails returns NULL or false. It sets the thread's status, remixdb_errcode(), and a message,
 // remixdb_errmsg(). A call that can fail, and succeeds, sets the status to REMIXDB_OK. Calls that cannot fail leave the
@@ -79,6 +80,14 @@ struct xdb_ref;       // one thread's access to a store or a snapshot
 struct xdb_iter;      // an iterator
 struct xdb_batch;     // puts and deletes that are written together
 struct xdb_snapshot;  // the store at one moment
+
+// The same two for a ref: status and message of the last call on the ref, or on its iterators and asynchronous gets,
+// whichever thread made that call. REMIXDB_OK for a new ref; calls that cannot fail leave both unchanged. A program
+// whose tasks move between threads asks the ref, because the thread's status may be another task's. The message is
+// valid until the next call on the ref, and never NULL. Only the thread that has the ref asks. These two calls change
+// no status. NULL is REMIXDB_INVALID.
+enum remixdb_status remixdb_ref_errcode(const struct xdb_ref *ref);
+const char *remixdb_ref_errmsg(const struct xdb_ref *ref);
 
 // ---- options
 
@@ -166,6 +175,16 @@ void remixdb_close(struct xdb *xdb);
 struct xdb_ref *remixdb_ref(struct xdb *xdb);
 // Ends the ref. The caller must first destroy the iterators of the ref. Does nothing for NULL.
 void remixdb_unref(struct xdb_ref *ref);
+// Takes a ref of the store from a pool inside the store, or makes one if the pool is empty. For callers that own no
+// thread: coroutines, tasks of a thread pool, the goroutines of Go. Any number of refs may be borrowed at a time, and a
+// call never waits for another caller. All calls work on the ref. remixdb_ref_return ends its use. Any thread. Returns
+// NULL on failure.
+struct xdb_ref *remixdb_ref_borrow(struct xdb *xdb);
+// Gives a borrowed ref back. The caller must first destroy the iterators and asynchronous gets of the ref, and does not
+// use the ref afterwards. The pool keeps at most 64 refs that nobody has; remixdb_close frees them. Status, message and
+// progress function of the ref are forgotten. For a ref that was not borrowed this is remixdb_unref, which may end a
+// borrowed ref, too. Any thread; does nothing for NULL.
+void remixdb_ref_return(struct xdb_ref *ref);
 
 // ---- writing and reading
 

@@ -54,9 +54,9 @@ struct xdb_iter {
   struct xdb_ref *ref;
   struct super *super;  // counted; NULL: parked, or no position yet
   enum remixdb_status status;
-  struct err_saved error;  // the message of status
-  struct merge merge;
   bool stays;  // it has a position: it is one of the ref's stays
+  struct merge merge;
+  struct err_saved error;  // the message of status
 };
 
 MUST_CHECK enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out);

@@ -99,6 +99,11 @@ void err_finish(enum remixdb_status s) {
   err_state = (struct err_state){(uint16_t)s, failed ? err_state.has_msg : 0};
 }
 
+void err_keep(struct err_state *state, char *msg) {
+  *state = err_state;
+  if (err_state.has_msg) memcpy(msg, err_buf, strlen(err_buf) + 1);
+}
+
 void err_save(struct err_saved *e, enum remixdb_status s) {
   e->status = s;
   const char *const msg = err_msg();

@@ -45,12 +45,17 @@ void err_finish(enum remixdb_status s);  // sets the thread's code; on REMIXDB_O
 #else
 #define ERR_TLS_FAST __thread
 #endif
-struct err_state {  // private to base/err.c and err_finish_ok
+struct err_state {  // of a thread, private to base/err.c and err_finish_ok; or of a ref
   uint16_t code;
   uint16_t has_msg;  // there is a message
 };
+#define ERR_STATE_OK ((struct err_state){REMIXDB_OK, 0})
 extern ERR_TLS_FAST struct err_state err_state;
-static inline void err_finish_ok(void) { err_state = (struct err_state){REMIXDB_OK, 0}; }  // err_finish(REMIXDB_OK)
+static inline void err_finish_ok(void) { err_state = ERR_STATE_OK; }  // err_finish(REMIXDB_OK)
+
+// Copies the thread's state and message to a ref, which shows them to the next thread that has it. msg has ERR_MSG_MAX
+// bytes, and is left alone if there is no message.
+void err_keep(struct err_state *state, char *msg);
 
 // These two calls enclose the clean-up after a failure. Between them no call changes the thread's message, so the user
 // gets the message of the earliest failure. Code between them must not save a message (err_save). Pairs may nest.

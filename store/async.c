@@ -84,8 +84,8 @@ enum remixdb_status xdb_gets_create(struct xdb_ref *r, uint32_t depth, struct xd
   return s;
 }
 
-struct xdb *xdb_gets_store(const struct xdb_gets *g) {
-  return g->ref->xdb;
+struct xdb_ref *xdb_gets_ref(const struct xdb_gets *g) {
+  return g->ref;
 }
 
 static void failures_free(struct xdb_gets *g) {

@@ -26,7 +26,7 @@ struct xdb_gets;
 // depth: 1 to REMIXDB_GETS_MAX. REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status xdb_gets_create(struct xdb_ref *r, uint32_t depth, struct xdb_gets **out);
 void xdb_gets_destroy(struct xdb_gets *g);  // NULL is allowed
-struct xdb *xdb_gets_store(const struct xdb_gets *g);
+struct xdb_ref *xdb_gets_ref(const struct xdb_gets *g);
 // The contracts of remixdb_get_begin, _poll and _fd. val NULL: the length only. REMIXDB_ABORTED: no room.
 MUST_CHECK enum remixdb_status xdb_get_begin(struct xdb_gets *g, struct kref key, void *val, uint32_t cap, void *priv);
 // *nr_out in any case. REMIXDB_NOTFOUND: no get is under way.

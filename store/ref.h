@@ -11,16 +11,19 @@ struct xdb_ref {
   struct epoch_slot slot;
   struct epoch_slot stay;  // in xdb.cursors; inside while there are stays
   uint32_t stays;          // how many positions in memtables the iterators, or a checkpoint, keep between calls
+  struct err_state told;   // the status of the last call on the ref. Each call writes it, so it lies beside `xdb`
+  bool borrowed;           // from the pool (store/refpool.h)
   struct xdb *xdb;
   struct super *super;  // the snapshot's super, without a reference; NULL: the ref reads the store as it is
   uint64_t moment;      // the snapshot's
   struct xdb_snapshot *snapshot;
-  struct sst_hold hold;       // of gets
-  uint32_t above;             // the share of recent gets that found their key in the active memtable (xdb_get)
-  uint32_t reach;             // about how many records the last scans of its iterators read (merge_learn)
-  struct multiget *multiget;  // made by the first multi-get
-  uint64_t debt, debt_max;    // bytes written since the last look at the pace, and bytes until the next look
-  struct progress progress;   // of flush, compact, checkpoint and verify
+  struct sst_hold hold;        // of gets
+  uint32_t above;              // the share of recent gets that found their key in the active memtable (xdb_get)
+  uint32_t reach;              // about how many records the last scans of its iterators read (merge_learn)
+  struct multiget *multiget;   // made by the first multi-get
+  uint64_t debt, debt_max;     // bytes written since the last look at the pace, and bytes until the next look
+  struct progress progress;    // of flush, compact, checkpoint and verify
+  char told_msg[ERR_MSG_MAX];  // the message of `told`, if that has one; only a failing call writes it
 };
 
 // One thread uses the ref at a time. It ends before the store does. Fails with REMIXDB_NOMEM.

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "store/idle.h"
+#include "store/refpool.h"
 #include "store/reserve.h"
 #include "store/round.h"
 #include "store/scan_merge.h"
@@ -160,6 +161,7 @@ void setup_end_threads(struct xdb *x) {
 }
 
 void setup_destroy(struct xdb *x) {
+  refpool_fini(x);
   super_unref(xdb_super(x));
   epoch_fini(&x->cursors);
   epoch_fini(&x->epoch);

@@ -85,6 +85,15 @@ struct idle {
   _Atomic uint32_t nr_left;        // versions on the stack or being destroyed; decremented with release
 };
 
+// Refs that wait for the next thread that borrows one (refpool.c). A thread takes a ref out with acquire and puts it in
+// with release, so the next user sees all that the last one did.
+#define REF_POOL 64u  // places
+struct ref_pool {
+  struct {
+    _Alignas(CACHE_LINE) _Atomic(struct xdb_ref *) ref;  // NULL: the place is free
+  } places[REF_POOL];
+};
+
 // Reserved room on disk (reserve.c). A thread that takes its lock holds no lock except xdb.lock; the log's lock is
 // taken inside it.
 struct xdb_reserve {
@@ -145,6 +154,7 @@ struct xdb {
   struct sst_retired retired;  // files kept for readers
 
   _Atomic uint32_t nr_refs, nr_iters;
+  struct ref_pool ref_pool;
 };
 
 // Debug builds note the owner of xdb.lock. A function that needs the lock asserts xdb_lock_is_mine.
