@@ -145,8 +145,8 @@ enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, u
   enum remixdb_status s = REMIXDB_OK;
   struct kv_rec rec;
   epoch_enter(&x->epoch, &r->slot);
-  const struct super *v = xdb_ref_super(r);
-  const uint64_t moment = xdb_ref_moment(r);
+  uint64_t moment;
+  const struct super *v = xdb_ref_super(r, &moment);
   const struct wh_begun wanted = wh_get_begin(v->active->wh, key, hash);
   const bool early = wanted.recent == NULL && likely(r->above < ABOVE_OFTEN);
   struct xdb_below below;
@@ -192,8 +192,8 @@ enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct rem
   }
   multiget_begin(r->multiget, nr, keys, values, found, room);
   epoch_enter(&x->epoch, &r->slot);
-  struct super *v = xdb_ref_super(r), *counted = NULL;
-  const uint64_t moment = xdb_ref_moment(r);
+  uint64_t moment;
+  struct super *v = xdb_ref_super(r, &moment), *counted = NULL;
   while (multiget_part(r->multiget, v->active->wh, v->frozen ? v->frozen->wh : NULL, v->version, moment)) {
     if (!counted) {  // it outlives this epoch
       super_ref(v);
@@ -605,7 +605,8 @@ enum remixdb_status xdb_iter_moved(struct xdb_iter *it, enum remixdb_status s) {
 // the caller drops it after the epoch.
 static void iter_renew(struct xdb_iter *it, struct super **old_out) {
   struct xdb_ref *r = it->ref;
-  struct super *v = xdb_ref_super(r);
+  uint64_t moment;
+  struct super *v = xdb_ref_super(r, &moment);
   *old_out = NULL;
   if (v != it->super) {
     super_ref(v);
@@ -613,7 +614,7 @@ static void iter_renew(struct xdb_iter *it, struct super **old_out) {
     merge_park(&it->merge);
     it->super = v;
   }
-  merge_set(&it->merge, v->active->wh, v->frozen ? v->frozen->wh : NULL, v->version, xdb_ref_moment(r));
+  merge_set(&it->merge, v->active->wh, v->frozen ? v->frozen->wh : NULL, v->version, moment);
 }
 
 enum seek_how { SEEK_GE, SEEK_LE, SEEK_LAST };

@@ -267,8 +267,8 @@ enum remixdb_status xdb_get_begin(struct xdb_gets *g, struct kref key, void *val
   g->free = w->next;
   g->nr++;
   epoch_enter(&x->epoch, &g->ref->slot);
-  const struct super *const v = xdb_ref_super(g->ref);
-  const uint64_t moment = xdb_ref_moment(g->ref);
+  uint64_t moment;
+  const struct super *const v = xdb_ref_super(g->ref, &moment);
   const struct wh_ver *ver = wh_get(v->active->wh, key, hash, moment);
   if (!ver && v->frozen) ver = wh_get(v->frozen->wh, key, hash, moment);
   if (ver) {

@@ -30,6 +30,7 @@ enum remixdb_status round_freeze(struct xdb *x) {
   struct switching sw = {x, super_create(fresh, old->active, old->version)};
   memtable_unref(fresh);  // the super has its own reference now
   if (!sw.next) return REMIXDB_NOMEM;
+  sw.next->since = old->since;
   if ((s = wal_switch(x->wal, switch_super, &sw)) != REMIXDB_OK) {
     super_unref(sw.next);
     return s;
@@ -97,6 +98,9 @@ static void publish(struct xdb *x, struct super *fresh, bool had_frozen, struct 
   xdb_lock(x);
   *old_out = xdb_super(x);
   if (!had_frozen) super_follow(fresh, *old_out);
+  // Acquire: a reader of this moment sees every version that was stamped before. The round's own hand-backs are among
+  // them (X4).
+  fresh->since = atomic_load_explicit(&x->published, memory_order_acquire);
   atomic_store_explicit(&x->super, fresh, memory_order_release);
   *when_out = time_ns();
   if (had_frozen) {

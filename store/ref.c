@@ -27,8 +27,7 @@ void xdb_unref(struct xdb_ref *r) {
 
 struct super *xdb_ref_hold(struct xdb_ref *r, uint64_t *moment_out) {
   epoch_enter(&r->xdb->epoch, &r->slot);
-  struct super *v = xdb_ref_super(r);
-  *moment_out = xdb_ref_moment(r);
+  struct super *v = xdb_ref_super(r, moment_out);
   super_ref(v);
   epoch_exit(&r->slot);
   return v;

@@ -30,12 +30,14 @@ struct xdb_ref {
 MUST_CHECK enum remixdb_status xdb_ref(struct xdb *x, struct xdb_ref **out);
 void xdb_unref(struct xdb_ref *r);  // NULL is allowed
 
-// The super and the moment that the ref reads. Load the super first (X2). Inside an epoch.
-static inline struct super *xdb_ref_super(const struct xdb_ref *r) {
-  return likely(!r->super) ? xdb_super(r->xdb) : r->super;
-}
-static inline uint64_t xdb_ref_moment(const struct xdb_ref *r) {
-  return likely(!r->super) ? atomic_load_explicit(&r->xdb->published, memory_order_acquire) : r->moment;
+// Returns the super that the ref reads, and the moment at which (X2). Inside an epoch.
+static inline struct super *xdb_ref_super(const struct xdb_ref *r, uint64_t *moment_out) {
+  *moment_out = r->moment;
+  if (unlikely(r->super != NULL)) return r->super;
+  const uint64_t moment = atomic_load_explicit(&r->xdb->published, memory_order_acquire);
+  struct super *const v = xdb_super(r->xdb);
+  *moment_out = likely(moment > v->since) ? moment : v->since;
+  return v;
 }
 // Returns the super and the moment, with a reference to the super that the caller drops with xdb_super_drop. Outside of
 // any epoch.

@@ -12,13 +12,16 @@
 //   X1  A sequence number is published only when its version is stamped in the memtable and its record is in the log's
 //       buffer. Numbers are published in order. So every number up to `published` is committed, and a moment taken from
 //       it never changes.
-//   X2  A reader loads the super first, then the moment. A write at or before the moment is in that super,
-//       unless it went into the memtable of a later super.
+//   X2  A reader loads `published` first, then the super, and reads the super at the larger of that number and the
+//       super's `since`. So the super has every write at or before the moment, in its memtables or in its version, and
+//       the reader sees all of its version. `since` is at most the number that `published` has when it next changes, so
+//       the moments of one thread never go back.
 //   X3  A writer that has linked a version in a memtable commits it only while the log's generation is that memtable's.
 //       Otherwise it takes the version back and begins again with the new super. So nothing is committed in a frozen
 //       memtable.
 //   X4  A memtable leaves the super only when the version with its content is durable. Its log segments are released
-//       only after that.
+//       only after that. The new super's `since` covers the records of that memtable, and the records that the round
+//       handed back under new numbers: a reader that took its moment before them sees them in the new super.
 // Lock order: lock, a leaf's lock, the log's lock. No thread takes `lock` inside an epoch.
 #ifndef STORE_STATE_H
 #define STORE_STATE_H

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A super: the active memtable, the frozen memtable and the version, which a call reads together. No thread edits a
-// super; a new super replaces it. A super has a count of references, and holds a reference to each of its parts.
+// super that others have; a new super replaces it. A super has a count of references, and holds a reference to each of
+// its parts.
 #ifndef SUPER_H
 #define SUPER_H
 
@@ -14,10 +15,13 @@ struct super {
   struct memtable *active;
   struct memtable *frozen;  // NULL: none
   struct version *version;
+  // The largest sequence number whose effects the version has without a trace in the memtables. The super is read at no
+  // earlier moment. Set before other threads have the super.
+  uint64_t since;
 };
 
-// Makes a super, which takes new references to all three parts; frozen may be NULL. The result has one reference, which
-// the caller owns. Returns NULL on failure (REMIXDB_NOMEM).
+// Makes a super, which takes new references to all three parts; frozen may be NULL. Its `since` is 0. The result has
+// one reference, which the caller owns. Returns NULL on failure (REMIXDB_NOMEM).
 struct super *super_create(struct memtable *active, struct memtable *frozen, struct version *version);
 // The super must be alive: the caller has a reference or a snapshot, or is still in the epoch in which it found the
 // store's super. (The store keeps its own count until that epoch has ended.)
