@@ -481,6 +481,19 @@ PUBLIC bool remixdb_batch_load(struct xdb_batch *b, size_t nr, const uint8_t *op
 
 PUBLIC size_t remixdb_batch_count(const struct xdb_batch *b) { return b ? b->nr : 0; }
 
+PUBLIC size_t remixdb_batch_bytes(const struct xdb_batch *b) { return b ? b->len : 0; }
+
+PUBLIC bool remixdb_batch_each(const struct xdb_batch *b, remixdb_batch_fn fn, void *priv) {
+  const enum remixdb_status s = !b ? null_argument("b") : !fn ? null_argument("fn") : REMIXDB_OK;
+  if (s == REMIXDB_OK) batch_each(b, fn, priv);
+  return done(s);
+}
+
+PUBLIC bool remixdb_batch_append(struct xdb_batch *to, const struct xdb_batch *from) {
+  const enum remixdb_status s = !to ? null_argument("to") : !from ? null_argument("from") : REMIXDB_OK;
+  return done(s == REMIXDB_OK ? batch_append(to, from) : s);
+}
+
 PUBLIC void remixdb_batch_clear(struct xdb_batch *b) {
   if (b) batch_clear(b);
 }

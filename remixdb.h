@@ -249,6 +249,9 @@ struct remixdb_slice {
   const void *ptr;
   uint32_t len;
 };
+struct remixdb_range {  // the keys from <= key < to. A ptr that is NULL means that this end is open
+  struct remixdb_slice from, to;
+};
 // Where a value goes.
 struct remixdb_buf {
   void *ptr;     // the caller's buffer; NULL with cap 0: the caller wants the length only
@@ -366,6 +369,23 @@ bool remixdb_batch_load(struct xdb_batch *b, size_t nr, const uint8_t *ops, cons
                         const uint32_t *vlens, const void *bytes, size_t nbytes);
 // Returns the number of operations; 0 for NULL.
 size_t remixdb_batch_count(const struct xdb_batch *b);
+// Returns about how many bytes the batch takes in the log; 0 for NULL.
+size_t remixdb_batch_bytes(const struct xdb_batch *b);
+// An operation of a batch, as remixdb_batch_each shows it. All pointers are valid during the call of the function.
+struct remixdb_batch_item {
+  size_t size;  // sizeof(struct remixdb_batch_item) in the library; a later version may have more fields
+  enum remixdb_batch_op op;
+  struct remixdb_slice space;       // ptr NULL: the batch goes where the ref writes
+  struct remixdb_slice key, value;  // a delete has no value: ptr NULL. An empty key or value has a ptr that is not NULL
+  struct remixdb_range range;       // not used
+  uint64_t expires_ms;              // 0
+};
+// Gets the operations one by one. Returns false to end the call. The function must not change the batch.
+typedef bool (*remixdb_batch_fn)(void *priv, const struct remixdb_batch_item *item);
+// Calls fn for each operation, in the order of adding, in this thread. Returns true also if fn has ended the call.
+bool remixdb_batch_each(const struct xdb_batch *b, remixdb_batch_fn fn, void *priv);
+// Adds all operations of `from` to `to`, and copies them. `from` may be `to`. After a failure `to` is unchanged.
+bool remixdb_batch_append(struct xdb_batch *to, const struct xdb_batch *from);
 // Removes all operations.
 void remixdb_batch_clear(struct xdb_batch *b);
 // Frees the batch. Does nothing for NULL.
@@ -385,9 +405,6 @@ bool remixdb_write(struct xdb_ref *ref, struct xdb_batch *b);
 // Makes an iterator without a position. Returns NULL on failure.
 struct xdb_iter *remixdb_iter_create(struct xdb_ref *ref);
 
-struct remixdb_range {  // the keys from <= key < to. A ptr that is NULL means that this end is open
-  struct remixdb_slice from, to;
-};
 struct remixdb_iter_opts {
   size_t size;  // sizeof(struct remixdb_iter_opts) in the caller; remixdb_iter_opts_init sets it
   // Not supported yet: bounds, prefix, keys_only, snapshot, hold. A call that sets one of them fails with

@@ -57,6 +57,32 @@ enum remixdb_status batch_load(struct xdb_batch *b, size_t nr, const uint8_t *op
   return REMIXDB_OK;
 }
 
+enum remixdb_status batch_append(struct xdb_batch *b, const struct xdb_batch *from) {
+  const size_t len = from->len, nr = from->nr;
+  if (len == 0) return REMIXDB_OK;
+  const enum remixdb_status s = reserve(b, len);
+  if (s != REMIXDB_OK) return s;
+  memcpy(b->data + b->len, from->data, len);
+  b->len += len;
+  b->nr += nr;
+  return REMIXDB_OK;
+}
+
+void batch_each(const struct xdb_batch *b, remixdb_batch_fn fn, void *priv) {
+  const uint8_t *p = b->data;
+  bool on = true;
+  CANCEL_LATER;
+  for (size_t i = 0; i < b->nr && on; i++) {
+    struct kv_rec r;
+    p = kv_rec_get(p, b->data + b->len, &r);
+    assert(p);  // `add` has written it
+    struct remixdb_batch_item item = {.size = sizeof(item), .op = r.tomb ? REMIXDB_BATCH_DEL : REMIXDB_BATCH_PUT};
+    item.key = (struct remixdb_slice){r.key, r.klen};
+    if (!r.tomb) item.value = (struct remixdb_slice){r.val, r.vlen};
+    on = fn(priv, &item);
+  }
+}
+
 // Orders by key. If keys are equal, the later operation, which has the higher address, comes first.
 static int op_cmp(const void *a, const void *b) {
   const struct batch_op *x = a, *y = b;

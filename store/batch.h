@@ -31,6 +31,10 @@ MUST_CHECK enum remixdb_status batch_add(struct xdb_batch *b, struct kref key, c
 // then unchanged.
 MUST_CHECK enum remixdb_status batch_load(struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens,
                                           const uint32_t *vlens, const uint8_t *bytes);
+// Adds all operations of `from`, which may be b itself. Fails with REMIXDB_NOMEM; the batch is then unchanged.
+MUST_CHECK enum remixdb_status batch_append(struct xdb_batch *b, const struct xdb_batch *from);
+// Calls fn for each operation, in the order of adding, until fn returns false. fn must not change the batch.
+void batch_each(const struct xdb_batch *b, remixdb_batch_fn fn, void *priv);
 // Returns the last operation on each key, in the order of the keys. The caller frees *ops_out with mem_free. The
 // operations point into the batch, which must not change before that. *nr_out may be 0.
 MUST_CHECK enum remixdb_status batch_sorted(const struct xdb_batch *b, struct batch_op **ops_out, size_t *nr_out);
