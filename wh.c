@@ -581,8 +581,8 @@ void wh_unlink(struct wh_slot *slot) {
 
 void wh_many_init(struct wh_many *m, struct wh *wh) { *m = (struct wh_many){.wh = wh}; }
 
-enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t hash, const void *val, uint32_t vlen,
-                                 bool tomb, struct wh_link *out) {
+// Locks the key's leaf, if it is not the leaf that was locked last.
+static enum remixdb_status many_reach(struct wh_many *m, struct kref key, uint64_t hash, struct wh_slot *slot) {
   if (m->nr + 2 > m->cap) {  // room for the key's leaf, and for one more that a split makes
     const uint32_t cap = m->cap ? m->cap * 2 : 16;
     struct wh_leaf **grown = mem_realloc(m->leaves, cap * sizeof(struct wh_leaf *));
@@ -590,20 +590,59 @@ enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t ha
     m->leaves = grown;
     m->cap = cap;
   }
-  struct wh_slot slot;
   struct wh_leaf *last = m->nr ? m->leaves[m->nr - 1] : NULL;
   assert(last == NULL || wh_leaf_cmp(last, key, wh_key8(key, 0)) <= 0);
   if (last && wh_leaf_ends_behind(last, key, wh_key8(key, 0))) {
-    slot = (struct wh_slot){
+    *slot = (struct wh_slot){
         .wh = m->wh, .leaf = last, .entry = wh_leaf_find(last, key, hash), .key = key, .hash = hash};
   } else {
-    wh_lock(m->wh, key, hash, &slot);
-    m->leaves[m->nr++] = slot.leaf;
+    wh_lock(m->wh, key, hash, slot);
+    m->leaves[m->nr++] = slot->leaf;
   }
-  slot.many = m;
-  const enum remixdb_status s = wh_link(&slot, val, vlen, tomb);
+  slot->many = m;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t hash, const void *val, uint32_t vlen,
+                                 bool tomb, struct wh_link *out) {
+  struct wh_slot slot;
+  enum remixdb_status s = many_reach(m, key, hash, &slot);
+  if (s == REMIXDB_OK) s = wh_link(&slot, val, vlen, tomb);
   if (s == REMIXDB_OK) *out = (struct wh_link){slot.entry, slot.ver};
   return s;
+}
+
+// Links a tombstone in front of an entry of the slot's leaf, and tells fn.
+static enum remixdb_status many_bury(struct wh_slot *slot, struct wh_entry *e, wh_link_fn fn, void *arg) {
+  const struct wh_ver *const newest = wh_entry_newest(e);
+  if (!newest || newest->tomb || wh_ver_seq(newest) == WH_PENDING) return REMIXDB_OK;
+  slot->entry = e;
+  slot->key = wh_entry_key(e);
+  slot->hash = hash64(slot->key.ptr, slot->key.len);
+  enum remixdb_status s = wh_link(slot, NULL, 0, true);
+  if (s != REMIXDB_OK) return s;
+  const struct wh_link link = {e, slot->ver};
+  if ((s = fn(arg, &link)) != REMIXDB_OK) wh_many_unlink(slot->many, &link);
+  return s;
+}
+
+enum remixdb_status wh_many_bury(struct wh_many *m, struct kref from, struct kref to, wh_link_fn fn, void *arg) {
+  for (struct kref at = from;;) {
+    struct wh_slot slot;
+    enum remixdb_status s = many_reach(m, at, hash64(at.ptr, at.len), &slot);
+    if (s != REMIXDB_OK) return s;
+    uint8_t pos[WH_LEAF_KEYS];
+    const uint32_t nr = wh_leaf_order(slot.leaf, pos);
+    for (uint32_t i = 0; i < nr && s == REMIXDB_OK; i++) {
+      struct wh_entry *const e = wh_leaf_entry(slot.leaf, pos[i]);
+      if (to.ptr && kv_cmp(wh_entry_key(e), to) >= 0) return REMIXDB_OK;
+      if (kv_cmp(wh_entry_key(e), from) >= 0) s = many_bury(&slot, e, fn, arg);
+    }
+    // The leaf is locked, so the next leaf's anchor stays the same, although that leaf may be replaced.
+    const struct kref *const end = leaf_end(slot.leaf);
+    if (s != REMIXDB_OK || !end || (to.ptr && kv_cmp(*end, to) >= 0)) return s;
+    at = *end;
+  }
 }
 
 void wh_many_unlink(struct wh_many *m, const struct wh_link *l) {

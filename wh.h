@@ -144,6 +144,14 @@ MUST_CHECK enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, 
 static inline void wh_link_stamp(const struct wh_link *l, uint64_t seq) {
   atomic_store_explicit(wh_ver_number(l->ver), seq, memory_order_release);
 }
+// Deletes what the index has of [from, to): links a pending tombstone for each key there that has a put as its newest
+// version. `from` is not before the keys and ranges of the calls before. to.ptr NULL: no end. The leaves of the whole
+// range stay locked, so no other key comes into it either. A key whose newest version is pending is one that this group
+// has linked, and stays as it is. Each tombstone goes to fn, in order of the keys. Fails with REMIXDB_NOMEM, or as fn
+// does: fn's tombstone is taken back, the other versions stay linked, and all leaves stay locked.
+typedef enum remixdb_status (*wh_link_fn)(void *arg, const struct wh_link *l);
+MUST_CHECK enum remixdb_status wh_many_bury(struct wh_many *m, struct kref from, struct kref to, wh_link_fn fn,
+                                            void *arg);
 // Takes the pending version back. A key that then has no version stays in its leaf, without being seen, until the
 // leaf's next rebuild.
 void wh_many_unlink(struct wh_many *m, const struct wh_link *l);

@@ -310,6 +310,64 @@ void many_make(struct many *b, const struct wh_model *m, enum shape shape, uint3
   b->nr = 0;
   for (uint32_t i = 0; i < nr; i++)
     if (b->nr == 0 || !kv_eq(b->keys[b->nr - 1], b->keys[i])) b->keys[b->nr++] = b->keys[i];
+  b->from = b->to = kref(NULL, 0);
+  if (rng_next(rng) % 2) return;
+  b->from = shape_key(shape, rng_next(rng) % (from + 50), rng, b->bytes[MANY_MAX]);
+  if (rng_next(rng) % 4 == 0) b->from = kref("", 0);
+  if (rng_next(rng) % 4) b->to = shape_key(shape, rng_next(rng) % (from + 50), rng, b->bytes[MANY_MAX + 1]);
+}
+
+static bool in_range(const struct many *b, struct kref key) {
+  return b->from.ptr && kv_cmp(key, b->from) >= 0 && (!b->to.ptr || kv_cmp(key, b->to) < 0);
+}
+
+static enum remixdb_status note_buried(void *arg, const struct wh_link *l) {
+  struct many *const b = arg;
+  if (b->nr_buried == b->cap_buried) {
+    const uint32_t cap = b->cap_buried ? 2 * b->cap_buried : 64;
+    struct wh_link *const grown = mem_realloc(b->buried, cap * sizeof(*grown));
+    if (!grown) return REMIXDB_NOMEM;
+    b->buried = grown;
+    b->cap_buried = cap;
+  }
+  b->buried[b->nr_buried++] = *l;
+  return REMIXDB_OK;
+}
+
+// Buries the part of the range between two of the keys: at or after key i - 1, and before key i.
+static enum remixdb_status bury_before(struct wh_many *w, struct many *b, uint32_t i) {
+  struct kref from = b->from, to = b->to;
+  if (!from.ptr || (to.ptr && kv_cmp(from, to) >= 0)) return REMIXDB_OK;
+  if (i > 0 && kv_cmp(b->keys[i - 1], from) > 0) from = b->keys[i - 1];
+  if (i < b->nr && (!to.ptr || kv_cmp(b->keys[i], to) < 0)) to = b->keys[i];
+  return to.ptr && kv_cmp(from, to) >= 0 ? REMIXDB_OK : wh_many_bury(w, from, to, note_buried, b);
+}
+
+// The tombstones are of the keys that are to be deleted, and of no other, in order.
+static void check_buried(const struct wh_model *m, const struct many *b) {
+  uint32_t n = 0;
+  for (uint32_t k = 0; k < m->nr; k++) {
+    const struct kref key = wh_model_kref(&m->keys[k]);
+    const struct wh_model_ver *const newest = wh_model_get(m, key, WH_PENDING - 1);
+    bool own = false;
+    for (uint32_t i = 0; i < b->nr && !own; i++) own = kv_eq(b->keys[i], key);
+    if (!in_range(b, key) || own || !newest || newest->tomb) continue;
+    CHECK(n < b->nr_buried && kv_eq(kref(b->buried[n].entry->key, b->buried[n].entry->klen), key));
+    n++;
+  }
+  CHECK(n == b->nr_buried);
+}
+
+static void many_commit(struct wh_model *m, const struct many *b) {
+  for (uint32_t i = 0; i < b->nr; i++) {
+    wh_link_stamp(&b->links[i], ++m->seq);
+    wh_model_add(m, b->keys[i], m->seq, b->vlen[i], b->tomb[i]);
+  }
+  m->seq += b->nr_buried != 0;  // one number for all
+  for (uint32_t i = 0; i < b->nr_buried; i++) {
+    wh_link_stamp(&b->buried[i], m->seq);
+    wh_model_add(m, kref(b->buried[i].entry->key, b->buried[i].entry->klen), m->seq, 0, true);
+  }
 }
 
 enum remixdb_status many_put(struct wh_model *m, struct many *b, bool take_back) {
@@ -317,13 +375,17 @@ enum remixdb_status many_put(struct wh_model *m, struct many *b, bool take_back)
   struct wh_many w;
   enum remixdb_status s = REMIXDB_OK;
   uint32_t linked = 0;
+  b->nr_buried = 0;
   epoch_enter(&m->epoch, &m->slot);
   wh_many_init(&w, m->wh);
   for (; linked < b->nr && s == REMIXDB_OK; linked += s == REMIXDB_OK) {
     memset(val, (uint8_t)(m->seq + 1 + linked), sizeof(val));
+    if ((s = bury_before(&w, b, linked)) != REMIXDB_OK) break;
     s = wh_many_link(&w, b->keys[linked], key_hash(b->keys[linked]), val, b->vlen[linked], b->tomb[linked],
                      &b->links[linked]);
   }
+  if (s == REMIXDB_OK) s = bury_before(&w, b, b->nr);
+  if (s == REMIXDB_OK) check_buried(m, b);
   // a pending version is not seen, also when nodes move meanwhile
   for (uint32_t i = 0; i < b->nr; i += 1 + b->nr / 20) {
     CHECK(ver_matches(wh_get(m->wh, b->keys[i], key_hash(b->keys[i]), WH_PENDING - 1),
@@ -331,13 +393,16 @@ enum remixdb_status many_put(struct wh_model *m, struct many *b, bool take_back)
   }
   if (s != REMIXDB_OK || take_back) {
     while (linked) wh_many_unlink(&w, &b->links[--linked]);
+    while (b->nr_buried) wh_many_unlink(&w, &b->buried[--b->nr_buried]);
   } else {
-    for (uint32_t i = 0; i < b->nr; i++) {
-      wh_link_stamp(&b->links[i], ++m->seq);
-      wh_model_add(m, b->keys[i], m->seq, b->vlen[i], b->tomb[i]);
-    }
+    many_commit(m, b);
   }
   wh_many_unlock(&w);
   epoch_exit(&m->slot);
   return s;
+}
+
+void many_free(struct many *b) {
+  mem_free(b->buried);
+  free(b);
 }

@@ -102,11 +102,16 @@ struct many {
   uint32_t vlen[MANY_MAX];
   bool tomb[MANY_MAX];
   uint32_t nr;
-  uint8_t bytes[MANY_MAX][KEY_CAP];
+  struct kref from, to;  // what the index has from the one key to the other is deleted, but for these keys; to.ptr
+                         // NULL: up to the end; from.ptr NULL: nothing is deleted
+  struct wh_link *buried;
+  uint32_t nr_buried, cap_buried;
+  uint8_t bytes[MANY_MAX + 2][KEY_CAP];
 };
 
-// Different keys in order, some of them the model's.
+// Different keys in order, some of them the model's; half of the times a range, too. Before the first call b is zeroed.
 void many_make(struct many *b, const struct wh_model *m, enum shape shape, uint32_t nr, uint64_t *rng);
 // Links all, and commits them or takes them back. Takes back what was linked when one key cannot be.
 enum remixdb_status many_put(struct wh_model *m, struct many *b, bool take_back);
+void many_free(struct many *b);
 #endif

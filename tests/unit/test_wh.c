@@ -155,7 +155,7 @@ static void test_recycle(void **state) {
 static void test_many(void **state) {
   (void)state;
   uint64_t rng = check_seed;
-  struct many *const b = malloc(sizeof(*b));
+  struct many *const b = calloc(1, sizeof(*b));
   for (enum shape shape = 0; shape < SHAPES; shape++) {
     struct wh_model m;
     wh_model_init(&m);
@@ -179,7 +179,7 @@ static void test_many(void **state) {
     wh_model_verify(&m, WH_PENDING - 1, &rng, 100);
     wh_model_fini(&m);
   }
-  free(b);
+  many_free(b);
 }
 
 // Growth replaces the table of prefixes. The old one stays until all threads that may read it have left.
@@ -288,7 +288,7 @@ static void test_nomem(void **state) {
 static void test_nomem_many(void **state) {
   (void)state;
   uint64_t rng = check_seed;
-  struct many *const b = malloc(sizeof(*b));
+  struct many *const b = calloc(1, sizeof(*b));
   fault_rng = check_seed + 2;
   for (enum shape shape = 0; shape < SHAPES; shape++) {
     struct wh_model m;
@@ -313,7 +313,7 @@ static void test_nomem_many(void **state) {
     wh_model_verify(&m, m.seq, &rng, 50);
     wh_model_fini(&m);
   }
-  free(b);
+  many_free(b);
 }
 
 // ---- seeks in two steps
