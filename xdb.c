@@ -23,7 +23,7 @@
 #define REPLAY_SEGMENTS_MAX 4u
 
 // For rounds (compact.hand_back): writes a record again, see "putting".
-static enum remixdb_status write_back(void *arg, struct worker *w, const struct kv_rec *rec);
+static enum remixdb_status write_back(void *arg, struct worker *w, uint32_t tree, const struct kv_rec *rec);
 
 // Held by opening until the store's super has taken it over.
 struct opening {
@@ -147,17 +147,18 @@ enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, u
   epoch_enter(&x->epoch, &r->slot);
   uint64_t moment;
   const struct super *v = xdb_ref_super(r, &moment);
-  const struct wh_begun wanted = wh_get_begin(v->active->wh, key, hash);
+  const struct wh *const active = memtable_tree(v->active, r->tree);
+  const struct wh_begun wanted = wh_get_begin(active, key, hash);
   const bool early = wanted.recent == NULL && likely(r->above < ABOVE_OFTEN);
   struct xdb_below below;
-  if (early) xdb_below_begin(v, key, hash, &below);
-  const struct wh_ver *ver = wh_get_end(v->active->wh, wanted, key, hash, moment);
+  if (early) xdb_below_begin(v, r->tree, key, hash, &below);
+  const struct wh_ver *ver = wh_get_end(active, wanted, key, hash, moment);
   if (wanted.recent == NULL) r->above = r->above - (r->above >> 5) + (ver ? ABOVE_ALL >> 5 : 0);
   if (ver) {
     rec = (struct kv_rec){NULL, ver->val, 0, ver->vlen, ver->tomb};
   } else {
-    if (unlikely(!early)) xdb_below_begin(v, key, hash, &below);
-    s = xdb_below_end(v, &below, key, hash, moment, &r->hold, &rec);
+    if (unlikely(!early)) xdb_below_begin(v, r->tree, key, hash, &below);
+    s = xdb_below_end(&below, key, hash, moment, &r->hold, &rec);
   }
   if (s == REMIXDB_OK && rec.tomb) s = REMIXDB_NOTFOUND;
   if (s == REMIXDB_OK) {
@@ -194,7 +195,8 @@ enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct rem
   epoch_enter(&x->epoch, &r->slot);
   uint64_t moment;
   struct super *v = xdb_ref_super(r, &moment), *counted = NULL;
-  while (multiget_part(r->multiget, v->active->wh, v->frozen ? v->frozen->wh : NULL, v->version, moment)) {
+  const struct wh *const active = memtable_tree(v->active, r->tree), *const frozen = super_frozen(v, r->tree);
+  while (multiget_part(r->multiget, active, frozen, version_tree(v->version, r->tree), moment)) {
     if (!counted) {  // it outlives this epoch
       super_ref(v);
       counted = v;
@@ -259,12 +261,13 @@ enum write_how {
 static bool takes(struct xdb *x, const struct memtable *m, enum write_how how) {
   if (how == WRITE_NEW) return !xdb_round_due(x, m, 0);
   return how == WRITE_BACK ||
-         (wh_memory(m->wh) < x->memtable_limit + x->memtable_limit / 4 && !wal_full(x->wal, 0, true));
+         (memtable_memory(m) < x->memtable_limit + x->memtable_limit / 4 && !wal_full(x->wal, 0, true));
 }
 
 // One try. REMIXDB_ABORTED: nothing was done. *full_out: the memtable is full; else it was frozen meanwhile.
-static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, struct kref key, uint64_t hash,
-                                      const void *val, uint32_t vlen, bool tomb, enum write_how how, bool *full_out) {
+static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, uint32_t tree, struct kref key,
+                                      uint64_t hash, const void *val, uint32_t vlen, bool tomb, enum write_how how,
+                                      bool *full_out) {
   struct wh_slot slot;
   epoch_enter(&x->epoch, es);
   struct memtable *m = xdb_super(x)->active;
@@ -273,7 +276,7 @@ static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, stru
     epoch_exit(es);
     return REMIXDB_ABORTED;
   }
-  wh_lock(m->wh, key, hash, &slot);
+  wh_lock(memtable_tree(m, tree), key, hash, &slot);
   enum remixdb_status s = REMIXDB_OK;
   if (how != WRITE_BACK || !wh_slot_newest(&slot)) {
     s = commit(x, es, m, &slot, val, vlen, tomb, tomb && how != WRITE_BACK);
@@ -285,12 +288,13 @@ static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, stru
 }
 
 // A record of a round goes back into the active memtable, unless that has a newer one of its key.
-static enum remixdb_status write_back(void *arg, struct worker *w, const struct kv_rec *rec) {
+static enum remixdb_status write_back(void *arg, struct worker *w, uint32_t tree, const struct kv_rec *rec) {
   struct xdb *x = arg;
   const struct kref key = kref(rec->key, rec->klen);
   // No memtable is frozen while a round works on another one, so the first try cannot be refused.
   bool full;
-  return write_once(x, &w->slot, key, hash64(key.ptr, key.len), rec->val, rec->vlen, rec->tomb, WRITE_BACK, &full);
+  return write_once(x, &w->slot, tree, key, hash64(key.ptr, key.len), rec->val, rec->vlen, rec->tomb, WRITE_BACK,
+                    &full);
 }
 
 static enum remixdb_status check_writable(const struct xdb_ref *r) {
@@ -335,7 +339,7 @@ enum remixdb_status xdb_put(struct xdb_ref *r, struct kref key, const void *val,
   bool full, tried = false;
   do {
     if ((s = xdb_failure(x)) != REMIXDB_OK) return s;
-    s = write_once(x, &r->slot, key, hash, val, vlen, tomb, how, &full);
+    s = write_once(x, &r->slot, r->tree, key, hash, val, vlen, tomb, how, &full);
     if (unlikely(full)) {
       s = wait_for_room(x, 0);
       // Deletes make room, so a full memtable takes them while the log has room left.
@@ -502,7 +506,7 @@ static enum remixdb_status merge_locked(struct xdb_ref *r, struct memtable *m, s
                                         const struct kv_rec *below) {
   struct xdb *x = r->xdb;
   struct wh_slot slot;
-  wh_lock(m->wh, c->key, c->hash, &slot);
+  wh_lock(memtable_tree(m, r->tree), c->key, c->hash, &slot);
   const struct wh_ver *const newest = wh_slot_newest(&slot);
   struct kv_rec rec;
   if (newest) rec = (struct kv_rec){NULL, newest->val, 0, newest->vlen, newest->tomb};
@@ -533,8 +537,8 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct merge_call *c, b
   // The data below the active memtable does not change while that memtable is active. So the read comes before the lock
   // of the leaf, and no writer waits for the disk.
   enum remixdb_status s = REMIXDB_NOTFOUND;
-  if (!wh_get(m->wh, c->key, c->hash, WH_PENDING - 1))
-    s = xdb_below_get(v, c->key, c->hash, WH_PENDING - 1, &r->hold, &below);
+  if (!wh_get(memtable_tree(m, r->tree), c->key, c->hash, WH_PENDING - 1))
+    s = xdb_below_get(v, r->tree, c->key, c->hash, WH_PENDING - 1, &r->hold, &below);
   if (likely(s == REMIXDB_OK || s == REMIXDB_NOTFOUND)) return merge_locked(r, m, c, s == REMIXDB_OK ? &below : NULL);
   epoch_exit(&r->slot);
   return s;
@@ -614,7 +618,8 @@ static void iter_renew(struct xdb_iter *it, struct super **old_out) {
     merge_park(&it->merge);
     it->super = v;
   }
-  merge_set(&it->merge, v->active->wh, v->frozen ? v->frozen->wh : NULL, v->version, moment);
+  merge_set(&it->merge, memtable_tree(v->active, r->tree), super_frozen(v, r->tree), version_tree(v->version, r->tree),
+            moment);
 }
 
 enum seek_how { SEEK_GE, SEEK_LE, SEEK_LAST };

@@ -75,6 +75,7 @@ static enum remixdb_status share_file(const struct env_dir *from, struct target 
   return copy_file(from, t, name);  // if more than linking is impossible, this fails, too
 }
 
+// The files of a tree.
 static enum remixdb_status share_files(const struct xdb *x, const struct version *v, struct target *t) {
   char name[32];
   enum remixdb_status s = REMIXDB_OK;
@@ -96,11 +97,13 @@ static enum remixdb_status share_files(const struct xdb *x, const struct version
 
 // Estimates the bytes that a checkpoint of the super links, copies and writes. Adds one, so the total is never 0.
 static uint64_t bytes_of(const struct super *v) {
-  uint64_t bytes = 1 + wh_memory(v->active->wh) + (v->frozen ? wh_memory(v->frozen->wh) : 0);
-  for (uint32_t i = 0; i < v->version->nr_parts; i++) {
-    const struct part *const p = v->version->parts[i];
-    for (uint32_t r = 0; r < part_runs(p); r++) bytes += part_run(p, r)->file_size;
-    bytes += (p->remix ? p->remix->file_size : 0) + (p->young ? p->young->file_size : 0);
+  uint64_t bytes = 1 + memtable_memory(v->active) + (v->frozen ? memtable_memory(v->frozen) : 0);
+  for (const struct version *tree = v->version; tree; tree = tree->spaces) {
+    for (uint32_t i = 0; i < tree->nr_parts; i++) {
+      const struct part *const p = tree->parts[i];
+      for (uint32_t r = 0; r < part_runs(p); r++) bytes += part_run(p, r)->file_size;
+      bytes += (p->remix ? p->remix->file_size : 0) + (p->young ? p->young->file_size : 0);
+    }
   }
   return bytes;
 }
@@ -146,15 +149,22 @@ static enum remixdb_status make_log(struct xdb_ref *r, const struct super *v, ui
   return s;
 }
 
-static enum remixdb_status make_current(const struct xdb *x, const struct version *base, uint64_t moment,
-                                        const struct target *t) {
+// Makes a tree of the same partitions.
+static enum remixdb_status copy_tree(const struct version *base, struct version **out) {
   struct part **parts = mem_alloc(base->nr_parts * sizeof(*parts));
   if (!parts) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < base->nr_parts; i++) part_ref(parts[i] = base->parts[i]);
-  struct version *v;
-  enum remixdb_status s = version_create(parts, base->nr_parts, &v);
+  const enum remixdb_status s = version_create(parts, base->nr_parts, out);
   mem_free(parts);
+  return s;
+}
+
+static enum remixdb_status make_current(const struct xdb *x, const struct version *base, uint64_t moment,
+                                        const struct target *t) {
+  struct version *v;
+  enum remixdb_status s = copy_tree(base, &v);
   if (s != REMIXDB_OK) return s;
+  version_ref(v->spaces = base->spaces);
   v->store_id = t->store_id;
   v->number = base->number;
   v->next_file = base->next_file;
@@ -186,7 +196,8 @@ static enum remixdb_status fill(struct xdb_ref *r, const struct super *v, uint64
   t->store_id = dir_new_id(t);
   enum remixdb_status s = version_origins(v->version, t->store_id, &t->origins, &t->nr_origins);
   if (s == REMIXDB_OK) s = make_mark(&t->dir);
-  if (s == REMIXDB_OK) s = share_files(x, v->version, t);
+  for (const struct version *tree = v->version; tree && s == REMIXDB_OK; tree = tree->spaces)
+    s = share_files(x, tree, t);
   if (s == REMIXDB_OK) s = make_log(r, v, moment, t);
   if (s == REMIXDB_OK) s = env_sync_dir(&t->dir);
   if (s == REMIXDB_OK) s = make_current(x, v->version, moment, t);

@@ -36,26 +36,31 @@ static void add_view(struct parts_figures *f, const struct remix *x) {
   f->remix_memory += remix_memory(x);
 }
 
+static void add_part(struct parts_figures *f, const struct part *p) {
+  add_view(f, p->remix);
+  add_view(f, p->young);
+  f->tables += part_runs(p);
+  for (uint32_t t = 0; t < part_runs(p); t++) {
+    f->table_bytes += part_run(p, t)->file_size;
+    f->table_memory += sst_memory(part_run(p, t));
+  }
+}
+
 static void gather_parts(const struct version *v, struct parts_figures *f) {
-  *f = (struct parts_figures){.partitions = v->nr_parts, .young_views = v->nr_young, .version_number = v->number};
-  for (uint32_t i = 0; i < v->nr_parts; i++) {
-    const struct part *const p = v->parts[i];
-    add_view(f, p->remix);
-    add_view(f, p->young);
-    f->tables += part_runs(p);
-    for (uint32_t t = 0; t < part_runs(p); t++) {
-      f->table_bytes += part_run(p, t)->file_size;
-      f->table_memory += sst_memory(part_run(p, t));
-    }
+  *f = (struct parts_figures){.version_number = v->number};
+  for (const struct version *tree = v; tree; tree = tree->spaces) {
+    if (tree == v || !version_is_empty(tree)) f->partitions += tree->nr_parts;
+    f->young_views += tree->nr_young;
+    for (uint32_t i = 0; i < tree->nr_parts; i++) add_part(f, tree->parts[i]);
   }
 }
 
 static void gather_memtables(struct xdb *x, const struct super *v, struct memtables_figures *f) {
-  *f = (struct memtables_figures){.active_bytes = wh_memory(v->active->wh), .active_keys = wh_count(v->active->wh)};
+  *f = (struct memtables_figures){.active_bytes = memtable_memory(v->active), .active_keys = memtable_count(v->active)};
   f->pinned_bytes = memtables_kept(&x->memtables, v->active, v->frozen);
   if (!v->frozen) return;
-  f->frozen_bytes = wh_memory(v->frozen->wh);
-  f->frozen_keys = wh_count(v->frozen->wh);
+  f->frozen_bytes = memtable_memory(v->frozen);
+  f->frozen_keys = memtable_count(v->frozen);
 }
 
 static void gather_snapshots(struct xdb *x, struct snapshots_figures *f) {

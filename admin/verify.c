@@ -282,6 +282,7 @@ static void verify_log(struct verifier *v) {
   v->report.bytes += seen.bytes;
 }
 
+// The partitions of a tree.
 static void verify_parts(struct verifier *v, const struct version *version) {
   for (uint32_t i = 0; i < version->nr_parts && !given_up(v); i++) {
     const struct kref high = i + 1 < version->nr_parts ? part_anchor(version->parts[i + 1]) : kref(NULL, 0);
@@ -294,11 +295,12 @@ static void verify_parts(struct verifier *v, const struct version *version) {
 // Estimates the bytes of all records in tables and in the log. Adds one, so the total is never 0.
 static uint64_t bytes_of(const struct xdb *x, const struct version *version) {
   uint64_t bytes = 1;
-  for (uint32_t i = 0; i < version->nr_parts; i++)
-    for (uint32_t r = 0; r < part_runs(version->parts[i]); r++) {
-      const struct sst *const t = part_run(version->parts[i], r);
-      bytes += t->key_bytes + t->value_bytes;
-    }
+  for (const struct version *tree = version; tree; tree = tree->spaces)
+    for (uint32_t i = 0; i < tree->nr_parts; i++)
+      for (uint32_t r = 0; r < part_runs(tree->parts[i]); r++) {
+        const struct sst *const t = part_run(tree->parts[i], r);
+        bytes += t->key_bytes + t->value_bytes;
+      }
   return x->wal && !x->opts.read_only ? bytes + wal_segment_bytes(x->wal) : bytes;
 }
 
@@ -324,7 +326,7 @@ enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report
   if (s != REMIXDB_OK) found(&v, s);
   if (!given_up(&v)) verify_current(&v);
   if (!given_up(&v)) verify_log(&v);
-  verify_parts(&v, super->version);
+  for (const struct version *tree = super->version; tree; tree = tree->spaces) verify_parts(&v, tree);
   xdb_super_drop(x, super);
   if (!given_up(&v)) summarize(&v);
   if (report_out) *report_out = v.report;

@@ -22,6 +22,8 @@
 // view, or if runs of the older view are to be merged, too, all runs of the young view take part in the merge, and the
 // result goes into the older view.
 //
+// A round does this with both trees of a version (view/version.h, V7). No job has partitions of both.
+//
 // A round writes files and makes the next version; the caller installs it. A round neither changes nor removes an
 // existing file. The old REMIX gives the sorted order of the runs that take part: its selectors tell which run has the
 // next record, and which records are old versions. So a merge compares keys of the two views and of the new data, and
@@ -75,8 +77,8 @@ struct compact {
   _Atomic bool yield;               // a scan round ends soon. Relaxed
   const struct remix_watch *watch;  // the watch of the REMIXes that rounds make; NULL: no watch
   struct compact_stats stats;
-  // Puts a key back into the active memtable and its log, unless a newer version is there.
-  enum remixdb_status (*hand_back)(void *arg, struct worker *w, const struct kv_rec *rec);
+  // Puts a key of a tree back into the active memtable and its log, unless a newer version is there.
+  enum remixdb_status (*hand_back)(void *arg, struct worker *w, uint32_t tree, const struct kv_rec *rec);
   void *arg;
 };
 
@@ -109,34 +111,37 @@ static inline size_t compact_scan_room(size_t memtable_size) {
 // would hardly make them fewer, so the whole partition will be written again. The sooner, the less there is to write.
 uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64_t bytes);
 
-// Full compaction: a round brings partitions down to the fewest tables, from the partition of the key `from` on, until
-// it has about `budget` bytes to write. Neighbours that need fewer tables together become one partition. Tombstones and
-// old versions go. On a nearly full disk, the round leaves partitions that need more than `most` bytes (0: no limit)
-// for later, because room is needed before any is freed.
+// Full compaction: a round brings partitions of one tree down to the fewest tables, from the partition of the key
+// `from` on, until it has about `budget` bytes to write. The unnamed tree comes first. Neighbours that need fewer
+// tables together become one partition. Tombstones and old versions go. On a nearly full disk, the round leaves
+// partitions that need more than `most` bytes (0: no limit) for later, because room is needed before any is freed.
 struct compact_whole {
   uint64_t budget, most;
   // out, also if the round fails
   uint64_t largest;  // bytes to write for the largest partition that is not left
   bool left;         // some partition is left
   // out
-  bool end;                   // all partitions have been seen
-  uint32_t from_len, to_len;  // not at the end: `to` is the key to go on from
+  bool end;                     // all partitions have been seen
+  uint32_t from_tree, to_tree;  // not at the end: `to` is the key to go on from, in the tree `to_tree`
+  uint32_t from_len, to_len;
   uint8_t from[REMIXDB_KV_MAX], to[REMIXDB_KV_MAX];
 };
 // Call it after the version of a round that is not at the end is installed: the next round goes on from `to`.
 static inline void compact_whole_on(struct compact_whole *whole) {
   memcpy(whole->from, whole->to, whole->to_len);
   whole->from_len = whole->to_len;
+  whole->from_tree = whole->to_tree;
 }
 
-// Runs one round, which starts from the version base. *out: the next version with one reference. The version's files
+// Runs one round, which starts from the version base. frozen, spaces: the new data of each tree; spaces may be NULL. If
+// base has a spaces' tree, *out has one, too. *out: the next version with one reference. The version's files
 // are synced; the caller syncs their directory entries, and sets store_id, number and log fields. allow_abort false:
 // the round hands nothing back. whole: NULL, or the range of keys in which all partitions are to be compacted; the call
 // sets the results in it if the round succeeds. A round that fails leaves no new file. Fails with REMIXDB_NOMEM,
 // REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base,
-                                             const struct wh *frozen, bool allow_abort, struct compact_whole *whole,
-                                             struct version **out);
+                                             const struct wh *frozen, const struct wh *spaces, bool allow_abort,
+                                             struct compact_whole *whole, struct version **out);
 // Sets c->watch for all REMIXes of a version. Call it before another thread has the version.
 void compact_watch(const struct compact *c, const struct version *v);
 // Tells whether scans have paid for a merge of some of the REMIX's runs; sets scan_debt_due. Any thread; x is alive.

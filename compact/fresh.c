@@ -22,6 +22,7 @@ static void cursor_begin(struct wh_cursor *c, const struct compact *compact, con
 struct slice {
   struct task task;
   struct round *r;
+  const struct round_tree *tree;
   uint32_t from, to;
   enum remixdb_status status;
 };
@@ -45,27 +46,28 @@ static void measure_part(const struct version *v, uint32_t i, struct wh_cursor *
 
 static void measure(struct task *t, struct worker *w) {
   struct slice *const slice = (struct slice *)t;
-  const struct version *const v = slice->r->base;
+  const struct version *const v = slice->tree->base;
   struct wh_cursor *c = mem_alloc(sizeof(*c));
   if (!c) {
     slice->status = REMIXDB_NOMEM;
     return;
   }
-  cursor_begin(c, slice->r->c, slice->r->frozen, part_anchor(v->parts[slice->from]), w);
-  for (uint32_t i = slice->from; i < slice->to && wh_valid(c); i++) measure_part(v, i, c, &slice->r->fresh[i]);
+  cursor_begin(c, slice->r->c, slice->tree->frozen, part_anchor(v->parts[slice->from]), w);
+  for (uint32_t i = slice->from; i < slice->to && wh_valid(c); i++) measure_part(v, i, c, &slice->tree->fresh[i]);
   mem_free(c);
 }
 
 // There are a few slices for each worker, because slices differ in their amount of new data.
-enum remixdb_status fresh_measure(struct round *r) {
-  assert(r->frozen && r->base->nr_parts > 0);
-  const uint32_t nr_parts = r->base->nr_parts, most = 4 * (workers_count(r->c->workers) + 1),
+enum remixdb_status fresh_measure(struct round *r, const struct round_tree *tree) {
+  assert(tree->frozen && tree->base->nr_parts > 0);
+  const uint32_t nr_parts = tree->base->nr_parts, most = 4 * (workers_count(r->c->workers) + 1),
                  nr = nr_parts < most ? nr_parts : most;
   struct slice *slices = mem_calloc(nr, sizeof(*slices));
   if (!slices) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < nr; i++) {
     slices[i] = (struct slice){.task = {.run = measure, .size = 1},
                                .r = r,
+                               .tree = tree,
                                .from = (uint32_t)((uint64_t)nr_parts * i / nr),
                                .to = (uint32_t)((uint64_t)nr_parts * (i + 1) / nr)};
     r->tasks[i] = &slices[i].task;

@@ -6,9 +6,9 @@
 
 #include "compact/job.h"
 
-// Fills in r->fresh: how much new data each partition of the base gets. The workers share the work. Fails with
+// Fills in the tree's `fresh`: how much new data each of its partitions gets. The workers share the work. Fails with
 // REMIXDB_NOMEM.
-MUST_CHECK enum remixdb_status fresh_measure(struct round *r);
+MUST_CHECK enum remixdb_status fresh_measure(struct round *r, const struct round_tree *tree);
 
 // The new data of a job.
 struct range {

@@ -16,12 +16,13 @@ struct fresh {
   uint64_t behind_bytes, behind_count;  // with larger keys
 };
 
-// The work on one partition of the base, or on several neighbours that become one.
+// The work on one partition of a tree, or on several neighbours that become one.
 struct job {
   struct task task;
   struct compact *c;
-  const struct version *base;
-  const struct wh *frozen;  // NULL: no new data
+  uint32_t tree;
+  const struct version *base;  // the tree's partitions
+  const struct wh *frozen;     // the tree's new data; NULL: none
   uint32_t part, nr_parts;
   uint64_t bytes;  // of new records
   uint64_t count;  // new records
@@ -58,20 +59,30 @@ struct output {
   struct err_saved error;
 };
 
+// A tree in a round.
+struct round_tree {
+  const struct version *base;   // NULL: the tree takes no part, and stays as it is
+  const struct wh *frozen;      // NULL: no new data
+  struct fresh *fresh;          // one for each partition of the base
+  uint32_t first_job, end_job;  // the tree's jobs
+};
+
 struct round {
   struct compact *c;
   struct worker *self;
-  const struct version *base;
-  const struct wh *frozen;
+  struct round_tree trees[TREES];
+  bool scans;           // a scan round
   bool pieces;          // the cache cannot hold all tables: readers will read pieces of blocks
   _Atomic bool failed;  // a job has failed: the others end soon. Relaxed
-  struct fresh *fresh;  // one for each partition of the base
-  struct job *jobs;     // in order of their keys; room for two per partition
-  uint32_t nr_jobs;
-  struct output *outputs;  // in order of their keys
+  struct fresh *fresh;  // of both trees
+  struct job *jobs;     // tree by tree, in order of their keys; room for two per partition
+  uint32_t nr_jobs, cap_jobs;
+  struct output *outputs;  // in order of their jobs
   uint32_t nr_outputs;
   struct task **tasks;  // room for all jobs
 };
+// Takes part in the round.
+static inline bool round_has(const struct round *r, uint32_t tree) { return r->trees[tree].base != NULL; }
 
 static inline const struct part *old_part(const struct job *j) { return j->base->parts[j->part]; }
 static inline uint32_t old_runs(const struct job *j) { return part_runs(old_part(j)); }

@@ -37,7 +37,8 @@ static uint64_t all_live_bytes(const struct part *p) { return live_bytes(p, all_
 
 bool plan_fits_cache(const struct compact *c, const struct version *v) {
   uint64_t sum = 0;
-  for (uint32_t i = 0; i < v->nr_parts; i++) sum += all_bytes(v->parts[i]);
+  for (const struct version *tree = v; tree; tree = tree->spaces)
+    for (uint32_t i = 0; i < tree->nr_parts; i++) sum += all_bytes(tree->parts[i]);
   return c->ctx->cache && sum <= cache_size(c->ctx->cache);
 }
 
@@ -190,38 +191,39 @@ static void decide(struct job *j) {
 // Tells whether a separate job makes new partitions of the new data after all of the partition's keys. That is so if
 // the partition is full, by its size or its number of runs, and the new data is not small. (Small new data would make
 // small partitions.)
-static bool appends(const struct round *r, uint32_t part) {
+static bool appends(const struct round *r, const struct round_tree *tree, uint32_t part) {
   const struct compact *c = r->c;
-  const struct part *const p = r->base->parts[part];
-  const struct fresh *f = &r->fresh[part];
+  const struct part *const p = tree->base->parts[part];
+  const struct fresh *f = &tree->fresh[part];
   if (!p->remix || f->behind_bytes == 0 || f->behind_bytes < c->memtable_size / COMPACT_ABORT_SHARE) return false;
   const uint32_t more = tables_for(c, f->bytes) + tables_for(c, f->behind_bytes);
   const bool full = all_bytes(p) >= table_bytes(c) || part_runs(p) + more > COMPACT_APPEND_RUNS;
   return full && !mostly_garbage(c, p, f->bytes);
 }
 
-static struct job *add_job(struct round *r, uint32_t part, uint32_t nr_parts) {
-  assert(nr_parts > 0 && part + nr_parts <= r->base->nr_parts && r->nr_jobs < 2 * r->base->nr_parts);
+static struct job *add_job(struct round *r, const struct round_tree *tree, uint32_t part, uint32_t nr_parts) {
+  assert(nr_parts > 0 && part + nr_parts <= tree->base->nr_parts && r->nr_jobs < r->cap_jobs);
   struct job *j = &r->jobs[r->nr_jobs++];
   *j = (struct job){.c = r->c,
-                    .base = r->base,
-                    .frozen = r->frozen,
+                    .tree = (uint32_t)(tree - r->trees),
+                    .base = tree->base,
+                    .frozen = tree->frozen,
                     .part = part,
                     .nr_parts = nr_parts,
                     .pieces = r->pieces,
                     .failed = &r->failed};
   for (uint32_t i = part; i < part + nr_parts; i++) {
-    j->bytes += r->fresh[i].bytes + r->fresh[i].behind_bytes;
-    j->count += r->fresh[i].count + r->fresh[i].behind_count;
+    j->bytes += tree->fresh[i].bytes + tree->fresh[i].behind_bytes;
+    j->count += tree->fresh[i].count + tree->fresh[i].behind_count;
   }
   return j;
 }
 
-static void plan_part(struct round *r, uint32_t part) {
-  const struct fresh *f = &r->fresh[part];
-  struct job *j = add_job(r, part, 1);
+static void plan_part(struct round *r, const struct round_tree *tree, uint32_t part) {
+  const struct fresh *f = &tree->fresh[part];
+  struct job *j = add_job(r, tree, part, 1);
   j->may_abort = true;
-  if (!appends(r, part)) {
+  if (!appends(r, tree, part)) {
     decide(j);
     return;
   }
@@ -229,7 +231,7 @@ static void plan_part(struct round *r, uint32_t part) {
   j->bytes = f->bytes;
   j->count = f->count;
   decide(j);
-  j = add_job(r, part, 1);
+  j = add_job(r, tree, part, 1);
   j->bytes = f->behind_bytes;
   j->count = f->behind_count;
   j->append = true;
@@ -241,14 +243,14 @@ static void plan_part(struct round *r, uint32_t part) {
 // Plans a part of a full compaction, from partition `part` on, before `end`. The part is one partition, or several
 // neighbours that need fewer tables together and at most `most` bytes to write. The job merges them if that makes fewer
 // tables or drops records. Returns the number of the partition after the part.
-static uint32_t plan_whole(struct round *r, uint32_t part, uint32_t end, uint64_t most) {
+static uint32_t plan_whole(struct round *r, const struct round_tree *tree, uint32_t part, uint32_t end, uint64_t most) {
   const struct compact *c = r->c;
   uint64_t bytes = 0;
   uint32_t next = part, tables = 0;
   bool needed = false;
   do {
-    const struct part *const p = r->base->parts[next];
-    const struct fresh *f = &r->fresh[next];
+    const struct part *const p = tree->base->parts[next];
+    const struct fresh *f = &tree->fresh[next];
     const uint64_t more = all_live_bytes(p) + f->bytes + f->behind_bytes;
     const uint32_t apart = tables_for(c, bytes) + tables_for(c, more), together = tables_planned(c, bytes + more);
     if (next > part && more && (together >= apart || together > COMPACT_PART_TABLES || bytes + more > most)) break;
@@ -258,30 +260,32 @@ static uint32_t plan_whole(struct round *r, uint32_t part, uint32_t end, uint64_
              (p->remix && p->remix->nr_keys != p->remix->nr_entries);
   } while (++next < end);
   if (needed || tables > tables_for(c, bytes)) {
-    struct job *j = add_job(r, part, next - part);
+    struct job *j = add_job(r, tree, part, next - part);
     decide_all(j);
     j->table_bytes = table_bytes(c);  // full tables: the fewest, even if the estimate is wrong
   } else {
-    for (uint32_t i = part; i < next; i++) decide(add_job(r, i, 1));
+    for (uint32_t i = part; i < next; i++) decide(add_job(r, tree, i, 1));
   }
   return next;
 }
 
-void plan_jobs(struct round *r, struct compact_whole *whole, uint32_t *next_out) {
-  const uint32_t nr = r->base->nr_parts;
-  uint32_t at = 0, end = whole ? version_find(r->base, kref(whole->from, whole->from_len)) : nr;
-  while (at < end) plan_part(r, at++);
+void plan_jobs(struct round *r, uint32_t which, struct compact_whole *whole, uint32_t *next_out) {
+  struct round_tree *const tree = &r->trees[which];
+  const uint32_t nr = tree->base->nr_parts;
+  uint32_t at = 0, end = whole ? version_find(tree->base, kref(whole->from, whole->from_len)) : nr;
+  tree->first_job = r->nr_jobs;
+  while (at < end) plan_part(r, tree, at++);
   uint64_t bytes = 0;
   if (whole) whole->largest = 0;
   const uint64_t most = whole && whole->most ? whole->most : UINT64_MAX;
   while (at < nr && bytes < whole->budget) {
     const uint32_t first = r->nr_jobs, from = at;
     uint64_t cost = 0;
-    at = plan_whole(r, at, nr, most);
+    at = plan_whole(r, tree, at, nr, most);
     for (uint32_t i = first; i < r->nr_jobs; i++) cost += r->jobs[i].cost;
     if (cost > most) {
       r->nr_jobs = first;
-      for (uint32_t i = from; i < at; i++) plan_part(r, i);
+      for (uint32_t i = from; i < at; i++) plan_part(r, tree, i);
       whole->left = true;
       continue;
     }
@@ -290,18 +294,19 @@ void plan_jobs(struct round *r, struct compact_whole *whole, uint32_t *next_out)
   }
   *next_out = at;
   assert(at <= nr);
-  while (at < nr) plan_part(r, at++);
+  while (at < nr) plan_part(r, tree, at++);
+  tree->end_job = r->nr_jobs;
 }
 
 // Plans scan merges of partitions that scans have paid for, as many as a round may merge. Their debt begins again, even
 // if the merges fail. A scan merge always ends the young view.
-void plan_scan_merges(struct round *r) {
+static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint32_t *left) {
   uint64_t bytes;
-  uint32_t left = r->c->scan_merge_parts;
-  for (uint32_t i = 0; i < r->base->nr_parts; i++) {
-    struct job *j = add_job(r, i, 1);
-    const struct part *const p = r->base->parts[i];
-    if (!left) continue;
+  tree->first_job = r->nr_jobs;
+  for (uint32_t i = 0; i < tree->base->nr_parts; i++) {
+    struct job *j = add_job(r, tree, i, 1);
+    const struct part *const p = tree->base->parts[i];
+    if (!*left) continue;
     struct remix *const x = p->remix && compact_scan_debt_paid(p->remix)   ? p->remix
                             : p->young && compact_scan_debt_paid(p->young) ? p->young
                                                                            : NULL;
@@ -309,8 +314,15 @@ void plan_scan_merges(struct round *r) {
     j->scan_merge = true;
     decide_major(j, part_young_runs(p) + (x == p->remix ? scan_merge_depth(x, &bytes) : 0));
     atomic_store_explicit(&x->scan_debt, 0, memory_order_relaxed);
-    left--;
+    --*left;
   }
+  tree->end_job = r->nr_jobs;
+}
+
+void plan_scan_merges(struct round *r) {
+  uint32_t left = r->c->scan_merge_parts;
+  for (uint32_t i = 0; i < TREES; i++)
+    if (round_has(r, i)) plan_tree_scan_merges(r, &r->trees[i], &left);
 }
 
 static int worst_first(const void *a, const void *b) {

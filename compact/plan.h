@@ -7,11 +7,12 @@
 
 #include "compact/job.h"
 
-// Makes the jobs from r->fresh, in order of their keys. whole: NULL, or the range of keys in which all partitions are
-// to be compacted. The round stops when whole->budget bytes are planned, and leaves out partitions that need more than
-// whole->most bytes. *next_out: the number of the partition from which the next round has to go on.
-void plan_jobs(struct round *r, struct compact_whole *whole, uint32_t *next_out);
-// Makes the jobs of a scan round.
+// Makes the jobs of a tree from its `fresh`, in order of their keys. whole: NULL, or the range of keys in this tree in
+// which all partitions are to be compacted. The round stops when whole->budget bytes are planned, and leaves out
+// partitions that need more than whole->most bytes. *next_out: the number of the partition from which the next round
+// has to go on.
+void plan_jobs(struct round *r, uint32_t tree, struct compact_whole *whole, uint32_t *next_out);
+// Makes the jobs of both trees for a scan round.
 void plan_scan_merges(struct round *r);
 // Decides which jobs hand their new data back to the active memtable, because writing it is expensive. Fails with
 // REMIXDB_NOMEM.

@@ -142,7 +142,7 @@ static enum remixdb_status hand_back(struct round *r) {
     for (range_begin(range, j, r->self); range_valid(range) && s == REMIXDB_OK; range_next(range)) {
       struct kv_rec rec;
       range_record(range, &rec);
-      s = r->c->hand_back(r->c->arg, r->self, &rec);
+      s = r->c->hand_back(r->c->arg, r->self, j->tree, &rec);
     }
   }
   mem_free(range);
@@ -205,23 +205,24 @@ static enum remixdb_status add_output(const struct output *o, const struct sst *
   return s;
 }
 
-static enum remixdb_status next_version(struct round *r, struct version **out) {
-  struct part **parts = mem_calloc(r->nr_jobs + r->nr_outputs, sizeof(*parts));
+// Makes the next version of a tree. *at: the first output of its jobs; the call sets it to the output after the last.
+static enum remixdb_status next_tree(struct round *r, const struct round_tree *tree, uint32_t *at,
+                                     struct version **out) {
+  struct part **parts = mem_calloc(tree->end_job - tree->first_job + r->nr_outputs, sizeof(*parts));
   if (!parts) return REMIXDB_NOMEM;
-  uint32_t nr = 0, at = 0;
+  uint32_t nr = 0;
   enum remixdb_status s = REMIXDB_OK;
-  for (uint32_t i = 0; i < r->nr_jobs && s == REMIXDB_OK; i++) {
+  for (uint32_t i = tree->first_job; i < tree->end_job && s == REMIXDB_OK; i++) {
     const struct job *j = &r->jobs[i];
-    assert(i == 0 || j->part == r->jobs[i - 1].part + (j->append ? 0 : r->jobs[i - 1].nr_parts));
+    assert(i == tree->first_job || j->part == r->jobs[i - 1].part + (j->append ? 0 : r->jobs[i - 1].nr_parts));
     if ((s = check_range(j)) == REMIXDB_OK) s = add_old_parts(j, parts, &nr);
     const struct sst *before = j->append ? last_table(old_part(j)) : NULL;
-    for (; at < r->nr_outputs && r->outputs[at].job == j && s == REMIXDB_OK; at++) {
-      const struct output *o = &r->outputs[at];
+    for (; *at < r->nr_outputs && r->outputs[*at].job == j && s == REMIXDB_OK; ++*at) {
+      const struct output *o = &r->outputs[*at];
       s = add_output(o, before, parts, &nr);
       before = o->fresh[o->nr_fresh - 1];
     }
   }
-  assert(s != REMIXDB_OK || at == r->nr_outputs);
   if (s == REMIXDB_OK) s = version_create(parts, nr, out);
   else
     for (uint32_t i = 0; i < nr; i++) part_unref(parts[i]);
@@ -229,22 +230,48 @@ static enum remixdb_status next_version(struct round *r, struct version **out) {
   return s;
 }
 
-static void whole_came(struct compact_whole *whole, const struct version *base, uint32_t next) {
-  whole->end = next == base->nr_parts;
-  if (whole->end) return;
-  const struct kref key = part_anchor(base->parts[next]);
-  memcpy(whole->to, key.ptr, key.len);
-  whole->to_len = key.len;
+// Makes the next version of both trees. A tree that took no part stays.
+static enum remixdb_status next_version(struct round *r, struct version *base, struct version **out) {
+  struct version *v, *spaces = base->spaces;
+  uint32_t at = 0;
+  enum remixdb_status s = next_tree(r, &r->trees[TREE_UNNAMED], &at, &v);
+  if (s != REMIXDB_OK) return s;
+  if (round_has(r, TREE_SPACES)) s = next_tree(r, &r->trees[TREE_SPACES], &at, &spaces);
+  else if (spaces) version_ref(spaces);
+  if (s != REMIXDB_OK) {
+    version_unref(v);
+    return s;
+  }
+  assert(at == r->nr_outputs);
+  v->spaces = spaces;
+  *out = v;
+  return s;
 }
 
-static enum remixdb_status round_make(struct round *r, bool allow_abort, struct version **out) {
+// next: the partition of the tree from which the next round has to go on.
+static void whole_came(struct compact_whole *whole, const struct version *base, uint32_t next) {
+  const struct version *const tree = version_tree(base, whole->from_tree);
+  whole->end = next == tree->nr_parts && (whole->from_tree == TREE_SPACES || version_is_empty(base->spaces));
+  if (whole->end) return;
+  if (next == tree->nr_parts) {
+    whole->to_tree = TREE_SPACES;
+    whole->to_len = 0;
+    return;
+  }
+  const struct kref key = part_anchor(tree->parts[next]);
+  memcpy(whole->to, key.ptr, key.len);
+  whole->to_len = key.len;
+  whole->to_tree = whole->from_tree;
+}
+
+static enum remixdb_status round_make(struct round *r, struct version *base, bool allow_abort, struct version **out) {
   enum remixdb_status s = REMIXDB_OK;
   if (allow_abort && (s = plan_aborts(r)) != REMIXDB_OK) return s;
-  if (r->frozen) plan_work(r);
+  if (!r->scans) plan_work(r);
   if ((s = write_all(r)) != REMIXDB_OK) return s;
   if ((s = build_remixes(r)) != REMIXDB_OK) return s;
   if ((s = hand_back(r)) != REMIXDB_OK) return s;
-  return next_version(r, out);
+  return next_version(r, base, out);
 }
 
 static void round_count(struct round *r) {
@@ -252,7 +279,7 @@ static void round_count(struct round *r) {
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     const struct job *j = &r->jobs[i];
     // not counted: a partition that stays beside a job that appends, and partitions that a scan round does not merge
-    const bool counts = r->frozen ? !(j->upto && j->kind == COMPACT_KEEP) : j->scan_merge;
+    const bool counts = !r->scans ? !(j->upto && j->kind == COMPACT_KEEP) : j->scan_merge;
     if (counts) atomic_fetch_add_explicit(&stats->kinds[j->kind], 1, memory_order_relaxed);
     if (j->scan_merge) atomic_fetch_add_explicit(&stats->scan_merges, 1, memory_order_relaxed);
     if (j->young) atomic_fetch_add_explicit(&stats->young, 1, memory_order_relaxed);
@@ -261,13 +288,21 @@ static void round_count(struct round *r) {
   atomic_fetch_add_explicit(&stats->rounds, 1, memory_order_relaxed);
 }
 
-static enum remixdb_status round_begin(struct round *r) {
-  const uint32_t nr_parts = r->base->nr_parts;
-  r->pieces = !plan_fits_cache(r->c, r->base);
+// spaces: whether the spaces' tree of base takes part.
+static enum remixdb_status round_begin(struct round *r, const struct version *base, bool spaces) {
+  struct round_tree *const trees = r->trees;
+  trees[TREE_UNNAMED].base = base;
+  trees[TREE_SPACES].base = spaces ? base->spaces : NULL;
+  const uint32_t nr_parts = base->nr_parts + (spaces ? base->spaces->nr_parts : 0);
+  r->pieces = !plan_fits_cache(r->c, base);
+  r->cap_jobs = 2 * nr_parts;
   r->fresh = mem_calloc(nr_parts, sizeof(*r->fresh));
-  r->jobs = mem_calloc(2 * (size_t)nr_parts, sizeof(*r->jobs));
-  r->tasks = mem_calloc(2 * (size_t)nr_parts, sizeof(*r->tasks));
-  return r->fresh && r->jobs && r->tasks ? REMIXDB_OK : REMIXDB_NOMEM;
+  r->jobs = mem_calloc(r->cap_jobs, sizeof(*r->jobs));
+  r->tasks = mem_calloc(r->cap_jobs, sizeof(*r->tasks));
+  if (!r->fresh || !r->jobs || !r->tasks) return REMIXDB_NOMEM;
+  trees[TREE_UNNAMED].fresh = r->fresh;
+  trees[TREE_SPACES].fresh = r->fresh + base->nr_parts;
+  return REMIXDB_OK;
 }
 
 // Frees a round. If the round has failed, removes its files. Returns s.
@@ -296,16 +331,24 @@ static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
 }
 
 enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base, const struct wh *frozen,
-                                  bool allow_abort, struct compact_whole *whole, struct version **out) {
-  struct round r = {.c = c, .self = self, .base = base, .frozen = frozen};
+                                  const struct wh *spaces, bool allow_abort, struct compact_whole *whole,
+                                  struct version **out) {
+  struct round r = {.c = c, .self = self};
   uint32_t next = 0;
   atomic_store_explicit(&c->progress, 0, memory_order_relaxed);
-  enum remixdb_status s = round_begin(&r);
-  if (s == REMIXDB_OK) s = fresh_measure(&r);
-  if (s == REMIXDB_OK) {
-    plan_jobs(&r, whole, &next);
-    s = round_make(&r, allow_abort, out);
+  // New data waits for no whole compaction, and a tree without new data needs a round only for that.
+  const bool both = base->spaces && ((spaces && wh_count(spaces)) || (whole && whole->from_tree == TREE_SPACES));
+  enum remixdb_status s = round_begin(&r, base, both);
+  r.trees[TREE_UNNAMED].frozen = frozen;
+  r.trees[TREE_SPACES].frozen = spaces;
+  for (uint32_t i = 0; i < TREES && s == REMIXDB_OK; i++)
+    if (round_has(&r, i) && r.trees[i].frozen) s = fresh_measure(&r, &r.trees[i]);
+  for (uint32_t i = 0; i < TREES && s == REMIXDB_OK; i++) {
+    uint32_t none;
+    const bool all = whole && whole->from_tree == i;
+    if (round_has(&r, i)) plan_jobs(&r, i, all ? whole : NULL, all ? &next : &none);
   }
+  if (s == REMIXDB_OK) s = round_make(&r, base, allow_abort, out);
   if (s == REMIXDB_OK) {
     if (whole) whole_came(whole, base, next);
     round_count(&r);
@@ -316,23 +359,25 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
 // ---- scan merges
 
 void compact_watch(const struct compact *c, const struct version *v) {
-  for (uint32_t i = 0; i < v->nr_parts; i++) {
-    const struct part *const p = v->parts[i];
-    if (p->remix) remix_watch(p->remix, c->watch);
-    if (p->young) remix_watch(p->young, c->watch);
+  for (const struct version *tree = v; tree; tree = tree->spaces) {
+    for (uint32_t i = 0; i < tree->nr_parts; i++) {
+      const struct part *const p = tree->parts[i];
+      if (p->remix) remix_watch(p->remix, c->watch);
+      if (p->young) remix_watch(p->young, c->watch);
+    }
   }
 }
 
 enum remixdb_status compact_scan_round(struct compact *c, struct worker *self, struct version *base,
                                        struct version **out) {
-  struct round r = {.c = c, .self = self, .base = base};
+  struct round r = {.c = c, .self = self, .scans = true};
   *out = NULL;
-  enum remixdb_status s = round_begin(&r);
+  enum remixdb_status s = round_begin(&r, base, !version_is_empty(base->spaces));
   bool any = false;
   if (s == REMIXDB_OK) {
     plan_scan_merges(&r);
     for (uint32_t i = 0; i < r.nr_jobs; i++) any = any || r.jobs[i].scan_merge;
-    if (any) s = round_make(&r, false, out);
+    if (any) s = round_make(&r, base, false, out);
   }
   if (s == REMIXDB_OK && any) round_count(&r);
   return round_end(&r, s);
@@ -351,7 +396,8 @@ static bool parts_have(const struct version *v, uint32_t from, uint32_t to, cons
   return false;
 }
 
-void compact_retire(const struct version *base, const struct version *next) {
+// Retires the files of a tree that the next version of the tree has not.
+static void retire_tree(const struct version *base, const struct version *next) {
   for (uint32_t i = 0; i < base->nr_parts; i++) {
     const struct part *const p = base->parts[i];
     // a file of p that next still has is in a partition that shares keys with p (V2)
@@ -365,4 +411,9 @@ void compact_retire(const struct version *base, const struct version *next) {
     for (uint32_t r = 0; r < part_runs(p); r++)
       if (!parts_have(next, from, to, part_run(p, r))) sst_retire(part_run(p, r));
   }
+}
+
+void compact_retire(const struct version *base, const struct version *next) {
+  retire_tree(base, next);
+  if (base->spaces && next->spaces && base->spaces != next->spaces) retire_tree(base->spaces, next->spaces);
 }

@@ -269,11 +269,14 @@ enum remixdb_status xdb_get_begin(struct xdb_gets *g, struct kref key, void *val
   epoch_enter(&x->epoch, &g->ref->slot);
   uint64_t moment;
   const struct super *const v = xdb_ref_super(g->ref, &moment);
-  const struct wh_ver *ver = wh_get(v->active->wh, key, hash, moment);
-  if (!ver && v->frozen) ver = wh_get(v->frozen->wh, key, hash, moment);
+  const uint32_t tree = g->ref->tree;
+  const struct wh *const frozen = super_frozen(v, tree);
+  const struct version *const parts = version_tree(v->version, tree);
+  const struct wh_ver *ver = wh_get(memtable_tree(v->active, tree), key, hash, moment);
+  if (!ver && frozen) ver = wh_get(frozen, key, hash, moment);
   if (ver) {
     get_found(g, w, ver->val, ver->vlen, ver->tomb);
-  } else if (!candidate_begin(&w->probe, v->version->parts[version_find(v->version, key)], key, hash)) {
+  } else if (!candidate_begin(&w->probe, parts->parts[version_find(parts, key)], key, hash)) {
     get_ready(g, w, REMIXDB_NOTFOUND);
   } else {
     remix_probe_find(&w->probe, first, 1);

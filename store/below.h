@@ -11,25 +11,26 @@
 
 // The first step hands this to the second step.
 struct xdb_below {
-  struct wh_begun frozen;  // of the frozen memtable, when there is one
+  const struct wh *index;  // of the frozen memtable; NULL: there is none
+  struct wh_begun frozen;  // in it
   const struct part *part;
   const uint8_t *seg;  // of the partition's newest view
 };
-// Prefetches what xdb_below_end reads first. Both run in the same epoch.
-static inline void xdb_below_begin(const struct super *v, struct kref key, uint64_t hash, struct xdb_below *out) {
-  const struct version *const version = v->version;
+// Prefetches what xdb_below_end reads first. Both run in the same epoch. tree: the key's.
+static inline void xdb_below_begin(const struct super *v, uint32_t tree, struct kref key, uint64_t hash,
+                                   struct xdb_below *out) {
+  const struct version *const version = version_tree(v->version, tree);
   const struct part *const part = out->part = version->parts[version->nr_parts > 1 ? version_find(version, key) : 0];
-  if (unlikely(v->frozen != NULL)) out->frozen = wh_get_begin(v->frozen->wh, key, hash);
+  out->index = super_frozen(v, tree);
+  if (unlikely(out->index != NULL)) out->frozen = wh_get_begin(out->index, key, hash);
   const struct remix *const newest = unlikely(part->young != NULL) ? part->young : part->remix;
   out->seg = newest ? remix_get_begin(newest, key) : NULL;
 }
 // Finds the newest record of the key that is below the active memtable and visible at `moment`. *rec_out may be a
 // tombstone, and is valid until the caller leaves the epoch. Fails with REMIXDB_NOTFOUND.
-static inline enum remixdb_status xdb_below_end(const struct super *v, const struct xdb_below *b, struct kref key,
-                                                uint64_t hash, uint64_t moment, struct sst_hold *h,
-                                                struct kv_rec *rec_out) {
-  const struct wh_ver *ver = unlikely(v->frozen != NULL) ? wh_get_end(v->frozen->wh, b->frozen, key, hash, moment)
-                                                         : NULL;
+static inline enum remixdb_status xdb_below_end(const struct xdb_below *b, struct kref key, uint64_t hash,
+                                                uint64_t moment, struct sst_hold *h, struct kv_rec *rec_out) {
+  const struct wh_ver *ver = unlikely(b->index != NULL) ? wh_get_end(b->index, b->frozen, key, hash, moment) : NULL;
   if (ver) {
     *rec_out = (struct kv_rec){NULL, ver->val, 0, ver->vlen, ver->tomb};
     return REMIXDB_OK;
@@ -41,10 +42,10 @@ static inline enum remixdb_status xdb_below_end(const struct super *v, const str
   return s == REMIXDB_NOTFOUND ? remix_get(part->remix, key, hash, h, rec_out) : s;
 }
 // Both steps.
-static inline enum remixdb_status xdb_below_get(const struct super *v, struct kref key, uint64_t hash, uint64_t moment,
-                                                struct sst_hold *h, struct kv_rec *rec_out) {
+static inline enum remixdb_status xdb_below_get(const struct super *v, uint32_t tree, struct kref key, uint64_t hash,
+                                                uint64_t moment, struct sst_hold *h, struct kv_rec *rec_out) {
   struct xdb_below below;
-  xdb_below_begin(v, key, hash, &below);
-  return xdb_below_end(v, &below, key, hash, moment, h, rec_out);
+  xdb_below_begin(v, tree, key, hash, &below);
+  return xdb_below_end(&below, key, hash, moment, h, rec_out);
 }
 #endif

@@ -153,7 +153,7 @@ enum remixdb_status dir_make_store(struct xdb *x, struct version **out) {
   (*out)->number = 1;
   (*out)->next_file = 1;
   (*out)->log_gen = 1;  // replay_log makes that segment
-  return REMIXDB_OK;
+  return version_begin_spaces(*out);
 }
 
 enum remixdb_status dir_finish_making(struct xdb *x) {

@@ -102,7 +102,7 @@ enum remixdb_status xdb_wait_idle(struct xdb *x) {
 static bool freeze_due(struct xdb *x, enum xdb_freeze when, size_t batch) {
   assert(xdb_lock_is_mine(x));
   const struct memtable *m = xdb_super(x)->active;
-  return when == XDB_FREEZE_ANY || (when == XDB_FREEZE_USED ? wh_count(m->wh) != 0 : xdb_round_due(x, m, batch));
+  return when == XDB_FREEZE_ANY || (when == XDB_FREEZE_USED ? memtable_count(m) != 0 : xdb_round_due(x, m, batch));
 }
 
 enum remixdb_status xdb_wait_room(struct xdb *x, enum xdb_freeze when, size_t batch) {
@@ -230,10 +230,12 @@ void xdb_flush_last(struct xdb *x) {
 static uint64_t whole_bytes(struct xdb *x) {
   xdb_lock(x);
   const struct super *const super = xdb_super(x);
-  uint64_t bytes = wh_memory(super->active->wh);
-  for (uint32_t i = 0; i < super->version->nr_parts; i++) {
-    const struct part *const p = super->version->parts[i];
-    for (uint32_t r = 0; r < part_runs(p); r++) bytes += part_run(p, r)->file_size;
+  uint64_t bytes = memtable_memory(super->active);
+  for (const struct version *tree = super->version; tree; tree = tree->spaces) {
+    for (uint32_t i = 0; i < tree->nr_parts; i++) {
+      const struct part *const p = tree->parts[i];
+      for (uint32_t r = 0; r < part_runs(p); r++) bytes += part_run(p, r)->file_size;
+    }
   }
   xdb_unlock(x);
   return bytes + 1;
@@ -244,7 +246,10 @@ static void whole_on(struct waiter *w) {
   struct compact_whole *const work = &w->whole->work;
   xdb_lock(w->x);
   const struct version *const v = xdb_super(w->x)->version;
-  w->base = w->total / v->nr_parts * version_find(v, kref(work->to, work->to_len));
+  const struct version *const tree = version_tree(v, work->to_tree);
+  const uint32_t before = work->to_tree == TREE_UNNAMED ? 0 : v->nr_parts;
+  w->base = w->total / (v->nr_parts + v->spaces->nr_parts) *
+            (before + version_find(tree, kref(work->to, work->to_len)));
   xdb_unlock(w->x);
   compact_whole_on(work);
 }
@@ -287,6 +292,7 @@ static enum remixdb_status compact_passes(struct waiter *w) {
     any = w->whole->work.left = false;
     w->whole->work.most = UINT64_MAX;
     w->whole->work.from_len = 0;
+    w->whole->work.from_tree = TREE_UNNAMED;
     s = compact_pass(w, &any);
     left = w->whole && w->whole->work.left;
   }

@@ -6,7 +6,7 @@
 size_t idle_memory(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out) {
   epoch_enter(&x->epoch, slot);
   const struct super *v = xdb_super(x);
-  const size_t used = wh_memory(v->active->wh);
+  const size_t used = memtable_memory(v->active);
   *wanted_out = memtables_target(&x->memtables, v->active, v->frozen != NULL);
   epoch_exit(slot);
   return used;

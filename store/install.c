@@ -27,6 +27,12 @@ enum remixdb_status round_freeze(struct xdb *x) {
   struct memtable *fresh;
   enum remixdb_status s = memtable_create(&x->memtables, &fresh);
   if (s != REMIXDB_OK) return s;
+  // Once a memtable has the index of the spaces' tree, each later one has it, too: readers do not ask.
+  if (memtable_tree(old->active, TREE_SPACES)) s = memtable_spaces(fresh);
+  if (s != REMIXDB_OK) {
+    memtable_unref(fresh);
+    return s;
+  }
   struct switching sw = {x, super_create(fresh, old->active, old->version)};
   memtable_unref(fresh);  // the super has its own reference now
   if (!sw.next) return REMIXDB_NOMEM;

@@ -14,6 +14,7 @@ struct xdb_ref {
   struct err_state told;   // the status of the last call on the ref. Each call writes it, so it lies beside `xdb`
   bool borrowed;           // from the pool (store/refpool.h)
   struct xdb *xdb;
+  uint32_t tree;        // the tree that it reads and writes (view/version.h, V7)
   struct super *super;  // the snapshot's super, without a reference; NULL: the ref reads the store as it is
   uint64_t moment;      // the snapshot's
   struct xdb_snapshot *snapshot;

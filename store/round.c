@@ -47,7 +47,9 @@ static enum remixdb_status compact_and_install(struct xdb *x, struct worker *w, 
   const uint64_t began = time_ns();
   atomic_store_explicit(&x->pace.round_began_ns, began, memory_order_relaxed);
   struct version *next;
-  enum remixdb_status s = compact_round(&x->compact, w, r->super->version, r->super->frozen->wh, !r->asked,
+  const struct memtable *const frozen = r->super->frozen;
+  enum remixdb_status s = compact_round(&x->compact, w, r->super->version, frozen->wh,
+                                        memtable_tree(frozen, TREE_SPACES), !r->asked,
                                         r->whole ? &r->whole->work : NULL, &next);
   if (s != REMIXDB_OK) return s;
   const uint64_t worked = time_ns() - began, work = atomic_load_explicit(&x->compact.progress, memory_order_relaxed);

@@ -26,7 +26,7 @@ void xdb_round_run(void *arg, struct worker *w);
 // a batch, the memtable may exceed its limit by up to a quarter; a larger batch gets a new memtable. The same rule
 // holds for the log's segment, which has the same records. Inside an epoch, or under xdb.lock.
 static inline bool xdb_round_due(struct xdb *x, const struct memtable *m, size_t batch) {
-  const size_t used = wh_memory(m->wh), limit = x->memtable_limit;
+  const size_t used = memtable_memory(m), limit = x->memtable_limit;
   if (used >= limit || wal_full(x->wal, 0, false)) return true;
   return unlikely(batch != 0) &&
          ((used > limit / 4 && used + batch > limit + limit / 4) || wal_full(x->wal, batch, false));

@@ -29,9 +29,9 @@ enum {
   SECTION_LENGTH = 8,  // u64, of what follows
   SECTION_HEAD = 16,
 };
-enum { KIND_ORIGINS = 1, KIND_PARTS = 2 };
+enum { KIND_ORIGINS = 1, KIND_PARTS = 2, KIND_SPACES_PARTS = 3 };
 #define SECTION_MUST 1u  // flag: a reader that does not know the kind refuses the store
-// Offsets in the section of the partitions.
+// Offsets in a section of partitions.
 enum {
   PARTS_COUNT = 0,  // u32, at least 1
   PARTS_ZERO = 4,   // u32
@@ -63,7 +63,7 @@ static const char current_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'E', 'R'};
 #define CURRENT_HOLE (128u << 10)      // no part of the file has so many zeros: an anchor has fewer bytes
 // The most bytes of a partition, its tables left out.
 #define CURRENT_PART_MAX (PART_HEAD + REMIXDB_KV_MAX)
-#define CURRENT_REST_MAX (HEAD_SIZE + 2 * SECTION_HEAD + PARTS_HEAD + SUM_SIZE)  // of what is there once
+#define CURRENT_REST_MAX (HEAD_SIZE + 3 * SECTION_HEAD + 2 * PARTS_HEAD + SUM_SIZE)  // of what is there once
 #define CURRENT_TABLE_MAX (CURRENT_NAME + 3 * 8)  // bytes of a table's name, and of origins of it and its REMIX files
 
 bool current_is_magic(const uint8_t *bytes) { return memcmp(bytes, current_magic, sizeof(current_magic)) == 0; }
@@ -122,7 +122,8 @@ static enum remixdb_status check_size(const struct env_dir *dir, const char *pat
   if (env_is_hollow(dir->env, fd, 0, size, CURRENT_HOLE))
     return err_corrupt(path, 0, "has a hole where partitions should be");
   if ((s = env_list(dir, count_table, &tables)) != REMIXDB_OK) return s;
-  if (size <= CURRENT_REST_MAX + CURRENT_PART_MAX + tables * (CURRENT_PART_MAX + CURRENT_TABLE_MAX)) return REMIXDB_OK;
+  if (size <= CURRENT_REST_MAX + TREES * CURRENT_PART_MAX + tables * (CURRENT_PART_MAX + CURRENT_TABLE_MAX))
+    return REMIXDB_OK;
   return err_corrupt(path, 0, "the file has %llu bytes, far more than partitions with %llu tables take",
                      (unsigned long long)size, (unsigned long long)tables);
 }
@@ -154,24 +155,25 @@ static enum remixdb_status read_origins(struct current *c, size_t at, uint64_t l
   return REMIXDB_OK;
 }
 
-static enum remixdb_status read_parts(struct current *c, size_t at, uint64_t len) {
+static enum remixdb_status read_parts(struct current *c, uint32_t tree, size_t at, uint64_t len) {
   if (len < PARTS_HEAD || load32le(c->buf + at + PARTS_ZERO) != 0)
     return err_corrupt(c->path, at, "head of the partitions");
-  c->head.nr_parts = load32le(c->buf + at + PARTS_COUNT);
-  c->at = at + PARTS_HEAD;
-  c->end = at + len;
+  c->head.nr_parts[tree] = load32le(c->buf + at + PARTS_COUNT);
+  c->trees[tree].at = at + PARTS_HEAD;
+  c->trees[tree].end = at + len;
   return REMIXDB_OK;
 }
 
 // One section, whose bytes are [at, at + len).
 static enum remixdb_status read_section(struct current *c, uint32_t kind, uint32_t flags, size_t at, uint64_t len) {
-  const bool known = kind == KIND_ORIGINS || kind == KIND_PARTS;
+  const bool known = kind >= KIND_ORIGINS && kind <= KIND_SPACES_PARTS;
   if (flags & ~SECTION_MUST || (!known && flags & SECTION_MUST))
     return err_set(REMIXDB_VERSION, "%s: a section of kind %u with flags %#x is not known to this library", c->path,
                    kind, flags);
   if (!known) return REMIXDB_OK;
   if (!(flags & SECTION_MUST)) return err_corrupt(c->path, at, "flags of a section of kind %u", kind);
-  return kind == KIND_ORIGINS ? read_origins(c, at, len) : read_parts(c, at, len);
+  if (kind == KIND_ORIGINS) return read_origins(c, at, len);
+  return read_parts(c, kind == KIND_PARTS ? TREE_UNNAMED : TREE_SPACES, at, len);
 }
 
 static enum remixdb_status read_sections(struct current *c) {
@@ -193,15 +195,15 @@ static enum remixdb_status read_sections(struct current *c) {
     at += len;
   }
   if (at != stop) return err_corrupt(c->path, at, "%zu bytes behind the sections", stop - at);
-  return c->at ? REMIXDB_OK : err_corrupt(c->path, HEAD_SECTIONS, "has no section of partitions");
+  return c->trees[TREE_UNNAMED].at ? REMIXDB_OK : err_corrupt(c->path, HEAD_SECTIONS, "has no section of partitions");
 }
 
 // Finds the partitions.
 static enum remixdb_status read_layout(struct current *c) {
   if (current_prints(&c->head)) return read_sections(c);
-  c->head.nr_parts = load32le(c->buf + HEAD_PARTS);
-  c->at = HEAD_SIZE_OLD;
-  c->end = c->len - SUM_SIZE;
+  c->head.nr_parts[TREE_UNNAMED] = load32le(c->buf + HEAD_PARTS);
+  c->trees[TREE_UNNAMED].at = HEAD_SIZE_OLD;
+  c->trees[TREE_UNNAMED].end = c->len - SUM_SIZE;
   return REMIXDB_OK;
 }
 
@@ -216,13 +218,22 @@ enum remixdb_status current_read(const struct env_dir *dir, struct current *out)
   }
   if (s == REMIXDB_OK) s = read_layout(out);
   if (s != REMIXDB_OK) current_close(out);
+  else current_tree(out, TREE_UNNAMED);
   return s;
 }
 
+void current_tree(struct current *c, uint32_t tree) {
+  c->at = c->trees[tree].at;
+  c->end = c->trees[tree].end;
+}
+
 enum remixdb_status current_check(const struct current *c) {
-  const uint32_t nr = c->head.nr_parts;
-  if (nr == 0 || nr > (c->end - c->at) / part_head(c->head.format))
-    return err_corrupt(c->path, HEAD_PARTS, "%u partitions cannot be", nr);
+  for (uint32_t i = 0; i < TREES; i++) {
+    const uint32_t nr = c->head.nr_parts[i];
+    const bool there = c->trees[i].at != 0;
+    if (there && (nr == 0 || nr > (c->trees[i].end - c->trees[i].at) / part_head(c->head.format)))
+      return err_corrupt(c->path, HEAD_PARTS, "%u partitions cannot be", nr);
+  }
   return REMIXDB_OK;
 }
 
@@ -336,13 +347,37 @@ static uint8_t *put_part(uint8_t *p, const struct current_part *part) {
   return p + (size_t)part->nr * CURRENT_NAME;
 }
 
+// Bytes of a section with its head; an empty section is left out.
+static size_t section_size(size_t len) { return len ? SECTION_HEAD + len : 0; }
+
+// Bytes of a section of partitions without its head; 0 for no partitions.
+static size_t parts_size(const struct current_part *parts, uint32_t nr) {
+  size_t len = nr ? PARTS_HEAD : 0;
+  for (uint32_t i = 0; i < nr; i++) len += PART_HEAD + parts[i].anchor.len + (size_t)parts[i].nr * CURRENT_NAME;
+  return len;
+}
+
+// Puts a section of partitions, if there are any.
+static uint8_t *put_parts(uint8_t *p, uint32_t kind, const struct current_part *parts, uint32_t nr, size_t len) {
+  if (nr == 0) return p;
+  p = put_section(p, kind, len);
+  store32le(p + PARTS_COUNT, nr);
+  store32le(p + PARTS_ZERO, 0);
+  p += PARTS_HEAD;
+  for (uint32_t i = 0; i < nr; i++) p = put_part(p, &parts[i]);
+  return p;
+}
+
 enum remixdb_status current_write(const struct env_dir *dir, const struct current_head *h, const struct files_ids *ids,
                                   const struct current_part *parts) {
-  size_t parts_len = PARTS_HEAD;
-  for (uint32_t i = 0; i < h->nr_parts; i++)
-    parts_len += PART_HEAD + parts[i].anchor.len + (size_t)parts[i].nr * CURRENT_NAME;
   const size_t origins_len = 8 * (size_t)ids->nr;
-  const size_t len = HEAD_SIZE + (ids->nr ? SECTION_HEAD + origins_len : 0) + SECTION_HEAD + parts_len + SUM_SIZE;
+  size_t len = HEAD_SIZE + section_size(origins_len) + SUM_SIZE, parts_len[TREES];
+  uint32_t nr_sections = ids->nr != 0;
+  for (uint32_t tree = 0, at = 0; tree < TREES; at += h->nr_parts[tree++]) {
+    parts_len[tree] = parts_size(parts + at, h->nr_parts[tree]);
+    len += section_size(parts_len[tree]);
+    nr_sections += parts_len[tree] != 0;
+  }
   if (len > CURRENT_SIZE_MAX) {
     const char *dots, *const end = err_path(dir->path, &dots);
     return err_set(REMIXDB_NOMEM, "%s%s: a version of %zu bytes is too large", dots, end, len);
@@ -354,14 +389,12 @@ enum remixdb_status current_write(const struct env_dir *dir, const struct curren
   if (s != REMIXDB_OK) return s;
   uint8_t *buf = mem_alloc(len);
   if (!buf) return REMIXDB_NOMEM;
-  uint8_t *p = put_head(buf, h, ids->nr ? 2 : 1);
+  uint8_t *p = put_head(buf, h, nr_sections);
   if (ids->nr) p = put_section(p, KIND_ORIGINS, origins_len);
   for (uint32_t i = 0; i < ids->nr; i++, p += 8) store64le(p, ids->origins[i]);
-  p = put_section(p, KIND_PARTS, parts_len);
-  store32le(p + PARTS_COUNT, h->nr_parts);
-  store32le(p + PARTS_ZERO, 0);
-  p += PARTS_HEAD;
-  for (uint32_t i = 0; i < h->nr_parts; i++) p = put_part(p, &parts[i]);
+  p = put_parts(p, KIND_PARTS, parts, h->nr_parts[TREE_UNNAMED], parts_len[TREE_UNNAMED]);
+  p = put_parts(p, KIND_SPACES_PARTS, parts + h->nr_parts[TREE_UNNAMED], h->nr_parts[TREE_SPACES],
+                parts_len[TREE_SPACES]);
   assert(p == buf + len - SUM_SIZE);
   store64le(p, hash64(buf, len - SUM_SIZE));
   s = env_replace_file(dir, FILES_CURRENT, buf, len);

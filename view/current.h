@@ -24,10 +24,13 @@
 
 #define CURRENT_FORMAT 3u  // written; 1 and 2 are read
 
+// The trees of a store: the one of the keys without a space, and the one of all named spaces (view/version.h, V7).
+enum { TREE_UNNAMED, TREE_SPACES, TREES };
+
 // The fields that concern the whole store.
 struct current_head {
-  uint32_t format;  // ignored by current_write
-  uint32_t nr_parts;
+  uint32_t format;           // ignored by current_write
+  uint32_t nr_parts[TREES];  // of each tree; the spaces' tree may have none
   uint64_t store_id, number;
   uint64_t next_file;  // the next free file number
   uint64_t log_gen;    // the oldest log generation still needed
@@ -64,7 +67,10 @@ struct current {
   char path[ENV_PATH_MAX];
   struct current_head head;
   uint8_t *buf;
-  size_t len, at, end;     // end: the end of the partitions
+  size_t len, at, end;  // end: the end of the partitions of the tree that current_tree has set
+  struct {
+    size_t at, end;
+  } trees[TREES];          // where the partitions are; 0, 0: none
   const uint8_t *origins;  // nr_origins ids, u64, ascending; NULL: none
   uint32_t nr_origins;
 };
@@ -74,10 +80,12 @@ struct current {
 // the directory explains. On success the caller ends with current_close. Fails with REMIXDB_NOTFOUND if there is no
 // CURRENT, or with REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO or REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status current_read(const struct env_dir *dir, struct current *out);
+// Goes to the first partition of a tree. After current_read that is the unnamed tree's.
+void current_tree(struct current *c, uint32_t tree);
 // Checks that the file has room for so many partitions. Fails with REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_check(const struct current *c);
-// Checks, after the last partition, that no byte is left, and that format 1 or 2 fits the number of young views. Fails
-// with REMIXDB_CORRUPT.
+// Checks, after the last partition of a tree, that no byte is left, and that format 1 or 2 fits the number of young
+// views. Fails with REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_check_end(const struct current *c, uint32_t nr_young);
 // Tells whether these 8 bytes are the file's magic.
 bool current_is_magic(const uint8_t *bytes);
@@ -88,9 +96,10 @@ static inline bool current_more(const struct current *c) { return c->at < c->end
 // REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_next(struct current *c, struct current_part *out);
 
-// Replaces the file. ids: the store's own id is the one of the head. parts: head->nr_parts elements; their `tables`
-// have fingerprints. After REMIXDB_NOSPACE, REMIXDB_NOMEM or REMIXDB_CORRUPT (a number of the head has reached its
-// bound) the file has not changed. After any other failure a crash may leave the old or the new file.
+// Replaces the file. ids: the store's own id is the one of the head. parts: the partitions of each tree, one tree after
+// the other; their `tables` have fingerprints. After REMIXDB_NOSPACE, REMIXDB_NOMEM or REMIXDB_CORRUPT (a number of the
+// head has reached its bound) the file has not changed. After any other failure a crash may leave the old or the new
+// file.
 MUST_CHECK enum remixdb_status current_write(const struct env_dir *dir, const struct current_head *head,
                                              const struct files_ids *ids, const struct current_part *parts);
 #endif

@@ -26,7 +26,7 @@ uint64_t memtables_kept(struct memtables *all, const struct memtable *active, co
   uint64_t bytes = 0;
   pthread_mutex_lock(&all->lock);
   for (const struct memtable *m = all->first; m; m = m->next)
-    if (m != active && m != frozen) bytes += wh_memory(m->wh);
+    if (m != active && m != frozen) bytes += memtable_memory(m);
   pthread_mutex_unlock(&all->lock);
   return bytes;
 }
@@ -34,19 +34,36 @@ uint64_t memtables_kept(struct memtables *all, const struct memtable *active, co
 size_t memtables_target(const struct memtables *all, const struct memtable *active, bool frozen) {
   const struct arena_pool *const p = &all->chunks;
   if (p->chunk_size < MAPPED_CHUNK) return 0;
-  const size_t half = p->limit / 2, used = wh_memory_small(active->wh);
+  const struct wh *const spaces = memtable_tree(active, TREE_SPACES);
+  const size_t half = p->limit / 2, used = wh_memory_small(active->wh) + (spaces ? wh_memory_small(spaces) : 0);
   return p->chunk_size + (used > half && !frozen ? 2 * (used - half) : 0);
+}
+
+static enum remixdb_status make_index(struct memtables *all, struct wh **out) {
+  const enum remixdb_status s = wh_create(all->epoch, all->chunks.chunk_size, &all->chunks, out);
+  if (s == REMIXDB_OK) wh_recycle(*out, all->cursors);
+  return s;
+}
+
+enum remixdb_status memtable_spaces(struct memtable *m) {
+  struct wh *made, *there = NULL;
+  if (memtable_tree(m, TREE_SPACES)) return REMIXDB_OK;
+  const enum remixdb_status s = make_index(m->all, &made);
+  if (s != REMIXDB_OK) return s;
+  // release: a reader that finds the index finds it initialized. Another thread may have been earlier.
+  if (!atomic_compare_exchange_strong_explicit(&m->spaces, &there, made, memory_order_release, memory_order_relaxed))
+    wh_destroy(made);
+  return REMIXDB_OK;
 }
 
 enum remixdb_status memtable_create(struct memtables *all, struct memtable **out) {
   struct memtable *m = mem_calloc(1, sizeof(*m));
   if (!m) return REMIXDB_NOMEM;
-  const enum remixdb_status s = wh_create(all->epoch, all->chunks.chunk_size, &all->chunks, &m->wh);
+  const enum remixdb_status s = make_index(all, &m->wh);
   if (s != REMIXDB_OK) {
     mem_free(m);
     return s;
   }
-  wh_recycle(m->wh, all->cursors);
   atomic_init(&m->refs, 1);
   m->all = all;
   pthread_mutex_lock(&all->lock);
@@ -66,6 +83,8 @@ void memtable_unref(struct memtable *m) {
   if (m->prev) m->prev->next = m->next;
   else all->first = m->next;
   pthread_mutex_unlock(&all->lock);
+  struct wh *const spaces = memtable_tree(m, TREE_SPACES);
+  if (spaces) wh_destroy(spaces);
   wh_destroy(m->wh);
   mem_free(m);
 }

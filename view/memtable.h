@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A memtable: an index of the newest writes, and the log generation that holds the same records. A memtable has a count
-// of references. All memtables of a store take memory from one pool of chunks, so the memory of a dropped memtable
-// serves the next memtable.
+// A memtable: an index of the newest writes, and the log generation that holds the same records. The keys of the
+// spaces' tree (view/version.h, V7) have an index of their own, which is made when it is first needed. A memtable has a
+// count of references. All memtables of a store take memory from one pool of chunks, so the memory of a dropped
+// memtable serves the next memtable.
 #ifndef MEMTABLE_H
 #define MEMTABLE_H
 
+#include "view/current.h"
 #include "wh.h"
 
 // All memtables of a store: those of its super, and those that snapshots and iterators keep. All zero before
@@ -21,7 +23,8 @@ struct memtable {
   _Atomic uint32_t refs;
   struct memtables *all;
   struct memtable *next, *prev;  // guarded by all->lock
-  struct wh *wh;
+  struct wh *wh;                 // of the unnamed tree
+  _Atomic(struct wh *) spaces;   // of the spaces' tree; NULL: not made yet. Published with release by memtable_spaces
   uint64_t gen;       // generation of its log segment (after a recovery, of the newest one); set before it is shared
   uint64_t base_seq;  // last sequence number given before that generation began
 };
@@ -42,5 +45,22 @@ size_t memtables_target(const struct memtables *all, const struct memtable *acti
 
 // Makes an empty memtable with one reference, which the caller owns. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status memtable_create(struct memtables *all, struct memtable **out);
+// Makes the index of the spaces' tree, if there is none. Any thread; the memtable is alive. Fails with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status memtable_spaces(struct memtable *m);
+// Returns the index of a tree; NULL: the memtable has none. A thread that has called memtable_spaces, or got a memtable
+// for which another thread has done so, gets the index.
+static inline struct wh *memtable_tree(const struct memtable *m, uint32_t tree) {
+  return likely(tree == TREE_UNNAMED) ? m->wh : atomic_load_explicit(&m->spaces, memory_order_acquire);
+}
+// Returns the bytes that both indexes take. Any thread.
+static inline size_t memtable_memory(const struct memtable *m) {
+  const struct wh *const spaces = memtable_tree(m, TREE_SPACES);
+  return wh_memory(m->wh) + (unlikely(spaces != NULL) ? wh_memory(spaces) : 0);
+}
+// Returns the number of keys in both indexes.
+static inline uint64_t memtable_count(const struct memtable *m) {
+  const struct wh *const spaces = memtable_tree(m, TREE_SPACES);
+  return wh_count(m->wh) + (spaces ? wh_count(spaces) : 0);
+}
 void memtable_unref(struct memtable *m);  // NULL is allowed
 #endif

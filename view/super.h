@@ -26,6 +26,10 @@ struct super *super_create(struct memtable *active, struct memtable *frozen, str
 // The super must be alive: the caller has a reference or a snapshot, or is still in the epoch in which it found the
 // store's super. (The store keeps its own count until that epoch has ended.)
 static inline void super_ref(struct super *v) { atomic_fetch_add_explicit(&v->refs, 1, memory_order_relaxed); }
+// Returns the frozen memtable's index of a tree; NULL: there is none.
+static inline const struct wh *super_frozen(const struct super *v, uint32_t tree) {
+  return unlikely(v->frozen != NULL) ? memtable_tree(v->frozen, tree) : NULL;
+}
 struct version *super_destroy(struct super *v);  // for super_drop only
 // Drops a reference; v may be NULL. The last reference to the super also drops the references to the parts. If that was
 // the last reference to the version, the call returns the version, and the caller destroys it. Else it returns NULL.

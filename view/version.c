@@ -100,7 +100,15 @@ void version_unref(struct version *v) {
   if (v && version_drop(v)) version_destroy(v);
 }
 
+enum remixdb_status version_begin_spaces(struct version *v) {
+  struct part *p;
+  if (v->spaces) return REMIXDB_OK;
+  const enum remixdb_status s = part_create(kref("", 0), NULL, NULL, &p);
+  return s == REMIXDB_OK ? version_create(&p, 1, &v->spaces) : s;
+}
+
 void version_destroy(struct version *v) {
+  version_unref(v->spaces);
   for (uint32_t i = 0; i < v->nr_parts; i++) part_unref(v->parts[i]);
   anchors_fini(&v->anchors);
   mem_free(v->anchor_bytes);
@@ -262,7 +270,7 @@ static enum remixdb_status check_names(const char *path, const struct load *load
   return twice ? err_corrupt(path, 0, "names file %llu for two partitions", (unsigned long long)twice) : REMIXDB_OK;
 }
 
-// Checks V2.
+// Checks V2 for the partitions of a tree.
 static enum remixdb_status check_ranges(const char *path, struct part *const *parts, uint32_t nr) {
   for (uint32_t i = 0; i < nr; i++) {
     for (uint32_t r = 0; r < part_runs(parts[i]); r++) {
@@ -286,12 +294,15 @@ enum remixdb_status version_list(const struct env_dir *dir, struct version_names
   // more than enough
   if (!(out->tables = mem_alloc(c.len)) || !(out->prints = mem_alloc(c.len))) s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = copy_origins(&c, &out->origins, &out->nr_origins);
-  while (s == REMIXDB_OK && current_more(&c)) {
-    struct current_part n;
-    s = current_next(&c, &n);
-    for (uint32_t i = 0; s == REMIXDB_OK && i < n.nr; i++) {
-      out->prints[out->nr_tables] = out->printed ? current_table_print(&n, i) : 0;
-      out->tables[out->nr_tables++] = current_table(&n, i);
+  for (uint32_t tree = 0; s == REMIXDB_OK && tree < TREES; tree++) {
+    current_tree(&c, tree);
+    while (s == REMIXDB_OK && current_more(&c)) {
+      struct current_part n;
+      s = current_next(&c, &n);
+      for (uint32_t i = 0; s == REMIXDB_OK && i < n.nr; i++) {
+        out->prints[out->nr_tables] = out->printed ? current_table_print(&n, i) : 0;
+        out->tables[out->nr_tables++] = current_table(&n, i);
+      }
     }
   }
   current_close(&c);
@@ -306,10 +317,12 @@ void version_names_fini(struct version_names *n) {
   *n = (struct version_names){0};
 }
 
-// Decodes all partitions, and checks V1.
-static enum remixdb_status decode_parts(struct current *c, struct load *loads) {
+// Decodes all partitions of a tree, and checks V1.
+static enum remixdb_status decode_parts(struct current *c, uint32_t tree, struct load *loads) {
   uint32_t nr_young = 0;
-  for (uint32_t i = 0; i < c->head.nr_parts; i++) {
+  if (c->head.nr_parts[tree] == 0) return REMIXDB_OK;
+  current_tree(c, tree);
+  for (uint32_t i = 0; i < c->head.nr_parts[tree]; i++) {
     const size_t from = c->at;
     const enum remixdb_status s = current_next(c, &loads[i].names);
     if (s != REMIXDB_OK) return s;
@@ -321,16 +334,31 @@ static enum remixdb_status decode_parts(struct current *c, struct load *loads) {
   return current_check_end(c, nr_young);
 }
 
-// Makes the version of the open partitions. Takes the references to them over, also if it fails.
+// Makes a tree of the open partitions. Takes the references to them over, also if it fails.
+static enum remixdb_status make_tree(const struct current *c, struct part **parts, uint32_t nr, struct version **out) {
+  const enum remixdb_status s = check_ranges(c->path, parts, nr);
+  if (s == REMIXDB_OK) return version_create(parts, nr, out);
+  for (uint32_t i = 0; i < nr; i++) part_unref(parts[i]);
+  return s;
+}
+
+// The same for both trees.
 static enum remixdb_status make_loaded(const struct current *c, struct part **parts, struct version **out) {
-  const uint32_t nr = c->head.nr_parts;
-  enum remixdb_status s = check_ranges(c->path, parts, nr);
+  const uint32_t nr = c->head.nr_parts[TREE_UNNAMED], nr_spaces = c->head.nr_parts[TREE_SPACES];
+  struct version *v = NULL, *spaces = NULL;
+  enum remixdb_status s = make_tree(c, parts, nr, &v);
+  const enum remixdb_status other = nr_spaces ? make_tree(c, parts + nr, nr_spaces, &spaces) : REMIXDB_OK;
+  if (s == REMIXDB_OK) s = other;
+  if (s == REMIXDB_OK) {
+    v->spaces = spaces;
+    spaces = NULL;
+    s = version_begin_spaces(v);
+  }
   if (s != REMIXDB_OK) {
-    for (uint32_t i = 0; i < nr; i++) part_unref(parts[i]);
+    version_unref(v);
+    version_unref(spaces);
     return s;
   }
-  struct version *v;
-  if ((s = version_create(parts, nr, &v)) != REMIXDB_OK) return s;
   v->store_id = c->head.store_id;
   v->number = c->head.number;
   v->next_file = c->head.next_file;
@@ -347,14 +375,17 @@ enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, 
   struct current c;
   enum remixdb_status s = current_read(ctx->dir, &c);
   if (s != REMIXDB_OK) return s;
-  const uint32_t nr = c.head.nr_parts;
+  const uint32_t nr_unnamed = c.head.nr_parts[TREE_UNNAMED];
+  uint32_t nr = 0;
   struct part **parts = NULL;
   struct load *loads = NULL;
   struct loading all = {.ctx = ctx, .lock = PTHREAD_MUTEX_INITIALIZER, .failed = UINT32_MAX};
   s = current_check(&c);
+  if (s == REMIXDB_OK) nr = nr_unnamed + c.head.nr_parts[TREE_SPACES];
   if (s == REMIXDB_OK && (!(parts = mem_calloc(nr, sizeof(*parts))) || !(loads = mem_calloc(nr, sizeof(*loads)))))
     s = REMIXDB_NOMEM;
-  if (s == REMIXDB_OK) s = decode_parts(&c, loads);
+  if (s == REMIXDB_OK) s = decode_parts(&c, TREE_UNNAMED, loads);
+  if (s == REMIXDB_OK) s = decode_parts(&c, TREE_SPACES, loads + nr_unnamed);
   if (s == REMIXDB_OK) s = check_names(c.path, loads, nr);
   if (s == REMIXDB_OK) s = load_parts(&all, ws, self, loads, nr, parts);
   if (s == REMIXDB_OK) s = make_loaded(&c, parts, out);
@@ -372,22 +403,10 @@ enum remixdb_status version_may_grow(const struct sst_ctx *ctx, const struct ver
                  ctx->dir->path);
 }
 
-enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v) {
-  const struct files_ids ids = {.own = v->store_id, .origins = ctx->origins, .nr = ctx->nr_origins};
-  const struct current_head head = {.nr_parts = v->nr_parts,
-                                    .store_id = v->store_id,
-                                    .number = v->number,
-                                    .next_file = v->next_file,
-                                    .log_gen = v->log_gen,
-                                    .log_seq = v->log_seq,
-                                    .log_print = v->log_print};
-  size_t nr_tables = 0;
-  for (uint32_t i = 0; i < v->nr_parts; i++) nr_tables += part_runs(v->parts[i]);
-  struct current_part *parts = mem_alloc(v->nr_parts * sizeof(*parts));
-  uint8_t *tables = mem_alloc(nr_tables ? CURRENT_NAME * nr_tables : 1), *at = tables;
-  enum remixdb_status s = parts && tables ? REMIXDB_OK : REMIXDB_NOMEM;
-  for (uint32_t i = 0; s == REMIXDB_OK && i < v->nr_parts; i++) {
-    const struct part *const p = v->parts[i];
+// Describes a tree's partitions for CURRENT. The names of their tables go to `tables`. Returns the end of these.
+static uint8_t *name_parts(const struct version *tree, struct current_part *parts, uint8_t *tables) {
+  for (uint32_t i = 0; i < tree->nr_parts; i++) {
+    const struct part *const p = tree->parts[i];
     parts[i] = (struct current_part){.anchor = part_anchor(p),
                                      .remix = p->remix ? p->remix->number : 0,
                                      .remix_print = p->remix ? p->remix->print : 0,
@@ -396,9 +415,43 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
                                      .nr = part_runs(p),
                                      .nr_young = part_young_runs(p),
                                      .stride = CURRENT_NAME,
-                                     .tables = at};
-    for (uint32_t r = 0; r < parts[i].nr; r++, at += CURRENT_NAME)
-      current_name_put(at, part_run(p, r)->number, part_run(p, r)->print);
+                                     .tables = tables};
+    for (uint32_t r = 0; r < parts[i].nr; r++, tables += CURRENT_NAME)
+      current_name_put(tables, part_run(p, r)->number, part_run(p, r)->print);
+  }
+  return tables;
+}
+
+// Returns the number of a version's files, and adds the number of its partitions to *nr_parts_out, if that is not NULL.
+static size_t count_files(const struct version *v, uint32_t *nr_parts_out) {
+  size_t nr = 0;
+  for (const struct version *tree = v; tree; tree = tree->spaces)
+    for (uint32_t i = 0; i < tree->nr_parts; i++) {
+      const struct part *const p = tree->parts[i];
+      nr += part_runs(p) + (p->remix != NULL) + (p->young != NULL);
+    }
+  if (nr_parts_out) *nr_parts_out = v->nr_parts + (v->spaces ? v->spaces->nr_parts : 0);
+  return nr;
+}
+
+enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v) {
+  const struct files_ids ids = {.own = v->store_id, .origins = ctx->origins, .nr = ctx->nr_origins};
+  const uint32_t nr_spaces = version_is_empty(v->spaces) ? 0 : v->spaces->nr_parts;
+  const struct current_head head = {.nr_parts = {v->nr_parts, nr_spaces},
+                                    .store_id = v->store_id,
+                                    .number = v->number,
+                                    .next_file = v->next_file,
+                                    .log_gen = v->log_gen,
+                                    .log_seq = v->log_seq,
+                                    .log_print = v->log_print};
+  uint32_t nr_parts;
+  const size_t nr_files = count_files(v, &nr_parts);
+  struct current_part *const parts = mem_alloc(nr_parts * sizeof(*parts));
+  uint8_t *const tables = mem_alloc(nr_files ? CURRENT_NAME * nr_files : 1);
+  enum remixdb_status s = parts && tables ? REMIXDB_OK : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) {
+    uint8_t *const at = name_parts(v, parts, tables);
+    if (nr_spaces) (void)name_parts(v->spaces, parts + v->nr_parts, at);
   }
   if (s == REMIXDB_OK) s = current_write(ctx->dir, &head, &ids, parts);
   mem_free(parts);
@@ -470,18 +523,20 @@ enum remixdb_status version_owner(const struct env_dir *dir, const struct files_
 // ---- origins
 
 enum remixdb_status version_origins(const struct version *v, uint64_t own, uint64_t **out, uint32_t *nr_out) {
-  size_t most = 0, nr = 0;
+  const size_t most = count_files(v, NULL);
+  size_t nr = 0;
   *out = NULL;
   *nr_out = 0;
-  for (uint32_t i = 0; i < v->nr_parts; i++) most += 2 + (size_t)part_runs(v->parts[i]);
-  uint64_t *const ids = mem_alloc(most * sizeof(*ids));
+  uint64_t *const ids = mem_alloc((most ? most : 1) * sizeof(*ids));
   if (!ids) return REMIXDB_NOMEM;
-  for (uint32_t i = 0; i < v->nr_parts; i++) {
-    const struct part *const p = v->parts[i];
-    if (p->remix && p->remix->origin != own) ids[nr++] = p->remix->origin;
-    if (p->young && p->young->origin != own) ids[nr++] = p->young->origin;
-    for (uint32_t r = 0; r < part_runs(p); r++)
-      if (part_run(p, r)->origin != own) ids[nr++] = part_run(p, r)->origin;
+  for (const struct version *tree = v; tree; tree = tree->spaces) {
+    for (uint32_t i = 0; i < tree->nr_parts; i++) {
+      const struct part *const p = tree->parts[i];
+      if (p->remix && p->remix->origin != own) ids[nr++] = p->remix->origin;
+      if (p->young && p->young->origin != own) ids[nr++] = p->young->origin;
+      for (uint32_t r = 0; r < part_runs(p); r++)
+        if (part_run(p, r)->origin != own) ids[nr++] = part_run(p, r)->origin;
+    }
   }
   qsort(ids, nr, sizeof(*ids), cmp_u64);
   uint32_t kept = 0;
@@ -497,15 +552,17 @@ enum remixdb_status version_origins(const struct version *v, uint64_t own, uint6
 
 enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct version *v, uint32_t *nr_out) {
   struct files_entry *list = NULL;
-  size_t nr_list = 0, nr = 0, nr_named = 0;
-  for (uint32_t i = 0; i < v->nr_parts; i++) nr += 2 + part_runs(v->parts[i]);
+  const size_t nr = count_files(v, NULL);
+  size_t nr_list = 0, nr_named = 0;
   uint64_t *named = mem_alloc((nr ? nr : 1) * sizeof(*named));
   if (!named) return REMIXDB_NOMEM;
-  for (uint32_t i = 0; i < v->nr_parts; i++) {
-    const struct part *p = v->parts[i];
-    if (p->remix) named[nr_named++] = file_key(p->remix->number, true);
-    if (p->young) named[nr_named++] = file_key(p->young->number, true);
-    for (uint32_t r = 0; r < part_runs(p); r++) named[nr_named++] = file_key(part_run(p, r)->number, false);
+  for (const struct version *tree = v; tree; tree = tree->spaces) {
+    for (uint32_t i = 0; i < tree->nr_parts; i++) {
+      const struct part *p = tree->parts[i];
+      if (p->remix) named[nr_named++] = file_key(p->remix->number, true);
+      if (p->young) named[nr_named++] = file_key(p->young->number, true);
+      for (uint32_t r = 0; r < part_runs(p); r++) named[nr_named++] = file_key(part_run(p, r)->number, false);
+    }
   }
   qsort(named, nr_named, sizeof(*named), cmp_u64);
   *nr_out = 0;

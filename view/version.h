@@ -24,6 +24,11 @@
 //       only if the id that it states is one of these. An origin stays in the list while a file of it is named or may
 //       lie around: an opening that has removed what no version names keeps the origins of the named files only. The
 //       next install writes that list, after it has synced the directory.
+//   V7  A store has two trees: the keys without a space, and the keys of all named spaces. Each tree has its own
+//       partitions, for which V1 to V4 hold, and its own keys: a key of the spaces' tree begins with the id of its
+//       space. The struct version of a store holds the unnamed tree; its `spaces` is a struct version, too, of which
+//       only the partitions count. A store's version always has one, so readers need not ask. CURRENT names the
+//       partitions of the spaces' tree only if one of them has a table.
 #ifndef VERSION_H
 #define VERSION_H
 
@@ -33,6 +38,7 @@
 #include "base/files.h"
 #include "remix/remix.h"
 #include "base/workers.h"
+#include "view/current.h"
 
 struct part {  // a partition; counted, immutable, shared between versions
   _Atomic uint32_t refs;
@@ -56,6 +62,7 @@ struct version {
   struct anchors anchors;  // of the partitions
   uint8_t *anchor_bytes;   // the bytes into which `anchors` points; own memory
   uint32_t *young;         // numbers of the partitions with a young view, ascending; own memory; NULL if there are none
+  struct version *spaces;  // the spaces' tree (V7), referenced; NULL: there is none, or this is one
   struct version *next;    // in the list of versions without a reference (store/idle.h)
   struct part *parts[];    // each referenced
 };
@@ -70,6 +77,14 @@ void part_unref(struct part *p);  // NULL is allowed
 // Makes a version of these partitions, with one reference. Takes the caller's references to the partitions over, also
 // if it fails. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status version_create(struct part **parts, uint32_t nr, struct version **out);
+// Gives a version without a spaces' tree an empty one. Fails with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status version_begin_spaces(struct version *v);
+// Returns one of the trees of a version (V7). A loop over both: for (t = v; t; t = t->spaces).
+static inline const struct version *version_tree(const struct version *v, uint32_t tree) {
+  return likely(tree == TREE_UNNAMED) ? v : v->spaces;
+}
+// Tells whether a tree has no table. NULL is such a tree.
+static inline bool version_is_empty(const struct version *v) { return !v || (v->nr_parts == 1 && !v->parts[0]->remix); }
 void version_ref(struct version *v);
 void version_unref(struct version *v);  // NULL is allowed
 // version_unref in two steps. version_drop returns whether the reference was the last one. version_destroy frees a
@@ -107,7 +122,7 @@ struct version_names {
   uint64_t log_print;  // of the log's oldest segment
   uint64_t *origins;   // ascending
   uint32_t nr_origins;
-  uint64_t *tables;  // numbers, partition by partition, from the oldest to the newest
+  uint64_t *tables;  // numbers, partition by partition, from the oldest to the newest; the unnamed tree's first
   uint64_t *prints;  // fingerprints of the tables
   size_t nr_tables;
 };

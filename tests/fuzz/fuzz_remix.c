@@ -365,8 +365,8 @@ static void build_upon(struct use *u, uint32_t leave) {
   sst_unref(runs[nr - 1]);
 }
 
-static enum remixdb_status take_back(void *arg, struct worker *w, const struct kv_rec *rec) {
-  (void)arg, (void)w;
+static enum remixdb_status take_back(void *arg, struct worker *w, uint32_t tree, const struct kv_rec *rec) {
+  (void)arg, (void)w, (void)tree;
   fuzz_touch(rec->key, rec->klen);
   return REMIXDB_OK;
 }
@@ -410,7 +410,7 @@ static void compact(struct use *u, uint32_t how) {
   FUZZ_OK(version_create(&part, 1, &base));
   struct compact_whole *const whole = fuzz_alloc(sizeof(*whole));
   whole->budget = 1 << 30;
-  if (went_well(u, compact_round(c, w, base, frozen, how & 0x80, how & 0x40 ? whole : NULL, &next))) {
+  if (went_well(u, compact_round(c, w, base, frozen, NULL, how & 0x80, how & 0x40 ? whole : NULL, &next))) {
     compact_retire(next, base);  // its new files go with it
     version_unref(next);
   }

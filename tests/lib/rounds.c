@@ -2,9 +2,10 @@
 #include "tests/lib/rounds.h"
 
 // In a worker's thread: nothing is asserted here.
-static enum remixdb_status hand_back(void *arg, struct worker *wk, const struct kv_rec *rec) {
+static enum remixdb_status hand_back(void *arg, struct worker *wk, uint32_t tree, const struct kv_rec *rec) {
   struct world *w = arg;
-  epoch_enter(&w->p.epoch, &wk->slot);  // fails when the worker is inside already: a writer must be outside
+  if (tree != TREE_UNNAMED) w->back_wrong = true;  // worlds with both trees hand nothing back
+  epoch_enter(&w->p.epoch, &wk->slot);             // fails when the worker is inside already: a writer must be outside
   epoch_exit(&wk->slot);
   const struct kref key = kref(rec->key, rec->klen);
   const uint32_t at = keyset_rank(&w->k, key);
@@ -22,7 +23,8 @@ static void round_fn(void *arg, struct worker *wk) {
   struct version *next = NULL;
   const enum remixdb_status s = w->scan_merges
                                     ? compact_scan_round(&w->c, wk, w->base, &next)
-                                    : compact_round(&w->c, wk, w->base, w->frozen, w->allow_abort, w->whole, &next);
+                                    : compact_round(&w->c, wk, w->base, w->frozen, w->both ? w->frozen : NULL,
+                                                    w->allow_abort, w->whole, &next);
   pthread_mutex_lock(&w->lock);
   w->status = s;
   err_save(&w->error, s);
@@ -88,7 +90,7 @@ void thaw(struct world *w) {
   memset(w->fresh, 0, w->k.nr * sizeof(*w->fresh));
 }
 
-void expect_contents(struct world *w, struct version *v, const uint32_t *what) {
+static void expect_tree(struct world *w, const struct version *v, const uint32_t *what) {
   struct merge m;
   struct wh *empty;
   OK(wh_create(&w->p.epoch, 64 << 10, NULL, &empty));
@@ -135,9 +137,14 @@ void expect_contents(struct world *w, struct version *v, const uint32_t *what) {
   assert_int_equal(v->nr_young, young);
 }
 
-static char *files_of(const struct version *v) {
-  char *names[512];
-  uint32_t nr = 0;
+void expect_contents(struct world *w, const struct version *v, const uint32_t *what) {
+  expect_tree(w, v, what);
+  assert_int_equal(version_is_empty(v->spaces), !w->both || version_is_empty(v));
+  if (w->both) expect_tree(w, v->spaces, what);
+}
+
+// Adds the names of a tree's files. Returns how many names there are then.
+static uint32_t files_of_tree(const struct version *v, char **names, uint32_t nr) {
   for (uint32_t i = 0; i < v->nr_parts; i++) {
     const struct part *const p = v->parts[i];
     const struct remix *const views[] = {p->remix, p->young};
@@ -150,8 +157,15 @@ static char *files_of(const struct version *v) {
       names[nr] = malloc(32);
       sst_name(names[nr++], part_run(p, r)->number);
     }
-    assert_true(nr < 400);
+    assert_true(nr < 900);
   }
+  return nr;
+}
+
+static char *files_of(const struct version *v) {
+  char *names[1024];
+  uint32_t nr = 0;
+  for (const struct version *tree = v; tree; tree = tree->spaces) nr = files_of_tree(tree, names, nr);
   qsort(names, nr, sizeof(names[0]), place_name_cmp);
   char *all = calloc(nr + 1, 64);
   for (uint32_t i = 0; i < nr; i++) {
@@ -226,7 +240,8 @@ void round_ok(struct world *w, uint64_t *kinds_out) {
   uint64_t all = 0;
   for (uint32_t i = 0; i < COMPACT_KINDS; i++) all += after[i] -= before[i];
   // each partition once; twice when new data came after it and into it; not at all when it became one with others
-  assert_true((w->whole || all >= w->base->nr_parts) && all <= 2 * (uint64_t)w->base->nr_parts);
+  const uint64_t parts = w->base->nr_parts + (w->both ? w->base->spaces->nr_parts : 0);
+  assert_true((w->whole || all >= w->base->nr_parts) && all <= 2 * parts);
   assert_int_equal(atomic_load(&w->c.stats.rounds), rounds + 1);
   expect_back(w, after[COMPACT_ABORT]);
   if (kinds_out) memcpy(kinds_out, after, sizeof(after));

@@ -44,6 +44,7 @@ struct world {
   bool allow_abort;
   struct compact_whole *whole;  // NULL, or for the next round
   bool scan_merges;             // rounds merge for scans, where scan debt has paid for it
+  bool both;                    // the spaces' tree has the same keys and gets the same new data
   uint64_t went[WENT_KINDS];    // in all rounds that were installed
   pthread_mutex_t lock;
   pthread_cond_t changed;
@@ -67,8 +68,8 @@ void thaw(struct world *w);
 
 // ---- rounds
 
-// A version read from end to end agrees with the model, and each partition holds its own keys only.
-void expect_contents(struct world *w, struct version *v, const uint32_t *what);
+// Each tree of a version, read from end to end, agrees with the model, and each partition holds its own keys only.
+void expect_contents(struct world *w, const struct version *v, const uint32_t *what);
 
 // The directory has the files of the version, and no others.
 void expect_files(struct world *w, const struct version *v);

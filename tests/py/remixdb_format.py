@@ -841,22 +841,27 @@ class Version:
         if not (0 < self.number <= COUNT_MAX and 0 < self.next_file <= 1 << 46
                 and 0 < self.log_generation <= COUNT_MAX and self.log_seq <= COUNT_MAX):
             self.fail(24, "a number out of its bounds")
-        self.partitions, self.origins, self.log_print = [], [], None
+        self.partitions, self.spaces, self.origins, self.log_print = [], [], [], None
         if self.format == 3:
             self._sections()
         else:
-            self._partitions(u32(data, 12), 56, len(data) - 8)
+            self._partitions(self.partitions, u32(data, 12), 56, len(data) - 8)
         if self.format == 2 and not any(p.young for p in self.partitions):
             self.fail(8, "format 2 without a young view")
-        anchors = [p.anchor for p in self.partitions]
-        if anchors[0] or any(a >= b for a, b in zip(anchors, anchors[1:])):
-            self.fail(56, "anchors do not ascend")
+        for tree in self.trees():
+            anchors = [p.anchor for p in tree]
+            if anchors[0] or any(a >= b for a, b in zip(anchors, anchors[1:])):
+                self.fail(56, "anchors do not ascend")
 
     def fail(self, offset, what):
         raise FormatError(self.name, offset, what)
 
     def ids(self):
         return {self.store_id, *self.origins}
+
+    def trees(self):
+        """The partitions without a space, then those of the named spaces, if there are any."""
+        return [self.partitions] + ([self.spaces] if self.spaces else [])
 
     def _sections(self):
         data, end = self.data, len(self.data) - 8
@@ -869,17 +874,18 @@ class Version:
             kind, flags, length = struct.unpack_from("<IIQ", data, at)
             if kind <= before or length > end - at - 16:
                 self.fail(at, "a section")
-            if flags & ~1 or (kind > 2 and flags):
+            if flags & ~1 or (kind > 3 and flags):
                 raise UnknownFormat(self.name, at, f"section of kind {kind}")
-            if kind <= 2 and not flags:
+            if kind <= 3 and not flags:
                 self.fail(at + 4, "flags of a section")
             content = at + 16
             if kind == 1:
                 self._origins(content, length)
-            elif kind == 2:
+            elif kind in (2, 3):
                 if length < 8 or u32(data, content + 4):
                     self.fail(content, "head of the partitions")
-                self._partitions(u32(data, content), content + 8, content + length)
+                tree = self.partitions if kind == 2 else self.spaces
+                self._partitions(tree, u32(data, content), content + 8, content + length)
             at, before = content + length, kind
         if at != end or not self.partitions:
             self.fail(at, "the sections do not fill the file")
@@ -891,7 +897,7 @@ class Version:
         if sorted(set(self.origins)) != self.origins or {0, self.store_id} & set(self.origins):
             self.fail(at, "origins")
 
-    def _partitions(self, count, at, end):
+    def _partitions(self, tree, count, at, end):
         data = self.data
         head, name = {1: (16, 8), 2: (32, 8), 3: (48, 16)}[self.format]
         for _ in range(count):
@@ -917,9 +923,9 @@ class Version:
             if any(n >= self.next_file for n in numbers + [remix, young]) or 0 in numbers:
                 self.fail(at, "a number that is free")
             anchor = data[at + head : at + head + anchor_len]
-            self.partitions.append(Partition(anchor, remix, numbers, young, nr_young, prints))
+            tree.append(Partition(anchor, remix, numbers, young, nr_young, prints))
             at = stop
-        if at != end or not self.partitions:
+        if at != end or not tree:
             self.fail(at, "the partitions do not fill their place")
 
 

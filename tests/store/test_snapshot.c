@@ -134,17 +134,17 @@ static void test_same(void **state) {
 static struct {
   struct past *m;
   struct xdb_ref *ref;
-  enum remixdb_status (*real)(void *arg, struct worker *w, const struct kv_rec *rec);
+  enum remixdb_status (*real)(void *arg, struct worker *w, uint32_t tree, const struct kv_rec *rec);
 } handing;
 
-static enum remixdb_status hand_back_late(void *arg, struct worker *w, const struct kv_rec *rec) {
+static enum remixdb_status hand_back_late(void *arg, struct worker *w, uint32_t tree, const struct kv_rec *rec) {
   struct past *const m = handing.m;
   const uint32_t i = past_rank(m, rec->key, rec->klen);
   uint8_t *const buf = m->buf, other[512];
   m->buf = other;  // a put that has met the round has its value in the model's
   CHECK(rec->tomb ? past_put(m, handing.ref, i) : past_del(m, handing.ref, i));
   m->buf = buf;
-  return handing.real(arg, w, rec);
+  return handing.real(arg, w, tree, rec);
 }
 
 // A round hands a key back to the next memtable, with a number that is greater than every snapshot's: snapshots from

@@ -89,6 +89,7 @@ struct mix {
   bool abort;
   bool young;        // young views begin sooner and later
   bool scan_merges;  // scans pay for a round now and then
+  bool both;         // a tree of named spaces with the same keys beside the unnamed one
 };
 
 static void scan_merge_by_chance(struct world *w, uint64_t *rng) {
@@ -120,6 +121,8 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all, uint6
   world_init(&w, x->keys, x->threads, seed);
   w.value = VALUE + 10;
   w.allow_abort = x->abort;
+  w.both = x->both;
+  if (w.both) OK(version_begin_spaces(w.base));
   for (uint32_t r = 0; r < x->rounds; r++) {
     w.c.build.ckeys = rng_next(&rng) % 3 != 0;
     w.c.build.compression = rng_next(&rng) % 3 ? REMIXDB_COMPRESSION_NONE : REMIXDB_COMPRESSION_ZSTD;
@@ -138,7 +141,9 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all, uint6
     if (x->young) w.c.young_from = 1u << rng_next(&rng) % 6;
     const uint64_t young = atomic_load(&w.c.stats.young), before = w.went[BEGUN] + w.went[WENT_ON] + w.went[MERGED];
     round_ok(&w, kinds);
-    assert_int_equal(atomic_load(&w.c.stats.young) - young, w.went[BEGUN] + w.went[WENT_ON] + w.went[MERGED] - before);
+    if (!x->both)  // of the other tree it is not told
+      assert_int_equal(atomic_load(&w.c.stats.young) - young,
+                       w.went[BEGUN] + w.went[WENT_ON] + w.went[MERGED] - before);
     for (uint32_t i = 0; i < COMPACT_KINDS; i++) all[i] += kinds[i];
     if (x->scan_merges && rng_next(&rng) % 5 == 0) scan_merge_by_chance(&w, &rng);
     if (rng_next(&rng) % 4) continue;
@@ -153,6 +158,7 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all, uint6
     OK(version_clean(&w.p.ctx, w.base, &cleaned));
     assert_int_equal(cleaned, 0);
     expect_contents(&w, w.base, w.disk);
+    assert_true(!w.both || w.base->spaces);
     char path[ENV_PATH_MAX];
     OK(env_path(path, w.p.dir, FILES_CURRENT));
     assert_int_equal(unlink(path), 0);
@@ -161,22 +167,36 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all, uint6
   world_fini(&w);
 }
 
+// Rounds of both trees: no job has files or keys of both.
+static void test_both_trees(void **state) {
+  (void)state;
+  static const struct mix mixes[] = {
+      {1500, 0, 20, 600, 5, false, false, false, false, false, true},
+      {4000, 0, 20, 900, 50, true, true, false, false, false, true},
+      {3000, 2, 30, 150, 3, false, false, false, true, true, true},
+      {40, 0, 30, 40, 2, false, false, false, false, false, true},
+  };
+  uint64_t all[COMPACT_KINDS] = {0}, went[WENT_KINDS] = {0};
+  for (uint32_t i = 0; i < sizeof(mixes) / sizeof(mixes[0]); i++) rounds_once(&mixes[i], 300 + i, all, went);
+  for (uint32_t i = COMPACT_MINOR; i < COMPACT_KINDS; i++) assert_true(all[i] > 0);
+}
+
 static void test_rounds(void **state) {
   (void)state;
   const char *const given = getenv("TEST_SEED");
   const uint64_t seed = given && *given ? strtoull(given, NULL, 0) : 100;
   static const struct mix mixes[] = {
-      {1500, 0, 25, 600, 5, false, false, true, false, false},
-      {1500, 0, 25, 900, 2, false, false, false, false, false},  // half of it deletes
-      {3000, 0, 25, 800, 8, true, false, true, false, false},
-      {4000, 0, 25, 900, 50, true, true, true, false, false},   // ascending keys
-      {40, 0, 40, 40, 3, false, false, false, false, false},    // the same few keys again and again
-      {3000, 2, 20, 900, 5, false, false, true, false, false},  // in threads
-      {1500, 0, 90, 60, 5, false, false, false, true, true},    // little beside much
-      {1500, 0, 90, 15, 2, false, false, false, true, false},
-      {3000, 0, 60, 80, 8, true, false, true, true, false},
-      {4000, 0, 60, 500, 20, true, true, true, true, true},
-      {3000, 2, 40, 150, 3, false, false, true, true, true},
+      {1500, 0, 25, 600, 5, false, false, true, false, false, false},
+      {1500, 0, 25, 900, 2, false, false, false, false, false, false},  // half of it deletes
+      {3000, 0, 25, 800, 8, true, false, true, false, false, false},
+      {4000, 0, 25, 900, 50, true, true, true, false, false, false},   // ascending keys
+      {40, 0, 40, 40, 3, false, false, false, false, false, false},    // the same few keys again and again
+      {3000, 2, 20, 900, 5, false, false, true, false, false, false},  // in threads
+      {1500, 0, 90, 60, 5, false, false, false, true, true, false},    // little beside much
+      {1500, 0, 90, 15, 2, false, false, false, true, false, false},
+      {3000, 0, 60, 80, 8, true, false, true, true, false, false},
+      {4000, 0, 60, 500, 20, true, true, true, true, true, false},
+      {3000, 2, 40, 150, 3, false, false, true, true, true, false},
   };
   uint64_t all[COMPACT_KINDS] = {0}, went[WENT_KINDS] = {0};
   for (uint32_t i = 0; i < sizeof(mixes) / sizeof(mixes[0]); i++) {
@@ -396,9 +416,9 @@ static void test_retire_borders(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_whole),          cmocka_unit_test(test_rounds), cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_progress),       cmocka_unit_test(test_pieces), cmocka_unit_test(test_retire),
-      cmocka_unit_test(test_retire_borders),
+      cmocka_unit_test(test_whole),   cmocka_unit_test(test_rounds),         cmocka_unit_test(test_both_trees),
+      cmocka_unit_test(test_threads), cmocka_unit_test(test_progress),       cmocka_unit_test(test_pieces),
+      cmocka_unit_test(test_retire),  cmocka_unit_test(test_retire_borders),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -141,7 +141,8 @@ static void gets_check(struct scene *s, const struct list *l) {
     const uint32_t at = keyset_rank(&s->k, key), what = at < s->k.nr && kv_eq(s->k.keys[at], key) ? s->disk[at] : NONE;
     struct kv_rec r;
     enter(&s->p);
-    const enum remixdb_status got = xdb_below_get(&v, key, hash64(key.ptr, key.len), s->moment, &hold, &r);
+    const enum remixdb_status got = xdb_below_get(&v, TREE_UNNAMED, key, hash64(key.ptr, key.len), s->moment, &hold,
+                                                  &r);
     CHECK(got == REMIXDB_OK || got == REMIXDB_NOTFOUND);
     if (got == REMIXDB_OK) CHECK(kv_eq(kref(r.key, r.klen), key) && value_is(&r, key, what, VALUE));
     else CHECK(what <= TOMB);
@@ -336,7 +337,7 @@ static void test_young_fails(void **state) {
       failed += met;
       fault_io_set(FAULT_READ, 1, false);
       enter(&s.p);
-      got = xdb_below_get(&v, key, hash64(key.ptr, key.len), s.moment, &hold, &r);
+      got = xdb_below_get(&v, TREE_UNNAMED, key, hash64(key.ptr, key.len), s.moment, &hold, &r);
       leave(&s.p);
       met = fault_io_end();
       CHECK(got == (met ? REMIXDB_IO : REMIXDB_OK));

@@ -682,8 +682,9 @@ static void forge_sections(struct forge *f, size_t origins, size_t parts) {
   FORGED(REMIXDB_CORRUPT, store32le(b + origins, 0), len);
   FORGED(REMIXDB_CORRUPT, store32le(b + origins, 2), len);
   FORGED(REMIXDB_CORRUPT, store32le(b + parts, 1), len);
-  FORGED(REMIXDB_VERSION, store32le(b + parts, 3), len);
-  FORGED(REMIXDB_CORRUPT, (store32le(b + parts, 3), store32le(b + parts + 4, 0)), len);
+  FORGED(REMIXDB_VERSION, store32le(b + parts, 1000), len);
+  FORGED(REMIXDB_CORRUPT, (store32le(b + parts, 1000), store32le(b + parts + 4, 0)), len);
+  FORGED(REMIXDB_CORRUPT, store32le(b + parts, 3), len);  // the spaces' tree alone
   // flags
   FORGED(REMIXDB_CORRUPT, store32le(b + origins + 4, 0), len);
   FORGED(REMIXDB_CORRUPT, store32le(b + parts + 4, 0), len);
