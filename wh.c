@@ -613,7 +613,7 @@ enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t ha
 }
 
 // Links a tombstone in front of an entry of the slot's leaf, and tells fn.
-static enum remixdb_status many_bury(struct wh_slot *slot, struct wh_entry *e, wh_link_fn fn, void *arg) {
+static enum remixdb_status many_hide(struct wh_slot *slot, struct wh_entry *e, wh_link_fn fn, void *arg) {
   const struct wh_ver *const newest = wh_entry_newest(e);
   if (!newest || newest->tomb || wh_ver_seq(newest) == WH_PENDING) return REMIXDB_OK;
   slot->entry = e;
@@ -626,7 +626,7 @@ static enum remixdb_status many_bury(struct wh_slot *slot, struct wh_entry *e, w
   return s;
 }
 
-enum remixdb_status wh_many_bury(struct wh_many *m, struct kref from, struct kref to, wh_link_fn fn, void *arg) {
+enum remixdb_status wh_many_delete(struct wh_many *m, struct kref from, struct kref to, wh_link_fn fn, void *arg) {
   for (struct kref at = from;;) {
     struct wh_slot slot;
     enum remixdb_status s = many_reach(m, at, hash64(at.ptr, at.len), &slot);
@@ -636,7 +636,7 @@ enum remixdb_status wh_many_bury(struct wh_many *m, struct kref from, struct kre
     for (uint32_t i = 0; i < nr && s == REMIXDB_OK; i++) {
       struct wh_entry *const e = wh_leaf_entry(slot.leaf, pos[i]);
       if (to.ptr && kv_cmp(wh_entry_key(e), to) >= 0) return REMIXDB_OK;
-      if (kv_cmp(wh_entry_key(e), from) >= 0) s = many_bury(&slot, e, fn, arg);
+      if (kv_cmp(wh_entry_key(e), from) >= 0) s = many_hide(&slot, e, fn, arg);
     }
     // The leaf is locked, so the next leaf's anchor stays the same, although that leaf may be replaced.
     const struct kref *const end = leaf_end(slot.leaf);

@@ -150,8 +150,8 @@ static inline void wh_link_stamp(const struct wh_link *l, uint64_t seq) {
 // has linked, and stays as it is. Each tombstone goes to fn, in order of the keys. Fails with REMIXDB_NOMEM, or as fn
 // does: fn's tombstone is taken back, the other versions stay linked, and all leaves stay locked.
 typedef enum remixdb_status (*wh_link_fn)(void *arg, const struct wh_link *l);
-MUST_CHECK enum remixdb_status wh_many_bury(struct wh_many *m, struct kref from, struct kref to, wh_link_fn fn,
-                                            void *arg);
+MUST_CHECK enum remixdb_status wh_many_delete(struct wh_many *m, struct kref from, struct kref to, wh_link_fn fn,
+                                              void *arg);
 // Takes the pending version back. A key that then has no version stays in its leaf, without being seen, until the
 // leaf's next rebuild.
 void wh_many_unlink(struct wh_many *m, const struct wh_link *l);

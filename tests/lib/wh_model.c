@@ -321,30 +321,30 @@ static bool in_range(const struct many *b, struct kref key) {
   return b->from.ptr && kv_cmp(key, b->from) >= 0 && (!b->to.ptr || kv_cmp(key, b->to) < 0);
 }
 
-static enum remixdb_status note_buried(void *arg, const struct wh_link *l) {
+static enum remixdb_status note_deleted(void *arg, const struct wh_link *l) {
   struct many *const b = arg;
-  if (b->nr_buried == b->cap_buried) {
-    const uint32_t cap = b->cap_buried ? 2 * b->cap_buried : 64;
-    struct wh_link *const grown = mem_realloc(b->buried, cap * sizeof(*grown));
+  if (b->nr_deleted == b->cap_deleted) {
+    const uint32_t cap = b->cap_deleted ? 2 * b->cap_deleted : 64;
+    struct wh_link *const grown = mem_realloc(b->deleted, cap * sizeof(*grown));
     if (!grown) return REMIXDB_NOMEM;
-    b->buried = grown;
-    b->cap_buried = cap;
+    b->deleted = grown;
+    b->cap_deleted = cap;
   }
-  b->buried[b->nr_buried++] = *l;
+  b->deleted[b->nr_deleted++] = *l;
   return REMIXDB_OK;
 }
 
-// Buries the part of the range between two of the keys: at or after key i - 1, and before key i.
-static enum remixdb_status bury_before(struct wh_many *w, struct many *b, uint32_t i) {
+// Deletes the part of the range between two of the keys: at or after key i - 1, and before key i.
+static enum remixdb_status delete_before(struct wh_many *w, struct many *b, uint32_t i) {
   struct kref from = b->from, to = b->to;
   if (!from.ptr || (to.ptr && kv_cmp(from, to) >= 0)) return REMIXDB_OK;
   if (i > 0 && kv_cmp(b->keys[i - 1], from) > 0) from = b->keys[i - 1];
   if (i < b->nr && (!to.ptr || kv_cmp(b->keys[i], to) < 0)) to = b->keys[i];
-  return to.ptr && kv_cmp(from, to) >= 0 ? REMIXDB_OK : wh_many_bury(w, from, to, note_buried, b);
+  return to.ptr && kv_cmp(from, to) >= 0 ? REMIXDB_OK : wh_many_delete(w, from, to, note_deleted, b);
 }
 
 // The tombstones are of the keys that are to be deleted, and of no other, in order.
-static void check_buried(const struct wh_model *m, const struct many *b) {
+static void check_deleted(const struct wh_model *m, const struct many *b) {
   uint32_t n = 0;
   for (uint32_t k = 0; k < m->nr; k++) {
     const struct kref key = wh_model_kref(&m->keys[k]);
@@ -352,10 +352,10 @@ static void check_buried(const struct wh_model *m, const struct many *b) {
     bool own = false;
     for (uint32_t i = 0; i < b->nr && !own; i++) own = kv_eq(b->keys[i], key);
     if (!in_range(b, key) || own || !newest || newest->tomb) continue;
-    CHECK(n < b->nr_buried && kv_eq(kref(b->buried[n].entry->key, b->buried[n].entry->klen), key));
+    CHECK(n < b->nr_deleted && kv_eq(kref(b->deleted[n].entry->key, b->deleted[n].entry->klen), key));
     n++;
   }
-  CHECK(n == b->nr_buried);
+  CHECK(n == b->nr_deleted);
 }
 
 static void many_commit(struct wh_model *m, const struct many *b) {
@@ -363,10 +363,10 @@ static void many_commit(struct wh_model *m, const struct many *b) {
     wh_link_stamp(&b->links[i], ++m->seq);
     wh_model_add(m, b->keys[i], m->seq, b->vlen[i], b->tomb[i]);
   }
-  m->seq += b->nr_buried != 0;  // one number for all
-  for (uint32_t i = 0; i < b->nr_buried; i++) {
-    wh_link_stamp(&b->buried[i], m->seq);
-    wh_model_add(m, kref(b->buried[i].entry->key, b->buried[i].entry->klen), m->seq, 0, true);
+  m->seq += b->nr_deleted != 0;  // one number for all
+  for (uint32_t i = 0; i < b->nr_deleted; i++) {
+    wh_link_stamp(&b->deleted[i], m->seq);
+    wh_model_add(m, kref(b->deleted[i].entry->key, b->deleted[i].entry->klen), m->seq, 0, true);
   }
 }
 
@@ -375,17 +375,17 @@ enum remixdb_status many_put(struct wh_model *m, struct many *b, bool take_back)
   struct wh_many w;
   enum remixdb_status s = REMIXDB_OK;
   uint32_t linked = 0;
-  b->nr_buried = 0;
+  b->nr_deleted = 0;
   epoch_enter(&m->epoch, &m->slot);
   wh_many_init(&w, m->wh);
   for (; linked < b->nr && s == REMIXDB_OK; linked += s == REMIXDB_OK) {
     memset(val, (uint8_t)(m->seq + 1 + linked), sizeof(val));
-    if ((s = bury_before(&w, b, linked)) != REMIXDB_OK) break;
+    if ((s = delete_before(&w, b, linked)) != REMIXDB_OK) break;
     s = wh_many_link(&w, b->keys[linked], key_hash(b->keys[linked]), val, b->vlen[linked], b->tomb[linked],
                      &b->links[linked]);
   }
-  if (s == REMIXDB_OK) s = bury_before(&w, b, b->nr);
-  if (s == REMIXDB_OK) check_buried(m, b);
+  if (s == REMIXDB_OK) s = delete_before(&w, b, b->nr);
+  if (s == REMIXDB_OK) check_deleted(m, b);
   // a pending version is not seen, also when nodes move meanwhile
   for (uint32_t i = 0; i < b->nr; i += 1 + b->nr / 20) {
     CHECK(ver_matches(wh_get(m->wh, b->keys[i], key_hash(b->keys[i]), WH_PENDING - 1),
@@ -393,7 +393,7 @@ enum remixdb_status many_put(struct wh_model *m, struct many *b, bool take_back)
   }
   if (s != REMIXDB_OK || take_back) {
     while (linked) wh_many_unlink(&w, &b->links[--linked]);
-    while (b->nr_buried) wh_many_unlink(&w, &b->buried[--b->nr_buried]);
+    while (b->nr_deleted) wh_many_unlink(&w, &b->deleted[--b->nr_deleted]);
   } else {
     many_commit(m, b);
   }
@@ -403,6 +403,6 @@ enum remixdb_status many_put(struct wh_model *m, struct many *b, bool take_back)
 }
 
 void many_free(struct many *b) {
-  mem_free(b->buried);
+  mem_free(b->deleted);
   free(b);
 }

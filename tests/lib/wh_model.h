@@ -104,8 +104,8 @@ struct many {
   uint32_t nr;
   struct kref from, to;  // what the index has from the one key to the other is deleted, but for these keys; to.ptr
                          // NULL: up to the end; from.ptr NULL: nothing is deleted
-  struct wh_link *buried;
-  uint32_t nr_buried, cap_buried;
+  struct wh_link *deleted;
+  uint32_t nr_deleted, cap_deleted;
   uint8_t bytes[MANY_MAX + 2][KEY_CAP];
 };
 
