@@ -178,7 +178,7 @@ LDFLAGS_ALL += $(EXTRA_LDFLAGS)
 
 # ---- files
 
-FOLDERS := base wh log table remix view compact store admin
+FOLDERS := base wh log table value remix view compact store admin
 SIMPLE := xdbdemo.out xdbtest.out xdbexit.out
 PROGRAMS := remixdb.out $(SIMPLE) xdbbench.out
 SRCS := $(sort $(filter-out $(SIMPLE:%.out=%.c),$(wildcard *.c)) $(wildcard $(FOLDERS:%=%/*.c)))

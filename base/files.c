@@ -11,6 +11,24 @@ void files_remix_name(char *buf, uint64_t number) {
   (void)snprintf(buf, 32, "%06llu.remix", (unsigned long long)number);
 }
 
+void files_value_name(char *buf, uint64_t number) { (void)snprintf(buf, 32, "%06llu.val", (unsigned long long)number); }
+
+// The kind of a name that begins with a file's number.
+static enum files_kind numbered_kind(const char *name, uint64_t number) {
+  static const struct {
+    void (*name_of)(char *buf, uint64_t number);
+    enum files_kind kind;
+  } kinds[] = {{files_table_name, FILES_IS_TABLE},
+               {files_remix_name, FILES_IS_REMIX},
+               {files_value_name, FILES_IS_VALUE}};
+  char want[32];
+  for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+    kinds[i].name_of(want, number);
+    if (strcmp(name, want) == 0) return kinds[i].kind;
+  }
+  return FILES_OTHER;
+}
+
 static bool log_number(const char *digits, uint64_t *number_out) {
   const size_t len = strlen(digits);
   if (len == 0 || len > 9 || (digits[0] == '0' && len > 1) || strspn(digits, "0123456789") != len) return false;
@@ -46,12 +64,8 @@ enum files_kind files_kind_of(const char *name, uint64_t *number_out) {
   if (strncmp(name, LOG_PREFIX, strlen(LOG_PREFIX)) == 0) {
     if (log_number(name + strlen(LOG_PREFIX), &number)) kind = FILES_IS_LOG;
   } else if (name[0] >= '0' && name[0] <= '9') {
-    char table[32], remix[32];
     number = strtoull(name, NULL, 10);
-    files_table_name(table, number);
-    files_remix_name(remix, number);
-    if (number >> 62 == 0)
-      kind = strcmp(name, table) == 0 ? FILES_IS_TABLE : strcmp(name, remix) == 0 ? FILES_IS_REMIX : FILES_OTHER;
+    if (number >> 62 == 0) kind = numbered_kind(name, number);
   }
   if (number_out) *number_out = number;
   return kind;

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Value files: large values, apart from the tables that refer to them. An open file has a count of references; versions
+// and memtables share it. Records are only added, at places that no other record has, so any thread may read while
+// others write.
+#ifndef VALUE_FILE_H
+#define VALUE_FILE_H
+
+#include "sst.h"
+#include "table/fdpool.h"
+#include "value/format.h"
+
+#define VALUE_SCRATCH 8u  // sets of scratch memory that are kept
+
+struct value_scratch;
+
+// The value files of a store share this struct, which outlives them. All zero but for `sst` to begin with.
+struct value_ctx {
+  const struct sst_ctx *sst;                               // environment, directory, descriptors, ids
+  _Atomic(struct value_scratch *) scratch[VALUE_SCRATCH];  // an exchange takes what is there; NULL: nothing
+  _Atomic uint64_t reads, read_bytes;                      // values or pieces read, and bytes read for them. Relaxed
+};
+void value_ctx_fini(struct value_ctx *c);
+
+struct value_file {
+  struct value_ctx *ctx;
+  uint64_t number;  // in the file's name
+  uint64_t origin;  // the id of the store that wrote it
+  uint64_t print;   // its fingerprint: the header's checksum
+  uint64_t key;     // of the seeds (value/format.h)
+  char *path;
+  struct fdpool_file file;  // for reads
+  _Atomic uint32_t refs;
+  _Atomic bool obsolete;  // the last reference removes the file
+  // While it is written (value/write.h): guarded by value_log.lock
+  struct value_file *next;
+  int fd;              // -1: it is not open for writing
+  uint64_t tail;       // records so far end here; for a file that is read only: its size when it was opened
+  uint32_t writers;    // values that are being written, or are not referred to yet
+  bool full;           // no further value goes there
+  bool named;          // its name is durable
+  _Atomic bool dirty;  // it has bytes that no sync has covered; release by the writer of the bytes
+};
+
+// Opens a file and checks its header. *out has one reference. Fails with REMIXDB_CORRUPT (also for a missing file),
+// REMIXDB_VERSION, REMIXDB_NOMEM or REMIXDB_IO.
+MUST_CHECK enum remixdb_status value_file_open(struct value_ctx *c, uint64_t number, struct value_file **out);
+static inline void value_file_ref(struct value_file *f) {
+  atomic_fetch_add_explicit(&f->refs, 1, memory_order_relaxed);
+}
+void value_file_unref(
+    struct value_file *f);  // NULL is allowed. The last reference closes, and removes an obsolete file
+void value_file_retire(struct value_file *f);  // makes the file obsolete
+// For value/write.c: makes an open file of this header, with one reference.
+MUST_CHECK enum remixdb_status value_file_make(struct value_ctx *c, const struct value_head *h,
+                                               struct value_file **out);
+
+// Reads the bytes [off, off + cap) of the value that `r` names, as many as there are, into buf. *n_out: how many.
+// Memory for a few chunks, whatever the value's length. key: of the record that has the reference; the value file's
+// record has the same. Fails with REMIXDB_CORRUPT, REMIXDB_IO or REMIXDB_NOMEM; buf then holds anything.
+MUST_CHECK enum remixdb_status value_read(struct value_file *f, const struct value_ref *r, struct kref key,
+                                          uint32_t off, void *buf, uint32_t cap, uint32_t *n_out);
+// Reads the whole value and checks it. Fails as value_read does.
+MUST_CHECK enum remixdb_status value_check(struct value_file *f, const struct value_ref *r, struct kref key);
+// Bytes that the record of a value takes in its file at most.
+static inline uint64_t value_cost(uint32_t klen, uint32_t vlen) { return value_rec_len(klen, vlen, vlen); }
+#endif

@@ -1,0 +1,496 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "value/write.h"
+
+#include <assert.h>
+#include <zstd_errors.h>
+
+#include "base/zmem.h"
+
+#define PIECE (1u << 20)  // bytes of compressed chunks that are written at once
+
+void value_log_init(struct value_log *l, struct value_ctx *c) {
+  pthread_mutex_init(&l->sync_lock, NULL);
+  l->ctx = c;
+  l->full = VALUE_FILE;
+}
+
+void value_log_fini(struct value_log *l) {
+  if (!l->ctx) return;
+  for (struct value_file *f = l->files, *next; f; f = next) {
+    next = f->next;
+    value_file_unref(f);
+  }
+  (void)ZSTD_freeCCtx(l->zstd);
+  pthread_mutex_destroy(&l->sync_lock);
+  l->ctx = NULL;
+}
+
+static enum remixdb_status sticky(const struct value_log *l) {
+  // acquire: pairs with the release in fail
+  return likely(atomic_load_explicit(&l->failed, memory_order_acquire) == 0) ? REMIXDB_OK : err_raise(&l->error);
+}
+
+// Makes s, with the thread's message, the sticky error. Returns the sticky error.
+static enum remixdb_status fail(struct value_log *l, enum remixdb_status s) {
+  lib_lock(&l->lock);
+  if (atomic_load_explicit(&l->failed, memory_order_relaxed) == 0) {
+    err_save(&l->error, s);
+    atomic_store_explicit(&l->failed, (uint32_t)s, memory_order_release);
+  }
+  lib_unlock(&l->lock);
+  return err_raise(&l->error);
+}
+
+// ---- files and places
+
+// Makes a new file. The log's lock is held. *out has the log's reference.
+static enum remixdb_status new_file(struct value_log *l, struct value_file **out) {
+  const struct sst_ctx *const x = l->ctx->sst;
+  uint8_t head[VALUE_HEAD];
+  struct value_head h = {.store_id = x->store_id,
+                         .number = l->new_number(l->arg, files_value_name),
+                         .nonce = random_seed()};
+  struct value_file *f;
+  value_head_put(head, &h);
+  enum remixdb_status s = value_file_make(l->ctx, &h, &f);
+  if (s != REMIXDB_OK) return s;
+  s = env_create(x->dir, env_name(f->path), ENV_WRITE, &f->fd);
+  if (s == REMIXDB_OK && (s = env_write(x->env, f->fd, f->path, head, sizeof(head), 0)) != REMIXDB_OK)
+    value_file_retire(f);
+  if (s != REMIXDB_OK) {
+    err_cleanup_begin();
+    value_file_unref(f);
+    err_cleanup_end();
+    return s;
+  }
+  f->tail = VALUE_HEAD;
+  f->next = l->files;
+  l->files = f;
+  atomic_fetch_add_explicit(&l->nr_files, 1, memory_order_relaxed);
+  *out = f;
+  return REMIXDB_OK;
+}
+
+// Gives a place of `len` bytes. own: in a file of its own. *file_out has a reference for the caller, and is in use.
+static enum remixdb_status reserve(struct value_log *l, uint64_t len, bool own, struct value_file **file_out,
+                                   uint64_t *at_out) {
+  enum remixdb_status s = sticky(l);
+  if (s != REMIXDB_OK) return s;
+  lib_lock(&l->lock);
+  struct value_file *f = own ? NULL : l->active;
+  if (f && f->tail > VALUE_HEAD && f->tail + len > l->full) {
+    f->full = true;
+    l->active = f = NULL;
+  }
+  if (!f) s = new_file(l, &f);
+  if (s == REMIXDB_OK) {
+    if (own) f->full = true;
+    else l->active = f;
+    value_file_ref(f);
+    f->writers++;
+    *at_out = f->tail;
+    f->tail += len;
+    *file_out = f;
+  }
+  lib_unlock(&l->lock);
+  return s;
+}
+
+// The place [at, at + len), of which the bytes from `used` on were not written, is given back if it is the last one.
+static void give_back(struct value_log *l, struct value_file *f, uint64_t at, uint64_t len, uint64_t used) {
+  lib_lock(&l->lock);
+  if (f->tail == at + len) f->tail = at + used;
+  lib_unlock(&l->lock);
+}
+
+void value_put_end(struct value_log *l, struct value_file *f) {
+  lib_lock(&l->lock);
+  assert(f->writers > 0);
+  f->writers--;
+  lib_unlock(&l->lock);
+  value_file_unref(f);
+}
+
+// A write into the place failed with s. A full disk and want of memory may end; all else is sticky.
+static enum remixdb_status write_failed(struct value_log *l, struct value_file *f, uint64_t at, uint64_t len,
+                                        enum remixdb_status s) {
+  struct err_saved why;
+  err_save(&why, s);
+  err_cleanup_begin();
+  give_back(l, f, at, len, 0);
+  // The room goes back to the disk if no other value is behind it.
+  lib_lock(&l->lock);
+  if (f->tail == at && f->fd >= 0)
+    IGNORED(env_truncate(l->ctx->sst->env, f->fd, f->path, at), "the next value that fits is written there");
+  lib_unlock(&l->lock);
+  value_put_end(l, f);
+  err_cleanup_end();
+  s = err_raise(&why);
+  return s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM ? s : fail(l, s);
+}
+
+static enum remixdb_status write_at(struct value_log *l, struct value_file *f, const void *p, size_t len, uint64_t at) {
+  const enum remixdb_status s = env_write(l->ctx->sst->env, f->fd, f->path, p, len, at);
+  if (s == REMIXDB_OK) atomic_fetch_add_explicit(&l->file_bytes, len, memory_order_relaxed);
+  return s;
+}
+
+// release: a sync that sees the flag covers the bytes
+static void wrote(struct value_file *f) { atomic_store_explicit(&f->dirty, true, memory_order_release); }
+
+// ---- compression
+
+static enum remixdb_status zstd_take(struct value_log *l, ZSTD_CCtx **out) {
+  lib_lock(&l->lock);
+  *out = l->zstd;
+  l->zstd = NULL;
+  lib_unlock(&l->lock);
+  if (*out) return REMIXDB_OK;
+  if (!(*out = ZSTD_createCCtx_advanced(zmem()))) return err_set(REMIXDB_NOMEM, "no memory for compression");
+  (void)ZSTD_CCtx_setParameter(*out, ZSTD_c_checksumFlag, 0);
+  (void)ZSTD_CCtx_setParameter(*out, ZSTD_c_compressionLevel, l->level);
+  return REMIXDB_OK;
+}
+
+static void zstd_give(struct value_log *l, ZSTD_CCtx *z) {
+  lib_lock(&l->lock);
+  ZSTD_CCtx *const other = l->zstd;
+  l->zstd = z;
+  lib_unlock(&l->lock);
+  (void)ZSTD_freeCCtx(other);
+}
+
+// Packs a chunk into `to`, which has room for len bytes. Bytes that do not get smaller stay as they are. *n_out: the
+// bytes in `to`.
+static enum remixdb_status pack(ZSTD_CCtx *z, const uint8_t *from, uint32_t len, uint8_t *to, uint32_t *n_out) {
+  const size_t n = len > 1 ? ZSTD_compress2(z, to, len - 1, from, len) : 0;
+  if (len > 1 && !ZSTD_isError(n)) {
+    *n_out = (uint32_t)n;
+    return REMIXDB_OK;
+  }
+  (void)ZSTD_CCtx_reset(z, ZSTD_reset_session_only);
+  if (len > 1 && ZSTD_getErrorCode(n) == ZSTD_error_memory_allocation)
+    return err_set(REMIXDB_NOMEM, "no memory for compression");
+  memcpy(to, from, len);
+  *n_out = len;
+  return REMIXDB_OK;
+}
+
+// ---- records
+
+static void put_entry(uint8_t *entries, uint64_t c, const struct value_rec *r, uint64_t begin, const uint8_t *stored,
+                      uint32_t len) {
+  store64le(entries + c * VALUE_ENTRY, begin + len);
+  store64le(entries + c * VALUE_ENTRY + 8, hash64_seed(stored, len, value_chunk_seed(r, begin)));
+}
+
+// Makes the entries of a value whose chunks stay as they are. Sets r->stored.
+static void plain_entries(uint8_t *entries, struct value_rec *r, const uint8_t *val) {
+  for (uint64_t c = 0; c < value_chunks(r->vlen); c++) {
+    const uint64_t begin = c * VALUE_CHUNK;
+    put_entry(entries, c, r, begin, val + begin, value_chunk_len(r->vlen, c));
+  }
+  r->stored = r->vlen;
+}
+
+// Packs all chunks into `data`, which has room for r->vlen bytes, and makes their entries. Sets r->stored.
+static enum remixdb_status packed_entries(struct value_log *l, uint8_t *entries, struct value_rec *r,
+                                          const uint8_t *val, uint8_t *data) {
+  ZSTD_CCtx *z;
+  enum remixdb_status s = zstd_take(l, &z);
+  if (s != REMIXDB_OK) return s;
+  r->stored = 0;
+  for (uint64_t c = 0; c < value_chunks(r->vlen) && s == REMIXDB_OK; c++) {
+    uint32_t n = 0;
+    s = pack(z, val + c * VALUE_CHUNK, value_chunk_len(r->vlen, c), data + r->stored, &n);
+    if (s != REMIXDB_OK) break;
+    put_entry(entries, c, r, r->stored, data + r->stored, n);
+    r->stored += n;
+  }
+  zstd_give(l, z);
+  return s;
+}
+
+static void put_ref(uint8_t *ref, const struct value_file *f, uint64_t at, const struct value_rec *r) {
+  const struct value_ref to = {f->number, at, r->vlen, (uint32_t)r->sum};
+  value_ref_put(ref, &to);
+}
+
+static void count(struct value_log *l, const struct value_rec *r) {
+  atomic_fetch_add_explicit(&l->values, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&l->value_bytes, r->vlen, memory_order_relaxed);
+}
+
+// ---- one value
+
+// The value's bytes are written from the caller's memory, or packed with the head if the log compresses.
+static enum remixdb_status put_staged(struct value_log *l, const uint8_t *key, struct value_rec *r, const uint8_t *val,
+                                      uint8_t *ref, struct value_file **file_out) {
+  const bool plain = l->compression == REMIXDB_COMPRESSION_NONE;
+  const size_t entries = (size_t)value_entries_at(r->klen), data = (size_t)value_data_at(r->klen, r->vlen);
+  uint8_t *const p = mem_alloc(data + (plain ? 0 : r->vlen));
+  if (!p) return REMIXDB_NOMEM;
+  enum remixdb_status s = REMIXDB_OK;
+  if (plain) plain_entries(p + entries, r, val);
+  else s = packed_entries(l, p + entries, r, val, p + data);
+  const uint64_t len = value_rec_len(r->klen, r->vlen, r->stored);
+  struct value_file *f = NULL;
+  uint64_t at = 0;
+  if (s == REMIXDB_OK) s = reserve(l, len, len > l->full / VALUE_OWN_PART, &f, &at);
+  if (s == REMIXDB_OK) {
+    value_rec_put(p, f->key, at, key, r);
+    s = write_at(l, f, p, data + (plain ? 0 : (size_t)r->stored), at);
+    if (s == REMIXDB_OK && plain) s = write_at(l, f, val, r->vlen, at + data);
+    if (s != REMIXDB_OK) s = write_failed(l, f, at, len, s);
+  }
+  mem_free(p);
+  if (s != REMIXDB_OK) return s;
+  wrote(f);
+  put_ref(ref, f, at, r);
+  *file_out = f;
+  return REMIXDB_OK;
+}
+
+// Packs the chunks into pieces and writes each. p: the head's memory.
+static enum remixdb_status pack_pieces(struct value_log *l, struct value_file *f, uint64_t at, struct value_rec *r,
+                                       const uint8_t *val, uint8_t *p, uint8_t *piece) {
+  const size_t entries = (size_t)value_entries_at(r->klen), data = (size_t)value_data_at(r->klen, r->vlen);
+  ZSTD_CCtx *z;
+  enum remixdb_status s = zstd_take(l, &z);
+  if (s != REMIXDB_OK) return s;
+  size_t in = 0;
+  r->stored = 0;
+  for (uint64_t c = 0, nr = value_chunks(r->vlen); c < nr && s == REMIXDB_OK; c++) {
+    uint32_t n = 0;
+    s = pack(z, val + c * VALUE_CHUNK, value_chunk_len(r->vlen, c), piece + in, &n);
+    if (s != REMIXDB_OK) break;
+    put_entry(p + entries, c, r, r->stored, piece + in, n);
+    r->stored += n;
+    in += n;
+    if (in < PIECE && c + 1 < nr) continue;
+    s = write_at(l, f, piece, in, at + data + r->stored - in);
+    in = 0;
+  }
+  zstd_give(l, z);
+  return s;
+}
+
+// A large value of a log that compresses: only a piece of it is in memory besides the caller's.
+static enum remixdb_status put_pieces(struct value_log *l, const uint8_t *key, struct value_rec *r, const uint8_t *val,
+                                      uint8_t *ref, struct value_file **file_out) {
+  const size_t data = (size_t)value_data_at(r->klen, r->vlen);
+  uint8_t *const p = mem_alloc(data), *const piece = mem_alloc(PIECE + VALUE_CHUNK);
+  struct value_file *f;
+  uint64_t at;
+  const uint64_t most = value_rec_len(r->klen, r->vlen, r->vlen);
+  enum remixdb_status s = p && piece ? reserve(l, most, true, &f, &at) : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) {
+    s = pack_pieces(l, f, at, r, val, p, piece);
+    if (s == REMIXDB_OK) {
+      value_rec_put(p, f->key, at, key, r);
+      s = write_at(l, f, p, data, at);
+    }
+    if (s != REMIXDB_OK) {
+      s = write_failed(l, f, at, most, s);
+    } else {
+      give_back(l, f, at, most, value_rec_len(r->klen, r->vlen, r->stored));
+      wrote(f);
+      put_ref(ref, f, at, r);
+      *file_out = f;
+    }
+  }
+  mem_free(p);
+  mem_free(piece);
+  return s;
+}
+
+enum remixdb_status value_put(struct value_log *l, struct kref key, const void *val, uint32_t vlen, uint8_t *ref,
+                              struct value_file **file_out) {
+  struct value_rec r = {.klen = key.len, .vlen = vlen, .nonce = random_seed()};
+  assert(vlen > 0 && key.len <= REMIXDB_KV_MAX);
+  enum remixdb_status s = sticky(l);
+  if (s != REMIXDB_OK) return s;
+  const bool pieces = l->compression != REMIXDB_COMPRESSION_NONE && vlen > VALUE_STAGE;
+  s = pieces ? put_pieces(l, key.ptr, &r, val, ref, file_out) : put_staged(l, key.ptr, &r, val, ref, file_out);
+  if (s == REMIXDB_OK) count(l, &r);
+  return s;
+}
+
+// ---- many values
+
+// Writes the bytes of the extent, and gives the rest of it back if it is the file's last one.
+static enum remixdb_status batch_write(struct value_batch *b) {
+  struct value_file *const f = b->file;
+  if (!f) return REMIXDB_OK;
+  struct value_log *const l = b->log;
+  b->file = NULL;
+  const enum remixdb_status s = b->len ? write_at(l, f, b->buf, b->len, b->at) : REMIXDB_OK;
+  if (s != REMIXDB_OK) return write_failed(l, f, b->at, b->cap, s);
+  give_back(l, f, b->at, b->cap, b->len);
+  if (b->len) wrote(f);
+  b->len = 0;
+  value_put_end(l, f);  // b->files has the file
+  return REMIXDB_OK;
+}
+
+// Takes an extent with room for a record.
+static enum remixdb_status batch_extend(struct value_batch *b, uint64_t most) {
+  const size_t cap = most > VALUE_EXTENT ? (size_t)most : VALUE_EXTENT;
+  enum remixdb_status s = batch_write(b);
+  if (s != REMIXDB_OK) return s;
+  if (cap > b->room) {
+    mem_free(b->buf);
+    b->room = 0;
+    if (!(b->buf = mem_alloc(cap))) return REMIXDB_NOMEM;
+    b->room = cap;
+  }
+  if ((s = reserve(b->log, cap, false, &b->file, &b->at)) != REMIXDB_OK) return s;
+  b->cap = cap;
+  b->len = 0;
+  const bool there = value_set_find(&b->files, b->file->number) != NULL;
+  if ((s = value_set_add(&b->files, b->file)) != REMIXDB_OK || there) return s;
+  lib_lock(&b->log->lock);
+  b->file->writers++;  // until value_batch_fini
+  lib_unlock(&b->log->lock);
+  return s;
+}
+
+enum remixdb_status value_batch_put(struct value_batch *b, struct kref key, const void *val, uint32_t vlen,
+                                    uint8_t *ref) {
+  struct value_rec r = {.klen = key.len, .vlen = vlen, .nonce = random_seed()};
+  const uint64_t most = value_cost(key.len, vlen);
+  enum remixdb_status s = REMIXDB_OK;
+  if (!b->file || most > b->cap - b->len) s = batch_extend(b, most);
+  if (s != REMIXDB_OK) return s;
+  uint8_t *const p = b->buf + b->len, *const entries = p + value_entries_at(key.len);
+  uint8_t *const data = p + value_data_at(key.len, vlen);
+  if (b->log->compression == REMIXDB_COMPRESSION_NONE) {
+    memcpy(data, val, vlen);
+    plain_entries(entries, &r, data);
+  } else {
+    s = packed_entries(b->log, entries, &r, val, data);
+    if (s != REMIXDB_OK) return s;
+  }
+  const size_t len = (size_t)value_rec_len(key.len, vlen, r.stored);
+  memset(data + r.stored, 0, len - (size_t)(data + r.stored - p));
+  value_rec_put(p, b->file->key, b->at + b->len, key.ptr, &r);
+  put_ref(ref, b->file, b->at + b->len, &r);
+  b->len += len;
+  count(b->log, &r);
+  return REMIXDB_OK;
+}
+
+enum remixdb_status value_batch_end(struct value_batch *b) { return batch_write(b); }
+
+void value_batch_fini(struct value_batch *b) {
+  if (b->file) {
+    give_back(b->log, b->file, b->at, b->cap, 0);
+    value_put_end(b->log, b->file);
+  }
+  if (b->files.nr) {
+    lib_lock(&b->log->lock);
+    for (uint32_t i = 0; i < b->files.nr; i++) b->files.files[i]->writers--;
+    lib_unlock(&b->log->lock);
+  }
+  value_set_fini(&b->files);
+  mem_free(b->buf);
+  b->buf = NULL;
+  b->file = NULL;
+}
+
+// ---- syncs
+
+// Finds a file to sync that is not at `seen` or before it in the list, clears its mark, and takes a reference.
+static struct value_file *next_dirty(struct value_log *l, struct value_file *const *seen, uint32_t nr_seen) {
+  struct value_file *found = NULL;
+  lib_lock(&l->lock);
+  for (struct value_file *f = l->files; f && !found; f = f->next) {
+    bool again = false;
+    for (uint32_t i = 0; i < nr_seen; i++) again = again || seen[i] == f;
+    // acquire: the bytes of a writer that has set it are in the sync
+    if (!again && atomic_exchange_explicit(&f->dirty, false, memory_order_acq_rel)) found = f;
+  }
+  if (found) value_file_ref(found);
+  lib_unlock(&l->lock);
+  return found;
+}
+
+// Closes a file that takes no more bytes.
+static void close_full(struct value_log *l, struct value_file *f) {
+  lib_lock(&l->lock);
+  const bool idle = f->full && f->writers == 0 && !atomic_load_explicit(&f->dirty, memory_order_acquire);
+  const int fd = idle ? f->fd : -1;
+  if (idle) f->fd = -1;
+  lib_unlock(&l->lock);
+  env_close_quiet(l->ctx->sst->env, fd);
+}
+
+#define SYNC_FILES 64u  // files in one pass
+
+static enum remixdb_status sync_some(struct value_log *l, bool *more_out) {
+  const struct sst_ctx *const x = l->ctx->sst;
+  struct value_file *seen[SYNC_FILES];
+  uint32_t nr = 0;
+  bool unnamed = false;
+  enum remixdb_status s = REMIXDB_OK;
+  while (nr < SYNC_FILES && s == REMIXDB_OK && (seen[nr] = next_dirty(l, seen, nr)) != NULL) {
+    struct value_file *const f = seen[nr++];
+    unnamed = unnamed || !f->named;
+    s = env_sync_data(x->env, f->fd, f->path);
+    atomic_fetch_add_explicit(&l->syncs, 1, memory_order_relaxed);
+  }
+  if (s == REMIXDB_OK && unnamed) s = env_sync_dir(x->dir);
+  *more_out = nr == SYNC_FILES;
+  for (uint32_t i = 0; i < nr; i++) {
+    if (s == REMIXDB_OK) {
+      seen[i]->named = true;
+      close_full(l, seen[i]);
+    }
+    value_file_unref(seen[i]);
+  }
+  return s;
+}
+
+enum remixdb_status value_log_sync(struct value_log *l) {
+  (void)pthread_mutex_lock(&l->sync_lock);
+  enum remixdb_status s = sticky(l);
+  for (bool more = true; more && s == REMIXDB_OK;) {
+    s = sync_some(l, &more);
+    if (s != REMIXDB_OK) s = fail(l, s);
+  }
+  (void)pthread_mutex_unlock(&l->sync_lock);
+  return s;
+}
+
+void value_log_turn(struct value_log *l) {
+  lib_lock(&l->lock);
+  if (l->active) l->active->full = true;
+  l->active = NULL;
+  lib_unlock(&l->lock);
+}
+
+void value_log_settle(struct value_log *l, bool (*keep)(void *arg, const struct value_file *f), void *arg) {
+  struct value_file *gone = NULL;
+  (void)pthread_mutex_lock(&l->sync_lock);  // no sync uses a descriptor meanwhile
+  lib_lock(&l->lock);
+  for (struct value_file **at = &l->files; *at;) {
+    struct value_file *const f = *at;
+    const bool kept = keep(arg, f);
+    if (!f->full || f->writers || (kept && atomic_load_explicit(&f->dirty, memory_order_acquire))) {
+      at = &f->next;
+      continue;
+    }
+    if (!kept) value_file_retire(f);
+    *at = f->next;
+    f->next = gone;
+    gone = f;
+  }
+  lib_unlock(&l->lock);
+  for (struct value_file *next; gone; gone = next) {
+    next = gone->next;
+    env_close_quiet(l->ctx->sst->env, gone->fd);
+    gone->fd = -1;
+    value_file_unref(gone);
+  }
+  (void)pthread_mutex_unlock(&l->sync_lock);
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Writing value files. Threads write side by side: each gets a place of its own in the newest file and writes there.
+// A file is full at VALUE_FILE bytes. A very large value gets a file of its own.
+//
+// Invariants
+//   W1  A place is given to one value only. So bytes that are referred to never change.
+//   W2  value_log_sync makes all values durable whose value_put or value_batch_end returned before the call, and the
+//       names of their files. A caller that writes references syncs the values first.
+//   W3  A failed sync, and a failed write for another reason than a full disk or want of memory, is sticky: later puts
+//       and syncs return it.
+//   W4  A file counts as in use (`writers`) from the reservation of a place until the caller says that the reference is
+//       held (value_put_end). Only a file that is full, synced and not in use leaves the log's list (value_log_settle).
+#ifndef VALUE_WRITE_H
+#define VALUE_WRITE_H
+
+#include <zstd.h>
+
+#include "value/set.h"
+
+#define VALUE_FILE ((uint64_t)256 << 20)  // bytes of a full file
+#define VALUE_OWN_PART 4u                 // a value with more than 1/4 of them gets a file of its own
+#define VALUE_STAGE ((uint32_t)8 << 20)  // a value with more bytes is compressed piece by piece, into a file of its own
+#define VALUE_EXTENT (256u << 10)        // bytes that a batch reserves at a time
+
+struct value_log {
+  struct value_ctx *ctx;
+  enum remixdb_compression compression;
+  int level;
+  uint64_t full;  // bytes of a full file: VALUE_FILE, or less in tests
+  // Returns a new file's number, of which no file has the name that name_of makes.
+  uint64_t (*new_number)(void *arg, void (*name_of)(char *buf, uint64_t number));
+  void *arg;
+  struct lib_lock lock;       // guards the list, `active`, `zstd` and the fields of the files that say so; brief
+  struct value_file *files;   // open for writing, or not settled; the log has a reference to each
+  struct value_file *active;  // takes the next values; NULL: none
+  ZSTD_CCtx *zstd;            // kept for the next value; NULL: none
+  pthread_mutex_t sync_lock;  // held by a sync. Taken before `lock`
+  _Atomic uint32_t failed;    // the sticky error's status, or 0; released after `error` is written
+  struct err_saved error;     // written once, under `lock`
+  _Atomic uint64_t values, value_bytes, file_bytes, nr_files, syncs;  // written since the store was opened. Relaxed
+};
+
+void value_log_init(struct value_log *l, struct value_ctx *c);
+// Closes the files. Their values are durable only as far as value_log_sync has made them so.
+void value_log_fini(struct value_log *l);
+
+// Writes a value. ref: VALUE_REF bytes, the reference to it. *file_out: its file, with one reference, in use until
+// value_put_end. After a failure there is no file. Fails with REMIXDB_NOSPACE or REMIXDB_NOMEM, and nothing has
+// changed; or with the sticky error. Any thread.
+MUST_CHECK enum remixdb_status value_put(struct value_log *l, struct kref key, const void *val, uint32_t vlen,
+                                         uint8_t *ref, struct value_file **file_out);
+// The reference is held by what holds the file, or is given up. Drops the caller's reference to the file.
+void value_put_end(struct value_log *l, struct value_file *f);
+// See W2. Blocks for the disk. Any thread; one after the other.
+MUST_CHECK enum remixdb_status value_log_sync(struct value_log *l);
+// Closes the active file to further values, so that a copy of the directory by hard links does not change.
+void value_log_turn(struct value_log *l);
+// Takes the files that are full, synced and not in use out of the list, and retires those that `keep` does not want.
+void value_log_settle(struct value_log *l, bool (*keep)(void *arg, const struct value_file *f), void *arg);
+
+// ---- many values in a row, by one thread. Their bytes are gathered.
+struct value_batch {
+  struct value_log *log;
+  struct value_file *file;  // with a reference, in use; NULL: no extent
+  uint64_t at;              // of the extent
+  uint8_t *buf;
+  size_t len, cap;         // bytes gathered, and of the extent
+  size_t room;             // bytes of buf
+  struct value_set files;  // all files that the batch has written to
+};
+// b: all zero but for `log`. The same statuses as value_put. After a failure the caller ends the batch.
+MUST_CHECK enum remixdb_status value_batch_put(struct value_batch *b, struct kref key, const void *val, uint32_t vlen,
+                                               uint8_t *ref);
+// Writes what is gathered. The files stay in use until value_batch_fini.
+MUST_CHECK enum remixdb_status value_batch_end(struct value_batch *b);
+void value_batch_fini(struct value_batch *b);
+#endif
