@@ -4,6 +4,7 @@
 # make deps            installs what is missing; `make deps demo` only what the library and its programs need
 # make demo            the tour, then a list of words in and out again (FILE=path for another)
 # make test            every test: programs, Python, checks; goes on after a failing one
+# make python          the extension module that makes xdb.py fast, where Python's headers are; make has it in it
 # make install         the library, its header, the command remixdb, the Python module: PREFIX=/usr/local, DESTDIR=
 # make uninstall       removes what make install put there
 # make lint            the form of the sources (tests/lint.sh)
@@ -44,6 +45,7 @@ MAKEFLAGS += $(shell case " $$MAKEFLAGS" in (*' -j'*) ;; (*) echo "-j$$(getconf 
 endif
 
 .PHONY: all deps demo golden install uninstall clean help lint bench bench-cold soak test test-unit units FORCE
+.PHONY: python wheel-library
 .PHONY: $(addprefix check-,asan tsan msan valgrind built headers exports seam prefetch leaks layers words compile)
 .PHONY: fuzz run-fuzz fuzz-merge run-fuzz-merge run-mutants bench-deps
 help:
@@ -199,7 +201,7 @@ Q := $(if $(V),,@)
 say = $(if $(V),@:,@echo "$(1) $(patsubst $B/%,%,$@)")
 link = $(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(filter %.a,$^)
 
-all: $(SO) $(SO_LINK) $(PROGRAMS)
+all: $(SO) $(SO_LINK) $(PROGRAMS) $(if $(filter release debug,$(MODE)),python)
 
 # What a sanitizer needs to be linked CFLAGS_ALL has; a fuzzer brings a main of its own.
 deps_check = CCC='$(CCC)' CFLAGS=$(call quote,$(CFLAGS_ALL)) \
@@ -235,6 +237,14 @@ $(SO): $(OBJS) $(WRAP_O) remixdb.map build/products
 	$(Q)$(CCC) $(CFLAGS_ALL) $(LDFLAGS_ALL) $(SO_LDFLAGS) $(filter %.o,$^) $(if $(ML),$(MALLOC_LIBS)) $(LIBS) -o $@
 $(SO_LINK): $(SO)
 	$(Q)ln -sf $(SO) $@
+
+# What Python's packaging needs: the extension module beside xdb.py, and the library in a directory of its own (OUT).
+python: remixdb.h
+	$(Q)sh python/build.sh '$(CCC)'
+wheel-library: $(OBJS) remixdb.map
+	$(call say,LINK)
+	$(Q)mkdir -p '$(OUT)'
+	$(Q)$(CCC) $(CFLAGS_ALL) $(LDFLAGS_ALL) $(SO_LDFLAGS) $(filter %.o,$^) $(LIBS) -o '$(OUT)/$(SO)'
 
 $(SIMPLE:%=$B/%): %.out: %.o
 $(SIMPLE): %.out: $B/%.o
@@ -282,6 +292,6 @@ uninstall:
 	$(installer)
 
 clean:
-	rm -rf build $(SO) $(SO_LINK) remixdb.pc $(PROGRAMS)
+	rm -rf build $(SO) $(SO_LINK) remixdb.pc $(PROGRAMS) _xdb.*.so
 
 endif  # deps

@@ -40,7 +40,9 @@ that object may stay open. A handler may close any object: one that the interrup
 ends. A handler should not use stores otherwise, because its call's status may reach the interrupted call.
 
 The first opening of a store loads the library: from the path in the environment variable REMIXDB_LIBRARY, else from
-this file's directory, else from the places where the system's loader looks.
+this file's directory or the package remixdb beside it, else from the places where the system's loader looks. With the
+extension module _xdb the most frequent calls are about five times as fast. Without it, or with REMIXDB_PYTHON=ctypes in
+the environment, all calls go through ctypes, and do the same.
 """
 
 import sys
@@ -53,6 +55,7 @@ if sys.version_info < (3, 10):
 import ctypes
 import ctypes.util
 import enum
+import importlib
 import io
 import itertools
 import json
@@ -63,7 +66,16 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Protocol, SupportsIndex, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, SupportsIndex, TypeAlias, TypeVar, overload
+
+_fast: Any = None  # the extension module, where it is built and fits
+if os.environ.get("REMIXDB_PYTHON", "") != "ctypes":
+    try:
+        _fast = importlib.import_module("_xdb")
+    except ImportError:
+        pass
+if _fast is not None and getattr(_fast, "INTERFACE", 0) != 1:
+    _fast = None
 
 __all__ = ["Xdb", "XdbRef", "XdbIter", "XdbGets", "XdbBatch", "XdbSnapshot", "XdbError", "Status", "COMPRESSION_NONE",
            "COMPRESSION_ZSTD", "SYNC_NONE", "SYNC_EACH", "KEEP", "KV_MAX", "version", "repair", "destroy"]
@@ -71,6 +83,7 @@ __all__ = ["Xdb", "XdbRef", "XdbIter", "XdbGets", "XdbBatch", "XdbSnapshot", "Xd
 Data: TypeAlias = bytes | bytearray | memoryview | str  # a key, or a value
 _Path: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
 _T = TypeVar("_T")
+_R = TypeVar("_R", covariant=True)  # what an iterator gives
 _Self = TypeVar("_Self", bound="_Closable")
 
 KV_MAX = 65500  # the largest len(key) + len(value)
@@ -196,7 +209,40 @@ class _Closable:
         self.close()
 
 
-class Xdb(_Closable):
+class _Source:
+    """Base of the classes that have records to iterate over."""
+
+    def _reader(self) -> "XdbRef":
+        raise NotImplementedError
+
+    @overload
+    def iter(self, expect: int = ..., *, start: Data | None = ..., stop: Data | None = ..., prefix: Data | None = ...,
+             reverse: bool = ..., keys_only: Literal[True], values_only: Literal[False] = ...) -> "XdbIter[bytes]": ...
+
+    @overload
+    def iter(self, expect: int = ..., *, start: Data | None = ..., stop: Data | None = ..., prefix: Data | None = ...,
+             reverse: bool = ..., keys_only: Literal[False] = ..., values_only: Literal[True]) -> "XdbIter[bytes]": ...
+
+    @overload
+    def iter(self, expect: int = ..., *, start: Data | None = ..., stop: Data | None = ..., prefix: Data | None = ...,
+             reverse: bool = ..., keys_only: Literal[False] = ...,
+             values_only: Literal[False] = ...) -> "XdbIter[tuple[bytes, bytes]]": ...
+
+    def iter(self, expect: int = 0, *, start: Data | None = None, stop: Data | None = None, prefix: Data | None = None,
+             reverse: bool = False, keys_only: bool = False, values_only: bool = False) -> "XdbIter[Any]":
+        """A new XdbIter, not yet positioned. A store's and a snapshot's iterator has a ref of its own.
+
+        It shows the keys start <= key < stop that begin with the prefix; None is an open end. With `reverse` it goes
+        backward, from the last key on. With `keys_only` it gives keys, with `values_only` values, in place of pairs.
+
+        `expect` is the number of records that the caller means to read after each seek: the seek then reads the blocks
+        of these records from the disk together with its own. 0: the library estimates the number from earlier scans of
+        this ref. The number never changes a result."""
+        return XdbIter(self._reader(), expect, start=start, stop=stop, prefix=prefix, reverse=reverse,
+                       keys_only=keys_only, values_only=values_only)
+
+
+class Xdb(_Closable, _Source):
     """The store in directory `dirname`; it is made when there is none. The name must be absolute when the process is
     going to change its working directory. `cachesz` is the size of the block cache in MiB, 0 for none; `mtsz` is the
     size of a memtable in MiB, 0 for the default; `tags` keeps hash tags, which make get faster.
@@ -256,9 +302,8 @@ class Xdb(_Closable):
         """A new XdbRef, for reading and writing the store."""
         return XdbRef(self)
 
-    def iter(self, expect: int = 0) -> "XdbIter":
-        """A new XdbIter with a ref of its own; `expect` as in XdbRef.iter()."""
-        return XdbIter(XdbRef(self), expect)
+    def _reader(self) -> "XdbRef":
+        return XdbRef(self)
 
     def stats(self) -> dict[str, Any]:
         """The store's figures, as a dict."""
@@ -276,7 +321,7 @@ class Xdb(_Closable):
                 lib.remixdb_free(text)
 
 
-class XdbSnapshot(_Closable):
+class XdbSnapshot(_Closable, _Source):
     """The store as it was at one moment; made by XdbRef.snapshot(). It copies nothing; while it lives it keeps the
     memory and the files of that moment."""
 
@@ -293,9 +338,8 @@ class XdbSnapshot(_Closable):
         """A new XdbRef that reads the snapshot; its writes raise XdbError with READONLY."""
         return XdbRef(self)
 
-    def iter(self, expect: int = 0) -> "XdbIter":
-        """A new XdbIter with a ref of its own; `expect` as in XdbRef.iter()."""
-        return XdbIter(XdbRef(self), expect)
+    def _reader(self) -> "XdbRef":
+        return XdbRef(self)
 
 
 # A batch passes its operations to the library in groups: at most so many keys and values, of at most so many bytes a
@@ -303,23 +347,13 @@ class XdbSnapshot(_Closable):
 _GATHER_MAX, _GATHER_BYTES = 2048, 4096
 
 
-class XdbBatch(_Closable):
-    """Puts and deletes that are written as one: every reader sees all of them or none, also after a crash. The last of
-    several operations on a key counts.
+class _PyBatch(_Closable):
+    """The calls of XdbBatch that _xdb.Batch has in C."""
 
-    XdbRef.batch() gives a batch that is written when its with block ends, unless the block ends with an exception.
-    XdbRef.write() writes a batch made by XdbBatch(), as often as one likes."""
-
-    def __init__(self, ref: "XdbRef | None" = None) -> None:
-        if ref is not None:
-            _of(ref, XdbRef)
-        lib = _lib()
-        self._ref = ref
-        # Key, value, key, value, ... that the library does not have yet; None is the value of a delete. It stays the
-        # same list, because other threads may add to it.
-        self._pending: list[bytes | None] = []
-        self._deletes = False  # whether there ever was one
-        self._make(_Handle("batch", lib.remixdb_batch_destroy), lib, lib.remixdb_batch_create)
+    # Key, value, key, value, ... that the library does not have yet; None is the value of a delete. It stays the same
+    # list, because other threads may add to it.
+    _pending: list[bytes | None]
+    _deletes: bool  # whether there ever was one
 
     def put(self, key: Data, value: Data) -> None:
         if type(key) is not bytes:
@@ -400,6 +434,30 @@ class XdbBatch(_Closable):
             if pending and pending[0] is items[0] and lib.remixdb_errcode() != Status.OK:
                 raise _last_error(lib)
 
+
+if TYPE_CHECKING or _fast is None:
+    _Batch = _PyBatch
+else:
+    class _Batch(_fast.Batch, _PyBatch):
+        pass
+
+
+class XdbBatch(_Batch):
+    """Puts and deletes that are written as one: every reader sees all of them or none, also after a crash. The last of
+    several operations on a key counts.
+
+    XdbRef.batch() gives a batch that is written when its with block ends, unless the block ends with an exception.
+    XdbRef.write() writes a batch made by XdbBatch(), as often as one likes."""
+
+    def __init__(self, ref: "XdbRef | None" = None) -> None:
+        if ref is not None:
+            _of(ref, XdbRef)
+        lib = _lib()
+        self._ref = ref
+        self._pending = []
+        self._deletes = False
+        self._make(_Handle("batch", lib.remixdb_batch_destroy), lib, lib.remixdb_batch_create)
+
     def clear(self) -> None:
         """Empties it."""
         handle = self._handle
@@ -426,31 +484,18 @@ class XdbBatch(_Closable):
             self.close()
 
 
-class XdbRef(_Closable):
-    """One thread's view of a store, or of a snapshot; made by Xdb.ref() and XdbSnapshot.ref()."""
+class _PyRef(_Closable):
+    """The calls of XdbRef that _xdb.Ref has in C."""
 
-    def __init__(self, source: Xdb | XdbSnapshot) -> None:
-        _of(source, Xdb, XdbSnapshot)
-        lib = _lib()
-        of_snapshot = isinstance(source, XdbSnapshot)
-        self._source = source  # keeps it from being collected while the ref is in use
-        self._store: Xdb = source._store if isinstance(source, XdbSnapshot) else source
-        self._rooms: list[_Room] = []
-        self._value_guess = 256  # bytes of room for each value of multi_get
-        parent = source._handle
-        with parent as lock, lock:
-            handle = _Handle("ref", lib.remixdb_unref, parent=parent)
-            self._make(handle, lib, lib.remixdb_snapshot_ref if of_snapshot else lib.remixdb_ref, parent.pointer)
+    _rooms: list["_Room"]
 
     def _room(self) -> "_Room":
-        """Room for one record that the library copies, for the iterators, too: buffers of key and value, and their
-        lengths. A room in use is off the list, because a signal's handler or a finalizer that uses the same ref may
-        come between any two lines."""
+        """Room for one value that the library copies: a buffer, and the length. A room in use is off the list, because
+        a signal's handler or a finalizer that uses the same ref may come between any two lines."""
         try:
             return self._rooms.pop()
         except IndexError:
-            return (ctypes.create_string_buffer(KV_MAX), ctypes.create_string_buffer(KV_MAX),
-                    ctypes.c_uint32(), ctypes.c_uint32())
+            return ctypes.create_string_buffer(KV_MAX), ctypes.c_uint32()
 
     def put(self, key: Data, value: Data) -> None:
         """Sets the key's value. It is on disk after sync."""
@@ -466,11 +511,60 @@ class XdbRef(_Closable):
         handle = self._handle
         with handle as lock, lock:
             room = self._room()
-            _, value, _, vlen = room
-            found = lib.remixdb_getn(handle.pointer, key, klen, value, KV_MAX, vlen)
-            answer: bytes | None = value[:vlen.value] if found else self._absent(lib, None)
+            value, vlen = room
+            while not lib.remixdb_getn(handle.pointer, key, klen, value, len(value), vlen):
+                if lib.remixdb_errcode() != Status.TOOBIG or vlen.value <= len(value):
+                    return self._absent(lib, None)
+                value = ctypes.create_string_buffer(vlen.value)
+            answer: bytes = value[:vlen.value]
             self._rooms.append(room)
             return answer
+
+    def probe(self, key: Data) -> bool:
+        """Whether the key exists."""
+        key = _bytes(key, "key")
+        klen = _length(key, "key")
+        lib = _lib()
+        handle = self._handle
+        with handle as lock, lock:
+            return bool(lib.remixdb_probe(handle.pointer, key, klen)) or self._absent(lib, False)
+
+    def delete(self, key: Data) -> None:
+        """Deletes the key; it need not exist."""
+        key = _bytes(key, "key")
+        klen = _length(key, "key")
+        self._call(_lib().remixdb_del, key, klen)
+
+    @staticmethod
+    def _absent(lib: ctypes.CDLL, answer: _T) -> _T:
+        # "Not there" is an answer; "could not look" is an error.
+        if lib.remixdb_errcode() == Status.NOTFOUND:
+            return answer
+        raise _last_error(lib)
+
+
+if TYPE_CHECKING or _fast is None:
+    _Ref = _PyRef
+else:
+    class _Ref(_fast.Ref, _PyRef):
+        pass
+
+
+class XdbRef(_Ref, _Source):
+    """One thread's view of a store, or of a snapshot; made by Xdb.ref() and XdbSnapshot.ref()."""
+
+    def __init__(self, source: Xdb | XdbSnapshot) -> None:
+        _of(source, Xdb, XdbSnapshot)
+        lib = _lib()
+        of_snapshot = isinstance(source, XdbSnapshot)
+        self._source = source  # keeps it from being collected while the ref is in use
+        self._store: Xdb = source._store if isinstance(source, XdbSnapshot) else source
+        self._rooms = []
+        self._value_guess = 256  # bytes of room for each value of multi_get
+        parent = source._handle
+        with parent as lock, lock:
+            handle = _Handle("ref", lib.remixdb_unref, parent=parent)
+            self._make(handle, lib, lib.remixdb_snapshot_ref if of_snapshot else lib.remixdb_ref, parent.pointer)
 
     def multi_get(self, keys: Iterable[Data]) -> list[bytes | None]:
         """A list of the values of many keys at one moment: bytes, or None where there is no such key. Much faster than
@@ -505,21 +599,6 @@ class XdbRef(_Closable):
         if nr_found == nr:
             return [values[at:end] for at, end in zip(offs, ends)]
         return [values[at:end] if there else None for at, end, there in zip(offs, ends, found)]
-
-    def probe(self, key: Data) -> bool:
-        """Whether the key exists."""
-        key = _bytes(key, "key")
-        klen = _length(key, "key")
-        lib = _lib()
-        handle = self._handle
-        with handle as lock, lock:
-            return bool(lib.remixdb_probe(handle.pointer, key, klen)) or self._absent(lib, False)
-
-    def delete(self, key: Data) -> None:
-        """Deletes the key; it need not exist."""
-        key = _bytes(key, "key")
-        klen = _length(key, "key")
-        self._call(_lib().remixdb_del, key, klen)
 
     def sync(self) -> None:
         """When it returns, all earlier writes, by any thread, are on disk."""
@@ -605,22 +684,13 @@ class XdbRef(_Closable):
         """Brings all earlier writes into the fewest tables, without deleted keys and old values, and waits for it."""
         self._call(_lib().remixdb_compact)
 
-    def iter(self, expect: int = 0) -> "XdbIter":
-        """A new XdbIter, not yet positioned. `expect` is the number of records that the caller means to read after each
-        seek: the seek then reads the blocks of these records from the disk together with its own. 0: the library
-        estimates the number from earlier scans of this ref. The number never changes a result."""
-        return XdbIter(self, expect)
+    def _reader(self) -> "XdbRef":
+        return self
 
     def gets(self, depth: int = 64) -> "XdbGets":
         """A new XdbGets, for gets that this thread does not wait for: at most `depth` of them are under way."""
         return XdbGets(self, depth)
 
-    @staticmethod
-    def _absent(lib: ctypes.CDLL, answer: _T) -> _T:
-        # "Not there" is an answer; "could not look" is an error.
-        if lib.remixdb_errcode() == Status.NOTFOUND:
-            return answer
-        raise _last_error(lib)
 
 
 class XdbGets(_Closable):
@@ -716,28 +786,24 @@ class XdbGets(_Closable):
         return True  # also without gets
 
 
-class XdbIter(_Closable):
-    """An iterator; made by XdbRef.iter(). It sees the store as it was at its last seek. It copies records ahead, one at
-    first and then more, up to 1,024 records and 64 KiB, or one larger record.
+_PAIRS, _KEYS, _VALUES = range(3)  # what an iterator gives
 
-    As a Python iterator it gives the (key, value) pairs from its position on, or from the first key when it has none
-    yet. `reversed` gives them backward, from the last key when it has no position yet."""
 
-    def __init__(self, ref: XdbRef, expect: int = 0) -> None:
-        _of(ref, XdbRef)
-        lib = _lib()
-        opts = _IterOpts()
-        lib.remixdb_iter_opts_init(ctypes.byref(opts), ctypes.sizeof(opts))
-        opts.expect = _int(expect, "expect", _U32)
-        self._ref = ref
-        self._placed = False  # a seek has been made, and no park after it
-        self._fresh = True  # neither a seek nor a park yet
-        self._ahead = _Ahead()
-        self._grown = _PAGE_FIRST  # records of the next page
-        parent = ref._handle
-        with parent as lock, lock:
-            handle = _Handle("iterator", lib.remixdb_iter_destroy, parent=parent, lock=lock)
-            self._make(handle, lib, lib.remixdb_iter_create_opts, parent.pointer, ctypes.byref(opts))
+class _PyIter(_Closable, Generic[_R]):
+    """The calls of XdbIter that _xdb.Iter has in C."""
+
+    _give = _PAIRS
+    _reverse = False  # the direction of __next__
+    _placed = False  # a seek has been made, and no park after it
+    _fresh = True  # neither a seek nor a park yet
+    _ahead: "_Ahead[_R]"
+    _grown: int  # records of the next page
+
+    def seek(self, key: Data | None = None) -> None:
+        raise NotImplementedError
+
+    def seek_last(self) -> None:
+        raise NotImplementedError
 
     # The library copies records by pages, and its iterator stands ahead of this one. A signal's handler may raise, or
     # use this iterator, after every call, so each step can be begun again: the library updates the page in the same
@@ -772,7 +838,7 @@ class XdbIter(_Closable):
                     self._grown = min(self._grown * _PAGE_GROWS, _PAGE_MAX)
                     return True
 
-    def _unpack(self, ahead: "_Ahead") -> None:
+    def _unpack(self, ahead: "_Ahead[_R]") -> None:
         made, klens = ahead.unpack()
         self._handle.ahead = klens
         if self._ahead is ahead:
@@ -795,19 +861,85 @@ class XdbIter(_Closable):
             next(map(_lib().remixdb_iter_unread, [self._handle.pointer], [ctypes.byref(ahead.page)], left))
             self._grown = _PAGE_FIRST
 
-    def _next(self, back: bool) -> tuple[bytes, bytes] | None:
-        """The next pair in this direction when no record is ahead, None at the end."""
+    def _left(self) -> int:
+        """The number of records ahead."""
+        return operator.length_hint(self._ahead.left)
+
+    def _step(self, back: bool) -> _R:
+        """The next record in this direction when no record is ahead."""
         while self._fill(back):
-            for pair in self._ahead.backward if back else self._ahead.forward:
-                return pair
-        return None
+            for record in self._ahead.backward if back else self._ahead.forward:
+                return record
+        raise StopIteration
+
+    def __next__(self) -> _R:
+        try:
+            for record in self._ahead.backward if self._reverse else self._ahead.forward:
+                return record
+        except MemoryError:
+            self._settle()
+            raise
+        if self._fresh and not self._placed:
+            self.seek_last() if self._reverse else self.seek()
+        return self._step(self._reverse)
+
+    def _step_back(self) -> _R:
+        """The next record against the direction of __next__."""
+        try:
+            for record in self._ahead.forward if self._reverse else self._ahead.backward:
+                return record
+        except MemoryError:
+            self._settle()
+            raise
+        return self._step(not self._reverse)
+
+
+if TYPE_CHECKING or _fast is None:
+    _Iter = _PyIter
+else:
+    class _Iter(_fast.Iter, _Closable, Generic[_R]):
+        pass
+
+
+class XdbIter(_Iter[_R]):
+    """An iterator; made by XdbRef.iter(). It sees the store as it was at its last seek. It copies records ahead, one at
+    first and then more, up to 1,024 records and 64 KiB, or one larger record.
+
+    As a Python iterator it gives the (key, value) pairs from its position on, or from the first key when it has none
+    yet; keys alone or values alone when it was made so. `reversed` gives them backward, from the last key when it has
+    no position yet. An iterator that was made with `reverse` goes the other way in both cases."""
+
+    def __init__(self, ref: XdbRef, expect: int = 0, *, start: Data | None = None, stop: Data | None = None,
+                 prefix: Data | None = None, reverse: bool = False, keys_only: bool = False,
+                 values_only: bool = False) -> None:
+        _of(ref, XdbRef)
+        lib = _lib()
+        opts = _IterOpts()
+        lib.remixdb_iter_opts_init(ctypes.byref(opts), ctypes.sizeof(opts))
+        opts.expect = _int(expect, "expect", _U32)
+        for name, bound in (("from_key", start), ("to_key", stop), ("prefix", prefix)):
+            if bound is not None:
+                key = _bytes(bound, "key")
+                setattr(opts, name, _Slice(key, _length(key, "key")))
+        opts.keys_only = _flag(keys_only, "keys_only")
+        if _flag(values_only, "values_only") and keys_only:
+            raise ValueError("keys_only and values_only exclude each other")
+        self._ref = ref
+        self._reverse = _flag(reverse, "reverse")
+        self._give = _KEYS if keys_only else _VALUES if values_only else _PAIRS
+        if TYPE_CHECKING or _fast is None:
+            self._ahead = _Ahead(self._give)
+            self._grown = _PAGE_FIRST
+        parent = ref._handle
+        with parent as lock, lock:
+            handle = _Handle("iterator", lib.remixdb_iter_destroy, parent=parent, lock=lock)
+            self._make(handle, lib, lib.remixdb_iter_create_opts, parent.pointer, ctypes.byref(opts))
 
     def _move(self, function: Callable[..., Any], *args: object) -> None:
         lib = _lib()
         handle = self._handle
         with handle as lock, lock:
             self._settle()
-            self._grown = _PAGE_FIRST
             function(handle.pointer, *args)
             if lib.remixdb_errcode() != Status.OK:
                 raise _last_error(lib)
@@ -836,24 +968,21 @@ class XdbIter(_Closable):
         lib = _lib()
         handle = self._handle
         with handle as lock, lock:
-            if operator.length_hint(self._ahead.left):
+            if self._left():
                 return True
             self._settle()
             return bool(lib.remixdb_iter_valid(handle.pointer))
 
     def peek(self) -> tuple[bytes, bytes] | None:
-        """The (key, value) at its position, None when it does not stand on a key."""
+        """The (key, value) at its position, None when it does not stand on a key. Without values the value is b""."""
         lib = _lib()
         handle = self._handle
         with handle as lock, lock:
             self._settle()
-            r = self._ref
-            room = r._room()
-            key, value, klen, vlen = room
-            found: bool = lib.remixdb_iter_peek(handle.pointer, key, klen, value, vlen)
-            pair: tuple[bytes, bytes] | None = (key[:klen.value], value[:vlen.value]) if found else r._absent(lib, None)
-            r._rooms.append(room)
-            return pair
+            key = self._copy(lib, lib.remixdb_iter_key)
+            if key is None:
+                return None
+            return key, self._copy(lib, lib.remixdb_iter_value) or b""
 
     def key(self) -> bytes | None:
         """The key at its position, None when it does not stand on a key."""
@@ -861,25 +990,22 @@ class XdbIter(_Closable):
         handle = self._handle
         with handle as lock, lock:
             self._settle()
-            r = self._ref
-            room = r._room()
-            found = lib.remixdb_iter_peek(handle.pointer, room[0], room[2], None, None)
-            key: bytes | None = room[0][:room[2].value] if found else r._absent(lib, None)
-            r._rooms.append(room)
-            return key
+            return self._copy(lib, lib.remixdb_iter_key)
 
     def value(self) -> bytes | None:
-        """The value at its position, None when it does not stand on a key."""
+        """The value at its position, None when it does not stand on a key, or gives keys only."""
         lib = _lib()
         handle = self._handle
         with handle as lock, lock:
             self._settle()
-            r = self._ref
-            room = r._room()
-            found = lib.remixdb_iter_peek(handle.pointer, None, None, room[1], room[3])
-            value: bytes | None = room[1][:room[3].value] if found else r._absent(lib, None)
-            r._rooms.append(room)
-            return value
+            return self._copy(lib, lib.remixdb_iter_value)
+
+    def _copy(self, lib: ctypes.CDLL, function: Callable[..., Any]) -> bytes | None:
+        size = ctypes.c_uint32()
+        at: int | None = function(self._handle.pointer, ctypes.byref(size))
+        if at is not None:
+            return ctypes.string_at(at, size.value)
+        return self._ref._absent(lib, None) if lib.remixdb_errcode() != Status.OK else None
 
     def prev(self) -> None:
         """Moves to the previous key; before the first key it has no position."""
@@ -910,28 +1036,14 @@ class XdbIter(_Closable):
             self._settle()
             lib.remixdb_iter_park(handle.pointer)
 
-    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+    def __iter__(self) -> Iterator[_R]:
         if not self._placed:
-            self.seek()
+            self.seek_last() if self._reverse else self.seek()
         return self
 
-    def __next__(self) -> tuple[bytes, bytes]:
-        try:
-            for pair in self._ahead.forward:
-                return pair
-        except MemoryError:
-            self._settle()
-            raise
-        if self._fresh and not self._placed:
-            self.seek()
-        found = self._next(False)
-        if found is None:
-            raise StopIteration
-        return found
-
-    def __reversed__(self) -> Iterator[tuple[bytes, bytes]]:
+    def __reversed__(self) -> Iterator[_R]:
         if not self._placed:
-            self.seek_last()
+            self.seek() if self._reverse else self.seek_last()
         return _Reversed(self)
 
 
@@ -985,7 +1097,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "remixdb_iter_seek_for_prev": (None, (_P, _S, _U32)),
     "remixdb_iter_prev": (None, (_P,)),
     "remixdb_iter_valid": (_BOOL, (_P,)),
-    "remixdb_iter_peek": (_BOOL, (_P, _P, _U32P, _P, _U32P)),
+    "remixdb_iter_key": (_P, (_P, _U32P)),
+    "remixdb_iter_value": (_P, (_P, _U32P)),
     "remixdb_iter_skip1": (None, (_P,)),
     "remixdb_iter_skip": (None, (_P, _U32)),
     "remixdb_iter_page": (_BOOL, (_P, _P)),
@@ -1000,6 +1113,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "remixdb_stats": (_P, (_P,)),
     "remixdb_free": (None, (_P,)),
 }
+# What the extension module alone calls.
+_FAST_ONLY: tuple[str, ...] = ()
 
 
 class _Opts(ctypes.Structure):
@@ -1051,7 +1166,7 @@ def _load() -> ctypes.CDLL:
     if path:
         return ctypes.CDLL(path)
     here = os.path.dirname(os.path.abspath(__file__))
-    for name in _NAMES:
+    for name in _NAMES + tuple(os.path.join("remixdb", name) for name in _NAMES):  # the package of the wheel has it
         path = os.path.join(here, name)
         if os.path.exists(path):
             return ctypes.CDLL(path)
@@ -1074,6 +1189,9 @@ def _lib() -> ctypes.CDLL:
                     function = getattr(lib, name)
                     function.restype = result
                     function.argtypes = arguments
+                if _fast is not None:
+                    names = [*_SIGNATURES, *_FAST_ONLY]
+                    _fast.setup({name: ctypes.cast(getattr(lib, name), _P).value for name in names}, XdbError)
                 _library = lib
     return _library
 
@@ -1085,8 +1203,7 @@ def _last_error(lib: ctypes.CDLL) -> XdbError:
     return XdbError(status, message.decode("utf-8", "replace"))
 
 
-# Buffers of key and value, and their lengths.
-_Room: TypeAlias = tuple[Any, Any, ctypes.c_uint32, ctypes.c_uint32]
+_Room: TypeAlias = tuple[Any, ctypes.c_uint32]  # a buffer for a value, and the value's length
 
 # ---- arguments
 
@@ -1158,24 +1275,32 @@ _PAGE_ROOM = 1 << 12, 1 << 16  # bytes of the first page and of a later one; a l
 _listed: Callable[[Iterator[int]], list[int]] = list
 
 
-class _Ahead:
-    """Records that an iterator has ahead, and the page for the records that come next.
+class _Ahead(Generic[_R]):
+    """Records that an iterator has ahead, and the page for the records that come next. `give` says what a record is:
+    a pair, a key or a value.
 
-    One of `forward` and `backward` gives the pairs, the other none. `left` gives the lengths of their keys: its
-    length hint is the number of records that were not taken yet, and the pairs end when it ends."""
+    One of `forward` and `backward` gives the records, the other none. `left` gives the lengths of their keys: its
+    length hint is the number of records that were not taken yet, and the records end when it ends."""
 
-    __slots__ = ("page", "back", "left", "forward", "backward", "room", "klens", "vlens")
+    __slots__ = ("give", "page", "back", "left", "forward", "backward", "room", "klens", "vlens")
 
-    def __init__(self, page: _Page | None = None, back: bool = False, klens: Iterable[int] = (),
+    def __init__(self, give: int, page: _Page | None = None, back: bool = False, klens: Iterable[int] = (),
                  vlens: Iterable[int] = (), data: bytes = b"") -> None:
         read = io.BytesIO(data).read
+        self.give = give
         self.page: _Page = page if page is not None else _Page()
         self.shut()
         self.back = back
         self.left = iter(klens)
-        pairs: Iterator[tuple[bytes, bytes]] = zip(map(read, self.left), map(read, vlens))
-        none: Iterator[tuple[bytes, bytes]] = iter(())
-        self.forward, self.backward = (none, pairs) if back else (pairs, none)
+        records: Iterator[Any] = map(read, self.left)
+        if give != _KEYS:
+            records = zip(records, map(read, vlens))
+        if give == _VALUES:
+            records = map(operator.itemgetter(1), records)
+        none: Iterator[Any] = iter(())
+        self.forward: Iterator[_R]
+        self.backward: Iterator[_R]
+        self.forward, self.backward = (none, records) if back else (records, none)
 
     def shut(self) -> None:
         """Takes the page's room."""
@@ -1190,41 +1315,31 @@ class _Ahead:
             self.klens, self.vlens = array("I", bytes(4 * count)), array("I", bytes(4 * count))
         page = self.page
         page.ptr, page.cap, page.max, page.back = ctypes.addressof(self.room), size, count, back
-        page.klens, page.vlens = _address(self.klens), _address(self.vlens)
+        page.klens, page.vlens = _address(self.klens), None if self.give == _KEYS else _address(self.vlens)
 
-    def unpack(self) -> tuple["_Ahead", list[int]]:
+    def unpack(self) -> tuple["_Ahead[_R]", list[int]]:
         """The records of the filled page, and the list of key lengths: clearing that list ends the records."""
         page = self.page
         klens = self.klens[:page.nr].tolist()
         vlens, data = self.vlens[:page.nr].tolist(), ctypes.string_at(self.room, page.len)
-        made = _Ahead(_Page(back=page.back, after=page.after), page.back, klens, vlens, data)
+        made: _Ahead[_R] = _Ahead(self.give, _Page(back=page.back, after=page.after), page.back, klens, vlens, data)
         made.room, made.klens, made.vlens = self.room, self.klens, self.vlens
         return made, klens
 
 
-class _Reversed:
-    """Gives an iterator's pairs backward."""
+class _Reversed(Generic[_R]):
+    """Gives an iterator's records in the other direction."""
 
     __slots__ = ("_it",)
 
-    def __init__(self, it: XdbIter) -> None:
+    def __init__(self, it: XdbIter[_R]) -> None:
         self._it = it
 
-    def __iter__(self) -> "_Reversed":
+    def __iter__(self) -> "_Reversed[_R]":
         return self
 
-    def __next__(self) -> tuple[bytes, bytes]:
-        it = self._it
-        try:
-            for pair in it._ahead.backward:
-                return pair
-        except MemoryError:
-            it._settle()
-            raise
-        found = it._next(True)
-        if found is None:
-            raise StopIteration
-        return found
+    def __next__(self) -> _R:
+        return self._it._step_back()
 
 
 # ---- the logger
@@ -1281,6 +1396,8 @@ _walkers: "weakref.WeakSet[_Handle]" = weakref.WeakSet()  # handles of iterators
 def _forked() -> None:
     global _forks
     _forks += 1
+    if _fast is not None:
+        _fast.forked(_forks)
     for handle in list(_walkers):
         handle.ahead.clear()
 
@@ -1292,7 +1409,7 @@ if hasattr(os, "register_at_fork"):
 class _Lock(Protocol):
     """What is used of a threading.RLock."""
 
-    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool: ...
+    def acquire(self, blocking: bool = ...) -> bool: ...
     def release(self) -> None: ...
     def __enter__(self) -> bool: ...
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
@@ -1308,14 +1425,25 @@ class _Here(threading.local):
     The function must call nothing and close nothing."""
 
     def __init__(self) -> None:
-        self.merging = threading.Lock()
+        self.merging = threading.Lock() if TYPE_CHECKING or _fast is None else _fast.Merging()
         self.late: list[_Handle] = []
 
 
 _here = _Here()
 
 
-class _Handle:
+if TYPE_CHECKING or _fast is None:
+    class _HandleBase:
+        _pointer: int | None
+        _forks: int
+        lock: _Lock
+        _lines: list[bytes] | None  # the logger's
+    _new_lock: Callable[[], _Lock] = threading.RLock  # type: ignore[assignment]
+else:
+    _HandleBase, _new_lock = _fast.Handle, _fast.Lock
+
+
+class _Handle(_HandleBase):
     """A pointer of the library, and the handles to close before it.
 
     Locks are taken from the store to its refs. An iterator has its ref's lock, because the library allows one thread
@@ -1334,7 +1462,7 @@ class _Handle:
     def __init__(self, what: str, destroy: Callable[[int], Any], parent: "_Handle | None" = None,
                  lock: "_Lock | None" = None, log: _Log | None = None) -> None:
         self._what = what
-        self._pointer: int | None = None
+        self._pointer = None
         self._made: list[int | None] = []
         self._destroyed: Iterator[Any] = map(destroy, self._made)  # type: ignore[arg-type]  # its next destroys, once
         self._parent = parent
@@ -1342,7 +1470,8 @@ class _Handle:
         self.ahead: list[int] = []  # an iterator's key lengths of the records ahead; clearing it ends those records
         self._forks = _forks
         self._log: _Log | None = log if parent is None else parent._log
-        self.lock: _Lock = lock if lock is not None else threading.RLock()  # type: ignore[assignment]
+        self._lines = None if self._log is None else self._log.lines
+        self.lock = _new_lock() if lock is None else lock
 
     def make(self, lib: ctypes.CDLL, create: Callable[..., Any], *args: object) -> None:
         """Makes the library's pointer. The caller holds the parent's lock, if there is a parent."""
@@ -1363,7 +1492,7 @@ class _Handle:
         return self.lock
 
     def __exit__(self, *exc: object) -> None:
-        if _here.late or (self._log is not None and self._log.lines):
+        if _here.late or self._lines:
             self._after()
 
     @property

@@ -1,0 +1,974 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// _xdb: the calls of xdb.py that programs make most often, in C. xdb.py does without this module where it is missing.
+//
+// xdb.py loads the library and passes the addresses of its functions to setup(); the module is not linked with the
+// library. Each call here does what the Python code of the same name in xdb.py does: it checks the handle, takes the
+// handle's lock, calls the library without the interpreter's lock, and raises the library's error. No Python code, so
+// no signal handler, runs between the taking of the handle's lock and its release.
+//
+// The interpreter's lock guards all fields of all objects here. The handle's lock guards the library's objects, and is
+// held while the interpreter's lock is not.
+#define PY_SSIZE_T_CLEAN
+#include "remixdb.h"
+
+#include <Python.h>
+#include <string.h>
+#include <structmember.h>
+
+#define INTERFACE 1  // xdb.py uses the module if this number is the one that it knows
+
+#define CALLS(X) \
+  X(errcode) X(errmsg) X(strerror) X(put) X(del) X(probe) X(getn) X(iter_page) X(iter_unread) X(batch_put) X(batch_del)
+
+static struct {
+#define MEMBER(name) __typeof__(remixdb_##name) *name;
+  CALLS(MEMBER)
+} lib;
+static PyObject *error_type;            // xdb.XdbError
+static long forks;                      // forks between the import of xdb.py and this process
+static _Thread_local unsigned merging;  // whether this thread runs a merge's function
+
+// ---- errors
+
+static PyObject *raise_status(int status, PyObject *message) {
+  PyObject *error = message == NULL ? NULL : PyObject_CallFunction(error_type, "iO", status, message);
+  if (error != NULL) PyErr_SetObject(error_type, error);
+  Py_XDECREF(error);
+  Py_XDECREF(message);
+  return NULL;
+}
+
+// Raises the error of this thread's last call, which had this status.
+static PyObject *fail(enum remixdb_status s) {
+  const char *text = lib.errmsg();
+  if (*text == 0) text = lib.strerror(s);
+  return raise_status((int)s, PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace"));
+}
+
+// ---- keys and values
+
+struct data {
+  const char *ptr;
+  uint32_t len;
+  PyObject *copy;  // owned; NULL when the bytes are the argument's own
+};
+
+// Makes the bytes of x readable without the interpreter's lock: objects that other threads can change are copied.
+// Returns false with an exception.
+static bool data_take(struct data *d, PyObject *x, const char *what) {
+  Py_ssize_t len = 0;
+  d->copy = NULL;
+  if (PyBytes_Check(x)) {
+    d->ptr = PyBytes_AS_STRING(x);
+    len = PyBytes_GET_SIZE(x);
+  } else if (PyUnicode_Check(x)) {
+    d->ptr = PyUnicode_AsUTF8AndSize(x, &len);
+    if (d->ptr == NULL) return false;
+  } else if (PyByteArray_Check(x) || PyMemoryView_Check(x)) {
+    d->copy = PyBytes_FromObject(x);
+    if (d->copy == NULL) return false;
+    d->ptr = PyBytes_AS_STRING(d->copy);
+    len = PyBytes_GET_SIZE(d->copy);
+  } else {
+    PyErr_Format(PyExc_TypeError, "a %s is bytes, bytearray, memoryview or str, not %s", what, Py_TYPE(x)->tp_name);
+    return false;
+  }
+  if ((uint64_t)len > UINT32_MAX) {
+    Py_CLEAR(d->copy);
+    raise_status(REMIXDB_TOOBIG, PyUnicode_FromFormat("a %s of %zd bytes", what, len));
+    return false;
+  }
+  d->len = (uint32_t)len;
+  return true;
+}
+
+static void data_drop(struct data *d) { Py_XDECREF(d->copy); }
+
+// Takes key, and value if value is not NULL, from a call's arguments. Returns false with an exception.
+static bool data_args(const char *name, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, struct data *key,
+                      struct data *value) {
+  static const char *const names[] = {"key", "value"};
+  PyObject *given[2] = {NULL, NULL};
+  Py_ssize_t max = value == NULL ? 1 : 2, nr_named = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames);
+  if (nargs + nr_named != max) {
+    PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, not %zd", name, max, nargs + nr_named);
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < nargs; i++) given[i] = args[i];
+  for (Py_ssize_t i = 0; i < nr_named; i++) {
+    PyObject *word = PyTuple_GET_ITEM(kwnames, i);
+    Py_ssize_t at = 0;
+    while (at < max && PyUnicode_CompareWithASCIIString(word, names[at]) != 0) at++;
+    if (at == max || given[at] != NULL) {
+      PyErr_Format(PyExc_TypeError, "%s() got an unexpected argument %R", name, word);
+      return false;
+    }
+    given[at] = args[nargs + i];
+  }
+  if (!data_take(key, given[0], "key")) return false;
+  if (value == NULL || data_take(value, given[1], "value")) return true;
+  data_drop(key);
+  return false;
+}
+
+// ---- Lock: a threading.RLock, and the C code's way to take it
+
+struct lock {
+  PyObject_HEAD PyThread_type_lock lock;
+  unsigned long owner;  // thread, while count is not 0
+  unsigned long count;  // how often the owner has it
+};
+
+static PyObject *lock_new(PyTypeObject *type, PyObject *args, PyObject *kw) {
+  (void)args;
+  (void)kw;
+  struct lock *k = (struct lock *)type->tp_alloc(type, 0);
+  if (k == NULL) return NULL;
+  k->lock = PyThread_allocate_lock();
+  if (k->lock != NULL) return (PyObject *)k;
+  Py_DECREF(k);
+  return PyErr_NoMemory();
+}
+
+static void lock_dealloc(PyObject *self) {
+  struct lock *k = (struct lock *)self;
+  if (k->lock != NULL) {
+    if (k->count) PyThread_release_lock(k->lock);
+    PyThread_free_lock(k->lock);
+  }
+  Py_TYPE(self)->tp_free(self);
+}
+
+// Returns 1 when the lock was taken, 0 when it was not free and wait is false, -1 with the exception of a signal's
+// handler.
+static int lock_take(struct lock *k, bool wait) {
+  const unsigned long me = PyThread_get_thread_ident();
+  if (k->count && k->owner == me) {
+    k->count++;
+    return 1;
+  }
+  PyLockStatus got = PyThread_acquire_lock_timed(k->lock, 0, 0);
+  while (got != PY_LOCK_ACQUIRED) {
+    if (!wait) return 0;
+    Py_BEGIN_ALLOW_THREADS got = PyThread_acquire_lock_timed(k->lock, -1, 1);
+    Py_END_ALLOW_THREADS if (got == PY_LOCK_INTR && Py_MakePendingCalls() < 0) return -1;
+  }
+  k->owner = me;
+  k->count = 1;
+  return 1;
+}
+
+static void lock_drop(struct lock *k) {
+  if (--k->count == 0) PyThread_release_lock(k->lock);
+}
+
+static PyObject *lock_acquire(PyObject *self, PyObject *args, PyObject *kw) {
+  static char *names[] = {"blocking", NULL};
+  int wait = 1;
+  if (!PyArg_ParseTupleAndKeywords(args, kw, "|p:acquire", names, &wait)) return NULL;
+  int got = lock_take((struct lock *)self, wait);
+  return got < 0 ? NULL : PyBool_FromLong(got);
+}
+
+static PyObject *lock_enter(PyObject *self, PyObject *nothing) {
+  (void)nothing;
+  return lock_take((struct lock *)self, true) < 0 ? NULL : PyBool_FromLong(1);
+}
+
+static bool lock_mine(const struct lock *k) { return k->count && k->owner == PyThread_get_thread_ident(); }
+
+static PyObject *lock_release(PyObject *self, PyObject *nothing) {
+  (void)nothing;
+  struct lock *k = (struct lock *)self;
+  if (!lock_mine(k)) {
+    PyErr_SetString(PyExc_RuntimeError, "cannot release un-acquired lock");
+    return NULL;
+  }
+  lock_drop(k);
+  Py_RETURN_NONE;
+}
+
+static PyObject *lock_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+  (void)args;
+  (void)nargs;
+  return lock_release(self, NULL);
+}
+
+static PyObject *lock_is_owned(PyObject *self, PyObject *nothing) {
+  (void)nothing;
+  return PyBool_FromLong(lock_mine((struct lock *)self));
+}
+
+#define FAST(function) ((PyCFunction)(void (*)(void))(function))
+static PyMethodDef lock_methods[] = {
+    {"acquire", FAST(lock_acquire), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"release", lock_release, METH_NOARGS, NULL},
+    {"__enter__", lock_enter, METH_NOARGS, NULL},
+    {"__exit__", FAST(lock_exit), METH_FASTCALL, NULL},
+    {"_is_owned", lock_is_owned, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+static PyTypeObject lock_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "_xdb.Lock",
+    .tp_doc = "What xdb.py uses of a threading.RLock.",
+    .tp_basicsize = sizeof(struct lock),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = lock_new,
+    .tp_dealloc = lock_dealloc,
+    .tp_methods = lock_methods,
+};
+
+// ---- Merging: whether this thread runs a merge's function
+
+static PyObject *merging_enter(PyObject *self, PyObject *nothing) {
+  (void)self;
+  (void)nothing;
+  merging++;
+  Py_RETURN_NONE;
+}
+
+static PyObject *merging_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+  (void)self;
+  (void)args;
+  (void)nargs;
+  merging--;
+  Py_RETURN_NONE;
+}
+
+static PyObject *merging_locked(PyObject *self, PyObject *nothing) {
+  (void)self;
+  (void)nothing;
+  return PyBool_FromLong(merging != 0);
+}
+
+static PyMethodDef merging_methods[] = {
+    {"__enter__", merging_enter, METH_NOARGS, NULL},
+    {"__exit__", FAST(merging_exit), METH_FASTCALL, NULL},
+    {"locked", merging_locked, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+static PyTypeObject merging_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "_xdb.Merging",
+    .tp_doc = "The mark of a thread that runs the function of a merge.",
+    .tp_basicsize = sizeof(PyObject),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = PyType_GenericNew,
+    .tp_methods = merging_methods,
+};
+
+// ---- Handle: what xdb._Handle keeps in C
+
+struct handle {
+  PyObject_HEAD void *pointer;  // the library's object; NULL: closed
+  long forks;                   // `forks` of the process that made it
+  struct lock *lock;            // owned; NULL until __init__ has set it
+  PyObject *lines;              // owned; the list of a logger's lines, or NULL
+};
+
+static int handle_traverse(PyObject *self, visitproc visit, void *arg) {
+  struct handle *h = (struct handle *)self;
+  Py_VISIT(h->lock);
+  Py_VISIT(h->lines);
+  return 0;
+}
+
+static int handle_clear(PyObject *self) {
+  Py_CLEAR(((struct handle *)self)->lines);
+  return 0;
+}
+
+static void handle_dealloc(PyObject *self) {
+  PyObject_GC_UnTrack(self);
+  handle_clear(self);
+  Py_CLEAR(((struct handle *)self)->lock);
+  Py_TYPE(self)->tp_free(self);
+}
+
+static PyObject *handle_get_pointer(PyObject *self, void *closure) {
+  (void)closure;
+  void *p = ((struct handle *)self)->pointer;
+  if (p == NULL) Py_RETURN_NONE;
+  return PyLong_FromVoidPtr(p);
+}
+
+static int handle_set_pointer(PyObject *self, PyObject *value, void *closure) {
+  (void)closure;
+  void *p = NULL;
+  if (value != NULL && value != Py_None) {
+    p = PyLong_AsVoidPtr(value);
+    if (PyErr_Occurred()) return -1;
+  }
+  ((struct handle *)self)->pointer = p;
+  return 0;
+}
+
+static PyObject *handle_get_lock(PyObject *self, void *closure) {
+  (void)closure;
+  struct lock *k = ((struct handle *)self)->lock;
+  if (k == NULL) return PyErr_Format(PyExc_AttributeError, "lock");
+  return Py_NewRef((PyObject *)k);
+}
+
+static int handle_set_lock(PyObject *self, PyObject *value, void *closure) {
+  (void)closure;
+  struct handle *h = (struct handle *)self;
+  if (h->lock != NULL || value == NULL || !Py_IS_TYPE(value, &lock_type)) {
+    PyErr_SetString(PyExc_TypeError, "the lock of a handle is a _xdb.Lock, and stays");
+    return -1;
+  }
+  h->lock = (struct lock *)Py_NewRef(value);
+  return 0;
+}
+
+static PyObject *handle_get_lines(PyObject *self, void *closure) {
+  (void)closure;
+  PyObject *lines = ((struct handle *)self)->lines;
+  return Py_NewRef(lines == NULL ? Py_None : lines);
+}
+
+static int handle_set_lines(PyObject *self, PyObject *value, void *closure) {
+  (void)closure;
+  struct handle *h = (struct handle *)self;
+  if (value != NULL && value != Py_None && !PyList_Check(value)) {
+    PyErr_SetString(PyExc_TypeError, "lines are a list, or None");
+    return -1;
+  }
+  Py_XSETREF(h->lines, value == NULL || value == Py_None ? NULL : Py_NewRef(value));
+  return 0;
+}
+
+static PyGetSetDef handle_fields[] = {
+    {"_pointer", handle_get_pointer, handle_set_pointer, NULL, NULL},
+    {"lock", handle_get_lock, handle_set_lock, NULL, NULL},
+    {"_lines", handle_get_lines, handle_set_lines, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+static PyMemberDef handle_members[] = {
+    {"_forks", T_LONG, offsetof(struct handle, forks), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyTypeObject handle_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "_xdb.Handle",
+    .tp_doc = "The base of xdb._Handle.",
+    .tp_basicsize = sizeof(struct handle),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .tp_new = PyType_GenericNew,
+    .tp_dealloc = handle_dealloc,
+    .tp_traverse = handle_traverse,
+    .tp_clear = handle_clear,
+    .tp_getset = handle_fields,
+    .tp_members = handle_members,
+};
+
+// Whether calls may use the handle's pointer now. If not, handle_refuse tells why.
+static bool handle_usable(const struct handle *h) { return h->pointer != NULL && h->forks == forks && merging == 0; }
+
+// Raises the error of a handle that calls may not use, as the Python code does.
+static void handle_refuse(struct handle *h) {
+  PyObject *done = PyObject_CallMethod((PyObject *)h, "__enter__", NULL);
+  if (done == NULL) return;
+  Py_DECREF(done);
+  done = PyObject_GetAttrString((PyObject *)h, "pointer");
+  if (done == NULL) return;
+  Py_DECREF(done);
+  PyErr_SetString(PyExc_RuntimeError, "the handle cannot be used");
+}
+
+// Begins a call: takes the lock. Returns false with an exception. A true result is followed by handle_leave.
+static bool handle_enter(struct handle *h) {
+  if (h == NULL || h->lock == NULL) {
+    PyErr_SetString(PyExc_AttributeError, "_handle");
+    return false;
+  }
+  if (!handle_usable(h)) return handle_refuse(h), false;
+  if (lock_take(h->lock, true) < 0) return false;
+  if (handle_usable(h)) return true;
+  lock_drop(h->lock);  // it was closed while this thread waited
+  handle_refuse(h);
+  return false;
+}
+
+// Ends a call. `result` is the call's result, NULL with an exception; it is returned, unless the logger fails.
+static PyObject *handle_leave(struct handle *h, PyObject *result) {
+  lock_drop(h->lock);
+  if (h->lines == NULL || PyList_GET_SIZE(h->lines) == 0) return result;
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyObject *done = PyObject_CallMethod((PyObject *)h, "_after", NULL);
+  if (done == NULL) {
+    Py_CLEAR(result);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return NULL;
+  }
+  Py_DECREF(done);
+  PyErr_Restore(type, value, trace);
+  return result;
+}
+
+// ---- the base of Ref, Batch and Iter: an object with a handle
+
+struct held {
+  PyObject_HEAD struct handle *handle;  // owned; NULL until xdb.py sets it
+};
+
+static PyObject *held_get_handle(PyObject *self, void *closure) {
+  (void)closure;
+  struct handle *h = ((struct held *)self)->handle;
+  if (h == NULL) return PyErr_Format(PyExc_AttributeError, "_handle");
+  return Py_NewRef((PyObject *)h);
+}
+
+static int held_set_handle(PyObject *self, PyObject *value, void *closure) {
+  (void)closure;
+  if (value == NULL || !PyObject_TypeCheck(value, &handle_type)) {
+    PyErr_SetString(PyExc_TypeError, "a _xdb.Handle is needed");
+    return -1;
+  }
+  Py_XSETREF(((struct held *)self)->handle, (struct handle *)Py_NewRef(value));
+  return 0;
+}
+
+static PyGetSetDef held_fields[] = {
+    {"_handle", held_get_handle, held_set_handle, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static int held_traverse(PyObject *self, visitproc visit, void *arg) {
+  Py_VISIT(((struct held *)self)->handle);
+  return 0;
+}
+
+static void held_dealloc(PyObject *self) {
+  PyObject_GC_UnTrack(self);
+  Py_CLEAR(((struct held *)self)->handle);
+  Py_TYPE(self)->tp_free(self);
+}
+
+// ---- Ref
+
+#define ROOM 4096u  // values up to this size pass through the stack
+
+struct ref {
+  struct held held;
+  size_t last;  // length of the last value
+};
+
+// Calls the library without the interpreter's lock; s is the status of the call.
+#define CALL(s, call)                                               \
+  do {                                                              \
+    Py_BEGIN_ALLOW_THREADS s = (call) ? REMIXDB_OK : lib.errcode(); \
+    Py_END_ALLOW_THREADS                                            \
+  } while (0)
+
+static PyObject *ref_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
+  struct handle *h = ((struct held *)self)->handle;
+  struct data key, value;
+  PyObject *result = NULL;
+  if (!data_args("put", args, nargs, kwnames, &key, &value)) return NULL;
+  if (handle_enter(h)) {
+    enum remixdb_status s;
+    CALL(s, lib.put(h->pointer, key.ptr, key.len, value.ptr, value.len));
+    result = handle_leave(h, s == REMIXDB_OK ? Py_NewRef(Py_None) : fail(s));
+  }
+  data_drop(&key);
+  data_drop(&value);
+  return result;
+}
+
+static PyObject *ref_delete(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
+  struct handle *h = ((struct held *)self)->handle;
+  struct data key;
+  PyObject *result = NULL;
+  if (!data_args("delete", args, nargs, kwnames, &key, NULL)) return NULL;
+  if (handle_enter(h)) {
+    enum remixdb_status s;
+    CALL(s, lib.del(h->pointer, key.ptr, key.len));
+    result = handle_leave(h, s == REMIXDB_OK ? Py_NewRef(Py_None) : fail(s));
+  }
+  data_drop(&key);
+  return result;
+}
+
+static PyObject *ref_probe(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
+  struct handle *h = ((struct held *)self)->handle;
+  struct data key;
+  PyObject *result = NULL;
+  if (!data_args("probe", args, nargs, kwnames, &key, NULL)) return NULL;
+  if (handle_enter(h)) {
+    enum remixdb_status s;
+    CALL(s, lib.probe(h->pointer, key.ptr, key.len));
+    const bool known = s == REMIXDB_OK || s == REMIXDB_NOTFOUND;
+    result = handle_leave(h, known ? PyBool_FromLong(s == REMIXDB_OK) : fail(s));
+  }
+  data_drop(&key);
+  return result;
+}
+
+// A large value goes straight to its bytes object, which has the size of the last value at first.
+static PyObject *get_value(struct ref *r, const struct data *key) {
+  struct xdb_ref *x = r->held.handle->pointer;
+  char room[ROOM];
+  PyObject *made = NULL;
+  size_t size = r->last <= ROOM ? 0 : r->last;
+  while (true) {
+    uint32_t len = 0;
+    enum remixdb_status s;
+    if (size) made = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (size && made == NULL) return NULL;
+    char *to = made == NULL ? room : PyBytes_AS_STRING(made);
+    const uint32_t cap = made == NULL ? ROOM : (uint32_t)size;
+    CALL(s, lib.getn(x, key->ptr, key->len, to, cap, &len));
+    if (s == REMIXDB_OK) {
+      r->last = len;
+      if (made == NULL) return PyBytes_FromStringAndSize(room, len);
+      if (len < cap) _PyBytes_Resize(&made, len);
+      return made;
+    }
+    Py_CLEAR(made);
+    if (s == REMIXDB_NOTFOUND) Py_RETURN_NONE;
+    if (s != REMIXDB_TOOBIG || len <= cap) return fail(s);
+    size = len;
+  }
+}
+
+static PyObject *ref_get(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
+  struct ref *r = (struct ref *)self;
+  struct handle *h = r->held.handle;
+  struct data key;
+  PyObject *result = NULL;
+  if (!data_args("get", args, nargs, kwnames, &key, NULL)) return NULL;
+  if (handle_enter(h)) result = handle_leave(h, get_value(r, &key));
+  data_drop(&key);
+  return result;
+}
+
+static PyMethodDef ref_methods[] = {
+    {"put", FAST(ref_put), METH_FASTCALL | METH_KEYWORDS, "Sets the key's value. It is on disk after sync."},
+    {"get", FAST(ref_get), METH_FASTCALL | METH_KEYWORDS, "The key's value as bytes, None when there is no such key."},
+    {"probe", FAST(ref_probe), METH_FASTCALL | METH_KEYWORDS, "Whether the key exists."},
+    {"delete", FAST(ref_delete), METH_FASTCALL | METH_KEYWORDS, "Deletes the key; it need not exist."},
+    {NULL, NULL, 0, NULL},
+};
+static PyTypeObject ref_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "_xdb.Ref",
+    .tp_doc = "The base of xdb.XdbRef.",
+    .tp_basicsize = sizeof(struct ref),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .tp_new = PyType_GenericNew,
+    .tp_dealloc = held_dealloc,
+    .tp_traverse = held_traverse,
+    .tp_getset = held_fields,
+    .tp_methods = ref_methods,
+};
+
+// ---- Batch
+
+// The library only copies into memory, so the interpreter's lock stays.
+static PyObject *batch_put_data(struct handle *h, const struct data *key, const struct data *value) {
+  if (!handle_enter(h)) return NULL;
+  const bool good = lib.batch_put(h->pointer, key->ptr, key->len, value->ptr, value->len);
+  return handle_leave(h, good ? Py_NewRef(Py_None) : fail(lib.errcode()));
+}
+
+static PyObject *batch_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
+  struct data key, value;
+  if (!data_args("put", args, nargs, kwnames, &key, &value)) return NULL;
+  PyObject *result = batch_put_data(((struct held *)self)->handle, &key, &value);
+  data_drop(&key);
+  data_drop(&value);
+  return result;
+}
+
+static PyObject *batch_delete(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
+  struct handle *h = ((struct held *)self)->handle;
+  struct data key;
+  PyObject *result = NULL;
+  if (!data_args("delete", args, nargs, kwnames, &key, NULL)) return NULL;
+  if (handle_enter(h)) {
+    const bool good = lib.batch_del(h->pointer, key.ptr, key.len);
+    result = handle_leave(h, good ? Py_NewRef(Py_None) : fail(lib.errcode()));
+  }
+  data_drop(&key);
+  return result;
+}
+
+static bool batch_put_pair(struct handle *h, PyObject *k, PyObject *v) {
+  struct data key, value;
+  if (!data_take(&key, k, "key")) return false;
+  if (!data_take(&value, v, "value")) return data_drop(&key), false;
+  PyObject *done = batch_put_data(h, &key, &value);
+  data_drop(&key);
+  data_drop(&value);
+  Py_XDECREF(done);
+  return done != NULL;
+}
+
+static bool batch_put_dict(struct handle *h, PyObject *items) {
+  PyObject *k, *v;
+  const Py_ssize_t size = PyDict_GET_SIZE(items);
+  for (Py_ssize_t at = 0; PyDict_Next(items, &at, &k, &v);) {
+    Py_INCREF(k);  // a logger, or another thread, may change the dict
+    Py_INCREF(v);
+    const bool good = batch_put_pair(h, k, v);
+    Py_DECREF(k);
+    Py_DECREF(v);
+    if (!good) return false;
+    if (PyDict_GET_SIZE(items) == size) continue;
+    PyErr_SetString(PyExc_RuntimeError, "dictionary changed size during iteration");
+    return false;
+  }
+  return true;
+}
+
+static bool batch_put_pairs(struct handle *h, PyObject *pairs) {
+  PyObject *next = PyObject_GetIter(pairs), *item;
+  if (next == NULL) return false;
+  while ((item = PyIter_Next(next)) != NULL) {
+    PyObject *two = PySequence_Fast(item, "an item is a (key, value) pair");
+    Py_DECREF(item);
+    if (two == NULL) break;
+    if (PySequence_Fast_GET_SIZE(two) != 2) {
+      PyErr_Format(PyExc_ValueError, "an item is a (key, value) pair, not %zd things", PySequence_Fast_GET_SIZE(two));
+      Py_DECREF(two);
+      break;
+    }
+    PyObject *k = Py_NewRef(PySequence_Fast_GET_ITEM(two, 0)), *v = Py_NewRef(PySequence_Fast_GET_ITEM(two, 1));
+    Py_DECREF(two);
+    const bool good = batch_put_pair(h, k, v);
+    Py_DECREF(k);
+    Py_DECREF(v);
+    if (!good) break;
+  }
+  Py_DECREF(next);
+  return !PyErr_Occurred();
+}
+
+static PyObject *batch_update(PyObject *self, PyObject *items) {
+  struct handle *h = ((struct held *)self)->handle;
+  if (PyDict_CheckExact(items)) return batch_put_dict(h, items) ? Py_NewRef(Py_None) : NULL;
+  if (!PyObject_HasAttrString(items, "keys")) return batch_put_pairs(h, items) ? Py_NewRef(Py_None) : NULL;
+  PyObject *pairs = PyObject_CallMethod(items, "items", NULL);
+  if (pairs == NULL) return NULL;
+  const bool good = batch_put_pairs(h, pairs);
+  Py_DECREF(pairs);
+  return good ? Py_NewRef(Py_None) : NULL;
+}
+
+static PyMethodDef batch_methods[] = {
+    {"put", FAST(batch_put), METH_FASTCALL | METH_KEYWORDS, "Adds a put."},
+    {"delete", FAST(batch_delete), METH_FASTCALL | METH_KEYWORDS, "Adds a delete."},
+    {"update", batch_update, METH_O,
+     "Puts all items of a dict, or of (key, value) pairs; faster than single puts. When an item cannot be put, the "
+     "items before it have been put."},
+    {NULL, NULL, 0, NULL},
+};
+static PyTypeObject batch_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "_xdb.Batch",
+    .tp_doc = "The base of xdb.XdbBatch.",
+    .tp_basicsize = sizeof(struct held),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .tp_new = PyType_GenericNew,
+    .tp_dealloc = held_dealloc,
+    .tp_traverse = held_traverse,
+    .tp_getset = held_fields,
+    .tp_methods = batch_methods,
+};
+
+// ---- Iter
+//
+// Records are copied from the library by pages, and taken one by one. The library's iterator stands behind the page.
+
+#define PAGE_FIRST 1u                                    // records of the first page after a seek
+#define PAGE_GROWS 8u                                    // factor from page to page
+#define PAGE_MAX 1024u                                   // the most records of a page
+static const size_t page_room[] = {1u << 12, 1u << 16};  // bytes of the first page, of later pages
+
+enum give { GIVE_PAIRS, GIVE_KEYS, GIVE_VALUES };
+
+struct iter {
+  struct held held;
+  struct remixdb_page page;  // its memory is this object's own, and stays between two pages
+  uint32_t *lens;            // owned: klens, then vlens, PAGE_MAX each; NULL until the first page
+  uint32_t nr;               // records of the page that calls may take: 0 while the library fills it
+  uint32_t at;               // how many of them were taken
+  size_t off;                // their bytes
+  uint32_t grown;            // records of the next page
+  bool back;                 // direction of the records ahead
+  bool reverse;              // direction of __next__
+  bool placed;               // a seek was made, and no park after it
+  bool fresh;                // neither a seek nor a park yet
+  int give;                  // enum give
+  PyObject *pair;            // owned: the last pair, used again when nobody else has it
+};
+
+static PyObject *iter_new(PyTypeObject *type, PyObject *args, PyObject *kw) {
+  (void)args;
+  (void)kw;
+  struct iter *it = (struct iter *)type->tp_alloc(type, 0);
+  if (it == NULL) return NULL;
+  it->grown = PAGE_FIRST;
+  it->fresh = true;
+  return (PyObject *)it;
+}
+
+static void iter_free_room(struct iter *it) {
+  PyMem_RawFree(it->page.ptr);
+  it->page.ptr = NULL;
+  it->page.cap = 0;
+}
+
+static int iter_traverse(PyObject *self, visitproc visit, void *arg) {
+  Py_VISIT(((struct iter *)self)->pair);
+  return held_traverse(self, visit, arg);
+}
+
+static int iter_clear(PyObject *self) {
+  Py_CLEAR(((struct iter *)self)->pair);
+  return 0;
+}
+
+static void iter_dealloc(PyObject *self) {
+  struct iter *it = (struct iter *)self;
+  PyObject_GC_UnTrack(self);
+  iter_clear(self);
+  iter_free_room(it);
+  PyMem_RawFree(it->lens);
+  held_dealloc(self);
+}
+
+// Moves the library's iterator to this one's position. The library keeps an error for the next call. The caller holds
+// the handle's lock.
+static void iter_settle_locked(struct iter *it) {
+  const uint32_t left = it->nr - it->at;
+  const bool moved = it->page.after || left;
+  it->nr = it->at = 0;
+  it->off = 0;
+  it->grown = PAGE_FIRST;
+  if (!moved) return;
+  enum remixdb_status s;
+  CALL(s, lib.iter_unread(it->held.handle->pointer, &it->page, left));
+  (void)s;
+}
+
+static bool iter_room(struct iter *it, size_t size) {
+  if (it->lens == NULL) it->lens = PyMem_RawMalloc(2 * PAGE_MAX * sizeof(*it->lens));
+  if (it->lens != NULL && it->page.cap < size) {
+    iter_free_room(it);
+    it->page.ptr = PyMem_RawMalloc(size);
+    if (it->page.ptr != NULL) it->page.cap = size;
+  }
+  if (it->lens == NULL || it->page.ptr == NULL) return PyErr_NoMemory(), false;
+  it->page.klens = it->lens;
+  it->page.vlens = it->give == GIVE_KEYS ? NULL : it->lens + PAGE_MAX;
+  return true;
+}
+
+// Has the library fill a page. Returns 1; 0 at the end; -1 with an exception. The caller holds the handle's lock.
+static int iter_fill_locked(struct iter *it, bool back) {
+  if (it->at < it->nr && it->back == back) return 1;  // another thread has filled it
+  if (it->at < it->nr || it->back != back) iter_settle_locked(it);
+  size_t size = page_room[it->grown > PAGE_FIRST];
+  while (true) {
+    enum remixdb_status s;
+    if (!iter_room(it, size)) return -1;
+    it->nr = it->at = 0;
+    it->off = 0;
+    it->back = it->page.back = back;
+    it->page.max = it->grown;
+    CALL(s, lib.iter_page(it->held.handle->pointer, &it->page));
+    if (s == REMIXDB_OK) break;
+    const size_t need = (size_t)it->page.klens[0] + (it->page.vlens == NULL ? 0 : it->page.vlens[0]);
+    if (s == REMIXDB_TOOBIG && need > it->page.cap) {
+      size = need;
+    } else if (s == REMIXDB_NOTFOUND) {
+      iter_free_room(it);
+      return 0;
+    } else {
+      fail(s);
+      return -1;
+    }
+  }
+  it->nr = it->page.nr;
+  it->grown = it->grown * PAGE_GROWS < PAGE_MAX ? it->grown * PAGE_GROWS : PAGE_MAX;
+  return 1;
+}
+
+static int iter_fill(struct iter *it, bool back) {
+  struct handle *h = it->held.handle;
+  if (!handle_enter(h)) return -1;
+  const int got = iter_fill_locked(it, back);
+  PyObject *result = handle_leave(h, got < 0 ? NULL : Py_NewRef(Py_None));
+  Py_XDECREF(result);
+  return result == NULL ? -1 : got;
+}
+
+// Gives (k, v), whose references it takes over.
+static PyObject *iter_pair(struct iter *it, PyObject *k, PyObject *v) {
+  PyObject *pair = it->pair;
+  if (pair != NULL && Py_REFCNT(pair) == 1) {
+    PyObject *k0 = PyTuple_GET_ITEM(pair, 0), *v0 = PyTuple_GET_ITEM(pair, 1);
+    PyTuple_SET_ITEM(pair, 0, k);
+    PyTuple_SET_ITEM(pair, 1, v);
+    Py_DECREF(k0);
+    Py_DECREF(v0);
+    return Py_NewRef(pair);
+  }
+  pair = PyTuple_New(2);
+  if (pair == NULL) {
+    Py_DECREF(k);
+    Py_DECREF(v);
+    return NULL;
+  }
+  PyTuple_SET_ITEM(pair, 0, k);
+  PyTuple_SET_ITEM(pair, 1, v);
+  Py_XSETREF(it->pair, Py_NewRef(pair));
+  return pair;
+}
+
+// Takes the next record of the page. After a MemoryError the record is still there.
+static PyObject *iter_take(struct iter *it) {
+  const char *at = (const char *)it->page.ptr + it->off;
+  const uint32_t klen = it->page.klens[it->at], vlen = it->page.vlens == NULL ? 0 : it->page.vlens[it->at];
+  PyObject *k = NULL, *v = NULL, *got;
+  if (it->give != GIVE_VALUES && (k = PyBytes_FromStringAndSize(at, klen)) == NULL) return NULL;
+  if (it->give != GIVE_KEYS && (v = PyBytes_FromStringAndSize(at + klen, vlen)) == NULL) {
+    Py_XDECREF(k);
+    return NULL;
+  }
+  got = k == NULL ? v : v == NULL ? k : iter_pair(it, k, v);
+  if (got == NULL) return NULL;
+  it->at++;
+  it->off += (size_t)klen + vlen;
+  return got;
+}
+
+// Gives the next record in a direction; NULL without an exception at the end.
+static PyObject *iter_step(struct iter *it, bool back) {
+  while (true) {
+    struct handle *h = it->held.handle;
+    if (it->at < it->nr && it->back == back && h != NULL && handle_usable(h)) return iter_take(it);
+    if (iter_fill(it, back) <= 0) return NULL;
+  }
+}
+
+static PyObject *iter_next(PyObject *self) {
+  struct iter *it = (struct iter *)self;
+  if (it->fresh && !it->placed) {
+    PyObject *done = PyObject_CallMethod(self, it->reverse ? "seek_last" : "seek", NULL);
+    if (done == NULL) return NULL;
+    Py_DECREF(done);
+  }
+  return iter_step(it, it->reverse);
+}
+
+static PyObject *iter_step_back(PyObject *self, PyObject *nothing) {
+  (void)nothing;
+  struct iter *it = (struct iter *)self;
+  PyObject *got = iter_step(it, !it->reverse);
+  if (got == NULL && !PyErr_Occurred()) PyErr_SetNone(PyExc_StopIteration);
+  return got;
+}
+
+static PyObject *iter_settle(PyObject *self, PyObject *nothing) {
+  (void)nothing;
+  struct iter *it = (struct iter *)self;
+  struct handle *h = it->held.handle;
+  if (!handle_enter(h)) return NULL;
+  iter_settle_locked(it);
+  return handle_leave(h, Py_NewRef(Py_None));
+}
+
+static PyObject *iter_left(PyObject *self, PyObject *nothing) {
+  (void)nothing;
+  struct iter *it = (struct iter *)self;
+  return PyLong_FromUnsignedLong(it->nr - it->at);
+}
+
+static PyMethodDef iter_methods[] = {
+    {"_settle", iter_settle, METH_NOARGS, "Moves the library's iterator to this one's position."},
+    {"_left", iter_left, METH_NOARGS, "The number of records ahead."},
+    {"_step_back", iter_step_back, METH_NOARGS, "The next pair against the direction of __next__."},
+    {NULL, NULL, 0, NULL},
+};
+static PyMemberDef iter_members[] = {
+    {"_reverse", T_BOOL, offsetof(struct iter, reverse), 0, NULL},
+    {"_placed", T_BOOL, offsetof(struct iter, placed), 0, NULL},
+    {"_fresh", T_BOOL, offsetof(struct iter, fresh), 0, NULL},
+    {"_give", T_INT, offsetof(struct iter, give), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyTypeObject iter_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "_xdb.Iter",
+    .tp_doc = "The base of xdb.XdbIter.",
+    .tp_basicsize = sizeof(struct iter),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .tp_new = iter_new,
+    .tp_dealloc = iter_dealloc,
+    .tp_traverse = iter_traverse,
+    .tp_clear = iter_clear,
+    .tp_iternext = iter_next,
+    .tp_getset = held_fields,
+    .tp_methods = iter_methods,
+    .tp_members = iter_members,
+};
+
+// ---- the module
+
+static PyObject *setup(PyObject *module, PyObject *args) {
+  (void)module;
+  PyObject *addresses, *error;
+  if (!PyArg_ParseTuple(args, "O!O:setup", &PyDict_Type, &addresses, &error)) return NULL;
+  void *found;
+  PyObject *address;
+#define FIND(name)                                                                                      \
+  address = PyDict_GetItemString(addresses, "remixdb_" #name);                                          \
+  if (address == NULL) return PyErr_Format(PyExc_KeyError, "remixdb_" #name);                           \
+  found = PyLong_AsVoidPtr(address);                                                                    \
+  if (found == NULL) return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "remixdb_" #name); \
+  memcpy(&lib.name, &found, sizeof(found));
+  CALLS(FIND)
+  Py_XSETREF(error_type, Py_NewRef(error));
+  Py_RETURN_NONE;
+}
+
+static PyObject *forked(PyObject *module, PyObject *nr) {
+  (void)module;
+  const long n = PyLong_AsLong(nr);
+  if (n == -1 && PyErr_Occurred()) return NULL;
+  forks = n;
+  merging = 0;
+  Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"setup", setup, METH_VARARGS, "setup(addresses, error): the library's functions by name, and xdb.XdbError."},
+    {"forked", forked, METH_O, "forked(n): this process is the n-th child made by fork, one after the other."},
+    {NULL, NULL, 0, NULL},
+};
+static struct PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT, .m_name = "_xdb",     .m_doc = "The calls of xdb.py that programs make most often, in C.",
+    .m_size = -1,          .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit__xdb(void) {
+  static const struct {
+    const char *name;
+    PyTypeObject *type;
+  } types[] = {{"Lock", &lock_type}, {"Merging", &merging_type}, {"Handle", &handle_type},
+               {"Ref", &ref_type},   {"Batch", &batch_type},     {"Iter", &iter_type}};
+  PyObject *module = PyModule_Create(&module_def);
+  if (module == NULL) return NULL;
+  for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+    if (PyType_Ready(types[i].type) == 0 &&
+        PyModule_AddObjectRef(module, types[i].name, (PyObject *)types[i].type) == 0)
+      continue;
+    Py_DECREF(module);
+    return NULL;
+  }
+  if (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) == 0) return module;
+  Py_DECREF(module);
+  return NULL;
+}
