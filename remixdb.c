@@ -11,6 +11,7 @@
 #include "store/async.h"
 #include "store/flush.h"
 #include "store/page.h"
+#include "store/pin.h"
 #include "store/refpool.h"
 #include "store/snapshot.h"
 #include "admin/stats.h"
@@ -278,6 +279,26 @@ PUBLIC bool remixdb_getn(struct xdb_ref *ref, const void *kbuf, uint32_t klen, v
   uint8_t none;
   return done_on(ref,
                  likely(s == REMIXDB_OK) ? xdb_get(ref, kref(kbuf, klen), vbuf ? vbuf : &none, vcap, vlen_out) : s);
+}
+
+PUBLIC void *remixdb_get_alloc(struct xdb_ref *ref, const void *kbuf, uint32_t klen, uint32_t *vlen_out) {
+  void *val = NULL;
+  const enum remixdb_status s = check_key(ref, kbuf, klen);
+  done_on(ref, likely(s == REMIXDB_OK) ? pin_get_alloc(ref, kref(kbuf, klen), &val, vlen_out) : s);
+  return val;
+}
+
+PUBLIC struct xdb_pin *remixdb_get_pinned(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void **v_out,
+                                          uint32_t *vlen_out) {
+  struct xdb_pin *pin = NULL;
+  enum remixdb_status s = check_key(ref, kbuf, klen);
+  if (s == REMIXDB_OK && !v_out) s = null_argument("v_out");
+  done_on(ref, likely(s == REMIXDB_OK) ? pin_get(ref, kref(kbuf, klen), &pin, v_out, vlen_out) : s);
+  return pin;
+}
+
+PUBLIC void remixdb_pin_release(struct xdb_pin *pin) {
+  if (pin && may_go_on(check_store(pin_store(pin)))) pin_release(pin);
 }
 
 PUBLIC bool remixdb_merge(struct xdb_ref *ref, const void *kbuf, uint32_t klen, remixdb_merge_fn fn, void *priv) {

@@ -210,6 +210,27 @@ bool remixdb_get(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbu
 // REMIXDB_TOOBIG if the value does not fit; the value's first vcap bytes are then in the buffer.
 bool remixdb_getn(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbuf, uint32_t vcap, uint32_t *vlen_out);
 
+// Returns a copy of the key's value in memory of its own, which the caller frees with remixdb_free, and the value's
+// length in *vlen_out (NULL skips it). A copy of an empty value is not NULL. Returns NULL on failure: REMIXDB_NOTFOUND,
+// or an error; *vlen_out is then unchanged.
+void *remixdb_get_alloc(struct xdb_ref *ref, const void *kbuf, uint32_t klen, uint32_t *vlen_out);
+struct xdb_pin;  // a value that stays where it is until it is released
+// Finds the key's value without a copy, and keeps it in the store's memory until remixdb_pin_release. *v_out is the
+// value, never NULL; *vlen_out its length (NULL skips it). The bytes do not change, whatever happens to the key, and
+// they outlive the ref: any thread may read them, and may release the pin. A pin keeps one of these:
+//   - a value of at most 1 KiB: a copy in the pin, which is cheaper than the other ways and keeps nothing else;
+//   - a longer value that was written lately: the memtable that has it, with all memory of that memtable;
+//   - a longer value in a table: its block in the block cache, and the table's file, even after compaction;
+//   - a longer value whose block gets no room in the cache: a copy in the pin.
+// A pin does not stop reclamation of anything else. A program should hold few memtables and blocks for long: the figure
+// `pinned` tells. Release all pins before the store closes. Returns NULL on failure: REMIXDB_NOTFOUND, or an error; the
+// outputs are then unchanged.
+struct xdb_pin *remixdb_get_pinned(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void **v_out,
+                                   uint32_t *vlen_out);
+// Gives the value back. If the pin was the last user of a memtable or of a table that compaction has replaced, the call
+// frees that memtable, or removes that file. Does nothing for NULL.
+void remixdb_pin_release(struct xdb_pin *pin);
+
 enum remixdb_merge_op { REMIXDB_MERGE_KEEP, REMIXDB_MERGE_PUT, REMIXDB_MERGE_DEL };
 // Decides about a key. v0 is the key's value, valid during the call. NULL means that the key does not exist; an empty
 // value is not NULL. REMIXDB_MERGE_KEEP changes nothing. REMIXDB_MERGE_PUT takes the new value from *v1 and *v1len; the

@@ -26,6 +26,16 @@ static inline void xdb_below_begin(const struct super *v, uint32_t tree, struct 
   const struct remix *const newest = unlikely(part->young != NULL) ? part->young : part->remix;
   out->seg = newest ? remix_get_begin(newest, key) : NULL;
 }
+// Finds the record of the key in its partition. *rec_out may be a tombstone, and is valid until the caller leaves the
+// epoch. Fails with REMIXDB_NOTFOUND.
+static inline enum remixdb_status xdb_below_tables(const struct xdb_below *b, struct kref key, uint64_t hash,
+                                                   struct sst_hold *h, struct kv_rec *rec_out) {
+  const struct part *const part = b->part;
+  if (likely(part->young == NULL))
+    return part->remix ? remix_get_end(part->remix, b->seg, key, hash, h, rec_out) : REMIXDB_NOTFOUND;
+  const enum remixdb_status s = remix_get_end(part->young, b->seg, key, hash, h, rec_out);
+  return s == REMIXDB_NOTFOUND ? remix_get(part->remix, key, hash, h, rec_out) : s;
+}
 // Finds the newest record of the key that is below the active memtable and visible at `moment`. *rec_out may be a
 // tombstone, and is valid until the caller leaves the epoch. Fails with REMIXDB_NOTFOUND.
 static inline enum remixdb_status xdb_below_end(const struct xdb_below *b, struct kref key, uint64_t hash,
@@ -35,11 +45,7 @@ static inline enum remixdb_status xdb_below_end(const struct xdb_below *b, struc
     *rec_out = (struct kv_rec){NULL, ver->val, 0, ver->vlen, ver->tomb};
     return REMIXDB_OK;
   }
-  const struct part *const part = b->part;
-  if (likely(part->young == NULL))
-    return part->remix ? remix_get_end(part->remix, b->seg, key, hash, h, rec_out) : REMIXDB_NOTFOUND;
-  const enum remixdb_status s = remix_get_end(part->young, b->seg, key, hash, h, rec_out);
-  return s == REMIXDB_NOTFOUND ? remix_get(part->remix, key, hash, h, rec_out) : s;
+  return xdb_below_tables(b, key, hash, h, rec_out);
 }
 // Both steps.
 static inline enum remixdb_status xdb_below_get(const struct super *v, uint32_t tree, struct kref key, uint64_t hash,

@@ -157,6 +157,7 @@ struct xdb {
   struct sst_retired retired;  // files kept for readers
 
   _Atomic uint32_t nr_refs, nr_iters;
+  _Atomic uint32_t nr_pins;
   struct ref_pool ref_pool;
 };
 

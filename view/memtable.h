@@ -62,5 +62,8 @@ static inline uint64_t memtable_count(const struct memtable *m) {
   const struct wh *const spaces = memtable_tree(m, TREE_SPACES);
   return wh_count(m->wh) + (spaces ? wh_count(spaces) : 0);
 }
+// Takes another reference. The memtable is alive: the caller has a reference, or is still in the epoch in which it
+// found the memtable in the store's super.
+static inline void memtable_ref(struct memtable *m) { atomic_fetch_add_explicit(&m->refs, 1, memory_order_relaxed); }
 void memtable_unref(struct memtable *m);  // NULL is allowed
 #endif

@@ -4,8 +4,8 @@
 static void take_memtables(struct super *v, struct memtable *active, struct memtable *frozen) {
   v->active = active;
   v->frozen = frozen;
-  atomic_fetch_add_explicit(&active->refs, 1, memory_order_relaxed);
-  if (frozen) atomic_fetch_add_explicit(&frozen->refs, 1, memory_order_relaxed);
+  memtable_ref(active);
+  if (frozen) memtable_ref(frozen);
 }
 
 struct super *super_create(struct memtable *active, struct memtable *frozen, struct version *version) {

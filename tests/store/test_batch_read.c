@@ -9,7 +9,7 @@
 
 #define OPS_MAX 400u
 
-// What was added.
+// An operation that was added.
 struct op {
   uint32_t klen, vlen;
   bool tomb;
@@ -20,7 +20,7 @@ struct list {
   size_t nr;
 };
 
-// What the function saw.
+// The function's notes.
 struct seen {
   const struct list *expected;
   size_t nr, end_at;  // it ends the call after so many; 0: never

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/pin.h"
+
+#include "store/below.h"
+
+#define PIN_COPY 1024u  // bytes; up to so many a copy costs less than two counts that threads share
+
+struct xdb_pin {
+  struct xdb *xdb;
+  struct memtable *mem;   // counted; NULL: the value is not in a memtable
+  struct sst *sst;        // counted; NULL: the value is not in the cache
+  struct cache_block cb;  // pinned, of `sst`
+  uint8_t copy[];         // the value, if neither has it
+};
+
+// Finds the key's value. Inside an epoch; the record is valid until the caller leaves it. *mem_out: the memtable that
+// has the value, or NULL: the ref's hold has it.
+static enum remixdb_status find(struct xdb_ref *r, struct kref key, struct kv_rec *rec_out, struct memtable **mem_out) {
+  const uint64_t hash = hash64(key.ptr, key.len);
+  uint64_t moment;
+  const struct super *const v = xdb_ref_super(r, &moment);
+  const struct wh *const active = memtable_tree(v->active, r->tree), *const frozen = super_frozen(v, r->tree);
+  const struct wh_ver *ver = active ? wh_get(active, key, hash, moment) : NULL;
+  *mem_out = ver ? v->active : v->frozen;
+  if (!ver && frozen) ver = wh_get(frozen, key, hash, moment);
+  if (ver) {
+    *rec_out = (struct kv_rec){NULL, ver->val, 0, ver->vlen, ver->tomb};
+  } else {
+    struct xdb_below below;
+    *mem_out = NULL;
+    xdb_below_begin(v, r->tree, key, hash, &below);
+    const enum remixdb_status s = xdb_below_tables(&below, key, hash, &r->hold, rec_out);
+    if (s != REMIXDB_OK) return s;
+  }
+  return rec_out->tomb ? REMIXDB_NOTFOUND : REMIXDB_OK;
+}
+
+enum remixdb_status pin_get_alloc(struct xdb_ref *r, struct kref key, void **val_out, uint32_t *vlen_out) {
+  struct kv_rec rec;
+  struct memtable *mem;
+  epoch_enter(&r->xdb->epoch, &r->slot);
+  enum remixdb_status s = find(r, key, &rec, &mem);
+  if (s == REMIXDB_OK && !(*val_out = mem_alloc(rec.vlen ? rec.vlen : 1))) s = REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) {
+    if (rec.vlen) memcpy(*val_out, rec.val, rec.vlen);
+    if (vlen_out) *vlen_out = rec.vlen;
+  }
+  epoch_exit(&r->slot);
+  return s;
+}
+
+// Fills the pin in, and takes what it needs of the store. Inside the epoch of `find`. Returns the value.
+static const void *take(struct xdb_pin *pin, struct xdb_ref *r, const struct kv_rec *rec, struct memtable *mem,
+                        bool copied) {
+  *pin = (struct xdb_pin){.xdb = r->xdb};
+  if (copied) {
+    if (rec->vlen) memcpy(pin->copy, rec->val, rec->vlen);
+    return pin->copy;
+  }
+  if (mem) {
+    pin->mem = mem;
+    memtable_ref(mem);
+  } else {
+    pin->sst = r->hold.sst;
+    sst_ref(pin->sst);
+    pin->cb.data = r->hold.cb.data;
+    pin->cb.frame = r->hold.cb.frame;
+    cache_block_pin(&pin->sst->cache, &pin->cb);
+  }
+  return rec->val;
+}
+
+enum remixdb_status pin_get(struct xdb_ref *r, struct kref key, struct xdb_pin **out, const void **v_out,
+                            uint32_t *vlen_out) {
+  struct kv_rec rec;
+  struct memtable *mem;
+  epoch_enter(&r->xdb->epoch, &r->slot);
+  enum remixdb_status s = find(r, key, &rec, &mem);
+  if (s == REMIXDB_OK) {
+    const bool copied = rec.vlen <= PIN_COPY || (!mem && r->hold.kind != SST_HOLD_FRAME);
+    struct xdb_pin *const pin = mem_alloc(sizeof(*pin) + (copied ? rec.vlen : 0));
+    if (pin) {
+      *v_out = take(pin, r, &rec, mem, copied);
+      if (vlen_out) *vlen_out = rec.vlen;
+      *out = pin;
+    } else {
+      s = REMIXDB_NOMEM;
+    }
+  }
+  epoch_exit(&r->slot);
+  if (s == REMIXDB_OK) atomic_fetch_add_explicit(&r->xdb->nr_pins, 1, memory_order_relaxed);
+  return s;
+}
+
+struct xdb *pin_store(const struct xdb_pin *pin) {
+  return pin->xdb;
+}
+
+void pin_release(struct xdb_pin *pin) {
+  struct xdb *const x = pin->xdb;
+  memtable_unref(pin->mem);
+  if (pin->sst) {
+    cache_block_drop(&pin->sst->cache, &pin->cb);
+    err_cleanup_begin();  // the file may fail to go
+    sst_unref(pin->sst);
+    err_cleanup_end();
+  }
+  mem_free(pin);
+  atomic_fetch_sub_explicit(&x->nr_pins, 1, memory_order_relaxed);
+}
