@@ -4,6 +4,7 @@
 #include <assert.h>
 
 #include "base/blind.h"
+#include "remix/edge.h"
 #include "remix/gather.h"
 #include "remix/seg.h"
 #include "table/readahead.h"
@@ -41,7 +42,10 @@ static uint32_t cursor_expect(const struct remix_cursor *c, const uint8_t *s, ui
   const uint32_t came = cursor_came(c), left = came < c->usual ? c->usual - came : came - c->usual;
   const uint8_t *const sel = s + c->x->index->lay.sel;
   const uint32_t share = set32_count(set32_eq8(sel, REMIX_RUN, sel[i] & REMIX_RUN));  // of the segment
-  return 1 + share * ((left < USUAL_MAX ? left : USUAL_MAX) + USUAL_MORE) / REMIX_SEG;
+  const uint32_t most = 1 + share * ((left < USUAL_MAX ? left : USUAL_MAX) + USUAL_MORE) / REMIX_SEG;
+  if (likely(!c->bounded)) return most;
+  const uint32_t run = sel[i] & REMIX_RUN;
+  return edge_records(c, run, seg_pos(c->x, s, run, i), most);
 }
 
 static bool entry_missing(const struct remix_cursor *c, const uint8_t *s, uint32_t i) {
@@ -129,6 +133,10 @@ static enum remixdb_status seg_search(struct remix_cursor *c, uint32_t seg, cons
     c->reads = atomic_load_explicit(&c->queue->io->nr_reads, memory_order_relaxed);
     if (entry_missing(c, p, cand)) gather_seek(c, key, p, cand, x->tags && !tagged);
   }
+  if (unlikely(c->bounded)) {
+    const enum remixdb_status near = edge_find_near(c, seg);
+    if (near != REMIXDB_OK) return near;
+  }
   const enum remixdb_status s = entry_seek(c, p, cand, &rec);
   if (s != REMIXDB_OK) return s;
   REMIX_COUNT(key_compares);
@@ -178,7 +186,7 @@ enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
   cursor_end(c);
   c->from = cursor_ordinal(c);
   c->s = NULL;
-  c->no_room = c->wanted = false;
+  c->no_room = c->wanted = c->bounded = false;
   for (uint32_t r = 0; !x && r < c->cap; r++) sst_hold_fini(&c->holds[r]);  // with their own memory
   if (x && x->nr_runs > c->cap) {
     struct sst_hold *const holds = mem_realloc(c->holds, x->nr_runs * (sizeof(*holds) + sizeof(*c->near)));
@@ -202,6 +210,7 @@ static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
   c->s = seg_at(ix, seg);
   c->sel = c->s + ix->lay.sel;
   c->live = seg_live(ix, c->s);
+  if (unlikely(c->bounded)) c->live &= edge_within(c, seg);
 }
 
 static inline void cursor_turn(struct remix_cursor *c, enum remix_way way) {
@@ -300,6 +309,10 @@ static void cursor_next_segment(struct remix_cursor *c) {
     return;
   }
   const uint32_t seg = seg_live_after(x, c->seg + 1, rank);
+  if (unlikely(c->bounded) && edge_beyond(c, seg, false)) {
+    remix_stop(c);
+    return;
+  }
   if (seg == c->seg + 1) run_pos_pass(c, c->at, seg_nr(x->index, c->s), 1);
   else cursor_leave(c);
   cursor_seg(c, seg);
@@ -330,6 +343,10 @@ static void cursor_prev_segment(struct remix_cursor *c) {
     return;
   }
   const uint32_t seg = seg_live_before(x, c->seg, rank - 1);
+  if (unlikely(c->bounded) && edge_beyond(c, seg, true)) {
+    remix_stop(c);
+    return;
+  }
   if (seg == c->seg - 1) run_pos_pass(c, 0, c->at, UINT32_MAX);
   else cursor_leave(c);
   cursor_seg(c, seg);
@@ -392,6 +409,10 @@ enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key) {
   if (ahead) c->group = ahead * 2 < REMIX_GROUP_MAX ? ahead * 2 : REMIX_GROUP_MAX;
   const enum remixdb_status s = cursor_find(c, key, false, ahead, &seg, &spot);
   if (s != REMIXDB_OK) return s;
+  if (unlikely(c->bounded) && !c->low.known && kv_eq(key, c->low.key)) {
+    c->low.at = spot.at;
+    c->low.known = true;
+  }
   cursor_stand(c, seg, spot.at);
   if (unlikely(c->beside || c->onward)) c->equal = spot.equal && c->at == spot.at && c->seg == seg;
   return s;
@@ -426,6 +447,45 @@ void remix_seek_last(struct remix_cursor *c) {
   cursor_sought(c);
   c->wanted = false;
   cursor_stand_before(c, c->x->nr_segs - 1, REMIX_SEG);
+}
+
+void remix_bound(struct remix_cursor *c, struct kref low, struct kref high) { edge_set(c, low, high); }
+
+enum remixdb_status remix_seek_edge(struct remix_cursor *c, bool back) {
+  struct remix_edge *const e = back ? &c->high : &c->low;
+  c->equal = false;
+  if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
+  cursor_sought(c);
+  c->wanted = false;
+  cursor_end(c);
+  cursor_leave(c);
+  const enum remixdb_status s = e->known ? REMIXDB_OK : edge_find(c, e, true);
+  if (s != REMIXDB_OK) return s;
+  if (!back) {
+    c->front_seg = e->seg;
+    c->front_at = e->at;
+    cursor_stand(c, e->seg, e->at);
+  } else if (e->seg == c->x->nr_segs) {
+    cursor_stand_before(c, e->seg - 1, REMIX_SEG);
+  } else {
+    cursor_stand_before(c, e->seg, e->at);
+  }
+  return s;
+}
+
+enum remixdb_status remix_settle(struct remix_cursor *c, bool back) {
+  if (remix_settled(c, back)) return REMIXDB_OK;
+  const enum remixdb_status s = edge_find(c, edge_ahead(c, back), false);
+  if (s != REMIXDB_OK) return s;
+  c->live &= edge_within(c, c->seg);
+  if (!(c->live >> c->at & 1)) remix_stop(c);
+  return s;
+}
+
+void remix_stop(struct remix_cursor *c) {
+  c->came = cursor_came(c);
+  cursor_end(c);
+  c->from = cursor_ordinal(c);
 }
 
 void remix_enter(struct remix_cursor *c, enum remix_way way) {
@@ -474,7 +534,8 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
   if (seg != c->seg) cursor_seg(c, seg);
   cursor_leave(c);
   c->warm = 0;
-  c->at = set32_nth(c->live, rank + moved - live[seg]);
+  const uint32_t set = likely(!c->bounded) ? c->live : seg_live(x->index, c->s);  // ranks know no bounds
+  c->at = set32_nth(set, rank + moved - live[seg]);
   c->from = cursor_ordinal(c);
   return moved;
 }
@@ -492,8 +553,10 @@ static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, 
              : n->ahead < REMIX_AHEAD_MAX   ? n->ahead * 2
                                             : REMIX_AHEAD_MAX;
   if (n->ahead < REMIX_AHEAD_MIN) return;
-  const uint32_t left = t->nr_pages - block, nr = back || n->ahead < left ? n->ahead : left;
   const uint32_t pages = sst_block_pages(t, block);
+  const uint32_t edge = likely(!c->bounded) ? back ? 0 : t->nr_pages
+                                            : edge_page(c, (uint32_t)(n - c->near), block, back);
+  const uint32_t left = back ? block + pages - edge : edge - block, nr = n->ahead < left ? n->ahead : left;
   if (!c->no_room && cache_room(&t->cache, block, pages)) {
     const uint32_t first = back ? sst_block_back(t, block, nr) : block;
     sst_readahead(t, c->queue, first, back ? block + pages - first : nr);
@@ -501,8 +564,8 @@ static void cursor_ahead(struct remix_cursor *c, struct sst *t, uint32_t block, 
     c->no_room = true;
   }
   const uint32_t share = REMIX_AHEAD_ALL / c->x->nr_runs, most = share > REMIX_AHEAD_OWN ? share : REMIX_AHEAD_OWN;
-  if (back) sst_hold_readahead_back(t, block, nr < most ? nr : most, h);
-  else sst_hold_readahead(t, block, nr < most ? nr : most, h);
+  if (back) sst_hold_readahead_back(t, block, nr < most ? nr : most, edge, h);
+  else sst_hold_readahead(t, block, nr < most ? nr : most, edge, h);
 }
 
 // Whether the block follows the hold's block. A hold that is not pinned still tells the run's last block.

@@ -12,6 +12,21 @@ void remix_cursor_fini(struct remix_cursor *c);
 // Drops the holds and moves the cursor to another REMIX; it is not valid afterwards. NULL gives back the holds' memory.
 // REMIXDB_NOMEM, but not with NULL.
 MUST_CHECK enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x);
+// Bounds: from now on, and until remix_cursor_set, the cursor goes to entries low <= key < high only; ptr NULL: no
+// bound on this side. The cursor has a REMIX and is not valid. The keys must stay readable. A seek's key must lie
+// within. Each move must be followed by remix_settle. No block is read for an entry beyond a bound, except for one key
+// of each view that tells the bound's place.
+void remix_bound(struct remix_cursor *c, struct kref low, struct kref high);
+// Goes to the first entry within the bounds, or to the last one. After an error the cursor is not valid.
+MUST_CHECK enum remixdb_status remix_seek_edge(struct remix_cursor *c, bool back);
+// Ends a move: finds the place of the bound in this direction, if the cursor has come to its segment. If the entry lies
+// beyond, the cursor is not valid afterwards. Needs an epoch if remix_settled is false.
+MUST_CHECK enum remixdb_status remix_settle(struct remix_cursor *c, bool back);
+static inline bool remix_settled(const struct remix_cursor *c, bool back) {
+  const struct remix_edge *const e = back ? &c->low : &c->high;
+  return !c->bounded || !remix_valid(c) || c->seg != e->seg || e->known;
+}
+void remix_stop(struct remix_cursor *c);  // makes it not valid: what follows lies beyond a bound
 // Go to the first entry >= key, and to the last entry <= key. After an error the cursor is not valid.
 //
 // A seek reads exactly one key, whether the sought key is there or not: the key of the blind search's candidate. No

@@ -4,7 +4,7 @@
 #include <assert.h>
 
 #include "base/blind.h"
-#include "remix/seg.h"
+#include "remix/edge.h"
 
 #define GATHER_HOLE 1u  // pages that are read though nobody needs them, because a second read would cost more
 #define GATHER_MORE 3u  // entries of the cursor beside that are gathered beyond its share
@@ -98,6 +98,10 @@ static void gather_on(struct gather *g, uint32_t seg, uint32_t at, uint32_t nr) 
   while (nr) {
     const uint8_t *const s = seg_at(ix, seg);
     uint32_t set = seg_live(ix, s) & ~set32_below(at);
+    if (unlikely(g->cursor->bounded)) {
+      if (!edge_open(g->cursor, seg, false)) return;
+      set &= edge_within(g->cursor, seg);
+    }
     const uint32_t n = set32_count(set), rank = ix->live[seg + 1];
     if (n > nr) set &= set32_below(set32_nth(set, nr));
     if (!gather_set(g, s, set, false) || n >= nr || rank == ix->live[x->nr_segs]) return;
@@ -114,6 +118,10 @@ static void gather_back(struct gather *g, uint32_t seg, uint32_t at, uint32_t nr
   while (nr) {
     const uint8_t *const s = seg_at(ix, seg);
     uint32_t set = seg_live(ix, s) & ~set32_above(at);
+    if (unlikely(g->cursor->bounded)) {
+      if (!edge_open(g->cursor, seg, true)) return;
+      set &= edge_within(g->cursor, seg);
+    }
     const uint32_t n = set32_count(set), rank = ix->live[seg];
     if (n > nr) set &= ~set32_below(set32_nth(set, n - nr));
     if (!gather_set(g, s, set, true) || n >= nr || rank == 0) return;
@@ -126,6 +134,16 @@ static void gather_back(struct gather *g, uint32_t seg, uint32_t at, uint32_t nr
 static void gather_way(struct gather *g, bool back, uint32_t seg, uint32_t at, uint32_t nr) {
   if (back) gather_back(g, seg, at, nr);
   else gather_on(g, seg, at, nr);
+}
+
+// Adds the key that tells the place of the bound ahead, if the seek looks that up (edge_find_near).
+static void gather_edge(struct gather *g, uint32_t seg, bool back) {
+  const struct remix_edge *const e = back ? &g->cursor->low : &g->cursor->high;
+  const struct remix_index *const ix = g->x->index;
+  if (e->known || !edge_near(e, seg, back)) return;
+  const uint8_t *const s = seg_at(ix, e->seg);
+  if (seg_far(ix, s)) return;
+  gather_set(g, s, 1u << blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), e->key), back);
 }
 
 // Adds what a seek of the key in another view will read: its candidate's block, and its neighbour's (gather_seek).
@@ -199,6 +217,7 @@ void gather_seek(struct remix_cursor *c, struct kref key, const uint8_t *s, uint
   g.first = c->x->index->young;
   const uint32_t nr = gather_sought(c);
   gather_candidate(&g, seg, s, cand, absent, c->back);
+  if (unlikely(c->bounded)) gather_edge(&g, seg, c->back);
   if (nr) gather_way(&g, c->back, seg, cand, c->lead && c->lead->x ? gather_share(c->lead->x, c->x, nr) : nr);
   if (b && b->wanted && (b->due || absent || c->onward)) {  // its seek is the next
     const struct remix_index *const ix = b->x->index;
@@ -207,6 +226,7 @@ void gather_seek(struct remix_cursor *c, struct kref key, const uint8_t *s, uint
     if (!seg_far(ix, s2)) {
       const uint32_t cand2 = blind_candidate(s2 + ix->lay.dbits, seg_nr(ix, s2), seg_base(ix, s2), key);
       gather_candidate(&g, b->begun_seg, s2, cand2, absent, c->back);
+      if (unlikely(b->bounded)) gather_edge(&g, b->begun_seg, c->back);
       if (nr) gather_way(&g, c->back, b->begun_seg, cand2, gather_share(c->x, b->x, nr));
     }
   } else if (b && c->onward && !b->wanted && remix_valid(b)) {

@@ -22,10 +22,19 @@ struct remix_run_pos {
   uint32_t ahead;    // pages to read ahead of the run; grows while the run is read on and on, or back and back
 };
 
+// A bound of a cursor's keys, and its place in the view. The place is looked up when the cursor comes near it, because
+// that reads a key.
+struct remix_edge {
+  struct kref key;  // the lowest key within (low), the lowest one beyond (high); ptr NULL: there is no bound
+  uint32_t seg;     // the segment to which the key belongs; no bound: 0 (low), nr_segs (high)
+  uint32_t at;      // if `known`: the segment's lowest entry whose key is not less
+  bool known;
+};
+
 struct remix_cursor {
   struct remix *x;
   uint32_t seg, at;            // entry `at` of segment `seg`; seg == nr_segs: not valid
-  uint32_t live;               // the segment's live entries, one bit each
+  uint32_t live;               // the segment's live entries within the bounds, one bit each
   uint32_t cap;                // runs that holds and near have room for
   const uint8_t *s, *sel;      // the segment, and its selectors
   struct sst_hold *holds;      // one for each run
@@ -47,7 +56,8 @@ struct remix_cursor {
   uint32_t usual;       // about the usual distance; 0: no step followed the last seek
   uint32_t begun_seg;   // the segment that remix_seek_begin found, if wanted
   bool wanted;
-  bool equal;  // the last seek ended at its key; known only with a cursor beside, or if `onward`
+  bool bounded;  // there are bounds: `low` and `high` (remix_bound)
+  bool equal;    // the last seek ended at its key; known only with a cursor beside, or if `onward`
   // Gathering (remix/gather.h).
   bool back;                    // the seek's direction
   bool due;                     // the seek that begun will surely be made
@@ -57,6 +67,7 @@ struct remix_cursor {
   const uint32_t *reach;        // else about as many as the last scans read; NULL: not known
   struct remix_cursor *beside;  // it stands in the same range of keys, and moves as this one does; NULL: none
   struct remix_cursor *lead;    // for a young view's: the older one's, which tells how far a scan has come
+  struct remix_edge low, high;  // if `bounded`
 };
 
 static inline bool remix_valid(const struct remix_cursor *c) { return c->x && c->seg < c->x->nr_segs; }

@@ -183,15 +183,17 @@ enum remixdb_status sst_read_block(struct sst *t, uint32_t block, struct sst_hol
   return sst_read_slow(t, block, 0, SST_ALL, h);
 }
 
-void sst_hold_readahead(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst_hold *h) {
+void sst_hold_readahead(struct sst *t, uint32_t block, uint32_t nr_pages, uint32_t edge, struct sst_hold *h) {
   sst_hold_drop(h);  // the read replaces readahead memory
   h->has_ahead = true;
+  h->ahead[0].edge = edge;
   sst_ahead_read(&h->ahead[0], t, block, nr_pages);
 }
 
-void sst_hold_readahead_back(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst_hold *h) {
+void sst_hold_readahead_back(struct sst *t, uint32_t block, uint32_t nr_pages, uint32_t edge, struct sst_hold *h) {
   sst_hold_drop(h);
   h->has_ahead = true;
+  h->ahead[0].edge = edge;
   sst_ahead_read_back(&h->ahead[0], t, block, nr_pages);
 }
 

@@ -87,10 +87,12 @@ static inline void sst_hold_set_read(struct sst_hold *h, struct sst *t, uint32_t
   sst_hold_set(h, t, block, h->cb.frame ? SST_HOLD_FRAME : SST_HOLD_OWN);
 }
 // Reads the blocks that begin in the nr_pages pages from `block` on into readahead memory, where sst_read finds them.
-// Drops what h holds. The later sst_read meets an error again, and reports it.
-void sst_hold_readahead(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst_hold *h);
-// The same for a reader that goes back: the blocks before `block`, and this one (sst_ahead_read_back).
-void sst_hold_readahead_back(struct sst *t, uint32_t block, uint32_t nr_pages, struct sst_hold *h);
+// Drops what h holds. The later sst_read meets an error again, and reports it. edge: the page at which the reader ends;
+// t->nr_pages: with the table.
+void sst_hold_readahead(struct sst *t, uint32_t block, uint32_t nr_pages, uint32_t edge, struct sst_hold *h);
+// The same for a reader that goes back: the blocks before `block`, and this one (sst_ahead_read_back). edge: the first
+// page that the reader needs.
+void sst_hold_readahead_back(struct sst *t, uint32_t block, uint32_t nr_pages, uint32_t edge, struct sst_hold *h);
 
 // Neighbouring blocks of a table, at least one, that a reader is going to need: the first begins at page `from`, the
 // last ends at page `to`.

@@ -22,6 +22,7 @@ struct sst_ahead_mem {
   uint32_t from, to;  // the pages that are being read, between sst_ahead_begin and sst_ahead_end
   // The rest is of stretches that follow each other.
   bool back;
+  uint64_t edge;     // the offset where the reader's need ends; going back: begins
   uint64_t came;     // bytes read so far
   uint64_t advised;  // the system was told of all from the last stretch to this offset
   uint32_t cold;     // stretches still to be advised; 0: the next one is timed
@@ -55,11 +56,12 @@ static bool ahead_follows(const struct sst_ahead *a, const struct sst *t, uint32
 static void ahead_advise(struct sst_ahead_mem *m, const struct sst *t, int fd, uint64_t off, uint64_t end) {
   const uint64_t size = SST_AHEAD_MORE * (end - off), more = size < m->came ? size : m->came;
   if (m->back) {
-    const uint64_t to = m->advised < off ? m->advised : off, from = off > more ? off - more : 0;
+    const uint64_t to = m->advised < off ? m->advised : off, first = off > more ? off - more : 0,
+                   from = first > m->edge ? first : m->edge;
     if (from < to) env_advise(t->ctx->env, fd, from, to - from, ENV_WILL_NEED);
     m->advised = from < to ? from : to;
   } else {
-    const uint64_t from = m->advised > end ? m->advised : end, left = t->data_size - end,
+    const uint64_t from = m->advised > end ? m->advised : end, left = m->edge > end ? m->edge - end : 0,
                    to = end + (more < left ? more : left);
     if (from < to) env_advise(t->ctx->env, fd, from, to - from, ENV_WILL_NEED);
     m->advised = from < to ? to : from;
@@ -108,7 +110,10 @@ static void ahead_read(struct sst_ahead *a, struct sst *t, uint32_t from, uint32
   struct sst_ahead_mem *const m = ahead_reserve(a, end - off);
   if (!m) return;
   if (!follows) ahead_anew(m, back);
-  const bool far = !back && !t->ctx->direct_io && m->came >= SST_AHEAD_LONG;
+  const bool whole = a->edge == 0 || a->edge == t->nr_pages;
+  m->edge = !whole ? sst_block_off(t, a->edge) : back ? 0 : t->data_size;
+  const bool far = !back && !t->ctx->direct_io && m->came >= SST_AHEAD_LONG &&
+                   (whole || m->edge >= end + SST_AHEAD_FAR);
   struct fdpool_file *const file = far ? &t->scans : &t->file;
   if (!fdpool_try_acquire(file, &fd)) return;
   const enum remixdb_status s = far ? blkio_read_one(t->ctx->io, fd, t->path, m->buf, (uint32_t)(end - off), off)

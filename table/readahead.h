@@ -19,11 +19,16 @@
 
 #define SST_AHEAD_MORE 8u
 #define SST_AHEAD_LONG ((uint64_t)8 << 20)
+// It does so while it has as many bytes to go until its edge, because the system's readahead does not know that.
+#define SST_AHEAD_FAR ((uint64_t)2 << 20)
 
 // The blocks of table `number` that begin in the pages [from, to), read. Zero it before the first use. One thread.
 struct sst_ahead {
   uint32_t from, to;
   uint64_t number;
+  // The reader needs no page from this one on (going back: before it). sst_ahead_read and sst_ahead_read_back ask the
+  // system for nothing beyond. 0: the table's end, or its beginning.
+  uint32_t edge;
   bool shared;                // blocks that are taken are offered to the cache: other readers may need them
   struct sst_ahead_mem *mem;  // kept for the next use; NULL until the first
 };

@@ -42,6 +42,54 @@ static inline void reach_learn(struct merge *m) {
   if (unlikely(m->remix.way != REMIX_SOUGHT && remix_stirred(&m->remix)) && m->reach && !m->learned) reach_note(m);
 }
 
+void merge_bound(struct merge *m, struct kref low, struct kref high) {
+  m->low = low;
+  m->high = high;
+  m->bounded = low.ptr || high.ptr;
+}
+
+// The first young view of this partition or a later one; nr_young: there is none.
+static uint32_t young_find(const struct version *v, uint32_t part) {
+  uint32_t lo = 0, hi = v->nr_young;
+  while (lo < hi) {
+    const uint32_t mid = lo + (hi - lo) / 2;
+    if (v->young[mid] < part) lo = mid + 1;
+    else hi = mid;
+  }
+  return lo;
+}
+
+// Finds the partitions and the young views that may hold keys within the bounds.
+static void bounds_find(struct merge *m) {
+  const struct version *const v = m->version;
+  m->part_low = m->young_low = 0;
+  m->part_high = v->nr_parts - 1;
+  m->young_high = v->nr_young;
+  if (likely(!m->bounded)) return;
+  if (m->low.ptr) m->part_low = version_find(v, m->low);
+  if (m->high.ptr) m->part_high = version_find(v, m->high);
+  m->high_inside = m->high.ptr != NULL;
+  if (m->high.ptr && m->part_high > m->part_low && kv_eq(part_anchor(v->parts[m->part_high]), m->high)) {
+    m->part_high--;
+    m->high_inside = false;
+  }
+  m->young_low = young_find(v, m->part_low);
+  m->young_high = young_find(v, m->part_high + 1);
+}
+
+// Whether a key that a seek is to go to lies beyond the bound in the direction: no key within can follow.
+static inline bool beyond(const struct merge *m, struct kref key) {
+  if (m->backward) return m->low.ptr && kv_cmp(key, m->low) < 0;
+  return m->high.ptr && kv_cmp(key, m->high) >= 0;
+}
+
+// Gives a view's cursor the bounds that lie in the view's partition.
+static void bound_cursor(const struct merge *m, struct remix_cursor *c, uint32_t part) {
+  if (!c->x) return;
+  const struct kref open = kref(NULL, 0);
+  remix_bound(c, part == m->part_low ? m->low : open, part == m->part_high && m->high_inside ? m->high : open);
+}
+
 static void parts_leave(struct merge *m) {
   reach_learn(m);
   m->remix.beside = m->young.beside = NULL;
@@ -58,9 +106,12 @@ void merge_set(struct merge *m, const struct wh *active, const struct wh *frozen
     m->has[i] = mem[i] != NULL && wh_count(mem[i]) != 0;
     if (m->has[i]) wh_cursor_init(&m->mem[i], mem[i], moment);
   }
-  if (m->version != version) parts_leave(m);
-  m->version = version;
-  m->has[MERGE_YOUNG] = version && version->nr_young != 0;
+  if (m->version != version) {
+    parts_leave(m);
+    m->version = version;
+    if (version) bounds_find(m);
+  }
+  m->has[MERGE_YOUNG] = version && m->young_low != m->young_high;
   m->at = m->new_at = MERGE_NONE;
   m->near = MERGE_FAR;
 }
@@ -127,24 +178,39 @@ static enum remixdb_status parts_enter(struct merge *m, uint32_t part) {
   struct remix *const x = m->version->parts[part]->remix;
   m->part = part;
   if (unlikely(m->has[MERGE_YOUNG])) besides(m);
-  return m->remix.x == x ? REMIXDB_OK : remix_cursor_set(&m->remix, x);
+  if (m->remix.x == x) return REMIXDB_OK;
+  const enum remixdb_status s = remix_cursor_set(&m->remix, x);
+  if (unlikely(m->bounded) && s == REMIXDB_OK) bound_cursor(m, &m->remix, part);
+  return s;
+}
+
+// Ends the move of a view's cursor: it may have come to a bound.
+static enum remixdb_status bound_settle(struct merge *m, struct remix_cursor *c, bool backward) {
+  if (remix_settled(c, backward)) return REMIXDB_OK;
+  look_up_begin(m);
+  const enum remixdb_status s = remix_settle(c, backward);
+  look_up_end(m);
+  return s;
 }
 
 // At the end of a REMIX, moves on to the next (backward: the previous) partition that is not empty.
 static enum remixdb_status parts_settle(struct merge *m, bool backward) {
+  enum remixdb_status s = REMIXDB_OK;
   m->remix_key.ptr = NULL;
-  if (likely(parts_valid(m))) return REMIXDB_OK;
-  while (!parts_valid(m)) {
-    if (backward ? m->part == 0 : m->part + 1 == m->version->nr_parts) break;
-    const enum remixdb_status s = parts_enter(m, backward ? m->part - 1 : m->part + 1);
+  if (unlikely(m->bounded)) s = bound_settle(m, &m->remix, backward);
+  if (likely(parts_valid(m)) || s != REMIXDB_OK) return s;
+  while (!parts_valid(m) && s == REMIXDB_OK) {
+    if (m->part == (backward ? m->part_low : m->part_high)) break;
+    s = parts_enter(m, backward ? m->part - 1 : m->part + 1);
     if (s != REMIXDB_OK) return s;
     passed(m);
     if (!m->sought) remix_enter(&m->remix, backward ? REMIX_BACK : REMIX_ON);
     else if (backward) remix_seek_last(&m->remix);
     else remix_seek_first(&m->remix);
+    if (unlikely(m->bounded)) s = bound_settle(m, &m->remix, backward);
   }
   clear_forget(m);
-  return REMIXDB_OK;
+  return s;
 }
 
 static enum remixdb_status parts_seek_begin(struct merge *m, struct kref key) {
@@ -159,13 +225,22 @@ static enum remixdb_status parts_seek(struct merge *m, struct kref key, bool bac
   return s == REMIXDB_OK ? parts_settle(m, backward) : s;
 }
 
+// Moves a view's cursor to its last key within the bounds; backward false: to the first one.
+static enum remixdb_status bound_seek(struct merge *m, struct remix_cursor *c, bool backward) {
+  look_up_begin(m);
+  const enum remixdb_status s = remix_seek_edge(c, backward);
+  look_up_end(m);
+  return s;
+}
+
 // Moves to the last key of all; backward false: to the first.
 static enum remixdb_status parts_seek_end(struct merge *m, bool backward) {
-  const enum remixdb_status s = parts_enter(m, backward ? m->version->nr_parts - 1 : 0);
+  enum remixdb_status s = parts_enter(m, backward ? m->part_high : m->part_low);
   if (s != REMIXDB_OK) return s;
-  if (backward) remix_seek_last(&m->remix);
+  if (unlikely(m->bounded)) s = bound_seek(m, &m->remix, backward);
+  else if (backward) remix_seek_last(&m->remix);
   else remix_seek_first(&m->remix);
-  return parts_settle(m, backward);
+  return s == REMIXDB_OK ? parts_settle(m, backward) : s;
 }
 
 static enum remixdb_status parts_step(struct merge *m, bool backward) {
@@ -190,15 +265,22 @@ static enum remixdb_status parts_key(struct merge *m, struct kref *out) {
 static enum remixdb_status young_enter(struct merge *m, uint32_t at) {
   struct remix *const x = m->version->parts[m->version->young[at]]->young;
   m->young_at = at;
-  const enum remixdb_status s = m->young.x == x ? REMIXDB_OK : remix_cursor_set(&m->young, x);
+  enum remixdb_status s = REMIXDB_OK;
+  if (m->young.x != x) {
+    s = remix_cursor_set(&m->young, x);
+    if (unlikely(m->bounded) && s == REMIXDB_OK) bound_cursor(m, &m->young, m->version->young[at]);
+  }
   besides(m);
   return s;
 }
 
-static void young_to_end(struct merge *m, bool backward) {
+static enum remixdb_status young_to_end(struct merge *m, bool backward) {
+  if (unlikely(m->young.bounded) && (backward ? m->young.high : m->young.low).key.ptr)
+    return bound_seek(m, &m->young, backward);
   if (!m->sought) remix_enter(&m->young, backward ? REMIX_BACK : REMIX_ON);
   else if (backward) remix_seek_last(&m->young);
   else remix_seek_first(&m->young);
+  return REMIXDB_OK;
 }
 
 // Whether the young views' entry belongs to a partition behind (backward: before) that of the partitions' stream.
@@ -215,25 +297,16 @@ static enum remixdb_status young_arrive(struct merge *m) {
 
 // At the end of a young view, moves on to the next (backward: the previous) one.
 static enum remixdb_status young_settle(struct merge *m, bool backward) {
+  enum remixdb_status s = REMIXDB_OK;
   m->young_state = MERGE_YOUNG_KNOWN;
-  while (!remix_valid(&m->young)) {
-    if (backward ? m->young_at == 0 : m->young_at + 1 == m->version->nr_young) return REMIXDB_OK;
-    const enum remixdb_status s = young_enter(m, backward ? m->young_at - 1 : m->young_at + 1);
-    if (s != REMIXDB_OK) return s;
-    young_to_end(m, backward);
+  if (unlikely(m->bounded)) s = bound_settle(m, &m->young, backward);
+  while (!remix_valid(&m->young) && s == REMIXDB_OK) {
+    if (m->young_at == (backward ? m->young_low : m->young_high - 1)) return REMIXDB_OK;
+    s = young_enter(m, backward ? m->young_at - 1 : m->young_at + 1);
+    if (s == REMIXDB_OK) s = young_to_end(m, backward);
+    if (s == REMIXDB_OK && unlikely(m->bounded)) s = bound_settle(m, &m->young, backward);
   }
-  return young_arrive(m);
-}
-
-// The first young view of this partition or a later one; nr_young: there is none.
-static uint32_t young_find(const struct version *v, uint32_t part) {
-  uint32_t lo = 0, hi = v->nr_young;
-  while (lo < hi) {
-    const uint32_t mid = lo + (hi - lo) / 2;
-    if (v->young[mid] < part) lo = mid + 1;
-    else hi = mid;
-  }
-  return lo;
+  return s == REMIXDB_OK ? young_arrive(m) : s;
 }
 
 // Chooses the young view that a seek of the key goes to, and prefetches what it reads first. young_there: the key's
@@ -241,8 +314,8 @@ static uint32_t young_find(const struct version *v, uint32_t part) {
 static enum remixdb_status young_seek_begin(struct merge *m, uint32_t part, struct kref key, bool backward) {
   const struct version *const v = m->version;
   uint32_t at = young_find(v, part);
-  m->young_there = at < v->nr_young && v->young[at] == part;
-  if (!m->young_there && (backward ? at == 0 : at == v->nr_young)) {  // at the end
+  m->young_there = at < m->young_high && v->young[at] == part;
+  if (!m->young_there && (backward ? at == m->young_low : at == m->young_high)) {  // at the end
     m->remix.beside = NULL;
     return remix_cursor_set(&m->young, NULL);
   }
@@ -256,7 +329,7 @@ static enum remixdb_status young_seek_do(struct merge *m, struct kref key, bool 
   enum remixdb_status s = REMIXDB_OK;
   m->young_state = MERGE_YOUNG_KNOWN;
   if (!m->young.x) return s;
-  if (!m->young_there) young_to_end(m, backward);
+  if (!m->young_there) s = young_to_end(m, backward);
   else s = backward ? remix_seek_for_prev(&m->young, key) : remix_seek(&m->young, key);
   return s == REMIXDB_OK ? young_settle(m, backward) : s;
 }
@@ -268,10 +341,9 @@ static enum remixdb_status young_seek(struct merge *m, struct kref key, bool bac
 
 // Moves to the last key of all; backward false: to the first.
 static enum remixdb_status young_seek_end(struct merge *m, bool backward) {
-  const enum remixdb_status s = young_enter(m, backward ? m->version->nr_young - 1 : 0);
-  if (s != REMIXDB_OK) return s;
-  young_to_end(m, backward);
-  return young_settle(m, backward);
+  enum remixdb_status s = young_enter(m, backward ? m->young_high - 1 : m->young_low);
+  if (s == REMIXDB_OK) s = young_to_end(m, backward);
+  return s == REMIXDB_OK ? young_settle(m, backward) : s;
 }
 
 // ---- the newer streams: memtables and young views
@@ -336,6 +408,10 @@ static void new_pick(struct merge *m) {
     m->new_key = new_key(m, m->new_at);
   }
   if (unlikely(new_valid(m, MERGE_YOUNG))) young_pick(m);
+  if (unlikely(m->bounded) && m->new_at != MERGE_NONE && beyond(m, m->new_key)) {
+    m->new_at = MERGE_NONE;
+    m->new_same = 0;
+  }
 }
 
 // Whether the newer key is a tombstone's. Not read earlier than needed: its memory may still be on its way to the
@@ -422,6 +498,7 @@ static bool gap_find(struct merge *m, uint32_t mem, struct kref *to_out) {
   if (!wh_gap(&m->mem[mem], m->new_key, m->backward, to_out)) return false;
   for (uint32_t i = 0; i < mem; i++)
     if (new_valid(m, i) && order(m, new_key(m, i), *to_out) < 0) *to_out = new_key(m, i);
+  if (unlikely(m->bounded) && beyond(m, *to_out)) *to_out = m->backward ? m->low : m->high;
   return order(m, m->new_key, *to_out) < 0;
 }
 
@@ -430,8 +507,18 @@ static enum remixdb_status gap_leap_parts(struct merge *m, struct kref to) {
   if (!parts_valid(m)) return REMIXDB_OK;
   enum remixdb_status s = parts_key(m, &k);
   if (s != REMIXDB_OK || order(m, k, to) >= 0) return s;
+  if (unlikely(m->bounded) && beyond(m, to)) {
+    remix_stop(&m->remix);
+    m->remix_key.ptr = NULL;
+    return s;
+  }
   s = parts_seek_begin(m, to);
   return s == REMIXDB_OK ? parts_seek(m, to, m->backward) : s;
+}
+
+static void young_stop(struct merge *m) {
+  remix_stop(&m->young);
+  m->young_state = MERGE_YOUNG_KNOWN;
 }
 
 // Moves the memtable and all older streams up to the key, if they stand before it.
@@ -440,7 +527,8 @@ static enum remixdb_status gap_leap(struct merge *m, uint32_t mem, struct kref t
   for (uint32_t i = mem; i < MERGE_PARTS && s == REMIXDB_OK; i++) {
     const bool away = i == MERGE_YOUNG && m->has[i] && m->young_state == MERGE_YOUNG_AWAY;
     if (!away && (!new_valid(m, i) || order(m, new_key(m, i), to) >= 0)) continue;
-    if (i == MERGE_YOUNG) s = young_seek(m, to, m->backward);
+    if (i == MERGE_YOUNG && unlikely(m->bounded) && beyond(m, to)) young_stop(m);
+    else if (i == MERGE_YOUNG) s = young_seek(m, to, m->backward);
     else if (m->backward) wh_seek_for_prev(&m->mem[i], to);
     else wh_seek(&m->mem[i], to);
   }
@@ -673,12 +761,35 @@ static __attribute__((noinline)) enum remixdb_status seek_sparing(struct merge *
   return m->has[MERGE_YOUNG] ? seek_both(m, key, backward) : parts_seek(m, key, backward);
 }
 
+// A seek that finds nothing, because its key lies beyond the bounds.
+static enum remixdb_status seek_nothing(struct merge *m) {
+  m->at = MERGE_NONE;
+  m->near = MERGE_FAR;
+  m->remix.wanted = m->young.wanted = false;
+  m->inside = m->sought = false;
+  return REMIXDB_OK;
+}
+
+// Takes a seek's key to the bounds. False: no key within is in the direction.
+static bool seek_within(struct merge *m, struct kref *key) {
+  if (m->low.ptr && m->high.ptr && kv_cmp(m->low, m->high) >= 0) return false;
+  if (beyond(m, *key)) return false;
+  if (!m->backward && m->low.ptr && kv_cmp(*key, m->low) < 0) m->sought_key = *key = m->low;
+  return true;
+}
+
 static enum remixdb_status seek(struct merge *m, struct kref key, bool backward) {
   if (!key.ptr) key = kref("", 0);
   struct kref to;
+  if (unlikely(m->bounded) && backward && m->high.ptr && kv_cmp(key, m->high) >= 0) return merge_seek_last(m);
   seek_begin(m, backward, key);
+  if (unlikely(m->bounded) && !seek_within(m, &key)) return seek_nothing(m);
   enum remixdb_status s = seek_want(m, key, backward);
   if (s == REMIXDB_OK && seek_gap(m, key, &to)) {
+    if (unlikely(m->bounded) && beyond(m, to)) {
+      seek_mem(m, key, backward);  // ends what seek_want has begun
+      return seek_nothing(m);
+    }
     key = m->sought_key = to;
     s = seek_want(m, key, backward);
   }
@@ -693,11 +804,21 @@ static enum remixdb_status seek(struct merge *m, struct kref key, bool backward)
 enum remixdb_status merge_seek(struct merge *m, struct kref key) { return seek(m, key, false); }
 enum remixdb_status merge_seek_for_prev(struct merge *m, struct kref key) { return seek(m, key, true); }
 
+// Moves a newer stream to its last key within the bounds.
+static enum remixdb_status new_seek_last(struct merge *m, uint32_t i) {
+  if (likely(!m->high.ptr) || i == MERGE_YOUNG) return new_seek_end(m, i, true);
+  wh_seek_for_prev(&m->mem[i], m->high);
+  if (wh_valid(&m->mem[i]) && kv_eq(wh_key(&m->mem[i]), m->high)) wh_prev(&m->mem[i]);
+  return REMIXDB_OK;
+}
+
 enum remixdb_status merge_seek_last(struct merge *m) {
-  seek_begin(m, true, kref(NULL, 0));
+  struct kref key = m->high;
+  seek_begin(m, true, key);
+  if (unlikely(m->bounded) && key.ptr && !seek_within(m, &key)) return seek_nothing(m);
   enum remixdb_status s = parts_seek_end(m, true);
   for (uint32_t i = 0; i < MERGE_PARTS && s == REMIXDB_OK; i++)
-    if (m->has[i]) s = new_seek_end(m, i, true);
+    if (m->has[i]) s = new_seek_last(m, i);
   return seek_end(m, s);
 }
 
@@ -747,6 +868,11 @@ bool merge_next_held(struct merge *m) {
 enum remixdb_status merge_next(struct merge *m) { return step(m, false); }
 enum remixdb_status merge_prev(struct merge *m) { return step(m, true); }
 
+// A skip goes up to the segment of the high bound; steps do the rest.
+static uint32_t bound_skip(const struct merge *m, uint32_t end) {
+  return m->remix.bounded && m->remix.high.seg < end ? m->remix.high.seg : end;
+}
+
 enum remixdb_status merge_skip(struct merge *m, uint32_t nr) {
   enum remixdb_status s = REMIXDB_OK;
   if (unlikely(some_later(m)) && nr > 0 && merge_valid(m)) {
@@ -756,7 +882,8 @@ enum remixdb_status merge_skip(struct merge *m, uint32_t nr) {
   while (nr > 0 && s == REMIXDB_OK && merge_valid(m)) {
     if (m->same == 1u << MERGE_PARTS && !m->backward) {
       if (m->new_at != MERGE_NONE && nr > 1 && !m->clear_found) clear_find(m);
-      const uint32_t moved = remix_skip(&m->remix, nr, m->new_at == MERGE_NONE ? UINT32_MAX : m->clear);
+      const uint32_t end = m->new_at == MERGE_NONE ? UINT32_MAX : m->clear;
+      const uint32_t moved = remix_skip(&m->remix, nr, unlikely(m->bounded) ? bound_skip(m, end) : end);
       if (moved) m->remix_key.ptr = NULL;
       nr -= moved;
       if (nr == 0) break;

@@ -55,7 +55,13 @@ struct merge {
   struct wh_cursor mem[2];  // [MERGE_ACTIVE], [MERGE_FROZEN]
   bool has[3];              // there is such a memtable with keys; [MERGE_YOUNG]: there is a young view
   const struct version *version;
-  uint32_t part;  // the partition of the REMIX cursor
+  // Bounds (merge_bound). Without bounds part_low and part_high are the first and the last partition.
+  bool bounded;
+  struct kref low, high;           // ptr NULL: no bound on this side
+  uint32_t part_low, part_high;    // the partitions that may hold keys within
+  bool high_inside;                // part_high may hold keys beyond
+  uint32_t young_low, young_high;  // the young views of these partitions: [young_low, young_high)
+  uint32_t part;                   // the partition of the REMIX cursor
   struct remix_cursor remix;
   struct kref remix_key;  // of the REMIX cursor's entry; ptr NULL: not read yet
   uint32_t at;            // the stream that holds the current key; MERGE_NONE: not valid
@@ -98,6 +104,11 @@ void merge_use_epoch(struct merge *m, struct epoch *epoch, struct epoch_slot *sl
 // many as the last scans read, which *reach tells. The merge updates *reach, and others may share it, in the same
 // thread.
 void merge_learn(struct merge *m, uint32_t expect, uint32_t *reach);
+// Bounds: from now on the merge stops at keys low <= key < high only; ptr NULL: no bound on this side. The keys are the
+// caller's and outlive the merge. No block is read for a key beyond a bound, except for the key of each view that tells
+// the bound's place (remix_bound). A seek below the bounds goes to the first key within, a seek back from above them to
+// the last. Call it before merge_set.
+void merge_bound(struct merge *m, struct kref low, struct kref high);
 // Sets the sources; frozen may be NULL. The merge is not valid afterwards. The sources must stay alive until
 // merge_park, or until a merge_set that does not name them. The earlier version must still exist during that merge_set,
 // because blocks of its tables are pinned; the earlier memtables need not. A call with the same version keeps the pins,

@@ -164,7 +164,7 @@ sst_pos *positions(const struct sst *t, uint32_t nr) {
 
 void read_on(struct sst *t, uint32_t block, struct sst_hold *h) {
   const uint32_t left = t->nr_pages - block, nr = 1 + below(40);
-  sst_hold_readahead(t, block, nr < left ? nr : left, h);
+  sst_hold_readahead(t, block, nr < left ? nr : left, 0, h);
 }
 
 // Reads record after record through a hold, perhaps ahead.

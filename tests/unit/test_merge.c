@@ -66,14 +66,48 @@ static enum remixdb_status told_remix_cursor_set(struct remix_cursor *c, struct 
 
 static uint64_t seed_base;  // of choices that are drawn anew each time
 
-// The next live key at or after `at`, or before or at it; nr: none.
+// The ranks of the merge's bounds: keys [bound_low, bound_high).
+static uint32_t bound_low, bound_high = UINT32_MAX;
+
+// The next live key at or after `at`, or before or at it, within the bounds; nr: none.
 static uint32_t model_up(const struct scene *s, uint32_t at) {
-  while (at < s->k.nr && s->live[at] == NONE) at++;
-  return at;
+  const uint32_t high = bound_high < s->k.nr ? bound_high : s->k.nr;
+  if (at < bound_low) at = bound_low;
+  while (at < high && s->live[at] == NONE) at++;
+  return at < high ? at : s->k.nr;
 }
 static uint32_t model_down(const struct scene *s, uint32_t end) {
-  while (end > 0 && s->live[end - 1] == NONE) end--;
-  return end ? end - 1 : s->k.nr;
+  if (end > bound_high) end = bound_high;
+  while (end > bound_low && s->live[end - 1] == NONE) end--;
+  return end > bound_low ? end - 1 : s->k.nr;
+}
+
+// Gives the merge bounds at random: at keys, beside keys, or open.
+struct bounds {
+  uint8_t bytes[2][KEY_NEAR_MAX];
+};
+static void bounds_choose(const struct scene *s, struct merge *m, uint64_t *rng, struct bounds *b) {
+  struct kref keys[2];
+  for (uint32_t i = 0; i < 2; i++) keys[i] = kref(b->bytes[i], key_near(s, rng, b->bytes[i]));
+  const uint32_t dice = (uint32_t)(rng_next(rng) % 8), nr = s->k.nr;
+  if (dice < 5 && kv_cmp(keys[0], keys[1]) > 0) keys[0].ptr = b->bytes[1], keys[1].ptr = b->bytes[0];
+  if (keys[0].ptr == b->bytes[1]) {
+    const uint32_t len = keys[0].len;
+    keys[0].len = keys[1].len;
+    keys[1].len = len;
+  }
+  const uint32_t few = (uint32_t)(rng_next(rng) % 40);
+  if (dice == 3 && nr > few) keys[1] = s->k.keys[keyset_rank(&s->k, keys[0]) % (nr - few) + few];  // near the other
+  if (dice == 0) keys[0] = kref(NULL, 0);
+  if (dice == 1) keys[1] = kref(NULL, 0);
+  bound_low = keys[0].ptr ? keyset_rank(&s->k, keys[0]) : 0;
+  bound_high = keys[1].ptr ? keyset_rank(&s->k, keys[1]) : nr;
+  if (bound_low > bound_high) bound_low = bound_high;
+  merge_bound(m, keys[0], keys[1]);
+}
+static void bounds_none(void) {
+  bound_low = 0;
+  bound_high = UINT32_MAX;
 }
 
 // Reading the record fails the first time, when something has to be read for it.
@@ -260,6 +294,63 @@ static void test_model(void **state) {
     for (uint64_t seed = 1; seed <= 4; seed++) scene_check(&plans[i], seed * 100 + i);
 }
 
+// The same within bounds, with sources that change, and with writers beside.
+static void bounds_check(const struct plan *plan, uint64_t seed) {
+  struct scene s;
+  uint32_t reach = (uint32_t)seed % 7 * 5;
+  static struct bounds b;
+  place_cold = seed % 5 < 3;
+  scene_init(&s, plan, seed);
+  uint64_t rng = seed;
+  for (uint32_t i = 0; i < 12; i++) {
+    struct merge m;
+    merge_init(&m, (seed + i) % 2 ? s.p.queue : NULL);
+    merge_learn(&m, i % 5 == 1 ? 12 : 0, &reach);
+    if ((seed + i) % 3) merge_use_epoch(&m, &s.p.epoch, &s.p.slot);
+    bounds_choose(&s, &m, &rng, &b);
+    merge_set(&m, s.active, s.frozen, s.version, s.moment);
+    sweep(&s, &m, seed);
+    walk(&s, &m, 300, seed + i);
+    merge_park(&m);
+    merge_set(&m, s.active, s.frozen, s.version, s.moment);
+    walk(&s, &m, 30, seed + i + 50);
+    merge_park(&m);
+    merge_fini(&m);
+  }
+  bounds_none();
+  scene_fini(&s);
+  place_cold = false;
+}
+
+static void test_bounds(void **state) {
+  (void)state;
+  static const struct plan plans[] = {
+      {300, 200, 200, 4, 3, 4, 1 << 20},
+      {300, 200, 200, 4, 3, 4, 0},
+      {60, 400, 400, 3, 4, 3, 0},
+      {400, 0, UINT32_MAX, 6, 3, 5, 1 << 20},
+      {400, 0, 0, 1, 0, 5, 0},
+      {200, 300, 300, 8, 1, 2, 0},
+      {3, 6, 6, 2, 2, 3, 0},
+      {1500, 30, 30, 2, 5, 6, 1 << 20},
+      {1500, 30, 30, 60, 3, 3, 1 << 20},
+      {1500, 300, 300, 60, 3, 2, 0},
+      {1500, 40, 20, 4, 9, 2, 0},
+      {6000, 8, UINT32_MAX, 2, 9, 5, 0},
+  };
+  for (scene_young = YOUNG_NOWHERE; scene_young < YOUNG_PLANS; scene_young++) {
+    for (uint32_t i = 0; i < sizeof(plans) / sizeof(plans[0]); i++)
+      for (uint64_t seed = 1; seed <= 2; seed++)
+        bounds_check(&plans[i], seed_base + seed * 1000 + i * 10 + scene_young);
+  }
+  scene_young = YOUNG_EVERYWHERE;
+  scene_long_keys = true;
+  for (uint64_t seed = 1; seed <= 6; seed++)
+    bounds_check(&(struct plan){200, 20, 20, 3, 3, 5, seed % 2 ? 1 << 20 : 0}, seed_base + seed);
+  scene_long_keys = false;
+  scene_young = YOUNG_NOWHERE;
+}
+
 static const struct plan plans_young[] = {
     {300, 200, 200, 4, 3, 4, 1 << 20},       // all of it
     {300, 200, 200, 4, 3, 4, 0},             // no cache
@@ -377,6 +468,15 @@ static void test_every_place(void **state) {
       merge_set(&m, s.active, s.frozen, s.version, s.moment);
       every_place(&s, &m, seed);
       merge_park(&m);
+      static struct bounds b;
+      uint64_t rng = seed;
+      for (uint32_t n = 0; n < 3; n++) {
+        bounds_choose(&s, &m, &rng, &b);
+        merge_set(&m, s.active, s.frozen, s.version, s.moment);
+        every_place(&s, &m, seed);
+        merge_park(&m);
+      }
+      bounds_none();
       merge_fini(&m);
       scene_fini(&s);
       place_cold = false;
@@ -876,11 +976,11 @@ int main(void) {
   const char *const given = getenv("TEST_SEED");
   seed_base = given ? strtoull(given, NULL, 0) : time_ns();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_model),         cmocka_unit_test(test_young),        cmocka_unit_test(test_every_place),
-      cmocka_unit_test(test_since),         cmocka_unit_test(test_young_parked), cmocka_unit_test(test_all_deleted),
-      cmocka_unit_test(test_while_written), cmocka_unit_test(test_read_fails),   cmocka_unit_test(test_record_fails),
-      cmocka_unit_test(test_damaged),       cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_swept),
-      cmocka_unit_test(test_frozen_gap),    cmocka_unit_test(test_fast_steps),
+      cmocka_unit_test(test_model),        cmocka_unit_test(test_young),         cmocka_unit_test(test_every_place),
+      cmocka_unit_test(test_bounds),       cmocka_unit_test(test_since),         cmocka_unit_test(test_young_parked),
+      cmocka_unit_test(test_all_deleted),  cmocka_unit_test(test_while_written), cmocka_unit_test(test_read_fails),
+      cmocka_unit_test(test_record_fails), cmocka_unit_test(test_damaged),       cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_swept),        cmocka_unit_test(test_frozen_gap),    cmocka_unit_test(test_fast_steps),
   };
   const int failed = cmocka_run_group_tests(tests, NULL, NULL);
   if (failed) fprintf(stderr, "repeat with TEST_SEED=%llu\n", (unsigned long long)seed_base);

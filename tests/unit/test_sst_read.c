@@ -116,7 +116,7 @@ static void ahead_from(struct pair *x, uint32_t i, uint32_t n, bool cache) {
   const uint32_t block = sst_pos_block(x->pos[0][i]);
   uint64_t reads = reads_of(x->w);
   epoch_enter(&x->w->epoch, &x->w->slot);
-  sst_hold_readahead(x->t[0], block, n, &x->h);
+  sst_hold_readahead(x->t[0], block, n, 0, &x->h);
   assert_int_equal(reads_of(x->w), ++reads);
   uint32_t last = i;
   while (last + 1 < x->m[0].nr && sst_pos_block(x->pos[0][last + 1]) < block + n) last++;
@@ -149,7 +149,7 @@ static void ahead_beside_cache(struct pair *x) {
   assert_int_equal(st.used, 0);
   assert_int_equal(st.misses, 0);
   epoch_enter(&x->w->epoch, &x->w->slot);
-  sst_hold_readahead(x->t[0], 0, 1, &x->h);
+  sst_hold_readahead(x->t[0], 0, 1, 0, &x->h);
   OK(sst_read(x->t[1], x->pos[1][0], true, &x->h, &r));
   const uint32_t frame = x->h.cb.frame;
   assert_true(x->h.cb.pinned);
@@ -173,7 +173,7 @@ static void test_ahead(void **state) {
     if (cache) ahead_beside_cache(&x);
     // the hold goes to the other table
     epoch_enter(&x.w->epoch, &x.w->slot);
-    sst_hold_readahead(x.t[1], 0, 1, &x.h);
+    sst_hold_readahead(x.t[1], 0, 1, 0, &x.h);
     assert_true(sst_holds_ahead(&x.h, x.t[1], 0));
     assert_false(sst_holds_ahead(&x.h, x.t[0], 0));
     ahead_is(x.t[1], &m[1], x.pos[1], 0, &x.h);
@@ -197,7 +197,7 @@ static void ahead_without_memory(struct world *w, struct sst *t, const struct mo
     epoch_enter(&w->epoch, &w->slot);
     ahead_is(t, m, pos, m->nr - 1, &h);
     fault_mem_set_lasting(n + 1);
-    sst_hold_readahead(t, block, nr, &h);
+    sst_hold_readahead(t, block, nr, 0, &h);
     const bool ahead = sst_holds_ahead(&h, t, block);
     const enum remixdb_status s = sst_read(t, pos[middle], true, &h, &r);
     const bool met = fault_mem_end();
@@ -206,7 +206,7 @@ static void ahead_without_memory(struct world *w, struct sst *t, const struct mo
     for (uint32_t i = 0; i < nr; i++) assert_int_equal(sst_holds_ahead(&h, t, block + i), ahead);
     if (s == REMIXDB_OK) assert_rec(&r, &m->r[middle]);
     ahead_is(t, m, pos, middle, &h);
-    sst_hold_readahead(t, block, nr, &h);
+    sst_hold_readahead(t, block, nr, 0, &h);
     assert_true(sst_holds_ahead(&h, t, block));
     ahead_is(t, m, pos, middle, &h);
     epoch_exit(&w->slot);
@@ -231,7 +231,7 @@ static void ahead_of_damage(struct world *w, struct sst *t, const struct model *
   byte ^= 4;
   assert_int_equal(pwrite(fd, &byte, 1, at), 1);
   epoch_enter(&w->epoch, &w->slot);
-  sst_hold_readahead(t, block, 32, &h);
+  sst_hold_readahead(t, block, 32, 0, &h);
   for (uint32_t i = middle; sst_pos_block(pos[i]) < block + 32; i++) {
     if (sst_pos_block(pos[i]) != bad) {
       ahead_is(t, m, pos, i, &h);
@@ -242,7 +242,7 @@ static void ahead_of_damage(struct world *w, struct sst *t, const struct model *
     assert_false(sst_holds(&h, t, bad));
   }
   assert_int_equal(ftruncate(fd, (off_t)BLOCK_PAGE), 0);
-  sst_hold_readahead(t, block, 8, &h);
+  sst_hold_readahead(t, block, 8, 0, &h);
   assert_false(sst_holds_ahead(&h, t, block));
   assert_false(sst_holds(&h, t, block));
   FAILS(sst_read(t, pos[middle], true, &h, &r), w->cache ? REMIXDB_OK : REMIXDB_CORRUPT);
