@@ -542,28 +542,46 @@ PUBLIC void remixdb_iter_opts_init(struct remixdb_iter_opts *o, size_t size) {
   o->size = size;
 }
 
-static enum remixdb_status check_iter_opts(const struct remixdb_iter_opts *o, struct remixdb_iter_opts *mine) {
+// A bound is no longer than a key. NULL is an open end.
+static enum remixdb_status check_bound(const struct remixdb_slice *bound) {
+  return bound->ptr ? check_lengths(bound->ptr, bound->len, NULL, 0) : REMIXDB_OK;
+}
+static enum remixdb_status check_range(const struct remixdb_range *range) {
+  const enum remixdb_status s = check_bound(&range->from);
+  return s == REMIXDB_OK ? check_bound(&range->to) : s;
+}
+
+static enum remixdb_status check_iter_opts(const struct xdb *xdb, const struct remixdb_iter_opts *o,
+                                           struct remixdb_iter_opts *mine) {
   remixdb_iter_opts_init(mine, sizeof(*mine));
   if (!o) return REMIXDB_OK;
   if (o->size < sizeof(o->size))
     return err_set(REMIXDB_INVALID, "the iterator's options have size %zu: call remixdb_iter_opts_init first", o->size);
   memcpy(mine, o, o->size < sizeof(*mine) ? o->size : sizeof(*mine));
-  const char *const what = mine->bounds.from.ptr || mine->bounds.to.ptr ? "bounds"
-                           : mine->prefix.ptr                           ? "prefix"
-                           : mine->keys_only                            ? "keys_only"
-                           : mine->snapshot                             ? "snapshot"
-                           : mine->hold                                 ? "hold"
-                                                                        : NULL;
-  return what ? err_set(REMIXDB_INVALID, "this version's iterators do not have the option `%s`", what) : REMIXDB_OK;
+  enum remixdb_status s = check_range(&mine->bounds);
+  if (s == REMIXDB_OK) s = check_bound(&mine->prefix);
+  if (s == REMIXDB_OK && mine->snapshot) {
+    s = check_snapshot(mine->snapshot);
+    if (s == REMIXDB_OK && mine->snapshot->xdb != xdb)
+      s = err_set(REMIXDB_INVALID, "the snapshot is of another store than the ref");
+  }
+  return s;
 }
 
 PUBLIC struct xdb_iter *remixdb_iter_create_opts(struct xdb_ref *ref, const struct remixdb_iter_opts *o) {
   struct xdb_iter *it = NULL;
   struct remixdb_iter_opts mine;
   enum remixdb_status s = check_ref(ref);
-  if (s == REMIXDB_OK) s = check_iter_opts(o, &mine);
-  if (s == REMIXDB_OK) s = xdb_iter_create(ref, &it);
-  if (s == REMIXDB_OK) xdb_iter_expect(it, mine.expect);
+  if (s == REMIXDB_OK) s = check_iter_opts(ref->xdb, o, &mine);
+  if (s == REMIXDB_OK) {
+    const struct xdb_iter_opts opts = {.bounds = mine.bounds,
+                                       .prefix = mine.prefix,
+                                       .snapshot = mine.snapshot,
+                                       .expect = mine.expect,
+                                       .keys_only = mine.keys_only,
+                                       .hold = mine.hold};
+    s = xdb_iter_create_opts(ref, &opts, &it);
+  }
   done_on(ref, s);
   return it;
 }
@@ -636,6 +654,7 @@ static const void *iter_part(struct xdb_iter *it, bool value, uint32_t *len_out)
     if (!done_at(it, s == REMIXDB_OK ? xdb_iter_record(it, &r) : s)) return NULL;
   }
   if (len_out) *len_out = value ? r.vlen : r.klen;
+  if (unlikely(value && it->keys_only)) return NULL;
   const void *const p = value ? r.val : r.key;
   return p ? p : "";
 }

@@ -15,7 +15,7 @@
 // iterators and asynchronous gets of that ref: usually each thread makes its own. Between two calls a ref may move to
 // another thread, with its iterators and asynchronous gets. The program then orders the two threads, by a lock or a
 // queue for example. Callers that own no thread borrow refs (remixdb_ref_borrow). Close in this order: iterators and
-// asynchronous gets, refs, snapshots, store.
+// asynchronous gets, refs, store; snapshots at any time before the store.
 //
 // Errors. A call that fails returns NULL or false. It sets the thread's status, remixdb_errcode(), and a message,
 // remixdb_errmsg(). A call that can fail, and succeeds, sets the status to REMIXDB_OK. Calls that cannot fail leave the
@@ -428,21 +428,32 @@ struct xdb_iter *remixdb_iter_create(struct xdb_ref *ref);
 
 struct remixdb_iter_opts {
   size_t size;  // sizeof(struct remixdb_iter_opts) in the caller; remixdb_iter_opts_init sets it
-  // Not supported yet: bounds, prefix, keys_only, snapshot, hold. A call that sets one of them fails with
-  // REMIXDB_INVALID.
+  // The iterator stands only on keys within the bounds that begin with the prefix. A seek below these keys goes to the
+  // first of them, a seek back from above them to the last; a step out of them leaves the iterator not valid. No block
+  // is read for keys beyond, except for one key of each part of the store that tells where the bound lies. An empty
+  // prefix, or a prefix whose ptr is NULL, restricts nothing. If from >= to, or `to` is an empty key, the range is
+  // empty.
   struct remixdb_range bounds;
   struct remixdb_slice prefix;
+  // Records have no values: remixdb_iter_value returns NULL with length 0, remixdb_iter_peek leaves the value's buffer
+  // alone and sets its length to 0, and so does remixdb_iter_page.
   bool keys_only;
   // The number of records that the caller means to read after each seek. The seek then reads the blocks of these
   // records from the disk together with its own. 0: the library estimates the number from earlier scans of this ref.
   // The number never changes a result.
   uint32_t expect;
+  // All seeks read the snapshot, which is of the same store. The caller may release the snapshot meanwhile. NULL: each
+  // seek reads what the ref reads then.
   struct xdb_snapshot *snapshot;
+  // All seeks read what the ref reads when the iterator is made. The iterator keeps the memory and the files of that
+  // moment until it is destroyed, also if it is parked.
   bool hold;
 };
 // Sets *o to the defaults. `size` is sizeof(*o). Later versions of the library will accept these options, too.
 void remixdb_iter_opts_init(struct remixdb_iter_opts *o, size_t size);
-// Like remixdb_iter_create, with options; NULL for `o` means the defaults. Copies the options. Returns NULL on failure.
+// Like remixdb_iter_create, with options; NULL for `o` means the defaults. Copies the options, the bounds and the
+// prefix. Returns NULL on failure. REMIXDB_TOOBIG: a bound or the prefix is longer than a key can be. REMIXDB_INVALID:
+// also a snapshot of another store.
 struct xdb_iter *remixdb_iter_create_opts(struct xdb_ref *ref, const struct remixdb_iter_opts *o);
 // Moves to the smallest key that is not below the key given; (NULL, 0) moves to the smallest key of the store. If there
 // is no such key, or on an error, the iterator is not valid afterwards, and the status tells which of the two happened.
@@ -521,8 +532,8 @@ struct xdb_snapshot *remixdb_snapshot(struct xdb_ref *ref);
 // Makes a ref that reads the snapshot. Every call that reads works on this ref; writes fail with REMIXDB_READONLY. Each
 // thread makes its own ref, and ends it with remixdb_unref. Returns NULL on failure.
 struct xdb_ref *remixdb_snapshot_ref(struct xdb_snapshot *s);
-// Frees the snapshot, and the memory and files that only the snapshot kept. The caller must first unref the snapshot's
-// refs. Does nothing for NULL.
+// Gives the snapshot back. The memory and the files that only the snapshot kept go with the last ref and the last
+// iterator that read it. Does nothing for NULL.
 void remixdb_snapshot_release(struct xdb_snapshot *s);
 
 // ---- administration

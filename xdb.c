@@ -576,6 +576,39 @@ enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out) {
   return REMIXDB_OK;
 }
 
+// Fixes the moment that the iterator reads.
+static void iter_fix(struct xdb_iter *it, const struct xdb_iter_opts *o) {
+  if (o->snapshot) {
+    xdb_snapshot_hold(o->snapshot);
+    it->snapshot = o->snapshot;
+    it->fixed = o->snapshot->super;
+    it->moment = o->snapshot->moment;
+  } else if (o->hold) {
+    it->fixed = xdb_ref_hold(it->ref, &it->moment);
+  }
+}
+
+enum remixdb_status xdb_iter_create_opts(struct xdb_ref *r, const struct xdb_iter_opts *o, struct xdb_iter **out) {
+  struct xdb_iter *it;
+  struct xdb_iter_bounds bounds;
+  enum remixdb_status s = iter_bounds(o, &bounds);
+  if (s != REMIXDB_OK) return s;
+  if ((s = xdb_iter_create(r, &it)) != REMIXDB_OK) {
+    mem_free(bounds.bytes);
+    return s;
+  }
+  it->bounds = bounds;
+  merge_bound(&it->merge, bounds.low, bounds.high);
+  merge_learn(&it->merge, o->expect, &r->reach);
+  it->keys_only = o->keys_only;
+  it->nr_space = o->space.len;
+  if (o->space.len) memcpy(it->space, o->space.ptr, o->space.len);
+  it->special = it->keys_only || it->nr_space;
+  iter_fix(it, o);
+  *out = it;
+  return REMIXDB_OK;
+}
+
 void xdb_iter_park(struct xdb_iter *it) {
   struct xdb_ref *r = it->ref;
   epoch_enter(&r->xdb->epoch, &r->slot);
@@ -592,6 +625,9 @@ void xdb_iter_destroy(struct xdb_iter *it) {
   if (!it) return;
   xdb_iter_park(it);
   merge_fini(&it->merge);
+  mem_free(it->bounds.bytes);
+  if (it->snapshot) xdb_snapshot_release(it->snapshot);
+  else xdb_super_drop(it->ref->xdb, it->fixed);
   atomic_fetch_sub_explicit(&it->ref->xdb->nr_iters, 1, memory_order_relaxed);
   mem_free(it);
 }
@@ -609,8 +645,8 @@ enum remixdb_status xdb_iter_moved(struct xdb_iter *it, enum remixdb_status s) {
 // the caller drops it after the epoch.
 static void iter_renew(struct xdb_iter *it, struct super **old_out) {
   struct xdb_ref *r = it->ref;
-  uint64_t moment;
-  struct super *v = xdb_ref_super(r, &moment);
+  uint64_t moment = it->moment;
+  struct super *v = likely(!it->fixed) ? xdb_ref_super(r, &moment) : it->fixed;
   *old_out = NULL;
   if (v != it->super) {
     super_ref(v);
@@ -624,18 +660,30 @@ static void iter_renew(struct xdb_iter *it, struct super **old_out) {
 
 enum seek_how { SEEK_GE, SEEK_LE, SEEK_LAST };
 
+// Copies the key of a seek, with the space in front of it, to memory of its own: *large_out, if it is too long for
+// `small`, which has room for the space and COPY_SMALL bytes.
+static enum remixdb_status seek_key(const struct xdb_iter *it, struct kref *key, uint8_t *small, uint8_t **large_out) {
+  const uint32_t before = it->nr_space;
+  uint8_t *to = small;
+  if (unlikely(key->len > COPY_SMALL) && !(to = *large_out = mem_alloc((size_t)before + key->len)))
+    return REMIXDB_NOMEM;
+  if (unlikely(before)) memcpy(to, it->space, before);
+  if (likely(!*large_out)) copy_small(to + before, key->len ? key->ptr : to, key->len);
+  else memcpy(to + before, key->ptr, key->len);
+  *key = kref(to, before + key->len);
+  return REMIXDB_OK;
+}
+
 static enum remixdb_status iter_seek(struct xdb_iter *it, enum seek_how how, struct kref key) {
   struct super *old;
   // The key may lie in memory of the iterator's own position, which the seek gives up before the search has ended.
-  uint8_t small[COPY_SMALL], *large = NULL;
-  if (it->super && key.len > 0) {
-    if (unlikely(key.len > COPY_SMALL) && !(large = mem_alloc(key.len))) {
-      xdb_iter_fail(it, REMIXDB_NOMEM);
-      return REMIXDB_NOMEM;
+  uint8_t small[XDB_ITER_SPACE + COPY_SMALL], *large = NULL;
+  if ((it->super && key.len > 0) || unlikely(it->nr_space)) {
+    const enum remixdb_status copied = seek_key(it, &key, small, &large);
+    if (unlikely(copied != REMIXDB_OK)) {
+      xdb_iter_fail(it, copied);
+      return copied;
     }
-    if (likely(!large)) copy_small(small, key.ptr, key.len);
-    else memcpy(large, key.ptr, key.len);
-    key.ptr = large ? large : small;
   }
   epoch_enter(&it->ref->xdb->epoch, &it->ref->slot);
   iter_renew(it, &old);
@@ -673,7 +721,16 @@ enum remixdb_status xdb_iter_prev(struct xdb_iter *it) {
 
 enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out) {
   if (unlikely(!xdb_iter_valid(it))) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_NOTFOUND;
-  return merge_record(&it->merge, rec_out);
+  const enum remixdb_status s = merge_record(&it->merge, rec_out);
+  if (unlikely(it->special) && s == REMIXDB_OK) {
+    rec_out->key += it->nr_space;
+    rec_out->klen -= it->nr_space;
+    if (it->keys_only) {
+      rec_out->val = NULL;
+      rec_out->vlen = 0;
+    }
+  }
+  return s;
 }
 
 // ---- closing

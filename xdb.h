@@ -7,6 +7,7 @@
 #define XDB_H
 
 #include "store/batch.h"
+#include "store/iter_opts.h"
 #include "store/ref.h"
 #include "view/merge.h"
 #include "view/multiget.h"
@@ -54,16 +55,24 @@ struct xdb_iter {
   struct xdb_ref *ref;
   struct super *super;  // counted; NULL: parked, or no position yet
   enum remixdb_status status;
-  bool stays;  // it has a position: it is one of the ref's stays
+  bool stays;        // it has a position: it is one of the ref's stays
+  bool keys_only;    // records are without values
+  uint32_t special;  // not 0: xdb_iter_record does more than merge_record
   struct merge merge;
   struct err_saved error;  // the message of status
+  struct xdb_iter_bounds bounds;
+  uint8_t space[XDB_ITER_SPACE];  // the beginning of all keys, which the caller does not see
+  uint32_t nr_space;              // its bytes
+  // The moment that all seeks read; `fixed` NULL: the ref's, at each seek.
+  struct super *fixed;  // counted, or the snapshot's
+  uint64_t moment;
+  struct xdb_snapshot *snapshot;  // counted; NULL: none
 };
 
 MUST_CHECK enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out);
-// How many records the caller means to read after a seek (merge_learn); 0: learned from the ref's scans. Before a seek.
-static inline void xdb_iter_expect(struct xdb_iter *it, uint32_t records) {
-  merge_learn(&it->merge, records, &it->ref->reach);
-}
+// The same with options: the contract of remixdb_iter_create_opts, whose checks remixdb.c makes.
+MUST_CHECK enum remixdb_status xdb_iter_create_opts(struct xdb_ref *r, const struct xdb_iter_opts *o,
+                                                    struct xdb_iter **out);
 void xdb_iter_destroy(struct xdb_iter *it);
 void xdb_iter_park(struct xdb_iter *it);  // gives up all that it holds; a seek takes it up again
 static inline bool xdb_iter_valid(const struct xdb_iter *it) { return merge_valid(&it->merge); }
@@ -86,6 +95,6 @@ static inline bool xdb_iter_prev_fast(struct xdb_iter *it) { return merge_prev_f
 MUST_CHECK enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out);
 // The same where the record is at hand. False: call xdb_iter_record.
 MUST_CHECK static inline bool xdb_iter_record_held(const struct xdb_iter *it, struct kv_rec *rec_out) {
-  return merge_record_held(&it->merge, rec_out);
+  return likely(!it->special) && merge_record_held(&it->merge, rec_out);
 }
 #endif

@@ -7,6 +7,16 @@
 #include "store/progress.h"
 #include "store/state.h"
 
+// A snapshot (store/snapshot.h).
+struct xdb_snapshot {
+  struct xdb *xdb;
+  _Atomic uint32_t refs;  // the user's, until the release, and one for each ref and iterator that reads it
+  struct super *super;    // counted
+  uint64_t moment;
+  uint64_t taken_ns;                 // time_ns() at the moment
+  struct xdb_snapshot *next, *prev;  // guarded by xdb.snapshots.lock
+};
+
 struct xdb_ref {
   struct epoch_slot slot;
   struct epoch_slot stay;  // in xdb.cursors; inside while there are stays
@@ -26,6 +36,11 @@ struct xdb_ref {
   struct progress progress;    // of flush, compact, checkpoint and verify
   char told_msg[ERR_MSG_MAX];  // the message of `told`, if that has one; only a failing call writes it
 };
+
+// The snapshot stays until as many releases. A hold needs one that is there.
+void xdb_snapshot_hold(struct xdb_snapshot *snap);
+// Gives back what xdb_snapshot or xdb_snapshot_hold gave. Any thread; NULL is allowed.
+void xdb_snapshot_release(struct xdb_snapshot *snap);
 
 // One thread uses the ref at a time. It ends before the store does. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status xdb_ref(struct xdb *x, struct xdb_ref **out);

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/snapshot.h"
 
-#include "store/idle.h"
-
 enum remixdb_status xdb_snapshot(struct xdb_ref *r, struct xdb_snapshot **out) {
   struct xdb *x = r->xdb;
   struct xdb_snapshot *snap = mem_calloc(1, sizeof(*snap));
   if (!snap) return REMIXDB_NOMEM;
   snap->xdb = x;
+  atomic_init(&snap->refs, 1);
   snap->taken_ns = r->snapshot ? r->snapshot->taken_ns : time_ns();
   snap->super = xdb_ref_hold(r, &snap->moment);
   pthread_mutex_lock(&x->snapshots.lock);
@@ -23,21 +22,9 @@ enum remixdb_status xdb_snapshot(struct xdb_ref *r, struct xdb_snapshot **out) {
 enum remixdb_status xdb_snapshot_ref(struct xdb_snapshot *snap, struct xdb_ref **out) {
   const enum remixdb_status s = xdb_ref(snap->xdb, out);
   if (s != REMIXDB_OK) return s;
+  xdb_snapshot_hold(snap);
   (*out)->snapshot = snap;
   (*out)->super = snap->super;
   (*out)->moment = snap->moment;
   return REMIXDB_OK;
-}
-
-void xdb_snapshot_release(struct xdb_snapshot *snap) {
-  if (!snap) return;
-  struct xdb *x = snap->xdb;
-  pthread_mutex_lock(&x->snapshots.lock);
-  if (snap->next) snap->next->prev = snap->prev;
-  if (snap->prev) snap->prev->next = snap->next;
-  else x->snapshots.first = snap->next;
-  x->snapshots.nr--;
-  pthread_mutex_unlock(&x->snapshots.lock);
-  xdb_super_drop(x, snap->super);
-  mem_free(snap);
 }

@@ -28,8 +28,7 @@ static inline struct xdb_iter *expect_iter(struct xdb_ref *ref, uint64_t dice) {
 
 // The same for a test below the public calls.
 static inline enum remixdb_status expect_iter_below(struct xdb_ref *ref, uint64_t dice, struct xdb_iter **out) {
-  const enum remixdb_status s = xdb_iter_create(ref, out);
-  if (s == REMIXDB_OK) xdb_iter_expect(*out, expect_length(dice));
-  return s;
+  const struct xdb_iter_opts o = {.expect = expect_length(dice), .hold = dice % 13 == 0};
+  return xdb_iter_create_opts(ref, &o, out);
 }
 #endif

@@ -315,6 +315,12 @@ void past_cursor_check(struct past *m, struct past_cursor *c) {
   const struct past_ver v = past_at(m, (uint32_t)c->at, c->time);
   const void *const key = remixdb_iter_key(c->it, &klen);
   CHECK(key && kv_eq(kref(key, klen), kref(k->ptr, k->len)));
+  if (c->keys_only) {
+    memset(m->buf, 7, 8);
+    CHECK(remixdb_iter_peek(c->it, NULL, &klen, m->buf, &vlen) && klen == k->len && vlen == 0 && m->buf[0] == 7);
+    CHECK(!remixdb_iter_value(c->it, &vlen) && vlen == 0 && remixdb_errcode() == REMIXDB_OK);
+    return;
+  }
   switch (below(&m->rng, 4)) {
     case 0:
       CHECK(remixdb_iter_peek(c->it, m->buf, &klen, NULL, NULL) && kv_eq(kref(m->buf, klen), kref(k->ptr, k->len)));
@@ -332,13 +338,60 @@ void past_cursor_check(struct past *m, struct past_cursor *c) {
 
 // The next key that is there, from at on (itself included).
 static void past_cursor_settle(const struct past *m, struct past_cursor *c, int64_t at, int step) {
-  while (at >= 0 && at < (int64_t)m->nr && !past_has(m, at, c->time)) at += step;
-  c->at = at;
+  const int64_t low = c->bounded ? c->low : 0, high = c->bounded ? c->high : (int64_t)m->nr;
+  if (step > 0 && at < low) at = low;
+  if (step < 0 && at >= high) at = high - 1;
+  while (at >= low && at < high && !past_has(m, at, c->time)) at += step;
+  c->at = at < low || low >= high ? -1 : at >= high ? (int64_t)m->nr : at;
+}
+
+static int64_t past_bound(struct past *m, struct remixdb_slice *out) {
+  const uint32_t i = (uint32_t)below(&m->rng, m->nr);
+  const bool near = chance(&m->rng, 40);
+  uint8_t *const buf = malloc(REMIXDB_KV_MAX);
+  CHECK(buf);
+  const uint32_t len = near ? past_near(m, buf) : m->keys[i].len;
+  if (!near) memcpy(buf, m->keys[i].ptr, len);
+  *out = (struct remixdb_slice){buf, len};
+  return past_rank(m, buf, len);
+}
+
+// A prefix of a key; narrows the bounds to the keys that have it.
+static void past_prefix(struct past *m, struct past_cursor *c, struct remixdb_slice *out) {
+  const struct past_key *const k = &m->keys[below(&m->rng, m->nr)];
+  const uint32_t len = (uint32_t)below(&m->rng, (k->len < 12 ? k->len : 12) + 1);
+  *out = (struct remixdb_slice){k->ptr, len};
+  int64_t low = 0, high = m->nr;
+  while (low < high && (m->keys[low].len < len || memcmp(m->keys[low].ptr, k->ptr, len) != 0)) low++;
+  while (high > low && (m->keys[high - 1].len < len || memcmp(m->keys[high - 1].ptr, k->ptr, len) != 0)) high--;
+  if (low > c->low) c->low = low;
+  if (high < c->high) c->high = high;
+}
+
+void past_cursor_make(struct past *m, struct past_cursor *c, struct xdb_ref *ref, uint64_t time) {
+  struct remixdb_iter_opts o;
+  remixdb_iter_opts_init(&o, sizeof(o));
+  *c = (struct past_cursor){.at = -1, .bounded = true, .time = time, .high = m->nr};
+  o.expect = chance(&m->rng, 50) ? 0 : (uint32_t)below(&m->rng, 100);
+  o.keys_only = c->keys_only = chance(&m->rng, 30);
+  o.hold = chance(&m->rng, 20);
+  if (chance(&m->rng, 10)) CHECK((o.snapshot = remixdb_snapshot(ref)) != NULL);
+  c->fixed = o.hold || o.snapshot;
+  if (chance(&m->rng, 60)) c->low = past_bound(m, &o.bounds.from);
+  if (chance(&m->rng, 60)) c->high = past_bound(m, &o.bounds.to);
+  void *const from = (void *)(uintptr_t)o.bounds.from.ptr, *const to = (void *)(uintptr_t)o.bounds.to.ptr;
+  if (chance(&m->rng, 30)) past_prefix(m, c, &o.prefix);
+  CHECK((c->it = remixdb_iter_create_opts(ref, &o)) != NULL);
+  remixdb_snapshot_release(o.snapshot);  // it goes with the iterator
+  if (from) memset(from, 0xEE, o.bounds.from.len);
+  if (to) memset(to, 0xEE, o.bounds.to.len);
+  free(from);
+  free(to);
 }
 
 void past_cursor_seek(struct past *m, struct past_cursor *c, struct xdb_ref *ref, uint64_t time, enum seek_kind how) {
   if (!c->it) CHECK((c->it = expect_iter(ref, rng_next(&m->rng))) != NULL);
-  c->time = time;
+  if (!c->fixed) c->time = time;
   uint8_t *const buf = m->buf;
   const bool near = chance(&m->rng, 40);
   const uint32_t i = (uint32_t)below(&m->rng, m->nr), len = near ? past_near(m, buf) : m->keys[i].len;
@@ -392,7 +445,8 @@ static int64_t past_cursor_page_is(struct past *m, const struct past_cursor *c, 
     CHECK(kv_eq(kref(bytes, p->klens[i]), kref(key->ptr, key->len)));
     bytes += p->klens[i];
     from[i] = at;
-    if (!p->vlens) continue;
+    if (p->vlens && c->keys_only) CHECK(p->vlens[i] == 0);
+    if (!p->vlens || c->keys_only) continue;
     CHECK(past_value_is(m, past_at(m, (uint32_t)at, c->time), bytes, p->vlens[i]));
     bytes += p->vlens[i];
   }
@@ -414,7 +468,7 @@ void past_cursor_pages(struct past *m, struct past_cursor *c) {
     CHECK(remixdb_errcode() == (got ? REMIXDB_OK : there ? REMIXDB_TOOBIG : REMIXDB_NOTFOUND));
     at = past_cursor_page_is(m, c, &p, at, from);
     if (p.nr == p.max || at < 0 || at >= (int64_t)m->nr) continue;
-    const size_t next = m->keys[at].len + (p.vlens ? past_at(m, (uint32_t)at, c->time).len : 0);
+    const size_t next = m->keys[at].len + (p.vlens && !c->keys_only ? past_at(m, (uint32_t)at, c->time).len : 0);
     CHECK(next > p.cap - p.len);  // there is one more, and it does not fit
     if (!got) CHECK(klens[0] == m->keys[at].len && (!p.vlens || vlens[0] == next - klens[0]));
   }

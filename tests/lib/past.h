@@ -76,14 +76,19 @@ void past_check_all(struct past *m, struct xdb_ref *ref, uint64_t time);
 
 // ---- iterators: every call moves and then compares
 
-struct past_cursor {  // of zeros: no iterator; the first seek makes it
+struct past_cursor {  // of zeros: no iterator; the first seek makes it, without bounds
   struct xdb_iter *it;
-  uint64_t time;  // of its last seek
+  uint64_t time;  // of its last seek; fixed: of all
   int64_t at;     // the key it stands on; -1 or nr: none
+  bool bounded, fixed, keys_only;
+  int64_t low, high;  // if bounded: it stands on keys [low, high) only
 };
 
 enum seek_kind { SEEK_TO_FIRST, SEEK_AT_LEAST, SEEK_AT_MOST, SEEK_TO_LAST, SEEK_KINDS };
 
+// Makes the iterator with options at random: bounds and a prefix at keys or beside them, a moment that stays, keys
+// only.
+void past_cursor_make(struct past *m, struct past_cursor *c, struct xdb_ref *ref, uint64_t time);
 bool past_cursor_valid(const struct past *m, const struct past_cursor *c);
 void past_cursor_check(struct past *m, struct past_cursor *c);
 // time: the moment that the ref shows.

@@ -307,6 +307,7 @@ static void do_gets(struct run *r) {
 static void cursor_step(struct run *r, struct past_cursor *c, struct xdb_ref *ref, uint64_t time) {
   struct past *const m = &r->m;
   const uint64_t dice = below(&m->rng, 1000);
+  if (!c->it && chance(&m->rng, 50)) past_cursor_make(m, c, ref, time);
   if (!c->it || dice < 80 || (!past_cursor_valid(m, c) && chance(&m->rng, 80))) {
     past_cursor_seek(m, c, ref, time, (enum seek_kind)below(&m->rng, SEEK_KINDS));
   } else if (dice < 400) {
