@@ -149,25 +149,12 @@ static enum remixdb_status make_log(struct xdb_ref *r, const struct super *v, ui
   return s;
 }
 
-// Makes a tree of the same partitions.
-static enum remixdb_status copy_tree(const struct version *base, struct version **out) {
-  struct part **parts = mem_alloc(base->nr_parts * sizeof(*parts));
-  if (!parts) return REMIXDB_NOMEM;
-  for (uint32_t i = 0; i < base->nr_parts; i++) part_ref(parts[i] = base->parts[i]);
-  const enum remixdb_status s = version_create(parts, base->nr_parts, out);
-  mem_free(parts);
-  return s;
-}
-
 static enum remixdb_status make_current(const struct xdb *x, const struct version *base, uint64_t moment,
                                         const struct target *t) {
   struct version *v;
-  enum remixdb_status s = copy_tree(base, &v);
+  enum remixdb_status s = version_copy(base, &v);
   if (s != REMIXDB_OK) return s;
-  version_ref(v->spaces = base->spaces);
   v->store_id = t->store_id;
-  v->number = base->number;
-  v->next_file = base->next_file;
   v->log_gen = 1;
   v->log_seq = moment;
   v->log_print = t->log_print;

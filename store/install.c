@@ -55,8 +55,8 @@ enum remixdb_status round_freeze(struct xdb *x) {
 
 // ---- installing, step by step
 
-// Makes the next super; *base_out: the version that it replaces. Only rounds replace versions, and no other round runs,
-// so *base_out stays the store's version. Returns NULL on failure (REMIXDB_NOMEM).
+// Makes the next super; *base_out: the version that it replaces. Whoever replaces a version holds x->installing, so
+// *base_out stays the store's version. Returns NULL on failure (REMIXDB_NOMEM).
 static struct super *prepare(struct xdb *x, struct version *next, bool had_frozen, struct version **base_out) {
   xdb_lock(x);
   const struct super *const old = xdb_super(x);
@@ -68,6 +68,7 @@ static struct super *prepare(struct xdb *x, struct version *next, bool had_froze
   next->next_file = atomic_load_explicit(&x->compact.next_file, memory_order_relaxed);
   next->log_gen = had_frozen ? old->active->gen : base->log_gen;
   next->log_seq = had_frozen ? old->active->base_seq : base->log_seq;
+  if (!next->names) names_ref(next->names = base->names);
   xdb_unlock(x);
   return fresh;
 }
@@ -149,8 +150,29 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
 }
 
 enum remixdb_status round_install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out) {
+  pthread_mutex_lock(&x->installing);
   const enum remixdb_status s = install(x, next, had_frozen, when_out);
+  pthread_mutex_unlock(&x->installing);
   err_cleanup_begin();  // dropping the version may fail to remove files
+  version_unref(next);
+  err_cleanup_end();
+  return s;
+}
+
+enum remixdb_status install_names(struct xdb *x, struct names *names) {
+  struct version *next = NULL;
+  uint64_t when;
+  pthread_mutex_lock(&x->installing);
+  xdb_lock(x);
+  enum remixdb_status s = version_copy(xdb_super(x)->version, &next);
+  xdb_unlock(x);
+  if (s == REMIXDB_OK) {
+    names_unref(next->names);
+    names_ref(next->names = names);
+    s = install(x, next, false, &when);
+  }
+  pthread_mutex_unlock(&x->installing);
+  err_cleanup_begin();
   version_unref(next);
   err_cleanup_end();
   return s;

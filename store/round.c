@@ -11,7 +11,6 @@
 
 // The round of a frozen memtable.
 struct memtable_round {
-  struct super *super;  // stays the store's while the round runs: it has a frozen memtable
   bool asked;           // a call waits for the round: it hands nothing back, and may spend the reserved room
   struct xdb_whole *whole;
 };
@@ -19,11 +18,11 @@ struct memtable_round {
 // Finds the frozen memtable for the round. Returns false if no memtable is frozen, or if the store refuses writes.
 static bool take_work(struct xdb *x, struct memtable_round *r) {
   xdb_lock(x);
-  r->super = xdb_super(x);
+  const struct super *const super = xdb_super(x);
   r->asked = x->rounds.flushing;
   r->whole = NULL;
   x->rounds.error.status = REMIXDB_OK;
-  const bool any = r->super->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
+  const bool any = super->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
   if (any && x->rounds.whole) {
     r->whole = x->rounds.whole;
     assert(!r->whole->taken && !r->whole->done);
@@ -47,10 +46,18 @@ static enum remixdb_status compact_and_install(struct xdb *x, struct worker *w, 
   const uint64_t began = time_ns();
   atomic_store_explicit(&x->pace.round_began_ns, began, memory_order_relaxed);
   struct version *next;
-  const struct memtable *const frozen = r->super->frozen;
-  enum remixdb_status s = compact_round(&x->compact, w, r->super->version, frozen->wh,
+  // Names of spaces may be installed meanwhile. That replaces the super, but no tree, and the memtable stays frozen.
+  xdb_lock(x);
+  struct super *const super = xdb_super(x);
+  const struct memtable *const frozen = super->frozen;
+  super_ref(super);
+  xdb_unlock(x);
+  enum remixdb_status s = compact_round(&x->compact, w, super->version, frozen->wh,
                                         memtable_tree(frozen, TREE_SPACES), !r->asked,
                                         r->whole ? &r->whole->work : NULL, &next);
+  err_cleanup_begin();
+  super_unref(super);  // before the install, which waits for the last use
+  err_cleanup_end();
   if (s != REMIXDB_OK) return s;
   const uint64_t worked = time_ns() - began, work = atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
   uint64_t installed = 0;

@@ -31,7 +31,7 @@ static bool freeze_is_far(struct xdb *x, size_t used) {
 }
 
 // Tells whether to begin a merge: a merge is due, and nothing is more urgent. again: partitions may be left from the
-// last merge. *base_out: the version whose partitions are merged; only rounds replace it.
+// last merge. *base_out: the version whose partitions are merged, with a reference.
 static bool begin(struct xdb *x, bool again, struct version **base_out) {
   xdb_lock(x);
   const struct super *v = xdb_super(x);
@@ -46,7 +46,7 @@ static bool begin(struct xdb *x, bool again, struct version **base_out) {
   if (begun) {
     x->rounds.at = XDB_AT_SCANS;
     atomic_store_explicit(&x->compact.yield, false, memory_order_relaxed);
-    *base_out = v->version;
+    version_ref(*base_out = v->version);
   }
   xdb_unlock(x);
   return begun;
@@ -58,6 +58,9 @@ void scan_merge_run(struct xdb *x, struct worker *w) {
     const uint64_t began = time_ns();
     uint64_t installed = began;
     enum remixdb_status s = compact_scan_round(&x->compact, w, base, &next);
+    err_cleanup_begin();
+    version_unref(base);
+    err_cleanup_end();
     const bool any = s == REMIXDB_OK && next;
     if (any) s = round_install(x, next, false, &installed);
     if (s != REMIXDB_OK) xdb_say(x, "a scan merge failed: %s", err_msg());

@@ -31,6 +31,9 @@ struct xdb *setup_create(const struct remixdb_opts *o, struct env *env) {
   pthread_mutex_init(&x->syncer.lock, NULL);
   cond_init(&x->syncer.wake);
   pthread_mutex_init(&x->snapshots.lock, NULL);
+  pthread_mutex_init(&x->spaces.changing, NULL);
+  pthread_mutex_init(&x->spaces.lock, NULL);
+  pthread_mutex_init(&x->installing, NULL);
   reserve_init(x);
   return x;
 }
@@ -176,6 +179,9 @@ void setup_destroy(struct xdb *x) {
   pthread_cond_destroy(&x->syncer.wake);
   pthread_mutex_destroy(&x->syncer.lock);
   pthread_mutex_destroy(&x->snapshots.lock);
+  pthread_mutex_destroy(&x->spaces.changing);
+  pthread_mutex_destroy(&x->spaces.lock);
+  pthread_mutex_destroy(&x->installing);
   reserve_fini(x);
   mem_free(x->origins_kept);
   mem_free(x->origins);

@@ -82,6 +82,13 @@ struct snapshots {
   uint32_t nr;
 };
 
+// The named spaces (space.c).
+struct spaces {
+  pthread_mutex_t changing;  // held while a space is made or dropped; before `installing` and xdb.lock
+  pthread_mutex_t lock;      // guards the list; its holder takes no other lock
+  struct xdb_space *first;   // those that somebody has opened
+};
+
 // Versions whose last reference a reader dropped: workers destroy them (idle.c).
 struct idle {
   _Atomic(struct version *) left;  // a stack; pushed with release
@@ -145,12 +152,14 @@ struct xdb {
   struct pace pace;
   struct syncer syncer;
   struct snapshots snapshots;
+  struct spaces spaces;
   struct idle idle;
 
-  pthread_mutex_t lock;    // guards rounds, scan_merges, error, and the replacement of super; take it with xdb_lock
-  const void *lock_owner;  // debug builds: the thread that holds `lock`
-  pthread_cond_t changed;  // a round has ended, or a thread that waits to freeze has had its turn
-  struct err_saved error;  // why `failed`
+  pthread_mutex_t installing;  // held while CURRENT and the super are replaced; before `lock`
+  pthread_mutex_t lock;        // guards rounds, scan_merges, error, and the replacement of super; take it with xdb_lock
+  const void *lock_owner;      // debug builds: the thread that holds `lock`
+  pthread_cond_t changed;      // a round has ended, or a thread that waits to freeze has had its turn
+  struct err_saved error;      // why `failed`
 
   struct xdb_reserve reserve;
   struct memtables memtables;

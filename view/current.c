@@ -29,7 +29,7 @@ enum {
   SECTION_LENGTH = 8,  // u64, of what follows
   SECTION_HEAD = 16,
 };
-enum { KIND_ORIGINS = 1, KIND_PARTS = 2, KIND_SPACES_PARTS = 3 };
+enum { KIND_ORIGINS = 1, KIND_PARTS = 2, KIND_SPACES_PARTS = 3, KIND_NAMES = 4 };
 #define SECTION_MUST 1u  // flag: a reader that does not know the kind refuses the store
 // Offsets in a section of partitions.
 enum {
@@ -63,7 +63,7 @@ static const char current_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'E', 'R'};
 #define CURRENT_HOLE (128u << 10)      // no part of the file has so many zeros: an anchor has fewer bytes
 // The most bytes of a partition, its tables left out.
 #define CURRENT_PART_MAX (PART_HEAD + REMIXDB_KV_MAX)
-#define CURRENT_REST_MAX (HEAD_SIZE + 3 * SECTION_HEAD + 2 * PARTS_HEAD + SUM_SIZE)  // of what is there once
+#define CURRENT_REST_MAX (HEAD_SIZE + 4 * SECTION_HEAD + 2 * PARTS_HEAD + NAMES_SIZE_MAX + SUM_SIZE)  // of what is there once
 #define CURRENT_TABLE_MAX (CURRENT_NAME + 3 * 8)  // bytes of a table's name, and of origins of it and its REMIX files
 
 bool current_is_magic(const uint8_t *bytes) { return memcmp(bytes, current_magic, sizeof(current_magic)) == 0; }
@@ -166,13 +166,18 @@ static enum remixdb_status read_parts(struct current *c, uint32_t tree, size_t a
 
 // One section, whose bytes are [at, at + len).
 static enum remixdb_status read_section(struct current *c, uint32_t kind, uint32_t flags, size_t at, uint64_t len) {
-  const bool known = kind >= KIND_ORIGINS && kind <= KIND_SPACES_PARTS;
+  const bool known = kind >= KIND_ORIGINS && kind <= KIND_NAMES;
   if (flags & ~SECTION_MUST || (!known && flags & SECTION_MUST))
     return err_set(REMIXDB_VERSION, "%s: a section of kind %u with flags %#x is not known to this library", c->path,
                    kind, flags);
   if (!known) return REMIXDB_OK;
   if (!(flags & SECTION_MUST)) return err_corrupt(c->path, at, "flags of a section of kind %u", kind);
   if (kind == KIND_ORIGINS) return read_origins(c, at, len);
+  if (kind == KIND_NAMES) {  // version.c decodes them
+    c->names = c->buf + at;
+    c->names_len = (size_t)len;
+    return REMIXDB_OK;
+  }
   return read_parts(c, kind == KIND_PARTS ? TREE_UNNAMED : TREE_SPACES, at, len);
 }
 
@@ -369,10 +374,11 @@ static uint8_t *put_parts(uint8_t *p, uint32_t kind, const struct current_part *
 }
 
 enum remixdb_status current_write(const struct env_dir *dir, const struct current_head *h, const struct files_ids *ids,
-                                  const struct current_part *parts) {
+                                  const struct current_part *parts, const struct names *names) {
   const size_t origins_len = 8 * (size_t)ids->nr;
-  size_t len = HEAD_SIZE + section_size(origins_len) + SUM_SIZE, parts_len[TREES];
-  uint32_t nr_sections = ids->nr != 0;
+  const size_t names_len = names_size(names);
+  size_t len = HEAD_SIZE + section_size(origins_len) + section_size(names_len) + SUM_SIZE, parts_len[TREES];
+  uint32_t nr_sections = (ids->nr != 0) + (names_len != 0);
   for (uint32_t tree = 0, at = 0; tree < TREES; at += h->nr_parts[tree++]) {
     parts_len[tree] = parts_size(parts + at, h->nr_parts[tree]);
     len += section_size(parts_len[tree]);
@@ -395,6 +401,7 @@ enum remixdb_status current_write(const struct env_dir *dir, const struct curren
   p = put_parts(p, KIND_PARTS, parts, h->nr_parts[TREE_UNNAMED], parts_len[TREE_UNNAMED]);
   p = put_parts(p, KIND_SPACES_PARTS, parts + h->nr_parts[TREE_UNNAMED], h->nr_parts[TREE_SPACES],
                 parts_len[TREE_SPACES]);
+  if (names) p = names_put(names, put_section(p, KIND_NAMES, names_len));
   assert(p == buf + len - SUM_SIZE);
   store64le(p, hash64(buf, len - SUM_SIZE));
   s = env_replace_file(dir, FILES_CURRENT, buf, len);

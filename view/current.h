@@ -15,7 +15,7 @@
 #define VIEW_CURRENT_H
 
 #include "base/files.h"
-#include "kv.h"
+#include "view/names.h"
 
 // Numbers count up and never reach these bounds.
 #define CURRENT_NUMBER_MAX ((uint64_t)1 << 46)  // of files
@@ -72,6 +72,8 @@ struct current {
     size_t at, end;
   } trees[TREES];          // where the partitions are; 0, 0: none
   const uint8_t *origins;  // nr_origins ids, u64, ascending; NULL: none
+  const uint8_t *names;    // names_len encoded bytes of the spaces' names; NULL: none
+  size_t names_len;
   uint32_t nr_origins;
 };
 
@@ -97,9 +99,10 @@ static inline bool current_more(const struct current *c) { return c->at < c->end
 MUST_CHECK enum remixdb_status current_next(struct current *c, struct current_part *out);
 
 // Replaces the file. ids: the store's own id is the one of the head. parts: the partitions of each tree, one tree after
-// the other; their `tables` have fingerprints. After REMIXDB_NOSPACE, REMIXDB_NOMEM or REMIXDB_CORRUPT (a number of the
-// head has reached its bound) the file has not changed. After any other failure a crash may leave the old or the new
-// file.
+// the other; their `tables` have fingerprints. names: of the spaces, or NULL. After REMIXDB_NOSPACE, REMIXDB_NOMEM or
+// REMIXDB_CORRUPT (a number of the head has reached its bound) the file has not changed. After any other failure a
+// crash may leave the old or the new file.
 MUST_CHECK enum remixdb_status current_write(const struct env_dir *dir, const struct current_head *head,
-                                             const struct files_ids *ids, const struct current_part *parts);
+                                             const struct files_ids *ids, const struct current_part *parts,
+                                             const struct names *names);
 #endif

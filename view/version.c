@@ -100,6 +100,28 @@ void version_unref(struct version *v) {
   if (v && version_drop(v)) version_destroy(v);
 }
 
+enum remixdb_status version_copy(const struct version *v, struct version **out) {
+  struct part **const parts = mem_alloc(v->nr_parts * sizeof(*parts));
+  if (!parts) return REMIXDB_NOMEM;
+  for (uint32_t i = 0; i < v->nr_parts; i++) part_ref(parts[i] = v->parts[i]);
+  struct version *made;
+  const enum remixdb_status s = version_create(parts, v->nr_parts, &made);
+  mem_free(parts);
+  if (s != REMIXDB_OK) return s;
+  made->store_id = v->store_id;
+  made->number = v->number;
+  made->next_file = v->next_file;
+  made->log_gen = v->log_gen;
+  made->log_seq = v->log_seq;
+  made->log_print = v->log_print;
+  made->printed = v->printed;
+  names_ref(made->names = v->names);
+  made->spaces = v->spaces;
+  if (made->spaces) version_ref(made->spaces);
+  *out = made;
+  return REMIXDB_OK;
+}
+
 enum remixdb_status version_begin_spaces(struct version *v) {
   struct part *p;
   if (v->spaces) return REMIXDB_OK;
@@ -109,6 +131,7 @@ enum remixdb_status version_begin_spaces(struct version *v) {
 
 void version_destroy(struct version *v) {
   version_unref(v->spaces);
+  names_unref(v->names);
   for (uint32_t i = 0; i < v->nr_parts; i++) part_unref(v->parts[i]);
   anchors_fini(&v->anchors);
   mem_free(v->anchor_bytes);
@@ -354,6 +377,8 @@ static enum remixdb_status make_loaded(const struct current *c, struct part **pa
     spaces = NULL;
     s = version_begin_spaces(v);
   }
+  if (s == REMIXDB_OK && c->names)
+    s = names_decode(c->names, c->names_len, c->path, (size_t)(c->names - c->buf), &v->names);
   if (s != REMIXDB_OK) {
     version_unref(v);
     version_unref(spaces);
@@ -453,7 +478,7 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
     uint8_t *const at = name_parts(v, parts, tables);
     if (nr_spaces) (void)name_parts(v->spaces, parts + v->nr_parts, at);
   }
-  if (s == REMIXDB_OK) s = current_write(ctx->dir, &head, &ids, parts);
+  if (s == REMIXDB_OK) s = current_write(ctx->dir, &head, &ids, parts, v->names);
   mem_free(parts);
   mem_free(tables);
   return s;

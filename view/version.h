@@ -62,6 +62,7 @@ struct version {
   struct anchors anchors;  // of the partitions
   uint8_t *anchor_bytes;   // the bytes into which `anchors` points; own memory
   uint32_t *young;         // numbers of the partitions with a young view, ascending; own memory; NULL if there are none
+  struct names *names;     // of the spaces (view/names.h), counted; NULL: there never was a space
   struct version *spaces;  // the spaces' tree (V7), referenced; NULL: there is none, or this is one
   struct version *next;    // in the list of versions without a reference (store/idle.h)
   struct part *parts[];    // each referenced
@@ -85,6 +86,8 @@ static inline const struct version *version_tree(const struct version *v, uint32
 }
 // Tells whether a tree has no table. NULL is such a tree.
 static inline bool version_is_empty(const struct version *v) { return !v || (v->nr_parts == 1 && !v->parts[0]->remix); }
+// Makes a version of the same trees with all fields of v but the count. Fails with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status version_copy(const struct version *v, struct version **out);
 void version_ref(struct version *v);
 void version_unref(struct version *v);  // NULL is allowed
 // version_unref in two steps. version_drop returns whether the reference was the last one. version_destroy frees a

@@ -343,38 +343,42 @@ bool check_prefix(struct run *r) {
   return true;
 }
 
-struct names {
+struct seen_files {
   const struct version *v;
   uint32_t nr_tables, nr_remixes, nr_logs, nr_strange;
 };
 
+// Tells whether the name is that of a file of the partition.
+static bool see_part(struct seen_files *n, const struct part *p, const char *name) {
+  const struct remix *const views[] = {p->remix, p->young};
+  char buf[32];
+  for (uint32_t k = 0; k < 2; k++) {
+    if (!views[k]) continue;
+    remix_name(buf, views[k]->number);
+    if (strcmp(buf, name) != 0) continue;
+    n->nr_remixes++;
+    return true;
+  }
+  for (uint32_t t = 0; t < part_runs(p); t++) {
+    sst_name(buf, part_run(p, t)->number);
+    if (strcmp(buf, name) != 0) continue;
+    n->nr_tables++;
+    return true;
+  }
+  return false;
+}
+
 static bool see_name(void *arg, const char *name) {
-  struct names *n = arg;
+  struct seen_files *n = arg;
   if (strcmp(name, "CURRENT") == 0 || strcmp(name, "LOCK") == 0) return true;
   if (strncmp(name, "wal-", 4) == 0) {
     n->nr_logs++;
     return true;
   }
   if (strcmp(name, FILES_RESERVE) == 0) return true;
-  for (uint32_t i = 0; i < n->v->nr_parts; i++) {
-    const struct part *const p = n->v->parts[i];
-    const struct remix *const views[] = {p->remix, p->young};
-    char buf[32];
-    for (uint32_t k = 0; k < 2; k++) {
-      if (!views[k]) continue;
-      remix_name(buf, views[k]->number);
-      if (strcmp(buf, name) != 0) continue;
-      n->nr_remixes++;
-      return true;
-    }
-    for (uint32_t t = 0; t < part_runs(p); t++) {
-      sst_name(buf, part_run(p, t)->number);
-      if (strcmp(buf, name) == 0) {
-        n->nr_tables++;
-        return true;
-      }
-    }
-  }
+  for (const struct version *tree = n->v; tree; tree = tree->spaces)
+    for (uint32_t i = 0; i < tree->nr_parts; i++)
+      if (see_part(n, tree->parts[i], name)) return true;
   (void)snprintf(check_what + strlen(check_what), sizeof(check_what) - strlen(check_what), ", file %s", name);
   n->nr_strange++;
   return false;
@@ -383,12 +387,14 @@ static bool see_name(void *arg, const char *name) {
 void check_names(struct run *r, bool log_too) {
   if (r->plan.opts.workers) return;  // a worker removes files some time after the round
   const struct super *v = atomic_load(&r->x->super);
-  struct names n = {.v = v->version};
+  struct seen_files n = {.v = v->version};
   uint32_t tables = 0, remixes = 0;
-  for (uint32_t i = 0; i < v->version->nr_parts; i++) {
-    const struct part *const p = v->version->parts[i];
-    remixes += (p->remix != NULL) + (p->young != NULL);
-    tables += part_runs(p);
+  for (const struct version *tree = v->version; tree; tree = tree->spaces) {
+    for (uint32_t i = 0; i < tree->nr_parts; i++) {
+      const struct part *const p = tree->parts[i];
+      remixes += (p->remix != NULL) + (p->young != NULL);
+      tables += part_runs(p);
+    }
   }
   OK(paths_list(simdisk_env(r->disk), DIR_NAME, see_name, &n));
   CHECK(n.nr_strange == 0);

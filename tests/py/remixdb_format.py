@@ -842,6 +842,7 @@ class Version:
                 and 0 < self.log_generation <= COUNT_MAX and self.log_seq <= COUNT_MAX):
             self.fail(24, "a number out of its bounds")
         self.partitions, self.spaces, self.origins, self.log_print = [], [], [], None
+        self.names, self.next_space = {}, 1  # id: name; b"": the space is being dropped
         if self.format == 3:
             self._sections()
         else:
@@ -874,9 +875,9 @@ class Version:
             kind, flags, length = struct.unpack_from("<IIQ", data, at)
             if kind <= before or length > end - at - 16:
                 self.fail(at, "a section")
-            if flags & ~1 or (kind > 3 and flags):
+            if flags & ~1 or (kind > 4 and flags):
                 raise UnknownFormat(self.name, at, f"section of kind {kind}")
-            if kind <= 3 and not flags:
+            if kind <= 4 and not flags:
                 self.fail(at + 4, "flags of a section")
             content = at + 16
             if kind == 1:
@@ -886,9 +887,33 @@ class Version:
                     self.fail(content, "head of the partitions")
                 tree = self.partitions if kind == 2 else self.spaces
                 self._partitions(tree, u32(data, content), content + 8, content + length)
+            elif kind == 4:
+                self._names(content, length)
             at, before = content + length, kind
         if at != end or not self.partitions:
             self.fail(at, "the sections do not fill the file")
+
+    def _names(self, at, length):
+        data, end = self.data, at + length
+        if length < 8:
+            self.fail(at, "names of spaces")
+        self.next_space, count = struct.unpack_from("<II", data, at)
+        if not 2 <= self.next_space <= (1 << 32) - 16 or count > 65536:
+            self.fail(at, "names of spaces")
+        at, before = at + 8, 0
+        for _ in range(count):
+            if end - at < 8:
+                self.fail(at, "a space is cut short")
+            number, size = struct.unpack_from("<II", data, at)
+            name = data[at + 8 : at + 8 + size]
+            if not before < number < self.next_space or size > 255 or size > end - at - 8 or b"\0" in name or b"\n" in name:
+                self.fail(at, "a space")
+            if name and name in self.names.values():
+                self.fail(at, "two spaces of one name")
+            self.names[number] = name
+            at, before = at + 8 + size, number
+        if at != end:
+            self.fail(at, "the names do not fill their section")
 
     def _origins(self, at, length):
         if length == 0 or length % 8:

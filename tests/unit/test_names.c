@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The list of the spaces' names: finding, changes, and the encoded form with every field out of its bounds.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/lib/check.h"
+
+#include "tests/lib/fault.h"
+#include "view/names.h"
+
+// Encodes a list and decodes the bytes again.
+static struct names *through_bytes(const struct names *n) {
+  const size_t size = names_size(n);
+  uint8_t *const bytes = malloc(size);
+  struct names *out;
+  assert_ptr_equal(names_put(n, bytes), bytes + size);
+  OK(names_decode(bytes, size, "CURRENT", 0, &out));
+  free(bytes);
+  return out;
+}
+
+static void name_of(uint32_t i, char *name, size_t *len) {
+  *len = (size_t)snprintf(name, 32, "space %u", i * 37 % 101);
+}
+
+// Replaces *n by next.
+static void replace(struct names **n, struct names *next) {
+  names_unref(*n);
+  *n = next;
+}
+
+// Random changes beside a model: an id for each name, 0: none.
+static void test_changes(void **state) {
+  (void)state;
+  enum { NAMES = 40, STEPS = 3000 };
+  uint32_t ids[NAMES] = {0}, dropped = 0, next_id = 1;
+  uint64_t rng = 7;
+  struct names *n = NULL, *next;
+  for (uint32_t step = 0; step < STEPS; step++) {
+    const uint32_t i = (uint32_t)(rng_next(&rng) % NAMES);
+    char name[32];
+    size_t len;
+    name_of(i, name, &len);
+    const struct names_entry *const e = names_find(n, name, len);
+    assert_int_equal(e ? e->id : 0, ids[i]);
+    if (!ids[i]) {
+      OK(names_add(n, name, len, &next));
+      ids[i] = next_id++;
+    } else if (dropped) {
+      assert_int_equal(names_find_dropped(n)->id, dropped);
+      OK(names_forget(n, dropped, &next));
+      dropped = 0;
+    } else {
+      OK(names_drop(n, ids[i], &next));
+      dropped = ids[i];
+      ids[i] = 0;
+    }
+    replace(&n, next);
+    if (step % 7 == 0) replace(&n, through_bytes(n));
+    assert_int_equal(n->next_id, next_id);
+    assert_true(!dropped || (names_find_id(n, dropped) && names_find_id(n, dropped)->len == 0));
+    for (uint32_t k = 0; k < NAMES; k++) {
+      uint8_t key[NAMES_ID + 1] = {0};
+      names_id_put(key, ids[k] ? ids[k] : next_id);
+      assert_int_equal(names_have_key(n, kref(key, NAMES_ID + k % 2)), ids[k] != 0);
+    }
+    for (uint32_t k = 1; k < n->nr; k++) assert_true(n->entries[k - 1].id < n->entries[k].id);
+  }
+  names_unref(n);
+}
+
+static enum remixdb_status decode(const uint8_t *bytes, size_t len) {
+  struct names *n = NULL;
+  // exactly so much memory, so that a sanitizer notices a read behind it
+  uint8_t *const copy = malloc(len ? len : 1);
+  if (len) memcpy(copy, bytes, len);
+  const enum remixdb_status s = names_decode(copy, len, "CURRENT", 0, &n);
+  if (s == REMIXDB_OK) {
+    assert_int_equal(names_size(n), len);
+    names_unref(n);
+  }
+  free(copy);
+  return s;
+}
+
+// Two spaces, "one" and "two", and one between them that is being dropped.
+static size_t three(uint8_t *bytes) {
+  struct names *n = NULL, *next;
+  OK(names_add(n, "one", 3, &next));
+  replace(&n, next);
+  OK(names_add(n, "mid", 3, &next));
+  replace(&n, next);
+  OK(names_add(n, "two", 3, &next));
+  replace(&n, next);
+  OK(names_drop(n, 2, &next));
+  replace(&n, next);
+  const size_t size = names_size(n);
+  names_put(n, bytes);
+  names_unref(n);
+  assert_int_equal(size, 8 + 3 * 8 + 6);
+  return size;
+}
+
+#define FORGED(status, change)                \
+  do {                                        \
+    memcpy(b, sound, len);                    \
+    change;                                   \
+    assert_int_equal(decode(b, len), status); \
+  } while (0)
+
+static void test_forged(void **state) {
+  (void)state;
+  uint8_t sound[64], b[64];
+  const size_t len = three(sound), first = 8, mid = first + 8 + 3, last = mid + 8;
+  FORGED(REMIXDB_OK, (void)0);
+  for (size_t cut = 0; cut < len; cut++) assert_int_equal(decode(sound, cut), REMIXDB_CORRUPT);
+  // the next id: above all others, at least 2, within its bound
+  FORGED(REMIXDB_CORRUPT, store32le(b, 0));
+  FORGED(REMIXDB_CORRUPT, store32le(b, 3));
+  FORGED(REMIXDB_OK, store32le(b, NAMES_ID_MAX));
+  FORGED(REMIXDB_CORRUPT, store32le(b, NAMES_ID_MAX + 1));
+  // the count
+  for (uint32_t nr = 0; nr < 9; nr++) FORGED(nr == 3 ? REMIXDB_OK : REMIXDB_CORRUPT, store32le(b + 4, nr));
+  FORGED(REMIXDB_CORRUPT, store32le(b + 4, UINT32_MAX));
+  // ids: 0, not ascending
+  FORGED(REMIXDB_CORRUPT, store32le(b + first, 0));
+  FORGED(REMIXDB_CORRUPT, store32le(b + mid, 1));
+  FORGED(REMIXDB_CORRUPT, store32le(b + mid, 3));
+  FORGED(REMIXDB_CORRUPT, store32le(b + last, 4));
+  // lengths
+  for (uint32_t n = 0; n < 9; n++) FORGED(n == 3 ? REMIXDB_OK : REMIXDB_CORRUPT, store32le(b + last + 4, n));
+  FORGED(REMIXDB_CORRUPT, store32le(b + first + 4, UINT32_MAX));
+  // names: with a zero byte, with a newline, twice
+  FORGED(REMIXDB_CORRUPT, b[first + 9] = 0);
+  FORGED(REMIXDB_CORRUPT, b[first + 9] = '\n');
+  FORGED(REMIXDB_CORRUPT, memcpy(b + last + 8, "one", 3));
+  FORGED(REMIXDB_OK, memcpy(b + last + 8, "onf", 3));
+  // a store whose spaces are all dropped keeps the next id
+  uint8_t none[8];
+  store32le(none, 2);
+  store32le(none + 4, 0);
+  assert_int_equal(decode(none, sizeof(none)), REMIXDB_OK);
+}
+
+// The longest name, the last id, and no memory.
+static void test_limits(void **state) {
+  (void)state;
+  char name[NAMES_LEN_MAX];
+  struct names *n, *next = NULL;
+  memset(name, 0xff, sizeof(name));
+  OK(names_add(NULL, name, sizeof(name), &n));
+  replace(&n, through_bytes(n));
+  assert_int_equal(names_find(n, name, sizeof(name))->id, 1);
+  assert_null(names_find(n, name, sizeof(name) - 1));
+  n->next_id = NAMES_ID_MAX - 1;
+  OK(names_add(n, "x", 1, &next));
+  assert_int_equal(names_find(next, "x", 1)->id, NAMES_ID_MAX - 1);
+  replace(&n, next);
+  FAILS(names_add(n, "y", 1, &next), REMIXDB_TOOBIG);
+  fault_mem_set(1);
+  FAILS(names_drop(n, 1, &next), REMIXDB_NOMEM);
+  assert_true(fault_mem_end());
+  names_unref(n);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_changes),
+      cmocka_unit_test(test_forged),
+      cmocka_unit_test(test_limits),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "view/names.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+// Offsets of the encoded list.
+enum { HEAD_NEXT = 0, HEAD_COUNT = 4, ENTRY_ID = 0, ENTRY_LEN = 4 };
+
+void names_ref(struct names *n) {
+  if (n) atomic_fetch_add_explicit(&n->refs, 1, memory_order_relaxed);
+}
+
+void names_unref(struct names *n) {
+  // acq_rel: the thread that frees has seen all uses by the others.
+  if (n && atomic_fetch_sub_explicit(&n->refs, 1, memory_order_acq_rel) == 1) mem_free(n);
+}
+
+// Makes a list with room for nr spaces and for so many bytes of names. *bytes_out: that room.
+static struct names *names_make(uint32_t next_id, uint32_t nr, size_t nbytes, char **bytes_out) {
+  struct names *const n = mem_alloc(sizeof(*n) + nr * sizeof(n->entries[0]) + nbytes);
+  if (!n) return NULL;
+  atomic_init(&n->refs, 1);
+  n->next_id = next_id;
+  n->nr = 0;
+  *bytes_out = (char *)&n->entries[nr];
+  return n;
+}
+
+// Adds a space to a list that has the room. Returns the rest of the room for names.
+static char *names_append(struct names *n, uint32_t id, const char *name, uint32_t len, char *room) {
+  if (len) memcpy(room, name, len);
+  n->entries[n->nr++] = (struct names_entry){id, len, room};
+  return room + len;
+}
+
+// ---- the encoded list
+
+static int cmp_entries(const void *a, const void *b) {
+  const struct names_entry *const *const x = a, *const *const y = b;
+  return kv_cmp(kref((*x)->bytes, (*x)->len), kref((*y)->bytes, (*y)->len));
+}
+
+// *twice_out: whether two spaces have one name.
+static enum remixdb_status look_for_twins(const struct names *n, bool *twice_out) {
+  const struct names_entry **const sorted = mem_alloc((n->nr ? n->nr : 1) * sizeof(struct names_entry *));
+  if (!sorted) return REMIXDB_NOMEM;
+  *twice_out = false;
+  for (uint32_t i = 0; i < n->nr; i++) sorted[i] = &n->entries[i];
+  qsort(sorted, n->nr, sizeof(*sorted), cmp_entries);
+  for (uint32_t i = 1; i < n->nr; i++)
+    *twice_out = *twice_out || (sorted[i]->len && cmp_entries(&sorted[i - 1], &sorted[i]) == 0);
+  mem_free(sorted);
+  return REMIXDB_OK;
+}
+
+// Reads the spaces after the head into the list, which has the room. Returns whether they are sound and fill [p, end).
+static bool read_entries(struct names *n, const uint8_t *p, const uint8_t *end, uint32_t nr, char *room) {
+  uint32_t before = 0;
+  for (uint32_t i = 0; i < nr; i++) {
+    if ((size_t)(end - p) < NAMES_ENTRY) return false;
+    const uint32_t id = load32le(p + ENTRY_ID), len = load32le(p + ENTRY_LEN);
+    p += NAMES_ENTRY;
+    if (id <= before || id >= n->next_id || len > NAMES_LEN_MAX || len > (size_t)(end - p)) return false;
+    if (len && (memchr(p, 0, len) || memchr(p, '\n', len))) return false;
+    room = names_append(n, id, (const char *)p, len, room);
+    before = id;
+    p += len;
+  }
+  return p == end;
+}
+
+enum remixdb_status names_decode(const uint8_t *p, size_t len, const char *path, size_t at, struct names **out) {
+  const uint32_t next = len >= NAMES_HEAD ? load32le(p + HEAD_NEXT) : 0,
+                 nr = len >= NAMES_HEAD ? load32le(p + HEAD_COUNT) : 0;
+  if (next < 2 || next > NAMES_ID_MAX || nr > NAMES_MAX || (len - NAMES_HEAD) / NAMES_ENTRY < nr)
+    return err_corrupt(path, at, "head of the names of spaces");
+  char *room;
+  struct names *const n = names_make(next, nr, len, &room);
+  if (!n) return REMIXDB_NOMEM;
+  bool twice = false;
+  enum remixdb_status s = REMIXDB_OK;
+  if (!read_entries(n, p + NAMES_HEAD, p + len, nr, room)) s = err_corrupt(path, at, "names of spaces");
+  if (s == REMIXDB_OK) s = look_for_twins(n, &twice);
+  if (s == REMIXDB_OK && twice) s = err_corrupt(path, at, "two spaces have one name");
+  if (s == REMIXDB_OK) *out = n;
+  else names_unref(n);
+  return s;
+}
+
+size_t names_size(const struct names *n) {
+  if (!n) return 0;
+  size_t size = NAMES_HEAD + (size_t)n->nr * NAMES_ENTRY;
+  for (uint32_t i = 0; i < n->nr; i++) size += n->entries[i].len;
+  return size;
+}
+
+uint8_t *names_put(const struct names *n, uint8_t *p) {
+  store32le(p + HEAD_NEXT, n->next_id);
+  store32le(p + HEAD_COUNT, n->nr);
+  p += NAMES_HEAD;
+  for (uint32_t i = 0; i < n->nr; i++) {
+    const struct names_entry *const e = &n->entries[i];
+    store32le(p + ENTRY_ID, e->id);
+    store32le(p + ENTRY_LEN, e->len);
+    p += NAMES_ENTRY;
+    if (e->len) memcpy(p, e->bytes, e->len);
+    p += e->len;
+  }
+  return p;
+}
+
+// ---- finding
+
+const struct names_entry *names_find(const struct names *n, const char *name, size_t len) {
+  assert(len > 0);
+  for (uint32_t i = 0; n && i < n->nr; i++)
+    if (n->entries[i].len == len && memcmp(n->entries[i].bytes, name, len) == 0) return &n->entries[i];
+  return NULL;
+}
+
+const struct names_entry *names_find_id(const struct names *n, uint32_t id) {
+  uint32_t lo = 0, hi = n ? n->nr : 0;
+  while (lo < hi) {
+    const uint32_t mid = lo + (hi - lo) / 2;
+    if (n->entries[mid].id == id) return &n->entries[mid];
+    if (n->entries[mid].id < id) lo = mid + 1;
+    else hi = mid;
+  }
+  return NULL;
+}
+
+const struct names_entry *names_find_dropped(const struct names *n) {
+  for (uint32_t i = 0; n && i < n->nr; i++)
+    if (n->entries[i].len == 0) return &n->entries[i];
+  return NULL;
+}
+
+bool names_have_key(const struct names *n, struct kref key) {
+  assert(key.len >= NAMES_ID);
+  const struct names_entry *const e = names_find_id(n, names_id_get(key.ptr));
+  return e && e->len;
+}
+
+// ---- lists that differ by one space
+
+// Makes a copy with room for another name, in which the space `id` has no name (keep) or is missing. id 0: all stay.
+static enum remixdb_status copy(const struct names *n, uint32_t id, bool keep, size_t more, struct names **out,
+                                char **room_out) {
+  const uint32_t nr = n ? n->nr : 0;
+  struct names *const made = names_make(n ? n->next_id : 1, nr + (more != 0), names_size(n) + more, room_out);
+  if (!made) return REMIXDB_NOMEM;
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct names_entry *const e = &n->entries[i];
+    if (e->id == id && !keep) continue;
+    *room_out = names_append(made, e->id, e->bytes, e->id == id ? 0 : e->len, *room_out);
+  }
+  *out = made;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status names_add(const struct names *n, const char *name, size_t len, struct names **out) {
+  assert(len > 0 && len <= NAMES_LEN_MAX && !names_find(n, name, len));
+  if (n && (n->nr >= NAMES_MAX || n->next_id >= NAMES_ID_MAX))
+    return err_set(REMIXDB_TOOBIG, "a store has at most %u spaces at a time", NAMES_MAX);
+  char *room;
+  const enum remixdb_status s = copy(n, 0, true, len, out, &room);
+  if (s != REMIXDB_OK) return s;
+  (void)names_append(*out, (*out)->next_id, name, (uint32_t)len, room);
+  (*out)->next_id++;
+  return s;
+}
+
+enum remixdb_status names_drop(const struct names *n, uint32_t id, struct names **out) {
+  char *room;
+  return copy(n, id, true, 0, out, &room);
+}
+
+enum remixdb_status names_forget(const struct names *n, uint32_t id, struct names **out) {
+  char *room;
+  return copy(n, id, false, 0, out, &room);
+}

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The named spaces of a version: a name and an id for each. The keys of a space are in the spaces' tree
+// (view/version.h, V7) and begin with the id. A list of names is immutable and counted; versions share it.
+//
+// Invariants
+//   N1  No id is given twice in the life of a store: the next id is part of the list, and only grows.
+//   N2  A space is in the list of a durable CURRENT before a record of it can be written.
+//   N3  A space that is dropped loses its name first. Its id stays in the list, without a name, until its keys are
+//       deleted. An opening that finds such an id deletes the keys.
+#ifndef VIEW_NAMES_H
+#define VIEW_NAMES_H
+
+#include "kv.h"
+
+#define NAMES_ID 4u               // bytes of an id before each key, big-endian
+#define NAMES_LEN_MAX 255u        // bytes of a name
+#define NAMES_MAX 65536u          // names of a store
+#define NAMES_ID_MAX 0xfffffff0u  // ids end before this, so that an id plus 1 is one, too
+#define NAMES_HEAD 8u             // encoded: the next id, u32; how many spaces, u32; then the spaces
+#define NAMES_ENTRY 8u            // the id, u32; bytes of the name, u32; then the name
+#define NAMES_SIZE_MAX (NAMES_HEAD + (size_t)NAMES_MAX * (NAMES_ENTRY + NAMES_LEN_MAX))
+
+struct names_entry {
+  uint32_t id;        // at least 1
+  uint32_t len;       // of the name; 0: the space is being dropped
+  const char *bytes;  // of the name; in the list's own memory
+};
+
+struct names {
+  _Atomic uint32_t refs;
+  uint32_t next_id, nr;
+  struct names_entry entries[];  // ascending by id; their names follow
+};
+
+void names_ref(struct names *n);    // NULL is allowed
+void names_unref(struct names *n);  // NULL is allowed
+// Decodes a list; path and at are for messages. Checks all bounds, and that no two spaces have one name. The list has
+// one reference. Fails with REMIXDB_CORRUPT or REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status names_decode(const uint8_t *p, size_t len, const char *path, size_t at,
+                                            struct names **out);
+// Returns the encoded bytes; NULL: 0.
+size_t names_size(const struct names *n);
+// Encodes the list: names_size bytes. Returns the end.
+uint8_t *names_put(const struct names *n, uint8_t *p);
+
+// Finds a space. NULL: there is none; n may be NULL. names_find never finds a space that is being dropped.
+const struct names_entry *names_find(const struct names *n, const char *name, size_t len);
+const struct names_entry *names_find_id(const struct names *n, uint32_t id);
+// Returns a space that is being dropped; NULL: there is none.
+const struct names_entry *names_find_dropped(const struct names *n);
+// Tells whether the space to which a key of the spaces' tree belongs has a name.
+bool names_have_key(const struct names *n, struct kref key);
+
+// Make a list that differs by one space from n, which may be NULL: with another one, whose id is the next; with a space
+// that is being dropped, and so has no name; without it. Fail with REMIXDB_NOMEM, and with REMIXDB_TOOBIG if there are
+// too many spaces.
+MUST_CHECK enum remixdb_status names_add(const struct names *n, const char *name, size_t len, struct names **out);
+MUST_CHECK enum remixdb_status names_drop(const struct names *n, uint32_t id, struct names **out);
+MUST_CHECK enum remixdb_status names_forget(const struct names *n, uint32_t id, struct names **out);
+
+// The id before a key.
+static inline void names_id_put(uint8_t *key, uint32_t id) { store32le(key, __builtin_bswap32(id)); }
+static inline uint32_t names_id_get(const uint8_t *key) { return __builtin_bswap32(load32le(key)); }
+#endif
