@@ -185,7 +185,7 @@ SIMPLE := xdbdemo.out xdbtest.out xdbexit.out
 PROGRAMS := remixdb.out $(SIMPLE) xdbbench.out
 SRCS := $(sort $(filter-out $(SIMPLE:%.out=%.c),$(wildcard *.c)) $(wildcard $(FOLDERS:%=%/*.c)))
 # What remixdb.out and xdbdemo.out share.
-TOOLS := $(addprefix tools/,tool text progress commands transfer)
+TOOLS := $(addprefix tools/,tool text progress commands transfer metrics)
 HDRS := $(sort $(wildcard *.h $(FOLDERS:%=%/*.h)))
 
 B := build/$(MODE)-$(notdir $(firstword $(CCC)))$(if $(filter --target=%,$(CCC)),-$(TARGET))$(if $(N),-native)

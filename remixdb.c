@@ -804,4 +804,11 @@ PUBLIC char *remixdb_stats(struct xdb *xdb) {
   return json;
 }
 
+PUBLIC bool remixdb_figure(struct xdb *xdb, const char *name, uint64_t *value_out) {
+  enum remixdb_status s = check_store(xdb);
+  if (s == REMIXDB_OK && !name) s = null_argument("name");
+  if (s == REMIXDB_OK && !value_out) s = null_argument("value_out");
+  return done(s == REMIXDB_OK ? xdb_figure(xdb, name, value_out) : s);
+}
+
 PUBLIC void remixdb_free(void *p) { mem_free(p); }

@@ -593,6 +593,10 @@ void remixdb_progress(struct xdb_ref *ref, remixdb_progress_fn fn, void *priv);
 // Returns the store's figures as JSON text: entries, bytes written, cache misses, memory and more (docs/FIGURES.md).
 // The caller frees the text with remixdb_free. Returns NULL on failure.
 char *remixdb_stats(struct xdb *xdb);
+// Sets *value_out to one figure, by its name in the JSON: "cache.misses" is the member `misses` of the object `cache`,
+// "refs" a member of the outermost object. A flag is 0 or 1. Takes about as long as remixdb_stats. Fails with
+// REMIXDB_NOTFOUND if there is no figure of this name, or with REMIXDB_INVALID if the figure is a string.
+bool remixdb_figure(struct xdb *xdb, const char *name, uint64_t *value_out);
 // Frees memory that a call of this library returned. Does nothing for NULL.
 void remixdb_free(void *p);
 

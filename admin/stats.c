@@ -5,9 +5,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "store/refpool.h"
 #include "store/snapshot.h"
 
-#define JSON_MAX 4096u  // bytes of the text; all figures at their largest fit
 #define LOAD(field) atomic_load_explicit(&(field), memory_order_relaxed)
 
 // ---- figures that need the store's lock
@@ -73,129 +73,117 @@ static void gather_snapshots(struct xdb *x, struct snapshots_figures *f) {
   f->oldest_ms = oldest_ns ? (time_ns() - oldest_ns) / 1000000 : 0;
 }
 
+// ---- all figures
+
+struct gathered {
+  struct parts_figures parts;
+  struct memtables_figures memtables;
+  struct snapshots_figures snapshots;
+  struct wal_stats wal;
+  struct cache_stats cache;
+  struct mem_stats process;
+};
+
+union measured {
+  uint64_t number;
+  const char *text;
+};
+
+const struct figure_def figure_defs[] = {
+#define FIGURE(type, name, unit, value, help) {name, unit, FIGURE_##type, help},
+#define FIGURE_TEXT(name, value, help) {name, "", FIGURE_STRING, help},
+#include "admin/figures.inc"
+#undef FIGURE
+#undef FIGURE_TEXT
+};
+#define NR_FIGURES (sizeof(figure_defs) / sizeof(figure_defs[0]))
+const uint32_t figure_nr = NR_FIGURES;
+
+static void gather(struct xdb *x, struct gathered *f) {
+  *f = (struct gathered){0};
+  pthread_mutex_lock(&x->lock);  // keeps the super alive
+  gather_parts(xdb_super(x)->version, &f->parts);
+  gather_memtables(x, xdb_super(x), &f->memtables);
+  gather_snapshots(x, &f->snapshots);
+  pthread_mutex_unlock(&x->lock);
+  if (x->wal) wal_stats(x->wal, &f->wal);
+  if (x->cache) cache_stats(x->cache, &f->cache);
+  mem_stats(&f->process);
+}
+
+// Sets NR_FIGURES values, in the order of the table.
+static void measure(struct xdb *x, union measured *v) {
+  struct gathered all;
+  const struct gathered *const f = &all;
+  const struct compact_stats *const c = &x->compact.stats;
+  gather(x, &all);
+#define FIGURE(type, name, unit, value, help) *v++ = (union measured){.number = (value)};
+#define FIGURE_TEXT(name, value, help) *v++ = (union measured){.text = (value)};
+#include "admin/figures.inc"
+#undef FIGURE
+#undef FIGURE_TEXT
+}
+
+enum remixdb_status xdb_figure(struct xdb *x, const char *name, uint64_t *value_out) {
+  union measured values[NR_FIGURES];
+  uint32_t i = 0;
+  while (i < NR_FIGURES && strcmp(figure_defs[i].name, name) != 0) i++;
+  if (i == NR_FIGURES) return REMIXDB_NOTFOUND;
+  if (figure_defs[i].type == FIGURE_STRING) return err_set(REMIXDB_INVALID, "the figure `%s` is a text", name);
+  measure(x, values);
+  *value_out = values[i].number;
+  return REMIXDB_OK;
+}
+
 // ---- the text
+
+#define JSON_FIGURE 64u  // bytes of a figure in the text at most: name, largest value or text, object's name
 
 struct json {
   char *text;
-  size_t len;
-  bool overflow;  // the rest is missing
+  size_t len, cap;
 };
 
 static void json_add(struct json *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void json_add(struct json *j, const char *fmt, ...) {
-  if (j->overflow) return;
   va_list ap;
   va_start(ap, fmt);
-  const int n = vsnprintf(j->text + j->len, JSON_MAX - j->len, fmt, ap);
+  const int n = vsnprintf(j->text + j->len, j->cap - j->len, fmt, ap);
   va_end(ap);
-  j->overflow = n < 0 || (size_t)n >= JSON_MAX - j->len;
-  if (!j->overflow) j->len += (size_t)n;
+  j->len = n < 0 || (size_t)n >= j->cap - j->len ? j->cap - 1 : j->len + (size_t)n;
 }
 
-struct figure {
-  const char *name;
-  uint64_t value;
-};
-
-static void json_figures(struct json *j, const struct figure *f, size_t nr) {
-  for (size_t i = 0; i < nr; i++) json_add(j, "%s\"%s\":%" PRIu64, i ? "," : "", f[i].name, f[i].value);
+static void json_value(struct json *j, enum figure_type type, union measured v) {
+  if (type == FIGURE_STRING) json_add(j, "\"%s\"", v.text);
+  else if (type == FIGURE_FLAG) json_add(j, "%s", v.number ? "true" : "false");
+  else json_add(j, "%" PRIu64, v.number);
 }
 
-// Makes the figures that follow members of the open object (no name), or of a new object with this name.
-#define FIGURES(j, ...)                                    \
-  do {                                                     \
-    const struct figure list[] = {__VA_ARGS__};            \
-    json_figures(j, list, sizeof(list) / sizeof(list[0])); \
-  } while (0)
-#define OBJECT(j, name, ...)           \
-  do {                                 \
-    json_add(j, ",\n \"%s\":{", name); \
-    FIGURES(j, __VA_ARGS__);           \
-    json_add(j, "}");                  \
-  } while (0)
-
-static void put_store(struct json *j, struct xdb *x, const struct parts_figures *parts) {
-  json_add(j, "\"version\":\"%s\",\"io\":\"%s\",\"read_only\":%s,", REMIXDB_VERSION_STRING, blkio_engine(&x->io),
-           x->opts.read_only ? "true" : "false");
-  FIGURES(j, {"workers", x->workers ? workers_count(x->workers) : 0}, {"refs", LOAD(x->nr_refs)},
-          {"iterators", LOAD(x->nr_iters)});
-  json_add(j, ",\n ");
-  FIGURES(j, {"sequence", LOAD(x->published)}, {"version_number", parts->version_number},
-          {"partitions", parts->partitions}, {"tables", parts->tables}, {"table_entries", parts->entries},
-          {"table_keys", parts->keys}, {"young_views", parts->young_views});
-}
-
-static void put_sizes(struct json *j, struct xdb *x, const struct parts_figures *parts,
-                      const struct memtables_figures *mem, const struct wal_stats *wal,
-                      const struct cache_stats *cache) {
-  OBJECT(j, "disk", {"table_bytes", parts->table_bytes}, {"remix_bytes", parts->remix_bytes},
-         {"log_bytes", x->wal ? wal_segment_bytes(x->wal) : 0});
-  OBJECT(j, "memory", {"memtable_active", mem->active_bytes}, {"memtable_frozen", mem->frozen_bytes},
-         {"memtable_pool", arena_pool_held(&x->memtables.chunks)}, {"cache_size", cache->size},
-         {"cache_used", cache->used}, {"cache_touched", cache->touched}, {"remix", parts->remix_memory},
-         {"tables", parts->table_memory}, {"log_buffers", wal->buffer_bytes});
-  struct mem_stats all;
-  mem_stats(&all);
-  OBJECT(j, "process_memory", {"heap", all.heap}, {"large", all.large}, {"kept", all.kept}, {"mapped", all.mapped},
-         {"large_blocks", all.nr_large}, {"large_mapped", all.nr_mapped}, {"large_reused", all.nr_reused});
-}
-
-static void put_readers(struct json *j, struct xdb *x, const struct memtables_figures *mem,
-                        const struct snapshots_figures *snapshots) {
-  OBJECT(j, "snapshots", {"count", snapshots->count}, {"oldest_ms", snapshots->oldest_ms});
-  OBJECT(j, "pinned", {"memory_bytes", mem->pinned_bytes}, {"files", LOAD(x->retired.files)},
-         {"file_bytes", LOAD(x->retired.bytes)});
-  OBJECT(j, "memtable", {"active_keys", mem->active_keys}, {"frozen_keys", mem->frozen_keys});
-}
-
-static void put_traffic(struct json *j, struct xdb *x, const struct wal_stats *wal, const struct cache_stats *cache) {
-  OBJECT(j, "log", {"written_bytes", wal->bytes}, {"records", wal->records}, {"frames", wal->frames},
-         {"syncs", wal->syncs}, {"segments", wal->segments}, {"pool_segments", wal->pool_segments},
-         {"durable_sequence", x->wal ? wal_durable_seq(x->wal) : 0});
-  OBJECT(j, "cache", {"misses", cache->misses}, {"evictions", cache->evictions}, {"declined", cache->declined},
-         {"bypasses", cache->bypasses});
-  OBJECT(j, "io_totals", {"reads", LOAD(x->io.nr_reads)}, {"read_bytes", LOAD(x->io.read_bytes)},
-         {"trips", LOAD(x->io.nr_trips)}, {"writes", LOAD(x->io.nr_writes)}, {"write_bytes", LOAD(x->io.write_bytes)},
-         {"open_files", fdpool_open_count(x->fds)}, {"queues", blkio_lanes(&x->io)});
-}
-
-static void put_work(struct json *j, struct xdb *x) {
-  const struct compact_stats *const c = &x->compact.stats;
-  OBJECT(j, "compaction", {"rounds", LOAD(c->rounds)}, {"failed", LOAD(c->failed)},
-         {"keep", LOAD(c->kinds[COMPACT_KEEP])}, {"abort", LOAD(c->kinds[COMPACT_ABORT])},
-         {"minor", LOAD(c->kinds[COMPACT_MINOR])}, {"major", LOAD(c->kinds[COMPACT_MAJOR])},
-         {"split", LOAD(c->kinds[COMPACT_SPLIT])}, {"scan_merges", LOAD(c->scan_merges)}, {"young", LOAD(c->young)},
-         {"table_bytes_written", LOAD(c->table_bytes)}, {"remix_bytes_written", LOAD(c->remix_bytes)},
-         {"table_bytes_merged", LOAD(c->read_bytes)}, {"handed_back_bytes", LOAD(c->handed_back)},
-         {"remix_data_pages_read", LOAD(c->remix_data_pages)});
-  OBJECT(j, "recovery", {"records", x->recovery.nr_records}, {"frames", x->recovery.nr_frames},
-         {"segments", x->recovery.nr_segments}, {"bytes", x->recovery.bytes}, {"cut_bytes", x->recovery.cut_bytes});
-  OBJECT(j, "stall", {"total_us", LOAD(x->pace.stall_ns) / 1000}, {"longest_us", LOAD(x->pace.stall_max_ns) / 1000});
+// The length of the name of the object that has the figure; 0: the outermost one.
+static size_t object_len(const char *name) {
+  const char *const dot = strchr(name, '.');
+  return dot ? (size_t)(dot - name) : 0;
 }
 
 enum remixdb_status xdb_stats(struct xdb *x, char **json_out) {
-  struct json j = {.text = mem_alloc(JSON_MAX)};
-  if (!j.text) return REMIXDB_NOMEM;
-  struct parts_figures parts;
-  struct memtables_figures mem;
-  struct snapshots_figures snapshots;
-  struct wal_stats wal = {0};
-  struct cache_stats cache = {0};
-  pthread_mutex_lock(&x->lock);  // keeps the super alive
-  gather_parts(xdb_super(x)->version, &parts);
-  gather_memtables(x, xdb_super(x), &mem);
-  gather_snapshots(x, &snapshots);
-  pthread_mutex_unlock(&x->lock);
-  if (x->wal) wal_stats(x->wal, &wal);
-  if (x->cache) cache_stats(x->cache, &cache);
+  struct json j = {.cap = NR_FIGURES * JSON_FIGURE};
+  if (!(j.text = mem_alloc(j.cap))) return REMIXDB_NOMEM;
+  union measured values[NR_FIGURES];
+  measure(x, values);
+  size_t open = 0;  // length of the open object's name
   json_add(&j, "{");
-  put_store(&j, x, &parts);
-  put_sizes(&j, x, &parts, &mem, &wal, &cache);
-  put_readers(&j, x, &mem, &snapshots);
-  put_traffic(&j, x, &wal, &cache);
-  put_work(&j, x);
-  json_add(&j, "}\n");
-  if (j.overflow) {
+  for (uint32_t i = 0; i < NR_FIGURES; i++) {
+    const char *const name = figure_defs[i].name;
+    const size_t len = object_len(name);
+    const bool same = i > 0 && len == open && strncmp(name, figure_defs[i - 1].name, len) == 0;
+    if (!same) json_add(&j, "%s%s", open ? "}" : "", i ? ",\n " : "");
+    if (!same && len) json_add(&j, "\"%.*s\":{", (int)len, name);
+    json_add(&j, "%s\"%s\":", same ? "," : "", name + (len ? len + 1 : 0));
+    json_value(&j, figure_defs[i].type, values[i]);
+    open = len;
+  }
+  json_add(&j, "%s}\n", open ? "}" : "");
+  if (j.len == j.cap - 1) {
     mem_free(j.text);
     return err_set(REMIXDB_TOOBIG, "the figures do not fit their buffer");
   }

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tools/metrics.h"
 #include "tools/progress.h"
 
 // ---- a store in use
@@ -50,16 +51,9 @@ void store_close(const struct store *s) {
   if (remixdb_errcode() != REMIXDB_OK) tool_fail_call(s->dir, "close");
 }
 
-// The first figure of this name.
 static unsigned long long figure(const struct store *s, const char *name) {
-  char member[64];
-  snprintf(member, sizeof(member), "\"%s\":", name);
-  char *const json = remixdb_stats(s->xdb);
-  if (json == NULL) tool_fail_call(s->dir, "stats");
-  const char *const at = strstr(json, member);
-  if (at == NULL) tool_end(TOOL_FAILED, "the figures have no \"%s\"", name);
-  const unsigned long long n = strtoull(at + strlen(member), NULL, 10);
-  remixdb_free(json);
+  uint64_t n;
+  if (!remixdb_figure(s->xdb, name, &n)) tool_fail_call(s->dir, name);
   return n;
 }
 
@@ -164,6 +158,13 @@ static int command_del(char **arg, const struct options *o) {
 
 // ---- looking after a store
 
+static int command_metrics(char **arg, const struct options *o) {
+  const struct store s = store_open(arg[0], STORE_READ, o, NULL);
+  metrics_print(stdout, s.xdb, s.dir);
+  store_close(&s);
+  return TOOL_DONE;
+}
+
 static int command_stats(char **arg, const struct options *o) {
   const struct store s = store_open(arg[0], STORE_READ, o, NULL);
   char *const json = remixdb_stats(s.xdb);
@@ -201,13 +202,13 @@ static int command_checkpoint(char **arg, const struct options *o) {
 
 static int command_compact(char **arg, const struct options *o) {
   const struct store s = store_open(arg[0], STORE_WRITE, o, NULL);
-  const unsigned long long tables = figure(&s, "tables"), bytes = figure(&s, "table_bytes"),
-                           keys = figure(&s, "active_keys");
+  const unsigned long long tables = figure(&s, "tables"), bytes = figure(&s, "disk.table_bytes"),
+                           keys = figure(&s, "memtable.active_keys");
   remixdb_progress(s.ref, progress_show, NULL);
   if (!remixdb_compact(s.ref)) tool_fail_call(s.dir, "compact");
   progress_end();
   printf("%s: compacted: tables %llu -> %llu, their bytes %llu -> %llu, keys in memory %llu -> %llu\n", s.dir, tables,
-         figure(&s, "tables"), bytes, figure(&s, "table_bytes"), keys, figure(&s, "active_keys"));
+         figure(&s, "tables"), bytes, figure(&s, "disk.table_bytes"), keys, figure(&s, "memtable.active_keys"));
   store_close(&s);
   return TOOL_DONE;
 }
@@ -387,6 +388,7 @@ static const struct command {
      "The last of several lines with the same key counts. Compressed files, JSON and CSV are refused.\n",
      command_import},
     {"stats", "DIR", 1, 1, 9, VERBOSE, "print the store's figures, as JSON", "", command_stats},
+    {"metrics", "DIR", 1, 1, 9, VERBOSE, "print the store's figures, as OpenMetrics text", "", command_metrics},
     {"verify", "DIR", 1, 1, 9, VERBOSE, "read everything, and check it",
      "Names every file that is damaged. The exit status is then 4.\n", command_verify},
     {"checkpoint", "DIR TO", 2, 2, 9, VERBOSE,

@@ -217,7 +217,7 @@ def all_files(path):
 
 def test_every_command_is_in_the_help_its_page_and_the_manual():
     told = re.findall(r"^ +\S+remixdb.out (\w+) +([A-Z\[\] ]*[A-Z\]])", tool("--help").stdout, re.M)
-    assert len(told) == 13
+    assert len(told) == 14
     page, manual = (ROOT / "docs" / "COMMAND.md").read_text(), (ROOT / "docs" / "remixdb.1").read_text()
     for name, args in told:
         help_of = tool(name, "--help").stdout
@@ -265,6 +265,35 @@ def test_put_get_del(tmp_path):
 def test_stats_are_json(store):
     figures = json.loads(tool("stats", store).stdout)
     assert figures["read_only"] is True and figures["table_entries"] == 3 and figures["recovery"]["records"] == 0
+
+
+def test_metrics_are_open_metrics(store):
+    """Each family has its type and help before its sample, no name twice, and the values of the JSON."""
+    lines = tool("metrics", store).stdout.splitlines()
+    assert lines[-1] == "# EOF"
+    families, samples = {}, {}
+    for line in lines[:-1]:
+        if line.startswith("# "):
+            _, what, name, rest = line.split(" ", 3)
+            if what == "TYPE":
+                assert name not in families
+                families[name] = {}
+            assert list(families)[-1] == name and what not in families[name]
+            families[name][what] = rest
+        else:
+            name, value = line.rsplit(" ", 1)
+            family = list(families)[-1]
+            suffix = {"counter": "_total", "gauge": "", "info": "_info"}[families[family]["TYPE"]]
+            assert re.sub(r"\{.*\}", "", name) == family + suffix and "HELP" in families[family]
+            samples[name] = int(value)
+    assert all(name.endswith("_" + family["UNIT"]) for name, family in families.items() if "UNIT" in family)
+    figures = json.loads(tool("stats", store).stdout)
+    assert samples[f'remixdb_info{{version="{figures["version"]}",io="{figures["io"]}"}}'] == 1
+    assert samples["remixdb_table_entries"] == 3 and samples["remixdb_read_only"] == 1
+    assert samples["remixdb_disk_table_bytes"] == figures["disk"]["table_bytes"] > 0
+    names = [f"{name}_{member}" for name, value in figures.items() if isinstance(value, dict) for member in value]
+    names += [name for name, value in figures.items() if isinstance(value, (int, bool))]
+    assert sorted(families) == sorted(["remixdb", *(f"remixdb_{name}" for name in names)])
 
 
 def test_commands_that_read_change_nothing(store, tmp_path):
