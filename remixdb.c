@@ -16,6 +16,7 @@
 #include "store/snapshot.h"
 #include "admin/stats.h"
 #include "store/syncer.h"
+#include "store/txn.h"
 
 #define PUBLIC __attribute__((visibility("default")))
 
@@ -83,6 +84,14 @@ static enum remixdb_status check_gets(const struct xdb_gets *gets) {
 static inline enum remixdb_status check_snapshot(const struct xdb_snapshot *snap) {
   if (unlikely(!snap)) return null_argument("s");
   return unlikely(fork_now() != 0) ? check_process(snap->xdb) : REMIXDB_OK;
+}
+static enum remixdb_status check_txn(const struct xdb_txn *txn) {
+  return txn ? check_store(txn->xdb) : null_argument("txn");
+}
+// For calls that a transaction's ref does not have.
+static enum remixdb_status check_plain_ref(const struct xdb_ref *ref) {
+  const enum remixdb_status s = check_ref(ref);
+  return s == REMIXDB_OK && ref->txn ? err_set(REMIXDB_INVALID, "a ref of a transaction does not have this call") : s;
 }
 // Whether a call that sets no status when it succeeds may go on.
 static inline bool may_go_on(enum remixdb_status s) { return likely(s == REMIXDB_OK) || done(s); }
@@ -231,7 +240,7 @@ PUBLIC struct xdb_ref *remixdb_ref(struct xdb *xdb) {
 }
 
 PUBLIC void remixdb_unref(struct xdb_ref *ref) {
-  if (ref && may_go_on(check_ref(ref))) xdb_unref(ref);
+  if (ref && may_go_on(check_plain_ref(ref))) xdb_unref(ref);
 }
 
 PUBLIC struct xdb_ref *remixdb_ref_borrow(struct xdb *xdb) {
@@ -417,7 +426,7 @@ PUBLIC bool remixdb_sync(struct xdb_ref *ref) {
 
 PUBLIC struct xdb_gets *remixdb_gets_create(struct xdb_ref *ref, uint32_t depth) {
   struct xdb_gets *g = NULL;
-  const enum remixdb_status s = check_ref(ref);
+  const enum remixdb_status s = check_plain_ref(ref);
   done_on(ref, s == REMIXDB_OK ? xdb_gets_create(ref, depth, &g) : s);
   return g;
 }
@@ -728,7 +737,7 @@ PUBLIC enum remixdb_status remixdb_iter_status(struct xdb_iter *it) {
 
 PUBLIC struct xdb_snapshot *remixdb_snapshot(struct xdb_ref *ref) {
   struct xdb_snapshot *snap = NULL;
-  const enum remixdb_status s = check_ref(ref);
+  const enum remixdb_status s = check_plain_ref(ref);
   done_on(ref, s == REMIXDB_OK ? xdb_snapshot(ref, &snap) : s);
   return snap;
 }
@@ -744,10 +753,52 @@ PUBLIC void remixdb_snapshot_release(struct xdb_snapshot *snap) {
   if (snap && may_go_on(check_snapshot(snap))) xdb_snapshot_release(snap);
 }
 
+// ---- transactions
+
+PUBLIC struct xdb_txn *remixdb_txn_begin(struct xdb *xdb) {
+  struct xdb_txn *txn = NULL;
+  const enum remixdb_status s = check_store(xdb);
+  done(s == REMIXDB_OK ? xdb_txn_begin(xdb, &txn) : s);
+  return txn;
+}
+
+static struct xdb_ref *txn_ref(struct xdb_txn *txn, const struct xdb_space *space, bool untracked) {
+  enum remixdb_status s = check_txn(txn);
+  if (s == REMIXDB_OK && space) s = err_set(REMIXDB_INVALID, "this version has no named spaces");
+  return done(s) ? (untracked ? txn->untracked : txn->tracked) : NULL;
+}
+
+PUBLIC struct xdb_ref *remixdb_txn_ref(struct xdb_txn *txn, struct xdb_space *space) {
+  return txn_ref(txn, space, false);
+}
+
+PUBLIC struct xdb_ref *remixdb_txn_untracked(struct xdb_txn *txn, struct xdb_space *space) {
+  return txn_ref(txn, space, true);
+}
+
+PUBLIC bool remixdb_txn_commit(struct xdb_txn *txn) {
+  const enum remixdb_status s = check_txn(txn);
+  return done(s == REMIXDB_OK ? xdb_txn_commit(txn) : s);
+}
+
+PUBLIC void remixdb_txn_abort(struct xdb_txn *txn) {
+  if (txn && may_go_on(check_txn(txn))) xdb_txn_abort(txn);
+}
+
+PUBLIC bool remixdb_txn_savepoint(struct xdb_txn *txn) {
+  const enum remixdb_status s = check_txn(txn);
+  return done(s == REMIXDB_OK ? xdb_txn_savepoint(txn) : s);
+}
+
+PUBLIC bool remixdb_txn_rollback(struct xdb_txn *txn) {
+  const enum remixdb_status s = check_txn(txn);
+  return done(s == REMIXDB_OK ? xdb_txn_rollback(txn) : s);
+}
+
 // ---- administration
 
 static enum remixdb_status check_writable(struct xdb_ref *ref) {
-  const enum remixdb_status s = check_ref(ref);
+  const enum remixdb_status s = check_plain_ref(ref);
   if (s != REMIXDB_OK) return s;
   return ref->snapshot ? err_set(REMIXDB_READONLY, "%s: a snapshot is not written to", ref->xdb->dir) : REMIXDB_OK;
 }
@@ -763,7 +814,7 @@ PUBLIC bool remixdb_compact(struct xdb_ref *ref) {
 }
 
 PUBLIC bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir) {
-  enum remixdb_status s = check_ref(ref);
+  enum remixdb_status s = check_plain_ref(ref);
   if (s == REMIXDB_OK) s = check_dir(dir);
   return done_on(ref, s == REMIXDB_OK ? checkpoint_make(ref, dir) : s);
 }
@@ -773,7 +824,7 @@ PUBLIC void remixdb_progress(struct xdb_ref *ref, remixdb_progress_fn fn, void *
 }
 
 PUBLIC bool remixdb_verify(struct xdb_ref *ref) {
-  const enum remixdb_status s = check_ref(ref);
+  const enum remixdb_status s = check_plain_ref(ref);
   return done_on(ref, s == REMIXDB_OK ? verify_store(ref, NULL) : s);
 }
 

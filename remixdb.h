@@ -536,6 +536,45 @@ struct xdb_ref *remixdb_snapshot_ref(struct xdb_snapshot *s);
 // iterator that read it. Does nothing for NULL.
 void remixdb_snapshot_release(struct xdb_snapshot *s);
 
+// ---- transactions
+
+// A transaction reads the store as it was when the transaction began, and its own writes. Its writes go into the store
+// at the commit: all together, or not at all. Transactions are serializable: those that are committed have the effect
+// of running one after the other, together with all other writes. They are optimistic: no call waits for a
+// transaction, and the commit fails if another write, after the beginning, has come to a key or a range that the
+// transaction read. So a program runs a transaction again when its commit fails with REMIXDB_ABORTED.
+//
+// A range is what an iterator has passed: from the key of its seek to the farthest key that it stood on. A key that
+// others add to a range is a conflict, too. Writes that rest on no read cause none, so a transaction that only writes
+// always commits, and so does one that only reads.
+//
+// A transaction, its refs and their iterators belong to one thread at a time. An open transaction keeps the memory and
+// the files of its moment, as a snapshot does. Its own writes, of 1.25 GiB in the log at most, and the keys that it has
+// read, are in memory. The caller ends each transaction before the store closes.
+struct xdb_txn;
+
+// Begins a transaction. Returns NULL on failure.
+struct xdb_txn *remixdb_txn_begin(struct xdb *xdb);
+// Returns a ref of the transaction, which ends with it: remixdb_unref refuses it. Gets, multi-gets, merges, iterators,
+// puts, deletes and batches work on it as on other refs. An iterator sees the transaction's writes up to its last seek.
+// remixdb_flush, remixdb_compact, remixdb_checkpoint, remixdb_verify, remixdb_snapshot and remixdb_gets_create fail
+// with REMIXDB_INVALID. space: NULL. Returns NULL on failure.
+struct xdb_space;
+struct xdb_ref *remixdb_txn_ref(struct xdb_txn *txn, struct xdb_space *space);
+// The same, but reads through this ref cause no conflicts.
+struct xdb_ref *remixdb_txn_untracked(struct xdb_txn *txn, struct xdb_space *space);
+// Writes what the transaction has written, as remixdb_write does, and ends it in any case. Iterators that are still
+// open lose their position, and then only remixdb_iter_destroy is useful. Fails with REMIXDB_ABORTED after a conflict:
+// nothing is written. Otherwise like remixdb_write.
+bool remixdb_txn_commit(struct xdb_txn *txn);
+// Ends the transaction, and forgets its writes. Does nothing for NULL.
+void remixdb_txn_abort(struct xdb_txn *txn);
+// Notes the transaction's writes as they are. Savepoints stack.
+bool remixdb_txn_savepoint(struct xdb_txn *txn);
+// Takes back the writes since the last savepoint, and that savepoint. Reads since then still count. Iterators see the
+// change from their next seek on. Fails with REMIXDB_INVALID if there is no savepoint.
+bool remixdb_txn_rollback(struct xdb_txn *txn);
+
 // ---- administration
 
 // Brings the memtable into tables, and waits until it is there. Fails also with REMIXDB_NOSPACE, or with

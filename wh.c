@@ -603,6 +603,18 @@ static enum remixdb_status many_reach(struct wh_many *m, struct kref key, uint64
   return REMIXDB_OK;
 }
 
+enum remixdb_status wh_many_lock(struct wh_many *m, struct kref from, const struct kref *to) {
+  for (struct kref key = from;;) {
+    struct wh_slot slot;
+    const enum remixdb_status s = many_reach(m, key, hash64(key.ptr, key.len), &slot);
+    if (s != REMIXDB_OK) return s;
+    // A locked leaf's range stays, so the next leaf's anchor is where it ends, whatever leaf that is now.
+    const struct kref *const end = leaf_end(slot.leaf);
+    if (end == NULL || (to && wh_leaf_ends_behind(slot.leaf, *to, wh_key8(*to, 0)))) return REMIXDB_OK;
+    key = *end;
+  }
+}
+
 enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t hash, const void *val, uint32_t vlen,
                                  bool tomb, struct wh_link *out) {
   struct wh_slot slot;

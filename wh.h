@@ -141,6 +141,9 @@ void wh_many_init(struct wh_many *m, struct wh *wh);
 // this key is not linked, the other keys stay linked, and all leaves stay locked.
 MUST_CHECK enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t hash, const void *val,
                                             uint32_t vlen, bool tomb, struct wh_link *out);
+// Locks the leaves of all keys from `from` to *to (NULL: to the end of all keys), as a link of each would. `from` is
+// not smaller than the keys of earlier calls. Fails with REMIXDB_NOMEM; leaves that are locked stay locked.
+MUST_CHECK enum remixdb_status wh_many_lock(struct wh_many *m, struct kref from, const struct kref *to);
 static inline void wh_link_stamp(const struct wh_link *l, uint64_t seq) {
   atomic_store_explicit(wh_ver_number(l->ver), seq, memory_order_release);
 }

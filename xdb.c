@@ -15,6 +15,7 @@
 #include "store/scan_merge.h"
 #include "store/setup.h"
 #include "store/syncer.h"
+#include "store/write.h"
 #include "view/multiget.h"
 
 // ---- opening
@@ -141,6 +142,7 @@ enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, stru
 
 enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap, uint32_t *vlen_out) {
   struct xdb *x = r->xdb;
+  if (unlikely(r->calls != NULL)) return r->calls->get(r, key, val_out, cap, vlen_out);
   const uint64_t hash = hash64(key.ptr, key.len);
   enum remixdb_status s = REMIXDB_OK;
   struct kv_rec rec;
@@ -183,6 +185,7 @@ static void none_found(size_t nr, struct remixdb_buf *values, bool *found) {
 enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys,
                                   struct remixdb_buf *values, bool *found, struct multiget_room *room, size_t *nr_out) {
   struct xdb *x = r->xdb;
+  if (unlikely(r->calls != NULL)) return r->calls->multi_get(r, nr, keys, values, found, room, nr_out);
   *nr_out = 0;
   if (unlikely(!r->multiget)) {
     const enum remixdb_status s = multiget_create(blkio_shared(&x->io), &r->multiget);
@@ -332,6 +335,7 @@ static enum remixdb_status written(struct xdb_ref *r, size_t nbytes) {
 
 enum remixdb_status xdb_put(struct xdb_ref *r, struct kref key, const void *val, uint32_t vlen, bool tomb) {
   struct xdb *x = r->xdb;
+  if (unlikely(r->super != NULL) && r->calls) return r->calls->put(r, key, val, vlen, tomb);
   enum remixdb_status s = check_writable(r);
   if (unlikely(s != REMIXDB_OK)) return s;
   const uint64_t hash = hash64(key.ptr, key.len);
@@ -361,13 +365,6 @@ enum remixdb_status xdb_put(struct xdb_ref *r, struct kref key, const void *val,
 
 // ---- writing a batch
 
-struct many_writes {
-  struct batch_op *ops;  // in order of keys
-  size_t nr;
-  struct wh_link *links;     // one per operation
-  size_t log_bytes, memory;  // bytes that it takes in the log and in the memtable
-};
-
 static void many_fini(struct many_writes *w) {
   mem_free(w->links);
   mem_free(w->ops);
@@ -378,10 +375,9 @@ static enum remixdb_status many_init(struct many_writes *w, const struct xdb_bat
   *w = (struct many_writes){0};
   const enum remixdb_status s = batch_sorted(b, &w->ops, &w->nr);
   if (s != REMIXDB_OK) return s;
-  for (size_t i = 0; i < w->nr; i++) {
-    w->log_bytes += kv_rec_size(w->ops[i].key.len, w->ops[i].vlen, w->ops[i].tomb);
-    w->memory += wh_record_memory(w->ops[i].key.len, w->ops[i].vlen);
-  }
+  const size_t nr = w->nr;
+  w->nr = 0;
+  for (size_t i = 0; i < nr; i++) many_add(w, &w->ops[i]);
   if (!(w->links = mem_alloc((w->nr ? w->nr : 1) * sizeof(*w->links)))) return REMIXDB_NOMEM;
   if (w->log_bytes <= WAL_FRAME_MAX) return REMIXDB_OK;
   return err_set(REMIXDB_TOOBIG, "a batch of %zu keys takes %zu bytes in the log; at most %u go into it at once", w->nr,
@@ -394,9 +390,11 @@ static enum remixdb_status link_many(struct wh_many *many, const struct many_wri
   size_t i = 0;
   for (; i < w->nr && s == REMIXDB_OK; i += s == REMIXDB_OK) {
     const struct batch_op *const op = &w->ops[i];
+    if (unlikely(w->check != NULL) && (s = w->check->lock(w->check, many, &op->key)) != REMIXDB_OK) break;
     s = wh_many_link(many, op->key, op->hash, op->val, op->vlen, op->tomb, &w->links[i]);
   }
   *linked_out = i;
+  if (w->check && s == REMIXDB_OK) s = w->check->lock(w->check, many, NULL);
   return s;
 }
 
@@ -417,17 +415,20 @@ static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es,
                                            bool *full_out) {
   struct wh_many many;
   epoch_enter(&x->epoch, es);
-  struct memtable *m = xdb_super(x)->active;
+  const struct super *const v = xdb_super(x);
+  struct memtable *const m = v->active;
   *full_out = xdb_round_due(x, m, w->memory);
-  if (*full_out) {
+  if (*full_out || (w->check && !w->check->begin(w->check, v))) {
     epoch_exit(es);
     return REMIXDB_ABORTED;
   }
   wh_many_init(&many, m->wh);
   size_t linked;
   enum remixdb_status s = link_many(&many, w, &linked);
+  if (s == REMIXDB_OK && w->check && !w->check->passes(w->check, m)) s = REMIXDB_ABORTED;
   uint64_t gen;
-  if (s == REMIXDB_OK && (s = wal_begin(x->wal, w->log_bytes, &gen)) == REMIXDB_OK && unlikely(gen != m->gen)) {
+  if (s == REMIXDB_OK && (s = wal_begin(x->wal, w->log_bytes, &gen)) == REMIXDB_OK &&
+      unlikely(gen != m->gen || (w->check && xdb_super(x)->since != v->since))) {
     wal_end(x->wal);
     s = REMIXDB_ABORTED;
   }
@@ -441,42 +442,39 @@ static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es,
   return s;
 }
 
-enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_batch *b) {
+enum remixdb_status xdb_write_many(struct xdb_ref *r, struct many_writes *w) {
   struct xdb *x = r->xdb;
-  struct many_writes w;
-  enum remixdb_status s = check_writable(r);
-  if (s == REMIXDB_OK) s = xdb_failure(x);
-  if (s != REMIXDB_OK) return s;
-  s = many_init(&w, b);
   bool full = false, tried = false;
-  for (bool again = w.nr > 0; again && s == REMIXDB_OK;) {
-    s = write_many_once(x, &r->slot, &w, &full);
+  enum remixdb_status s = xdb_failure(x);
+  for (bool again = w->nr > 0; again && s == REMIXDB_OK;) {
+    if (w->check && (s = w->check->tables(w->check)) != REMIXDB_OK) break;
+    s = write_many_once(x, &r->slot, w, &full);
     if (unlikely(s == REMIXDB_NOSPACE) && !tried) {
       tried = true;
       s = no_room(x, false);
     }
-    again = s == REMIXDB_ABORTED;
-    if (again) s = full ? wait_for_room(x, w.memory) : REMIXDB_OK;
+    again = s == REMIXDB_ABORTED && !(w->check && w->check->conflict);
+    if (again) s = full ? wait_for_room(x, w->memory) : REMIXDB_OK;
     if (again && s == REMIXDB_OK) s = xdb_failure(x);
   }
+  return s == REMIXDB_OK ? written(r, w->memory) : s;
+}
+
+enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_batch *b) {
+  struct many_writes w;
+  if (unlikely(r->calls != NULL)) return r->calls->write(r, b);
+  enum remixdb_status s = check_writable(r);
+  if (s != REMIXDB_OK) return s;
+  s = many_init(&w, b);
+  if (s == REMIXDB_OK) s = xdb_write_many(r, &w);
   many_fini(&w);
-  return s == REMIXDB_OK ? written(r, w.memory) : s;
+  return s;
 }
 
 // ---- merging
 
-struct merge_call {
-  struct kref key;
-  uint64_t hash;
-  remixdb_merge_fn fn;
-  void *priv;
-  enum remixdb_merge_op op;  // fn's decision
-  const void *val;           // for REMIXDB_MERGE_PUT
-  uint32_t vlen;
-};
-
-// Runs the user's function, and checks its decision. rec: the key's record, or NULL. The key's leaf is locked.
-static enum remixdb_status decide(const struct xdb *x, struct merge_call *c, const struct kv_rec *rec) {
+// Runs with the key's leaf locked, if the key is not a transaction's.
+enum remixdb_status merge_decide(const struct xdb *x, struct merge_call *c, const struct kv_rec *rec) {
   CANCEL_LATER;
   c->val = NULL;
   c->vlen = 0;
@@ -512,7 +510,7 @@ static enum remixdb_status merge_locked(struct xdb_ref *r, struct memtable *m, s
   if (newest) rec = (struct kv_rec){NULL, newest->val, 0, newest->vlen, newest->tomb};
   else if (below) rec = *below;
   const bool there = (newest || below) && !rec.tomb;
-  enum remixdb_status s = decide(x, c, there ? &rec : NULL);
+  enum remixdb_status s = merge_decide(x, c, there ? &rec : NULL);
   if (s == REMIXDB_OK && c->op != REMIXDB_MERGE_KEEP) {
     s = commit(x, &r->slot, m, &slot, c->val, c->vlen, c->op == REMIXDB_MERGE_DEL, false);
     if (likely(s == REMIXDB_OK)) return s;
@@ -546,6 +544,7 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct merge_call *c, b
 
 enum remixdb_status xdb_merge(struct xdb_ref *r, struct kref key, remixdb_merge_fn fn, void *priv) {
   struct xdb *x = r->xdb;
+  if (unlikely(r->calls != NULL)) return r->calls->merge(r, key, fn, priv);
   enum remixdb_status s = check_writable(r);
   if (s != REMIXDB_OK) return s;
   struct merge_call c = {.key = key, .hash = hash64(key.ptr, key.len), .fn = fn, .priv = priv};
@@ -564,16 +563,29 @@ enum remixdb_status xdb_merge(struct xdb_ref *r, struct kref key, remixdb_merge_
 
 // ---- iterating
 
-enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out) {
+// o: the options, in which bounds, prefix and space are not looked at, because `bounds` has them; NULL: none.
+static enum remixdb_status iter_create(struct xdb_ref *r, const struct xdb_iter_opts *o,
+                                       const struct xdb_iter_bounds *bounds, struct xdb_iter **out) {
   struct xdb_iter *it = mem_calloc(1, sizeof(*it));
   if (!it) return REMIXDB_NOMEM;
   it->ref = r;
+  if (unlikely(r->calls != NULL)) {
+    const enum remixdb_status s = r->calls->iter_create(r, o, bounds, &it->own);
+    if (s != REMIXDB_OK) {
+      mem_free(it);
+      return s;
+    }
+  }
   merge_init(&it->merge, blkio_shared(&r->xdb->io));
   merge_use_epoch(&it->merge, &r->xdb->epoch, &r->slot);
   merge_learn(&it->merge, 0, &r->reach);
   atomic_fetch_add_explicit(&r->xdb->nr_iters, 1, memory_order_relaxed);
   *out = it;
   return REMIXDB_OK;
+}
+
+enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out) {
+  return iter_create(r, NULL, NULL, out);
 }
 
 // Fixes the moment that the iterator reads.
@@ -593,7 +605,7 @@ enum remixdb_status xdb_iter_create_opts(struct xdb_ref *r, const struct xdb_ite
   struct xdb_iter_bounds bounds;
   enum remixdb_status s = iter_bounds(o, &bounds);
   if (s != REMIXDB_OK) return s;
-  if ((s = xdb_iter_create(r, &it)) != REMIXDB_OK) {
+  if ((s = iter_create(r, o, &bounds, &it)) != REMIXDB_OK) {
     mem_free(bounds.bytes);
     return s;
   }
@@ -604,13 +616,18 @@ enum remixdb_status xdb_iter_create_opts(struct xdb_ref *r, const struct xdb_ite
   it->nr_space = o->space.len;
   if (o->space.len) memcpy(it->space, o->space.ptr, o->space.len);
   it->special = it->keys_only || it->nr_space;
-  iter_fix(it, o);
+  if (likely(!it->own)) iter_fix(it, o);
   *out = it;
   return REMIXDB_OK;
 }
 
 void xdb_iter_park(struct xdb_iter *it) {
   struct xdb_ref *r = it->ref;
+  if (unlikely(it->own != NULL)) {
+    r->calls->iter_park(it->own);
+    it->status = REMIXDB_OK;
+    return;
+  }
   epoch_enter(&r->xdb->epoch, &r->slot);
   merge_park(&it->merge);
   epoch_exit(&r->slot);
@@ -625,10 +642,12 @@ void xdb_iter_destroy(struct xdb_iter *it) {
   if (!it) return;
   xdb_iter_park(it);
   merge_fini(&it->merge);
+  struct xdb *const x = it->ref->xdb;
   mem_free(it->bounds.bytes);
   if (it->snapshot) xdb_snapshot_release(it->snapshot);
-  else xdb_super_drop(it->ref->xdb, it->fixed);
-  atomic_fetch_sub_explicit(&it->ref->xdb->nr_iters, 1, memory_order_relaxed);
+  else xdb_super_drop(x, it->fixed);
+  atomic_fetch_sub_explicit(&x->nr_iters, 1, memory_order_relaxed);
+  if (unlikely(it->own != NULL)) it->ref->calls->iter_destroy(it->own);  // the ref may go with it
   mem_free(it);
 }
 
@@ -658,8 +677,6 @@ static void iter_renew(struct xdb_iter *it, struct super **old_out) {
             moment);
 }
 
-enum seek_how { SEEK_GE, SEEK_LE, SEEK_LAST };
-
 // Copies the key of a seek, with the space in front of it, to memory of its own: *large_out, if it is too long for
 // `small`, which has room for the space and COPY_SMALL bytes.
 static enum remixdb_status seek_key(const struct xdb_iter *it, struct kref *key, uint8_t *small, uint8_t **large_out) {
@@ -684,6 +701,11 @@ static enum remixdb_status iter_seek(struct xdb_iter *it, enum seek_how how, str
       xdb_iter_fail(it, copied);
       return copied;
     }
+  }
+  if (unlikely(it->own != NULL)) {
+    const enum remixdb_status s = it->ref->calls->iter_seek(it->own, how, key);
+    mem_free(large);
+    return xdb_iter_moved(it, s);
   }
   epoch_enter(&it->ref->xdb->epoch, &it->ref->slot);
   iter_renew(it, &old);
@@ -711,17 +733,19 @@ void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s) {
 
 enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr) {
   if (!xdb_iter_valid(it)) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_OK;
+  if (unlikely(it->own != NULL)) return xdb_iter_moved(it, it->ref->calls->iter_skip(it->own, nr));
   return xdb_iter_moved(it, nr == 1 ? merge_next(&it->merge) : merge_skip(&it->merge, nr));
 }
 
 enum remixdb_status xdb_iter_prev(struct xdb_iter *it) {
   if (!xdb_iter_valid(it)) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_OK;
-  return xdb_iter_moved(it, merge_prev(&it->merge));
+  return xdb_iter_moved(it, unlikely(it->own != NULL) ? it->ref->calls->iter_prev(it->own) : merge_prev(&it->merge));
 }
 
 enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out) {
   if (unlikely(!xdb_iter_valid(it))) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_NOTFOUND;
-  const enum remixdb_status s = merge_record(&it->merge, rec_out);
+  const enum remixdb_status s = unlikely(it->own != NULL) ? it->ref->calls->iter_record(it->own, rec_out)
+                                                          : merge_record(&it->merge, rec_out);
   if (unlikely(it->special) && s == REMIXDB_OK) {
     rec_out->key += it->nr_space;
     rec_out->klen -= it->nr_space;

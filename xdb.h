@@ -55,9 +55,10 @@ struct xdb_iter {
   struct xdb_ref *ref;
   struct super *super;  // counted; NULL: parked, or no position yet
   enum remixdb_status status;
-  bool stays;        // it has a position: it is one of the ref's stays
-  bool keys_only;    // records are without values
-  uint32_t special;  // not 0: xdb_iter_record does more than merge_record
+  bool stays;                // it has a position: it is one of the ref's stays
+  bool keys_only;            // records are without values
+  uint32_t special;          // not 0: xdb_iter_record does more than merge_record
+  struct xdb_own_iter *own;  // of a ref with calls: the iterator proper; `merge` is never valid then
   struct merge merge;
   struct err_saved error;  // the message of status
   struct xdb_iter_bounds bounds;
@@ -75,7 +76,9 @@ MUST_CHECK enum remixdb_status xdb_iter_create_opts(struct xdb_ref *r, const str
                                                     struct xdb_iter **out);
 void xdb_iter_destroy(struct xdb_iter *it);
 void xdb_iter_park(struct xdb_iter *it);  // gives up all that it holds; a seek takes it up again
-static inline bool xdb_iter_valid(const struct xdb_iter *it) { return merge_valid(&it->merge); }
+static inline bool xdb_iter_valid(const struct xdb_iter *it) {
+  return likely(merge_valid(&it->merge)) || (unlikely(it->own != NULL) && it->own->valid);
+}
 // The iterator keeps the status, too.
 MUST_CHECK enum remixdb_status xdb_iter_seek(struct xdb_iter *it, struct kref key);           // first key >= key
 MUST_CHECK enum remixdb_status xdb_iter_seek_for_prev(struct xdb_iter *it, struct kref key);  // last key <= key

@@ -2,6 +2,8 @@
 #include "store/page.h"
 
 static inline enum remixdb_status step(struct xdb_iter *it, bool back) {
+  if (unlikely(it->own != NULL))
+    return back ? it->ref->calls->iter_prev(it->own) : it->ref->calls->iter_skip(it->own, 1);
   if (back) return merge_prev(&it->merge);
   return merge_next_fast(&it->merge) ? REMIXDB_OK : merge_next(&it->merge);
 }
@@ -18,7 +20,7 @@ static enum remixdb_status begin(struct xdb_iter *it, struct remixdb_page *p) {
   clear(p);
   if (!after) return REMIXDB_OK;
   if (xdb_iter_valid(it)) return xdb_iter_moved(it, step(it, p->back));
-  if (it->super) xdb_iter_park(it);
+  if (it->super || it->own) xdb_iter_park(it);
   return it->status == REMIXDB_OK ? REMIXDB_OK : err_raise(&it->error);
 }
 
@@ -55,22 +57,28 @@ enum remixdb_status xdb_iter_page(struct xdb_iter *it, struct remixdb_page *p) {
   return err_set(REMIXDB_TOOBIG, "the record has %u and %u bytes, the page room for %zu", r.klen, r.vlen, p->cap);
 }
 
+// Moves an iterator that is past the store's last record (else: before its first one) back to that record, at the same
+// moment.
+static enum remixdb_status seek_end(struct xdb_iter *it, bool last) {
+  epoch_enter(&it->ref->xdb->epoch, &it->ref->slot);
+  const enum remixdb_status s = last ? merge_seek_last(&it->merge) : merge_seek(&it->merge, kref("", 0));
+  epoch_exit(&it->ref->slot);
+  return xdb_iter_moved(it, s);
+}
+
 enum remixdb_status xdb_iter_unread(struct xdb_iter *it, struct remixdb_page *p, uint32_t nr) {
   const bool after = p->after;
   enum remixdb_status s = REMIXDB_OK;
   clear(p);
   if (!xdb_iter_valid(it)) {
     if (it->status != REMIXDB_OK) return err_raise(&it->error);
-    if (!it->super) return REMIXDB_OK;
+    if (!it->super && !it->own) return REMIXDB_OK;
     if (!after || nr == 0) {
       xdb_iter_park(it);
       return REMIXDB_OK;
     }
-    // The iterator is past the store's last record. Move it back to that record, at the same moment.
-    epoch_enter(&it->ref->xdb->epoch, &it->ref->slot);
-    s = p->back ? merge_seek(&it->merge, kref("", 0)) : merge_seek_last(&it->merge);
-    epoch_exit(&it->ref->slot);
-    s = xdb_iter_moved(it, s);
+    if (it->own) s = xdb_iter_moved(it, it->ref->calls->iter_unend(it->own, p->back));
+    else s = seek_end(it, !p->back);
   } else if (after && nr == 0) {
     return xdb_iter_moved(it, step(it, p->back));
   }

@@ -37,9 +37,11 @@ static enum remixdb_status find(struct xdb_ref *r, struct kref key, struct kv_re
 
 enum remixdb_status pin_get_alloc(struct xdb_ref *r, struct kref key, void **val_out, uint32_t *vlen_out) {
   struct kv_rec rec;
-  struct memtable *mem;
+  struct memtable *mem = NULL;
+  enum remixdb_status s = xdb_ref_find_own(&r, key, &rec);
   epoch_enter(&r->xdb->epoch, &r->slot);
-  enum remixdb_status s = find(r, key, &rec, &mem);
+  if (s == REMIXDB_NOTFOUND) s = find(r, key, &rec, &mem);
+  else if (s == REMIXDB_OK && rec.tomb) s = REMIXDB_NOTFOUND;
   if (s == REMIXDB_OK && !(*val_out = mem_alloc(rec.vlen ? rec.vlen : 1))) s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK) {
     if (rec.vlen) memcpy(*val_out, rec.val, rec.vlen);
@@ -73,11 +75,14 @@ static const void *take(struct xdb_pin *pin, struct xdb_ref *r, const struct kv_
 enum remixdb_status pin_get(struct xdb_ref *r, struct kref key, struct xdb_pin **out, const void **v_out,
                             uint32_t *vlen_out) {
   struct kv_rec rec;
-  struct memtable *mem;
+  struct memtable *mem = NULL;
+  enum remixdb_status s = xdb_ref_find_own(&r, key, &rec);
+  const bool own = s == REMIXDB_OK;
   epoch_enter(&r->xdb->epoch, &r->slot);
-  enum remixdb_status s = find(r, key, &rec, &mem);
+  if (s == REMIXDB_NOTFOUND) s = find(r, key, &rec, &mem);
+  else if (own && rec.tomb) s = REMIXDB_NOTFOUND;
   if (s == REMIXDB_OK) {
-    const bool copied = rec.vlen <= PIN_COPY || (!mem && r->hold.kind != SST_HOLD_FRAME);
+    const bool copied = own || rec.vlen <= PIN_COPY || (!mem && r->hold.kind != SST_HOLD_FRAME);
     struct xdb_pin *const pin = mem_alloc(sizeof(*pin) + (copied ? rec.vlen : 0));
     if (pin) {
       *v_out = take(pin, r, &rec, mem, copied);

@@ -17,6 +17,42 @@ struct xdb_snapshot {
   struct xdb_snapshot *next, *prev;  // guarded by xdb.snapshots.lock
 };
 
+struct xdb_batch;
+struct xdb_iter_bounds;
+struct xdb_iter_opts;
+struct multiget_room;
+
+// The calls of xdb.h for a ref of a transaction, in place of the usual ones (store/txn.c).
+struct xdb_own_iter {  // the beginning of such a ref's iterator
+  bool valid;
+};
+enum seek_how { SEEK_GE, SEEK_LE, SEEK_LAST };
+struct xdb_ref_calls {
+  // Notes that the key is read. REMIXDB_OK: *rec_out is the key's record among the transaction's own writes, which may
+  // be a tombstone; it holds until the next write. REMIXDB_NOTFOUND: the caller goes on with *r, which is a ref of the
+  // transaction's moment now.
+  enum remixdb_status (*find)(struct xdb_ref **r, struct kref key, struct kv_rec *rec_out);
+  enum remixdb_status (*get)(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap, uint32_t *vlen_out);
+  enum remixdb_status (*multi_get)(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys,
+                                   struct remixdb_buf *values, bool *found, struct multiget_room *room, size_t *nr_out);
+  enum remixdb_status (*put)(struct xdb_ref *r, struct kref key, const void *val, uint32_t vlen, bool tomb);
+  enum remixdb_status (*write)(struct xdb_ref *r, const struct xdb_batch *b);
+  enum remixdb_status (*merge)(struct xdb_ref *r, struct kref key, remixdb_merge_fn fn, void *priv);
+  // Keys of the iterator are keys of the tree, also in `bounds`, which stay as long as the iterator. o and bounds may
+  // be NULL.
+  enum remixdb_status (*iter_create)(struct xdb_ref *r, const struct xdb_iter_opts *o,
+                                     const struct xdb_iter_bounds *bounds, struct xdb_own_iter **out);
+  void (*iter_destroy)(struct xdb_own_iter *it);
+  void (*iter_park)(struct xdb_own_iter *it);
+  enum remixdb_status (*iter_seek)(struct xdb_own_iter *it, enum seek_how how, struct kref key);
+  enum remixdb_status (*iter_skip)(struct xdb_own_iter *it, uint32_t nr);  // must be valid, as for the next two
+  enum remixdb_status (*iter_prev)(struct xdb_own_iter *it);
+  enum remixdb_status (*iter_record)(struct xdb_own_iter *it, struct kv_rec *rec_out);
+  // Back from an end that a step has reached, to the last key (first: the first one). Without such an end it does
+  // nothing.
+  enum remixdb_status (*iter_unend)(struct xdb_own_iter *it, bool first);
+};
+
 struct xdb_ref {
   struct epoch_slot slot;
   struct epoch_slot stay;  // in xdb.cursors; inside while there are stays
@@ -28,13 +64,16 @@ struct xdb_ref {
   struct super *super;  // the snapshot's super, without a reference; NULL: the ref reads the store as it is
   uint64_t moment;      // the snapshot's
   struct xdb_snapshot *snapshot;
-  struct sst_hold hold;        // of gets
-  uint32_t above;              // the share of recent gets that found their key in the active memtable (xdb_get)
-  uint32_t reach;              // about how many records the last scans of its iterators read (merge_learn)
-  struct multiget *multiget;   // made by the first multi-get
-  uint64_t debt, debt_max;     // bytes written since the last look at the pace, and bytes until the next look
-  struct progress progress;    // of flush, compact, checkpoint and verify
-  char told_msg[ERR_MSG_MAX];  // the message of `told`, if that has one; only a failing call writes it
+  struct xdb_txn *txn;  // the transaction that the ref belongs to; NULL: none. If set, `super` is set, too, and
+  const struct xdb_ref_calls *calls;  // the calls are these
+  bool untracked;                     // reads through it cause the transaction no conflicts
+  struct sst_hold hold;               // of gets
+  uint32_t above;                     // the share of recent gets that found their key in the active memtable (xdb_get)
+  uint32_t reach;                     // about how many records the last scans of its iterators read (merge_learn)
+  struct multiget *multiget;          // made by the first multi-get
+  uint64_t debt, debt_max;            // bytes written since the last look at the pace, and bytes until the next look
+  struct progress progress;           // of flush, compact, checkpoint and verify
+  char told_msg[ERR_MSG_MAX];         // the message of `told`, if that has one; only a failing call writes it
 };
 
 // The snapshot stays until as many releases. A hold needs one that is there.
@@ -58,6 +97,11 @@ static inline struct super *xdb_ref_super(const struct xdb_ref *r, uint64_t *mom
 // Returns the super and the moment, with a reference to the super that the caller drops with xdb_super_drop. Outside of
 // any epoch.
 struct super *xdb_ref_hold(struct xdb_ref *r, uint64_t *moment_out);
+// For calls that get a key, outside of any epoch: `find` above. For a plain ref it does nothing: REMIXDB_NOTFOUND.
+MUST_CHECK static inline enum remixdb_status xdb_ref_find_own(struct xdb_ref **r, struct kref key,
+                                                              struct kv_rec *rec_out) {
+  return likely((*r)->calls == NULL) ? REMIXDB_NOTFOUND : (*r)->calls->find(r, key, rec_out);
+}
 // Call this before taking a position in a memtable. stays: the caller already keeps a position, which the new position
 // replaces. If the ref keeps no other position, the ref's slot enters again (epoch_renew). If it does, the slot stays
 // where it is, and memory that waits for its epoch is not reused.

@@ -11,7 +11,7 @@
 
 // The round of a frozen memtable.
 struct memtable_round {
-  bool asked;           // a call waits for the round: it hands nothing back, and may spend the reserved room
+  bool asked;  // a call waits for the round: it hands nothing back, and may spend the reserved room
   struct xdb_whole *whole;
 };
 
@@ -52,9 +52,8 @@ static enum remixdb_status compact_and_install(struct xdb *x, struct worker *w, 
   const struct memtable *const frozen = super->frozen;
   super_ref(super);
   xdb_unlock(x);
-  enum remixdb_status s = compact_round(&x->compact, w, super->version, frozen->wh,
-                                        memtable_tree(frozen, TREE_SPACES), !r->asked,
-                                        r->whole ? &r->whole->work : NULL, &next);
+  enum remixdb_status s = compact_round(&x->compact, w, super->version, frozen->wh, memtable_tree(frozen, TREE_SPACES),
+                                        !r->asked, r->whole ? &r->whole->work : NULL, &next);
   err_cleanup_begin();
   super_unref(super);  // before the install, which waits for the last use
   err_cleanup_end();

@@ -34,6 +34,7 @@ struct xdb *setup_create(const struct remixdb_opts *o, struct env *env) {
   pthread_mutex_init(&x->spaces.changing, NULL);
   pthread_mutex_init(&x->spaces.lock, NULL);
   pthread_mutex_init(&x->installing, NULL);
+  pthread_mutex_init(&x->txns.lock, NULL);
   reserve_init(x);
   return x;
 }
@@ -165,6 +166,7 @@ void setup_end_threads(struct xdb *x) {
 
 void setup_destroy(struct xdb *x) {
   refpool_fini(x);
+  if (x->txns.fini) x->txns.fini(x);
   super_unref(xdb_super(x));
   epoch_fini(&x->cursors);
   epoch_fini(&x->epoch);
@@ -182,6 +184,7 @@ void setup_destroy(struct xdb *x) {
   pthread_mutex_destroy(&x->spaces.changing);
   pthread_mutex_destroy(&x->spaces.lock);
   pthread_mutex_destroy(&x->installing);
+  pthread_mutex_destroy(&x->txns.lock);
   reserve_fini(x);
   mem_free(x->origins_kept);
   mem_free(x->origins);

@@ -89,6 +89,16 @@ struct spaces {
   struct xdb_space *first;   // those that somebody has opened
 };
 
+// Transactions (txn.c). Those that have ended wait for the next ones, with their refs and some memory.
+struct xdb_txn;
+struct txns {
+  pthread_mutex_t lock;  // guards the list; its holder takes no other lock
+  struct xdb_txn *free;
+  uint32_t nr_free;
+  void (*fini)(struct xdb *x);  // ends those in the list, before the epochs end; NULL: there never was one
+  _Atomic uint64_t open, committed, conflicts;  // figures; relaxed
+};
+
 // Versions whose last reference a reader dropped: workers destroy them (idle.c).
 struct idle {
   _Atomic(struct version *) left;  // a stack; pushed with release
@@ -153,6 +163,7 @@ struct xdb {
   struct syncer syncer;
   struct snapshots snapshots;
   struct spaces spaces;
+  struct txns txns;
   struct idle idle;
 
   pthread_mutex_t installing;  // held while CURRENT and the super are replaced; before `lock`

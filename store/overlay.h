@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The writes of a transaction that is not committed: an ordered set of keys, each with its versions. Reads of the
+// transaction look here first.
+//
+// A skip list (Pugh, "Skip Lists: A Probabilistic Alternative to Balanced Trees", 1990) in memory of its own. Each
+// write has a number, 1 for the first. A cursor sees the writes up to the number at which it was set, so it never sees
+// a later write. A savepoint is a number, and rolling back takes the versions after it out of their chains. Memory is
+// freed only when the transaction ends, so pointers to keys and values hold until then.
+//
+// One thread.
+#ifndef STORE_OVERLAY_H
+#define STORE_OVERLAY_H
+
+#include "kv.h"
+
+#define OVERLAY_HEIGHT 14u  // levels of the list: enough for some hundred million keys
+
+struct overlay_chunk;
+
+// A write of a key. Only `older` of a version that was rolled back, and the value of a version that nobody else can
+// see, change.
+struct overlay_ver {
+  struct overlay_ver *older;   // of the key
+  struct overlay_ver *before;  // the write before it, of any key
+  struct overlay_node *node;
+  uint64_t number;
+  uint32_t vlen, room;  // bytes of the value, and of the room for it
+  bool tomb;
+  uint8_t val[];
+};
+
+struct overlay_node {
+  struct overlay_ver *newest;  // NULL: all versions were rolled back
+  uint64_t hash;               // hash64 of the key
+  const uint8_t *key;
+  uint32_t klen, height;
+  struct overlay_node *next[];
+};
+
+struct overlay {
+  struct overlay_node *head[OVERLAY_HEIGHT];
+  struct overlay_chunk *chunks;  // the last one first; the first one stays over overlay_clear
+  uint8_t *at, *end;             // free memory of the last chunk
+  struct overlay_ver *last;      // the last write
+  uint64_t number;               // of the last write; numbers are never used again
+  uint64_t kept;                 // versions up to this number must stay, because a savepoint may return to them
+  size_t keys;                   // keys with a version
+  size_t log_bytes;              // of the newest versions' records
+  uint32_t height;               // of the highest node so far
+  uint32_t random;
+};
+
+void overlay_init(struct overlay *o);
+void overlay_fini(struct overlay *o);
+// Forgets all writes, and keeps a little memory for the next transaction.
+void overlay_clear(struct overlay *o);
+static inline bool overlay_empty(const struct overlay *o) { return o->keys == 0; }
+
+// Writes a key; copies key and value. shared: a cursor may be looking at the key's newest version, so it stays. Fails
+// with REMIXDB_NOMEM, or with REMIXDB_TOOBIG if the writes would take more than `most` bytes in the log. Nothing has
+// changed then.
+MUST_CHECK enum remixdb_status overlay_put(struct overlay *o, struct kref key, const void *val, uint32_t vlen,
+                                           bool tomb, bool shared, size_t most);
+// The key's newest version, or NULL.
+const struct overlay_ver *overlay_get(const struct overlay *o, struct kref key);
+// Takes back all writes after this number, which is not below `kept`.
+void overlay_rollback(struct overlay *o, uint64_t number);
+
+// A position among the keys that have a version at `number`, tombstones included. node NULL: at an end.
+struct overlay_cursor {
+  const struct overlay *o;
+  const struct overlay_node *node;
+  const struct overlay_ver *ver;
+  uint64_t number;
+};
+// Sets the cursor to the writes up to now. It is at an end.
+static inline void overlay_cursor_init(struct overlay_cursor *c, const struct overlay *o) {
+  *c = (struct overlay_cursor){.o = o, .number = o->number};
+}
+void overlay_seek(struct overlay_cursor *c, struct kref key);     // the smallest key >= key
+void overlay_seek_le(struct overlay_cursor *c, struct kref key);  // the largest key <= key
+void overlay_seek_lt(struct overlay_cursor *c, struct kref key);  // the largest key < key
+void overlay_seek_last(struct overlay_cursor *c);
+void overlay_next(struct overlay_cursor *c);  // node is not NULL
+void overlay_prev(struct overlay_cursor *c);  // the same
+static inline struct kref overlay_key(const struct overlay_node *n) { return kref(n->key, n->klen); }
+#endif

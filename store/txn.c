@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/txn.h"
+
+#include <assert.h>
+
+#include "log/format.h"
+#include "store/idle.h"
+#include "view/multiget.h"
+#include "xdb.h"
+#include "store/txn_check.h"
+#include "store/txn_iter.h"
+#include "store/write.h"
+
+#define TXN_POOL 16u  // transactions that wait for the next ones
+
+static const struct xdb_ref_calls txn_calls;
+
+// ---- life
+
+static void destroy(struct xdb_txn *t) {
+  xdb_unref(t->base);
+  xdb_unref(t->tracked);
+  xdb_unref(t->untracked);
+  xdb_unref(t->now);
+  overlay_fini(&t->own);
+  readset_fini(&t->reads);
+  mem_free(t->savepoints);
+  mem_free(t);
+}
+
+// Ends the store's pool.
+static void fini(struct xdb *x) {
+  while (x->txns.free) {
+    struct xdb_txn *const t = x->txns.free;
+    x->txns.free = t->next;
+    destroy(t);
+  }
+}
+
+static enum remixdb_status create(struct xdb *x, struct xdb_txn **out) {
+  struct xdb_txn *const t = mem_calloc(1, sizeof(*t));
+  if (!t) return REMIXDB_NOMEM;
+  t->xdb = x;
+  overlay_init(&t->own);
+  struct xdb_ref **const refs[] = {&t->base, &t->tracked, &t->untracked, &t->now};
+  enum remixdb_status s = REMIXDB_OK;
+  for (size_t i = 0; i < sizeof(refs) / sizeof(refs[0]) && s == REMIXDB_OK; i++) s = xdb_ref(x, refs[i]);
+  if (s != REMIXDB_OK) {
+    destroy(t);
+    return s;
+  }
+  t->tracked->txn = t->untracked->txn = t;
+  t->tracked->calls = t->untracked->calls = &txn_calls;
+  t->untracked->untracked = true;
+  *out = t;
+  return s;
+}
+
+enum remixdb_status xdb_txn_begin(struct xdb *x, struct xdb_txn **out) {
+  pthread_mutex_lock(&x->txns.lock);
+  struct xdb_txn *t = x->txns.free;
+  if (t) {
+    x->txns.free = t->next;
+    x->txns.nr_free--;
+  }
+  pthread_mutex_unlock(&x->txns.lock);
+  const enum remixdb_status s = t ? REMIXDB_OK : create(x, &t);
+  if (s != REMIXDB_OK) return s;
+  t->super = xdb_ref_hold(t->base, &t->moment);
+  struct xdb_ref *const refs[] = {t->base, t->tracked, t->untracked};
+  for (size_t i = 0; i < sizeof(refs) / sizeof(refs[0]); i++) {
+    refs[i]->super = t->super;
+    refs[i]->moment = t->moment;
+  }
+  atomic_fetch_add_explicit(&x->txns.open, 1, memory_order_relaxed);
+  *out = t;
+  return s;
+}
+
+void txn_keep(struct xdb_txn *t) {
+  struct xdb *const x = t->xdb;
+  t->ended = false;
+  pthread_mutex_lock(&x->txns.lock);
+  x->txns.fini = fini;
+  const bool keep = x->txns.nr_free < TXN_POOL;
+  if (keep) {
+    t->next = x->txns.free;
+    x->txns.free = t;
+    x->txns.nr_free++;
+  }
+  pthread_mutex_unlock(&x->txns.lock);
+  if (!keep) destroy(t);
+}
+
+static void end(struct xdb_txn *t) {
+  struct xdb *const x = t->xdb;
+  t->ended = true;
+  for (struct txn_iter *i = t->iters; i; i = txn_iter_after(i)) txn_iter_end(i);
+  overlay_clear(&t->own);
+  readset_clear(&t->reads);
+  t->nr_savepoints = 0;
+  t->lost = false;
+  t->base->super = t->tracked->super = t->untracked->super = NULL;
+  xdb_super_drop(x, t->super);
+  t->super = NULL;
+  atomic_fetch_sub_explicit(&x->txns.open, 1, memory_order_relaxed);
+  if (!t->iters) txn_keep(t);
+}
+
+void xdb_txn_abort(struct xdb_txn *t) { end(t); }
+
+// ---- savepoints
+
+enum remixdb_status xdb_txn_savepoint(struct xdb_txn *t) {
+  if (t->nr_savepoints == t->cap_savepoints) {
+    const uint32_t cap = t->cap_savepoints ? t->cap_savepoints * 2 : 8;
+    uint64_t *const grown = mem_realloc(t->savepoints, cap * sizeof(*grown));
+    if (!grown) return REMIXDB_NOMEM;
+    t->savepoints = grown;
+    t->cap_savepoints = cap;
+  }
+  t->savepoints[t->nr_savepoints++] = t->own.number;
+  t->own.kept = t->own.number;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status xdb_txn_rollback(struct xdb_txn *t) {
+  if (t->nr_savepoints == 0) return err_set(REMIXDB_INVALID, "the transaction has no savepoint");
+  overlay_rollback(&t->own, t->savepoints[--t->nr_savepoints]);
+  t->own.kept = t->nr_savepoints ? t->savepoints[t->nr_savepoints - 1] : 0;
+  return REMIXDB_OK;
+}
+
+// ---- reading
+
+static inline enum remixdb_status note_key(struct xdb_ref *r, struct kref key) {
+  return r->untracked ? REMIXDB_OK : readset_key(&r->txn->reads, key);
+}
+
+// The transaction reads its own record of a key, regardless of the writes of others.
+static enum remixdb_status txn_find(struct xdb_ref **r, struct kref key, struct kv_rec *rec_out) {
+  struct xdb_txn *const t = (*r)->txn;
+  const struct overlay_ver *const v = overlay_get(&t->own, key);
+  if (v) {
+    *rec_out = (struct kv_rec){v->node->key, v->val, v->node->klen, v->vlen, v->tomb};
+    return REMIXDB_OK;
+  }
+  const enum remixdb_status s = note_key(*r, key);
+  *r = t->base;
+  return s == REMIXDB_OK ? REMIXDB_NOTFOUND : s;
+}
+
+static enum remixdb_status txn_get(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap,
+                                   uint32_t *vlen_out) {
+  struct kv_rec rec;
+  const enum remixdb_status s = txn_find(&r, key, &rec);
+  if (s == REMIXDB_NOTFOUND) return xdb_get(r, key, val_out, cap, vlen_out);
+  if (s != REMIXDB_OK) return s;
+  if (rec.tomb) return REMIXDB_NOTFOUND;
+  if (vlen_out) *vlen_out = rec.vlen;
+  const uint32_t n = rec.vlen < cap ? rec.vlen : cap;
+  if (val_out && n) memcpy(val_out, rec.val, n);
+  if (!val_out || n == rec.vlen) return REMIXDB_OK;
+  return err_set(REMIXDB_TOOBIG, "the value has %u bytes, the buffer %u", rec.vlen, cap);
+}
+
+// Looks up one key of a multi-get, and gives its value a place in the room, if there is one.
+static enum remixdb_status get_one(struct xdb_ref *r, struct kref key, struct remixdb_buf *value, bool *found,
+                                   struct multiget_room *room) {
+  uint32_t len = 0;
+  uint8_t none;
+  *found = false;
+  if (room) *value = (struct remixdb_buf){room->ptr + room->len, (uint32_t)(room->cap - room->len), 0};
+  uint8_t *const to = value && value->ptr ? value->ptr : room ? &none : NULL;
+  enum remixdb_status s = txn_get(r, key, to, value ? value->cap : 0, &len);
+  if (s == REMIXDB_NOTFOUND) {
+    if (value) value->len = 0;
+    if (room) *value = (struct remixdb_buf){0};
+    return REMIXDB_OK;
+  }
+  *found = s == REMIXDB_OK || s == REMIXDB_TOOBIG;
+  if (value) value->len = len;
+  if (!room) return s;
+  const bool fits = s == REMIXDB_OK && len > 0;
+  room->wanted += *found ? len : 0;
+  room->len += fits ? len : 0;
+  *value = (struct remixdb_buf){fits ? value->ptr : NULL, fits ? len : 0, len};
+  return s;
+}
+
+// One key after the other, because some have been written by the transaction.
+static enum remixdb_status get_each(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys,
+                                    struct remixdb_buf *values, bool *found, struct multiget_room *room,
+                                    size_t *nr_out) {
+  struct err_saved error = {.status = REMIXDB_OK};
+  bool small = false;
+  for (size_t i = 0; i < nr; i++) {
+    const enum remixdb_status s = get_one(r, kref(keys[i].ptr, keys[i].len), values ? &values[i] : NULL, &found[i],
+                                          room);
+    *nr_out += found[i];
+    if (s != REMIXDB_OK && (error.status == REMIXDB_OK || (small && s != REMIXDB_TOOBIG))) err_save(&error, s);
+    small = error.status == REMIXDB_TOOBIG;  // another failure is told first
+  }
+  if (small && room)
+    return err_set(REMIXDB_TOOBIG, "the values have %zu bytes, the buffer %zu", room->wanted, room->cap);
+  return error.status == REMIXDB_OK ? REMIXDB_OK : err_raise(&error);
+}
+
+static enum remixdb_status txn_multi_get(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys,
+                                         struct remixdb_buf *values, bool *found, struct multiget_room *room,
+                                         size_t *nr_out) {
+  struct xdb_txn *const t = r->txn;
+  *nr_out = 0;
+  for (size_t i = 0; i < nr && !overlay_empty(&t->own); i++)
+    if (overlay_get(&t->own, kref(keys[i].ptr, keys[i].len))) return get_each(r, nr, keys, values, found, room, nr_out);
+  for (size_t i = 0; i < nr; i++) {
+    const enum remixdb_status s = note_key(r, kref(keys[i].ptr, keys[i].len));
+    if (s == REMIXDB_OK) continue;
+    memset(found, 0, nr * sizeof(*found));
+    return s;
+  }
+  return xdb_multi_get(t->base, nr, keys, values, found, room, nr_out);
+}
+
+// ---- writing
+
+static enum remixdb_status check_writable(const struct xdb_ref *r) {
+  return unlikely(r->xdb->opts.read_only) ? err_set(REMIXDB_READONLY, "%s: opened with read_only", r->xdb->dir)
+                                          : REMIXDB_OK;
+}
+
+static enum remixdb_status txn_put(struct xdb_ref *r, struct kref key, const void *val, uint32_t vlen, bool tomb) {
+  struct xdb_txn *const t = r->txn;
+  const enum remixdb_status s = check_writable(r);
+  return s == REMIXDB_OK ? overlay_put(&t->own, key, val, vlen, tomb, t->iters != NULL, WAL_FRAME_MAX) : s;
+}
+
+// All of the batch, or nothing.
+static enum remixdb_status txn_write(struct xdb_ref *r, const struct xdb_batch *b) {
+  struct xdb_txn *const t = r->txn;
+  const uint8_t *p = b->data;
+  enum remixdb_status s = xdb_txn_savepoint(t);
+  if (s != REMIXDB_OK) return s;
+  for (size_t i = 0; i < b->nr && s == REMIXDB_OK; i++) {
+    struct kv_rec rec;
+    p = kv_rec_get(p, b->data + b->len, &rec);
+    assert(p);
+    s = txn_put(r, kref(rec.key, rec.klen), rec.val, rec.vlen, rec.tomb);
+  }
+  if (s != REMIXDB_OK) {
+    struct err_saved why;
+    err_save(&why, s);
+    IGNORED(xdb_txn_rollback(t), "the savepoint is there");
+    return err_raise(&why);
+  }
+  t->nr_savepoints--;
+  t->own.kept = t->nr_savepoints ? t->savepoints[t->nr_savepoints - 1] : 0;
+  return s;
+}
+
+// Gets a copy of the key's value. *val_out NULL: the key does not exist; else the caller frees it.
+static enum remixdb_status get_copy(struct xdb_ref *r, struct kref key, uint8_t **val_out, uint32_t *vlen_out) {
+  *val_out = NULL;
+  *vlen_out = 0;
+  enum remixdb_status s = txn_get(r, key, NULL, 0, vlen_out);
+  if (s == REMIXDB_NOTFOUND) return REMIXDB_OK;
+  if (s != REMIXDB_OK) return s;
+  uint8_t *const val = mem_alloc(*vlen_out ? *vlen_out : 1);
+  if (!val) return REMIXDB_NOMEM;
+  s = txn_get(r, key, val, *vlen_out, vlen_out);
+  if (s == REMIXDB_OK) *val_out = val;
+  else mem_free(val);
+  return s;
+}
+
+static enum remixdb_status txn_merge(struct xdb_ref *r, struct kref key, remixdb_merge_fn fn, void *priv) {
+  struct merge_call c = {.key = key, .fn = fn, .priv = priv};
+  uint8_t *val;
+  uint32_t vlen;
+  enum remixdb_status s = check_writable(r);
+  if (s == REMIXDB_OK) s = get_copy(r, key, &val, &vlen);
+  if (s != REMIXDB_OK) return s;
+  const struct kv_rec rec = {.val = val, .vlen = vlen};
+  s = merge_decide(r->xdb, &c, val ? &rec : NULL);
+  if (s == REMIXDB_OK && c.op != REMIXDB_MERGE_KEEP) s = txn_put(r, key, c.val, c.vlen, c.op == REMIXDB_MERGE_DEL);
+  mem_free(val);
+  return s;
+}
+
+static const struct xdb_ref_calls txn_calls = {.find = txn_find,
+                                               .get = txn_get,
+                                               .multi_get = txn_multi_get,
+                                               .put = txn_put,
+                                               .write = txn_write,
+                                               .merge = txn_merge,
+                                               .iter_create = txn_iter_create,
+                                               .iter_destroy = txn_iter_destroy,
+                                               .iter_park = txn_iter_park,
+                                               .iter_seek = txn_iter_seek,
+                                               .iter_skip = txn_iter_skip,
+                                               .iter_prev = txn_iter_prev,
+                                               .iter_record = txn_iter_record,
+                                               .iter_unend = txn_iter_unend};
+
+// ---- the commit
+
+// Makes the operations of the batch that the commit writes. The caller frees w->ops and w->links.
+static enum remixdb_status gather(struct xdb_txn *t, struct many_writes *w) {
+  const struct overlay *const o = &t->own;
+  w->ops = mem_alloc(o->keys * sizeof(*w->ops));
+  w->links = mem_alloc(o->keys * sizeof(*w->links));
+  if (!w->ops || !w->links) return REMIXDB_NOMEM;
+  for (const struct overlay_node *n = o->head[0]; n; n = n->next[0]) {
+    const struct overlay_ver *const v = n->newest;
+    if (v) many_add(w, &(struct batch_op){overlay_key(n), n->hash, v->val, v->vlen, v->tomb});
+  }
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status commit(struct xdb_txn *t) {
+  struct xdb *const x = t->xdb;
+  for (struct txn_iter *i = t->iters; i; i = txn_iter_after(i))
+    if (txn_iter_note(i) != REMIXDB_OK) t->lost = true;
+  if (overlay_empty(&t->own)) return REMIXDB_OK;
+  if (t->lost) return err_set(REMIXDB_NOMEM, "the transaction has lost track of its reads");
+  readset_sort(&t->reads);
+  struct txn_check check;
+  struct many_writes w = {0};
+  txn_check_init(&check, t);
+  if (t->reads.nr) w.check = &check.many;
+  enum remixdb_status s = gather(t, &w);
+  if (s == REMIXDB_OK) s = xdb_write_many(t->base, &w);
+  if (check.many.conflict) atomic_fetch_add_explicit(&x->txns.conflicts, 1, memory_order_relaxed);
+  txn_check_fini(&check);
+  mem_free(w.ops);
+  mem_free(w.links);
+  return s;
+}
+
+enum remixdb_status xdb_txn_commit(struct xdb_txn *t) {
+  struct xdb *const x = t->xdb;
+  const enum remixdb_status s = commit(t);
+  if (s == REMIXDB_OK) {
+    atomic_fetch_add_explicit(&x->txns.committed, 1, memory_order_relaxed);
+    end(t);
+    return s;
+  }
+  struct err_saved why;
+  err_save(&why, s);
+  err_cleanup_begin();
+  end(t);
+  err_cleanup_end();
+  return err_raise(&why);
+}

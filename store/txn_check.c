@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/txn_check.h"
+
+#include <stdio.h>
+
+#include "store/idle.h"
+#include "xdb.h"
+
+static void forget(struct txn_check *c) {
+  if (!c->compared) return;
+  c->txn->now->super = NULL;
+  xdb_super_drop(c->txn->xdb, c->compared);
+  c->compared = NULL;
+}
+
+void txn_check_fini(struct txn_check *c) { forget(c); }
+
+// Notes a conflict.
+static enum remixdb_status conflict(struct txn_check *c, struct kref key) {
+  char text[3 * 16 + 4];
+  size_t n = 0;
+  for (uint32_t i = 0; i < key.len && i < 16; i++) {
+    const uint8_t b = key.ptr[i];
+    const bool plain = b > ' ' && b < 127 && b != '\\';
+    n += (size_t)snprintf(text + n, sizeof(text) - n, plain ? "%c" : "\\%02x", b);
+  }
+  c->many.conflict = true;
+  return err_set(REMIXDB_ABORTED, "another write to what the transaction has read, at key %s%s", text,
+                 key.len > 16 ? "..." : "");
+}
+
+// ---- memtables
+
+// Tells whether the memtable has a version of the range that was committed after the moment.
+static bool range_changed(struct txn_check *c, const struct wh *wh, const struct read_range *r) {
+  if (read_range_is_key(r)) {
+    const struct wh_ver *const v = wh_get(wh, r->from, hash64(r->from.ptr, r->from.len), WH_PENDING - 1);
+    if (!v || wh_ver_seq(v) <= c->moment) return false;
+    IGNORED(conflict(c, r->from), "the caller returns it");
+    return true;
+  }
+  struct wh_cursor at;
+  wh_cursor_init(&at, wh, WH_PENDING - 1);
+  for (wh_seek(&at, r->from); wh_valid(&at) && !read_range_ends_before(r, wh_key(&at)); wh_next(&at)) {
+    if (wh_ver_seq(at.ver) <= c->moment) continue;
+    IGNORED(conflict(c, wh_key(&at)), "the caller returns it");
+    return true;
+  }
+  return false;
+}
+
+static bool memtable_changed(struct txn_check *c, const struct memtable *m) {
+  for (size_t i = 0; i < c->reads->nr; i++)
+    if (range_changed(c, m->wh, &c->reads->ranges[i])) return true;
+  return false;
+}
+
+// Whether the super's version may hold writes after the moment that were not compared.
+static bool compare_due(const struct txn_check *c, const struct super *v) {
+  return v->since > c->moment && !(c->compared && c->compared->version == v->version);
+}
+
+static bool check_begin(struct many_check *many, const struct super *v) {
+  struct txn_check *const c = (struct txn_check *)many;
+  if (compare_due(c, v)) return false;
+  c->at = 0;
+  c->from = kref(NULL, 0);
+  return !v->frozen || v->active->base_seq <= c->moment || !memtable_changed(c, v->frozen);
+}
+
+static bool check_passes(struct many_check *many, const struct memtable *active) {
+  return !memtable_changed((struct txn_check *)many, active);
+}
+
+static enum remixdb_status check_lock(struct many_check *many, struct wh_many *leaves, const struct kref *key) {
+  struct txn_check *const c = (struct txn_check *)many;
+  for (; c->at < c->reads->nr; c->at++, c->from = kref(NULL, 0)) {
+    const struct read_range *const r = &c->reads->ranges[c->at];
+    const struct kref from = c->from.ptr ? c->from : r->from;
+    if (key && kv_cmp(from, *key) > 0) return REMIXDB_OK;
+    const bool part = key && !read_range_ends_before(r, *key);  // it goes on behind the key
+    const enum remixdb_status s = wh_many_lock(leaves, from, part ? key : r->to.ptr ? &r->to : NULL);
+    if (s != REMIXDB_OK) return s;
+    if (!part) continue;
+    c->from = *key;
+    return REMIXDB_OK;
+  }
+  return REMIXDB_OK;
+}
+
+// ---- tables
+
+// The transaction's snapshot and the store as it is, side by side.
+static enum remixdb_status compare_key(struct txn_check *c, struct kref key, uint8_t *bufs) {
+  uint32_t was_len = 0, is_len = 0;
+  uint8_t *const was = bufs, *const is = bufs + REMIXDB_KV_MAX;
+  const enum remixdb_status s0 = xdb_get(c->txn->base, key, was, REMIXDB_KV_MAX, &was_len);
+  if (s0 != REMIXDB_OK && s0 != REMIXDB_NOTFOUND) return s0;
+  const enum remixdb_status s1 = xdb_get(c->txn->now, key, is, REMIXDB_KV_MAX, &is_len);
+  if (s1 != REMIXDB_OK && s1 != REMIXDB_NOTFOUND) return s1;
+  const bool same = s0 == s1 && (s0 == REMIXDB_NOTFOUND || (was_len == is_len && memcmp(was, is, was_len) == 0));
+  return same ? REMIXDB_OK : conflict(c, key);
+}
+
+static bool record_eq(const struct kv_rec *a, const struct kv_rec *b) {
+  return kv_eq(kref(a->key, a->klen), kref(b->key, b->klen)) && kv_eq(kref(a->val, a->vlen), kref(b->val, b->vlen));
+}
+
+// Compares a range, which lies in one partition.
+static enum remixdb_status compare_range(struct txn_check *c, struct xdb_iter *was, struct xdb_iter *is,
+                                         const struct read_range *r) {
+  enum remixdb_status s = xdb_iter_seek(was, r->from);
+  if (s == REMIXDB_OK) s = xdb_iter_seek(is, r->from);
+  while (s == REMIXDB_OK) {
+    struct kv_rec a = {0}, b = {0};
+    if (xdb_iter_valid(was)) s = xdb_iter_record(was, &a);
+    if (s == REMIXDB_OK && xdb_iter_valid(is)) s = xdb_iter_record(is, &b);
+    if (s != REMIXDB_OK) return s;
+    const bool has_a = xdb_iter_valid(was) && !read_range_ends_before(r, kref(a.key, a.klen));
+    const bool has_b = xdb_iter_valid(is) && !read_range_ends_before(r, kref(b.key, b.klen));
+    if (!has_a && !has_b) return REMIXDB_OK;
+    if (has_a != has_b || !record_eq(&a, &b)) return conflict(c, has_a ? kref(a.key, a.klen) : kref(b.key, b.klen));
+    s = xdb_iter_skip(was, 1);
+    if (s == REMIXDB_OK) s = xdb_iter_skip(is, 1);
+  }
+  return s;
+}
+
+// Compares a range partition by partition. A partition that both versions share has no new data in its tables.
+static enum remixdb_status compare_parts(struct txn_check *c, struct xdb_iter *was, struct xdb_iter *is,
+                                         const struct read_range *r) {
+  const struct version *const old = c->txn->super->version, *const v = c->compared->version;
+  for (uint32_t i = version_find(v, r->from); i < v->nr_parts; i++) {
+    struct read_range in = *r;
+    const struct kref anchor = part_anchor(v->parts[i]);
+    if (read_range_ends_before(r, anchor)) return REMIXDB_OK;
+    if (kv_cmp(in.from, anchor) < 0) in.from = anchor;
+    if (i + 1 < v->nr_parts && !read_range_ends_before(r, part_anchor(v->parts[i + 1]))) {
+      in.to = part_anchor(v->parts[i + 1]);
+      in.below = true;
+    }
+    if (old->parts[version_find(old, anchor)] == v->parts[i]) continue;
+    const enum remixdb_status s = compare_range(c, was, is, &in);
+    if (s != REMIXDB_OK) return s;
+  }
+  return REMIXDB_OK;
+}
+
+// Compares all that was read.
+static enum remixdb_status compare(struct txn_check *c) {
+  struct xdb_iter *was = NULL, *is = NULL;
+  uint8_t *const bufs = mem_alloc((size_t)2 * REMIXDB_KV_MAX);
+  enum remixdb_status s = bufs ? xdb_iter_create(c->txn->base, &was) : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) s = xdb_iter_create(c->txn->now, &is);
+  for (size_t i = 0; i < c->reads->nr && s == REMIXDB_OK; i++) {
+    const struct read_range *const r = &c->reads->ranges[i];
+    s = read_range_is_key(r) ? compare_key(c, r->from, bufs) : compare_parts(c, was, is, r);
+  }
+  struct err_saved why;
+  err_save(&why, s);
+  xdb_iter_destroy(is);
+  xdb_iter_destroy(was);
+  mem_free(bufs);
+  return s == REMIXDB_OK ? s : err_raise(&why);
+}
+
+static enum remixdb_status check_tables(struct many_check *many) {
+  struct txn_check *const c = (struct txn_check *)many;
+  struct xdb *const x = c->txn->xdb;
+  struct xdb_ref *const now = c->txn->now;
+  epoch_enter(&x->epoch, &now->slot);
+  const bool due = compare_due(c, xdb_super(x));
+  epoch_exit(&now->slot);
+  if (likely(!due)) return REMIXDB_OK;
+  forget(c);
+  c->compared = xdb_ref_hold(now, &now->moment);
+  now->super = c->compared;
+  return compare(c);
+}
+
+void txn_check_init(struct txn_check *c, struct xdb_txn *t) {
+  *c = (struct txn_check){.many = {check_tables, check_begin, check_lock, check_passes, false},
+                          .txn = t,
+                          .reads = &t->reads,
+                          .moment = t->moment};
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The checks of a transaction's commit (store/txn.h has the protocol): whether what was read is still as it was.
+#ifndef STORE_TXN_CHECK_H
+#define STORE_TXN_CHECK_H
+
+#include "store/txn_state.h"
+#include "store/write.h"
+
+struct txn_check {
+  struct many_check many;  // the first member
+  struct xdb_txn *txn;
+  const struct readset *reads;  // sorted
+  uint64_t moment;              // of the beginning
+  struct super *compared;       // counted; what was read was compared with this super. NULL: it was not
+  size_t at;                    // the first range whose leaves are not all locked
+  struct kref from;             // its leaves are locked up to this key; ptr NULL: none is
+};
+
+void txn_check_init(struct txn_check *c, struct xdb_txn *t);
+void txn_check_fini(struct txn_check *c);
+#endif

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A transaction in memory. Private to store/txn*.c; store/txn.h has the calls and the protocol.
+#ifndef STORE_TXN_STATE_H
+#define STORE_TXN_STATE_H
+
+#include "store/overlay.h"
+#include "store/readset.h"
+#include "store/ref.h"
+
+struct txn_iter;
+
+struct xdb_txn {
+  struct xdb *xdb;
+  struct xdb_txn *next;  // in the pool
+  struct super *super;   // counted; NULL in the pool
+  uint64_t moment;
+  struct xdb_ref *base;                 // reads super at moment, without the transaction's writes
+  struct xdb_ref *tracked, *untracked;  // the user's refs
+  struct xdb_ref *now;                  // for the comparison with the store as it is
+  struct overlay own;
+  struct readset reads;
+  struct txn_iter *iters;  // open iterators
+  uint64_t *savepoints;    // numbers of the overlay
+  uint32_t nr_savepoints, cap_savepoints;
+  bool lost;   // memory was missing to note a read: the transaction cannot commit
+  bool ended;  // but iterators are open, and the last of them frees it
+};
+
+// Keeps an ended transaction without iterators for the next one, or frees it. For the transaction's last iterator.
+void txn_keep(struct xdb_txn *t);
+#endif

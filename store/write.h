@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Parts of writing that xdb.c shares with transactions: writes that are committed as one, and a merge's decision.
+#ifndef STORE_WRITE_H
+#define STORE_WRITE_H
+
+#include "store/batch.h"
+#include "store/ref.h"
+
+// The checks of a transaction that writes (store/txn_check.h).
+struct many_check {
+  // Outside of any epoch, before each try. Fails with REMIXDB_ABORTED (a conflict), or as reading does.
+  enum remixdb_status (*tables)(struct many_check *c);
+  // Inside the epoch of a try, with the store's super. False: no try can begin.
+  bool (*begin)(struct many_check *c, const struct super *v);
+  // Locks the leaves of what was read up to the key; NULL: of all that was read. Keys ascend. REMIXDB_NOMEM.
+  enum remixdb_status (*lock)(struct many_check *c, struct wh_many *many, const struct kref *key);
+  // With all leaves locked and all writes linked. False: a conflict.
+  bool (*passes)(struct many_check *c, const struct memtable *active);
+  bool conflict;  // no further try
+};
+
+// Writes that are committed as one. All zero before many_add.
+struct many_writes {
+  struct batch_op *ops;  // in order of keys
+  size_t nr;
+  struct wh_link *links;     // one per operation
+  size_t log_bytes, memory;  // bytes that it takes in the log and in the memtable
+  struct many_check *check;  // NULL: a batch, or a transaction that has read nothing
+};
+
+// Counts an operation that is in w->ops at nr, or puts it there. w->ops has room.
+static inline void many_add(struct many_writes *w, const struct batch_op *op) {
+  w->log_bytes += kv_rec_size(op->key.len, op->vlen, op->tomb);
+  w->memory += wh_record_memory(op->key.len, op->vlen);
+  w->ops[w->nr++] = *op;
+}
+// Commits all of w, or nothing. r: for its epochs, its pace and its store; it may be a ref of a snapshot. Fails as
+// xdb_write does, or with REMIXDB_ABORTED if w->check found a conflict.
+MUST_CHECK enum remixdb_status xdb_write_many(struct xdb_ref *r, struct many_writes *w);
+
+struct merge_call {
+  struct kref key;
+  uint64_t hash;
+  remixdb_merge_fn fn;
+  void *priv;
+  enum remixdb_merge_op op;  // fn's decision
+  const void *val;           // for REMIXDB_MERGE_PUT
+  uint32_t vlen;
+};
+// Runs the user's function, and checks its decision. rec: the key's record, or NULL.
+MUST_CHECK enum remixdb_status merge_decide(const struct xdb *x, struct merge_call *c, const struct kv_rec *rec);
+#endif
