@@ -64,7 +64,7 @@ import os
 import threading
 import weakref
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, MutableMapping, ValuesView
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, SupportsIndex, TypeAlias, TypeVar, overload
 
@@ -77,12 +77,15 @@ if os.environ.get("REMIXDB_PYTHON", "") != "ctypes":
 if _fast is not None and getattr(_fast, "INTERFACE", 0) != 1:
     _fast = None
 
-__all__ = ["Xdb", "XdbRef", "XdbIter", "XdbGets", "XdbBatch", "XdbSnapshot", "XdbError", "Status", "COMPRESSION_NONE",
-           "COMPRESSION_ZSTD", "SYNC_NONE", "SYNC_EACH", "KEEP", "KV_MAX", "version", "repair", "destroy"]
+__all__ = ["Xdb", "XdbRef", "XdbIter", "XdbGets", "XdbMap", "XdbBatch", "XdbSnapshot", "XdbError", "Status", "Data",
+           "COMPRESSION_NONE", "COMPRESSION_ZSTD", "SYNC_NONE", "SYNC_EACH", "KEEP", "KV_MAX", "version", "repair",
+           "destroy"]
 
 Data: TypeAlias = bytes | bytearray | memoryview | str  # a key, or a value
 _Path: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
 _T = TypeVar("_T")
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 _R = TypeVar("_R", covariant=True)  # what an iterator gives
 _Self = TypeVar("_Self", bound="_Closable")
 
@@ -217,29 +220,33 @@ class _Source:
 
     @overload
     def iter(self, expect: int = ..., *, start: Data | None = ..., stop: Data | None = ..., prefix: Data | None = ...,
-             reverse: bool = ..., keys_only: Literal[True], values_only: Literal[False] = ...) -> "XdbIter[bytes]": ...
+             reverse: bool = ..., hold: bool = ..., keys_only: Literal[True],
+             values_only: Literal[False] = ...) -> "XdbIter[bytes]": ...
 
     @overload
     def iter(self, expect: int = ..., *, start: Data | None = ..., stop: Data | None = ..., prefix: Data | None = ...,
-             reverse: bool = ..., keys_only: Literal[False] = ..., values_only: Literal[True]) -> "XdbIter[bytes]": ...
+             reverse: bool = ..., hold: bool = ..., keys_only: Literal[False] = ...,
+             values_only: Literal[True]) -> "XdbIter[bytes]": ...
 
     @overload
     def iter(self, expect: int = ..., *, start: Data | None = ..., stop: Data | None = ..., prefix: Data | None = ...,
-             reverse: bool = ..., keys_only: Literal[False] = ...,
+             reverse: bool = ..., hold: bool = ..., keys_only: Literal[False] = ...,
              values_only: Literal[False] = ...) -> "XdbIter[tuple[bytes, bytes]]": ...
 
     def iter(self, expect: int = 0, *, start: Data | None = None, stop: Data | None = None, prefix: Data | None = None,
-             reverse: bool = False, keys_only: bool = False, values_only: bool = False) -> "XdbIter[Any]":
+             reverse: bool = False, hold: bool = False, keys_only: bool = False,
+             values_only: bool = False) -> "XdbIter[Any]":
         """A new XdbIter, not yet positioned. A store's and a snapshot's iterator has a ref of its own.
 
         It shows the keys start <= key < stop that begin with the prefix; None is an open end. With `reverse` it goes
-        backward, from the last key on. With `keys_only` it gives keys, with `values_only` values, in place of pairs.
+        backward, from the last key on. With `keys_only` it gives keys, with `values_only` values, in place of pairs. It
+        sees the store as it was at its last seek; with `hold`, as it was when it was made.
 
         `expect` is the number of records that the caller means to read after each seek: the seek then reads the blocks
         of these records from the disk together with its own. 0: the library estimates the number from earlier scans of
         this ref. The number never changes a result."""
         return XdbIter(self._reader(), expect, start=start, stop=stop, prefix=prefix, reverse=reverse,
-                       keys_only=keys_only, values_only=values_only)
+                       hold=hold, keys_only=keys_only, values_only=values_only)
 
 
 class Xdb(_Closable, _Source):
@@ -301,6 +308,10 @@ class Xdb(_Closable, _Source):
     def ref(self) -> "XdbRef":
         """A new XdbRef, for reading and writing the store."""
         return XdbRef(self)
+
+    def map(self) -> "XdbMap[bytes, bytes]":
+        """The store as a mutable mapping."""
+        return XdbMap(self)
 
     def _reader(self) -> "XdbRef":
         return XdbRef(self)
@@ -902,7 +913,7 @@ else:
 
 
 class XdbIter(_Iter[_R]):
-    """An iterator; made by XdbRef.iter(). It sees the store as it was at its last seek. It copies records ahead, one at
+    """An iterator; made by iter() of a store, a snapshot or a ref. It copies records ahead, one at
     first and then more, up to 1,024 records and 64 KiB, or one larger record.
 
     As a Python iterator it gives the (key, value) pairs from its position on, or from the first key when it has none
@@ -910,7 +921,7 @@ class XdbIter(_Iter[_R]):
     no position yet. An iterator that was made with `reverse` goes the other way in both cases."""
 
     def __init__(self, ref: XdbRef, expect: int = 0, *, start: Data | None = None, stop: Data | None = None,
-                 prefix: Data | None = None, reverse: bool = False, keys_only: bool = False,
+                 prefix: Data | None = None, reverse: bool = False, hold: bool = False, keys_only: bool = False,
                  values_only: bool = False) -> None:
         _of(ref, XdbRef)
         lib = _lib()
@@ -921,7 +932,7 @@ class XdbIter(_Iter[_R]):
             if bound is not None:
                 key = _bytes(bound, "key")
                 setattr(opts, name, _Slice(key, _length(key, "key")))
-        opts.keys_only = _flag(keys_only, "keys_only")
+        opts.keys_only, opts.hold = _flag(keys_only, "keys_only"), _flag(hold, "hold")
         if _flag(values_only, "values_only") and keys_only:
             raise ValueError("keys_only and values_only exclude each other")
         self._ref = ref
@@ -1045,6 +1056,186 @@ class XdbIter(_Iter[_R]):
         if not self._placed:
             self.seek() if self._reverse else self.seek_last()
         return _Reversed(self)
+
+
+class XdbMap(MutableMapping[_K, _V]):
+    """A store, a snapshot, or another source of refs as a dict that is ordered by its keys; made by map(). Keys and
+    values are bytes; a str is encoded as UTF-8 on its way in. Each call sees the store as it is then, and an iteration
+    as it was when it began. Any number of threads may use it; each gets a ref of its own.
+
+    len() reads all keys. update() is one batch. No other write of the key comes into the middle of del, pop, popitem
+    and setdefault. A subclass that replaces encode_key, decode_key, encode_value and
+    decode_value stores other objects."""
+
+    def __init__(self, source: "_RefSource") -> None:
+        self._source = source
+        self._refs = _Refs()
+
+    def encode_key(self, key: _K) -> bytes:
+        """The bytes that the store has for a key."""
+        return _bytes(key, "key")  # type: ignore[arg-type]
+
+    def decode_key(self, key: bytes) -> _K:
+        """The key that these bytes stand for."""
+        return key  # type: ignore[return-value]
+
+    def encode_value(self, value: _V) -> bytes:
+        """The bytes that the store has for a value."""
+        return _bytes(value, "value")  # type: ignore[arg-type]
+
+    def decode_value(self, value: bytes) -> _V:
+        """The value that these bytes stand for."""
+        return value  # type: ignore[return-value]
+
+    def _ref(self) -> XdbRef:
+        ref = self._refs.ref
+        if ref is None or ref.closed:
+            ref = self._refs.ref = self._source.ref()
+        return ref
+
+    def __getitem__(self, key: _K) -> _V:
+        value = self._ref().get(self.encode_key(key))
+        if value is None:
+            raise KeyError(key)
+        return self.decode_value(value)
+
+    def __setitem__(self, key: _K, value: _V) -> None:
+        self._ref().put(self.encode_key(key), self.encode_value(value))
+
+    def _take(self, name: bytes) -> bytes | None:
+        """Deletes the key, and gives its value; None when there is no such key."""
+        values: list[bytes] = []
+
+        def take(value: bytes | None) -> _Keep | None:
+            values[:] = () if value is None else (value,)
+            return KEEP if value is None else None
+
+        self._ref().merge(name, take)
+        return values[0] if values else None
+
+    def __delitem__(self, key: _K) -> None:
+        if self._take(self.encode_key(key)) is None:
+            raise KeyError(key)
+
+    def pop(self, key: _K, *default: Any) -> Any:
+        """Deletes the key, and gives its value. Without one: the default, or KeyError."""
+        if len(default) > 1:
+            raise TypeError(f"pop takes a key and one default, not {len(default)}")
+        value = self._take(self.encode_key(key))
+        if value is not None:
+            return self.decode_value(value)
+        if not default:
+            raise KeyError(key)
+        return default[0]
+
+    def setdefault(self, key: _K, default: Any = None) -> Any:
+        """The key's value. Without one the key gets the default."""
+        value = self._ref().merge(self.encode_key(key),
+                                  lambda old: self.encode_value(default) if old is None else KEEP)
+        assert value is not None  # the function never deletes
+        return self.decode_value(value)
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            name = self.encode_key(key)  # type: ignore[arg-type]
+        except TypeError:  # no key is of that type
+            return False
+        return self._ref().probe(name)
+
+    def __iter__(self) -> Iterator[_K]:
+        return map(self.decode_key, self._ref().iter(keys_only=True))
+
+    def __reversed__(self) -> Iterator[_K]:
+        return map(self.decode_key, self._ref().iter(keys_only=True, reverse=True))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._ref().iter(keys_only=True))
+
+    def __bool__(self) -> bool:
+        return next(iter(self._ref().iter(keys_only=True)), None) is not None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._source!r})"
+
+    def items(self) -> ItemsView[_K, _V]:
+        return _Items(self)
+
+    def values(self) -> ValuesView[_V]:
+        return _Values(self)
+
+    def range(self, start: _K | None = None, stop: _K | None = None, *,
+              reverse: bool = False) -> Iterator[tuple[_K, _V]]:
+        """The (key, value) pairs of start <= key < stop, in order."""
+        first = None if start is None else self.encode_key(start)
+        last = None if stop is None else self.encode_key(stop)
+        return self._decoded(self._ref().iter(start=first, stop=last, reverse=reverse))
+
+    def _decoded(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[_K, _V]]:
+        return ((self.decode_key(key), self.decode_value(value)) for key, value in pairs)
+
+    def popitem(self) -> tuple[_K, _V]:
+        """Takes the last item, as a dict does."""
+        for key in self._ref().iter(keys_only=True, reverse=True):
+            value = self._take(key)
+            if value is not None:  # another writer may have taken it
+                return self.decode_key(key), self.decode_value(value)
+        raise KeyError("the map is empty")
+
+    def clear(self) -> None:
+        """Deletes all keys that there are when it begins."""
+        ref = self._ref()
+        keys = iter(ref.iter(keys_only=True, hold=True))
+        while some := list(itertools.islice(keys, 1000)):
+            with ref.batch() as batch:
+                for key in some:
+                    batch.delete(key)
+
+    def update(self, other: Any = (), /, **more: _V) -> None:
+        """As a dict's update; all of it or nothing is written."""
+        items: Any = other
+        if isinstance(other, Mapping):
+            items = other.items()
+        elif hasattr(other, "keys"):
+            items = ((key, other[key]) for key in other.keys())
+        with self._ref().batch() as batch:
+            for key, value in itertools.chain(items, more.items()):
+                batch.put(self.encode_key(key), self.encode_value(value))
+
+
+class _Items(ItemsView[_K, _V]):
+    """An XdbMap's items, read by one iterator."""
+
+    _mapping: XdbMap[_K, _V]
+
+    def __iter__(self) -> Iterator[tuple[_K, _V]]:
+        return self._mapping.range()
+
+    def __reversed__(self) -> Iterator[tuple[_K, _V]]:
+        return self._mapping.range(reverse=True)
+
+
+class _Values(ValuesView[_V]):
+    """An XdbMap's values, read by one iterator."""
+
+    _mapping: XdbMap[Any, _V]
+
+    def __iter__(self) -> Iterator[_V]:
+        return map(self._mapping.decode_value, self._mapping._ref().iter(values_only=True))
+
+    def __reversed__(self) -> Iterator[_V]:
+        return map(self._mapping.decode_value, self._mapping._ref().iter(values_only=True, reverse=True))
+
+
+class _Refs(threading.local):
+    """A thread's ref, which ends with the thread."""
+
+    ref: XdbRef | None = None
+
+
+class _RefSource(Protocol):
+    """What a map is made of."""
+
+    def ref(self) -> XdbRef: ...
 
 
 # ---- the library

@@ -357,20 +357,74 @@ def test_expect_is_a_number_of_records(ref, db, bad, error):
             iterate(expect=bad)
 
 
-def test_options_of_an_iterator_lie_where_the_library_reads_them(ref):
-    lib = xdb._lib()
-    for name, value in {"from_key": "bounds", "to_key": "bounds", "prefix": "prefix", "keys_only": "keys_only",
-                        "snapshot": "snapshot", "hold": "hold", "expect": None}.items():
-        opts = xdb._IterOpts()
-        lib.remixdb_iter_opts_init(ctypes.byref(opts), ctypes.sizeof(opts))
-        field = xdb._Slice(b"k", 1) if name in ("from_key", "to_key", "prefix") else 1
-        setattr(opts, name, field)
-        pointer = lib.remixdb_iter_create_opts(ref._handle.pointer, ctypes.byref(opts))
-        if value is None:
-            assert pointer
-            lib.remixdb_iter_destroy(pointer)
-        else:
-            assert not pointer and f"`{value}`" in xdb._last_error(lib).message
+def in_range(keys, start, stop, prefix):
+    return [key for key in keys if (start is None or key >= start) and (stop is None or key < stop)
+            and key.startswith(prefix or b"")]
+
+
+def test_bounds_and_prefixes(ref, db):
+    """Every combination of options, against a list."""
+    rnd = random.Random(7)
+    keys = sorted({bytes(rnd.choices(b"ab\0\xff", k=rnd.randrange(5))) for _ in range(300)})
+    model = {key: b"v" + key for key in keys}
+    with ref.batch() as batch:
+        batch.update(dict(list(model.items())[::2]))
+    ref.flush()
+    with ref.batch() as batch:
+        batch.update(dict(list(model.items())[1::2]))
+    bounds = [None, b"", b"a", b"a\xff", b"ab", b"b\0", b"\xff\xff", b"\xff\xff\xff\xff\xff"]
+    for start, stop, prefix in itertools.product(bounds, bounds, bounds):
+        options = {"start": start, "stop": stop, "prefix": prefix}
+        want = in_range(keys, start, stop, prefix)
+        for reverse in (False, True):
+            order = want[::-1] if reverse else want
+            assert list(ref.iter(**options, reverse=reverse)) == [(key, model[key]) for key in order]
+            assert list(ref.iter(**options, reverse=reverse, keys_only=True)) == order
+            assert list(db.iter(**options, reverse=reverse, values_only=True)) == [model[key] for key in order]
+            assert list(reversed(ref.iter(**options, reverse=reverse))) == [(key, model[key]) for key in order[::-1]]
+        it = ref.iter(**options, keys_only=True)
+        for key in bounds[1:]:
+            it.seek(key)
+            behind = [k for k in want if k >= key]
+            assert it.key() == (behind[0] if behind else None) and it.value() in (None, b"")
+            it.seek_for_prev(key)
+            before = [k for k in want if k <= key]
+            assert it.key() == (before[-1] if before else None)
+            assert list(reversed(it)) == before[::-1]
+
+
+def test_an_iterator_that_holds_its_moment(ref):
+    ref.put("a", "1")
+    held, other = ref.iter(hold=True), ref.iter()
+    ref.put("b", "2")
+    assert list(held) == [(b"a", b"1")] and list(other) == [(b"a", b"1"), (b"b", b"2")]
+    held.seek()
+    held.park()
+    held.seek("b")
+    assert held.peek() is None
+    with ref.snapshot() as then, then.ref() as old:
+        assert list(old.iter(hold=True, reverse=True, keys_only=True)) == [b"b", b"a"]
+
+
+@pytest.mark.parametrize("options, error", [
+    ({"start": 7}, TypeError), ({"stop": ["a"]}, TypeError), ({"prefix": 1.0}, TypeError), ({"reverse": 1}, TypeError),
+    ({"keys_only": 1}, TypeError), ({"values_only": None}, TypeError), ({"hold": "yes"}, TypeError),
+    ({"keys_only": True, "values_only": True}, ValueError), ({"prefix": b"x" * 70000}, XdbError)])
+def test_options_of_an_iterator_that_are_refused(ref, options, error):
+    with pytest.raises(error):
+        ref.iter(**options)
+    ref.close()  # nothing of it is left
+    assert list(ref._handle._children) == []
+
+
+def test_records_ahead_grow_from_one(ref):
+    with ref.batch() as batch:
+        batch.update((b"%05d" % i, b"v" * 10) for i in range(5000))
+    it, sizes = ref.iter(), []
+    for _ in it:
+        sizes.append(it._left() + 1)
+    pages = [size for i, size in enumerate(sizes) if i == 0 or sizes[i - 1] == 1]
+    assert pages[:5] == [1, 8, 64, 512, 1024] and max(pages) == 1024
 
 
 def test_python_iteration(ref, db):
