@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""remixdb.plyvel: plyvel's own tests, and what they do not ask. plyvel's tests come from its source distribution, which
+`make deps` puts into build/pypi."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tarfile
+import threading
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "python")]
+
+from remixdb import plyvel  # noqa: E402
+
+SOURCES = sorted((ROOT / "build" / "pypi").glob("plyvel-*.tar.gz"))
+# One wants another order than that of bytes (test_another_comparator_is_refused), the other one keys of 100 kB, which
+# are too long for RemixDB (test_sizes_of_ranges).
+NOT_FOR_US = {"test_comparator", "test_approximate_sizes"}
+
+
+@pytest.mark.skipif(not SOURCES, reason="plyvel's source distribution is not here; make deps fetches it")
+def test_plyvels_own_tests(tmp_path):
+    with tarfile.open(SOURCES[-1]) as tar:
+        name, = [name for name in tar.getnames() if re.fullmatch(r"[^/]+/test/test_plyvel\.py", name)]
+        (tmp_path / "test_of_plyvel.py").write_bytes(tar.extractfile(name).read())
+    (tmp_path / "conftest.py").write_text("import sys\nfrom remixdb import plyvel\nsys.modules['plyvel'] = plyvel\n")
+    deselected = [f"--deselect=test_of_plyvel.py::{name}" for name in NOT_FOR_US]
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'python'}", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *deselected, "."], env=env,
+                          cwd=tmp_path, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    counts = dict(re.findall(r"(\d+) (\w+)", done.stdout.splitlines()[-1]))
+    counts = {word: int(number) for number, word in counts.items()}
+    assert counts["passed"] >= 50 and counts["deselected"] == len(NOT_FOR_US)
+    assert not counts.keys() & {"skipped", "failed", "error", "errors"}
+
+
+@pytest.fixture
+def db(tmp_path):
+    with plyvel.DB(tmp_path / "store", create_if_missing=True) as store:
+        yield store
+
+
+def test_another_comparator_is_refused(tmp_path):
+    with pytest.raises(NotImplementedError, match="by their bytes"):
+        plyvel.DB(tmp_path / "s", create_if_missing=True, comparator=lambda a, b: 0, comparator_name=b"other")
+    assert not (tmp_path / "s").exists()
+
+
+def test_errors_are_those_of_plyvel(tmp_path):
+    with pytest.raises(plyvel.IOError) as info:
+        plyvel.DB(tmp_path / "none")
+    assert isinstance(info.value, OSError) and isinstance(info.value, plyvel.Error)
+    assert "NOTFOUND" in str(info.value) and info.value.__cause__.status == 1
+    with plyvel.DB(tmp_path / "s", create_if_missing=True):
+        with pytest.raises(plyvel.IOError, match="LOCKED"):
+            plyvel.DB(tmp_path / "s")
+    (tmp_path / "s" / "CURRENT").write_bytes(b"damaged")
+    with pytest.raises(plyvel.CorruptionError):
+        plyvel.DB(tmp_path / "s")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_iterator_walks_between_records(db, reverse):
+    """Steps in both directions, against a list and a place in it."""
+    keys = [b"%02d" % i for i in range(40)]
+    for key in keys:
+        db.put(key, b"v" + key)
+    inside = keys[5:30]
+    it = db.iterator(start=keys[5], stop=keys[30], reverse=reverse, include_value=False)
+    db.put(b"07x", b"later")
+    at = len(inside) if reverse else 0
+    for step in range(400):
+        forward = (step * 7919 // 13) % 5 < 3
+        behind = forward != reverse
+        place = at if behind else at - 1
+        got = next(it, None) if forward else next((it.prev() for _ in [0]), None) if 0 <= place < len(inside) else None
+        if 0 <= place < len(inside):
+            assert got == inside[place], step
+            at += 1 if behind else -1
+        elif not forward:
+            with pytest.raises(StopIteration):
+                it.prev()
+        else:
+            assert got is None
+
+
+def test_sizes_of_ranges(db):
+    with db.write_batch() as batch:
+        for i in range(500):
+            batch.put(b"%03d" % i, b"v" * 97)
+    whole, half, none = db.approximate_sizes((b"", b"\xff"), (b"250", b"\xff"), (b"5", b"4"))
+    assert 20_000 < half < whole < 100_000 and none == 0 == db.approximate_size(b"x", b"y")
+    for wrong in ((1, 2), None, (b"a", b"b", b"c")):
+        with pytest.raises(TypeError):
+            db.approximate_sizes(wrong)
+    with pytest.raises(plyvel.Error, match="TOOBIG"):
+        db.put(b"k" * 100_000, b"")
+
+
+def test_threads_share_a_store(db):
+    def work(n):
+        for i in range(300):
+            db.put(b"%d-%d" % (n, i), b"v")
+            assert db.get(b"%d-%d" % (n, i)) == b"v"
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(list(db)) == 1200
+
+
+def test_prefixes_nest_and_are_cut_off(db):
+    inner = db.prefixed_db(b"a").prefixed_db(b"b")
+    inner.put(b"c", b"1")
+    db.put(b"ab\xff", b"2")
+    db.put(b"ac", b"3")
+    assert list(inner) == [(b"c", b"1"), (b"\xff", b"2")]
+    assert list(inner.iterator(include_key=False, reverse=True)) == [b"2", b"1"]
+    with inner.raw_iterator() as raw:
+        raw.seek_to_last()
+        assert raw.item() == (b"\xff", b"2")
+        raw.prev()
+        assert raw.key() == b"c"
+        raw.prev()
+        assert not raw.valid()
+        with pytest.raises(plyvel.IteratorInvalidError):
+            raw.prev()
