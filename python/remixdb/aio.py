@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RemixDB for asyncio.
+
+    from remixdb import aio
+
+    async with await aio.open("/tmp/example") as db:
+        await db.put("apple", "green")
+        await db.get("apple")                          # b"green"
+        await asyncio.gather(*map(db.get, keys))       # all reads are at the disk together
+        async for key, value in db.iter(prefix="a"):
+            ...
+        async with db.batch() as batch:                # all of it or nothing
+            batch.put("pear", "green")
+        await db.sync()
+
+The event loop never waits for the disk. With io_uring the library has all gets under way together, and the event loop
+watches one descriptor; without it gets run in threads. Writes that tasks make at the same time go into one batch, which
+a thread writes; the writes of a task keep their order. All other calls run in threads. Every call raises xdb.XdbError
+as its namesake in xdb does.
+
+An object belongs to the event loop that runs when it is made. A task that is cancelled in a write leaves it open
+whether the write is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Literal, TypeVar, overload
+
+import xdb
+from xdb import Data
+
+__all__ = ["open", "Db", "Snapshot", "Batch"]
+
+_T = TypeVar("_T")
+_THREADS = 4  # of a store, for calls that wait
+_PAGE_FIRST, _PAGE_MAX = 16, 1024  # records that an iterator's thread brings at a time
+
+
+def _bytes(x: Data, what: str) -> bytes:
+    """A copy, because the caller may change x before the call has read it."""
+    if type(x) is bytes:
+        return x
+    if isinstance(x, str):
+        return x.encode("utf-8")
+    if isinstance(x, (bytes, bytearray, memoryview)):
+        return bytes(x)
+    raise TypeError(f"a {what} is bytes, bytearray, memoryview or str, not {type(x).__name__}")
+
+
+class _Gets:
+    """The gets of one ref. Those that tasks begin in one turn of the event loop start together."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ref: xdb.XdbRef, depth: int) -> None:
+        self._loop, self._ref = loop, ref
+        self._gets = ref.gets(depth)
+        self._room = asyncio.Semaphore(depth)
+        self._due = False  # whether a poll comes in this turn
+        loop.add_reader(self._gets.fileno(), self._poll)
+
+    async def get(self, key: bytes) -> bytes | None:
+        async with self._room:
+            done: asyncio.Future[bytes | None] = self._loop.create_future()
+            self._gets.begin(key, done)
+            if not self._due:
+                self._due = True
+                self._loop.call_soon(self._poll)
+            return await done
+
+    def _poll(self) -> None:
+        self._due = False
+        if self._gets.closed:
+            return
+        for done, value in self._gets.poll():
+            if done.cancelled():
+                continue
+            if isinstance(value, xdb.XdbError):
+                done.set_exception(value)
+            else:
+                done.set_result(value)
+
+    def close(self) -> None:
+        if not self._gets.closed:
+            self._loop.remove_reader(self._gets.fileno())
+            self._gets.close()
+
+
+class _Reads:
+    """What a store and a snapshot have in common. `source` is closed with it."""
+
+    def __init__(self, source: xdb.Xdb | xdb.XdbSnapshot, pool: ThreadPoolExecutor, depth: int, ring: bool) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._source, self._pool, self._depth, self._ring = source, pool, depth, ring
+        self._ref = source.ref()
+        # Without a ring, a poll waits for the disk: gets run in threads then.
+        self._gets = _Gets(self._loop, source.ref(), depth) if ring else None
+
+    async def _run(self, call: Callable[..., _T], *args: Any) -> _T:
+        return await self._loop.run_in_executor(self._pool, call, *args)
+
+    async def get(self, key: Data) -> bytes | None:
+        """The key's value, None when there is no such key."""
+        name = _bytes(key, "key")
+        if self._gets is None:
+            return await self._run(self._ref.get, name)
+        try:
+            return await self._gets.get(name)
+        except xdb.XdbError as e:
+            if e.status is not xdb.Status.TOOBIG or len(name) > xdb.KV_MAX:
+                raise
+        return await self._run(self._ref.get, name)  # a value larger than a get's room
+
+    async def probe(self, key: Data) -> bool:
+        """Whether the key exists."""
+        return await self._run(self._ref.probe, _bytes(key, "key"))
+
+    async def multi_get(self, keys: Iterable[Data]) -> list[bytes | None]:
+        """A list of the values of many keys at one moment."""
+        return await self._run(self._ref.multi_get, [_bytes(key, "key") for key in keys])
+
+    @overload
+    def iter(self, *, start: Data | None = ..., stop: Data | None = ..., prefix: Data | None = ...,
+             reverse: bool = ..., keys_only: Literal[True]) -> AsyncIterator[bytes]: ...
+
+    @overload
+    def iter(self, *, start: Data | None = ..., stop: Data | None = ..., prefix: Data | None = ...,
+             reverse: bool = ..., keys_only: Literal[False] = ...) -> AsyncIterator[tuple[bytes, bytes]]: ...
+
+    def iter(self, *, start: Data | None = None, stop: Data | None = None, prefix: Data | None = None,
+             reverse: bool = False, keys_only: bool = False) -> AsyncIterator[Any]:
+        """The (key, value) pairs, or the keys, of a range in order, as they are when the iteration begins."""
+        return self._iter(dict(start=start, stop=stop, prefix=prefix, reverse=reverse, keys_only=keys_only))
+
+    async def _iter(self, options: dict[str, Any]) -> AsyncIterator[Any]:
+        it = await self._run(lambda: self._source.iter(**options))
+        try:
+            size = _PAGE_FIRST
+            while page := await self._run(lambda: list(itertools.islice(it, size))):
+                for record in page:
+                    yield record
+                size = min(size * 4, _PAGE_MAX)
+        finally:
+            it.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._source.closed
+
+    async def close(self) -> None:
+        """Closes it. Calls under way raise XdbError, or asyncio.CancelledError."""
+        if self._gets is not None:
+            self._gets.close()
+        await self._run(self._source.close)
+
+
+_ASelf = TypeVar("_ASelf", bound="_Context")
+
+
+class _Context(_Reads):
+    async def __aenter__(self: _ASelf) -> _ASelf:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        await self.close()
+
+
+class Snapshot(_Context):
+    """The store at one moment; made by Db.snapshot()."""
+
+
+class Batch:
+    """Puts and deletes that are written as one; made by Db.batch(). It is written when its block ends, unless the block
+    ends with an exception."""
+
+    def __init__(self, db: Db) -> None:
+        self._db, self._batch = db, xdb.XdbBatch()
+        self.put, self.delete, self.update, self.clear = (self._batch.put, self._batch.delete, self._batch.update,
+                                                          self._batch.clear)
+
+    def __len__(self) -> int:
+        return len(self._batch)
+
+    async def __aenter__(self) -> Batch:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                await self._db.write(self._batch)
+        finally:
+            self._batch.close()
+
+
+class Db(_Context):
+    """A store for asyncio. It owns `store`, and closes it. At most `depth` gets are under way; others wait."""
+
+    def __init__(self, store: xdb.Xdb, depth: int = 256) -> None:
+        ring = store.stats()["io"] == "uring"
+        super().__init__(store, ThreadPoolExecutor(_THREADS, thread_name_prefix="xdb"), depth, ring)
+        self._store = store
+        self._writer = store.ref()  # the thread that writes the batches has it alone
+        # Key, value (None: a delete), and the future of each write that no batch has yet.
+        self._pending: list[tuple[bytes, bytes | None, asyncio.Future[None]]] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def put(self, key: Data, value: Data) -> None:
+        """Sets the key's value. It is on disk after sync."""
+        await self._change(_bytes(key, "key"), _bytes(value, "value"))
+
+    async def delete(self, key: Data) -> None:
+        """Deletes the key; it need not exist."""
+        await self._change(_bytes(key, "key"), None)
+
+    def _change(self, key: bytes, value: bytes | None) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._pending.append((key, value, done))
+        if self._writing is None:
+            self._writing = self._loop.create_task(self._write_pending())
+        return done
+
+    async def _write_pending(self) -> None:
+        try:
+            while self._pending:
+                changes, self._pending = self._pending, []
+                errors: list[BaseException | None] = [asyncio.CancelledError()] * len(changes)
+                try:
+                    errors = await self._run(self._write_changes, changes)
+                finally:
+                    for (_, _, done), error in zip(changes, errors):
+                        if isinstance(error, asyncio.CancelledError):
+                            done.cancel()
+                        elif not done.done():
+                            done.set_result(None) if error is None else done.set_exception(error)
+        finally:
+            self._writing = None
+
+    def _write_changes(self, changes: list[tuple[bytes, bytes | None, Any]]) -> list[BaseException | None]:
+        """Writes them as one batch. When that fails, one by one, because the error may be that of one of them alone.
+        Returns the error of each, None where there is none."""
+        try:
+            with xdb.XdbBatch() as batch:
+                for key, value, _ in changes:
+                    batch.delete(key) if value is None else batch.put(key, value)
+                self._writer.write(batch)
+            return [None] * len(changes)
+        except Exception:
+            return [self._write_one(key, value) for key, value, _ in changes]
+
+    def _write_one(self, key: bytes, value: bytes | None) -> BaseException | None:
+        try:
+            self._writer.delete(key) if value is None else self._writer.put(key, value)
+        except Exception as e:
+            return e
+        return None
+
+    def batch(self) -> Batch:
+        """A new Batch."""
+        return Batch(self)
+
+    async def write(self, batch: xdb.XdbBatch) -> None:
+        """Writes all of the batch or none of it."""
+        await self._run(self._ref.write, batch)
+
+    async def merge(self, key: Data, fn: Callable[[bytes | None], Any]) -> bytes | None:
+        """As XdbRef.merge; the function runs in a thread."""
+        return await self._run(self._ref.merge, _bytes(key, "key"), fn)
+
+    async def sync(self) -> None:
+        """When it returns, all writes that have ended are on disk."""
+        await self._run(self._ref.sync)
+
+    async def flush(self) -> None:
+        """Brings the records in memory into tables, and waits for it."""
+        await self._run(self._ref.flush)
+
+    async def compact(self) -> None:
+        """Brings all earlier writes into the fewest tables, and waits for it."""
+        await self._run(self._ref.compact)
+
+    async def snapshot(self) -> Snapshot:
+        """The store as it is now."""
+        return Snapshot(await self._run(self._ref.snapshot), self._pool, self._depth, self._ring)
+
+    async def stats(self) -> dict[str, Any]:
+        """The store's figures, as a dict."""
+        return await self._run(self._store.stats)
+
+    async def close(self) -> None:
+        """Closes the store when the writes under way have ended."""
+        if self._writing is not None:
+            await self._writing
+        await super().close()
+        self._pool.shutdown(wait=False)
+
+
+async def open(dirname: Any, *args: Any, depth: int = 256, **options: Any) -> Db:  # noqa: A001
+    """Opens a store in a thread; the arguments are those of xdb.Xdb. At most `depth` gets are under way."""
+    store = await asyncio.get_running_loop().run_in_executor(None, lambda: xdb.Xdb(dirname, *args, **options))
+    return Db(store, depth)

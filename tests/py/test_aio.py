@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""remixdb.aio: RemixDB for asyncio."""
+
+import asyncio
+import pathlib
+import sys
+import threading
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "python")]
+
+import xdb  # noqa: E402
+from remixdb import aio  # noqa: E402
+from xdb import Status, XdbError  # noqa: E402
+
+
+def store(place, **options):
+    return aio.open(place, **{"cachesz": 8, "mtsz": 8, **options})
+
+
+@pytest.mark.parametrize("io", ["uring", "sync"])
+def test_calls(tmp_path, io):
+    async def main():
+        async with await store(tmp_path / "s", io=io) as db:
+            await db.put("apple", "green")
+            assert await db.get("apple") == b"green" and await db.get("none") is None
+            assert await db.probe(b"apple") and not await db.probe("none")
+            await db.delete("apple")
+            assert await db.get("apple") is None
+            async with db.batch() as batch:
+                batch.update({"%03d" % i: "v%d" % i for i in range(500)})
+                batch.delete("007")
+            assert await db.multi_get(["001", "007"]) == [b"v1", None]
+            assert await db.merge("n", lambda value: str(int(value or 0) + 1)) == b"1"
+            await db.sync()
+            await db.flush()
+            await db.compact()
+            async with await db.snapshot() as old:
+                await db.put("001", "new")
+                assert await old.get("001") == b"v1" and await db.get("001") == b"new"
+                assert [key async for key in old.iter(keys_only=True, prefix="00", reverse=True)] == [
+                    b"%03d" % i for i in (9, 8, 6, 5, 4, 3, 2, 1, 0)]
+            pairs = [pair async for pair in db.iter(start="100", stop="103")]
+            assert pairs == [(b"100", b"v100"), (b"101", b"v101"), (b"102", b"v102")]
+            assert (await db.stats())["io"] == io
+            with pytest.raises(XdbError) as info:
+                await db.get(b"x" * 70000)
+            assert info.value.status is Status.TOOBIG
+            with pytest.raises(TypeError):
+                await db.put("a", 7)
+            large = bytes(60000)
+            await db.put("large", large)
+            assert await db.get("large") == large
+            with pytest.raises(ValueError):
+                async with db.batch() as batch:
+                    batch.put("never", "")
+                    raise ValueError
+            assert await db.get("never") is None
+        assert db.closed
+        with pytest.raises((XdbError, RuntimeError)):
+            await db.get("a")
+
+    asyncio.run(main())
+
+
+def test_many_tasks(tmp_path):
+    """Writes of one turn go together, gets wait for room, and one write that fails fails alone."""
+    async def main():
+        async with await store(tmp_path / "s", depth=8, cachesz=0) as db:
+            async def one(i):
+                await db.put("k%04d" % i, "v%d" % i)
+                return await db.get("k%04d" % i)
+
+            assert await asyncio.gather(*map(one, range(2000))) == [b"v%d" % i for i in range(2000)]
+            records = (await db.stats())["log"]["frames"]
+            assert records < 1500
+            results = await asyncio.gather(db.put("good", "1"), db.put(b"x" * 70000, ""), db.put("also", "2"),
+                                           return_exceptions=True)
+            assert results[0] is None and results[2] is None and results[1].status is Status.TOOBIG
+            assert await db.multi_get(["good", "also"]) == [b"1", b"2"]
+            await db.flush()
+            keys = ["k%04d" % i for i in range(2000)]
+            assert await asyncio.gather(*map(db.get, keys)) == [b"v%d" % i for i in range(2000)]
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_get_takes_no_other_ones_value(tmp_path):
+    async def main():
+        async with await store(tmp_path / "s", depth=2) as db:
+            for i in range(50):
+                await db.put(str(i), "v%d" % i)
+            tasks = [asyncio.create_task(db.get(str(i))) for i in range(50)]
+            await asyncio.sleep(0)
+            for task in tasks[::3]:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            for i, result in enumerate(results):
+                assert result == b"v%d" % i or (i % 3 == 0 and isinstance(result, asyncio.CancelledError))
+
+    asyncio.run(main())
+
+
+def test_the_event_loop_goes_on_while_a_call_waits(tmp_path):
+    async def main():
+        async with await store(tmp_path / "s") as db:
+            turns, inside, go_on = 0, threading.Event(), threading.Event()
+
+            def slow(value):
+                inside.set()
+                go_on.wait(60)
+                return "done"
+
+            task = asyncio.create_task(db.merge("k", slow))
+            while not inside.is_set() or turns < 10:
+                await asyncio.sleep(0)
+                turns += 1
+            assert not task.done() and await db.get("other") is None
+            go_on.set()
+            assert await task == b"done"
+
+    asyncio.run(main())
+
+
+def test_closing_waits_for_the_writes(tmp_path):
+    async def main():
+        db = await store(tmp_path / "s")
+        writes = [asyncio.create_task(db.put("k%d" % i, "v")) for i in range(100)]
+        await asyncio.sleep(0)
+        await db.close()
+        await asyncio.gather(*writes)
+        with xdb.Xdb(tmp_path / "s", 8, 8) as again:
+            assert len(again.map()) == 100
+
+    asyncio.run(main())
+
+
+def test_an_interrupted_iteration_leaves_nothing(tmp_path):
+    async def main():
+        async with await store(tmp_path / "s") as db:
+            async with db.batch() as batch:
+                batch.update({"%04d" % i: "v" for i in range(3000)})
+            walk = db.iter()
+            assert await walk.__anext__() == (b"0000", b"v")
+            await walk.aclose()
+            deadline = time.monotonic() + 60
+            while (await db.stats())["iterators"] and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
+            assert (await db.stats())["iterators"] == 0
+
+    asyncio.run(main())
