@@ -2,7 +2,8 @@
 //
 // Threads use the store in every way there is, on few keys, and write down their calls, the answers and the times. Then
 // the history is checked: could it have happened one call after the other (tests/lib/history.h)? So no write is lost or
-// comes late, no read is stale or from the future, no batch is seen in part, a merge loses nothing, and all that is
+// comes late, no read is stale or from the future, no batch is seen in part, a merge loses nothing, transactions are
+// serializable, and all that is
 // read of one snapshot, or of an iterator between two seeks, is of one moment within the call that fixed it.
 //
 // The checker is checked first: against trying all orders, on small histories of which some are good and some are not;
@@ -103,9 +104,10 @@ struct run {
   struct env *env;
   struct remixdb_opts opts;
   _Atomic uint64_t clock;
-  _Atomic uint32_t busy;  // actors that have not ended
-  uint32_t nr_ops;        // of each actor
-  bool sweeps;            // the records between the keys are deleted most of the time
+  _Atomic uint32_t busy;                  // actors that have not ended
+  _Atomic uint32_t committed, conflicts;  // transactions that wrote
+  uint32_t nr_ops;                        // of each actor
+  bool sweeps;                            // the records between the keys are deleted most of the time
 };
 
 // Called in the same order by all: on x86-64 the addition is a barrier; elsewhere the fences make it one. Relaxed and
@@ -530,6 +532,85 @@ static void act_snapshot(struct actor *a) {
   held_read(a, h);
 }
 
+// ---- transactions: all reads are of the moment of the beginning. If the transaction has written and is committed,
+// they are of the moment of the commit, too.
+
+static void txn_read(struct actor *a, struct xdb_ref *ref, struct hist_op *o, const uint32_t *writes) {
+  const uint32_t key = (uint32_t)below(&a->rng, HIST_KEYS);
+  if (writes[key] == HIST_ANY) {
+    see_get(a, ref, o, key);
+    return;
+  }
+  struct hist_op own = {.what = ""};
+  see_get(a, ref, &own, key);  // its own write
+  THREAD_CHECK(own.reads[key] == writes[key] || (own.reads[key] == HIST_SOME && writes[key] >= HIST_FIRST));
+}
+
+static void txn_write(struct actor *a, struct xdb_ref *ref, uint32_t *writes) {
+  const uint32_t key = (uint32_t)below(&a->rng, HIST_KEYS);
+  char kbuf[16];
+  uint32_t len;
+  const uint32_t klen = key_of(key, kbuf);
+  if (chance(&a->rng, 25)) {
+    THREAD_CHECK(remixdb_del(ref, kbuf, klen));
+    writes[key] = HIST_NONE;
+    return;
+  }
+  writes[key] = new_value(a, key, &len);
+  THREAD_CHECK(remixdb_put(ref, kbuf, klen, a->value, len));
+}
+
+static void txn_scan(struct actor *a, struct xdb_ref *ref, struct hist_op *o) {
+  struct cursor c = {.op = (uint32_t)(o - a->ops)};
+  const uint64_t ret = o->ret;
+  cursor_seek(a, &c, ref, o);
+  o->ret = ret;
+  if (chance(&a->rng, 50)) cursor_walk(a, &c);
+  remixdb_iter_destroy(c.it);
+}
+
+static void act_txn(struct actor *a) {
+  uint32_t writes[HIST_KEYS] = {HIST_ANY}, before[HIST_KEYS];
+  bool wrote = false;
+  struct hist_op *const o = begin(a, "transaction's reads");
+  struct xdb_txn *const t = remixdb_txn_begin(a->run->x);
+  THREAD_CHECK(t);
+  end(a, o);
+  struct xdb_ref *const ref = remixdb_txn_ref(t, NULL);
+  THREAD_CHECK(ref);
+  for (uint64_t n = 1 + below(&a->rng, 6); n; n--) {
+    const uint64_t dice = below(&a->rng, 100);
+    if (dice < 50) txn_read(a, ref, o, writes);
+    else if (dice < 58 && !wrote) txn_scan(a, ref, o);
+    else if (dice < 62 && !wrote) see_many(a, ref, o);
+    else txn_write(a, ref, writes);
+    for (uint32_t k = 0; k < HIST_KEYS; k++) wrote |= writes[k] != HIST_ANY;
+    if (!chance(&a->rng, 10)) continue;
+    memcpy(before, writes, sizeof(before));
+    THREAD_CHECK(remixdb_txn_savepoint(t));
+    txn_write(a, ref, writes);
+    THREAD_CHECK(remixdb_txn_rollback(t));
+    memcpy(writes, before, sizeof(before));
+  }
+  if (chance(&a->rng, 20)) (void)sched_yield();
+  if (chance(&a->rng, 5)) {
+    remixdb_txn_abort(t);
+    return;
+  }
+  struct hist_op *const c = begin(a, "transaction");
+  const bool done = remixdb_txn_commit(t);
+  end(a, c);
+  THREAD_CHECK(done || (wrote && remixdb_errcode() == REMIXDB_ABORTED));
+  atomic_fetch_add(done ? &a->run->committed : &a->run->conflicts, wrote);
+  if (!done || !wrote) {
+    memset(c, 0, sizeof(*c));
+    a->nr--;
+    return;
+  }
+  memcpy(c->reads, o->reads, sizeof(c->reads));
+  memcpy(c->writes, writes, sizeof(c->writes));
+}
+
 static void *actor_main(void *arg) {
   struct actor *const a = arg;
   a->ref = remixdb_ref(a->run->x);
@@ -544,7 +625,8 @@ static void *actor_main(void *arg) {
     else if (dice < 42) act_gets(a);
     else if (dice < 47) act_many(a);
     else if (dice < 57) act_batch(a);
-    else if (dice < 72) act_merge(a);
+    else if (dice < 64) act_merge(a);
+    else if (dice < 75) act_txn(a);
     else if (dice < 87) act_iter(a);
     else if (dice < 99) act_snapshot(a);
     else if (chance(&a->rng, 80)) THREAD_CHECK(remixdb_sync(a->ref));
@@ -632,7 +714,7 @@ static struct history record(uint32_t nr_ops, int workers, bool print) {
   struct actor *actors[ACTORS + 2];
   pthread_t threads[ACTORS + 1];
   for (uint32_t i = 0; i <= ACTORS; i++) {
-    actors[i] = actor_create(&r, i, i < ACTORS ? nr_ops : 0);
+    actors[i] = actor_create(&r, i, i < ACTORS ? 2 * nr_ops : 0);
     OK(thread_start(&threads[i], i < ACTORS ? actor_main : filler_main, actors[i], "history"));
   }
   for (uint32_t i = 0; i <= ACTORS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
@@ -656,7 +738,7 @@ static struct history record(uint32_t nr_ops, int workers, bool print) {
   }
   remixdb_close(r.x);
   CHECK(remixdb_errcode() == REMIXDB_OK);
-  struct history h = {hist_alloc(ACTORS * (size_t)nr_ops + 4 * HIST_KEYS, sizeof(*h.ops)), 0};
+  struct history h = {hist_alloc(2 * ACTORS * (size_t)nr_ops + 4 * HIST_KEYS, sizeof(*h.ops)), 0};
   for (uint32_t i = 0; i < ACTORS + 2; i++) {
     memcpy(h.ops + h.nr, actors[i]->ops, actors[i]->nr * sizeof(*h.ops));
     h.nr += actors[i]->nr;
@@ -664,8 +746,9 @@ static struct history record(uint32_t nr_ops, int workers, bool print) {
     free(actors[i]);
   }
   if (print)
-    print_message("%u operations, %llu rounds, %llu partitions", h.nr, (unsigned long long)rounds,
-                  (unsigned long long)partitions);
+    print_message("%u operations, %llu rounds, %llu partitions, %u transactions committed and %u not", h.nr,
+                  (unsigned long long)rounds, (unsigned long long)partitions, atomic_load(&r.committed),
+                  atomic_load(&r.conflicts));
   return h;
 }
 
