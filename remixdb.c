@@ -258,7 +258,7 @@ PUBLIC void remixdb_ref_return(struct xdb_ref *ref) {
 
 PUBLIC bool remixdb_put(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
   const enum remixdb_status s = check_kv(ref, kbuf, klen, vbuf, vlen);
-  return done_on(ref, likely(s == REMIXDB_OK) ? xdb_put(ref, kref(kbuf, klen), vbuf, vlen, false) : s);
+  return done_on(ref, likely(s == REMIXDB_OK) ? xdb_put(ref, KV_REC(kref(kbuf, klen), vbuf, vlen, 0)) : s);
 }
 
 PUBLIC bool remixdb_set(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
@@ -267,7 +267,7 @@ PUBLIC bool remixdb_set(struct xdb_ref *ref, const void *kbuf, uint32_t klen, co
 
 PUBLIC bool remixdb_del(struct xdb_ref *ref, const void *kbuf, uint32_t klen) {
   const enum remixdb_status s = check_key(ref, kbuf, klen);
-  return done_on(ref, likely(s == REMIXDB_OK) ? xdb_put(ref, kref(kbuf, klen), NULL, 0, true) : s);
+  return done_on(ref, likely(s == REMIXDB_OK) ? xdb_put(ref, KV_REC(kref(kbuf, klen), NULL, 0, KV_TOMB)) : s);
 }
 
 PUBLIC bool remixdb_probe(struct xdb_ref *ref, const void *kbuf, uint32_t klen) {
@@ -468,7 +468,7 @@ PUBLIC struct xdb_batch *remixdb_batch_create(void) {
 
 static bool batch_op(struct xdb_batch *b, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen, bool tomb) {
   enum remixdb_status s = b ? check_lengths(kbuf, klen, vbuf, vlen) : null_argument("b");
-  if (s == REMIXDB_OK) s = batch_add(b, kref(kbuf, klen), vbuf, vlen, tomb);
+  if (s == REMIXDB_OK) s = batch_add(b, KV_REC(kref(kbuf, klen), vbuf, vlen, tomb ? KV_TOMB : 0));
   return done(s);
 }
 

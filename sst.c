@@ -43,7 +43,8 @@ static void sst_free(struct sst *t) {
 // counts add up. Sets t->last and t->least.
 static enum remixdb_status sst_check_pages(struct sst *t, uint64_t off) {
   uint64_t sum = 0;
-  uint32_t pages = BLOCK_PAGES_MAX;  // of the block so far; a table whose first count is 0 exceeds it at once
+  const uint32_t most = t->form == BLOCK_FORM_BARE ? BLOCK_PAGES_MAX_BARE : BLOCK_PAGES_MAX;
+  uint32_t pages = most;  // of the block so far; a table whose first count is 0 exceeds it at once
   t->last = 0;
   t->least = BLOCK_RECORDS_MAX + 1;
   for (uint32_t i = 0; i < t->nr_pages; i++) {
@@ -52,7 +53,7 @@ static enum remixdb_status sst_check_pages(struct sst *t, uint64_t off) {
       if (i > 0 && t->nr_recs[t->last] < t->least) t->least = t->nr_recs[t->last];
       t->last = i;
       pages = 1;
-    } else if (++pages > BLOCK_PAGES_MAX) {
+    } else if (++pages > most) {
       return err_corrupt(t->path, off + i, "page %u of a table belongs to no block", i);
     }
   }
@@ -140,6 +141,10 @@ static enum remixdb_status sst_load_meta(struct sst *t, int fd) {
   }
   t->origin = f.store_id;
   t->print = f.print;
+  t->form = f.version < FORMAT_SST_VERSION_KINDS ? BLOCK_FORM_BARE : BLOCK_FORM_KINDS | f.seq_width;
+  t->flags = f.flags;
+  t->seq_min = f.seq_min;
+  t->seq_max = f.seq_max;
   t->nr_pages = f.nr_pages;
   t->nr_records = f.nr_records;
   t->nr_tombs = f.nr_tombs;
@@ -147,7 +152,7 @@ static enum remixdb_status sst_load_meta(struct sst *t, int fd) {
   t->value_bytes = f.value_bytes;
   t->data_size = f.data_size;
   const uint32_t klen = (uint32_t)(f.key_bytes / f.nr_records), vlen = (uint32_t)(f.value_bytes / f.nr_records);
-  t->rec_size = (uint32_t)kv_rec_size(klen, vlen, false);
+  t->rec_size = (uint32_t)kv_rec_size(&(struct kv_rec){.klen = klen, .vlen = vlen}) + f.seq_width;
   t->ckb_off = f.ckb_off;
   t->ckb_len = f.ckb_len;
 

@@ -463,7 +463,8 @@ const struct wh_ver *wh_slot_newest(const struct wh_slot *slot) {
   return v;
 }
 
-_Static_assert(REMIXDB_KV_MAX < 1u << 30, "a length fits wh_ver.vlen");
+_Static_assert(KV_KEY_MAX < 1u << 28, "a length fits wh_ver.vlen");
+_Static_assert(KV_IN_TABLE < 1u << 3, "a kind fits wh_ver.kind");
 
 _Static_assert(sizeof(struct wh_ver) == 12 && offsetof(struct wh_ver, seq) == 4 && WH_VER_BEFORE % 8 == 4 &&
                    WH_VER_BEFORE >= sizeof(struct wh_ver *) && WH_VER_HEAD % 8 == 4 &&
@@ -488,12 +489,17 @@ static enum remixdb_status addr_fits(const void *p) {
 
 // older: the next older version; the memory before v already has a pointer to it. NULL: v has no room for such a
 // pointer.
-static void ver_init(struct wh_ver *v, const struct wh_ver *older, const void *val, uint32_t vlen, bool tomb) {
+static void ver_init(struct wh_ver *v, const struct wh_ver *older, const struct kv_rec *rec) {
   atomic_init(wh_ver_number(v), WH_PENDING);
-  v->vlen = vlen;
-  v->tomb = tomb;
+  uint8_t *to = v->val;
+  v->vlen = rec->vlen & ((1u << 28) - 1);
+  v->kind = rec->kind & KV_IN_TABLE;
   v->chained = older != NULL;
-  if (vlen) memcpy(v->val, val, vlen);
+  if (unlikely(rec->kind & KV_EXPIRES)) {
+    memcpy(to, &rec->expiry, sizeof(rec->expiry));
+    to += sizeof(rec->expiry);
+  }
+  if (rec->vlen) memcpy(to, rec->val, rec->vlen);
 }
 
 // Counts a version that was linked and is not committed yet, in the order that gaps need (G2, G3). older: the entry's
@@ -508,23 +514,25 @@ static inline void leaf_note(struct wh_slot *slot, const struct wh_ver *older, b
     if (unlikely(l->tombs == others)) wh_gap_reopened(slot->wh, l);
     if (likely(!l->tombs)) return;
   }
-  const bool was_tomb = older && older->tomb;
+  const bool was_tomb = older && wh_ver_tomb(older);
   if (tomb != was_tomb) l->tombs = (uint16_t)(tomb ? l->tombs + 1 : l->tombs - 1);
 }
 
-enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen, bool tomb) {
+enum remixdb_status wh_link(struct wh_slot *slot, const struct kv_rec *rec) {
   struct wh *wh = slot->wh;
+  const bool tomb = rec->kind & KV_TOMB;
+  const size_t size = sizeof(struct wh_ver) + rec->vlen + (rec->kind & KV_EXPIRES ? sizeof(rec->expiry) : 0);
   struct wh_entry *e = slot->entry;
   assert(wh_leaf_locked(slot->leaf) && !wh_leaf_dead(slot->leaf));
   if (e) {
     struct wh_ver *const older = atomic_load_explicit(&e->newest, memory_order_relaxed);
     const bool with_key = older && slot->key.len <= WH_VER_KEY_MAX;
     const size_t before = with_key ? ver_place(WH_VER_HEAD + slot->key.len) : older ? WH_VER_BEFORE : ver_place(0);
-    uint8_t *const p = arena_alloc(&wh->arena, before + sizeof(struct wh_ver) + vlen);
+    uint8_t *const p = arena_alloc(&wh->arena, before + size);
     if (p == NULL) return REMIXDB_NOMEM;
     const enum remixdb_status s = addr_fits(p);
     if (s != REMIXDB_OK) return s;
-    prefetch_room(p, before + sizeof(struct wh_ver) + vlen);
+    prefetch_room(p, before + size);
     struct wh_ver *const v = (struct wh_ver *)(void *)(p + before);
     if (older) memcpy((uint8_t *)v - WH_VER_BEFORE, &older, sizeof(older));
     if (with_key) {
@@ -532,7 +540,7 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
       memcpy((uint8_t *)v - WH_VER_HEAD, &head, sizeof(head));
       if (slot->key.len) memcpy((uint8_t *)v - WH_VER_HEAD - slot->key.len, slot->key.ptr, slot->key.len);
     }
-    ver_init(v, older, val, vlen, tomb);
+    ver_init(v, older, rec);
     atomic_store_explicit(&e->newest, v, memory_order_release);
     recent_put(wh, with_key ? (const void *)v : e, slot->hash);
     if (older == NULL) atomic_fetch_add_explicit(&wh->count, 1, memory_order_relaxed);
@@ -542,13 +550,13 @@ enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen
   }
   const struct kref key = slot->key;
   const size_t ver_at = ver_place(offsetof(struct wh_entry, key) + (size_t)key.len);
-  e = arena_alloc(&wh->arena, ver_at + sizeof(struct wh_ver) + vlen);
+  e = arena_alloc(&wh->arena, ver_at + size);
   if (e == NULL) return REMIXDB_NOMEM;
   enum remixdb_status s = addr_fits(e);
   if (s != REMIXDB_OK) return s;
-  prefetch_room((const uint8_t *)e, ver_at + sizeof(struct wh_ver) + vlen);
+  prefetch_room((const uint8_t *)e, ver_at + size);
   struct wh_ver *v = (struct wh_ver *)(void *)((uint8_t *)e + ver_at);
-  ver_init(v, NULL, val, vlen, tomb);
+  ver_init(v, NULL, rec);
   atomic_init(&e->newest, v);
   e->klen = key.len;
   if (key.len) memcpy(e->key, key.ptr, key.len);
@@ -615,11 +623,10 @@ enum remixdb_status wh_many_lock(struct wh_many *m, struct kref from, const stru
   }
 }
 
-enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t hash, const void *val, uint32_t vlen,
-                                 bool tomb, struct wh_link *out) {
+enum remixdb_status wh_many_link(struct wh_many *m, const struct kv_rec *rec, uint64_t hash, struct wh_link *out) {
   struct wh_slot slot;
-  enum remixdb_status s = many_reach(m, key, hash, &slot);
-  if (s == REMIXDB_OK) s = wh_link(&slot, val, vlen, tomb);
+  enum remixdb_status s = many_reach(m, kref(rec->key, rec->klen), hash, &slot);
+  if (s == REMIXDB_OK) s = wh_link(&slot, rec);
   if (s == REMIXDB_OK) *out = (struct wh_link){slot.entry, slot.ver};
   return s;
 }
@@ -627,11 +634,11 @@ enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t ha
 // Links a tombstone in front of an entry of the slot's leaf, and tells fn.
 static enum remixdb_status many_hide(struct wh_slot *slot, struct wh_entry *e, wh_link_fn fn, void *arg) {
   const struct wh_ver *const newest = wh_entry_newest(e);
-  if (!newest || newest->tomb || wh_ver_seq(newest) == WH_PENDING) return REMIXDB_OK;
+  if (!newest || wh_ver_tomb(newest) || wh_ver_seq(newest) == WH_PENDING) return REMIXDB_OK;
   slot->entry = e;
   slot->key = wh_entry_key(e);
   slot->hash = hash64(slot->key.ptr, slot->key.len);
-  enum remixdb_status s = wh_link(slot, NULL, 0, true);
+  enum remixdb_status s = wh_link(slot, KV_REC(slot->key, NULL, 0, KV_TOMB));
   if (s != REMIXDB_OK) return s;
   const struct wh_link link = {e, slot->ver};
   if ((s = fn(arg, &link)) != REMIXDB_OK) wh_many_unlink(slot->many, &link);

@@ -110,9 +110,10 @@ void wh_lock(struct wh *wh, struct kref key, uint64_t hash, struct wh_slot *slot
 // while the slot is locked.
 const struct wh_ver *wh_slot_newest(const struct wh_slot *slot);
 // Links a pending version in front of the key's chain. If the key has no entry, the call makes one, and splits a full
-// leaf (slot->leaf changes). Copies key and value. Fails with REMIXDB_NOMEM; nothing has changed then, and the slot is
-// still locked.
-MUST_CHECK enum remixdb_status wh_link(struct wh_slot *slot, const void *val, uint32_t vlen, bool tomb);
+// leaf (slot->leaf changes). Copies the slot's key, and rec's value, expiry and kind; of the kind, the bits of
+// KV_IN_TABLE only. Does not read rec's key. Fails with REMIXDB_NOMEM; nothing has changed then, and the slot is still
+// locked.
+MUST_CHECK enum remixdb_status wh_link(struct wh_slot *slot, const struct kv_rec *rec);
 // Commits the pending version under this number: a release store of seq. The numbers of one key must ascend.
 static inline void wh_stamp(struct wh_slot *slot, uint64_t seq) {
   atomic_store_explicit(wh_ver_number(slot->ver), seq, memory_order_release);
@@ -139,8 +140,8 @@ struct wh_link {  // the result of one link
 void wh_many_init(struct wh_many *m, struct wh *wh);
 // Links a pending version of the key, which must be greater than the previous call's key. Fails with REMIXDB_NOMEM:
 // this key is not linked, the other keys stay linked, and all leaves stay locked.
-MUST_CHECK enum remixdb_status wh_many_link(struct wh_many *m, struct kref key, uint64_t hash, const void *val,
-                                            uint32_t vlen, bool tomb, struct wh_link *out);
+MUST_CHECK enum remixdb_status wh_many_link(struct wh_many *m, const struct kv_rec *rec, uint64_t hash,
+                                            struct wh_link *out);
 // Locks the leaves of all keys from `from` to *to (NULL: to the end of all keys), as a link of each would. `from` is
 // not smaller than the keys of earlier calls. Fails with REMIXDB_NOMEM; leaves that are locked stay locked.
 MUST_CHECK enum remixdb_status wh_many_lock(struct wh_many *m, struct kref from, const struct kref *to);
@@ -210,6 +211,12 @@ void wh_seek_last(struct wh_cursor *c);
 void wh_next(struct wh_cursor *c);  // must be valid
 void wh_prev(struct wh_cursor *c);  // must be valid
 static inline struct kref wh_key(const struct wh_cursor *c) { return kref(c->entry->key, c->entry->klen); }
+// Sets all fields but seq.
+static inline void wh_record(const struct wh_cursor *c, struct kv_rec *r) {
+  r->key = c->entry->key;
+  r->klen = c->entry->klen;
+  wh_ver_value(c->ver, r);
+}
 
 // ---- gaps: key ranges in which a merge of the memtable and all older data found only tombstones and the records that
 // these hide (wh/gap.h). Call these inside the epoch, except wh_pass_tomb.

@@ -157,12 +157,12 @@ enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, u
   const struct wh_ver *ver = wh_get_end(active, wanted, key, hash, moment);
   if (wanted.recent == NULL) r->above = r->above - (r->above >> 5) + (ver ? ABOVE_ALL >> 5 : 0);
   if (ver) {
-    rec = (struct kv_rec){NULL, ver->val, 0, ver->vlen, ver->tomb};
+    wh_ver_value(ver, &rec);
   } else {
     if (unlikely(!early)) xdb_below_begin(v, r->tree, key, hash, &below);
     s = xdb_below_end(&below, key, hash, moment, &r->hold, &rec);
   }
-  if (s == REMIXDB_OK && rec.tomb) s = REMIXDB_NOTFOUND;
+  if (s == REMIXDB_OK && unlikely(rec.kind & KV_TOMB)) s = REMIXDB_NOTFOUND;
   if (s == REMIXDB_OK) {
     if (vlen_out) *vlen_out = rec.vlen;
     const uint32_t n = rec.vlen < cap ? rec.vlen : cap;
@@ -231,15 +231,15 @@ static __attribute__((noinline)) enum remixdb_status take_back(struct wh_slot *s
 // On failure nothing is linked, and the caller still holds the leaf and the epoch. REMIXDB_ABORTED: the memtable was
 // frozen between 1 and 2 (X3). last: on a full disk the log takes the record into the room that it keeps for deletes.
 static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, const struct memtable *m, struct wh_slot *slot,
-                                  const void *val, uint32_t vlen, bool tomb, bool last) {
-  enum remixdb_status s = wh_link(slot, val, vlen, tomb);
+                                  const struct kv_rec *rec, bool last) {
+  enum remixdb_status s = wh_link(slot, rec);
   if (unlikely(s != REMIXDB_OK)) return s;
   uint64_t gen;
-  const size_t nbytes = kv_rec_size(slot->key.len, vlen, tomb);
+  const size_t nbytes = kv_rec_size(rec);
   if ((s = last ? wal_begin_last(x->wal, nbytes, &gen) : wal_begin(x->wal, nbytes, &gen)) == REMIXDB_OK) {
     if (likely(gen == m->gen)) {
-      const uint64_t seq = wal_put(x->wal, slot->key, val, vlen, tomb);
-      wh_stamp(slot, seq);
+      const uint64_t seq = wal_put(x->wal, rec);
+      wh_stamp(slot, unlikely(rec->kind & KV_SEQ) ? rec->seq : seq);
       atomic_store_explicit(&x->published, seq, memory_order_release);
       wh_unlock(slot);
       epoch_exit(es);
@@ -268,9 +268,8 @@ static bool takes(struct xdb *x, const struct memtable *m, enum write_how how) {
 }
 
 // One try. REMIXDB_ABORTED: nothing was done. *full_out: the memtable is full; else it was frozen meanwhile.
-static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, uint32_t tree, struct kref key,
-                                      uint64_t hash, const void *val, uint32_t vlen, bool tomb, enum write_how how,
-                                      bool *full_out) {
+static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, uint32_t tree, const struct kv_rec *rec,
+                                      uint64_t hash, enum write_how how, bool *full_out) {
   struct wh_slot slot;
   epoch_enter(&x->epoch, es);
   struct memtable *m = xdb_super(x)->active;
@@ -279,10 +278,10 @@ static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, uint
     epoch_exit(es);
     return REMIXDB_ABORTED;
   }
-  wh_lock(memtable_tree(m, tree), key, hash, &slot);
+  wh_lock(memtable_tree(m, tree), kref(rec->key, rec->klen), hash, &slot);
   enum remixdb_status s = REMIXDB_OK;
   if (how != WRITE_BACK || !wh_slot_newest(&slot)) {
-    s = commit(x, es, m, &slot, val, vlen, tomb, tomb && how != WRITE_BACK);
+    s = commit(x, es, m, &slot, rec, rec->kind & KV_TOMB && how != WRITE_BACK);
     if (likely(s == REMIXDB_OK)) return s;
   }
   wh_unlock(&slot);
@@ -290,14 +289,14 @@ static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, uint
   return s;
 }
 
-// A record of a round goes back into the active memtable, unless that has a newer one of its key.
+// A record of a round goes back into the active memtable, unless that has a newer one of its key. It keeps its number.
 static enum remixdb_status write_back(void *arg, struct worker *w, uint32_t tree, const struct kv_rec *rec) {
   struct xdb *x = arg;
-  const struct kref key = kref(rec->key, rec->klen);
+  struct kv_rec back = *rec;
+  back.kind |= KV_SEQ;
   // No memtable is frozen while a round works on another one, so the first try cannot be refused.
   bool full;
-  return write_once(x, &w->slot, tree, key, hash64(key.ptr, key.len), rec->val, rec->vlen, rec->tomb, WRITE_BACK,
-                    &full);
+  return write_once(x, &w->slot, tree, &back, hash64(rec->key, rec->klen), WRITE_BACK, &full);
 }
 
 static enum remixdb_status check_writable(const struct xdb_ref *r) {
@@ -333,17 +332,18 @@ static enum remixdb_status written(struct xdb_ref *r, size_t nbytes) {
   return REMIXDB_OK;
 }
 
-enum remixdb_status xdb_put(struct xdb_ref *r, struct kref key, const void *val, uint32_t vlen, bool tomb) {
+enum remixdb_status xdb_put(struct xdb_ref *r, const struct kv_rec *rec) {
   struct xdb *x = r->xdb;
-  if (unlikely(r->super != NULL) && r->calls) return r->calls->put(r, key, val, vlen, tomb);
+  if (unlikely(r->super != NULL) && r->calls) return r->calls->put(r, rec);
+  const bool tomb = rec->kind & KV_TOMB;
   enum remixdb_status s = check_writable(r);
   if (unlikely(s != REMIXDB_OK)) return s;
-  const uint64_t hash = hash64(key.ptr, key.len);
+  const uint64_t hash = hash64(rec->key, rec->klen);
   enum write_how how = WRITE_NEW;
   bool full, tried = false;
   do {
     if ((s = xdb_failure(x)) != REMIXDB_OK) return s;
-    s = write_once(x, &r->slot, r->tree, key, hash, val, vlen, tomb, how, &full);
+    s = write_once(x, &r->slot, r->tree, rec, hash, how, &full);
     if (unlikely(full)) {
       s = wait_for_room(x, 0);
       // Deletes make room, so a full memtable takes them while the log has room left.
@@ -360,7 +360,7 @@ enum remixdb_status xdb_put(struct xdb_ref *r, struct kref key, const void *val,
       s = no_room(x, tomb);
     }
   } while (unlikely(s == REMIXDB_ABORTED));
-  return likely(s == REMIXDB_OK) ? written(r, key.len + vlen + sizeof(struct wh_ver)) : s;
+  return likely(s == REMIXDB_OK) ? written(r, rec->klen + rec->vlen + sizeof(struct wh_ver)) : s;
 }
 
 // ---- writing a batch
@@ -390,8 +390,9 @@ static enum remixdb_status link_many(struct wh_many *many, const struct many_wri
   size_t i = 0;
   for (; i < w->nr && s == REMIXDB_OK; i += s == REMIXDB_OK) {
     const struct batch_op *const op = &w->ops[i];
-    if (unlikely(w->check != NULL) && (s = w->check->lock(w->check, many, &op->key)) != REMIXDB_OK) break;
-    s = wh_many_link(many, op->key, op->hash, op->val, op->vlen, op->tomb, &w->links[i]);
+    const struct kref key = kref(op->rec.key, op->rec.klen);
+    if (unlikely(w->check != NULL) && (s = w->check->lock(w->check, many, &key)) != REMIXDB_OK) break;
+    s = wh_many_link(many, &op->rec, op->hash, &w->links[i]);
   }
   *linked_out = i;
   if (w->check && s == REMIXDB_OK) s = w->check->lock(w->check, many, NULL);
@@ -403,7 +404,7 @@ static void log_many(struct xdb *x, const struct many_writes *w) {
   uint64_t seq = 0;
   assert(w->nr > 0);
   for (size_t i = 0; i < w->nr; i++) {
-    seq = wal_put(x->wal, w->ops[i].key, w->ops[i].val, w->ops[i].vlen, w->ops[i].tomb);
+    seq = wal_put(x->wal, &w->ops[i].rec);
     wh_link_stamp(&w->links[i], seq);
   }
   // One store makes all of it visible: until then every moment is before the first of the numbers.
@@ -507,12 +508,13 @@ static enum remixdb_status merge_locked(struct xdb_ref *r, struct memtable *m, s
   wh_lock(memtable_tree(m, r->tree), c->key, c->hash, &slot);
   const struct wh_ver *const newest = wh_slot_newest(&slot);
   struct kv_rec rec;
-  if (newest) rec = (struct kv_rec){NULL, newest->val, 0, newest->vlen, newest->tomb};
+  if (newest) wh_ver_value(newest, &rec);
   else if (below) rec = *below;
-  const bool there = (newest || below) && !rec.tomb;
+  const bool there = (newest || below) && !(rec.kind & KV_TOMB);
   enum remixdb_status s = merge_decide(x, c, there ? &rec : NULL);
   if (s == REMIXDB_OK && c->op != REMIXDB_MERGE_KEEP) {
-    s = commit(x, &r->slot, m, &slot, c->val, c->vlen, c->op == REMIXDB_MERGE_DEL, false);
+    const struct kv_rec *const to = KV_REC(c->key, c->val, c->vlen, c->op == REMIXDB_MERGE_DEL ? KV_TOMB : 0);
+    s = commit(x, &r->slot, m, &slot, to, false);
     if (likely(s == REMIXDB_OK)) return s;
   }
   wh_unlock(&slot);

@@ -34,9 +34,9 @@ MUST_CHECK enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const
 
 // ---- writing
 
-// tomb: a delete. On a full disk the store still takes it, while the log keeps room for it (wal_begin_last); a full
-// memtable may then grow by a quarter.
-MUST_CHECK enum remixdb_status xdb_put(struct xdb_ref *r, struct kref key, const void *val, uint32_t vlen, bool tomb);
+// Writes a record of KV_IN_TABLE. On a full disk the store still takes a tombstone, while the log keeps room for it
+// (wal_begin_last); a full memtable may then grow by a quarter.
+MUST_CHECK enum remixdb_status xdb_put(struct xdb_ref *r, const struct kv_rec *rec);
 // All of the batch or nothing, for readers and after a crash: the leaves of its keys stay locked from the first link to
 // the last stamp, its records are one frame of the log, and one atomic store publishes them. The batch stays as it is.
 // Its size does not depend on the memtable's: a memtable that a batch has made too large is frozen by the next write.

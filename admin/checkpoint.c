@@ -120,12 +120,13 @@ static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const 
   epoch_exit(&r->slot);
   enum remixdb_status s = REMIXDB_OK;
   for (; wh_valid(c) && s == REMIXDB_OK; wh_next(c)) {
-    const struct kref key = wh_key(c);
+    struct kv_rec rec;
     uint64_t gen;
-    if ((s = wal_begin(w, kv_rec_size(key.len, c->ver->vlen, c->ver->tomb), &gen)) != REMIXDB_OK) break;
-    (void)wal_put(w, key, c->ver->val, c->ver->vlen, c->ver->tomb);
+    wh_record(c, &rec);
+    if ((s = wal_begin(w, kv_rec_size(&rec), &gen)) != REMIXDB_OK) break;
+    (void)wal_put(w, &rec);
     wal_end(w);
-    s = went_on(t, (uint64_t)key.len + c->ver->vlen);
+    s = went_on(t, (uint64_t)rec.klen + rec.vlen);
   }
   xdb_ref_unstay(r);
   mem_free(c);

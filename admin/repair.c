@@ -72,7 +72,7 @@ static enum remixdb_status enter(const struct env_dir *at, const char *name, str
 
 enum remixdb_status repair_keep(struct repair *p, const struct kv_rec *rec) {
   p->report.records++;
-  const enum remixdb_status s = xdb_put(p->r, kref(rec->key, rec->klen), rec->val, rec->vlen, rec->tomb);
+  const enum remixdb_status s = xdb_put(p->r, rec);
   p->put_failed = s != REMIXDB_OK;
   return s;
 }

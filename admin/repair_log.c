@@ -55,7 +55,7 @@ static enum remixdb_status tables_have(struct logging *g, const struct kv_rec *r
   const enum remixdb_status s = xdb_get(g->ref, kref(rec->key, rec->klen), g->value, REMIXDB_KV_MAX, &len);
   if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
   *any_out = s == REMIXDB_OK;
-  *same_out = s == REMIXDB_OK && !rec->tomb && len == rec->vlen && memcmp(g->value, rec->val, len) == 0;
+  *same_out = s == REMIXDB_OK && !(rec->kind & KV_TOMB) && len == rec->vlen && memcmp(g->value, rec->val, len) == 0;
   return REMIXDB_OK;
 }
 

@@ -77,7 +77,7 @@ static enum remixdb_status read_block(struct repair *p, int fd, const char *path
 // page by page. The blocks of a compressed table cannot be found without the metadata.
 
 // Bytes to read after the blocks: counts and two keys. A chunk of compressed keys is shorter.
-#define PAGES_TAIL (FORMAT_SST_PAGES_MAX + 2 * REMIXDB_KV_MAX)
+#define PAGES_TAIL (FORMAT_SST_PAGES_MAX + 2 * KV_KEY_MAX)
 
 struct pages {
   uint64_t number, size;
@@ -121,10 +121,11 @@ static enum remixdb_status pages_block(struct repair *p, struct pages *g, uint64
   enum remixdb_status s = read_block(p, g->fd, g->path, g->buf, page, &nr);
   if (s != REMIXDB_OK) return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
   const uint32_t pages = block_pages(g->buf), count = block_count(g->buf);
-  if (pages < 1 || pages > BLOCK_PAGES_MAX || count < 1 || (size_t)pages * BLOCK_PAGE > nr ||
-      page + pages > FORMAT_SST_PAGES_MAX)
+  if (pages < 1 || pages > BLOCK_PAGES_MAX || count < 1 || !block_form_valid(block_form(g->buf)) ||
+      (size_t)pages * BLOCK_PAGE > nr || page + pages > FORMAT_SST_PAGES_MAX)
     return REMIXDB_OK;
-  if (block_verify(g->buf, pages, count, g->number, (uint32_t)page, g->path, page * BLOCK_PAGE) != REMIXDB_OK)
+  if (block_verify(g->buf, pages, count, block_form(g->buf), g->number, (uint32_t)page, g->path, page * BLOCK_PAGE) !=
+      REMIXDB_OK)
     return REMIXDB_OK;
   for (uint32_t i = 0; i < count && s == REMIXDB_OK; i++) {
     struct kv_rec rec;

@@ -116,13 +116,13 @@ static enum remixdb_status stream_next(struct stream *st, struct kv_rec *rec) {
   if ((s = key_copy(&st->last, &st->last_cap, key)) != REMIXDB_OK) return s;
   st->last_len = key.len;
   st->nr_records++;
-  st->nr_tombs += rec->tomb;
+  st->nr_tombs += rec->kind & KV_TOMB;
   st->key_bytes += rec->klen;
   st->value_bytes += rec->vlen;
   if ((s = went_on(st->v, (uint64_t)rec->klen + rec->vlen)) != REMIXDB_OK || !st->has_keys) return s;
   s = sst_keys_next(&st->keys);
   if (s == REMIXDB_NOTFOUND) return err_corrupt(t->path, t->ckb_off, "the compressed keys end before the data");
-  if (s == REMIXDB_OK && (!kv_eq(st->keys.key, key) || st->keys.tomb != rec->tomb || st->keys.pos != pos))
+  if (s == REMIXDB_OK && (!kv_eq(st->keys.key, key) || st->keys.kind != rec->kind || st->keys.pos != pos))
     return err_corrupt(t->path, t->ckb_off, "compressed key %" PRIu64 " is not that of the data", st->nr_records - 1);
   return s;
 }
@@ -182,7 +182,9 @@ static enum remixdb_status check_entry(const struct remix *x, const struct remix
   if (c > 0) return WRONG("keys do not ascend");
   if ((c == 0) != ((sel & REMIX_OLD) != 0)) return WRONG("old versions are not marked as such");
   if (c == 0 && (sel & REMIX_RUN) >= prev->run) return WRONG("versions of a key are not in order of age");
-  if (((sel & REMIX_TOMB) != 0) != rec->tomb) return WRONG("tombstones are not marked as such");
+  const uint8_t kind = remix_sel_kind(rec->kind);
+  if ((sel & REMIX_TOMB) != (kind & REMIX_TOMB)) return WRONG("tombstones are not marked as such");
+  if ((sel & REMIX_EXPIRES) != (kind & REMIX_EXPIRES)) return WRONG("records that expire are not marked as such");
   if (w->tag && w->tag[w->at] != remix_tag(hash64(key.ptr, key.len))) return WRONG("wrong tag");
   if (kv_cmp(key, low) < 0 || (high.ptr && kv_cmp(key, high) >= 0)) return WRONG("key outside of its partition");
   if (w->at == 0) {

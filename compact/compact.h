@@ -124,7 +124,7 @@ struct compact_whole {
   bool end;                     // all partitions have been seen
   uint32_t from_tree, to_tree;  // not at the end: `to` is the key to go on from, in the tree `to_tree`
   uint32_t from_len, to_len;
-  uint8_t from[REMIXDB_KV_MAX], to[REMIXDB_KV_MAX];
+  uint8_t from[KV_KEY_MAX], to[KV_KEY_MAX];
 };
 // Call it after the version of a round that is not at the end is installed: the next round goes on from `to`.
 static inline void compact_whole_on(struct compact_whole *whole) {

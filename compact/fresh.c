@@ -4,7 +4,9 @@
 #include <assert.h>
 
 static uint64_t cursor_bytes(const struct wh_cursor *c) {
-  return record_bytes(c->entry->klen, c->ver->vlen, c->ver->tomb);
+  struct kv_rec rec;
+  wh_record(c, &rec);
+  return record_bytes(&rec);
 }
 
 // No new writer enters a frozen memtable. So each of its records is committed, or will never be. A cursor therefore
@@ -41,6 +43,8 @@ static void measure_part(const struct version *v, uint32_t i, struct wh_cursor *
     behind = behind || (p->remix && kv_cmp(wh_key(c), max) > 0);
     *(behind ? &f->behind_bytes : &f->bytes) += cursor_bytes(c);
     *(behind ? &f->behind_count : &f->count) += 1;
+    const uint64_t seq = wh_ver_seq(c->ver);
+    seqs_add(&f->seqs, seq, seq);
   }
 }
 
@@ -101,7 +105,7 @@ void range_begin(struct range *r, const struct job *j, struct worker *w) {
 }
 
 void range_record(const struct range *r, struct kv_rec *rec) {
-  const struct wh_cursor *c = &r->cursor;
   assert(range_valid(r));
-  *rec = (struct kv_rec){c->entry->key, c->ver->val, c->entry->klen, c->ver->vlen, c->ver->tomb};
+  wh_record(&r->cursor, rec);
+  rec->seq = wh_ver_seq(r->cursor.ver);
 }

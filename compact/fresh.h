@@ -21,7 +21,7 @@ struct range {
 // Puts the range at the job's first new record. w is the calling thread's. The memtable must outlive the range.
 void range_begin(struct range *r, const struct job *j, struct worker *w);
 bool range_valid(const struct range *r);  // false: there is no further record
-// Sets *rec to the current record, which stays in the memtable's memory. The range must be valid.
+// Sets *rec to the current record, with its seq; it stays in the memtable's memory. The range must be valid.
 void range_record(const struct range *r, struct kv_rec *rec);
 static inline void range_next(struct range *r) { wh_next(&r->cursor); }  // the range must be valid
 #endif

@@ -10,10 +10,20 @@
 
 #include "compact/compact.h"
 
+// Bounds of sequence numbers. max 0: there is none.
+struct seqs {
+  uint64_t min, max;
+};
+static inline void seqs_add(struct seqs *s, uint64_t min, uint64_t max) {
+  if (s->max == 0 || min < s->min) s->min = min;
+  if (max > s->max) s->max = max;
+}
+
 // The new records of a partition.
 struct fresh {
   uint64_t bytes, count;                // with keys up to the partition's largest
   uint64_t behind_bytes, behind_count;  // with larger keys
+  struct seqs seqs;
 };
 
 // The work on one partition of a tree, or on several neighbours that become one.
@@ -24,8 +34,9 @@ struct job {
   const struct version *base;  // the tree's partitions
   const struct wh *frozen;     // the tree's new data; NULL: none
   uint32_t part, nr_parts;
-  uint64_t bytes;  // of new records
-  uint64_t count;  // new records
+  uint64_t bytes;    // of new records
+  uint64_t count;    // new records
+  struct seqs seqs;  // of the new records
   // decided
   enum compact_kind kind;
   bool may_abort;
@@ -100,9 +111,7 @@ static inline const struct sst *last_table(const struct part *p) {
 }
 
 // Bytes of a record in a block: the record and its offset.
-static inline uint64_t record_bytes(uint32_t klen, uint32_t vlen, bool tomb) {
-  return kv_rec_size(klen, vlen, tomb) + 2;
-}
+static inline uint64_t record_bytes(const struct kv_rec *rec) { return kv_rec_size(rec) + 2; }
 
 // Sizes in bytes of blocks before compression: these decide when a table is full.
 static inline uint32_t table_pages(const struct compact *c) {

@@ -215,6 +215,7 @@ static struct job *add_job(struct round *r, const struct round_tree *tree, uint3
   for (uint32_t i = part; i < part + nr_parts; i++) {
     j->bytes += tree->fresh[i].bytes + tree->fresh[i].behind_bytes;
     j->count += tree->fresh[i].count + tree->fresh[i].behind_count;
+    if (tree->fresh[i].seqs.max) seqs_add(&j->seqs, tree->fresh[i].seqs.min, tree->fresh[i].seqs.max);
   }
   return j;
 }

@@ -144,6 +144,7 @@ struct table_writer {
   struct sst_build *build;
   uint64_t number;  // of the table being built; 0: none
   bool drop_tombs;
+  struct seqs seqs;         // of all records
   uint64_t expected;        // bytes of all records, about
   uint64_t reported, seen;  // bytes of records so far
   uint32_t since;           // records since the last report
@@ -212,14 +213,14 @@ static void report(struct table_writer *tw) {
 
 static enum remixdb_status table_add(struct table_writer *tw, const struct kv_rec *rec) {
   struct compact *c = tw->j->c;
-  tw->seen += record_bytes(rec->klen, rec->vlen, rec->tomb);
+  tw->seen += record_bytes(rec);
   if (++tw->since >= PROGRESS_EVERY || tw->seen - tw->reported >= PROGRESS_BYTES) {
     report(tw);
     if (told_to_yield(tw->j)) return err_set(REMIXDB_ABORTED, "the merge was given up for a more urgent one");
     if (unlikely(tw->number && sst_build_failed(tw->build))) return table_end(tw);
     if (unlikely(others_failed(tw->j))) return end_in_vain(tw->j);
   }
-  if (rec->tomb && tw->drop_tombs) return REMIXDB_OK;
+  if (rec->kind & KV_TOMB && tw->drop_tombs) return REMIXDB_OK;
   if (tw->number && table_done(tw, rec)) {
     const enum remixdb_status s = table_end(tw);
     if (s != REMIXDB_OK) return s;
@@ -227,6 +228,7 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
   if (tw->number == 0) {
     tw->number = tables_new_number(c, sst_name);
     sst_build_start(tw->build, tw->number);
+    sst_build_numbers(tw->build, tw->seqs.min, tw->seqs.max);
   }
   sst_build_add(tw->build, rec);
   return REMIXDB_OK;
@@ -259,6 +261,17 @@ static enum remixdb_status write_merged(struct table_writer *tw, struct range *r
   return table_end(tw);
 }
 
+// The bounds of all records that the job's tables get.
+static struct seqs job_seqs(const struct job *j) {
+  struct seqs s = j->seqs;
+  for (uint32_t i = 0; i < j->nr_parts && (j->all || j->take); i++) {
+    const struct part *const p = j->base->parts[j->part + i];
+    for (uint32_t r = j->all ? 0 : part_runs(p) - j->take; r < part_runs(p); r++)
+      seqs_add(&s, part_run(p, r)->seq_min, part_run(p, r)->seq_max);
+  }
+  return s;
+}
+
 void tables_write(struct task *t, struct worker *w) {
   struct job *j = (struct job *)t;
   struct compact *c = j->c;
@@ -266,7 +279,7 @@ void tables_write(struct task *t, struct worker *w) {
   struct range *range = mem_alloc(sizeof(*range));
   struct old_stream old;
   old_init(&old, j, w);
-  struct table_writer tw = {.j = j, .drop_tombs = j->all || j->append};
+  struct table_writer tw = {.j = j, .drop_tombs = j->all || j->append, .seqs = job_seqs(j)};
   tw.expected = plan_merged_bytes(j, j->take);
   struct sst_build_opts opts = c->build;
   opts.pieces = j->pieces;

@@ -213,6 +213,7 @@ static enum remixdb_status wal_write(struct wal *w, struct wal_buf *b) {
   lib_unlock(&w->lock);
   if (b->kind != WAL_BUF_HEADER) {
     const struct wal_frame f = {.len = (uint32_t)(b->len - WAL_FRAME_HEAD),
+                                .kinds = KV_IN_LOG,
                                 .count = b->count,
                                 .first_seq = b->first_seq,
                                 .durable = b->durable};
@@ -360,17 +361,9 @@ enum remixdb_status wal_begin_last(struct wal *w, size_t nbytes, uint64_t *gen_o
   return wal_begin_as(w, nbytes, true, gen_out);
 }
 
-uint64_t wal_put(struct wal *w, struct kref key, const void *val, uint32_t vlen, bool tomb) {
-  uint8_t *p = w->pos;
-  assert(kv_rec_size(key.len, tomb ? 0 : vlen, tomb) <= (size_t)(w->lim - p));
-  p = kv_head_put(p, key.len, vlen, tomb);
-  if (key.len) memcpy(p, key.ptr, key.len);
-  p += key.len;
-  if (!tomb && vlen) {
-    memcpy(p, val, vlen);
-    p += vlen;
-  }
-  w->pos = p;
+uint64_t wal_put(struct wal *w, const struct kv_rec *rec) {
+  assert(kv_rec_size(rec) <= (size_t)(w->lim - w->pos));
+  w->pos = kv_rec_put(w->pos, rec);
   return ++w->seq;
 }
 

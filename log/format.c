@@ -29,7 +29,7 @@ enum {
 enum {
   FRAME_SUM = 0,       // u64, of all that follows, the records included
                        // WAL_FRAME_MAGIC, u32
-  FRAME_LEN = 12,      // u32, of the records
+  FRAME_LEN = 12,      // u32, of the records, and FRAME_KINDS
   FRAME_SEQ = 16,      // u64, of the first record
   FRAME_DURABLE = 24,  // u64
   FRAME_COUNT = 32,    // u32, of records
@@ -127,9 +127,11 @@ uint64_t wal_frame_sum(const struct wal_key *k, uint64_t off, const uint8_t *p, 
   return hash64_seed(p + WAL_FRAME_MAGIC, WAL_FRAME_HEAD - WAL_FRAME_MAGIC + len, k->seed + off);
 }
 
+#define FRAME_KINDS 0x80000000u  // in the length: the records may be of every kind (KV_IN_LOG)
+
 uint64_t wal_frame_put(uint8_t *p, const struct wal_key *k, uint64_t off, const struct wal_frame *f) {
   store32le(p + WAL_FRAME_MAGIC, k->magic);
-  store32le(p + FRAME_LEN, f->len);
+  store32le(p + FRAME_LEN, f->len | (f->kinds ? FRAME_KINDS : 0));
   store64le(p + FRAME_SEQ, f->first_seq);
   store64le(p + FRAME_DURABLE, f->durable);
   store32le(p + FRAME_COUNT, f->count);
@@ -142,8 +144,10 @@ uint64_t wal_frame_put(uint8_t *p, const struct wal_key *k, uint64_t off, const 
 bool wal_frame_get(const uint8_t *p, const struct wal_key *k, uint64_t off, struct wal_frame *out) {
   if (load32le(p + WAL_FRAME_MAGIC) != k->magic || load32le(p + FRAME_CHECK) != wal_frame_check(k, off, p))
     return false;
+  const uint32_t len = load32le(p + FRAME_LEN);
   *out = (struct wal_frame){.sum = load64le(p + FRAME_SUM),
-                            .len = load32le(p + FRAME_LEN),
+                            .len = len & ~FRAME_KINDS,
+                            .kinds = len & FRAME_KINDS ? KV_IN_LOG : KV_BARE,
                             .first_seq = load64le(p + FRAME_SEQ),
                             .durable = load64le(p + FRAME_DURABLE),
                             .count = load32le(p + FRAME_COUNT)};

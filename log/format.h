@@ -5,13 +5,14 @@
 #ifndef WAL_FORMAT_H
 #define WAL_FORMAT_H
 
-#include "lib.h"
+#include "kv.h"
 
 #define WAL_MAGIC 0x4C4157584D455223ull  // "#REMXWAL"
-#define WAL_VERSION 3u        // the version that is written; 2 is read, and 1 if its layout is that of 2 (wal_head_get)
-#define WAL_VERSION_CHAIN 3u  // from this version on a header names the segment before by its fingerprint
-#define WAL_HEAD 512u         // bytes of a header: one sector, so the disk writes it whole or not at all
-#define WAL_HEAD_GEN 24u      // offset of the generation
+#define WAL_VERSION \
+  4u  // the version that is written; 2 and 3 are read, and 1 if its layout is that of 2 (wal_head_get)
+#define WAL_VERSION_CHAIN 3u      // from this version on a header names the segment before by its fingerprint
+#define WAL_HEAD 512u             // bytes of a header: one sector, so the disk writes it whole or not at all
+#define WAL_HEAD_GEN 24u          // offset of the generation
 #define WAL_HEAD_LAST_SEQ 56u     // offset of the last sequence number before the segment
 #define WAL_HEAD_PREV_PRINT 72u   // offset of the fingerprint of the segment before
 #define WAL_HEAD_PREV_FRAMES 80u  // offset of the sum of that segment's frame checksums
@@ -57,6 +58,7 @@ struct wal_key {
 struct wal_frame {
   uint64_t sum, first_seq, durable;
   uint32_t len, count;
+  uint32_t kinds;  // of its records, for kv_rec_get: KV_IN_LOG, or KV_BARE in frames of writers up to version 3
 };
 
 // Returns the fingerprint.

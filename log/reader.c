@@ -76,7 +76,7 @@ bool wal_frame_decodes(const struct wal_frame *f, const uint8_t *p) {
   const uint8_t *const end = p + f->len;
   struct kv_rec rec;
   for (uint32_t i = 0; i < f->count; i++) {
-    p = kv_rec_get(p, end, &rec);
+    p = kv_rec_get(p, end, f->kinds, &rec);
     if (!p) return false;
   }
   return p == end;

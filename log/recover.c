@@ -49,8 +49,8 @@ static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_
     const uint8_t *const end = p + f.len;
     for (uint32_t i = 0; i < f.count; i++) {
       struct kv_rec kv;
-      p = kv_rec_get(p, end, &kv);
-      s = fn ? fn(arg, rec->last_seq + 1, &kv) : REMIXDB_OK;
+      p = kv_rec_get(p, end, f.kinds, &kv);
+      s = fn ? wal_give(fn, arg, rec->last_seq + 1, &kv) : REMIXDB_OK;
       if (s != REMIXDB_OK) return s;
       rec->last_seq++;
     }

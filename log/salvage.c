@@ -325,8 +325,8 @@ static enum remixdb_status wal_salvage_frame(struct wal_reader *r, struct salvag
   v->seq = f.first_seq - 1;
   for (uint32_t i = 0; i < f.count && p; i++) {
     struct kv_rec kv;
-    p = kv_rec_get(p, end, &kv);
-    if (p && (s = v->to->record(v->to->arg, ++v->seq, &kv)) != REMIXDB_OK) return s;
+    p = kv_rec_get(p, end, f.kinds, &kv);
+    if (p && (s = wal_give(v->to->record, v->to->arg, ++v->seq, &kv)) != REMIXDB_OK) return s;
   }
   v->out->nr_records += f.count;
   return s;

@@ -88,8 +88,9 @@ struct wal_recovery {
   uint64_t cut_bytes;  // of a torn tail, as far as known
   uint64_t last_seq;   // of the last replayed record; without one, the number given to wal_open
 };
-// Recovery calls this function for each record, in order of seq. The record's pointers are valid during the call. Any
-// status other than REMIXDB_OK ends the recovery, which returns that status.
+// Recovery calls this function for each record, in order of seq, which is the record's place. rec->seq is the record's
+// number: its place, or the number that it states. rec->kind is without KV_SEQ. The record's pointers are valid during
+// the call. Any status other than REMIXDB_OK ends the recovery, which returns that status.
 typedef enum remixdb_status (*wal_replay_fn)(void *arg, uint64_t seq, const struct kv_rec *rec);
 
 // Opens the log.
@@ -123,8 +124,9 @@ MUST_CHECK enum remixdb_status wal_begin(struct wal *w, size_t nbytes, uint64_t 
 // Like wal_begin, for records that the log should still take on a full disk: they may use the room that wal_begin
 // leaves in the segment (1/WAL_KEEP_PART of a step).
 MUST_CHECK enum remixdb_status wal_begin_last(struct wal *w, size_t nbytes, uint64_t *gen_out);
-// Appends a record (see kv.h) and returns its sequence number. A tombstone ignores val.
-uint64_t wal_put(struct wal *w, struct kref key, const void *val, uint32_t vlen, bool tomb);
+// Appends a record (see kv.h) of any kind, and returns its place: the sequence number that it has, unless it states
+// its own (KV_SEQ), which is smaller.
+uint64_t wal_put(struct wal *w, const struct kv_rec *rec);
 // Releases the lock, then writes the buffers that this call filled. A write error becomes sticky; the next call reports
 // it.
 void wal_end(struct wal *w);

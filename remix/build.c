@@ -16,7 +16,7 @@ struct build_head {
   struct kref key;  // in the sst_keys of its run, or in fresh_keys
   uint32_t lcp;     // bytes that the key shares with the last key written; REMIX_SAME for the same key
   uint32_t run;     // in the new view
-  bool tomb;
+  uint32_t kind;
   const uint8_t *tag;  // in the old view, or NULL
 };
 
@@ -27,7 +27,7 @@ struct build_seg {
   uint32_t group_lcp;  // bytes that this key shares with the key before it
   uint8_t tag[REMIX_SEG], sel[REMIX_SEG];
   uint32_t dbit[REMIX_SEG];
-  uint8_t *anchor;  // REMIXDB_KV_MAX bytes
+  uint8_t *anchor;  // KV_KEY_MAX bytes
   uint32_t anchor_len;
 };
 
@@ -45,7 +45,7 @@ struct build {
   bool walking;                          // the walk still stands at the entry that `old` has
   struct sst_keys keys[REMIX_RUNS_MAX];  // per old run that stays
   struct build_head fresh;
-  uint8_t *last;  // last key written, REMIXDB_KV_MAX bytes
+  uint8_t *last;  // last key written, KV_KEY_MAX bytes
   uint32_t last_len;
   bool any;  // there is a last key
   struct build_seg seg;
@@ -104,7 +104,7 @@ static enum remixdb_status build_dbit(const struct build *x, const struct build_
 static enum remixdb_status build_put(struct build *x, const struct build_head *h) {
   struct build_seg *const g = &x->seg;
   enum remixdb_status s = REMIXDB_OK;
-  uint8_t sel = (uint8_t)(h->run | (h->tomb ? REMIX_TOMB : 0)), tag = 0;
+  uint8_t sel = (uint8_t)(h->run | remix_sel_kind(h->kind)), tag = 0;
   uint32_t dbit = REMIX_SAME;
   if (h->lcp != REMIX_SAME) {
     s = build_dbit(x, h, &dbit);
@@ -189,12 +189,12 @@ static enum remixdb_status build_next_old(struct build *x) {
   const enum remixdb_status s = sst_keys_next(k);
   if (s == REMIXDB_NOTFOUND) return err_corrupt(x->b->old->runs[run]->path, 0, "has fewer keys than its REMIX says");
   if (s != REMIXDB_OK) return s;
-  if (unlikely(k->tomb != ((w->sel[w->at] & REMIX_TOMB) != 0)))
-    return err_corrupt(x->b->old->runs[run]->path, 0, "its REMIX does not agree about what is deleted");
+  if (unlikely(remix_sel_kind(k->kind) != (w->sel[w->at] & (REMIX_TOMB | REMIX_EXPIRES))))
+    return err_corrupt(x->b->old->runs[run]->path, 0, "its REMIX does not agree about what is deleted or expires");
   h->any = true;
   h->key = k->key;
   h->run = x->run_map[run];
-  h->tomb = k->tomb;
+  h->kind = k->kind;
   h->tag = w->tag ? w->tag + w->at : NULL;
   return build_head_lcp(x, h, lcp, known);
 }
@@ -207,7 +207,7 @@ static enum remixdb_status build_next_fresh(struct build *x) {
   if (s != REMIXDB_OK) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
   h->key = f->key;
   h->run = x->nr_kept + f->table;
-  h->tomb = f->tomb;
+  h->kind = f->kind;
   h->tag = NULL;
   return build_head_lcp(x, h, f->shared, true);
 }
@@ -247,8 +247,8 @@ static enum remixdb_status build_merge(struct build *x) {
 static enum remixdb_status build_by_merge(struct build *x) {
   const struct remix *const old = x->b->old;
   enum remixdb_status s = REMIXDB_OK;
-  x->last = mem_alloc(REMIXDB_KV_MAX);
-  x->seg.anchor = mem_alloc(REMIXDB_KV_MAX);
+  x->last = mem_alloc(KV_KEY_MAX);
+  x->seg.anchor = mem_alloc(KV_KEY_MAX);
   if (!x->last || !x->seg.anchor) return REMIXDB_NOMEM;
   if (old) remix_walk_init(&x->walk, old);
   for (uint32_t r = 0; old && r < old->nr_runs && s == REMIXDB_OK; r++) {

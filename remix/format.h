@@ -6,19 +6,21 @@
 #ifndef REMIX_FORMAT_H
 #define REMIX_FORMAT_H
 
-#include "lib.h"
+#include "kv.h"
 
 #define REMIX_SEG 32u       // entries of a segment, at most
 #define REMIX_RUNS_MAX 32u  // runs of a view
 
 // A selector is one byte.
-#define REMIX_RUN 0x1Fu       // the run
-#define REMIX_SEL_ZERO 0x20u  // always 0
-#define REMIX_TOMB 0x40u      // a tombstone
-#define REMIX_OLD 0x80u       // not the newest version of its key
+#define REMIX_RUN 0x1Fu      // the run
+#define REMIX_EXPIRES 0x20u  // the record expires; from format 3 on, before 0
+#define REMIX_TOMB 0x40u     // a tombstone
+#define REMIX_OLD 0x80u      // not the newest version of its key
 
 #define REMIX_MAGIC "RDBREMIX"
-#define REMIX_FORMAT 2u      // in format 1 the file is the image itself
+// In format 1 the file is the image itself. Format 3 is written only where a view needs it: some record expires.
+#define REMIX_FORMAT 3u
+#define REMIX_FORMAT_PLAIN 2u
 #define REMIX_ALIGN 64u      // of the segments' offset
 #define REMIX_SEG_ALIGN 16u  // of a segment's size: whole cache lines would cost up to a third more memory
 #define REMIX_FLAG_TAGS 1u   // header flag: entries have tags
@@ -45,6 +47,11 @@ enum {
   REMIX_HEAD_TABLES = 104,      // u64 for each run: its table's number; then zeros up to REMIX_ALIGN
   REMIX_SUM = 8,                // size of the checksum at the end, u64
 };
+
+// The bits of a selector that a record's kind gives.
+static inline uint8_t remix_sel_kind(uint32_t kind) {
+  return (uint8_t)((kind & KV_TOMB ? REMIX_TOMB : 0) | (kind & KV_EXPIRES ? REMIX_EXPIRES : 0));
+}
 
 // Where the parts of a segment are: tags, selectors, head, cursor offsets, discriminating bits, in this order. A get
 // needs only the parts at the segment's beginning.

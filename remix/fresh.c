@@ -38,7 +38,7 @@ enum remixdb_status remix_fresh_next(struct remix_fresh *f) {
     f->table++;
   }
   f->key = f->keys.key;
-  f->tomb = f->keys.tomb;
+  f->kind = f->keys.kind;
   f->shared = f->keys.shared;
   return first && f->table > 0 ? fresh_order(f) : REMIXDB_OK;
 }

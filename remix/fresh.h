@@ -9,8 +9,8 @@
 struct remix_fresh {
   struct kref key;  // the current key; valid until the next call
   uint32_t shared;  // bytes that the key shares with the key before it (0 for the first key of the stream)
-  bool tomb;
-  uint32_t table;                            // the index of the key's table
+  uint32_t kind;    // of its record
+  uint32_t table;   // the index of the key's table
   uint64_t data_pages_read, ckb_bytes_read;  // of the tables read to the end; after remix_fresh_fini, of all
   // private
   struct sst *const *tables;

@@ -156,7 +156,6 @@ enum remixdb_status remix_pack(const uint8_t *image, size_t len, uint8_t **file_
     store64le(d + DIR_STORED, n);
     at += n;
   }
-  store32le(file + REMIX_HEAD_FORMAT, REMIX_FORMAT);
   store64le(file + REMIX_HEAD_SIZE, at + REMIX_SUM);
   store64le(file + at, hash64_seed(file, at, load64le(image + REMIX_HEAD_NUMBER)));
   *file_out = file;
@@ -295,7 +294,7 @@ enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *co
                        (unsigned long long)h.nr_entries, (unsigned long long)records);
   uint64_t keys = 0;
   for (uint32_t r = 0; r < nr_runs; r++) keys += runs[r]->key_bytes;
-  if (h.anchors_len > UINT32_MAX || h.anchors_len > keys || h.anchors_len > (uint64_t)h.nr_segs * REMIXDB_KV_MAX)
+  if (h.anchors_len > UINT32_MAX || h.anchors_len > keys || h.anchors_len > (uint64_t)h.nr_segs * KV_KEY_MAX)
     return err_corrupt(path, REMIX_HEAD_ANCHORS_LEN, "length of the anchors");
   struct column c[COLS] = {{0}};
   struct mem_map map = {0};

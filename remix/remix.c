@@ -31,6 +31,7 @@ static enum remixdb_status check_header(struct remix *x) {
   const uint32_t flags = load32le(p + REMIX_HEAD_FLAGS), nr_runs = load32le(p + REMIX_HEAD_RUNS);
   if (flags & ~REMIX_FLAG_TAGS) return err_corrupt(x->path, REMIX_HEAD_FLAGS, "flags %#x that are not known", flags);
   x->tags = flags & REMIX_FLAG_TAGS;
+  ix->plain = load32le(p + REMIX_HEAD_FORMAT) <= REMIX_FORMAT_PLAIN;
   const struct files_ids ids = sst_ctx_ids(x->ctx);
   x->origin = load64le(p + REMIX_HEAD_STORE_ID);
   if (!files_ids_have(&ids, x->origin)) return err_corrupt(x->path, REMIX_HEAD_STORE_ID, "of another store");
@@ -83,12 +84,13 @@ static enum remixdb_status check_anchors(const struct remix *x) {
 
 // Checks a segment without the tables. Returns NULL if the segment is well formed, else the name of the error.
 static const char *check_entries(const struct remix_index *ix, const uint8_t *s) {
+  const uint8_t zero_bits = ix->plain ? REMIX_EXPIRES : 0;
   const uint8_t *const sel = s + ix->lay.sel, *const dbits = s + ix->lay.dbits;
   const uint32_t nr = seg_nr(ix, s), flags = remix_seg_flags(&ix->lay, s);
   if (nr == 0 || nr > REMIX_SEG) return "count of entries out of range";
   if (flags & ~REMIX_SEG_FAR) return "unknown flags";
   const uint32_t in = set32_below(nr), old = set32_eq8(sel, REMIX_OLD, REMIX_OLD);
-  if ((set32_eq8(sel, 0xFF, 0) | in) != UINT32_MAX || set32_eq8(sel, REMIX_SEL_ZERO, 0) != UINT32_MAX)
+  if ((set32_eq8(sel, 0xFF, 0) | in) != UINT32_MAX || set32_eq8(sel, zero_bits, 0) != UINT32_MAX)
     return "malformed selector";
   if (old & 1) return "begins with an old version";
   const uint32_t zero = set32_eq16(dbits, 0), same = set32_eq16(dbits, BLIND_SAME), far = set32_eq16(dbits, BLIND_FAR);
@@ -404,7 +406,7 @@ static enum remixdb_status get_blind(const struct remix *x, const uint8_t *p, st
     struct seg_pos_found spot;
     struct get_reader reader = {x, h};
     s = seg_search_binary(x, p, key, get_entry, &reader, &spot, rec_out);
-    return s == REMIXDB_OK && (!spot.equal || (rec_out->tomb && !ix->young)) ? REMIXDB_NOTFOUND : s;
+    return s == REMIXDB_OK && (!spot.equal || (rec_out->kind & KV_TOMB && !ix->young)) ? REMIXDB_NOTFOUND : s;
   }
   const uint32_t cand = blind_candidate(p + ix->lay.dbits, seg_nr(ix, p), seg_base(ix, p), key);
   if (p[ix->lay.sel + cand] & REMIX_TOMB && !ix->young) return REMIXDB_NOTFOUND;

@@ -29,7 +29,7 @@ _Static_assert(SPLICE_WINDOW >= 2 * SPLICE_TRIM + REMIX_SEG * (SPLICE_ABSORB + 2
 #define REL_BOTH 0x80000000u  // | byte: the keys differ in this byte; its values and the bit are not known
 #define REL_EXACT_MAX (REL_JOIN - 1)
 
-_Static_assert(REMIXDB_KV_MAX <= UINT16_MAX, "a byte's number has 16 bits");
+_Static_assert(KV_KEY_MAX <= UINT16_MAX, "a byte's number has 16 bits");
 
 static inline bool rel_exact(uint32_t rel) { return rel <= REL_EXACT_MAX || rel == REMIX_SAME; }
 
@@ -87,7 +87,7 @@ struct batch_key {
   uint32_t off, len;  // in bytes
   uint32_t shared, table;
   uint32_t seg;
-  bool tomb;
+  uint32_t kind;
 };
 
 struct batch {
@@ -146,7 +146,7 @@ struct splice {
   bool any;                // an entry has been kept
   bool after_fresh;        // the last entry kept is a new key
   struct kref last_fresh;  // the last new key, in the batch or in `last`
-  uint8_t *last;           // REMIXDB_KV_MAX bytes
+  uint8_t *last;           // KV_KEY_MAX bytes
   uint64_t reported;
   struct window win;
   struct batch batch;
@@ -654,7 +654,7 @@ static enum remixdb_status open_seg(struct splice *x, uint32_t seg) {
   if (seg > 0) {
     // An anchor is one byte longer than the prefix that its key shares with the key before (R3).
     const struct kref a = remix_anchor(old, seg);
-    if (unlikely(a.len == 0 || a.len > REMIXDB_KV_MAX)) return err_corrupt(old->path, 0, "anchor of segment %u", seg);
+    if (unlikely(a.len == 0 || a.len > KV_KEY_MAX)) return err_corrupt(old->path, 0, "anchor of segment %u", seg);
     x->rel[0] = rel_join(a.len - 1, a.ptr[a.len - 1]);
     // Two keys of the segment, or a key and the anchor before or after it, do not differ earlier.
     const uint32_t behind = x->next < old->nr_segs ? remix_anchor(old, x->next).len - 1 : 0;
@@ -849,7 +849,7 @@ static enum remixdb_status put_fresh(struct splice *x, const struct batch_key *k
   // the view's first key may be empty, and the anchor of the first segment is always empty
   if (s == REMIXDB_OK) s = remix_bytes_put(&win->bytes, len <= key.len ? (const char *)key.ptr : "", len);
   if (s != REMIXDB_OK) return s;
-  const uint8_t sel = (uint8_t)((x->in->nr_kept + k->table) | (k->tomb ? REMIX_TOMB : 0));
+  const uint8_t sel = (uint8_t)((x->in->nr_kept + k->table) | remix_sel_kind(k->kind));
   window_put(x, sel, x->w->tags ? remix_tag(hash64(key.ptr, key.len)) : 0, rel);
   x->any = true;
   x->after_fresh = true;
@@ -945,7 +945,7 @@ static enum remixdb_status batch_fill(struct splice *x) {
     if (s != REMIXDB_OK) return s;
     struct batch_key *const k = &b->keys[b->nr];
     *k = (struct batch_key){
-        .off = (uint32_t)b->bytes.len, .len = f->key.len, .shared = f->shared, .table = f->table, .tomb = f->tomb};
+        .off = (uint32_t)b->bytes.len, .len = f->key.len, .shared = f->shared, .table = f->table, .kind = f->kind};
     s = remix_bytes_reserve(&b->bytes, f->key.len + 1);  // one byte more: an empty key needs memory, too
     if (s == REMIXDB_OK) s = remix_bytes_put(&b->bytes, f->key.ptr, f->key.len);
     if (s != REMIXDB_OK) return s;
@@ -990,7 +990,7 @@ enum remixdb_status remix_splice(struct remix_splice *in) {
   else if (old->nr_segs == 2) x->common = remix_anchor(old, 1).len;
   for (uint32_t i = 0; i < SPLICE_BLOCKS; i++) x->blocks.id[i] = UINT64_MAX;
   for (uint32_t r = 0; r < old->nr_runs; r++) x->dropping |= !(in->keep >> r & 1);
-  x->last = mem_alloc(REMIXDB_KV_MAX);
+  x->last = mem_alloc(KV_KEY_MAX);
   enum remixdb_status s = x->last ? splice_all(x) : REMIXDB_NOMEM;
   report(x, 0);
   for (uint32_t r = 0; r < old->nr_runs; r++) {

@@ -67,6 +67,7 @@ struct remix_index {
   const uint8_t *segs;
   struct remix_layout lay;
   bool young;  // tombstones are live
+  bool plain;  // no record expires
   struct anchors anchors;
   // The number of live entries before each segment; nr_segs + 1 elements. A cursor searches this array to pass segments
   // without live entries, and to skip any number of keys.

@@ -85,6 +85,13 @@ static uint32_t write_count_keys(const uint8_t *sel, uint32_t nr) {
   return keys - (REMIX_SEG - nr);
 }
 
+// Tells whether some of the 32 selectors has one of these bits.
+static bool write_has(const uint8_t *sel, uint8_t bits) {
+  uint64_t all = 0;
+  for (uint32_t i = 0; i < REMIX_SEG; i += 8) all |= load64le(sel + i);
+  return (all & bits * 0x0101010101010101ull) != 0;
+}
+
 enum remixdb_status remix_write_segment(struct remix_write *w, const struct remix_entries *e, uint32_t nr,
                                         struct kref anchor) {
   const struct remix_layout *const l = &w->lay;
@@ -127,6 +134,7 @@ enum remixdb_status remix_write_segment(struct remix_write *w, const struct remi
   for (uint32_t r = 0; r < w->nr_runs; r++)
     if (count[r]) w->pos[r] = sst_advance(w->runs[r], w->pos[r], count[r]);
   w->nr_keys += write_count_keys(p + l->sel, nr);
+  w->expires |= write_has(p + l->sel, REMIX_EXPIRES);
   w->nr_entries += nr;
   return REMIXDB_OK;
 }
@@ -146,6 +154,7 @@ static uint8_t *write_same(struct remix_write *w, const struct remix_layout *k, 
   memset(p + l->dbits + 2 * REMIX_SEG, 0, l->stride - l->dbits - 2 * REMIX_SEG);
   const uint32_t nr = remix_seg_nr(l, p);
   w->nr_keys += write_count_keys(p + l->sel, nr);
+  w->expires |= write_has(p + l->sel, REMIX_EXPIRES);
   w->nr_entries += nr;
   return p;
 }
@@ -250,7 +259,7 @@ static enum remixdb_status write_head(struct remix_write *w) {
 
   uint8_t *const p = w->image.p;
   memcpy(p + REMIX_HEAD_MAGIC, REMIX_MAGIC, 8);
-  store32le(p + REMIX_HEAD_FORMAT, REMIX_FORMAT);
+  store32le(p + REMIX_HEAD_FORMAT, w->expires ? REMIX_FORMAT : REMIX_FORMAT_PLAIN);
   store32le(p + REMIX_HEAD_FLAGS, w->tags ? REMIX_FLAG_TAGS : 0);
   store64le(p + REMIX_HEAD_STORE_ID, w->ctx->store_id);
   store64le(p + REMIX_HEAD_NUMBER, w->number);

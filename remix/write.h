@@ -33,6 +33,7 @@ struct remix_write {
   struct remix_bytes image, anchors, anchor_offs;
   uint32_t nr_segs;
   uint64_t nr_entries, nr_keys;
+  bool expires;  // some entry has REMIX_EXPIRES
 };
 
 // Begins a file of this number over these runs, from the oldest to the newest; w takes no references to them. The

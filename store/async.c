@@ -172,13 +172,14 @@ static void get_failed(struct xdb_gets *g, struct get *w, enum remixdb_status s)
   get_ready(g, w, s);
 }
 
-static void get_found(struct xdb_gets *g, struct get *w, const uint8_t *val, uint32_t len, bool tomb) {
-  if (tomb) {
+static void get_found(struct xdb_gets *g, struct get *w, const struct kv_rec *rec) {
+  const uint32_t len = rec->vlen;
+  if (rec->kind & KV_TOMB) {
     get_ready(g, w, REMIXDB_NOTFOUND);
     return;
   }
   const uint32_t n = len < w->cap ? len : w->cap;
-  if (n) memcpy(w->val, val, n);
+  if (n) memcpy(w->val, rec->val, n);
   w->len = len;
   get_ready(g, w, n < len && w->val ? REMIXDB_TOOBIG : REMIXDB_OK);
 }
@@ -189,14 +190,14 @@ static void get_found(struct xdb_gets *g, struct get *w, const uint8_t *val, uin
 static bool get_compare(struct xdb_gets *g, struct get *w, const uint8_t *data) {
   struct kv_rec rec;
   if (!candidate_record(&w->probe, data, &rec)) return false;
-  get_found(g, w, rec.val, rec.vlen, rec.tomb);
+  get_found(g, w, &rec);
   return true;
 }
 
 static void get_search(struct xdb_gets *g, struct get *w) {
   struct kv_rec rec;
   const enum remixdb_status s = candidate_search(&w->probe, &g->hold, &rec);
-  if (s == REMIXDB_OK) get_found(g, w, rec.val, rec.vlen, rec.tomb);
+  if (s == REMIXDB_OK) get_found(g, w, &rec);
   else if (s == REMIXDB_NOTFOUND) get_ready(g, w, s);
   else get_failed(g, w, s);
 }
@@ -275,7 +276,9 @@ enum remixdb_status xdb_get_begin(struct xdb_gets *g, struct kref key, void *val
   const struct wh_ver *ver = wh_get(memtable_tree(v->active, tree), key, hash, moment);
   if (!ver && frozen) ver = wh_get(frozen, key, hash, moment);
   if (ver) {
-    get_found(g, w, ver->val, ver->vlen, ver->tomb);
+    struct kv_rec rec;
+    wh_ver_value(ver, &rec);
+    get_found(g, w, &rec);
   } else if (!candidate_begin(&w->probe, parts->parts[version_find(parts, key)], key, hash)) {
     get_ready(g, w, REMIXDB_NOTFOUND);
   } else {

@@ -32,26 +32,37 @@ static enum remixdb_status reserve(struct xdb_batch *b, size_t more) {
   return REMIXDB_OK;
 }
 
-static inline void add(struct xdb_batch *b, struct kref key, const void *val, uint32_t vlen, bool tomb) {
-  const struct kv_rec r = {key.ptr, val, key.len, tomb ? 0 : vlen, tomb};
-  b->len = (size_t)(kv_rec_put(b->data + b->len, &r) - b->data);
+static inline void add(struct xdb_batch *b, const struct kv_rec *rec) {
+  b->len = (size_t)(kv_rec_put(b->data + b->len, rec) - b->data);
   b->nr++;
 }
 
-enum remixdb_status batch_add(struct xdb_batch *b, struct kref key, const void *val, uint32_t vlen, bool tomb) {
-  const enum remixdb_status s = reserve(b, kv_rec_size(key.len, vlen, tomb));
-  if (s == REMIXDB_OK) add(b, key, val, vlen, tomb);
+enum remixdb_status batch_add(struct xdb_batch *b, const struct kv_rec *rec) {
+  const enum remixdb_status s = reserve(b, kv_rec_size(rec));
+  if (s == REMIXDB_OK) add(b, rec);
   return s;
+}
+
+// Operation i of remixdb_batch_load, whose key and value are at `bytes`.
+static inline struct kv_rec loaded(size_t i, const uint8_t *ops, const uint32_t *klens, const uint32_t *vlens,
+                                   const uint8_t *bytes) {
+  const bool del = ops && ops[i] == REMIXDB_BATCH_DEL;
+  return (struct kv_rec){
+      .key = bytes, .val = bytes + klens[i], .klen = klens[i], .vlen = del ? 0 : vlens[i], .kind = del ? KV_TOMB : 0};
 }
 
 enum remixdb_status batch_load(struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens,
                                const uint32_t *vlens, const uint8_t *bytes) {
   size_t more = 0;
-  for (size_t i = 0; i < nr; i++) more += kv_rec_size(klens[i], vlens[i], ops && ops[i] == REMIXDB_BATCH_DEL);
+  for (size_t i = 0; i < nr; i++) {
+    const struct kv_rec rec = loaded(i, ops, klens, vlens, bytes);
+    more += kv_rec_size(&rec);
+  }
   const enum remixdb_status s = reserve(b, more);
   if (s != REMIXDB_OK) return s;
   for (size_t i = 0; i < nr; i++) {
-    add(b, kref(bytes, klens[i]), bytes + klens[i], vlens[i], ops && ops[i] == REMIXDB_BATCH_DEL);
+    const struct kv_rec rec = loaded(i, ops, klens, vlens, bytes);
+    add(b, &rec);
     bytes += (size_t)klens[i] + vlens[i];
   }
   return REMIXDB_OK;
@@ -74,20 +85,24 @@ void batch_each(const struct xdb_batch *b, remixdb_batch_fn fn, void *priv) {
   CANCEL_LATER;
   for (size_t i = 0; i < b->nr && on; i++) {
     struct kv_rec r;
-    p = kv_rec_get(p, b->data + b->len, &r);
+    p = kv_rec_get(p, b->data + b->len, KV_IN_LOG, &r);
     assert(p);  // `add` has written it
-    struct remixdb_batch_item item = {.size = sizeof(item), .op = r.tomb ? REMIXDB_BATCH_DEL : REMIXDB_BATCH_PUT};
+    const bool del = r.kind & KV_TOMB;
+    struct remixdb_batch_item item = {.size = sizeof(item), .op = del ? REMIXDB_BATCH_DEL : REMIXDB_BATCH_PUT};
     item.key = (struct remixdb_slice){r.key, r.klen};
-    if (!r.tomb) item.value = (struct remixdb_slice){r.val, r.vlen};
+    if (!del) item.value = (struct remixdb_slice){r.val, r.vlen};
+    if (r.kind & KV_EXPIRES) item.expires_ms = r.expiry;
     on = fn(priv, &item);
   }
 }
 
+static inline struct kref op_key(const struct batch_op *op) { return kref(op->rec.key, op->rec.klen); }
+
 // Orders by key. If keys are equal, the later operation, which has the higher address, comes first.
 static int op_cmp(const void *a, const void *b) {
   const struct batch_op *x = a, *y = b;
-  const int c = kv_cmp(x->key, y->key);
-  return c ? c : (x->key.ptr < y->key.ptr) - (x->key.ptr > y->key.ptr);
+  const int c = kv_cmp(op_key(x), op_key(y));
+  return c ? c : (x->rec.key < y->rec.key) - (x->rec.key > y->rec.key);
 }
 
 enum remixdb_status batch_sorted(const struct xdb_batch *b, struct batch_op **ops_out, size_t *nr_out) {
@@ -96,18 +111,17 @@ enum remixdb_status batch_sorted(const struct xdb_batch *b, struct batch_op **op
   const uint8_t *p = b->data;
   bool sorted = true;
   for (size_t i = 0; i < b->nr; i++) {
-    struct kv_rec r;
-    p = kv_rec_get(p, b->data + b->len, &r);
+    p = kv_rec_get(p, b->data + b->len, KV_IN_LOG, &ops[i].rec);
     assert(p);  // `add` has written it
-    ops[i] = (struct batch_op){kref(r.key, r.klen), hash64(r.key, r.klen), r.val, r.vlen, r.tomb};
-    if (i && kv_cmp(ops[i - 1].key, ops[i].key) >= 0) sorted = false;
+    ops[i].hash = hash64(ops[i].rec.key, ops[i].rec.klen);
+    if (i && kv_cmp(op_key(&ops[i - 1]), op_key(&ops[i])) >= 0) sorted = false;
   }
   size_t nr = b->nr;
   if (!sorted) {
     qsort(ops, nr, sizeof(*ops), op_cmp);
     nr = 1;
     for (size_t i = 1; i < b->nr; i++)
-      if (!kv_eq(ops[nr - 1].key, ops[i].key)) ops[nr++] = ops[i];
+      if (!kv_eq(op_key(&ops[nr - 1]), op_key(&ops[i]))) ops[nr++] = ops[i];
   }
   *ops_out = ops;
   *nr_out = nr;

@@ -8,11 +8,8 @@
 #include "kv.h"
 
 struct batch_op {
-  struct kref key;  // the bytes of key and value lie in the batch
-  uint64_t hash;    // hash64 of the key
-  const uint8_t *val;
-  uint32_t vlen;
-  bool tomb;
+  struct kv_rec rec;  // the bytes of key and value lie in the batch
+  uint64_t hash;      // hash64 of the key
 };
 
 struct xdb_batch {
@@ -24,9 +21,9 @@ struct xdb_batch {
 MUST_CHECK enum remixdb_status batch_create(struct xdb_batch **out);
 void batch_destroy(struct xdb_batch *b);  // NULL is allowed
 void batch_clear(struct xdb_batch *b);    // keeps the batch's memory for later operations
-// Adds an operation; copies key and value. Fails with REMIXDB_NOMEM; the batch is then unchanged.
-MUST_CHECK enum remixdb_status batch_add(struct xdb_batch *b, struct kref key, const void *val, uint32_t vlen,
-                                         bool tomb);
+// Adds an operation of any kind of KV_IN_LOG; copies key and value. Fails with REMIXDB_NOMEM; the batch is then
+// unchanged.
+MUST_CHECK enum remixdb_status batch_add(struct xdb_batch *b, const struct kv_rec *rec);
 // Adds the operations of remixdb_batch_load. The caller has checked the lengths. Fails with REMIXDB_NOMEM; the batch is
 // then unchanged.
 MUST_CHECK enum remixdb_status batch_load(struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens,

@@ -37,12 +37,12 @@ static inline enum remixdb_status xdb_below_tables(const struct xdb_below *b, st
   return s == REMIXDB_NOTFOUND ? remix_get(part->remix, key, hash, h, rec_out) : s;
 }
 // Finds the newest record of the key that is below the active memtable and visible at `moment`. *rec_out may be a
-// tombstone, and is valid until the caller leaves the epoch. Fails with REMIXDB_NOTFOUND.
+// tombstone, may lack its key, and is valid until the caller leaves the epoch. Fails with REMIXDB_NOTFOUND.
 static inline enum remixdb_status xdb_below_end(const struct xdb_below *b, struct kref key, uint64_t hash,
                                                 uint64_t moment, struct sst_hold *h, struct kv_rec *rec_out) {
   const struct wh_ver *ver = unlikely(b->index != NULL) ? wh_get_end(b->index, b->frozen, key, hash, moment) : NULL;
   if (ver) {
-    *rec_out = (struct kv_rec){NULL, ver->val, 0, ver->vlen, ver->tomb};
+    wh_ver_value(ver, rec_out);
     return REMIXDB_OK;
   }
   return xdb_below_tables(b, key, hash, h, rec_out);

@@ -122,34 +122,37 @@ static struct overlay_node *node_add(struct overlay *o, struct kref key, struct 
 
 // ---- writing
 
-static size_t record_size(const struct overlay_node *n, const struct overlay_ver *v) {
-  return v ? kv_rec_size(n->klen, v->vlen, v->tomb) : 0;
+static size_t record_size(const struct overlay_ver *v) {
+  struct kv_rec rec;
+  if (!v) return 0;
+  overlay_record(v, &rec);
+  return kv_rec_size(&rec);
 }
 
-static void ver_set(struct overlay_ver *v, const void *val, uint32_t vlen, bool tomb) {
-  v->vlen = vlen;
-  v->tomb = tomb;
-  if (vlen) memmove(v->val, val, vlen);  // it may be a part of the value that it replaces
+static void ver_set(struct overlay_ver *v, const struct kv_rec *rec) {
+  v->vlen = rec->vlen;
+  v->kind = rec->kind;
+  v->expiry = rec->kind & KV_EXPIRES ? rec->expiry : 0;
+  if (rec->vlen) memmove(v->val, rec->val, rec->vlen);  // it may be a part of the value that it replaces
 }
 
-enum remixdb_status overlay_put(struct overlay *o, struct kref key, const void *val, uint32_t vlen, bool tomb,
-                                bool shared, size_t most) {
+enum remixdb_status overlay_put(struct overlay *o, const struct kv_rec *rec, bool shared, size_t most) {
+  const struct kref key = kref(rec->key, rec->klen);
   struct overlay_node **path[OVERLAY_HEIGHT];
   struct overlay_node *n = first_behind(o, find_before(o, key, false, path));
   if (n && !kv_eq(overlay_key(n), key)) n = NULL;
   struct overlay_ver *const was = n ? n->newest : NULL;
-  if (tomb) vlen = 0;
-  const size_t bytes = o->log_bytes - (was ? record_size(n, was) : 0) + kv_rec_size(key.len, vlen, tomb);
+  const size_t bytes = o->log_bytes - record_size(was) + kv_rec_size(rec);
   if (bytes > most)
     return err_set(REMIXDB_TOOBIG, "the transaction's writes would take %zu bytes in the log; at most %zu go into it",
                    bytes, most);
-  if (was && !shared && was->number > o->kept && vlen <= was->room) {
-    ver_set(was, val, vlen, tomb);
+  if (was && !shared && was->number > o->kept && rec->vlen <= was->room) {
+    ver_set(was, rec);
   } else {
-    struct overlay_ver *const v = take(o, sizeof(*v) + vlen);
+    struct overlay_ver *const v = take(o, sizeof(*v) + rec->vlen);
     if (!v || (!n && !(n = node_add(o, key, path)))) return REMIXDB_NOMEM;
-    *v = (struct overlay_ver){.older = was, .before = o->last, .node = n, .number = o->number + 1, .room = vlen};
-    ver_set(v, val, vlen, tomb);
+    *v = (struct overlay_ver){.older = was, .before = o->last, .node = n, .number = o->number + 1, .room = rec->vlen};
+    ver_set(v, rec);
     n->newest = o->last = v;
     o->number++;
     o->keys += was == NULL;
@@ -170,7 +173,7 @@ void overlay_rollback(struct overlay *o, uint64_t number) {
     struct overlay_ver *const v = o->last;
     struct overlay_node *const n = v->node;
     assert(n->newest == v);
-    o->log_bytes = o->log_bytes - record_size(n, v) + record_size(n, v->older);
+    o->log_bytes = o->log_bytes - record_size(v) + record_size(v->older);
     n->newest = v->older;
     o->keys -= n->newest == NULL;
   }

@@ -26,7 +26,8 @@ struct overlay_ver {
   struct overlay_node *node;
   uint64_t number;
   uint32_t vlen, room;  // bytes of the value, and of the room for it
-  bool tomb;
+  uint32_t kind;        // bits KV_...
+  uint64_t expiry;      // with KV_EXPIRES
   uint8_t val[];
 };
 
@@ -60,8 +61,7 @@ static inline bool overlay_empty(const struct overlay *o) { return o->keys == 0;
 // Writes a key; copies key and value. shared: a cursor may be looking at the key's newest version, so it stays. Fails
 // with REMIXDB_NOMEM, or with REMIXDB_TOOBIG if the writes would take more than `most` bytes in the log. Nothing has
 // changed then.
-MUST_CHECK enum remixdb_status overlay_put(struct overlay *o, struct kref key, const void *val, uint32_t vlen,
-                                           bool tomb, bool shared, size_t most);
+MUST_CHECK enum remixdb_status overlay_put(struct overlay *o, const struct kv_rec *rec, bool shared, size_t most);
 // The key's newest version, or NULL.
 const struct overlay_ver *overlay_get(const struct overlay *o, struct kref key);
 // Takes back all writes after this number, which is not below `kept`.
@@ -84,5 +84,14 @@ void overlay_seek_lt(struct overlay_cursor *c, struct kref key);  // the largest
 void overlay_seek_last(struct overlay_cursor *c);
 void overlay_next(struct overlay_cursor *c);  // node is not NULL
 void overlay_prev(struct overlay_cursor *c);  // the same
+// Sets all fields but seq.
+static inline void overlay_record(const struct overlay_ver *v, struct kv_rec *r) {
+  r->key = v->node->key;
+  r->klen = v->node->klen;
+  r->val = v->val;
+  r->vlen = v->vlen;
+  r->kind = v->kind;
+  r->expiry = v->expiry;
+}
 static inline struct kref overlay_key(const struct overlay_node *n) { return kref(n->key, n->klen); }
 #endif

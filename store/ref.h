@@ -35,7 +35,7 @@ struct xdb_ref_calls {
   enum remixdb_status (*get)(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap, uint32_t *vlen_out);
   enum remixdb_status (*multi_get)(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys,
                                    struct remixdb_buf *values, bool *found, struct multiget_room *room, size_t *nr_out);
-  enum remixdb_status (*put)(struct xdb_ref *r, struct kref key, const void *val, uint32_t vlen, bool tomb);
+  enum remixdb_status (*put)(struct xdb_ref *r, const struct kv_rec *rec);
   enum remixdb_status (*write)(struct xdb_ref *r, const struct xdb_batch *b);
   enum remixdb_status (*merge)(struct xdb_ref *r, struct kref key, remixdb_merge_fn fn, void *priv);
   // Keys of the iterator are keys of the tree, also in `bounds`, which stay as long as the iterator. o and bounds may

@@ -7,11 +7,11 @@
 #define REPLAY_SHARES 2u         // shares per thread
 #define REPLAY_FEW 512u          // so few records are not worth waking a worker
 
-_Static_assert(REPLAY_BYTES >= REMIXDB_KV_MAX, "a record fits");
+_Static_assert(REPLAY_BYTES >= 2 * KV_KEY_MAX, "a record fits");
 
 struct replay_rec {
   struct kv_rec rec;
-  uint64_t seq, hash;
+  uint64_t hash;
 };
 
 struct replay_share {
@@ -61,8 +61,12 @@ static enum remixdb_status link_group(struct replaying *r, struct worker *w, con
     const struct kv_rec *rec = &group[i]->rec;
     struct wh_slot slot;
     wh_lock(wh, keys[i], hashes[i], &slot);
-    s = wh_link(&slot, rec->val, rec->vlen, rec->tomb);
-    if (s == REMIXDB_OK) wh_stamp(&slot, group[i]->seq);
+    // A record that a round handed back stands in the log once more, with the number that it has.
+    const struct wh_ver *const newest = wh_slot_newest(&slot);
+    if (likely(!newest || wh_ver_seq(newest) < rec->seq)) {
+      s = wh_link(&slot, rec);
+      if (s == REMIXDB_OK) wh_stamp(&slot, rec->seq);
+    }
     wh_unlock(&slot);
   }
   epoch_exit(&w->slot);
@@ -121,6 +125,7 @@ static enum remixdb_status link_gathered(struct replaying *r) {
 // Gathers a record (wal_open).
 static enum remixdb_status replay(void *arg, uint64_t seq, const struct kv_rec *rec) {
   struct replaying *r = arg;
+  (void)seq;
   const size_t nbytes = (size_t)rec->klen + rec->vlen;
   if (r->nr == REPLAY_RECORDS || nbytes > REPLAY_BYTES - r->nbytes) {
     const enum remixdb_status s = link_gathered(r);
@@ -130,7 +135,10 @@ static enum remixdb_status replay(void *arg, uint64_t seq, const struct kv_rec *
   if (rec->klen) memcpy(key, rec->key, rec->klen);
   if (rec->vlen) memcpy(val, rec->val, rec->vlen);
   r->nbytes += nbytes;
-  r->recs[r->nr++] = (struct replay_rec){{key, val, rec->klen, rec->vlen, rec->tomb}, seq, hash64(key, rec->klen)};
+  struct replay_rec *const to = &r->recs[r->nr++];
+  *to = (struct replay_rec){*rec, hash64(key, rec->klen)};
+  to->rec.key = key;
+  to->rec.val = val;
   return REMIXDB_OK;
 }
 

@@ -142,7 +142,7 @@ static enum remixdb_status txn_find(struct xdb_ref **r, struct kref key, struct 
   struct xdb_txn *const t = (*r)->txn;
   const struct overlay_ver *const v = overlay_get(&t->own, key);
   if (v) {
-    *rec_out = (struct kv_rec){v->node->key, v->val, v->node->klen, v->vlen, v->tomb};
+    overlay_record(v, rec_out);
     return REMIXDB_OK;
   }
   const enum remixdb_status s = note_key(*r, key);
@@ -156,7 +156,7 @@ static enum remixdb_status txn_get(struct xdb_ref *r, struct kref key, void *val
   const enum remixdb_status s = txn_find(&r, key, &rec);
   if (s == REMIXDB_NOTFOUND) return xdb_get(r, key, val_out, cap, vlen_out);
   if (s != REMIXDB_OK) return s;
-  if (rec.tomb) return REMIXDB_NOTFOUND;
+  if (rec.kind & KV_TOMB) return REMIXDB_NOTFOUND;
   if (vlen_out) *vlen_out = rec.vlen;
   const uint32_t n = rec.vlen < cap ? rec.vlen : cap;
   if (val_out && n) memcpy(val_out, rec.val, n);
@@ -229,10 +229,10 @@ static enum remixdb_status check_writable(const struct xdb_ref *r) {
                                           : REMIXDB_OK;
 }
 
-static enum remixdb_status txn_put(struct xdb_ref *r, struct kref key, const void *val, uint32_t vlen, bool tomb) {
+static enum remixdb_status txn_put(struct xdb_ref *r, const struct kv_rec *rec) {
   struct xdb_txn *const t = r->txn;
   const enum remixdb_status s = check_writable(r);
-  return s == REMIXDB_OK ? overlay_put(&t->own, key, val, vlen, tomb, t->iters != NULL, WAL_FRAME_MAX) : s;
+  return s == REMIXDB_OK ? overlay_put(&t->own, rec, t->iters != NULL, WAL_FRAME_MAX) : s;
 }
 
 // All of the batch, or nothing.
@@ -243,9 +243,9 @@ static enum remixdb_status txn_write(struct xdb_ref *r, const struct xdb_batch *
   if (s != REMIXDB_OK) return s;
   for (size_t i = 0; i < b->nr && s == REMIXDB_OK; i++) {
     struct kv_rec rec;
-    p = kv_rec_get(p, b->data + b->len, &rec);
+    p = kv_rec_get(p, b->data + b->len, KV_IN_LOG, &rec);
     assert(p);
-    s = txn_put(r, kref(rec.key, rec.klen), rec.val, rec.vlen, rec.tomb);
+    s = txn_put(r, &rec);
   }
   if (s != REMIXDB_OK) {
     struct err_saved why;
@@ -282,7 +282,8 @@ static enum remixdb_status txn_merge(struct xdb_ref *r, struct kref key, remixdb
   if (s != REMIXDB_OK) return s;
   const struct kv_rec rec = {.val = val, .vlen = vlen};
   s = merge_decide(r->xdb, &c, val ? &rec : NULL);
-  if (s == REMIXDB_OK && c.op != REMIXDB_MERGE_KEEP) s = txn_put(r, key, c.val, c.vlen, c.op == REMIXDB_MERGE_DEL);
+  if (s == REMIXDB_OK && c.op != REMIXDB_MERGE_KEEP)
+    s = txn_put(r, KV_REC(key, c.val, c.vlen, c.op == REMIXDB_MERGE_DEL ? KV_TOMB : 0));
   mem_free(val);
   return s;
 }
@@ -312,7 +313,10 @@ static enum remixdb_status gather(struct xdb_txn *t, struct many_writes *w) {
   if (!w->ops || !w->links) return REMIXDB_NOMEM;
   for (const struct overlay_node *n = o->head[0]; n; n = n->next[0]) {
     const struct overlay_ver *const v = n->newest;
-    if (v) many_add(w, &(struct batch_op){overlay_key(n), n->hash, v->val, v->vlen, v->tomb});
+    struct batch_op op = {.hash = n->hash};
+    if (!v) continue;
+    overlay_record(v, &op.rec);
+    many_add(w, &op);
   }
   return REMIXDB_OK;
 }

@@ -82,7 +82,7 @@ static inline struct txn_iter *iter_of(struct xdb_own_iter *it) { return (struct
 static enum remixdb_status record(struct txn_iter *t, struct kv_rec *rec_out) {
   if (t->at == TXN_BELOW) return xdb_iter_record(t->below, rec_out);
   const struct overlay_ver *const v = t->own.ver;
-  *rec_out = (struct kv_rec){t->own.node->key, v->val, t->own.node->klen, v->vlen, false};
+  overlay_record(v, rec_out);
   return REMIXDB_OK;
 }
 
@@ -177,7 +177,7 @@ static enum remixdb_status find(struct txn_iter *t) {
     }
     t->at = c > 0 ? TXN_BELOW : TXN_OWN;
     t->same = c == 0;
-    if (t->at == TXN_BELOW || !t->own.ver->tomb) return REMIXDB_OK;
+    if (t->at == TXN_BELOW || !(t->own.ver->kind & KV_TOMB)) return REMIXDB_OK;
     step_own(t);
     if (!t->same) continue;
     const enum remixdb_status s = step_below(t);

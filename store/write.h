@@ -31,8 +31,8 @@ struct many_writes {
 
 // Counts an operation that is in w->ops at nr, or puts it there. w->ops has room.
 static inline void many_add(struct many_writes *w, const struct batch_op *op) {
-  w->log_bytes += kv_rec_size(op->key.len, op->vlen, op->tomb);
-  w->memory += wh_record_memory(op->key.len, op->vlen);
+  w->log_bytes += kv_rec_size(&op->rec);
+  w->memory += wh_record_memory(op->rec.klen, op->rec.vlen);
   w->ops[w->nr++] = *op;
 }
 // Commits all of w, or nothing. r: for its epochs, its pace and its store; it may be a ref of a snapshot. Fails as

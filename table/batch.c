@@ -29,7 +29,7 @@ static void batch_done(void *arg, struct blkio_read *read) {
   if (likely(s == REMIXDB_OK))
     s = t->offs ? sst_unpack(t, w->block, pages, (const uint8_t *)read->buf + (off - read->off),
                              sst_block_stored(t, w->block, pages), &b->scratch[b->of[i].part]->zstd, fill->buf)
-                : block_verify(fill->buf, pages, t->nr_recs[w->block], t->number, w->block, t->path, off);
+                : block_verify(fill->buf, pages, t->nr_recs[w->block], t->form, t->number, w->block, t->path, off);
   cache_fill_end(&t->cache, w->block, pages, &w->hold->cb, fill, s == REMIXDB_OK);
   w->status = s;
   if (likely(s == REMIXDB_OK)) sst_hold_set_read(w->hold, t, w->block);

@@ -38,9 +38,11 @@ struct sst_build {
   struct err_saved error;  // the first; sticky until the next start
   uint32_t nr_pages;       // of the blocks that are closed
   uint64_t nr_records, nr_tombs, key_bytes, value_bytes;
-  uint64_t blocks_sum;  // as in the footer
+  uint64_t blocks_sum;        // as in the footer
+  uint64_t seq_min, seq_top;  // bounds of the numbers, as the caller gave them
+  uint64_t seq_max;           // the largest number so far
   uint32_t min_len, max_len;
-  uint8_t *min, *max;         // REMIXDB_KV_MAX bytes each
+  uint8_t *min, *max;         // KV_KEY_MAX bytes each
   uint8_t *nr_recs;           // per page: the records of the block that begins there, or 0
   struct sst_pieces *pieces;  // per page, cap_pieces of them; NULL: none
   uint32_t cap_pieces;
@@ -97,8 +99,8 @@ enum remixdb_status sst_build_create(const struct sst_ctx *ctx, const struct sst
   if (s == REMIXDB_OK) s = blkio_writer_create(q, &b->writer);
   if (s != REMIXDB_OK) goto out;
   b->nr_recs = mem_alloc(FORMAT_SST_PAGES_MAX);
-  b->min = mem_alloc(REMIXDB_KV_MAX);
-  b->max = mem_alloc(REMIXDB_KV_MAX);
+  b->min = mem_alloc(KV_KEY_MAX);
+  b->max = mem_alloc(KV_KEY_MAX);
   if (!b->nr_recs || !b->min || !b->max) s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK && o->compression != REMIXDB_COMPRESSION_NONE) s = sst_build_create_zstd(b);
 out:
@@ -154,6 +156,8 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
   b->min_len = b->max_len = 0;
   b->block.count = 0;
   b->block.used = 0;
+  b->seq_min = b->seq_top = b->seq_max = 1;
+  b->block.form = BLOCK_FORM_KINDS;
   b->dict_len = 0;
   b->gathered_len = 0;
   b->gathering = b->opts.compression != REMIXDB_COMPRESSION_NONE;
@@ -302,10 +306,42 @@ static void sst_build_drop_ckeys(struct sst_build *b) {
   ckb_build_init(&b->ckb, b->number);
 }
 
-void sst_build_add(struct sst_build *b, const struct kv_rec *r) {
+// Returns how many bytes a number takes.
+static uint32_t width_of(uint64_t n) { return n ? (64 - (uint32_t)__builtin_clzll(n) + 7) / 8 : 0; }
+
+void sst_build_numbers(struct sst_build *b, uint64_t min, uint64_t max) {
+  assert(b->nr_records == 0 && min > 0 && min <= max && max <= FORMAT_SST_SEQ_MAX);
+  b->seq_min = min;
+  b->seq_top = max;
+  b->seq_max = min;
+  b->block.form = BLOCK_FORM_KINDS | width_of(max - min);
+}
+
+// The number of a record, less the table's smallest one. The number of a damaged record may be out of bounds.
+static inline uint64_t sst_build_seq(struct sst_build *b, const struct kv_rec *r) {
+  if (b->seq_top == b->seq_min) return 0;
+  if (unlikely(r->seq - b->seq_min > b->seq_top - b->seq_min)) {
+    sst_build_fail(b, err_corrupt(b->path, blkio_writer_offset(b->writer),
+                                  "the number of record %llu for this table is out of bounds",
+                                  (unsigned long long)b->nr_records));
+    return 0;
+  }
+  if (r->seq > b->seq_max) b->seq_max = r->seq;
+  return r->seq - b->seq_min;
+}
+
+void sst_build_add(struct sst_build *b, const struct kv_rec *given) {
   if (!sst_build_ok(b)) return;
-  assert(r->klen + (r->tomb ? 0 : r->vlen) <= REMIXDB_KV_MAX);
-  const size_t size = kv_rec_size(r->klen, r->vlen, r->tomb);
+  struct kv_rec rec;
+  const struct kv_rec *r = given;
+  if (unlikely(given->kind & ~KV_IN_TABLE)) {
+    rec = *given;
+    rec.kind &= KV_IN_TABLE;
+    r = &rec;
+  }
+  assert(kv_lengths_fit(r->kind, r->klen, r->kind & KV_TOMB ? 0 : r->vlen));
+  const size_t size = block_build_size(&b->block, r);
+  const uint64_t seq = sst_build_seq(b, r);
   enum remixdb_status s = REMIXDB_OK;
   // Old files may be damaged, so the order of their records is checked here, and not only when the new table is read.
   if (unlikely(b->nr_records && kv_cmp(kref(b->max, b->max_len), kref(r->key, r->klen)) >= 0)) {
@@ -315,7 +351,7 @@ void sst_build_add(struct sst_build *b, const struct kv_rec *r) {
     return;
   }
   if (!block_build_fits(&b->block, size)) s = sst_build_close_block(b);
-  if (s == REMIXDB_OK && b->ckeys) s = ckb_build_add(&b->ckb, kref(r->key, r->klen), r->tomb);
+  if (s == REMIXDB_OK && b->ckeys) s = ckb_build_add(&b->ckb, kref(r->key, r->klen), r->kind);
   if (unlikely(s != REMIXDB_OK)) {
     sst_build_fail(b, s);
     return;
@@ -327,11 +363,11 @@ void sst_build_add(struct sst_build *b, const struct kv_rec *r) {
     if (r->klen) memcpy(b->min, r->key, r->klen);
     b->min_len = r->klen;
   }
-  block_build_add(&b->block, r);
+  block_build_add(&b->block, r, seq);
   b->nr_records++;
-  b->nr_tombs += r->tomb;
+  b->nr_tombs += r->kind & KV_TOMB;
   b->key_bytes += r->klen;
-  b->value_bytes += r->tomb ? 0 : r->vlen;
+  b->value_bytes += r->kind & KV_TOMB ? 0 : r->vlen;
   b->ckb.plain = b->ckeys && sst_build_keys_idle(b);
   if (unlikely(b->ckb.plain) && b->ckb.entries > (uint64_t)b->opts.max_pages * BLOCK_PAGE / SST_BUILD_SURE)
     sst_build_drop_ckeys(b);
@@ -359,7 +395,7 @@ bool sst_build_full(const struct sst_build *b) {
 }
 
 bool sst_build_takes(const struct sst_build *b, const struct kv_rec *r) {
-  return !sst_build_full(b) || (b->block.count && block_build_fits(&b->block, kv_rec_size(r->klen, r->vlen, r->tomb)));
+  return !sst_build_full(b) || (b->block.count && block_build_fits(&b->block, block_build_size(&b->block, r)));
 }
 
 uint64_t sst_build_bytes(const struct sst_build *b) {
@@ -411,6 +447,9 @@ static enum remixdb_status sst_build_put_meta(struct sst_build *b, uint64_t data
       .dict_len = b->dict_len,
       .sizes_len = (uint32_t)(p - sizes),
       .blocks_sum = b->blocks_sum,
+      .seq_min = b->seq_min,
+      .seq_max = b->seq_max,
+      .seq_width = block_form_width(b->block.form),
   };
   format_sst_footer_put(meta + meta_len, &f);
   blkio_writer_put(b->writer, meta, meta_len + FORMAT_SST_FOOTER);

@@ -20,8 +20,12 @@ struct sst_build;
 // q: a queue that only the calling thread uses. A builder makes one table after the other. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_build_create(const struct sst_ctx *ctx, const struct sst_build_opts *o,
                                                 struct blkio_queue *q, struct sst_build **out);
-void sst_build_destroy(struct sst_build *b);                      // removes an unfinished file; NULL is allowed
-void sst_build_start(struct sst_build *b, uint64_t number);       // removes an unfinished file, too
+void sst_build_destroy(struct sst_build *b);                 // removes an unfinished file; NULL is allowed
+void sst_build_start(struct sst_build *b, uint64_t number);  // removes an unfinished file, too
+// The numbers of the records that will be added: none is smaller than min, or larger than max. Call it after
+// sst_build_start, before the first record. Without it every record gets number 1.
+void sst_build_numbers(struct sst_build *b, uint64_t min, uint64_t max);
+// Adds a record of KV_IN_TABLE, with its seq. Other bits of its kind are left out.
 void sst_build_add(struct sst_build *b, const struct kv_rec *r);  // keys must ascend: REMIXDB_CORRUPT
 // Tells whether an error has been noticed, so that adding more is useless. The builder notices a failed write some time
 // after the write began.

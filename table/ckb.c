@@ -7,7 +7,7 @@
 #include "base/zmem.h"
 
 #define CKB_SUMMED (CKB_OFF_SUM + 8u)  // the checksum covers the bytes from this offset on
-#define CKB_ENTRY_MAX (2 * 5 + REMIXDB_KV_MAX)
+#define CKB_ENTRY_MAX (3 + 3 + 1 + KV_KEY_MAX)
 #define CKB_SLACK 16u   // bytes after a decoded key that may be written: a short suffix is copied as one vector
 #define CKB_LEVEL 1     // higher levels find little more in ascending keys
 #define CKB_SHORT 144u  // longer than a key with one-byte lengths and a short suffix
@@ -96,7 +96,7 @@ static enum remixdb_status ckb_build_close(struct ckb_build *c) {
     store32le(p + CKB_OFF_UNPACKED, entries);
     memcpy(p + CKB_PACKED_HEAD, c->packed, frame);
   }
-  store32le(p + CKB_OFF_LENGTH, len | packed);
+  store32le(p + CKB_OFF_LENGTH, len | packed | CKB_KINDS);
   store32le(p + CKB_OFF_COUNT, c->count);
   store64le(p + CKB_OFF_SUM, ckb_sum(p, len, c->table, c->chunk));
   c->len = c->chunk += len;
@@ -104,9 +104,9 @@ static enum remixdb_status ckb_build_close(struct ckb_build *c) {
   return REMIXDB_OK;
 }
 
-enum remixdb_status ckb_build_add(struct ckb_build *c, struct kref key, bool tomb) {
+enum remixdb_status ckb_build_add(struct ckb_build *c, struct kref key, uint32_t kind) {
   // steps that can fail come before all changes, so that a failure changes nothing
-  enum remixdb_status s = ckb_reserve(&c->buf, &c->cap, c->len + CKB_CHUNK_HEAD + 10 + key.len);
+  enum remixdb_status s = ckb_reserve(&c->buf, &c->cap, c->len + CKB_CHUNK_HEAD + 11 + key.len);
   if (s == REMIXDB_OK) s = ckb_reserve_key(&c->last, &c->last_cap, key.len ? key.len : 1);
   if (unlikely(s != REMIXDB_OK)) return s;
 
@@ -115,7 +115,7 @@ enum remixdb_status ckb_build_add(struct ckb_build *c, struct kref key, bool tom
     shared = kv_lcp_from(kref(c->last, c->last_len), key, 0);
     assert(shared < key.len && (shared == c->last_len || key.ptr[shared] > c->last[shared]));
     const uint32_t rest = key.len - shared;
-    const size_t size = kv_varint_size(shared) + kv_varint_size(rest << 1) + rest;
+    const size_t size = kv_varint_size(shared) + kv_varint_size(rest << 1) + (kind != 0) + rest;
     if (c->len + size - c->chunk > CKB_CHUNK) {
       s = ckb_build_close(c);
       if (unlikely(s != REMIXDB_OK)) return s;
@@ -126,7 +126,8 @@ enum remixdb_status ckb_build_add(struct ckb_build *c, struct kref key, bool tom
   const uint32_t rest = key.len - shared;
   uint8_t *p = c->buf + c->len;
   p = kv_varint_put(p, shared);
-  p = kv_varint_put(p, rest << 1 | (tomb ? 1u : 0u));
+  p = kv_varint_put(p, rest << 1 | (kind ? 1u : 0u));
+  if (unlikely(kind)) *p++ = (uint8_t)kind;
   if (rest) {
     memcpy(p, key.ptr + shared, rest);
     memcpy(c->last + shared, key.ptr + shared, rest);
@@ -151,7 +152,7 @@ void ckb_read_fini(struct ckb_read *r) {
 }
 
 uint32_t ckb_chunk_length(const uint8_t *p, uint64_t left) {
-  const uint32_t word = load32le(p + CKB_OFF_LENGTH), len = word & ~CKB_PACKED,
+  const uint32_t word = load32le(p + CKB_OFF_LENGTH), len = word & ~(CKB_PACKED | CKB_KINDS),
                  least = word & CKB_PACKED ? CKB_PACKED_HEAD + 1 : CKB_CHUNK_HEAD + 2;
   return len < least || len > CKB_CHUNK || len > left ? 0 : len;
 }
@@ -176,6 +177,7 @@ enum remixdb_status ckb_read_chunk(struct ckb_read *r, const uint8_t *chunk, uin
   r->at = 0;
   r->left = count;
   r->first = true;
+  r->kinds = word & CKB_KINDS;
   return REMIXDB_OK;
 }
 
@@ -212,15 +214,17 @@ static enum remixdb_status ckb_read_any(struct ckb_read *r, const char *path, ui
   if (likely(p != NULL)) p = kv_varint_get(p, r->end, &head);
   if (unlikely(!p)) goto bad;
   const uint32_t rest = head >> 1;
+  uint32_t kind = head & 1;  // without kinds this is KV_TOMB
+  if (unlikely(kind && r->kinds) && (p == r->end || !kv_kind_fits(kind = *p++, KV_IN_TABLE))) goto bad;
   if (unlikely(rest > (size_t)(r->end - p))) goto bad;
 
   if (likely(!r->first)) {
     // the shared prefix is the longest one, so the next byte decides the order
-    if (unlikely(shared > r->klen || rest == 0 || rest > REMIXDB_KV_MAX - shared)) goto bad;
+    if (unlikely(shared > r->klen || rest == 0 || rest > KV_KEY_MAX - shared)) goto bad;
     if (unlikely(shared < r->klen && p[0] <= r->key[shared])) goto bad;
     r->shared = shared;
   } else {
-    if (unlikely(shared != 0 || rest > REMIXDB_KV_MAX)) goto bad;
+    if (unlikely(shared != 0 || rest > KV_KEY_MAX)) goto bad;
     if (r->any) {
       if (unlikely(kv_cmp(kref(r->key, r->klen), kref(p, rest)) >= 0)) goto bad;
       r->shared = kv_lcp_from(kref(r->key, r->klen), kref(p, rest), 0);
@@ -237,7 +241,7 @@ static enum remixdb_status ckb_read_any(struct ckb_read *r, const char *path, ui
   r->back[r->at++ % CKB_BACK] = (uint16_t)(r->p - r->chunk);
   r->p = p + rest;
   r->klen = klen;
-  r->tomb = head & 1;
+  r->kind = kind;
   r->any = true;
   r->first = false;
   r->left--;
@@ -255,24 +259,25 @@ enum remixdb_status ckb_read_skip(struct ckb_read *r, uint32_t nr, const char *p
     const uint8_t *p = r->p;
     const uint8_t *const end = r->end - (CKB_SLACK + 2), *const chunk = r->chunk;
     uint8_t *const key = r->key;
-    uint32_t klen = r->klen, shared = r->shared, head = r->tomb, at = r->at;
+    uint32_t klen = r->klen, shared = r->shared, kind = r->kind, at = r->at;
+    const uint32_t unusual = r->kinds ? 0x8180 : 0x8080;
     const uint32_t from = at, most = nr < r->left ? nr : nr - 1;  // without the chunk's last entry
     const uint32_t to = r->first || r->cap < 2 * CKB_SHORT ? at : at + most;
     for (; at != to && p <= end; at++) {
       const uint32_t w = load16le(p), same = w & 0xFF, h = w >> 8, rest = h >> 1;
-      if (unlikely(w & 0x8080 || same > klen || rest - 1 >= CKB_SLACK)) break;
+      if (unlikely(w & unusual || same > klen || rest - 1 >= CKB_SLACK)) break;
       if (unlikely(p[2] <= key[same] && same < klen)) break;
       memcpy(key + same, p + 2, CKB_SLACK);
       r->back[at % CKB_BACK] = (uint16_t)(p - chunk);
       klen = same + rest;
       shared = same;
-      head = h;
+      kind = h & 1;
       p += 2 + rest;
     }
     r->p = p;
     r->klen = klen;
     r->shared = shared;
-    r->tomb = head & 1;
+    r->kind = kind;
     r->at = at;
     r->left -= at - from;
     nr -= at - from;
@@ -289,14 +294,15 @@ enum remixdb_status ckb_read_next(struct ckb_read *r, const char *path, uint64_t
   uint8_t *const key = r->key;
   if (likely(r->left > 1 && !r->first && r->cap >= 2 * CKB_SHORT && r->end - p >= (ptrdiff_t)(CKB_SLACK + 2))) {
     const uint32_t w = load16le(p), same = w & 0xFF, rest = w >> 9, klen = r->klen;
-    if (likely(!(w & 0x8080) && same <= klen && rest - 1 < CKB_SLACK && (p[2] > key[same] || same == klen))) {
+    if (likely(!(w & (r->kinds ? 0x8180 : 0x8080)) && same <= klen && rest - 1 < CKB_SLACK &&
+               (p[2] > key[same] || same == klen))) {
       memcpy(key + same, p + 2, CKB_SLACK);
       r->back[r->at % CKB_BACK] = (uint16_t)(p - r->chunk);
       r->at++;
       r->left--;
       r->klen = same + rest;
       r->shared = same;
-      r->tomb = w >> 8 & 1;
+      r->kind = w >> 8 & 1;
       r->p = p + 2 + rest;
       return REMIXDB_OK;
     }
@@ -309,6 +315,7 @@ static const uint8_t *ckb_read_again(const struct ckb_read *r, uint32_t at, uint
   const uint8_t *p = r->chunk + r->back[at % CKB_BACK];
   p = kv_varint_get(p, r->end, shared_out);
   p = kv_varint_get(p, r->end, rest_out);
+  p += *rest_out & r->kinds;
   *rest_out >>= 1;
   return p;
 }

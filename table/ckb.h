@@ -3,9 +3,11 @@
 // The compressed-keys block (CKB) of a table: all its keys in order, so that building a REMIX reads no values. It is a
 // sequence of chunks of at most CKB_CHUNK bytes:
 //   0   u64  checksum of the rest of the chunk, seeded with the table's number and the chunk's offset in the CKB
-//   8   u32  bytes of the chunk, its head included; bit 31: packed
+//   8   u32  bytes of the chunk, its head included; bit 31: packed; bit 30: special entries have a kind byte
 //   12  u32  count of keys
-//   16  entries: varint(prefix shared with the key before), varint(suffix length << 1 | tombstone), suffix
+//   16  entries: varint(prefix shared with the key before), varint(suffix length << 1 | special), if special the u8
+//       kind of the record (kv.h), suffix. Without bit 30, in tables up to format 2, special means a tombstone, and no
+//       kind follows
 // A packed chunk has this after the count:
 //   16  u32  bytes of the entries
 //   20  the entries as one zstd frame
@@ -21,6 +23,7 @@
 #define CKB_CHUNK_HEAD 16u
 #define CKB_PACKED_HEAD 20u
 #define CKB_PACKED 0x80000000u  // in the length
+#define CKB_KINDS 0x40000000u   // in the length
 enum {                          // offsets in a chunk
   CKB_OFF_SUM = 0,
   CKB_OFF_LENGTH = 8,
@@ -47,7 +50,8 @@ struct ckb_build {
 void ckb_build_init(struct ckb_build *c, uint64_t table);
 void ckb_build_fini(struct ckb_build *c);
 // Adds a key. Keys ascend. Fails with REMIXDB_NOMEM; then nothing has changed, and the caller can try again.
-MUST_CHECK enum remixdb_status ckb_build_add(struct ckb_build *c, struct kref key, bool tomb);
+// kind: bits of KV_IN_TABLE.
+MUST_CHECK enum remixdb_status ckb_build_add(struct ckb_build *c, struct kref key, uint32_t kind);
 // Closes the last chunk: buf[0..len) is the CKB. Fails with REMIXDB_NOMEM; then nothing has changed, and the caller can
 // try again.
 MUST_CHECK enum remixdb_status ckb_build_finish(struct ckb_build *c);
@@ -61,10 +65,11 @@ struct ckb_read {
   uint32_t left;           // entries of the chunk that have not been read
   uint8_t *key;            // the current key, in the reader's own buffer
   uint32_t klen, cap;
-  uint32_t shared;  // bytes the key shares with the CKB's key before it
-  bool tomb;
+  uint32_t shared;           // bytes the key shares with the CKB's key before it
+  uint32_t kind;             // of the key's record
   bool any;                  // a key was read before, and the next key must be greater
   bool first;                // the next entry is the first of its chunk
+  bool kinds;                // special entries of the chunk have a kind byte
   uint32_t packed;           // 0; or p is at a frame, and the unpacked entries have so many bytes
   uint16_t back[CKB_BACK];   // where the last entries begin, from `chunk` on: entry i at [i % CKB_BACK]
   struct ZSTD_DCtx_s *zstd;  // this and the next field: NULL until the first packed chunk is read

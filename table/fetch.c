@@ -209,7 +209,7 @@ static enum remixdb_status fetch_verify(struct sst_fetcher *fr, struct sst_fetch
   const uint64_t off = sst_block_off(t, f->block);
   if (!t->offs) {
     f->data = f->buf;
-    return block_verify(f->buf, f->pages, t->nr_recs[f->block], t->number, f->block, t->path, off);
+    return block_verify(f->buf, f->pages, t->nr_recs[f->block], t->form, t->number, f->block, t->path, off);
   }
   assert(!fr->scratch);
   if (!(fr->scratch = sst_scratch_take())) return REMIXDB_NOMEM;

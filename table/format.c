@@ -25,6 +25,9 @@ enum {
   SST_DICT_LEN = 128,
   SST_SIZES_LEN = 132,
   SST_BLOCKS_SUM = 136,
+  SST_SEQ_MIN = 144,  // from version 3 on, up to SST_SEQ_WIDTH
+  SST_SEQ_MAX = 152,
+  SST_SEQ_WIDTH = 160,  // u32
   SST_VERSION = 244,
   SST_MAGIC = 248,
 };
@@ -53,16 +56,30 @@ void format_sst_footer_put(uint8_t *p, const struct format_sst_footer *f) {
   store32le(p + SST_DICT_LEN, f->dict_len);
   store32le(p + SST_SIZES_LEN, f->sizes_len);
   store64le(p + SST_BLOCKS_SUM, f->blocks_sum);
+  store64le(p + SST_SEQ_MIN, f->seq_min);
+  store64le(p + SST_SEQ_MAX, f->seq_max);
+  store32le(p + SST_SEQ_WIDTH, f->seq_width);
   store32le(p + SST_VERSION, FORMAT_SST_VERSION);
   store64le(p + SST_MAGIC, FORMAT_SST_MAGIC);
   store64le(p + SST_SUM, footer_sum(p));
+}
+
+static const char *numbers_flaw(const struct format_sst_footer *f) {
+  if (f->seq_width > BLOCK_SEQ_MAX) return "width of sequence numbers out of range";
+  if (f->seq_min == 0 || f->seq_max < f->seq_min || f->seq_max > FORMAT_SST_SEQ_MAX)
+    return "sequence numbers out of range";
+  if (f->seq_width < BLOCK_SEQ_MAX && (f->seq_max - f->seq_min) >> 8 * f->seq_width)
+    return "sequence numbers do not fit into their width";
+  return NULL;
 }
 
 // Checks the footer's numbers against each other. Returns NULL, or words for what is wrong.
 static const char *footer_flaw(const struct format_sst_footer *f, uint64_t file_size) {
   const bool zstd = f->flags & FORMAT_SST_FLAG_ZSTD;
   const bool ckb = f->flags & FORMAT_SST_FLAG_CKB;
-  if (f->flags & ~(FORMAT_SST_FLAG_CKB | FORMAT_SST_FLAG_ZSTD)) return "unknown flags";
+  const bool kinds = f->version >= FORMAT_SST_VERSION_KINDS;
+  if (f->flags & ~(FORMAT_SST_FLAG_CKB | FORMAT_SST_FLAG_ZSTD | (kinds ? FORMAT_SST_FLAG_SPACES : 0)))
+    return "unknown flags";
   if (f->file_size != file_size) return "file size differs";
   if (f->number == 0) return "table number 0";
   if (f->number >= (uint64_t)1 << 47) return "table number too large";
@@ -78,7 +95,8 @@ static const char *footer_flaw(const struct format_sst_footer *f, uint64_t file_
   if (ckb != (f->ckb_len != 0) || f->ckb_off != (ckb ? f->data_size : 0)) return "compressed keys out of place";
   if (f->meta_off != f->data_size + f->ckb_len || f->meta_off + f->meta_len + FORMAT_SST_FOOTER != file_size)
     return "metadata out of place";
-  if (f->min_len > REMIXDB_KV_MAX || f->max_len > REMIXDB_KV_MAX) return "key too long";
+  const uint32_t key_max = kinds ? KV_KEY_MAX : REMIXDB_KV_MAX;
+  if (f->min_len > key_max || f->max_len > key_max) return "key too long";
   if (f->dict_len > FORMAT_SST_DICT_MAX || f->sizes_len > f->nr_pages * 5u || (!zstd && (f->dict_len || f->sizes_len)))
     return "compression tables out of range";
   const uint64_t used = (uint64_t)f->nr_pages + f->min_len + f->max_len + f->dict_len + f->sizes_len;
@@ -86,7 +104,7 @@ static const char *footer_flaw(const struct format_sst_footer *f, uint64_t file_
   if (f->nr_records == 0 || f->nr_records > (uint64_t)f->nr_pages * BLOCK_RECORDS_MAX || f->nr_tombs > f->nr_records)
     return "number of records out of range";
   if (f->key_bytes > pages_size || f->value_bytes > pages_size) return "bytes of records out of range";
-  return NULL;
+  return numbers_flaw(f);
 }
 
 enum remixdb_status format_sst_footer_get(const uint8_t *p, uint64_t file_size, const char *path,
@@ -121,8 +139,16 @@ enum remixdb_status format_sst_footer_get(const uint8_t *p, uint64_t file_size, 
       .dict_len = load32le(p + SST_DICT_LEN),
       .sizes_len = load32le(p + SST_SIZES_LEN),
       .blocks_sum = load64le(p + SST_BLOCKS_SUM),
+      .seq_min = 1,
+      .seq_max = 1,
+      .version = version,
       .print = load64le(p + SST_SUM),
   };
+  if (version >= FORMAT_SST_VERSION_KINDS) {
+    f_out->seq_min = load64le(p + SST_SEQ_MIN);
+    f_out->seq_max = load64le(p + SST_SEQ_MAX);
+    f_out->seq_width = load32le(p + SST_SEQ_WIDTH);
+  }
   const char *const flaw = footer_flaw(f_out, file_size);
   return flaw ? err_corrupt(path, off, "footer: %s", flaw) : REMIXDB_OK;
 }

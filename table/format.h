@@ -10,13 +10,17 @@
 
 // ---- tables
 #define FORMAT_SST_MAGIC 0x545353584D455223ull  // "#REMXSST"
-#define FORMAT_SST_VERSION \
-  2u  // the version that is written. Version 1 has no packed keys (table/ckb.h) and can be read
-#define FORMAT_SST_FOOTER 256u  // bytes, at the end of the file
+// The version that is written. The others can be read: version 1 has no packed keys (table/ckb.h), and both have no
+// kinds and no sequence numbers (BLOCK_FORM_BARE).
+#define FORMAT_SST_VERSION 3u
+#define FORMAT_SST_VERSION_KINDS 3u
+#define FORMAT_SST_SEQ_MAX ((uint64_t)1 << 62)  // sequence numbers have this bound
+#define FORMAT_SST_FOOTER 256u                  // bytes, at the end of the file
 #define FORMAT_SST_ALIGN 4096u  // the file's size is a multiple of it, so that no aligned read passes the file's end
 #define FORMAT_SST_PAGES_MAX 65520u      // pages of a table at most, so that block numbers have 16 bits
 #define FORMAT_SST_FLAG_CKB 1u           // flag: the table has a compressed-keys block
 #define FORMAT_SST_FLAG_ZSTD 2u          // flag: data blocks are stored one by one, each with a head
+#define FORMAT_SST_FLAG_SPACES 4u        // flag: the records belong to the tree of the named spaces
 #define FORMAT_SST_DICT_MAX (16u << 10)  // bytes of the compression dictionary at most
 
 // A stored block of a compressed table has three parts: a checksum, a kind, and the block. The block is raw or one zstd
@@ -41,7 +45,11 @@ struct format_sst_footer {
   // The sum, modulo 2^64, of the first 8 bytes of all blocks as they are stored, which are their checksums. 0 in tables
   // of older libraries. With it the footer's checksum covers the values, too.
   uint64_t blocks_sum;
-  uint64_t print;  // out only: the table's fingerprint, which is the footer's checksum
+  // Version 3; in older tables every record has number 1.
+  uint64_t seq_min, seq_max;  // no record has a smaller number, or a larger one
+  uint32_t seq_width;         // bytes of a record's number, less seq_min, in its block
+  uint32_t version;           // out only
+  uint64_t print;             // out only: the table's fingerprint, which is the footer's checksum
 };
 
 // The seed of the metadata's checksum. No block has the same seed (block_seed). Such a block's table would have the

@@ -14,7 +14,7 @@ static enum remixdb_status sst_load_at(struct sst *t, int fd, uint32_t block, ui
   const bool aligned = !t->ctx->direct_io || (uintptr_t)buf % BLKIO_ALIGN == 0;
   if (likely(!t->offs && aligned)) {
     const enum remixdb_status s = blkio_read_one(io, fd, t->path, buf, len, off);
-    return s == REMIXDB_OK ? block_verify(buf, pages, t->nr_recs[block], t->number, block, t->path, off) : s;
+    return s == REMIXDB_OK ? block_verify(buf, pages, t->nr_recs[block], t->form, t->number, block, t->path, off) : s;
   }
   struct sst_scratch *const x = sst_scratch_take();
   if (!x) return REMIXDB_NOMEM;
@@ -27,7 +27,7 @@ static enum remixdb_status sst_load_at(struct sst *t, int fd, uint32_t block, ui
       s = sst_unpack(t, block, pages, x->buf + (off - from), len, &x->zstd, buf);
     } else {
       memcpy(buf, x->buf, len);
-      s = block_verify(buf, pages, t->nr_recs[block], t->number, block, t->path, off);
+      s = block_verify(buf, pages, t->nr_recs[block], t->form, t->number, block, t->path, off);
     }
   }
   sst_scratch_give(x);

@@ -81,14 +81,14 @@ static inline uint32_t piece_of(const struct sst_pieces *p, uint32_t pages, uint
 // Fills in the offsets of the records [from, to), which lie in the bytes [begin, end) of buf. Works only for short
 // records of one size: the size gives the place of each record, so decoding a record does not wait for the previous
 // record. False: the records are of another kind or malformed, and the offsets are not valid.
-static bool records_alike(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t from, uint32_t to) {
+static bool records_alike(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t from, uint32_t to, uint32_t width) {
   struct kv_rec r;
   uint32_t size = 3;
   for (uint32_t i = from, at = begin; i < to; i++, at += size) {
     if (unlikely(at + (size < 3 ? 3 : size) > end)) return false;
     store16le(buf + block_offset_at(i), at);
     if (unlikely(!block_record_short(buf, i, &r))) return false;
-    const uint32_t len = (uint32_t)(r.val - (buf + at)) + r.vlen;
+    const uint32_t len = (uint32_t)(r.val - (buf + at)) + r.vlen + width;
     if (i == from) size = len;
     else if (unlikely(len != size)) return false;
   }
@@ -96,13 +96,15 @@ static bool records_alike(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t f
 }
 
 // The same for records of any kind: each record begins where the previous record ends. False: a record is malformed.
-static bool records_walk(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t from, uint32_t to) {
+static bool records_walk(uint8_t *buf, uint32_t begin, uint32_t end, uint32_t from, uint32_t to, uint32_t form) {
+  const uint32_t width = block_form_width(form);
   const uint8_t *at = buf + begin;
   for (uint32_t i = from; i < to; i++) {
     struct kv_rec r;
     store16le(buf + block_offset_at(i), (uint32_t)(at - buf));
-    at = kv_rec_get(at, buf + end, &r);
-    if (unlikely(!at)) return false;
+    at = kv_rec_get(at, buf + end, block_form_kinds(form), &r);
+    if (unlikely(!at || (size_t)(buf + end - at) < width)) return false;
+    at += width;
   }
   return true;
 }
@@ -119,8 +121,10 @@ static enum remixdb_status pieces_take(const struct sst *t, uint32_t block, uint
     off = next;
   }
   const uint32_t from = piece_first(p, lo, pages, nr_recs), to = piece_first(p, hi, pages, nr_recs);
-  return records_alike(buf, begin, end, from, to) || records_walk(buf, begin, end, from, to) ? REMIXDB_OK
-                                                                                             : REMIXDB_NOTFOUND;
+  buf[BLOCK_OFF_FORM] = (uint8_t)t->form;  // all of the head that reading a record needs
+  const bool sound = records_alike(buf, begin, end, from, to, block_form_width(t->form)) ||
+                     records_walk(buf, begin, end, from, to, t->form);
+  return sound ? REMIXDB_OK : REMIXDB_NOTFOUND;
 }
 
 // Reads the pieces [lo, hi) and checks them. If the offset `until` is after these pieces, the same read goes on to

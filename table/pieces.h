@@ -45,12 +45,12 @@ uint32_t sst_pieces_span(const struct sst *t, uint32_t block, uint32_t idx, uint
 MUST_CHECK enum remixdb_status sst_pieces_check(const struct sst *t, uint32_t block, uint32_t nr_bytes, uint8_t *buf,
                                                 uint32_t *nr_out);
 // Reads the pieces with the block's records [idx, idx + nr) into buf, which is as large as the block. Each byte goes to
-// its place in the block. The call fills in no head, and only the offsets of the records that buf then has. [*from,
-// *to): in, the records that buf has already; out, the records that buf has now. An empty range means no records. span:
-// 0, or the result of sst_pieces_span. If span is not 0 and the range is empty, the same read also brings the bytes
-// that follow the block, unchecked. Fails with REMIXDB_NOTFOUND if the caller must read the whole block: its pieces are
-// not known, a checksum does not match, or all pieces are wanted; buf is then not valid. Fails also with REMIXDB_IO or
-// REMIXDB_CORRUPT.
+// its place in the block. The call fills in of the head only the form, and only the offsets of the records that buf
+// then has. [*from, *to): in, the records that buf has already; out, the records that buf has now. An empty range means
+// no records. span: 0, or the result of sst_pieces_span. If span is not 0 and the range is empty, the same read also
+// brings the bytes that follow the block, unchecked. Fails with REMIXDB_NOTFOUND if the caller must read the whole
+// block: its pieces are not known, a checksum does not match, or all pieces are wanted; buf is then not valid. Fails
+// also with REMIXDB_IO or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status sst_pieces_read(struct sst *t, int fd, uint32_t block, uint32_t idx, uint32_t nr,
                                                uint32_t span, uint8_t *buf, uint32_t *from, uint32_t *to);
 size_t sst_pieces_memory(const struct sst *t);  // bytes of the table's pieces

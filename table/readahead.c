@@ -196,9 +196,9 @@ enum remixdb_status sst_ahead_take(struct sst_ahead *a, const struct sst *t, uin
   const uint32_t pages = sst_block_pages(t, block);
   const uint64_t off = sst_block_off(t, block);
   const uint8_t *const stored = m->buf + (off - m->off);
-  const enum remixdb_status s = t->offs
-                                    ? ahead_unpack(t, block, pages, stored, m)
-                                    : block_verify(stored, pages, t->nr_recs[block], t->number, block, t->path, off);
+  const enum remixdb_status s = t->offs ? ahead_unpack(t, block, pages, stored, m)
+                                        : block_verify(stored, pages, t->nr_recs[block], t->form, t->number, block,
+                                                       t->path, off);
   if (s == REMIXDB_OK) *data_out = t->offs ? m->block : stored;
   return s;
 }
@@ -227,8 +227,8 @@ static void readahead_publish(struct sst *t, struct sst_scratch *x, uint32_t blo
       if (!x->block) x->block = mem_alloc(BLOCK_BYTES_MAX);
       if (!x->block || sst_unpack(t, block, pages, stored, len, &x->zstd, x->block) != REMIXDB_OK) return;
       data = x->block;
-    } else if (block_verify(data, pages, t->nr_recs[block], t->number, block, t->path, sst_block_off(t, block)) !=
-               REMIXDB_OK) {
+    } else if (block_verify(data, pages, t->nr_recs[block], t->form, t->number, block, t->path,
+                            sst_block_off(t, block)) != REMIXDB_OK) {
       return;
     }
     cache_offer(&t->cache, block, pages, data);

@@ -35,7 +35,7 @@ static enum remixdb_status sst_block_check(struct sst_block_read *r, ZSTD_DCtx *
   const uint8_t *const stored = r->buf + (off - sst_block_from(t, r->block));
   if (!t->offs) {
     r->data = stored;
-    return block_verify(stored, pages, t->nr_recs[r->block], t->number, r->block, t->path, off);
+    return block_verify(stored, pages, t->nr_recs[r->block], t->form, t->number, r->block, t->path, off);
   }
   uint8_t *const data = r->buf + sst_block_span(t, r->block, pages);
   r->data = data;
@@ -301,7 +301,7 @@ static enum remixdb_status sst_scan_load(struct sst_scan *scan, uint32_t block) 
     s = sst_unpack(t, block, pages, p, len, &scan->zstd, scan->unpacked[0]);
     p = scan->unpacked[0];
   } else {
-    s = block_verify(p, pages, t->nr_recs[block], t->number, block, t->path, off);
+    s = block_verify(p, pages, t->nr_recs[block], t->form, t->number, block, t->path, off);
   }
   if (s != REMIXDB_OK) return s;
   scan->block = block;
@@ -318,6 +318,7 @@ enum remixdb_status sst_scan_next(struct sst_scan *scan, struct kv_rec *rec_out,
     if (s != REMIXDB_OK) return s;
   }
   block_record(scan->data, sst_pos_idx(scan->pos), rec_out);
+  rec_out->seq = sst_seq(scan->t, scan->data, rec_out);
   *pos_out = scan->pos;
   scan->pos = sst_advance(scan->t, scan->pos, 1);
   return REMIXDB_OK;
@@ -473,7 +474,7 @@ static enum remixdb_status sst_keys_next_data(struct sst_keys_state *x, sst_pos 
   }
   memcpy(r->key + r->shared, key.ptr + r->shared, key.len - r->shared);
   r->klen = key.len;
-  r->tomb = rec.tomb;
+  r->kind = rec.kind;
   r->any = true;
   return REMIXDB_OK;
 }
@@ -496,7 +497,7 @@ enum remixdb_status sst_keys_next(struct sst_keys *k) {
   x->pos = sst_advance(t, x->pos, 1);
   k->key = kref(r->key, r->klen);
   k->shared = r->shared;
-  k->tomb = r->tomb;
+  k->kind = r->kind;
   // the metadata has the first and the last key, too, so keys of another table are found out
   const bool last = x->pos == sst_end(t);
   if (unlikely((first && !kv_eq(k->key, t->min)) || (last && !kv_eq(k->key, t->max))))

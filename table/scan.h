@@ -25,8 +25,8 @@ struct sst_scan;
 MUST_CHECK enum remixdb_status sst_scan_create(struct sst *t, struct blkio_queue *q, struct sst_scan **out);
 void sst_scan_limit(struct sst_scan *scan, uint32_t read);  // before the first record
 void sst_scan_destroy(struct sst_scan *scan);               // NULL is allowed
-// Reads the next record. Returns REMIXDB_OK, REMIXDB_NOTFOUND at the end, or an error. Pointers are valid until the
-// next call.
+// Reads the next record. Returns REMIXDB_OK, REMIXDB_NOTFOUND at the end, or an error. Its seq is set, too.
+// Pointers are valid until the next call.
 MUST_CHECK enum remixdb_status sst_scan_next(struct sst_scan *scan, struct kv_rec *rec_out, sst_pos *pos_out);
 // Skips n records. The call does not read blocks that it skips as a whole.
 void sst_scan_skip(struct sst_scan *scan, uint32_t n);
@@ -50,7 +50,7 @@ struct sst_keys {
   struct kref key;  // the current key; valid until the next call
   uint32_t shared;  // bytes that the key shares with the key before it in the table, 0 for the table's first key; set
                     // by sst_keys_next only
-  bool tomb;        // set by sst_keys_next only
+  uint32_t kind;    // of the key's record; set by sst_keys_next only
   sst_pos pos;      // the key's position in the table
   struct sst_keys_state *state;
 };

@@ -71,6 +71,9 @@ struct sst {
   uint32_t rec_size;                    // bytes of a record in its block, on average
   uint64_t *offs;  // of a compressed table: file offset of each page's block, nr_pages + 1 elements; otherwise NULL
   void *zdict;     // decompression dictionary, or NULL
+  uint32_t form;   // of its blocks: BLOCK_FORM_BARE, or with kinds and numbers (table/block.h)
+  uint32_t flags;  // FORMAT_SST_FLAG_... of the footer
+  uint64_t seq_min, seq_max;  // no record has a smaller sequence number, or a larger one
   uint64_t nr_records, nr_tombs;
   uint64_t key_bytes, value_bytes;
   uint64_t file_size, data_size;  // data_size: bytes of data blocks in the file
@@ -80,6 +83,11 @@ struct sst {
   _Atomic bool obsolete;     // the last reference removes the file
   struct fdpool_file scans;  // the same file, for long scans: advised for sequential reads
 };
+
+// Returns the sequence number of a record that was read from this block of the table.
+static inline uint64_t sst_seq(const struct sst *t, const uint8_t *block, const struct kv_rec *r) {
+  return t->seq_min + block_seq(block, r);
+}
 
 typedef uint32_t sst_pos;  // block number << 8 | index of the record
 static inline sst_pos sst_pos_make(uint32_t block, uint32_t idx) { return block << 8 | idx; }

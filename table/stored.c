@@ -102,5 +102,5 @@ enum remixdb_status sst_unpack(const struct sst *t, uint32_t block, uint32_t pag
   } else {
     return err_corrupt(t->path, off + FORMAT_SST_STORED_KIND, "kind of block %u", block);
   }
-  return block_verify_body(buf, pages, t->nr_recs[block], t->path, off);
+  return block_verify_body(buf, pages, t->nr_recs[block], t->form, t->path, off);
 }

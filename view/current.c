@@ -62,8 +62,9 @@ static const char current_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'E', 'R'};
 #define CURRENT_SIZE_SMALL (1u << 20)  // a larger file is compared with the number of tables in the directory
 #define CURRENT_HOLE (128u << 10)      // no part of the file has so many zeros: an anchor has fewer bytes
 // The most bytes of a partition, its tables left out.
-#define CURRENT_PART_MAX (PART_HEAD + REMIXDB_KV_MAX)
-#define CURRENT_REST_MAX (HEAD_SIZE + 4 * SECTION_HEAD + 2 * PARTS_HEAD + NAMES_SIZE_MAX + SUM_SIZE)  // of what is there once
+#define CURRENT_PART_MAX (PART_HEAD + KV_KEY_MAX)
+#define CURRENT_REST_MAX \
+  (HEAD_SIZE + 4 * SECTION_HEAD + 2 * PARTS_HEAD + NAMES_SIZE_MAX + SUM_SIZE)  // of what is there once
 #define CURRENT_TABLE_MAX (CURRENT_NAME + 3 * 8)  // bytes of a table's name, and of origins of it and its REMIX files
 
 bool current_is_magic(const uint8_t *bytes) { return memcmp(bytes, current_magic, sizeof(current_magic)) == 0; }
@@ -297,7 +298,7 @@ enum remixdb_status current_next(struct current *c, struct current_part *out) {
   const size_t left = c->end - c->at - head;
   uint64_t nr_young;
   get_part(p, c->head.format, out, &nr_young);
-  if (alen > REMIXDB_KV_MAX || out->nr > CURRENT_RUNS_MAX || left < alen || (left - alen) / out->stride < out->nr ||
+  if (alen > KV_KEY_MAX || out->nr > CURRENT_RUNS_MAX || left < alen || (left - alen) / out->stride < out->nr ||
       (out->nr == 0) != (out->remix == 0) || (out->remix == 0 && out->remix_print != 0))
     return err_corrupt(c->path, c->at, "a partition of %u tables and an anchor of %u bytes cannot be", out->nr, alen);
   // Each view has its own tables.

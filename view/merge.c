@@ -417,7 +417,7 @@ static void new_pick(struct merge *m) {
 // Whether the newer key is a tombstone's. Not read earlier than needed: its memory may still be on its way to the
 // cache.
 static inline bool new_tomb(const struct merge *m) {
-  return m->new_at == MERGE_YOUNG ? m->young_rec.tomb : m->mem[m->new_at].ver->tomb;
+  return m->new_at == MERGE_YOUNG ? (m->young_rec.kind & KV_TOMB) != 0 : wh_ver_tomb(m->mem[m->new_at].ver);
 }
 
 // Finds the partition's segment that the next newer key belongs to.
@@ -901,7 +901,6 @@ enum remixdb_status merge_record(struct merge *m, struct kv_rec *rec_out) {
     *rec_out = m->young_rec;
     return REMIXDB_OK;
   }
-  const struct wh_cursor *c = &m->mem[m->at];
-  *rec_out = (struct kv_rec){c->entry->key, c->ver->val, c->entry->klen, c->ver->vlen, c->ver->tomb};
+  wh_record(&m->mem[m->at], rec_out);
   return REMIXDB_OK;
 }

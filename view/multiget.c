@@ -81,8 +81,9 @@ static bool take_room(struct multiget_room *room, struct remixdb_buf *b, uint32_
 }
 
 // i: the key's index in the call.
-static inline void found(struct multiget *m, size_t i, const uint8_t *val, uint32_t len, bool tomb) {
-  if (tomb) return;
+static inline void found(struct multiget *m, size_t i, const struct kv_rec *rec) {
+  const uint32_t len = rec->vlen;
+  if (rec->kind & KV_TOMB) return;
   m->found[i] = true;
   m->nr_found++;
   if (!m->values) return;
@@ -90,7 +91,7 @@ static inline void found(struct multiget *m, size_t i, const uint8_t *val, uint3
   b->len = len;
   if (m->room && !take_room(m->room, b, len) && m->small == m->nr) m->small = i;
   const uint32_t n = len < b->cap ? len : b->cap;
-  if (n) memcpy(b->ptr, val, n);
+  if (n) memcpy(b->ptr, rec->val, n);
   if (unlikely(n < len) && b->ptr && m->small == m->nr) m->small = i;
 }
 
@@ -110,8 +111,13 @@ static uint32_t look_in_memtable(struct multiget *m, const struct wh *wh, uint64
   uint32_t left = 0;
   for (uint32_t i = 0; i < nr; i++) {
     const struct wh_ver *const v = m->ver[which[i]];
-    if (v) found(m, m->at[which[i]], v->val, v->vlen, v->tomb);
-    else which[left++] = which[i];
+    struct kv_rec rec;
+    if (!v) {
+      which[left++] = which[i];
+      continue;
+    }
+    wh_ver_value(v, &rec);
+    found(m, m->at[which[i]], &rec);
   }
   return left;
 }
@@ -145,7 +151,7 @@ static uint32_t compare_candidates(struct multiget *m, uint8_t *which, uint32_t 
   for (uint32_t i = 0; i < nr; i++) {
     const uint32_t k = which[i];
     struct kv_rec rec;
-    if (likely(candidate_record(&m->probe[k], m->data[k], &rec))) found(m, m->at[k], rec.val, rec.vlen, rec.tomb);
+    if (likely(candidate_record(&m->probe[k], m->data[k], &rec))) found(m, m->at[k], &rec);
     else which[left++] = (uint8_t)k;
   }
   return left;
@@ -252,7 +258,7 @@ static void add_waiting(struct multiget *m) {
 static void look_up_alone(struct multiget *m, const struct waiting *w) {
   struct kv_rec rec;
   const enum remixdb_status s = candidate_search(&w->probe, &m->alone, &rec);
-  if (s == REMIXDB_OK) found(m, w->key, rec.val, rec.vlen, rec.tomb);
+  if (s == REMIXDB_OK) found(m, w->key, &rec);
   else if (s != REMIXDB_NOTFOUND) failed(m, s);
 }
 

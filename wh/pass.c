@@ -237,7 +237,7 @@ static bool entries_closed(struct wh_leaf *l, const struct wh_entry *lo, const s
   for (; i < n; i++) {
     const struct wh_entry *const e = wh_leaf_entry(l, pos[i]);
     const struct wh_ver *const v = wh_entry_newest(e);
-    const uint64_t seq = v && v->tomb ? wh_ver_seq(v) : WH_PENDING;
+    const uint64_t seq = v && wh_ver_tomb(v) ? wh_ver_seq(v) : WH_PENDING;
     WH_COUNT(checked);
     if (seq == WH_PENDING) return false;
     if (seq > *since_io) *since_io = seq;

@@ -14,13 +14,24 @@
 
 // One version of a key. Only its number changes. Its address is four bytes below a multiple of eight.
 struct wh_ver {
-  uint32_t vlen : 30;
-  uint32_t tomb : 1;
+  uint32_t vlen : 28;    // of the value, without an expiry
+  uint32_t kind : 3;     // bits of KV_IN_TABLE. With KV_EXPIRES the expiry is the first 8 bytes of val
   uint32_t chained : 1;  // a pointer to the next older version stands before it, and a short key may stand before that.
                          // Most keys have one version and spend no memory on these
   uint32_t seq[2];       // the number: wh_ver_number
   uint8_t val[];
 };
+static inline bool wh_ver_tomb(const struct wh_ver *v) { return v->kind & KV_TOMB; }
+// Sets value, kind and expiry; leaves key, klen and seq alone.
+static inline void wh_ver_value(const struct wh_ver *v, struct kv_rec *r) {
+  r->val = v->val;
+  r->vlen = v->vlen;
+  r->kind = v->kind;
+  if (unlikely(v->kind & KV_EXPIRES)) {
+    memcpy(&r->expiry, v->val, sizeof(r->expiry));
+    r->val += sizeof(r->expiry);
+  }
+}
 static inline _Atomic uint64_t *wh_ver_number(const struct wh_ver *v) {
   return (_Atomic uint64_t *)(uintptr_t)v->seq;
 }  // the commit stores it with release

@@ -292,8 +292,8 @@ static inline void fuzz_record(const struct fuzz_table *t, uint32_t at, uint8_t 
                                struct kv_rec *r) {
   const uint32_t i = t->first + at * t->step;
   const struct kref k = fuzz_key_of(t->keys, i, kbuf);
-  *r = (struct kv_rec){.key = k.ptr, .klen = k.len, .val = vbuf, .tomb = t->tomb_every && at % t->tomb_every == 0};
-  if (!r->tomb) r->vlen = fuzz_value_of(t->number, i, t->value_max, vbuf);
+  *r = (struct kv_rec){.key = k.ptr, .klen = k.len, .val = vbuf, .kind = t->tomb_every && at % t->tomb_every == 0};
+  if (!r->kind) r->vlen = fuzz_value_of(t->number, i, t->value_max, vbuf);
 }
 
 static inline void fuzz_table_build(const struct fuzz_place *p, const struct fuzz_table *t) {
@@ -314,7 +314,7 @@ static inline void fuzz_table_build(const struct fuzz_place *p, const struct fuz
 }
 
 static inline bool fuzz_same_record(const struct kv_rec *a, const struct kv_rec *b) {
-  return a->klen == b->klen && a->vlen == b->vlen && a->tomb == b->tomb &&
+  return a->klen == b->klen && a->vlen == b->vlen && a->kind == b->kind &&
          (a->klen == 0 || memcmp(a->key, b->key, a->klen) == 0) &&
          (a->vlen == 0 || memcmp(a->val, b->val, a->vlen) == 0);
 }

@@ -410,7 +410,7 @@ static void reopen(struct run *r, uint32_t how) {
       uint64_t ids[KEYS_MAX];
       FUZZ_CHECK(read_all(r, r->ref, ids));
       if (s == REMIXDB_OK) FUZZ_CHECK(memcmp(ids, r->now, sizeof(ids)) == 0);
-      FUZZ_CHECK(xdb_put(r->ref, kref("k", 1), "v", 1, false) == REMIXDB_READONLY);
+      FUZZ_CHECK(xdb_put(r->ref, KV_REC(kref("k", 1), "v", 1, false)) == REMIXDB_READONLY);
       FUZZ_OK(close_store(r));
     } else {
       FUZZ_CHECK(r->synced == 0 && s != REMIXDB_OK);
@@ -438,7 +438,7 @@ static struct op make_op(struct run *r, uint32_t what) {
 
 static void put(struct run *r, uint32_t what) {
   const struct op op = make_op(r, what);
-  if (write_ok(r, xdb_put(r->ref, key_at(r, op.key, r->kbuf), op.del ? NULL : r->value, op.vlen, op.del)))
+  if (write_ok(r, xdb_put(r->ref, KV_REC(key_at(r, op.key, r->kbuf), op.del ? NULL : r->value, op.vlen, op.del))))
     model_add(r, &op);
 }
 
@@ -454,7 +454,8 @@ static void put_many(struct run *r, uint32_t what) {
                           .del = what & 1 && i % 3 == 0,
                           .end = true};
     if (!op.del) value_of(&op, r->value);
-    if (!write_ok(r, xdb_put(r->ref, key_at(r, op.key, r->kbuf), op.del ? NULL : r->value, op.vlen, op.del))) return;
+    if (!write_ok(r, xdb_put(r->ref, KV_REC(key_at(r, op.key, r->kbuf), op.del ? NULL : r->value, op.vlen, op.del))))
+      return;
     model_add(r, &op);
   }
 }
@@ -481,7 +482,7 @@ static void write_batch(struct run *r, uint32_t what) {
       ok = ok && write_ok(r, remixdb_errcode());
       free(both);
     } else {
-      ok = ok && write_ok(r, batch_add(b, key, ops[i].del ? NULL : r->value, vlen, ops[i].del));
+      ok = ok && write_ok(r, batch_add(b, KV_REC(key, ops[i].del ? NULL : r->value, vlen, ops[i].del)));
     }
   }
   const enum remixdb_status s = ok ? xdb_write(r->ref, b) : REMIXDB_ABORTED;
@@ -686,7 +687,7 @@ static void iter_drop(struct run *r, uint32_t what) {
 static void snapshot(struct run *r) {
   if (r->snapshot_ref) {
     check_all(r, r->snapshot_ref, r->snapshot_ids);
-    FUZZ_CHECK(xdb_put(r->snapshot_ref, kref("k", 1), "v", 1, false) == REMIXDB_READONLY);
+    FUZZ_CHECK(xdb_put(r->snapshot_ref, KV_REC(kref("k", 1), "v", 1, false)) == REMIXDB_READONLY);
     for (uint32_t i = 0; i < ITERS; i++) {
       if (!r->iters[i].it || r->iters[i].it->ref != r->snapshot_ref) continue;
       xdb_iter_destroy(r->iters[i].it);

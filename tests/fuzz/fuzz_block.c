@@ -18,15 +18,15 @@ static void try_records(const uint8_t *data, size_t size) {
   if (size) memcpy(own, data, size);
   const uint8_t *p = own, *const end = own + size;
   struct kv_rec r;
-  for (const uint8_t *next; (next = kv_rec_get(p, end, &r)) != NULL; p = next) {
-    FUZZ_CHECK(r.klen + r.vlen <= REMIXDB_KV_MAX && (!r.tomb || r.vlen == 0));
+  for (const uint8_t *next; (next = kv_rec_get(p, end, KV_IN_TABLE, &r)) != NULL; p = next) {
+    FUZZ_CHECK(r.klen + r.vlen <= REMIXDB_KV_MAX && (!r.kind || r.vlen == 0));
     FUZZ_CHECK(r.key > p && r.val == r.key + r.klen && r.val + r.vlen == next && next <= end);
     fuzz_touch(p, (size_t)(next - p));
-    uint8_t *const again = fuzz_alloc(kv_rec_size(r.klen, r.vlen, r.tomb));
+    uint8_t *const again = fuzz_alloc(kv_rec_size(&r));
     struct kv_rec r2;
     const uint8_t *const stop = kv_rec_put(again, &r);
-    FUZZ_CHECK((size_t)(stop - again) == kv_rec_size(r.klen, r.vlen, r.tomb) && stop - again <= next - p);
-    FUZZ_CHECK(kv_rec_get(again, stop, &r2) == stop && fuzz_same_record(&r, &r2));
+    FUZZ_CHECK((size_t)(stop - again) == kv_rec_size(&r) && stop - again <= next - p);
+    FUZZ_CHECK(kv_rec_get(again, stop, KV_IN_TABLE, &r2) == stop && fuzz_same_record(&r, &r2));
     free(again);
     if (next == end) break;
   }
@@ -48,7 +48,7 @@ static void repair(uint8_t *buf, uint32_t pages, uint32_t *count, const uint8_t 
   struct kv_rec r;
   uint32_t lens[BLOCK_RECORDS_MAX], nr = 0, used = 0;
   while (nr < BLOCK_RECORDS_MAX) {
-    const uint8_t *const next = kv_rec_get(p, end, &r);
+    const uint8_t *const next = kv_rec_get(p, end, KV_IN_TABLE, &r);
     if (!next || BLOCK_HEAD + 2 * (nr + 1) + used + (uint32_t)(next - p) > pages * BLOCK_PAGE) break;
     lens[nr++] = (uint32_t)(next - p);
     used += (uint32_t)(next - p);
@@ -74,18 +74,18 @@ static void read_all(const uint8_t *buf, uint32_t pages, uint32_t count) {
   for (uint32_t i = 0; i < count; i++) {
     struct kv_rec r, whole;
     block_record(buf, i, &r);
-    const uint8_t *const next = kv_rec_get(at, end, &whole);
+    const uint8_t *const next = kv_rec_get(at, end, KV_IN_TABLE, &whole);
     FUZZ_CHECK(next && fuzz_same_record(&r, &whole) && r.key == whole.key && r.val == whole.val);
     fuzz_touch(r.key, r.klen);
     fuzz_touch(r.val, r.vlen);
     at = next;
-    if (added == i && block_build_fits(&b, kv_rec_size(r.klen, r.vlen, r.tomb))) {
-      block_build_add(&b, &r);
+    if (added == i && block_build_fits(&b, kv_rec_size(&r))) {
+      block_build_add(&b, &r, 0);
       added++;
     }
   }
   const uint32_t again = block_build_finish(&b, TABLE, BLOCK);
-  FUZZ_OK(block_verify(b.buf, again, added, TABLE, BLOCK, PATH, 0));
+  FUZZ_OK(block_verify(b.buf, again, added, BLOCK_FORM_KINDS, TABLE, BLOCK, PATH, 0));
   for (uint32_t i = 0; i < added; i++) {
     struct kv_rec r, r2;
     block_record(buf, i, &r);
@@ -113,8 +113,8 @@ FUZZ(block) {
   }
   if (flags & 2) store64le(buf, hash64_seed(buf + 8, pages * BLOCK_PAGE - 8, block_seed(TABLE, BLOCK)));
 
-  const enum remixdb_status body_status = block_verify_body(buf, pages, count, PATH, 0);
-  const enum remixdb_status s = block_verify(buf, pages, count, TABLE, BLOCK, PATH, 0);
+  const enum remixdb_status body_status = block_verify_body(buf, pages, count, BLOCK_FORM_KINDS, PATH, 0);
+  const enum remixdb_status s = block_verify(buf, pages, count, BLOCK_FORM_KINDS, TABLE, BLOCK, PATH, 0);
   FUZZ_CHECK(s == REMIXDB_OK || s == REMIXDB_CORRUPT);
   FUZZ_CHECK(body_status == REMIXDB_OK || body_status == REMIXDB_CORRUPT);
   if (flags & 2) FUZZ_CHECK(s == body_status);

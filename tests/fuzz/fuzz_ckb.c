@@ -115,7 +115,7 @@ static void keys_add(struct keys *k, const struct ckb_read *r) {
   FUZZ_CHECK(p != NULL);
   if (r->klen) memcpy(p, r->key, r->klen);
   k->at[k->nr] = kref(p, r->klen);
-  k->tombs[k->nr++] = r->tomb;
+  k->tombs[k->nr++] = r->kind;
   k->bytes += r->klen;
 }
 

@@ -100,7 +100,7 @@ static void make_model(struct model *m, const struct super *v) {
   }
   uint32_t live = 0;
   for (uint32_t i = 0; i < m->nr; i++) {
-    if (!m->recs[i].tomb) {
+    if (!m->recs[i].kind) {
       m->recs[live++] = m->recs[i];
       continue;
     }
@@ -399,7 +399,7 @@ static void compact(struct use *u, uint32_t how) {
     const struct kref k = fuzz_key_of(u->view->runs[0].keys, i * 3, kbuf);
     epoch_enter(&place->epoch, &w->slot);
     wh_lock(frozen, k, hash64(k.ptr, k.len), &s);
-    FUZZ_OK(wh_link(&s, kbuf, i % 5 ? k.len : 0, i % 5 == 0));
+    FUZZ_OK(wh_link(&s, KV_REC(kref(NULL, 0), kbuf, i % 5 ? k.len : 0, i % 5 == 0)));
     wh_stamp(&s, 1 + i);
     wh_unlock(&s);
     epoch_exit(&w->slot);

@@ -200,7 +200,7 @@ static void by_keys(const struct reading *r) {
     if (r->good) {
       struct kv_rec rec;
       fuzz_record(r->good, (uint32_t)nr, r->kbuf, r->vbuf, &rec);
-      FUZZ_CHECK(kv_eq(k.key, kref(rec.key, rec.klen)) && k.tomb == rec.tomb);
+      FUZZ_CHECK(kv_eq(k.key, kref(rec.key, rec.klen)) && k.kind == rec.kind);
     }
     last = realloc(last, k.key.len + 1);
     FUZZ_CHECK(last != NULL);

@@ -27,8 +27,8 @@ struct replayed {
 };
 
 static uint64_t record_hash(uint64_t before, const struct kv_rec *r) {
-  const uint64_t head[3] = {before, (uint64_t)r->klen << 32 | r->vlen, r->tomb};
-  return hash64_seed(r->key, r->klen, hash64_seed(r->val, r->tomb ? 0 : r->vlen, hash64(head, sizeof(head))));
+  const uint64_t head[3] = {before, (uint64_t)r->klen << 32 | r->vlen, r->kind};
+  return hash64_seed(r->key, r->klen, hash64_seed(r->val, r->kind ? 0 : r->vlen, hash64(head, sizeof(head))));
 }
 
 static void replayed_add(struct replayed *p, uint64_t seq, const struct kv_rec *r) {
@@ -39,7 +39,7 @@ static void replayed_add(struct replayed *p, uint64_t seq, const struct kv_rec *
 }
 
 static enum remixdb_status replay(void *arg, uint64_t seq, const struct kv_rec *rec) {
-  FUZZ_CHECK(rec->klen + rec->vlen <= REMIXDB_KV_MAX && (!rec->tomb || rec->vlen == 0));
+  FUZZ_CHECK(rec->klen + rec->vlen <= REMIXDB_KV_MAX && (!rec->kind || rec->vlen == 0));
   fuzz_touch(rec->key, rec->klen);
   fuzz_touch(rec->val, rec->vlen);
   replayed_add(arg, seq, rec);
@@ -137,10 +137,10 @@ static uint32_t put_record(struct fuzz_in *in, uint8_t *p, struct kv_rec *r) {
   static uint8_t filler[RECORD_MAX];
   const uint32_t kind = fuzz_u8(in);
   filler[0] = (uint8_t)kind;
-  *r = (struct kv_rec){.key = filler, .val = filler + 1, .klen = kind & 7, .tomb = kind >> 7};
-  if (!r->tomb) r->vlen = kind >> 3 & 7;
+  *r = (struct kv_rec){.key = filler, .val = filler + 1, .klen = kind & 7, .kind = kind >> 7};
+  if (!r->kind) r->vlen = kind >> 3 & 7;
   if (kind & 64) {
-    if (r->tomb) r->klen = fuzz_u16(in) % REMIXDB_KV_MAX;
+    if (r->kind) r->klen = fuzz_u16(in) % REMIXDB_KV_MAX;
     else r->vlen = fuzz_u16(in) % (REMIXDB_KV_MAX - 8);
   }
   return (uint32_t)(kv_rec_put(p, r) - p);
@@ -255,7 +255,7 @@ static enum remixdb_status open_log(const struct log *l, bool read_only, struct 
 // Takes the readable records of a log, damaged or not: they come in order.
 static enum remixdb_status salvage(void *arg, uint64_t seq, const struct kv_rec *rec) {
   struct replayed *const p = arg;
-  FUZZ_CHECK(rec->klen + rec->vlen <= REMIXDB_KV_MAX && (!rec->tomb || rec->vlen == 0));
+  FUZZ_CHECK(rec->klen + rec->vlen <= REMIXDB_KV_MAX && (!rec->kind || rec->vlen == 0));
   fuzz_touch(rec->key, rec->klen);
   fuzz_touch(rec->val, rec->vlen);
   FUZZ_CHECK(p->nr == 0 || seq > p->first);
@@ -284,14 +284,14 @@ static void append(struct wal *w, struct replayed *all, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
     static uint8_t value[5000];
     const struct kv_rec r = {
-        .key = value, .val = value, .klen = i % 3, .vlen = i % 4 ? 5 : i * 100 % 5000, .tomb = i % 5 == 4};
+        .key = value, .val = value, .klen = i % 3, .vlen = i % 4 ? 5 : i * 100 % 5000, .kind = i % 5 == 4};
     uint64_t gen;
-    FUZZ_OK(wal_begin(w, kv_rec_size(r.klen, r.vlen, r.tomb), &gen));
-    const uint64_t seq = wal_put(w, kref(r.key, r.klen), r.val, r.vlen, r.tomb);
+    FUZZ_OK(wal_begin(w, kv_rec_size(&r), &gen));
+    const uint64_t seq = wal_put(w, KV_REC(kref(r.key, r.klen), r.val, r.vlen, r.kind));
     wal_end(w);
     replayed_add(
         all, seq,
-        &(struct kv_rec){.key = r.key, .val = r.val, .klen = r.klen, .vlen = r.tomb ? 0 : r.vlen, .tomb = r.tomb});
+        &(struct kv_rec){.key = r.key, .val = r.val, .klen = r.klen, .vlen = r.kind ? 0 : r.vlen, .kind = r.kind});
   }
 }
 

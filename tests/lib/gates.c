@@ -193,7 +193,7 @@ void write_key(struct xdb_ref *r, uint32_t key, bool del) {
   uint8_t kbuf[8], val[LARGE];
   newest[key] = del ? 0 : ++next_number;
   if (!del) value_of(key, newest[key], val);
-  OK(xdb_put(r, key_of(key, kbuf), val, del ? 0 : value_len, del));
+  OK(xdb_put(r, KV_REC(key_of(key, kbuf), val, del ? 0 : value_len, del)));
 }
 
 static void check_value(uint32_t key, uint32_t number, const void *val, uint32_t len) {

@@ -417,7 +417,7 @@ static bool in_memtable(struct run *r, const struct op *op) {
   epoch_enter(&r->x->epoch, &r->ref->slot);  // a worker may replace the view
   const struct super *v = atomic_load(&r->x->super);
   const struct wh_ver *ver = wh_get(v->active->wh, k, hash64(k.ptr, k.len), atomic_load(&r->x->published));
-  const bool in = ver && ver->tomb == op->del && (op->del || (ver->vlen >= 8 && load64le(ver->val) == op->id));
+  const bool in = ver && wh_ver_tomb(ver) == op->del && (op->del || (ver->vlen >= 8 && load64le(ver->val) == op->id));
   epoch_exit(&r->ref->slot);
   return in;
 }
@@ -466,7 +466,7 @@ bool life_put(struct run *r, uint32_t key, bool del) {
   uint8_t kbuf[32];
   if (!del) value_of(&op, r->value);
   begins(r, &op, 1);
-  return written(r, &op, 1, xdb_put(r->ref, life_key(key, kbuf), del ? NULL : r->value, op.vlen, del));
+  return written(r, &op, 1, xdb_put(r->ref, KV_REC(life_key(key, kbuf), del ? NULL : r->value, op.vlen, del)));
 }
 
 static uint32_t pick_key(struct run *r) {
@@ -493,7 +493,7 @@ bool write_batch(struct run *r) {
     if (op.vlen + 200 > room) break;
     room -= op.vlen + 200;
     if (!op.del) value_of(&op, r->value);
-    s = batch_add(b, life_key(op.key, kbuf), op.del ? NULL : r->value, op.vlen, op.del);
+    s = batch_add(b, KV_REC(life_key(op.key, kbuf), op.del ? NULL : r->value, op.vlen, op.del));
     if (s != REMIXDB_OK) break;
     uint32_t i = 0;  // the last operation on a key counts
     while (i < nr && ops[i].key != op.key) i++;

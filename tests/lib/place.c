@@ -256,8 +256,8 @@ uint32_t value_make(struct kref key, uint32_t what, uint32_t base, uint8_t *buf)
 
 bool value_is(const struct kv_rec *r, struct kref key, uint32_t what, uint32_t base) {
   static _Thread_local uint8_t buf[VALUE_MAX];
-  if (what == TOMB) return r->tomb;
-  return !r->tomb && value_make(key, what, base, buf) == r->vlen && memcmp(buf, r->val, r->vlen) == 0;
+  if (what == TOMB) return r->kind;
+  return !r->kind && value_make(key, what, base, buf) == r->vlen && memcmp(buf, r->val, r->vlen) == 0;
 }
 
 void mem_put(struct place *p, struct wh *wh, struct kref key, uint32_t what, uint32_t base, uint64_t seq) {
@@ -265,7 +265,7 @@ void mem_put(struct place *p, struct wh *wh, struct kref key, uint32_t what, uin
   struct wh_slot s;
   enter(p);
   wh_lock(wh, key, hash64(key.ptr, key.len), &s);
-  OK(wh_link(&s, buf, what == TOMB ? 0 : value_make(key, what, base, buf), what == TOMB));
+  OK(wh_link(&s, KV_REC(kref(NULL, 0), buf, what == TOMB ? 0 : value_make(key, what, base, buf), what == TOMB)));
   wh_stamp(&s, seq);
   wh_unlock(&s);
   leave(p);
@@ -283,8 +283,8 @@ struct sst *table_make(struct place *p, const struct keyset *k, const uint32_t *
   sst_build_start(b, number);
   for (uint32_t i = from; i < to; i++) {
     if (what[i] == NONE) continue;
-    struct kv_rec r = {.key = k->keys[i].ptr, .klen = k->keys[i].len, .val = buf, .tomb = what[i] == TOMB};
-    r.vlen = r.tomb ? 0 : value_make(k->keys[i], what[i], base, buf);
+    struct kv_rec r = {.key = k->keys[i].ptr, .klen = k->keys[i].len, .val = buf, .kind = what[i] == TOMB};
+    r.vlen = r.kind ? 0 : value_make(k->keys[i], what[i], base, buf);
     sst_build_add(b, &r);
   }
   OK(sst_build_finish(b, &size));

@@ -76,8 +76,8 @@ void part_add_table(struct tables *t, uint8_t *has, bool ckeys) {
   sst_build_start(b, number);
   for (uint32_t i = 0; i < t->k.nr; i++) {
     if (!has[i]) continue;
-    struct kv_rec r = {.key = t->k.keys[i].ptr, .klen = t->k.keys[i].len, .val = val, .tomb = has[i] == HAS_TOMB};
-    r.vlen = r.tomb ? 0 : table_value(number, t->k.keys[i], val);
+    struct kv_rec r = {.key = t->k.keys[i].ptr, .klen = t->k.keys[i].len, .val = val, .kind = has[i] == HAS_TOMB};
+    r.vlen = r.kind ? 0 : table_value(number, t->k.keys[i], val);
     sst_build_add(b, &r);
   }
   OK(sst_build_finish(b, &size));
@@ -356,7 +356,7 @@ void check_record(const struct tables *t, const struct entry *e, const struct kv
   uint8_t *val = malloc(16384);
   const struct kref key = t->k.keys[e->key];
   assert_true(kv_eq(kref(r->key, r->klen), key));
-  assert_int_equal(r->tomb, e->tomb);
+  assert_int_equal(r->kind, e->tomb);
   const uint32_t len = e->tomb ? 0 : table_value(t->sst[e->run]->number, key, val);
   assert_int_equal(r->vlen, len);
   if (len) assert_memory_equal(r->val, val, len);

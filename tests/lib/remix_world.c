@@ -58,10 +58,10 @@ static struct sst *table_of(struct world *t, const uint8_t *has, uint32_t from, 
   sst_build_start(b, number);
   for (uint32_t i = from; i < to; i++) {
     if (!has[i]) continue;
-    struct kv_rec r = {.key = t->k.keys[i].ptr, .klen = t->k.keys[i].len, .val = val, .tomb = has[i] == HAS_TOMB};
+    struct kv_rec r = {.key = t->k.keys[i].ptr, .klen = t->k.keys[i].len, .val = val, .kind = has[i] == HAS_TOMB};
     const uint32_t room = REMIXDB_KV_MAX - r.klen;
-    if (!r.tomb) r.vlen = t->value > 200 && i % 97 == 0 ? t->value : i * 7 % (t->value < 200 ? t->value + 1 : 200);
-    if (!r.tomb && r.vlen > room) r.vlen = room;
+    if (!r.kind) r.vlen = t->value > 200 && i % 97 == 0 ? t->value : i * 7 % (t->value < 200 ? t->value + 1 : 200);
+    if (!r.kind && r.vlen > room) r.vlen = room;
     sst_build_add(b, &r);
   }
   OK(sst_build_finish(b, &size));

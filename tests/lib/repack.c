@@ -90,7 +90,7 @@ static uint8_t *remix_file(const uint8_t *file, size_t len, const struct repack 
 // The offset of a chunk comes into its checksum, so that of all chunks after the changed one changes.
 static void seal_chunks(uint8_t *ckb, uint64_t len, uint64_t table) {
   for (uint64_t at = 0, next; at < len; at = next) {
-    next = at + (load32le(ckb + at + CKB_OFF_LENGTH) & ~CKB_PACKED);
+    next = at + (load32le(ckb + at + CKB_OFF_LENGTH) & ~(CKB_PACKED | CKB_KINDS));
     CHECK(next > at && next <= len);
     store64le(ckb + at, hash64_seed(ckb + at + 8, next - at - 8, ~(table << 32) ^ at));
   }
@@ -147,7 +147,8 @@ static uint8_t *table_file(const uint8_t *file, size_t len, const struct repack 
     store64le(stored, hash64_seed(stored + 8, FORMAT_SST_STORED_HEAD - 8 + nr, f.number << 16 | k->nr));
   } else {
     f.ckb_len += delta;
-    store32le(out + k->at - CKB_PACKED_HEAD + CKB_OFF_LENGTH, (CKB_PACKED_HEAD + (uint32_t)nr) | CKB_PACKED);
+    uint8_t *const word = out + k->at - CKB_PACKED_HEAD + CKB_OFF_LENGTH;
+    store32le(word, (CKB_PACKED_HEAD + (uint32_t)nr) | (load32le(word) & (CKB_PACKED | CKB_KINDS)));
   }
   seal_chunks(out + f.data_size, f.ckb_len, f.number);
   *len_out = put_meta(file, len, &was, k->kind == REPACK_BLOCK ? k->nr : UINT32_MAX, (uint32_t)delta, &f, out);

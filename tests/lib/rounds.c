@@ -325,7 +325,9 @@ uint32_t keys_for(struct world *w, double tables) {
   uint32_t a = 0;
   static uint8_t buf[VALUE_MAX];
   for (; a < w->k.nr && (double)bytes < tables * w->c.build.max_pages * BLOCK_PAGE; a++)
-    bytes += kv_rec_size(w->k.keys[a].len, value_make(w->k.keys[a], 2, w->value, buf), false) + 2;
+    bytes += kv_rec_size(
+                 KV_REC(kref(NULL, w->k.keys[a].len), NULL, value_make(w->k.keys[a], 2, w->value, buf), false)) +
+             2;
   assert_true(a < w->k.nr);
   return a;
 }

@@ -64,7 +64,7 @@ const uint32_t style_nr[STYLES] = {900, 2000, 120, 60, 40, 1, 1500};
 void model_record(struct model *m, uint32_t klen, uint32_t vlen, bool tomb) {
   struct kv_rec *const r = &m->r[m->nr++];
   uint8_t *const p = m->mem + m->used;
-  *r = (struct kv_rec){.key = p, .klen = klen, .val = p + klen, .vlen = tomb ? 0 : vlen, .tomb = tomb};
+  *r = (struct kv_rec){.key = p, .klen = klen, .val = p + klen, .vlen = tomb ? 0 : vlen, .kind = tomb};
   m->used += klen + r->vlen;
   m->tombs += tomb;
   m->key_bytes += klen;
@@ -92,7 +92,7 @@ struct model model_make(enum style style, uint32_t nr) {
         const uint32_t pages = 1 + below(15), size = pages * BLOCK_PAGE - BLOCK_HEAD - 2 + below(3) - 1;
         tomb = false;
         vlen = size - klen;
-        while (kv_rec_size(klen, vlen, false) > size) vlen--;
+        while (kv_rec_size(KV_REC(kref(NULL, klen), NULL, vlen, false)) > size) vlen--;
         break;
       }
       case LONG_KEYS:
@@ -144,7 +144,7 @@ enum remixdb_status build(struct world *w, uint64_t number, const struct model *
 void assert_rec(const struct kv_rec *a, const struct kv_rec *b) {
   assert_int_equal(a->klen, b->klen);
   assert_int_equal(a->vlen, b->vlen);
-  assert_int_equal(a->tomb, b->tomb);
+  assert_int_equal(a->kind, b->kind);
   assert_true(kv_eq(kref(a->key, a->klen), kref(b->key, b->klen)));
   assert_true(kv_eq(kref(a->val, a->vlen), kref(b->val, b->vlen)));
 }

@@ -157,12 +157,12 @@ void tiny_put(struct tiny *t, struct kref key, uint32_t vlen, bool noise) {
   static uint8_t value[REMIXDB_KV_MAX];
   const struct tiny_rec *const r = tiny_model(t, key, vlen, noise, true);
   tiny_value(r, value);
-  OK(xdb_put(t->ref, key, value, vlen, false));
+  OK(xdb_put(t->ref, KV_REC(key, value, vlen, false)));
 }
 
 void tiny_del(struct tiny *t, struct kref key) {
   (void)tiny_model(t, key, 0, false, false);
-  OK(xdb_put(t->ref, key, NULL, 0, true));
+  OK(xdb_put(t->ref, KV_REC(key, NULL, 0, true)));
 }
 
 // ---- looking

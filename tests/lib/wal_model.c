@@ -13,9 +13,9 @@ static struct kv_rec rec_of(uint64_t tag) {
                      .val = rec_val,
                      .klen = (uint32_t)(tag % 40),
                      .vlen = (uint32_t)((tag >> 8) % 160)};
-  r.tomb = (tag >> 16) % 8 == 0;
+  r.kind = (tag >> 16) % 8 == 0;
   if ((tag >> 20) % 64 == 0) r.vlen = 20000 + (uint32_t)((tag >> 32) % 40000);
-  if (r.tomb) r.vlen = 0;
+  if (r.kind) r.vlen = 0;
   uint64_t rng = tag;
   for (uint32_t i = 0; i < r.klen; i += 8) store64le(rec_key + i, rng_next(&rng));
   for (uint32_t i = 0; i < r.vlen; i += 8) store64le(rec_val + i, rng_next(&rng));
@@ -40,7 +40,7 @@ static enum remixdb_status replay_check(void *arg, uint64_t seq, const struct kv
   CHECK_SAYS(seq == r->next, "record %llu where %llu should be", (unsigned long long)seq, (unsigned long long)r->next);
   CHECK_SAYS(seq <= r->m->nr, "record %llu was never appended", (unsigned long long)seq);
   const struct kv_rec want = rec_of(r->m->tags[seq]);
-  const bool same = rec->klen == want.klen && rec->vlen == want.vlen && rec->tomb == want.tomb &&
+  const bool same = rec->klen == want.klen && rec->vlen == want.vlen && rec->kind == want.kind &&
                     memcmp(rec->key, want.key, want.klen) == 0 && memcmp(rec->val, want.val, want.vlen) == 0;
   CHECK_SAYS(same, "record %llu is not the one appended", (unsigned long long)seq);
   r->next++;
@@ -85,14 +85,14 @@ enum remixdb_status append_by(struct wal *w, struct model *m, uint64_t *rng, uin
     m->tags[m->nr + i] = rng_next(rng);
     m->ends[m->nr + i] = i == nr;
     const struct kv_rec r = rec_of(m->tags[m->nr + i]);
-    bytes += kv_rec_size(r.klen, r.vlen, r.tomb);
+    bytes += kv_rec_size(&r);
   }
   const enum remixdb_status s = begin(w, bytes, &gen);
   if (s != REMIXDB_OK) return s;
   assert_int_equal(gen, m->gen);
   for (uint32_t i = 0; i < nr; i++) {
     const struct kv_rec r = rec_of(m->tags[m->nr + 1]);
-    const uint64_t seq = wal_put(w, kref(r.key, r.klen), r.val, r.vlen, r.tomb);
+    const uint64_t seq = wal_put(w, KV_REC(kref(r.key, r.klen), r.val, r.vlen, r.kind));
     m->nr++;
     assert_int_equal(seq, m->nr);
   }
@@ -197,9 +197,9 @@ void append_sized(struct wal *w, size_t nbytes) {
   while (nbytes > 0) {
     // 1 byte for the empty key, 1 to 3 for the length
     size_t vlen = nbytes < 60000 ? nbytes - 2 : 50000;
-    while (kv_rec_size(0, (uint32_t)vlen, false) > nbytes) vlen--;
-    nbytes -= kv_rec_size(0, (uint32_t)vlen, false);
-    (void)wal_put(w, kref(NULL, 0), zero, (uint32_t)vlen, false);
+    while (kv_rec_size(KV_REC(kref(NULL, 0), NULL, (uint32_t)vlen, false)) > nbytes) vlen--;
+    nbytes -= kv_rec_size(KV_REC(kref(NULL, 0), NULL, (uint32_t)vlen, false));
+    (void)wal_put(w, KV_REC(kref(NULL, 0), zero, (uint32_t)vlen, false));
   }
   wal_end(w);
   OK(wal_flush(w));

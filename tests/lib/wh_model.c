@@ -77,7 +77,7 @@ const struct wh_model_ver *wh_model_get(const struct wh_model *m, struct kref ke
 
 bool ver_matches(const struct wh_ver *v, const struct wh_model_ver *want) {
   if (v == NULL || want == NULL) return v == NULL && want == NULL;
-  if (wh_ver_seq(v) != want->seq || v->tomb != want->tomb || v->vlen != want->vlen) return false;
+  if (wh_ver_seq(v) != want->seq || wh_ver_tomb(v) != want->tomb || v->vlen != want->vlen) return false;
   for (uint32_t i = 0; i < v->vlen; i++)
     if (v->val[i] != (uint8_t)want->seq) return false;
   return true;
@@ -90,7 +90,7 @@ enum remixdb_status wh_model_put(struct wh_model *m, struct kref key, uint32_t v
   epoch_enter(&m->epoch, &m->slot);
   wh_lock(m->wh, key, key_hash(key), &s);
   const struct wh_ver *before = wh_slot_newest(&s);
-  const enum remixdb_status linked = wh_link(&s, val, vlen, tomb);
+  const enum remixdb_status linked = wh_link(&s, KV_REC(kref(NULL, 0), val, vlen, tomb));
   free(val);
   if (linked == REMIXDB_OK) {
     CHECK(wh_slot_newest(&s) == before);  // pending is not committed
@@ -381,7 +381,7 @@ enum remixdb_status many_put(struct wh_model *m, struct many *b, bool take_back)
   for (; linked < b->nr && s == REMIXDB_OK; linked += s == REMIXDB_OK) {
     memset(val, (uint8_t)(m->seq + 1 + linked), sizeof(val));
     if ((s = delete_before(&w, b, linked)) != REMIXDB_OK) break;
-    s = wh_many_link(&w, b->keys[linked], key_hash(b->keys[linked]), val, b->vlen[linked], b->tomb[linked],
+    s = wh_many_link(&w, KV_REC(b->keys[linked], val, b->vlen[linked], b->tomb[linked]), key_hash(b->keys[linked]),
                      &b->links[linked]);
   }
   if (s == REMIXDB_OK) s = delete_before(&w, b, b->nr);

@@ -18,6 +18,10 @@ import xxhash
 import zstandard
 
 KV_MAX = 65500
+KEY_MAX = KV_MAX + 4  # of files with kinds
+REFERENCE_MAX = 40
+TOMB, EXPIRES, APART, SEQ, SPACES, RANGE = 1, 2, 4, 8, 16, 32
+BARE, IN_TABLE, IN_LOG = 0, TOMB | EXPIRES | APART, 63  # the kinds of records that a file may have
 PAGE = 4096
 COUNT_MAX = 1 << 62  # of versions, generations and sequence numbers
 MASK64 = (1 << 64) - 1
@@ -36,7 +40,8 @@ class UnknownFormat(FormatError):
     more."""
 
 
-Record = namedtuple("Record", "key value tomb position")  # position: of a table's record, else None
+# position: of a table's record, else None. expiry: in ms, or None. seq: the sequence number, None if none is stated
+Record = namedtuple("Record", "key value tomb position kind expiry seq", defaults=(None, 0, None, None))
 
 
 def u16(b, at):
@@ -70,18 +75,61 @@ def varint(b, at, end):
     raise ValueError("a number of more than 5 bytes")
 
 
-def record(b, at, end):
-    """The record at `at` (key, value, tombstone) and the offset after it."""
-    head, at = varint(b, at, end)
-    tomb, key_len, value_len = bool(head & 1), head >> 1, 0
-    if not tomb:
-        value_len, at = varint(b, at, end)
-    if key_len + value_len > KV_MAX:
+def varint64(b, at, end):
+    value = 0
+    for i in range(10):
+        if at >= end:
+            raise ValueError("a number is cut short")
+        value |= (b[at] & 0x7F) << (7 * i)
+        at += 1
+        if b[at - 1] < 0x80:
+            if value >> 64:
+                raise ValueError("a number of more than 64 bits")
+            return value, at
+    raise ValueError("a number of more than 10 bytes")
+
+
+def check_kind(kind, kinds):
+    if kind == 0 or kind & ~kinds:
+        raise ValueError(f"kind {kind}")
+    if kind & TOMB and kind & (EXPIRES | APART | RANGE) or kind & RANGE and kind & (EXPIRES | APART):
+        raise ValueError(f"kind {kind}")
+
+
+def check_lengths(kinds, kind, key_len, value_len):
+    most = KV_MAX if kinds == BARE else KEY_MAX
+    if kind & (RANGE | APART):
+        fits = key_len <= most and value_len <= (most if kind & RANGE else REFERENCE_MAX)
+    else:
+        fits = key_len + value_len <= most
+    if not fits:
         raise ValueError("a record that is too large")
+
+
+def record(b, at, end, kinds):
+    """The record at `at`, of one of these kinds, and the offset after it."""
+    head, at = varint(b, at, end)
+    key_len, value_len, kind, seq, expiry = head >> 1, 0, 0, None, None
+    if head & 1:
+        kind = TOMB
+        if kinds != BARE:
+            if at >= end:
+                raise ValueError("a record is cut short")
+            kind, at = b[at], at + 1
+            check_kind(kind, kinds)
+        if kind & SEQ:
+            seq, at = varint64(b, at, end)
+        if kind & EXPIRES:
+            expiry, at = varint64(b, at, end)
+        if 0 in (seq, expiry):
+            raise ValueError("a sequence number or an expiry of 0")
+    if not kind & TOMB:
+        value_len, at = varint(b, at, end)
+    check_lengths(kinds, kind, key_len, value_len)
     if at + key_len + value_len > end:
         raise ValueError("a record is cut short")
-    middle = at + key_len
-    return Record(bytes(b[at:middle]), bytes(b[middle : middle + value_len]), tomb, None), middle + value_len
+    key, value = bytes(b[at : at + key_len]), bytes(b[at + key_len : at + key_len + value_len])
+    return Record(key, value, bool(kind & TOMB), None, kind, expiry, seq), at + key_len + value_len
 
 
 def common_prefix(a, b):
@@ -124,7 +172,7 @@ class Table:
         if self.fingerprint != xxh3(foot[8:]):
             self.fail(at, "checksum of the footer")
         self.format = u32(foot, 244)
-        if self.format > 2:
+        if self.format > 3:
             raise UnknownFormat(self.name, at + 244, f"table format {self.format}")
         if self.format == 0:
             self.fail(at + 244, "version")
@@ -135,9 +183,16 @@ class Table:
         (self.nr_pages, self.flags, self.min_len, self.max_len, self.dict_len,
          self.sizes_len) = struct.unpack_from("<6I", foot, 112)
         self.blocks_sum = u64(foot, 136)
-        if any(foot[144:244]):
+        new = self.format >= 3
+        self.kinds, self.key_max = (IN_TABLE, KEY_MAX) if new else (BARE, KV_MAX)
+        self.seq_min, self.seq_max, self.seq_width = struct.unpack_from("<QQI", foot, 144) if new else (1, 1, 0)
+        if any(foot[164 if new else 144 : 244]):
             self.fail(at + 144, "zeros of the footer")
-        if self.flags & ~3:
+        if not 1 <= self.seq_min <= self.seq_max <= COUNT_MAX or self.seq_width > 8:
+            self.fail(at + 144, "sequence numbers")
+        if (self.seq_max - self.seq_min) >> 8 * self.seq_width:
+            self.fail(at + 160, "width of the sequence numbers")
+        if self.flags & ~(7 if new else 3):
             self.fail(at + 116, "unknown flags")
         if file_size != len(data):
             self.fail(at + 104, "size of the file")
@@ -156,7 +211,8 @@ class Table:
             self.fail(at + 56, "size of the data")
         if not 1 <= self.data_size <= self.nr_pages * (PAGE + 1):
             self.fail(at + 56, "size of the data")
-        if self.dict_len > 16384 or max(self.min_len, self.max_len) > KV_MAX or self.sizes_len > self.nr_pages * 5:
+        key_len = max(self.min_len, self.max_len)
+        if self.dict_len > 16384 or key_len > self.key_max or self.sizes_len > self.nr_pages * 5:
             self.fail(at + 120, "lengths of the metadata's parts")
         if not 1 <= self.nr_records <= self.nr_pages * 255 or self.nr_tombs > self.nr_records:
             self.fail(at + 24, "number of records")
@@ -176,7 +232,7 @@ class Table:
         if p > len(meta) or len(meta) - p >= PAGE or any(meta[p:]):
             self.fail(at + p, "the rest of the metadata")
         counts, self.min_key, self.max_key, self.dictionary, sizes = parts
-        if counts[0] == 0 or sum(counts) != self.nr_records or b"\0" * 16 in counts:
+        if counts[0] == 0 or sum(counts) != self.nr_records or b"\0" * (17 if self.format >= 3 else 16) in counts:
             self.fail(at, "counts of records")
         if not (self.min_key < self.max_key or (self.min_key == self.max_key and self.nr_records == 1)):
             self.fail(at + self.nr_pages, "smallest and largest key")
@@ -201,7 +257,7 @@ class Table:
 
     def _blocks(self):
         self.records = []
-        self.kinds = set()  # of stored blocks, when compressed
+        self.stored_kinds = set()  # of stored blocks, when compressed
         if self.blocks_sum and self.blocks_sum != sum(u64(self.data, b[3]) for b in self.blocks) & MASK64:
             self.fail(len(self.data) - 256 + 136, "sum of the blocks")
         dictionary = zstandard.ZstdCompressionDict(self.dictionary) if self.dictionary else None
@@ -227,7 +283,7 @@ class Table:
 
     def _unpack(self, zstd, stored, pages, offset):
         kind, want = stored[8], pages * PAGE - 8
-        self.kinds.add(kind)
+        self.stored_kinds.add(kind)
         if kind == 0:
             plain = stored[9:]
         elif kind == 1:
@@ -242,7 +298,8 @@ class Table:
         return plain
 
     def _block(self, body, block, pages, count, offset):
-        if body[8] != pages or body[9] != count or u16(body, 10) != 0:
+        form = 0x80 | self.seq_width if self.format >= 3 else 0
+        if body[8] != pages or body[9] != count or body[10] != form or body[11]:
             self.fail(offset + 8, "head of a block")
         at = 12 + 2 * count
         for i in range(count):
@@ -251,12 +308,16 @@ class Table:
             if at == len(body) - 1:
                 self.fail(offset + at, "a record begins in the last byte of a block")
             try:
-                r, at = record(body, at, len(body))
+                r, at = record(body, at, len(body), self.kinds)
             except ValueError as e:
                 self.fail(offset + at, str(e))
             if self.records and self.records[-1].key >= r.key:
                 self.fail(offset + at, "keys do not ascend")
-            self.records.append(r._replace(position=block << 8 | i))
+            seq = self.seq_min + int.from_bytes(body[at : at + self.seq_width], "little")
+            at += self.seq_width
+            if at > len(body) or seq > self.seq_max:
+                self.fail(offset + at, "sequence number of a record")
+            self.records.append(r._replace(position=block << 8 | i, seq=seq))
         if any(body[at:]):
             self.fail(offset + at, "the rest of a block")
 
@@ -268,7 +329,9 @@ class Table:
             if len(ckb) - at < 18:
                 self.fail(self.ckb_off + at, "a chunk is cut short")
             word, count = u32(ckb, at + 8), u32(ckb, at + 12)
-            packed, length = bool(word >> 31), word & 0x7FFFFFFF
+            packed, kinds, length = bool(word >> 31), bool(word >> 30 & 1), word & 0x3FFFFFFF
+            if kinds != (self.format >= 3):
+                self.fail(self.ckb_off + at + 8, "form of a chunk")
             if not (21 if packed else 18) <= length <= min(65536, len(ckb) - at) or count == 0:
                 self.fail(self.ckb_off + at + 8, "head of a chunk")
             chunk = ckb[at : at + length]
@@ -277,7 +340,7 @@ class Table:
             self._entries(self._unpack_chunk(chunk, at) if packed else chunk[16:], count, at, keys)
             at += length
             self.chunks.append(packed)
-        if keys != [(r.key, r.tomb) for r in self.records]:
+        if keys != [(r.key, r.kind) for r in self.records]:
             self.fail(self.ckb_off, "the compressed keys are not those of the records")
 
     def _unpack_chunk(self, chunk, at):
@@ -300,6 +363,10 @@ class Table:
             try:
                 shared, p = varint(entries, p, len(entries))
                 head, p = varint(entries, p, len(entries))
+                kind = head & 1
+                if kind and self.format >= 3:
+                    kind, p = varint(entries, p, len(entries))  # every kind is below 128
+                    check_kind(kind, IN_TABLE)
             except ValueError as e:
                 self.fail(self.ckb_off + at, str(e))
             suffix = entries[p : p + (head >> 1)]
@@ -309,7 +376,7 @@ class Table:
                 self.fail(self.ckb_off + at, f"entry {i} does not ascend")
             key = key[:shared] + suffix
             p += len(suffix)
-            keys.append((key, bool(head & 1)))
+            keys.append((key, kind))
         if p != len(entries):
             self.fail(self.ckb_off + at, "entries end before their chunk")
 
@@ -322,6 +389,11 @@ class Table:
 
 SAME, FAR = 0xFFFF, 0xFFFE
 BYTE_MAX = 4094
+EXPIRES_BIT, TOMB_BIT = 0x20, 0x40  # of a selector
+
+
+def selector_bits(r):
+    return (EXPIRES_BIT if r.kind & EXPIRES else 0) | (TOMB_BIT if r.tomb else 0)
 
 
 def key_bit(key, position):
@@ -344,7 +416,7 @@ def discriminating_bit(a, b):
 
 class Remix:
     """A REMIX over tables (oldest first): `entries` of (run, record, old), `segments` as they are in the image;
-    `packed`: of format 2, for each column whether it is compressed."""
+    `packed`: of formats 2 and 3, for each column whether it is compressed."""
 
     # first: index of its first entry
     Segment = namedtuple("Segment", "anchor tags selectors far base offsets bits first")
@@ -354,7 +426,7 @@ class Remix:
         match = re.fullmatch(r"(\d{6,})\.remix", os.path.basename(name))
         self.packed = []
         self._file(data, match and int(match.group(1)))
-        self.data = self._image(data) if self.format == 2 else data
+        self.data = self._image(data) if self.format >= 2 else data
         self._header(match and int(match.group(1)), ids)
         if fingerprint is not None and fingerprint != u64(data, len(data) - 8):
             self.fail(len(data) - 8, "of another history")
@@ -374,13 +446,13 @@ class Remix:
         if u64(data, len(data) - 8) != xxh3(data[:-8], number if number is not None else self.number):
             self.fail(len(data) - 8, "checksum")
         self.format = u32(data, 8)
-        if self.format > 2:
+        if self.format > 3:
             raise UnknownFormat(self.name, 8, f"REMIX format {self.format}")
         if self.format == 0:
             self.fail(8, "format version")
 
     def _columns(self, data, entries, segments):
-        """The columns of format 2: tags, heads, selectors, low bits, high bits, anchors."""
+        """The columns of formats 2 and 3: tags, heads, selectors, low bits, high bits, anchors."""
         start = u64(data, 72)
         if start + 96 + 8 > len(data):
             self.fail(72, "offset of the segments")
@@ -406,13 +478,13 @@ class Remix:
         return columns
 
     def _image(self, data):
-        """The image that format 2 packs."""
+        """The image that formats 2 and 3 pack."""
         flags, runs, segments, entries = u32(data, 12), u32(data, 40), u32(data, 44), u64(data, 48)
         if runs != len(self.tables) or entries != sum(t.nr_records for t in self.tables):
             self.fail(40, "number of runs or entries")
         if segments > entries // 4 + 64:
             self.fail(44, "number of segments")
-        if u64(data, 96) > min(sum(t.key_bytes for t in self.tables), segments * KV_MAX, (1 << 32) - 1):
+        if u64(data, 96) > min(sum(t.key_bytes for t in self.tables), segments * KEY_MAX, (1 << 32) - 1):
             self.fail(96, "length of the anchors")
         tags, heads, selectors, low, high, packed_anchors = self._columns(data, entries, segments)
         image = bytearray(data[: u64(data, 72)])
@@ -457,7 +529,7 @@ class Remix:
 
     def _header(self, number, ids):
         data = self.data
-        if self.format == 2 and (u64(data, 32) != len(data) or any(data[-8:])):
+        if self.format >= 2 and (u64(data, 32) != len(data) or any(data[-8:])):
             self.fail(32, "size of the image")
         self.flags, self.store_id = u32(data, 12), u64(data, 16)
         if self.flags & ~1:
@@ -506,7 +578,8 @@ class Remix:
                 self.fail(at + t + 32, "count or flags of a segment")
             if any(tags[count:]) or any(selectors[count:]) or any(bits[count:]) or any(s[t + 100 + 4 * self.nr_runs :]):
                 self.fail(at, "entries that are not there")
-            if any(x & 0x20 for x in selectors) or any((x & 31) >= self.nr_runs for x in selectors[:count]):
+            zero = 0 if self.format >= 3 else EXPIRES_BIT
+            if any(x & zero for x in selectors) or any((x & 31) >= self.nr_runs for x in selectors[:count]):
                 self.fail(at + t, "selectors")
             self.segments.append(
                 Remix.Segment(anchor, tags[:count], selectors[:count], bool(flags & 1), base, offsets, bits[:count],
@@ -537,7 +610,7 @@ class Remix:
                 self.fail(at, "cursor offsets")
             for run, _, _ in part:
                 upcoming[run] += 1
-            if list(s.selectors) != [run | 0x40 * r.tomb | 0x80 * old for run, r, old in part]:
+            if list(s.selectors) != [run | selector_bits(r) | 0x80 * old for run, r, old in part]:
                 self.fail(at, "selectors")
             if part[0][2]:
                 self.fail(at, "versions of a key in two segments")
@@ -618,7 +691,7 @@ class Remix:
 
 WAL_HEAD, FRAME_HEAD, WATERMARK = 512, 40, 448
 
-Frame = namedtuple("Frame", "offset length first_seq durable count checksum")
+Frame = namedtuple("Frame", "offset length kinds first_seq durable count checksum")
 
 
 class Segment:
@@ -679,7 +752,7 @@ class Log:
                     raise UnknownFormat(name, 8, "the older layout of log format 1")
                 headless.append(name)
                 continue
-            if version not in (1, 2, 3):
+            if version not in (1, 2, 3, 4):
                 raise UnknownFormat(name, 8, f"log format {version}")
             segment = Segment(name, data, self.store_id)
             if u64(data, 16) == self.store_id and segment.in_bounds():
@@ -724,12 +797,13 @@ class Log:
             return None
         if u32(data, at + 36) != xxh3(data[at + 8 : at + 36], ~(key + at)) & 0xFFFFFFFF:
             return None
-        checksum, _, length, first_seq, durable, count = struct.unpack_from("<QIIQQI", data, at)
+        checksum, _, word, first_seq, durable, count = struct.unpack_from("<QIIQQI", data, at)
+        length, kinds = word & 0x7FFFFFFF, IN_LOG if word >> 31 else BARE
         if not 1 <= count <= length <= 5 << 28 or not (durable == 0 or WAL_HEAD <= durable <= at):
             return None
         if not 1 <= first_seq <= COUNT_MAX - count + 1:
             return None
-        return Frame(at, length, first_seq, durable, count, checksum)
+        return Frame(at, length, kinds, first_seq, durable, count, checksum)
 
     @staticmethod
     def _heads(data, key, start, limit):
@@ -752,7 +826,7 @@ class Log:
         records, p = [], at + FRAME_HEAD
         try:
             for _ in range(head.count):
-                r, p = record(s.data, p, end)
+                r, p = record(s.data, p, end, head.kinds)
                 records.append(r)
         except ValueError:
             return None
@@ -787,7 +861,7 @@ class Log:
                 s.records += records
                 for r in records:
                     seq += 1
-                    self.records.append((seq, r))
+                    self.records.append((seq, r._replace(seq=r.seq or seq)))
                 s.end = head.offset + FRAME_HEAD + head.length
             if following and not self._follows(s, following, seq):
                 raise FormatError(following.name, 80, "of another history")
@@ -935,7 +1009,7 @@ class Version:
             elif self.format == 3:
                 remix_print, young, young_print, nr_young = struct.unpack_from("<4Q", data, at + 16)
             stop = at + head + anchor_len + name * tables
-            if anchor_len > KV_MAX or tables > 32 or stop > end or (tables == 0) != (remix == 0):
+            if anchor_len > KEY_MAX or tables > 32 or stop > end or (tables == 0) != (remix == 0):
                 self.fail(at, "a partition")
             if (young == 0) != (nr_young == 0) or (young and (nr_young >= tables or young == remix)):
                 self.fail(at, "a young view")

@@ -21,8 +21,10 @@ import remixdb_format as fmt  # noqa: E402
 import xdb  # noqa: E402
 
 GOLDEN = HERE.parent / "golden"
-NAMES = ["compact", "compact-remix1", "large", "large-sst1", "linked", "log", "log-wal2", "plain", "plain-current1",
-         "plain-sst1", "torn", "torn-wal2", "young", "young-current2", "zstd", "zstd-remix1", "zstd-sst1"]
+NAMES = ["compact", "compact-remix1", "compact-sst2", "kinds", "large", "large-sst1", "large-sst2", "linked", "log",
+         "log-wal2", "log-wal3", "plain", "plain-current1", "plain-sst1", "plain-sst2", "torn", "torn-wal2",
+         "torn-wal3", "young", "young-current2", "zstd", "zstd-remix1", "zstd-sst1", "zstd-sst2"]
+FORMAT2 = [n for n in NAMES if "sst2" in n or "wal3" in n]  # the last one without kinds of records
 TODAY = [n for n in NAMES if "-" not in n]
 REMIXES = [n for n in NAMES if n.split("-")[0] not in ("log", "torn")]
 
@@ -45,7 +47,7 @@ def golden():
 def test_small():
     assert sorted(p.name for p in GOLDEN.iterdir()) == NAMES
     sizes = [p.stat().st_size for p in GOLDEN.rglob("*") if p.is_file()]
-    assert max(sizes) < 64 << 10 and sum(sizes) < 900 << 10
+    assert max(sizes) < 64 << 10 and sum(sizes) < 1400 << 10
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -64,8 +66,10 @@ def test_contents(golden, name):
 def test_tables_cover(golden):
     """Every part of the format is in some golden table."""
     tables = {n: list(golden[n].tables.values()) for n in NAMES}
-    assert all(t.format == (1 if "sst1" in n or "remix1" in n else 2) for n in NAMES for t in tables[n])
-    assert all(bool(t.blocks_sum) == (n in TODAY) for n in NAMES for t in tables[n])
+    formats = {n: 3 if n in TODAY else 1 if "sst1" in n or "remix1" in n else 2 for n in NAMES}
+    assert all(t.format == formats[n] for n in NAMES for t in tables[n])
+    assert all(bool(t.blocks_sum) == (n in TODAY + FORMAT2) for n in NAMES for t in tables[n])
+    assert any(t.seq_width > 0 for t in tables["plain"]) and any(t.seq_width == 0 for t in tables["plain-sst2"])
     chunks = {n: [c for t in tables[n] if t.flags & 1 for c in t.chunks] for n in NAMES}
     for n in ("large", "plain", "zstd"):
         assert any(chunks[n]) and chunks[f"{n}-sst1"] and not any(chunks[f"{n}-sst1"])
@@ -75,7 +79,7 @@ def test_tables_cover(golden):
     assert any(t.nr_tombs for t in tables["plain"]) and any(t.nr_tombs for t in tables["compact"])
     first, second = tables["zstd"]
     # a block that zstd does not shrink is there in one of them: its versions differ by some bytes
-    assert first.flags == 3 and first.dictionary and first.kinds | tables["zstd-sst1"][0].kinds == {0, 1}
+    assert first.flags == 3 and first.dictionary and first.stored_kinds | tables["zstd-sst1"][0].stored_kinds == {0, 1}
     assert second.flags == 3 and not second.dictionary
     assert any(pages > 1 for _, pages, _, _, _ in first.blocks)
     large = tables["large"][0]
@@ -87,7 +91,8 @@ def test_tables_cover(golden):
 
 def test_remixes_cover(golden):
     remixes = {n: [x for x in golden[n].remixes if x] for n in NAMES}
-    assert all(x.format == (1 if "remix1" in n else 2) for n in REMIXES for x in remixes[n])
+    formats = {n: 1 if "remix1" in n else 3 if n == "kinds" else 2 for n in REMIXES}
+    assert all(x.format == formats[n] for n in REMIXES for x in remixes[n])
     tags = {n: {x.flags for x in remixes[n]} for n in REMIXES}
     assert tags == {n: {0 if n.startswith("compact") else 1} for n in REMIXES}
     for x in (max(remixes["plain"], key=lambda x: x.nr_runs), remixes["compact"][0], remixes["compact-remix1"][0]):
@@ -97,7 +102,7 @@ def test_remixes_cover(golden):
     for n in ("plain", "zstd-remix1"):
         assert any(s.base for x in remixes[n] for s in x.segments)
     assert any(s.far for s in remixes["large"][0].segments)
-    columns = [x.packed for n in REMIXES for x in remixes[n] if x.format == 2]
+    columns = [x.packed for n in REMIXES for x in remixes[n] if x.format >= 2]
     assert any(any(c) for c in columns) and not any(all(c) for c in columns)
 
 
@@ -107,8 +112,9 @@ def test_version_covers(golden):
     assert max(len(p.tables) for p in parts) >= 4
     assert golden["log"].version.partitions == [(b"", 0, [], 0, 0, [0, 0])]
     assert golden["log-wal2"].version.partitions == [(b"", 0, [], 0, 0, None)]
-    assert all(golden[n].version.format == 3 for n in TODAY)
-    assert all(golden[n].version.format == (2 if n == "young-current2" else 1) for n in NAMES if n not in TODAY)
+    assert all(golden[n].version.format == 3 for n in TODAY + FORMAT2)
+    assert all(golden[n].version.format == (2 if n == "young-current2" else 1)
+               for n in NAMES if n not in TODAY + FORMAT2)
     assert {t.store_id for t in golden["linked"].tables.values()} > set(golden["linked"].version.origins)
 
 
@@ -236,10 +242,10 @@ def test_head_bounds(golden):
 def test_log_formats(golden):
     """The number 1 stands for a layout that is read, and for one that is refused as such and not as damage."""
     v = golden["log-wal2"].version
-    assert {fmt.u32(p.read_bytes(), 8) for p in GOLDEN.rglob("wal-*")} == {1, 2, 3}
+    assert {fmt.u32(p.read_bytes(), 8) for p in GOLDEN.rglob("wal-*")} == {1, 2, 3, 4}
     good = {p.name: p.read_bytes() for p in (GOLDEN / "log-wal2").glob("wal-*")}
     assert all(fmt.u32(data, 8) == 2 for data in good.values())
-    for number, end, error in ((1, 448, None), (0, 448, fmt.UnknownFormat), (4, 448, fmt.UnknownFormat),
+    for number, end, error in ((1, 448, None), (0, 448, fmt.UnknownFormat), (5, 448, fmt.UnknownFormat),
                                (1, 504, fmt.UnknownFormat)):
         files = {name: bytearray(data) for name, data in good.items()}
         for data in files.values():
@@ -258,7 +264,7 @@ def test_log_of_another_history(golden):
     v = golden["log"].version
     good = {p.name: p.read_bytes() for p in (GOLDEN / "log").glob("wal-*")}
     segments = golden["log"].log.segments
-    assert len(segments) == 3 and all(s.version == 3 for s in segments)
+    assert len(segments) == 3 and all(s.version == 4 for s in segments)
     assert fmt.Log(good, v.store_id, v.log_generation, v.log_seq, v.log_print).records == golden["log"].log.records
     for s, at in ((segments[0], 64), (segments[1], 64), (segments[1], 72), (segments[1], 80), (segments[2], 80)):
         files = {name: bytearray(data) for name, data in good.items()}

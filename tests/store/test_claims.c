@@ -289,7 +289,9 @@ static void claim_table(const char *name, uint64_t store_id, uint64_t number, ui
                                       .flags = flags,
                                       .min_len = 1,
                                       .max_len = 1,
-                                      .sizes_len = sizes};
+                                      .sizes_len = sizes,
+                                      .seq_min = 1,
+                                      .seq_max = 1};
   format_sst_footer_put(meta + meta_len, &f);
   const int fd = open(path_of(name), O_WRONLY | O_CREAT | O_TRUNC, 0644);
   for (uint64_t at = 0; sizes && at < data_size; at += pages)

@@ -156,7 +156,7 @@ static void test_mark(void **state) {
     (void)snprintf(check_what, sizeof(check_what), "the mark of a new store");
     OK(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
     OK(xdb_ref(x, &r));
-    OK(xdb_put(r, kref("key", 3), "value", 5, false));
+    OK(xdb_put(r, KV_REC(kref("key", 3), "value", 5, false)));
     OK(xdb_sync(r));
     struct simdisk *const after = simdisk_crash(disk, check_seed);
     xdb_unref(r);

@@ -69,7 +69,7 @@ static void write_from(struct xdb *x, uint32_t from, uint32_t to, char what) {
   char key[16], value[VALUE];
   memset(value, what, sizeof(value));
   for (uint32_t i = from; i < to; i++) {
-    OK(xdb_put(r, kref(key, (uint32_t)snprintf(key, sizeof(key), "k%05u", i)), value, VALUE, false));
+    OK(xdb_put(r, KV_REC(kref(key, (uint32_t)snprintf(key, sizeof(key), "k%05u", i)), value, VALUE, false)));
     if (i % 20 == 19) OK(xdb_sync(r));
     if (i % 50 == 49) OK(xdb_flush(x));
   }
@@ -301,7 +301,7 @@ static void run_copy(bool cut, uint32_t writes) {
   for (uint32_t i = 0; i < 4; i++) {
     x = begin("one");
     // closed with the log that was replayed still in use
-    if (i == 0) OK(xdb_put(r, kref("a", 1), "b", 1, false));
+    if (i == 0) OK(xdb_put(r, KV_REC(kref("a", 1), "b", 1, false)));
     if (i == 0) end(x), x = begin("one");
     write_from(x, writes + 100 * i, writes + 100 * i + 100, 'b');
     if (i == 2) OK(xdb_compact(x));
@@ -314,7 +314,7 @@ static void run_copy(bool cut, uint32_t writes) {
   simdisk_power_off(disk, 30);
   char value[VALUE] = "x";
   for (uint32_t i = 0; i < 100; i++) {
-    enum remixdb_status s = xdb_put(r, kref("z", 1), value, VALUE, false);
+    enum remixdb_status s = xdb_put(r, KV_REC(kref("z", 1), value, VALUE, false));
     if (s == REMIXDB_OK && i % 3 == 0) s = xdb_sync(r);
     if (s == REMIXDB_OK && i % 9 == 0) s = xdb_flush(x);
     (void)s;
@@ -412,7 +412,7 @@ static void go_on(const char *store, enum going how, char what) {
     if (how == COMPACTS) OK(xdb_compact(x));
     if (how == ADDS) write_from(x, what * 100u, what * 100u + 60, what);
     for (uint32_t i = 0; i < 8 && (how == LOGS || how == LOGS_ON || how == CRASHES); i++) {
-      OK(xdb_put(r, kref(key, (uint32_t)snprintf(key, sizeof(key), "log%u.%u", life, i)), value, 50, false));
+      OK(xdb_put(r, KV_REC(kref(key, (uint32_t)snprintf(key, sizeof(key), "log%u.%u", life, i)), value, 50, false)));
       OK(xdb_sync(r));
     }
     x->leave_log = how != FLUSHES && how != ADDS;

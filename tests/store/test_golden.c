@@ -62,7 +62,7 @@ static struct tiny *make_plain(void) {
   for (uint32_t i = 0; i < 5; i++) {
     const struct tiny_rec *const r = tiny_model(t, KEY("batch/%u", i), 200, i % 2, true);
     tiny_value(r, value);
-    OK(batch_add(b, kref(r->key, r->klen), value, 200, false));
+    OK(batch_add(b, KV_REC(kref(r->key, r->klen), value, 200, false)));
   }
   OK(xdb_write(t->ref, b));
   batch_destroy(b);
@@ -166,8 +166,8 @@ static void log_put(struct tiny *t, struct wal *w, uint32_t i, bool model) {
   const struct tiny_rec *const r = model ? tiny_model(t, key, one.vlen, false, one.there) : &one;
   tiny_value(r, value);
   uint64_t gen;
-  OK(wal_begin(w, kv_rec_size(key.len, r->vlen, !r->there), &gen));
-  (void)wal_put(w, key, value, r->vlen, !r->there);
+  OK(wal_begin(w, kv_rec_size(KV_REC(kref(NULL, key.len), NULL, r->vlen, !r->there)), &gen));
+  (void)wal_put(w, KV_REC(key, value, r->vlen, !r->there));
   wal_end(w);
 }
 
@@ -296,6 +296,33 @@ static struct tiny *make_linked(void) {
   return t;
 }
 
+static void put_kind(struct tiny *t, struct kref key, uint32_t vlen, uint32_t kind, uint64_t expiry, uint64_t seq) {
+  static uint8_t value[64];
+  const struct tiny_rec *const r = tiny_model(t, key, vlen, false, !(kind & KV_TOMB));
+  if (r->there) tiny_value(r, value);
+  struct kv_rec *const rec = KV_REC(key, value, r->there ? vlen : 0, kind);
+  rec->expiry = expiry;
+  rec->seq = seq;
+  OK(xdb_put(t->ref, rec));
+}
+
+// Records of all kinds: some expire, in the far future, and some that a round handed back state their numbers.
+static struct tiny *make_kinds(void) {
+  const uint64_t far = 64060588800000;  // the year 4000
+  struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
+  tiny_open(t);
+  for (uint32_t i = 0; i < 60; i++)
+    put_kind(t, KEY("kind/%03u", i), 20 + i % 9, i % 3 ? 0 : KV_EXPIRES, far + i * 86400000ull, 0);
+  flush(t);
+  for (uint32_t i = 0; i < 60; i += 4) put_kind(t, KEY("kind/%03u", i), 9, i % 8 ? KV_EXPIRES : KV_TOMB, far, 0);
+  flush(t);
+  for (uint32_t i = 100; i < 110; i++)
+    put_kind(t, KEY("kind/%03u", i), 7, KV_SEQ | (i % 3 == 0 ? KV_EXPIRES : i % 3 == 1 ? KV_TOMB : 0), far + 1, i - 50);
+  put_kind(t, KEY("kind/%03u", 110), 7, KV_EXPIRES, far + 2, 0);
+  OK(xdb_sync(t->ref));
+  return t;
+}
+
 static const struct golden {
   const char *name;
   struct tiny *(*make)(void);
@@ -310,6 +337,13 @@ static const struct golden {
     {"torn", make_torn, true, false},
     {"young", make_young, false, false},
     {"linked", make_linked, false, false},
+    {"kinds", make_kinds, false, false},
+    {"plain-sst2", make_plain, false, true},  // table format 2, log format 3: no kinds of records
+    {"compact-sst2", make_compact, true, true},
+    {"zstd-sst2", make_zstd, false, true},
+    {"large-sst2", make_large, false, true},
+    {"log-wal3", make_log, true, true},
+    {"torn-wal3", make_torn, true, true},
     {"compact-remix1", make_compact, true, true},  // REMIX format 1, without tags
     {"zstd-remix1", make_zstd, false, true},       // and with them
     {"large-sst1", make_large, false, true},       // table format 1: compressed keys are not packed
@@ -455,7 +489,7 @@ static uint32_t current_format(const struct tiny *t) {
 static void live(struct tiny *t) {
   enum remixdb_status s = tiny_try_open(t, false);
   for (uint32_t i = 0; i < 2 && s == REMIXDB_OK; i++) {
-    s = xdb_put(t->ref, TEXT("this key is not there"), NULL, 0, true);
+    s = xdb_put(t->ref, KV_REC(TEXT("this key is not there"), NULL, 0, true));
     if (s == REMIXDB_OK) s = xdb_sync(t->ref);
     if (s == REMIXDB_OK) s = xdb_flush(t->x);
   }
@@ -476,7 +510,7 @@ static void test_upgrade(void **state) {
       load_golden(t, goldens[i].name);
       OK(paths_sync_dir(simdisk_env(t->disk), "/"));
       OK(paths_sync_dir(simdisk_env(t->disk), TINY_DIR));
-      assert_in_range(current_format(t), 1, 2);
+      assert_in_range(current_format(t), 1, 3);
       simdisk_power_off(t->disk, cut);
       live(t);
       off = simdisk_is_off(t->disk);

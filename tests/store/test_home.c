@@ -63,7 +63,7 @@ static void write_some(struct held *h, uint32_t nr) {
   memset(value, h->whose, sizeof(value));
   for (uint32_t i = 0; i < nr; i++, h->written++) {
     const int len = snprintf(key, sizeof(key), "k%05u", h->written);
-    OK(xdb_put(h->r, kref(key, (uint32_t)len), value, VALUE, false));
+    OK(xdb_put(h->r, KV_REC(kref(key, (uint32_t)len), value, VALUE, false)));
     if (i % 50 == 49) OK(xdb_sync(h->r));
     if (i % 100 == 99) OK(xdb_flush(h->x));
   }
@@ -217,7 +217,7 @@ static void test_renamed_cuts(void **state) {
     for (uint32_t i = 0; i < 200 && !simdisk_is_off(disk); i++) {
       struct held *const h = i % 2 ? &a : &b;
       const int len = snprintf(key, sizeof(key), "z%05u", i);
-      enum remixdb_status s = xdb_put(h->r, kref(key, (uint32_t)len), value, VALUE, false);
+      enum remixdb_status s = xdb_put(h->r, KV_REC(kref(key, (uint32_t)len), value, VALUE, false));
       if (s == REMIXDB_OK && i % 10 < 2) s = xdb_flush(h->x);
       (void)s;
     }
@@ -349,10 +349,10 @@ static void test_no_directory_locks(void **state) {
   OK(xdb_open(path_in("one"), &opts, &nolock_env, &b.x));
   OK(xdb_ref(b.x, &b.r));
   b.written = a.written;
-  OK(xdb_put(a.r, kref("late", 4), "x", 1, false));
+  OK(xdb_put(a.r, KV_REC(kref("late", 4), "x", 1, false)));
   CHECK(xdb_flush(a.x) == REMIXDB_IO);
   CHECK(strstr(err_msg(), "LOCK was removed"));
-  CHECK(xdb_put(a.r, kref("later", 5), "x", 1, false) == REMIXDB_IO);
+  CHECK(xdb_put(a.r, KV_REC(kref("later", 5), "x", 1, false)) == REMIXDB_IO);
   e = &nolock_env;
   write_some(&b, KEYS);
   xdb_unref(a.r);

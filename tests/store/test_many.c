@@ -102,7 +102,7 @@ static void put(struct xdb_ref *r, uint32_t i, uint32_t version) {
   char buf[32];
   uint8_t val[VALUE];
   value_of(i, version, val);
-  OK(xdb_put(r, key_of(i, buf), val, VALUE, false));
+  OK(xdb_put(r, KV_REC(key_of(i, buf), val, VALUE, false)));
 }
 
 static uint32_t nr_keys;

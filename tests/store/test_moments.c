@@ -52,9 +52,10 @@ static void edit(struct xdb *x, struct epoch_slot *slot, struct version *next, u
   CHECK(fresh);
   epoch_enter(&x->epoch, slot);
   wh_lock(old->active->wh, key, hash64(key.ptr, key.len), &ws);
-  OK(wh_link(&ws, &mark, 1, false));
-  OK(wal_begin(x->wal, kv_rec_size(key.len, 1, false), &gen));
-  const uint64_t seq = wal_put(x->wal, key, &mark, 1, false);
+  const struct kv_rec *const rec = KV_REC(key, &mark, 1, 0);
+  OK(wh_link(&ws, rec));
+  OK(wal_begin(x->wal, kv_rec_size(rec), &gen));
+  const uint64_t seq = wal_put(x->wal, rec);
   wh_stamp(&ws, seq);
   fresh->since = seq;
   atomic_store_explicit(&x->super, fresh, memory_order_release);

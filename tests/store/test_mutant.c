@@ -162,21 +162,31 @@ static void add_key(struct kref k) {
   if (k.len < REMIXDB_KV_MAX) s->keys[s->nr_keys++] = kref(copy, k.len + 1);  // the next key there can be
 }
 
-// A record, of a block or a frame. Returns its end.
-static uint64_t walk_record(uint64_t at) {
+// The bytes of a varint, and its value.
+static uint64_t varint_len(const uint8_t *p, uint64_t *at, uint64_t *value_out) {
+  const uint64_t from = *at;
+  *value_out = varint_at(p, at);
+  return *at - from;
+}
+
+// A record, of a block or a frame. Returns its end. kinds: special records have a kind.
+static uint64_t walk_record(uint64_t at, bool kinds) {
+  enum { HEAD, KIND, NUMBER, EXPIRY, LENGTH, KEY, VALUE, PARTS };
   const uint8_t *const p = walk_file->p;
   struct field_vars v = {0};
-  uint64_t lens[4] = {0}, next = at;
-  const uint64_t head = varint_at(p, &next);
-  lens[0] = next - at;
-  lens[2] = head >> 1;
-  if (!(head & 1)) {
-    const uint64_t from = next;
-    lens[3] = varint_at(p, &next);
-    lens[1] = next - from;
+  uint64_t lens[PARTS] = {0}, next = at, head, ignored;
+  lens[HEAD] = varint_len(p, &next, &head);
+  lens[KEY] = head >> 1;
+  uint32_t kind = head & 1;
+  if (kind && kinds) {
+    kind = p[next++];
+    lens[KIND] = 1;
+    if (kind & KV_SEQ) lens[NUMBER] = varint_len(p, &next, &ignored);
+    if (kind & KV_EXPIRES) lens[EXPIRY] = varint_len(p, &next, &ignored);
   }
-  add_key(kref(p + next, (uint32_t)lens[2]));
-  const uint64_t end = next + lens[2] + lens[3];
+  if (!(kind & KV_TOMB)) lens[LENGTH] = varint_len(p, &next, &lens[VALUE]);
+  add_key(kref(p + next, (uint32_t)lens[KEY]));
+  const uint64_t end = next + lens[KEY] + lens[VALUE];
   emit("Record", 0, at, end, 0, &v, lens);
   return end;
 }
@@ -296,7 +306,7 @@ static void walk_log(void) {
     field_set(&v, "length", h.len);
     emit("Frame", 0, at, end, 0, &v, NULL);
     if (wal_frame_sum(&k, at, f->p + at, h.len) == h.sum)
-      for (uint32_t i = 0; i < h.count; i++) rec = walk_record(rec);
+      for (uint32_t i = 0; i < h.count; i++) rec = walk_record(rec, h.kinds != KV_BARE);
     add_sum(SUM_FRAME, at, at + 8, end, 0);
     at = end;
   }
@@ -310,7 +320,7 @@ static void walk_block(uint64_t base, uint64_t end, uint64_t skip) {
   field_set(&v, "count", p[base + 9]);
   emit("Block", 0, base, end, skip, &v, NULL);
   for (uint32_t i = 0; i < p[base + 9]; i++)
-    CHECK(walk_record(base + load16le(p + base + 12 + 2 * (uint64_t)i)) <= end);
+    CHECK(walk_record(base + load16le(p + base + 12 + 2 * (uint64_t)i), p[base + 10] != BLOCK_FORM_BARE) <= end);
 }
 
 static void walk_blocks(const struct format_sst_footer *h) {
@@ -342,7 +352,7 @@ static void walk_chunks(const struct format_sst_footer *h) {
   struct field_vars none = {0};
   for (uint64_t at = h->ckb_off, end = at + h->ckb_len, next; at < end; at = next) {
     const uint32_t word = load32le(p + at + 8);
-    next = at + (word & 0x7FFFFFFF);
+    next = at + (word & 0x3FFFFFFF);
     emit("Compressed keys", 0, at, word >> 31 ? at + 16 : next, 0, &none, NULL);
     if (word >> 31) {
       struct field_table *const t = fields_find("Compressed keys", 1);
@@ -400,13 +410,14 @@ static void walk_remix(void) {
   } else {
     uint64_t lens[6];
     emit("The image", 0, 0, at, 0, &v, NULL);
-    emit("The file, format 2", 0, 0, f->len, 0, &v, NULL);
+    emit("The file, formats 2 and 3", 0, 0, f->len, 0, &v, NULL);
     for (uint32_t i = 0; i < 6; i++) lens[i] = load64le(f->p + at + 16 * i + 8);
-    emit("The file, format 2", 1, at + 96, f->len - 8, 0, &v, lens);
+    emit("The file, formats 2 and 3", 1, at + 96, f->len - 8, 0, &v, lens);
     uint64_t col = at + 96;
     for (uint32_t i = 0; i < 6; col += lens[i++]) {
       const uint64_t whole = load64le(f->p + at + 16 * i);
-      if (whole != lens[i]) walk_packed(fields_find("The file, format 2", 1), i, REPACK_COLUMN, i, col, lens[i], whole);
+      if (whole != lens[i])
+        walk_packed(fields_find("The file, formats 2 and 3", 1), i, REPACK_COLUMN, i, col, lens[i], whole);
     }
   }
   add_sum(SUM_BYTES, f->len - 8, 0, f->len - 8, load64le(f->p + 24));
@@ -446,6 +457,7 @@ static bool take_sample(void *arg, const char *name) {
 // The document has no table that the walks above leave out, and no field that no sample has.
 static void check_document(void) {
   (void)fields_find("Files on disk", 0);  // names of files
+  (void)fields_find("Record", 1);         // bits of a field
   (void)fields_find("Segment", 0);        // header and frames have tables of their own
   (void)fields_find("Tables", 0);         // and so have the parts of a table
   for (uint32_t i = 0; i < field_tables_nr; i++) {
@@ -484,7 +496,7 @@ static void seal_put(const struct changed *m, uint64_t at, uint64_t value, uint3
 
 // A frame: mark, check of its head, checksum; for the length that it says, where that can be.
 static void seal_frame(const struct changed *m, const struct sum *s, const struct wal_key *k) {
-  uint64_t end = s->at + WAL_FRAME_HEAD + load32le(m->p + s->at + 12);
+  uint64_t end = s->at + WAL_FRAME_HEAD + (load32le(m->p + s->at + 12) & 0x7FFFFFFF);
   if (end > m->len) end = s->to;
   seal_put(m, s->at + 8, k->magic, 4);
   seal_put(m, s->at + 36, hash64_seed(m->p + s->at + 8, 28, ~(k->seed + s->at)), 4);
@@ -506,7 +518,7 @@ static void seal(const struct changed *m) {
       seed = k.seed + WAL_LEVEL;
     }
     if (s->kind == SUM_CHUNK) {
-      const uint64_t len = load32le(m->p + s->at + 8) & 0x7FFFFFFF;
+      const uint64_t len = load32le(m->p + s->at + 8) & 0x3FFFFFFF;
       if (len >= 16 && s->at + len <= m->len) to = s->at + len;
     }
     seal_put(m, s->at, hash64_seed(m->p + s->from, (size_t)(to - s->from), seed), 8);
@@ -883,7 +895,7 @@ static void check_writes(struct env *e, const struct sample *s) {
   struct xdb_ref *r;
   if (refused(xdb_open(HOME, &o, e, &x))) return;
   OK(xdb_ref(x, &r));
-  const enum remixdb_status put = xdb_put(r, k, "v", 1, false), synced = put == REMIXDB_OK ? xdb_sync(r) : put;
+  const enum remixdb_status put = xdb_put(r, KV_REC(k, "v", 1, false)), synced = put == REMIXDB_OK ? xdb_sync(r) : put;
   const enum remixdb_status compacted = put == REMIXDB_OK ? xdb_compact(x) : put;
   (void)compacted;
   xdb_unref(r);

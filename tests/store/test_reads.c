@@ -117,7 +117,7 @@ static void put_some(struct xdb *x, uint32_t from, uint32_t step) {
     char key[17];
     (void)snprintf(key, sizeof(key), "%016u", i);
     memset(value, (int)i, sizeof(value));
-    OK(batch_add(b, kref((const uint8_t *)key, 16), value, VALUE, false));
+    OK(batch_add(b, KV_REC(kref((const uint8_t *)key, 16), value, VALUE, false)));
     if (b->nr < BATCH && i + step < RECORDS) continue;
     OK(xdb_write(r, b));
     batch_clear(b);

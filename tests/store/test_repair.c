@@ -65,7 +65,7 @@ static struct simdisk *make_store(enum remixdb_compression compression) {
         char k[64], v[256];
         const uint32_t klen = key_of(i, k);
         if (with_young && round == ROUNDS && is_some(i) != (part == 1)) continue;
-        if (touches(i, round)) OK(xdb_put(r, kref(k, klen), v, value_of(i, round, v), deletes(i, round)));
+        if (touches(i, round)) OK(xdb_put(r, KV_REC(kref(k, klen), v, value_of(i, round, v), deletes(i, round))));
       }
       if (part == 1) {
         x->compact.young_from = 8;
@@ -297,8 +297,8 @@ static void test_told(void **state) {
 
 static void log_put(struct wal *w, const char *key, const char *value) {
   uint64_t gen;
-  OK(wal_begin(w, kv_rec_size((uint32_t)strlen(key), (uint32_t)strlen(value), false), &gen));
-  (void)wal_put(w, kref(key, (uint32_t)strlen(key)), value, (uint32_t)strlen(value), false);
+  OK(wal_begin(w, kv_rec_size(KV_REC(kref(NULL, (uint32_t)strlen(key)), NULL, (uint32_t)strlen(value), false)), &gen));
+  (void)wal_put(w, KV_REC(kref(key, (uint32_t)strlen(key)), value, (uint32_t)strlen(value), false));
   wal_end(w);
   OK(wal_sync(w));
 }
@@ -314,8 +314,8 @@ static void repair_hole(bool released, char *value, uint32_t cap, struct repair_
   OK(xdb_open(DIR_NAME, &o, env, &x));
   const uint64_t id = x->store_id;
   OK(xdb_ref(x, &r));
-  OK(xdb_put(r, kref("key", 3), released ? "new" : "before", released ? 3 : 6, false));
-  if (released) OK(xdb_put(r, kref("other", 5), "same", 4, false));
+  OK(xdb_put(r, KV_REC(kref("key", 3), released ? "new" : "before", released ? 3 : 6, false)));
+  if (released) OK(xdb_put(r, KV_REC(kref("other", 5), "same", 4, false)));
   x->compact.memtable_size = 0;
   OK(xdb_flush(x));
   xdb_unref(r);
@@ -572,7 +572,7 @@ static void test_bad_sector_long(void **state) {
   for (uint32_t i = 0; i < NR; i++) {
     char k[64];
     memset(value, (int)i, LEN);
-    OK(xdb_put(r, kref(k, key_of(i, k)), value, LEN, false));
+    OK(xdb_put(r, KV_REC(kref(k, key_of(i, k)), value, LEN, false)));
   }
   x->compact.memtable_size = 0;
   OK(xdb_flush(x));
@@ -616,7 +616,7 @@ static void test_log(void **state) {
   for (uint32_t i = 0; i < 10; i++) {
     char k[16];
     at[i] = wal_segment_bytes(x->wal);
-    OK(xdb_put(r, kref(k, (uint32_t)snprintf(k, sizeof(k), "key%u", i)), "value", 5, false));
+    OK(xdb_put(r, KV_REC(kref(k, (uint32_t)snprintf(k, sizeof(k), "key%u", i)), "value", 5, false)));
     OK(xdb_sync(r));
   }
   xdb_unref(r);

@@ -10,7 +10,7 @@
 
 static void put(struct xdb_ref *r, uint64_t i) {
   static const uint8_t val[100];
-  OK(xdb_put(r, kref(&i, sizeof(i)), val, sizeof(val), false));
+  OK(xdb_put(r, KV_REC(kref(&i, sizeof(i)), val, sizeof(val), false)));
 }
 
 // Puts until the active memtable is full; the next put will find that. Returns the next number to put.
@@ -55,7 +55,7 @@ static void *write_one(void *arg) {
   const uint64_t key = UINT64_MAX - w->nr;
   THREAD_CHECK(xdb_ref(x, &r) == REMIXDB_OK);
   atomic_fetch_add(&coming, 1);
-  THREAD_CHECK(xdb_put(r, kref(&key, sizeof(key)), "v", 1, false) == REMIXDB_OK);
+  THREAD_CHECK(xdb_put(r, KV_REC(kref(&key, sizeof(key)), "v", 1, false)) == REMIXDB_OK);
   xdb_unref(r);
   return NULL;
 }

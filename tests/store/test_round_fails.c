@@ -42,7 +42,7 @@ static void put_some(struct xdb_ref *r, uint32_t keys) {
   char key[16];
   for (uint32_t i = 0; i < 300; i++) {
     if (i % 100 == 99) OK(xdb_flush(x));
-    OK(xdb_put(r, number_key(key, i % keys), "v", 1, false));
+    OK(xdb_put(r, KV_REC(number_key(key, i % keys), "v", 1, false)));
   }
 }
 
@@ -66,12 +66,12 @@ static bool flush_without_descriptor(uint64_t skip, uint32_t *failed) {
     ++*failed;
   }
   simdisk_fault(disk, SIMDISK_OPEN, 0, 0, 0);
-  OK(xdb_put(r, kref("more", 4), "v", 1, false));
+  OK(xdb_put(r, KV_REC(kref("more", 4), "v", 1, false)));
   pthread_mutex_lock(&x->lock);
   x->rounds.failed_ns = 0;  // it may be tried again at once
   pthread_mutex_unlock(&x->lock);
   OK(xdb_flush(x));
-  OK(xdb_put(r, kref("last", 4), "v", 1, false));
+  OK(xdb_put(r, KV_REC(kref("last", 4), "v", 1, false)));
   disk_close(r);
   r = disk_open(&o);
   get_all(r, 300);
@@ -95,7 +95,7 @@ static void test_reason(void **state) {
   (void)state;
   const struct remixdb_opts o = small_opts(0);
   struct xdb_ref *const r = disk_open(&o);
-  OK(xdb_put(r, kref("k", 1), "v", 1, false));
+  OK(xdb_put(r, KV_REC(kref("k", 1), "v", 1, false)));
   simdisk_fault(disk, SIMDISK_RENAME, 0, 1, ENOSPC);
   simdisk_fault(disk, SIMDISK_UNLINK, 0, UINT64_MAX, EIO);
   CHECK(xdb_flush(x) == REMIXDB_NOSPACE && strstr(err_msg(), "rename"));

@@ -358,7 +358,7 @@ static void test_round_fails(void **state) {
     check_all(r, newest);
     atomic_store(&fail_at, GATE_NONE);
     if (unknown) {
-      CHECK(xdb_put(r, kref("k", 1), "v", 1, false) == REMIXDB_IO);
+      CHECK(xdb_put(r, KV_REC(kref("k", 1), "v", 1, false)) == REMIXDB_IO);
       wear(r);
       time_sleep_ns(20000000);  // for a round to begin that should not
       CHECK(runs(r) == before);

@@ -142,7 +142,7 @@ static enum remixdb_status hand_back_late(void *arg, struct worker *w, uint32_t 
   const uint32_t i = past_rank(m, rec->key, rec->klen);
   uint8_t *const buf = m->buf, other[512];
   m->buf = other;  // a put that has met the round has its value in the model's
-  CHECK(rec->tomb ? past_put(m, handing.ref, i) : past_del(m, handing.ref, i));
+  CHECK(rec->kind ? past_put(m, handing.ref, i) : past_del(m, handing.ref, i));
   m->buf = buf;
   return handing.real(arg, w, tree, rec);
 }

@@ -94,8 +94,8 @@ static void write_some(struct scene *s, uint32_t round, uint32_t part) {
   for (uint32_t i = 0; i < NR_KEYS; i++) {
     const uint32_t klen = key_of(i, k);
     if (part < 3 && some_of(i, round) != part) continue;
-    if ((i + round) % 11 == 0 && round > 1) OK(xdb_put(s->r, kref(k, klen), NULL, 0, true));
-    else if (round == 1 || i % round == 0) OK(xdb_put(s->r, kref(k, klen), v, value_of(i, round, v), false));
+    if ((i + round) % 11 == 0 && round > 1) OK(xdb_put(s->r, KV_REC(kref(k, klen), NULL, 0, true)));
+    else if (round == 1 || i % round == 0) OK(xdb_put(s->r, KV_REC(kref(k, klen), v, value_of(i, round, v), false)));
   }
 }
 
@@ -318,7 +318,7 @@ static void test_checkpoint(void **state) {
     check_content(r, 4);
     OK(verify_store(r, NULL));
     assert_int_equal(stat_of(x, "young_views"), with_young);
-    OK(xdb_put(r, kref("more", 4), "x", 1, false));
+    OK(xdb_put(r, KV_REC(kref("more", 4), "x", 1, false)));
     OK(xdb_flush(x));
     xdb_unref(r);
     OK(xdb_close(x));
@@ -359,7 +359,7 @@ static void *put_many(void *arg) {
   p->status = xdb_ref(p->x, &r);
   if (p->status != REMIXDB_OK) return NULL;
   for (uint32_t i = MANY_KEYS; i < 8 * MANY_KEYS && p->status == REMIXDB_OK && !atomic_load(&p->stop); i++) {
-    p->status = xdb_put(r, kref(k, many_key(i, k)), "new", 3, false);
+    p->status = xdb_put(r, KV_REC(kref(k, many_key(i, k)), "new", 3, false));
     atomic_fetch_add(&p->done, 1);
   }
   atomic_store(&p->ended, true);
@@ -384,7 +384,7 @@ static void test_checkpoint_written(void **state) {
   s.opts.memtable_mb = 128;
   OK(xdb_open(DIR_NAME, &s.opts, &slow, &s.x));
   OK(xdb_ref(s.x, &s.r));
-  for (uint32_t i = 0; i < MANY_KEYS; i++) OK(xdb_put(s.r, kref(k, many_key(i, k)), &i, sizeof(i), false));
+  for (uint32_t i = 0; i < MANY_KEYS; i++) OK(xdb_put(s.r, KV_REC(kref(k, many_key(i, k)), &i, sizeof(i), false)));
   OK(xdb_snapshot(s.r, &snap));
   OK(xdb_snapshot_ref(snap, &sr));
   struct putting p = {.x = s.x};
@@ -609,7 +609,7 @@ static int arriving_unlock(struct env *e, int fd) {
   simdisk_fault(e->priv, SIMDISK_SYNC, 0, 0, 0);
   OK(xdb_open(COPY, o, env, &x));
   OK(xdb_ref(x, &r));
-  OK(xdb_put(r, kref("theirs", 6), "x", 1, false));
+  OK(xdb_put(r, KV_REC(kref("theirs", 6), "x", 1, false)));
   xdb_unref(r);
   OK(xdb_close(x));
   return rc;

@@ -241,7 +241,7 @@ static void test_stay(void **state) {
   struct xdb_iter *a, *b;
   OK(xdb_open(dir, &o, env_posix(), &x));
   OK(xdb_ref(x, &r));
-  OK(xdb_put(r, kref("k", 1), "v", 1, false));
+  OK(xdb_put(r, KV_REC(kref("k", 1), "v", 1, false)));
   OK(xdb_iter_create(r, &a));
   OK(xdb_iter_create(r, &b));
   const _Atomic uint64_t *const at = &r->stay.at;

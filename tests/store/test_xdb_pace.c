@@ -33,7 +33,7 @@ static void end(void) {
 // Fills about a third of the memtable.
 static void fill(void) {
   static const uint8_t val[1000];
-  for (uint32_t i = 0; i < 330; i++) OK(xdb_put(r, kref(&i, sizeof(i)), val, sizeof(val), false));
+  for (uint32_t i = 0; i < 330; i++) OK(xdb_put(r, KV_REC(kref(&i, sizeof(i)), val, sizeof(val), false)));
 }
 
 static uint64_t room(void) {
@@ -164,7 +164,7 @@ static void test_ahead(void **state) {
     x = quick_open(&o);
     OK(xdb_ref(x, &r));
     const size_t chunk = x->memtables.chunks.chunk_size;
-    for (uint32_t k = 0; k < 100; k++) OK(xdb_put(r, kref(&k, sizeof(k)), val, sizeof(val), false));
+    for (uint32_t k = 0; k < 100; k++) OK(xdb_put(r, KV_REC(kref(&k, sizeof(k)), val, sizeof(val), false)));
     if (i == 0 && !LIB_SANITIZED) {
       for (uint64_t until = time_ns() + 60 * SECOND;
            arena_pool_held(&x->memtables.chunks) < chunk && time_ns() < until;)
@@ -205,7 +205,7 @@ static void test_cache_ahead(void **state) {
   o.memtable_mb = 40;
   x = quick_open(&o);
   OK(xdb_ref(x, &r));
-  for (uint32_t k = 0; k < 8000; k++) OK(xdb_put(r, kref(&k, sizeof(k)), val, sizeof(val), false));
+  for (uint32_t k = 0; k < 8000; k++) OK(xdb_put(r, KV_REC(kref(&k, sizeof(k)), val, sizeof(val), false)));
   OK(xdb_flush(x));
   struct xdb_iter *it;
   struct kv_rec rec;
@@ -298,7 +298,7 @@ static void test_log_ahead(void **state) {
     for (uint32_t k = 0; wal_gen(x->wal) < first + 4; k++) {
       const uint32_t key = k * 2654435761u;
       if (held) r->debt_max = UINT64_MAX;  // he does not slow down before
-      OK(xdb_put(r, kref(&key, sizeof(key)), val, sizeof(val), false));
+      OK(xdb_put(r, KV_REC(kref(&key, sizeof(key)), val, sizeof(val), false)));
       if (wal_ahead_pending(x->wal)) {
         xdb_pace_draw(r);  // which asks for them
         wait_for_log();

@@ -46,10 +46,11 @@ static struct entry *entry_of(struct entry *all, size_t *nr, const uint8_t *key,
 }
 
 static bool op_is(const struct batch_op *op, const struct entry *e) {
-  if (!kv_eq(op->key, kref(e->key, e->klen)) || op->hash != hash64(e->key, e->klen)) return false;
-  if (op->tomb != e->tomb || (!op->tomb && op->vlen != e->vlen)) return false;
-  for (uint32_t i = 0; !op->tomb && i < op->vlen; i++)
-    if (op->val[i] != e->fill) return false;
+  if (!kv_eq(kref(op->rec.key, op->rec.klen), kref(e->key, e->klen)) || op->hash != hash64(e->key, e->klen))
+    return false;
+  if ((op->rec.kind == KV_TOMB) != e->tomb || (!(op->rec.kind & KV_TOMB) && op->rec.vlen != e->vlen)) return false;
+  for (uint32_t i = 0; !(op->rec.kind & KV_TOMB) && i < op->rec.vlen; i++)
+    if (op->rec.val[i] != e->fill) return false;
   return true;
 }
 
@@ -75,7 +76,7 @@ static void test_sorted(void **state) {
       e->vlen = (uint32_t)below(&rng, chance(&rng, 2) ? REMIXDB_KV_MAX - KEY_MAX : 60);
       e->fill = (uint8_t)rng_next(&rng);
       memset(val, e->fill, e->vlen);
-      OK(batch_add(b, kref(key, klen), val, e->vlen, e->tomb));
+      OK(batch_add(b, KV_REC(kref(key, klen), val, e->vlen, e->tomb)));
       memset(key, 0x55, sizeof(key));  // it has been copied
       memset(val, 0x55, e->vlen);
       CHECK(b->nr == i + 1);
@@ -106,13 +107,13 @@ static void test_sorted_no_memory(void **state) {
   for (uint32_t i = 0; i < 20000; i++) {
     const size_t nr = b->nr, len = b->len;
     fault_mem_set(1);
-    const enum remixdb_status s = batch_add(b, kref(&i, sizeof(i)), "value", 5, false);
+    const enum remixdb_status s = batch_add(b, KV_REC(kref(&i, sizeof(i)), "value", 5, false));
     const bool failed = fault_mem_end();
     CHECK(s == (failed ? REMIXDB_NOMEM : REMIXDB_OK));
     if (!failed) continue;
     CHECK(b->nr == nr && b->len == len);
     refused++;
-    OK(batch_add(b, kref(&i, sizeof(i)), "value", 5, false));
+    OK(batch_add(b, KV_REC(kref(&i, sizeof(i)), "value", 5, false)));
   }
   CHECK(refused > 3 && b->nr == 20000);
   static const uint32_t lens[64] = {[0 ... 63] = 1000};
@@ -409,7 +410,7 @@ static uint32_t read_frames(struct frame *out, uint32_t cap) {
     memcpy(id, head + 16, 16);  // of the store; generation
     const uint32_t mark = (uint32_t)(hash64(id, 16) >> 32) | 1;
     for (uint64_t at = 512; pread(fd, head, 40, (off_t)at) == 40 && load32le(head + 8) == mark;
-         at += 40 + load32le(head + 12)) {
+         at += 40 + (load32le(head + 12) & ~(1u << 31))) {
       CHECK(nr < cap);
       out[nr++] = (struct frame){load64le(head + 16), load32le(head + 32)};
     }

@@ -20,13 +20,13 @@ static uint32_t below(uint32_t n) { return (uint32_t)(rng_next(&check_seed) % n)
 static struct kv_rec make(uint32_t klen, uint32_t vlen, bool tomb) {
   const uint32_t at = below(REMIXDB_KV_MAX - klen - vlen + 1);
   return (
-      struct kv_rec){.key = pool + at, .klen = klen, .val = pool + at + klen, .vlen = tomb ? 0 : vlen, .tomb = tomb};
+      struct kv_rec){.key = pool + at, .klen = klen, .val = pool + at + klen, .vlen = tomb ? 0 : vlen, .kind = tomb};
 }
 
 static void assert_same(const struct kv_rec *a, const struct kv_rec *b) {
   assert_int_equal(a->klen, b->klen);
   assert_int_equal(a->vlen, b->vlen);
-  assert_int_equal(a->tomb, b->tomb);
+  assert_int_equal(a->kind, b->kind);
   assert_true(kv_eq(kref(a->key, a->klen), kref(b->key, b->klen)));
   assert_true(kv_eq(kref(a->val, a->vlen), kref(b->val, b->vlen)));
 }
@@ -35,15 +35,14 @@ static void assert_same(const struct kv_rec *a, const struct kv_rec *b) {
 static uint32_t round_trip(struct block_build *b, const struct kv_rec *recs, uint32_t nr, uint32_t block,
                            uint32_t *pages_out) {
   uint32_t n = 0;
-  while (n < nr && block_build_fits(b, kv_rec_size(recs[n].klen, recs[n].vlen, recs[n].tomb)))
-    block_build_add(b, &recs[n++]);
+  while (n < nr && block_build_fits(b, kv_rec_size(&recs[n]))) block_build_add(b, &recs[n++], 0);
   const uint32_t pages = block_build_finish(b, TABLE, block);
   assert_int_equal(b->count, 0);
   assert_in_range(pages, 1, BLOCK_PAGES_MAX);
   // a copy of its exact size: reading past the end does not go unseen
   uint8_t *const buf = malloc(pages * BLOCK_PAGE);
   memcpy(buf, b->buf, pages * BLOCK_PAGE);
-  OK(block_verify(buf, pages, n, TABLE, block, "t", 0));
+  OK(block_verify(buf, pages, n, BLOCK_FORM_KINDS, TABLE, block, "t", 0));
   assert_int_equal(block_count(buf), n);
   for (uint32_t i = 0; i < n; i++) {
     struct kv_rec r;
@@ -73,8 +72,8 @@ static void test_random(void **state) {
     // the records that were left out had no room
     if (n < BLOCK_RECORDS_MAX && pages <= BLOCK_GROW_PAGES) {
       size_t size = BLOCK_HEAD;
-      for (uint32_t i = 0; i <= n; i++) size += 2 + kv_rec_size(recs[i].klen, recs[i].vlen, recs[i].tomb);
-      if (kv_rec_size(recs[n].klen, recs[n].vlen, recs[n].tomb) == 1) size++;  // two bytes are kept for it
+      for (uint32_t i = 0; i <= n; i++) size += 2 + kv_rec_size(&recs[i]);
+      if (kv_rec_size(&recs[n]) == 1) size++;  // two bytes are kept for it
       assert_true(size > pages * BLOCK_PAGE);
     }
   }
@@ -97,7 +96,7 @@ static void test_growth(void **state) {
   for (uint32_t round = 0; round < 3000; round++) {
     const uint32_t vlen = round < 2000 ? 8 * round + below(8) : below(6000);
     for (uint32_t i = 0; i < BLOCK_RECORDS_MAX + 1; i++) recs[i] = make(16, vlen, false);
-    const uint32_t size = (uint32_t)kv_rec_size(16, vlen, false);
+    const uint32_t size = (uint32_t)kv_rec_size(KV_REC(kref(NULL, 16), NULL, vlen, false));
     uint32_t pages;
     const uint32_t n = round_trip(&b, recs, BLOCK_RECORDS_MAX + 1, round, &pages),
                    empty = pages * BLOCK_PAGE - BLOCK_HEAD - n * (2 + size);
@@ -153,12 +152,12 @@ static void test_limits(void **state) {
   assert_int_equal(round_trip(&b, recs, 1, 0, &pages), 1);
 
   // pages filled to the last byte, and one more
-  for (uint32_t n = 1; n < BLOCK_PAGES_MAX; n++) {
+  for (uint32_t n = 1; n < BLOCK_PAGES_MAX - 1; n++) {
     const uint32_t room = n * BLOCK_PAGE - BLOCK_HEAD - 2;
     for (uint32_t more = 0; more < 2; more++) {
       uint32_t vlen = room + more - 10;
-      while (kv_rec_size(10, vlen, false) > room + more) vlen--;
-      assert_int_equal(kv_rec_size(10, vlen, false), room + more);
+      while (kv_rec_size(KV_REC(kref(NULL, 10), NULL, vlen, false)) > room + more) vlen--;
+      assert_int_equal(kv_rec_size(KV_REC(kref(NULL, 10), NULL, vlen, false)), room + more);
       recs[0] = make(10, vlen, false);
       recs[1] = make(0, 0, true);
       // a page that was begun is there for others
@@ -168,20 +167,20 @@ static void test_limits(void **state) {
   }
   // two records that fill a page to the last byte
   recs[0] = make(100, 0, true);
-  const uint32_t left = BLOCK_PAGE - BLOCK_HEAD - 4 - (uint32_t)kv_rec_size(100, 0, true);
-  recs[1] = make(left - 2, 0, true);
-  assert_int_equal(kv_rec_size(left - 2, 0, true), left);
+  const uint32_t left = BLOCK_PAGE - BLOCK_HEAD - 4 - (uint32_t)kv_rec_size(KV_REC(kref(NULL, 100), NULL, 0, true));
+  recs[1] = make(left - 3, 0, true);
+  assert_int_equal(kv_rec_size(KV_REC(kref(NULL, left - 3), NULL, 0, true)), left);
   assert_int_equal(round_trip(&b, recs, 2, 9, &pages), 2);
   assert_int_equal(pages, 1);
   recs[1].klen++;  // the first alone would be a page that is nearly empty
   assert_int_equal(round_trip(&b, recs, 2, 9, &pages), 2);
   assert_int_equal(pages, 2);
 
-  // the only record of one byte goes where two are left, and not where one is
+  // the smallest record has two bytes: it goes where two are left, and not where one is
   for (uint32_t spare = 1; spare <= 2; spare++) {
     const uint32_t size = BLOCK_PAGE - BLOCK_HEAD - 2 * 2 - spare;
-    recs[0] = make(size - 2, 0, true);
-    assert_int_equal(kv_rec_size(size - 2, 0, true), size);
+    recs[0] = make(size - 3, 0, true);
+    assert_int_equal(kv_rec_size(KV_REC(kref(NULL, size - 3), NULL, 0, true)), size);
     recs[1] = make(0, 0, true);
     assert_int_equal(round_trip(&b, recs, 2, 9, &pages), spare);
     assert_int_equal(pages, 1);
@@ -190,7 +189,7 @@ static void test_limits(void **state) {
   // the largest: all key, all value, all key of a tombstone
   recs[0] = make(REMIXDB_KV_MAX, 0, false);
   assert_int_equal(round_trip(&b, recs, 1, 65500, &pages), 1);
-  assert_int_equal(pages, BLOCK_PAGES_MAX);
+  assert_int_equal(pages, BLOCK_PAGES_MAX - 1);
   recs[0] = make(0, REMIXDB_KV_MAX, false);
   assert_int_equal(round_trip(&b, recs, 1, 65500, &pages), 1);
   recs[0] = make(REMIXDB_KV_MAX, 0, true);
@@ -202,7 +201,7 @@ static void test_limits(void **state) {
 static uint32_t small_block(struct block_build *b, bool tomb) {
   for (uint32_t i = 0; i < 5; i++) {
     const struct kv_rec r = make(8 + i, i * 50, tomb && i == 3);
-    block_build_add(b, &r);
+    block_build_add(b, &r, 0);
   }
   return block_build_finish(b, TABLE, 12);
 }
@@ -215,17 +214,17 @@ static void test_flips(void **state) {
   assert_int_equal(small_block(&b, true), 1);
   for (uint32_t bit = 0; bit < BLOCK_PAGE * 8; bit++) {
     b.buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
-    FAILS(block_verify(b.buf, 1, 5, TABLE, 12, "some.sst", 4096), REMIXDB_CORRUPT);
+    FAILS(block_verify(b.buf, 1, 5, BLOCK_FORM_KINDS, TABLE, 12, "some.sst", 4096), REMIXDB_CORRUPT);
     b.buf[bit / 8] ^= (uint8_t)(1u << bit % 8);
   }
   assert_non_null(strstr(err_msg(), "some.sst"));
-  OK(block_verify(b.buf, 1, 5, TABLE, 12, "t", 0));
+  OK(block_verify(b.buf, 1, 5, BLOCK_FORM_KINDS, TABLE, 12, "t", 0));
   // the right bytes in a wrong place
-  FAILS(block_verify(b.buf, 1, 5, TABLE + 1, 12, "t", 0), REMIXDB_CORRUPT);
-  FAILS(block_verify(b.buf, 1, 5, TABLE, 13, "t", 0), REMIXDB_CORRUPT);
-  FAILS(block_verify(b.buf, 1, 6, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
-  FAILS(block_verify(b.buf, 1, 4, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
-  FAILS(block_verify(b.buf, 2, 5, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
+  FAILS(block_verify(b.buf, 1, 5, BLOCK_FORM_KINDS, TABLE + 1, 12, "t", 0), REMIXDB_CORRUPT);
+  FAILS(block_verify(b.buf, 1, 5, BLOCK_FORM_KINDS, TABLE, 13, "t", 0), REMIXDB_CORRUPT);
+  FAILS(block_verify(b.buf, 1, 6, BLOCK_FORM_KINDS, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
+  FAILS(block_verify(b.buf, 1, 4, BLOCK_FORM_KINDS, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
+  FAILS(block_verify(b.buf, 2, 5, BLOCK_FORM_KINDS, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
   block_build_fini(&b);
 }
 
@@ -236,11 +235,11 @@ static void reseal(uint8_t *buf, uint32_t pages) {
 // Whether the fields of a block are true: walked from record to record.
 static bool well_formed(const uint8_t *buf, uint32_t count) {
   const uint8_t *const end = buf + BLOCK_PAGE, *p = buf + BLOCK_HEAD + 2 * count;
-  if (buf[8] != 1 || buf[9] != count || count == 0 || load16le(buf + 10) != 0) return false;
+  if (buf[8] != 1 || buf[9] != count || count == 0 || buf[10] != BLOCK_FORM_KINDS || buf[11] != 0) return false;
   for (uint32_t i = 0; i < count; i++) {
     struct kv_rec r;
     if (buf + load16le(buf + BLOCK_HEAD + 2 * i) != p || end - p < 2) return false;
-    p = kv_rec_get(p, end, &r);
+    p = kv_rec_get(p, end, KV_IN_TABLE, &r);
     if (!p) return false;
   }
   return true;
@@ -266,56 +265,58 @@ static void forge(const struct block_build *b, uint8_t *buf) {
 // The last record ends one byte after the page.
 static void forge_long(struct block_build *b, uint8_t *buf) {
   struct kv_rec r = make(20, 4042, false);
-  block_build_add(b, &r);
+  block_build_add(b, &r, 0);
   assert_int_equal(block_build_finish(b, TABLE, 12), 1);
   memcpy(buf, b->buf, BLOCK_PAGE);
-  const uint32_t end = BLOCK_HEAD + 2 + (uint32_t)kv_rec_size(20, 4042, false);
+  const uint32_t end = BLOCK_HEAD + 2 + (uint32_t)kv_rec_size(KV_REC(kref(NULL, 20), NULL, 4042, false));
   assert_true(end < BLOCK_PAGE);
-  (void)kv_head_put(buf + BLOCK_HEAD + 2, 20, 4042 + BLOCK_PAGE - end, false);
+  (void)kv_head_put(buf + BLOCK_HEAD + 2, KV_REC(kref(NULL, 20), NULL, 4042 + BLOCK_PAGE - end, false));
   reseal(buf, 1);
-  OK(block_verify(buf, 1, 1, TABLE, 12, "t", 0));
-  (void)kv_head_put(buf + BLOCK_HEAD + 2, 20, 4043 + BLOCK_PAGE - end, false);
+  OK(block_verify(buf, 1, 1, BLOCK_FORM_KINDS, TABLE, 12, "t", 0));
+  (void)kv_head_put(buf + BLOCK_HEAD + 2, KV_REC(kref(NULL, 20), NULL, 4043 + BLOCK_PAGE - end, false));
   reseal(buf, 1);
-  FAILS(block_verify(buf, 1, 1, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
+  FAILS(block_verify(buf, 1, 1, BLOCK_FORM_KINDS, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
 }
 
 // The same after a short record. The length has two bytes, or one: the last byte of the page is the last of the block.
 static void forge_longer(struct block_build *b) {
   for (uint32_t vlen = 100; vlen <= 300; vlen += 200) {
     const struct kv_rec last = make(20, vlen, false);
-    const uint32_t size = (uint32_t)kv_rec_size(20, vlen, false),
+    const uint32_t size = (uint32_t)kv_rec_size(KV_REC(kref(NULL, 20), NULL, vlen, false)),
                    filler = BLOCK_PAGE - BLOCK_HEAD - 2 * 2 - size - 2 - 1 - 10;
     const struct kv_rec r = make(10, filler, false);
-    block_build_add(b, &r);
-    block_build_add(b, &last);
+    block_build_add(b, &r, 0);
+    block_build_add(b, &last, 0);
     assert_int_equal(block_build_finish(b, TABLE, 12), 1);
-    OK(block_verify(b->buf, 1, 2, TABLE, 12, "t", 0));
-    (void)kv_head_put(b->buf + BLOCK_PAGE - size, 20, vlen + 1, false);
+    OK(block_verify(b->buf, 1, 2, BLOCK_FORM_KINDS, TABLE, 12, "t", 0));
+    (void)kv_head_put(b->buf + BLOCK_PAGE - size, KV_REC(kref(NULL, 20), NULL, vlen + 1, false));
     reseal(b->buf, 1);
-    FAILS(block_verify(b->buf, 1, 2, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
+    FAILS(block_verify(b->buf, 1, 2, BLOCK_FORM_KINDS, TABLE, 12, "t", 0), REMIXDB_CORRUPT);
   }
 }
 
-// The last record has one byte: the tombstone of an empty key. It may begin in the last byte but one, and must not in
-// the last.
+// The last record of an old block has one byte: the tombstone of an empty key. It may begin in the last byte but one,
+// and must not in the last.
 static void forge_tiny(uint8_t *buf) {
   for (uint32_t left = 1; left <= 2; left++) {
-    const uint32_t first = BLOCK_HEAD + 2 * 2, last = BLOCK_PAGE - left;
+    const uint32_t first = BLOCK_HEAD + 2 * 2, last = BLOCK_PAGE - left, klen = last - first - 2;
     memset(buf, 0, BLOCK_PAGE);
     buf[8] = 1;
     buf[9] = 2;
     store16le(buf + BLOCK_HEAD, first);
     store16le(buf + BLOCK_HEAD + 2, last);
-    const struct kv_rec before = make(last - first - 2, 0, true);
-    assert_ptr_equal(kv_rec_put(buf + first, &before), buf + last);
-    assert_ptr_equal(kv_head_put(buf + last, 0, 0, true), buf + last + 1);
+    assert_ptr_equal(kv_varint_put(buf + first, klen << 1 | 1), buf + first + 2);
+    memcpy(buf + first + 2, pool, klen);
+    buf[last] = 1;
     reseal(buf, 1);
-    assert_int_equal(block_verify(buf, 1, 2, TABLE, 12, "t", 0), left == 1 ? REMIXDB_CORRUPT : REMIXDB_OK);
+    assert_int_equal(block_verify(buf, 1, 2, BLOCK_FORM_BARE, TABLE, 12, "t", 0),
+                     left == 1 ? REMIXDB_CORRUPT : REMIXDB_OK);
     if (left == 1) assert_non_null(strstr(err_msg(), "record 1 of a block begins in its last byte"));
     for (uint32_t i = 0; left == 2 && i < 2; i++) {
       struct kv_rec r;
       block_record(buf, i, &r);
-      assert_same(&r, i ? &(struct kv_rec){.tomb = true} : &before);
+      assert_same(&r,
+                  i ? &(struct kv_rec){.kind = KV_TOMB} : &(struct kv_rec){.key = pool, .klen = klen, .kind = KV_TOMB});
     }
   }
 }
@@ -335,7 +336,8 @@ static void test_forged(void **state) {
     reseal(buf, 1);
     const uint32_t count = below(2) ? 5 : buf[9];
     const bool good = well_formed(buf, count);
-    assert_int_equal(block_verify(buf, 1, count, TABLE, 12, "t", 0), good ? REMIXDB_OK : REMIXDB_CORRUPT);
+    assert_int_equal(block_verify(buf, 1, count, BLOCK_FORM_KINDS, TABLE, 12, "t", 0),
+                     good ? REMIXDB_OK : REMIXDB_CORRUPT);
     if (!good) {
       refused++;
       continue;

@@ -102,7 +102,7 @@ static enum remixdb_status read_all(const uint8_t *buf, size_t len, size_t from,
       if (x) {
         assert_true(at < x->nr);
         assert_true(kv_eq(kref(r.key, r.klen), x->k[at]));
-        assert_int_equal(r.tomb, x->tomb[at]);
+        assert_int_equal(r.kind, x->tomb[at]);
         assert_int_equal(r.shared, at == start ? 0 : kv_lcp_from(x->k[at - 1], x->k[at], 0));
       }
       at++;
@@ -238,7 +238,7 @@ static void test_skip_and_back(void **state) {
         assert_int_equal(r.at + r.left, all);
         const uint32_t at = first + r.at - 1;
         assert_true(kv_eq(kref(r.key, r.klen), x.k[at]));
-        assert_int_equal(r.tomb, x.tomb[at]);
+        assert_int_equal(r.kind, x.tomb[at]);
         const uint32_t back = below(below(2) ? 10 : 2 * CKB_BACK);
         if (back >= r.at) continue;
         const enum remixdb_status s = ckb_read_back(&r, r.at - 1 - back, &buf, &cap, &klen);
@@ -297,7 +297,7 @@ static void test_flips_and_cuts(void **state) {
 
 // len: with CKB_PACKED or without.
 static void seal(uint8_t *buf, uint32_t word, uint32_t count) {
-  const uint32_t len = word & ~CKB_PACKED;
+  const uint32_t len = word & ~(CKB_PACKED | CKB_KINDS);
   store32le(buf + 8, word);
   store32le(buf + 12, count);
   store64le(buf, hash64_seed(buf + 8, len - 8, ~((uint64_t)TABLE << 32)));
@@ -336,12 +336,12 @@ static enum remixdb_status read_entries(const char *bytes, uint32_t nr, uint32_t
 
 // Keys that grow beyond the limit.
 static void forge_long_keys(void) {
-  const uint32_t half = REMIXDB_KV_MAX / 2;
+  const uint32_t half = KV_KEY_MAX / 2;
   uint8_t *const buf = calloc(1, CKB_CHUNK);
   for (uint32_t over = 0; over < 2; over++) {
     uint8_t *p = buf + CKB_CHUNK_HEAD;
     p = kv_varint_put(kv_varint_put(p, 0), half << 1) + half;
-    p = kv_varint_put(kv_varint_put(p, half), (REMIXDB_KV_MAX - half + over) << 1) + REMIXDB_KV_MAX - half + over;
+    p = kv_varint_put(kv_varint_put(p, half), (KV_KEY_MAX - half + over) << 1) + KV_KEY_MAX - half + over;
     assert_true(p - buf <= CKB_CHUNK);
     seal(buf, (uint32_t)(p - buf), 2);
     uint32_t nr;

@@ -95,7 +95,7 @@ static void test_tells_of_long_records(void **state) {
     const struct kref k = kref(&key, sizeof(key));
     enter(&w.p);
     wh_lock(w.frozen, k, hash64(k.ptr, k.len), &slot);
-    OK(wh_link(&slot, value, LONG, false));
+    OK(wh_link(&slot, KV_REC(kref(NULL, 0), value, LONG, false)));
     wh_stamp(&slot, ++w.seq);
     wh_unlock(&slot);
     leave(&w.p);

@@ -358,7 +358,8 @@ static void test_young_abort(void **state) {
   // too much for the other view's REMIX to be written, but not for the young one's
   uint64_t bytes = 0;
   uint32_t nr = 0;
-  for (; bytes <= part->young->file_size / 2; nr++) bytes += kv_rec_size(w.k.keys[7 * nr].len, 0, true) + 2;
+  for (; bytes <= part->young->file_size / 2; nr++)
+    bytes += kv_rec_size(KV_REC(kref(NULL, w.k.keys[7 * nr].len), NULL, 0, true)) + 2;
   assert_true(bytes * 2 < part->remix->file_size);
   part_unref(part);
   for (uint32_t i = 0; i < nr; i++) put(&w, 7 * i, true);

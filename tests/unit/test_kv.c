@@ -87,20 +87,20 @@ static void test_record(void **state) {
   for (uint32_t i = 0; i < REMIXDB_KV_MAX; i++) data[i] = (uint8_t)(i * 7);
   for (size_t i = 0; i < sizeof(c) / sizeof(c[0]); i++) {
     const struct kv_rec in = {
-        .key = data, .val = data + REMIXDB_KV_MAX - c[i].vlen, .klen = c[i].klen, .vlen = c[i].vlen, .tomb = c[i].tomb};
+        .key = data, .val = data + REMIXDB_KV_MAX - c[i].vlen, .klen = c[i].klen, .vlen = c[i].vlen, .kind = c[i].tomb};
     struct kv_rec r;
     const uint8_t *const end = kv_rec_put(buf, &in);
-    assert_int_equal(end - buf, kv_rec_size(in.klen, in.vlen, in.tomb));
-    assert_ptr_equal(kv_rec_get(buf, end, &r), end);
+    assert_int_equal(end - buf, kv_rec_size(&in));
+    assert_ptr_equal(kv_rec_get(buf, end, KV_IN_TABLE, &r), end);
     assert_int_equal(r.klen, in.klen);
     assert_int_equal(r.vlen, in.vlen);
-    assert_int_equal(r.tomb, in.tomb);
+    assert_int_equal(r.kind, in.kind);
     assert_memory_equal(r.key, in.key, r.klen);
     assert_memory_equal(r.val, in.val, r.vlen);
     // no prefix of it is a record
     for (size_t cut = 0; cut < (size_t)(end - buf); cut += cut < 20 ? 1 : 1009)
-      assert_null(kv_rec_get(buf, buf + cut, &r));
-    if (end > buf) assert_null(kv_rec_get(buf, end - 1, &r));
+      assert_null(kv_rec_get(buf, buf + cut, KV_IN_TABLE, &r));
+    if (end > buf) assert_null(kv_rec_get(buf, end - 1, KV_IN_TABLE, &r));
   }
   free(data);
   free(buf);
@@ -115,11 +115,17 @@ static void test_record_limits(void **state) {
                              {1, REMIXDB_KV_MAX},      {0x7fffffff, 0},     {0, 0xffffffff},
                              {0x7fffffff, 0xffffffff}, {1, 0xffffffff}};
   for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-    (void)kv_head_put(buf, bad[i][0], bad[i][1], false);
-    assert_null(kv_rec_get(buf, buf + cap, &r));
+    (void)kv_head_put(buf, KV_REC(kref(NULL, bad[i][0]), NULL, bad[i][1], 0));
+    assert_null(kv_rec_get(buf, buf + cap, KV_BARE, &r));
+    // a key of a named space has four bytes more
+    assert_true(!kv_rec_get(buf, buf + cap, KV_IN_TABLE, &r) == ((uint64_t)bad[i][0] + bad[i][1] > KV_KEY_MAX));
   }
-  (void)kv_head_put(buf, REMIXDB_KV_MAX + 1, 0, true);
-  assert_null(kv_rec_get(buf, buf + cap, &r));
+  for (uint32_t klen = REMIXDB_KV_MAX; klen <= KV_KEY_MAX + 1; klen++) {
+    (void)kv_head_put(buf, KV_REC(kref(NULL, klen), NULL, 0, KV_TOMB));
+    assert_true(!kv_rec_get(buf, buf + cap, KV_IN_TABLE, &r) == (klen > KV_KEY_MAX));
+    (void)kv_varint_put(buf, klen << 1 | 1);
+    assert_true(!kv_rec_get(buf, buf + cap, KV_BARE, &r) == (klen > REMIXDB_KV_MAX));
+  }
   free(buf);
 }
 
@@ -132,7 +138,7 @@ static void test_record_random(void **state) {
     uint8_t *const buf = malloc(len ? len : 1);
     for (size_t i = 0; i < len; i++) buf[i] = (uint8_t)(rng_next(&rng) >> (rng_next(&rng) % 8));
     struct kv_rec r;
-    const uint8_t *const end = kv_rec_get(buf, buf + len, &r);
+    const uint8_t *const end = kv_rec_get(buf, buf + len, KV_IN_TABLE, &r);
     if (end) {
       if (end > buf + len || r.key < buf || r.key + r.klen != r.val || r.val + r.vlen != end)
         fail_msg("TEST_SEED=%llu", (unsigned long long)check_seed);

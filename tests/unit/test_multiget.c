@@ -620,7 +620,7 @@ static void test_bad_disk(void **state) {
     OK(xdb_ref(x, &r));
     for (uint32_t id = 0; id < STORE_KEYS; id++) {
       const uint32_t klen = numbered_key(id, false, key);
-      OK(xdb_put(r, kref(key, klen), val, numbered_value(id, 1, 600, val), false));
+      OK(xdb_put(r, KV_REC(kref(key, klen), val, numbered_value(id, 1, 600, val), false)));
     }
     OK(xdb_flush(x));
     for (uint32_t turn = 0; turn < 2; turn++) {

@@ -145,7 +145,7 @@ static enum remixdb_status put_as(struct xdb_ref *r, uint64_t k, uint32_t what) 
   uint8_t key[KEY], val[VALUE];
   uint64_t seed = k ^ what;
   for (uint32_t i = 0; i < VALUE; i += 8) store64le(val + i, rng_next(&seed));
-  return xdb_put(r, key_of(k, key), val, VALUE, false);
+  return xdb_put(r, KV_REC(key_of(k, key), val, VALUE, false));
 }
 
 static void put(uint64_t k, uint32_t what) {
@@ -155,7 +155,7 @@ static void put(uint64_t k, uint32_t what) {
 
 static void del(uint64_t k) {
   uint8_t key[KEY];
-  OK(xdb_put(ref, key_of(k, key), NULL, 0, true));
+  OK(xdb_put(ref, KV_REC(key_of(k, key), NULL, 0, true)));
 }
 
 static void expect_is(uint64_t k, uint32_t what) {
@@ -596,7 +596,7 @@ static uint64_t put_records(uint64_t from, uint64_t to, bool json) {
     if (json) len = json_make(i, val);
     else
       for (uint64_t at = 0, s = i; at < 200; at += 8) store64le(val + at, rng_next(&s));
-    OK(xdb_put(ref, key_of(i, key), val, len, false));
+    OK(xdb_put(ref, KV_REC(key_of(i, key), val, len, false)));
   }
   OK(xdb_flush(x));
   return stat_of(x, "table_bytes_written") - before;

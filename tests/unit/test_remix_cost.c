@@ -159,7 +159,7 @@ static void world_add(struct world *w, uint32_t run, const uint8_t *has, bool ta
                                       .klen = k.len,
                                       .val = val,
                                       .vlen = has[i] == DEAD ? 0 : VALUE_LEN,
-                                      .tomb = has[i] == DEAD});
+                                      .kind = has[i] == DEAD});
     w->state[i] = has[i];
     w->run[i] = (uint8_t)run;
   }
@@ -207,7 +207,7 @@ static void check_record(const struct world *w, uint32_t key, const struct kv_re
   uint8_t val[VALUE_LEN];
   value_of(key, w->run[key], val);
   assert_true(kv_eq(kref(r->key, r->klen), w->k->keys[key]));
-  assert_true(!r->tomb && r->vlen == VALUE_LEN && memcmp(r->val, val, VALUE_LEN) == 0);
+  assert_true(!r->kind && r->vlen == VALUE_LEN && memcmp(r->val, val, VALUE_LEN) == 0);
 }
 
 // The first live key at or after key number i, as an index into w->live.
@@ -269,7 +269,7 @@ static void check_gets(struct world *w, bool full) {
     const struct cost cost = cost_since(from);
     const bool dead = remix_is_young(w->x) && w->state[i] == DEAD;
     assert_int_equal(s, w->state[i] == LIVE || dead ? REMIXDB_OK : REMIXDB_NOTFOUND);
-    if (dead) assert_true(r.tomb && kv_eq(kref(r.key, r.klen), key));
+    if (dead) assert_true(r.kind && kv_eq(kref(r.key, r.klen), key));
     else if (s == REMIXDB_OK) check_record(w, i, &r);
     assert_int_equal(cost.key_reads, cost.key_compares);
     assert_true(cost.key_reads <= 1);
@@ -504,7 +504,7 @@ static void mem_add(struct world *w, struct wh *wh, uint32_t key, bool tomb, uin
   const struct kref k = w->k->keys[key];
   enter(&w->p);
   wh_lock(wh, k, hash64(k.ptr, k.len), &s);
-  OK(wh_link(&s, "memtable", tomb ? 0 : 8, tomb));
+  OK(wh_link(&s, KV_REC(kref(NULL, 0), "memtable", tomb ? 0 : 8, tomb)));
   wh_stamp(&s, seq);
   wh_unlock(&s);
   leave(&w->p);

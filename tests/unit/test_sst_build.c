@@ -136,7 +136,7 @@ static void check_keys(struct world *w, struct sst *t, const struct model *m, co
   for (uint32_t i = 0; i < m->nr; i++) {
     OK(sst_keys_next(&k));
     assert_true(kv_eq(k.key, kref(m->r[i].key, m->r[i].klen)));
-    assert_int_equal(k.tomb, m->r[i].tomb);
+    assert_int_equal(k.kind, m->r[i].kind);
     assert_int_equal(k.pos, pos[i]);
     const uint32_t shared = i ? kv_lcp_from(kref(m->r[i - 1].key, m->r[i - 1].klen), k.key, 0) : 0;
     assert_int_equal(k.shared, shared);
@@ -271,7 +271,7 @@ static void test_builder(void **state) {
       while (at < m.nr && !sst_build_full(b)) {
         sst_build_add(b, &m.r[at]);
         part.nr++;
-        part.tombs += m.r[at].tomb;
+        part.tombs += m.r[at].kind;
         part.key_bytes += m.r[at].klen;
         part.value_bytes += m.r[at].vlen;
         at++;
@@ -334,9 +334,9 @@ static void test_builder_after_raw(void **state) {
     for (uint32_t i = 0; i < counts[t]; i++) {
       const uint32_t klen = (uint32_t)snprintf(key, sizeof(key), "key%08u", i);
       const uint32_t vlen = json_make(val, sizeof(val), t, i);
-      sst_build_add(b, &(struct kv_rec){(const uint8_t *)key, (const uint8_t *)val, klen, vlen, false});
+      sst_build_add(b, KV_REC(kref(key, klen), val, vlen, 0));
     }
-    sst_build_add(b, &(struct kv_rec){(const uint8_t *)"z", raw, 1, RAW, false});
+    sst_build_add(b, KV_REC(kref("z", 1), raw, RAW, 0));
     uint64_t size;
     OK(sst_build_finish(b, &size));
   }
@@ -510,7 +510,7 @@ static uint64_t add_long(struct sst_build *b, uint32_t first, uint32_t nr, uint3
     store32le(key + shared, __builtin_bswap32(i));
     for (uint32_t at = shared + 4; at + 8 <= klen; at += 8)
       store64le(key + at, rng_next(&check_seed) & 0x1f1f1f1f1f1f1f1f);
-    sst_build_add(b, &(struct kv_rec){key, val, klen, vlen, false});
+    sst_build_add(b, KV_REC(kref(key, klen), val, vlen, 0));
   }
   return (uint64_t)nr * (klen + vlen);
 }

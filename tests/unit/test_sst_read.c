@@ -489,7 +489,7 @@ struct reader {
 };
 
 static bool same_rec(const struct kv_rec *a, const struct kv_rec *b) {
-  return a->tomb == b->tomb && kv_eq(kref(a->key, a->klen), kref(b->key, b->klen)) &&
+  return a->kind == b->kind && kv_eq(kref(a->key, a->klen), kref(b->key, b->klen)) &&
          kv_eq(kref(a->val, a->vlen), kref(b->val, b->vlen));
 }
 

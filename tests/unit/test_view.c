@@ -83,7 +83,7 @@ static void fill(struct memtable *m, uint32_t nr, uint32_t *at) {
     struct wh_slot s;
     epoch_enter(m->all->epoch, &slot);
     wh_lock(m->wh, kref(at, sizeof(*at)), hash64(at, sizeof(*at)), &s);
-    OK(wh_link(&s, val, sizeof(val), false));
+    OK(wh_link(&s, KV_REC(kref(NULL, 0), val, sizeof(val), false)));
     wh_stamp(&s, *at + 1);
     wh_unlock(&s);
     epoch_exit(&slot);

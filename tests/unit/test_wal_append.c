@@ -60,18 +60,18 @@ static void test_format(void **state) {
   FAILS(wal_print(w, 8, &print), REMIXDB_CORRUPT);
   OK(wal_begin(w, 100, &gen));
   assert_int_equal(gen, 7);
-  assert_int_equal(wal_put(w, kref("key", 3), "value", 5, false), 42);
-  assert_int_equal(wal_put(w, kref("gone", 4), NULL, 0, true), 43);
+  assert_int_equal(wal_put(w, KV_REC(kref("key", 3), "value", 5, false)), 42);
+  assert_int_equal(wal_put(w, KV_REC(kref("gone", 4), NULL, 0, true)), 43);
   wal_end(w);
   OK(wal_sync(w));
   OK(wal_begin(w, 3, &gen));
-  assert_int_equal(wal_put(w, kref("", 0), "", 0, false), 44);
+  assert_int_equal(wal_put(w, KV_REC(kref("", 0), "", 0, false)), 44);
   wal_end(w);
   OK(wal_close(w));
 
   assert_true(simdisk_peek(d, DIR "/wal-0", 0, b, sizeof(b)));
   assert_memory_equal(b, "#REMXWAL", 8);
-  assert_int_equal(load32le(b + 8), 3);
+  assert_int_equal(load32le(b + 8), 4);
   assert_int_equal(load32le(b + 12), 0);
   assert_int_equal(load64le(b + 16), STORE);
   assert_int_equal(load64le(b + 24), 7);
@@ -95,11 +95,11 @@ static void test_format(void **state) {
   store64le(id, STORE);
   store64le(id + 8, 7);
   const uint64_t seed = hash64(id, 16);
-  static const uint8_t recs[] = {6, 5, 'k', 'e', 'y', 'v', 'a', 'l', 'u', 'e', 9, 'g', 'o', 'n', 'e'};
+  static const uint8_t recs[] = {6, 5, 'k', 'e', 'y', 'v', 'a', 'l', 'u', 'e', 9, 1, 'g', 'o', 'n', 'e'};
   const uint8_t *f = b + 512;
   assert_int_equal(load64le(f), hash64_seed(f + 8, 32 + sizeof(recs), seed + 512));
   assert_int_equal(load32le(f + 8), (uint32_t)(seed >> 32) | 1);
-  assert_int_equal(load32le(f + 12), sizeof(recs));
+  assert_int_equal(load32le(f + 12), sizeof(recs) | 1u << 31);
   assert_int_equal(load64le(f + 16), 42);
   assert_int_equal(load64le(f + 24), 512);
   assert_int_equal(load32le(f + 32), 2);
@@ -214,7 +214,7 @@ static void *appender_main(void *arg) {
     for (uint32_t i = 0; i < nr; i++) {
       uint32_t klen;
       const size_t len = small_rec(tags[i], b, &klen);
-      seq = wal_put(c->w, kref(b, klen), b + klen, (uint32_t)(len - klen), false);
+      seq = wal_put(c->w, KV_REC(kref(b, klen), b + klen, (uint32_t)(len - klen), false));
       c->tags[seq] = tags[i];
       // numbers are given under the lock, so they ascend here
       if (atomic_exchange(&c->published, seq) != seq - 1) atomic_fetch_add(&c->bad, 1);
@@ -335,7 +335,7 @@ static void *fail_main(void *arg) {
   uint64_t gen;
   for (;;) {
     if (wal_begin(c->w, 20, &gen) != REMIXDB_OK) return NULL;
-    (void)wal_put(c->w, kref("k", 1), "v", 1, false);
+    (void)wal_put(c->w, KV_REC(kref("k", 1), "v", 1, false));
     wal_end(c->w);
     const enum remixdb_status s = wal_sync(c->w);
     if (s == REMIXDB_OK) continue;

@@ -203,8 +203,8 @@ static const struct wrong_head {
   const char *said;
 } wrong_heads[] = {
     // a later format
-    {0, 8, 4, 4, LEVEL, false, false, true, REMIXDB_VERSION, ""},
-    {1, 8, 4, 4, LEVEL, false, false, false, REMIXDB_VERSION, ""},
+    {0, 8, 4, 5, LEVEL, false, false, true, REMIXDB_VERSION, ""},
+    {1, 8, 4, 5, LEVEL, false, false, false, REMIXDB_VERSION, ""},
     // another store's
     {2, 16, 8, STORE + 1, LEVEL, false, false, true, REMIXDB_CORRUPT, ""},
     // the first layout there was, whose checksum is that of all bytes before it

@@ -62,8 +62,8 @@ static void append(struct wal *w, uint32_t tag, uint32_t vlen) {
   uint64_t gen;
   memset(val, 'v', vlen);
   memcpy(val, &tag, 4);
-  OK(wal_begin(w, kv_rec_size(3, vlen, false), &gen));
-  (void)wal_put(w, kref("key", 3), val, vlen, false);
+  OK(wal_begin(w, kv_rec_size(KV_REC(kref(NULL, 3), NULL, vlen, false)), &gen));
+  (void)wal_put(w, KV_REC(kref("key", 3), val, vlen, false));
   wal_end(w);
 }
 
@@ -630,7 +630,9 @@ static const char *segment_of(struct simdisk *d, uint64_t gen) {
 }
 
 // Where frame i of a file begins; all are of one length.
-static uint64_t frame_at(uint32_t i) { return HEAD + (uint64_t)i * (WAL_FRAME_HEAD + kv_rec_size(3, LONG, false)); }
+static uint64_t frame_at(uint32_t i) {
+  return HEAD + (uint64_t)i * (WAL_FRAME_HEAD + kv_rec_size(KV_REC(kref(NULL, 3), NULL, LONG, false)));
+}
 
 static void cut_to(struct simdisk *d, const char *path, uint64_t size) {
   int fd;
@@ -867,7 +869,7 @@ static void test_numbers(void **state) {
           const enum remixdb_status begun = wal_begin(w, 100, &g);
           if (life == 0) assert_int_equal(begun, what == 1 && back < 3 ? REMIXDB_CORRUPT : REMIXDB_OK);
           if (begun == REMIXDB_OK) {
-            (void)wal_put(w, kref("key", 3), "value", 5, false);
+            (void)wal_put(w, KV_REC(kref("key", 3), "value", 5, false));
             wal_end(w);
             written = true;
           } else {

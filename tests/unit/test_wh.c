@@ -110,7 +110,7 @@ static void put_random(struct wh_model *m, uint32_t nr, uint64_t *rng) {
     const struct kref key = shape_key(RANDOM16, n, rng, buf);
     epoch_enter(&m->epoch, &m->slot);
     wh_lock(m->wh, key, key_hash(key), &s);
-    OK(wh_link(&s, NULL, 0, false));
+    OK(wh_link(&s, KV_REC(kref(NULL, 0), NULL, 0, false)));
     wh_stamp(&s, ++m->seq);
     wh_unlock(&s);
     epoch_exit(&m->slot);

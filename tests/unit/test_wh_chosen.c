@@ -70,7 +70,7 @@ static void index_put(struct index *x, struct kref key) {
   struct wh_slot s;
   epoch_enter(&x->epoch, &x->slot);
   wh_lock(x->wh, key, hash64(key.ptr, key.len), &s);
-  OK(wh_link(&s, "v", 1, false));
+  OK(wh_link(&s, KV_REC(kref(NULL, 0), "v", 1, false)));
   wh_stamp(&s, ++x->seq);
   wh_unlock(&s);
   epoch_exit(&x->slot);

@@ -158,7 +158,7 @@ static bool pend(struct wh_model *m, struct pending *p, struct kref key) {
   wh_lock(m->wh, key, key_hash(key), &s);
   const bool fresh = s.entry == NULL;
   if (fresh) {
-    OK(wh_link(&s, "x", 1, false));
+    OK(wh_link(&s, KV_REC(kref(NULL, 0), "x", 1, false)));
     p->ver = s.ver;
     p->len = key.len;
   }
@@ -240,7 +240,7 @@ static void test_merge_locked(void **state) {
   for (uint32_t k = 200; k > 70; k--) {
     const struct kref ref = digits_key(key, 3, k);
     wh_lock(m.wh, ref, key_hash(ref), &s);
-    OK(wh_link(&s, "", 0, false));
+    OK(wh_link(&s, KV_REC(kref(NULL, 0), "", 0, false)));
     ver[k] = s.ver;
     wh_unlock(&s);
   }
@@ -252,7 +252,7 @@ static void test_merge_locked(void **state) {
     }
     if (k == 200) {  // the rest has fitted into half a leaf for long
       CHECK_INDEX(m.wh);
-      OK(wh_link(&held, "y", 1, false));
+      OK(wh_link(&held, KV_REC(kref(NULL, 0), "y", 1, false)));
       wh_stamp(&held, ++m.seq);
       wh_unlock(&held);
       CHECK(wh_get(m.wh, held_key, key_hash(held_key), m.seq) == held.ver);
@@ -322,7 +322,7 @@ static void guided_pass(struct guided *g, uint32_t from, bool take_back) {
       s.ver = g->vers[k];
       wh_unlink(&s);
     } else {
-      OK(wh_link(&s, "", 0, false));
+      OK(wh_link(&s, KV_REC(kref(NULL, 0), "", 0, false)));
       g->vers[k] = s.ver;
     }
     wh_unlock(&s);

@@ -78,7 +78,7 @@ static void lock_key(struct shared *sh, uint32_t k, struct wh_slot *s) {
 static void write_one(struct shared *sh, uint32_t k, bool take_back) {
   struct wh_slot s;
   lock_key(sh, k, &s);
-  T_CHECK(sh, wh_link(&s, &k, sizeof(k), false) == REMIXDB_OK);
+  T_CHECK(sh, wh_link(&s, KV_REC(kref(NULL, 0), &k, sizeof(k), false)) == REMIXDB_OK);
   if (take_back) wh_unlink(&s);
   else commit(sh, &(struct wh_link){s.entry, s.ver}, &k, 1);
   wh_unlock(&s);
@@ -93,8 +93,8 @@ static void write_batch(struct worker *w, uint32_t k, uint32_t step, bool take_b
   wh_many_init(&many, sh->wh);
   for (const uint32_t most = 1 + (uint32_t)(rng_next(&w->rng) % T_BATCH); nr < most && k < T_KEYS; k += step, nr++) {
     ids[nr] = k;
-    T_CHECK(sh,
-            wh_many_link(&many, sh->keys[k], key_hash(sh->keys[k]), &k, sizeof(k), false, &links[nr]) == REMIXDB_OK);
+    T_CHECK(sh, wh_many_link(&many, KV_REC(sh->keys[k], &k, sizeof(k), false), key_hash(sh->keys[k]), &links[nr]) ==
+                    REMIXDB_OK);
     for (volatile uint32_t i = 0; nr == 4 && i < 1000;) i = i + 1;
   }
   if (rng_next(&w->rng) % 32 == 0) (void)sched_yield();
@@ -112,7 +112,7 @@ static void leave_pending(struct worker *w, struct pending *p) {
   if (p->nr == T_PENDING) return;
   lock_key(sh, k, &s);
   if (s.entry == NULL) {
-    T_CHECK(sh, wh_link(&s, &k, sizeof(k), false) == REMIXDB_OK);
+    T_CHECK(sh, wh_link(&s, KV_REC(kref(NULL, 0), &k, sizeof(k), false)) == REMIXDB_OK);
     p->of[p->nr].key = k;
     p->of[p->nr++].ver = s.ver;
   }
@@ -327,7 +327,7 @@ static void fill(struct shared *sh) {
     struct wh_slot s;
     epoch_enter(&sh->epoch, &es);
     wh_lock(sh->wh, sh->keys[k], key_hash(sh->keys[k]), &s);
-    OK(wh_link(&s, &k, sizeof(k), false));
+    OK(wh_link(&s, KV_REC(kref(NULL, 0), &k, sizeof(k), false)));
     commit(sh, &(struct wh_link){s.entry, s.ver}, &k, 1);
     wh_unlock(&s);
     epoch_exit(&es);
@@ -445,7 +445,7 @@ static void test_order_race(void **state) {
       epoch_enter(&r->epoch, &es);
       wh_lock(r->wh, kref(key, 8), hash64(key, 8), &s);
       if (s.entry == NULL) {
-        OK(wh_link(&s, "", 0, false));
+        OK(wh_link(&s, KV_REC(kref(NULL, 0), "", 0, false)));
         wh_stamp(&s, n);
         atomic_store_explicit(&r->published, n, memory_order_release);
       } else {
