@@ -23,6 +23,10 @@
         with ref.snapshot() as then, then.ref() as old:
             ref.put("pear", "eaten")
             old.get("pear")                   # b"green", as long as the snapshot lives
+        with db.transaction() as transaction: # one step; the commit at its end fails when others came between
+            transaction.put("count", transaction.get("n") or "0")
+        fruit = db.map()                      # a MutableMapping
+        fruit["kiwi"] = "green"
 
 Keys and values are bytes, bytearray, memoryview, or str, which is encoded as UTF-8; results are bytes. A call that
 fails raises XdbError, which carries the status. A ref may be handed from thread to thread. Threads that use the same
@@ -77,9 +81,9 @@ if os.environ.get("REMIXDB_PYTHON", "") != "ctypes":
 if _fast is not None and getattr(_fast, "INTERFACE", 0) != 1:
     _fast = None
 
-__all__ = ["Xdb", "XdbRef", "XdbIter", "XdbGets", "XdbMap", "XdbBatch", "XdbSnapshot", "XdbError", "Status", "Data",
-           "COMPRESSION_NONE", "COMPRESSION_ZSTD", "SYNC_NONE", "SYNC_EACH", "KEEP", "KV_MAX", "version", "repair",
-           "destroy"]
+__all__ = ["Xdb", "XdbRef", "XdbIter", "XdbGets", "XdbMap", "XdbBatch", "XdbSnapshot", "XdbTransaction", "XdbSavepoint",
+           "XdbError", "Status", "Data", "COMPRESSION_NONE", "COMPRESSION_ZSTD", "SYNC_NONE", "SYNC_EACH", "KEEP",
+           "KV_MAX", "version", "repair", "destroy"]
 
 Data: TypeAlias = bytes | bytearray | memoryview | str  # a key, or a value
 _Path: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
@@ -308,6 +312,24 @@ class Xdb(_Closable, _Source):
     def ref(self) -> "XdbRef":
         """A new XdbRef, for reading and writing the store."""
         return XdbRef(self)
+
+    def transaction(self) -> "XdbTransaction":
+        """A new XdbTransaction. As a context manager it commits when its block ends, and aborts when the block ends
+        with an exception."""
+        return XdbTransaction(self)
+
+    def transact(self, fn: "Callable[[XdbTransaction], _T]", tries: int = 100) -> _T:
+        """Runs fn(transaction) and commits; returns fn's result. After a conflict it begins again, at most `tries`
+        times in all; then it raises the XdbError with ABORTED."""
+        for left in reversed(range(max(tries, 1))):
+            try:
+                with XdbTransaction(self) as transaction:
+                    result = fn(transaction)
+                return result
+            except XdbError as e:
+                if e.status is not Status.ABORTED or not left:
+                    raise
+        raise AssertionError  # the loop returns or raises
 
     def map(self) -> "XdbMap[bytes, bytes]":
         """The store as a mutable mapping."""
@@ -568,7 +590,7 @@ class XdbRef(_Ref, _Source):
         _of(source, Xdb, XdbSnapshot)
         lib = _lib()
         of_snapshot = isinstance(source, XdbSnapshot)
-        self._source = source  # keeps it from being collected while the ref is in use
+        self._source: object = source  # keeps it from being collected while the ref is in use
         self._store: Xdb = source._store if isinstance(source, XdbSnapshot) else source
         self._rooms = []
         self._value_guess = 256  # bytes of room for each value of multi_get
@@ -702,6 +724,141 @@ class XdbRef(_Ref, _Source):
         """A new XdbGets, for gets that this thread does not wait for: at most `depth` of them are under way."""
         return XdbGets(self, depth)
 
+
+
+class XdbTransaction(XdbRef):
+    """Reads and writes that are one step; made by Xdb.transaction(). It is a ref that reads the store as it was when
+    the transaction began, with the transaction's own writes. The writes go into the store at the commit: all of them or
+    none.
+
+        with db.transaction() as transaction:
+            left = int(transaction.get("apples") or 0)
+            transaction.put("apples", str(left - 1))
+
+    The commit raises XdbError with ABORTED, and writes nothing, when another write has come to a key or a range that
+    the transaction read. A program runs the transaction again then; Xdb.transact() does that. Iterators end with the
+    transaction. One thread at a time may use it."""
+
+    def __init__(self, store: Xdb) -> None:
+        _of(store, Xdb)
+        lib = _lib()
+        self._source = self._store = store
+        self._rooms = []
+        self._value_guess = 256
+        self._marks: list[bool] = []  # as many as there are savepoints
+        parent = store._handle
+        self._whole = _Handle("transaction", lib.remixdb_txn_abort, parent=parent)
+        try:
+            with parent as lock, lock:
+                self._make(self._whole, lib, lib.remixdb_txn_begin, parent.pointer)
+            self._handle = self._new_ref(lib, lib.remixdb_txn_ref)
+        except BaseException:
+            self._whole.close()  # now: the exception may keep the object alive
+            raise
+
+    def _new_ref(self, lib: ctypes.CDLL, create: Callable[..., Any]) -> "_Handle":
+        """A ref of the transaction, which ends with it."""
+        whole = self._whole
+        with whole as lock, lock:
+            handle = _Handle("transaction", bool, parent=whole, lock=lock)  # bool does nothing with the pointer
+            handle.make(lib, create, whole.pointer, None)
+            return handle
+
+    def untracked(self) -> XdbRef:
+        """A ref of the transaction whose reads cause no conflicts. It ends with the transaction."""
+        lib = _lib()
+        ref = XdbRef.__new__(XdbRef)
+        ref._source, ref._store, ref._rooms, ref._value_guess = self, self._store, [], 256
+        handle = ref._handle = self._new_ref(lib, lib.remixdb_txn_untracked)
+        ref._finalizer = weakref.finalize(ref, handle.collect)
+        return ref
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was committed, aborted, or closed together with its store."""
+        return self._whole.closed
+
+    def commit(self) -> None:
+        """Writes what the transaction has written, and ends the transaction in any case."""
+        lib = _lib()
+        whole = self._whole
+        error: XdbError | None = None
+        with whole as lock, lock:
+            whole.pointer  # raises when it has ended
+            whole.end_children()
+            # The library's call takes the pointer: nothing comes between the commit and the end of the handle.
+            if not next(map(lib.remixdb_txn_commit, whole.taken), True):
+                error = _last_error(lib)
+        self.close()
+        if error is not None:
+            raise error
+
+    def abort(self) -> None:
+        """Ends the transaction, and forgets what it has written. Does nothing when it has ended."""
+        self.close()
+
+    def close(self) -> None:
+        """Aborts the transaction when it has not ended."""
+        self._whole.close()
+        if self._whole not in _here.late:
+            self._finalizer.detach()
+
+    def savepoint(self) -> "XdbSavepoint":
+        """Notes the writes as they are. As a context manager it rolls back to this state when its block ends with an
+        exception."""
+        return XdbSavepoint(self)
+
+    def rollback(self) -> None:
+        """Takes back the writes since the last savepoint, and that savepoint. What was read since still counts."""
+        lib = _lib()
+        whole, marks = self._whole, self._marks
+        with whole as lock, lock:
+            pointer, depth = whole.pointer, len(marks)
+            if not marks:
+                raise XdbError(Status.INVALID, "the transaction has no savepoint")
+            # The assignment calls the library, and removes the mark when that succeeds.
+            marks[-1:] = itertools.filterfalse(None, map(lib.remixdb_txn_rollback, [pointer]))
+            if len(marks) == depth:
+                raise _last_error(lib)
+
+    def _mark(self) -> int:
+        """Makes a savepoint. Returns the number of those before it."""
+        lib = _lib()
+        whole, marks = self._whole, self._marks
+        with whole as lock, lock:
+            depth = len(marks)
+            marks.extend(filter(None, map(lib.remixdb_txn_savepoint, [whole.pointer])))
+            if len(marks) == depth:
+                raise _last_error(lib)
+            return depth
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if kind is None and not self.closed:
+            self.commit()
+        else:
+            self.close()
+
+
+class XdbSavepoint:
+    """A state of a transaction; made by XdbTransaction.savepoint()."""
+
+    def __init__(self, transaction: XdbTransaction) -> None:
+        self._transaction = transaction
+        self._depth = transaction._mark()
+
+    def rollback(self) -> None:
+        """Takes back the writes since then, with later savepoints. Does nothing when it was rolled back."""
+        while len(self._transaction._marks) > self._depth:
+            self._transaction.rollback()
+
+    def __enter__(self) -> "XdbSavepoint":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if kind is not None and not self._transaction.closed:
+            self.rollback()
 
 
 class XdbGets(_Closable):
@@ -1281,6 +1438,13 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "remixdb_snapshot": (_P, (_P,)),
     "remixdb_snapshot_ref": (_P, (_P,)),
     "remixdb_snapshot_release": (None, (_P,)),
+    "remixdb_txn_begin": (_P, (_P,)),
+    "remixdb_txn_ref": (_P, (_P, _P)),
+    "remixdb_txn_untracked": (_P, (_P, _P)),
+    "remixdb_txn_commit": (_BOOL, (_P,)),
+    "remixdb_txn_abort": (None, (_P,)),
+    "remixdb_txn_savepoint": (_BOOL, (_P,)),
+    "remixdb_txn_rollback": (_BOOL, (_P,)),
     "remixdb_iter_opts_init": (None, (_P, ctypes.c_size_t)),
     "remixdb_iter_create_opts": (_P, (_P, _P)),
     "remixdb_iter_seek": (None, (_P, _S, _U32)),
@@ -1655,7 +1819,9 @@ class _Handle(_HandleBase):
         self._what = what
         self._pointer = None
         self._made: list[int | None] = []
-        self._destroyed: Iterator[Any] = map(destroy, self._made)  # type: ignore[arg-type]  # its next destroys, once
+        # The library's object ends by the function that takes the pointer from it.
+        self.taken: Iterator[int | None] = iter(self._made)
+        self._destroyed: Iterator[Any] = map(destroy, self.taken)  # type: ignore[arg-type]  # its next destroys, once
         self._parent = parent
         self._children: set[_Handle] = set()
         self.ahead: list[int] = []  # an iterator's key lengths of the records ahead; clearing it ends those records
@@ -1729,13 +1895,17 @@ class _Handle(_HandleBase):
         for child in list(self._children):
             child._shut()
 
+    def end_children(self) -> None:
+        """Ends what was made from it. The caller holds the lock."""
+        for child in list(self._children):
+            child._end()
+
     def _end(self) -> XdbError | None:
         error: XdbError | None = None
         with self.lock:
             self._pointer = None
             self.ahead.clear()
-            for child in list(self._children):
-                child._end()
+            self.end_children()
             if next(self._destroyed, self) is None and self._what == "store":
                 lib = _lib()
                 if lib.remixdb_errcode() != Status.OK:

@@ -34,7 +34,7 @@ from typing import Any, Literal, TypeVar, overload
 import xdb
 from xdb import Data
 
-__all__ = ["open", "Db", "Snapshot", "Batch"]
+__all__ = ["open", "Db", "Snapshot", "Batch", "Transaction"]
 
 _T = TypeVar("_T")
 _THREADS = 4  # of a store, for calls that wait
@@ -197,6 +197,50 @@ class Batch:
             self._batch.close()
 
 
+class Transaction:
+    """Reads and writes that are one step; made by Db.transaction(). It commits when its block ends, and aborts when the
+    block ends with an exception. The commit raises XdbError with ABORTED when others came between."""
+
+    def __init__(self, db: Db) -> None:
+        self._run = db._run
+        self._begin = db._store.transaction
+
+    async def __aenter__(self) -> Transaction:
+        self._transaction = await self._run(self._begin)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        if kind is None and not self._transaction.closed:
+            await self.commit()
+        else:
+            await self.abort()
+
+    async def get(self, key: Data) -> bytes | None:
+        """The key's value, None when there is no such key."""
+        return await self._run(self._transaction.get, _bytes(key, "key"))
+
+    async def multi_get(self, keys: Iterable[Data]) -> list[bytes | None]:
+        """A list of the values of many keys."""
+        return await self._run(self._transaction.multi_get, [_bytes(key, "key") for key in keys])
+
+    async def put(self, key: Data, value: Data) -> None:
+        """Sets the key's value at the commit."""
+        await self._run(self._transaction.put, _bytes(key, "key"), _bytes(value, "value"))
+
+    async def delete(self, key: Data) -> None:
+        """Deletes the key at the commit."""
+        await self._run(self._transaction.delete, _bytes(key, "key"))
+
+    async def commit(self) -> None:
+        """Writes it, and ends it in any case."""
+        await self._run(self._transaction.commit)
+
+    async def abort(self) -> None:
+        """Ends it, and forgets its writes."""
+        await self._run(self._transaction.abort)
+
+
 class Db(_Context):
     """A store for asyncio. It owns `store`, and closes it. At most `depth` gets are under way; others wait."""
 
@@ -270,6 +314,14 @@ class Db(_Context):
     async def merge(self, key: Data, fn: Callable[[bytes | None], Any]) -> bytes | None:
         """As XdbRef.merge; the function runs in a thread."""
         return await self._run(self._ref.merge, _bytes(key, "key"), fn)
+
+    def transaction(self) -> Transaction:
+        """A new Transaction; it begins with its block."""
+        return Transaction(self)
+
+    async def transact(self, fn: Callable[[xdb.XdbTransaction], _T], tries: int = 100) -> _T:
+        """As Xdb.transact; the function runs in a thread."""
+        return await self._run(self._store.transact, fn, tries)
 
     async def sync(self) -> None:
         """When it returns, all writes that have ended are on disk."""

@@ -104,6 +104,35 @@ def test_a_cancelled_get_takes_no_other_ones_value(tmp_path):
     asyncio.run(main())
 
 
+def test_transactions(tmp_path):
+    async def main():
+        async with await store(tmp_path / "s") as db:
+            async with db.transaction() as t:
+                await t.put("n", "1")
+                assert await t.get("n") == b"1" and await db.get("n") is None
+                await t.delete("none")
+            assert await db.get("n") == b"1"
+            with pytest.raises(XdbError) as info:
+                async with db.transaction() as t:
+                    assert await t.multi_get(["n", "m"]) == [b"1", None]
+                    await t.put("m", "never")
+                    await db.put("n", "2")
+            assert info.value.status is Status.ABORTED and await db.get("m") is None
+            with pytest.raises(ValueError):
+                async with db.transaction() as t:
+                    await t.put("m", "never")
+                    raise ValueError
+            assert await db.get("m") is None
+
+            def add(t):
+                t.put("n", str(int(t.get("n")) + 1))
+
+            await asyncio.gather(*(db.transact(add, 1000) for _ in range(40)))
+            assert await db.get("n") == b"42"
+
+    asyncio.run(main())
+
+
 def test_the_event_loop_goes_on_while_a_call_waits(tmp_path):
     async def main():
         async with await store(tmp_path / "s") as db:

@@ -963,6 +963,141 @@ def test_snapshots_close_in_any_order(tmp_path):
 # ---- copies, and what is damaged
 
 
+# ---- transactions
+
+
+def test_a_transaction_is_one_step(db, ref):
+    ref.put("a", "1")
+    with db.transaction() as t:
+        assert t.get("a") == b"1" and t.multi_get(["a", "b"]) == [b"1", None]
+        t.put("b", "2")
+        t.delete("a")
+        with t.batch() as batch:
+            batch.update({"c": "3", "d": "4"})
+        assert t.merge("d", lambda v: v + b"4") == b"44"
+        assert list(t.iter()) == [(b"b", b"2"), (b"c", b"3"), (b"d", b"44")]
+        assert list(t.iter(reverse=True, keys_only=True, start="c")) == [b"d", b"c"]
+        assert dict(ref.iter()) == {b"a": b"1"} and t.probe("b") and not t.probe("a")
+    assert t.closed and dict(ref.iter()) == {b"b": b"2", b"c": b"3", b"d": b"44"}
+    raises(Status.INVALID, t.get, "b")
+    raises(Status.INVALID, t.commit)
+    t.abort()
+    with pytest.raises(ValueError):
+        with db.transaction() as t:
+            t.put("b", "never")
+            raise ValueError
+    assert t.closed and ref.get("b") == b"2"
+    with db.transaction() as t:
+        t.put("b", "never")
+        t.abort()
+    assert ref.get("b") == b"2"
+
+
+def test_conflicts(db, ref):
+    ref.put("a", "1")
+    for read, conflict in ((lambda t: t.get("a"), True), (lambda t: t.untracked().get("a"), False),
+                           (lambda t: list(t.iter(prefix="a")), True), (lambda t: t.get("other"), False),
+                           (lambda t: None, False)):
+        t = db.transaction()
+        read(t)
+        t.put("mine", "x")
+        ref.put("a", "2")
+        if conflict:
+            raises(Status.ABORTED, t.commit)
+        else:
+            t.commit()
+        assert t.closed and (ref.get("mine") is None) == conflict
+        ref.delete("mine")
+    phantom = db.transaction()
+    assert [key for key, _ in phantom.iter(start="p", stop="q")] == []
+    phantom.put("mine", "x")
+    ref.put("p1", "new")
+    raises(Status.ABORTED, phantom.commit)
+
+
+def test_savepoints(db, ref):
+    with db.transaction() as t:
+        t.put("a", "1")
+        with pytest.raises(ValueError):
+            with t.savepoint():
+                t.put("a", "2")
+                with t.savepoint():
+                    t.put("b", "3")
+                raise ValueError
+        assert t.get("a") == b"1" and t.get("b") is None
+        with t.savepoint():
+            t.put("c", "4")
+        outer = t.savepoint()
+        t.put("d", "5")
+        t.savepoint()
+        t.put("d", "6")
+        t.rollback()
+        assert t.get("d") == b"5"
+        outer.rollback()
+        outer.rollback()
+        assert t.get("d") is None
+        t.rollback()  # the one before "c"
+        raises(Status.INVALID, t.rollback)
+    assert dict(ref.iter()) == {b"a": b"1"}
+
+
+def test_transact_tries_again(db):
+    """Threads that all add to the same counters lose nothing."""
+    def work():
+        for _ in range(50):
+            db.transact(add, 10000)
+
+    def add(t):
+        for key in ("x", "y"):
+            t.put(key, str(int(t.get(key) or 0) + 1))
+        return "done"
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with db.ref() as ref:
+        assert ref.multi_get(["x", "y"]) == [b"200", b"200"]
+        assert db.transact(add) == "done"
+
+        def lose(t):
+            t.get("x")
+            t.put("z", "")
+            ref.put("x", "other")
+
+        raises(Status.ABORTED, db.transact, lose, 3)
+    with pytest.raises(ZeroDivisionError):
+        db.transact(lambda t: 1 // 0)
+
+
+@pytest.mark.parametrize("end", ["commit", "abort", "close"])
+def test_what_is_made_from_a_transaction_ends_with_it(tmp_path, end):
+    db = open_store(tmp_path / "s")
+    t = db.transaction()
+    t.put("a", "1")
+    it, other = t.iter(), t.untracked()
+    assert next(it) == (b"a", b"1") and other.get("a") == b"1"
+    db.close() if end == "close" else getattr(t, end)()
+    assert it.closed and other.closed and t.closed
+    raises(Status.INVALID, other.get, "a")
+    db.close()
+
+
+def test_a_transaction_that_nobody_ends(tmp_path):
+    db = open_store(tmp_path / "s")
+    db.transaction().put("a", "1")
+    t = db.transaction()
+    t.put("a", "2")
+    cycle = [t]
+    cycle.append(cycle)
+    del t, cycle
+    gc.collect()
+    with db.ref() as ref:
+        assert ref.get("a") is None
+    db.close()
+
+
 def test_checkpoint_verify_destroy_repair(tmp_path, ref):
     ref.put("k", "v")
     with ref.snapshot() as snapshot, snapshot.ref() as old:

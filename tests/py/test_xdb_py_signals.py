@@ -30,7 +30,10 @@ DESTROYS = {"remixdb_open_opts": "remixdb_close", "remixdb_ref": "remixdb_unref"
             "remixdb_snapshot_ref": "remixdb_unref",
             "remixdb_snapshot": "remixdb_snapshot_release", "remixdb_iter_create_opts": "remixdb_iter_destroy",
             "remixdb_gets_create": "remixdb_gets_destroy", "remixdb_batch_create": "remixdb_batch_destroy",
-            "remixdb_stats": "remixdb_free"}
+            "remixdb_txn_begin": "remixdb_txn_abort", "remixdb_stats": "remixdb_free"}
+# These end with what they are made from.
+ENDS_WITH_ITS_OWNER = {"remixdb_txn_ref", "remixdb_txn_untracked"}
+SAME_END = {"remixdb_txn_commit": "remixdb_txn_abort"}
 TAKE_NO_POINTER = {"remixdb_opts_init", "remixdb_open_opts", "remixdb_iter_opts_init"}
 
 
@@ -51,8 +54,11 @@ class Library:
         if any(pointer not in self.alive for pointer in args[:nr]):
             self.faults.append(f"{name} of what is not there")
             return None
-        if name in DESTROYS.values():
-            if self.alive[args[0]][0] != name or any(parent == args[0] for _, parent in self.alive.values()):
+        end = SAME_END.get(name, name)
+        if end in DESTROYS.values():
+            for pointer in [p for p, (by, parent) in self.alive.items() if by is None and parent == args[0]]:
+                del self.alive[pointer]
+            if self.alive[args[0]][0] != end or any(parent == args[0] for _, parent in self.alive.values()):
                 self.faults.append(f"{name} at the wrong time")
                 return None
             del self.alive[args[0]]
@@ -63,6 +69,8 @@ class Library:
             while name == "remixdb_snapshot" and self.alive[of][1] is not None:
                 of = self.alive[of][1]
             self.alive[result] = DESTROYS[name], of
+        if name in ENDS_WITH_ITS_OWNER and result is not None:
+            self.alive[result] = None, args[0]
         return result
 
 
@@ -210,7 +218,27 @@ def use_gets(t):
         return sorted(gets.poll(wait=2))
 
 
+def use_transaction(t):
+    with t.db.transaction() as transaction:
+        transaction.put("x", transaction.get("a"))
+        with transaction.savepoint() as savepoint:
+            transaction.put("x", "other")
+            savepoint.rollback()
+        next(transaction.iter())
+        transaction.untracked().get("b")
+    return t.ref.get("x")
+
+
+def give_up(t):
+    transaction = t.db.transaction()
+    transaction.put("x", "never")
+    transaction.abort()
+    return transaction.closed
+
+
 CALLS = {
+    "transaction": use_transaction,
+    "abort": give_up,
     "gets": use_gets,
     "put": lambda t: t.ref.put("x", "y"),
     "get": lambda t: t.ref.get("a"),
