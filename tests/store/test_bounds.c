@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Iterators with bounds read nothing from the disk for keys beyond: each read, and each advice to the system, is
+// compared with the keys of the blocks that it covers. The model test (test_model.c) compares what the iterators show.
+#include "tests/lib/check.h"
+
+#include <stdio.h>
+
+#include "tests/lib/simdisk.h"
+#include "tests/lib/store.h"
+#include "table/hold.h"
+#include "xdb.h"
+
+#define KEYS 12000u
+#define KEY_LEN 8u
+#define FDS 512  // descriptors of the simulated disk are numbers in a row
+#define TABLES 64u
+
+// The blocks of a table: the numbers of their first and last keys, by page. last < first: no block begins there.
+struct table {
+  uint64_t number;
+  uint32_t nr_pages, *first, *last;
+};
+
+struct world {
+  struct simdisk *disk;
+  struct env_ops ops;
+  struct env env;
+  uint64_t number[FDS];  // of the table that a descriptor is open for; 0: something else
+  bool watch;
+  uint32_t low, high;     // the iterator's keys
+  uint32_t beyond, near;  // pages that were read: beyond the bounds, within them
+  struct xdb *x;
+  struct xdb_ref *ref;
+  struct table tables[TABLES];
+  uint32_t nr_tables, nr_parts, nr_young;
+  uint64_t rng;
+};
+
+static struct world w;
+
+static int watch_open(struct env *e, int at, const char *path, unsigned flags) {
+  const int fd = simdisk_env(w.disk)->ops->open(e, at, path, flags);
+  const char *const name = env_name(path);
+  if (fd >= 0) w.number[fd % FDS] = strstr(name, ".sst") ? strtoull(name, NULL, 10) : 0;
+  return fd;
+}
+
+// Counts the pages of [off, off + len).
+static void watch_pages(int fd, uint64_t off, uint64_t len) {
+  if (!w.watch || !w.number[fd % FDS]) return;
+  const struct table *t = w.tables;
+  while (t->number != w.number[fd % FDS]) CHECK(++t < w.tables + w.nr_tables);
+  uint32_t page = (uint32_t)(off / BLOCK_PAGE), end = (uint32_t)((off + len + BLOCK_PAGE - 1) / BLOCK_PAGE);
+  if (end > t->nr_pages) end = t->nr_pages;
+  for (; page < end; page++) {
+    uint32_t head = page;
+    while (t->last[head] < t->first[head]) head--;
+    if (t->last[head] < w.low || t->first[head] >= w.high) w.beyond++;
+    else w.near++;
+  }
+}
+
+static ssize_t watch_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
+  watch_pages(fd, off, len);
+  return simdisk_env(w.disk)->ops->pread(e, fd, buf, len, off);
+}
+
+static int watch_advise(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice) {
+  if (advice == ENV_WILL_NEED) watch_pages(fd, off, len);
+  return simdisk_env(w.disk)->ops->advise ? simdisk_env(w.disk)->ops->advise(e, fd, off, len, advice) : 0;
+}
+
+static uint32_t key_of(uint32_t i, char buf[16]) { return (uint32_t)snprintf(buf, 16, "%08u", i * 3); }
+// The number of the first key that is not below the digits.
+static uint32_t rank_of(const void *key) {
+  char digits[KEY_LEN + 1] = {0};
+  memcpy(digits, key, KEY_LEN);
+  return ((uint32_t)strtoul(digits, NULL, 10) + 2) / 3;
+}
+
+static void table_learn(struct sst *t) {
+  struct table *const to = &w.tables[w.nr_tables++];
+  struct sst_hold hold = {0};
+  CHECK(w.nr_tables <= TABLES);
+  *to = (struct table){.number = t->number, .nr_pages = t->nr_pages};
+  CHECK((to->first = calloc(t->nr_pages, sizeof(uint32_t))) && (to->last = calloc(t->nr_pages, sizeof(uint32_t))));
+  for (uint32_t p = 0; p < t->nr_pages; p++) {
+    to->first[p] = 1;
+    if (!t->nr_recs[p]) continue;
+    for (uint32_t i = 0; i < 2; i++) {
+      struct kv_rec r;
+      OK(sst_read(t, sst_pos_make(p, i ? t->nr_recs[p] - 1u : 0), false, &hold, &r));
+      *(i ? &to->last[p] : &to->first[p]) = rank_of(r.key);
+    }
+  }
+  sst_hold_fini(&hold);
+}
+
+static void world_open(uint32_t cache_mb) {
+  struct remixdb_opts o = small_opts(0);
+  o.cache_mb = cache_mb;
+  o.memtable_mb = 64;
+  OK(xdb_open("/store", &o, &w.env, &w.x));
+  CHECK(w.ref = remixdb_ref(w.x));
+}
+
+static void world_close(void) {
+  remixdb_unref(w.ref);
+  remixdb_close(w.x);
+}
+
+static void world_make(bool young, bool one_run) {
+  static uint8_t value[800];
+  static uint32_t order[KEYS];
+  memset(&w, 0, sizeof(w));
+  w.rng = check_seed;
+  w.disk = simdisk_create();
+  w.ops = *simdisk_env(w.disk)->ops;
+  w.env = *simdisk_env(w.disk);
+  w.env.ops = &w.ops;
+  w.ops.open = watch_open;
+  w.ops.pread = watch_pread;
+  w.ops.advise = watch_advise;
+  world_open(8);
+  shrink(w.x, 512 << 10, 700);
+  w.x->compact.young_from = young ? 2 : UINT32_MAX;
+  for (uint32_t i = 0; i < KEYS; i++) order[i] = i;
+  for (uint32_t i = KEYS; i > 1; i--) {
+    const uint32_t j = (uint32_t)(rng_next(&w.rng) % i), k = order[i - 1];
+    order[i - 1] = order[j];
+    order[j] = k;
+  }
+  for (uint32_t i = 0; i < KEYS; i++) {
+    char key[16];
+    CHECK(remixdb_put(w.ref, key, key_of(order[i], key), value, 100 + (uint32_t)(rng_next(&w.rng) % 500)));
+  }
+  CHECK(remixdb_flush(w.ref));
+  if (one_run) CHECK(remixdb_compact(w.ref));
+  const struct version *const v = xdb_super(w.x)->version;
+  epoch_enter(&w.x->epoch, &w.ref->slot);
+  for (uint32_t p = 0; p < v->nr_parts; p++)
+    for (uint32_t r = 0; r < part_runs(v->parts[p]); r++) table_learn(part_run(v->parts[p], r));
+  epoch_exit(&w.ref->slot);
+  w.nr_parts = v->nr_parts;
+  w.nr_young = v->nr_young;
+  world_close();
+}
+
+static void world_free(void) {
+  for (uint32_t i = 0; i < w.nr_tables; i++) {
+    free(w.tables[i].first);
+    free(w.tables[i].last);
+  }
+  simdisk_destroy(w.disk);
+}
+
+static void expect_key(struct xdb_iter *it, uint32_t i) {
+  char key[16];
+  uint32_t klen, vlen;
+  const uint32_t len = key_of(i, key);
+  const void *const k = remixdb_iter_key(it, &klen);
+  CHECK(k && klen == len && memcmp(k, key, len) == 0 && remixdb_iter_value(it, &vlen));
+}
+
+// Goes through the keys [low, high) with a new iterator, in one direction and perhaps a part of the way back.
+static void pass(bool back, bool bounded, bool by_prefix, uint32_t expect) {
+  char from[16], to[16];
+  struct remixdb_iter_opts o;
+  remixdb_iter_opts_init(&o, sizeof(o));
+  o.expect = expect;
+  const uint32_t from_len = key_of(w.low, from), to_len = key_of(w.high, to);
+  if (bounded && by_prefix) o.prefix = (struct remixdb_slice){from, 5};
+  else if (bounded) o.bounds = (struct remixdb_range){{from, from_len}, {to, to_len}};
+  struct xdb_iter *const it = remixdb_iter_create_opts(w.ref, &o);
+  CHECK(it);
+  w.beyond = w.near = 0;
+  w.watch = true;
+  if (bounded && back) remixdb_iter_seek_last(it);
+  else if (bounded) remixdb_iter_seek(it, NULL, 0);
+  else if (back) remixdb_iter_seek_for_prev(it, to, to_len), remixdb_iter_prev(it);
+  else remixdb_iter_seek(it, from, from_len);
+  const uint32_t turn = w.low < w.high && rng_next(&w.rng) % 2 ? (uint32_t)(rng_next(&w.rng) % (w.high - w.low)) : 0;
+  for (uint32_t n = 0; n < w.high - w.low; n++) {
+    expect_key(it, back ? w.high - 1 - n : w.low + n);
+    if (back) remixdb_iter_prev(it);
+    else remixdb_iter_skip1(it);
+    if (!turn || n + 1 != turn || n + 1 == w.high - w.low) continue;
+    for (uint32_t i = 0; i < 2 * turn; i++) {  // back to where it began, and here again
+      if (back == (i < turn)) remixdb_iter_skip1(it);
+      else remixdb_iter_prev(it);
+    }
+  }
+  if (bounded) CHECK(!remixdb_iter_valid(it) && remixdb_iter_status(it) == REMIXDB_OK);
+  w.watch = false;
+  remixdb_iter_destroy(it);
+}
+
+// The keys that begin with the first five digits of key i.
+static void prefix_range(uint32_t i) {
+  const uint32_t from = i * 3 / 1000 * 1000;
+  w.low = (from + 2) / 3;
+  w.high = (from + 1002) / 3;
+  if (w.high > KEYS) w.high = KEYS;
+}
+
+static void test_nothing_beyond(void **state) {
+  (void)state;
+  uint64_t unbounded = 0, passes = 0, near = 0;
+  for (uint32_t shape = 0; shape < 12; shape++) {
+    check_seed = check_seed_or(1) + shape;
+    world_make(shape % 3 == 1, shape % 3 == 2);
+    // A view reads one key at each bound, which may lie beyond; it may be in two pages.
+    const uint32_t most = 2 * (shape % 3 == 1 ? 4 : 2);
+    static const uint32_t lengths[] = {1, 3, 20, 200, 2000, 9000}, expects[] = {0, 1, 50, 5000};
+    for (uint32_t n = 0; n < 60; n++) {
+      atomic_store(&blkio_test_cold, 1 + (n / 2) % 2);  // from the page cache, or from the disk
+      world_open(n % 3 * 4);
+      const uint32_t length = lengths[n % 6];
+      w.low = (uint32_t)(rng_next(&w.rng) % (KEYS - length));
+      w.high = w.low + length;
+      const bool by_prefix = n % 5 == 0;
+      if (by_prefix) prefix_range(w.low);
+      simdisk_slow(w.disk, true);
+      pass(n % 2, true, by_prefix, expects[n / 6 % 4]);
+      if (w.beyond > most)
+        fail_msg("shape %u, pass %u: %u pages beyond, %u within [%u, %u)", shape, n, w.beyond, w.near, w.low, w.high);
+      near += w.near;
+      passes++;
+      world_close();
+      world_open(n % 3 * 4);
+      pass(n % 2, false, false, expects[n / 6 % 4]);
+      unbounded += w.beyond > most;
+      world_close();
+    }
+    CHECK(shape % 3 != 1 || w.nr_young > 0);
+    world_free();
+  }
+  atomic_store(&blkio_test_cold, 0);
+  // The test sees readahead: without bounds a good part of the passes reads more.
+  CHECK(near > passes && unbounded > passes / 4);
+}
+
+// An iterator in a space: its keys begin with bytes that its caller does not see.
+static void test_space(void **state) {
+  (void)state;
+  check_seed = check_seed_or(1);
+  memset(&w, 0, sizeof(w));
+  w.disk = simdisk_create();
+  w.env = *simdisk_env(w.disk);
+  world_open(1);
+  static const char *const spaces[] = {"aaaa", "aaab", "zzzz", "\xff\xff\xff\xff"}, *const keys[] = {"", "k", "kk",
+                                                                                                     "l"};
+  for (uint32_t i = 0; i < 16; i++) {
+    char key[16];
+    const uint32_t len = (uint32_t)snprintf(key, sizeof(key), "%s%s", spaces[i / 4], keys[i % 4]);
+    CHECK(remixdb_put(w.ref, key, len, spaces[i / 4], 4));
+    if (i % 5 == 4) CHECK(remixdb_flush(w.ref));
+  }
+  for (uint32_t n = 0; n < 12; n++) {
+    const struct xdb_iter_opts o = {.space = kref(spaces[n % 4], 4),
+                                    .bounds.to = {n / 4 == 1 ? "l" : NULL, 1},
+                                    .prefix = {n / 4 == 2 ? "k" : NULL, 1}};
+    const uint32_t low = n / 4 == 2, high = n / 4 ? 3 : 4;
+    struct xdb_iter *it;
+    struct kv_rec r;
+    OK(xdb_iter_create_opts(w.ref, &o, &it));
+    for (uint32_t i = low; i < high; i++) {
+      if (i == low) OK(xdb_iter_seek(it, kref(NULL, 0)));
+      else OK(xdb_iter_skip(it, 1));
+      OK(xdb_iter_record(it, &r));
+      CHECK(kv_eq(kref(r.key, r.klen), kref(keys[i], (uint32_t)strlen(keys[i]))) &&
+            memcmp(r.val, spaces[n % 4], 4) == 0);
+      CHECK(!xdb_iter_record_held(it, &r));
+    }
+    OK(xdb_iter_skip(it, 1));
+    CHECK(!xdb_iter_valid(it));
+    OK(xdb_iter_seek_for_prev(it, kref("zz", 2)));
+    OK(xdb_iter_record(it, &r));
+    CHECK(kv_eq(kref(r.key, r.klen), kref(keys[high - 1], (uint32_t)strlen(keys[high - 1]))));
+    OK(xdb_iter_seek(it, kref(keys[1], 1)));
+    OK(xdb_iter_record(it, &r));
+    CHECK(kv_eq(kref(r.key, r.klen), kref(keys[1], 1)));
+    xdb_iter_destroy(it);
+  }
+  world_close();
+  simdisk_destroy(w.disk);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_nothing_beyond), cmocka_unit_test(test_space)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
