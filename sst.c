@@ -6,6 +6,7 @@
 
 #include "base/zmem.h"
 #include "table/format.h"
+#include "table/keys.h"
 #include "table/pieces.h"
 #include "table/stored.h"
 
@@ -17,6 +18,7 @@ void sst_name(char *buf, uint64_t number) { files_table_name(buf, number); }
 
 size_t sst_memory(const struct sst *t) {
   size_t n = sizeof(*t) + t->nr_pages + 1 + t->min.len + t->max.len + strlen(t->path) + 1 + sst_pieces_memory(t);
+  n += sst_chunks_memory(t);
   if (t->cache.cache) n += (size_t)t->nr_pages * sizeof(*t->cache.slots);
   if (t->offs) n += ((size_t)t->nr_pages + 1) * sizeof(*t->offs);
   if (t->zdict) n += ZSTD_sizeof_DDict(t->zdict);
@@ -28,6 +30,7 @@ static void sst_free(struct sst *t) {
   if (t->file.pool) fdpool_remove(&t->file);
   if (t->scans.pool) fdpool_remove(&t->scans);
   mem_free(atomic_load_explicit(&t->pieces, memory_order_relaxed));
+  mem_free(atomic_load_explicit(&t->chunks, memory_order_relaxed));
   mem_free(t->nr_recs);
   mem_free(t->offs);
   (void)ZSTD_freeDDict(t->zdict);
@@ -177,6 +180,7 @@ enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct 
   t->ctx = ctx;
   t->number = number;
   atomic_init(&t->pieces, NULL);
+  atomic_init(&t->chunks, NULL);
   atomic_init(&t->refs, 1);
   atomic_init(&t->obsolete, false);
 

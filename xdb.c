@@ -615,6 +615,7 @@ enum remixdb_status xdb_iter_create_opts(struct xdb_ref *r, const struct xdb_ite
   merge_bound(&it->merge, bounds.low, bounds.high);
   merge_learn(&it->merge, o->expect, &r->reach);
   it->keys_only = o->keys_only;
+  if (o->keys_only) merge_keys_only(&it->merge);
   it->nr_space = o->space.len;
   if (o->space.len) memcpy(it->space, o->space.ptr, o->space.len);
   it->special = it->keys_only || it->nr_space;

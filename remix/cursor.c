@@ -21,6 +21,9 @@
 // for each run at least REMIX_AHEAD_OWN.
 #define REMIX_AHEAD_ALL 256u
 #define REMIX_AHEAD_OWN 16u
+// Blocks of a run that a cursor for keys only reads after a seek, before it turns to the compressed keys: a chunk of
+// these is larger than a block.
+#define KEYS_BLOCKS 2u
 #define DEBT_TOGETHER 64u  // jumps added to the REMIX's at once, so that scanning threads do not fight for the line
 
 // ---- searching within a segment
@@ -156,9 +159,31 @@ static __attribute__((noinline)) void cursor_add_debt(struct remix_cursor *c) {
   c->scan_debt = 0;
 }
 
+static void keys_forget(struct remix_cursor *c) {
+  for (uint32_t r = 0; r < c->keys_cap; r++) c->keys[r].blocks = 0;
+}
+
+static void keys_fini(struct remix_cursor *c) {
+  for (uint32_t r = 0; r < c->keys_cap; r++) sst_key_hold_fini(&c->keys[r].hold);
+  mem_free(c->keys);
+  c->keys = NULL;
+  c->keys_cap = 0;
+}
+
+static enum remixdb_status keys_reserve(struct remix_cursor *c, uint32_t nr) {
+  if (nr <= c->keys_cap) return REMIXDB_OK;
+  struct remix_keys *const more = mem_realloc(c->keys, nr * sizeof(*more));
+  if (!more) return REMIXDB_NOMEM;
+  memset(more + c->keys_cap, 0, (nr - c->keys_cap) * sizeof(*more));
+  c->keys = more;
+  c->keys_cap = nr;
+  return REMIXDB_OK;
+}
+
 // Forgets the places of the runs: the cursor goes elsewhere, or a search uses its holds.
 static inline void cursor_leave(struct remix_cursor *c) {
   for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = c->near[r].ahead = 0;
+  if (unlikely(c->keys_only)) keys_forget(c);
   c->begun = c->x->index->young;
   if (unlikely(c->scan_debt >= DEBT_TOGETHER)) cursor_add_debt(c);
 }
@@ -175,6 +200,7 @@ static inline void cursor_end(struct remix_cursor *c) { c->seg = c->x ? c->x->nr
 void remix_cursor_fini(struct remix_cursor *c) {
   cursor_drop(c);
   for (uint32_t r = 0; r < c->cap; r++) sst_hold_fini(&c->holds[r]);
+  keys_fini(c);
   mem_free(c->holds);
   remix_cursor_init(c, NULL);
 }
@@ -188,6 +214,10 @@ enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
   c->s = NULL;
   c->no_room = c->wanted = c->bounded = false;
   for (uint32_t r = 0; !x && r < c->cap; r++) sst_hold_fini(&c->holds[r]);  // with their own memory
+  if (unlikely(c->keys_only)) {
+    if (!x) keys_fini(c);
+    else if (keys_reserve(c, x->nr_runs) != REMIXDB_OK) return REMIXDB_NOMEM;
+  }
   if (x && x->nr_runs > c->cap) {
     struct sst_hold *const holds = mem_realloc(c->holds, x->nr_runs * (sizeof(*holds) + sizeof(*c->near)));
     if (!holds) return REMIXDB_NOMEM;
@@ -589,6 +619,21 @@ static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cu
   return sst_read_some(t, pos, few, true, h, rec_out);
 }
 
+// Whether the record's key is to be read from the compressed keys: its block is not at hand, and some blocks of the run
+// were read already. Counts this block. A record that expires is always read, because it has the time.
+static bool keys_suit(struct remix_cursor *c, uint32_t run, const struct sst *t, uint32_t block) {
+  if (!sst_has_keys(t) || c->sel[c->at] & REMIX_EXPIRES || !missing(&c->holds[run], t, block)) return false;
+  return c->keys[run].blocks++ >= KEYS_BLOCKS;
+}
+
+static __attribute__((noinline)) enum remixdb_status record_key(struct remix_cursor *c, uint32_t run, sst_pos pos,
+                                                                struct kv_rec *rec_out) {
+  struct kref key;
+  const enum remixdb_status s = sst_key_at(c->x->runs[run], pos, &c->keys[run].hold, &key);
+  if (s == REMIXDB_OK) kv_rec_set(rec_out, key, NULL, 0, c->sel[c->at] & REMIX_TOMB ? KV_TOMB : 0);
+  return s;
+}
+
 enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out) {
   const uint32_t run = remix_run(c);
   struct remix_run_pos *const n = &c->near[run];
@@ -601,6 +646,7 @@ enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out)
   }
   const sst_pos pos = seg_pos(c->x, c->s, run, c->at);
   n->nr = 0;
+  if (unlikely(c->keys_only) && keys_suit(c, run, t, sst_pos_block(pos))) return record_key(c, run, pos, rec_out);
   const enum remixdb_status s = record_read(c, t, pos, h, n, rec_out);
   if (unlikely(s != REMIXDB_OK)) return s;
   n->data = h->cb.data;

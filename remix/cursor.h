@@ -12,6 +12,9 @@ void remix_cursor_fini(struct remix_cursor *c);
 // Drops the holds and moves the cursor to another REMIX; it is not valid afterwards. NULL gives back the holds' memory.
 // REMIXDB_NOMEM, but not with NULL.
 MUST_CHECK enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x);
+// From now on remix_record needs to give no values. A record of a table with compressed keys then may come from these,
+// without a value. A scan so reads no more than a few blocks of each run. Call it when the cursor has no REMIX.
+static inline void remix_keys_only(struct remix_cursor *c) { c->keys_only = true; }
 // Bounds: from now on, and until remix_cursor_set, the cursor goes to entries low <= key < high only; ptr NULL: no
 // bound on this side. The cursor has a REMIX and is not valid. The keys must stay readable. A seek's key must lie
 // within. Each move must be followed by remix_settle. No block is read for an entry beyond a bound, except for one key

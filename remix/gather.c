@@ -172,14 +172,14 @@ uint32_t remix_came(const struct remix_cursor *c) {
 static uint32_t gather_entries(const struct remix_cursor *c) {
   const uint32_t usual = c->expect ? c->expect : c->reach ? *c->reach : 0, came = remix_came(c);
   uint32_t left = came < usual ? usual - came : came;
-  if (left < GATHER_FEW && came >= usual) left = GATHER_FEW;
+  if ((left < GATHER_FEW && came >= usual) || c->keys_only) left = GATHER_FEW;  // later keys come without blocks
   return 1 + (left < GATHER_ENTRIES ? left : GATHER_ENTRIES);
 }
 
 // How many entries a seek reads together with its own; 0: only its own.
 static uint32_t gather_sought(const struct remix_cursor *c) {
   if (c->onward) return gather_entries(c->lead ? c->lead : c);
-  const uint32_t most = c->expect < GATHER_ENTRIES ? c->expect : GATHER_ENTRIES;
+  const uint32_t limit = c->keys_only ? GATHER_FEW : GATHER_ENTRIES, most = c->expect < limit ? c->expect : limit;
   return most ? most + 1 : 0;
 }
 

@@ -5,6 +5,7 @@
 #define REMIX_POSITION_H
 
 #include "remix/remix.h"
+#include "table/keys.h"
 
 // A cursor stands at a live entry: the newest version of a key, and in an older view no tombstone. The selectors' bits
 // tell which entries to pass. For each run the cursor holds the block that it reads, pinned or in private memory. So it
@@ -29,6 +30,12 @@ struct remix_edge {
   uint32_t seg;     // the segment to which the key belongs; no bound: 0 (low), nr_segs (high)
   uint32_t at;      // if `known`: the segment's lowest entry whose key is not less
   bool known;
+};
+
+// A run's compressed keys, for a cursor that needs keys only.
+struct remix_keys {
+  struct sst_key_hold hold;
+  uint32_t blocks;  // of the run that the cursor has read since the last seek
 };
 
 struct remix_cursor {
@@ -68,6 +75,10 @@ struct remix_cursor {
   struct remix_cursor *beside;  // it stands in the same range of keys, and moves as this one does; NULL: none
   struct remix_cursor *lead;    // for a young view's: the older one's, which tells how far a scan has come
   struct remix_edge low, high;  // if `bounded`
+  // Keys only (remix_keys_only). After KEYS_BLOCKS blocks of a run, the keys come from its table's compressed keys.
+  bool keys_only;
+  struct remix_keys *keys;  // one for each run; NULL: not made yet
+  uint32_t keys_cap;
 };
 
 static inline bool remix_valid(const struct remix_cursor *c) { return c->x && c->seg < c->x->nr_segs; }

@@ -104,6 +104,11 @@ void merge_use_epoch(struct merge *m, struct epoch *epoch, struct epoch_slot *sl
 // many as the last scans read, which *reach tells. The merge updates *reach, and others may share it, in the same
 // thread.
 void merge_learn(struct merge *m, uint32_t expect, uint32_t *reach);
+// From now on merge_record needs to give no values (remix_keys_only). Call it before merge_set.
+static inline void merge_keys_only(struct merge *m) {
+  remix_keys_only(&m->remix);
+  remix_keys_only(&m->young);
+}
 // Bounds: from now on the merge stops at keys low <= key < high only; ptr NULL: no bound on this side. The keys are the
 // caller's and outlive the merge. No block is read for a key beyond a bound, except for the key of each view that tells
 // the bound's place (remix_bound). A seek below the bounds goes to the first key within, a seek back from above them to
