@@ -487,14 +487,19 @@ static enum remixdb_status addr_fits(const void *p) {
              : err_set(REMIXDB_NOMEM, "an address of more than %d bits", WH_PTR_BITS);
 }
 
+// The place of the version after `older` in its chain.
+static inline uint32_t ver_turn(const struct wh_ver *older) { return (older->turn + 1u) % WH_VER_STRIDE; }
+
 // older: the next older version; the memory before v already has a pointer to it. NULL: v has no room for such a
 // pointer.
 static void ver_init(struct wh_ver *v, const struct wh_ver *older, const struct kv_rec *rec) {
   atomic_init(wh_ver_number(v), WH_PENDING);
   uint8_t *to = v->val;
-  v->vlen = rec->vlen & ((1u << 28) - 1);
+  v->vlen = rec->vlen & ((1u << 24) - 1);
   v->kind = rec->kind & KV_IN_TABLE;
   v->chained = older != NULL;
+  v->keyed = false;
+  v->turn = older ? ver_turn(older) : 0;
   if (unlikely(rec->kind & KV_EXPIRES)) {
     memcpy(to, &rec->expiry, sizeof(rec->expiry));
     to += sizeof(rec->expiry);
@@ -527,7 +532,12 @@ enum remixdb_status wh_link(struct wh_slot *slot, const struct kv_rec *rec) {
   if (e) {
     struct wh_ver *const older = atomic_load_explicit(&e->newest, memory_order_relaxed);
     const bool with_key = older && slot->key.len <= WH_VER_KEY_MAX;
-    const size_t before = with_key ? ver_place(WH_VER_HEAD + slot->key.len) : older ? WH_VER_BEFORE : ver_place(0);
+    const bool mile = older && ver_turn(older) == 0;
+    const size_t back = (with_key ? WH_VER_HEAD + slot->key.len
+                         : older  ? WH_VER_BEFORE
+                                  : 0) +
+                        (mile ? sizeof(struct wh_mile) : 0),
+                 before = ver_place(back);
     uint8_t *const p = arena_alloc(&wh->arena, before + size);
     if (p == NULL) return REMIXDB_NOMEM;
     const enum remixdb_status s = addr_fits(p);
@@ -541,6 +551,11 @@ enum remixdb_status wh_link(struct wh_slot *slot, const struct kv_rec *rec) {
       if (slot->key.len) memcpy((uint8_t *)v - WH_VER_HEAD - slot->key.len, slot->key.ptr, slot->key.len);
     }
     ver_init(v, older, rec);
+    v->keyed = with_key;
+    if (unlikely(mile)) {
+      const struct wh_mile m = wh_mile_after(older);
+      memcpy((uint8_t *)v - back, &m, sizeof(m));
+    }
     atomic_store_explicit(&e->newest, v, memory_order_release);
     recent_put(wh, with_key ? (const void *)v : e, slot->hash);
     if (older == NULL) atomic_fetch_add_explicit(&wh->count, 1, memory_order_relaxed);
@@ -813,6 +828,12 @@ static bool check_chain(const struct wh_entry *e, char *why, size_t cap) {
     if (!first && seq >= above) WH_BROKEN("W4: number %" PRIu64 " after %" PRIu64 " in a chain", seq, above);
     above = seq;
     first = false;
+    if (v->turn != (v->chained ? ver_turn(wh_ver_older(v)) : 0)) WH_BROKEN("W12: a version's place in its chain");
+    if (!wh_ver_is_mile(v)) continue;
+    const struct wh_mile is = wh_ver_mile(v), want = wh_mile_after(wh_ver_older(v));
+    if (is.prev != want.prev || is.jump != want.jump || is.prev_seq != want.prev_seq || is.jump_seq != want.jump_seq ||
+        is.span != want.span)
+      WH_BROKEN("W12: a milestone's ways");
   }
   return true;
 }

@@ -58,6 +58,9 @@
 //       the leaf's lock knows that this stays so. A version in `recent` is the version that was linked last for its
 //       key, or a version that was taken back later. A version that was taken back stays pending, and the key's newest
 //       version follows it in the chain. So a reader finds the version of its moment.
+//   W12 Every WH_VER_STRIDE-th version of a chain is a milestone. It has ways to two older milestones, so a reader at
+//   an
+//       old moment passes a number of versions that grows with the logarithm of the chain's length.
 //
 // Locks: a leaf's lock, then the structure lock (splits and merges; one per index), then the dead leaves' lock. wh_lock
 // holds one leaf. wh_many holds several and takes them in ascending order of key, so a thread waits for a leaf only

@@ -250,3 +250,32 @@ uint32_t wh_leaf_content(struct wh_leaf *l, struct wh_content *out) {
   out->tombs = l->tombs != 0;
   return n;
 }
+
+// ---- chains of versions
+
+const struct wh_ver *wh_ver_seen_far(const struct wh_ver *v, uint64_t moment) {
+  while (v && wh_ver_seq(v) > moment) {
+    WH_COUNT(versions);
+    const struct wh_ver *next = wh_ver_older(v);
+    if (wh_ver_is_mile(v)) {
+      const struct wh_mile m = wh_ver_mile(v);
+      if (m.jump_seq > moment) next = m.jump;
+      else if (m.prev_seq > moment) next = m.prev;
+    }
+    v = next;
+  }
+  return v;
+}
+
+struct wh_mile wh_mile_after(const struct wh_ver *older) {
+  while (older && !wh_ver_is_mile(older)) older = wh_ver_older(older);
+  if (!older) return (struct wh_mile){0};
+  const struct wh_mile before = wh_ver_mile(older);
+  const uint64_t seq = wh_ver_seq(older);
+  if (before.jump) {
+    const struct wh_mile far = wh_ver_mile(before.jump);
+    if (far.span == before.span)
+      return (struct wh_mile){older, far.jump, seq, far.jump_seq, before.span + far.span + 1};
+  }
+  return (struct wh_mile){older, older, seq, seq, 1};
+}

@@ -19,6 +19,7 @@
 #define WH_VER_BEFORE 12u  // bytes from a version back to the pointer to the older one
 #define WH_VER_HEAD \
   20u  // bytes from a version back to the word with the entry and the key's length; the key ends there
+#define WH_VER_STRIDE 8u      // every so many versions of a chain there is a milestone
 #define WH_VER_KEY_MAX 32u    // longer keys have no copy beside a version: it would cost more memory than it is worth
 #define WH_SAME_HASH 4u       // keys of equal hash that a search compares before it goes by their order
 #define WH_ORDER_N 0xffu      // how many entries the order covers
@@ -190,10 +191,33 @@ static inline struct wh_entry *wh_leaf_find(const struct wh_leaf *l, struct kref
   }
 }
 
-// Returns the newest version at the moment, from v on in the chain, or NULL.
+// Ways over many versions of a chain at once. They stand before a milestone's other parts, unaligned.
+struct __attribute__((packed)) wh_mile {
+  const struct wh_ver *prev, *jump;  // the milestone before this one, and one that is further back; NULL: none
+  uint64_t prev_seq, jump_seq;       // their numbers, so that a search reads only what it goes to; 0: none
+  uint32_t span;                     // how many milestones `jump` is back; 0 without it
+};
+static inline bool wh_ver_is_mile(const struct wh_ver *v) { return v->chained && v->turn == 0; }
+// Bytes before a chained version, without those of a milestone.
+static inline size_t wh_ver_before(const struct wh_ver *v) {
+  return v->keyed ? WH_VER_HEAD + (size_t)(wh_ver_head(v) >> WH_PTR_BITS) : WH_VER_BEFORE;
+}
+// Only for a milestone.
+static inline struct wh_mile wh_ver_mile(const struct wh_ver *v) {
+  struct wh_mile m;
+  memcpy(&m, (const uint8_t *)v - wh_ver_before(v) - sizeof(m), sizeof(m));
+  return m;
+}
+// The ways of a new milestone in front of `older`. Their lengths are those of Myers, "An applicative random-access
+// stack", Information Processing Letters 17 (1983): a search makes O(log n) steps in a chain of n milestones, and a new
+// milestone reads two others.
+struct wh_mile wh_mile_after(const struct wh_ver *older);
+// Returns the newest version at the moment, from v on in the chain, or NULL. v is newer than the moment.
+const struct wh_ver *wh_ver_seen_far(const struct wh_ver *v, uint64_t moment);
+// The same; v may be NULL.
 static inline const struct wh_ver *wh_ver_seen(const struct wh_ver *v, uint64_t moment) {
-  while (v && wh_ver_seq(v) > moment) v = wh_ver_older(v);
-  return v;
+  if (likely(!v || wh_ver_seq(v) <= moment)) return v;
+  return wh_ver_seen_far(v, moment);
 }
 
 // Prefetches the lines that a search of the leaf reads first.

@@ -14,10 +14,12 @@
 
 // One version of a key. Only its number changes. Its address is four bytes below a multiple of eight.
 struct wh_ver {
-  uint32_t vlen : 28;    // of the value, without an expiry
+  uint32_t vlen : 24;    // of the value, without an expiry
   uint32_t kind : 3;     // bits of KV_IN_TABLE. With KV_EXPIRES the expiry is the first 8 bytes of val
-  uint32_t chained : 1;  // a pointer to the next older version stands before it, and a short key may stand before that.
-                         // Most keys have one version and spend no memory on these
+  uint32_t chained : 1;  // a pointer to the next older version stands before it. Most keys have one version and spend
+                         // no memory on it
+  uint32_t keyed : 1;    // chained; a copy of its short key stands before that pointer
+  uint32_t turn : 3;     // the place in its chain, modulo WH_VER_STRIDE. A chained version with 0 is a milestone
   uint32_t seq[2];       // the number: wh_ver_number
   uint8_t val[];
 };
@@ -55,6 +57,7 @@ struct wh_counters {
   _Atomic uint64_t buckets;   // buckets of the trie's table that were read
   _Atomic uint64_t pieces;    // pieces of prefixes that were hashed
   _Atomic uint64_t prefixes;  // prefixes compared in full
+  _Atomic uint64_t versions;  // versions of a chain that were newer than the moment
 };
 extern struct wh_counters wh_counters;
 #if defined(WH_COUNTERS)
