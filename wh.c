@@ -463,7 +463,7 @@ const struct wh_ver *wh_slot_newest(const struct wh_slot *slot) {
   return v;
 }
 
-_Static_assert(KV_KEY_MAX < 1u << 28, "a length fits wh_ver.vlen");
+_Static_assert(KV_KEY_MAX < 1u << 24, "a length fits wh_ver.vlen");
 _Static_assert(KV_IN_TABLE < 1u << 3, "a kind fits wh_ver.kind");
 
 _Static_assert(sizeof(struct wh_ver) == 12 && offsetof(struct wh_ver, seq) == 4 && WH_VER_BEFORE % 8 == 4 &&

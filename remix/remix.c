@@ -470,7 +470,7 @@ enum remixdb_status remix_get_end(struct remix *x, const uint8_t *p, struct kref
     if (!sought && unlikely(missing(h, t, sst_pos_block(pos))) && !entry_fits(ix, p, key, i))
       break;  // the only candidate
     REMIX_COUNT(key_reads);
-    const enum remixdb_status s = sst_read_some(t, pos, 1, false, h, rec_out);
+    const enum remixdb_status s = sst_read_lone(t, pos, h, rec_out);
     if (unlikely(s != REMIXDB_OK)) return s;
     REMIX_COUNT(key_compares);
     if (likely(kv_eq(kref(rec_out->key, rec_out->klen), key))) return REMIXDB_OK;

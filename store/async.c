@@ -221,7 +221,13 @@ static bool get_advance(struct xdb_gets *g, struct get *w, const struct sst_fetc
       remix_probe_next(p, first, 1);
       const bool there = landed && landed->sst == p->sst && landed->block == sst_pos_block(p->pos);
       const uint8_t *const data = there ? landed->data : candidate_cached(p);
+      struct kv_rec rec;
       if (data && get_compare(g, w, data)) return true;
+      if (!data && candidate_alone(p, &rec)) {
+        if (!kv_eq(kref(rec.key, rec.klen), p->key)) continue;
+        get_found(g, w, &rec);
+        return true;
+      }
       if (data || !remix_probe_fits(p)) continue;
       get_wait(g, w);
       return false;

@@ -116,9 +116,9 @@ void block_record_long(const uint8_t *buf, uint32_t i, struct kv_rec *r);  // pr
 static inline void block_record(const uint8_t *buf, uint32_t i, struct kv_rec *r) {
   if (unlikely(!block_record_short(buf, i, r))) block_record_long(buf, i, r);
 }
-// Returns the sequence number of a record that was read from this block, less the table's smallest one.
-static inline uint64_t block_seq(const uint8_t *buf, const struct kv_rec *r) {
-  const uint32_t w = block_form_width(block_form(buf));
+// Returns the sequence number of a record that was read from a block of this form, less the table's smallest one.
+static inline uint64_t block_seq(uint32_t form, const struct kv_rec *r) {
+  const uint32_t w = block_form_width(form);
   const uint8_t *const p = r->val + r->vlen;
   uint64_t seq = 0;
   for (uint32_t i = 0; i < w; i++) seq |= (uint64_t)p[i] << 8 * i;

@@ -3,6 +3,8 @@
 
 #include <assert.h>
 
+#include "table/records.h"
+
 #define SHARDS_MAX 16u
 #define SHARD_BYTES_MIN ((size_t)8 << 20)  // a cache has one shard per this many bytes
 #define BATCH_PAGES 64u                    // pages evicted together, so that they share one look at all epochs
@@ -11,6 +13,7 @@
 #define LOADS_TIMED 8u                     // one in this many loads is timed
 #define RUN_TRIES 32u                      // stretches tried for one large block
 #define HELD_TRIES 4u                      // pinned frames in `held` that are tried again each time
+#define RECORDS_IDLE 4u  // records go when so many times the cache's pages were evicted since the last was kept
 #define AHEAD_PAGES ((uint32_t)(CACHE_AHEAD / BLOCK_PAGE))
 #define AHEAD_LEFT (AHEAD_PAGES / 2)  // the next stretch is asked for when no more pages are left before it
 
@@ -55,6 +58,7 @@ struct shard {
   uint32_t reserve_min, reserve_max;
   bool starved;  // a miss got no frame while limbo was not empty
   uint32_t free_pages, limbo_pages;
+  uint32_t lent_pages;                 // frames that cache_lend gave
   uint32_t free_mask;                  // bit n: free[n] is not empty
   uint32_t free[BLOCK_PAGES_MAX + 1];  // free runs of n pages; the last: or more
   struct page_queue limbo;             // in order of stamp
@@ -66,7 +70,8 @@ struct cache_full {
   struct cache pub;
   struct page *pages;  // by page number; the first is 1
   struct epoch *epoch;
-  _Atomic bool disk;  // the last timed load came from the disk; relaxed, a guess
+  _Atomic uint64_t evicted;  // pages since a record was kept; relaxed
+  _Atomic uint32_t lends;    // the next shard that lends; relaxed
   uint32_t nr_pages;
   uint32_t nr_shards;  // a power of two
   struct shard *shards;
@@ -88,6 +93,8 @@ static inline uint32_t ahead_ask_at(const struct shard *sh, uint32_t f) {
   if (f >= sh->end) return UINT32_MAX;
   return f > sh->first + AHEAD_LEFT ? f - AHEAD_LEFT : sh->first + 1;
 }
+
+static uint32_t lend_chunk(void *arg);
 
 static void shard_init(struct shard *sh, uint32_t first, uint32_t end) {
   (void)pthread_mutex_init(&sh->lock, NULL);
@@ -125,6 +132,11 @@ enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache 
       shard_init(&c->shards[i], (uint32_t)((uint64_t)c->nr_pages * i / nr_shards) + 1,
                  (uint32_t)((uint64_t)c->nr_pages * (i + 1) / nr_shards) + 1);
     c->nr_shards = nr_shards;
+    const struct records_room room = {c->pub.pages, c->nr_pages, epoch, lend_chunk, c};
+    if (records_create(&room, &c->pub.records) != REMIXDB_OK) {
+      cache_destroy(&c->pub);
+      return REMIXDB_NOMEM;
+    }
   }
   *out = &c->pub;
   return REMIXDB_OK;
@@ -139,6 +151,7 @@ void cache_destroy(struct cache *pub) {
     (void)pthread_cond_destroy(&c->shards[i].loaded);
     (void)pthread_mutex_destroy(&c->shards[i].lock);
   }
+  records_destroy(c->pub.records);
   mem_unmap(&c->map);
   mem_free(c->shards);
   mem_free(c->pub.marks);
@@ -320,6 +333,7 @@ static void shard_evict(struct cache_full *c, struct shard *sh) {
   }
   const uint32_t from = before ? pages[before].next : sh->limbo.head;
   if (from) limbo_stamp(c, from);
+  (void)atomic_fetch_add_explicit(&c->evicted, want, memory_order_relaxed);
 }
 
 // Checks whether n pages from f on are free, in limbo, or neither used nor pinned. If they are, returns the end of the
@@ -394,6 +408,36 @@ static uint32_t frame_take(struct cache_full *c, struct shard *sh, uint32_t n) {
   return f;
 }
 
+// ---- records without their blocks
+
+// records_room.lend
+static uint32_t lend_chunk(void *arg) {
+  struct cache_full *const c = arg;
+  struct shard
+      *const sh = &c->shards[atomic_fetch_add_explicit(&c->lends, 1, memory_order_relaxed) & (c->nr_shards - 1)];
+  const uint32_t most = (uint32_t)((uint64_t)(sh->end - sh->first) * RECORDS_PART_NUM / RECORDS_PART_DEN);
+  (void)pthread_mutex_lock(&sh->lock);
+  const uint32_t f = sh->lent_pages + RECORDS_CHUNK_PAGES <= most ? frame_take(c, sh, RECORDS_CHUNK_PAGES) : 0;
+  if (f) sh->lent_pages += RECORDS_CHUNK_PAGES;
+  (void)pthread_mutex_unlock(&sh->lock);
+  atomic_store_explicit(&c->evicted, 0, memory_order_relaxed);
+  return f;
+}
+
+// Takes a chunk back when blocks have needed memory for long and no record did.
+static void records_idle(struct cache_full *c) {
+  const uint64_t most = (uint64_t)c->nr_pages * RECORDS_IDLE;
+  if (likely(atomic_load_explicit(&c->evicted, memory_order_relaxed) <= most) || !c->pub.records) return;
+  const uint32_t frame = records_yield(c->pub.records);
+  if (!frame) return;
+  struct shard *sh = c->shards;
+  while (frame >= sh->end) sh++;
+  (void)pthread_mutex_lock(&sh->lock);
+  sh->lent_pages -= RECORDS_CHUNK_PAGES;
+  free_put(c->pages, sh, frame, RECORDS_CHUNK_PAGES);
+  (void)pthread_mutex_unlock(&sh->lock);
+}
+
 // ---- memory ahead
 
 void cache_on_ask(struct cache *pub, void (*tell)(void *arg), void *arg) {
@@ -447,11 +491,12 @@ static inline bool shard_roomy(const struct shard *sh, uint32_t nr_pages) {
   return fresh >= nr_pages || sh->free_pages + sh->limbo_pages + fresh > sh->reserve;
 }
 
-// Tells whether a missed block gets a frame (C7). If not, records the miss in the block's slot.
-static bool shard_admits(const struct cache_full *c, struct shard *sh, _Atomic uint32_t *slot, uint32_t nr_pages) {
-  if (shard_roomy(sh, nr_pages) || atomic_load_explicit(&c->disk, memory_order_relaxed)) return true;
+// Tells whether a missed block gets a frame (C7). If not, records the miss in the block's slot. lone: as in cache_get.
+static bool shard_admits(const struct cache_full *c, struct shard *sh, _Atomic uint32_t *slot, uint32_t nr_pages,
+                         bool lone) {
+  if (shard_roomy(sh, nr_pages) || (!lone && atomic_load_explicit(&c->pub.disk, memory_order_relaxed))) return true;
   const uint32_t was = atomic_load_explicit(slot, memory_order_relaxed), now = (uint32_t)sh->misses | CACHE_MISSED;
-  const uint32_t within = (sh->end - sh->first) / nr_pages / ADMIT_PART;
+  const uint32_t within = (sh->end - sh->first - sh->lent_pages) / nr_pages / ADMIT_PART;
   if (was && (now - was) % CACHE_MISSED <= (within ? within : 1)) return true;
   atomic_store_explicit(slot, now, memory_order_relaxed);
   sh->declined++;
@@ -515,8 +560,8 @@ static enum remixdb_status block_load(struct cache_full *c, bool timed, uint32_t
   const uint64_t began = time_ns();
   const enum remixdb_status s = load(arg, block, nr_pages, buf, own);
   const bool disk = time_ns() - began > nr_pages * c->pub.disk_ns;
-  if (disk != atomic_load_explicit(&c->disk, memory_order_relaxed))
-    atomic_store_explicit(&c->disk, disk, memory_order_relaxed);
+  if (disk != atomic_load_explicit(&c->pub.disk, memory_order_relaxed))
+    atomic_store_explicit(&c->pub.disk, disk, memory_order_relaxed);
   return s;
 }
 
@@ -545,8 +590,8 @@ void cache_fill_end(struct cache_table *t, uint32_t block, uint32_t nr_pages, st
   if (good) block_set(&c->pub, b, fill->frame);
 }
 
-enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr_pages, cache_load_fn load, void *arg,
-                              struct cache_block *b) {
+enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr_pages, bool lone, cache_load_fn load,
+                              void *arg, struct cache_block *b) {
   cache_block_drop(t, b);
   if (!t->cache) return block_load_own(NULL, false, b, block, nr_pages, load, arg);
   assert(block < t->nr_pages);
@@ -579,7 +624,7 @@ enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr
   }
   sh->misses++;
   const bool timed = sh->misses % LOADS_TIMED == 0;
-  const bool wanted = !other && shard_admits(c, sh, slot, nr_pages);
+  const bool wanted = !other && shard_admits(c, sh, slot, nr_pages, lone);
   f = wanted ? frame_take(c, sh, nr_pages) : 0;
   if (!f) {
     sh->bypasses += wanted || other;
@@ -593,6 +638,7 @@ enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr
   const enum remixdb_status s = block_load(c, timed, block, nr_pages, load, arg,
                                            c->pub.pages + (size_t)(f - 1) * BLOCK_PAGE, false);
   cache_fill_end(t, block, nr_pages, b, &self, s == REMIXDB_OK);
+  records_idle(c);
   return s;
 }
 
@@ -611,7 +657,7 @@ enum cache_fill_begun cache_fill_begin(struct cache_table *t, uint32_t block, ui
     const bool other = !f && load_find(sh, slot);
     if (!f && !other) {
       sh->misses++;
-      const bool wanted = shard_admits(c, sh, slot, nr_pages);
+      const bool wanted = shard_admits(c, sh, slot, nr_pages, false);
       fill->frame = wanted ? frame_take(c, sh, nr_pages) : 0;
       if (fill->frame) load_begin(sh, &fill->load, slot);
       else sh->bypasses += wanted;
@@ -651,7 +697,7 @@ static void block_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages
   (void)pthread_mutex_lock(&sh->lock);
   sh->misses += missed;
   const bool lacks = !cache_frame(t, block) && !load_find(sh, slot);
-  const bool wanted = lacks && (!missed || shard_admits(c, sh, slot, nr_pages));
+  const bool wanted = lacks && (!missed || shard_admits(c, sh, slot, nr_pages, false));
   const uint32_t f = wanted ? frame_take(c, sh, nr_pages) : 0;
   sh->bypasses += missed && wanted && !f;
   if (f) load_begin(sh, &self, slot);
@@ -745,4 +791,10 @@ void cache_stats(const struct cache *pub, struct cache_stats *out) {
     out->bypasses += sh->bypasses;
     (void)pthread_mutex_unlock(&sh->lock);
   }
+  if (!c->pub.records) return;
+  struct records_stats r;
+  records_stats(c->pub.records, &r);
+  out->record_bytes = r.bytes;
+  out->record_hits = r.hits;
+  out->records_kept = r.kept;
 }

@@ -49,13 +49,16 @@
 #include "table/block.h"
 
 // The part of the cache that a hit reads; constant after creation. The rest of the cache is private.
+struct records;
 struct cache {
   uint8_t *pages;
+  struct records *records;  // NULL: too small to keep records by themselves
   // Per frame number: CACHE_USED (hit since the hand last passed; relaxed) and the number of pins. A pin is taken
   // relaxed inside an epoch, given back with release, and read with acquire before reuse. A step through a block needs
   // both, so they share a word. The frame's other fields are elsewhere, so that many marks share a cache line.
   _Atomic uint32_t *marks;
-  uint64_t disk_ns;  // a load that takes longer per page comes from the disk (C7); CACHE_DISK_NS, except in tests
+  _Atomic bool disk;  // the last timed load came from the disk; relaxed, a guess
+  uint64_t disk_ns;   // a load that takes longer per page comes from the disk (C7); CACHE_DISK_NS, except in tests
 };
 #define CACHE_DISK_NS 10000u
 #define CACHE_USED 0x80000000u
@@ -128,10 +131,11 @@ static inline const uint8_t *cache_hit(struct cache_table *t, uint32_t block, ui
 }
 
 // Makes b hold the block: from the cache, or by load(arg, ...) into a new frame or into b's own buffer. Drops the block
-// that b held. Inside an epoch; b->data is valid until the epoch is left, or longer with cache_block_pin. On failure
-// (the load's status, REMIXDB_NOMEM) b holds nothing.
-MUST_CHECK enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr_pages, cache_load_fn load,
-                                         void *arg, struct cache_block *b);
+// that b held. lone: the caller wants one record of it, and keeps that by itself (C7). Inside an epoch; b->data is
+// valid until the epoch is left, or longer with cache_block_pin. On failure (the load's status, REMIXDB_NOMEM) b holds
+// nothing.
+MUST_CHECK enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr_pages, bool lone,
+                                         cache_load_fn load, void *arg, struct cache_block *b);
 // ---- many blocks at once: fills begin one by one, the caller reads them together, and they end one by one. One
 // thread.
 struct cache_load {  // private: a block that a thread is reading
@@ -191,6 +195,11 @@ static inline void cache_block_drop(struct cache_table *t, struct cache_block *b
 // Drops, and frees the own buffer. t may be NULL when b is not pinned.
 void cache_block_fini(struct cache_table *t, struct cache_block *b);
 
+// Whether a get that misses should look for its record among those that are kept alone, and keep it there.
+static inline bool cache_keeps_records(const struct cache_table *t) {
+  return t->cache && t->cache->records && atomic_load_explicit(&t->cache->disk, memory_order_relaxed);
+}
+
 struct cache_stats {
   uint64_t size;       // bytes for frames
   uint64_t used;       // bytes of frames that hold a block, are being filled, or are still pinned
@@ -199,6 +208,7 @@ struct cache_stats {
   uint64_t evictions;  // blocks
   uint64_t declined;   // blocks refused a frame at their first miss (C7)
   uint64_t bypasses;   // blocks for which no frame was free (C5)
+  uint64_t record_bytes, record_hits, records_kept;  // of records that are kept alone
 };
 void cache_stats(const struct cache *c, struct cache_stats *out);
 #endif

@@ -5,6 +5,7 @@
 
 #include "table/pieces.h"
 #include "table/prefetch.h"
+#include "table/records.h"
 #include "table/stored.h"
 
 static enum remixdb_status sst_load_at(struct sst *t, int fd, uint32_t block, uint32_t pages, uint8_t *buf) {
@@ -67,7 +68,7 @@ static enum remixdb_status sst_load(void *arg, uint32_t block, uint32_t nr_pages
 }
 
 static __attribute__((noinline)) enum remixdb_status sst_read_slow(struct sst *t, uint32_t block, uint32_t idx,
-                                                                   uint32_t nr, struct sst_hold *h) {
+                                                                   uint32_t nr, bool lone, struct sst_hold *h) {
   const uint32_t pages = sst_block_pages(t, block);
   struct load l = {.t = t, .idx = idx, .nr = nr, .from = 0, .to = SST_ALL};
   h->kind = SST_HOLD_NONE;
@@ -76,7 +77,7 @@ static __attribute__((noinline)) enum remixdb_status sst_read_slow(struct sst *t
   if (nr != SST_ALL && nr > t->nr_recs[block] - idx && (l.span = sst_pieces_span(t, block, idx, nr)) != 0 &&
       cache_block_reserve(&h->cb, (l.span + BLOCK_PAGE - 1) / BLOCK_PAGE + BLOCK_GROW_PAGES) != REMIXDB_OK)
     l.span = 0;
-  const enum remixdb_status s = cache_get(&t->cache, block, pages, sst_load, &l, &h->cb);
+  const enum remixdb_status s = cache_get(&t->cache, block, pages, lone, sst_load, &l, &h->cb);
   if (s != REMIXDB_OK) return s;
   sst_hold_set_read(h, t, block);
   h->from = l.from;
@@ -126,11 +127,11 @@ static __attribute__((noinline)) enum remixdb_status sst_read_more(struct sst *t
 
 // Neither the cache nor readahead memory has the block.
 static __attribute__((noinline)) enum remixdb_status hold_miss(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr,
-                                                               struct sst_hold *h) {
+                                                               bool lone, struct sst_hold *h) {
   enum remixdb_status s = REMIXDB_NOTFOUND;
   if (sst_holds_behind(h, t, block)) s = sst_take_behind(t, block, h);
   if (sst_holds(h, t, block) && !sst_holds_some(h, t, block, idx, nr)) s = sst_read_more(t, block, idx, nr, h);
-  return s == REMIXDB_NOTFOUND ? sst_read_slow(t, block, idx, nr, h) : s;
+  return s == REMIXDB_NOTFOUND ? sst_read_slow(t, block, idx, nr, lone, h) : s;
 }
 
 static __attribute__((noinline)) enum remixdb_status hold_take_ahead(struct sst *t, uint32_t block,
@@ -155,7 +156,7 @@ static inline enum remixdb_status hold_get(struct sst *t, uint32_t block, uint32
   if (unlikely(h->kind == SST_HOLD_PINNED)) sst_hold_drop(h);
   uint32_t frame;
   const uint8_t *const data = t->cache.cache ? cache_hit(&t->cache, block, &frame) : NULL;
-  if (unlikely(data == NULL)) return hold_miss(t, block, idx, nr, h);
+  if (unlikely(data == NULL)) return hold_miss(t, block, idx, nr, false, h);
   sst_prefetch_all_of(t, data, block, idx);
   h->cb.data = data;
   h->cb.frame = frame;
@@ -179,8 +180,32 @@ enum remixdb_status sst_read_some(struct sst *t, sst_pos pos, uint32_t nr, bool 
   return REMIXDB_OK;
 }
 
+bool sst_kept_alone(struct sst *t, sst_pos pos, struct kv_rec *rec_out) {
+  if (!cache_keeps_records(&t->cache)) return false;
+  const uint8_t *const alone = records_find(t->cache.cache->records, t->number, pos);
+  if (alone) block_record(alone, 0, rec_out);
+  return alone != NULL;
+}
+
+enum remixdb_status sst_read_alone(struct sst *t, sst_pos pos, struct sst_hold *h, struct kv_rec *rec_out) {
+  const uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);
+  if (sst_holds_some(h, t, block, idx, 1) || cache_has(&t->cache, block) || sst_holds_ahead(h, t, block))
+    return sst_read_some(t, pos, 1, false, h, rec_out);
+  if (sst_kept_alone(t, pos, rec_out)) return REMIXDB_OK;
+  if (unlikely(h->kind == SST_HOLD_PINNED)) sst_hold_drop(h);
+  const enum remixdb_status s = hold_miss(t, block, idx, 1, true, h);
+  if (s != REMIXDB_OK) return s;
+  block_record(h->cb.data, idx, rec_out);
+  if (h->kind != SST_HOLD_OWN) return s;  // the block has a frame
+  const uint8_t *const from = h->cb.data + block_record_at(h->cb.data, idx);
+  const uint32_t form = block_form(h->cb.data),
+                 len = (uint32_t)(rec_out->val + rec_out->vlen - from) + block_form_width(form);
+  records_keep(t->cache.cache->records, t->number, pos, form, from, len);
+  return s;
+}
+
 enum remixdb_status sst_read_block(struct sst *t, uint32_t block, struct sst_hold *h) {
-  return sst_read_slow(t, block, 0, SST_ALL, h);
+  return sst_read_slow(t, block, 0, SST_ALL, false, h);
 }
 
 void sst_hold_readahead(struct sst *t, uint32_t block, uint32_t nr_pages, uint32_t edge, struct sst_hold *h) {

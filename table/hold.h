@@ -66,6 +66,18 @@ static inline bool sst_holds_ahead(const struct sst_hold *h, const struct sst *t
 // open.
 MUST_CHECK enum remixdb_status sst_read_some(struct sst *t, sst_pos pos, uint32_t nr, bool pin, struct sst_hold *h,
                                              struct kv_rec *rec_out);
+// Reads one record for a get, which pins nothing, where reads come from the disk: the cache may have the record without
+// its block, and keeps it so (table/records.h). *rec_out is valid until the caller leaves the epoch, or reads through h
+// again.
+MUST_CHECK enum remixdb_status sst_read_alone(struct sst *t, sst_pos pos, struct sst_hold *h, struct kv_rec *rec_out);
+// The same wherever reads come from.
+MUST_CHECK static inline enum remixdb_status sst_read_lone(struct sst *t, sst_pos pos, struct sst_hold *h,
+                                                           struct kv_rec *rec_out) {
+  return likely(!cache_keeps_records(&t->cache)) ? sst_read_some(t, pos, 1, false, h, rec_out)
+                                                 : sst_read_alone(t, pos, h, rec_out);
+}
+// Whether the cache has the record without its block. *rec_out is valid until the caller leaves the epoch.
+MUST_CHECK bool sst_kept_alone(struct sst *t, sst_pos pos, struct kv_rec *rec_out);
 MUST_CHECK static inline enum remixdb_status sst_read(struct sst *t, sst_pos pos, bool pin, struct sst_hold *h,
                                                       struct kv_rec *rec_out) {
   return sst_read_some(t, pos, SST_ALL, pin, h, rec_out);

@@ -318,7 +318,7 @@ enum remixdb_status sst_scan_next(struct sst_scan *scan, struct kv_rec *rec_out,
     if (s != REMIXDB_OK) return s;
   }
   block_record(scan->data, sst_pos_idx(scan->pos), rec_out);
-  rec_out->seq = sst_seq(scan->t, scan->data, rec_out);
+  rec_out->seq = sst_seq(scan->t, rec_out);
   *pos_out = scan->pos;
   scan->pos = sst_advance(scan->t, scan->pos, 1);
   return REMIXDB_OK;

@@ -86,8 +86,8 @@ struct sst {
 };
 
 // Returns the sequence number of a record that was read from this block of the table.
-static inline uint64_t sst_seq(const struct sst *t, const uint8_t *block, const struct kv_rec *r) {
-  return t->seq_min + block_seq(block, r);
+static inline uint64_t sst_seq(const struct sst *t, const struct kv_rec *r) {
+  return t->seq_min + block_seq(t->form, r);
 }
 
 typedef uint32_t sst_pos;  // block number << 8 | index of the record

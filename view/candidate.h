@@ -27,6 +27,10 @@ static inline const uint8_t *candidate_cached(const struct remix_probe *p) {
   uint32_t frame;
   return p->sst->cache.cache ? cache_hit(&p->sst->cache, sst_pos_block(p->pos), &frame) : NULL;
 }
+// Whether the cache has that candidate's record without its block. Then the file need not be read.
+static inline bool candidate_alone(const struct remix_probe *p, struct kv_rec *rec_out) {
+  return unlikely(cache_keeps_records(&p->sst->cache)) && sst_kept_alone(p->sst, p->pos, rec_out);
+}
 // The record of that candidate in its block. Returns whether it has the key. Needs no epoch if data is the caller's.
 static inline bool candidate_record(const struct remix_probe *p, const uint8_t *data, struct kv_rec *rec_out) {
   block_record(data, sst_pos_idx(p->pos), rec_out);

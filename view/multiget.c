@@ -189,10 +189,14 @@ static void probe_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
     for (uint32_t i = 0; i < nr; i++) {
       const uint32_t k = which[i];
       struct remix_probe *const p = &m->probe[k];
+      struct kv_rec rec;
       m->data[k] = candidate_cached(p);
       if (likely(m->data[k] != NULL)) {
         prefetch(m->data[k] + block_offset_at(sst_pos_idx(p->pos)));
         which[left++] = (uint8_t)k;
+      } else if (unlikely(candidate_alone(p, &rec))) {
+        if (kv_eq(kref(rec.key, rec.klen), p->key)) found(m, m->at[k], &rec);
+        else others[nr_others++] = (uint8_t)k;
       } else if (likely(remix_probe_fits(p))) {
         wait_for_block(m, k);
       } else {

@@ -105,7 +105,7 @@ static bool touch(struct tab *tab, uint32_t block, uint32_t nr_pages) {
   static struct cache_block b;
   const uint32_t before = atomic_load(&tab->loads);
   epoch_enter(&ep, &me);
-  OK(cache_get(&tab->t, block, nr_pages, load, tab, &b));
+  OK(cache_get(&tab->t, block, nr_pages, false, load, tab, &b));
   assert_true(is_block(tab->t.id, block, nr_pages, b.data));
   cache_block_fini(&tab->t, &b);
   epoch_exit(&me);
@@ -131,7 +131,7 @@ static void test_no_cache(void **state) {
     assert_false(cache_room(&tab.t, 3, 1));
     struct cache_block b = {NULL, 0, false, NULL, 0};
     for (uint32_t n = 1; n <= BLOCK_PAGES_MAX; n++) {
-      OK(cache_get(&tab.t, 3, n, load, &tab, &b));
+      OK(cache_get(&tab.t, 3, n, false, load, &tab, &b));
       assert_int_equal(b.frame, 0);
       assert_true(is_block(1, 3, n, b.data));
       assert_int_equal((uintptr_t)b.data % PAGE, 0);
@@ -139,11 +139,11 @@ static void test_no_cache(void **state) {
       assert_false(b.pinned);
     }
     const uint8_t *const own = b.own;
-    OK(cache_get(&tab.t, 4, 2, load, &tab, &b));
+    OK(cache_get(&tab.t, 4, 2, false, load, &tab, &b));
     assert_ptr_equal(b.data, own);  // the buffer is kept
     cache_offer(&tab.t, 5, 1, b.data);
     atomic_store(&tab.failures, 1);
-    FAILS(cache_get(&tab.t, 4, 2, load, &tab, &b), REMIXDB_CORRUPT);
+    FAILS(cache_get(&tab.t, 4, 2, false, load, &tab, &b), REMIXDB_CORRUPT);
     assert_null(b.data);
     cache_block_drop(&tab.t, &b);
     cache_block_fini(NULL, &b);
@@ -163,14 +163,14 @@ static void test_hit(void **state) {
   epoch_enter(&ep, &me);
   uint32_t f = 0;
   assert_null(cache_hit(&tab.t, 9, &f));
-  OK(cache_get(&tab.t, 9, 3, load, &tab, &b));
+  OK(cache_get(&tab.t, 9, 3, false, load, &tab, &b));
   assert_true(is_block(7, 9, 3, b.data));
   assert_int_not_equal(b.frame, 0);
   assert_null(b.own);
   assert_ptr_equal(cache_hit(&tab.t, 9, &f), b.data);
   assert_int_equal(f, b.frame);
   const uint8_t *const data = b.data;
-  OK(cache_get(&tab.t, 9, 3, load, &tab, &b));
+  OK(cache_get(&tab.t, 9, 3, false, load, &tab, &b));
   assert_ptr_equal(b.data, data);
   assert_int_equal(atomic_load(&tab.loads), 1);
   epoch_exit(&me);
@@ -192,10 +192,10 @@ static void test_load_fails(void **state) {
   tab_init(&tab, 100, 7);
   struct cache_block b = {NULL, 0, false, NULL, 0};
   epoch_enter(&ep, &me);
-  OK(cache_get(&tab.t, 1, 1, load, &tab, &b));
+  OK(cache_get(&tab.t, 1, 1, false, load, &tab, &b));
   for (int i = 0; i < 100; i++) {  // more pages than there are: none may be lost
     atomic_store(&tab.failures, 1);
-    FAILS(cache_get(&tab.t, 20, 16, load, &tab, &b), REMIXDB_CORRUPT);
+    FAILS(cache_get(&tab.t, 20, 16, false, load, &tab, &b), REMIXDB_CORRUPT);
     assert_string_equal(err_msg(), "block 20 is bad");
     assert_null(b.data);
     assert_int_equal(b.frame, 0);
@@ -203,7 +203,7 @@ static void test_load_fails(void **state) {
   }
   assert_int_equal(stats().used, PAGE);
   assert_int_equal(stats().bypasses, 0);
-  OK(cache_get(&tab.t, 20, 16, load, &tab, &b));
+  OK(cache_get(&tab.t, 20, 16, false, load, &tab, &b));
   assert_true(cached(&tab, 20));
   epoch_exit(&me);
   cache_block_fini(&tab.t, &b);
@@ -220,7 +220,7 @@ static void test_epoch_keeps(void **state) {
   struct cache_block held[8];
   memset(held, 0, sizeof(held));
   epoch_enter(&ep, &other);
-  for (uint32_t i = 0; i < 8; i++) OK(cache_get(&tab.t, i, 1, load, &tab, &held[i]));
+  for (uint32_t i = 0; i < 8; i++) OK(cache_get(&tab.t, i, 1, false, load, &tab, &held[i]));
   for (uint32_t i = 0; i < 1000; i++) (void)bring(&tab, 100 + i, 1);
   for (uint32_t i = 0; i < 8; i++) assert_true(is_block(3, i, 1, held[i].data));
   // C5: nothing can be reused before that epoch ends, and nobody waited for it.
@@ -331,7 +331,7 @@ static void test_once(void **state) {
   struct cache_block b = {NULL, 0, false, NULL, 0};
   epoch_enter(&ep, &me);
   for (uint32_t i = 0; i < 10000; i++) {
-    OK(cache_get(&tab.t, 2000 + i, 1, load, &tab, &b));
+    OK(cache_get(&tab.t, 2000 + i, 1, false, load, &tab, &b));
     assert_true(is_block(3, 2000 + i, 1, b.data));
     assert_int_equal(b.frame, 0);
     assert_ptr_equal(b.data, b.own);  // one buffer for all
@@ -396,9 +396,9 @@ static void test_again(void **state) {
   struct cache_block b = {NULL, 0, false, NULL, 0};
   epoch_enter(&ep, &me);
   atomic_store(&tab.failures, 1);
-  FAILS(cache_get(&tab.t, block, 1, load, &tab, &b), REMIXDB_CORRUPT);
+  FAILS(cache_get(&tab.t, block, 1, false, load, &tab, &b), REMIXDB_CORRUPT);
   assert_null(b.data);
-  OK(cache_get(&tab.t, block, 1, load, &tab, &b));
+  OK(cache_get(&tab.t, block, 1, false, load, &tab, &b));
   assert_true(cached(&tab, block));
   epoch_exit(&me);
   cache_block_fini(&tab.t, &b);
@@ -499,7 +499,7 @@ static void test_pin(void **state) {
   memset(held, 0, sizeof(held));
   epoch_enter(&ep, &other);
   for (uint32_t i = 0; i < 2; i++) {
-    OK(cache_get(&tab.t, 20 * i, 10, load, &tab, &held[i]));
+    OK(cache_get(&tab.t, 20 * i, 10, false, load, &tab, &held[i]));
     cache_block_pin(&tab.t, &held[i]);
     cache_block_pin(&tab.t, &held[i]);  // once
     assert_true(held[i].pinned);
@@ -515,7 +515,7 @@ static void test_pin(void **state) {
   assert_null(held[0].data);
   // A get drops the former hold.
   epoch_enter(&ep, &other);
-  OK(cache_get(&tab.t, 1999, 1, load, &tab, &held[1]));
+  OK(cache_get(&tab.t, 1999, 1, false, load, &tab, &held[1]));
   epoch_exit(&other);
   assert_false(held[1].pinned);
   for (uint32_t i = 0; i < 1000; i++) (void)bring(&tab, 100 + i, 1);
@@ -533,7 +533,7 @@ static void test_pin_in_limbo(void **state) {
   tab_init(&tab, 2000, 3);
   struct cache_block held = {NULL, 0, false, NULL, 0};
   epoch_enter(&ep, &other);
-  OK(cache_get(&tab.t, 0, 1, load, &tab, &held));
+  OK(cache_get(&tab.t, 0, 1, false, load, &tab, &held));
   for (uint32_t i = 0; i < 200; i++) (void)bring(&tab, 100 + i, 1);
   assert_false(cached(&tab, 0));
   cache_block_pin(&tab.t, &held);
@@ -596,7 +596,7 @@ static void use_held(struct random_use *u, uint32_t k, uint32_t block) {
   if (held->data) assert_true(is_block(tab + 10, old, u->sizes[tab][old], held->data));
   epoch_enter(&ep, &me);
   if (held->data) cache_block_drop(&u->tabs[tab].t, held);
-  OK(cache_get(&u->tabs[k].t, block, u->sizes[k][block], load, &u->tabs[k], held));
+  OK(cache_get(&u->tabs[k].t, block, u->sizes[k][block], false, load, &u->tabs[k], held));
   cache_block_pin(&u->tabs[k].t, held);
   u->held_tab[h] = k;
   u->held_block[h] = block;
@@ -618,7 +618,7 @@ static void use_failing(struct random_use *u, uint32_t k, uint32_t block) {
   atomic_store(&t->failures, cached(t, block) ? 0 : 1);
   epoch_enter(&ep, &me);
   const bool bad = atomic_load(&t->failures) > 0;
-  FAILS(cache_get(&t->t, block, u->sizes[k][block], load, t, &b), bad ? REMIXDB_CORRUPT : REMIXDB_OK);
+  FAILS(cache_get(&t->t, block, u->sizes[k][block], false, load, t, &b), bad ? REMIXDB_CORRUPT : REMIXDB_OK);
   epoch_exit(&me);
   cache_block_fini(&t->t, &b);
 }
@@ -765,7 +765,7 @@ static void fill_ahead(bool served) {
   assert_false(cache_ahead(cache));  // not before the cache is used
   epoch_enter(&ep, &me);
   for (uint32_t block = 0, seen = 0; block < AHEAD_SHARD * 3; block++) {
-    OK(cache_get(&tab.t, block, 1, load_ahead, &tab, &b));
+    OK(cache_get(&tab.t, block, 1, false, load_ahead, &tab, &b));
     assert_true(is_block(1, block, 1, b.data));
     if (!served || nr_wanted == seen) continue;
     seen = nr_wanted;
@@ -870,15 +870,15 @@ static void test_nomem(void **state) {
   epoch_enter(&ep, &other);
   for (uint32_t i = 0; i < 200; i++) (void)touch(&tab, i, 1);
   struct cache_block b = {NULL, 0, false, NULL, 0};
-  OK(cache_get(&tab.t, 300, 1, load, &tab, &b));
+  OK(cache_get(&tab.t, 300, 1, false, load, &tab, &b));
   assert_int_equal(b.frame, 0);
   atomic_store(&deny_after, 0);
   atomic_store(&mem_fault, deny);
-  s = cache_get(&tab.t, 301, 2, load, &tab, &b);
+  s = cache_get(&tab.t, 301, 2, false, load, &tab, &b);
   atomic_store(&mem_fault, NULL);
   FAILS(s, REMIXDB_NOMEM);
   assert_null(b.data);
-  OK(cache_get(&tab.t, 301, 2, load, &tab, &b));
+  OK(cache_get(&tab.t, 301, 2, false, load, &tab, &b));
   epoch_exit(&other);
   cache_block_fini(&tab.t, &b);
   cache_table_fini(&tab.t);
@@ -918,7 +918,7 @@ static void *get_same(void *arg) {
   for (uint32_t block = 0; block < 20; block++) {
     meet();
     epoch_enter(&ep, &slot);
-    const enum remixdb_status s = cache_get(&same.t, block * 3, 3, load, &same, &b);
+    const enum remixdb_status s = cache_get(&same.t, block * 3, 3, false, load, &same, &b);
     if (s == REMIXDB_CORRUPT) atomic_fetch_add(&failed, 1);
     if (s == REMIXDB_OK ? !is_block(8, block * 3, 3, b.data) : s != REMIXDB_CORRUPT || b.data)
       atomic_fetch_add(&wrong, 1);
@@ -969,7 +969,7 @@ static void *get_begun(void *arg) {
   struct tab *const tab = arg;
   epoch_join(&ep, &slot);
   epoch_enter(&ep, &slot);
-  if (cache_get(&tab->t, 10, 3, load, tab, &b) != REMIXDB_OK || !is_block(tab->t.id, 10, 3, b.data))
+  if (cache_get(&tab->t, 10, 3, false, load, tab, &b) != REMIXDB_OK || !is_block(tab->t.id, 10, 3, b.data))
     atomic_fetch_add(&wrong, 1);
   cache_block_drop(&tab->t, &b);
   epoch_exit(&slot);
@@ -1123,7 +1123,7 @@ static void hammer_fills(struct tab *tab, uint64_t *seed) {
   for (uint32_t i = 0; i < nr; i++) {
     const uint32_t pages = pages_of(blocks[i]);
     if (begun[i] == CACHE_FILL_LATER) {
-      const enum remixdb_status s = cache_get(&tab->t, blocks[i], pages, load, tab, &b[i]);
+      const enum remixdb_status s = cache_get(&tab->t, blocks[i], pages, false, load, tab, &b[i]);
       if (s != REMIXDB_OK && s != REMIXDB_CORRUPT) atomic_fetch_add(&wrong, 1);
     }
     if (b[i].data && !is_block(tab->t.id, blocks[i], pages, b[i].data)) atomic_fetch_add(&wrong, 1);
@@ -1146,14 +1146,15 @@ static void *hammer(void *arg) {
     epoch_enter(&ep, &slot);
     if (what < 30) {
       struct tab *const tab = atomic_load_explicit(&passing, memory_order_acquire);
-      if (cache_get(&tab->t, block, pages, load, tab, &b) != REMIXDB_OK || !is_block(tab->t.id, block, pages, b.data))
+      if (cache_get(&tab->t, block, pages, false, load, tab, &b) != REMIXDB_OK ||
+          !is_block(tab->t.id, block, pages, b.data))
         atomic_fetch_add(&wrong, 1);
       cache_block_drop(&tab->t, &b);
     } else if (what < 50) {
       const uint32_t h = (uint32_t)(rng_next(&seed) % HELD);
       if (held[h].data && !is_block(shared[held_tab[h]].t.id, held_block[h], pages_of(held_block[h]), held[h].data))
         atomic_fetch_add(&wrong, 1);
-      const enum remixdb_status s = cache_get(&shared[k].t, block, pages, load, &shared[k], &held[h]);
+      const enum remixdb_status s = cache_get(&shared[k].t, block, pages, false, load, &shared[k], &held[h]);
       if (s != REMIXDB_OK && s != REMIXDB_CORRUPT) atomic_fetch_add(&wrong, 1);
       cache_block_pin(&shared[k].t, &held[h]);
       held_tab[h] = k;
@@ -1166,7 +1167,7 @@ static void *hammer(void *arg) {
     } else if (what < 70) {
       hammer_fills(&shared[k], &seed);
     } else {
-      const enum remixdb_status s = cache_get(&shared[k].t, block, pages, load, &shared[k], &b);
+      const enum remixdb_status s = cache_get(&shared[k].t, block, pages, false, load, &shared[k], &b);
       if (what < 76) (void)sched_yield();
       if (s == REMIXDB_OK ? !is_block(shared[k].t.id, block, pages, b.data) : s != REMIXDB_CORRUPT)
         atomic_fetch_add(&wrong, 1);

@@ -43,7 +43,9 @@ static void put(struct index *x, struct kref key, uint64_t seq, bool back) {
   struct wh_slot slot;
   epoch_enter(&x->epoch, &x->slot);
   wh_lock(x->wh, key, hash64(key.ptr, key.len), &slot);
-  OK(wh_link(&slot, &seq, sizeof(seq), seq % 7 == 3));
+  const bool tomb = seq % 7 == 3;
+  const struct kv_rec rec = {.val = (const uint8_t *)&seq, .vlen = tomb ? 0 : sizeof(seq), .kind = tomb ? KV_TOMB : 0};
+  OK(wh_link(&slot, &rec));
   if (back) wh_unlink(&slot);
   else wh_stamp(&slot, seq);
   wh_unlock(&slot);
