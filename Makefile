@@ -161,12 +161,20 @@ SO_LINK := libremixdb.$(VERSION_MAJOR).dylib
 SO_FULL := libremixdb.$(VERSION).dylib
 SO_LDFLAGS := -dynamiclib -install_name @rpath/$(SO_LINK) -Wl,-exported_symbol,'_remixdb_*'
 RPATH := -Wl,-rpath,@loader_path
+LEVELDB_SO := libremixdb-leveldb.dylib
+LEVELDB_LINK := libremixdb-leveldb.$(VERSION_MAJOR).dylib
+LEVELDB_FULL := libremixdb-leveldb.$(VERSION).dylib
+LEVELDB_LDFLAGS := -dynamiclib -install_name @rpath/$(LEVELDB_LINK) -Wl,-exported_symbol,'_leveldb_*'
 else
 SO := libremixdb.so
 SO_LINK := libremixdb.so.$(VERSION_MAJOR)
 SO_FULL := libremixdb.so.$(VERSION)
 SO_LDFLAGS := -shared -Wl,-soname,$(SO_LINK) -Wl,--version-script=remixdb.map -Wl,--as-needed
 RPATH := -Wl,-rpath,'$$ORIGIN'
+LEVELDB_SO := libremixdb-leveldb.so
+LEVELDB_LINK := libremixdb-leveldb.so.$(VERSION_MAJOR)
+LEVELDB_FULL := libremixdb-leveldb.so.$(VERSION)
+LEVELDB_LDFLAGS := -shared -Wl,-soname,$(LEVELDB_LINK) -Wl,--version-script=compat/leveldb/leveldb.map
 ifneq ($(MALLOC_LIBS),)
 MALLOC_LIBS := -Wl,--no-as-needed $(MALLOC_LIBS) -Wl,--as-needed
 endif
@@ -184,6 +192,8 @@ FOLDERS := base wh log table value remix view compact store admin
 SIMPLE := xdbdemo.out xdbtest.out xdbexit.out
 PROGRAMS := remixdb.out $(SIMPLE) xdbbench.out
 SRCS := $(sort $(filter-out $(SIMPLE:%.out=%.c),$(wildcard *.c)) $(wildcard $(FOLDERS:%=%/*.c)))
+# LevelDB's C interface: a library of its own on top of the public one.
+LEVELDB_SRCS := $(sort $(wildcard compat/leveldb/*.c))
 # What remixdb.out and xdbdemo.out share.
 TOOLS := $(addprefix tools/,tool text progress commands transfer metrics)
 HDRS := $(sort $(wildcard *.h $(FOLDERS:%=%/*.h)))
@@ -191,6 +201,7 @@ HDRS := $(sort $(wildcard *.h $(FOLDERS:%=%/*.h)))
 B := build/$(MODE)-$(notdir $(firstword $(CCC)))$(if $(filter --target=%,$(CCC)),-$(TARGET))$(if $(N),-native)
 OBJS := $(SRCS:%.c=$B/%.o)
 STATIC := $B/libremixdb.a
+LEVELDB_OBJS := $(LEVELDB_SRCS:%.c=$B/%.o)
 WRAP_O := $(wrap_$(MODE):%=$B/tests/lib/%.o)
 
 include tools/bench/bench.mk
@@ -246,6 +257,13 @@ wheel-library: $(OBJS) remixdb.map
 	$(Q)mkdir -p '$(OUT)'
 	$(Q)$(CCC) $(CFLAGS_ALL) $(LDFLAGS_ALL) $(SO_LDFLAGS) $(filter %.o,$^) $(LIBS) -o '$(OUT)/$(SO)'
 
+$B/compat/leveldb/%.o: private OWN_FLAGS := -Icompat/leveldb
+$(LEVELDB_SO): $(LEVELDB_OBJS) compat/leveldb/leveldb.map $(SO) $(SO_LINK) build/products
+	$(call say,LINK)
+	$(Q)$(CCC) $(CFLAGS_ALL) $(LDFLAGS_ALL) $(LEVELDB_LDFLAGS) $(filter %.o,$^) $(SO) $(RPATH) -o $@
+$(LEVELDB_LINK): $(LEVELDB_SO)
+	$(Q)ln -sf $(LEVELDB_SO) $@
+
 $(SIMPLE:%=$B/%): %.out: %.o
 $(SIMPLE): %.out: $B/%.o
 remixdb.out $B/remixdb.out: $B/tools/remixdb.o
@@ -284,14 +302,15 @@ INCLUDEDIR ?= $(PREFIX)/include
 DATADIR ?= $(PREFIX)/share
 BINDIR ?= $(PREFIX)/bin
 MANDIR ?= $(DATADIR)/man
-PLACES := DESTDIR PREFIX LIBDIR INCLUDEDIR DATADIR BINDIR MANDIR SO SO_LINK SO_FULL VERSION
+PLACES := DESTDIR PREFIX LIBDIR INCLUDEDIR DATADIR BINDIR MANDIR SO SO_LINK SO_FULL LEVELDB_SO LEVELDB_LINK \
+  LEVELDB_FULL VERSION
 installer = @$(foreach v,$(PLACES),$v=$(call quote,$($v))) LIBS_PRIVATE=$(call quote,$(LIBS)) sh tools/install.sh $@
-install: $(SO) remixdb.out
+install: $(SO) $(LEVELDB_SO) remixdb.out
 	$(installer)
 uninstall:
 	$(installer)
 
 clean:
-	rm -rf build $(SO) $(SO_LINK) remixdb.pc $(PROGRAMS) _xdb.*.so
+	rm -rf build $(SO) $(SO_LINK) $(LEVELDB_SO) $(LEVELDB_LINK) remixdb.pc $(PROGRAMS) _xdb.*.so
 
 endif  # deps

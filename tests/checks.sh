@@ -3,7 +3,7 @@
 # checks.sh CHECK [ARGUMENT...]: one check of what was built, and that the check notices what it is there for.
 #   headers HEADER...   every header compiles alone, and remixdb.h as C++
 #   compile SOURCE...   every source compiles without io_uring; nothing is linked or run
-#   exports LIBRARY     the library exports what remixdb.h declares, no more and no less
+#   exports LIBRARY...  each library exports what its header declares, no more and no less
 #   seam OBJECT...      the library's objects ask of the system only what tests/seam.sh allows
 #   prefetch OBJECT     the compiler kept the prefetches of a read from the cache (OBJECT is that of table/hold.c)
 #   leaks PROGRAM       a program that leaks a descriptor fails; with LEAK_MEMORY=1 one that leaks memory too
@@ -35,7 +35,7 @@ headers() {
     [ -n "$cxx" ] || { command -v "$c" >/dev/null 2>&1 && cxx=$c; }
   done
   if [ -n "$cxx" ]; then
-    printf '#include "remixdb.h"\n' | $cxx -std=c++17 -Wall -Wextra -Werror -I. -fsyntax-only -x c++ - || bad=1
+    printf '#include "remixdb.h"\n#include "compat/leveldb/leveldb/c.h"\n' | $cxx -std=c++17 -Wall -Wextra -Werror -I. -fsyntax-only -x c++ - || bad=1
   fi
   echo "headers: $# compiled alone, $([ $bad -eq 0 ] && echo good || echo BAD)"
   return $bad
@@ -50,15 +50,27 @@ compile() {
   [ -z "$bad" ]
 }
 
-exports() {
-  grep -v '^ *//' remixdb.h | grep -oE '\bremixdb_[a-z0-9_]+\(' | tr -d '(' | LC_ALL=C sort -u >"$B/declared"
+# exports_of LIBRARY HEADER PREFIX
+exports_of() {
+  sed -e 's,//.*,,' -e 's,/\*.*\*/,,' "$2" | grep -oE "\\b$3_[a-z0-9_]+\(" | tr -d '(' | LC_ALL=C sort -u >"$B/declared"
   nm -D --defined-only "$1" | awk '$2 ~ /[TBDRWV]/ { sub(/@.*/, "", $3); print $3 }' | LC_ALL=C sort -u >"$B/exported"
   if ! [ -s "$B/exported" ] || ! diff "$B/declared" "$B/exported" >"$B/exports.diff"; then
-    echo "exports differ from remixdb.h (< declared, > exported):"
+    echo "exports of $1 differ from $2 (< declared, > exported):"
     cat "$B/exports.diff"
     return 1
   fi
-  echo "exports: $(wc -l <"$B/exported") functions, as declared"
+  echo "exports: $1 has $(wc -l <"$B/exported") functions, as declared"
+}
+
+exports() {
+  bad=0
+  for lib; do
+    case $lib in
+      *leveldb*) exports_of "$lib" compat/leveldb/leveldb/c.h leveldb || bad=1 ;;
+      *) exports_of "$lib" remixdb.h remixdb || bad=1 ;;
+    esac
+  done
+  return $bad
 }
 
 seam() {

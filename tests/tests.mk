@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The tests, as a part of the Makefile: what they are made of, and how they are run. The shell is in tests/*.sh.
 
-UNIT_SRCS := $(sort $(wildcard tests/unit/test_*.c tests/store/test_*.c tests/fuzz/test_*.c))
+UNIT_SRCS := $(sort $(wildcard $(addsuffix /test_*.c,$(addprefix tests/,unit store fuzz compat))))
 FUZZ_SRCS := $(sort $(wildcard tests/fuzz/fuzz_*.c))
 PY_TESTS := $(sort $(wildcard tests/py/test_*.py))
 UNITS := $(UNIT_SRCS:%.c=$B/%)
@@ -9,6 +9,8 @@ UNITS := $(UNIT_SRCS:%.c=$B/%)
 # ---- building
 
 $B/tests/%.o: private OWN_FLAGS = $(TEST_CFLAGS)
+$B/tests/compat/%.o: private OWN_FLAGS = $(TEST_CFLAGS) -Icompat/leveldb
+$B/tests/compat/test_leveldb: $(LEVELDB_OBJS)
 # Faults are sought elsewhere than in hashing and in the disk of the tests: these tell a fuzzer nothing and take time.
 ifeq ($(MODE),fuzz)
 $B/lib.o: private OWN_FLAGS := -fno-sanitize=fuzzer-no-link
@@ -125,7 +127,7 @@ check-words:
 check-layers:
 	@sh tests/layers_check.sh
 check-headers:
-	$(check) $(HDRS)
+	$(check) $(HDRS) compat/leveldb/leveldb/c.h
 # EXTRA_CFLAGS names a directory that has the headers of xxHash, zstd and cmocka and no others.
 check-compile:
 	$(check) $(SRCS) $(SIMPLE:%.out=%.c) $(TOOLS:%=%.c) tools/remixdb.c $(BENCH:%=%.c) $(FIXTURE_SRCS) $(UNIT_SRCS)
@@ -134,8 +136,8 @@ check-leaks: $B/tests/lib/leak
 check-prefetch: $B/table/hold.o
 	$(if $(and $(filter release,$(MODE)),$(filter x86_64 amd64 aarch64 arm64,$(TARGET))),$(check) $<)
 # nm speaks differently elsewhere than on ELF.
-check-exports: $(SO)
-	$(if $(filter-out Darwin,$(UNAME)),$(check) $<)
+check-exports: $(SO) $(LEVELDB_SO)
+	$(if $(filter-out Darwin,$(UNAME)),$(check) $^)
 check-seam: $(OBJS)
 	$(if $(filter-out Darwin,$(UNAME)),$(check) $^)
 

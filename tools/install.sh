@@ -5,11 +5,13 @@
 #   DESTDIR                 stands before every path; no path that is written down has it
 #   PREFIX, LIBDIR, INCLUDEDIR, DATADIR, BINDIR, MANDIR   where things go
 #   SO, SO_LINK, SO_FULL    the library's name, that by which programs know it, that of its file
+#   LEVELDB_SO, LEVELDB_LINK, LEVELDB_FULL   the same of the library with LevelDB's C interface
 #   VERSION, LIBS_PRIVATE   for the pkg-config file, which is made in build/
 set -u
 
 lib=$DESTDIR$LIBDIR
 include=$DESTDIR$INCLUDEDIR
+leveldb=$include/remixdb-leveldb
 data=$DESTDIR$DATADIR/remixdb
 bin=$DESTDIR$BINDIR
 man=$DESTDIR$MANDIR/man1
@@ -72,6 +74,17 @@ tell_paths() {
   echo "  export PKG_CONFIG_PATH=\"$LIBDIR/pkgconfig\" LD_LIBRARY_PATH=\"$LIBDIR\""
 }
 
+install_leveldb() {
+  do_ install -m 644 compat/leveldb/leveldb/c.h "$leveldb/leveldb/c.h"
+  do_ install -m 755 "$LEVELDB_SO" "$lib/$LEVELDB_FULL"
+  if [ "$(uname)" = Darwin ]; then
+    do_ install_name_tool -id "$LIBDIR/$LEVELDB_LINK" "$lib/$LEVELDB_FULL"
+  fi
+  do_ ln -sf "$LEVELDB_FULL" "$lib/$LEVELDB_LINK"
+  do_ ln -sf "$LEVELDB_LINK" "$lib/$LEVELDB_SO"
+  do_ install -m 644 build/remixdb-leveldb.pc "$lib/pkgconfig/remixdb-leveldb.pc"
+}
+
 install_all() {
   check_names
   check_rights
@@ -80,7 +93,11 @@ install_all() {
   printf '%s\n' "prefix=$PREFIX" "libdir=$LIBDIR" "includedir=$INCLUDEDIR" '' 'Name: remixdb' \
     'Description: An embedded, ordered key-value store' "Version: $VERSION" 'Libs: -L"${libdir}" -lremixdb' \
     "Libs.private: $LIBS_PRIVATE -pthread" 'Cflags: -I"${includedir}"' >build/remixdb.pc || exit 1
-  do_ install -d "$lib/pkgconfig" "$include" "$data" "$bin" "$man"
+  # shellcheck disable=SC2016
+  printf '%s\n' "prefix=$PREFIX" "libdir=$LIBDIR" "includedir=$INCLUDEDIR/remixdb-leveldb" '' 'Name: remixdb-leveldb' \
+    "Description: LevelDB's C interface on RemixDB" "Version: $VERSION" 'Requires.private: remixdb' \
+    'Libs: -L"${libdir}" -lremixdb-leveldb' 'Cflags: -I"${includedir}"' >build/remixdb-leveldb.pc || exit 1
+  do_ install -d "$lib/pkgconfig" "$include" "$leveldb/leveldb" "$data" "$bin" "$man"
   do_ install -m 755 remixdb.out "$bin/remixdb"
   do_ install -m 644 docs/remixdb.1 "$man/remixdb.1"
   do_ install -m 644 remixdb.h "$include/remixdb.h"
@@ -89,6 +106,7 @@ install_all() {
   do_ ln -sf "$SO_FULL" "$lib/$SO_LINK"
   do_ ln -sf "$SO_LINK" "$lib/$SO"
   do_ install -m 644 build/remixdb.pc "$lib/pkgconfig/remixdb.pc"
+  install_leveldb
   do_ install -m 644 xdb.py "$data/xdb.py"
 }
 
@@ -96,9 +114,10 @@ install_all() {
 uninstall_all() {
   check_rights
   do_ rm -f "$include/remixdb.h" "$lib/$SO_FULL" "$lib/$SO_LINK" "$lib/$SO" "$lib/pkgconfig/remixdb.pc" "$data/xdb.py" \
-    "$bin/remixdb" "$man/remixdb.1"
+    "$bin/remixdb" "$man/remixdb.1" "$leveldb/leveldb/c.h" "$lib/$LEVELDB_FULL" "$lib/$LEVELDB_LINK" \
+    "$lib/$LEVELDB_SO" "$lib/pkgconfig/remixdb-leveldb.pc"
   do_ rm -rf "$data/__pycache__"
-  for d in "$lib/pkgconfig" "$data"; do
+  for d in "$lib/pkgconfig" "$data" "$leveldb/leveldb" "$leveldb"; do
     [ ! -d "$d" ] || rmdir "$d" 2>/dev/null || true
   done
 }

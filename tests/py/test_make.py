@@ -90,8 +90,8 @@ def test_a_library_that_is_missing():
 # ---- make install
 
 
-def library_name(*version):
-    return ".".join(("libremixdb", *version, "dylib") if sys.platform == "darwin" else ("libremixdb", "so", *version))
+def library_name(*version, of="remixdb"):
+    return ".".join((f"lib{of}", *version, "dylib") if sys.platform == "darwin" else (f"lib{of}", "so", *version))
 
 
 def install(root, prefix, goal="install"):
@@ -123,7 +123,9 @@ def test_what_is_installed(installed):
     version = xdb.version()
     assert names == {"include/remixdb.h", f"lib/{library_name()}", f"lib/{library_name('0')}",
                      f"lib/{library_name(version)}", "lib/pkgconfig/remixdb.pc", "share/remixdb/xdb.py",
-                     "bin/remixdb", "share/man/man1/remixdb.1"}
+                     "bin/remixdb", "share/man/man1/remixdb.1", "lib/pkgconfig/remixdb-leveldb.pc",
+                     "include/remixdb-leveldb/leveldb/c.h",
+                     *(f"lib/{library_name(*v, of='remixdb-leveldb')}" for v in ((), ("0",), (version,)))}
     assert (prefix / "lib" / library_name()).resolve() == (prefix / "lib" / library_name(version)).resolve()
     assert "prefix=/opt/some where" in (prefix / "lib" / "pkgconfig" / "remixdb.pc").read_text()
     for name in "include/remixdb.h", "share/remixdb/xdb.py":
@@ -132,13 +134,16 @@ def test_what_is_installed(installed):
 
 @pytest.mark.skipif(shutil.which("pkg-config") is None, reason="no pkg-config")
 def test_what_pkg_config_tells(installed):
-    def told(*flags):
+    def told(*flags, package="remixdb"):
         env = {**os.environ, "PKG_CONFIG_PATH": str(installed[1] / "lib" / "pkgconfig")}
-        return subprocess.run(["pkg-config", *flags, "remixdb"], env=env, capture_output=True, text=True, timeout=60,
+        return subprocess.run(["pkg-config", *flags, package], env=env, capture_output=True, text=True, timeout=60,
                               check=True).stdout
     flags = ["-I/opt/some where/include", "-L/opt/some where/lib", "-lremixdb"]
     assert shlex.split(told("--cflags", "--libs")) == flags
     assert told("--variable=includedir") == "/opt/some where/include\n"
+    assert shlex.split(told("--cflags", "--libs", package="remixdb-leveldb")) == [
+        "-I/opt/some where/include/remixdb-leveldb", "-I/opt/some where/include", "-L/opt/some where/lib",
+        "-lremixdb-leveldb"]
 
 
 REFUSED = [(f"/o{c}pt", "which a pkg-config file cannot hold") for c in ("'", '"', "\\", "`", "$$", "#")]
@@ -197,10 +202,11 @@ def installer():
     with tempfile.TemporaryDirectory() as name:
         place = pathlib.Path(name)
         place.chmod(0o755)
-        for path in "tools/install.sh", "remixdb.h", "xdb.py", "docs/remixdb.1", "remixdb.out":
-            (place / path).parent.mkdir(exist_ok=True)
+        for path in "tools/install.sh", "remixdb.h", "xdb.py", "docs/remixdb.1", "remixdb.out", "compat/leveldb/leveldb/c.h":
+            (place / path).parent.mkdir(exist_ok=True, parents=True)
             shutil.copyfile(ROOT / path, place / path)
         (place / "libremixdb.so").write_text("")
+        (place / "libremixdb-leveldb.so").write_text("")
         (place / "bin").mkdir()
         ldconfig = place / "bin" / "ldconfig"
         ldconfig.write_text('#!/bin/sh\necho "ldconfig was called: $*"\n')
@@ -214,6 +220,8 @@ def installer():
             env = {"DESTDIR": "", "PREFIX": prefix, "LIBDIR": f"{prefix}/lib", "INCLUDEDIR": f"{prefix}/include",
                    "DATADIR": f"{prefix}/share", "BINDIR": f"{prefix}/bin", "MANDIR": f"{prefix}/man",
                    "SO": "libremixdb.so", "SO_LINK": "libremixdb.so.0", "SO_FULL": "libremixdb.so.0.1.0",
+                   "LEVELDB_SO": "libremixdb-leveldb.so", "LEVELDB_LINK": "libremixdb-leveldb.so.0",
+                   "LEVELDB_FULL": "libremixdb-leveldb.so.0.1.0",
                    "VERSION": "0.1.0", "LIBS_PRIVATE": "-lzstd",
                    "PATH": f"{place}/bin:{os.environ['PATH']}", **env}
             return subprocess.run(["sh", "tools/install.sh", goal], cwd=place, env=env, capture_output=True, text=True,
