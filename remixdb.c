@@ -813,6 +813,23 @@ PUBLIC bool remixdb_compact(struct xdb_ref *ref) {
   return done_on(ref, s == REMIXDB_OK ? xdb_compact_told(ref->xdb, &ref->progress) : s);
 }
 
+static enum remixdb_status compact_range(struct xdb_ref *ref, const struct remixdb_range *range) {
+  const struct xdb_iter_opts opts = {.bounds = *range};
+  struct xdb_iter_bounds b;
+  enum remixdb_status s = iter_bounds(&opts, &b);
+  if (s != REMIXDB_OK) return s;
+  if (!b.high.ptr || kv_cmp(b.low, b.high) < 0)
+    s = xdb_compact_range(ref->xdb, ref->tree, b.low, b.high, &ref->progress);
+  mem_free(b.bytes);
+  return s;
+}
+
+PUBLIC bool remixdb_compact_range(struct xdb_ref *ref, const struct remixdb_range *range) {
+  enum remixdb_status s = check_writable(ref);
+  if (s == REMIXDB_OK) s = range ? check_range(range) : null_argument("range");
+  return done_on(ref, s == REMIXDB_OK ? compact_range(ref, range) : s);
+}
+
 PUBLIC bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir) {
   enum remixdb_status s = check_plain_ref(ref);
   if (s == REMIXDB_OK) s = check_dir(dir);

@@ -584,6 +584,10 @@ bool remixdb_flush(struct xdb_ref *ref);
 // are there. The call works on one part of the store at a time, and needs room on disk for a copy of that part. Writers
 // go on meanwhile. Otherwise like remixdb_flush.
 bool remixdb_compact(struct xdb_ref *ref);
+// The same for the parts of the store that may hold keys of the range: also their other keys, and no other part. An
+// empty range does nothing. REMIXDB_TOOBIG: a bound is longer than a key can be. Reports as "compact"
+// (remixdb_progress).
+bool remixdb_compact_range(struct xdb_ref *ref, const struct remixdb_range *range);
 // Makes a separate store in `dir`, with the records that the ref reads at this moment. For a snapshot's ref these are
 // the records of the snapshot. The call links the tables where the file system can, else copies them, and writes the
 // records of the memtables to a new log. The new store is durable when the call returns true. Writers go on meanwhile.
@@ -618,13 +622,14 @@ bool remixdb_destroy(const char *dir);
 // total count the same unit, which differs from call to call. total is an estimate, and 0 while it is unknown. If the
 // function returns false, the long call gives up and fails with REMIXDB_ABORTED.
 typedef bool (*remixdb_progress_fn)(void *priv, const char *what, uint64_t done, uint64_t total);
-// Sets fn as the progress function of this ref: later calls of remixdb_flush, remixdb_compact, remixdb_checkpoint and
-// remixdb_verify on the ref report to fn. NULL, the default, means no reports. fn runs in the thread of the call. fn
-// runs when the call begins, and then about every MiB read or copied, or every 50 ms of waiting. At the end of a call
-// that succeeds, fn runs once more with done == total; fn's result does not matter then. done never decreases. fn may
-// take long, and may use the store through other refs: the call holds no lock while fn runs, and no thread waits for
-// fn. With workers = 0 there are no reports during a round of compaction. If fn gives up a flush or a compaction, the
-// running round goes on in the background, and finished work stays. If fn gives up a checkpoint, nothing stays.
+// Sets fn as the progress function of this ref: later calls of remixdb_flush, remixdb_compact, remixdb_compact_range,
+// remixdb_checkpoint and remixdb_verify on the ref report to fn. NULL, the default, means no reports. fn runs in the
+// thread of the call. fn runs when the call begins, and then about every MiB read or copied, or every 50 ms of waiting.
+// At the end of a call that succeeds, fn runs once more with done == total; fn's result does not matter then. done
+// never decreases. fn may take long, and may use the store through other refs: the call holds no lock while fn runs,
+// and no thread waits for fn. With workers = 0 there are no reports during a round of compaction. If fn gives up a
+// flush or a compaction, the running round goes on in the background, and finished work stays. If fn gives up a
+// checkpoint, nothing stays.
 void remixdb_progress(struct xdb_ref *ref, remixdb_progress_fn fn, void *priv);
 
 // ---- figures and memory

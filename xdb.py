@@ -717,6 +717,10 @@ class XdbRef(_Ref, _Source):
         """Brings all earlier writes into the fewest tables, without deleted keys and old values, and waits for it."""
         self._call(_lib().remixdb_compact)
 
+    def compact_range(self, start: Data | None = None, stop: Data | None = None) -> None:
+        """The same for the parts of the store that may hold keys start <= key < stop; None is an open end."""
+        self._call(_lib().remixdb_compact_range, ctypes.byref(_range(start, stop)))
+
     def _reader(self) -> "XdbRef":
         return self
 
@@ -1423,6 +1427,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "remixdb_sync": (_BOOL, (_P,)),
     "remixdb_flush": (_BOOL, (_P,)),
     "remixdb_compact": (_BOOL, (_P,)),
+    "remixdb_compact_range": (_BOOL, (_P, _P)),
     "remixdb_checkpoint": (_BOOL, (_P, _S)),
     "remixdb_verify": (_BOOL, (_P,)),
     "remixdb_repair": (_BOOL, (_S,)),
@@ -1482,6 +1487,19 @@ class _Opts(ctypes.Structure):
 
 class _Slice(ctypes.Structure):
     _fields_ = (("ptr", _S), ("len", _U32))
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("from_key", _Slice), ("to_key", _Slice))
+
+
+def _range(start: Data | None, stop: Data | None) -> _Range:
+    r = _Range()
+    for name, key in (("from_key", start), ("to_key", stop)):
+        if key is not None:
+            key = _bytes(key, "key")
+            setattr(r, name, _Slice(key, _length(key, "key")))
+    return r
 
 
 class _IterOpts(ctypes.Structure):

@@ -117,6 +117,11 @@ uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64
 // partitions that need more than `most` bytes (0: no limit) for later, because room is needed before any is freed.
 struct compact_whole {
   uint64_t budget, most;
+  // Only a part of the store: partitions of the tree in which the round begins, that may hold keys less than `until`
+  // (until_len UINT32_MAX: that has no such end).
+  bool within;
+  uint32_t until_len;
+  uint8_t until[KV_KEY_MAX];
   // out, also if the round fails
   uint64_t largest;  // bytes to write for the largest partition that is not left
   bool left;         // some partition is left
@@ -126,6 +131,8 @@ struct compact_whole {
   uint32_t from_len, to_len;
   uint8_t from[KV_KEY_MAX], to[KV_KEY_MAX];
 };
+// Returns the number of the first partition of a tree behind the range; nr_parts: the tree's end. tree NULL: 0.
+uint32_t compact_whole_stop(const struct compact_whole *whole, const struct version *tree);
 // Call it after the version of a round that is not at the end is installed: the next round goes on from `to`.
 static inline void compact_whole_on(struct compact_whole *whole) {
   memcpy(whole->from, whole->to, whole->to_len);

@@ -270,19 +270,28 @@ static uint32_t plan_whole(struct round *r, const struct round_tree *tree, uint3
   return next;
 }
 
+uint32_t compact_whole_stop(const struct compact_whole *whole, const struct version *tree) {
+  if (!tree) return 0;
+  if (!whole->within || whole->until_len == UINT32_MAX) return tree->nr_parts;
+  const struct kref until = kref(whole->until, whole->until_len);
+  const uint32_t part = version_find(tree, until);
+  return kv_eq(part_anchor(tree->parts[part]), until) ? part : part + 1;
+}
+
 void plan_jobs(struct round *r, uint32_t which, struct compact_whole *whole, uint32_t *next_out) {
   struct round_tree *const tree = &r->trees[which];
   const uint32_t nr = tree->base->nr_parts;
   uint32_t at = 0, end = whole ? version_find(tree->base, kref(whole->from, whole->from_len)) : nr;
+  const uint32_t stop = whole ? compact_whole_stop(whole, tree->base) : nr;
   tree->first_job = r->nr_jobs;
   while (at < end) plan_part(r, tree, at++);
   uint64_t bytes = 0;
   if (whole) whole->largest = 0;
   const uint64_t most = whole && whole->most ? whole->most : UINT64_MAX;
-  while (at < nr && bytes < whole->budget) {
+  while (at < stop && bytes < whole->budget) {
     const uint32_t first = r->nr_jobs, from = at;
     uint64_t cost = 0;
-    at = plan_whole(r, tree, at, nr, most);
+    at = plan_whole(r, tree, at, stop, most);
     for (uint32_t i = first; i < r->nr_jobs; i++) cost += r->jobs[i].cost;
     if (cost > most) {
       r->nr_jobs = first;

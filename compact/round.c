@@ -251,7 +251,8 @@ static enum remixdb_status next_version(struct round *r, struct version *base, s
 // next: the partition of the tree from which the next round has to go on.
 static void whole_came(struct compact_whole *whole, const struct version *base, uint32_t next) {
   const struct version *const tree = version_tree(base, whole->from_tree);
-  whole->end = next == tree->nr_parts && (whole->from_tree == TREE_SPACES || version_is_empty(base->spaces));
+  const bool last = whole->within || whole->from_tree == TREE_SPACES || version_is_empty(base->spaces);
+  whole->end = last && next >= compact_whole_stop(whole, tree);
   if (whole->end) return;
   if (next == tree->nr_parts) {
     whole->to_tree = TREE_SPACES;

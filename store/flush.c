@@ -25,6 +25,9 @@ struct waiter {
   uint64_t told_ns;  // time of the last report
   bool own;          // true: the call waits for its own round; false: for its turn to freeze (rounds.nr_flushers)
   struct xdb_whole *whole;  // the work that it gives to its round; NULL: none
+  // A compaction of a part: where that begins. With whole->work.within it ends in the same tree.
+  struct kref low;
+  uint32_t tree;
 };
 
 // Finds out how much of its work the call has done. `done` stays below `total`, because the end is reported separately.
@@ -226,18 +229,29 @@ void xdb_flush_last(struct xdb *x) {
 
 // ---- compaction of the whole store, a part in each round
 
-// Estimates how many bytes a compaction of the whole store will read.
-static uint64_t whole_bytes(struct xdb *x) {
-  xdb_lock(x);
-  const struct super *const super = xdb_super(x);
-  uint64_t bytes = memtable_memory(super->active);
-  for (const struct version *tree = super->version; tree; tree = tree->spaces) {
-    for (uint32_t i = 0; i < tree->nr_parts; i++) {
-      const struct part *const p = tree->parts[i];
-      for (uint32_t r = 0; r < part_runs(p); r++) bytes += part_run(p, r)->file_size;
-    }
+// Returns the bytes of the tables in the partitions [from, to) of a tree.
+static uint64_t parts_bytes(const struct version *tree, uint32_t from, uint32_t to) {
+  uint64_t bytes = 0;
+  for (uint32_t i = from; i < to; i++) {
+    const struct part *const p = tree->parts[i];
+    for (uint32_t r = 0; r < part_runs(p); r++) bytes += part_run(p, r)->file_size;
   }
-  xdb_unlock(x);
+  return bytes;
+}
+
+// Estimates how many bytes the compaction will read.
+static uint64_t whole_bytes(const struct waiter *w) {
+  const struct compact_whole *const work = &w->whole->work;
+  xdb_lock(w->x);
+  const struct super *const super = xdb_super(w->x);
+  uint64_t bytes = memtable_memory(super->active);
+  const struct version *const part = version_tree(super->version, w->tree);
+  if (work->within && !part) bytes += 0;
+  else if (work->within) bytes += parts_bytes(part, version_find(part, w->low), compact_whole_stop(work, part));
+  else
+    for (const struct version *tree = super->version; tree; tree = tree->spaces)
+      bytes += parts_bytes(tree, 0, tree->nr_parts);
+  xdb_unlock(w->x);
   return bytes + 1;
 }
 
@@ -247,9 +261,12 @@ static void whole_on(struct waiter *w) {
   xdb_lock(w->x);
   const struct version *const v = xdb_super(w->x)->version;
   const struct version *const tree = version_tree(v, work->to_tree);
-  const uint32_t before = work->to_tree == TREE_UNNAMED ? 0 : v->nr_parts;
-  w->base = w->total / (v->nr_parts + v->spaces->nr_parts) *
-            (before + version_find(tree, kref(work->to, work->to_len)));
+  const uint32_t before = work->to_tree == TREE_UNNAMED ? 0 : v->nr_parts,
+                 all = v->nr_parts + (v->spaces ? v->spaces->nr_parts : 0),
+                 at = version_find(tree, kref(work->to, work->to_len));
+  const uint32_t low = version_find(tree, w->low);
+  if (!work->within) w->base = w->total / all * (before + at);
+  else if (at > low) w->base = w->total / (compact_whole_stop(work, tree) - low) * (at - low);
   xdb_unlock(w->x);
   compact_whole_on(work);
 }
@@ -291,8 +308,9 @@ static enum remixdb_status compact_passes(struct waiter *w) {
   for (uint32_t pass = 0; s == REMIXDB_OK && left && any && pass < WHOLE_PASSES; pass++) {
     any = w->whole->work.left = false;
     w->whole->work.most = UINT64_MAX;
-    w->whole->work.from_len = 0;
-    w->whole->work.from_tree = TREE_UNNAMED;
+    w->whole->work.from_len = w->low.len;
+    if (w->low.len) memcpy(w->whole->work.from, w->low.ptr, w->low.len);
+    w->whole->work.from_tree = w->tree;
     s = compact_pass(w, &any);
     left = w->whole && w->whole->work.left;
   }
@@ -309,16 +327,39 @@ static enum remixdb_status shrink_log(struct xdb *x) {
   return s == REMIXDB_OK ? wal_shed(x->wal) : s;
 }
 
+// Compacts what w->whole says, and frees that.
+static enum remixdb_status compact_with(struct waiter *w) {
+  struct xdb *const x = w->x;
+  // A round takes about as long as writing a few memtables: a writer waits for one round at most.
+  w->whole->work.budget = 4 * x->memtable_limit;
+  if (w->progress.fn && !x->opts.read_only) w->total = whole_bytes(w);
+  enum remixdb_status s = waiter_begin(w);
+  if (s == REMIXDB_OK) s = compact_passes(w);
+  mem_free(w->whole);
+  return s;
+}
+
 enum remixdb_status xdb_compact_told(struct xdb *x, const struct progress *p) {
   struct waiter w = {.x = x, .progress = *p, .what = "compact", .whole = mem_calloc(1, sizeof(*w.whole))};
   if (!w.whole) return REMIXDB_NOMEM;
-  // A round takes about as long as writing a few memtables: a writer waits for one round at most.
-  w.whole->work.budget = 4 * x->memtable_limit;
-  if (p->fn && !x->opts.read_only) w.total = whole_bytes(x);
-  enum remixdb_status s = waiter_begin(&w);
-  if (s == REMIXDB_OK) s = compact_passes(&w);
-  mem_free(w.whole);
+  const enum remixdb_status s = compact_with(&w);
   if (s == REMIXDB_OK && shrink_log(x) != REMIXDB_OK) xdb_say(x, "the log could not be made smaller: %s", err_msg());
+  return s == REMIXDB_OK ? waiter_end(&w) : s;
+}
+
+// A key as `from` and `until` of struct compact_whole have room for.
+static struct kref whole_key(struct kref key) { return kref(key.ptr, key.len < KV_KEY_MAX ? key.len : KV_KEY_MAX); }
+
+enum remixdb_status xdb_compact_range(struct xdb *x, uint32_t tree, struct kref low, struct kref high,
+                                      const struct progress *p) {
+  struct waiter w = {.x = x, .progress = *p, .what = "compact", .tree = tree, .whole = mem_calloc(1, sizeof(*w.whole))};
+  if (!w.whole) return REMIXDB_NOMEM;
+  struct compact_whole *const work = &w.whole->work;
+  w.low = low.ptr ? whole_key(low) : kref("", 0);
+  work->within = true;
+  work->until_len = high.ptr ? whole_key(high).len : UINT32_MAX;
+  if (high.ptr) memcpy(work->until, high.ptr, work->until_len);
+  const enum remixdb_status s = compact_with(&w);
   return s == REMIXDB_OK ? waiter_end(&w) : s;
 }
 

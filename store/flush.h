@@ -30,6 +30,10 @@ void xdb_flush_last(struct xdb *x);
 // Brings all earlier writes into the fewest tables, without tombstones and old versions, in several rounds, and waits
 // for these rounds. Writers go on meanwhile. Otherwise like xdb_flush.
 MUST_CHECK enum remixdb_status xdb_compact(struct xdb *x);
+// Like xdb_compact, for the partitions of a tree that may hold keys low <= key < high; ptr NULL: no such bound. Reports
+// to p.
+MUST_CHECK enum remixdb_status xdb_compact_range(struct xdb *x, uint32_t tree, struct kref low, struct kref high,
+                                                 const struct progress *p);
 // Like the two calls above, with reports to p. Fails with REMIXDB_ABORTED if p gives the call up; the round goes on.
 MUST_CHECK enum remixdb_status xdb_flush_told(struct xdb *x, const struct progress *p);
 MUST_CHECK enum remixdb_status xdb_compact_told(struct xdb *x, const struct progress *p);

@@ -95,6 +95,13 @@ def test_flush_and_compact(db, ref):
     ref.compact()
     assert db.stats()["table_entries"] == 98
     assert ref.get("000") == b"new" and ref.get("050") is None and ref.get("051") is None
+    ref.delete("052")
+    ref.compact_range("9")
+    ref.compact_range("3", b"")
+    ref.compact_range(None, "2")
+    assert ref.get("052") is None
+    ref.compact_range("052", "053")
+    assert db.stats()["table_entries"] == 97
 
 
 def test_kinds_of_keys_and_values(ref):

@@ -294,6 +294,78 @@ static void test_keys_only(void **state) {
   atomic_store(&blkio_test_cold, 0);
 }
 
+// The numbers of the tables in a partition.
+static uint64_t part_print(const struct part *p) {
+  uint64_t print = part_runs(p);
+  for (uint32_t r = 0; r < part_runs(p); r++) print = print * 31 + part_run(p, r)->number;
+  return print;
+}
+
+static bool compacted(const struct part *p) {
+  return part_runs(p) <= 2 && !p->young && (!p->remix || p->remix->nr_keys == p->remix->nr_entries);
+}
+
+// A compaction of a range writes the partitions that have keys of it, and no others.
+static void test_compact_range(void **state) {
+  (void)state;
+  for (uint32_t shape = 0; shape < 4; shape++) {
+    check_seed = check_seed_or(1) + shape;
+    world_make(shape % 2, false);
+    world_open(8);
+    shrink(w.x, 512 << 10, 60);
+    char from[16], to[16];
+    uint64_t before[64], others = 0, inside = 0;
+    uint32_t nr = 0;
+    w.low = 1 + (uint32_t)(rng_next(&w.rng) % (KEYS / 2));
+    w.high = w.low + KEYS / 4;
+    struct remixdb_range range = {{from, key_of(w.low, from)}, {to, key_of(w.high, to)}};
+    for (uint32_t i = 0; i < KEYS; i += 3) {
+      char key[16];
+      CHECK(remixdb_put(w.ref, key, key_of(i, key), "old", 3));
+    }
+    CHECK(remixdb_compact(w.ref));  // into small partitions
+    for (uint32_t i = 0; i < KEYS; i += 5) {
+      char key[16];
+      CHECK(remixdb_put(w.ref, key, key_of(i, key), "new", 3) && (i % 10 || remixdb_del(w.ref, key, KEY_LEN)));
+      if (i % 1000 == 0) CHECK(remixdb_flush(w.ref));
+    }
+    CHECK(remixdb_flush(w.ref));
+    const struct version *v = xdb_super(w.x)->version;
+    if (v->nr_parts <= 4 || v->nr_parts >= 64) fail_msg("%u partitions", v->nr_parts);
+    struct kref anchors[64];
+    for (uint32_t p = 0; p < v->nr_parts; p++) {
+      before[nr] = part_print(v->parts[p]);
+      anchors[nr++] = part_anchor(v->parts[p]);
+    }
+    struct xdb_snapshot *const keep = remixdb_snapshot(w.ref);  // the anchors' bytes
+    const struct remixdb_range none[] = {{{to, KEY_LEN}, {from, KEY_LEN}}, {{NULL, 0}, {to, 0}}};
+    for (uint32_t i = 0; i < 2; i++) CHECK(remixdb_compact_range(w.ref, &none[i]) && xdb_super(w.x)->version == v);
+    CHECK(remixdb_compact_range(w.ref, &range));
+    v = xdb_super(w.x)->version;
+    for (uint32_t p = 0; p < v->nr_parts; p++) {
+      const struct kref low = part_anchor(v->parts[p]),
+                        high = p + 1 < v->nr_parts ? part_anchor(v->parts[p + 1]) : kref("\xff", 1);
+      if (kv_cmp(high, kref(from, KEY_LEN)) > 0 && kv_cmp(low, kref(to, KEY_LEN)) < 0) {
+        CHECK(compacted(v->parts[p]));
+        inside++;
+        continue;
+      }
+      uint32_t i = 0;
+      while (i < nr && !kv_eq(anchors[i], low)) i++;
+      CHECK(i < nr && before[i] == part_print(v->parts[p]) && !compacted(v->parts[p]));
+      others++;
+    }
+    CHECK(inside > 1 && others > 1);
+    const struct remixdb_range all = {{NULL, 0}, {NULL, 0}};
+    CHECK(remixdb_compact_range(w.ref, &all));
+    v = xdb_super(w.x)->version;
+    for (uint32_t p = 0; p < v->nr_parts; p++) CHECK(compacted(v->parts[p]));
+    remixdb_snapshot_release(keep);
+    world_close();
+    world_free();
+  }
+}
+
 // An iterator in a space: its keys begin with bytes that its caller does not see.
 static void test_space(void **state) {
   (void)state;
@@ -342,6 +414,6 @@ static void test_space(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_nothing_beyond), cmocka_unit_test(test_keys_only),
-                                     cmocka_unit_test(test_space)};
+                                     cmocka_unit_test(test_compact_range), cmocka_unit_test(test_space)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -630,7 +630,10 @@ static void *actor_main(void *arg) {
     else if (dice < 87) act_iter(a);
     else if (dice < 99) act_snapshot(a);
     else if (chance(&a->rng, 80)) THREAD_CHECK(remixdb_sync(a->ref));
-    else THREAD_CHECK(chance(&a->rng, 70) ? remixdb_flush(a->ref) : remixdb_compact(a->ref));
+    else
+      THREAD_CHECK(chance(&a->rng, 70)   ? remixdb_flush(a->ref)
+                   : chance(&a->rng, 50) ? remixdb_compact(a->ref)
+                                         : remixdb_compact_range(a->ref, &(struct remixdb_range){{"k", 1}, {NULL, 0}}));
     if (chance(&a->rng, 5)) (void)sched_yield();
   }
   gets_take(a, GETS, GETS);

@@ -277,8 +277,20 @@ static void maintain(struct run *r, bool (*call)(struct xdb_ref *ref)) {
   r->give_up_at = 0;
 }
 
+// The part of the store with the keys from the first of two keys on, before the second one.
+static bool compact_range(struct xdb_ref *ref) {
+  struct run *const r = ref->progress.priv;
+  struct past *const m = &r->m;
+  struct remixdb_range range = {{NULL, 0}, {NULL, 0}};
+  const struct past_key *const from = &m->keys[below(&m->rng, m->nr)], *const to = &m->keys[below(&m->rng, m->nr)];
+  if (chance(&m->rng, 80)) range.from = (struct remixdb_slice){from->ptr, from->len};
+  if (chance(&m->rng, 80)) range.to = (struct remixdb_slice){to->ptr, to->len};
+  return remixdb_compact_range(ref, &range);
+}
+
 static void do_maintenance(struct run *r) {
-  switch (below(&r->m.rng, 8)) {
+  switch (below(&r->m.rng, 9)) {
+    case 8: maintain(r, compact_range); break;
     case 0: maintain(r, remixdb_compact); break;
     case 1: maintain(r, remixdb_verify); break;
     case 2:
