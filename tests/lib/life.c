@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "store/txn.h"
 #include "store/async.h"
 #include "store/flush.h"
 #include "store/page.h"
@@ -480,6 +481,40 @@ static uint32_t pick_key(struct run *r) {
 
 #define BATCH_MAX 40u
 
+// Reads a key of the store, and a few keys from there on, as the transaction sees them.
+static enum remixdb_status txn_read(struct run *r, struct xdb_ref *ref, uint32_t key) {
+  uint8_t kbuf[32];
+  uint32_t vlen = 0;
+  struct xdb_iter *it = NULL;
+  enum remixdb_status s = xdb_get(ref, life_key(key, kbuf), r->got, sizeof(r->got), &vlen);
+  if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
+  CHECK((s == REMIXDB_OK ? check_value(r, key, r->got, vlen) : 0) == r->model.now[key]);
+  if (chance(&r->iter_rng, 50)) return REMIXDB_OK;
+  s = xdb_iter_create(ref, &it);
+  if (s == REMIXDB_OK) s = xdb_iter_seek(it, life_key(key, kbuf));
+  for (uint32_t n = 0; n < 5 && s == REMIXDB_OK && xdb_iter_valid(it); n++) s = xdb_iter_skip(it, 1);
+  xdb_iter_destroy(it);
+  return s;
+}
+
+// Writes the operations as a transaction that has read some keys. No other thread writes, so there is no conflict.
+static enum remixdb_status write_txn(struct run *r, const struct op *ops, uint32_t nr) {
+  struct xdb_txn *t = NULL;
+  uint8_t kbuf[32];
+  enum remixdb_status s = xdb_txn_begin(r->x, &t);
+  if (s != REMIXDB_OK) return s;
+  for (uint64_t n = below(&r->iter_rng, 4); n && s == REMIXDB_OK; n--)
+    s = txn_read(r, t->tracked, (uint32_t)below(&r->iter_rng, r->plan.nr_keys));
+  for (uint32_t i = 0; i < nr && s == REMIXDB_OK; i++) {
+    if (!ops[i].del) value_of(&ops[i], r->value);
+    s = xdb_put(t->tracked, KV_REC(life_key(ops[i].key, kbuf), ops[i].del ? NULL : r->value, ops[i].vlen, ops[i].del));
+  }
+  if (s == REMIXDB_OK) s = xdb_txn_commit(t);
+  else xdb_txn_abort(t);
+  CHECK(s != REMIXDB_ABORTED);
+  return s;
+}
+
 bool write_batch(struct run *r) {
   struct op ops[BATCH_MAX];
   uint32_t nr = 0;
@@ -507,7 +542,7 @@ bool write_batch(struct run *r) {
     ops[at] = op;
   }
   begins(r, ops, nr);
-  if (s == REMIXDB_OK) s = xdb_write(r->ref, b);
+  if (s == REMIXDB_OK) s = chance(&r->iter_rng, 50) ? write_txn(r, ops, nr) : xdb_write(r->ref, b);
   batch_destroy(b);
   return written(r, ops, nr, s);
 }
