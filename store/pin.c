@@ -13,6 +13,14 @@ struct xdb_pin {
   uint8_t copy[];         // the value, if neither has it
 };
 
+// Whether the value lies in a frame of the cache that the hold has found in this epoch. It does not if it is in the
+// hold's own buffer, or if the cache keeps the record without its block (table/records.h).
+static bool in_frame(const struct sst_hold *h, const struct kv_rec *rec) {
+  if (h->kind != SST_HOLD_FRAME) return false;
+  const uintptr_t at = (uintptr_t)rec->val, from = (uintptr_t)h->cb.data;
+  return at >= from && at + rec->vlen <= from + (uintptr_t)sst_block_pages(h->sst, h->block) * BLOCK_PAGE;
+}
+
 // Finds the key's value. Inside an epoch; the record is valid until the caller leaves it. *mem_out: the memtable that
 // has the value, or NULL: the ref's hold has it.
 static enum remixdb_status find(struct xdb_ref *r, struct kref key, struct kv_rec *rec_out, struct memtable **mem_out) {
@@ -28,6 +36,7 @@ static enum remixdb_status find(struct xdb_ref *r, struct kref key, struct kv_re
   } else {
     struct xdb_below below;
     *mem_out = NULL;
+    if (r->hold.kind == SST_HOLD_FRAME) sst_hold_drop(&r->hold);  // of an earlier epoch: it may have another block now
     xdb_below_begin(v, r->tree, key, hash, &below);
     const enum remixdb_status s = xdb_below_tables(&below, key, hash, &r->hold, rec_out);
     if (s != REMIXDB_OK) return s;
@@ -82,7 +91,7 @@ enum remixdb_status pin_get(struct xdb_ref *r, struct kref key, struct xdb_pin *
   if (s == REMIXDB_NOTFOUND) s = find(r, key, &rec, &mem);
   else if (own && (rec.kind & KV_TOMB)) s = REMIXDB_NOTFOUND;
   if (s == REMIXDB_OK) {
-    const bool copied = own || rec.vlen <= PIN_COPY || (!mem && r->hold.kind != SST_HOLD_FRAME);
+    const bool copied = own || rec.vlen <= PIN_COPY || (!mem && !in_frame(&r->hold, &rec));
     struct xdb_pin *const pin = mem_alloc(sizeof(*pin) + (copied ? rec.vlen : 0));
     if (pin) {
       *v_out = take(pin, r, &rec, mem, copied);

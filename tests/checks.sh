@@ -35,7 +35,8 @@ headers() {
     [ -n "$cxx" ] || { command -v "$c" >/dev/null 2>&1 && cxx=$c; }
   done
   if [ -n "$cxx" ]; then
-    printf '#include "remixdb.h"\n#include "compat/leveldb/leveldb/c.h"\n' | $cxx -std=c++17 -Wall -Wextra -Werror -I. -fsyntax-only -x c++ - || bad=1
+    printf '#include "%s"\n' remixdb.h compat/leveldb/leveldb/c.h |
+      $cxx -std=c++17 -Wall -Wextra -Werror -I. -fsyntax-only -x c++ - || bad=1
   fi
   echo "headers: $# compiled alone, $([ $bad -eq 0 ] && echo good || echo BAD)"
   return $bad

@@ -7,7 +7,7 @@
 set -u
 
 root=$(pwd)
-[ -e libremixdb-leveldb.so ] && [ -e libremixdb-leveldb.so.0 ] || { echo "foreign: run make first" >&2; exit 2; }
+[ -e libremixdb-leveldb.so.0 ] || { echo "foreign: run make first" >&2; exit 2; }
 work=$(mktemp -d) || exit 1
 trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
 

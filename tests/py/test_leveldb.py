@@ -32,7 +32,8 @@ def declared(header):
 def test_a_binding(ldb, tmp_path):
     err, length = ctypes.c_char_p(), ctypes.c_size_t()
     options = ctypes.c_void_p(ldb.leveldb_options_create())
-    reads, writes = ctypes.c_void_p(ldb.leveldb_readoptions_create()), ctypes.c_void_p(ldb.leveldb_writeoptions_create())
+    reads = ctypes.c_void_p(ldb.leveldb_readoptions_create())
+    writes = ctypes.c_void_p(ldb.leveldb_writeoptions_create())
     name = os.fsencode(tmp_path / "store")
     assert not ldb.leveldb_open(options, name, ctypes.byref(err)) and err.value.startswith(b"Invalid argument: ")
     ldb.leveldb_free(err)

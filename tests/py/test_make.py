@@ -202,7 +202,8 @@ def installer():
     with tempfile.TemporaryDirectory() as name:
         place = pathlib.Path(name)
         place.chmod(0o755)
-        for path in "tools/install.sh", "remixdb.h", "xdb.py", "docs/remixdb.1", "remixdb.out", "compat/leveldb/leveldb/c.h":
+        for path in "tools/install.sh", "remixdb.h", "xdb.py", "docs/remixdb.1", "remixdb.out", \
+                    "compat/leveldb/leveldb/c.h":
             (place / path).parent.mkdir(exist_ok=True, parents=True)
             shutil.copyfile(ROOT / path, place / path)
         (place / "libremixdb.so").write_text("")

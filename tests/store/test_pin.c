@@ -180,6 +180,49 @@ static void test_snapshots(void **state) {
   remixdb_close(x);
 }
 
+// Where reads come from the disk, the cache keeps single records without their blocks. A pin of such a record copies
+// it: the frame that an earlier get has read is another one.
+static void test_kept_alone(void **state) {
+  (void)state;
+  enum { NR = 3000, LEN = 1500 };
+  struct remixdb_opts o = small_opts(0);
+  o.cache_mb = 1;
+  struct xdb *const x = quick_open(&o);
+  struct xdb_ref *const r = remixdb_ref(x);
+  uint8_t value[LEN];
+  struct held held[64];
+  char key[32];
+  uint64_t rng = check_seed;
+  x->cache->disk_ns = 0;  // all loads count as the disk's
+  for (uint32_t i = 0; i < NR; i++) {
+    memset(value, byte_of(i, 0), LEN);
+    CHECK(remixdb_put(r, key, key_at(key, i), value, LEN));
+  }
+  CHECK(remixdb_flush(r));
+  for (uint32_t round = 0; round < 10; round++) {
+    uint32_t which[64];
+    for (uint32_t i = 0; i < 64; i++) {
+      which[i] = (uint32_t)below(&rng, i % 2 ? 100 : NR);
+      held[i].pin = remixdb_get_pinned(r, key, key_at(key, which[i]), &held[i].v, &held[i].len);
+      CHECK(held[i].pin && held[i].len == LEN);
+      CHECK(remixdb_probe(r, key, key_at(key, (uint32_t)below(&rng, NR))));
+    }
+    for (uint32_t i = 0; i < 2000; i++) {  // the memory of records that are not pinned serves again
+      const uint32_t k = (uint32_t)below(&rng, NR);
+      for (uint32_t n = 0; n < 2; n++) CHECK(remixdb_probe(r, key, key_at(key, k)));
+    }
+    for (uint32_t i = 0; i < 64; i++) {
+      const uint8_t *const p = held[i].v;
+      for (uint32_t b = 0; b < LEN; b++) CHECK(p[b] == byte_of(which[i], 0));
+      remixdb_pin_release(held[i].pin);
+    }
+  }
+  uint64_t hits;
+  CHECK(remixdb_figure(x, "cache.record_hits", &hits) && hits > 0);
+  remixdb_unref(r);
+  remixdb_close(x);
+}
+
 static void test_no_memory(void **state) {
   (void)state;
   struct remixdb_opts o = small_opts(0);
@@ -297,6 +340,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_keeps_a_memtable, setup, teardown),
       cmocka_unit_test_setup_teardown(test_keeps_a_table, setup, teardown),
       cmocka_unit_test_setup_teardown(test_snapshots, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_kept_alone, setup, teardown),
       cmocka_unit_test_setup_teardown(test_no_memory, setup, teardown),
       cmocka_unit_test_setup_teardown(test_threads, setup, teardown),
       cmocka_unit_test_setup_teardown(test_wrong_use, setup, teardown),
