@@ -62,7 +62,8 @@ enum remixdb_status {
   REMIXDB_READONLY,  // a write to a snapshot, or to a store that was opened with read_only
   REMIXDB_VERSION,   // this library does not know the store's format
   REMIXDB_EXISTS,    // the store exists already
-  REMIXDB_ABORTED    // the caller's progress function gave the call up; or an xdb_gets has no room for another get
+  REMIXDB_ABORTED    // a transaction met a conflict; the caller's progress function gave the call up; or an xdb_gets has
+                     // no room for another get
 };
 
 // The status of this thread's last call that set one ("Errors" above).
