@@ -14,6 +14,7 @@
 #include "tests/lib/expect.h"
 #include "tests/lib/past.h"
 #include "tests/lib/simdisk.h"
+#include "store/txn_state.h"
 
 #define SHOTS 6u
 #define CURSORS 4u
@@ -24,6 +25,23 @@ struct shot {
   struct xdb_ref *ref;
   struct past_cursor c;
   uint64_t time;
+};
+
+// A transaction with the model that it shows: the store's at its beginning, and its own writes.
+#define TXNS 2u
+#define TXN_IDS 0x40000000u  // ids of its values, from here on
+
+struct txn {
+  struct xdb_txn *t;  // NULL: none
+  uint64_t began;     // the store's time then
+  struct past view;
+  struct past_cursor cursors[2];
+  bool *wrote;        // by key
+  uint32_t nr_saved;  // savepoints
+  struct saved {
+    uint64_t time;
+    bool *wrote;
+  } saved[4];
 };
 
 struct run {
@@ -38,6 +56,8 @@ struct run {
   struct shot shots[SHOTS];
   struct past_cursor cursors[CURSORS];
   struct past_gets gets;
+  struct txn txns[TXNS];
+  uint32_t txn_id;               // the last id of a transaction's value
   uint32_t place;                // where most writes go
   uint32_t reports, give_up_at;  // of a long call, and at which of them it is given up; 0: at none
 };
@@ -99,7 +119,15 @@ static void shot_drop(struct shot *t) {
   *t = (struct shot){0};
 }
 
+static void txn_drop(struct run *r, struct txn *t);
+
 static void run_close(struct run *r) {
+  for (uint32_t i = 0; i < TXNS; i++) {
+    if (!r->txns[i].t) continue;
+    for (uint32_t c = 0; c < 2; c++) past_cursor_drop(&r->txns[i].cursors[c]);
+    remixdb_txn_abort(r->txns[i].t);
+    txn_drop(r, &r->txns[i]);
+  }
   for (uint32_t i = 0; i < SHOTS; i++)
     if (r->shots[i].s) shot_drop(&r->shots[i]);
   for (uint32_t i = 0; i < CURSORS; i++) past_cursor_drop(&r->cursors[i]);
@@ -316,8 +344,7 @@ static void do_gets(struct run *r) {
 }
 
 // A step of an iterator of the ref.
-static void cursor_step(struct run *r, struct past_cursor *c, struct xdb_ref *ref, uint64_t time) {
-  struct past *const m = &r->m;
+static void cursor_step(struct past *m, struct past_cursor *c, struct xdb_ref *ref, uint64_t time) {
   const uint64_t dice = below(&m->rng, 1000);
   if (!c->it && chance(&m->rng, 50)) past_cursor_make(m, c, ref, time);
   if (!c->it || dice < 80 || (!past_cursor_valid(m, c) && chance(&m->rng, 80))) {
@@ -343,7 +370,7 @@ static void cursor_step(struct run *r, struct past_cursor *c, struct xdb_ref *re
   }
 }
 
-static void do_cursor(struct run *r) { cursor_step(r, &r->cursors[below(&r->m.rng, CURSORS)], r->ref, r->m.time); }
+static void do_cursor(struct run *r) { cursor_step(&r->m, &r->cursors[below(&r->m.rng, CURSORS)], r->ref, r->m.time); }
 
 static void do_shot(struct run *r) {
   struct past *const m = &r->m;
@@ -360,13 +387,139 @@ static void do_shot(struct run *r) {
     return;
   }
   const uint64_t dice = below(&m->rng, 1000);
-  if (dice < 500) cursor_step(r, &t->c, t->ref, t->time);
+  if (dice < 500) cursor_step(&r->m, &t->c, t->ref, t->time);
   else if (dice < 850) past_check_get(m, t->ref, (uint32_t)below(&m->rng, m->nr), t->time);
   else if (dice < 900) past_check_near(m, t->ref, t->time);
   else if (dice < 980) check_many(m, t->ref, t->time);
   else if (dice < 985) CHECK(!past_put(m, t->ref, 0) && remixdb_errcode() == REMIXDB_READONLY);
   else if (dice < 988) past_check_all(m, t->ref, t->time);
   else if (dice < 998) shot_drop(t);
+}
+
+// ---- transactions
+
+static uint64_t txns[3];  // committed, refused by a conflict, given up
+
+static void txn_begin(struct run *r, struct txn *t) {
+  const struct past *const m = &r->m;
+  *t = (struct txn){.t = remixdb_txn_begin(r->x), .began = m->time, .view = *m};
+  CHECK(t->t);
+  struct past *const v = &t->view;
+  v->time = 1;
+  v->next_id = r->txn_id;
+  v->rng = rng_next(&r->m.rng);
+  CHECK((v->keys = calloc(v->nr, sizeof(*v->keys))) && (t->wrote = calloc(v->nr, sizeof(*t->wrote))));
+  CHECK((v->buf = malloc(REMIXDB_KV_MAX + 1)) && (v->want = malloc(REMIXDB_KV_MAX + 1)));
+  for (uint32_t i = 0; i < v->nr; i++) {
+    v->keys[i] = (struct past_key){.ptr = m->keys[i].ptr, .len = m->keys[i].len};
+    const struct past_ver now = past_at(m, i, m->time);
+    if (now.id) past_set(v, i, now.id, now.len);
+  }
+}
+
+// Forgets a transaction that has ended.
+static void txn_drop(struct run *r, struct txn *t) {
+  for (uint32_t i = 0; i < t->view.nr; i++) free(t->view.keys[i].vers);
+  free(t->view.keys);
+  free(t->view.buf);
+  free(t->view.want);
+  free(t->wrote);
+  while (t->nr_saved) free(t->saved[--t->nr_saved].wrote);
+  r->txn_id = t->view.next_id;
+  t->t = NULL;
+}
+
+// How the keys that the transaction has read have changed since its beginning: not at all; at the end, they are what
+// they were; or they differ.
+enum changed { CHANGED_NOT, CHANGED_BACK, CHANGED };
+static enum changed txn_changed(const struct run *r, const struct txn *t) {
+  enum changed how = CHANGED_NOT;
+  for (uint32_t i = 0; i < r->m.nr; i++) {
+    const struct past_key *const k = &r->m.keys[i];
+    const struct past_ver was = past_at(&r->m, i, t->began), is = past_at(&r->m, i, r->m.time);
+    if (!k->nr || is.time <= t->began) continue;
+    for (size_t n = 0; n < t->t->reads.nr; n++) {
+      const struct read_range *const range = &t->t->reads.ranges[n];
+      if (kv_cmp(range->from, kref(k->ptr, k->len)) > 0 || read_range_ends_before(range, kref(k->ptr, k->len)))
+        continue;
+      if (was.id != is.id) return CHANGED;
+      how = CHANGED_BACK;
+    }
+  }
+  return how;
+}
+
+static void txn_commit(struct run *r, struct txn *t) {
+  for (uint32_t c = 0; c < 2; c++) past_cursor_drop(&t->cursors[c]);
+  const enum changed how = txn_changed(r, t);
+  bool wrote = false;
+  for (uint32_t i = 0; i < t->view.nr; i++) wrote |= t->wrote[i];
+  const bool done = remixdb_txn_commit(t->t);
+  CHECK(done || remixdb_errcode() == REMIXDB_ABORTED);
+  if (!wrote || how == CHANGED_NOT) CHECK(done);
+  else if (how == CHANGED) CHECK(!done);
+  txns[!done]++;
+  if (done && wrote) r->m.time++;
+  for (uint32_t i = 0; i < t->view.nr && done; i++) {
+    const struct past_ver v = past_at(&t->view, i, t->view.time);
+    if (t->wrote[i]) past_set(&r->m, i, v.id, v.len);
+  }
+  txn_drop(r, t);
+}
+
+static void txn_savepoint(struct txn *t) {
+  if (t->nr_saved == sizeof(t->saved) / sizeof(t->saved[0])) return;
+  struct saved *const s = &t->saved[t->nr_saved++];
+  s->time = t->view.time;
+  CHECK(remixdb_txn_savepoint(t->t) && (s->wrote = malloc(t->view.nr * sizeof(bool))));
+  memcpy(s->wrote, t->wrote, t->view.nr * sizeof(bool));
+}
+
+static void txn_rollback(struct txn *t) {
+  CHECK(remixdb_txn_rollback(t->t) == (t->nr_saved != 0));
+  if (!t->nr_saved) return;
+  struct past *const v = &t->view;
+  const struct saved s = t->saved[--t->nr_saved];
+  for (uint32_t c = 0; c < 2; c++) past_cursor_drop(&t->cursors[c]);  // open iterators must seek anew
+  v->time++;
+  for (uint32_t i = 0; i < v->nr; i++) {
+    const struct past_ver was = past_at(v, i, s.time);
+    if (past_at(v, i, v->time).time > s.time) past_set(v, i, was.id, was.len);
+  }
+  memcpy(t->wrote, s.wrote, v->nr * sizeof(bool));
+  free(s.wrote);
+}
+
+static void txn_write(struct txn *t, struct xdb_ref *ref, uint32_t i) {
+  if (chance(&t->view.rng, 30)) CHECK(past_del(&t->view, ref, i));
+  else CHECK(past_put(&t->view, ref, i));
+  t->wrote[i] = true;
+}
+
+static void do_txn(struct run *r) {
+  struct txn *const t = &r->txns[below(&r->m.rng, TXNS)];
+  if (!t->t) {
+    if (chance(&r->m.rng, 60)) txn_begin(r, t);
+    return;
+  }
+  struct past *const m = &t->view;
+  struct xdb_ref *const ref = (chance(&m->rng, 70) ? remixdb_txn_untracked : remixdb_txn_ref)(t->t, NULL);
+  const uint64_t dice = below(&m->rng, 1000);
+  const uint32_t i = chance(&m->rng, 50) ? pick_key(r) : (uint32_t)below(&m->rng, m->nr);
+  if (dice < 300) txn_write(t, ref, i);
+  else if (dice < 500) past_check_get(m, ref, i, m->time);
+  else if (dice < 540) past_check_near(m, ref, m->time);
+  else if (dice < 580) check_many(m, ref, m->time);
+  else if (dice < 800) cursor_step(m, &t->cursors[below(&m->rng, 2)], ref, m->time);
+  else if (dice < 805) past_check_all(m, ref, m->time);
+  else if (dice < 830) txn_savepoint(t);
+  else if (dice < 860) txn_rollback(t);
+  else if (dice < 920) txn_commit(r, t);
+  if (dice < 960 || !t->t) return;
+  for (uint32_t c = 0; c < 2; c++) past_cursor_drop(&t->cursors[c]);
+  remixdb_txn_abort(t->t);
+  txns[2]++;
+  txn_drop(r, t);
 }
 
 // ---- the rest
@@ -429,7 +582,7 @@ static void do_drain(struct run *r) {
     struct shot *const t = &r->shots[below(&m->rng, SHOTS)];
     if (t->s && chance(&m->rng, 10))
       past_cursor_seek(m, &t->c, t->ref, t->time, (enum seek_kind)below(&m->rng, SEEK_KINDS));
-    if (chance(&m->rng, 10)) cursor_step(r, &r->cursors[below(&m->rng, CURSORS)], r->ref, m->time);
+    if (chance(&m->rng, 10)) cursor_step(&r->m, &r->cursors[below(&m->rng, CURSORS)], r->ref, m->time);
     if (chance(&m->rng, 1) && chance(&m->rng, 10)) CHECK(remixdb_flush(r->ref));
   }
   past_cursor_drop(&c);
@@ -453,6 +606,7 @@ static const struct {
     {do_gets, "gets", 600},
     {do_cursor, "iterator", 2200},
     {do_shot, "snapshot", 1400},
+    {do_txn, "transaction", 2000},
     {do_refused, "refused", 10},
     {do_maintenance, "maintenance", 16},
     {do_checkpoint, "checkpoint", 1},
@@ -482,6 +636,8 @@ static uint64_t oldest_time(const struct run *r) {
   }
   for (uint32_t i = 0; i < CURSORS; i++)
     if (r->cursors[i].it && r->cursors[i].time < oldest) oldest = r->cursors[i].time;
+  for (uint32_t i = 0; i < TXNS; i++)
+    if (r->txns[i].t && r->txns[i].began < oldest) oldest = r->txns[i].began;
   return past_gets_oldest(&r->gets, oldest);
 }
 
@@ -507,6 +663,7 @@ static void run_model(uint64_t s, uint32_t nr) {
   }
   r->batch = remixdb_batch_create();
   CHECK(r->batch);
+  r->txn_id = TXN_IDS;
   run_open(r);
   for (uint32_t n = 0; n < nr; n++) {
     step(r);
@@ -535,7 +692,9 @@ static void report(void) {
   print_message("%llu operations, %llu openings; partitions:", (unsigned long long)nr_ops,
                 (unsigned long long)nr_opened);
   for (uint32_t k = 0; k < COMPACT_KINDS; k++) print_message(" %llu %s", (unsigned long long)kinds[k], names[k]);
-  print_message("; %llu young views made\n", (unsigned long long)young);
+  print_message("; %llu young views made; transactions: %llu committed, %llu conflicts, %llu given up\n",
+                (unsigned long long)young, (unsigned long long)txns[0], (unsigned long long)txns[1],
+                (unsigned long long)txns[2]);
 }
 
 static void test_model(void **state) {
