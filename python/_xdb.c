@@ -469,8 +469,9 @@ static PyObject *ref_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs
   PyObject *result = NULL;
   if (!data_args("put", args, nargs, kwnames, &key, &value)) return NULL;
   if (handle_enter(h)) {
+    struct xdb_ref *pointer = h->pointer;
     enum remixdb_status s;
-    CALL(s, lib.put(h->pointer, key.ptr, key.len, value.ptr, value.len));
+    CALL(s, lib.put(pointer, key.ptr, key.len, value.ptr, value.len));
     result = handle_leave(h, s == REMIXDB_OK ? Py_NewRef(Py_None) : fail(s));
   }
   data_drop(&key);
@@ -484,8 +485,9 @@ static PyObject *ref_delete(PyObject *self, PyObject *const *args, Py_ssize_t na
   PyObject *result = NULL;
   if (!data_args("delete", args, nargs, kwnames, &key, NULL)) return NULL;
   if (handle_enter(h)) {
+    struct xdb_ref *pointer = h->pointer;
     enum remixdb_status s;
-    CALL(s, lib.del(h->pointer, key.ptr, key.len));
+    CALL(s, lib.del(pointer, key.ptr, key.len));
     result = handle_leave(h, s == REMIXDB_OK ? Py_NewRef(Py_None) : fail(s));
   }
   data_drop(&key);
@@ -498,8 +500,9 @@ static PyObject *ref_probe(PyObject *self, PyObject *const *args, Py_ssize_t nar
   PyObject *result = NULL;
   if (!data_args("probe", args, nargs, kwnames, &key, NULL)) return NULL;
   if (handle_enter(h)) {
+    struct xdb_ref *pointer = h->pointer;
     enum remixdb_status s;
-    CALL(s, lib.probe(h->pointer, key.ptr, key.len));
+    CALL(s, lib.probe(pointer, key.ptr, key.len));
     const bool known = s == REMIXDB_OK || s == REMIXDB_NOTFOUND;
     result = handle_leave(h, known ? PyBool_FromLong(s == REMIXDB_OK) : fail(s));
   }
@@ -748,8 +751,9 @@ static void iter_settle_locked(struct iter *it) {
   it->off = 0;
   it->grown = PAGE_FIRST;
   if (!moved) return;
+  struct xdb_iter *pointer = it->held.handle->pointer;
   enum remixdb_status s;
-  CALL(s, lib.iter_unread(it->held.handle->pointer, &it->page, left));
+  CALL(s, lib.iter_unread(pointer, &it->page, left));
   (void)s;
 }
 
@@ -770,6 +774,7 @@ static bool iter_room(struct iter *it, size_t size) {
 static int iter_fill_locked(struct iter *it, bool back) {
   if (it->at < it->nr && it->back == back) return 1;  // another thread has filled it
   if (it->at < it->nr || it->back != back) iter_settle_locked(it);
+  struct xdb_iter *pointer = it->held.handle->pointer;
   size_t size = page_room[it->grown > PAGE_FIRST];
   while (true) {
     enum remixdb_status s;
@@ -778,7 +783,7 @@ static int iter_fill_locked(struct iter *it, bool back) {
     it->off = 0;
     it->back = it->page.back = back;
     it->page.max = it->grown;
-    CALL(s, lib.iter_page(it->held.handle->pointer, &it->page));
+    CALL(s, lib.iter_page(pointer, &it->page));
     if (s == REMIXDB_OK) break;
     const size_t need = (size_t)it->page.klens[0] + (it->page.vlens == NULL ? 0 : it->page.vlens[0]);
     if (s == REMIXDB_TOOBIG && need > it->page.cap) {
