@@ -39,11 +39,11 @@ static PyObject *raise_status(int status, PyObject *message) {
   return NULL;
 }
 
-// Raises the error of this thread's last call, which had this status.
-static PyObject *fail(enum remixdb_status s) {
+// The message of this thread's last call, which had this status. NULL with an exception.
+static PyObject *message_of(enum remixdb_status s) {
   const char *text = lib.errmsg();
   if (*text == 0) text = lib.strerror(s);
-  return raise_status((int)s, PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace"));
+  return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
 }
 
 // ---- keys and values
@@ -389,9 +389,14 @@ static bool handle_enter(struct handle *h) {
   return false;
 }
 
-// Ends a call. `result` is the call's result, NULL with an exception; it is returned, unless the logger fails.
-static PyObject *handle_leave(struct handle *h, PyObject *result) {
+// Ends a call. `result` is the call's result. NULL: the call raised an exception, or the library's last call failed
+// with status s, which is raised here. Returns the result, or NULL with an exception; the logger may raise one, too.
+// The lock goes first: the making of an exception may start the garbage collector, and an object that is collected must
+// not find its lock taken by this very thread.
+static PyObject *handle_leave(struct handle *h, PyObject *result, enum remixdb_status s) {
+  PyObject *message = result != NULL || PyErr_Occurred() ? NULL : message_of(s);
   lock_drop(h->lock);
+  if (message != NULL) raise_status((int)s, message);
   if (h->lines == NULL || PyList_GET_SIZE(h->lines) == 0) return result;
   PyObject *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);
@@ -472,7 +477,7 @@ static PyObject *ref_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs
     struct xdb_ref *pointer = h->pointer;
     enum remixdb_status s;
     CALL(s, lib.put(pointer, key.ptr, key.len, value.ptr, value.len));
-    result = handle_leave(h, s == REMIXDB_OK ? Py_NewRef(Py_None) : fail(s));
+    result = handle_leave(h, s == REMIXDB_OK ? Py_NewRef(Py_None) : NULL, s);
   }
   data_drop(&key);
   data_drop(&value);
@@ -488,7 +493,7 @@ static PyObject *ref_delete(PyObject *self, PyObject *const *args, Py_ssize_t na
     struct xdb_ref *pointer = h->pointer;
     enum remixdb_status s;
     CALL(s, lib.del(pointer, key.ptr, key.len));
-    result = handle_leave(h, s == REMIXDB_OK ? Py_NewRef(Py_None) : fail(s));
+    result = handle_leave(h, s == REMIXDB_OK ? Py_NewRef(Py_None) : NULL, s);
   }
   data_drop(&key);
   return result;
@@ -504,14 +509,15 @@ static PyObject *ref_probe(PyObject *self, PyObject *const *args, Py_ssize_t nar
     enum remixdb_status s;
     CALL(s, lib.probe(pointer, key.ptr, key.len));
     const bool known = s == REMIXDB_OK || s == REMIXDB_NOTFOUND;
-    result = handle_leave(h, known ? PyBool_FromLong(s == REMIXDB_OK) : fail(s));
+    result = handle_leave(h, known ? PyBool_FromLong(s == REMIXDB_OK) : NULL, s);
   }
   data_drop(&key);
   return result;
 }
 
-// A large value goes straight to its bytes object, which has the size of the last value at first.
-static PyObject *get_value(struct ref *r, const struct data *key) {
+// A large value goes straight to its bytes object, which has the size of the last value at first. NULL: an exception,
+// or the library's call failed with *status.
+static PyObject *get_value(struct ref *r, const struct data *key, enum remixdb_status *status) {
   struct xdb_ref *x = r->held.handle->pointer;
   char room[ROOM];
   PyObject *made = NULL;
@@ -532,7 +538,8 @@ static PyObject *get_value(struct ref *r, const struct data *key) {
     }
     Py_CLEAR(made);
     if (s == REMIXDB_NOTFOUND) Py_RETURN_NONE;
-    if (s != REMIXDB_TOOBIG || len <= cap) return fail(s);
+    *status = s;
+    if (s != REMIXDB_TOOBIG || len <= cap) return NULL;
     size = len;
   }
 }
@@ -543,7 +550,11 @@ static PyObject *ref_get(PyObject *self, PyObject *const *args, Py_ssize_t nargs
   struct data key;
   PyObject *result = NULL;
   if (!data_args("get", args, nargs, kwnames, &key, NULL)) return NULL;
-  if (handle_enter(h)) result = handle_leave(h, get_value(r, &key));
+  if (handle_enter(h)) {
+    enum remixdb_status s = REMIXDB_OK;
+    PyObject *value = get_value(r, &key, &s);
+    result = handle_leave(h, value, s);
+  }
   data_drop(&key);
   return result;
 }
@@ -573,7 +584,7 @@ static PyTypeObject ref_type = {
 static PyObject *batch_put_data(struct handle *h, const struct data *key, const struct data *value) {
   if (!handle_enter(h)) return NULL;
   const bool good = lib.batch_put(h->pointer, key->ptr, key->len, value->ptr, value->len);
-  return handle_leave(h, good ? Py_NewRef(Py_None) : fail(lib.errcode()));
+  return handle_leave(h, good ? Py_NewRef(Py_None) : NULL, good ? REMIXDB_OK : lib.errcode());
 }
 
 static PyObject *batch_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
@@ -592,7 +603,7 @@ static PyObject *batch_delete(PyObject *self, PyObject *const *args, Py_ssize_t 
   if (!data_args("delete", args, nargs, kwnames, &key, NULL)) return NULL;
   if (handle_enter(h)) {
     const bool good = lib.batch_del(h->pointer, key.ptr, key.len);
-    result = handle_leave(h, good ? Py_NewRef(Py_None) : fail(lib.errcode()));
+    result = handle_leave(h, good ? Py_NewRef(Py_None) : NULL, good ? REMIXDB_OK : lib.errcode());
   }
   data_drop(&key);
   return result;
@@ -770,8 +781,9 @@ static bool iter_room(struct iter *it, size_t size) {
   return true;
 }
 
-// Has the library fill a page. Returns 1; 0 at the end; -1 with an exception. The caller holds the handle's lock.
-static int iter_fill_locked(struct iter *it, bool back) {
+// Has the library fill a page. Returns 1; 0 at the end; -1 with an exception, or if the library's call failed with
+// *status. The caller holds the handle's lock.
+static int iter_fill_locked(struct iter *it, bool back, enum remixdb_status *status) {
   if (it->at < it->nr && it->back == back) return 1;  // another thread has filled it
   if (it->at < it->nr || it->back != back) iter_settle_locked(it);
   struct xdb_iter *pointer = it->held.handle->pointer;
@@ -792,7 +804,7 @@ static int iter_fill_locked(struct iter *it, bool back) {
       iter_free_room(it);
       return 0;
     } else {
-      fail(s);
+      *status = s;
       return -1;
     }
   }
@@ -804,57 +816,60 @@ static int iter_fill_locked(struct iter *it, bool back) {
 static int iter_fill(struct iter *it, bool back) {
   struct handle *h = it->held.handle;
   if (!handle_enter(h)) return -1;
-  const int got = iter_fill_locked(it, back);
-  PyObject *result = handle_leave(h, got < 0 ? NULL : Py_NewRef(Py_None));
+  enum remixdb_status s = REMIXDB_OK;
+  const int got = iter_fill_locked(it, back, &s);
+  PyObject *result = handle_leave(h, got < 0 ? NULL : Py_NewRef(Py_None), s);
   Py_XDECREF(result);
   return result == NULL ? -1 : got;
 }
 
-// Gives (k, v), whose references it takes over.
-static PyObject *iter_pair(struct iter *it, PyObject *k, PyObject *v) {
-  PyObject *pair = it->pair;
-  if (pair != NULL && Py_REFCNT(pair) == 1) {
-    PyObject *k0 = PyTuple_GET_ITEM(pair, 0), *v0 = PyTuple_GET_ITEM(pair, 1);
-    PyTuple_SET_ITEM(pair, 0, k);
-    PyTuple_SET_ITEM(pair, 1, v);
-    Py_DECREF(k0);
-    Py_DECREF(v0);
-    return Py_NewRef(pair);
-  }
-  pair = PyTuple_New(2);
-  if (pair == NULL) {
-    Py_DECREF(k);
-    Py_DECREF(v);
-    return NULL;
-  }
-  PyTuple_SET_ITEM(pair, 0, k);
-  PyTuple_SET_ITEM(pair, 1, v);
+// Returns a new reference to a pair that nobody else has; NULL with an exception. Makes the pair for all records that
+// are taken until somebody keeps it. The making may start the garbage collector, and so run any Python code.
+static PyObject *iter_pair(struct iter *it) {
+  if (it->pair != NULL && Py_REFCNT(it->pair) == 1) return Py_NewRef(it->pair);
+  PyObject *pair = PyTuple_Pack(2, Py_None, Py_None);
+  if (pair == NULL) return NULL;
   Py_XSETREF(it->pair, Py_NewRef(pair));
   return pair;
 }
 
-// Takes the next record of the page. After a MemoryError the record is still there.
-static PyObject *iter_take(struct iter *it) {
+// Puts x, whose reference it takes over, in the place of the pair's item.
+static void pair_set(PyObject *pair, Py_ssize_t i, PyObject *x) {
+  PyObject *old = PyTuple_GET_ITEM(pair, i);
+  PyTuple_SET_ITEM(pair, i, x);
+  Py_DECREF(old);
+}
+
+// Takes the next record of the page. After a MemoryError the record is still there. No other code runs in this
+// function: making and freeing bytes starts no garbage collector. `pair` is where a pair goes; its reference is taken
+// over.
+static PyObject *iter_take(struct iter *it, PyObject *pair) {
   const char *at = (const char *)it->page.ptr + it->off;
   const uint32_t klen = it->page.klens[it->at], vlen = it->page.vlens == NULL ? 0 : it->page.vlens[it->at];
-  PyObject *k = NULL, *v = NULL, *got;
-  if (it->give != GIVE_VALUES && (k = PyBytes_FromStringAndSize(at, klen)) == NULL) return NULL;
-  if (it->give != GIVE_KEYS && (v = PyBytes_FromStringAndSize(at + klen, vlen)) == NULL) {
+  PyObject *k = it->give == GIVE_VALUES ? NULL : PyBytes_FromStringAndSize(at, klen);
+  PyObject *v = it->give == GIVE_KEYS ? NULL : PyBytes_FromStringAndSize(at + klen, vlen);
+  if (PyErr_Occurred()) {
     Py_XDECREF(k);
+    Py_XDECREF(v);
+    Py_XDECREF(pair);
     return NULL;
   }
-  got = k == NULL ? v : v == NULL ? k : iter_pair(it, k, v);
-  if (got == NULL) return NULL;
   it->at++;
   it->off += (size_t)klen + vlen;
-  return got;
+  if (pair == NULL) return k == NULL ? v : k;
+  pair_set(pair, 0, k);
+  pair_set(pair, 1, v);
+  return pair;
 }
 
 // Gives the next record in a direction; NULL without an exception at the end.
 static PyObject *iter_step(struct iter *it, bool back) {
   while (true) {
+    PyObject *pair = NULL;
+    if (it->give == GIVE_PAIRS && (pair = iter_pair(it)) == NULL) return NULL;
     struct handle *h = it->held.handle;
-    if (it->at < it->nr && it->back == back && h != NULL && handle_usable(h)) return iter_take(it);
+    if (it->at < it->nr && it->back == back && h != NULL && handle_usable(h)) return iter_take(it, pair);
+    Py_XDECREF(pair);
     if (iter_fill(it, back) <= 0) return NULL;
   }
 }
@@ -883,7 +898,7 @@ static PyObject *iter_settle(PyObject *self, PyObject *nothing) {
   struct handle *h = it->held.handle;
   if (!handle_enter(h)) return NULL;
   iter_settle_locked(it);
-  return handle_leave(h, Py_NewRef(Py_None));
+  return handle_leave(h, Py_NewRef(Py_None), REMIXDB_OK);
 }
 
 static PyObject *iter_left(PyObject *self, PyObject *nothing) {

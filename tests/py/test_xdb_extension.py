@@ -3,6 +3,7 @@
 test_xdb_py.py, which runs with it and without it."""
 
 import ctypes
+import gc
 import os
 import pathlib
 import subprocess
@@ -173,6 +174,60 @@ def test_pairs_are_not_changed_under_their_owner(ref):
         if n % 3 == 0:
             some.append(pair)
     assert some == kept[::3]
+
+
+def test_a_collection_in_the_middle_of_a_step(ref):
+    """An object whose finalizer takes records is collected at any place where the garbage collector may run."""
+    with ref.batch() as batch:
+        batch.update((b"%04d" % i, b"%d" % i) for i in range(3000))
+    it, got = iter(ref.iter()), []
+
+    class Taker:
+        def __init__(self):
+            self.cycle = self
+
+        def __del__(self):
+            got.extend(zip(["late"], it))
+
+    old = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        Taker()
+        for pair in it:
+            got.append(("loop", pair))
+            Taker()
+    finally:
+        gc.set_threshold(*old)
+    assert sorted(pair for _, pair in got) == [(b"%04d" % i, b"%d" % i) for i in range(3000)]
+    assert {who for who, _ in got} == {"loop", "late"}
+
+
+def test_a_collection_in_a_call_that_fails_closes_at_once(db):
+    """The exception is made when the call has ended: what its collection closes is closed then."""
+    class Closer:
+        def __init__(self, ref):
+            self.cycle, self.ref = self, ref
+
+        def __del__(self):
+            self.ref.close()
+
+    old = gc.get_threshold()
+    for call in (lambda ref, it: ref.get(b"x" * 70000), lambda ref, it: ref.put(b"x" * 70000, ""),
+                 lambda ref, it: it.seek(b"x" * 70000)):
+        ref = db.ref()
+        it = ref.iter()
+        gc.collect()
+        gc.disable()
+        Closer(ref)
+        gc.set_threshold(1)
+        gc.enable()
+        try:
+            for _ in range(100):
+                with pytest.raises(XdbError):
+                    call(ref, it)
+        finally:
+            gc.set_threshold(*old)
+        assert ref.closed and it.closed and not xdb._here.late and not ref._handle._children
 
 
 SCRIPT = """
