@@ -14,6 +14,7 @@
 #include "store/pin.h"
 #include "store/refpool.h"
 #include "store/snapshot.h"
+#include "store/space_ref.h"
 #include "admin/stats.h"
 #include "store/syncer.h"
 #include "store/txn.h"
@@ -93,6 +94,10 @@ static enum remixdb_status check_plain_ref(const struct xdb_ref *ref) {
   const enum remixdb_status s = check_ref(ref);
   return s == REMIXDB_OK && ref->txn ? err_set(REMIXDB_INVALID, "a ref of a transaction does not have this call") : s;
 }
+static inline enum remixdb_status check_space(const struct xdb_space *space) {
+  if (unlikely(!space)) return null_argument("space");
+  return unlikely(fork_now() != 0) ? check_process(space->xdb) : REMIXDB_OK;
+}
 // Whether a call that sets no status when it succeeds may go on.
 static inline bool may_go_on(enum remixdb_status s) { return likely(s == REMIXDB_OK) || done(s); }
 
@@ -160,6 +165,7 @@ PUBLIC const char *remixdb_strerror(enum remixdb_status s) {
       [REMIXDB_VERSION] = "unknown format version",
       [REMIXDB_EXISTS] = "the store exists",
       [REMIXDB_ABORTED] = "aborted",
+      [REMIXDB_GONE] = "the space is dropped",
   };
   return (unsigned)s < sizeof(names) / sizeof(names[0]) ? names[s] : "unknown status";
 }
@@ -524,6 +530,12 @@ PUBLIC bool remixdb_batch_append(struct xdb_batch *to, const struct xdb_batch *f
   return done(s == REMIXDB_OK ? batch_append(to, from) : s);
 }
 
+PUBLIC void remixdb_batch_space(struct xdb_batch *b, struct xdb_space *space) {
+  enum remixdb_status s = b ? REMIXDB_OK : null_argument("b");
+  if (s == REMIXDB_OK && space) s = check_space(space);
+  if (may_go_on(s)) batch_space(b, space);
+}
+
 PUBLIC void remixdb_batch_clear(struct xdb_batch *b) {
   if (b) batch_clear(b);
 }
@@ -793,6 +805,52 @@ PUBLIC bool remixdb_txn_savepoint(struct xdb_txn *txn) {
 PUBLIC bool remixdb_txn_rollback(struct xdb_txn *txn) {
   const enum remixdb_status s = check_txn(txn);
   return done(s == REMIXDB_OK ? xdb_txn_rollback(txn) : s);
+}
+
+// ---- key spaces
+
+static enum remixdb_status check_name(const struct xdb *xdb, const char *name) {
+  const enum remixdb_status s = check_store(xdb);
+  if (s != REMIXDB_OK) return s;
+  if (!name) return null_argument("name");
+  const size_t len = strnlen(name, NAMES_LEN_MAX + 1);
+  if (len == 0 || len > NAMES_LEN_MAX || memchr(name, '\n', len))
+    return err_set(REMIXDB_INVALID, "the name of a space has 1 to %u bytes, and no newline", NAMES_LEN_MAX);
+  return REMIXDB_OK;
+}
+
+PUBLIC struct xdb_space *remixdb_space_open(struct xdb *xdb, const char *name, bool create) {
+  struct xdb_space *sp = NULL;
+  const enum remixdb_status s = check_name(xdb, name);
+  done(s == REMIXDB_OK ? xdb_space_open(xdb, name, strlen(name), create, &sp) : s);
+  return sp;
+}
+
+PUBLIC void remixdb_space_close(struct xdb_space *space) {
+  if (space && may_go_on(check_space(space))) xdb_space_close(space);
+}
+
+PUBLIC char *remixdb_space_list(struct xdb *xdb) {
+  char *text = NULL;
+  const enum remixdb_status s = check_store(xdb);
+  done(s == REMIXDB_OK ? xdb_space_list(xdb, &text) : s);
+  return text;
+}
+
+PUBLIC struct xdb_ref *remixdb_space_ref(struct xdb_space *space) {
+  struct xdb_ref *r = NULL;
+  const enum remixdb_status s = check_space(space);
+  done(s == REMIXDB_OK ? xdb_space_ref(space, &r) : s);
+  return r;
+}
+
+PUBLIC struct xdb_ref *remixdb_snapshot_space_ref(struct xdb_snapshot *snap, struct xdb_space *space) {
+  struct xdb_ref *r = NULL;
+  enum remixdb_status s = check_snapshot(snap);
+  if (s == REMIXDB_OK && space && space->xdb != snap->xdb)
+    s = err_set(REMIXDB_INVALID, "the space and the snapshot are of different stores");
+  done(s == REMIXDB_OK ? xdb_snapshot_space_ref(snap, space, &r) : s);
+  return r;
 }
 
 // ---- administration

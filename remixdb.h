@@ -15,7 +15,7 @@
 // iterators and asynchronous gets of that ref: usually each thread makes its own. Between two calls a ref may move to
 // another thread, with its iterators and asynchronous gets. The program then orders the two threads, by a lock or a
 // queue for example. Callers that own no thread borrow refs (remixdb_ref_borrow). Close in this order: iterators and
-// asynchronous gets, refs, store; snapshots at any time before the store.
+// asynchronous gets, refs, store; snapshots and spaces at any time before the store.
 //
 // Errors. A call that fails returns NULL or false. It sets the thread's status, remixdb_errcode(), and a message,
 // remixdb_errmsg(). A call that can fail, and succeeds, sets the status to REMIXDB_OK. Calls that cannot fail leave the
@@ -62,8 +62,9 @@ enum remixdb_status {
   REMIXDB_READONLY,  // a write to a snapshot, or to a store that was opened with read_only
   REMIXDB_VERSION,   // this library does not know the store's format
   REMIXDB_EXISTS,    // the store exists already
-  REMIXDB_ABORTED    // a transaction met a conflict; the caller's progress function gave the call up; or an xdb_gets has
-                     // no room for another get
+  REMIXDB_ABORTED,  // a transaction met a conflict; the caller's progress function gave the call up; or an xdb_gets has
+                    // no room for another get
+  REMIXDB_GONE      // the ref's space is dropped
 };
 
 // The status of this thread's last call that set one ("Errors" above).
@@ -81,6 +82,7 @@ struct xdb_ref;       // one thread's access to a store or a snapshot
 struct xdb_iter;      // an iterator
 struct xdb_batch;     // puts and deletes that are written together
 struct xdb_snapshot;  // the store at one moment
+struct xdb_space;     // a named key space
 
 // The same two for a ref: status and message of the last call on the ref, or on its iterators and asynchronous gets,
 // whichever thread made that call. REMIXDB_OK for a new ref; calls that cannot fail leave both unchanged. A program
@@ -397,7 +399,7 @@ size_t remixdb_batch_bytes(const struct xdb_batch *b);
 struct remixdb_batch_item {
   size_t size;  // sizeof(struct remixdb_batch_item) in the library; a later version may have more fields
   enum remixdb_batch_op op;
-  struct remixdb_slice space;       // ptr NULL: the batch goes where the ref writes
+  struct remixdb_slice space;       // its name; length 0: the unnamed space; ptr NULL: the space of the ref that writes
   struct remixdb_slice key, value;  // a delete has no value: ptr NULL. An empty key or value has a ptr that is not NULL
   struct remixdb_range range;       // not used
   uint64_t expires_ms;              // 0
@@ -408,6 +410,12 @@ typedef bool (*remixdb_batch_fn)(void *priv, const struct remixdb_batch_item *it
 bool remixdb_batch_each(const struct xdb_batch *b, remixdb_batch_fn fn, void *priv);
 // Adds all operations of `from` to `to`, and copies them. `from` may be `to`. After a failure `to` is unchanged.
 bool remixdb_batch_append(struct xdb_batch *to, const struct xdb_batch *from);
+// Says where the operations go that are added next: to this space, or to the unnamed one for NULL. Before the first
+// such call, and after remixdb_batch_clear, operations go to the space of the ref that writes the batch. The last
+// operation on a key of a space counts. The batch copies the name, so the handle may be closed before the batch is
+// written. A batch with spaces of two stores fails: the calls that add then set REMIXDB_INVALID. So does remixdb_write
+// with another store. It sets REMIXDB_GONE if a space is dropped.
+void remixdb_batch_space(struct xdb_batch *b, struct xdb_space *space);
 // Removes all operations.
 void remixdb_batch_clear(struct xdb_batch *b);
 // Frees the batch. Does nothing for NULL.
@@ -530,12 +538,35 @@ bool remixdb_iter_unread(struct xdb_iter *it, struct remixdb_page *p, uint32_t n
 // no later write. A snapshot copies nothing, but keeps the memory and the files of its moment. The caller must release
 // the snapshot before the store closes. Returns NULL on failure.
 struct xdb_snapshot *remixdb_snapshot(struct xdb_ref *ref);
-// Makes a ref that reads the snapshot. Every call that reads works on this ref; writes fail with REMIXDB_READONLY. Each
-// thread makes its own ref, and ends it with remixdb_unref. Returns NULL on failure.
+// Makes a ref that reads the snapshot's unnamed key space. Every call that reads works on this ref; writes fail with
+// REMIXDB_READONLY. Each thread makes its own ref, and ends it with remixdb_unref. Returns NULL on failure.
 struct xdb_ref *remixdb_snapshot_ref(struct xdb_snapshot *s);
 // Gives the snapshot back. The memory and the files that only the snapshot kept go with the last ref and the last
 // iterator that read it. Does nothing for NULL.
 void remixdb_snapshot_release(struct xdb_snapshot *s);
+
+// ---- key spaces
+//
+// A store has one unnamed key space, which remixdb_ref shows, and any number of named ones, up to 65,536 at a time.
+// Each has its own keys. All share the log, the memtable and the sequence numbers of the store. So batches are atomic
+// across spaces, a sync makes the writes of all spaces durable, and a snapshot and a checkpoint hold all spaces. A
+// space that is not used costs some bytes of memory. A name has 1 to 255 bytes, and no newline.
+
+// Opens a space; create: makes it if the store has none of this name. A space that a call has made is durable when the
+// call returns. Any thread may use the handle, also several at once. Returns NULL on failure: REMIXDB_NOTFOUND; when it
+// makes a space also REMIXDB_READONLY, REMIXDB_NOSPACE, REMIXDB_TOOBIG (too many spaces), or the failure that stopped
+// the store.
+struct xdb_space *remixdb_space_open(struct xdb *xdb, const char *name, bool create);
+// Frees the handle; refs of the space go on. Close it before the store. Does nothing for NULL.
+void remixdb_space_close(struct xdb_space *space);
+// Returns the names of all spaces, each with a newline after it, the oldest space first. Free the text with
+// remixdb_free. Returns NULL on failure.
+char *remixdb_space_list(struct xdb *xdb);
+// Makes a ref whose calls read and write the space; NULL is not allowed. Calls that concern the whole store (flush,
+// snapshot, stats and the like) do the same as on any ref. Fails also with REMIXDB_GONE. Returns NULL on failure.
+struct xdb_ref *remixdb_space_ref(struct xdb_space *space);
+// Like remixdb_snapshot_ref, for a space; NULL: the unnamed one. A space that was made after the snapshot is empty.
+struct xdb_ref *remixdb_snapshot_space_ref(struct xdb_snapshot *s, struct xdb_space *space);
 
 // ---- transactions
 

@@ -14,6 +14,7 @@
 #include "store/reserve.h"
 #include "store/scan_merge.h"
 #include "store/setup.h"
+#include "store/space_ref.h"
 #include "store/syncer.h"
 #include "store/write.h"
 #include "view/multiget.h"
@@ -143,8 +144,9 @@ enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, stru
 enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap, uint32_t *vlen_out) {
   struct xdb *x = r->xdb;
   if (unlikely(r->calls != NULL)) return r->calls->get(r, key, val_out, cap, vlen_out);
+  enum remixdb_status s = space_key(r, &key);
+  if (unlikely(s != REMIXDB_OK)) return s;
   const uint64_t hash = hash64(key.ptr, key.len);
-  enum remixdb_status s = REMIXDB_OK;
   struct kv_rec rec;
   epoch_enter(&x->epoch, &r->slot);
   uint64_t moment;
@@ -186,14 +188,16 @@ enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct rem
                                   struct remixdb_buf *values, bool *found, struct multiget_room *room, size_t *nr_out) {
   struct xdb *x = r->xdb;
   if (unlikely(r->calls != NULL)) return r->calls->multi_get(r, nr, keys, values, found, room, nr_out);
+  struct remixdb_slice *own = NULL;  // of a space
   *nr_out = 0;
-  if (unlikely(!r->multiget)) {
-    const enum remixdb_status s = multiget_create(blkio_shared(&x->io), &r->multiget);
-    if (s != REMIXDB_OK) {
-      none_found(nr, values, found);
-      return s;
-    }
+  enum remixdb_status s = REMIXDB_OK;
+  if (unlikely(!r->multiget)) s = multiget_create(blkio_shared(&x->io), &r->multiget);
+  if (s == REMIXDB_OK && unlikely(r->space != NULL)) s = space_keys(r, nr, keys, &own);
+  if (s != REMIXDB_OK) {
+    none_found(nr, values, found);
+    return s;
   }
+  if (own) keys = own;
   multiget_begin(r->multiget, nr, keys, values, found, room);
   epoch_enter(&x->epoch, &r->slot);
   uint64_t moment;
@@ -209,7 +213,9 @@ enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct rem
   }
   epoch_exit(&r->slot);
   xdb_super_drop(x, counted);
-  return multiget_end(r->multiget, nr_out);
+  s = multiget_end(r->multiget, nr_out);
+  mem_free(own);
+  return s;
 }
 
 // ---- the commit, which puts, deletes and merges share
@@ -268,18 +274,24 @@ static bool takes(struct xdb *x, const struct memtable *m, enum write_how how) {
 }
 
 // One try. REMIXDB_ABORTED: nothing was done. *full_out: the memtable is full; else it was frozen meanwhile.
-static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, uint32_t tree, const struct kv_rec *rec,
-                                      uint64_t hash, enum write_how how, bool *full_out) {
+static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, const struct kv_rec *rec, uint64_t hash,
+                                      enum write_how how, bool *full_out) {
+  const uint32_t tree = rec->kind & KV_SPACES ? TREE_SPACES : TREE_UNNAMED;
   struct wh_slot slot;
+  enum remixdb_status s = REMIXDB_OK;
   epoch_enter(&x->epoch, es);
-  struct memtable *m = xdb_super(x)->active;
+  const struct super *const v = xdb_super(x);
+  struct memtable *m = v->active;
   *full_out = !takes(x, m, how);
   if (unlikely(*full_out)) {
     epoch_exit(es);
     return REMIXDB_ABORTED;
   }
+  if (unlikely(tree != TREE_UNNAMED) && (s = space_check_write(v, kref(rec->key, rec->klen))) != REMIXDB_OK) {
+    epoch_exit(es);
+    return s;
+  }
   wh_lock(memtable_tree(m, tree), kref(rec->key, rec->klen), hash, &slot);
-  enum remixdb_status s = REMIXDB_OK;
   if (how != WRITE_BACK || !wh_slot_newest(&slot)) {
     s = commit(x, es, m, &slot, rec, rec->kind & KV_TOMB && how != WRITE_BACK);
     if (likely(s == REMIXDB_OK)) return s;
@@ -293,10 +305,11 @@ static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, uint
 static enum remixdb_status write_back(void *arg, struct worker *w, uint32_t tree, const struct kv_rec *rec) {
   struct xdb *x = arg;
   struct kv_rec back = *rec;
-  back.kind |= KV_SEQ;
+  back.kind |= KV_SEQ | (tree == TREE_SPACES ? KV_SPACES : 0u);
   // No memtable is frozen while a round works on another one, so the first try cannot be refused.
   bool full;
-  return write_once(x, &w->slot, tree, &back, hash64(rec->key, rec->klen), WRITE_BACK, &full);
+  const enum remixdb_status s = write_once(x, &w->slot, &back, hash64(rec->key, rec->klen), WRITE_BACK, &full);
+  return s == REMIXDB_GONE ? REMIXDB_OK : s;  // nobody needs the record of a space that is dropped
 }
 
 static enum remixdb_status check_writable(const struct xdb_ref *r) {
@@ -337,13 +350,15 @@ enum remixdb_status xdb_put(struct xdb_ref *r, const struct kv_rec *rec) {
   if (unlikely(r->super != NULL) && r->calls) return r->calls->put(r, rec);
   const bool tomb = rec->kind & KV_TOMB;
   enum remixdb_status s = check_writable(r);
+  struct kv_rec mine;
+  if (likely(s == REMIXDB_OK)) s = space_rec(r, &rec, &mine);
   if (unlikely(s != REMIXDB_OK)) return s;
   const uint64_t hash = hash64(rec->key, rec->klen);
   enum write_how how = WRITE_NEW;
   bool full, tried = false;
   do {
     if ((s = xdb_failure(x)) != REMIXDB_OK) return s;
-    s = write_once(x, &r->slot, r->tree, rec, hash, how, &full);
+    s = write_once(x, &r->slot, rec, hash, how, &full);
     if (unlikely(full)) {
       s = wait_for_room(x, 0);
       // Deletes make room, so a full memtable takes them while the log has room left.
@@ -371,9 +386,9 @@ static void many_fini(struct many_writes *w) {
 }
 
 // The caller ends w with many_fini, also on failure.
-static enum remixdb_status many_init(struct many_writes *w, const struct xdb_batch *b) {
+static enum remixdb_status many_init(struct many_writes *w, const struct xdb_ref *r, const struct xdb_batch *b) {
   *w = (struct many_writes){0};
-  const enum remixdb_status s = batch_sorted(b, &w->ops, &w->nr);
+  const enum remixdb_status s = batch_sorted(b, r->space ? r->space->id : 0, &w->ops, &w->nr);
   if (s != REMIXDB_OK) return s;
   const size_t nr = w->nr;
   w->nr = 0;
@@ -384,18 +399,42 @@ static enum remixdb_status many_init(struct many_writes *w, const struct xdb_bat
                  w->log_bytes, WAL_FRAME_MAX);
 }
 
-// Links all operations; the leaves of their keys stay locked. *linked_out: how many are linked, also on failure.
+static inline uint32_t op_tree(const struct batch_op *op) {
+  return unlikely(op->rec.kind & KV_SPACES) ? TREE_SPACES : TREE_UNNAMED;
+}
+
+// Links all operations; the leaves of their keys stay locked, those of the unnamed tree first. many: of each tree.
+// *linked_out: how many are linked, also on failure.
 static enum remixdb_status link_many(struct wh_many *many, const struct many_writes *w, size_t *linked_out) {
   enum remixdb_status s = REMIXDB_OK;
   size_t i = 0;
+  bool checked = !w->check;
   for (; i < w->nr && s == REMIXDB_OK; i += s == REMIXDB_OK) {
     const struct batch_op *const op = &w->ops[i];
     const struct kref key = kref(op->rec.key, op->rec.klen);
-    if (unlikely(w->check != NULL) && (s = w->check->lock(w->check, many, &key)) != REMIXDB_OK) break;
-    s = wh_many_link(many, &op->rec, op->hash, &w->links[i]);
+    if (unlikely(!checked)) {
+      checked = op_tree(op) != TREE_UNNAMED;
+      s = w->check->lock(w->check, &many[TREE_UNNAMED], checked ? NULL : &key);
+      if (s != REMIXDB_OK) break;
+    }
+    s = wh_many_link(&many[op_tree(op)], &op->rec, op->hash, &w->links[i]);
   }
   *linked_out = i;
-  if (w->check && s == REMIXDB_OK) s = w->check->lock(w->check, many, NULL);
+  if (!checked && s == REMIXDB_OK) s = w->check->lock(w->check, &many[TREE_UNNAMED], NULL);
+  return s;
+}
+
+// Checks that the spaces of all operations have names.
+static enum remixdb_status check_many_spaces(const struct super *v, const struct many_writes *w) {
+  uint32_t id = 0;
+  enum remixdb_status s = REMIXDB_OK;
+  for (size_t i = w->nr; i > 0 && s == REMIXDB_OK; i--) {
+    const struct batch_op *const op = &w->ops[i - 1];
+    if (likely(op_tree(op) == TREE_UNNAMED)) break;
+    if (names_id_get(op->rec.key) == id) continue;
+    id = names_id_get(op->rec.key);
+    s = space_check_write(v, kref(op->rec.key, op->rec.klen));
+  }
   return s;
 }
 
@@ -414,7 +453,7 @@ static void log_many(struct xdb *x, const struct many_writes *w) {
 // One try, with the steps of commit for all operations together. See write_once.
 static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es, const struct many_writes *w,
                                            bool *full_out) {
-  struct wh_many many;
+  struct wh_many many[TREES];
   epoch_enter(&x->epoch, es);
   const struct super *const v = xdb_super(x);
   struct memtable *const m = v->active;
@@ -423,9 +462,14 @@ static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es,
     epoch_exit(es);
     return REMIXDB_ABORTED;
   }
-  wh_many_init(&many, m->wh);
+  enum remixdb_status s = check_many_spaces(v, w);
+  if (unlikely(s != REMIXDB_OK)) {
+    epoch_exit(es);
+    return s;
+  }
+  for (uint32_t i = 0; i < TREES; i++) wh_many_init(&many[i], memtable_tree(m, i));
   size_t linked;
-  enum remixdb_status s = link_many(&many, w, &linked);
+  s = link_many(many, w, &linked);
   if (s == REMIXDB_OK && w->check && !w->check->passes(w->check, m)) s = REMIXDB_ABORTED;
   uint64_t gen;
   if (s == REMIXDB_OK && (s = wal_begin(x->wal, w->log_bytes, &gen)) == REMIXDB_OK &&
@@ -436,8 +480,8 @@ static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es,
   const bool logged = s == REMIXDB_OK;
   if (logged) log_many(x, w);
   else
-    while (linked > 0) wh_many_unlink(&many, &w->links[--linked]);
-  wh_many_unlock(&many);
+    for (; linked > 0; linked--) wh_many_unlink(&many[op_tree(&w->ops[linked - 1])], &w->links[linked - 1]);
+  for (uint32_t i = 0; i < TREES; i++) wh_many_unlock(&many[i]);
   epoch_exit(es);
   if (logged) wal_end(x->wal);
   return s;
@@ -465,8 +509,11 @@ enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_batch *b) {
   struct many_writes w;
   if (unlikely(r->calls != NULL)) return r->calls->write(r, b);
   enum remixdb_status s = check_writable(r);
+  if (s == REMIXDB_OK && b->nr_names && b->store_id != r->xdb->store_id)
+    s = err_set(REMIXDB_INVALID, "%s: the batch has spaces of another store", r->xdb->dir);
+  if (s == REMIXDB_OK) s = space_check(r);
   if (s != REMIXDB_OK) return s;
-  s = many_init(&w, b);
+  s = many_init(&w, r, b);
   if (s == REMIXDB_OK) s = xdb_write_many(r, &w);
   many_fini(&w);
   return s;
@@ -492,9 +539,9 @@ enum remixdb_status merge_decide(const struct xdb *x, struct merge_call *c, cons
     case REMIXDB_MERGE_PUT:
       if (!c->val && c->vlen)
         return err_set(REMIXDB_INVALID, "the merge function returned no value, but a length of %u", c->vlen);
-      if ((uint64_t)c->key.len + c->vlen <= REMIXDB_KV_MAX) return REMIXDB_OK;
+      if ((uint64_t)c->key.len - c->nr_id + c->vlen <= REMIXDB_KV_MAX) return REMIXDB_OK;
       return err_set(REMIXDB_TOOBIG, "a key of %u bytes with a value of %u is too long: together they may have %u",
-                     c->key.len, c->vlen, REMIXDB_KV_MAX);
+                     c->key.len - c->nr_id, c->vlen, REMIXDB_KV_MAX);
   }
   return err_set(REMIXDB_INVALID, "the merge function returned %d", (int)c->op);
 }
@@ -513,7 +560,8 @@ static enum remixdb_status merge_locked(struct xdb_ref *r, struct memtable *m, s
   const bool there = (newest || below) && !(rec.kind & KV_TOMB);
   enum remixdb_status s = merge_decide(x, c, there ? &rec : NULL);
   if (s == REMIXDB_OK && c->op != REMIXDB_MERGE_KEEP) {
-    const struct kv_rec *const to = KV_REC(c->key, c->val, c->vlen, c->op == REMIXDB_MERGE_DEL ? KV_TOMB : 0);
+    const uint32_t kind = (c->op == REMIXDB_MERGE_DEL ? KV_TOMB : 0u) | (r->space ? KV_SPACES : 0u);
+    const struct kv_rec *const to = KV_REC(c->key, c->val, c->vlen, kind);
     s = commit(x, &r->slot, m, &slot, to, false);
     if (likely(s == REMIXDB_OK)) return s;
   }
@@ -534,9 +582,14 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct merge_call *c, b
     epoch_exit(&r->slot);
     return REMIXDB_ABORTED;
   }
+  enum remixdb_status s = r->space ? space_check_write(v, c->key) : REMIXDB_OK;
+  if (unlikely(s != REMIXDB_OK)) {
+    epoch_exit(&r->slot);
+    return s;
+  }
   // The data below the active memtable does not change while that memtable is active. So the read comes before the lock
   // of the leaf, and no writer waits for the disk.
-  enum remixdb_status s = REMIXDB_NOTFOUND;
+  s = REMIXDB_NOTFOUND;
   if (!wh_get(memtable_tree(m, r->tree), c->key, c->hash, WH_PENDING - 1))
     s = xdb_below_get(v, r->tree, c->key, c->hash, WH_PENDING - 1, &r->hold, &below);
   if (likely(s == REMIXDB_OK || s == REMIXDB_NOTFOUND)) return merge_locked(r, m, c, s == REMIXDB_OK ? &below : NULL);
@@ -548,8 +601,10 @@ enum remixdb_status xdb_merge(struct xdb_ref *r, struct kref key, remixdb_merge_
   struct xdb *x = r->xdb;
   if (unlikely(r->calls != NULL)) return r->calls->merge(r, key, fn, priv);
   enum remixdb_status s = check_writable(r);
+  if (s == REMIXDB_OK) s = space_key(r, &key);
   if (s != REMIXDB_OK) return s;
-  struct merge_call c = {.key = key, .hash = hash64(key.ptr, key.len), .fn = fn, .priv = priv};
+  struct merge_call c = {
+      .key = key, .hash = hash64(key.ptr, key.len), .nr_id = r->space ? NAMES_ID : 0, .fn = fn, .priv = priv};
   bool full;
   do {
     if ((s = xdb_failure(x)) != REMIXDB_OK) return s;
@@ -587,7 +642,16 @@ static enum remixdb_status iter_create(struct xdb_ref *r, const struct xdb_iter_
 }
 
 enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out) {
-  return iter_create(r, NULL, NULL, out);
+  return likely(!r->space) ? iter_create(r, NULL, NULL, out) : xdb_iter_create_opts(r, &(struct xdb_iter_opts){0}, out);
+}
+
+// Sets the space of an iterator on a ref of a named space. id: memory for the space's id.
+static enum remixdb_status iter_space(struct xdb_ref *r, struct xdb_iter_opts *o, uint8_t *id) {
+  const enum remixdb_status s = space_check(r);
+  if (s != REMIXDB_OK) return s;
+  names_id_put(id, r->space->id);
+  o->space = kref(id, NAMES_ID);
+  return o->snapshot ? memtable_spaces(o->snapshot->super->active) : s;
 }
 
 // Fixes the moment that the iterator reads.
@@ -602,10 +666,14 @@ static void iter_fix(struct xdb_iter *it, const struct xdb_iter_opts *o) {
   }
 }
 
-enum remixdb_status xdb_iter_create_opts(struct xdb_ref *r, const struct xdb_iter_opts *o, struct xdb_iter **out) {
+enum remixdb_status xdb_iter_create_opts(struct xdb_ref *r, const struct xdb_iter_opts *opts, struct xdb_iter **out) {
   struct xdb_iter *it;
   struct xdb_iter_bounds bounds;
-  enum remixdb_status s = iter_bounds(o, &bounds);
+  uint8_t id[NAMES_ID];
+  struct xdb_iter_opts mine = *opts;
+  const struct xdb_iter_opts *const o = &mine;
+  enum remixdb_status s = r->space ? iter_space(r, &mine, id) : REMIXDB_OK;
+  if (s == REMIXDB_OK) s = iter_bounds(o, &bounds);
   if (s != REMIXDB_OK) return s;
   if ((s = iter_create(r, o, &bounds, &it)) != REMIXDB_OK) {
     mem_free(bounds.bytes);
@@ -670,6 +738,14 @@ static void iter_renew(struct xdb_iter *it, struct super **old_out) {
   uint64_t moment = it->moment;
   struct super *v = likely(!it->fixed) ? xdb_ref_super(r, &moment) : it->fixed;
   *old_out = NULL;
+  if (unlikely(r->space != NULL) && !it->fixed) {
+    // In a space that is dropped, it goes on at the moment of its position.
+    if (it->super && space_check(r) != REMIXDB_OK) {
+      v = it->super;
+      moment = it->moment;
+    }
+    it->moment = moment;
+  }
   if (v != it->super) {
     super_ref(v);
     *old_out = it->super;
@@ -699,7 +775,8 @@ static enum remixdb_status iter_seek(struct xdb_iter *it, enum seek_how how, str
   // The key may lie in memory of the iterator's own position, which the seek gives up before the search has ended.
   uint8_t small[XDB_ITER_SPACE + COPY_SMALL], *large = NULL;
   if ((it->super && key.len > 0) || unlikely(it->nr_space)) {
-    const enum remixdb_status copied = seek_key(it, &key, small, &large);
+    enum remixdb_status copied = it->super || it->fixed ? REMIXDB_OK : space_check(it->ref);
+    if (copied == REMIXDB_OK) copied = seek_key(it, &key, small, &large);
     if (unlikely(copied != REMIXDB_OK)) {
       xdb_iter_fail(it, copied);
       return copied;

@@ -108,9 +108,11 @@ static uint64_t bytes_of(const struct super *v) {
   return bytes;
 }
 
-// Writes the memtable's content at the moment into the log: one record for each key, in the order of keys.
-static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const struct wh *wh, uint64_t moment,
-                                        struct target *t) {
+// Writes the content of a memtable's tree at the moment into the log: one record for each key, in the order of keys.
+static enum remixdb_status log_tree(struct xdb_ref *r, struct wal *w, const struct memtable *m, uint32_t tree,
+                                    uint64_t moment, struct target *t) {
+  const struct wh *const wh = memtable_tree(m, tree);
+  if (!wh) return REMIXDB_OK;
   struct wh_cursor *c = mem_alloc(sizeof(*c));
   if (!c) return REMIXDB_NOMEM;
   xdb_ref_stay(r, false);
@@ -123,6 +125,7 @@ static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const 
     struct kv_rec rec;
     uint64_t gen;
     wh_record(c, &rec);
+    if (tree == TREE_SPACES) rec.kind |= KV_SPACES;
     if ((s = wal_begin(w, kv_rec_size(&rec), &gen)) != REMIXDB_OK) break;
     (void)wal_put(w, &rec);
     wal_end(w);
@@ -130,6 +133,13 @@ static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const 
   }
   xdb_ref_unstay(r);
   mem_free(c);
+  return s;
+}
+
+static enum remixdb_status log_memtable(struct xdb_ref *r, struct wal *w, const struct memtable *m, uint64_t moment,
+                                        struct target *t) {
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t tree = 0; tree < TREES && s == REMIXDB_OK; tree++) s = log_tree(r, w, m, tree, moment, t);
   return s;
 }
 
@@ -143,8 +153,8 @@ static enum remixdb_status make_log(struct xdb_ref *r, const struct super *v, ui
   enum remixdb_status s = wal_open(&wo, 1, moment, true, NULL, NULL, NULL, &w);
   if (s != REMIXDB_OK) return s;
   s = wal_print(w, 1, &t->log_print);
-  if (s == REMIXDB_OK && v->frozen) s = log_memtable(r, w, v->frozen->wh, moment, t);
-  if (s == REMIXDB_OK) s = log_memtable(r, w, v->active->wh, moment, t);
+  if (s == REMIXDB_OK && v->frozen) s = log_memtable(r, w, v->frozen, moment, t);
+  if (s == REMIXDB_OK) s = log_memtable(r, w, v->active, moment, t);
   if (s == REMIXDB_OK) return wal_close(w);
   IGNORED(wal_close(w), "the log goes with the rest of the checkpoint");
   return s;

@@ -14,7 +14,7 @@
 
 // Sums over the partitions of the store's version.
 struct parts_figures {
-  uint64_t partitions, tables, entries, keys, young_views, version_number;
+  uint64_t partitions, tables, entries, keys, young_views, version_number, spaces;
   uint64_t table_bytes, remix_bytes;    // on disk
   uint64_t table_memory, remix_memory;  // in memory
 };
@@ -47,7 +47,7 @@ static void add_part(struct parts_figures *f, const struct part *p) {
 }
 
 static void gather_parts(const struct version *v, struct parts_figures *f) {
-  *f = (struct parts_figures){.version_number = v->number};
+  *f = (struct parts_figures){.version_number = v->number, .spaces = names_count(v->names)};
   for (const struct version *tree = v; tree; tree = tree->spaces) {
     if (tree == v || !version_is_empty(tree)) f->partitions += tree->nr_parts;
     f->young_views += tree->nr_young;

@@ -229,6 +229,7 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
     tw->number = tables_new_number(c, sst_name);
     sst_build_start(tw->build, tw->number);
     sst_build_numbers(tw->build, tw->seqs.min, tw->seqs.max);
+    if (tw->j->tree == TREE_SPACES) sst_build_spaces(tw->build);
   }
   sst_build_add(tw->build, rec);
   return REMIXDB_OK;

@@ -4,6 +4,7 @@
 #include <assert.h>
 
 #include "store/idle.h"
+#include "store/space_ref.h"
 #include "table/fetch.h"
 #include "view/candidate.h"
 
@@ -268,8 +269,10 @@ enum remixdb_status xdb_get_begin(struct xdb_gets *g, struct kref key, void *val
   struct get *const w = g->free;
   failures_free(g);
   if (unlikely(!w)) return err_set(REMIXDB_ABORTED, "%u gets are under way: take results first", g->depth);
+  enum remixdb_status s = space_key(g->ref, &key);
+  if (unlikely(s != REMIXDB_OK)) return s;
   const uint64_t hash = hash64(key.ptr, key.len);
-  const enum remixdb_status s = get_init(w, &key, val, cap, priv);
+  s = get_init(w, &key, val, cap, priv);
   if (unlikely(s != REMIXDB_OK)) return s;
   g->free = w->next;
   g->nr++;

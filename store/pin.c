@@ -2,6 +2,7 @@
 #include "store/pin.h"
 
 #include "store/below.h"
+#include "store/space_ref.h"
 
 #define PIN_COPY 1024u  // bytes; up to so many a copy costs less than two counts that threads share
 

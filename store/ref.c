@@ -2,6 +2,7 @@
 #include "store/ref.h"
 
 #include "store/idle.h"
+#include "store/space.h"
 #include "view/multiget.h"
 
 void xdb_snapshot_hold(struct xdb_snapshot *snap) {
@@ -38,6 +39,8 @@ enum remixdb_status xdb_ref(struct xdb *x, struct xdb_ref **out) {
 void xdb_unref(struct xdb_ref *r) {
   if (!r) return;
   sst_hold_fini(&r->hold);
+  xdb_space_close(r->space);
+  mem_free(r->key);
   multiget_destroy(r->multiget);
   epoch_leave(&r->xdb->epoch, &r->slot);
   epoch_leave(&r->xdb->cursors, &r->stay);

@@ -60,7 +60,10 @@ struct xdb_ref {
   struct err_state told;   // the status of the last call on the ref. Each call writes it, so it lies beside `xdb`
   bool borrowed;           // from the pool (store/refpool.h)
   struct xdb *xdb;
-  uint32_t tree;        // the tree that it reads and writes (view/version.h, V7)
+  uint32_t tree;            // the tree that it reads and writes (view/version.h, V7)
+  struct xdb_space *space;  // a named space, counted (store/space.h); NULL: the unnamed one
+  uint8_t *key;             // memory for the keys of a named space: its id, then the user's key
+  size_t key_cap;
   struct super *super;  // the snapshot's super, without a reference; NULL: the ref reads the store as it is
   uint64_t moment;      // the snapshot's
   struct xdb_snapshot *snapshot;

@@ -41,10 +41,15 @@ struct replaying {
   uint8_t bytes[REPLAY_BYTES];  // keys and values
 };
 
-// Links a group. Looking all keys up side by side first brings the memory for linking into the processor's cache.
+static inline uint32_t tree_of(const struct replay_rec *rec) {
+  return unlikely(rec->rec.kind & KV_SPACES) ? TREE_SPACES : TREE_UNNAMED;
+}
+
+// Links a group, whose records are all of one tree. Looking all keys up side by side first brings the memory for
+// linking into the processor's cache.
 static enum remixdb_status link_group(struct replaying *r, struct worker *w, const struct replay_rec *const *group,
                                       uint32_t nr) {
-  struct wh *wh = r->m->wh;
+  struct wh *wh = memtable_tree(r->m, tree_of(group[0]));
   struct kref keys[WH_GROUP_MAX];
   uint64_t hashes[WH_GROUP_MAX];
   uint8_t which[WH_GROUP_MAX];
@@ -82,6 +87,11 @@ static void link_share(struct task *t, struct worker *w) {
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = 0; i < r->nr && s == REMIXDB_OK; i++) {
     if (r->recs[i].hash % r->nr_shares != share->number) continue;
+    if (unlikely(nr && tree_of(group[0]) != tree_of(&r->recs[i]))) {
+      s = link_group(r, w, group, nr);
+      nr = 0;
+      if (s != REMIXDB_OK) break;
+    }
     group[nr++] = &r->recs[i];
     if (nr < WH_GROUP_MAX) continue;
     s = link_group(r, w, group, nr);
@@ -122,6 +132,13 @@ static enum remixdb_status link_gathered(struct replaying *r) {
   return REMIXDB_OK;
 }
 
+// A record of the spaces' tree needs that tree's index, and an id before its key.
+static enum remixdb_status check_spaces(struct replaying *r, const struct kv_rec *rec) {
+  if (rec->klen < NAMES_ID)
+    return err_set(REMIXDB_CORRUPT, "%s: the log has a key of a space without an id", r->x->dir);
+  return memtable_spaces(r->m);
+}
+
 // Gathers a record (wal_open).
 static enum remixdb_status replay(void *arg, uint64_t seq, const struct kv_rec *rec) {
   struct replaying *r = arg;
@@ -129,6 +146,10 @@ static enum remixdb_status replay(void *arg, uint64_t seq, const struct kv_rec *
   const size_t nbytes = (size_t)rec->klen + rec->vlen;
   if (r->nr == REPLAY_RECORDS || nbytes > REPLAY_BYTES - r->nbytes) {
     const enum remixdb_status s = link_gathered(r);
+    if (s != REMIXDB_OK) return s;
+  }
+  if (unlikely(rec->kind & KV_SPACES)) {
+    const enum remixdb_status s = check_spaces(r, rec);
     if (s != REMIXDB_OK) return s;
   }
   uint8_t *const key = r->bytes + r->nbytes, *const val = key + rec->klen;

@@ -239,6 +239,7 @@ static enum remixdb_status txn_put(struct xdb_ref *r, const struct kv_rec *rec) 
 static enum remixdb_status txn_write(struct xdb_ref *r, const struct xdb_batch *b) {
   struct xdb_txn *const t = r->txn;
   const uint8_t *p = b->data;
+  if (b->spaces) return err_set(REMIXDB_INVALID, "a transaction writes no batch with named spaces");
   enum remixdb_status s = xdb_txn_savepoint(t);
   if (s != REMIXDB_OK) return s;
   for (size_t i = 0; i < b->nr && s == REMIXDB_OK; i++) {

@@ -42,6 +42,7 @@ MUST_CHECK enum remixdb_status xdb_write_many(struct xdb_ref *r, struct many_wri
 struct merge_call {
   struct kref key;
   uint64_t hash;
+  uint32_t nr_id;  // bytes of the id of a space before the user's key
   remixdb_merge_fn fn;
   void *priv;
   enum remixdb_merge_op op;  // fn's decision

@@ -56,6 +56,7 @@ struct sst_build {
   uint8_t *gathered;  // the first blocks, until they are enough to train a dictionary
   size_t gathered_len;
   bool gathering;
+  bool spaces;       // the records are of the spaces' tree
   uint8_t *samples;  // SST_BUILD_SAMPLES pages
   uint8_t *packed;   // head and frame of one block
 };
@@ -157,6 +158,7 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
   b->block.count = 0;
   b->block.used = 0;
   b->seq_min = b->seq_top = b->seq_max = 1;
+  b->spaces = false;
   b->block.form = BLOCK_FORM_KINDS;
   b->dict_len = 0;
   b->gathered_len = 0;
@@ -317,6 +319,11 @@ void sst_build_numbers(struct sst_build *b, uint64_t min, uint64_t max) {
   b->block.form = BLOCK_FORM_KINDS | width_of(max - min);
 }
 
+void sst_build_spaces(struct sst_build *b) {
+  assert(b->nr_records == 0);
+  b->spaces = true;
+}
+
 // The number of a record, less the table's smallest one. The number of a damaged record may be out of bounds.
 static inline uint64_t sst_build_seq(struct sst_build *b, const struct kv_rec *r) {
   if (b->seq_top == b->seq_min) return 0;
@@ -441,7 +448,8 @@ static enum remixdb_status sst_build_put_meta(struct sst_build *b, uint64_t data
       .meta_sum = hash64_seed(meta, meta_len, format_sst_meta_seed(b->number)),
       .file_size = file_size,
       .nr_pages = b->nr_pages,
-      .flags = (b->ckb.len ? FORMAT_SST_FLAG_CKB : 0) | (zstd ? FORMAT_SST_FLAG_ZSTD : 0),
+      .flags = (b->ckb.len ? FORMAT_SST_FLAG_CKB : 0) | (zstd ? FORMAT_SST_FLAG_ZSTD : 0) |
+               (b->spaces ? FORMAT_SST_FLAG_SPACES : 0),
       .min_len = b->min_len,
       .max_len = b->max_len,
       .dict_len = b->dict_len,

@@ -25,6 +25,8 @@ void sst_build_start(struct sst_build *b, uint64_t number);  // removes an unfin
 // The numbers of the records that will be added: none is smaller than min, or larger than max. Call it after
 // sst_build_start, before the first record. Without it every record gets number 1.
 void sst_build_numbers(struct sst_build *b, uint64_t min, uint64_t max);
+// The records that will be added belong to the tree of the named spaces. Call it where sst_build_numbers is called.
+void sst_build_spaces(struct sst_build *b);
 // Adds a record of KV_IN_TABLE, with its seq. Other bits of its kind are left out.
 void sst_build_add(struct sst_build *b, const struct kv_rec *r);  // keys must ascend: REMIXDB_CORRUPT
 // Tells whether an error has been noticed, so that adding more is useless. The builder notices a failed write some time

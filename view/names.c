@@ -112,6 +112,12 @@ uint8_t *names_put(const struct names *n, uint8_t *p) {
 
 // ---- finding
 
+uint32_t names_count(const struct names *n) {
+  uint32_t nr = 0;
+  for (uint32_t i = 0; n && i < n->nr; i++) nr += n->entries[i].len != 0;
+  return nr;
+}
+
 const struct names_entry *names_find(const struct names *n, const char *name, size_t len) {
   assert(len > 0);
   for (uint32_t i = 0; n && i < n->nr; i++)

@@ -44,6 +44,8 @@ size_t names_size(const struct names *n);
 // Encodes the list: names_size bytes. Returns the end.
 uint8_t *names_put(const struct names *n, uint8_t *p);
 
+// Returns how many spaces have a name; n may be NULL.
+uint32_t names_count(const struct names *n);
 // Finds a space. NULL: there is none; n may be NULL. names_find never finds a space that is being dropped.
 const struct names_entry *names_find(const struct names *n, const char *name, size_t len);
 const struct names_entry *names_find_id(const struct names *n, uint32_t id);

@@ -293,11 +293,13 @@ static enum remixdb_status check_names(const char *path, const struct load *load
   return twice ? err_corrupt(path, 0, "names file %llu for two partitions", (unsigned long long)twice) : REMIXDB_OK;
 }
 
-// Checks V2 for the partitions of a tree.
-static enum remixdb_status check_ranges(const char *path, struct part *const *parts, uint32_t nr) {
+// Checks V2 and the tree of each table, for the partitions of a tree.
+static enum remixdb_status check_ranges(const char *path, struct part *const *parts, uint32_t nr, bool spaces) {
   for (uint32_t i = 0; i < nr; i++) {
     for (uint32_t r = 0; r < part_runs(parts[i]); r++) {
       const struct sst *t = part_run(parts[i], r);
+      if (((t->flags & FORMAT_SST_FLAG_SPACES) != 0) != spaces)
+        return err_corrupt(path, 0, "table %llu is of the other tree", (unsigned long long)t->number);
       if (kv_cmp(t->min, part_anchor(parts[i])) < 0 || (i + 1 < nr && kv_cmp(t->max, part_anchor(parts[i + 1])) >= 0))
         return err_corrupt(path, 0, "table %llu has keys outside of its partition", (unsigned long long)t->number);
     }
@@ -358,8 +360,9 @@ static enum remixdb_status decode_parts(struct current *c, uint32_t tree, struct
 }
 
 // Makes a tree of the open partitions. Takes the references to them over, also if it fails.
-static enum remixdb_status make_tree(const struct current *c, struct part **parts, uint32_t nr, struct version **out) {
-  const enum remixdb_status s = check_ranges(c->path, parts, nr);
+static enum remixdb_status make_tree(const struct current *c, struct part **parts, uint32_t nr, bool spaces,
+                                     struct version **out) {
+  const enum remixdb_status s = check_ranges(c->path, parts, nr, spaces);
   if (s == REMIXDB_OK) return version_create(parts, nr, out);
   for (uint32_t i = 0; i < nr; i++) part_unref(parts[i]);
   return s;
@@ -369,8 +372,8 @@ static enum remixdb_status make_tree(const struct current *c, struct part **part
 static enum remixdb_status make_loaded(const struct current *c, struct part **parts, struct version **out) {
   const uint32_t nr = c->head.nr_parts[TREE_UNNAMED], nr_spaces = c->head.nr_parts[TREE_SPACES];
   struct version *v = NULL, *spaces = NULL;
-  enum remixdb_status s = make_tree(c, parts, nr, &v);
-  const enum remixdb_status other = nr_spaces ? make_tree(c, parts + nr, nr_spaces, &spaces) : REMIXDB_OK;
+  enum remixdb_status s = make_tree(c, parts, nr, false, &v);
+  const enum remixdb_status other = nr_spaces ? make_tree(c, parts + nr, nr_spaces, true, &spaces) : REMIXDB_OK;
   if (s == REMIXDB_OK) s = other;
   if (s == REMIXDB_OK) {
     v->spaces = spaces;

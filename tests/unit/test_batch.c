@@ -85,7 +85,7 @@ static void test_sorted(void **state) {
     for (int again = 0; again < 2; again++) {
       struct batch_op *ops;
       size_t nr_ops;
-      OK(batch_sorted(b, &ops, &nr_ops));
+      OK(batch_sorted(b, 0, &ops, &nr_ops));
       CHECK(nr_ops == nr_keys && b->nr == nr);
       for (size_t i = 0; i < nr_ops; i++) CHECK(op_is(&ops[i], &all[i]));
       mem_free(ops);
@@ -128,9 +128,9 @@ static void test_sorted_no_memory(void **state) {
   struct batch_op *ops = NULL;
   size_t nr;
   fault_mem_set(1);
-  CHECK(batch_sorted(b, &ops, &nr) == REMIXDB_NOMEM);
+  CHECK(batch_sorted(b, 0, &ops, &nr) == REMIXDB_NOMEM);
   CHECK(fault_mem_end());
-  OK(batch_sorted(b, &ops, &nr));
+  OK(batch_sorted(b, 0, &ops, &nr));
   CHECK(nr == 20000);
   mem_free(ops);
   batch_destroy(b);

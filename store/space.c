@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/space.h"
+
+#include <assert.h>
+
+#include "store/install.h"
+
+// ---- names
+
+struct names *space_names(struct xdb *x) {
+  xdb_lock(x);
+  struct names *const n = xdb_super(x)->version->names;
+  names_ref(n);
+  xdb_unlock(x);
+  return n;
+}
+
+enum remixdb_status xdb_space_list(struct xdb *x, char **out) {
+  struct names *const n = space_names(x);
+  char *const text = mem_alloc(names_size(n) + 1), *p = text;
+  for (uint32_t i = 0; text && n && i < n->nr; i++) {
+    const struct names_entry *const e = &n->entries[i];
+    if (e->len == 0) continue;
+    memcpy(p, e->bytes, e->len);
+    p += e->len;
+    *p++ = '\n';
+  }
+  if (text) *p = 0;
+  names_unref(n);
+  *out = text;
+  return text ? REMIXDB_OK : REMIXDB_NOMEM;
+}
+
+// ---- handles
+
+// Finds an open space, and counts it. spaces.lock is held.
+static struct xdb_space *find_open(struct xdb *x, const char *name, size_t len) {
+  for (struct xdb_space *sp = x->spaces.first; sp; sp = sp->next) {
+    if (sp->len != len || memcmp(sp->name, name, len) || atomic_load_explicit(&sp->gone, memory_order_relaxed))
+      continue;
+    sp->refs++;
+    return sp;
+  }
+  return NULL;
+}
+
+// Makes the handle of a space that is not open.
+static struct xdb_space *make_handle(struct xdb *x, uint32_t id, const char *name, size_t len) {
+  struct xdb_space *const sp = mem_calloc(1, sizeof(*sp) + len);
+  if (!sp) return NULL;
+  sp->xdb = x;
+  sp->refs = 1;
+  sp->id = id;
+  sp->len = (uint32_t)len;
+  memcpy(sp->name, name, len);
+  sp->next = x->spaces.first;
+  x->spaces.first = sp;
+  return sp;
+}
+
+// Gives the active memtable the index of the spaces' tree. Later memtables get it when they are made (round_freeze).
+static enum remixdb_status begin_index(struct xdb *x) {
+  xdb_lock(x);
+  const enum remixdb_status s = memtable_spaces(xdb_super(x)->active);
+  xdb_unlock(x);
+  return s;
+}
+
+static enum remixdb_status check_may_change(struct xdb *x) {
+  return x->opts.read_only ? err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir) : xdb_failure(x);
+}
+
+// Finds the id of a space, or makes the space. spaces.changing is held.
+static enum remixdb_status find_or_make(struct xdb *x, const char *name, size_t len, bool create, uint32_t *id_out) {
+  struct names *const now = space_names(x), *next = NULL;
+  const struct names_entry *const e = names_find(now, name, len);
+  enum remixdb_status s = REMIXDB_OK;
+  if (e) {
+    *id_out = e->id;
+  } else if (!create) {
+    s = err_set(REMIXDB_NOTFOUND, "%s: there is no space %.*s", x->dir, (int)len, name);
+  } else {
+    s = check_may_change(x);
+    if (s == REMIXDB_OK) s = names_add(now, name, len, &next);
+    if (s == REMIXDB_OK) *id_out = next->next_id - 1;
+    if (s == REMIXDB_OK) s = install_names(x, next);
+    names_unref(next);
+  }
+  names_unref(now);
+  return s;
+}
+
+enum remixdb_status xdb_space_open(struct xdb *x, const char *name, size_t len, bool create, struct xdb_space **out) {
+  pthread_mutex_lock(&x->spaces.lock);
+  *out = find_open(x, name, len);
+  pthread_mutex_unlock(&x->spaces.lock);
+  if (*out) return REMIXDB_OK;
+  enum remixdb_status s = begin_index(x);
+  if (s != REMIXDB_OK) return s;
+  uint32_t id = 0;
+  pthread_mutex_lock(&x->spaces.changing);
+  s = find_or_make(x, name, len, create, &id);
+  if (s == REMIXDB_OK) {
+    pthread_mutex_lock(&x->spaces.lock);
+    *out = find_open(x, name, len);  // another thread may have opened it meanwhile
+    if (!*out) *out = make_handle(x, id, name, len);
+    pthread_mutex_unlock(&x->spaces.lock);
+    if (!*out) s = REMIXDB_NOMEM;
+  }
+  pthread_mutex_unlock(&x->spaces.changing);
+  return s;
+}
+
+void xdb_space_close(struct xdb_space *sp) {
+  if (!sp) return;
+  struct xdb *const x = sp->xdb;
+  pthread_mutex_lock(&x->spaces.lock);
+  const bool last = --sp->refs == 0;
+  struct xdb_space **at = &x->spaces.first;
+  while (last && *at != sp) at = &(*at)->next;
+  if (last) *at = sp->next;
+  pthread_mutex_unlock(&x->spaces.lock);
+  if (last) mem_free(sp);
+}
+
+void space_count(struct xdb_space *sp) {
+  pthread_mutex_lock(&sp->xdb->spaces.lock);
+  sp->refs++;
+  pthread_mutex_unlock(&sp->xdb->spaces.lock);
+}

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Named key spaces: the same keys in several spaces stay apart, through memtables, rounds and reopenings; a batch is
+// one moment in all of them; snapshots hold them all.
+//
+// TEST_SEED in the environment repeats a run's random choices.
+#include "tests/lib/check.h"
+#include "tests/lib/past.h"
+#include "store/space_ref.h"
+
+#define SPACES 4u  // number 0 is the unnamed one
+
+static const char *const names[SPACES] = {"", "a", "b", "\xff\xfe long name with every byte but two"};
+
+struct world {
+  struct remixdb_opts o;
+  struct xdb *x;
+  struct xdb_space *spaces[SPACES];
+  struct xdb_ref *refs[SPACES];
+  struct past m[SPACES];
+  uint64_t rng;
+};
+
+static struct remixdb_opts world_opts(int workers) {
+  struct remixdb_opts o;
+  remixdb_opts_init(&o, sizeof(o));
+  o.workers = workers;
+  o.worker_cores = "none";
+  o.memtable_mb = 1;
+  o.cache_mb = 1;
+  return o;
+}
+
+static void refs_make(struct world *w) {
+  for (uint32_t i = 0; i < SPACES; i++) {
+    if (i) CHECK(w->spaces[i] = remixdb_space_open(w->x, names[i], true));
+    CHECK(w->refs[i] = i ? remixdb_space_ref(w->spaces[i]) : remixdb_ref(w->x));
+  }
+}
+
+static void refs_drop(struct world *w) {
+  for (uint32_t i = 0; i < SPACES; i++) {
+    remixdb_space_close(w->spaces[i]);  // a ref goes on without the handle
+    remixdb_unref(w->refs[i]);
+  }
+}
+
+static void world_open(struct world *w) {
+  w->x = quick_open(&w->o);
+  shrink(w->x, (size_t)200 << 10, 8);
+  refs_make(w);
+}
+
+static void world_close(struct world *w) {
+  refs_drop(w);
+  remixdb_close(w->x);
+  CHECK(remixdb_errcode() == REMIXDB_OK);
+}
+
+static void world_init(struct world *w, uint64_t seed, int workers, uint32_t keys, enum key_kind kind) {
+  check_seed = seed;
+  memset(w, 0, sizeof(*w));
+  w->o = world_opts(workers);
+  w->rng = seed;
+  for (uint32_t i = 0; i < SPACES; i++) {
+    past_init(&w->m[i], kind, keys, 300);  // the same keys in all
+    w->m[i].rng = seed + i;
+    w->m[i].next_id = 1 + i * 1000000;  // and other values
+  }
+  setup_again();
+  world_open(w);
+}
+
+static void world_fini(struct world *w) {
+  world_close(w);
+  for (uint32_t i = 0; i < SPACES; i++) past_fini(&w->m[i]);
+}
+
+static void check_all(struct world *w) {
+  for (uint32_t i = 0; i < SPACES; i++) past_check_all(&w->m[i], w->refs[i], w->m[i].time);
+}
+
+// ---- the calls that make and open
+
+static void expect_list(struct xdb *x, const char *want) {
+  char *const text = remixdb_space_list(x);
+  CHECK(text && strcmp(text, want) == 0);
+  remixdb_free(text);
+}
+
+static void test_calls(void **state) {
+  (void)state;
+  setup_again();
+  struct remixdb_opts o = world_opts(0);
+  struct xdb *x = quick_open(&o);
+  expect_list(x, "");
+  CHECK(!remixdb_space_open(x, "a", false) && remixdb_errcode() == REMIXDB_NOTFOUND);
+  char name[NAMES_LEN_MAX + 2];
+  memset(name, 'n', sizeof(name));
+  name[NAMES_LEN_MAX + 1] = 0;
+  static const char *const bad[] = {"", "\n", "a\nb", NULL};
+  for (uint32_t i = 0; i < 4; i++) CHECK(!remixdb_space_open(x, bad[i], true) && remixdb_errcode() == REMIXDB_INVALID);
+  CHECK(!remixdb_space_open(x, name, true) && remixdb_errcode() == REMIXDB_INVALID);
+  name[NAMES_LEN_MAX] = 0;
+  CHECK(!remixdb_space_open(NULL, "a", true) && remixdb_errcode() == REMIXDB_INVALID);
+  CHECK(!remixdb_space_ref(NULL) && remixdb_errcode() == REMIXDB_INVALID);
+  struct xdb_space *const longest = remixdb_space_open(x, name, true), *const a = remixdb_space_open(x, "a", true),
+                          *const again = remixdb_space_open(x, "a", false);
+  CHECK(longest && a && again);
+  char want[NAMES_LEN_MAX + 8];
+  (void)snprintf(want, sizeof(want), "%s\na\n", name);
+  expect_list(x, want);
+  remixdb_space_close(longest);
+  remixdb_space_close(a);
+  struct xdb_ref *const r = remixdb_space_ref(again), *const other = remixdb_ref(x);
+  remixdb_space_close(again);
+  remixdb_space_close(NULL);
+  CHECK(remixdb_put(r, "k", 1, "v", 1) && remixdb_probe(r, "k", 1) && !remixdb_probe(other, "k", 1));
+  remixdb_unref(r);
+  remixdb_unref(other);
+  remixdb_close(x);
+  o.read_only = true;
+  x = quick_open(&o);
+  CHECK(!remixdb_space_open(x, "b", true) && remixdb_errcode() == REMIXDB_READONLY);
+  struct xdb_space *const seen = remixdb_space_open(x, "a", true);
+  CHECK(seen);
+  struct xdb_ref *const reads = remixdb_space_ref(seen);
+  CHECK(remixdb_probe(reads, "k", 1));
+  CHECK(!remixdb_put(reads, "k", 1, "w", 1) && remixdb_errcode() == REMIXDB_READONLY);
+  remixdb_unref(reads);
+  remixdb_space_close(seen);
+  expect_list(x, want);
+  remixdb_close(x);
+}
+
+// ---- apart
+
+// A snapshot with a ref for each space.
+struct shot {
+  struct xdb_snapshot *s;
+  struct xdb_ref *refs[SPACES];
+  uint64_t times[SPACES];
+};
+
+static void shot_take(struct world *w, struct shot *t) {
+  CHECK(t->s = remixdb_snapshot(w->refs[below(&w->rng, SPACES)]));
+  for (uint32_t i = 0; i < SPACES; i++) {
+    CHECK(t->refs[i] = remixdb_snapshot_space_ref(t->s, i ? w->spaces[i] : NULL));
+    t->times[i] = w->m[i].time;
+  }
+}
+
+static void shot_drop(struct shot *t) {
+  for (uint32_t i = 0; i < SPACES; i++) remixdb_unref(t->refs[i]);
+  remixdb_snapshot_release(t->s);
+  *t = (struct shot){0};
+}
+
+static void look(struct world *w, uint32_t i, struct xdb_ref *ref, uint64_t time) {
+  struct past *const m = &w->m[i];
+  for (uint32_t n = 0; n < 5; n++) past_check_get(m, ref, (uint32_t)below(&m->rng, m->nr), time);
+  past_check_near(m, ref, time);
+  past_check_many(m, ref, time);
+  past_check_packed(m, ref, time);
+  struct past_cursor c = {0};
+  if (chance(&m->rng, 50)) past_cursor_make(m, &c, ref, time);
+  for (uint32_t n = 0; n < 3; n++) {
+    past_cursor_seek(m, &c, ref, time, (enum seek_kind)below(&m->rng, SEEK_KINDS));
+    for (uint32_t k = 0; k < 10; k++) {
+      if (chance(&m->rng, 40)) past_cursor_prev(m, &c);
+      else past_cursor_skip(m, &c, chance(&m->rng, 10) ? (uint32_t)below(&m->rng, 30) : 1);
+    }
+    past_cursor_seek(m, &c, ref, time, (enum seek_kind)below(&m->rng, SEEK_KINDS));
+    past_cursor_pages(m, &c);
+  }
+  past_cursor_drop(&c);
+  struct past_gets gets = {0};
+  for (uint32_t n = 0; n < 8; n++) past_gets_begin(m, &gets, ref, (uint32_t)below(&m->rng, m->nr), time);
+  past_gets_take(m, &gets, true);
+  past_gets_drop(&gets);
+}
+
+// crash: the log stays, and the next opening replays it.
+static void reopen(struct world *w, bool crash) {
+  w->x->leave_log = crash;
+  world_close(w);
+  world_open(w);
+}
+
+// Writes a batch through the ref of space `of`, with operations in all spaces.
+static void write_batch(struct world *w, uint32_t of) {
+  struct xdb_batch *const b = remixdb_batch_create(), *const half = remixdb_batch_create();
+  CHECK(b && half);
+  int where = -1;  // the space of the ref that writes
+  for (uint32_t i = 0; i < SPACES; i++) w->m[i].time++;
+  for (uint32_t n = 1 + (uint32_t)below(&w->rng, 30); n; n--) {
+    struct xdb_batch *const to = where < 0 || chance(&w->rng, 80) ? b : half;
+    if (to == half) {
+      remixdb_batch_clear(half);
+      remixdb_batch_space(half, where ? w->spaces[where] : NULL);
+    } else if (chance(&w->rng, 30)) {
+      where = (int)below(&w->rng, SPACES);
+      remixdb_batch_space(b, where ? w->spaces[where] : NULL);
+    }
+    struct past *const m = &w->m[where < 0 ? (int)of : where];
+    const uint32_t key = (uint32_t)below(&w->rng, m->nr);
+    const struct past_key *const k = &m->keys[key];
+    if (chance(&w->rng, 25)) {
+      CHECK(remixdb_batch_del(to, k->ptr, k->len));
+      past_set(m, key, 0, 0);
+    } else {
+      const uint32_t len = past_vlen(m, key), id = m->next_id++;
+      past_value(id, len, m->buf);
+      CHECK(remixdb_batch_put(to, k->ptr, k->len, m->buf, len));
+      past_set(m, key, id, len);
+    }
+    if (to == half) CHECK(remixdb_batch_append(b, half));
+  }
+  CHECK(remixdb_write(w->refs[of], b));
+  remixdb_batch_destroy(b);
+  remixdb_batch_destroy(half);
+}
+
+static void run_apart(uint64_t seed, int workers, enum key_kind kind) {
+  struct world w;
+  world_init(&w, seed, workers, 300, kind);
+  struct shot shots[3] = {{0}};
+  for (uint32_t step = 0; step < 6000 / SLOW; step++) {
+    const uint32_t i = (uint32_t)below(&w.rng, SPACES);
+    struct past *const m = &w.m[i];
+    const uint32_t key = (uint32_t)below(&w.rng, m->nr);
+    const uint64_t dice = below(&w.rng, 1000);
+    if (dice < 700) CHECK(past_put(m, w.refs[i], key));
+    else if (dice < 900) CHECK(past_del(m, w.refs[i], key));
+    else if (dice < 960) look(&w, i, w.refs[i], m->time);
+    else if (dice < 966) write_batch(&w, i);
+    else if (dice < 970) CHECK(remixdb_flush(w.refs[i]));
+    else if (dice < 972) CHECK(remixdb_compact(w.refs[i]));
+    struct shot *const t = &shots[below(&w.rng, 3)];
+    if (dice == 980 && !t->s) shot_take(&w, t);
+    if (dice >= 990 && t->s) look(&w, i, t->refs[i], t->times[i]);
+    if (dice == 985 && t->s) shot_drop(t);
+    if (dice >= 986 && dice < 988) {
+      for (uint32_t k = 0; k < 3; k++)
+        if (shots[k].s) shot_drop(&shots[k]);
+      reopen(&w, chance(&w.rng, 60));
+      check_all(&w);
+    }
+  }
+  for (uint32_t k = 0; k < 3; k++) {
+    if (!shots[k].s) continue;
+    for (uint32_t i = 0; i < SPACES; i++) past_check_all(&w.m[i], shots[k].refs[i], shots[k].times[i]);
+    shot_drop(&shots[k]);
+  }
+  check_all(&w);
+  CHECK(remixdb_verify(w.refs[1]));
+  const struct version *const v = xdb_super(w.x)->version;
+  CHECK(v->spaces && !version_is_empty(v->spaces));
+  world_fini(&w);
+}
+
+static void test_apart(void **state) {
+  (void)state;
+  const uint64_t seed = check_seed_or(11);
+  run_apart(seed, 0, KEYS_MIXED);
+  run_apart(seed + 1, 2, KEYS_MIXED);
+  run_apart(seed + 2, 0, KEYS_TEXT);
+  run_apart(seed + 3, 0, KEYS_FEW);
+}
+
+// ---- batches
+
+struct seen {
+  uint32_t nr;
+  char text[256];
+};
+
+static bool see_item(void *priv, const struct remixdb_batch_item *item) {
+  struct seen *const s = priv;
+  char *const to = s->text + strlen(s->text);
+  (void)snprintf(to, sizeof(s->text) - strlen(s->text), "%.*s:%.*s=%.*s ", item->space.ptr ? (int)item->space.len : 1,
+                 item->space.ptr ? (const char *)item->space.ptr : "?", (int)item->key.len, (const char *)item->key.ptr,
+                 (int)item->value.len, (const char *)item->value.ptr);
+  s->nr++;
+  return true;
+}
+
+static void expect_items(const struct xdb_batch *b, const char *want) {
+  struct seen seen = {0};
+  CHECK(remixdb_batch_each(b, see_item, &seen));
+  CHECK(seen.nr == remixdb_batch_count(b));
+  if (strcmp(seen.text, want) != 0) fail_msg("%s, not %s", seen.text, want);
+}
+
+static void value_is(struct xdb_ref *r, const char *key, const char *want) {
+  char buf[64];
+  uint32_t len = 0;
+  const bool found = remixdb_get(r, key, (uint32_t)strlen(key), buf, &len);
+  CHECK(found == (want != NULL));
+  if (want) CHECK(len == strlen(want) && memcmp(buf, want, len) == 0);
+}
+
+static void test_batch(void **state) {
+  (void)state;
+  setup_again();
+  struct remixdb_opts o = world_opts(0);
+  struct xdb *const x = quick_open(&o);
+  struct xdb_space *const a = remixdb_space_open(x, "a", true), *const b = remixdb_space_open(x, "b", true);
+  struct xdb_ref *const ra = remixdb_space_ref(a), *const rb = remixdb_space_ref(b), *const r = remixdb_ref(x);
+  struct xdb_batch *const batch = remixdb_batch_create(), *const more = remixdb_batch_create();
+  CHECK(remixdb_batch_put(batch, "k", 1, "1", 1));
+  remixdb_batch_space(batch, b);
+  CHECK(remixdb_batch_put(batch, "k", 1, "2", 1) && remixdb_batch_put(batch, "", 0, "3", 1));
+  remixdb_batch_space(batch, NULL);
+  CHECK(remixdb_batch_put(batch, "k", 1, "4", 1) && remixdb_batch_del(batch, "gone", 4));
+  remixdb_batch_space(more, a);
+  CHECK(remixdb_batch_put(more, "k", 1, "5", 1));
+  CHECK(remixdb_batch_append(batch, more));
+  CHECK(remixdb_batch_append(batch, batch));
+  expect_items(batch, "?:k=1 b:k=2 b:=3 :k=4 :gone= a:k=5 ?:k=1 b:k=2 b:=3 :k=4 :gone= a:k=5 ");
+  // the last operation on a key counts, however its space was stated
+  CHECK(remixdb_write(ra, batch));
+  value_is(ra, "k", "5");
+  value_is(rb, "k", "2");
+  value_is(rb, "", "3");
+  value_is(r, "k", "4");
+  CHECK(remixdb_write(r, batch));  // the same batch through another ref: its own operations go elsewhere
+  value_is(r, "k", "4");
+  remixdb_batch_clear(batch);
+  remixdb_batch_space(batch, a);
+  CHECK(remixdb_batch_put(batch, "k", 1, "6", 1));
+  remixdb_batch_clear(batch);
+  CHECK(remixdb_batch_put(batch, "k", 1, "7", 1));  // of the ref again
+  expect_items(batch, "?:k=7 ");
+  CHECK(remixdb_write(rb, batch));
+  value_is(rb, "k", "7");
+  value_is(ra, "k", "5");
+  // the longest key there is
+  char *const key = malloc(REMIXDB_KV_MAX);
+  memset(key, 'k', REMIXDB_KV_MAX);
+  remixdb_batch_space(batch, a);
+  CHECK(remixdb_batch_put(batch, key, REMIXDB_KV_MAX, NULL, 0) && remixdb_write(r, batch));
+  CHECK(remixdb_put(rb, key, REMIXDB_KV_MAX, NULL, 0) && !remixdb_probe(r, key, REMIXDB_KV_MAX));
+  for (uint32_t round = 0; round < 2; round++) {
+    CHECK(remixdb_probe(ra, key, REMIXDB_KV_MAX) && remixdb_probe(rb, key, REMIXDB_KV_MAX));
+    struct xdb_iter *const it = remixdb_iter_create(ra);
+    remixdb_iter_seek_last(it);
+    uint32_t klen = 0;
+    CHECK(remixdb_iter_valid(it) && memcmp(remixdb_iter_key(it, &klen), key, REMIXDB_KV_MAX) == 0);
+    CHECK(klen == REMIXDB_KV_MAX);
+    remixdb_iter_seek(it, key, REMIXDB_KV_MAX);
+    CHECK(remixdb_iter_valid(it));
+    remixdb_iter_destroy(it);
+    CHECK(remixdb_flush(r));
+  }
+  free(key);
+  remixdb_batch_destroy(batch);
+  remixdb_batch_destroy(more);
+  remixdb_space_close(a);
+  remixdb_space_close(b);
+  remixdb_unref(ra);
+  remixdb_unref(rb);
+  remixdb_unref(r);
+  remixdb_close(x);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_calls),
+      cmocka_unit_test(test_apart),
+      cmocka_unit_test(test_batch),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
