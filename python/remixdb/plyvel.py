@@ -282,12 +282,11 @@ class DB(_Writes):
             return sorted((entry for entry in entries if entry.name.endswith(".sst")), key=lambda entry: entry.name)
 
     def compact_range(self, *, start: Bytes | None = None, stop: Bytes | None = None) -> None:
-        """Brings the keys into the fewest tables, and waits for it. Works on all keys, unless the range is empty."""
+        """Brings the keys from start to stop into the fewest tables, and waits for it."""
         first = None if start is None else _data(start, "key")
         last = None if stop is None else _data(stop, "key")
         try:
-            if first is None or last is None or first < last:
-                self._reader().compact()
+            self._reader().compact_range(first, last)
         except xdb.XdbError as e:
             raise _error(e) from e
 

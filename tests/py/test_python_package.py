@@ -5,9 +5,11 @@ import importlib.machinery
 import importlib.util
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 
 import pytest
@@ -72,6 +74,21 @@ print([line for line in open("/proc/self/maps") if "libremixdb" in line and sys.
     headers = os.path.exists(os.path.join(run(python, "-c", "import sysconfig; print(sysconfig.get_path('include'))"
                                               ).strip(), "Python.h"))
     assert fast == str(headers and shutil.which("cc") is not None)
+
+
+def test_a_source_distribution_has_what_building_needs(tmp_path):
+    if importlib.util.find_spec("setuptools") is None:
+        pytest.skip("setuptools is not here")
+    run(sys.executable, "setup.py", "-q", "sdist", "-d", tmp_path, cwd=ROOT)
+    archive, = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        names = {name.partition("/")[2] for name in tar.getnames()}
+    folders = re.search(r"^FOLDERS := (.*)", (ROOT / "Makefile").read_text(), re.M)[1].split()
+    sources = {str(path.relative_to(ROOT)) for folder in [".", *folders] for path in (ROOT / folder).glob("*.[ch]")}
+    assert len(sources) > 100
+    assert sources | {"Makefile", "remixdb.map", "tests/tests.mk", "tools/bench/bench.mk", "python/_xdb.c", "xdb.py",
+                      "python/remixdb/plyvel.py", ".ci/deps", "setup.py", "pyproject.toml"} <= names
+    assert not [name for name in names if name.startswith(("tests/py", "build/release", "docs"))]
 
 
 GOOD = """
