@@ -13,6 +13,7 @@
 #include "store/page.h"
 #include "store/pin.h"
 #include "store/refpool.h"
+#include "store/count.h"
 #include "store/snapshot.h"
 #include "store/space_ref.h"
 #include "admin/stats.h"
@@ -869,6 +870,26 @@ PUBLIC bool remixdb_flush(struct xdb_ref *ref) {
 PUBLIC bool remixdb_compact(struct xdb_ref *ref) {
   const enum remixdb_status s = check_writable(ref);
   return done_on(ref, s == REMIXDB_OK ? xdb_compact_told(ref->xdb, &ref->progress) : s);
+}
+
+static enum remixdb_status count(struct xdb_ref *ref, const struct remixdb_range *range, uint64_t *keys_out,
+                                 uint64_t *bytes_out) {
+  const struct xdb_iter_opts opts = {.bounds = *range};
+  struct xdb_iter_bounds b;
+  enum remixdb_status s = iter_bounds(&opts, &b);
+  if (s != REMIXDB_OK) return s;
+  s = xdb_count(ref, b.low, b.high, keys_out, bytes_out);
+  mem_free(b.bytes);
+  return s;
+}
+
+PUBLIC bool remixdb_count(struct xdb_ref *ref, const struct remixdb_range *range, uint64_t *keys_out,
+                          uint64_t *bytes_out) {
+  if (keys_out) *keys_out = 0;
+  if (bytes_out) *bytes_out = 0;
+  enum remixdb_status s = check_ref(ref);
+  if (s == REMIXDB_OK) s = range ? check_range(range) : null_argument("range");
+  return done_on(ref, s == REMIXDB_OK ? count(ref, range, keys_out, bytes_out) : s);
 }
 
 static enum remixdb_status compact_range(struct xdb_ref *ref, const struct remixdb_range *range) {

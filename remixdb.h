@@ -497,6 +497,16 @@ void remixdb_iter_destroy(struct xdb_iter *it);
 // Returns the reason why the iterator is not valid: REMIXDB_OK (it is at an end, or has no position yet), or the error.
 enum remixdb_status remixdb_iter_status(struct xdb_iter *it);
 
+// Estimates the number of keys in the range that the ref reads, and the bytes of their keys and values before
+// compression. Either pointer may be NULL. The call reads indexes in memory, one key of each part of the store at each
+// end of the range, and a few thousand records at most where new data lies over old data. Its time depends on the
+// logarithm of the records in tables, and on the size of the memtables. What it may miss: overwrites and deletes that
+// are not compacted yet are estimated from a sample of the new data, so the number of keys is off by about 1/30 of the
+// new data at most, which is a small part of the store. Bytes come from the average record of each part. Expired
+// records that are not compacted yet may be counted; a transaction's own writes are not. A range whose new data has few
+// records is mostly counted exactly. An empty range has none. REMIXDB_TOOBIG: a bound is longer than a key can be.
+bool remixdb_count(struct xdb_ref *ref, const struct remixdb_range *range, uint64_t *keys_out, uint64_t *bytes_out);
+
 // A page: room for many records that remixdb_iter_page copies at once. The caller sets all fields to zero, then the
 // fields that are not marked "out". The caller owns all memory, and may use different memory in each call.
 struct remixdb_page {

@@ -221,6 +221,21 @@ static inline void wh_record(const struct wh_cursor *c, struct kv_rec *r) {
   wh_ver_value(c->ver, r);
 }
 
+// ---- samples, for estimates (wh/count.c)
+
+#define WH_SAMPLE 4096u
+struct wh_sample {
+  uint64_t nr;  // entries in the range
+  uint32_t nr_taken, stride;
+  const struct wh_entry *taken[WH_SAMPLE];  // every stride-th of them, in no order
+};
+// Counts the entries with keys low <= key < high (ptr NULL: open), whatever their versions are, and takes a part of
+// them, all if they are WH_SAMPLE or fewer. The entries stay as long as the index. Looks at each leaf once. Inside an
+// epoch.
+void wh_sample(const struct wh *wh, struct kref low, struct kref high, struct wh_sample *out);
+// The entry's record at the moment, all fields but seq. False: it has none.
+bool wh_entry_record(const struct wh_entry *e, uint64_t moment, struct kv_rec *rec_out);
+
 // ---- gaps: key ranges in which a merge of the memtable and all older data found only tombstones and the records that
 // these hide (wh/gap.h). Call these inside the epoch, except wh_pass_tomb.
 

@@ -717,6 +717,12 @@ class XdbRef(_Ref, _Source):
         """Brings all earlier writes into the fewest tables, without deleted keys and old values, and waits for it."""
         self._call(_lib().remixdb_compact)
 
+    def count(self, start: Data | None = None, stop: Data | None = None) -> tuple[int, int]:
+        """Estimates how many keys start <= key < stop there are, and the bytes of their keys and values."""
+        keys, size = ctypes.c_uint64(), ctypes.c_uint64()
+        self._call(_lib().remixdb_count, ctypes.byref(_range(start, stop)), ctypes.byref(keys), ctypes.byref(size))
+        return keys.value, size.value
+
     def compact_range(self, start: Data | None = None, stop: Data | None = None) -> None:
         """The same for the parts of the store that may hold keys start <= key < stop; None is an open end."""
         self._call(_lib().remixdb_compact_range, ctypes.byref(_range(start, stop)))
@@ -1428,6 +1434,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "remixdb_flush": (_BOOL, (_P,)),
     "remixdb_compact": (_BOOL, (_P,)),
     "remixdb_compact_range": (_BOOL, (_P, _P)),
+    "remixdb_count": (_BOOL, (_P, _P, _P, _P)),
     "remixdb_checkpoint": (_BOOL, (_P, _S)),
     "remixdb_verify": (_BOOL, (_P,)),
     "remixdb_repair": (_BOOL, (_S,)),

@@ -79,6 +79,26 @@ MUST_CHECK enum remixdb_status remix_get_end(struct remix *x, const uint8_t *wan
 // Returns the segment to which the key belongs: all entries before this segment are less than the key. Reads no entry.
 uint32_t remix_segment(const struct remix *x, struct kref key);
 
+// ---- ranks (remix/rank.c): the live entries in order, counted from 0. In a young view tombstones are live.
+
+uint64_t remix_live(const struct remix *x);  // how many there are
+// Returns how many live entries have keys less than this one. Reads at most one key. Inside an epoch; so is the next
+// call. Both fail as a read of a block does.
+MUST_CHECK enum remixdb_status remix_rank(const struct remix *x, struct kref key, struct sst_hold *h,
+                                          uint64_t *rank_out);
+// Reads the live entry of this rank. The record is valid until the epoch ends or h is used again.
+MUST_CHECK enum remixdb_status remix_live_at(const struct remix *x, uint64_t rank, struct sst_hold *h,
+                                             struct kv_rec *rec_out);
+// Tells whether a live entry has the key, as far as the tags tell. REMIX_ABSENT is certain, the next two are wrong once
+// in 256 times. Reads no block.
+enum remix_guess {
+  REMIX_ABSENT,
+  REMIX_THERE,
+  REMIX_DELETED,  // in a young view: a tombstone has the key
+  REMIX_UNKNOWN,  // there are no tags, or the segment has far bits
+};
+enum remix_guess remix_guess(const struct remix *x, struct kref key, uint64_t hash);
+
 // ---- many keys at once: the steps of remix_get, each for a whole group of keys. Each step prefetches the memory that
 // the next step reads. All steps of a group are in one epoch.
 struct remix_probe {

@@ -96,6 +96,7 @@ def test_flush_and_compact(db, ref):
     assert db.stats()["table_entries"] == 98
     assert ref.get("000") == b"new" and ref.get("050") is None and ref.get("051") is None
     ref.delete("052")
+    assert ref.count() == (97, 97 * 6) and ref.count("050", "060") == (7, 42) and ref.count("5", b"") == (0, 0)
     ref.compact_range("9")
     ref.compact_range("3", b"")
     ref.compact_range(None, "2")

@@ -316,6 +316,27 @@ static bool compact_range(struct xdb_ref *ref) {
   return remixdb_compact_range(ref, &range);
 }
 
+// Estimates of a range, which no sample of a small store gets far wrong.
+static void do_count(struct run *r) {
+  struct past *const m = &r->m;
+  const uint32_t a = (uint32_t)below(&m->rng, m->nr), b = (uint32_t)below(&m->rng, m->nr);
+  const bool open = chance(&m->rng, 20);
+  const struct remixdb_range range = {{m->keys[a].ptr, m->keys[a].len},
+                                      {open ? NULL : (void *)m->keys[b].ptr, m->keys[b].len}};
+  uint64_t keys, bytes, want = 0, want_bytes = 0;
+  for (uint32_t i = a; i < (open ? m->nr : b); i++) {
+    const struct past_ver v = past_at(m, i, m->time);
+    want += v.id != 0;
+    want_bytes += v.id ? m->keys[i].len + v.len : 0;
+  }
+  CHECK(remixdb_count(r->ref, &range, &keys, &bytes));
+  const uint64_t off = keys > want ? keys - want : want - keys;
+  if (off > 4 + (a < b ? b - a : a - b) / 20 + (open ? m->nr / 20 : 0))
+    fail_msg("TEST_SEED=%llu: %llu keys counted, %llu there", (unsigned long long)check_seed, (unsigned long long)keys,
+             (unsigned long long)want);
+  CHECK((keys != 0 || bytes == 0) && (want_bytes != 0 || keys <= 4));
+}
+
 static void do_maintenance(struct run *r) {
   switch (below(&r->m.rng, 9)) {
     case 8: maintain(r, compact_range); break;
@@ -611,6 +632,7 @@ static const struct {
     {do_maintenance, "maintenance", 16},
     {do_checkpoint, "checkpoint", 1},
     {do_reopen, "reopen", 2},
+    {do_count, "count", 20},
     {do_check, "check", 1},
     {do_clear, "clear", 1},
     {do_drain, "drain", 8},
