@@ -14,6 +14,7 @@
 #include "store/async.h"
 #include "store/flush.h"
 #include "store/page.h"
+#include "store/space_ref.h"
 #include "store/syncer.h"
 #include "tests/lib/expect.h"
 #include "tests/lib/slow.h"
@@ -118,6 +119,7 @@ struct run *run_create(uint64_t s) {
   r->plan.wear = (uint32_t)below(&r->wear_rng, 7);
   static const uint8_t from[] = {0, 1, 2, 8, COMPACT_YOUNG_FROM};
   r->plan.young_from = from[below(&r->wear_rng, sizeof(from))];
+  r->plan.spaces = s % 3 == 1 ? 1 + (uint32_t)(s / 3 % SPACES_MAX) : 0;
   r->iter_rng = s;
   r->plan.cold = (uint32_t)below(&r->iter_rng, 3);
   r->model.nr_keys = r->plan.nr_keys;
@@ -137,7 +139,12 @@ enum remixdb_status run_close(struct run *r) {
   for (uint32_t k = 0; k < COMPACT_KINDS; k++) counts.kinds[k] += atomic_load(&r->x->compact.stats.kinds[k]);
   counts.scan_merges += atomic_load(&r->x->compact.stats.scan_merges);
   counts.young += atomic_load(&r->x->compact.stats.young);
-  xdb_unref(r->ref);
+  for (uint32_t i = 0; i <= SPACES_MAX; i++) {
+    xdb_unref(r->refs[i]);
+    xdb_space_close(r->spaces[i]);
+    r->refs[i] = NULL;
+    r->spaces[i] = NULL;
+  }
   r->ref = NULL;
   const enum remixdb_status s = xdb_close(r->x);
   r->x = NULL;
@@ -149,6 +156,19 @@ static bool hear(void *priv, const char *call, uint64_t done, uint64_t total) {
   (void)priv;
   CHECK(call[0] && (total == 0 || done <= total));
   return true;
+}
+
+// Makes the refs of all spaces, and spaces that are not there.
+static enum remixdb_status make_refs(struct run *r) {
+  enum remixdb_status s = xdb_ref(r->x, &r->refs[0]);
+  r->ref = r->refs[0];
+  for (uint32_t i = 1; i <= r->plan.spaces && s == REMIXDB_OK; i++) {
+    const char name[2] = {(char)('a' + i), 0};
+    s = xdb_space_open(r->x, name, 1, !r->plan.opts.read_only, &r->spaces[i]);
+    if (s == REMIXDB_NOTFOUND && r->plan.opts.read_only) s = REMIXDB_OK;
+    else if (s == REMIXDB_OK) s = xdb_space_ref(r->spaces[i], &r->refs[i]);
+  }
+  return s;
 }
 
 enum remixdb_status run_open(struct run *r) {
@@ -175,7 +195,7 @@ enum remixdb_status run_open(struct run *r) {
   r->x->compact.memtable_size = r->plan.memtable_limit;
   r->x->compact.build.max_pages = r->plan.table_pages;
   r->x->compact.young_from = r->plan.young_from;
-  s = xdb_ref(r->x, &r->ref);
+  s = make_refs(r);
   if (s != REMIXDB_OK) {
     struct err_saved why;
     err_save(&why, s);
@@ -241,11 +261,11 @@ uint64_t check_value(struct run *r, uint32_t key, const uint8_t *val, uint32_t v
 }
 
 // A get that begins in one call and ends in another.
-static enum remixdb_status get_async(struct run *r, struct kref key, uint32_t *vlen_out) {
+static enum remixdb_status get_async(struct run *r, struct xdb_ref *ref, struct kref key, uint32_t *vlen_out) {
   struct xdb_gets *g;
   struct remixdb_got got;
   size_t nr;
-  enum remixdb_status s = xdb_gets_create(r->ref, 1, &g);
+  enum remixdb_status s = xdb_gets_create(ref, 1, &g);
   if (s != REMIXDB_OK) return s;
   s = xdb_get_begin(g, key, r->got, VALUE_MAX, r);
   if (s == REMIXDB_OK) {
@@ -263,38 +283,53 @@ uint64_t look_up(struct run *r, uint32_t key, bool *ok_out) {
   uint8_t kbuf[32];
   uint32_t vlen = 0;
   const struct kref k = life_key(key, kbuf);
-  const enum remixdb_status s = r->looks++ % 2 ? get_async(r, k, &vlen) : xdb_get(r->ref, k, r->got, VALUE_MAX, &vlen);
+  struct xdb_ref *const ref = life_ref(r, key);
+  if (!ref) {
+    *ok_out = true;
+    return 0;
+  }
+  const enum remixdb_status s = r->looks++ % 2 ? get_async(r, ref, k, &vlen)
+                                               : xdb_get(ref, k, r->got, VALUE_MAX, &vlen);
   *ok_out = s == REMIXDB_OK || s == REMIXDB_NOTFOUND;
   if (!*ok_out) check_failure(r, s);
   return s == REMIXDB_OK ? check_value(r, key, r->got, vlen) : 0;
 }
 
-bool read_all(struct run *r, uint64_t *ids) {
-  memset(ids, 0, KEYS_MAX * sizeof(*ids));
+// Reads one space.
+static bool read_space(struct run *r, uint32_t space, uint64_t *ids) {
   struct xdb_iter *it;
-  enum remixdb_status s = expect_iter_below(r->ref, rng_next(&r->iter_rng), &it);
+  if (!r->refs[space]) return true;
+  enum remixdb_status s = expect_iter_below(r->refs[space], rng_next(&r->iter_rng), &it);
   if (s != REMIXDB_OK) {
     check_failure(r, s);
     return false;
   }
-  uint32_t key = 0;
+  uint32_t key = space;
+  const uint32_t stride = r->plan.spaces + 1;
   s = xdb_iter_seek(it, kref("", 0));
   while (s == REMIXDB_OK && xdb_iter_valid(it)) {
     struct kv_rec rec;
     if ((s = xdb_iter_record(it, &rec)) != REMIXDB_OK) break;
     uint8_t kbuf[32];
-    for (; key < r->plan.nr_keys; key++) {
+    for (; key < r->plan.nr_keys; key += stride) {
       const struct kref k = life_key(key, kbuf);
       if (k.len == rec.klen && memcmp(k.ptr, rec.key, k.len) == 0) break;
     }
     CHECK(key < r->plan.nr_keys);  // otherwise it is out of order, there twice or never written
     ids[key] = check_value(r, key, rec.val, rec.vlen);
-    key++;
+    key += stride;
     s = xdb_iter_skip(it, 1);
   }
   xdb_iter_destroy(it);
   if (s != REMIXDB_OK) check_failure(r, s);
   return s == REMIXDB_OK;
+}
+
+bool read_all(struct run *r, uint64_t *ids) {
+  memset(ids, 0, KEYS_MAX * sizeof(*ids));
+  bool all = true;
+  for (uint32_t i = 0; i <= r->plan.spaces && all; i++) all = read_space(r, i, ids);
+  return all;
 }
 
 void check_content(struct run *r, bool may_fail) {
@@ -413,11 +448,18 @@ void check_names(struct run *r, bool log_too) {
 
 // The write is the newest of its key in the active memtable (for a delete: the newest is a delete).
 static bool in_memtable(struct run *r, const struct op *op) {
-  uint8_t kbuf[32];
-  const struct kref k = life_key(op->key, kbuf);
+  uint8_t kbuf[32], in_space[NAMES_ID + 32];
+  struct kref k = life_key(op->key, kbuf);
+  const struct xdb_ref *const ref = life_ref(r, op->key);
+  if (ref->space) {
+    names_id_put(in_space, ref->space->id);
+    if (k.len) memcpy(in_space + NAMES_ID, k.ptr, k.len);
+    k = kref(in_space, NAMES_ID + k.len);
+  }
   epoch_enter(&r->x->epoch, &r->ref->slot);  // a worker may replace the view
   const struct super *v = atomic_load(&r->x->super);
-  const struct wh_ver *ver = wh_get(v->active->wh, k, hash64(k.ptr, k.len), atomic_load(&r->x->published));
+  const struct wh_ver *ver = wh_get(memtable_tree(v->active, ref->tree), k, hash64(k.ptr, k.len),
+                                    atomic_load(&r->x->published));
   const bool in = ver && wh_ver_tomb(ver) == op->del && (op->del || (ver->vlen >= 8 && load64le(ver->val) == op->id));
   epoch_exit(&r->ref->slot);
   return in;
@@ -467,7 +509,8 @@ bool life_put(struct run *r, uint32_t key, bool del) {
   uint8_t kbuf[32];
   if (!del) value_of(&op, r->value);
   begins(r, &op, 1);
-  return written(r, &op, 1, xdb_put(r->ref, KV_REC(life_key(key, kbuf), del ? NULL : r->value, op.vlen, del)));
+  return written(r, &op, 1,
+                 xdb_put(life_ref(r, key), KV_REC(life_key(key, kbuf), del ? NULL : r->value, op.vlen, del)));
 }
 
 static uint32_t pick_key(struct run *r) {
@@ -528,6 +571,7 @@ bool write_batch(struct run *r) {
     if (op.vlen + 200 > room) break;
     room -= op.vlen + 200;
     if (!op.del) value_of(&op, r->value);
+    if (r->plan.spaces) batch_space(b, r->spaces[op.key % (r->plan.spaces + 1)]);
     s = batch_add(b, KV_REC(life_key(op.key, kbuf), op.del ? NULL : r->value, op.vlen, op.del));
     if (s != REMIXDB_OK) break;
     uint32_t i = 0;  // the last operation on a key counts
@@ -542,7 +586,7 @@ bool write_batch(struct run *r) {
     ops[at] = op;
   }
   begins(r, ops, nr);
-  if (s == REMIXDB_OK) s = chance(&r->iter_rng, 50) ? write_txn(r, ops, nr) : xdb_write(r->ref, b);
+  if (s == REMIXDB_OK) s = !r->plan.spaces && chance(&r->iter_rng, 50) ? write_txn(r, ops, nr) : xdb_write(r->ref, b);
   batch_destroy(b);
   return written(r, ops, nr, s);
 }
@@ -569,7 +613,7 @@ bool merge_key(struct run *r, uint32_t key) {
   const bool nothing = m.op.del && r->model.now[key] == 0;  // a delete of an absent key writes nothing
   uint8_t kbuf[32];
   begins(r, &m.op, !nothing);
-  return written(r, &m.op, !nothing, xdb_merge(r->ref, life_key(key, kbuf), merge_fn, &m));
+  return written(r, &m.op, !nothing, xdb_merge(life_ref(r, key), life_key(key, kbuf), merge_fn, &m));
 }
 
 bool do_sync(struct run *r) {
@@ -614,11 +658,13 @@ void do_wear(struct run *r, uint32_t most) {
   uint32_t nr = 0;
   epoch_enter(&r->x->epoch, &r->ref->slot);
   const struct version *v = atomic_load(&r->x->super)->version;
-  for (uint32_t i = 0; i < v->nr_parts && nr < most; i++) {
-    struct remix *const x = v->parts[i]->remix;
-    if (!x) continue;
-    remix_add_debt(x, UINT32_MAX);
-    nr += compact_scan_debt_paid(x);
+  for (; v; v = v->spaces) {
+    for (uint32_t i = 0; i < v->nr_parts && nr < most; i++) {
+      struct remix *const x = v->parts[i]->remix;
+      if (!x) continue;
+      remix_add_debt(x, UINT32_MAX);
+      nr += compact_scan_debt_paid(x);
+    }
   }
   epoch_exit(&r->ref->slot);
   if (nr == 0 || r->plan.opts.workers) return;  // a worker has been told
@@ -718,6 +764,8 @@ struct run *fork_run(const struct run *r, uint64_t outcome) {
   f->model.cap = r->model.nr + 1;
   f->x = NULL;
   f->ref = NULL;
+  memset(f->refs, 0, sizeof(f->refs));
+  memset(f->spaces, 0, sizeof(f->spaces));
   f->disk = NULL;
   f->rng = outcome;
   run_disk(f, simdisk_crash(r->disk, outcome));

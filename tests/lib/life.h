@@ -19,6 +19,7 @@
 
 #define DIR_NAME "/store"
 #define KEYS_MAX 512u
+#define SPACES_MAX 2u  // named ones
 #define VALUE_MIN 16u
 #define VALUE_MAX 24000u
 #define HANG_S 250  // seconds for one seed, which are far more than one takes on a slow machine
@@ -55,6 +56,7 @@ struct plan {
   uint32_t cold;                            // dice of expect_reads
   uint32_t flush, sync, reopen, del, wear;  // in 1000 steps
   uint32_t focus;                           // percent of writes that go to few keys
+  uint32_t spaces;                          // named spaces: key k is in space k % (spaces + 1), 0 is the unnamed one
   bool no_allocate, short_io;
   struct remixdb_opts opts;
 };
@@ -63,8 +65,10 @@ struct run {
   struct plan plan;
   struct model model;
   struct simdisk *disk;
-  struct xdb *x;  // NULL: the store is closed
-  struct xdb_ref *ref;
+  struct xdb *x;        // NULL: the store is closed
+  struct xdb_ref *ref;  // of the unnamed space
+  struct xdb_space *spaces[SPACES_MAX + 1];
+  struct xdb_ref *refs[SPACES_MAX + 1];  // [0]: ref. NULL: there is no such space yet, and the store is read-only
   uint64_t rng;
   uint64_t wear_rng;    // its own, so that the other choices of a seed do not depend on it
   uint64_t iter_rng;    // of iterators; its own for the same reason
@@ -101,6 +105,10 @@ struct run *run_small(uint32_t plan);
 #define SMALL_PLANS 2u
 #define COLD_PLANS 4u  // with those
 
+// The ref of a key's space.
+static inline struct xdb_ref *life_ref(const struct run *r, uint32_t key) {
+  return r->refs[key % (r->plan.spaces + 1)];
+}
 // Keys ascend with their number. Some are longer than the eight bytes that the indexes compare first.
 struct kref life_key(uint32_t i, uint8_t buf[32]);
 
