@@ -25,6 +25,8 @@
             old.get("pear")                   # b"green", as long as the snapshot lives
         with db.transaction() as transaction: # one step; the commit at its end fails when others came between
             transaction.put("count", transaction.get("n") or "0")
+        with db.space("numbers") as space, space.ref() as there:
+            there.put("apple", "2")           # the space's own "apple"
         fruit = db.map()                      # a MutableMapping
         fruit["kiwi"] = "green"
 
@@ -56,6 +58,7 @@ import sys
 if sys.version_info < (3, 10):
     raise ImportError("xdb.py needs Python 3.10 or later; this is Python %d.%d" % tuple(sys.version_info[:2]))
 
+import contextlib
 import ctypes
 import ctypes.util
 import enum
@@ -81,7 +84,8 @@ if os.environ.get("REMIXDB_PYTHON", "") != "ctypes":
 if _fast is not None and getattr(_fast, "INTERFACE", 0) != 1:
     _fast = None
 
-__all__ = ["Xdb", "XdbRef", "XdbIter", "XdbGets", "XdbMap", "XdbBatch", "XdbSnapshot", "XdbTransaction", "XdbSavepoint",
+__all__ = ["Xdb", "XdbRef", "XdbIter", "XdbGets", "XdbMap", "XdbBatch", "XdbSnapshot", "XdbSpace", "XdbTransaction",
+           "XdbSavepoint",
            "XdbError", "Status", "Data", "COMPRESSION_NONE", "COMPRESSION_ZSTD", "SYNC_NONE", "SYNC_EACH", "KEEP",
            "KV_MAX", "version", "repair", "destroy"]
 
@@ -114,6 +118,7 @@ class Status(enum.IntEnum):
     VERSION = 10
     EXISTS = 11
     ABORTED = 12
+    GONE = 13
 
 
 class XdbError(Exception):
@@ -313,6 +318,15 @@ class Xdb(_Closable, _Source):
         """A new XdbRef, for reading and writing the store."""
         return XdbRef(self)
 
+    def space(self, name: str | bytes, create: bool = True) -> "XdbSpace":
+        """The key space of this name; it is made when there is none. Without `create`: XdbError with NOTFOUND then."""
+        return XdbSpace(self, name, create)
+
+    def spaces(self) -> list[str]:
+        """The names of all key spaces, the oldest first."""
+        lib = _lib()
+        return os.fsdecode(self._text(lib.remixdb_space_list)).splitlines()
+
     def transaction(self) -> "XdbTransaction":
         """A new XdbTransaction. As a context manager it commits when its block ends, and aborts when the block ends
         with an exception."""
@@ -340,15 +354,19 @@ class Xdb(_Closable, _Source):
 
     def stats(self) -> dict[str, Any]:
         """The store's figures, as a dict."""
+        figures: dict[str, Any] = json.loads(self._text(_lib().remixdb_stats))
+        return figures
+
+    def _text(self, function: Callable[..., Any]) -> bytes:
+        """A text that the library has made for the store."""
         lib = _lib()
         texts: list[int | None] = []
         try:
             with self._handle as lock, lock:
-                texts.extend(map(lib.remixdb_stats, [self._handle.pointer]))
+                texts.extend(map(function, [self._handle.pointer]))
                 if texts[0] is None:
                     raise _last_error(lib)
-            figures: dict[str, Any] = json.loads(ctypes.string_at(texts[0]))
-            return figures
+            return ctypes.string_at(texts[0])
         finally:
             for text in texts:
                 lib.remixdb_free(text)
@@ -367,12 +385,58 @@ class XdbSnapshot(_Closable, _Source):
             handle = _Handle("snapshot", lib.remixdb_snapshot_release, parent=store)
             self._make(handle, lib, lib.remixdb_snapshot, ref._handle.pointer)
 
-    def ref(self) -> "XdbRef":
-        """A new XdbRef that reads the snapshot; its writes raise XdbError with READONLY."""
-        return XdbRef(self)
+    def ref(self, space: "XdbSpace | None" = None) -> "XdbRef":
+        """A new XdbRef that reads the snapshot, in a key space or without one; its writes raise XdbError with
+        READONLY."""
+        return XdbRef(self, space)
 
     def _reader(self) -> "XdbRef":
         return XdbRef(self)
+
+
+class XdbSpace(_Closable, _Source):
+    """A named key space of a store; made by Xdb.space(). It has its own keys. Batches, snapshots and transactions are
+    of all spaces together. Its refs go on when it is closed."""
+
+    def __init__(self, store: Xdb, name: str | bytes, create: bool = True) -> None:
+        _of(store, Xdb)
+        lib = _lib()
+        self._store = store
+        self.name = os.fsdecode(name)
+        parent = store._handle
+        with parent as lock, lock:
+            handle = _Handle("space", lib.remixdb_space_close, parent=parent)
+            self._make(handle, lib, lib.remixdb_space_open, parent.pointer, _dirname(self.name),
+                       _flag(create, "create"))
+
+    def ref(self) -> "XdbRef":
+        """A new XdbRef, for reading and writing the space."""
+        return XdbRef(self)
+
+    def map(self) -> "XdbMap[bytes, bytes]":
+        """The space as a mutable mapping."""
+        return XdbMap(self)
+
+    def _reader(self) -> "XdbRef":
+        return XdbRef(self)
+
+    def __repr__(self) -> str:
+        return f"XdbSpace({self.name!r})"
+
+
+_nothing = contextlib.nullcontext(contextlib.nullcontext())
+
+
+def _entered(space: XdbSpace | None) -> Any:
+    """What a with statement enters for a call that takes a space, or none."""
+    if space is None:
+        return _nothing
+    _of(space, XdbSpace)
+    return space._handle
+
+
+def _pointer(space: XdbSpace | None) -> int | None:
+    return None if space is None else space._handle.pointer
 
 
 # A batch passes its operations to the library in groups: at most so many keys and values, of at most so many bytes a
@@ -491,6 +555,16 @@ class XdbBatch(_Batch):
         self._deletes = False
         self._make(_Handle("batch", lib.remixdb_batch_destroy), lib, lib.remixdb_batch_create)
 
+    def space(self, space: XdbSpace | None) -> None:
+        """The operations that are added next go to this key space, or to the unnamed one for None. Before the first
+        such call, and after clear(), they go where the ref that writes the batch writes."""
+        handle = self._handle
+        lib = _lib()
+        with _entered(space) as outer, handle as inner, outer, inner:
+            while self._pending:
+                self._load()
+            lib.remixdb_batch_space(handle.pointer, _pointer(space))
+
     def clear(self) -> None:
         """Empties it."""
         handle = self._handle
@@ -586,18 +660,24 @@ else:
 class XdbRef(_Ref, _Source):
     """One thread's view of a store, or of a snapshot; made by Xdb.ref() and XdbSnapshot.ref()."""
 
-    def __init__(self, source: Xdb | XdbSnapshot) -> None:
-        _of(source, Xdb, XdbSnapshot)
+    def __init__(self, source: Xdb | XdbSnapshot | XdbSpace, space: XdbSpace | None = None) -> None:
+        _of(source, Xdb, XdbSnapshot, XdbSpace)
         lib = _lib()
-        of_snapshot = isinstance(source, XdbSnapshot)
         self._source: object = source  # keeps it from being collected while the ref is in use
-        self._store: Xdb = source._store if isinstance(source, XdbSnapshot) else source
+        self._store: Xdb = source if isinstance(source, Xdb) else source._store
         self._rooms = []
         self._value_guess = 256  # bytes of room for each value of multi_get
-        parent = source._handle
-        with parent as lock, lock:
+        # A ref of a space outlives the space's object, and one of a snapshot does not outlive the snapshot's.
+        parent = self._store._handle if isinstance(source, XdbSpace) else source._handle
+        of_space = source if isinstance(source, XdbSpace) else space
+        with parent as outer, _entered(of_space) as inner, outer, inner:
             handle = _Handle("ref", lib.remixdb_unref, parent=parent)
-            self._make(handle, lib, lib.remixdb_snapshot_ref if of_snapshot else lib.remixdb_ref, parent.pointer)
+            if isinstance(source, XdbSpace):
+                self._make(handle, lib, lib.remixdb_space_ref, source._handle.pointer)
+            elif isinstance(source, XdbSnapshot):
+                self._make(handle, lib, lib.remixdb_snapshot_space_ref, parent.pointer, _pointer(space))
+            else:
+                self._make(handle, lib, lib.remixdb_ref, parent.pointer)
 
     def multi_get(self, keys: Iterable[Data]) -> list[bytes | None]:
         """A list of the values of many keys at one moment: bytes, or None where there is no such key. Much faster than
@@ -761,25 +841,31 @@ class XdbTransaction(XdbRef):
         try:
             with parent as lock, lock:
                 self._make(self._whole, lib, lib.remixdb_txn_begin, parent.pointer)
-            self._handle = self._new_ref(lib, lib.remixdb_txn_ref)
+            self._handle = self._new_ref(lib, lib.remixdb_txn_ref, None)
         except BaseException:
             self._whole.close()  # now: the exception may keep the object alive
             raise
 
-    def _new_ref(self, lib: ctypes.CDLL, create: Callable[..., Any]) -> "_Handle":
+    def _new_ref(self, lib: ctypes.CDLL, create: Callable[..., Any], space: XdbSpace | None) -> "_Handle":
         """A ref of the transaction, which ends with it."""
         whole = self._whole
-        with whole as lock, lock:
+        with _entered(space) as outer, whole as lock, outer, lock:
             handle = _Handle("transaction", bool, parent=whole, lock=lock)  # bool does nothing with the pointer
-            handle.make(lib, create, whole.pointer, None)
+            handle.make(lib, create, whole.pointer, _pointer(space))
             return handle
 
-    def untracked(self) -> XdbRef:
+    def ref(self, space: XdbSpace | None = None) -> XdbRef:
+        """A ref of the transaction to a key space, or to the unnamed one. It ends with the transaction."""
+        return self._other_ref(_lib().remixdb_txn_ref, space)
+
+    def untracked(self, space: XdbSpace | None = None) -> XdbRef:
         """A ref of the transaction whose reads cause no conflicts. It ends with the transaction."""
-        lib = _lib()
+        return self._other_ref(_lib().remixdb_txn_untracked, space)
+
+    def _other_ref(self, create: Callable[..., Any], space: XdbSpace | None) -> XdbRef:
         ref = XdbRef.__new__(XdbRef)
         ref._source, ref._store, ref._rooms, ref._value_guess = self, self._store, [], 256
-        handle = ref._handle = self._new_ref(lib, lib.remixdb_txn_untracked)
+        handle = ref._handle = self._new_ref(_lib(), create, space)
         ref._finalizer = weakref.finalize(ref, handle.collect)
         return ref
 
@@ -1448,7 +1534,12 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "remixdb_batch_destroy": (None, (_P,)),
     "remixdb_write": (_BOOL, (_P, _P)),
     "remixdb_snapshot": (_P, (_P,)),
-    "remixdb_snapshot_ref": (_P, (_P,)),
+    "remixdb_snapshot_space_ref": (_P, (_P, _P)),
+    "remixdb_space_open": (_P, (_P, _S, _BOOL)),
+    "remixdb_space_close": (None, (_P,)),
+    "remixdb_space_list": (_P, (_P,)),
+    "remixdb_space_ref": (_P, (_P,)),
+    "remixdb_batch_space": (None, (_P, _P)),
     "remixdb_snapshot_release": (None, (_P,)),
     "remixdb_txn_begin": (_P, (_P,)),
     "remixdb_txn_ref": (_P, (_P, _P)),

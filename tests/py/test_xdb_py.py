@@ -1106,6 +1106,65 @@ def test_a_transaction_that_nobody_ends(tmp_path):
     db.close()
 
 
+# ---- key spaces
+
+
+def test_spaces_have_keys_of_their_own(tmp_path):
+    with open_store(tmp_path / "s") as db, db.ref() as ref:
+        assert db.spaces() == []
+        raises(Status.NOTFOUND, db.space, "fruit", False)
+        fruit, other = db.space("fruit"), db.space("m\u00f6bel")
+        assert db.spaces() == ["fruit", "m\u00f6bel"] and fruit.name == "fruit" and "fruit" in repr(fruit)
+        with fruit.ref() as there, other.ref() as elsewhere:
+            ref.put("a", "unnamed")
+            there.put("a", "in fruit")
+            elsewhere.put("b", "in the other")
+            assert [r.get("a") for r in (ref, there, elsewhere)] == [b"unnamed", b"in fruit", None]
+            assert list(fruit.iter()) == [(b"a", b"in fruit")] and list(other.iter(keys_only=True)) == [b"b"]
+            assert list(ref.iter()) == [(b"a", b"unnamed")]
+            assert dict(fruit.map()) == {b"a": b"in fruit"}
+            fruit.map()["c"] = "3"
+            with ref.batch() as batch:
+                batch.put("d", "of the ref")
+                batch.space(fruit)
+                batch.put("d", "of fruit")
+                batch.space(None)
+                batch.put("e", "of the store")
+                batch.space(other)
+                batch.update([("d", "of the other")])
+            assert [r.get("d") for r in (ref, there, elsewhere)] == [b"of the ref", b"of fruit", b"of the other"]
+            assert ref.get("e") == b"of the store"
+            with ref.snapshot() as then, then.ref(fruit) as old, then.ref() as plain:
+                there.put("a", "later")
+                assert old.get("a") == b"in fruit" and plain.get("a") == b"unnamed"
+                raises(Status.READONLY, old.put, "a", "")
+            fruit.close()
+            assert there.get("a") == b"later"
+            raises(Status.INVALID, fruit.ref)
+    assert other.closed
+    with open_store(tmp_path / "s") as db, db.space("fruit", create=False) as fruit:
+        assert db.spaces() == ["fruit", "m\u00f6bel"]
+        assert list(fruit.iter(prefix="c")) == [(b"c", b"3")]
+
+
+@pytest.mark.parametrize("name, error", [("", XdbError), ("x" * 256, XdbError), ("a\nb", XdbError), ("a\0b", ValueError),
+                                         (7, TypeError), (None, TypeError)])
+def test_names_of_spaces_that_are_refused(db, name, error):
+    with pytest.raises(error):
+        db.space(name)
+    assert db.spaces() == []
+
+
+def test_a_space_is_needed(db, ref):
+    with pytest.raises(TypeError):
+        XdbBatch().space("fruit")
+    with ref.snapshot() as then:
+        with pytest.raises(TypeError):
+            then.ref("fruit")
+    with pytest.raises(TypeError):
+        db.space("fruit", create=1)
+
+
 def test_checkpoint_verify_destroy_repair(tmp_path, ref):
     ref.put("k", "v")
     with ref.snapshot() as snapshot, snapshot.ref() as old:

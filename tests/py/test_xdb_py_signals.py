@@ -27,7 +27,8 @@ places = pytest.mark.skipif(sys.version_info < (3, 11) or sys.implementation.nam
                             reason="the places of CPython 3.11 and later")
 
 DESTROYS = {"remixdb_open_opts": "remixdb_close", "remixdb_ref": "remixdb_unref",
-            "remixdb_snapshot_ref": "remixdb_unref",
+            "remixdb_snapshot_space_ref": "remixdb_unref", "remixdb_space_ref": "remixdb_unref",
+            "remixdb_space_open": "remixdb_space_close", "remixdb_space_list": "remixdb_free",
             "remixdb_snapshot": "remixdb_snapshot_release", "remixdb_iter_create_opts": "remixdb_iter_destroy",
             "remixdb_gets_create": "remixdb_gets_destroy", "remixdb_batch_create": "remixdb_batch_destroy",
             "remixdb_txn_begin": "remixdb_txn_abort", "remixdb_stats": "remixdb_free"}
@@ -64,9 +65,9 @@ class Library:
             del self.alive[args[0]]
         result = function(*args)
         if name in DESTROYS and result is not None:
-            of = args[0] if nr and name != "remixdb_stats" else None
+            of = args[0] if nr and not name.endswith(("stats", "list")) else None
             # a snapshot outlives the ref it is taken through
-            while name == "remixdb_snapshot" and self.alive[of][1] is not None:
+            while name in ("remixdb_snapshot", "remixdb_space_ref") and self.alive[of][1] is not None:
                 of = self.alive[of][1]
             self.alive[result] = DESTROYS[name], of
         if name in ENDS_WITH_ITS_OWNER and result is not None:
@@ -229,6 +230,17 @@ def use_transaction(t):
     return t.ref.get("x")
 
 
+def use_space(t):
+    with t.db.space("s") as space, space.ref() as ref:
+        ref.put("a", "in the space")
+        with ref.batch() as batch:
+            batch.put("b", "B")
+            batch.space(None)
+            batch.put("x", "unnamed")
+        with t.ref.snapshot() as then, then.ref(space) as old:
+            return old.get("a"), t.ref.get("x"), t.db.spaces()
+
+
 def give_up(t):
     transaction = t.db.transaction()
     transaction.put("x", "never")
@@ -239,6 +251,7 @@ def give_up(t):
 CALLS = {
     "transaction": use_transaction,
     "abort": give_up,
+    "space": use_space,
     "gets": use_gets,
     "put": lambda t: t.ref.put("x", "y"),
     "get": lambda t: t.ref.get("a"),
