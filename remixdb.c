@@ -874,9 +874,8 @@ PUBLIC bool remixdb_compact(struct xdb_ref *ref) {
 
 static enum remixdb_status count(struct xdb_ref *ref, const struct remixdb_range *range, uint64_t *keys_out,
                                  uint64_t *bytes_out) {
-  const struct xdb_iter_opts opts = {.bounds = *range};
   struct xdb_iter_bounds b;
-  enum remixdb_status s = iter_bounds(&opts, &b);
+  enum remixdb_status s = space_bounds(ref, range, &b);
   if (s != REMIXDB_OK) return s;
   s = xdb_count(ref, b.low, b.high, keys_out, bytes_out);
   mem_free(b.bytes);
@@ -893,9 +892,8 @@ PUBLIC bool remixdb_count(struct xdb_ref *ref, const struct remixdb_range *range
 }
 
 static enum remixdb_status compact_range(struct xdb_ref *ref, const struct remixdb_range *range) {
-  const struct xdb_iter_opts opts = {.bounds = *range};
   struct xdb_iter_bounds b;
-  enum remixdb_status s = iter_bounds(&opts, &b);
+  enum remixdb_status s = space_bounds(ref, range, &b);
   if (s != REMIXDB_OK) return s;
   if (!b.high.ptr || kv_cmp(b.low, b.high) < 0)
     s = xdb_compact_range(ref->xdb, ref->tree, b.low, b.high, &ref->progress);

@@ -71,6 +71,19 @@ enum remixdb_status space_keys(struct xdb_ref *r, size_t nr, const struct remixd
   return s;
 }
 
+enum remixdb_status space_bounds(const struct xdb_ref *r, const struct remixdb_range *range,
+                                 struct xdb_iter_bounds *out) {
+  uint8_t id[NAMES_ID];
+  struct xdb_iter_opts opts = {.bounds = *range};
+  const enum remixdb_status s = space_check(r);
+  if (s != REMIXDB_OK) return s;
+  if (r->space) {
+    names_id_put(id, r->space->id);
+    opts.space = kref(id, NAMES_ID);
+  }
+  return iter_bounds(&opts, out);
+}
+
 enum remixdb_status space_check_write(const struct super *v, struct kref key) {
   return likely(names_have_key(v->version->names, key)) ? REMIXDB_OK : space_say_gone();
 }

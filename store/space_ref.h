@@ -8,6 +8,7 @@
 #ifndef STORE_SPACE_REF_H
 #define STORE_SPACE_REF_H
 
+#include "store/iter_opts.h"
 #include "store/ref.h"
 #include "store/snapshot.h"
 #include "store/space.h"
@@ -40,6 +41,9 @@ static inline enum remixdb_status space_rec(struct xdb_ref *r, const struct kv_r
 // The same for nr keys. *own_out: memory for the new keys, which the caller frees with mem_free.
 MUST_CHECK enum remixdb_status space_keys(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys,
                                           struct remixdb_slice **own_out);
+// The bounds of a range of the ref's keys, in its tree; the contract of iter_bounds. Fails also with REMIXDB_GONE.
+MUST_CHECK enum remixdb_status space_bounds(const struct xdb_ref *r, const struct remixdb_range *range,
+                                            struct xdb_iter_bounds *out);
 // Fails with REMIXDB_GONE if the ref's space is dropped and the ref has no snapshot.
 MUST_CHECK enum remixdb_status space_check(const struct xdb_ref *r);
 // The same for a write of a key of the spaces' tree, inside the epoch in which the caller found the super.
