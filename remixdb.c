@@ -17,6 +17,7 @@
 #include "store/snapshot.h"
 #include "store/space_ref.h"
 #include "admin/stats.h"
+#include "store/settings.h"
 #include "store/syncer.h"
 #include "store/txn.h"
 
@@ -259,6 +260,13 @@ PUBLIC struct xdb_ref *remixdb_ref_borrow(struct xdb *xdb) {
 
 PUBLIC void remixdb_ref_return(struct xdb_ref *ref) {
   if (ref && may_go_on(check_ref(ref))) refpool_return(ref);
+}
+
+PUBLIC bool remixdb_set_option(struct xdb *xdb, const char *name, const char *value) {
+  enum remixdb_status s = check_store(xdb);
+  if (s == REMIXDB_OK && !name) s = null_argument("name");
+  if (s == REMIXDB_OK && !value) s = null_argument("value");
+  return done(s == REMIXDB_OK ? settings_set(xdb, name, value) : s);
 }
 
 // ---- writing and reading

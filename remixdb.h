@@ -169,6 +169,20 @@ struct xdb *remixdb_open_compact(const char *dir, size_t cache_size_mb, size_t m
 // Opens like remixdb_open, with all options; NULL for `o` means the defaults. Fails also with REMIXDB_EXISTS, or with
 // REMIXDB_NOTFOUND if there is no store and `create` is false.
 struct xdb *remixdb_open_opts(const char *dir, const struct remixdb_opts *o);
+// Changes an option of an open store; writes, reads and compaction go on meanwhile. `value` is text:
+//   "workers"         1 to 64, or "-1" as in remixdb_opts. The call waits until threads that go have ended their work.
+//                     A store that was opened with workers = 0 keeps 0.
+//   "sync"            "none", "each", or a number of milliseconds. Writes that another thread makes meanwhile are
+//   synced
+//                     as before or as from now on. Earlier writes are on disk when the call returns, unless the old
+//                     value was "none".
+//   "compression"     "none", "zstd" or "zstd:LEVEL", for tables that are begun from now on.
+//   "max_open_files"  at least 16. Descriptors beyond a smaller number are closed as soon as they are not in use.
+// Several changes at the same time come one after the other. The call must not come from a function that the library
+// runs. Fails with REMIXDB_INVALID for every other option and for a value that is not valid, with REMIXDB_READONLY if
+// the option has no effect on a store that is open with read_only, with REMIXDB_NOMEM, or as remixdb_sync does; the old
+// value then holds.
+bool remixdb_set_option(struct xdb *xdb, const char *name, const char *value);
 // Closes the store: waits until a running compaction ends, brings the memtable into tables, ends the workers, syncs and
 // closes the log, and frees the store. If the memtable cannot be brought into tables, its records stay in the log. The
 // caller must first unref all refs and release all snapshots. Status REMIXDB_OK means that all writes are on disk, and

@@ -340,8 +340,8 @@ static __attribute__((noinline)) enum remixdb_status no_room(struct xdb *x, bool
 static enum remixdb_status written(struct xdb_ref *r, size_t nbytes) {
   struct xdb *x = r->xdb;
   xdb_pace(r, nbytes);
-  if (x->opts.sync == REMIXDB_SYNC_EACH) return xdb_sync(r);
-  if (x->syncer.running) xdb_sync_wake(x);
+  if (atomic_load_explicit(&x->syncer.how, memory_order_relaxed) == REMIXDB_SYNC_EACH) return xdb_sync(r);
+  if (atomic_load_explicit(&x->syncer.running, memory_order_relaxed)) xdb_sync_wake(x);
   return REMIXDB_OK;
 }
 

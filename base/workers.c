@@ -14,6 +14,7 @@ struct worker_thread {
   struct worker w;
   struct workers *ws;
   pthread_t thread;
+  uint32_t index;
   int core;  // -1: not pinned
 };
 
@@ -33,11 +34,12 @@ struct workers {
   bool in_idle;
   struct task **tasks;  // of the workers_run in progress, largest first; NULL: none
   uint32_t nr_tasks;
-  uint32_t next;       // tasks[next] is the first that nobody has taken
-  uint32_t running;    // tasks that have begun and not ended
-  struct worker self;  // the caller's, when there are no threads
-  uint32_t nr;
-  struct worker_thread threads[];
+  uint32_t next;        // tasks[next] is the first that nobody has taken
+  uint32_t running;     // tasks that have begun and not ended
+  struct worker self;   // the caller's, when there are no threads
+  _Atomic uint32_t nr;  // threads; relaxed. Stays 0 if it was 0 at first
+  uint32_t wanted;      // a thread with a number from here on ends when it has nothing to do
+  struct worker_thread threads[WORKERS_MAX];
 };
 
 // Runs one task, if there is one to take. The caller holds the lock, and it is free during the task.
@@ -98,8 +100,9 @@ static void *worker_main(void *arg) {
   struct workers *ws = t->ws;
   if (t->core >= 0) (void)thread_pin((uint32_t)t->core);  // without its core the thread is only slower
   pthread_mutex_lock(&ws->lock);
-  while (!ws->stop || ws->in_round)
+  while (t->index < ws->wanted && (!ws->stop || ws->in_round))
     if (!take_task(ws, &t->w) && !take_round(ws, &t->w) && !take_idle(ws, &t->w)) wait_work(ws);
+  pthread_cond_broadcast(&ws->work);  // a thread that ends early may have taken the signal of another one
   pthread_mutex_unlock(&ws->lock);
   return NULL;
 }
@@ -116,10 +119,34 @@ static void worker_fini(struct workers *ws, struct worker *w) {
   epoch_leave(ws->epoch, &w->slot);
 }
 
+// Starts threads until there are `nr`. On failure those that have started stay.
+static enum remixdb_status workers_start(struct workers *ws, uint32_t nr, const uint32_t *cores, uint32_t nr_cores) {
+  for (uint32_t i = workers_count(ws); i < nr; i++) {
+    struct worker_thread *t = &ws->threads[i];
+    *t = (struct worker_thread){.ws = ws, .index = i, .core = i < nr_cores ? (int)cores[i] : -1};
+    char name[16];
+    snprintf(name, sizeof(name), "remixdb-%u", i & 0xFF);
+    enum remixdb_status s = worker_init(ws, &t->w);
+    if (s == REMIXDB_OK && (s = thread_start(&t->thread, worker_main, t, name)) != REMIXDB_OK) worker_fini(ws, &t->w);
+    if (s != REMIXDB_OK) return s;
+    atomic_store_explicit(&ws->nr, i + 1, memory_order_relaxed);
+  }
+  return REMIXDB_OK;
+}
+
+// Waits for the threads from number nr on, which have been told to end.
+static void workers_end(struct workers *ws, uint32_t nr) {
+  for (uint32_t i = workers_count(ws); i-- > nr;) {
+    thread_join(ws->threads[i].thread);
+    worker_fini(ws, &ws->threads[i].w);
+    atomic_store_explicit(&ws->nr, i, memory_order_relaxed);
+  }
+}
+
 enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t nr_cores, struct blkio *io,
                                    struct epoch *epoch, void (*round)(void *arg, struct worker *w), void *arg,
                                    struct workers **out) {
-  const size_t size = align_up(sizeof(struct workers) + nr * sizeof(struct worker_thread), CACHE_LINE);
+  const size_t size = align_up(sizeof(struct workers), CACHE_LINE);
   struct workers *ws = mem_alloc_aligned(CACHE_LINE, size);
   if (!ws) return REMIXDB_NOMEM;
   memset(ws, 0, size);
@@ -127,23 +154,11 @@ enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t 
   ws->epoch = epoch;
   ws->round = round;
   ws->arg = arg;
+  ws->wanted = nr;
   pthread_mutex_init(&ws->lock, NULL);
   cond_init(&ws->work);
   cond_init(&ws->done);
-  enum remixdb_status s = nr == 0 ? worker_init(ws, &ws->self) : REMIXDB_OK;
-  for (uint32_t i = 0; i < nr && s == REMIXDB_OK; i++) {
-    struct worker_thread *t = &ws->threads[i];
-    t->ws = ws;
-    t->core = i < nr_cores ? (int)cores[i] : -1;
-    char name[16];
-    snprintf(name, sizeof(name), "remixdb-%u", i & 0xFF);
-    if ((s = worker_init(ws, &t->w)) != REMIXDB_OK) break;
-    if ((s = thread_start(&t->thread, worker_main, t, name)) != REMIXDB_OK) {
-      worker_fini(ws, &t->w);
-      break;
-    }
-    ws->nr++;
-  }
+  const enum remixdb_status s = nr == 0 ? worker_init(ws, &ws->self) : workers_start(ws, nr, cores, nr_cores);
   if (s != REMIXDB_OK) {
     workers_destroy(ws);
     return s;
@@ -152,16 +167,33 @@ enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t 
   return REMIXDB_OK;
 }
 
+enum remixdb_status workers_resize(struct workers *ws, uint32_t nr, const uint32_t *cores, uint32_t nr_cores) {
+  const uint32_t before = workers_count(ws);
+  assert(before > 0 && nr > 0 && nr <= WORKERS_MAX);
+  pthread_mutex_lock(&ws->lock);
+  ws->wanted = nr;
+  pthread_cond_broadcast(&ws->work);
+  pthread_mutex_unlock(&ws->lock);
+  workers_end(ws, nr);
+  const enum remixdb_status s = workers_start(ws, nr, cores, nr_cores);
+  if (s == REMIXDB_OK) return s;
+  pthread_mutex_lock(&ws->lock);
+  ws->wanted = before;
+  pthread_cond_broadcast(&ws->work);
+  pthread_mutex_unlock(&ws->lock);
+  err_cleanup_begin();
+  workers_end(ws, before);
+  err_cleanup_end();
+  return s;
+}
+
 void workers_destroy(struct workers *ws) {
   if (!ws) return;
   pthread_mutex_lock(&ws->lock);
   ws->stop = true;
   pthread_cond_broadcast(&ws->work);
   pthread_mutex_unlock(&ws->lock);
-  for (uint32_t i = 0; i < ws->nr; i++) {
-    thread_join(ws->threads[i].thread);
-    worker_fini(ws, &ws->threads[i].w);
-  }
+  workers_end(ws, 0);
   worker_fini(ws, &ws->self);
   pthread_cond_destroy(&ws->work);
   pthread_cond_destroy(&ws->done);
@@ -169,10 +201,10 @@ void workers_destroy(struct workers *ws) {
   mem_free(ws);
 }
 
-uint32_t workers_count(const struct workers *ws) { return ws->nr; }
+uint32_t workers_count(const struct workers *ws) { return atomic_load_explicit(&ws->nr, memory_order_relaxed); }
 
 void workers_kick(struct workers *ws) {
-  if (ws->nr == 0) {
+  if (workers_count(ws) == 0) {
     ws->round(ws->arg, &ws->self);
     mem_trim();
     return;
@@ -184,7 +216,7 @@ void workers_kick(struct workers *ws) {
 }
 
 void workers_idle(struct workers *ws, workers_idle_fn idle) {
-  if (ws->nr == 0) return;
+  if (workers_count(ws) == 0) return;
   pthread_mutex_lock(&ws->lock);
   if (!ws->idle && !ws->in_idle) pthread_cond_signal(&ws->work);  // the worker that is at it looks again at its end
   ws->idle = idle;

@@ -26,6 +26,7 @@ struct task {
 };
 
 struct workers;
+#define WORKERS_MAX 64u
 
 // Does one piece of idle work. Returns false when nothing is left to do.
 typedef bool (*workers_idle_fn)(void *arg, struct worker *w);
@@ -38,6 +39,11 @@ MUST_CHECK enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores
 // Waits until a running round ends, then ends the threads. NULL is allowed.
 void workers_destroy(struct workers *ws);
 uint32_t workers_count(const struct workers *ws);
+// Changes the number of threads while others ask for rounds; both numbers are 1 to WORKERS_MAX. New threads are pinned
+// as in workers_create. Threads that go end the round or the task that they run, and the call waits for that. One
+// thread at a time, which is not a worker. Fails with REMIXDB_NOMEM or REMIXDB_IO: the number is the old one.
+MUST_CHECK enum remixdb_status workers_resize(struct workers *ws, uint32_t nr, const uint32_t *cores,
+                                              uint32_t nr_cores);
 // Asks for a round and does not wait. All requests that come while a round runs lead to one more round. Without workers
 // the call runs the round itself.
 void workers_kick(struct workers *ws);
@@ -57,5 +63,4 @@ void workers_run(struct workers *ws, struct worker *self, struct task **tasks, u
 // Fails with REMIXDB_INVALID.
 MUST_CHECK enum remixdb_status workers_plan(int asked, const char *cores, uint32_t *nr_out, uint32_t *cores_out,
                                             uint32_t cap, uint32_t *nr_cores_out);
-#define WORKERS_MAX 64u
 #endif

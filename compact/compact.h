@@ -65,12 +65,15 @@ struct compact {
   const struct sst_ctx *ctx;
   struct epoch *epoch;
   struct workers *workers;
-  struct sst_build_opts build;  // max_pages is the size of a table in all decisions, too
+  struct sst_build_opts build;   // max_pages is the size of a table in all decisions, too. See compact_build_opts
+  _Atomic uint32_t compression;  // of new tables: enum remixdb_compression in the lowest byte, the level (biased by
+                                 // COMPACT_LEVEL_BIAS) in the bits above. 0: as in `build`. Relaxed: a user may change
+                                 // it at any time
   bool tags;
-  uint32_t young_from;         // COMPACT_YOUNG_FROM; 0: there are no young views
-  uint32_t scan_merge_parts;   // partitions that a scan round merges at most; at least 1
-  size_t memtable_size;        // bytes; 1/16 of it may be handed back
-  _Atomic uint64_t next_file;  // the next free file number
+  uint32_t young_from;                // COMPACT_YOUNG_FROM; 0: there are no young views
+  _Atomic uint32_t scan_merge_parts;  // partitions that a scan round merges at most; at least 1
+  size_t memtable_size;               // bytes; 1/16 of it may be handed back
+  _Atomic uint64_t next_file;         // the next free file number
   // The round in progress: the work done, and the estimate of all work (0: not known yet), in units of
   // COMPACT_PROGRESS_SHIFT. The writers' pace and waiting callers use them. Relaxed.
   _Atomic uint64_t progress, work;
@@ -81,6 +84,21 @@ struct compact {
   enum remixdb_status (*hand_back)(void *arg, struct worker *w, uint32_t tree, const struct kv_rec *rec);
   void *arg;
 };
+
+#define COMPACT_LEVEL_BIAS 0x800000
+static inline void compact_set_compression(struct compact *c, enum remixdb_compression how, int level) {
+  const uint32_t packed = (uint32_t)how | (uint32_t)(level + COMPACT_LEVEL_BIAS) << 8;
+  atomic_store_explicit(&c->compression, packed, memory_order_relaxed);
+}
+// The options of a table that is begun now.
+static inline struct sst_build_opts compact_build_opts(const struct compact *c) {
+  const uint32_t packed = atomic_load_explicit(&c->compression, memory_order_relaxed);
+  struct sst_build_opts opts = c->build;
+  if (packed == 0) return opts;
+  opts.compression = (enum remixdb_compression)(packed & 0xFF);
+  opts.level = (int)(packed >> 8) - COMPACT_LEVEL_BIAS;
+  return opts;
+}
 
 // Pages of a table: as many as a memtable holds, at least 8 MiB, so that files are not many and small, and at most
 // SST_FULL_PAGES. Much larger tables would make few partitions: every round would touch all of them, and none would be

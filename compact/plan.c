@@ -330,7 +330,7 @@ static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint
 }
 
 void plan_scan_merges(struct round *r) {
-  uint32_t left = r->c->scan_merge_parts;
+  uint32_t left = atomic_load_explicit(&r->c->scan_merge_parts, memory_order_relaxed);
   for (uint32_t i = 0; i < TREES; i++)
     if (round_has(r, i)) plan_tree_scan_merges(r, &r->trees[i], &left);
 }

@@ -282,7 +282,7 @@ void tables_write(struct task *t, struct worker *w) {
   old_init(&old, j, w);
   struct table_writer tw = {.j = j, .drop_tombs = j->all || j->append, .seqs = job_seqs(j)};
   tw.expected = plan_merged_bytes(j, j->take);
-  struct sst_build_opts opts = c->build;
+  struct sst_build_opts opts = compact_build_opts(c);
   opts.pieces = j->pieces;
   enum remixdb_status s = range ? sst_build_create(c->ctx, &opts, w->queue, &tw.build) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK && others_failed(j)) s = end_in_vain(j);

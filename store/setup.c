@@ -12,7 +12,6 @@
 #include "store/syncer.h"
 
 #define MIB ((size_t)1 << 20)
-#define OPEN_FILES_MIN 16u
 #define OTHER_FILES 12u  // descriptors for the lock, the log, files being written, and what the program has open
 #define WORKER_RINGS 4u  // at least so many descriptors for the rings of workers
 
@@ -24,6 +23,8 @@ struct xdb *setup_create(const struct remixdb_opts *o, struct env *env) {
   x->env = env;
   x->forks = fork_now();
   x->opts = *o;
+  atomic_init(&x->syncer.how, o->sync);
+  pthread_mutex_init(&x->settings.lock, NULL);
   epoch_init(&x->epoch);
   epoch_init(&x->cursors);
   pthread_mutex_init(&x->lock, NULL);
@@ -73,6 +74,7 @@ enum remixdb_status setup_limits(struct xdb *x, const struct env_dir *at, const 
                                      .compression = x->opts.compression,
                                      .level = x->opts.compression_level,
                                      .max_pages = compact_table_pages(x->memtable_limit)};
+  compact_set_compression(c, x->opts.compression, x->opts.compression_level);
   c->tags = x->opts.tags;
   c->young_from = COMPACT_YOUNG_FROM;
   // Records that a round hands back must not fill the next memtable's log segment at once. Otherwise rounds would hand
@@ -93,15 +95,17 @@ static void ring_trouble(void *arg, int errnum) {
 
 // Returns how many table files may be open at once. Tables can close files; the rest of the store cannot. If the
 // process may have only few descriptors (`limit`), the tables leave some of them to the rest of the store.
-static uint32_t table_files(struct xdb *x, uint64_t limit) {
+static uint32_t table_files(struct xdb *x, uint32_t asked, uint64_t limit) {
   const uint32_t workers = x->opts.workers > (int)WORKER_RINGS ? (uint32_t)x->opts.workers : WORKER_RINGS;
   const uint64_t others = OTHER_FILES + (x->io.kind == BLKIO_URING ? x->io.lanes_max + workers : 0);
   const uint64_t room = limit > OPEN_FILES_MIN + others ? limit - others : OPEN_FILES_MIN;
-  if (x->opts.max_open_files <= room) return x->opts.max_open_files;
+  if (asked <= room) return asked;
   xdb_say(x, "%s: %u table files may be open at once, not %u: the process may have %" PRIu64 " descriptors", x->dir,
-          (uint32_t)room, x->opts.max_open_files, limit);
+          (uint32_t)room, asked, limit);
   return (uint32_t)room;
 }
+
+uint32_t setup_table_files(struct xdb *x, uint32_t asked) { return table_files(x, asked, process_descriptors()); }
 
 #define KEEP_MAX ((size_t)8 << 20)  // bytes; larger work reads so much that the price of its memory is small
 
@@ -121,7 +125,7 @@ enum remixdb_status setup_services(struct xdb *x) {
   x->io.direct = x->opts.direct_io;
   const uint64_t limit = process_descriptors();
   blkio_pool(&x->io, limit, ring_trouble, x);
-  if ((s = fdpool_create(x->env, table_files(x, limit), &x->fds)) != REMIXDB_OK) return s;
+  if ((s = fdpool_create(x->env, table_files(x, x->opts.max_open_files, limit), &x->fds)) != REMIXDB_OK) return s;
   if (x->opts.cache_mb && (s = cache_create(x->opts.cache_mb * MIB, &x->epoch, &x->cache)) != REMIXDB_OK) return s;
   x->ctx = (struct sst_ctx){.env = x->env,
                             .dir = &x->home,
@@ -140,15 +144,32 @@ enum remixdb_status setup_services(struct xdb *x) {
 
 static void cache_asks(void *arg) { idle_ask(arg); }
 
+void setup_scan_merges(struct xdb *x, uint32_t nr_workers) {
+  // Scan merges leave one processor to scans, where there are several.
+  const uint32_t processors = thread_cores(NULL, 0), others = processors > 1 ? processors - 1 : 1;
+  const uint32_t parts = nr_workers > others ? others : nr_workers > 0 ? nr_workers : 1;
+  atomic_store_explicit(&x->compact.scan_merge_parts, parts, memory_order_relaxed);
+}
+
+// The caller owns the options' strings, and settings.c needs this one later.
+static enum remixdb_status keep_worker_cores(struct xdb *x) {
+  const char *const cores = x->opts.worker_cores;
+  x->opts.worker_cores = NULL;
+  if (!cores) return REMIXDB_OK;
+  const size_t size = strlen(cores) + 1;
+  if (!(x->settings.worker_cores = mem_alloc(size))) return REMIXDB_NOMEM;
+  memcpy(x->settings.worker_cores, cores, size);
+  return REMIXDB_OK;
+}
+
 enum remixdb_status setup_threads(struct xdb *x) {
   uint32_t nr, nr_cores, cores[WORKERS_MAX];
-  enum remixdb_status s = workers_plan(x->opts.workers, x->opts.worker_cores, &nr, cores, WORKERS_MAX, &nr_cores);
+  enum remixdb_status s = keep_worker_cores(x);
+  if (s == REMIXDB_OK) s = workers_plan(x->opts.workers, x->settings.worker_cores, &nr, cores, WORKERS_MAX, &nr_cores);
   if (s == REMIXDB_OK) s = workers_create(nr, cores, nr_cores, &x->io, &x->epoch, xdb_round_run, x, &x->workers);
   if (s != REMIXDB_OK) return s;
   x->compact.workers = x->workers;
-  // Scan merges leave one processor to scans, where there are several.
-  const uint32_t processors = thread_cores(NULL, 0), others = processors > 1 ? processors - 1 : 1;
-  x->compact.scan_merge_parts = nr > others ? others : nr > 0 ? nr : 1;
+  setup_scan_merges(x, nr);
   if (nr) {  // without workers the work of a call must not depend on the cache
     x->watch = (struct remix_watch){scan_merge_ask, x};
     x->compact.watch = &x->watch;
@@ -181,6 +202,8 @@ void setup_destroy(struct xdb *x) {
   pthread_cond_destroy(&x->syncer.wake);
   pthread_mutex_destroy(&x->syncer.lock);
   pthread_mutex_destroy(&x->snapshots.lock);
+  pthread_mutex_destroy(&x->settings.lock);
+  mem_free(x->settings.worker_cores);
   pthread_mutex_destroy(&x->spaces.changing);
   pthread_mutex_destroy(&x->spaces.lock);
   pthread_mutex_destroy(&x->installing);

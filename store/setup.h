@@ -16,6 +16,12 @@ MUST_CHECK enum remixdb_status setup_limits(struct xdb *x, const struct env_dir 
 MUST_CHECK enum remixdb_status setup_services(struct xdb *x);
 // Starts the workers and the thread that syncs. With read_only it starts none.
 MUST_CHECK enum remixdb_status setup_threads(struct xdb *x);
+// Derives the number of partitions that a scan merge takes from the number of workers.
+void setup_scan_merges(struct xdb *x, uint32_t nr_workers);
+// Returns how many table files may be open if the user wants so many: fewer if the process may not have that many
+// descriptors. Tells the logger then.
+uint32_t setup_table_files(struct xdb *x, uint32_t asked);
+#define OPEN_FILES_MIN 16u
 // Ends the threads and waits for them. The caller does so before it frees anything that they use, for example the log.
 void setup_end_threads(struct xdb *x);
 // Frees the store. The log is closed.

@@ -67,8 +67,10 @@ struct pace {
 
 // The thread that syncs every N ms (syncer.c).
 struct syncer {
+  _Atomic int how;       // the option `sync`. Relaxed: a writer uses the old value or the new one
+  _Atomic bool running;  // the thread is there. Written by the opening and by store/settings.c; relaxed, like `how`
+  uint32_t every_ms;     // of the thread that is there
   pthread_t thread;
-  bool running;
   pthread_mutex_t lock;  // guards `stop`
   pthread_cond_t wake;
   bool stop;
@@ -123,6 +125,12 @@ struct xdb_reserve {
   bool scarce;          // the disk had no room for the file: the log grows for deletes only
 };
 
+// Options that change while the store is open (settings.c).
+struct settings {
+  pthread_mutex_t lock;  // one change at a time. A thread that takes it holds no other lock
+  char *worker_cores;    // the option, own memory; NULL: "auto"
+};
+
 struct xdb {
   // Set by opening.
   struct env *env;
@@ -161,6 +169,7 @@ struct xdb {
   struct scan_merges scan_merges;
   struct pace pace;
   struct syncer syncer;
+  struct settings settings;
   struct snapshots snapshots;
   struct spaces spaces;
   struct txns txns;

@@ -3,8 +3,7 @@
 
 #define REST_NS 1000000000ull  // if no write comes for so long after a sync, the thread writes the log's watermark
 
-enum remixdb_status xdb_sync(struct xdb_ref *r) {
-  struct xdb *x = r->xdb;
+enum remixdb_status xdb_sync_all(struct xdb *x) {
   if (x->opts.read_only) return REMIXDB_OK;
   const enum remixdb_status s = wal_sync(x->wal);
   if (s != REMIXDB_OK && s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM) {
@@ -44,7 +43,7 @@ static bool sync_run(struct xdb *x, enum remixdb_status (*fn)(struct wal *w)) {
 
 static void *sync_main(void *arg) {
   struct xdb *x = arg;
-  const uint64_t every = (uint64_t)x->opts.sync * 1000000;
+  const uint64_t every = (uint64_t)x->syncer.every_ms * 1000000;
   bool marked = true;  // no sync has come since the watermark was written
   uint64_t began = 0;  // when the last sync began, if something was written during it
   pthread_mutex_lock(&x->syncer.lock);
@@ -70,20 +69,41 @@ static void *sync_main(void *arg) {
 }
 
 enum remixdb_status xdb_sync_start(struct xdb *x) {
-  if (x->opts.sync <= 0) return REMIXDB_OK;
+  const int how = atomic_load_explicit(&x->syncer.how, memory_order_relaxed);
+  if (how <= 0) return REMIXDB_OK;
+  x->syncer.every_ms = (uint32_t)how;
+  x->syncer.stop = false;
   const enum remixdb_status s = thread_start(&x->syncer.thread, sync_main, x, "remixdb-sync");
-  x->syncer.running = s == REMIXDB_OK;
+  atomic_store_explicit(&x->syncer.running, s == REMIXDB_OK, memory_order_relaxed);
   return s;
 }
 
 void xdb_sync_stop(struct xdb *x) {
-  if (!x->syncer.running) return;
+  if (!atomic_load_explicit(&x->syncer.running, memory_order_relaxed)) return;
   pthread_mutex_lock(&x->syncer.lock);
   x->syncer.stop = true;
   pthread_cond_signal(&x->syncer.wake);
   pthread_mutex_unlock(&x->syncer.lock);
   thread_join(x->syncer.thread);
-  x->syncer.running = false;
+  atomic_store_explicit(&x->syncer.running, false, memory_order_relaxed);
+}
+
+enum remixdb_status xdb_sync_change(struct xdb *x, int how) {
+  const int before = atomic_load_explicit(&x->syncer.how, memory_order_relaxed);
+  if (how == before) return REMIXDB_OK;
+  xdb_sync_stop(x);
+  atomic_store_explicit(&x->syncer.how, how, memory_order_relaxed);
+  enum remixdb_status s = xdb_sync_start(x);
+  // The new thread may not know of writes that the old one has not synced. A writer that still saw the old value, and
+  // had not written then, wakes the new thread.
+  if (s == REMIXDB_OK && before != REMIXDB_SYNC_NONE) s = xdb_sync_all(x);
+  if (s == REMIXDB_OK) return s;
+  struct err_saved why;
+  err_save(&why, s);
+  xdb_sync_stop(x);
+  atomic_store_explicit(&x->syncer.how, before, memory_order_relaxed);
+  IGNORED(xdb_sync_start(x), "without the thread, remixdb_sync still works");
+  return err_raise(&why);
 }
 
 void xdb_sync_signal(struct xdb *x) {

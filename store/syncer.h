@@ -8,12 +8,16 @@
 
 // Brings all earlier writes, by any thread, to disk. Waits for the disk. After every failure except REMIXDB_NOSPACE and
 // REMIXDB_NOMEM the log's state on disk is unknown, and the store refuses all writes.
-MUST_CHECK enum remixdb_status xdb_sync(struct xdb_ref *r);
+MUST_CHECK enum remixdb_status xdb_sync_all(struct xdb *x);
+MUST_CHECK static inline enum remixdb_status xdb_sync(struct xdb_ref *r) { return xdb_sync_all(r->xdb); }
 
 // With sync = N ms, starts the thread that syncs at most N ms after a write. The thread writes the log's watermark when
 // no writes come.
 MUST_CHECK enum remixdb_status xdb_sync_start(struct xdb *x);
-void xdb_sync_stop(struct xdb *x);    // ends the thread and waits for it; does nothing when there is none
+void xdb_sync_stop(struct xdb *x);  // ends the thread and waits for it; does nothing when there is none
+// Changes when writes are synced: the option `sync`. One thread at a time, beside writers. What was written before is
+// synced when the call returns, unless the option was REMIXDB_SYNC_NONE. After a failure the old value holds.
+MUST_CHECK enum remixdb_status xdb_sync_change(struct xdb *x, int how);
 void xdb_sync_signal(struct xdb *x);  // by xdb_sync_wake alone
 // Tells the thread that something was written.
 static inline void xdb_sync_wake(struct xdb *x) {

@@ -245,6 +245,16 @@ void fdpool_release(struct fdpool_file *f) {
   if (unlikely(atomic_load(&p->wanted) > 0)) release_to_waiters(p);
 }
 
+void fdpool_set_max(struct fdpool *p, uint32_t max_open) {
+  int fd;
+  (void)pthread_mutex_lock(&p->lock);
+  p->max_open = max_open;
+  while (p->nr_open > p->max_open && (fd = take_unused(p)) >= 0) close_fd(p, fd);
+  count_waiters(p);
+  if (p->nr_waiting) (void)pthread_cond_broadcast(&p->freed);
+  (void)pthread_mutex_unlock(&p->lock);
+}
+
 bool fdpool_open_passing(struct fdpool_file *f, int *fd_out) {
   struct fdpool *const p = f->pool;
   int unused = -1;

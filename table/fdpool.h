@@ -34,6 +34,8 @@ struct fdpool_file {  // embedded in what owns the file
 #define FDPOOL_USED 0x80000000u  // used since the hand last passed
 // max_open: the bound, at least 2. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status fdpool_create(struct env *env, uint32_t max_open, struct fdpool **out);
+// Changes the bound. Descriptors beyond a smaller one are closed when they are not in use. Any thread.
+void fdpool_set_max(struct fdpool *p, uint32_t max_open);
 void fdpool_destroy(struct fdpool *p);  // after the last fdpool_remove; NULL is allowed
 void fdpool_add(struct fdpool *p, struct fdpool_file *f, const struct env_dir *dir, const char *path,
                 unsigned flags);            // opens nothing

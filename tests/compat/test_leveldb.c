@@ -6,7 +6,7 @@
 #include "tests/lib/check.h"
 #include "tests/lib/store.h"
 
-static char name[300];
+static char name[600];
 static leveldb_options_t *options;
 static leveldb_readoptions_t *reads;
 static leveldb_writeoptions_t *writes;
@@ -577,7 +577,7 @@ static void test_filters(void **state) {
 static void test_repair(void **state) {
   (void)state;
   leveldb_t *db = open_it();
-  char path[400];
+  char path[700];
   for (uint32_t i = 0; i < 2000; i++) {
     leveldb_put(db, writes, (const char *)&i, sizeof(i), path, 100, &err);
     FINE;

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Options that change while the store is open: each takes effect, whatever else goes on.
+//
+// TEST_SEED in the environment repeats a run.
+#include "tests/lib/check.h"
+#include "tests/lib/store.h"
+
+static bool set(struct xdb *x, const char *name, const char *value) { return remixdb_set_option(x, name, value); }
+
+static uint64_t figure(struct xdb *x, const char *name) {
+  uint64_t value = 0;
+  CHECK_SAYS(remixdb_figure(x, name, &value), "%s", name);
+  return value;
+}
+
+static void put_some(struct xdb_ref *r, uint32_t from, uint32_t nr, uint32_t len) {
+  static uint8_t value[4000];
+  for (uint32_t i = from; i < from + nr; i++) {
+    memset(value, (int)i, sizeof(value));
+    CHECK(remixdb_put(r, &i, sizeof(i), value, len));
+  }
+}
+
+static void test_wrong(void **state) {
+  (void)state;
+  static const char *const names[] = {"", "Workers", "workers ", "memtable_mb", "wal_mb", "tags", "io", "memory_mb"};
+  static const char *const values[][2] = {{"workers", "0"},
+                                          {"workers", "65"},
+                                          {"workers", "-2"},
+                                          {"workers", ""},
+                                          {"workers", "2 "},
+                                          {"workers", "two"},
+                                          {"sync", "-2"},
+                                          {"sync", "always"},
+                                          {"sync", ""},
+                                          {"sync", "1.5"},
+                                          {"sync", "99999999999"},
+                                          {"compression", "snappy"},
+                                          {"compression", "zst"},
+                                          {"compression", "zstd:"},
+                                          {"compression", "zstd:x"},
+                                          {"compression", "zstd:23"},
+                                          {"compression", "zstd1"},
+                                          {"compression", "none "},
+                                          {"max_open_files", "15"},
+                                          {"max_open_files", "-1"},
+                                          {"max_open_files", " 20"}};
+  const struct remixdb_opts o = small_opts(1);
+  struct xdb *const x = quick_open(&o);
+  for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+    CHECK_SAYS(!set(x, names[i], "1") && remixdb_errcode() == REMIXDB_INVALID, "%s", names[i]);
+  for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
+    CHECK_SAYS(!set(x, values[i][0], values[i][1]) && remixdb_errcode() == REMIXDB_INVALID &&
+                   strstr(remixdb_errmsg(), values[i][0]),
+               "%s %s", values[i][0], values[i][1]);
+  CHECK(!set(NULL, "sync", "none") && remixdb_errcode() == REMIXDB_INVALID);
+  CHECK(!set(x, NULL, "none") && remixdb_errcode() == REMIXDB_INVALID);
+  CHECK(!set(x, "sync", NULL) && remixdb_errcode() == REMIXDB_INVALID);
+  CHECK(figure(x, "workers") == 1);
+  remixdb_close(x);
+  struct remixdb_opts ro = o;
+  ro.read_only = true;
+  struct xdb *const reader = quick_open(&ro);
+  CHECK(!set(reader, "workers", "2") && remixdb_errcode() == REMIXDB_READONLY);
+  CHECK(!set(reader, "sync", "each") && remixdb_errcode() == REMIXDB_READONLY);
+  CHECK(!set(reader, "compression", "zstd") && remixdb_errcode() == REMIXDB_READONLY);
+  CHECK(set(reader, "max_open_files", "16"));
+  remixdb_close(reader);
+}
+
+static void test_workers(void **state) {
+  (void)state;
+  static const uint32_t numbers[] = {4, 2, 64, 1, 3, 3, 1};
+  struct remixdb_opts o = small_opts(1);
+  o.worker_cores = "none";
+  struct xdb *x = quick_open(&o);
+  shrink(x, 1u << 19, 64);
+  struct xdb_ref *r = remixdb_ref(x);
+  for (uint32_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+    char value[16];
+    (void)snprintf(value, sizeof(value), "%u", numbers[i]);
+    put_some(r, 1000 * i, 1000, 1000);  // rounds are under way
+    CHECK(set(x, "workers", value) && figure(x, "workers") == numbers[i]);
+    put_some(r, 1000 * i, 1000, 1000);
+    CHECK(remixdb_flush(r));
+  }
+  CHECK(set(x, "workers", "-1") && figure(x, "workers") >= 1);
+  CHECK(remixdb_compact(r) && remixdb_verify(r));
+  remixdb_unref(r);
+  remixdb_close(x);
+  o = small_opts(0);
+  x = quick_open(&o);
+  CHECK(!set(x, "workers", "2") && remixdb_errcode() == REMIXDB_INVALID && figure(x, "workers") == 0);
+  remixdb_close(x);
+}
+
+static void test_sync(void **state) {
+  (void)state;
+  const struct remixdb_opts o = small_opts(1);
+  struct xdb *const x = quick_open(&o);
+  struct xdb_ref *const r = remixdb_ref(x);
+  for (uint32_t round = 0; round < 3; round++) {
+    CHECK(set(x, "sync", "none"));
+    uint64_t syncs = figure(x, "log.syncs");
+    put_some(r, 0, 20, 10);
+    CHECK(figure(x, "log.syncs") == syncs && figure(x, "log.durable_sequence") < figure(x, "sequence"));
+    CHECK(set(x, "sync", "each"));
+    put_some(r, 0, 20, 10);
+    CHECK(figure(x, "log.syncs") >= syncs + 20 && figure(x, "log.durable_sequence") == figure(x, "sequence"));
+    CHECK(set(x, "sync", "3600000"));  // once an hour
+    put_some(r, 0, 1, 10);
+    CHECK(figure(x, "log.durable_sequence") < figure(x, "sequence"));
+    CHECK(set(x, "sync", "1"));  // this syncs what the other value has left
+    CHECK(figure(x, "log.durable_sequence") == figure(x, "sequence"));
+    for (uint32_t n = 0; n < 3; n++) {
+      put_some(r, 0, 1, 10);
+      while (figure(x, "log.durable_sequence") < figure(x, "sequence")) (void)sched_yield();
+    }
+  }
+  CHECK(set(x, "sync", "0") && set(x, "sync", "-1") && set(x, "sync", "none"));
+  remixdb_unref(r);
+  remixdb_close(x);
+  CHECK(remixdb_errcode() == REMIXDB_OK);
+}
+
+static void test_compression(void **state) {
+  (void)state;
+  const struct remixdb_opts o = small_opts(1);
+  struct xdb *const x = quick_open(&o);
+  struct xdb_ref *const r = remixdb_ref(x);
+  put_some(r, 0, 1000, 1000);
+  CHECK(remixdb_compact(r));
+  const uint64_t plain = figure(x, "disk.table_bytes");
+  CHECK(plain > 1000000);
+  static const char *const packed[] = {"zstd", "zstd:1", "zstd:-5", "zstd:19"};
+  for (uint32_t i = 0; i < 4; i++) {
+    CHECK(set(x, "compression", packed[i]));
+    put_some(r, 0, 1000, 1000);
+    CHECK(remixdb_compact(r) && figure(x, "disk.table_bytes") < plain / 4);
+  }
+  CHECK(set(x, "compression", "none"));
+  put_some(r, 0, 1000, 1000);
+  CHECK(remixdb_compact(r) && figure(x, "disk.table_bytes") == plain);
+  CHECK(remixdb_verify(r));
+  remixdb_unref(r);
+  remixdb_close(x);
+}
+
+static void test_max_open_files(void **state) {
+  (void)state;
+  enum { NR = 24000 };
+  struct remixdb_opts o = small_opts(1);
+  o.cache_mb = 0;
+  struct xdb *const x = quick_open(&o);
+  shrink(x, 1u << 20, 64);  // many tables
+  struct xdb_ref *const r = remixdb_ref(x);
+  put_some(r, 0, NR, 1000);
+  CHECK(remixdb_compact(r) && figure(x, "tables") > 40);
+  for (uint32_t round = 0; round < 3; round++) {
+    CHECK(set(x, "max_open_files", "500"));
+    for (uint32_t i = 0; i < NR; i += 50) CHECK(remixdb_probe(r, &i, sizeof(i)));
+    CHECK(figure(x, "io_totals.open_files") > 40);
+    CHECK(set(x, "max_open_files", "16"));
+    CHECK(figure(x, "io_totals.open_files") <= 16);
+    for (uint32_t i = 0; i < NR; i += 50) CHECK(remixdb_probe(r, &i, sizeof(i)));
+    CHECK(figure(x, "io_totals.open_files") <= 16);
+  }
+  remixdb_unref(r);
+  remixdb_close(x);
+}
+
+// ---- all at once
+
+static struct xdb *shared;
+static _Atomic bool over;
+
+static void *write_some(void *arg) {
+  uint64_t rng = (uintptr_t)arg;
+  struct xdb_ref *const r = remixdb_ref(shared);
+  uint8_t value[2000];
+  uint32_t len;
+  memset(value, 'v', sizeof(value));
+  while (!atomic_load(&over)) {
+    const uint32_t key = (uint32_t)below(&rng, 4000);
+    THREAD_CHECK(remixdb_put(r, &key, sizeof(key), value, (uint32_t)below(&rng, sizeof(value))));
+    THREAD_CHECK(remixdb_get(r, &key, sizeof(key), value, &len));
+    if (chance(&rng, 1)) THREAD_CHECK(remixdb_sync(r));
+  }
+  remixdb_unref(r);
+  return NULL;
+}
+
+static void *change_some(void *arg) {
+  static const char *const changes[][2] = {
+      {"workers", "1"},         {"workers", "4"},
+      {"workers", "2"},         {"sync", "none"},
+      {"sync", "each"},         {"sync", "1"},
+      {"sync", "20"},           {"compression", "zstd"},
+      {"compression", "none"},  {"compression", "zstd:3"},
+      {"max_open_files", "16"}, {"max_open_files", "100"},
+  };
+  uint64_t rng = (uintptr_t)arg;
+  for (uint32_t i = 0; i < 400 / SLOW; i++) {
+    const size_t which = below(&rng, sizeof(changes) / sizeof(changes[0]));
+    THREAD_CHECK(set(shared, changes[which][0], changes[which][1]));
+  }
+  return NULL;
+}
+
+static void test_threads(void **state) {
+  (void)state;
+  const struct remixdb_opts o = small_opts(2);
+  shared = quick_open(&o);
+  shrink(shared, 1u << 19, 64);
+  atomic_store(&over, false);
+  pthread_t writers[3], changers[2];
+  for (uintptr_t i = 0; i < 3; i++) CHECK(pthread_create(&writers[i], NULL, write_some, (void *)(check_seed + i)) == 0);
+  for (uintptr_t i = 0; i < 2; i++)
+    CHECK(pthread_create(&changers[i], NULL, change_some, (void *)(check_seed + 10 + i)) == 0);
+  for (uint32_t i = 0; i < 2; i++) CHECK(pthread_join(changers[i], NULL) == 0);
+  struct xdb_ref *const r = remixdb_ref(shared);
+  CHECK(remixdb_flush(r));  // workers are there
+  atomic_store(&over, true);
+  for (uint32_t i = 0; i < 3; i++) CHECK(pthread_join(writers[i], NULL) == 0);
+  CHECK(remixdb_compact(r) && remixdb_verify(r));
+  remixdb_unref(r);
+  remixdb_close(shared);
+  CHECK(remixdb_errcode() == REMIXDB_OK);
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1) cmocka_set_test_filter(argv[1]);
+  hang_alarm();
+  check_seed_start();
+#define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
+  const struct CMUnitTest tests[] = {TEST(test_wrong),       TEST(test_workers),        TEST(test_sync),
+                                     TEST(test_compression), TEST(test_max_open_files), TEST(test_threads)};
+  return check_seed_end(cmocka_run_group_tests_name("settings", tests, NULL, NULL));
+}
