@@ -1147,8 +1147,8 @@ def test_spaces_have_keys_of_their_own(tmp_path):
         assert list(fruit.iter(prefix="c")) == [(b"c", b"3")]
 
 
-@pytest.mark.parametrize("name, error", [("", XdbError), ("x" * 256, XdbError), ("a\nb", XdbError), ("a\0b", ValueError),
-                                         (7, TypeError), (None, TypeError)])
+@pytest.mark.parametrize("name, error", [("", XdbError), ("x" * 256, XdbError), ("a\nb", XdbError),
+                                         ("a\0b", ValueError), (7, TypeError), (None, TypeError)])
 def test_names_of_spaces_that_are_refused(db, name, error):
     with pytest.raises(error):
         db.space(name)
