@@ -10,6 +10,8 @@
 #include "base/dirlock.h"
 #include "admin/witness.h"
 #include "store/flush.h"
+#include "store/install.h"
+#include "store/space.h"
 #include "store/syncer.h"
 
 #define MEMTABLE_MB 64u
@@ -70,7 +72,32 @@ static enum remixdb_status enter(const struct env_dir *at, const char *name, str
 
 // ---- reading the damaged files
 
+// Finds out whether a space is there, and takes it in if nobody can know its name.
+static enum remixdb_status take_space(struct repair *p, uint32_t id, bool *there_out) {
+  struct names *const now = space_names(p->x), *next = NULL;
+  const struct names_entry *const e = names_find_id(now, id);
+  enum remixdb_status s = REMIXDB_OK;
+  *there_out = e && e->len;
+  if (!e && p->report.version_lost && id > 0 && id < NAMES_ID_MAX && (!now || now->nr < NAMES_MAX)) {
+    char name[32];
+    const int len = snprintf(name, sizeof(name), "recovered-%" PRIu32, id);
+    s = names_insert(now, id, name, (size_t)len, &next);
+    if (s == REMIXDB_OK) s = install_names(p->x, next);
+    if (s == REMIXDB_OK) repair_note(p, "  the name of key space %" PRIu32 " is lost: it is called %s", id, name);
+    *there_out = s == REMIXDB_OK;
+    names_unref(next);
+  }
+  names_unref(now);
+  return s;
+}
+
 enum remixdb_status repair_keep(struct repair *p, const struct kv_rec *rec) {
+  if (rec->kind & KV_SPACES) {
+    bool there = false;
+    const enum remixdb_status s = rec->klen < NAMES_ID ? REMIXDB_OK : take_space(p, names_id_get(rec->key), &there);
+    p->put_failed = s != REMIXDB_OK;
+    if (s != REMIXDB_OK || !there) return s;
+  }
   p->report.records++;
   const enum remixdb_status s = xdb_put(p->r, rec);
   p->put_failed = s != REMIXDB_OK;
@@ -140,8 +167,10 @@ static enum remixdb_status collect(struct repair *p, const struct files_entry *l
   p->ctx.store_id = v.store_id;
   p->ctx.origins = p->report.version_lost ? p->ids.origins : v.origins;
   p->ctx.nr_origins = p->report.version_lost ? p->ids.nr_origins : v.nr_origins;
+  if (s == REMIXDB_OK) s = memtable_spaces(xdb_super(p->x)->active);
+  if (s == REMIXDB_OK && v.names) s = install_names(p->x, v.names);
   for (size_t i = 0; i < v.nr_tables && s == REMIXDB_OK; i++)
-    s = repair_table(p, v.tables[i], v.printed ? &v.prints[i] : NULL);
+    s = repair_table(p, v.tables[i], v.printed ? &v.prints[i] : NULL, !p->report.version_lost && i >= v.nr_unnamed);
   if (s == REMIXDB_OK) s = repair_log(p, &v);
   version_names_fini(&v);
   return s;

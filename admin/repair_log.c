@@ -52,6 +52,7 @@ static enum remixdb_status see_record(void *arg, uint64_t seq, const struct kv_r
 // *any_out: the tables have a value of the key. *same_out: they have exactly this value.
 static enum remixdb_status tables_have(struct logging *g, const struct kv_rec *rec, bool *same_out, bool *any_out) {
   uint32_t len = 0;
+  g->ref->tree = rec->kind & KV_SPACES ? TREE_SPACES : TREE_UNNAMED;  // the record's key is one of the tree
   const enum remixdb_status s = xdb_get(g->ref, kref(rec->key, rec->klen), g->value, REMIXDB_KV_MAX, &len);
   if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
   *any_out = s == REMIXDB_OK;

@@ -34,14 +34,16 @@ void repair_note(struct repair *p, const char *fmt, ...) __attribute__((format(p
 // Counts a loss of `records` records (more: or more), and adds a line that describes it.
 void repair_lose(struct repair *p, uint64_t records, bool more, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
-// Writes a record to the new store. Returns the status of xdb_put.
+// Writes a record to the new store; kind KV_SPACES: into the tree of the named spaces. Leaves a record of a dropped
+// space out. Returns the status of xdb_put.
 MUST_CHECK enum remixdb_status repair_keep(struct repair *p, const struct kv_rec *rec);
 
 // Keeps every readable record of a table. Succeeds even if no record is readable. print: the fingerprint that CURRENT
 // has for the table; NULL: none. Leaves a table with another fingerprint out, because it is of another history. Fails
 // with REMIXDB_VERSION if a newer library wrote the table, which then is not damaged. Fails also with REMIXDB_NOMEM, or
 // with the status of a failed write.
-MUST_CHECK enum remixdb_status repair_table(struct repair *p, uint64_t number, const uint64_t *print);
+// spaces: CURRENT has the table in the tree of the named spaces; used if the table's footer is lost.
+MUST_CHECK enum remixdb_status repair_table(struct repair *p, uint64_t number, const uint64_t *print, bool spaces);
 // Keeps every readable record of the log. v: the contents of CURRENT; only its store_id counts if the report says that
 // CURRENT is lost. Fails as repair_table does.
 MUST_CHECK enum remixdb_status repair_log(struct repair *p, const struct version_names *v);

@@ -34,6 +34,7 @@ static enum remixdb_status keep_table(struct repair *p, struct sst *t) {
       epoch_enter(&p->epoch, &p->slot);
       const enum remixdb_status read = sst_read(t, sst_pos_make(block, i), false, &h, &rec);
       if (read == REMIXDB_OK) {
+        if (t->flags & FORMAT_SST_FLAG_SPACES) rec.kind |= KV_SPACES;
         s = repair_keep(p, &rec);
         if (gap) repair_note(p, "  ... before key %s", readable(kref(rec.key, rec.klen), text, sizeof(text)));
         gap = false;
@@ -82,6 +83,7 @@ static enum remixdb_status read_block(struct repair *p, int fd, const char *path
 struct pages {
   uint64_t number, size;
   const uint64_t *print;  // that CURRENT has; NULL: none
+  bool spaces;            // it is of the tree of the named spaces
   int fd;
   char path[ENV_PATH_MAX];
   uint8_t *buf;  // of one block
@@ -108,6 +110,7 @@ static enum remixdb_status pages_footer(struct repair *p, struct pages *g) {
   g->footed = format_sst_footer_get(bytes, g->size, g->path, &g->foot) == REMIXDB_OK && g->foot.number == g->number;
   const struct files_ids ids = sst_ctx_ids(&p->ctx);
   if (!g->footed) return REMIXDB_OK;
+  g->spaces = g->foot.flags & FORMAT_SST_FLAG_SPACES;
   if (g->print && g->foot.print != *g->print)
     return err_corrupt(g->path, g->size - FORMAT_SST_FOOTER, "a table of another history of the store");
   if (p->ctx.store_id == 0 || files_ids_have(&ids, g->foot.store_id)) return REMIXDB_OK;
@@ -130,6 +133,7 @@ static enum remixdb_status pages_block(struct repair *p, struct pages *g, uint64
   for (uint32_t i = 0; i < count && s == REMIXDB_OK; i++) {
     struct kv_rec rec;
     block_record(g->buf, i, &rec);
+    if (g->spaces) rec.kind |= KV_SPACES;
     s = repair_keep(p, &rec);
     g->max_len = rec.klen;
     g->max_hash = hash64(rec.key, rec.klen);
@@ -219,11 +223,12 @@ static enum remixdb_status pages_open(struct repair *p, struct pages *g) {
   return s;
 }
 
-static enum remixdb_status keep_pages(struct repair *p, uint64_t number, const uint64_t *print) {
+static enum remixdb_status keep_pages(struct repair *p, uint64_t number, const uint64_t *print, bool spaces) {
   struct pages *const g = mem_calloc(1, sizeof(*g));
   if (!g) return REMIXDB_NOMEM;
   g->number = number;
   g->print = print;
+  g->spaces = spaces;
   g->fd = -1;
   enum remixdb_status s = pages_open(p, g);
   const bool unread = s == REMIXDB_NOTFOUND || s == REMIXDB_IO;
@@ -235,7 +240,7 @@ static enum remixdb_status keep_pages(struct repair *p, uint64_t number, const u
   return unread ? REMIXDB_OK : s;
 }
 
-enum remixdb_status repair_table(struct repair *p, uint64_t number, const uint64_t *print) {
+enum remixdb_status repair_table(struct repair *p, uint64_t number, const uint64_t *print, bool spaces) {
   struct sst *t;
   enum remixdb_status s = sst_open(&p->ctx, number, &t);
   if (s == REMIXDB_OK && (!print || t->print == *print)) {
@@ -245,9 +250,9 @@ enum remixdb_status repair_table(struct repair *p, uint64_t number, const uint64
   }
   if (s == REMIXDB_OK) {  // its footer says the same below
     sst_unref(t);
-    return keep_pages(p, number, print);
+    return keep_pages(p, number, print, spaces);
   }
   if (s == REMIXDB_NOMEM || s == REMIXDB_VERSION) return s;  // VERSION: a newer library wrote it, it is not damaged
   repair_note(p, "%s", err_msg());
-  return keep_pages(p, number, print);
+  return keep_pages(p, number, print, spaces);
 }

@@ -186,3 +186,18 @@ enum remixdb_status names_forget(const struct names *n, uint32_t id, struct name
   char *room;
   return copy(n, id, false, 0, out, &room);
 }
+
+enum remixdb_status names_insert(const struct names *n, uint32_t id, const char *name, size_t len, struct names **out) {
+  const uint32_t nr = n ? n->nr : 0;
+  assert(id > 0 && id < NAMES_ID_MAX && !names_find_id(n, id));
+  char *room;
+  struct names *const made = names_make(n && n->next_id > id ? n->next_id : id + 1, nr + 1, names_size(n) + len, &room);
+  if (!made) return REMIXDB_NOMEM;
+  uint32_t i = 0;
+  for (; i < nr && n->entries[i].id < id; i++)
+    room = names_append(made, n->entries[i].id, n->entries[i].bytes, n->entries[i].len, room);
+  room = names_append(made, id, name, (uint32_t)len, room);
+  for (; i < nr; i++) room = names_append(made, n->entries[i].id, n->entries[i].bytes, n->entries[i].len, room);
+  *out = made;
+  return REMIXDB_OK;
+}

@@ -54,6 +54,9 @@ const struct names_entry *names_find_dropped(const struct names *n);
 // Tells whether the space to which a key of the spaces' tree belongs has a name.
 bool names_have_key(const struct names *n, struct kref key);
 
+// Makes a list that also has this space, whose id n has not; n may be NULL. For a repair. Fails with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status names_insert(const struct names *n, uint32_t id, const char *name, size_t len,
+                                            struct names **out);
 // Make a list that differs by one space from n, which may be NULL: with another one, whose id is the next; with a space
 // that is being dropped, and so has no name; without it. Fail with REMIXDB_NOMEM, and with REMIXDB_TOOBIG if there are
 // too many spaces.

@@ -329,13 +329,17 @@ enum remixdb_status version_list(const struct env_dir *dir, struct version_names
         out->tables[out->nr_tables++] = current_table(&n, i);
       }
     }
+    if (tree == TREE_UNNAMED) out->nr_unnamed = out->nr_tables;
   }
+  if (s == REMIXDB_OK && c.names)
+    s = names_decode(c.names, c.names_len, c.path, (size_t)(c.names - c.buf), &out->names);
   current_close(&c);
   if (s != REMIXDB_OK) version_names_fini(out);
   return s;
 }
 
 void version_names_fini(struct version_names *n) {
+  names_unref(n->names);
   mem_free(n->origins);
   mem_free(n->tables);
   mem_free(n->prints);

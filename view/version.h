@@ -128,6 +128,8 @@ struct version_names {
   uint64_t *tables;  // numbers, partition by partition, from the oldest to the newest; the unnamed tree's first
   uint64_t *prints;  // fingerprints of the tables
   size_t nr_tables;
+  size_t nr_unnamed;    // so many of them are the unnamed tree's
+  struct names *names;  // of the spaces, counted; NULL: none
 };
 void version_names_fini(struct version_names *n);
 MUST_CHECK enum remixdb_status version_list(const struct env_dir *dir, struct version_names *out);

@@ -268,6 +268,66 @@ static void test_apart(void **state) {
   run_apart(seed + 3, 0, KEYS_FEW);
 }
 
+// ---- administration
+
+// The store in `at` has what the models have. prefix: of the spaces' names, before their ids; NULL: they have their
+// own.
+static void check_copy(struct world *w, const char *at, const char *prefix) {
+  struct xdb *x;
+  OK(xdb_open(at, &w->o, quick_env(), &x));
+  for (uint32_t i = 0; i < SPACES; i++) {
+    char name[64];
+    (void)snprintf(name, sizeof(name), "%s%u", prefix ? prefix : "", i);
+    struct xdb_space *const sp = i ? remixdb_space_open(x, prefix ? name : names[i], false) : NULL;
+    CHECK(!i || sp);
+    struct xdb_ref *const r = i ? remixdb_space_ref(sp) : remixdb_ref(x);
+    past_check_all(&w->m[i], r, w->m[i].time);
+    CHECK(i || remixdb_verify(r));
+    remixdb_unref(r);
+    remixdb_space_close(sp);
+  }
+  remixdb_close(x);
+}
+
+// Puts all keys, the second half after the last flush, and closes the store with its log.
+static void fill(struct world *w) {
+  for (uint32_t half = 0; half < 2; half++) {
+    for (uint32_t i = 0; i < SPACES; i++)
+      for (uint32_t k = half; k < w->m[i].nr; k += 2) CHECK(past_put(&w->m[i], w->refs[i], k));
+    if (half == 0) CHECK(remixdb_flush(w->refs[0]));
+  }
+}
+
+static void test_checkpoint(void **state) {
+  (void)state;
+  struct world w;
+  char copy[2 * TEMP_DIR + 8];
+  world_init(&w, 6, 0, 400, KEYS_MIXED);
+  fill(&w);
+  (void)snprintf(copy, sizeof(copy), "%s/copy", dir);
+  CHECK(remixdb_checkpoint(w.refs[2], copy));
+  check_copy(&w, copy, NULL);
+  world_fini(&w);
+}
+
+// A repair keeps the spaces; without CURRENT it makes names from their ids.
+static void test_repair(void **state) {
+  (void)state;
+  for (uint32_t lost = 0; lost < 2; lost++) {
+    struct world w;
+    char path[2 * TEMP_DIR + 16];
+    world_init(&w, 7, 0, 400, KEYS_MIXED);
+    fill(&w);
+    w.x->leave_log = true;
+    world_close(&w);
+    (void)snprintf(path, sizeof(path), "%s/CURRENT", dir);
+    if (lost) CHECK(unlink(path) == 0);
+    CHECK(remixdb_repair(dir));
+    check_copy(&w, dir, lost ? "recovered-" : NULL);
+    for (uint32_t i = 0; i < SPACES; i++) past_fini(&w.m[i]);
+  }
+}
+
 // ---- counts
 
 // Counts and compactions keep to the space, also with open ends.
@@ -392,10 +452,8 @@ static void test_batch(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_calls),
-      cmocka_unit_test(test_apart),
-      cmocka_unit_test(test_batch),
-      cmocka_unit_test(test_ranges),
+      cmocka_unit_test(test_calls),      cmocka_unit_test(test_apart),  cmocka_unit_test(test_batch),
+      cmocka_unit_test(test_checkpoint), cmocka_unit_test(test_repair), cmocka_unit_test(test_ranges),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
