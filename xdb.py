@@ -357,6 +357,12 @@ class Xdb(_Closable, _Source):
         figures: dict[str, Any] = json.loads(self._text(_lib().remixdb_stats))
         return figures
 
+    def figure(self, name: str) -> int:
+        """One of the figures of stats(), such as "cache.misses"."""
+        value = ctypes.c_uint64()
+        self._call(_lib().remixdb_figure, _word(name, "name"), ctypes.byref(value))
+        return value.value
+
     def _text(self, function: Callable[..., Any]) -> bytes:
         """A text that the library has made for the store."""
         lib = _lib()
@@ -1569,6 +1575,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "remixdb_gets_fd": (ctypes.c_int, (_P,)),
     "remixdb_gets_destroy": (None, (_P,)),
     "remixdb_stats": (_P, (_P,)),
+    "remixdb_figure": (_BOOL, (_P, _S, _P)),
     "remixdb_free": (None, (_P,)),
 }
 # What the extension module alone calls.

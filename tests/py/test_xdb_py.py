@@ -1106,6 +1106,27 @@ def test_a_transaction_that_nobody_ends(tmp_path):
     db.close()
 
 
+def test_estimates_and_ranges(db, ref):
+    with ref.batch() as batch:
+        batch.update((b"%05d" % i, b"v" * 95) for i in range(10000))
+    ref.flush()
+    keys, size = ref.count()
+    assert 8000 <= keys <= 12000 and 800_000 <= size <= 1_200_000
+    keys, size = ref.count("02000", "04000")
+    assert 1000 <= keys <= 4000 and 100_000 <= size <= 400_000
+    assert ref.count("5", "4") == (0, 0) == ref.count(stop=b"")
+    for i in range(10000):
+        ref.put(b"%05d" % i, b"w")
+    ref.compact_range("02000", "03000")
+    ref.compact_range()
+    assert db.figure("table_entries") == db.stats()["table_entries"] == 10000
+    raises(Status.NOTFOUND, db.figure, "nothing")
+    with pytest.raises(TypeError):
+        db.figure(7)
+    with pytest.raises(TypeError):
+        ref.count(7)
+
+
 # ---- key spaces
 
 
