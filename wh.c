@@ -508,18 +508,18 @@ static void ver_init(struct wh_ver *v, const struct wh_ver *older, const struct 
 }
 
 // Counts a version that was linked and is not committed yet, in the order that gaps need (G2, G3). older: the entry's
-// newest version before it; NULL: none.
-static inline void leaf_note(struct wh_slot *slot, const struct wh_ver *older, bool tomb) {
+// newest version before it; NULL: none. fresh: the entry is new.
+static inline void leaf_note(struct wh_slot *slot, const struct wh_ver *older, bool tomb, bool fresh) {
   struct wh_leaf *const l = slot->leaf;
   if (likely(!tomb)) {
     const uint32_t puts = atomic_load_explicit(&l->puts, memory_order_relaxed);
     atomic_store_explicit(&l->puts, puts + 1, memory_order_release);
     if (unlikely(atomic_load_explicit(&l->gapped, memory_order_relaxed))) wh_gap_keep(l, slot->key, puts);
-    const uint32_t others = atomic_load_explicit(&l->count, memory_order_relaxed) - !older;
+    const uint32_t others = atomic_load_explicit(&l->count, memory_order_relaxed) - fresh;
     if (unlikely(l->tombs == others)) wh_gap_reopened(slot->wh, l);
     if (likely(!l->tombs)) return;
   }
-  const bool was_tomb = older && wh_ver_tomb(older);
+  const bool was_tomb = !fresh && (!older || wh_ver_tomb(older));
   if (tomb != was_tomb) l->tombs = (uint16_t)(tomb ? l->tombs + 1 : l->tombs - 1);
 }
 
@@ -559,7 +559,7 @@ enum remixdb_status wh_link(struct wh_slot *slot, const struct kv_rec *rec) {
     atomic_store_explicit(&e->newest, v, memory_order_release);
     recent_put(wh, with_key ? (const void *)v : e, slot->hash);
     if (older == NULL) atomic_fetch_add_explicit(&wh->count, 1, memory_order_relaxed);
-    leaf_note(slot, older, tomb);
+    leaf_note(slot, older, tomb, false);
     slot->ver = v;
     return REMIXDB_OK;
   }
@@ -582,7 +582,7 @@ enum remixdb_status wh_link(struct wh_slot *slot, const struct kv_rec *rec) {
   wh_leaf_append(slot->leaf, wh_entry_word(e, slot->hash), wh_piece(key, slot->leaf->skip));
   recent_put(wh, e, slot->hash);
   atomic_fetch_add_explicit(&wh->count, 1, memory_order_relaxed);
-  leaf_note(slot, NULL, tomb);
+  leaf_note(slot, NULL, tomb, true);
   slot->entry = e;
   slot->ver = v;
   return REMIXDB_OK;

@@ -25,11 +25,12 @@
 //       key lies outside of the gap brings the gap on to the new count. If a reader is writing the gap at that time,
 //       the writer does not wait, and the gap is not valid.
 //   G3  A put into a leaf with no entries, or with nothing but tombstones, *reopens* the leaf. (A split can leave a
-//       leaf without entries.) The writer adds the leaf's range to the list of reopened ranges, after it has linked the
-//       version and before it commits. A thread that merges two leaves does the same if the new leaf has entries that
-//       are no tombstones. A run stores a place in this list, which its maker read before it looked at the leaves. The
-//       run ends at the first range that was added to the list after that place. If the list no longer has that place,
-//       the run is not valid.
+//       leaf without entries.) An entry whose only version was taken back counts as a tombstone here: it may have come
+//       after a run took the leaf. The writer adds the leaf's range to the list of reopened ranges, after it has linked
+//       the version and before it commits. A thread that merges two leaves does the same if the new leaf has entries
+//       that are no tombstones. A run stores a place in this list, which its maker read before it looked at the leaves.
+//       The run ends at the first range that was added to the list after that place. If the list no longer has that
+//       place, the run is not valid.
 //   G4  A run takes only leaves that are alive and that a valid gap makes whole, both seen after its place in the list
 //       was read. (The successor of a dead leaf may have got a put that the dead leaf does not show.)
 //   G5  A reader uses a gap only if its moment is `since` or later. At an earlier moment, such as a snapshot's, keys

@@ -72,7 +72,7 @@ uint32_t wh_leaf_tombs(const struct wh_leaf *l) {
   uint32_t nr = 0;
   for (uint32_t i = 0; i < n; i++) {
     const struct wh_ver *const v = wh_entry_newest(wh_leaf_entry(l, i));
-    nr += v && wh_ver_tomb(v);
+    nr += !v || wh_ver_tomb(v);
   }
   return nr;
 }

@@ -40,7 +40,8 @@ struct wh_leaf {
   _Atomic bool dead;         // set with release under the leaf's lock and the structure lock
   bool holes;                // some entries may have no version; guarded by lock
   _Atomic bool gapped;       // `gaps` is set; release
-  uint16_t tombs;            // entries whose newest version is a tombstone, pending or not; guarded by lock
+  uint16_t tombs;            // entries whose newest version is a tombstone, pending or not, or that have no version;
+                             // guarded by lock
   _Atomic uint32_t puts;  // versions other than tombstones that were linked, modulo 2^32; written under lock, release
   // The positions of entries[0, ordered & WH_ORDER_N) in order of key, a byte each.
   _Alignas(CACHE_LINE) _Atomic uint64_t order[WH_LEAF_KEYS / 8];
@@ -255,7 +256,7 @@ uint32_t wh_leaf_order(struct wh_leaf *l, uint8_t *pos);
 // lock.
 uint32_t wh_leaf_content(struct wh_leaf *l, struct wh_content *out);
 
-// Returns how many entries have a tombstone as their newest version. The caller holds the lock.
+// Returns how many entries have a tombstone as their newest version, or no version. The caller holds the lock.
 uint32_t wh_leaf_tombs(const struct wh_leaf *l);
 
 // ---- for checks (wh_check): returns false, with a message in why, of cap bytes.

@@ -491,6 +491,43 @@ static void test_write_skew(void **state) {
   IS(ref, "y", "1");
 }
 
+// A transaction that is taken back leaves keys without a version. Among tombstones that readers leap over they hide
+// nothing that comes later.
+static void test_among_tombstones(void **state) {
+  (void)state;
+  char key[16];
+  enum { KEYS = 900 };
+  for (uint32_t i = 0; i < KEYS; i++) {
+    const uint32_t len = (uint32_t)snprintf(key, sizeof(key), "k%05u", i);
+    CHECK(remixdb_put(ref, key, len, "v", 1) && remixdb_del(ref, key, len));
+  }
+  put(ref, "x", "1");
+  for (uint32_t back = 0; back < 2; back++) {
+    struct xdb_iter *const it = remixdb_iter_create(ref);
+    for (uint32_t i = 0; i < 3; i++) {  // the first time it walks, then it leaps
+      if (back) remixdb_iter_seek_for_prev(it, "k9", 2);
+      else remixdb_iter_seek(it, "k", 1);
+      if (!back) assert_string_equal(walk(it, false), "x=1");
+      else CHECK(!remixdb_iter_valid(it));
+    }
+    struct xdb_ref *r;
+    struct xdb_txn *const t = begin_txn(&r);
+    IS(r, "x", "1");
+    for (uint32_t i = 350; i < KEYS; i += 100) {  // not in the first leaf, from which readers leap
+      (void)snprintf(key, sizeof(key), "k%05u.%u", i, back);
+      del(r, key);
+    }
+    put(ref, "x", "1");
+    CHECK(!remixdb_txn_commit(t) && remixdb_errcode() == REMIXDB_ABORTED);
+    put(ref, "k00455", "new");
+    if (back) remixdb_iter_seek_for_prev(it, "k9", 2);
+    else remixdb_iter_seek(it, "k", 1);
+    assert_string_equal(walk(it, back), back ? "k00455=new" : "k00455=new x=1");
+    del(ref, "k00455");
+    remixdb_iter_destroy(it);
+  }
+}
+
 // ---- size
 
 // A transaction that is much larger than a memtable, and has read and written all over it.
@@ -535,6 +572,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_read_only, begin, end),
       cmocka_unit_test_setup_teardown(test_same_value, begin, end),
       cmocka_unit_test_setup_teardown(test_write_skew, begin, end),
+      cmocka_unit_test_setup_teardown(test_among_tombstones, begin, end),
       cmocka_unit_test_setup_teardown(test_large, begin, end),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
