@@ -34,7 +34,6 @@ struct leveldb_t {
 
 struct leveldb_snapshot_t {
   struct xdb_snapshot *snapshot;
-  _Atomic uint32_t refs;           // the program's, and one of each iterator
   _Atomic(struct xdb_ref *) idle;  // a ref of the snapshot that no thread uses; taken by an exchange
 };
 
@@ -71,9 +70,6 @@ bool ldb_order_of_bytes(const leveldb_comparator_t *c);
 bool ldb_order_holds(leveldb_t *db, const char *key, size_t klen, char **errptr);
 
 // snapshot.c
-leveldb_snapshot_t *ldb_snapshot_take(leveldb_t *db);  // with one reference; NULL on failure
-void ldb_snapshot_ref(leveldb_snapshot_t *snap);
-void ldb_snapshot_unref(leveldb_snapshot_t *snap);
 // A ref that reads the snapshot, for one call; NULL on failure. ldb_snapshot_reader_end gives it back.
 struct xdb_ref *ldb_snapshot_reader(const leveldb_snapshot_t *snap);
 void ldb_snapshot_reader_end(const leveldb_snapshot_t *snap, struct xdb_ref *ref);

@@ -1,28 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Iterators. One shows the moment of its creation over all its seeks, so it keeps a snapshot.
+// Iterators. Each has a ref of its own until it is destroyed.
 #include "compat/leveldb/internal.h"
 
 struct leveldb_iterator_t {
-  leveldb_snapshot_t *snapshot;
   struct xdb_ref *ref;
   struct xdb_iter *it;  // NULL: the creation has failed, and `error` tells
   char *error;
 };
 
-static leveldb_snapshot_t *snapshot_of(leveldb_t *db, const leveldb_readoptions_t *options) {
-  if (!options->snapshot) return ldb_snapshot_take(db);
-  leveldb_snapshot_t *const snap = (leveldb_snapshot_t *)(uintptr_t)options->snapshot;
-  ldb_snapshot_ref(snap);
-  return snap;
-}
-
 leveldb_iterator_t *leveldb_create_iterator(leveldb_t *db, const leveldb_readoptions_t *options) {
   leveldb_iterator_t *const it = calloc(1, sizeof(*it));
   if (!it) return NULL;
-  it->snapshot = snapshot_of(db, options);
-  if (it->snapshot) it->ref = remixdb_snapshot_ref(it->snapshot->snapshot);
-  if (it->ref) it->it = remixdb_iter_create(it->ref);
+  struct remixdb_iter_opts opts;
+  remixdb_iter_opts_init(&opts, sizeof(opts));
+  opts.hold = true;  // an iterator shows the moment of its creation over all its seeks
+  if (options->snapshot) opts.snapshot = options->snapshot->snapshot;
+  it->ref = remixdb_ref_borrow(db->xdb);
+  if (it->ref) it->it = remixdb_iter_create_opts(it->ref, &opts);
   if (!it->it) ldb_failed(&it->error, NULL);
   return it;
 }
@@ -30,8 +25,7 @@ leveldb_iterator_t *leveldb_create_iterator(leveldb_t *db, const leveldb_readopt
 void leveldb_iter_destroy(leveldb_iterator_t *it) {
   if (!it) return;
   remixdb_iter_destroy(it->it);
-  remixdb_unref(it->ref);
-  ldb_snapshot_unref(it->snapshot);
+  remixdb_ref_return(it->ref);
   free(it->error);
   free(it);
 }
