@@ -305,6 +305,65 @@ PUBLIC bool remixdb_getn(struct xdb_ref *ref, const void *kbuf, uint32_t klen, v
                  likely(s == REMIXDB_OK) ? xdb_get(ref, kref(kbuf, klen), vbuf ? vbuf : &none, vcap, vlen_out) : s);
 }
 
+// ---- expiry and versions
+
+// Makes rec a record that expires then; 0: never. One that has expired by now is a delete.
+static void expire_at(struct kv_rec *rec, uint64_t expires_ms, uint64_t now_ms) {
+  if (expires_ms == 0) return;
+  if (expires_ms <= now_ms) {
+    rec->kind = KV_TOMB;
+    rec->vlen = 0;
+  } else {
+    rec->kind = KV_EXPIRES;
+    rec->expiry = expires_ms;
+  }
+}
+
+PUBLIC bool remixdb_put_expire(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen,
+                               uint64_t expires_ms) {
+  const enum remixdb_status s = check_kv(ref, kbuf, klen, vbuf, vlen);
+  if (s != REMIXDB_OK) return done_on(ref, s);
+  struct kv_rec *const rec = KV_REC(kref(kbuf, klen), vbuf, vlen, 0);
+  expire_at(rec, expires_ms, env_wall_ms(ref->xdb->env));
+  return done_on(ref, xdb_put(ref, rec));
+}
+
+PUBLIC bool remixdb_expiry(struct xdb_ref *ref, const void *kbuf, uint32_t klen, uint64_t *expires_ms_out) {
+  struct kv_rec rec;
+  enum remixdb_status s = check_key(ref, kbuf, klen);
+  if (s == REMIXDB_OK) s = xdb_getv(ref, kref(kbuf, klen), NULL, 0, NULL, &rec);
+  if (s == REMIXDB_OK && expires_ms_out) *expires_ms_out = rec.kind & KV_EXPIRES ? rec.expiry : 0;
+  return done_on(ref, s);
+}
+
+PUBLIC bool remixdb_getv(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbuf, uint32_t vcap,
+                         uint32_t *vlen_out, uint64_t *version_out) {
+  struct kv_rec rec;
+  uint8_t none;  // as in remixdb_getn
+  enum remixdb_status s = check_key(ref, kbuf, klen);
+  if (s == REMIXDB_OK && !vbuf && vcap) s = null_argument("vbuf");
+  if (s != REMIXDB_OK) return done_on(ref, s);
+  s = xdb_getv(ref, kref(kbuf, klen), vbuf ? vbuf : &none, vcap, vlen_out, &rec);
+  if (s == REMIXDB_OK || s == REMIXDB_TOOBIG) {
+    if (rec.seq == 0)
+      s = err_set(REMIXDB_INVALID, "the transaction has written the key: it gets a version at the commit");
+    else if (version_out) *version_out = rec.seq;
+  }
+  return done_on(ref, s);
+}
+
+PUBLIC bool remixdb_put_if(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen,
+                           uint64_t version) {
+  const enum remixdb_status s = check_kv(ref, kbuf, klen, vbuf, vlen);
+  return done_on(ref, s == REMIXDB_OK ? xdb_put_if(ref, KV_REC(kref(kbuf, klen), vbuf, vlen, 0), version) : s);
+}
+
+PUBLIC bool remixdb_del_if(struct xdb_ref *ref, const void *kbuf, uint32_t klen, uint64_t version) {
+  enum remixdb_status s = check_key(ref, kbuf, klen);
+  if (s == REMIXDB_OK && version == 0) s = err_set(REMIXDB_INVALID, "no key has the version 0");
+  return done_on(ref, s == REMIXDB_OK ? xdb_put_if(ref, KV_REC(kref(kbuf, klen), NULL, 0, KV_TOMB), version) : s);
+}
+
 PUBLIC void *remixdb_get_alloc(struct xdb_ref *ref, const void *kbuf, uint32_t klen, uint32_t *vlen_out) {
   void *val = NULL;
   const enum remixdb_status s = check_key(ref, kbuf, klen);
@@ -493,6 +552,14 @@ PUBLIC bool remixdb_batch_put(struct xdb_batch *b, const void *kbuf, uint32_t kl
 
 PUBLIC bool remixdb_batch_del(struct xdb_batch *b, const void *kbuf, uint32_t klen) {
   return batch_op(b, kbuf, klen, NULL, 0, true);
+}
+
+PUBLIC bool remixdb_batch_put_expire(struct xdb_batch *b, const void *kbuf, uint32_t klen, const void *vbuf,
+                                     uint32_t vlen, uint64_t expires_ms) {
+  enum remixdb_status s = b ? check_lengths(kbuf, klen, vbuf, vlen) : null_argument("b");
+  struct kv_rec *const rec = KV_REC(kref(kbuf, klen), vbuf, vlen, 0);
+  expire_at(rec, expires_ms, 0);
+  return done(s == REMIXDB_OK ? batch_add(b, rec) : s);
 }
 
 static enum remixdb_status check_load(const struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens,

@@ -227,6 +227,41 @@ bool remixdb_get(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbu
 // REMIXDB_TOOBIG if the value does not fit; the value's first vcap bytes are then in the buffer.
 bool remixdb_getn(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbuf, uint32_t vcap, uint32_t *vlen_out);
 
+// Puts the key with a time at which it expires, in milliseconds since 1970-01-01 UTC; 0 is never. From that time on the
+// record is absent to every call, as a deleted one is, and compaction removes it from the disk. A time in the past is a
+// delete. A put without a time clears the time that the key had; a merge that changes the value keeps it.
+//   The store compares with the system's clock when it reads. A snapshot, a transaction and an iterator with `hold`
+// compare with the time of their beginning; other iterators with the time at which they first meet such a record after
+// a seek. If the clock is set back, a record that was absent may come back: compaction removes a record only when the
+// clock has stood at or behind its time for REMIXDB_EXPIRY_SETTLES_MS while the store was open.
+//   An open store with workers finds by itself what has expired, and merges the partitions in which it is a quarter of
+// the bytes or more: so their files shrink within three times REMIXDB_EXPIRY_SETTLES_MS, and the time of the merge,
+// after the records have expired, without reads or writes by the user. What is still in the memtable leaves when that
+// is flushed. Otherwise like remixdb_put.
+#define REMIXDB_EXPIRY_SETTLES_MS 300000u
+bool remixdb_put_expire(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen,
+                        uint64_t expires_ms);
+// Sets *expires_ms_out (NULL skips it) to the time at which the key expires; 0: never. The status of false is
+// REMIXDB_NOTFOUND, or an error.
+bool remixdb_expiry(struct xdb_ref *ref, const void *kbuf, uint32_t klen, uint64_t *expires_ms_out);
+
+// Versions. The version of a key's record is the sequence number of the write that made it: never 0, higher with each
+// write of the key, and the same after compaction and after the store was opened again. A merge that keeps the value
+// leaves it. Records of tables that an older library wrote all have version 1. A
+// repair gives new versions.
+//
+// Like remixdb_getn, and sets *version_out (NULL skips it) to the version, also with REMIXDB_TOOBIG. A key that the
+// ref's own transaction has written has no version before the commit: REMIXDB_INVALID.
+bool remixdb_getv(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbuf, uint32_t vcap, uint32_t *vlen_out,
+                  uint64_t *version_out);
+// Puts or deletes the key only if it has this version at that moment; for remixdb_put_if, 0 means: only if the key does
+// not exist. Atomic: no other write of the key comes between. Fails with REMIXDB_ABORTED, and changes nothing, if the
+// key has another version or does not exist. remixdb_put_if clears the key's expiry. remixdb_del_if of version 0 is
+// REMIXDB_INVALID. In a transaction they compare with what it reads. Otherwise like remixdb_put.
+bool remixdb_put_if(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen,
+                    uint64_t version);
+bool remixdb_del_if(struct xdb_ref *ref, const void *kbuf, uint32_t klen, uint64_t version);
+
 // Returns a copy of the key's value in memory of its own, which the caller frees with remixdb_free, and the value's
 // length in *vlen_out (NULL skips it). A copy of an empty value is not NULL. Returns NULL on failure: REMIXDB_NOTFOUND,
 // or an error; *vlen_out is then unchanged.
@@ -405,6 +440,10 @@ enum remixdb_batch_op { REMIXDB_BATCH_PUT, REMIXDB_BATCH_DEL };
 // large), REMIXDB_NOMEM, or REMIXDB_INVALID (the lengths do not add up to nbytes, for example).
 bool remixdb_batch_load(struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens,
                         const uint32_t *vlens, const void *bytes, size_t nbytes);
+// Adds a put with a time at which the key expires (remixdb_put_expire). A time that is past when the batch is written
+// is a delete.
+bool remixdb_batch_put_expire(struct xdb_batch *b, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen,
+                              uint64_t expires_ms);
 // Returns the number of operations; 0 for NULL.
 size_t remixdb_batch_count(const struct xdb_batch *b);
 // Returns about how many bytes the batch takes in the log; 0 for NULL.
@@ -416,7 +455,7 @@ struct remixdb_batch_item {
   struct remixdb_slice space;       // its name; length 0: the unnamed space; ptr NULL: the space of the ref that writes
   struct remixdb_slice key, value;  // a delete has no value: ptr NULL. An empty key or value has a ptr that is not NULL
   struct remixdb_range range;       // not used
-  uint64_t expires_ms;              // 0
+  uint64_t expires_ms;              // 0: never
 };
 // Gets the operations one by one. Returns false to end the call. The function must not change the batch.
 typedef bool (*remixdb_batch_fn)(void *priv, const struct remixdb_batch_item *item);

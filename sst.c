@@ -148,6 +148,7 @@ static enum remixdb_status sst_load_meta(struct sst *t, int fd) {
   t->flags = f.flags;
   t->seq_min = f.seq_min;
   t->seq_max = f.seq_max;
+  t->expiry = f.expiry;
   t->nr_pages = f.nr_pages;
   t->nr_records = f.nr_records;
   t->nr_tombs = f.nr_tombs;

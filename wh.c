@@ -423,6 +423,8 @@ size_t wh_memory(const struct wh *wh) {
 
 size_t wh_memory_small(const struct wh *wh) { return arena_used_small(&wh->arena); }
 
+bool wh_expires(const struct wh *wh) { return atomic_load_explicit(&wh->expires, memory_order_relaxed); }
+
 uint64_t wh_count(const struct wh *wh) { return atomic_load_explicit(&wh->count, memory_order_relaxed); }
 
 // ---- writing
@@ -526,6 +528,7 @@ static inline void leaf_note(struct wh_slot *slot, const struct wh_ver *older, b
 enum remixdb_status wh_link(struct wh_slot *slot, const struct kv_rec *rec) {
   struct wh *wh = slot->wh;
   const bool tomb = rec->kind & KV_TOMB;
+  if (unlikely(rec->kind & KV_EXPIRES)) atomic_store_explicit(&wh->expires, true, memory_order_relaxed);
   const size_t size = sizeof(struct wh_ver) + rec->vlen + (rec->kind & KV_EXPIRES ? sizeof(rec->expiry) : 0);
   struct wh_entry *e = slot->entry;
   assert(wh_leaf_locked(slot->leaf) && !wh_leaf_dead(slot->leaf));

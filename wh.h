@@ -95,6 +95,7 @@ static inline size_t wh_record_memory(uint32_t klen, uint32_t vlen) {
 }
 size_t wh_memory(const struct wh *wh);        // bytes of arena, table and guide. Any thread, relaxed.
 size_t wh_memory_small(const struct wh *wh);  // bytes of the arena in chunks of wh_create's size
+bool wh_expires(const struct wh *wh);         // some version that was linked expires. Any thread, relaxed.
 uint64_t wh_count(const struct wh *wh);       // keys in the index, those with tombstones included. Any thread, relaxed.
 
 // ---- writing one key: wh_lock, wh_link, (the log's lock: wh_stamp), wh_unlock.

@@ -7,6 +7,7 @@
 #include "log/format.h"
 #include "store/below.h"
 #include "store/dir.h"
+#include "store/expiry.h"
 #include "store/flush.h"
 #include "store/idle.h"
 #include "store/pace.h"
@@ -100,6 +101,7 @@ static enum remixdb_status open_steps(struct xdb *x, const struct env_dir *at, c
   if (s == REMIXDB_OK) s = recover(x, o);
   if (s != REMIXDB_OK) return s;
   clean_up(x, o);
+  if (!x->opts.read_only) expiry_watch(x, o->version);
   reserve_measure(x, o->version, x->recovery.bytes);
   (void)reserve_keep(x);
   return shorten_log(x);
@@ -164,7 +166,7 @@ enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, u
     if (unlikely(!early)) xdb_below_begin(v, r->tree, key, hash, &below);
     s = xdb_below_end(&below, key, hash, moment, &r->hold, &rec);
   }
-  if (s == REMIXDB_OK && unlikely(rec.kind & KV_TOMB)) s = REMIXDB_NOTFOUND;
+  if (s == REMIXDB_OK && unlikely(xdb_ref_absent(r, &rec))) s = REMIXDB_NOTFOUND;
   if (s == REMIXDB_OK) {
     if (vlen_out) *vlen_out = rec.vlen;
     const uint32_t n = rec.vlen < cap ? rec.vlen : cap;
@@ -199,6 +201,7 @@ enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct rem
   }
   if (own) keys = own;
   multiget_begin(r->multiget, nr, keys, values, found, room);
+  multiget_clock(r->multiget, x->env, r->super ? r->now_ms : 0);
   epoch_enter(&x->epoch, &r->slot);
   uint64_t moment;
   struct super *v = xdb_ref_super(r, &moment), *counted = NULL;
@@ -392,7 +395,18 @@ static enum remixdb_status many_init(struct many_writes *w, const struct xdb_ref
   if (s != REMIXDB_OK) return s;
   const size_t nr = w->nr;
   w->nr = 0;
-  for (size_t i = 0; i < nr; i++) many_add(w, &w->ops[i]);
+  uint64_t now_ms = 0;
+  for (size_t i = 0; i < nr; i++) {
+    struct kv_rec *const rec = &w->ops[i].rec;
+    if (unlikely(rec->kind & KV_EXPIRES)) {
+      if (now_ms == 0) now_ms = env_wall_ms(r->xdb->env);
+      if (rec->expiry <= now_ms) {
+        rec->kind = (rec->kind & ~(uint32_t)(KV_EXPIRES | KV_APART)) | KV_TOMB;
+        rec->vlen = 0;
+      }
+    }
+    many_add(w, &w->ops[i]);
+  }
   if (!(w->links = mem_alloc((w->nr ? w->nr : 1) * sizeof(*w->links)))) return REMIXDB_NOMEM;
   if (w->log_bytes <= WAL_FRAME_MAX) return REMIXDB_OK;
   return err_set(REMIXDB_TOOBIG, "a batch of %zu keys takes %zu bytes in the log; at most %u go into it at once", w->nr,
@@ -521,27 +535,43 @@ enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_batch *b) {
 
 // ---- merging
 
+// Decides by the record's version.
+static void compare(struct merge_call *c, const struct kv_rec *rec) {
+  c->is = rec ? rec->seq : 0;
+  const bool same = c->version == c->is && (rec == NULL) == (c->version == 0);
+  c->op = !same ? REMIXDB_MERGE_KEEP : c->to.kind & KV_TOMB ? REMIXDB_MERGE_DEL : REMIXDB_MERGE_PUT;
+}
+
 // Runs with the key's leaf locked, if the key is not a transaction's.
 enum remixdb_status merge_decide(const struct xdb *x, struct merge_call *c, const struct kv_rec *rec) {
   CANCEL_LATER;
-  c->val = NULL;
-  c->vlen = 0;
-  c->op = c->fn(rec ? rec->val : NULL, rec ? rec->vlen : 0, &c->val, &c->vlen, c->priv);
+  const void *val = NULL;
+  uint32_t vlen = 0;
+  if (c->compares) {
+    compare(c, rec);
+    return REMIXDB_OK;
+  }
+  c->op = c->fn(rec ? rec->val : NULL, rec ? rec->vlen : 0, &val, &vlen, c->priv);
   if (xdb_is_anothers(x))
     return err_set(REMIXDB_INVALID, "the merge function has returned in a child that it made by fork");
   switch (c->op) {
     case REMIXDB_MERGE_KEEP: return REMIXDB_OK;
     case REMIXDB_MERGE_DEL:
       if (!rec) c->op = REMIXDB_MERGE_KEEP;
-      c->val = NULL;
-      c->vlen = 0;
+      (void)kv_rec_set(&c->to, c->key, NULL, 0, KV_TOMB);
       return REMIXDB_OK;
     case REMIXDB_MERGE_PUT:
-      if (!c->val && c->vlen)
-        return err_set(REMIXDB_INVALID, "the merge function returned no value, but a length of %u", c->vlen);
-      if ((uint64_t)c->key.len - c->nr_id + c->vlen <= REMIXDB_KV_MAX) return REMIXDB_OK;
-      return err_set(REMIXDB_TOOBIG, "a key of %u bytes with a value of %u is too long: together they may have %u",
-                     c->key.len - c->nr_id, c->vlen, REMIXDB_KV_MAX);
+      if (!val && vlen)
+        return err_set(REMIXDB_INVALID, "the merge function returned no value, but a length of %u", vlen);
+      if ((uint64_t)c->key.len - c->nr_id + vlen > REMIXDB_KV_MAX)
+        return err_set(REMIXDB_TOOBIG, "a key of %u bytes with a value of %u is too long: together they may have %u",
+                       c->key.len - c->nr_id, vlen, REMIXDB_KV_MAX);
+      (void)kv_rec_set(&c->to, c->key, val, vlen, 0);
+      if (rec && rec->kind & KV_EXPIRES) {
+        c->to.kind = KV_EXPIRES;
+        c->to.expiry = rec->expiry;
+      }
+      return REMIXDB_OK;
   }
   return err_set(REMIXDB_INVALID, "the merge function returned %d", (int)c->op);
 }
@@ -555,14 +585,17 @@ static enum remixdb_status merge_locked(struct xdb_ref *r, struct memtable *m, s
   wh_lock(memtable_tree(m, r->tree), c->key, c->hash, &slot);
   const struct wh_ver *const newest = wh_slot_newest(&slot);
   struct kv_rec rec;
-  if (newest) wh_ver_value(newest, &rec);
-  else if (below) rec = *below;
-  const bool there = (newest || below) && !(rec.kind & KV_TOMB);
+  if (newest) {
+    wh_ver_value(newest, &rec);
+    rec.seq = wh_ver_seq(newest);
+  } else if (below) {
+    rec = *below;
+  }
+  const bool there = (newest || below) && !xdb_ref_absent(r, &rec);
   enum remixdb_status s = merge_decide(x, c, there ? &rec : NULL);
   if (s == REMIXDB_OK && c->op != REMIXDB_MERGE_KEEP) {
-    const uint32_t kind = (c->op == REMIXDB_MERGE_DEL ? KV_TOMB : 0u) | (r->space ? KV_SPACES : 0u);
-    const struct kv_rec *const to = KV_REC(c->key, c->val, c->vlen, kind);
-    s = commit(x, &r->slot, m, &slot, to, false);
+    if (r->space) c->to.kind |= KV_SPACES;
+    s = commit(x, &r->slot, m, &slot, &c->to, false);
     if (likely(s == REMIXDB_OK)) return s;
   }
   wh_unlock(&slot);
@@ -590,32 +623,94 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct merge_call *c, b
   // The data below the active memtable does not change while that memtable is active. So the read comes before the lock
   // of the leaf, and no writer waits for the disk.
   s = REMIXDB_NOTFOUND;
-  if (!wh_get(memtable_tree(m, r->tree), c->key, c->hash, WH_PENDING - 1))
-    s = xdb_below_get(v, r->tree, c->key, c->hash, WH_PENDING - 1, &r->hold, &below);
+  if (!wh_get(memtable_tree(m, r->tree), c->key, c->hash, WH_PENDING - 1)) {
+    struct xdb_below place;
+    xdb_below_begin(v, r->tree, c->key, c->hash, &place);
+    s = xdb_below_numbered(&place, c->key, c->hash, WH_PENDING - 1, &r->hold, &below);
+  }
   if (likely(s == REMIXDB_OK || s == REMIXDB_NOTFOUND)) return merge_locked(r, m, c, s == REMIXDB_OK ? &below : NULL);
   epoch_exit(&r->slot);
   return s;
 }
 
-enum remixdb_status xdb_merge(struct xdb_ref *r, struct kref key, remixdb_merge_fn fn, void *priv) {
+// Tries until the memtable takes the record, and none is frozen meanwhile.
+static enum remixdb_status merge_all(struct xdb_ref *r, struct merge_call *c) {
   struct xdb *x = r->xdb;
-  if (unlikely(r->calls != NULL)) return r->calls->merge(r, key, fn, priv);
   enum remixdb_status s = check_writable(r);
-  if (s == REMIXDB_OK) s = space_key(r, &key);
+  if (s == REMIXDB_OK) s = space_key(r, &c->key);
   if (s != REMIXDB_OK) return s;
-  struct merge_call c = {
-      .key = key, .hash = hash64(key.ptr, key.len), .nr_id = r->space ? NAMES_ID : 0, .fn = fn, .priv = priv};
+  c->hash = hash64(c->key.ptr, c->key.len);
+  c->nr_id = r->space ? NAMES_ID : 0;
+  if (c->compares) {
+    c->to.key = c->key.ptr;
+    c->to.klen = c->key.len;
+  }
   bool full;
   do {
     if ((s = xdb_failure(x)) != REMIXDB_OK) return s;
-    s = merge_once(r, &c, &full);
+    s = merge_once(r, c, &full);
     if (unlikely(full)) {
       if ((s = wait_for_room(x, 0)) != REMIXDB_OK) return s;
       s = REMIXDB_ABORTED;
     }
   } while (unlikely(s == REMIXDB_ABORTED));
-  if (s != REMIXDB_OK || c.op == REMIXDB_MERGE_KEEP) return s;
-  return written(r, key.len + c.vlen + sizeof(struct wh_ver));
+  if (s != REMIXDB_OK || c->op == REMIXDB_MERGE_KEEP) return s;
+  return written(r, c->to.klen + c->to.vlen + sizeof(struct wh_ver));
+}
+
+enum remixdb_status xdb_merge(struct xdb_ref *r, struct kref key, remixdb_merge_fn fn, void *priv) {
+  if (unlikely(r->calls != NULL)) return r->calls->merge(r, key, fn, priv);
+  struct merge_call c = {.key = key, .fn = fn, .priv = priv};
+  return merge_all(r, &c);
+}
+
+// ---- versions
+
+enum remixdb_status xdb_getv(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap, uint32_t *vlen_out,
+                             struct kv_rec *rec_out) {
+  struct kv_rec rec;
+  uint64_t moment;
+  enum remixdb_status s = xdb_ref_find_own(&r, key, &rec);
+  if (s == REMIXDB_OK) {
+    rec.seq = 0;
+  } else {
+    if (s != REMIXDB_NOTFOUND) return s;
+    if ((s = space_key(r, &key)) != REMIXDB_OK) return s;
+    s = REMIXDB_NOTFOUND;
+  }
+  epoch_enter(&r->xdb->epoch, &r->slot);
+  if (s == REMIXDB_NOTFOUND) {
+    const struct super *const v = xdb_ref_super(r, &moment);
+    s = xdb_find_numbered(v, r->tree, key, hash64(key.ptr, key.len), moment, &r->hold, &rec);
+  }
+  if (s == REMIXDB_OK && xdb_ref_absent(r, &rec)) s = REMIXDB_NOTFOUND;
+  if (s == REMIXDB_OK) {
+    if (vlen_out) *vlen_out = rec.vlen;
+    const uint32_t n = rec.vlen < cap ? rec.vlen : cap;
+    if (val_out && n) memcpy(val_out, rec.val, n);
+    if (val_out && n < rec.vlen) s = err_set(REMIXDB_TOOBIG, "the value has %u bytes, the buffer %u", rec.vlen, cap);
+    *rec_out = rec;
+  }
+  epoch_exit(&r->slot);
+  return s;
+}
+
+// In a transaction the comparison is with what the transaction reads, and the record goes among its own.
+static enum remixdb_status compare_in_txn(struct xdb_ref *r, struct merge_call *c) {
+  struct kv_rec rec;
+  enum remixdb_status s = xdb_getv(r, c->key, NULL, 0, NULL, &rec);
+  if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
+  s = merge_decide(r->xdb, c, s == REMIXDB_OK ? &rec : NULL);
+  return s == REMIXDB_OK && c->op != REMIXDB_MERGE_KEEP ? r->calls->put(r, &c->to) : s;
+}
+
+enum remixdb_status xdb_put_if(struct xdb_ref *r, const struct kv_rec *rec, uint64_t version) {
+  const struct kref key = kref(rec->key, rec->klen);
+  struct merge_call c = {.key = key, .compares = true, .version = version, .to = *rec};
+  const enum remixdb_status s = unlikely(r->calls != NULL) ? compare_in_txn(r, &c) : merge_all(r, &c);
+  if (s != REMIXDB_OK || c.op != REMIXDB_MERGE_KEEP) return s;
+  if (c.is) return err_set(REMIXDB_ABORTED, "the key has version %" PRIu64 " now", c.is);
+  return err_set(REMIXDB_ABORTED, "the key does not exist any more");
 }
 
 // ---- iterating
@@ -661,8 +756,10 @@ static void iter_fix(struct xdb_iter *it, const struct xdb_iter_opts *o) {
     it->snapshot = o->snapshot;
     it->fixed = o->snapshot->super;
     it->moment = o->snapshot->moment;
+    it->fixed_ms = o->snapshot->now_ms;
   } else if (o->hold) {
     it->fixed = xdb_ref_hold(it->ref, &it->moment);
+    it->fixed_ms = xdb_ref_now(it->ref);
   }
 }
 
@@ -722,7 +819,20 @@ void xdb_iter_destroy(struct xdb_iter *it) {
   mem_free(it);
 }
 
+enum remixdb_status xdb_iter_pass_expired(struct xdb_iter *it, enum remixdb_status s) {
+  if (it->now_ms == 0) it->now_ms = xdb_ref_now(it->ref);
+  while (s == REMIXDB_OK && merge_valid(&it->merge) && merge_expires(&it->merge)) {
+    struct kv_rec rec;
+    s = merge_record(&it->merge, &rec);
+    if (s == REMIXDB_OK && rec.expiry > it->now_ms) return s;
+    if (s == REMIXDB_OK) s = it->merge.backward ? merge_prev(&it->merge) : merge_next(&it->merge);
+    else merge_stop(&it->merge);
+  }
+  return s;
+}
+
 enum remixdb_status xdb_iter_moved(struct xdb_iter *it, enum remixdb_status s) {
+  s = xdb_iter_pass(it, s);
   it->status = s;
   if (unlikely(s != REMIXDB_OK)) err_save(&it->error, s);
   if (likely(xdb_iter_valid(it))) return s;
@@ -738,6 +848,7 @@ static void iter_renew(struct xdb_iter *it, struct super **old_out) {
   uint64_t moment = it->moment;
   struct super *v = likely(!it->fixed) ? xdb_ref_super(r, &moment) : it->fixed;
   *old_out = NULL;
+  it->now_ms = it->fixed_ms;
   if (unlikely(r->space != NULL) && !it->fixed) {
     // In a space that is dropped, it goes on at the moment of its position.
     if (it->super && space_check(r) != REMIXDB_OK) {
@@ -811,10 +922,23 @@ void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s) {
   it->status = s;
 }
 
+// Tells whether a record that the iterator can come to expires.
+static bool iter_expires(const struct xdb_iter *it) {
+  const struct super *const v = it->super;
+  const struct wh *const active = memtable_tree(v->active, it->ref->tree), *const frozen = super_frozen(v,
+                                                                                                        it->ref->tree);
+  return version_tree(v->version, it->ref->tree)->expires || (active && wh_expires(active)) ||
+         (frozen && wh_expires(frozen));
+}
+
 enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr) {
   if (!xdb_iter_valid(it)) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_OK;
   if (unlikely(it->own != NULL)) return xdb_iter_moved(it, it->ref->calls->iter_skip(it->own, nr));
-  return xdb_iter_moved(it, nr == 1 ? merge_next(&it->merge) : merge_skip(&it->merge, nr));
+  if (likely(nr == 1)) return xdb_iter_moved(it, merge_next(&it->merge));
+  if (likely(!iter_expires(it))) return xdb_iter_moved(it, merge_skip(&it->merge, nr));
+  enum remixdb_status s = REMIXDB_OK;  // records that have expired do not count, so each is looked at
+  while (nr-- > 0 && s == REMIXDB_OK && xdb_iter_valid(it)) s = xdb_iter_moved(it, merge_next(&it->merge));
+  return s;
 }
 
 enum remixdb_status xdb_iter_prev(struct xdb_iter *it) {

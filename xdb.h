@@ -46,6 +46,15 @@ MUST_CHECK enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_bat
 // memtable is frozen at that moment.
 MUST_CHECK enum remixdb_status xdb_merge(struct xdb_ref *r, struct kref key, remixdb_merge_fn fn, void *priv);
 
+// ---- versions and expiry
+
+// The same as xdb_get. *rec_out: the record's kind, expiry and seq, for any status but an error; the seq of a record
+// that the ref's transaction has written is 0.
+MUST_CHECK enum remixdb_status xdb_getv(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap,
+                                        uint32_t *vlen_out, struct kv_rec *rec_out);
+// Writes the record if the key has this version, or with 0 if it does not exist. Else fails with REMIXDB_ABORTED.
+MUST_CHECK enum remixdb_status xdb_put_if(struct xdb_ref *r, const struct kv_rec *rec, uint64_t version);
+
 // ---- iterators
 //
 // Over the store or a snapshot, in both directions. Between two calls an iterator with a position holds a super, and
@@ -60,13 +69,14 @@ struct xdb_iter {
   uint32_t special;          // not 0: xdb_iter_record does more than merge_record
   struct xdb_own_iter *own;  // of a ref with calls: the iterator proper; `merge` is never valid then
   struct merge merge;
+  uint64_t now_ms;         // the wall clock by which it judges what has expired; 0: not asked yet
   struct err_saved error;  // the message of status
   struct xdb_iter_bounds bounds;
   uint8_t space[XDB_ITER_SPACE];  // the beginning of all keys, which the caller does not see
   uint32_t nr_space;              // its bytes
   // The moment that all seeks read; `fixed` NULL: the ref's, at each seek.
-  struct super *fixed;  // counted, or the snapshot's
-  uint64_t moment;
+  struct super *fixed;            // counted, or the snapshot's
+  uint64_t moment, fixed_ms;      // and the wall clock of that moment
   struct xdb_snapshot *snapshot;  // counted; NULL: none
 };
 
@@ -86,6 +96,12 @@ MUST_CHECK enum remixdb_status xdb_iter_seek_last(struct xdb_iter *it);
 // After a call of `merge` that moved the iterator and returned s, outside of any epoch: keeps s, and parks the iterator
 // when it is not valid. Returns s.
 MUST_CHECK enum remixdb_status xdb_iter_moved(struct xdb_iter *it, enum remixdb_status s);
+// After a move of `merge` that returned s, outside of any epoch: goes on in the same direction while the record has
+// expired. Returns s, or the status of a failure.
+enum remixdb_status xdb_iter_pass_expired(struct xdb_iter *it, enum remixdb_status s);
+static inline enum remixdb_status xdb_iter_pass(struct xdb_iter *it, enum remixdb_status s) {
+  return unlikely(merge_valid(&it->merge) && merge_expires(&it->merge)) ? xdb_iter_pass_expired(it, s) : s;
+}
 // Makes it invalid, with this status and the thread's message.
 void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s);
 MUST_CHECK enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr);

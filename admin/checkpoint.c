@@ -126,6 +126,8 @@ static enum remixdb_status log_tree(struct xdb_ref *r, struct wal *w, const stru
     uint64_t gen;
     wh_record(c, &rec);
     if (tree == TREE_SPACES) rec.kind |= KV_SPACES;
+    rec.kind |= KV_SEQ;  // its number stays, although it gets a place behind the moment
+    rec.seq = wh_ver_seq(c->ver);
     if ((s = wal_begin(w, kv_rec_size(&rec), &gen)) != REMIXDB_OK) break;
     (void)wal_put(w, &rec);
     wal_end(w);

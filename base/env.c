@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define ENV_IO_MAX ((size_t)1 << 30)  // bytes of one system call; some systems refuse more than INT_MAX
@@ -677,4 +678,18 @@ enum remixdb_status env_replace_file(const struct env_dir *at, const char *name,
   if (s == REMIXDB_OK) return env_sync_dir(at) == REMIXDB_OK ? REMIXDB_OK : REMIXDB_IO;
   IGNORED(env_unlink(at, tmp), "the next replacement makes it anew");
   return s;
+}
+
+// ---- clocks
+
+uint64_t env_wall_ms(const struct env *e) {
+  struct timespec ts;
+  if (unlikely(e->clock != NULL)) return e->clock->wall_ms(e->clock->arg);
+  (void)clock_gettime(CLOCK_REALTIME, &ts);
+  const uint64_t ms = (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+  return ms ? ms : 1;
+}
+
+uint64_t env_steady_ms(const struct env *e) {
+  return unlikely(e->clock != NULL) ? e->clock->steady_ms(e->clock->arg) : time_ns() / 1000000;
 }

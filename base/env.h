@@ -75,13 +75,24 @@ struct env_ops {
   int (*advise)(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice);
 };
 
+// Clocks that a test sets. Any thread calls them.
+struct env_clock {
+  uint64_t (*wall_ms)(void *arg);    // ms since 1970-01-01 UTC; it may step in both directions
+  uint64_t (*steady_ms)(void *arg);  // ms since some time; it never steps
+  void *arg;
+};
+
 struct env {
   const struct env_ops *ops;
   void *priv;
   bool native;
+  const struct env_clock *clock;  // NULL: the system's clocks
 };
 
 struct env *env_posix(void);  // the real file system; static
+
+uint64_t env_wall_ms(const struct env *e);    // the time of day in ms since 1970-01-01 UTC; never 0
+uint64_t env_steady_ms(const struct env *e);  // ms on a clock that never steps
 
 // ---- directories
 

@@ -32,7 +32,10 @@ struct workers {
   bool used;             // a round has run, or tasks have, and the memory that they freed is still kept (mem_trim)
   workers_idle_fn idle;  // the idle work that was asked for; NULL: none
   bool in_idle;
-  struct task **tasks;  // of the workers_run in progress, largest first; NULL: none
+  workers_idle_fn tick;  // idle work that begins by itself; NULL: none
+  uint64_t tick_ns;      // every so many ns,
+  uint64_t tick_at;      // next at this time
+  struct task **tasks;   // of the workers_run in progress, largest first; NULL: none
   uint32_t nr_tasks;
   uint32_t next;        // tasks[next] is the first that nobody has taken
   uint32_t running;     // tasks that have begun and not ended
@@ -85,9 +88,20 @@ static bool take_idle(struct workers *ws, struct worker *w) {
 // Waits for something to do. If nothing comes for a while, the memory that rounds have freed goes back to the system.
 // Rounds that follow each other closely would have to get it again.
 static void wait_work(struct workers *ws) {
-  if (!ws->used || ws->in_round) {
+  const bool trims = ws->used && !ws->in_round;
+  if (!trims && !ws->tick) {
     cond_wait(&ws->work, &ws->lock);
-  } else if (!cond_wait_ns(&ws->work, &ws->lock, TRIM_NS) && !ws->in_round && ws->used) {
+    return;
+  }
+  const uint64_t now = time_ns();
+  if (ws->tick && now >= ws->tick_at) {
+    ws->tick_at = now + ws->tick_ns;
+    ws->idle = ws->tick;
+    return;
+  }
+  const bool ticks = ws->tick && (!trims || ws->tick_at - now < TRIM_NS);
+  const bool woken = cond_wait_ns(&ws->work, &ws->lock, ticks ? ws->tick_at - now : TRIM_NS);
+  if (!woken && !ticks && !ws->in_round && ws->used) {
     ws->used = false;
     pthread_mutex_unlock(&ws->lock);
     mem_trim();
@@ -220,6 +234,18 @@ void workers_idle(struct workers *ws, workers_idle_fn idle) {
   pthread_mutex_lock(&ws->lock);
   if (!ws->idle && !ws->in_idle) pthread_cond_signal(&ws->work);  // the worker that is at it looks again at its end
   ws->idle = idle;
+  pthread_mutex_unlock(&ws->lock);
+}
+
+void workers_tick(struct workers *ws, workers_idle_fn idle, uint64_t ns) {
+  if (ws->nr == 0) return;
+  pthread_mutex_lock(&ws->lock);
+  if (!ws->tick) {
+    ws->tick = idle;
+    ws->tick_ns = ns;
+    ws->tick_at = time_ns() + ns;
+    pthread_cond_broadcast(&ws->work);
+  }
   pthread_mutex_unlock(&ws->lock);
 }
 

@@ -51,6 +51,8 @@ void workers_kick(struct workers *ws);
 // until the function returns false. Only one worker does so at a time. Every request must name the same function.
 // Without workers the call does nothing.
 void workers_idle(struct workers *ws, workers_idle_fn idle);
+// The same at least once in ns nanoseconds from now on, without further requests.
+void workers_tick(struct workers *ws, workers_idle_fn idle, uint64_t ns);
 // Runs all tasks and waits for them. Call it inside a round, or while no round was asked for. Tasks that run in the
 // caller get `self`. Sorts the array.
 void workers_run(struct workers *ws, struct worker *self, struct task **tasks, uint32_t nr);

@@ -77,6 +77,7 @@ struct compact {
   // The round in progress: the work done, and the estimate of all work (0: not known yet), in units of
   // COMPACT_PROGRESS_SHIFT. The writers' pace and waiting callers use them. Relaxed.
   _Atomic uint64_t progress, work;
+  _Atomic uint64_t expired_ms;      // records with an expiry up to this time go; 0: none. Relaxed
   _Atomic bool yield;               // a scan round ends soon. Relaxed
   const struct remix_watch *watch;  // the watch of the REMIXes that rounds make; NULL: no watch
   struct compact_stats stats;
@@ -128,6 +129,11 @@ static inline size_t compact_scan_room(size_t memtable_size) {
 // COMPACT_SPLIT_RUNS if no run, nor the new data (bytes), is smaller than two fifths of a table. A merge of such runs
 // would hardly make them fewer, so the whole partition will be written again. The sooner, the less there is to write.
 uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64_t bytes);
+
+// A partition is merged when so much of its bytes has expired: 1/COMPACT_EXPIRED_SHARE, by the estimate of its tables.
+#define COMPACT_EXPIRED_SHARE 4u
+// Tells whether that is so at this time; 0: nothing has expired. A scan round merges such partitions, too.
+bool compact_mostly_expired(const struct part *p, uint64_t ms);
 
 // Full compaction: a round brings partitions of one tree down to the fewest tables, from the partition of the key
 // `from` on, until it has about `budget` bytes to write. The unnamed tree comes first. Neighbours that need fewer

@@ -48,6 +48,7 @@ struct job {
   bool all;              // all runs of all of its partitions are merged
   bool pieces;           // as the round's
   _Atomic bool *failed;  // the round's
+  bool hid;              // some record that had expired became a tombstone, or went
   bool in_vain;          // the job ended because another one failed
   uint64_t cost;         // bytes to write, about
   uint64_t table_bytes;  // bytes of data for each new table

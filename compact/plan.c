@@ -24,16 +24,36 @@ static uint64_t runs_bytes(const struct part *p, uint32_t newest) {
 
 static uint64_t all_bytes(const struct part *p) { return runs_bytes(p, part_runs(p)); }
 
-// Estimates how many of these bytes of runs are neither old versions nor tombstones. It does not know which entries of
-// the older view the young view hides.
-static uint64_t live_bytes(const struct part *p, uint64_t bytes) {
+static uint64_t expired_bytes(const struct part *p, uint64_t ms) {
+  uint64_t sum = 0;
+  for (uint32_t r = 0; ms && r < part_runs(p); r++) sum += spread_expired(&part_run(p, r)->expiry, ms);
+  return sum;
+}
+
+static uint64_t expired_ms(const struct compact *c) {
+  return atomic_load_explicit(&c->expired_ms, memory_order_relaxed);
+}
+
+bool compact_mostly_expired(const struct part *p, uint64_t ms) {
+  const uint64_t expired = expired_bytes(p, ms);
+  return expired > 0 && expired >= all_bytes(p) / COMPACT_EXPIRED_SHARE;
+}
+
+// Estimates how many of these bytes of runs are neither old versions nor tombstones, and have not expired. It does not
+// know which entries of the older view the young view hides.
+static uint64_t live_bytes(const struct compact *c, const struct part *p, uint64_t bytes) {
   uint64_t entries = 0, keys = 0;
   if (p->remix) entries = p->remix->nr_entries, keys = p->remix->nr_keys;
   if (p->young) entries += p->young->nr_entries, keys += p->young->nr_keys;
-  return entries ? (uint64_t)((double)bytes * (double)keys / (double)entries) : 0;
+  if (entries == 0) return 0;
+  const uint64_t live = (uint64_t)((double)bytes * (double)keys / (double)entries),
+                 expired = expired_bytes(p, expired_ms(c));
+  if (likely(expired == 0)) return live;
+  const double all = (double)all_bytes(p), share = (double)expired < all ? (double)expired / all : 1;
+  return (uint64_t)((double)live * (1 - share));
 }
 
-static uint64_t all_live_bytes(const struct part *p) { return live_bytes(p, all_bytes(p)); }
+static uint64_t all_live_bytes(const struct compact *c, const struct part *p) { return live_bytes(c, p, all_bytes(p)); }
 
 bool plan_fits_cache(const struct compact *c, const struct version *v) {
   uint64_t sum = 0;
@@ -47,9 +67,9 @@ uint64_t plan_merged_bytes(const struct job *j, uint32_t take) {
   const struct part *const p = old_part(j);
   uint64_t sum = j->bytes;
   if (j->nr_parts > 1) {
-    for (uint32_t i = 0; i < j->nr_parts; i++) sum += all_live_bytes(j->base->parts[j->part + i]);
+    for (uint32_t i = 0; i < j->nr_parts; i++) sum += all_live_bytes(j->c, j->base->parts[j->part + i]);
   } else if (take) {
-    const uint64_t bytes = runs_bytes(p, take), live = live_bytes(p, bytes);
+    const uint64_t bytes = runs_bytes(p, take), live = live_bytes(j->c, p, bytes);
     sum += take == part_runs(p) ? live : (bytes + live) / 2;
   }
   return sum;
@@ -69,7 +89,7 @@ static uint64_t share_for(const struct compact *c, uint64_t bytes) {
 // new data will be added; about half of them will hide a record.
 static bool mostly_garbage(const struct compact *c, const struct part *p, uint64_t more) {
   const uint64_t total = all_bytes(p);
-  return total + more / 2 > 2 * live_bytes(p, total) + table_bytes(c) * GARBAGE_SLACK / 100;
+  return total + more / 2 > 2 * live_bytes(c, p, total) + table_bytes(c) * GARBAGE_SLACK / 100;
 }
 
 uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64_t bytes) {
@@ -252,12 +272,12 @@ static uint32_t plan_whole(struct round *r, const struct round_tree *tree, uint3
   do {
     const struct part *const p = tree->base->parts[next];
     const struct fresh *f = &tree->fresh[next];
-    const uint64_t more = all_live_bytes(p) + f->bytes + f->behind_bytes;
+    const uint64_t more = all_live_bytes(c, p) + f->bytes + f->behind_bytes;
     const uint32_t apart = tables_for(c, bytes) + tables_for(c, more), together = tables_planned(c, bytes + more);
     if (next > part && more && (together >= apart || together > COMPACT_PART_TABLES || bytes + more > most)) break;
     bytes += more;
     tables += part_runs(p);
-    needed = needed || f->count + f->behind_count || p->young ||
+    needed = needed || f->count + f->behind_count || p->young || expired_bytes(p, expired_ms(c)) > 0 ||
              (p->remix && p->remix->nr_keys != p->remix->nr_entries);
   } while (++next < end);
   if (needed || tables > tables_for(c, bytes)) {
@@ -317,6 +337,12 @@ static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint
     struct job *j = add_job(r, tree, i, 1);
     const struct part *const p = tree->base->parts[i];
     if (!*left) continue;
+    if (unlikely(compact_mostly_expired(p, expired_ms(r->c)))) {
+      j->scan_merge = true;
+      decide_all(j);
+      --*left;
+      continue;
+    }
     struct remix *const x = p->remix && compact_scan_debt_paid(p->remix)   ? p->remix
                             : p->young && compact_scan_debt_paid(p->young) ? p->young
                                                                            : NULL;

@@ -59,7 +59,7 @@ static void build_remix(struct task *t, struct worker *w) {
                           .tags = c->tags,
                           .progress = &c->progress,
                           .keep_image = true};
-  b.moved = o->job->count == 0 && (o->job->young || part_young_runs(old_part(o->job)) == 0);
+  b.moved = o->job->count == 0 && !o->job->hid && (o->job->young || part_young_runs(old_part(o->job)) == 0);
   struct sst *runs[REMIX_RUNS_MAX];
   uint32_t nr = 0;
   enum remixdb_status s = output_runs(o, b.old, runs, &nr);

@@ -144,6 +144,7 @@ struct table_writer {
   struct sst_build *build;
   uint64_t number;  // of the table being built; 0: none
   bool drop_tombs;
+  uint64_t expired_ms;      // records with an expiry up to this time have expired
   struct seqs seqs;         // of all records
   uint64_t expected;        // bytes of all records, about
   uint64_t reported, seen;  // bytes of records so far
@@ -220,6 +221,14 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
     if (unlikely(tw->number && sst_build_failed(tw->build))) return table_end(tw);
     if (unlikely(others_failed(tw->j))) return end_in_vain(tw->j);
   }
+  struct kv_rec hiding;
+  if (unlikely(rec->kind & KV_EXPIRES) && rec->expiry <= tw->expired_ms) {
+    // it hides older records of its key in runs that do not take part, as a tombstone does
+    (void)kv_rec_set(&hiding, kref(rec->key, rec->klen), NULL, 0, KV_TOMB);
+    hiding.seq = rec->seq;
+    rec = &hiding;
+    tw->j->hid = true;
+  }
   if (rec->kind & KV_TOMB && tw->drop_tombs) return REMIXDB_OK;
   if (tw->number && table_done(tw, rec)) {
     const enum remixdb_status s = table_end(tw);
@@ -281,6 +290,7 @@ void tables_write(struct task *t, struct worker *w) {
   struct old_stream old;
   old_init(&old, j, w);
   struct table_writer tw = {.j = j, .drop_tombs = j->all || j->append, .seqs = job_seqs(j)};
+  tw.expired_ms = atomic_load_explicit(&c->expired_ms, memory_order_relaxed);
   tw.expected = plan_merged_bytes(j, j->take);
   struct sst_build_opts opts = compact_build_opts(c);
   opts.pieces = j->pieces;

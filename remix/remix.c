@@ -22,6 +22,8 @@ struct remix_whole {
 
 // ---- opening
 
+bool remix_expires(const struct remix *x) { return !x->index->plain; }
+
 void remix_name(char *buf, uint64_t number) { files_remix_name(buf, number); }
 
 // Compares the header with the file and the tables. The header's counts determine all offsets.

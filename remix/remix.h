@@ -62,6 +62,8 @@ void remix_watch(struct remix *x, const struct remix_watch *w);
 void remix_add_debt(struct remix *x, uint64_t scan_debt);
 struct kref remix_anchor(const struct remix *x, uint32_t seg);  // points into the image; seg < nr_segs
 
+// Tells whether some record of the view expires.
+bool remix_expires(const struct remix *x);
 // Finds the newest version of the key; hash = hash64(key). Fails with REMIXDB_NOTFOUND if there is none. A tombstone
 // counts as none, except in a young view. Call it inside an epoch; the record is valid until the epoch ends or h is
 // used again.

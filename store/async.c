@@ -175,7 +175,7 @@ static void get_failed(struct xdb_gets *g, struct get *w, enum remixdb_status s)
 
 static void get_found(struct xdb_gets *g, struct get *w, const struct kv_rec *rec) {
   const uint32_t len = rec->vlen;
-  if (rec->kind & KV_TOMB) {
+  if (xdb_ref_absent(g->ref, rec)) {
     get_ready(g, w, REMIXDB_NOTFOUND);
     return;
   }

@@ -47,6 +47,37 @@ static inline enum remixdb_status xdb_below_end(const struct xdb_below *b, struc
   }
   return xdb_below_tables(b, key, hash, h, rec_out);
 }
+// The same, and rec_out->seq is the record's sequence number.
+static inline enum remixdb_status xdb_below_numbered(const struct xdb_below *b, struct kref key, uint64_t hash,
+                                                     uint64_t moment, struct sst_hold *h, struct kv_rec *rec_out) {
+  const struct wh_ver *ver = b->index ? wh_get_end(b->index, b->frozen, key, hash, moment) : NULL;
+  if (ver) {
+    wh_ver_value(ver, rec_out);
+    rec_out->seq = wh_ver_seq(ver);
+    return REMIXDB_OK;
+  }
+  const enum remixdb_status s = xdb_below_tables(b, key, hash, h, rec_out);
+  if (s == REMIXDB_OK) rec_out->seq = sst_seq(h->of, rec_out);
+  return s;
+}
+// Finds the newest record of the key that is visible at `moment`, in all memtables and tables of the super. *rec_out
+// has its seq, may be a tombstone, may have expired, may lack its key, and is valid until the caller leaves the epoch.
+// Fails with REMIXDB_NOTFOUND; then the key has no record, or only tombstones that compaction has found to hide nothing
+// else.
+static inline enum remixdb_status xdb_find_numbered(const struct super *v, uint32_t tree, struct kref key,
+                                                    uint64_t hash, uint64_t moment, struct sst_hold *h,
+                                                    struct kv_rec *rec_out) {
+  const struct wh *const active = memtable_tree(v->active, tree);
+  const struct wh_ver *const ver = active ? wh_get(active, key, hash, moment) : NULL;
+  struct xdb_below below;
+  if (ver) {
+    wh_ver_value(ver, rec_out);
+    rec_out->seq = wh_ver_seq(ver);
+    return REMIXDB_OK;
+  }
+  xdb_below_begin(v, tree, key, hash, &below);
+  return xdb_below_numbered(&below, key, hash, moment, h, rec_out);
+}
 // Both steps.
 static inline enum remixdb_status xdb_below_get(const struct super *v, uint32_t tree, struct kref key, uint64_t hash,
                                                 uint64_t moment, struct sst_hold *h, struct kv_rec *rec_out) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/idle.h"
 
+#include "store/expiry.h"
+
 #define SETTLE_NS 1000000000ull  // between two looks of a thread that waits
 
 size_t idle_memory(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out) {
@@ -18,12 +20,17 @@ static bool idle_step(void *arg, struct worker *w) {
   size_t wanted;
   const bool more = x->cache && cache_ahead(x->cache);
   idle_destroy(x);
+  expiry_look(x, &w->slot);
   if (wal_ahead_pending(x->wal)) wal_ahead(x->wal);
   (void)idle_memory(x, &w->slot, &wanted);
   return arena_pool_fill(&x->memtables.chunks, wanted) || more;
 }
 
 void idle_ask(struct xdb *x) { workers_idle(x->workers, idle_step); }
+
+void idle_tick(struct xdb *x, uint64_t ns) {
+  if (x->workers) workers_tick(x->workers, idle_step, ns);
+}
 
 // The version's last reference is gone.
 static void version_left(struct xdb *x, struct version *last) {

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "store/expiry.h"
 #include "store/reserve.h"
 
 // ---- freezing
@@ -135,6 +136,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   }
   if (had_frozen) recycle_log(x, next->log_gen);
   publish(x, fresh, had_frozen, &old, when_out);
+  expiry_watch(x, next);
   compact_retire(base, next);
   reserve_measure(x, next, 0);
   epoch_wait(&x->epoch, epoch_stamp(&x->epoch));

@@ -4,8 +4,8 @@
 static inline enum remixdb_status step(struct xdb_iter *it, bool back) {
   if (unlikely(it->own != NULL))
     return back ? it->ref->calls->iter_prev(it->own) : it->ref->calls->iter_skip(it->own, 1);
-  if (back) return merge_prev(&it->merge);
-  return merge_next_fast(&it->merge) ? REMIXDB_OK : merge_next(&it->merge);
+  if (back) return xdb_iter_pass(it, merge_prev(&it->merge));
+  return merge_next_fast(&it->merge) ? REMIXDB_OK : xdb_iter_pass(it, merge_next(&it->merge));
 }
 
 static void clear(struct remixdb_page *p) {

@@ -42,7 +42,7 @@ static enum remixdb_status find(struct xdb_ref *r, struct kref key, struct kv_re
     const enum remixdb_status s = xdb_below_tables(&below, key, hash, &r->hold, rec_out);
     if (s != REMIXDB_OK) return s;
   }
-  return rec_out->kind & KV_TOMB ? REMIXDB_NOTFOUND : REMIXDB_OK;
+  return xdb_ref_absent(r, rec_out) ? REMIXDB_NOTFOUND : REMIXDB_OK;
 }
 
 enum remixdb_status pin_get_alloc(struct xdb_ref *r, struct kref key, void **val_out, uint32_t *vlen_out) {
@@ -51,7 +51,7 @@ enum remixdb_status pin_get_alloc(struct xdb_ref *r, struct kref key, void **val
   enum remixdb_status s = xdb_ref_find_own(&r, key, &rec);
   epoch_enter(&r->xdb->epoch, &r->slot);
   if (s == REMIXDB_NOTFOUND) s = find(r, key, &rec, &mem);
-  else if (s == REMIXDB_OK && (rec.kind & KV_TOMB)) s = REMIXDB_NOTFOUND;
+  else if (s == REMIXDB_OK && xdb_ref_absent(r, &rec)) s = REMIXDB_NOTFOUND;
   if (s == REMIXDB_OK && !(*val_out = mem_alloc(rec.vlen ? rec.vlen : 1))) s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK) {
     if (rec.vlen) memcpy(*val_out, rec.val, rec.vlen);
@@ -90,7 +90,7 @@ enum remixdb_status pin_get(struct xdb_ref *r, struct kref key, struct xdb_pin *
   const bool own = s == REMIXDB_OK;
   epoch_enter(&r->xdb->epoch, &r->slot);
   if (s == REMIXDB_NOTFOUND) s = find(r, key, &rec, &mem);
-  else if (own && (rec.kind & KV_TOMB)) s = REMIXDB_NOTFOUND;
+  else if (own && xdb_ref_absent(r, &rec)) s = REMIXDB_NOTFOUND;
   if (s == REMIXDB_OK) {
     const bool copied = own || rec.vlen <= PIN_COPY || (!mem && !in_frame(&r->hold, &rec));
     struct xdb_pin *const pin = mem_alloc(sizeof(*pin) + (copied ? rec.vlen : 0));

@@ -14,6 +14,7 @@ struct xdb_snapshot {
   struct super *super;    // counted
   uint64_t moment;
   uint64_t taken_ns;                 // time_ns() at the moment
+  uint64_t now_ms;                   // the wall clock at the moment, by which its readers judge what has expired
   struct xdb_snapshot *next, *prev;  // guarded by xdb.snapshots.lock
 };
 
@@ -66,6 +67,7 @@ struct xdb_ref {
   size_t key_cap;
   struct super *super;  // the snapshot's super, without a reference; NULL: the ref reads the store as it is
   uint64_t moment;      // the snapshot's
+  uint64_t now_ms;      // with `super`: the wall clock at that moment
   struct xdb_snapshot *snapshot;
   struct xdb_txn *txn;  // the transaction that the ref belongs to; NULL: none. If set, `super` is set, too, and
   const struct xdb_ref_calls *calls;  // the calls are these
@@ -96,6 +98,15 @@ static inline struct super *xdb_ref_super(const struct xdb_ref *r, uint64_t *mom
   struct super *const v = xdb_super(r->xdb);
   *moment_out = likely(moment > v->since) ? moment : v->since;
   return v;
+}
+// Returns the wall clock by which the ref judges what has expired: that of now, or of the moment that it reads.
+static inline uint64_t xdb_ref_now(const struct xdb_ref *r) {
+  return unlikely(r->super != NULL) ? r->now_ms : env_wall_ms(r->xdb->env);
+}
+// Tells whether a record that was found is a tombstone, or has expired.
+static inline bool xdb_ref_absent(const struct xdb_ref *r, const struct kv_rec *rec) {
+  if (likely((rec->kind & (KV_TOMB | KV_EXPIRES)) == 0)) return false;
+  return rec->kind & KV_TOMB || rec->expiry <= xdb_ref_now(r);
 }
 // Returns the super and the moment, with a reference to the super that the caller drops with xdb_super_drop. Outside of
 // any epoch.

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "store/expiry.h"
 #include "store/idle.h"
 #include "store/install.h"
 #include "store/pace.h"
@@ -46,6 +47,7 @@ static enum remixdb_status compact_and_install(struct xdb *x, struct worker *w, 
   const uint64_t began = time_ns();
   atomic_store_explicit(&x->pace.round_began_ns, began, memory_order_relaxed);
   struct version *next;
+  (void)expiry_settle(x);
   // Names of spaces may be installed meanwhile. That replaces the super, but no tree, and the memtable stays frozen.
   xdb_lock(x);
   struct super *const super = xdb_super(x);

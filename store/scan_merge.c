@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "store/expiry.h"
 #include "store/install.h"
 
 #define ROOM 4u                 // a merge begins while at least 1/4 of the active memtable is free,
@@ -57,6 +58,7 @@ void scan_merge_run(struct xdb *x, struct worker *w) {
   for (bool again = false; begin(x, again, &base);) {
     const uint64_t began = time_ns();
     uint64_t installed = began;
+    (void)expiry_settle(x);
     enum remixdb_status s = compact_scan_round(&x->compact, w, base, &next);
     err_cleanup_begin();
     version_unref(base);

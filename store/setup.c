@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "store/expiry.h"
 #include "store/idle.h"
 #include "store/refpool.h"
 #include "store/reserve.h"
@@ -36,6 +37,7 @@ struct xdb *setup_create(const struct remixdb_opts *o, struct env *env) {
   pthread_mutex_init(&x->spaces.lock, NULL);
   pthread_mutex_init(&x->installing, NULL);
   pthread_mutex_init(&x->txns.lock, NULL);
+  expiry_init(&x->expiry);
   reserve_init(x);
   return x;
 }
@@ -208,6 +210,7 @@ void setup_destroy(struct xdb *x) {
   pthread_mutex_destroy(&x->spaces.lock);
   pthread_mutex_destroy(&x->installing);
   pthread_mutex_destroy(&x->txns.lock);
+  expiry_fini(&x->expiry);
   reserve_fini(x);
   mem_free(x->origins_kept);
   mem_free(x->origins);

@@ -9,6 +9,7 @@ enum remixdb_status xdb_snapshot(struct xdb_ref *r, struct xdb_snapshot **out) {
   atomic_init(&snap->refs, 1);
   snap->taken_ns = r->snapshot ? r->snapshot->taken_ns : time_ns();
   snap->super = xdb_ref_hold(r, &snap->moment);
+  snap->now_ms = xdb_ref_now(r);
   pthread_mutex_lock(&x->snapshots.lock);
   snap->next = x->snapshots.first;
   if (snap->next) snap->next->prev = snap;
@@ -26,5 +27,6 @@ enum remixdb_status xdb_snapshot_ref(struct xdb_snapshot *snap, struct xdb_ref *
   (*out)->snapshot = snap;
   (*out)->super = snap->super;
   (*out)->moment = snap->moment;
+  (*out)->now_ms = snap->now_ms;
   return REMIXDB_OK;
 }

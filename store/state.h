@@ -56,6 +56,16 @@ struct scan_merges {
   bool ending;                // the store is about to close, so no merge may begin
 };
 
+// The readings of the wall clock (expiry.c). Guarded by `lock`.
+struct expiry {
+  pthread_mutex_t lock;
+  bool begun;
+  uint64_t began_ms;         // when the current period began, by the clock that never steps
+  uint64_t least_ms;         // the least reading of the wall clock in this period
+  uint64_t before_ms;        // that of the period before; 0: there is none
+  _Atomic uint64_t look_ms;  // the next look at the partitions, by the clock that never steps; relaxed
+};
+
 // The pace of writers (pace.c). Relaxed.
 struct pace {
   _Atomic uint64_t at_ns;  // the next writer may go on at this time
@@ -167,6 +177,7 @@ struct xdb {
 
   struct rounds rounds;
   struct scan_merges scan_merges;
+  struct expiry expiry;
   struct pace pace;
   struct syncer syncer;
   struct settings settings;

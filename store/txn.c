@@ -67,10 +67,12 @@ enum remixdb_status xdb_txn_begin(struct xdb *x, struct xdb_txn **out) {
   const enum remixdb_status s = t ? REMIXDB_OK : create(x, &t);
   if (s != REMIXDB_OK) return s;
   t->super = xdb_ref_hold(t->base, &t->moment);
+  const uint64_t now_ms = xdb_ref_now(t->base);
   struct xdb_ref *const refs[] = {t->base, t->tracked, t->untracked};
   for (size_t i = 0; i < sizeof(refs) / sizeof(refs[0]); i++) {
     refs[i]->super = t->super;
     refs[i]->moment = t->moment;
+    refs[i]->now_ms = now_ms;
   }
   atomic_fetch_add_explicit(&x->txns.open, 1, memory_order_relaxed);
   *out = t;
@@ -156,7 +158,7 @@ static enum remixdb_status txn_get(struct xdb_ref *r, struct kref key, void *val
   const enum remixdb_status s = txn_find(&r, key, &rec);
   if (s == REMIXDB_NOTFOUND) return xdb_get(r, key, val_out, cap, vlen_out);
   if (s != REMIXDB_OK) return s;
-  if (rec.kind & KV_TOMB) return REMIXDB_NOTFOUND;
+  if (xdb_ref_absent(r, &rec)) return REMIXDB_NOTFOUND;
   if (vlen_out) *vlen_out = rec.vlen;
   const uint32_t n = rec.vlen < cap ? rec.vlen : cap;
   if (val_out && n) memcpy(val_out, rec.val, n);
@@ -276,15 +278,15 @@ static enum remixdb_status get_copy(struct xdb_ref *r, struct kref key, uint8_t 
 
 static enum remixdb_status txn_merge(struct xdb_ref *r, struct kref key, remixdb_merge_fn fn, void *priv) {
   struct merge_call c = {.key = key, .fn = fn, .priv = priv};
-  uint8_t *val;
-  uint32_t vlen;
+  uint8_t *val = NULL;
+  struct kv_rec rec;
   enum remixdb_status s = check_writable(r);
-  if (s == REMIXDB_OK) s = get_copy(r, key, &val, &vlen);
-  if (s != REMIXDB_OK) return s;
-  const struct kv_rec rec = {.val = val, .vlen = vlen};
+  if (s == REMIXDB_OK) s = xdb_getv(r, key, NULL, 0, NULL, &rec);
+  if (s == REMIXDB_OK) s = get_copy(r, key, &val, &rec.vlen);
+  if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
+  rec.val = val;
   s = merge_decide(r->xdb, &c, val ? &rec : NULL);
-  if (s == REMIXDB_OK && c.op != REMIXDB_MERGE_KEEP)
-    s = txn_put(r, KV_REC(key, c.val, c.vlen, c.op == REMIXDB_MERGE_DEL ? KV_TOMB : 0));
+  if (s == REMIXDB_OK && c.op != REMIXDB_MERGE_KEEP) s = txn_put(r, &c.to);
   mem_free(val);
   return s;
 }

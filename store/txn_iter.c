@@ -156,6 +156,13 @@ static bool own_inside(const struct txn_iter *t) {
   return t->backward ? !t->from.ptr || kv_cmp(key, t->from) >= 0 : !t->to.ptr || kv_cmp(key, t->to) < 0;
 }
 
+// Tells whether the transaction has deleted its current key, or whether that has expired.
+static bool own_absent(const struct txn_iter *t) {
+  struct kv_rec rec;
+  overlay_record(t->own.ver, &rec);
+  return xdb_ref_absent(t->txn->base, &rec);
+}
+
 // Finds the current key among the two positions, and passes keys that the transaction has deleted.
 static enum remixdb_status find(struct txn_iter *t) {
   for (;;) {
@@ -177,7 +184,7 @@ static enum remixdb_status find(struct txn_iter *t) {
     }
     t->at = c > 0 ? TXN_BELOW : TXN_OWN;
     t->same = c == 0;
-    if (t->at == TXN_BELOW || !(t->own.ver->kind & KV_TOMB)) return REMIXDB_OK;
+    if (t->at == TXN_BELOW || !own_absent(t)) return REMIXDB_OK;
     step_own(t);
     if (!t->same) continue;
     const enum remixdb_status s = step_below(t);

@@ -45,10 +45,12 @@ struct merge_call {
   uint32_t nr_id;  // bytes of the id of a space before the user's key
   remixdb_merge_fn fn;
   void *priv;
-  enum remixdb_merge_op op;  // fn's decision
-  const void *val;           // for REMIXDB_MERGE_PUT
-  uint32_t vlen;
+  bool compares;             // there is no fn: `to` is written if the record has this version; 0: if there is none
+  uint64_t version, is;      // `is`: the version that it has; 0: there is none
+  enum remixdb_merge_op op;  // the decision; REMIXDB_MERGE_KEEP: nothing is written
+  struct kv_rec to;          // else what is written; fn's value is fn's
 };
-// Runs the user's function, and checks its decision. rec: the key's record, or NULL.
+// Decides by the user's function, whose decision it checks, or by the version. rec: the key's record, with its seq if
+// c->compares is set; or NULL.
 MUST_CHECK enum remixdb_status merge_decide(const struct xdb *x, struct merge_call *c, const struct kv_rec *rec);
 #endif

@@ -41,6 +41,7 @@ struct sst_build {
   uint64_t blocks_sum;        // as in the footer
   uint64_t seq_min, seq_top;  // bounds of the numbers, as the caller gave them
   uint64_t seq_max;           // the largest number so far
+  struct spread_build spread;
   uint32_t min_len, max_len;
   uint8_t *min, *max;         // KV_KEY_MAX bytes each
   uint8_t *nr_recs;           // per page: the records of the block that begins there, or 0
@@ -159,6 +160,7 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
   b->block.used = 0;
   b->seq_min = b->seq_top = b->seq_max = 1;
   b->spaces = false;
+  spread_begin(&b->spread);
   b->block.form = BLOCK_FORM_KINDS;
   b->dict_len = 0;
   b->gathered_len = 0;
@@ -373,6 +375,7 @@ void sst_build_add(struct sst_build *b, const struct kv_rec *given) {
   block_build_add(&b->block, r, seq);
   b->nr_records++;
   b->nr_tombs += r->kind & KV_TOMB;
+  if (unlikely(r->kind & KV_EXPIRES)) spread_add(&b->spread, r->expiry, size);
   b->key_bytes += r->klen;
   b->value_bytes += r->kind & KV_TOMB ? 0 : r->vlen;
   b->ckb.plain = b->ckeys && sst_build_keys_idle(b);
@@ -433,6 +436,8 @@ static enum remixdb_status sst_build_put_meta(struct sst_build *b, uint64_t data
   const uint64_t file_size = align_up(meta_off + (uint64_t)(p - meta) + FORMAT_SST_FOOTER, FORMAT_SST_ALIGN);
   const uint64_t meta_len = file_size - FORMAT_SST_FOOTER - meta_off;
   assert(meta_len <= cap);
+  struct spread expiry;
+  spread_end(&b->spread, &expiry);
   const struct format_sst_footer f = {
       .store_id = b->ctx->store_id,
       .number = b->number,
@@ -457,6 +462,7 @@ static enum remixdb_status sst_build_put_meta(struct sst_build *b, uint64_t data
       .blocks_sum = b->blocks_sum,
       .seq_min = b->seq_min,
       .seq_max = b->seq_max,
+      .expiry = expiry,
       .seq_width = block_form_width(b->block.form),
   };
   format_sst_footer_put(meta + meta_len, &f);

@@ -25,9 +25,12 @@ enum {
   SST_DICT_LEN = 128,
   SST_SIZES_LEN = 132,
   SST_BLOCKS_SUM = 136,
-  SST_SEQ_MIN = 144,  // from version 3 on, up to SST_SEQ_WIDTH
+  SST_SEQ_MIN = 144,  // from version 3 on, up to SST_EXPIRY
   SST_SEQ_MAX = 152,
   SST_SEQ_WIDTH = 160,  // u32
+  SST_EXPIRING = 168,
+  SST_EXPIRING_BYTES = 176,
+  SST_EXPIRY = 184,  // u64 each, SPREAD_POINTS of them
   SST_VERSION = 244,
   SST_MAGIC = 248,
 };
@@ -59,6 +62,9 @@ void format_sst_footer_put(uint8_t *p, const struct format_sst_footer *f) {
   store64le(p + SST_SEQ_MIN, f->seq_min);
   store64le(p + SST_SEQ_MAX, f->seq_max);
   store32le(p + SST_SEQ_WIDTH, f->seq_width);
+  store64le(p + SST_EXPIRING, f->expiry.nr);
+  store64le(p + SST_EXPIRING_BYTES, f->expiry.bytes);
+  for (uint32_t i = 0; i < SPREAD_POINTS; i++) store64le(p + SST_EXPIRY + 8 * i, f->expiry.at[i]);
   store32le(p + SST_VERSION, FORMAT_SST_VERSION);
   store64le(p + SST_MAGIC, FORMAT_SST_MAGIC);
   store64le(p + SST_SUM, footer_sum(p));
@@ -70,6 +76,9 @@ static const char *numbers_flaw(const struct format_sst_footer *f) {
     return "sequence numbers out of range";
   if (f->seq_width < BLOCK_SEQ_MAX && (f->seq_max - f->seq_min) >> 8 * f->seq_width)
     return "sequence numbers do not fit into their width";
+  const uint64_t most = (uint64_t)f->nr_pages * BLOCK_PAGE;
+  if (!spread_valid(&f->expiry) || f->expiry.nr > f->nr_records - f->nr_tombs || f->expiry.bytes > most)
+    return "times of expiry out of range";
   return NULL;
 }
 
@@ -148,6 +157,9 @@ enum remixdb_status format_sst_footer_get(const uint8_t *p, uint64_t file_size, 
     f_out->seq_min = load64le(p + SST_SEQ_MIN);
     f_out->seq_max = load64le(p + SST_SEQ_MAX);
     f_out->seq_width = load32le(p + SST_SEQ_WIDTH);
+    f_out->expiry.nr = load64le(p + SST_EXPIRING);
+    f_out->expiry.bytes = load64le(p + SST_EXPIRING_BYTES);
+    for (uint32_t i = 0; i < SPREAD_POINTS; i++) f_out->expiry.at[i] = load64le(p + SST_EXPIRY + 8 * i);
   }
   const char *const flaw = footer_flaw(f_out, file_size);
   return flaw ? err_corrupt(path, off, "footer: %s", flaw) : REMIXDB_OK;

@@ -7,6 +7,7 @@
 #define FORMAT_H
 
 #include "table/block.h"
+#include "table/spread.h"
 
 // ---- tables
 #define FORMAT_SST_MAGIC 0x545353584D455223ull  // "#REMXSST"
@@ -47,6 +48,7 @@ struct format_sst_footer {
   uint64_t blocks_sum;
   // Version 3; in older tables every record has number 1.
   uint64_t seq_min, seq_max;  // no record has a smaller number, or a larger one
+  struct spread expiry;       // of the times at which records expire
   uint32_t seq_width;         // bytes of a record's number, less seq_min, in its block
   uint32_t version;           // out only
   uint64_t print;             // out only: the table's fingerprint, which is the footer's checksum

@@ -176,6 +176,7 @@ enum remixdb_status sst_read_some(struct sst *t, sst_pos pos, uint32_t nr, bool 
       h->kind = SST_HOLD_PINNED;
     }
   }
+  h->of = t;
   block_record(h->cb.data, idx, rec_out);
   return REMIXDB_OK;
 }
@@ -191,6 +192,7 @@ enum remixdb_status sst_read_alone(struct sst *t, sst_pos pos, struct sst_hold *
   const uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);
   if (sst_holds_some(h, t, block, idx, 1) || cache_has(&t->cache, block) || sst_holds_ahead(h, t, block))
     return sst_read_some(t, pos, 1, false, h, rec_out);
+  h->of = t;
   if (sst_kept_alone(t, pos, rec_out)) return REMIXDB_OK;
   if (unlikely(h->kind == SST_HOLD_PINNED)) sst_hold_drop(h);
   const enum remixdb_status s = hold_miss(t, block, idx, 1, true, h);

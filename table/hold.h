@@ -25,6 +25,7 @@ struct sst_hold {
   enum sst_hold_kind kind;
   uint32_t block;
   struct sst *sst;    // the block's table
+  struct sst *of;     // the table of the record that was read last, which need not be in the held block
   uint64_t number;    // its number; distinguishes a closed table from a new one at the same address
   uint32_t from, to;  // the records that are there; [0, SST_ALL): all
   // cb.own has own_bytes bytes of the file, from the beginning of block own_first on. Those behind the held block are

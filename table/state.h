@@ -9,6 +9,7 @@
 #include "table/block.h"
 #include "table/cache.h"
 #include "table/fdpool.h"
+#include "table/spread.h"
 
 #define SST_FULL_PAGES 20480u  // pages of a full table: 80 MiB
 
@@ -75,6 +76,7 @@ struct sst {
   uint32_t form;   // of its blocks: BLOCK_FORM_BARE, or with kinds and numbers (table/block.h)
   uint32_t flags;  // FORMAT_SST_FLAG_... of the footer
   uint64_t seq_min, seq_max;  // no record has a smaller sequence number, or a larger one
+  struct spread expiry;       // of the times at which records expire
   uint64_t nr_records, nr_tombs;
   uint64_t key_bytes, value_bytes;
   uint64_t file_size, data_size;  // data_size: bytes of data blocks in the file

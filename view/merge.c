@@ -489,6 +489,8 @@ static enum remixdb_status fail(struct merge *m, enum remixdb_status s) {
   return s;
 }
 
+void merge_stop(struct merge *m) { (void)fail(m, REMIXDB_OK); }
+
 static inline bool at_tomb(const struct merge *m) { return m->at < MERGE_PARTS && new_tomb(m); }
 
 // The merge stands at a tombstone of this memtable. Whether that has a gap here. *to_out: its end, or the first key of

@@ -123,6 +123,7 @@ void merge_set(struct merge *m, const struct wh *active, const struct wh *frozen
 // Releases the blocks and forgets the sources, which need not live longer. Inside an epoch.
 void merge_park(struct merge *m);
 
+void merge_stop(struct merge *m);  // makes it invalid: the record of the position cannot be read
 static inline bool merge_valid(const struct merge *m) { return m->at != MERGE_NONE; }
 // After a failure of a move the merge is not valid.
 MUST_CHECK enum remixdb_status merge_seek(struct merge *m, struct kref key);           // first key >= key
@@ -148,6 +149,11 @@ static inline bool merge_prev_fast(struct merge *m) {
 // The same as nr times merge_next, until it is not valid. Keys between two newer keys are counted, not visited, except
 // in the segment that the second one belongs to.
 MUST_CHECK enum remixdb_status merge_skip(struct merge *m, uint32_t nr);
+// Whether the current record expires. Does not read it.
+static inline bool merge_expires(const struct merge *m) {
+  if (likely(m->at == MERGE_PARTS)) return (m->remix.sel[m->remix.at] & REMIX_EXPIRES) != 0;
+  return ((m->at == MERGE_YOUNG ? m->young_rec.kind : m->mem[m->at].ver->kind) & KV_EXPIRES) != 0;
+}
 // The current record, never a tombstone. It holds until the merge moves. A failure changes nothing: the position stays,
 // and the caller may ask again or move on.
 MUST_CHECK enum remixdb_status merge_record(struct merge *m, struct kv_rec *rec_out);

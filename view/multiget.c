@@ -30,6 +30,8 @@ struct multiget {
   struct multiget_room *room;  // or NULL
   size_t nr, next, nr_found;   // next: the first key of the next group
   struct err_saved error;      // the error that occurred earliest
+  const struct env *env;       // for the wall clock
+  uint64_t now_ms;             // by which the call judges what has expired; 0: not asked yet
   size_t small;                // the lowest index of a key whose value did not fit, or nr
   // A group of keys on their way through the stages:
   size_t at[MULTIGET_GROUP];  // their indexes among the keys of the call
@@ -80,10 +82,16 @@ static bool take_room(struct multiget_room *room, struct remixdb_buf *b, uint32_
   return true;
 }
 
+static __attribute__((noinline)) bool absent(struct multiget *m, const struct kv_rec *rec) {
+  if (rec->kind & KV_TOMB) return true;
+  if (m->now_ms == 0) m->now_ms = env_wall_ms(m->env);
+  return rec->expiry <= m->now_ms;
+}
+
 // i: the key's index in the call.
 static inline void found(struct multiget *m, size_t i, const struct kv_rec *rec) {
   const uint32_t len = rec->vlen;
-  if (rec->kind & KV_TOMB) return;
+  if (unlikely(rec->kind & (KV_TOMB | KV_EXPIRES)) && absent(m, rec)) return;
   m->found[i] = true;
   m->nr_found++;
   if (!m->values) return;
@@ -313,7 +321,14 @@ void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *k
   m->nr_waiting = m->pages_waiting = m->nr_added = 0;
   m->begun = false;
   m->error.status = REMIXDB_OK;
+  m->env = NULL;
+  m->now_ms = 0;
   memset(found_out, 0, nr * sizeof(*found_out));
+}
+
+void multiget_clock(struct multiget *m, const struct env *env, uint64_t now_ms) {
+  m->env = env;
+  m->now_ms = now_ms;
 }
 
 static void look_up_group(struct multiget *m, const struct wh *active, const struct wh *frozen,

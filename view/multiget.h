@@ -31,6 +31,9 @@ struct multiget_room {
 // place in the room, or NULL and 0 if the value is empty or does not fit.
 void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values,
                     bool *found, struct multiget_room *room);
+// How the call judges what has expired: by now_ms, or with 0 by the env's wall clock, which it asks once. Between
+// multiget_begin and the first part.
+void multiget_clock(struct multiget *m, const struct env *env, uint64_t now_ms);
 // Looks up the next part of the keys (some groups) at the moment, and copies the values that are found. frozen may be
 // NULL. Returns whether more keys are left. Inside an epoch; each part may have its own, but active, frozen and version
 // must be the same for all parts.

@@ -79,6 +79,10 @@ enum remixdb_status version_create(struct part **parts, uint32_t nr, struct vers
   atomic_init(&v->refs, 1);
   v->nr_parts = nr;
   memcpy(v->parts, parts, nr * sizeof(v->parts[0]));
+  for (uint32_t i = 0; i < nr && !v->expires; i++) {
+    const struct part *const p = parts[i];
+    v->expires = (p->remix && remix_expires(p->remix)) || (p->young && remix_expires(p->young));
+  }
   enum remixdb_status s = index_anchors(v);
   if (s == REMIXDB_OK) s = index_young(v);
   if (s != REMIXDB_OK) {

@@ -52,6 +52,7 @@ struct version {
   _Atomic uint32_t refs;
   uint32_t nr_parts;
   uint32_t nr_young;  // partitions with a young view
+  bool expires;       // some record of the tree expires
   uint64_t store_id;
   uint64_t number;         // grows by one with each install
   uint64_t next_file;      // file numbers from here on are free

@@ -32,6 +32,7 @@ struct wh {
   uint32_t nr_recent;
   struct epoch *epoch;
   struct wh_trie trie;
+  _Atomic bool expires;  // some version that was linked expires; relaxed
   _Alignas(CACHE_LINE) _Atomic uint64_t count;
   pthread_mutex_t lock;           // the structure lock: the list, the trie, and the two fields that follow
   uint32_t nr_leaves, guide_due;  // at guide_due leaves the guide is made again

@@ -186,8 +186,12 @@ class Table:
         new = self.format >= 3
         self.kinds, self.key_max = (IN_TABLE, KEY_MAX) if new else (BARE, KV_MAX)
         self.seq_min, self.seq_max, self.seq_width = struct.unpack_from("<QQI", foot, 144) if new else (1, 1, 0)
-        if any(foot[164 if new else 144 : 244]):
+        self.nr_expiring, self.expiring_bytes, *self.expiry = struct.unpack_from("<7Q", foot, 168) if new else [0] * 7
+        if any(foot[224 if new else 144 : 244]) or (new and any(foot[164:168])):
             self.fail(at + 144, "zeros of the footer")
+        stated = {self.nr_expiring > 0, self.expiring_bytes > 0, self.expiry[0] > 0}
+        if self.expiry != sorted(self.expiry) or len(stated) > 1:
+            self.fail(at + 168, "times of expiry")
         if not 1 <= self.seq_min <= self.seq_max <= COUNT_MAX or self.seq_width > 8:
             self.fail(at + 144, "sequence numbers")
         if (self.seq_max - self.seq_min) >> 8 * self.seq_width:
@@ -278,6 +282,9 @@ class Table:
             self.value_bytes,
         ):
             self.fail(len(self.data) - 256 + 24, "the footer's sums")
+        times = [r.expiry for r in self.records if r.expiry]
+        if len(times) != self.nr_expiring or (times and [min(times), max(times)] != self.expiry[::4]):
+            self.fail(len(self.data) - 256 + 168, "the footer's times of expiry")
         if self.records[0].key != self.min_key or self.records[-1].key != self.max_key:
             self.fail(self.meta_off + self.nr_pages, "smallest and largest key")
 
