@@ -561,6 +561,27 @@ class XdbBatch(_Batch):
         self._deletes = False
         self._make(_Handle("batch", lib.remixdb_batch_destroy), lib, lib.remixdb_batch_create)
 
+    def append(self, other: "XdbBatch") -> None:
+        """Adds all operations of another batch, in their order."""
+        _of(other, XdbBatch)
+        lib = _lib()
+        first, second = sorted((self._handle, other._handle), key=id)  # threads that append crosswise take turns
+        with first as outer, second as inner, outer, inner:
+            for batch in (self, other):
+                while batch._pending:
+                    batch._load()
+            if not lib.remixdb_batch_append(self._handle.pointer, other._handle.pointer):
+                raise _last_error(lib)
+
+    def size(self) -> int:
+        """About how many bytes it takes in the log."""
+        handle = self._handle
+        with handle as lock, lock:
+            while self._pending:
+                self._load()
+            size: int = _lib().remixdb_batch_bytes(handle.pointer)
+            return size
+
     def space(self, space: XdbSpace | None) -> None:
         """The operations that are added next go to this key space, or to the unnamed one for None. Before the first
         such call, and after clear(), they go where the ref that writes the batch writes."""
@@ -1536,6 +1557,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "remixdb_batch_del": (_BOOL, (_P, _S, _U32)),
     "remixdb_batch_load": (_BOOL, (_P, ctypes.c_size_t, _S, _P, _P, _S, ctypes.c_size_t)),
     "remixdb_batch_count": (ctypes.c_size_t, (_P,)),
+    "remixdb_batch_append": (_BOOL, (_P, _P)),
+    "remixdb_batch_bytes": (ctypes.c_size_t, (_P,)),
     "remixdb_batch_clear": (None, (_P,)),
     "remixdb_batch_destroy": (None, (_P,)),
     "remixdb_write": (_BOOL, (_P, _P)),

@@ -359,47 +359,49 @@ class WriteBatch:
 
     def __init__(self, db: DB, prefix: bytes, transaction: bool, sync: bool) -> None:
         self._db, self._prefix, self._transaction, self._sync = db, prefix, transaction, sync
-        self._changes: list[tuple[bytes, bytes | None]] = []
-
-    def _add(self, key: Bytes, value: bytes | None) -> None:
-        key = self._prefix + _data(key, "key")
-        if self._db.closed:
-            raise RuntimeError("the store is closed")
-        self._changes.append((key, value))
+        self._batch = xdb.XdbBatch()
 
     def put(self, key: Bytes, value: Bytes) -> None:
         """Sets the key's value when the batch is written."""
-        self._add(key, _data(value, "value"))
+        key, value = _data(key, "key"), _data(value, "value")
+        self._open()
+        try:
+            self._batch.put(self._prefix + key if self._prefix else key, value)
+        except xdb.XdbError as e:
+            raise _error(e) from e
 
     def delete(self, key: Bytes) -> None:
         """Deletes the key when the batch is written."""
-        self._add(key, None)
+        key = _data(key, "key")
+        self._open()
+        try:
+            self._batch.delete(self._prefix + key)
+        except xdb.XdbError as e:
+            raise _error(e) from e
+
+    def _open(self) -> None:
+        if self._db._db.closed:
+            raise RuntimeError("the store is closed")
 
     def clear(self) -> None:
         """Empties it."""
-        self._changes.clear()
+        self._batch.clear()
 
     def append(self, source: WriteBatch) -> None:
         """Adds the changes of another batch behind those of this one."""
         if not isinstance(source, WriteBatch):
             raise TypeError(f"a WriteBatch is appended, not {type(source).__name__}")
-        self._changes.extend(list(source._changes))
+        self._batch.append(source._batch)
 
     def approximate_size(self) -> int:
-        """About how many bytes the changes take."""
-        return 12 + sum(6 + len(key) + len(value or b"") for key, value in self._changes)
+        """About how many bytes the changes take in the log."""
+        return self._batch.size()
 
     def write(self) -> None:
         """Writes all of it or nothing."""
         try:
             ref = self._db._reader()
-            with xdb.XdbBatch() as batch:
-                for key, value in self._changes:
-                    if value is None:
-                        batch.delete(key)
-                    else:
-                        batch.put(key, value)
-                ref.write(batch)
+            ref.write(self._batch)
             if self._sync:
                 ref.sync()
         except xdb.XdbError as e:

@@ -828,6 +828,28 @@ def test_batch_by_hand(ref, tmp_path):
         raises(Status.INVALID, call)
 
 
+def test_batches_join(ref):
+    first, second = XdbBatch(), XdbBatch()
+    assert first.size() == 0
+    first.put("a", "1")
+    first.delete("b")
+    second.put("b", "2")
+    second.put("a", "3")
+    size = first.size()
+    assert size > 3
+    first.append(second)
+    assert len(first) == 4 and first.size() > size and len(second) == 2
+    first.append(first)
+    assert len(first) == 8
+    ref.write(first)
+    assert dict(ref.iter()) == {b"a": b"3", b"b": b"2"}
+    with pytest.raises(TypeError):
+        first.append([])
+    second.close()
+    raises(Status.INVALID, first.append, second)
+    raises(Status.INVALID, second.size)
+
+
 def test_merge(ref):
     seen = []
 

@@ -9,7 +9,8 @@ arrival, the values 120 bytes.
 
   bench_python.py [--stores remixdb,lmdb,...] [--num 200000] [--rounds 5] [--db DIR]
 
-A store may be remixdb-ctypes: xdb.py without its extension module."""
+A store may be remixdb-ctypes, which is xdb.py without its extension module, or remixdb-plyvel, the program for plyvel
+on remixdb.plyvel."""
 
 import argparse
 import json
@@ -69,8 +70,13 @@ class Remixdb:
 
 
 class Plyvel:
-    def __init__(self, place):
+    @staticmethod
+    def module():
         import plyvel
+        return plyvel
+
+    def __init__(self, place):
+        plyvel = self.module()
         self.db = plyvel.DB(str(place), create_if_missing=True, lru_cache_size=CACHE, write_buffer_size=MEMTABLE,
                             bloom_filter_bits=10, compression=None)
 
@@ -102,6 +108,16 @@ class Plyvel:
 
     def close(self):
         self.db.close()
+
+
+class RemixdbPlyvel(Plyvel):
+    """The same program, on the interface of plyvel that RemixDB has."""
+
+    @staticmethod
+    def module():
+        sys.path[:0] = [str(ROOT), str(ROOT / "python")]
+        from remixdb import plyvel
+        return plyvel
 
 
 class Lmdb:
@@ -190,7 +206,8 @@ class Rocksdict:
         self.db.close()
 
 
-STORES = {"remixdb": Remixdb, "remixdb-ctypes": Remixdb, "plyvel": Plyvel, "lmdb": Lmdb, "rocksdict": Rocksdict}
+STORES = {"remixdb": Remixdb, "remixdb-ctypes": Remixdb, "remixdb-plyvel": RemixdbPlyvel, "plyvel": Plyvel,
+          "lmdb": Lmdb, "rocksdict": Rocksdict}
 STEPS = "put", "get", "scan", "batch"
 
 
