@@ -357,6 +357,10 @@ class Xdb(_Closable, _Source):
         figures: dict[str, Any] = json.loads(self._text(_lib().remixdb_stats))
         return figures
 
+    def set_option(self, name: str, value: str | int) -> None:
+        """Changes an option of the open store: the names are those of remixdb_set_option."""
+        self._call(_lib().remixdb_set_option, _word(name, "name"), _word(str(value), "value"))
+
     def figure(self, name: str) -> int:
         """One of the figures of stats(), such as "cache.misses"."""
         value = ctypes.c_uint64()
@@ -561,6 +565,15 @@ class XdbBatch(_Batch):
         self._deletes = False
         self._make(_Handle("batch", lib.remixdb_batch_destroy), lib, lib.remixdb_batch_create)
 
+    def put_expire(self, key: Data, value: Data, expires_ms: int) -> None:
+        """Adds a put until a time, in milliseconds since 1970; 0 is never."""
+        name, data = _bytes(key, "key"), _bytes(value, "value")
+        expires_ms = _int(expires_ms, "expires_ms", ctypes.c_uint64)
+        while self._pending:  # the order of the operations stays
+            self._load()
+        self._call(_lib().remixdb_batch_put_expire, name, _length(name, "key"), data, _length(data, "value"),
+                   expires_ms)
+
     def append(self, other: "XdbBatch") -> None:
         """Adds all operations of another batch, in their order."""
         _of(other, XdbBatch)
@@ -739,6 +752,63 @@ class XdbRef(_Ref, _Source):
         if nr_found == nr:
             return [values[at:end] for at, end in zip(offs, ends)]
         return [values[at:end] if there else None for at, end, there in zip(offs, ends, found)]
+
+    def put_expire(self, key: Data, value: Data, expires_ms: int) -> None:
+        """Sets the key's value until a time, in milliseconds since 1970; 0 is never. Then the key is absent."""
+        name, data = _bytes(key, "key"), _bytes(value, "value")
+        expires_ms = _int(expires_ms, "expires_ms", ctypes.c_uint64)
+        self._call(_lib().remixdb_put_expire, name, _length(name, "key"), data, _length(data, "value"), expires_ms)
+
+    def expiry(self, key: Data) -> int | None:
+        """The time at which the key expires, in milliseconds since 1970; 0 is never. None when there is no such key."""
+        name, expires = _bytes(key, "key"), ctypes.c_uint64()
+        klen = _length(name, "key")
+        lib = _lib()
+        handle = self._handle
+        with handle as lock, lock:
+            if lib.remixdb_expiry(handle.pointer, name, klen, ctypes.byref(expires)):
+                return expires.value
+            return self._absent(lib, None)
+
+    def getv(self, key: Data) -> tuple[bytes, int] | None:
+        """The key's value and its version, None when there is no such key. A version is never 0, and higher with each
+        write of the key."""
+        name, version = _bytes(key, "key"), ctypes.c_uint64()
+        klen = _length(name, "key")
+        lib = _lib()
+        handle = self._handle
+        with handle as lock, lock:
+            room = self._room()
+            value, vlen = room
+            while not lib.remixdb_getv(handle.pointer, name, klen, value, len(value), vlen, ctypes.byref(version)):
+                if lib.remixdb_errcode() != Status.TOOBIG or vlen.value <= len(value):
+                    return self._absent(lib, None)
+                value = ctypes.create_string_buffer(vlen.value)
+            answer = value[:vlen.value], version.value
+            self._rooms.append(room)
+            return answer
+
+    def put_if(self, key: Data, value: Data, version: int) -> bool:
+        """Sets the key's value when the key has this version; version 0: when there is no such key. False, and nothing
+        is written, when it has another one."""
+        name, data = _bytes(key, "key"), _bytes(value, "value")
+        version = _int(version, "version", ctypes.c_uint64)
+        return self._won(_lib().remixdb_put_if, name, _length(name, "key"), data, _length(data, "value"), version)
+
+    def del_if(self, key: Data, version: int) -> bool:
+        """Deletes the key when it has this version. False, and nothing is written, when it has not."""
+        name = _bytes(key, "key")
+        version = _int(version, "version", ctypes.c_uint64)
+        return self._won(_lib().remixdb_del_if, name, _length(name, "key"), version)
+
+    def _won(self, function: Callable[..., Any], *args: object) -> bool:
+        try:
+            self._call(function, *args)
+        except XdbError as e:
+            if e.status is not Status.ABORTED:
+                raise
+            return False
+        return True
 
     def sync(self) -> None:
         """When it returns, all earlier writes, by any thread, are on disk."""
@@ -1543,6 +1613,12 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "remixdb_getn": (_BOOL, (_P, _S, _U32, _P, _U32, _U32P)),
     "remixdb_multi_get_packed": (ctypes.c_size_t, (_P, ctypes.c_size_t, _P, _S, ctypes.c_size_t, _P)),
     "remixdb_merge_decide": (_BOOL, (_P, _S, _U32, _P)),
+    "remixdb_put_expire": (_BOOL, (_P, _S, _U32, _S, _U32, ctypes.c_uint64)),
+    "remixdb_expiry": (_BOOL, (_P, _S, _U32, _P)),
+    "remixdb_getv": (_BOOL, (_P, _S, _U32, _P, _U32, _U32P, _P)),
+    "remixdb_put_if": (_BOOL, (_P, _S, _U32, _S, _U32, ctypes.c_uint64)),
+    "remixdb_del_if": (_BOOL, (_P, _S, _U32, ctypes.c_uint64)),
+    "remixdb_set_option": (_BOOL, (_P, _S, _S)),
     "remixdb_sync": (_BOOL, (_P,)),
     "remixdb_flush": (_BOOL, (_P,)),
     "remixdb_compact": (_BOOL, (_P,)),
@@ -1557,6 +1633,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "remixdb_batch_del": (_BOOL, (_P, _S, _U32)),
     "remixdb_batch_load": (_BOOL, (_P, ctypes.c_size_t, _S, _P, _P, _S, ctypes.c_size_t)),
     "remixdb_batch_count": (ctypes.c_size_t, (_P,)),
+    "remixdb_batch_put_expire": (_BOOL, (_P, _S, _U32, _S, _U32, ctypes.c_uint64)),
     "remixdb_batch_append": (_BOOL, (_P, _P)),
     "remixdb_batch_bytes": (ctypes.c_size_t, (_P,)),
     "remixdb_batch_clear": (None, (_P,)),

@@ -1149,6 +1149,58 @@ def test_estimates_and_ranges(db, ref):
         ref.count(7)
 
 
+def test_expiry(ref):
+    never = 1 << 62
+    ref.put_expire("gone", "1", 1)
+    ref.put_expire("late", "2", never)
+    ref.put_expire("plain", "3", 0)
+    assert [ref.get(k) for k in ("gone", "late", "plain")] == [None, b"2", b"3"]
+    assert [ref.expiry(k) for k in ("gone", "late", "plain", "none")] == [None, never, 0, None]
+    ref.put("late", "now without")
+    assert ref.expiry("late") == 0
+    with ref.batch() as batch:
+        batch.put("a", "1")
+        batch.put_expire("a", "2", never)
+        batch.put_expire("b", "", 1)
+        batch.put("c", "3")
+    assert (ref.get("a"), ref.expiry("a"), ref.get("b"), ref.get("c")) == (b"2", never, None, b"3")
+    for bad, error in ((-1, ValueError), (1 << 64, ValueError), (1.5, TypeError), (None, TypeError)):
+        with pytest.raises(error):
+            ref.put_expire("a", "", bad)
+        with pytest.raises(error):
+            XdbBatch().put_expire("a", "", bad)
+
+
+def test_versions(ref):
+    assert ref.getv("a") is None
+    assert ref.put_if("a", "1", 0) and not ref.put_if("a", "2", 0)
+    value, version = ref.getv("a")
+    assert value == b"1" and version > 0
+    ref.put("a", "3")
+    assert not ref.put_if("a", "4", version) and not ref.del_if("a", version)
+    value, later = ref.getv("a")
+    assert value == b"3" and later > version
+    assert ref.put_if("a", "5", later) and ref.get("a") == b"5"
+    assert ref.del_if("a", ref.getv("a")[1]) and ref.get("a") is None
+    ref.put("long", b"x" * 60000)
+    assert ref.getv("long")[0] == b"x" * 60000
+    raises(Status.INVALID, ref.del_if, "a", 0)
+    with pytest.raises(ValueError):
+        ref.put_if("a", "", -1)
+    with pytest.raises(TypeError):
+        ref.del_if("a", "1")
+
+
+def test_options_that_change_while_the_store_is_open(db):
+    db.set_option("workers", 1)
+    db.set_option("sync", "each")
+    assert db.stats()["workers"] == 1
+    raises(Status.INVALID, db.set_option, "tags", "1")
+    raises(Status.INVALID, db.set_option, "workers", "many")
+    with pytest.raises(TypeError):
+        db.set_option(7, "1")
+
+
 # ---- key spaces
 
 
