@@ -251,6 +251,9 @@ def give_up(t):
 CALLS = {
     "transaction": use_transaction,
     "abort": give_up,
+    "versions": lambda t: (t.ref.put_if("a", "never", 1 << 60), t.ref.getv("b")[0], t.ref.del_if("none", 5)),
+    "expiry": lambda t: (t.ref.put_expire("e", "E", 1 << 60), t.ref.expiry("e")),
+    "joined batches": lambda t: (t.batch.append(XdbBatch()), len(t.batch), t.batch.size() > 0),
     "space": use_space,
     "gets": use_gets,
     "put": lambda t: t.ref.put("x", "y"),
