@@ -241,6 +241,12 @@ def use_space(t):
             return old.get("a"), t.ref.get("x"), t.db.spaces()
 
 
+def use_versions(t):
+    t.ref.put("v", "1")
+    won = t.ref.put_if("v", "2", t.ref.getv("v")[1])
+    return won, t.ref.del_if("v", t.ref.getv("v")[1])
+
+
 def give_up(t):
     transaction = t.db.transaction()
     transaction.put("x", "never")
@@ -251,7 +257,7 @@ def give_up(t):
 CALLS = {
     "transaction": use_transaction,
     "abort": give_up,
-    "versions": lambda t: (t.ref.put_if("a", "never", 1 << 60), t.ref.getv("b")[0], t.ref.del_if("none", 5)),
+    "versions": use_versions,
     "expiry": lambda t: (t.ref.put_expire("e", "E", 1 << 60), t.ref.expiry("e")),
     "joined batches": lambda t: (t.batch.append(XdbBatch()), len(t.batch), t.batch.size() > 0),
     "space": use_space,
