@@ -13,6 +13,8 @@ A store may be remixdb-ctypes, which is xdb.py without its extension module, or 
 on remixdb.plyvel."""
 
 import argparse
+import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -29,7 +31,48 @@ BATCH = 1000
 CACHE, MEMTABLE = 256 << 20, 64 << 20
 
 
-class Remixdb:
+class Store:
+    """The loops. `target` has put and get; a store whose calls need a transaction replaces writing and reading."""
+
+    def writing(self):
+        return contextlib.nullcontext(self.target)
+
+    reading = writing
+
+    def walk(self, target):
+        return iter(target)
+
+    def put(self, pairs):
+        with self.writing() as target:
+            put = target.put
+            for key, value in pairs:
+                put(key, value)
+
+    def get(self, keys):
+        with self.reading() as target:
+            get = target.get
+            for key in keys:
+                get(key)
+
+    def scan(self):
+        n = 0
+        with self.reading() as target:
+            for _, _ in self.walk(target):
+                n += 1
+        return n
+
+    def batch(self, batches):
+        for pairs in batches:
+            with self.new_batch() as batch:
+                put = batch.put
+                for key, value in pairs:
+                    put(key, value)
+
+    def close(self):
+        self.target.close()
+
+
+class Remixdb(Store):
     """One put, get or batch is a call of a ref."""
 
     def __init__(self, place):
@@ -37,77 +80,23 @@ class Remixdb:
         import xdb
         assert (xdb._fast is None) == (os.environ.get("REMIXDB_PYTHON") == "ctypes"), "make python"
         self.db = xdb.Xdb(place, CACHE >> 20, MEMTABLE >> 20)
-        self.ref = self.db.ref()
+        self.target = self.db.ref()
+        self.settle, self.new_batch, self.close = self.target.flush, self.target.batch, self.db.close
 
-    def put(self, pairs):
-        put = self.ref.put
-        for key, value in pairs:
-            put(key, value)
-
-    def settle(self):
-        self.ref.flush()
-
-    def get(self, keys):
-        get = self.ref.get
-        for key in keys:
-            get(key)
-
-    def scan(self):
-        n = 0
-        for _, _ in self.ref.iter():
-            n += 1
-        return n
-
-    def batch(self, batches):
-        for pairs in batches:
-            with self.ref.batch() as batch:
-                put = batch.put
-                for key, value in pairs:
-                    put(key, value)
-
-    def close(self):
-        self.db.close()
+    def walk(self, target):
+        return target.iter()
 
 
-class Plyvel:
+class Plyvel(Store):
     @staticmethod
     def module():
         import plyvel
         return plyvel
 
     def __init__(self, place):
-        plyvel = self.module()
-        self.db = plyvel.DB(str(place), create_if_missing=True, lru_cache_size=CACHE, write_buffer_size=MEMTABLE,
-                            bloom_filter_bits=10, compression=None)
-
-    def put(self, pairs):
-        put = self.db.put
-        for key, value in pairs:
-            put(key, value)
-
-    def settle(self):
-        self.db.compact_range()
-
-    def get(self, keys):
-        get = self.db.get
-        for key in keys:
-            get(key)
-
-    def scan(self):
-        n = 0
-        for _, _ in self.db:
-            n += 1
-        return n
-
-    def batch(self, batches):
-        for pairs in batches:
-            with self.db.write_batch() as batch:
-                put = batch.put
-                for key, value in pairs:
-                    put(key, value)
-
-    def close(self):
-        self.db.close()
+        self.target = self.module().DB(str(place), create_if_missing=True, lru_cache_size=CACHE,
+                                       write_buffer_size=MEMTABLE, bloom_filter_bits=10, compression=None)
+        self.settle, self.new_batch = self.target.compact_range, self.target.write_batch
 
 
 class RemixdbPlyvel(Plyvel):
@@ -120,50 +109,31 @@ class RemixdbPlyvel(Plyvel):
         return plyvel
 
 
-class Lmdb:
+class Lmdb(Store):
     """All puts, and all gets, are in one transaction, which is the fastest way. A batch is a transaction."""
 
     def __init__(self, place):
         import lmdb
-        self.env = lmdb.open(str(place), map_size=8 << 30, sync=False, metasync=False, writemap=True)
-
-    def put(self, pairs):
-        with self.env.begin(write=True) as transaction:
-            put = transaction.put
-            for key, value in pairs:
-                put(key, value)
+        self.target = lmdb.open(str(place), map_size=8 << 30, sync=False, metasync=False, writemap=True)
 
     def settle(self):
         pass
 
-    def get(self, keys):
-        with self.env.begin() as transaction:
-            get = transaction.get
-            for key in keys:
-                get(key)
+    def writing(self):
+        return self.target.begin(write=True)
 
-    def scan(self):
-        n = 0
-        with self.env.begin() as transaction:
-            for _, _ in transaction.cursor():
-                n += 1
-        return n
+    new_batch = writing
 
-    def batch(self, batches):
-        for pairs in batches:
-            with self.env.begin(write=True) as transaction:
-                put = transaction.put
-                for key, value in pairs:
-                    put(key, value)
+    def reading(self):
+        return self.target.begin()
 
-    def close(self):
-        self.env.close()
+    def walk(self, target):
+        return target.cursor()
 
 
-class Rocksdict:
+class Rocksdict(Store):
     def __init__(self, place):
         import rocksdict
-        self.module = rocksdict
         options = rocksdict.Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_write_buffer_size(MEMTABLE)
@@ -172,38 +142,21 @@ class Rocksdict:
         table.set_block_cache(rocksdict.Cache(CACHE))
         table.set_bloom_filter(10, False)
         options.set_block_based_table_factory(table)
-        self.db = rocksdict.Rdict(str(place), options)
-
-    def put(self, pairs):
-        put = self.db.put
-        for key, value in pairs:
-            put(key, value)
+        self.target = rocksdict.Rdict(str(place), options)
+        self.make_batch = functools.partial(rocksdict.WriteBatch, raw_mode=True)
 
     def settle(self):
-        self.db.flush()
-        self.db.compact_range(None, None)
+        self.target.flush()
+        self.target.compact_range(None, None)
 
-    def get(self, keys):
-        get = self.db.get
-        for key in keys:
-            get(key)
+    def walk(self, target):
+        return target.items()
 
-    def scan(self):
-        n = 0
-        for _, _ in self.db.items():
-            n += 1
-        return n
-
-    def batch(self, batches):
-        for pairs in batches:
-            batch = self.module.WriteBatch(raw_mode=True)
-            put = batch.put
-            for key, value in pairs:
-                put(key, value)
-            self.db.write(batch)
-
-    def close(self):
-        self.db.close()
+    @contextlib.contextmanager
+    def new_batch(self):
+        batch = self.make_batch()
+        yield batch
+        self.target.write(batch)
 
 
 STORES = {"remixdb": Remixdb, "remixdb-ctypes": Remixdb, "remixdb-plyvel": RemixdbPlyvel, "plyvel": Plyvel,
