@@ -27,6 +27,9 @@ enum {
 #define KV_IN_TABLE ((uint32_t)(KV_TOMB | KV_EXPIRES | KV_APART))
 #define KV_IN_LOG (KV_IN_TABLE | (uint32_t)(KV_SEQ | KV_SPACES | KV_RANGE))
 
+#define KV_LONG 0x100u  // a batch's records have values of any length
+#define KV_IN_BATCH (KV_IN_LOG | KV_LONG)
+
 #define KV_KEY_MAX (REMIXDB_KV_MAX + 4u)  // bytes of a key; one in the tree of the named spaces has 4 of its own
 #define KV_REF_MAX 40u                    // bytes of a reference (KV_APART)
 
@@ -98,9 +101,9 @@ static inline size_t kv_rec_size(const struct kv_rec *r) {
 uint8_t *kv_head_put(uint8_t *p, const struct kv_rec *r);
 // Writes the whole record, kv_rec_size bytes. Returns the end.
 uint8_t *kv_rec_put(uint8_t *p, const struct kv_rec *r);
-// Decodes the record at p. kinds: KV_BARE, KV_IN_TABLE or KV_IN_LOG. Checks the kind, and every length against `end`
-// and the limits above. Sets seq with KV_SEQ only, expiry with KV_EXPIRES only. Returns the record's end, or NULL if
-// the record is malformed.
+// Decodes the record at p. kinds: KV_BARE, KV_IN_TABLE, KV_IN_LOG or KV_IN_BATCH. Checks the kind, and every length
+// against `end` and the limits above. Sets seq with KV_SEQ only, expiry with KV_EXPIRES only. Returns the record's end,
+// or NULL if the record is malformed.
 const uint8_t *kv_rec_get(const uint8_t *p, const uint8_t *end, uint32_t kinds, struct kv_rec *r_out);
 // Tells whether a record of this kind can have these lengths.
 bool kv_lengths_fit(uint32_t kind, uint32_t klen, uint32_t vlen);

@@ -111,13 +111,8 @@ static enum remixdb_status check_dir(const char *dir) {
 static enum remixdb_status check_lengths(const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
   if (unlikely(!kbuf && klen)) return null_argument("the key");
   if (unlikely(klen > REMIXDB_KV_MAX))
-    return err_set(REMIXDB_TOOBIG, "a key of %u bytes is too long: key and value together may have %u", klen,
-                   REMIXDB_KV_MAX);
-  if (unlikely(!vbuf && vlen)) return null_argument("the value");
-  if (unlikely((uint64_t)klen + vlen > REMIXDB_KV_MAX))
-    return err_set(REMIXDB_TOOBIG, "a key of %u bytes with a value of %u is too long: together they may have %u", klen,
-                   vlen, REMIXDB_KV_MAX);
-  return REMIXDB_OK;
+    return err_set(REMIXDB_TOOBIG, "a key of %u bytes is too long: it may have %u", klen, REMIXDB_KV_MAX);
+  return unlikely(!vbuf && vlen) ? null_argument("the value") : REMIXDB_OK;
 }
 
 // Finds the failure. There is none in a child that uses a store which the child has opened.
@@ -130,8 +125,7 @@ static __attribute__((noinline)) enum remixdb_status check_kv_slow(const struct 
 // Inline, because every get and put passes it.
 static inline enum remixdb_status check_kv(const struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf,
                                            uint32_t vlen) {
-  const bool usual = ref && fork_now() == 0 && (kbuf || !klen) && (vbuf || !vlen) && klen <= REMIXDB_KV_MAX &&
-                     vlen <= REMIXDB_KV_MAX - klen;
+  const bool usual = ref && fork_now() == 0 && (kbuf || !klen) && (vbuf || !vlen) && klen <= REMIXDB_KV_MAX;
   return likely(usual) ? REMIXDB_OK : check_kv_slow(ref, kbuf, klen, vbuf, vlen);
 }
 
@@ -384,6 +378,17 @@ PUBLIC void remixdb_pin_release(struct xdb_pin *pin) {
   if (pin && may_go_on(check_store(pin_store(pin)))) pin_release(pin);
 }
 
+PUBLIC bool remixdb_get_part(struct xdb_ref *ref, const void *kbuf, uint32_t klen, uint32_t off, void *buf,
+                             uint32_t cap, uint32_t *n_out, uint32_t *vlen_out) {
+  uint32_t n = 0, vlen = 0;
+  enum remixdb_status s = check_key(ref, kbuf, klen);
+  if (s == REMIXDB_OK && !buf && cap) s = null_argument("buf");
+  if (s == REMIXDB_OK) s = xdb_get_part(ref, kref(kbuf, klen), off, buf, cap, &n, &vlen);
+  if (n_out) *n_out = s == REMIXDB_OK ? n : 0;
+  if (vlen_out) *vlen_out = vlen;
+  return done_on(ref, s);
+}
+
 PUBLIC bool remixdb_merge(struct xdb_ref *ref, const void *kbuf, uint32_t klen, remixdb_merge_fn fn, void *priv) {
   enum remixdb_status s = check_key(ref, kbuf, klen);
   if (s == REMIXDB_OK && !fn) s = null_argument("fn");
@@ -574,7 +579,7 @@ static enum remixdb_status check_load(const struct xdb_batch *b, size_t nr, cons
     if (unlikely(ops && ops[i] == REMIXDB_BATCH_DEL && vlens[i]))
       return err_set(REMIXDB_INVALID, "operation %zu deletes, and has a value of %u bytes", i, vlens[i]);
     const uint64_t need = (uint64_t)klens[i] + vlens[i];
-    if (unlikely(need > REMIXDB_KV_MAX)) return check_lengths("", klens[i], "", vlens[i]);
+    if (unlikely(klens[i] > REMIXDB_KV_MAX)) return check_lengths("", klens[i], "", vlens[i]);
     if (unlikely(need > left))
       return err_set(REMIXDB_INVALID, "operation %zu ends after the %zu bytes of all", i, nbytes);
     left -= need;
@@ -718,12 +723,14 @@ static __attribute__((noinline)) bool peek_slow(struct xdb_iter *it, void *kbuf_
                                                 uint32_t *vlen_out) {
   struct kv_rec r;
   enum remixdb_status s = check_iter(it);
-  if (s == REMIXDB_OK) s = xdb_iter_record(it, &r);
+  if (s == REMIXDB_OK) s = xdb_iter_refer(it, &r);
+  const bool apart = s == REMIXDB_OK && r.kind & KV_APART;
+  if (apart && vbuf_out) s = xdb_iter_load(it, &r, vbuf_out);
   if (s == REMIXDB_OK) {
     if (kbuf_out && r.klen) memcpy(kbuf_out, r.key, r.klen);
     if (klen_out) *klen_out = r.klen;
-    if (vbuf_out && r.vlen) memcpy(vbuf_out, r.val, r.vlen);
-    if (vlen_out) *vlen_out = r.vlen;
+    if (!apart && vbuf_out && r.vlen) memcpy(vbuf_out, r.val, r.vlen);
+    if (vlen_out) *vlen_out = super_vlen(&r);
   }
   return done_at(it, s);
 }
@@ -731,7 +738,8 @@ static __attribute__((noinline)) bool peek_slow(struct xdb_iter *it, void *kbuf_
 PUBLIC bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out,
                               uint32_t *vlen_out) {
   struct kv_rec r;
-  if (unlikely(!it || fork_now() != 0 || !xdb_iter_record_held(it, &r) || r.klen > COPY_SMALL || r.vlen > COPY_SMALL))
+  if (unlikely(!it || fork_now() != 0 || !xdb_iter_record_held(it, &r) || r.klen > COPY_SMALL || r.vlen > COPY_SMALL ||
+               r.kind & KV_APART))
     return peek_slow(it, kbuf_out, klen_out, vbuf_out, vlen_out);
   stepped(it);
   if (klen_out) *klen_out = r.klen;
@@ -748,8 +756,9 @@ static const void *iter_part(struct xdb_iter *it, bool value, uint32_t *len_out)
     stepped(it);
   } else {
     const enum remixdb_status s = check_iter(it);
-    if (!done_at(it, s == REMIXDB_OK ? xdb_iter_record(it, &r) : s)) return NULL;
+    if (!done_at(it, s == REMIXDB_OK ? xdb_iter_refer(it, &r) : s)) return NULL;
   }
+  if (unlikely(value && r.kind & KV_APART) && !done_at(it, xdb_iter_load(it, &r, NULL))) return NULL;
   if (len_out) *len_out = value ? r.vlen : r.klen;
   if (unlikely(value && it->keys_only)) return NULL;
   const void *const p = value ? r.val : r.key;

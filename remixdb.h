@@ -9,7 +9,7 @@
 //   remixdb_close(db);
 //
 // Keys and values are byte strings. Keys are ordered as memcmp orders them; a key comes before every longer key that
-// it is a prefix of. An empty key is legal. A key and its value have at most REMIXDB_KV_MAX bytes together.
+// it is a prefix of. An empty key is legal. A key has at most REMIXDB_KV_MAX bytes, a value at most 2^32 - 1.
 //
 // Threads. Any number of threads may use one `struct xdb`. One thread at a time uses a `struct xdb_ref`, with the
 // iterators and asynchronous gets of that ref: usually each thread makes its own. Between two calls a ref may move to
@@ -45,7 +45,7 @@ extern "C" {
 #endif
 
 #define REMIXDB_VERSION_STRING "0.1.0"
-#define REMIXDB_KV_MAX 65500u  // the largest klen + vlen, in bytes
+#define REMIXDB_KV_MAX 65500u  // the largest klen, in bytes; values may be longer
 
 // ---- errors
 
@@ -220,12 +220,19 @@ bool remixdb_del(struct xdb_ref *ref, const void *kbuf, uint32_t klen);
 // Tells whether the key exists. The status of false is REMIXDB_NOTFOUND, or an error.
 bool remixdb_probe(struct xdb_ref *ref, const void *kbuf, uint32_t klen);
 // Copies the key's value to vbuf_out and the value's length to *vlen_out; NULL skips either. The buffer must have room
-// for the value: REMIXDB_KV_MAX bytes always suffice. The status of false is REMIXDB_NOTFOUND, or an error; the outputs
+// for the value, whatever its length is. The status of false is REMIXDB_NOTFOUND, or an error; the outputs
 // are then unchanged.
 bool remixdb_get(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbuf_out, uint32_t *vlen_out);
 // Like remixdb_get, but copies at most vcap bytes. *vlen_out is always the value's full length. Fails with
 // REMIXDB_TOOBIG if the value does not fit; the value's first vcap bytes are then in the buffer.
 bool remixdb_getn(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbuf, uint32_t vcap, uint32_t *vlen_out);
+// Copies a piece of the value: the bytes from off on, at most cap bytes. *n_out: how many were copied; *vlen_out: the
+// value's full length; NULL skips either. If off is the length or beyond, the call succeeds with 0 bytes. The call
+// needs memory for the piece only, however long the value is. buf may be NULL if cap is 0. Two calls may read two
+// values of the key; a ref of a snapshot always reads the same. Fails with REMIXDB_NOTFOUND, or an error; both outputs
+// are then 0.
+bool remixdb_get_part(struct xdb_ref *ref, const void *kbuf, uint32_t klen, uint32_t off, void *buf, uint32_t cap,
+                      uint32_t *n_out, uint32_t *vlen_out);
 
 // Puts the key with a time at which it expires, in milliseconds since 1970-01-01 UTC; 0 is never. From that time on the
 // record is absent to every call, as a deleted one is, and compaction removes it from the disk. A time in the past is a

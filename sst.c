@@ -22,6 +22,7 @@ size_t sst_memory(const struct sst *t) {
   if (t->cache.cache) n += (size_t)t->nr_pages * sizeof(*t->cache.slots);
   if (t->offs) n += ((size_t)t->nr_pages + 1) * sizeof(*t->offs);
   if (t->zdict) n += ZSTD_sizeof_DDict(t->zdict);
+  n += t->nr_apart * sizeof(*t->apart);
   return n;
 }
 
@@ -32,6 +33,7 @@ static void sst_free(struct sst *t) {
   mem_free(atomic_load_explicit(&t->pieces, memory_order_relaxed));
   mem_free(atomic_load_explicit(&t->chunks, memory_order_relaxed));
   mem_free(t->nr_recs);
+  mem_free(t->apart);
   mem_free(t->offs);
   (void)ZSTD_freeDDict(t->zdict);
   mem_free((void *)(uintptr_t)t->min.ptr);  // one allocation: max follows min
@@ -86,6 +88,18 @@ static enum remixdb_status sst_decode_sizes(struct sst *t, const uint8_t *p, con
   return REMIXDB_OK;
 }
 
+// Decodes the list of value files.
+static enum remixdb_status sst_decode_apart(struct sst *t, const struct format_sst_footer *f, const uint8_t *p) {
+  if (!(t->apart = mem_alloc(f->nr_apart * sizeof(*t->apart)))) return REMIXDB_NOMEM;
+  t->nr_apart = f->nr_apart;
+  for (uint32_t i = 0; i < f->nr_apart; i++, p += FORMAT_SST_APART) {
+    t->apart[i] = (struct sst_apart){load64le(p), load64le(p + 8)};
+    if (t->apart[i].file <= (i ? t->apart[i - 1].file : 0) || t->apart[i].bytes == 0)
+      return err_corrupt(t->path, f->meta_off, "value files do not ascend, or one has no bytes");
+  }
+  return REMIXDB_OK;
+}
+
 // Decodes the metadata: counts, smallest and largest key, dictionary, stored sizes.
 static enum remixdb_status sst_decode_meta(struct sst *t, const struct format_sst_footer *f, const uint8_t *meta) {
   if (f->meta_sum != hash64_seed(meta, f->meta_len, format_sst_meta_seed(t->number)))
@@ -117,8 +131,8 @@ static enum remixdb_status sst_decode_meta(struct sst *t, const struct format_ss
       return lacking ? REMIXDB_NOMEM
                      : err_corrupt(t->path, f->meta_off + (uint64_t)(dict - meta), "malformed dictionary");
   }
-  if (f->flags & FORMAT_SST_FLAG_ZSTD) return sst_decode_sizes(t, sizes, sizes + f->sizes_len, f->meta_off);
-  return REMIXDB_OK;
+  if (f->flags & FORMAT_SST_FLAG_ZSTD) s = sst_decode_sizes(t, sizes, sizes + f->sizes_len, f->meta_off);
+  return s == REMIXDB_OK && f->nr_apart ? sst_decode_apart(t, f, sizes + f->sizes_len) : s;
 }
 
 // Reads footer and metadata.

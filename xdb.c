@@ -17,6 +17,7 @@
 #include "store/setup.h"
 #include "store/space_ref.h"
 #include "store/syncer.h"
+#include "store/values.h"
 #include "store/write.h"
 #include "view/multiget.h"
 
@@ -143,16 +144,14 @@ enum remixdb_status xdb_open(const char *dir, const struct remixdb_opts *o, stru
 #define ABOVE_ALL 65535u
 #define ABOVE_OFTEN (ABOVE_ALL / 3)
 
-enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap, uint32_t *vlen_out) {
-  struct xdb *x = r->xdb;
-  if (unlikely(r->calls != NULL)) return r->calls->get(r, key, val_out, cap, vlen_out);
-  enum remixdb_status s = space_key(r, &key);
-  if (unlikely(s != REMIXDB_OK)) return s;
+// Finds the key's record, which may be a tombstone, and enters the epoch in which it is valid. *v_out: its super.
+static inline __attribute__((always_inline)) enum remixdb_status find(struct xdb_ref *r, struct kref key,
+                                                                      const struct super **v_out,
+                                                                      struct kv_rec *rec_out) {
   const uint64_t hash = hash64(key.ptr, key.len);
-  struct kv_rec rec;
-  epoch_enter(&x->epoch, &r->slot);
+  epoch_enter(&r->xdb->epoch, &r->slot);
   uint64_t moment;
-  const struct super *v = xdb_ref_super(r, &moment);
+  const struct super *const v = *v_out = xdb_ref_super(r, &moment);
   const struct wh *const active = memtable_tree(v->active, r->tree);
   const struct wh_begun wanted = wh_get_begin(active, key, hash);
   const bool early = wanted.recent == NULL && likely(r->above < ABOVE_OFTEN);
@@ -161,18 +160,83 @@ enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, u
   const struct wh_ver *ver = wh_get_end(active, wanted, key, hash, moment);
   if (wanted.recent == NULL) r->above = r->above - (r->above >> 5) + (ver ? ABOVE_ALL >> 5 : 0);
   if (ver) {
-    wh_ver_value(ver, &rec);
-  } else {
-    if (unlikely(!early)) xdb_below_begin(v, r->tree, key, hash, &below);
-    s = xdb_below_end(&below, key, hash, moment, &r->hold, &rec);
+    wh_ver_value(ver, rec_out);
+    return REMIXDB_OK;
   }
-  if (s == REMIXDB_OK && unlikely(xdb_ref_absent(r, &rec))) s = REMIXDB_NOTFOUND;
+  if (unlikely(!early)) xdb_below_begin(v, r->tree, key, hash, &below);
+  return xdb_below_end(&below, key, hash, moment, &r->hold, rec_out);
+}
+
+// Reads the value of a record of v whose value is apart, from `off` on. Leaves the epoch first, because reading may
+// take long.
+static __attribute__((noinline)) enum remixdb_status read_apart(struct xdb_ref *r, const struct super *v,
+                                                                struct kref key, const struct kv_rec *rec, uint32_t off,
+                                                                void *buf, uint32_t cap, uint32_t *n_out,
+                                                                uint32_t *vlen_out) {
+  struct value_ref to;
+  struct value_file *f;
+  *n_out = 0;
+  enum remixdb_status s = super_value(v, rec, &to, &f);
+  if (s == REMIXDB_OK) value_file_ref(f);
+  epoch_exit(&r->slot);
+  if (s != REMIXDB_OK) return s;
+  *vlen_out = to.len;
+  if (buf) s = value_read(f, &to, key, off, buf, cap, n_out);
+  value_file_unref(f);
+  return s;
+}
+
+static __attribute__((noinline)) enum remixdb_status get_apart(struct xdb_ref *r, const struct super *v,
+                                                               struct kref key, const struct kv_rec *rec, void *buf,
+                                                               uint32_t cap, uint32_t *vlen_out) {
+  uint32_t len, n;
+  enum remixdb_status s = read_apart(r, v, key, rec, 0, buf, cap, &n, &len);
+  if (s != REMIXDB_OK) return s;
+  if (vlen_out) *vlen_out = len;
+  return !buf || n == len ? s : err_set(REMIXDB_TOOBIG, "the value has %u bytes, the buffer %u", len, cap);
+}
+
+enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap, uint32_t *vlen_out) {
+  const struct super *v;
+  struct kv_rec rec;
+  if (unlikely(r->calls != NULL)) return r->calls->get(r, key, val_out, cap, vlen_out);
+  enum remixdb_status s = space_key(r, &key);
+  if (unlikely(s != REMIXDB_OK)) return s;
+  s = find(r, key, &v, &rec);
+  if (s == REMIXDB_OK && unlikely(rec.kind)) {
+    if (xdb_ref_absent(r, &rec)) s = REMIXDB_NOTFOUND;
+    else if (rec.kind & KV_APART) return get_apart(r, v, key, &rec, val_out, cap, vlen_out);
+  }
   if (s == REMIXDB_OK) {
     if (vlen_out) *vlen_out = rec.vlen;
     const uint32_t n = rec.vlen < cap ? rec.vlen : cap;
     if (likely(val_out && n <= COPY_SMALL)) copy_small(val_out, rec.val, n);
     else if (val_out) memcpy(val_out, rec.val, n);
     if (val_out && n < rec.vlen) s = err_set(REMIXDB_TOOBIG, "the value has %u bytes, the buffer %u", rec.vlen, cap);
+  }
+  epoch_exit(&r->slot);
+  return s;
+}
+
+enum remixdb_status xdb_get_part(struct xdb_ref *r, struct kref key, uint32_t off, void *buf, uint32_t cap,
+                                 uint32_t *n_out, uint32_t *vlen_out) {
+  const struct super *v = NULL;
+  struct kv_rec rec;
+  *n_out = *vlen_out = 0;
+  enum remixdb_status s = xdb_ref_find_own(&r, key, &rec);
+  const bool own = s == REMIXDB_OK;
+  if (s == REMIXDB_NOTFOUND) s = space_key(r, &key);
+  if (s != REMIXDB_OK) return s;
+  if (own) epoch_enter(&r->xdb->epoch, &r->slot);
+  else s = find(r, key, &v, &rec);
+  if (s == REMIXDB_OK && unlikely(xdb_ref_absent(r, &rec))) s = REMIXDB_NOTFOUND;
+  if (s == REMIXDB_OK && unlikely(rec.kind & KV_APART))
+    return read_apart(r, v, key, &rec, off, buf, cap, n_out, vlen_out);
+  if (s == REMIXDB_OK) {
+    const uint32_t left = off < rec.vlen ? rec.vlen - off : 0;
+    *vlen_out = rec.vlen;
+    *n_out = left < cap ? left : cap;
+    if (*n_out) memcpy(buf, rec.val + off, *n_out);
   }
   epoch_exit(&r->slot);
   return s;
@@ -206,6 +270,7 @@ enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct rem
   uint64_t moment;
   struct super *v = xdb_ref_super(r, &moment), *counted = NULL;
   const struct wh *const active = memtable_tree(v->active, r->tree), *const frozen = super_frozen(v, r->tree);
+  multiget_super(r->multiget, v);
   while (multiget_part(r->multiget, active, frozen, version_tree(v->version, r->tree), moment)) {
     if (!counted) {  // it outlives this epoch
       super_ref(v);
@@ -239,9 +304,10 @@ static __attribute__((noinline)) enum remixdb_status take_back(struct wh_slot *s
 //   5. unlock  the leaf, the epoch, then the log's buffer, which wal_end may write out
 // On failure nothing is linked, and the caller still holds the leaf and the epoch. REMIXDB_ABORTED: the memtable was
 // frozen between 1 and 2 (X3). last: on a full disk the log takes the record into the room that it keeps for deletes.
-static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, const struct memtable *m, struct wh_slot *slot,
+static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, struct memtable *m, struct wh_slot *slot,
                                   const struct kv_rec *rec, bool last) {
-  enum remixdb_status s = wh_link(slot, rec);
+  enum remixdb_status s = unlikely(rec->kind & KV_APART) ? values_hold(x, m, rec) : REMIXDB_OK;
+  if (likely(s == REMIXDB_OK)) s = wh_link(slot, rec);
   if (unlikely(s != REMIXDB_OK)) return s;
   uint64_t gen;
   const size_t nbytes = kv_rec_size(rec);
@@ -285,7 +351,7 @@ static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, cons
   epoch_enter(&x->epoch, es);
   const struct super *const v = xdb_super(x);
   struct memtable *m = v->active;
-  *full_out = !takes(x, m, how);
+  *full_out = !takes(x, m, how) || (unlikely(rec->kind & KV_APART) && how == WRITE_NEW && values_full(x, m));
   if (unlikely(*full_out)) {
     epoch_exit(es);
     return REMIXDB_ABORTED;
@@ -348,14 +414,10 @@ static enum remixdb_status written(struct xdb_ref *r, size_t nbytes) {
   return REMIXDB_OK;
 }
 
-enum remixdb_status xdb_put(struct xdb_ref *r, const struct kv_rec *rec) {
+static inline enum remixdb_status put_record(struct xdb_ref *r, const struct kv_rec *rec) {
   struct xdb *x = r->xdb;
-  if (unlikely(r->super != NULL) && r->calls) return r->calls->put(r, rec);
   const bool tomb = rec->kind & KV_TOMB;
-  enum remixdb_status s = check_writable(r);
-  struct kv_rec mine;
-  if (likely(s == REMIXDB_OK)) s = space_rec(r, &rec, &mine);
-  if (unlikely(s != REMIXDB_OK)) return s;
+  enum remixdb_status s;
   const uint64_t hash = hash64(rec->key, rec->klen);
   enum write_how how = WRITE_NEW;
   bool full, tried = false;
@@ -381,11 +443,57 @@ enum remixdb_status xdb_put(struct xdb_ref *r, const struct kv_rec *rec) {
   return likely(s == REMIXDB_OK) ? written(r, rec->klen + rec->vlen + sizeof(struct wh_ver)) : s;
 }
 
+// Writes a long value apart, then the record that refers to it.
+static __attribute__((noinline)) enum remixdb_status put_apart(struct xdb_ref *r, const struct kv_rec *rec) {
+  struct xdb *x = r->xdb;
+  struct value_apart apart = {0};
+  struct kv_rec with = *rec;
+  enum remixdb_status s = xdb_failure(x);
+  if (s == REMIXDB_OK) s = values_put(x, &with, &apart);
+  if (s == REMIXDB_NOSPACE && (s = no_room(x, false)) == REMIXDB_ABORTED) s = values_put(x, &with, &apart);
+  if (s != REMIXDB_OK) return s;
+  s = put_record(r, &with);
+  values_end(x, &apart);
+  return s;
+}
+
+enum remixdb_status xdb_put(struct xdb_ref *r, const struct kv_rec *rec) {
+  if (unlikely(r->super != NULL) && r->calls) return r->calls->put(r, rec);
+  enum remixdb_status s = check_writable(r);
+  struct kv_rec mine;
+  if (likely(s == REMIXDB_OK)) s = space_rec(r, &rec, &mine);
+  if (unlikely(s != REMIXDB_OK)) return s;
+  return values_direct(rec->klen, rec->vlen) ? put_apart(r, rec) : put_record(r, rec);
+}
+
 // ---- writing a batch
 
 static void many_fini(struct many_writes *w) {
   mem_free(w->links);
   mem_free(w->ops);
+}
+
+// Writes the long values apart.
+static enum remixdb_status many_apart(struct xdb *x, struct many_writes *w) {
+  bool tried = false;
+  for (size_t i = 0; i < w->nr; i++) {
+    struct kv_rec *const rec = &w->ops[i].rec;
+    if (!values_direct(rec->klen, rec->vlen)) continue;
+    if (!w->apart && !(w->apart = mem_calloc(w->nr, sizeof(*w->apart)))) return REMIXDB_NOMEM;
+    enum remixdb_status s = values_put(x, rec, &w->apart[i]);
+    if (s == REMIXDB_NOSPACE && !tried) {
+      tried = true;
+      if ((s = no_room(x, false)) == REMIXDB_ABORTED) s = values_put(x, rec, &w->apart[i]);
+    }
+    if (s != REMIXDB_OK) return s;
+  }
+  return REMIXDB_OK;
+}
+
+static void many_apart_end(struct xdb *x, struct many_writes *w) {
+  for (size_t i = 0; w->apart && i < w->nr; i++) values_end(x, &w->apart[i]);
+  mem_free(w->apart);
+  w->apart = NULL;
 }
 
 // The caller ends w with many_fini, also on failure.
@@ -419,7 +527,8 @@ static inline uint32_t op_tree(const struct batch_op *op) {
 
 // Links all operations; the leaves of their keys stay locked, those of the unnamed tree first. many: of each tree.
 // *linked_out: how many are linked, also on failure.
-static enum remixdb_status link_many(struct wh_many *many, const struct many_writes *w, size_t *linked_out) {
+static enum remixdb_status link_many(struct xdb *x, struct memtable *m, struct wh_many *many,
+                                     const struct many_writes *w, size_t *linked_out) {
   enum remixdb_status s = REMIXDB_OK;
   size_t i = 0;
   bool checked = !w->check;
@@ -431,7 +540,8 @@ static enum remixdb_status link_many(struct wh_many *many, const struct many_wri
       s = w->check->lock(w->check, &many[TREE_UNNAMED], checked ? NULL : &key);
       if (s != REMIXDB_OK) break;
     }
-    s = wh_many_link(&many[op_tree(op)], &op->rec, op->hash, &w->links[i]);
+    if (unlikely(op->rec.kind & KV_APART)) s = values_hold(x, m, &op->rec);
+    if (s == REMIXDB_OK) s = wh_many_link(&many[op_tree(op)], &op->rec, op->hash, &w->links[i]);
   }
   *linked_out = i;
   if (!checked && s == REMIXDB_OK) s = w->check->lock(w->check, &many[TREE_UNNAMED], NULL);
@@ -471,7 +581,7 @@ static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es,
   epoch_enter(&x->epoch, es);
   const struct super *const v = xdb_super(x);
   struct memtable *const m = v->active;
-  *full_out = xdb_round_due(x, m, w->memory);
+  *full_out = xdb_round_due(x, m, w->memory) || (unlikely(w->apart != NULL) && values_full(x, m));
   if (*full_out || (w->check && !w->check->begin(w->check, v))) {
     epoch_exit(es);
     return REMIXDB_ABORTED;
@@ -483,7 +593,7 @@ static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es,
   }
   for (uint32_t i = 0; i < TREES; i++) wh_many_init(&many[i], memtable_tree(m, i));
   size_t linked;
-  s = link_many(many, w, &linked);
+  s = link_many(x, m, many, w, &linked);
   if (s == REMIXDB_OK && w->check && !w->check->passes(w->check, m)) s = REMIXDB_ABORTED;
   uint64_t gen;
   if (s == REMIXDB_OK && (s = wal_begin(x->wal, w->log_bytes, &gen)) == REMIXDB_OK &&
@@ -505,6 +615,7 @@ enum remixdb_status xdb_write_many(struct xdb_ref *r, struct many_writes *w) {
   struct xdb *x = r->xdb;
   bool full = false, tried = false;
   enum remixdb_status s = xdb_failure(x);
+  if (s == REMIXDB_OK) s = many_apart(x, w);
   for (bool again = w->nr > 0; again && s == REMIXDB_OK;) {
     if (w->check && (s = w->check->tables(w->check)) != REMIXDB_OK) break;
     s = write_many_once(x, &r->slot, w, &full);
@@ -516,6 +627,7 @@ enum remixdb_status xdb_write_many(struct xdb_ref *r, struct many_writes *w) {
     if (again) s = full ? wait_for_room(x, w->memory) : REMIXDB_OK;
     if (again && s == REMIXDB_OK) s = xdb_failure(x);
   }
+  many_apart_end(x, w);
   return s == REMIXDB_OK ? written(r, w->memory) : s;
 }
 
@@ -563,9 +675,6 @@ enum remixdb_status merge_decide(const struct xdb *x, struct merge_call *c, cons
     case REMIXDB_MERGE_PUT:
       if (!val && vlen)
         return err_set(REMIXDB_INVALID, "the merge function returned no value, but a length of %u", vlen);
-      if ((uint64_t)c->key.len - c->nr_id + vlen > REMIXDB_KV_MAX)
-        return err_set(REMIXDB_TOOBIG, "a key of %u bytes with a value of %u is too long: together they may have %u",
-                       c->key.len - c->nr_id, vlen, REMIXDB_KV_MAX);
       (void)kv_rec_set(&c->to, c->key, val, vlen, 0);
       if (rec && rec->kind & KV_EXPIRES) {
         c->to.kind = KV_EXPIRES;
@@ -576,26 +685,45 @@ enum remixdb_status merge_decide(const struct xdb *x, struct merge_call *c, cons
   return err_set(REMIXDB_INVALID, "the merge function returned %d", (int)c->op);
 }
 
-// Decides and commits under the leaf's lock. below: the key's record below the active memtable, or NULL. Leaves the
-// epoch in any case.
+// The key's record before a merge.
+struct before {
+  struct kv_rec rec;         // with its value, also where that is apart
+  const struct wh_ver *ver;  // its version in the active memtable; NULL: it is below that memtable
+  bool there;
+};
+
+// Commits the decision, whose value may be long. The key's leaf is locked.
+static enum remixdb_status merge_commit(struct xdb_ref *r, struct memtable *m, struct wh_slot *slot,
+                                        struct merge_call *c) {
+  struct xdb *x = r->xdb;
+  struct kv_rec to = c->to;
+  if (r->space) to.kind |= KV_SPACES;
+  if (!values_direct(to.klen, to.vlen)) return commit(x, &r->slot, m, slot, &to, false);
+  struct value_apart apart = {0};
+  enum remixdb_status s = values_put(x, &to, &apart);
+  if (s == REMIXDB_OK) s = commit(x, &r->slot, m, slot, &to, false);
+  values_end(x, &apart);
+  return s;
+}
+
+// Decides and commits under the leaf's lock. Leaves the epoch in any case.
 static enum remixdb_status merge_locked(struct xdb_ref *r, struct memtable *m, struct merge_call *c,
-                                        const struct kv_rec *below) {
+                                        const struct before *before) {
   struct xdb *x = r->xdb;
   struct wh_slot slot;
   wh_lock(memtable_tree(m, r->tree), c->key, c->hash, &slot);
   const struct wh_ver *const newest = wh_slot_newest(&slot);
-  struct kv_rec rec;
-  if (newest) {
+  struct kv_rec rec = before->rec;
+  if (newest && newest != before->ver) {
     wh_ver_value(newest, &rec);
     rec.seq = wh_ver_seq(newest);
-  } else if (below) {
-    rec = *below;
   }
-  const bool there = (newest || below) && !xdb_ref_absent(r, &rec);
-  enum remixdb_status s = merge_decide(x, c, there ? &rec : NULL);
+  const bool there = (newest || before->there) && !xdb_ref_absent(r, &rec);
+  // Another thread has put a long value meanwhile: it is read before the next try.
+  const bool again = there && rec.kind & KV_APART && !c->compares;
+  enum remixdb_status s = again ? REMIXDB_ABORTED : merge_decide(x, c, there ? &rec : NULL);
   if (s == REMIXDB_OK && c->op != REMIXDB_MERGE_KEEP) {
-    if (r->space) c->to.kind |= KV_SPACES;
-    s = commit(x, &r->slot, m, &slot, &c->to, false);
+    s = merge_commit(r, m, &slot, c);
     if (likely(s == REMIXDB_OK)) return s;
   }
   wh_unlock(&slot);
@@ -603,10 +731,23 @@ static enum remixdb_status merge_locked(struct xdb_ref *r, struct memtable *m, s
   return s;
 }
 
+// Reads the value of the record before a merge if it is apart.
+static enum remixdb_status merge_load(const struct super *v, struct merge_call *c, struct kv_rec *rec) {
+  const uint32_t len = super_vlen(rec);
+  uint32_t n;
+  mem_free(c->was);
+  if (!(c->was = mem_alloc(len))) return REMIXDB_NOMEM;
+  const enum remixdb_status s = super_read(v, c->key, rec, 0, c->was, len, &n);
+  rec->val = c->was;
+  rec->vlen = len;
+  rec->kind &= ~(uint32_t)KV_APART;
+  return s;
+}
+
 // One try; see write_once.
 static enum remixdb_status merge_once(struct xdb_ref *r, struct merge_call *c, bool *full_out) {
   struct xdb *x = r->xdb;
-  struct kv_rec below;
+  struct before before;
   epoch_enter(&x->epoch, &r->slot);
   const struct super *v = xdb_super(x);
   struct memtable *m = v->active;
@@ -622,13 +763,18 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct merge_call *c, b
   }
   // The data below the active memtable does not change while that memtable is active. So the read comes before the lock
   // of the leaf, and no writer waits for the disk.
-  s = REMIXDB_NOTFOUND;
-  if (!wh_get(memtable_tree(m, r->tree), c->key, c->hash, WH_PENDING - 1)) {
+  before.ver = wh_get(memtable_tree(m, r->tree), c->key, c->hash, WH_PENDING - 1);
+  if (before.ver) {
+    wh_ver_value(before.ver, &before.rec);
+    before.rec.seq = wh_ver_seq(before.ver);
+  } else {
     struct xdb_below place;
     xdb_below_begin(v, r->tree, c->key, c->hash, &place);
-    s = xdb_below_numbered(&place, c->key, c->hash, WH_PENDING - 1, &r->hold, &below);
+    s = xdb_below_numbered(&place, c->key, c->hash, WH_PENDING - 1, &r->hold, &before.rec);
   }
-  if (likely(s == REMIXDB_OK || s == REMIXDB_NOTFOUND)) return merge_locked(r, m, c, s == REMIXDB_OK ? &below : NULL);
+  before.there = s == REMIXDB_OK;
+  if (before.there && unlikely(before.rec.kind & KV_APART) && !c->compares) s = merge_load(v, c, &before.rec);
+  if (likely(s == REMIXDB_OK || s == REMIXDB_NOTFOUND)) return merge_locked(r, m, c, &before);
   epoch_exit(&r->slot);
   return s;
 }
@@ -647,13 +793,11 @@ static enum remixdb_status merge_all(struct xdb_ref *r, struct merge_call *c) {
   }
   bool full;
   do {
-    if ((s = xdb_failure(x)) != REMIXDB_OK) return s;
+    if ((s = xdb_failure(x)) != REMIXDB_OK) break;
     s = merge_once(r, c, &full);
-    if (unlikely(full)) {
-      if ((s = wait_for_room(x, 0)) != REMIXDB_OK) return s;
-      s = REMIXDB_ABORTED;
-    }
+    if (unlikely(full) && (s = wait_for_room(x, 0)) == REMIXDB_OK) s = REMIXDB_ABORTED;
   } while (unlikely(s == REMIXDB_ABORTED));
+  mem_free(c->was);
   if (s != REMIXDB_OK || c->op == REMIXDB_MERGE_KEEP) return s;
   return written(r, c->to.klen + c->to.vlen + sizeof(struct wh_ver));
 }
@@ -678,12 +822,17 @@ enum remixdb_status xdb_getv(struct xdb_ref *r, struct kref key, void *val_out, 
     if ((s = space_key(r, &key)) != REMIXDB_OK) return s;
     s = REMIXDB_NOTFOUND;
   }
+  const struct super *v = NULL;
   epoch_enter(&r->xdb->epoch, &r->slot);
   if (s == REMIXDB_NOTFOUND) {
-    const struct super *const v = xdb_ref_super(r, &moment);
+    v = xdb_ref_super(r, &moment);
     s = xdb_find_numbered(v, r->tree, key, hash64(key.ptr, key.len), moment, &r->hold, &rec);
   }
   if (s == REMIXDB_OK && xdb_ref_absent(r, &rec)) s = REMIXDB_NOTFOUND;
+  if (s == REMIXDB_OK && unlikely(rec.kind & KV_APART)) {
+    *rec_out = rec;
+    return get_apart(r, v, key, &rec, val_out, cap, vlen_out);
+  }
   if (s == REMIXDB_OK) {
     if (vlen_out) *vlen_out = rec.vlen;
     const uint32_t n = rec.vlen < cap ? rec.vlen : cap;
@@ -789,6 +938,12 @@ enum remixdb_status xdb_iter_create_opts(struct xdb_ref *r, const struct xdb_ite
   return REMIXDB_OK;
 }
 
+static void iter_drop_value(struct xdb_iter *it) {
+  mem_free(it->value);
+  it->value = NULL;
+  it->value_cap = 0;
+}
+
 void xdb_iter_park(struct xdb_iter *it) {
   struct xdb_ref *r = it->ref;
   if (unlikely(it->own != NULL)) {
@@ -801,6 +956,7 @@ void xdb_iter_park(struct xdb_iter *it) {
   epoch_exit(&r->slot);
   if (it->stays) xdb_ref_unstay(r);
   it->stays = false;
+  if (unlikely(it->value != NULL)) iter_drop_value(it);
   xdb_super_drop(r->xdb, it->super);
   it->super = NULL;
   it->status = REMIXDB_OK;
@@ -946,7 +1102,7 @@ enum remixdb_status xdb_iter_prev(struct xdb_iter *it) {
   return xdb_iter_moved(it, unlikely(it->own != NULL) ? it->ref->calls->iter_prev(it->own) : merge_prev(&it->merge));
 }
 
-enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out) {
+enum remixdb_status xdb_iter_refer(struct xdb_iter *it, struct kv_rec *rec_out) {
   if (unlikely(!xdb_iter_valid(it))) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_NOTFOUND;
   const enum remixdb_status s = unlikely(it->own != NULL) ? it->ref->calls->iter_record(it->own, rec_out)
                                                           : merge_record(&it->merge, rec_out);
@@ -956,9 +1112,34 @@ enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out)
     if (it->keys_only) {
       rec_out->val = NULL;
       rec_out->vlen = 0;
+      rec_out->kind &= ~(uint32_t)KV_APART;
     }
   }
   return s;
+}
+
+#define VALUE_KEPT (1u << 20)  // bytes of memory for values that an iterator keeps from one record to the next
+
+enum remixdb_status xdb_iter_load(struct xdb_iter *it, struct kv_rec *rec, void *buf) {
+  const uint32_t len = super_vlen(rec);
+  uint32_t n;
+  if (!buf && (len > it->value_cap || it->value_cap > VALUE_KEPT)) {
+    iter_drop_value(it);
+    if (!(it->value = mem_alloc(len))) return REMIXDB_NOMEM;
+    it->value_cap = len;
+  }
+  const struct kref key = kref(rec->key - it->nr_space, rec->klen + it->nr_space);  // as it is in the store
+  const enum remixdb_status s = super_read(it->super, key, rec, 0, buf ? buf : it->value, len, &n);
+  if (s != REMIXDB_OK || buf) return s;
+  rec->val = it->value;
+  rec->vlen = len;
+  rec->kind &= ~(uint32_t)KV_APART;
+  return s;
+}
+
+enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out) {
+  const enum remixdb_status s = xdb_iter_refer(it, rec_out);
+  return s == REMIXDB_OK && unlikely(rec_out->kind & KV_APART) ? xdb_iter_load(it, rec_out, NULL) : s;
 }
 
 // ---- closing

@@ -26,6 +26,10 @@ MUST_CHECK enum remixdb_status xdb_close(struct xdb *x);  // frees x in any case
 // REMIXDB_TOOBIG: the value is longer than cap, and val_out is not NULL.
 MUST_CHECK enum remixdb_status xdb_get(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap,
                                        uint32_t *vlen_out);
+// Copies the bytes [off, off + cap) of the value, as many as there are, to buf. *n_out: how many; *vlen_out: the full
+// length. Memory for a few chunks of the value. REMIXDB_NOTFOUND.
+MUST_CHECK enum remixdb_status xdb_get_part(struct xdb_ref *r, struct kref key, uint32_t off, void *buf, uint32_t cap,
+                                            uint32_t *n_out, uint32_t *vlen_out);
 // Looks up nr keys at one moment: the contract of remixdb_multi_get. room may be NULL; else the values go there, and
 // each of `values` gets its place (multiget_begin). Sets *nr_out in any case.
 MUST_CHECK enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys,
@@ -68,6 +72,9 @@ struct xdb_iter {
   bool keys_only;            // records are without values
   uint32_t special;          // not 0: xdb_iter_record does more than merge_record
   struct xdb_own_iter *own;  // of a ref with calls: the iterator proper; `merge` is never valid then
+  // The value of the current record, if it is apart and was asked for; own memory. NULL: there is none.
+  uint8_t *value;
+  size_t value_cap;
   struct merge merge;
   uint64_t now_ms;         // the wall clock by which it judges what has expired; 0: not asked yet
   struct err_saved error;  // the message of status
@@ -110,9 +117,15 @@ MUST_CHECK enum remixdb_status xdb_iter_prev(struct xdb_iter *it);
 static inline bool xdb_iter_next_fast(struct xdb_iter *it) { return merge_next_fast(&it->merge); }
 // The same backward. False: call xdb_iter_prev.
 static inline bool xdb_iter_prev_fast(struct xdb_iter *it) { return merge_prev_fast(&it->merge); }
-// The record holds until the iterator moves. REMIXDB_NOTFOUND: it is not valid.
+// The record holds until the iterator moves. A value that is apart is read. REMIXDB_NOTFOUND: it is not valid.
 MUST_CHECK enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out);
-// The same where the record is at hand. False: call xdb_iter_record.
+// The same, but a value that is apart stays where it is: the record has the reference, and xdb_iter_load reads it.
+MUST_CHECK enum remixdb_status xdb_iter_refer(struct xdb_iter *it, struct kv_rec *rec_out);
+// Reads the value of such a record into buf, which has room for it (super_vlen); NULL: into the iterator's own memory,
+// and lets the record have it.
+MUST_CHECK enum remixdb_status xdb_iter_load(struct xdb_iter *it, struct kv_rec *rec, void *buf);
+// The same where the record is at hand. It may have a reference, as that of xdb_iter_refer. False: call
+// xdb_iter_record.
 MUST_CHECK static inline bool xdb_iter_record_held(const struct xdb_iter *it, struct kv_rec *rec_out) {
   return likely(!it->special) && merge_record_held(&it->merge, rec_out);
 }

@@ -21,7 +21,8 @@ struct target {
   uint64_t store_id;  // its own, so that a file of its source is told from one of it once the two have gone on
   uint64_t *origins;  // the ids of the files that it links; own memory
   uint32_t nr_origins;
-  uint64_t log_print;  // of its log's first segment
+  struct value_set values;  // value files that the tables and the log refer to
+  uint64_t log_print;       // of its log's first segment
   const struct progress *progress;
   uint64_t done, total;  // bytes of files, and of records in memory
   uint64_t told;         // bytes done at the last report
@@ -95,6 +96,48 @@ static enum remixdb_status share_files(const struct xdb *x, const struct version
   return s;
 }
 
+// Collects the value files to which records of the super refer.
+static enum remixdb_status find_values(const struct super *v, struct value_set *out) {
+  const struct memtable *const mems[] = {v->active, v->frozen};
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; i < v->version->values.nr && s == REMIXDB_OK; i++)
+    s = value_set_add(out, v->version->values.files[i]);
+  for (uint32_t i = 0; i < 2 && mems[i]; i++) {
+    const struct value_node *n = atomic_load_explicit(&mems[i]->values.first, memory_order_acquire);
+    // A number that the version has names the version's file: it may be another one than a memtable's (super_value).
+    for (; n && s == REMIXDB_OK; n = n->next) s = value_set_add(out, n->file);
+  }
+  return s;
+}
+
+// A file that may still be written to is copied, because a file with a second name is never written to. The values of
+// the super's records are in it already.
+static enum remixdb_status share_values(struct xdb *x, struct target *t) {
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; i < t->values.nr && s == REMIXDB_OK; i++) {
+    const struct value_file *const f = t->values.files[i];
+    const bool written = value_log_has(&x->values, f) || value_log_has(&x->compact.values, f);
+    s = written ? copy_file(&x->home, t, env_name(f->path)) : share_file(&x->home, t, env_name(f->path), f->tail);
+  }
+  return s;
+}
+
+// Adds the ids of value files that only memtables have to the origins.
+static enum remixdb_status add_origins(struct target *t) {
+  for (uint32_t i = 0; i < t->values.nr; i++) {
+    const uint64_t id = t->values.files[i]->origin;
+    const struct files_ids ids = {.own = t->store_id, .origins = t->origins, .nr = t->nr_origins};
+    if (files_ids_have(&ids, id)) continue;
+    uint64_t *const grown = mem_realloc(t->origins, (t->nr_origins + 1) * sizeof(*grown));
+    if (!grown) return REMIXDB_NOMEM;
+    uint32_t at = t->nr_origins++;
+    for (; at > 0 && grown[at - 1] > id; at--) grown[at] = grown[at - 1];
+    grown[at] = id;
+    t->origins = grown;
+  }
+  return REMIXDB_OK;
+}
+
 // Estimates the bytes that a checkpoint of the super links, copies and writes. Adds one, so the total is never 0.
 static uint64_t bytes_of(const struct super *v) {
   uint64_t bytes = 1 + memtable_memory(v->active) + (v->frozen ? memtable_memory(v->frozen) : 0);
@@ -105,6 +148,7 @@ static uint64_t bytes_of(const struct super *v) {
       bytes += (p->remix ? p->remix->file_size : 0) + (p->young ? p->young->file_size : 0);
     }
   }
+  for (uint32_t i = 0; i < v->version->values.nr; i++) bytes += v->version->values.files[i]->tail;
   return bytes;
 }
 
@@ -172,12 +216,16 @@ static enum remixdb_status make_current(const struct xdb *x, const struct versio
   v->log_seq = moment;
   v->log_print = t->log_print;
   v->printed = true;
+  for (uint32_t i = 0; i < t->values.nr && s == REMIXDB_OK; i++) {
+    s = value_set_add(&v->values, t->values.files[i]);
+    if (v->next_file <= t->values.files[i]->number) v->next_file = t->values.files[i]->number + 1;
+  }
   struct sst_ctx ctx = x->ctx;
   ctx.dir = &t->dir;
   ctx.store_id = t->store_id;
   ctx.origins = t->origins;
   ctx.nr_origins = t->nr_origins;
-  s = version_save(&ctx, v);
+  if (s == REMIXDB_OK) s = version_save(&ctx, v);
   version_unref(v);
   return s;
 }
@@ -194,10 +242,13 @@ static enum remixdb_status fill(struct xdb_ref *r, const struct super *v, uint64
   struct xdb *x = r->xdb;
   t->begun = true;
   t->store_id = dir_new_id(t);
-  enum remixdb_status s = version_origins(v->version, t->store_id, &t->origins, &t->nr_origins);
+  enum remixdb_status s = find_values(v, &t->values);
+  if (s == REMIXDB_OK) s = version_origins(v->version, t->store_id, &t->origins, &t->nr_origins);
+  if (s == REMIXDB_OK) s = add_origins(t);
   if (s == REMIXDB_OK) s = make_mark(&t->dir);
   for (const struct version *tree = v->version; tree && s == REMIXDB_OK; tree = tree->spaces)
     s = share_files(x, tree, t);
+  if (s == REMIXDB_OK) s = share_values(x, t);
   if (s == REMIXDB_OK) s = make_log(r, v, moment, t);
   if (s == REMIXDB_OK) s = env_sync_dir(&t->dir);
   if (s == REMIXDB_OK) s = make_current(x, v->version, moment, t);
@@ -286,6 +337,7 @@ enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *path) {
   err_cleanup_begin();
   xdb_super_drop(r->xdb, v);
   mem_free(t.origins);
+  value_set_fini(&t.values);
   err_cleanup_end();
   if (s != REMIXDB_OK) return give_up(&t, s);
   dirlock_give(&t.lock);

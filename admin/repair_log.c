@@ -27,7 +27,6 @@ struct logging {
   uint64_t left_out, taken;     // doubtful records against which the tables have another value
   struct xdb_snapshot *tables;  // the new store with the tables' records alone
   struct xdb_ref *ref;          // of that snapshot
-  uint8_t *value;               // of REMIXDB_KV_MAX bytes
 };
 
 // ---- doubt
@@ -49,15 +48,35 @@ static enum remixdb_status see_record(void *arg, uint64_t seq, const struct kv_r
   return REMIXDB_OK;
 }
 
+// Tells whether the tables' value of the key, which has so many bytes, is the one of the record.
+static enum remixdb_status same_value(struct logging *g, const struct kv_rec *rec, uint32_t len, bool *out) {
+  struct repair *const p = g->p;
+  uint8_t *apart = NULL, *const val = mem_alloc(len ? len : 1);
+  uint32_t vlen = rec->vlen, n;
+  enum remixdb_status s = val ? xdb_get(g->ref, kref(rec->key, rec->klen), val, len, &n) : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK && rec->kind & KV_APART) {
+    s = repair_value(p, rec, &apart, &vlen);
+    if (s == REMIXDB_CORRUPT || s == REMIXDB_IO) {  // repair_keep reports it
+      vlen = UINT32_MAX;
+      s = REMIXDB_OK;
+    }
+  }
+  const uint8_t *const other = apart ? apart : rec->val;
+  *out = s == REMIXDB_OK && len == vlen && (len == 0 || memcmp(val, other, len) == 0);
+  mem_free(apart);
+  mem_free(val);
+  return s;
+}
+
 // *any_out: the tables have a value of the key. *same_out: they have exactly this value.
 static enum remixdb_status tables_have(struct logging *g, const struct kv_rec *rec, bool *same_out, bool *any_out) {
   uint32_t len = 0;
   g->ref->tree = rec->kind & KV_SPACES ? TREE_SPACES : TREE_UNNAMED;  // the record's key is one of the tree
-  const enum remixdb_status s = xdb_get(g->ref, kref(rec->key, rec->klen), g->value, REMIXDB_KV_MAX, &len);
-  if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
+  const enum remixdb_status s = xdb_get(g->ref, kref(rec->key, rec->klen), NULL, 0, &len);
+  *same_out = false;
   *any_out = s == REMIXDB_OK;
-  *same_out = s == REMIXDB_OK && !(rec->kind & KV_TOMB) && len == rec->vlen && memcmp(g->value, rec->val, len) == 0;
-  return REMIXDB_OK;
+  if (s != REMIXDB_OK) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
+  return !(rec->kind & KV_TOMB) && len == super_vlen(rec) ? same_value(g, rec, len, same_out) : REMIXDB_OK;
 }
 
 static enum remixdb_status see_release(void *arg, uint64_t seq, const struct kv_rec *rec) {
@@ -124,7 +143,6 @@ static enum remixdb_status look_for_doubt(struct logging *g, const struct versio
   if (s != REMIXDB_OK && s != REMIXDB_IO) return s;  // IO: the pass that keeps records reports it
   if (g->hole && g->out.gen > g->hole_gen && g->hole > g->doubt) g->doubt = g->hole;
   if (g->doubt == 0) return REMIXDB_OK;
-  if (!(g->value = mem_alloc(REMIXDB_KV_MAX))) return REMIXDB_NOMEM;
   s = xdb_snapshot(g->p->r, &g->tables);
   if (s == REMIXDB_OK) s = xdb_snapshot_ref(g->tables, &g->ref);
   if (s == REMIXDB_OK) s = read_log(g, v, see_release, NULL);
@@ -149,6 +167,5 @@ enum remixdb_status repair_log(struct repair *p, const struct version_names *v) 
                 g.left_out, g.taken);
   xdb_unref(g.ref);
   xdb_snapshot_release(g.tables);
-  mem_free(g.value);
   return s;
 }

@@ -12,8 +12,10 @@
 
 struct repair {
   struct env *env;
-  struct env_dir dir;  // the store's
-  struct sst_ctx ctx;  // for the damaged tables
+  struct env_dir dir;          // the store's
+  struct sst_ctx ctx;          // for the damaged tables
+  struct value_ctx value_ctx;  // for the old value files
+  struct value_set values;     // those that are open
   struct blkio io;
   struct fdpool *fds;
   struct epoch epoch;
@@ -34,8 +36,12 @@ void repair_note(struct repair *p, const char *fmt, ...) __attribute__((format(p
 // Counts a loss of `records` records (more: or more), and adds a line that describes it.
 void repair_lose(struct repair *p, uint64_t records, bool more, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+// Reads the value of a record that is apart. The caller frees *val_out with mem_free. Fails with REMIXDB_CORRUPT or
+// REMIXDB_IO if it cannot be read, or with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status repair_value(struct repair *p, const struct kv_rec *rec, uint8_t **val_out,
+                                            uint32_t *vlen_out);
 // Writes a record to the new store; kind KV_SPACES: into the tree of the named spaces. Leaves a record of a dropped
-// space out. Returns the status of xdb_put.
+// space out. A record whose value is apart and cannot be read is a loss, and no failure. Returns the status of xdb_put.
 MUST_CHECK enum remixdb_status repair_keep(struct repair *p, const struct kv_rec *rec);
 
 // Keeps every readable record of a table. Succeeds even if no record is readable. print: the fingerprint that CURRENT

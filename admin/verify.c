@@ -10,6 +10,7 @@
 
 struct verifier {
   struct xdb *x;
+  const struct super *super;
   struct sst_ctx ctx;  // of the tables opened here: without the cache
   struct blkio_queue *queue;
   struct verify_report report;
@@ -42,6 +43,22 @@ static void found(struct verifier *v, enum remixdb_status s) {
   if (first) err_save(&v->first, s);
   *(unread ? &v->report.unread : &v->report.damaged) += 1;
   xdb_say(v->x, unread ? "verify: could not be read: %s" : "verify: %s", err_msg());
+}
+
+// Reads a record's value if it is apart. key: the record's. A damaged value does not end the reading of the table.
+static enum remixdb_status check_apart(struct verifier *v, const struct kv_rec *rec) {
+  struct value_ref to;
+  struct value_file *f;
+  if (likely(!(rec->kind & KV_APART))) return REMIXDB_OK;
+  enum remixdb_status s = super_value(v->super, rec, &to, &f);
+  if (s == REMIXDB_OK) s = value_check(f, &to, kref(rec->key, rec->klen));
+  if (s != REMIXDB_OK) {
+    found(v, s);
+    return REMIXDB_OK;
+  }
+  v->report.values++;
+  v->report.bytes += to.len;
+  return went_on(v, to.len);
 }
 
 // ---- a table
@@ -152,7 +169,7 @@ static void verify_table(struct verifier *v, const struct sst *of) {
   struct kv_rec rec;
   enum remixdb_status s = stream_open(&st, v, of);
   if (s == REMIXDB_OK) {
-    while ((s = stream_next(&st, &rec)) == REMIXDB_OK) {}
+    while ((s = stream_next(&st, &rec)) == REMIXDB_OK && (s = check_apart(v, &rec)) == REMIXDB_OK) {}
     if (s == REMIXDB_NOTFOUND) s = stream_end(&st);
     if (s != REMIXDB_OK) found(v, s);
     stream_close(&st);
@@ -212,6 +229,8 @@ static enum remixdb_status walk_view(const struct remix *x, struct stream *runs,
     if (s == REMIXDB_NOTFOUND) s = err_corrupt(x->path, 0, "segment %u has more entries than the tables", w.seg);
     else if (s != REMIXDB_OK) *bad_out = run;
     if (s == REMIXDB_OK) s = check_entry(x, &w, &prev, &rec, low, high);
+    // An old record's value may be gone: nobody reads it.
+    if (s == REMIXDB_OK && !(w.sel[w.at] & REMIX_OLD)) s = check_apart(runs[run].v, &rec);
     if (s == REMIXDB_OK) s = key_copy(&prev.key, &prev.cap, kref(rec.key, rec.klen));
     prev.len = rec.klen;
     prev.run = run;
@@ -268,8 +287,18 @@ static void verify_current(struct verifier *v) {
 }
 
 static enum remixdb_status logged(void *arg, uint64_t seq, const struct kv_rec *rec) {
+  struct verifier *const v = arg;
+  struct value_ref to;
+  struct value_file *f;
   (void)seq;
-  return went_on(arg, (uint64_t)rec->klen + rec->vlen);
+  if (unlikely(rec->kind & KV_APART)) {
+    // A record that was logged after the call began may refer to a file that this super does not have.
+    err_cleanup_begin();
+    const bool there = super_value(v->super, rec, &to, &f) == REMIXDB_OK;
+    err_cleanup_end();
+    if (there) return check_apart(v, rec);
+  }
+  return went_on(v, (uint64_t)rec->klen + rec->vlen);
 }
 
 // The opening of a read-only store has read the log already.
@@ -302,6 +331,7 @@ static uint64_t bytes_of(const struct xdb *x, const struct version *version) {
       for (uint32_t r = 0; r < part_runs(tree->parts[i]); r++) {
         const struct sst *const t = part_run(tree->parts[i], r);
         bytes += t->key_bytes + t->value_bytes;
+        for (uint32_t k = 0; k < t->nr_apart; k++) bytes += t->apart[k].bytes;
       }
   return x->wal && !x->opts.read_only ? bytes + wal_segment_bytes(x->wal) : bytes;
 }
@@ -309,10 +339,12 @@ static uint64_t bytes_of(const struct xdb *x, const struct version *version) {
 static void summarize(const struct verifier *v) {
   const struct verify_report *const r = &v->report;
   xdb_say(v->x,
-          "verify: %" PRIu64 " table%s and %" PRIu64 " index%s with %" PRIu64 " record%s, and %" PRIu64
-          " record%s of the log, are whole; %" PRIu64 " byte%s read, %u file%s damaged, %u could not be read",
+          "verify: %" PRIu64 " table%s and %" PRIu64 " index%s with %" PRIu64 " record%s, %" PRIu64
+          " value%s apart, and %" PRIu64 " record%s of the log, are whole; %" PRIu64
+          " byte%s read, %u file%s damaged, %u could not be read",
           r->tables, err_s(r->tables), r->remixes, r->remixes == 1 ? "" : "es", r->records, err_s(r->records),
-          r->log_records, err_s(r->log_records), r->bytes, err_s(r->bytes), r->damaged, err_s(r->damaged), r->unread);
+          r->values, err_s(r->values), r->log_records, err_s(r->log_records), r->bytes, err_s(r->bytes), r->damaged,
+          err_s(r->damaged), r->unread);
 }
 
 enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report_out) {
@@ -323,6 +355,7 @@ enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report
   v.ctx.retired = NULL;
   uint64_t moment;
   struct super *super = xdb_ref_hold(r, &moment);
+  v.super = super;
   v.total = bytes_of(x, super->version);
   enum remixdb_status s = progress_report(v.progress, "verify", 0, v.total);
   if (s != REMIXDB_OK) found(&v, s);

@@ -9,6 +9,7 @@
 struct verify_report {
   uint64_t tables, remixes, records, bytes;  // found whole; `records` counts those of tables
   uint64_t log_records;                      // found whole; with read_only, those that the opening replayed
+  uint64_t values;                           // values apart that were read whole
   uint32_t damaged;                          // files found damaged
   uint32_t unread;                           // files not read for lack of memory or descriptors
 };

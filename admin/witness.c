@@ -4,6 +4,7 @@
 #include "log/format.h"
 #include "remix/format.h"
 #include "table/format.h"
+#include "value/format.h"
 #include "view/current.h"
 
 // Reads the first 8 bytes of a file, or the last 8 bytes. *size_out: the file's size. It is also 0 if the file has been
@@ -37,6 +38,7 @@ static enum remixdb_status is_ours(const struct env_dir *dir, const struct files
   *out = false;
   if (s != REMIXDB_OK || size < sizeof(magic)) return s;
   if (e->kind == FILES_IS_CURRENT) *out = current_is_magic(magic);
+  else if (e->kind == FILES_IS_VALUE) *out = value_is_magic(magic);
   else if (e->kind == FILES_IS_REMIX) *out = memcmp(magic, REMIX_MAGIC, sizeof(magic)) == 0;
   else *out = load64le(magic) == (e->kind == FILES_IS_LOG ? WAL_MAGIC : FORMAT_SST_MAGIC);
   return REMIXDB_OK;

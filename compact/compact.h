@@ -32,6 +32,7 @@
 #define COMPACT_H
 
 #include "table/build.h"
+#include "value/write.h"
 #include "view/version.h"
 #include "wh.h"
 #include "base/workers.h"
@@ -79,6 +80,7 @@ struct compact {
   _Atomic uint64_t progress, work;
   _Atomic uint64_t expired_ms;      // records with an expiry up to this time go; 0: none. Relaxed
   _Atomic bool yield;               // a scan round ends soon. Relaxed
+  struct value_log values;          // where rounds write values apart
   const struct remix_watch *watch;  // the watch of the REMIXes that rounds make; NULL: no watch
   struct compact_stats stats;
   // Puts a key of a tree back into the active memtable and its log, unless a newer version is there.
@@ -182,6 +184,9 @@ bool compact_scan_debt_paid(struct remix *x);
 // compact_round.
 MUST_CHECK enum remixdb_status compact_scan_round(struct compact *c, struct worker *self, struct version *base,
                                                   struct version **out);
+// Returns a number for a new file. No file has the name that name_of makes of this number. If the system cannot tell
+// whether a name exists, the number counts as free. name_of: sst_name, remix_name or files_value_name.
+MUST_CHECK uint64_t compact_new_number(struct compact *c, void (*name_of)(char *buf, uint64_t number));
 // Call it after the next version is durable. The last reader of a file that only base has then removes the file.
 void compact_retire(const struct version *base, const struct version *next);
 #endif

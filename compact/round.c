@@ -51,7 +51,7 @@ static void build_remix(struct task *t, struct worker *w) {
   struct compact *const c = o->job->c;
   struct remix_build b = {.ctx = c->ctx,
                           .queue = w->queue,
-                          .number = tables_new_number(c, remix_name),
+                          .number = compact_new_number(c, remix_name),
                           .old = o->keep ? old_view(o->job) : NULL,
                           .keep = o->keep,
                           .fresh = o->fresh,

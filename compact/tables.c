@@ -124,7 +124,7 @@ static enum remixdb_status old_next(struct old_stream *o, const struct kv_rec **
 }
 
 // A file of another program may have the name of the next number. That file keeps its name, and the number is skipped.
-uint64_t tables_new_number(struct compact *c, void (*name_of)(char *buf, uint64_t number)) {
+uint64_t compact_new_number(struct compact *c, void (*name_of)(char *buf, uint64_t number)) {
   for (;;) {
     char name[32];
     struct env_stat st;
@@ -235,10 +235,16 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
     if (s != REMIXDB_OK) return s;
   }
   if (tw->number == 0) {
-    tw->number = tables_new_number(c, sst_name);
+    tw->number = compact_new_number(c, sst_name);
     sst_build_start(tw->build, tw->number);
     sst_build_numbers(tw->build, tw->seqs.min, tw->seqs.max);
     if (tw->j->tree == TREE_SPACES) sst_build_spaces(tw->build);
+  }
+  if (unlikely(rec->kind & KV_APART)) {
+    struct value_ref to;
+    if (!value_ref_get(rec->val, rec->vlen, &to))
+      return err_set(REMIXDB_CORRUPT, "%s: a record has a reference to a value that cannot be one", c->ctx->dir->path);
+    sst_build_apart(tw->build, to.file, to.len);
   }
   sst_build_add(tw->build, rec);
   return REMIXDB_OK;

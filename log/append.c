@@ -399,6 +399,15 @@ static enum remixdb_status wal_sync_lead(struct wal *w) {
   const uint64_t last_end = last->end, seq = w->seq;
   enum remixdb_status s = wal_drain(w, w->next_ticket);
   if (s != REMIXDB_OK) return s;
+  if (w->values) {  // before the records that refer to them (L8)
+    lib_unlock(&w->lock);
+    s = w->values->sync(w->values->arg);
+    lib_lock(&w->lock);
+    if (s != REMIXDB_OK) {
+      wal_fail(w, s);
+      return wal_error(w);
+    }
+  }
   // The loop syncs the oldest segment first, because no segment may become durable before an older one (log/wal.h, L5).
   // `i` stays valid without the lock: a segment stays in the list until it is durable, and only this thread makes
   // segments durable. All segments before `last` have their final length.

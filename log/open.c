@@ -17,6 +17,7 @@ struct wal *wal_create(const struct wal_opts *o) {
   w->store_id = o->store_id;
   w->origins = o->origins;
   w->nr_origins = o->nr_origins;
+  w->values = o->values;
   w->step = o->step ? o->step : WAL_PREALLOC;
   w->limit = o->limit ? o->limit : UINT64_MAX;
   w->read_only = o->read_only;

@@ -20,7 +20,8 @@ struct wal_reader {
   uint8_t *buf;
   size_t cap, len;
   uint64_t off;
-  uint64_t nr_unread;  // pages that could not be read
+  const struct wal_values *values;  // a replay checks the values of records; NULL: it does not
+  uint64_t nr_unread;               // pages that could not be read
   // NULL, or receives the first failure to read. With it, unreadable bytes count as zeros, which make no frame.
   struct err_saved *unread;
 };

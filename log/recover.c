@@ -20,6 +20,20 @@ struct wal_replayed {
   bool over;         // a whole frame goes on after the limit: no crash leaves that
 };
 
+// Tells whether the values of all records of a frame are whole (L8). p: its records.
+static enum remixdb_status wal_values_whole(const struct wal_values *values, const struct wal_frame *f,
+                                            const uint8_t *p, bool *whole_out) {
+  const uint8_t *const end = p + f->len;
+  enum remixdb_status s = REMIXDB_OK;
+  *whole_out = true;
+  for (uint32_t i = 0; values && i < f->count && s == REMIXDB_OK && *whole_out; i++) {
+    struct kv_rec rec;
+    p = kv_rec_get(p, end, f->kinds, &rec);
+    if (unlikely(rec.kind & KV_APART)) s = values->check(values->arg, &rec, whole_out);
+  }
+  return s;
+}
+
 // Replays frames up to `limit`, which is the segment's final length, the file's size, or a durable offset.
 // rec->last_seq: in, the sequence number before the first record; out, the last sequence number.
 static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_replay_fn fn, void *arg,
@@ -46,6 +60,9 @@ static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_
     if ((out->over = size > limit - off)) break;
     p += WAL_FRAME_HEAD;
     if (!wal_frame_decodes(&f, p)) break;
+    bool whole;
+    if ((s = wal_values_whole(r->values, &f, p, &whole)) != REMIXDB_OK) return s;
+    if (!whole) break;
     const uint8_t *const end = p + f.len;
     for (uint32_t i = 0; i < f.count; i++) {
       struct kv_rec kv;
@@ -347,7 +364,7 @@ enum remixdb_status wal_recover(struct wal *w, struct wal_seg **all, size_t nr, 
     if (all[i] && !all[i]->headed) s = wal_judge_headless(w, all[i], newest);
   }
   if (s != REMIXDB_OK) return s;
-  struct recovering v = {.w = w, .r = {.env = w->env}, .fn = replay, .arg = arg, .rec = rec};
+  struct recovering v = {.w = w, .r = {.env = w->env, .values = w->values}, .fn = replay, .arg = arg, .rec = rec};
   s = wal_replay_segs(&v);
   mem_free(v.r.buf);
   return s;

@@ -104,8 +104,9 @@ struct wal {
   uint64_t store_id;
   const uint64_t *origins;  // the caller's
   uint32_t nr_origins;
-  uint32_t step;   // most bytes by which a segment grows on disk
-  uint64_t limit;  // bytes on disk of all segments together; UINT64_MAX: none
+  const struct wal_values *values;  // the caller's, or NULL
+  uint32_t step;                    // most bytes by which a segment grows on disk
+  uint64_t limit;                   // bytes on disk of all segments together; UINT64_MAX: none
   bool read_only;
 
   // One prepare, switch, release or mark at a time. Taken before `lock`. It guards:

@@ -45,6 +45,9 @@
 // Locks: the log's lock is held for the copy of a record and for the caller's stamp. Threads compute the checksums of
 // sealed buffers, and write the buffers, without the lock. Threads wait for fsync on a condition (group commit: one
 // fsync serves all waiting threads). Lock order: a memtable leaf's lock, then the log's.
+//   L8  Values apart. A record may refer to a value in another file, which is written before the record is appended. It
+//       is synced before the record. So the value of a durable record is whole. A record whose value is not whole is as
+//       good as torn, and recovery cuts its frame and all that follows.
 #ifndef WAL_H
 #define WAL_H
 
@@ -64,6 +67,17 @@
 
 struct wal;
 
+// The log asks this of the owner of values that are apart (KV_APART).
+struct wal_values {
+  // Makes the values durable to which records refer that were appended before the call. The log calls it before it
+  // makes these records durable. A failure becomes the log's sticky error.
+  enum remixdb_status (*sync)(void *arg);
+  // Tells whether the value of a record is whole. In a recovery a frame with a value that is not whole counts as broken
+  // (L3). Any status other than REMIXDB_OK ends the recovery.
+  enum remixdb_status (*check)(void *arg, const struct kv_rec *rec, bool *whole_out);
+  void *arg;
+};
+
 struct wal_opts {
   const struct env_dir *dir;  // the caller's; outlives the log
   uint64_t store_id;
@@ -71,9 +85,10 @@ struct wal_opts {
   // caller's; outlive the log.
   const uint64_t *origins;
   uint32_t nr_origins;
-  bool printed;    // `print` is known:
-  uint64_t print;  // the fingerprint of the oldest segment (L7)
-  bool read_only;  // replay only: nothing is written, no append may follow
+  bool printed;                     // `print` is known:
+  uint64_t print;                   // the fingerprint of the oldest segment (L7)
+  const struct wal_values *values;  // the caller's; outlives the log. NULL: no record has its value apart
+  bool read_only;                   // replay only: nothing is written, no append may follow
   // wal_open calls this function, with the arg of the replay, after the last record and before it writes anything. If
   // the function fails, wal_open fails with its status. NULL: no function.
   enum remixdb_status (*replayed)(void *arg);

@@ -31,10 +31,11 @@ struct get {
   uint32_t cap;
   uint32_t len;  // the result, as are the next two
   enum remixdb_status status;
-  struct failure *failure;   // NULL: it has not failed, or there was no memory for the message
-  struct held *held;         // while it waits
-  uint8_t *long_key;         // own memory; NULL: the key is in small_key
-  struct remix_probe probe;  // its key is one of the two
+  struct failure *failure;        // NULL: it has not failed, or there was no memory for the message
+  struct held *held;              // while it waits
+  const struct version *version;  // of its moment: held, or of the begin's epoch
+  uint8_t *long_key;              // own memory; NULL: the key is in small_key
+  struct remix_probe probe;       // its key is one of the two
   uint8_t small_key[KEY_SMALL];
 };
 
@@ -51,7 +52,8 @@ struct xdb_gets {
   struct held *helds;
   struct failure *told;  // of the results that were taken last: their messages are the caller's until the next call
   struct sst_hold hold;  // of searches
-  bool rung;             // the bell was rung since it was cleared
+  const struct super *super;  // during a begin: where its memtables' values are; else NULL
+  bool rung;                  // the bell was rung since it was cleared
   struct get gets[];
 };
 
@@ -173,10 +175,35 @@ static void get_failed(struct xdb_gets *g, struct get *w, enum remixdb_status s)
   get_ready(g, w, s);
 }
 
+// The same for a record whose value is apart. Reads the value.
+static __attribute__((noinline)) void get_found_apart(struct xdb_gets *g, struct get *w, const struct kv_rec *rec) {
+  struct value_ref to;
+  uint32_t n = 0;
+  enum remixdb_status s;
+  if (g->super) {
+    s = super_read(g->super, w->probe.key, rec, 0, w->val, w->cap, &n);
+  } else {
+    struct value_file *const f = value_ref_get(rec->val, rec->vlen, &to) ? value_set_find(&w->version->values, to.file)
+                                                                         : NULL;
+    s = f ? value_read(f, &to, w->probe.key, 0, w->val, w->cap, &n)
+          : err_set(REMIXDB_CORRUPT, "a record refers to a value file that the store does not have");
+  }
+  if (s != REMIXDB_OK) {
+    get_failed(g, w, s);
+    return;
+  }
+  w->len = super_vlen(rec);
+  get_ready(g, w, n < w->len && w->val ? REMIXDB_TOOBIG : REMIXDB_OK);
+}
+
 static void get_found(struct xdb_gets *g, struct get *w, const struct kv_rec *rec) {
   const uint32_t len = rec->vlen;
   if (xdb_ref_absent(g->ref, rec)) {
     get_ready(g, w, REMIXDB_NOTFOUND);
+    return;
+  }
+  if (unlikely(rec->kind & KV_APART)) {
+    get_found_apart(g, w, rec);
     return;
   }
   const uint32_t n = len < w->cap ? len : w->cap;
@@ -279,6 +306,9 @@ enum remixdb_status xdb_get_begin(struct xdb_gets *g, struct kref key, void *val
   epoch_enter(&x->epoch, &g->ref->slot);
   uint64_t moment;
   const struct super *const v = xdb_ref_super(g->ref, &moment);
+  g->super = v;
+  w->version = v->version;
+  w->probe.key = key;
   const uint32_t tree = g->ref->tree;
   const struct wh *const frozen = super_frozen(v, tree);
   const struct version *const parts = version_tree(v->version, tree);
@@ -294,6 +324,7 @@ enum remixdb_status xdb_get_begin(struct xdb_gets *g, struct kref key, void *val
     remix_probe_find(&w->probe, first, 1);
     if (!get_advance(g, w, NULL)) get_hold(g, w, v->version);
   }
+  g->super = NULL;
   epoch_exit(&g->ref->slot);
   if (sst_fetcher_waiting(g->fetcher) >= START_MIN && sst_fetcher_lasts(g->fetcher)) sst_fetcher_submit(g->fetcher);
   gets_ring(g);

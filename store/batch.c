@@ -36,6 +36,8 @@ void batch_clear(struct xdb_batch *b) {
 
 // Makes room for `more` bytes.
 static enum remixdb_status reserve(struct xdb_batch *b, size_t more) {
+  if (unlikely(more > BATCH_BYTES_MAX - b->len))
+    return err_set(REMIXDB_TOOBIG, "a batch of %zu bytes gets %zu more; it may have %u", b->len, more, BATCH_BYTES_MAX);
   if (more <= b->cap - b->len) return REMIXDB_OK;
   size_t cap = b->cap ? b->cap : 2048;
   do {
@@ -204,7 +206,7 @@ void batch_each(const struct xdb_batch *b, remixdb_batch_fn fn, void *priv) {
   CANCEL_LATER;
   for (size_t i = 0; i < b->nr && on; i++) {
     struct kv_rec r;
-    p = kv_rec_get(p, b->data + b->len, KV_IN_LOG, &r);
+    p = kv_rec_get(p, b->data + b->len, KV_IN_BATCH, &r);
     assert(p);  // `add` has written it
     const bool del = r.kind & KV_TOMB;
     struct remixdb_batch_item item = {.size = sizeof(item), .op = del ? REMIXDB_BATCH_DEL : REMIXDB_BATCH_PUT};
@@ -258,7 +260,7 @@ enum remixdb_status batch_sorted(const struct xdb_batch *b, uint32_t space, stru
   uint8_t *room = (uint8_t *)&ops[b->nr];
   bool sorted = true;
   for (size_t i = 0; i < b->nr; i++) {
-    p = kv_rec_get(p, b->data + b->len, KV_IN_LOG, &ops[i].rec);
+    p = kv_rec_get(p, b->data + b->len, KV_IN_BATCH, &ops[i].rec);
     assert(p);  // `add` has written it
     op_settle(&ops[i], space, &room);
     ops[i].hash = hash64(ops[i].rec.key, ops[i].rec.klen);

@@ -10,6 +10,8 @@
 
 #include "kv.h"
 
+#define BATCH_BYTES_MAX (5u << 28)  // bytes of a batch at most: 1.25 GiB, so that 1 GiB of keys and values fits
+
 struct batch_op {
   struct kv_rec rec;  // as the log gets it. The bytes of key and value lie in the batch, or behind the operations
   uint64_t hash;      // hash64 of the key

@@ -6,6 +6,7 @@
 #include "store/idle.h"
 #include "store/install.h"
 #include "store/reserve.h"
+#include "store/values.h"
 
 #define REPORT_NS 50000000ull       // between two reports of a call that waits for a round
 #define RETRY_NS 1000000000ull      // between two tries of a round that failed for want of space or memory
@@ -105,7 +106,8 @@ enum remixdb_status xdb_wait_idle(struct xdb *x) {
 static bool freeze_due(struct xdb *x, enum xdb_freeze when, size_t batch) {
   assert(xdb_lock_is_mine(x));
   const struct memtable *m = xdb_super(x)->active;
-  return when == XDB_FREEZE_ANY || (when == XDB_FREEZE_USED ? memtable_count(m) != 0 : xdb_round_due(x, m, batch));
+  return when == XDB_FREEZE_ANY ||
+         (when == XDB_FREEZE_USED ? memtable_count(m) != 0 : xdb_round_due(x, m, batch) || values_full(x, m));
 }
 
 enum remixdb_status xdb_wait_room(struct xdb *x, enum xdb_freeze when, size_t batch) {

@@ -5,6 +5,7 @@
 
 #include "store/expiry.h"
 #include "store/reserve.h"
+#include "store/values.h"
 
 // ---- freezing
 
@@ -78,7 +79,8 @@ static struct super *prepare(struct xdb *x, struct version *next, bool had_froze
 // fingerprint is known. *unknown_out: a crash now could leave either CURRENT.
 static enum remixdb_status make_durable(struct xdb *x, struct version *next, bool had_frozen, bool *unknown_out) {
   *unknown_out = false;
-  enum remixdb_status s = had_frozen ? wal_sync(x->wal) : REMIXDB_OK;
+  enum remixdb_status s = value_log_sync(&x->compact.values);
+  if (s == REMIXDB_OK && had_frozen) s = wal_sync(x->wal);
   if (s == REMIXDB_OK) s = wal_print(x->wal, next->log_gen, &next->log_print);
   next->printed = true;
   if (s == REMIXDB_OK) s = env_sync_dir(&x->home);
@@ -123,7 +125,9 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   struct version *base;
   struct super *old, *const fresh = prepare(x, next, had_frozen, &base);
   bool unknown = false;
-  const enum remixdb_status s = fresh ? make_durable(x, next, had_frozen, &unknown) : REMIXDB_NOMEM;
+  const struct memtable *const frozen = had_frozen ? xdb_super(x)->frozen : NULL;  // it stays: this is its round
+  enum remixdb_status s = fresh ? values_of_next(x, next, base, frozen) : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) s = make_durable(x, next, had_frozen, &unknown);
   if (s != REMIXDB_OK) {
     struct err_saved why;
     err_save(&why, s);
@@ -138,6 +142,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   publish(x, fresh, had_frozen, &old, when_out);
   expiry_watch(x, next);
   compact_retire(base, next);
+  values_retire(x, base, next, frozen);
   reserve_measure(x, next, 0);
   epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
   super_unref(old);

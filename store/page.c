@@ -24,15 +24,23 @@ static enum remixdb_status begin(struct xdb_iter *it, struct remixdb_page *p) {
   return it->status == REMIXDB_OK ? REMIXDB_OK : err_raise(&it->error);
 }
 
-// Appends a record. Returns false if the record does not fit. Writes the record's lengths into the page in both cases.
-static inline bool put(struct remixdb_page *p, const struct kv_rec *r) {
-  const uint32_t vlen = p->vlens ? r->vlen : 0;
+// Appends a record. *s_out: a value that is apart could not be read. Returns false if so, or if the record does not
+// fit. Writes the record's lengths into the page in any case.
+static inline bool put(struct xdb_iter *it, struct remixdb_page *p, struct kv_rec *r, enum remixdb_status *s_out) {
+  const uint32_t vlen = p->vlens ? super_vlen(r) : 0;
   p->klens[p->nr] = r->klen;
   if (p->vlens) p->vlens[p->nr] = vlen;
   if (unlikely((uint64_t)r->klen + vlen > p->cap - p->len)) return false;
   if (likely(r->klen)) memcpy((uint8_t *)p->ptr + p->len, r->key, r->klen);
   p->len += r->klen;
-  if (likely(vlen)) memcpy((uint8_t *)p->ptr + p->len, r->val, vlen);
+  if (unlikely(vlen && r->kind & KV_APART)) {
+    if ((*s_out = xdb_iter_load(it, r, (uint8_t *)p->ptr + p->len)) != REMIXDB_OK) {
+      p->len -= r->klen;
+      return false;
+    }
+  } else if (likely(vlen)) {
+    memcpy((uint8_t *)p->ptr + p->len, r->val, vlen);
+  }
   p->len += vlen;
   p->nr++;
   return true;
@@ -42,7 +50,7 @@ enum remixdb_status xdb_iter_page(struct xdb_iter *it, struct remixdb_page *p) {
   struct kv_rec r;
   enum remixdb_status s = begin(it, p);
   if (s != REMIXDB_OK) return s;
-  while ((likely(xdb_iter_record_held(it, &r)) || (s = xdb_iter_record(it, &r)) == REMIXDB_OK) && put(p, &r)) {
+  while ((likely(xdb_iter_record_held(it, &r)) || (s = xdb_iter_refer(it, &r)) == REMIXDB_OK) && put(it, p, &r, &s)) {
     p->after = p->nr == p->max;
     if (p->after) return REMIXDB_OK;
     if (unlikely((s = step(it, p->back)) != REMIXDB_OK)) {
@@ -54,7 +62,8 @@ enum remixdb_status xdb_iter_page(struct xdb_iter *it, struct remixdb_page *p) {
   }
   if (p->nr) return REMIXDB_OK;  // the next call meets the error again
   if (s != REMIXDB_OK) return s;
-  return err_set(REMIXDB_TOOBIG, "the record has %u and %u bytes, the page room for %zu", r.klen, r.vlen, p->cap);
+  return err_set(REMIXDB_TOOBIG, "the record has %u and %u bytes, the page room for %zu", r.klen, super_vlen(&r),
+                 p->cap);
 }
 
 // Moves an iterator that is past the store's last record (else: before its first one) back to that record, at the same

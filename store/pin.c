@@ -23,11 +23,12 @@ static bool in_frame(const struct sst_hold *h, const struct kv_rec *rec) {
 }
 
 // Finds the key's value. Inside an epoch; the record is valid until the caller leaves it. *mem_out: the memtable that
-// has the value, or NULL: the ref's hold has it.
-static enum remixdb_status find(struct xdb_ref *r, struct kref key, struct kv_rec *rec_out, struct memtable **mem_out) {
+// has the value, or NULL: the ref's hold has it. *v_out: the super.
+static enum remixdb_status find(struct xdb_ref *r, struct kref key, struct kv_rec *rec_out, struct memtable **mem_out,
+                                const struct super **v_out) {
   const uint64_t hash = hash64(key.ptr, key.len);
   uint64_t moment;
-  const struct super *const v = xdb_ref_super(r, &moment);
+  const struct super *const v = *v_out = xdb_ref_super(r, &moment);
   const struct wh *const active = memtable_tree(v->active, r->tree), *const frozen = super_frozen(v, r->tree);
   const struct wh_ver *ver = active ? wh_get(active, key, hash, moment) : NULL;
   *mem_out = ver ? v->active : v->frozen;
@@ -45,13 +46,43 @@ static enum remixdb_status find(struct xdb_ref *r, struct kref key, struct kv_re
   return xdb_ref_absent(r, rec_out) ? REMIXDB_NOTFOUND : REMIXDB_OK;
 }
 
+// Counts the file of a value that is apart, and leaves the epoch, because reading the value may take long.
+static enum remixdb_status leave_apart(struct xdb_ref *r, const struct super *v, const struct kv_rec *rec,
+                                       struct value_ref *to_out, struct value_file **out) {
+  const enum remixdb_status s = super_value(v, rec, to_out, out);
+  if (s == REMIXDB_OK) value_file_ref(*out);
+  epoch_exit(&r->slot);
+  return s;
+}
+
+static enum remixdb_status alloc_apart(struct xdb_ref *r, const struct super *v, struct kref key,
+                                       const struct kv_rec *rec, void **val_out, uint32_t *vlen_out) {
+  struct value_ref to;
+  struct value_file *f;
+  uint32_t n;
+  enum remixdb_status s = leave_apart(r, v, rec, &to, &f);
+  if (s != REMIXDB_OK) return s;
+  void *const val = mem_alloc(to.len);
+  s = val ? value_read(f, &to, key, 0, val, to.len, &n) : REMIXDB_NOMEM;
+  value_file_unref(f);
+  if (s != REMIXDB_OK) {
+    mem_free(val);
+    return s;
+  }
+  *val_out = val;
+  if (vlen_out) *vlen_out = to.len;
+  return s;
+}
+
 enum remixdb_status pin_get_alloc(struct xdb_ref *r, struct kref key, void **val_out, uint32_t *vlen_out) {
   struct kv_rec rec;
+  const struct super *v = NULL;
   struct memtable *mem = NULL;
   enum remixdb_status s = xdb_ref_find_own(&r, key, &rec);
   epoch_enter(&r->xdb->epoch, &r->slot);
-  if (s == REMIXDB_NOTFOUND) s = find(r, key, &rec, &mem);
+  if (s == REMIXDB_NOTFOUND) s = find(r, key, &rec, &mem, &v);
   else if (s == REMIXDB_OK && xdb_ref_absent(r, &rec)) s = REMIXDB_NOTFOUND;
+  if (s == REMIXDB_OK && unlikely(rec.kind & KV_APART)) return alloc_apart(r, v, key, &rec, val_out, vlen_out);
   if (s == REMIXDB_OK && !(*val_out = mem_alloc(rec.vlen ? rec.vlen : 1))) s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK) {
     if (rec.vlen) memcpy(*val_out, rec.val, rec.vlen);
@@ -82,15 +113,41 @@ static const void *take(struct xdb_pin *pin, struct xdb_ref *r, const struct kv_
   return rec->val;
 }
 
+// A pin of a value that is apart has a copy.
+static enum remixdb_status pin_apart(struct xdb_ref *r, const struct super *v, struct kref key,
+                                     const struct kv_rec *rec, struct xdb_pin **out, const void **v_out,
+                                     uint32_t *vlen_out) {
+  struct value_ref to;
+  struct value_file *f;
+  uint32_t n;
+  enum remixdb_status s = leave_apart(r, v, rec, &to, &f);
+  if (s != REMIXDB_OK) return s;
+  struct xdb_pin *const pin = mem_alloc(sizeof(*pin) + to.len);
+  s = pin ? value_read(f, &to, key, 0, pin->copy, to.len, &n) : REMIXDB_NOMEM;
+  value_file_unref(f);
+  if (s != REMIXDB_OK) {
+    mem_free(pin);
+    return s;
+  }
+  *pin = (struct xdb_pin){.xdb = r->xdb};
+  *v_out = pin->copy;
+  if (vlen_out) *vlen_out = to.len;
+  *out = pin;
+  atomic_fetch_add_explicit(&r->xdb->nr_pins, 1, memory_order_relaxed);
+  return s;
+}
+
 enum remixdb_status pin_get(struct xdb_ref *r, struct kref key, struct xdb_pin **out, const void **v_out,
                             uint32_t *vlen_out) {
   struct kv_rec rec;
+  const struct super *v = NULL;
   struct memtable *mem = NULL;
   enum remixdb_status s = xdb_ref_find_own(&r, key, &rec);
   const bool own = s == REMIXDB_OK;
   epoch_enter(&r->xdb->epoch, &r->slot);
-  if (s == REMIXDB_NOTFOUND) s = find(r, key, &rec, &mem);
+  if (s == REMIXDB_NOTFOUND) s = find(r, key, &rec, &mem, &v);
   else if (own && xdb_ref_absent(r, &rec)) s = REMIXDB_NOTFOUND;
+  if (s == REMIXDB_OK && unlikely(rec.kind & KV_APART)) return pin_apart(r, v, key, &rec, out, v_out, vlen_out);
   if (s == REMIXDB_OK) {
     const bool copied = own || rec.vlen <= PIN_COPY || (!mem && !in_frame(&r->hold, &rec));
     struct xdb_pin *const pin = mem_alloc(sizeof(*pin) + (copied ? rec.vlen : 0));

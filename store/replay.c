@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/replay.h"
 
+#include "store/values.h"
+
 #define WAL_STEP_PART 32u        // the log grows on disk by at most 1/32 of its limit at a time
 #define REPLAY_BYTES (1u << 20)  // bytes gathered before they are linked; more than any record has
 #define REPLAY_RECORDS 8192u     // records gathered before they are linked
@@ -29,7 +31,7 @@ struct replay_fill {
 struct replaying {
   struct xdb *x;
   struct memtable *m;
-  const struct version *version;
+  struct version *version;
   struct worker *self;
   struct replay_rec recs[REPLAY_RECORDS];
   uint32_t nr;
@@ -175,8 +177,9 @@ static void keep_origins(struct xdb *x, const struct version *v) {
 // The log has no more records (wal_open).
 static enum remixdb_status replayed(void *arg) {
   struct replaying *r = arg;
-  const enum remixdb_status s = r->nr ? link_gathered(r) : REMIXDB_OK;
+  enum remixdb_status s = r->nr ? link_gathered(r) : REMIXDB_OK;
   struct xdb *const x = r->x;
+  if (s == REMIXDB_OK) s = values_replayed(x, r->version, r->m);
   if (s != REMIXDB_OK || x->opts.read_only) return s;
   // This comes before the log begins a segment, because there may be no other room for the segment.
   if (version_clean(&x->ctx, r->version, &x->nr_cleaned) != REMIXDB_OK)
@@ -194,6 +197,7 @@ enum remixdb_status replay_log(struct xdb *x, struct worker *self, struct versio
                               .nr_origins = x->nr_origins,
                               .printed = !fresh && v->printed,
                               .print = v->log_print,
+                              .values = &x->log_values,
                               .read_only = x->opts.read_only,
                               .step = step,
                               .limit = x->wal_limit,
@@ -206,8 +210,12 @@ enum remixdb_status replay_log(struct xdb *x, struct worker *self, struct versio
   r->self = self;
   r->nr = 0;
   r->nbytes = 0;
+  x->replay_into = m;
+  x->replay_from = v;
   enum remixdb_status s = wal_open(&wo, v->log_gen, v->log_seq, fresh, replay, r, &x->recovery, &x->wal);
   mem_free(r);
+  x->replay_into = NULL;
+  x->replay_from = NULL;
   epoch_reclaim(&x->epoch);
   if (s != REMIXDB_OK) return s;
   if (fresh && (s = wal_print(x->wal, v->log_gen, &v->log_print)) != REMIXDB_OK) return s;

@@ -11,6 +11,7 @@
 #include "store/round.h"
 #include "store/scan_merge.h"
 #include "store/syncer.h"
+#include "store/values.h"
 
 #define MIB ((size_t)1 << 20)
 #define OTHER_FILES 12u  // descriptors for the lock, the log, files being written, and what the program has open
@@ -138,6 +139,7 @@ enum remixdb_status setup_services(struct xdb *x) {
                             .direct_io = x->opts.direct_io,
                             .retired = &x->retired,
                             .scan_room = compact_scan_room(x->memtable_limit)};
+  values_init(x);
   keep_memory(x);
   return REMIXDB_OK;
 }
@@ -194,6 +196,7 @@ void setup_destroy(struct xdb *x) {
   epoch_fini(&x->cursors);
   epoch_fini(&x->epoch);
   memtables_fini(&x->memtables);
+  values_fini(x);
   cache_destroy(x->cache);
   fdpool_destroy(x->fds);
   blkio_fini(&x->io);

@@ -28,6 +28,7 @@
 
 #include "base/dirlock.h"
 #include "compact/compact.h"
+#include "value/write.h"
 #include "view/super.h"
 #include "log/wal.h"
 
@@ -158,6 +159,12 @@ struct xdb {
   uint32_t nr_origins;
   struct blkio io;
   struct fdpool *fds;
+  struct value_ctx value_ctx;
+  struct value_log values;       // of values that the putting threads write apart; compact.values has the rounds'
+  struct wal_values log_values;  // for the log
+  // While the log is replayed: the memtable, and the version that CURRENT names.
+  struct memtable *replay_into;
+  const struct version *replay_from;
   struct cache *cache;
   struct sst_ctx ctx;
   struct wal *wal;           // with read_only it was replayed, and takes no records

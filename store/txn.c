@@ -246,7 +246,7 @@ static enum remixdb_status txn_write(struct xdb_ref *r, const struct xdb_batch *
   if (s != REMIXDB_OK) return s;
   for (size_t i = 0; i < b->nr && s == REMIXDB_OK; i++) {
     struct kv_rec rec;
-    p = kv_rec_get(p, b->data + b->len, KV_IN_LOG, &rec);
+    p = kv_rec_get(p, b->data + b->len, KV_IN_BATCH, &rec);
     assert(p);
     s = txn_put(r, &rec);
   }

@@ -6,6 +6,7 @@
 
 #include "store/batch.h"
 #include "store/ref.h"
+#include "store/values.h"
 
 // The checks of a transaction that writes (store/txn_check.h).
 struct many_check {
@@ -24,15 +25,21 @@ struct many_check {
 struct many_writes {
   struct batch_op *ops;  // in order of keys
   size_t nr;
-  struct wh_link *links;     // one per operation
-  size_t log_bytes, memory;  // bytes that it takes in the log and in the memtable
-  struct many_check *check;  // NULL: a batch, or a transaction that has read nothing
+  struct wh_link *links;      // one per operation
+  size_t log_bytes, memory;   // bytes that it takes in the log and in the memtable
+  struct value_apart *apart;  // of each operation whose value xdb_write_many has written apart; NULL: none
+  struct many_check *check;   // NULL: a batch, or a transaction that has read nothing
 };
 
 // Counts an operation that is in w->ops at nr, or puts it there. w->ops has room.
 static inline void many_add(struct many_writes *w, const struct batch_op *op) {
-  w->log_bytes += kv_rec_size(&op->rec);
-  w->memory += wh_record_memory(op->rec.klen, op->rec.vlen);
+  struct kv_rec rec = op->rec;
+  if (values_direct(rec.klen, rec.vlen)) {  // as it will be
+    rec.vlen = VALUE_REF;
+    rec.kind |= KV_APART;
+  }
+  w->log_bytes += kv_rec_size(&rec);
+  w->memory += wh_record_memory(rec.klen, rec.vlen);
   w->ops[w->nr++] = *op;
 }
 // Commits all of w, or nothing. r: for its epochs, its pace and its store; it may be a ref of a snapshot. Fails as
@@ -49,6 +56,8 @@ struct merge_call {
   uint64_t version, is;      // `is`: the version that it has; 0: there is none
   enum remixdb_merge_op op;  // the decision; REMIXDB_MERGE_KEEP: nothing is written
   struct kv_rec to;          // else what is written; fn's value is fn's
+  // A value that was apart, read before the leaf was locked; own memory. NULL: none.
+  uint8_t *was;
 };
 // Decides by the user's function, whose decision it checks, or by the version. rec: the key's record, with its seq if
 // c->compares is set; or NULL.

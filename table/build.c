@@ -47,6 +47,8 @@ struct sst_build {
   uint8_t *nr_recs;           // per page: the records of the block that begins there, or 0
   struct sst_pieces *pieces;  // per page, cap_pieces of them; NULL: none
   uint32_t cap_pieces;
+  struct sst_apart *apart;  // nr_apart elements, ascending by file; room for cap_apart
+  uint32_t nr_apart, cap_apart;
   // The rest is for compression.
   uint32_t *stored;  // per page that begins a block: the block's bytes in the file
   ZSTD_CCtx *zstd;
@@ -136,6 +138,7 @@ void sst_build_destroy(struct sst_build *b) {
   mem_free(b->min);
   mem_free(b->max);
   mem_free(b->nr_recs);
+  mem_free(b->apart);
   mem_free(b->pieces);
   mem_free(b->stored);
   mem_free(b->dict);
@@ -162,6 +165,7 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
   b->spaces = false;
   spread_begin(&b->spread);
   b->block.form = BLOCK_FORM_KINDS;
+  b->nr_apart = 0;
   b->dict_len = 0;
   b->gathered_len = 0;
   b->gathering = b->opts.compression != REMIXDB_COMPRESSION_NONE;
@@ -412,11 +416,46 @@ uint64_t sst_build_bytes(const struct sst_build *b) {
   return ((uint64_t)b->nr_pages + block_build_pages(&b->block)) * BLOCK_PAGE;
 }
 
+void sst_build_apart(struct sst_build *b, uint64_t file, uint64_t bytes) {
+  uint32_t at = b->nr_apart;
+  while (at > 0 && b->apart[at - 1].file >= file) at--;
+  if (at < b->nr_apart && b->apart[at].file == file) {
+    b->apart[at].bytes += bytes;
+    return;
+  }
+  if (!sst_build_ok(b)) return;
+  if (b->nr_apart == FORMAT_SST_APART_MAX) {
+    sst_build_fail(b, err_set(REMIXDB_INVALID, "%s: the records refer to too many value files", b->path));
+    return;
+  }
+  if (b->nr_apart == b->cap_apart) {
+    const uint32_t cap = b->cap_apart ? 2 * b->cap_apart : 16;
+    struct sst_apart *const grown = mem_realloc(b->apart, cap * sizeof(*grown));
+    if (!grown) {
+      sst_build_fail(b, REMIXDB_NOMEM);
+      return;
+    }
+    b->apart = grown;
+    b->cap_apart = cap;
+  }
+  memmove(b->apart + at + 1, b->apart + at, (b->nr_apart - at) * sizeof(*b->apart));
+  b->apart[at] = (struct sst_apart){file, bytes};
+  b->nr_apart++;
+}
+
+static uint8_t *put_apart(const struct sst_build *b, uint8_t *p) {
+  for (uint32_t i = 0; i < b->nr_apart; i++, p += FORMAT_SST_APART) {
+    store64le(p, b->apart[i].file);
+    store64le(p + 8, b->apart[i].bytes);
+  }
+  return p;
+}
+
 // Writes the metadata and the footer.
 static enum remixdb_status sst_build_put_meta(struct sst_build *b, uint64_t data_size) {
   const bool zstd = b->opts.compression != REMIXDB_COMPRESSION_NONE;
   const size_t cap = (size_t)b->nr_pages + b->min_len + b->max_len + b->dict_len +
-                     (zstd ? (size_t)b->nr_pages * 5 : 0) + FORMAT_SST_ALIGN;
+                     (zstd ? (size_t)b->nr_pages * 5 : 0) + FORMAT_SST_APART * (size_t)b->nr_apart + FORMAT_SST_ALIGN;
   uint8_t *const meta = mem_calloc(1, cap + FORMAT_SST_FOOTER);
   if (!meta) return REMIXDB_NOMEM;
   uint8_t *p = meta;
@@ -431,6 +470,8 @@ static enum remixdb_status sst_build_put_meta(struct sst_build *b, uint64_t data
   const uint8_t *const sizes = p;
   for (uint32_t i = 0; zstd && i < b->nr_pages; i++)
     if (b->nr_recs[i]) p = kv_varint_put(p, b->stored[i]);
+  const uint32_t sizes_len = (uint32_t)(p - sizes);
+  p = put_apart(b, p);
 
   const uint64_t meta_off = blkio_writer_offset(b->writer);
   const uint64_t file_size = align_up(meta_off + (uint64_t)(p - meta) + FORMAT_SST_FOOTER, FORMAT_SST_ALIGN);
@@ -458,7 +499,8 @@ static enum remixdb_status sst_build_put_meta(struct sst_build *b, uint64_t data
       .min_len = b->min_len,
       .max_len = b->max_len,
       .dict_len = b->dict_len,
-      .sizes_len = (uint32_t)(p - sizes),
+      .sizes_len = sizes_len,
+      .nr_apart = b->nr_apart,
       .blocks_sum = b->blocks_sum,
       .seq_min = b->seq_min,
       .seq_max = b->seq_max,

@@ -27,6 +27,8 @@ void sst_build_start(struct sst_build *b, uint64_t number);  // removes an unfin
 void sst_build_numbers(struct sst_build *b, uint64_t min, uint64_t max);
 // The records that will be added belong to the tree of the named spaces. Call it where sst_build_numbers is called.
 void sst_build_spaces(struct sst_build *b);
+// The next record's value, of so many bytes, is in this value file.
+void sst_build_apart(struct sst_build *b, uint64_t file, uint64_t bytes);
 // Adds a record of KV_IN_TABLE, with its seq. Other bits of its kind are left out.
 void sst_build_add(struct sst_build *b, const struct kv_rec *r);  // keys must ascend: REMIXDB_CORRUPT
 // Tells whether an error has been noticed, so that adding more is useless. The builder notices a failed write some time

@@ -31,6 +31,7 @@ enum {
   SST_EXPIRING = 168,
   SST_EXPIRING_BYTES = 176,
   SST_EXPIRY = 184,  // u64 each, SPREAD_POINTS of them
+  SST_APART = 240,   // u32, from version 3 on
   SST_VERSION = 244,
   SST_MAGIC = 248,
 };
@@ -65,6 +66,7 @@ void format_sst_footer_put(uint8_t *p, const struct format_sst_footer *f) {
   store64le(p + SST_EXPIRING, f->expiry.nr);
   store64le(p + SST_EXPIRING_BYTES, f->expiry.bytes);
   for (uint32_t i = 0; i < SPREAD_POINTS; i++) store64le(p + SST_EXPIRY + 8 * i, f->expiry.at[i]);
+  store32le(p + SST_APART, f->nr_apart);
   store32le(p + SST_VERSION, FORMAT_SST_VERSION);
   store64le(p + SST_MAGIC, FORMAT_SST_MAGIC);
   store64le(p + SST_SUM, footer_sum(p));
@@ -108,7 +110,9 @@ static const char *footer_flaw(const struct format_sst_footer *f, uint64_t file_
   if (f->min_len > key_max || f->max_len > key_max) return "key too long";
   if (f->dict_len > FORMAT_SST_DICT_MAX || f->sizes_len > f->nr_pages * 5u || (!zstd && (f->dict_len || f->sizes_len)))
     return "compression tables out of range";
-  const uint64_t used = (uint64_t)f->nr_pages + f->min_len + f->max_len + f->dict_len + f->sizes_len;
+  if (f->nr_apart > FORMAT_SST_APART_MAX || f->nr_apart > f->nr_records) return "number of value files out of range";
+  const uint64_t used = (uint64_t)f->nr_pages + f->min_len + f->max_len + f->dict_len + f->sizes_len +
+                        FORMAT_SST_APART * (uint64_t)f->nr_apart;
   if (used > f->meta_len || f->meta_len - used >= FORMAT_SST_ALIGN) return "size of metadata out of range";
   if (f->nr_records == 0 || f->nr_records > (uint64_t)f->nr_pages * BLOCK_RECORDS_MAX || f->nr_tombs > f->nr_records)
     return "number of records out of range";
@@ -160,6 +164,7 @@ enum remixdb_status format_sst_footer_get(const uint8_t *p, uint64_t file_size, 
     f_out->expiry.nr = load64le(p + SST_EXPIRING);
     f_out->expiry.bytes = load64le(p + SST_EXPIRING_BYTES);
     for (uint32_t i = 0; i < SPREAD_POINTS; i++) f_out->expiry.at[i] = load64le(p + SST_EXPIRY + 8 * i);
+    f_out->nr_apart = load32le(p + SST_APART);
   }
   const char *const flaw = footer_flaw(f_out, file_size);
   return flaw ? err_corrupt(path, off, "footer: %s", flaw) : REMIXDB_OK;

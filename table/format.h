@@ -22,6 +22,8 @@
 #define FORMAT_SST_FLAG_CKB 1u           // flag: the table has a compressed-keys block
 #define FORMAT_SST_FLAG_ZSTD 2u          // flag: data blocks are stored one by one, each with a head
 #define FORMAT_SST_FLAG_SPACES 4u        // flag: the records belong to the tree of the named spaces
+#define FORMAT_SST_APART 16u             // bytes for a value file: its number, u64; bytes of the values, u64
+#define FORMAT_SST_APART_MAX 65536u      // value files at most
 #define FORMAT_SST_DICT_MAX (16u << 10)  // bytes of the compression dictionary at most
 
 // A stored block of a compressed table has three parts: a checksum, a kind, and the block. The block is raw or one zstd
@@ -51,6 +53,7 @@ struct format_sst_footer {
   struct spread expiry;       // of the times at which records expire
   uint32_t seq_width;         // bytes of a record's number, less seq_min, in its block
   uint32_t version;           // out only
+  uint32_t nr_apart;          // entries of the list of value files, at the end of the metadata
   uint64_t print;             // out only: the table's fingerprint, which is the footer's checksum
 };
 

@@ -23,6 +23,8 @@ static inline void sst_retired_add(struct sst_retired *r, int64_t files, uint64_
   atomic_fetch_add_explicit(&r->bytes, files < 0 ? 0 - bytes : bytes, memory_order_relaxed);
 }
 
+struct value_ctx;
+
 // The tables and REMIX files of a store share this struct, which outlives them.
 struct sst_ctx {
   struct env *env;
@@ -33,6 +35,7 @@ struct sst_ctx {
   uint64_t store_id;        // new files state it
   const uint64_t *origins;  // files with these ids are the store's, too (struct files_ids); the caller's
   uint32_t nr_origins;
+  struct value_ctx *values;  // of the store's value files (value/file.h)
   bool direct_io;
   struct sst_retired *retired;  // counts retired tables and REMIX files; NULL: they are not counted
   size_t scan_room;             // bytes that one thread's reads of many tables at once take (table/scan.h); 0: standard
@@ -53,6 +56,11 @@ struct sst_pieces {
   // the block's pages are known
   _Atomic uint8_t known;
   uint8_t unused[7];
+};
+
+// A value file that records of the table refer to.
+struct sst_apart {
+  uint64_t file, bytes;  // its number; bytes of the values
 };
 
 struct sst {
@@ -80,8 +88,10 @@ struct sst {
   uint64_t nr_records, nr_tombs;
   uint64_t key_bytes, value_bytes;
   uint64_t file_size, data_size;  // data_size: bytes of data blocks in the file
-  uint64_t ckb_off, ckb_len;      // the compressed-keys block; ckb_len 0: there is none
-  struct kref min, max;           // smallest and largest key, in one allocation that the table owns
+  struct sst_apart *apart;        // nr_apart elements, ascending by file; NULL: none
+  uint32_t nr_apart;
+  uint64_t ckb_off, ckb_len;  // the compressed-keys block; ckb_len 0: there is none
+  struct kref min, max;       // smallest and largest key, in one allocation that the table owns
   _Atomic uint32_t refs;
   _Atomic bool obsolete;     // the last reference removes the file
   struct fdpool_file scans;  // the same file, for long scans: advised for sequential reads

@@ -113,6 +113,38 @@ void value_file_unref(struct value_file *f) {
   mem_free(f);
 }
 
+#define SECURE_BYTES (1u << 20)  // written again at a time
+
+static enum remixdb_status write_again(struct value_file *f, int fd) {
+  struct env *const env = f->ctx->sst->env;
+  uint8_t *const buf = mem_alloc(SECURE_BYTES);
+  enum remixdb_status s = buf ? REMIXDB_OK : REMIXDB_NOMEM;
+  for (uint64_t off = f->low; off < f->high && s == REMIXDB_OK;) {
+    size_t n = f->high - off < SECURE_BYTES ? (size_t)(f->high - off) : SECURE_BYTES;
+    s = env_read_upto(env, fd, f->path, buf, n, off, &n);  // a record may end in zeros that were never written
+    if (s != REMIXDB_OK || n == 0) break;
+    s = env_write(env, fd, f->path, buf, n, off);
+    off += n;
+  }
+  mem_free(buf);
+  return s == REMIXDB_NOSPACE ? REMIXDB_OK : s;  // a file system that never writes in place
+}
+
+enum remixdb_status value_file_secure(struct value_file *f) {
+  struct env *const env = f->ctx->sst->env;
+  struct env_stat st;
+  int fd;
+  enum remixdb_status s = env_open(f->ctx->sst->dir, env_name(f->path), ENV_READ | ENV_WRITE, &fd);
+  if (s == REMIXDB_NOTFOUND) return err_set(REMIXDB_IO, "%s: removed while it was being recovered", f->path);
+  if (s != REMIXDB_OK) return s;
+  const int rc = env->ops->fstat(env, fd, &st);
+  if (rc < 0) s = err_errno(-rc, "stat", f->path);
+  else if (st.links == 1) s = write_again(f, fd);
+  if (s == REMIXDB_OK) s = env_sync_all(env, fd, f->path);
+  env_close_quiet(env, fd);
+  return s;
+}
+
 // ---- reading
 
 struct reading {

@@ -34,12 +34,15 @@ struct value_file {
   _Atomic bool obsolete;  // the last reference removes the file
   // While it is written (value/write.h): guarded by value_log.lock
   struct value_file *next;
-  int fd;              // -1: it is not open for writing
-  uint64_t tail;       // records so far end here; for a file that is read only: its size when it was opened
-  uint32_t writers;    // values that are being written, or are not referred to yet
-  bool full;           // no further value goes there
-  bool named;          // its name is durable
-  _Atomic bool dirty;  // it has bytes that no sync has covered; release by the writer of the bytes
+  int fd;                        // -1: it is not open for writing
+  uint64_t tail;                 // records so far end here; for a file that is read only: its size when it was opened
+  uint32_t writers;              // values that are being written, or are not referred to yet
+  bool full;                     // no further value goes there
+  bool syncing;                  // a sync uses `fd`
+  bool named;                    // its name is durable; used by syncs only
+  _Atomic uint64_t value_bytes;  // of all values in it, as they are read, about. Relaxed
+  uint64_t low, high;            // for a replay: the records that the log refers to are in [low, high); 0: none
+  _Atomic bool dirty;            // it has bytes that no sync has covered; release by the writer of the bytes
 };
 
 // Opens a file and checks its header. *out has one reference. Fails with REMIXDB_CORRUPT (also for a missing file),
@@ -62,6 +65,10 @@ MUST_CHECK enum remixdb_status value_read(struct value_file *f, const struct val
                                           uint32_t off, void *buf, uint32_t cap, uint32_t *n_out);
 // Reads the whole value and checks it. Fails as value_read does.
 MUST_CHECK enum remixdb_status value_check(struct value_file *f, const struct value_ref *r, struct kref key);
+// Makes the bytes [low, high) durable, after a crash may have left them in the system's memory only. A failed sync
+// leaves pages that the system takes for clean, so the call writes the bytes again, unless the file has a second name.
+// A full disk is no failure. No other thread uses the file. Fails with REMIXDB_IO or REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status value_file_secure(struct value_file *f);
 // Bytes that the record of a value takes in its file at most.
 static inline uint64_t value_cost(uint32_t klen, uint32_t vlen) { return value_rec_len(klen, vlen, vlen); }
 #endif

@@ -3,14 +3,14 @@
 
 // Offsets in the header.
 enum {
-  HEAD_SUM = 0,      // u64, XXH3 of the bytes behind it
-  HEAD_MAGIC = 8,    // u8[8]
-  HEAD_FORMAT = 16,  // u32
-  HEAD_FLAGS = 20,   // u32, 0
-  HEAD_STORE_ID = 24,
-  HEAD_NUMBER = 32,
-  HEAD_NONCE = 40,
-  HEAD_ZERO = 48,  // 16 bytes
+  HEAD_MAGIC = 0,   // u8[8]
+  HEAD_FORMAT = 8,  // u32
+  HEAD_FLAGS = 12,  // u32, 0
+  HEAD_STORE_ID = 16,
+  HEAD_NUMBER = 24,
+  HEAD_NONCE = 32,
+  HEAD_ZERO = 40,  // 16 bytes
+  HEAD_SUM = 56,   // u64, XXH3 of the bytes before it
 };
 // Offsets in the head of a record.
 enum {
@@ -24,6 +24,8 @@ enum {
 };
 static const char value_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'A', 'L'};
 
+bool value_is_magic(const uint8_t *bytes) { return memcmp(bytes, value_magic, sizeof(value_magic)) == 0; }
+
 void value_head_put(uint8_t *p, struct value_head *h) {
   memset(p, 0, VALUE_HEAD);
   memcpy(p + HEAD_MAGIC, value_magic, sizeof(value_magic));
@@ -31,14 +33,14 @@ void value_head_put(uint8_t *p, struct value_head *h) {
   store64le(p + HEAD_STORE_ID, h->store_id);
   store64le(p + HEAD_NUMBER, h->number);
   store64le(p + HEAD_NONCE, h->nonce);
-  h->print = hash64(p + HEAD_MAGIC, VALUE_HEAD - HEAD_MAGIC);
+  h->print = hash64(p, HEAD_SUM);
   store64le(p + HEAD_SUM, h->print);
   h->key = hash64_seed(p + HEAD_STORE_ID, HEAD_ZERO - HEAD_STORE_ID, h->print);
 }
 
 enum remixdb_status value_head_get(const uint8_t *p, const char *path, struct value_head *h_out) {
-  if (memcmp(p + HEAD_MAGIC, value_magic, sizeof(value_magic)) != 0) return err_corrupt(path, 0, "not a value file");
-  const uint64_t sum = hash64(p + HEAD_MAGIC, VALUE_HEAD - HEAD_MAGIC);
+  if (!value_is_magic(p + HEAD_MAGIC)) return err_corrupt(path, 0, "not a value file");
+  const uint64_t sum = hash64(p, HEAD_SUM);
   if (load64le(p + HEAD_SUM) != sum) return err_corrupt(path, 0, "checksum of the header");
   // Read after the checksum: a flipped bit is damage, not a later format.
   const uint32_t format = load32le(p + HEAD_FORMAT), flags = load32le(p + HEAD_FLAGS);
@@ -81,7 +83,7 @@ bool value_rec_get(const uint8_t *p, size_t len, uint64_t file_key, uint64_t at,
                               .stored = load64le(p + REC_STORED),
                               .nonce = load64le(p + REC_NONCE),
                               .sum = load64le(p + REC_SUM)};
-  if (r.klen > REMIXDB_KV_MAX || r.klen > len - VALUE_REC_HEAD || r.vlen == 0) return false;
+  if (r.klen > KV_KEY_MAX || r.klen > len - VALUE_REC_HEAD || r.vlen == 0) return false;
   if (r.stored < value_chunks(r.vlen) || r.stored > r.vlen) return false;
   if (hash64_seed(p + REC_MARK, VALUE_REC_HEAD - REC_MARK + r.klen, file_key + at) != r.sum) return false;
   *r_out = r;

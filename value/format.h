@@ -36,6 +36,8 @@ struct value_head {
   uint64_t print;  // out only: the file's fingerprint, which is the header's checksum
   uint64_t key;    // out only: of the seeds (F1)
 };
+// Tells whether these 8 bytes begin a value file.
+bool value_is_magic(const uint8_t *bytes);
 // Writes VALUE_HEAD bytes, and sets h->print and h->key.
 void value_head_put(uint8_t *p, struct value_head *h);
 // Decodes VALUE_HEAD bytes. Fails with REMIXDB_CORRUPT, or with REMIXDB_VERSION if the format is newer.

@@ -216,7 +216,8 @@ static void put_ref(uint8_t *ref, const struct value_file *f, uint64_t at, const
   value_ref_put(ref, &to);
 }
 
-static void count(struct value_log *l, const struct value_rec *r) {
+static void count(struct value_log *l, struct value_file *f, const struct value_rec *r) {
+  atomic_fetch_add_explicit(&f->value_bytes, r->vlen, memory_order_relaxed);
   atomic_fetch_add_explicit(&l->values, 1, memory_order_relaxed);
   atomic_fetch_add_explicit(&l->value_bytes, r->vlen, memory_order_relaxed);
 }
@@ -307,12 +308,12 @@ static enum remixdb_status put_pieces(struct value_log *l, const uint8_t *key, s
 enum remixdb_status value_put(struct value_log *l, struct kref key, const void *val, uint32_t vlen, uint8_t *ref,
                               struct value_file **file_out) {
   struct value_rec r = {.klen = key.len, .vlen = vlen, .nonce = random_seed()};
-  assert(vlen > 0 && key.len <= REMIXDB_KV_MAX);
+  assert(vlen > 0 && key.len <= KV_KEY_MAX);
   enum remixdb_status s = sticky(l);
   if (s != REMIXDB_OK) return s;
   const bool pieces = l->compression != REMIXDB_COMPRESSION_NONE && vlen > VALUE_STAGE;
   s = pieces ? put_pieces(l, key.ptr, &r, val, ref, file_out) : put_staged(l, key.ptr, &r, val, ref, file_out);
-  if (s == REMIXDB_OK) count(l, &r);
+  if (s == REMIXDB_OK) count(l, *file_out, &r);
   return s;
 }
 
@@ -376,7 +377,7 @@ enum remixdb_status value_batch_put(struct value_batch *b, struct kref key, cons
   value_rec_put(p, b->file->key, b->at + b->len, key.ptr, &r);
   put_ref(ref, b->file, b->at + b->len, &r);
   b->len += len;
-  count(b->log, &r);
+  count(b->log, b->file, &r);
   return REMIXDB_OK;
 }
 
@@ -410,14 +411,18 @@ static struct value_file *next_dirty(struct value_log *l, struct value_file *con
     // acquire: the bytes of a writer that has set it are in the sync
     if (!again && atomic_exchange_explicit(&f->dirty, false, memory_order_acq_rel)) found = f;
   }
-  if (found) value_file_ref(found);
+  if (found) {
+    value_file_ref(found);
+    found->syncing = true;
+  }
   lib_unlock(&l->lock);
   return found;
 }
 
-// Closes a file that takes no more bytes.
-static void close_full(struct value_log *l, struct value_file *f) {
+// The sync of a file has ended. If the file takes no more bytes, closes it.
+static void end_sync(struct value_log *l, struct value_file *f) {
   lib_lock(&l->lock);
+  f->syncing = false;
   const bool idle = f->full && f->writers == 0 && !atomic_load_explicit(&f->dirty, memory_order_acquire);
   const int fd = idle ? f->fd : -1;
   if (idle) f->fd = -1;
@@ -442,10 +447,8 @@ static enum remixdb_status sync_some(struct value_log *l, bool *more_out) {
   if (s == REMIXDB_OK && unnamed) s = env_sync_dir(x->dir);
   *more_out = nr == SYNC_FILES;
   for (uint32_t i = 0; i < nr; i++) {
-    if (s == REMIXDB_OK) {
-      seen[i]->named = true;
-      close_full(l, seen[i]);
-    }
+    if (s == REMIXDB_OK) seen[i]->named = true;
+    end_sync(l, seen[i]);
     value_file_unref(seen[i]);
   }
   return s;
@@ -469,14 +472,31 @@ void value_log_turn(struct value_log *l) {
   lib_unlock(&l->lock);
 }
 
-void value_log_settle(struct value_log *l, bool (*keep)(void *arg, const struct value_file *f), void *arg) {
+bool value_log_has(struct value_log *l, const struct value_file *f) {
+  lib_lock(&l->lock);
+  const struct value_file *i = l->files;
+  while (i && i != f) i = i->next;
+  lib_unlock(&l->lock);
+  return i != NULL;
+}
+
+struct value_file *value_log_find(struct value_log *l, uint64_t number) {
+  lib_lock(&l->lock);
+  struct value_file *i = l->files;
+  while (i && i->number != number) i = i->next;
+  lib_unlock(&l->lock);
+  return i;
+}
+
+struct value_file *value_log_settle(struct value_log *l, bool (*keep)(void *arg, const struct value_file *f),
+                                    void *arg) {
   struct value_file *gone = NULL;
-  (void)pthread_mutex_lock(&l->sync_lock);  // no sync uses a descriptor meanwhile
   lib_lock(&l->lock);
   for (struct value_file **at = &l->files; *at;) {
     struct value_file *const f = *at;
-    const bool kept = keep(arg, f);
-    if (!f->full || f->writers || (kept && atomic_load_explicit(&f->dirty, memory_order_acquire))) {
+    // `keep` comes first: a file that a thread makes known to it is in use meanwhile.
+    const bool kept = keep(arg, f), dirty = atomic_load_explicit(&f->dirty, memory_order_acquire);
+    if (!f->full || f->writers || f->syncing || (kept && dirty)) {
       at = &f->next;
       continue;
     }
@@ -486,11 +506,14 @@ void value_log_settle(struct value_log *l, bool (*keep)(void *arg, const struct 
     gone = f;
   }
   lib_unlock(&l->lock);
+  return gone;
+}
+
+void value_log_drop(struct value_log *l, struct value_file *gone) {
   for (struct value_file *next; gone; gone = next) {
     next = gone->next;
     env_close_quiet(l->ctx->sst->env, gone->fd);
     gone->fd = -1;
     value_file_unref(gone);
   }
-  (void)pthread_mutex_unlock(&l->sync_lock);
 }

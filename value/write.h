@@ -56,8 +56,16 @@ void value_put_end(struct value_log *l, struct value_file *f);
 MUST_CHECK enum remixdb_status value_log_sync(struct value_log *l);
 // Closes the active file to further values, so that a copy of the directory by hard links does not change.
 void value_log_turn(struct value_log *l);
-// Takes the files that are full, synced and not in use out of the list, and retires those that `keep` does not want.
-void value_log_settle(struct value_log *l, bool (*keep)(void *arg, const struct value_file *f), void *arg);
+// The file of this number in the list; NULL: it is not there. No settling runs beside the call.
+struct value_file *value_log_find(struct value_log *l, uint64_t number);
+// Tells whether a file is in the list.
+bool value_log_has(struct value_log *l, const struct value_file *f);
+// Takes the files that are full, synced and not in use out of the list, and retires those that `keep` does not want;
+// these need not be synced. Returns them, for value_log_drop. Does not wait for the disk.
+MUST_CHECK struct value_file *value_log_settle(struct value_log *l, bool (*keep)(void *arg, const struct value_file *f),
+                                               void *arg);
+// Drops the log's references to them.
+void value_log_drop(struct value_log *l, struct value_file *gone);
 
 // ---- many values in a row, by one thread. Their bytes are gathered.
 struct value_batch {

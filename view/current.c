@@ -29,7 +29,7 @@ enum {
   SECTION_LENGTH = 8,  // u64, of what follows
   SECTION_HEAD = 16,
 };
-enum { KIND_ORIGINS = 1, KIND_PARTS = 2, KIND_SPACES_PARTS = 3, KIND_NAMES = 4 };
+enum { KIND_ORIGINS = 1, KIND_PARTS = 2, KIND_SPACES_PARTS = 3, KIND_NAMES = 4, KIND_VALUES = 8 };
 #define SECTION_MUST 1u  // flag: a reader that does not know the kind refuses the store
 // Offsets in a section of partitions.
 enum {
@@ -64,7 +64,7 @@ static const char current_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'E', 'R'};
 // The most bytes of a partition, its tables left out.
 #define CURRENT_PART_MAX (PART_HEAD + KV_KEY_MAX)
 #define CURRENT_REST_MAX \
-  (HEAD_SIZE + 4 * SECTION_HEAD + 2 * PARTS_HEAD + NAMES_SIZE_MAX + SUM_SIZE)  // of what is there once
+  (HEAD_SIZE + 5 * SECTION_HEAD + 2 * PARTS_HEAD + NAMES_SIZE_MAX + SUM_SIZE)  // of what is there once
 #define CURRENT_TABLE_MAX (CURRENT_NAME + 3 * 8)  // bytes of a table's name, and of origins of it and its REMIX files
 
 bool current_is_magic(const uint8_t *bytes) { return memcmp(bytes, current_magic, sizeof(current_magic)) == 0; }
@@ -108,8 +108,10 @@ static enum remixdb_status check_head(const char *path, const struct current_hea
   return REMIXDB_OK;
 }
 
+// A value file counts as a table: it explains a name, and no more.
 static bool count_table(void *arg, const char *name) {
-  *(uint64_t *)arg += files_kind_of(name, NULL) == FILES_IS_TABLE;
+  const enum files_kind kind = files_kind_of(name, NULL);
+  *(uint64_t *)arg += kind == FILES_IS_TABLE || kind == FILES_IS_VALUE;
   return true;
 }
 
@@ -165,9 +167,24 @@ static enum remixdb_status read_parts(struct current *c, uint32_t tree, size_t a
   return REMIXDB_OK;
 }
 
+static enum remixdb_status read_values(struct current *c, size_t at, uint64_t len) {
+  if (len == 0 || len % CURRENT_VALUE || len / CURRENT_VALUE > UINT32_MAX)
+    return err_corrupt(c->path, at, "%llu bytes of value files", (unsigned long long)len);
+  c->head.nr_values = (uint32_t)(len / CURRENT_VALUE);
+  c->head.values = c->buf + at;
+  uint64_t before = 0;
+  for (uint32_t i = 0; i < c->head.nr_values; i++) {
+    const uint64_t number = load64le(c->head.values + CURRENT_VALUE * (size_t)i);
+    if (number <= before || number >= c->head.next_file)
+      return err_corrupt(c->path, at + CURRENT_VALUE * (size_t)i, "value files do not ascend, or the number is free");
+    before = number;
+  }
+  return REMIXDB_OK;
+}
+
 // One section, whose bytes are [at, at + len).
 static enum remixdb_status read_section(struct current *c, uint32_t kind, uint32_t flags, size_t at, uint64_t len) {
-  const bool known = kind >= KIND_ORIGINS && kind <= KIND_NAMES;
+  const bool known = (kind >= KIND_ORIGINS && kind <= KIND_NAMES) || kind == KIND_VALUES;
   if (flags & ~SECTION_MUST || (!known && flags & SECTION_MUST))
     return err_set(REMIXDB_VERSION, "%s: a section of kind %u with flags %#x is not known to this library", c->path,
                    kind, flags);
@@ -179,6 +196,7 @@ static enum remixdb_status read_section(struct current *c, uint32_t kind, uint32
     c->names_len = (size_t)len;
     return REMIXDB_OK;
   }
+  if (kind == KIND_VALUES) return read_values(c, at, len);
   return read_parts(c, kind == KIND_PARTS ? TREE_UNNAMED : TREE_SPACES, at, len);
 }
 
@@ -376,10 +394,11 @@ static uint8_t *put_parts(uint8_t *p, uint32_t kind, const struct current_part *
 
 enum remixdb_status current_write(const struct env_dir *dir, const struct current_head *h, const struct files_ids *ids,
                                   const struct current_part *parts, const struct names *names) {
-  const size_t origins_len = 8 * (size_t)ids->nr;
+  const size_t origins_len = 8 * (size_t)ids->nr, values_len = CURRENT_VALUE * (size_t)h->nr_values;
   const size_t names_len = names_size(names);
-  size_t len = HEAD_SIZE + section_size(origins_len) + section_size(names_len) + SUM_SIZE, parts_len[TREES];
-  uint32_t nr_sections = (ids->nr != 0) + (names_len != 0);
+  size_t len = HEAD_SIZE + section_size(origins_len) + section_size(names_len) + section_size(values_len) + SUM_SIZE;
+  size_t parts_len[TREES];
+  uint32_t nr_sections = (ids->nr != 0) + (names_len != 0) + (h->nr_values != 0);
   for (uint32_t tree = 0, at = 0; tree < TREES; at += h->nr_parts[tree++]) {
     parts_len[tree] = parts_size(parts + at, h->nr_parts[tree]);
     len += section_size(parts_len[tree]);
@@ -403,6 +422,11 @@ enum remixdb_status current_write(const struct env_dir *dir, const struct curren
   p = put_parts(p, KIND_SPACES_PARTS, parts + h->nr_parts[TREE_UNNAMED], h->nr_parts[TREE_SPACES],
                 parts_len[TREE_SPACES]);
   if (names) p = names_put(names, put_section(p, KIND_NAMES, names_len));
+  if (values_len) {
+    p = put_section(p, KIND_VALUES, values_len);
+    memcpy(p, h->values, values_len);
+    p += values_len;
+  }
   assert(p == buf + len - SUM_SIZE);
   store64le(p, hash64(buf, len - SUM_SIZE));
   s = env_replace_file(dir, FILES_CURRENT, buf, len);

@@ -32,10 +32,13 @@ struct current_head {
   uint32_t format;           // ignored by current_write
   uint32_t nr_parts[TREES];  // of each tree; the spaces' tree may have none
   uint64_t store_id, number;
-  uint64_t next_file;  // the next free file number
-  uint64_t log_gen;    // the oldest log generation still needed
-  uint64_t log_seq;    // the last sequence number before that generation
-  uint64_t log_print;  // the fingerprint of that segment (log/wal.h, L7); 0 in formats 1 and 2
+  uint64_t next_file;     // the next free file number
+  uint64_t log_gen;       // the oldest log generation still needed
+  uint64_t log_seq;       // the last sequence number before that generation
+  uint64_t log_print;     // the fingerprint of that segment (log/wal.h, L7); 0 in formats 1 and 2
+  uint32_t nr_values;     // value files
+  const uint8_t *values;  // CURRENT_VALUE bytes for each, ascending by number: its number, its fingerprint, and the
+                          // bytes of all its values, about; u64 each. A reader's point into the file
 };
 // Whether the file states fingerprints.
 static inline bool current_prints(const struct current_head *h) { return h->format >= 3; }
@@ -49,7 +52,8 @@ struct current_part {
   uint32_t stride;                    // bytes of each table's name
   const uint8_t *tables;              // nr names: number, u64; fingerprint, u64, if the format has them
 };
-#define CURRENT_NAME 16u  // bytes of a name with a fingerprint
+#define CURRENT_NAME 16u   // bytes of a name with a fingerprint
+#define CURRENT_VALUE 24u  // bytes for a value file
 static inline uint64_t current_table(const struct current_part *p, uint32_t i) {
   return load64le(p->tables + p->stride * (size_t)i);
 }

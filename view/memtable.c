@@ -85,6 +85,7 @@ void memtable_unref(struct memtable *m) {
   pthread_mutex_unlock(&all->lock);
   struct wh *const spaces = memtable_tree(m, TREE_SPACES);
   if (spaces) wh_destroy(spaces);
+  value_list_fini(&m->values);
   wh_destroy(m->wh);
   mem_free(m);
 }

@@ -7,6 +7,7 @@
 #ifndef MEMTABLE_H
 #define MEMTABLE_H
 
+#include "value/set.h"
 #include "view/current.h"
 #include "wh.h"
 
@@ -27,6 +28,8 @@ struct memtable {
   _Atomic(struct wh *) spaces;   // of the spaces' tree; NULL: not made yet. Published with release by memtable_spaces
   uint64_t gen;       // generation of its log segment (after a recovery, of the newest one); set before it is shared
   uint64_t base_seq;  // last sequence number given before that generation began
+  struct value_list values;      // the value files that its records may refer to
+  _Atomic uint64_t apart_bytes;  // of the values that were written apart for its records, about. Relaxed
 };
 
 // cursors: see wh_recycle. limit: bytes of a full memtable; the pool keeps as many bytes for the next memtables.

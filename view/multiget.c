@@ -5,6 +5,7 @@
 
 #include "table/batch.h"
 #include "view/candidate.h"
+#include "view/super.h"
 
 #define KEYS_AHEAD 8u   // the call prefetches so many of the caller's keys ahead
 #define VALUE_LINES 3u  // lines of a record or a value to prefetch; the processor itself fetches the rest of a long one
@@ -21,6 +22,13 @@ struct waiting {
   struct remix_probe probe;
 };
 
+// A value that is apart, of a key of the call.
+struct apart {
+  size_t key;
+  struct value_ref to;
+  struct value_file *file;
+};
+
 struct multiget {
   struct blkio_queue *queue;
   // The call:
@@ -33,6 +41,9 @@ struct multiget {
   const struct env *env;       // for the wall clock
   uint64_t now_ms;             // by which the call judges what has expired; 0: not asked yet
   size_t small;                // the lowest index of a key whose value did not fit, or nr
+  const struct super *super;   // in which values apart are found; NULL: none is read
+  struct apart *apart;         // nr_apart values to read, each with a reference to its file; room for cap_apart
+  size_t nr_apart, cap_apart;
   // A group of keys on their way through the stages:
   size_t at[MULTIGET_GROUP];  // their indexes among the keys of the call
   struct kref key[MULTIGET_GROUP];
@@ -62,6 +73,7 @@ enum remixdb_status multiget_create(struct blkio_queue *queue, struct multiget *
 void multiget_destroy(struct multiget *m) {
   if (!m) return;
   sst_hold_fini(&m->alone);
+  mem_free(m->apart);
   mem_free(m);
 }
 
@@ -82,25 +94,78 @@ static bool take_room(struct multiget_room *room, struct remixdb_buf *b, uint32_
   return true;
 }
 
-static __attribute__((noinline)) bool absent(struct multiget *m, const struct kv_rec *rec) {
-  if (rec->kind & KV_TOMB) return true;
+static __attribute__((noinline)) bool expired(struct multiget *m, const struct kv_rec *rec) {
   if (m->now_ms == 0) m->now_ms = env_wall_ms(m->env);
   return rec->expiry <= m->now_ms;
 }
 
-// i: the key's index in the call.
-static inline void found(struct multiget *m, size_t i, const struct kv_rec *rec) {
-  const uint32_t len = rec->vlen;
-  if (unlikely(rec->kind & (KV_TOMB | KV_EXPIRES)) && absent(m, rec)) return;
+// The key is found: gives its value its place. Returns how many bytes of it fit.
+static inline uint32_t found_len(struct multiget *m, size_t i, uint32_t len) {
   m->found[i] = true;
   m->nr_found++;
-  if (!m->values) return;
+  if (!m->values) return 0;
   struct remixdb_buf *const b = &m->values[i];
   b->len = len;
   if (m->room && !take_room(m->room, b, len) && m->small == m->nr) m->small = i;
   const uint32_t n = len < b->cap ? len : b->cap;
-  if (n) memcpy(b->ptr, rec->val, n);
   if (unlikely(n < len) && b->ptr && m->small == m->nr) m->small = i;
+  return n;
+}
+
+// The same for a value that is apart. It is read at the end of the call: now reads of blocks may be under way, and the
+// thread is in an epoch.
+static __attribute__((noinline)) void found_apart(struct multiget *m, size_t i, const struct kv_rec *rec) {
+  struct apart a = {.key = i};
+  enum remixdb_status s = m->super ? super_value(m->super, rec, &a.to, &a.file)
+                                   : err_set(REMIXDB_INVALID, "a value is apart, and no super has it");
+  if (s == REMIXDB_OK && m->nr_apart == m->cap_apart) {
+    const size_t cap = m->cap_apart ? 2 * m->cap_apart : MULTIGET_GROUP;
+    struct apart *const grown = mem_realloc(m->apart, cap * sizeof(*grown));
+    if (grown) {
+      m->apart = grown;
+      m->cap_apart = cap;
+    } else {
+      s = REMIXDB_NOMEM;
+    }
+  }
+  if (s != REMIXDB_OK) {
+    failed(m, s);
+    return;
+  }
+  if (found_len(m, i, a.to.len) == 0) return;
+  value_file_ref(a.file);
+  m->apart[m->nr_apart++] = a;
+}
+
+// Reads the values that are apart.
+static void read_apart(struct multiget *m) {
+  for (size_t i = 0; i < m->nr_apart; i++) {
+    struct apart *const a = &m->apart[i];
+    const struct remixdb_slice *const key = &m->keys[a->key];
+    struct remixdb_buf *const b = &m->values[a->key];
+    uint32_t n;
+    const enum remixdb_status s = value_read(a->file, &a->to, kref(key->ptr, key->len), 0, b->ptr, b->cap, &n);
+    value_file_unref(a->file);
+    if (s == REMIXDB_OK) continue;
+    failed(m, s);
+    m->found[a->key] = false;
+    m->nr_found--;
+    b->len = 0;
+  }
+  m->nr_apart = 0;
+}
+
+// i: the key's index in the call.
+static inline void found(struct multiget *m, size_t i, const struct kv_rec *rec) {
+  if (unlikely(rec->kind)) {
+    if (rec->kind & KV_TOMB || (rec->kind & KV_EXPIRES && expired(m, rec))) return;
+    if (rec->kind & KV_APART) {
+      found_apart(m, i, rec);
+      return;
+    }
+  }
+  const uint32_t n = found_len(m, i, rec->vlen);
+  if (n) memcpy(m->values[i].ptr, rec->val, n);
 }
 
 // ---- memtables
@@ -320,6 +385,8 @@ void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *k
   m->next = m->nr_found = 0;
   m->nr_waiting = m->pages_waiting = m->nr_added = 0;
   m->begun = false;
+  m->super = NULL;
+  m->nr_apart = 0;
   m->error.status = REMIXDB_OK;
   m->env = NULL;
   m->now_ms = 0;
@@ -330,6 +397,7 @@ void multiget_clock(struct multiget *m, const struct env *env, uint64_t now_ms) 
   m->env = env;
   m->now_ms = now_ms;
 }
+void multiget_super(struct multiget *m, const struct super *v) { m->super = v; }
 
 static void look_up_group(struct multiget *m, const struct wh *active, const struct wh *frozen,
                           const struct version *version, uint64_t moment) {
@@ -367,6 +435,7 @@ bool multiget_part(struct multiget *m, const struct wh *active, const struct wh 
 
 enum remixdb_status multiget_end(struct multiget *m, size_t *nr_out) {
   sst_hold_drop(&m->alone);
+  if (unlikely(m->nr_apart)) read_apart(m);
   *nr_out = m->nr_found;
   if (m->error.status != REMIXDB_OK) return err_raise(&m->error);
   if (m->small < m->nr && m->room)

@@ -34,12 +34,16 @@ void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *k
 // How the call judges what has expired: by now_ms, or with 0 by the env's wall clock, which it asks once. Between
 // multiget_begin and the first part.
 void multiget_clock(struct multiget *m, const struct env *env, uint64_t now_ms);
+// Lets the call read values apart, of this super, whose memtables and version the parts have. Before the first part.
+// Each key's file is counted, so the values are read by multiget_end, outside of any epoch.
+struct super;
+void multiget_super(struct multiget *m, const struct super *v);
 // Looks up the next part of the keys (some groups) at the moment, and copies the values that are found. frozen may be
 // NULL. Returns whether more keys are left. Inside an epoch; each part may have its own, but active, frozen and version
 // must be the same for all parts.
 bool multiget_part(struct multiget *m, const struct wh *active, const struct wh *frozen, const struct version *version,
                    uint64_t moment);
-// Ends the call. *nr_out: how many keys were found. Returns the error that occurred earliest. If no key failed, returns
-// REMIXDB_TOOBIG if a value did not fit, else REMIXDB_OK.
+// Reads the values that are apart, and ends the call. *nr_out: how many keys were found. Returns the error that
+// occurred earliest. If no key failed, returns REMIXDB_TOOBIG if a value did not fit, else REMIXDB_OK.
 MUST_CHECK enum remixdb_status multiget_end(struct multiget *m, size_t *nr_out);
 #endif

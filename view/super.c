@@ -39,3 +39,25 @@ static void super_reclaim(struct epoch_item *item, void *arg) {
 }
 
 void super_retire(struct epoch *e, struct super *v) { epoch_retire(e, &v->item, super_reclaim, NULL); }
+
+enum remixdb_status super_value(const struct super *v, const struct kv_rec *rec, struct value_ref *to_out,
+                                struct value_file **out) {
+  const bool fits = value_ref_get(rec->val, rec->vlen, to_out);
+  // The version comes first: a file that was collected is another one in a later version than that of a memtable.
+  *out = fits ? value_set_find(&v->version->values, to_out->file) : NULL;
+  if (fits && !*out) *out = value_list_find(&v->active->values, to_out->file);
+  if (fits && !*out && v->frozen) *out = value_list_find(&v->frozen->values, to_out->file);
+  if (likely(*out != NULL)) return REMIXDB_OK;
+  return fits ? err_set(REMIXDB_CORRUPT, "a record refers to value file %llu, which the store does not have",
+                        (unsigned long long)to_out->file)
+              : err_set(REMIXDB_CORRUPT, "a record has a reference to a value that cannot be one");
+}
+
+enum remixdb_status super_read(const struct super *v, struct kref key, const struct kv_rec *rec, uint32_t off,
+                               void *buf, uint32_t cap, uint32_t *n_out) {
+  struct value_ref to;
+  struct value_file *f;
+  *n_out = 0;
+  const enum remixdb_status s = super_value(v, rec, &to, &f);
+  return s == REMIXDB_OK ? value_read(f, &to, key, off, buf, cap, n_out) : s;
+}

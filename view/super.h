@@ -44,6 +44,19 @@ static inline void super_unref(struct super *v) {
   struct version *const last = super_drop(v);
   if (last) version_destroy(last);
 }
+// Finds the value file that a record of the super refers to, which lives as long as the super: the version's, or one of
+// the memtables'. *to_out: the reference. Fails with REMIXDB_CORRUPT if the reference is malformed, or the super has no
+// such file.
+MUST_CHECK enum remixdb_status super_value(const struct super *v, const struct kv_rec *rec, struct value_ref *to_out,
+                                           struct value_file **out);
+// Reads the value of a record of v whose value is apart, from `off` on, at most cap bytes. See value_read. key: the
+// record's; `rec` need not have it. Fails also like super_value.
+MUST_CHECK enum remixdb_status super_read(const struct super *v, struct kref key, const struct kv_rec *rec,
+                                          uint32_t off, void *buf, uint32_t cap, uint32_t *n_out);
+// The length of a record's value, which may be apart.
+static inline uint32_t super_vlen(const struct kv_rec *rec) {
+  return unlikely(rec->kind & KV_APART) && rec->vlen == VALUE_REF ? value_ref_len(rec->val) : rec->vlen;
+}
 // Gives v the memtables of another super. No other thread has seen v yet.
 void super_follow(struct super *v, const struct super *other);
 // Drops the reference when all epochs have passed in which a thread may see v. Does not wait for that.

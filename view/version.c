@@ -7,6 +7,7 @@
 #include "log/format.h"
 #include "remix/format.h"
 #include "table/format.h"
+#include "value/format.h"
 #include "view/current.h"
 
 // ---- partitions
@@ -140,6 +141,7 @@ void version_destroy(struct version *v) {
   anchors_fini(&v->anchors);
   mem_free(v->anchor_bytes);
   mem_free(v->young);
+  value_set_fini(&v->values);
   mem_free(v);
 }
 
@@ -184,8 +186,10 @@ static int cmp_u64(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-// One number for a file: the numbers of tables and of REMIXes overlap.
-static uint64_t file_key(uint64_t number, bool remix) { return number << 1 | remix; }
+// One number for a file: the numbers of tables, REMIXes and value files overlap.
+static uint64_t file_key(uint64_t number, enum files_kind kind) {
+  return number << 2 | (kind == FILES_IS_REMIX ? 1 : kind == FILES_IS_VALUE ? 2 : 0);
+}
 
 // Partitions that several threads open.
 struct loading {
@@ -203,12 +207,15 @@ struct load {
   struct part *part;
 };
 
-// Compares a file with the fingerprint that CURRENT has for it (V5).
-static enum remixdb_status check_print(const struct current_part *n, const char *path, uint64_t print, uint64_t want) {
-  if (n->stride != CURRENT_NAME || print == want) return REMIXDB_OK;
+static enum remixdb_status other_history(const char *path) {
   return err_corrupt(path, 0,
                      "the store needs another file of this number: this one is of another history of the store, such "
                      "as a copy that went on by itself");
+}
+
+// Compares a file with the fingerprint that CURRENT has for it (V5).
+static enum remixdb_status check_print(const struct current_part *n, const char *path, uint64_t print, uint64_t want) {
+  return n->stride != CURRENT_NAME || print == want ? REMIXDB_OK : other_history(path);
 }
 
 static enum remixdb_status load_part(const struct sst_ctx *ctx, const struct current_part *n, struct part **out) {
@@ -285,14 +292,14 @@ static enum remixdb_status check_names(const char *path, const struct load *load
   if (!keys) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < nr; i++) {
     const struct current_part *const n = &loads[i].names;
-    if (n->nr) keys[at++] = file_key(n->remix, true);
-    if (n->young) keys[at++] = file_key(n->young, true);
-    for (uint32_t t = 0; t < n->nr; t++) keys[at++] = file_key(current_table(n, t), false);
+    if (n->nr) keys[at++] = file_key(n->remix, FILES_IS_REMIX);
+    if (n->young) keys[at++] = file_key(n->young, FILES_IS_REMIX);
+    for (uint32_t t = 0; t < n->nr; t++) keys[at++] = file_key(current_table(n, t), FILES_IS_TABLE);
   }
   qsort(keys, at, sizeof(*keys), cmp_u64);
   uint64_t twice = 0;
   for (size_t i = 1; i < at; i++)
-    if (keys[i] == keys[i - 1]) twice = keys[i] >> 1;
+    if (keys[i] == keys[i - 1]) twice = keys[i] >> 2;
   mem_free(keys);
   return twice ? err_corrupt(path, 0, "names file %llu for two partitions", (unsigned long long)twice) : REMIXDB_OK;
 }
@@ -406,6 +413,20 @@ static enum remixdb_status make_loaded(const struct current *c, struct part **pa
   return REMIXDB_OK;
 }
 
+// Opens the value files that CURRENT names, and compares their fingerprints (V5).
+static enum remixdb_status load_values(const struct sst_ctx *ctx, const struct current *c, struct version *v) {
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; i < c->head.nr_values && s == REMIXDB_OK; i++) {
+    const uint8_t *const name = c->head.values + CURRENT_VALUE * (size_t)i;
+    struct value_file *f;
+    if ((s = value_file_open(ctx->values, load64le(name), &f)) != REMIXDB_OK) return s;
+    atomic_store_explicit(&f->value_bytes, load64le(name + 16), memory_order_relaxed);
+    s = f->print == load64le(name + 8) ? value_set_add(&v->values, f) : other_history(f->path);
+    value_file_unref(f);
+  }
+  return s;
+}
+
 enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, struct worker *self,
                                  struct version **out) {
   struct current c;
@@ -425,6 +446,10 @@ enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, 
   if (s == REMIXDB_OK) s = check_names(c.path, loads, nr);
   if (s == REMIXDB_OK) s = load_parts(&all, ws, self, loads, nr, parts);
   if (s == REMIXDB_OK) s = make_loaded(&c, parts, out);
+  if (s == REMIXDB_OK && (s = load_values(ctx, &c, *out)) != REMIXDB_OK) {
+    version_unref(*out);
+    *out = NULL;
+  }
   pthread_mutex_destroy(&all.lock);
   mem_free(loads);
   mem_free(parts);
@@ -467,27 +492,34 @@ static size_t count_files(const struct version *v, uint32_t *nr_parts_out) {
       nr += part_runs(p) + (p->remix != NULL) + (p->young != NULL);
     }
   if (nr_parts_out) *nr_parts_out = v->nr_parts + (v->spaces ? v->spaces->nr_parts : 0);
-  return nr;
+  return nr + v->values.nr;
 }
 
 enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v) {
   const struct files_ids ids = {.own = v->store_id, .origins = ctx->origins, .nr = ctx->nr_origins};
   const uint32_t nr_spaces = version_is_empty(v->spaces) ? 0 : v->spaces->nr_parts;
-  const struct current_head head = {.nr_parts = {v->nr_parts, nr_spaces},
-                                    .store_id = v->store_id,
-                                    .number = v->number,
-                                    .next_file = v->next_file,
-                                    .log_gen = v->log_gen,
-                                    .log_seq = v->log_seq,
-                                    .log_print = v->log_print};
+  struct current_head head = {.nr_parts = {v->nr_parts, nr_spaces},
+                              .store_id = v->store_id,
+                              .number = v->number,
+                              .next_file = v->next_file,
+                              .log_gen = v->log_gen,
+                              .log_seq = v->log_seq,
+                              .log_print = v->log_print,
+                              .nr_values = v->values.nr};
   uint32_t nr_parts;
   const size_t nr_files = count_files(v, &nr_parts);
   struct current_part *const parts = mem_alloc(nr_parts * sizeof(*parts));
-  uint8_t *const tables = mem_alloc(nr_files ? CURRENT_NAME * nr_files : 1);
+  uint8_t *const tables = mem_alloc(nr_files ? CURRENT_VALUE * nr_files : 1);
   enum remixdb_status s = parts && tables ? REMIXDB_OK : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) {
-    uint8_t *const at = name_parts(v, parts, tables);
-    if (nr_spaces) (void)name_parts(v->spaces, parts + v->nr_parts, at);
+    uint8_t *at = name_parts(v, parts, tables);
+    if (nr_spaces) at = name_parts(v->spaces, parts + v->nr_parts, at);
+    head.values = at;
+    for (uint32_t i = 0; i < v->values.nr; i++, at += CURRENT_VALUE) {
+      const struct value_file *const f = v->values.files[i];
+      current_name_put(at, f->number, f->print);
+      store64le(at + CURRENT_NAME, atomic_load_explicit(&f->value_bytes, memory_order_relaxed));
+    }
   }
   if (s == REMIXDB_OK) s = current_write(ctx->dir, &head, &ids, parts, v->names);
   mem_free(parts);
@@ -502,7 +534,12 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
 static bool states_id(const struct files_entry *e, const uint8_t *bytes, size_t nr, uint64_t size, uint64_t *id_out) {
   struct format_sst_footer f;
   struct wal_head h;
+  struct value_head v;
   switch (e->kind) {
+    case FILES_IS_VALUE:
+      if (nr < VALUE_HEAD || value_head_get(bytes, e->name, &v) != REMIXDB_OK) return false;
+      *id_out = v.store_id;
+      return true;
     case FILES_IS_TABLE:
       if (format_sst_footer_get(bytes, size, e->name, &f) != REMIXDB_OK) return false;
       *id_out = f.store_id;
@@ -574,6 +611,8 @@ enum remixdb_status version_origins(const struct version *v, uint64_t own, uint6
         if (part_run(p, r)->origin != own) ids[nr++] = part_run(p, r)->origin;
     }
   }
+  for (uint32_t i = 0; i < v->values.nr; i++)
+    if (v->values.files[i]->origin != own) ids[nr++] = v->values.files[i]->origin;
   qsort(ids, nr, sizeof(*ids), cmp_u64);
   uint32_t kept = 0;
   for (size_t i = 0; i < nr; i++)
@@ -595,19 +634,21 @@ enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct versio
   for (const struct version *tree = v; tree; tree = tree->spaces) {
     for (uint32_t i = 0; i < tree->nr_parts; i++) {
       const struct part *p = tree->parts[i];
-      if (p->remix) named[nr_named++] = file_key(p->remix->number, true);
-      if (p->young) named[nr_named++] = file_key(p->young->number, true);
-      for (uint32_t r = 0; r < part_runs(p); r++) named[nr_named++] = file_key(part_run(p, r)->number, false);
+      if (p->remix) named[nr_named++] = file_key(p->remix->number, FILES_IS_REMIX);
+      if (p->young) named[nr_named++] = file_key(p->young->number, FILES_IS_REMIX);
+      for (uint32_t r = 0; r < part_runs(p); r++) named[nr_named++] = file_key(part_run(p, r)->number, FILES_IS_TABLE);
     }
   }
+  for (uint32_t i = 0; i < v->values.nr; i++) named[nr_named++] = file_key(v->values.files[i]->number, FILES_IS_VALUE);
   qsort(named, nr_named, sizeof(*named), cmp_u64);
   *nr_out = 0;
   const struct files_ids ids = sst_ctx_ids(ctx);
   enum remixdb_status s = files_list(ctx->dir, &list, &nr_list);
   for (size_t i = 0; s == REMIXDB_OK && i < nr_list; i++) {
     const struct files_entry *e = &list[i];
-    const uint64_t key = file_key(e->number, e->kind == FILES_IS_REMIX);
-    if (e->kind != FILES_IS_CURRENT_TMP && e->kind != FILES_IS_TABLE && e->kind != FILES_IS_REMIX) continue;
+    const uint64_t key = file_key(e->number, e->kind);
+    const bool numbered = e->kind == FILES_IS_TABLE || e->kind == FILES_IS_REMIX || e->kind == FILES_IS_VALUE;
+    if (e->kind != FILES_IS_CURRENT_TMP && !numbered) continue;
     if (e->kind != FILES_IS_CURRENT_TMP && bsearch(&key, named, nr_named, sizeof(key), cmp_u64)) continue;
     enum version_owner owner;
     s = version_owner(ctx->dir, e, &ids, &owner);

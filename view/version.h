@@ -29,6 +29,9 @@
 //       space. The struct version of a store holds the unnamed tree; its `spaces` is a struct version, too, of which
 //       only the partitions count. A store's version always has one, so readers need not ask. CURRENT names the
 //       partitions of the spaces' tree only if one of them has a table.
+//   V8  A version has the value files that its tables state, as far as they exist. A file that was collected does not
+//       exist: only old records, which newer ones hide, refer to it. After a replay the version that was loaded also
+//       has the files that the log's records refer to.
 #ifndef VERSION_H
 #define VERSION_H
 
@@ -38,6 +41,7 @@
 #include "base/files.h"
 #include "remix/remix.h"
 #include "base/workers.h"
+#include "value/set.h"
 #include "view/current.h"
 
 struct part {  // a partition; counted, immutable, shared between versions
@@ -64,6 +68,8 @@ struct version {
   uint8_t *anchor_bytes;   // the bytes into which `anchors` points; own memory
   uint32_t *young;         // numbers of the partitions with a young view, ascending; own memory; NULL if there are none
   struct names *names;     // of the spaces (view/names.h), counted; NULL: there never was a space
+  // The value files that a record of the tables of both trees may refer to (V8). Empty in a spaces' tree.
+  struct value_set values;
   struct version *spaces;  // the spaces' tree (V7), referenced; NULL: there is none, or this is one
   struct version *next;    // in the list of versions without a reference (store/idle.h)
   struct part *parts[];    // each referenced
@@ -150,9 +156,9 @@ MUST_CHECK enum remixdb_status version_save(const struct sst_ctx *ctx, const str
 // Collects the ids other than `own` that the version's files state, ascending. The caller frees *out with mem_free; it
 // is NULL if there are none. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status version_origins(const struct version *v, uint64_t own, uint64_t **out, uint32_t *nr_out);
-// Removes table, REMIX and temporary files that v does not name, except foreign ones (V6). The call also removes a file
-// without a store's id, which a crash left unfinished. It does not touch other names. *nr_out: how many files it has
-// removed.
+// Removes table, REMIX, value and temporary files that v does not name, except foreign ones (V6). The call also removes
+// a file without a store's id, which a crash left unfinished. It does not touch other names. *nr_out: how many files it
+// has removed.
 MUST_CHECK enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct version *v, uint32_t *nr_out);
 
 // The owner of a file with a store's name, as the file's bytes tell. ids NULL: every store of this library counts as

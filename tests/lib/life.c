@@ -380,6 +380,8 @@ bool check_prefix(struct run *r) {
 }
 
 struct seen_files {
+  struct xdb *x;
+  const struct super *super;
   const struct version *v;
   uint32_t nr_tables, nr_remixes, nr_logs, nr_strange;
 };
@@ -404,6 +406,15 @@ static bool see_part(struct seen_files *n, const struct part *p, const char *nam
   return false;
 }
 
+// Tells whether the name is that of a value file that a record may refer to, or that takes the next values.
+static bool see_value(const struct seen_files *n, const char *name) {
+  uint64_t number;
+  if (files_kind_of(name, &number) != FILES_IS_VALUE) return false;
+  return value_set_find(&n->v->values, number) || value_list_find(&n->super->active->values, number) ||
+         (n->super->frozen && value_list_find(&n->super->frozen->values, number)) ||
+         value_log_find(&n->x->values, number) || value_log_find(&n->x->compact.values, number);
+}
+
 static bool see_name(void *arg, const char *name) {
   struct seen_files *n = arg;
   if (strcmp(name, "CURRENT") == 0 || strcmp(name, "LOCK") == 0) return true;
@@ -411,7 +422,7 @@ static bool see_name(void *arg, const char *name) {
     n->nr_logs++;
     return true;
   }
-  if (strcmp(name, FILES_RESERVE) == 0) return true;
+  if (strcmp(name, FILES_RESERVE) == 0 || see_value(n, name)) return true;
   for (const struct version *tree = n->v; tree; tree = tree->spaces)
     for (uint32_t i = 0; i < tree->nr_parts; i++)
       if (see_part(n, tree->parts[i], name)) return true;
@@ -423,7 +434,7 @@ static bool see_name(void *arg, const char *name) {
 void check_names(struct run *r, bool log_too) {
   if (r->plan.opts.workers) return;  // a worker removes files some time after the round
   const struct super *v = atomic_load(&r->x->super);
-  struct seen_files n = {.v = v->version};
+  struct seen_files n = {.x = r->x, .super = v, .v = v->version};
   uint32_t tables = 0, remixes = 0;
   for (const struct version *tree = v->version; tree; tree = tree->spaces) {
     for (uint32_t i = 0; i < tree->nr_parts; i++) {
@@ -460,7 +471,10 @@ static bool in_memtable(struct run *r, const struct op *op) {
   const struct super *v = atomic_load(&r->x->super);
   const struct wh_ver *ver = wh_get(memtable_tree(v->active, ref->tree), k, hash64(k.ptr, k.len),
                                     atomic_load(&r->x->published));
-  const bool in = ver && wh_ver_tomb(ver) == op->del && (op->del || (ver->vlen >= 8 && load64le(ver->val) == op->id));
+  bool in = ver && wh_ver_tomb(ver) == op->del;
+  // No call reads a file any more. No two writes of a key have long values of the same length, as good as ever.
+  if (in && ver->kind & KV_APART) in = value_ref_len(ver->val) == op->vlen;
+  else if (in && !op->del) in = ver->vlen >= 8 && load64le(ver->val) == op->id;
   epoch_exit(&r->ref->slot);
   return in;
 }

@@ -49,8 +49,8 @@ void past_init(struct past *m, enum key_kind kind, uint32_t nr, uint32_t vlen_ma
   m->rng = check_seed;
   m->vlen_max = vlen_max;
   m->keys = calloc(nr, sizeof(*m->keys));
-  m->buf = malloc(REMIXDB_KV_MAX + 1);
-  m->want = malloc(REMIXDB_KV_MAX + 1);
+  m->buf = malloc(PAST_VLEN_MAX + 1);
+  m->want = malloc(PAST_VLEN_MAX + 1);
   CHECK(m->keys && m->buf && m->want);
   for (uint32_t i = 0; i < nr; i++) {
     struct past_key *const k = &m->keys[i];
@@ -159,11 +159,12 @@ bool past_value_is(struct past *m, struct past_ver v, const void *val, uint32_t 
 
 uint32_t past_vlen(struct past *m, uint32_t i) {
   const uint64_t kind = below(&m->rng, 1000);
-  const uint32_t most = REMIXDB_KV_MAX - m->keys[i].len;
   uint32_t len = (uint32_t)below(&m->rng, kind < 50 ? 1 : kind < 950 ? 200 : kind < 997 ? 6000 : REMIXDB_KV_MAX);
-  if (kind == 999) len = most;
-  if (len > m->vlen_max) len %= m->vlen_max + 1;
-  return len < most ? len : most;
+  if (kind == 999)  // the most that a record has room for, one more, and values of many chunks
+    len = chance(&m->rng, 50)   ? REMIXDB_KV_MAX - m->keys[i].len + (uint32_t)below(&m->rng, 2)
+          : chance(&m->rng, 90) ? (uint32_t)below(&m->rng, 400000)
+                                : (uint32_t)below(&m->rng, PAST_VLEN_MAX + 1);
+  return len > m->vlen_max ? len % (m->vlen_max + 1) : len;
 }
 
 // ---- writing
@@ -191,7 +192,17 @@ void past_check_get(struct past *m, struct xdb_ref *ref, uint32_t i, uint64_t ti
   const struct past_key *const k = &m->keys[i];
   const struct past_ver v = past_at(m, i, time);
   uint32_t len = 12345;
-  switch (below(&m->rng, 4)) {
+  switch (below(&m->rng, 5)) {
+    case 4: {
+      const uint32_t off = (uint32_t)below(&m->rng, v.len + 3ull), cap = (uint32_t)below(&m->rng, 300);
+      uint32_t n = 54321;
+      CHECK(remixdb_get_part(ref, k->ptr, k->len, off, m->buf, cap, &n, &len) == (v.id != 0));
+      CHECK(remixdb_errcode() == (v.id ? REMIXDB_OK : REMIXDB_NOTFOUND) && len == v.len);
+      CHECK(n == (off >= v.len ? 0 : v.len - off < cap ? v.len - off : cap));
+      past_value(v.id, v.len, m->want);
+      CHECK(memcmp(m->want + off, m->buf, n) == 0);
+      return;
+    }
     case 0:
       CHECK(remixdb_probe(ref, k->ptr, k->len) == (v.id != 0));
       CHECK(remixdb_errcode() == (v.id ? REMIXDB_OK : REMIXDB_NOTFOUND));
@@ -506,7 +517,7 @@ void past_gets_begin(struct past *m, struct past_gets *g, struct xdb_ref *ref, u
   CHECK(g->gets);
   struct past_get *w = g->slots;
   while (g->nr < PAST_GETS && w->busy) w++;
-  const uint32_t cap = chance(&m->rng, 20) ? (uint32_t)below(&m->rng, 100) : REMIXDB_KV_MAX;
+  const uint32_t cap = chance(&m->rng, 20) ? (uint32_t)below(&m->rng, 100) : m->vlen_max;
   uint8_t *const buf = chance(&m->rng, 90) ? malloc(cap ? cap : 1) : NULL;
   const bool begun = remixdb_get_begin(g->gets, m->keys[i].ptr, m->keys[i].len, buf, buf ? cap : 0, w);
   CHECK(begun == (g->nr < PAST_GETS) && remixdb_errcode() == (begun ? REMIXDB_OK : REMIXDB_ABORTED));

@@ -21,6 +21,8 @@ struct past_key {
   struct past_ver *vers;  // oldest first
 };
 
+#define PAST_VLEN_MAX (8u << 20)  // bytes of a value at most
+
 struct past {
   struct past_key *keys;
   uint32_t nr;
@@ -28,7 +30,7 @@ struct past {
   uint32_t next_id;
   uint64_t rng;
   uint32_t vlen_max;
-  uint8_t *buf, *want;  // of REMIXDB_KV_MAX + 1 bytes
+  uint8_t *buf, *want;  // of PAST_VLEN_MAX + 1 bytes
 };
 
 enum key_kind { KEYS_FEW, KEYS_TEXT, KEYS_PREFIX, KEYS_MIXED, KEY_KINDS };

@@ -186,8 +186,11 @@ class Table:
         new = self.format >= 3
         self.kinds, self.key_max = (IN_TABLE, KEY_MAX) if new else (BARE, KV_MAX)
         self.seq_min, self.seq_max, self.seq_width = struct.unpack_from("<QQI", foot, 144) if new else (1, 1, 0)
+        self.apart = u32(foot, 240) if new else 0
+        if self.apart > min(65536, self.nr_records):
+            self.fail(at + 240, "number of value files")
         self.nr_expiring, self.expiring_bytes, *self.expiry = struct.unpack_from("<7Q", foot, 168) if new else [0] * 7
-        if any(foot[224 if new else 144 : 244]) or (new and any(foot[164:168])):
+        if any(foot[224 if new else 144 : 240 if new else 244]) or (new and any(foot[164:168])):
             self.fail(at + 144, "zeros of the footer")
         stated = {self.nr_expiring > 0, self.expiring_bytes > 0, self.expiry[0] > 0}
         if self.expiry != sorted(self.expiry) or len(stated) > 1:
@@ -230,12 +233,17 @@ class Table:
             self.fail(at, "checksum of the metadata")
         parts = []
         p = 0
-        for size in (self.nr_pages, self.min_len, self.max_len, self.dict_len, self.sizes_len):
+        for size in (self.nr_pages, self.min_len, self.max_len, self.dict_len, self.sizes_len, 16 * self.apart):
             parts.append(meta[p : p + size])
             p += size
         if p > len(meta) or len(meta) - p >= PAGE or any(meta[p:]):
             self.fail(at + p, "the rest of the metadata")
-        counts, self.min_key, self.max_key, self.dictionary, sizes = parts
+        counts, self.min_key, self.max_key, self.dictionary, sizes, apart = parts
+        # bytes of values by value file
+        words = struct.unpack(f"<{2 * self.apart}Q", apart)
+        self.value_files = dict(zip(words[::2], words[1::2]))
+        if list(words[::2]) != sorted(self.value_files) or 0 in words:
+            self.fail(at + p - len(apart), "value files")
         if counts[0] == 0 or sum(counts) != self.nr_records or b"\0" * (17 if self.format >= 3 else 16) in counts:
             self.fail(at, "counts of records")
         if not (self.min_key < self.max_key or (self.min_key == self.max_key and self.nr_records == 1)):
@@ -924,6 +932,7 @@ class Version:
             self.fail(24, "a number out of its bounds")
         self.partitions, self.spaces, self.origins, self.log_print = [], [], [], None
         self.names, self.next_space = {}, 1  # id: name; b"": the space is being dropped
+        self.values = {}  # number: fingerprint, of value files
         if self.format == 3:
             self._sections()
         else:
@@ -956,9 +965,9 @@ class Version:
             kind, flags, length = struct.unpack_from("<IIQ", data, at)
             if kind <= before or length > end - at - 16:
                 self.fail(at, "a section")
-            if flags & ~1 or (kind > 4 and flags):
+            if flags & ~1 or (kind > 4 and kind != 8 and flags):
                 raise UnknownFormat(self.name, at, f"section of kind {kind}")
-            if kind <= 4 and not flags:
+            if (kind <= 4 or kind == 8) and not flags:
                 self.fail(at + 4, "flags of a section")
             content = at + 16
             if kind == 1:
@@ -970,9 +979,20 @@ class Version:
                 self._partitions(tree, u32(data, content), content + 8, content + length)
             elif kind == 4:
                 self._names(content, length)
+            elif kind == 8:
+                self._values(content, length)
             at, before = content + length, kind
         if at != end or not self.partitions:
             self.fail(at, "the sections do not fill the file")
+
+    def _values(self, at, length):
+        if length == 0 or length % 24:
+            self.fail(at, "length of the value files")
+        words = struct.unpack_from(f"<{length // 8}Q", self.data, at)
+        numbers = list(words[::3])
+        self.values = dict(zip(numbers, words[1::3]))
+        if numbers != sorted(self.values) or numbers[0] == 0 or numbers[-1] >= self.next_file:
+            self.fail(at, "numbers of value files")
 
     def _names(self, at, length):
         data, end = self.data, at + length
@@ -1035,6 +1055,75 @@ class Version:
             self.fail(at, "the partitions do not fill their place")
 
 
+# ---- value files
+
+
+def reference(b):
+    if len(b) != 24:
+        raise ValueError("a reference has 24 bytes")
+    number, at, length, check = struct.unpack("<QQII", b)
+    if not 1 <= number < 1 << 46 or not 64 <= at < 1 << 46 or at % 8 or length == 0:
+        raise ValueError("a reference")
+    return number, at, length, check
+
+
+class Values:
+    """A value file: `value` reads what a reference names."""
+
+    def __init__(self, name, data, ids, fingerprint=None):
+        self.name, self.data = name, data
+        if len(data) < 64 or data[:8] != b"RMXDBVAL":
+            self.fail(0, "magic")
+        self.fingerprint = u64(data, 56)
+        if self.fingerprint != xxh3(data[:56]):
+            self.fail(56, "checksum of the header")
+        if u32(data, 8) > 1 or u32(data, 12):
+            raise UnknownFormat(name, 8, f"format {u32(data, 8)} of a value file")
+        if u32(data, 8) == 0 or u64(data, 24) != int(name.split(".")[0]) or u64(data, 16) not in ids:
+            self.fail(8, "format, number or id")
+        if fingerprint is not None and fingerprint != self.fingerprint:
+            self.fail(56, "another file of this number")
+        self.key = xxh3(data[16:40], self.fingerprint)
+
+    def fail(self, offset, what):
+        raise FormatError(self.name, offset, what)
+
+    def value(self, at, length, check, key):
+        data, mask = self.data, MASK64
+        if len(data) - at < 40:
+            self.fail(at, "a value is cut short")
+        total, mark, klen, vlen, zero, stored, seed = struct.unpack_from("<QIIIIQQ", data, at)
+        if mark != self.key >> 32 | 1 or zero or klen > KEY_MAX or data[at + 40 : at + 40 + klen] != key:
+            self.fail(at, "the head of a value")
+        if total != xxh3(data[at + 8 : at + 40 + klen], self.key + at & mask) or total & 0xFFFFFFFF != check:
+            self.fail(at, "checksum of the head of a value")
+        chunks = (vlen + 65535) // 65536
+        if vlen != length or not chunks <= stored <= vlen:
+            self.fail(at, "lengths of a value")
+        entries = at + 40 + klen + 7 & ~7
+        first, begin, found = entries + 16 * chunks, 0, []
+        for i in range(chunks):
+            end, chunk_sum = struct.unpack_from("<QQ", data, entries + 16 * i)
+            size = min(65536, vlen - 65536 * i)
+            if not begin < end <= begin + size:
+                self.fail(entries + 16 * i, "an entry")
+            chunk = data[first + begin : first + end]
+            if len(chunk) != end - begin or xxh3(chunk, seed + 2 * begin + 1 & mask) != chunk_sum:
+                self.fail(first + begin, "checksum of a chunk")
+            if len(chunk) != size:
+                try:
+                    chunk = zstandard.ZstdDecompressor().decompress(chunk, max_output_size=size)
+                except zstandard.ZstdError as e:
+                    self.fail(first + begin, f"zstd: {e}")
+            if len(chunk) != size:
+                self.fail(first + begin, "length of a chunk")
+            found.append(chunk)
+            begin = end
+        if begin != stored:
+            self.fail(entries, "the chunks do not end at their length")
+        return b"".join(found)
+
+
 # ---- a store
 
 
@@ -1058,6 +1147,9 @@ class Store:
             old = len(tables) - p.nr_young
             self.remixes.append(self._remix(p.remix, tables[:old], prints[-2]))
             self.young.append(self._remix(p.young, tables[old:], prints[-1]))
+        self.values = {}
+        for n, fingerprint in v.values.items():
+            self._values(n, fingerprint)
         logs = {n: self._read(n) for n in names if re.fullmatch(r"wal-(0|[1-9]\d{0,8})", n)}
         self.log = Log(logs, v.store_id, v.log_generation, v.log_seq, v.log_print)
 
@@ -1072,6 +1164,19 @@ class Store:
         except FileNotFoundError:
             raise FormatError(name, 0, "is missing") from None
 
+    def _values(self, number, fingerprint=None):
+        if number not in self.values:
+            name = f"{number:06}.val"
+            self.values[number] = Values(name, self._read(name), self.version.ids(), fingerprint)
+        return self.values[number]
+
+    def value(self, r):
+        """The value of a record, which may be in a value file."""
+        if not r.kind & APART:
+            return r.value
+        number, at, length, check = reference(r.value)
+        return self._values(number).value(at, length, check, r.key)
+
     def records(self):
         """{key: value} of all that is there."""
         found = {}
@@ -1082,11 +1187,11 @@ class Store:
                     continue
                 found.pop(r.key, None)
                 if not r.tomb:
-                    found[r.key] = r.value
+                    found[r.key] = self.value(r)
         for _, r in self.log.records:
             found.pop(r.key, None)
             if not r.tomb:
-                found[r.key] = r.value
+                found[r.key] = self.value(r)
         return found
 
 

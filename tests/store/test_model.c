@@ -155,12 +155,11 @@ static void do_del(struct run *r) { CHECK(past_del(&r->m, r->ref, pick_key(r)));
 // Invalid calls are refused and change nothing.
 static void do_refused(struct run *r) {
   struct past *const m = &r->m;
-  const struct past_key *const k = &m->keys[below(&m->rng, m->nr)];
-  const uint32_t most = REMIXDB_KV_MAX - k->len;
-  memset(m->buf, 0, most + 1);
-  CHECK(!remixdb_put(r->ref, k->ptr, k->len, m->buf, most + 1) && remixdb_errcode() == REMIXDB_TOOBIG);
+  const uint32_t klen = REMIXDB_KV_MAX + 1 + (uint32_t)below(&m->rng, 100), vlen = (uint32_t)below(&m->rng, 100);
+  memset(m->buf, 0, klen);
+  CHECK(!remixdb_put(r->ref, m->buf, klen, m->buf, vlen) && remixdb_errcode() == REMIXDB_TOOBIG);
   remixdb_batch_clear(r->batch);
-  CHECK(!remixdb_batch_put(r->batch, k->ptr, k->len, m->buf, most + 1) && remixdb_errcode() == REMIXDB_TOOBIG);
+  CHECK(!remixdb_batch_put(r->batch, m->buf, klen, m->buf, vlen) && remixdb_errcode() == REMIXDB_TOOBIG);
 }
 
 // Operations in the form of remixdb_batch_load.
@@ -243,7 +242,7 @@ static void do_batch(struct run *r) {
 struct merging {
   struct run *r;
   uint32_t key, id, len;
-  enum { MERGE_KEEPS, MERGE_PUTS, MERGE_CUTS, MERGE_DELS, MERGE_TOO_BIG, MERGES } how;
+  enum { MERGE_KEEPS, MERGE_PUTS, MERGE_CUTS, MERGE_DELS, MERGE_NO_VALUE, MERGES } how;
 };
 
 static enum remixdb_merge_op merge_fn(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
@@ -260,8 +259,11 @@ static enum remixdb_merge_op merge_fn(const void *v0, uint32_t v0len, const void
       *v1 = v0;
       *v1len = g->len;
       return REMIXDB_MERGE_PUT;
+    case MERGE_NO_VALUE:
+      *v1 = NULL;
+      *v1len = 1;
+      return REMIXDB_MERGE_PUT;
     case MERGE_PUTS:
-    case MERGE_TOO_BIG:
       *v1 = g->len ? m->buf : chance(&m->rng, 50) ? NULL : m->buf;
       *v1len = g->len;
       return REMIXDB_MERGE_PUT;
@@ -281,12 +283,12 @@ static void do_merge(struct run *r) {
   const struct past_key *const k = &m->keys[g.key];
   const bool there = past_has(m, g.key, m->time);
   g.id = ++m->next_id;
-  g.len = g.how == MERGE_TOO_BIG ? REMIXDB_KV_MAX - k->len + 1 : past_vlen(m, g.key);
+  g.len = past_vlen(m, g.key);
   if (g.how == MERGE_PUTS) past_value(g.id, g.len, m->buf);
   struct remixdb_decision d = {.decide = decide_fn, .priv = &g, .op = REMIXDB_MERGE_DEL};
   const bool good = chance(&m->rng, 30) ? remixdb_merge_decide(r->ref, k->ptr, k->len, &d)
                                         : remixdb_merge(r->ref, k->ptr, k->len, merge_fn, &g);
-  CHECK(good == (g.how != MERGE_TOO_BIG) && remixdb_errcode() == (good ? REMIXDB_OK : REMIXDB_TOOBIG));
+  CHECK(good == (g.how != MERGE_NO_VALUE) && remixdb_errcode() == (good ? REMIXDB_OK : REMIXDB_INVALID));
   if (g.how == MERGE_PUTS || (g.how == MERGE_CUTS && there)) {
     m->time++;
     past_set(m, g.key, g.id, g.len);
@@ -673,7 +675,7 @@ static uint64_t oldest_time(const struct run *r) {
 }
 
 static void run_model(uint64_t s, uint32_t nr) {
-  static const uint32_t vlens[] = {40, 300, 300, 2000, 6000, REMIXDB_KV_MAX};
+  static const uint32_t vlens[] = {40, 300, 300, 2000, 6000, REMIXDB_KV_MAX, PAST_VLEN_MAX};
   static const uint32_t keys[KEY_KINDS] = {12, 3000, 500, 2500};
   check_seed = s;
   uint64_t rng = s;

@@ -561,7 +561,7 @@ static void test_bad_sector(void **state) {
 // The same with blocks of several pages.
 static void test_bad_sector_long(void **state) {
   (void)state;
-  enum { NR = 30, LEN = 20000 };
+  enum { NR = 38, LEN = 16000 };
   struct simdisk *whole = simdisk_create();
   const struct remixdb_opts o = options(REMIXDB_COMPRESSION_NONE);
   struct xdb *x;

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/values.h"
+
+#include <assert.h>
+
+static uint64_t new_number(void *arg, void (*name_of)(char *buf, uint64_t number)) {
+  return compact_new_number(&((struct xdb *)arg)->compact, name_of);
+}
+
+static void log_init(struct xdb *x, struct value_log *l) {
+  value_log_init(l, &x->value_ctx);
+  l->compression = x->opts.compression;
+  l->level = x->opts.compression_level;
+  l->new_number = new_number;
+  l->arg = x;
+}
+
+static enum remixdb_status sync_values(void *arg) { return value_log_sync(&((struct xdb *)arg)->values); }
+
+// ---- replaying
+
+// Opens the file of a reference, or finds it among the open ones. *out NULL: there is no such file.
+static enum remixdb_status file_of(struct xdb *x, uint64_t number, struct value_file **out) {
+  struct value_file *f = value_list_find(&x->replay_into->values, number);
+  if (!f) f = value_set_find(&x->replay_from->values, number);
+  *out = f;
+  if (f) {
+    value_file_ref(f);
+    return REMIXDB_OK;
+  }
+  const enum remixdb_status s = value_file_open(&x->value_ctx, number, out);
+  return s == REMIXDB_CORRUPT ? REMIXDB_OK : s;
+}
+
+// The record's value is whole: the memtable that the record will be in has its file (A1).
+static enum remixdb_status note_whole(struct xdb *x, struct value_file *f, const struct value_ref *to, uint32_t klen) {
+  const uint64_t end = to->at + value_cost(klen, to->len);
+  if (f->high == 0 || to->at < f->low) f->low = to->at;
+  if (end > f->high) f->high = end;
+  atomic_fetch_add_explicit(&x->replay_into->apart_bytes, to->len, memory_order_relaxed);
+  return value_list_add(&x->replay_into->values, f);
+}
+
+// struct wal_values.check
+static enum remixdb_status check_value(void *arg, const struct kv_rec *rec, bool *whole_out) {
+  struct xdb *const x = arg;
+  struct value_ref to;
+  struct value_file *f = NULL;
+  *whole_out = !(rec->kind & KV_APART);
+  if (*whole_out || !value_ref_get(rec->val, rec->vlen, &to)) return REMIXDB_OK;
+  err_cleanup_begin();  // a value that is not whole is no failure
+  enum remixdb_status s = file_of(x, to.file, &f);
+  if (s == REMIXDB_OK && f) s = value_check(f, &to, kref(rec->key, rec->klen));
+  *whole_out = s == REMIXDB_OK && f;
+  err_cleanup_end();
+  if (s == REMIXDB_CORRUPT) s = REMIXDB_OK;
+  else if (s != REMIXDB_OK) s = err_set(s, "%s: value file %llu cannot be read", x->dir, (unsigned long long)to.file);
+  if (*whole_out) s = note_whole(x, f, &to, rec->klen);
+  value_file_unref(f);
+  return s;
+}
+
+enum remixdb_status values_replayed(struct xdb *x, struct version *v, const struct memtable *m) {
+  enum remixdb_status s = REMIXDB_OK;
+  bool any = false;
+  const struct value_node *n = atomic_load_explicit(&m->values.first, memory_order_relaxed);
+  for (; n && s == REMIXDB_OK; n = n->next) {
+    any = true;
+    if (!x->opts.read_only) s = value_file_secure(n->file);
+    if (s == REMIXDB_OK) s = value_set_add(&v->values, n->file);
+    // CURRENT may be older than the file.
+    if (v->next_file <= n->file->number) v->next_file = n->file->number + 1;
+  }
+  if (v->next_file > atomic_load_explicit(&x->compact.next_file, memory_order_relaxed))
+    atomic_store_explicit(&x->compact.next_file, v->next_file, memory_order_relaxed);
+  return s == REMIXDB_OK && any && !x->opts.read_only ? env_sync_dir(&x->home) : s;
+}
+
+void values_init(struct xdb *x) {
+  x->value_ctx.sst = &x->ctx;
+  x->ctx.values = &x->value_ctx;
+  x->log_values = (struct wal_values){.sync = sync_values, .check = check_value, .arg = x};
+  log_init(x, &x->values);
+  log_init(x, &x->compact.values);
+}
+
+void values_fini(struct xdb *x) {
+  value_log_fini(&x->values);
+  value_log_fini(&x->compact.values);
+  value_ctx_fini(&x->value_ctx);
+}
+
+// ---- putting
+
+enum remixdb_status values_put(struct xdb *x, struct kv_rec *rec, struct value_apart *out) {
+  const enum remixdb_status s = value_put(&x->values, kref(rec->key, rec->klen), rec->val, rec->vlen, out->ref,
+                                          &out->file);
+  if (s == REMIXDB_OK) {
+    rec->val = out->ref;
+    rec->vlen = VALUE_REF;
+    rec->kind |= KV_APART;
+  } else if (s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM) {
+    struct err_saved why;
+    err_save(&why, s);
+    xdb_fail(x, &why);
+    return err_raise(&why);
+  }
+  return s;
+}
+
+enum remixdb_status values_hold(struct xdb *x, struct memtable *m, const struct kv_rec *rec) {
+  const uint64_t number = load64le(rec->val);
+  const uint32_t len = value_ref_len(rec->val);
+  assert(rec->kind & KV_APART && rec->vlen == VALUE_REF);
+  enum remixdb_status s = REMIXDB_OK;
+  if (!value_list_find(&m->values, number)) {
+    const struct super *const v = xdb_super(x);
+    struct value_file *f = v->frozen ? value_list_find(&v->frozen->values, number) : NULL;
+    if (!f) f = value_log_find(&x->values, number);
+    s = f ? value_list_add(&m->values, f)
+          : err_set(REMIXDB_INVALID, "%s: value file %llu is not in use", x->dir, (unsigned long long)number);
+  }
+  if (s == REMIXDB_OK) atomic_fetch_add_explicit(&m->apart_bytes, len, memory_order_relaxed);
+  return s;
+}
+
+void values_end(struct xdb *x, struct value_apart *a) {
+  if (a->file) value_put_end(&x->values, a->file);
+  a->file = NULL;
+}
+
+bool values_full(const struct xdb *x, const struct memtable *m) {
+  const uint64_t limit = (uint64_t)x->memtable_limit * VALUES_PER_MEMTABLE;
+  return atomic_load_explicit(&m->apart_bytes, memory_order_relaxed) >
+         (limit > VALUES_PER_MIN ? limit : VALUES_PER_MIN);
+}
+
+// ---- versions
+
+// Finds a file that a table of the next version states. NULL: it was collected.
+static struct value_file *find_file(struct xdb *x, const struct version *base, const struct memtable *frozen,
+                                    uint64_t number) {
+  struct value_file *f = value_set_find(&base->values, number);
+  if (!f && frozen) f = value_list_find(&frozen->values, number);
+  return f ? f : value_log_find(&x->compact.values, number);
+}
+
+enum remixdb_status values_of_next(struct xdb *x, struct version *next, const struct version *base,
+                                   const struct memtable *frozen) {
+  enum remixdb_status s = REMIXDB_OK;
+  for (const struct version *tree = next; tree; tree = tree->spaces) {
+    for (uint32_t i = 0; i < tree->nr_parts; i++) {
+      const struct part *const p = tree->parts[i];
+      for (uint32_t r = 0; r < part_runs(p); r++) {
+        const struct sst *const t = part_run(p, r);
+        for (uint32_t k = 0; k < t->nr_apart && s == REMIXDB_OK; k++) {
+          struct value_file *const f = find_file(x, base, frozen, t->apart[k].file);
+          if (f) s = value_set_add(&next->values, f);
+        }
+      }
+    }
+  }
+  return s;
+}
+
+struct keeping {
+  const struct version *next;
+  const struct super *super;
+};
+
+// For value_log_settle.
+static bool keeps(void *arg, const struct value_file *f) {
+  const struct keeping *const k = arg;
+  return value_set_find(&k->next->values, f->number) == f || value_list_find(&k->super->active->values, f->number) ||
+         (k->super->frozen && value_list_find(&k->super->frozen->values, f->number));
+}
+
+static void retire_one(struct xdb *x, struct keeping *k, struct value_file *f) {
+  // A file in a list may be in use by a thread that has not put its record yet: settling decides.
+  if (!keeps(k, f) && !value_log_has(&x->values, f) && !value_log_has(&x->compact.values, f)) value_file_retire(f);
+}
+
+void values_retire(struct xdb *x, const struct version *base, const struct version *next,
+                   const struct memtable *frozen) {
+  xdb_lock(x);  // no memtable becomes active meanwhile
+  struct keeping k = {next, xdb_super(x)};
+  struct value_file *const direct = value_log_settle(&x->values, keeps, &k), *const rounds = value_log_settle(
+                                                                                 &x->compact.values, keeps, &k);
+  for (uint32_t i = 0; i < base->values.nr; i++) retire_one(x, &k, base->values.files[i]);
+  const struct value_node *n = frozen ? atomic_load_explicit(&frozen->values.first, memory_order_acquire) : NULL;
+  for (; n; n = n->next) retire_one(x, &k, n->file);
+  xdb_unlock(x);
+  value_log_drop(&x->values, direct);
+  value_log_drop(&x->compact.values, rounds);
+}

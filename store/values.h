@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Values that lie apart from their records (value/): writing them for a put, the order of syncs, which files a version
+// needs. The thread that puts a long value writes it to a value file before the log gets the record, which has a
+// reference in place of the value. Shorter values go through the log and the memtable, and a round writes the longer
+// ones of them apart (compact/tables.c).
+//
+// Invariants
+//   A1  A memtable has a file (memtable.values) before a record in it refers to the file. So whoever holds a super
+//   holds
+//       all files that its records refer to: the version has the files of the tables' records (V8).
+//   A2  A file is removed when no version, memtable or writer has it. CURRENT does not name it then, and no segment of
+//       the log that a replay needs refers to it, because such a segment's memtable is there.
+//   A3  The log syncs the values before the records (log/wal.h, L8), and a round syncs its values before CURRENT names
+//       the tables that refer to them.
+#ifndef STORE_VALUES_H
+#define STORE_VALUES_H
+
+#include "store/state.h"
+
+#define VALUES_DIRECT (16u << 10)  // a value of so many bytes is written apart by the thread that puts it
+// A memtable is frozen when the values apart of its records have so many times the bytes of its limit, and at least
+// VALUES_PER_MIN. A crash makes the next opening read them all.
+#define VALUES_PER_MEMTABLE 4u
+#define VALUES_PER_MIN ((uint64_t)64 << 20)
+
+void values_init(struct xdb *x);  // setup has set the limits, the options and the context of tables
+void values_fini(struct xdb *x);
+
+// A value that was written apart for a record. All zero: none was.
+struct value_apart {
+  struct value_file *file;  // in use (value/write.h, W4)
+  uint8_t ref[VALUE_REF];
+};
+// Tells whether the value of a put is written apart at once: it is long, or key and value are too long for a record.
+static inline bool values_direct(uint32_t klen, uint32_t vlen) {
+  return unlikely(vlen >= VALUES_DIRECT || (uint64_t)klen + vlen > REMIXDB_KV_MAX);
+}
+// Writes the record's value apart. *rec then has the reference in *out as its value. After a failure nothing has
+// changed. Fails with REMIXDB_NOSPACE or REMIXDB_NOMEM; after any other failure the store refuses writes.
+MUST_CHECK enum remixdb_status values_put(struct xdb *x, struct kv_rec *rec, struct value_apart *out);
+// Makes the memtable hold the file of a record whose value is apart, before the memtable gets the record (A1). The file
+// is one that values_put has in use, or that the frozen memtable has. Inside an epoch. Fails with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status values_hold(struct xdb *x, struct memtable *m, const struct kv_rec *rec);
+// Call it when the record is in a memtable that holds the file, or is given up.
+void values_end(struct xdb *x, struct value_apart *a);
+// Tells whether the memtable has records with so many bytes apart that it is to be frozen. Relaxed.
+bool values_full(const struct xdb *x, const struct memtable *m);
+
+// The log has been replayed into the memtable: makes the values durable to which its records refer, lets the version
+// have their files, and the version's next file number be above theirs. Fails with REMIXDB_IO or REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status values_replayed(struct xdb *x, struct version *v, const struct memtable *m);
+
+// Gives `next` the value files that its tables state: those of `base`, of the memtable (NULL: none) and of the round
+// (compact.values). Fails with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status values_of_next(struct xdb *x, struct version *next, const struct version *base,
+                                              const struct memtable *frozen);
+// `next` has replaced `base`, and the memtable (NULL: none) is in its tables: the last user of a file that neither
+// `next` nor a memtable of the store's super has removes it. The caller still has a reference to the memtable. Takes
+// xdb.lock.
+void values_retire(struct xdb *x, const struct version *base, const struct version *next,
+                   const struct memtable *frozen);
+#endif
