@@ -34,7 +34,7 @@ from typing import Any, Literal, TypeVar, overload
 import xdb
 from xdb import Data
 
-__all__ = ["open", "Db", "Snapshot", "Batch", "Transaction"]
+__all__ = ["open", "Db", "Space", "Snapshot", "Batch", "Transaction"]
 
 _T = TypeVar("_T")
 _THREADS = 4  # of a store, for calls that wait
@@ -87,12 +87,13 @@ class _Gets:
         if not self._gets.closed:
             self._loop.remove_reader(self._gets.fileno())
             self._gets.close()
+            self._ref.close()
 
 
 class _Reads:
     """What a store and a snapshot have in common. `source` is closed with it."""
 
-    def __init__(self, source: xdb.Xdb | xdb.XdbSnapshot, pool: ThreadPoolExecutor, depth: int, ring: bool) -> None:
+    def __init__(self, source: xdb.Xdb | xdb.XdbSnapshot | xdb.XdbSpace, pool: ThreadPoolExecutor, depth: int, ring: bool) -> None:
         self._loop = asyncio.get_running_loop()
         self._source, self._pool, self._depth, self._ring = source, pool, depth, ring
         self._ref = source.ref()
@@ -177,7 +178,7 @@ class Batch:
     """Puts and deletes that are written as one; made by Db.batch(). It is written when its block ends, unless the block
     ends with an exception."""
 
-    def __init__(self, db: Db) -> None:
+    def __init__(self, db: _Writes) -> None:
         self._db, self._batch = db, xdb.XdbBatch()
         self.put, self.delete, self.update, self.clear = (self._batch.put, self._batch.delete, self._batch.update,
                                                           self._batch.clear)
@@ -241,14 +242,14 @@ class Transaction:
         await self._run(self._transaction.abort)
 
 
-class Db(_Context):
-    """A store for asyncio. It owns `store`, and closes it. At most `depth` gets are under way; others wait."""
+class _Writes(_Context):
+    """What a store and a key space have in common."""
 
-    def __init__(self, store: xdb.Xdb, depth: int = 256) -> None:
-        ring = store.stats()["io"] == "uring"
-        super().__init__(store, ThreadPoolExecutor(_THREADS, thread_name_prefix="xdb"), depth, ring)
-        self._store = store
-        self._writer = store.ref()  # the thread that writes the batches has it alone
+    _source: xdb.Xdb | xdb.XdbSpace
+
+    def __init__(self, source: xdb.Xdb | xdb.XdbSpace, pool: ThreadPoolExecutor, depth: int, ring: bool) -> None:
+        super().__init__(source, pool, depth, ring)
+        self._writer = source.ref()  # the thread that writes the batches has it alone
         # Key, value (None: a delete), and the future of each write that no batch has yet.
         self._pending: list[tuple[bytes, bytes | None, asyncio.Future[None]]] = []
         self._writing: asyncio.Task[None] | None = None
@@ -315,6 +316,47 @@ class Db(_Context):
         """As XdbRef.merge; the function runs in a thread."""
         return await self._run(self._ref.merge, _bytes(key, "key"), fn)
 
+    async def put_expire(self, key: Data, value: Data, expires_ms: int) -> None:
+        """Sets the key's value until a time, in milliseconds since 1970."""
+        await self._run(self._ref.put_expire, _bytes(key, "key"), _bytes(value, "value"), expires_ms)
+
+    async def getv(self, key: Data) -> tuple[bytes, int] | None:
+        """The key's value and its version, None when there is no such key."""
+        return await self._run(self._ref.getv, _bytes(key, "key"))
+
+    async def put_if(self, key: Data, value: Data, version: int) -> bool:
+        """Sets the key's value when the key has this version. False when it has another one."""
+        return await self._run(self._ref.put_if, _bytes(key, "key"), _bytes(value, "value"), version)
+
+    async def del_if(self, key: Data, version: int) -> bool:
+        """Deletes the key when it has this version. False when it has another one."""
+        return await self._run(self._ref.del_if, _bytes(key, "key"), version)
+
+    async def close(self) -> None:
+        """Closes it when the writes under way have ended."""
+        if self._writing is not None:
+            await self._writing
+        await super().close()
+        for ref in (self._ref, self._writer):
+            ref.close()
+
+
+class Space(_Writes):
+    """A named key space; made by Db.space()."""
+
+
+class Db(_Writes):
+    """A store for asyncio. It owns `store`, and closes it. At most `depth` gets are under way; others wait."""
+
+    def __init__(self, store: xdb.Xdb, depth: int = 256) -> None:
+        ring = store.stats()["io"] == "uring"
+        super().__init__(store, ThreadPoolExecutor(_THREADS, thread_name_prefix="xdb"), depth, ring)
+        self._store = store
+
+    async def space(self, name: str | bytes, create: bool = True) -> Space:
+        """The key space of this name."""
+        return Space(await self._run(self._store.space, name, create), self._pool, self._depth, self._ring)
+
     def transaction(self) -> Transaction:
         """A new Transaction; it begins with its block."""
         return Transaction(self)
@@ -345,8 +387,6 @@ class Db(_Context):
 
     async def close(self) -> None:
         """Closes the store when the writes under way have ended."""
-        if self._writing is not None:
-            await self._writing
         await super().close()
         self._pool.shutdown(wait=False)
 

@@ -104,6 +104,29 @@ def test_a_cancelled_get_takes_no_other_ones_value(tmp_path):
     asyncio.run(main())
 
 
+def test_spaces_and_versions(tmp_path):
+    async def main():
+        async with await store(tmp_path / "s") as db, await db.space("fruit") as fruit:
+            await asyncio.gather(fruit.put("a", "1"), db.put("a", "2"), fruit.put("b", "3"))
+            assert (await fruit.get("a"), await db.get("a"), await db.get("b")) == (b"1", b"2", None)
+            assert [pair async for pair in fruit.iter()] == [(b"a", b"1"), (b"b", b"3")]
+            async with fruit.batch() as batch:
+                batch.delete("b")
+            value, version = await fruit.getv("a")
+            assert await fruit.put_if("a", "4", version) and not await fruit.put_if("a", "5", version)
+            assert value == b"1" and await fruit.get("a") == b"4"
+            assert not await fruit.del_if("a", version)
+            await fruit.put_expire("a", "gone", 1)
+            assert await fruit.get("a") is None and await fruit.multi_get(["b"]) == [None]
+            await fruit.close()
+            assert fruit.closed and (await db.stats())["refs"] == 3
+            with pytest.raises(XdbError) as info:
+                await db.space("none", create=False)
+            assert info.value.status is Status.NOTFOUND
+
+    asyncio.run(main())
+
+
 def test_transactions(tmp_path):
     async def main():
         async with await store(tmp_path / "s") as db:
