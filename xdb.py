@@ -97,7 +97,7 @@ _V = TypeVar("_V")
 _R = TypeVar("_R", covariant=True)  # what an iterator gives
 _Self = TypeVar("_Self", bound="_Closable")
 
-KV_MAX = 65500  # the largest len(key) + len(value)
+KV_MAX = 65500  # the longest key; values may be longer
 COMPRESSION_NONE, COMPRESSION_ZSTD = 0, 1  # for the option compression
 SYNC_NONE, SYNC_EACH = 0, -1  # for the option sync; N > 0 is "every N ms"
 
@@ -642,7 +642,7 @@ class _PyRef(_Closable):
         try:
             return self._rooms.pop()
         except IndexError:
-            return ctypes.create_string_buffer(KV_MAX), ctypes.c_uint32()
+            return ctypes.create_string_buffer(_GET_ROOM), ctypes.c_uint32()
 
     def put(self, key: Data, value: Data) -> None:
         """Sets the key's value. It is on disk after sync."""
@@ -718,6 +718,21 @@ class XdbRef(_Ref, _Source):
                 self._make(handle, lib, lib.remixdb_snapshot_space_ref, parent.pointer, _pointer(space))
             else:
                 self._make(handle, lib, lib.remixdb_ref, parent.pointer)
+
+    def get_part(self, key: Data, start: int, size: int) -> bytes | None:
+        """At most `size` bytes of the key's value from byte `start` on, None when there is no such key. Reads, and
+        takes memory for, this piece only."""
+        name, got = _bytes(key, "key"), ctypes.c_uint32()
+        start, size = _int(start, "start", _U32), _int(size, "size", _U32)
+        klen = _length(name, "key")
+        lib = _lib()
+        room: Any = ctypes.create_string_buffer(size)
+        handle = self._handle
+        with handle as lock, lock:
+            if not lib.remixdb_get_part(handle.pointer, name, klen, start, room, size, ctypes.byref(got), None):
+                return self._absent(lib, None)
+        piece: bytes = room[:got.value]
+        return piece
 
     def multi_get(self, keys: Iterable[Data]) -> list[bytes | None]:
         """A list of the values of many keys at one moment: bytes, or None where there is no such key. Much faster than
@@ -1069,8 +1084,8 @@ class XdbGets(_Closable):
         depth = _int(depth, "depth", _U32)
         lib = _lib()
         self._ref = ref  # keeps it from being collected while gets are in use
-        # number: tag and room of a get, from before its beginning until its result is taken
-        self._under_way: dict[int, tuple[Any, ctypes.Array[ctypes.c_char]]] = {}
+        # number: key, tag and room of a get, from before its beginning until its result is taken
+        self._under_way: dict[int, tuple[bytes, Any, ctypes.Array[ctypes.c_char]]] = {}
         self._numbers = itertools.count(1)
         self._rooms: list[ctypes.Array[ctypes.c_char]] = []
         parent = ref._handle
@@ -1091,17 +1106,17 @@ class XdbGets(_Closable):
             try:
                 room = self._rooms.pop()
             except IndexError:
-                room = ctypes.create_string_buffer(KV_MAX)
-            self._under_way[number] = key if tag is None else tag, room
-            if not lib.remixdb_get_begin(handle.pointer, key, klen, room, KV_MAX, number):
+                room = ctypes.create_string_buffer(_GET_ROOM)
+            self._under_way[number] = key, key if tag is None else tag, room
+            if not lib.remixdb_get_begin(handle.pointer, key, klen, room, len(room), number):
                 error = _last_error(lib)
-                self._rooms.append(self._under_way.pop(number)[1])
+                self._rooms.append(self._under_way.pop(number)[2])
                 raise error
 
     def poll(self, wait: int = 0) -> list[tuple[Any, bytes | None | XdbError]]:
         """A list of (tag, value) of gets that have ended, in any order: the value is bytes, None when there is no such
-        key, or the XdbError that the get failed with. Waits until `wait` gets have ended, or all that are under
-        way."""
+        key, or the XdbError that the get failed with. Waits until `wait` gets have ended, or all that are under way.
+        A get whose value is longer than 64 KiB begins anew when its length is known."""
         wait = _int(wait, "wait")
         lib = _lib()
         handle = self._handle
@@ -1113,21 +1128,37 @@ class XdbGets(_Closable):
                 nr = lib.remixdb_get_poll(handle.pointer, got, len(got), least)
                 if not nr and lib.remixdb_errcode() not in (Status.OK, Status.NOTFOUND):
                     raise _last_error(lib)
-                results.extend(map(self._result, got[:nr]))
-                if nr < len(got) or len(results) >= wait:
+                before = len(results)
+                results.extend(filter(None, map(self._result, got[:nr])))
+                anew = len(results) < before + nr and len(results) < wait
+                if not anew and (nr < len(got) or len(results) >= wait):
                     return results
 
-    def _result(self, got: "_Got") -> tuple[Any, bytes | None | XdbError]:
-        tag, room = self._under_way.pop(got.priv)
+    def _result(self, got: "_Got") -> tuple[Any, bytes | None | XdbError] | None:
+        """The result of a get that has ended; None when it has begun anew, with more room."""
+        key, tag, room = self._under_way.pop(got.priv)
         value: bytes | None | XdbError
-        if got.status == Status.OK:
+        if got.status == Status.TOOBIG and got.len > len(room):
+            lib = _lib()
+            large = ctypes.create_string_buffer(got.len)
+            self._under_way[got.priv] = key, tag, large
+            if lib.remixdb_get_begin(self._handle.pointer, key, len(key), large, len(large), got.priv):
+                self._keep(room)
+                return None
+            del self._under_way[got.priv]
+            value = _last_error(lib)
+        elif got.status == Status.OK:
             value = ctypes.string_at(room, got.len)
         elif got.status == Status.NOTFOUND:
             value = None
         else:
             value = XdbError(got.status, (got.msg or b"").decode("utf-8", "replace"))
-        self._rooms.append(room)
+        self._keep(room)
         return tag, value
+
+    def _keep(self, room: "ctypes.Array[ctypes.c_char]") -> None:
+        if len(room) == _GET_ROOM:
+            self._rooms.append(room)
 
     def fileno(self) -> int:
         """The descriptor that becomes readable. The object owns it: it is watched, and neither read nor closed."""
@@ -1609,6 +1640,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "remixdb_unref": (None, (_P,)),
     "remixdb_put": (_BOOL, (_P, _S, _U32, _S, _U32)),
     "remixdb_del": (_BOOL, (_P, _S, _U32)),
+    "remixdb_get_part": (_BOOL, (_P, _S, _U32, _U32, _P, _U32, _P, _P)),
     "remixdb_probe": (_BOOL, (_P, _S, _U32)),
     "remixdb_getn": (_BOOL, (_P, _S, _U32, _P, _U32, _U32P)),
     "remixdb_multi_get_packed": (ctypes.c_size_t, (_P, ctypes.c_size_t, _P, _S, ctypes.c_size_t, _P)),
@@ -1727,6 +1759,7 @@ class _Got(ctypes.Structure):
 
 
 _GOT_MAX = 256  # results that one call takes
+_GET_ROOM = 1 << 16  # bytes of room for the value of a get that begins
 
 
 class _Packed(ctypes.Structure):
@@ -1848,6 +1881,7 @@ def _of(thing: object, *kinds: type) -> None:
 
 _PAGE_FIRST, _PAGE_GROWS, _PAGE_MAX = 1, 8, 1024  # records of an iterator's first page; factor from page to page; most
 _PAGE_ROOM = 1 << 12, 1 << 16  # bytes of the first page and of a later one; a larger record has a page alone
+_PAGE_KEPT = 1 << 20  # bytes of room that stay for later pages after a large record
 
 
 _listed: Callable[[Iterator[int]], list[int]] = list
@@ -1887,7 +1921,7 @@ class _Ahead(Generic[_R]):
 
     def open(self, back: bool, count: int, size: int) -> None:
         """Gives the page room."""
-        if len(self.room) < size:
+        if not size <= len(self.room) <= max(size, _PAGE_KEPT):
             self.room = ctypes.create_string_buffer(size)
         if len(self.klens) < count:
             self.klens, self.vlens = array("I", bytes(4 * count)), array("I", bytes(4 * count))

@@ -454,7 +454,8 @@ static void held_dealloc(PyObject *self) {
 
 // ---- Ref
 
-#define ROOM 4096u  // values up to this size pass through the stack
+#define ROOM 4096u           // values up to this size pass through the stack
+#define LAST_MAX (1u << 20)  // values up to this size give the next value its first room
 
 struct ref {
   struct held held;
@@ -521,7 +522,7 @@ static PyObject *get_value(struct ref *r, const struct data *key, enum remixdb_s
   struct xdb_ref *x = r->held.handle->pointer;
   char room[ROOM];
   PyObject *made = NULL;
-  size_t size = r->last <= ROOM ? 0 : r->last;
+  size_t size = r->last <= ROOM || r->last > LAST_MAX ? 0 : r->last;
   while (true) {
     uint32_t len = 0;
     enum remixdb_status s;
@@ -697,6 +698,7 @@ static PyTypeObject batch_type = {
 
 #define PAGE_FIRST 1u                                    // records of the first page after a seek
 #define PAGE_GROWS 8u                                    // factor from page to page
+#define PAGE_KEPT ((size_t)1 << 20)                      // bytes of room that stay for later pages after a large record
 #define PAGE_MAX 1024u                                   // the most records of a page
 static const size_t page_room[] = {1u << 12, 1u << 16};  // bytes of the first page, of later pages
 
@@ -770,7 +772,7 @@ static void iter_settle_locked(struct iter *it) {
 
 static bool iter_room(struct iter *it, size_t size) {
   if (it->lens == NULL) it->lens = PyMem_RawMalloc(2 * PAGE_MAX * sizeof(*it->lens));
-  if (it->lens != NULL && it->page.cap < size) {
+  if (it->lens != NULL && (it->page.cap < size || it->page.cap > (size > PAGE_KEPT ? size : PAGE_KEPT))) {
     iter_free_room(it);
     it->page.ptr = PyMem_RawMalloc(size);
     if (it->page.ptr != NULL) it->page.cap = size;

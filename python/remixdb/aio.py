@@ -93,7 +93,8 @@ class _Gets:
 class _Reads:
     """What a store and a snapshot have in common. `source` is closed with it."""
 
-    def __init__(self, source: xdb.Xdb | xdb.XdbSnapshot | xdb.XdbSpace, pool: ThreadPoolExecutor, depth: int, ring: bool) -> None:
+    def __init__(self, source: xdb.Xdb | xdb.XdbSnapshot | xdb.XdbSpace, pool: ThreadPoolExecutor, depth: int,
+                 ring: bool) -> None:
         self._loop = asyncio.get_running_loop()
         self._source, self._pool, self._depth, self._ring = source, pool, depth, ring
         self._ref = source.ref()
@@ -108,12 +109,7 @@ class _Reads:
         name = _bytes(key, "key")
         if self._gets is None:
             return await self._run(self._ref.get, name)
-        try:
-            return await self._gets.get(name)
-        except xdb.XdbError as e:
-            if e.status is not xdb.Status.TOOBIG or len(name) > xdb.KV_MAX:
-                raise
-        return await self._run(self._ref.get, name)  # a value larger than a get's room
+        return await self._gets.get(name)
 
     async def probe(self, key: Data) -> bool:
         """Whether the key exists."""

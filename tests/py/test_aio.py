@@ -51,7 +51,7 @@ def test_calls(tmp_path, io):
             assert info.value.status is Status.TOOBIG
             with pytest.raises(TypeError):
                 await db.put("a", 7)
-            large = bytes(60000)
+            large = bytes(600000)
             await db.put("large", large)
             assert await db.get("large") == large
             with pytest.raises(ValueError):

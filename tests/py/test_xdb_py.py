@@ -206,17 +206,47 @@ def test_other_types_are_refused(ref, bad):
 
 
 def test_sizes(ref):
-    largest = os.urandom(xdb.KV_MAX - 1)
-    ref.put("k", largest)
-    assert ref.get("k") == largest
-    raises(Status.TOOBIG, ref.put, "k", largest + b"x")
-    assert ref.get("k") == largest
-    key = os.urandom(xdb.KV_MAX)
-    ref.put(key, "")
-    assert ref.get(key) == b""
+    key, large = b"\xff" + os.urandom(xdb.KV_MAX - 1), os.urandom(100000)
+    ref.put(key, large)
+    assert ref.get(key) == large
+    raises(Status.TOOBIG, ref.put, key + b"x", "")
+    raises(Status.TOOBIG, ref.delete, key + b"x")
+    raises(Status.TOOBIG, ref.probe, key + b"x")
     with ref.iter() as it:
         it.seek(key)
-        assert it.peek() == (key, b"")
+        assert it.peek() == (key, large) and it.value() == large
+
+
+def test_values_of_any_size(db, ref):
+    """Large ones among small ones, by every call that gives values."""
+    want = {b"%03d" % i: os.urandom((0, 10, 5000, 70000, 300000, 3000000)[i % 6]) for i in range(36)}
+    for key, value in list(want.items())[:18]:
+        ref.put(key, memoryview(bytearray(value)))
+    with ref.batch() as batch:
+        batch.update(dict(list(want.items())[18:]))
+    for _ in range(2):
+        assert dict(ref.iter()) == want and dict(reversed(ref.iter())) == want
+        assert list(ref.iter(values_only=True)) == list(want.values())
+        assert [ref.get(key) for key in want] == ref.multi_get(want) == list(want.values())
+        assert ref.getv("005")[0] == want[b"005"]
+        with ref.gets(40) as gets:
+            for key in want:
+                gets.begin(key)
+            gets.begin("none")
+            results = gets.poll(wait=37)
+            assert dict(results) == {**want, b"none": None} and len(gets) == 0
+        it = ref.iter()
+        for key, value in want.items():
+            it.seek(key)
+            assert it.peek() == (key, value) and next(it) == (key, value)
+        ref.flush()
+        ref.compact()
+    assert ref.merge("005", lambda value: value + b"more") == want[b"005"] + b"more"
+    assert ref.get_part("004", 299990, 100) == want[b"004"][-10:] and ref.get_part("none", 0, 1) is None
+    assert ref.get_part("004", 1000, 50) == want[b"004"][1000:1050]
+    assert ref.get_part("004", 1 << 31, 50) == b"" == ref.get_part("004", 0, 0)
+    with pytest.raises(ValueError):
+        ref.get_part("004", -1, 5)
 
 
 def test_content_survives_closing(tmp_path):
@@ -737,7 +767,7 @@ def test_batch_of_every_kind_of_operation(ref):
                 batch.update(bad)
         with pytest.raises(TypeError):
             batch.update([("a", 5)])
-        raises(Status.TOOBIG, batch.put, "k", b"v" * xdb.KV_MAX)
+        raises(Status.TOOBIG, batch.put, b"k" * (xdb.KV_MAX + 1), b"v")
         raises(Status.TOOBIG, batch.delete, b"k" * (xdb.KV_MAX + 1))
         assert len(batch) == 0
     for call in (lambda: batch.put("a", "b"), lambda: batch.delete("a"), lambda: batch.update({"a": "b"}),
@@ -816,7 +846,7 @@ def test_batch_by_hand(ref, tmp_path):
                 batch.delete(bad)
             with pytest.raises(TypeError):
                 ref.write(bad)
-        raises(Status.TOOBIG, batch.put, "k", b"x" * xdb.KV_MAX)
+        raises(Status.TOOBIG, batch.put, b"x" * (xdb.KV_MAX + 1), "")
         raises(Status.TOOBIG, batch.delete, b"x" * (xdb.KV_MAX + 1))
         assert len(batch) == 0
         for i in range(200):  # larger than a memtable
@@ -869,8 +899,7 @@ def test_merge(ref):
     assert ref.merge(b"k", see(None)) is None
     assert seen == [None, None, None, b"one", b"one", b"", b"two"]
     assert ref.get("k") is None
-    raises(Status.TOOBIG, ref.merge, "k", see(b"x" * xdb.KV_MAX))
-    assert ref.get("k") is None
+    raises(Status.TOOBIG, ref.merge, b"k" * (xdb.KV_MAX + 1), see("never"))
     assert repr(KEEP) == "xdb.KEEP"
 
 
