@@ -23,12 +23,13 @@ struct xdb_whole {
 void xdb_round_run(void *arg, struct worker *w);
 
 // Tells whether the memtable is full: for one record (batch 0), or for a batch that takes `batch` bytes of memory. With
-// a batch, the memtable may exceed its limit by up to a quarter; a larger batch gets a new memtable. The same rule
-// holds for the log's segment, which has the same records. Inside an epoch, or under xdb.lock.
+// a batch, the memtable may exceed its limit by up to a quarter; a larger batch gets a new memtable. An empty memtable
+// takes any batch. The same rule holds for the log's segment, which has the same records. Inside an epoch, or under
+// xdb.lock.
 static inline bool xdb_round_due(struct xdb *x, const struct memtable *m, size_t batch) {
   const size_t used = memtable_memory(m), limit = x->memtable_limit;
   if (used >= limit || wal_full(x->wal, 0, false)) return true;
-  return unlikely(batch != 0) &&
-         ((used > limit / 4 && used + batch > limit + limit / 4) || wal_full(x->wal, batch, false));
+  return unlikely(batch != 0) && ((used > limit / 4 && used + batch > limit + limit / 4 && memtable_count(m) != 0) ||
+                                  wal_full(x->wal, batch, false));
 }
 #endif

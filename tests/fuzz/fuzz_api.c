@@ -23,11 +23,13 @@
 #include "store/flush.h"
 #include "store/page.h"
 #include "store/snapshot.h"
+#include "store/space_ref.h"
 #include "store/syncer.h"
 
 #define STORE "/store"
 #define COPY "/copy"
 #define KEYS_MAX 64u
+#define ALL_MAX (2 * KEYS_MAX)  // of both spaces: key nr_keys + k is key k of the named one
 #define ITERS 2u
 #define VALUE_MIN 16u
 #define VALUE_MAX 30000u
@@ -71,11 +73,14 @@ struct run {
   uint32_t nr_keys, vlen_max;
   struct xdb *x;
   struct xdb_ref *ref;
+  uint32_t nr_all;  // keys of all spaces
+  struct xdb_space *space;
+  struct xdb_ref *space_ref;  // NULL: there is no such space, or not yet
   // the model
   struct op *ops;
   size_t nr, cap, synced;
   uint64_t next_id;
-  uint64_t now[KEYS_MAX];
+  uint64_t now[ALL_MAX];
   uint32_t cost;
   uint32_t reports, give_up_at;  // of a long call, and at which of them it is given up; 0: at none
   // the possible failures now, and since the store was opened
@@ -84,8 +89,8 @@ struct run {
   struct xdb_gets *gets;
   struct fuzz_get slots[GETS];
   struct xdb_snapshot *snapshot;
-  struct xdb_ref *snapshot_ref;
-  uint64_t snapshot_ids[KEYS_MAX];
+  struct xdb_ref *snapshot_ref, *snapshot_space_ref;
+  uint64_t snapshot_ids[ALL_MAX];
   uint8_t kbuf[FUZZ_KEY_MAX], kbuf2[FUZZ_KEY_MAX], value[VALUE_MAX], got[VALUE_MAX];
 };
 
@@ -104,7 +109,14 @@ static bool mem_deny(size_t size) {
   return --mem_left != 0;
 }
 
-static struct kref key_at(const struct run *r, uint32_t i, uint8_t *buf) { return fuzz_key_of(r->keys, i, buf); }
+static struct kref key_at(const struct run *r, uint32_t i, uint8_t *buf) {
+  return fuzz_key_of(r->keys, i % r->nr_keys, buf);
+}
+// The ref for a key's space beside this one for the unnamed space.
+static struct xdb_ref *ref_for(const struct run *r, struct xdb_ref *ref, uint32_t key) {
+  if (key < r->nr_keys) return ref;
+  return ref == r->snapshot_ref ? r->snapshot_space_ref : r->space_ref;
+}
 
 FUZZ_UNTRACED static void value_of(const struct op *op, uint8_t *buf) {
   store64le(buf, op->id);
@@ -192,8 +204,10 @@ static uint64_t check_value(struct run *r, uint32_t key, const uint8_t *val, uin
 // False: it could not be read.
 static bool look_up(struct run *r, struct xdb_ref *ref, uint32_t key, uint64_t *id_out) {
   uint32_t vlen = 0;
-  const enum remixdb_status s = xdb_get(ref, key_at(r, key, r->kbuf), r->got, VALUE_MAX, &vlen);
   *id_out = 0;
+  ref = ref_for(r, ref, key);
+  if (!ref) return true;
+  const enum remixdb_status s = xdb_get(ref, key_at(r, key, r->kbuf), r->got, VALUE_MAX, &vlen);
   if (s == REMIXDB_NOTFOUND) return true;
   if (!read_ok(r, s)) return false;
   *id_out = check_value(r, key, r->got, vlen);
@@ -282,10 +296,11 @@ static void gets_step(struct run *r, uint32_t what) {
   else gets_begin(r, what % r->nr_keys, what & 16 ? fuzz_u8(r->in) : VALUE_MAX);
 }
 
-// All that a ref reads, through an iterator. False: it could not be read.
-static bool read_all(struct run *r, struct xdb_ref *ref, uint64_t *ids) {
-  memset(ids, 0, KEYS_MAX * sizeof(*ids));
+// All that a ref reads, through an iterator. first: the number of the first key of its space. False: it could not be
+// read.
+static bool read_space(struct run *r, struct xdb_ref *ref, uint32_t first, uint64_t *ids) {
   struct xdb_iter *it;
+  if (!ref) return true;
   enum remixdb_status s = expect_iter_below(ref, r->opened + r->nr, &it);
   if (!read_ok(r, s)) return false;
   uint32_t key = 0;
@@ -294,23 +309,29 @@ static bool read_all(struct run *r, struct xdb_ref *ref, uint64_t *ids) {
     if ((s = xdb_iter_record(it, &rec)) != REMIXDB_OK) break;
     while (key < r->nr_keys && !kv_eq(key_at(r, key, r->kbuf), kref(rec.key, rec.klen))) key++;
     FUZZ_CHECK(key < r->nr_keys);  // else it is out of order, twice there or never written
-    ids[key] = check_value(r, key, rec.val, rec.vlen);
+    ids[first + key] = check_value(r, first + key, rec.val, rec.vlen);
   }
   const bool ok = read_ok(r, s);  // of the iterator's, before its end can say something else
   xdb_iter_destroy(it);
   return ok;
 }
 
+// The same for both spaces.
+static bool read_all(struct run *r, struct xdb_ref *ref, uint64_t *ids) {
+  memset(ids, 0, ALL_MAX * sizeof(*ids));
+  return read_space(r, ref, 0, ids) && read_space(r, ref_for(r, ref, r->nr_keys), r->nr_keys, ids);
+}
+
 static void check_all(struct run *r, struct xdb_ref *ref, const uint64_t *want) {
-  uint64_t ids[KEYS_MAX], id;
+  uint64_t ids[ALL_MAX], id;
   if (read_all(r, ref, ids)) FUZZ_CHECK(memcmp(ids, want, sizeof(ids)) == 0);
-  for (uint32_t k = 0; k < r->nr_keys; k++)
+  for (uint32_t k = 0; k < r->nr_all; k++)
     if (look_up(r, ref, k, &id)) FUZZ_CHECK(id == want[k]);
 }
 
 // The store has the first writes up to some number, and all synced ones. The model forgets the others.
 static void check_prefix(struct run *r) {
-  uint64_t ids[KEYS_MAX], now[KEYS_MAX] = {0};
+  uint64_t ids[ALL_MAX], now[ALL_MAX] = {0};
   FUZZ_CHECK(read_all(r, r->ref, ids));
   size_t found = SIZE_MAX;
   for (size_t n = 0; n <= r->nr && found == SIZE_MAX; n++) {
@@ -325,23 +346,45 @@ static void check_prefix(struct run *r) {
 
 // ---- opening and closing
 
+static void snapshot_drop(struct run *r) {
+  xdb_unref(r->snapshot_space_ref);
+  xdb_unref(r->snapshot_ref);
+  xdb_snapshot_release(r->snapshot);
+  r->snapshot_ref = r->snapshot_space_ref = NULL;
+  r->snapshot = NULL;
+}
+
 static void drop_readers(struct run *r) {
   gets_drop(r);
   for (uint32_t i = 0; i < ITERS; i++) {
     xdb_iter_destroy(r->iters[i].it);
     r->iters[i].it = NULL;
   }
-  xdb_unref(r->snapshot_ref);
-  xdb_snapshot_release(r->snapshot);
-  r->snapshot_ref = NULL;
-  r->snapshot = NULL;
+  snapshot_drop(r);
+}
+
+static void refs_drop(struct run *r) {
+  xdb_unref(r->space_ref);
+  xdb_unref(r->ref);
+  xdb_space_close(r->space);
+  r->ref = r->space_ref = NULL;
+  r->space = NULL;
+}
+
+// Makes the refs, and the named space where it is not there.
+static enum remixdb_status refs_make(struct run *r, bool read_only) {
+  enum remixdb_status s = xdb_ref(r->x, &r->ref);
+  if (s == REMIXDB_OK) r->ref->progress = (struct progress){hear, r};
+  if (s != REMIXDB_OK || r->nr_all == r->nr_keys) return s;
+  s = xdb_space_open(r->x, "s", 1, !read_only, &r->space);
+  if (s == REMIXDB_NOTFOUND && read_only) return REMIXDB_OK;
+  return s == REMIXDB_OK ? xdb_space_ref(r->space, &r->space_ref) : s;
 }
 
 static enum remixdb_status close_store(struct run *r) {
   if (!r->x) return REMIXDB_OK;
   drop_readers(r);
-  xdb_unref(r->ref);
-  r->ref = NULL;
+  refs_drop(r);
   struct xdb *const x = r->x;
   r->x = NULL;
   const enum remixdb_status s = xdb_close(x);
@@ -364,11 +407,11 @@ static enum remixdb_status try_open(struct run *r, const char *dir, bool read_on
   r->x->compact.memtable_size = r->memtable_limit;
   r->x->compact.build.max_pages = r->table_pages;
   r->x->compact.young_from = r->young_from;
-  s = xdb_ref(r->x, &r->ref);
-  if (s == REMIXDB_OK) r->ref->progress = (struct progress){hear, r};
+  s = refs_make(r, read_only);
   if (s == REMIXDB_OK) return s;
   struct err_saved why;
   err_save(&why, s);
+  refs_drop(r);
   struct xdb *const x = r->x;
   r->x = NULL;
   (void)!xdb_close(x);
@@ -407,7 +450,7 @@ static void reopen(struct run *r, uint32_t how) {
     const enum remixdb_status t = try_open(r, STORE, true);
     FUZZ_CHECK(t == REMIXDB_OK || t == REMIXDB_NOTFOUND);
     if (t == REMIXDB_OK) {
-      uint64_t ids[KEYS_MAX];
+      uint64_t ids[ALL_MAX];
       FUZZ_CHECK(read_all(r, r->ref, ids));
       if (s == REMIXDB_OK) FUZZ_CHECK(memcmp(ids, r->now, sizeof(ids)) == 0);
       FUZZ_CHECK(xdb_put(r->ref, KV_REC(kref("k", 1), "v", 1, false)) == REMIXDB_READONLY);
@@ -429,7 +472,7 @@ static void reopen(struct run *r, uint32_t how) {
 // ---- writing
 
 static struct op make_op(struct run *r, uint32_t what) {
-  struct op op = {.id = r->next_id++, .key = fuzz_u8(r->in) % r->nr_keys, .del = what & 1, .end = true};
+  struct op op = {.id = r->next_id++, .key = fuzz_u8(r->in) % r->nr_all, .del = what & 1, .end = true};
   if (op.del) return op;
   op.vlen = VALUE_MIN + (what & 2 ? fuzz_u16(r->in) % r->vlen_max : fuzz_u8(r->in) % 64);
   value_of(&op, r->value);
@@ -438,7 +481,8 @@ static struct op make_op(struct run *r, uint32_t what) {
 
 static void put(struct run *r, uint32_t what) {
   const struct op op = make_op(r, what);
-  if (write_ok(r, xdb_put(r->ref, KV_REC(key_at(r, op.key, r->kbuf), op.del ? NULL : r->value, op.vlen, op.del))))
+  struct xdb_ref *const ref = ref_for(r, r->ref, op.key);
+  if (write_ok(r, xdb_put(ref, KV_REC(key_at(r, op.key, r->kbuf), op.del ? NULL : r->value, op.vlen, op.del))))
     model_add(r, &op);
 }
 
@@ -449,12 +493,13 @@ static void put_many(struct run *r, uint32_t what) {
   r->cost += nr * (1 + vlen / 1000);
   for (uint32_t i = 0; i < nr; i++) {
     const struct op op = {.id = r->next_id++,
-                          .key = (first + i * step) % r->nr_keys,
+                          .key = (first + i * step) % r->nr_all,
                           .vlen = what & 1 && i % 3 == 0 ? 0 : VALUE_MIN + vlen,
                           .del = what & 1 && i % 3 == 0,
                           .end = true};
     if (!op.del) value_of(&op, r->value);
-    if (!write_ok(r, xdb_put(r->ref, KV_REC(key_at(r, op.key, r->kbuf), op.del ? NULL : r->value, op.vlen, op.del))))
+    struct xdb_ref *const ref = ref_for(r, r->ref, op.key);
+    if (!write_ok(r, xdb_put(ref, KV_REC(key_at(r, op.key, r->kbuf), op.del ? NULL : r->value, op.vlen, op.del))))
       return;
     model_add(r, &op);
   }
@@ -474,6 +519,7 @@ static void write_batch(struct run *r, uint32_t what) {
     memory += wh_record_memory(key.len, ops[i].vlen);
     const uint32_t klen = key.len, vlen = ops[i].vlen;
     const uint8_t del = ops[i].del ? REMIXDB_BATCH_DEL : REMIXDB_BATCH_PUT;
+    if (r->space) batch_space(b, ops[i].key < r->nr_keys ? NULL : r->space);
     if (what & 16) {
       uint8_t *const both = fuzz_alloc(klen + vlen);
       memcpy(both, key.ptr, klen);
@@ -515,7 +561,7 @@ static void decide_fn(struct remixdb_decision *d) { d->op = merge_fn(d->v0, d->v
 static enum remixdb_status merge_decide(struct run *r, struct merging *m) {
   struct remixdb_decision d = {.decide = decide_fn, .priv = m, .op = REMIXDB_MERGE_DEL};
   const struct kref key = key_at(r, m->op.key, r->kbuf);
-  (void)remixdb_merge_decide(r->ref, key.ptr, key.len, &d);
+  (void)remixdb_merge_decide(ref_for(m->r, r->ref, m->op.key), key.ptr, key.len, &d);
   return remixdb_errcode();
 }
 
@@ -524,7 +570,8 @@ static void merge(struct run *r, uint32_t what) {
   m.op.del = m.what == REMIXDB_MERGE_DEL;
   if (m.op.del) m.op.vlen = 0;
   const enum remixdb_status s = what & 4 ? merge_decide(r, &m)
-                                         : xdb_merge(r->ref, key_at(r, m.op.key, r->kbuf), merge_fn, &m);
+                                         : xdb_merge(ref_for(r, r->ref, m.op.key), key_at(r, m.op.key, r->kbuf),
+                                                     merge_fn, &m);
   if (write_ok(r, s) && m.what != REMIXDB_MERGE_KEEP) model_add(r, &m.op);
 }
 
@@ -554,6 +601,7 @@ static struct fuzz_iter *iter(struct run *r, uint32_t what) {
     f->known = false;
     const bool snap = what & 2 && r->snapshot_ref;
     if (!read_ok(r, expect_iter_below(snap ? r->snapshot_ref : r->ref, what >> 5, &f->it))) f->it = NULL;
+    memcpy(f->ids, snap ? r->snapshot_ids : r->now, sizeof(f->ids));  // some keep to this moment
   }
   return f->it ? f : NULL;
 }
@@ -587,7 +635,7 @@ static void seek(struct run *r, uint32_t what) {
   const bool behind = what & 16;
   if (behind && k.len < FUZZ_KEY_MAX) r->kbuf2[k.len++] = 0;
   const bool of_snapshot = f->it->ref == r->snapshot_ref && r->snapshot_ref;
-  memcpy(f->ids, of_snapshot ? r->snapshot_ids : r->now, sizeof(f->ids));
+  if (!f->it->fixed) memcpy(f->ids, of_snapshot ? r->snapshot_ids : r->now, sizeof(f->ids));
   enum remixdb_status s;
   // with a zero after it a key may be the next one (of FUZZ_KEYS_SHORT)
   const bool is_next = behind && key + 1 < r->nr_keys && kv_eq(k, key_at(r, key + 1, r->kbuf));
@@ -693,10 +741,7 @@ static void snapshot(struct run *r) {
       xdb_iter_destroy(r->iters[i].it);
       r->iters[i].it = NULL;
     }
-    xdb_unref(r->snapshot_ref);
-    xdb_snapshot_release(r->snapshot);
-    r->snapshot_ref = NULL;
-    r->snapshot = NULL;
+    snapshot_drop(r);
     return;
   }
   if (!read_ok(r, xdb_snapshot(r->ref, &r->snapshot))) {
@@ -704,9 +749,13 @@ static void snapshot(struct run *r) {
     return;
   }
   if (!read_ok(r, xdb_snapshot_ref(r->snapshot, &r->snapshot_ref))) {
-    xdb_snapshot_release(r->snapshot);
     r->snapshot_ref = NULL;
-    r->snapshot = NULL;
+    snapshot_drop(r);
+    return;
+  }
+  if (r->space && !read_ok(r, xdb_snapshot_space_ref(r->snapshot, r->space, &r->snapshot_space_ref))) {
+    r->snapshot_space_ref = NULL;
+    snapshot_drop(r);
     return;
   }
   memcpy(r->snapshot_ids, r->now, sizeof(r->now));
@@ -725,14 +774,17 @@ static void copy(struct run *r) {
   listen(r);
   if (r->may || !read_ok(r, checkpoint_make(r->ref, COPY))) return;
   struct xdb *const x = r->x;
-  struct xdb_ref *const ref = r->ref;
+  struct xdb_ref *const ref = r->ref, *const space_ref = r->space_ref;
+  struct xdb_space *const space = r->space;
   const unsigned could = r->could;
   FUZZ_OK(try_open(r, COPY, false));
   check_all(r, r->ref, r->now);
-  xdb_unref(r->ref);
+  refs_drop(r);
   FUZZ_OK(xdb_close(r->x));
   r->x = x;
   r->ref = ref;
+  r->space = space;
+  r->space_ref = space_ref;
   r->could = could;
   FUZZ_OK(destroy_store(simdisk_env(r->disk), COPY));
 }
@@ -766,7 +818,7 @@ static void call(struct run *r) {
     case 12:
       if (what & 128) look_up_packed(r, what);
       else if (what & 64) gets_step(r, what);
-      else if (look_up(r, r->ref, what % r->nr_keys, &id)) FUZZ_CHECK(id == r->now[what % r->nr_keys]);
+      else if (look_up(r, r->ref, what % r->nr_all, &id)) FUZZ_CHECK(id == r->now[what % r->nr_all]);
       break;
     case 13:
     case 14:
@@ -808,6 +860,7 @@ FUZZ(api) {
   r->keys = kinds[more & 3];
   r->nr_keys = 4 + (more >> 2);
   if (r->nr_keys > KEYS_MAX) r->nr_keys = KEYS_MAX;
+  r->nr_all = r->nr_keys * (1 + ((how >> 1 ^ more ^ sizes >> 2) & 1));
   r->vlen_max = lens[sizes & 3];
   r->memtable_limit = (size_t)(64 + (sizes >> 2 & 7) * 16) << 10;
   r->table_pages = 4 + (sizes >> 5) * 4;
