@@ -79,6 +79,8 @@ enum remixdb_status pin_get_alloc(struct xdb_ref *r, struct kref key, void **val
   const struct super *v = NULL;
   struct memtable *mem = NULL;
   enum remixdb_status s = xdb_ref_find_own(&r, key, &rec);
+  const enum remixdb_status in_space = s == REMIXDB_NOTFOUND ? space_key(r, &key) : REMIXDB_OK;
+  if (in_space != REMIXDB_OK) return in_space;
   epoch_enter(&r->xdb->epoch, &r->slot);
   if (s == REMIXDB_NOTFOUND) s = find(r, key, &rec, &mem, &v);
   else if (s == REMIXDB_OK && xdb_ref_absent(r, &rec)) s = REMIXDB_NOTFOUND;
@@ -143,6 +145,8 @@ enum remixdb_status pin_get(struct xdb_ref *r, struct kref key, struct xdb_pin *
   const struct super *v = NULL;
   struct memtable *mem = NULL;
   enum remixdb_status s = xdb_ref_find_own(&r, key, &rec);
+  const enum remixdb_status in_space = s == REMIXDB_NOTFOUND ? space_key(r, &key) : REMIXDB_OK;
+  if (in_space != REMIXDB_OK) return in_space;
   const bool own = s == REMIXDB_OK;
   epoch_enter(&r->xdb->epoch, &r->slot);
   if (s == REMIXDB_NOTFOUND) s = find(r, key, &rec, &mem, &v);

@@ -34,7 +34,7 @@ struct value_apart {
 };
 // Tells whether the value of a put is written apart at once: it is long, or key and value are too long for a record.
 static inline bool values_direct(uint32_t klen, uint32_t vlen) {
-  return unlikely(vlen >= VALUES_DIRECT || (uint64_t)klen + vlen > REMIXDB_KV_MAX);
+  return unlikely(vlen >= VALUES_DIRECT || (uint64_t)klen + vlen > KV_KEY_MAX);
 }
 // Writes the record's value apart. *rec then has the reference in *out as its value. After a failure nothing has
 // changed. Fails with REMIXDB_NOSPACE or REMIXDB_NOMEM; after any other failure the store refuses writes.

@@ -268,6 +268,70 @@ static void test_apart(void **state) {
   run_apart(seed + 3, 0, KEYS_FEW);
 }
 
+// ---- every call that takes a key
+
+// An answer of each call for the key; the calls read `want`, or nothing for NULL.
+static void check_calls(struct xdb_ref *r, const char *want, size_t len, uint64_t expiry) {
+  char *const buf = malloc(len + 1);
+  uint32_t vlen = 0, n = 0;
+  uint64_t version = 0, expires = 1;
+  const bool there = want != NULL;
+  CHECK(remixdb_probe(r, "k", 1) == there);
+  CHECK(remixdb_get(r, "k", 1, buf, &vlen) == there);
+  if (there) CHECK(vlen == len && memcmp(buf, want, len) == 0);
+  CHECK(remixdb_getv(r, "k", 1, buf, (uint32_t)len, &vlen, &version) == there && (version != 0) == there);
+  CHECK(remixdb_get_part(r, "k", 1, 1, buf, (uint32_t)len, &n, &vlen) == there);
+  if (there) CHECK(vlen == len && n == len - 1 && memcmp(buf, want + 1, n) == 0);
+  CHECK(remixdb_expiry(r, "k", 1, &expires) == there);
+  if (there) CHECK(expires == expiry);
+  char *const own = remixdb_get_alloc(r, "k", 1, &vlen);
+  CHECK((own != NULL) == there);
+  if (there) CHECK(vlen == len && memcmp(own, want, len) == 0);
+  remixdb_free(own);
+  const void *v = NULL;
+  struct xdb_pin *const pin = remixdb_get_pinned(r, "k", 1, &v, &vlen);
+  CHECK((pin != NULL) == there);
+  if (there) CHECK(vlen == len && memcmp(v, want, len) == 0);
+  remixdb_pin_release(pin);
+  CHECK(!remixdb_put_if(r, "k", 1, "x", 1, there ? version + 1000000 : 7) && remixdb_errcode() == REMIXDB_ABORTED);
+  CHECK(!remixdb_del_if(r, "k", 1, there ? version + 1000000 : 7) && remixdb_errcode() == REMIXDB_ABORTED);
+  free(buf);
+}
+
+static void test_keys(void **state) {
+  (void)state;
+  static const size_t lens[SPACES] = {3, 300, 3000, 300000};  // the last two are written apart
+  const uint64_t far = 1ull << 50;
+  struct world w;
+  char *values[SPACES];
+  world_init(&w, 8, 0, 5, KEYS_FEW);
+  for (uint32_t i = 0; i < SPACES; i++) {
+    values[i] = malloc(lens[i]);
+    memset(values[i], (int)('a' + i), lens[i]);
+    check_calls(w.refs[i], NULL, 4, 0);
+    CHECK(remixdb_put_if(w.refs[i], "k", 1, values[i], (uint32_t)lens[i], 0));
+    for (uint32_t k = 0; k < SPACES; k++) check_calls(w.refs[k], k <= i ? values[k] : NULL, lens[k], 0);
+  }
+  for (uint32_t round = 0; round < 4; round++) {
+    for (uint32_t i = 0; i < SPACES; i++) check_calls(w.refs[i], values[i], lens[i], round ? far + i : 0);
+    if (round == 0) {
+      for (uint32_t i = 0; i < SPACES; i++)
+        CHECK(remixdb_put_expire(w.refs[i], "k", 1, values[i], (uint32_t)lens[i], far + i));
+    } else if (round == 1) {
+      reopen(&w, true);
+    } else {
+      CHECK(remixdb_flush(w.refs[0]));
+    }
+  }
+  uint64_t version = 0;
+  char value[3000];
+  CHECK(remixdb_getv(w.refs[2], "k", 1, value, sizeof(value), NULL, &version) &&
+        remixdb_del_if(w.refs[2], "k", 1, version));
+  for (uint32_t i = 0; i < SPACES; i++) check_calls(w.refs[i], i == 2 ? NULL : values[i], lens[i], far + i);
+  for (uint32_t i = 0; i < SPACES; i++) free(values[i]);
+  world_fini(&w);
+}
+
 // ---- administration
 
 // The store in `at` has what the models have. prefix: of the spaces' names, before their ids; NULL: they have their
@@ -452,8 +516,9 @@ static void test_batch(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_calls),      cmocka_unit_test(test_apart),  cmocka_unit_test(test_batch),
-      cmocka_unit_test(test_checkpoint), cmocka_unit_test(test_repair), cmocka_unit_test(test_ranges),
+      cmocka_unit_test(test_calls),  cmocka_unit_test(test_apart),      cmocka_unit_test(test_batch),
+      cmocka_unit_test(test_keys),   cmocka_unit_test(test_checkpoint), cmocka_unit_test(test_repair),
+      cmocka_unit_test(test_ranges),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
