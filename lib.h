@@ -123,6 +123,18 @@ MUST_CHECK enum remixdb_status mem_map_table(size_t size, struct mem_map *out);
 // bytes stay as they are, and others may use them meanwhile. p and size: multiples of a page. False: the system does
 // not.
 MUST_CHECK bool mem_populate(void *p, size_t size);
+// Returns the bytes of the machine's memory. 0: the system does not tell.
+size_t memory_size(void);
+// Maps address space for `most` bytes, of which the caller means to touch no more than `size`: the statistics count
+// these. If the system does not give so much address space, it maps `size` bytes; out->size tells. Fails with
+// REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status mem_reserve(size_t size, size_t most, struct mem_map *out);
+// The caller of mem_reserve means to touch `size` bytes from now on, in place of `was`.
+void mem_reserve_change(size_t was, size_t size);
+void mem_unreserve(struct mem_map *m, size_t size);  // frees the space; size: as counted last; m->ptr may be NULL
+// Gives the memory of these pages of a mapping back to the system; their bytes become zeros or stay. p and size:
+// multiples of a page.
+void mem_give_back(void *p, size_t size);
 void mem_unmap(struct mem_map *m);  // frees the memory of both calls; m->ptr may be NULL
 
 // ---- arena: many small allocations that arena_fini frees together. Any number of threads may allocate at the same

@@ -464,6 +464,50 @@ enum remixdb_status mem_map_table(size_t size, struct mem_map *out) {
   return out->ptr ? REMIXDB_OK : REMIXDB_NOMEM;
 }
 
+size_t memory_size(void) {
+#if defined(_SC_PHYS_PAGES)
+  const long pages = sysconf(_SC_PHYS_PAGES);
+  if (pages > 0 && (size_t)pages < SIZE_MAX / page_size()) return (size_t)pages * page_size();
+#endif
+  return 0;
+}
+
+enum remixdb_status mem_reserve(size_t size, size_t most, struct mem_map *out) {
+  *out = (struct mem_map){NULL, 0, 0};
+#if defined(MAP_NORESERVE)
+  const size_t page = page_size(), full = align_up(most, MEM_PAGE_2M);
+  if (most > size && full >= most && !mem_denied(size)) {
+    uint8_t *p = pages_map(full + MEM_PAGE_2M, MAP_NORESERVE);
+    if (p) {
+      const size_t before = (size_t)(align_up((uintptr_t)p, MEM_PAGE_2M) - (uintptr_t)p);
+      if (before) pages_unmap(p, before);
+      if (before < MEM_PAGE_2M) pages_unmap(p + before + full, MEM_PAGE_2M - before);
+#if defined(MADV_HUGEPAGE)
+      (void)madvise(p + before, full, MADV_HUGEPAGE);
+#endif
+      *out = (struct mem_map){p + before, full, page};
+      mem_reserve_change(0, size);
+      return REMIXDB_OK;
+    }
+  }
+#endif
+  const enum remixdb_status s = mem_map(size, out);
+  if (s == REMIXDB_OK) mem_reserve_change(out->size, size);  // mem_map has counted all of it
+  return s;
+}
+
+void mem_reserve_change(size_t was, size_t size) {
+  (void)atomic_fetch_add_explicit(&mapped_bytes, size - was, memory_order_relaxed);
+}
+
+void mem_unreserve(struct mem_map *m, size_t size) {
+  if (!m->ptr) return;
+  mem_reserve_change(size, m->size);  // mem_unmap counts all of it
+  mem_unmap(m);
+}
+
+void mem_give_back(void *p, size_t size) { (void)madvise(p, size, MADV_DONTNEED); }
+
 bool mem_populate(void *p, size_t size) {
 #if defined(MADV_POPULATE_WRITE)
   return madvise(p, size, MADV_POPULATE_WRITE) == 0;

@@ -60,11 +60,22 @@ static enum remixdb_status set_max_open_files(struct xdb *x, const char *name, c
   return REMIXDB_OK;
 }
 
+static enum remixdb_status set_cache(struct xdb *x, const char *name, const char *value) {
+  long mb;
+  if (!parse(value, 1, LONG_MAX >> 20, &mb)) return wrong(name, value, "a number of MB, at least 1");
+  if (!x->cache) return err_set(REMIXDB_INVALID, "%s: opened with cache_mb = 0, which stays", x->dir);
+  const size_t most = cache_most(x->cache) >> 20;
+  if ((size_t)mb > most)
+    return err_set(REMIXDB_INVALID, "the option `%s` cannot be %ld: the cache can have %zu MB at most", name, mb, most);
+  return cache_resize(x->cache, (size_t)mb << 20);
+}
+
 static const struct setting {
   const char *name;
   bool writes;  // only of a store that is open for writing
   enum remixdb_status (*set)(struct xdb *x, const char *name, const char *value);
 } all[] = {
+    {"cache_mb", false, set_cache},
     {"workers", true, set_workers},
     {"sync", true, set_sync},
     {"compression", true, set_compression},

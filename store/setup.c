@@ -129,7 +129,9 @@ enum remixdb_status setup_services(struct xdb *x) {
   const uint64_t limit = process_descriptors();
   blkio_pool(&x->io, limit, ring_trouble, x);
   if ((s = fdpool_create(x->env, table_files(x, x->opts.max_open_files, limit), &x->fds)) != REMIXDB_OK) return s;
-  if (x->opts.cache_mb && (s = cache_create(x->opts.cache_mb * MIB, &x->epoch, &x->cache)) != REMIXDB_OK) return s;
+  // The cache can grow up to the machine's memory (remixdb_set_option).
+  const size_t cache = x->opts.cache_mb * MIB;
+  if (cache && (s = cache_create(cache, memory_size(), &x->epoch, &x->cache)) != REMIXDB_OK) return s;
   x->ctx = (struct sst_ctx){.env = x->env,
                             .dir = &x->home,
                             .io = &x->io,

@@ -24,6 +24,7 @@ enum page_state {
   PAGE_LOADING,  // a frame that one thread is filling; no slot names it
   PAGE_LIVE,     // a frame that a slot names
   PAGE_LIMBO,    // an evicted frame whose stamp has not passed, or that is pinned
+  PAGE_OUT,      // withdrawn: the cache has become smaller
 };
 
 // One per page, guarded by the shard's lock.
@@ -47,14 +48,17 @@ struct shard {
   pthread_cond_t loaded;  // a load with waiters has ended
   struct cache_load *loads;
   uint64_t load_seq;
-  uint32_t first, end;  // its pages
-  uint32_t fresh;       // pages from here to the end were never used: untouched memory takes no room
-  uint32_t ready;       // pages before it were cleared ahead; may be less than `fresh`
-  uint32_t ask_at;      // the next stretch is asked for when `fresh` comes here; UINT32_MAX: not again
-  bool asks;            // a stretch is asked for
-  uint32_t hand;        // CLOCK: the first page of a run, or `fresh`
-  uint32_t run_hand;    // the same for large blocks
-  uint32_t reserve;     // pages to keep free or in limbo, between the next two
+  uint32_t first, end;  // its pages, as far as it can grow
+  uint32_t size;        // pages that it may use
+  uint32_t withdrawn;   // pages of the runs in `out` (C6)
+  struct page_queue out;
+  uint32_t fresh;     // pages from here to the end were never used: untouched memory takes no room
+  uint32_t ready;     // pages before it were cleared ahead; may be less than `fresh`
+  uint32_t ask_at;    // the next stretch is asked for when `fresh` comes here; UINT32_MAX: not again
+  bool asks;          // a stretch is asked for
+  uint32_t hand;      // CLOCK: the first page of a run, or `fresh`
+  uint32_t run_hand;  // the same for large blocks
+  uint32_t reserve;   // pages to keep free or in limbo, between the next two
   uint32_t reserve_min, reserve_max;
   bool starved;  // a miss got no frame while limbo was not empty
   uint32_t free_pages, limbo_pages;
@@ -66,16 +70,24 @@ struct shard {
   uint64_t misses, evictions, declined, bypasses;
 };
 
+// How many pages may still be used for the first time.
+static inline uint32_t shard_fresh(const struct shard *sh) {
+  const uint32_t used = sh->fresh - sh->first - sh->withdrawn, left = sh->end - sh->fresh;
+  if (used >= sh->size) return 0;
+  return left < sh->size - used ? left : sh->size - used;
+}
+
 struct cache_full {
   struct cache pub;
   struct page *pages;  // by page number; the first is 1
   struct epoch *epoch;
-  _Atomic uint64_t evicted;  // pages since a record was kept; relaxed
-  _Atomic uint32_t lends;    // the next shard that lends; relaxed
-  uint32_t nr_pages;
-  uint32_t nr_shards;  // a power of two
+  _Atomic uint64_t evicted;   // pages since a record was kept; relaxed
+  _Atomic uint32_t lends;     // the next shard that lends; relaxed
+  _Atomic uint32_t nr_pages;  // of all shards: the size; relaxed
+  uint32_t most;              // pages of all shards, as far as they can grow
+  uint32_t nr_shards;         // a power of two
   struct shard *shards;
-  struct mem_map map;
+  struct mem_map map, page_map, mark_map;
   void (*tell)(void *arg);
   void *tell_arg;
   _Atomic bool untold;  // a shard asks, and nobody was told; relaxed: the shard's lock orders what cache_ahead reads
@@ -90,59 +102,97 @@ static inline uint32_t ahead_stretch(uint32_t f) { return (f - 1 + AHEAD_PAGES -
 
 // Where the stretch from page f on is asked for: not before the shard is used.
 static inline uint32_t ahead_ask_at(const struct shard *sh, uint32_t f) {
-  if (f >= sh->end) return UINT32_MAX;
+  if (f >= sh->fresh + shard_fresh(sh)) return UINT32_MAX;
   return f > sh->first + AHEAD_LEFT ? f - AHEAD_LEFT : sh->first + 1;
 }
 
 static uint32_t lend_chunk(void *arg);
 
-static void shard_init(struct shard *sh, uint32_t first, uint32_t end) {
+// The pages that shard i has of nr pages of all shards.
+static inline uint32_t shard_share(const struct cache_full *c, uint32_t i, uint32_t nr) {
+  return (uint32_t)((uint64_t)nr * (i + 1) / c->nr_shards) - (uint32_t)((uint64_t)nr * i / c->nr_shards);
+}
+
+// What follows from the shard's size.
+static void shard_measure(struct shard *sh) {
+  const uint32_t part = sh->size / RESERVE_PART;
+  sh->reserve_max = part > 0 ? part : 1;
+  sh->reserve_min = sh->reserve = part > BATCH_PAGES ? BATCH_PAGES : sh->reserve_max;
+  sh->ask_at = ahead_ask_at(sh, ahead_stretch(sh->fresh + 1));
+}
+
+static void shard_init(struct shard *sh, uint32_t first, uint32_t end, uint32_t size) {
   (void)pthread_mutex_init(&sh->lock, NULL);
   (void)pthread_cond_init(&sh->loaded, NULL);
   sh->first = sh->fresh = sh->ready = sh->hand = sh->run_hand = first;
   sh->end = end;
-  sh->ask_at = ahead_ask_at(sh, ahead_stretch(first + 1));
-  const uint32_t part = (end - first) / RESERVE_PART;
-  sh->reserve_max = part > 0 ? part : 1;
-  sh->reserve_min = sh->reserve = part > BATCH_PAGES ? BATCH_PAGES : sh->reserve_max;
+  sh->size = size;
+  shard_measure(sh);
 }
 
-enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache **out) {
-  *out = NULL;
-  struct cache_full *const c = mem_calloc(1, sizeof(*c));
-  if (!c) return REMIXDB_NOMEM;
-  const size_t nr = size / BLOCK_PAGE;
-  c->epoch = epoch;
-  c->pub.disk_ns = CACHE_DISK_NS;
-  c->nr_pages = nr < UINT32_MAX / 2 ? (uint32_t)nr : UINT32_MAX / 2;
-  if (c->nr_pages > 0) {
-    uint32_t nr_shards = 1;
-    while (nr_shards < SHARDS_MAX && size / SHARD_BYTES_MIN >= (size_t)nr_shards * 2) nr_shards *= 2;
-    // one more before the first page, and one after the last
-    c->pages = mem_calloc((size_t)c->nr_pages + 2, sizeof(*c->pages));
-    c->pub.marks = mem_calloc((size_t)c->nr_pages + 1, sizeof(*c->pub.marks));
-    c->shards = mem_alloc_aligned(CACHE_LINE, nr_shards * sizeof(*c->shards));
-    if (!c->pages || !c->pub.marks || !c->shards || mem_map((size_t)c->nr_pages * BLOCK_PAGE, &c->map) != REMIXDB_OK) {
-      cache_destroy(&c->pub);
-      return REMIXDB_NOMEM;
-    }
-    c->pub.pages = c->map.ptr;
-    memset(c->shards, 0, nr_shards * sizeof(*c->shards));
-    for (uint32_t i = 0; i < nr_shards; i++)
-      shard_init(&c->shards[i], (uint32_t)((uint64_t)c->nr_pages * i / nr_shards) + 1,
-                 (uint32_t)((uint64_t)c->nr_pages * (i + 1) / nr_shards) + 1);
-    c->nr_shards = nr_shards;
-    const struct records_room room = {c->pub.pages, c->nr_pages, epoch, lend_chunk, c};
-    if (records_create(&room, &c->pub.records) != REMIXDB_OK) {
-      cache_destroy(&c->pub);
-      return REMIXDB_NOMEM;
-    }
-  }
-  *out = &c->pub;
+// Bytes of the arrays for so many pages. One page more before the first, and one after the last.
+static inline size_t pages_bytes(uint32_t nr) { return ((size_t)nr + 2) * sizeof(struct page); }
+static inline size_t marks_bytes(uint32_t nr) { return ((size_t)nr + 1) * sizeof(_Atomic uint32_t); }
+
+// Address space for `most` pages, or for fewer, but at least c->nr_pages.
+static enum remixdb_status map_all(struct cache_full *c, uint32_t most) {
+  const uint32_t nr = c->nr_pages;
+  enum remixdb_status s = mem_reserve((size_t)nr * BLOCK_PAGE, (size_t)most * BLOCK_PAGE, &c->map);
+  if (s != REMIXDB_OK) return s;
+  if (c->map.size / BLOCK_PAGE < most) most = nr;
+  s = mem_reserve(pages_bytes(nr), pages_bytes(most), &c->page_map);
+  if (s == REMIXDB_OK) s = mem_reserve(marks_bytes(nr), marks_bytes(most), &c->mark_map);
+  if (s != REMIXDB_OK) return s;
+  if (c->page_map.size < pages_bytes(most) || c->mark_map.size < marks_bytes(most)) most = nr;
+  c->most = most;
+  c->pub.pages = c->map.ptr;
+  c->pages = (struct page *)(void *)c->page_map.ptr;
+  c->pub.marks = (_Atomic uint32_t *)(void *)c->mark_map.ptr;
   return REMIXDB_OK;
 }
 
-size_t cache_size(const struct cache *c) { return (size_t)cache_full(c)->nr_pages * BLOCK_PAGE; }
+static enum remixdb_status make_shards(struct cache_full *c) {
+  const uint32_t nr = c->nr_pages, most = c->most;
+  uint32_t nr_shards = 1;
+  while (nr_shards < SHARDS_MAX && (size_t)nr * BLOCK_PAGE / SHARD_BYTES_MIN >= (size_t)nr_shards * 2) nr_shards *= 2;
+  c->shards = mem_alloc_aligned(CACHE_LINE, nr_shards * sizeof(*c->shards));
+  if (!c->shards) return REMIXDB_NOMEM;
+  memset(c->shards, 0, nr_shards * sizeof(*c->shards));
+  c->nr_shards = nr_shards;
+  for (uint32_t i = 0, first = 1; i < nr_shards; i++) {
+    const uint32_t end = (uint32_t)((uint64_t)most * (i + 1) / nr_shards) + 1, size = shard_share(c, i, nr);
+    shard_init(&c->shards[i], first, end, size < end - first ? size : end - first);
+    first = end;
+  }
+  const struct records_room room = {c->pub.pages, nr, c->epoch, lend_chunk, c};
+  return records_create(&room, &c->pub.records);
+}
+
+static uint32_t pages_of(size_t size) {
+  return size / BLOCK_PAGE < UINT32_MAX / 2 ? (uint32_t)(size / BLOCK_PAGE) : UINT32_MAX / 2;
+}
+
+enum remixdb_status cache_create(size_t size, size_t most, struct epoch *epoch, struct cache **out) {
+  *out = NULL;
+  struct cache_full *const c = mem_calloc(1, sizeof(*c));
+  if (!c) return REMIXDB_NOMEM;
+  c->epoch = epoch;
+  c->pub.disk_ns = CACHE_DISK_NS;
+  c->nr_pages = pages_of(size);
+  enum remixdb_status s = REMIXDB_OK;
+  if (c->nr_pages > 0) s = map_all(c, pages_of(most > size ? most : size));
+  if (c->nr_pages > 0 && s == REMIXDB_OK) s = make_shards(c);
+  if (s == REMIXDB_OK) *out = &c->pub;
+  else cache_destroy(&c->pub);
+  return s;
+}
+
+static inline uint32_t size_now(const struct cache_full *c) {
+  return atomic_load_explicit(&c->nr_pages, memory_order_relaxed);
+}
+size_t cache_size(const struct cache *c) { return (size_t)size_now(cache_full(c)) * BLOCK_PAGE; }
+
+size_t cache_most(const struct cache *c) { return (size_t)cache_full(c)->most * BLOCK_PAGE; }
 
 void cache_destroy(struct cache *pub) {
   if (!pub) return;
@@ -152,10 +202,10 @@ void cache_destroy(struct cache *pub) {
     (void)pthread_mutex_destroy(&c->shards[i].lock);
   }
   records_destroy(c->pub.records);
-  mem_unmap(&c->map);
+  mem_unreserve(&c->map, (size_t)c->nr_pages * BLOCK_PAGE);
+  mem_unreserve(&c->page_map, pages_bytes(c->nr_pages));
+  mem_unreserve(&c->mark_map, marks_bytes(c->nr_pages));
   mem_free(c->shards);
-  mem_free(c->pub.marks);
-  mem_free(c->pages);
   mem_free(c);
 }
 
@@ -236,7 +286,7 @@ static uint32_t free_take(struct page *pages, struct shard *sh, uint32_t n) {
 }
 
 static uint32_t fresh_take(struct cache_full *c, struct shard *sh, uint32_t n) {
-  const uint32_t f = sh->fresh, left = sh->end - f;
+  const uint32_t f = sh->fresh, left = shard_fresh(sh);
   if (left >= n) {
     sh->fresh += n;
     if (unlikely(sh->fresh >= sh->ask_at)) {
@@ -247,7 +297,7 @@ static uint32_t fresh_take(struct cache_full *c, struct shard *sh, uint32_t n) {
     return f;
   }
   if (left == 0) return 0;
-  sh->fresh = sh->end;
+  sh->fresh += left;
   free_put(c->pages, sh, f, left);
   return free_take(c->pages, sh, n);
 }
@@ -311,11 +361,8 @@ static void limbo_stamp(struct cache_full *c, uint32_t f) {
 // CLOCK (Corbato 1968). A new block counts as used only after another hit, so a block that is read once leaves on the
 // first pass. Evicts ahead of need: a frame that is evicted now is free only after this thread, too, has left its
 // epoch.
-static void shard_evict(struct cache_full *c, struct shard *sh) {
+static void shard_evict_pages(struct cache_full *c, struct shard *sh, uint32_t want) {
   struct page *const pages = c->pages;
-  const uint32_t ready = sh->free_pages + sh->limbo_pages + (sh->end - sh->fresh);
-  const uint32_t lacking = sh->reserve > ready ? sh->reserve - ready : 0;
-  const uint32_t want = lacking < BATCH_PAGES ? lacking : BATCH_PAGES;
   const uint32_t runs_max = want * 4 + 32;  // bounds the time under the lock; the next miss continues
   const uint32_t before = sh->limbo.tail;
   for (uint32_t i = 0, got = 0; i < runs_max && got < want; i++) {
@@ -336,6 +383,12 @@ static void shard_evict(struct cache_full *c, struct shard *sh) {
   (void)atomic_fetch_add_explicit(&c->evicted, want, memory_order_relaxed);
 }
 
+static void shard_evict(struct cache_full *c, struct shard *sh) {
+  const uint32_t ready = sh->free_pages + sh->limbo_pages + shard_fresh(sh);
+  const uint32_t lacking = sh->reserve > ready ? sh->reserve - ready : 0;
+  shard_evict_pages(c, sh, lacking < BATCH_PAGES ? lacking : BATCH_PAGES);
+}
+
 // Checks whether n pages from f on are free, in limbo, or neither used nor pinned. If they are, returns the end of the
 // last run among them. If not, returns 0, and sets *blocker_out to the end of the lowest run that is used or pinned.
 static uint32_t run_check(const struct cache_full *c, const struct shard *sh, uint32_t f, uint32_t n,
@@ -348,7 +401,7 @@ static uint32_t run_check(const struct cache_full *c, const struct shard *sh, ui
     }
     const struct page *const p = &c->pages[f];
     assert(p->state != PAGE_INNER);
-    const bool taken = p->state == PAGE_LOADING || frame_pinned(c, f, memory_order_relaxed) ||
+    const bool taken = p->state == PAGE_LOADING || p->state == PAGE_OUT || frame_pinned(c, f, memory_order_relaxed) ||
                        (p->state == PAGE_LIVE && frame_used(c, f));
     f += p->nr_pages;
     if (taken) {
@@ -363,7 +416,7 @@ static uint32_t run_check(const struct cache_full *c, const struct shard *sh, ui
 // the front hand clears the used marks, the back hand evicts a stretch of neighbours that have had no hit since.
 static void shard_evict_run(struct cache_full *c, struct shard *sh, uint32_t n) {
   struct page *const pages = c->pages;
-  const uint32_t size = sh->end - sh->first;
+  const uint32_t size = sh->fresh - sh->first;
   const uint32_t limbo_max = size / 4 > n ? size / 4 : n;
   const uint32_t ahead = size < 256 ? size / 2 : size / 8;
   if (sh->limbo_pages + n > limbo_max) return;  // limbo frees enough soon, or readers stay in their epochs
@@ -373,7 +426,7 @@ static void shard_evict_run(struct cache_full *c, struct shard *sh, uint32_t n) 
     const uint32_t end = run_check(c, sh, back, n, &blocker);
     sh->run_hand = end ? end : blocker;
     for (uint32_t k = back; k < sh->run_hand; k++) {
-      const uint32_t front = k + ahead < sh->end ? k + ahead : k + ahead - size;
+      const uint32_t front = k + ahead < sh->fresh ? k + ahead : k + ahead - size;
       if (frame_used(c, front)) frame_clear(c, front);
     }
     if (!end) continue;
@@ -389,7 +442,7 @@ static void shard_evict_run(struct cache_full *c, struct shard *sh, uint32_t n) 
 // Takes a frame of n pages, in state PAGE_LOADING. Returns 0 if none is free at once.
 static uint32_t frame_take(struct cache_full *c, struct shard *sh, uint32_t n) {
   struct page *const pages = c->pages;
-  if (n == 0 || n > BLOCK_PAGES_MAX || n > sh->end - sh->first) return 0;
+  if (n == 0 || n > BLOCK_PAGES_MAX || n > sh->size) return 0;
   uint32_t f = free_take(pages, sh, n);
   if (!f) f = fresh_take(c, sh, n);
   if (!f) {
@@ -403,8 +456,8 @@ static uint32_t frame_take(struct cache_full *c, struct shard *sh, uint32_t n) {
   } else if (sh->limbo.head) {
     sh->starved = true;
   }
-  if (sh->free_pages + sh->limbo_pages + (sh->end - sh->fresh) < (sh->reserve + 1) / 2) shard_evict(c, sh);
-  if (n > 1 && !(sh->free_mask >> n) && sh->end - sh->fresh < n) shard_evict_run(c, sh, n);  // also for the next one
+  if (sh->free_pages + sh->limbo_pages + shard_fresh(sh) < (sh->reserve + 1) / 2) shard_evict(c, sh);
+  if (n > 1 && !(sh->free_mask >> n) && shard_fresh(sh) < n) shard_evict_run(c, sh, n);  // also for the next one
   return f;
 }
 
@@ -415,7 +468,7 @@ static uint32_t lend_chunk(void *arg) {
   struct cache_full *const c = arg;
   struct shard
       *const sh = &c->shards[atomic_fetch_add_explicit(&c->lends, 1, memory_order_relaxed) & (c->nr_shards - 1)];
-  const uint32_t most = (uint32_t)((uint64_t)(sh->end - sh->first) * RECORDS_PART_NUM / RECORDS_PART_DEN);
+  const uint32_t most = (uint32_t)((uint64_t)sh->size * RECORDS_PART_NUM / RECORDS_PART_DEN);
   (void)pthread_mutex_lock(&sh->lock);
   const uint32_t f = sh->lent_pages + RECORDS_CHUNK_PAGES <= most ? frame_take(c, sh, RECORDS_CHUNK_PAGES) : 0;
   if (f) sh->lent_pages += RECORDS_CHUNK_PAGES;
@@ -424,18 +477,103 @@ static uint32_t lend_chunk(void *arg) {
   return f;
 }
 
-// Takes a chunk back when blocks have needed memory for long and no record did.
-static void records_idle(struct cache_full *c) {
-  const uint64_t most = (uint64_t)c->nr_pages * RECORDS_IDLE;
-  if (likely(atomic_load_explicit(&c->evicted, memory_order_relaxed) <= most) || !c->pub.records) return;
-  const uint32_t frame = records_yield(c->pub.records);
-  if (!frame) return;
+static void chunk_back(struct cache_full *c, uint32_t frame) {
   struct shard *sh = c->shards;
   while (frame >= sh->end) sh++;
   (void)pthread_mutex_lock(&sh->lock);
   sh->lent_pages -= RECORDS_CHUNK_PAGES;
   free_put(c->pages, sh, frame, RECORDS_CHUNK_PAGES);
   (void)pthread_mutex_unlock(&sh->lock);
+}
+
+// Takes a chunk back when blocks have needed memory for long and no record did.
+static void records_idle(struct cache_full *c) {
+  const uint64_t most = (uint64_t)size_now(c) * RECORDS_IDLE;
+  if (likely(atomic_load_explicit(&c->evicted, memory_order_relaxed) <= most) || !c->pub.records) return;
+  const uint32_t frame = records_yield(c->pub.records);
+  if (frame) chunk_back(c, frame);
+}
+
+// ---- another size
+
+#define SHRINK_TRIES 200u  // waits for readers without a page that has become free
+
+// Takes back what was withdrawn, as far as the size allows.
+static void shard_grow(struct cache_full *c, struct shard *sh) {
+  while (sh->out.head && sh->fresh - sh->first - sh->withdrawn + c->pages[sh->out.head].nr_pages <= sh->size) {
+    const uint32_t f = queue_pop(c->pages, &sh->out), n = c->pages[f].nr_pages;
+    sh->withdrawn -= n;
+    free_put(c->pages, sh, f, n);
+  }
+}
+
+// Withdraws pages until no more are used than the size allows, as far as there are free ones. Evicts others, for the
+// next call. Returns how many are still too many.
+static uint32_t shard_shrink(struct cache_full *c, struct shard *sh) {
+  struct page *const pages = c->pages;
+  shard_reclaim(c, sh);
+  for (;;) {
+    const uint32_t used = sh->fresh - sh->first - sh->withdrawn, over = used > sh->size ? used - sh->size : 0;
+    uint32_t n = over < BLOCK_PAGES_MAX ? over : BLOCK_PAGES_MAX, f = 0;
+    for (; n > 0 && !(f = free_take(pages, sh, n)); n--) {}
+    if (!f) {
+      if (over) shard_evict_pages(c, sh, over < BATCH_PAGES ? over : BATCH_PAGES);
+      return over;
+    }
+    pages[f].state = PAGE_OUT;
+    pages[f].nr_pages = n;
+    queue_push(pages, &sh->out, f);
+    sh->withdrawn += n;
+    mem_give_back(c->pub.pages + (size_t)(f - 1) * BLOCK_PAGE, (size_t)n * BLOCK_PAGE);
+  }
+}
+
+// Evicted pages are free when readers have left their epochs; pinned ones stay.
+static void shrink(struct cache_full *c) {
+  uint32_t least = UINT32_MAX, tries = 0, over;
+  do {
+    over = 0;
+    for (uint32_t i = 0; i < c->nr_shards; i++) {
+      struct shard *const sh = &c->shards[i];
+      (void)pthread_mutex_lock(&sh->lock);
+      over += shard_shrink(c, sh);
+      (void)pthread_mutex_unlock(&sh->lock);
+    }
+    if (over) epoch_wait(c->epoch, epoch_stamp(c->epoch));
+    tries = over < least ? 0 : tries + 1;
+    least = over < least ? over : least;
+  } while (over && tries < SHRINK_TRIES);
+}
+
+enum remixdb_status cache_resize(struct cache *pub, size_t size) {
+  struct cache_full *const c = cache_full(pub);
+  const uint32_t nr = pages_of(size), was = size_now(c);
+  if (was == 0 || nr < c->nr_shards)
+    return err_set(REMIXDB_INVALID, "a block cache of %zu bytes cannot become one of %zu", cache_size(pub), size);
+  if (nr > c->most)
+    return err_set(REMIXDB_INVALID, "the block cache can have %zu bytes at most, not %zu", cache_most(pub), size);
+  uint32_t *chunks = NULL, nr_chunks = 0;
+  if (c->pub.records) {
+    const enum remixdb_status s = records_resize(c->pub.records, nr, &chunks, &nr_chunks);
+    if (s != REMIXDB_OK) return s;
+  }
+  for (uint32_t i = 0; i < nr_chunks; i++) chunk_back(c, chunks[i]);
+  mem_free(chunks);
+  atomic_store_explicit(&c->nr_pages, nr, memory_order_relaxed);
+  for (uint32_t i = 0; i < c->nr_shards; i++) {
+    struct shard *const sh = &c->shards[i];
+    const uint32_t share = shard_share(c, i, nr), room = sh->end - sh->first;
+    (void)pthread_mutex_lock(&sh->lock);
+    sh->size = share < room ? share : room;
+    shard_grow(c, sh);
+    shard_measure(sh);
+    (void)pthread_mutex_unlock(&sh->lock);
+  }
+  shrink(c);
+  mem_reserve_change((size_t)was * BLOCK_PAGE, (size_t)nr * BLOCK_PAGE);
+  mem_reserve_change(pages_bytes(was), pages_bytes(nr));
+  mem_reserve_change(marks_bytes(was), marks_bytes(nr));
+  return REMIXDB_OK;
 }
 
 // ---- memory ahead
@@ -456,11 +594,12 @@ static inline void ahead_ask(struct cache_full *c) {
 static bool ahead_take(struct shard *sh, uint32_t *from_out, uint32_t *to_out) {
   (void)pthread_mutex_lock(&sh->lock);
   const uint32_t next = ahead_stretch(sh->fresh), from = next > sh->ready ? next : sh->ready;
-  const bool taken = sh->asks && from < sh->end;
+  const uint32_t end = sh->fresh + shard_fresh(sh);
+  const bool taken = sh->asks && from < end;
   sh->asks = false;
   if (taken) {
     *from_out = from;
-    *to_out = sh->ready = sh->end - from < AHEAD_PAGES ? sh->end : from + AHEAD_PAGES;
+    *to_out = sh->ready = end - from < AHEAD_PAGES ? end : from + AHEAD_PAGES;
     sh->ask_at = ahead_ask_at(sh, sh->ready);
   }
   (void)pthread_mutex_unlock(&sh->lock);
@@ -487,7 +626,7 @@ _Static_assert(SHARDS_MAX <= 16, "four bits of the hash choose the shard");
 
 // Whether the shard has room for a block of nr_pages without an eviction.
 static inline bool shard_roomy(const struct shard *sh, uint32_t nr_pages) {
-  const uint32_t fresh = sh->end - sh->fresh;
+  const uint32_t fresh = shard_fresh(sh);
   return fresh >= nr_pages || sh->free_pages + sh->limbo_pages + fresh > sh->reserve;
 }
 
@@ -496,7 +635,7 @@ static bool shard_admits(const struct cache_full *c, struct shard *sh, _Atomic u
                          bool lone) {
   if (shard_roomy(sh, nr_pages) || (!lone && atomic_load_explicit(&c->pub.disk, memory_order_relaxed))) return true;
   const uint32_t was = atomic_load_explicit(slot, memory_order_relaxed), now = (uint32_t)sh->misses | CACHE_MISSED;
-  const uint32_t within = (sh->end - sh->first - sh->lent_pages) / nr_pages / ADMIT_PART;
+  const uint32_t within = (sh->size - sh->lent_pages) / nr_pages / ADMIT_PART;
   if (was && (now - was) % CACHE_MISSED <= (within ? within : 1)) return true;
   atomic_store_explicit(slot, now, memory_order_relaxed);
   sh->declined++;
@@ -742,7 +881,7 @@ void cache_block_fini(struct cache_table *t, struct cache_block *b) {
 
 enum remixdb_status cache_table_init(struct cache_table *t, struct cache *c, uint32_t nr_pages, uint64_t id) {
   *t = (struct cache_table){.cache = NULL, .slots = NULL, .nr_pages = nr_pages, .id = id};
-  if (!c || cache_full(c)->nr_pages == 0) return REMIXDB_OK;
+  if (!c || size_now(cache_full(c)) == 0) return REMIXDB_OK;
   t->slots = mem_calloc(nr_pages, sizeof(*t->slots));
   if (!t->slots) return REMIXDB_NOMEM;
   t->cache = c;
@@ -783,8 +922,8 @@ void cache_stats(const struct cache *pub, struct cache_stats *out) {
   for (uint32_t i = 0; i < c->nr_shards; i++) {
     struct shard *const sh = &c->shards[i];
     (void)pthread_mutex_lock(&sh->lock);
-    out->used += (uint64_t)(sh->fresh - sh->first - sh->free_pages - sh->limbo_pages) * BLOCK_PAGE;
-    out->touched += (uint64_t)(sh->fresh - sh->first) * BLOCK_PAGE;
+    out->used += (uint64_t)(sh->fresh - sh->first - sh->withdrawn - sh->free_pages - sh->limbo_pages) * BLOCK_PAGE;
+    out->touched += (uint64_t)(sh->fresh - sh->first - sh->withdrawn) * BLOCK_PAGE;
     out->misses += sh->misses;
     out->evictions += sh->evictions;
     out->declined += sh->declined;

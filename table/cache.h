@@ -30,7 +30,8 @@
 //       (cache_offer_missed). So other threads read the block themselves, and no thread waits for the user.
 //   C5  No thread waits for a frame. If no frame is free at once, the block is read into the caller's buffer and is not
 //       published.
-//   C6  Memory of frames never exceeds the size given at creation.
+//   C6  Memory of frames never exceeds the size given at creation, or by cache_resize when that has ended. Pages beyond
+//       it were never touched, or are *withdrawn*: no frame, and without memory.
 //   C7  A full shard admits a block at its second miss. A shard is full when no more than its reserve is free. The
 //       first miss reads into the caller's own buffer, and the slot notes the miss. A second miss gets a frame when it
 //       comes within a quarter as many misses of the shard as the shard has room for blocks of that size. So blocks
@@ -82,14 +83,21 @@ struct cache_block {
   uint32_t own_size;
 };
 
-// size: bytes; with 0 every get reads into the caller's own buffer. Fails with REMIXDB_NOMEM.
-MUST_CHECK enum remixdb_status cache_create(size_t size, struct epoch *epoch, struct cache **out);
+// size: bytes; with 0 every get reads into the caller's own buffer. most: the size to which it can grow, or less if the
+// system does not give so much address space. Fails with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status cache_create(size_t size, size_t most, struct epoch *epoch, struct cache **out);
+// Changes the size, but not from or to 0. One call at a time, while other threads use the cache, outside of any epoch.
+// A smaller cache gives its memory back to the system; the call waits until readers have left the blocks that go,
+// except pinned ones: while many blocks are pinned the cache may stay larger, and the next call goes on. Fails with
+// REMIXDB_INVALID if the size is beyond what the creation has got, or with REMIXDB_NOMEM; then it stays as it was.
+MUST_CHECK enum remixdb_status cache_resize(struct cache *c, size_t size);
 // tell(arg) says that cache_ahead has something to do. It is called without locks, in any thread, maybe inside an
 // epoch, and must not wait. NULL: nobody calls cache_ahead. Set it while no other thread uses the cache.
 void cache_on_ask(struct cache *c, void (*tell)(void *arg), void *arg);
 // Has one stretch of memory cleared that readers will touch soon (C8). False: there is none. One thread at a time.
 MUST_CHECK bool cache_ahead(struct cache *c);
 size_t cache_size(const struct cache *c);  // bytes for blocks
+size_t cache_most(const struct cache *c);  // bytes that cache_resize can give it at most
 void cache_destroy(struct cache *c);       // after the last table; NULL is allowed
 MUST_CHECK enum remixdb_status cache_table_init(struct cache_table *t, struct cache *c, uint32_t nr_pages, uint64_t id);
 // Frees the table's slots and its frames. No reader uses the table any more, and no pin is left.

@@ -46,11 +46,15 @@ struct ring {
   uint32_t first, nr;
 };
 
+struct index {
+  uint32_t nr_buckets;  // a power of two
+  _Atomic uint64_t entries[];
+};
+
 struct records {
   struct records_room room;
-  uint32_t nr_buckets;      // a power of two
-  _Atomic uint64_t *index;  // nr_buckets * BUCKET
-  _Atomic uint64_t hits;    // relaxed
+  _Atomic(struct index *) index;  // release; a replaced one lives until its readers have left their epochs
+  _Atomic uint64_t hits;          // relaxed
   // The lock guards all below, and the writing of the index.
   _Alignas(CACHE_LINE) pthread_mutex_t lock;
   uint32_t max;  // chunks at most
@@ -60,36 +64,81 @@ struct records {
   uint64_t kept;
 };
 
+// Chunks for a cache of so many pages. 0: it is too small.
+static uint32_t chunks_max(uint32_t nr_pages) {
+  const uint64_t max = (uint64_t)nr_pages * RECORDS_PART_NUM / RECORDS_PART_DEN / RECORDS_CHUNK_PAGES;
+  return max < CHUNKS_MIN ? 0 : (uint32_t)max;
+}
+
+// Makes the index and the rings for so many chunks. r has no chunk. On failure r stays as it is.
+static enum remixdb_status records_shape(struct records *r, uint32_t max) {
+  uint32_t nr_buckets = 1;
+  while ((uint64_t)nr_buckets * BUCKET * RECORD_GUESS < (uint64_t)max * CHUNK_BYTES) nr_buckets *= 2;
+  struct chunk *const a = mem_calloc(max + 1, sizeof(*a)), *const b = mem_calloc(max + 1, sizeof(*b));
+  // the system gives memory as it is used
+  struct index *const x = mem_calloc(1, sizeof(*x) + (size_t)nr_buckets * BUCKET * sizeof(x->entries[0]));
+  if (!a || !b || !x) {
+    mem_free(a);
+    mem_free(b);
+    mem_free(x);
+    return REMIXDB_NOMEM;
+  }
+  x->nr_buckets = nr_buckets;
+  r->max = max;
+  r->probation = (struct ring){.chunks = a};
+  r->main = (struct ring){.chunks = b};
+  atomic_store_explicit(&r->index, x, memory_order_release);
+  return REMIXDB_OK;
+}
+
 enum remixdb_status records_create(const struct records_room *room, struct records **out) {
   *out = NULL;
-  const uint32_t max = (uint32_t)((uint64_t)room->nr_pages * RECORDS_PART_NUM / RECORDS_PART_DEN / RECORDS_CHUNK_PAGES);
-  if (max < CHUNKS_MIN) return REMIXDB_OK;
+  if (chunks_max(room->nr_pages) == 0) return REMIXDB_OK;
   struct records *const r = mem_alloc_aligned(CACHE_LINE, sizeof(*r));
   if (!r) return REMIXDB_NOMEM;
   memset(r, 0, sizeof(*r));
   (void)pthread_mutex_init(&r->lock, NULL);
   r->room = *room;
-  r->max = max;
-  r->nr_buckets = 1;
-  while ((uint64_t)r->nr_buckets * BUCKET * RECORD_GUESS < (uint64_t)max * CHUNK_BYTES) r->nr_buckets *= 2;
-  r->probation.chunks = mem_calloc(max, sizeof(struct chunk));
-  r->main.chunks = mem_calloc(max, sizeof(struct chunk));
-  r->index = mem_calloc((size_t)r->nr_buckets * BUCKET, sizeof(*r->index));  // the system gives memory as it is used
-  if (!r->probation.chunks || !r->main.chunks || !r->index) {
-    records_destroy(r);
-    return REMIXDB_NOMEM;
-  }
-  *out = r;
-  return REMIXDB_OK;
+  const enum remixdb_status s = records_shape(r, chunks_max(room->nr_pages));
+  if (s == REMIXDB_OK) *out = r;
+  else records_destroy(r);
+  return s;
 }
 
 void records_destroy(struct records *r) {
   if (!r) return;
   (void)pthread_mutex_destroy(&r->lock);
-  mem_free(r->index);
+  mem_free(atomic_load_explicit(&r->index, memory_order_relaxed));
   mem_free(r->main.chunks);
   mem_free(r->probation.chunks);
   mem_free(r);
+}
+
+enum remixdb_status records_resize(struct records *r, uint32_t nr_pages, uint32_t **frames_out, uint32_t *nr_out) {
+  (void)pthread_mutex_lock(&r->lock);
+  const struct ring rings[2] = {r->probation, r->main};
+  const uint32_t max = r->max;
+  struct index *const old = atomic_load_explicit(&r->index, memory_order_relaxed);
+  uint32_t n = 0, *const frames = mem_alloc((rings[0].nr + rings[1].nr + r->nr_idle + 1) * sizeof(*frames));
+  const enum remixdb_status s = frames ? records_shape(r, chunks_max(nr_pages)) : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) {
+    for (uint32_t g = 0; g < 2; g++)
+      for (uint32_t i = 0; i < rings[g].nr; i++) frames[n++] = rings[g].chunks[(rings[g].first + i) % max].frame;
+    for (uint32_t i = 0; i < r->nr_idle; i++) frames[n++] = r->idle[i].frame;
+    r->nr_idle = 0;
+  }
+  (void)pthread_mutex_unlock(&r->lock);
+  if (s != REMIXDB_OK) {
+    mem_free(frames);
+    return s;
+  }
+  epoch_wait(r->room.epoch, epoch_stamp(r->room.epoch));
+  mem_free(old);
+  mem_free(rings[0].chunks);
+  mem_free(rings[1].chunks);
+  *frames_out = frames;
+  *nr_out = n;
+  return s;
 }
 
 // ---- the index
@@ -102,7 +151,8 @@ static inline uint64_t kept_hash(uint64_t table, uint32_t pos) {
   return h ^ h >> 31;
 }
 static inline _Atomic uint64_t *bucket_of(const struct records *r, uint64_t hash) {
-  return &r->index[(hash & (r->nr_buckets - 1)) * BUCKET];
+  struct index *const x = atomic_load_explicit(&r->index, memory_order_acquire);
+  return &x->entries[(hash & (x->nr_buckets - 1)) * BUCKET];
 }
 static inline uint64_t tag_of(uint64_t hash) { return hash >> PLACE_BITS << PLACE_BITS; }
 static inline struct kept *kept_at(const struct records *r, uint64_t entry) {
@@ -268,7 +318,7 @@ void records_keep(struct records *r, uint64_t table, uint32_t pos, uint32_t form
   const struct kept head = {.table = table, .form = (uint8_t)form, .len = (uint16_t)len, .pos = pos};
   const uint64_t hash = kept_hash(table, pos);
   struct kept *k;
-  if (!entry_find(r, table, pos, hash, &k)) {
+  if (r->max && !entry_find(r, table, pos, hash, &k)) {
     bool known;
     (void)entry_room(r, hash, &known);
     struct ring *const g = known ? &r->main : &r->probation;

@@ -42,6 +42,12 @@ struct records_room {
 MUST_CHECK enum remixdb_status records_create(const struct records_room *room, struct records **out);
 void records_destroy(struct records *r);  // NULL is allowed; the cache frees the chunks
 
+// The cache has another size: drops all records, and keeps new ones in chunks that are lent from now on. *frames_out:
+// the frames of all chunks, which no reader uses; the caller frees the array. Waits for readers: outside of any epoch
+// and lock. Fails with REMIXDB_NOMEM; nothing has changed then.
+MUST_CHECK enum remixdb_status records_resize(struct records *r, uint32_t nr_pages, uint32_t **frames_out,
+                                              uint32_t *nr_out);
+
 // Returns a block of which record 0 is the searched one (for block_record; the block has no other valid parts), or
 // NULL. pos: the record's position in the table. Inside an epoch; valid until the epoch is left.
 const uint8_t *records_find(struct records *r, uint64_t table, uint32_t pos);

@@ -184,7 +184,7 @@ static inline struct fuzz_place *fuzz_place_create(void) {
   epoch_join(&p->epoch, &p->slot);
   blkio_init(&p->io, p->env, BLKIO_SYNC);
   FUZZ_OK(blkio_queue_create(&p->io, &p->queue));
-  FUZZ_OK(cache_create(64 << 10, &p->epoch, &p->cache));
+  FUZZ_OK(cache_create(64 << 10, 0, &p->epoch, &p->cache));
   FUZZ_OK(fdpool_create(p->env, 16, &p->fds));
   p->ctx = (struct sst_ctx){
       .env = p->env, .dir = simdisk_dir(p->env, FUZZ_DIR), .io = &p->io, .fds = p->fds, .store_id = FUZZ_STORE_ID};

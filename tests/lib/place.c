@@ -129,7 +129,7 @@ void place_init(struct place *p, size_t cache_size) {
   OK(env_dir_open(ENV_PATHS(env), p->dir, &p->at));
   blkio_init(&p->io, env, place_native ? BLKIO_AUTO : BLKIO_SYNC);
   OK(blkio_queue_create(&p->io, &p->queue));
-  if (cache_size) OK(cache_create(cache_size, &p->epoch, &p->cache));
+  if (cache_size) OK(cache_create(cache_size, 0, &p->epoch, &p->cache));
   if (cache_size) p->cache->disk_ns = place_cold ? 0 : UINT32_MAX;
   OK(fdpool_create(env, place_max_open, &p->fds));
   p->ctx = (struct sst_ctx){

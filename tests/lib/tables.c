@@ -29,7 +29,7 @@ struct world *world_open(struct env *env, size_t cache_size, bool direct) {
   OK(fdpool_create(env, 16, &w->fds));
   epoch_init(&w->epoch);
   epoch_join(&w->epoch, &w->slot);
-  if (cache_size) OK(cache_create(cache_size, &w->epoch, &w->cache));
+  if (cache_size) OK(cache_create(cache_size, 0, &w->epoch, &w->cache));
   w->ctx = (struct sst_ctx){.env = env, .dir = &w->at, .io = &w->io, .cache = w->cache, .fds = w->fds};
   w->ctx.store_id = STORE_ID;
   w->ctx.direct_io = direct;

@@ -45,7 +45,12 @@ static void test_wrong(void **state) {
                                           {"compression", "none "},
                                           {"max_open_files", "15"},
                                           {"max_open_files", "-1"},
-                                          {"max_open_files", " 20"}};
+                                          {"max_open_files", " 20"},
+                                          {"cache_mb", "0"},
+                                          {"cache_mb", "-1"},
+                                          {"cache_mb", "1 "},
+                                          {"cache_mb", "1.5"},
+                                          {"cache_mb", "99999999999"}};
   const struct remixdb_opts o = small_opts(1);
   struct xdb *const x = quick_open(&o);
   for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
@@ -170,6 +175,40 @@ static void test_max_open_files(void **state) {
   remixdb_close(x);
 }
 
+// The cache becomes as large as was asked, and as small; what it has stays right.
+static void test_cache(void **state) {
+  (void)state;
+  enum { NR = 24000 };
+  static const uint32_t sizes[] = {4, 16, 2, 40, 1, 8};
+  struct remixdb_opts o = small_opts(1);
+  o.cache_mb = 8;
+  struct xdb *x = quick_open(&o);
+  shrink(x, 1u << 20, 64);
+  struct xdb_ref *const r = remixdb_ref(x);
+  put_some(r, 0, NR, 1000);
+  CHECK(remixdb_compact(r));
+  for (uint32_t round = 0; round < 2; round++)
+    for (uint32_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+      char value[16];
+      (void)snprintf(value, sizeof(value), "%u", sizes[i]);
+      CHECK(set(x, "cache_mb", value) && figure(x, "memory.cache_size") == (uint64_t)sizes[i] << 20);
+      for (uint32_t lap = 0; lap < 2; lap++)
+        for (uint32_t k = 0; k < NR; k++) {
+          uint8_t got[1000];
+          uint32_t len;
+          CHECK(remixdb_get(r, &k, sizeof(k), got, &len) && len == 1000 && got[0] == (uint8_t)k && got[999] == got[0]);
+        }
+      CHECK(figure(x, "memory.cache_touched") <= (uint64_t)sizes[i] << 20);
+      CHECK(figure(x, "memory.cache_used") > (sizes[i] < 20 ? (uint64_t)sizes[i] << 19 : 15u << 20));
+    }
+  remixdb_unref(r);
+  remixdb_close(x);
+  o.cache_mb = 0;
+  x = quick_open(&o);
+  CHECK(!set(x, "cache_mb", "8") && remixdb_errcode() == REMIXDB_INVALID && figure(x, "memory.cache_size") == 0);
+  remixdb_close(x);
+}
+
 // ---- all at once
 
 static struct xdb *shared;
@@ -199,6 +238,7 @@ static void *change_some(void *arg) {
       {"sync", "20"},           {"compression", "zstd"},
       {"compression", "none"},  {"compression", "zstd:3"},
       {"max_open_files", "16"}, {"max_open_files", "100"},
+      {"cache_mb", "1"},        {"cache_mb", "9"},
   };
   uint64_t rng = (uintptr_t)arg;
   for (uint32_t i = 0; i < 400 / SLOW; i++) {
@@ -235,6 +275,7 @@ int main(int argc, char **argv) {
   check_seed_start();
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
   const struct CMUnitTest tests[] = {TEST(test_wrong),       TEST(test_workers),        TEST(test_sync),
-                                     TEST(test_compression), TEST(test_max_open_files), TEST(test_threads)};
+                                     TEST(test_compression), TEST(test_max_open_files), TEST(test_cache),
+                                     TEST(test_threads)};
   return check_seed_end(cmocka_run_group_tests_name("settings", tests, NULL, NULL));
 }

@@ -9,6 +9,7 @@
 #include "tests/lib/check.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -44,7 +45,7 @@ struct tab {
 static struct cache *cache;
 
 static bool in_frames(const uint8_t *buf) {
-  return cache && cache->pages && buf >= cache->pages && buf < cache->pages + cache_size(cache);
+  return cache && cache->pages && buf >= cache->pages && buf < cache->pages + cache_most(cache);
 }
 
 static enum remixdb_status load(void *arg, uint32_t block, uint32_t nr_pages, uint8_t *buf, bool own) {
@@ -84,10 +85,11 @@ static int teardown(void **state) {
   return 0;
 }
 
-static void make_cache(size_t pages) {
-  OK(cache_create(pages * PAGE, &ep, &cache));
+static void make_cache_most(size_t pages, size_t most) {
+  OK(cache_create(pages * PAGE, most * PAGE, &ep, &cache));
   cache->disk_ns = UINT32_MAX;  // no load is the disk's, however long it takes here
 }
+static void make_cache(size_t pages) { make_cache_most(pages, pages); }
 
 static void tab_init(struct tab *tab, uint32_t nr_pages, uint64_t id) {
   memset(tab, 0, sizeof(*tab));
@@ -651,7 +653,7 @@ static void test_accounting(void **state) {
   print_message("TEST_SEED=%llu\n", (unsigned long long)seed);
   static struct random_use u;
   u = (struct random_use){.seed = &seed};
-  make_cache(300);
+  make_cache_most(300, 500);
   for (uint32_t k = 0; k < 3; k++) {
     tab_init(&u.tabs[k], 600, k + 10);
     for (uint32_t i = 0; i < 600; i++)
@@ -660,8 +662,14 @@ static void test_accounting(void **state) {
   for (uint32_t n = 0; n < 6000; n++) {
     const uint32_t k = (uint32_t)(rng_next(&seed) % 3), block = (uint32_t)(rng_next(&seed) % 600);
     use_once(&u, n, k, block);
+    if (n % 97 == 50 && !u.other_inside) {  // readers in their epochs would be waited for
+      const size_t size = (100 + rng_next(&seed) % 400) * PAGE;
+      OK(cache_resize(cache, size));
+      assert_int_equal(stats().size, size);
+    }
     if (n % 200 == 0) {
-      const uint64_t pages = check_tables(u.tabs, 3, u.sizes, 300);
+      OK(u.other_inside ? REMIXDB_OK : cache_resize(cache, 300 * PAGE));
+      const uint64_t pages = check_tables(u.tabs, 3, u.sizes, 500);
       const struct cache_stats c = stats();
       assert_true(pages * PAGE <= c.used && c.used <= c.size);
     }
@@ -670,6 +678,7 @@ static void test_accounting(void **state) {
   for (uint32_t h = 0; h < 6; h++) cache_block_fini(&u.tabs[u.held_tab[h]].t, &u.held[h]);
   for (uint32_t k = 0; k < 3; k++) cache_table_fini(&u.tabs[k].t);
   // Every page is accounted for: the whole cache can be filled again.
+  OK(cache_resize(cache, 300 * PAGE));
   struct tab tab;
   tab_init(&tab, 600, 99);
   for (uint32_t i = 0; i < 1000; i++) (void)bring(&tab, i % 290, 1);
@@ -851,7 +860,7 @@ static void test_nomem(void **state) {
   for (; s != REMIXDB_OK; n++) {
     atomic_store(&deny_after, n);
     atomic_store(&mem_fault, deny);
-    s = cache_create(64 * PAGE, &ep, &c);
+    s = cache_create(64 * PAGE, 0, &ep, &c);
     atomic_store(&mem_fault, NULL);
     assert_true(s == REMIXDB_OK || (s == REMIXDB_NOMEM && c == NULL));
   }
@@ -1186,14 +1195,18 @@ static void *hammer(void *arg) {
   return NULL;
 }
 
-static void run_hammer(size_t pages) {
+// resizes: the cache becomes larger and smaller meanwhile.
+static void run_hammer(size_t pages, bool resizes) {
   pthread_t t[THREADS];
-  make_cache(pages);
+  make_cache_most(pages, resizes ? 2 * pages : pages);
   atomic_store(&wrong, 0);
   atomic_store(&passing_id, 1000);
   for (uint32_t k = 0; k < TABS; k++) tab_init(&shared[k], TAB_PAGES, k);
   atomic_store(&passing, tab_new());
   for (uint32_t i = 0; i < THREADS; i++) OK(thread_start(&t[i], hammer, (void *)(uintptr_t)(i + 1), "hammer"));
+  uint64_t seed = 1;
+  for (uint32_t i = 0; resizes && i < 100; i++) OK(cache_resize(cache, (pages / 2 + rng_next(&seed) % pages) * PAGE));
+  if (resizes) OK(cache_resize(cache, pages * PAGE));
   for (uint32_t i = 0; i < THREADS; i++) (void)pthread_join(t[i], NULL);
   assert_int_equal(atomic_load(&wrong), 0);
   struct tab *const last = atomic_load(&passing);
@@ -1221,10 +1234,67 @@ static void run_hammer(size_t pages) {
 
 static void test_threads(void **state) {
   (void)state;
-  run_hammer(40);
-  run_hammer(200);
-  run_hammer(700);
-  run_hammer(4096 + 5);  // two shards
+  run_hammer(40, false);
+  run_hammer(200, false);
+  run_hammer(700, false);
+  run_hammer(4096 + 5, false);  // two shards
+}
+
+static void test_resize_threads(void **state) {
+  (void)state;
+  run_hammer(200, true);
+  run_hammer(4096 + 5, true);
+}
+
+// Memory of this process, in pages.
+static long resident(void) {
+  long all, pages = 0;
+  FILE *const f = fopen("/proc/self/statm", "r");
+  if (!f) return 0;
+  if (fscanf(f, "%ld %ld", &all, &pages) != 2) pages = 0;
+  (void)fclose(f);
+  return pages;
+}
+
+// A smaller cache gives its memory back, and keeps what is pinned. A larger one keeps what it has.
+static void test_resize(void **state) {
+  (void)state;
+  make_cache_most(64, 16384);
+  assert_int_equal(cache_most(cache), 16384 * PAGE);
+  struct tab tab;
+  tab_init(&tab, 20000, 3);
+  for (uint32_t i = 0; i < 40; i++) (void)touch(&tab, i, 1);
+  OK(cache_resize(cache, 16384 * PAGE));
+  for (uint32_t i = 0; i < 40; i++) assert_true(cached(&tab, i));
+  for (uint32_t i = 0; i < 12000; i++) (void)touch(&tab, i, 1);
+  for (uint32_t i = 0; i < 12000; i++) assert_true(cached(&tab, i));
+  struct cache_block held = {NULL, 0, false, NULL, 0};
+  epoch_enter(&ep, &me);
+  OK(cache_get(&tab.t, 7777, 1, false, load, &tab, &held));
+  cache_block_pin(&tab.t, &held);
+  epoch_exit(&me);
+  const long before = resident();
+  OK(cache_resize(cache, 100 * PAGE));
+  assert_true(stats().used <= 100 * PAGE && stats().touched <= 100 * PAGE);
+  assert_true(cached(&tab, 7777) && is_block(3, 7777, 1, held.data));
+#if defined(__linux__)
+  assert_true(before - resident() > 8000 || before == 0);
+#endif
+  for (uint32_t i = 0; i < 3000; i++) {
+    (void)bring(&tab, i, 1);
+    assert_true(stats().touched <= 100 * PAGE);
+  }
+  OK(cache_resize(cache, 1000 * PAGE));
+  for (uint32_t i = 0; i < 900; i++) (void)bring(&tab, i, 1);
+  uint32_t there = 0;
+  for (uint32_t i = 0; i < 900; i++) there += cached(&tab, i);
+  assert_true(there > 850 && is_block(3, 7777, 1, held.data));
+  FAILS(cache_resize(cache, 16385 * PAGE), REMIXDB_INVALID);
+  FAILS(cache_resize(cache, 0), REMIXDB_INVALID);
+  assert_int_equal(stats().size, 1000 * PAGE);
+  cache_block_fini(&tab.t, &held);
+  cache_table_fini(&tab.t);
+  assert_int_equal(stats().used, 0);
 }
 
 int main(void) {
@@ -1254,6 +1324,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_fills, setup, teardown),
       cmocka_unit_test_setup_teardown(test_fills_without, setup, teardown),
       cmocka_unit_test_setup_teardown(test_threads, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_resize, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_resize_threads, setup, teardown),
   };
   return cmocka_run_group_tests_name("cache", tests, NULL, NULL);
 }

@@ -280,7 +280,7 @@ static void test_pieces(void **state) {
     world_init(&w, 12000, 0, 23);
     cache_destroy(w.p.cache);
     w.p.cache = NULL;
-    if (sizes[i]) OK(cache_create(sizes[i], &w.p.epoch, &w.p.cache));
+    if (sizes[i]) OK(cache_create(sizes[i], 0, &w.p.epoch, &w.p.cache));
     w.p.ctx.cache = w.p.cache;
     const uint32_t n = keys_for(&w, 8);
     for (uint32_t round = 0; round < 2; round++) {
