@@ -859,10 +859,14 @@ PUBLIC struct xdb_txn *remixdb_txn_begin(struct xdb *xdb) {
   return txn;
 }
 
-static struct xdb_ref *txn_ref(struct xdb_txn *txn, const struct xdb_space *space, bool untracked) {
+static struct xdb_ref *txn_ref(struct xdb_txn *txn, struct xdb_space *space, bool untracked) {
+  struct xdb_ref *r = NULL;
   enum remixdb_status s = check_txn(txn);
-  if (s == REMIXDB_OK && space) s = err_set(REMIXDB_INVALID, "this version has no named spaces");
-  return done(s) ? (untracked ? txn->untracked : txn->tracked) : NULL;
+  if (s == REMIXDB_OK && space) s = check_space(space);
+  if (s == REMIXDB_OK && space && space->xdb != txn->xdb)
+    s = err_set(REMIXDB_INVALID, "the space and the transaction are of different stores");
+  if (s == REMIXDB_OK) s = xdb_txn_ref(txn, space, untracked, &r);
+  return done(s) ? r : NULL;
 }
 
 PUBLIC struct xdb_ref *remixdb_txn_ref(struct xdb_txn *txn, struct xdb_space *space) {

@@ -525,27 +525,31 @@ static inline uint32_t op_tree(const struct batch_op *op) {
   return unlikely(op->rec.kind & KV_SPACES) ? TREE_SPACES : TREE_UNNAMED;
 }
 
+// Locks the leaves of all that a transaction has read in the trees before this one, and in this one up to the key. *at:
+// the tree that earlier calls have reached.
+static enum remixdb_status lock_reads(struct wh_many *many, const struct many_writes *w, uint32_t *at, uint32_t tree,
+                                      const struct kref *key) {
+  enum remixdb_status s = REMIXDB_OK;
+  for (; *at < tree && s == REMIXDB_OK; ++*at) s = w->check->lock(w->check, *at, &many[*at], NULL);
+  return s == REMIXDB_OK && key ? w->check->lock(w->check, tree, &many[tree], key) : s;
+}
+
 // Links all operations; the leaves of their keys stay locked, those of the unnamed tree first. many: of each tree.
 // *linked_out: how many are linked, also on failure.
 static enum remixdb_status link_many(struct xdb *x, struct memtable *m, struct wh_many *many,
                                      const struct many_writes *w, size_t *linked_out) {
   enum remixdb_status s = REMIXDB_OK;
   size_t i = 0;
-  bool checked = !w->check;
+  uint32_t at = TREE_UNNAMED;
   for (; i < w->nr && s == REMIXDB_OK; i += s == REMIXDB_OK) {
     const struct batch_op *const op = &w->ops[i];
     const struct kref key = kref(op->rec.key, op->rec.klen);
-    if (unlikely(!checked)) {
-      checked = op_tree(op) != TREE_UNNAMED;
-      s = w->check->lock(w->check, &many[TREE_UNNAMED], checked ? NULL : &key);
-      if (s != REMIXDB_OK) break;
-    }
+    if (unlikely(w->check != NULL) && (s = lock_reads(many, w, &at, op_tree(op), &key)) != REMIXDB_OK) break;
     if (unlikely(op->rec.kind & KV_APART)) s = values_hold(x, m, &op->rec);
     if (s == REMIXDB_OK) s = wh_many_link(&many[op_tree(op)], &op->rec, op->hash, &w->links[i]);
   }
   *linked_out = i;
-  if (!checked && s == REMIXDB_OK) s = w->check->lock(w->check, &many[TREE_UNNAMED], NULL);
-  return s;
+  return s == REMIXDB_OK && w->check ? lock_reads(many, w, &at, TREES, NULL) : s;
 }
 
 // Checks that the spaces of all operations have names.
@@ -814,7 +818,7 @@ enum remixdb_status xdb_getv(struct xdb_ref *r, struct kref key, void *val_out, 
                              struct kv_rec *rec_out) {
   struct kv_rec rec;
   uint64_t moment;
-  enum remixdb_status s = xdb_ref_find_own(&r, key, &rec);
+  enum remixdb_status s = xdb_ref_find_own(&r, &key, &rec);
   if (s == REMIXDB_OK) {
     rec.seq = 0;
   } else {

@@ -74,13 +74,19 @@ static enum remixdb_status alloc_apart(struct xdb_ref *r, const struct super *v,
   return s;
 }
 
+// Looks among the writes of the ref's transaction. REMIXDB_NOTFOUND: the caller goes on with `find`.
+static enum remixdb_status find_own(struct xdb_ref **r, struct kref *key, struct kv_rec *rec_out) {
+  enum remixdb_status s = xdb_ref_find_own(r, key, rec_out);
+  if (s != REMIXDB_NOTFOUND) return s;
+  s = space_key(*r, key);
+  return s == REMIXDB_OK ? REMIXDB_NOTFOUND : s;
+}
+
 enum remixdb_status pin_get_alloc(struct xdb_ref *r, struct kref key, void **val_out, uint32_t *vlen_out) {
   struct kv_rec rec;
   const struct super *v = NULL;
   struct memtable *mem = NULL;
-  enum remixdb_status s = xdb_ref_find_own(&r, key, &rec);
-  const enum remixdb_status in_space = s == REMIXDB_NOTFOUND ? space_key(r, &key) : REMIXDB_OK;
-  if (in_space != REMIXDB_OK) return in_space;
+  enum remixdb_status s = find_own(&r, &key, &rec);
   epoch_enter(&r->xdb->epoch, &r->slot);
   if (s == REMIXDB_NOTFOUND) s = find(r, key, &rec, &mem, &v);
   else if (s == REMIXDB_OK && xdb_ref_absent(r, &rec)) s = REMIXDB_NOTFOUND;
@@ -144,9 +150,7 @@ enum remixdb_status pin_get(struct xdb_ref *r, struct kref key, struct xdb_pin *
   struct kv_rec rec;
   const struct super *v = NULL;
   struct memtable *mem = NULL;
-  enum remixdb_status s = xdb_ref_find_own(&r, key, &rec);
-  const enum remixdb_status in_space = s == REMIXDB_NOTFOUND ? space_key(r, &key) : REMIXDB_OK;
-  if (in_space != REMIXDB_OK) return in_space;
+  enum remixdb_status s = find_own(&r, &key, &rec);
   const bool own = s == REMIXDB_OK;
   epoch_enter(&r->xdb->epoch, &r->slot);
   if (s == REMIXDB_NOTFOUND) s = find(r, key, &rec, &mem, &v);

@@ -30,9 +30,9 @@ struct xdb_own_iter {  // the beginning of such a ref's iterator
 enum seek_how { SEEK_GE, SEEK_LE, SEEK_LAST };
 struct xdb_ref_calls {
   // Notes that the key is read. REMIXDB_OK: *rec_out is the key's record among the transaction's own writes, which may
-  // be a tombstone; it holds until the next write. REMIXDB_NOTFOUND: the caller goes on with *r, which is a ref of the
-  // transaction's moment now.
-  enum remixdb_status (*find)(struct xdb_ref **r, struct kref key, struct kv_rec *rec_out);
+  // be a tombstone; it holds until the next write. REMIXDB_NOTFOUND: the caller goes on with *r and *key, which are a
+  // ref of the transaction's moment and a key of its tree now.
+  enum remixdb_status (*find)(struct xdb_ref **r, struct kref *key, struct kv_rec *rec_out);
   enum remixdb_status (*get)(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap, uint32_t *vlen_out);
   enum remixdb_status (*multi_get)(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys,
                                    struct remixdb_buf *values, bool *found, struct multiget_room *room, size_t *nr_out);
@@ -112,7 +112,7 @@ static inline bool xdb_ref_absent(const struct xdb_ref *r, const struct kv_rec *
 // any epoch.
 struct super *xdb_ref_hold(struct xdb_ref *r, uint64_t *moment_out);
 // For calls that get a key, outside of any epoch: `find` above. For a plain ref it does nothing: REMIXDB_NOTFOUND.
-MUST_CHECK static inline enum remixdb_status xdb_ref_find_own(struct xdb_ref **r, struct kref key,
+MUST_CHECK static inline enum remixdb_status xdb_ref_find_own(struct xdb_ref **r, struct kref *key,
                                                               struct kv_rec *rec_out) {
   return likely((*r)->calls == NULL) ? REMIXDB_NOTFOUND : (*r)->calls->find(r, key, rec_out);
 }

@@ -5,6 +5,7 @@
 
 #include "log/format.h"
 #include "store/idle.h"
+#include "store/space_ref.h"
 #include "view/multiget.h"
 #include "xdb.h"
 #include "store/txn_check.h"
@@ -18,12 +19,14 @@ static const struct xdb_ref_calls txn_calls;
 // ---- life
 
 static void destroy(struct xdb_txn *t) {
-  xdb_unref(t->base);
   xdb_unref(t->tracked);
   xdb_unref(t->untracked);
   xdb_unref(t->now);
-  overlay_fini(&t->own);
-  readset_fini(&t->reads);
+  for (uint32_t i = 0; i < TREES; i++) {
+    xdb_unref(t->base[i]);
+    overlay_fini(&t->own[i]);
+    readset_fini(&t->reads[i]);
+  }
   mem_free(t->savepoints);
   mem_free(t);
 }
@@ -41,19 +44,27 @@ static enum remixdb_status create(struct xdb *x, struct xdb_txn **out) {
   struct xdb_txn *const t = mem_calloc(1, sizeof(*t));
   if (!t) return REMIXDB_NOMEM;
   t->xdb = x;
-  overlay_init(&t->own);
-  struct xdb_ref **const refs[] = {&t->base, &t->tracked, &t->untracked, &t->now};
+  for (uint32_t i = 0; i < TREES; i++) overlay_init(&t->own[i]);
+  struct xdb_ref **const refs[] = {&t->base[TREE_UNNAMED], &t->base[TREE_SPACES], &t->tracked, &t->untracked, &t->now};
   enum remixdb_status s = REMIXDB_OK;
   for (size_t i = 0; i < sizeof(refs) / sizeof(refs[0]) && s == REMIXDB_OK; i++) s = xdb_ref(x, refs[i]);
   if (s != REMIXDB_OK) {
     destroy(t);
     return s;
   }
+  t->base[TREE_SPACES]->tree = TREE_SPACES;
   t->tracked->txn = t->untracked->txn = t;
   t->tracked->calls = t->untracked->calls = &txn_calls;
   t->untracked->untracked = true;
   *out = t;
   return s;
+}
+
+// Makes a ref read the transaction's moment.
+static void ref_at(struct xdb_txn *t, struct xdb_ref *r) {
+  r->super = t->super;
+  r->moment = t->moment;
+  r->now_ms = t->now_ms;
 }
 
 enum remixdb_status xdb_txn_begin(struct xdb *x, struct xdb_txn **out) {
@@ -66,21 +77,47 @@ enum remixdb_status xdb_txn_begin(struct xdb *x, struct xdb_txn **out) {
   pthread_mutex_unlock(&x->txns.lock);
   const enum remixdb_status s = t ? REMIXDB_OK : create(x, &t);
   if (s != REMIXDB_OK) return s;
-  t->super = xdb_ref_hold(t->base, &t->moment);
-  const uint64_t now_ms = xdb_ref_now(t->base);
-  struct xdb_ref *const refs[] = {t->base, t->tracked, t->untracked};
-  for (size_t i = 0; i < sizeof(refs) / sizeof(refs[0]); i++) {
-    refs[i]->super = t->super;
-    refs[i]->moment = t->moment;
-    refs[i]->now_ms = now_ms;
-  }
+  t->super = xdb_ref_hold(t->now, &t->moment);
+  t->now_ms = xdb_ref_now(t->now);
+  for (uint32_t i = 0; i < TREES; i++) ref_at(t, t->base[i]);
+  ref_at(t, t->tracked);
+  ref_at(t, t->untracked);
   atomic_fetch_add_explicit(&x->txns.open, 1, memory_order_relaxed);
   *out = t;
   return s;
 }
 
+// A ref of a named space that the transaction does not have yet.
+static enum remixdb_status space_ref(struct xdb_txn *t, struct xdb_space *sp, bool untracked, struct xdb_ref **out) {
+  struct xdb_ref **const grown = mem_realloc(t->refs, (t->nr_refs + 1) * sizeof(struct xdb_ref *));
+  if (!grown) return REMIXDB_NOMEM;
+  t->refs = grown;
+  enum remixdb_status s = memtable_spaces(t->super->active);  // it may have begun before there was a space
+  if (s == REMIXDB_OK) s = xdb_space_ref(sp, out);
+  if (s != REMIXDB_OK) return s;
+  struct xdb_ref *const r = t->refs[t->nr_refs++] = *out;
+  r->txn = t;
+  r->calls = &txn_calls;
+  r->untracked = untracked;
+  ref_at(t, r);
+  return s;
+}
+
+enum remixdb_status xdb_txn_ref(struct xdb_txn *t, struct xdb_space *sp, bool untracked, struct xdb_ref **out) {
+  *out = untracked ? t->untracked : t->tracked;
+  if (!sp) return REMIXDB_OK;
+  for (uint32_t i = 0; i < t->nr_refs; i++) {
+    *out = t->refs[i];
+    if ((*out)->space->id == sp->id && (*out)->untracked == untracked) return REMIXDB_OK;
+  }
+  return space_ref(t, sp, untracked, out);
+}
+
 void txn_keep(struct xdb_txn *t) {
   struct xdb *const x = t->xdb;
+  while (t->nr_refs) xdb_unref(t->refs[--t->nr_refs]);
+  mem_free(t->refs);
+  t->refs = NULL;
   t->ended = false;
   pthread_mutex_lock(&x->txns.lock);
   x->txns.fini = fini;
@@ -98,11 +135,14 @@ static void end(struct xdb_txn *t) {
   struct xdb *const x = t->xdb;
   t->ended = true;
   for (struct txn_iter *i = t->iters; i; i = txn_iter_after(i)) txn_iter_end(i);
-  overlay_clear(&t->own);
-  readset_clear(&t->reads);
+  for (uint32_t i = 0; i < TREES; i++) {
+    overlay_clear(&t->own[i]);
+    readset_clear(&t->reads[i]);
+    t->base[i]->super = NULL;
+  }
   t->nr_savepoints = 0;
   t->lost = false;
-  t->base->super = t->tracked->super = t->untracked->super = NULL;
+  t->tracked->super = t->untracked->super = NULL;
   xdb_super_drop(x, t->super);
   t->super = NULL;
   atomic_fetch_sub_explicit(&x->txns.open, 1, memory_order_relaxed);
@@ -113,49 +153,60 @@ void xdb_txn_abort(struct xdb_txn *t) { end(t); }
 
 // ---- savepoints
 
+// Overlays keep what the last savepoint may return to.
+static void keep_last(struct xdb_txn *t) {
+  for (uint32_t i = 0; i < TREES; i++)
+    t->own[i].kept = t->nr_savepoints ? t->savepoints[t->nr_savepoints - 1].numbers[i] : 0;
+}
+
 enum remixdb_status xdb_txn_savepoint(struct xdb_txn *t) {
   if (t->nr_savepoints == t->cap_savepoints) {
     const uint32_t cap = t->cap_savepoints ? t->cap_savepoints * 2 : 8;
-    uint64_t *const grown = mem_realloc(t->savepoints, cap * sizeof(*grown));
+    struct txn_point *const grown = mem_realloc(t->savepoints, cap * sizeof(*grown));
     if (!grown) return REMIXDB_NOMEM;
     t->savepoints = grown;
     t->cap_savepoints = cap;
   }
-  t->savepoints[t->nr_savepoints++] = t->own.number;
-  t->own.kept = t->own.number;
+  struct txn_point *const p = &t->savepoints[t->nr_savepoints++];
+  for (uint32_t i = 0; i < TREES; i++) p->numbers[i] = t->own[i].number;
+  keep_last(t);
   return REMIXDB_OK;
 }
 
 enum remixdb_status xdb_txn_rollback(struct xdb_txn *t) {
   if (t->nr_savepoints == 0) return err_set(REMIXDB_INVALID, "the transaction has no savepoint");
-  overlay_rollback(&t->own, t->savepoints[--t->nr_savepoints]);
-  t->own.kept = t->nr_savepoints ? t->savepoints[t->nr_savepoints - 1] : 0;
+  const struct txn_point *const p = &t->savepoints[--t->nr_savepoints];
+  for (uint32_t i = 0; i < TREES; i++) overlay_rollback(&t->own[i], p->numbers[i]);
+  keep_last(t);
   return REMIXDB_OK;
 }
 
 // ---- reading
 
+// key: of the ref's tree.
 static inline enum remixdb_status note_key(struct xdb_ref *r, struct kref key) {
-  return r->untracked ? REMIXDB_OK : readset_key(&r->txn->reads, key);
+  return r->untracked ? REMIXDB_OK : readset_key(&r->txn->reads[r->tree], key);
 }
 
 // The transaction reads its own record of a key, regardless of the writes of others.
-static enum remixdb_status txn_find(struct xdb_ref **r, struct kref key, struct kv_rec *rec_out) {
+static enum remixdb_status txn_find(struct xdb_ref **r, struct kref *key, struct kv_rec *rec_out) {
   struct xdb_txn *const t = (*r)->txn;
-  const struct overlay_ver *const v = overlay_get(&t->own, key);
+  enum remixdb_status s = space_key(*r, key);
+  if (s != REMIXDB_OK) return s;
+  const struct overlay_ver *const v = overlay_get(&t->own[(*r)->tree], *key);
   if (v) {
     overlay_record(v, rec_out);
     return REMIXDB_OK;
   }
-  const enum remixdb_status s = note_key(*r, key);
-  *r = t->base;
+  s = note_key(*r, *key);
+  *r = t->base[(*r)->tree];
   return s == REMIXDB_OK ? REMIXDB_NOTFOUND : s;
 }
 
 static enum remixdb_status txn_get(struct xdb_ref *r, struct kref key, void *val_out, uint32_t cap,
                                    uint32_t *vlen_out) {
   struct kv_rec rec;
-  const enum remixdb_status s = txn_find(&r, key, &rec);
+  const enum remixdb_status s = txn_find(&r, &key, &rec);
   if (s == REMIXDB_NOTFOUND) return xdb_get(r, key, val_out, cap, vlen_out);
   if (s != REMIXDB_OK) return s;
   if (xdb_ref_absent(r, &rec)) return REMIXDB_NOTFOUND;
@@ -208,20 +259,33 @@ static enum remixdb_status get_each(struct xdb_ref *r, size_t nr, const struct r
   return error.status == REMIXDB_OK ? REMIXDB_OK : err_raise(&error);
 }
 
-static enum remixdb_status txn_multi_get(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys,
-                                         struct remixdb_buf *values, bool *found, struct multiget_room *room,
-                                         size_t *nr_out) {
+// keys: of the tree; plain: as the caller gave them.
+static enum remixdb_status get_many(struct xdb_ref *r, size_t nr, const struct remixdb_slice *plain,
+                                    const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found,
+                                    struct multiget_room *room, size_t *nr_out) {
   struct xdb_txn *const t = r->txn;
-  *nr_out = 0;
-  for (size_t i = 0; i < nr && !overlay_empty(&t->own); i++)
-    if (overlay_get(&t->own, kref(keys[i].ptr, keys[i].len))) return get_each(r, nr, keys, values, found, room, nr_out);
+  const struct overlay *const own = &t->own[r->tree];
+  for (size_t i = 0; i < nr && !overlay_empty(own); i++)
+    if (overlay_get(own, kref(keys[i].ptr, keys[i].len))) return get_each(r, nr, plain, values, found, room, nr_out);
   for (size_t i = 0; i < nr; i++) {
     const enum remixdb_status s = note_key(r, kref(keys[i].ptr, keys[i].len));
     if (s == REMIXDB_OK) continue;
     memset(found, 0, nr * sizeof(*found));
     return s;
   }
-  return xdb_multi_get(t->base, nr, keys, values, found, room, nr_out);
+  return xdb_multi_get(t->base[r->tree], nr, keys, values, found, room, nr_out);
+}
+
+static enum remixdb_status txn_multi_get(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys,
+                                         struct remixdb_buf *values, bool *found, struct multiget_room *room,
+                                         size_t *nr_out) {
+  struct remixdb_slice *own = NULL;  // of a named space
+  *nr_out = 0;
+  enum remixdb_status s = r->space ? space_keys(r, nr, keys, &own) : REMIXDB_OK;
+  if (s == REMIXDB_OK) s = get_many(r, nr, keys, own ? own : keys, values, found, room, nr_out);
+  else memset(found, 0, nr * sizeof(*found));
+  mem_free(own);
+  return s;
 }
 
 // ---- writing
@@ -231,34 +295,42 @@ static enum remixdb_status check_writable(const struct xdb_ref *r) {
                                           : REMIXDB_OK;
 }
 
+// rec: with a key of its tree.
+static enum remixdb_status own_put(struct xdb_txn *t, const struct kv_rec *rec) {
+  const uint32_t tree = rec->kind & KV_SPACES ? TREE_SPACES : TREE_UNNAMED;
+  const size_t other = t->own[1 - tree].log_bytes;
+  return overlay_put(&t->own[tree], rec, t->iters != NULL, WAL_FRAME_MAX - other);
+}
+
 static enum remixdb_status txn_put(struct xdb_ref *r, const struct kv_rec *rec) {
-  struct xdb_txn *const t = r->txn;
-  const enum remixdb_status s = check_writable(r);
-  return s == REMIXDB_OK ? overlay_put(&t->own, rec, t->iters != NULL, WAL_FRAME_MAX) : s;
+  struct kv_rec mine;
+  enum remixdb_status s = check_writable(r);
+  if (s == REMIXDB_OK) s = space_rec(r, &rec, &mine);
+  return s == REMIXDB_OK ? own_put(r->txn, rec) : s;
 }
 
 // All of the batch, or nothing.
 static enum remixdb_status txn_write(struct xdb_ref *r, const struct xdb_batch *b) {
   struct xdb_txn *const t = r->txn;
-  const uint8_t *p = b->data;
-  if (b->spaces) return err_set(REMIXDB_INVALID, "a transaction writes no batch with named spaces");
-  enum remixdb_status s = xdb_txn_savepoint(t);
-  if (s != REMIXDB_OK) return s;
-  for (size_t i = 0; i < b->nr && s == REMIXDB_OK; i++) {
-    struct kv_rec rec;
-    p = kv_rec_get(p, b->data + b->len, KV_IN_BATCH, &rec);
-    assert(p);
-    s = txn_put(r, &rec);
-  }
+  struct batch_op *ops = NULL;
+  size_t nr = 0;
+  enum remixdb_status s = check_writable(r);
+  if (s == REMIXDB_OK && b->nr_names && b->store_id != r->xdb->store_id)
+    s = err_set(REMIXDB_INVALID, "%s: the batch has spaces of another store", r->xdb->dir);
+  if (s == REMIXDB_OK) s = batch_sorted(b, r->space ? r->space->id : 0, &ops, &nr);
+  if (s == REMIXDB_OK) s = xdb_txn_savepoint(t);
   if (s != REMIXDB_OK) {
-    struct err_saved why;
-    err_save(&why, s);
-    IGNORED(xdb_txn_rollback(t), "the savepoint is there");
-    return err_raise(&why);
+    mem_free(ops);
+    return s;
   }
-  t->nr_savepoints--;
-  t->own.kept = t->nr_savepoints ? t->savepoints[t->nr_savepoints - 1] : 0;
-  return s;
+  for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) s = own_put(t, &ops[i].rec);
+  struct err_saved why;
+  err_save(&why, s);
+  mem_free(ops);
+  if (s != REMIXDB_OK) IGNORED(xdb_txn_rollback(t), "the savepoint is there");
+  else t->nr_savepoints--;
+  keep_last(t);
+  return err_raise(&why);
 }
 
 // Gets a copy of the key's value. *val_out NULL: the key does not exist; else the caller frees it.
@@ -308,40 +380,48 @@ static const struct xdb_ref_calls txn_calls = {.find = txn_find,
 
 // ---- the commit
 
+static size_t own_keys(const struct xdb_txn *t) { return t->own[TREE_UNNAMED].keys + t->own[TREE_SPACES].keys; }
+
 // Makes the operations of the batch that the commit writes. The caller frees w->ops and w->links.
 static enum remixdb_status gather(struct xdb_txn *t, struct many_writes *w) {
-  const struct overlay *const o = &t->own;
-  w->ops = mem_alloc(o->keys * sizeof(*w->ops));
-  w->links = mem_alloc(o->keys * sizeof(*w->links));
+  const size_t nr = own_keys(t);
+  w->ops = mem_alloc(nr * sizeof(*w->ops));
+  w->links = mem_alloc(nr * sizeof(*w->links));
   if (!w->ops || !w->links) return REMIXDB_NOMEM;
-  for (const struct overlay_node *n = o->head[0]; n; n = n->next[0]) {
-    const struct overlay_ver *const v = n->newest;
-    struct batch_op op = {.hash = n->hash};
-    if (!v) continue;
-    overlay_record(v, &op.rec);
-    many_add(w, &op);
+  for (uint32_t i = 0; i < TREES; i++) {
+    for (const struct overlay_node *n = t->own[i].head[0]; n; n = n->next[0]) {
+      struct batch_op op = {.hash = n->hash};
+      if (!n->newest) continue;
+      overlay_record(n->newest, &op.rec);
+      many_add(w, &op);
+    }
   }
   return REMIXDB_OK;
 }
 
-static enum remixdb_status commit(struct xdb_txn *t) {
-  struct xdb *const x = t->xdb;
-  for (struct txn_iter *i = t->iters; i; i = txn_iter_after(i))
-    if (txn_iter_note(i) != REMIXDB_OK) t->lost = true;
-  if (overlay_empty(&t->own)) return REMIXDB_OK;
-  if (t->lost) return err_set(REMIXDB_NOMEM, "the transaction has lost track of its reads");
-  readset_sort(&t->reads);
+// Writes all that is in the overlays.
+static enum remixdb_status write_own(struct xdb_txn *t) {
   struct txn_check check;
   struct many_writes w = {0};
   txn_check_init(&check, t);
-  if (t->reads.nr) w.check = &check.many;
+  if (t->reads[TREE_UNNAMED].nr || t->reads[TREE_SPACES].nr) w.check = &check.many;
   enum remixdb_status s = gather(t, &w);
-  if (s == REMIXDB_OK) s = xdb_write_many(t->base, &w);
-  if (check.many.conflict) atomic_fetch_add_explicit(&x->txns.conflicts, 1, memory_order_relaxed);
+  if (s == REMIXDB_OK) s = xdb_write_many(t->base[TREE_UNNAMED], &w);
+  if (s == REMIXDB_GONE) s = err_set(REMIXDB_ABORTED, "a space that the transaction wrote to is dropped");
+  if (s == REMIXDB_ABORTED) atomic_fetch_add_explicit(&t->xdb->txns.conflicts, 1, memory_order_relaxed);
   txn_check_fini(&check);
   mem_free(w.ops);
   mem_free(w.links);
   return s;
+}
+
+static enum remixdb_status commit(struct xdb_txn *t) {
+  for (struct txn_iter *i = t->iters; i; i = txn_iter_after(i))
+    if (txn_iter_note(i) != REMIXDB_OK) t->lost = true;
+  if (own_keys(t) == 0) return REMIXDB_OK;
+  if (t->lost) return err_set(REMIXDB_NOMEM, "the transaction has lost track of its reads");
+  for (uint32_t i = 0; i < TREES; i++) readset_sort(&t->reads[i]);
+  return write_own(t);
 }
 
 enum remixdb_status xdb_txn_commit(struct xdb_txn *t) {

@@ -55,6 +55,10 @@
 
 // Begins a transaction at this moment. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status xdb_txn_begin(struct xdb *x, struct xdb_txn **out);
+// Returns the transaction's ref of a space, which it makes when it is first needed. sp NULL: the unnamed space. Fails
+// with REMIXDB_NOMEM, or with REMIXDB_GONE if the space was dropped.
+MUST_CHECK enum remixdb_status xdb_txn_ref(struct xdb_txn *t, struct xdb_space *sp, bool untracked,
+                                           struct xdb_ref **out);
 // Ends the transaction, also on failure. Fails with REMIXDB_ABORTED (a conflict), REMIXDB_NOMEM, or as xdb_write does.
 MUST_CHECK enum remixdb_status xdb_txn_commit(struct xdb_txn *t);
 void xdb_txn_abort(struct xdb_txn *t);

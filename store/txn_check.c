@@ -50,8 +50,12 @@ static bool range_changed(struct txn_check *c, const struct wh *wh, const struct
 }
 
 static bool memtable_changed(struct txn_check *c, const struct memtable *m) {
-  for (size_t i = 0; i < c->reads->nr; i++)
-    if (range_changed(c, m->wh, &c->reads->ranges[i])) return true;
+  for (uint32_t tree = 0; tree < TREES; tree++) {
+    const struct readset *const reads = &c->txn->reads[tree];
+    const struct wh *const wh = memtable_tree(m, tree);
+    for (size_t i = 0; i < reads->nr && wh; i++)
+      if (range_changed(c, wh, &reads->ranges[i])) return true;
+  }
   return false;
 }
 
@@ -63,8 +67,7 @@ static bool compare_due(const struct txn_check *c, const struct super *v) {
 static bool check_begin(struct many_check *many, const struct super *v) {
   struct txn_check *const c = (struct txn_check *)many;
   if (compare_due(c, v)) return false;
-  c->at = 0;
-  c->from = kref(NULL, 0);
+  memset(c->locked, 0, sizeof(c->locked));
   return !v->frozen || v->active->base_seq <= c->moment || !memtable_changed(c, v->frozen);
 }
 
@@ -72,17 +75,21 @@ static bool check_passes(struct many_check *many, const struct memtable *active)
   return !memtable_changed((struct txn_check *)many, active);
 }
 
-static enum remixdb_status check_lock(struct many_check *many, struct wh_many *leaves, const struct kref *key) {
+static enum remixdb_status check_lock(struct many_check *many, uint32_t tree, struct wh_many *leaves,
+                                      const struct kref *key) {
   struct txn_check *const c = (struct txn_check *)many;
-  for (; c->at < c->reads->nr; c->at++, c->from = kref(NULL, 0)) {
-    const struct read_range *const r = &c->reads->ranges[c->at];
-    const struct kref from = c->from.ptr ? c->from : r->from;
+  const struct readset *const reads = &c->txn->reads[tree];
+  size_t *const at = &c->locked[tree].at;
+  struct kref *const done = &c->locked[tree].from;
+  for (; *at < reads->nr && leaves->wh; ++*at, *done = kref(NULL, 0)) {
+    const struct read_range *const r = &reads->ranges[*at];
+    const struct kref from = done->ptr ? *done : r->from;
     if (key && kv_cmp(from, *key) > 0) return REMIXDB_OK;
     const bool part = key && !read_range_ends_before(r, *key);  // it goes on behind the key
     const enum remixdb_status s = wh_many_lock(leaves, from, part ? key : r->to.ptr ? &r->to : NULL);
     if (s != REMIXDB_OK) return s;
     if (!part) continue;
-    c->from = *key;
+    *done = *key;
     return REMIXDB_OK;
   }
   return REMIXDB_OK;
@@ -91,10 +98,10 @@ static enum remixdb_status check_lock(struct many_check *many, struct wh_many *l
 // ---- tables
 
 // The transaction's snapshot and the store as it is, side by side.
-static enum remixdb_status compare_key(struct txn_check *c, struct kref key, uint8_t *bufs) {
+static enum remixdb_status compare_key(struct txn_check *c, uint32_t tree, struct kref key, uint8_t *bufs) {
   uint32_t was_len = 0, is_len = 0;
   uint8_t *const was = bufs, *const is = bufs + REMIXDB_KV_MAX;
-  const enum remixdb_status s0 = xdb_get(c->txn->base, key, was, REMIXDB_KV_MAX, &was_len);
+  const enum remixdb_status s0 = xdb_get(c->txn->base[tree], key, was, REMIXDB_KV_MAX, &was_len);
   if (s0 != REMIXDB_OK && s0 != REMIXDB_NOTFOUND) return s0;
   const enum remixdb_status s1 = xdb_get(c->txn->now, key, is, REMIXDB_KV_MAX, &is_len);
   if (s1 != REMIXDB_OK && s1 != REMIXDB_NOTFOUND) return s1;
@@ -127,9 +134,11 @@ static enum remixdb_status compare_range(struct txn_check *c, struct xdb_iter *w
 }
 
 // Compares a range partition by partition. A partition that both versions share has no new data in its tables.
-static enum remixdb_status compare_parts(struct txn_check *c, struct xdb_iter *was, struct xdb_iter *is,
+static enum remixdb_status compare_parts(struct txn_check *c, uint32_t tree, struct xdb_iter *was, struct xdb_iter *is,
                                          const struct read_range *r) {
-  const struct version *const old = c->txn->super->version, *const v = c->compared->version;
+  const struct version *const old = version_tree(c->txn->super->version, tree), *const v = version_tree(
+                                                                                    c->compared->version, tree);
+  if (!old || !v) return compare_range(c, was, is, r);
   for (uint32_t i = version_find(v, r->from); i < v->nr_parts; i++) {
     struct read_range in = *r;
     const struct kref anchor = part_anchor(v->parts[i]);
@@ -146,22 +155,32 @@ static enum remixdb_status compare_parts(struct txn_check *c, struct xdb_iter *w
   return REMIXDB_OK;
 }
 
-// Compares all that was read.
-static enum remixdb_status compare(struct txn_check *c) {
+// Compares all that was read in the tree.
+static enum remixdb_status compare_tree(struct txn_check *c, uint32_t tree, uint8_t *bufs) {
   struct xdb_iter *was = NULL, *is = NULL;
-  uint8_t *const bufs = mem_alloc((size_t)2 * REMIXDB_KV_MAX);
-  enum remixdb_status s = bufs ? xdb_iter_create(c->txn->base, &was) : REMIXDB_NOMEM;
+  const struct readset *const reads = &c->txn->reads[tree];
+  if (reads->nr == 0) return REMIXDB_OK;
+  c->txn->now->tree = tree;
+  enum remixdb_status s = xdb_iter_create(c->txn->base[tree], &was);
   if (s == REMIXDB_OK) s = xdb_iter_create(c->txn->now, &is);
-  for (size_t i = 0; i < c->reads->nr && s == REMIXDB_OK; i++) {
-    const struct read_range *const r = &c->reads->ranges[i];
-    s = read_range_is_key(r) ? compare_key(c, r->from, bufs) : compare_parts(c, was, is, r);
+  for (size_t i = 0; i < reads->nr && s == REMIXDB_OK; i++) {
+    const struct read_range *const r = &reads->ranges[i];
+    s = read_range_is_key(r) ? compare_key(c, tree, r->from, bufs) : compare_parts(c, tree, was, is, r);
   }
   struct err_saved why;
   err_save(&why, s);
   xdb_iter_destroy(is);
   xdb_iter_destroy(was);
+  c->txn->now->tree = TREE_UNNAMED;
+  return err_raise(&why);
+}
+
+static enum remixdb_status compare(struct txn_check *c) {
+  uint8_t *const bufs = mem_alloc((size_t)2 * REMIXDB_KV_MAX);
+  enum remixdb_status s = bufs ? REMIXDB_OK : REMIXDB_NOMEM;
+  for (uint32_t tree = 0; tree < TREES && s == REMIXDB_OK; tree++) s = compare_tree(c, tree, bufs);
   mem_free(bufs);
-  return s == REMIXDB_OK ? s : err_raise(&why);
+  return s;
 }
 
 static enum remixdb_status check_tables(struct many_check *many) {
@@ -181,6 +200,5 @@ static enum remixdb_status check_tables(struct many_check *many) {
 void txn_check_init(struct txn_check *c, struct xdb_txn *t) {
   *c = (struct txn_check){.many = {check_tables, check_begin, check_lock, check_passes, false},
                           .txn = t,
-                          .reads = &t->reads,
                           .moment = t->moment};
 }

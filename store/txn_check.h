@@ -10,11 +10,12 @@
 struct txn_check {
   struct many_check many;  // the first member
   struct xdb_txn *txn;
-  const struct readset *reads;  // sorted
-  uint64_t moment;              // of the beginning
-  struct super *compared;       // counted; what was read was compared with this super. NULL: it was not
-  size_t at;                    // the first range whose leaves are not all locked
-  struct kref from;             // its leaves are locked up to this key; ptr NULL: none is
+  uint64_t moment;         // of the beginning
+  struct super *compared;  // counted; what was read was compared with this super. NULL: it was not
+  struct {
+    size_t at;         // the first range whose leaves are not all locked
+    struct kref from;  // its leaves are locked up to this key; ptr NULL: none is
+  } locked[TREES];
 };
 
 void txn_check_init(struct txn_check *c, struct xdb_txn *t);

@@ -13,6 +13,7 @@ struct key_buf {
 struct txn_iter {
   struct xdb_own_iter face;  // the first member
   struct xdb_txn *txn;
+  uint32_t tree;
   struct txn_iter *next, **link;  // in the transaction's list
   struct xdb_iter *below;         // over the transaction's moment
   struct kref from, to;           // bounds: from <= key < to; ptr NULL: none
@@ -58,7 +59,7 @@ enum remixdb_status txn_iter_create(struct xdb_ref *r, const struct xdb_iter_opt
     below.bounds.from = (struct remixdb_slice){t->from.ptr, t->from.len};
     below.bounds.to = (struct remixdb_slice){t->to.ptr, t->to.len};
   }
-  const enum remixdb_status s = xdb_iter_create_opts(txn->base, &below, &t->below);
+  const enum remixdb_status s = xdb_iter_create_opts(txn->base[r->tree], &below, &t->below);
   if (s != REMIXDB_OK) {
     mem_free(t);
     return s;
@@ -66,7 +67,8 @@ enum remixdb_status txn_iter_create(struct xdb_ref *r, const struct xdb_iter_opt
   t->txn = txn;
   t->tracked = !r->untracked;
   t->held = o && o->hold;
-  overlay_cursor_init(&t->own, &txn->own);
+  t->tree = r->tree;
+  overlay_cursor_init(&t->own, &txn->own[t->tree]);
   t->next = txn->iters;
   t->link = &txn->iters;
   if (t->next) t->next->link = &t->next;
@@ -117,7 +119,7 @@ enum remixdb_status txn_iter_note(struct txn_iter *t) {
   err_cleanup_end();
   const struct read_range r = {.from = key_of(&t->low), .to = t->to_end ? t->to : key_of(&t->high), .below = t->to_end};
   t->noting = false;
-  return read_range_ends_before(&r, r.from) ? REMIXDB_OK : readset_range(&t->txn->reads, &r);
+  return read_range_ends_before(&r, r.from) ? REMIXDB_OK : readset_range(&t->txn->reads[t->tree], &r);
 }
 
 // Begins a range at the key of a seek.
@@ -160,7 +162,7 @@ static bool own_inside(const struct txn_iter *t) {
 static bool own_absent(const struct txn_iter *t) {
   struct kv_rec rec;
   overlay_record(t->own.ver, &rec);
-  return xdb_ref_absent(t->txn->base, &rec);
+  return xdb_ref_absent(t->txn->base[t->tree], &rec);
 }
 
 // Finds the current key among the two positions, and passes keys that the transaction has deleted.
@@ -204,7 +206,7 @@ static enum remixdb_status sought(struct txn_iter *t, enum remixdb_status s) {
 }
 
 static void own_renew(struct txn_iter *t) {
-  if (!t->held) overlay_cursor_init(&t->own, &t->txn->own);
+  if (!t->held) overlay_cursor_init(&t->own, &t->txn->own[t->tree]);
 }
 
 static enum remixdb_status seek(struct txn_iter *t, struct kref key) {

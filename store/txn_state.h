@@ -10,18 +10,25 @@
 
 struct txn_iter;
 
+struct txn_point {
+  uint64_t numbers[TREES];  // of the overlays
+};
+
 struct xdb_txn {
   struct xdb *xdb;
   struct xdb_txn *next;  // in the pool
   struct super *super;   // counted; NULL in the pool
   uint64_t moment;
-  struct xdb_ref *base;                 // reads super at moment, without the transaction's writes
-  struct xdb_ref *tracked, *untracked;  // the user's refs
-  struct xdb_ref *now;                  // for the comparison with the store as it is
-  struct overlay own;
-  struct readset reads;
-  struct txn_iter *iters;  // open iterators
-  uint64_t *savepoints;    // numbers of the overlay
+  uint64_t now_ms;  // the clock of the beginning
+  struct xdb_ref *base[TREES];          // read super at moment, without the transaction's writes; keys of the tree
+  struct xdb_ref *tracked, *untracked;  // the user's refs of the unnamed space
+  struct xdb_ref **refs;                // those of named spaces
+  uint32_t nr_refs;
+  struct xdb_ref *now;  // for the comparison with the store as it is
+  struct overlay own[TREES];
+  struct readset reads[TREES];
+  struct txn_iter *iters;        // open iterators
+  struct txn_point *savepoints;  // the last one last
   uint32_t nr_savepoints, cap_savepoints;
   bool lost;   // memory was missing to note a read: the transaction cannot commit
   bool ended;  // but iterators are open, and the last of them frees it

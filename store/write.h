@@ -14,8 +14,9 @@ struct many_check {
   enum remixdb_status (*tables)(struct many_check *c);
   // Inside the epoch of a try, with the store's super. False: no try can begin.
   bool (*begin)(struct many_check *c, const struct super *v);
-  // Locks the leaves of what was read up to the key; NULL: of all that was read. Keys ascend. REMIXDB_NOMEM.
-  enum remixdb_status (*lock)(struct many_check *c, struct wh_many *many, const struct kref *key);
+  // Locks the leaves of what was read in the tree up to the key; NULL: of all that was read there. Keys ascend, and the
+  // unnamed tree comes first. REMIXDB_NOMEM.
+  enum remixdb_status (*lock)(struct many_check *c, uint32_t tree, struct wh_many *many, const struct kref *key);
   // With all leaves locked and all writes linked. False: a conflict.
   bool (*passes)(struct many_check *c, const struct memtable *active);
   bool conflict;  // no further try

@@ -470,8 +470,8 @@ static enum changed txn_changed(const struct run *r, const struct txn *t) {
     const struct past_key *const k = &r->m.keys[i];
     const struct past_ver was = past_at(&r->m, i, t->began), is = past_at(&r->m, i, r->m.time);
     if (!k->nr || is.time <= t->began) continue;
-    for (size_t n = 0; n < t->t->reads.nr; n++) {
-      const struct read_range *const range = &t->t->reads.ranges[n];
+    for (size_t n = 0; n < t->t->reads[TREE_UNNAMED].nr; n++) {
+      const struct read_range *const range = &t->t->reads[TREE_UNNAMED].ranges[n];
       if (kv_cmp(range->from, kref(k->ptr, k->len)) > 0 || read_range_ends_before(range, kref(k->ptr, k->len)))
         continue;
       if (was.id != is.id && !same_value(was, is)) return CHANGED;

@@ -6,6 +6,7 @@
 
 static struct xdb *x;
 static struct xdb_ref *ref;
+static struct xdb_space *space;  // of `ref`
 
 static int begin(void **state) {
   if (setup(state) != 0) return -1;
@@ -63,7 +64,7 @@ static const char *walk(struct xdb_iter *it, bool back) {
 
 static struct xdb_txn *begin_txn(struct xdb_ref **r_out) {
   struct xdb_txn *const t = remixdb_txn_begin(x);
-  CHECK(t && (*r_out = remixdb_txn_ref(t, NULL)) != NULL);
+  CHECK(t && (*r_out = remixdb_txn_ref(t, space)) != NULL);
   return t;
 }
 
@@ -77,7 +78,7 @@ static void test_own_writes(void **state) {
   put(ref, "d", "4");
   struct xdb_ref *r;
   struct xdb_txn *const t = begin_txn(&r);
-  struct xdb_ref *const u = remixdb_txn_untracked(t, NULL);
+  struct xdb_ref *const u = remixdb_txn_untracked(t, space);
   put(r, "b", "two");
   del(r, "c");
   put(r, "bb", "new");
@@ -273,7 +274,7 @@ static void multi_ab(struct xdb_ref *r) {
   CHECK(remixdb_multi_get(r, 2, keys, NULL, found) == 2);
 }
 static void write_b(struct xdb_ref *r) { put(r, "b", "mine"); }
-static void untracked(struct xdb_ref *r) { IS(remixdb_txn_untracked(r->txn, NULL), "b", "2"); }
+static void untracked(struct xdb_ref *r) { IS(remixdb_txn_untracked(r->txn, space), "b", "2"); }
 
 static struct xdb_iter *sought(struct xdb_ref *r, const char *key) {
   struct xdb_iter *const it = remixdb_iter_create(r);
@@ -331,7 +332,7 @@ static void page(struct xdb_ref *r) {  // a to d; the record that is not read wa
   CHECK(remixdb_iter_unread(it, &p, 1));
   remixdb_iter_destroy(it);
 }
-static void untracked_scan(struct xdb_ref *r) { scan_a_to_c(remixdb_txn_untracked(r->txn, NULL)); }
+static void untracked_scan(struct xdb_ref *r) { scan_a_to_c(remixdb_txn_untracked(r->txn, space)); }
 
 static void put_b(void) { put(ref, "b", "other"); }
 static void put_bb(void) { put(ref, "bb", "other"); }
@@ -528,6 +529,96 @@ static void test_among_tombstones(void **state) {
   }
 }
 
+// ---- named spaces
+
+// Goes on in a space, beside one with the same keys.
+static void enter_space(void) {
+  static const char *const keys[] = {"0", "a", "aa", "b", "bb", "c", "cc", "d", "z"};
+  struct xdb_space *const beside = remixdb_space_open(x, "beside", true);
+  struct xdb_ref *const r = remixdb_space_ref(beside);
+  for (uint32_t i = 0; i < 9; i++) {
+    put(ref, keys[i], "unnamed");
+    put(r, keys[i], "beside");
+  }
+  remixdb_unref(r);
+  remixdb_space_close(beside);
+  CHECK((space = remixdb_space_open(x, "mine", true)) != NULL);
+  remixdb_unref(ref);
+  CHECK((ref = remixdb_space_ref(space)) != NULL);
+}
+
+static void leave_space(void) {
+  remixdb_unref(ref);
+  remixdb_space_close(space);
+  space = NULL;
+  CHECK((ref = remixdb_ref(x)) != NULL);
+}
+
+// All of the above in a named space.
+static void test_in_space(void **state) {
+  enter_space();
+  test_own_writes(state);
+  CHECK(remixdb_del(ref, "a", 1) && remixdb_del(ref, "z", 1));
+  test_conflicts(state);
+  test_read_only(state);
+  leave_space();
+  IS(ref, "a", "unnamed");
+  IS(ref, "z", "unnamed");
+}
+
+static void test_mixed_spaces(void **state) {
+  (void)state;
+  struct xdb_space *const one = remixdb_space_open(x, "one", true), *const two = remixdb_space_open(x, "two", true);
+  struct xdb_ref *const r1 = remixdb_space_ref(one);
+  CHECK(one && two && r1);
+  for (uint32_t conflict = 0; conflict < 2; conflict++) {
+    struct xdb_ref *r;
+    struct xdb_txn *const t = begin_txn(&r);
+    struct xdb_ref *const t1 = remixdb_txn_ref(t, one), *const t2 = remixdb_txn_ref(t, two);
+    CHECK(t1 && t2 && remixdb_txn_ref(t, one) == t1 && remixdb_txn_untracked(t, one) != t1);
+    IS(t1, "read", "-");
+    put(r, "k", "unnamed");
+    put(t1, "k", "in one");
+    CHECK(remixdb_txn_savepoint(t));
+    put(t2, "k", "undone");
+    put(r, "k", "undone");
+    CHECK(remixdb_txn_rollback(t));
+    struct xdb_batch *const b = remixdb_batch_create();
+    remixdb_batch_space(b, two);
+    CHECK(remixdb_batch_put(b, "k", 1, "in two", 6));
+    remixdb_batch_space(b, NULL);
+    CHECK(remixdb_batch_put(b, "l", 1, "unnamed", 7) && remixdb_write(t1, b));
+    remixdb_batch_destroy(b);
+    IS(t2, "k", "in two");
+    IS(r, "k", "unnamed");
+    IS(r, "l", "unnamed");
+    IS(t1, "k", "in one");
+    put(ref, "read", "in another space");
+    if (conflict) put(r1, "read", "in the same space");
+    CHECK(remixdb_txn_commit(t) == !conflict);
+    IS(r1, "k", "in one");  // by the first of the two, at least
+    IS(ref, "k", conflict ? "-" : "unnamed");
+    CHECK(remixdb_del(ref, "k", 1));
+  }
+  // A space that is younger than the transaction, whose tree is younger, too.
+  struct xdb_ref *r;
+  struct xdb_txn *const t = begin_txn(&r);
+  CHECK(remixdb_flush(ref));
+  struct xdb_space *const three = remixdb_space_open(x, "three", true);
+  struct xdb_ref *const t3 = remixdb_txn_ref(t, three);
+  CHECK(three && t3);
+  IS(t3, "k", "-");
+  put(t3, "k", "in three");
+  CHECK(remixdb_txn_commit(t));
+  remixdb_unref(r1);
+  struct xdb_ref *const r3 = remixdb_space_ref(three);
+  IS(r3, "k", "in three");
+  remixdb_unref(r3);
+  remixdb_space_close(one);
+  remixdb_space_close(two);
+  remixdb_space_close(three);
+}
+
 // ---- size
 
 // A transaction that is much larger than a memtable, and has read and written all over it.
@@ -573,6 +664,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_same_value, begin, end),
       cmocka_unit_test_setup_teardown(test_write_skew, begin, end),
       cmocka_unit_test_setup_teardown(test_among_tombstones, begin, end),
+      cmocka_unit_test_setup_teardown(test_in_space, begin, end),
+      cmocka_unit_test_setup_teardown(test_mixed_spaces, begin, end),
       cmocka_unit_test_setup_teardown(test_large, begin, end),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
