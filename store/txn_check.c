@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "store/below.h"
 #include "store/idle.h"
 #include "xdb.h"
 
@@ -97,37 +98,45 @@ static enum remixdb_status check_lock(struct many_check *many, uint32_t tree, st
 
 // ---- tables
 
-// The transaction's snapshot and the store as it is, side by side.
-static enum remixdb_status compare_key(struct txn_check *c, uint32_t tree, struct kref key, uint8_t *bufs) {
-  uint32_t was_len = 0, is_len = 0;
-  uint8_t *const was = bufs, *const is = bufs + REMIXDB_KV_MAX;
-  const enum remixdb_status s0 = xdb_get(c->txn->base[tree], key, was, REMIXDB_KV_MAX, &was_len);
-  if (s0 != REMIXDB_OK && s0 != REMIXDB_NOTFOUND) return s0;
-  const enum remixdb_status s1 = xdb_get(c->txn->now, key, is, REMIXDB_KV_MAX, &is_len);
-  if (s1 != REMIXDB_OK && s1 != REMIXDB_NOTFOUND) return s1;
-  const bool same = s0 == s1 && (s0 == REMIXDB_NOTFOUND || (was_len == is_len && memcmp(was, is, was_len) == 0));
-  return same ? REMIXDB_OK : conflict(c, key);
+// Finds the newest record of the key that a ref with a super reads, as xdb_find_numbered does. Only its kind, expiry
+// and seq count.
+static enum remixdb_status look_up(struct xdb_ref *r, struct kref key, struct kv_rec *rec_out) {
+  epoch_enter(&r->xdb->epoch, &r->slot);
+  const enum remixdb_status s = xdb_find_numbered(r->super, r->tree, key, hash64(key.ptr, key.len), r->moment, &r->hold,
+                                                  rec_out);
+  epoch_exit(&r->slot);
+  return s;
 }
 
-static bool record_eq(const struct kv_rec *a, const struct kv_rec *b) {
-  return kv_eq(kref(a->key, a->klen), kref(b->key, b->klen)) && kv_eq(kref(a->val, a->vlen), kref(b->val, b->vlen));
+// The transaction's snapshot and the store as it is, side by side. A record that is there tells by its number. If there
+// is none any more, not even a tombstone, the key was deleted, or it was absent all the time.
+static enum remixdb_status compare_key(struct txn_check *c, uint32_t tree, struct kref key) {
+  struct kv_rec is, was;
+  enum remixdb_status s = look_up(c->txn->now, key, &is);
+  if (s == REMIXDB_OK) return is.seq > c->moment ? conflict(c, key) : REMIXDB_OK;
+  if (s == REMIXDB_NOTFOUND) s = look_up(c->txn->base[tree], key, &was);
+  if (s == REMIXDB_OK && !xdb_ref_absent(c->txn->base[tree], &was)) return conflict(c, key);
+  return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
 }
 
-// Compares a range, which lies in one partition.
+// Compares a range, which lies in one partition. Both iterators judge by the clock of the beginning.
 static enum remixdb_status compare_range(struct txn_check *c, struct xdb_iter *was, struct xdb_iter *is,
                                          const struct read_range *r) {
   enum remixdb_status s = xdb_iter_seek(was, r->from);
   if (s == REMIXDB_OK) s = xdb_iter_seek(is, r->from);
   while (s == REMIXDB_OK) {
-    struct kv_rec a = {0}, b = {0};
+    struct kv_rec a = {0}, b = {0}, newest;
     if (xdb_iter_valid(was)) s = xdb_iter_record(was, &a);
     if (s == REMIXDB_OK && xdb_iter_valid(is)) s = xdb_iter_record(is, &b);
     if (s != REMIXDB_OK) return s;
-    const bool has_a = xdb_iter_valid(was) && !read_range_ends_before(r, kref(a.key, a.klen));
-    const bool has_b = xdb_iter_valid(is) && !read_range_ends_before(r, kref(b.key, b.klen));
+    const struct kref ka = kref(a.key, a.klen), kb = kref(b.key, b.klen);
+    const bool has_a = xdb_iter_valid(was) && !read_range_ends_before(r, ka);
+    const bool has_b = xdb_iter_valid(is) && !read_range_ends_before(r, kb);
     if (!has_a && !has_b) return REMIXDB_OK;
-    if (has_a != has_b || !record_eq(&a, &b)) return conflict(c, has_a ? kref(a.key, a.klen) : kref(b.key, b.klen));
-    s = xdb_iter_skip(was, 1);
+    if (has_a != has_b || !kv_eq(ka, kb)) return conflict(c, has_a ? ka : kb);
+    s = look_up(c->txn->now, kb, &newest);
+    if (s == REMIXDB_OK && newest.seq > c->moment) return conflict(c, kb);
+    if (s == REMIXDB_OK) s = xdb_iter_skip(was, 1);
     if (s == REMIXDB_OK) s = xdb_iter_skip(is, 1);
   }
   return s;
@@ -156,16 +165,17 @@ static enum remixdb_status compare_parts(struct txn_check *c, uint32_t tree, str
 }
 
 // Compares all that was read in the tree.
-static enum remixdb_status compare_tree(struct txn_check *c, uint32_t tree, uint8_t *bufs) {
+static enum remixdb_status compare_tree(struct txn_check *c, uint32_t tree) {
+  static const struct xdb_iter_opts opts = {.keys_only = true};
   struct xdb_iter *was = NULL, *is = NULL;
   const struct readset *const reads = &c->txn->reads[tree];
   if (reads->nr == 0) return REMIXDB_OK;
   c->txn->now->tree = tree;
-  enum remixdb_status s = xdb_iter_create(c->txn->base[tree], &was);
-  if (s == REMIXDB_OK) s = xdb_iter_create(c->txn->now, &is);
+  enum remixdb_status s = xdb_iter_create_opts(c->txn->base[tree], &opts, &was);
+  if (s == REMIXDB_OK) s = xdb_iter_create_opts(c->txn->now, &opts, &is);
   for (size_t i = 0; i < reads->nr && s == REMIXDB_OK; i++) {
     const struct read_range *const r = &reads->ranges[i];
-    s = read_range_is_key(r) ? compare_key(c, tree, r->from, bufs) : compare_parts(c, tree, was, is, r);
+    s = read_range_is_key(r) ? compare_key(c, tree, r->from) : compare_parts(c, tree, was, is, r);
   }
   struct err_saved why;
   err_save(&why, s);
@@ -176,10 +186,8 @@ static enum remixdb_status compare_tree(struct txn_check *c, uint32_t tree, uint
 }
 
 static enum remixdb_status compare(struct txn_check *c) {
-  uint8_t *const bufs = mem_alloc((size_t)2 * REMIXDB_KV_MAX);
-  enum remixdb_status s = bufs ? REMIXDB_OK : REMIXDB_NOMEM;
-  for (uint32_t tree = 0; tree < TREES && s == REMIXDB_OK; tree++) s = compare_tree(c, tree, bufs);
-  mem_free(bufs);
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t tree = 0; tree < TREES && s == REMIXDB_OK; tree++) s = compare_tree(c, tree);
   return s;
 }
 
@@ -194,6 +202,7 @@ static enum remixdb_status check_tables(struct many_check *many) {
   forget(c);
   c->compared = xdb_ref_hold(now, &now->moment);
   now->super = c->compared;
+  now->now_ms = c->txn->now_ms;
   return compare(c);
 }
 

@@ -455,15 +455,6 @@ static void txn_drop(struct run *r, struct txn *t) {
 // How the keys that the transaction has read have changed since its beginning: not at all; at the end, they are what
 // they were; or they differ.
 enum changed { CHANGED_NOT, CHANGED_BACK, CHANGED };
-// Values of few bytes may be the same under two ids.
-static bool same_value(struct past_ver a, struct past_ver b) {
-  static uint8_t bufs[2][REMIXDB_KV_MAX];
-  if (!a.id || !b.id || a.len != b.len) return false;
-  past_value(a.id, a.len, bufs[0]);
-  past_value(b.id, b.len, bufs[1]);
-  return memcmp(bufs[0], bufs[1], a.len) == 0;
-}
-
 static enum changed txn_changed(const struct run *r, const struct txn *t) {
   enum changed how = CHANGED_NOT;
   for (uint32_t i = 0; i < r->m.nr; i++) {
@@ -474,7 +465,7 @@ static enum changed txn_changed(const struct run *r, const struct txn *t) {
       const struct read_range *const range = &t->t->reads[TREE_UNNAMED].ranges[n];
       if (kv_cmp(range->from, kref(k->ptr, k->len)) > 0 || read_range_ends_before(range, kref(k->ptr, k->len)))
         continue;
-      if (was.id != is.id && !same_value(was, is)) return CHANGED;
+      if (was.id != is.id) return CHANGED;
       how = CHANGED_BACK;
     }
   }

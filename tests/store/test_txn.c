@@ -465,14 +465,28 @@ static void test_read_only(void **state) {
 }
 
 // The same value once more is a write.
-static void test_same_value(void **state) {
-  (void)state;
+static void same_value(bool flush) {
   put(ref, "a", "1");
+  put(ref, "d", "1");
   struct xdb_ref *r;
   struct xdb_txn *const t = begin_txn(&r);
   IS(r, "a", "1");
   put(r, "own", "yes");
   put_same();
+  if (flush) CHECK(remixdb_flush(ref));
+  CHECK(!remixdb_txn_commit(t) && remixdb_errcode() == REMIXDB_ABORTED);
+}
+
+static void test_same_value(void **state) {
+  (void)state;
+  same_value(false);
+  same_value(true);
+  struct xdb_ref *r;
+  struct xdb_txn *const t = begin_txn(&r);
+  scan_to_end(r);
+  put(ref, "d", "1");
+  CHECK(remixdb_flush(ref));
+  put(r, "own", "yes");
   CHECK(!remixdb_txn_commit(t) && remixdb_errcode() == REMIXDB_ABORTED);
 }
 
