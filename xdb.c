@@ -223,7 +223,7 @@ enum remixdb_status xdb_get_part(struct xdb_ref *r, struct kref key, uint32_t of
   const struct super *v = NULL;
   struct kv_rec rec;
   *n_out = *vlen_out = 0;
-  enum remixdb_status s = xdb_ref_find_own(&r, key, &rec);
+  enum remixdb_status s = xdb_ref_find_own(&r, &key, &rec);
   const bool own = s == REMIXDB_OK;
   if (s == REMIXDB_NOTFOUND) s = space_key(r, &key);
   if (s != REMIXDB_OK) return s;

@@ -8,11 +8,11 @@
 #define KEYS (24000u / SLOW)
 #define VALUE 1000u  // bytes; a batch of all keys has about a hundred memtables' worth
 
-static void key_put(uint8_t key[8], uint32_t i) {
+static void fill_key(uint8_t key[8], uint32_t i) {
   for (uint32_t b = 0; b < 8; b++) key[b] = (uint8_t)((uint64_t)i * 0x9E3779B97F4A7C15u >> (56 - 8 * b));
 }
 
-static void value_put(uint8_t *val, uint32_t i, uint32_t round) {
+static void fill_value(uint8_t *val, uint32_t i, uint32_t round) {
   for (uint32_t b = 0; b < VALUE; b++) val[b] = (uint8_t)(i * 31 + round * 7 + b);
 }
 
@@ -20,8 +20,8 @@ static void fill(struct xdb_batch *b, uint32_t round) {
   uint8_t key[8], val[VALUE];
   remixdb_batch_clear(b);
   for (uint32_t i = 0; i < KEYS; i++) {
-    key_put(key, i);
-    value_put(val, i, round);
+    fill_key(key, i);
+    fill_value(val, i, round);
     if ((i + round) % 5 == 4) CHECK(remixdb_batch_del(b, key, sizeof(key)));
     else CHECK(remixdb_batch_put(b, key, sizeof(key), val, VALUE));
   }
@@ -32,8 +32,8 @@ static uint32_t count(struct xdb_ref *ref, uint32_t round) {
   uint8_t key[8], val[VALUE], got[VALUE];
   uint32_t nr = 0, len;
   for (uint32_t i = 0; i < KEYS; i++) {
-    key_put(key, i);
-    value_put(val, i, round);
+    fill_key(key, i);
+    fill_value(val, i, round);
     const bool there = remixdb_getn(ref, key, sizeof(key), got, VALUE, &len);
     CHECK(there || remixdb_errcode() == REMIXDB_NOTFOUND);
     nr += there ? len == VALUE && memcmp(got, val, VALUE) == 0 : (i + round) % 5 == 4;
@@ -124,7 +124,7 @@ static void test_limit(void **state) {
   struct xdb *const x = quick_open(&o);
   struct xdb_ref *const ref = remixdb_ref(x);
   struct xdb_batch *const b = remixdb_batch_create();
-  static uint8_t val[65000];
+  static uint8_t val[16000];                     // not put apart
   const uint32_t nr = (1u << 30) / sizeof(val);  // 1 GiB of values
   for (uint32_t i = 0; i <= nr; i++) CHECK(remixdb_batch_put(b, &i, sizeof(i), val, sizeof(val)));
   CHECK(remixdb_write(ref, b));
