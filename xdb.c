@@ -1041,6 +1041,12 @@ static enum remixdb_status seek_key(const struct xdb_iter *it, struct kref *key,
   return REMIXDB_OK;
 }
 
+// xdb_iter_moved, where nothing is to be done.
+static inline enum remixdb_status moved(struct xdb_iter *it, enum remixdb_status s) {
+  if (unlikely(s != REMIXDB_OK || !xdb_iter_valid(it) || merge_expires(&it->merge))) return xdb_iter_moved(it, s);
+  return it->status = REMIXDB_OK;
+}
+
 static enum remixdb_status iter_seek(struct xdb_iter *it, enum seek_how how, struct kref key) {
   struct super *old;
   // The key may lie in memory of the iterator's own position, which the seek gives up before the search has ended.
@@ -1066,8 +1072,8 @@ static enum remixdb_status iter_seek(struct xdb_iter *it, enum seek_how how, str
                           : how == SEEK_LE ? merge_seek_for_prev(&it->merge, key)
                                            : merge_seek_last(&it->merge);
   epoch_exit(&it->ref->slot);
-  mem_free(large);
-  s = xdb_iter_moved(it, s);
+  if (unlikely(large != NULL)) mem_free(large);
+  s = moved(it, s);
   xdb_super_drop(it->ref->xdb, old);
   return s == REMIXDB_OK ? s : err_raise(&it->error);  // dropping the super may have left another message
 }

@@ -36,19 +36,24 @@ static inline uint32_t cursor_came(const struct remix_cursor *c) {
   return c->way == REMIX_BACK && remix_valid(c) ? c->came + c->from - cursor_ordinal(c) : c->came;
 }
 
+// At most so many records of the entry's run, as far as the bounds go.
+static __attribute__((noinline)) uint32_t expect_within(const struct remix_cursor *c, const uint8_t *s, uint32_t i,
+                                                        uint32_t most) {
+  const uint32_t run = s[c->x->index->lay.sel + i] & REMIX_RUN;
+  return edge_records(c, run, seg_pos(c->x, s, run, i), most);
+}
+
 // Estimates the records of entry i's run that the cursor reads from that one on. It takes as many steps as after the
 // last seeks; if it has taken more, it takes as many again. A seek that follows a seek without steps reads one record.
 // Stepping back may need the whole block.
-static uint32_t cursor_expect(const struct remix_cursor *c, const uint8_t *s, uint32_t i) {
+static inline uint32_t cursor_expect(const struct remix_cursor *c, const uint8_t *s, uint32_t i) {
   if (c->way == REMIX_BACK) return SST_ALL;
   if (c->way == REMIX_SOUGHT && c->usual == 0) return 1;
   const uint32_t came = cursor_came(c), left = came < c->usual ? c->usual - came : came - c->usual;
   const uint8_t *const sel = s + c->x->index->lay.sel;
   const uint32_t share = set32_count(set32_eq8(sel, REMIX_RUN, sel[i] & REMIX_RUN));  // of the segment
   const uint32_t most = 1 + share * ((left < USUAL_MAX ? left : USUAL_MAX) + USUAL_MORE) / REMIX_SEG;
-  if (likely(!c->bounded)) return most;
-  const uint32_t run = sel[i] & REMIX_RUN;
-  return edge_records(c, run, seg_pos(c->x, s, run, i), most);
+  return likely(!c->bounded) ? most : expect_within(c, s, i, most);
 }
 
 static bool entry_missing(const struct remix_cursor *c, const uint8_t *s, uint32_t i) {

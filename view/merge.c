@@ -84,7 +84,7 @@ static inline bool beyond(const struct merge *m, struct kref key) {
 }
 
 // Gives a view's cursor the bounds that lie in the view's partition.
-static void bound_cursor(const struct merge *m, struct remix_cursor *c, uint32_t part) {
+static __attribute__((noinline)) void bound_cursor(const struct merge *m, struct remix_cursor *c, uint32_t part) {
   if (!c->x) return;
   const struct kref open = kref(NULL, 0);
   remix_bound(c, part == m->part_low ? m->low : open, part == m->part_high && m->high_inside ? m->high : open);
@@ -174,7 +174,7 @@ static void besides(struct merge *m) {
   m->young.beside = both ? &m->remix : NULL;
 }
 
-static enum remixdb_status parts_enter(struct merge *m, uint32_t part) {
+static inline enum remixdb_status parts_enter(struct merge *m, uint32_t part) {
   struct remix *const x = m->version->parts[part]->remix;
   m->part = part;
   if (unlikely(m->has[MERGE_YOUNG])) besides(m);
@@ -185,7 +185,8 @@ static enum remixdb_status parts_enter(struct merge *m, uint32_t part) {
 }
 
 // Ends the move of a view's cursor: it may have come to a bound.
-static enum remixdb_status bound_settle(struct merge *m, struct remix_cursor *c, bool backward) {
+static __attribute__((noinline)) enum remixdb_status bound_settle(struct merge *m, struct remix_cursor *c,
+                                                                  bool backward) {
   if (remix_settled(c, backward)) return REMIXDB_OK;
   look_up_begin(m);
   const enum remixdb_status s = remix_settle(c, backward);
@@ -213,7 +214,7 @@ static enum remixdb_status parts_settle(struct merge *m, bool backward) {
   return s;
 }
 
-static enum remixdb_status parts_seek_begin(struct merge *m, struct kref key) {
+static inline enum remixdb_status parts_seek_begin(struct merge *m, struct kref key) {
   const enum remixdb_status s = parts_enter(m, version_find(m->version, key));
   if (s == REMIXDB_OK) remix_seek_begin(&m->remix, key);
   return s;
