@@ -1130,6 +1130,25 @@ def test_transact_tries_again(db):
         db.transact(lambda t: 1 // 0)
 
 
+def test_a_transaction_over_spaces(db, ref):
+    with db.space("fruit") as fruit, fruit.ref() as there:
+        there.put("apples", "7")
+        with db.transaction() as t:
+            inside = t.ref(fruit)
+            left = int(inside.get("apples")) - 1
+            inside.put("apples", str(left))
+            t.put("eaten", "1")
+            assert t.untracked(fruit).get("apples") == b"6" and t.ref().get("eaten") == b"1"
+            assert list(inside.iter()) == [(b"apples", b"6")] and there.get("apples") == b"7"
+        assert inside.closed and there.get("apples") == b"6" and ref.get("eaten") == b"1"
+        t = db.transaction()
+        t.ref(fruit).get("apples")
+        t.put("eaten", "never")
+        there.put("apples", "5")
+        raises(Status.ABORTED, t.commit)
+        assert ref.get("eaten") == b"1"
+
+
 @pytest.mark.parametrize("end", ["commit", "abort", "close"])
 def test_what_is_made_from_a_transaction_ends_with_it(tmp_path, end):
     db = open_store(tmp_path / "s")
