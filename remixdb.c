@@ -11,6 +11,7 @@
 #include "store/async.h"
 #include "store/flush.h"
 #include "store/page.h"
+#include "store/ranges.h"
 #include "store/pin.h"
 #include "store/refpool.h"
 #include "store/count.h"
@@ -277,6 +278,24 @@ PUBLIC bool remixdb_set(struct xdb_ref *ref, const void *kbuf, uint32_t klen, co
 PUBLIC bool remixdb_del(struct xdb_ref *ref, const void *kbuf, uint32_t klen) {
   const enum remixdb_status s = check_key(ref, kbuf, klen);
   return done_on(ref, likely(s == REMIXDB_OK) ? xdb_put(ref, KV_REC(kref(kbuf, klen), NULL, 0, KV_TOMB)) : s);
+}
+
+// A bound is no longer than a key. NULL is an open end.
+static enum remixdb_status check_bound(const struct remixdb_slice *bound) {
+  return bound->ptr ? check_lengths(bound->ptr, bound->len, NULL, 0) : REMIXDB_OK;
+}
+static enum remixdb_status check_range(const struct remixdb_range *range) {
+  const enum remixdb_status s = check_bound(&range->from);
+  return s == REMIXDB_OK ? check_bound(&range->to) : s;
+}
+
+static struct kref slice_key(const struct remixdb_slice *s) { return kref(s->ptr, s->ptr ? s->len : 0); }
+
+PUBLIC bool remixdb_del_range(struct xdb_ref *ref, const struct remixdb_range *range) {
+  enum remixdb_status s = check_ref(ref);
+  if (s == REMIXDB_OK) s = range ? check_range(range) : null_argument("range");
+  if (s == REMIXDB_OK) s = xdb_del_range(ref, slice_key(&range->from), slice_key(&range->to));
+  return done_on(ref, s);
 }
 
 PUBLIC bool remixdb_probe(struct xdb_ref *ref, const void *kbuf, uint32_t klen) {
@@ -567,6 +586,13 @@ PUBLIC bool remixdb_batch_put_expire(struct xdb_batch *b, const void *kbuf, uint
   return done(s == REMIXDB_OK ? batch_add(b, rec) : s);
 }
 
+PUBLIC bool remixdb_batch_del_range(struct xdb_batch *b, const struct remixdb_range *range) {
+  enum remixdb_status s = b ? REMIXDB_OK : null_argument("b");
+  if (s == REMIXDB_OK) s = range ? check_range(range) : null_argument("range");
+  if (s == REMIXDB_OK) s = batch_add_range(b, slice_key(&range->from), slice_key(&range->to));
+  return done(s);
+}
+
 static enum remixdb_status check_load(const struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens,
                                       const uint32_t *vlens, const void *bytes, size_t nbytes) {
   if (!b) return null_argument("b");
@@ -642,15 +668,6 @@ PUBLIC void remixdb_iter_opts_init(struct remixdb_iter_opts *o, size_t size) {
   if (!o || size < sizeof(o->size)) return;
   memset(o, 0, size);
   o->size = size;
-}
-
-// A bound is no longer than a key. NULL is an open end.
-static enum remixdb_status check_bound(const struct remixdb_slice *bound) {
-  return bound->ptr ? check_lengths(bound->ptr, bound->len, NULL, 0) : REMIXDB_OK;
-}
-static enum remixdb_status check_range(const struct remixdb_range *range) {
-  const enum remixdb_status s = check_bound(&range->from);
-  return s == REMIXDB_OK ? check_bound(&range->to) : s;
 }
 
 static enum remixdb_status check_iter_opts(const struct xdb *xdb, const struct remixdb_iter_opts *o,

@@ -219,6 +219,17 @@ bool remixdb_set(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const voi
 // still takes deletes on a full disk until that room is used up. A delete alone frees no room; compaction does, once it
 // finds room to write. Otherwise like remixdb_put.
 bool remixdb_del(struct xdb_ref *ref, const void *kbuf, uint32_t klen);
+struct remixdb_range;
+// Deletes all keys of a range at one moment, for readers and after a crash. A range with from >= to, or with an empty
+// key as `to`, is empty: true. Snapshots, and iterators until their next seek, still see the keys.
+// A range of a few thousand keys costs about as much as a delete of each. With more keys the call is mostly a matter of
+// the number of tables, not of keys: tables that have no other keys go as a whole, and where a table has other keys,
+// too, the store writes an index again. Readers pay nothing for the deleted keys. The call then waits until the round
+// of compaction that runs has ended, and writes a new CURRENT. Meanwhile the store takes all other writes, except that
+// writes to keys of the range wait for the moment of the deletion itself. Disk space comes back before the call
+// returns, as far as no reader still needs it; in a table with other keys, by compaction. Durable as a put is: after a
+// sync. On a full disk it works as a delete does. Otherwise like remixdb_put.
+bool remixdb_del_range(struct xdb_ref *ref, const struct remixdb_range *range);
 // Tells whether the key exists. The status of false is REMIXDB_NOTFOUND, or an error.
 bool remixdb_probe(struct xdb_ref *ref, const void *kbuf, uint32_t klen);
 // Copies the key's value to vbuf_out and the value's length to *vlen_out; NULL skips either. The buffer must have room
@@ -442,8 +453,12 @@ struct xdb_batch *remixdb_batch_create(void);
 // or REMIXDB_NOMEM, for example) the batch is unchanged.
 bool remixdb_batch_put(struct xdb_batch *b, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
 bool remixdb_batch_del(struct xdb_batch *b, const void *kbuf, uint32_t klen);
-enum remixdb_batch_op { REMIXDB_BATCH_PUT, REMIXDB_BATCH_DEL };
-// Adds nr operations from one buffer, and copies them. ops[i] is an enum remixdb_batch_op; ops NULL: all are puts.
+enum remixdb_batch_op { REMIXDB_BATCH_PUT, REMIXDB_BATCH_DEL, REMIXDB_BATCH_DEL_RANGE };
+// Adds the deletion of a range; the batch copies the bounds. It deletes what the store has when the batch is written,
+// and what earlier operations of the batch put; later operations count. An empty range adds nothing. The write of a
+// batch with ranges waits as remixdb_del_range does.
+bool remixdb_batch_del_range(struct xdb_batch *b, const struct remixdb_range *range);
+// Adds nr operations from one buffer, and copies them. ops[i] is REMIXDB_BATCH_PUT or _DEL; ops NULL: all are puts.
 // `bytes` holds key and value of each operation, one after the other, nbytes in all. Key i has klens[i] bytes. Value i
 // has vlens[i] bytes, 0 for a delete. After a failure the batch is unchanged: REMIXDB_TOOBIG (one operation is too
 // large), REMIXDB_NOMEM, or REMIXDB_INVALID (the lengths do not add up to nbytes, for example).
@@ -463,7 +478,7 @@ struct remixdb_batch_item {
   enum remixdb_batch_op op;
   struct remixdb_slice space;       // its name; length 0: the unnamed space; ptr NULL: the space of the ref that writes
   struct remixdb_slice key, value;  // a delete has no value: ptr NULL. An empty key or value has a ptr that is not NULL
-  struct remixdb_range range;       // not used
+  struct remixdb_range range;       // of REMIXDB_BATCH_DEL_RANGE, which has no key and no value
   uint64_t expires_ms;              // 0: never
 };
 // Gets the operations one by one. Returns false to end the call. The function must not change the batch.

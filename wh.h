@@ -260,10 +260,13 @@ struct wh_pass {
   uint32_t run_leaves;
   struct kref run_to;
   uint64_t run_since, place;  // see wh/gap.h
+  uint64_t floor;             // gaps do not hold at earlier moments
 };
 // Begins a pass at a valid cursor. From *from on (NULL: from the cursor's key) the merge passed all keys of this
-// memtable and of all older data. Tombstones of this memtable, or of older data, hide all of these keys.
-void wh_pass_begin(struct wh_pass *p, const struct wh_cursor *c, bool backward, const struct kref *from);
+// memtable and of all older data. Tombstones of this memtable, or of older data, hide all of these keys. floor: readers
+// at earlier moments may find keys in the older data that the pass does not know of.
+void wh_pass_begin(struct wh_pass *p, const struct wh_cursor *c, bool backward, const struct kref *from,
+                   uint64_t floor);
 void wh_pass_leaf(struct wh_pass *p);  // private to wh_pass_tomb
 // Adds the tombstone at which the cursor stands. The merge passed all keys up to it in the same way.
 static inline void wh_pass_tomb(struct wh_pass *p) {

@@ -11,6 +11,7 @@
 #include "store/flush.h"
 #include "store/idle.h"
 #include "store/pace.h"
+#include "store/ranges.h"
 #include "store/replay.h"
 #include "store/reserve.h"
 #include "store/scan_merge.h"
@@ -60,7 +61,7 @@ static enum remixdb_status load(struct xdb *x, const struct env_dir *at, const c
 
 // The log's records go into the memtable; a new store gets its CURRENT.
 static enum remixdb_status recover(struct xdb *x, struct opening *o) {
-  const enum remixdb_status s = replay_log(x, &o->self, o->version, !o->exists, o->active);
+  const enum remixdb_status s = replay_log(x, &o->self, &o->version, !o->exists, o->active);
   return s == REMIXDB_OK && !o->exists ? version_save(&x->ctx, o->version) : s;
 }
 
@@ -303,16 +304,17 @@ static __attribute__((noinline)) enum remixdb_status take_back(struct wh_slot *s
 //   4. publish the number becomes the newest moment that readers take (X1)
 //   5. unlock  the leaf, the epoch, then the log's buffer, which wal_end may write out
 // On failure nothing is linked, and the caller still holds the leaf and the epoch. REMIXDB_ABORTED: the memtable was
-// frozen between 1 and 2 (X3). last: on a full disk the log takes the record into the room that it keeps for deletes.
+// frozen between 1 and 2 (X3), or `on` is not the store's super any more; on NULL: any will do. last: on a full disk
+// the log takes the record into the room that it keeps for deletes.
 static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, struct memtable *m, struct wh_slot *slot,
-                                  const struct kv_rec *rec, bool last) {
+                                  const struct kv_rec *rec, bool last, const struct super *on) {
   enum remixdb_status s = unlikely(rec->kind & KV_APART) ? values_hold(x, m, rec) : REMIXDB_OK;
   if (likely(s == REMIXDB_OK)) s = wh_link(slot, rec);
   if (unlikely(s != REMIXDB_OK)) return s;
   uint64_t gen;
   const size_t nbytes = kv_rec_size(rec);
   if ((s = last ? wal_begin_last(x->wal, nbytes, &gen) : wal_begin(x->wal, nbytes, &gen)) == REMIXDB_OK) {
-    if (likely(gen == m->gen)) {
+    if (likely(gen == m->gen && (!on || xdb_super(x) == on))) {
       const uint64_t seq = wal_put(x->wal, rec);
       wh_stamp(slot, unlikely(rec->kind & KV_SEQ) ? rec->seq : seq);
       atomic_store_explicit(&x->published, seq, memory_order_release);
@@ -362,7 +364,7 @@ static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, cons
   }
   wh_lock(memtable_tree(m, tree), kref(rec->key, rec->klen), hash, &slot);
   if (how != WRITE_BACK || !wh_slot_newest(&slot)) {
-    s = commit(x, es, m, &slot, rec, rec->kind & KV_TOMB && how != WRITE_BACK);
+    s = commit(x, es, m, &slot, rec, rec->kind & KV_TOMB && how != WRITE_BACK, NULL);
     if (likely(s == REMIXDB_OK)) return s;
   }
   wh_unlock(&slot);
@@ -381,7 +383,7 @@ static enum remixdb_status write_back(void *arg, struct worker *w, uint32_t tree
   return s == REMIXDB_GONE ? REMIXDB_OK : s;  // nobody needs the record of a space that is dropped
 }
 
-static enum remixdb_status check_writable(const struct xdb_ref *r) {
+enum remixdb_status write_check(const struct xdb_ref *r) {
   struct xdb *x = r->xdb;
   if (unlikely(r->super)) return err_set(REMIXDB_READONLY, "%s: a snapshot is not written to", x->dir);
   if (unlikely(x->opts.read_only)) return err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir);
@@ -389,7 +391,7 @@ static enum remixdb_status check_writable(const struct xdb_ref *r) {
 }
 
 // The memtable is full: for a batch of so many bytes, or for one record (0).
-static enum remixdb_status wait_for_room(struct xdb *x, size_t batch) {
+enum remixdb_status write_wait_room(struct xdb *x, size_t batch) {
   const uint64_t began = time_ns();
   const enum remixdb_status s = xdb_wait_room(x, XDB_FREEZE_FULL, batch);
   if (s == REMIXDB_OK) xdb_pace_stalled(x, time_ns() - began);
@@ -398,7 +400,7 @@ static enum remixdb_status wait_for_room(struct xdb *x, size_t batch) {
 
 // The disk is full, and a write was refused. REMIXDB_ABORTED: something has changed, try the write once more. For a
 // delete the store flushes, which may spend the reserved room, and then the log has room again.
-static __attribute__((noinline)) enum remixdb_status no_room(struct xdb *x, bool tomb) {
+__attribute__((noinline)) enum remixdb_status write_no_room(struct xdb *x, bool tomb) {
   struct err_saved why;
   err_save(&why, REMIXDB_NOSPACE);
   if (tomb ? xdb_flush(x) == REMIXDB_OK : reserve_back(x)) return REMIXDB_ABORTED;
@@ -406,7 +408,7 @@ static __attribute__((noinline)) enum remixdb_status no_room(struct xdb *x, bool
 }
 
 // After a write of so many bytes.
-static enum remixdb_status written(struct xdb_ref *r, size_t nbytes) {
+enum remixdb_status write_done(struct xdb_ref *r, size_t nbytes) {
   struct xdb *x = r->xdb;
   xdb_pace(r, nbytes);
   if (atomic_load_explicit(&x->syncer.how, memory_order_relaxed) == REMIXDB_SYNC_EACH) return xdb_sync(r);
@@ -425,7 +427,7 @@ static inline enum remixdb_status put_record(struct xdb_ref *r, const struct kv_
     if ((s = xdb_failure(x)) != REMIXDB_OK) return s;
     s = write_once(x, &r->slot, rec, hash, how, &full);
     if (unlikely(full)) {
-      s = wait_for_room(x, 0);
+      s = write_wait_room(x, 0);
       // Deletes make room, so a full memtable takes them while the log has room left.
       if (s == REMIXDB_NOSPACE && tomb && how == WRITE_NEW) {
         how = WRITE_LAST;
@@ -437,10 +439,10 @@ static inline enum remixdb_status put_record(struct xdb_ref *r, const struct kv_
     if (unlikely(s == REMIXDB_NOSPACE) && !tried) {
       tried = true;
       how = WRITE_NEW;
-      s = no_room(x, tomb);
+      s = write_no_room(x, tomb);
     }
   } while (unlikely(s == REMIXDB_ABORTED));
-  return likely(s == REMIXDB_OK) ? written(r, rec->klen + rec->vlen + sizeof(struct wh_ver)) : s;
+  return likely(s == REMIXDB_OK) ? write_done(r, rec->klen + rec->vlen + sizeof(struct wh_ver)) : s;
 }
 
 // Writes a long value apart, then the record that refers to it.
@@ -450,7 +452,7 @@ static __attribute__((noinline)) enum remixdb_status put_apart(struct xdb_ref *r
   struct kv_rec with = *rec;
   enum remixdb_status s = xdb_failure(x);
   if (s == REMIXDB_OK) s = values_put(x, &with, &apart);
-  if (s == REMIXDB_NOSPACE && (s = no_room(x, false)) == REMIXDB_ABORTED) s = values_put(x, &with, &apart);
+  if (s == REMIXDB_NOSPACE && (s = write_no_room(x, false)) == REMIXDB_ABORTED) s = values_put(x, &with, &apart);
   if (s != REMIXDB_OK) return s;
   s = put_record(r, &with);
   values_end(x, &apart);
@@ -459,7 +461,7 @@ static __attribute__((noinline)) enum remixdb_status put_apart(struct xdb_ref *r
 
 enum remixdb_status xdb_put(struct xdb_ref *r, const struct kv_rec *rec) {
   if (unlikely(r->super != NULL) && r->calls) return r->calls->put(r, rec);
-  enum remixdb_status s = check_writable(r);
+  enum remixdb_status s = write_check(r);
   struct kv_rec mine;
   if (likely(s == REMIXDB_OK)) s = space_rec(r, &rec, &mine);
   if (unlikely(s != REMIXDB_OK)) return s;
@@ -483,7 +485,7 @@ static enum remixdb_status many_apart(struct xdb *x, struct many_writes *w) {
     enum remixdb_status s = values_put(x, rec, &w->apart[i]);
     if (s == REMIXDB_NOSPACE && !tried) {
       tried = true;
-      if ((s = no_room(x, false)) == REMIXDB_ABORTED) s = values_put(x, rec, &w->apart[i]);
+      if ((s = write_no_room(x, false)) == REMIXDB_ABORTED) s = values_put(x, rec, &w->apart[i]);
     }
     if (s != REMIXDB_OK) return s;
   }
@@ -625,27 +627,69 @@ enum remixdb_status xdb_write_many(struct xdb_ref *r, struct many_writes *w) {
     s = write_many_once(x, &r->slot, w, &full);
     if (unlikely(s == REMIXDB_NOSPACE) && !tried) {
       tried = true;
-      s = no_room(x, false);
+      s = write_no_room(x, false);
     }
     again = s == REMIXDB_ABORTED && !(w->check && w->check->conflict);
-    if (again) s = full ? wait_for_room(x, w->memory) : REMIXDB_OK;
+    if (again) s = full ? write_wait_room(x, w->memory) : REMIXDB_OK;
     if (again && s == REMIXDB_OK) s = xdb_failure(x);
   }
   many_apart_end(x, w);
-  return s == REMIXDB_OK ? written(r, w->memory) : s;
+  return s == REMIXDB_OK ? write_done(r, w->memory) : s;
 }
 
 enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_batch *b) {
   struct many_writes w;
-  if (unlikely(r->calls != NULL)) return r->calls->write(r, b);
-  enum remixdb_status s = check_writable(r);
+  if (unlikely(r->calls != NULL))
+    return b->ranges ? err_set(REMIXDB_INVALID, "a transaction takes no batch that deletes ranges")
+                     : r->calls->write(r, b);
+  enum remixdb_status s = write_check(r);
   if (s == REMIXDB_OK && b->nr_names && b->store_id != r->xdb->store_id)
     s = err_set(REMIXDB_INVALID, "%s: the batch has spaces of another store", r->xdb->dir);
   if (s == REMIXDB_OK) s = space_check(r);
   if (s != REMIXDB_OK) return s;
+  if (unlikely(b->ranges)) return ranges_write(r, b);
   s = many_init(&w, r, b);
   if (s == REMIXDB_OK) s = xdb_write_many(r, &w);
   many_fini(&w);
+  return s;
+}
+
+// ---- deleting a range
+
+// In a transaction: deletes each key that it sees.
+static enum remixdb_status del_each(struct xdb_ref *r, struct kref from, struct kref to) {
+  const struct xdb_iter_opts opts = {.bounds = {{from.ptr, from.len}, {to.ptr, to.len}}, .keys_only = true};
+  struct xdb_iter *it = NULL;
+  struct xdb_batch *b = NULL;
+  enum remixdb_status s = batch_create(&b);
+  if (s == REMIXDB_OK) s = xdb_iter_create_opts(r, &opts, &it);
+  if (s == REMIXDB_OK) s = xdb_iter_seek(it, from);
+  while (s == REMIXDB_OK && xdb_iter_valid(it)) {
+    struct kv_rec rec;
+    s = xdb_iter_record(it, &rec);
+    if (s == REMIXDB_OK) s = batch_add(b, KV_REC(kref(rec.key, rec.klen), NULL, 0, KV_TOMB));
+    if (s == REMIXDB_OK) s = xdb_iter_skip(it, 1);
+  }
+  struct err_saved why;
+  err_save(&why, s);
+  xdb_iter_destroy(it);
+  s = err_raise(&why);
+  if (s == REMIXDB_OK) s = r->calls->write(r, b);
+  batch_destroy(b);
+  return s;
+}
+
+enum remixdb_status xdb_del_range(struct xdb_ref *r, struct kref from, struct kref to) {
+  if (!from.ptr) from = kref("", 0);
+  if (to.ptr && kv_cmp(from, to) >= 0) return r->calls ? REMIXDB_OK : write_check(r);
+  if (unlikely(r->calls != NULL)) return del_each(r, from, to);
+  if (likely(!r->space)) return ranges_delete(r, TREE_UNNAMED, from, to, true);
+  const struct remixdb_range range = {{from.ptr, from.len}, {to.ptr, to.len}};
+  struct xdb_iter_bounds b;
+  enum remixdb_status s = space_bounds(r, &range, &b);
+  if (s != REMIXDB_OK) return s;
+  s = ranges_delete(r, TREE_SPACES, b.low, b.high, true);
+  mem_free(b.bytes);
   return s;
 }
 
@@ -697,23 +741,24 @@ struct before {
 };
 
 // Commits the decision, whose value may be long. The key's leaf is locked.
-static enum remixdb_status merge_commit(struct xdb_ref *r, struct memtable *m, struct wh_slot *slot,
+static enum remixdb_status merge_commit(struct xdb_ref *r, const struct super *v, struct wh_slot *slot,
                                         struct merge_call *c) {
   struct xdb *x = r->xdb;
   struct kv_rec to = c->to;
   if (r->space) to.kind |= KV_SPACES;
-  if (!values_direct(to.klen, to.vlen)) return commit(x, &r->slot, m, slot, &to, false);
+  if (!values_direct(to.klen, to.vlen)) return commit(x, &r->slot, v->active, slot, &to, false, v);
   struct value_apart apart = {0};
   enum remixdb_status s = values_put(x, &to, &apart);
-  if (s == REMIXDB_OK) s = commit(x, &r->slot, m, slot, &to, false);
+  if (s == REMIXDB_OK) s = commit(x, &r->slot, v->active, slot, &to, false, v);
   values_end(x, &apart);
   return s;
 }
 
 // Decides and commits under the leaf's lock. Leaves the epoch in any case.
-static enum remixdb_status merge_locked(struct xdb_ref *r, struct memtable *m, struct merge_call *c,
+static enum remixdb_status merge_locked(struct xdb_ref *r, const struct super *v, struct merge_call *c,
                                         const struct before *before) {
   struct xdb *x = r->xdb;
+  struct memtable *const m = v->active;
   struct wh_slot slot;
   wh_lock(memtable_tree(m, r->tree), c->key, c->hash, &slot);
   const struct wh_ver *const newest = wh_slot_newest(&slot);
@@ -727,7 +772,7 @@ static enum remixdb_status merge_locked(struct xdb_ref *r, struct memtable *m, s
   const bool again = there && rec.kind & KV_APART && !c->compares;
   enum remixdb_status s = again ? REMIXDB_ABORTED : merge_decide(x, c, there ? &rec : NULL);
   if (s == REMIXDB_OK && c->op != REMIXDB_MERGE_KEEP) {
-    s = merge_commit(r, m, &slot, c);
+    s = merge_commit(r, v, &slot, c);
     if (likely(s == REMIXDB_OK)) return s;
   }
   wh_unlock(&slot);
@@ -765,8 +810,9 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct merge_call *c, b
     epoch_exit(&r->slot);
     return s;
   }
-  // The data below the active memtable does not change while that memtable is active. So the read comes before the lock
-  // of the leaf, and no writer waits for the disk.
+  // The data below the active memtable does not change while that super is the store's. So the read comes before the
+  // lock of the leaf, and no writer waits for the disk. The commit checks that the super is still there: a range
+  // deletion replaces it.
   before.ver = wh_get(memtable_tree(m, r->tree), c->key, c->hash, WH_PENDING - 1);
   if (before.ver) {
     wh_ver_value(before.ver, &before.rec);
@@ -778,7 +824,7 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct merge_call *c, b
   }
   before.there = s == REMIXDB_OK;
   if (before.there && unlikely(before.rec.kind & KV_APART) && !c->compares) s = merge_load(v, c, &before.rec);
-  if (likely(s == REMIXDB_OK || s == REMIXDB_NOTFOUND)) return merge_locked(r, m, c, &before);
+  if (likely(s == REMIXDB_OK || s == REMIXDB_NOTFOUND)) return merge_locked(r, v, c, &before);
   epoch_exit(&r->slot);
   return s;
 }
@@ -786,7 +832,7 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct merge_call *c, b
 // Tries until the memtable takes the record, and none is frozen meanwhile.
 static enum remixdb_status merge_all(struct xdb_ref *r, struct merge_call *c) {
   struct xdb *x = r->xdb;
-  enum remixdb_status s = check_writable(r);
+  enum remixdb_status s = write_check(r);
   if (s == REMIXDB_OK) s = space_key(r, &c->key);
   if (s != REMIXDB_OK) return s;
   c->hash = hash64(c->key.ptr, c->key.len);
@@ -799,11 +845,11 @@ static enum remixdb_status merge_all(struct xdb_ref *r, struct merge_call *c) {
   do {
     if ((s = xdb_failure(x)) != REMIXDB_OK) break;
     s = merge_once(r, c, &full);
-    if (unlikely(full) && (s = wait_for_room(x, 0)) == REMIXDB_OK) s = REMIXDB_ABORTED;
+    if (unlikely(full) && (s = write_wait_room(x, 0)) == REMIXDB_OK) s = REMIXDB_ABORTED;
   } while (unlikely(s == REMIXDB_ABORTED));
   mem_free(c->was);
   if (s != REMIXDB_OK || c->op == REMIXDB_MERGE_KEEP) return s;
-  return written(r, c->to.klen + c->to.vlen + sizeof(struct wh_ver));
+  return write_done(r, c->to.klen + c->to.vlen + sizeof(struct wh_ver));
 }
 
 enum remixdb_status xdb_merge(struct xdb_ref *r, struct kref key, remixdb_merge_fn fn, void *priv) {

@@ -12,6 +12,7 @@
 #include "store/flush.h"
 #include "store/install.h"
 #include "store/space.h"
+#include "store/ranges.h"
 #include "store/syncer.h"
 
 #define MEMTABLE_MB 64u
@@ -146,7 +147,11 @@ enum remixdb_status repair_keep(struct repair *p, const struct kv_rec *rec) {
     if (s != REMIXDB_OK || !there) return s;
   }
   p->report.records++;
-  const enum remixdb_status s = xdb_put(p->r, rec);
+  const struct kref key = kref(rec->key, rec->klen);
+  const enum remixdb_status s = rec->kind & KV_RANGE
+                                    ? ranges_delete(p->r, rec->kind & KV_SPACES ? TREE_SPACES : TREE_UNNAMED, key,
+                                                    kref(rec->vlen ? rec->val : NULL, rec->vlen), false)
+                                    : xdb_put(p->r, rec);
   p->put_failed = s != REMIXDB_OK;
   return s;
 }

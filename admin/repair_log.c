@@ -82,7 +82,7 @@ static enum remixdb_status tables_have(struct logging *g, const struct kv_rec *r
 static enum remixdb_status see_release(void *arg, uint64_t seq, const struct kv_rec *rec) {
   struct logging *const g = arg;
   bool same = false, any;
-  if (seq >= g->doubt || g->released == g->out.gen) return REMIXDB_OK;
+  if (seq >= g->doubt || g->released == g->out.gen || rec->kind & KV_RANGE) return REMIXDB_OK;
   const enum remixdb_status s = tables_have(g, rec, &same, &any);
   if (s == REMIXDB_OK && same) g->released = g->out.gen;  // segments come from the oldest to the newest
   return s;
@@ -92,7 +92,7 @@ static enum remixdb_status see_release(void *arg, uint64_t seq, const struct kv_
 
 static enum remixdb_status keep_logged(void *arg, uint64_t seq, const struct kv_rec *rec) {
   struct logging *const g = arg;
-  if (seq < g->doubt) {
+  if (seq < g->doubt && !(rec->kind & KV_RANGE)) {
     bool same, any;
     const enum remixdb_status s = tables_have(g, rec, &same, &any);
     if (s != REMIXDB_OK) return s;

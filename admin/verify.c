@@ -199,9 +199,11 @@ static enum remixdb_status check_entry(const struct remix *x, const struct remix
   if (c > 0) return WRONG("keys do not ascend");
   if ((c == 0) != ((sel & REMIX_OLD) != 0)) return WRONG("old versions are not marked as such");
   if (c == 0 && (sel & REMIX_RUN) >= prev->run) return WRONG("versions of a key are not in order of age");
-  const uint8_t kind = remix_sel_kind(rec->kind);
-  if ((sel & REMIX_TOMB) != (kind & REMIX_TOMB)) return WRONG("tombstones are not marked as such");
-  if ((sel & REMIX_EXPIRES) != (kind & REMIX_EXPIRES)) return WRONG("records that expire are not marked as such");
+  const uint8_t kind = remix_sel_kind(rec->kind), marks = sel & REMIX_ERASED;
+  if (marks != REMIX_ERASED && (marks & REMIX_TOMB) != (kind & REMIX_TOMB))
+    return WRONG("tombstones are not marked as such");
+  if (marks != REMIX_ERASED && (marks & REMIX_EXPIRES) != (kind & REMIX_EXPIRES))
+    return WRONG("records that expire are not marked as such");
   if (w->tag && w->tag[w->at] != remix_tag(hash64(key.ptr, key.len))) return WRONG("wrong tag");
   if (kv_cmp(key, low) < 0 || (high.ptr && kv_cmp(key, high) >= 0)) return WRONG("key outside of its partition");
   if (w->at == 0) {

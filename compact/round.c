@@ -226,6 +226,7 @@ static enum remixdb_status next_tree(struct round *r, const struct round_tree *t
   if (s == REMIXDB_OK) s = version_create(parts, nr, out);
   else
     for (uint32_t i = 0; i < nr; i++) part_unref(parts[i]);
+  if (s == REMIXDB_OK) (*out)->erased = tree->base->erased;
   mem_free(parts);
   return s;
 }

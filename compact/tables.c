@@ -12,12 +12,15 @@
 #define PROGRESS_EVERY 256u  // records
 #define PROGRESS_BYTES (256u << 10)
 
-// The newest runs of a view as one sorted stream, with the newest version that they have of each key.
+// The newest runs of a view as one sorted stream, with the newest version that they have of each key. Erased keys are
+// left out: all older versions of such a key are erased, too (remix/remix.h, R6). The first of them comes as a
+// tombstone, so that a merge of some runs does not end without a table: its partition would lose the runs that stay.
 struct run_stream {
   struct remix_walk walk;  // x NULL: no run takes part
   uint32_t first;          // runs from this one on
   bool found;              // the stream has returned a version of the current key
   bool any;                // there is a record
+  bool any_erased;         // an erased key has come
   struct kv_rec rec;
   struct sst_scan *scans[REMIX_RUNS_MAX];
 };
@@ -40,17 +43,22 @@ static enum remixdb_status run_stream_next(struct run_stream *v) {
     if (!(sel & REMIX_OLD)) v->found = false;
     remix_walk_next(&v->walk);
     if (run < v->first) continue;
-    if (v->found) {
+    const bool erased = !v->found && (sel & REMIX_ERASED) == REMIX_ERASED;
+    if (v->found || (erased && v->any_erased)) {
+      v->found = true;
       sst_scan_skip(v->scans[run], 1);
       continue;
     }
     v->found = true;
+    v->any_erased |= erased;
     sst_pos pos;
     const enum remixdb_status s = sst_scan_next(v->scans[run], &v->rec, &pos);
     if (s == REMIXDB_NOTFOUND)
       return err_corrupt(v->walk.x->path, 0, "has more entries than table %llu has records",
                          (unsigned long long)v->walk.x->runs[run]->number);
     v->any = s == REMIXDB_OK;
+    if (v->any && unlikely(erased))
+      v->rec = (struct kv_rec){.key = v->rec.key, .klen = v->rec.klen, .kind = KV_TOMB, .seq = v->rec.seq};
     return s;
   }
   return REMIXDB_OK;
@@ -63,7 +71,7 @@ static enum remixdb_status run_stream_begin(struct run_stream *v, const struct r
   if (take == 0) return REMIXDB_OK;
   assert(take <= x->nr_runs);
   v->first = x->nr_runs - take;
-  v->found = false;
+  v->found = v->any_erased = false;
   remix_walk_init(&v->walk, x);
   for (uint32_t r = v->first; r < x->nr_runs; r++) {
     const enum remixdb_status s = sst_scan_create(x->runs[r], queue, &v->scans[r]);

@@ -17,6 +17,7 @@ struct build_head {
   uint32_t lcp;     // bytes that the key shares with the last key written; REMIX_SAME for the same key
   uint32_t run;     // in the new view
   uint32_t kind;
+  bool erased;         // REMIX_ERASED in the old view
   const uint8_t *tag;  // in the old view, or NULL
 };
 
@@ -104,7 +105,7 @@ static enum remixdb_status build_dbit(const struct build *x, const struct build_
 static enum remixdb_status build_put(struct build *x, const struct build_head *h) {
   struct build_seg *const g = &x->seg;
   enum remixdb_status s = REMIXDB_OK;
-  uint8_t sel = (uint8_t)(h->run | remix_sel_kind(h->kind)), tag = 0;
+  uint8_t sel = (uint8_t)(h->run | (h->erased ? REMIX_ERASED : remix_sel_kind(h->kind))), tag = 0;
   uint32_t dbit = REMIX_SAME;
   if (h->lcp != REMIX_SAME) {
     s = build_dbit(x, h, &dbit);
@@ -189,7 +190,8 @@ static enum remixdb_status build_next_old(struct build *x) {
   const enum remixdb_status s = sst_keys_next(k);
   if (s == REMIXDB_NOTFOUND) return err_corrupt(x->b->old->runs[run]->path, 0, "has fewer keys than its REMIX says");
   if (s != REMIXDB_OK) return s;
-  if (unlikely(remix_sel_kind(k->kind) != (w->sel[w->at] & (REMIX_TOMB | REMIX_EXPIRES))))
+  h->erased = (w->sel[w->at] & REMIX_ERASED) == REMIX_ERASED;
+  if (unlikely(!h->erased && remix_sel_kind(k->kind) != (w->sel[w->at] & (REMIX_TOMB | REMIX_EXPIRES))))
     return err_corrupt(x->b->old->runs[run]->path, 0, "its REMIX does not agree about what is deleted or expires");
   h->any = true;
   h->key = k->key;

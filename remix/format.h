@@ -16,9 +16,11 @@
 #define REMIX_EXPIRES 0x20u  // the record expires; from format 3 on, before 0
 #define REMIX_TOMB 0x40u     // a tombstone
 #define REMIX_OLD 0x80u      // not the newest version of its key
+#define REMIX_ERASED 0x60u   // both bits: a range deletion has deleted the record (remix/remix.h, R6)
 
 #define REMIX_MAGIC "RDBREMIX"
-// In format 1 the file is the image itself. Format 3 is written only where a view needs it: some record expires.
+// In format 1 the file is the image itself. Format 3 is written only where a view needs it: some record
+// expires, or is erased.
 #define REMIX_FORMAT 3u
 #define REMIX_FORMAT_PLAIN 2u
 #define REMIX_ALIGN 64u      // of the segments' offset

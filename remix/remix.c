@@ -399,7 +399,7 @@ static enum remixdb_status get_entry(void *arg, const uint8_t *p, uint32_t i, st
   return entry_read(r->x, p, i, 1, r->hold, rec_out);
 }
 
-// A get without tags. If the candidate is a tombstone, the get need not read it, because no other entry can be the key.
+// A get without tags. If the candidate is not live, the get need not read it, because no other entry can be the key.
 static enum remixdb_status get_blind(const struct remix *x, const uint8_t *p, struct kref key, struct sst_hold *h,
                                      struct kv_rec *rec_out) {
   const struct remix_index *const ix = x->index;
@@ -408,10 +408,10 @@ static enum remixdb_status get_blind(const struct remix *x, const uint8_t *p, st
     struct seg_pos_found spot;
     struct get_reader reader = {x, h};
     s = seg_search_binary(x, p, key, get_entry, &reader, &spot, rec_out);
-    return s == REMIXDB_OK && (!spot.equal || (rec_out->kind & KV_TOMB && !ix->young)) ? REMIXDB_NOTFOUND : s;
+    return s == REMIXDB_OK && !(spot.equal && seg_live(ix, p) >> spot.at & 1) ? REMIXDB_NOTFOUND : s;
   }
   const uint32_t cand = blind_candidate(p + ix->lay.dbits, seg_nr(ix, p), seg_base(ix, p), key);
-  if (p[ix->lay.sel + cand] & REMIX_TOMB && !ix->young) return REMIXDB_NOTFOUND;
+  if (!(seg_live(ix, p) >> cand & 1)) return REMIXDB_NOTFOUND;
   s = entry_read(x, p, cand, 1, h, rec_out);
   if (s != REMIXDB_OK) return s;
   REMIX_COUNT(key_compares);

@@ -9,13 +9,17 @@
 //   R1  Entries ascend by key; versions of one key go from the newest run to the oldest. All versions of a key are in
 //       one segment.
 //   R2  An entry with the key of the entry before it carries REMIX_OLD; the newest version never does. REMIX_TOMB is
-//       the record's own flag.
+//       the record's own flag, and so is REMIX_EXPIRES, except where both together mean REMIX_ERASED (R6).
 //   R3  The first segment's anchor is empty. Any other anchor is the shortest prefix of the segment's first key that is
 //       greater than the key before the segment.
 //   R4  The cursor offset of run r is the position of r's first entry at or after the segment's beginning. Advanced by
 //       the number of r's selectors before entry i, it is the position of r's next record at entry i.
 //   R5  The discriminating bit of entry i (i > 0 in its segment) is the first bit at which its key differs from the key
 //       of entry i-1. These bits form a blind trie over the segment's distinct keys.
+//   R6  A range deletion sets REMIX_ERASED on entries, whatever their records are. An erased entry is not live, in a
+//       young view either, and it hides nothing. If an entry is erased, the entries of its key in all older runs of the
+//       partition are erased, too, or are hidden by a tombstone. The mark belongs to the record: a new view over the
+//       same run keeps it, and a merge of the run leaves the record out. So no build brings an erased record back.
 //
 // Bit order: each byte of a key is preceded by a 1 bit, and 0 bits follow the key's end. So a key sorts before every
 // longer key that begins with it, and no two keys have all bits in common. A bit's position is byte << 4 | b: b = 0 for

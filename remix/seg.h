@@ -19,7 +19,9 @@ static inline sst_pos seg_off(const struct remix_index *ix, const uint8_t *s, ui
 }
 static inline uint32_t seg_live(const struct remix_index *ix, const uint8_t *s) {
   const uint8_t *const sel = s + ix->lay.sel;
-  const uint32_t shown = likely(!ix->young) ? set32_eq8(sel, REMIX_OLD | REMIX_TOMB, 0) : set32_eq8(sel, REMIX_OLD, 0);
+  uint32_t shown;
+  if (likely(!ix->young)) shown = set32_eq8(sel, REMIX_OLD | REMIX_TOMB, 0);
+  else shown = set32_eq8(sel, REMIX_OLD, 0) & ~set32_eq8(sel, REMIX_ERASED, REMIX_ERASED);
   return shown & set32_below(seg_nr(ix, s));
 }
 

@@ -60,6 +60,10 @@ MUST_CHECK enum remixdb_status remix_write_moved(struct remix_write *w, const st
 // Writes and syncs the file; *size_out: its size; *print_out: its fingerprint. On failure no file is left. Fails with
 // REMIXDB_NOMEM, REMIXDB_IO or REMIXDB_NOSPACE.
 MUST_CHECK enum remixdb_status remix_write_finish(struct remix_write *w, uint64_t *size_out, uint64_t *print_out);
+// The same for a whole image, which the caller has made.
+MUST_CHECK enum remixdb_status remix_write_image(const struct sst_ctx *ctx, struct blkio_queue *q, uint64_t number,
+                                                 const uint8_t *image, size_t image_size, uint64_t *size_out,
+                                                 uint64_t *print_out);
 
 // remix_bytes_reserve makes room for more bytes after len; remix_bytes_put appends bytes. Both fail with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_bytes_reserve(struct remix_bytes *a, size_t more);

@@ -30,7 +30,7 @@ void batch_clear(struct xdb_batch *b) {
   forget_names(b);
   b->len = b->nr = b->of_ref = 0;
   b->space = BATCH_OF_REF;
-  b->spaces = false;
+  b->spaces = b->ranges = false;
   b->failed = REMIXDB_OK;
 }
 
@@ -130,6 +130,7 @@ static uint8_t *put_in_space(uint8_t *p, uint32_t id, const struct kv_rec *rec) 
 
 static inline void add(struct xdb_batch *b, const struct kv_rec *rec) {
   uint8_t *const p = b->data + b->len;
+  b->ranges = b->ranges || rec->kind & KV_RANGE;
   if (likely(b->space == BATCH_OF_REF)) {
     b->len += (size_t)(kv_rec_put(p, rec) - p);
     b->of_ref += NAMES_ID + (size_t)rec->klen;
@@ -145,6 +146,12 @@ enum remixdb_status batch_add(struct xdb_batch *b, const struct kv_rec *rec) {
   if (likely(s == REMIXDB_OK)) s = reserve(b, add_size(b, rec));
   if (likely(s == REMIXDB_OK)) add(b, rec);
   return s;
+}
+
+enum remixdb_status batch_add_range(struct xdb_batch *b, struct kref from, struct kref to) {
+  if (!from.ptr) from = kref("", 0);
+  if (to.ptr && kv_cmp(from, to) >= 0) return REMIXDB_OK;
+  return batch_add(b, KV_REC(from, to.ptr, to.ptr ? to.len : 0, KV_RANGE));
 }
 
 // Operation i of remixdb_batch_load, whose key and value are at `bytes`.
@@ -187,6 +194,7 @@ enum remixdb_status batch_append(struct xdb_batch *b, const struct xdb_batch *fr
   b->nr += nr;
   b->of_ref += of_ref;
   b->spaces = b->spaces || from->spaces;
+  b->ranges = b->ranges || from->ranges;
   return REMIXDB_OK;
 }
 
@@ -198,6 +206,13 @@ static void split_key(const struct xdb_batch *b, struct remixdb_batch_item *item
   if (id == 0) return;
   const struct batch_name *const n = &b->names[name_place(b, id)];
   item->space = (struct remixdb_slice){n->bytes, n->len};
+}
+
+static void item_range(struct remixdb_batch_item *item, const struct kv_rec *r) {
+  item->op = REMIXDB_BATCH_DEL_RANGE;
+  item->range.from = item->key;
+  if (r->vlen) item->range.to = item->value;
+  item->key = item->value = (struct remixdb_slice){NULL, 0};
 }
 
 void batch_each(const struct xdb_batch *b, remixdb_batch_fn fn, void *priv) {
@@ -214,6 +229,7 @@ void batch_each(const struct xdb_batch *b, remixdb_batch_fn fn, void *priv) {
     if (r.kind & KV_SPACES) split_key(b, &item);
     if (!del) item.value = (struct remixdb_slice){r.val, r.vlen};
     if (r.kind & KV_EXPIRES) item.expires_ms = r.expiry;
+    if (r.kind & KV_RANGE) item_range(&item, &r);
     on = fn(priv, &item);
   }
 }
@@ -253,7 +269,9 @@ static void op_settle(struct batch_op *op, uint32_t space, uint8_t **room) {
   }
 }
 
-enum remixdb_status batch_sorted(const struct xdb_batch *b, uint32_t space, struct batch_op **ops_out, size_t *nr_out) {
+// The operations as batch_listed returns them. *sorted_out: they are in order, and no two have the same key.
+static enum remixdb_status list(const struct xdb_batch *b, uint32_t space, struct batch_op **ops_out,
+                                bool *sorted_out) {
   struct batch_op *ops = mem_alloc((b->nr ? b->nr : 1) * sizeof(*ops) + (space ? b->of_ref : 0));
   if (!ops) return REMIXDB_NOMEM;
   const uint8_t *p = b->data;
@@ -267,6 +285,21 @@ enum remixdb_status batch_sorted(const struct xdb_batch *b, uint32_t space, stru
     ops[i].at = i;
     if (i && op_cmp_keys(&ops[i - 1], &ops[i]) >= 0) sorted = false;
   }
+  *ops_out = ops;
+  *sorted_out = sorted;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status batch_listed(const struct xdb_batch *b, uint32_t space, struct batch_op **ops_out) {
+  bool sorted;
+  return list(b, space, ops_out, &sorted);
+}
+
+enum remixdb_status batch_sorted(const struct xdb_batch *b, uint32_t space, struct batch_op **ops_out, size_t *nr_out) {
+  struct batch_op *ops;
+  bool sorted;
+  const enum remixdb_status s = list(b, space, &ops, &sorted);
+  if (s != REMIXDB_OK) return s;
   size_t nr = b->nr;
   if (!sorted) {
     qsort(ops, nr, sizeof(*ops), op_cmp);

@@ -34,6 +34,7 @@ struct xdb_batch {
   size_t of_ref;   // bytes that the keys of operations without a space of their own take with an id before them
   uint32_t space;  // of what is added next: an id, 0, or BATCH_OF_REF
   bool spaces;     // some operation states a space
+  bool ranges;     // some operation deletes a range (KV_RANGE); an end that is open has length 0
   enum remixdb_status failed;  // why a space could not be taken: adding fails. REMIXDB_OK: nothing has failed
   uint64_t store_id;           // of the store of the names
   struct batch_name *names;    // ascending by id
@@ -49,6 +50,8 @@ void batch_space(struct xdb_batch *b, const struct xdb_space *sp);
 // Adds an operation of any kind of KV_IN_LOG but KV_SPACES; copies key and value. Fails with REMIXDB_NOMEM, or with the
 // failure of batch_space; the batch is then unchanged.
 MUST_CHECK enum remixdb_status batch_add(struct xdb_batch *b, const struct kv_rec *rec);
+// Adds the deletion of [from, to); ptr NULL: an open end. An empty range adds nothing. Otherwise like batch_add.
+MUST_CHECK enum remixdb_status batch_add_range(struct xdb_batch *b, struct kref from, struct kref to);
 // Adds the operations of remixdb_batch_load. The caller has checked the lengths. Fails with REMIXDB_NOMEM; the batch is
 // then unchanged.
 MUST_CHECK enum remixdb_status batch_load(struct xdb_batch *b, size_t nr, const uint8_t *ops, const uint32_t *klens,
@@ -58,9 +61,12 @@ MUST_CHECK enum remixdb_status batch_load(struct xdb_batch *b, size_t nr, const 
 MUST_CHECK enum remixdb_status batch_append(struct xdb_batch *b, const struct xdb_batch *from);
 // Calls fn for each operation, in the order of adding, until fn returns false. fn must not change the batch.
 void batch_each(const struct xdb_batch *b, remixdb_batch_fn fn, void *priv);
-// Returns the last operation on each key, in the order of the keys, those of the unnamed tree first. space: the id of
-// the space of the ref that writes; 0: the unnamed one. The caller frees *ops_out with mem_free. The
-// operations point into the batch, which must not change before that. *nr_out may be 0.
+// For a batch without ranges: returns the last operation on each key, in the order of the keys, those of the unnamed
+// tree first. space: the id of the space of the ref that writes; 0: the unnamed one. The caller frees *ops_out with
+// mem_free. The operations point into the batch, which must not change before that. *nr_out may be 0.
 MUST_CHECK enum remixdb_status batch_sorted(const struct xdb_batch *b, uint32_t space, struct batch_op **ops_out,
                                             size_t *nr_out);
+// Returns all operations, b->nr of them, in the order of adding. The end of a range is as it was added, without an id.
+// Otherwise like batch_sorted.
+MUST_CHECK enum remixdb_status batch_listed(const struct xdb_batch *b, uint32_t space, struct batch_op **ops_out);
 #endif

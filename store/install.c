@@ -75,14 +75,19 @@ static struct super *prepare(struct xdb *x, struct version *next, bool had_froze
   return fresh;
 }
 
-// Makes `next` durable: log and directory first, then CURRENT. The segment that it names has a durable header, so its
-// fingerprint is known. *unknown_out: a crash now could leave either CURRENT.
-static enum remixdb_status make_durable(struct xdb *x, struct version *next, bool had_frozen, bool *unknown_out) {
-  *unknown_out = false;
-  enum remixdb_status s = value_log_sync(&x->compact.values);
-  if (s == REMIXDB_OK && had_frozen) s = wal_sync(x->wal);
-  if (s == REMIXDB_OK) s = wal_print(x->wal, next->log_gen, &next->log_print);
+// The segment that the version names has a durable header (after a freeze: once the log is synced), so its fingerprint
+// is known.
+static enum remixdb_status name_log(struct xdb *x, struct version *next) {
   next->printed = true;
+  return wal_print(x->wal, next->log_gen, &next->log_print);
+}
+
+// Makes a version durable that names its log: log and directory first, then CURRENT. *unknown_out: a crash now could
+// leave either CURRENT.
+static enum remixdb_status make_durable(struct xdb *x, const struct version *next, bool *unknown_out) {
+  const bool ahead = next->erased > wal_durable_seq(x->wal);  // D4 of store/ranges.h
+  *unknown_out = false;
+  enum remixdb_status s = ahead ? wal_sync(x->wal) : REMIXDB_OK;
   if (s == REMIXDB_OK) s = env_sync_dir(&x->home);
   if (s != REMIXDB_OK) return s;
   if ((s = dirlock_check(&x->dirlock, &x->home)) != REMIXDB_OK) {
@@ -121,13 +126,29 @@ static void publish(struct xdb *x, struct super *fresh, bool had_frozen, struct 
   xdb_unlock(x);
 }
 
+// `next` is durable: files go that only the version on disk before it had, or the version before it in memory.
+static void retire(struct xdb *x, struct version *base, struct version *next, const struct memtable *frozen) {
+  compact_retire(base, next);
+  values_retire(x, base, next, frozen);
+  if (x->rounds.unsaved) {
+    compact_retire(x->rounds.unsaved, next);
+    values_retire(x, x->rounds.unsaved, next, NULL);
+  }
+  version_unref(x->rounds.unsaved);
+  x->rounds.unsaved = NULL;
+  reserve_measure(x, next, 0);
+}
+
 static enum remixdb_status install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out) {
   struct version *base;
   struct super *old, *const fresh = prepare(x, next, had_frozen, &base);
   bool unknown = false;
   const struct memtable *const frozen = had_frozen ? xdb_super(x)->frozen : NULL;  // it stays: this is its round
   enum remixdb_status s = fresh ? values_of_next(x, next, base, frozen) : REMIXDB_NOMEM;
-  if (s == REMIXDB_OK) s = make_durable(x, next, had_frozen, &unknown);
+  if (s == REMIXDB_OK) s = value_log_sync(&x->compact.values);
+  if (s == REMIXDB_OK && had_frozen) s = wal_sync(x->wal);
+  if (s == REMIXDB_OK) s = name_log(x, next);
+  if (s == REMIXDB_OK) s = make_durable(x, next, &unknown);
   if (s != REMIXDB_OK) {
     struct err_saved why;
     err_save(&why, s);
@@ -141,9 +162,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   if (had_frozen) recycle_log(x, next->log_gen);
   publish(x, fresh, had_frozen, &old, when_out);
   expiry_watch(x, next);
-  compact_retire(base, next);
-  values_retire(x, base, next, frozen);
-  reserve_measure(x, next, 0);
+  retire(x, base, next, frozen);
   epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
   super_unref(old);
   epoch_reclaim(&x->epoch);
@@ -182,5 +201,80 @@ enum remixdb_status install_names(struct xdb *x, struct names *names) {
   err_cleanup_begin();
   version_unref(next);
   err_cleanup_end();
+  return s;
+}
+
+// ---- edits
+
+// Under x->installing.
+static enum remixdb_status edit_save(struct xdb *x) {
+  if (!x->rounds.unsaved) return REMIXDB_OK;
+  bool unknown;
+  xdb_lock(x);
+  struct version *const v = xdb_super(x)->version;  // stays: whoever replaces it needs x->installing
+  xdb_unlock(x);
+  const enum remixdb_status s = make_durable(x, v, &unknown);
+  if (s == REMIXDB_OK) {
+    retire(x, v, v, NULL);
+  } else if (unknown) {
+    struct err_saved why;
+    err_save(&why, s);
+    xdb_fail(x, &why);
+  }
+  return s;
+}
+
+enum remixdb_status round_edit_save(struct xdb *x) {
+  pthread_mutex_lock(&x->installing);
+  const enum remixdb_status s = edit_save(x);
+  pthread_mutex_unlock(&x->installing);
+  return s;
+}
+
+// Commits and publishes. *old_out: the replaced super, with the store's reference.
+static enum remixdb_status edit_publish(struct xdb *x, struct version *next, const struct memtable *frozen,
+                                        round_commit_fn commit, void *arg, struct super **old_out) {
+  struct version *base;
+  names_unref(next->names);
+  next->names = NULL;
+  struct super *const fresh = prepare(x, next, false, &base);
+  enum remixdb_status s = fresh ? values_of_next(x, next, base, NULL) : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) s = name_log(x, next);
+  if (s == REMIXDB_OK) {
+    xdb_lock(x);
+    struct super *const old = *old_out = xdb_super(x);
+    super_follow(fresh, old);
+    s = old->frozen == frozen ? commit(arg, old, fresh) : REMIXDB_ABORTED;
+    xdb_unlock(x);
+  }
+  if (s == REMIXDB_OK) {
+    version_ref(x->rounds.unsaved = base);
+  } else if (fresh) {
+    err_cleanup_begin();
+    super_unref(fresh);
+    err_cleanup_end();
+  }
+  return s;
+}
+
+enum remixdb_status round_edit(struct xdb *x, struct version *next, const struct memtable *frozen,
+                               round_commit_fn commit, void *arg) {
+  struct super *old;
+  pthread_mutex_lock(&x->installing);
+  enum remixdb_status s = edit_publish(x, next, frozen, commit, arg, &old);
+  if (s == REMIXDB_OK) {
+    s = edit_save(x);
+    struct err_saved why;
+    err_save(&why, s);
+    epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
+    super_unref(old);
+    epoch_reclaim(&x->epoch);
+    s = err_raise(&why);
+    if (s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM) {
+      xdb_say(x, "a range was deleted, and the log says so, but CURRENT could not be written yet: %s", why.msg);
+      s = REMIXDB_OK;
+    }
+  }
+  pthread_mutex_unlock(&x->installing);
   return s;
 }

@@ -22,4 +22,18 @@ MUST_CHECK enum remixdb_status round_install(struct xdb *x, struct version *next
 // a round; spaces.changing is held. When it returns, all epochs that could see the older names have ended. Fails as
 // round_install does.
 MUST_CHECK enum remixdb_status install_names(struct xdb *x, struct names *names);
+
+// Makes `next`, in which a range deletion has left out keys, the store's version, and writes to the active memtable, as
+// one (store/ranges.h). commit(arg, old, fresh) is called under xdb.lock: it logs and stamps the writes, puts `fresh`
+// in the place of the super `old`, and publishes; after a failure nothing has changed. frozen: the frozen memtable that
+// the caller has looked at, or NULL. Then CURRENT is written. If there is no room for it, that is no failure, and
+// `next` stays in memory until a later install (rounds.unsaved). In a round's thread, outside of any lock and epoch.
+// Fails with REMIXDB_ABORTED if the store has another frozen memtable, or as commit does, and nothing has changed; any
+// other failure is that of writing CURRENT, and the store refuses writes.
+typedef enum remixdb_status (*round_commit_fn)(void *arg, struct super *old, struct super *fresh);
+MUST_CHECK enum remixdb_status round_edit(struct xdb *x, struct version *next, const struct memtable *frozen,
+                                          round_commit_fn commit, void *arg);
+// Writes CURRENT if the store's version is in memory only. Fails with REMIXDB_NOSPACE or REMIXDB_NOMEM, and may be
+// tried again; after any other failure the store refuses writes.
+MUST_CHECK enum remixdb_status round_edit_save(struct xdb *x);
 #endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/replay.h"
 
+#include "compact/erase.h"
 #include "store/values.h"
 
 #define WAL_STEP_PART 32u        // the log grows on disk by at most 1/32 of its limit at a time
@@ -28,8 +29,17 @@ struct replay_fill {
   struct xdb *x;
 };
 
+// Ranges of one tree that were deleted, in the order of the log, whose edits the version does not have.
+struct replay_ranges {
+  struct compact_range *ranges;
+  uint8_t **bytes;  // of each: its bounds
+  uint32_t nr, cap;
+};
+
 struct replaying {
   struct xdb *x;
+  struct replay_ranges erased[TREES];
+  uint64_t last_erased;
   struct memtable *m;
   struct version *version;
   struct worker *self;
@@ -141,10 +151,66 @@ static enum remixdb_status check_spaces(struct replaying *r, const struct kv_rec
   return memtable_spaces(r->m);
 }
 
+static void erased_fini(struct replaying *r) {
+  for (uint32_t t = 0; t < TREES; t++) {
+    for (uint32_t i = 0; i < r->erased[t].nr; i++) mem_free(r->erased[t].bytes[i]);
+    mem_free(r->erased[t].ranges);
+    mem_free(r->erased[t].bytes);
+  }
+}
+
+// Notes a range whose edit the version does not have.
+static enum remixdb_status erased_add(struct replaying *r, uint32_t tree, const struct kv_rec *rec) {
+  struct replay_ranges *const e = &r->erased[tree];
+  if (e->nr == e->cap) {
+    const uint32_t cap = e->cap ? 2 * e->cap : 8;
+    struct compact_range *const grown = mem_realloc(e->ranges, cap * sizeof(*grown));
+    if (grown) e->ranges = grown;
+    uint8_t **const bytes = grown ? mem_realloc(e->bytes, cap * sizeof(*bytes)) : NULL;
+    if (!bytes) return REMIXDB_NOMEM;
+    e->bytes = bytes;
+    e->cap = cap;
+  }
+  uint8_t *const bytes = mem_alloc((size_t)rec->klen + rec->vlen + 1);
+  if (!bytes) return REMIXDB_NOMEM;
+  if (rec->klen) memcpy(bytes, rec->key, rec->klen);
+  if (rec->vlen) memcpy(bytes + rec->klen, rec->val, rec->vlen);
+  const struct kref to = rec->vlen ? kref(bytes + rec->klen, rec->vlen) : kref(NULL, 0);
+  e->bytes[e->nr] = bytes;
+  e->ranges[e->nr++] = (struct compact_range){kref(bytes, rec->klen), to};
+  r->last_erased = rec->seq;
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status stamp_deleted(void *arg, const struct wh_link *l) {
+  wh_link_stamp(l, *(const uint64_t *)arg);
+  return REMIXDB_OK;
+}
+
+// A range was deleted here: the memtable's keys in it get tombstones, and the version is edited later (D3 of
+// store/ranges.h). All records of the version are older than the log.
+static enum remixdb_status replay_range(struct replaying *r, const struct kv_rec *rec) {
+  const uint32_t tree = rec->kind & KV_SPACES ? TREE_SPACES : TREE_UNNAMED;
+  enum remixdb_status s = r->nr ? link_gathered(r) : REMIXDB_OK;
+  struct wh *const wh = memtable_tree(r->m, tree);
+  if (s == REMIXDB_OK && wh) {
+    struct wh_many many;
+    uint64_t seq = rec->seq;
+    epoch_enter(&r->x->epoch, &r->self->slot);
+    wh_many_init(&many, wh);
+    s = wh_many_delete(&many, kref(rec->key, rec->klen), kref(rec->vlen ? rec->val : NULL, rec->vlen), stamp_deleted,
+                       &seq);
+    wh_many_unlock(&many);
+    epoch_exit(&r->self->slot);
+  }
+  return s == REMIXDB_OK && rec->seq > r->version->erased ? erased_add(r, tree, rec) : s;
+}
+
 // Gathers a record (wal_open).
 static enum remixdb_status replay(void *arg, uint64_t seq, const struct kv_rec *rec) {
   struct replaying *r = arg;
   (void)seq;
+  if (unlikely(rec->kind & KV_RANGE)) return replay_range(r, rec);
   const size_t nbytes = (size_t)rec->klen + rec->vlen;
   if (r->nr == REPLAY_RECORDS || nbytes > REPLAY_BYTES - r->nbytes) {
     const enum remixdb_status s = link_gathered(r);
@@ -188,7 +254,71 @@ static enum remixdb_status replayed(void *arg) {
   return s;
 }
 
-enum remixdb_status replay_log(struct xdb *x, struct worker *self, struct version *v, bool fresh, struct memtable *m) {
+// Makes the version of all edits that were found.
+static enum remixdb_status edits_make(struct replaying *r, struct blkio_queue *queue, struct version *v,
+                                      struct version **out) {
+  struct version *at = v, *next;
+  enum remixdb_status s = REMIXDB_OK;
+  version_ref(at);
+  for (uint32_t t = 0; t < TREES && s == REMIXDB_OK; t++) {
+    struct replay_ranges *const e = &r->erased[t];
+    struct compact_erase erase = {.c = &r->x->compact,
+                                  .slot = &r->self->slot,
+                                  .queue = queue,
+                                  .tree = t,
+                                  .ranges = e->ranges,
+                                  .nr = compact_ranges_join(e->ranges, e->nr)};
+    s = compact_erase(&erase, at, &next);
+    if (s != REMIXDB_OK || !next) continue;
+    version_unref(at);
+    at = next;
+  }
+  if (s == REMIXDB_OK && at == v) s = version_copy(v, out);
+  else if (s == REMIXDB_OK) version_ref(*out = at);
+  version_unref(at);  // after a failure the next opening removes the files that were made
+  if (s == REMIXDB_OK) (*out)->erased = r->last_erased;
+  return s;
+}
+
+static enum remixdb_status edits_save(struct xdb *x, struct version *base, struct version *v) {
+  v->number++;
+  v->next_file = atomic_load_explicit(&x->compact.next_file, memory_order_relaxed);
+  v->printed = true;
+  enum remixdb_status s = wal_print(x->wal, v->log_gen, &v->log_print);
+  if (s == REMIXDB_OK) s = env_sync_dir(&x->home);
+  if (s == REMIXDB_OK) s = version_save(&x->ctx, v);
+  if (s == REMIXDB_OK) compact_retire(base, v);
+  return s;
+}
+
+// The log is durable as far as it was replayed, so the edits can be made and saved (D4). With read_only they are made
+// in memory.
+static enum remixdb_status edit(struct replaying *r, struct version **v_io) {
+  struct xdb *const x = r->x;
+  struct version *const v = *v_io, *next;
+  struct blkio_queue *queue = NULL;
+  if (r->last_erased == 0) return REMIXDB_OK;
+  enum remixdb_status s = x->opts.read_only ? REMIXDB_OK : blkio_queue_create(&x->io, &queue);
+  if (s == REMIXDB_OK) s = edits_make(r, queue, v, &next);
+  blkio_queue_destroy(queue);
+  if (s != REMIXDB_OK) return s;
+  s = values_of_next(x, next, v, NULL);
+  if (s == REMIXDB_OK && !x->opts.read_only) s = edits_save(x, v, next);
+  struct super *const super = s == REMIXDB_OK ? super_create(r->m, NULL, next) : NULL;
+  if (!super) {
+    version_unref(next);
+    return s == REMIXDB_OK ? REMIXDB_NOMEM : s;
+  }
+  super_unref(xdb_super(x));
+  atomic_store_explicit(&x->super, super, memory_order_release);
+  *v_io = next;
+  version_unref(v);
+  return s;
+}
+
+enum remixdb_status replay_log(struct xdb *x, struct worker *self, struct version **v_io, bool fresh,
+                               struct memtable *m) {
+  struct version *const v = *v_io;
   uint32_t step = WAL_PREALLOC;
   while (step > x->wal_limit / WAL_STEP_PART) step /= 2;
   const struct wal_opts wo = {.dir = &x->home,
@@ -210,9 +340,13 @@ enum remixdb_status replay_log(struct xdb *x, struct worker *self, struct versio
   r->self = self;
   r->nr = 0;
   r->nbytes = 0;
+  r->last_erased = 0;
+  memset(r->erased, 0, sizeof(r->erased));
   x->replay_into = m;
   x->replay_from = v;
   enum remixdb_status s = wal_open(&wo, v->log_gen, v->log_seq, fresh, replay, r, &x->recovery, &x->wal);
+  if (s == REMIXDB_OK) s = edit(r, v_io);
+  erased_fini(r);
   mem_free(r);
   x->replay_into = NULL;
   x->replay_from = NULL;

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "store/edit.h"
 #include "store/expiry.h"
 #include "store/idle.h"
 #include "store/install.h"
@@ -124,7 +125,9 @@ void xdb_round_run(void *arg, struct worker *w) {
   struct xdb *const x = arg;
   struct memtable_round r;
   set_at(x, XDB_AT_MEMTABLE);
-  if (!take_work(x, &r) || memtable_run(x, w, &r)) scan_merge_run(x, w);
+  const bool good = !take_work(x, &r) || memtable_run(x, w, &r);
+  xdb_edits_run(x, w);  // after a failed round, too: they may make room
+  if (good) scan_merge_run(x, w);
   idle_destroy(x);  // while rounds follow each other no worker is idle
   xdb_lock(x);
   const bool failed = x->rounds.error.status != REMIXDB_OK;

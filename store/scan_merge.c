@@ -38,7 +38,8 @@ static bool begin(struct xdb *x, bool again, struct version **base_out) {
   const struct super *v = xdb_super(x);
   const bool wanted = again || x->scan_merges.put_off ||
                       atomic_load_explicit(&x->scan_merges.due, memory_order_relaxed);
-  const bool able = !x->scan_merges.ending && !v->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
+  const bool able = !x->scan_merges.ending && !v->frozen && !x->rounds.edits &&
+                    atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
   const bool begun = wanted && able && freeze_is_far(x, memtable_memory(v->active));
   // If a merge is put off, readers ask for it again, as long as there is enough debt. If a merge waits because a
   // memtable is frozen, it stays due for that memtable's round.

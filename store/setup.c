@@ -8,6 +8,7 @@
 #include "store/idle.h"
 #include "store/refpool.h"
 #include "store/reserve.h"
+#include "store/ranges.h"
 #include "store/round.h"
 #include "store/scan_merge.h"
 #include "store/syncer.h"
@@ -34,6 +35,7 @@ struct xdb *setup_create(const struct remixdb_opts *o, struct env *env) {
   pthread_mutex_init(&x->syncer.lock, NULL);
   cond_init(&x->syncer.wake);
   pthread_mutex_init(&x->snapshots.lock, NULL);
+  x->ranges = (struct range_limits){RANGES_FEW, RANGES_CUT_FEW};
   pthread_mutex_init(&x->spaces.changing, NULL);
   pthread_mutex_init(&x->spaces.lock, NULL);
   pthread_mutex_init(&x->installing, NULL);

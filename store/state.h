@@ -45,6 +45,10 @@ struct rounds {
   uint32_t nr_flushers;  // threads that wait to freeze the active memtable: writers with a full one let them go first
   enum xdb_at { XDB_AT_REST, XDB_AT_MEMTABLE, XDB_AT_SCANS } at;  // the work of the round that runs
   struct xdb_whole *whole;  // the next round also does this work; NULL: no call asks for work
+  struct xdb_edit *edits;   // the next round makes these edits, too (ranges.h), in this order
+  // The version that CURRENT names, with a reference, while the store's own is newer and could not be saved (ranges.h,
+  // D4); NULL: they are the same. Guarded by xdb.installing.
+  struct version *unsaved;
 };
 
 // Scan merges (scan_merge.c). Guarded by xdb.lock. Readers look at `due` and `again_ns`, which are relaxed.
@@ -110,6 +114,12 @@ struct txns {
   uint32_t nr_free;
   void (*fini)(struct xdb *x);  // ends those in the list, before the epochs end; NULL: there never was one
   _Atomic uint64_t open, committed, conflicts;  // figures; relaxed
+};
+
+// Range deletion (ranges.c).
+struct range_limits {
+  uint64_t few;      // with more keys in tables than this a range is not deleted key by key
+  uint64_t cut_few;  // a cut of a partition with more keys than this costs it a new REMIX
 };
 
 // Versions whose last reference a reader dropped: workers destroy them (idle.c).
@@ -189,6 +199,7 @@ struct xdb {
   struct syncer syncer;
   struct settings settings;
   struct snapshots snapshots;
+  struct range_limits ranges;  // set by opening, and by tests
   struct spaces spaces;
   struct txns txns;
   struct idle idle;

@@ -142,6 +142,15 @@ static enum remixdb_status compare_range(struct txn_check *c, struct xdb_iter *w
   return s;
 }
 
+// Whether partition i of v is a partition of `old`, too, with the same range: it has taken over the range of no
+// partition that has gone.
+static bool part_is_old(const struct version *old, const struct version *v, uint32_t i) {
+  const uint32_t k = version_find(old, part_anchor(v->parts[i]));
+  if (old->parts[k] != v->parts[i]) return false;
+  if (k + 1 == old->nr_parts || i + 1 == v->nr_parts) return k + 1 == old->nr_parts && i + 1 == v->nr_parts;
+  return kv_eq(part_anchor(old->parts[k + 1]), part_anchor(v->parts[i + 1]));
+}
+
 // Compares a range partition by partition. A partition that both versions share has no new data in its tables.
 static enum remixdb_status compare_parts(struct txn_check *c, uint32_t tree, struct xdb_iter *was, struct xdb_iter *is,
                                          const struct read_range *r) {
@@ -157,7 +166,7 @@ static enum remixdb_status compare_parts(struct txn_check *c, uint32_t tree, str
       in.to = part_anchor(v->parts[i + 1]);
       in.below = true;
     }
-    if (old->parts[version_find(old, anchor)] == v->parts[i]) continue;
+    if (part_is_old(old, v, i)) continue;
     const enum remixdb_status s = compare_range(c, was, is, &in);
     if (s != REMIXDB_OK) return s;
   }

@@ -29,7 +29,8 @@ enum {
   SECTION_LENGTH = 8,  // u64, of what follows
   SECTION_HEAD = 16,
 };
-enum { KIND_ORIGINS = 1, KIND_PARTS = 2, KIND_SPACES_PARTS = 3, KIND_NAMES = 4, KIND_VALUES = 8 };
+enum { KIND_ORIGINS = 1, KIND_PARTS = 2, KIND_SPACES_PARTS = 3, KIND_NAMES = 4, KIND_ERASED = 5, KIND_VALUES = 8 };
+#define ERASED_SIZE 8u   // that section: u64
 #define SECTION_MUST 1u  // flag: a reader that does not know the kind refuses the store
 // Offsets in a section of partitions.
 enum {
@@ -64,7 +65,7 @@ static const char current_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'E', 'R'};
 // The most bytes of a partition, its tables left out.
 #define CURRENT_PART_MAX (PART_HEAD + KV_KEY_MAX)
 #define CURRENT_REST_MAX \
-  (HEAD_SIZE + 5 * SECTION_HEAD + 2 * PARTS_HEAD + NAMES_SIZE_MAX + SUM_SIZE)  // of what is there once
+  (HEAD_SIZE + 6 * SECTION_HEAD + ERASED_SIZE + 2 * PARTS_HEAD + NAMES_SIZE_MAX + SUM_SIZE)  // of what is there once
 #define CURRENT_TABLE_MAX (CURRENT_NAME + 3 * 8)  // bytes of a table's name, and of origins of it and its REMIX files
 
 bool current_is_magic(const uint8_t *bytes) { return memcmp(bytes, current_magic, sizeof(current_magic)) == 0; }
@@ -158,6 +159,13 @@ static enum remixdb_status read_origins(struct current *c, size_t at, uint64_t l
   return REMIXDB_OK;
 }
 
+static enum remixdb_status read_erased(struct current *c, size_t at, uint64_t len) {
+  const uint64_t seq = c->head.erased = len == ERASED_SIZE ? load64le(c->buf + at) : 0;
+  if (seq > c->head.log_seq && seq <= CURRENT_COUNT_MAX) return REMIXDB_OK;
+  return err_corrupt(c->path, at, "%llu bytes of a range deletion, number %llu", (unsigned long long)len,
+                     (unsigned long long)seq);
+}
+
 static enum remixdb_status read_parts(struct current *c, uint32_t tree, size_t at, uint64_t len) {
   if (len < PARTS_HEAD || load32le(c->buf + at + PARTS_ZERO) != 0)
     return err_corrupt(c->path, at, "head of the partitions");
@@ -184,13 +192,14 @@ static enum remixdb_status read_values(struct current *c, size_t at, uint64_t le
 
 // One section, whose bytes are [at, at + len).
 static enum remixdb_status read_section(struct current *c, uint32_t kind, uint32_t flags, size_t at, uint64_t len) {
-  const bool known = (kind >= KIND_ORIGINS && kind <= KIND_NAMES) || kind == KIND_VALUES;
+  const bool known = (kind >= KIND_ORIGINS && kind <= KIND_ERASED) || kind == KIND_VALUES;
   if (flags & ~SECTION_MUST || (!known && flags & SECTION_MUST))
     return err_set(REMIXDB_VERSION, "%s: a section of kind %u with flags %#x is not known to this library", c->path,
                    kind, flags);
   if (!known) return REMIXDB_OK;
   if (!(flags & SECTION_MUST)) return err_corrupt(c->path, at, "flags of a section of kind %u", kind);
   if (kind == KIND_ORIGINS) return read_origins(c, at, len);
+  if (kind == KIND_ERASED) return read_erased(c, at, len);
   if (kind == KIND_NAMES) {  // version.c decodes them
     c->names = c->buf + at;
     c->names_len = (size_t)len;
@@ -398,7 +407,8 @@ enum remixdb_status current_write(const struct env_dir *dir, const struct curren
   const size_t names_len = names_size(names);
   size_t len = HEAD_SIZE + section_size(origins_len) + section_size(names_len) + section_size(values_len) + SUM_SIZE;
   size_t parts_len[TREES];
-  uint32_t nr_sections = (ids->nr != 0) + (names_len != 0) + (h->nr_values != 0);
+  uint32_t nr_sections = (ids->nr != 0) + (names_len != 0) + (h->nr_values != 0) + (h->erased != 0);
+  if (h->erased) len += section_size(ERASED_SIZE);
   for (uint32_t tree = 0, at = 0; tree < TREES; at += h->nr_parts[tree++]) {
     parts_len[tree] = parts_size(parts + at, h->nr_parts[tree]);
     len += section_size(parts_len[tree]);
@@ -422,6 +432,10 @@ enum remixdb_status current_write(const struct env_dir *dir, const struct curren
   p = put_parts(p, KIND_SPACES_PARTS, parts + h->nr_parts[TREE_UNNAMED], h->nr_parts[TREE_SPACES],
                 parts_len[TREE_SPACES]);
   if (names) p = names_put(names, put_section(p, KIND_NAMES, names_len));
+  if (h->erased) {
+    store64le(put_section(p, KIND_ERASED, ERASED_SIZE), h->erased);
+    p += section_size(ERASED_SIZE);
+  }
   if (values_len) {
     p = put_section(p, KIND_VALUES, values_len);
     memcpy(p, h->values, values_len);

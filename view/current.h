@@ -35,6 +35,7 @@ struct current_head {
   uint64_t next_file;     // the next free file number
   uint64_t log_gen;       // the oldest log generation still needed
   uint64_t log_seq;       // the last sequence number before that generation
+  uint64_t erased;        // of the last range deletion whose edit the version has, above log_seq; 0: none
   uint64_t log_print;     // the fingerprint of that segment (log/wal.h, L7); 0 in formats 1 and 2
   uint32_t nr_values;     // value files
   const uint8_t *values;  // CURRENT_VALUE bytes for each, ascending by number: its number, its fingerprint, and the

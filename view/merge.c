@@ -556,7 +556,7 @@ static void way_pass(struct way *w, const struct merge *m) {
   if (m->at < w->of) {
     if (w->of != MERGE_NONE) wh_pass_end(&w->pass);
     const bool all = w->known && (m->at == MERGE_ACTIVE || !(w->tops & 1u << MERGE_ACTIVE));
-    wh_pass_begin(&w->pass, &m->mem[m->at], m->backward, all ? &w->from : NULL);
+    wh_pass_begin(&w->pass, &m->mem[m->at], m->backward, all ? &w->from : NULL, m->version ? m->version->erased : 0);
     w->of = m->at;
   }
   if (m->at == w->of) wh_pass_tomb(&w->pass);

@@ -105,6 +105,18 @@ void version_unref(struct version *v) {
   if (v && version_drop(v)) version_destroy(v);
 }
 
+void version_like(struct version *made, const struct version *v) {
+  made->store_id = v->store_id;
+  made->number = v->number;
+  made->next_file = v->next_file;
+  made->log_gen = v->log_gen;
+  made->log_seq = v->log_seq;
+  made->log_print = v->log_print;
+  made->printed = v->printed;
+  made->erased = v->erased;
+  names_ref(made->names = v->names);
+}
+
 enum remixdb_status version_copy(const struct version *v, struct version **out) {
   struct part **const parts = mem_alloc(v->nr_parts * sizeof(*parts));
   if (!parts) return REMIXDB_NOMEM;
@@ -113,14 +125,7 @@ enum remixdb_status version_copy(const struct version *v, struct version **out) 
   const enum remixdb_status s = version_create(parts, v->nr_parts, &made);
   mem_free(parts);
   if (s != REMIXDB_OK) return s;
-  made->store_id = v->store_id;
-  made->number = v->number;
-  made->next_file = v->next_file;
-  made->log_gen = v->log_gen;
-  made->log_seq = v->log_seq;
-  made->log_print = v->log_print;
-  made->printed = v->printed;
-  names_ref(made->names = v->names);
+  version_like(made, v);
   made->spaces = v->spaces;
   if (made->spaces) version_ref(made->spaces);
   *out = made;
@@ -407,6 +412,7 @@ static enum remixdb_status make_loaded(const struct current *c, struct part **pa
   v->next_file = c->head.next_file;
   v->log_gen = c->head.log_gen;
   v->log_seq = c->head.log_seq;
+  v->erased = c->head.erased;
   v->log_print = c->head.log_print;
   v->printed = current_prints(&c->head);
   *out = v;
@@ -504,6 +510,7 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
                               .next_file = v->next_file,
                               .log_gen = v->log_gen,
                               .log_seq = v->log_seq,
+                              .erased = v->erased > v->log_seq ? v->erased : 0,
                               .log_print = v->log_print,
                               .nr_values = v->values.nr};
   uint32_t nr_parts;

@@ -58,12 +58,15 @@ struct version {
   uint32_t nr_young;  // partitions with a young view
   bool expires;       // some record of the tree expires
   uint64_t store_id;
-  uint64_t number;         // grows by one with each install
-  uint64_t next_file;      // file numbers from here on are free
-  uint64_t log_gen;        // oldest log generation still needed
-  uint64_t log_seq;        // sequence number reached when that generation began
-  uint64_t log_print;      // fingerprint of that segment, if `printed` is set
-  bool printed;            // false: the version was read from a format without fingerprints
+  uint64_t number;     // grows by one with each install
+  uint64_t next_file;  // file numbers from here on are free
+  uint64_t log_gen;    // oldest log generation still needed
+  uint64_t log_seq;    // sequence number reached when that generation began
+  uint64_t log_print;  // fingerprint of that segment, if `printed` is set
+  bool printed;        // false: the version was read from a format without fingerprints
+  // The sequence number of the last range deletion whose edit the tree has (compact/erase.h); the struct of a store has
+  // the larger one of its trees. 0: none, or it is before log_seq.
+  uint64_t erased;
   struct anchors anchors;  // of the partitions
   uint8_t *anchor_bytes;   // the bytes into which `anchors` points; own memory
   uint32_t *young;         // numbers of the partitions with a young view, ascending; own memory; NULL if there are none
@@ -93,6 +96,8 @@ static inline const struct version *version_tree(const struct version *v, uint32
 }
 // Tells whether a tree has no table. NULL is such a tree.
 static inline bool version_is_empty(const struct version *v) { return !v || (v->nr_parts == 1 && !v->parts[0]->remix); }
+// Gives a new version, which has its partitions, all other fields of v but the count and the spaces' tree.
+void version_like(struct version *made, const struct version *v);
 // Makes a version of the same trees with all fields of v but the count. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status version_copy(const struct version *v, struct version **out);
 void version_ref(struct version *v);

@@ -307,8 +307,10 @@ bool wh_gap(const struct wh_cursor *c, struct kref key, bool backward, struct kr
 
 // ---- making gaps
 
-void wh_pass_begin(struct wh_pass *p, const struct wh_cursor *c, bool backward, const struct kref *from) {
-  *p = (struct wh_pass){.cursor = c, .backward = backward, .known = from != NULL, .place = reopened_nr(c->wh)};
+void wh_pass_begin(struct wh_pass *p, const struct wh_cursor *c, bool backward, const struct kref *from,
+                   uint64_t floor) {
+  *p = (struct wh_pass){
+      .cursor = c, .backward = backward, .known = from != NULL, .place = reopened_nr(c->wh), .floor = floor};
   if (from) p->from_key = *from;
 }
 
@@ -354,7 +356,7 @@ static bool leaf_keep(struct wh_pass *p, bool all, uint64_t *since_out) {
   if (!g) return false;
   const uint32_t puts = atomic_load_explicit(&l->puts, memory_order_acquire);  // before the entries
   const struct wh_entry *const far = all ? NULL : p->last;
-  struct here h = {.lo = p->backward ? far : p->from, .hi = p->backward ? p->from : far}, had;
+  struct here h = {.lo = p->backward ? far : p->from, .hi = p->backward ? p->from : far, .since = p->floor}, had;
   const struct wh_entry *lo = h.lo, *hi = h.hi;  // the part to check
   uint64_t w[4];
   // A part that a valid gap covers is not checked again.
@@ -367,7 +369,7 @@ static bool leaf_keep(struct wh_pass *p, bool all, uint64_t *since_out) {
     if (joins) {
       if (p->backward) h.hi = had.hi, hi = end;
       else h.lo = had.lo, lo = end;
-      h.since = had.since;
+      if (had.since > h.since) h.since = had.since;
     }
   }
   if (!entries_closed(l, lo, hi, &h.since)) return false;

@@ -399,6 +399,123 @@ void scan_merge_ok(struct world *w, uint64_t nr, uint64_t *kinds_out) {
   world_install(w);
 }
 
+// ---- range deletion
+
+static bool in_ranges(const struct compact_range *ranges, uint32_t nr, struct kref key) {
+  for (uint32_t i = 0; i < nr; i++)
+    if ((!ranges[i].from.ptr || kv_cmp(key, ranges[i].from) >= 0) &&
+        (!ranges[i].to.ptr || kv_cmp(key, ranges[i].to) < 0))
+      return true;
+  return false;
+}
+
+// Each key is found, or not found, by its own.
+static void expect_gets(struct world *w, const struct version *v, const uint32_t *what) {
+  struct sst_hold hold = {0};
+  for (uint32_t a = 0; a < w->k.nr; a++) {
+    const struct kref key = w->k.keys[a];
+    const struct part *const p = v->parts[version_find(v, key)];
+    const uint64_t hash = hash64(key.ptr, key.len);
+    struct kv_rec r;
+    enter(&w->p);
+    enum remixdb_status s = p->young ? remix_get(p->young, key, hash, &hold, &r) : REMIXDB_NOTFOUND;
+    if (s == REMIXDB_NOTFOUND && p->remix) s = remix_get(p->remix, key, hash, &hold, &r);
+    if (s == REMIXDB_OK && r.kind & KV_TOMB) s = REMIXDB_NOTFOUND;
+    if (s != (what[a] > TOMB ? REMIXDB_OK : REMIXDB_NOTFOUND) ||
+        (s == REMIXDB_OK && !value_is(&r, key, what[a], w->value)))
+      fail_msg("get of key %u: %d", a, (int)s);
+    leave(&w->p);
+  }
+  sst_hold_fini(&hold);
+}
+
+// How many keys of the ranges the model has in a tree of the version, or in one of its partitions.
+static uint64_t keys_in(struct world *w, const struct version *v, int64_t part, const struct compact_range *ranges,
+                        uint32_t nr) {
+  uint64_t sum = 0;
+  for (uint32_t a = 0; a < w->k.nr; a++) {
+    const bool here = part < 0 || version_find(v, w->k.keys[a]) == part;
+    sum += here && w->disk[a] > TOMB && in_ranges(ranges, nr, w->k.keys[a]);
+  }
+  return sum;
+}
+
+static void erase_tree(struct world *w, uint32_t tree, struct compact_erase *e, uint32_t *left) {
+  struct version *next;
+  uint64_t counted;
+  const uint64_t keys = keys_in(w, w->base, -1, e->ranges, e->nr), tables = atomic_load(&w->c.stats.table_bytes);
+  e->tree = tree;
+  OK(compact_range_keys(e, w->base, UINT64_MAX, &counted));
+  assert_true(counted >= keys);
+  if (w->base->nr_young == 0 && version_is_empty(w->base->spaces)) assert_int_equal(counted, keys);
+  OK(compact_erase(e, w->base, &next));
+  assert_true(e->keys + e->left == counted && (e->few || e->left == 0));
+  assert_int_equal(atomic_load(&w->c.stats.table_bytes), tables);
+  assert_int_equal(next != NULL, e->dropped + e->erased != 0);
+  if (!next) return;
+  const struct version *const was = version_tree(w->base, tree), *const is = version_tree(next, tree);
+  if (tree == TREE_UNNAMED) assert_ptr_equal(next->spaces, w->base->spaces);
+  else
+    for (uint32_t i = 0; i < next->nr_parts; i++) assert_ptr_equal(next->parts[i], w->base->parts[i]);
+  // what is left is in partitions that stay as they are
+  for (uint32_t a = 0; a < w->k.nr; a++) {
+    if (w->disk[a] <= TOMB || !in_ranges(e->ranges, e->nr, w->k.keys[a])) continue;
+    const struct part *const p = was->parts[version_find(was, w->k.keys[a])];
+    left[a] = is->parts[version_find(is, w->k.keys[a])] == p ? w->disk[a] : NONE;
+  }
+  expect_tree(w, was, w->disk);  // the old version has not changed
+  expect_tree(w, is, left);
+  expect_gets(w, is, left);
+  compact_retire(w->base, next);
+  version_unref(w->base);
+  w->base = next;
+}
+
+void erase_ok(struct world *w, const struct compact_range *ranges, uint32_t nr, uint64_t few,
+              struct compact_erase *sum) {
+  struct compact_erase e = {
+      .c = &w->c, .slot = &w->p.slot, .queue = w->p.queue, .ranges = ranges, .nr = nr, .few = few};
+  uint32_t *const left = malloc(w->k.nr * sizeof(*left));
+  for (uint32_t tree = 0; tree < (w->both ? 2u : 1u); tree++) {
+    if (w->both) e.few = 0;  // the trees stay alike
+    memcpy(left, w->disk, w->k.nr * sizeof(*left));
+    erase_tree(w, tree, &e, left);
+    if (sum) {
+      sum->keys += e.keys;
+      sum->left += e.left;
+      sum->dropped += e.dropped;
+      sum->erased += e.erased;
+    }
+  }
+  memcpy(w->disk, left, w->k.nr * sizeof(*left));
+  free(left);
+  expect_contents(w, w->base, w->disk);
+  expect_files(w, w->base);
+}
+
+void erase_keys(struct world *w, const uint32_t (*at)[2], uint32_t nr, uint64_t few, struct compact_erase *sum) {
+  struct compact_range ranges[ERASE_MAX];
+  assert_true(nr <= ERASE_MAX);
+  for (uint32_t i = 0; i < nr; i++) {
+    ranges[i].from = at[i][0] ? w->k.keys[at[i][0]] : kref(NULL, 0);
+    ranges[i].to = at[i][1] < w->k.nr ? w->k.keys[at[i][1]] : kref(NULL, 0);
+  }
+  erase_ok(w, ranges, nr, few, sum);
+}
+
+void erase_some(struct world *w, uint64_t *rng, struct compact_erase *sum) {
+  uint32_t at[ERASE_MAX][2], nr = 0;
+  const uint32_t most = 1 + (uint32_t)(rng_next(rng) % ERASE_MAX), span = w->k.nr >> rng_next(rng) % 5;
+  for (uint32_t from = (uint32_t)(rng_next(rng) % w->k.nr); nr < most && from < w->k.nr; nr++) {
+    at[nr][0] = from;
+    at[nr][1] = from + 1 + (uint32_t)(rng_next(rng) % (span / most + 1));
+    from = at[nr][1] + (uint32_t)(rng_next(rng) % (w->k.nr / 4));
+  }
+  if (rng_next(rng) % 8 == 0) at[0][0] = 0;
+  if (rng_next(rng) % 8 == 0) at[nr - 1][1] = w->k.nr;
+  erase_keys(w, (const uint32_t(*)[2])at, nr, rng_next(rng) % 3 ? 0 : rng_next(rng) % 60, sum);
+}
+
 void ready_to_fail_scan_merge(struct world *w, uint64_t seed) {
   world_init(w, 2500, 2, seed);
   w->value = VALUE + 10;

@@ -6,7 +6,7 @@
 #define TESTS_ROUNDS_H
 
 #include "tests/lib/check.h"
-#include "compact/compact.h"
+#include "compact/erase.h"
 
 #include "view/merge.h"
 #include "tests/lib/place.h"
@@ -121,6 +121,18 @@ uint64_t pages_of(struct world *w, uint32_t part);
 
 // Makes a round for scans, which merges nr partitions, checks it from all sides and installs it.
 void scan_merge_ok(struct world *w, uint64_t nr, uint64_t *kinds_out);
+
+// ---- range deletion
+
+// Deletes ranges of keys from base, which changes nothing else; a cut with at most `few` keys may be left as it is.
+// Checks the next version from all sides and installs it. Adds up what was done to *sum (NULL: not).
+void erase_ok(struct world *w, const struct compact_range *ranges, uint32_t nr, uint64_t few,
+              struct compact_erase *sum);
+// The same for the keys of these numbers: from to to - 1, and so on.
+#define ERASE_MAX 4u
+void erase_keys(struct world *w, const uint32_t (*at)[2], uint32_t nr, uint64_t few, struct compact_erase *sum);
+// Deletes some ranges of all lengths.
+void erase_some(struct world *w, uint64_t *rng, struct compact_erase *sum);
 
 // ---- rounds that fail
 

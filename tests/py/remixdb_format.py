@@ -404,7 +404,7 @@ class Table:
 
 SAME, FAR = 0xFFFF, 0xFFFE
 BYTE_MAX = 4094
-EXPIRES_BIT, TOMB_BIT = 0x20, 0x40  # of a selector
+EXPIRES_BIT, TOMB_BIT, ERASED = 0x20, 0x40, 0x60  # of a selector
 
 
 def selector_bits(r):
@@ -613,7 +613,9 @@ class Remix:
             self.entries.append((-run, r, i > 0 and order[i - 1][0] == key))
         if len(self.entries) != self.nr_entries:
             self.fail(48, "number of entries")
-        if sum(not old and not r.tomb for _, r, old in self.entries) != self.nr_keys:
+        selectors = [x for s in self.segments for x in s.selectors]
+        self.erased = [x & ERASED == ERASED for x in selectors]  # of each entry
+        if sum(not x & (0x80 | TOMB_BIT) for x in selectors) != self.nr_keys:
             self.fail(56, "number of keys")
         upcoming = [0] * self.nr_runs  # the next record of each run
         for i, s in enumerate(self.segments):
@@ -625,7 +627,8 @@ class Remix:
                 self.fail(at, "cursor offsets")
             for run, _, _ in part:
                 upcoming[run] += 1
-            if list(s.selectors) != [run | selector_bits(r) | 0x80 * old for run, r, old in part]:
+            bits = [ERASED if x & ERASED == ERASED else selector_bits(e[1]) for x, e in zip(s.selectors, part)]
+            if list(s.selectors) != [run | b | 0x80 * old for b, (run, _, old) in zip(bits, part)]:
                 self.fail(at, "selectors")
             if part[0][2]:
                 self.fail(at, "versions of a key in two segments")
@@ -931,6 +934,7 @@ class Version:
                 and 0 < self.log_generation <= COUNT_MAX and self.log_seq <= COUNT_MAX):
             self.fail(24, "a number out of its bounds")
         self.partitions, self.spaces, self.origins, self.log_print = [], [], [], None
+        self.erased = 0  # sequence number of the last range deletion that the tables know of; 0: before log_seq
         self.names, self.next_space = {}, 1  # id: name; b"": the space is being dropped
         self.values = {}  # number: fingerprint, of value files
         if self.format == 3:
@@ -965,9 +969,9 @@ class Version:
             kind, flags, length = struct.unpack_from("<IIQ", data, at)
             if kind <= before or length > end - at - 16:
                 self.fail(at, "a section")
-            if flags & ~1 or (kind > 4 and kind != 8 and flags):
+            if flags & ~1 or (kind > 5 and kind != 8 and flags):
                 raise UnknownFormat(self.name, at, f"section of kind {kind}")
-            if (kind <= 4 or kind == 8) and not flags:
+            if (kind <= 5 or kind == 8) and not flags:
                 self.fail(at + 4, "flags of a section")
             content = at + 16
             if kind == 1:
@@ -979,6 +983,10 @@ class Version:
                 self._partitions(tree, u32(data, content), content + 8, content + length)
             elif kind == 4:
                 self._names(content, length)
+            elif kind == 5:
+                self.erased = u64(data, content) if length == 8 else 0
+                if not self.log_seq < self.erased <= COUNT_MAX:
+                    self.fail(content, "a range deletion")
             elif kind == 8:
                 self._values(content, length)
             at, before = content + length, kind
@@ -1182,13 +1190,19 @@ class Store:
         found = {}
         # what is young is newer than all of the other views, also a tombstone
         for views in (self.remixes, self.young):
-            for _, r, old in (e for x in views if x for e in x.entries):
-                if old:
+            for (_, r, old), erased in (e for x in views if x for e in zip(x.entries, x.erased)):
+                if old or erased:
                     continue
                 found.pop(r.key, None)
                 if not r.tomb:
                     found[r.key] = self.value(r)
         for _, r in self.log.records:
+            if r.kind & SPACES:
+                continue
+            if r.kind & RANGE:
+                for key in [k for k in found if r.key <= k and (not r.value or k < r.value)]:
+                    del found[key]
+                continue
             found.pop(r.key, None)
             if not r.tomb:
                 found[r.key] = self.value(r)

@@ -22,7 +22,7 @@ import xdb  # noqa: E402
 
 GOLDEN = HERE.parent / "golden"
 NAMES = ["compact", "compact-remix1", "compact-sst2", "kinds", "large", "large-sst1", "large-sst2", "linked", "log",
-         "log-wal2", "log-wal3", "plain", "plain-current1", "plain-sst1", "plain-sst2", "torn", "torn-wal2",
+         "log-wal2", "log-wal3", "plain", "plain-current1", "plain-sst1", "plain-sst2", "ranges", "torn", "torn-wal2",
          "torn-wal3", "young", "young-current2", "zstd", "zstd-remix1", "zstd-sst1", "zstd-sst2"]
 FORMAT2 = [n for n in NAMES if "sst2" in n or "wal3" in n]  # the last one without kinds of records
 TODAY = [n for n in NAMES if "-" not in n]
@@ -91,8 +91,10 @@ def test_tables_cover(golden):
 
 def test_remixes_cover(golden):
     remixes = {n: [x for x in golden[n].remixes if x] for n in NAMES}
-    formats = {n: 1 if "remix1" in n else 3 if n == "kinds" else 2 for n in REMIXES}
-    assert all(x.format == formats[n] for n in REMIXES for x in remixes[n])
+    formats = {n: 1 if "remix1" in n else 3 if n in ("kinds", "ranges") else 2 for n in REMIXES}
+    # of the partitions that ranges cut, not of the others
+    assert all(x.format == formats[n] or (n == "ranges" and not any(x.erased)) for n in REMIXES for x in remixes[n])
+    assert any(any(x.erased) and not all(x.erased) for x in remixes["ranges"])
     tags = {n: {x.flags for x in remixes[n]} for n in REMIXES}
     assert tags == {n: {0 if n.startswith("compact") else 1} for n in REMIXES}
     for x in (max(remixes["plain"], key=lambda x: x.nr_runs), remixes["compact"][0], remixes["compact-remix1"][0]):
@@ -116,6 +118,15 @@ def test_version_covers(golden):
     assert all(golden[n].version.format == (2 if n == "young-current2" else 1)
                for n in NAMES if n not in TODAY + FORMAT2)
     assert {t.store_id for t in golden["linked"].tables.values()} > set(golden["linked"].version.origins)
+
+
+def test_ranges_cover(golden):
+    """Deletions that the partitions know of, and that are in the log besides."""
+    store = golden["ranges"]
+    logged = [seq for seq, r in store.log.records if r.kind & fmt.RANGE]
+    assert len(logged) == 2 and store.version.erased == logged[-1] > store.version.log_seq
+    assert len(store.version.partitions) > 2
+    assert all(golden[n].version.erased == 0 for n in NAMES if n != "ranges")
 
 
 def test_young_covers(golden):

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "store/flush.h"
+#include "store/ranges.h"
 #include "store/syncer.h"
 #include "tests/lib/check.h"
 #include "tests/lib/paths.h"
@@ -323,6 +324,38 @@ static struct tiny *make_kinds(void) {
   return t;
 }
 
+// Deletes [from, to) as a range, by an edit of the version.
+static void del_range(struct tiny *t, struct kref from, struct kref to) {
+  t->x->ranges = (struct range_limits){0, 0};
+  OK(xdb_del_range(t->ref, from, to));
+  for (uint32_t i = 0; i < t->nr; i++) {
+    const struct kref key = kref(t->recs[i].key, t->recs[i].klen);
+    if (kv_cmp(key, from) >= 0 && kv_cmp(key, to) < 0) t->recs[i].there = false;
+  }
+}
+
+// Ranges were deleted: partitions are gone and cut, the log has the last two deletions, and keys came back.
+static struct tiny *make_ranges(void) {
+  struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
+  t->table_pages = 2;
+  tiny_open(t);
+  for (uint32_t i = 0; i < 300; i++) tiny_put(t, KEY("range/%04u", i), 40 + i * 37 % 60, false);
+  flush(t);
+  for (uint32_t i = 0; i < 300; i += 7) tiny_put(t, KEY("range/%04u", i), 20 + i % 30, false);
+  for (uint32_t i = 0; i < 300; i += 31) tiny_del(t, KEY("range/%04u", i));
+  flush(t);
+  del_range(t, KEY("range/0101", 0), KEY("range/0222", 0));
+  for (uint32_t i = 90; i < 230; i += 9) tiny_put(t, KEY("range/%04u", i), 15, false);
+  flush(t);
+  for (uint32_t i = 0; i < 100; i += 8) tiny_put(t, KEY("range/%04u", i), 11, false);
+  del_range(t, KEY("range/0030", 0), KEY("range/0050", 0));
+  tiny_put(t, KEY("range/0040", 0), 12, false);
+  del_range(t, KEY("range/0250", 0), KEY("range/0260", 0));
+  tiny_put(t, KEY("range/0255", 0), 13, false);
+  OK(xdb_sync(t->ref));
+  return t;
+}
+
 static const struct golden {
   const char *name;
   struct tiny *(*make)(void);
@@ -338,6 +371,7 @@ static const struct golden {
     {"young", make_young, false, false},
     {"linked", make_linked, false, false},
     {"kinds", make_kinds, false, false},
+    {"ranges", make_ranges, false, false},
     {"plain-sst2", make_plain, false, true},  // table format 2, log format 3: no kinds of records
     {"compact-sst2", make_compact, true, true},
     {"zstd-sst2", make_zstd, false, true},

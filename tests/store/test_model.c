@@ -14,6 +14,7 @@
 #include "tests/lib/expect.h"
 #include "tests/lib/past.h"
 #include "tests/lib/simdisk.h"
+#include "store/ranges.h"
 #include "store/txn_state.h"
 
 #define SHOTS 6u
@@ -106,6 +107,9 @@ static void run_open(struct run *r) {
   shrink(r->x, r->memtable, 4 + (uint32_t)below(&r->m.rng, chance(&r->m.rng, 50) ? 20 : 300));
   static const uint8_t from[] = {0, 1, 2, 8, COMPACT_YOUNG_FROM};
   r->x->compact.young_from = from[below(&r->m.rng, sizeof(from))];
+  static const uint64_t few[] = {0, 3, 50, RANGES_FEW};
+  r->x->ranges.few = few[below(&r->m.rng, 4)];
+  r->x->ranges.cut_few = few[below(&r->m.rng, 4)];
   r->ref = remixdb_ref(r->x);
   CHECK(r->ref);
   remixdb_progress(r->ref, hear, r);
@@ -151,6 +155,46 @@ static uint32_t pick_key(struct run *r) {
 
 static void do_put(struct run *r) { CHECK(past_put(&r->m, r->ref, pick_key(r))); }
 static void do_del(struct run *r) { CHECK(past_del(&r->m, r->ref, pick_key(r))); }
+
+// A range of keys, or of bounds beside them. first, end: the model's keys in it. Both bounds lie in memory of
+// *bytes_out, which the caller frees.
+static struct remixdb_range pick_range(struct run *r, uint32_t *first, uint32_t *end, uint8_t **bytes_out) {
+  struct past *const m = &r->m;
+  uint8_t *const bytes = *bytes_out = malloc(2 * (REMIXDB_KV_MAX + 1));
+  struct remixdb_slice bounds[2];
+  uint32_t at[2] = {pick_key(r), 0};
+  at[1] = (uint32_t)(at[0] + below(&m->rng, 1 + m->nr / (chance(&m->rng, 90) ? 32 : chance(&m->rng, 95) ? 4 : 1)));
+  if (chance(&m->rng, 10)) at[1] = at[0] - at[0] % 7;  // not after the beginning
+  if (at[1] >= m->nr) at[1] = m->nr - 1;
+  for (uint32_t i = 0; i < 2; i++) {
+    const struct past_key *const k = &m->keys[at[i]];
+    uint8_t *const p = bytes + i * (REMIXDB_KV_MAX + 1);
+    uint32_t len = k->len;
+    memcpy(p, k->ptr, len);
+    if (chance(&m->rng, 30)) p[len++] = 0;
+    else if (len && chance(&m->rng, 20)) len--;
+    bounds[i] = (struct remixdb_slice){p, len};
+    at[i] = past_rank(m, p, len);
+    if (!chance(&m->rng, i ? 4 : 8)) continue;
+    bounds[i] = (struct remixdb_slice){NULL, 0};
+    at[i] = i ? m->nr : 0;
+  }
+  *first = at[0];
+  *end = at[1] > at[0] ? at[1] : at[0];
+  return (struct remixdb_range){bounds[0], bounds[1]};
+}
+
+static void do_del_range(struct run *r) {
+  uint32_t first, end;
+  uint8_t *bytes;
+  struct past *const m = &r->m;
+  const struct remixdb_range range = pick_range(r, &first, &end, &bytes);
+  CHECK(remixdb_del_range(r->ref, &range));
+  free(bytes);
+  m->time++;
+  for (uint32_t i = first; i < end; i++)
+    if (m->keys[i].nr) past_set(m, i, 0, 0);
+}
 
 // Invalid calls are refused and change nothing.
 static void do_refused(struct run *r) {
@@ -210,6 +254,19 @@ static void load_all(struct run *r, struct load *l) {
                            l->bytes ? l->bytes + skip : NULL, l->len - skip));
 }
 
+// Returns how many operations it has added.
+static uint32_t batch_range(struct run *r) {
+  uint32_t first, end;
+  uint8_t *bytes;
+  const size_t was = remixdb_batch_count(r->batch);
+  const struct remixdb_range range = pick_range(r, &first, &end, &bytes);
+  CHECK(remixdb_batch_del_range(r->batch, &range));
+  free(bytes);
+  for (uint32_t i = first; i < end; i++)
+    if (r->m.keys[i].nr) past_set(&r->m, i, 0, 0);
+  return (uint32_t)(remixdb_batch_count(r->batch) - was);
+}
+
 static void do_batch(struct run *r) {
   struct past *const m = &r->m;
   struct load gathered = {0}, *const l = chance(&m->rng, 40) ? &gathered : NULL;
@@ -220,6 +277,10 @@ static void do_batch(struct run *r) {
   for (uint64_t n = below(&m->rng, chance(&m->rng, 90) ? 20 : 400); n; n--) {  // now and then more than a memtable
     const uint32_t i = pick_key(r), len = past_vlen(m, i);
     const struct past_key *const k = &m->keys[i];
+    if (!l && chance(&m->rng, 1)) {
+      count += batch_range(r);
+      continue;
+    }
     count++;
     if (chance(&m->rng, 20)) {
       CHECK(add(r, l, k, 0, REMIXDB_BATCH_DEL));
@@ -621,6 +682,7 @@ static const struct {
 } steps[] = {
     {do_put, "put", 2600},
     {do_del, "delete", 600},
+    {do_del_range, "del_range", 12},
     {do_batch, "batch", 250},
     {do_merge, "merge", 700},
     {do_get, "get", 1800},

@@ -33,7 +33,7 @@
 
 #define GOLDEN "tests/golden"
 #define HOME "/m"
-#define SAMPLES_MAX 24u
+#define SAMPLES_MAX 32u
 #define FILES_MAX 24u
 #define SUMS_MAX 512u
 #define PACKED_MAX 256u  // frames of a sample
@@ -280,6 +280,7 @@ static void walk_current(void) {
     field_set(&v, "content", end - content);
     emit("The version", 1, at, content, 0, &v, NULL);
     if (load32le(f->p + at) == 1) emit("The version", 2, content, end, 0, &v, NULL);
+    else if (load32le(f->p + at) == 5) emit("The version", 7, content, end, 0, &v, NULL);
     else walk_parts(&v, content, end);
     at = end;
   }

@@ -90,7 +90,10 @@ struct mix {
   bool young;        // young views begin sooner and later
   bool scan_merges;  // scans pay for a round now and then
   bool both;         // a tree of named spaces with the same keys beside the unnamed one
+  uint32_t erase;    // ranges are deleted before one round in so many; 0: none
 };
+
+static struct compact_erase erased;  // the sum of all deletions of ranges
 
 static void scan_merge_by_chance(struct world *w, uint64_t *rng) {
   for (uint32_t i = 0; i < w->base->nr_parts; i++) {
@@ -138,6 +141,7 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all, uint6
       put(&w, from + (uint32_t)(rng_next(&rng) % span), tomb);
     }
     uint64_t kinds[COMPACT_KINDS];
+    if (x->erase && rng_next(&rng) % x->erase == 0) erase_some(&w, &rng, &erased);
     if (x->young) w.c.young_from = 1u << rng_next(&rng) % 6;
     const uint64_t young = atomic_load(&w.c.stats.young), before = w.went[BEGUN] + w.went[WENT_ON] + w.went[MERGED];
     round_ok(&w, kinds);
@@ -171,14 +175,43 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all, uint6
 static void test_both_trees(void **state) {
   (void)state;
   static const struct mix mixes[] = {
-      {1500, 0, 20, 600, 5, false, false, false, false, false, true},
-      {4000, 0, 20, 900, 50, true, true, false, false, false, true},
-      {3000, 2, 30, 150, 3, false, false, false, true, true, true},
-      {40, 0, 30, 40, 2, false, false, false, false, false, true},
+      {1500, 0, 20, 600, 5, false, false, false, false, false, true, 0},
+      {4000, 0, 20, 900, 50, true, true, false, false, false, true, 0},
+      {3000, 2, 30, 150, 3, false, false, false, true, true, true, 0},
+      {40, 0, 30, 40, 2, false, false, false, false, false, true, 0},
   };
   uint64_t all[COMPACT_KINDS] = {0}, went[WENT_KINDS] = {0};
   for (uint32_t i = 0; i < sizeof(mixes) / sizeof(mixes[0]); i++) rounds_once(&mixes[i], 300 + i, all, went);
   for (uint32_t i = COMPACT_MINOR; i < COMPACT_KINDS; i++) assert_true(all[i] > 0);
+}
+
+// Ranges are deleted between rounds of all kinds. No deleted key comes back.
+static void test_erased(void **state) {
+  (void)state;
+  static const struct mix mixes[] = {
+      {1500, 0, 40, 600, 5, false, false, true, false, false, false, 2},
+      {3000, 0, 30, 800, 8, true, false, true, false, true, false, 3},
+      {4000, 0, 30, 900, 50, true, true, true, false, false, false, 2},
+      {40, 0, 60, 40, 3, false, false, false, false, false, false, 2},
+      {1500, 0, 90, 60, 5, false, false, false, true, true, false, 3},
+      {3000, 0, 60, 80, 8, true, false, true, true, true, false, 4},
+      {3000, 2, 30, 150, 3, false, false, true, true, true, false, 2},
+      {1500, 0, 30, 300, 5, false, false, false, true, true, true, 2},
+  };
+  const char *const given = getenv("TEST_SEED");
+  const uint64_t seed = given && *given ? strtoull(given, NULL, 0) : 500;
+  uint64_t all[COMPACT_KINDS] = {0}, went[WENT_KINDS] = {0};
+  erased = (struct compact_erase){.keys = 0};
+  for (uint32_t i = 0; i < sizeof(mixes) / sizeof(mixes[0]); i++) {
+    printf("mix %u, seed %llu\n", i, (unsigned long long)(seed + i));
+    rounds_once(&mixes[i], seed + i, all, went);
+  }
+  printf("%u partitions went, %u were cut, of %llu keys; %llu were left\n", erased.dropped, erased.erased,
+         (unsigned long long)erased.keys, (unsigned long long)erased.left);
+  if (seed != 500) return;
+  assert_true(erased.dropped > 5 && erased.erased > 50 && erased.left > 50);
+  assert_true(all[COMPACT_MINOR] > 0 && all[COMPACT_MAJOR] > 0);
+  assert_true(went[WENT_ON] > 0 && went[JOINED] > 0);
 }
 
 static void test_rounds(void **state) {
@@ -186,17 +219,17 @@ static void test_rounds(void **state) {
   const char *const given = getenv("TEST_SEED");
   const uint64_t seed = given && *given ? strtoull(given, NULL, 0) : 100;
   static const struct mix mixes[] = {
-      {1500, 0, 25, 600, 5, false, false, true, false, false, false},
-      {1500, 0, 25, 900, 2, false, false, false, false, false, false},  // half of it deletes
-      {3000, 0, 25, 800, 8, true, false, true, false, false, false},
-      {4000, 0, 25, 900, 50, true, true, true, false, false, false},   // ascending keys
-      {40, 0, 40, 40, 3, false, false, false, false, false, false},    // the same few keys again and again
-      {3000, 2, 20, 900, 5, false, false, true, false, false, false},  // in threads
-      {1500, 0, 90, 60, 5, false, false, false, true, true, false},    // little beside much
-      {1500, 0, 90, 15, 2, false, false, false, true, false, false},
-      {3000, 0, 60, 80, 8, true, false, true, true, false, false},
-      {4000, 0, 60, 500, 20, true, true, true, true, true, false},
-      {3000, 2, 40, 150, 3, false, false, true, true, true, false},
+      {1500, 0, 25, 600, 5, false, false, true, false, false, false, 0},
+      {1500, 0, 25, 900, 2, false, false, false, false, false, false, 0},  // half of it deletes
+      {3000, 0, 25, 800, 8, true, false, true, false, false, false, 0},
+      {4000, 0, 25, 900, 50, true, true, true, false, false, false, 0},   // ascending keys
+      {40, 0, 40, 40, 3, false, false, false, false, false, false, 0},    // the same few keys again and again
+      {3000, 2, 20, 900, 5, false, false, true, false, false, false, 0},  // in threads
+      {1500, 0, 90, 60, 5, false, false, false, true, true, false, 0},    // little beside much
+      {1500, 0, 90, 15, 2, false, false, false, true, false, false, 0},
+      {3000, 0, 60, 80, 8, true, false, true, true, false, false, 0},
+      {4000, 0, 60, 500, 20, true, true, true, true, true, false, 0},
+      {3000, 2, 40, 150, 3, false, false, true, true, true, false, 0},
   };
   uint64_t all[COMPACT_KINDS] = {0}, went[WENT_KINDS] = {0};
   for (uint32_t i = 0; i < sizeof(mixes) / sizeof(mixes[0]); i++) {
@@ -416,9 +449,9 @@ static void test_retire_borders(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_whole),   cmocka_unit_test(test_rounds),         cmocka_unit_test(test_both_trees),
-      cmocka_unit_test(test_threads), cmocka_unit_test(test_progress),       cmocka_unit_test(test_pieces),
-      cmocka_unit_test(test_retire),  cmocka_unit_test(test_retire_borders),
+      cmocka_unit_test(test_whole),      cmocka_unit_test(test_rounds),  cmocka_unit_test(test_erased),
+      cmocka_unit_test(test_both_trees), cmocka_unit_test(test_threads), cmocka_unit_test(test_progress),
+      cmocka_unit_test(test_pieces),     cmocka_unit_test(test_retire),  cmocka_unit_test(test_retire_borders),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

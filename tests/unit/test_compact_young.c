@@ -721,8 +721,33 @@ static void test_young_scan_merge_fails(void **state) {
   world_fini(&w);
 }
 
+// All of a young view's keys are deleted as a range. A merge that takes nothing else leaves the other view as it is.
+static void test_young_erased(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  const uint32_t n = young_init(&w, 9000, 1.7, 8, 66);
+  for (uint32_t i = 0; i < 20; i++) put(&w, n / 2 + i, i % 3 == 0);
+  round_ok(&w, kinds);
+  assert_non_null(young_of(&w, 0));
+  const uint32_t runs = remix_of(&w, 0)->nr_runs;
+  const uint32_t at[1][2] = {{n / 2, n / 2 + 20}};
+  struct compact_erase sum = {.keys = 0};
+  erase_keys(&w, at, 1, 0, &sum);
+  assert_true(sum.erased == 1 && sum.dropped == 0);
+  assert_int_equal(remix_of(&w, 0)->nr_runs, runs);
+  assert_int_equal(young_of(&w, 0)->index->live[young_of(&w, 0)->nr_segs], 0);
+  remix_add_debt(young_of(&w, 0), UINT32_MAX);
+  scan_merge_ok(&w, 1, NULL);
+  assert_null(young_of(&w, 0));
+  assert_int_equal(remix_of(&w, 0)->nr_runs, runs + 1);
+  assert_int_equal(remix_of(&w, 0)->runs[runs]->nr_records, 1);
+  world_fini(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_young_erased),
       cmocka_unit_test(test_young_no_memory),
       cmocka_unit_test(test_young_io_fails),
       cmocka_unit_test(test_young_scan_merge_fails),

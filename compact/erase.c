@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compact/erase.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+#include "compact/job.h"
+#include "remix/erase.h"
+
+// The part of a partition that the ranges take.
+struct cut {
+  bool whole;                      // all keys of the partition lie in one range
+  uint64_t live;                   // live entries of both views
+  struct remix_span *old, *young;  // one for each range, or NULL if the partition has no such view or goes as a whole
+};
+
+static bool before(struct kref key, struct kref bound) { return !bound.ptr || kv_cmp(key, bound) < 0; }
+static bool at_or_behind(struct kref key, struct kref bound) { return !bound.ptr || kv_cmp(key, bound) >= 0; }
+
+static const struct sst *first_table(const struct part *p) {
+  const struct sst *first = part_run(p, 0);
+  for (uint32_t r = 1; r < part_runs(p); r++)
+    if (kv_cmp(part_run(p, r)->min, first->min) < 0) first = part_run(p, r);
+  return first;
+}
+
+static uint64_t live_of(const struct remix *x) { return x ? x->index->live[x->nr_segs] : 0; }
+
+static enum remixdb_status cut_view(const struct compact_erase *e, struct remix_cursor *cursor, struct remix *x,
+                                    struct remix_span **spans_out, uint64_t *live) {
+  *spans_out = NULL;
+  if (!x) return REMIXDB_OK;
+  struct remix_span *const spans = *spans_out = mem_alloc(e->nr * sizeof(*spans));
+  enum remixdb_status s = spans ? REMIXDB_OK : REMIXDB_NOMEM;
+  for (uint32_t i = 0; i < e->nr && s == REMIXDB_OK; i++) {
+    epoch_enter(e->c->epoch, e->slot);
+    s = remix_span_find(cursor, x, e->ranges[i].from, e->ranges[i].to, &spans[i]);
+    epoch_exit(e->slot);
+    if (s == REMIXDB_OK) *live += spans[i].live;
+  }
+  return s;
+}
+
+static void cut_fini(struct cut *k) {
+  mem_free(k->old);
+  mem_free(k->young);
+  *k = (struct cut){.whole = false};
+}
+
+// Finds out what the ranges take of a partition. On success the caller ends with cut_fini.
+static enum remixdb_status cut_part(const struct compact_erase *e, const struct part *p, struct cut *out) {
+  *out = (struct cut){.whole = false};
+  if (!p->remix) return REMIXDB_OK;
+  const struct kref min = first_table(p)->min, max = last_table(p)->max;
+  bool any = false;
+  for (uint32_t i = 0; i < e->nr; i++) {
+    const struct compact_range *const r = &e->ranges[i];
+    out->whole = out->whole || (at_or_behind(min, r->from) && before(max, r->to));
+    any = any || (at_or_behind(max, r->from) && before(min, r->to));
+  }
+  if (out->whole) out->live = live_of(p->remix) + live_of(p->young);
+  if (out->whole || !any) return REMIXDB_OK;
+  struct remix_cursor cursor;
+  remix_cursor_init(&cursor, NULL);
+  enum remixdb_status s = cut_view(e, &cursor, p->remix, &out->old, &out->live);
+  if (s == REMIXDB_OK) s = cut_view(e, &cursor, p->young, &out->young, &out->live);
+  epoch_enter(e->c->epoch, e->slot);
+  remix_cursor_fini(&cursor);
+  epoch_exit(e->slot);
+  if (s != REMIXDB_OK) cut_fini(out);
+  return s;
+}
+
+// The partitions that some of the ranges touch: [*from_out, *end_out).
+static void parts_touched(const struct compact_erase *e, const struct version *tree, uint32_t *from_out,
+                          uint32_t *end_out) {
+  const struct kref from = e->ranges[0].from, to = e->ranges[e->nr - 1].to;
+  *from_out = from.ptr ? version_find(tree, from) : 0;
+  *end_out = to.ptr ? version_find(tree, to) + 1 : tree->nr_parts;
+}
+
+enum remixdb_status compact_range_keys(struct compact_erase *e, const struct version *base, uint64_t most,
+                                       uint64_t *keys_out) {
+  const struct version *const tree = version_tree(base, e->tree);
+  uint32_t i = 0, end = 0;
+  *keys_out = 0;
+  if (tree && e->nr) parts_touched(e, tree, &i, &end);
+  for (; i < end && *keys_out <= most; i++) {
+    struct cut k;
+    const enum remixdb_status s = cut_part(e, tree->parts[i], &k);
+    if (s != REMIXDB_OK) return s;
+    *keys_out += k.live;
+    cut_fini(&k);
+  }
+  return REMIXDB_OK;
+}
+
+// The view without the entries of the spans. x NULL: *out is NULL.
+static enum remixdb_status erase_view(const struct compact_erase *e, const struct remix *x,
+                                      const struct remix_span *spans, struct remix **out) {
+  uint64_t bytes = 0;
+  *out = NULL;
+  if (!x) return REMIXDB_OK;
+  const uint64_t number = e->queue ? compact_new_number(e->c, remix_name) : 0;
+  const enum remixdb_status s = remix_erase(x, spans, e->nr, e->queue, number, out, &bytes);
+  if (s != REMIXDB_OK) return s;
+  atomic_fetch_add_explicit(&e->c->stats.remix_bytes, bytes, memory_order_relaxed);
+  remix_watch(*out, e->c->watch);
+  return s;
+}
+
+// Drops a REMIX that erase_view has made; NULL is allowed.
+static void remix_drop_new(const struct compact_erase *e, struct remix *x) {
+  if (x && e->queue) remix_retire(x);
+  remix_unref(x);
+}
+
+// Makes a partition whose entries are erased.
+static enum remixdb_status erase_part(const struct compact_erase *e, const struct part *p, const struct cut *k,
+                                      struct part **out) {
+  struct remix *old, *young;
+  enum remixdb_status s = erase_view(e, p->remix, k->old, &old);
+  if (s != REMIXDB_OK) return s;
+  if ((s = erase_view(e, p->young, k->young, &young)) != REMIXDB_OK) {
+    err_cleanup_begin();
+    remix_drop_new(e, old);
+    err_cleanup_end();
+    return s;
+  }
+  remix_ref(old);
+  if (young) remix_ref(young);
+  s = part_create(part_anchor(p), old, young, out);
+  err_cleanup_begin();
+  if (s != REMIXDB_OK) {
+    remix_drop_new(e, old);
+    remix_drop_new(e, young);
+  } else {
+    remix_unref(old);
+    remix_unref(young);
+  }
+  err_cleanup_end();
+  return s;
+}
+
+// Adds what is left of a partition to parts. The first partition of a tree stays, because its anchor is empty.
+static enum remixdb_status add_rest(struct compact_erase *e, struct part *p, struct part **parts, uint32_t *nr,
+                                    bool *any) {
+  struct cut k;
+  enum remixdb_status s = cut_part(e, p, &k);
+  if (s != REMIXDB_OK) return s;
+  const bool stays = !k.whole && k.live <= e->few;
+  if (stays) {
+    e->left += k.live;
+    part_ref(p);
+    parts[*nr] = p;
+  } else {
+    e->keys += k.live;
+    *any = true;
+    *(k.whole ? &e->dropped : &e->erased) += 1;
+    if (k.whole && *nr == 0) s = part_create(part_anchor(p), NULL, NULL, &parts[*nr]);
+    if (!k.whole) s = erase_part(e, p, &k, &parts[*nr]);
+  }
+  if (s == REMIXDB_OK && (!k.whole || *nr == 0)) (*nr)++;
+  cut_fini(&k);
+  return s;
+}
+
+// Drops the partitions, and the files that were made for them.
+static void parts_drop(const struct compact_erase *e, const struct version *tree, struct part **parts, uint32_t nr) {
+  err_cleanup_begin();
+  for (uint32_t i = 0; i < nr; i++) {
+    struct part *const p = parts[i];
+    const bool old = tree->parts[version_find(tree, part_anchor(p))] == p;
+    if (!old && e->queue && p->remix) remix_retire(p->remix);
+    if (!old && e->queue && p->young) remix_retire(p->young);
+    part_unref(p);
+  }
+  err_cleanup_end();
+}
+
+// Makes the next version of the tree. *out NULL: it stays as it is.
+static enum remixdb_status erase_tree(struct compact_erase *e, const struct version *tree, struct version **out) {
+  *out = NULL;
+  struct part **const parts = mem_calloc(tree->nr_parts, sizeof(*parts));
+  if (!parts) return REMIXDB_NOMEM;
+  uint32_t nr = 0, from, end;
+  bool any = false;
+  enum remixdb_status s = REMIXDB_OK;
+  parts_touched(e, tree, &from, &end);
+  for (uint32_t i = 0; i < tree->nr_parts && s == REMIXDB_OK; i++) {
+    if (i >= from && i < end) {
+      s = add_rest(e, tree->parts[i], parts, &nr, &any);
+      continue;
+    }
+    part_ref(tree->parts[i]);
+    parts[nr++] = tree->parts[i];
+  }
+  if (s == REMIXDB_OK && any) {
+    for (uint32_t i = 0; i < nr; i++) part_ref(parts[i]);
+    s = version_create(parts, nr, out);
+  }
+  if (s != REMIXDB_OK) parts_drop(e, tree, parts, nr);
+  else
+    for (uint32_t i = 0; i < nr; i++) part_unref(parts[i]);
+  if (*out) version_like(*out, tree);
+  mem_free(parts);
+  return s;
+}
+
+static int range_order(const void *a, const void *b) {
+  return kv_cmp(((const struct compact_range *)a)->from, ((const struct compact_range *)b)->from);
+}
+
+uint32_t compact_ranges_join(struct compact_range *ranges, uint32_t nr) {
+  uint32_t last = 0;
+  if (nr == 0) return 0;
+  qsort(ranges, nr, sizeof(*ranges), range_order);
+  for (uint32_t i = 1; i < nr; i++) {
+    struct compact_range *const l = &ranges[last];
+    const struct compact_range *const r = &ranges[i];
+    if (l->to.ptr && kv_cmp(r->from, l->to) > 0) ranges[++last] = *r;
+    else if (l->to.ptr && (!r->to.ptr || kv_cmp(r->to, l->to) > 0)) l->to = r->to;
+  }
+  return last + 1;
+}
+
+enum remixdb_status compact_erase(struct compact_erase *e, struct version *base, struct version **out) {
+  const struct version *const tree = version_tree(base, e->tree);
+  struct version *next;
+  *out = NULL;
+  e->keys = e->left = 0;
+  e->dropped = e->erased = 0;
+  if (!tree || e->nr == 0) return REMIXDB_OK;
+  enum remixdb_status s = erase_tree(e, tree, &next);
+  if (s != REMIXDB_OK || !next) return s;
+  if (e->tree == TREE_UNNAMED) {
+    next->spaces = base->spaces;
+    if (base->spaces) version_ref(base->spaces);
+    *out = next;
+    return s;
+  }
+  if ((s = version_copy(base, out)) != REMIXDB_OK) {
+    err_cleanup_begin();
+    if (e->queue) compact_retire(next, tree);
+    version_unref(next);
+    err_cleanup_end();
+    return s;
+  }
+  version_unref((*out)->spaces);
+  (*out)->spaces = next;
+  return s;
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Range deletion in a version: the next version, in which no key of some ranges is left, or few are. No table is
+// written. A partition whose keys all lie in a range goes as a whole. In a partition that a range cuts, the entries of
+// the range are erased (remix/erase.h). If the cut has few keys, they may be left: a tombstone for each costs less than
+// a REMIX.
+#ifndef COMPACT_ERASE_H
+#define COMPACT_ERASE_H
+
+#include "compact/compact.h"
+#include "remix/cursor.h"
+
+// The keys from <= key < to. ptr NULL: no bound on this side.
+struct compact_range {
+  struct kref from, to;
+};
+
+struct compact_erase {
+  struct compact *c;
+  struct epoch_slot *slot;    // the caller's, outside of any epoch
+  struct blkio_queue *queue;  // writes the REMIX files; NULL: none is written, and no such version may be saved
+  uint32_t tree;
+  const struct compact_range *ranges;  // ascending, apart from each other
+  uint32_t nr;
+  uint64_t few;  // a cut with at most so many keys is left
+  // out
+  uint64_t keys;  // keys that the next version has not, about: a key of both views of a partition counts twice
+  uint64_t left;  // keys that are left, in the same way
+  uint32_t dropped, erased;  // partitions that went, and that were cut
+};
+
+// Sorts ranges with lower bounds, and joins those that overlap or touch. Returns how many are left.
+uint32_t compact_ranges_join(struct compact_range *ranges, uint32_t nr);
+
+// Counts the keys that the ranges have in the version's tables, as `keys` above does, up to `most` and a few more.
+// Reads one block for each view and bound. Fails as reads do.
+MUST_CHECK enum remixdb_status compact_range_keys(struct compact_erase *e, const struct version *base, uint64_t most,
+                                                  uint64_t *keys_out);
+// Makes the next version. It has one reference, and what is not about partitions it has from base, its number too. Its
+// REMIX files are synced, and the caller syncs their directory entries. *out NULL: nothing is to be done but for the
+// keys that are left. On failure no new file is left. Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or
+// REMIXDB_CORRUPT.
+MUST_CHECK enum remixdb_status compact_erase(struct compact_erase *e, struct version *base, struct version **out);
+#endif
