@@ -22,6 +22,7 @@
 #include "xdb.h"
 #include "store/flush.h"
 #include "store/page.h"
+#include "store/txn.h"
 #include "store/snapshot.h"
 #include "store/space_ref.h"
 #include "store/syncer.h"
@@ -505,6 +506,31 @@ static void put_many(struct run *r, uint32_t what) {
   }
 }
 
+// Writes the batch through a transaction, which reads a key and seeks another before. No other thread writes, so there
+// is no conflict.
+static enum remixdb_status write_txn(struct run *r, const struct xdb_batch *b, uint32_t what) {
+  struct xdb_txn *t = NULL;
+  struct xdb_iter *it = NULL;
+  uint64_t id;
+  enum remixdb_status s = xdb_txn_begin(r->x, &t);
+  if (s != REMIXDB_OK) return s;
+  const uint32_t key = what % r->nr_keys;
+  if (look_up(r, t->tracked, key, &id)) FUZZ_CHECK(id == r->now[key]);
+  if (what & 64) s = xdb_iter_create(what & 128 ? t->untracked : t->tracked, &it);
+  if (it) s = xdb_iter_seek(it, key_at(r, (key + 1) % r->nr_keys, r->kbuf));
+  for (uint32_t i = 0; it && i < (what & 7) && s == REMIXDB_OK && xdb_iter_valid(it); i++) s = xdb_iter_skip(it, 1);
+  if (what & 256) xdb_iter_destroy(it);
+  if (s == REMIXDB_OK) s = xdb_txn_savepoint(t);
+  if (s == REMIXDB_OK) s = xdb_write(t->tracked, b);
+  if (s == REMIXDB_OK && what & 512) s = xdb_txn_rollback(t);
+  if (s == REMIXDB_OK && what & 512) s = xdb_write(t->untracked, b);
+  if (s == REMIXDB_OK) s = xdb_txn_commit(t);
+  else xdb_txn_abort(t);
+  if (!(what & 256)) xdb_iter_destroy(it);  // after the end
+  FUZZ_CHECK(s != REMIXDB_ABORTED);
+  return s;
+}
+
 static void write_batch(struct run *r, uint32_t what) {
   struct xdb_batch *b;
   if (!write_ok(r, batch_create(&b))) return;
@@ -531,7 +557,7 @@ static void write_batch(struct run *r, uint32_t what) {
       ok = ok && write_ok(r, batch_add(b, KV_REC(key, ops[i].del ? NULL : r->value, vlen, ops[i].del)));
     }
   }
-  const enum remixdb_status s = ok ? xdb_write(r->ref, b) : REMIXDB_ABORTED;
+  const enum remixdb_status s = !ok ? REMIXDB_ABORTED : what & 32 ? write_txn(r, b, what) : xdb_write(r->ref, b);
   if (ok && s == REMIXDB_TOOBIG) FUZZ_CHECK(memory > r->memtable_limit);
   else if (ok && write_ok(r, s))
     for (uint32_t i = 0; i < nr; i++) model_add(r, &ops[i]);
