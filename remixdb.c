@@ -337,7 +337,7 @@ PUBLIC bool remixdb_put_expire(struct xdb_ref *ref, const void *kbuf, uint32_t k
   const enum remixdb_status s = check_kv(ref, kbuf, klen, vbuf, vlen);
   if (s != REMIXDB_OK) return done_on(ref, s);
   struct kv_rec *const rec = KV_REC(kref(kbuf, klen), vbuf, vlen, 0);
-  expire_at(rec, expires_ms, env_wall_ms(ref->xdb->env));
+  expire_at(rec, expires_ms, xdb_ref_now(ref));
   return done_on(ref, xdb_put(ref, rec));
 }
 

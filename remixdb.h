@@ -251,9 +251,9 @@ bool remixdb_get_part(struct xdb_ref *ref, const void *kbuf, uint32_t klen, uint
 // record is absent to every call, as a deleted one is, and compaction removes it from the disk. A time in the past is a
 // delete. A put without a time clears the time that the key had; a merge that changes the value keeps it.
 //   The store compares with the system's clock when it reads. A snapshot, a transaction and an iterator with `hold`
-// compare with the time of their beginning; other iterators with the time at which they first meet such a record after
-// a seek. If the clock is set back, a record that was absent may come back: compaction removes a record only when the
-// clock has stood at or behind its time for REMIXDB_EXPIRY_SETTLES_MS while the store was open.
+// compare with the time of their beginning, other iterators with the time of their last seek. If the clock is set
+// back, a record that was absent may come back: compaction removes a record only when the clock has stood at or behind
+// its time for REMIXDB_EXPIRY_SETTLES_MS while the store was open.
 //   An open store with workers finds by itself what has expired, and merges the partitions in which it is a quarter of
 // the bytes or more: so their files shrink within three times REMIXDB_EXPIRY_SETTLES_MS, and the time of the merge,
 // after the records have expired, without reads or writes by the user. What is still in the memtable leaves when that

@@ -1026,7 +1026,6 @@ void xdb_iter_destroy(struct xdb_iter *it) {
 }
 
 enum remixdb_status xdb_iter_pass_expired(struct xdb_iter *it, enum remixdb_status s) {
-  if (it->now_ms == 0) it->now_ms = xdb_ref_now(it->ref);
   while (s == REMIXDB_OK && merge_valid(&it->merge) && merge_expires(&it->merge)) {
     struct kv_rec rec;
     s = merge_record(&it->merge, &rec);
@@ -1054,7 +1053,7 @@ static void iter_renew(struct xdb_iter *it, struct super **old_out) {
   uint64_t moment = it->moment;
   struct super *v = likely(!it->fixed) ? xdb_ref_super(r, &moment) : it->fixed;
   *old_out = NULL;
-  it->now_ms = it->fixed_ms;
+  it->now_ms = likely(!super_expires(v, r->tree)) ? 0 : it->fixed ? it->fixed_ms : xdb_ref_now(r);
   if (unlikely(r->space != NULL) && !it->fixed) {
     // In a space that is dropped, it goes on at the moment of its position.
     if (it->super && space_check(r) != REMIXDB_OK) {
@@ -1134,20 +1133,11 @@ void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s) {
   it->status = s;
 }
 
-// Tells whether a record that the iterator can come to expires.
-static bool iter_expires(const struct xdb_iter *it) {
-  const struct super *const v = it->super;
-  const struct wh *const active = memtable_tree(v->active, it->ref->tree), *const frozen = super_frozen(v,
-                                                                                                        it->ref->tree);
-  return version_tree(v->version, it->ref->tree)->expires || (active && wh_expires(active)) ||
-         (frozen && wh_expires(frozen));
-}
-
 enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr) {
   if (!xdb_iter_valid(it)) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_OK;
   if (unlikely(it->own != NULL)) return xdb_iter_moved(it, it->ref->calls->iter_skip(it->own, nr));
   if (likely(nr == 1)) return xdb_iter_moved(it, merge_next(&it->merge));
-  if (likely(!iter_expires(it))) return xdb_iter_moved(it, merge_skip(&it->merge, nr));
+  if (likely(!super_expires(it->super, it->ref->tree))) return xdb_iter_moved(it, merge_skip(&it->merge, nr));
   enum remixdb_status s = REMIXDB_OK;  // records that have expired do not count, so each is looked at
   while (nr-- > 0 && s == REMIXDB_OK && xdb_iter_valid(it)) s = xdb_iter_moved(it, merge_next(&it->merge));
   return s;

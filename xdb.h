@@ -79,7 +79,7 @@ struct xdb_iter {
   uint8_t *value;
   size_t value_cap;
   struct merge merge;
-  uint64_t now_ms;         // the wall clock by which it judges what has expired; 0: not asked yet
+  uint64_t now_ms;  // the wall clock at its last seek, by which it judges what has expired; not set if nothing expires
   struct err_saved error;  // the message of status
   struct xdb_iter_bounds bounds;
   uint8_t space[XDB_ITER_SPACE];  // the beginning of all keys, which the caller does not see

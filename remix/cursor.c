@@ -238,6 +238,10 @@ enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
   return REMIXDB_OK;
 }
 
+static inline void set_plain(struct remix_cursor *c) {
+  c->plain = likely(c->x->index->plain) ? c->live : c->live & set32_eq8(c->sel, REMIX_EXPIRES, 0);
+}
+
 static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
   const struct remix_index *const ix = c->x->index;
   REMIX_COUNT(segments);
@@ -246,6 +250,7 @@ static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
   c->sel = c->s + ix->lay.sel;
   c->live = seg_live(ix, c->s);
   if (unlikely(c->bounded)) c->live &= edge_within(c, seg);
+  set_plain(c);
 }
 
 static inline void cursor_turn(struct remix_cursor *c, enum remix_way way) {
@@ -513,6 +518,7 @@ enum remixdb_status remix_settle(struct remix_cursor *c, bool back) {
   const enum remixdb_status s = edge_find(c, edge_ahead(c, back), false);
   if (s != REMIXDB_OK) return s;
   c->live &= edge_within(c, c->seg);
+  set_plain(c);
   if (!(c->live >> c->at & 1)) remix_stop(c);
   return s;
 }

@@ -45,11 +45,11 @@ void remix_seek_last(struct remix_cursor *c);
 void remix_enter(struct remix_cursor *c, enum remix_way way);
 // Prefetches the segment that a seek of this key reads first. The seek is the cursor's next call, in the same epoch.
 void remix_seek_begin(struct remix_cursor *c, struct kref key);
-// Does remix_next if the next entry is live and a plain step suffices. Else returns false, and nothing has
-// moved. Needs no epoch: it reads the view and memory that lives as long as the tables.
+// Does remix_next if the next entry is live, does not expire, and a plain step suffices. Else returns false, and
+// nothing has moved. Needs no epoch: it reads the view and memory that lives as long as the tables.
 static inline bool remix_next_fast(struct remix_cursor *c) {
   const uint32_t to = c->at + 1;
-  if (unlikely(to >= c->warm || !(c->live >> to & 1))) return false;
+  if (unlikely(to >= c->warm || !(c->plain >> to & 1))) return false;
   c->near[c->sel[c->at] & REMIX_RUN].idx++;
   c->at = to;
   return true;
@@ -57,7 +57,7 @@ static inline bool remix_next_fast(struct remix_cursor *c) {
 // The key that remix_next_fast would come to, if its block is held. False says nothing.
 MUST_CHECK static inline bool remix_key_ahead(const struct remix_cursor *c, struct kref *out) {
   const uint32_t to = c->at + 1;
-  if (unlikely(to >= c->warm || !(c->live >> to & 1))) return false;
+  if (unlikely(to >= c->warm || !(c->plain >> to & 1))) return false;
   const uint32_t run = c->sel[to] & REMIX_RUN;
   const struct remix_run_pos *const n = &c->near[run];
   const uint32_t idx = n->idx + (run == (c->sel[c->at] & REMIX_RUN));  // near is of the cursor's entry
@@ -75,7 +75,7 @@ static inline void remix_next(struct remix_cursor *c) {
 }
 // The same backward.
 static inline bool remix_prev_fast(struct remix_cursor *c) {
-  if (unlikely(c->at <= c->cool || !(c->live >> (c->at - 1) & 1))) return false;
+  if (unlikely(c->at <= c->cool || !(c->plain >> (c->at - 1) & 1))) return false;
   const uint32_t to = --c->at;
   c->near[c->sel[to] & REMIX_RUN].idx--;
   return true;

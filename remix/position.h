@@ -42,6 +42,7 @@ struct remix_cursor {
   struct remix *x;
   uint32_t seg, at;            // entry `at` of segment `seg`; seg == nr_segs: not valid
   uint32_t live;               // the segment's live entries within the bounds, one bit each
+  uint32_t plain;              // those of them whose records do not expire
   uint32_t cap;                // runs that holds and near have room for
   const uint8_t *s, *sel;      // the segment, and its selectors
   struct sst_hold *holds;      // one for each run

@@ -29,7 +29,8 @@ struct get {
   void *priv;        // the caller's, as are the next two
   uint8_t *val;
   uint32_t cap;
-  uint32_t len;  // the result, as are the next two
+  uint64_t now_ms;  // the wall clock at its beginning, by which it judges what has expired; not set if nothing expires
+  uint32_t len;     // the result, as are the next two
   enum remixdb_status status;
   struct failure *failure;        // NULL: it has not failed, or there was no memory for the message
   struct held *held;              // while it waits
@@ -198,7 +199,7 @@ static __attribute__((noinline)) void get_found_apart(struct xdb_gets *g, struct
 
 static void get_found(struct xdb_gets *g, struct get *w, const struct kv_rec *rec) {
   const uint32_t len = rec->vlen;
-  if (xdb_ref_absent(g->ref, rec)) {
+  if (unlikely(rec->kind & (KV_TOMB | KV_EXPIRES)) && (rec->kind & KV_TOMB || rec->expiry <= w->now_ms)) {
     get_ready(g, w, REMIXDB_NOTFOUND);
     return;
   }
@@ -310,6 +311,7 @@ enum remixdb_status xdb_get_begin(struct xdb_gets *g, struct kref key, void *val
   w->version = v->version;
   w->probe.key = key;
   const uint32_t tree = g->ref->tree;
+  if (super_expires(v, tree)) w->now_ms = xdb_ref_now(g->ref);
   const struct wh *const frozen = super_frozen(v, tree);
   const struct version *const parts = version_tree(v->version, tree);
   const struct wh_ver *ver = wh_get(memtable_tree(v->active, tree), key, hash, moment);

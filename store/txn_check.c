@@ -211,7 +211,7 @@ static enum remixdb_status check_tables(struct many_check *many) {
   forget(c);
   c->compared = xdb_ref_hold(now, &now->moment);
   now->super = c->compared;
-  now->now_ms = c->txn->now_ms;
+  now->now_ms = c->txn->now_ms;  // that time goes by is no conflict
   return compare(c);
 }
 

@@ -421,6 +421,11 @@ static inline bool new_tomb(const struct merge *m) {
   return m->new_at == MERGE_YOUNG ? (m->young_rec.kind & KV_TOMB) != 0 : wh_ver_tomb(m->mem[m->new_at].ver);
 }
 
+// Whether the newer record is a tombstone, or expires.
+static inline bool new_special(const struct merge *m) {
+  return ((m->new_at == MERGE_YOUNG ? m->young_rec.kind : m->mem[m->new_at].ver->kind) & (KV_TOMB | KV_EXPIRES)) != 0;
+}
+
 // Finds the partition's segment that the next newer key belongs to.
 static void clear_find(struct merge *m) {
   const uint32_t part = version_find(m->version, m->new_key);
@@ -857,7 +862,7 @@ bool merge_next_held(struct merge *m) {
   struct kref key;
   if (!remix_key_ahead(&m->remix, &key)) return false;
   const int c = kv_cmp(m->new_key, key);
-  if (c <= 0 && new_tomb(m)) return false;  // a longer way
+  if (c <= 0 && new_special(m)) return false;  // a longer way
   if (!remix_next_fast(&m->remix)) return false;
   m->remix_key = key;
   if (c <= 0) {

@@ -30,6 +30,12 @@ static inline void super_ref(struct super *v) { atomic_fetch_add_explicit(&v->re
 static inline const struct wh *super_frozen(const struct super *v, uint32_t tree) {
   return unlikely(v->frozen != NULL) ? memtable_tree(v->frozen, tree) : NULL;
 }
+// Tells whether some record of the tree that a reader of the super can see expires.
+static inline bool super_expires(const struct super *v, uint32_t tree) {
+  const struct wh *const active = memtable_tree(v->active, tree), *const frozen = super_frozen(v, tree);
+  return unlikely(version_tree(v->version, tree)->expires || (active && wh_expires(active)) ||
+                  (frozen && wh_expires(frozen)));
+}
 struct version *super_destroy(struct super *v);  // for super_drop only
 // Drops a reference; v may be NULL. The last reference to the super also drops the references to the parts. If that was
 // the last reference to the version, the call returns the version, and the caller destroys it. Else it returns NULL.

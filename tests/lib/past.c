@@ -92,7 +92,30 @@ struct past_ver past_at(const struct past *m, uint32_t i, uint64_t time) {
 
 bool past_has(const struct past *m, int64_t i, uint64_t time) { return past_at(m, (uint32_t)i, time).id != 0; }
 
-void past_set(struct past *m, uint32_t i, uint32_t id, uint32_t len) {
+void past_set(struct past *m, uint32_t i, uint32_t id, uint32_t len) { past_set_expiring(m, i, id, len, 0); }
+
+void past_clock(struct past *m, uint64_t wall) {
+  m->wall = wall;
+  m->time++;
+  for (uint32_t i = 0; i < m->nr; i++) {
+    struct past_key *const k = &m->keys[i];
+    const struct past_ver *const v = k->nr ? &k->vers[k->nr - 1] : NULL;
+    if (!v || !v->expires || v->expires > wall) continue;
+    past_set(m, i, 0, 0);
+    k->vers[k->nr - 1].expired = true;
+  }
+}
+
+uint64_t past_expires(struct past *m) {
+  return m->wall && chance(&m->rng, 15) ? m->wall + 1 + below(&m->rng, 2000) : 0;
+}
+
+void past_written_again(struct past *m) {
+  for (uint32_t i = 0; i < m->nr; i++)
+    if (m->keys[i].nr) m->keys[i].vers[m->keys[i].nr - 1].version = 0;
+}
+
+void past_set_expiring(struct past *m, uint32_t i, uint32_t id, uint32_t len, uint64_t expires) {
   struct past_key *const k = &m->keys[i];
   if (k->nr && k->vers[k->nr - 1].time == m->time) k->nr--;
   if (k->nr == k->cap) {
@@ -100,7 +123,7 @@ void past_set(struct past *m, uint32_t i, uint32_t id, uint32_t len) {
     k->vers = realloc(k->vers, k->cap * sizeof(*k->vers));
     CHECK(k->vers);
   }
-  k->vers[k->nr++] = (struct past_ver){m->time, id, len};
+  k->vers[k->nr++] = (struct past_ver){.time = m->time, .id = id, .len = len, .expires = expires};
 }
 
 void past_forget(struct past *m, uint64_t oldest) {
@@ -172,11 +195,52 @@ uint32_t past_vlen(struct past *m, uint32_t i) {
 bool past_put(struct past *m, struct xdb_ref *ref, uint32_t i) {
   const uint32_t id = ++m->next_id, len = past_vlen(m, i);
   past_value(id, len, m->buf);
-  if (!(chance(&m->rng, 90) ? remixdb_put : remixdb_set)(ref, m->keys[i].ptr, m->keys[i].len, m->buf, len))
+  const uint64_t expires = past_expires(m);
+  if (!(expires ? remixdb_put_expire(ref, m->keys[i].ptr, m->keys[i].len, m->buf, len, expires)
+                : (chance(&m->rng, 90) ? remixdb_put : remixdb_set)(ref, m->keys[i].ptr, m->keys[i].len, m->buf, len)))
     return false;
   m->time++;
-  past_set(m, i, id, len);
+  past_set_expiring(m, i, id, len, expires);
   return true;
+}
+
+// The newest version of key i, or NULL.
+static struct past_ver *newest(struct past *m, uint32_t i) {
+  return m->keys[i].nr ? &m->keys[i].vers[m->keys[i].nr - 1] : NULL;
+}
+
+void past_compare(struct past *m, struct xdb_ref *ref, uint32_t i) {
+  const struct past_key *const k = &m->keys[i];
+  const struct past_ver *const v = newest(m, i);
+  uint64_t version = 0;
+  const bool there = remixdb_getv(ref, k->ptr, k->len, m->buf, PAST_VLEN_MAX, NULL, &version);
+  CHECK(there == (v && v->id) && (version != 0) == there);
+  if (there && v->version) CHECK(version == v->version);
+  const bool right = chance(&m->rng, 70), del = there && chance(&m->rng, 30);
+  const uint64_t wanted = right ? version : version + 1 + below(&m->rng, 3);
+  const uint32_t id = ++m->next_id, len = past_vlen(m, i);
+  past_value(id, len, m->buf);
+  const bool done = del ? remixdb_del_if(ref, k->ptr, k->len, wanted)
+                        : remixdb_put_if(ref, k->ptr, k->len, m->buf, len, wanted);
+  CHECK(done == right && (done || remixdb_errcode() == REMIXDB_ABORTED));
+  if (!done) return;
+  m->time++;
+  past_set(m, i, del ? 0 : id, del ? 0 : len);
+}
+
+// What the ref tells of a key's version and its time of expiry.
+static void check_version(struct past *m, struct xdb_ref *ref, uint32_t i, uint64_t time) {
+  struct past_key *const k = &m->keys[i];
+  uint64_t version = 0, expires = 77;
+  uint32_t n = k->nr;
+  while (n && k->vers[n - 1].time > time) n--;
+  struct past_ver *const v = n ? &k->vers[n - 1] : NULL;
+  const bool there = remixdb_getv(ref, k->ptr, k->len, m->buf, PAST_VLEN_MAX, NULL, &version);
+  CHECK(there == (v && v->id) && remixdb_expiry(ref, k->ptr, k->len, &expires) == there);
+  if (!there) return;
+  CHECK(version != 0 && expires == v->expires && (v->version == 0 || v->version == version));
+  v->version = version;
+  for (uint32_t older = 0; older + 1 < n; older++) CHECK(k->vers[older].version < version);
 }
 
 bool past_del(struct past *m, struct xdb_ref *ref, uint32_t i) {
@@ -192,7 +256,8 @@ void past_check_get(struct past *m, struct xdb_ref *ref, uint32_t i, uint64_t ti
   const struct past_key *const k = &m->keys[i];
   const struct past_ver v = past_at(m, i, time);
   uint32_t len = 12345;
-  switch (below(&m->rng, 5)) {
+  switch (below(&m->rng, m->unversioned ? 5 : 6)) {
+    case 5: check_version(m, ref, i, time); return;
     case 4: {
       const uint32_t off = (uint32_t)below(&m->rng, v.len + 3ull), cap = (uint32_t)below(&m->rng, 300);
       uint32_t n = 54321;

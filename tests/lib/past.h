@@ -12,6 +12,9 @@ struct past_ver {
   uint64_t time;
   uint32_t id;  // of the value; 0: not there
   uint32_t len;
+  uint64_t expires;  // ms; 0: never
+  uint64_t version;  // as the store told it; 0: not asked yet
+  bool expired;      // not there, because the version before has expired
 };
 
 struct past_key {
@@ -30,6 +33,8 @@ struct past {
   uint32_t next_id;
   uint64_t rng;
   uint32_t vlen_max;
+  uint64_t wall;        // the wall clock, which past_clock moves; 0: no record expires
+  bool unversioned;     // the ref's records have no versions
   uint8_t *buf, *want;  // of PAST_VLEN_MAX + 1 bytes
 };
 
@@ -46,6 +51,14 @@ struct past_ver past_at(const struct past *m, uint32_t i, uint64_t time);
 bool past_has(const struct past *m, int64_t i, uint64_t time);
 // Gives key i a version at the model's time; id 0 deletes it.
 void past_set(struct past *m, uint32_t i, uint32_t id, uint32_t len);
+// The same for a record that expires.
+void past_set_expiring(struct past *m, uint32_t i, uint32_t id, uint32_t len, uint64_t expires);
+// Moves the clock: what expires goes at a time of its own.
+void past_clock(struct past *m, uint64_t wall);
+// A time at which a record that is put now may expire; mostly 0.
+uint64_t past_expires(struct past *m);
+// Forgets the versions of the newest records: the store has written them once more.
+void past_written_again(struct past *m);
 // Frees the versions that no time from `oldest` on shows.
 void past_forget(struct past *m, uint64_t oldest);
 // The first key that is not smaller.
@@ -62,6 +75,9 @@ uint32_t past_vlen(struct past *m, uint32_t i);
 
 bool past_put(struct past *m, struct xdb_ref *ref, uint32_t i);
 bool past_del(struct past *m, struct xdb_ref *ref, uint32_t i);
+
+// Puts or deletes by a version: the right one, or another.
+void past_compare(struct past *m, struct xdb_ref *ref, uint32_t i);
 
 // ---- reading: the ref must show the model at that time
 

@@ -22,6 +22,7 @@
 #define COPY_DIR_LEN 560
 
 struct shot {
+  uint64_t wall;  // the clock of its making
   struct xdb_snapshot *s;
   struct xdb_ref *ref;
   struct past_cursor c;
@@ -63,6 +64,12 @@ struct run {
   uint32_t reports, give_up_at;  // of a long call, and at which of them it is given up; 0: at none
 };
 
+// The clocks of the store.
+static uint64_t wall = 1700000000000, steady;
+static uint64_t wall_ms(void *arg) { return (void)arg, wall; }
+static uint64_t steady_ms(void *arg) { return (void)arg, steady; }
+static const struct env_clock test_clock = {wall_ms, steady_ms, NULL};
+
 static uint64_t nr_ops, nr_opened, kinds[COMPACT_KINDS], young;
 static const char *step_name = "";
 
@@ -103,6 +110,7 @@ static bool hear(void *priv, const char *what, uint64_t done, uint64_t total) {
 static void run_open(struct run *r) {
   choose_opts(r);
   expect_reads(rng_next(&r->m.rng));
+  r->env->clock = &test_clock;
   OK(xdb_open(dir, &r->opts, r->env, &r->x));
   shrink(r->x, r->memtable, 4 + (uint32_t)below(&r->m.rng, chance(&r->m.rng, 50) ? 20 : 300));
   static const uint8_t from[] = {0, 1, 2, 8, COMPACT_YOUNG_FROM};
@@ -151,6 +159,15 @@ static uint32_t pick_key(struct run *r) {
   if (chance(&m->rng, 1)) r->place = (uint32_t)below(&m->rng, m->nr);
   if (chance(&m->rng, 60)) return (r->place + (uint32_t)below(&m->rng, 1 + m->nr / 8)) % m->nr;
   return (uint32_t)below(&m->rng, m->nr);
+}
+
+static void do_compare(struct run *r) { past_compare(&r->m, r->ref, pick_key(r)); }
+
+// Time goes by; now and then so much that compaction may remove what has expired.
+static void do_clock(struct run *r) {
+  wall += 1 + below(&r->m.rng, 300);
+  steady += below(&r->m.rng, chance(&r->m.rng, 30) ? 2 * REMIXDB_EXPIRY_SETTLES_MS : 100);
+  past_clock(&r->m, wall);
 }
 
 static void do_put(struct run *r) { CHECK(past_put(&r->m, r->ref, pick_key(r))); }
@@ -288,16 +305,21 @@ static void do_batch(struct run *r) {
       continue;
     }
     const uint32_t id = ++m->next_id;
+    const uint64_t expires = l ? 0 : past_expires(m);
     past_value(id, len, m->buf);
-    CHECK(add(r, l, k, len, REMIXDB_BATCH_PUT));
-    past_set(m, i, id, len);
+    CHECK(expires ? remixdb_batch_put_expire(r->batch, k->ptr, k->len, m->buf, len, expires)
+                  : add(r, l, k, len, REMIXDB_BATCH_PUT));
+    past_set_expiring(m, i, id, len, expires);
   }
   if (l) load_all(r, l);
   free(gathered.bytes);
   CHECK(remixdb_batch_count(r->batch) == count);
   CHECK(remixdb_write(r->ref, r->batch));
   if (count == 0) m->time = time;
-  if (chance(&m->rng, 5)) CHECK(remixdb_write(r->ref, r->batch));  // the same once more changes nothing
+  if (chance(&m->rng, 5)) {  // the same once more changes nothing but the versions
+    CHECK(remixdb_write(r->ref, r->batch));
+    past_written_again(m);
+  }
 }
 
 struct merging {
@@ -343,6 +365,7 @@ static void do_merge(struct run *r) {
   struct merging g = {.r = r, .key = pick_key(r), .how = (int)below(&m->rng, MERGES)};
   const struct past_key *const k = &m->keys[g.key];
   const bool there = past_has(m, g.key, m->time);
+  const uint64_t expires = there ? past_at(m, g.key, m->time).expires : 0;  // a merge keeps it
   g.id = ++m->next_id;
   g.len = past_vlen(m, g.key);
   if (g.how == MERGE_PUTS) past_value(g.id, g.len, m->buf);
@@ -352,7 +375,7 @@ static void do_merge(struct run *r) {
   CHECK(good == (g.how != MERGE_NO_VALUE) && remixdb_errcode() == (good ? REMIXDB_OK : REMIXDB_INVALID));
   if (g.how == MERGE_PUTS || (g.how == MERGE_CUTS && there)) {
     m->time++;
-    past_set(m, g.key, g.id, g.len);
+    past_set_expiring(m, g.key, g.id, g.len, expires);
   } else if (g.how == MERGE_DELS) {
     m->time++;
     past_set(m, g.key, 0, 0);
@@ -386,18 +409,19 @@ static void do_count(struct run *r) {
   const bool open = chance(&m->rng, 20);
   const struct remixdb_range range = {{m->keys[a].ptr, m->keys[a].len},
                                       {open ? NULL : (void *)m->keys[b].ptr, m->keys[b].len}};
-  uint64_t keys, bytes, want = 0, want_bytes = 0;
+  uint64_t keys, bytes, want = 0, want_bytes = 0, gone = 0;  // gone: expired, and may still be counted
   for (uint32_t i = a; i < (open ? m->nr : b); i++) {
     const struct past_ver v = past_at(m, i, m->time);
     want += v.id != 0;
+    gone += v.expired;
     want_bytes += v.id ? m->keys[i].len + v.len : 0;
   }
   CHECK(remixdb_count(r->ref, &range, &keys, &bytes));
   const uint64_t off = keys > want ? keys - want : want - keys;
-  if (off > 4 + (a < b ? b - a : a - b) / 20 + (open ? m->nr / 20 : 0))
+  if (off > 4 + gone + (a < b ? b - a : a - b) / 20 + (open ? m->nr / 20 : 0))
     fail_msg("TEST_SEED=%llu: %llu keys counted, %llu there", (unsigned long long)check_seed, (unsigned long long)keys,
              (unsigned long long)want);
-  CHECK((keys != 0 || bytes == 0) && (want_bytes != 0 || keys <= 4));
+  CHECK((keys != 0 || bytes == 0) && (want_bytes != 0 || keys <= 4 + gone));
 }
 
 static void do_maintenance(struct run *r) {
@@ -468,6 +492,7 @@ static void do_shot(struct run *r) {
     t->ref = remixdb_snapshot_ref(t->s);
     CHECK(t->ref);
     t->time = second ? of->time : m->time;
+    t->wall = second ? of->wall : wall;
     return;
   }
   const uint64_t dice = below(&m->rng, 1000);
@@ -490,6 +515,7 @@ static void txn_begin(struct run *r, struct txn *t) {
   CHECK(t->t);
   struct past *const v = &t->view;
   v->time = 1;
+  v->unversioned = true;
   v->next_id = r->txn_id;
   v->rng = rng_next(&r->m.rng);
   CHECK((v->keys = calloc(v->nr, sizeof(*v->keys))) && (t->wrote = calloc(v->nr, sizeof(*t->wrote))));
@@ -497,7 +523,7 @@ static void txn_begin(struct run *r, struct txn *t) {
   for (uint32_t i = 0; i < v->nr; i++) {
     v->keys[i] = (struct past_key){.ptr = m->keys[i].ptr, .len = m->keys[i].len};
     const struct past_ver now = past_at(m, i, m->time);
-    if (now.id) past_set(v, i, now.id, now.len);
+    if (now.id) past_set_expiring(v, i, now.id, now.len, now.expires);
   }
 }
 
@@ -522,11 +548,13 @@ static enum changed txn_changed(const struct run *r, const struct txn *t) {
     const struct past_key *const k = &r->m.keys[i];
     const struct past_ver was = past_at(&r->m, i, t->began), is = past_at(&r->m, i, r->m.time);
     if (!k->nr || is.time <= t->began) continue;
+    bool expired = false;  // that is no write, and compaction may have removed the record
+    for (uint32_t n = 0; n < k->nr; n++) expired |= k->vers[n].time > t->began && k->vers[n].expired;
     for (size_t n = 0; n < t->t->reads[TREE_UNNAMED].nr; n++) {
       const struct read_range *const range = &t->t->reads[TREE_UNNAMED].ranges[n];
       if (kv_cmp(range->from, kref(k->ptr, k->len)) > 0 || read_range_ends_before(range, kref(k->ptr, k->len)))
         continue;
-      if (was.id != is.id) return CHANGED;
+      if (!expired && was.id != is.id) return CHANGED;
       how = CHANGED_BACK;
     }
   }
@@ -546,7 +574,9 @@ static void txn_commit(struct run *r, struct txn *t) {
   if (done && wrote) r->m.time++;
   for (uint32_t i = 0; i < t->view.nr && done; i++) {
     const struct past_ver v = past_at(&t->view, i, t->view.time);
-    if (t->wrote[i]) past_set(&r->m, i, v.id, v.len);
+    if (!t->wrote[i]) continue;
+    const bool late = v.expires && v.expires <= wall;  // expired meanwhile
+    past_set_expiring(&r->m, i, late ? 0 : v.id, late ? 0 : v.len, late ? 0 : v.expires);
   }
   txn_drop(r, t);
 }
@@ -568,7 +598,7 @@ static void txn_rollback(struct txn *t) {
   v->time++;
   for (uint32_t i = 0; i < v->nr; i++) {
     const struct past_ver was = past_at(v, i, s.time);
-    if (past_at(v, i, v->time).time > s.time) past_set(v, i, was.id, was.len);
+    if (past_at(v, i, v->time).time > s.time) past_set_expiring(v, i, was.id, was.len, was.expires);
   }
   memcpy(t->wrote, s.wrote, v->nr * sizeof(bool));
   free(s.wrote);
@@ -612,11 +642,12 @@ static void do_txn(struct run *r) {
 static void do_checkpoint(struct run *r) {
   struct past *const m = &r->m;
   const struct shot *const t = &r->shots[below(&m->rng, SHOTS)];
-  const uint64_t time = t->s ? t->time : m->time;
+  const uint64_t time = t->s ? t->time : m->time, now = wall;
   char copy[COPY_DIR_LEN];
   (void)snprintf(copy, sizeof(copy), "%s-copy", dir);
   OK(checkpoint_make(t->s ? t->ref : r->ref, copy));
   struct xdb *x;
+  if (t->s) wall = t->wall;  // the copy has no clock of its own: later, more of it has expired
   OK(xdb_open(copy, &r->opts, r->env, &x));
   struct xdb_ref *const ref = remixdb_ref(x);
   CHECK(ref);
@@ -626,6 +657,7 @@ static void do_checkpoint(struct run *r) {
   remixdb_close(x);
   CHECK(remixdb_errcode() == REMIXDB_OK);
   OK(destroy_store(r->env, copy));
+  wall = now;
 }
 
 static void do_reopen(struct run *r) {
@@ -685,6 +717,8 @@ static const struct {
     {do_del_range, "del_range", 12},
     {do_batch, "batch", 250},
     {do_merge, "merge", 700},
+    {do_compare, "compare", 300},
+    {do_clock, "clock", 30},
     {do_get, "get", 1800},
     {do_near, "near", 200},
     {do_many, "multi_get", 200},
@@ -736,6 +770,7 @@ static void run_model(uint64_t s, uint32_t nr) {
   CHECK(r);
   const enum key_kind kind = (enum key_kind)below(&rng, KEY_KINDS);
   past_init(&r->m, kind, 2 + keys[kind] / (1 + (uint32_t)below(&rng, 4)), vlens[below(&rng, 6)]);
+  r->m.wall = wall;
   const bool real = chance(&rng, 15);
   if (real) {
     CHECK(setup(NULL) == 0);
