@@ -138,11 +138,29 @@ bool model_del(struct model *m, uint32_t i) {
   return true;
 }
 
+// The value in memory of the store, and as a copy in memory of its own. Both are released at once.
+static void get_memory(struct model *m, uint32_t i, bool pinned) {
+  const struct key k = m->keys[i];
+  const struct now n = m->now[i];
+  const void *v = NULL;
+  uint32_t len = 12345;
+  struct xdb_pin *const pin = pinned ? remixdb_get_pinned(m->ref, k.ptr, k.len, &v, &len) : NULL;
+  void *const copy = pinned ? NULL : remixdb_get_alloc(m->ref, k.ptr, k.len, &len);
+  CHECK(remixdb_errcode() == (n.ver ? REMIXDB_OK : REMIXDB_NOTFOUND));
+  CHECK((pin || copy) == (n.ver != 0));
+  if (n.ver) CHECK(value_good(m, i, n, pinned ? v : copy, len));
+  else CHECK(len == 12345);
+  remixdb_pin_release(pin);
+  remixdb_free(copy);
+}
+
 void model_get(struct model *m, uint32_t i) {
   const struct key k = m->keys[i];
   const struct now n = m->now[i];
   uint32_t len = 12345;
-  switch (rng_next(&m->rng) % 4) {
+  switch (rng_next(&m->rng) % 6) {
+    case 2:
+    case 3: get_memory(m, i, rng_next(&m->rng) % 2); return;
     case 0:
       CHECK(remixdb_probe(m->ref, k.ptr, k.len) == (n.ver != 0));
       CHECK(remixdb_errcode() == (n.ver ? REMIXDB_OK : REMIXDB_NOTFOUND));

@@ -209,7 +209,18 @@ static void see_get(struct actor *a, struct xdb_ref *ref, struct hist_op *o, uin
   char kbuf[16];
   const uint32_t klen = key_of(key, kbuf);
   uint32_t len = 0;
-  switch (below(&a->rng, 4)) {
+  switch (below(&a->rng, 5)) {
+    case 2: {
+      const void *v;
+      struct xdb_pin *const pin = remixdb_get_pinned(ref, kbuf, klen, &v, &len);
+      if (pin) {
+        memcpy(a->got, v, len);
+        remixdb_pin_release(pin);
+        see(o, key, parse_value(a, key, a->got, len));
+        return;
+      }
+      break;
+    }
     case 0:
       if (remixdb_probe(ref, kbuf, klen)) {
         see(o, key, HIST_SOME);
