@@ -14,6 +14,7 @@
 
 #include "store/async.h"
 #include "store/batch.h"
+#include "store/pin.h"
 #include "admin/checkpoint.h"
 #include "admin/destroy.h"
 #include "tests/fuzz/fuzz.h"
@@ -202,12 +203,26 @@ static uint64_t check_value(struct run *r, uint32_t key, const uint8_t *val, uin
   return op->id;
 }
 
+// The same by a pin. False: it could not be read.
+static bool look_up_pinned(struct run *r, struct xdb_ref *ref, uint32_t key, uint64_t *id_out) {
+  struct xdb_pin *pin;
+  const void *val;
+  uint32_t vlen;
+  const enum remixdb_status s = pin_get(ref, key_at(r, key, r->kbuf), &pin, &val, &vlen);
+  if (s == REMIXDB_NOTFOUND) return true;
+  if (!read_ok(r, s)) return false;
+  *id_out = check_value(r, key, val, vlen);
+  pin_release(pin);
+  return true;
+}
+
 // False: it could not be read.
 static bool look_up(struct run *r, struct xdb_ref *ref, uint32_t key, uint64_t *id_out) {
   uint32_t vlen = 0;
   *id_out = 0;
   ref = ref_for(r, ref, key);
   if (!ref) return true;
+  if (key % 3 == 1) return look_up_pinned(r, ref, key, id_out);
   const enum remixdb_status s = xdb_get(ref, key_at(r, key, r->kbuf), r->got, VALUE_MAX, &vlen);
   if (s == REMIXDB_NOTFOUND) return true;
   if (!read_ok(r, s)) return false;
