@@ -565,6 +565,14 @@ class XdbBatch(_Batch):
         self._deletes = False
         self._make(_Handle("batch", lib.remixdb_batch_destroy), lib, lib.remixdb_batch_create)
 
+    def del_range(self, start: Data | None = None, stop: Data | None = None) -> None:
+        """Adds the deletion of all keys start <= key < stop: of those that the store has when the batch is written, and
+        of those that earlier operations put."""
+        bounds = _range(start, stop)
+        while self._pending:  # the order of the operations stays
+            self._load()
+        self._call(_lib().remixdb_batch_del_range, ctypes.byref(bounds))
+
     def put_expire(self, key: Data, value: Data, expires_ms: int) -> None:
         """Adds a put until a time, in milliseconds since 1970; 0 is never."""
         name, data = _bytes(key, "key"), _bytes(value, "value")
@@ -767,6 +775,11 @@ class XdbRef(_Ref, _Source):
         if nr_found == nr:
             return [values[at:end] for at, end in zip(offs, ends)]
         return [values[at:end] if there else None for at, end, there in zip(offs, ends, found)]
+
+    def del_range(self, start: Data | None = None, stop: Data | None = None) -> None:
+        """Deletes all keys start <= key < stop at one moment; None is an open end. With many keys much faster than
+        deleting each."""
+        self._call(_lib().remixdb_del_range, ctypes.byref(_range(start, stop)))
 
     def put_expire(self, key: Data, value: Data, expires_ms: int) -> None:
         """Sets the key's value until a time, in milliseconds since 1970; 0 is never. Then the key is absent."""
@@ -1563,13 +1576,8 @@ class XdbMap(MutableMapping[_K, _V]):
         raise KeyError("the map is empty")
 
     def clear(self) -> None:
-        """Deletes all keys that there are when it begins."""
-        ref = self._ref()
-        keys = iter(ref.iter(keys_only=True, hold=True))
-        while some := list(itertools.islice(keys, 1000)):
-            with ref.batch() as batch:
-                for key in some:
-                    batch.delete(key)
+        """Deletes all keys, at one moment."""
+        self._ref().del_range()
 
     def update(self, other: Any = (), /, **more: _V) -> None:
         """As a dict's update; all of it or nothing is written."""
@@ -1645,6 +1653,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "remixdb_getn": (_BOOL, (_P, _S, _U32, _P, _U32, _U32P)),
     "remixdb_multi_get_packed": (ctypes.c_size_t, (_P, ctypes.c_size_t, _P, _S, ctypes.c_size_t, _P)),
     "remixdb_merge_decide": (_BOOL, (_P, _S, _U32, _P)),
+    "remixdb_del_range": (_BOOL, (_P, _P)),
+    "remixdb_batch_del_range": (_BOOL, (_P, _P)),
     "remixdb_put_expire": (_BOOL, (_P, _S, _U32, _S, _U32, ctypes.c_uint64)),
     "remixdb_expiry": (_BOOL, (_P, _S, _U32, _P)),
     "remixdb_getv": (_BOOL, (_P, _S, _U32, _P, _U32, _U32P, _P)),

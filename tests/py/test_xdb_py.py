@@ -1197,6 +1197,38 @@ def test_estimates_and_ranges(db, ref):
         ref.count(7)
 
 
+def test_deleting_ranges(db, ref):
+    def fill(r):
+        with r.batch() as batch:
+            batch.update((b"%05d" % i, b"v") for i in range(10000))
+
+    fill(ref)
+    ref.flush()
+    with ref.snapshot() as then, then.ref() as old:
+        ref.del_range("01000", b"02000")
+        assert [key for key in ref.iter(start="00999", stop="02001", keys_only=True)] == [b"00999", b"02000"]
+        assert len(list(old.iter(keys_only=True))) == 10000
+    ref.del_range("5", "4")
+    ref.del_range(stop=b"")
+    assert len(list(ref.iter(keys_only=True))) == 9000
+    with ref.batch() as batch:
+        batch.put("a", "1")
+        batch.put("b", "2")
+        batch.del_range(start="a")
+        batch.put("b", "3")
+        batch.del_range(stop="09990")
+    assert dict(ref.iter()) == {**{b"%05d" % i: b"v" for i in range(9990, 10000)}, b"b": b"3"}
+    with db.space("other") as space, space.ref() as there:
+        fill(there)
+        space.map().clear()
+        assert not space.map() and ref.get("b") == b"3"
+    ref.del_range()
+    assert list(ref.iter()) == []
+    with pytest.raises(TypeError):
+        ref.del_range(7)
+    raises(Status.TOOBIG, ref.del_range, b"x" * 70000)
+
+
 def test_expiry(ref):
     never = 1 << 62
     ref.put_expire("gone", "1", 1)

@@ -259,6 +259,7 @@ CALLS = {
     "abort": give_up,
     "versions": use_versions,
     "expiry": lambda t: (t.ref.put_expire("e", "E", 1 << 60), t.ref.expiry("e")),
+    "ranges": lambda t: (t.ref.del_range("x", "y"), t.batch.del_range("y"), t.ref.compact_range(), t.ref.get("a")),
     "joined batches": lambda t: (t.batch.append(XdbBatch()), len(t.batch), t.batch.size() > 0),
     "space": use_space,
     "gets": use_gets,
