@@ -197,6 +197,7 @@ void setup_destroy(struct xdb *x) {
   refpool_fini(x);
   if (x->txns.fini) x->txns.fini(x);
   super_unref(xdb_super(x));
+  version_unref(x->rounds.unsaved);
   epoch_fini(&x->cursors);
   epoch_fini(&x->epoch);
   memtables_fini(&x->memtables);

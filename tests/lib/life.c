@@ -122,6 +122,8 @@ struct run *run_create(uint64_t s) {
   r->plan.spaces = s % 3 == 1 ? 1 + (uint32_t)(s / 3 % SPACES_MAX) : 0;
   r->iter_rng = s;
   r->plan.cold = (uint32_t)below(&r->iter_rng, 3);
+  static const uint32_t few[] = {0, 0, 12, 4096};
+  r->plan.range_few = few[below(&r->iter_rng, 4)];
   r->model.nr_keys = r->plan.nr_keys;
   r->model.next_id = 1;
   return r;
@@ -195,6 +197,7 @@ enum remixdb_status run_open(struct run *r) {
   r->x->compact.memtable_size = r->plan.memtable_limit;
   r->x->compact.build.max_pages = r->plan.table_pages;
   r->x->compact.young_from = r->plan.young_from;
+  r->x->ranges = (struct range_limits){r->plan.range_few, r->plan.range_few / 4};
   s = make_refs(r);
   if (s != REMIXDB_OK) {
     struct err_saved why;
@@ -605,6 +608,23 @@ bool write_batch(struct run *r) {
   return written(r, ops, nr, s);
 }
 
+bool life_del_range(struct run *r, uint32_t first, uint32_t end) {
+  struct op ops[KEYS_MAX];
+  uint8_t from[32], to[32];
+  uint32_t nr = 0;
+  for (uint32_t k = first; k < end; k += r->plan.spaces + 1)
+    if (r->model.now[k]) ops[nr++] = (struct op){.id = r->model.next_id++, .key = k, .del = true};
+  const uint64_t erased = xdb_super(r->x)->version->erased;
+  begins(r, ops, nr);
+  const enum remixdb_status s = xdb_del_range(life_ref(r, first), life_key(first, from),
+                                              end < r->plan.nr_keys ? life_key(end, to) : kref(NULL, 0));
+  // an edit took place, but CURRENT could not be written, or the sync failed
+  if (s == REMIXDB_OK || xdb_super(r->x)->version->erased == erased) return written(r, ops, nr, s);
+  check_failure(r, s);
+  for (uint32_t i = 0; i < nr; i++) r->model.now[ops[i].key] = 0;
+  return false;
+}
+
 struct merging {
   struct run *r;
   struct op op;
@@ -703,6 +723,11 @@ bool step(struct run *r) {
     const uint64_t id = look_up(r, key, &ok);
     if (ok) CHECK(id == r->model.now[key]);
     return ok;
+  }
+  if (below(&r->iter_rng, 1000) < 8) {
+    const uint32_t first = pick_key(r);
+    const uint32_t end = first + 1 + (uint32_t)below(&r->iter_rng, 1 + r->plan.nr_keys / 6);
+    return life_del_range(r, first, end < r->plan.nr_keys ? end : r->plan.nr_keys);
   }
   if (chance(&r->rng, 3)) return write_batch(r);
   if (chance(&r->rng, 10)) return merge_key(r, pick_key(r));

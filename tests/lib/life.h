@@ -56,6 +56,7 @@ struct plan {
   uint32_t cold;                            // dice of expect_reads
   uint32_t flush, sync, reopen, del, wear;  // in 1000 steps
   uint32_t focus;                           // percent of writes that go to few keys
+  uint32_t range_few;                       // of struct range_limits
   uint32_t spaces;                          // named spaces: key k is in space k % (spaces + 1), 0 is the unnamed one
   bool no_allocate, short_io;
   struct remixdb_opts opts;
@@ -133,6 +134,8 @@ void check_names(struct run *r, bool log_too);
 // ---- steps. False: a call failed, as it may.
 
 bool life_put(struct run *r, uint32_t key, bool del);
+// Deletes the keys [first, end) that are in the space of `first`, as a range.
+bool life_del_range(struct run *r, uint32_t first, uint32_t end);
 bool write_batch(struct run *r);
 bool merge_key(struct run *r, uint32_t key);
 bool do_sync(struct run *r);

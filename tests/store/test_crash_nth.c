@@ -185,6 +185,7 @@ static void script(struct script *c) {
   script_puts(c, p->nr_keys / 2, 17, 6);
   script_puts(c, 7, 1, 60);
   told(c, write_batch(r));
+  told(c, life_del_range(r, 20, 31));  // by an edit
   script_copy(c);
   script_look(c);
   script_close(c);
