@@ -41,8 +41,8 @@ void repair_lose(struct repair *p, uint64_t records, bool more, const char *fmt,
 MUST_CHECK enum remixdb_status repair_value(struct repair *p, const struct kv_rec *rec, uint8_t **val_out,
                                             uint32_t *vlen_out);
 // Writes a record to the new store; kind KV_SPACES: into the tree of the named spaces. Leaves a record of a dropped
-// space out. A record whose value is apart and cannot be read is a loss, and no failure. The deletion of a range deletes
-// there what was kept before. Returns the status of the write.
+// space out. A record whose value is apart and cannot be read is a loss, and no failure. The deletion of a range
+// deletes there what was kept before. Returns the status of the write.
 MUST_CHECK enum remixdb_status repair_keep(struct repair *p, const struct kv_rec *rec);
 
 // Keeps every readable record of a table. Succeeds even if no record is readable. print: the fingerprint that CURRENT

@@ -2252,3 +2252,21 @@ def test_next_of_a_new_iterator(ref):
     it = ref.iter()
     it.park()
     assert next(it, None) is None  # it needs a seek
+
+
+def test_del_range(ref):
+    for i in range(200):
+        ref.put(b"%04d" % i, b"v%d" % i)
+    ref.del_range(b"0050", b"0100")
+    assert [k for k, _ in ref.iter()] == [b"%04d" % i for i in range(200) if not 50 <= i < 100]
+    ref.del_range(b"0100", b"0050")  # empty
+    ref.del_range("0150")
+    with ref.batch() as batch:
+        batch.put(b"0001", b"gone")
+        batch.del_range(None, b"0010")
+        batch.put(b"0002", b"there")
+    assert [k for k, _ in ref.iter()] == [b"0002"] + [b"%04d" % i for i in range(10, 150) if not 50 <= i < 100]
+    ref.del_range()
+    assert list(ref.iter()) == []
+    with pytest.raises(TypeError):
+        ref.del_range(7)
