@@ -15,6 +15,7 @@
 #include "store/pin.h"
 #include "store/refpool.h"
 #include "store/count.h"
+#include "store/ingest.h"
 #include "store/snapshot.h"
 #include "store/space_ref.h"
 #include "admin/stats.h"
@@ -1010,6 +1011,33 @@ PUBLIC bool remixdb_compact_range(struct xdb_ref *ref, const struct remixdb_rang
   enum remixdb_status s = check_writable(ref);
   if (s == REMIXDB_OK) s = range ? check_range(range) : null_argument("range");
   return done_on(ref, s == REMIXDB_OK ? compact_range(ref, range) : s);
+}
+
+static enum remixdb_status check_ingest(const struct xdb_ingest *g) {
+  return g ? check_ref(ingest_ref(g)) : null_argument("ingest");
+}
+
+PUBLIC struct xdb_ingest *remixdb_ingest_begin(struct xdb_ref *ref) {
+  struct xdb_ingest *g = NULL;
+  const enum remixdb_status s = check_writable(ref);
+  done_on(ref, s == REMIXDB_OK ? ingest_begin(ref, &g) : s);
+  return g;
+}
+
+PUBLIC bool remixdb_ingest_put(struct xdb_ingest *g, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
+  enum remixdb_status s = check_ingest(g);
+  if (s == REMIXDB_OK) s = check_lengths(kbuf, klen, vbuf, vlen);
+  return done_on(g ? ingest_ref(g) : NULL, s == REMIXDB_OK ? ingest_put(g, kref(kbuf, klen), vbuf, vlen) : s);
+}
+
+PUBLIC bool remixdb_ingest_commit(struct xdb_ingest *g) {
+  struct xdb_ref *const ref = g ? ingest_ref(g) : NULL;
+  const enum remixdb_status s = check_ingest(g);
+  return done_on(ref, s == REMIXDB_OK ? ingest_commit(g) : s);
+}
+
+PUBLIC void remixdb_ingest_abort(struct xdb_ingest *g) {
+  if (g && may_go_on(check_ingest(g))) ingest_abort(g);
 }
 
 PUBLIC bool remixdb_checkpoint(struct xdb_ref *ref, const char *dir) {

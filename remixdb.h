@@ -708,6 +708,28 @@ bool remixdb_compact(struct xdb_ref *ref);
 // empty range does nothing. REMIXDB_TOOBIG: a bound is longer than a key can be. Reports as "compact"
 // (remixdb_progress).
 bool remixdb_compact_range(struct xdb_ref *ref, const struct remixdb_range *range);
+// ---- sorted ingest
+
+// Writes sorted records straight into tables, without the log and the memtables. Nobody sees the records until the
+// commit; then all of them are there at once, also after a crash. Readers and writers go on meanwhile. The ref must not
+// be a snapshot's or a transaction's, and outlives the ingest; other calls on the ref may come between. An ingest takes
+// memory for one table in the making, about 10 MiB. Returns NULL on failure. REMIXDB_READONLY.
+struct xdb_ingest;
+struct xdb_ingest *remixdb_ingest_begin(struct xdb_ref *ref);
+// Adds a record; key and value together have at most REMIXDB_KV_MAX bytes, else REMIXDB_TOOBIG. Each key is greater
+// than the one before; if not, the call fails with REMIXDB_INVALID and changes
+// nothing, as it does with REMIXDB_TOOBIG. After REMIXDB_NOSPACE, REMIXDB_IO or REMIXDB_NOMEM later puts and the commit
+// fails with the same status. With a progress function (remixdb_progress, "ingest") a put may fail with
+// REMIXDB_ABORTED; the record is not added then, and the call may be tried again.
+bool remixdb_ingest_put(struct xdb_ingest *g, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
+// Makes the records visible: they replace all values of their keys that were written before this call. Writes that come
+// while the call runs may count as before or after it; those that begin after it are newer. The call flushes
+// (remixdb_flush) and waits for it. All of it is durable when it returns true, too. Frees the ingest in any case. After
+// a failure none of the records is there, and the files are gone; after REMIXDB_IO the next opening decides.
+bool remixdb_ingest_commit(struct xdb_ingest *g);
+// Gives the ingest up and removes its files. Does nothing for NULL.
+void remixdb_ingest_abort(struct xdb_ingest *g);
+
 // Makes a separate store in `dir`, with the records that the ref reads at this moment. For a snapshot's ref these are
 // the records of the snapshot. The call links the tables where the file system can, else copies them, and writes the
 // records of the memtables to a new log. The new store is durable when the call returns true. Writers go on meanwhile.

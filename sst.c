@@ -245,6 +245,31 @@ void sst_give_pieces(struct sst *t, struct sst_pieces *p) {
   else mem_free(p);
 }
 
+enum remixdb_status sst_renumber(const struct sst_ctx *ctx, uint64_t number, uint64_t seq) {
+  char name[32];
+  uint8_t foot[FORMAT_SST_FOOTER];
+  struct format_sst_footer f;
+  uint64_t size = 0;
+  int fd;
+  sst_name(name, number);
+  enum remixdb_status s = env_open(ctx->dir, name, ENV_READ | ENV_WRITE, &fd);
+  if (s != REMIXDB_OK) return s;
+  s = env_size(ctx->env, fd, name, &size);
+  if (s == REMIXDB_OK && size < sizeof(foot)) s = err_corrupt(name, size, "table is truncated");
+  if (s == REMIXDB_OK) s = env_read(ctx->env, fd, name, foot, sizeof(foot), size - sizeof(foot));
+  if (s == REMIXDB_OK) s = format_sst_footer_get(foot, size, name, &f);
+  if (s == REMIXDB_OK && (f.seq_width != 0 || f.number != number))
+    s = err_corrupt(name, size - sizeof(foot), "not a table of one sequence number");
+  if (s == REMIXDB_OK) {
+    f.seq_min = f.seq_max = seq;
+    format_sst_footer_put(foot, &f);
+    s = env_write(ctx->env, fd, name, foot, sizeof(foot), size - sizeof(foot));
+  }
+  if (s == REMIXDB_OK) s = env_sync_data(ctx->env, fd, name);
+  env_close_quiet(ctx->env, fd);
+  return s;
+}
+
 void sst_ref(struct sst *t) { (void)atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed); }
 
 void sst_unref(struct sst *t) {

@@ -14,6 +14,10 @@
 // Opens a table and checks the footer and the metadata, but not the data. *out has one reference. Fails with
 // REMIXDB_CORRUPT (also for a missing file), REMIXDB_VERSION, REMIXDB_NOMEM or REMIXDB_IO.
 MUST_CHECK enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct sst **out);
+// Gives all records of a table another sequence number, which they share: the table was built with one number for all
+// (sst_build_numbers), is not open, and no version names it. Writes and syncs the footer. Fails with REMIXDB_IO,
+// REMIXDB_NOSPACE, REMIXDB_NOMEM or REMIXDB_CORRUPT.
+MUST_CHECK enum remixdb_status sst_renumber(const struct sst_ctx *ctx, uint64_t number, uint64_t seq);
 void sst_ref(struct sst *t);
 void sst_unref(struct sst *t);   // NULL is allowed. The last reference closes the table and removes an obsolete file
 void sst_retire(struct sst *t);  // makes the table obsolete: no version will name it

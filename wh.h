@@ -247,6 +247,9 @@ bool wh_gap(const struct wh_cursor *c, struct kref key, bool backward, struct kr
 // Tells whether the cursor's leaf has gaps. Call it after wh_seek_begin_place, or when the cursor is valid.
 static inline bool wh_gapped(const struct wh_cursor *c) { return c->gapped; }
 
+// From now on no gap of this index is used: older data has got keys that its gaps do not know. Any thread.
+void wh_end_gaps(struct wh *wh);
+
 // A pass records which tombstones of a memtable a merge has stepped over, and makes gaps from them.
 struct wh_pass {
   const struct wh_cursor *cursor;

@@ -175,6 +175,19 @@ static inline void compact_whole_on(struct compact_whole *whole) {
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base,
                                              const struct wh *frozen, const struct wh *spaces, bool allow_abort,
                                              struct compact_whole *whole, struct version **out);
+// Tables that an ingest has written: of one tree, in ascending key ranges that do not overlap, newer than all of the
+// version and older than the memtables. The caller has a reference to each.
+struct compact_ingest {
+  uint32_t tree;
+  struct sst **tables;
+  uint32_t nr;
+};
+// Makes the version that has these tables, too. In each partition they become the newest runs; behind a partition's
+// last key, and in one that is empty, they become new partitions. A table that does not fit into one partition is cut,
+// and a partition that would get too many runs is written again: both go into new tables. *out and failures as for
+// compact_round; the tables of the ingest stay the caller's, but those that were cut are retired.
+MUST_CHECK enum remixdb_status compact_ingest(struct compact *c, struct worker *self, struct version *base,
+                                              const struct compact_ingest *in, struct version **out);
 // Sets c->watch for all REMIXes of a version. Call it before another thread has the version.
 void compact_watch(const struct compact *c, const struct version *v);
 // Tells whether scans have paid for a merge of some of the REMIX's runs; sets scan_debt_due. Any thread; x is alive.

@@ -40,18 +40,20 @@ struct job {
   // decided
   enum compact_kind kind;
   bool may_abort;
-  bool scan_merge;       // a scan merge
-  bool append;           // a split that leaves the partition as it is and makes new partitions after it
-  bool young;            // the tables go into the young view; the older view stays
-  bool upto;             // another job appends the new data after the partition's keys
-  uint32_t take;         // number of the newest runs that are merged with the new data
-  bool all;              // all runs of all of its partitions are merged
-  bool pieces;           // as the round's
-  _Atomic bool *failed;  // the round's
-  bool hid;              // some record that had expired became a tombstone, or went
-  bool in_vain;          // the job ended because another one failed
-  uint64_t cost;         // bytes to write, about
-  uint64_t table_bytes;  // bytes of data for each new table
+  bool scan_merge;          // a scan merge
+  bool append;              // a split that leaves the partition as it is and makes new partitions after it
+  bool young;               // the tables go into the young view; the older view stays
+  bool upto;                // another job appends the new data after the partition's keys
+  uint32_t take;            // number of the newest runs that are merged with the new data
+  bool all;                 // all runs of all of its partitions are merged
+  bool pieces;              // as the round's
+  _Atomic bool *failed;     // the round's
+  bool hid;                 // some record that had expired became a tombstone, or went
+  bool in_vain;             // the job ended because another one failed
+  uint64_t cost;            // bytes to write, about
+  uint64_t table_bytes;     // bytes of data for each new table
+  const struct kref *cuts;  // ascending keys: no table has keys on both sides of one
+  uint32_t nr_cuts;
   // made
   struct sst **tables;
   uint32_t nr_tables, cap_tables;
@@ -113,6 +115,10 @@ static inline const struct sst *last_table(const struct part *p) {
 
 // Bytes of a record in a block: the record and its offset.
 static inline uint64_t record_bytes(const struct kv_rec *rec) { return kv_rec_size(rec) + 2; }
+
+// Returns the shortest key that is greater than all keys of one table and not greater than any key of the next table
+// (round.c).
+struct kref tables_separator(const struct sst *before, const struct sst *after);
 
 // Sizes in bytes of blocks before compression: these decide when a table is full.
 static inline uint32_t table_pages(const struct compact *c) {

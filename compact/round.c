@@ -149,8 +149,7 @@ static enum remixdb_status hand_back(struct round *r) {
   return s;
 }
 
-// Returns the shortest key that is greater than all keys of one table and not greater than any key of the next table.
-static struct kref separator(const struct sst *before, const struct sst *after) {
+struct kref tables_separator(const struct sst *before, const struct sst *after) {
   const uint32_t lcp = kv_lcp_from(before->max, after->min, 0);
   assert(kv_cmp(before->max, after->min) < 0);
   return kref(after->min.ptr, lcp < after->min.len ? lcp + 1 : after->min.len);
@@ -196,7 +195,7 @@ static enum remixdb_status add_output(const struct output *o, const struct sst *
                                       uint32_t *nr) {
   const struct job *const j = o->job;
   struct part *const old = j->base->parts[j->part];
-  const struct kref anchor = before ? separator(before, o->fresh[0]) : part_anchor(old);
+  const struct kref anchor = before ? tables_separator(before, o->fresh[0]) : part_anchor(old);
   remix_ref(o->remix);
   if (j->young) remix_ref(old->remix);
   const enum remixdb_status s = j->young ? part_create(anchor, old->remix, o->remix, &parts[*nr])

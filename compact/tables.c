@@ -157,6 +157,7 @@ struct table_writer {
   uint64_t expected;        // bytes of all records, about
   uint64_t reported, seen;  // bytes of records so far
   uint32_t since;           // records since the last report
+  uint32_t cuts;            // of the job that were passed
 };
 
 // Makes room for one more table of the job.
@@ -202,6 +203,14 @@ static bool table_done(const struct table_writer *tw, const struct kv_rec *next)
   return sst_build_bytes(tw->build) >= share && tw->expected > tw->seen + share / 4;
 }
 
+// Whether a cut lies between the records before and this one.
+static bool table_cut(struct table_writer *tw, const struct kv_rec *next) {
+  const struct job *const j = tw->j;
+  const uint32_t was = tw->cuts;
+  while (tw->cuts < j->nr_cuts && kv_cmp(j->cuts[tw->cuts], kref(next->key, next->klen)) <= 0) tw->cuts++;
+  return tw->cuts != was;
+}
+
 static bool told_to_yield(const struct job *j) {
   return j->scan_merge && atomic_load_explicit(&j->c->yield, memory_order_relaxed);
 }
@@ -238,7 +247,8 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
     tw->j->hid = true;
   }
   if (rec->kind & KV_TOMB && tw->drop_tombs) return REMIXDB_OK;
-  if (tw->number && table_done(tw, rec)) {
+  const bool cut = unlikely(tw->j->nr_cuts) && table_cut(tw, rec);
+  if (tw->number && (cut || table_done(tw, rec))) {
     const enum remixdb_status s = table_end(tw);
     if (s != REMIXDB_OK) return s;
   }

@@ -354,6 +354,11 @@ static inline enum remixdb_status wal_begin_as(struct wal *w, size_t nbytes, boo
   return REMIXDB_OK;
 }
 
+enum remixdb_status wal_lock_with_room(struct wal *w, size_t nbytes) {
+  uint64_t gen;
+  return wal_begin_as(w, nbytes, true, &gen);
+}
+
 enum remixdb_status wal_begin(struct wal *w, size_t nbytes, uint64_t *gen_out) {
   return wal_begin_as(w, nbytes, false, gen_out);
 }

@@ -429,16 +429,31 @@ static void wal_turn(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), voi
   if (fn) fn(arg, h.gen);
 }
 
-enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), void *arg) {
+// Takes the lock for a switch, with room for the record `last` (NULL: none), while the segment does not grow. After a
+// failure the lock is not held.
+static enum remixdb_status wal_switch_lock(struct wal *w, const struct kv_rec *last) {
+  const size_t nbytes = last ? kv_rec_size(last) : 0;
+  for (;;) {
+    enum remixdb_status s = REMIXDB_OK;
+    if (last) s = wal_lock_with_room(w, nbytes);
+    else lib_lock(&w->lock);
+    if (s != REMIXDB_OK) return s;
+    while (w->growing) wal_event_wait(w, &w->written);
+    if (nbytes <= (size_t)(w->lim - w->pos)) return s;  // others may have used the room meanwhile
+    lib_unlock(&w->lock);
+  }
+}
+
+enum remixdb_status wal_switch_after(struct wal *w, const struct kv_rec *last, uint64_t *seq_out,
+                                     void (*fn)(void *arg, uint64_t new_gen), void *arg) {
   (void)pthread_mutex_lock(&w->admin);
   enum remixdb_status s = wal_prepare_locked(w, 0, true);
-  if (s == REMIXDB_OK) {
-    lib_lock(&w->lock);
-    while (w->growing) wal_event_wait(w, &w->written);
+  if (s == REMIXDB_OK && (s = wal_switch_lock(w, last)) == REMIXDB_OK) {
     s = wal_error(w);
     if (s == REMIXDB_OK && w->active->h.gen >= WAL_NUMBER_MAX)
       s = err_set(REMIXDB_CORRUPT, "%s: the log's generations have run out", w->dir->path);
     if (s == REMIXDB_OK) {
+      if (last) *seq_out = wal_put(w, last);
       wal_turn(w, fn, arg);
       wal_push(w);
     }
@@ -446,6 +461,10 @@ enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new
   }
   (void)pthread_mutex_unlock(&w->admin);
   return s;
+}
+
+enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), void *arg) {
+  return wal_switch_after(w, NULL, NULL, fn, arg);
 }
 
 enum remixdb_status wal_begin_segment(struct wal *w, const struct wal_head *h) {

@@ -134,6 +134,8 @@ void wal_event_wake(struct wal_event *e);
 
 // The sticky error, or REMIXDB_OK.
 MUST_CHECK enum remixdb_status wal_error(const struct wal *w);
+// Takes the log's lock, with room for nbytes of records. After a failure the lock is not held (append.c).
+MUST_CHECK enum remixdb_status wal_lock_with_room(struct wal *w, size_t nbytes);
 
 // Returns the active segment's end, with the open buffer.
 uint64_t wal_at(const struct wal *w);

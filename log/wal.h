@@ -178,6 +178,10 @@ bool wal_ahead_pending(const struct wal *w);
 // new_gen) under the log's lock at the moment of the switch; fn may be NULL. All records appended before that moment
 // belong to the old generation, all later ones to the new one. On failure nothing has changed and fn is not called.
 MUST_CHECK enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), void *arg);
+// The same with a last record of the old segment: no other record lies between it and the switch. *seq_out: its number,
+// set before fn runs. After a failure the record may be in the log.
+MUST_CHECK enum remixdb_status wal_switch_after(struct wal *w, const struct kv_rec *last, uint64_t *seq_out,
+                                                void (*fn)(void *arg, uint64_t new_gen), void *arg);
 uint64_t wal_gen(const struct wal *w);  // active generation, relaxed
 // The fingerprint of the segment of this generation (L7), whose header is durable. Any thread. Fails with
 // REMIXDB_CORRUPT: the log has no such segment.

@@ -168,7 +168,8 @@ static bool freeze_in_turn(struct waiter *w, enum xdb_freeze when, enum remixdb_
     *s_out = wait_for_round(x, w);
     x->rounds.nr_flushers--;
     const bool due = *s_out == REMIXDB_OK && freeze_due(x, when, 0);
-    if (due) *s_out = round_freeze(x);
+    struct xdb_ingesting *const g = w->whole ? w->whole->ingest : NULL;
+    if (due) *s_out = g ? round_freeze_marked(x, &g->mark, &g->seq) : round_freeze(x);
     if (!due || *s_out != REMIXDB_NOSPACE) return due;
     xdb_unlock(x);
     const bool again = reserve_spend(x);
@@ -227,6 +228,18 @@ void xdb_flush_last(struct xdb *x) {
   struct waiter w = {.x = x};
   if (!wal_holds(x->wal) || flush_round(&w, XDB_FREEZE_ANY) == REMIXDB_OK) return;
   xdb_say(x, "%s: some records stay in the log, because they could not be brought into tables: %s", x->dir, err_msg());
+}
+
+enum remixdb_status xdb_ingest_round(struct xdb *x, struct xdb_ingesting *g) {
+  struct waiter w = {.x = x, .whole = mem_calloc(1, sizeof(*w.whole))};
+  if (!w.whole) return REMIXDB_NOMEM;
+  w.whole->ingest = g;
+  enum remixdb_status s = flush_round(&w, XDB_FREEZE_ANY);
+  // A round of the memtable that succeeds without the ingest says why; one that failed may have been tried again.
+  if (g->tried && !g->done) s = err_raise(&g->error);
+  else if (s == REMIXDB_OK && !g->done) s = err_set(REMIXDB_ABORTED, "%s: the round of the ingest has failed", x->dir);
+  mem_free(w.whole);
+  return s;
 }
 
 // ---- compaction of the whole store, a part in each round

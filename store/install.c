@@ -12,6 +12,7 @@
 struct switching {
   struct xdb *x;
   struct super *next;
+  uint64_t seq;  // of the mark; 0: none
 };
 
 // Under the log's lock: everything committed so far is in the old memtable and the old segment, everything after it in
@@ -19,11 +20,14 @@ struct switching {
 static void switch_super(void *arg, uint64_t gen) {
   struct switching *s = arg;
   s->next->active->gen = gen;
+  if (s->seq) atomic_store_explicit(&s->x->published, s->seq, memory_order_release);
   s->next->active->base_seq = atomic_load_explicit(&s->x->published, memory_order_relaxed);
   atomic_store_explicit(&s->x->super, s->next, memory_order_release);
 }
 
-enum remixdb_status round_freeze(struct xdb *x) {
+enum remixdb_status round_freeze(struct xdb *x) { return round_freeze_marked(x, NULL, NULL); }
+
+enum remixdb_status round_freeze_marked(struct xdb *x, const struct kv_rec *mark, uint64_t *seq_out) {
   struct super *old = xdb_super(x);
   assert(xdb_lock_is_mine(x) && !old->frozen);
   struct memtable *fresh;
@@ -35,14 +39,15 @@ enum remixdb_status round_freeze(struct xdb *x) {
     memtable_unref(fresh);
     return s;
   }
-  struct switching sw = {x, super_create(fresh, old->active, old->version)};
+  struct switching sw = {x, super_create(fresh, old->active, old->version), 0};
   memtable_unref(fresh);  // the super has its own reference now
   if (!sw.next) return REMIXDB_NOMEM;
   sw.next->since = old->since;
-  if ((s = wal_switch(x->wal, switch_super, &sw)) != REMIXDB_OK) {
+  if ((s = wal_switch_after(x->wal, mark, &sw.seq, switch_super, &sw)) != REMIXDB_OK) {
     super_unref(sw.next);
     return s;
   }
+  if (mark) *seq_out = sw.seq;
   atomic_store_explicit(&x->pace.round_began_ns, time_ns(), memory_order_relaxed);
   atomic_store_explicit(&x->compact.progress, 0, memory_order_relaxed);
   atomic_store_explicit(&x->compact.work, 0, memory_order_relaxed);
@@ -108,15 +113,23 @@ static void recycle_log(struct xdb *x, uint64_t gen) {
   wal_ahead(x->wal);
 }
 
-// Replaces the super. *old_out: the replaced super, with the store's reference.
-static void publish(struct xdb *x, struct super *fresh, bool had_frozen, struct super **old_out, uint64_t *when_out) {
+// Replaces the super. *old_out: the replaced super, with the store's reference. more: as in round_install_more.
+static void publish(struct xdb *x, struct super *fresh, bool had_frozen, bool more, struct super **old_out,
+                    uint64_t *when_out) {
+  uint64_t gen;
   xdb_lock(x);
+  if (more) {
+    IGNORED(wal_begin(x->wal, 0, &gen), "no bytes always fit");
+    for (uint32_t i = 0; i < TREES; i++)
+      if (memtable_tree(fresh->active, i)) wh_end_gaps(memtable_tree(fresh->active, i));
+  }
   *old_out = xdb_super(x);
   if (!had_frozen) super_follow(fresh, *old_out);
   // Acquire: a reader of this moment sees every version that was stamped before. The round's own hand-backs are among
   // them (X4).
   fresh->since = atomic_load_explicit(&x->published, memory_order_acquire);
   atomic_store_explicit(&x->super, fresh, memory_order_release);
+  if (more) wal_end(x->wal);
   *when_out = time_ns();
   if (had_frozen) {
     atomic_store_explicit(&x->rounds.compacting, false, memory_order_release);
@@ -139,7 +152,8 @@ static void retire(struct xdb *x, struct version *base, struct version *next, co
   reserve_measure(x, next, 0);
 }
 
-static enum remixdb_status install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out) {
+static enum remixdb_status install(struct xdb *x, struct version *next, bool had_frozen, bool more,
+                                   uint64_t *when_out) {
   struct version *base;
   struct super *old, *const fresh = prepare(x, next, had_frozen, &base);
   bool unknown = false;
@@ -160,7 +174,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
     return s;
   }
   if (had_frozen) recycle_log(x, next->log_gen);
-  publish(x, fresh, had_frozen, &old, when_out);
+  publish(x, fresh, had_frozen, more, &old, when_out);
   expiry_watch(x, next);
   retire(x, base, next, frozen);
   epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
@@ -175,14 +189,22 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   return REMIXDB_OK;
 }
 
-enum remixdb_status round_install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out) {
+static enum remixdb_status install_next(struct xdb *x, struct version *next, bool had_frozen, bool more,
+                                        uint64_t *when_out) {
   pthread_mutex_lock(&x->installing);
-  const enum remixdb_status s = install(x, next, had_frozen, when_out);
+  const enum remixdb_status s = install(x, next, had_frozen, more, when_out);
   pthread_mutex_unlock(&x->installing);
   err_cleanup_begin();  // dropping the version may fail to remove files
   version_unref(next);
   err_cleanup_end();
   return s;
+}
+
+enum remixdb_status round_install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out) {
+  return install_next(x, next, had_frozen, false, when_out);
+}
+enum remixdb_status round_install_more(struct xdb *x, struct version *next, uint64_t *when_out) {
+  return install_next(x, next, true, true, when_out);
 }
 
 enum remixdb_status install_names(struct xdb *x, struct names *names) {
@@ -195,7 +217,7 @@ enum remixdb_status install_names(struct xdb *x, struct names *names) {
   if (s == REMIXDB_OK) {
     names_unref(next->names);
     names_ref(next->names = names);
-    s = install(x, next, false, &when);
+    s = install(x, next, false, false, &when);
   }
   pthread_mutex_unlock(&x->installing);
   err_cleanup_begin();

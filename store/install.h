@@ -10,6 +10,9 @@
 // and no memtable is frozen yet. After a failure nothing has changed. Fails with REMIXDB_NOMEM, REMIXDB_NOSPACE, or the
 // log's failure.
 MUST_CHECK enum remixdb_status round_freeze(struct xdb *x);
+// The same for an ingest: takes a sequence number of its own, which is above all numbers of the frozen memtable and
+// below all of the next one. The log gets a record for it, `mark`, that changes nothing.
+MUST_CHECK enum remixdb_status round_freeze_marked(struct xdb *x, const struct kv_rec *mark, uint64_t *seq_out);
 
 // Makes `next` the store's version and gives up the caller's reference to it, also on failure. had_frozen: the round
 // compacted the frozen memtable, so `next` has the memtable's content, and the memtable leaves the super. If had_frozen
@@ -18,6 +21,9 @@ MUST_CHECK enum remixdb_status round_freeze(struct xdb *x);
 // and epoch. After REMIXDB_NOSPACE or REMIXDB_NOMEM the new files have been removed, and another round may be tried.
 // After any other failure it is unknown which CURRENT is on disk, so the store refuses writes.
 MUST_CHECK enum remixdb_status round_install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out);
+// The same for a version that has more than the memtables and the older version had: the new super becomes the store's
+// under the log's lock, and gaps of the active memtable end.
+MUST_CHECK enum remixdb_status round_install_more(struct xdb *x, struct version *next, uint64_t *when_out);
 // Replaces the names of the spaces: makes a version that has nothing else new, durable and the store's. May run beside
 // a round; spaces.changing is held. When it returns, all epochs that could see the older names have ended. Fails as
 // round_install does.

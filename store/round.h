@@ -7,10 +7,23 @@
 
 #include "store/state.h"
 
+// Tables that a round puts into its version, above all that was written before its memtable was frozen. Files that are
+// not in the version in the end are removed by the round, once it has `tried`.
+struct xdb_ingesting {
+  uint32_t tree;
+  const uint64_t *numbers;  // of the tables, in ascending order of their keys
+  uint32_t nr;
+  struct kv_rec mark;      // the record that gives the ingest its sequence number (round_freeze_marked)
+  uint64_t seq;            // that number
+  bool tried, done;        // done: the store's version has the tables
+  struct err_saved error;  // why not, after `tried`
+};
+
 // A part of xdb_compact's work, for one round. The round owns `work` while `taken` is set and `done` is not; at other
 // times the waiting call owns it. xdb.lock guards the flags.
 struct xdb_whole {
   struct compact_whole work;
+  struct xdb_ingesting *ingest;  // the work is this instead; NULL: it is not
   bool taken, done;
   bool abandoned;  // the call has ended without waiting for the round, so the round frees this struct
   bool installed;  // set before `done`: the store has the round's version. If not set, the results in `work` mean

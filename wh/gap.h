@@ -10,6 +10,9 @@
 // out of older data. The stretches that its readers pass are gaps from the moment of that deletion on (wh_pass.floor).
 // The merge (view/merge.c) makes gaps and uses them.
 //
+// There is one exception: an ingest puts tables below a memtable that is already in use. It ends the gaps of that
+// memtable (wh_end_gaps) before a reader can see the tables.
+//
 // There are two kinds.
 //   Within a leaf: [lo, hi], two entries of the leaf, or the leaf's ends. The gap is *whole* if it reaches from one end
 //   of the leaf to the other.

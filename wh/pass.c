@@ -281,8 +281,12 @@ static bool leaf_step(struct wh *wh, struct wh_leaf *l, struct kref key, bool ed
   return out->to.ptr != NULL && !wh_leaf_dead(l);
 }
 
+void wh_end_gaps(struct wh *wh) { atomic_store_explicit(&wh->no_gaps, true, memory_order_release); }
+
 bool wh_gap(const struct wh_cursor *c, struct kref key, bool backward, struct kref *to_out) {
   struct wh *const wh = (struct wh *)(uintptr_t)c->wh;
+  // A reader that has found the super with the new keys sees the flag, too, because it was set first.
+  if (unlikely(atomic_load_explicit(&wh->no_gaps, memory_order_acquire))) return false;
   struct wh_leaf *l = c->leaf, *first = NULL;  // from this one on, all leaves are whole
   struct run all = {.place = reopened_nr(wh)};
   struct step s;

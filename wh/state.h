@@ -44,6 +44,7 @@ struct wh {
   struct epoch *cursors;          // NULL: dead leaves stay
   struct arena arena;
   struct wh_reopened reopened;
+  _Atomic bool no_gaps;  // gaps are not used (wh_end_gaps); release
 };
 
 // Returns a leaf that is or was the key's leaf, or was left of it. k8 = wh_key8(key, 0).

@@ -668,6 +668,40 @@ static void do_reopen(struct run *r) {
 
 static void do_check(struct run *r) { past_check_all(&r->m, r->ref, r->m.time); }
 
+// Sorted records straight into tables. Calls between change nothing that the ingest does not replace.
+static void do_ingest(struct run *r) {
+  struct past *const m = &r->m;
+  struct xdb_ingest *const g = remixdb_ingest_begin(r->ref);
+  uint32_t at = chance(&m->rng, 50) ? 0 : pick_key(r),
+           nr = 0, *const ids = calloc(m->nr, sizeof(*ids)), *const lens = calloc(m->nr, sizeof(*lens));
+  CHECK(g && ids && lens);
+  const uint64_t step = 1 + below(&m->rng, chance(&m->rng, 50) ? 3 : 60);
+  r->give_up_at = 0;
+  for (uint64_t n = below(&m->rng, 500); n && at < m->nr; n--, at += 1 + (uint32_t)below(&m->rng, step), nr++) {
+    const struct past_key *const k = &m->keys[at];
+    ids[at] = ++m->next_id;
+    lens[at] = past_vlen(m, at);
+    past_value(ids[at], lens[at], m->buf);
+    CHECK(remixdb_ingest_put(g, k->ptr, k->len, m->buf, lens[at]));
+    if (chance(&m->rng, 2))
+      CHECK(!remixdb_ingest_put(g, k->ptr, k->len, "", 0) && remixdb_errcode() == REMIXDB_INVALID);
+    if (chance(&m->rng, 3)) do_put(r);
+    if (chance(&m->rng, 1)) do_maintenance(r);
+    if (chance(&m->rng, 1)) do_check(r);
+  }
+  if (chance(&m->rng, 20)) {
+    remixdb_ingest_abort(g);
+  } else {
+    CHECK(remixdb_ingest_commit(g));
+    m->time++;
+    for (uint32_t i = 0; i < m->nr; i++)
+      if (ids[i]) past_set(m, i, ids[i], lens[i]);
+  }
+  free(ids);
+  free(lens);
+  if (chance(&m->rng, 10)) do_check(r);
+}
+
 // A neighbourhood goes: whole segments, blocks and tables of tombstones.
 static void do_clear(struct run *r) {
   const uint32_t from = (uint32_t)below(&r->m.rng, r->m.nr);
@@ -731,6 +765,7 @@ static const struct {
     {do_checkpoint, "checkpoint", 1},
     {do_reopen, "reopen", 2},
     {do_count, "count", 20},
+    {do_ingest, "ingest", 12},
     {do_check, "check", 1},
     {do_clear, "clear", 1},
     {do_drain, "drain", 8},
