@@ -170,7 +170,8 @@ struct xdb *remixdb_open_compact(const char *dir, size_t cache_size_mb, size_t m
 // REMIXDB_NOTFOUND if there is no store and `create` is false.
 struct xdb *remixdb_open_opts(const char *dir, const struct remixdb_opts *o);
 // Changes an option of an open store; writes, reads and compaction go on meanwhile. `value` is text:
-//   "cache_mb"        at least 1, and at most the machine's memory. A smaller cache gives its memory back before the call
+//   "cache_mb"        at least 1, and at most the machine's memory. A smaller cache gives its memory back before the
+//   call
 //                     returns, except blocks that iterators pin. A store that was opened with cache_mb = 0 keeps 0.
 //   "workers"         1 to 64, or "-1" as in remixdb_opts. The call waits until threads that go have ended their work.
 //                     A store that was opened with workers = 0 keeps 0.

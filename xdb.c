@@ -744,7 +744,6 @@ struct before {
 static enum remixdb_status merge_commit(struct xdb_ref *r, const struct super *v, struct wh_slot *slot,
                                         struct merge_call *c) {
   struct xdb *x = r->xdb;
-  struct memtable *const m = v->active;
   struct kv_rec to = c->to;
   if (r->space) to.kind |= KV_SPACES;
   if (!values_direct(to.klen, to.vlen)) return commit(x, &r->slot, v->active, slot, &to, false, v);

@@ -91,8 +91,8 @@ static enum remixdb_status ingest_install(struct xdb *x, struct xdb_ingesting *g
   g->done = s == REMIXDB_OK;
   if (!g->done) err_save(&g->error, s);
   err_cleanup_begin();
-  // What only the version between has, no version names. After a failure that does not tell which CURRENT is on disk
-  // the store keeps all files; but CURRENT never names these.
+  // No version names the files that only the version between has. After a failure that does not tell which CURRENT is
+  // on disk the store keeps all files; but CURRENT never names these.
   if (g->done) compact_retire(next, more);
   else if (s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM) compact_retire(next, base);
   version_unref(more);
