@@ -312,6 +312,10 @@ class _Writes(_Context):
         """As XdbRef.merge; the function runs in a thread."""
         return await self._run(self._ref.merge, _bytes(key, "key"), fn)
 
+    async def del_range(self, start: Data | None = None, stop: Data | None = None) -> None:
+        """Deletes all keys start <= key < stop at one moment; None is an open end."""
+        await self._run(self._ref.del_range, *(None if key is None else _bytes(key, "key") for key in (start, stop)))
+
     async def put_expire(self, key: Data, value: Data, expires_ms: int) -> None:
         """Sets the key's value until a time, in milliseconds since 1970."""
         await self._run(self._ref.put_expire, _bytes(key, "key"), _bytes(value, "value"), expires_ms)

@@ -116,6 +116,9 @@ def test_spaces_and_versions(tmp_path):
             assert await fruit.put_if("a", "4", version) and not await fruit.put_if("a", "5", version)
             assert value == b"1" and await fruit.get("a") == b"4"
             assert not await fruit.del_if("a", version)
+            await fruit.put("x", "9")
+            await fruit.del_range("w")
+            assert await fruit.get("x") is None and await fruit.get("a") == b"4"
             await fruit.put_expire("a", "gone", 1)
             assert await fruit.get("a") is None and await fruit.multi_get(["b"]) == [None]
             await fruit.close()
