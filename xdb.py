@@ -582,13 +582,6 @@ class XdbBatch(_Batch):
         self._call(_lib().remixdb_batch_put_expire, name, _length(name, "key"), data, _length(data, "value"),
                    expires_ms)
 
-    def del_range(self, start: Data | None = None, stop: Data | None = None) -> None:
-        """Adds the deletion of all keys start <= key < stop; None is an open end. Later operations count."""
-        bounds = _range(start, stop)
-        while self._pending:  # the order of the operations stays
-            self._load()
-        self._call(_lib().remixdb_batch_del_range, ctypes.byref(bounds))
-
     def append(self, other: "XdbBatch") -> None:
         """Adds all operations of another batch, in their order."""
         _of(other, XdbBatch)
@@ -928,10 +921,6 @@ class XdbRef(_Ref, _Source):
     def compact(self) -> None:
         """Brings all earlier writes into the fewest tables, without deleted keys and old values, and waits for it."""
         self._call(_lib().remixdb_compact)
-
-    def del_range(self, start: Data | None = None, stop: Data | None = None) -> None:
-        """Deletes all keys start <= key < stop at one moment; None is an open end."""
-        self._call(_lib().remixdb_del_range, ctypes.byref(_range(start, stop)))
 
     def count(self, start: Data | None = None, stop: Data | None = None) -> tuple[int, int]:
         """Estimates how many keys start <= key < stop there are, and the bytes of their keys and values."""
@@ -1675,10 +1664,8 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "remixdb_sync": (_BOOL, (_P,)),
     "remixdb_flush": (_BOOL, (_P,)),
     "remixdb_compact": (_BOOL, (_P,)),
-    "remixdb_batch_del_range": (_BOOL, (_P, _P)),
     "remixdb_compact_range": (_BOOL, (_P, _P)),
     "remixdb_count": (_BOOL, (_P, _P, _P, _P)),
-    "remixdb_del_range": (_BOOL, (_P, _P)),
     "remixdb_checkpoint": (_BOOL, (_P, _S)),
     "remixdb_verify": (_BOOL, (_P,)),
     "remixdb_repair": (_BOOL, (_S,)),
