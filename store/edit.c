@@ -57,16 +57,19 @@ static enum remixdb_status commit(void *arg, struct super *old, struct super *fr
 }
 
 // Commits the group with the version. A memtable may be frozen between the gathering and the commit: once more then.
-static enum remixdb_status put_in_place(struct xdb *x, struct worker *w, struct range_group *g, struct version *next) {
+// *there_out: as for round_edit.
+static enum remixdb_status put_in_place(struct xdb *x, struct worker *w, struct range_group *g, struct version *next,
+                                        bool *there_out) {
   struct committing c = {x, w, g};
   enum remixdb_status s;
+  *there_out = false;
   do {
     xdb_lock(x);
     struct super *const v = xdb_super(x);
     super_ref(v);
     xdb_unlock(x);
     s = range_group_gather(g, x, &w->slot, v, next);
-    if (s == REMIXDB_OK) s = round_edit(x, next, v->frozen, commit, &c);
+    if (s == REMIXDB_OK) s = round_edit(x, next, v->frozen, commit, &c, there_out);
     struct err_saved why;
     err_save(&why, s);
     super_unref(v);
@@ -87,9 +90,10 @@ static enum remixdb_status edit_once(struct xdb *x, struct worker *w, struct ran
   g->few = UINT64_MAX;
   s = make_next(x, w, g, base, &next);
   if (s == REMIXDB_OK) {
-    s = put_in_place(x, w, g, next);
+    bool there;
+    s = put_in_place(x, w, g, next, &there);
     err_cleanup_begin();
-    if (s != REMIXDB_OK) compact_retire(next, base);
+    if (!there) compact_retire(next, base);
     version_unref(next);
     err_cleanup_end();
   }

@@ -280,10 +280,11 @@ static enum remixdb_status edit_publish(struct xdb *x, struct version *next, con
 }
 
 enum remixdb_status round_edit(struct xdb *x, struct version *next, const struct memtable *frozen,
-                               round_commit_fn commit, void *arg) {
+                               round_commit_fn commit, void *arg, bool *there_out) {
   struct super *old;
   pthread_mutex_lock(&x->installing);
   enum remixdb_status s = edit_publish(x, next, frozen, commit, arg, &old);
+  *there_out = s == REMIXDB_OK;
   if (s == REMIXDB_OK) {
     s = edit_save(x);
     struct err_saved why;

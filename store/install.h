@@ -35,10 +35,11 @@ MUST_CHECK enum remixdb_status install_names(struct xdb *x, struct names *names)
 // the caller has looked at, or NULL. Then CURRENT is written. If there is no room for it, that is no failure, and
 // `next` stays in memory until a later install (rounds.unsaved). In a round's thread, outside of any lock and epoch.
 // Fails with REMIXDB_ABORTED if the store has another frozen memtable, or as commit does, and nothing has changed; any
-// other failure is that of writing CURRENT, and the store refuses writes.
+// other failure is that of writing CURRENT, and the store refuses writes. *there_out: `next` is the store's version,
+// and perhaps that of CURRENT: its files stay.
 typedef enum remixdb_status (*round_commit_fn)(void *arg, struct super *old, struct super *fresh);
 MUST_CHECK enum remixdb_status round_edit(struct xdb *x, struct version *next, const struct memtable *frozen,
-                                          round_commit_fn commit, void *arg);
+                                          round_commit_fn commit, void *arg, bool *there_out);
 // Writes CURRENT if the store's version is in memory only. Fails with REMIXDB_NOSPACE or REMIXDB_NOMEM, and may be
 // tried again; after any other failure the store refuses writes.
 MUST_CHECK enum remixdb_status round_edit_save(struct xdb *x);
