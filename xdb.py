@@ -85,9 +85,8 @@ if _fast is not None and getattr(_fast, "INTERFACE", 0) != 1:
     _fast = None
 
 __all__ = ["Xdb", "XdbRef", "XdbIter", "XdbGets", "XdbMap", "XdbBatch", "XdbSnapshot", "XdbSpace", "XdbTransaction",
-           "XdbSavepoint",
-           "XdbError", "Status", "Data", "COMPRESSION_NONE", "COMPRESSION_ZSTD", "SYNC_NONE", "SYNC_EACH", "KEEP",
-           "KV_MAX", "version", "repair", "destroy"]
+           "XdbSavepoint", "XdbIngest", "XdbError", "Status", "Data", "COMPRESSION_NONE", "COMPRESSION_ZSTD",
+           "SYNC_NONE", "SYNC_EACH", "KEEP", "KV_MAX", "version", "repair", "destroy"]
 
 Data: TypeAlias = bytes | bytearray | memoryview | str  # a key, or a value
 _Path: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
@@ -935,10 +934,56 @@ class XdbRef(_Ref, _Source):
     def _reader(self) -> "XdbRef":
         return self
 
+    def ingest(self) -> "XdbIngest":
+        """A new XdbIngest, which takes sorted records and commits when its with block ends."""
+        return XdbIngest(self)
+
     def gets(self, depth: int = 64) -> "XdbGets":
         """A new XdbGets, for gets that this thread does not wait for: at most `depth` of them are under way."""
         return XdbGets(self, depth)
 
+
+
+class XdbIngest(_Closable):
+    """Sorted records on their way into tables, without log and memtable; made by XdbRef.ingest(). Nobody sees them
+    before the commit, which comes when the with block ends; all of them are there then. After an exception none is."""
+
+    def __init__(self, ref: XdbRef) -> None:
+        _of(ref, XdbRef)
+        lib = _lib()
+        self._ref = ref  # keeps it from being collected while the ingest is in use
+        parent = ref._handle
+        with parent as lock, lock:
+            handle = _Handle("ingest", lib.remixdb_ingest_abort, parent=parent, lock=lock)
+            self._make(handle, lib, lib.remixdb_ingest_begin, parent.pointer)
+
+    def put(self, key: Data, value: Data) -> None:
+        """Adds a record. Each key is greater than the one before."""
+        name, data = _bytes(key, "key"), _bytes(value, "value")
+        self._call(_lib().remixdb_ingest_put, name, _length(name, "key"), data, _length(data, "value"))
+
+    def update(self, items: Mapping[Data, Data] | Iterable[tuple[Data, Data]]) -> None:
+        """Adds all items of a dict, or of (key, value) pairs, in their order."""
+        for key, value in items.items() if isinstance(items, Mapping) else items:
+            self.put(key, value)
+
+    def commit(self) -> None:
+        """Makes the records visible, and ends the ingest in any case."""
+        error = self._handle.finish(_lib().remixdb_ingest_commit)
+        self.close()
+        if error is not None:
+            raise error
+
+    def abort(self) -> None:
+        """Gives the records up. Does nothing when the ingest has ended."""
+        self.close()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if kind is None and not self.closed:
+            self.commit()
+        else:
+            self.close()
 
 
 class XdbTransaction(XdbRef):
@@ -1001,15 +1046,7 @@ class XdbTransaction(XdbRef):
 
     def commit(self) -> None:
         """Writes what the transaction has written, and ends the transaction in any case."""
-        lib = _lib()
-        whole = self._whole
-        error: XdbError | None = None
-        with whole as lock, lock:
-            whole.pointer  # raises when it has ended
-            whole.end_children()
-            # The library's call takes the pointer: nothing comes between the commit and the end of the handle.
-            if not next(map(lib.remixdb_txn_commit, whole.taken), True):
-                error = _last_error(lib)
+        error = self._whole.finish(_lib().remixdb_txn_commit)
         self.close()
         if error is not None:
             raise error
@@ -1689,6 +1726,10 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "remixdb_space_ref": (_P, (_P,)),
     "remixdb_batch_space": (None, (_P, _P)),
     "remixdb_snapshot_release": (None, (_P,)),
+    "remixdb_ingest_begin": (_P, (_P,)),
+    "remixdb_ingest_put": (_BOOL, (_P, _S, _U32, _S, _U32)),
+    "remixdb_ingest_commit": (_BOOL, (_P,)),
+    "remixdb_ingest_abort": (None, (_P,)),
     "remixdb_txn_begin": (_P, (_P,)),
     "remixdb_txn_ref": (_P, (_P, _P)),
     "remixdb_txn_untracked": (_P, (_P, _P)),
@@ -2166,6 +2207,15 @@ class _Handle(_HandleBase):
         """Ends what was made from it. The caller holds the lock."""
         for child in list(self._children):
             child._end()
+
+    def finish(self, function: Callable[..., Any]) -> XdbError | None:
+        """Ends the library's object by this function in place of the one that destroys it. Returns the function's
+        error."""
+        with self as lock, lock:
+            self.pointer  # raises when it has ended
+            self.end_children()
+            # The library's call takes the pointer: nothing comes between the call and the end of the handle.
+            return None if next(map(function, self.taken), True) else _last_error(_lib())
 
     def _end(self) -> XdbError | None:
         error: XdbError | None = None

@@ -1229,6 +1229,33 @@ def test_deleting_ranges(db, ref):
     raises(Status.TOOBIG, ref.del_range, b"x" * 70000)
 
 
+def test_ingest(db, ref):
+    ref.put("00005", "old")
+    with ref.ingest() as ingest:
+        ingest.update((b"%05d" % i, b"v%d" % i) for i in range(5000))
+        ingest.put("05000", memoryview(b"last"))
+        raises(Status.INVALID, ingest.put, "00001", "not in order")
+        assert ref.get("00005") == b"old" and ref.get("00001") is None
+    assert ingest.closed and len(list(ref.iter())) == 5001 and ref.get("00005") == b"v5"
+    raises(Status.INVALID, ingest.put, "9", "")
+    raises(Status.INVALID, ingest.commit)
+    with pytest.raises(ValueError):
+        with ref.ingest() as ingest:
+            ingest.put("a", "never")
+            raise ValueError
+    ingest = ref.ingest()
+    ingest.put("a", "never")
+    ingest.abort()
+    ingest.abort()
+    assert ref.get("a") is None
+    other = db.ref()
+    left = other.ingest()
+    other.close()
+    assert left.closed
+    with ref.snapshot() as then, then.ref() as old:
+        raises(Status.READONLY, old.ingest)
+
+
 def test_expiry(ref):
     never = 1 << 62
     ref.put_expire("gone", "1", 1)

@@ -31,10 +31,11 @@ DESTROYS = {"remixdb_open_opts": "remixdb_close", "remixdb_ref": "remixdb_unref"
             "remixdb_space_open": "remixdb_space_close", "remixdb_space_list": "remixdb_free",
             "remixdb_snapshot": "remixdb_snapshot_release", "remixdb_iter_create_opts": "remixdb_iter_destroy",
             "remixdb_gets_create": "remixdb_gets_destroy", "remixdb_batch_create": "remixdb_batch_destroy",
-            "remixdb_txn_begin": "remixdb_txn_abort", "remixdb_stats": "remixdb_free"}
+            "remixdb_ingest_begin": "remixdb_ingest_abort", "remixdb_txn_begin": "remixdb_txn_abort",
+            "remixdb_stats": "remixdb_free"}
 # These end with what they are made from.
 ENDS_WITH_ITS_OWNER = {"remixdb_txn_ref", "remixdb_txn_untracked"}
-SAME_END = {"remixdb_txn_commit": "remixdb_txn_abort"}
+SAME_END = {"remixdb_txn_commit": "remixdb_txn_abort", "remixdb_ingest_commit": "remixdb_ingest_abort"}
 TAKE_NO_POINTER = {"remixdb_opts_init", "remixdb_open_opts", "remixdb_iter_opts_init"}
 
 
@@ -247,6 +248,14 @@ def use_versions(t):
     return won, t.ref.del_if("v", t.ref.getv("v")[1])
 
 
+def use_ingest(t):
+    with t.ref.ingest() as ingest:
+        ingest.put("w", "1")
+        ingest.update({"x": "2"})
+    t.ref.ingest().abort()
+    return t.ref.get("x")
+
+
 def give_up(t):
     transaction = t.db.transaction()
     transaction.put("x", "never")
@@ -259,6 +268,7 @@ CALLS = {
     "abort": give_up,
     "versions": use_versions,
     "expiry": lambda t: (t.ref.put_expire("e", "E", 1 << 60), t.ref.expiry("e")),
+    "ingest": use_ingest,
     "ranges": lambda t: (t.ref.del_range("x", "y"), t.batch.del_range("y"), t.ref.compact_range(), t.ref.get("a")),
     "joined batches": lambda t: (t.batch.append(XdbBatch()), len(t.batch), t.batch.size() > 0),
     "space": use_space,
