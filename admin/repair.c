@@ -221,8 +221,19 @@ static enum remixdb_status collect(struct repair *p, const struct files_entry *l
   p->ctx.nr_origins = p->report.version_lost ? p->ids.nr_origins : v.nr_origins;
   if (s == REMIXDB_OK) s = memtable_spaces(xdb_super(p->x)->active);
   if (s == REMIXDB_OK && v.names) s = install_names(p->x, v.names);
-  for (size_t i = 0; i < v.nr_tables && s == REMIXDB_OK; i++)
-    s = repair_table(p, v.tables[i], v.printed ? &v.prints[i] : NULL, !p->report.version_lost && i >= v.nr_unnamed);
+  struct repair_erased erased = {.nr = 0};
+  for (size_t i = 0; i < v.nr_tables && s == REMIXDB_OK; i++) {
+    const struct version_view *const view = v.views ? &v.views[i] : NULL;
+    if (view && view->first == i) {
+      repair_erased_fini(&erased);
+      s = repair_erased_find(p, &v, view, &erased);
+    }
+    const size_t run = view ? i - view->first : 0;
+    if (s == REMIXDB_OK)
+      s = repair_table(p, v.tables[i], v.printed ? &v.prints[i] : NULL, !p->report.version_lost && i >= v.nr_unnamed,
+                       run < erased.nr ? erased.bits[run] : NULL);
+  }
+  repair_erased_fini(&erased);
   if (s == REMIXDB_OK) s = repair_log(p, &v);
   version_names_fini(&v);
   return s;

@@ -10,6 +10,13 @@
 #include "table/format.h"
 #include "xdb.h"
 
+// Records that a range deletion has erased (remix/remix.h, R6): a bit for each record of each table of a view, in
+// order.
+struct repair_erased {
+  uint32_t nr;  // tables
+  uint8_t *bits[REMIX_RUNS_MAX];
+};
+
 struct repair {
   struct env *env;
   struct env_dir dir;          // the store's
@@ -50,7 +57,14 @@ MUST_CHECK enum remixdb_status repair_keep(struct repair *p, const struct kv_rec
 // with REMIXDB_VERSION if a newer library wrote the table, which then is not damaged. Fails also with REMIXDB_NOMEM, or
 // with the status of a failed write.
 // spaces: CURRENT has the table in the tree of the named spaces; used if the table's footer is lost.
-MUST_CHECK enum remixdb_status repair_table(struct repair *p, uint64_t number, const uint64_t *print, bool spaces);
+// erased: bits of the table's records that stay deleted, or NULL.
+MUST_CHECK enum remixdb_status repair_table(struct repair *p, uint64_t number, const uint64_t *print, bool spaces,
+                                            const uint8_t *erased);
+// Finds out what is erased in a view of these tables. Without a readable index nothing is, and the report says so. The
+// caller ends with repair_erased_fini. Fails with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status repair_erased_find(struct repair *p, const struct version_names *v,
+                                                  const struct version_view *view, struct repair_erased *out);
+void repair_erased_fini(struct repair_erased *e);
 // Keeps every readable record of the log. v: the contents of CURRENT; only its store_id counts if the report says that
 // CURRENT is lost. Fails as repair_table does.
 MUST_CHECK enum remixdb_status repair_log(struct repair *p, const struct version_names *v);

@@ -22,15 +22,19 @@ static const char *readable(struct kref key, char *buf, size_t cap) {
 }
 
 // Keeps the records of all whole blocks. Returns the status of a failed write.
-static enum remixdb_status keep_table(struct repair *p, struct sst *t) {
+static enum remixdb_status keep_table(struct repair *p, struct sst *t, const uint8_t *erased) {
   struct sst_hold h = {0};
+  uint64_t at = 0;  // the number of the block's first record
   char last[160] = "", text[160];
   uint64_t lost = 0;
   bool gap = false;
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t block = 0; block < t->nr_pages && s == REMIXDB_OK; block += sst_block_pages(t, block)) {
+    const uint64_t first = at;
+    at += t->nr_recs[block];
     for (uint32_t i = 0; i < t->nr_recs[block] && s == REMIXDB_OK; i++) {
       struct kv_rec rec;
+      if (erased && erased[(first + i) / 8] >> (first + i) % 8 & 1) continue;
       epoch_enter(&p->epoch, &p->slot);
       const enum remixdb_status read = sst_read(t, sst_pos_make(block, i), false, &h, &rec);
       if (read == REMIXDB_OK) {
@@ -240,11 +244,49 @@ static enum remixdb_status keep_pages(struct repair *p, uint64_t number, const u
   return unread ? REMIXDB_OK : s;
 }
 
-enum remixdb_status repair_table(struct repair *p, uint64_t number, const uint64_t *print, bool spaces) {
+// ---- erased records
+
+void repair_erased_fini(struct repair_erased *e) {
+  for (uint32_t i = 0; i < e->nr; i++) mem_free(e->bits[i]);
+  e->nr = 0;
+}
+
+static enum remixdb_status erased_read(const struct remix *x, struct repair_erased *out) {
+  struct remix_walk w;
+  uint64_t at[REMIX_RUNS_MAX] = {0};
+  for (out->nr = 0; out->nr < x->nr_runs; out->nr++)
+    if (!(out->bits[out->nr] = mem_calloc(x->runs[out->nr]->nr_records / 8 + 1, 1))) return REMIXDB_NOMEM;
+  for (remix_walk_init(&w, x); remix_walk_valid(&w); remix_walk_next(&w)) {
+    const uint32_t run = w.sel[w.at] & REMIX_RUN;
+    if ((w.sel[w.at] & REMIX_ERASED) == REMIX_ERASED) out->bits[run][at[run] / 8] |= (uint8_t)(1u << at[run] % 8);
+    at[run]++;
+  }
+  return REMIXDB_OK;
+}
+
+enum remixdb_status repair_erased_find(struct repair *p, const struct version_names *v, const struct version_view *view,
+                                       struct repair_erased *out) {
+  struct sst *runs[REMIX_RUNS_MAX];
+  struct remix *x = NULL;
+  uint32_t nr = 0;
+  enum remixdb_status s = REMIXDB_OK;
+  *out = (struct repair_erased){.nr = 0};
+  for (; nr < view->nr && s == REMIXDB_OK; nr += s == REMIXDB_OK)
+    s = sst_open(&p->ctx, v->tables[view->first + nr], &runs[nr]);
+  if (s == REMIXDB_OK) s = remix_open(&p->ctx, view->remix, runs, nr, &x);
+  if (s == REMIXDB_OK) s = erased_read(x, out);
+  else if (s != REMIXDB_NOMEM) repair_note(p, "%s: keys that were deleted as a range may come back", err_msg());
+  remix_unref(x);
+  while (nr > 0) sst_unref(runs[--nr]);
+  return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
+}
+
+enum remixdb_status repair_table(struct repair *p, uint64_t number, const uint64_t *print, bool spaces,
+                                 const uint8_t *erased) {
   struct sst *t;
   enum remixdb_status s = sst_open(&p->ctx, number, &t);
   if (s == REMIXDB_OK && (!print || t->print == *print)) {
-    s = keep_table(p, t);
+    s = keep_table(p, t, erased);
     sst_unref(t);
     return s;
   }

@@ -53,8 +53,9 @@ struct current_part {
   uint32_t stride;                    // bytes of each table's name
   const uint8_t *tables;              // nr names: number, u64; fingerprint, u64, if the format has them
 };
-#define CURRENT_NAME 16u   // bytes of a name with a fingerprint
-#define CURRENT_VALUE 24u  // bytes for a value file
+#define CURRENT_NAME_OLD 8u  // bytes of a table's name, at least
+#define CURRENT_NAME 16u     // bytes of a name with a fingerprint
+#define CURRENT_VALUE 24u    // bytes for a value file
 static inline uint64_t current_table(const struct current_part *p, uint32_t i) {
   return load64le(p->tables + p->stride * (size_t)i);
 }

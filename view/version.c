@@ -333,14 +333,19 @@ enum remixdb_status version_list(const struct env_dir *dir, struct version_names
                                 .printed = current_prints(&c.head),
                                 .log_print = c.head.log_print};
   // more than enough
-  if (!(out->tables = mem_alloc(c.len)) || !(out->prints = mem_alloc(c.len))) s = REMIXDB_NOMEM;
+  out->views = mem_alloc(c.len / CURRENT_NAME_OLD * sizeof(*out->views) + 1);
+  if (!out->views || !(out->tables = mem_alloc(c.len)) || !(out->prints = mem_alloc(c.len))) s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = copy_origins(&c, &out->origins, &out->nr_origins);
   for (uint32_t tree = 0; s == REMIXDB_OK && tree < TREES; tree++) {
     current_tree(&c, tree);
     while (s == REMIXDB_OK && current_more(&c)) {
       struct current_part n;
       s = current_next(&c, &n);
+      const size_t first = out->nr_tables;
       for (uint32_t i = 0; s == REMIXDB_OK && i < n.nr; i++) {
+        const uint32_t old = n.nr - n.nr_young;
+        out->views[out->nr_tables] = i < old ? (struct version_view){n.remix, first, old}
+                                             : (struct version_view){n.young, first + old, n.nr_young};
         out->prints[out->nr_tables] = out->printed ? current_table_print(&n, i) : 0;
         out->tables[out->nr_tables++] = current_table(&n, i);
       }
@@ -359,6 +364,7 @@ void version_names_fini(struct version_names *n) {
   mem_free(n->origins);
   mem_free(n->tables);
   mem_free(n->prints);
+  mem_free(n->views);
   *n = (struct version_names){0};
 }
 

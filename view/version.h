@@ -131,6 +131,11 @@ MUST_CHECK enum remixdb_status version_ids(const struct env_dir *dir, uint64_t *
                                            uint32_t *nr_out);
 // Reads the names in CURRENT and opens none of these files. The caller ends with version_names_fini. Fails as the call
 // above.
+struct version_view {  // the view of a table
+  uint64_t remix;      // number of its REMIX file
+  size_t first;        // the view's tables are tables[first, first + nr)
+  uint32_t nr;
+};
 struct version_names {
   uint64_t store_id, log_gen, log_seq;
   bool printed;        // the fingerprints are known
@@ -139,6 +144,7 @@ struct version_names {
   uint32_t nr_origins;
   uint64_t *tables;  // numbers, partition by partition, from the oldest to the newest; the unnamed tree's first
   uint64_t *prints;  // fingerprints of the tables
+  struct version_view *views;  // of the tables
   size_t nr_tables;
   size_t nr_unnamed;    // so many of them are the unnamed tree's
   struct names *names;  // of the spaces, counted; NULL: none

@@ -23,6 +23,7 @@
 #include "store/syncer.h"
 #include "tests/lib/both.h"
 #include "tests/lib/simdisk.h"
+#include "tests/lib/tiny.h"
 
 #define DIR_NAME "/store"
 #define NR_KEYS 1000u
@@ -778,12 +779,51 @@ static void test_nothing_left(void **state) {
   simdisk_destroy(whole);
 }
 
+// Keys that were deleted as a range stay deleted: those whose records are still in tables, and those that only the log
+// has as a range.
+static void test_ranges(void **state) {
+  (void)state;
+  struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
+  uint8_t key[16];
+  tiny_open(t);
+  for (uint32_t i = 0; i < 200; i++) tiny_put(t, kref(key, (uint32_t)snprintf((char *)key, 16, "%04u", i)), 30, false);
+  OK(xdb_flush(t->x));
+  t->x->ranges = (struct range_limits){0, 0};
+  OK(xdb_del_range(t->ref, kref("0050", 4), kref("0100", 4)));
+  OK(xdb_flush(t->x));  // the log does not have it any more
+  OK(xdb_del_range(t->ref, kref("0120", 4), kref("0130", 4)));
+  for (uint32_t i = 0; i < t->nr; i++) {
+    const struct kref k = kref(t->recs[i].key, t->recs[i].klen);
+    const bool first = kv_cmp(k, kref("0050", 4)) >= 0 && kv_cmp(k, kref("0100", 4)) < 0;
+    if (first || (kv_cmp(k, kref("0120", 4)) >= 0 && kv_cmp(k, kref("0130", 4)) < 0)) t->recs[i].there = false;
+  }
+  tiny_put(t, kref("0125", 4), 9, false);
+  OK(xdb_sync(t->ref));
+  OK(tiny_close(t));
+  struct repair_report report;
+  OK(repair_store(simdisk_env(t->disk), TINY_DIR, &report));
+  tiny_check(t, false);
+  tiny_destroy(t);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      BOTH(test_whole),       BOTH(test_each_file),      BOTH(test_unreadable), OLD(test_no_descriptor),
-      OLD(test_bad_sector),   OLD(test_bad_sector_long), OLD(test_log),         BOTH(test_cuts),
-      OLD(test_refusals),     BOTH(test_format_bits),    BOTH(test_told),       OLD(test_released_and_a_hole),
-      OLD(test_later_format), OLD(test_nothing_left),    OLD(test_others),
+      cmocka_unit_test(test_ranges),
+      BOTH(test_whole),
+      BOTH(test_each_file),
+      BOTH(test_unreadable),
+      OLD(test_no_descriptor),
+      OLD(test_bad_sector),
+      OLD(test_bad_sector_long),
+      OLD(test_log),
+      BOTH(test_cuts),
+      OLD(test_refusals),
+      BOTH(test_format_bits),
+      BOTH(test_told),
+      OLD(test_released_and_a_hole),
+      OLD(test_later_format),
+      OLD(test_nothing_left),
+      OLD(test_others),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
