@@ -257,8 +257,8 @@ bool remixdb_get_part(struct xdb_ref *ref, const void *kbuf, uint32_t klen, uint
 // its time for REMIXDB_EXPIRY_SETTLES_MS while the store was open.
 //   An open store with workers finds by itself what has expired, and merges the partitions in which it is a quarter of
 // the bytes or more: so their files shrink within three times REMIXDB_EXPIRY_SETTLES_MS, and the time of the merge,
-// after the records have expired, without reads or writes by the user. What is still in the memtable leaves when that
-// is flushed. Otherwise like remixdb_put.
+// after the records have expired, without reads or writes by the user. A record in the memtable leaves when the
+// memtable is flushed. Otherwise like remixdb_put.
 #define REMIXDB_EXPIRY_SETTLES_MS 300000u
 bool remixdb_put_expire(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen,
                         uint64_t expires_ms);
@@ -578,8 +578,8 @@ enum remixdb_status remixdb_iter_status(struct xdb_iter *it);
 // Estimates the number of keys in the range that the ref reads, and the bytes of their keys and values before
 // compression. Either pointer may be NULL. The call reads indexes in memory, one key of each part of the store at each
 // end of the range, and a few thousand records at most where new data lies over old data. Its time depends on the
-// logarithm of the records in tables, and on the size of the memtables. What it may miss: overwrites and deletes that
-// are not compacted yet are estimated from a sample of the new data, so the number of keys is off by about 1/30 of the
+// logarithm of the records in tables, and on the size of the memtables. The call estimates overwrites and deletes
+// that are not compacted yet from a sample of the new data, so the number of keys is off by about 1/30 of the
 // new data at most, which is a small part of the store. Bytes come from the average record of each part. Expired
 // records that are not compacted yet may be counted; a transaction's own writes are not. A range whose new data has few
 // records is mostly counted exactly. An empty range has none. REMIXDB_TOOBIG: a bound is longer than a key can be.

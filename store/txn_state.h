@@ -19,7 +19,7 @@ struct xdb_txn {
   struct xdb_txn *next;  // in the pool
   struct super *super;   // counted; NULL in the pool
   uint64_t moment;
-  uint64_t now_ms;  // the clock of the beginning
+  uint64_t now_ms;                      // the clock of the beginning
   struct xdb_ref *base[TREES];          // read super at moment, without the transaction's writes; keys of the tree
   struct xdb_ref *tracked, *untracked;  // the user's refs of the unnamed space
   struct xdb_ref **refs;                // those of named spaces

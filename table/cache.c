@@ -113,7 +113,7 @@ static inline uint32_t shard_share(const struct cache_full *c, uint32_t i, uint3
   return (uint32_t)((uint64_t)nr * (i + 1) / c->nr_shards) - (uint32_t)((uint64_t)nr * i / c->nr_shards);
 }
 
-// What follows from the shard's size.
+// Sets all that follows from the shard's size.
 static void shard_measure(struct shard *sh) {
   const uint32_t part = sh->size / RESERVE_PART;
   sh->reserve_max = part > 0 ? part : 1;

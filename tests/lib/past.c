@@ -228,7 +228,7 @@ void past_compare(struct past *m, struct xdb_ref *ref, uint32_t i) {
   past_set(m, i, del ? 0 : id, del ? 0 : len);
 }
 
-// What the ref tells of a key's version and its time of expiry.
+// The version of a key and its time of expiry, as the ref tells them.
 static void check_version(struct past *m, struct xdb_ref *ref, uint32_t i, uint64_t time) {
   struct past_key *const k = &m->keys[i];
   uint64_t version = 0, expires = 77;

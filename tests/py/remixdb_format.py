@@ -1015,7 +1015,8 @@ class Version:
                 self.fail(at, "a space is cut short")
             number, size = struct.unpack_from("<II", data, at)
             name = data[at + 8 : at + 8 + size]
-            if not before < number < self.next_space or size > 255 or size > end - at - 8 or b"\0" in name or b"\n" in name:
+            bounded = before < number < self.next_space and size <= 255 and size <= end - at - 8
+            if not bounded or b"\0" in name or b"\n" in name:
                 self.fail(at, "a space")
             if name and name in self.names.values():
                 self.fail(at, "two spaces of one name")
