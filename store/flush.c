@@ -230,11 +230,21 @@ void xdb_flush_last(struct xdb *x) {
   xdb_say(x, "%s: some records stay in the log, because they could not be brought into tables: %s", x->dir, err_msg());
 }
 
+void xdb_ingest_wait(struct xdb *x) {
+  xdb_lock(x);
+  while (atomic_load_explicit(&x->rounds.ingesting, memory_order_relaxed)) xdb_lock_wait(x, RETRY_NS);
+  xdb_unlock(x);
+}
+
 enum remixdb_status xdb_ingest_round(struct xdb *x, struct xdb_ingesting *g) {
   struct waiter w = {.x = x, .whole = mem_calloc(1, sizeof(*w.whole))};
   if (!w.whole) return REMIXDB_NOMEM;
   w.whole->ingest = g;
   enum remixdb_status s = flush_round(&w, XDB_FREEZE_ANY);
+  xdb_lock(x);
+  atomic_store_explicit(&x->rounds.ingesting, false, memory_order_release);  // also after a failure
+  pthread_cond_broadcast(&x->changed);
+  xdb_unlock(x);
   // A round of the memtable that succeeds without the ingest says why; one that failed may have been tried again.
   if (g->tried && !g->done) s = err_raise(&g->error);
   else if (s == REMIXDB_OK && !g->done) s = err_set(REMIXDB_ABORTED, "%s: the round of the ingest has failed", x->dir);

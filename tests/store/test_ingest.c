@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sorted ingest: power cuts and failing calls at every step, partitions of every shape below it, readers, writers and
+// merges beside it. The model test (test_model.c) has it among all other calls.
+//
+// TEST_SEED in the environment repeats a run's random choices.
+#include "tests/lib/check.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+
+#include "tests/lib/simdisk.h"
+#include "tests/lib/store.h"
+#include "store/flush.h"
+#include "xdb.h"
+
+#define KEYS 900u
+#define CUTS 400u
+
+static struct simdisk *disk;
+static struct xdb *x;
+static struct xdb_ref *ref;
+
+static uint32_t key_of(uint32_t i, char buf[16]) { return (uint32_t)snprintf(buf, 16, "%06u", i); }
+
+static void open_on(struct simdisk *d, uint32_t workers) {
+  struct remixdb_opts o = small_opts(workers);
+  OK(xdb_open("/store", &o, simdisk_env(d), &x));
+  CHECK(ref = remixdb_ref(x));
+}
+
+static void close_it(void) {
+  remixdb_unref(ref);
+  remixdb_close(x);
+}
+
+static void put(uint32_t i, char what) {
+  char key[16], value[60];
+  memset(value, what, sizeof(value));
+  CHECK(remixdb_put(ref, key, key_of(i, key), value, sizeof(value)));
+}
+
+// Even keys in tables, every ninth one in the memtable, too.
+static void store_make(uint32_t pages) {
+  disk = simdisk_create();
+  open_on(disk, 0);
+  shrink(x, 256 << 10, pages);
+  for (uint32_t i = 0; i < KEYS; i += 2) put(i, 'a');
+  CHECK(remixdb_compact(ref));
+  for (uint32_t i = 0; i < KEYS; i += 18) put(i, 'b');
+  CHECK(remixdb_sync(ref));
+}
+
+static char old_of(uint32_t i) { return i % 18 == 0 ? 'b' : i % 2 == 0 ? 'a' : 0; }
+static bool in_ingest(uint32_t i) { return i >= 100 && i < 800 && i % 3 != 1; }
+
+// One ingest; false: a put or the commit has failed, with the thread's status.
+static bool ingest(void) {
+  struct xdb_ingest *const g = remixdb_ingest_begin(ref);
+  if (!g) return false;
+  for (uint32_t i = 0; i < KEYS; i++) {
+    char key[16], value[60];
+    if (!in_ingest(i)) continue;
+    memset(value, 'n', sizeof(value));
+    if (remixdb_ingest_put(g, key, key_of(i, key), value, sizeof(value))) continue;
+    const enum remixdb_status s = remixdb_errcode();
+    remixdb_ingest_abort(g);
+    (void)s;
+    return false;
+  }
+  return remixdb_ingest_commit(g);
+}
+
+// Whether the store has the ingest's records: all, or none of them.
+static bool has_ingest(void) {
+  uint32_t there = 0, all = 0;
+  for (uint32_t i = 0; i < KEYS; i++) {
+    char key[16], value[60];
+    uint32_t len = 0;
+    const bool got = remixdb_getn(ref, key, key_of(i, key), value, sizeof(value), &len);
+    CHECK(got || remixdb_errcode() == REMIXDB_NOTFOUND);
+    const char is = got ? value[0] : 0;
+    CHECK(!got || len == sizeof(value));
+    all += in_ingest(i);
+    if (in_ingest(i) && is == 'n') there++;
+    else CHECK(is == old_of(i));
+  }
+  if (there != 0 && there != all)
+    fail_msg("TEST_SEED=%llu: %u of %u records", (unsigned long long)check_seed, there, all);
+  return there != 0;
+}
+
+static bool count_table(void *arg, const char *name) {
+  *(uint32_t *)arg += strstr(name, ".sst") != NULL || strstr(name, ".remix") != NULL;
+  return true;
+}
+
+// No table and no REMIX lies in the directory that the version does not name.
+static void check_files(struct simdisk *d) {
+  uint32_t files = 0, named = 0;
+  CHECK(xdb_wait_idle(x) == REMIXDB_OK);
+  OK(paths_list(simdisk_env(d), "/store", count_table, &files));
+  const struct version *const v = xdb_super(x)->version;
+  for (uint32_t i = 0; i < v->nr_parts; i++)
+    named += part_runs(v->parts[i]) + (v->parts[i]->remix != NULL) + (v->parts[i]->young != NULL);
+  if (files != named) fail_msg("TEST_SEED=%llu: %u files, %u named", (unsigned long long)check_seed, files, named);
+}
+
+// ---- power cuts
+
+static struct simdisk *cuts[CUTS];
+static uint32_t nr_cuts;
+
+static void on_change(void *arg) {
+  (void)arg;
+  if (nr_cuts == CUTS) return;
+  cuts[nr_cuts] = simdisk_crash(disk, check_seed + nr_cuts);
+  nr_cuts++;
+}
+
+static void test_power_cuts(void **state) {
+  (void)state;
+  check_seed = check_seed_or(time_ns());
+  store_make(2);
+  nr_cuts = 0;
+  simdisk_on_change(disk, on_change, NULL);
+  CHECK(ingest());
+  simdisk_on_change(disk, NULL, NULL);
+  CHECK(has_ingest());
+  check_files(disk);
+  const uint32_t taken = nr_cuts;
+  if (nr_cuts < CUTS) cuts[nr_cuts++] = simdisk_crash(disk, check_seed);
+  close_it();
+  uint32_t with = 0, without = 0;
+  bool last = false;
+  for (uint32_t i = 0; i < nr_cuts; i++) {
+    open_on(cuts[i], 0);
+    last = has_ingest();
+    with += last;
+    without += !last;
+    check_files(cuts[i]);
+    CHECK(remixdb_verify(ref));
+    close_it();
+    simdisk_destroy(cuts[i]);
+  }
+  CHECK(taken > 20 && taken < CUTS && with > 0 && without > 0 && last);  // durable when the commit returned
+  simdisk_destroy(disk);
+}
+
+// ---- failing calls
+
+static void fails_at(enum simdisk_call call, int errnum, uint64_t skip, bool *hit) {
+  store_make(2);
+  const uint64_t before = simdisk_calls(disk, call);
+  simdisk_fault(disk, call, skip, 1, errnum);
+  const bool good = ingest();
+  const enum remixdb_status s = remixdb_errcode();
+  *hit = simdisk_calls(disk, call) - before > skip;
+  simdisk_fault(disk, call, 0, 0, 0);
+  CHECK(good || s == REMIXDB_IO || s == REMIXDB_NOSPACE || s == REMIXDB_LOCKED);
+  CHECK(has_ingest() == good);
+  bool put_works = remixdb_put(ref, "zzz", 3, "z", 1);
+  if (put_works) {
+    CHECK(remixdb_flush(ref));
+    check_files(disk);
+  }
+  if (put_works && !good) {  // and it works the next time
+    CHECK(ingest() && has_ingest());
+    check_files(disk);
+  }
+  close_it();
+  open_on(disk, 0);
+  const bool there = has_ingest();
+  CHECK(!good || there);
+  check_files(disk);
+  close_it();
+  simdisk_destroy(disk);
+}
+
+static void test_failing_calls(void **state) {
+  (void)state;
+  static const enum simdisk_call calls[] = {SIMDISK_OPEN,   SIMDISK_WRITE,    SIMDISK_SYNC,
+                                            SIMDISK_RENAME, SIMDISK_ALLOCATE, SIMDISK_READ};
+  check_seed = check_seed_or(1);
+  for (uint32_t c = 0; c < sizeof(calls) / sizeof(calls[0]); c++) {
+    for (uint32_t e = 0; e < 2; e++) {
+      uint32_t n = 0;
+      bool hit = true;
+      for (uint64_t skip = 0; hit && skip < 200; skip += 1 + skip / 12, n++)
+        fails_at(calls[c], e && calls[c] != SIMDISK_READ ? ENOSPC : EIO, skip, &hit);
+      CHECK(n > 1 || calls[c] == SIMDISK_ALLOCATE);
+    }
+  }
+}
+
+// ---- partitions below
+
+static uint8_t *now;  // per key: its value's byte; 0: absent
+
+static void all_are(uint32_t nr) {
+  struct xdb_iter *const it = remixdb_iter_create(ref);
+  remixdb_iter_seek(it, NULL, 0);
+  for (uint32_t i = 0; i < nr; i++) {
+    char key[16];
+    uint32_t klen, vlen;
+    if (!now[i]) continue;
+    const uint32_t len = key_of(i, key);
+    const uint8_t *const k = remixdb_iter_key(it, &klen), *const v = remixdb_iter_value(it, &vlen);
+    CHECK(k && v && klen == len && memcmp(k, key, len) == 0 && v[0] == now[i]);
+    remixdb_iter_skip1(it);
+  }
+  CHECK(!remixdb_iter_valid(it) && remixdb_iter_status(it) == REMIXDB_OK);
+  remixdb_iter_destroy(it);
+}
+
+// Ingests keys [from, to) in steps; at `middle` of them `between` runs.
+static void ingest_range(uint32_t from, uint32_t to, uint32_t step, uint8_t what, void (*between)(void)) {
+  struct xdb_ingest *const g = remixdb_ingest_begin(ref);
+  CHECK(g);
+  for (uint32_t i = from; i < to; i += step) {
+    char key[16], value[100];
+    memset(value, what, sizeof(value));
+    CHECK(remixdb_ingest_put(g, key, key_of(i, key), value, sizeof(value)));
+    if (between && i >= from + (to - from) / 2) {
+      between();
+      between = NULL;
+    }
+  }
+  CHECK(remixdb_ingest_commit(g));
+  for (uint32_t i = from; i < to; i += step) now[i] = what;
+}
+
+#define MANY 30000u
+
+static void split_all(void) {
+  for (uint32_t i = 0; i < MANY; i += 3) {
+    put(i, 'p');
+    now[i] = 'p';
+  }
+  x->compact.build.max_pages = 8;
+  CHECK(remixdb_compact(ref));
+  CHECK(xdb_super(x)->version->nr_parts > 4);
+}
+
+static void test_shapes(void **state) {
+  (void)state;
+  check_seed = check_seed_or(1);
+  for (uint32_t shape = 0; shape < 6; shape++) {
+    CHECK(now = calloc(MANY, 1));
+    disk = simdisk_create();
+    open_on(disk, 0);
+    shrink(x, 1 << 20, 20);
+    x->compact.young_from = shape % 2 ? 2 : UINT32_MAX;
+    // One partition, whose few keys span all of it: the ingest does not fit in as runs.
+    for (uint32_t i = 0; i < MANY; i += 1000) put(i, now[i] = 'o');
+    if (shape != 5) CHECK(remixdb_flush(ref));
+    ingest_range(10, MANY - 10, 2, 'i', shape == 1 || shape == 4 ? split_all : NULL);
+    all_are(MANY);
+    const struct version *const v = xdb_super(x)->version;
+    CHECK(v->nr_parts > 4);
+    for (uint32_t i = 0; i < v->nr_parts; i++) CHECK(part_runs(v->parts[i]) <= 24);
+    // Few keys in the middle become a run; keys behind the end become partitions.
+    ingest_range(MANY / 2, MANY / 2 + 50, 1, 'j', NULL);
+    if (shape > 2) {
+      for (uint32_t i = 5; i < MANY; i += 77) put(i, now[i] = 'w');
+      CHECK(remixdb_flush(ref));
+    }
+    ingest_range(MANY / 3, MANY, 7, 'k', shape == 3 ? split_all : NULL);
+    all_are(MANY);
+    CHECK(remixdb_verify(ref));
+    check_files(disk);
+    close_it();
+    open_on(disk, 0);
+    all_are(MANY);
+    CHECK(remixdb_compact(ref));
+    all_are(MANY);
+    close_it();
+    simdisk_destroy(disk);
+    free(now);
+  }
+}
+
+// ---- beside others
+
+#define ROUNDS 40u
+#define SPREAD 300u
+static _Atomic bool over;
+
+static void *reader(void *arg) {
+  (void)arg;
+  struct xdb_ref *const r = remixdb_ref(x);
+  struct remixdb_iter_opts o;
+  remixdb_iter_opts_init(&o, sizeof(o));
+  o.prefix = (struct remixdb_slice){"in/", 3};
+  struct xdb_iter *const it = remixdb_iter_create_opts(r, &o);
+  uint32_t last = 0;
+  while (!atomic_load(&over)) {
+    uint32_t nr = 0, round = 0, vlen;
+    for (remixdb_iter_seek(it, NULL, 0); remixdb_iter_valid(it); remixdb_iter_skip1(it), nr++) {
+      uint32_t is;
+      memcpy(&is, remixdb_iter_value(it, &vlen), sizeof(is));
+      if (nr == 0) round = is;
+      THREAD_CHECK(is == round);
+    }
+    THREAD_CHECK((nr == 0 || nr == SPREAD) && round >= last);
+    last = round;
+  }
+  remixdb_iter_destroy(it);
+  remixdb_unref(r);
+  return NULL;
+}
+
+static enum remixdb_merge_op increment(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
+  uint64_t *const n = priv;
+  if (v0 && v0len == sizeof(*n)) memcpy(n, v0, sizeof(*n));
+  else *n = 0;
+  ++*n;
+  *v1 = n;
+  *v1len = sizeof(*n);
+  return REMIXDB_MERGE_PUT;
+}
+
+static void *merger(void *arg) {
+  (void)arg;
+  struct xdb_ref *const r = remixdb_ref(x);
+  uint64_t n;
+  while (!atomic_load(&over)) THREAD_CHECK(remixdb_merge(r, "counter", 7, increment, &n));
+  remixdb_unref(r);
+  return NULL;
+}
+
+static void *deleter(void *arg) {  // makes gaps around the keys of the ingest
+  (void)arg;
+  struct xdb_ref *const r = remixdb_ref(x);
+  struct xdb_iter *const it = remixdb_iter_create(r);
+  for (uint32_t n = 0; !atomic_load(&over); n++) {
+    char key[24];
+    for (uint32_t i = 0; i < 60; i++)
+      THREAD_CHECK(remixdb_del(r, key, (uint32_t)snprintf(key, sizeof(key), "in/%05u-", (n * 60 + i) % SPREAD)));
+    remixdb_iter_seek(it, "in/", 3);
+  }
+  remixdb_iter_destroy(it);
+  remixdb_unref(r);
+  return NULL;
+}
+
+// Readers see whole ingests only; a merge is never based on what an ingest has replaced.
+static void test_beside(void **state) {
+  (void)state;
+  check_seed = check_seed_or(1);
+  disk = simdisk_create();
+  open_on(disk, 2);
+  shrink(x, 256 << 10, 20);
+  atomic_store(&over, false);
+  void *(*const fns[])(void *) = {reader, reader, merger, deleter};
+  pthread_t threads[4];
+  for (uint32_t i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, fns[i], NULL) == 0);
+  for (uint32_t round = 1; round <= ROUNDS; round++) {
+    struct xdb_ingest *const g = remixdb_ingest_begin(ref);
+    const uint64_t base = (uint64_t)round << 32;
+    uint64_t n = 0;
+    uint32_t len;
+    CHECK(g && remixdb_ingest_put(g, "counter", 7, &base, sizeof(base)));
+    for (uint32_t i = 0; i < SPREAD; i++) {
+      char key[24];
+      CHECK(remixdb_ingest_put(g, key, (uint32_t)snprintf(key, sizeof(key), "in/%05u", i), &round, sizeof(round)));
+    }
+    CHECK(remixdb_ingest_commit(g));
+    CHECK(remixdb_getn(ref, "counter", 7, &n, sizeof(n), &len) && n >= base);
+  }
+  atomic_store(&over, true);
+  for (uint32_t i = 0; i < 4; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+  CHECK(remixdb_verify(ref));
+  close_it();
+  simdisk_destroy(disk);
+}
+
+// ---- the calls
+
+static void test_calls(void **state) {
+  (void)state;
+  disk = simdisk_create();
+  open_on(disk, 0);
+  static char big[REMIXDB_KV_MAX + 1];
+  CHECK(!remixdb_ingest_begin(NULL) && remixdb_errcode() == REMIXDB_INVALID);
+  CHECK(!remixdb_ingest_put(NULL, "k", 1, "v", 1) && remixdb_errcode() == REMIXDB_INVALID);
+  CHECK(!remixdb_ingest_commit(NULL) && remixdb_errcode() == REMIXDB_INVALID);
+  remixdb_ingest_abort(NULL);
+  struct xdb_snapshot *const snap = remixdb_snapshot(ref);
+  struct xdb_ref *const old = remixdb_snapshot_ref(snap);
+  CHECK(!remixdb_ingest_begin(old) && remixdb_errcode() == REMIXDB_READONLY);
+  struct xdb_ingest *g = remixdb_ingest_begin(ref);
+  CHECK(g && remixdb_ingest_put(g, "", 0, "", 0) && remixdb_ingest_put(g, "k", 1, NULL, 0));
+  CHECK(!remixdb_ingest_put(g, "k", 1, "v", 1) && remixdb_errcode() == REMIXDB_INVALID);
+  CHECK(!remixdb_ingest_put(g, "a", 1, "v", 1) && remixdb_errcode() == REMIXDB_INVALID);
+  CHECK(!remixdb_ingest_put(g, "l", 1, big, sizeof(big)) && remixdb_errcode() == REMIXDB_TOOBIG);
+  CHECK(!remixdb_ingest_put(g, NULL, 1, "v", 1) && remixdb_errcode() == REMIXDB_INVALID);
+  CHECK(remixdb_ingest_put(g, "l", 1, "v", 1) && !remixdb_probe(ref, "l", 1));
+  CHECK(remixdb_ingest_commit(g) && remixdb_probe(ref, "l", 1) && remixdb_probe(ref, "", 0));
+  CHECK(!remixdb_probe(old, "l", 1));
+  CHECK((g = remixdb_ingest_begin(ref)) != NULL && remixdb_ingest_commit(g));  // nothing
+  CHECK((g = remixdb_ingest_begin(ref)) != NULL && remixdb_ingest_put(g, "m", 1, "v", 1));
+  remixdb_ingest_abort(g);
+  CHECK(!remixdb_probe(ref, "m", 1));
+  // Numbers: above all that was there, below what comes.
+  uint64_t before = 0, is = 0, after = 0;
+  char byte;
+  uint32_t len;
+  CHECK(remixdb_put(ref, "v", 1, "1", 1) && remixdb_getv(ref, "v", 1, &byte, 1, &len, &before));
+  CHECK((g = remixdb_ingest_begin(ref)) != NULL && remixdb_ingest_put(g, "v", 1, "2", 1) && remixdb_ingest_commit(g));
+  CHECK(remixdb_getv(ref, "v", 1, &byte, 1, &len, &is) && is > before && byte == '2');
+  CHECK(!remixdb_put_if(ref, "v", 1, "x", 1, before) && remixdb_errcode() == REMIXDB_ABORTED);
+  CHECK(remixdb_put_if(ref, "v", 1, "3", 1, is) && remixdb_getv(ref, "v", 1, &byte, 1, &len, &after) && after > is);
+  remixdb_unref(old);
+  remixdb_snapshot_release(snap);
+  check_files(disk);
+  close_it();
+  simdisk_destroy(disk);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls), cmocka_unit_test(test_power_cuts),
+                                     cmocka_unit_test(test_failing_calls), cmocka_unit_test(test_shapes),
+                                     cmocka_unit_test(test_beside)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
