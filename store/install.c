@@ -65,8 +65,8 @@ enum remixdb_status round_freeze_marked(struct xdb *x, const struct kv_rec *mark
 
 // ---- installing, step by step
 
-// Makes the next super; *base_out: the version that it replaces. A thread that replaces a version holds x->installing, so
-// *base_out stays the store's version. Returns NULL on failure (REMIXDB_NOMEM).
+// Makes the next super; *base_out: the version that it replaces. A thread that replaces a version holds x->installing,
+// so *base_out stays the store's version. Returns NULL on failure (REMIXDB_NOMEM).
 static struct super *prepare(struct xdb *x, struct version *next, bool had_frozen, struct version **base_out) {
   xdb_lock(x);
   const struct super *const old = xdb_super(x);

@@ -62,7 +62,7 @@ struct shard {
   uint32_t reserve_min, reserve_max;
   bool starved;  // a miss got no frame while limbo was not empty
   uint32_t free_pages, limbo_pages;
-  uint32_t lent_pages;                 // frames that cache_lend gave
+  uint32_t given_pages;                // frames that were given to records
   uint32_t free_mask;                  // bit n: free[n] is not empty
   uint32_t free[BLOCK_PAGES_MAX + 1];  // free runs of n pages; the last: or more
   struct page_queue limbo;             // in order of stamp
@@ -82,7 +82,7 @@ struct cache_full {
   struct page *pages;  // by page number; the first is 1
   struct epoch *epoch;
   _Atomic uint64_t evicted;   // pages since a record was kept; relaxed
-  _Atomic uint32_t lends;     // the next shard that lends; relaxed
+  _Atomic uint32_t giving;    // the next shard that gives; relaxed
   _Atomic uint32_t nr_pages;  // of all shards: the size; relaxed
   uint32_t most;              // pages of all shards, as far as they can grow
   uint32_t nr_shards;         // a power of two
@@ -106,7 +106,7 @@ static inline uint32_t ahead_ask_at(const struct shard *sh, uint32_t f) {
   return f > sh->first + AHEAD_LEFT ? f - AHEAD_LEFT : sh->first + 1;
 }
 
-static uint32_t lend_chunk(void *arg);
+static uint32_t give_chunk(void *arg);
 
 // The pages that shard i has of nr pages of all shards.
 static inline uint32_t shard_share(const struct cache_full *c, uint32_t i, uint32_t nr) {
@@ -164,7 +164,7 @@ static enum remixdb_status make_shards(struct cache_full *c) {
     shard_init(&c->shards[i], first, end, size < end - first ? size : end - first);
     first = end;
   }
-  const struct records_room room = {c->pub.pages, nr, c->epoch, lend_chunk, c};
+  const struct records_room room = {c->pub.pages, nr, c->epoch, give_chunk, c};
   return records_create(&room, &c->pub.records);
 }
 
@@ -463,15 +463,15 @@ static uint32_t frame_take(struct cache_full *c, struct shard *sh, uint32_t n) {
 
 // ---- records without their blocks
 
-// records_room.lend
-static uint32_t lend_chunk(void *arg) {
+// records_room.give
+static uint32_t give_chunk(void *arg) {
   struct cache_full *const c = arg;
   struct shard
-      *const sh = &c->shards[atomic_fetch_add_explicit(&c->lends, 1, memory_order_relaxed) & (c->nr_shards - 1)];
+      *const sh = &c->shards[atomic_fetch_add_explicit(&c->giving, 1, memory_order_relaxed) & (c->nr_shards - 1)];
   const uint32_t most = (uint32_t)((uint64_t)sh->size * RECORDS_PART_NUM / RECORDS_PART_DEN);
   (void)pthread_mutex_lock(&sh->lock);
-  const uint32_t f = sh->lent_pages + RECORDS_CHUNK_PAGES <= most ? frame_take(c, sh, RECORDS_CHUNK_PAGES) : 0;
-  if (f) sh->lent_pages += RECORDS_CHUNK_PAGES;
+  const uint32_t f = sh->given_pages + RECORDS_CHUNK_PAGES <= most ? frame_take(c, sh, RECORDS_CHUNK_PAGES) : 0;
+  if (f) sh->given_pages += RECORDS_CHUNK_PAGES;
   (void)pthread_mutex_unlock(&sh->lock);
   atomic_store_explicit(&c->evicted, 0, memory_order_relaxed);
   return f;
@@ -481,7 +481,7 @@ static void chunk_back(struct cache_full *c, uint32_t frame) {
   struct shard *sh = c->shards;
   while (frame >= sh->end) sh++;
   (void)pthread_mutex_lock(&sh->lock);
-  sh->lent_pages -= RECORDS_CHUNK_PAGES;
+  sh->given_pages -= RECORDS_CHUNK_PAGES;
   free_put(c->pages, sh, frame, RECORDS_CHUNK_PAGES);
   (void)pthread_mutex_unlock(&sh->lock);
 }
@@ -635,7 +635,7 @@ static bool shard_admits(const struct cache_full *c, struct shard *sh, _Atomic u
                          bool lone) {
   if (shard_roomy(sh, nr_pages) || (!lone && atomic_load_explicit(&c->pub.disk, memory_order_relaxed))) return true;
   const uint32_t was = atomic_load_explicit(slot, memory_order_relaxed), now = (uint32_t)sh->misses | CACHE_MISSED;
-  const uint32_t within = (sh->size - sh->lent_pages) / nr_pages / ADMIT_PART;
+  const uint32_t within = (sh->size - sh->given_pages) / nr_pages / ADMIT_PART;
   if (was && (now - was) % CACHE_MISSED <= (within ? within : 1)) return true;
   atomic_store_explicit(slot, now, memory_order_relaxed);
   sh->declined++;

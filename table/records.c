@@ -258,7 +258,7 @@ static uint32_t idle_take(struct records *r) {
 // Begins a new newest chunk of the ring. False: none is free at once.
 static bool chunk_begin(struct records *r, struct ring *g) {
   uint32_t frame = idle_take(r);
-  if (!frame && chunks_live(r) + r->nr_idle < r->max) frame = r->room.lend(r->room.arg);
+  if (!frame && chunks_live(r) + r->nr_idle < r->max) frame = r->room.give(r->room.arg);
   if (!frame) return false;
   g->nr++;
   *ring_newest(r, g) = (struct chunk){.frame = frame};

@@ -3,7 +3,7 @@
 // The part of the block cache that keeps single records. Where reads come from the disk, a get that misses needs one
 // record of a block. A frame would spend a whole block's memory on it. So the cache keeps the record alone.
 //
-// Records lie one after the other in *chunks*: frames of RECORDS_CHUNK_PAGES pages that the cache lends. An index of
+// Records lie one after the other in *chunks*: frames of RECORDS_CHUNK_PAGES pages that the cache gives. An index of
 // buckets finds a record by table and position. New records go into chunks on probation. When all memory is in use, the
 // oldest such chunk is emptied: records that were found meanwhile move to the main chunks, the index remembers the
 // others for a while. One of these that comes again goes into a main chunk at once. A main chunk that is emptied keeps
@@ -35,14 +35,14 @@ struct records_room {
   uint8_t *pages;  // where the cache's frames begin: frame f at page f - 1
   uint32_t nr_pages;
   struct epoch *epoch;          // of the readers
-  uint32_t (*lend)(void *arg);  // lends a chunk: its frame, which holds nothing; 0: none is free at once
+  uint32_t (*give)(void *arg);  // gives a chunk: its frame, which holds nothing; 0: none is free at once
   void *arg;
 };
 // *out is NULL if the cache is too small to keep records. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status records_create(const struct records_room *room, struct records **out);
 void records_destroy(struct records *r);  // NULL is allowed; the cache frees the chunks
 
-// The cache has another size: drops all records, and keeps new ones in chunks that are lent from now on. *frames_out:
+// The cache has another size: drops all records, and keeps new ones in chunks that are given from now on. *frames_out:
 // the frames of all chunks, which no reader uses; the caller frees the array. Waits for readers: outside of any epoch
 // and lock. Fails with REMIXDB_NOMEM; nothing has changed then.
 MUST_CHECK enum remixdb_status records_resize(struct records *r, uint32_t nr_pages, uint32_t **frames_out,

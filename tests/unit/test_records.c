@@ -17,7 +17,7 @@
 
 #define CHUNKS 256u
 #define PAGES (CHUNKS * RECORDS_CHUNK_PAGES)
-#define LENT_MAX (CHUNKS * RECORDS_PART_NUM / RECORDS_PART_DEN)
+#define GIVEN_MAX (CHUNKS * RECORDS_PART_NUM / RECORDS_PART_DEN)
 #define THREADS 4u
 
 static struct epoch ep;
@@ -25,11 +25,11 @@ static struct epoch_slot me, other;
 static uint8_t *pages;
 static struct records *rec;
 
-// Chunks that the cache can lend: their frames.
+// Chunks that the cache can give: their frames.
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t stock[CHUNKS], nr_stock;
 
-static uint32_t lend(void *arg) {
+static uint32_t give(void *arg) {
   (void)arg;
   (void)pthread_mutex_lock(&lock);
   const uint32_t frame = nr_stock ? stock[--nr_stock] : 0;
@@ -56,7 +56,7 @@ static int setup(void **state) {
   pages = mem_alloc_aligned(BLOCK_PAGE, (size_t)PAGES * BLOCK_PAGE);
   assert_non_null(pages);
   for (nr_stock = 0; nr_stock < CHUNKS; nr_stock++) stock[nr_stock] = 1 + nr_stock * RECORDS_CHUNK_PAGES;
-  const struct records_room room = {pages, PAGES, &ep, lend, NULL};
+  const struct records_room room = {pages, PAGES, &ep, give, NULL};
   OK(records_create(&room, &rec));
   assert_non_null(rec);
   return 0;
@@ -130,7 +130,7 @@ static void test_found(void **state) {
 }
 
 // Many more records than there is room for. Those that are looked for again and again stay, the others go; no more
-// memory is used than the cache may lend.
+// memory is used than the cache may give.
 static void test_turnover(void **state) {
   (void)state;
   const uint32_t hot = 2000;
@@ -151,7 +151,7 @@ static void test_turnover(void **state) {
     }
     epoch_exit(&me);
   }
-  const uint64_t most = (uint64_t)LENT_MAX * RECORDS_CHUNK_PAGES * BLOCK_PAGE;
+  const uint64_t most = (uint64_t)GIVEN_MAX * RECORDS_CHUNK_PAGES * BLOCK_PAGE;
   print_message("%u of 300000 looks at %u hot records missed\n", lost, hot);
   assert_true(lost < 15000);
   assert_true(stats().bytes <= most && stats().bytes > most / 2);
