@@ -790,7 +790,10 @@ static void test_ranges(void **state) {
   OK(xdb_flush(t->x));
   t->x->ranges = (struct range_limits){0, 0};
   OK(xdb_del_range(t->ref, kref("0050", 4), kref("0100", 4)));
-  OK(xdb_flush(t->x));  // the log does not have it any more
+  tiny_put(t, kref("0150", 4), 31, false);
+  const uint64_t gen = xdb_super(t->x)->version->log_gen;
+  OK(xdb_flush(t->x));
+  CHECK(xdb_super(t->x)->version->log_gen > gen);  // the log does not have it any more
   OK(xdb_del_range(t->ref, kref("0120", 4), kref("0130", 4)));
   for (uint32_t i = 0; i < t->nr; i++) {
     const struct kref k = kref(t->recs[i].key, t->recs[i].klen);
