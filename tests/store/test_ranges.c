@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Range deletion: what it writes, what it costs the readers afterwards, and what waits for it. The model of all calls,
+// the crash tests and the rounds against their model check its results.
+//
+// TEST_SEED in the environment repeats a run.
+#define REMIX_COUNTERS 1
+#include "remix/cursor.c"
+#include "remix/remix.c"
+
+#include "store/ranges.h"
+#include "tests/lib/store.h"
+
+#define MANY 1100000u
+
+static struct remixdb_opts some_opts(void) {
+  struct remixdb_opts o;
+  remixdb_opts_init(&o, sizeof(o));
+  o.workers = 1;
+  o.memtable_mb = 8;
+  o.cache_mb = 64;
+  return o;
+}
+
+static uint32_t key_of(uint32_t i, char *buf) { return (uint32_t)sprintf(buf, "%08u", i); }
+
+static void load(struct xdb_ref *r, uint32_t nr) {
+  char key[16];
+  for (uint32_t i = 0; i < nr; i++) CHECK(remixdb_put(r, key, key_of(i, key), key, 8));
+  CHECK(remixdb_flush(r));
+}
+
+static bool del(struct xdb_ref *r, uint32_t from, uint32_t to) {
+  char a[16], b[16];
+  const struct remixdb_range range = {{a, key_of(from, a)}, {b, key_of(to, b)}};
+  return remixdb_del_range(r, &range);
+}
+
+static uint64_t figure(struct xdb *x, const char *name) {
+  uint64_t value = 0;
+  CHECK(remixdb_figure(x, name, &value));
+  return value;
+}
+
+// All bytes that the store has written to tables, indexes and the log.
+static uint64_t written(struct xdb *x) {
+  struct wal_stats ws;
+  wal_stats(x->wal, &ws);
+  return atomic_load(&x->compact.stats.table_bytes) + atomic_load(&x->compact.stats.remix_bytes) + ws.bytes;
+}
+
+static uint32_t keys_there(struct xdb_ref *r) {
+  struct xdb_iter *const it = remixdb_iter_create(r);
+  uint32_t n = 0;
+  for (remixdb_iter_seek(it, NULL, 0); remixdb_iter_valid(it); remixdb_iter_skip1(it)) n++;
+  CHECK(remixdb_iter_status(it) == REMIXDB_OK);
+  remixdb_iter_destroy(it);
+  return n;
+}
+
+// A million keys of whole partitions go, and hardly anything is written. A snapshot still has them; without it their
+// files are gone.
+static void test_many(void **state) {
+  (void)state;
+  const struct remixdb_opts o = some_opts();
+  struct xdb *const x = quick_open(&o);
+  struct xdb_ref *const r = remixdb_ref(x);
+  CHECK(r);
+  shrink(x, 4u << 20, 256);
+  load(r, MANY);
+  OK(xdb_wait_idle(x));
+  const struct version *const v = xdb_super(x)->version;
+  CHECK(v->nr_parts > 4);
+  char from[16], key[16];
+  const struct kref anchor = part_anchor(v->parts[1]);
+  CHECK(anchor.len <= 8);
+  memcpy(from, anchor.ptr, anchor.len);
+  from[anchor.len] = 0;
+  struct xdb_snapshot *const snap = remixdb_snapshot(r);
+  struct xdb_ref *const past = remixdb_snapshot_ref(snap);
+  const uint64_t before = written(x);
+  const struct remixdb_range range = {{from, anchor.len}, {NULL, 0}};
+  CHECK(remixdb_del_range(r, &range));
+  const uint64_t cost = written(x) - before;
+  const uint32_t left = keys_there(r);
+  print_message("%u keys gone, %llu bytes written besides CURRENT\n", MANY - left, (unsigned long long)cost);
+  CHECK(MANY - left >= 1000000 && cost < 100000);
+  CHECK(xdb_super(x)->version->nr_parts == 1);
+  CHECK(!remixdb_probe(r, key, key_of(MANY - 1, key)) && remixdb_probe(r, key, key_of(0, key)));
+  CHECK(remixdb_probe(past, key, key_of(MANY - 1, key)) && keys_there(past) == MANY);
+  remixdb_unref(past);
+  remixdb_snapshot_release(snap);
+  OK(xdb_wait_idle(x));
+  CHECK(figure(x, "table_entries") == left);
+  remixdb_unref(r);
+  remixdb_close(x);
+}
+
+// A partition is cut. A seek before the place, and a step across it, touch as many segments as if the keys had never
+// been there: the counts of live entries lead over them.
+static void test_across(void **state) {
+  (void)state;
+  const struct remixdb_opts o = some_opts();
+  struct xdb *const x = quick_open(&o);
+  struct xdb_ref *const r = remixdb_ref(x);
+  CHECK(r);
+  load(r, 60000);
+  CHECK(remixdb_compact(r));
+  OK(xdb_wait_idle(x));
+  CHECK(xdb_super(x)->version->nr_parts == 1);
+  CHECK(del(r, 1000, 50000));
+  const struct remix *const v = xdb_super(x)->version->parts[0]->remix;
+  CHECK(v->nr_entries == 60000 && v->nr_keys == 11000);
+  struct xdb_iter *const it = remixdb_iter_create(r);
+  char key[16];
+  uint32_t klen;
+  remixdb_iter_seek(it, key, key_of(999, key));
+  CHECK(remixdb_iter_valid(it));
+  const uint64_t segments = atomic_load(&remix_counters.segments), probes = atomic_load(&remix_counters.probes),
+                 reads = atomic_load(&remix_counters.records) + atomic_load(&remix_counters.key_reads);
+  remixdb_iter_skip1(it);
+  CHECK(remixdb_iter_valid(it) && remixdb_iter_peek(it, key, &klen, NULL, NULL) && memcmp(key, "00050000", 8) == 0);
+  CHECK(atomic_load(&remix_counters.segments) - segments <= 2);
+  CHECK(atomic_load(&remix_counters.probes) - probes <= 40);  // of 1,900 segments
+  CHECK(atomic_load(&remix_counters.records) + atomic_load(&remix_counters.key_reads) - reads <= 4);
+  remixdb_iter_prev(it);
+  CHECK(remixdb_iter_valid(it) && remixdb_iter_peek(it, key, &klen, NULL, NULL) && memcmp(key, "00000999", 8) == 0);
+  const uint64_t sought = atomic_load(&remix_counters.segments), read = atomic_load(&remix_counters.key_reads);
+  remixdb_iter_seek(it, key, key_of(20000, key));
+  CHECK(atomic_load(&remix_counters.segments) - sought <= 2 && atomic_load(&remix_counters.key_reads) - read == 1);
+  CHECK(remixdb_iter_valid(it) && remixdb_iter_peek(it, key, &klen, NULL, NULL) && memcmp(key, "00050000", 8) == 0);
+  remixdb_iter_destroy(it);
+  CHECK(keys_there(r) == 11000);
+  uint64_t keys, bytes;
+  CHECK(remixdb_count(r, &(struct remixdb_range){{NULL, 0}, {NULL, 0}}, &keys, &bytes) && keys == 11000);
+  // the next merge leaves the records out
+  CHECK(remixdb_compact(r) && figure(x, "table_entries") == 11000 && keys_there(r) == 11000);
+  remixdb_unref(r);
+  remixdb_close(x);
+}
+
+// A few keys need no round and no CURRENT.
+static void test_few(void **state) {
+  (void)state;
+  const struct remixdb_opts o = some_opts();
+  struct xdb *const x = quick_open(&o);
+  struct xdb_ref *const r = remixdb_ref(x);
+  CHECK(r);
+  load(r, 60000);
+  OK(xdb_wait_idle(x));
+  const uint64_t number = xdb_super(x)->version->number, rounds = atomic_load(&x->compact.stats.rounds);
+  CHECK(del(r, 100, 200) && del(r, 200, 200 + RANGES_FEW) && del(r, 7, 3) && del(r, 100, 4000));
+  CHECK(xdb_super(x)->version->number == number && atomic_load(&x->compact.stats.rounds) == rounds);
+  CHECK(keys_there(r) == 60000 - (200 + RANGES_FEW - 100));
+  CHECK(del(r, 10000, 10000 + 2 * RANGES_FEW));
+  CHECK(xdb_super(x)->version->number > number && atomic_load(&x->compact.stats.rounds) == rounds);
+  CHECK(keys_there(r) == 60000 - (200 + RANGES_FEW - 100) - 2 * RANGES_FEW);
+  remixdb_unref(r);
+  remixdb_close(x);
+}
+
+// Bad arguments, and ranges that are empty.
+static void test_refused(void **state) {
+  (void)state;
+  const struct remixdb_opts o = some_opts();
+  struct xdb *const x = quick_open(&o);
+  struct xdb_ref *const r = remixdb_ref(x);
+  struct xdb_batch *const b = remixdb_batch_create();
+  CHECK(r && b && remixdb_put(r, "", 0, "x", 1) && remixdb_put(r, "k", 1, "x", 1));
+  const struct remixdb_range none = {{NULL, 0}, {"", 0}}, wrong = {{"z", 1}, {"a", 1}}, all = {{NULL, 0}, {NULL, 0}};
+  CHECK(remixdb_del_range(r, &none) && remixdb_del_range(r, &wrong) && keys_there(r) == 2);
+  CHECK(remixdb_batch_del_range(b, &none) && remixdb_batch_del_range(b, &wrong) && remixdb_batch_count(b) == 0);
+  CHECK(!remixdb_del_range(r, NULL) && remixdb_errcode() == REMIXDB_INVALID);
+  CHECK(!remixdb_batch_del_range(b, NULL) && remixdb_errcode() == REMIXDB_INVALID);
+  CHECK(!remixdb_del_range(NULL, &all) && remixdb_errcode() == REMIXDB_INVALID);
+  struct xdb_snapshot *const snap = remixdb_snapshot(r);
+  struct xdb_ref *const past = remixdb_snapshot_ref(snap);
+  CHECK(!remixdb_del_range(past, &all) && remixdb_errcode() == REMIXDB_READONLY);
+  remixdb_unref(past);
+  remixdb_snapshot_release(snap);
+  // a transaction deletes what it sees
+  struct xdb_txn *const t = remixdb_txn_begin(x);
+  struct xdb_ref *const own = remixdb_txn_ref(t, NULL);
+  CHECK(remixdb_put(own, "own", 3, "x", 1) && remixdb_del_range(own, &all) && keys_there(own) == 0);
+  CHECK(keys_there(r) == 2 && remixdb_txn_commit(t) && keys_there(r) == 0);
+  remixdb_batch_destroy(b);
+  remixdb_unref(r);
+  remixdb_close(x);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(test_many, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_across, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_few, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_refused, setup, teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
