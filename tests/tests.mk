@@ -44,6 +44,8 @@ $B/tests/fuzz/fuzz_%: $B/tests/fuzz/fuzz_%.o $B/tests/lib/simdisk.o $(STATIC)
 
 # Measuring programs: built on demand, run by hand. They may use what the tests share, which needs cmocka.
 $B/tests/bench/bench_runs: private BENCH_LIBS := $(TEST_LIBS)
+$B/tests/bench/bench_txn: private BENCH_LIBS := $(filter -lrocksdb,$(ENGINE_LIBS))
+$B/tests/bench/bench_txn.o: private OWN_FLAGS = $(BENCH_CFLAGS)
 $B/tests/bench/bench_%: $B/tests/bench/bench_%.o $(WRAP_O) $(FIXTURES) $(STATIC)
 	$(call say,LINK)
 	$(link) $(MALLOC_LIBS) $(LIBS) $(BENCH_LIBS) -o $@
