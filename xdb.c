@@ -645,9 +645,7 @@ enum remixdb_status xdb_write_many(struct xdb_ref *r, struct many_writes *w) {
 
 enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_batch *b) {
   struct many_writes w;
-  if (unlikely(r->calls != NULL))
-    return b->ranges ? err_set(REMIXDB_INVALID, "a transaction takes no batch that deletes ranges")
-                     : r->calls->write(r, b);
+  if (unlikely(r->calls != NULL)) return r->calls->write(r, b);
   enum remixdb_status s = write_check(r);
   if (s == REMIXDB_OK && b->nr_names && b->store_id != r->xdb->store_id)
     s = err_set(REMIXDB_INVALID, "%s: the batch has spaces of another store", r->xdb->dir);
@@ -662,39 +660,20 @@ enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_batch *b) {
 
 // ---- deleting a range
 
-// In a transaction: deletes each key that it sees.
-static enum remixdb_status del_each(struct xdb_ref *r, struct kref from, struct kref to) {
-  const struct xdb_iter_opts opts = {.bounds = {{from.ptr, from.len}, {to.ptr, to.len}}, .keys_only = true};
-  struct xdb_iter *it = NULL;
-  struct xdb_batch *b = NULL;
-  enum remixdb_status s = batch_create(&b);
-  if (s == REMIXDB_OK) s = xdb_iter_create_opts(r, &opts, &it);
-  if (s == REMIXDB_OK) s = xdb_iter_seek(it, from);
-  while (s == REMIXDB_OK && xdb_iter_valid(it)) {
-    struct kv_rec rec;
-    s = xdb_iter_record(it, &rec);
-    if (s == REMIXDB_OK) s = batch_add(b, KV_REC(kref(rec.key, rec.klen), NULL, 0, KV_TOMB));
-    if (s == REMIXDB_OK) s = xdb_iter_skip(it, 1);
-  }
-  struct err_saved why;
-  err_save(&why, s);
-  xdb_iter_destroy(it);
-  s = err_raise(&why);
-  if (s == REMIXDB_OK) s = r->calls->write(r, b);
-  batch_destroy(b);
-  return s;
+// from, to: keys of the tree.
+static enum remixdb_status del_range(struct xdb_ref *r, struct kref from, struct kref to) {
+  return unlikely(r->calls != NULL) ? r->calls->del_range(r, from, to) : ranges_delete(r, r->tree, from, to, true);
 }
 
 enum remixdb_status xdb_del_range(struct xdb_ref *r, struct kref from, struct kref to) {
   if (!from.ptr) from = kref("", 0);
   if (to.ptr && kv_cmp(from, to) >= 0) return r->calls ? REMIXDB_OK : write_check(r);
-  if (unlikely(r->calls != NULL)) return del_each(r, from, to);
-  if (likely(!r->space)) return ranges_delete(r, TREE_UNNAMED, from, to, true);
+  if (likely(!r->space)) return del_range(r, from, to);
   const struct remixdb_range range = {{from.ptr, from.len}, {to.ptr, to.len}};
   struct xdb_iter_bounds b;
   enum remixdb_status s = space_bounds(r, &range, &b);
   if (s != REMIXDB_OK) return s;
-  s = ranges_delete(r, TREE_SPACES, b.low, b.high, true);
+  s = del_range(r, b.low, b.high);
   mem_free(b.bytes);
   return s;
 }

@@ -39,6 +39,8 @@ struct xdb_ref_calls {
   enum remixdb_status (*put)(struct xdb_ref *r, const struct kv_rec *rec);
   enum remixdb_status (*write)(struct xdb_ref *r, const struct xdb_batch *b);
   enum remixdb_status (*merge)(struct xdb_ref *r, struct kref key, remixdb_merge_fn fn, void *priv);
+  // from, to: keys of the tree, in order; to.ptr NULL: to the end of all keys.
+  enum remixdb_status (*del_range)(struct xdb_ref *r, struct kref from, struct kref to);
   // Keys of the iterator are keys of the tree, also in `bounds`, which stay as long as the iterator. o and bounds may
   // be NULL.
   enum remixdb_status (*iter_create)(struct xdb_ref *r, const struct xdb_iter_opts *o,

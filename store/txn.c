@@ -309,28 +309,88 @@ static enum remixdb_status txn_put(struct xdb_ref *r, const struct kv_rec *rec) 
   return s == REMIXDB_OK ? own_put(r->txn, rec) : s;
 }
 
-// All of the batch, or nothing.
-static enum remixdb_status txn_write(struct xdb_ref *r, const struct xdb_batch *b) {
-  struct xdb_txn *const t = r->txn;
-  struct batch_op *ops = NULL;
-  size_t nr = 0;
-  enum remixdb_status s = check_writable(r);
-  if (s == REMIXDB_OK && b->nr_names && b->store_id != r->xdb->store_id)
-    s = err_set(REMIXDB_INVALID, "%s: the batch has spaces of another store", r->xdb->dir);
-  if (s == REMIXDB_OK) s = batch_sorted(b, r->space ? r->space->id : 0, &ops, &nr);
-  if (s == REMIXDB_OK) s = xdb_txn_savepoint(t);
-  if (s != REMIXDB_OK) {
-    mem_free(ops);
-    return s;
+// Deletes the keys of the store's tree that lie in the range, at the transaction's moment.
+static enum remixdb_status del_below(struct xdb_txn *t, uint32_t tree, struct kref from, struct kref to) {
+  const struct xdb_iter_opts opts = {.bounds = {{from.ptr, from.len}, {to.ptr, to.len}}, .keys_only = true};
+  const uint32_t kind = KV_TOMB | (tree == TREE_SPACES ? KV_SPACES : 0u);
+  struct xdb_iter *it = NULL;
+  enum remixdb_status s = xdb_iter_create_opts(t->base[tree], &opts, &it);
+  if (s == REMIXDB_OK) s = xdb_iter_seek(it, from);
+  while (s == REMIXDB_OK && xdb_iter_valid(it)) {
+    struct kv_rec rec;
+    s = xdb_iter_record(it, &rec);
+    if (s == REMIXDB_OK) s = own_put(t, KV_REC(kref(rec.key, rec.klen), NULL, 0, kind));
+    if (s == REMIXDB_OK) s = xdb_iter_skip(it, 1);
   }
-  for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) s = own_put(t, &ops[i].rec);
   struct err_saved why;
   err_save(&why, s);
-  mem_free(ops);
+  xdb_iter_destroy(it);
+  return err_raise(&why);
+}
+
+// Deletes the keys that the transaction sees in the range. They are all keys of the range at the commit, too, because
+// the range counts as read.
+static enum remixdb_status own_del_range(struct xdb_txn *t, uint32_t tree, struct kref from, struct kref to) {
+  const struct read_range range = {.from = from, .to = to, .below = true};
+  if (to.ptr && kv_cmp(from, to) >= 0) return REMIXDB_OK;
+  enum remixdb_status s = readset_range(&t->reads[tree], &range);
+  if (s == REMIXDB_OK) s = del_below(t, tree, from, to);
+  struct overlay_cursor at;
+  overlay_cursor_init(&at, &t->own[tree]);
+  for (overlay_seek(&at, from); s == REMIXDB_OK && at.node; overlay_next(&at)) {
+    const struct kref key = overlay_key(at.node);
+    if (to.ptr && kv_cmp(key, to) >= 0) break;
+    if (!(at.ver->kind & KV_TOMB)) s = own_put(t, KV_REC(key, NULL, 0, KV_TOMB | (at.ver->kind & KV_SPACES)));
+  }
+  return s;
+}
+
+// Goes back to the last savepoint if s is a failure, else forgets it. Returns s.
+static enum remixdb_status settle_savepoint(struct xdb_txn *t, enum remixdb_status s) {
+  struct err_saved why;
+  err_save(&why, s);
   if (s != REMIXDB_OK) IGNORED(xdb_txn_rollback(t), "the savepoint is there");
   else t->nr_savepoints--;
   keep_last(t);
   return err_raise(&why);
+}
+
+static enum remixdb_status txn_del_range(struct xdb_ref *r, struct kref from, struct kref to) {
+  enum remixdb_status s = check_writable(r);
+  if (s == REMIXDB_OK) s = xdb_txn_savepoint(r->txn);
+  return s == REMIXDB_OK ? settle_savepoint(r->txn, own_del_range(r->txn, r->tree, from, to)) : s;
+}
+
+// An operation of a batch that deletes a range. Its end is without the id of its space.
+static enum remixdb_status own_range_op(struct xdb_txn *t, const struct kv_rec *rec) {
+  const struct kref from = kref(rec->key, rec->klen);
+  if (!(rec->kind & KV_SPACES))
+    return own_del_range(t, TREE_UNNAMED, from, kref(rec->vlen ? rec->val : NULL, rec->vlen));
+  uint8_t *const to = mem_alloc(NAMES_ID + (size_t)rec->vlen);
+  if (!to) return REMIXDB_NOMEM;
+  names_id_put(to, names_id_get(rec->key) + (rec->vlen == 0));
+  if (rec->vlen) memcpy(to + NAMES_ID, rec->val, rec->vlen);
+  const enum remixdb_status s = own_del_range(t, TREE_SPACES, from, kref(to, NAMES_ID + rec->vlen));
+  mem_free(to);
+  return s;
+}
+
+// All of the batch, or nothing.
+static enum remixdb_status txn_write(struct xdb_ref *r, const struct xdb_batch *b) {
+  struct xdb_txn *const t = r->txn;
+  struct batch_op *ops = NULL;
+  enum remixdb_status s = check_writable(r);
+  if (s == REMIXDB_OK && b->nr_names && b->store_id != r->xdb->store_id)
+    s = err_set(REMIXDB_INVALID, "%s: the batch has spaces of another store", r->xdb->dir);
+  if (s == REMIXDB_OK) s = batch_listed(b, r->space ? r->space->id : 0, &ops);
+  if (s != REMIXDB_OK) return s;
+  if ((s = xdb_txn_savepoint(t)) == REMIXDB_OK) {
+    for (size_t i = 0; i < b->nr && s == REMIXDB_OK; i++)
+      s = ops[i].rec.kind & KV_RANGE ? own_range_op(t, &ops[i].rec) : own_put(t, &ops[i].rec);
+    s = settle_savepoint(t, s);
+  }
+  mem_free(ops);
+  return s;
 }
 
 // Gets a copy of the key's value. *val_out NULL: the key does not exist; else the caller frees it.
@@ -369,6 +429,7 @@ static const struct xdb_ref_calls txn_calls = {.find = txn_find,
                                                .put = txn_put,
                                                .write = txn_write,
                                                .merge = txn_merge,
+                                               .del_range = txn_del_range,
                                                .iter_create = txn_iter_create,
                                                .iter_destroy = txn_iter_destroy,
                                                .iter_park = txn_iter_park,

@@ -38,7 +38,9 @@
 //   T4  No deadlock: leaves are locked in ascending order, as by batches; the log's lock comes last.
 //   T5  A transaction that wrote nothing takes effect at S, which is the moment of a snapshot.
 //   T6  Lost updates and dirty reads: an update that was based on a read is T1; pending versions are seen by nobody.
-//   T7  A commit that fails or is cut off by a crash is absent as a whole: its records are one frame of the log.
+//   T7  The deletion of a range replaces the super under the log's lock, with a `since` that is its number; an ingest
+//       does, too. So both are noticed in step 1 or in step 5.
+//   T8  A commit that fails or is cut off by a crash is absent as a whole: its records are one frame of the log.
 // Rounds write no number of their own: a record that a round hands back to A keeps its number, and one that it drops
 // (an old version, a tombstone with nothing below it) was hidden. A key that was deleted after S and whose tombstone a
 // round has dropped is absent in V and there in the snapshot: step 1 compares both. One that was put and deleted after

@@ -32,6 +32,11 @@ static void put(struct xdb_ref *r, const char *key, const char *val) {
 }
 static void del(struct xdb_ref *r, const char *key) { CHECK(remixdb_del(r, key, (uint32_t)strlen(key))); }
 
+static void del_range_of(struct xdb_ref *r, const char *from, const char *to) {
+  const struct remixdb_range range = {{from, (uint32_t)strlen(from)}, {to, (uint32_t)strlen(to)}};
+  CHECK(remixdb_del_range(r, &range));
+}
+
 // The value, or "-".
 static const char *get(struct xdb_ref *r, const char *key) {
   static char buf[64];
@@ -136,6 +141,36 @@ static void test_own_writes(void **state) {
   remixdb_txn_abort(t);
   IS(ref, "b", "2");
   IS(ref, "bb", "-");
+}
+
+static void test_own_ranges(void **state) {
+  (void)state;
+  put(ref, "a", "1");
+  put(ref, "b", "2");
+  put(ref, "c", "3");
+  struct xdb_ref *r;
+  struct xdb_txn *const t = begin_txn(&r);
+  put(r, "bb", "new");
+  del_range_of(r, "b", "c");
+  struct xdb_iter *const it = remixdb_iter_create(r);
+  remixdb_iter_seek(it, NULL, 0);
+  assert_string_equal(walk(it, false), "a=1 c=3");
+  struct xdb_batch *const b = remixdb_batch_create();
+  const struct remixdb_range all = {{NULL, 0}, {NULL, 0}};
+  CHECK(remixdb_batch_put(b, "gone", 4, "x", 1) && remixdb_batch_del_range(b, &all));
+  CHECK(remixdb_batch_put(b, "d", 1, "4", 1) && remixdb_txn_savepoint(t) && remixdb_write(r, b));
+  IS(r, "a", "-");
+  IS(r, "gone", "-");
+  IS(r, "d", "4");
+  CHECK(remixdb_txn_rollback(t));
+  remixdb_iter_seek(it, NULL, 0);
+  assert_string_equal(walk(it, false), "a=1 c=3");
+  remixdb_iter_destroy(it);
+  CHECK(remixdb_write(r, b) && remixdb_txn_commit(t));
+  remixdb_batch_destroy(b);
+  IS(ref, "a", "-");
+  IS(ref, "c", "-");
+  IS(ref, "d", "4");
 }
 
 // An iterator sees the writes up to its seek.
@@ -364,6 +399,15 @@ static void txn_gone(void) {
   remixdb_txn_abort(t);
 }
 
+static void del_b_to_cc(void) { del_range_of(ref, "b", "cc"); }
+static void del_from_cc(void) { del_range_of(ref, "cc", "zz"); }
+static void del_nothing(void) { del_range_of(ref, "ba", "bz"); }
+static void ingest_bb(void) {
+  struct xdb_ingest *const g = remixdb_ingest_begin(ref);
+  CHECK(g && remixdb_ingest_put(g, "bb", 2, "other", 5) && remixdb_ingest_commit(g));
+}
+static void own_range(struct xdb_ref *r) { del_range_of(r, "bb", "cc"); }
+
 static const struct scene scenes[] = {
     {"no write", get_b, nothing, false},
     {"a put to a key", get_b, put_b, true},
@@ -383,6 +427,16 @@ static const struct scene scenes[] = {
     {"a multi-get", multi_ab, put_b, true},
     {"a multi-get of others", multi_ab, put_c, false},
     {"writes to one key", write_b, put_b, false},
+    {"a deletion of a range", get_b, del_b_to_cc, true},
+    {"a deletion of a range in a scan", scan_a_to_c, del_b_to_cc, true},
+    {"a deletion of a range behind a scan", scan_a_to_c, del_from_cc, false},
+    {"a deletion of a range without keys", scan_a_to_c, del_nothing, false},
+    {"a phantom in its own deletion of a range", own_range, put_bb, true},
+    {"a key before its own deletion of a range", own_range, put_b, false},
+    {"a key behind its own deletion of a range", own_range, put_cc, false},
+    {"an ingested key", get_absent, ingest_bb, true},
+    {"an ingested phantom", scan_a_to_c, ingest_bb, true},
+    {"an ingested key beside a read one", get_b, ingest_bb, false},
     {"an untracked get", untracked, put_b, false},
     {"an untracked scan", untracked_scan, put_b, false},
     {"a scanned key", scan_a_to_c, put_b, true},
@@ -571,6 +625,7 @@ static void leave_space(void) {
 // All of the above in a named space.
 static void test_in_space(void **state) {
   enter_space();
+  test_own_ranges(state);
   test_own_writes(state);
   CHECK(remixdb_del(ref, "a", 1) && remixdb_del(ref, "z", 1));
   test_conflicts(state);
@@ -670,6 +725,7 @@ int main(void) {
   hang_alarm();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_own_writes, begin, end),
+      cmocka_unit_test_setup_teardown(test_own_ranges, begin, end),
       cmocka_unit_test_setup_teardown(test_iter_moment, begin, end),
       cmocka_unit_test_setup_teardown(test_calls, begin, end),
       cmocka_unit_test_setup_teardown(test_savepoints, begin, end),
