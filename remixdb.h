@@ -171,14 +171,13 @@ struct xdb *remixdb_open_compact(const char *dir, size_t cache_size_mb, size_t m
 struct xdb *remixdb_open_opts(const char *dir, const struct remixdb_opts *o);
 // Changes an option of an open store; writes, reads and compaction go on meanwhile. `value` is text:
 //   "cache_mb"        at least 1, and at most the machine's memory. A smaller cache gives its memory back before the
-//   call
-//                     returns, except blocks that iterators pin. A store that was opened with cache_mb = 0 keeps 0.
+//                     call returns, except blocks that iterators and pins keep. A store that was opened with
+//                     cache_mb = 0 keeps 0.
 //   "workers"         1 to 64, or "-1" as in remixdb_opts. The call waits until threads that go have ended their work.
 //                     A store that was opened with workers = 0 keeps 0.
 //   "sync"            "none", "each", or a number of milliseconds. Writes that another thread makes meanwhile are
-//   synced
-//                     as before or as from now on. Earlier writes are on disk when the call returns, unless the old
-//                     value was "none".
+//                     synced as before or as from now on. Earlier writes are on disk when the call returns, unless
+//                     the old value was "none".
 //   "compression"     "none", "zstd" or "zstd:LEVEL", for tables that are begun from now on.
 //   "max_open_files"  at least 16. Descriptors beyond a smaller number are closed as soon as they are not in use.
 // Several changes at the same time come one after the other. The call must not come from a function that the library
