@@ -37,7 +37,7 @@
 // Rounds (round.c). Guarded by xdb.lock.
 struct rounds {
   _Atomic bool compacting;  // a memtable is frozen. Written under the lock, read without it
-  // An ingest has its number, and its tables are not in the version yet. What is based on a read waits until they are:
+  // An ingest has its number, and its tables are not in the version yet. A write that is based on a read waits for them:
   // its number would be above the ingest's, and it has not seen the ingest. Set before the super in which it matters.
   _Atomic bool ingesting;
   struct err_saved error;   // why the last round failed, if it may be tried again. Status REMIXDB_OK: it did not fail

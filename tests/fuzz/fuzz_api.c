@@ -21,6 +21,7 @@
 #include "tests/lib/expect.h"
 #include "admin/verify.h"
 #include "xdb.h"
+#include "store/count.h"
 #include "store/flush.h"
 #include "store/page.h"
 #include "store/txn.h"
@@ -627,11 +628,17 @@ static void listen(struct run *r) {
   r->give_up_at = r->next_id % 4 == 1 ? 1 + (uint32_t)(r->next_id / 4 % 3) : 0;
 }
 
-static void flush(struct run *r, bool compact) {
+static void flush(struct run *r, uint32_t what) {
   const size_t nr = r->nr;
   listen(r);
   const struct progress *const p = &r->ref->progress;
-  if (write_ok(r, compact ? xdb_compact_told(r->x, p) : xdb_flush_told(r->x, p))) r->synced = nr;
+  const struct kref low = key_at(r, (what >> 2) % r->nr_keys, r->kbuf), open = kref(NULL, 0);
+  uint64_t keys, bytes;
+  (void)read_ok(r, xdb_count(r->ref, low, open, &keys, &bytes));
+  const enum remixdb_status s = !(what & 1) ? xdb_flush_told(r->x, p)
+                                : what & 2  ? xdb_compact_range(r->x, TREE_UNNAMED, low, open, p)
+                                            : xdb_compact_told(r->x, p);
+  if (write_ok(r, s)) r->synced = nr;
 }
 
 // ---- iterators and snapshots
@@ -871,7 +878,7 @@ static void call(struct run *r) {
     case 20: snapshot(r); break;
     case 21: sync_store(r); break;
     case 22:
-    case 23: flush(r, what & 1); break;
+    case 23: flush(r, what); break;
     case 24: reopen(r, what); break;
     case 25: check_all(r, r->ref, r->now); break;
     case 26: verify(r); break;
