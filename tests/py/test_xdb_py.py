@@ -1038,6 +1038,14 @@ def test_a_transaction_is_one_step(db, ref):
         assert list(t.iter(reverse=True, keys_only=True, start="c")) == [b"d", b"c"]
         assert dict(ref.iter()) == {b"a": b"1"} and t.probe("b") and not t.probe("a")
     assert t.closed and dict(ref.iter()) == {b"b": b"2", b"c": b"3", b"d": b"44"}
+    with db.transaction() as t:
+        t.put("c1", "5")
+        t.del_range("c", "d")
+        t.put("c2", "6")
+        inside = xdb.XdbMap(t)
+        assert dict(inside) == {b"b": b"2", b"c2": b"6", b"d": b"44"}
+        inside["c3"] = "7"
+    assert dict(ref.iter()) == {b"b": b"2", b"c2": b"6", b"c3": b"7", b"d": b"44"}
     raises(Status.INVALID, t.get, "b")
     raises(Status.INVALID, t.commit)
     t.abort()
