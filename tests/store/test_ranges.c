@@ -188,12 +188,105 @@ static void test_refused(void **state) {
   remixdb_close(x);
 }
 
+// ---- threads
+
+#define GENERATIONS 150u
+#define DATA 200u
+
+struct team {
+  struct xdb *x;
+  _Atomic bool stop;
+  _Atomic uint32_t torn, looks;
+};
+
+// Puts elsewhere, so that memtables are frozen and rounds run all the time.
+static void *put_on(void *arg) {
+  struct team *const t = arg;
+  struct xdb_ref *const r = remixdb_ref(t->x);
+  THREAD_CHECK(r);
+  static const char value[900];
+  for (uint32_t i = 0; !atomic_load(&t->stop); i++) {
+    char key[16];
+    THREAD_CHECK(remixdb_put(r, key, (uint32_t)sprintf(key, "z%07u", i * 7919u % 3000u), value, sizeof(value)));
+  }
+  remixdb_unref(r);
+  return NULL;
+}
+
+// Sees the keys of one generation, all of them.
+static void *look_on(void *arg) {
+  struct team *const t = arg;
+  struct xdb_ref *const r = remixdb_ref(t->x);
+  THREAD_CHECK(r);
+  while (!atomic_load(&t->stop)) {
+    struct xdb_iter *const it = remixdb_iter_create(r);
+    uint32_t n = 0, first = 0;
+    bool same = true;
+    for (remixdb_iter_seek(it, "d", 1); remixdb_iter_valid(it); remixdb_iter_skip1(it)) {
+      uint32_t klen, vlen, generation;
+      const char *const key = remixdb_iter_key(it, &klen);
+      if (key[0] != 'd') break;
+      memcpy(&generation, remixdb_iter_value(it, &vlen), sizeof(generation));
+      if (n++ == 0) first = generation;
+      same = same && generation == first;
+    }
+    THREAD_CHECK(remixdb_iter_status(it) == REMIXDB_OK);
+    remixdb_iter_destroy(it);
+    if (n != DATA || !same) atomic_fetch_add(&t->torn, 1);
+    atomic_fetch_add(&t->looks, 1);
+  }
+  remixdb_unref(r);
+  return NULL;
+}
+
+// Each batch deletes all data as a range, and then puts the data of the next generation, under other keys.
+static void generations(struct xdb_ref *r, uint32_t from, uint32_t to) {
+  struct xdb_batch *const b = remixdb_batch_create();
+  const struct remixdb_range data = {{"d", 1}, {"e", 1}};
+  for (uint32_t g = from; g < to; g++) {
+    remixdb_batch_clear(b);
+    CHECK(remixdb_batch_put(b, "d-before", 8, &g, sizeof(g)) && remixdb_batch_del_range(b, &data));
+    for (uint32_t i = 0; i < DATA; i++) {
+      char key[16];
+      CHECK(remixdb_batch_put(b, key, (uint32_t)sprintf(key, "d%05u", i * 3 + g % 3), &g, sizeof(g)));
+    }
+    CHECK(remixdb_write(r, b));
+    if (g % 10 == 9) CHECK(remixdb_flush(r));
+  }
+  remixdb_batch_destroy(b);
+}
+
+static void test_threads(void **state) {
+  (void)state;
+  for (uint32_t how = 0; how < 2; how++) {
+    setup_again();
+    const struct remixdb_opts o = some_opts();
+    struct team t = {.x = quick_open(&o)};
+    struct xdb_ref *const r = remixdb_ref(t.x);
+    CHECK(r);
+    shrink(t.x, 300u << 10, 32);
+    if (how) t.x->ranges = (struct range_limits){0, 0};  // by edits
+    generations(r, 0, 1);
+    pthread_t threads[4];
+    for (uint32_t i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, i < 2 ? put_on : look_on, &t) == 0);
+    generations(r, 1, GENERATIONS);
+    atomic_store(&t.stop, true);
+    for (uint32_t i = 0; i < 4; i++) (void)pthread_join(threads[i], NULL);
+    print_message("%u looks\n", atomic_load(&t.looks));
+    if (atomic_load(&t.torn)) fail_msg("%u looks saw a part", atomic_load(&t.torn));
+    CHECK(remixdb_verify(r));
+    remixdb_unref(r);
+    remixdb_close(t.x);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_many, setup, teardown),
       cmocka_unit_test_setup_teardown(test_across, setup, teardown),
       cmocka_unit_test_setup_teardown(test_few, setup, teardown),
       cmocka_unit_test_setup_teardown(test_refused, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_threads, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
