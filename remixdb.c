@@ -937,6 +937,11 @@ PUBLIC void remixdb_space_close(struct xdb_space *space) {
   if (space && may_go_on(check_space(space))) xdb_space_close(space);
 }
 
+PUBLIC bool remixdb_space_drop(struct xdb *xdb, const char *name) {
+  const enum remixdb_status s = check_name(xdb, name);
+  return done(s == REMIXDB_OK ? xdb_space_drop(xdb, name, strlen(name)) : s);
+}
+
 PUBLIC char *remixdb_space_list(struct xdb *xdb) {
   char *text = NULL;
   const enum remixdb_status s = check_store(xdb);

@@ -106,6 +106,7 @@ static enum remixdb_status open_steps(struct xdb *x, const struct env_dir *at, c
   if (!x->opts.read_only) expiry_watch(x, o->version);
   reserve_measure(x, o->version, x->recovery.bytes);
   (void)reserve_keep(x);
+  if (!x->opts.read_only && version_has_dropped(o->version)) space_trim_ask(x);
   return shorten_log(x);
 }
 

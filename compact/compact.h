@@ -202,4 +202,6 @@ MUST_CHECK enum remixdb_status compact_scan_round(struct compact *c, struct work
 MUST_CHECK uint64_t compact_new_number(struct compact *c, void (*name_of)(char *buf, uint64_t number));
 // Call it after the next version is durable. The last reader of a file that only base has then removes the file.
 void compact_retire(const struct version *base, const struct version *next);
+// The same for one tree.
+void compact_retire_tree(const struct version *base, const struct version *next);
 #endif

@@ -32,6 +32,7 @@ struct job {
   struct compact *c;
   uint32_t tree;
   const struct version *base;  // the tree's partitions
+  const struct names *names;   // of the spaces' tree: records of other spaces are dropped. NULL: none is
   const struct wh *frozen;     // the tree's new data; NULL: none
   uint32_t part, nr_parts;
   uint64_t bytes;    // of new records
@@ -77,6 +78,7 @@ struct output {
 struct round_tree {
   const struct version *base;   // NULL: the tree takes no part, and stays as it is
   const struct wh *frozen;      // NULL: no new data
+  const struct names *names;    // as a job's
   struct fresh *fresh;          // one for each partition of the base
   uint32_t first_job, end_job;  // the tree's jobs
 };

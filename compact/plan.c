@@ -191,7 +191,7 @@ static void decide(struct job *j) {
     return;
   }
   // in an empty partition tombstones hide no record
-  if (!p->remix || mostly_garbage(c, p, j->bytes)) {
+  if (!p->remix || mostly_garbage(c, p, j->bytes) || (j->names && part_has_dropped(p, j->names))) {
     decide_all(j);
     return;
   }
@@ -227,6 +227,7 @@ static struct job *add_job(struct round *r, const struct round_tree *tree, uint3
   *j = (struct job){.c = r->c,
                     .tree = (uint32_t)(tree - r->trees),
                     .base = tree->base,
+                    .names = tree->names,
                     .frozen = tree->frozen,
                     .part = part,
                     .nr_parts = nr_parts,
@@ -277,6 +278,7 @@ static uint32_t plan_whole(struct round *r, const struct round_tree *tree, uint3
     if (next > part && more && (together >= apart || together > COMPACT_PART_TABLES || bytes + more > most)) break;
     bytes += more;
     tables += part_runs(p);
+    needed = needed || (tree->names && part_has_dropped(p, tree->names));
     needed = needed || f->count + f->behind_count || p->young || expired_bytes(p, expired_ms(c)) > 0 ||
              (p->remix && p->remix->nr_keys != p->remix->nr_entries);
   } while (++next < end);

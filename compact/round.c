@@ -294,6 +294,7 @@ static enum remixdb_status round_begin(struct round *r, const struct version *ba
   struct round_tree *const trees = r->trees;
   trees[TREE_UNNAMED].base = base;
   trees[TREE_SPACES].base = spaces ? base->spaces : NULL;
+  trees[TREE_SPACES].names = base->names;
   const uint32_t nr_parts = base->nr_parts + (spaces ? base->spaces->nr_parts : 0);
   r->pieces = !plan_fits_cache(r->c, base);
   r->cap_jobs = 2 * nr_parts;
@@ -397,8 +398,7 @@ static bool parts_have(const struct version *v, uint32_t from, uint32_t to, cons
   return false;
 }
 
-// Retires the files of a tree that the next version of the tree has not.
-static void retire_tree(const struct version *base, const struct version *next) {
+void compact_retire_tree(const struct version *base, const struct version *next) {
   for (uint32_t i = 0; i < base->nr_parts; i++) {
     const struct part *const p = base->parts[i];
     // a file of p that next still has is in a partition that shares keys with p (V2)
@@ -415,6 +415,6 @@ static void retire_tree(const struct version *base, const struct version *next) 
 }
 
 void compact_retire(const struct version *base, const struct version *next) {
-  retire_tree(base, next);
-  if (base->spaces && next->spaces && base->spaces != next->spaces) retire_tree(base->spaces, next->spaces);
+  compact_retire_tree(base, next);
+  if (base->spaces && next->spaces && base->spaces != next->spaces) compact_retire_tree(base->spaces, next->spaces);
 }

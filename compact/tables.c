@@ -158,6 +158,8 @@ struct table_writer {
   uint64_t reported, seen;  // bytes of records so far
   uint32_t since;           // records since the last report
   uint32_t cuts;            // of the job that were passed
+  uint32_t id;              // of the last record's space; 0: none yet
+  bool dropped;             // that space is dropped
 };
 
 // Makes room for one more table of the job.
@@ -229,6 +231,16 @@ static void report(struct table_writer *tw) {
   tw->reported = tw->seen;
 }
 
+// Tells whether a record belongs to a space that is dropped. Records of a space follow each other.
+static bool of_dropped_space(struct table_writer *tw, const struct kv_rec *rec) {
+  const uint32_t id = rec->klen >= NAMES_ID ? names_id_get(rec->key) : 0;
+  if (id != tw->id) {
+    tw->id = id;
+    tw->dropped = !names_find_id(tw->j->names, id);
+  }
+  return tw->dropped;
+}
+
 static enum remixdb_status table_add(struct table_writer *tw, const struct kv_rec *rec) {
   struct compact *c = tw->j->c;
   tw->seen += record_bytes(rec);
@@ -247,6 +259,7 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
     tw->j->hid = true;
   }
   if (rec->kind & KV_TOMB && tw->drop_tombs) return REMIXDB_OK;
+  if (unlikely(tw->j->names != NULL) && tw->drop_tombs && of_dropped_space(tw, rec)) return REMIXDB_OK;
   const bool cut = unlikely(tw->j->nr_cuts) && table_cut(tw, rec);
   if (tw->number && (cut || table_done(tw, rec))) {
     const enum remixdb_status s = table_end(tw);

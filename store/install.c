@@ -66,19 +66,25 @@ enum remixdb_status round_freeze_marked(struct xdb *x, const struct kv_rec *mark
 // ---- installing, step by step
 
 // Makes the next super; *base_out: the version that it replaces. A thread that replaces a version holds x->installing,
-// so *base_out stays the store's version. Returns NULL on failure (REMIXDB_NOMEM).
-static struct super *prepare(struct xdb *x, struct version *next, bool had_frozen, struct version **base_out) {
+// so *base_out stays the store's version. trim: leaves dropped spaces out of `next`; *full_out: see version_trim.
+// Returns NULL on failure (REMIXDB_NOMEM).
+static struct super *prepare(struct xdb *x, struct version *next, bool had_frozen, bool trim, struct version **base_out,
+                             struct version **full_out) {
   xdb_lock(x);
   const struct super *const old = xdb_super(x);
   const struct version *const base = *base_out = old->version;
   assert(!had_frozen || old->frozen);
-  struct super *const fresh = super_create(old->active, had_frozen ? NULL : old->frozen, next);
+  struct super *fresh = super_create(old->active, had_frozen ? NULL : old->frozen, next);
   next->store_id = x->store_id;
   next->number = base->number + 1;
   next->next_file = atomic_load_explicit(&x->compact.next_file, memory_order_relaxed);
   next->log_gen = had_frozen ? old->active->gen : base->log_gen;
   next->log_seq = had_frozen ? old->active->base_seq : base->log_seq;
   if (!next->names) names_ref(next->names = base->names);
+  if (fresh && trim && next->names && version_trim(next, full_out) != REMIXDB_OK) {
+    super_unref(fresh);
+    fresh = NULL;
+  }
   xdb_unlock(x);
   return fresh;
 }
@@ -156,10 +162,25 @@ static void retire(struct xdb *x, struct version *base, struct version *next, co
   reserve_measure(x, next, 0);
 }
 
-static enum remixdb_status install(struct xdb *x, struct version *next, bool had_frozen, bool more,
+// Retires the files of partitions that version_trim has left out.
+static void retire_trimmed(const struct version *next, struct version *full) {
+  if (!full) return;
+  compact_retire_tree(full, next->spaces);
+  version_unref(full);
+}
+
+// Who installs. Only a round, or a worker in place of one, may make partitions leave the version, because a round makes
+// its version of the partitions of its base. So no other caller waits for the removal of files.
+enum install_how {
+  INSTALL_NAMES,  // a call that changes the names of spaces; rounds may run
+  INSTALL_ROUND,
+  INSTALL_MORE,  // a round; round_install_more
+};
+
+static enum remixdb_status install(struct xdb *x, struct version *next, bool had_frozen, enum install_how how,
                                    uint64_t *when_out) {
-  struct version *base;
-  struct super *old, *const fresh = prepare(x, next, had_frozen, &base);
+  struct version *base, *full = NULL;
+  struct super *old, *const fresh = prepare(x, next, had_frozen, how != INSTALL_NAMES, &base, &full);
   bool unknown = false;
   const struct memtable *const frozen = had_frozen ? xdb_super(x)->frozen : NULL;  // it stays: this is its round
   enum remixdb_status s = fresh ? values_of_next(x, next, base, frozen) : REMIXDB_NOMEM;
@@ -173,13 +194,16 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
     err_cleanup_begin();
     if (unknown) xdb_fail(x, &why);   // the files of both versions stay: the next opening decides
     else compact_retire(next, base);  // nothing names the new files
+    if (full && !unknown) compact_retire_tree(full, base->spaces);
+    version_unref(full);
     super_unref(fresh);
     err_cleanup_end();
     return s;
   }
   if (had_frozen) recycle_log(x, next->log_gen);
-  publish(x, fresh, had_frozen, more, &old, when_out);
+  publish(x, fresh, had_frozen, how == INSTALL_MORE, &old, when_out);
   expiry_watch(x, next);
+  retire_trimmed(next, full);
   retire(x, base, next, frozen);
   epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
   super_unref(old);
@@ -196,7 +220,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
 static enum remixdb_status install_next(struct xdb *x, struct version *next, bool had_frozen, bool more,
                                         uint64_t *when_out) {
   pthread_mutex_lock(&x->installing);
-  const enum remixdb_status s = install(x, next, had_frozen, more, when_out);
+  const enum remixdb_status s = install(x, next, had_frozen, more ? INSTALL_MORE : INSTALL_ROUND, when_out);
   pthread_mutex_unlock(&x->installing);
   err_cleanup_begin();  // dropping the version may fail to remove files
   version_unref(next);
@@ -211,24 +235,29 @@ enum remixdb_status round_install_more(struct xdb *x, struct version *next, uint
   return install_next(x, next, true, true, when_out);
 }
 
-enum remixdb_status install_names(struct xdb *x, struct names *names) {
+// Makes a version of the same trees and installs it. names: of the spaces; NULL: they stay.
+static enum remixdb_status install_copy(struct xdb *x, struct names *names, enum install_how how) {
   struct version *next = NULL;
   uint64_t when;
   pthread_mutex_lock(&x->installing);
   xdb_lock(x);
   enum remixdb_status s = version_copy(xdb_super(x)->version, &next);
   xdb_unlock(x);
-  if (s == REMIXDB_OK) {
+  if (s == REMIXDB_OK && names) {
     names_unref(next->names);
     names_ref(next->names = names);
-    s = install(x, next, false, false, &when);
   }
+  if (s == REMIXDB_OK) s = install(x, next, false, how, &when);
   pthread_mutex_unlock(&x->installing);
   err_cleanup_begin();
   version_unref(next);
   err_cleanup_end();
   return s;
 }
+
+enum remixdb_status install_names(struct xdb *x, struct names *names) { return install_copy(x, names, INSTALL_NAMES); }
+
+enum remixdb_status install_trim(struct xdb *x) { return install_copy(x, NULL, INSTALL_ROUND); }
 
 // ---- edits
 
@@ -263,7 +292,7 @@ static enum remixdb_status edit_publish(struct xdb *x, struct version *next, con
   struct version *base;
   names_unref(next->names);
   next->names = NULL;
-  struct super *const fresh = prepare(x, next, false, &base);
+  struct super *const fresh = prepare(x, next, false, false, &base, NULL);
   enum remixdb_status s = fresh ? values_of_next(x, next, base, NULL) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = name_log(x, next);
   if (s == REMIXDB_OK) {

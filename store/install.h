@@ -28,6 +28,9 @@ MUST_CHECK enum remixdb_status round_install_more(struct xdb *x, struct version 
 // a round; spaces.changing is held. When it returns, all epochs that could see the older names have ended. Fails as
 // round_install does.
 MUST_CHECK enum remixdb_status install_names(struct xdb *x, struct names *names);
+// Makes partitions leave the version that belong to dropped spaces (version_trim), as the install of each round does.
+// In place of a round: no round runs, and the caller is a worker. Fails as round_install does.
+MUST_CHECK enum remixdb_status install_trim(struct xdb *x);
 
 // Makes `next`, in which a range deletion has left out keys, the store's version, and writes to the active memtable, as
 // one (store/ranges.h). commit(arg, old, fresh) is called under xdb.lock: it logs and stamps the writes, puts `fresh`

@@ -128,3 +128,36 @@ void space_count(struct xdb_space *sp) {
   sp->refs++;
   pthread_mutex_unlock(&sp->xdb->spaces.lock);
 }
+
+// ---- dropping
+
+// The handles of a space that is dropped are gone.
+static void tell_handles(struct xdb *x, uint32_t id) {
+  pthread_mutex_lock(&x->spaces.lock);
+  for (struct xdb_space *sp = x->spaces.first; sp; sp = sp->next)
+    if (sp->id == id) atomic_store_explicit(&sp->gone, true, memory_order_release);
+  pthread_mutex_unlock(&x->spaces.lock);
+}
+
+void space_trim_ask(struct xdb *x) {
+  err_cleanup_begin();  // without workers the round runs here
+  atomic_store_explicit(&x->spaces.trim, true, memory_order_relaxed);
+  workers_kick(x->workers);
+  err_cleanup_end();
+}
+
+enum remixdb_status xdb_space_drop(struct xdb *x, const char *name, size_t len) {
+  pthread_mutex_lock(&x->spaces.changing);
+  struct names *const now = space_names(x), *next = NULL;
+  const struct names_entry *const e = names_find(now, name, len);
+  enum remixdb_status s = check_may_change(x);
+  if (s == REMIXDB_OK && !e) s = err_set(REMIXDB_NOTFOUND, "%s: there is no space %.*s", x->dir, (int)len, name);
+  if (s == REMIXDB_OK) s = names_drop(now, e->id, &next);
+  if (s == REMIXDB_OK) s = install_names(x, next);
+  if (s == REMIXDB_OK) tell_handles(x, e->id);
+  names_unref(next);
+  names_unref(now);
+  pthread_mutex_unlock(&x->spaces.changing);
+  if (s == REMIXDB_OK) space_trim_ask(x);
+  return s;
+}

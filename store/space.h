@@ -21,12 +21,15 @@ struct xdb_space {
   char name[];        // not terminated
 };
 
-// The contracts of remixdb_space_open, _close and _list. The name has been checked (1 to NAMES_LEN_MAX bytes).
+// The contracts of remixdb_space_open, _close, _drop and _list. The name has been checked (1 to NAMES_LEN_MAX bytes).
 MUST_CHECK enum remixdb_status xdb_space_open(struct xdb *x, const char *name, size_t len, bool create,
                                               struct xdb_space **out);
 void xdb_space_close(struct xdb_space *sp);  // drops a reference; NULL is allowed
+MUST_CHECK enum remixdb_status xdb_space_drop(struct xdb *x, const char *name, size_t len);
 MUST_CHECK enum remixdb_status xdb_space_list(struct xdb *x, char **out);
 
+// Asks for the room of dropped spaces (install_trim). Outside of any lock.
+void space_trim_ask(struct xdb *x);
 // Adds a reference to a handle that the caller has.
 void space_count(struct xdb_space *sp);
 static inline bool space_is_gone(const struct xdb_space *sp) {

@@ -107,6 +107,7 @@ struct spaces {
   pthread_mutex_t changing;  // held while a space is made or dropped; before `installing` and xdb.lock
   pthread_mutex_t lock;      // guards the list; its holder takes no other lock
   struct xdb_space *first;   // those that somebody has opened
+  _Atomic bool trim;         // the next round begins with install_trim. Relaxed
 };
 
 // Transactions (txn.c). Those that have ended wait for the next ones, with their refs and some memory.

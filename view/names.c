@@ -48,8 +48,7 @@ static enum remixdb_status look_for_twins(const struct names *n, bool *twice_out
   *twice_out = false;
   for (uint32_t i = 0; i < n->nr; i++) sorted[i] = &n->entries[i];
   qsort(sorted, n->nr, sizeof(*sorted), cmp_entries);
-  for (uint32_t i = 1; i < n->nr; i++)
-    *twice_out = *twice_out || (sorted[i]->len && cmp_entries(&sorted[i - 1], &sorted[i]) == 0);
+  for (uint32_t i = 1; i < n->nr; i++) *twice_out = *twice_out || cmp_entries(&sorted[i - 1], &sorted[i]) == 0;
   mem_free(sorted);
   return REMIXDB_OK;
 }
@@ -61,8 +60,8 @@ static bool read_entries(struct names *n, const uint8_t *p, const uint8_t *end, 
     if ((size_t)(end - p) < NAMES_ENTRY) return false;
     const uint32_t id = load32le(p + ENTRY_ID), len = load32le(p + ENTRY_LEN);
     p += NAMES_ENTRY;
-    if (id <= before || id >= n->next_id || len > NAMES_LEN_MAX || len > (size_t)(end - p)) return false;
-    if (len && (memchr(p, 0, len) || memchr(p, '\n', len))) return false;
+    if (id <= before || id >= n->next_id || len == 0 || len > NAMES_LEN_MAX || len > (size_t)(end - p)) return false;
+    if ((memchr(p, 0, len) || memchr(p, '\n', len))) return false;
     room = names_append(n, id, (const char *)p, len, room);
     before = id;
     p += len;
@@ -112,12 +111,6 @@ uint8_t *names_put(const struct names *n, uint8_t *p) {
 
 // ---- finding
 
-uint32_t names_count(const struct names *n) {
-  uint32_t nr = 0;
-  for (uint32_t i = 0; n && i < n->nr; i++) nr += n->entries[i].len != 0;
-  return nr;
-}
-
 const struct names_entry *names_find(const struct names *n, const char *name, size_t len) {
   assert(len > 0);
   for (uint32_t i = 0; n && i < n->nr; i++)
@@ -136,30 +129,26 @@ const struct names_entry *names_find_id(const struct names *n, uint32_t id) {
   return NULL;
 }
 
-const struct names_entry *names_find_dropped(const struct names *n) {
-  for (uint32_t i = 0; n && i < n->nr; i++)
-    if (n->entries[i].len == 0) return &n->entries[i];
-  return NULL;
-}
-
-bool names_have_key(const struct names *n, struct kref key) {
-  assert(key.len >= NAMES_ID);
-  const struct names_entry *const e = names_find_id(n, names_id_get(key.ptr));
-  return e && e->len;
+bool names_have_ids(const struct names *n, uint32_t first, uint32_t last) {
+  uint32_t lo = 0, hi = n ? n->nr : 0;
+  while (lo < hi) {
+    const uint32_t mid = lo + (hi - lo) / 2;
+    if (n->entries[mid].id < first) lo = mid + 1;
+    else hi = mid;
+  }
+  return n && lo < n->nr && n->entries[lo].id <= last;
 }
 
 // ---- lists that differ by one space
 
-// Makes a copy with room for another name, in which the space `id` has no name (keep) or is missing. id 0: all stay.
-static enum remixdb_status copy(const struct names *n, uint32_t id, bool keep, size_t more, struct names **out,
-                                char **room_out) {
+// Makes a copy without the space `id` (0: with all), with room for another one, whose name has `more` bytes.
+static enum remixdb_status copy(const struct names *n, uint32_t id, size_t more, struct names **out, char **room_out) {
   const uint32_t nr = n ? n->nr : 0;
   struct names *const made = names_make(n ? n->next_id : 1, nr + (more != 0), names_size(n) + more, room_out);
   if (!made) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < nr; i++) {
     const struct names_entry *const e = &n->entries[i];
-    if (e->id == id && !keep) continue;
-    *room_out = names_append(made, e->id, e->bytes, e->id == id ? 0 : e->len, *room_out);
+    if (e->id != id) *room_out = names_append(made, e->id, e->bytes, e->len, *room_out);
   }
   *out = made;
   return REMIXDB_OK;
@@ -170,7 +159,7 @@ enum remixdb_status names_add(const struct names *n, const char *name, size_t le
   if (n && (n->nr >= NAMES_MAX || n->next_id >= NAMES_ID_MAX))
     return err_set(REMIXDB_TOOBIG, "a store has at most %u spaces at a time", NAMES_MAX);
   char *room;
-  const enum remixdb_status s = copy(n, 0, true, len, out, &room);
+  const enum remixdb_status s = copy(n, 0, len, out, &room);
   if (s != REMIXDB_OK) return s;
   (void)names_append(*out, (*out)->next_id, name, (uint32_t)len, room);
   (*out)->next_id++;
@@ -179,12 +168,7 @@ enum remixdb_status names_add(const struct names *n, const char *name, size_t le
 
 enum remixdb_status names_drop(const struct names *n, uint32_t id, struct names **out) {
   char *room;
-  return copy(n, id, true, 0, out, &room);
-}
-
-enum remixdb_status names_forget(const struct names *n, uint32_t id, struct names **out) {
-  char *room;
-  return copy(n, id, false, 0, out, &room);
+  return copy(n, id, 0, out, &room);
 }
 
 enum remixdb_status names_insert(const struct names *n, uint32_t id, const char *name, size_t len, struct names **out) {

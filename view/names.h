@@ -6,8 +6,10 @@
 // Invariants
 //   N1  No id is given twice in the life of a store: the next id is part of the list, and only grows.
 //   N2  A space is in the list of a durable CURRENT before a record of it can be written.
-//   N3  A space that is dropped loses its name first. Its id stays in the list, without a name, until its keys are
-//       deleted. An opening that finds such an id deletes the keys.
+//   N3  A space is dropped when a CURRENT without it is durable. No reader or writer meets its keys from then on,
+//   because
+//       nobody has its id. Partitions that have keys of dropped spaces only leave the version at once (version_trim).
+//       Merges of all runs of a partition drop the other keys. Keys in the log and in memtables go the same way.
 #ifndef VIEW_NAMES_H
 #define VIEW_NAMES_H
 
@@ -23,7 +25,7 @@
 
 struct names_entry {
   uint32_t id;        // at least 1
-  uint32_t len;       // of the name; 0: the space is being dropped
+  uint32_t len;       // of the name, at least 1
   const char *bytes;  // of the name; in the list's own memory
 };
 
@@ -44,27 +46,29 @@ size_t names_size(const struct names *n);
 // Encodes the list: names_size bytes. Returns the end.
 uint8_t *names_put(const struct names *n, uint8_t *p);
 
-// Returns how many spaces have a name; n may be NULL.
-uint32_t names_count(const struct names *n);
-// Finds a space. NULL: there is none; n may be NULL. names_find never finds a space that is being dropped.
+// Returns how many spaces there are; n may be NULL.
+static inline uint32_t names_count(const struct names *n) { return n ? n->nr : 0; }
+// Finds a space. NULL: there is none; n may be NULL.
 const struct names_entry *names_find(const struct names *n, const char *name, size_t len);
 const struct names_entry *names_find_id(const struct names *n, uint32_t id);
-// Returns a space that is being dropped; NULL: there is none.
-const struct names_entry *names_find_dropped(const struct names *n);
-// Tells whether the space to which a key of the spaces' tree belongs has a name.
-bool names_have_key(const struct names *n, struct kref key);
+// Tells whether some space has an id from `first` to `last`.
+bool names_have_ids(const struct names *n, uint32_t first, uint32_t last);
 
 // Makes a list that also has this space, whose id n has not; n may be NULL. For a repair. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status names_insert(const struct names *n, uint32_t id, const char *name, size_t len,
                                             struct names **out);
-// Make a list that differs by one space from n, which may be NULL: with another one, whose id is the next; with a space
-// that is being dropped, and so has no name; without it. Fail with REMIXDB_NOMEM, and with REMIXDB_TOOBIG if there are
+// Make a list that differs by one space from n, which may be NULL: with another one, whose id is the next; without one
+// that it has. Fail with REMIXDB_NOMEM, and with REMIXDB_TOOBIG if there are
 // too many spaces.
 MUST_CHECK enum remixdb_status names_add(const struct names *n, const char *name, size_t len, struct names **out);
 MUST_CHECK enum remixdb_status names_drop(const struct names *n, uint32_t id, struct names **out);
-MUST_CHECK enum remixdb_status names_forget(const struct names *n, uint32_t id, struct names **out);
 
 // The id before a key.
 static inline void names_id_put(uint8_t *key, uint32_t id) { store32le(key, __builtin_bswap32(id)); }
 static inline uint32_t names_id_get(const uint8_t *key) { return __builtin_bswap32(load32le(key)); }
+// Tells whether a key of the spaces' tree belongs to a space that is there. A damaged file may have a key without an
+// id.
+static inline bool names_have_key(const struct names *n, struct kref key) {
+  return key.len >= NAMES_ID && names_find_id(n, names_id_get(key.ptr));
+}
 #endif

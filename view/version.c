@@ -132,6 +132,71 @@ enum remixdb_status version_copy(const struct version *v, struct version **out) 
   return REMIXDB_OK;
 }
 
+// ---- dropped spaces
+
+static uint32_t id_of(struct kref key) { return key.len >= NAMES_ID ? names_id_get(key.ptr) : 0; }
+
+bool part_has_dropped(const struct part *p, const struct names *n) {
+  for (uint32_t r = 0; r < part_runs(p); r++) {
+    const struct sst *const t = part_run(p, r);
+    if (!names_have_key(n, t->min) || !names_have_key(n, t->max)) return true;
+  }
+  return false;
+}
+
+// Tells whether the partition has tables, and all of their keys belong to spaces that n has not.
+static bool part_is_dropped(const struct part *p, const struct names *n) {
+  bool dropped = p->remix != NULL;
+  for (uint32_t r = 0; r < part_runs(p) && dropped; r++) {
+    const struct sst *const t = part_run(p, r);
+    dropped = !names_have_ids(n, id_of(t->min), id_of(t->max));
+  }
+  return dropped;
+}
+
+// Makes the first partition of a tree: its anchor is empty.
+static enum remixdb_status make_first(const struct part *p, struct part **out) {
+  if (p && p->remix) remix_ref(p->remix);
+  if (p && p->young) remix_ref(p->young);
+  return part_create(kref("", 0), p ? p->remix : NULL, p ? p->young : NULL, out);
+}
+
+bool version_has_dropped(const struct version *v) {
+  bool any = false;
+  for (uint32_t i = 0; v->names && v->spaces && i < v->spaces->nr_parts && !any; i++)
+    any = part_is_dropped(v->spaces->parts[i], v->names);
+  return any;
+}
+
+enum remixdb_status version_trim(struct version *v, struct version **full_out) {
+  struct version *const full = v->spaces, *made;
+  uint32_t nr = 0;
+  *full_out = NULL;
+  if (!version_has_dropped(v)) return REMIXDB_OK;
+  struct part **const parts = mem_alloc(full->nr_parts * sizeof(*parts));
+  if (!parts) return REMIXDB_NOMEM;
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; i < full->nr_parts && s == REMIXDB_OK; i++) {
+    struct part *const p = full->parts[i];
+    if (part_is_dropped(p, v->names)) continue;
+    if (nr == 0 && p->alen) s = make_first(p, &parts[0]);
+    else part_ref(parts[nr] = p);
+    nr += s == REMIXDB_OK;
+  }
+  if (s == REMIXDB_OK && nr == 0) {
+    s = make_first(NULL, &parts[0]);
+    nr += s == REMIXDB_OK;
+  }
+  if (s == REMIXDB_OK) s = version_create(parts, nr, &made);
+  else
+    for (uint32_t i = 0; i < nr; i++) part_unref(parts[i]);
+  mem_free(parts);
+  if (s != REMIXDB_OK) return s;
+  v->spaces = made;
+  *full_out = full;
+  return s;
+}
+
 enum remixdb_status version_begin_spaces(struct version *v) {
   struct part *p;
   if (v->spaces) return REMIXDB_OK;

@@ -96,6 +96,14 @@ static inline const struct version *version_tree(const struct version *v, uint32
 }
 // Tells whether a tree has no table. NULL is such a tree.
 static inline bool version_is_empty(const struct version *v) { return !v || (v->nr_parts == 1 && !v->parts[0]->remix); }
+// Leaves out the partitions of the spaces' tree all of whose keys belong to spaces that v->names has not; v->names
+// NULL: none. *full_out: the tree with all partitions, with a reference; NULL: nothing was left out. Before others have
+// v. Fails with REMIXDB_NOMEM; v is then unchanged.
+MUST_CHECK enum remixdb_status version_trim(struct version *v, struct version **full_out);
+// Tells whether version_trim would leave something out.
+bool version_has_dropped(const struct version *v);
+// Tells whether the smallest or the largest key of some table of the partition belongs to a space that n has not.
+bool part_has_dropped(const struct part *p, const struct names *n);
 // Gives a new version, which has its partitions, all other fields of v but the count and the spaces' tree.
 void version_like(struct version *made, const struct version *v);
 // Makes a version of the same trees with all fields of v but the count. Fails with REMIXDB_NOMEM.

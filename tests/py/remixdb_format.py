@@ -935,7 +935,7 @@ class Version:
             self.fail(24, "a number out of its bounds")
         self.partitions, self.spaces, self.origins, self.log_print = [], [], [], None
         self.erased = 0  # sequence number of the last range deletion that the tables know of; 0: before log_seq
-        self.names, self.next_space = {}, 1  # id: name; b"": the space is being dropped
+        self.names, self.next_space = {}, 1  # id: name
         self.values = {}  # number: fingerprint, of value files
         if self.format == 3:
             self._sections()
@@ -1015,10 +1015,10 @@ class Version:
                 self.fail(at, "a space is cut short")
             number, size = struct.unpack_from("<II", data, at)
             name = data[at + 8 : at + 8 + size]
-            bounded = before < number < self.next_space and size <= 255 and size <= end - at - 8
+            bounded = before < number < self.next_space and 0 < size <= 255 and size <= end - at - 8
             if not bounded or b"\0" in name or b"\n" in name:
                 self.fail(at, "a space")
-            if name and name in self.names.values():
+            if name in self.names.values():
                 self.fail(at, "two spaces of one name")
             self.names[number] = name
             at, before = at + 8 + size, number

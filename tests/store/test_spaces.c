@@ -104,6 +104,8 @@ static void test_calls(void **state) {
   name[NAMES_LEN_MAX] = 0;
   CHECK(!remixdb_space_open(NULL, "a", true) && remixdb_errcode() == REMIXDB_INVALID);
   CHECK(!remixdb_space_ref(NULL) && remixdb_errcode() == REMIXDB_INVALID);
+  CHECK(!remixdb_space_drop(x, "a") && remixdb_errcode() == REMIXDB_NOTFOUND);
+  CHECK(!remixdb_space_drop(x, "") && remixdb_errcode() == REMIXDB_INVALID);
   struct xdb_space *const longest = remixdb_space_open(x, name, true), *const a = remixdb_space_open(x, "a", true),
                           *const again = remixdb_space_open(x, "a", false);
   CHECK(longest && a && again);
@@ -122,6 +124,7 @@ static void test_calls(void **state) {
   o.read_only = true;
   x = quick_open(&o);
   CHECK(!remixdb_space_open(x, "b", true) && remixdb_errcode() == REMIXDB_READONLY);
+  CHECK(!remixdb_space_drop(x, "a") && remixdb_errcode() == REMIXDB_READONLY);
   struct xdb_space *const seen = remixdb_space_open(x, "a", true);
   CHECK(seen);
   struct xdb_ref *const reads = remixdb_space_ref(seen);
@@ -392,6 +395,124 @@ static void test_repair(void **state) {
   }
 }
 
+// ---- dropping
+
+#define GONE(call) CHECK(!(call) && remixdb_errcode() == REMIXDB_GONE)
+
+// Every call on a ref of a dropped space says so.
+static void check_gone(struct xdb_ref *r, struct xdb_space *sp, struct xdb_ref *other) {
+  char buf[8];
+  uint32_t len;
+  uint64_t n;
+  bool found = true;
+  const struct remixdb_slice key = {"k", 1};
+  const struct remixdb_range all = {{NULL, 0}, {NULL, 0}};
+  struct xdb_batch *const b = remixdb_batch_create();
+  GONE(remixdb_put(r, "k", 1, "v", 1));
+  GONE(remixdb_del(r, "k", 1));
+  GONE(remixdb_getn(r, "k", 1, buf, sizeof(buf), &len));
+  GONE(remixdb_probe(r, "k", 1));
+  GONE(remixdb_getv(r, "k", 1, buf, sizeof(buf), &len, &n));
+  GONE(remixdb_put_if(r, "k", 1, "v", 1, 0));
+  GONE(remixdb_get_alloc(r, "k", 1, &len));
+  GONE(remixdb_multi_get(r, 1, &key, NULL, &found));
+  CHECK(!found);
+  GONE(remixdb_iter_create(r));
+  GONE(remixdb_count(r, &all, &n, NULL));
+  GONE(remixdb_compact_range(r, &all));
+  GONE(remixdb_del_range(r, &all));
+  CHECK(remixdb_batch_put(b, "k", 1, "v", 1));
+  GONE(remixdb_write(r, b));
+  remixdb_batch_space(b, sp);
+  CHECK(remixdb_batch_put(b, "k", 1, "v", 1));
+  GONE(remixdb_write(other, b));
+  GONE(remixdb_space_ref(sp));
+  CHECK(!remixdb_probe(other, "k", 1) && remixdb_errcode() == REMIXDB_NOTFOUND);  // nothing of the batch
+  remixdb_batch_destroy(b);
+}
+
+static uint64_t spaces_bytes(struct xdb *x) {
+  uint64_t bytes = 0;
+  xdb_lock(x);
+  const struct version *const v = xdb_super(x)->version->spaces;
+  for (uint32_t i = 0; i < v->nr_parts; i++)
+    for (uint32_t t = 0; t < part_runs(v->parts[i]); t++) bytes += part_run(v->parts[i], t)->file_size;
+  xdb_unlock(x);
+  return bytes;
+}
+
+static void run_drop(int workers, bool crash) {
+  struct world w;
+  world_init(&w, 9, workers, 3000, KEYS_TEXT);
+  for (uint32_t round = 0; round < 2; round++)
+    for (uint32_t i = 0; i < SPACES; i++)
+      for (uint32_t k = 0; k < w.m[i].nr; k++) CHECK(past_put(&w.m[i], w.refs[i], k));
+  CHECK(remixdb_compact(w.refs[0]));
+  for (uint32_t k = 0; k < 100; k++) CHECK(past_put(&w.m[2], w.refs[2], k * 7));  // some are in the memtable
+  const uint64_t before = spaces_bytes(w.x);
+  struct shot shot;
+  shot_take(&w, &shot);
+  struct past_cursor c = {0}, parked = {0};
+  past_cursor_seek(&w.m[2], &c, w.refs[2], w.m[2].time, SEEK_TO_FIRST);
+  past_cursor_seek(&w.m[2], &parked, w.refs[2], w.m[2].time, SEEK_TO_FIRST);
+  remixdb_iter_park(parked.it);
+  CHECK(remixdb_space_drop(w.x, names[2]));
+  CHECK(!remixdb_space_drop(w.x, names[2]) && remixdb_errcode() == REMIXDB_NOTFOUND);
+  CHECK(!remixdb_space_open(w.x, names[2], false) && remixdb_errcode() == REMIXDB_NOTFOUND);
+  check_gone(w.refs[2], w.spaces[2], w.refs[0]);
+  remixdb_iter_seek(parked.it, NULL, 0);
+  CHECK(!remixdb_iter_valid(parked.it) && remixdb_iter_status(parked.it) == REMIXDB_GONE);
+  // what began before goes on
+  past_cursor_skip(&w.m[2], &c, 10);
+  past_cursor_seek(&w.m[2], &c, w.refs[2], w.m[2].time, SEEK_AT_LEAST);
+  past_cursor_rest(&w.m[2], &c, false);
+  for (uint32_t i = 0; i < SPACES; i++) past_check_all(&w.m[i], shot.refs[i], shot.times[i]);
+  past_cursor_drop(&c);
+  past_cursor_drop(&parked);
+  shot_drop(&shot);
+  if (crash) w.x->leave_log = true;
+  else CHECK(remixdb_flush(w.refs[0]));
+  OK(xdb_wait_idle(w.x));
+  CHECK(spaces_bytes(w.x) < before - before / 6);  // a third is gone, but for the ends of two partitions
+  // the same name is a new space
+  refs_drop(&w);
+  refs_make(&w);
+  CHECK(w.spaces[2]->id == SPACES);
+  for (uint32_t i = 0; i < SPACES; i++)
+    if (i != 2) past_check_all(&w.m[i], w.refs[i], w.m[i].time);
+  struct xdb_iter *const it = remixdb_iter_create(w.refs[2]);
+  remixdb_iter_seek(it, NULL, 0);
+  CHECK(!remixdb_iter_valid(it) && remixdb_iter_status(it) == REMIXDB_OK);
+  remixdb_iter_destroy(it);
+  past_fini(&w.m[2]);
+  past_init(&w.m[2], KEYS_TEXT, 3000, 300);
+  for (uint32_t k = 0; k < w.m[2].nr; k += 3) CHECK(past_put(&w.m[2], w.refs[2], k));
+  reopen(&w, crash);
+  check_all(&w);
+  CHECK(remixdb_compact(w.refs[0]));
+  check_all(&w);
+  CHECK(remixdb_verify(w.refs[0]));
+  // all go
+  for (uint32_t i = 1; i < SPACES; i++) CHECK(remixdb_space_drop(w.x, names[i]));
+  CHECK(remixdb_compact(w.refs[0]));
+  CHECK(spaces_bytes(w.x) == 0);
+  expect_list(w.x, "");
+  past_check_all(&w.m[0], w.refs[0], w.m[0].time);
+  refs_drop(&w);
+  remixdb_close(w.x);
+  w.x = quick_open(&w.o);
+  refs_make(&w);
+  CHECK(w.spaces[1]->id == SPACES + 1);  // no id is given twice
+  world_fini(&w);
+}
+
+static void test_drop(void **state) {
+  (void)state;
+  run_drop(0, false);
+  run_drop(2, false);
+  run_drop(0, true);
+}
+
 // ---- counts
 
 // Counts and compactions keep to the space, also with open ends.
@@ -516,9 +637,9 @@ static void test_batch(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_calls),  cmocka_unit_test(test_apart),      cmocka_unit_test(test_batch),
-      cmocka_unit_test(test_keys),   cmocka_unit_test(test_checkpoint), cmocka_unit_test(test_repair),
-      cmocka_unit_test(test_ranges),
+      cmocka_unit_test(test_calls),  cmocka_unit_test(test_apart),  cmocka_unit_test(test_batch),
+      cmocka_unit_test(test_drop),   cmocka_unit_test(test_keys),   cmocka_unit_test(test_checkpoint),
+      cmocka_unit_test(test_repair), cmocka_unit_test(test_ranges),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -41,7 +41,7 @@ static void replace(struct names **n, struct names *next) {
 static void test_changes(void **state) {
   (void)state;
   enum { NAMES = 40, STEPS = 3000 };
-  uint32_t ids[NAMES] = {0}, dropped = 0, next_id = 1;
+  uint32_t ids[NAMES] = {0}, next_id = 1;
   uint64_t rng = 7;
   struct names *n = NULL, *next;
   for (uint32_t step = 0; step < STEPS; step++) {
@@ -51,28 +51,29 @@ static void test_changes(void **state) {
     name_of(i, name, &len);
     const struct names_entry *const e = names_find(n, name, len);
     assert_int_equal(e ? e->id : 0, ids[i]);
-    if (!ids[i]) {
+    if (ids[i]) {
+      OK(names_drop(n, ids[i], &next));
+      ids[i] = 0;
+    } else {
       OK(names_add(n, name, len, &next));
       ids[i] = next_id++;
-    } else if (dropped) {
-      assert_int_equal(names_find_dropped(n)->id, dropped);
-      OK(names_forget(n, dropped, &next));
-      dropped = 0;
-    } else {
-      OK(names_drop(n, ids[i], &next));
-      dropped = ids[i];
-      ids[i] = 0;
     }
     replace(&n, next);
     if (step % 7 == 0) replace(&n, through_bytes(n));
     assert_int_equal(n->next_id, next_id);
-    assert_true(!dropped || (names_find_id(n, dropped) && names_find_id(n, dropped)->len == 0));
+    uint32_t nr = 0;
     for (uint32_t k = 0; k < NAMES; k++) {
       uint8_t key[NAMES_ID + 1] = {0};
       names_id_put(key, ids[k] ? ids[k] : next_id);
       assert_int_equal(names_have_key(n, kref(key, NAMES_ID + k % 2)), ids[k] != 0);
+      nr += ids[k] != 0;
     }
+    assert_int_equal(names_count(n), nr);
     for (uint32_t k = 1; k < n->nr; k++) assert_true(n->entries[k - 1].id < n->entries[k].id);
+    const uint32_t first = (uint32_t)(rng_next(&rng) % (next_id + 2)), last = first + (uint32_t)(rng_next(&rng) % 9);
+    bool any = false;
+    for (uint32_t k = 0; k < NAMES; k++) any = any || (ids[k] >= first && ids[k] <= last && ids[k]);
+    assert_int_equal(names_have_ids(n, first, last), any);
   }
   names_unref(n);
 }
@@ -91,21 +92,20 @@ static enum remixdb_status decode(const uint8_t *bytes, size_t len) {
   return s;
 }
 
-// Two spaces, "one" and "two", and one between them that is being dropped.
+// Three spaces, "one", "two" and "six", with the ids 1, 3 and 4.
 static size_t three(uint8_t *bytes) {
+  static const char *const names[] = {"one", "mid", "two", "six"};
   struct names *n = NULL, *next;
-  OK(names_add(n, "one", 3, &next));
-  replace(&n, next);
-  OK(names_add(n, "mid", 3, &next));
-  replace(&n, next);
-  OK(names_add(n, "two", 3, &next));
-  replace(&n, next);
+  for (uint32_t i = 0; i < 4; i++) {
+    OK(names_add(n, names[i], 3, &next));
+    replace(&n, next);
+  }
   OK(names_drop(n, 2, &next));
   replace(&n, next);
   const size_t size = names_size(n);
   names_put(n, bytes);
   names_unref(n);
-  assert_int_equal(size, 8 + 3 * 8 + 6);
+  assert_int_equal(size, 8 + 3 * (8 + 3));
   return size;
 }
 
@@ -119,12 +119,12 @@ static size_t three(uint8_t *bytes) {
 static void test_forged(void **state) {
   (void)state;
   uint8_t sound[64], b[64];
-  const size_t len = three(sound), first = 8, mid = first + 8 + 3, last = mid + 8;
+  const size_t len = three(sound), first = 8, mid = first + 8 + 3, last = mid + 8 + 3;
   FORGED(REMIXDB_OK, (void)0);
   for (size_t cut = 0; cut < len; cut++) assert_int_equal(decode(sound, cut), REMIXDB_CORRUPT);
   // the next id: above all others, at least 2, within its bound
   FORGED(REMIXDB_CORRUPT, store32le(b, 0));
-  FORGED(REMIXDB_CORRUPT, store32le(b, 3));
+  FORGED(REMIXDB_CORRUPT, store32le(b, 4));
   FORGED(REMIXDB_OK, store32le(b, NAMES_ID_MAX));
   FORGED(REMIXDB_CORRUPT, store32le(b, NAMES_ID_MAX + 1));
   // the count
@@ -133,8 +133,8 @@ static void test_forged(void **state) {
   // ids: 0, not ascending
   FORGED(REMIXDB_CORRUPT, store32le(b + first, 0));
   FORGED(REMIXDB_CORRUPT, store32le(b + mid, 1));
-  FORGED(REMIXDB_CORRUPT, store32le(b + mid, 3));
-  FORGED(REMIXDB_CORRUPT, store32le(b + last, 4));
+  FORGED(REMIXDB_CORRUPT, store32le(b + mid, 4));
+  FORGED(REMIXDB_CORRUPT, store32le(b + last, 5));
   // lengths
   for (uint32_t n = 0; n < 9; n++) FORGED(n == 3 ? REMIXDB_OK : REMIXDB_CORRUPT, store32le(b + last + 4, n));
   FORGED(REMIXDB_CORRUPT, store32le(b + first + 4, UINT32_MAX));
@@ -143,6 +143,7 @@ static void test_forged(void **state) {
   FORGED(REMIXDB_CORRUPT, b[first + 9] = '\n');
   FORGED(REMIXDB_CORRUPT, memcpy(b + last + 8, "one", 3));
   FORGED(REMIXDB_OK, memcpy(b + last + 8, "onf", 3));
+  FORGED(REMIXDB_OK, store32le(b + mid, 2));
   // a store whose spaces are all dropped keeps the next id
   uint8_t none[8];
   store32le(none, 2);
