@@ -169,8 +169,8 @@ static void retire_trimmed(const struct version *next, struct version *full) {
   version_unref(full);
 }
 
-// Who installs. Only a round, or a worker in place of one, may make partitions leave the version, because a round makes
-// its version of the partitions of its base. So no other caller waits for the removal of files.
+// The kinds of callers. Only a round, or a worker in place of one, may make partitions leave the version, because a
+// round makes its version of the partitions of its base. So no other caller waits for the removal of files.
 enum install_how {
   INSTALL_NAMES,  // a call that changes the names of spaces; rounds may run
   INSTALL_ROUND,

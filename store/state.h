@@ -37,15 +37,16 @@
 // Rounds (round.c). Guarded by xdb.lock.
 struct rounds {
   _Atomic bool compacting;  // a memtable is frozen. Written under the lock, read without it
-  // An ingest has its number, and its tables are not in the version yet. A write that is based on a read waits for them:
-  // its number would be above the ingest's, and it has not seen the ingest. Set before the super in which it matters.
+  // An ingest has its number, and its tables are not in the version yet. A write that is based on a read waits for
+  // them: its number would be above the ingest's, and it has not seen the ingest. Set before the super in which it
+  // matters.
   _Atomic bool ingesting;
-  struct err_saved error;   // why the last round failed, if it may be tried again. Status REMIXDB_OK: it did not fail
-  uint64_t failed_ns;       // when it failed
-  uint64_t nr_frozen;       // memtables frozen so far
-  uint64_t nr_installed;    // of these, memtables that are in tables
-  bool flushing;            // the round of the frozen memtable hands nothing back
-  uint32_t nr_flushers;  // threads that wait to freeze the active memtable: writers with a full one let them go first
+  struct err_saved error;  // why the last round failed, if it may be tried again. Status REMIXDB_OK: it did not fail
+  uint64_t failed_ns;      // when it failed
+  uint64_t nr_frozen;      // memtables frozen so far
+  uint64_t nr_installed;   // of these, memtables that are in tables
+  bool flushing;           // the round of the frozen memtable hands nothing back
+  uint32_t nr_flushers;    // threads that wait to freeze the active memtable: writers with a full one let them go first
   enum xdb_at { XDB_AT_REST, XDB_AT_MEMTABLE, XDB_AT_SCANS } at;  // the work of the round that runs
   struct xdb_whole *whole;  // the next round also does this work; NULL: no call asks for work
   struct xdb_edit *edits;   // the next round makes these edits, too (ranges.h), in this order
