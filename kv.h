@@ -45,10 +45,14 @@ struct kv_rec {
   uint64_t seq;     // sequence number; set with KV_SEQ, and where a contract says so
 };
 
-// Fills in a record without expiry and seq, and returns it.
+// Fills in a record, but neither expiry nor seq, and returns it.
 static inline struct kv_rec *kv_rec_set(struct kv_rec *r, struct kref key, const void *val, uint32_t vlen,
                                         uint32_t kind) {
-  *r = (struct kv_rec){.key = key.ptr, .val = val, .klen = key.len, .vlen = vlen, .kind = kind};
+  r->key = key.ptr;
+  r->val = val;
+  r->klen = key.len;
+  r->vlen = vlen;
+  r->kind = kind;
   return r;
 }
 // A pointer to such a record, which lives as long as the enclosing block.

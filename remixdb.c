@@ -269,7 +269,8 @@ PUBLIC bool remixdb_set_option(struct xdb *xdb, const char *name, const char *va
 
 PUBLIC bool remixdb_put(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
   const enum remixdb_status s = check_kv(ref, kbuf, klen, vbuf, vlen);
-  return done_on(ref, likely(s == REMIXDB_OK) ? xdb_put(ref, KV_REC(kref(kbuf, klen), vbuf, vlen, 0)) : s);
+  struct kv_rec rec;
+  return done_on(ref, likely(s == REMIXDB_OK) ? xdb_put(ref, kv_rec_set(&rec, kref(kbuf, klen), vbuf, vlen, 0)) : s);
 }
 
 PUBLIC bool remixdb_set(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen) {
@@ -278,7 +279,8 @@ PUBLIC bool remixdb_set(struct xdb_ref *ref, const void *kbuf, uint32_t klen, co
 
 PUBLIC bool remixdb_del(struct xdb_ref *ref, const void *kbuf, uint32_t klen) {
   const enum remixdb_status s = check_key(ref, kbuf, klen);
-  return done_on(ref, likely(s == REMIXDB_OK) ? xdb_put(ref, KV_REC(kref(kbuf, klen), NULL, 0, KV_TOMB)) : s);
+  struct kv_rec rec;
+  return done_on(ref, likely(s == REMIXDB_OK) ? xdb_put(ref, kv_rec_set(&rec, kref(kbuf, klen), NULL, 0, KV_TOMB)) : s);
 }
 
 // A bound is no longer than a key. NULL is an open end.
