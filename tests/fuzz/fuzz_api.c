@@ -496,11 +496,32 @@ static struct op make_op(struct run *r, uint32_t what) {
   return op;
 }
 
+#define FAR_MS 64060588800000u  // a time in the year 4000
+
+// Puts or deletes by the version that the key has, or (wrong) by another, which changes nothing.
+static enum remixdb_status put_by_version(struct run *r, struct xdb_ref *ref, const struct kv_rec *rec, uint32_t key,
+                                          bool wrong) {
+  struct kv_rec is = {0};
+  const enum remixdb_status s = xdb_getv(ref, kref(rec->key, rec->klen), NULL, 0, NULL, &is);
+  if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
+  FUZZ_CHECK((s == REMIXDB_OK) == (r->now[key] != 0) && (s != REMIXDB_OK || is.seq != 0));
+  if (!wrong) return xdb_put_if(ref, rec, s == REMIXDB_OK ? is.seq : 0);
+  const enum remixdb_status t = xdb_put_if(ref, rec, s == REMIXDB_OK ? is.seq - 1 : 1);
+  FUZZ_CHECK(t != REMIXDB_OK);
+  return t;
+}
+
 static void put(struct run *r, uint32_t what) {
   const struct op op = make_op(r, what);
   struct xdb_ref *const ref = ref_for(r, r->ref, op.key);
-  if (write_ok(r, xdb_put(ref, KV_REC(key_at(r, op.key, r->kbuf), op.del ? NULL : r->value, op.vlen, op.del))))
-    model_add(r, &op);
+  struct kv_rec *const rec = KV_REC(key_at(r, op.key, r->kbuf), op.del ? NULL : r->value, op.vlen, op.del);
+  if (what & 4 && !op.del) {
+    rec->kind = KV_EXPIRES;
+    rec->expiry = FAR_MS + op.id;
+  }
+  const enum remixdb_status s = what & 8 ? put_by_version(r, ref, rec, op.key, what & 16) : xdb_put(ref, rec);
+  if (s == REMIXDB_ABORTED) FUZZ_CHECK(what & 16);
+  else if (write_ok(r, s)) model_add(r, &op);
 }
 
 // Many writes for few bytes of input.

@@ -39,7 +39,7 @@ static void replayed_add(struct replayed *p, uint64_t seq, const struct kv_rec *
 }
 
 static enum remixdb_status replay(void *arg, uint64_t seq, const struct kv_rec *rec) {
-  FUZZ_CHECK(rec->klen + rec->vlen <= REMIXDB_KV_MAX && (!rec->kind || rec->vlen == 0));
+  FUZZ_CHECK(kv_lengths_fit(rec->kind, rec->klen, rec->vlen) && (!(rec->kind & KV_TOMB) || rec->vlen == 0));
   fuzz_touch(rec->key, rec->klen);
   fuzz_touch(rec->val, rec->vlen);
   replayed_add(arg, seq, rec);
@@ -81,7 +81,7 @@ static uint64_t some_offset(struct fuzz_in *in, uint64_t right, bool as_input) {
 // The header is of version 3: it names the segment before, rightly or as the input says.
 static void add_links(struct log *l, struct segment *s, const struct segment *prev, struct fuzz_in *in) {
   const uint32_t how = fuzz_u8(in);
-  store32le(s->p + 8, 3);
+  store32le(s->p + 8, 3 + (how >> 7));
   store64le(s->p + 64, how);
   store64le(s->p + 72, (prev ? load64le(prev->p + 504) : 0) ^ (how & 1));
   store64le(s->p + 80, (prev ? prev->frames : 0) ^ (how >> 1 & 1));
@@ -172,7 +172,7 @@ static void add_frame(struct log *l, struct fuzz_in *in) {
   if (how & 2) durable = fuzz_u16(in);
   if (how & 4) first += (uint64_t)(int64_t)(int8_t)fuzz_u8(in);
   store32le(p + 8, (uint32_t)(s->key >> 32) | 1);
-  store32le(p + 12, len);
+  store32le(p + 12, len | (bytes && l->seq & 1 ? 0 : 1u << 31));  // bytes may also stand for records without kinds
   store64le(p + 16, first);
   store64le(p + 24, durable);
   store32le(p + 32, count);
@@ -255,7 +255,7 @@ static enum remixdb_status open_log(const struct log *l, bool read_only, struct 
 // Takes the readable records of a log, damaged or not: they come in order.
 static enum remixdb_status salvage(void *arg, uint64_t seq, const struct kv_rec *rec) {
   struct replayed *const p = arg;
-  FUZZ_CHECK(rec->klen + rec->vlen <= REMIXDB_KV_MAX && (!rec->kind || rec->vlen == 0));
+  FUZZ_CHECK(kv_lengths_fit(rec->kind, rec->klen, rec->vlen) && (!(rec->kind & KV_TOMB) || rec->vlen == 0));
   fuzz_touch(rec->key, rec->klen);
   fuzz_touch(rec->val, rec->vlen);
   FUZZ_CHECK(p->nr == 0 || seq > p->first);

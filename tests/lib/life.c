@@ -475,9 +475,11 @@ static bool in_memtable(struct run *r, const struct op *op) {
   const struct wh_ver *ver = wh_get(memtable_tree(v->active, ref->tree), k, hash64(k.ptr, k.len),
                                     atomic_load(&r->x->published));
   bool in = ver && wh_ver_tomb(ver) == op->del;
+  struct kv_rec rec = {0};
+  if (ver) wh_ver_value(ver, &rec);
   // No call reads a file any more. No two writes of a key have long values of the same length, as good as ever.
-  if (in && ver->kind & KV_APART) in = value_ref_len(ver->val) == op->vlen;
-  else if (in && !op->del) in = ver->vlen >= 8 && load64le(ver->val) == op->id;
+  if (in && ver->kind & KV_APART) in = value_ref_len(rec.val) == op->vlen;
+  else if (in && !op->del) in = ver->vlen >= 8 && load64le(rec.val) == op->id;
   epoch_exit(&r->ref->slot);
   return in;
 }
@@ -521,13 +523,25 @@ static struct op make_op(struct run *r, uint32_t key, bool del) {
   return (struct op){.id = r->model.next_id++, .key = key, .vlen = del ? 0 : vlen, .del = del};
 }
 
+#define FAR_MS 64060588800000u  // a time in the year 4000
+
+// Writes one record: plain, or with an expiry. The operation's number decides.
+static enum remixdb_status put_one(struct run *r, const struct op *op) {
+  uint8_t kbuf[32];
+  struct kv_rec *const rec = KV_REC(life_key(op->key, kbuf), op->del ? NULL : r->value, op->vlen, op->del);
+  struct xdb_ref *const ref = life_ref(r, op->key);
+  if (!op->del && op->id % 7 == 0) {
+    rec->kind = KV_EXPIRES;
+    rec->expiry = FAR_MS + op->id;
+  }
+  return xdb_put(ref, rec);
+}
+
 bool life_put(struct run *r, uint32_t key, bool del) {
   struct op op = make_op(r, key, del);
-  uint8_t kbuf[32];
   if (!del) value_of(&op, r->value);
   begins(r, &op, 1);
-  return written(r, &op, 1,
-                 xdb_put(life_ref(r, key), KV_REC(life_key(key, kbuf), del ? NULL : r->value, op.vlen, del)));
+  return written(r, &op, 1, put_one(r, &op));
 }
 
 static uint32_t pick_key(struct run *r) {
