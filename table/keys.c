@@ -37,7 +37,7 @@ static enum remixdb_status chunk_head(const struct sst *t, int fd, uint64_t off,
 static enum remixdb_status chunks_read(const struct sst *t, int fd, uint8_t *buf, struct sst_chunks **out) {
   uint64_t off = 0, left = t->nr_records;
   sst_pos pos = 0;
-  uint32_t nr = 0, cap = 0, len;
+  uint32_t nr = 0, cap = 0, len = 0;
   struct sst_chunks *c = NULL;
   for (;; off += len, nr++) {
     if (nr == cap) {
