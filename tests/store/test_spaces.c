@@ -6,6 +6,7 @@
 // TEST_SEED in the environment repeats a run's random choices.
 #include "tests/lib/check.h"
 #include "tests/lib/past.h"
+#include "tests/lib/simdisk.h"
 #include "store/space_ref.h"
 
 #define SPACES 4u  // number 0 is the unnamed one
@@ -513,6 +514,75 @@ static void test_drop(void **state) {
   run_drop(0, true);
 }
 
+// ---- power cuts
+
+// Makes a space, writes to it durably, drops it, makes it again. Returns how many of these steps succeeded.
+static uint32_t script(struct env *env, const struct remixdb_opts *o) {
+  struct xdb *x;
+  uint32_t done = 0;
+  if (xdb_open("/store", o, env, &x) != REMIXDB_OK) return 0;
+  struct xdb_space *const a = remixdb_space_open(x, "a", true);
+  struct xdb_ref *const r = a ? remixdb_space_ref(a) : NULL;
+  bool ok = r != NULL;
+  done += ok;
+  ok = ok && remixdb_put(r, "k", 1, "1", 1) && remixdb_flush(r);
+  done += ok;
+  ok = ok && remixdb_space_drop(x, "a");
+  done += ok;
+  struct xdb_space *const again = ok ? remixdb_space_open(x, "a", true) : NULL;
+  struct xdb_ref *const second = again ? remixdb_space_ref(again) : NULL;
+  done += second != NULL;
+  done += second && remixdb_put(second, "k", 1, "2", 1) && remixdb_sync(second);
+  remixdb_unref(r);
+  remixdb_unref(second);
+  remixdb_space_close(a);
+  remixdb_space_close(again);
+  remixdb_close(x);
+  return done;
+}
+
+// What is there after a cut is the state after the steps that were done, or after the one that was under way.
+static void check_after(struct env *env, const struct remixdb_opts *o, uint32_t done) {
+  static const char *const states[] = {"none", "", "1",
+                                       "none", "", "2"};  // the value of the key; "": the space is empty
+  struct xdb *x;
+  char is[8] = "none", buf[8];
+  uint32_t len = 0;
+  OK(xdb_open("/store", o, env, &x));
+  struct xdb_space *const a = remixdb_space_open(x, "a", false);
+  if (a) {
+    struct xdb_ref *const r = remixdb_space_ref(a);
+    (void)snprintf(is, sizeof(is), "%s", remixdb_get(r, "k", 1, buf, &len) ? (buf[len] = 0, buf) : "");
+    CHECK(remixdb_verify(r));
+    remixdb_unref(r);
+    remixdb_space_close(a);
+  }
+  if (strcmp(is, states[done]) != 0 && (done == 5 || strcmp(is, states[done + 1]) != 0))
+    fail_msg("after %u steps: %s", done, is);
+  remixdb_close(x);
+}
+
+// The power goes before every call that changes the disk.
+static void test_cuts(void **state) {
+  (void)state;
+  const struct remixdb_opts o = world_opts(0);
+  uint32_t done = 0, cuts = 0;
+  for (uint64_t at = 0; done < 5; at++) {
+    for (uint64_t outcome = 0; outcome < 3; outcome++, cuts++) {
+      struct simdisk *const d = simdisk_create();
+      simdisk_no_allocate(d, true);
+      simdisk_power_off(d, at);
+      done = script(simdisk_env(d), &o);
+      struct simdisk *const after = simdisk_crash(d, at * 3 + outcome);
+      simdisk_no_allocate(after, true);
+      check_after(simdisk_env(after), &o, done);
+      simdisk_destroy(after);
+      simdisk_destroy(d);
+    }
+  }
+  CHECK(cuts > 100);
+}
+
 // ---- counts
 
 // Counts and compactions keep to the space, also with open ends.
@@ -637,9 +707,9 @@ static void test_batch(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_calls),  cmocka_unit_test(test_apart),  cmocka_unit_test(test_batch),
-      cmocka_unit_test(test_drop),   cmocka_unit_test(test_keys),   cmocka_unit_test(test_checkpoint),
-      cmocka_unit_test(test_repair), cmocka_unit_test(test_ranges),
+      cmocka_unit_test(test_calls),      cmocka_unit_test(test_apart),  cmocka_unit_test(test_batch),
+      cmocka_unit_test(test_drop),       cmocka_unit_test(test_cuts),   cmocka_unit_test(test_keys),
+      cmocka_unit_test(test_checkpoint), cmocka_unit_test(test_repair), cmocka_unit_test(test_ranges),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
