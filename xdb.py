@@ -326,6 +326,10 @@ class Xdb(_Closable, _Source):
         lib = _lib()
         return os.fsdecode(self._text(lib.remixdb_space_list)).splitlines()
 
+    def drop_space(self, name: str | bytes) -> None:
+        """Drops the key space of this name with all its keys. Calls of its refs then raise XdbError with GONE."""
+        self._call(_lib().remixdb_space_drop, _dirname(name))
+
     def transaction(self) -> "XdbTransaction":
         """A new XdbTransaction. As a context manager it commits when its block ends, and aborts when the block ends
         with an exception."""
@@ -1723,6 +1727,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "remixdb_space_open": (_P, (_P, _S, _BOOL)),
     "remixdb_space_close": (None, (_P,)),
     "remixdb_space_list": (_P, (_P,)),
+    "remixdb_space_drop": (_BOOL, (_P, _S)),
     "remixdb_space_ref": (_P, (_P,)),
     "remixdb_batch_space": (None, (_P, _P)),
     "remixdb_snapshot_release": (None, (_P,)),

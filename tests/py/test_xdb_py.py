@@ -1365,6 +1365,23 @@ def test_names_of_spaces_that_are_refused(db, name, error):
     assert db.spaces() == []
 
 
+def test_a_space_that_is_dropped(db, ref):
+    ref.put("a", "unnamed")
+    with db.space("fruit") as fruit, fruit.ref() as there:
+        there.put("a", "in fruit")
+        it = there.iter(hold=True)
+        db.drop_space("fruit")
+        assert db.spaces() == [] and list(it) == [(b"a", b"in fruit")]
+        raises(Status.GONE, there.get, "a")
+        raises(Status.GONE, there.put, "a", "")
+        raises(Status.GONE, fruit.ref)
+        with db.space("fruit") as other, other.ref() as anew:
+            assert anew.get("a") is None and ref.get("a") == b"unnamed"
+    raises(Status.NOTFOUND, db.drop_space, "none")
+    with pytest.raises(TypeError):
+        db.drop_space(7)
+
+
 def test_a_space_is_needed(db, ref):
     with pytest.raises(TypeError):
         XdbBatch().space("fruit")
