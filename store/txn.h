@@ -10,7 +10,8 @@
 // The commit (store/txn_check.h has the checks; xdb.c, write_many_once, the steps)
 //   1. Load the super: the active memtable A, the frozen one F, the version V. If V may hold writes after S, compare
 //      what was read in V with the snapshot, outside of any epoch and lock: this may read the disk.
-//   2. Check F for versions after S, if it may hold any. Nothing is committed in a frozen memtable (X3).
+//   2. Check that the spaces that were read have names in V. Check F for versions after S, if it may hold any. Nothing
+//   is committed in a frozen memtable (X3).
 //   3. Walk over the reads and the writes in ascending order of key. Lock the leaf, in A, of each key and of each part
 //      of a range that was read, and link each write as pending. All locked leaves stay locked (wh_many).
 //   4. Check A for committed versions after S among what was read.

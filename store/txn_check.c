@@ -65,8 +65,20 @@ static bool compare_due(const struct txn_check *c, const struct super *v) {
   return v->since > c->moment && !(c->compared && c->compared->version == v->version);
 }
 
+// Tells whether a space that was read has been dropped. Its keys may be there for a while.
+static bool space_dropped(struct txn_check *c, const struct version *v) {
+  const struct readset *const reads = &c->txn->reads[TREE_SPACES];
+  for (size_t i = 0; i < reads->nr; i++) {
+    if (names_have_key(v->names, reads->ranges[i].from)) continue;
+    IGNORED(conflict(c, reads->ranges[i].from), "the caller returns it");
+    return true;
+  }
+  return false;
+}
+
 static bool check_begin(struct many_check *many, const struct super *v) {
   struct txn_check *const c = (struct txn_check *)many;
+  if (space_dropped(c, v->version)) return false;
   if (compare_due(c, v)) return false;
   memset(c->locked, 0, sizeof(c->locked));
   return !v->frozen || v->active->base_seq <= c->moment || !memtable_changed(c, v->frozen);

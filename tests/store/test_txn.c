@@ -635,6 +635,30 @@ static void test_in_space(void **state) {
   IS(ref, "z", "unnamed");
 }
 
+// A transaction that wrote to a space that is dropped fails, and so does one that read it. Both read it on.
+static void test_dropped_space(void **state) {
+  (void)state;
+  for (uint32_t writes = 0; writes < 2; writes++) {
+    struct xdb_space *const sp = remixdb_space_open(x, "dropped", true);
+    struct xdb_ref *const plain = remixdb_space_ref(sp);
+    CHECK(sp && plain);
+    put(plain, "k", "there");
+    remixdb_unref(plain);
+    struct xdb_ref *r;
+    struct xdb_txn *const t = begin_txn(&r);
+    struct xdb_ref *const ts = remixdb_txn_ref(t, sp);
+    CHECK(ts);
+    if (writes) put(ts, "k", "mine");
+    put(r, "own", "yes");
+    CHECK(remixdb_space_drop(x, "dropped"));
+    IS(remixdb_txn_untracked(t, NULL), "own", "yes");
+    IS(ts, "k", writes ? "mine" : "there");
+    CHECK(!remixdb_txn_commit(t) && remixdb_errcode() == REMIXDB_ABORTED);  // the key that was read is gone, too
+    IS(ref, "own", "-");
+    remixdb_space_close(sp);
+  }
+}
+
 static void test_mixed_spaces(void **state) {
   (void)state;
   struct xdb_space *const one = remixdb_space_open(x, "one", true), *const two = remixdb_space_open(x, "two", true);
@@ -735,6 +759,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_write_skew, begin, end),
       cmocka_unit_test_setup_teardown(test_among_tombstones, begin, end),
       cmocka_unit_test_setup_teardown(test_in_space, begin, end),
+      cmocka_unit_test_setup_teardown(test_dropped_space, begin, end),
       cmocka_unit_test_setup_teardown(test_mixed_spaces, begin, end),
       cmocka_unit_test_setup_teardown(test_large, begin, end),
   };
