@@ -525,7 +525,7 @@ static struct op make_op(struct run *r, uint32_t key, bool del) {
 
 #define FAR_MS 64060588800000u  // a time in the year 4000
 
-// Writes one record: plain, or with an expiry. The operation's number decides.
+// Writes one record: plain, with an expiry, or by its version. The operation's number decides.
 static enum remixdb_status put_one(struct run *r, const struct op *op) {
   uint8_t kbuf[32];
   struct kv_rec *const rec = KV_REC(life_key(op->key, kbuf), op->del ? NULL : r->value, op->vlen, op->del);
@@ -534,7 +534,11 @@ static enum remixdb_status put_one(struct run *r, const struct op *op) {
     rec->kind = KV_EXPIRES;
     rec->expiry = FAR_MS + op->id;
   }
-  return xdb_put(ref, rec);
+  if (op->id % 5 != 1) return xdb_put(ref, rec);
+  struct kv_rec is;
+  const enum remixdb_status s = xdb_getv(ref, life_key(op->key, kbuf), NULL, 0, NULL, &is);
+  if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return xdb_put(ref, rec);  // a failure was due; its message is lost
+  return xdb_put_if(ref, rec, s == REMIXDB_OK ? is.seq : 0);
 }
 
 bool life_put(struct run *r, uint32_t key, bool del) {
