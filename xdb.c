@@ -103,7 +103,7 @@ static enum remixdb_status open_steps(struct xdb *x, const struct env_dir *at, c
   if (s == REMIXDB_OK) s = recover(x, o);
   if (s != REMIXDB_OK) return s;
   clean_up(x, o);
-  if (!x->opts.read_only) expiry_watch(x, o->version);
+  if (!x->opts.read_only) idle_expiry(x, o->version);
   reserve_measure(x, o->version, x->recovery.bytes);
   (void)reserve_keep(x);
   if (!x->opts.read_only && version_has_dropped(o->version)) space_trim_ask(x);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/expiry.h"
 
-#include "store/idle.h"
-
 void expiry_init(struct expiry *e) { pthread_mutex_init(&e->lock, NULL); }
 
 void expiry_fini(struct expiry *e) { pthread_mutex_destroy(&e->lock); }
@@ -29,10 +27,10 @@ uint64_t expiry_settle(struct xdb *x) {
   return settled;
 }
 
-void expiry_watch(struct xdb *x, const struct version *v) {
-  if (likely(!v->expires && !(v->spaces && v->spaces->expires))) return;
+bool expiry_watch(struct xdb *x, const struct version *v) {
+  if (likely(!v->expires && !(v->spaces && v->spaces->expires))) return false;
   (void)expiry_settle(x);
-  idle_tick(x, (uint64_t)EXPIRY_LOOK_MS * 1000000);
+  return true;
 }
 
 static bool any_due(const struct version *v, uint64_t settled) {

@@ -23,8 +23,9 @@ void expiry_init(struct expiry *e);
 void expiry_fini(struct expiry *e);
 // Takes a reading of the clocks, and returns the settled time in ms; 0: none yet. Gives it to compaction. Any thread.
 uint64_t expiry_settle(struct xdb *x);
-// A version with records that expire is about to be the store's: idle workers will look at it from time to time.
-void expiry_watch(struct xdb *x, const struct version *v);
+// A version is about to be the store's. Returns whether it has records that expire, so that idle workers have to look
+// at it every EXPIRY_LOOK_MS (idle_expiry).
+bool expiry_watch(struct xdb *x, const struct version *v);
 // For idle workers: asks for a merge if enough of some partition has expired. Looks at most once in
 // EXPIRY_LOOK_MS. slot: the caller's, outside of any epoch.
 #define EXPIRY_LOOK_MS (REMIXDB_EXPIRY_SETTLES_MS / 5)

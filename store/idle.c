@@ -28,8 +28,8 @@ static bool idle_step(void *arg, struct worker *w) {
 
 void idle_ask(struct xdb *x) { workers_idle(x->workers, idle_step); }
 
-void idle_tick(struct xdb *x, uint64_t ns) {
-  if (x->workers) workers_tick(x->workers, idle_step, ns);
+void idle_expiry(struct xdb *x, const struct version *v) {
+  if (expiry_watch(x, v) && x->workers) workers_tick(x->workers, idle_step, (uint64_t)EXPIRY_LOOK_MS * 1000000);
 }
 
 // The version's last reference is gone.

@@ -15,8 +15,8 @@
 
 // Wakes a worker for idle work. Any thread; does not wait.
 void idle_ask(struct xdb *x);
-// From now on a worker does idle work at least once in so many ns.
-void idle_tick(struct xdb *x, uint64_t ns);
+// A version is about to be the store's: if it has records that expire, a worker looks at it from time to time.
+void idle_expiry(struct xdb *x, const struct version *v);
 // Returns the bytes that the active memtable takes. *wanted_out: how many bytes should be ready for the memtable's
 // growth and for the next memtable. slot: the caller's slot, outside of any epoch.
 size_t idle_memory(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out);

@@ -202,7 +202,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   }
   if (had_frozen) recycle_log(x, next->log_gen);
   publish(x, fresh, had_frozen, how == INSTALL_MORE, &old, when_out);
-  expiry_watch(x, next);
+  idle_expiry(x, next);
   retire_trimmed(next, full);
   retire(x, base, next, frozen);
   epoch_wait(&x->epoch, epoch_stamp(&x->epoch));

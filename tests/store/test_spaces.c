@@ -541,7 +541,7 @@ static uint32_t script(struct env *env, const struct remixdb_opts *o) {
   return done;
 }
 
-// What is there after a cut is the state after the steps that were done, or after the one that was under way.
+// A cut leaves the state after the steps that were done, or after the one that was under way.
 static void check_after(struct env *env, const struct remixdb_opts *o, uint32_t done) {
   static const char *const states[] = {"none", "", "1",
                                        "none", "", "2"};  // the value of the key; "": the space is empty

@@ -180,7 +180,7 @@ static void test_ahead(void **state) {
 
 // Pages of the block cache that the system has given memory.
 static uint32_t cache_pages_there(void) {
-  const size_t size = cache_size(x->cache);
+  const size_t size = cache_most(x->cache);
   uint8_t *const there = malloc(size / BLOCK_PAGE);
   uint32_t nr = 0;
   assert_non_null(there);
