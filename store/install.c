@@ -4,6 +4,7 @@
 #include <assert.h>
 
 #include "store/expiry.h"
+#include "store/idle.h"
 #include "store/reserve.h"
 #include "store/values.h"
 
