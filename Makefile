@@ -212,7 +212,7 @@ Q := $(if $(V),,@)
 say = $(if $(V),@:,@echo "$(1) $(patsubst $B/%,%,$@)")
 link = $(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(filter %.a,$^)
 
-all: $(SO) $(SO_LINK) $(PROGRAMS) $(if $(filter release debug,$(MODE)),python)
+all: $(SO) $(SO_LINK) $(LEVELDB_SO) $(LEVELDB_LINK) $(PROGRAMS) $(if $(filter release debug,$(MODE)),python)
 
 # What a sanitizer needs to be linked CFLAGS_ALL has; a fuzzer brings a main of its own.
 deps_check = CCC='$(CCC)' CFLAGS=$(call quote,$(CFLAGS_ALL)) \
