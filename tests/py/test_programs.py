@@ -302,11 +302,12 @@ def test_commands_that_read_change_nothing(store, tmp_path):
         tool("dump", store)
         tool("get", store, "c")
         tool("stats", store)
+        tool("metrics", store)
         assert "another process has it open" in tool("put", store, "c", "", status=1).stderr
     said = tool("verify", store)
     assert re.fullmatch(r".*nothing is damaged\n", said.stdout)
-    assert re.fullmatch(r"remixdb: verify: 2 tables and 1 index with 3 records, and 0 records of the log, are whole; "
-                        r"\d+ bytes read, 0 files damaged, "
+    assert re.fullmatch(r"remixdb: verify: 2 tables and 1 index with 3 records, 0 values apart, "
+                        r"and 0 records of the log, are whole; \d+ bytes read, 0 files damaged, "
                         r"0 could not be read\n", said.stderr)
     assert len(tool("checkpoint", store, tmp_path / "to").stdout.splitlines()) == 1
     assert all_files(store) == before
@@ -327,8 +328,8 @@ def test_compact(store):
 
 def test_an_open_store(store, tmp_path):
     with xdb.Xdb(store, 8, 8):
-        for command, *args in (("get", "k"), ("put", "k", "v"), ("del", "k"), ("dump",), ("stats",), ("verify",),
-                               ("compact",),
+        for command, *args in (("get", "k"), ("put", "k", "v"), ("del", "k"), ("dump",), ("stats",), ("metrics",),
+                               ("verify",), ("compact",),
                                ("checkpoint", tmp_path / "to"), ("repair",), ("import", "/dev/null")):
             assert "another process has it open" in tool(command, store, *args, status=1).stderr
     assert tool("dump", store).stdout == HELD
@@ -349,7 +350,14 @@ os._exit(7)""", ROOT, store], timeout=60).returncode == 7
 def test_verify_counts_what_the_log_holds(store):
     leave_in_the_log(store)
     said = tool("verify", store)
-    assert "with 3 records, and 1 record of the log, are whole" in said.stderr and "nothing is damaged" in said.stdout
+    assert "with 3 records, 0 values apart, and 1 record of the log, are whole" in said.stderr
+    assert "nothing is damaged" in said.stdout
+
+
+def test_verify_counts_values_that_are_apart(store):
+    with xdb.Xdb(store, 8, 8) as db:
+        db.ref().put("d", "long" * 10000)
+    assert "with 4 records, 1 value apart, and 0 records of the log, are whole" in tool("verify", store).stderr
 
 
 @pytest.mark.parametrize("what", ["table", "log"])
@@ -429,9 +437,9 @@ MODES = {
     "xdbdemo": [(), ("--help",), ("-h",), ("import", "STORE", "/dev/null"), ("dump", "STORE")],
     "remixdb": [("--help",), ("-h",), ("--version",), ("get", "--help"), ("import", "STORE", "/dev/null"),
                 ("dump", "STORE"), ("scan", "STORE"), ("get", "STORE", "a"),
-                ("put", "STORE", "k", "v"), ("del", "STORE", "k"), ("stats", "STORE"), ("verify", "STORE"),
-                ("checkpoint", "STORE", "NEW"), ("compact", "STORE"),
-                ("repair", "STORE"), ("destroy", "STORE"), ("help",), ("help", "get")],
+                ("put", "STORE", "k", "v"), ("del", "STORE", "k"), ("stats", "STORE"), ("metrics", "STORE"),
+                ("verify", "STORE"), ("checkpoint", "STORE", "NEW"),
+                ("compact", "STORE"), ("repair", "STORE"), ("destroy", "STORE"), ("help",), ("help", "get")],
     "xdbtest": [("--help",), ("NEW", 1, 4, 5, 5, 1)],
     "xdbexit": [("--help",), ("NEW", 1, 4), ("NEW", 1, 4, "--kill"), ("NEW", 1, 4, "--kill", 0)],
     "xdbbench": [("--help",), ("--db=NEW", "--num=100", "--benchmarks=stats"),
