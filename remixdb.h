@@ -552,8 +552,8 @@ void remixdb_iter_seek_for_prev(struct xdb_iter *it, const void *kbuf, uint32_t 
 // Tells whether the iterator stands on a key.
 bool remixdb_iter_valid(struct xdb_iter *it);
 // Copies the key, the value and their lengths; NULL skips a part. The buffers must have room: REMIXDB_KV_MAX bytes
-// always suffice. Returns false if the iterator is not valid. The status is then REMIXDB_NOTFOUND, or the error that
-// ended the iteration.
+// suffice for a key, and a call with NULL buffers gives the lengths. Returns false if the iterator is not valid. The
+// status is then REMIXDB_NOTFOUND, or the error that ended the iteration.
 bool remixdb_iter_peek(struct xdb_iter *it, void *kbuf_out, uint32_t *klen_out, void *vbuf_out, uint32_t *vlen_out);
 // Moves to the next key.
 void remixdb_iter_skip1(struct xdb_iter *it);
