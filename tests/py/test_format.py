@@ -373,6 +373,7 @@ def test_library_reads_golden(golden, name, tmp_path):
         assert fmt.Store(copy).records() == {**records, b"more": b"data"}
 
 
+SHORT_MAX = (16 << 10) - 1  # of the values that are beside their keys
 WRITERS = {
     "plain": {},
     "compact": {"ckeys": False, "tags": False},
@@ -391,7 +392,7 @@ def test_library_writes(writer, tmp_path):
     rng = random.Random(seed)
     print(f"seed {seed}")
     store, copy = tmp_path / "store", tmp_path / "copy"
-    records, count = {}, 0
+    records, logged, count = {}, [], 0
     db = open_store(store, **WRITERS[writer])
     ref = db.ref()
     for life in range(3):
@@ -405,17 +406,25 @@ def test_library_writes(writer, tmp_path):
                 size += len(key)
             else:
                 length = rng.choice([0, 10, 100, 100, 300, 300, 1000, 9000])
+                if rng.random() < 0.01:
+                    length = rng.choice([20000, 65536, 150000])
+                # a record of 16 pages and one of 17; values of 16 KiB are apart, so both have long keys
                 if size == 0:
-                    key = b"largest"
-                    length = fmt.KV_MAX - len(key)
+                    key, length = b"largest".ljust(fmt.KV_MAX - SHORT_MAX, b"l"), SHORT_MAX
+                elif not any(len(k) == fmt.KV_MAX for k in records):
+                    key, length = b"longest".ljust(fmt.KV_MAX, b"l"), SHORT_MAX + 1
                 value = (rng.randbytes(length) if rng.random() < 0.2 else b"%d " % count * (length // 2 + 1))[:length]
                 ref.put(key, value)
                 records[key] = value
                 size += len(key) + length
             count += 1
+        records[b"last"] = rng.randbytes(70000 + life)  # the log has it when the process crashes
+        ref.put(b"last", records[b"last"])
         ref.sync()
         shutil.copytree(store, copy, dirs_exist_ok=False)
-        assert fmt.Store(copy).records() == records
+        crashed = fmt.Store(copy)
+        assert crashed.records() == records
+        logged += [r for _, r in crashed.log.records]
         shutil.rmtree(copy)
         ref.close()
         db.close()
@@ -429,6 +438,12 @@ def test_library_writes(writer, tmp_path):
     assert decoded.tables
     flags = {"plain": 1, "compact": 0, "zstd": 3, "zstd without keys": 2, "direct": 1, "synced": 1}[writer]
     assert {t.flags for t in decoded.tables.values()} == {flags}
-    assert max(pages for t in decoded.tables.values() for _, pages, _, _, _ in t.blocks) == 16
+    assert {16, 17} <= {pages for t in decoded.tables.values() for _, pages, _, _, _ in t.blocks}
+    # values in value files, some of several chunks: from tables, and from the log
+    apart = [r for t in decoded.tables.values() for r in t.records if r.kind & fmt.APART]
+    assert any(r.key == b"last" and decoded.value(r) == records[r.key] for r in apart)
+    assert any(len(records.get(r.key, b"")) == 150000 for r in apart)
+    assert any(r.kind & fmt.APART for r in logged)
+    assert set(decoded.version.values) == {fmt.reference(r.value)[0] for r in apart}
     ref.close()
     db.close()
