@@ -44,10 +44,15 @@ static __attribute__((noinline)) bool failed_on(struct xdb_ref *ref, enum remixd
 
 // Like `done`, for a call on a ref: the ref keeps the status, too. ref may be NULL if the call has failed.
 static inline bool done_on(struct xdb_ref *ref, enum remixdb_status s) {
-  if (unlikely(s != REMIXDB_OK)) return failed_on(ref, s);
-  err_finish_ok();
-  ref->told = ERR_STATE_OK;
-  return true;
+  if (likely(s == REMIXDB_OK)) {
+    err_finish_ok();
+    ref->told = ERR_STATE_OK;
+    return true;
+  }
+  if (unlikely(s != REMIXDB_NOTFOUND || !ref)) return failed_on(ref, s);
+  err_finish_none();
+  ref->told = ERR_STATE_NOTFOUND;
+  return false;
 }
 // The same for a call on an iterator. it may be NULL if the call has failed.
 static inline bool done_at(const struct xdb_iter *it, enum remixdb_status s) { return done_on(it ? it->ref : NULL, s); }

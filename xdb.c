@@ -1123,7 +1123,7 @@ void xdb_iter_fail(struct xdb_iter *it, enum remixdb_status s) {
 enum remixdb_status xdb_iter_skip(struct xdb_iter *it, uint32_t nr) {
   if (!xdb_iter_valid(it)) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_OK;
   if (unlikely(it->own != NULL)) return xdb_iter_moved(it, it->ref->calls->iter_skip(it->own, nr));
-  if (likely(nr == 1)) return xdb_iter_moved(it, merge_next(&it->merge));
+  if (likely(nr == 1)) return moved(it, merge_next(&it->merge));
   if (likely(!super_expires(it->super, it->ref->tree))) return xdb_iter_moved(it, merge_skip(&it->merge, nr));
   enum remixdb_status s = REMIXDB_OK;  // records that have expired do not count, so each is looked at
   while (nr-- > 0 && s == REMIXDB_OK && xdb_iter_valid(it)) s = xdb_iter_moved(it, merge_next(&it->merge));

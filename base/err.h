@@ -50,8 +50,10 @@ struct err_state {  // of a thread, private to base/err.c and err_finish_ok; or 
   uint16_t has_msg;  // there is a message
 };
 #define ERR_STATE_OK ((struct err_state){REMIXDB_OK, 0})
+#define ERR_STATE_NOTFOUND ((struct err_state){REMIXDB_NOTFOUND, 0})
 extern ERR_TLS_FAST struct err_state err_state;
-static inline void err_finish_ok(void) { err_state = ERR_STATE_OK; }  // err_finish(REMIXDB_OK)
+static inline void err_finish_ok(void) { err_state = ERR_STATE_OK; }          // err_finish(REMIXDB_OK)
+static inline void err_finish_none(void) { err_state = ERR_STATE_NOTFOUND; }  // err_finish(REMIXDB_NOTFOUND)
 
 // Copies the thread's state and message to a ref, which shows them to the next thread that has it. msg has ERR_MSG_MAX
 // bytes, and is left alone if there is no message.
