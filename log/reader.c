@@ -77,7 +77,7 @@ bool wal_frame_decodes(const struct wal_frame *f, const uint8_t *p) {
   struct kv_rec rec;
   for (uint32_t i = 0; i < f->count; i++) {
     p = kv_rec_get(p, end, f->kinds, &rec);
-    if (!p) return false;
+    if (!p || (unlikely(rec.kind & KV_SEQ) && rec.seq >= f->first_seq + i)) return false;
   }
   return p == end;
 }

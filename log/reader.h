@@ -33,14 +33,14 @@ void wal_reader_aim(struct wal_reader *r, const struct wal_seg *seg);
 MUST_CHECK enum remixdb_status wal_reader_get(struct wal_reader *r, uint64_t off, size_t n, const uint8_t **out,
                                               size_t *nr_out);
 
-// Tells whether the payload consists of exactly f->count records. Recovery replays a batch whole or not at all, so it
-// checks this before it uses a record.
 // Gives a decoded record to the caller's function, as wal_replay_fn says. seq: the record's place.
 static inline enum remixdb_status wal_give(wal_replay_fn fn, void *arg, uint64_t seq, struct kv_rec *rec) {
   if (likely(!(rec->kind & KV_SEQ))) rec->seq = seq;
   rec->kind &= ~(uint32_t)KV_SEQ;
   return fn(arg, seq, rec);
 }
+// Tells whether the payload consists of exactly f->count records, and each number that a record states is smaller than
+// the record's place. Recovery replays a batch whole or not at all, so it checks this before it uses a record.
 bool wal_frame_decodes(const struct wal_frame *f, const uint8_t *p);
 
 // Summary of the frame heads in a part of a file. The records may be broken.

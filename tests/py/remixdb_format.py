@@ -843,8 +843,10 @@ class Log:
             return None
         records, p = [], at + FRAME_HEAD
         try:
-            for _ in range(head.count):
+            for place in range(head.first_seq, head.first_seq + head.count):
                 r, p = record(s.data, p, end, head.kinds)
+                if r.seq is not None and r.seq >= place:
+                    return None
                 records.append(r)
         except ValueError:
             return None

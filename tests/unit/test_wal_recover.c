@@ -809,6 +809,63 @@ static void make_log(struct env *e, uint64_t gen, uint64_t seq) {
   OK(env_sync_dir(simdisk_dir(e, DIR)));
 }
 
+// Appends a frame of a plain record and of one that states this number, after sequence number `seq`, to that log.
+static void add_stated(struct env *e, uint64_t gen, uint64_t seq, uint64_t stated) {
+  uint8_t frame[WAL_FRAME_HEAD + 100], *p = frame + WAL_FRAME_HEAD;
+  struct kv_rec *const rec = KV_REC(kref("key", 3), "value", 5, 0);
+  int fd;
+  p = kv_rec_put(p, rec);
+  rec->kind = KV_SEQ;
+  rec->seq = stated;
+  p = kv_rec_put(p, rec);
+  const struct wal_frame f = {.first_seq = seq + 1,
+                              .len = (uint32_t)(p - frame) - WAL_FRAME_HEAD,
+                              .count = 2,
+                              .kinds = KV_IN_LOG};
+  const struct wal_key k = wal_key(STORE, gen);
+  wal_frame_put(frame, &k, WAL_HEAD, &f);
+  OK(env_open(ENV_PATHS(e), DIR "/wal-0", ENV_READ | ENV_WRITE, &fd));
+  OK(env_write(e, fd, DIR "/wal-0", frame, (size_t)(p - frame), WAL_HEAD));
+  OK(env_close(e, fd, DIR "/wal-0"));
+}
+
+static enum remixdb_status take_number(void *arg, uint64_t seq, const struct kv_rec *r) {
+  (void)seq;
+  *(uint64_t *)arg = r->seq;
+  return REMIXDB_OK;
+}
+
+// A record may state a number below its place. A frame with any other number is not whole, for recovery and salvage.
+static void test_stated(void **state) {
+  (void)state;
+  const uint64_t max = (uint64_t)1 << 62, befores[] = {0, 1, 1000, max - 2};
+  for (uint32_t i = 0; i < 4; i++) {
+    const uint64_t seq = befores[i], place = seq + 2;
+    const uint64_t stated[] = {0, 1, place - 1, place, place + 1, max, max + 1, UINT64_MAX - 1, UINT64_MAX};
+    for (uint32_t n = 0; n < sizeof(stated) / sizeof(stated[0]); n++) {
+      struct simdisk *const d = disk_create();
+      const bool good = stated[n] > 0 && stated[n] < place;
+      uint64_t got = 0;
+      struct wal *w;
+      struct wal_recovery rec;
+      struct wal_salvage out;
+      make_log(simdisk_env(d), 1, seq);
+      add_stated(simdisk_env(d), 1, seq, stated[n]);
+      const struct wal_opts o = {.dir = simdisk_dir(simdisk_env(d), DIR), .store_id = STORE, .read_only = true};
+      OK(wal_open(&o, 1, seq, false, take_number, &got, &rec, &w));
+      OK(wal_close(w));
+      assert_int_equal(rec.nr_records, good ? 2 : 0);
+      assert_int_equal(got, good ? stated[n] : 0);
+      const struct wal_salvage_to to = {.record = take_number, .arg = &got};
+      got = 0;
+      OK(wal_read_damaged(&o, 1, seq, &to, &out));
+      assert_int_equal(out.nr_records, good ? 2 : 0);
+      assert_int_equal(got, good ? stated[n] : 0);
+      simdisk_destroy(d);
+    }
+  }
+}
+
 static enum remixdb_status open_numbers(struct env *e, uint64_t gen, uint64_t seq, bool read_only, struct wal **out) {
   const struct wal_opts o = {.dir = simdisk_dir(e, DIR), .store_id = STORE, .step = 64u << 10, .read_only = read_only};
   return wal_open(&o, gen, seq, false, take, &seen, NULL, out);
@@ -948,6 +1005,7 @@ int main(void) {
       cmocka_unit_test(test_unread),
       cmocka_unit_test(test_refused),
       cmocka_unit_test(test_store_id),
+      cmocka_unit_test(test_stated),
       cmocka_unit_test(test_numbers),
       cmocka_unit_test(test_losses),
       cmocka_unit_test(test_losses_by_two),
