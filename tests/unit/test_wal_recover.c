@@ -871,6 +871,32 @@ static enum remixdb_status open_numbers(struct env *e, uint64_t gen, uint64_t se
   return wal_open(&o, gen, seq, false, take, &seen, NULL, out);
 }
 
+// The payload of a frame has at most 1.25 GiB, and has no fewer bytes than records, with kinds and without.
+static void lengths_on_disk(const struct wal_key *k) {
+  static const struct {
+    uint32_t len, count;
+    bool good;
+  } lens[] = {{5u << 28, 1, true},
+              {5u << 28, 5u << 28, true},
+              {(5u << 28) + 1, 1, false},
+              {~0u >> 1, 1, false},
+              {5u << 28, (5u << 28) + 1, false},
+              {0, 0, false},
+              {9, 9, true},
+              {9, 10, false},
+              {9, 0, false}};
+  for (uint32_t i = 0; i < 2 * sizeof(lens) / sizeof(lens[0]); i++) {
+    uint8_t head[WAL_FRAME_HEAD] = {0};
+    struct wal_frame f = {.first_seq = 1};
+    wal_frame_put(head, k, WAL_HEAD, &f);  // its lengths are made here, because no payload follows
+    store32le(head + 12, lens[i / 2].len | (i & 1 ? 1u << 31 : 0));
+    store32le(head + 32, lens[i / 2].count);
+    store32le(head + 36, (uint32_t)hash64_seed(head + 8, 28, ~(k->seed + WAL_HEAD)));
+    assert_int_equal(wal_frame_get(head, k, WAL_HEAD, &f), lens[i / 2].good);
+    if (lens[i / 2].good) assert_true(f.len == lens[i / 2].len && f.kinds == (i & 1 ? KV_IN_LOG : KV_BARE));
+  }
+}
+
 // A header or a frame with impossible numbers is not valid.
 static void numbers_on_disk(void) {
   uint8_t head[WAL_HEAD], frame[WAL_FRAME_HEAD + 9];
@@ -900,6 +926,7 @@ static void numbers_on_disk(void) {
     wal_frame_put(frame, &k, WAL_HEAD, &f);
     assert_int_equal(wal_frame_get(frame, &k, WAL_HEAD, &f), firsts[i].good);
   }
+  lengths_on_disk(&k);
 }
 
 // A written record can be read at the next opening, or the log refuses it and writes nothing.
@@ -909,7 +936,7 @@ static void test_numbers(void **state) {
   for (uint32_t back = 0; back < 6; back++) {
     for (uint32_t what = 0; what < 2; what++) {
       struct simdisk *const d = disk_create();
-      const uint64_t gen = what == 0 ? max - back : 1, seq = what == 0 ? 0 : max - ((uint64_t)1 << 30) + 3 - back;
+      const uint64_t gen = what == 0 ? max - back : 1, seq = what == 0 ? 0 : max - ((uint64_t)5 << 28) + 3 - back;
       struct wal *w;
       bool written = false;
       make_log(simdisk_env(d), gen, seq);
