@@ -134,6 +134,15 @@ static void test_limit(void **state) {
   while (remixdb_batch_put(b, &more, sizeof(more), val, sizeof(val))) more++;
   CHECK(remixdb_errcode() == REMIXDB_TOOBIG && remixdb_batch_count(b) == more);
   CHECK((uint64_t)more * sizeof(val) > WAL_FRAME_MAX / 100 * 99);
+  // Each key of a space is 4 bytes longer in the log, so there the frame sets the limit.
+  struct xdb_space *const space = remixdb_space_open(x, "space", true);
+  struct xdb_ref *const of_space = remixdb_space_ref(space);
+  const uint64_t seq = stat_of(x, "sequence");
+  CHECK(of_space && !remixdb_write(of_space, b) && remixdb_errcode() == REMIXDB_TOOBIG && remixdb_errmsg()[0]);
+  more = 0;
+  CHECK(stat_of(x, "sequence") == seq && !remixdb_probe(of_space, &more, sizeof(more)));
+  remixdb_unref(of_space);
+  remixdb_space_close(space);
   CHECK(remixdb_put(ref, "after", 5, "v", 1));
   remixdb_batch_destroy(b);
   close_all(x, ref);
