@@ -771,8 +771,11 @@ static enum remixdb_status merge_load(const struct super *v, struct merge_call *
   const uint32_t len = super_vlen(rec);
   uint32_t n;
   mem_free(c->was);
+  c->was = NULL;
+  enum remixdb_status s = super_expect(v, c->key, rec);
+  if (s != REMIXDB_OK) return s;
   if (!(c->was = mem_alloc(len))) return REMIXDB_NOMEM;
-  const enum remixdb_status s = super_read(v, c->key, rec, 0, c->was, len, &n);
+  s = super_read(v, c->key, rec, 0, c->was, len, &n);
   rec->val = c->was;
   rec->vlen = len;
   rec->kind &= ~(uint32_t)KV_APART;
@@ -1155,14 +1158,16 @@ enum remixdb_status xdb_iter_refer(struct xdb_iter *it, struct kv_rec *rec_out) 
 
 enum remixdb_status xdb_iter_load(struct xdb_iter *it, struct kv_rec *rec, void *buf) {
   const uint32_t len = super_vlen(rec);
+  const struct kref key = kref(rec->key - it->nr_space, rec->klen + it->nr_space);  // as it is in the store
   uint32_t n;
+  enum remixdb_status s;
   if (!buf && (len > it->value_cap || it->value_cap > VALUE_KEPT)) {
     iter_drop_value(it);
+    if ((s = super_expect(it->super, key, rec)) != REMIXDB_OK) return s;
     if (!(it->value = mem_alloc(len))) return REMIXDB_NOMEM;
     it->value_cap = len;
   }
-  const struct kref key = kref(rec->key - it->nr_space, rec->klen + it->nr_space);  // as it is in the store
-  const enum remixdb_status s = super_read(it->super, key, rec, 0, buf ? buf : it->value, len, &n);
+  s = super_read(it->super, key, rec, 0, buf ? buf : it->value, len, &n);
   if (s != REMIXDB_OK || buf) return s;
   rec->val = it->value;
   rec->vlen = len;

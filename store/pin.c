@@ -62,8 +62,10 @@ static enum remixdb_status alloc_apart(struct xdb_ref *r, const struct super *v,
   uint32_t n;
   enum remixdb_status s = leave_apart(r, v, rec, &to, &f);
   if (s != REMIXDB_OK) return s;
-  void *const val = mem_alloc(to.len);
-  s = val ? value_read(f, &to, key, 0, val, to.len, &n) : REMIXDB_NOMEM;
+  void *val = NULL;
+  s = value_expect(f, &to, key);
+  if (s == REMIXDB_OK && !(val = mem_alloc(to.len))) s = REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) s = value_read(f, &to, key, 0, val, to.len, &n);
   value_file_unref(f);
   if (s != REMIXDB_OK) {
     mem_free(val);
@@ -130,8 +132,10 @@ static enum remixdb_status pin_apart(struct xdb_ref *r, const struct super *v, s
   uint32_t n;
   enum remixdb_status s = leave_apart(r, v, rec, &to, &f);
   if (s != REMIXDB_OK) return s;
-  struct xdb_pin *const pin = mem_alloc(sizeof(*pin) + to.len);
-  s = pin ? value_read(f, &to, key, 0, pin->copy, to.len, &n) : REMIXDB_NOMEM;
+  struct xdb_pin *pin = NULL;
+  s = value_expect(f, &to, key);
+  if (s == REMIXDB_OK && !(pin = mem_alloc(sizeof(*pin) + to.len))) s = REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) s = value_read(f, &to, key, 0, pin->copy, to.len, &n);
   value_file_unref(f);
   if (s != REMIXDB_OK) {
     mem_free(pin);

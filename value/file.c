@@ -5,9 +5,10 @@
 
 #include "base/zmem.h"
 
-#define VALUE_ONCE (128u << 10)  // a value of so many bytes is read by one call, with its head
-#define VALUE_RUN (1u << 20)     // bytes of whole chunks that one call reads
-#define VALUE_ENTRIES 256u       // entries that are read at once
+#define VALUE_ONCE (128u << 10)    // a value of so many bytes is read by one call, with its head
+#define VALUE_TRUSTED (16u << 20)  // memory for so many bytes is taken on a reference's word
+#define VALUE_RUN (1u << 20)       // bytes of whole chunks that one call reads
+#define VALUE_ENTRIES 256u         // entries that are read at once
 
 // ---- scratch memory. Only the thread that has taken a set uses it.
 
@@ -354,6 +355,10 @@ enum remixdb_status value_read(struct value_file *f, const struct value_ref *r, 
   const uint32_t left = off < r->len ? r->len - off : 0, n = left < cap ? left : cap;
   *n_out = n;
   return n ? reading_run(f, r, key, off, buf, n) : REMIXDB_OK;
+}
+
+enum remixdb_status value_expect(struct value_file *f, const struct value_ref *r, struct kref key) {
+  return likely(r->len <= VALUE_TRUSTED) ? REMIXDB_OK : reading_run(f, r, key, r->len - 1, NULL, 1);
 }
 
 enum remixdb_status value_check(struct value_file *f, const struct value_ref *r, struct kref key) {

@@ -63,6 +63,9 @@ MUST_CHECK enum remixdb_status value_file_make(struct value_ctx *c, const struct
 // record has the same. Fails with REMIXDB_CORRUPT, REMIXDB_IO or REMIXDB_NOMEM; buf then holds anything.
 MUST_CHECK enum remixdb_status value_read(struct value_file *f, const struct value_ref *r, struct kref key,
                                           uint32_t off, void *buf, uint32_t cap, uint32_t *n_out);
+// Call it before taking memory for a whole value: a broken reference must not ask for 4 GiB. If the value is long,
+// reads its head and its last chunk. Fails as value_read does.
+MUST_CHECK enum remixdb_status value_expect(struct value_file *f, const struct value_ref *r, struct kref key);
 // Reads the whole value and checks it. Fails as value_read does.
 MUST_CHECK enum remixdb_status value_check(struct value_file *f, const struct value_ref *r, struct kref key);
 // Makes the bytes [low, high) durable, after a crash may have left them in the system's memory only. A failed sync

@@ -61,3 +61,10 @@ enum remixdb_status super_read(const struct super *v, struct kref key, const str
   const enum remixdb_status s = super_value(v, rec, &to, &f);
   return s == REMIXDB_OK ? value_read(f, &to, key, off, buf, cap, n_out) : s;
 }
+
+enum remixdb_status super_expect(const struct super *v, struct kref key, const struct kv_rec *rec) {
+  struct value_ref to;
+  struct value_file *f;
+  const enum remixdb_status s = super_value(v, rec, &to, &f);
+  return s == REMIXDB_OK ? value_expect(f, &to, key) : s;
+}

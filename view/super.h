@@ -59,6 +59,8 @@ MUST_CHECK enum remixdb_status super_value(const struct super *v, const struct k
 // record's; `rec` need not have it. Fails also like super_value.
 MUST_CHECK enum remixdb_status super_read(const struct super *v, struct kref key, const struct kv_rec *rec,
                                           uint32_t off, void *buf, uint32_t cap, uint32_t *n_out);
+// value_expect of the record's value, which is apart. Fails also like super_value.
+MUST_CHECK enum remixdb_status super_expect(const struct super *v, struct kref key, const struct kv_rec *rec);
 // The length of a record's value, which may be apart.
 static inline uint32_t super_vlen(const struct kv_rec *rec) {
   return unlikely(rec->kind & KV_APART) && rec->vlen == VALUE_REF ? value_ref_len(rec->val) : rec->vlen;
