@@ -180,7 +180,7 @@ static inline bool field_product(const struct field_vars *v, const char **p, uin
     while (**p == ' ') (*p)++;
     if (strncmp(*p, "x ", 2) == 0) *p += 2;
     if (strncmp(*p, "\xc3\x97 ", 3) == 0) *p += 3;
-    if (!isalnum((unsigned char)**p) && **p != '(') return true;
+    if (!isalnum((unsigned char)**p) && **p != '(' && **p != '`') return true;
     uint64_t more;
     if (!field_factor(v, p, &more)) return false;
     *out *= more;

@@ -120,6 +120,9 @@ static size_t put_meta(const uint8_t *file, size_t len, const struct format_sst_
   const uint8_t *const sizes = p;
   if (was->sizes_len) p = put_sizes(file, was, block, delta, p);
   f->sizes_len = (uint32_t)(p - sizes);
+  const size_t apart = FORMAT_SST_APART * (size_t)was->nr_apart;  // the list of value files
+  if (apart) memcpy(p, file + was->meta_off + fixed + was->sizes_len, apart);
+  p += apart;
   f->file_size = align_up((uint64_t)(p - out) + FORMAT_SST_FOOTER, FORMAT_SST_ALIGN);
   f->meta_len = f->file_size - FORMAT_SST_FOOTER - f->meta_off;
   f->meta_sum = hash64_seed(meta, f->meta_len, format_sst_meta_seed(f->number));
