@@ -47,6 +47,7 @@ BEGIN {
   allow("table/ckb", "ZSTD_*")
   allow("table/build", "ZSTD_* ZDICT_*")
   allow("remix/pack", "ZSTD_*")
+  allow("value/write", "ZSTD_*")
   allow("store/setup", "getenv")              # REMIXDB_IO
   allow("store/dir", "getpid clock_gettime")  # the id of a new store
 }
