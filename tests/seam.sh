@@ -16,9 +16,11 @@ function allow(object, names,   n, i, list) {
 }
 BEGIN {
   # pure, or of the thread that calls
-  allow("any", "memchr memcmp bcmp memcpy memmove memset strchr strcmp strlen strncmp strrchr strspn strtoull")
+  allow("any", "memchr memcmp bcmp memcpy memmove memset strchr strcmp strlen strncmp strnlen strrchr strspn")
+  allow("any", "strtol strtoull")
   allow("any", "snprintf vsnprintf qsort bsearch errno_location error")
-  allow("any", "pthread_mutex_init pthread_mutex_destroy pthread_mutex_lock pthread_mutex_unlock")
+  allow("any", "pthread_mutex_init pthread_mutex_destroy pthread_mutex_lock pthread_mutex_trylock")
+  allow("any", "pthread_mutex_unlock")
   allow("any", "pthread_setcancelstate")
   allow("any", "pthread_cond_init pthread_cond_destroy pthread_cond_signal pthread_cond_broadcast")
   if (mode != "release") allow("any", "assert_fail assert")
@@ -32,7 +34,7 @@ BEGIN {
   allow("lib", "pthread_cond_timedwait pthread_cond_wait pthread_join")
   allow("lib", "clock_gettime nanosleep sched_yield syscall getentropy")  # syscall: futex
   allow("base/env", "openat close pread pwrite fsync fdatasync ftruncate fallocate posix_fallocate sync_file_range")
-  allow("base/env", "posix_fadvise")
+  allow("base/env", "posix_fadvise clock_gettime")
   allow("base/env", "lseek fstat fstatat fcntl flock renameat unlinkat linkat mkdirat fdopendir readdir closedir")
   allow("base/epoch", "sched_yield")
   allow("base/fork", "pthread_atfork dso_handle")
@@ -47,6 +49,7 @@ BEGIN {
   allow("table/ckb", "ZSTD_*")
   allow("table/build", "ZSTD_* ZDICT_*")
   allow("remix/pack", "ZSTD_*")
+  allow("value/file", "ZSTD_*")
   allow("value/write", "ZSTD_*")
   allow("store/setup", "getenv")              # REMIXDB_IO
   allow("store/dir", "getpid clock_gettime")  # the id of a new store
