@@ -419,7 +419,7 @@ static void test_damage(void **state) {
   open_it(&o);
   for (uint32_t i = 0; i < KEYS; i++) put(i, (struct item){true, i, i % 4 == 3 ? 2000 + i : 70000 + i});
   close_it();
-  char path[2 * TEMP_DIR + 32] = "";
+  char path[2 * TEMP_DIR + 300] = "";  // a name has 255 bytes at most
   DIR *const d = opendir(dir);
   for (const struct dirent *e; d && (e = readdir(d)) != NULL;)
     if (ends_with(e->d_name, ".val") && !path[0]) (void)snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
