@@ -175,8 +175,8 @@ static inline void compact_whole_on(struct compact_whole *whole) {
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base,
                                              const struct wh *frozen, const struct wh *spaces, bool allow_abort,
                                              struct compact_whole *whole, struct version **out);
-// Tables that an ingest has written: of one tree, in ascending key ranges that do not overlap, newer than all of the
-// version and older than the memtables. The caller has a reference to each.
+// An ingest has written these tables. They are of one tree, and their key ranges ascend and do not overlap. They are
+// newer than all of the version and older than the memtables. The caller has a reference to each.
 struct compact_ingest {
   uint32_t tree;
   struct sst **tables;

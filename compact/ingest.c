@@ -236,7 +236,8 @@ static void add_piece(struct ingest *in, const struct part *old, struct kref anc
   for (uint32_t i = 0; i < nr; i++) p->task.size += tables[i]->nr_records;
 }
 
-// New partitions for the tables [from, to). anchor: of the first; ptr NULL: a key between the tables before and it.
+// Makes new partitions for the tables [from, to). anchor: the first partition's; ptr NULL: the call chooses a key
+// between `before` and the first table.
 static void add_groups(struct ingest *in, uint32_t from, uint32_t to, struct kref anchor, const struct sst *before) {
   for (uint32_t at = from; at < to;) {
     const uint32_t nr = to - at < COMPACT_PART_TABLES ? to - at : COMPACT_PART_TABLES;

@@ -60,7 +60,7 @@ struct leveldb_writebatch_t {
 // Sets *errptr to the message "KIND: WHAT", in memory from malloc, and frees the old one. Without memory for it the old
 // one stays.
 void ldb_error(char **errptr, const char *kind, const char *what);
-// The same for the failure of the last call on the ref; ref NULL: of this thread's last call.
+// Tells the failure of the ref's last call in the same way; ref NULL: this thread's last call.
 void ldb_failed(char **errptr, const struct xdb_ref *ref);
 
 // order.c: whether the comparator orders keys as their bytes do.

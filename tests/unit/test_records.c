@@ -153,7 +153,7 @@ static void test_turnover(void **state) {
   }
   const uint64_t most = (uint64_t)GIVEN_MAX * RECORDS_CHUNK_PAGES * BLOCK_PAGE;
   print_message("%u of 300000 looks at %u hot records missed\n", lost, hot);
-  assert_true(lost < 15000);
+  assert_true(lost < 1400);
   assert_true(stats().bytes <= most && stats().bytes > most / 2);
   epoch_enter(&ep, &me);
   uint32_t old = 0;
