@@ -149,6 +149,22 @@ static int raw_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
 #endif
 }
 
+static int raw_punch(struct env *e, int fd, uint64_t off, uint64_t len) {
+  CANCEL_LATER;
+  (void)e;
+#if defined(__linux__)
+  if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off, (off_t)len) == 0) return 0;
+  return errno == ENOSYS ? -EOPNOTSUPP : -errno;
+#elif defined(F_PUNCHHOLE)
+  fpunchhole_t hole = {.fp_offset = (off_t)off, .fp_length = (off_t)len};
+  if (fcntl(fd, F_PUNCHHOLE, &hole) == 0) return 0;
+  return errno == ENOTSUP || errno == EINVAL ? -EOPNOTSUPP : -errno;
+#else
+  (void)fd, (void)off, (void)len;
+  return -EOPNOTSUPP;
+#endif
+}
+
 static int raw_stat_out(const struct stat *st, struct env_stat *out) {
   *out = (struct env_stat){.size = (uint64_t)st->st_size,
                            .dev = (uint64_t)st->st_dev,
@@ -295,6 +311,7 @@ static const struct env_ops raw_ops = {
     .sync_all = raw_sync_all,
     .truncate = raw_truncate,
     .allocate = raw_allocate,
+    .punch = raw_punch,
     .fstat = raw_fstat,
     .stat = raw_stat,
     .rename = raw_rename,
@@ -454,6 +471,14 @@ enum remixdb_status env_allocate(struct env *e, int fd, const char *path, uint64
   do rc = e->ops->allocate(e, fd, off, len);
   while (rc == -EINTR);
   return rc >= 0 || rc == -EOPNOTSUPP ? REMIXDB_OK : err_errno(-rc, "allocate", path);
+}
+
+enum remixdb_status env_punch(struct env *e, int fd, const char *path, uint64_t off, uint64_t len, bool *can_out) {
+  int rc;
+  do rc = e->ops->punch(e, fd, off, len);
+  while (rc == -EINTR);
+  *can_out = rc != -EOPNOTSUPP;
+  return rc >= 0 || rc == -EOPNOTSUPP ? REMIXDB_OK : err_errno(-rc, "punch a hole into", path);
 }
 
 enum remixdb_status env_size(struct env *e, int fd, const char *path, uint64_t *size_out) {

@@ -53,6 +53,9 @@ struct env_ops {
   int (*truncate)(struct env *e, int fd, uint64_t size);
   // Allocates room on disk and grows the file's size. Returns -EOPNOTSUPP if the system cannot do that.
   int (*allocate)(struct env *e, int fd, uint64_t off, uint64_t len);
+  // Gives the room of these bytes back to the disk: they read as zeros, and the file's size stays. Returns -EOPNOTSUPP
+  // if the system cannot do that.
+  int (*punch)(struct env *e, int fd, uint64_t off, uint64_t len);
   int (*fstat)(struct env *e, int fd, struct env_stat *out);
   int (*stat)(struct env *e, int at, const char *name, struct env_stat *out);
   int (*rename)(struct env *e, int from_at, const char *from, int to_at, const char *to);
@@ -147,6 +150,11 @@ MUST_CHECK enum remixdb_status env_sync_all(struct env *e, int fd, const char *p
 MUST_CHECK enum remixdb_status env_truncate(struct env *e, int fd, const char *path, uint64_t size);
 // Allocates room for [off, off + len). On a system that cannot do so, the call succeeds without effect.
 MUST_CHECK enum remixdb_status env_allocate(struct env *e, int fd, const char *path, uint64_t off, uint64_t len);
+// Gives the room of [off, off + len) back: these bytes read as zeros from now on, and the file keeps its size. The
+// caller has opened the file with ENV_WRITE. *can_out: false if the system cannot do that, and nothing has changed. The
+// hole is durable after the next sync of the file; a power cut before leaves any of its sectors as they were.
+MUST_CHECK enum remixdb_status env_punch(struct env *e, int fd, const char *path, uint64_t off, uint64_t len,
+                                         bool *can_out);
 MUST_CHECK enum remixdb_status env_size(struct env *e, int fd, const char *path, uint64_t *size_out);
 // Starts writing the pages to the disk, so that a later sync waits less.
 void env_write_out(struct env *e, int fd, uint64_t off, uint64_t len);

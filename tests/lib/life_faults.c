@@ -46,8 +46,8 @@ void heal(struct run *r, bool reopen) {
   }
 }
 
-const char *const call_names[] = {"open",   "read", "write", "sync",  "truncate", "allocate", "stat", "rename",
-                                  "unlink", "link", "mkdir", "rmdir", "list",     "lock",     "close"};
+const char *const call_names[] = {"open",   "read",   "write", "sync",  "truncate", "allocate", "punch", "stat",
+                                  "rename", "unlink", "link",  "mkdir", "rmdir",    "list",     "lock",  "close"};
 
 bool reads_use(enum simdisk_call c) { return c == SIMDISK_OPEN || c == SIMDISK_READ || c == SIMDISK_STAT; }
 

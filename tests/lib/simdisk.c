@@ -35,11 +35,12 @@ static char *sim_strdup(const char *s, size_t len) {
 }
 
 // Bytes in pages, which copies share until one of them writes; a page that was never written is NULL and reads as
-// zeroes.
+// zeroes. So does a page that a hole has taken, which is sim_hole.
 struct sim_page {
   _Atomic uint32_t refs;  // files, of any disk, that have it
   uint8_t data[SIM_PAGE];
 };
+static struct sim_page sim_hole;
 
 struct sim_bytes {
   struct sim_page **pages;
@@ -49,7 +50,8 @@ struct sim_bytes {
 
 // A change of a file that was not synced.
 struct sim_change {
-  bool is_size;  // a new size (off), else a write
+  bool is_size;  // a new size (off), else a write or a hole
+  bool is_hole;  // len bytes; no data
   bool grow_only;
   uint64_t off;
   size_t len;
@@ -120,7 +122,7 @@ struct simdisk {
   } faults[SIMDISK_CALLS];
   char fault_name[64];
   uint64_t space, short_io;
-  bool no_allocate;
+  bool no_allocate, no_punch;
   void (*on_change)(void *arg);
   void *on_change_arg;
   // A slow disk: when each page that was asked for is there. Open addressing; key 0 is empty.
@@ -135,12 +137,12 @@ struct simdisk {
 // ---- bytes
 
 static void page_drop(struct sim_page *p) {
-  if (p && atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) == 1) free(p);
+  if (p && p != &sim_hole && atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) == 1) free(p);
 }
 
 // The page's bytes, to be written.
 static uint8_t *page_own(struct sim_page **at) {
-  struct sim_page *const old = *at;
+  struct sim_page *const old = *at == &sim_hole ? NULL : *at;
   if (old && atomic_load_explicit(&old->refs, memory_order_acquire) == 1) return old->data;
   struct sim_page *const p = sim_alloc(sizeof(*p));
   atomic_init(&p->refs, 1);
@@ -161,7 +163,8 @@ static void bytes_copy(struct sim_bytes *to, const struct sim_bytes *from) {
   *to = (struct sim_bytes){sim_alloc(nr * sizeof(to->pages[0])), nr, from->size};
   for (size_t i = 0; i < nr; i++) {
     to->pages[i] = from->pages[i];
-    if (to->pages[i]) (void)atomic_fetch_add_explicit(&to->pages[i]->refs, 1, memory_order_relaxed);
+    if (to->pages[i] && to->pages[i] != &sim_hole)
+      (void)atomic_fetch_add_explicit(&to->pages[i]->refs, 1, memory_order_relaxed);
   }
 }
 
@@ -181,7 +184,8 @@ static void bytes_resize(struct sim_bytes *b, uint64_t size) {
       b->pages[i] = NULL;
     }
     const size_t at = (size_t)(size % SIM_PAGE);
-    if (at && b->pages[need - 1]) memset(page_own(&b->pages[need - 1]) + at, 0, SIM_PAGE - at);
+    if (at && b->pages[need - 1] && b->pages[need - 1] != &sim_hole)
+      memset(page_own(&b->pages[need - 1]) + at, 0, SIM_PAGE - at);
   }
   b->size = size;
 }
@@ -204,19 +208,43 @@ static size_t bytes_read(const struct sim_bytes *b, uint64_t off, uint8_t *p, si
   for (size_t done = 0; done < len;) {
     const size_t page = (size_t)((off + done) / SIM_PAGE), at = (size_t)((off + done) % SIM_PAGE);
     const size_t n = len - done < SIM_PAGE - at ? len - done : SIM_PAGE - at;
-    if (b->pages[page]) memcpy(p + done, b->pages[page]->data + at, n);
+    if (b->pages[page] && b->pages[page] != &sim_hole) memcpy(p + done, b->pages[page]->data + at, n);
     else memset(p + done, 0, n);
     done += n;
   }
   return len;
 }
 
+// Makes a hole within the file. Only whole pages are given back.
+static void bytes_punch(struct sim_bytes *b, uint64_t off, uint64_t len) {
+  static const uint8_t zeros[SIM_PAGE];
+  const uint64_t end = off + len < b->size ? off + len : b->size;
+  for (uint64_t n; off < end; off += n) {
+    const size_t page = (size_t)(off / SIM_PAGE), at = (size_t)(off % SIM_PAGE);
+    n = end - off < SIM_PAGE - at ? end - off : SIM_PAGE - at;
+    if (n < SIM_PAGE) {
+      bytes_write(b, off, zeros, (size_t)n);
+      continue;
+    }
+    page_drop(b->pages[page]);
+    b->pages[page] = &sim_hole;
+  }
+}
+
+static uint64_t bytes_room(const struct sim_bytes *b) {
+  uint64_t room = align_up(b->size, SIM_PAGE);
+  for (size_t i = 0; i < b->nr_pages && i * SIM_PAGE < b->size; i++)
+    if (b->pages[i] == &sim_hole) room -= SIM_PAGE;
+  return room;
+}
+
 static void bytes_apply(struct sim_bytes *b, const struct sim_change *c) {
-  if (!c->is_size) bytes_write(b, c->off, c->data, c->len);
+  if (c->is_hole) bytes_punch(b, c->off, c->len);
+  else if (!c->is_size) bytes_write(b, c->off, c->data, c->len);
   else if (!c->grow_only || c->off > b->size) bytes_resize(b, c->off);
 }
 
-// Each sector of the write is there or not.
+// Each sector of the write, or of the hole, is there or not.
 static void bytes_tear(struct sim_bytes *b, const struct sim_change *c, uint64_t *rng) {
   if (c->is_size) {
     if (rng_next(rng) & 1) bytes_apply(b, c);
@@ -225,7 +253,10 @@ static void bytes_tear(struct sim_bytes *b, const struct sim_change *c, uint64_t
   for (size_t done = 0; done < c->len;) {
     const size_t left = SIM_SECTOR - (size_t)((c->off + done) % SIM_SECTOR),
                  n = c->len - done < left ? c->len - done : left;
-    if (rng_next(rng) & 1) bytes_write(b, c->off + done, c->data + done, n);
+    if (rng_next(rng) & 1) {
+      if (c->is_hole) bytes_punch(b, c->off + done, n);
+      else bytes_write(b, c->off + done, c->data + done, n);
+    }
     done += n;
   }
 }
@@ -343,7 +374,7 @@ static void sim_sweep(struct simdisk *d) {
 static void sim_count(struct sim_node *n, uint64_t *used) {
   if (n->marked) return;
   n->marked = true;
-  *used += align_up(n->cur.size, SIM_PAGE);
+  *used += bytes_room(&n->cur);
   for (size_t i = 0; i < n->names.nr; i++) sim_count(n->names.entries[i].node, used);
 }
 
@@ -682,6 +713,24 @@ static int sim_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
   return sim_resize(e, fd, off + len, true, SIMDISK_ALLOCATE);
 }
 
+static int sim_punch(struct env *e, int fd, uint64_t off, uint64_t len) {
+  struct simdisk *const d = sim_enter(e);
+  const struct sim_fd *const f = sim_fd(d, fd);
+  bool after;
+  if (!f || !(f->flags & ENV_WRITE)) return sim_leave(d, -EBADF);
+  if (d->no_punch) return sim_leave(d, -EOPNOTSUPP);
+  if (len == 0) return sim_leave(d, -EINVAL);
+  if (sim_now_and_then(d, 8)) return sim_leave(d, -EINTR);
+  const int rc = sim_change(d, SIMDISK_PUNCH, f->name, &after);
+  if (rc < 0) return sim_leave(d, rc);
+  struct sim_node *const n = f->node;
+  const struct sim_change c = {.is_hole = true, .off = off, .len = (size_t)len};
+  n->changes = sim_grow(n->changes, n->nr_changes, &n->cap_changes, sizeof(n->changes[0]));
+  n->changes[n->nr_changes++] = c;
+  bytes_apply(&n->cur, &c);
+  return sim_leave(d, after ? -EIO : 0);
+}
+
 static void sim_stat_of(struct simdisk *d, const struct sim_node *n, struct env_stat *out) {
   uint32_t links = 0;
   for (const struct sim_node *dir = d->nodes; dir; dir = dir->next)
@@ -854,6 +903,7 @@ static const struct env_ops sim_ops = {
     .sync_all = sim_sync,
     .truncate = sim_truncate,
     .allocate = sim_allocate,
+    .punch = sim_punch,
     .fstat = sim_fstat,
     .stat = sim_stat,
     .rename = sim_rename_call,
@@ -1088,6 +1138,12 @@ void simdisk_no_allocate(struct simdisk *d, bool on) {
   (void)pthread_mutex_unlock(&d->mu);
 }
 
+void simdisk_no_punch(struct simdisk *d, bool on) {
+  (void)pthread_mutex_lock(&d->mu);
+  d->no_punch = on;
+  (void)pthread_mutex_unlock(&d->mu);
+}
+
 void simdisk_short_io(struct simdisk *d, uint64_t seed) {
   (void)pthread_mutex_lock(&d->mu);
   d->short_io = seed;
@@ -1100,6 +1156,14 @@ int64_t simdisk_size(struct simdisk *d, const char *path) {
   const int64_t size = n && !n->is_dir ? (int64_t)n->cur.size : -1;
   (void)pthread_mutex_unlock(&d->mu);
   return size;
+}
+
+int64_t simdisk_room(struct simdisk *d, const char *path) {
+  (void)pthread_mutex_lock(&d->mu);
+  const struct sim_node *const n = sim_find(d->root, path);
+  const int64_t room = n && !n->is_dir ? (int64_t)bytes_room(&n->cur) : -1;
+  (void)pthread_mutex_unlock(&d->mu);
+  return room;
 }
 
 bool simdisk_peek(struct simdisk *d, const char *path, uint64_t off, void *buf, size_t len) {

@@ -29,9 +29,9 @@ const struct env_dir *simdisk_dir(struct env *e, const char *path);
 // Faults, power and space are as on a new disk.
 struct simdisk *simdisk_crash(const struct simdisk *d, uint64_t seed);
 
-// The power goes after nr more changing calls (open that creates, pwrite, sync, truncate, allocate, rename, unlink,
-// link, mkdir, rmdir): all calls but close then return -EIO and have no effect. The call it goes in may have happened
-// or not.
+// The power goes after nr more changing calls (open that creates, pwrite, sync, truncate, allocate, punch, rename,
+// unlink, link, mkdir, rmdir): all calls but close then return -EIO and have no effect. The call it goes in may have
+// happened or not.
 void simdisk_power_off(struct simdisk *d, uint64_t nr);
 bool simdisk_is_off(struct simdisk *d);
 // Calls work again and nothing is lost: after simdisk_power_off this is what the death of the process, and not of the
@@ -62,6 +62,7 @@ enum simdisk_call {
   SIMDISK_SYNC,
   SIMDISK_TRUNCATE,
   SIMDISK_ALLOCATE,
+  SIMDISK_PUNCH,
   SIMDISK_STAT,
   SIMDISK_RENAME,
   SIMDISK_UNLINK,
@@ -84,15 +85,18 @@ void simdisk_fault(struct simdisk *d, enum simdisk_call call, uint64_t skip, uin
 uint64_t simdisk_calls(struct simdisk *d, enum simdisk_call call);  // of this kind so far that a fault could hit
 // Faults hit only calls on files whose name (last component; of a rename, the new one) begins so; "" or NULL: all.
 void simdisk_fault_name(struct simdisk *d, const char *prefix);
-// Files may take this many bytes, rounded up to 4 KB each; more is -ENOSPC. UINT64_MAX, the default: no limit.
+// Files may take this many bytes, rounded up to 4 KB each, less the pages that were punched; more is -ENOSPC.
+// UINT64_MAX, the default: no limit.
 void simdisk_space(struct simdisk *d, uint64_t bytes);
 uint64_t simdisk_used(struct simdisk *d);
 uint32_t simdisk_open_files(struct simdisk *d);           // descriptors that were not closed
 void simdisk_no_allocate(struct simdisk *d, bool on);     // allocate returns -EOPNOTSUPP
+void simdisk_no_punch(struct simdisk *d, bool on);        // punch returns -EOPNOTSUPP
 void simdisk_short_io(struct simdisk *d, uint64_t seed);  // short counts and EINTR now and then; 0 ends it
 
 // Looking and damaging from outside, past all faults. False (-1): there is no such file, or it is shorter.
 int64_t simdisk_size(struct simdisk *d, const char *path);
+int64_t simdisk_room(struct simdisk *d, const char *path);  // bytes that the file takes on the disk
 bool simdisk_peek(struct simdisk *d, const char *path, uint64_t off, void *buf, size_t len);
 bool simdisk_poke(struct simdisk *d, const char *path, uint64_t off, const void *buf, size_t len);  // durable at once
 bool simdisk_flip(struct simdisk *d, const char *path, uint64_t off, uint8_t mask);                 // durable at once

@@ -158,6 +158,10 @@ static bool do_allocate(struct place *p) {
   const int rc = p->ops->allocate(p->e, p->fd, 0, 4096);
   return rc >= 0 || rc == -EOPNOTSUPP;
 }
+static bool do_punch(struct place *p) {
+  const int rc = p->ops->punch(p->e, p->fd, 0, 4096);
+  return rc >= 0 || rc == -EOPNOTSUPP;
+}
 static bool do_fstat(struct place *p) {
   struct env_stat st;
   return p->ops->fstat(p->e, p->fd, &st) >= 0 && st.size == 8;
@@ -225,11 +229,12 @@ struct call {
 static const struct call ops[] = {
     {"open", do_open, 4},         {"close", do_close, 1},         {"pread", do_pread, 1},
     {"pwrite", do_pwrite, 1},     {"sync_data", do_sync_data, 1}, {"sync_all", do_sync_all, 1},
-    {"truncate", do_truncate, 1}, {"allocate", do_allocate, 1},   {"fstat", do_fstat, 1},
-    {"stat", do_stat, 1},         {"rename", do_rename, 1},       {"unlink", do_unlink, 1},
-    {"link", do_link, 1},         {"mkdir", do_mkdir, 1},         {"rmdir", do_rmdir, 1},
-    {"list", do_list, 5},         {"lock", do_lock, 1},           {"unlock", do_unlock, 1},
-    {"seek", do_seek, 1},         {"write_out", do_write_out, 1}, {"advise", do_advise, 1},
+    {"truncate", do_truncate, 1}, {"allocate", do_allocate, 1},   {"punch", do_punch, 1},
+    {"fstat", do_fstat, 1},       {"stat", do_stat, 1},           {"rename", do_rename, 1},
+    {"unlink", do_unlink, 1},     {"link", do_link, 1},           {"mkdir", do_mkdir, 1},
+    {"rmdir", do_rmdir, 1},       {"list", do_list, 5},           {"lock", do_lock, 1},
+    {"unlock", do_unlock, 1},     {"seek", do_seek, 1},           {"write_out", do_write_out, 1},
+    {"advise", do_advise, 1},
 };
 _Static_assert(sizeof(ops) / sizeof(ops[0]) == sizeof(struct env_ops) / sizeof(void (*)(void)),
                "every function of the table is called");

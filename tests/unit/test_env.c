@@ -358,6 +358,7 @@ enum op {
   OP_SYNC_ALL,
   OP_TRUNC,
   OP_ALLOC,
+  OP_PUNCH,
   OP_FSTAT,
   OP_RENAME,
   OP_LOCK
@@ -413,6 +414,10 @@ static int bad_truncate(struct env *e, int fd, uint64_t size) {
 static int bad_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
   return bad_hit(e, OP_ALLOC) ? bad_hit(e, OP_ALLOC) : px->ops->allocate(px, fd, off, len);
 }
+static int bad_punch(struct env *e, int fd, uint64_t off, uint64_t len) {
+  if (bad_of(e)->jumpy && bad_of(e)->turn++ % 2 == 0) return -EINTR;
+  return bad_hit(e, OP_PUNCH) ? bad_hit(e, OP_PUNCH) : px->ops->punch(px, fd, off, len);
+}
 static int bad_fstat(struct env *e, int fd, struct env_stat *out) {
   return bad_hit(e, OP_FSTAT) ? bad_hit(e, OP_FSTAT) : px->ops->fstat(px, fd, out);
 }
@@ -434,6 +439,7 @@ static struct env *bad_init(struct bad *b, enum op fail, int error) {
   b->ops.sync_all = bad_sync_all;
   b->ops.truncate = bad_truncate;
   b->ops.allocate = bad_allocate;
+  b->ops.punch = bad_punch;
   b->ops.fstat = bad_fstat;
   b->ops.rename = bad_rename;
   b->ops.lock = bad_lock;
@@ -441,6 +447,30 @@ static struct env *bad_init(struct bad *b, enum op fail, int error) {
   b->fail = fail;
   b->error = error;
   return &b->env;
+}
+
+// A hole reads as zeros, and neither the bytes around it nor the size change.
+static void test_punch(void **state) {
+  (void)state;
+  struct bad b;
+  struct env *const e = bad_init(&b, OP_NONE, 0);
+  const char *const path = at("holes");
+  uint8_t buf[4 * 4096], want[sizeof(buf)];
+  uint64_t size = 0;
+  int fd;
+  bool can = false;
+  b.jumpy = true;  // the first try is interrupted
+  memset(want, 'x', sizeof(want));
+  OK(env_open(ENV_PATHS(e), path, ENV_READ | ENV_WRITE | ENV_CREATE | ENV_TRUNC, &fd));
+  OK(env_write(px, fd, path, want, sizeof(want), 0));
+  OK(env_punch(e, fd, path, 4096, 8192, &can));
+  if (can) memset(want + 4096, 0, 8192);
+  OK(env_read(px, fd, path, buf, sizeof(buf), 0));
+  assert_memory_equal(buf, want, sizeof(buf));
+  OK(env_punch(e, fd, path, 3 * 4096, 1 << 20, &can));
+  OK(env_size(px, fd, path, &size));
+  assert_int_equal(size, sizeof(want));
+  OK(env_close(px, fd, path));
 }
 
 static void test_interrupted_and_short(void **state) {
@@ -531,6 +561,12 @@ static void test_single_failures(void **state) {
   OK(env_allocate(e, fd, path, 0, 4096));
   b.fail = OP_ALLOC, b.error = ENOSPC;
   FAILS(env_allocate(e, fd, path, 0, 4096), REMIXDB_NOSPACE);
+  bool can = true;
+  b.fail = OP_PUNCH, b.error = EOPNOTSUPP;
+  OK(env_punch(e, fd, path, 0, 4096, &can));
+  assert_false(can);
+  b.fail = OP_PUNCH, b.error = EIO;
+  FAILS(env_punch(e, fd, path, 0, 4096, &can), REMIXDB_IO);
   b.fail = OP_SYNC_ALL, b.error = EIO;
   FAILS(paths_sync_dir(e, dir), REMIXDB_IO);
   b.fail = OP_SYNC_ALL, b.error = EINVAL;
@@ -588,6 +624,7 @@ static void test_advice(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_read_write),
+      cmocka_unit_test(test_punch),
       cmocka_unit_test(test_direct),
       cmocka_unit_test(test_anothers_file),
       cmocka_unit_test(test_closed_std),

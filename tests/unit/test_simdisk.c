@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The simulated disk keeps its promises, or the tests that use it prove nothing.
+#include <errno.h>
+
 #include "tests/lib/check.h"
 #include "tests/lib/simdisk.h"
 
@@ -112,12 +114,64 @@ static void test_sizes(void **state) {
   simdisk_destroy(d);
 }
 
+// A hole gives whole pages back, and reads as zeros. After a power cut each of its sectors is as it was, or zeros,
+// until the file was synced.
+static void test_holes(void **state) {
+  (void)state;
+  struct simdisk *const d = simdisk_create();
+  struct env *const e = simdisk_env(d);
+  static uint8_t was[8 * 4096], now[sizeof(was)], got[sizeof(was)];
+  int fd;
+  bool can, old = false, torn = false, whole = false;
+  memset(was, 'x', sizeof(was));
+  memcpy(now, was, sizeof(now));
+  memset(now + 4000, 0, 3 * 4096);
+  OK(env_open(ENV_PATHS(e), "/h", ENV_READ | ENV_WRITE | ENV_CREATE, &fd));
+  OK(env_write(e, fd, "h", was, sizeof(was), 0));
+  OK(env_sync_all(e, fd, "h"));
+  OK(paths_sync_dir(e, "/"));
+  assert_int_equal(simdisk_room(d, "/h"), sizeof(was));
+  simdisk_no_punch(d, true);
+  OK(env_punch(e, fd, "h", 4000, 3 * 4096, &can));
+  assert_false(can);
+  simdisk_no_punch(d, false);
+  const uint64_t changes = simdisk_changes(d);
+  OK(env_punch(e, fd, "h", 4000, 3 * 4096, &can));
+  assert_true(can);
+  assert_int_equal(simdisk_changes(d), changes + 1);
+  OK(env_read(e, fd, "h", got, sizeof(got), 0));
+  assert_memory_equal(got, now, sizeof(got));
+  assert_int_equal(simdisk_room(d, "/h"), sizeof(was) - 2 * 4096);
+  assert_int_equal(simdisk_size(d, "/h"), sizeof(was));
+  for (uint64_t seed = 0; seed < 64; seed++) {
+    struct simdisk *const c = simdisk_crash(d, seed);
+    assert_true(simdisk_peek(c, "/h", 0, got, sizeof(got)));
+    for (size_t i = 0; i < sizeof(got); i++) assert_true(got[i] == was[i] || got[i] == now[i]);
+    const bool is_old = memcmp(got, was, sizeof(got)) == 0, is_new = memcmp(got, now, sizeof(got)) == 0;
+    old = old || is_old;
+    whole = whole || is_new;
+    torn = torn || (!is_old && !is_new);
+    simdisk_destroy(c);
+  }
+  assert_true(old && whole && torn);
+  OK(env_sync_data(e, fd, "h"));
+  struct simdisk *const c = simdisk_crash(d, 1);
+  assert_true(simdisk_peek(c, "/h", 0, got, sizeof(got)));
+  assert_memory_equal(got, now, sizeof(got));
+  assert_int_equal(simdisk_room(c, "/h"), sizeof(was) - 2 * 4096);
+  simdisk_destroy(c);
+  OK(env_write(e, fd, "h", was, sizeof(was), 0));  // takes the room again
+  assert_int_equal(simdisk_room(d, "/h"), sizeof(was));
+  simdisk_fault(d, SIMDISK_PUNCH, 0, 1, EIO);
+  FAILS(env_punch(e, fd, "h", 0, 4096, &can), REMIXDB_IO);
+  env_close_quiet(e, fd);
+  simdisk_destroy(d);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_unsynced),
-      cmocka_unit_test(test_synced),
-      cmocka_unit_test(test_locks),
-      cmocka_unit_test(test_sizes),
+      cmocka_unit_test(test_unsynced), cmocka_unit_test(test_synced), cmocka_unit_test(test_locks),
+      cmocka_unit_test(test_sizes),    cmocka_unit_test(test_holes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
