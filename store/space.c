@@ -140,10 +140,11 @@ static void tell_handles(struct xdb *x, uint32_t id) {
 }
 
 void space_trim_ask(struct xdb *x) {
-  err_cleanup_begin();  // without workers the round runs here
+  struct err_saved was;  // without workers the round runs here, and its failure is not the caller's
+  err_save(&was, REMIXDB_OK);
   atomic_store_explicit(&x->spaces.trim, true, memory_order_relaxed);
   workers_kick(x->workers);
-  err_cleanup_end();
+  err_restore(&was);
 }
 
 enum remixdb_status xdb_space_drop(struct xdb *x, const char *name, size_t len) {
