@@ -65,13 +65,26 @@ static bool compare_due(const struct txn_check *c, const struct super *v) {
   return v->since > c->moment && !(c->compared && c->compared->version == v->version);
 }
 
-// Tells whether a space that was read has been dropped. Its keys may be there for a while.
+// Tells whether the space of a key that was read has been dropped.
+static bool id_dropped(struct txn_check *c, const struct version *v, uint32_t id) {
+  uint8_t key[NAMES_ID];
+  if (names_find_id(v->names, id)) return false;
+  names_id_put(key, id);
+  IGNORED(conflict(c, kref(key, NAMES_ID)), "the caller returns it");
+  return true;
+}
+
+// Tells whether a space that was read has been dropped. Its keys may be there for a while. A range may go over several
+// spaces if each of them was read up to its end.
 static bool space_dropped(struct txn_check *c, const struct version *v) {
   const struct readset *const reads = &c->txn->reads[TREE_SPACES];
   for (size_t i = 0; i < reads->nr; i++) {
-    if (names_have_key(v->names, reads->ranges[i].from)) continue;
-    IGNORED(conflict(c, reads->ranges[i].from), "the caller returns it");
-    return true;
+    const struct read_range *const r = &reads->ranges[i];
+    const uint32_t first = names_id_get(r->from.ptr);
+    const bool whole = r->to.len == NAMES_ID && r->below;  // up to the beginning of the next space
+    const uint32_t last = names_id_get(r->to.ptr) - whole;
+    for (uint32_t id = first; id <= last; id++)
+      if (id_dropped(c, v, id)) return true;
   }
   return false;
 }

@@ -659,6 +659,32 @@ static void test_dropped_space(void **state) {
   }
 }
 
+// Spaces whose ranges lie side by side, each read up to its end: the drop of any of them is a conflict.
+static void test_dropped_of_several(void **state) {
+  (void)state;
+  static const char *const spaces[] = {"s0", "s1", "s2"};
+  for (uint32_t dropped = 0; dropped <= 3; dropped++) {
+    struct xdb_space *sp[3];
+    for (uint32_t i = 0; i < 3; i++) CHECK((sp[i] = remixdb_space_open(x, spaces[i], true)) != NULL);
+    struct xdb_ref *r;
+    struct xdb_txn *const t = begin_txn(&r);
+    for (uint32_t i = 0; i < 3; i++) {
+      struct xdb_iter *const it = remixdb_iter_create(remixdb_txn_ref(t, sp[i]));
+      CHECK(it);
+      remixdb_iter_seek(it, NULL, 0);
+      assert_string_equal(walk(it, false), "");
+      remixdb_iter_destroy(it);
+    }
+    put(r, "own", "yes");
+    if (dropped < 3) CHECK(remixdb_space_drop(x, spaces[dropped]));
+    CHECK(remixdb_txn_commit(t) == (dropped == 3));
+    for (uint32_t i = 0; i < 3; i++) {
+      remixdb_space_close(sp[i]);
+      CHECK(remixdb_space_drop(x, spaces[i]) == (i != dropped));
+    }
+  }
+}
+
 static void test_mixed_spaces(void **state) {
   (void)state;
   struct xdb_space *const one = remixdb_space_open(x, "one", true), *const two = remixdb_space_open(x, "two", true);
@@ -760,6 +786,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_among_tombstones, begin, end),
       cmocka_unit_test_setup_teardown(test_in_space, begin, end),
       cmocka_unit_test_setup_teardown(test_dropped_space, begin, end),
+      cmocka_unit_test_setup_teardown(test_dropped_of_several, begin, end),
       cmocka_unit_test_setup_teardown(test_mixed_spaces, begin, end),
       cmocka_unit_test_setup_teardown(test_large, begin, end),
   };
