@@ -217,10 +217,27 @@ void workers_destroy(struct workers *ws) {
 
 uint32_t workers_count(const struct workers *ws) { return atomic_load_explicit(&ws->nr, memory_order_relaxed); }
 
+// Runs the rounds that were asked for, in this thread. While another thread is at it, or this one, that call goes on
+// with one more round.
+static void run_here(struct workers *ws) {
+  pthread_mutex_lock(&ws->lock);
+  ws->round_asked = true;
+  const bool busy = ws->in_round;
+  ws->in_round = true;
+  while (!busy && ws->round_asked) {
+    ws->round_asked = false;
+    pthread_mutex_unlock(&ws->lock);
+    ws->round(ws->arg, &ws->self);
+    pthread_mutex_lock(&ws->lock);
+  }
+  if (!busy) ws->in_round = false;
+  pthread_mutex_unlock(&ws->lock);
+  if (!busy) mem_trim();
+}
+
 void workers_kick(struct workers *ws) {
   if (workers_count(ws) == 0) {
-    ws->round(ws->arg, &ws->self);
-    mem_trim();
+    run_here(ws);
     return;
   }
   pthread_mutex_lock(&ws->lock);

@@ -6,8 +6,8 @@
 // workers_kick asks for a round, and one worker runs it; at most one round runs at a time. The round gives its tasks to
 // workers_run: this worker and all idle ones take them, the largest first.
 //
-// A store may have no workers. Then workers_kick and workers_run do everything in the calling thread. A round may ask
-// for the next one before it ends (store/round.c: install), so it must not use its worker any more after that point.
+// A store may have no workers. Then workers_kick and workers_run do everything in the calling thread. If a round runs
+// there already, in this thread or another one, that one's call runs the next round, too.
 #ifndef WORKERS_H
 #define WORKERS_H
 
@@ -45,7 +45,7 @@ uint32_t workers_count(const struct workers *ws);
 MUST_CHECK enum remixdb_status workers_resize(struct workers *ws, uint32_t nr, const uint32_t *cores,
                                               uint32_t nr_cores);
 // Asks for a round and does not wait. All requests that come while a round runs lead to one more round. Without workers
-// the call runs the round itself.
+// the call runs the round itself, unless another call is at it.
 void workers_kick(struct workers *ws);
 // Asks for idle work and does not wait. A worker without other work then calls idle(arg, w), with the arg of rounds,
 // until the function returns false. Only one worker does so at a time. Every request must name the same function.

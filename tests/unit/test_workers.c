@@ -410,6 +410,47 @@ static void test_kick_from_many(void **state) {
   group_fini(&g);
 }
 
+// Without threads: rounds that several threads ask for follow each other, and so do those that a round asks for.
+static struct alone {
+  struct workers *ws;
+  _Atomic uint32_t inside, rounds, kicks, overlap;
+} alone;
+
+static void alone_round(void *arg, struct worker *w) {
+  (void)arg, (void)w;
+  atomic_fetch_or(&alone.overlap, atomic_fetch_add(&alone.inside, 1) != 0);
+  if (atomic_fetch_add(&alone.rounds, 1) % 16 == 3) {
+    atomic_fetch_add(&alone.kicks, 1);
+    workers_kick(alone.ws);
+  }
+  time_sleep_ns(100000);
+  atomic_fetch_sub(&alone.inside, 1);
+}
+
+static void *alone_kicker(void *arg) {
+  (void)arg;
+  for (uint32_t i = 0; i < 50; i++, atomic_fetch_add(&alone.kicks, 1)) workers_kick(alone.ws);
+  return NULL;
+}
+
+static void test_kick_alone(void **state) {
+  (void)state;
+  struct epoch epoch;
+  struct blkio io;
+  pthread_t t[3];
+  epoch_init(&epoch);
+  blkio_init(&io, env_posix(), BLKIO_SYNC);
+  OK(workers_create(0, NULL, 0, &io, &epoch, alone_round, NULL, &alone.ws));
+  for (uint32_t i = 0; i < 3; i++) OK(thread_start(&t[i], alone_kicker, NULL, "kicker"));
+  for (uint32_t i = 0; i < 3; i++) pthread_join(t[i], NULL);
+  const uint32_t rounds = atomic_load(&alone.rounds);
+  assert_true(rounds >= 50 && rounds <= atomic_load(&alone.kicks) && !atomic_load(&alone.overlap));
+  workers_kick(alone.ws);  // alone it has taken place when the call returns
+  assert_true(atomic_load(&alone.rounds) > rounds);
+  workers_destroy(alone.ws);
+  epoch_fini(&epoch);
+}
+
 static void test_destroy(void **state) {
   (void)state;
   for (uint32_t threads = 0; threads <= 3; threads++) {
@@ -469,7 +510,7 @@ int main(void) {
       cmocka_unit_test(test_order),     cmocka_unit_test(test_parallel),
       cmocka_unit_test(test_destroy),   cmocka_unit_test(test_kick_while_running),
       cmocka_unit_test(test_no_memory), cmocka_unit_test(test_kick_from_many),
-      cmocka_unit_test(test_idle),
+      cmocka_unit_test(test_idle),      cmocka_unit_test(test_kick_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
