@@ -302,7 +302,7 @@ static enum remixdb_status leaf_cut(struct wh_slot *slot, const struct wh_conten
 
 // Makes room for the slot's key. key: a copy that lives as long as the index. On success slot->leaf is the key's leaf,
 // locked. Fails with REMIXDB_NOMEM; nothing has changed then.
-static enum remixdb_status leaf_make_room(struct wh_slot *slot, struct kref key) {
+static __attribute__((noinline)) enum remixdb_status leaf_make_room(struct wh_slot *slot, struct kref key) {
   struct wh_content c;
   const uint32_t n = wh_leaf_content(slot->leaf, &c);
   if (c.nr < n) return leaf_rebuild(slot, &c);  // leftovers of wh_unlink without memory
@@ -489,19 +489,20 @@ static enum remixdb_status addr_fits(const void *p) {
              : err_set(REMIXDB_NOMEM, "an address of more than %d bits", WH_PTR_BITS);
 }
 
-// The place of the version after `older` in its chain.
-static inline uint32_t ver_turn(const struct wh_ver *older) { return (older->turn + 1u) % WH_VER_STRIDE; }
-
 // older: the next older version; the memory before v already has a pointer to it. NULL: v has no room for such a
 // pointer.
-static void ver_init(struct wh_ver *v, const struct wh_ver *older, const struct kv_rec *rec) {
+static inline void ver_init(struct wh_ver *v, const struct wh_ver *older, uint32_t turn, bool keyed,
+                            const struct kv_rec *rec) {
+  const struct wh_ver head = {
+      .vlen = rec->vlen & ((1u << 24) - 1),
+      .kind = rec->kind & KV_IN_TABLE,
+      .chained = older != NULL,
+      .keyed = keyed,
+      .turn = turn & (WH_VER_STRIDE - 1),
+  };
+  memcpy(v, &head, offsetof(struct wh_ver, seq));  // one store: the bits of fresh memory are not read
   atomic_init(wh_ver_number(v), WH_PENDING);
   uint8_t *to = v->val;
-  v->vlen = rec->vlen & ((1u << 24) - 1);
-  v->kind = rec->kind & KV_IN_TABLE;
-  v->chained = older != NULL;
-  v->keyed = false;
-  v->turn = older ? ver_turn(older) : 0;
   if (unlikely(rec->kind & KV_EXPIRES)) {
     memcpy(to, &rec->expiry, sizeof(rec->expiry));
     to += sizeof(rec->expiry);
@@ -533,9 +534,11 @@ enum remixdb_status wh_link(struct wh_slot *slot, const struct kv_rec *rec) {
   struct wh_entry *e = slot->entry;
   assert(wh_leaf_locked(slot->leaf) && !wh_leaf_dead(slot->leaf));
   if (e) {
-    struct wh_ver *const older = atomic_load_explicit(&e->newest, memory_order_relaxed);
+    const uintptr_t was = atomic_load_explicit(&e->newest, memory_order_relaxed);
+    struct wh_ver *const older = wh_newest_ver(was);
+    const uint32_t turn = older ? (wh_newest_turn(was) + 1) % WH_VER_STRIDE : 0;
     const bool with_key = older && slot->key.len <= WH_VER_KEY_MAX;
-    const bool mile = older && ver_turn(older) == 0;
+    const bool mile = older && turn == 0;
     const size_t back = (with_key ? WH_VER_HEAD + slot->key.len
                          : older  ? WH_VER_BEFORE
                                   : 0) +
@@ -553,13 +556,12 @@ enum remixdb_status wh_link(struct wh_slot *slot, const struct kv_rec *rec) {
       memcpy((uint8_t *)v - WH_VER_HEAD, &head, sizeof(head));
       if (slot->key.len) memcpy((uint8_t *)v - WH_VER_HEAD - slot->key.len, slot->key.ptr, slot->key.len);
     }
-    ver_init(v, older, rec);
-    v->keyed = with_key;
+    ver_init(v, older, turn, with_key, rec);
     if (unlikely(mile)) {
       const struct wh_mile m = wh_mile_after(older);
       memcpy((uint8_t *)v - back, &m, sizeof(m));
     }
-    atomic_store_explicit(&e->newest, v, memory_order_release);
+    atomic_store_explicit(&e->newest, wh_newest_word(v, turn), memory_order_release);
     recent_put(wh, with_key ? (const void *)v : e, slot->hash);
     if (older == NULL) atomic_fetch_add_explicit(&wh->count, 1, memory_order_relaxed);
     leaf_note(slot, older, tomb, false);
@@ -574,8 +576,8 @@ enum remixdb_status wh_link(struct wh_slot *slot, const struct kv_rec *rec) {
   if (s != REMIXDB_OK) return s;
   prefetch_room((const uint8_t *)e, ver_at + size);
   struct wh_ver *v = (struct wh_ver *)(void *)((uint8_t *)e + ver_at);
-  ver_init(v, NULL, rec);
-  atomic_init(&e->newest, v);
+  ver_init(v, NULL, 0, false, rec);
+  atomic_init(&e->newest, wh_newest_word(v, 0));
   e->klen = key.len;
   if (key.len) memcpy(e->key, key.ptr, key.len);
   if (atomic_load_explicit(&slot->leaf->count, memory_order_relaxed) == WH_LEAF_KEYS) {
@@ -597,7 +599,7 @@ static void leaf_recount(struct wh_leaf *l) { l->tombs = (uint16_t)wh_leaf_tombs
 void wh_unlink(struct wh_slot *slot) {
   assert(wh_leaf_locked(slot->leaf) && wh_ver_seq(slot->ver) == WH_PENDING);
   struct wh_ver *const older = wh_ver_older(slot->ver);
-  atomic_store_explicit(&slot->entry->newest, older, memory_order_release);
+  atomic_store_explicit(&slot->entry->newest, wh_newest_word(older, older ? older->turn : 0), memory_order_release);
   slot->ver = NULL;
   leaf_recount(slot->leaf);
   if (older) return;
@@ -685,7 +687,7 @@ enum remixdb_status wh_many_delete(struct wh_many *m, struct kref from, struct k
 void wh_many_unlink(struct wh_many *m, const struct wh_link *l) {
   struct wh_ver *const older = wh_ver_older(l->ver);
   assert(wh_ver_seq(l->ver) == WH_PENDING);
-  atomic_store_explicit(&l->entry->newest, older, memory_order_release);
+  atomic_store_explicit(&l->entry->newest, wh_newest_word(older, older ? older->turn : 0), memory_order_release);
   m->back = true;
   if (older) return;
   atomic_fetch_sub_explicit(&m->wh->count, 1, memory_order_relaxed);
@@ -826,12 +828,15 @@ void wh_get_many(const struct wh *wh, const struct kref *keys, const uint64_t *h
 static bool check_chain(const struct wh_entry *e, char *why, size_t cap) {
   uint64_t above = 0;
   bool first = true;
-  for (const struct wh_ver *v = wh_entry_newest(e); v; v = wh_ver_older(v)) {
+  const uintptr_t newest = atomic_load_explicit(&e->newest, memory_order_relaxed);
+  if (newest && wh_newest_ver(newest)->turn != wh_newest_turn(newest)) WH_BROKEN("W12: the turn of a newest version");
+  for (const struct wh_ver *v = wh_newest_ver(newest); v; v = wh_ver_older(v)) {
     const uint64_t seq = wh_ver_seq(v);
     if (!first && seq >= above) WH_BROKEN("W4: number %" PRIu64 " after %" PRIu64 " in a chain", seq, above);
     above = seq;
     first = false;
-    if (v->turn != (v->chained ? ver_turn(wh_ver_older(v)) : 0)) WH_BROKEN("W12: a version's place in its chain");
+    if (v->turn != (v->chained ? (wh_ver_older(v)->turn + 1u) % WH_VER_STRIDE : 0))
+      WH_BROKEN("W12: a version's place in its chain");
     if (!wh_ver_is_mile(v)) continue;
     const struct wh_mile is = wh_ver_mile(v), want = wh_mile_after(wh_ver_older(v));
     if (is.prev != want.prev || is.jump != want.jump || is.prev_seq != want.prev_seq || is.jump_seq != want.jump_seq ||

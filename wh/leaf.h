@@ -85,8 +85,14 @@ static inline struct kref wh_entry_key(const struct wh_entry *e) { return kref(e
 static inline bool wh_entry_is(const struct wh_entry *e, struct kref key) {
   return e->klen == key.len && (key.len == 0 || memcmp(e->key, key.ptr, key.len) == 0);
 }
+// The word of wh_entry.newest: its version, the version's turn, the word of a version (NULL: 0, with turn 0).
+static inline struct wh_ver *wh_newest_ver(uintptr_t w) { return w ? (struct wh_ver *)((w | 7) - 3) : NULL; }
+static inline uintptr_t wh_newest_word(const struct wh_ver *v, uint32_t turn) {
+  return ((uintptr_t)v & ~(uintptr_t)7) | turn;
+}
+static inline uint32_t wh_newest_turn(uintptr_t w) { return (uint32_t)(w & 7); }
 static inline struct wh_ver *wh_entry_newest(const struct wh_entry *e) {
-  return atomic_load_explicit(&e->newest, memory_order_acquire);
+  return wh_newest_ver(atomic_load_explicit(&e->newest, memory_order_acquire));
 }
 // Written before the version was published.
 static inline struct wh_ver *wh_ver_older(const struct wh_ver *v) {

@@ -43,7 +43,9 @@ static inline uint64_t wh_ver_seq(const struct wh_ver *v) {
 
 // A key. Only newest changes. Its first version follows in the same allocation.
 struct wh_entry {
-  _Atomic(struct wh_ver *) newest;  // published with release; NULL: its only version was taken back
+  // The newest version: its address, whose lowest three bits give way to the version's turn. So a put knows the turn
+  // of the next version without a look at the older one. Published with release. 0: its only version was taken back
+  _Atomic uintptr_t newest;
   uint32_t klen;
   uint8_t key[];
 };
