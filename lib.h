@@ -16,6 +16,8 @@
 #define CACHE_LINE 64
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
+// A function that is compiled into each caller, so that arguments that are constants there cost nothing.
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 // Prefetch the cache line of an address: for reading, for writing, or into the second-level cache. Any address is
 // allowed. gcc removes calls of functions that only prefetch. An empty asm in the function prevents that.

@@ -311,10 +311,11 @@ static __attribute__((noinline)) enum remixdb_status take_back(struct wh_slot *s
 //   5. unlock  the leaf, the epoch, then the log's buffer, which wal_end may write out
 // On failure nothing is linked, and the caller still holds the leaf and the epoch. REMIXDB_ABORTED: the memtable was
 // frozen between 1 and 2 (X3), or `on` is not the store's super any more; on NULL: any will do. last: on a full disk
-// the log takes the record into the room that it keeps for deletes.
-static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, struct memtable *m, struct wh_slot *slot,
-                                  const struct kv_rec *rec, bool last, const struct super *on) {
-  enum remixdb_status s = unlikely(rec->kind & KV_APART) ? values_hold(x, m, rec) : REMIXDB_OK;
+// the log takes the record into the room that it keeps for deletes. kind: rec's, so that a caller who knows it pays for
+// no other.
+ALWAYS_INLINE enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, struct memtable *m, struct wh_slot *slot,
+                                         const struct kv_rec *rec, uint32_t kind, bool last, const struct super *on) {
+  enum remixdb_status s = unlikely(kind & KV_APART) ? values_hold(x, m, rec) : REMIXDB_OK;
   if (likely(s == REMIXDB_OK)) s = wh_link(slot, rec);
   if (unlikely(s != REMIXDB_OK)) return s;
   uint64_t gen;
@@ -322,7 +323,7 @@ static enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, struct m
   if ((s = last ? wal_begin_last(x->wal, nbytes, &gen) : wal_begin(x->wal, nbytes, &gen)) == REMIXDB_OK) {
     if (likely(gen == m->gen && (!on || xdb_super(x) == on))) {
       const uint64_t seq = wal_put(x->wal, rec);
-      wh_stamp(slot, unlikely(rec->kind & KV_SEQ) ? rec->seq : seq);
+      wh_stamp(slot, unlikely(kind & KV_SEQ) ? rec->seq : seq);
       atomic_store_explicit(&x->published, seq, memory_order_release);
       wh_unlock(slot);
       epoch_exit(es);
@@ -350,16 +351,17 @@ static bool takes(struct xdb *x, const struct memtable *m, enum write_how how) {
          (memtable_memory(m) < x->memtable_limit + x->memtable_limit / 4 && !wal_full(x->wal, 0, true));
 }
 
-// One try. REMIXDB_ABORTED: nothing was done. *full_out: the memtable is full; else it was frozen meanwhile.
-static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, const struct kv_rec *rec, uint64_t hash,
-                                      enum write_how how, bool *full_out) {
-  const uint32_t tree = rec->kind & KV_SPACES ? TREE_SPACES : TREE_UNNAMED;
+// One try. REMIXDB_ABORTED: nothing was done. *full_out: the memtable is full; else it was frozen meanwhile. kind: see
+// commit.
+ALWAYS_INLINE enum remixdb_status write_once_of(struct xdb *x, struct epoch_slot *es, const struct kv_rec *rec,
+                                                uint32_t kind, uint64_t hash, enum write_how how, bool *full_out) {
+  const uint32_t tree = kind & KV_SPACES ? TREE_SPACES : TREE_UNNAMED;
   struct wh_slot slot;
   enum remixdb_status s = REMIXDB_OK;
   epoch_enter(&x->epoch, es);
   const struct super *const v = xdb_super(x);
   struct memtable *m = v->active;
-  *full_out = !takes(x, m, how) || (unlikely(rec->kind & KV_APART) && how == WRITE_NEW && values_full(x, m));
+  *full_out = !takes(x, m, how) || (unlikely(kind & KV_APART) && how == WRITE_NEW && values_full(x, m));
   if (unlikely(*full_out)) {
     epoch_exit(es);
     return REMIXDB_ABORTED;
@@ -370,12 +372,17 @@ static enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es, cons
   }
   wh_lock(memtable_tree(m, tree), kref(rec->key, rec->klen), hash, &slot);
   if (how != WRITE_BACK || !wh_slot_newest(&slot)) {
-    s = commit(x, es, m, &slot, rec, rec->kind & KV_TOMB && how != WRITE_BACK, NULL);
+    s = commit(x, es, m, &slot, rec, kind, kind & KV_TOMB && how != WRITE_BACK, NULL);
     if (likely(s == REMIXDB_OK)) return s;
   }
   wh_unlock(&slot);
   epoch_exit(es);
   return s;
+}
+static __attribute__((noinline)) enum remixdb_status write_once(struct xdb *x, struct epoch_slot *es,
+                                                                const struct kv_rec *rec, uint64_t hash,
+                                                                enum write_how how, bool *full_out) {
+  return write_once_of(x, es, rec, rec->kind, hash, how, full_out);
 }
 
 // A record of a round goes back into the active memtable, unless that has a newer one of its key. It keeps its number.
@@ -422,33 +429,48 @@ enum remixdb_status write_done(struct xdb_ref *r, size_t nbytes) {
   return REMIXDB_OK;
 }
 
-static inline enum remixdb_status put_record(struct xdb_ref *r, const struct kv_rec *rec) {
+// Goes on with a record whose first try has ended with REMIXDB_ABORTED or REMIXDB_NOSPACE, until a try ends otherwise.
+static __attribute__((noinline)) enum remixdb_status put_again(struct xdb_ref *r, const struct kv_rec *rec,
+                                                               uint64_t hash, enum remixdb_status s, bool full) {
   struct xdb *x = r->xdb;
   const bool tomb = rec->kind & KV_TOMB;
-  enum remixdb_status s;
-  const uint64_t hash = hash64(rec->key, rec->klen);
   enum write_how how = WRITE_NEW;
-  bool full, tried = false;
-  do {
-    if ((s = xdb_failure(x)) != REMIXDB_OK) return s;
-    s = write_once(x, &r->slot, rec, hash, how, &full);
-    if (unlikely(full)) {
+  bool tried = false;
+  for (;;) {
+    if (full) {
       s = write_wait_room(x, 0);
       // Deletes make room, so a full memtable takes them while the log has room left.
       if (s == REMIXDB_NOSPACE && tomb && how == WRITE_NEW) {
         how = WRITE_LAST;
-        s = REMIXDB_ABORTED;
-        continue;
+        s = REMIXDB_OK;
       }
-      if (s == REMIXDB_OK) s = REMIXDB_ABORTED;
+    } else if (s == REMIXDB_ABORTED) {
+      s = REMIXDB_OK;
     }
-    if (unlikely(s == REMIXDB_NOSPACE) && !tried) {
+    if (s == REMIXDB_NOSPACE && !tried) {
       tried = true;
       how = WRITE_NEW;
-      s = write_no_room(x, tomb);
+      if ((s = write_no_room(x, tomb)) == REMIXDB_ABORTED) s = REMIXDB_OK;
     }
-  } while (unlikely(s == REMIXDB_ABORTED));
+    if (s != REMIXDB_OK || (s = xdb_failure(x)) != REMIXDB_OK) return s;
+    s = write_once(x, &r->slot, rec, hash, how, &full);
+    if (s != REMIXDB_ABORTED && (s != REMIXDB_NOSPACE || tried)) return s;
+  }
+}
+
+// kind: rec's (commit).
+ALWAYS_INLINE enum remixdb_status put_record(struct xdb_ref *r, const struct kv_rec *rec, uint32_t kind) {
+  struct xdb *x = r->xdb;
+  enum remixdb_status s = xdb_failure(x);
+  if (unlikely(s != REMIXDB_OK)) return s;
+  const uint64_t hash = hash64(rec->key, rec->klen);
+  bool full;
+  s = write_once_of(x, &r->slot, rec, kind, hash, WRITE_NEW, &full);
+  if (unlikely(s == REMIXDB_ABORTED || s == REMIXDB_NOSPACE)) s = put_again(r, rec, hash, s, full);
   return likely(s == REMIXDB_OK) ? write_done(r, rec->klen + rec->vlen + sizeof(struct wh_ver)) : s;
+}
+static __attribute__((noinline)) enum remixdb_status put_special(struct xdb_ref *r, const struct kv_rec *rec) {
+  return put_record(r, rec, rec->kind);
 }
 
 // Writes a long value apart, then the record that refers to it.
@@ -460,7 +482,7 @@ static __attribute__((noinline)) enum remixdb_status put_apart(struct xdb_ref *r
   if (s == REMIXDB_OK) s = values_put(x, &with, &apart);
   if (s == REMIXDB_NOSPACE && (s = write_no_room(x, false)) == REMIXDB_ABORTED) s = values_put(x, &with, &apart);
   if (s != REMIXDB_OK) return s;
-  s = put_record(r, &with);
+  s = put_special(r, &with);
   values_end(x, &apart);
   return s;
 }
@@ -471,7 +493,8 @@ enum remixdb_status xdb_put(struct xdb_ref *r, const struct kv_rec *rec) {
   struct kv_rec mine;
   if (likely(s == REMIXDB_OK)) s = space_rec(r, &rec, &mine);
   if (unlikely(s != REMIXDB_OK)) return s;
-  return values_direct(rec->klen, rec->vlen) ? put_apart(r, rec) : put_record(r, rec);
+  if (values_direct(rec->klen, rec->vlen)) return put_apart(r, rec);
+  return likely(rec->kind == 0) ? put_record(r, rec, 0) : put_special(r, rec);
 }
 
 // ---- writing a batch
@@ -732,10 +755,10 @@ static enum remixdb_status merge_commit(struct xdb_ref *r, const struct super *v
   struct xdb *x = r->xdb;
   struct kv_rec to = c->to;
   if (r->space) to.kind |= KV_SPACES;
-  if (!values_direct(to.klen, to.vlen)) return commit(x, &r->slot, v->active, slot, &to, false, v);
+  if (!values_direct(to.klen, to.vlen)) return commit(x, &r->slot, v->active, slot, &to, to.kind, false, v);
   struct value_apart apart = {0};
   enum remixdb_status s = values_put(x, &to, &apart);
-  if (s == REMIXDB_OK) s = commit(x, &r->slot, v->active, slot, &to, false, v);
+  if (s == REMIXDB_OK) s = commit(x, &r->slot, v->active, slot, &to, to.kind, false, v);
   values_end(x, &apart);
   return s;
 }
