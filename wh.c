@@ -607,16 +607,30 @@ void wh_unlink(struct wh_slot *slot) {
   if (leaf_shrink(slot)) slot->entry = NULL;
 }
 
-void wh_many_init(struct wh_many *m, struct wh *wh) { *m = (struct wh_many){.wh = wh}; }
+void wh_many_init(struct wh_many *m, struct wh *wh) {
+  m->wh = wh;
+  m->leaves = m->few;
+  m->nr = 0;
+  m->cap = WH_MANY_FEW;
+  m->holes = m->back = false;
+}
+
+// Makes room for more leaves.
+static enum remixdb_status many_grow(struct wh_many *m) {
+  struct wh_leaf **const mine = m->leaves == m->few ? NULL : m->leaves;
+  struct wh_leaf **const grown = mem_realloc(mine, (size_t)m->cap * 2 * sizeof(*grown));
+  if (grown == NULL) return REMIXDB_NOMEM;
+  if (!mine) memcpy(grown, m->few, m->nr * sizeof(*grown));
+  m->leaves = grown;
+  m->cap *= 2;
+  return REMIXDB_OK;
+}
 
 // Locks the key's leaf, if it is not the leaf that was locked last.
 static enum remixdb_status many_reach(struct wh_many *m, struct kref key, uint64_t hash, struct wh_slot *slot) {
-  if (m->nr + 2 > m->cap) {  // room for the key's leaf, and for one more that a split makes
-    const uint32_t cap = m->cap ? m->cap * 2 : 16;
-    struct wh_leaf **grown = mem_realloc(m->leaves, cap * sizeof(struct wh_leaf *));
-    if (grown == NULL) return REMIXDB_NOMEM;
-    m->leaves = grown;
-    m->cap = cap;
+  if (unlikely(m->nr + 2 > m->cap)) {  // room for the key's leaf, and for one more that a split makes
+    const enum remixdb_status s = many_grow(m);
+    if (s != REMIXDB_OK) return s;
   }
   struct wh_leaf *last = m->nr ? m->leaves[m->nr - 1] : NULL;
   assert(last == NULL || wh_leaf_cmp(last, key, wh_key8(key, 0)) <= 0);
@@ -641,6 +655,13 @@ enum remixdb_status wh_many_lock(struct wh_many *m, struct kref from, const stru
     if (end == NULL || (to && wh_leaf_ends_behind(slot.leaf, *to, wh_key8(*to, 0)))) return REMIXDB_OK;
     key = *end;
   }
+}
+
+enum remixdb_status wh_many_get(struct wh_many *m, struct kref key, uint64_t hash, const struct wh_ver **newest_out) {
+  struct wh_slot slot;
+  const enum remixdb_status s = many_reach(m, key, hash, &slot);
+  *newest_out = s == REMIXDB_OK ? wh_slot_newest(&slot) : NULL;
+  return s;
 }
 
 enum remixdb_status wh_many_link(struct wh_many *m, const struct kv_rec *rec, uint64_t hash, struct wh_link *out) {
@@ -700,8 +721,8 @@ void wh_many_unlock(struct wh_many *m) {
     if (unlikely(m->back)) leaf_recount(m->leaves[i]);
     lib_unlock(&m->leaves[i]->lock);
   }
-  mem_free(m->leaves);
-  *m = (struct wh_many){.wh = m->wh};
+  if (unlikely(m->leaves != m->few)) mem_free(m->leaves);
+  wh_many_init(m, m->wh);
 }
 
 // ---- reading

@@ -131,11 +131,13 @@ void wh_unlock(struct wh_slot *slot);
 // ---- writing many keys as one: wh_many_init, wh_many_link for each key, (the log's lock: stamp all), wh_many_unlock.
 // The leaves of all keys stay locked from the first link on. So no other version of any of these keys is committed in
 // between, and the chains keep their order (W4).
-struct wh_many {
+#define WH_MANY_FEW 16u
+struct wh_many {  // stays in its place, because `leaves` points into it
   struct wh *wh;
-  struct wh_leaf **leaves;  // locked, in order; the last one is the last key's
+  struct wh_leaf **leaves;  // locked, in order; the last one is the last key's. `few`, or own memory
   uint32_t nr, cap;
   bool holes, back;  // some keys may have no version now; versions were taken back
+  struct wh_leaf *few[WH_MANY_FEW];
 };
 struct wh_link {  // the result of one link
   struct wh_entry *entry;
@@ -149,6 +151,10 @@ MUST_CHECK enum remixdb_status wh_many_link(struct wh_many *m, const struct kv_r
 // Locks the leaves of all keys from `from` to *to (NULL: to the end of all keys), as a link of each would. `from` is
 // not smaller than the keys of earlier calls. Fails with REMIXDB_NOMEM; leaves that are locked stay locked.
 MUST_CHECK enum remixdb_status wh_many_lock(struct wh_many *m, struct kref from, const struct kref *to);
+// Locks the leaf of one key in the same way. *newest_out: the key's newest committed version, or NULL. No other thread
+// commits one of the key until wh_many_unlock.
+MUST_CHECK enum remixdb_status wh_many_get(struct wh_many *m, struct kref key, uint64_t hash,
+                                           const struct wh_ver **newest_out);
 static inline void wh_link_stamp(const struct wh_link *l, uint64_t seq) {
   atomic_store_explicit(wh_ver_number(l->ver), seq, memory_order_release);
 }

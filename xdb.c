@@ -18,6 +18,7 @@
 #include "store/setup.h"
 #include "store/space_ref.h"
 #include "store/syncer.h"
+#include "store/txn_pool.h"
 #include "store/values.h"
 #include "store/write.h"
 #include "view/multiget.h"
@@ -116,6 +117,8 @@ enum remixdb_status xdb_open_at(const struct env_dir *at, const char *name, cons
   if (!x) return REMIXDB_NOMEM;
   x->compact.hand_back = write_back;
   x->compact.arg = x;
+  x->txns.let_go = txn_pool_let_go;
+  x->txns.fini = txn_pool_fini;
   struct opening opening = {0};
   epoch_join(&x->epoch, &opening.self.slot);
   const enum remixdb_status s = open_steps(x, at, name, &opening);

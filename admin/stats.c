@@ -7,6 +7,7 @@
 
 #include "store/refpool.h"
 #include "store/snapshot.h"
+#include "store/txn_pool.h"
 
 #define LOAD(field) atomic_load_explicit(&(field), memory_order_relaxed)
 
@@ -79,6 +80,7 @@ struct gathered {
   struct parts_figures parts;
   struct memtables_figures memtables;
   struct snapshots_figures snapshots;
+  struct txn_figures txns;
   struct wal_stats wal;
   struct cache_stats cache;
   struct mem_stats process;
@@ -106,6 +108,7 @@ static void gather(struct xdb *x, struct gathered *f) {
   gather_memtables(x, xdb_super(x), &f->memtables);
   gather_snapshots(x, &f->snapshots);
   pthread_mutex_unlock(&x->lock);
+  txn_figures(x, &f->txns);
   if (x->wal) wal_stats(x->wal, &f->wal);
   if (x->cache) cache_stats(x->cache, &f->cache);
   mem_stats(&f->process);

@@ -61,6 +61,7 @@ enum remixdb_status round_freeze_marked(struct xdb *x, const struct kv_rec *mark
   x->scan_merges.used = 0;  // that look was at the old memtable
   x->rounds.nr_frozen++;
   super_retire(&x->epoch, old);
+  x->txns.let_go(x);
   return REMIXDB_OK;
 }
 
@@ -206,6 +207,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   idle_expiry(x, next);
   retire_trimmed(next, full);
   retire(x, base, next, frozen);
+  x->txns.let_go(x);
   epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
   super_unref(old);
   epoch_reclaim(&x->epoch);
@@ -323,6 +325,7 @@ enum remixdb_status round_edit(struct xdb *x, struct version *next, const struct
     s = edit_save(x);
     struct err_saved why;
     err_save(&why, s);
+    x->txns.let_go(x);
     epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
     super_unref(old);
     epoch_reclaim(&x->epoch);

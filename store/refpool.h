@@ -2,9 +2,8 @@
 //
 // A pool of refs, for callers that own no thread: tasks that run now on one thread, then on another.
 //
-// A ref costs about a microsecond to make, and takes the lock of two epoch domains. A ref from the pool costs an
-// exchange. Each thread begins its search at a place of its own, so threads that borrow and return one ref at a time
-// do not write the same cache lines. The pool keeps REF_POOL refs at most; a ref that finds no place ends.
+// A ref costs about a microsecond to make, and takes the lock of two epoch domains. A ref from the pool (base/pool.h)
+// costs an exchange. The pool keeps POOL_PLACES refs at most; a ref that finds no place ends.
 #ifndef STORE_REFPOOL_H
 #define STORE_REFPOOL_H
 

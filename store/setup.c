@@ -39,7 +39,6 @@ struct xdb *setup_create(const struct remixdb_opts *o, struct env *env) {
   pthread_mutex_init(&x->spaces.changing, NULL);
   pthread_mutex_init(&x->spaces.lock, NULL);
   pthread_mutex_init(&x->installing, NULL);
-  pthread_mutex_init(&x->txns.lock, NULL);
   expiry_init(&x->expiry);
   reserve_init(x);
   return x;
@@ -195,7 +194,7 @@ void setup_end_threads(struct xdb *x) {
 
 void setup_destroy(struct xdb *x) {
   refpool_fini(x);
-  if (x->txns.fini) x->txns.fini(x);
+  x->txns.fini(x);
   super_unref(xdb_super(x));
   version_unref(x->rounds.unsaved);
   epoch_fini(&x->cursors);
@@ -217,7 +216,6 @@ void setup_destroy(struct xdb *x) {
   pthread_mutex_destroy(&x->spaces.changing);
   pthread_mutex_destroy(&x->spaces.lock);
   pthread_mutex_destroy(&x->installing);
-  pthread_mutex_destroy(&x->txns.lock);
   expiry_fini(&x->expiry);
   reserve_fini(x);
   mem_free(x->origins_kept);

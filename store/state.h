@@ -27,6 +27,7 @@
 #define STORE_STATE_H
 
 #include "base/dirlock.h"
+#include "base/pool.h"
 #include "compact/compact.h"
 #include "value/write.h"
 #include "view/super.h"
@@ -111,14 +112,18 @@ struct spaces {
   _Atomic bool trim;         // the next round begins with install_trim. Relaxed
 };
 
-// Transactions (txn.c). Those that have ended wait for the next ones, with their refs and some memory.
-struct xdb_txn;
+// Transactions (txn_pool.c).
 struct txns {
-  pthread_mutex_t lock;  // guards the list; its holder takes no other lock
-  struct xdb_txn *free;
-  uint32_t nr_free;
-  void (*fini)(struct xdb *x);  // ends those in the list, before the epochs end; NULL: there never was one
-  _Atomic uint64_t open, committed, conflicts;  // figures; relaxed
+  // Those that have ended wait for the next ones, with their refs and some memory. Each keeps its reference to a super,
+  // which is the store's: see txn_pool_let_go.
+  struct pool pool;
+  // Set by opening: the calls of store/txn_pool.h, for parts of the store that transactions are built on.
+  void (*let_go)(struct xdb *x);
+  void (*fini)(struct xdb *x);
+  // Figures, each the sum over all. A thread counts in the place that pool_home names. Relaxed.
+  struct txn_counts {
+    _Alignas(CACHE_LINE) _Atomic uint64_t begun, ended, committed, conflicts;
+  } counts[POOL_PLACES];
 };
 
 // Range deletion (ranges.c).
@@ -131,15 +136,6 @@ struct range_limits {
 struct idle {
   _Atomic(struct version *) left;  // a stack; pushed with release
   _Atomic uint32_t nr_left;        // versions on the stack or being destroyed; decremented with release
-};
-
-// Refs that wait for the next thread that borrows one (refpool.c). A thread takes a ref out with acquire and puts it in
-// with release, so the next user sees all that the last one did.
-#define REF_POOL 64u  // places
-struct ref_pool {
-  struct {
-    _Alignas(CACHE_LINE) _Atomic(struct xdb_ref *) ref;  // NULL: the place is free
-  } places[REF_POOL];
 };
 
 // Reserved room on disk (reserve.c). A thread that takes its lock holds no lock except xdb.lock; the log's lock is
@@ -221,7 +217,7 @@ struct xdb {
 
   _Atomic uint32_t nr_refs, nr_iters;
   _Atomic uint32_t nr_pins;
-  struct ref_pool ref_pool;
+  struct pool ref_pool;  // refs that wait for the next thread that borrows one (refpool.c)
 };
 
 // Debug builds note the owner of xdb.lock. A function that needs the lock asserts xdb_lock_is_mine.

@@ -10,35 +10,12 @@
 #include "xdb.h"
 #include "store/txn_check.h"
 #include "store/txn_iter.h"
+#include "store/txn_pool.h"
 #include "store/write.h"
-
-#define TXN_POOL 16u  // transactions that wait for the next ones
 
 static const struct xdb_ref_calls txn_calls;
 
 // ---- life
-
-static void destroy(struct xdb_txn *t) {
-  xdb_unref(t->tracked);
-  xdb_unref(t->untracked);
-  xdb_unref(t->now);
-  for (uint32_t i = 0; i < TREES; i++) {
-    xdb_unref(t->base[i]);
-    overlay_fini(&t->own[i]);
-    readset_fini(&t->reads[i]);
-  }
-  mem_free(t->savepoints);
-  mem_free(t);
-}
-
-// Ends the store's pool.
-static void fini(struct xdb *x) {
-  while (x->txns.free) {
-    struct xdb_txn *const t = x->txns.free;
-    x->txns.free = t->next;
-    destroy(t);
-  }
-}
 
 static enum remixdb_status create(struct xdb *x, struct xdb_txn **out) {
   struct xdb_txn *const t = mem_calloc(1, sizeof(*t));
@@ -49,7 +26,7 @@ static enum remixdb_status create(struct xdb *x, struct xdb_txn **out) {
   enum remixdb_status s = REMIXDB_OK;
   for (size_t i = 0; i < sizeof(refs) / sizeof(refs[0]) && s == REMIXDB_OK; i++) s = xdb_ref(x, refs[i]);
   if (s != REMIXDB_OK) {
-    destroy(t);
+    txn_destroy(t);
     return s;
   }
   t->base[TREE_SPACES]->tree = TREE_SPACES;
@@ -67,22 +44,28 @@ static void ref_at(struct xdb_txn *t, struct xdb_ref *r) {
   r->now_ms = t->now_ms;
 }
 
-enum remixdb_status xdb_txn_begin(struct xdb *x, struct xdb_txn **out) {
-  pthread_mutex_lock(&x->txns.lock);
-  struct xdb_txn *t = x->txns.free;
-  if (t) {
-    x->txns.free = t->next;
-    x->txns.nr_free--;
+// Sets the super and the moment (X2).
+static void begin(struct xdb_txn *t) {
+  t->moment = atomic_load_explicit(&t->xdb->published, memory_order_acquire);
+  const struct super *const v = t->super;
+  if (likely(v && v == xdb_super(t->xdb))) {  // the transaction has a reference, so v is the super and not its heir
+    if (unlikely(t->moment < v->since)) t->moment = v->since;
+  } else {
+    xdb_super_drop(t->xdb, t->super);
+    t->super = xdb_ref_hold(t->now, &t->moment);
   }
-  pthread_mutex_unlock(&x->txns.lock);
+}
+
+enum remixdb_status xdb_txn_begin(struct xdb *x, struct xdb_txn **out) {
+  struct xdb_txn *t = txn_pool_take(x);
   const enum remixdb_status s = t ? REMIXDB_OK : create(x, &t);
   if (s != REMIXDB_OK) return s;
-  t->super = xdb_ref_hold(t->now, &t->moment);
+  begin(t);
   t->now_ms = xdb_ref_now(t->now);
   for (uint32_t i = 0; i < TREES; i++) ref_at(t, t->base[i]);
   ref_at(t, t->tracked);
   ref_at(t, t->untracked);
-  atomic_fetch_add_explicit(&x->txns.open, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&txn_counts(x)->begun, 1, memory_order_relaxed);
   *out = t;
   return s;
 }
@@ -113,24 +96,6 @@ enum remixdb_status xdb_txn_ref(struct xdb_txn *t, struct xdb_space *sp, bool un
   return space_ref(t, sp, untracked, out);
 }
 
-void txn_keep(struct xdb_txn *t) {
-  struct xdb *const x = t->xdb;
-  while (t->nr_refs) xdb_unref(t->refs[--t->nr_refs]);
-  mem_free(t->refs);
-  t->refs = NULL;
-  t->ended = false;
-  pthread_mutex_lock(&x->txns.lock);
-  x->txns.fini = fini;
-  const bool keep = x->txns.nr_free < TXN_POOL;
-  if (keep) {
-    t->next = x->txns.free;
-    x->txns.free = t;
-    x->txns.nr_free++;
-  }
-  pthread_mutex_unlock(&x->txns.lock);
-  if (!keep) destroy(t);
-}
-
 static void end(struct xdb_txn *t) {
   struct xdb *const x = t->xdb;
   t->ended = true;
@@ -143,10 +108,13 @@ static void end(struct xdb_txn *t) {
   t->nr_savepoints = 0;
   t->lost = false;
   t->tracked->super = t->untracked->super = NULL;
+  atomic_fetch_add_explicit(&txn_counts(x)->ended, 1, memory_order_relaxed);
+  if (likely(!t->iters)) {
+    txn_pool_put(t);
+    return;
+  }
   xdb_super_drop(x, t->super);
   t->super = NULL;
-  atomic_fetch_sub_explicit(&x->txns.open, 1, memory_order_relaxed);
-  if (!t->iters) txn_keep(t);
 }
 
 void xdb_txn_abort(struct xdb_txn *t) { end(t); }
@@ -443,11 +411,11 @@ static const struct xdb_ref_calls txn_calls = {.find = txn_find,
 
 static size_t own_keys(const struct xdb_txn *t) { return t->own[TREE_UNNAMED].keys + t->own[TREE_SPACES].keys; }
 
-// Makes the operations of the batch that the commit writes. The caller frees w->ops and w->links.
+// Makes the operations of the batch that the commit writes. The caller ends w with gather_fini, also on failure.
 static enum remixdb_status gather(struct xdb_txn *t, struct many_writes *w) {
   const size_t nr = own_keys(t);
-  w->ops = mem_alloc(nr * sizeof(*w->ops));
-  w->links = mem_alloc(nr * sizeof(*w->links));
+  w->ops = likely(nr <= TXN_FEW) ? t->ops : mem_alloc(nr * sizeof(*w->ops));
+  w->links = likely(nr <= TXN_FEW) ? t->links : mem_alloc(nr * sizeof(*w->links));
   if (!w->ops || !w->links) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < TREES; i++) {
     for (const struct overlay_node *n = t->own[i].head[0]; n; n = n->next[0]) {
@@ -460,6 +428,12 @@ static enum remixdb_status gather(struct xdb_txn *t, struct many_writes *w) {
   return REMIXDB_OK;
 }
 
+static void gather_fini(const struct xdb_txn *t, struct many_writes *w) {
+  if (likely(w->ops == t->ops)) return;
+  mem_free(w->ops);
+  mem_free(w->links);
+}
+
 // Writes all that is in the overlays.
 static enum remixdb_status write_own(struct xdb_txn *t) {
   struct txn_check check;
@@ -469,10 +443,9 @@ static enum remixdb_status write_own(struct xdb_txn *t) {
   enum remixdb_status s = gather(t, &w);
   if (s == REMIXDB_OK) s = xdb_write_many(t->base[TREE_UNNAMED], &w);
   if (s == REMIXDB_GONE) s = err_set(REMIXDB_ABORTED, "a space that the transaction wrote to is dropped");
-  if (s == REMIXDB_ABORTED) atomic_fetch_add_explicit(&t->xdb->txns.conflicts, 1, memory_order_relaxed);
+  if (s == REMIXDB_ABORTED) atomic_fetch_add_explicit(&txn_counts(t->xdb)->conflicts, 1, memory_order_relaxed);
   txn_check_fini(&check);
-  mem_free(w.ops);
-  mem_free(w.links);
+  gather_fini(t, &w);
   return s;
 }
 
@@ -489,7 +462,7 @@ enum remixdb_status xdb_txn_commit(struct xdb_txn *t) {
   struct xdb *const x = t->xdb;
   const enum remixdb_status s = commit(t);
   if (s == REMIXDB_OK) {
-    atomic_fetch_add_explicit(&x->txns.committed, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&txn_counts(x)->committed, 1, memory_order_relaxed);
     end(t);
     return s;
   }

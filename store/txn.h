@@ -9,15 +9,16 @@
 //
 // The commit (store/txn_check.h has the checks; xdb.c, write_many_once, the steps)
 //   1. Load the super: the active memtable A, the frozen one F, the version V. If V may hold writes after S, compare
-//      what was read in V with the snapshot, outside of any epoch and lock: this may read the disk.
+//      what was read in V with the snapshot, outside of any epoch and lock: this may read the disk. Then begin again.
 //   2. Check that the spaces that were read have names in V. Check F for versions after S, if it may hold any. Nothing
 //   is committed in a frozen memtable (X3).
 //   3. Walk over the reads and the writes in ascending order of key. Lock the leaf, in A, of each key and of each part
-//      of a range that was read, and link each write as pending. All locked leaves stay locked (wh_many).
-//   4. Check A for committed versions after S among what was read.
+//      of a range that was read, and link each write as pending. All locked leaves stay locked (wh_many). Check each
+//      key that was read for a committed version in A after S as soon as its leaf is locked.
+//   4. Check A for committed versions after S in the ranges that were read.
 //   5. Take the log's lock. If the log no longer belongs to A, or the store's super has another `since`, take all back
 //      and begin again. Else log, stamp and publish, as for a batch.
-// After a conflict in 1, 2 or 4 the pending versions are taken back, and nothing was written.
+// After a conflict in 1 to 4 the pending versions are taken back, and nothing was written.
 //
 // Why this is serializable: each transaction that commits writes, and each other write, takes effect at its number C,
 // under the log's lock. It is enough that whatever the transaction has read at S is the same at C - 1.
@@ -28,14 +29,15 @@
 //         round installs it after step 5 has looked, and a round changes no record.
 //       - In F: F was frozen when A became the active memtable, and A still is in step 5. So F was complete in step 2.
 //       - In A: its writer held the leaf's lock from the link to the stamp. Either it ended before step 3 took this
-//         lock, so step 4 sees it. Or it links after the transaction has given the lock back, so its number is above
-//         C. No pending version of another writer is in a leaf whose lock the transaction holds.
+//         lock, so step 3 or 4 sees it. Or it links after the transaction has given the lock back, so its number is
+//         above C. No pending version of another writer is in a leaf whose lock the transaction holds.
 //   T2  Phantoms: a leaf covers a range of keys, those that do not exist included. Step 3 locks all leaves that a
 //       range reaches into. A new key in the range needs one of these leaves. A leaf's range never changes, and a leaf
 //       that is locked does not die (W1). A split in step 3 may leave its right half unlocked; the walk goes on from
 //       the key that it has linked, and locks that half in turn.
 //   T3  Write skew: of two transactions that each read what the other writes, the second to lock the leaf of such a
-//       key sees the other's stamped version in step 4, or finds it linked nowhere because the other has gone back.
+//       key sees the other's stamped version in step 3 or 4, or finds it linked nowhere because the other has gone
+//       back.
 //   T4  No deadlock: leaves are locked in ascending order, as by batches; the log's lock comes last.
 //   T5  A transaction that wrote nothing takes effect at S, which is the moment of a snapshot.
 //   T6  Lost updates and dirty reads: an update that was based on a read is T1; pending versions are seen by nobody.

@@ -32,30 +32,33 @@ static enum remixdb_status conflict(struct txn_check *c, struct kref key) {
 
 // ---- memtables
 
+// Tells whether a version was committed after the moment. v NULL: there is none.
+static bool is_later(const struct txn_check *c, const struct wh_ver *v) { return v && wh_ver_seq(v) > c->moment; }
+
 // Tells whether the memtable has a version of the range that was committed after the moment.
 static bool range_changed(struct txn_check *c, const struct wh *wh, const struct read_range *r) {
   if (read_range_is_key(r)) {
-    const struct wh_ver *const v = wh_get(wh, r->from, hash64(r->from.ptr, r->from.len), WH_PENDING - 1);
-    if (!v || wh_ver_seq(v) <= c->moment) return false;
+    if (!is_later(c, wh_get(wh, r->from, hash64(r->from.ptr, r->from.len), WH_PENDING - 1))) return false;
     IGNORED(conflict(c, r->from), "the caller returns it");
     return true;
   }
   struct wh_cursor at;
   wh_cursor_init(&at, wh, WH_PENDING - 1);
   for (wh_seek(&at, r->from); wh_valid(&at) && !read_range_ends_before(r, wh_key(&at)); wh_next(&at)) {
-    if (wh_ver_seq(at.ver) <= c->moment) continue;
+    if (!is_later(c, at.ver)) continue;
     IGNORED(conflict(c, wh_key(&at)), "the caller returns it");
     return true;
   }
   return false;
 }
 
-static bool memtable_changed(struct txn_check *c, const struct memtable *m) {
+// keys: whether to check the keys, too, and not ranges alone.
+static bool memtable_changed(struct txn_check *c, const struct memtable *m, bool keys) {
   for (uint32_t tree = 0; tree < TREES; tree++) {
     const struct readset *const reads = &c->txn->reads[tree];
     const struct wh *const wh = memtable_tree(m, tree);
     for (size_t i = 0; i < reads->nr && wh; i++)
-      if (range_changed(c, wh, &reads->ranges[i])) return true;
+      if ((keys || !read_range_is_key(&reads->ranges[i])) && range_changed(c, wh, &reads->ranges[i])) return true;
   }
   return false;
 }
@@ -92,13 +95,20 @@ static bool space_dropped(struct txn_check *c, const struct version *v) {
 static bool check_begin(struct many_check *many, const struct super *v) {
   struct txn_check *const c = (struct txn_check *)many;
   if (space_dropped(c, v->version)) return false;
-  if (compare_due(c, v)) return false;
+  if (unlikely(c->due = compare_due(c, v))) return false;
   memset(c->locked, 0, sizeof(c->locked));
-  return !v->frozen || v->active->base_seq <= c->moment || !memtable_changed(c, v->frozen);
+  return !v->frozen || v->active->base_seq <= c->moment || !memtable_changed(c, v->frozen, true);
 }
 
 static bool check_passes(struct many_check *many, const struct memtable *active) {
-  return !memtable_changed((struct txn_check *)many, active);
+  return !memtable_changed((struct txn_check *)many, active, false);
+}
+
+// Locks the leaf of a key that was read, and checks the key: its newest version stays what it is.
+static enum remixdb_status lock_key(struct txn_check *c, struct wh_many *leaves, struct kref key) {
+  const struct wh_ver *newest;
+  const enum remixdb_status s = wh_many_get(leaves, key, hash64(key.ptr, key.len), &newest);
+  return s == REMIXDB_OK && unlikely(is_later(c, newest)) ? conflict(c, key) : s;
 }
 
 static enum remixdb_status check_lock(struct many_check *many, uint32_t tree, struct wh_many *leaves,
@@ -111,8 +121,13 @@ static enum remixdb_status check_lock(struct many_check *many, uint32_t tree, st
     const struct read_range *const r = &reads->ranges[*at];
     const struct kref from = done->ptr ? *done : r->from;
     if (key && kv_cmp(from, *key) > 0) return REMIXDB_OK;
-    const bool part = key && !read_range_ends_before(r, *key);  // it goes on behind the key
-    const enum remixdb_status s = wh_many_lock(leaves, from, part ? key : r->to.ptr ? &r->to : NULL);
+    const bool one = read_range_is_key(r);
+    const bool part = !one && key && !read_range_ends_before(r, *key);  // it goes on behind the key
+    const enum remixdb_status s = one ? lock_key(c, leaves, r->from)
+                                      : wh_many_lock(leaves, from,
+                                                     part        ? key
+                                                     : r->to.ptr ? &r->to
+                                                                 : NULL);
     if (s != REMIXDB_OK) return s;
     if (!part) continue;
     *done = *key;
@@ -227,12 +242,9 @@ static enum remixdb_status compare(struct txn_check *c) {
 
 static enum remixdb_status check_tables(struct many_check *many) {
   struct txn_check *const c = (struct txn_check *)many;
-  struct xdb *const x = c->txn->xdb;
   struct xdb_ref *const now = c->txn->now;
-  epoch_enter(&x->epoch, &now->slot);
-  const bool due = compare_due(c, xdb_super(x));
-  epoch_exit(&now->slot);
-  if (likely(!due)) return REMIXDB_OK;
+  if (likely(!c->due)) return REMIXDB_OK;
+  c->due = false;
   forget(c);
   c->compared = xdb_ref_hold(now, &now->moment);
   now->super = c->compared;

@@ -12,6 +12,7 @@ struct txn_check {
   struct xdb_txn *txn;
   uint64_t moment;         // of the beginning
   struct super *compared;  // counted; what was read was compared with this super. NULL: it was not
+  bool due;                // a try has found that what was read is to be compared
   struct {
     size_t at;         // the first range whose leaves are not all locked
     struct kref from;  // its leaves are locked up to this key; ptr NULL: none is

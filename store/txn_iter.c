@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "store/txn_pool.h"
 #include "xdb.h"
 
 struct key_buf {
@@ -335,5 +336,5 @@ void txn_iter_destroy(struct xdb_own_iter *it) {
   mem_free(t->low.ptr);
   mem_free(t->high.ptr);
   mem_free(t);
-  if (txn->ended && !txn->iters) txn_keep(txn);
+  if (txn->ended && !txn->iters) txn_pool_put(txn);
 }

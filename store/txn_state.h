@@ -4,6 +4,7 @@
 #ifndef STORE_TXN_STATE_H
 #define STORE_TXN_STATE_H
 
+#include "store/batch.h"
 #include "store/overlay.h"
 #include "store/readset.h"
 #include "store/ref.h"
@@ -14,10 +15,11 @@ struct txn_point {
   uint64_t numbers[TREES];  // of the overlays
 };
 
+#define TXN_FEW 8u  // writes
+
 struct xdb_txn {
   struct xdb *xdb;
-  struct xdb_txn *next;  // in the pool
-  struct super *super;   // counted; NULL in the pool
+  struct super *super;  // counted; see store/txn_pool.h
   uint64_t moment;
   uint64_t now_ms;                      // the clock of the beginning
   struct xdb_ref *base[TREES];          // read super at moment, without the transaction's writes; keys of the tree
@@ -30,10 +32,9 @@ struct xdb_txn {
   struct txn_iter *iters;        // open iterators
   struct txn_point *savepoints;  // the last one last
   uint32_t nr_savepoints, cap_savepoints;
+  struct batch_op ops[TXN_FEW];  // for the commit of a few writes
+  struct wh_link links[TXN_FEW];
   bool lost;   // memory was missing to note a read: the transaction cannot commit
   bool ended;  // but iterators are open, and the last of them frees it
 };
-
-// Keeps an ended transaction without iterators for the next one, or frees it. For the transaction's last iterator.
-void txn_keep(struct xdb_txn *t);
 #endif

@@ -10,12 +10,13 @@
 
 // The checks of a transaction that writes (store/txn_check.h).
 struct many_check {
-  // Outside of any epoch, before each try. Fails with REMIXDB_ABORTED (a conflict), or as reading does.
+  // Outside of any epoch, before each try: does what a try has found to be due. Fails with REMIXDB_ABORTED (a
+  // conflict), or as reading does.
   enum remixdb_status (*tables)(struct many_check *c);
   // Inside the epoch of a try, with the store's super. False: no try can begin.
   bool (*begin)(struct many_check *c, const struct super *v);
   // Locks the leaves of what was read in the tree up to the key; NULL: of all that was read there. Keys ascend, and the
-  // unnamed tree comes first. REMIXDB_NOMEM.
+  // unnamed tree comes first. Fails with REMIXDB_NOMEM, or with REMIXDB_ABORTED (a conflict).
   enum remixdb_status (*lock)(struct many_check *c, uint32_t tree, struct wh_many *many, const struct kref *key);
   // With all leaves locked and all writes linked. False: a conflict.
   bool (*passes)(struct many_check *c, const struct memtable *active);

@@ -9,8 +9,9 @@ static void take_memtables(struct super *v, struct memtable *active, struct memt
 }
 
 struct super *super_create(struct memtable *active, struct memtable *frozen, struct version *version) {
-  struct super *v = mem_calloc(1, sizeof(*v));
+  struct super *v = mem_alloc_aligned(CACHE_LINE, sizeof(*v));
   if (!v) return NULL;
+  memset(v, 0, sizeof(*v));
   atomic_init(&v->refs, 1);
   take_memtables(v, active, frozen);
   v->version = version;

@@ -370,6 +370,14 @@ static void many_commit(struct wh_model *m, const struct many *b) {
   }
 }
 
+// The newest committed version, whatever the group has linked.
+static enum remixdb_status get_locked(const struct wh_model *m, struct wh_many *w, struct kref key) {
+  const struct wh_ver *newest;
+  const enum remixdb_status s = wh_many_get(w, key, key_hash(key), &newest);
+  CHECK(s == REMIXDB_OK ? ver_matches(newest, wh_model_get(m, key, WH_PENDING - 1)) : !newest);
+  return s;
+}
+
 enum remixdb_status many_put(struct wh_model *m, struct many *b, bool take_back) {
   uint8_t val[64];
   struct wh_many w;
@@ -380,7 +388,9 @@ enum remixdb_status many_put(struct wh_model *m, struct many *b, bool take_back)
   wh_many_init(&w, m->wh);
   for (; linked < b->nr && s == REMIXDB_OK; linked += s == REMIXDB_OK) {
     memset(val, (uint8_t)(m->seq + 1 + linked), sizeof(val));
+    if (linked % 3 == 1 && (s = get_locked(m, &w, b->keys[linked - 1])) != REMIXDB_OK) break;
     if ((s = delete_before(&w, b, linked)) != REMIXDB_OK) break;
+    if (linked % 2 && (s = get_locked(m, &w, b->keys[linked])) != REMIXDB_OK) break;
     s = wh_many_link(&w, KV_REC(b->keys[linked], val, b->vlen[linked], b->tomb[linked]), key_hash(b->keys[linked]),
                      &b->links[linked]);
   }

@@ -203,7 +203,7 @@ static void test_tasks_over_threads(void **state) {
   for (uint32_t i = 0; i < THREADS; i++) CHECK(pthread_create(&threads[i], NULL, run_tasks, NULL) == 0);
   for (uint32_t i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
   CHECK(tasks.ended == TASKS && tasks.moves == TASKS * (STEPS - 1));
-  CHECK(refpool_count(tasks.x) <= REF_POOL && atomic_load(&tasks.x->nr_refs) == refpool_count(tasks.x));
+  CHECK(refpool_count(tasks.x) <= POOL_PLACES && atomic_load(&tasks.x->nr_refs) == refpool_count(tasks.x));
   CHECK(atomic_load(&tasks.x->nr_iters) == 0);
   remixdb_close(tasks.x);
   CHECK(remixdb_errcode() == REMIXDB_OK);
@@ -220,7 +220,7 @@ static void test_pool(void **state) {
   (void)state;
   const struct remixdb_opts o = small_opts(0);
   struct xdb *const x = quick_open(&o);
-  struct xdb_ref *r = remixdb_ref_borrow(x), *many[3 * REF_POOL];
+  struct xdb_ref *r = remixdb_ref_borrow(x), *many[3 * POOL_PLACES];
   CHECK(r && refpool_count(x) == 0);
   CHECK(remixdb_put(r, "k", 1, "v", 1) && !remixdb_probe(r, "none", 4));
   remixdb_progress(r, give_up, NULL);
@@ -230,23 +230,23 @@ static void test_pool(void **state) {
   CHECK(has(r, REMIXDB_OK, "") && remixdb_flush(r));
   remixdb_unref(r);  // this ends it, too
   CHECK(atomic_load(&x->nr_refs) == 0);
-  for (uint32_t i = 0; i < 3 * REF_POOL; i++) {
+  for (uint32_t i = 0; i < 3 * POOL_PLACES; i++) {
     CHECK((many[i] = remixdb_ref_borrow(x)) != NULL);
     for (uint32_t k = 0; k < i; k++) CHECK(many[k] != many[i]);
   }
-  CHECK(atomic_load(&x->nr_refs) == 3 * REF_POOL);
-  for (uint32_t i = 0; i < 3 * REF_POOL; i++) remixdb_ref_return(many[i]);
-  CHECK(refpool_count(x) == REF_POOL && atomic_load(&x->nr_refs) == REF_POOL);
+  CHECK(atomic_load(&x->nr_refs) == 3 * POOL_PLACES);
+  for (uint32_t i = 0; i < 3 * POOL_PLACES; i++) remixdb_ref_return(many[i]);
+  CHECK(refpool_count(x) == POOL_PLACES && atomic_load(&x->nr_refs) == POOL_PLACES);
   // Refs that were made otherwise end, and do not come into the pool.
   struct xdb_ref *const own = remixdb_ref(x);
   struct xdb_snapshot *const snap = remixdb_snapshot(own);
-  for (uint32_t i = 0; i < REF_POOL; i++) many[i] = remixdb_ref_borrow(x);
+  for (uint32_t i = 0; i < POOL_PLACES; i++) many[i] = remixdb_ref_borrow(x);
   remixdb_ref_return(remixdb_snapshot_ref(snap));
   CHECK(refpool_count(x) == 0);
-  for (uint32_t i = 0; i < REF_POOL; i++) remixdb_ref_return(many[i]);
+  for (uint32_t i = 0; i < POOL_PLACES; i++) remixdb_ref_return(many[i]);
   remixdb_snapshot_release(snap);
   remixdb_ref_return(own);
-  CHECK(refpool_count(x) == REF_POOL);
+  CHECK(refpool_count(x) == POOL_PLACES);
   remixdb_ref_return(NULL);
   CHECK(!remixdb_ref_borrow(NULL) && remixdb_errcode() == REMIXDB_INVALID);
   remixdb_close(x);  // frees those that wait

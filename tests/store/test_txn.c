@@ -771,6 +771,86 @@ static void test_large(void **state) {
   }
 }
 
+// ---- the pool
+
+static uint64_t figure(const char *name) {
+  uint64_t value;
+  CHECK(remixdb_figure(x, name, &value));
+  return value;
+}
+
+static void test_figures(void **state) {
+  (void)state;
+  struct xdb_ref *r, *r2;
+  CHECK(figure("transactions.open") == 0 && figure("transactions.committed") == 0);
+  struct xdb_txn *const t = begin_txn(&r), *const t2 = begin_txn(&r2);
+  CHECK(figure("transactions.open") == 2);
+  put(r, "a", "1");
+  IS(r2, "a", "-");
+  put(r2, "b", "1");
+  CHECK(remixdb_txn_commit(t) && figure("transactions.open") == 1 && figure("transactions.committed") == 1);
+  CHECK(!remixdb_txn_commit(t2) && remixdb_errcode() == REMIXDB_ABORTED);
+  CHECK(figure("transactions.open") == 0 && figure("transactions.committed") == 1);
+  CHECK(figure("transactions.conflicts") == 1);
+  remixdb_txn_abort(begin_txn(&r));
+  CHECK(figure("transactions.open") == 0 && figure("transactions.conflicts") == 1);
+}
+
+// A transaction that waits for the next one keeps no memtable and no version that the store has given up; the next one
+// reads the store as it is.
+static void test_pool(void **state) {
+  (void)state;
+  struct xdb_ref *r = NULL;
+  for (uint32_t i = 0; i < 4; i++) {
+    char val[2] = {(char)('0' + i)};
+    put(ref, "a", val);
+    struct xdb_txn *t = begin_txn(&r);
+    IS(r, "a", val);
+    put(r, "b", val);
+    CHECK(remixdb_txn_commit(t));
+    if (i % 2) CHECK(remixdb_compact(ref));
+    else if (i) del_range_of(ref, "c", "d");
+    else CHECK(remixdb_flush(ref));
+    CHECK(figure("pinned.memory_bytes") == 0 && figure("pinned.files") == 0);
+    t = begin_txn(&r);
+    IS(r, "b", val);
+    if (i == 3) CHECK(remixdb_flush(ref));  // it ends when the store has another super
+    remixdb_txn_abort(t);
+    CHECK(figure("pinned.memory_bytes") == 0 && figure("pinned.files") == 0);
+  }
+}
+
+// The same beside threads that begin and end transactions all the time.
+static _Atomic bool ending;
+
+static void *begin_and_end(void *arg) {
+  (void)arg;
+  while (!atomic_load(&ending)) {
+    struct xdb_txn *const t = remixdb_txn_begin(x);
+    struct xdb_ref *const r = t ? remixdb_txn_ref(t, NULL) : NULL;
+    CHECK(r && remixdb_probe(r, "a", 1));
+    remixdb_txn_abort(t);
+  }
+  return NULL;
+}
+
+static void test_pool_threads(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 40; i++) {
+    pthread_t ids[3];
+    put(ref, "a", "1");
+    atomic_store(&ending, false);
+    for (uint32_t k = 0; k < 3; k++) CHECK(pthread_create(&ids[k], NULL, begin_and_end, NULL) == 0);
+    for (uint32_t k = 0; k < 3; k++) {
+      put(ref, "b", "1");
+      CHECK(remixdb_flush(ref));
+    }
+    atomic_store(&ending, true);
+    for (uint32_t k = 0; k < 3; k++) CHECK(pthread_join(ids[k], NULL) == 0);
+    CHECK(figure("pinned.memory_bytes") == 0 && figure("pinned.files") == 0 && figure("transactions.open") == 0);
+  }
+}
+
 int main(void) {
   hang_alarm();
   const struct CMUnitTest tests[] = {
@@ -789,6 +869,9 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_dropped_of_several, begin, end),
       cmocka_unit_test_setup_teardown(test_mixed_spaces, begin, end),
       cmocka_unit_test_setup_teardown(test_large, begin, end),
+      cmocka_unit_test_setup_teardown(test_figures, begin, end),
+      cmocka_unit_test_setup_teardown(test_pool, begin, end),
+      cmocka_unit_test_setup_teardown(test_pool_threads, begin, end),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -294,10 +294,10 @@ static void test_nomem_many(void **state) {
     struct wh_model m;
     wh_model_init(&m);
     uint32_t failed = 0, good = 0;
-    for (uint32_t n = 0; n < 60; n++) {
+    for (uint32_t n = 0; n < 60 || (n < 6000 && (failed <= 2 || good <= 2)); n++) {
       many_make(b, &m, shape, 1 + (uint32_t)(rng_next(&rng) % (n % 3 ? 60 : MANY_MAX)), &rng);
       const uint64_t count = wh_count(m.wh);
-      fault_of = n % 2 ? 120 : 10;
+      fault_of = n % 2 ? 250 : 100;
       atomic_store(&mem_fault, fault_fn);
       const enum remixdb_status s = many_put(&m, b, rng_next(&rng) % 8 == 0);
       atomic_store(&mem_fault, NULL);
