@@ -27,7 +27,7 @@
 #define SHOTS 3u
 #define TXNS 2u
 #define PINS 6u
-#define LENT 2u
+#define BORROWED 2u
 #define TXN_IDS 0x40000000u  // ids of transactions' values, from here on
 
 static const char *const names[NAMES] = {"", "a", "b", "\xff\xfe long name with every byte but two", "ab"};
@@ -53,7 +53,7 @@ struct shot {
 };
 
 // A transaction, and what it shows of each space that it uses: the space at the beginning, with its own writes.
-struct view {
+struct shown {
   bool used;
   struct past m;
   bool *wrote;  // by key
@@ -62,7 +62,7 @@ struct view {
 struct txn {
   struct xdb_txn *t;  // NULL: none
   uint64_t began;
-  struct view views[INCS];
+  struct shown shown[INCS];
   uint32_t nr_saved;
   struct saved {
     uint64_t times[INCS];
@@ -94,8 +94,8 @@ struct world {
   struct shot shots[SHOTS];
   struct txn txns[TXNS];
   struct pin pins[PINS];
-  struct xdb_ref *lent[LENT];  // borrowed
-  struct past_cursor lent_cursors[LENT];
+  struct xdb_ref *borrowed[BORROWED];  // borrowed
+  struct past_cursor borrowed_cursors[BORROWED];
   uint32_t next_id, txn_id;
   uint32_t in_doubt;  // the name whose making or drop failed; NAMES: none
   uint8_t *buf;       // for values
@@ -229,7 +229,7 @@ static void pin_drop(struct pin *p) {
 
 static void txn_forget(struct world *w, struct txn *t) {
   for (uint32_t i = 0; i < INCS; i++) {
-    struct view *const v = &t->views[i];
+    struct shown *const v = &t->shown[i];
     if (!v->used) continue;
     for (uint32_t k = 0; k < v->m.nr; k++) free(v->m.keys[k].vers);
     free(v->m.keys);
@@ -246,7 +246,7 @@ static void txn_forget(struct world *w, struct txn *t) {
 }
 
 static void txn_cursors_drop(struct txn *t) {
-  for (uint32_t i = 0; i < INCS; i++) past_cursor_drop(&t->views[i].cursor);
+  for (uint32_t i = 0; i < INCS; i++) past_cursor_drop(&t->shown[i].cursor);
 }
 
 static void txn_abort(struct world *w, struct txn *t) {
@@ -262,10 +262,10 @@ static void let_go(struct world *w) {
     if (w->txns[i].t) txn_abort(w, &w->txns[i]);
   for (uint32_t i = 0; i < SHOTS; i++)
     if (w->shots[i].s) shot_drop(&w->shots[i]);
-  for (uint32_t i = 0; i < LENT; i++) {
-    past_cursor_drop(&w->lent_cursors[i]);
-    remixdb_ref_return(w->lent[i]);
-    w->lent[i] = NULL;
+  for (uint32_t i = 0; i < BORROWED; i++) {
+    past_cursor_drop(&w->borrowed_cursors[i]);
+    remixdb_ref_return(w->borrowed[i]);
+    w->borrowed[i] = NULL;
   }
   for (uint32_t i = 0; i < INCS; i++) {
     struct inc *const n = &w->incs[i];
@@ -443,7 +443,9 @@ static bool do_put(struct world *w) {
   struct inc *const n = pick_inc(w);
   struct past *const m = at_now(w, n);
   const uint32_t i = pick_key(w, n), len = past_vlen(m, i), id = ++m->next_id;
-  struct xdb_ref *const lent = n->name ? NULL : w->lent[below(&w->rng, LENT)], *const r = lent ? lent : n->ref;
+  struct xdb_ref *const borrowed = n->name ? NULL : w->borrowed[below(&w->rng, BORROWED)], *const r = borrowed
+                                                                                                          ? borrowed
+                                                                                                          : n->ref;
   past_value(id, len, w->buf);
   const bool good = remixdb_put(r, m->keys[i].ptr, m->keys[i].len, w->buf, len);
   m->time++;
@@ -493,7 +495,7 @@ static bool do_del_range(struct world *w) {
   return ended(w, good);
 }
 
-// What batch_each must show.
+// The operations that batch_each must show.
 struct listed {
   uint32_t nr, seen;
   struct listed_op {
@@ -664,8 +666,8 @@ static void cursor_step(struct world *w, struct past *m, struct past_cursor *c, 
 static bool do_read(struct world *w) {
   struct inc *const n = pick_inc(w);
   struct past *const m = at_now(w, n);
-  struct xdb_ref *const lent = n->name ? NULL : w->lent[below(&w->rng, LENT)];
-  read_some(w, m, lent ? lent : n->ref, w->time);
+  struct xdb_ref *const borrowed = n->name ? NULL : w->borrowed[below(&w->rng, BORROWED)];
+  read_some(w, m, borrowed ? borrowed : n->ref, w->time);
   return true;
 }
 
@@ -708,21 +710,21 @@ static bool do_count(struct world *w) {
 }
 
 // Borrowed refs, with an iterator that stays over other calls.
-static bool do_lent(struct world *w) {
-  const uint32_t i = (uint32_t)below(&w->rng, LENT);
+static bool do_borrowed(struct world *w) {
+  const uint32_t i = (uint32_t)below(&w->rng, BORROWED);
   struct past *const m = at_now(w, &w->incs[w->live[0]]);
-  struct past_cursor *const c = &w->lent_cursors[i];
-  if (!w->lent[i]) {
-    CHECK((w->lent[i] = remixdb_ref_borrow(w->x)) != NULL);
-    CHECK(remixdb_ref_errcode(w->lent[i]) == REMIXDB_OK && remixdb_ref_errmsg(w->lent[i])[0] == '\0');
+  struct past_cursor *const c = &w->borrowed_cursors[i];
+  if (!w->borrowed[i]) {
+    CHECK((w->borrowed[i] = remixdb_ref_borrow(w->x)) != NULL);
+    CHECK(remixdb_ref_errcode(w->borrowed[i]) == REMIXDB_OK && remixdb_ref_errmsg(w->borrowed[i])[0] == '\0');
   }
   if (chance(&w->rng, 80)) {
-    cursor_step(w, m, c, w->lent[i], w->time);
+    cursor_step(w, m, c, w->borrowed[i], w->time);
     return true;
   }
   past_cursor_drop(c);
-  remixdb_ref_return(w->lent[i]);
-  w->lent[i] = NULL;
+  remixdb_ref_return(w->borrowed[i]);
+  w->borrowed[i] = NULL;
   return true;
 }
 
@@ -800,11 +802,11 @@ static bool do_maintenance(struct world *w) {
 
 // ---- transactions across spaces
 
-static struct view *view_of(struct world *w, struct txn *t, uint32_t i) {
-  struct view *const v = &t->views[i];
+static struct shown *shown_of(struct world *w, struct txn *t, uint32_t i) {
+  struct shown *const v = &t->shown[i];
   const struct past *const m = &w->incs[i].m;
   if (v->used) return v;
-  *v = (struct view){.used = true, .m = *m};
+  *v = (struct shown){.used = true, .m = *m};
   v->m.time = 1;
   v->m.unversioned = true;
   v->m.rng = rng_next(&w->rng);
@@ -842,7 +844,7 @@ static enum changed txn_changed(const struct world *w, const struct txn *t) {
   enum changed how = CHANGED_NOT;
   for (uint32_t i = 0; i < INCS; i++) {
     const struct inc *const n = &w->incs[i];
-    if (!n->used || !t->views[i].used) continue;
+    if (!n->used || !t->shown[i].used) continue;
     for (uint32_t k = 0; k < n->m.nr; k++) {
       const struct past_ver was = past_at(&n->m, k, t->began), is = past_at(&n->m, k, w->time);
       if (!n->m.keys[k].nr || is.time <= t->began || !has_read(t, n, k)) continue;
@@ -871,7 +873,7 @@ static bool has_read_of(const struct txn *t, const struct inc *n) {
 // Whether the transaction has used a space that is dropped: written to it, or read it with notes.
 static void txn_gone(const struct world *w, const struct txn *t, bool *wrote, bool *wrote_gone, bool *read_gone) {
   for (uint32_t i = 0; i < INCS; i++) {
-    const struct view *const v = &t->views[i];
+    const struct shown *const v = &t->shown[i];
     if (!v->used) continue;
     const struct inc *const n = &w->incs[i];
     *read_gone |= n->dropped && has_read_of(t, n);
@@ -897,7 +899,7 @@ static bool txn_commit(struct world *w, struct txn *t) {
   nr_conflicts += conflict;
   w->time += !conflict && wrote;
   for (uint32_t i = 0; i < INCS && !conflict && wrote; i++) {
-    const struct view *const v = &t->views[i];
+    const struct shown *const v = &t->shown[i];
     if (!v->used || w->incs[i].dropped) continue;
     struct past *const m = at_now(w, &w->incs[i]);
     for (uint32_t k = 0; k < m->nr; k++) {
@@ -916,7 +918,7 @@ static void txn_savepoint(struct txn *t) {
   *s = (struct saved){0};
   CHECK(remixdb_txn_savepoint(t->t));
   for (uint32_t i = 0; i < INCS; i++) {
-    const struct view *const v = &t->views[i];
+    const struct shown *const v = &t->shown[i];
     if (!v->used) continue;
     s->times[i] = v->m.time;
     CHECK((s->wrote[i] = malloc(v->m.nr * sizeof(bool))) != NULL);
@@ -930,7 +932,7 @@ static void txn_rollback(struct txn *t) {
   struct saved *const s = &t->saved[--t->nr_saved];
   txn_cursors_drop(t);
   for (uint32_t i = 0; i < INCS; i++) {
-    struct view *const v = &t->views[i];
+    struct shown *const v = &t->shown[i];
     if (!v->used) continue;
     const uint64_t time = s->wrote[i] ? s->times[i] : 1;  // 1: as it began
     v->m.time++;
@@ -945,7 +947,7 @@ static void txn_rollback(struct txn *t) {
 }
 
 // A batch in the transaction: puts, deletes and ranges, at once in its own space.
-static void txn_batch(struct world *w, struct view *v, struct xdb_ref *ref) {
+static void txn_batch(struct world *w, struct shown *v, struct xdb_ref *ref) {
   static struct listed l;
   struct past *const m = &v->m;
   l.nr = 0;
@@ -968,7 +970,7 @@ static void txn_batch(struct world *w, struct view *v, struct xdb_ref *ref) {
   CHECK(remixdb_write(ref, w->batch));
 }
 
-static void txn_del_range(struct world *w, struct view *v, struct xdb_ref *ref) {
+static void txn_del_range(struct world *w, struct shown *v, struct xdb_ref *ref) {
   uint32_t first, end;
   const struct remixdb_range range = pick_range(w, &v->m, &first, &end);
   CHECK(remixdb_del_range(ref, &range));
@@ -977,7 +979,7 @@ static void txn_del_range(struct world *w, struct view *v, struct xdb_ref *ref) 
   for (uint32_t k = first; k < end; k++) v->wrote[k] = true;
 }
 
-static void txn_write(struct world *w, struct view *v, struct xdb_ref *ref) {
+static void txn_write(struct world *w, struct shown *v, struct xdb_ref *ref) {
   const uint32_t k = (uint32_t)below(&w->rng, v->m.nr);
   const uint64_t dice = below(&w->rng, 100);
   v->m.next_id = w->txn_id;
@@ -1001,8 +1003,8 @@ static bool do_txn(struct world *w) {
   do i = (uint32_t)below(&w->rng, INCS);
   while (!w->incs[i].used);
   struct inc *const n = &w->incs[i];
-  if (n->dropped && (n->dropped <= t->began || !t->views[i].used)) return true;
-  struct view *const v = view_of(w, t, i);
+  if (n->dropped && (n->dropped <= t->began || !t->shown[i].used)) return true;
+  struct shown *const v = shown_of(w, t, i);
   struct xdb_ref *const ref = (chance(&w->rng, 70) ? remixdb_txn_untracked : remixdb_txn_ref)(t->t, n->sp);
   if (n->dropped && !ref) {
     CHECK(remixdb_errcode() == REMIXDB_GONE);
@@ -1028,7 +1030,7 @@ static bool do_blind_txn(struct world *w) {
   CHECK(t->t);
   for (uint64_t n = 1 + below(&w->rng, 12); n; n--) {
     const uint32_t i = (uint32_t)(pick_inc(w) - w->incs);
-    struct view *const v = view_of(w, t, i);
+    struct shown *const v = shown_of(w, t, i);
     const uint32_t k = (uint32_t)below(&w->rng, v->m.nr);
     struct xdb_ref *const ref = remixdb_txn_ref(t->t, w->incs[i].sp);
     CHECK(ref);
@@ -1086,7 +1088,7 @@ static const struct step steps[] = {
     {do_cursor, "iterator", 1500, 0},
     {do_late_cursor, "late iterator", 300, 0},
     {do_count, "count", 20, 0},
-    {do_lent, "borrowed ref", 300, 0},
+    {do_borrowed, "borrowed ref", 300, 0},
     {do_pin, "pin", 300, 0},
     {do_shot, "snapshot", 900, 0},
     {do_option, "option", 20, 0},
