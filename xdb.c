@@ -856,12 +856,16 @@ static enum remixdb_status merge_all(struct xdb_ref *r, struct merge_call *c) {
     c->to.key = c->key.ptr;
     c->to.klen = c->key.len;
   }
-  bool full;
+  bool full, tried = false;
   do {
     if ((s = xdb_failure(x)) != REMIXDB_OK) break;
     if (ingesting(x)) xdb_ingest_wait(x);
     s = merge_once(r, c, &full);
     if (unlikely(full) && (s = write_wait_room(x, 0)) == REMIXDB_OK) s = REMIXDB_ABORTED;
+    if (unlikely(s == REMIXDB_NOSPACE) && !tried) {
+      tried = true;
+      s = write_no_room(x, c->op == REMIXDB_MERGE_DEL);
+    }
   } while (unlikely(s == REMIXDB_ABORTED));
   mem_free(c->was);
   if (s != REMIXDB_OK || c->op == REMIXDB_MERGE_KEEP) return s;
