@@ -156,7 +156,7 @@ static void read_apart(struct multiget *m) {
 }
 
 // i: the key's index in the call.
-static inline __attribute__((always_inline)) void found(struct multiget *m, size_t i, const struct kv_rec *rec) {
+ALWAYS_INLINE void found(struct multiget *m, size_t i, const struct kv_rec *rec) {
   if (unlikely(rec->kind)) {
     if (rec->kind & KV_TOMB || (rec->kind & KV_EXPIRES && expired(m, rec))) return;
     if (rec->kind & KV_APART) {
