@@ -13,7 +13,9 @@
 #define LOADS_TIMED 8u                     // one in this many loads is timed
 #define RUN_TRIES 32u                      // stretches tried for one large block
 #define HELD_TRIES 4u                      // pinned frames in `held` that are tried again each time
-#define RECORDS_IDLE 4u  // records go when so many times the cache's pages were evicted since the last was kept
+// Records are idle if, over one turn of the cache, fewer than 1/RECORDS_BUSY as many were found or kept as pages were
+// evicted.
+#define RECORDS_BUSY 16u
 #define AHEAD_PAGES ((uint32_t)(CACHE_AHEAD / BLOCK_PAGE))
 #define AHEAD_LEFT (AHEAD_PAGES / 2)  // the next stretch is asked for when no more pages are left before it
 
@@ -81,7 +83,9 @@ struct cache_full {
   struct cache pub;
   struct page *pages;  // by page number; the first is 1
   struct epoch *epoch;
-  _Atomic uint64_t evicted;   // pages since a record was kept; relaxed
+  _Atomic uint64_t evicted;   // pages, in this turn of the cache; relaxed
+  _Atomic uint64_t used;      // records found or kept before this turn; relaxed
+  _Atomic bool idle;          // in the turn before, hardly any record was found or kept; relaxed
   _Atomic uint32_t giving;    // the next shard that gives; relaxed
   _Atomic uint32_t nr_pages;  // of all shards: the size; relaxed
   uint32_t most;              // pages of all shards, as far as they can grow
@@ -473,7 +477,6 @@ static uint32_t give_chunk(void *arg) {
   const uint32_t f = sh->given_pages + RECORDS_CHUNK_PAGES <= most ? frame_take(c, sh, RECORDS_CHUNK_PAGES) : 0;
   if (f) sh->given_pages += RECORDS_CHUNK_PAGES;
   (void)pthread_mutex_unlock(&sh->lock);
-  atomic_store_explicit(&c->evicted, 0, memory_order_relaxed);
   return f;
 }
 
@@ -486,10 +489,22 @@ static void chunk_back(struct cache_full *c, uint32_t frame) {
   (void)pthread_mutex_unlock(&sh->lock);
 }
 
-// Takes a chunk back when blocks have needed memory for long and no record did.
-static void records_idle(struct cache_full *c) {
-  const uint64_t most = (uint64_t)size_now(c) * RECORDS_IDLE;
-  if (likely(atomic_load_explicit(&c->evicted, memory_order_relaxed) <= most) || !c->pub.records) return;
+// A turn of the cache has ended, in which so many pages were evicted: finds out whether its records are idle.
+static void turn_end(struct cache_full *c, uint64_t evicted) {
+  const uint64_t used = records_used(c->pub.records);
+  const uint64_t before = atomic_exchange_explicit(&c->used, used, memory_order_relaxed);
+  atomic_store_explicit(&c->idle, used - before < evicted / RECORDS_BUSY, memory_order_relaxed);
+}
+
+// Call it after a load. A turn ends when as many pages were evicted as the cache has. While records are idle, each call
+// takes one chunk back for blocks.
+static void records_turn(struct cache_full *c) {
+  const memory_order relaxed = memory_order_relaxed;
+  uint64_t evicted = atomic_load_explicit(&c->evicted, relaxed);
+  if (!c->pub.records) return;
+  const bool over = unlikely(evicted > size_now(c));
+  if (over && atomic_compare_exchange_strong_explicit(&c->evicted, &evicted, 0, relaxed, relaxed)) turn_end(c, evicted);
+  if (likely(!atomic_load_explicit(&c->idle, relaxed))) return;
   const uint32_t frame = records_yield(c->pub.records);
   if (frame) chunk_back(c, frame);
 }
@@ -777,7 +792,7 @@ enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr
   const enum remixdb_status s = block_load(c, timed, block, nr_pages, load, arg,
                                            c->pub.pages + (size_t)(f - 1) * BLOCK_PAGE, false);
   cache_fill_end(t, block, nr_pages, b, &self, s == REMIXDB_OK);
-  records_idle(c);
+  records_turn(c);
   return s;
 }
 

@@ -61,7 +61,7 @@ struct records {
   struct ring probation, main;
   struct chunk idle[IDLE_MAX];  // emptied, in order of their stamps
   uint32_t nr_idle;
-  uint64_t kept;
+  _Atomic uint64_t kept;  // relaxed; readers need no lock
 };
 
 // Chunks for a cache of so many pages. 0: it is too small.
@@ -198,7 +198,7 @@ static _Atomic uint64_t *entry_room(struct records *r, uint64_t hash, bool *know
       room = &bucket[i];
     }
   }
-  return room ? room : &bucket[r->kept % BUCKET];
+  return room ? room : &bucket[atomic_load_explicit(&r->kept, memory_order_relaxed) % BUCKET];
 }
 
 const uint8_t *records_find(struct records *r, uint64_t table, uint32_t pos) {
@@ -324,7 +324,7 @@ void records_keep(struct records *r, uint64_t table, uint32_t pos, uint32_t form
     struct ring *const g = known ? &r->main : &r->probation;
     if (ring_room(r, g, len)) {
       append(r, g, &head, rec, entry_room(r, hash, &known), hash);
-      r->kept++;
+      (void)atomic_fetch_add_explicit(&r->kept, 1, memory_order_relaxed);
     }
   }
   (void)pthread_mutex_unlock(&r->lock);
@@ -338,9 +338,14 @@ uint32_t records_yield(struct records *r) {
   return frame;
 }
 
+uint64_t records_used(const struct records *r) {
+  return atomic_load_explicit(&r->hits, memory_order_relaxed) + atomic_load_explicit(&r->kept, memory_order_relaxed);
+}
+
 void records_stats(struct records *r, struct records_stats *out) {
   (void)pthread_mutex_lock(&r->lock);
-  *out = (struct records_stats){.bytes = (uint64_t)(chunks_live(r) + r->nr_idle) * CHUNK_BYTES, .kept = r->kept};
+  *out = (struct records_stats){.bytes = (uint64_t)(chunks_live(r) + r->nr_idle) * CHUNK_BYTES};
   (void)pthread_mutex_unlock(&r->lock);
+  out->kept = atomic_load_explicit(&r->kept, memory_order_relaxed);
   out->hits = atomic_load_explicit(&r->hits, memory_order_relaxed);
 }

@@ -57,6 +57,9 @@ void records_keep(struct records *r, uint64_t table, uint32_t pos, uint32_t form
 // Gives a chunk up, for the cache: its frame, which no reader uses; or 0. Not under a lock of the cache.
 uint32_t records_yield(struct records *r);
 
+// Records that were found or kept so far. Any thread.
+uint64_t records_used(const struct records *r);
+
 struct records_stats {
   uint64_t bytes;  // of the chunks
   uint64_t kept;   // records put in
