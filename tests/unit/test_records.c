@@ -308,5 +308,5 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_threads, setup, teardown),
       cmocka_unit_test(test_table),
   };
-  return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
+  return check_seed_end(cmocka_run_group_tests(tests, root_setup, root_teardown));
 }
