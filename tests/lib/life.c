@@ -4,7 +4,6 @@
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -20,18 +19,6 @@
 #include "tests/lib/slow.h"
 
 struct life_counts counts;
-
-static void on_hang(int sig) {
-  (void)sig;
-  char line[384];
-  struct timespec cpu = {0};
-  // the time of all seeds, which tells a test that waits from one that gets no processor
-  (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
-  const int n = snprintf(line, sizeof(line), "CRASH_SEED=%llu, %s: hangs (%lld s of processor time)\n",
-                         (unsigned long long)check_seed, check_what, (long long)cpu.tv_sec);
-  if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0) _exit(2);
-  _exit(1);
-}
 
 // ---- the model
 
@@ -865,7 +852,7 @@ uint64_t nr_seeds(uint64_t standard) {
 void life_start(int argc, char **argv) {
   check_seed_name = "CRASH_SEED";
   if (argc > 1) cmocka_set_test_filter(argv[1]);
-  (void)signal(SIGALRM, on_hang);
+  hang_says();
 #if defined(__GLIBC__)
   // a store is opened and closed a thousand times a second: memory that one gave back need not be zeroed for the next
   (void)mallopt(M_MMAP_THRESHOLD, 1 << 30);

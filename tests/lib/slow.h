@@ -18,4 +18,8 @@
 #define SLOW_HANG_S (SLOW > 8 ? 1700u : 110u)
 // After these the program says that it hangs, and ends.
 void hang_alarm(void);
+// The same without a time: the caller sets the alarm.
+void hang_says(void);
+// The step that a long test is in, for the line that a program prints if it hangs; a string that stays.
+extern const char *hang_step;
 #endif

@@ -6,7 +6,6 @@
 //
 // TEST_SEED in the environment repeats the run of a failure. SOAK_SECONDS goes on with new seeds that long; MODEL_OPS
 // until so many operations are done.
-#include <signal.h>
 
 #include "tests/lib/check.h"
 #include "admin/checkpoint.h"
@@ -71,15 +70,6 @@ static uint64_t steady_ms(void *arg) { return (void)arg, steady; }
 static const struct env_clock test_clock = {wall_ms, steady_ms, NULL};
 
 static uint64_t nr_ops, nr_opened, kinds[COMPACT_KINDS], young;
-static const char *step_name = "";
-
-static void on_hang(int sig) {
-  (void)sig;
-  char line[200];
-  const int n = snprintf(line, sizeof(line), "TEST_SEED=%llu: %s hangs\n", (unsigned long long)check_seed, step_name);
-  if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0) _exit(2);
-  _exit(1);
-}
 
 // ---- opening and closing
 
@@ -779,7 +769,7 @@ static void step(struct run *r) {
   uint64_t dice = below(&r->m.rng, total);
   uint32_t i = 0;
   for (; dice >= steps[i].weight; i++) dice -= steps[i].weight;
-  step_name = steps[i].name;
+  hang_step = steps[i].name;
   steps[i].fn(r);
   nr_ops++;
 }
@@ -875,8 +865,7 @@ static void test_model(void **state) {
 }
 
 int main(void) {
-  (void)signal(SIGALRM, on_hang);
-  (void)alarm(SLOW_HANG_S);
+  hang_alarm();
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_model)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

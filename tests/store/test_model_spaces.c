@@ -11,7 +11,6 @@
 //
 // TEST_SEED in the environment repeats the run of a failure. SOAK_SECONDS goes on with new seeds that long.
 #include <errno.h>
-#include <signal.h>
 
 #include "tests/lib/check.h"
 #include "tests/lib/expect.h"
@@ -103,15 +102,6 @@ struct world {
 };
 
 static uint64_t nr_steps, nr_drops, nr_made, nr_cuts, nr_torn, nr_commits, nr_conflicts, nr_lost;
-static const char *step_name = "";
-
-static void on_hang(int sig) {
-  (void)sig;
-  char line[200];
-  const int n = snprintf(line, sizeof(line), "TEST_SEED=%llu: %s hangs\n", (unsigned long long)check_seed, step_name);
-  if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0) _exit(2);
-  _exit(1);
-}
 
 // ---- spaces and time
 
@@ -435,7 +425,7 @@ static bool ended(struct world *w, bool good) {
   if (good) return true;
   const enum remixdb_status s = remixdb_errcode();
   CHECK_SAYS(w->danger && (s == REMIXDB_IO || s == REMIXDB_NOSPACE), "%s", remixdb_strerror(s));
-  CHECK_SAYS(remixdb_errmsg()[0], "%s: %s", step_name, remixdb_strerror(s));
+  CHECK_SAYS(remixdb_errmsg()[0], "%s: %s", hang_step, remixdb_strerror(s));
   return false;
 }
 
@@ -1108,7 +1098,7 @@ static bool step(struct world *w) {
     if (dice < weight) break;
     dice -= weight;
   }
-  step_name = steps[i].name;
+  hang_step = steps[i].name;
   nr_steps++;
   return steps[i].fn(w);
 }
@@ -1206,8 +1196,7 @@ static void test_spaces(void **state) {
 }
 
 int main(void) {
-  (void)signal(SIGALRM, on_hang);
-  (void)alarm(SLOW_HANG_S);
+  hang_alarm();
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_spaces)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
