@@ -37,6 +37,7 @@ struct value_file {
   int fd;                        // -1: it is not open for writing
   uint64_t tail;                 // records so far end here; for a file that is read only: its size when it was opened
   uint32_t writers;              // values that are being written, or are not referred to yet
+  uint32_t kept;                 // batches that have written to it, and have not ended (struct value_batch)
   bool full;                     // no further value goes there
   bool syncing;                  // a sync uses `fd`
   bool named;                    // its name is durable; used by syncs only

@@ -326,33 +326,43 @@ static enum remixdb_status batch_write(struct value_batch *b) {
   struct value_log *const l = b->log;
   b->file = NULL;
   const enum remixdb_status s = b->len ? write_at(l, f, b->buf, b->len, b->at) : REMIXDB_OK;
-  if (s != REMIXDB_OK) return write_failed(l, f, b->at, b->cap, s);
-  give_back(l, f, b->at, b->cap, b->len);
+  if (s != REMIXDB_OK) return write_failed(l, f, b->at, VALUE_EXTENT, s);
+  give_back(l, f, b->at, VALUE_EXTENT, b->len);
   if (b->len) wrote(f);
   b->len = 0;
   value_put_end(l, f);  // b->files has the file
   return REMIXDB_OK;
 }
 
-// Takes an extent with room for a record.
-static enum remixdb_status batch_extend(struct value_batch *b, uint64_t most) {
-  const size_t cap = most > VALUE_EXTENT ? (size_t)most : VALUE_EXTENT;
+// The file stays in use until value_batch_fini. It has a writer now.
+static enum remixdb_status batch_keep(struct value_batch *b, struct value_file *f) {
+  if (value_set_find(&b->files, f->number)) return REMIXDB_OK;
+  const enum remixdb_status s = value_set_add(&b->files, f);
+  if (s != REMIXDB_OK) return s;
+  lib_lock(&b->log->lock);
+  f->kept++;
+  lib_unlock(&b->log->lock);
+  return s;
+}
+
+// Takes an extent.
+static enum remixdb_status batch_extend(struct value_batch *b) {
   enum remixdb_status s = batch_write(b);
   if (s != REMIXDB_OK) return s;
-  if (cap > b->room) {
-    mem_free(b->buf);
-    b->room = 0;
-    if (!(b->buf = mem_alloc(cap))) return REMIXDB_NOMEM;
-    b->room = cap;
-  }
-  if ((s = reserve(b->log, cap, false, &b->file, &b->at)) != REMIXDB_OK) return s;
-  b->cap = cap;
+  if (!b->buf && !(b->buf = mem_alloc(VALUE_EXTENT))) return REMIXDB_NOMEM;
+  if ((s = reserve(b->log, VALUE_EXTENT, false, &b->file, &b->at)) != REMIXDB_OK) return s;
   b->len = 0;
-  const bool there = value_set_find(&b->files, b->file->number) != NULL;
-  if ((s = value_set_add(&b->files, b->file)) != REMIXDB_OK || there) return s;
-  lib_lock(&b->log->lock);
-  b->file->writers++;  // until value_batch_fini
-  lib_unlock(&b->log->lock);
+  return batch_keep(b, b->file);
+}
+
+// A value that fills an extent.
+static enum remixdb_status batch_put_long(struct value_batch *b, struct kref key, const void *val, uint32_t vlen,
+                                          uint8_t *ref) {
+  struct value_file *f;
+  enum remixdb_status s = value_put(b->log, key, val, vlen, ref, &f);
+  if (s != REMIXDB_OK) return s;
+  s = batch_keep(b, f);
+  value_put_end(b->log, f);
   return s;
 }
 
@@ -360,8 +370,9 @@ enum remixdb_status value_batch_put(struct value_batch *b, struct kref key, cons
                                     uint8_t *ref) {
   struct value_rec r = {.klen = key.len, .vlen = vlen, .nonce = random_seed()};
   const uint64_t most = value_cost(key.len, vlen);
+  if (most > VALUE_EXTENT) return batch_put_long(b, key, val, vlen, ref);
   enum remixdb_status s = REMIXDB_OK;
-  if (!b->file || most > b->cap - b->len) s = batch_extend(b, most);
+  if (!b->file || most > VALUE_EXTENT - b->len) s = batch_extend(b);
   if (s != REMIXDB_OK) return s;
   uint8_t *const p = b->buf + b->len, *const entries = p + value_entries_at(key.len);
   uint8_t *const data = p + value_data_at(key.len, vlen);
@@ -385,12 +396,12 @@ enum remixdb_status value_batch_end(struct value_batch *b) { return batch_write(
 
 void value_batch_fini(struct value_batch *b) {
   if (b->file) {
-    give_back(b->log, b->file, b->at, b->cap, 0);
+    give_back(b->log, b->file, b->at, VALUE_EXTENT, 0);
     value_put_end(b->log, b->file);
   }
   if (b->files.nr) {
     lib_lock(&b->log->lock);
-    for (uint32_t i = 0; i < b->files.nr; i++) b->files.files[i]->writers--;
+    for (uint32_t i = 0; i < b->files.nr; i++) b->files.files[i]->kept--;
     lib_unlock(&b->log->lock);
   }
   value_set_fini(&b->files);
@@ -496,7 +507,7 @@ struct value_file *value_log_settle(struct value_log *l, bool (*keep)(void *arg,
     struct value_file *const f = *at;
     // `keep` comes first: a file that a thread makes known to it is in use meanwhile.
     const bool kept = keep(arg, f), dirty = atomic_load_explicit(&f->dirty, memory_order_acquire);
-    if (!f->full || f->writers || f->syncing || (kept && dirty)) {
+    if (!f->full || f->writers || f->kept || f->syncing || (kept && dirty)) {
       at = &f->next;
       continue;
     }

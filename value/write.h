@@ -10,7 +10,9 @@
 //   W3  A failed sync, and a failed write for another reason than a full disk or want of memory, is sticky: later puts
 //       and syncs return it.
 //   W4  A file counts as in use (`writers`) from the reservation of a place until the caller says that the reference is
-//       held (value_put_end). Only a file that is full, synced and not in use leaves the log's list (value_log_settle).
+//       held (value_put_end), and while a batch that has written to it has not ended (`kept`). Only a file that is
+//       full, synced and not in use leaves the log's list (value_log_settle). A full file without `writers` needs no
+//       descriptor any more once it is synced.
 #ifndef VALUE_WRITE_H
 #define VALUE_WRITE_H
 
@@ -67,17 +69,17 @@ MUST_CHECK struct value_file *value_log_settle(struct value_log *l, bool (*keep)
 // Drops the log's references to them.
 void value_log_drop(struct value_log *l, struct value_file *gone);
 
-// ---- many values in a row, by one thread. Their bytes are gathered.
+// ---- many values in a row, by one thread. Short ones are gathered; a value that fills an extent is written at once.
 struct value_batch {
   struct value_log *log;
   struct value_file *file;  // with a reference, in use; NULL: no extent
   uint64_t at;              // of the extent
-  uint8_t *buf;
-  size_t len, cap;         // bytes gathered, and of the extent
-  size_t room;             // bytes of buf
-  struct value_set files;  // all files that the batch has written to
+  uint8_t *buf;             // VALUE_EXTENT bytes; NULL: not needed yet
+  size_t len;               // bytes gathered
+  struct value_set files;   // all files that the batch has written to; they stay in use until value_batch_fini
 };
-// b: all zero but for `log`. The same statuses as value_put. After a failure the caller ends the batch.
+// b: all zero but for `log`. The same statuses as value_put. After a failure the caller ends the batch. Takes memory
+// for an extent; a value that fills an extent takes what value_put takes.
 MUST_CHECK enum remixdb_status value_batch_put(struct value_batch *b, struct kref key, const void *val, uint32_t vlen,
                                                uint8_t *ref);
 // Writes what is gathered. The files stay in use until value_batch_fini.

@@ -149,6 +149,20 @@ static void test_lengths(void **state) {
   }
 }
 
+static bool keep_any(void *arg, const struct value_file *f) {
+  (void)arg, (void)f;
+  return true;
+}
+
+// The files that a settling leaves in the log's list.
+static uint32_t settle(struct world *w) {
+  uint32_t nr = 0;
+  value_log_turn(&w->log);
+  value_log_drop(&w->log, value_log_settle(&w->log, keep_any, NULL));
+  for (const struct value_file *f = w->log.files; f; f = f->next) nr++;
+  return nr;
+}
+
 // A batch writes into extents that others write between.
 static void test_batch(void **state) {
   (void)state;
@@ -175,8 +189,12 @@ static void test_batch(void **state) {
     OK(value_batch_end(&b[1]));
     CHECK(b[0].files.nr > 2);
     OK(value_log_sync(&w->log));
+    // Its files are in use until it ends, and need no descriptors.
+    CHECK(settle(w) >= b[0].files.nr && simdisk_open_files(w->disk) <= 1);
+    for (uint32_t i = 0; i < b[0].files.nr; i++) CHECK(value_log_has(&w->log, b[0].files.files[i]));
     value_batch_fini(&b[0]);
     value_batch_fini(&b[1]);
+    CHECK(settle(w) == 0);
     for (uint32_t i = 0; i < NR; i++) {
       read_good(&k[i]);
       value_file_unref(k[i].file);
