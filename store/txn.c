@@ -5,6 +5,7 @@
 
 #include "log/format.h"
 #include "store/idle.h"
+#include "store/pin.h"
 #include "store/space_ref.h"
 #include "view/multiget.h"
 #include "xdb.h"
@@ -362,23 +363,16 @@ static enum remixdb_status txn_write(struct xdb_ref *r, const struct xdb_batch *
 }
 
 // Gets a copy of the key's value. *val_out NULL: the key does not exist; else the caller frees it.
-static enum remixdb_status get_copy(struct xdb_ref *r, struct kref key, uint8_t **val_out, uint32_t *vlen_out) {
+static enum remixdb_status get_copy(struct xdb_ref *r, struct kref key, void **val_out, uint32_t *vlen_out) {
   *val_out = NULL;
   *vlen_out = 0;
-  enum remixdb_status s = txn_get(r, key, NULL, 0, vlen_out);
-  if (s == REMIXDB_NOTFOUND) return REMIXDB_OK;
-  if (s != REMIXDB_OK) return s;
-  uint8_t *const val = mem_alloc(*vlen_out ? *vlen_out : 1);
-  if (!val) return REMIXDB_NOMEM;
-  s = txn_get(r, key, val, *vlen_out, vlen_out);
-  if (s == REMIXDB_OK) *val_out = val;
-  else mem_free(val);
-  return s;
+  const enum remixdb_status s = pin_get_alloc(r, key, val_out, vlen_out);
+  return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
 }
 
 static enum remixdb_status txn_merge(struct xdb_ref *r, struct kref key, remixdb_merge_fn fn, void *priv) {
   struct merge_call c = {.key = key, .fn = fn, .priv = priv};
-  uint8_t *val = NULL;
+  void *val = NULL;
   struct kv_rec rec;
   enum remixdb_status s = check_writable(r);
   if (s == REMIXDB_OK) s = xdb_getv(r, key, NULL, 0, NULL, &rec);

@@ -851,6 +851,49 @@ static void test_pool_threads(void **state) {
   }
 }
 
+// A broken reference takes no memory of the length that it states.
+static _Atomic size_t largest;
+
+static bool note_largest(size_t size) {
+  if (size > atomic_load(&largest)) atomic_store(&largest, size);
+  return true;
+}
+
+static enum remixdb_merge_op keep(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
+  (void)v0, (void)v1, (void)v1len;
+  *(uint32_t *)priv = v0len;
+  return REMIXDB_MERGE_KEEP;
+}
+
+static void test_broken_reference(void **state) {
+  (void)state;
+  static uint8_t value[200000];
+  uint32_t len = 0;
+  CHECK(remixdb_put(ref, "long", 4, value, sizeof(value)));
+  struct xdb_txn *const t = remixdb_txn_begin(x);
+  struct xdb_ref *const r = remixdb_txn_ref(t, NULL);
+  CHECK(remixdb_merge(r, "long", 4, keep, &len) && len == sizeof(value));
+  // The reference is in the memtable: its length becomes the largest there is.
+  epoch_enter(&x->epoch, &ref->slot);
+  const struct wh_ver *const ver = wh_get(xdb_super(x)->active->wh, kref("long", 4), hash64("long", 4), WH_PENDING - 1);
+  struct kv_rec rec;
+  wh_ver_value(ver, &rec);
+  epoch_exit(&ref->slot);
+  CHECK(rec.kind & KV_APART && rec.vlen == VALUE_REF);
+  uint8_t was[VALUE_REF];
+  memcpy(was, rec.val, sizeof(was));
+  store32le((uint8_t *)(uintptr_t)rec.val + 16, UINT32_MAX);
+  atomic_store(&largest, 0);
+  atomic_store(&mem_fault, note_largest);
+  CHECK(!remixdb_merge(r, "long", 4, keep, &len) && remixdb_errcode() == REMIXDB_CORRUPT);
+  atomic_store(&mem_fault, NULL);
+  CHECK(atomic_load(&largest) < 4u << 20);
+  memcpy((uint8_t *)(uintptr_t)rec.val, was, sizeof(was));
+  CHECK(remixdb_merge(r, "long", 4, keep, &len) && len == sizeof(value));
+  CHECK(remixdb_merge(r, "none", 4, keep, &len) && len == 0);
+  remixdb_txn_abort(t);
+}
+
 int main(void) {
   hang_alarm();
   const struct CMUnitTest tests[] = {
@@ -872,6 +915,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_figures, begin, end),
       cmocka_unit_test_setup_teardown(test_pool, begin, end),
       cmocka_unit_test_setup_teardown(test_pool_threads, begin, end),
+      cmocka_unit_test_setup_teardown(test_broken_reference, begin, end),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
