@@ -419,9 +419,58 @@ static void test_calls(void **state) {
   simdisk_destroy(disk);
 }
 
+// ---- the progress function
+
+struct telling {
+  uint64_t refuse_from, last;  // the function returns false from this many bytes on
+  uint32_t calls, refused;
+  bool complete;
+};
+
+static bool told(void *priv, const char *what, uint64_t done, uint64_t total) {
+  struct telling *const t = priv;
+  CHECK(strcmp(what, "ingest") == 0 && (total == 0 || done == total) && !t->complete);
+  t->calls++;
+  t->last = done;
+  t->complete = total != 0;
+  if (done < t->refuse_from) return true;
+  t->refused++;
+  return false;
+}
+
+static bool ingest_two(void) {
+  static char value[2 << 20];
+  struct xdb_ingest *const g = remixdb_ingest_begin(ref);
+  CHECK(g != NULL);
+  for (uint32_t i = 0; i < 60; i++) {
+    char key[16];
+    CHECK(remixdb_ingest_put(g, key, key_of(i, key), value, 20000));
+  }
+  return remixdb_ingest_commit(g);
+}
+
+// The function may give the ingest up before anybody sees it, and never afterwards.
+static void test_progress(void **state) {
+  (void)state;
+  disk = simdisk_create();
+  open_on(disk, 0);
+  struct telling t = {.refuse_from = 60 * 20000};  // all bytes, and nobody sees them yet
+  remixdb_progress(ref, told, &t);
+  CHECK(!ingest_two() && remixdb_errcode() == REMIXDB_ABORTED && t.refused == 1 && !t.complete);
+  CHECK(!remixdb_probe(ref, "000000", 6));
+  check_files(disk);
+  const uint64_t all = t.last;
+  t = (struct telling){.refuse_from = all + 1};  // only the last report is above
+  CHECK(ingest_two() && remixdb_errcode() == REMIXDB_OK && t.refused == 1 && t.complete);
+  CHECK(remixdb_probe(ref, "000000", 6) && remixdb_probe(ref, "000059", 6));
+  check_files(disk);
+  close_it();
+  simdisk_destroy(disk);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls), cmocka_unit_test(test_power_cuts),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls),         cmocka_unit_test(test_power_cuts),
                                      cmocka_unit_test(test_failing_calls), cmocka_unit_test(test_shapes),
-                                     cmocka_unit_test(test_beside)};
+                                     cmocka_unit_test(test_beside),        cmocka_unit_test(test_progress)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
