@@ -117,7 +117,8 @@ static enum remixdb_status share_values(struct xdb *x, struct target *t) {
   for (uint32_t i = 0; i < t->values.nr && s == REMIXDB_OK; i++) {
     const struct value_file *const f = t->values.files[i];
     const bool written = value_log_has(&x->values, f) || value_log_has(&x->compact.values, f);
-    s = written ? copy_file(&x->home, t, env_name(f->path)) : share_file(&x->home, t, env_name(f->path), f->tail);
+    s = written ? copy_file(&x->home, t, env_name(f->path))
+                : share_file(&x->home, t, env_name(f->path), value_file_size(f));
   }
   return s;
 }
@@ -148,7 +149,7 @@ static uint64_t bytes_of(const struct super *v) {
       bytes += (p->remix ? p->remix->file_size : 0) + (p->young ? p->young->file_size : 0);
     }
   }
-  for (uint32_t i = 0; i < v->version->values.nr; i++) bytes += v->version->values.files[i]->tail;
+  for (uint32_t i = 0; i < v->version->values.nr; i++) bytes += value_file_size(v->version->values.files[i]);
   return bytes;
 }
 

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "store/collect.h"
 #include "store/refpool.h"
 #include "store/snapshot.h"
 #include "store/txn_pool.h"
@@ -80,6 +81,7 @@ struct gathered {
   struct parts_figures parts;
   struct memtables_figures memtables;
   struct snapshots_figures snapshots;
+  struct collect_figures values;
   struct txn_figures txns;
   struct wal_stats wal;
   struct cache_stats cache;
@@ -108,6 +110,7 @@ static void gather(struct xdb *x, struct gathered *f) {
   gather_memtables(x, xdb_super(x), &f->memtables);
   gather_snapshots(x, &f->snapshots);
   pthread_mutex_unlock(&x->lock);
+  collect_measure(x, &f->values);
   txn_figures(x, &f->txns);
   if (x->wal) wal_stats(x->wal, &f->wal);
   if (x->cache) cache_stats(x->cache, &f->cache);

@@ -232,6 +232,7 @@ static void remix_free(struct remix *x) {
   mem_free(x->path);
   anchors_fini(&x->index->anchors);
   mem_free(x->index->live);
+  mem_free(atomic_load_explicit(&x->hidden, memory_order_relaxed));
   mem_free(x);
 }
 

@@ -66,6 +66,10 @@ void remix_watch(struct remix *x, const struct remix_watch *w);
 void remix_add_debt(struct remix *x, uint64_t scan_debt);
 struct kref remix_anchor(const struct remix *x, uint32_t seg);  // points into the image; seg < nr_segs
 
+// Returns for each run how many of its entries no reader of the view finds, because a newer entry of the key hides them
+// or because they are erased. The first call counts, which passes over all entries. The result lives as long as x.
+// Returns NULL on failure (REMIXDB_NOMEM). Any thread.
+const uint32_t *remix_hidden(struct remix *x);
 // Tells whether some record of the view expires.
 bool remix_expires(const struct remix *x);
 // Finds the newest version of the key; hash = hash64(key). Fails with REMIXDB_NOTFOUND if there is none. A tombstone

@@ -57,6 +57,7 @@ struct remix {
   // the block where a scan begins is a jump, too. The watch sets scan_debt_due, which begins with 0. Both are relaxed.
   _Atomic uint64_t scan_debt, scan_debt_due;
   const struct remix_watch *watch;  // NULL: none
+  _Atomic(uint32_t *) hidden;       // remix_hidden; NULL until somebody asks. Published with release
 };
 
 // The segments, each of remix_layout.stride bytes.

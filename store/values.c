@@ -37,6 +37,9 @@ static enum remixdb_status note_whole(struct xdb *x, struct value_file *f, const
   const uint64_t end = to->at + value_cost(klen, to->len);
   if (f->high == 0 || to->at < f->low) f->low = to->at;
   if (end > f->high) f->high = end;
+  // CURRENT states the bytes of the files that it names.
+  if (!value_set_find(&x->replay_from->values, f->number))
+    atomic_fetch_add_explicit(&f->value_bytes, to->len, memory_order_relaxed);
   atomic_fetch_add_explicit(&x->replay_into->apart_bytes, to->len, memory_order_relaxed);
   return value_list_add(&x->replay_into->values, f);
 }
@@ -173,6 +176,14 @@ static bool keeps(void *arg, const struct value_file *f) {
   const struct keeping *const k = arg;
   return value_set_find(&k->next->values, f->number) == f || value_list_find(&k->super->active->values, f->number) ||
          (k->super->frozen && value_list_find(&k->super->frozen->values, f->number));
+}
+
+bool values_settled(struct xdb *x, const struct super *v, const struct value_file *f) {
+  // Settling comes first in this order: a file that has left a log's list is in the lists of the memtables that need
+  // it.
+  return !value_log_has(&x->values, f) && !value_log_has(&x->compact.values, f) &&
+         !value_list_find(&v->active->values, f->number) &&
+         !(v->frozen && value_list_find(&v->frozen->values, f->number));
 }
 
 static void retire_one(struct xdb *x, struct keeping *k, struct value_file *f) {

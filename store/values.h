@@ -60,4 +60,7 @@ MUST_CHECK enum remixdb_status values_of_next(struct xdb *x, struct version *nex
 // xdb.lock.
 void values_retire(struct xdb *x, const struct version *base, const struct version *next,
                    const struct memtable *frozen);
+// Tells whether only tables refer to the file: no value is written to it any more, and no memtable of the super has it.
+// A file that is settled stays so in all later supers.
+bool values_settled(struct xdb *x, const struct super *v, const struct value_file *f);
 #endif

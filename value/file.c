@@ -95,7 +95,7 @@ enum remixdb_status value_file_open(struct value_ctx *c, uint64_t number, struct
                     (unsigned long long)h.store_id);
   if (s == REMIXDB_OK) s = value_file_make(c, &h, out);
   if (s != REMIXDB_OK) return s;
-  (*out)->tail = size;
+  atomic_store_explicit(&(*out)->tail, size, memory_order_relaxed);
   (*out)->full = (*out)->named = true;
   return s;
 }

@@ -34,8 +34,9 @@ struct value_file {
   _Atomic bool obsolete;  // the last reference removes the file
   // While it is written (value/write.h): guarded by value_log.lock
   struct value_file *next;
-  int fd;                        // -1: it is not open for writing
-  uint64_t tail;                 // records so far end here; for a file that is read only: its size when it was opened
+  int fd;  // -1: it is not open for writing
+  // Records so far end here; for a file that is read only: its size when it was opened. Relaxed: others read it, too
+  _Atomic uint64_t tail;
   uint32_t writers;              // values that are being written, or are not referred to yet
   uint32_t kept;                 // batches that have written to it, and have not ended (struct value_batch)
   bool full;                     // no further value goes there
@@ -45,6 +46,10 @@ struct value_file {
   uint64_t low, high;            // for a replay: the records that the log refers to are in [low, high); 0: none
   _Atomic bool dirty;            // it has bytes that no sync has covered; release by the writer of the bytes
 };
+
+static inline uint64_t value_file_size(const struct value_file *f) {
+  return atomic_load_explicit(&f->tail, memory_order_relaxed);
+}
 
 // Opens a file and checks its header. *out has one reference. Fails with REMIXDB_CORRUPT (also for a missing file),
 // REMIXDB_VERSION, REMIXDB_NOMEM or REMIXDB_IO.

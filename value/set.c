@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "value/set.h"
 
-// Returns the index of the first file whose number is not smaller.
-static uint32_t place(const struct value_set *s, uint64_t number) {
+uint32_t value_set_place(const struct value_set *s, uint64_t number) {
   uint32_t lo = 0, hi = s->nr;
   while (lo < hi) {
     const uint32_t mid = lo + (hi - lo) / 2;
@@ -13,12 +12,12 @@ static uint32_t place(const struct value_set *s, uint64_t number) {
 }
 
 struct value_file *value_set_find(const struct value_set *s, uint64_t number) {
-  const uint32_t i = place(s, number);
+  const uint32_t i = value_set_place(s, number);
   return i < s->nr && s->files[i]->number == number ? s->files[i] : NULL;
 }
 
 enum remixdb_status value_set_add(struct value_set *s, struct value_file *f) {
-  const uint32_t i = place(s, f->number);
+  const uint32_t i = value_set_place(s, f->number);
   if (i < s->nr && s->files[i]->number == f->number) return REMIXDB_OK;
   if (s->nr == s->cap) {
     const uint32_t cap = s->cap ? 2 * s->cap : 8;

@@ -11,6 +11,8 @@ struct value_set {
   struct value_file **files;
   uint32_t nr, cap;
 };
+// The index of the first file whose number is not smaller.
+uint32_t value_set_place(const struct value_set *s, uint64_t number);
 struct value_file *value_set_find(const struct value_set *s, uint64_t number);  // NULL: it is not there
 // Adds a file and takes a reference, unless the file is there. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status value_set_add(struct value_set *s, struct value_file *f);

@@ -43,6 +43,10 @@ static enum remixdb_status fail(struct value_log *l, enum remixdb_status s) {
 
 // ---- files and places
 
+static void set_tail(struct value_file *f, uint64_t tail) {
+  atomic_store_explicit(&f->tail, tail, memory_order_relaxed);
+}
+
 // Makes a new file. The log's lock is held. *out has the log's reference.
 static enum remixdb_status new_file(struct value_log *l, struct value_file **out) {
   const struct sst_ctx *const x = l->ctx->sst;
@@ -63,7 +67,7 @@ static enum remixdb_status new_file(struct value_log *l, struct value_file **out
     err_cleanup_end();
     return s;
   }
-  f->tail = VALUE_HEAD;
+  set_tail(f, VALUE_HEAD);
   f->next = l->files;
   l->files = f;
   atomic_fetch_add_explicit(&l->nr_files, 1, memory_order_relaxed);
@@ -78,7 +82,7 @@ static enum remixdb_status reserve(struct value_log *l, uint64_t len, bool own, 
   if (s != REMIXDB_OK) return s;
   lib_lock(&l->lock);
   struct value_file *f = own ? NULL : l->active;
-  if (f && f->tail > VALUE_HEAD && f->tail + len > l->full) {
+  if (f && value_file_size(f) > VALUE_HEAD && value_file_size(f) + len > l->full) {
     f->full = true;
     l->active = f = NULL;
   }
@@ -88,8 +92,8 @@ static enum remixdb_status reserve(struct value_log *l, uint64_t len, bool own, 
     else l->active = f;
     value_file_ref(f);
     f->writers++;
-    *at_out = f->tail;
-    f->tail += len;
+    *at_out = value_file_size(f);
+    set_tail(f, *at_out + len);
     *file_out = f;
   }
   lib_unlock(&l->lock);
@@ -99,7 +103,7 @@ static enum remixdb_status reserve(struct value_log *l, uint64_t len, bool own, 
 // The place [at, at + len), of which the bytes from `used` on were not written, is given back if it is the last one.
 static void give_back(struct value_log *l, struct value_file *f, uint64_t at, uint64_t len, uint64_t used) {
   lib_lock(&l->lock);
-  if (f->tail == at + len) f->tail = at + used;
+  if (value_file_size(f) == at + len) set_tail(f, at + used);
   lib_unlock(&l->lock);
 }
 
@@ -120,7 +124,7 @@ static enum remixdb_status write_failed(struct value_log *l, struct value_file *
   give_back(l, f, at, len, 0);
   // The room goes back to the disk if no other value is behind it.
   lib_lock(&l->lock);
-  if (f->tail == at && f->fd >= 0)
+  if (value_file_size(f) == at && f->fd >= 0)
     IGNORED(env_truncate(l->ctx->sst->env, f->fd, f->path, at), "the next value that fits is written there");
   lib_unlock(&l->lock);
   value_put_end(l, f);

@@ -347,6 +347,40 @@ static void test_room(void **state) {
   close_it();
 }
 
+static uint64_t figure(const char *name) {
+  uint64_t n;
+  GOOD(remixdb_figure(x, name, &n));
+  return n;
+}
+
+// The figures tell how many bytes are garbage: those of records that a newer one hides, in runs that are not merged,
+// and those that no table has any more. After a crash, too.
+static void test_figures(void **state) {
+  (void)state;
+  struct remixdb_opts o = small_opts(0);
+  memset(now, 0, sizeof(now));
+  open_it(&o);
+  CHECK(figure("values.files") == 0 && figure("values.garbage_bytes") == 0);
+  for (uint32_t i = 0; i < KEYS; i++) put(i, (struct item){true, i, 100000});
+  GOOD(remixdb_sync(r));
+  x->leave_log = true;  // as after a crash
+  close_it();
+  open_it(&o);
+  GOOD(remixdb_flush(r));
+  const uint64_t bytes = KEYS * 100000ull;
+  CHECK(figure("values.files") == 1 && figure("values.value_bytes") == bytes);
+  CHECK(figure("values.file_bytes") > bytes && figure("values.garbage_bytes") == 0);
+  for (uint32_t i = 0; i < KEYS / 2; i++) put(i, (struct item){true, i + 1, 100000});
+  GOOD(remixdb_flush(r));
+  CHECK(figure("values.files") == 2 && figure("values.value_bytes") == bytes + bytes / 2);
+  CHECK(figure("values.garbage_bytes") == bytes / 2);
+  CHECK(figure("values.written") == KEYS / 2 && figure("values.written_bytes") > bytes / 2);
+  GOOD(remixdb_compact(r));
+  CHECK(figure("values.garbage_bytes") == bytes / 2);
+  all_is(r, now);
+  close_it();
+}
+
 // A snapshot keeps the files of its values, and only as long as it lives.
 static void test_snapshot(void **state) {
   (void)state;
@@ -501,6 +535,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_model, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_room, values_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_figures, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_snapshot, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_checkpoint, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_damage, values_setup, teardown),

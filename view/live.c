@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "view/live.h"
+
+// Adds what the records of a view refer to.
+static enum remixdb_status add_view(const struct version *v, struct remix *x, uint64_t *live_out) {
+  const uint32_t *hidden = NULL;
+  for (uint32_t r = 0; x && r < x->nr_runs; r++) {
+    const struct sst *const t = x->runs[r];
+    if (t->nr_apart == 0) continue;
+    if (!hidden && !(hidden = remix_hidden(x))) return REMIXDB_NOMEM;
+    const double share = 1.0 - (double)hidden[r] / (double)t->nr_records;
+    for (uint32_t k = 0; k < t->nr_apart; k++) {
+      const uint32_t i = value_set_place(&v->values, t->apart[k].file);
+      if (i < v->values.nr && v->values.files[i]->number == t->apart[k].file)
+        live_out[i] += (uint64_t)((double)t->apart[k].bytes * share);
+    }
+  }
+  return REMIXDB_OK;
+}
+
+enum remixdb_status live_values(const struct version *v, uint64_t *live_out) {
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; i < v->values.nr; i++) live_out[i] = 0;
+  for (const struct version *tree = v; tree; tree = tree->spaces)
+    for (uint32_t i = 0; i < tree->nr_parts && s == REMIXDB_OK; i++) {
+      s = add_view(v, tree->parts[i]->remix, live_out);
+      if (s == REMIXDB_OK) s = add_view(v, tree->parts[i]->young, live_out);
+    }
+  // The bytes of a file are counted by its writer, and those of its records by tables: a crash may have lost some.
+  for (uint32_t i = 0; i < v->values.nr; i++) {
+    const uint64_t all = atomic_load_explicit(&v->values.files[i]->value_bytes, memory_order_relaxed);
+    if (live_out[i] > all) live_out[i] = all;
+  }
+  return s;
+}
