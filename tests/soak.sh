@@ -1,17 +1,17 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# soak.sh DIR [SECONDS]: random campaigns with new seeds, by the programs test_model, test_model_spaces, test_history
-# and test_crash (with test_crash_faults) in DIR. Each of the four has a fifth of the time. The campaign that fails
+# soak.sh DIR [SECONDS]: random campaigns with new seeds, by the programs test_model, test_model_spaces, test_history,
+# test_serial and test_crash (with test_crash_faults) in DIR. Each of the five has a sixth of the time. The campaign that fails
 # every call once, test_crash_nth, runs in full, which takes about three minutes. The logs, DIR/soak_*.log, have the
 # seeds of failures; the command that repeats one is at the top of the test's source.
 set -u
 
 [ $# -ge 1 ] || { echo "usage: $0 DIR [SECONDS]" >&2; exit 2; }
 dir=$1
-share=$((${2:-600} / 5))
+share=$((${2:-600} / 6))
 bad=
 
-for t in model model_spaces history; do
+for t in model model_spaces history serial; do
   SOAK_SECONDS=$share "$dir/test_$t" >"$dir/soak_$t.log" 2>&1 || bad="$bad $t"
   echo "$t: $(grep -a operations "$dir/soak_$t.log" | tail -n 1)"
 done
