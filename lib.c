@@ -154,6 +154,27 @@ static struct arena_chunk *arena_chunk_create(size_t size, size_t cut) {
   return c;
 }
 
+void arena_pool_trim(struct arena_pool *p, size_t keep) {
+  struct arena_chunk *out = NULL;
+  (void)pthread_mutex_lock(&p->lock);
+  while (p->held > keep) {
+    struct arena_chunk *const c = p->chunks;
+    p->chunks = c->next;
+    p->held -= c->size;
+    c->next = out;
+    out = c;
+  }
+  (void)pthread_mutex_unlock(&p->lock);
+  arena_free_list(out, NULL);
+}
+
+void arena_pool_limit(struct arena_pool *p, size_t limit) {
+  (void)pthread_mutex_lock(&p->lock);
+  p->limit = limit;
+  (void)pthread_mutex_unlock(&p->lock);
+  arena_pool_trim(p, limit);
+}
+
 bool arena_pool_short(struct arena_pool *p, size_t enough) {
   (void)pthread_mutex_lock(&p->lock);
   const bool is = p->held < enough && p->held + p->chunk_size <= p->limit && !p->spilled;

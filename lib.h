@@ -179,7 +179,9 @@ struct arena_pool {
 };
 void arena_pool_init(struct arena_pool *p, size_t chunk_size, size_t limit);
 void arena_pool_fini(struct arena_pool *p);
-size_t arena_pool_held(struct arena_pool *p);  // bytes
+size_t arena_pool_held(struct arena_pool *p);               // bytes
+void arena_pool_trim(struct arena_pool *p, size_t keep);    // returns chunks to the system until so many bytes are left
+void arena_pool_limit(struct arena_pool *p, size_t limit);  // changes the limit, and trims to it
 // Tells whether the pool has less than `enough` bytes, has room for one more chunk, and has not spilled.
 bool arena_pool_short(struct arena_pool *p, size_t enough);
 // If arena_pool_short and if there is memory, adds a chunk. Writes to the chunk's pages, so that the system allocates

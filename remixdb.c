@@ -177,8 +177,7 @@ PUBLIC const char *remixdb_strerror(enum remixdb_status s) {
 
 static const struct remixdb_opts default_opts = {
     .size = sizeof(struct remixdb_opts),
-    .cache_mb = 256,
-    .memtable_mb = 256,
+    .cache_mb = REMIXDB_AUTO,
     .ckeys = true,
     .tags = true,
     .workers = -1,
@@ -189,10 +188,23 @@ static const struct remixdb_opts default_opts = {
     .max_open_files = 1000,
 };
 
+// A struct of this size has the field memory_mb. Programs that were built before it existed keep their meaning of
+// cache_mb and memtable_mb.
+static inline bool has_memory(size_t size) {
+  return size >= offsetof(struct remixdb_opts, memory_mb) + sizeof(((struct remixdb_opts *)NULL)->memory_mb);
+}
+#define CACHE_MB_BEFORE 256u
+#define MEMTABLE_MB_BEFORE 256u
+
 PUBLIC void remixdb_opts_init(struct remixdb_opts *o, size_t size) {
   if (!o || size < sizeof(o->size)) return;
+  struct remixdb_opts mine = default_opts;
+  if (!has_memory(size)) {
+    mine.cache_mb = CACHE_MB_BEFORE;
+    mine.memtable_mb = MEMTABLE_MB_BEFORE;
+  }
   memset(o, 0, size);
-  memcpy(o, &default_opts, size < sizeof(default_opts) ? size : sizeof(default_opts));
+  memcpy(o, &mine, size < sizeof(mine) ? size : sizeof(mine));
   o->size = size;
 }
 
@@ -213,7 +225,9 @@ PUBLIC struct xdb *remixdb_open_opts(const char *dir, const struct remixdb_opts 
       done(err_set(REMIXDB_INVALID, "the options have size %zu: call remixdb_opts_init first", o->size));
       return NULL;
     }
+    if (!has_memory(o->size)) mine.cache_mb = CACHE_MB_BEFORE;
     memcpy(&mine, o, o->size < sizeof(mine) ? o->size : sizeof(mine));
+    if (!has_memory(o->size) && mine.memtable_mb == 0) mine.memtable_mb = MEMTABLE_MB_BEFORE;
     mine.size = sizeof(mine);
   }
   return open_store(dir, &mine);
@@ -222,7 +236,7 @@ PUBLIC struct xdb *remixdb_open_opts(const char *dir, const struct remixdb_opts 
 PUBLIC struct xdb *remixdb_open(const char *dir, size_t cache_size_mb, size_t mt_size_mb, bool tags) {
   struct remixdb_opts o = default_opts;
   o.cache_mb = cache_size_mb;
-  o.memtable_mb = mt_size_mb;
+  o.memtable_mb = mt_size_mb ? mt_size_mb : MEMTABLE_MB_BEFORE;
   o.tags = tags;
   return open_store(dir, &o);
 }
@@ -230,7 +244,7 @@ PUBLIC struct xdb *remixdb_open(const char *dir, size_t cache_size_mb, size_t mt
 PUBLIC struct xdb *remixdb_open_compact(const char *dir, size_t cache_size_mb, size_t mt_size_mb) {
   struct remixdb_opts o = default_opts;
   o.cache_mb = cache_size_mb;
-  o.memtable_mb = mt_size_mb;
+  o.memtable_mb = mt_size_mb ? mt_size_mb : MEMTABLE_MB_BEFORE;
   o.tags = false;
   o.ckeys = false;
   return open_store(dir, &o);

@@ -98,13 +98,18 @@ enum remixdb_compression { REMIXDB_COMPRESSION_NONE = 0, REMIXDB_COMPRESSION_ZST
 
 enum { REMIXDB_SYNC_NONE = 0, REMIXDB_SYNC_EACH = -1 };  // for remixdb_opts.sync; N > 0 means "every N ms"
 
+// The value of cache_mb that makes the cache follow memory_mb.
+#define REMIXDB_AUTO ((size_t)-2)
+
 // Call remixdb_opts_init, then change single fields. The opening reads the strings and keeps no pointer to them.
 struct remixdb_opts {
   // sizeof(struct remixdb_opts) in the caller, so that the struct can grow without breaking programs.
   size_t size;
-  // Size of the block cache in MiB. 0: no cache, so every read takes its blocks from the file. Default 256.
+  // Size of the block cache in MiB. 0: no cache, so every read takes its blocks from the file. Default REMIXDB_AUTO:
+  // what the rest of the store leaves of memory_mb.
   size_t cache_mb;
-  // Size of one memtable in MiB; two memtables may exist at a time. 0: the default, 256.
+  // Size of one memtable in MiB; two memtables may exist at a time. 0, the default: an eighth of memory_mb or a little
+  // less, at least 1, at most 256.
   size_t memtable_mb;
   // Size of all files of the log together, in MiB. 0: twice the memtable, the default.
   size_t wal_mb;
@@ -150,6 +155,12 @@ struct remixdb_opts {
   void (*logger)(void *priv, const char *line);
   // The logger's first argument.
   void *logger_priv;
+  // One budget for the memory of the store, in MiB: block cache, memtables, indexes, metadata of tables, buffers of the
+  // log, and compaction, together. 0: a quarter of the machine's memory, or of what the process's cgroup may use, if
+  // that is less; the default. cache_mb and memtable_mb rule where they are set; if both are set and memory_mb is 0,
+  // there is no budget. Indexes stay in memory: a store whose indexes need more takes more, and works with the least
+  // cache.
+  size_t memory_mb;
 };
 
 // Sets *o to the defaults. `size` is sizeof(*o). Does nothing when o is NULL.
@@ -170,9 +181,12 @@ struct xdb *remixdb_open_compact(const char *dir, size_t cache_size_mb, size_t m
 // REMIXDB_NOTFOUND if there is no store and `create` is false.
 struct xdb *remixdb_open_opts(const char *dir, const struct remixdb_opts *o);
 // Changes an option of an open store; writes, reads and compaction go on meanwhile. `value` is text:
+//   "memory_mb"       at least 1. The cache follows before the call returns, unless cache_mb was set; memtables, unless
+//                     memtable_mb was set, and compaction follow as they are made. The size of the log stays, and a
+//                     memtable is frozen when it has filled half of that.
 //   "cache_mb"        at least 1, and at most the machine's memory. A smaller cache gives its memory back before the
-//                     call returns, except blocks that iterators and pins keep. A store that was opened with
-//                     cache_mb = 0 keeps 0.
+//                     call returns, except blocks that iterators and pins keep. It does not follow memory_mb any more.
+//                     A store that was opened with cache_mb = 0 keeps 0.
 //   "workers"         1 to 64, or "-1" as in remixdb_opts. The call waits until threads that go have ended their work.
 //                     A store that was opened with workers = 0 keeps 0.
 //   "sync"            "none", "each", or a number of milliseconds. Writes that another thread makes meanwhile are

@@ -27,6 +27,8 @@ size_t sst_memory(const struct sst *t) {
 }
 
 static void sst_free(struct sst *t) {
+  budget_give(t->ctx->budget, BUDGET_TABLES, t->counted + sst_chunks_memory(t));
+  budget_give(t->ctx->budget, BUDGET_PIECES, sst_pieces_memory(t));
   cache_table_fini(&t->cache);
   if (t->file.pool) fdpool_remove(&t->file);
   if (t->scans.pool) fdpool_remove(&t->scans);
@@ -236,13 +238,19 @@ out:
     sst_free(t);
     return s;
   }
+  t->counted = sst_memory(t);
+  budget_take(ctx->budget, BUDGET_TABLES, t->counted);
   *out = t;
   return REMIXDB_OK;
 }
 
 void sst_give_pieces(struct sst *t, struct sst_pieces *p) {
-  if (sst_pieces_suit(t)) atomic_store_explicit(&t->pieces, p, memory_order_release);
-  else mem_free(p);
+  if (!p || !sst_pieces_suit(t) || !sst_pieces_room(t)) {
+    mem_free(p);
+    return;
+  }
+  atomic_store_explicit(&t->pieces, p, memory_order_release);
+  budget_take(t->ctx->budget, BUDGET_PIECES, sst_pieces_memory(t));
 }
 
 enum remixdb_status sst_renumber(const struct sst_ctx *ctx, uint64_t number, uint64_t seq) {

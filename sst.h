@@ -26,6 +26,7 @@ size_t sst_memory(const struct sst *t);     // bytes of metadata, cache slots an
 // Frees the scratch memory that the process keeps for the next reads of tables. Any thread, at any time.
 void sst_trim(void);
 // Gives the table the pieces that its builder made (sst_build_pieces), one element per page. Takes ownership of p; NULL
-// is allowed. The caller must do so before other threads have the table.
+// is allowed. The table gets none if the budget has no room for them. The caller must do so before other threads have
+// the table.
 void sst_give_pieces(struct sst *t, struct sst_pieces *p);
 #endif

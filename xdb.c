@@ -10,6 +10,7 @@
 #include "store/expiry.h"
 #include "store/flush.h"
 #include "store/idle.h"
+#include "store/memory.h"
 #include "store/pace.h"
 #include "store/ranges.h"
 #include "store/replay.h"
@@ -108,6 +109,7 @@ static enum remixdb_status open_steps(struct xdb *x, const struct env_dir *at, c
   reserve_measure(x, o->version, x->recovery.bytes);
   (void)reserve_keep(x);
   if (!x->opts.read_only && version_has_dropped(o->version)) space_trim_ask(x);
+  memory_begin(x, memtable_memory(o->active));
   return shorten_log(x);
 }
 
@@ -350,8 +352,8 @@ enum write_how {
 // Whether the memtable takes a record.
 static bool takes(struct xdb *x, const struct memtable *m, enum write_how how) {
   if (how == WRITE_NEW) return !xdb_round_due(x, m, 0);
-  return how == WRITE_BACK ||
-         (memtable_memory(m) < x->memtable_limit + x->memtable_limit / 4 && !wal_full(x->wal, 0, true));
+  const size_t limit = atomic_load_explicit(&x->memtable_limit, memory_order_relaxed);
+  return how == WRITE_BACK || (memtable_memory(m) < limit + limit / 4 && !wal_full(x->wal, 0, true));
 }
 
 // One try. REMIXDB_ABORTED: nothing was done. *full_out: the memtable is full; else it was frozen meanwhile. kind: see

@@ -259,8 +259,9 @@ class _Source:
 
 class Xdb(_Closable, _Source):
     """The store in directory `dirname`; it is made when there is none. The name must be absolute when the process is
-    going to change its working directory. `cachesz` is the size of the block cache in MiB, 0 for none; `mtsz` is the
-    size of a memtable in MiB, 0 for the default; `tags` keeps hash tags, which make get faster.
+    going to change its working directory. `cachesz` is the size of the block cache in MiB, 0 for none, None for what
+    the rest of the store leaves of memory_mb; `mtsz` is the size of a memtable in MiB, 0 for its share of memory_mb;
+    `tags` keeps hash tags, which make get faster.
 
     The other options have the names, meanings and defaults of struct remixdb_opts:
     wal_mb             size of all files of the log on disk, MiB; 0 = twice the memtable
@@ -276,21 +277,24 @@ class Xdb(_Closable, _Source):
     read_only          nothing on disk is changed; several readers may open the store so, but no writer beside them
     create             make the store when there is none; otherwise XdbError with NOTFOUND
     error_if_exists    XdbError with EXISTS when the store exists
+    memory_mb          one budget for all memory of the store, MiB; 0 = a quarter of the machine's, or of its cgroup's
     max_open_files     descriptors the store may hold for tables; 0 = the default; at least 16
     logger             function that is called with a line (str) for each event that a user may want to know. The
                        threads that call the store call it, after their calls, with all lines since the last time.
                        The store keeps it until it is closed"""
 
-    def __init__(self, dirname: _Path, cachesz: int = 256, mtsz: int = 256, tags: bool = True, *, wal_mb: int = 0,
+    def __init__(self, dirname: _Path, cachesz: int | None = None, mtsz: int = 0, tags: bool = True, *, wal_mb: int = 0,
                  ckeys: bool = True, workers: int = -1, worker_cores: str = "auto", io: str = "auto",
                  direct_io: bool = False, compression: int = COMPRESSION_NONE, compression_level: int = 0,
                  sync: int = SYNC_NONE, read_only: bool = False, create: bool = True, error_if_exists: bool = False,
-                 max_open_files: int = 1000, logger: Callable[[str], object] | None = None) -> None:
+                 max_open_files: int = 1000, logger: Callable[[str], object] | None = None,
+                 memory_mb: int = 0) -> None:
         name = _dirname(dirname)
         lib = _lib()
         opts = _Opts()
         lib.remixdb_opts_init(ctypes.byref(opts), ctypes.sizeof(opts))
-        opts.cache_mb = _int(cachesz, "cachesz")
+        if cachesz is not None:
+            opts.cache_mb = _int(cachesz, "cachesz")
         opts.memtable_mb = _int(mtsz, "mtsz")
         opts.tags = bool(tags)
         opts.wal_mb = _int(wal_mb, "wal_mb")
@@ -306,6 +310,7 @@ class Xdb(_Closable, _Source):
         opts.create = _flag(create, "create")
         opts.error_if_exists = _flag(error_if_exists, "error_if_exists")
         opts.max_open_files = _int(max_open_files, "max_open_files", _U32)
+        opts.memory_mb = _int(memory_mb, "memory_mb")
         log = None if logger is None else _Log(logger)
         if log is not None:
             opts.logger, opts.logger_priv = log.callback, log.priv
@@ -1775,7 +1780,8 @@ class _Opts(ctypes.Structure):
                 ("wal_mb", ctypes.c_size_t), ("ckeys", _BOOL), ("tags", _BOOL), ("workers", ctypes.c_int),
                 ("worker_cores", _S), ("io", _S), ("direct_io", _BOOL), ("compression", ctypes.c_int),
                 ("compression_level", ctypes.c_int), ("sync", ctypes.c_int), ("read_only", _BOOL), ("create", _BOOL),
-                ("error_if_exists", _BOOL), ("max_open_files", _U32), ("logger", _LOG_FN), ("logger_priv", _P))
+                ("error_if_exists", _BOOL), ("max_open_files", _U32), ("logger", _LOG_FN), ("logger_priv", _P),
+                ("memory_mb", ctypes.c_size_t))
 
 
 class _Slice(ctypes.Structure):

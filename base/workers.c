@@ -32,10 +32,12 @@ struct workers {
   bool used;             // a round has run, or tasks have, and the memory that they freed is still kept (mem_trim)
   workers_idle_fn idle;  // the idle work that was asked for; NULL: none
   bool in_idle;
-  workers_idle_fn tick;  // idle work that begins by itself; NULL: none
-  uint64_t tick_ns;      // every so many ns,
-  uint64_t tick_at;      // next at this time
-  struct task **tasks;   // of the workers_run in progress, largest first; NULL: none
+  workers_idle_fn tick;   // idle work that begins by itself; NULL: none
+  uint64_t tick_ns;       // every so many ns,
+  uint64_t tick_at;       // next at this time
+  workers_idle_fn later;  // idle work that begins once,
+  uint64_t later_at;      // at this time; NULL: none
+  struct task **tasks;    // of the workers_run in progress, largest first; NULL: none
   uint32_t nr_tasks;
   uint32_t next;        // tasks[next] is the first that nobody has taken
   uint32_t running;     // tasks that have begun and not ended
@@ -85,23 +87,41 @@ static bool take_idle(struct workers *ws, struct worker *w) {
   return true;
 }
 
+// Asks for the idle work whose time has come. Returns whether there is any, and else in how many ns the next one comes.
+static bool ask_timed(struct workers *ws, uint64_t *ns_out) {
+  const uint64_t now = ws->tick || ws->later ? time_ns() : 0;
+  bool any = false;
+  *ns_out = UINT64_MAX;
+  if (ws->tick && now >= ws->tick_at) {
+    ws->tick_at = now + ws->tick_ns;
+    ws->idle = ws->tick;
+    any = true;
+  } else if (ws->tick) {
+    *ns_out = ws->tick_at - now;
+  }
+  if (ws->later && now >= ws->later_at) {
+    ws->idle = ws->later;
+    ws->later = NULL;
+    any = true;
+  } else if (ws->later && ws->later_at - now < *ns_out) {
+    *ns_out = ws->later_at - now;
+  }
+  return any;
+}
+
 // Waits for something to do. If nothing comes for a while, the memory that rounds have freed goes back to the system.
 // Rounds that follow each other closely would have to get it again.
 static void wait_work(struct workers *ws) {
   const bool trims = ws->used && !ws->in_round;
-  if (!trims && !ws->tick) {
+  uint64_t timed;
+  if (ask_timed(ws, &timed)) return;
+  if (!trims && timed == UINT64_MAX) {
     cond_wait(&ws->work, &ws->lock);
     return;
   }
-  const uint64_t now = time_ns();
-  if (ws->tick && now >= ws->tick_at) {
-    ws->tick_at = now + ws->tick_ns;
-    ws->idle = ws->tick;
-    return;
-  }
-  const bool ticks = ws->tick && (!trims || ws->tick_at - now < TRIM_NS);
-  const bool woken = cond_wait_ns(&ws->work, &ws->lock, ticks ? ws->tick_at - now : TRIM_NS);
-  if (!woken && !ticks && !ws->in_round && ws->used) {
+  const bool first = timed < TRIM_NS || !trims;  // timed work comes before the end of the wait for the trim
+  const bool woken = cond_wait_ns(&ws->work, &ws->lock, first ? timed : TRIM_NS);
+  if (!woken && !first && !ws->in_round && ws->used) {
     ws->used = false;
     pthread_mutex_unlock(&ws->lock);
     mem_trim();
@@ -262,6 +282,17 @@ void workers_tick(struct workers *ws, workers_idle_fn idle, uint64_t ns) {
     ws->tick_ns = ns;
     ws->tick_at = time_ns() + ns;
     pthread_cond_broadcast(&ws->work);
+  }
+  pthread_mutex_unlock(&ws->lock);
+}
+
+void workers_later(struct workers *ws, workers_idle_fn idle, uint64_t ns) {
+  if (workers_count(ws) == 0) return;
+  pthread_mutex_lock(&ws->lock);
+  if (!ws->later) {
+    ws->later = idle;
+    ws->later_at = time_ns() + ns;
+    pthread_cond_signal(&ws->work);
   }
   pthread_mutex_unlock(&ws->lock);
 }

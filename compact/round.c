@@ -8,6 +8,8 @@
 #include "compact/tables.h"
 #include "remix/build.h"
 
+#define REMIX_READ_BYTES (160u << 10)  // for each run whose keys a build reads
+
 // ---- REMIXes and the next version
 
 // The runs of an output's view: the kept runs of the old view, then the new tables. Both views together must not have
@@ -46,8 +48,17 @@ static enum remixdb_status output_open(struct output *o, const struct remix_buil
   return s;
 }
 
-static void build_remix(struct task *t, struct worker *w) {
-  struct output *const o = (struct output *)t;
+// Bytes that building the REMIX takes, about: see compact_scan_room. nr: its runs.
+static uint64_t output_memory(const struct output *o, uint32_t nr) {
+  const struct compact *const c = o->job->c;
+  const struct sst *const t = o->fresh[0];
+  // Segments are seldom full, and each has an anchor and two words beside it.
+  const uint64_t seg = remix_layout(nr, c->tags).stride + t->key_bytes / t->nr_records + 8;
+  const uint64_t image = o->task.size * seg / (REMIX_SEG * 7 / 8);
+  return (uint64_t)BLKIO_WRITER_NR * BLKIO_WRITER_BUF + nr * REMIX_READ_BYTES + 3 * image;
+}
+
+static void build_remix_in(struct output *o, struct worker *w, struct sst **runs, uint32_t nr) {
   struct compact *const c = o->job->c;
   struct remix_build b = {.ctx = c->ctx,
                           .queue = w->queue,
@@ -60,10 +71,7 @@ static void build_remix(struct task *t, struct worker *w) {
                           .progress = &c->progress,
                           .keep_image = true};
   b.moved = o->job->count == 0 && !o->job->hid && (o->job->young || part_young_runs(old_part(o->job)) == 0);
-  struct sst *runs[REMIX_RUNS_MAX];
-  uint32_t nr = 0;
-  enum remixdb_status s = output_runs(o, b.old, runs, &nr);
-  if (s == REMIXDB_OK) s = remix_build(&b);
+  enum remixdb_status s = remix_build(&b);
   if (s == REMIXDB_OK) {
     atomic_fetch_add_explicit(&c->stats.remix_bytes, b.file_size, memory_order_relaxed);
     atomic_fetch_add_explicit(&c->stats.remix_data_pages, b.data_pages_read, memory_order_relaxed);
@@ -71,6 +79,22 @@ static void build_remix(struct task *t, struct worker *w) {
     mem_free(b.image);
   }
   if (s != REMIXDB_OK) err_save(&o->error, o->status = s);
+}
+
+static void build_remix(struct task *t, struct worker *w) {
+  struct output *const o = (struct output *)t;
+  struct budget *const b = o->job->c->ctx->budget;
+  struct sst *runs[REMIX_RUNS_MAX];
+  uint32_t nr = 0;
+  const enum remixdb_status s = output_runs(o, o->keep ? old_view(o->job) : NULL, runs, &nr);
+  if (s != REMIXDB_OK) {
+    err_save(&o->error, o->status = s);
+    return;
+  }
+  const uint64_t bytes = output_memory(o, nr);
+  budget_work_begin(b, bytes);
+  build_remix_in(o, w, runs, nr);
+  budget_work_end(b, bytes);
 }
 
 static enum remixdb_status write_all(struct round *r) {

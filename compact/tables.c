@@ -9,7 +9,8 @@
 
 // A job reports its progress at least once in so many records, or in so many bytes. The writers' pace needs reports of
 // long records, too.
-#define PROGRESS_EVERY 256u  // records
+#define TABLE_BYTES ((uint64_t)BLKIO_WRITER_NR * BLKIO_WRITER_BUF + (1u << 20))  // a table in the making
+#define PROGRESS_EVERY 256u                                                      // records
 #define PROGRESS_BYTES (256u << 10)
 
 // The newest runs of a view as one sorted stream, with the newest version that they have of each key. Erased keys are
@@ -319,9 +320,18 @@ static struct seqs job_seqs(const struct job *j) {
   return s;
 }
 
-void tables_write(struct task *t, struct worker *w) {
-  struct job *j = (struct job *)t;
-  struct compact *c = j->c;
+// Bytes that the job takes, about: see compact_scan_room.
+static uint64_t job_memory(const struct job *j, bool pieces) {
+  const struct compact *const c = j->c;
+  uint64_t runs = j->all ? 0 : j->take;
+  for (uint32_t i = 0; i < j->nr_parts && j->all; i++)
+    if (part_runs(j->base->parts[j->part + i]) > runs) runs = part_runs(j->base->parts[j->part + i]);
+  const uint64_t reads = 2 * runs * sst_scan_share(c->ctx, (uint32_t)(runs ? runs : 1));
+  return reads + TABLE_BYTES + (pieces ? 2 * table_pages(c) * sizeof(struct sst_pieces) : 0);
+}
+
+static void write_job(struct job *j, struct worker *w, bool pieces) {
+  struct compact *const c = j->c;
   assert(writes_tables(j) && j->table_bytes > 0 && j->nr_tables == 0);
   struct range *range = mem_alloc(sizeof(*range));
   struct old_stream old;
@@ -330,7 +340,7 @@ void tables_write(struct task *t, struct worker *w) {
   tw.expired_ms = atomic_load_explicit(&c->expired_ms, memory_order_relaxed);
   tw.expected = plan_merged_bytes(j, j->take);
   struct sst_build_opts opts = compact_build_opts(c);
-  opts.pieces = j->pieces;
+  opts.pieces = pieces;
   enum remixdb_status s = range ? sst_build_create(c->ctx, &opts, w->queue, &tw.build) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK && others_failed(j)) s = end_in_vain(j);
   if (s == REMIXDB_OK) {
@@ -344,4 +354,14 @@ void tables_write(struct task *t, struct worker *w) {
   }
   sst_build_destroy(tw.build);
   mem_free(range);
+}
+
+void tables_write(struct task *t, struct worker *w) {
+  struct job *const j = (struct job *)t;
+  struct budget *const b = j->c->ctx->budget;
+  const bool pieces = j->pieces && budget_pieces_fit(b, table_pages(j->c) * sizeof(struct sst_pieces));
+  const uint64_t bytes = job_memory(j, pieces);
+  budget_work_begin(b, bytes);
+  write_job(j, w, pieces);
+  budget_work_end(b, bytes);
 }

@@ -16,6 +16,7 @@ struct remix_whole {
   struct remix x;
   struct remix_index ix;
   struct mem_map map;  // of the image
+  size_t counted;      // bytes in the account of indexes (base/budget.h)
 };
 
 #define REMIX_HOLE (128u << 10)  // bytes; a packed file has no hole of this size
@@ -225,6 +226,7 @@ static enum remixdb_status read_image(struct remix *x, bool *walked_out) {
 }
 
 static void remix_free(struct remix *x) {
+  budget_give(x->ctx->budget, BUDGET_INDEXES, ((struct remix_whole *)x)->counted);
   if (x->runs)
     for (uint32_t r = 0; r < x->nr_runs; r++) sst_unref(x->runs[r]);
   mem_free(x->runs);
@@ -303,8 +305,14 @@ static enum remixdb_status open_from(const struct sst_ctx *ctx, uint64_t number,
   if (s == REMIXDB_OK) s = check_segments(x, walked);
   if (s == REMIXDB_OK)
     s = anchors_init(&x->index->anchors, x->index->anchors.offs, x->index->anchors.bytes, x->nr_segs);
-  if (s != REMIXDB_OK) remix_free(x);
-  else *out = x;
+  if (s != REMIXDB_OK) {
+    remix_free(x);
+    return s;
+  }
+  struct remix_whole *const whole = (struct remix_whole *)x;
+  whole->counted = remix_memory(x);
+  budget_take(ctx->budget, BUDGET_INDEXES, whole->counted);
+  *out = x;
   return s;
 }
 

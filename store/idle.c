@@ -2,6 +2,7 @@
 #include "store/idle.h"
 
 #include "store/expiry.h"
+#include "store/memory.h"
 
 #define SETTLE_NS 1000000000ull  // between two looks of a thread that waits
 
@@ -20,6 +21,7 @@ static bool idle_step(void *arg, struct worker *w) {
   size_t wanted;
   const bool more = x->cache && cache_ahead(x->cache);
   idle_destroy(x);
+  memory_idle(x, &w->slot);
   expiry_look(x, &w->slot);
   if (wal_ahead_pending(x->wal)) wal_ahead(x->wal);
   (void)idle_memory(x, &w->slot, &wanted);
@@ -27,6 +29,10 @@ static bool idle_step(void *arg, struct worker *w) {
 }
 
 void idle_ask(struct xdb *x) { workers_idle(x->workers, idle_step); }
+
+void idle_later(struct xdb *x, uint64_t ns) {
+  if (x->workers) workers_later(x->workers, idle_step, ns);
+}
 
 void idle_expiry(struct xdb *x, const struct version *v) {
   if (expiry_watch(x, v) && x->workers) workers_tick(x->workers, idle_step, (uint64_t)EXPIRY_LOOK_MS * 1000000);

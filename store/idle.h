@@ -15,6 +15,9 @@
 
 // Wakes a worker for idle work. Any thread; does not wait.
 void idle_ask(struct xdb *x);
+// The same so many nanoseconds from now on, if no other request of this kind is pending. Without workers it does
+// nothing.
+void idle_later(struct xdb *x, uint64_t ns);
 // A version is about to be the store's: if it has records that expire, a worker looks at it from time to time.
 void idle_expiry(struct xdb *x, const struct version *v);
 // Returns the bytes that the active memtable takes. *wanted_out: how many bytes should be ready for the memtable's

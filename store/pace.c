@@ -2,6 +2,7 @@
 #include "store/pace.h"
 
 #include "store/idle.h"
+#include "store/memory.h"
 
 #define PACE_QUANTUM (16u << 10)  // bytes that a ref writes between two looks at the pace
 #define PACE_QUANTUM_MIN 512u
@@ -58,11 +59,13 @@ void xdb_pace_draw(struct xdb_ref *r) {
   size_t wanted;
   const size_t used = idle_memory(x, &r->slot, &wanted);
   r->debt_max = PACE_QUANTUM;
+  if (memory_grows(x, used)) memory_grow(x);
   if (wal_ahead_pending(x->wal) || (wanted && arena_pool_short(&x->memtables.chunks, wanted))) idle_ask(x);
   if (!compacting) return;
-  if (used < x->memtable_limit / 8) return;
+  const size_t limit = atomic_load_explicit(&x->memtable_limit, memory_order_relaxed);
+  if (used < limit / 8) return;
   const uint64_t now = time_ns();
-  const uint64_t room = used < x->memtable_limit ? x->memtable_limit - used : 1;
+  const uint64_t room = used < limit ? limit - used : 1;
   const double share = round_remaining(x, now) * (double)quantum / (double)room;
   const double goal = share > 0 ? (double)quantum * PACE_NAP_GOAL / share : PACE_QUANTUM;
   r->debt_max = goal < PACE_QUANTUM_MIN ? PACE_QUANTUM_MIN : goal < PACE_QUANTUM ? (uint64_t)goal : PACE_QUANTUM;
@@ -76,7 +79,7 @@ void xdb_pace_draw(struct xdb_ref *r) {
                                                   memory_order_relaxed));
   const uint64_t nap = mine - now;
   // With little room left, a writer that does not wait now waits at the round's end.
-  if (nap < (room > x->memtable_limit / 64 ? PACE_NAP_GOAL : PACE_NAP_MIN)) return;
+  if (nap < (room > limit / 64 ? PACE_NAP_GOAL : PACE_NAP_MIN)) return;
   time_sleep_ns(nap);
   xdb_pace_stalled(x, nap);
 }

@@ -7,6 +7,7 @@
 #include "store/expiry.h"
 #include "store/idle.h"
 #include "store/install.h"
+#include "store/memory.h"
 #include "store/pace.h"
 #include "store/reserve.h"
 #include "store/scan_merge.h"
@@ -197,6 +198,7 @@ void xdb_round_run(void *arg, struct worker *w) {
   struct xdb *const x = arg;
   struct memtable_round r;
   set_at(x, XDB_AT_MEMTABLE);
+  memory_round(x);
   trim(x);
   const bool good = !take_work(x, &r) || memtable_run(x, w, &r);
   xdb_edits_run(x, w);  // after a failed round, too: they may make room
@@ -207,5 +209,6 @@ void xdb_round_run(void *arg, struct worker *w) {
   xdb_unlock(x);
   if (!failed) (void)reserve_keep(x);
   sst_trim();
+  memory_busy(x);
   set_at(x, XDB_AT_REST);
 }

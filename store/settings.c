@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
+#include "store/memory.h"
 #include "store/setup.h"
 #include "store/syncer.h"
 
@@ -67,7 +68,14 @@ static enum remixdb_status set_cache(struct xdb *x, const char *name, const char
   const size_t most = cache_most(x->cache) >> 20;
   if ((size_t)mb > most)
     return err_set(REMIXDB_INVALID, "the option `%s` cannot be %ld: the cache can have %zu MB at most", name, mb, most);
-  return cache_resize(x->cache, (size_t)mb << 20);
+  return memory_cache_set(x, (size_t)mb << 20);
+}
+
+static enum remixdb_status set_memory(struct xdb *x, const char *name, const char *value) {
+  long mb;
+  if (!parse(value, 1, LONG_MAX >> 22, &mb)) return wrong(name, value, "a number of MB, at least 1");
+  memory_set(x, (size_t)mb << 20);
+  return REMIXDB_OK;
 }
 
 static const struct setting {
@@ -75,11 +83,9 @@ static const struct setting {
   bool writes;  // only of a store that is open for writing
   enum remixdb_status (*set)(struct xdb *x, const char *name, const char *value);
 } all[] = {
-    {"cache_mb", false, set_cache},
-    {"workers", true, set_workers},
-    {"sync", true, set_sync},
-    {"compression", true, set_compression},
-    {"max_open_files", false, set_max_open_files},
+    {"memory_mb", false, set_memory},       {"cache_mb", false, set_cache},
+    {"workers", true, set_workers},         {"sync", true, set_sync},
+    {"compression", true, set_compression}, {"max_open_files", false, set_max_open_files},
 };
 
 enum remixdb_status settings_set(struct xdb *x, const char *name, const char *value) {

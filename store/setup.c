@@ -6,6 +6,7 @@
 
 #include "store/expiry.h"
 #include "store/idle.h"
+#include "store/memory.h"
 #include "store/refpool.h"
 #include "store/reserve.h"
 #include "store/ranges.h"
@@ -41,17 +42,19 @@ struct xdb *setup_create(const struct remixdb_opts *o, struct env *env) {
   pthread_mutex_init(&x->installing, NULL);
   expiry_init(&x->expiry);
   reserve_init(x);
+  memory_init(x);
   return x;
 }
 
 // ---- limits
 
-static enum remixdb_status check_opts(struct remixdb_opts *o) {
-  if (o->memtable_mb == 0) o->memtable_mb = 256;
+static enum remixdb_status check_opts(struct xdb *x) {
+  struct remixdb_opts *const o = &x->opts;
+  const size_t most = (SIZE_MAX >> 20) / 4;
+  if (o->memory_mb <= most) memory_plan(x);
   if (o->wal_mb == 0) o->wal_mb = 2 * o->memtable_mb;
   if (o->max_open_files == 0) o->max_open_files = 1000;
-  const size_t most = (SIZE_MAX >> 20) / 4;
-  if (o->memtable_mb > most || o->wal_mb > most || o->cache_mb > most)
+  if (o->memory_mb > most || o->memtable_mb > most || o->wal_mb > most || o->cache_mb > most)
     return err_set(REMIXDB_INVALID, "a size in MiB is out of range");
   if (o->max_open_files < OPEN_FILES_MIN)
     return err_set(REMIXDB_INVALID, "max_open_files is %u and must be at least %u", o->max_open_files, OPEN_FILES_MIN);
@@ -65,7 +68,7 @@ static enum remixdb_status check_opts(struct remixdb_opts *o) {
 }
 
 enum remixdb_status setup_limits(struct xdb *x, const struct env_dir *at, const char *name) {
-  const enum remixdb_status s = check_opts(&x->opts);
+  const enum remixdb_status s = check_opts(x);
   if (s != REMIXDB_OK) return s;
   x->memtable_limit = x->opts.memtable_mb * MIB;
   x->wal_limit = (uint64_t)x->opts.wal_mb * MIB;
@@ -81,9 +84,7 @@ enum remixdb_status setup_limits(struct xdb *x, const struct env_dir *at, const 
   compact_set_compression(c, x->opts.compression, x->opts.compression_level);
   c->tags = x->opts.tags;
   c->young_from = COMPACT_YOUNG_FROM;
-  // Records that a round hands back must not fill the next memtable's log segment at once. Otherwise rounds would hand
-  // them back for ever.
-  c->memtable_size = x->wal_limit / 2 < x->memtable_limit ? (size_t)(x->wal_limit / 2) : x->memtable_limit;
+  memory_rounds(x);
   return REMIXDB_OK;
 }
 
@@ -111,12 +112,15 @@ static uint32_t table_files(struct xdb *x, uint32_t asked, uint64_t limit) {
 
 uint32_t setup_table_files(struct xdb *x, uint32_t asked) { return table_files(x, asked, process_descriptors()); }
 
+#define KEEP_PART 16u               // of the budget of memory
 #define KEEP_MAX ((size_t)8 << 20)  // bytes; larger work reads so much that the price of its memory is small
 
 // Lets freed memory stay for the next merge and the next REMIX: as much as two workers read, and a writer's buffers.
 static void keep_memory(struct xdb *x) {
   const size_t work = 2 * x->ctx.scan_room + BLKIO_WRITER_NR * BLKIO_WRITER_BUF;
-  x->kept = work < KEEP_MAX ? work : KEEP_MAX;
+  const size_t most = x->memory.budget && x->memory.budget / KEEP_PART < KEEP_MAX ? x->memory.budget / KEEP_PART
+                                                                                  : KEEP_MAX;
+  x->kept = work < most ? work : most;
   mem_keep(x->kept);
 }
 
@@ -141,7 +145,8 @@ enum remixdb_status setup_services(struct xdb *x) {
                             .store_id = x->store_id,
                             .direct_io = x->opts.direct_io,
                             .retired = &x->retired,
-                            .scan_room = compact_scan_room(x->memtable_limit)};
+                            .scan_room = x->ctx.scan_room,
+                            .budget = &x->memory.accounts};
   values_init(x);
   keep_memory(x);
   return REMIXDB_OK;
@@ -222,5 +227,6 @@ void setup_destroy(struct xdb *x) {
   mem_free(x->origins);
   mem_free(x->dir);
   mem_keep_less(x->kept);
+  memory_fini(x);
   mem_free(x);
 }

@@ -138,6 +138,20 @@ struct idle {
   _Atomic uint32_t nr_left;        // versions on the stack or being destroyed; decremented with release
 };
 
+// The division of memory (memory.c).
+struct memory {
+  struct budget accounts;
+  pthread_mutex_t lock;        // guards the next five. Its holder may change the cache's size, and so wait for epochs
+  _Atomic size_t budget;       // bytes; 0: there is none. The figures read it without the lock, relaxed
+  _Atomic bool cache_follows;  // the size of the cache follows the budget. Workers read it without the lock, relaxed
+  bool memtable_follows;
+  bool busy;
+  uint64_t busy_ns;           // when that was noticed last
+  _Atomic size_t rest_until;  // the store is at rest until the active memtable has more bytes. Relaxed
+  _Atomic bool asked;         // a writer asks that the store become busy
+  _Atomic bool resized;       // the next round goes by other sizes. Relaxed
+};
+
 // Reserved room on disk (reserve.c). A thread that takes its lock holds no lock except xdb.lock; the log's lock is
 // taken inside it.
 struct xdb_reserve {
@@ -159,9 +173,10 @@ struct xdb {
   struct env_dir home;       // the store's directory, held while the store is open
   char *dir;                 // its path, for messages
   struct remixdb_opts opts;  // the caller owns the strings, and only the opening reads them
-  size_t memtable_limit;     // bytes of memory at which a memtable is frozen
-  uint64_t wal_limit;        // bytes that the log may have on disk
-  bool leave_log;            // closing leaves the log as it is, and the next opening replays it
+  // Bytes of memory at which a memtable is frozen. Relaxed: a writer goes by the old value or the new one.
+  _Atomic size_t memtable_limit;
+  uint64_t wal_limit;  // bytes that the log may have on disk
+  bool leave_log;      // closing leaves the log as it is, and the next opening replays it
   struct dirlock dirlock;
   uint32_t forks;  // fork_count at opening; a child made by fork has another one
   uint64_t store_id;
@@ -199,6 +214,7 @@ struct xdb {
   struct pace pace;
   struct syncer syncer;
   struct settings settings;
+  struct memory memory;
   struct snapshots snapshots;
   struct range_limits ranges;  // set by opening, and by tests
   struct spaces spaces;

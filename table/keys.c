@@ -74,8 +74,10 @@ static enum remixdb_status chunks_of(struct sst *t, uint8_t *buf, const struct s
   fdpool_release(&t->file);
   if (s != REMIXDB_OK) return s;
   *out = made;
-  if (atomic_compare_exchange_strong_explicit(&t->chunks, &had, made, memory_order_acq_rel, memory_order_acquire))
+  if (atomic_compare_exchange_strong_explicit(&t->chunks, &had, made, memory_order_acq_rel, memory_order_acquire)) {
+    budget_take(t->ctx->budget, BUDGET_TABLES, sst_chunks_memory(t));
     return s;
+  }
   mem_free(made);
   *out = had;
   return s;

@@ -50,14 +50,21 @@ struct sst_pieces *sst_pieces_make(uint32_t nr) {
   return p;
 }
 
-// Returns the table's pieces, and makes them at the first call. Returns NULL if memory is missing.
+bool sst_pieces_room(const struct sst *t) {
+  return budget_pieces_fit(t->ctx->budget, t->nr_pages * sizeof(struct sst_pieces));
+}
+
+// Returns the table's pieces, and makes them at the first call. Returns NULL if memory is missing, or room in the
+// budget.
 static struct sst_pieces *pieces_of(struct sst *t) {
   struct sst_pieces *all = atomic_load_explicit(&t->pieces, memory_order_acquire);
   if (likely(all != NULL)) return all;
-  struct sst_pieces *const made = sst_pieces_make(t->nr_pages);
+  struct sst_pieces *const made = sst_pieces_room(t) ? sst_pieces_make(t->nr_pages) : NULL;
   if (!made) return NULL;
-  if (atomic_compare_exchange_strong_explicit(&t->pieces, &all, made, memory_order_acq_rel, memory_order_acquire))
+  if (atomic_compare_exchange_strong_explicit(&t->pieces, &all, made, memory_order_acq_rel, memory_order_acquire)) {
+    budget_take(t->ctx->budget, BUDGET_PIECES, sst_pieces_memory(t));
     return made;
+  }
   mem_free(made);
   return all;
 }

@@ -31,8 +31,10 @@ void sst_pieces_cut(struct sst_pieces *p, const uint8_t *block, uint64_t table, 
 // Tells whether readers may read pieces of the table: the table is not compressed, reads need no alignment, and the
 // records are small.
 bool sst_pieces_suit(const struct sst *t);
-// Makes the pieces of a block known. The caller has read the whole block and verified it. Does nothing if memory is
-// missing. Any thread.
+// Tells whether the budget has room for the pieces of one more table like this one.
+bool sst_pieces_room(const struct sst *t);
+// Makes the pieces of a block known. The caller has read the whole block and verified it. Does nothing if memory or
+// room in the budget is missing. Any thread.
 void sst_pieces_learn(struct sst *t, uint32_t block, const uint8_t *data);
 // For a caller that wants nr records from idx on, more than the block has. Returns how many bytes from the block's
 // beginning to read, so that the read covers these records, at most SST_PIECES_SPAN pages. Returns 0 if the caller

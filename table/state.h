@@ -4,6 +4,7 @@
 #ifndef TABLE_STATE_H
 #define TABLE_STATE_H
 
+#include "base/budget.h"
 #include "base/files.h"
 #include "blkio.h"
 #include "table/block.h"
@@ -39,6 +40,7 @@ struct sst_ctx {
   bool direct_io;
   struct sst_retired *retired;  // counts retired tables and REMIX files; NULL: they are not counted
   size_t scan_room;             // bytes that one thread's reads of many tables at once take (table/scan.h); 0: standard
+  struct budget *budget;        // the store's accounts of memory; NULL: nothing is counted
 };
 
 static inline struct files_ids sst_ctx_ids(const struct sst_ctx *ctx) {
@@ -95,6 +97,7 @@ struct sst {
   _Atomic uint32_t refs;
   _Atomic bool obsolete;     // the last reference removes the file
   struct fdpool_file scans;  // the same file, for long scans: advised for sequential reads
+  size_t counted;            // bytes in the account of tables (base/budget.h), besides the chunks
 };
 
 // Returns the sequence number of a record that was read from this block of the table.

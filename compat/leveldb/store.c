@@ -7,12 +7,16 @@
 
 // ---- opening and closing
 
+#define CACHE_MB 256u
+#define MEMTABLE_MB 256u
+
 static void set_opts(struct remixdb_opts *opts, const leveldb_options_t *o) {
   remixdb_opts_init(opts, sizeof(*opts));
   opts->create = o->create_if_missing;
   opts->error_if_exists = o->error_if_exists;
   opts->compression = o->compressed ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
-  if (o->write_buffer_size) opts->memtable_mb = (o->write_buffer_size - 1) / (1 << 20) + 1;
+  opts->cache_mb = CACHE_MB;
+  opts->memtable_mb = o->write_buffer_size ? (o->write_buffer_size - 1) / (1 << 20) + 1 : MEMTABLE_MB;
   if (o->max_open_files > 0) opts->max_open_files = o->max_open_files < 16 ? 16 : (uint32_t)o->max_open_files;
 }
 

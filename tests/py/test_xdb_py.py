@@ -1442,6 +1442,7 @@ def test_defaults_are_those_of_the_library():
     assert opts.size == ctypes.sizeof(opts)
     here = {name: p.default for name, p in inspect.signature(Xdb).parameters.items() if p.default is not p.empty}
     here["cache_mb"], here["memtable_mb"] = here.pop("cachesz"), here.pop("mtsz")
+    assert here.pop("cache_mb") is None and opts.cache_mb == ctypes.c_size_t(-2).value
     assert here.pop("logger") is None and not opts.logger
     for name, value in here.items():
         there = getattr(opts, name)

@@ -5,6 +5,8 @@
 
 #include <limits.h>
 
+#include "base/cgroup.h"
+#include "store/state.h"
 #include "tests/lib/sample.h"
 
 static void test_opts_init(void **state) {
@@ -12,17 +14,19 @@ static void test_opts_init(void **state) {
   struct remixdb_opts o;
   memset(&o, 0xA5, sizeof(o));
   remixdb_opts_init(&o, sizeof(o));
-  CHECK(o.size == sizeof(o) && o.cache_mb == 256 && o.memtable_mb == 256 && o.wal_mb == 0);
+  CHECK(o.size == sizeof(o) && o.cache_mb == REMIXDB_AUTO && o.memtable_mb == 0 && o.wal_mb == 0);
   CHECK(o.ckeys && o.tags && o.workers == -1);
   CHECK(strcmp(o.worker_cores, "auto") == 0 && strcmp(o.io, "auto") == 0 && !o.direct_io);
   CHECK(o.compression == REMIXDB_COMPRESSION_NONE && o.compression_level == 0 && o.sync == REMIXDB_SYNC_NONE);
   CHECK(!o.read_only && o.create && !o.error_if_exists && o.max_open_files == 1000 && !o.logger && !o.logger_priv);
+  CHECK(o.memory_mb == 0);
   remixdb_opts_init(NULL, sizeof(o));
   // a program built with an older, smaller struct: nothing after its end is touched
   memset(&o, 0xA5, sizeof(o));
   remixdb_opts_init(&o, offsetof(struct remixdb_opts, workers));
-  CHECK(o.size == offsetof(struct remixdb_opts, workers) && o.cache_mb == 256 && o.tags);
+  CHECK(o.size == offsetof(struct remixdb_opts, workers) && o.cache_mb == 256 && o.memtable_mb == 256);
   for (size_t i = offsetof(struct remixdb_opts, workers); i < sizeof(o); i++) CHECK(((uint8_t *)&o)[i] == 0xA5);
+  CHECK(o.tags);
   // with a newer, larger one: its unknown fields are zero
   struct {
     struct remixdb_opts o;
@@ -97,12 +101,63 @@ static void test_read_only(void **state) {
   remove_tree(dir);
 }
 
+// Opens a store, which should have these sizes of cache (0: any), memtable (0: any) and budget, in MiB.
+static void has_sizes(const char *dir, struct remixdb_opts *o, uint64_t cache, uint64_t memtable, uint64_t budget) {
+  o->workers = 1;
+  struct xdb *const x = remixdb_open_opts(dir, o);
+  GOOD(x != NULL);
+  const size_t limit = x->memtable_limit;
+  if (memtable) CHECK_SAYS(limit >> 20 == memtable, "%zu", limit);
+  if (cache) CHECK_SAYS(cache_size(x->cache) >> 20 == cache, "%zu", cache_size(x->cache));
+  uint64_t is;
+  CHECK(remixdb_figure(x, "memory.budget", &is) && is >> 20 == budget);
+  remixdb_close(x);
+}
+
+// cache_mb and memtable_mb rule where they are set; the budget gives the others.
+static void test_memory(void **state) {
+  (void)state;
+  char dir[PATH_SIZE];
+  dir_of(dir, "memory");
+  struct remixdb_opts o;
+  remixdb_opts_init(&o, sizeof(o));
+  const uint64_t machine = cgroup_memory() >> 22, all = machine ? machine : 1024;
+  has_sizes(dir, &o, 0, 0, all);
+  o.memory_mb = 64;
+  has_sizes(dir, &o, 0, 8, 64);
+  o.memory_mb = 1;
+  has_sizes(dir, &o, 1, 1, 1);
+  o.memory_mb = 512;
+  has_sizes(dir, &o, 0, 64, 512);
+  o.cache_mb = 3;
+  has_sizes(dir, &o, 3, 64, 512);
+  o.memtable_mb = 5;
+  has_sizes(dir, &o, 3, 5, 512);
+  o.memory_mb = 0;
+  has_sizes(dir, &o, 3, 5, 0);
+  o.cache_mb = REMIXDB_AUTO;
+  has_sizes(dir, &o, 0, 5, all);
+  // an older program's struct, and the older calls
+  remixdb_opts_init(&o, offsetof(struct remixdb_opts, memory_mb));
+  has_sizes(dir, &o, 256, 256, 0);
+  o.memtable_mb = 0;
+  has_sizes(dir, &o, 256, 256, 0);
+  struct xdb *x = remixdb_open(dir, 7, 0, true);
+  GOOD(x != NULL);
+  CHECK(x->memtable_limit >> 20 == 256 && cache_size(x->cache) >> 20 == 7 && x->memory.budget == 0);
+  remixdb_close(x);
+  x = remixdb_open_compact(dir, 0, 2);
+  GOOD(x != NULL);
+  CHECK(x->memtable_limit >> 20 == 2 && !x->cache && x->memory.budget == 0);
+  remixdb_close(x);
+}
+
 static void test_bad_options(void **state) {
   (void)state;
   char dir[PATH_SIZE];
   dir_of(dir, "options");
   // nothing is made of options that cannot be
-  for (uint32_t i = 0; i < 18; i++) {
+  for (uint32_t i = 0; i < 19; i++) {
     struct remixdb_opts o = small_opts(0);
     switch (i) {
       case 0: o.io = "floppy"; break;
@@ -138,6 +193,7 @@ static void test_bad_options(void **state) {
         o.worker_cores = "99999999999";
         o.workers = 1;
         break;
+      case 18: o.memory_mb = SIZE_MAX; break;
     }
     struct xdb *const x = remixdb_open_opts(dir, &o);
     if (x) fail_msg("options %u were taken", i);
@@ -279,8 +335,9 @@ static void test_sync_modes(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_opts_init), cmocka_unit_test(test_read_only), cmocka_unit_test(test_bad_options),
-      cmocka_unit_test(test_options),   cmocka_unit_test(test_io),        cmocka_unit_test(test_sync_modes),
+      cmocka_unit_test(test_opts_init),  cmocka_unit_test(test_read_only), cmocka_unit_test(test_bad_options),
+      cmocka_unit_test(test_memory),     cmocka_unit_test(test_options),   cmocka_unit_test(test_io),
+      cmocka_unit_test(test_sync_modes),
   };
   return cmocka_run_group_tests_name("options", tests, samples_setup, base_teardown);
 }

@@ -24,7 +24,7 @@ static void put_some(struct xdb_ref *r, uint32_t from, uint32_t nr, uint32_t len
 
 static void test_wrong(void **state) {
   (void)state;
-  static const char *const names[] = {"", "Workers", "workers ", "memtable_mb", "wal_mb", "tags", "io", "memory_mb"};
+  static const char *const names[] = {"", "Workers", "workers ", "memtable_mb", "wal_mb", "tags", "io", "memory"};
   static const char *const values[][2] = {{"workers", "0"},
                                           {"workers", "65"},
                                           {"workers", "-2"},
@@ -50,7 +50,11 @@ static void test_wrong(void **state) {
                                           {"cache_mb", "-1"},
                                           {"cache_mb", "1 "},
                                           {"cache_mb", "1.5"},
-                                          {"cache_mb", "99999999999"}};
+                                          {"cache_mb", "99999999999"},
+                                          {"memory_mb", "0"},
+                                          {"memory_mb", "-1"},
+                                          {"memory_mb", "64 "},
+                                          {"memory_mb", "99999999999999999"}};
   const struct remixdb_opts o = small_opts(1);
   struct xdb *const x = quick_open(&o);
   for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/budget.h"
+
+#include <assert.h>
+
+void budget_init(struct budget *b) {
+  for (uint32_t i = 0; i < BUDGET_KINDS; i++) atomic_init(&b->used[i], 0);
+  atomic_init(&b->pieces_most, UINT64_MAX);
+  atomic_init(&b->work_most, UINT64_MAX);
+  b->lacks = NULL;
+  b->arg = NULL;
+  b->working = 0;
+  (void)pthread_mutex_init(&b->lock, NULL);
+  cond_init(&b->ended);
+}
+
+void budget_fini(struct budget *b) {
+  assert(b->working == 0);
+  (void)pthread_cond_destroy(&b->ended);
+  (void)pthread_mutex_destroy(&b->lock);
+}
+
+void budget_work_begin(struct budget *b, uint64_t bytes) {
+  if (!b) return;
+  uint64_t most;
+  (void)pthread_mutex_lock(&b->lock);
+  for (;;) {
+    most = atomic_load_explicit(&b->work_most, memory_order_relaxed);
+    const uint64_t used = budget_used(b, BUDGET_WORK);
+    if (b->working == 0 || (used <= most && bytes <= most - used)) break;
+    cond_wait(&b->ended, &b->lock);
+  }
+  b->working++;
+  budget_take(b, BUDGET_WORK, bytes);
+  (void)pthread_mutex_unlock(&b->lock);
+  if (bytes > most && b->lacks) b->lacks(b->arg);
+}
+
+void budget_work_end(struct budget *b, uint64_t bytes) {
+  if (!b) return;
+  (void)pthread_mutex_lock(&b->lock);
+  assert(b->working > 0);
+  b->working--;
+  budget_give(b, BUDGET_WORK, bytes);
+  (void)pthread_cond_broadcast(&b->ended);
+  (void)pthread_mutex_unlock(&b->lock);
+}

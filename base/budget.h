@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The accounts of a store's memory: how many bytes the large parts take that come and go by themselves. Each part
+// enters its bytes when it takes memory, and takes them out when it frees the memory. store/memory.h divides the
+// store's budget by these accounts; memtables and the block cache know their own sizes.
+//
+// The account of work is a bound, too. A piece of work that needs much memory waits until the work of other threads
+// leaves room for it. If no other thread works, it begins whatever it needs.
+//
+// Any thread may call. A NULL pointer to the accounts means that nothing is counted and that there is no bound.
+#ifndef BUDGET_H
+#define BUDGET_H
+
+#include "lib.h"
+
+enum budget_kind {
+  BUDGET_INDEXES,  // images of REMIXes
+  BUDGET_TABLES,   // metadata of open tables
+  BUDGET_PIECES,   // pieces of blocks (table/pieces.h)
+  BUDGET_WORK,     // compaction
+  BUDGET_KINDS
+};
+
+struct budget {
+  _Atomic uint64_t used[BUDGET_KINDS];  // bytes; relaxed
+  // Bounds in bytes; UINT64_MAX: none. Relaxed: a thread uses the old value or the new one.
+  _Atomic uint64_t pieces_most;  // a table gets pieces only within this bound
+  _Atomic uint64_t work_most;    // work of several threads begins only within this bound
+  // Called when a piece of work is to begin that is by itself above the bound; before it takes its memory. NULL: not.
+  // In the thread of the work, without locks and outside of any epoch.
+  void (*lacks)(void *arg);
+  void *arg;
+  pthread_mutex_t lock;  // guards `working`; no lock is taken within it
+  pthread_cond_t ended;  // a piece of work has ended
+  uint32_t working;      // pieces of work under way
+};
+
+void budget_init(struct budget *b);  // no bounds
+void budget_fini(struct budget *b);
+
+static inline void budget_take(struct budget *b, enum budget_kind kind, uint64_t bytes) {
+  if (b) (void)atomic_fetch_add_explicit(&b->used[kind], bytes, memory_order_relaxed);
+}
+static inline void budget_give(struct budget *b, enum budget_kind kind, uint64_t bytes) {
+  if (b) (void)atomic_fetch_sub_explicit(&b->used[kind], bytes, memory_order_relaxed);
+}
+static inline uint64_t budget_used(const struct budget *b, enum budget_kind kind) {
+  return b ? atomic_load_explicit(&b->used[kind], memory_order_relaxed) : 0;
+}
+// Tells whether there is room for pieces of so many bytes. Threads that ask at the same time may all get them.
+static inline bool budget_pieces_fit(const struct budget *b, uint64_t bytes) {
+  return !b || budget_used(b, BUDGET_PIECES) + bytes <= atomic_load_explicit(&b->pieces_most, memory_order_relaxed);
+}
+
+// Begins work that takes about so many bytes, and waits for room. The caller holds no lock, is outside of any epoch,
+// and has not begun another piece of work; it ends the work with the same number.
+void budget_work_begin(struct budget *b, uint64_t bytes);
+void budget_work_end(struct budget *b, uint64_t bytes);
+#endif

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/memory.h"
+
+#include "base/cgroup.h"
+#include "store/idle.h"
+
+#define MIB ((size_t)1 << 20)
+#define DEFAULT_PART 4u                    // of the machine's memory
+#define UNKNOWN_MACHINE ((size_t)4 << 30)  // bytes, if the system does not tell
+#define SMALL_PART 32u                     // of the budget, for small blocks and what the heap loses
+#define GROW_PART 8u                       // of a memtable, by which it grows before the store is busy
+
+static inline size_t budget_now(const struct memory *m) {
+  return atomic_load_explicit(&m->budget, memory_order_relaxed);
+}
+static inline bool cache_follows(const struct memory *m) {
+  return atomic_load_explicit(&m->cache_follows, memory_order_relaxed);
+}
+
+void memory_init(struct xdb *x) {
+  struct memory *const m = &x->memory;
+  budget_init(&m->accounts);
+  pthread_mutex_init(&m->lock, NULL);
+  atomic_init(&m->budget, 0);
+  atomic_init(&m->cache_follows, false);
+  atomic_init(&m->rest_until, SIZE_MAX);
+  atomic_init(&m->asked, false);
+  atomic_init(&m->resized, false);
+}
+
+void memory_fini(struct xdb *x) {
+  pthread_mutex_destroy(&x->memory.lock);
+  budget_fini(&x->memory.accounts);
+}
+
+// ---- shares
+
+static inline size_t limit_now(const struct xdb *x) {
+  return atomic_load_explicit(&x->memtable_limit, memory_order_relaxed);
+}
+
+static size_t memtable_share(size_t budget) {
+  size_t size = MIB;
+  while (size < MEMORY_MEMTABLE_MAX && size * 2 <= budget / MEMORY_MEMTABLE_PART) size *= 2;
+  return size;
+}
+
+static size_t work_share(size_t budget) {
+  const size_t part = budget / MEMORY_WORK_PART;
+  return part < MEMORY_WORK_MAX ? part : MEMORY_WORK_MAX;
+}
+
+static size_t cache_least(size_t budget) {
+  const size_t part = budget / MEMORY_CACHE_PART;
+  return part > MIB ? part : MIB;
+}
+
+// Two memtables while a round compacts one of them. Batches make some a little larger than the limit.
+static inline size_t memtables_share(size_t limit) { return 2 * limit + limit / 8; }
+
+// The cache to begin with: what a busy store without data leaves.
+static size_t cache_first(size_t budget, size_t memtable) {
+  const size_t least = cache_least(budget),
+               taken = memtables_share(memtable) + work_share(budget) + budget / SMALL_PART;
+  return taken + least < budget ? budget - taken : least;
+}
+
+static void set_bounds(struct memory *m, size_t budget) {
+  atomic_store_explicit(&m->accounts.work_most, work_share(budget), memory_order_relaxed);
+  atomic_store_explicit(&m->accounts.pieces_most, budget / MEMORY_PIECES_PART, memory_order_relaxed);
+}
+
+void memory_plan(struct xdb *x) {
+  struct memory *const m = &x->memory;
+  struct remixdb_opts *const o = &x->opts;
+  const bool follows = o->cache_mb == REMIXDB_AUTO;
+  size_t budget = o->memory_mb * MIB;
+  m->memtable_follows = o->memtable_mb == 0;
+  if (budget == 0 && (follows || m->memtable_follows)) {
+    const uint64_t machine = cgroup_memory();
+    budget = (size_t)(machine ? machine : UNKNOWN_MACHINE) / DEFAULT_PART;
+  }
+  if (m->memtable_follows) o->memtable_mb = memtable_share(budget) / MIB;
+  if (follows) o->cache_mb = cache_first(budget, o->memtable_mb * MIB) / MIB;
+  atomic_store_explicit(&m->budget, budget, memory_order_relaxed);
+  atomic_store_explicit(&m->cache_follows, follows, memory_order_relaxed);
+  if (budget) set_bounds(m, budget);
+}
+
+// ---- the division
+
+// Bytes of the budget that are not the cache's. m->lock is held.
+static uint64_t others(struct xdb *x, size_t budget) {
+  const struct memory *const m = &x->memory;
+  const size_t limit = limit_now(x);
+  uint64_t memtables = memtables_kept(&x->memtables, NULL, NULL) + arena_pool_held(&x->memtables.chunks);
+  uint64_t work = budget_used(&m->accounts, BUDGET_WORK);
+  memtables += m->busy ? 0 : limit / GROW_PART;
+  if (m->busy && memtables < memtables_share(limit)) memtables = memtables_share(limit);
+  if (m->busy && work < work_share(budget)) work = work_share(budget);
+  struct wal_stats log = {0};
+  if (x->wal) wal_stats(x->wal, &log);
+  return memtables + work + log.buffer_bytes + x->kept + budget / SMALL_PART +
+         budget_used(&m->accounts, BUDGET_INDEXES) + budget_used(&m->accounts, BUDGET_TABLES) +
+         budget_used(&m->accounts, BUDGET_PIECES);
+}
+
+// Gives the cache what the others leave. A change that is small and makes it larger is not worth the work. m->lock is
+// held.
+static void divide(struct xdb *x) {
+  struct memory *const m = &x->memory;
+  if (!cache_follows(m) || !x->cache) return;
+  const size_t budget = budget_now(m);
+  const uint64_t taken = others(x, budget), left = taken < budget ? budget - taken : 0;
+  const size_t least = cache_least(budget), most = cache_most(x->cache), is = cache_size(x->cache);
+  size_t size = (size_t)(left - left / 100);  // the cache has about 36 bytes for each page besides the page
+  if (size < least) size = least;
+  if (size > most) size = most;
+  size -= size % MIB;
+  if (size < is || size > is + budget / MEMORY_CACHE_PART)
+    IGNORED(cache_resize(x->cache, size), "without memory for the change the cache keeps its size until the next look");
+}
+
+void memory_look(struct xdb *x) {
+  pthread_mutex_lock(&x->memory.lock);
+  divide(x);
+  pthread_mutex_unlock(&x->memory.lock);
+}
+
+static void lacks(void *arg) { memory_look(arg); }
+
+void memory_begin(struct xdb *x, size_t used) {
+  struct memory *const m = &x->memory;
+  if (!cache_follows(m)) return;
+  m->accounts.arg = x;
+  m->accounts.lacks = lacks;
+  atomic_store_explicit(&m->rest_until, used + limit_now(x) / GROW_PART, memory_order_relaxed);
+  memory_look(x);
+}
+
+void memory_busy(struct xdb *x) {
+  struct memory *const m = &x->memory;
+  if (!cache_follows(m)) return;
+  pthread_mutex_lock(&m->lock);
+  const bool begins = !m->busy;
+  m->busy = true;
+  m->busy_ns = time_ns();
+  atomic_store_explicit(&m->rest_until, SIZE_MAX, memory_order_relaxed);
+  divide(x);
+  pthread_mutex_unlock(&m->lock);
+  if (begins) idle_later(x, MEMORY_REST_NS);
+}
+
+void memory_grow(struct xdb *x) {
+  struct memory *const m = &x->memory;
+  atomic_store_explicit(&m->rest_until, SIZE_MAX, memory_order_relaxed);
+  if (workers_count(x->workers) == 0) {
+    memory_busy(x);
+    return;
+  }
+  atomic_store_explicit(&m->asked, true, memory_order_relaxed);  // the workers' lock orders it before the work
+  idle_ask(x);
+}
+
+// The store comes to rest: the memory for the next memtable serves as cache.
+static void rest(struct xdb *x, struct epoch_slot *slot) {
+  struct memory *const m = &x->memory;
+  size_t wanted;
+  const size_t used = idle_memory(x, slot, &wanted);
+  pthread_mutex_lock(&m->lock);
+  m->busy = false;
+  atomic_store_explicit(&m->rest_until, used + limit_now(x) / GROW_PART, memory_order_relaxed);
+  arena_pool_trim(&x->memtables.chunks, wanted);
+  divide(x);
+  pthread_mutex_unlock(&m->lock);
+}
+
+void memory_idle(struct xdb *x, struct epoch_slot *slot) {
+  struct memory *const m = &x->memory;
+  if (!cache_follows(m)) return;
+  if (atomic_exchange_explicit(&m->asked, false, memory_order_relaxed)) {
+    memory_busy(x);
+    return;
+  }
+  const uint64_t now = time_ns();
+  const bool compacting = atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed);
+  pthread_mutex_lock(&m->lock);
+  const bool busy = m->busy;
+  const uint64_t at = compacting ? now + MEMORY_REST_NS : m->busy_ns + MEMORY_REST_NS;
+  pthread_mutex_unlock(&m->lock);
+  if (busy && now >= at) rest(x, slot);
+  else if (busy) idle_later(x, at - now);
+  else memory_look(x);
+}
+
+// ---- other sizes
+
+void memory_set(struct xdb *x, size_t budget) {
+  struct memory *const m = &x->memory;
+  pthread_mutex_lock(&m->lock);
+  atomic_store_explicit(&m->budget, budget, memory_order_relaxed);
+  set_bounds(m, budget);
+  if (m->memtable_follows) {
+    const size_t limit = memtable_share(budget);
+    atomic_store_explicit(&x->memtable_limit, limit, memory_order_relaxed);
+    arena_pool_limit(&x->memtables.chunks, limit);
+    atomic_store_explicit(&m->resized, true, memory_order_relaxed);
+  }
+  divide(x);
+  pthread_mutex_unlock(&m->lock);
+}
+
+enum remixdb_status memory_cache_set(struct xdb *x, size_t size) {
+  struct memory *const m = &x->memory;
+  pthread_mutex_lock(&m->lock);
+  const enum remixdb_status s = cache_resize(x->cache, size);
+  if (s == REMIXDB_OK) {
+    atomic_store_explicit(&m->cache_follows, false, memory_order_relaxed);
+    atomic_store_explicit(&m->rest_until, SIZE_MAX, memory_order_relaxed);
+  }
+  pthread_mutex_unlock(&m->lock);
+  return s;
+}
+
+void memory_rounds(struct xdb *x) {
+  const size_t limit = limit_now(x), half = (size_t)(x->wal_limit / 2);
+  // Records that a round hands back must not fill the next memtable's log segment at once. Otherwise rounds would hand
+  // them back for ever.
+  x->compact.memtable_size = half < limit ? half : limit;
+  x->ctx.scan_room = compact_scan_room(limit);
+}
+
+void memory_round(struct xdb *x) {
+  if (atomic_exchange_explicit(&x->memory.resized, false, memory_order_relaxed)) memory_rounds(x);
+  memory_busy(x);
+}

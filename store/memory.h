@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One budget for the memory of a store (the option memory_mb). It is divided like this: indexes and the metadata of
+// tables take what they need, memtables and compaction have shares, and the block cache gets the rest and follows it.
+// The options cache_mb and memtable_mb rule where they are set: then the cache or the memtables do not follow.
+//
+//   memtables    1/MEMORY_MEMTABLE_PART of the budget for each of two, a power of two of MiB, MEMORY_MEMTABLE_MAX at
+//                most
+//   compaction   1/MEMORY_WORK_PART, MEMORY_WORK_MAX at most; work that needs more runs alone (base/budget.h)
+//   pieces       1/MEMORY_PIECES_PART at most: beyond that, new tables get none
+//   the cache    the rest, at least 1/MEMORY_CACHE_PART
+//
+// A store is *at rest* while nobody writes to it. Then the shares of memtables and of compaction that are not in use
+// serve as cache. The store is *busy* from the time when a memtable grows or a round begins until MEMORY_REST_NS after
+// the last round. Without workers it stays busy.
+//
+// Memory that the user of the store asks for comes on top: batches, transactions, values that are read, the memtables
+// and tables that open iterators and snapshots keep as far as they leave the cache no less than its least, and indexes
+// that are larger than the budget.
+#ifndef STORE_MEMORY_H
+#define STORE_MEMORY_H
+
+#include "store/state.h"
+
+#define MEMORY_MEMTABLE_PART 8u
+#define MEMORY_MEMTABLE_MAX ((size_t)256 << 20)
+#define MEMORY_WORK_PART 4u
+#define MEMORY_WORK_MAX ((size_t)256 << 20)
+#define MEMORY_PIECES_PART 16u
+#define MEMORY_CACHE_PART 16u
+#define MEMORY_REST_NS 5000000000ull
+
+void memory_init(struct xdb *x);  // no budget, and accounts that are empty
+void memory_fini(struct xdb *x);
+// Gives the options cache_mb and memtable_mb their values from the budget if they are not set. Touches no file of the
+// store.
+void memory_plan(struct xdb *x);
+// Sets the sizes by which rounds go, from the limit of memtables. No round runs.
+void memory_rounds(struct xdb *x);
+// The store is open: from now on the cache follows the budget. used: the bytes of the active memtable.
+void memory_begin(struct xdb *x, size_t used);
+
+// Lets the cache follow the budget. Any thread, outside of any epoch, without locks. May wait until readers have left
+// blocks that go, and for another thread that does the same.
+void memory_look(struct xdb *x);
+// The same; and the store is busy from now on, or still.
+void memory_busy(struct xdb *x);
+// A round begins: the store is busy, and the round goes by the sizes that memory_set has left. The round's thread.
+void memory_round(struct xdb *x);
+// The active memtable takes so many bytes. True: the writer calls memory_grow. Any thread.
+static inline bool memory_grows(const struct xdb *x, size_t used) {
+  return unlikely(used > atomic_load_explicit(&x->memory.rest_until, memory_order_relaxed));
+}
+// A worker makes the store busy, or, without workers, the caller does so. Outside of any epoch, without locks.
+void memory_grow(struct xdb *x);
+// Idle work: makes the store busy if memory_grow has asked for it, lets it come to rest when its time has come, and
+// looks. slot: the caller's, outside of any epoch.
+void memory_idle(struct xdb *x, struct epoch_slot *slot);
+
+// Changes the budget, in bytes. The new limit of memtables holds at once, the sizes of rounds from the next round on;
+// the sizes of tables and of the log stay. Outside of any epoch, under settings.lock.
+void memory_set(struct xdb *x, size_t budget);
+// Changes the size of the cache, which does not follow the budget any more. The same callers. Fails as cache_resize
+// does; then nothing has changed.
+MUST_CHECK enum remixdb_status memory_cache_set(struct xdb *x, size_t size);
+#endif
