@@ -15,13 +15,36 @@ size_t idle_memory(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out) {
   return used;
 }
 
+static bool idle_step(void *arg, struct worker *w);
+
+// Makes the store busy if a writer has asked for it, lets it come to rest when its time has come, and looks at the
+// division of memory.
+static void idle_divide(struct xdb *x, struct epoch_slot *slot) {
+  if (!atomic_load_explicit(&x->memory.cache_follows, memory_order_relaxed)) return;
+  if (atomic_exchange_explicit(&x->memory.asked, false, memory_order_relaxed)) {
+    idle_busy(x);
+    return;
+  }
+  const uint64_t at = memory_rest_at(x), now = time_ns();
+  const bool compacting = atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed);
+  if (at == 0) {
+    memory_look(x);
+  } else if (now < at || compacting) {
+    workers_later(x->workers, idle_step, now < at ? at - now : MEMORY_REST_NS);
+  } else {
+    size_t wanted;
+    const size_t used = idle_memory(x, slot, &wanted);
+    memory_rest(x, used, wanted);
+  }
+}
+
 // Idle work (workers_idle).
 static bool idle_step(void *arg, struct worker *w) {
   struct xdb *x = arg;
   size_t wanted;
   const bool more = x->cache && cache_ahead(x->cache);
   idle_destroy(x);
-  memory_idle(x, &w->slot);
+  idle_divide(x, &w->slot);
   expiry_look(x, &w->slot);
   if (wal_ahead_pending(x->wal)) wal_ahead(x->wal);
   (void)idle_memory(x, &w->slot, &wanted);
@@ -30,8 +53,18 @@ static bool idle_step(void *arg, struct worker *w) {
 
 void idle_ask(struct xdb *x) { workers_idle(x->workers, idle_step); }
 
-void idle_later(struct xdb *x, uint64_t ns) {
-  if (x->workers) workers_later(x->workers, idle_step, ns);
+void idle_busy(struct xdb *x) {
+  if (memory_busy(x) && x->workers) workers_later(x->workers, idle_step, MEMORY_REST_NS);
+}
+
+void idle_grow(struct xdb *x) {
+  atomic_store_explicit(&x->memory.rest_until, SIZE_MAX, memory_order_relaxed);
+  if (workers_count(x->workers) == 0) {
+    idle_busy(x);
+    return;
+  }
+  atomic_store_explicit(&x->memory.asked, true, memory_order_relaxed);  // the workers' lock orders it before the work
+  idle_ask(x);
 }
 
 void idle_expiry(struct xdb *x, const struct version *v) {

@@ -15,9 +15,11 @@
 
 // Wakes a worker for idle work. Any thread; does not wait.
 void idle_ask(struct xdb *x);
-// The same so many nanoseconds from now on, if no other request of this kind is pending. Without workers it does
-// nothing.
-void idle_later(struct xdb *x, uint64_t ns);
+// The store is busy (store/memory.h); idle work lets it come to rest later. A round's thread, or a writer without
+// workers: outside of any epoch, without locks. May wait for epochs.
+void idle_busy(struct xdb *x);
+// After memory_grows: a worker makes the store busy, or, without workers, the caller does so. The same callers.
+void idle_grow(struct xdb *x);
 // A version is about to be the store's: if it has records that expire, a worker looks at it from time to time.
 void idle_expiry(struct xdb *x, const struct version *v);
 // Returns the bytes that the active memtable takes. *wanted_out: how many bytes should be ready for the memtable's

@@ -2,7 +2,6 @@
 #include "store/memory.h"
 
 #include "base/cgroup.h"
-#include "store/idle.h"
 
 #define MIB ((size_t)1 << 20)
 #define DEFAULT_PART 4u                    // of the machine's memory
@@ -138,9 +137,9 @@ void memory_begin(struct xdb *x, size_t used) {
   memory_look(x);
 }
 
-void memory_busy(struct xdb *x) {
+bool memory_busy(struct xdb *x) {
   struct memory *const m = &x->memory;
-  if (!cache_follows(m)) return;
+  if (!cache_follows(m)) return false;
   pthread_mutex_lock(&m->lock);
   const bool begins = !m->busy;
   m->busy = true;
@@ -148,49 +147,25 @@ void memory_busy(struct xdb *x) {
   atomic_store_explicit(&m->rest_until, SIZE_MAX, memory_order_relaxed);
   divide(x);
   pthread_mutex_unlock(&m->lock);
-  if (begins) idle_later(x, MEMORY_REST_NS);
+  return begins;
 }
 
-void memory_grow(struct xdb *x) {
+uint64_t memory_rest_at(struct xdb *x) {
   struct memory *const m = &x->memory;
-  atomic_store_explicit(&m->rest_until, SIZE_MAX, memory_order_relaxed);
-  if (workers_count(x->workers) == 0) {
-    memory_busy(x);
-    return;
-  }
-  atomic_store_explicit(&m->asked, true, memory_order_relaxed);  // the workers' lock orders it before the work
-  idle_ask(x);
+  pthread_mutex_lock(&m->lock);
+  const uint64_t at = m->busy ? m->busy_ns + MEMORY_REST_NS : 0;
+  pthread_mutex_unlock(&m->lock);
+  return at;
 }
 
-// The store comes to rest: the memory for the next memtable serves as cache.
-static void rest(struct xdb *x, struct epoch_slot *slot) {
+void memory_rest(struct xdb *x, size_t used, size_t wanted) {
   struct memory *const m = &x->memory;
-  size_t wanted;
-  const size_t used = idle_memory(x, slot, &wanted);
   pthread_mutex_lock(&m->lock);
   m->busy = false;
   atomic_store_explicit(&m->rest_until, used + limit_now(x) / GROW_PART, memory_order_relaxed);
   arena_pool_trim(&x->memtables.chunks, wanted);
   divide(x);
   pthread_mutex_unlock(&m->lock);
-}
-
-void memory_idle(struct xdb *x, struct epoch_slot *slot) {
-  struct memory *const m = &x->memory;
-  if (!cache_follows(m)) return;
-  if (atomic_exchange_explicit(&m->asked, false, memory_order_relaxed)) {
-    memory_busy(x);
-    return;
-  }
-  const uint64_t now = time_ns();
-  const bool compacting = atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed);
-  pthread_mutex_lock(&m->lock);
-  const bool busy = m->busy;
-  const uint64_t at = compacting ? now + MEMORY_REST_NS : m->busy_ns + MEMORY_REST_NS;
-  pthread_mutex_unlock(&m->lock);
-  if (busy && now >= at) rest(x, slot);
-  else if (busy) idle_later(x, at - now);
-  else memory_look(x);
 }
 
 // ---- other sizes
@@ -232,5 +207,4 @@ void memory_rounds(struct xdb *x) {
 
 void memory_round(struct xdb *x) {
   if (atomic_exchange_explicit(&x->memory.resized, false, memory_order_relaxed)) memory_rounds(x);
-  memory_busy(x);
 }

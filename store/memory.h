@@ -43,19 +43,19 @@ void memory_begin(struct xdb *x, size_t used);
 // Lets the cache follow the budget. Any thread, outside of any epoch, without locks. May wait until readers have left
 // blocks that go, and for another thread that does the same.
 void memory_look(struct xdb *x);
-// The same; and the store is busy from now on, or still.
-void memory_busy(struct xdb *x);
-// A round begins: the store is busy, and the round goes by the sizes that memory_set has left. The round's thread.
-void memory_round(struct xdb *x);
-// The active memtable takes so many bytes. True: the writer calls memory_grow. Any thread.
+// The same; and the store is busy from now on, or still. Returns whether it was at rest.
+bool memory_busy(struct xdb *x);
+// The time (time_ns) at which a busy store may come to rest if no round runs then. 0: it is at rest.
+uint64_t memory_rest_at(struct xdb *x);
+// The store comes to rest: its active memtable takes `used` bytes, and the pool of chunks keeps `wanted` bytes. The
+// same callers as of memory_look.
+void memory_rest(struct xdb *x, size_t used, size_t wanted);
+// The active memtable takes so many bytes. True: the store should become busy (idle_grow). Any thread.
 static inline bool memory_grows(const struct xdb *x, size_t used) {
   return unlikely(used > atomic_load_explicit(&x->memory.rest_until, memory_order_relaxed));
 }
-// A worker makes the store busy, or, without workers, the caller does so. Outside of any epoch, without locks.
-void memory_grow(struct xdb *x);
-// Idle work: makes the store busy if memory_grow has asked for it, lets it come to rest when its time has come, and
-// looks. slot: the caller's, outside of any epoch.
-void memory_idle(struct xdb *x, struct epoch_slot *slot);
+// A round begins, in the calling thread: it goes by the sizes that memory_set has left.
+void memory_round(struct xdb *x);
 
 // Changes the budget, in bytes. The new limit of memtables holds at once, the sizes of rounds from the next round on;
 // the sizes of tables and of the log stay. Outside of any epoch, under settings.lock.

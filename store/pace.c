@@ -59,7 +59,7 @@ void xdb_pace_draw(struct xdb_ref *r) {
   size_t wanted;
   const size_t used = idle_memory(x, &r->slot, &wanted);
   r->debt_max = PACE_QUANTUM;
-  if (memory_grows(x, used)) memory_grow(x);
+  if (memory_grows(x, used)) idle_grow(x);
   if (wal_ahead_pending(x->wal) || (wanted && arena_pool_short(&x->memtables.chunks, wanted))) idle_ask(x);
   if (!compacting) return;
   const size_t limit = atomic_load_explicit(&x->memtable_limit, memory_order_relaxed);

@@ -199,6 +199,7 @@ void xdb_round_run(void *arg, struct worker *w) {
   struct memtable_round r;
   set_at(x, XDB_AT_MEMTABLE);
   memory_round(x);
+  idle_busy(x);
   trim(x);
   const bool good = !take_work(x, &r) || memtable_run(x, w, &r);
   xdb_edits_run(x, w);  // after a failed round, too: they may make room
@@ -209,6 +210,6 @@ void xdb_round_run(void *arg, struct worker *w) {
   xdb_unlock(x);
   if (!failed) (void)reserve_keep(x);
   sst_trim();
-  memory_busy(x);
+  idle_busy(x);
   set_at(x, XDB_AT_REST);
 }

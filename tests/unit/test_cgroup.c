@@ -79,7 +79,7 @@ static void test_version_1(void **state) {
   expect(UINT64_MAX);
 }
 
-// What is not as it should be states no limit.
+// A file that is not as it should be states no limit.
 static void test_strange(void **state) {
   (void)state;
   static const char *const texts[] = {"", "\n", "-1\n", " 5\n", "5 MB\n", "99999999999999999999999\n", "max"};
