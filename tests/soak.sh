@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # soak.sh DIR [SECONDS]: random campaigns with new seeds, by the programs test_model, test_model_spaces, test_history,
-# test_serial and test_crash (with test_crash_faults) in DIR. Each of the five has a sixth of the time. The campaign that fails
-# every call once, test_crash_nth, runs in full, which takes about three minutes. The logs, DIR/soak_*.log, have the
-# seeds of failures; the command that repeats one is at the top of the test's source.
+# test_serial and test_crash (with test_crash_faults) in DIR. Each of the five has a sixth of the time. The campaign
+# that fails every call once, test_crash_nth, runs in full, which takes about three minutes. The logs, DIR/soak_*.log,
+# have the seeds of failures; the command that repeats one is at the top of the test's source.
 set -u
 
 [ $# -ge 1 ] || { echo "usage: $0 DIR [SECONDS]" >&2; exit 2; }

@@ -134,7 +134,7 @@ static void say(struct serial_result *out, const char *text) {
   if (at + strlen(text) < sizeof(out->text)) memcpy(out->text + at, text, strlen(text) + 1);
 }
 
-// Of the items with `only`, and not more than a few.
+// Tells an operation with a few of its items of the keys in `only`.
 static void say_op(struct serial_result *out, const struct serial *s, uint32_t i, const uint16_t *only, uint32_t nr) {
   static const char *const words[] = {"read", "scan", "write", "savepoint", "rollback"};
   const struct serial_op *const o = &s->ops[i];

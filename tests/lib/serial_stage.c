@@ -192,7 +192,7 @@ static void read_many(struct actor *a, struct xdb_ref *ref, uint32_t space, uint
   }
 }
 
-// What a scan has met of the keys from `from` on.
+// The records that a scan has met, by key.
 struct met {
   uint32_t there[STAGE_PER], grave[STAGE_PER];
 };

@@ -25,7 +25,7 @@
 #define STAGE_ITEMS (24u * STAGE_OPS)
 #define STAGE_VALUE_MAX 3000u
 
-// What one thread has done. The thread writes it, and the parent reads it after the thread's end.
+// The operations of one thread. The thread writes it, and the parent reads it after the thread's end.
 struct stage_log {
   struct serial_op ops[STAGE_OPS];
   struct serial_item items[STAGE_ITEMS];

@@ -2,8 +2,8 @@
 //
 // Whole histories of transactions are serializable, over the deaths of the process: threads use a store in many ways
 // and record what they saw (tests/lib/serial_stage.h), the process is killed, and the parent checks what the next
-// opening has; life after life. Of each life tests/lib/serial.h finds out whether there is an order of all operations
-// that explains what each of them read. What survives a death is a prefix of that order, with all that was synced.
+// opening has; life after life. For each life, tests/lib/serial.h finds out whether there is an order of all operations
+// that explains all reads. The survivors of a death are a prefix of that order, with all that was synced.
 //
 // The checker is checked first: against trying all orders, on small histories; then by transactions that read through
 // refs that cause no conflicts, which lose updates, skew writes and miss phantoms.
@@ -393,7 +393,7 @@ static void run_life(struct stage *w, int workers, int sync, uint64_t kill_at) {
   else CHECK_SAYS(WIFSIGNALED(st) && WTERMSIG(st) == SIGKILL, "the child ended by itself, with %#x", (unsigned)st);
 }
 
-// What the store has after a life: values and versions of all keys, and the number of the last write that is there.
+// The store after a life: values and versions of all keys, and the number of the last write that is there.
 struct remains {
   uint32_t values[STAGE_KEYS];
   uint64_t versions[STAGE_KEYS], last;
@@ -443,7 +443,7 @@ static void check_synced(struct story *y, const struct remains *r, bool all) {
   }
 }
 
-// What is there is what the operations up to the last one that is there have made.
+// All keys have the values that the operations up to the last surviving write have made.
 static void check_remains(struct story *y, const struct remains *r) {
   uint32_t values[STAGE_KEYS];
   serial_state(y->s, r->last, values);
