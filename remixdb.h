@@ -113,8 +113,8 @@ struct remixdb_opts {
   size_t memtable_mb;
   // Size of all files of the log together, in MiB. 0: twice the memtable, the default.
   size_t wal_mb;
-  // New tables get a block of compressed keys, so that compaction reads less. Tables of long keys that share little get
-  // none. Default true.
+  // New tables get a block of compressed keys, so that compaction and iterators for keys only read less. A table gets
+  // none if this block would have more than half of the bytes of the table's data. Default true.
   bool ckeys;
   // REMIX indexes get an 8-bit hash tag per entry, so that gets are faster. Default true.
   bool tags;

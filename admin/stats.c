@@ -17,8 +17,9 @@
 // Sums over the partitions of the store's version.
 struct parts_figures {
   uint64_t partitions, tables, entries, keys, young_views, version_number, spaces;
-  uint64_t table_bytes, remix_bytes;    // on disk
-  uint64_t table_memory, remix_memory;  // in memory
+  uint64_t tables_without_keys;
+  uint64_t table_bytes, ckb_bytes, remix_bytes;  // on disk
+  uint64_t table_memory, remix_memory;           // in memory
 };
 
 struct memtables_figures {
@@ -43,8 +44,11 @@ static void add_part(struct parts_figures *f, const struct part *p) {
   add_view(f, p->young);
   f->tables += part_runs(p);
   for (uint32_t t = 0; t < part_runs(p); t++) {
-    f->table_bytes += part_run(p, t)->file_size;
-    f->table_memory += sst_memory(part_run(p, t));
+    const struct sst *const run = part_run(p, t);
+    f->table_bytes += run->file_size;
+    f->ckb_bytes += run->ckb_len;
+    f->tables_without_keys += run->ckb_len == 0;
+    f->table_memory += sst_memory(run);
   }
 }
 

@@ -18,12 +18,16 @@
 #define SST_BUILD_SAMPLES 64u
 #define SST_BUILD_DICT_PART 32u   // a dictionary has at most 1/32 of the blocks' bytes, so it saves more than it costs
 #define SST_BUILD_DICT_MIN 1024u  // a table whose dictionary would have to be smaller has none
-// A table has no compressed-keys block if its keys have this many bytes or more on average, and the block's entries
-// would have, before packing, more than half of the bytes of keys and values. To pack these entries would cost more
-// than to read the records in their place. The builder gives the block up early when the entries of such a table have
-// more than 1/SST_BUILD_SURE of a full table's bytes.
-#define SST_BUILD_LONG_KEY 1024u
+// A table has a compressed-keys block if the block has at most half of the bytes of the table's data, as they are in
+// the file. Else to write and read the block would cost as much as to read the records in their place. A block of a few
+// pages is kept: it costs next to nothing. The builder gives the block up early when the block has more than
+// 1/SST_BUILD_SURE of a full table's bytes.
+#define SST_BUILD_FEW_KEYS (2u * BLOCK_PAGE)
 #define SST_BUILD_SURE 8u
+// Chunks are not packed while that would cost more than the block saves: while the block has more than three quarters
+// of the data's bytes, or while keys have this many bytes or more on average and their entries, before packing, more
+// than half of the bytes of keys and values.
+#define SST_BUILD_LONG_KEY 1024u
 
 struct sst_build {
   const struct sst_ctx *ctx;
@@ -278,10 +282,37 @@ static void sst_build_cut(struct sst_build *b, const uint8_t *block, uint32_t nu
   sst_pieces_cut(&b->pieces[number], block, b->number, number);
 }
 
+// Tells whether the keys so far are long, and most of the records (SST_BUILD_LONG_KEY).
+static bool sst_build_keys_long(const struct sst_build *b) {
+  return b->key_bytes >= b->nr_records * SST_BUILD_LONG_KEY && 2 * b->ckb.entries > b->key_bytes + b->value_bytes;
+}
+
+// Tells whether a compressed-keys block of so many bytes is worth its room beside so many bytes of data.
+static bool sst_build_keys_pay(const struct sst_build *b, size_t len, uint64_t data) {
+  return len <= SST_BUILD_FEW_KEYS || (2 * (uint64_t)len <= data && !sst_build_keys_long(b));
+}
+
+// Leaves out the compressed-keys block.
+static void sst_build_drop_ckeys(struct sst_build *b) {
+  b->ckeys = false;
+  ckb_build_init(&b->ckb, b->number);
+}
+
+// Looks whether the block of compressed keys pays so far, after a block of data.
+static void sst_build_judge_keys(struct sst_build *b) {
+  // the data as it is in the file; blocks that wait for a dictionary count in full
+  const uint64_t data = blkio_writer_offset(b->writer) + (b->gathering ? b->gathered_len : 0);
+  const size_t len = b->ckb.chunk;  // the chunks that are closed
+  b->ckb.plain = sst_build_keys_long(b) || 4 * (uint64_t)len > 3 * data;
+  if (len > (uint64_t)b->opts.max_pages * BLOCK_PAGE / SST_BUILD_SURE && !sst_build_keys_pay(b, len, data))
+    sst_build_drop_ckeys(b);
+}
+
 static enum remixdb_status sst_build_close_block(struct sst_build *b) {
   const uint32_t number = b->nr_pages, count = b->block.count;
   const uint32_t pages = block_build_finish(&b->block, b->number, number);
   const uint8_t *const buf = b->block.buf;
+  enum remixdb_status s = REMIXDB_OK;
   b->nr_recs[number] = (uint8_t)count;
   memset(b->nr_recs + number + 1, 0, pages - 1);
   b->nr_pages += pages;
@@ -294,24 +325,15 @@ static enum remixdb_status sst_build_close_block(struct sst_build *b) {
     // the checksum is not stored, and would be noise for the training
     memset(b->gathered + b->gathered_len, 0, FORMAT_SST_STORED_SKIP);
     b->gathered_len += size;
-    return b->gathered_len >= SST_BUILD_GATHER ? sst_build_put_gathered(b) : REMIXDB_OK;
+    if (b->gathered_len >= SST_BUILD_GATHER) s = sst_build_put_gathered(b);
+  } else if (b->opts.compression != REMIXDB_COMPRESSION_NONE) {
+    s = sst_build_pack(b, buf, number);
+  } else {
+    b->blocks_sum += load64le(buf + BLOCK_OFF_SUM);
+    blkio_writer_put(b->writer, buf, size);
   }
-  if (b->opts.compression != REMIXDB_COMPRESSION_NONE) return sst_build_pack(b, buf, number);
-  b->blocks_sum += load64le(buf + BLOCK_OFF_SUM);
-  blkio_writer_put(b->writer, buf, size);
-  return REMIXDB_OK;
-}
-
-// Tells whether a table of the records so far has no compressed-keys block, for the reason at SST_BUILD_LONG_KEY.
-static inline bool sst_build_keys_idle(const struct sst_build *b) {
-  return unlikely(b->key_bytes >= b->nr_records * SST_BUILD_LONG_KEY) &&
-         2 * b->ckb.entries > b->key_bytes + b->value_bytes;
-}
-
-// Leaves out the compressed-keys block.
-static void sst_build_drop_ckeys(struct sst_build *b) {
-  b->ckeys = false;
-  ckb_build_init(&b->ckb, b->number);
+  if (b->ckeys) sst_build_judge_keys(b);
+  return s;
 }
 
 // Returns how many bytes a number takes.
@@ -382,9 +404,6 @@ void sst_build_add(struct sst_build *b, const struct kv_rec *given) {
   if (unlikely(r->kind & KV_EXPIRES)) spread_add(&b->spread, r->expiry, size);
   b->key_bytes += r->klen;
   b->value_bytes += r->kind & KV_TOMB ? 0 : r->vlen;
-  b->ckb.plain = b->ckeys && sst_build_keys_idle(b);
-  if (unlikely(b->ckb.plain) && b->ckb.entries > (uint64_t)b->opts.max_pages * BLOCK_PAGE / SST_BUILD_SURE)
-    sst_build_drop_ckeys(b);
 }
 
 struct sst_pieces *sst_build_pieces(struct sst_build *b) {
@@ -521,11 +540,9 @@ enum remixdb_status sst_build_finish(struct sst_build *b, uint64_t *size_out) {
   if (s == REMIXDB_OK && b->gathering) s = sst_build_put_gathered(b);
   if (s == REMIXDB_OK) {
     const uint64_t data_size = blkio_writer_offset(b->writer);
-    if (b->ckeys && sst_build_keys_idle(b)) sst_build_drop_ckeys(b);
-    if (b->ckeys) {
-      s = ckb_build_finish(&b->ckb);
-      if (s == REMIXDB_OK) blkio_writer_put(b->writer, b->ckb.buf, b->ckb.len);
-    }
+    if (b->ckeys) s = ckb_build_finish(&b->ckb);
+    if (b->ckeys && s == REMIXDB_OK && !sst_build_keys_pay(b, b->ckb.len, data_size)) sst_build_drop_ckeys(b);
+    if (b->ckeys && s == REMIXDB_OK) blkio_writer_put(b->writer, b->ckb.buf, b->ckb.len);
     if (s == REMIXDB_OK) s = sst_build_put_meta(b, data_size);
   }
   if (s == REMIXDB_OK) {

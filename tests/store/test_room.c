@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The room that a store takes on disk: a small store is small, the files of the log keep their limit together, and a
-// store that was closed has one log, which is empty. On the simulated disk.
+// The room that a store takes on disk: a small store is small, the files of the log keep their limit together, a store
+// that was closed has one log, which is empty, and keys are in the tables twice only where that pays. On the simulated
+// disk.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -188,8 +189,64 @@ static void test_limit(void **state) {
   }
 }
 
+// ---- compressed keys
+
+struct load {
+  uint64_t data, tables, keys, without, written;  // bytes, but for `without`: tables without compressed keys
+};
+
+static uint64_t figure(const char *name) {
+  uint64_t value = 0;
+  CHECK_SAYS(remixdb_figure(x, name, &value), "%s", name);
+  return value;
+}
+
+// Loads random keys in several rounds.
+static struct load load(bool ckeys, uint32_t nr, uint32_t klen, uint32_t vlen) {
+  struct remixdb_opts o;
+  struct load l = {.data = (uint64_t)nr * (klen + vlen)};
+  uint8_t key[200], val[400];
+  uint64_t rng = 1;
+  CHECK(klen <= sizeof(key) && vlen <= sizeof(val) && klen % 8 == 0);
+  memset(val, 'v', sizeof(val));
+  disk = simdisk_create();
+  remixdb_opts_init(&o, sizeof(o));
+  o.workers = 0;
+  o.memtable_mb = o.cache_mb = 1;
+  o.ckeys = ckeys;
+  OK(xdb_open(DIR_NAME, &o, simdisk_env(disk), &x));
+  CHECK((ref = remixdb_ref(x)) != NULL);
+  for (uint32_t i = 0; i < nr; i++) {
+    for (uint32_t at = 0; at < klen; at += 8) store64le(key + at, rng_next(&rng));
+    CHECK(remixdb_put(ref, key, klen, val, vlen));
+  }
+  CHECK(remixdb_flush(ref));
+  l.tables = figure("disk.table_bytes");
+  l.keys = figure("disk.compressed_keys_bytes");
+  l.without = figure("tables_without_keys");
+  l.written = figure("compaction.table_bytes_written");
+  CHECK(figure("compaction.rounds") > 2 && figure("tables") > 0);
+  close_store();
+  simdisk_destroy(disk);
+  return l;
+}
+
+// Random keys that are most of the data are in the tables once: no more is written, and no more room taken, than
+// without compressed keys. Where values are most of the data nothing is left out.
+static void test_keys_once(void **state) {
+  (void)state;
+  const uint32_t nr = 20000 / (SLOW > 1 ? 2 : 1);
+  const struct load once = load(true, nr, 200, 10), off = load(false, nr, 200, 10);
+  CHECK(once.keys <= once.tables / 50 && once.without > 0);
+  CHECK(once.tables <= once.data + once.data / 10);
+  CHECK(once.written <= off.written + off.written / 50 && once.tables <= off.tables + off.tables / 50);
+  const struct load small = load(true, 2 * nr, 16, 100), none = load(false, 2 * nr, 16, 100);
+  CHECK(small.without == 0 && small.keys > small.data / 10 && none.keys == 0 && none.without > 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_small), cmocka_unit_test(test_closed),
-                                     cmocka_unit_test(test_opened), cmocka_unit_test(test_limit)};
+                                     cmocka_unit_test(test_opened), cmocka_unit_test(test_limit),
+                                     cmocka_unit_test(test_keys_once)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -54,7 +54,7 @@ static void minor_with_ckb(struct keyset *k, const char *what) {
     struct place p;
     struct world t;
     place_init(&p, 0);
-    views_init(&t, &p, CKB_ALL, 20, true);
+    views_init(&t, &p, CKB_ALL, 100, true);
     t.k = *k;
     uint8_t *const has = calloc(k->nr, 1);
     for (uint32_t i = 0; i < k->nr; i++) has[i] = below(shares[n]) == 0;

@@ -516,18 +516,19 @@ static uint64_t add_long(struct sst_build *b, uint32_t first, uint32_t nr, uint3
 }
 
 // Keys are written a second time, as compressed keys, only where that spares a reader more than half of the bytes. Keys
-// that are long and share little are in the file once.
-static void test_long_keys_are_written_once(void **state) {
+// that are most of the data and share little are in the file once.
+static void test_keys_are_written_once(void **state) {
   (void)state;
   static const struct {
     uint32_t nr, klen, shared, vlen;
     bool ckeys;
   } cases[] = {
-      {60, 60000, 0, 100, false}, {1, 60000, 0, 100, false},
-      {200, 8208, 0, 100, false}, {200, 8208, 8200, 100, true},  // long prefixes are in it once for a chunk
-      {200, 2000, 0, 4000, true},                                // the values are larger than the keys
-      {3000, 1000, 0, 10, true},                                 // these are not long
-      {3000, 24, 0, 0, true},
+      {60, 60000, 0, 100, false},   {1, 60000, 0, 100, false},   {200, 8208, 0, 100, false},
+      {200, 8208, 8200, 100, true},  // long prefixes are in it once for a chunk
+      {200, 2000, 0, 4000, true},    // the values are larger than the keys
+      {3000, 1000, 0, 10, false},   {3000, 1000, 990, 10, true}, {9000, 200, 0, 10, false},
+      {9000, 200, 150, 10, true},   {9000, 24, 0, 0, true},  // packed, they are half
+      {9000, 24, 0, 100, true},     {20, 200, 0, 10, true},  // a few pages
   };
   struct world *const w = world_open(env_posix(), 1 << 20, false);
   for (uint32_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++)
@@ -543,12 +544,37 @@ static void test_long_keys_are_written_once(void **state) {
         const uint64_t bytes = add_long(b, 0, cases[c].nr, cases[c].klen, cases[c].shared, cases[c].vlen);
         OK(sst_build_finish(b, &size));
         OK(sst_open(&w->ctx, number, &t));
-        assert_int_equal(t->ckb_len != 0, cases[c].ckeys);
+        if ((t->ckb_len != 0) != cases[c].ckeys)
+          fail_msg("case %u, %u pages: %llu bytes of compressed keys", c, max_pages, (unsigned long long)t->ckb_len);
         if (!cases[c].ckeys) CHECK(2 * size < 3 * bytes + 6 * 65536);  // a third of a block may be empty
+        if (!cases[c].ckeys && cases[c].klen == 200) CHECK(size < bytes + bytes / 10);
+        CHECK(t->ckb_len <= t->data_size / 2 || t->ckb_len <= 2 * BLOCK_PAGE);
         sst_unref(t);
       }
       sst_build_destroy(b);
     }
+  world_close(w);
+}
+
+// The size of the data in the file counts: where values compress to little, keys are most of it.
+static void test_keys_beside_compressed_data(void **state) {
+  (void)state;
+  struct world *const w = world_open(env_posix(), 1 << 20, false);
+  for (uint32_t zstd = 0; zstd < 2; zstd++) {
+    const struct sst_build_opts o = opts(true, zstd);
+    struct sst_build *b;
+    struct sst *t;
+    uint64_t size;
+    OK(sst_build_create(&w->ctx, &o, w->q, &b));
+    sst_build_start(b, 1 + zstd);
+    const uint64_t bytes = add_long(b, 0, 20000, 24, 0, 100);
+    OK(sst_build_finish(b, &size));
+    OK(sst_open(&w->ctx, 1 + zstd, &t));
+    assert_int_equal(t->ckb_len != 0, !zstd);
+    CHECK(zstd ? size < bytes / 4 : size > bytes);
+    sst_unref(t);
+    sst_build_destroy(b);
+  }
   world_close(w);
 }
 
@@ -585,7 +611,8 @@ int main(void) {
       cmocka_unit_test(test_order),
       cmocka_unit_test(test_no_memory),
       cmocka_unit_test(test_bad_disk),
-      cmocka_unit_test(test_long_keys_are_written_once),
+      cmocka_unit_test(test_keys_are_written_once),
+      cmocka_unit_test(test_keys_beside_compressed_data),
       cmocka_unit_test(test_few_long_keys_do_not_decide),
   };
   return check_seed_end(cmocka_run_group_tests(tests, root_setup, root_teardown));
