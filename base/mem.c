@@ -472,8 +472,9 @@ size_t memory_size(void) {
   return 0;
 }
 
-enum remixdb_status mem_reserve(size_t size, size_t most, struct mem_map *out) {
+enum remixdb_status mem_reserve(size_t size, size_t most, bool huge, struct mem_map *out) {
   *out = (struct mem_map){NULL, 0, 0};
+  (void)huge;
 #if defined(MAP_NORESERVE)
   const size_t page = page_size(), full = align_up(most, MEM_PAGE_2M);
   if (most > size && full >= most && !mem_denied(size)) {
@@ -483,7 +484,7 @@ enum remixdb_status mem_reserve(size_t size, size_t most, struct mem_map *out) {
       if (before) pages_unmap(p, before);
       if (before < MEM_PAGE_2M) pages_unmap(p + before + full, MEM_PAGE_2M - before);
 #if defined(MADV_HUGEPAGE)
-      (void)madvise(p + before, full, MADV_HUGEPAGE);
+      if (huge) (void)madvise(p + before, full, MADV_HUGEPAGE);
 #endif
       *out = (struct mem_map){p + before, full, page};
       mem_reserve_change(0, size);

@@ -7,6 +7,7 @@
 #define DEFAULT_PART 4u                    // of the machine's memory
 #define UNKNOWN_MACHINE ((size_t)4 << 30)  // bytes, if the system does not tell
 #define SMALL_PART 32u                     // of the budget, for small blocks and what the heap loses
+#define STEPS 4u                           // a cache of fewer steps changes its size by single MiB
 #define GROW_PART 8u                       // of a memtable, by which it grows before the store is busy
 
 static inline size_t budget_now(const struct memory *m) {
@@ -115,7 +116,8 @@ static void divide(struct xdb *x) {
   size_t size = (size_t)(left - left / 100);  // the cache has about 36 bytes for each page besides the page
   if (size < least) size = least;
   if (size > most) size = most;
-  size -= size % MIB;
+  const size_t step = size >= STEPS * cache_step(x->cache) ? cache_step(x->cache) : MIB;
+  size -= size % step;
   if (size < is || size > is + budget / MEMORY_CACHE_PART)
     IGNORED(cache_resize(x->cache, size), "without memory for the change the cache keeps its size until the next look");
 }

@@ -138,14 +138,18 @@ static void shard_init(struct shard *sh, uint32_t first, uint32_t end, uint32_t 
 static inline size_t pages_bytes(uint32_t nr) { return ((size_t)nr + 2) * sizeof(struct page); }
 static inline size_t marks_bytes(uint32_t nr) { return ((size_t)nr + 1) * sizeof(_Atomic uint32_t); }
 
+// Whether an array of so many bytes is worth huge pages: each shard touches its own part of the array.
+static inline bool array_huge(const struct cache_full *c, size_t size) { return size / c->nr_shards >= CACHE_AHEAD; }
+
 // Address space for `most` pages, or for fewer, but at least c->nr_pages.
 static enum remixdb_status map_all(struct cache_full *c, uint32_t most) {
   const uint32_t nr = c->nr_pages;
-  enum remixdb_status s = mem_reserve((size_t)nr * BLOCK_PAGE, (size_t)most * BLOCK_PAGE, &c->map);
+  enum remixdb_status s = mem_reserve((size_t)nr * BLOCK_PAGE, (size_t)most * BLOCK_PAGE, true, &c->map);
   if (s != REMIXDB_OK) return s;
   if (c->map.size / BLOCK_PAGE < most) most = nr;
-  s = mem_reserve(pages_bytes(nr), pages_bytes(most), &c->page_map);
-  if (s == REMIXDB_OK) s = mem_reserve(marks_bytes(nr), marks_bytes(most), &c->mark_map);
+  const size_t pages = pages_bytes(nr), marks = marks_bytes(nr);
+  s = mem_reserve(pages, pages_bytes(most), array_huge(c, pages), &c->page_map);
+  if (s == REMIXDB_OK) s = mem_reserve(marks, marks_bytes(most), array_huge(c, marks), &c->mark_map);
   if (s != REMIXDB_OK) return s;
   if (c->page_map.size < pages_bytes(most) || c->mark_map.size < marks_bytes(most)) most = nr;
   c->most = most;
@@ -155,16 +159,27 @@ static enum remixdb_status map_all(struct cache_full *c, uint32_t most) {
   return REMIXDB_OK;
 }
 
+static uint32_t shards_of(uint32_t nr_pages) {
+  uint32_t nr = 1;
+  while (nr < SHARDS_MAX && (size_t)nr_pages * BLOCK_PAGE / SHARD_BYTES_MIN >= (size_t)nr * 2) nr *= 2;
+  return nr;
+}
+
+// Returns the first page behind shard i. Where there is room, a shard begins at a huge page, so that neighbours do not
+// share one.
+static uint32_t shard_end(const struct cache_full *c, uint32_t i) {
+  const uint32_t end = (uint32_t)((uint64_t)c->most * (i + 1) / c->nr_shards);
+  const bool roomy = i + 1 < c->nr_shards && c->most - c->nr_pages >= c->nr_shards * AHEAD_PAGES;
+  return (roomy ? end - end % AHEAD_PAGES : end) + 1;
+}
+
 static enum remixdb_status make_shards(struct cache_full *c) {
-  const uint32_t nr = c->nr_pages, most = c->most;
-  uint32_t nr_shards = 1;
-  while (nr_shards < SHARDS_MAX && (size_t)nr * BLOCK_PAGE / SHARD_BYTES_MIN >= (size_t)nr_shards * 2) nr_shards *= 2;
+  const uint32_t nr = c->nr_pages, nr_shards = c->nr_shards;
   c->shards = mem_alloc_aligned(CACHE_LINE, nr_shards * sizeof(*c->shards));
   if (!c->shards) return REMIXDB_NOMEM;
   memset(c->shards, 0, nr_shards * sizeof(*c->shards));
-  c->nr_shards = nr_shards;
   for (uint32_t i = 0, first = 1; i < nr_shards; i++) {
-    const uint32_t end = (uint32_t)((uint64_t)most * (i + 1) / nr_shards) + 1, size = shard_share(c, i, nr);
+    const uint32_t end = shard_end(c, i), size = shard_share(c, i, nr);
     shard_init(&c->shards[i], first, end, size < end - first ? size : end - first);
     first = end;
   }
@@ -183,6 +198,7 @@ enum remixdb_status cache_create(size_t size, size_t most, struct epoch *epoch, 
   c->epoch = epoch;
   c->pub.disk_ns = CACHE_DISK_NS;
   c->nr_pages = pages_of(size);
+  c->nr_shards = c->nr_pages ? shards_of(c->nr_pages) : 0;
   enum remixdb_status s = REMIXDB_OK;
   if (c->nr_pages > 0) s = map_all(c, pages_of(most > size ? most : size));
   if (c->nr_pages > 0 && s == REMIXDB_OK) s = make_shards(c);
@@ -198,10 +214,12 @@ size_t cache_size(const struct cache *c) { return (size_t)size_now(cache_full(c)
 
 size_t cache_most(const struct cache *c) { return (size_t)cache_full(c)->most * BLOCK_PAGE; }
 
+size_t cache_step(const struct cache *c) { return cache_full(c)->nr_shards * CACHE_AHEAD; }
+
 void cache_destroy(struct cache *pub) {
   if (!pub) return;
   struct cache_full *const c = cache_full(pub);
-  for (uint32_t i = 0; i < c->nr_shards; i++) {
+  for (uint32_t i = 0; c->shards && i < c->nr_shards; i++) {
     (void)pthread_cond_destroy(&c->shards[i].loaded);
     (void)pthread_mutex_destroy(&c->shards[i].lock);
   }

@@ -98,6 +98,7 @@ void cache_on_ask(struct cache *c, void (*tell)(void *arg), void *arg);
 MUST_CHECK bool cache_ahead(struct cache *c);
 size_t cache_size(const struct cache *c);  // bytes for blocks
 size_t cache_most(const struct cache *c);  // bytes that cache_resize can give it at most
+size_t cache_step(const struct cache *c);  // multiples of so many bytes are sizes that fill the system's huge pages
 void cache_destroy(struct cache *c);       // after the last table; NULL is allowed
 MUST_CHECK enum remixdb_status cache_table_init(struct cache_table *t, struct cache *c, uint32_t nr_pages, uint64_t id);
 // Frees the table's slots and its frames. No reader uses the table any more, and no pin is left.

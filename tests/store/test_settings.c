@@ -104,6 +104,47 @@ static void test_workers(void **state) {
   remixdb_close(x);
 }
 
+// The cache follows the budget: it gives memory to memtables and rounds when somebody writes, and it gets what a larger
+// budget has. A size that the user sets stays.
+static void test_memory(void **state) {
+  (void)state;
+  for (int workers = 0; workers < 2; workers++) {
+    struct remixdb_opts o = small_opts(workers);
+    o.cache_mb = REMIXDB_AUTO;
+    o.memtable_mb = 0;
+    o.memory_mb = 64;
+    struct xdb *const x = quick_open(&o);
+    struct xdb_ref *const r = remixdb_ref(x);
+    const uint64_t at_rest = figure(x, "memory.cache_size");
+    CHECK(figure(x, "memory.budget") == 64u << 20 && at_rest > 48u << 20 && at_rest < 64u << 20);
+    put_some(r, 0, 500, 3000);  // a sixth of a memtable
+    while (figure(x, "memory.cache_size") > 32u << 20) {
+      CHECK(workers > 0);
+      time_sleep_ns(1000000);  // a worker is at it
+    }
+    CHECK(set(x, "memory_mb", "256") && figure(x, "memory.budget") == 256u << 20);
+    CHECK(x->memtable_limit == 32u << 20);
+    const uint64_t large = figure(x, "memory.cache_size");
+    CHECK_SAYS(large > 96u << 20 && large < 192u << 20, "%llu", (unsigned long long)large);
+    put_some(r, 500, 500, 3000);
+    CHECK(remixdb_flush(r));
+    CHECK(set(x, "memory_mb", "16") && x->memtable_limit == 2u << 20);
+    CHECK_SAYS(figure(x, "memory.cache_size") <= 6u << 20, "%llu", (unsigned long long)figure(x, "memory.cache_size"));
+    put_some(r, 0, 2000, 3000);  // several memtables of the new size
+    CHECK(remixdb_flush(r) && x->compact.memtable_size == 2u << 20);
+    CHECK(figure(x, "memory.cache_size") >= 1u << 20);
+    CHECK(set(x, "memory_mb", "1") && figure(x, "memory.cache_size") == 1u << 20 && x->memtable_limit == 1u << 20);
+    put_some(r, 0, 2000, 3000);
+    CHECK(remixdb_flush(r) && remixdb_verify(r));
+    CHECK(set(x, "cache_mb", "5") && set(x, "memory_mb", "256"));
+    CHECK(figure(x, "memory.cache_size") == 5u << 20 && x->memtable_limit == 32u << 20);
+    put_some(r, 0, 2000, 3000);
+    CHECK(figure(x, "memory.cache_size") == 5u << 20);
+    remixdb_unref(r);
+    remixdb_close(x);
+  }
+}
+
 static void test_sync(void **state) {
   (void)state;
   const struct remixdb_opts o = small_opts(1);
@@ -278,8 +319,8 @@ int main(int argc, char **argv) {
   hang_alarm();
   check_seed_start();
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-  const struct CMUnitTest tests[] = {TEST(test_wrong),       TEST(test_workers),        TEST(test_sync),
-                                     TEST(test_compression), TEST(test_max_open_files), TEST(test_cache),
-                                     TEST(test_threads)};
+  const struct CMUnitTest tests[] = {TEST(test_wrong), TEST(test_workers),     TEST(test_memory),
+                                     TEST(test_sync),  TEST(test_compression), TEST(test_max_open_files),
+                                     TEST(test_cache), TEST(test_threads)};
   return check_seed_end(cmocka_run_group_tests_name("settings", tests, NULL, NULL));
 }
