@@ -744,10 +744,11 @@ struct xdb_ingest *remixdb_ingest_begin(struct xdb_ref *ref);
 // REMIXDB_ABORTED; the record is not added then, and the call may be tried again.
 bool remixdb_ingest_put(struct xdb_ingest *g, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
 // Makes the records visible: they replace all values of their keys that were written before this call. Writes that come
-// while the call runs may count as before or after it; those that begin after it are newer. Merges, put_if, del_if and
-// commits of transactions wait for the end of the call, because they depend on what they have read. The call flushes
-// (remixdb_flush) and waits for it. All of it is durable when it returns true, too. Frees the ingest in any case. After
-// a failure none of the records is there, and the files are gone; after REMIXDB_IO the next opening decides.
+// while the call runs may count as before or after it; those that begin after it are newer. Merges, put_if, del_if,
+// del_range and commits of transactions may wait for the end of the call, because they depend on what they have read.
+// The call flushes (remixdb_flush) and waits for it. All of it is durable when it returns true, too. Frees the ingest
+// in any case. After a failure none of the records is there, and the files are gone; after REMIXDB_IO the next opening
+// decides.
 bool remixdb_ingest_commit(struct xdb_ingest *g);
 // Gives the ingest up and removes its files. Does nothing for NULL.
 void remixdb_ingest_abort(struct xdb_ingest *g);

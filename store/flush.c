@@ -242,9 +242,13 @@ enum remixdb_status xdb_ingest_round(struct xdb *x, struct xdb_ingesting *g) {
   w.whole->ingest = g;
   enum remixdb_status s = flush_round(&w, XDB_FREEZE_ANY);
   xdb_lock(x);
-  atomic_store_explicit(&x->rounds.ingesting, false, memory_order_release);  // also after a failure
+  // After a failure, too. Another ingest may have its number by now.
+  if (atomic_load_explicit(&x->rounds.ingesting, memory_order_relaxed) == g->seq)
+    atomic_store_explicit(&x->rounds.ingesting, 0, memory_order_release);
+  const bool kick = x->rounds.edits != NULL;  // one may have waited for this, and no round may be due
   pthread_cond_broadcast(&x->changed);
   xdb_unlock(x);
+  if (kick) workers_kick(x->workers);
   // A round of the memtable that succeeds without the ingest says why; one that failed may have been tried again.
   if (g->tried && !g->done) s = err_raise(&g->error);
   else if (s == REMIXDB_OK && !g->done) s = err_set(REMIXDB_ABORTED, "%s: the round of the ingest has failed", x->dir);

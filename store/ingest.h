@@ -6,7 +6,10 @@
 // Invariants
 //   I1  The records of an ingest have one sequence number, X. The log gives it when the memtable is frozen, as the last
 //       number of that memtable (wal_switch_after). So all records below the tables have smaller numbers, and all
-//       records in memtables larger ones. The tables are built with number 1; the round writes X into their footers.
+//       records in memtables larger ones. Between X and the super with the tables (rounds.ingesting), writes that
+//       depend on what they have read wait: merges, deletions of ranges, commits of transactions. A transaction that
+//       begins there knows X (store/txn.h, T7). The tables are built with number 1; the round writes X into their
+//       footers.
 //   I2  Readers see all of an ingest or nothing: its tables come with one super. They come under the log's lock, so a
 //       merge or a transaction that has read older data notices it (xdb.c, commit).
 //   I3  Until CURRENT names the tables, they are files that no version names. A crash leaves them to the next opening.

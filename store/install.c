@@ -21,9 +21,9 @@ struct switching {
 static void switch_super(void *arg, uint64_t gen) {
   struct switching *s = arg;
   s->next->active->gen = gen;
-  if (s->seq) {
+  if ((s->next->ingest = s->seq)) {
     atomic_store_explicit(&s->x->published, s->seq, memory_order_release);
-    atomic_store_explicit(&s->x->rounds.ingesting, true, memory_order_release);
+    atomic_store_explicit(&s->x->rounds.ingesting, s->seq, memory_order_release);
   }
   s->next->active->base_seq = atomic_load_explicit(&s->x->published, memory_order_relaxed);
   atomic_store_explicit(&s->x->super, s->next, memory_order_release);
@@ -141,7 +141,7 @@ static void publish(struct xdb *x, struct super *fresh, bool had_frozen, bool mo
   fresh->since = atomic_load_explicit(&x->published, memory_order_acquire);
   atomic_store_explicit(&x->super, fresh, memory_order_release);
   if (more) wal_end(x->wal);
-  if (more) atomic_store_explicit(&x->rounds.ingesting, false, memory_order_release);
+  if (more) atomic_store_explicit(&x->rounds.ingesting, 0, memory_order_release);
   *when_out = time_ns();
   if (had_frozen) {
     atomic_store_explicit(&x->rounds.compacting, false, memory_order_release);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "store/edit.h"
+#include "store/flush.h"
 #include "store/idle.h"
 #include "store/range_group.h"
 #include "store/round.h"
@@ -39,6 +40,11 @@ static enum remixdb_status write_few(struct range_group *g, struct xdb_ref *r, b
   uint64_t moment, keys;
   struct super *const v = xdb_ref_hold(r, &moment);
   *full_out = false;
+  if (xdb_ingesting(x)) {
+    xdb_super_drop(x, v);
+    xdb_ingest_wait(x);
+    return REMIXDB_ABORTED;
+  }
   enum remixdb_status s = count_keys(g, x, &r->slot, v, &keys);
   if (s == REMIXDB_OK && keys > x->ranges.few) s = REMIXDB_TOOBIG;
   if (s == REMIXDB_OK) s = range_group_gather(g, x, &r->slot, v, v->version);

@@ -38,10 +38,10 @@
 // Rounds (round.c). Guarded by xdb.lock.
 struct rounds {
   _Atomic bool compacting;  // a memtable is frozen. Written under the lock, read without it
-  // An ingest has its number, and its tables are not in the version yet. A write that is based on a read waits for
+  // The number of an ingest whose tables are not in the version yet; 0: none. A write that is based on a read waits for
   // them: its number would be above the ingest's, and it has not seen the ingest. Set before the super in which it
-  // matters.
-  _Atomic bool ingesting;
+  // matters. Written under the lock.
+  _Atomic uint64_t ingesting;
   struct err_saved error;  // why the last round failed, if it may be tried again. Status REMIXDB_OK: it did not fail
   uint64_t failed_ns;      // when it failed
   uint64_t nr_frozen;      // memtables frozen so far
@@ -275,4 +275,10 @@ static inline enum remixdb_status xdb_failure(struct xdb *x) {
 
 // Sends a line to the user's logger. Outside of any lock.
 void xdb_say(struct xdb *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+// Whether a write that is based on a read has to wait. Asked after the super was loaded: the write then commits on that
+// super or begins again.
+static inline bool xdb_ingesting(struct xdb *x) {
+  return unlikely(atomic_load_explicit(&x->rounds.ingesting, memory_order_acquire));
+}
 #endif

@@ -43,13 +43,16 @@
 //   T6  Lost updates and dirty reads: an update that was based on a read is T1; pending versions are seen by nobody.
 //   T7  The deletion of a range replaces the super under the log's lock, with a `since` that is its number; an ingest
 //       does, too. So both are noticed in step 1 or in step 5.
+//       An ingest has a number X before its tables are in V (store/ingest.h, I1). A transaction that begins between
+//       has S >= X and has not read them. Its super tells X: to it a record of that number is later than S, and a V
+//       that is not that of its beginning may hold such records, whatever the `since`.
 //   T8  A commit that fails or is cut off by a crash is absent as a whole: its records are one frame of the log.
 // Rounds write no number of their own: a record that a round hands back to A keeps its number, and one that it drops
 // (an old version, a tombstone with nothing below it) was hidden. A key that was deleted after S and whose tombstone a
 // round has dropped is absent in V and there in the snapshot: step 1 compares both. One that was put and deleted after
 // S, and is gone without a trace, was absent at S, too.
 //
-// V may hold writes after S if the super's `since` is above S.
+// V may hold writes after S if the super's `since` is above S, or as T7 says.
 //
 // Threads: one thread at a time uses a transaction, its refs and their iterators. Transactions that read and write
 // different leaves commit side by side. A plain put or get does nothing for transactions.
