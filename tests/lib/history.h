@@ -6,10 +6,20 @@
 // values that it read and wrote, of any number of keys. The checker explains each operation as one step at one moment
 // between the two times. A batch is one operation that writes several keys. A snapshot or a scan is one operation that
 // reads several keys; its interval is the call that fixed the moment, however much later the keys were read. A merge is
-// one operation that reads and writes. The question is whether the operations have an order with two properties. First,
-// the order agrees with time: an operation that returned before another was called comes before it. Second, each
-// operation reads the values that the operations before it have written. This is strict serializability, which for
-// operations on one key is linearizability.
+// one operation that reads and writes; so is a put by version, which has read the value with that version. If it was
+// refused, it has read that the key has another value. The deletion of a range writes all its keys. The question is
+// whether the operations have an order with two properties. First, the order agrees with time: an operation that
+// returned before another was called comes before it. Second, each operation reads the values that the operations
+// before it have written. This is strict serializability, which for operations on one key is linearizability.
+//
+// An ingest has two moments within its call (store/ingest.h): at the first it gets its number, at the second its
+// records appear, all at once, except on keys that were written between the two. Only one ingest at a time is between
+// its moments, and then nothing takes place that has read and writes.
+//
+// Expiry. An operation judges all that it reads by one time, which lies between the wall clock at its call and at its
+// return. So a value that has expired may be read as absent, and only then.
+//
+// Versions. The values of a key that are written one after the other have ascending versions, as far as they are known.
 //
 // The algorithm is Lowe's just-in-time linearization ("Testing for linearizability", 2017) of the search of Wing and
 // Gong ("Testing and verifying concurrent objects", 1993), breadth first. Events are gone through in order of time with
@@ -41,19 +51,32 @@ enum {
   HIST_SOME,  // read: there, with any value
   HIST_FIRST  // from here on: values, each written once
 };
+#define HIST_NOT 0x80000000u  // with a value, read: another value, or not there
 
 struct hist_op {
   uint64_t call, ret;
+  uint64_t clock[2];  // the wall clock before the call and after the return
   const char *what;
   uint32_t thread;
+  bool ingest;
   uint32_t reads[HIST_KEYS], writes[HIST_KEYS];
 };
+
+// Facts about the values, by their numbers. NULL: nothing is known of any.
+struct hist_values {
+  const uint64_t *versions;  // 0: not known
+  const uint64_t *expires;   // in the wall clock's unit; 0: never
+};
+#define HIST_LATE (1ull << 63)  // in an expiry: the clock passed it during the write, which may have been a delete
 
 enum hist_verdict { HIST_GOOD, HIST_BAD, HIST_UNDECIDED };
 
 struct hist_config {
-  uint32_t done;  // of the operations under way, by slot
+  uint32_t done;    // of the operations under way, by slot
+  uint32_t ingest;  // slot + 1 of the ingest that is between its moments; 0: none is
+  uint32_t since;   // keys, by bit, that were written since its first moment
   uint32_t now[HIST_KEYS];
+  uint32_t last[HIST_KEYS];  // the newest value whose version is known; 0: none
 };
 
 // A set of configurations. A place of the table is taken when it bears the set's stamp, so that clearing it costs
@@ -113,12 +136,25 @@ static inline bool hist_set_add(struct hist_set *s, const struct hist_config *c)
   return true;
 }
 
-static inline bool hist_reads_hold(const struct hist_op *o, const struct hist_config *c) {
+static inline uint64_t hist_fact(const uint64_t *facts, uint32_t value) {
+  return facts && value >= HIST_FIRST ? facts[value] : 0;
+}
+
+static inline bool hist_reads_hold(const struct hist_op *o, const struct hist_config *c, const struct hist_values *v) {
+  uint64_t low = o->clock[0], high = o->clock[1];  // bounds of the time by which it judges
   for (uint32_t k = 0; k < HIST_KEYS; k++) {
-    const uint32_t r = o->reads[k];
-    if (r != HIST_ANY && (r == HIST_SOME ? c->now[k] == HIST_NONE : c->now[k] != r)) return false;
+    const uint32_t r = o->reads[k], now = c->now[k];
+    const uint64_t expiry = hist_fact(v->expires, now), expires = expiry & ~HIST_LATE;
+    if (r == HIST_ANY || (r & HIST_NOT && now != (r & ~HIST_NOT)) || (r == HIST_NONE && now == HIST_NONE)) continue;
+    if (r & HIST_NOT || r == HIST_NONE) {  // it must have expired
+      if (!expiry) return false;
+      if (!(expiry & HIST_LATE) && expires > low) low = expires;
+    } else {
+      if (r == HIST_SOME ? now == HIST_NONE : now != r) return false;
+      if (expiry && expires - 1 < high) high = expires - 1;
+    }
   }
-  return true;
+  return low <= high;
 }
 
 static inline bool hist_writes(const struct hist_op *o) {
@@ -127,18 +163,57 @@ static inline bool hist_writes(const struct hist_op *o) {
   return false;
 }
 
+static inline bool hist_reads(const struct hist_op *o) {
+  for (uint32_t k = 0; k < HIST_KEYS; k++)
+    if (o->reads[k] != HIST_ANY) return true;
+  return false;
+}
+
+// Writes the keys of o that are not in the set `except`. False: the versions exclude it.
+static inline bool hist_write(const struct hist_op *o, uint32_t except, const struct hist_values *v,
+                              struct hist_config *c) {
+  for (uint32_t k = 0; k < HIST_KEYS; k++) {
+    const uint32_t w = o->writes[k];
+    if (w == HIST_ANY || except >> k & 1) continue;
+    c->now[k] = w;
+    const uint64_t version = hist_fact(v->versions, w);
+    if (!version) continue;
+    if (hist_fact(v->versions, c->last[k]) >= version) return false;
+    c->last[k] = w;
+  }
+  return true;
+}
+
 // The operations under way, by slot.
 struct hist_pending {
   const struct hist_op *of[HIST_PENDING];
-  bool writes[HIST_PENDING];
+  bool reads[HIST_PENDING], writes[HIST_PENDING];
   uint32_t used;
+  const struct hist_values *values;
 };
+
+// The operation in slot i, which writes, takes place, or the first moment of an ingest comes. False: it cannot.
+static inline bool hist_take(const struct hist_pending *p, uint32_t i, struct hist_config *c) {
+  const struct hist_op *const o = p->of[i];
+  if (o->ingest && c->ingest != i + 1) {
+    if (c->ingest) return false;
+    c->ingest = i + 1;
+    c->since = 0;
+    return true;
+  }
+  if (c->ingest && p->reads[i]) return false;
+  if (!hist_reads_hold(o, c, p->values) || !hist_write(o, o->ingest ? c->since : 0, p->values, c)) return false;
+  c->done |= 1u << i;
+  if (o->ingest) c->ingest = c->since = 0;
+  for (uint32_t k = 0; k < HIST_KEYS && c->ingest; k++) c->since |= (uint32_t)(o->writes[k] != HIST_ANY) << k;
+  return true;
+}
 
 // Those that only read take place when they can.
 static inline void hist_settle(const struct hist_pending *p, struct hist_config *c) {
   for (uint32_t left = p->used & ~c->done; left; left &= left - 1) {
     const uint32_t i = (uint32_t)__builtin_ctz(left);
-    if (!p->writes[i] && hist_reads_hold(p->of[i], c)) c->done |= 1u << i;
+    if (!p->writes[i] && hist_reads_hold(p->of[i], c, p->values)) c->done |= 1u << i;
   }
 }
 
@@ -159,11 +234,8 @@ static inline bool hist_return(const struct hist_pending *p, uint32_t slot, cons
     }
     for (uint32_t left = p->used & ~c.done; left; left &= left - 1) {
       const uint32_t w = (uint32_t)__builtin_ctz(left);
-      if (!p->writes[w] || !hist_reads_hold(p->of[w], &c)) continue;
       struct hist_config next = c;
-      next.done |= 1u << w;
-      for (uint32_t k = 0; k < HIST_KEYS; k++)
-        if (p->of[w]->writes[k] != HIST_ANY) next.now[k] = p->of[w]->writes[k];
+      if (!p->writes[w] || !hist_take(p, w, &next)) continue;
       hist_settle(p, &next);
       (void)hist_set_add(seen, &next);
     }
@@ -183,27 +255,28 @@ static inline void hist_print_part(char *why, size_t cap, const char *word, cons
   size_t at = strlen(why);
   for (uint32_t k = 0; k < HIST_KEYS; k++) {
     if (part[k] == HIST_ANY || at + 40 > cap) continue;
-    at += (size_t)snprintf(why + at, cap - at, " %s[%u]=%s", word, k,
+    at += (size_t)snprintf(why + at, cap - at, " %s[%u]%s%s", word, k, part[k] & HIST_NOT ? "!=" : "=",
                            part[k] == HIST_NONE   ? "none"
                            : part[k] == HIST_SOME ? "some"
                                                   : "");
-    if (part[k] >= HIST_FIRST) at += (size_t)snprintf(why + at, cap - at, "%u", part[k]);
+    if (part[k] >= HIST_FIRST) at += (size_t)snprintf(why + at, cap - at, "%u", part[k] & ~HIST_NOT);
   }
 }
 
 static inline void hist_print_op(char *why, size_t cap, const struct hist_op *o) {
   const size_t at = strlen(why);
-  if (at + 80 > cap) return;
-  (void)snprintf(why + at, cap - at, "\n  thread %u, %llu..%llu, %s:", o->thread, (unsigned long long)o->call,
-                 (unsigned long long)o->ret, o->what);
+  if (at + 120 > cap) return;
+  (void)snprintf(why + at, cap - at, "\n  thread %u, %llu..%llu (clock %llu..%llu), %s:", o->thread,
+                 (unsigned long long)o->call, (unsigned long long)o->ret, (unsigned long long)o->clock[0],
+                 (unsigned long long)o->clock[1], o->what);
   hist_print_part(why, cap, "read", o->reads);
   hist_print_part(why, cap, "wrote", o->writes);
 }
 
 // All keys are HIST_NONE at the start. why (of cap bytes, may be NULL): receives the operation that could not be
 // explained. peak_out (may be NULL): configurations at a time.
-static inline enum hist_verdict hist_check(const struct hist_op *ops, uint32_t nr, char *why, size_t cap,
-                                           uint32_t *peak_out) {
+static inline enum hist_verdict hist_check(const struct hist_op *ops, uint32_t nr, const struct hist_values *values,
+                                           char *why, size_t cap, uint32_t *peak_out) {
   struct hist_event *const events = hist_alloc(2 * (size_t)nr, sizeof(*events));
   for (uint32_t i = 0; i < nr; i++) {
     events[2 * i] = (struct hist_event){ops[i].call, i, false};
@@ -212,7 +285,7 @@ static inline enum hist_verdict hist_check(const struct hist_op *ops, uint32_t n
   qsort(events, 2 * (size_t)nr, sizeof(*events), hist_event_cmp);
   uint8_t *const slot_of = hist_alloc(nr, 1);
   struct hist_set now = {.stamp = 1}, next = {.stamp = 1}, seen = {.stamp = 1};
-  struct hist_pending p = {.used = 0};
+  struct hist_pending p = {.values = values};
   struct hist_config start = {.done = 0};
   for (uint32_t k = 0; k < HIST_KEYS; k++) start.now[k] = HIST_NONE;
   (void)hist_set_add(&now, &start);
@@ -227,9 +300,10 @@ static inline enum hist_verdict hist_check(const struct hist_op *ops, uint32_t n
       slot_of[events[e].op] = (uint8_t)i;
       p.used |= 1u << i;
       p.of[i] = o;
+      p.reads[i] = hist_reads(o);
       p.writes[i] = hist_writes(o);
       for (uint32_t c = 0; !p.writes[i] && c < now.nr; c++)  // which keeps them different from each other
-        if (hist_reads_hold(o, &now.at[c])) now.at[c].done |= 1u << i;
+        if (hist_reads_hold(o, &now.at[c], values)) now.at[c].done |= 1u << i;
       continue;
     }
     const uint32_t i = slot_of[events[e].op];
