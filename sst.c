@@ -137,6 +137,44 @@ static enum remixdb_status sst_decode_meta(struct sst *t, const struct format_ss
   return s == REMIXDB_OK && f->nr_apart ? sst_decode_apart(t, f, sizes + f->sizes_len) : s;
 }
 
+// Tells whether the footer is that of table `number`, of this store. size: of the file.
+static enum remixdb_status sst_check_owner(const struct sst_ctx *ctx, const struct format_sst_footer *f,
+                                           uint64_t number, const char *path, uint64_t size) {
+  const uint64_t foot = size - FORMAT_SST_FOOTER;
+  const struct files_ids ids = sst_ctx_ids(ctx);
+  if (f->number != number) return err_corrupt(path, foot, "this is table %llu", (unsigned long long)f->number);
+  if (files_ids_have(&ids, f->store_id)) return REMIXDB_OK;
+  return err_corrupt(path, foot, "table of another store (%016llx)", (unsigned long long)f->store_id);
+}
+
+static enum remixdb_status sst_check_size(const char *path, uint64_t size) {
+  if (size > 0 && size % FORMAT_SST_ALIGN == 0) return REMIXDB_OK;
+  return err_corrupt(path, size, "table is truncated or of a wrong size");
+}
+
+enum remixdb_status sst_look(const struct sst_ctx *ctx, uint64_t number, struct sst_peek *out) {
+  char name[32], path[ENV_PATH_MAX];
+  uint8_t foot[FORMAT_SST_FOOTER];
+  struct format_sst_footer f;
+  int fd;
+  sst_name(name, number);
+  enum remixdb_status s = env_path(path, ctx->dir->path, name);
+  if (s == REMIXDB_OK) s = env_open(ctx->dir, name, ENV_READ, &fd);
+  if (s == REMIXDB_NOTFOUND) return err_corrupt(path, 0, "table is missing");
+  if (s != REMIXDB_OK) return s;
+  s = env_size(ctx->env, fd, path, &out->size);
+  if (s == REMIXDB_OK) s = sst_check_size(path, out->size);
+  if (s == REMIXDB_OK) s = env_read(ctx->env, fd, path, foot, sizeof(foot), out->size - sizeof(foot));
+  env_close_quiet(ctx->env, fd);
+  if (s == REMIXDB_OK) s = format_sst_footer_get(foot, out->size, path, &f);
+  if (s == REMIXDB_OK) s = sst_check_owner(ctx, &f, number, path, out->size);
+  if (s != REMIXDB_OK) return s;
+  out->print = f.print;
+  out->origin = f.store_id;
+  out->spaces = f.flags & FORMAT_SST_FLAG_SPACES;
+  return REMIXDB_OK;
+}
+
 // Reads footer and metadata.
 static enum remixdb_status sst_load_meta(struct sst *t, int fd) {
   struct blkio *const io = t->ctx->io;
@@ -148,16 +186,7 @@ static enum remixdb_status sst_load_meta(struct sst *t, int fd) {
   if (s == REMIXDB_OK) s = format_sst_footer_get(tail + BLKIO_ALIGN - FORMAT_SST_FOOTER, t->file_size, t->path, &f);
   if (s != REMIXDB_OK) goto out;
 
-  const uint64_t foot = t->file_size - FORMAT_SST_FOOTER;
-  if (f.number != t->number) {
-    s = err_corrupt(t->path, foot, "this is table %llu", (unsigned long long)f.number);
-    goto out;
-  }
-  const struct files_ids ids = sst_ctx_ids(t->ctx);
-  if (!files_ids_have(&ids, f.store_id)) {
-    s = err_corrupt(t->path, foot, "table of another store (%016llx)", (unsigned long long)f.store_id);
-    goto out;
-  }
+  if ((s = sst_check_owner(t->ctx, &f, t->number, t->path, t->file_size)) != REMIXDB_OK) goto out;
   t->origin = f.store_id;
   t->print = f.print;
   t->form = f.version < FORMAT_SST_VERSION_KINDS ? BLOCK_FORM_BARE : BLOCK_FORM_KINDS | f.seq_width;
@@ -218,10 +247,7 @@ enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct 
   if (s == REMIXDB_NOTFOUND) s = err_corrupt(t->path, 0, "table is missing");
   if (s != REMIXDB_OK) goto out;
   t->file_size = file.size;
-  if (file.size == 0 || file.size % FORMAT_SST_ALIGN) {
-    s = err_corrupt(t->path, file.size, "table is truncated or of a wrong size");
-    goto out;
-  }
+  if ((s = sst_check_size(t->path, file.size)) != REMIXDB_OK) goto out;
 
   fdpool_add(ctx->fds, &t->file, ctx->dir, t->path, ENV_READ | (ctx->direct_io ? ENV_DIRECT : 0));
   fdpool_add(ctx->fds, &t->scans, ctx->dir, t->path, t->file.flags);

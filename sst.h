@@ -14,6 +14,15 @@
 // Opens a table and checks the footer and the metadata, but not the data. *out has one reference. Fails with
 // REMIXDB_CORRUPT (also for a missing file), REMIXDB_VERSION, REMIXDB_NOMEM or REMIXDB_IO.
 MUST_CHECK enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct sst **out);
+// The facts that a file tells at its ends.
+struct sst_peek {
+  uint64_t print, origin;  // its fingerprint, and the id of the store that wrote it
+  uint64_t size;           // bytes of the file
+  bool spaces;             // its records are of the spaces' tree; tables only
+};
+// Reads the footer of a table, and checks that it is the footer of this file and of this store. One read. Fails as
+// sst_open does.
+MUST_CHECK enum remixdb_status sst_look(const struct sst_ctx *ctx, uint64_t number, struct sst_peek *out);
 // Gives all records of a table another sequence number, which they share: the table was built with one number for all
 // (sst_build_numbers), is not open, and no version names it. Writes and syncs the footer. Fails with REMIXDB_IO,
 // REMIXDB_NOSPACE, REMIXDB_NOMEM or REMIXDB_CORRUPT.

@@ -47,7 +47,7 @@ static enum remixdb_status load(struct xdb *x, const struct env_dir *at, const c
   x->ctx.store_id = x->store_id;
   x->ctx.origins = x->origins;
   x->ctx.nr_origins = x->nr_origins;
-  s = o->exists ? version_load(&x->ctx, x->workers, &o->self, &o->version) : dir_make_store(x, &o->version);
+  s = o->exists ? version_open(&x->ctx, x->workers, &o->self, &o->version) : dir_make_store(x, &o->version);
   if (s == REMIXDB_OK && !x->opts.read_only) s = version_may_grow(&x->ctx, o->version);
   if (s != REMIXDB_OK) return s;
   x->ctx.store_id = x->store_id;

@@ -81,16 +81,17 @@ static enum remixdb_status share_files(const struct xdb *x, const struct version
   char name[32];
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = 0; i < v->nr_parts && s == REMIXDB_OK; i++) {
-    const struct part *const p = v->parts[i];
-    const struct remix *const views[] = {p->remix, p->young};
+    struct part_files f;
+    part_files(v->parts[i], &f);
+    const struct part_file *const views[] = {&f.remix, &f.young};
     for (uint32_t k = 0; k < 2 && s == REMIXDB_OK; k++) {
-      if (!views[k]) continue;
+      if (views[k]->number == 0) continue;
       remix_name(name, views[k]->number);
-      s = share_file(&x->home, t, name, views[k]->file_size);
+      s = share_file(&x->home, t, name, views[k]->size);
     }
-    for (uint32_t r = 0; r < part_runs(p) && s == REMIXDB_OK; r++) {
-      sst_name(name, part_run(p, r)->number);
-      s = share_file(&x->home, t, name, part_run(p, r)->file_size);
+    for (uint32_t r = 0; r < f.nr && s == REMIXDB_OK; r++) {
+      sst_name(name, f.tables[r].number);
+      s = share_file(&x->home, t, name, f.tables[r].size);
     }
   }
   return s;
@@ -144,9 +145,9 @@ static uint64_t bytes_of(const struct super *v) {
   uint64_t bytes = 1 + memtable_memory(v->active) + (v->frozen ? memtable_memory(v->frozen) : 0);
   for (const struct version *tree = v->version; tree; tree = tree->spaces) {
     for (uint32_t i = 0; i < tree->nr_parts; i++) {
-      const struct part *const p = tree->parts[i];
-      for (uint32_t r = 0; r < part_runs(p); r++) bytes += part_run(p, r)->file_size;
-      bytes += (p->remix ? p->remix->file_size : 0) + (p->young ? p->young->file_size : 0);
+      struct part_files f;
+      part_files(tree->parts[i], &f);
+      bytes += part_table_bytes(tree->parts[i]) + f.remix.size + f.young.size;
     }
   }
   for (uint32_t i = 0; i < v->version->values.nr; i++) bytes += value_file_size(v->version->values.files[i]);

@@ -39,9 +39,21 @@ static void add_view(struct parts_figures *f, const struct remix *x) {
   f->remix_memory += remix_memory(x);
 }
 
+static void add_away(struct parts_figures *f, const struct part_away *a) {
+  f->entries += a->entries;
+  f->keys += a->keys;
+  f->remix_bytes += a->files.remix.size + a->files.young.size;
+  f->tables += a->files.nr;
+  for (uint32_t i = 0; i < a->files.nr; i++) f->table_bytes += a->files.tables[i].size;
+}
+
 static void add_part(struct parts_figures *f, const struct part *p) {
-  add_view(f, p->remix);
-  add_view(f, p->young);
+  if (part_is_away(p)) {
+    add_away(f, p->away);
+    return;
+  }
+  add_view(f, part_remix(p));
+  add_view(f, part_young(p));
   f->tables += part_runs(p);
   for (uint32_t t = 0; t < part_runs(p); t++) {
     const struct sst *const run = part_run(p, t);

@@ -320,8 +320,10 @@ static void verify_parts(struct verifier *v, const struct version *version) {
   for (uint32_t i = 0; i < version->nr_parts && !given_up(v); i++) {
     const struct kref high = i + 1 < version->nr_parts ? part_anchor(version->parts[i + 1]) : kref(NULL, 0);
     const struct part *const p = version->parts[i];
-    if (p->remix) verify_view(v, p->remix, part_anchor(p), high);
-    if (p->young && !given_up(v)) verify_view(v, p->young, part_anchor(p), high);
+    const enum remixdb_status s = part_ready(p);
+    if (s != REMIXDB_OK) found(v, s);
+    if (part_remix(p)) verify_view(v, part_remix(p), part_anchor(p), high);
+    if (part_young(p) && !given_up(v)) verify_view(v, part_young(p), part_anchor(p), high);
   }
 }
 
@@ -358,6 +360,7 @@ enum remixdb_status verify_store(struct xdb_ref *r, struct verify_report *report
   uint64_t moment;
   struct super *super = xdb_ref_hold(r, &moment);
   v.super = super;
+  IGNORED(version_ready(super->version, NULL, NULL), "verify_parts finds the failure again");
   v.total = bytes_of(x, super->version);
   enum remixdb_status s = progress_report(v.progress, "verify", 0, v.total);
   if (s != REMIXDB_OK) found(&v, s);

@@ -135,6 +135,7 @@ uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64
 // A partition is merged when so much of its bytes has expired: 1/COMPACT_EXPIRED_SHARE, by the estimate of its tables.
 #define COMPACT_EXPIRED_SHARE 4u
 // Tells whether that is so at this time; 0: nothing has expired. A scan round merges such partitions, too.
+// For a partition that is away: whether any record expires.
 bool compact_mostly_expired(const struct part *p, uint64_t ms);
 
 // Full compaction: a round brings partitions of one tree down to the fewest tables, from the partition of the key

@@ -50,7 +50,8 @@ static void cut_fini(struct cut *k) {
 // Finds out what the ranges take of a partition. On success the caller ends with cut_fini.
 static enum remixdb_status cut_part(const struct compact_erase *e, const struct part *p, struct cut *out) {
   *out = (struct cut){.whole = false};
-  if (!p->remix) return REMIXDB_OK;
+  const enum remixdb_status ready = part_ready(p);
+  if (ready != REMIXDB_OK || !part_remix(p)) return ready;
   const struct kref min = first_table(p)->min, max = last_table(p)->max;
   bool any = false;
   for (uint32_t i = 0; i < e->nr; i++) {
@@ -58,12 +59,12 @@ static enum remixdb_status cut_part(const struct compact_erase *e, const struct 
     out->whole = out->whole || (at_or_behind(min, r->from) && before(max, r->to));
     any = any || (at_or_behind(max, r->from) && before(min, r->to));
   }
-  if (out->whole) out->live = live_of(p->remix) + live_of(p->young);
+  if (out->whole) out->live = live_of(part_remix(p)) + live_of(part_young(p));
   if (out->whole || !any) return REMIXDB_OK;
   struct remix_cursor cursor;
   remix_cursor_init(&cursor, NULL);
-  enum remixdb_status s = cut_view(e, &cursor, p->remix, &out->old, &out->live);
-  if (s == REMIXDB_OK) s = cut_view(e, &cursor, p->young, &out->young, &out->live);
+  enum remixdb_status s = cut_view(e, &cursor, part_remix(p), &out->old, &out->live);
+  if (s == REMIXDB_OK) s = cut_view(e, &cursor, part_young(p), &out->young, &out->live);
   epoch_enter(e->c->epoch, e->slot);
   remix_cursor_fini(&cursor);
   epoch_exit(e->slot);
@@ -119,9 +120,9 @@ static void remix_drop_new(const struct compact_erase *e, struct remix *x) {
 static enum remixdb_status erase_part(const struct compact_erase *e, const struct part *p, const struct cut *k,
                                       struct part **out) {
   struct remix *old, *young;
-  enum remixdb_status s = erase_view(e, p->remix, k->old, &old);
+  enum remixdb_status s = erase_view(e, part_remix(p), k->old, &old);
   if (s != REMIXDB_OK) return s;
-  if ((s = erase_view(e, p->young, k->young, &young)) != REMIXDB_OK) {
+  if ((s = erase_view(e, part_young(p), k->young, &young)) != REMIXDB_OK) {
     err_cleanup_begin();
     remix_drop_new(e, old);
     err_cleanup_end();
@@ -171,8 +172,8 @@ static void parts_drop(const struct compact_erase *e, const struct version *tree
   for (uint32_t i = 0; i < nr; i++) {
     struct part *const p = parts[i];
     const bool old = tree->parts[version_find(tree, part_anchor(p))] == p;
-    if (!old && e->queue && p->remix) remix_retire(p->remix);
-    if (!old && e->queue && p->young) remix_retire(p->young);
+    if (!old && e->queue && part_remix(p)) remix_retire(part_remix(p));
+    if (!old && e->queue && part_young(p)) remix_retire(part_young(p));
     part_unref(p);
   }
   err_cleanup_end();

@@ -35,12 +35,12 @@ static void measure_part(const struct version *v, uint32_t i, struct wh_cursor *
   const struct part *const p = v->parts[i];
   const bool bounded = i + 1 < v->nr_parts;
   const struct kref end = bounded ? part_anchor(v->parts[i + 1]) : kref(NULL, 0),
-                    max = p->remix ? last_table(p)->max : kref(NULL, 0);
+                    max = part_remix(p) ? last_table(p)->max : kref(NULL, 0);
   bool behind = false;
   for (; wh_valid(c); wh_next(c)) {
     if (bounded && kv_cmp(wh_key(c), end) >= 0) break;
     assert(kv_cmp(wh_key(c), part_anchor(p)) >= 0);
-    behind = behind || (p->remix && kv_cmp(wh_key(c), max) > 0);
+    behind = behind || (part_remix(p) && kv_cmp(wh_key(c), max) > 0);
     *(behind ? &f->behind_bytes : &f->bytes) += cursor_bytes(c);
     *(behind ? &f->behind_count : &f->count) += 1;
     const uint64_t seq = wh_ver_seq(c->ver);

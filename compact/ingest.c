@@ -206,13 +206,13 @@ static enum remixdb_status view_build(const struct piece *p, struct worker *w, c
 static enum remixdb_status piece_make(struct piece *p, struct worker *w) {
   struct remix *lower = NULL;
   enum remixdb_status s = REMIXDB_OK;
-  if (p->old && p->old->young) {
-    s = view_build(p, w, p->old->young, p->tables, p->nr, &p->young);
+  if (p->old && part_young(p->old)) {
+    s = view_build(p, w, part_young(p->old), p->tables, p->nr, &p->young);
     if (s == REMIXDB_OK) remix_make_young(p->young);
     return s;
   }
   if (p->nr_lower) s = view_build(p, w, NULL, p->lower, p->nr_lower, &lower);
-  if (s == REMIXDB_OK) s = view_build(p, w, p->old ? p->old->remix : lower, p->tables, p->nr, &p->remix);
+  if (s == REMIXDB_OK) s = view_build(p, w, p->old ? part_remix(p->old) : lower, p->tables, p->nr, &p->remix);
   if (lower) {
     remix_retire(lower);
     remix_unref(lower);
@@ -279,7 +279,7 @@ static void place_lower(struct ingest *in, uint32_t first, uint32_t made) {
 // Plans a partition, which gets the tables [from, to).
 static enum remixdb_status plan_part(struct ingest *in, uint32_t part, uint32_t from, uint32_t to) {
   const struct part *const p = in->base->parts[part];
-  if (!p->remix) {
+  if (!part_remix(p)) {
     add_groups(in, from, to, part_anchor(p), NULL);
     return REMIXDB_OK;
   }
@@ -305,9 +305,9 @@ static enum remixdb_status add_made(struct ingest *in, const struct piece *p) {
   if (p->remix) remix_ref(p->remix);
   if (p->young) {
     remix_ref(p->young);
-    remix_ref(p->old->remix);
+    remix_ref(part_remix(p->old));
   }
-  return add_part(in, p->anchor, p->young ? p->old->remix : p->remix, p->young);
+  return add_part(in, p->anchor, p->young ? part_remix(p->old) : p->remix, p->young);
 }
 
 static enum remixdb_status plan_all(struct ingest *in) {
@@ -394,7 +394,9 @@ enum remixdb_status compact_ingest(struct compact *c, struct worker *self, struc
                                    const struct compact_ingest *from, struct version **out) {
   struct ingest in = {.c = c, .self = self, .tree = from->tree, .base = version_tree(base, from->tree)};
   assert(in.base);
-  const enum remixdb_status s = ingest_make(&in, base, from, out);
+  enum remixdb_status s = version_tree_ready(in.base, c->workers, self);
+  if (s != REMIXDB_OK) return s;
+  s = ingest_make(&in, base, from, out);
   err_cleanup_begin();
   for (uint32_t i = 0; i < from->nr && s == REMIXDB_OK; i++)
     if (crosses(&in, from->tables[i])) sst_retire(from->tables[i]);

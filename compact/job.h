@@ -104,7 +104,7 @@ static inline const struct part *old_part(const struct job *j) { return j->base-
 static inline uint32_t old_runs(const struct job *j) { return part_runs(old_part(j)); }
 // The view that gets the new tables.
 static inline const struct remix *old_view(const struct job *j) {
-  return j->young ? old_part(j)->young : old_part(j)->remix;
+  return j->young ? part_young(old_part(j)) : part_remix(old_part(j));
 }
 static inline bool writes_tables(const struct job *j) { return j->kind >= COMPACT_MINOR; }
 // The table with the largest key of a partition that has any.

@@ -22,7 +22,9 @@ static uint64_t runs_bytes(const struct part *p, uint32_t newest) {
   return sum;
 }
 
-static uint64_t all_bytes(const struct part *p) { return runs_bytes(p, part_runs(p)); }
+static uint64_t all_bytes(const struct part *p) {
+  return part_is_away(p) ? part_table_bytes(p) : runs_bytes(p, part_runs(p));
+}
 
 static uint64_t expired_bytes(const struct part *p, uint64_t ms) {
   uint64_t sum = 0;
@@ -35,6 +37,7 @@ static uint64_t expired_ms(const struct compact *c) {
 }
 
 bool compact_mostly_expired(const struct part *p, uint64_t ms) {
+  if (part_is_away(p)) return part_expires(p);
   const uint64_t expired = expired_bytes(p, ms);
   return expired > 0 && expired >= all_bytes(p) / COMPACT_EXPIRED_SHARE;
 }
@@ -43,8 +46,9 @@ bool compact_mostly_expired(const struct part *p, uint64_t ms) {
 // know which entries of the older view the young view hides.
 static uint64_t live_bytes(const struct compact *c, const struct part *p, uint64_t bytes) {
   uint64_t entries = 0, keys = 0;
-  if (p->remix) entries = p->remix->nr_entries, keys = p->remix->nr_keys;
-  if (p->young) entries += p->young->nr_entries, keys += p->young->nr_keys;
+  const struct remix *const old = part_remix(p), *const young = part_young(p);
+  if (old) entries = old->nr_entries, keys = old->nr_keys;
+  if (young) entries += young->nr_entries, keys += young->nr_keys;
   if (entries == 0) return 0;
   const uint64_t live = (uint64_t)((double)bytes * (double)keys / (double)entries),
                  expired = expired_bytes(p, expired_ms(c));
@@ -177,8 +181,9 @@ static void decide_major(struct job *j, uint32_t take) {
 // view stays small.
 static bool fits_young(const struct job *j) {
   const struct part *const p = old_part(j);
-  const uint64_t there = p->young ? p->young->nr_entries : 0, old = p->remix->nr_entries;
-  if (!p->young && (j->c->young_from == 0 || j->count * j->c->young_from > old)) return false;
+  const struct remix *const young = part_young(p);
+  const uint64_t there = young ? young->nr_entries : 0, old = part_remix(p)->nr_entries;
+  if (!young && (j->c->young_from == 0 || j->count * j->c->young_from > old)) return false;
   return (there + j->count) * COMPACT_YOUNG_SHARE <= old;
 }
 
@@ -191,7 +196,7 @@ static void decide(struct job *j) {
     return;
   }
   // in an empty partition tombstones hide no record
-  if (!p->remix || mostly_garbage(c, p, j->bytes) || (j->names && part_has_dropped(p, j->names))) {
+  if (!part_remix(p) || mostly_garbage(c, p, j->bytes) || (j->names && part_has_dropped(p, j->names))) {
     decide_all(j);
     return;
   }
@@ -215,7 +220,7 @@ static bool appends(const struct round *r, const struct round_tree *tree, uint32
   const struct compact *c = r->c;
   const struct part *const p = tree->base->parts[part];
   const struct fresh *f = &tree->fresh[part];
-  if (!p->remix || f->behind_bytes == 0 || f->behind_bytes < c->memtable_size / COMPACT_ABORT_SHARE) return false;
+  if (!part_remix(p) || f->behind_bytes == 0 || f->behind_bytes < c->memtable_size / COMPACT_ABORT_SHARE) return false;
   const uint32_t more = tables_for(c, f->bytes) + tables_for(c, f->behind_bytes);
   const bool full = all_bytes(p) >= table_bytes(c) || part_runs(p) + more > COMPACT_APPEND_RUNS;
   return full && !mostly_garbage(c, p, f->bytes);
@@ -279,8 +284,9 @@ static uint32_t plan_whole(struct round *r, const struct round_tree *tree, uint3
     bytes += more;
     tables += part_runs(p);
     needed = needed || (tree->names && part_has_dropped(p, tree->names));
-    needed = needed || f->count + f->behind_count || p->young || expired_bytes(p, expired_ms(c)) > 0 ||
-             (p->remix && p->remix->nr_keys != p->remix->nr_entries);
+    const struct remix *const old = part_remix(p);
+    needed = needed || f->count + f->behind_count || part_young(p) || expired_bytes(p, expired_ms(c)) > 0 ||
+             (old && old->nr_keys != old->nr_entries);
   } while (++next < end);
   if (needed || tables > tables_for(c, bytes)) {
     struct job *j = add_job(r, tree, part, next - part);
@@ -345,12 +351,13 @@ static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint
       --*left;
       continue;
     }
-    struct remix *const x = p->remix && compact_scan_debt_paid(p->remix)   ? p->remix
-                            : p->young && compact_scan_debt_paid(p->young) ? p->young
-                                                                           : NULL;
+    struct remix *const old = part_remix(p), *const young = part_young(p);
+    struct remix *const x = old && compact_scan_debt_paid(old)       ? old
+                            : young && compact_scan_debt_paid(young) ? young
+                                                                     : NULL;
     if (!x) continue;
     j->scan_merge = true;
-    decide_major(j, part_young_runs(p) + (x == p->remix ? scan_merge_depth(x, &bytes) : 0));
+    decide_major(j, part_young_runs(p) + (x == old ? scan_merge_depth(x, &bytes) : 0));
     atomic_store_explicit(&x->scan_debt, 0, memory_order_relaxed);
     --*left;
   }
@@ -406,8 +413,9 @@ void plan_work(struct round *r) {
     work += j->count;
     for (uint32_t k = 0; k < j->nr_parts && !j->append; k++) {
       const struct part *const p = j->base->parts[j->part + k];
-      if (p->young) work += p->young->nr_entries;
-      if (p->remix && !j->young) work += p->remix->nr_entries;
+      const struct remix *const old = part_remix(p), *const young = part_young(p);
+      if (young) work += young->nr_entries;
+      if (old && !j->young) work += old->nr_entries;
     }
   }
   atomic_store_explicit(&r->c->work, work ? work : 1, memory_order_relaxed);

@@ -204,7 +204,7 @@ static enum remixdb_status add_old_parts(const struct job *j, struct part **part
   struct part *const old = j->base->parts[j->part];
   enum remixdb_status s = REMIXDB_OK;
   if (!writes_tables(j)) {
-    if (!old->remix && *nr) return s;
+    if (part_is_empty(old) && *nr) return s;
     part_ref(old);
     parts[(*nr)++] = old;
   } else if (j->nr_tables == 0 && *nr == 0) {
@@ -221,8 +221,8 @@ static enum remixdb_status add_output(const struct output *o, const struct sst *
   struct part *const old = j->base->parts[j->part];
   const struct kref anchor = before ? tables_separator(before, o->fresh[0]) : part_anchor(old);
   remix_ref(o->remix);
-  if (j->young) remix_ref(old->remix);
-  const enum remixdb_status s = j->young ? part_create(anchor, old->remix, o->remix, &parts[*nr])
+  if (j->young) remix_ref(part_remix(old));
+  const enum remixdb_status s = j->young ? part_create(anchor, part_remix(old), o->remix, &parts[*nr])
                                          : part_create(anchor, o->remix, NULL, &parts[*nr]);
   *nr += s == REMIXDB_OK;
   return s;
@@ -320,6 +320,11 @@ static enum remixdb_status round_begin(struct round *r, const struct version *ba
   trees[TREE_SPACES].base = spaces ? base->spaces : NULL;
   trees[TREE_SPACES].names = base->names;
   const uint32_t nr_parts = base->nr_parts + (spaces ? base->spaces->nr_parts : 0);
+  for (uint32_t i = 0; i < TREES; i++) {
+    const enum remixdb_status s = round_has(r, i) ? version_tree_ready(trees[i].base, r->c->workers, r->self)
+                                                  : REMIXDB_OK;
+    if (s != REMIXDB_OK) return s;
+  }
   r->pieces = !plan_fits_cache(r->c, base);
   r->cap_jobs = 2 * nr_parts;
   r->fresh = mem_calloc(nr_parts, sizeof(*r->fresh));
@@ -388,8 +393,9 @@ void compact_watch(const struct compact *c, const struct version *v) {
   for (const struct version *tree = v; tree; tree = tree->spaces) {
     for (uint32_t i = 0; i < tree->nr_parts; i++) {
       const struct part *const p = tree->parts[i];
-      if (p->remix) remix_watch(p->remix, c->watch);
-      if (p->young) remix_watch(p->young, c->watch);
+      if (part_remix(p)) remix_watch(part_remix(p), c->watch);
+      if (part_young(p)) remix_watch(part_young(p), c->watch);
+      if (p->away) p->away->watch = c->watch;
     }
   }
 }
@@ -415,7 +421,7 @@ enum remixdb_status compact_scan_round(struct compact *c, struct worker *self, s
 static bool parts_have(const struct version *v, uint32_t from, uint32_t to, const void *object) {
   for (uint32_t i = from; i < to; i++) {
     const struct part *const p = v->parts[i];
-    if (object == p->remix || object == p->young) return true;
+    if (object == part_remix(p) || object == part_young(p)) return true;
     for (uint32_t r = 0; r < part_runs(p); r++)
       if (object == part_run(p, r)) return true;
   }
@@ -431,8 +437,8 @@ void compact_retire_tree(const struct version *base, const struct version *next)
     while (to < next->nr_parts &&
            (i + 1 == base->nr_parts || kv_cmp(part_anchor(next->parts[to]), part_anchor(base->parts[i + 1])) < 0))
       to++;
-    if (p->remix && !parts_have(next, from, to, p->remix)) remix_retire(p->remix);
-    if (p->young && !parts_have(next, from, to, p->young)) remix_retire(p->young);
+    if (part_remix(p) && !parts_have(next, from, to, part_remix(p))) remix_retire(part_remix(p));
+    if (part_young(p) && !parts_have(next, from, to, part_young(p))) remix_retire(part_young(p));
     for (uint32_t r = 0; r < part_runs(p); r++)
       if (!parts_have(next, from, to, part_run(p, r))) sst_retire(part_run(p, r));
   }

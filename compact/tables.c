@@ -114,8 +114,8 @@ static enum remixdb_status old_next_part(struct old_stream *o) {
   if (o->next_part == j->nr_parts) return REMIXDB_NOTFOUND;
   const struct part *const p = j->base->parts[j->part + o->next_part++];
   const uint32_t take = j->all ? part_runs(p) : j->take, young = take < part_young_runs(p) ? take : part_young_runs(p);
-  const enum remixdb_status s = run_stream_begin(&o->young, p->young, young, take, j->c, o->w->queue);
-  return s == REMIXDB_OK ? run_stream_begin(&o->old, p->remix, take - young, take, j->c, o->w->queue) : s;
+  const enum remixdb_status s = run_stream_begin(&o->young, part_young(p), young, take, j->c, o->w->queue);
+  return s == REMIXDB_OK ? run_stream_begin(&o->old, part_remix(p), take - young, take, j->c, o->w->queue) : s;
 }
 
 // Reads the next record. Fails with REMIXDB_NOTFOUND at the end. The record is valid until the next call.

@@ -27,6 +27,16 @@ bool remix_expires(const struct remix *x) { return !x->index->plain; }
 
 void remix_name(char *buf, uint64_t number) { files_remix_name(buf, number); }
 
+// Tells whether the header is that of REMIX `number`, of this store.
+static enum remixdb_status check_owner(const struct sst_ctx *ctx, uint64_t number, const char *path,
+                                       const uint8_t *head) {
+  const struct files_ids ids = sst_ctx_ids(ctx);
+  const uint64_t is = load64le(head + REMIX_HEAD_NUMBER);
+  if (!files_ids_have(&ids, load64le(head + REMIX_HEAD_STORE_ID)))
+    return err_corrupt(path, REMIX_HEAD_STORE_ID, "of another store");
+  return is == number ? REMIXDB_OK : err_corrupt(path, REMIX_HEAD_NUMBER, "is file %llu", (unsigned long long)is);
+}
+
 // Compares the header with the file and the tables. The header's counts determine all offsets.
 static enum remixdb_status check_header(struct remix *x) {
   struct remix_index *const ix = x->index;
@@ -35,11 +45,9 @@ static enum remixdb_status check_header(struct remix *x) {
   if (flags & ~REMIX_FLAG_TAGS) return err_corrupt(x->path, REMIX_HEAD_FLAGS, "flags %#x that are not known", flags);
   x->tags = flags & REMIX_FLAG_TAGS;
   ix->plain = load32le(p + REMIX_HEAD_FORMAT) <= REMIX_FORMAT_PLAIN;
-  const struct files_ids ids = sst_ctx_ids(x->ctx);
   x->origin = load64le(p + REMIX_HEAD_STORE_ID);
-  if (!files_ids_have(&ids, x->origin)) return err_corrupt(x->path, REMIX_HEAD_STORE_ID, "of another store");
-  const uint64_t number = load64le(p + REMIX_HEAD_NUMBER);
-  if (number != x->number) return err_corrupt(x->path, REMIX_HEAD_NUMBER, "is file %llu", (unsigned long long)number);
+  const enum remixdb_status s = check_owner(x->ctx, x->number, x->path, p);
+  if (s != REMIXDB_OK) return s;
   if (nr_runs != x->nr_runs) return err_corrupt(x->path, REMIX_HEAD_RUNS, "%u runs, %u expected", nr_runs, x->nr_runs);
   x->nr_segs = load32le(p + REMIX_HEAD_SEGS);
   x->nr_entries = load64le(p + REMIX_HEAD_ENTRIES);
@@ -160,13 +168,46 @@ static enum remixdb_status check_segments(struct remix *x, bool walked) {
 
 // Checks the fields that every format has in the same place. This check comes before the checksum, so that the message
 // distinguishes another kind of file, or a short file, from a damaged file.
-static enum remixdb_status check_start(const struct remix *x, const uint8_t *head) {
+static enum remixdb_status check_start(const char *path, uint64_t file_size, const uint8_t *head) {
   const uint64_t size = load64le(head + REMIX_HEAD_SIZE), least = remix_segs_off(0) + sizeof(uint32_t) + REMIX_SUM;
   if (memcmp(head + REMIX_HEAD_MAGIC, REMIX_MAGIC, sizeof(REMIX_MAGIC) - 1) != 0)
-    return err_corrupt(x->path, REMIX_HEAD_MAGIC, "not a REMIX file");
-  if (size == x->file_size && size >= least) return REMIXDB_OK;
-  return err_corrupt(x->path, 0, "malformed header, or a file of %llu bytes cut from %llu",
-                     (unsigned long long)x->file_size, (unsigned long long)size);
+    return err_corrupt(path, REMIX_HEAD_MAGIC, "not a REMIX file");
+  if (size == file_size && size >= least) return REMIXDB_OK;
+  return err_corrupt(path, 0, "malformed header, or a file of %llu bytes cut from %llu", (unsigned long long)file_size,
+                     (unsigned long long)size);
+}
+
+// Reads the header up to the counts, and the checksum at the file's end.
+static enum remixdb_status read_ends(const struct sst_ctx *ctx, const char *path, uint8_t *head, struct sst_peek *out) {
+  uint8_t sum[REMIX_SUM];
+  int fd;
+  enum remixdb_status s = env_open(ctx->dir, env_name(path), ENV_READ, &fd);
+  if (s == REMIXDB_NOTFOUND) return err_corrupt(path, 0, "file is missing");
+  if (s != REMIXDB_OK) return s;
+  s = env_size(ctx->env, fd, path, &out->size);
+  if (s == REMIXDB_OK) s = env_read(ctx->env, fd, path, head, REMIX_HEAD_STRIDE, 0);
+  if (s == REMIXDB_OK) s = check_start(path, out->size, head);
+  if (s == REMIXDB_OK) s = env_read(ctx->env, fd, path, sum, sizeof(sum), out->size - sizeof(sum));
+  env_close_quiet(ctx->env, fd);
+  if (s == REMIXDB_OK) out->print = load64le(sum);
+  return s;
+}
+
+enum remixdb_status remix_look(const struct sst_ctx *ctx, uint64_t number, struct remix_peek *out) {
+  char name[32], path[ENV_PATH_MAX];
+  uint8_t head[REMIX_HEAD_STRIDE];
+  remix_name(name, number);
+  enum remixdb_status s = env_path(path, ctx->dir->path, name);
+  if (s == REMIXDB_OK) s = read_ends(ctx, path, head, &out->file);
+  if (s == REMIXDB_OK) s = check_owner(ctx, number, path, head);
+  if (s != REMIXDB_OK) return s;
+  const uint32_t format = load32le(head + REMIX_HEAD_FORMAT);
+  out->file.origin = load64le(head + REMIX_HEAD_STORE_ID);
+  out->entries = load64le(head + REMIX_HEAD_ENTRIES);
+  out->keys = load64le(head + REMIX_HEAD_KEYS);
+  out->expires = format > REMIX_FORMAT_PLAIN;
+  out->odd = format == 0 || format > REMIX_FORMAT;
+  return REMIXDB_OK;
 }
 
 // Reads the whole file into *file_out, which the caller frees, also after a failure.
@@ -175,7 +216,7 @@ static enum remixdb_status read_file(struct remix *x, int fd, struct mem_map *fi
   uint8_t head[REMIX_HEAD_RUNS];
   enum remixdb_status s = env_size(env, fd, x->path, &x->file_size);
   if (s == REMIXDB_OK) s = env_read(env, fd, x->path, head, sizeof(head), 0);
-  if (s == REMIXDB_OK) s = check_start(x, head);
+  if (s == REMIXDB_OK) s = check_start(x->path, x->file_size, head);
   if (s != REMIXDB_OK) return s;
   if (env_is_hollow(env, fd, 0, x->file_size, REMIX_HOLE))
     return err_corrupt(x->path, 0, "has a hole where there should be an index");

@@ -47,6 +47,16 @@ struct remix_built {
 // REMIXDB_NOMEM or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status remix_open_built(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
                                                 uint32_t nr_runs, const struct remix_built *built, struct remix **out);
+// The facts that both ends of a REMIX file tell.
+struct remix_peek {
+  struct sst_peek file;
+  uint64_t entries, keys;  // as struct remix has them
+  bool expires;            // some record expires
+  bool odd;                // the format is not known: the whole file tells whether it is a later one, or damage
+};
+// Reads both ends of a REMIX file, and checks that they are of this file and of this store. Two reads. Fails as
+// remix_open does.
+MUST_CHECK enum remixdb_status remix_look(const struct sst_ctx *ctx, uint64_t number, struct remix_peek *out);
 void remix_ref(struct remix *x);
 // NULL is allowed. The last reference drops the references to the tables, and removes the file if the REMIX is
 // obsolete.

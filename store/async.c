@@ -292,6 +292,14 @@ static void gets_ring(struct xdb_gets *g) {
   g->rung = true;
 }
 
+// Sets the probe of a key's partition. Fails with REMIXDB_NOTFOUND if it is empty, or as part_ready does.
+static enum remixdb_status begin_probe(struct remix_probe *p, const struct part *part, struct kref key, uint64_t hash) {
+  if (likely(candidate_begin(p, part, key, hash))) return REMIXDB_OK;
+  const enum remixdb_status s = part_ready(part);
+  if (s != REMIXDB_OK) return s;
+  return candidate_begin(p, part, key, hash) ? REMIXDB_OK : REMIXDB_NOTFOUND;
+}
+
 enum remixdb_status xdb_get_begin(struct xdb_gets *g, struct kref key, void *val, uint32_t cap, void *priv) {
   struct xdb *const x = g->ref->xdb;
   struct get *const w = g->free;
@@ -320,8 +328,10 @@ enum remixdb_status xdb_get_begin(struct xdb_gets *g, struct kref key, void *val
     struct kv_rec rec;
     wh_ver_value(ver, &rec);
     get_found(g, w, &rec);
-  } else if (!candidate_begin(&w->probe, parts->parts[version_find(parts, key)], key, hash)) {
-    get_ready(g, w, REMIXDB_NOTFOUND);
+  } else if ((s = begin_probe(&w->probe, parts->parts[version_find(parts, key)], key, hash)) == REMIXDB_NOTFOUND) {
+    get_ready(g, w, s);
+  } else if (unlikely(s != REMIXDB_OK)) {
+    get_failed(g, w, s);
   } else {
     remix_probe_find(&w->probe, first, 1);
     if (!get_advance(g, w, NULL)) get_hold(g, w, v->version);

@@ -14,7 +14,7 @@ struct xdb_below {
   const struct wh *index;  // of the frozen memtable; NULL: there is none
   struct wh_begun frozen;  // in it
   const struct part *part;
-  const uint8_t *seg;  // of the partition's newest view
+  const uint8_t *seg;  // of the partition's newest view; NULL: the partition was away or empty
 };
 // Prefetches what xdb_below_end reads first. Both run in the same epoch. tree: the key's.
 static inline void xdb_below_begin(const struct super *v, uint32_t tree, struct kref key, uint64_t hash,
@@ -23,18 +23,23 @@ static inline void xdb_below_begin(const struct super *v, uint32_t tree, struct 
   const struct part *const part = out->part = version->parts[version->nr_parts > 1 ? version_find(version, key) : 0];
   out->index = super_frozen(v, tree);
   if (unlikely(out->index != NULL)) out->frozen = wh_get_begin(out->index, key, hash);
-  const struct remix *const newest = unlikely(part->young != NULL) ? part->young : part->remix;
-  out->seg = newest ? remix_get_begin(newest, key) : NULL;
+  const struct remix *const remix = part_remix(part), *const young = part_young(
+                                                          part);  // in this order (view/part.h, P1)
+  const struct remix *const newest = unlikely(young != NULL) ? young : remix;
+  out->seg = likely(remix != NULL) ? remix_get_begin(newest, key) : NULL;
 }
+// xdb_below_tables for a partition that was away or empty.
+MUST_CHECK enum remixdb_status xdb_below_away(const struct part *part, struct kref key, uint64_t hash,
+                                              struct sst_hold *h, struct kv_rec *rec_out);
 // Finds the record of the key in its partition. *rec_out may be a tombstone, and is valid until the caller leaves the
 // epoch. Fails with REMIXDB_NOTFOUND.
 static inline enum remixdb_status xdb_below_tables(const struct xdb_below *b, struct kref key, uint64_t hash,
                                                    struct sst_hold *h, struct kv_rec *rec_out) {
   const struct part *const part = b->part;
-  if (likely(part->young == NULL))
-    return part->remix ? remix_get_end(part->remix, b->seg, key, hash, h, rec_out) : REMIXDB_NOTFOUND;
-  const enum remixdb_status s = remix_get_end(part->young, b->seg, key, hash, h, rec_out);
-  return s == REMIXDB_NOTFOUND ? remix_get(part->remix, key, hash, h, rec_out) : s;
+  if (unlikely(b->seg == NULL)) return xdb_below_away(part, key, hash, h, rec_out);
+  if (likely(part_young(part) == NULL)) return remix_get_end(part_remix(part), b->seg, key, hash, h, rec_out);
+  const enum remixdb_status s = remix_get_end(part_young(part), b->seg, key, hash, h, rec_out);
+  return s == REMIXDB_NOTFOUND ? remix_get(part_remix(part), key, hash, h, rec_out) : s;
 }
 // Finds the newest record of the key that is below the active memtable and visible at `moment`. *rec_out may be a
 // tombstone, may lack its key, and is valid until the caller leaves the epoch. Fails with REMIXDB_NOTFOUND.

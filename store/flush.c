@@ -261,10 +261,7 @@ enum remixdb_status xdb_ingest_round(struct xdb *x, struct xdb_ingesting *g) {
 // Returns the bytes of the tables in the partitions [from, to) of a tree.
 static uint64_t parts_bytes(const struct version *tree, uint32_t from, uint32_t to) {
   uint64_t bytes = 0;
-  for (uint32_t i = from; i < to; i++) {
-    const struct part *const p = tree->parts[i];
-    for (uint32_t r = 0; r < part_runs(p); r++) bytes += part_run(p, r)->file_size;
-  }
+  for (uint32_t i = from; i < to; i++) bytes += part_table_bytes(tree->parts[i]);
   return bytes;
 }
 

@@ -125,8 +125,9 @@ static enum remixdb_status gather_tables(struct gathered *to, struct xdb *x, str
   const uint32_t end = r->to.ptr ? version_find(tree, r->to) + 1 : tree->nr_parts;
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = version_find(tree, r->from); i < end && s == REMIXDB_OK; i++) {
-    s = gather_view(to, x, slot, tree->parts[i]->remix, r);
-    if (s == REMIXDB_OK) s = gather_view(to, x, slot, tree->parts[i]->young, r);
+    s = part_ready(tree->parts[i]);
+    if (s == REMIXDB_OK) s = gather_view(to, x, slot, part_remix(tree->parts[i]), r);
+    if (s == REMIXDB_OK) s = gather_view(to, x, slot, part_young(tree->parts[i]), r);
   }
   return s;
 }

@@ -11,8 +11,7 @@ void reserve_fini(struct xdb *x) { pthread_mutex_destroy(&x->reserve.lock); }
 void reserve_measure(struct xdb *x, const struct version *v, uint64_t logged) {
   uint64_t bytes = logged * RESERVE_PART, want = 0;
   for (const struct version *tree = v; tree; tree = tree->spaces)
-    for (uint32_t i = 0; i < tree->nr_parts; i++)
-      for (uint32_t r = 0; r < part_runs(tree->parts[i]); r++) bytes += part_run(tree->parts[i], r)->file_size;
+    for (uint32_t i = 0; i < tree->nr_parts; i++) bytes += part_table_bytes(tree->parts[i]);
   if (bytes)
     for (want = RESERVE_MIN; want < RESERVE_MAX && want < bytes / RESERVE_PART;) want *= 2;
   pthread_mutex_lock(&x->reserve.lock);

@@ -151,9 +151,11 @@ static struct value_file *find_file(struct xdb *x, const struct version *base, c
 enum remixdb_status values_of_next(struct xdb *x, struct version *next, const struct version *base,
                                    const struct memtable *frozen) {
   enum remixdb_status s = REMIXDB_OK;
+  bool away = false;
   for (const struct version *tree = next; tree; tree = tree->spaces) {
     for (uint32_t i = 0; i < tree->nr_parts; i++) {
       const struct part *const p = tree->parts[i];
+      away = away || part_is_away(p);
       for (uint32_t r = 0; r < part_runs(p); r++) {
         const struct sst *const t = part_run(p, r);
         for (uint32_t k = 0; k < t->nr_apart && s == REMIXDB_OK; k++) {
@@ -163,6 +165,9 @@ enum remixdb_status values_of_next(struct xdb *x, struct version *next, const st
       }
     }
   }
+  // The tables of a partition that is away are not open: they may state any of the files.
+  for (uint32_t i = 0; i < base->values.nr && away && s == REMIXDB_OK; i++)
+    s = value_set_add(&next->values, base->values.files[i]);
   return s;
 }
 

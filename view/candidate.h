@@ -8,11 +8,13 @@
 
 #include "view/version.h"
 
-// Sets a probe of the key's partition. False: the partition is empty. The next step is remix_probe_find.
+// Sets a probe of the key's partition. False: the partition is empty, or away (part_ready). The next step is
+// remix_probe_find.
 static inline bool candidate_begin(struct remix_probe *p, const struct part *part, struct kref key, uint64_t hash) {
-  if (!part->remix) return false;
-  p->x = part->young ? part->young : part->remix;
-  p->older = part->young ? part->remix : NULL;
+  struct remix *const remix = part_remix(part), *const young = part_young(part);  // in this order (view/part.h, P1)
+  if (unlikely(!remix)) return false;
+  p->x = young ? young : remix;
+  p->older = young ? remix : NULL;
   p->key = key;
   p->hash = hash;
   return true;

@@ -38,10 +38,13 @@ static enum remixdb_status view_stretch(struct work *w, struct remix *x, struct 
 // Counts the older views of the partitions [first, last].
 static enum remixdb_status count_older(struct work *w, uint32_t first, uint32_t last) {
   for (uint32_t i = first; i <= last; i++) {
-    struct remix *const x = w->c->version->parts[i]->remix;
+    const struct part *const p = w->c->version->parts[i];
     struct stretch t;
+    enum remixdb_status s = part_ready(p);
+    if (s != REMIXDB_OK) return s;
+    struct remix *const x = part_remix(p);
     if (!x) continue;
-    const enum remixdb_status s = view_stretch(w, x, &t);
+    s = view_stretch(w, x, &t);
     if (s != REMIXDB_OK) return s;
     double records = 0, bytes = 0;
     for (uint32_t r = 0; r < x->nr_runs; r++) {
@@ -87,9 +90,9 @@ static enum remixdb_status below_has(struct work *w, uint32_t stream, struct kre
   }
   const struct part *const p = c->version->parts[version_find(c->version, key)];
   bool found = false, tomb = false;
-  enum remixdb_status s = REMIXDB_OK;
-  if (stream < YOUNG) s = view_has(w, p->young, key, hash, exact, &found, &tomb);
-  if (s == REMIXDB_OK && !found) s = view_has(w, p->remix, key, hash, exact, &found, &tomb);
+  enum remixdb_status s = part_ready(p);
+  if (s == REMIXDB_OK && stream < YOUNG) s = view_has(w, part_young(p), key, hash, exact, &found, &tomb);
+  if (s == REMIXDB_OK && !found) s = view_has(w, part_remix(p), key, hash, exact, &found, &tomb);
   *live_out = found && !tomb;
   return s;
 }
@@ -163,7 +166,7 @@ static enum remixdb_status count_newer(struct work *w, uint32_t first, uint32_t 
   uint32_t nr = 0;
   for (uint32_t i = 0; i < v->nr_young && s == REMIXDB_OK; i++)
     if (v->young[i] >= first && v->young[i] <= last)
-      s = view_stretch(w, v->parts[v->young[i]]->young, &stretches[nr++]);
+      s = view_stretch(w, part_young(v->parts[v->young[i]]), &stretches[nr++]);
   if (s == REMIXDB_OK) s = count_young(w, stretches, nr);
   for (uint32_t i = FROZEN + 1; i-- > ACTIVE && s == REMIXDB_OK;)
     if (w->c->mem[i]) s = count_mem(w, i, sample);

@@ -276,6 +276,12 @@ enum remixdb_status current_check_end(const struct current *c, uint32_t nr_young
   return c->at == c->end ? REMIXDB_OK : err_corrupt(c->path, c->at, "%zu bytes too many", c->end - c->at);
 }
 
+enum remixdb_status current_other_history(const char *path) {
+  return err_corrupt(path, 0,
+                     "the store needs another file of this number: this one is of another history of the store, such "
+                     "as a copy that went on by itself");
+}
+
 void current_close(struct current *c) {
   mem_free(c->buf);
   c->buf = NULL;

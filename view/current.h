@@ -95,6 +95,8 @@ MUST_CHECK enum remixdb_status current_check(const struct current *c);
 // Checks, after the last partition of a tree, that no byte is left, and that format 1 or 2 fits the number of young
 // views. Fails with REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status current_check_end(const struct current *c, uint32_t nr_young);
+// The error of a file whose fingerprint is not the one that CURRENT has: REMIXDB_CORRUPT.
+MUST_CHECK enum remixdb_status current_other_history(const char *path);
 // Tells whether these 8 bytes are the file's magic.
 bool current_is_magic(const uint8_t *bytes);
 void current_close(struct current *c);

@@ -18,13 +18,22 @@ static enum remixdb_status add_view(const struct version *v, struct remix *x, ui
   return REMIXDB_OK;
 }
 
+// A partition that is away may refer to any value.
+static enum remixdb_status all_live(const struct version *v, uint64_t *live_out) {
+  for (uint32_t i = 0; i < v->values.nr; i++)
+    live_out[i] = atomic_load_explicit(&v->values.files[i]->value_bytes, memory_order_relaxed);
+  return REMIXDB_OK;
+}
+
 enum remixdb_status live_values(const struct version *v, uint64_t *live_out) {
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = 0; i < v->values.nr; i++) live_out[i] = 0;
   for (const struct version *tree = v; tree; tree = tree->spaces)
     for (uint32_t i = 0; i < tree->nr_parts && s == REMIXDB_OK; i++) {
-      s = add_view(v, tree->parts[i]->remix, live_out);
-      if (s == REMIXDB_OK) s = add_view(v, tree->parts[i]->young, live_out);
+      const struct part *const p = tree->parts[i];
+      if (part_is_away(p)) return all_live(v, live_out);
+      s = add_view(v, part_remix(p), live_out);
+      if (s == REMIXDB_OK) s = add_view(v, part_young(p), live_out);
     }
   // The bytes of a file are counted by its writer, and those of its records by tables: a crash may have lost some.
   for (uint32_t i = 0; i < v->values.nr; i++) {

@@ -175,7 +175,10 @@ static void besides(struct merge *m) {
 }
 
 static inline enum remixdb_status parts_enter(struct merge *m, uint32_t part) {
-  struct remix *const x = m->version->parts[part]->remix;
+  const struct part *const p = m->version->parts[part];
+  const enum remixdb_status ready = part_ready(p);
+  struct remix *const x = part_remix(p);
+  if (unlikely(ready != REMIXDB_OK)) return ready;
   m->part = part;
   if (unlikely(m->has[MERGE_YOUNG])) besides(m);
   if (m->remix.x == x) return REMIXDB_OK;
@@ -264,9 +267,11 @@ static enum remixdb_status parts_key(struct merge *m, struct kref *out) {
 // ---- the young views, one after the other
 
 static enum remixdb_status young_enter(struct merge *m, uint32_t at) {
-  struct remix *const x = m->version->parts[m->version->young[at]]->young;
+  const struct part *const p = m->version->parts[m->version->young[at]];
+  enum remixdb_status s = part_ready(p);
+  struct remix *const x = part_young(p);
+  if (unlikely(s != REMIXDB_OK)) return s;
   m->young_at = at;
-  enum remixdb_status s = REMIXDB_OK;
   if (m->young.x != x) {
     s = remix_cursor_set(&m->young, x);
     if (unlikely(m->bounded) && s == REMIXDB_OK) bound_cursor(m, &m->young, m->version->young[at]);

@@ -281,12 +281,21 @@ static void probe_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
   }
 }
 
+// The same as candidate_begin for a partition that may be away. If it cannot be opened, the key counts as failed.
+static bool begin_away(struct multiget *m, const struct part *part, uint32_t k) {
+  if (!part_is_away(part)) return candidate_begin(&m->probe[k], part, m->key[k], m->hash[k]);
+  const enum remixdb_status s = part_ready(part);
+  if (s != REMIXDB_OK) failed(m, s);
+  return s == REMIXDB_OK && candidate_begin(&m->probe[k], part, m->key[k], m->hash[k]);
+}
+
 static void look_in_tables(struct multiget *m, const struct version *version, uint8_t *which, uint32_t nr) {
   uint32_t left = 0;
   for (uint32_t i = 0; i < nr; i++) {
     const uint32_t k = which[i];
     const struct part *const part = version->parts[version_find(version, m->key[k])];
-    if (candidate_begin(&m->probe[k], part, m->key[k], m->hash[k])) which[left++] = (uint8_t)k;
+    if (likely(candidate_begin(&m->probe[k], part, m->key[k], m->hash[k])) || begin_away(m, part, k))
+      which[left++] = (uint8_t)k;
   }
   remix_probe_find(m->probe, which, left);
   probe_candidates(m, which, left);

@@ -47,6 +47,8 @@ size_t names_size(const struct names *n);
 uint8_t *names_put(const struct names *n, uint8_t *p);
 
 // Returns how many spaces there are; n may be NULL.
+// Tells whether a space was ever dropped: ids count up from 1.
+static inline bool names_dropped(const struct names *n) { return n->next_id - 1 != n->nr; }
 static inline uint32_t names_count(const struct names *n) { return n ? n->nr : 0; }
 // Finds a space. NULL: there is none; n may be NULL.
 const struct names_entry *names_find(const struct names *n, const char *name, size_t len);

@@ -10,35 +10,6 @@
 #include "value/format.h"
 #include "view/current.h"
 
-// ---- partitions
-
-enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct remix *young, struct part **out) {
-  struct part *p = mem_alloc(sizeof(*p) + anchor.len);
-  assert(remix || !young);
-  if (!p) {
-    remix_unref(remix);
-    remix_unref(young);
-    return REMIXDB_NOMEM;
-  }
-  atomic_init(&p->refs, 1);
-  p->remix = remix;
-  p->young = young;
-  p->alen = anchor.len;
-  if (anchor.len) memcpy(p->anchor, anchor.ptr, anchor.len);
-  *out = p;
-  return REMIXDB_OK;
-}
-
-void part_ref(struct part *p) { atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed); }
-
-void part_unref(struct part *p) {
-  // acq_rel: the thread that frees has seen all uses by the others.
-  if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
-  remix_unref(p->remix);
-  remix_unref(p->young);
-  mem_free(p);
-}
-
 // ---- versions in memory
 
 // Copies the anchors into one piece of memory, in the form of `anchors`: offsets, then bytes.
@@ -63,11 +34,11 @@ static enum remixdb_status index_anchors(struct version *v) {
 
 static enum remixdb_status index_young(struct version *v) {
   uint32_t nr = 0;
-  for (uint32_t i = 0; i < v->nr_parts; i++) nr += v->parts[i]->young != NULL;
+  for (uint32_t i = 0; i < v->nr_parts; i++) nr += part_has_young(v->parts[i]);
   if (nr == 0) return REMIXDB_OK;
   if (!(v->young = mem_alloc(nr * sizeof(v->young[0])))) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < v->nr_parts; i++)
-    if (v->parts[i]->young) v->young[v->nr_young++] = i;
+    if (part_has_young(v->parts[i])) v->young[v->nr_young++] = i;
   return REMIXDB_OK;
 }
 
@@ -80,10 +51,7 @@ enum remixdb_status version_create(struct part **parts, uint32_t nr, struct vers
   atomic_init(&v->refs, 1);
   v->nr_parts = nr;
   memcpy(v->parts, parts, nr * sizeof(v->parts[0]));
-  for (uint32_t i = 0; i < nr && !v->expires; i++) {
-    const struct part *const p = parts[i];
-    v->expires = (p->remix && remix_expires(p->remix)) || (p->young && remix_expires(p->young));
-  }
+  for (uint32_t i = 0; i < nr && !v->expires; i++) v->expires = part_expires(parts[i]);
   enum remixdb_status s = index_anchors(v);
   if (s == REMIXDB_OK) s = index_young(v);
   if (s != REMIXDB_OK) {
@@ -137,6 +105,7 @@ enum remixdb_status version_copy(const struct version *v, struct version **out) 
 static uint32_t id_of(struct kref key) { return key.len >= NAMES_ID ? names_id_get(key.ptr) : 0; }
 
 bool part_has_dropped(const struct part *p, const struct names *n) {
+  if (part_is_away(p)) return true;
   for (uint32_t r = 0; r < part_runs(p); r++) {
     const struct sst *const t = part_run(p, r);
     if (!names_have_key(n, t->min) || !names_have_key(n, t->max)) return true;
@@ -144,9 +113,10 @@ bool part_has_dropped(const struct part *p, const struct names *n) {
   return false;
 }
 
-// Tells whether the partition has tables, and all of their keys belong to spaces that n has not.
+// Tells whether the partition has tables, and all of their keys belong to spaces that n has not. False for a partition
+// that is away.
 static bool part_is_dropped(const struct part *p, const struct names *n) {
-  bool dropped = p->remix != NULL;
+  bool dropped = part_remix(p) != NULL;
   for (uint32_t r = 0; r < part_runs(p) && dropped; r++) {
     const struct sst *const t = part_run(p, r);
     dropped = !names_have_ids(n, id_of(t->min), id_of(t->max));
@@ -154,17 +124,25 @@ static bool part_is_dropped(const struct part *p, const struct names *n) {
   return dropped;
 }
 
-// Makes the first partition of a tree: its anchor is empty.
+// Makes the first partition of a tree: its anchor is empty. p: not away, or NULL.
 static enum remixdb_status make_first(const struct part *p, struct part **out) {
-  if (p && p->remix) remix_ref(p->remix);
-  if (p && p->young) remix_ref(p->young);
-  return part_create(kref("", 0), p ? p->remix : NULL, p ? p->young : NULL, out);
+  struct remix *const remix = p ? part_remix(p) : NULL, *const young = p ? part_young(p) : NULL;
+  if (remix) remix_ref(remix);
+  if (young) remix_ref(young);
+  return part_create(kref("", 0), remix, young, out);
 }
 
 bool version_has_dropped(const struct version *v) {
   bool any = false;
-  for (uint32_t i = 0; v->names && v->spaces && i < v->spaces->nr_parts && !any; i++)
-    any = part_is_dropped(v->spaces->parts[i], v->names);
+  if (!v->names || !v->spaces || !names_dropped(v->names)) return false;
+  for (uint32_t i = 0; i < v->spaces->nr_parts && !any; i++)
+    any = part_is_away(v->spaces->parts[i]) || part_is_dropped(v->spaces->parts[i], v->names);
+  return any;
+}
+
+static bool any_away(const struct version *tree) {
+  bool any = false;
+  for (uint32_t i = 0; i < tree->nr_parts && !any; i++) any = part_is_away(tree->parts[i]);
   return any;
 }
 
@@ -172,7 +150,7 @@ enum remixdb_status version_trim(struct version *v, struct version **full_out) {
   struct version *const full = v->spaces, *made;
   uint32_t nr = 0;
   *full_out = NULL;
-  if (!version_has_dropped(v)) return REMIXDB_OK;
+  if (!version_has_dropped(v) || any_away(full)) return REMIXDB_OK;
   struct part **const parts = mem_alloc(full->nr_parts * sizeof(*parts));
   if (!parts) return REMIXDB_NOMEM;
   enum remixdb_status s = REMIXDB_OK;
@@ -261,9 +239,10 @@ static uint64_t file_key(uint64_t number, enum files_kind kind) {
   return number << 2 | (kind == FILES_IS_REMIX ? 1 : kind == FILES_IS_VALUE ? 2 : 0);
 }
 
-// Partitions that several threads open.
+// ---- opening
+
+// Partitions that several threads look at, or open.
 struct loading {
-  const struct sst_ctx *ctx;
   pthread_mutex_t lock;
   _Atomic uint32_t failed;  // the lowest number of a partition that failed; UINT32_MAX: none. Written under the lock
   struct err_saved error;   // its error; guarded by the lock
@@ -273,54 +252,22 @@ struct load {
   struct task task;
   struct loading *all;
   uint32_t nr;
+  // To look at:
+  const struct sst_ctx *ctx;
   struct current_part names;
-  struct part *part;
+  struct kref end;
+  bool spaces;
+  struct part *part;  // out; or the partition to open
 };
 
-static enum remixdb_status other_history(const char *path) {
-  return err_corrupt(path, 0,
-                     "the store needs another file of this number: this one is of another history of the store, such "
-                     "as a copy that went on by itself");
+// If several partitions fail, the call reports the error of the one with the lowest number, whatever the order of the
+// threads. So a thread still does the partitions before a failed one.
+static bool load_wanted(const struct load *l) {
+  return l->nr <= atomic_load_explicit(&l->all->failed, memory_order_relaxed);
 }
 
-// Compares a file with the fingerprint that CURRENT has for it (V5).
-static enum remixdb_status check_print(const struct current_part *n, const char *path, uint64_t print, uint64_t want) {
-  return n->stride != CURRENT_NAME || print == want ? REMIXDB_OK : other_history(path);
-}
-
-static enum remixdb_status load_part(const struct sst_ctx *ctx, const struct current_part *n, struct part **out) {
-  struct sst *runs[REMIX_RUNS_MAX] = {NULL};
-  struct remix *remix = NULL, *young = NULL;
-  const uint32_t nr_old = n->nr - n->nr_young;
-  uint32_t opened = 0;
-  enum remixdb_status s = REMIXDB_OK;
-  while (opened < n->nr && s == REMIXDB_OK) {
-    const uint32_t i = opened;
-    s = sst_open(ctx, current_table(n, i), &runs[i]);
-    if (s != REMIXDB_OK) break;
-    opened++;
-    if (n->stride == CURRENT_NAME) s = check_print(n, runs[i]->path, runs[i]->print, current_table_print(n, i));
-  }
-  if (s == REMIXDB_OK && n->nr) s = remix_open(ctx, n->remix, runs, nr_old, &remix);
-  if (s == REMIXDB_OK && n->nr) s = check_print(n, remix->path, remix->print, n->remix_print);
-  if (s == REMIXDB_OK && n->young) s = remix_open(ctx, n->young, runs + nr_old, n->nr_young, &young);
-  if (s == REMIXDB_OK && n->young) s = check_print(n, young->path, young->print, n->young_print);
-  for (uint32_t i = 0; i < opened; i++) sst_unref(runs[i]);
-  if (young) remix_make_young(young);
-  if (s == REMIXDB_OK) return part_create(n->anchor, remix, young, out);
-  remix_unref(remix);
-  remix_unref(young);
-  return s;
-}
-
-// If several partitions fail, the opening reports the error of the one with the lowest number, whatever the order of
-// the threads. So a thread still opens the partitions before a failed one.
-static void load_task(struct task *t, struct worker *w) {
-  struct load *l = (struct load *)t;
-  struct loading *all = l->all;
-  (void)w;
-  if (l->nr > atomic_load_explicit(&all->failed, memory_order_relaxed)) return;
-  const enum remixdb_status s = load_part(all->ctx, &l->names, &l->part);
+static void load_ended(const struct load *l, enum remixdb_status s) {
+  struct loading *const all = l->all;
   if (s == REMIXDB_OK) return;
   pthread_mutex_lock(&all->lock);
   if (l->nr < atomic_load_explicit(&all->failed, memory_order_relaxed)) {
@@ -330,28 +277,70 @@ static void load_task(struct task *t, struct worker *w) {
   pthread_mutex_unlock(&all->lock);
 }
 
-// Opens the decoded partitions. If one fails, closes them all.
-static enum remixdb_status load_parts(struct loading *all, struct workers *ws, struct worker *self, struct load *loads,
-                                      uint32_t nr, struct part **parts) {
-  struct task **tasks = mem_alloc(nr * sizeof(*tasks));
+static void look_task(struct task *t, struct worker *w) {
+  struct load *const l = (struct load *)t;
+  (void)w;
+  if (load_wanted(l)) load_ended(l, part_look(l->ctx, &l->names, l->end, l->spaces, &l->part));
+}
+
+static void ready_task(struct task *t, struct worker *w) {
+  struct load *const l = (struct load *)t;
+  (void)w;
+  if (load_wanted(l)) load_ended(l, part_ready(l->part));
+}
+
+// Runs the tasks of all loads.
+static enum remixdb_status load_all(struct workers *ws, struct worker *self, struct load *loads, uint32_t nr,
+                                    void (*run)(struct task *t, struct worker *w)) {
+  struct loading all = {.lock = PTHREAD_MUTEX_INITIALIZER, .failed = UINT32_MAX};
+  struct task **const tasks = mem_alloc(nr * sizeof(*tasks));
   if (!tasks) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < nr; i++) {
-    loads[i].task.run = load_task;
-    loads[i].task.size = loads[i].names.nr;
-    loads[i].all = all;
+    loads[i].task.run = run;
+    loads[i].all = &all;
     loads[i].nr = i;
     tasks[i] = &loads[i].task;
   }
   if (ws) workers_run(ws, self, tasks, nr);
   else
-    for (uint32_t i = 0; i < nr; i++) load_task(tasks[i], NULL);
+    for (uint32_t i = 0; i < nr; i++) run(tasks[i], NULL);
   mem_free(tasks);
-  const bool failed = all->failed != UINT32_MAX;
+  pthread_mutex_destroy(&all.lock);
+  return all.failed == UINT32_MAX ? REMIXDB_OK : err_raise(&all.error);
+}
+
+// Looks at the files of the decoded partitions. On failure there is no partition.
+static enum remixdb_status look_at_parts(struct workers *ws, struct worker *self, struct load *loads, uint32_t nr,
+                                         struct part **parts) {
+  for (uint32_t i = 0; i < nr; i++) loads[i].task.size = loads[i].names.nr;
+  const enum remixdb_status s = load_all(ws, self, loads, nr, look_task);
   for (uint32_t i = 0; i < nr; i++) {
-    if (failed) part_unref(loads[i].part);
+    if (s != REMIXDB_OK) part_unref(loads[i].part);
     else parts[i] = loads[i].part;
   }
-  return failed ? err_raise(&all->error) : REMIXDB_OK;
+  return s;
+}
+
+enum remixdb_status version_tree_ready(const struct version *tree, struct workers *ws, struct worker *self) {
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < tree->nr_parts; i++) nr += part_is_away(tree->parts[i]);
+  if (likely(nr == 0)) return REMIXDB_OK;
+  struct load *const loads = mem_calloc(tree->nr_parts, sizeof(*loads));
+  if (!loads) return REMIXDB_NOMEM;
+  nr = 0;  // readers may bring some meanwhile
+  for (uint32_t i = 0; i < tree->nr_parts; i++) {
+    if (!part_is_away(tree->parts[i])) continue;
+    loads[nr].part = tree->parts[i];
+    loads[nr++].task.size = tree->parts[i]->away->entries;
+  }
+  const enum remixdb_status s = nr ? load_all(ws, self, loads, nr, ready_task) : REMIXDB_OK;
+  mem_free(loads);
+  return s;
+}
+
+enum remixdb_status version_ready(const struct version *v, struct workers *ws, struct worker *self) {
+  const enum remixdb_status s = version_tree_ready(v, ws, self);
+  return s == REMIXDB_OK && v->spaces ? version_tree_ready(v->spaces, ws, self) : s;
 }
 
 // A file belongs to one partition. If a damaged CURRENT named it in many, each would open it and unpack its index.
@@ -372,20 +361,6 @@ static enum remixdb_status check_names(const char *path, const struct load *load
     if (keys[i] == keys[i - 1]) twice = keys[i] >> 2;
   mem_free(keys);
   return twice ? err_corrupt(path, 0, "names file %llu for two partitions", (unsigned long long)twice) : REMIXDB_OK;
-}
-
-// Checks V2 and the tree of each table, for the partitions of a tree.
-static enum remixdb_status check_ranges(const char *path, struct part *const *parts, uint32_t nr, bool spaces) {
-  for (uint32_t i = 0; i < nr; i++) {
-    for (uint32_t r = 0; r < part_runs(parts[i]); r++) {
-      const struct sst *t = part_run(parts[i], r);
-      if (((t->flags & FORMAT_SST_FLAG_SPACES) != 0) != spaces)
-        return err_corrupt(path, 0, "table %llu is of the other tree", (unsigned long long)t->number);
-      if (kv_cmp(t->min, part_anchor(parts[i])) < 0 || (i + 1 < nr && kv_cmp(t->max, part_anchor(parts[i + 1])) >= 0))
-        return err_corrupt(path, 0, "table %llu has keys outside of its partition", (unsigned long long)t->number);
-    }
-  }
-  return REMIXDB_OK;
 }
 
 enum remixdb_status version_list(const struct env_dir *dir, struct version_names *out) {
@@ -446,25 +421,18 @@ static enum remixdb_status decode_parts(struct current *c, uint32_t tree, struct
     const bool in_order = i == 0 ? anchor.len == 0 : kv_cmp(loads[i - 1].names.anchor, anchor) < 0;
     if (!in_order) return err_corrupt(c->path, from, "anchors do not ascend");
     nr_young += loads[i].names.young != 0;
+    loads[i].spaces = tree == TREE_SPACES;
+    if (i) loads[i - 1].end = anchor;
   }
   return current_check_end(c, nr_young);
 }
 
-// Makes a tree of the open partitions. Takes the references to them over, also if it fails.
-static enum remixdb_status make_tree(const struct current *c, struct part **parts, uint32_t nr, bool spaces,
-                                     struct version **out) {
-  const enum remixdb_status s = check_ranges(c->path, parts, nr, spaces);
-  if (s == REMIXDB_OK) return version_create(parts, nr, out);
-  for (uint32_t i = 0; i < nr; i++) part_unref(parts[i]);
-  return s;
-}
-
-// The same for both trees.
+// Makes a version of these partitions. Takes the references to them over, also if it fails.
 static enum remixdb_status make_loaded(const struct current *c, struct part **parts, struct version **out) {
   const uint32_t nr = c->head.nr_parts[TREE_UNNAMED], nr_spaces = c->head.nr_parts[TREE_SPACES];
   struct version *v = NULL, *spaces = NULL;
-  enum remixdb_status s = make_tree(c, parts, nr, false, &v);
-  const enum remixdb_status other = nr_spaces ? make_tree(c, parts + nr, nr_spaces, true, &spaces) : REMIXDB_OK;
+  enum remixdb_status s = version_create(parts, nr, &v);
+  const enum remixdb_status other = nr_spaces ? version_create(parts + nr, nr_spaces, &spaces) : REMIXDB_OK;
   if (s == REMIXDB_OK) s = other;
   if (s == REMIXDB_OK) {
     v->spaces = spaces;
@@ -498,13 +466,27 @@ static enum remixdb_status load_values(const struct sst_ctx *ctx, const struct c
     struct value_file *f;
     if ((s = value_file_open(ctx->values, load64le(name), &f)) != REMIXDB_OK) return s;
     atomic_store_explicit(&f->value_bytes, load64le(name + 16), memory_order_relaxed);
-    s = f->print == load64le(name + 8) ? value_set_add(&v->values, f) : other_history(f->path);
+    s = f->print == load64le(name + 8) ? value_set_add(&v->values, f) : current_other_history(f->path);
     value_file_unref(f);
   }
   return s;
 }
 
-enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, struct worker *self,
+_Atomic uint64_t version_eager = VERSION_EAGER;
+
+// Tells whether the indexes of all partitions are small.
+static bool is_small(const struct version *v) {
+  uint64_t bytes = 0;
+  for (const struct version *tree = v; tree; tree = tree->spaces)
+    for (uint32_t i = 0; i < tree->nr_parts; i++) {
+      struct part_files f;
+      part_files(tree->parts[i], &f);
+      bytes += f.remix.size + f.young.size;
+    }
+  return bytes <= atomic_load_explicit(&version_eager, memory_order_relaxed);
+}
+
+enum remixdb_status version_open(const struct sst_ctx *ctx, struct workers *ws, struct worker *self,
                                  struct version **out) {
   struct current c;
   enum remixdb_status s = current_read(ctx->dir, &c);
@@ -513,24 +495,37 @@ enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, 
   uint32_t nr = 0;
   struct part **parts = NULL;
   struct load *loads = NULL;
-  struct loading all = {.ctx = ctx, .lock = PTHREAD_MUTEX_INITIALIZER, .failed = UINT32_MAX};
   s = current_check(&c);
   if (s == REMIXDB_OK) nr = nr_unnamed + c.head.nr_parts[TREE_SPACES];
   if (s == REMIXDB_OK && (!(parts = mem_calloc(nr, sizeof(*parts))) || !(loads = mem_calloc(nr, sizeof(*loads)))))
     s = REMIXDB_NOMEM;
+  for (uint32_t i = 0; i < nr && s == REMIXDB_OK; i++) loads[i].ctx = ctx;
   if (s == REMIXDB_OK) s = decode_parts(&c, TREE_UNNAMED, loads);
   if (s == REMIXDB_OK) s = decode_parts(&c, TREE_SPACES, loads + nr_unnamed);
   if (s == REMIXDB_OK) s = check_names(c.path, loads, nr);
-  if (s == REMIXDB_OK) s = load_parts(&all, ws, self, loads, nr, parts);
+  if (s == REMIXDB_OK) s = look_at_parts(ws, self, loads, nr, parts);
   if (s == REMIXDB_OK) s = make_loaded(&c, parts, out);
-  if (s == REMIXDB_OK && (s = load_values(ctx, &c, *out)) != REMIXDB_OK) {
-    version_unref(*out);
-    *out = NULL;
+  if (s == REMIXDB_OK) {
+    s = load_values(ctx, &c, *out);
+    if (s == REMIXDB_OK && is_small(*out)) s = version_ready(*out, ws, self);
+    if (s != REMIXDB_OK) {
+      version_unref(*out);
+      *out = NULL;
+    }
   }
-  pthread_mutex_destroy(&all.lock);
   mem_free(loads);
   mem_free(parts);
   current_close(&c);
+  return s;
+}
+
+enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, struct worker *self,
+                                 struct version **out) {
+  enum remixdb_status s = version_open(ctx, ws, self, out);
+  if (s == REMIXDB_OK && (s = version_ready(*out, ws, self)) != REMIXDB_OK) {
+    version_unref(*out);
+    *out = NULL;
+  }
   return s;
 }
 
@@ -544,18 +539,19 @@ enum remixdb_status version_may_grow(const struct sst_ctx *ctx, const struct ver
 // Describes a tree's partitions for CURRENT. The names of their tables go to `tables`. Returns the end of these.
 static uint8_t *name_parts(const struct version *tree, struct current_part *parts, uint8_t *tables) {
   for (uint32_t i = 0; i < tree->nr_parts; i++) {
-    const struct part *const p = tree->parts[i];
-    parts[i] = (struct current_part){.anchor = part_anchor(p),
-                                     .remix = p->remix ? p->remix->number : 0,
-                                     .remix_print = p->remix ? p->remix->print : 0,
-                                     .young = p->young ? p->young->number : 0,
-                                     .young_print = p->young ? p->young->print : 0,
-                                     .nr = part_runs(p),
-                                     .nr_young = part_young_runs(p),
+    struct part_files f;
+    part_files(tree->parts[i], &f);
+    parts[i] = (struct current_part){.anchor = part_anchor(tree->parts[i]),
+                                     .remix = f.remix.number,
+                                     .remix_print = f.remix.print,
+                                     .young = f.young.number,
+                                     .young_print = f.young.print,
+                                     .nr = f.nr,
+                                     .nr_young = f.nr_young,
                                      .stride = CURRENT_NAME,
                                      .tables = tables};
-    for (uint32_t r = 0; r < parts[i].nr; r++, tables += CURRENT_NAME)
-      current_name_put(tables, part_run(p, r)->number, part_run(p, r)->print);
+    for (uint32_t r = 0; r < f.nr; r++, tables += CURRENT_NAME)
+      current_name_put(tables, f.tables[r].number, f.tables[r].print);
   }
   return tables;
 }
@@ -564,10 +560,7 @@ static uint8_t *name_parts(const struct version *tree, struct current_part *part
 static size_t count_files(const struct version *v, uint32_t *nr_parts_out) {
   size_t nr = 0;
   for (const struct version *tree = v; tree; tree = tree->spaces)
-    for (uint32_t i = 0; i < tree->nr_parts; i++) {
-      const struct part *const p = tree->parts[i];
-      nr += part_runs(p) + (p->remix != NULL) + (p->young != NULL);
-    }
+    for (uint32_t i = 0; i < tree->nr_parts; i++) nr += part_nr_files(tree->parts[i]);
   if (nr_parts_out) *nr_parts_out = v->nr_parts + (v->spaces ? v->spaces->nr_parts : 0);
   return nr + v->values.nr;
 }
@@ -682,11 +675,12 @@ enum remixdb_status version_origins(const struct version *v, uint64_t own, uint6
   if (!ids) return REMIXDB_NOMEM;
   for (const struct version *tree = v; tree; tree = tree->spaces) {
     for (uint32_t i = 0; i < tree->nr_parts; i++) {
-      const struct part *const p = tree->parts[i];
-      if (p->remix && p->remix->origin != own) ids[nr++] = p->remix->origin;
-      if (p->young && p->young->origin != own) ids[nr++] = p->young->origin;
-      for (uint32_t r = 0; r < part_runs(p); r++)
-        if (part_run(p, r)->origin != own) ids[nr++] = part_run(p, r)->origin;
+      struct part_files f;
+      part_files(tree->parts[i], &f);
+      if (f.remix.number && f.remix.origin != own) ids[nr++] = f.remix.origin;
+      if (f.young.number && f.young.origin != own) ids[nr++] = f.young.origin;
+      for (uint32_t r = 0; r < f.nr; r++)
+        if (f.tables[r].origin != own) ids[nr++] = f.tables[r].origin;
     }
   }
   for (uint32_t i = 0; i < v->values.nr; i++)
@@ -711,10 +705,11 @@ enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct versio
   if (!named) return REMIXDB_NOMEM;
   for (const struct version *tree = v; tree; tree = tree->spaces) {
     for (uint32_t i = 0; i < tree->nr_parts; i++) {
-      const struct part *p = tree->parts[i];
-      if (p->remix) named[nr_named++] = file_key(p->remix->number, FILES_IS_REMIX);
-      if (p->young) named[nr_named++] = file_key(p->young->number, FILES_IS_REMIX);
-      for (uint32_t r = 0; r < part_runs(p); r++) named[nr_named++] = file_key(part_run(p, r)->number, FILES_IS_TABLE);
+      struct part_files f;
+      part_files(tree->parts[i], &f);
+      if (f.remix.number) named[nr_named++] = file_key(f.remix.number, FILES_IS_REMIX);
+      if (f.young.number) named[nr_named++] = file_key(f.young.number, FILES_IS_REMIX);
+      for (uint32_t r = 0; r < f.nr; r++) named[nr_named++] = file_key(f.tables[r].number, FILES_IS_TABLE);
     }
   }
   for (uint32_t i = 0; i < v->values.nr; i++) named[nr_named++] = file_key(v->values.files[i]->number, FILES_IS_VALUE);

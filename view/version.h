@@ -39,18 +39,9 @@
 
 #include "base/anchors.h"
 #include "base/files.h"
-#include "remix/remix.h"
 #include "base/workers.h"
 #include "value/set.h"
-#include "view/current.h"
-
-struct part {  // a partition; counted, immutable, shared between versions
-  _Atomic uint32_t refs;
-  struct remix *remix;  // referenced; NULL: the partition is empty
-  struct remix *young;  // referenced; NULL: no young view. Its tombstones hide keys of `remix` (remix_make_young)
-  uint32_t alen;
-  uint8_t anchor[];
-};
+#include "view/part.h"
 
 struct version {
   _Atomic uint32_t refs;
@@ -78,13 +69,6 @@ struct version {
   struct part *parts[];    // each referenced
 };
 
-// Makes a partition with one reference. Takes the caller's references to remix and young over, also if it fails. Fails
-// with REMIXDB_NOMEM.
-MUST_CHECK enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct remix *young,
-                                           struct part **out);
-void part_ref(struct part *p);
-void part_unref(struct part *p);  // NULL is allowed
-
 // Makes a version of these partitions, with one reference. Takes the caller's references to the partitions over, also
 // if it fails. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status version_create(struct part **parts, uint32_t nr, struct version **out);
@@ -95,14 +79,18 @@ static inline const struct version *version_tree(const struct version *v, uint32
   return likely(tree == TREE_UNNAMED) ? v : v->spaces;
 }
 // Tells whether a tree has no table. NULL is such a tree.
-static inline bool version_is_empty(const struct version *v) { return !v || (v->nr_parts == 1 && !v->parts[0]->remix); }
+static inline bool version_is_empty(const struct version *v) {
+  return !v || (v->nr_parts == 1 && part_is_empty(v->parts[0]));
+}
 // Leaves out the partitions of the spaces' tree all of whose keys belong to spaces that v->names has not; v->names
 // NULL: none. *full_out: the tree with all partitions, with a reference; NULL: nothing was left out. Before others have
-// v. Fails with REMIXDB_NOMEM; v is then unchanged.
+// v. While partitions of that tree are away, nothing is left out. Fails with REMIXDB_NOMEM; v is then unchanged.
 MUST_CHECK enum remixdb_status version_trim(struct version *v, struct version **full_out);
-// Tells whether version_trim would leave something out.
+// Tells whether version_trim would leave something out. May be true for partitions that are away, which version_trim
+// leaves as they are.
 bool version_has_dropped(const struct version *v);
-// Tells whether the smallest or the largest key of some table of the partition belongs to a space that n has not.
+// Tells whether the smallest or the largest key of some table of the partition belongs to a space that n has not. True
+// for a partition that is away.
 bool part_has_dropped(const struct part *p, const struct names *n);
 // Gives a new version, which has its partitions, all other fields of v but the count and the spaces' tree.
 void version_like(struct version *made, const struct version *v);
@@ -118,18 +106,6 @@ void version_destroy(struct version *v);
 
 // Returns the index of the partition to which a key belongs.
 uint32_t version_find(const struct version *v, struct kref key);
-static inline struct kref part_anchor(const struct part *p) { return kref(p->anchor, p->alen); }
-
-// Return the number of a partition's runs in both views, and the r-th oldest run, counted from 0.
-static inline uint32_t part_old_runs(const struct part *p) { return p->remix ? p->remix->nr_runs : 0; }
-static inline uint32_t part_young_runs(const struct part *p) { return p->young ? p->young->nr_runs : 0; }
-static inline uint32_t part_runs(const struct part *p) { return part_old_runs(p) + part_young_runs(p); }
-static inline struct sst *part_run(const struct part *p, uint32_t r) {
-  const uint32_t old = part_old_runs(p);
-  assert(r < part_runs(p));
-  return r < old ? p->remix->runs[r] : p->young->runs[r - old];
-}
-
 // Reads the store's id from CURRENT before any table is opened. Fails with REMIXDB_NOTFOUND if there is no CURRENT, or
 // with REMIXDB_VERSION or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status version_peek(const struct env_dir *dir, uint64_t *store_id_out);
@@ -159,10 +135,22 @@ struct version_names {
 };
 void version_names_fini(struct version_names *n);
 MUST_CHECK enum remixdb_status version_list(const struct env_dir *dir, struct version_names *out);
-// Reads CURRENT and opens all files it names (V5). ctx has the store's ids (version_ids). The workers and the caller
-// open one partition each at a time (ws NULL: the caller alone; else as for workers_run). Fails as the calls above, or
-// as the opening of a file does. If several partitions fail, the status is that of the failed partition with the lowest
-// index.
+// Reads CURRENT and looks at all files it names (V5). The partitions of *out are away (view/part.h), unless all of
+// their REMIX files together have at most version_eager bytes: then the call opens them, too, which takes milliseconds.
+// So an opening of a small store finds every damaged index. ctx has the store's ids (version_ids), and outlives the
+// version. The workers and the caller look at one partition each at a time (ws NULL: the caller alone; else as for
+// workers_run). Fails as the calls above, or as part_look does. If several partitions fail, the status is that of the
+// failed partition with the lowest index.
+#define VERSION_EAGER ((uint64_t)2 << 20)  // bytes: about a million keys
+extern _Atomic uint64_t version_eager;     // VERSION_EAGER; tests set it. Relaxed
+MUST_CHECK enum remixdb_status version_open(const struct sst_ctx *ctx, struct workers *ws, struct worker *self,
+                                            struct version **out);
+// Opens the files of the partitions of both trees that are away, in the same way. Fails as part_ready does; partitions
+// that did not fail are then not away.
+MUST_CHECK enum remixdb_status version_ready(const struct version *v, struct workers *ws, struct worker *self);
+// The same for one tree.
+MUST_CHECK enum remixdb_status version_tree_ready(const struct version *tree, struct workers *ws, struct worker *self);
+// version_open and version_ready.
 MUST_CHECK enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, struct worker *self,
                                             struct version **out);
 // Checks that enough numbers are left for versions and files, so that the store can be opened for writing. Fails with

@@ -109,6 +109,7 @@ struct run *run_create(uint64_t s) {
   r->plan.spaces = s % 3 == 1 ? 1 + (uint32_t)(s / 3 % SPACES_MAX) : 0;
   r->iter_rng = s;
   r->plan.cold = (uint32_t)below(&r->iter_rng, 3);
+  r->plan.away = s / 2 % 2;
   static const uint32_t few[] = {0, 0, 12, 4096};
   r->plan.range_few = few[below(&r->iter_rng, 4)];
   r->model.nr_keys = r->plan.nr_keys;
@@ -163,6 +164,7 @@ static enum remixdb_status make_refs(struct run *r) {
 enum remixdb_status run_open(struct run *r) {
   r->ref = NULL;
   expect_reads(r->plan.cold);
+  atomic_store(&version_eager, r->plan.away ? 0 : VERSION_EAGER);
   enum remixdb_status s = xdb_open(DIR_NAME, &r->plan.opts, simdisk_env(r->disk), &r->x);
   if (s != REMIXDB_OK) {
     CHECK(simdisk_open_files(r->disk) == 0);
@@ -215,6 +217,7 @@ struct run *run_small(uint32_t small) {
   p->table_pages = 6;
   p->young_from = plan;
   p->cold = small < 2 ? 1 : 2;
+  p->away = plan == 1;
   p->no_allocate = plan == 1;
   remixdb_opts_init(&p->opts, sizeof(p->opts));
   p->opts.workers = 0;
@@ -378,17 +381,19 @@ struct seen_files {
 
 // Tells whether the name is that of a file of the partition.
 static bool see_part(struct seen_files *n, const struct part *p, const char *name) {
-  const struct remix *const views[] = {p->remix, p->young};
+  struct part_files f;
+  part_files(p, &f);
+  const struct part_file *const views[] = {&f.remix, &f.young};
   char buf[32];
   for (uint32_t k = 0; k < 2; k++) {
-    if (!views[k]) continue;
+    if (views[k]->number == 0) continue;
     remix_name(buf, views[k]->number);
     if (strcmp(buf, name) != 0) continue;
     n->nr_remixes++;
     return true;
   }
-  for (uint32_t t = 0; t < part_runs(p); t++) {
-    sst_name(buf, part_run(p, t)->number);
+  for (uint32_t t = 0; t < f.nr; t++) {
+    sst_name(buf, f.tables[t].number);
     if (strcmp(buf, name) != 0) continue;
     n->nr_tables++;
     return true;
@@ -428,9 +433,10 @@ void check_names(struct run *r, bool log_too) {
   uint32_t tables = 0, remixes = 0;
   for (const struct version *tree = v->version; tree; tree = tree->spaces) {
     for (uint32_t i = 0; i < tree->nr_parts; i++) {
-      const struct part *const p = tree->parts[i];
-      remixes += (p->remix != NULL) + (p->young != NULL);
-      tables += part_runs(p);
+      struct part_files f;
+      part_files(tree->parts[i], &f);
+      remixes += (f.remix.number != 0) + (f.young.number != 0);
+      tables += f.nr;
     }
   }
   OK(paths_list(simdisk_env(r->disk), DIR_NAME, see_name, &n));

@@ -54,6 +54,7 @@ struct plan {
   uint32_t table_pages;
   uint32_t young_from;                      // of struct compact
   uint32_t cold;                            // dice of expect_reads
+  bool away;                                // an opening brings no partition (view/part.h)
   uint32_t flush, sync, reopen, del, wear;  // in 1000 steps
   uint32_t focus;                           // percent of writes that go to few keys
   uint32_t range_few;                       // of struct range_limits

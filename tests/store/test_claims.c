@@ -104,6 +104,13 @@ static void write_all(const char *name, const void *buf, size_t len) {
   assert_true(fd >= 0 && write(fd, buf, len) == (ssize_t)len && close(fd) == 0);
 }
 
+// CURRENT, of `len` bytes, gets the fingerprint of a file at this offset.
+static void claim_print(uint8_t *current, size_t len, size_t at, uint64_t print) {
+  store64le(current + at, print);
+  store64le(current + len - 8, hash64(current, len - 8));
+  write_all("CURRENT", current, len);
+}
+
 static void refused(uint64_t most) {
   struct xdb *x;
   FAILS(try_open(&x), REMIXDB_CORRUPT);
@@ -256,6 +263,7 @@ static void test_segments(void **state) {
   store64le(now + REMIX_HEAD_SIZE, at + 8);
   store64le(now + at, hash64_seed(now, at, number));
   write_all(name, now, at + 8);
+  claim_print(current, len, PART + 16, load64le(now + at));
   refused(sound + MIB);
   if (!strstr(remixdb_errmsg(), "segments, ")) fail_msg("%s", remixdb_errmsg());
   free(now);
@@ -264,9 +272,10 @@ static void test_segments(void **state) {
   mem_free(current);
 }
 
-// The metadata and footer of a table of so many pages, each a block of 255 records; data_size bytes lie before them.
-static void claim_table(const char *name, uint64_t store_id, uint64_t number, uint32_t pages, uint64_t data_size,
-                        uint32_t flags) {
+// Writes the metadata and footer of a table of so many pages, each a block of 255 records; data_size bytes lie before
+// them. Returns the fingerprint.
+static uint64_t claim_table(const char *name, uint64_t store_id, uint64_t number, uint32_t pages, uint64_t data_size,
+                            uint32_t flags) {
   const uint32_t sizes = flags & FORMAT_SST_FLAG_ZSTD ? pages : 0;
   const uint64_t used = pages + 2 + sizes, meta_len = align_up(data_size + used + FORMAT_SST_FOOTER, FORMAT_SST_ALIGN) -
                                                       data_size - FORMAT_SST_FOOTER;
@@ -300,7 +309,10 @@ static void claim_table(const char *name, uint64_t store_id, uint64_t number, ui
               pwrite(fd, meta, meta_len + FORMAT_SST_FOOTER, (off_t)data_size) ==
                   (ssize_t)(meta_len + FORMAT_SST_FOOTER) &&
               close(fd) == 0);
+  struct format_sst_footer back;
+  OK(format_sst_footer_get(meta + meta_len, f.file_size, name, &back));
   free(meta);
+  return back.print;
 }
 
 // A table of millions of records that has no room for them: packed into ten bytes a block, or lying in a hole.
@@ -313,10 +325,12 @@ static void test_tables(void **state) {
   const uint64_t number = load64le(current + 88 + 48);
   char name[32];
   (void)snprintf(name, sizeof(name), "%06llu.sst", (unsigned long long)number);
-  claim_table(name, load64le(current + 16), number, 57000, 570000, FORMAT_SST_FLAG_ZSTD);
+  uint64_t print = claim_table(name, load64le(current + 16), number, 57000, 570000, FORMAT_SST_FLAG_ZSTD);
+  claim_print(current, len, 88 + 48 + 8, print);
   refused(sound + 4 * MIB);
   if (!strstr(remixdb_errmsg(), "stored size of block")) fail_msg("%s", remixdb_errmsg());
-  claim_table(name, load64le(current + 16), number, 65000, 65000 * 4096ull, 0);
+  print = claim_table(name, load64le(current + 16), number, 65000, 65000 * 4096ull, 0);
+  claim_print(current, len, 88 + 48 + 8, print);
   refused(sound + 4 * MIB);
   if (!strstr(remixdb_errmsg(), "hole")) fail_msg("%s", remixdb_errmsg());
   mem_free(current);

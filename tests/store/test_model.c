@@ -100,6 +100,7 @@ static bool hear(void *priv, const char *what, uint64_t done, uint64_t total) {
 static void run_open(struct run *r) {
   choose_opts(r);
   expect_reads(rng_next(&r->m.rng));
+  atomic_store(&version_eager, chance(&r->m.rng, 50) ? 0 : VERSION_EAGER);
   r->env->clock = &test_clock;
   OK(xdb_open(dir, &r->opts, r->env, &r->x));
   shrink(r->x, r->memtable, 4 + (uint32_t)below(&r->m.rng, chance(&r->m.rng, 50) ? 20 : 300));

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Openings that do not read the keys: what an opening reads, partitions that are brought by several threads at once,
+// partitions that cannot be brought, and calls that must work while partitions are away.
+#include "tests/lib/store.h"
+
+#include "remixdb.h"
+#include "tests/lib/paths.h"
+#include "view/version.h"
+
+#define KEYS 20000u
+#define THREADS 4u
+
+static struct env counting;
+static const struct env_ops *real;
+static struct env_ops ops;
+static _Atomic uint64_t bytes_read;
+
+static ssize_t count_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
+  const ssize_t n = real->pread(e, fd, buf, len, off);
+  if (n > 0) atomic_fetch_add_explicit(&bytes_read, (uint64_t)n, memory_order_relaxed);
+  return n;
+}
+
+static struct env *counting_env(void) {
+  counting = *quick_env();
+  real = counting.ops;
+  ops = *real;
+  ops.pread = count_pread;
+  counting.ops = &ops;
+  counting.native = false;
+  return &counting;
+}
+
+static uint32_t key_of(uint32_t i, char buf[24]) { return (uint32_t)snprintf(buf, 24, "%08u", i); }
+
+static struct remixdb_opts options(void) {
+  struct remixdb_opts o;
+  remixdb_opts_init(&o, sizeof(o));
+  o.cache_mb = 1;
+  o.memtable_mb = 8;
+  o.workers = 0;
+  return o;
+}
+
+struct state {
+  struct xdb *x;
+  struct xdb_ref *ref;
+};
+
+// eager: bytes of REMIX files up to which an opening brings all.
+static void store_open(struct state *s, uint64_t eager) {
+  const struct remixdb_opts o = options();
+  atomic_store(&version_eager, eager);
+  OK(xdb_open(dir, &o, counting_env(), &s->x));
+  shrink(s->x, 256 << 10, 20);
+  s->x->compact.young_from = 2;
+  s->x->compact.memtable_size = 0;  // nothing is handed back
+  assert_non_null(s->ref = remixdb_ref(s->x));
+}
+
+static void store_close(struct state *s) {
+  remixdb_unref(s->ref);
+  OK(xdb_close(s->x));
+  atomic_store(&version_eager, VERSION_EAGER);
+}
+
+// Many partitions, some with a young view, and a named space.
+static void store_make(void) {
+  struct state s;
+  char key[24], value[100] = {0};
+  setup_again();
+  store_open(&s, VERSION_EAGER);
+  for (uint32_t i = 0; i < KEYS; i++) {
+    const uint32_t k = (uint32_t)((uint64_t)i * 7919 % KEYS);
+    CHECK(remixdb_put(s.ref, key, key_of(k, key), value, k % 100));
+  }
+  CHECK(remixdb_compact(s.ref));
+  for (uint32_t i = 0; i < KEYS; i += 97) CHECK(remixdb_del(s.ref, key, key_of(i, key)));
+  CHECK(remixdb_flush(s.ref));
+  struct xdb_space *const space = remixdb_space_open(s.x, "other", true);
+  struct xdb_ref *const there = remixdb_space_ref(space);
+  CHECK(space && there);
+  for (uint32_t i = 0; i < 500; i++) CHECK(remixdb_put(there, key, key_of(i, key), value, 10));
+  CHECK(remixdb_flush(s.ref));
+  remixdb_unref(there);
+  remixdb_space_close(space);
+  const struct version *const v = xdb_super(s.x)->version;
+  CHECK(v->nr_parts > 4);
+  CHECK(v->nr_young > 0);
+  CHECK(!version_is_empty(v->spaces));
+  store_close(&s);
+}
+
+static uint32_t nr_away(struct xdb *x) {
+  uint32_t nr = 0;
+  for (const struct version *t = xdb_super(x)->version; t; t = t->spaces)
+    for (uint32_t i = 0; i < t->nr_parts; i++) nr += part_is_away(t->parts[i]);
+  return nr;
+}
+static uint32_t nr_parts(struct xdb *x) {
+  uint32_t nr = 0;
+  for (const struct version *t = xdb_super(x)->version; t; t = t->spaces)
+    for (uint32_t i = 0; i < t->nr_parts; i++) nr += !part_is_empty(t->parts[i]);
+  return nr;
+}
+
+static bool is_live(uint32_t i) { return i % 97 != 0; }
+
+static void check_key(struct xdb_ref *ref, uint32_t i) {
+  char key[24], value[100];
+  uint32_t len = 0;
+  const bool there = remixdb_getn(ref, key, key_of(i, key), value, sizeof(value), &len);
+  THREAD_CHECK(there == is_live(i) && (!there || len == i % 100));
+}
+
+static uint64_t files_ends(struct xdb *x) {
+  uint64_t bytes = 0;
+  for (const struct version *t = xdb_super(x)->version; t; t = t->spaces)
+    for (uint32_t i = 0; i < t->nr_parts; i++) {
+      struct part_files f;
+      part_files(t->parts[i], &f);
+      bytes += 256ull * f.nr + 80ull * ((f.remix.number != 0) + (f.young.number != 0));
+    }
+  return bytes;
+}
+
+// An opening reads the ends of files, CURRENT and the log; the first get reads one partition.
+static void test_opening(void **state) {
+  (void)state;
+  struct state s;
+  store_make();
+  bytes_read = 0;
+  store_open(&s, UINT64_MAX);
+  const uint64_t all = bytes_read;
+  assert_int_equal(nr_away(s.x), 0);
+  store_close(&s);
+  bytes_read = 0;
+  store_open(&s, 0);
+  const uint64_t few = bytes_read;
+  assert_int_equal(nr_away(s.x), nr_parts(s.x));
+  if (few > files_ends(s.x) + 32768)
+    fail_msg("an opening reads %llu bytes, %llu of them beside the ends of files", (unsigned long long)few,
+             (unsigned long long)(few - files_ends(s.x)));
+  if (all < 2 * few) fail_msg("%llu and %llu bytes", (unsigned long long)all, (unsigned long long)few);
+  check_key(s.ref, KEYS / 2);
+  assert_int_equal(nr_away(s.x), nr_parts(s.x) - 1);
+  for (uint32_t i = 0; i < KEYS; i++) check_key(s.ref, i);
+  assert_int_equal(nr_away(s.x), 1);  // the named space's
+  store_close(&s);
+}
+
+// The ways of reading, each the first to come to all partitions.
+static void read_all(struct state *s, uint32_t way) {
+  uint64_t nr = 0, keys = 0;
+  uint32_t live = 0;
+  for (uint32_t i = 0; i < KEYS; i++) live += is_live(i);
+  struct xdb_iter *const it = remixdb_iter_create(s->ref);
+  if (way == 0) {
+    for (remixdb_iter_seek(it, NULL, 0); remixdb_iter_valid(it); remixdb_iter_skip1(it)) nr++;
+  } else if (way == 1) {
+    for (remixdb_iter_seek_last(it); remixdb_iter_valid(it); remixdb_iter_prev(it)) nr++;
+  } else if (way == 2) {
+    remixdb_iter_seek(it, NULL, 0);
+    remixdb_iter_skip(it, live - 1);
+    nr = remixdb_iter_valid(it) ? live - 1 : 0;
+    remixdb_iter_skip1(it);
+    nr += !remixdb_iter_valid(it);
+  } else if (way == 3) {
+    CHECK(remixdb_count(s->ref, &(struct remixdb_range){0}, &nr, &keys));
+    if (nr > live - live / 50 && nr < live + live / 50) nr = live;
+  } else if (way == 4) {
+    enum { MANY = 200 };
+    static char names[MANY][24];
+    struct remixdb_slice k[MANY];
+    bool found[MANY];
+    for (uint32_t i = 0; i < KEYS; i += MANY) {
+      for (uint32_t j = 0; j < MANY; j++) k[j] = (struct remixdb_slice){names[j], key_of(i + j, names[j])};
+      nr += remixdb_multi_get(s->ref, MANY, k, NULL, found);
+    }
+  } else {
+    CHECK(remixdb_verify(s->ref));
+    nr = live;
+  }
+  assert_int_equal(remixdb_iter_status(it), REMIXDB_OK);
+  remixdb_iter_destroy(it);
+  if (nr != live) fail_msg("way %u: %llu keys of %u", way, (unsigned long long)nr, live);
+}
+
+static void test_ways(void **state) {
+  (void)state;
+  store_make();
+  for (uint32_t way = 0; way < 6; way++) {
+    struct state s;
+    store_open(&s, 0);
+    read_all(&s, way);
+    assert_true(nr_away(s.x) <= 1);
+    store_close(&s);
+  }
+}
+
+static struct xdb *shared;
+
+static void *read_some(void *arg) {
+  struct xdb_ref *const ref = remixdb_ref(shared);
+  uint64_t rng = (uintptr_t)arg;
+  THREAD_CHECK(ref != NULL);
+  for (uint32_t i = 0; i < 3000; i++) check_key(ref, (uint32_t)below(&rng, KEYS));
+  remixdb_unref(ref);
+  return NULL;
+}
+
+// Several threads come to partitions that are away; a round runs beside them.
+static void test_threads(void **state) {
+  (void)state;
+  store_make();
+  for (uint32_t round = 0; round < 3; round++) {
+    struct state s;
+    pthread_t t[THREADS];
+    store_open(&s, 0);
+    shared = s.x;
+    for (uint32_t i = 0; i < THREADS; i++)
+      assert_int_equal(pthread_create(&t[i], NULL, read_some, (void *)(uintptr_t)(i + 1)), 0);
+    CHECK(remixdb_put(s.ref, "x", 1, "y", 1));
+    if (round) CHECK(remixdb_flush(s.ref));
+    for (uint32_t i = 0; i < THREADS; i++) assert_int_equal(pthread_join(t[i], NULL), 0);
+    store_close(&s);
+  }
+}
+
+// The path of the file of the REMIX or a table of the partition with this key.
+static void path_of(struct xdb *x, uint32_t i, bool table, char *buf, size_t size) {
+  char key[24], name[32];
+  const struct version *const v = xdb_super(x)->version;
+  struct part_files f;
+  part_files(v->parts[version_find(v, kref(key, key_of(i, key)))], &f);
+  if (table) sst_name(name, f.tables[0].number);
+  else remix_name(name, f.remix.number);
+  (void)snprintf(buf, size, "%s/%s", dir, name);
+}
+
+static void flip(const char *path, uint64_t from_end) {
+  struct stat st;
+  FILE *const f = fopen(path, "r+b");
+  assert_true(f && fstat(fileno(f), &st) == 0 && fseek(f, (long)(st.st_size - (long)from_end), SEEK_SET) == 0);
+  const int c = fgetc(f);
+  assert_true(fseek(f, -1, SEEK_CUR) == 0 && fputc(c ^ 4, f) != EOF && fclose(f) == 0);
+}
+
+#define CORRUPT(call) assert_true(!(call) && remixdb_errcode() == REMIXDB_CORRUPT)
+
+// A partition that is damaged fails with what is wrong, each time; the others serve. When the damage is gone, so is the
+// error.
+static void damaged(bool table) {
+  struct state s;
+  char path[3 * TEMP_DIR], key[24];
+  const uint32_t bad = KEYS / 2 + 1, good = 5;
+  uint64_t nr, size;
+  store_open(&s, 0);
+  path_of(s.x, bad, table, path, sizeof(path));
+  flip(path, table ? 300 : 40);  // a table's metadata lies before its footer
+  for (uint32_t again = 0; again < 2; again++) {
+    CORRUPT(remixdb_getn(s.ref, key, key_of(bad, key), NULL, 0, NULL));
+    assert_non_null(strstr(remixdb_errmsg(), strrchr(path, '/')));
+    CORRUPT(remixdb_probe(s.ref, key, key_of(bad, key)));
+    check_key(s.ref, good);
+  }
+  const struct remixdb_slice keys[2] = {{"00000005", 8}, {key, key_of(bad, key)}};
+  bool found[2];
+  assert_int_equal(remixdb_multi_get(s.ref, 2, keys, NULL, found), 1);
+  assert_int_equal(remixdb_errcode(), REMIXDB_CORRUPT);
+  struct xdb_iter *const it = remixdb_iter_create(s.ref);
+  remixdb_iter_seek(it, "00000001", 8);
+  assert_true(remixdb_iter_valid(it));
+  while (remixdb_iter_valid(it)) remixdb_iter_skip1(it);
+  assert_int_equal(remixdb_iter_status(it), REMIXDB_CORRUPT);
+  remixdb_iter_seek(it, key, key_of(bad, key));
+  assert_true(!remixdb_iter_valid(it) && remixdb_iter_status(it) == REMIXDB_CORRUPT);
+  CORRUPT(remixdb_count(s.ref, &(struct remixdb_range){0}, &nr, &size));
+  CORRUPT(remixdb_verify(s.ref));
+  CHECK(remixdb_put(s.ref, key, key_of(bad, key), "", 0));  // into the memtable
+  CORRUPT(remixdb_flush(s.ref));
+  flip(path, table ? 300 : 40);
+  check_key(s.ref, bad + 1);
+  remixdb_iter_destroy(it);
+  remixdb_unref(s.ref);
+  IGNORED(xdb_close(s.x), "the failed round may be the store's failure");
+  store_open(&s, 0);
+  uint32_t len = 1;
+  CHECK(remixdb_getn(s.ref, key, key_of(bad, key), NULL, 0, &len) && len == 0);  // no write is lost
+  CHECK(remixdb_flush(s.ref) && remixdb_verify(s.ref));
+  store_close(&s);
+}
+
+static void test_damaged(void **state) {
+  (void)state;
+  for (uint32_t table = 0; table < 2; table++) {
+    store_make();
+    damaged(table);
+  }
+}
+
+// A missing or foreign file is found by the opening itself.
+static void test_missing(void **state) {
+  (void)state;
+  struct state s;
+  char path[3 * TEMP_DIR], away[3 * TEMP_DIR + 8];
+  const struct remixdb_opts o = options();
+  for (uint32_t table = 0; table < 2; table++) {
+    store_make();
+    store_open(&s, 0);
+    path_of(s.x, KEYS / 2, table, path, sizeof(path));
+    store_close(&s);
+    (void)snprintf(away, sizeof(away), "%s.away", path);
+    assert_int_equal(rename(path, away), 0);
+    atomic_store(&version_eager, 0);
+    FAILS(xdb_open(dir, &o, quick_env(), &s.x), REMIXDB_CORRUPT);
+    assert_int_equal(rename(away, path), 0);
+    flip(path, table ? 256 - 8 : 3);  // in the footer; in the checksum
+    FAILS(xdb_open(dir, &o, quick_env(), &s.x), REMIXDB_CORRUPT);
+    flip(path, table ? 256 - 8 : 3);
+    store_open(&s, 0);
+    store_close(&s);
+  }
+}
+
+// Calls that need no keys leave partitions away: checkpoints, figures, new spaces, a close.
+static void test_untouched(void **state) {
+  (void)state;
+  struct state s;
+  char copy[3 * TEMP_DIR];
+  store_make();
+  store_open(&s, 0);
+  const uint32_t parts = nr_parts(s.x);
+  uint64_t keys = 0, tables = 0;
+  CHECK(remixdb_figure(s.x, "table_keys", &keys) && remixdb_figure(s.x, "tables", &tables));
+  assert_true(keys >= KEYS - KEYS / 97 && tables >= parts);
+  (void)snprintf(copy, sizeof(copy), "%s.copy", dir);
+  CHECK(remixdb_checkpoint(s.ref, copy));
+  struct xdb_space *const space = remixdb_space_open(s.x, "third", true);
+  assert_non_null(space);
+  remixdb_space_close(space);
+  assert_int_equal(nr_away(s.x), parts);
+  store_close(&s);
+  store_open(&s, 0);  // CURRENT was written while all were away
+  read_all(&s, 0);
+  store_close(&s);
+  char keep[sizeof(dir)];
+  memcpy(keep, dir, sizeof(dir));
+  memcpy(dir, copy, sizeof(dir) < sizeof(copy) ? sizeof(dir) : sizeof(copy));
+  store_open(&s, 0);
+  read_all(&s, 1);
+  store_close(&s);
+  CHECK(remixdb_destroy(copy));
+  memcpy(dir, keep, sizeof(dir));
+}
+
+int main(void) {
+  (void)check_seed_start();
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_opening), cmocka_unit_test(test_ways),    cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_damaged), cmocka_unit_test(test_missing), cmocka_unit_test(test_untouched),
+  };
+  return check_seed_end(cmocka_run_group_tests(tests, setup, teardown));
+}

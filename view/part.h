@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Partitions: the views of a key range, and their files.
+//
+// An opening of a store does not read the keys of its partitions. It looks at the end of each table and at both ends of
+// each REMIX file (part_look), so a missing file, a file of another store and one of another history are found at once.
+// The partition is then *away*: its files are opened and checked when it is first used (part_ready). A partition that a
+// round has made never is away.
+//
+// Invariants
+//   P1  `remix` and `young` of a partition that is away are NULL. part_ready stores `young` first and then, with
+//       release, `remix`. They never change after that. So a reader that loads `remix` with acquire, and finds it, has
+//       both. Only a partition without files has no `remix` for ever.
+//   P2  A partition that cannot be opened stays away. Each use tries again, and fails with what is wrong.
+#ifndef PART_H
+#define PART_H
+
+#include <assert.h>
+
+#include "remix/remix.h"
+#include "view/current.h"
+
+// A file as CURRENT names it.
+struct part_file {
+  uint64_t number;         // 0: there is no such file
+  uint64_t print, origin;  // its fingerprint, and the id of the store that wrote it
+  uint64_t size;           // bytes
+};
+struct part_files {
+  struct part_file remix, young;
+  uint32_t nr, nr_young;                    // tables of both views; the last nr_young are the young view's
+  struct part_file tables[REMIX_RUNS_MAX];  // from the oldest to the newest
+};
+
+// More fields of a partition that was opened away. All but `watch` is set when it is made.
+struct part_away {
+  const struct sst_ctx *ctx;
+  const struct remix_watch *watch;  // for its REMIXes (compact_watch); NULL: none
+  struct part_files files;
+  bool printed;            // CURRENT has fingerprints
+  bool expires;            // some record expires
+  bool odd;                // the opening brings the partition, to find out what is wrong
+  uint64_t entries, keys;  // of both views, as their files say
+  pthread_mutex_t lock;    // held while the files are opened: at most one thread does that
+  bool bounded;            // `end` is the next partition's anchor; else there is none
+  uint32_t end_len;
+  uint8_t end[];
+};
+
+struct part {  // counted, shared between versions; immutable but for P1
+  _Atomic uint32_t refs;
+  _Atomic(struct remix *) remix;  // referenced; NULL: the partition is empty, or away
+  _Atomic(struct remix *) young;  // referenced; NULL: no young view. Its tombstones hide keys of `remix`
+                                  // (remix_make_young)
+  struct part_away *away;         // NULL: it never was away
+  uint32_t alen;
+  uint8_t anchor[];
+};
+
+// Makes a partition with one reference. Takes the caller's references to remix and young over, also if it fails. Fails
+// with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct remix *young,
+                                           struct part **out);
+// Makes a partition of CURRENT that is away. end: the anchor of the next partition; ptr NULL: none. spaces: it is of
+// that tree. Looks at the files, and fails if one is missing, has not the size that it states, or is of another tree,
+// store or history: REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_NOMEM or REMIXDB_IO.
+MUST_CHECK enum remixdb_status part_look(const struct sst_ctx *ctx, const struct current_part *names, struct kref end,
+                                         bool spaces, struct part **out);
+void part_ref(struct part *p);
+void part_unref(struct part *p);  // NULL is allowed
+
+// The views; NULL as above.
+static inline struct remix *part_remix(const struct part *p) {
+  return atomic_load_explicit(&p->remix, memory_order_acquire);  // P1
+}
+static inline struct remix *part_young(const struct part *p) {
+  return atomic_load_explicit(&p->young, memory_order_acquire);
+}
+static inline bool part_is_away(const struct part *p) { return !part_remix(p) && p->away; }
+static inline bool part_is_empty(const struct part *p) { return !part_remix(p) && !p->away; }
+// Tells whether the partition has a young view, also if it is away.
+static inline bool part_has_young(const struct part *p) {
+  return part_young(p) || (p->away && p->away->files.young.number);
+}
+bool part_expires(const struct part *p);  // some record expires; also if it is away
+// part_ready for a partition that is away.
+MUST_CHECK enum remixdb_status part_bring(const struct part *p);
+// Opens the files of a partition that is away. Reads them from disk, inside an epoch or not. Any thread. Fails as the
+// opening of a file does, and with REMIXDB_CORRUPT if a table has keys outside of the partition.
+MUST_CHECK static inline enum remixdb_status part_ready(const struct part *p) {
+  return likely(part_remix(p) != NULL) || !p->away ? REMIXDB_OK : part_bring(p);
+}
+
+static inline struct kref part_anchor(const struct part *p) { return kref(p->anchor, p->alen); }
+
+// Return the number of a partition's runs in both views, and the r-th oldest run, counted from 0. The partition is not
+// away.
+static inline uint32_t part_old_runs(const struct part *p) {
+  const struct remix *const x = part_remix(p);
+  return x ? x->nr_runs : 0;
+}
+static inline uint32_t part_young_runs(const struct part *p) {
+  const struct remix *const x = part_young(p);
+  return x ? x->nr_runs : 0;
+}
+static inline uint32_t part_runs(const struct part *p) { return part_old_runs(p) + part_young_runs(p); }
+static inline struct sst *part_run(const struct part *p, uint32_t r) {
+  const uint32_t old = part_old_runs(p);
+  assert(r < part_runs(p));
+  return r < old ? part_remix(p)->runs[r] : part_young(p)->runs[r - old];
+}
+
+// The partition's files, also if it is away.
+void part_files(const struct part *p, struct part_files *out);
+uint32_t part_nr_files(const struct part *p);
+uint64_t part_table_bytes(const struct part *p);  // of the tables' files
+#endif
