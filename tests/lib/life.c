@@ -106,6 +106,10 @@ struct run *run_create(uint64_t s) {
   r->plan.wear = (uint32_t)below(&r->wear_rng, 7);
   static const uint8_t from[] = {0, 1, 2, 8, COMPACT_YOUNG_FROM};
   r->plan.young_from = from[below(&r->wear_rng, sizeof(from))];
+  if (below(&r->wear_rng, 4) == 0) {  // next to no memory: the least cache, and workers wait for each other
+    r->plan.opts.cache_mb = REMIXDB_AUTO;
+    r->plan.opts.memory_mb = 1;
+  }
   r->plan.spaces = s % 3 == 1 ? 1 + (uint32_t)(s / 3 % SPACES_MAX) : 0;
   r->iter_rng = s;
   r->plan.cold = (uint32_t)below(&r->iter_rng, 3);

@@ -82,6 +82,10 @@ static void choose_opts(struct run *r) {
   o->tags = chance(rng, 50);
   o->ckeys = chance(rng, 50);
   o->cache_mb = caches[below(rng, 3)];
+  if (chance(rng, 25)) {
+    o->cache_mb = REMIXDB_AUTO;
+    o->memory_mb = 1 + below(rng, 4);
+  }
   o->compression = chance(rng, 30) ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
   o->compression_level = 1;
   o->max_open_files = chance(rng, 30) ? 16 : 0;

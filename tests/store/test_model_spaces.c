@@ -177,6 +177,10 @@ static void choose_opts(struct world *w) {
   o->tags = chance(&w->rng, 50);
   o->ckeys = chance(&w->rng, 50);
   o->cache_mb = caches[below(&w->rng, 3)];
+  if (chance(&w->rng, 25)) {
+    o->cache_mb = REMIXDB_AUTO;
+    o->memory_mb = 1 + below(&w->rng, 4);
+  }
   o->compression = chance(&w->rng, 30) ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
   o->compression_level = 1;
   o->max_open_files = chance(&w->rng, 30) ? 16 : 0;
@@ -767,7 +771,8 @@ static bool do_option(struct world *w) {
                                            {"sync", "each"},         {"sync", "none"},
                                            {"compression", "none"},  {"compression", "zstd:1"},
                                            {"max_open_files", "16"}, {"max_open_files", "100"},
-                                           {"workers", "0"}};
+                                           {"workers", "0"},         {"memory_mb", "1"},
+                                           {"memory_mb", "4"}};
   const uint32_t i = (uint32_t)below(&w->rng, sizeof(options) / sizeof(options[0]));
   const bool good = remixdb_set_option(w->x, options[i][0], options[i][1]);
   const bool may = i == 8 || (i < 2 && w->opts.cache_mb == 0);  // a store without workers, or cache, keeps none
