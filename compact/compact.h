@@ -24,6 +24,9 @@
 //
 // A round does this with both trees of a version (view/version.h, V7). No job has partitions of both.
 //
+// Long values of the records that go into tables are written to value files (compact/apart.h). A record whose value is
+// apart keeps its reference.
+//
 // A round writes files and makes the next version; the caller installs it. A round neither changes nor removes an
 // existing file. The old REMIX gives the sorted order of the runs that take part: its selectors tell which run has the
 // next record, and which records are old versions. So a merge compares keys of the two views and of the new data, and
@@ -48,6 +51,7 @@
 #define COMPACT_YOUNG_SHARE 8u        // and ends if it would have more than 1/8 of the older view's entries
 #define COMPACT_PROGRESS_SHIFT 5u     // a unit of progress: 32 bytes written, or one entry of a REMIX
 #define COMPACT_SCAN_DEBT_MIN 512u    // jumps; fewer are not worth a round
+#define COMPACT_APART 4096u           // bytes; a value of so many is written apart
 
 enum compact_kind { COMPACT_KEEP, COMPACT_ABORT, COMPACT_MINOR, COMPACT_MAJOR, COMPACT_SPLIT, COMPACT_KINDS };
 
@@ -58,6 +62,7 @@ struct compact_stats {  // since the store was opened; relaxed
   _Atomic uint64_t read_bytes;                // bytes of tables that were merged
   _Atomic uint64_t handed_back;               // bytes of records
   _Atomic uint64_t scan_merges;               // partitions
+  _Atomic uint64_t apart;                     // values that were written apart
   _Atomic uint64_t young;                     // partitions of which only the young view was built again
   _Atomic uint64_t remix_data_pages;          // data pages read to build REMIXes
 };
@@ -80,7 +85,10 @@ struct compact {
   _Atomic uint64_t progress, work;
   _Atomic uint64_t expired_ms;      // records with an expiry up to this time go; 0: none. Relaxed
   _Atomic bool yield;               // a scan round ends soon. Relaxed
-  struct value_log values;          // where rounds write values apart
+  struct value_log values;          // where rounds write values apart; nobody else does
+  struct value_mark mark;           // of `values`, when the round in progress began, if `marked`
+  bool marked;                      // a round has begun, and its version is not installed yet. The round's thread
+  uint32_t apart_from;              // COMPACT_APART, at least KV_REF_MAX + 1; 0: no value is written apart
   const struct remix_watch *watch;  // the watch of the REMIXes that rounds make; NULL: no watch
   struct compact_stats stats;
   // Puts a key of a tree back into the active memtable and its log, unless a newer version is there.
@@ -117,7 +125,7 @@ static inline uint32_t compact_table_pages(size_t memtable_size) {
 // buffers, 160 KiB for each run whose keys it reads, and three times its image: the segments as they are written, the
 // columns of its file, and the image that readers use. So a round takes
 //   workers * (max(compact_scan_room, runs * 128 KiB) + 2 MiB + max(1 MiB, runs * 160 KiB + 3 images))
-// besides what stays when it ends.
+// and VALUE_EXTENT for a worker that writes values apart, besides what stays when it ends.
 #define COMPACT_SCAN_ROOM_MIN ((size_t)1 << 20)
 #define COMPACT_SCAN_ROOM_MAX ((size_t)16 << 20)
 static inline size_t compact_scan_room(size_t memtable_size) {
@@ -171,11 +179,17 @@ static inline void compact_whole_on(struct compact_whole *whole) {
 // base has a spaces' tree, *out has one, too. *out: the next version with one reference. The version's files
 // are synced; the caller syncs their directory entries, and sets store_id, number and log fields. allow_abort false:
 // the round hands nothing back. whole: NULL, or the range of keys in which all partitions are to be compacted; the call
-// sets the results in it if the round succeeds. A round that fails leaves no new file. Fails with REMIXDB_NOMEM,
-// REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
+// sets the results in it if the round succeeds. A round that fails leaves no new file. The values that the round has
+// written apart are in c->values and not synced: the caller syncs them before it names the version. No file leaves
+// c->values meanwhile. Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base,
                                              const struct wh *frozen, const struct wh *spaces, bool allow_abort,
                                              struct compact_whole *whole, struct version **out);
+// The version of the round in progress is given up, and no CURRENT names it: gives back the values that the round has
+// written apart. No effect if no round is in progress.
+void compact_undo_values(struct compact *c);
+// The version is installed: the values stay.
+static inline void compact_keep_values(struct compact *c) { c->marked = false; }
 // An ingest has written these tables. They are of one tree, and their key ranges ascend and do not overlap. They are
 // newer than all of the version and older than the memtables. The caller has a reference to each.
 struct compact_ingest {

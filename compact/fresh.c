@@ -3,10 +3,15 @@
 
 #include <assert.h>
 
-static uint64_t cursor_bytes(const struct wh_cursor *c) {
+#include "compact/apart.h"
+
+// Returns the bytes that the record takes in a table. Adds those that go apart to *apart.
+static uint64_t cursor_bytes(const struct wh_cursor *c, uint32_t from, uint64_t *apart) {
   struct kv_rec rec;
   wh_record(c, &rec);
-  return record_bytes(&rec);
+  const uint64_t off = apart_bytes(&rec, from);
+  *apart += off;
+  return record_bytes(&rec) - off;
 }
 
 // No new writer enters a frozen memtable. So each of its records is committed, or will never be. A cursor therefore
@@ -30,8 +35,8 @@ struct slice {
 };
 
 // Measures partition i. c stands at the partition's first new record. The call moves c to the first record after the
-// partition.
-static void measure_part(const struct version *v, uint32_t i, struct wh_cursor *c, struct fresh *f) {
+// partition. from: as in compact/apart.h.
+static void measure_part(const struct version *v, uint32_t i, struct wh_cursor *c, uint32_t from, struct fresh *f) {
   const struct part *const p = v->parts[i];
   const bool bounded = i + 1 < v->nr_parts;
   const struct kref end = bounded ? part_anchor(v->parts[i + 1]) : kref(NULL, 0),
@@ -41,7 +46,7 @@ static void measure_part(const struct version *v, uint32_t i, struct wh_cursor *
     if (bounded && kv_cmp(wh_key(c), end) >= 0) break;
     assert(kv_cmp(wh_key(c), part_anchor(p)) >= 0);
     behind = behind || (part_remix(p) && kv_cmp(wh_key(c), max) > 0);
-    *(behind ? &f->behind_bytes : &f->bytes) += cursor_bytes(c);
+    *(behind ? &f->behind_bytes : &f->bytes) += cursor_bytes(c, from, behind ? &f->behind_apart : &f->apart);
     *(behind ? &f->behind_count : &f->count) += 1;
     const uint64_t seq = wh_ver_seq(c->ver);
     seqs_add(&f->seqs, seq, seq);
@@ -57,7 +62,8 @@ static void measure(struct task *t, struct worker *w) {
     return;
   }
   cursor_begin(c, slice->r->c, slice->tree->frozen, part_anchor(v->parts[slice->from]), w);
-  for (uint32_t i = slice->from; i < slice->to && wh_valid(c); i++) measure_part(v, i, c, &slice->tree->fresh[i]);
+  const uint32_t from = apart_from(slice->r->c);
+  for (uint32_t i = slice->from; i < slice->to && wh_valid(c); i++) measure_part(v, i, c, from, &slice->tree->fresh[i]);
   mem_free(c);
 }
 

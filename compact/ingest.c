@@ -92,6 +92,8 @@ static enum remixdb_status writer_add(struct writer *w, const struct kv_rec *rec
     sst_build_numbers(w->build, seqs.min, seqs.max);
     if (w->in->tree == TREE_SPACES) sst_build_spaces(w->build);
   }
+  struct value_ref to;
+  if (rec->kind & KV_APART && value_ref_get(rec->val, rec->vlen, &to)) sst_build_apart(w->build, to.file, to.len);
   sst_build_add(w->build, rec);
   return REMIXDB_OK;
 }
@@ -159,6 +161,7 @@ static enum remixdb_status write_again(struct ingest *in, uint32_t part, const s
                   .cuts = cuts,
                   .nr_cuts = nr_cuts};
   tables_write(&j.task, in->self);
+  if (j.values.log) value_batch_fini(&j.values);
   enum remixdb_status s = j.status == REMIXDB_OK ? REMIXDB_OK : err_raise(&j.error);
   for (uint32_t i = 0; i < j.nr_tables; i++) {
     if (s == REMIXDB_OK && (s = push(&in->made, &in->nr_made, &in->cap_made, j.tables[i])) == REMIXDB_OK) continue;
@@ -393,6 +396,7 @@ static enum remixdb_status ingest_make(struct ingest *in, struct version *base, 
 enum remixdb_status compact_ingest(struct compact *c, struct worker *self, struct version *base,
                                    const struct compact_ingest *from, struct version **out) {
   struct ingest in = {.c = c, .self = self, .tree = from->tree, .base = version_tree(base, from->tree)};
+  const struct value_mark mark = value_log_mark(&c->values);
   assert(in.base);
   enum remixdb_status s = version_tree_ready(in.base, c->workers, self);
   if (s != REMIXDB_OK) return s;
@@ -412,6 +416,7 @@ enum remixdb_status compact_ingest(struct compact *c, struct worker *self, struc
     sst_unref(in.made[i]);
   }
   for (uint32_t i = 0; i < in.nr; i++) sst_unref(in.tables[i]);
+  if (s != REMIXDB_OK) value_log_rewind(&c->values, &mark);
   mem_free(in.pieces);
   mem_free(in.parts);
   mem_free(in.tables);

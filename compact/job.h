@@ -23,6 +23,7 @@ static inline void seqs_add(struct seqs *s, uint64_t min, uint64_t max) {
 struct fresh {
   uint64_t bytes, count;                // with keys up to the partition's largest
   uint64_t behind_bytes, behind_count;  // with larger keys
+  uint64_t apart, behind_apart;         // bytes that go apart, which are not in the others
   struct seqs seqs;
 };
 
@@ -35,7 +36,8 @@ struct job {
   const struct names *names;   // of the spaces' tree: records of other spaces are dropped. NULL: none is
   const struct wh *frozen;     // the tree's new data; NULL: none
   uint32_t part, nr_parts;
-  uint64_t bytes;    // of new records
+  uint64_t bytes;    // of new records in tables
+  uint64_t apart;    // of new records, apart from the tables
   uint64_t count;    // new records
   struct seqs seqs;  // of the new records
   // decided
@@ -56,6 +58,7 @@ struct job {
   const struct kref *cuts;  // ascending keys: no table has keys on both sides of one
   uint32_t nr_cuts;
   // made
+  struct value_batch values;  // log NULL: none was written
   struct sst **tables;
   uint32_t nr_tables, cap_tables;
   enum remixdb_status status;

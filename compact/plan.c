@@ -240,6 +240,7 @@ static struct job *add_job(struct round *r, const struct round_tree *tree, uint3
                     .failed = &r->failed};
   for (uint32_t i = part; i < part + nr_parts; i++) {
     j->bytes += tree->fresh[i].bytes + tree->fresh[i].behind_bytes;
+    j->apart += tree->fresh[i].apart + tree->fresh[i].behind_apart;
     j->count += tree->fresh[i].count + tree->fresh[i].behind_count;
     if (tree->fresh[i].seqs.max) seqs_add(&j->seqs, tree->fresh[i].seqs.min, tree->fresh[i].seqs.max);
   }
@@ -256,10 +257,12 @@ static void plan_part(struct round *r, const struct round_tree *tree, uint32_t p
   }
   j->upto = true;
   j->bytes = f->bytes;
+  j->apart = f->apart;
   j->count = f->count;
   decide(j);
   j = add_job(r, tree, part, 1);
   j->bytes = f->behind_bytes;
+  j->apart = f->behind_apart;
   j->count = f->behind_count;
   j->append = true;
   j->kind = COMPACT_SPLIT;
@@ -370,9 +373,13 @@ void plan_scan_merges(struct round *r) {
     if (round_has(r, i)) plan_tree_scan_merges(r, &r->trees[i], &left);
 }
 
+// Bytes of a job's new records, and bytes that it writes for them.
+static uint64_t new_bytes(const struct job *j) { return j->bytes + j->apart; }
+static uint64_t all_cost(const struct job *j) { return j->cost + j->apart; }
+
 static int worst_first(const void *a, const void *b) {
   const struct job *x = *(struct job *const *)a, *y = *(struct job *const *)b;
-  const double cx = (double)x->cost / (double)x->bytes, cy = (double)y->cost / (double)y->bytes;
+  const double cx = (double)all_cost(x) / (double)new_bytes(x), cy = (double)all_cost(y) / (double)new_bytes(y);
   return (cx < cy) - (cx > cy);
 }
 
@@ -384,13 +391,13 @@ enum remixdb_status plan_aborts(struct round *r) {
   uint32_t nr = 0;
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     struct job *j = &r->jobs[i];
-    if (j->count && j->may_abort && j->cost / ABORT_COST > j->bytes) by_cost[nr++] = j;
+    if (j->count && j->may_abort && all_cost(j) / ABORT_COST > new_bytes(j)) by_cost[nr++] = j;
   }
   qsort(by_cost, nr, sizeof(*by_cost), worst_first);
   uint64_t room = r->c->memtable_size / COMPACT_ABORT_SHARE;
   for (uint32_t i = 0; i < nr; i++) {
     // a memtable needs an entry's headers and its place in a leaf, too
-    const uint64_t need = by_cost[i]->bytes + ABORT_ENTRY * by_cost[i]->count;
+    const uint64_t need = new_bytes(by_cost[i]) + ABORT_ENTRY * by_cost[i]->count;
     if (need > room) continue;
     room -= need;
     struct job *const j = by_cost[i];
@@ -409,7 +416,7 @@ void plan_work(struct round *r) {
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     const struct job *j = &r->jobs[i];
     if (!writes_tables(j)) continue;
-    work += plan_merged_bytes(j, j->take) >> COMPACT_PROGRESS_SHIFT;
+    work += (plan_merged_bytes(j, j->take) + j->apart) >> COMPACT_PROGRESS_SHIFT;
     work += j->count;
     for (uint32_t k = 0; k < j->nr_parts && !j->append; k++) {
       const struct part *const p = j->base->parts[j->part + k];

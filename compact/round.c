@@ -308,7 +308,8 @@ static void round_count(struct round *r) {
     if (counts) atomic_fetch_add_explicit(&stats->kinds[j->kind], 1, memory_order_relaxed);
     if (j->scan_merge) atomic_fetch_add_explicit(&stats->scan_merges, 1, memory_order_relaxed);
     if (j->young) atomic_fetch_add_explicit(&stats->young, 1, memory_order_relaxed);
-    if (j->kind == COMPACT_ABORT) atomic_fetch_add_explicit(&stats->handed_back, j->bytes, memory_order_relaxed);
+    if (j->kind == COMPACT_ABORT)
+      atomic_fetch_add_explicit(&stats->handed_back, j->bytes + j->apart, memory_order_relaxed);
   }
   atomic_fetch_add_explicit(&stats->rounds, 1, memory_order_relaxed);
 }
@@ -316,6 +317,8 @@ static void round_count(struct round *r) {
 // spaces: whether the spaces' tree of base takes part.
 static enum remixdb_status round_begin(struct round *r, const struct version *base, bool spaces) {
   struct round_tree *const trees = r->trees;
+  r->c->mark = value_log_mark(&r->c->values);
+  r->c->marked = true;
   trees[TREE_UNNAMED].base = base;
   trees[TREE_SPACES].base = spaces ? base->spaces : NULL;
   trees[TREE_SPACES].names = base->names;
@@ -352,7 +355,9 @@ static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
       sst_unref(j->tables[t]);
     }
     mem_free(j->tables);
+    if (j->values.log) value_batch_fini(&j->values);
   }
+  if (s != REMIXDB_OK) compact_undo_values(r->c);
   mem_free(r->outputs);
   mem_free(r->tasks);
   mem_free(r->jobs);

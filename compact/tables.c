@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "compact/apart.h"
 #include "compact/fresh.h"
 #include "compact/plan.h"
 #include "table/scan.h"
@@ -153,14 +154,17 @@ struct table_writer {
   struct sst_build *build;
   uint64_t number;  // of the table being built; 0: none
   bool drop_tombs;
-  uint64_t expired_ms;      // records with an expiry up to this time have expired
-  struct seqs seqs;         // of all records
-  uint64_t expected;        // bytes of all records, about
-  uint64_t reported, seen;  // bytes of records so far
-  uint32_t since;           // records since the last report
-  uint32_t cuts;            // of the job that were passed
-  uint32_t id;              // of the last record's space; 0: none yet
-  bool dropped;             // that space is dropped
+  uint64_t expired_ms;       // records with an expiry up to this time have expired
+  struct seqs seqs;          // of all records
+  uint64_t expected;         // bytes of all records in tables, about
+  uint64_t seen;             // bytes of records so far, in tables
+  uint64_t apart, reported;  // bytes that went apart; bytes of both kinds that were reported
+  uint32_t apart_from;       // compact/apart.h
+  uint32_t since;            // records since the last report
+  uint32_t cuts;             // of the job that were passed
+  uint32_t id;               // of the last record's space; 0: none yet
+  bool dropped;              // that space is dropped
+  uint8_t ref[VALUE_REF];    // of the last record
 };
 
 // Makes room for one more table of the job.
@@ -226,10 +230,10 @@ static enum remixdb_status end_in_vain(struct job *j) {
 }
 
 static void report(struct table_writer *tw) {
+  const uint64_t all = tw->seen + tw->apart;
   tw->since = 0;
-  atomic_fetch_add_explicit(&tw->j->c->progress, (tw->seen - tw->reported) >> COMPACT_PROGRESS_SHIFT,
-                            memory_order_relaxed);
-  tw->reported = tw->seen;
+  atomic_fetch_add_explicit(&tw->j->c->progress, (all - tw->reported) >> COMPACT_PROGRESS_SHIFT, memory_order_relaxed);
+  tw->reported = all;
 }
 
 // Tells whether a record belongs to a space that is dropped. Records of a space follow each other.
@@ -245,7 +249,7 @@ static bool of_dropped_space(struct table_writer *tw, const struct kv_rec *rec) 
 static enum remixdb_status table_add(struct table_writer *tw, const struct kv_rec *rec) {
   struct compact *c = tw->j->c;
   tw->seen += record_bytes(rec);
-  if (++tw->since >= PROGRESS_EVERY || tw->seen - tw->reported >= PROGRESS_BYTES) {
+  if (++tw->since >= PROGRESS_EVERY || tw->seen + tw->apart - tw->reported >= PROGRESS_BYTES) {
     report(tw);
     if (told_to_yield(tw->j)) return err_set(REMIXDB_ABORTED, "the merge was given up for a more urgent one");
     if (unlikely(tw->number && sst_build_failed(tw->build))) return table_end(tw);
@@ -261,6 +265,15 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
   }
   if (rec->kind & KV_TOMB && tw->drop_tombs) return REMIXDB_OK;
   if (unlikely(tw->j->names != NULL) && tw->drop_tombs && of_dropped_space(tw, rec)) return REMIXDB_OK;
+  struct kv_rec with_ref;
+  if (unlikely(rec->vlen >= tw->apart_from)) {
+    const uint64_t off = apart_bytes(rec, tw->apart_from);
+    const enum remixdb_status s = apart_put(tw->j, rec, tw->ref, &with_ref);
+    if (s != REMIXDB_OK) return s;
+    tw->seen -= off;
+    tw->apart += off;
+    rec = &with_ref;
+  }
   const bool cut = unlikely(tw->j->nr_cuts) && table_cut(tw, rec);
   if (tw->number && (cut || table_done(tw, rec))) {
     const enum remixdb_status s = table_end(tw);
@@ -306,7 +319,8 @@ static enum remixdb_status write_merged(struct table_writer *tw, struct range *r
     }
   }
   report(tw);
-  return table_end(tw);
+  s = table_end(tw);
+  return s == REMIXDB_OK ? apart_end(tw->j) : s;
 }
 
 // The bounds of all records that the job's tables get.
@@ -339,6 +353,7 @@ static void write_job(struct job *j, struct worker *w, bool pieces) {
   struct table_writer tw = {.j = j, .drop_tombs = j->all || j->append, .seqs = job_seqs(j)};
   tw.expired_ms = atomic_load_explicit(&c->expired_ms, memory_order_relaxed);
   tw.expected = plan_merged_bytes(j, j->take);
+  tw.apart_from = apart_from(c);
   struct sst_build_opts opts = compact_build_opts(c);
   opts.pieces = pieces;
   enum remixdb_status s = range ? sst_build_create(c->ctx, &opts, w->queue, &tw.build) : REMIXDB_NOMEM;

@@ -151,13 +151,15 @@ static void publish(struct xdb *x, struct super *fresh, bool had_frozen, bool mo
   xdb_unlock(x);
 }
 
-// `next` is durable: files go that only the version on disk before it had, or the version before it in memory.
-static void retire(struct xdb *x, struct version *base, struct version *next, const struct memtable *frozen) {
+// `next` is durable: files go that only the version on disk before it had, or the version before it in memory. beside:
+// a round may be in progress.
+static void retire(struct xdb *x, struct version *base, struct version *next, const struct memtable *frozen,
+                   bool beside) {
   compact_retire(base, next);
-  values_retire(x, base, next, frozen);
+  values_retire(x, base, next, frozen, beside);
   if (x->rounds.unsaved) {
     compact_retire(x->rounds.unsaved, next);
-    values_retire(x, x->rounds.unsaved, next, NULL);
+    values_retire(x, x->rounds.unsaved, next, NULL, beside);
   }
   version_unref(x->rounds.unsaved);
   x->rounds.unsaved = NULL;
@@ -196,6 +198,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
     err_cleanup_begin();
     if (unknown) xdb_fail(x, &why);   // the files of both versions stay: the next opening decides
     else compact_retire(next, base);  // nothing names the new files
+    if (!unknown && how != INSTALL_NAMES) compact_undo_values(&x->compact);
     if (full && !unknown) compact_retire_tree(full, base->spaces);
     version_unref(full);
     super_unref(fresh);
@@ -203,10 +206,11 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
     return s;
   }
   if (had_frozen) recycle_log(x, next->log_gen);
+  if (how != INSTALL_NAMES) compact_keep_values(&x->compact);
   publish(x, fresh, had_frozen, how == INSTALL_MORE, &old, when_out);
   idle_expiry(x, next);
   retire_trimmed(next, full);
-  retire(x, base, next, frozen);
+  retire(x, base, next, frozen, how == INSTALL_NAMES);
   x->txns.let_go(x);
   epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
   super_unref(old);
@@ -281,7 +285,7 @@ static enum remixdb_status edit_save(struct xdb *x) {
   xdb_unlock(x);
   const enum remixdb_status s = make_durable(x, v, &unknown);
   if (s == REMIXDB_OK) {
-    retire(x, v, v, NULL);
+    retire(x, v, v, NULL, false);
   } else if (unknown) {
     struct err_saved why;
     err_save(&why, s);

@@ -84,6 +84,7 @@ enum remixdb_status setup_limits(struct xdb *x, const struct env_dir *at, const 
   compact_set_compression(c, x->opts.compression, x->opts.compression_level);
   c->tags = x->opts.tags;
   c->young_from = COMPACT_YOUNG_FROM;
+  c->apart_from = COMPACT_APART;
   memory_rounds(x);
   return REMIXDB_OK;
 }

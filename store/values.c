@@ -9,8 +9,7 @@ static uint64_t new_number(void *arg, void (*name_of)(char *buf, uint64_t number
 
 static void log_init(struct xdb *x, struct value_log *l) {
   value_log_init(l, &x->value_ctx);
-  l->compression = x->opts.compression;
-  l->level = x->opts.compression_level;
+  value_log_compress(l, x->opts.compression, x->opts.compression_level);
   l->new_number = new_number;
   l->arg = x;
 }
@@ -196,12 +195,12 @@ static void retire_one(struct xdb *x, struct keeping *k, struct value_file *f) {
   if (!keeps(k, f) && !value_log_has(&x->values, f) && !value_log_has(&x->compact.values, f)) value_file_retire(f);
 }
 
-void values_retire(struct xdb *x, const struct version *base, const struct version *next,
-                   const struct memtable *frozen) {
+void values_retire(struct xdb *x, const struct version *base, const struct version *next, const struct memtable *frozen,
+                   bool beside) {
   xdb_lock(x);  // no memtable becomes active meanwhile
   struct keeping k = {next, xdb_super(x)};
-  struct value_file *const direct = value_log_settle(&x->values, keeps, &k), *const rounds = value_log_settle(
-                                                                                 &x->compact.values, keeps, &k);
+  struct value_file *const direct = value_log_settle(&x->values, keeps, &k),
+                           *const rounds = beside ? NULL : value_log_settle(&x->compact.values, keeps, &k);
   for (uint32_t i = 0; i < base->values.nr; i++) retire_one(x, &k, base->values.files[i]);
   const struct value_node *n = frozen ? atomic_load_explicit(&frozen->values.first, memory_order_acquire) : NULL;
   for (; n; n = n->next) retire_one(x, &k, n->file);

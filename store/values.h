@@ -3,7 +3,7 @@
 // Values that lie apart from their records (value/): writing them for a put, the order of syncs, which files a version
 // needs. The thread that puts a long value writes it to a value file before the log gets the record, which has a
 // reference in place of the value. Shorter values go through the log and the memtable, and a round writes the longer
-// ones of them apart (compact/tables.c).
+// ones of them apart (compact/apart.h).
 //
 // Invariants
 //   A1  A memtable has a file (memtable.values) before a record in it refers to the file. So whoever holds a super
@@ -56,10 +56,10 @@ MUST_CHECK enum remixdb_status values_replayed(struct xdb *x, struct version *v,
 MUST_CHECK enum remixdb_status values_of_next(struct xdb *x, struct version *next, const struct version *base,
                                               const struct memtable *frozen);
 // `next` has replaced `base`, and the memtable (NULL: none) is in its tables: the last user of a file that neither
-// `next` nor a memtable of the store's super has removes it. The caller still has a reference to the memtable. Takes
-// xdb.lock.
-void values_retire(struct xdb *x, const struct version *base, const struct version *next,
-                   const struct memtable *frozen);
+// `next` nor a memtable of the store's super has removes it. The caller still has a reference to the memtable. beside:
+// a round may be in progress, so the files of compact.values stay, to which its version may refer. Takes xdb.lock.
+void values_retire(struct xdb *x, const struct version *base, const struct version *next, const struct memtable *frozen,
+                   bool beside);
 // Tells whether only tables refer to the file: no value is written to it any more, and no memtable of the super has it.
 // A file that is settled stays so in all later supers.
 bool values_settled(struct xdb *x, const struct super *v, const struct value_file *f);

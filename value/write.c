@@ -144,15 +144,25 @@ static void wrote(struct value_file *f) { atomic_store_explicit(&f->dirty, true,
 
 // ---- compression
 
-static enum remixdb_status zstd_take(struct value_log *l, ZSTD_CCtx **out) {
+// The packing of a value, read once for it.
+struct packing {
+  bool plain;
+  int level;
+};
+
+static struct packing packing_of(const struct value_log *l) {
+  const uint64_t how = atomic_load_explicit(&l->packing, memory_order_relaxed);
+  return (struct packing){how >> 32 == REMIXDB_COMPRESSION_NONE, (int)(uint32_t)how};
+}
+
+static enum remixdb_status zstd_take(struct value_log *l, int level, ZSTD_CCtx **out) {
   lib_lock(&l->lock);
   *out = l->zstd;
   l->zstd = NULL;
   lib_unlock(&l->lock);
-  if (*out) return REMIXDB_OK;
-  if (!(*out = ZSTD_createCCtx_advanced(zmem()))) return err_set(REMIXDB_NOMEM, "no memory for compression");
+  if (!*out && !(*out = ZSTD_createCCtx_advanced(zmem()))) return err_set(REMIXDB_NOMEM, "no memory for compression");
   (void)ZSTD_CCtx_setParameter(*out, ZSTD_c_checksumFlag, 0);
-  (void)ZSTD_CCtx_setParameter(*out, ZSTD_c_compressionLevel, l->level);
+  (void)ZSTD_CCtx_setParameter(*out, ZSTD_c_compressionLevel, level);
   return REMIXDB_OK;
 }
 
@@ -198,11 +208,9 @@ static void plain_entries(uint8_t *entries, struct value_rec *r, const uint8_t *
 }
 
 // Packs all chunks into `data`, which has room for r->vlen bytes, and makes their entries. Sets r->stored.
-static enum remixdb_status packed_entries(struct value_log *l, uint8_t *entries, struct value_rec *r,
-                                          const uint8_t *val, uint8_t *data) {
-  ZSTD_CCtx *z;
-  enum remixdb_status s = zstd_take(l, &z);
-  if (s != REMIXDB_OK) return s;
+static enum remixdb_status packed_entries(ZSTD_CCtx *z, uint8_t *entries, struct value_rec *r, const uint8_t *val,
+                                          uint8_t *data) {
+  enum remixdb_status s = REMIXDB_OK;
   r->stored = 0;
   for (uint64_t c = 0; c < value_chunks(r->vlen) && s == REMIXDB_OK; c++) {
     uint32_t n = 0;
@@ -211,7 +219,6 @@ static enum remixdb_status packed_entries(struct value_log *l, uint8_t *entries,
     put_entry(entries, c, r, r->stored, data + r->stored, n);
     r->stored += n;
   }
-  zstd_give(l, z);
   return s;
 }
 
@@ -228,16 +235,26 @@ static void count(struct value_log *l, struct value_file *f, const struct value_
 
 // ---- one value
 
+static enum remixdb_status pack_value(struct value_log *l, int level, uint8_t *entries, struct value_rec *r,
+                                      const uint8_t *val, uint8_t *data) {
+  ZSTD_CCtx *z;
+  enum remixdb_status s = zstd_take(l, level, &z);
+  if (s != REMIXDB_OK) return s;
+  s = packed_entries(z, entries, r, val, data);
+  zstd_give(l, z);
+  return s;
+}
+
 // The value's bytes are written from the caller's memory, or packed with the head if the log compresses.
-static enum remixdb_status put_staged(struct value_log *l, const uint8_t *key, struct value_rec *r, const uint8_t *val,
-                                      uint8_t *ref, struct value_file **file_out) {
-  const bool plain = l->compression == REMIXDB_COMPRESSION_NONE;
+static enum remixdb_status put_staged(struct value_log *l, struct packing how, const uint8_t *key, struct value_rec *r,
+                                      const uint8_t *val, uint8_t *ref, struct value_file **file_out) {
+  const bool plain = how.plain;
   const size_t entries = (size_t)value_entries_at(r->klen), data = (size_t)value_data_at(r->klen, r->vlen);
   uint8_t *const p = mem_alloc(data + (plain ? 0 : r->vlen));
   if (!p) return REMIXDB_NOMEM;
   enum remixdb_status s = REMIXDB_OK;
   if (plain) plain_entries(p + entries, r, val);
-  else s = packed_entries(l, p + entries, r, val, p + data);
+  else s = pack_value(l, how.level, p + entries, r, val, p + data);
   const uint64_t len = value_rec_len(r->klen, r->vlen, r->stored);
   struct value_file *f = NULL;
   uint64_t at = 0;
@@ -257,11 +274,11 @@ static enum remixdb_status put_staged(struct value_log *l, const uint8_t *key, s
 }
 
 // Packs the chunks into pieces and writes each. p: the head's memory.
-static enum remixdb_status pack_pieces(struct value_log *l, struct value_file *f, uint64_t at, struct value_rec *r,
-                                       const uint8_t *val, uint8_t *p, uint8_t *piece) {
+static enum remixdb_status pack_pieces(struct value_log *l, int level, struct value_file *f, uint64_t at,
+                                       struct value_rec *r, const uint8_t *val, uint8_t *p, uint8_t *piece) {
   const size_t entries = (size_t)value_entries_at(r->klen), data = (size_t)value_data_at(r->klen, r->vlen);
   ZSTD_CCtx *z;
-  enum remixdb_status s = zstd_take(l, &z);
+  enum remixdb_status s = zstd_take(l, level, &z);
   if (s != REMIXDB_OK) return s;
   size_t in = 0;
   r->stored = 0;
@@ -281,8 +298,8 @@ static enum remixdb_status pack_pieces(struct value_log *l, struct value_file *f
 }
 
 // A large value of a log that compresses: only a piece of it is in memory besides the caller's.
-static enum remixdb_status put_pieces(struct value_log *l, const uint8_t *key, struct value_rec *r, const uint8_t *val,
-                                      uint8_t *ref, struct value_file **file_out) {
+static enum remixdb_status put_pieces(struct value_log *l, int level, const uint8_t *key, struct value_rec *r,
+                                      const uint8_t *val, uint8_t *ref, struct value_file **file_out) {
   const size_t data = (size_t)value_data_at(r->klen, r->vlen);
   uint8_t *const p = mem_alloc(data), *const piece = mem_alloc(PIECE + VALUE_CHUNK);
   struct value_file *f;
@@ -290,7 +307,7 @@ static enum remixdb_status put_pieces(struct value_log *l, const uint8_t *key, s
   const uint64_t most = value_rec_len(r->klen, r->vlen, r->vlen);
   enum remixdb_status s = p && piece ? reserve(l, most, true, &f, &at) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) {
-    s = pack_pieces(l, f, at, r, val, p, piece);
+    s = pack_pieces(l, level, f, at, r, val, p, piece);
     if (s == REMIXDB_OK) {
       value_rec_put(p, f->key, at, key, r);
       s = write_at(l, f, p, data, at);
@@ -315,8 +332,9 @@ enum remixdb_status value_put(struct value_log *l, struct kref key, const void *
   assert(vlen > 0 && key.len <= KV_KEY_MAX);
   enum remixdb_status s = sticky(l);
   if (s != REMIXDB_OK) return s;
-  const bool pieces = l->compression != REMIXDB_COMPRESSION_NONE && vlen > VALUE_STAGE;
-  s = pieces ? put_pieces(l, key.ptr, &r, val, ref, file_out) : put_staged(l, key.ptr, &r, val, ref, file_out);
+  const struct packing how = packing_of(l);
+  s = !how.plain && vlen > VALUE_STAGE ? put_pieces(l, how.level, key.ptr, &r, val, ref, file_out)
+                                       : put_staged(l, how, key.ptr, &r, val, ref, file_out);
   if (s == REMIXDB_OK) count(l, *file_out, &r);
   return s;
 }
@@ -370,8 +388,18 @@ static enum remixdb_status batch_put_long(struct value_batch *b, struct kref key
   return s;
 }
 
+static enum remixdb_status batch_pack(struct value_batch *b, int level, uint8_t *entries, struct value_rec *r,
+                                      const uint8_t *val, uint8_t *data) {
+  enum remixdb_status s = REMIXDB_OK;
+  if (!b->zstd && (s = zstd_take(b->log, level, &b->zstd)) != REMIXDB_OK) return s;
+  if (b->level != level) (void)ZSTD_CCtx_setParameter(b->zstd, ZSTD_c_compressionLevel, level);
+  b->level = level;
+  return packed_entries(b->zstd, entries, r, val, data);
+}
+
 enum remixdb_status value_batch_put(struct value_batch *b, struct kref key, const void *val, uint32_t vlen,
                                     uint8_t *ref) {
+  const struct packing how = packing_of(b->log);
   struct value_rec r = {.klen = key.len, .vlen = vlen, .nonce = random_seed()};
   const uint64_t most = value_cost(key.len, vlen);
   if (most > VALUE_EXTENT) return batch_put_long(b, key, val, vlen, ref);
@@ -380,12 +408,11 @@ enum remixdb_status value_batch_put(struct value_batch *b, struct kref key, cons
   if (s != REMIXDB_OK) return s;
   uint8_t *const p = b->buf + b->len, *const entries = p + value_entries_at(key.len);
   uint8_t *const data = p + value_data_at(key.len, vlen);
-  if (b->log->compression == REMIXDB_COMPRESSION_NONE) {
+  if (how.plain) {
     memcpy(data, val, vlen);
     plain_entries(entries, &r, data);
-  } else {
-    s = packed_entries(b->log, entries, &r, val, data);
-    if (s != REMIXDB_OK) return s;
+  } else if ((s = batch_pack(b, how.level, entries, &r, val, data)) != REMIXDB_OK) {
+    return s;
   }
   const size_t len = (size_t)value_rec_len(key.len, vlen, r.stored);
   memset(data + r.stored, 0, len - (size_t)(data + r.stored - p));
@@ -396,7 +423,18 @@ enum remixdb_status value_batch_put(struct value_batch *b, struct kref key, cons
   return REMIXDB_OK;
 }
 
-enum remixdb_status value_batch_end(struct value_batch *b) { return batch_write(b); }
+static void batch_free(struct value_batch *b) {
+  if (b->zstd) zstd_give(b->log, b->zstd);
+  mem_free(b->buf);
+  b->zstd = NULL;
+  b->buf = NULL;
+}
+
+enum remixdb_status value_batch_end(struct value_batch *b) {
+  const enum remixdb_status s = batch_write(b);
+  batch_free(b);
+  return s;
+}
 
 void value_batch_fini(struct value_batch *b) {
   if (b->file) {
@@ -409,9 +447,58 @@ void value_batch_fini(struct value_batch *b) {
     lib_unlock(&b->log->lock);
   }
   value_set_fini(&b->files);
-  mem_free(b->buf);
-  b->buf = NULL;
+  batch_free(b);
   b->file = NULL;
+}
+
+// ---- giving back
+
+struct value_mark value_log_mark(struct value_log *l) {
+  struct value_mark m = {0};
+  lib_lock(&l->lock);
+  for (const struct value_file *f = l->files; f; f = f->next)
+    if (f->number > m.newest) m.newest = f->number;
+  if (l->active) {
+    m.active = l->active->number;
+    m.tail = value_file_size(l->active);
+    m.value_bytes = atomic_load_explicit(&l->active->value_bytes, memory_order_relaxed);
+  }
+  lib_unlock(&l->lock);
+  return m;
+}
+
+// Takes the place behind the mark from the file that was active then.
+static void rewind_file(struct value_log *l, struct value_file *f, const struct value_mark *m) {
+  if (f->full || f->fd < 0 || value_file_size(f) == m->tail) return;
+  set_tail(f, m->tail);
+  atomic_store_explicit(&f->value_bytes, m->value_bytes, memory_order_relaxed);
+  IGNORED(env_truncate(l->ctx->sst->env, f->fd, f->path, m->tail), "the next values are written there");
+}
+
+void value_log_rewind(struct value_log *l, const struct value_mark *m) {
+  struct value_file *gone = NULL;
+  lib_lock(&l->lock);
+  for (struct value_file **at = &l->files; *at;) {
+    struct value_file *const f = *at;
+    if (f->number == m->active) rewind_file(l, f, m);
+    if (f->number <= m->newest) {
+      at = &f->next;
+      continue;
+    }
+    assert(f->writers == 0 && f->kept == 0);
+    if (l->active == f) l->active = NULL;
+    f->full = true;
+    if (f->syncing) {  // the next settling finds that nothing refers to it
+      at = &f->next;
+      continue;
+    }
+    value_file_retire(f);
+    *at = f->next;
+    f->next = gone;
+    gone = f;
+  }
+  lib_unlock(&l->lock);
+  value_log_drop(l, gone);
 }
 
 // ---- syncs

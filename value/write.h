@@ -4,7 +4,7 @@
 // A file is full at VALUE_FILE bytes. A very large value gets a file of its own.
 //
 // Invariants
-//   W1  A place is given to one value only. So bytes that are referred to never change.
+//   W1  A place is given to one value only, until it is given back. So bytes that are referred to never change.
 //   W2  value_log_sync makes all values durable whose value_put or value_batch_end returned before the call, and the
 //       names of their files. A caller that writes references syncs the values first.
 //   W3  A failed sync, and a failed write for another reason than a full disk or want of memory, is sticky: later puts
@@ -27,9 +27,8 @@
 
 struct value_log {
   struct value_ctx *ctx;
-  enum remixdb_compression compression;
-  int level;
-  uint64_t full;  // bytes of a full file: VALUE_FILE, or less in tests
+  _Atomic uint64_t packing;  // of the next values: value_log_compress. Relaxed: a user may change it at any time
+  uint64_t full;             // bytes of a full file: VALUE_FILE, or less in tests
   // Returns a new file's number, of which no file has the name that name_of makes.
   uint64_t (*new_number)(void *arg, void (*name_of)(char *buf, uint64_t number));
   void *arg;
@@ -44,6 +43,11 @@ struct value_log {
 };
 
 void value_log_init(struct value_log *l, struct value_ctx *c);
+// How the values are stored that are put after the call. level: zstd's; 0: its default. Without a call they stay as
+// they are.
+static inline void value_log_compress(struct value_log *l, enum remixdb_compression how, int level) {
+  atomic_store_explicit(&l->packing, (uint64_t)how << 32 | (uint32_t)level, memory_order_relaxed);
+}
 // Closes the files. Their values are durable only as far as value_log_sync has made them so.
 void value_log_fini(struct value_log *l);
 
@@ -69,6 +73,17 @@ MUST_CHECK struct value_file *value_log_settle(struct value_log *l, bool (*keep)
 // Drops the log's references to them.
 void value_log_drop(struct value_log *l, struct value_file *gone);
 
+// A moment of a log that only batches write to.
+struct value_mark {
+  uint64_t newest;        // number of the newest file
+  uint64_t active, tail;  // number of the active file, and where the next value begins; 0: there is none
+  uint64_t value_bytes;   // of the active file
+};
+struct value_mark value_log_mark(struct value_log *l);
+// Gives back what was written since the mark: retires the files that are newer, and shortens the file that was active.
+// All batches have ended, and nothing refers to their values. A call that fails to shorten a file leaves the bytes.
+void value_log_rewind(struct value_log *l, const struct value_mark *m);
+
 // ---- many values in a row, by one thread. Short ones are gathered; a value that fills an extent is written at once.
 struct value_batch {
   struct value_log *log;
@@ -76,13 +91,15 @@ struct value_batch {
   uint64_t at;              // of the extent
   uint8_t *buf;             // VALUE_EXTENT bytes; NULL: not needed yet
   size_t len;               // bytes gathered
+  ZSTD_CCtx *zstd;          // NULL: not needed yet
+  int level;                // that it is set to
   struct value_set files;   // all files that the batch has written to; they stay in use until value_batch_fini
 };
 // b: all zero but for `log`. The same statuses as value_put. After a failure the caller ends the batch. Takes memory
 // for an extent; a value that fills an extent takes what value_put takes.
 MUST_CHECK enum remixdb_status value_batch_put(struct value_batch *b, struct kref key, const void *val, uint32_t vlen,
                                                uint8_t *ref);
-// Writes what is gathered. The files stay in use until value_batch_fini.
+// Writes what is gathered, and frees the memory for it. The files stay in use until value_batch_fini.
 MUST_CHECK enum remixdb_status value_batch_end(struct value_batch *b);
 void value_batch_fini(struct value_batch *b);
 #endif

@@ -43,7 +43,7 @@ static void setup(void) {
     uint8_t head[VALUE_HEAD];
     value_log_init(&log, &ctx);
     log.new_number = number;
-    log.compression = zstd ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
+    value_log_compress(&log, zstd ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE, 0);
     for (uint32_t i = 0; i < VALUES; i++) {
       struct value_file *f;
       FUZZ_OK(value_put(&log, key_of(i), bytes, lens[i], g->refs[i], &f));

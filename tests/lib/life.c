@@ -110,6 +110,10 @@ struct run *run_create(uint64_t s) {
     r->plan.opts.cache_mb = REMIXDB_AUTO;
     r->plan.opts.memory_mb = 1;
   }
+  static const uint32_t long_from[] = {KV_REF_MAX + 1, 100, 600, COMPACT_APART};
+  uint64_t apart_rng = s + 1000;
+  r->plan.apart_from = long_from[below(&apart_rng, sizeof(long_from) / sizeof(long_from[0]))];
+  r->plan.values_full = chance(&apart_rng, 50) ? 50000 : VALUE_FILE;
   r->plan.spaces = s % 3 == 1 ? 1 + (uint32_t)(s / 3 % SPACES_MAX) : 0;
   r->iter_rng = s;
   r->plan.cold = (uint32_t)below(&r->iter_rng, 3);
@@ -133,6 +137,7 @@ enum remixdb_status run_close(struct run *r) {
   for (uint32_t k = 0; k < COMPACT_KINDS; k++) counts.kinds[k] += atomic_load(&r->x->compact.stats.kinds[k]);
   counts.scan_merges += atomic_load(&r->x->compact.stats.scan_merges);
   counts.young += atomic_load(&r->x->compact.stats.young);
+  counts.apart += atomic_load(&r->x->compact.stats.apart);
   for (uint32_t i = 0; i <= SPACES_MAX; i++) {
     xdb_unref(r->refs[i]);
     xdb_space_close(r->spaces[i]);
@@ -190,6 +195,8 @@ enum remixdb_status run_open(struct run *r) {
   r->x->compact.memtable_size = r->plan.memtable_limit;
   r->x->compact.build.max_pages = r->plan.table_pages;
   r->x->compact.young_from = r->plan.young_from;
+  r->x->compact.apart_from = r->plan.apart_from;
+  r->x->compact.values.full = r->plan.values_full;
   r->x->ranges = (struct range_limits){r->plan.range_few, r->plan.range_few / 4};
   s = make_refs(r);
   if (s != REMIXDB_OK) {
@@ -217,9 +224,11 @@ struct run *run_small(uint32_t small) {
   memset(p, 0, sizeof(*p));
   p->nr_keys = 100;
   p->vlen_max = 1800;
-  p->memtable_limit = 70u << 10;
+  p->memtable_limit = 64u << 10;
   p->table_pages = 6;
   p->young_from = plan;
+  p->apart_from = 1500;  // a sixth of the values
+  p->values_full = 50000;
   p->cold = small < 2 ? 1 : 2;
   p->away = plan == 1;
   p->no_allocate = plan == 1;

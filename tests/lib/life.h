@@ -29,6 +29,7 @@ extern struct life_counts {
   uint64_t cuts, calls, recoveries, torn_openings, faults;
   uint64_t hit;  // faults that made a call fail
   uint64_t kinds[COMPACT_KINDS], scan_merges, young;
+  uint64_t apart;  // values that rounds wrote apart
 } counts;
 
 struct op {
@@ -52,7 +53,8 @@ struct plan {
   uint32_t nr_keys, vlen_max;
   size_t memtable_limit;  // under the least that the options allow, so that little data makes many rounds
   uint32_t table_pages;
-  uint32_t young_from;                      // of struct compact
+  uint32_t young_from, apart_from;          // of struct compact
+  uint64_t values_full;                     // bytes of a full value file
   uint32_t cold;                            // dice of expect_reads
   bool away;                                // an opening brings no partition (view/part.h)
   uint32_t flush, sync, reopen, del, wear;  // in 1000 steps

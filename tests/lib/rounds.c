@@ -34,6 +34,58 @@ static void round_fn(void *arg, struct worker *wk) {
   pthread_mutex_unlock(&w->lock);
 }
 
+static uint64_t new_value_number(void *arg, void (*name_of)(char *buf, uint64_t number)) {
+  return compact_new_number(arg, name_of);
+}
+
+void world_apart(struct world *w, uint32_t bytes) { w->c.apart_from = bytes; }
+
+// The value file of this number. NULL: there is none.
+static struct value_file *file_of(struct world *w, const struct version *v, uint64_t number) {
+  struct value_file *f = value_set_find(&v->values, number);
+  if (!f) f = value_set_find(&w->base->values, number);
+  return f ? f : value_log_find(&w->c.values, number);
+}
+
+void world_values(struct world *w, struct version *v) {
+  for (const struct version *tree = v; tree; tree = tree->spaces) {
+    for (uint32_t i = 0; i < tree->nr_parts; i++) {
+      for (uint32_t r = 0; r < part_runs(tree->parts[i]); r++) {
+        const struct sst *const t = part_run(tree->parts[i], r);
+        for (uint32_t k = 0; k < t->nr_apart; k++) {
+          struct value_file *const f = file_of(w, v, t->apart[k].file);
+          assert_non_null(f);
+          OK(value_set_add(&v->values, f));
+        }
+      }
+    }
+  }
+}
+
+static bool in_base(void *arg, const struct value_file *f) {
+  return value_set_find(&((struct world *)arg)->base->values, f->number) == f;
+}
+
+void world_settle(struct world *w) {
+  OK(value_log_sync(&w->c.values));
+  value_log_turn(&w->c.values);
+  value_log_drop(&w->c.values, value_log_settle(&w->c.values, in_base, w));
+}
+
+// The record is a tombstone, or has that value, in the table or apart.
+static bool record_is(struct world *w, const struct version *v, const struct kv_rec *r, struct kref key,
+                      uint32_t what) {
+  static _Thread_local uint8_t buf[VALUE_MAX];
+  struct value_ref to;
+  uint32_t n;
+  if (!(r->kind & KV_APART)) return value_is(r, key, what, w->value);
+  if (!value_ref_get(r->val, r->vlen, &to) || to.len > VALUE_MAX || to.len < w->c.apart_from) return false;
+  struct value_file *const f = file_of(w, v, to.file);
+  if (!f) return false;
+  OK(value_read(f, &to, key, 0, buf, sizeof(buf), &n));
+  return value_is(KV_REC(key, buf, n, false), key, what, w->value);
+}
+
 void world_init(struct world *w, uint32_t keys, uint32_t threads, uint64_t seed) {
   uint64_t rng = seed;
   memset(w, 0, sizeof(*w));
@@ -50,6 +102,11 @@ void world_init(struct world *w, uint32_t keys, uint32_t threads, uint64_t seed)
   w->c.hand_back = hand_back;
   w->c.arg = w;
   atomic_store(&w->c.next_file, 1);
+  w->values.sst = &w->p.ctx;
+  w->p.ctx.values = &w->values;
+  value_log_init(&w->c.values, &w->values);
+  w->c.values.new_number = new_value_number;
+  w->c.values.arg = &w->c;
   OK(workers_create(threads, NULL, 0, &w->p.io, &w->p.epoch, round_fn, w, &w->c.workers));
   struct part *only;
   OK(part_create(kref("", 0), NULL, NULL, &only));
@@ -65,6 +122,8 @@ void world_init(struct world *w, uint32_t keys, uint32_t threads, uint64_t seed)
 void world_fini(struct world *w) {
   workers_destroy(w->c.workers);
   version_unref(w->base);
+  value_log_fini(&w->c.values);
+  value_ctx_fini(&w->values);
   wh_destroy(w->frozen);
   free(w->disk);
   free(w->fresh);
@@ -106,7 +165,7 @@ static void expect_tree(struct world *w, const struct version *v, const uint32_t
     if (at == w->k.nr) fail_msg("a key too many, number %u", keyset_rank(&w->k, kref(r.key, r.klen)));
     if (!kv_eq(kref(r.key, r.klen), w->k.keys[at]))
       fail_msg("key %u where %u should be", keyset_rank(&w->k, kref(r.key, r.klen)), at);
-    if (!value_is(&r, w->k.keys[at], what[at], w->value)) fail_msg("value of key %u", at);
+    if (!record_is(w, v, &r, w->k.keys[at], what[at])) fail_msg("value of key %u", at);
   }
   assert_int_equal(at, w->k.nr);
   leave(&w->p);
@@ -162,10 +221,26 @@ static uint32_t files_of_tree(const struct version *v, char **names, uint32_t nr
   return nr;
 }
 
-static char *files_of(const struct version *v) {
+// The same for value files: those of the version, and others in the rounds' log.
+static uint32_t value_files_of(struct world *w, const struct version *v, char **names, uint32_t nr) {
+  for (uint32_t i = 0; i < v->values.nr; i++) {
+    names[nr] = malloc(32);
+    files_value_name(names[nr++], v->values.files[i]->number);
+  }
+  for (const struct value_file *f = w->c.values.files; f; f = f->next) {
+    if (value_set_find(&v->values, f->number)) continue;
+    names[nr] = malloc(32);
+    files_value_name(names[nr++], f->number);
+  }
+  assert_true(nr < 900);
+  return nr;
+}
+
+static char *files_of(struct world *w, const struct version *v) {
   char *names[1024];
   uint32_t nr = 0;
   for (const struct version *tree = v; tree; tree = tree->spaces) nr = files_of_tree(tree, names, nr);
+  nr = value_files_of(w, v, names, nr);
   qsort(names, nr, sizeof(names[0]), place_name_cmp);
   char *all = calloc(nr + 1, 64);
   for (uint32_t i = 0; i < nr; i++) {
@@ -176,7 +251,7 @@ static char *files_of(const struct version *v) {
 }
 
 void expect_files(struct world *w, const struct version *v) {
-  char *there = place_files(&w->p), *named = files_of(v);
+  char *there = place_files(&w->p), *named = files_of(w, v);
   assert_string_equal(there, named);
   free(there);
   free(named);
@@ -204,8 +279,24 @@ enum remixdb_status round_end(struct world *w) {
 }
 
 enum remixdb_status round_try(struct world *w) {
+  const struct value_mark before = value_log_mark(&w->c.values);
   round_begin(w);
-  return round_end(w);
+  const enum remixdb_status s = round_end(w);
+  if (s == REMIXDB_OK) return s;
+  // what it has written apart is given back
+  const struct value_mark after = value_log_mark(&w->c.values);
+  assert_true(after.newest == before.newest && (after.active == 0 || after.active == before.active));
+  if (after.active) assert_true(after.tail == before.tail && after.value_bytes == before.value_bytes);
+  return s;
+}
+
+// Gives the version of a successful round up.
+static void round_drop(struct world *w) {
+  compact_retire(w->next, w->base);
+  version_unref(w->next);
+  compact_undo_values(&w->c);
+  w->next = NULL;
+  expect_files(w, w->base);
 }
 
 // The records handed back are all new keys of some partitions, once each, and these are as many as the stats say.
@@ -291,10 +382,18 @@ void world_install(struct world *w) {
   for (uint32_t a = 0; a < w->k.nr; a++)
     if (w->fresh[a] != NONE && !w->back[a]) w->disk[a] = w->fresh[a];
   expect_contents(w, w->next, w->disk);
+  world_values(w, w->next);
+  OK(value_log_sync(&w->c.values));
+  compact_keep_values(&w->c);
   compact_retire(w->base, w->next);
+  for (uint32_t i = 0; i < w->base->values.nr; i++) {
+    struct value_file *const f = w->base->values.files[i];
+    if (!value_set_find(&w->next->values, f->number) && !value_log_has(&w->c.values, f)) value_file_retire(f);
+  }
   version_unref(w->base);
   w->base = w->next;
   w->next = NULL;
+  value_log_drop(&w->c.values, value_log_settle(&w->c.values, in_base, w));
   expect_files(w, w->base);
   // records that were handed back are in the next memtable
   uint32_t *again = calloc(w->k.nr, sizeof(*again));
@@ -422,7 +521,7 @@ static void expect_gets(struct world *w, const struct version *v, const uint32_t
     if (s == REMIXDB_NOTFOUND && p->remix) s = remix_get(p->remix, key, hash, &hold, &r);
     if (s == REMIXDB_OK && r.kind & KV_TOMB) s = REMIXDB_NOTFOUND;
     if (s != (what[a] > TOMB ? REMIXDB_OK : REMIXDB_NOTFOUND) ||
-        (s == REMIXDB_OK && !value_is(&r, key, what[a], w->value)))
+        (s == REMIXDB_OK && !record_is(w, v, &r, key, what[a])))
       fail_msg("get of key %u: %d", a, (int)s);
     leave(&w->p);
   }
@@ -467,6 +566,7 @@ static void erase_tree(struct world *w, uint32_t tree, struct compact_erase *e, 
   expect_tree(w, is, left);
   expect_gets(w, is, left);
   compact_retire(w->base, next);
+  world_values(w, next);
   version_unref(w->base);
   w->base = next;
 }
@@ -559,8 +659,7 @@ void no_memory(struct world *w, int64_t step) {
       assert_int_equal(atomic_load(&w->c.stats.failed), failed);
       continue;
     }
-    compact_retire(w->next, w->base);  // a failed allocation can be done without
-    version_unref(w->next);
+    round_drop(w);  // a failed allocation can be done without
     if (!any) break;
   }
   assert_true(failed > 30);
@@ -582,8 +681,7 @@ void io_fails(struct world *w) {
         writes += kinds[i] == FAULT_WRITE;
         continue;
       }
-      compact_retire(w->next, w->base);
-      version_unref(w->next);
+      round_drop(w);
       if (!any) break;
     }
     assert_true(failed > 1);

@@ -29,6 +29,7 @@ struct world {
   struct place p;
   struct keyset k;
   struct compact c;
+  struct value_ctx values;
   struct version *base;
   struct wh *frozen;
   uint64_t seq;
@@ -58,6 +59,12 @@ struct world {
 void world_init(struct world *w, uint32_t keys, uint32_t threads, uint64_t seed);
 
 void world_fini(struct world *w);
+// From now on the rounds write values apart that have at least so many bytes.
+void world_apart(struct world *w, uint32_t bytes);
+// The value files that the version's tables state, which are in the version, in base or in the rounds' log.
+void world_values(struct world *w, struct version *v);
+// The version is to be saved: no value file is left to which nothing refers.
+void world_settle(struct world *w);
 
 // Puts the key number at, or a tombstone for it, into the memtable of the next round.
 void put(struct world *w, uint32_t at, bool tomb);

@@ -119,9 +119,10 @@ static void test_power_cuts(void **state) {
     print_message(" %llu %s", (unsigned long long)counts.kinds[k], names[k]);
     if (nr >= 40) assert_true(counts.kinds[k] > 0);  // otherwise the cuts are not where they should be
   }
-  print_message("; %llu merged for scans, %llu young views made\n", (unsigned long long)counts.scan_merges,
-                (unsigned long long)counts.young);
-  if (nr >= 40) assert_true(counts.scan_merges > 0 && counts.young > 0);
+  print_message("; %llu merged for scans, %llu young views made, %llu values written apart by rounds\n",
+                (unsigned long long)counts.scan_merges, (unsigned long long)counts.young,
+                (unsigned long long)counts.apart);
+  if (nr >= 40) assert_true(counts.scan_merges > 0 && counts.young > 0 && counts.apart > 1000);
 }
 
 // With one writer the model still holds, but a seed does not make the same run twice.
@@ -136,12 +137,12 @@ static void test_power_cuts_with_a_worker(void **state) {
 static void test_each_call(void **state) {
   (void)state;
   const uint64_t first = first_seed(), nr = nr_seeds(24);
-  counts.cuts = counts.calls = counts.scan_merges = 0;
+  counts.cuts = counts.calls = counts.scan_merges = counts.apart = 0;
   for (uint64_t s = first; s < first + nr; s++) each_call_seed(s, 3);
   print_message("before each of %llu calls, and in the recoveries: %llu power cuts; %llu merged for scans\n",
                 (unsigned long long)counts.calls, (unsigned long long)counts.cuts,
                 (unsigned long long)counts.scan_merges);
-  if (nr >= 20) assert_true(counts.scan_merges > 0);
+  if (nr >= 20) assert_true(counts.scan_merges > 0 && counts.apart > 1000);
 }
 
 // After an opening no power cut brings back the mark of a new store. With the mark, a later opening would remove the

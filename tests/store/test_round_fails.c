@@ -131,6 +131,46 @@ static void test_compact_not_installed(void **state) {
   disk_close(r);
 }
 
+// A version that cannot be installed gives back what its round has written apart, however often it is tried.
+static void test_values_given_back(void **state) {
+  (void)state;
+  static uint8_t value[COMPACT_APART + 1000];
+  const struct remixdb_opts o = small_opts(0);
+  struct xdb_ref *const r = disk_open(&o);
+  char key[16];
+  uint64_t tail = 0;
+  for (uint32_t n = 0; n < 8; n++) {
+    const uint32_t before = n < 4 ? 0 : 100;  // at first there is no value file yet
+    if (n == 4) {
+      x->rounds.failed_ns = 0;
+      OK(xdb_flush(x));
+      CHECK(value_log_mark(&x->compact.values).active != 0);
+    }
+    for (uint32_t i = 0; i < 20; i++) OK(xdb_put(r, KV_REC(number_key(key, before + i), value, sizeof(value), false)));
+    const uint64_t used = simdisk_used(disk);
+    const struct value_mark was = value_log_mark(&x->compact.values);
+    // the table's sync, the log's or the rename: each leaves the old CURRENT
+    simdisk_fault(disk, n % 2 ? SIMDISK_RENAME : SIMDISK_WRITE, n % 2 ? 0 : 3, UINT64_MAX, ENOSPC);
+    x->rounds.failed_ns = 0;
+    FAILS(xdb_flush(x), REMIXDB_NOSPACE);
+    simdisk_fault(disk, n % 2 ? SIMDISK_RENAME : SIMDISK_WRITE, 0, 0, 0);
+    const struct value_mark is = value_log_mark(&x->compact.values);
+    CHECK(is.active == was.active && is.tail == was.tail && is.newest == was.newest);
+    CHECK(simdisk_used(disk) < used + 100000);
+    if (n > 4) CHECK(is.tail == tail);
+    tail = is.tail;
+  }
+  CHECK(tail > 20 * sizeof(value));
+  x->rounds.failed_ns = 0;
+  OK(xdb_flush(x));
+  CHECK(value_log_mark(&x->compact.values).tail > tail);
+  for (uint32_t i = 0; i < 20; i++) {
+    OK(xdb_get(r, number_key(key, i), NULL, 0, NULL));
+    OK(xdb_get(r, number_key(key, 100 + i), NULL, 0, NULL));
+  }
+  disk_close(r);
+}
+
 int main(void) {
   check_seed = check_seed_or(1);
   alarm(100);
@@ -138,6 +178,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_no_descriptor, disk_setup, disk_teardown),
       cmocka_unit_test_setup_teardown(test_reason, disk_setup, disk_teardown),
       cmocka_unit_test_setup_teardown(test_compact_not_installed, disk_setup, disk_teardown),
+      cmocka_unit_test_setup_teardown(test_values_given_back, disk_setup, disk_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,8 @@
 // life of value files: which of them stay, and which go.
 #include "tests/lib/store.h"
 
+#include "store/values.h"
+
 #include <dirent.h>
 #include <errno.h>
 
@@ -519,6 +521,77 @@ static void test_large(void **state) {
   close_it();
 }
 
+// Bytes written to the log, tables, REMIXes and value files since the store was opened.
+static uint64_t written_bytes(void) {
+  struct wal_stats log;
+  struct compact *const c = &x->compact;
+  wal_stats(x->wal, &log);
+  return log.bytes + atomic_load(&c->stats.table_bytes) + atomic_load(&c->stats.remix_bytes) +
+         atomic_load(&c->values.file_bytes) + atomic_load(&x->values.file_bytes);
+}
+
+// A random load writes each value once to the log and once apart, from 4 KiB on, and longer values once, apart.
+static void test_amplification(void **state) {
+  (void)state;
+  static const struct {
+    uint32_t len;
+    double most;
+  } loads[] = {{4096, 2.15}, {8192, 2.1}, {65536, 1.02}};
+  for (uint32_t i = 0; i < sizeof(loads) / sizeof(loads[0]); i++) {
+    const uint32_t len = loads[i].len, nr = (24u << 20) / len / SLOW;
+    struct remixdb_opts o = small_opts((int)(i & 1));
+    open_it(&o);
+    const uint64_t before = written_bytes();
+    uint64_t user = 0;
+    for (uint32_t n = 0; n < nr; n++) {
+      char k[16];
+      const uint32_t klen = (uint32_t)snprintf(k, sizeof(k), "%015llu",
+                                               (unsigned long long)(n * 2654435761u % (1u << 30)));
+      GOOD(remixdb_put(r, k, klen, noise + below(&rng, 100000), len));
+      user += klen + len;
+    }
+    GOOD(remixdb_flush(r));
+    const double amplification = (double)(written_bytes() - before) / (double)user;
+    print_message("values of %u bytes: %.3f bytes written per byte; %llu rounds, %llu values apart by them\n", len,
+                  amplification, (unsigned long long)atomic_load(&x->compact.stats.rounds),
+                  (unsigned long long)atomic_load(&x->compact.stats.apart));
+    if (SLOW == 1) CHECK(amplification < loads[i].most);
+    CHECK(atomic_load(&x->compact.stats.apart) == (len < VALUES_DIRECT ? nr : 0));
+    // a round does not begin a file of its own
+    CHECK(value_files(dir, NULL) <= 3);
+    const uint64_t values = atomic_load(&x->compact.values.file_bytes);
+    GOOD(remixdb_compact(r));
+    CHECK(atomic_load(&x->compact.values.file_bytes) == values);
+    close_it();
+    setup_again();
+  }
+}
+
+// Names of spaces are installed beside a round: the files that the round has written stay. The next round takes out
+// what no version has.
+static void test_beside_a_round(void **state) {
+  (void)state;
+  struct remixdb_opts o = small_opts(0);
+  open_it(&o);
+  put(1, (struct item){true, 0, 5000});
+  GOOD(remixdb_flush(r));
+  // as far as a round has come when its jobs have ended
+  struct value_batch b = {.log = &x->compact.values};
+  uint8_t ref[VALUE_REF];
+  CHECK(value_batch_put(&b, kref("k", 1), noise, 5000, ref) == REMIXDB_OK && value_batch_end(&b) == REMIXDB_OK);
+  value_log_turn(&x->compact.values);
+  value_batch_fini(&b);
+  const uint64_t number = load64le(ref);
+  struct xdb_space *const s = remixdb_space_open(x, "beside", true);
+  GOOD(s != NULL);
+  CHECK(value_log_find(&x->compact.values, number));
+  remixdb_space_close(s);
+  put(1, (struct item){0});
+  GOOD(remixdb_compact(r));
+  CHECK(!value_log_find(&x->compact.values, number) && value_files(dir, NULL) == 0);
+  close_it();
+}
+
 static int values_setup(void **state) {
   if (!noise) {
     noise = malloc(MOST + 8192);
@@ -540,6 +613,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_checkpoint, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_damage, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_large, values_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_amplification, values_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_beside_a_round, values_setup, teardown),
   };
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -91,6 +91,7 @@ struct mix {
   bool scan_merges;  // scans pay for a round now and then
   bool both;         // a tree of named spaces with the same keys beside the unnamed one
   uint32_t erase;    // ranges are deleted before one round in so many; 0: none
+  uint32_t apart;    // values of so many bytes are written apart; 0: none
 };
 
 static struct compact_erase erased;  // the sum of all deletions of ranges
@@ -125,6 +126,8 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all, uint6
   w.value = VALUE + 10;
   w.allow_abort = x->abort;
   w.both = x->both;
+  world_apart(&w, x->apart);
+  if (x->apart) w.c.values.full = 200000;
   if (w.both) OK(version_begin_spaces(w.base));
   for (uint32_t r = 0; r < x->rounds; r++) {
     w.c.build.ckeys = rng_next(&rng) % 3 != 0;
@@ -155,6 +158,7 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all, uint6
     w.base->store_id = PLACE_STORE_ID;
     w.base->number = w.base->log_gen = 1;
     w.base->next_file = atomic_load(&w.c.next_file);
+    world_settle(&w);
     OK(version_save(&w.p.ctx, w.base));
     version_unref(w.base);
     OK(version_load(&w.p.ctx, NULL, NULL, &w.base));
@@ -175,10 +179,11 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all, uint6
 static void test_both_trees(void **state) {
   (void)state;
   static const struct mix mixes[] = {
-      {1500, 0, 20, 600, 5, false, false, false, false, false, true, 0},
-      {4000, 0, 20, 900, 50, true, true, false, false, false, true, 0},
-      {3000, 2, 30, 150, 3, false, false, false, true, true, true, 0},
-      {40, 0, 30, 40, 2, false, false, false, false, false, true, 0},
+      {1500, 0, 20, 600, 5, false, false, false, false, false, true, 0, 0},
+      {4000, 0, 20, 900, 50, true, true, false, false, false, true, 0, 0},
+      {3000, 2, 30, 150, 3, false, false, false, true, true, true, 0, 0},
+      {40, 0, 30, 40, 2, false, false, false, false, false, true, 0, 0},
+      {3000, 2, 20, 900, 5, false, false, false, true, true, true, 0, 60},
   };
   uint64_t all[COMPACT_KINDS] = {0}, went[WENT_KINDS] = {0};
   for (uint32_t i = 0; i < sizeof(mixes) / sizeof(mixes[0]); i++) rounds_once(&mixes[i], 300 + i, all, went);
@@ -189,14 +194,15 @@ static void test_both_trees(void **state) {
 static void test_erased(void **state) {
   (void)state;
   static const struct mix mixes[] = {
-      {1500, 0, 40, 600, 5, false, false, true, false, false, false, 2},
-      {3000, 0, 30, 800, 8, true, false, true, false, true, false, 3},
-      {4000, 0, 30, 900, 50, true, true, true, false, false, false, 2},
-      {40, 0, 60, 40, 3, false, false, false, false, false, false, 2},
-      {1500, 0, 90, 60, 5, false, false, false, true, true, false, 3},
-      {3000, 0, 60, 80, 8, true, false, true, true, true, false, 4},
-      {3000, 2, 30, 150, 3, false, false, true, true, true, false, 2},
-      {1500, 0, 30, 300, 5, false, false, false, true, true, true, 2},
+      {1500, 0, 40, 600, 5, false, false, true, false, false, false, 2, 0},
+      {3000, 0, 30, 800, 8, true, false, true, false, true, false, 3, 0},
+      {4000, 0, 30, 900, 50, true, true, true, false, false, false, 2, 0},
+      {40, 0, 60, 40, 3, false, false, false, false, false, false, 2, 0},
+      {1500, 0, 90, 60, 5, false, false, false, true, true, false, 3, 0},
+      {3000, 0, 60, 80, 8, true, false, true, true, true, false, 4, 0},
+      {3000, 2, 30, 150, 3, false, false, true, true, true, false, 2, 0},
+      {1500, 0, 30, 300, 5, false, false, false, true, true, true, 2, 0},
+      {3000, 0, 30, 800, 8, true, false, true, false, true, false, 3, 50},
   };
   const char *const given = getenv("TEST_SEED");
   const uint64_t seed = given && *given ? strtoull(given, NULL, 0) : 500;
@@ -219,17 +225,21 @@ static void test_rounds(void **state) {
   const char *const given = getenv("TEST_SEED");
   const uint64_t seed = given && *given ? strtoull(given, NULL, 0) : 100;
   static const struct mix mixes[] = {
-      {1500, 0, 25, 600, 5, false, false, true, false, false, false, 0},
-      {1500, 0, 25, 900, 2, false, false, false, false, false, false, 0},  // half of it deletes
-      {3000, 0, 25, 800, 8, true, false, true, false, false, false, 0},
-      {4000, 0, 25, 900, 50, true, true, true, false, false, false, 0},   // ascending keys
-      {40, 0, 40, 40, 3, false, false, false, false, false, false, 0},    // the same few keys again and again
-      {3000, 2, 20, 900, 5, false, false, true, false, false, false, 0},  // in threads
-      {1500, 0, 90, 60, 5, false, false, false, true, true, false, 0},    // little beside much
-      {1500, 0, 90, 15, 2, false, false, false, true, false, false, 0},
-      {3000, 0, 60, 80, 8, true, false, true, true, false, false, 0},
-      {4000, 0, 60, 500, 20, true, true, true, true, true, false, 0},
-      {3000, 2, 40, 150, 3, false, false, true, true, true, false, 0},
+      {1500, 0, 25, 600, 5, false, false, true, false, false, false, 0, 0},
+      {1500, 0, 25, 900, 2, false, false, false, false, false, false, 0, 0},  // half of it deletes
+      {3000, 0, 25, 800, 8, true, false, true, false, false, false, 0, 0},
+      {4000, 0, 25, 900, 50, true, true, true, false, false, false, 0, 0},   // ascending keys
+      {40, 0, 40, 40, 3, false, false, false, false, false, false, 0, 0},    // the same few keys again and again
+      {3000, 2, 20, 900, 5, false, false, true, false, false, false, 0, 0},  // in threads
+      {1500, 0, 90, 60, 5, false, false, false, true, true, false, 0, 0},    // little beside much
+      {1500, 0, 90, 15, 2, false, false, false, true, false, false, 0, 0},
+      {3000, 0, 60, 80, 8, true, false, true, true, false, false, 0, 0},
+      {4000, 0, 60, 500, 20, true, true, true, true, true, false, 0, 0},
+      {3000, 2, 40, 150, 3, false, false, true, true, true, false, 0, 0},
+      {1500, 0, 25, 600, 5, false, false, true, false, false, false, 0, 50},  // values apart
+      {1500, 0, 60, 400, 2, false, false, true, true, true, false, 0, 3000},
+      {3000, 2, 20, 900, 5, false, false, true, false, false, false, 0, 41},
+      {4000, 0, 25, 500, 20, true, true, true, true, true, false, 0, 55},
   };
   uint64_t all[COMPACT_KINDS] = {0}, went[WENT_KINDS] = {0};
   for (uint32_t i = 0; i < sizeof(mixes) / sizeof(mixes[0]); i++) {

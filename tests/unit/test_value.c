@@ -46,8 +46,7 @@ static struct world *world_on(struct simdisk *disk, enum remixdb_compression com
   w->ctx.sst = &w->sst;
   w->next = 1;
   value_log_init(&w->log, &w->ctx);
-  w->log.compression = compression;
-  w->log.level = 1;
+  value_log_compress(&w->log, compression, 1);
   w->log.new_number = new_number;
   w->log.arg = w;
   return w;
