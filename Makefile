@@ -10,6 +10,7 @@
 # make lint            the form of the sources (tests/lint.sh)
 # make bench           the stores that are here side by side, into bench/results (docs/BENCHMARK.md)
 # make bench-cold      the same with data larger than memory, beside what the disk itself gives
+# make bench-growth    costs that grow with the number of keys, from a million to a hundred millions
 # make bench-deps      installs the other stores
 # make clean           removes what was built
 # make help            this text
@@ -45,7 +46,7 @@ MAKEFLAGS += $(shell case " $$MAKEFLAGS" in (*' -j'*) ;; (*) echo "-j$$(getconf 
 endif
 
 .PHONY: all deps demo golden install uninstall clean help lint bench bench-cold soak test test-unit units FORCE
-.PHONY: python wheel-library
+.PHONY: python wheel-library bench-growth
 .PHONY: $(addprefix check-,asan tsan msan valgrind built headers exports seam prefetch leaks layers words compile)
 .PHONY: fuzz run-fuzz fuzz-merge run-fuzz-merge run-mutants bench-deps
 help:

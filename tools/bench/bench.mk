@@ -47,3 +47,13 @@ bench: all
 # COLD='--records=1000000 --ratio=4 --rounds=1': data larger than memory, in a memory cgroup
 bench-cold: all
 	@python3 tools/bench/bench_cold.py $(if $(ENGINES),--engines $(ENGINES)) $(if $(BENCH_DB),--db '$(BENCH_DB)') $(COLD)
+
+# Counts the files and the syncs of any engine's process.
+$B/tools/bench/syncs.so: tools/bench/syncs.c $B/flags
+	$(call say,LINK)
+	$(Q)$(CCC) -O2 -Wall -Wextra -shared -fPIC $< -ldl -o $@
+
+# GROWTH='--steps=1e6,1e7': costs that grow with the number of keys, from 10^6 to 10^8 of them
+bench-growth: all $B/tools/bench/syncs.so
+	@python3 tools/bench/bench_growth.py --syncs '$(CURDIR)/$B/tools/bench/syncs.so' \
+	  $(if $(ENGINES),--engines $(ENGINES)) $(if $(BENCH_DB),--db '$(BENCH_DB)') $(GROWTH)

@@ -88,13 +88,13 @@ class Failed(Exception):
         self.rows = rows
 
 
-def run(engine, db_parent, flags, enter=None):
-    """One engine's rows. The process calls `enter` before it becomes the
-    program."""
+def run(engine, db_parent, flags, enter=None, more_env=None, keep=False):
+    """One engine's rows. The process calls `enter` before it becomes the program. keep: the stores are in db_parent
+    itself, and stay."""
     name, _, library = engine.partition("@")
-    db = tempfile.mkdtemp(prefix="xdbbench-", dir=db_parent)
+    db = db_parent if keep else tempfile.mkdtemp(prefix="xdbbench-", dir=db_parent)
     path = os.path.join(db, "figures.csv")
-    env = dict(os.environ)
+    env = {**os.environ, **(more_env or {})}
     if library:
         env["LD_LIBRARY_PATH"] = env["DYLD_LIBRARY_PATH"] = os.path.abspath(library)
     command = [ROOT / "xdbbench.out", f"--engine={name}", f"--db={db}", f"--csv={path}", *flags]
@@ -108,7 +108,10 @@ def run(engine, db_parent, flags, enter=None):
             raise Failed(f"{engine}: xdbbench.out ended with {done.returncode}\n{done.stdout}{done.stderr}", rows)
         return rows
     finally:
-        shutil.rmtree(db, ignore_errors=True)
+        if keep:
+            pathlib.Path(path).unlink(missing_ok=True)
+        else:
+            shutil.rmtree(db, ignore_errors=True)
 
 
 def number_repeats(rows):
