@@ -192,7 +192,9 @@ struct xdb *remixdb_open_opts(const char *dir, const struct remixdb_opts *o);
 //   "sync"            "none", "each", or a number of milliseconds. Writes that another thread makes meanwhile are
 //                     synced as before or as from now on. Earlier writes are on disk when the call returns, unless
 //                     the old value was "none".
-//   "compression"     "none", "zstd" or "zstd:LEVEL", for tables that are begun from now on.
+//   "compression"     "none", "zstd" or "zstd:LEVEL", for tables that are begun, and values apart that are written,
+//   from
+//                     now on.
 //   "max_open_files"  at least 16. Descriptors beyond a smaller number are closed as soon as they are not in use.
 // Several changes at the same time come one after the other. The call must not come from a function that the library
 // runs. Fails with REMIXDB_INVALID for every other option and for a value that is not valid, with REMIXDB_READONLY if

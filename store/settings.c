@@ -50,7 +50,10 @@ static enum remixdb_status set_compression(struct xdb *x, const char *name, cons
   if (zstd ? value[4] != '\0' && (value[4] != ':' || !parse(value + 5, -131072, 22, &level))
            : strcmp(value, "none") != 0)
     return wrong(name, value, "none, zstd, or zstd:LEVEL with a level up to 22");
-  compact_set_compression(&x->compact, zstd ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE, (int)level);
+  const enum remixdb_compression how = zstd ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
+  compact_set_compression(&x->compact, how, (int)level);
+  value_log_compress(&x->compact.values, how, (int)level);
+  value_log_compress(&x->values, how, (int)level);
   return REMIXDB_OK;
 }
 

@@ -197,6 +197,43 @@ static void test_compression(void **state) {
   remixdb_close(x);
 }
 
+// Values apart, of puts and of rounds. Values that lie there stay as they are and are read.
+static void test_compression_apart(void **state) {
+  (void)state;
+  enum { SHORT = 6000, LONG = 40000, NR = 20 };
+  static uint8_t value[LONG], got[LONG];
+  memset(value, 'x', sizeof(value));
+  const struct remixdb_opts o = small_opts(1);
+  struct xdb *const x = quick_open(&o);
+  struct xdb_ref *const r = remixdb_ref(x);
+  static const char *const how[] = {NULL, "zstd", "none", "zstd:5", "zstd:-3"};
+  for (uint32_t i = 0; i < sizeof(how) / sizeof(how[0]); i++) {
+    if (how[i]) CHECK(set(x, "compression", how[i]));
+    const bool packed = how[i] && how[i][0] == 'z';
+    const uint64_t puts = atomic_load(&x->values.file_bytes), rounds = atomic_load(&x->compact.values.file_bytes);
+    for (uint32_t k = 0; k < 2 * NR; k++) {
+      const uint32_t key = i * 100 + k;
+      CHECK(remixdb_put(r, &key, sizeof(key), value, k < NR ? SHORT : LONG));
+    }
+    CHECK(remixdb_flush(r));
+    const uint64_t put = atomic_load(&x->values.file_bytes) - puts,
+                   round = atomic_load(&x->compact.values.file_bytes) - rounds;
+    CHECK(packed ? put < NR * LONG / 20 : put > NR * LONG);
+    CHECK(packed ? round < NR * SHORT / 20 : round > NR * SHORT);
+  }
+  for (uint32_t i = 0; i < sizeof(how) / sizeof(how[0]); i++) {
+    for (uint32_t k = 0; k < 2 * NR; k++) {
+      const uint32_t key = i * 100 + k;
+      uint32_t len;
+      CHECK(remixdb_getn(r, &key, sizeof(key), got, sizeof(got), &len) && len == (k < NR ? SHORT : LONG) &&
+            memcmp(got, value, len) == 0);
+    }
+  }
+  CHECK(remixdb_verify(r));
+  remixdb_unref(r);
+  remixdb_close(x);
+}
+
 static void test_max_open_files(void **state) {
   (void)state;
   enum { NR = 24000 };
@@ -319,8 +356,8 @@ int main(int argc, char **argv) {
   hang_alarm();
   check_seed_start();
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-  const struct CMUnitTest tests[] = {TEST(test_wrong), TEST(test_workers),     TEST(test_memory),
-                                     TEST(test_sync),  TEST(test_compression), TEST(test_max_open_files),
-                                     TEST(test_cache), TEST(test_threads)};
+  const struct CMUnitTest tests[] = {TEST(test_wrong),          TEST(test_workers),     TEST(test_memory),
+                                     TEST(test_sync),           TEST(test_compression), TEST(test_compression_apart),
+                                     TEST(test_max_open_files), TEST(test_cache),       TEST(test_threads)};
   return check_seed_end(cmocka_run_group_tests_name("settings", tests, NULL, NULL));
 }
