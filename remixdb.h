@@ -687,8 +687,9 @@ struct xdb_ref *remixdb_snapshot_space_ref(struct xdb_snapshot *s, struct xdb_sp
 //
 // A range is what an iterator has passed: from the key of its seek to the farthest key that it stood on. A key that
 // others add to a range is a conflict, too. Writes that rest on no read cause none, so a transaction that only writes
-// always commits, and so does one that only reads. The deletion of a range in a transaction deletes the keys that the
-// transaction sees there, one by one, and reads the range.
+// always commits, and so does one that only reads. The deletion of a range in a transaction is such a write: the commit
+// deletes all keys that are in the range then, with a tombstone for each, except those that the transaction has put
+// after the deletion. For the transaction the range is empty from then on, and its reads there cause no conflicts.
 //
 // A transaction, its refs and their iterators belong to one thread at a time. An open transaction keeps the memory and
 // the files of its moment, as a snapshot does. Its own writes, of 1.25 GiB in the log at most, and the keys that it has

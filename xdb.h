@@ -46,8 +46,8 @@ MUST_CHECK enum remixdb_status xdb_put(struct xdb_ref *r, const struct kv_rec *r
 // Its size does not depend on the memtable's: a memtable that a batch has made too large is frozen by the next write.
 // REMIXDB_TOOBIG: it takes more than WAL_FRAME_MAX bytes in the log.
 MUST_CHECK enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_batch *b);
-// Deletes the keys in [from, to); to.ptr NULL: no end (store/ranges.h). A transaction deletes the keys that it sees,
-// and has read the range then.
+// Deletes the keys in [from, to); to.ptr NULL: no end (store/ranges.h). In a transaction: those that are there at the
+// commit (store/txn_blind.h).
 MUST_CHECK enum remixdb_status xdb_del_range(struct xdb_ref *r, struct kref from, struct kref to);
 // fn runs with the key's leaf locked, so it must not call the store. It runs again, with the value of then, when the
 // memtable is frozen at that moment.

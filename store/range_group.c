@@ -7,6 +7,7 @@
 #include "log/format.h"
 #include "store/space_ref.h"
 #include "store/values.h"
+#include "store/write.h"
 
 // ---- the group
 
@@ -205,6 +206,7 @@ enum remixdb_status range_group_gather(struct range_group *g, struct xdb *x, str
 // A try to commit: of one tree.
 struct attempt {
   struct xdb *xdb;
+  uint32_t nr;  // of the tree
   struct memtable *memtable;
   struct range_group *group;
   struct range_tree *tree;
@@ -229,12 +231,30 @@ static enum remixdb_status note_gone(void *arg, const struct wh_link *l) {
   return REMIXDB_OK;
 }
 
+// Locks the leaves of all that the transaction has read in the tree up to the key; NULL: of all that is left.
+static enum remixdb_status lock_reads(struct wh_many *many, const struct attempt *a, const struct kref *key) {
+  struct many_check *const check = a->group->check;
+  return check ? check->lock(check, a->nr, many, key) : REMIXDB_OK;
+}
+
 static enum remixdb_status link_op(struct wh_many *many, struct attempt *a) {
   struct range_tree *const t = a->tree;
   const struct batch_op *const op = &t->all[t->nr_linked];
-  enum remixdb_status s = unlikely(op->rec.kind & KV_APART) ? values_hold(a->xdb, a->memtable, &op->rec) : REMIXDB_OK;
+  const struct kref key = op_key(op);
+  enum remixdb_status s = lock_reads(many, a, &key);
+  if (s == REMIXDB_OK && unlikely(op->rec.kind & KV_APART)) s = values_hold(a->xdb, a->memtable, &op->rec);
   if (s == REMIXDB_OK) s = wh_many_link(many, &op->rec, op->hash, &t->links[t->nr_linked]);
   t->nr_linked += s == REMIXDB_OK;
+  return s;
+}
+
+// Deletes the keys of a part of a range. All its leaves are locked then.
+static enum remixdb_status link_part(struct wh_many *many, struct attempt *a, struct kref from, struct kref to) {
+  struct many_check *const check = a->group->check;
+  if (to.ptr && kv_cmp(from, to) >= 0) return REMIXDB_OK;
+  enum remixdb_status s = lock_reads(many, a, &from);
+  if (s == REMIXDB_OK) s = wh_many_delete(many, from, to, note_gone, a);
+  if (s == REMIXDB_OK && check) check->locked(check, a->nr, to);
   return s;
 }
 
@@ -244,8 +264,7 @@ static enum remixdb_status link_range(struct wh_many *many, struct attempt *a, c
   for (struct kref from = r->from;;) {
     const bool in = t->nr_linked < t->nr && before(op_key(&t->all[t->nr_linked]), r->to);
     const struct kref to = in ? op_key(&t->all[t->nr_linked]) : r->to;
-    enum remixdb_status s = REMIXDB_OK;
-    if (!to.ptr || kv_cmp(from, to) < 0) s = wh_many_delete(many, from, to, note_gone, a);
+    enum remixdb_status s = link_part(many, a, from, to);
     if (s == REMIXDB_OK && in) s = link_op(many, a);
     if (s != REMIXDB_OK || !in) return s;
     from = to;
@@ -265,7 +284,7 @@ static enum remixdb_status link_tree(struct wh_many *many, struct attempt *a) {
   }
   t->gone_from[t->nr_ranges] = t->nr_gone;
   while (s == REMIXDB_OK && t->nr_linked < t->nr) s = link_op(many, a);
-  return s;
+  return s == REMIXDB_OK ? lock_reads(many, a, NULL) : s;
 }
 
 static void unlink_tree(struct wh_many *many, struct range_tree *t) {
@@ -340,6 +359,7 @@ enum remixdb_status range_group_commit(struct range_group *g, struct xdb *x, str
   size_t nbytes = g->log_bytes;
   epoch_enter(&x->epoch, slot);
   if (xdb_super(x) != v) s = REMIXDB_ABORTED;
+  else if (g->check && !g->check->begin(g->check, v)) s = REMIXDB_ABORTED;
   else if (g->named) s = check_names(g, v);
   if (s != REMIXDB_OK) {
     epoch_exit(slot);
@@ -350,6 +370,7 @@ enum remixdb_status range_group_commit(struct range_group *g, struct xdb *x, str
     struct wh *const wh = memtable_tree(v->active, t);
     wh_many_init(&many[t], wh);
     struct attempt a = {.xdb = x,
+                        .nr = t,
                         .memtable = v->active,
                         .group = g,
                         .tree = tree,
@@ -363,6 +384,7 @@ enum remixdb_status range_group_commit(struct range_group *g, struct xdb *x, str
   if (s == REMIXDB_OK && nbytes > WAL_FRAME_MAX)
     s = err_set(REMIXDB_TOOBIG, "a batch takes %zu bytes in the log; at most %u go into it at once", nbytes,
                 WAL_FRAME_MAX);
+  if (s == REMIXDB_OK && g->check && !g->check->passes(g->check, v->active)) s = REMIXDB_ABORTED;
   if (s == REMIXDB_OK) s = commit_linked(g, x, v, next, nbytes);
   for (uint32_t t = TREES; t-- > 0;) {
     if (s != REMIXDB_OK) unlink_tree(&many[t], &g->trees[t]);

@@ -8,6 +8,8 @@
 #include "store/batch.h"
 #include "store/state.h"
 
+struct many_check;
+
 struct range_tree {
   struct compact_range *ranges;  // ascending, apart from each other
   uint32_t nr_ranges;
@@ -28,8 +30,12 @@ struct range_group {
   bool named;       // the spaces of all ranges and operations must have names
   uint8_t *bounds;  // bytes of bounds, or NULL; own memory
   bool puts;        // some operation is none of deleting
-  uint64_t few;     // most keys that get tombstones; more: REMIXDB_TOOBIG
-  uint8_t *keys;    // bytes of gathered keys
+  // A transaction's: a key that is deleted always gets a tombstone, however many there are (`few` has no bound), and no
+  // table is edited.
+  bool tombstones;
+  struct many_check *check;  // the reads of the transaction; NULL: none
+  uint64_t few;              // most keys that get tombstones; more: REMIXDB_TOOBIG
+  uint8_t *keys;             // bytes of gathered keys
   size_t log_bytes, memory;
 };
 // Gathers what below the active memtable gets a tombstone, from the frozen memtable and the version's tables, and makes
@@ -37,7 +43,7 @@ struct range_group {
 MUST_CHECK enum remixdb_status range_group_gather(struct range_group *g, struct xdb *x, struct epoch_slot *slot,
                                                   const struct super *v, const struct version *version);
 // Commits the group on top of the super v. next: the super that takes its place; NULL: v stays. REMIXDB_ABORTED: v is
-// not the store's super any more. After a failure nothing has changed.
+// not the store's super any more, or g->check found a conflict or something to do. After a failure nothing has changed.
 MUST_CHECK enum remixdb_status range_group_commit(struct range_group *g, struct xdb *x, struct epoch_slot *slot,
                                                   struct super *v, struct super *next);
 // Sorts the ranges of a group whose ranges and operations are complete. Fails with REMIXDB_NOMEM.

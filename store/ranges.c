@@ -7,7 +7,6 @@
 #include "store/edit.h"
 #include "store/flush.h"
 #include "store/idle.h"
-#include "store/range_group.h"
 #include "store/round.h"
 #include "store/space.h"
 #include "store/values.h"
@@ -45,8 +44,8 @@ static enum remixdb_status write_few(struct range_group *g, struct xdb_ref *r, b
     xdb_ingest_wait(x);
     return REMIXDB_ABORTED;
   }
-  enum remixdb_status s = count_keys(g, x, &r->slot, v, &keys);
-  if (s == REMIXDB_OK && keys > x->ranges.few) s = REMIXDB_TOOBIG;
+  enum remixdb_status s = g->tombstones ? REMIXDB_OK : count_keys(g, x, &r->slot, v, &keys);
+  if (s == REMIXDB_OK && !g->tombstones && keys > x->ranges.few) s = REMIXDB_TOOBIG;
   if (s == REMIXDB_OK) s = range_group_gather(g, x, &r->slot, v, v->version);
   if (s == REMIXDB_OK && (*full_out = xdb_round_due(x, v->active, g->memory))) s = REMIXDB_ABORTED;
   if (s == REMIXDB_OK) s = range_group_commit(g, x, &r->slot, v, NULL);
@@ -74,7 +73,13 @@ static enum remixdb_status put_apart(struct xdb *x, struct range_group *g, struc
   return s;
 }
 
-static enum remixdb_status write_group(struct xdb_ref *r, struct range_group *g) {
+// Before a try of a transaction: what an earlier try has found to be due.
+static enum remixdb_status try_begin(struct xdb *x, const struct range_group *g) {
+  const enum remixdb_status s = xdb_failure(x);
+  return s == REMIXDB_OK && g->check ? g->check->tables(g->check) : s;
+}
+
+enum remixdb_status ranges_commit(struct xdb_ref *r, struct range_group *g) {
   struct xdb *const x = r->xdb;
   struct value_apart *apart = NULL;
   enum remixdb_status s = range_group_ready(g);
@@ -82,10 +87,10 @@ static enum remixdb_status write_group(struct xdb_ref *r, struct range_group *g)
   bool tried = false, again = true;
   while (again && s == REMIXDB_OK) {
     bool full;
-    if ((s = xdb_failure(x)) != REMIXDB_OK) break;
-    g->few = x->ranges.few;
+    if ((s = try_begin(x, g)) != REMIXDB_OK) break;
+    g->few = g->tombstones ? UINT64_MAX : x->ranges.few;
     s = write_few(g, r, &full);
-    if (s == REMIXDB_TOOBIG) {
+    if (s == REMIXDB_TOOBIG && !g->tombstones) {
       struct xdb_edit e = {.group = g};
       s = xdb_edit(x, &e);
     }
@@ -93,7 +98,7 @@ static enum remixdb_status write_group(struct xdb_ref *r, struct range_group *g)
       tried = true;
       s = write_no_room(x, !g->puts);
     }
-    again = s == REMIXDB_ABORTED;
+    again = s == REMIXDB_ABORTED && !(g->check && g->check->conflict);
     if (again) s = full ? write_wait_room(x, g->memory) : REMIXDB_OK;
   }
   const size_t memory = g->memory;
@@ -112,7 +117,7 @@ static enum remixdb_status del_range(struct xdb_ref *r, uint32_t tree, struct kr
   *range = (struct compact_range){from, to};
   g.trees[tree].ranges = range;
   g.trees[tree].nr_ranges = 1;
-  return write_group(r, &g);
+  return ranges_commit(r, &g);
 }
 
 enum remixdb_status ranges_delete(struct xdb_ref *r, uint32_t tree, struct kref from, struct kref to, bool named) {
@@ -275,7 +280,7 @@ enum remixdb_status ranges_write(struct xdb_ref *r, const struct xdb_batch *b) {
   if (s == REMIXDB_OK) s = batch_split(list, b->nr, &g, numbers);
   for (uint32_t t = 0; t < TREES && s == REMIXDB_OK; t++) s = ops_settle(&g.trees[t], numbers[t]);
   for (uint32_t t = 0; t < TREES; t++) mem_free(numbers[t]);
-  if (s == REMIXDB_OK) s = write_group(r, &g);
+  if (s == REMIXDB_OK) s = ranges_commit(r, &g);
   else range_group_fini(&g);
   mem_free(list);
   return s;

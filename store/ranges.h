@@ -34,6 +34,7 @@
 #define STORE_RANGES_H
 
 #include "store/batch.h"
+#include "store/range_group.h"
 #include "store/ref.h"
 
 #define RANGES_FEW 4096u  // xdb.ranges
@@ -46,6 +47,9 @@ MUST_CHECK enum remixdb_status ranges_delete(struct xdb_ref *r, uint32_t tree, s
                                              bool named);
 // The same for all keys that begin with the prefix, whether their space has a name or not.
 MUST_CHECK enum remixdb_status ranges_delete_prefix(struct xdb_ref *r, uint32_t tree, struct kref prefix);
+// Commits a group that is complete, and ends it, also on failure. Fails as xdb_write does, or with REMIXDB_ABORTED if
+// g->check found a conflict. r has no super of its own.
+MUST_CHECK enum remixdb_status ranges_commit(struct xdb_ref *r, struct range_group *g);
 // xdb_write of a batch with ranges, for a ref that takes writes.
 MUST_CHECK enum remixdb_status ranges_write(struct xdb_ref *r, const struct xdb_batch *b);
 #endif

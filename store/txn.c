@@ -9,6 +9,8 @@
 #include "store/space_ref.h"
 #include "view/multiget.h"
 #include "xdb.h"
+#include "store/ranges.h"
+#include "store/txn_blind.h"
 #include "store/txn_check.h"
 #include "store/txn_iter.h"
 #include "store/txn_pool.h"
@@ -107,6 +109,7 @@ static void end(struct xdb_txn *t) {
     t->base[i]->super = NULL;
   }
   t->nr_savepoints = 0;
+  if (unlikely(t->nr_blind)) txn_blind_cut(t, 0);
   t->lost = false;
   t->tracked->super = t->untracked->super = NULL;
   atomic_fetch_add_explicit(&txn_counts(x)->ended, 1, memory_order_relaxed);
@@ -138,6 +141,7 @@ enum remixdb_status xdb_txn_savepoint(struct xdb_txn *t) {
   }
   struct txn_point *const p = &t->savepoints[t->nr_savepoints++];
   for (uint32_t i = 0; i < TREES; i++) p->numbers[i] = t->own[i].number;
+  p->nr_blind = t->nr_blind;
   keep_last(t);
   return REMIXDB_OK;
 }
@@ -146,6 +150,7 @@ enum remixdb_status xdb_txn_rollback(struct xdb_txn *t) {
   if (t->nr_savepoints == 0) return err_set(REMIXDB_INVALID, "the transaction has no savepoint");
   const struct txn_point *const p = &t->savepoints[--t->nr_savepoints];
   for (uint32_t i = 0; i < TREES; i++) overlay_rollback(&t->own[i], p->numbers[i]);
+  txn_blind_cut(t, p->nr_blind);
   keep_last(t);
   return REMIXDB_OK;
 }
@@ -154,7 +159,7 @@ enum remixdb_status xdb_txn_rollback(struct xdb_txn *t) {
 
 // key: of the ref's tree.
 static inline enum remixdb_status note_key(struct xdb_ref *r, struct kref key) {
-  return r->untracked ? REMIXDB_OK : readset_key(&r->txn->reads[r->tree], key);
+  return r->untracked ? REMIXDB_OK : txn_note_key(r->txn, r->tree, key);
 }
 
 // The transaction reads its own record of a key, regardless of the writes of others.
@@ -297,12 +302,10 @@ static enum remixdb_status del_below(struct xdb_txn *t, uint32_t tree, struct kr
   return err_raise(&why);
 }
 
-// Deletes the keys that the transaction sees in the range. They are all keys of the range at the commit, too, because
-// the range counts as read.
+// Deletes the keys that the transaction sees in the range. The commit deletes the others that are there then.
 static enum remixdb_status own_del_range(struct xdb_txn *t, uint32_t tree, struct kref from, struct kref to) {
-  const struct read_range range = {.from = from, .to = to, .below = true};
   if (to.ptr && kv_cmp(from, to) >= 0) return REMIXDB_OK;
-  enum remixdb_status s = readset_range(&t->reads[tree], &range);
+  enum remixdb_status s = txn_blind_add(t, tree, from, to);
   if (s == REMIXDB_OK) s = del_below(t, tree, from, to);
   struct overlay_cursor at;
   overlay_cursor_init(&at, &t->own[tree]);
@@ -428,25 +431,60 @@ static void gather_fini(const struct xdb_txn *t, struct many_writes *w) {
   mem_free(w->links);
 }
 
-// Writes all that is in the overlays.
-static enum remixdb_status write_own(struct xdb_txn *t) {
-  struct txn_check check;
-  struct many_writes w = {0};
-  txn_check_init(&check, t);
-  if (t->reads[TREE_UNNAMED].nr || t->reads[TREE_SPACES].nr) w.check = &check.many;
+// check: NULL, if the transaction has read nothing.
+static enum remixdb_status write_keys(struct xdb_txn *t, struct many_check *check) {
+  struct many_writes w = {.check = check};
   enum remixdb_status s = gather(t, &w);
   if (s == REMIXDB_OK) s = xdb_write_many(t->base[TREE_UNNAMED], &w);
+  gather_fini(t, &w);
+  return s;
+}
+
+// Takes the writes and the deleted ranges of a tree into a group.
+static enum remixdb_status gather_tree(const struct xdb_txn *t, uint32_t tree, struct range_group *g) {
+  struct range_tree *const to = &g->trees[tree];
+  to->ops = mem_alloc((t->own[tree].keys + 1) * sizeof(*to->ops));
+  to->ranges = mem_alloc((t->nr_blind + 1) * sizeof(*to->ranges));
+  if (!to->ops || !to->ranges) return REMIXDB_NOMEM;
+  for (const struct overlay_node *n = t->own[tree].head[0]; n; n = n->next[0]) {
+    if (!n->newest) continue;
+    struct batch_op *const op = &to->ops[to->nr_ops++];
+    *op = (struct batch_op){.hash = n->hash};
+    overlay_record(n->newest, &op->rec);
+    g->puts = g->puts || !(op->rec.kind & KV_TOMB);
+  }
+  for (uint32_t i = 0; i < t->nr_blind; i++)
+    if (t->blind[i].tree == tree)
+      to->ranges[to->nr_ranges++] = (struct compact_range){t->blind[i].from, t->blind[i].to};
+  return REMIXDB_OK;
+}
+
+// The same with deletions of ranges.
+static enum remixdb_status write_ranges(struct xdb_txn *t, struct many_check *check) {
+  struct range_group g = {.named = true, .tombstones = true, .check = check};
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; i < TREES && s == REMIXDB_OK; i++) s = gather_tree(t, i, &g);
+  if (s == REMIXDB_OK) return ranges_commit(t->now, &g);
+  range_group_fini(&g);
+  return s;
+}
+
+// Writes all that is in the overlays, and deletes the ranges.
+static enum remixdb_status write_own(struct xdb_txn *t) {
+  struct txn_check check;
+  txn_check_init(&check, t);
+  struct many_check *const reads = t->reads[TREE_UNNAMED].nr || t->reads[TREE_SPACES].nr ? &check.many : NULL;
+  enum remixdb_status s = unlikely(t->nr_blind) ? write_ranges(t, reads) : write_keys(t, reads);
   if (s == REMIXDB_GONE) s = err_set(REMIXDB_ABORTED, "a space that the transaction wrote to is dropped");
   if (s == REMIXDB_ABORTED) atomic_fetch_add_explicit(&txn_counts(t->xdb)->conflicts, 1, memory_order_relaxed);
   txn_check_fini(&check);
-  gather_fini(t, &w);
   return s;
 }
 
 static enum remixdb_status commit(struct xdb_txn *t) {
   for (struct txn_iter *i = t->iters; i; i = txn_iter_after(i))
     if (txn_iter_note(i) != REMIXDB_OK) t->lost = true;
-  if (own_keys(t) == 0) return REMIXDB_OK;
+  if (own_keys(t) == 0 && t->nr_blind == 0) return REMIXDB_OK;
   if (t->lost) return err_set(REMIXDB_NOMEM, "the transaction has lost track of its reads");
   for (uint32_t i = 0; i < TREES; i++) readset_sort(&t->reads[i]);
   return write_own(t);

@@ -18,6 +18,9 @@
 //   4. Check A for committed versions after S in the ranges that were read.
 //   5. Take the log's lock. If the log no longer belongs to A, or the store's super has another `since`, take all back
 //      and begin again. Else log, stamp and publish, as for a batch.
+// A transaction that has deleted ranges commits as a group with ranges (store/ranges.h), which has the same steps. In
+// step 3 it also locks all leaves of its ranges, and links tombstones for all keys there. It gathers those that are
+// below A before, and step 5 begins again if the super is another one than then.
 // After a conflict in 1 to 4 the pending versions are taken back, and nothing was written.
 //
 // Why this is serializable: each transaction that commits writes, and each other write, takes effect at its number C,
@@ -46,6 +49,10 @@
 //       An ingest has a number X before its tables are in V (store/ingest.h, I1). A transaction that begins between
 //       has S >= X and has not read them. Its super tells X: to it a record of that number is later than S, and a V
 //       that is not that of its beginning may hold such records, whatever the `since`.
+//       The deletion of a range in a transaction reads nothing. It takes effect at C, as a whole: D1 and D2 of
+//       store/ranges.h hold for its group. A read in the range before the deletion is checked as all reads are. In step
+//       3, leaves that the deletion has locked are not locked again for a read; step 4 then checks the keys that were
+//       read in A, too.
 //   T8  A commit that fails or is cut off by a crash is absent as a whole: its records are one frame of the log.
 // Rounds write no number of their own: a record that a round hands back to A keeps its number, and one that it drops
 // (an old version, a tombstone with nothing below it) was hidden. A key that was deleted after S and whose tombstone a

@@ -9,7 +9,6 @@
 
 static void forget(struct txn_check *c) {
   if (!c->compared) return;
-  c->txn->now->super = NULL;
   xdb_super_drop(c->txn->xdb, c->compared);
   c->compared = NULL;
 }
@@ -106,8 +105,16 @@ static bool check_begin(struct many_check *many, const struct super *v) {
   return !v->frozen || v->active->base_seq <= c->moment || !memtable_changed(c, v->frozen, true);
 }
 
+// Keys whose leaves a deletion of a range has locked were not checked then.
 static bool check_passes(struct many_check *many, const struct memtable *active) {
-  return !memtable_changed((struct txn_check *)many, active, false);
+  struct txn_check *const c = (struct txn_check *)many;
+  return !memtable_changed(c, active, c->txn->nr_blind != 0);
+}
+
+static void check_locked(struct many_check *many, uint32_t tree, struct kref to) {
+  struct txn_check *const c = (struct txn_check *)many;
+  c->locked[tree].passed = to;
+  c->locked[tree].all = !to.ptr;
 }
 
 // Locks the leaf of a key that was read, and checks the key: its newest version stays what it is.
@@ -123,9 +130,12 @@ static enum remixdb_status check_lock(struct many_check *many, uint32_t tree, st
   const struct readset *const reads = &c->txn->reads[tree];
   size_t *const at = &c->locked[tree].at;
   struct kref *const done = &c->locked[tree].from;
-  for (; *at < reads->nr && leaves->wh; ++*at, *done = kref(NULL, 0)) {
+  const struct kref passed = c->locked[tree].passed;
+  for (; *at < reads->nr && leaves->wh && !c->locked[tree].all; ++*at, *done = kref(NULL, 0)) {
     const struct read_range *const r = &reads->ranges[*at];
-    const struct kref from = done->ptr ? *done : r->from;
+    if (unlikely(passed.ptr != NULL) && read_range_ends_before(r, passed)) continue;
+    struct kref from = done->ptr ? *done : r->from;
+    if (unlikely(passed.ptr != NULL) && kv_cmp(from, passed) < 0) from = passed;
     if (key && kv_cmp(from, *key) > 0) return REMIXDB_OK;
     const bool one = read_range_is_key(r);
     const bool part = !one && key && !read_range_ends_before(r, *key);  // it goes on behind the key
@@ -255,11 +265,13 @@ static enum remixdb_status check_tables(struct many_check *many) {
   c->compared = xdb_ref_hold(now, &now->moment);
   now->super = c->compared;
   now->now_ms = c->txn->now_ms;  // that time goes by is no conflict
-  return compare(c);
+  const enum remixdb_status s = compare(c);
+  now->super = NULL;
+  return s;
 }
 
 void txn_check_init(struct txn_check *c, struct xdb_txn *t) {
-  *c = (struct txn_check){.many = {check_tables, check_begin, check_lock, check_passes, false},
+  *c = (struct txn_check){.many = {check_tables, check_begin, check_lock, check_locked, check_passes, false},
                           .txn = t,
                           .moment = t->moment,
                           .ingest = t->super->ingest};

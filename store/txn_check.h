@@ -15,8 +15,10 @@ struct txn_check {
   struct super *compared;  // counted; what was read was compared with this super. NULL: it was not
   bool due;                // a try has found that what was read is to be compared
   struct {
-    size_t at;         // the first range whose leaves are not all locked
-    struct kref from;  // its leaves are locked up to this key; ptr NULL: none is
+    size_t at;           // the first range whose leaves are not all locked
+    struct kref from;    // its leaves are locked up to this key; ptr NULL: none is
+    struct kref passed;  // the leaves of all keys before this one are locked, by a deletion; ptr NULL: there was none
+    bool all;            // the same of all keys
   } locked[TREES];
 };
 

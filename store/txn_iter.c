@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "store/txn_blind.h"
 #include "store/txn_pool.h"
 #include "xdb.h"
 
@@ -19,7 +20,8 @@ struct txn_iter {
   struct xdb_iter *below;         // over the transaction's moment
   struct kref from, to;           // bounds: from <= key < to; ptr NULL: none
   struct overlay_cursor own;
-  bool held;  // every seek sees the transaction's writes up to the making of the iterator
+  uint64_t blind;  // the last deletion of a range that `own` sees (xdb_txn.blind_number)
+  bool held;       // every seek sees the transaction's writes up to the making of the iterator
   enum { TXN_NOWHERE, TXN_BELOW, TXN_OWN } at;  // where the current key is
   bool same;                                    // at TXN_OWN: `below` stands on the same key, which is hidden
   bool backward;                                // both stand at the current key or before it; else at it or behind it
@@ -47,6 +49,12 @@ struct txn_iter *txn_iter_after(const struct txn_iter *t) {
   return t->next;
 }
 
+// Sees the writes up to now.
+static void own_begin(struct txn_iter *t) {
+  overlay_cursor_init(&t->own, &t->txn->own[t->tree]);
+  t->blind = t->txn->blind_number;
+}
+
 enum remixdb_status txn_iter_create(struct xdb_ref *r, const struct xdb_iter_opts *o,
                                     const struct xdb_iter_bounds *bounds, struct xdb_own_iter **out) {
   struct xdb_txn *const txn = r->txn;
@@ -69,7 +77,7 @@ enum remixdb_status txn_iter_create(struct xdb_ref *r, const struct xdb_iter_opt
   t->tracked = !r->untracked;
   t->held = o && o->hold;
   t->tree = r->tree;
-  overlay_cursor_init(&t->own, &txn->own[t->tree]);
+  own_begin(t);
   t->next = txn->iters;
   t->link = &txn->iters;
   if (t->next) t->next->link = &t->next;
@@ -120,7 +128,7 @@ enum remixdb_status txn_iter_note(struct txn_iter *t) {
   err_cleanup_end();
   const struct read_range r = {.from = key_of(&t->low), .to = t->to_end ? t->to : key_of(&t->high), .below = t->to_end};
   t->noting = false;
-  return read_range_ends_before(&r, r.from) ? REMIXDB_OK : readset_range(&t->txn->reads[t->tree], &r);
+  return read_range_ends_before(&r, r.from) ? REMIXDB_OK : txn_note_range(t->txn, t->tree, &r, t->blind);
 }
 
 // Begins a range at the key of a seek.
@@ -207,7 +215,7 @@ static enum remixdb_status sought(struct txn_iter *t, enum remixdb_status s) {
 }
 
 static void own_renew(struct txn_iter *t) {
-  if (!t->held) overlay_cursor_init(&t->own, &t->txn->own[t->tree]);
+  if (!t->held) own_begin(t);
 }
 
 static enum remixdb_status seek(struct txn_iter *t, struct kref key) {

@@ -28,6 +28,7 @@ void txn_destroy(struct xdb_txn *t) {
     readset_fini(&t->reads[i]);
   }
   mem_free(t->savepoints);
+  mem_free(t->blind);
   mem_free(t);
 }
 

@@ -13,6 +13,14 @@ struct txn_iter;
 
 struct txn_point {
   uint64_t numbers[TREES];  // of the overlays
+  uint32_t nr_blind;
+};
+
+struct txn_blind {  // a range that was deleted (store/txn_blind.h)
+  uint8_t *bytes;   // of both keys; own memory
+  struct kref from, to;
+  uint32_t tree;
+  uint64_t number;  // of the deletion
 };
 
 #define TXN_FEW 8u  // writes
@@ -34,7 +42,10 @@ struct xdb_txn {
   uint32_t nr_savepoints, cap_savepoints;
   struct batch_op ops[TXN_FEW];  // for the commit of a few writes
   struct wh_link links[TXN_FEW];
-  bool lost;   // memory was missing to note a read: the transaction cannot commit
-  bool ended;  // but iterators are open, and the last of them frees it
+  struct txn_blind *blind;  // in the order of the deletions
+  uint32_t nr_blind, cap_blind;
+  uint64_t blind_number;  // of the last one; numbers are never used again
+  bool lost;              // memory was missing to note a read: the transaction cannot commit
+  bool ended;             // but iterators are open, and the last of them frees it
 };
 #endif

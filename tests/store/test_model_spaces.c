@@ -474,7 +474,8 @@ static struct remixdb_range pick_range(struct world *w, const struct past *m, ui
 // Every key of the range goes, at the model's time.
 static void range_gone(struct past *m, uint32_t first, uint32_t end) {
   for (uint32_t i = first; i < end; i++)
-    if (m->keys[i].nr) past_set(m, i, 0, 0);
+    if (m->keys[i].nr || m->unversioned)
+      past_set(m, i, 0, 0);  // a transaction deletes what others put there later, too
 }
 
 static bool do_del_range(struct world *w) {
@@ -879,13 +880,23 @@ static void txn_gone(const struct world *w, const struct txn *t, bool *wrote, bo
   }
 }
 
+// The same for ranges that it has deleted, which may have no key of the model.
+static void txn_wrote_ranges(const struct world *w, const struct txn *t, bool *wrote, bool *wrote_gone) {
+  for (uint32_t r = 0; r < t->t->nr_blind; r++) {
+    const struct txn_blind *const b = &t->t->blind[r];
+    *wrote = true;
+    for (uint32_t i = 0; i < INCS && b->tree == TREE_SPACES; i++)
+      *wrote_gone |= w->incs[i].used && w->incs[i].dropped && t->shown[i].used &&
+                     w->incs[i].sp->id == names_id_get(b->from.ptr);
+  }
+}
+
 static bool txn_commit(struct world *w, struct txn *t) {
   bool wrote = false, wrote_gone = false, read_gone = false;
   txn_cursors_drop(t);
   const enum changed how = txn_changed(w, t);
   txn_gone(w, t, &wrote, &wrote_gone, &read_gone);
-  // the deletion of a range without keys is no write
-  if (overlay_empty(&t->t->own[TREE_UNNAMED]) && overlay_empty(&t->t->own[TREE_SPACES])) wrote = wrote_gone = false;
+  txn_wrote_ranges(w, t, &wrote, &wrote_gone);
   const bool done = remixdb_txn_commit(t->t), conflict = !done && remixdb_errcode() == REMIXDB_ABORTED,
              goes_on = conflict || ended(w, done);
   if (wrote && (how == CHANGED || wrote_gone || read_gone)) CHECK(!done);

@@ -407,6 +407,40 @@ static void ingest_bb(void) {
   CHECK(g && remixdb_ingest_put(g, "bb", 2, "other", 5) && remixdb_ingest_commit(g));
 }
 static void own_range(struct xdb_ref *r) { del_range_of(r, "bb", "cc"); }
+static void read_own_range(struct xdb_ref *r) {
+  IS(r, "c", "3");
+  own_range(r);
+}
+static void absent_own_range(struct xdb_ref *r) {
+  IS(r, "bb", "-");
+  del_range_of(r, "ba", "d");
+}
+static void scan_own_range(struct xdb_ref *r) {
+  scan_a_to_c(r);
+  own_range(r);
+}
+static void own_range_read(struct xdb_ref *r) {
+  own_range(r);
+  IS(r, "bb", "-");
+  IS(r, "c", "-");
+}
+static void own_range_scan(struct xdb_ref *r) {
+  own_range(r);
+  struct xdb_iter *const it = sought(r, "a");
+  assert_string_equal(walk(it, false), "a=1 b=2 d=4");
+  remixdb_iter_destroy(it);
+}
+static void own_range_back(struct xdb_ref *r) {
+  CHECK(remixdb_txn_savepoint(r->txn));
+  own_range(r);
+  IS(r, "bb", "-");
+  CHECK(remixdb_txn_rollback(r->txn));
+  IS(r, "c", "3");
+}
+static void scan_open_own_range(struct xdb_ref *r) {
+  scan_open(r);
+  own_range(r);
+}
 
 static const struct scene scenes[] = {
     {"no write", get_b, nothing, false},
@@ -431,9 +465,19 @@ static const struct scene scenes[] = {
     {"a deletion of a range in a scan", scan_a_to_c, del_b_to_cc, true},
     {"a deletion of a range behind a scan", scan_a_to_c, del_from_cc, false},
     {"a deletion of a range without keys", scan_a_to_c, del_nothing, false},
-    {"a phantom in its own deletion of a range", own_range, put_bb, true},
-    {"a key before its own deletion of a range", own_range, put_b, false},
-    {"a key behind its own deletion of a range", own_range, put_cc, false},
+    {"a key in its own deletion of a range", own_range, put_bb, false},
+    {"a deleted key in its own deletion of a range", own_range, put_c, false},
+    {"a key read before its deletion of a range", read_own_range, put_c, true},
+    {"a key that was not there before its deletion of a range", absent_own_range, put_bb, true},
+    {"a phantom of a scan before its deletion of a range", scan_own_range, put_bb, true},
+    {"a key read in its own deletion of a range", own_range_read, put_c, false},
+    {"a key that is not there in its own deletion of a range", own_range_read, put_bb, false},
+    {"a scan over its own deletion of a range", own_range_scan, put_bb, false},
+    {"a key before it in such a scan", own_range_scan, put_b, true},
+    {"a key behind it in such a scan", own_range_scan, put_cc, true},
+    {"its own deletion of a range that was taken back", own_range_back, put_bb, false},
+    {"a read after that", own_range_back, put_c, true},
+    {"an open scan, and its own deletion of a range", scan_open_own_range, put_bb, true},
     {"an ingested key", get_absent, ingest_bb, true},
     {"an ingested phantom", scan_a_to_c, ingest_bb, true},
     {"an ingested key beside a read one", get_b, ingest_bb, false},
@@ -502,6 +546,57 @@ static void test_conflicts(void **state) {
     }
   }
   check_what[0] = '\0';
+}
+
+// The deletion of a range deletes what is there at the commit, and no write that comes after it in the transaction.
+static void test_blind_range(void **state) {
+  (void)state;
+  struct xdb_space *const sp = remixdb_space_open(x, "blind", true);
+  struct xdb_ref *const rs = remixdb_space_ref(sp);
+  CHECK(sp && rs);
+  for (uint32_t how = 0; how < ROUNDS; how++) {
+    const struct remixdb_range all = {{NULL, 0}, {NULL, 0}};
+    (void)snprintf(check_what, sizeof(check_what), "rounds %u", how);
+    CHECK(remixdb_del_range(ref, &all) && remixdb_del_range(rs, &all));
+    put(ref, "b", "old");
+    put(rs, "b", "old");
+    struct xdb_ref *r;
+    struct xdb_txn *const t = begin_txn(&r);
+    struct xdb_ref *const ts = remixdb_txn_ref(t, sp);
+    put(r, "bb", "before");
+    del_range_of(r, "b", "d");
+    CHECK(remixdb_del_range(ts, &all));
+    put(r, "c", "after");
+    put(ts, "x", "after");
+    CHECK(remixdb_txn_savepoint(t));
+    del_range_of(r, "d", "f");
+    CHECK(remixdb_txn_rollback(t));
+    round_at(how, false);
+    static const char *const keys[] = {"a", "b", "ba", "bb", "c", "cc", "d", "e", "x"};
+    for (uint32_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+      put(ref, keys[i], "other");
+      put(rs, keys[i], "other");
+    }
+    round_at(how, true);
+    put(ref, "bc", "later");  // in the active memtable, also after a round
+    CHECK(remixdb_txn_commit(t));
+    struct xdb_iter *const it = remixdb_iter_create(ref), *const its = remixdb_iter_create(rs);
+    remixdb_iter_seek(it, NULL, 0);
+    assert_string_equal(walk(it, false), "a=other c=after d=other e=other x=other");
+    remixdb_iter_seek(its, NULL, 0);
+    assert_string_equal(walk(its, false), "x=after");
+    remixdb_iter_destroy(it);
+    remixdb_iter_destroy(its);
+  }
+  check_what[0] = '\0';
+  struct xdb_ref *r;
+  struct xdb_txn *const t = begin_txn(&r);  // one that finds nothing when it begins
+  del_range_of(r, "m", "n");
+  put(ref, "m", "other");
+  CHECK(remixdb_txn_commit(t));
+  IS(ref, "m", "-");
+  remixdb_unref(rs);
+  remixdb_space_close(sp);
 }
 
 // A transaction that only read commits, whatever the others wrote.
@@ -903,6 +998,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_calls, begin, end),
       cmocka_unit_test_setup_teardown(test_savepoints, begin, end),
       cmocka_unit_test_setup_teardown(test_conflicts, begin, end),
+      cmocka_unit_test_setup_teardown(test_blind_range, begin, end),
       cmocka_unit_test_setup_teardown(test_read_only, begin, end),
       cmocka_unit_test_setup_teardown(test_same_value, begin, end),
       cmocka_unit_test_setup_teardown(test_write_skew, begin, end),
