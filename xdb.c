@@ -347,7 +347,7 @@ enum write_how {
 // Whether the memtable takes a record.
 static bool takes(struct xdb *x, const struct memtable *m, enum write_how how) {
   if (how == WRITE_NEW) return !xdb_round_due(x, m, 0);
-  const size_t limit = atomic_load_explicit(&x->memtable_limit, memory_order_relaxed);
+  const size_t limit = xdb_memtable_limit(x);
   return how == WRITE_BACK || (memtable_memory(m) < limit + limit / 4 && !wal_full(x->wal, 0, true));
 }
 

@@ -357,7 +357,7 @@ static enum remixdb_status shrink_log(struct xdb *x) {
 static enum remixdb_status compact_with(struct waiter *w) {
   struct xdb *const x = w->x;
   // A round takes about as long as writing a few memtables: a writer waits for one round at most.
-  w->whole->work.budget = 4 * atomic_load_explicit(&x->memtable_limit, memory_order_relaxed);
+  w->whole->work.budget = 4 * xdb_memtable_limit(x);
   if (w->progress.fn && !x->opts.read_only) w->total = whole_bytes(w);
   enum remixdb_status s = waiter_begin(w);
   if (s == REMIXDB_OK) s = compact_passes(w);

@@ -35,10 +35,6 @@ void memory_fini(struct xdb *x) {
 
 // ---- shares
 
-static inline size_t limit_now(const struct xdb *x) {
-  return atomic_load_explicit(&x->memtable_limit, memory_order_relaxed);
-}
-
 static size_t memtable_share(size_t budget) {
   size_t size = MIB;
   while (size < MEMORY_MEMTABLE_MAX && size * 2 <= budget / MEMORY_MEMTABLE_PART) size *= 2;
@@ -92,7 +88,7 @@ void memory_plan(struct xdb *x) {
 // Bytes of the budget that are not the cache's. m->lock is held.
 static uint64_t others(struct xdb *x, size_t budget) {
   const struct memory *const m = &x->memory;
-  const size_t limit = limit_now(x);
+  const size_t limit = xdb_memtable_limit(x);
   uint64_t memtables = memtables_kept(&x->memtables, NULL, NULL) + arena_pool_held(&x->memtables.chunks);
   uint64_t work = budget_used(&m->accounts, BUDGET_WORK);
   memtables += m->busy ? 0 : limit / GROW_PART;
@@ -135,7 +131,7 @@ void memory_begin(struct xdb *x, size_t used) {
   if (!cache_follows(m)) return;
   m->accounts.arg = x;
   m->accounts.lacks = lacks;
-  atomic_store_explicit(&m->rest_until, used + limit_now(x) / GROW_PART, memory_order_relaxed);
+  atomic_store_explicit(&m->rest_until, used + xdb_memtable_limit(x) / GROW_PART, memory_order_relaxed);
   memory_look(x);
 }
 
@@ -164,7 +160,7 @@ void memory_rest(struct xdb *x, size_t used, size_t wanted) {
   struct memory *const m = &x->memory;
   pthread_mutex_lock(&m->lock);
   m->busy = false;
-  atomic_store_explicit(&m->rest_until, used + limit_now(x) / GROW_PART, memory_order_relaxed);
+  atomic_store_explicit(&m->rest_until, used + xdb_memtable_limit(x) / GROW_PART, memory_order_relaxed);
   arena_pool_trim(&x->memtables.chunks, wanted);
   divide(x);
   pthread_mutex_unlock(&m->lock);
@@ -200,7 +196,7 @@ enum remixdb_status memory_cache_set(struct xdb *x, size_t size) {
 }
 
 void memory_rounds(struct xdb *x) {
-  const size_t limit = limit_now(x), half = (size_t)(x->wal_limit / 2);
+  const size_t limit = xdb_memtable_limit(x), half = (size_t)(x->wal_limit / 2);
   // Records that a round hands back must not fill the next memtable's log segment at once. Otherwise rounds would hand
   // them back for ever.
   x->compact.memtable_size = half < limit ? half : limit;

@@ -62,7 +62,7 @@ void xdb_pace_draw(struct xdb_ref *r) {
   if (memory_grows(x, used)) idle_grow(x);
   if (wal_ahead_pending(x->wal) || (wanted && arena_pool_short(&x->memtables.chunks, wanted))) idle_ask(x);
   if (!compacting) return;
-  const size_t limit = atomic_load_explicit(&x->memtable_limit, memory_order_relaxed);
+  const size_t limit = xdb_memtable_limit(x);
   if (used < limit / 8) return;
   const uint64_t now = time_ns();
   const uint64_t room = used < limit ? limit - used : 1;

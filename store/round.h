@@ -40,7 +40,7 @@ void xdb_round_run(void *arg, struct worker *w);
 // takes any batch. The same rule holds for the log's segment, which has the same records. Inside an epoch, or under
 // xdb.lock.
 static inline bool xdb_round_due(struct xdb *x, const struct memtable *m, size_t batch) {
-  const size_t used = memtable_memory(m), limit = atomic_load_explicit(&x->memtable_limit, memory_order_relaxed);
+  const size_t used = memtable_memory(m), limit = xdb_memtable_limit(x);
   if (used >= limit || wal_full(x->wal, 0, false)) return true;
   return unlikely(batch != 0) && ((used > limit / 4 && used + batch > limit + limit / 4 && memtable_count(m) != 0) ||
                                   wal_full(x->wal, batch, false));

@@ -15,7 +15,7 @@
 // Tells whether the active memtable, which has `used` bytes, is likely to stay active until a merge ends: it is not
 // nearly full, or it grows slowly. xdb.lock is held.
 static bool freeze_is_far(struct xdb *x, size_t used) {
-  const size_t limit = atomic_load_explicit(&x->memtable_limit, memory_order_relaxed);
+  const size_t limit = xdb_memtable_limit(x);
   assert(xdb_lock_is_mine(x));
   if (used <= limit - limit / ROOM) return true;
   const uint64_t now = time_ns(), since = now - x->scan_merges.looked_ns;

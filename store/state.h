@@ -236,6 +236,17 @@ struct xdb {
   struct pool ref_pool;  // refs that wait for the next thread that borrows one (refpool.c)
 };
 
+// Returns memtable_limit. A plain load of a word is as good as an atomic one, whatever value it gets, and compilers
+// make a compare with memory of it, which they do not with an atomic load. Writers pass here once per record.
+static inline size_t xdb_memtable_limit(const struct xdb *x) {
+#if LIB_TSAN
+  return atomic_load_explicit(&x->memtable_limit, memory_order_relaxed);
+#else
+  return *(const size_t *)(const void *)&x->memtable_limit;
+#endif
+}
+_Static_assert(sizeof(_Atomic size_t) == sizeof(size_t), "the same representation");
+
 // Debug builds note the owner of xdb.lock. A function that needs the lock asserts xdb_lock_is_mine.
 #ifdef NDEBUG
 static inline void xdb_lock_note(struct xdb *x, bool mine) { (void)x, (void)mine; }

@@ -132,7 +132,7 @@ void values_end(struct xdb *x, struct value_apart *a) {
 }
 
 bool values_full(const struct xdb *x, const struct memtable *m) {
-  const uint64_t limit = (uint64_t)atomic_load_explicit(&x->memtable_limit, memory_order_relaxed) * VALUES_PER_MEMTABLE;
+  const uint64_t limit = (uint64_t)xdb_memtable_limit(x) * VALUES_PER_MEMTABLE;
   return atomic_load_explicit(&m->apart_bytes, memory_order_relaxed) >
          (limit > VALUES_PER_MIN ? limit : VALUES_PER_MIN);
 }
