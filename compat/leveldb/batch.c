@@ -10,7 +10,7 @@ leveldb_writebatch_t *leveldb_writebatch_create(void) {
 
 void leveldb_writebatch_clear(leveldb_writebatch_t *b) {
   remixdb_batch_clear(b->batch);
-  free(b->error);
+  ldb_message_free(b->error);
   b->error = NULL;
 }
 
@@ -59,5 +59,5 @@ void leveldb_writebatch_iterate(const leveldb_writebatch_t *b, void *state,
 
 void leveldb_writebatch_append(leveldb_writebatch_t *destination, const leveldb_writebatch_t *source) {
   added(destination, remixdb_batch_append(destination->batch, source->batch));
-  if (source->error && !destination->error) destination->error = strdup(source->error);
+  if (source->error && !destination->error) ldb_message_copy(&destination->error, source->error);
 }

@@ -57,9 +57,15 @@ struct leveldb_writebatch_t {
   char *error;  // of an operation that the batch could not take; NULL: none
 };
 
-// Sets *errptr to the message "KIND: WHAT", in memory from malloc, and frees the old one. Without memory for it the old
-// one stays.
+// Memory for messages and values: malloc. Tests replace it.
+extern void *(*ldb_malloc)(size_t size);
+// Sets *errptr to the message "KIND: WHAT", in memory from malloc, and frees the old one. Without memory for it,
+// *errptr is a message that says so, in memory that stays: a failure always has a message. ldb_message_free frees all
+// of them.
 void ldb_error(char **errptr, const char *kind, const char *what);
+// Sets *errptr to a copy of another message in the same way.
+void ldb_message_copy(char **errptr, const char *message);
+void ldb_message_free(char *message);
 // Tells the failure of the ref's last call in the same way; ref NULL: this thread's last call.
 void ldb_failed(char **errptr, const struct xdb_ref *ref);
 

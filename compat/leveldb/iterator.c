@@ -26,7 +26,7 @@ void leveldb_iter_destroy(leveldb_iterator_t *it) {
   if (!it) return;
   remixdb_iter_destroy(it->it);
   remixdb_ref_return(it->ref);
-  free(it->error);
+  ldb_message_free(it->error);
   free(it);
 }
 
@@ -76,10 +76,7 @@ const char *leveldb_iter_value(const leveldb_iterator_t *it, size_t *vlen) {
 
 void leveldb_iter_get_error(const leveldb_iterator_t *it, char **errptr) {
   if (!it->it) {
-    char *const copy = strdup(it->error ? it->error : "IO error: no memory");
-    if (!copy) return;
-    free(*errptr);
-    *errptr = copy;
+    ldb_message_copy(errptr, it->error);
   } else if (remixdb_iter_status(it->it) != REMIXDB_OK) {
     (void)remixdb_iter_key(it->it, NULL);  // fails, with the failure that took the position away
     ldb_failed(errptr, it->ref);

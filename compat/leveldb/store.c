@@ -128,10 +128,7 @@ static bool check_one(void *priv, const struct remixdb_batch_item *item) {
 void leveldb_write(leveldb_t *db, const leveldb_writeoptions_t *options, leveldb_writebatch_t *batch, char **errptr) {
   struct order_check check = {db, errptr, true};
   if (batch->error) {
-    char *const copy = strdup(batch->error);
-    if (!copy) return;
-    free(*errptr);
-    *errptr = copy;
+    ldb_message_copy(errptr, batch->error);
     return;
   }
   if (db->comparator) (void)remixdb_batch_each(batch->batch, check_one, &check);
@@ -150,7 +147,7 @@ static char *get(struct xdb_ref *ref, const char *key, size_t keylen, size_t *va
     if (remixdb_ref_errcode(ref) != REMIXDB_NOTFOUND) ldb_failed(errptr, ref);
     return NULL;
   }
-  char *const copy = malloc(len ? len : 1);
+  char *const copy = ldb_malloc(len ? len : 1);
   if (copy && len) memcpy(copy, value, len);
   if (copy) *vallen = len;
   else ldb_error(errptr, "IO error", "no memory for the value");

@@ -3,6 +3,7 @@
 // LevelDB's C interface: every function of leveldb/c.h, with the meaning that LevelDB's programs expect.
 #include <leveldb/c.h>
 
+#include "compat/leveldb/internal.h"
 #include "tests/lib/check.h"
 #include "tests/lib/store.h"
 
@@ -640,6 +641,50 @@ static void *use_it(void *arg) {
   return NULL;
 }
 
+static void *no_memory(size_t size) {
+  (void)size;
+  return NULL;
+}
+
+// Without memory for its message a call that fails has a message all the same, which leveldb_free takes.
+static void test_no_memory(void **state) {
+  (void)state;
+  leveldb_t *const db = open_it();
+  size_t len = 77;
+  put(db, "key", "value");
+  static char key[70000];
+  ldb_malloc = no_memory;
+  CHECK(!leveldb_get(db, reads, "key", 3, &len, &err) && len == 0);
+  FAILED("IO error", "no memory");
+  CHECK(!leveldb_get(db, reads, "none", 4, &len, &err));
+  FINE;
+  leveldb_put(db, writes, key, sizeof(key), "v", 1, &err);
+  FAILED("IO error", "no memory");
+  leveldb_delete(db, writes, key, sizeof(key), &err);
+  CHECK(err);
+  leveldb_delete(db, writes, key, sizeof(key), &err);  // the message of the failure before it goes
+  FAILED("IO error", "no memory");
+  CHECK(!leveldb_open(options, name, &err));
+  FAILED("IO error", "no memory");
+  leveldb_writebatch_t *const b = leveldb_writebatch_create(), *const c = leveldb_writebatch_create();
+  leveldb_writebatch_put(b, key, sizeof(key), "v", 1);
+  leveldb_writebatch_append(c, b);
+  leveldb_write(db, writes, c, &err);
+  FAILED("IO error", "no memory");
+  leveldb_writebatch_clear(b);
+  leveldb_writebatch_put(b, key, sizeof(key), "v", 1);
+  ldb_malloc = malloc;
+  leveldb_write(db, writes, b, &err);  // the batch kept the message that says so
+  FAILED("IO error", "no memory");
+  leveldb_writebatch_clear(b);
+  leveldb_writebatch_put(b, key, sizeof(key), "v", 1);
+  leveldb_write(db, writes, b, &err);
+  FAILED("Invalid argument", "");
+  leveldb_writebatch_destroy(b);
+  leveldb_writebatch_destroy(c);
+  leveldb_close(db);
+}
+
 static void test_threads(void **state) {
   (void)state;
   leveldb_t *const db = open_it();
@@ -670,6 +715,7 @@ int main(void) {
       TEST(test_comparators),
       TEST(test_filters),
       TEST(test_repair),
+      TEST(test_no_memory),
       TEST(test_threads),
   };
   return cmocka_run_group_tests_name("leveldb", tests, NULL, NULL);

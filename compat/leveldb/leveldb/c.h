@@ -9,7 +9,8 @@
 
    Errors. A function that can fail has `char **errptr` as its last argument. *errptr is NULL, or a message that malloc
    gave. A failure frees that message and sets a new one; a success leaves *errptr as it is. The caller frees a message
-   with leveldb_free. It begins with its kind: "NotFound: ", "Corruption: ", "Invalid argument: " or "IO error: ".
+   with leveldb_free: without memory for it, a message is not malloc's. It begins with its kind: "NotFound: ",
+   "Corruption: ", "Invalid argument: " or "IO error: ".
 
    Memory. A function whose name ends in _create returns an object, which the function of the same family that ends in
    _destroy frees; NULL: there is no memory. Objects that were given to leveldb_options_t outlive every store that was
