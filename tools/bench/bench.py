@@ -65,6 +65,17 @@ SCENARIOS = {
             "benchmarks": f"fillrandom,{LONG_READS},overwrite,flush,waitidle,warm,{LONG_READS}",
         } for shape, num, key_size in [("long", 30_000, 60_000), ("prefix", 200_000, 8_208), ("nested", 60_000, 60_000)]
     },
+    # long values, a load in random order written over once; a cache for a fifth of the data
+    **{
+        f"values-{name}": {
+            "num": num, "key_size": 16, "value_size": size, "blob_size": 1024, "cache_mb": 64, "memtable_mb": 32,
+            "ops": ops,
+            "benchmarks": f"fillrandom,overwrite:ops={num},flush,waitidle,warm,readrandom,"
+                          f"seekrandom:ops={ops // 20}:seek_nexts=50",
+        } for name, size, num, ops in [("1k", 1 << 10, 320_000, 100_000), ("4k", 4 << 10, 80_000, 40_000),
+                                       ("16k", 16 << 10, 20_000, 20_000), ("64k", 64 << 10, 5_000, 5_000),
+                                       ("1m", 1 << 20, 320, 1_000)]
+    },
     # to see that everything runs
     "tiny": {
         "num": 20_000, "key_size": 16, "value_size": 120, "cache_mb": 8, "memtable_mb": 4, "ops": 5_000,

@@ -18,6 +18,7 @@ struct bench_config {
   uint32_t key_size;  // bytes
   enum bench_shape shape;
   uint32_t value_size;  // bytes
+  uint32_t blob_size;   // values of so many bytes lie in files of their own, where the engine lets choose; 0: none
   size_t cache_mb;
   size_t memtable_mb;
   uint32_t threads;

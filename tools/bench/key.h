@@ -29,7 +29,7 @@
 #define BENCH_KEY_MAX 60000u  // LMDB takes 511, and says so
 #define BENCH_SHAPED_MIN 32u  // the shortest key_size of the other shapes
 #define BENCH_VALUE_MIN 16u
-#define BENCH_VALUE_MAX 60000u
+#define BENCH_VALUE_MAX (4u << 20)
 #define BENCH_POOL (64u << 10)
 
 enum bench_shape { BENCH_NUMBER = 0, BENCH_LONG, BENCH_PREFIX, BENCH_NESTED };

@@ -131,7 +131,7 @@ static enum bench_status multi_get(void *session, uint32_t nr, const struct benc
   return BENCH_OK;
 }
 
-// The buffers hold any record: no key and value are longer than REMIXDB_KV_MAX together.
+// The buffers hold any record that the benchmark has written.
 static enum bench_status peek(struct session *s, struct bench_record *r) {
   if (remixdb_iter_peek(s->it, r->key, &r->klen, r->value, &r->vlen)) return BENCH_OK;
   return remixdb_iter_status(s->it) == REMIXDB_OK ? BENCH_NONE : failed("scan");

@@ -66,6 +66,12 @@ static void *store_open(const struct bench_config *c) {
   rocksdb_options_set_level_compaction_dynamic_level_bytes(o, 1);
   rocksdb_options_set_max_open_files(o, -1);
   rocksdb_options_set_stats_dump_period_sec(o, 0);
+  if (c->blob_size) {
+    rocksdb_options_set_enable_blob_files(o, 1);
+    rocksdb_options_set_min_blob_size(o, c->blob_size);
+    rocksdb_options_set_blob_compression_type(o, kind);
+    rocksdb_options_set_enable_blob_gc(o, 1);
+  }
   if (c->threads == 1) {
     rocksdb_options_set_allow_concurrent_memtable_write(o, 0);
     rocksdb_options_set_enable_write_thread_adaptive_yield(o, 0);
@@ -159,7 +165,8 @@ const struct bench_engine bench_rocksdb = {
     .name = "rocksdb",
     .settings = "write_buffer_size = memtable, 2 write buffers, LRU block cache, full Bloom filters of 10 bits, hash "
                 "index in data blocks, format 5, level compaction with dynamic level bytes, max_background_jobs = "
-                "cores, max_open_files = -1; with one thread no concurrent memtable writes; WAL without sync; "
+                "cores, max_open_files = -1; with one thread no concurrent memtable writes; with --blob_size blob "
+                "files of that least size, with garbage collection; WAL without sync; "
                 "rocksdb_get_pinned and a copy; an iterator per thread, kept in benchmarks that only read, else made "
                 "for every seek",
     .fill_batch = 1,

@@ -652,10 +652,8 @@ static bool worker_init(struct worker *w) {
   w->r.trace_bytes = w->trace_cap * sizeof(*w->trace);
   w->value = malloc(k->value_size);
   w->last_key = malloc(BENCH_KEY_MAX);
-  w->rec = (struct bench_record){.key = malloc(RECORD_CAP),
-                                 .value = malloc(RECORD_CAP),
-                                 .kcap = RECORD_CAP,
-                                 .vcap = RECORD_CAP};
+  const uint32_t vcap = k->value_size > RECORD_CAP ? k->value_size : RECORD_CAP;
+  w->rec = (struct bench_record){.key = malloc(RECORD_CAP), .value = malloc(vcap), .kcap = RECORD_CAP, .vcap = vcap};
   if (!w->value || !w->last_key || !w->rec.key || !w->rec.value) return false;
   if (w->multi) {
     w->many_keys = calloc(w->multi, sizeof(*w->many_keys));
