@@ -664,9 +664,9 @@ struct xdb_space *remixdb_space_open(struct xdb *xdb, const char *name, bool cre
 void remixdb_space_close(struct xdb_space *space);
 // Drops a space with all its keys, durably, whatever it holds. The name is free at once. Refs of the space, and
 // handles, say REMIXDB_GONE from then on. Snapshots, and iterators that have a position, read on as before, until an
-// iterator ends or parks; meanwhile they keep the files. Partitions of the space alone give their room back at once,
-// when workers have removed the files; keys beside those of other spaces go with the next merge of their partition.
-// Fails as the making of a space does.
+// iterator ends or parks; meanwhile they keep the files. The room comes back by itself: workers remove the files, and
+// merge the parts of the store where the space's keys are among others (figure dropped_bytes). Without workers the call
+// does that, and a failure there is not its own. Fails as the making of a space does.
 bool remixdb_space_drop(struct xdb *xdb, const char *name);
 // Returns the names of all spaces, each with a newline after it, the oldest space first. Free the text with
 // remixdb_free. Returns NULL on failure.

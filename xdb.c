@@ -7,6 +7,7 @@
 #include "log/format.h"
 #include "store/below.h"
 #include "store/dir.h"
+#include "store/dropped_ask.h"
 #include "store/expiry.h"
 #include "store/flush.h"
 #include "store/idle.h"
@@ -108,7 +109,7 @@ static enum remixdb_status open_steps(struct xdb *x, const struct env_dir *at, c
   if (!x->opts.read_only) idle_expiry(x, o->version);
   reserve_measure(x, o->version, x->recovery.bytes);
   (void)reserve_keep(x);
-  if (!x->opts.read_only && version_has_dropped(o->version)) space_trim_ask(x);
+  if (!x->opts.read_only && version_may_have_dropped(o->version)) dropped_ask(x);
   memory_begin(x, memtable_memory(o->active));
   return shorten_log(x);
 }

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "compact/dropped.h"
 #include "store/collect.h"
 #include "store/refpool.h"
 #include "store/snapshot.h"
@@ -16,7 +17,7 @@
 
 // Sums over the partitions of the store's version.
 struct parts_figures {
-  uint64_t partitions, tables, entries, keys, young_views, version_number, spaces;
+  uint64_t partitions, tables, entries, keys, young_views, version_number, spaces, dropped_bytes;
   uint64_t tables_without_keys;
   uint64_t table_bytes, ckb_bytes, remix_bytes;  // on disk
   uint64_t table_memory, remix_memory;           // in memory
@@ -66,6 +67,7 @@ static void add_part(struct parts_figures *f, const struct part *p) {
 
 static void gather_parts(const struct version *v, struct parts_figures *f) {
   *f = (struct parts_figures){.version_number = v->number, .spaces = names_count(v->names)};
+  f->dropped_bytes = compact_dropped_bytes(v);
   for (const struct version *tree = v; tree; tree = tree->spaces) {
     if (tree == v || !version_is_empty(tree)) f->partitions += tree->nr_parts;
     f->young_views += tree->nr_young;

@@ -289,9 +289,10 @@ void workers_tick(struct workers *ws, workers_idle_fn idle, uint64_t ns) {
 void workers_later(struct workers *ws, workers_idle_fn idle, uint64_t ns) {
   if (workers_count(ws) == 0) return;
   pthread_mutex_lock(&ws->lock);
-  if (!ws->later) {
+  const uint64_t at = time_ns() + ns;
+  if (!ws->later || at < ws->later_at) {
     ws->later = idle;
-    ws->later_at = time_ns() + ns;
+    ws->later_at = at;
     pthread_cond_signal(&ws->work);
   }
   pthread_mutex_unlock(&ws->lock);

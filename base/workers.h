@@ -53,7 +53,8 @@ void workers_kick(struct workers *ws);
 void workers_idle(struct workers *ws, workers_idle_fn idle);
 // The same at least once in ns nanoseconds from now on, without further requests.
 void workers_tick(struct workers *ws, workers_idle_fn idle, uint64_t ns);
-// The same once, ns nanoseconds from now on. Does nothing if such a request is pending, or without workers.
+// The same once, ns nanoseconds from now on. The earliest of several such requests counts. Does nothing without
+// workers.
 void workers_later(struct workers *ws, workers_idle_fn idle, uint64_t ns);
 // Runs all tasks and waits for them. Call it inside a round, or while no round was asked for. Tasks that run in the
 // caller get `self`. Sorts the array.

@@ -62,6 +62,8 @@ struct compact_stats {  // since the store was opened; relaxed
   _Atomic uint64_t read_bytes;                // bytes of tables that were merged
   _Atomic uint64_t handed_back;               // bytes of records
   _Atomic uint64_t scan_merges;               // partitions
+  _Atomic uint64_t dropped_merges;            // partitions that were merged only for dropped spaces
+  _Atomic uint64_t dropped_tables;            // tables of dropped spaces that left partitions with other tables
   _Atomic uint64_t apart;                     // values that were written apart
   _Atomic uint64_t young;                     // partitions of which only the young view was built again
   _Atomic uint64_t remix_data_pages;          // data pages read to build REMIXes
@@ -85,6 +87,7 @@ struct compact {
   _Atomic uint64_t progress, work;
   _Atomic uint64_t expired_ms;      // records with an expiry up to this time go; 0: none. Relaxed
   _Atomic bool yield;               // a scan round ends soon. Relaxed
+  _Atomic bool dropped_too;         // the round of a memtable merges a partition for dropped spaces, too. Relaxed
   struct value_log values;          // where rounds write values apart; nobody else does
   struct value_mark mark;           // of `values`, when the round in progress began, if `marked`
   bool marked;                      // a round has begun, and its version is not installed yet. The round's thread
@@ -212,6 +215,10 @@ bool compact_scan_debt_paid(struct remix *x);
 // compact_round.
 MUST_CHECK enum remixdb_status compact_scan_round(struct compact *c, struct worker *self, struct version *base,
                                                   struct version **out);
+// The same for partitions that are worth a merge because they have keys of dropped spaces (PART_DUE). It takes no
+// account of scans.
+MUST_CHECK enum remixdb_status compact_dropped_round(struct compact *c, struct worker *self, struct version *base,
+                                                     struct version **out);
 // Returns a number for a new file. No file has the name that name_of makes of this number. If the system cannot tell
 // whether a name exists, the number counts as free. name_of: sst_name, remix_name or files_value_name.
 MUST_CHECK uint64_t compact_new_number(struct compact *c, void (*name_of)(char *buf, uint64_t number));

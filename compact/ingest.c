@@ -176,46 +176,25 @@ static enum remixdb_status write_again(struct ingest *in, uint32_t part, const s
 
 // Builds a view over the runs of `below` (NULL: none) and then these tables.
 static enum remixdb_status view_build(const struct piece *p, struct worker *w, const struct remix *below,
-                                      struct sst *const *tables, uint32_t nr, struct remix **out) {
-  struct compact *const c = p->c;
+                                      struct sst *const *tables, uint32_t nr, bool young, struct remix **out) {
   const uint32_t kept = below ? below->nr_runs : 0;
   struct sst *runs[REMIX_RUNS_MAX];
   if (kept + nr > REMIX_RUNS_MAX) return err_set(REMIXDB_INVALID, "a partition cannot have %u tables", kept + nr);
   for (uint32_t i = 0; i < kept + nr; i++) runs[i] = i < kept ? below->runs[i] : tables[i - kept];
-  struct remix_build b = {.ctx = c->ctx,
-                          .queue = w->queue,
-                          .number = compact_new_number(c, remix_name),
+  struct remix_build b = {.queue = w->queue,
                           .old = below,
                           .keep = kept == 32 ? UINT32_MAX : (1u << kept) - 1,
                           .fresh = tables,
-                          .nr_fresh = nr,
-                          .tags = c->tags,
-                          .keep_image = true};
-  enum remixdb_status s = remix_build(&b);
-  if (s != REMIXDB_OK) return s;
-  atomic_fetch_add_explicit(&c->stats.remix_bytes, b.file_size, memory_order_relaxed);
-  const struct remix_built built = {b.image, b.image_size, b.file_size, b.print};
-  s = remix_open_built(c->ctx, b.number, runs, kept + nr, &built, out);
-  mem_free(b.image);
-  if (s == REMIXDB_OK) {
-    remix_watch(*out, c->watch);
-    return s;
-  }
-  char name[32];
-  remix_name(name, b.number);
-  return tables_remove_new(c, name, s);
+                          .nr_fresh = nr};
+  return round_view_build(p->c, &b, runs, kept + nr, young, out);
 }
 
 static enum remixdb_status piece_make(struct piece *p, struct worker *w) {
   struct remix *lower = NULL;
   enum remixdb_status s = REMIXDB_OK;
-  if (p->old && part_young(p->old)) {
-    s = view_build(p, w, part_young(p->old), p->tables, p->nr, &p->young);
-    if (s == REMIXDB_OK) remix_make_young(p->young);
-    return s;
-  }
-  if (p->nr_lower) s = view_build(p, w, NULL, p->lower, p->nr_lower, &lower);
-  if (s == REMIXDB_OK) s = view_build(p, w, p->old ? part_remix(p->old) : lower, p->tables, p->nr, &p->remix);
+  if (p->old && part_young(p->old)) return view_build(p, w, part_young(p->old), p->tables, p->nr, true, &p->young);
+  if (p->nr_lower) s = view_build(p, w, NULL, p->lower, p->nr_lower, false, &lower);
+  if (s == REMIXDB_OK) s = view_build(p, w, p->old ? part_remix(p->old) : lower, p->tables, p->nr, false, &p->remix);
   if (lower) {
     remix_retire(lower);
     remix_unref(lower);

@@ -9,6 +9,7 @@
 #define COMPACT_JOB_H
 
 #include "compact/compact.h"
+#include "remix/build.h"
 
 // Bounds of sequence numbers. max 0: there is none.
 struct seqs {
@@ -43,7 +44,8 @@ struct job {
   // decided
   enum compact_kind kind;
   bool may_abort;
-  bool scan_merge;          // a scan merge
+  bool scan_merge;          // a scan merge, or such a merge for dropped spaces: may be given up
+  bool dropped;             // a merge only because the partition has keys of dropped spaces
   bool append;              // a split that leaves the partition as it is and makes new partitions after it
   bool young;               // the tables go into the young view; the older view stays
   bool upto;                // another job appends the new data after the partition's keys
@@ -91,6 +93,7 @@ struct round {
   struct worker *self;
   struct round_tree trees[TREES];
   bool scans;           // a scan round
+  bool dropped;         // a scan round that merges partitions with keys of dropped spaces, and no others
   bool pieces;          // the cache cannot hold all tables: readers will read pieces of blocks
   _Atomic bool failed;  // a job has failed: the others end soon. Relaxed
   struct fresh *fresh;  // of both trees
@@ -117,6 +120,12 @@ static inline const struct sst *last_table(const struct part *p) {
     if (kv_cmp(last->max, part_run(p, r)->max) < 0) last = part_run(p, r);
   return last;
 }
+
+// Builds a view over these runs and opens it (round.c). b: what is built, without context, number and tags. young: it
+// is a young view. If all runs of the old view stay, the new one takes over the scan debt. *out has one reference. On
+// failure no file is left.
+MUST_CHECK enum remixdb_status round_view_build(struct compact *c, struct remix_build *b, struct sst *const *runs,
+                                                uint32_t nr, bool young, struct remix **out);
 
 // Bytes of a record in a block: the record and its offset.
 static inline uint64_t record_bytes(const struct kv_rec *rec) { return kv_rec_size(rec) + 2; }

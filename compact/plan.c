@@ -348,6 +348,13 @@ static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint
     struct job *j = add_job(r, tree, i, 1);
     const struct part *const p = tree->base->parts[i];
     if (!*left) continue;
+    if (r->dropped) {
+      if (!tree->names || part_dropped(p, tree->names) != PART_DUE) continue;
+      j->scan_merge = j->dropped = true;
+      decide_all(j);
+      --*left;
+      continue;
+    }
     if (unlikely(compact_mostly_expired(p, expired_ms(r->c)))) {
       j->scan_merge = true;
       decide_all(j);
@@ -371,6 +378,17 @@ void plan_scan_merges(struct round *r) {
   uint32_t left = atomic_load_explicit(&r->c->scan_merge_parts, memory_order_relaxed);
   for (uint32_t i = 0; i < TREES; i++)
     if (round_has(r, i)) plan_tree_scan_merges(r, &r->trees[i], &left);
+}
+
+void plan_dropped_one(struct round *r) {
+  const struct round_tree *const tree = &r->trees[TREE_SPACES];
+  for (uint32_t i = tree->first_job; i < tree->end_job && tree->names; i++) {
+    struct job *const j = &r->jobs[i];
+    if (j->kind != COMPACT_KEEP || j->upto || part_dropped(old_part(j), tree->names) != PART_DUE) continue;
+    j->dropped = true;
+    decide_all(j);
+    return;
+  }
 }
 
 // Bytes of a job's new records, and bytes that it writes for them.

@@ -14,6 +14,8 @@
 void plan_jobs(struct round *r, uint32_t tree, struct compact_whole *whole, uint32_t *next_out);
 // Makes the jobs of both trees for a scan round.
 void plan_scan_merges(struct round *r);
+// Plans the merge of one more partition of the spaces' tree, which is worth it only for its keys of dropped spaces.
+void plan_dropped_one(struct round *r);
 // Decides which jobs hand their new data back to the active memtable, because writing it is expensive. Fails with
 // REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status plan_aborts(struct round *r);

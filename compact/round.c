@@ -6,7 +6,6 @@
 #include "compact/fresh.h"
 #include "compact/plan.h"
 #include "compact/tables.h"
-#include "remix/build.h"
 
 #define REMIX_READ_BYTES (160u << 10)  // for each run whose keys a build reads
 
@@ -26,25 +25,32 @@ static enum remixdb_status output_runs(const struct output *o, const struct remi
   return REMIXDB_OK;
 }
 
-// Opens the REMIX that was built over these runs. If all runs of the old view stay, the new REMIX takes over the scan
-// debt.
-static enum remixdb_status output_open(struct output *o, const struct remix_build *b, struct sst *const *runs,
-                                       uint32_t nr) {
-  const struct compact *const c = o->job->c;
+enum remixdb_status round_view_build(struct compact *c, struct remix_build *b, struct sst *const *runs, uint32_t nr,
+                                     bool young, struct remix **out) {
   const struct remix *const old = b->old;
+  *out = NULL;
+  b->ctx = c->ctx;
+  b->number = compact_new_number(c, remix_name);
+  b->tags = c->tags;
+  b->keep_image = true;
+  enum remixdb_status s = remix_build(b);
+  if (s != REMIXDB_OK) return s;
+  atomic_fetch_add_explicit(&c->stats.remix_bytes, b->file_size, memory_order_relaxed);
+  atomic_fetch_add_explicit(&c->stats.remix_data_pages, b->data_pages_read, memory_order_relaxed);
   const struct remix_built built = {b->image, b->image_size, b->file_size, b->print};
-  const enum remixdb_status s = remix_open_built(c->ctx, b->number, runs, nr, &built, &o->remix);
+  s = remix_open_built(c->ctx, b->number, runs, nr, &built, out);
+  mem_free(b->image);
   if (s != REMIXDB_OK) {
     char name[32];
     remix_name(name, b->number);
     return tables_remove_new(c, name, s);
   }
-  if (old && nr == old->nr_runs + o->nr_fresh) {
+  if (old && nr == old->nr_runs + b->nr_fresh) {
     const uint64_t scan_debt = atomic_load_explicit(&old->scan_debt, memory_order_relaxed);
-    atomic_store_explicit(&o->remix->scan_debt, scan_debt, memory_order_relaxed);
+    atomic_store_explicit(&(*out)->scan_debt, scan_debt, memory_order_relaxed);
   }
-  remix_watch(o->remix, c->watch);
-  if (o->job->young) remix_make_young(o->remix);
+  remix_watch(*out, c->watch);
+  if (young) remix_make_young(*out);
   return s;
 }
 
@@ -60,24 +66,14 @@ static uint64_t output_memory(const struct output *o, uint32_t nr) {
 
 static void build_remix_in(struct output *o, struct worker *w, struct sst **runs, uint32_t nr) {
   struct compact *const c = o->job->c;
-  struct remix_build b = {.ctx = c->ctx,
-                          .queue = w->queue,
-                          .number = compact_new_number(c, remix_name),
+  struct remix_build b = {.queue = w->queue,
                           .old = o->keep ? old_view(o->job) : NULL,
                           .keep = o->keep,
                           .fresh = o->fresh,
                           .nr_fresh = o->nr_fresh,
-                          .tags = c->tags,
-                          .progress = &c->progress,
-                          .keep_image = true};
+                          .progress = &c->progress};
   b.moved = o->job->count == 0 && !o->job->hid && (o->job->young || part_young_runs(old_part(o->job)) == 0);
-  enum remixdb_status s = remix_build(&b);
-  if (s == REMIXDB_OK) {
-    atomic_fetch_add_explicit(&c->stats.remix_bytes, b.file_size, memory_order_relaxed);
-    atomic_fetch_add_explicit(&c->stats.remix_data_pages, b.data_pages_read, memory_order_relaxed);
-    s = output_open(o, &b, runs, nr);
-    mem_free(b.image);
-  }
+  const enum remixdb_status s = round_view_build(c, &b, runs, nr, o->job->young, &o->remix);
   if (s != REMIXDB_OK) err_save(&o->error, o->status = s);
 }
 
@@ -306,7 +302,8 @@ static void round_count(struct round *r) {
     // not counted: a partition that stays beside a job that appends, and partitions that a scan round does not merge
     const bool counts = !r->scans ? !(j->upto && j->kind == COMPACT_KEEP) : j->scan_merge;
     if (counts) atomic_fetch_add_explicit(&stats->kinds[j->kind], 1, memory_order_relaxed);
-    if (j->scan_merge) atomic_fetch_add_explicit(&stats->scan_merges, 1, memory_order_relaxed);
+    if (j->scan_merge && !r->dropped) atomic_fetch_add_explicit(&stats->scan_merges, 1, memory_order_relaxed);
+    if (j->dropped) atomic_fetch_add_explicit(&stats->dropped_merges, 1, memory_order_relaxed);
     if (j->young) atomic_fetch_add_explicit(&stats->young, 1, memory_order_relaxed);
     if (j->kind == COMPACT_ABORT)
       atomic_fetch_add_explicit(&stats->handed_back, j->bytes + j->apart, memory_order_relaxed);
@@ -373,7 +370,9 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
   uint32_t next = 0;
   atomic_store_explicit(&c->progress, 0, memory_order_relaxed);
   // New data waits for no whole compaction, and a tree without new data needs a round only for that.
-  const bool both = base->spaces && ((spaces && wh_count(spaces)) || (whole && whole->from_tree == TREE_SPACES));
+  const bool dropped = atomic_load_explicit(&c->dropped_too, memory_order_relaxed);
+  const bool both = base->spaces &&
+                    ((spaces && wh_count(spaces)) || (whole && whole->from_tree == TREE_SPACES) || dropped);
   enum remixdb_status s = round_begin(&r, base, both);
   r.trees[TREE_UNNAMED].frozen = frozen;
   r.trees[TREE_SPACES].frozen = spaces;
@@ -384,6 +383,7 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
     const bool all = whole && whole->from_tree == i;
     if (round_has(&r, i)) plan_jobs(&r, i, all ? whole : NULL, all ? &next : &none);
   }
+  if (s == REMIXDB_OK && dropped && both) plan_dropped_one(&r);
   if (s == REMIXDB_OK) s = round_make(&r, base, allow_abort, out);
   if (s == REMIXDB_OK) {
     if (whole) whole_came(whole, base, next);
@@ -405,9 +405,9 @@ void compact_watch(const struct compact *c, const struct version *v) {
   }
 }
 
-enum remixdb_status compact_scan_round(struct compact *c, struct worker *self, struct version *base,
-                                       struct version **out) {
-  struct round r = {.c = c, .self = self, .scans = true};
+static enum remixdb_status scan_round(struct compact *c, struct worker *self, struct version *base, bool dropped,
+                                      struct version **out) {
+  struct round r = {.c = c, .self = self, .scans = true, .dropped = dropped};
   *out = NULL;
   enum remixdb_status s = round_begin(&r, base, !version_is_empty(base->spaces));
   bool any = false;
@@ -418,6 +418,16 @@ enum remixdb_status compact_scan_round(struct compact *c, struct worker *self, s
   }
   if (s == REMIXDB_OK && any) round_count(&r);
   return round_end(&r, s);
+}
+
+enum remixdb_status compact_scan_round(struct compact *c, struct worker *self, struct version *base,
+                                       struct version **out) {
+  return scan_round(c, self, base, false, out);
+}
+
+enum remixdb_status compact_dropped_round(struct compact *c, struct worker *self, struct version *base,
+                                          struct version **out) {
+  return scan_round(c, self, base, true, out);
 }
 
 // ---- retiring

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/idle.h"
 
+#include "store/dropped_ask.h"
 #include "store/expiry.h"
 #include "store/memory.h"
 
@@ -46,6 +47,8 @@ static bool idle_step(void *arg, struct worker *w) {
   idle_destroy(x);
   idle_divide(x, &w->slot);
   expiry_look(x, &w->slot);
+  const uint64_t again = dropped_look(x);
+  if (again) idle_later(x, again);
   if (wal_ahead_pending(x->wal)) wal_ahead(x->wal);
   (void)idle_memory(x, &w->slot, &wanted);
   return arena_pool_fill(&x->memtables.chunks, wanted) || more;
@@ -66,6 +69,8 @@ void idle_grow(struct xdb *x) {
   atomic_store_explicit(&x->memory.asked, true, memory_order_relaxed);  // the workers' lock orders it before the work
   idle_ask(x);
 }
+
+void idle_later(struct xdb *x, uint64_t ns) { workers_later(x->workers, idle_step, ns); }
 
 void idle_expiry(struct xdb *x, const struct version *v) {
   if (expiry_watch(x, v) && x->workers) workers_tick(x->workers, idle_step, (uint64_t)EXPIRY_LOOK_MS * 1000000);

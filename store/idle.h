@@ -15,6 +15,8 @@
 
 // Wakes a worker for idle work. Any thread; does not wait.
 void idle_ask(struct xdb *x);
+// The same after so many nanoseconds.
+void idle_later(struct xdb *x, uint64_t ns);
 // The store is busy (store/memory.h); idle work lets it come to rest later. A round's thread, or a writer without
 // workers: outside of any epoch, without locks. May wait for epochs.
 void idle_busy(struct xdb *x);

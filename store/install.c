@@ -264,15 +264,7 @@ static enum remixdb_status install_copy(struct xdb *x, struct names *names, enum
 
 enum remixdb_status install_names(struct xdb *x, struct names *names) { return install_copy(x, names, INSTALL_NAMES); }
 
-enum remixdb_status install_trim(struct xdb *x) {
-  xdb_lock(x);
-  struct version *const spaces = xdb_super(x)->version->spaces;  // only rounds replace that tree
-  version_ref(spaces);
-  xdb_unlock(x);
-  const enum remixdb_status s = version_tree_ready(spaces, NULL, NULL);
-  version_unref(spaces);
-  return s == REMIXDB_OK ? install_copy(x, NULL, INSTALL_ROUND) : s;
-}
+enum remixdb_status install_trim(struct xdb *x) { return install_copy(x, NULL, INSTALL_ROUND); }
 
 // ---- edits
 

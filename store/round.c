@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "store/dropped.h"
 #include "store/edit.h"
 #include "store/expiry.h"
 #include "store/idle.h"
@@ -187,22 +188,16 @@ static void set_at(struct xdb *x, enum xdb_at at) {
   xdb_unlock(x);
 }
 
-// A space was dropped: gives the room of its partitions back. If that fails, each later round does it.
-static void trim(struct xdb *x) {
-  if (!atomic_exchange_explicit(&x->spaces.trim, false, memory_order_relaxed)) return;
-  if (xdb_failure(x) != REMIXDB_OK) return;
-  if (install_trim(x) != REMIXDB_OK) xdb_say(x, "a dropped space keeps its room until the next round: %s", err_msg());
-}
-
 void xdb_round_run(void *arg, struct worker *w) {
   struct xdb *const x = arg;
   struct memtable_round r;
   set_at(x, XDB_AT_MEMTABLE);
   memory_round(x);
   idle_busy(x);
-  trim(x);
+  dropped_begin(x, w);
   const bool good = !take_work(x, &r) || memtable_run(x, w, &r);
   xdb_edits_run(x, w);  // after a failed round, too: they may make room
+  if (good) dropped_end(x, w);
   if (good) scan_merge_run(x, w);
   idle_destroy(x);  // while rounds follow each other no worker is idle
   xdb_lock(x);

@@ -31,6 +31,28 @@ static bool freeze_is_far(struct xdb *x, size_t used) {
   return false;
 }
 
+// The merge begins. xdb.lock is held.
+static void note_begun(struct xdb *x) {
+  x->rounds.at = XDB_AT_SCANS;
+  atomic_store_explicit(&x->compact.yield, false, memory_order_relaxed);
+}
+
+// Tells whether nothing is more urgent than a merge. xdb.lock is held.
+static bool may_merge(struct xdb *x, const struct super *v) {
+  return !x->scan_merges.ending && !v->frozen && !x->rounds.edits &&
+         atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
+}
+
+bool scan_merge_may_begin(struct xdb *x) {
+  xdb_lock(x);
+  const struct super *const v = xdb_super(x);
+  // Without workers no other time is better.
+  const bool may = may_merge(x, v) && (workers_count(x->workers) == 0 || freeze_is_far(x, memtable_memory(v->active)));
+  if (may) note_begun(x);
+  xdb_unlock(x);
+  return may;
+}
+
 // Tells whether to begin a merge: a merge is due, and nothing is more urgent. again: partitions may be left from the
 // last merge. *base_out: the version whose partitions are merged, with a reference.
 static bool begin(struct xdb *x, bool again, struct version **base_out) {
@@ -38,16 +60,14 @@ static bool begin(struct xdb *x, bool again, struct version **base_out) {
   const struct super *v = xdb_super(x);
   const bool wanted = again || x->scan_merges.put_off ||
                       atomic_load_explicit(&x->scan_merges.due, memory_order_relaxed);
-  const bool able = !x->scan_merges.ending && !v->frozen && !x->rounds.edits &&
-                    atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
+  const bool able = may_merge(x, v);
   const bool begun = wanted && able && freeze_is_far(x, memtable_memory(v->active));
   // If a merge is put off, readers ask for it again, as long as there is enough debt. If a merge waits because a
   // memtable is frozen, it stays due for that memtable's round.
   atomic_store_explicit(&x->scan_merges.due, wanted && !able, memory_order_relaxed);
   x->scan_merges.put_off = wanted && able && !begun;
   if (begun) {
-    x->rounds.at = XDB_AT_SCANS;
-    atomic_store_explicit(&x->compact.yield, false, memory_order_relaxed);
+    note_begun(x);
     version_ref(*base_out = v->version);
   }
   xdb_unlock(x);

@@ -16,6 +16,8 @@ void scan_merge_ask(void *arg, struct remix *r);
 // Makes the merges that are due. A round calls it, with no lock held. A failure only goes to the logger, because the
 // merge was not necessary, and scans will pay for it again.
 void scan_merge_run(struct xdb *x, struct worker *w);
+// For other merges of that kind, which the caller then makes: tells whether to begin one now. xdb.lock is free.
+bool scan_merge_may_begin(struct xdb *x);
 // For the closing of the store: gives up a running merge, and prevents further merges.
 void scan_merge_stop(struct xdb *x);
 #endif

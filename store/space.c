@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "store/dropped_ask.h"
 #include "store/install.h"
 
 // ---- names
@@ -139,14 +140,6 @@ static void tell_handles(struct xdb *x, uint32_t id) {
   pthread_mutex_unlock(&x->spaces.lock);
 }
 
-void space_trim_ask(struct xdb *x) {
-  struct err_saved was;  // without workers the round runs here, and its failure is not the caller's
-  err_save(&was, REMIXDB_OK);
-  atomic_store_explicit(&x->spaces.trim, true, memory_order_relaxed);
-  workers_kick(x->workers);
-  err_restore(&was);
-}
-
 enum remixdb_status xdb_space_drop(struct xdb *x, const char *name, size_t len) {
   pthread_mutex_lock(&x->spaces.changing);
   struct names *const now = space_names(x), *next = NULL;
@@ -159,6 +152,6 @@ enum remixdb_status xdb_space_drop(struct xdb *x, const char *name, size_t len) 
   names_unref(next);
   names_unref(now);
   pthread_mutex_unlock(&x->spaces.changing);
-  if (s == REMIXDB_OK) space_trim_ask(x);
+  if (s == REMIXDB_OK) dropped_ask(x);
   return s;
 }

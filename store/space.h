@@ -28,8 +28,6 @@ void xdb_space_close(struct xdb_space *sp);  // drops a reference; NULL is allow
 MUST_CHECK enum remixdb_status xdb_space_drop(struct xdb *x, const char *name, size_t len);
 MUST_CHECK enum remixdb_status xdb_space_list(struct xdb *x, char **out);
 
-// Asks for the room of dropped spaces (install_trim). Outside of any lock.
-void space_trim_ask(struct xdb *x);
 // Adds a reference to a handle that the caller has.
 void space_count(struct xdb_space *sp);
 static inline bool space_is_gone(const struct xdb_space *sp) {

@@ -109,7 +109,15 @@ struct spaces {
   pthread_mutex_t changing;  // held while a space is made or dropped; before `installing` and xdb.lock
   pthread_mutex_t lock;      // guards the list; its holder takes no other lock
   struct xdb_space *first;   // those that somebody has opened
-  _Atomic bool trim;         // the next round begins with install_trim. Relaxed
+};
+
+// The room of dropped spaces (dropped.c). `asked` and `again_ns` are relaxed; only rounds use the rest.
+struct dropped {
+  _Atomic bool asked;         // the next round begins with it
+  _Atomic uint64_t again_ns;  // an idle worker asks at this time; 0: no
+  uint64_t delay_ns;          // the last time between two tries that failed for want of room
+  uint64_t given_up;          // the stamp of the names for which a step has failed for good
+  uint32_t waits;             // merges that were given up or could not begin, in a row
 };
 
 // Transactions (txn_pool.c).
@@ -218,6 +226,7 @@ struct xdb {
   struct snapshots snapshots;
   struct range_limits ranges;  // set by opening, and by tests
   struct spaces spaces;
+  struct dropped dropped;
   struct txns txns;
   struct idle idle;
 

@@ -118,25 +118,37 @@ const struct names_entry *names_find(const struct names *n, const char *name, si
   return NULL;
 }
 
-const struct names_entry *names_find_id(const struct names *n, uint32_t id) {
-  uint32_t lo = 0, hi = n ? n->nr : 0;
+// Returns the index of the first space whose id is `id` or larger.
+static uint32_t index_from(const struct names *n, uint32_t id) {
+  uint32_t lo = 0, hi = names_count(n);
   while (lo < hi) {
     const uint32_t mid = lo + (hi - lo) / 2;
-    if (n->entries[mid].id == id) return &n->entries[mid];
     if (n->entries[mid].id < id) lo = mid + 1;
     else hi = mid;
   }
-  return NULL;
+  return lo;
+}
+
+const struct names_entry *names_find_id(const struct names *n, uint32_t id) {
+  const uint32_t i = index_from(n, id);
+  return i < names_count(n) && n->entries[i].id == id ? &n->entries[i] : NULL;
 }
 
 bool names_have_ids(const struct names *n, uint32_t first, uint32_t last) {
-  uint32_t lo = 0, hi = n ? n->nr : 0;
-  while (lo < hi) {
-    const uint32_t mid = lo + (hi - lo) / 2;
-    if (n->entries[mid].id < first) lo = mid + 1;
-    else hi = mid;
+  const uint32_t i = index_from(n, first);
+  return i < names_count(n) && n->entries[i].id <= last;
+}
+
+bool names_gap(const struct names *n, uint32_t from, uint32_t last, uint32_t *first_out, uint32_t *last_out) {
+  uint32_t i = index_from(n, from);
+  while (i < names_count(n) && n->entries[i].id == from) {
+    if (from == UINT32_MAX) return false;
+    from++;
+    i++;
   }
-  return n && lo < n->nr && n->entries[lo].id <= last;
+  *first_out = from;
+  *last_out = i < names_count(n) && n->entries[i].id <= last ? n->entries[i].id - 1 : last;
+  return from <= last;
 }
 
 // ---- lists that differ by one space

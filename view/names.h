@@ -7,9 +7,8 @@
 //   N1  No id is given twice in the life of a store: the next id is part of the list, and only grows.
 //   N2  A space is in the list of a durable CURRENT before a record of it can be written.
 //   N3  A space is dropped when a CURRENT without it is durable. No reader or writer meets its keys from then on,
-//   because
-//       nobody has its id. Partitions that have keys of dropped spaces only leave the version at once (version_trim).
-//       Merges of all runs of a partition drop the other keys. Keys in the log and in memtables go the same way.
+//       because nobody has its id. Its keys leave the version by themselves (compact/dropped.h). Keys in the log and in
+//       memtables go the same way, after their rounds.
 #ifndef VIEW_NAMES_H
 #define VIEW_NAMES_H
 
@@ -47,14 +46,19 @@ size_t names_size(const struct names *n);
 uint8_t *names_put(const struct names *n, uint8_t *p);
 
 // Returns how many spaces there are; n may be NULL.
-// Tells whether a space was ever dropped: ids count up from 1.
-static inline bool names_dropped(const struct names *n) { return n->next_id - 1 != n->nr; }
 static inline uint32_t names_count(const struct names *n) { return n ? n->nr : 0; }
 // Finds a space. NULL: there is none; n may be NULL.
 const struct names_entry *names_find(const struct names *n, const char *name, size_t len);
 const struct names_entry *names_find_id(const struct names *n, uint32_t id);
 // Tells whether some space has an id from `first` to `last`.
 bool names_have_ids(const struct names *n, uint32_t first, uint32_t last);
+// Finds the first stretch of ids from `from` on that no space has, up to `last`: [*first_out, *last_out]. Returns false
+// if there is none.
+bool names_gap(const struct names *n, uint32_t from, uint32_t last, uint32_t *first_out, uint32_t *last_out);
+// Tells lists of one store apart: lists with the same stamp have the same spaces. The lowest two bits are 0.
+static inline uint64_t names_stamp(const struct names *n) { return (uint64_t)n->next_id << 32 | (uint64_t)n->nr << 2; }
+// Tells whether some space was ever dropped; NULL: none was.
+static inline bool names_dropped(const struct names *n) { return n && n->nr + 1 < n->next_id; }
 
 // Makes a list that also has this space, whose id n has not; n may be NULL. For a repair. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status names_insert(const struct names *n, uint32_t id, const char *name, size_t len,

@@ -17,6 +17,7 @@ enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct 
   atomic_init(&p->remix, remix);
   atomic_init(&p->young, young);
   p->away = NULL;
+  atomic_init(&p->dropped, 0);
   p->alen = anchor.len;
   if (anchor.len) memcpy(p->anchor, anchor.ptr, anchor.len);
   *out = p;

@@ -53,6 +53,7 @@ struct part {  // counted, shared between versions; immutable but for P1
   _Atomic(struct remix *) young;  // referenced; NULL: no young view. Its tombstones hide keys of `remix`
                                   // (remix_make_young)
   struct part_away *away;         // NULL: it never was away
+  _Atomic uint64_t dropped;       // part_dropped (view/version.h); 0: not known. Relaxed
   uint32_t alen;
   uint8_t anchor[];
 };

@@ -104,7 +104,13 @@ enum remixdb_status version_copy(const struct version *v, struct version **out) 
 
 static uint32_t id_of(struct kref key) { return key.len >= NAMES_ID ? names_id_get(key.ptr) : 0; }
 
+bool table_is_dropped(const struct sst *t, const struct names *n) {
+  return !names_have_ids(n, id_of(t->min), id_of(t->max));
+}
+
 bool part_has_dropped(const struct part *p, const struct names *n) {
+  const enum part_dropped known = part_dropped(p, n);
+  if (known != PART_UNKNOWN) return known != PART_CLEAN;
   if (part_is_away(p)) return true;
   for (uint32_t r = 0; r < part_runs(p); r++) {
     const struct sst *const t = part_run(p, r);
@@ -113,15 +119,34 @@ bool part_has_dropped(const struct part *p, const struct names *n) {
   return false;
 }
 
-// Tells whether the partition has tables, and all of their keys belong to spaces that n has not. False for a partition
-// that is away.
-static bool part_is_dropped(const struct part *p, const struct names *n) {
+bool part_is_dropped(const struct part *p, const struct names *n) {
   bool dropped = part_remix(p) != NULL;
-  for (uint32_t r = 0; r < part_runs(p) && dropped; r++) {
-    const struct sst *const t = part_run(p, r);
-    dropped = !names_have_ids(n, id_of(t->min), id_of(t->max));
-  }
+  for (uint32_t r = 0; r < part_runs(p) && dropped; r++) dropped = table_is_dropped(part_run(p, r), n);
   return dropped;
+}
+
+// Returns the least id that a key from this anchor on can have. An anchor may end within an id.
+static uint32_t id_from(struct kref anchor) {
+  uint8_t id[NAMES_ID] = {0};
+  if (anchor.len) memcpy(id, anchor.ptr, anchor.len < NAMES_ID ? anchor.len : NAMES_ID);
+  return names_id_get(id);
+}
+
+bool part_may_have_dropped(const struct version *tree, uint32_t i, const struct names *n) {
+  const struct part *const p = tree->parts[i];
+  uint32_t first, last, none;
+  if (part_is_away(p)) {
+    first = id_from(part_anchor(p));
+    last = i + 1 < tree->nr_parts ? id_from(part_anchor(tree->parts[i + 1])) : UINT32_MAX;
+    if (last >= n->next_id) last = n->next_id - 1;
+    return names_gap(n, first ? first : 1, last, &none, &none);
+  }
+  bool may = false;
+  for (uint32_t r = 0; r < part_runs(p) && !may; r++) {
+    const struct sst *const t = part_run(p, r);
+    may = names_gap(n, id_of(t->min), id_of(t->max), &none, &none);
+  }
+  return may;
 }
 
 // Makes the first partition of a tree: its anchor is empty. p: not away, or NULL.
@@ -132,17 +157,26 @@ static enum remixdb_status make_first(const struct part *p, struct part **out) {
   return part_create(kref("", 0), remix, young, out);
 }
 
-bool version_has_dropped(const struct version *v) {
+bool version_may_have_dropped(const struct version *v) {
   bool any = false;
-  if (!v->names || !v->spaces || !names_dropped(v->names)) return false;
-  for (uint32_t i = 0; i < v->spaces->nr_parts && !any; i++)
-    any = part_is_away(v->spaces->parts[i]) || part_is_dropped(v->spaces->parts[i], v->names);
+  for (uint32_t i = 0; names_dropped(v->names) && v->spaces && i < v->spaces->nr_parts && !any; i++)
+    any = part_may_have_dropped(v->spaces, i, v->names);
   return any;
 }
 
-static bool any_away(const struct version *tree) {
+const struct part *version_trim_first(const struct version *v) {
+  for (uint32_t i = 0; names_dropped(v->names) && v->spaces && i < v->spaces->nr_parts; i++)
+    if (!part_is_dropped(v->spaces->parts[i], v->names)) return i ? v->spaces->parts[i] : NULL;
+  return NULL;
+}
+
+// Tells whether version_trim leaves something out.
+static bool has_dropped_parts(const struct version *v) {
+  const struct part *const first = version_trim_first(v);
   bool any = false;
-  for (uint32_t i = 0; i < tree->nr_parts && !any; i++) any = part_is_away(tree->parts[i]);
+  if (first && part_is_away(first)) return false;
+  for (uint32_t i = 0; names_dropped(v->names) && v->spaces && i < v->spaces->nr_parts && !any; i++)
+    any = part_is_dropped(v->spaces->parts[i], v->names);
   return any;
 }
 
@@ -150,7 +184,7 @@ enum remixdb_status version_trim(struct version *v, struct version **full_out) {
   struct version *const full = v->spaces, *made;
   uint32_t nr = 0;
   *full_out = NULL;
-  if (!version_has_dropped(v) || any_away(full)) return REMIXDB_OK;
+  if (!has_dropped_parts(v)) return REMIXDB_OK;
   struct part **const parts = mem_alloc(full->nr_parts * sizeof(*parts));
   if (!parts) return REMIXDB_NOMEM;
   enum remixdb_status s = REMIXDB_OK;

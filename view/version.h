@@ -84,14 +84,37 @@ static inline bool version_is_empty(const struct version *v) {
 }
 // Leaves out the partitions of the spaces' tree all of whose keys belong to spaces that v->names has not; v->names
 // NULL: none. *full_out: the tree with all partitions, with a reference; NULL: nothing was left out. Before others have
-// v. While partitions of that tree are away, nothing is left out. Fails with REMIXDB_NOMEM; v is then unchanged.
+// v. Nothing is left out if version_trim_first is away. Fails with REMIXDB_NOMEM; v is then unchanged.
 MUST_CHECK enum remixdb_status version_trim(struct version *v, struct version **full_out);
-// Tells whether version_trim would leave something out. May be true for partitions that are away, which version_trim
-// leaves as they are.
-bool version_has_dropped(const struct version *v);
-// Tells whether the smallest or the largest key of some table of the partition belongs to a space that n has not. True
-// for a partition that is away.
+// Returns the partition that becomes the first one then; NULL: the first one stays, or none does.
+const struct part *version_trim_first(const struct version *v);
+// Tells whether some partition of the spaces' tree may have keys of dropped spaces (part_may_have_dropped).
+bool version_may_have_dropped(const struct version *v);
+// Tells whether the partition has keys of spaces that n has not, as far as that is known (part_dropped). If it is not
+// known, the smallest and the largest key of each table tell. True for a
+// partition that is away.
 bool part_has_dropped(const struct part *p, const struct names *n);
+// Tells whether all keys of a table belong to spaces that n has not.
+bool table_is_dropped(const struct sst *t, const struct names *n);
+// Tells whether the partition has tables, and all of their keys belong to spaces that n has not. False if it is away.
+bool part_is_dropped(const struct part *p, const struct names *n);
+// Tells whether some key of the tree's partition i may belong to a space that n has not, by the ids in the tables'
+// smallest and largest keys; if the partition is away, by the anchors.
+bool part_may_have_dropped(const struct version *tree, uint32_t i, const struct names *n);
+// Knowledge about the keys that a partition has of spaces that n has not. compact/dropped.h finds it out.
+enum part_dropped {
+  PART_UNKNOWN,
+  PART_CLEAN,  // there is none
+  PART_FEW,    // they are too few for a merge
+  PART_DUE,    // they are worth a merge
+};
+static inline enum part_dropped part_dropped(const struct part *p, const struct names *n) {
+  const uint64_t known = atomic_load_explicit(&p->dropped, memory_order_relaxed);
+  return (known ^ names_stamp(n)) < 4 ? (enum part_dropped)(known & 3) : PART_UNKNOWN;
+}
+static inline void part_set_dropped(struct part *p, const struct names *n, enum part_dropped what) {
+  atomic_store_explicit(&p->dropped, names_stamp(n) | (uint64_t)what, memory_order_relaxed);
+}
 // Gives a new version, which has its partitions, all other fields of v but the count and the spaces' tree.
 void version_like(struct version *made, const struct version *v);
 // Makes a version of the same trees with all fields of v but the count. Fails with REMIXDB_NOMEM.

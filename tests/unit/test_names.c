@@ -74,6 +74,16 @@ static void test_changes(void **state) {
     bool any = false;
     for (uint32_t k = 0; k < NAMES; k++) any = any || (ids[k] >= first && ids[k] <= last && ids[k]);
     assert_int_equal(names_have_ids(n, first, last), any);
+    // the stretches without a space, one after the other
+    bool in_gap[9] = {false};
+    uint32_t lo, hi, end = first;
+    while (end <= last && names_gap(n, end, last, &lo, &hi)) {
+      assert_true(lo >= end && hi >= lo && hi <= last);
+      for (uint32_t id = lo; id <= hi; id++) in_gap[id - first] = true;
+      end = hi + 1;
+    }
+    for (uint32_t id = first; id <= last; id++) assert_int_equal(in_gap[id - first], !names_find_id(n, id));
+    assert_int_equal(names_dropped(n), names_count(n) + 1 < next_id);
   }
   names_unref(n);
 }

@@ -387,6 +387,27 @@ static void test_idle(void **state) {
   }
 }
 
+// Later idle work comes by itself, once; ticks go on beside it.
+static void test_later(void **state) {
+  (void)state;
+  for (uint32_t threads = 0; threads <= 2; threads++) {
+    struct group g;
+    group_init(&g, threads, NULL, 0);
+    workers_later(g.ws, idle_fn, 1000000);  // without threads it is nothing
+    if (threads) {
+      wait_pooled(&g, 1);
+      workers_later(g.ws, idle_fn, UINT64_MAX / 4);
+      workers_later(g.ws, idle_fn, 1000000);  // the earlier one counts
+      wait_pooled(&g, 2);
+      workers_tick(g.ws, idle_fn, 2000000);
+      wait_pooled(&g, 5);
+      workers_later(g.ws, idle_fn, 1000000);
+      wait_pooled(&g, 9);
+    }
+    group_fini(&g);
+  }
+}
+
 static void *kicker(void *arg) {
   struct group *g = arg;
   for (uint32_t i = 0; i < 50; i++) workers_kick(g->ws);
@@ -511,6 +532,7 @@ int main(void) {
       cmocka_unit_test(test_destroy),   cmocka_unit_test(test_kick_while_running),
       cmocka_unit_test(test_no_memory), cmocka_unit_test(test_kick_from_many),
       cmocka_unit_test(test_idle),      cmocka_unit_test(test_kick_alone),
+      cmocka_unit_test(test_later),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

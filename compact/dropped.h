@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Dropped spaces in a version: what its partitions still have of them, and how that goes. All three ways leave the keys
+// of other spaces as they are:
+//   - A partition that has keys of dropped spaces only leaves the version (version_trim). Nothing is read or written.
+//   - A table that has keys of dropped spaces only leaves its partition. The partition's views are built again over the
+//     tables that stay, and no record is read.
+//   - A partition that has other tables with such keys is merged (compact_dropped_round), if that is worth it.
+//
+// The tables' smallest and largest keys tell which spaces a table may have. If a dropped space lies between them, a
+// seek tells whether it has keys. The result is kept with the partition (part_dropped), so a partition is looked at
+// once for each list of names.
+#ifndef COMPACT_DROPPED_H
+#define COMPACT_DROPPED_H
+
+#include "compact/compact.h"
+
+// A merge is worth it if dropped spaces have 1/COMPACT_DROPPED_SHARE of the partition's bytes. It is also worth it if
+// some of its values are apart: it writes only references, and nobody knows which space the values belong to.
+#define COMPACT_DROPPED_SHARE 32u
+
+struct compact_dropped {
+  bool parts;    // there are partitions for version_trim
+  bool tables;   // there are tables for compact_dropped_tables
+  uint32_t due;  // partitions for compact_dropped_round
+  bool apart;    // some value of all these partitions is apart
+};
+// Looks at all partitions of the version's spaces. Opens those that are away, unless their anchors tell that they have
+// no such keys; and the one that version_trim_first returns, if there are partitions for version_trim. Reads one block
+// for each dropped space that lies between the keys of a table, unless the partition is known. slot: the caller's,
+// outside of any epoch. Fails as reads do. One thread at a time.
+MUST_CHECK enum remixdb_status compact_dropped_find(struct compact *c, struct epoch_slot *slot,
+                                                    const struct version *base, struct compact_dropped *out);
+// Estimates how many bytes of tables and of values apart dropped spaces have in the version. Reads no block.
+uint64_t compact_dropped_bytes(const struct version *base);
+// Makes the version without the tables that have keys of dropped spaces only, in partitions that have other tables. It
+// has one reference, and no names. Its REMIX files are synced, and the caller syncs their directory entries. On failure
+// no new file is left. Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
+MUST_CHECK enum remixdb_status compact_dropped_tables(struct compact *c, struct worker *self,
+                                                      const struct version *base, struct version **out);
+#endif

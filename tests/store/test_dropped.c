@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The room of dropped spaces comes back by itself, also where their keys share partitions and tables with other spaces;
+// nothing else is lost. Room is measured by the sizes of the store's files.
+//
+// TEST_SEED in the environment repeats a run's random choices.
+#include "tests/lib/check.h"
+#include "tests/lib/simdisk.h"
+#include "tests/lib/store.h"
+#include "compact/dropped.h"
+#include "store/dropped_ask.h"
+
+#define SPACES 5u
+#define APART (64u << 10)  // bytes of a value that is kept apart
+
+static const char *const names[SPACES] = {"a", "b", "c", "d", "e"};
+
+struct world {
+  struct xdb *x;
+  struct xdb_ref *r;  // of the unnamed space
+  struct xdb_ref *refs[SPACES];
+  bool there[SPACES];
+  uint32_t keys[SPACES], vlen[SPACES];
+};
+
+static struct remixdb_opts options(int workers) {
+  struct remixdb_opts o = small_opts(workers);
+  o.worker_cores = "none";
+  o.compression = REMIXDB_COMPRESSION_NONE;
+  return o;
+}
+
+static void use(struct world *w, struct xdb *x) {
+  CHECK(w->x = x);
+  CHECK(w->r = remixdb_ref(x));
+  for (uint32_t i = 0; i < SPACES; i++) {
+    struct xdb_space *const sp = remixdb_space_open(x, names[i], false);
+    w->there[i] = sp != NULL;
+    w->refs[i] = sp ? remixdb_space_ref(sp) : NULL;
+    remixdb_space_close(sp);
+  }
+}
+
+static void make(struct world *w, uint32_t i) {
+  struct xdb_space *const sp = remixdb_space_open(w->x, names[i], true);
+  CHECK(sp && (w->refs[i] = remixdb_space_ref(sp)));
+  remixdb_space_close(sp);
+  w->there[i] = true;
+}
+
+static void leave(struct world *w) {
+  for (uint32_t i = 0; i < SPACES; i++) remixdb_unref(w->refs[i]);
+  remixdb_unref(w->r);
+  remixdb_close(w->x);
+}
+
+static void world_open(struct world *w, int workers) {
+  const struct remixdb_opts o = options(workers);
+  use(w, quick_open(&o));
+}
+
+static void world_init(struct world *w, int workers) {
+  memset(w, 0, sizeof(*w));
+  setup_again();
+  world_open(w, workers);
+  shrink(w->x, (size_t)400 << 10, 16);
+  for (uint32_t i = 0; i < SPACES; i++) make(w, i);
+}
+
+static void value_of(uint32_t space, uint32_t key, uint8_t *buf, uint32_t len) {
+  uint64_t rng = (uint64_t)space << 32 | key;
+  for (uint32_t i = 0; i < len; i++) buf[i] = (uint8_t)(i % 64 ? buf[i - 1] + 1u : rng_next(&rng));
+}
+
+static void fill(struct world *w, uint32_t i, uint32_t from, uint32_t to, uint32_t vlen) {
+  uint8_t *const v = malloc(vlen);
+  for (uint32_t k = from; k < to; k++) {
+    char key[16];
+    (void)snprintf(key, sizeof(key), "%08u", k);
+    value_of(i, k, v, vlen);
+    CHECK(remixdb_put(w->refs[i], key, 8, v, vlen));
+  }
+  free(v);
+  if (to > w->keys[i]) w->keys[i] = to;
+  w->vlen[i] = vlen;
+}
+
+static void check_space(struct xdb_ref *r, uint32_t i, uint32_t keys, uint32_t vlen) {
+  uint8_t *const want = malloc(vlen + 1), *const buf = malloc(vlen + 1);
+  struct xdb_iter *const it = remixdb_iter_create(r);
+  remixdb_iter_seek(it, NULL, 0);
+  for (uint32_t k = 0; k < keys; k++, remixdb_iter_skip1(it)) {
+    char key[16];
+    uint32_t len = 0, klen = 0, vl = 0;
+    (void)snprintf(key, sizeof(key), "%08u", k);
+    value_of(i, k, want, vlen);
+    CHECK(remixdb_getn(r, key, 8, buf, vlen, &len) && len == vlen && memcmp(buf, want, vlen) == 0);
+    CHECK(remixdb_iter_valid(it));
+    const void *const kp = remixdb_iter_key(it, &klen);
+    CHECK(kp && klen == 8 && memcmp(kp, key, 8) == 0);
+    const void *const vp = remixdb_iter_value(it, &vl);
+    CHECK(vp && vl == vlen && memcmp(vp, want, vlen) == 0);
+  }
+  CHECK(!remixdb_iter_valid(it) && remixdb_iter_status(it) == REMIXDB_OK);
+  remixdb_iter_destroy(it);
+  free(want);
+  free(buf);
+}
+
+static void check_all(struct world *w) {
+  for (uint32_t i = 0; i < SPACES; i++)
+    if (w->there[i]) check_space(w->refs[i], i, w->keys[i], w->vlen[i]);
+  CHECK(remixdb_verify(w->r));
+}
+
+static void drop(struct world *w, uint32_t i) {
+  CHECK(remixdb_space_drop(w->x, names[i]));
+  remixdb_unref(w->refs[i]);
+  w->refs[i] = NULL;
+  w->there[i] = false;
+  w->keys[i] = 0;
+}
+
+// Waits until nothing of a dropped space is left in tables.
+static void settle(struct world *w) {
+  for (uint32_t n = 0;; n++) {
+    OK(xdb_wait_idle(w->x));
+    if (!atomic_load(&w->x->dropped.asked) && stat_of(w->x, "dropped_bytes") == 0) break;
+    CHECK_SAYS(n < 60000, "%llu bytes are left", (unsigned long long)stat_of(w->x, "dropped_bytes"));
+    (void)usleep(1000);
+  }
+  OK(xdb_wait_idle(w->x));
+}
+
+// Bytes of tables, REMIX files and value files.
+static uint64_t room_of(const char *path) {
+  struct files_entry *list;
+  size_t nr;
+  uint64_t sum = 0;
+  OK(paths_files(env_posix(), path, &list, &nr));
+  for (size_t i = 0; i < nr; i++) {
+    char name[600];
+    struct stat st;
+    const enum files_kind kind = files_kind_of(list[i].name, NULL);
+    if (!files_holds_data(kind) || kind == FILES_IS_LOG) continue;
+    (void)snprintf(name, sizeof(name), "%s/%s", path, list[i].name);
+    if (stat(name, &st) == 0) sum += (uint64_t)st.st_blocks * 512;
+  }
+  mem_free(list);
+  return sum;
+}
+
+static uint64_t room(void) { return room_of(dir); }
+
+// ---- the ways
+
+// All spaces share one partition, and most tables have keys of all of them. No end of a table tells that c is gone.
+static void run_mixed(int workers, uint32_t vlen, bool crash) {
+  struct world w;
+  world_init(&w, workers);
+  for (uint32_t part = 0; part < 3; part++)
+    for (uint32_t i = 0; i < SPACES; i++) fill(&w, i, part * 40, part * 40 + 40, i == 2 ? vlen : 100);
+  CHECK(remixdb_flush(w.r));
+  const uint64_t before = room(), took = (uint64_t)120 * vlen;
+  CHECK(before > took);
+  drop(&w, 2);
+  if (crash) {
+    w.x->leave_log = true;
+    leave(&w);
+    atomic_store(&version_eager, vlen & 1 ? 0 : VERSION_EAGER);
+    world_open(&w, workers);
+    atomic_store(&version_eager, VERSION_EAGER);
+  }
+  settle(&w);
+  CHECK_SAYS(room() < before - took + took / 8, "%llu of %llu", (unsigned long long)room(), (unsigned long long)before);
+  CHECK(stat_of(w.x, "dropped_merges") > 0 || crash);
+  check_all(&w);
+  // once is enough
+  const uint64_t merged = stat_of(w.x, "dropped_merges"), rounds = stat_of(w.x, "rounds");
+  for (uint32_t n = 0; n < 5; n++) dropped_ask(w.x);
+  settle(&w);
+  CHECK(stat_of(w.x, "dropped_merges") == merged && stat_of(w.x, "rounds") == rounds);
+  // keys that were in the memtable when their space was dropped
+  fill(&w, 3, 0, 60, vlen);
+  const uint64_t with = room();
+  drop(&w, 3);
+  fill(&w, 0, 0, 10, 100);
+  CHECK(remixdb_flush(w.r));
+  settle(&w);
+  CHECK(room() < with + with / 8);
+  check_all(&w);
+  leave(&w);
+}
+
+static void test_mixed(void **state) {
+  (void)state;
+  for (int workers = 0; workers <= 2; workers += 2) {
+    run_mixed(workers, 2000, false);
+    run_mixed(workers, APART, false);
+    run_mixed(workers, APART, true);
+    run_mixed(workers, APART + 1, true);
+  }
+}
+
+// Tables of the dropped space only, in one partition with others: they leave, and no table is merged.
+static void run_tables(int workers) {
+  struct world w;
+  world_init(&w, workers);
+  shrink(w.x, (size_t)400 << 10, 128);
+  w.x->compact.young_from = 0;
+  for (uint32_t part = 0; part < 2; part++) {
+    for (uint32_t i = SPACES; i-- > 0;) {  // keys behind all others would make new partitions
+      fill(&w, i, part * 80, part * 80 + 80, 1000);
+      CHECK(remixdb_flush(w.r));
+    }
+  }
+  CHECK(stat_of(w.x, "partitions") == 2);
+  const uint64_t before = room(), read = stat_of(w.x, "read_bytes"), tables = stat_of(w.x, "tables"),
+                 merged = atomic_load(&w.x->compact.stats.read_bytes);
+  drop(&w, 1);
+  drop(&w, 3);
+  settle(&w);
+  CHECK(stat_of(w.x, "dropped_tables") == 4 && stat_of(w.x, "dropped_merges") == 0);
+  CHECK(stat_of(w.x, "tables") == tables - 4 && atomic_load(&w.x->compact.stats.read_bytes) == merged);
+  CHECK(stat_of(w.x, "read_bytes") < read + 40000);  // a few keys; the tables have 80,000 bytes each
+  CHECK(room() < before - (uint64_t)300 * 1000);
+  check_all(&w);
+  leave(&w);
+  world_open(&w, workers);
+  check_all(&w);
+  leave(&w);
+}
+
+static void test_tables(void **state) {
+  (void)state;
+  run_tables(0);
+  run_tables(2);
+}
+
+// Snapshots and iterators from before the drop read on. Their files go when they end.
+static void test_readers(void **state) {
+  (void)state;
+  for (int workers = 0; workers <= 2; workers += 2) {
+    struct world w;
+    world_init(&w, workers);
+    for (uint32_t i = 0; i < SPACES; i++) fill(&w, i, 0, 60, i == 2 ? APART : 500);
+    CHECK(remixdb_flush(w.r));
+    const uint64_t before = room(), took = (uint64_t)60 * APART;
+    struct xdb_space *const sp = remixdb_space_open(w.x, names[2], false);
+    struct xdb_snapshot *const snap = remixdb_snapshot(w.r);
+    struct xdb_ref *const old = remixdb_snapshot_space_ref(snap, sp);
+    struct xdb_iter *const it = remixdb_iter_create(w.refs[2]);
+    remixdb_iter_seek(it, NULL, 0);
+    CHECK(old && remixdb_iter_valid(it));
+    CHECK(remixdb_space_drop(w.x, names[2]));
+    settle(&w);
+    CHECK(room() > before - took / 8);
+    check_space(old, 2, 60, APART);
+    uint32_t n = 1;
+    for (remixdb_iter_skip1(it); remixdb_iter_valid(it); remixdb_iter_skip1(it)) n++;
+    CHECK(n == 60);
+    remixdb_iter_destroy(it);
+    remixdb_unref(old);
+    remixdb_snapshot_release(snap);
+    remixdb_space_close(sp);
+    remixdb_unref(w.refs[2]);
+    w.refs[2] = NULL;
+    w.there[2] = false;
+    OK(xdb_wait_idle(w.x));
+    CHECK(room() < before - took + took / 8);
+    check_all(&w);
+    leave(&w);
+  }
+}
+
+// Writers fill one memtable after the other, so that no merge of its own has the time.
+static void test_writers(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 2);
+  for (uint32_t i = 0; i < SPACES; i++) fill(&w, i, 0, 300, 1000);
+  CHECK(remixdb_flush(w.r));
+  const uint64_t before = room();
+  drop(&w, 1);
+  drop(&w, 2);
+  uint8_t v[1000];
+  value_of(9, 9, v, sizeof(v));
+  for (uint32_t k = 0; stat_of(w.x, "dropped_bytes") || atomic_load(&w.x->dropped.asked); k++) {
+    char key[16];
+    (void)snprintf(key, sizeof(key), "%08u", k % 500);
+    CHECK(k < 2000000 && remixdb_put(w.r, key, 8, v, sizeof(v)));
+  }
+  settle(&w);
+  CHECK(remixdb_compact(w.r));
+  OK(xdb_wait_idle(w.x));
+  CHECK(room() < before + (uint64_t)600 * 1100 - (uint64_t)600 * 950);
+  check_all(&w);
+  leave(&w);
+}
+
+// A round of a memtable makes the merge that was given up too often.
+static void test_given_up(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 2);
+  for (uint32_t i = 0; i < SPACES; i++) fill(&w, i, 0, 100, 100);
+  CHECK(remixdb_flush(w.r));
+  xdb_lock(w.x);
+  w.x->scan_merges.ending = true;  // no merge of its own may begin
+  xdb_unlock(w.x);
+  drop(&w, 2);
+  do OK(xdb_wait_idle(w.x));
+  while (atomic_load(&w.x->dropped.asked));
+  struct compact_dropped found;
+  OK(compact_dropped_find(&w.x->compact, &w.r->slot, xdb_super(w.x)->version, &found));
+  CHECK(found.due == 1 && !found.parts && !found.tables && !found.apart);
+  CHECK(stat_of(w.x, "dropped_bytes") > 0 && stat_of(w.x, "dropped_merges") == 0);
+  atomic_store(&w.x->compact.dropped_too, true);
+  CHECK(remixdb_put(w.r, "k", 1, "v", 1) && remixdb_flush(w.r));
+  CHECK(stat_of(w.x, "dropped_bytes") == 0 && stat_of(w.x, "dropped_merges") == 1);
+  check_all(&w);
+  leave(&w);
+}
+
+// The partitions of an opened store are away: those of other spaces only stay so.
+static void test_away(void **state) {
+  (void)state;
+  const uint64_t eager = atomic_load(&version_eager);
+  for (uint32_t gone = 0; gone < SPACES; gone++) {
+    for (int workers = 0; workers <= 2; workers += 2) {
+      struct world w;
+      world_init(&w, workers);
+      for (uint32_t i = 0; i < SPACES; i++) fill(&w, i, 0, 600, 1000);
+      CHECK(remixdb_compact(w.r));
+      leave(&w);
+      const uint64_t before = room();
+      atomic_store(&version_eager, 0);
+      world_open(&w, workers);
+      const struct version *tree = xdb_super(w.x)->version->spaces;
+      uint32_t away = 0;
+      CHECK(tree->nr_parts > 2 * SPACES);
+      for (uint32_t i = 0; i < tree->nr_parts; i++) away += part_is_away(tree->parts[i]);
+      CHECK(away == tree->nr_parts);
+      drop(&w, gone);
+      settle(&w);
+      CHECK(room() < before - (uint64_t)550 * 1000);
+      tree = xdb_super(w.x)->version->spaces;
+      away = 0;
+      for (uint32_t i = 0; i < tree->nr_parts; i++) away += part_is_away(tree->parts[i]);
+      CHECK(away > SPACES || stat_of(w.x, "dropped_merges"));  // a merge opens all
+      check_all(&w);
+      leave(&w);
+      atomic_store(&version_eager, eager);
+    }
+  }
+}
+
+// ---- power cuts and a full disk
+
+// Fills three spaces on the disk, drops the one in the middle, and one at the end.
+static bool script(struct env *env, const struct remixdb_opts *o, uint32_t *drops) {
+  struct world w = {0};
+  struct xdb *x;
+  *drops = 0;
+  if (xdb_open("/store", o, env, &x) != REMIXDB_OK) return false;
+  use(&w, x);
+  bool ok = true;
+  uint8_t v[40000];
+  for (uint32_t i = 0; i < 3 && ok; i++) {
+    struct xdb_space *const sp = remixdb_space_open(x, names[i], true);
+    ok = sp && (w.refs[i] = remixdb_space_ref(sp));
+    remixdb_space_close(sp);
+  }
+  for (uint32_t k = 0; k < 6 && ok; k++) {
+    char key[16];
+    (void)snprintf(key, sizeof(key), "%08u", k);
+    for (uint32_t i = 0; i < 3 && ok; i++) {
+      const uint32_t len = i == 1 ? sizeof(v) : 200;
+      value_of(i, k, v, len);
+      ok = remixdb_put(w.refs[i], key, 8, v, len);
+    }
+    if (k % 2) ok = ok && remixdb_flush(w.r);
+  }
+  for (uint32_t i = 1; i < 3 && ok; i++) {
+    ok = remixdb_space_drop(x, names[i]);
+    *drops += ok;
+  }
+  leave(&w);
+  return ok;
+}
+
+// The store opens, has what it must have, and after the opening nothing of a dropped space is left.
+static void check_after(struct env *env, struct simdisk *d, const struct remixdb_opts *o, uint32_t drops) {
+  struct world w = {0};
+  struct xdb *x;
+  OK(xdb_open("/store", o, env, &x));
+  use(&w, x);
+  const bool whole = drops > 0;
+  CHECK(!whole || (w.there[0] && !w.there[1]));
+  CHECK(drops < 2 || !w.there[2]);
+  if (whole) check_space(w.refs[0], 0, 6, 200);
+  if (whole && w.there[2]) check_space(w.refs[2], 2, 6, 200);
+  CHECK(remixdb_verify(w.r));
+  CHECK(stat_of(x, "dropped_bytes") == 0);
+  if (whole) {
+    CHECK(remixdb_flush(w.r));
+    CHECK_SAYS(simdisk_used(d) < 200000, "%llu bytes", (unsigned long long)simdisk_used(d));
+  }
+  leave(&w);
+}
+
+static void test_cuts(void **state) {
+  (void)state;
+  struct remixdb_opts o = options(0);
+  o.wal_mb = 1;
+  uint32_t cuts = 0, drops = 0, seen = 0;
+  bool ok = false;
+  for (uint64_t at = 40; !ok; at++) {
+    for (uint64_t outcome = 0; outcome < 2; outcome++, cuts++) {
+      struct simdisk *const d = simdisk_create();
+      simdisk_no_allocate(d, true);
+      simdisk_power_off(d, at);
+      ok = script(simdisk_env(d), &o, &drops);
+      seen |= 1u << drops;
+      struct simdisk *const after = simdisk_crash(d, at * 2 + outcome);
+      simdisk_no_allocate(after, true);
+      check_after(simdisk_env(after), after, &o, drops);
+      simdisk_destroy(after);
+      simdisk_destroy(d);
+    }
+  }
+  CHECK(cuts > 100 && seen == 7);
+}
+
+// Opens a store on the disk and fills its spaces: each key in all of them, and with `alone` also each space alone.
+static void disk_fill(struct world *w, struct simdisk *d, bool alone) {
+  memset(w, 0, sizeof(*w));
+  const struct remixdb_opts o = options(0);
+  struct xdb *x;
+  simdisk_no_allocate(d, true);
+  OK(xdb_open("/store", &o, simdisk_env(d), &x));
+  use(w, x);
+  x->compact.young_from = 0;
+  for (uint32_t i = 0; i < SPACES; i++) make(w, i);
+  for (uint32_t i = SPACES; i-- > 0;) {
+    fill(w, i, 0, 100, 1000);
+    if (alone) CHECK(remixdb_flush(w->r));
+  }
+  for (uint32_t i = 0; i < SPACES; i++) fill(w, i, 100, 140, 1000);
+  CHECK(remixdb_flush(w->r));
+  CHECK(stat_of(x, "partitions") == 2);
+}
+
+// On a full disk the tables that are of the space only leave first, and make the room for the merge of the others.
+static void test_full(void **state) {
+  (void)state;
+  struct world w;
+  struct simdisk *const d = simdisk_create();
+  disk_fill(&w, d, true);
+  simdisk_space(d, simdisk_used(d) + (50u << 10));  // the merge of the partition writes 600,000 bytes
+  drop(&w, 2);
+  drop(&w, 1);
+  CHECK(stat_of(w.x, "dropped_tables") == 2);
+  check_all(&w);
+  simdisk_space(d, UINT64_MAX);
+  CHECK(remixdb_put(w.refs[0], "00000000", 8, "v", 1));
+  fill(&w, 0, 0, 1, 1000);
+  CHECK(remixdb_flush(w.r));
+  CHECK(stat_of(w.x, "dropped_bytes") == 0);
+  check_all(&w);
+  leave(&w);
+  simdisk_destroy(d);
+}
+
+// There is no room for the merge: the drop succeeds all the same, the store goes on, and a later round makes it.
+static void test_no_room(void **state) {
+  (void)state;
+  struct world w;
+  struct simdisk *const d = simdisk_create();
+  disk_fill(&w, d, false);
+  simdisk_space(d, simdisk_used(d) + (100u << 10));
+  drop(&w, 2);
+  CHECK(stat_of(w.x, "dropped_bytes") > 0 && stat_of(w.x, "dropped_merges") == 0);
+  CHECK(remixdb_put(w.r, "k", 1, "v", 1) && remixdb_flush(w.r));
+  CHECK(stat_of(w.x, "dropped_bytes") > 0);
+  check_all(&w);
+  const uint64_t before = simdisk_used(d);
+  simdisk_space(d, UINT64_MAX);
+  CHECK(remixdb_put(w.r, "k", 1, "v", 1) && remixdb_flush(w.r));
+  CHECK(stat_of(w.x, "dropped_bytes") == 0 && stat_of(w.x, "dropped_merges") == 1);
+  CHECK(simdisk_used(d) < before - 120000);
+  check_all(&w);
+  leave(&w);
+  simdisk_destroy(d);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_mixed),   cmocka_unit_test(test_tables),   cmocka_unit_test(test_readers),
+      cmocka_unit_test(test_writers), cmocka_unit_test(test_given_up), cmocka_unit_test(test_cuts),
+      cmocka_unit_test(test_full),    cmocka_unit_test(test_no_room),  cmocka_unit_test(test_away),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
