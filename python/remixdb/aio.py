@@ -11,6 +11,10 @@
             ...
         async with db.batch() as batch:                # all of it or nothing
             batch.put("pear", "green")
+        users = await db.space("users")                # a key space of its own
+        async with db.transaction() as t:              # one step in all spaces
+            name = await t.ref(users).get("7")
+            await t.put("last", name or "")
         await db.sync()
 
 The event loop never waits for the disk. With io_uring the library has all gets under way together, and the event loop
@@ -26,15 +30,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, Union, overload
 
 import xdb
 from xdb import Data
 
-__all__ = ["open", "Db", "Space", "Snapshot", "Batch", "Transaction"]
+__all__ = ["open", "Db", "Space", "Snapshot", "Batch", "Transaction", "TransactionRef", "Savepoint"]
 
 _T = TypeVar("_T")
 _THREADS = 4  # of a store, for calls that wait
@@ -90,16 +95,69 @@ class _Gets:
             self._ref.close()
 
 
-class _Reads:
-    """What a store and a snapshot have in common. `source` is closed with it."""
+class _Within:
+    """A key space as a snapshot has it. It ends with the snapshot."""
 
-    def __init__(self, source: xdb.Xdb | xdb.XdbSnapshot | xdb.XdbSpace, pool: ThreadPoolExecutor, depth: int,
-                 ring: bool) -> None:
+    def __init__(self, snapshot: xdb.XdbSnapshot, space: xdb.XdbSpace) -> None:
+        self._snapshot, self._space = snapshot, space
+        self.closed = False
+
+    def ref(self) -> xdb.XdbRef:
+        return self._snapshot.ref(self._space)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+_Source = Union[xdb.Xdb, xdb.XdbSnapshot, xdb.XdbSpace, _Within]
+
+
+class _Scans:
+    """What can be iterated over."""
+
+    async def _run(self, call: Callable[..., _T], *args: Any) -> _T:
+        raise NotImplementedError
+
+    def _readable(self) -> xdb.Xdb | xdb.XdbSnapshot | xdb.XdbSpace | xdb.XdbRef:
+        raise NotImplementedError
+
+    @overload
+    def iter(self, *, start: Data | None = ..., stop: Data | None = ..., prefix: Data | None = ...,
+             reverse: bool = ..., keys_only: Literal[True]) -> AsyncIterator[bytes]: ...
+
+    @overload
+    def iter(self, *, start: Data | None = ..., stop: Data | None = ..., prefix: Data | None = ...,
+             reverse: bool = ..., keys_only: Literal[False] = ...) -> AsyncIterator[tuple[bytes, bytes]]: ...
+
+    def iter(self, *, start: Data | None = None, stop: Data | None = None, prefix: Data | None = None,
+             reverse: bool = False, keys_only: bool = False) -> AsyncIterator[Any]:
+        """The (key, value) pairs, or the keys, of a range in order, as they are when the iteration begins."""
+        return self._iter(dict(start=start, stop=stop, prefix=prefix, reverse=reverse, keys_only=keys_only))
+
+    async def _iter(self, options: dict[str, Any]) -> AsyncIterator[Any]:
+        it = await self._run(lambda: self._readable().iter(**options))
+        try:
+            size = _PAGE_FIRST
+            while page := await self._run(lambda: list(itertools.islice(it, size))):
+                for record in page:
+                    yield record
+                size = min(size * 4, _PAGE_MAX)
+        finally:
+            it.close()
+
+
+class _Reads(_Scans):
+    """What a store, a space and a snapshot have in common. `source` is closed with it."""
+
+    def __init__(self, source: _Source, pool: ThreadPoolExecutor, depth: int, ring: bool) -> None:
         self._loop = asyncio.get_running_loop()
         self._source, self._pool, self._depth, self._ring = source, pool, depth, ring
         self._ref = source.ref()
         # Without a ring, a poll waits for the disk: gets run in threads then.
         self._gets = _Gets(self._loop, source.ref(), depth) if ring else None
+
+    def _readable(self) -> xdb.Xdb | xdb.XdbSnapshot | xdb.XdbSpace | xdb.XdbRef:
+        return self._source if not isinstance(self._source, _Within) else self._ref
 
     async def _run(self, call: Callable[..., _T], *args: Any) -> _T:
         return await self._loop.run_in_executor(self._pool, call, *args)
@@ -118,30 +176,6 @@ class _Reads:
     async def multi_get(self, keys: Iterable[Data]) -> list[bytes | None]:
         """A list of the values of many keys at one moment."""
         return await self._run(self._ref.multi_get, [_bytes(key, "key") for key in keys])
-
-    @overload
-    def iter(self, *, start: Data | None = ..., stop: Data | None = ..., prefix: Data | None = ...,
-             reverse: bool = ..., keys_only: Literal[True]) -> AsyncIterator[bytes]: ...
-
-    @overload
-    def iter(self, *, start: Data | None = ..., stop: Data | None = ..., prefix: Data | None = ...,
-             reverse: bool = ..., keys_only: Literal[False] = ...) -> AsyncIterator[tuple[bytes, bytes]]: ...
-
-    def iter(self, *, start: Data | None = None, stop: Data | None = None, prefix: Data | None = None,
-             reverse: bool = False, keys_only: bool = False) -> AsyncIterator[Any]:
-        """The (key, value) pairs, or the keys, of a range in order, as they are when the iteration begins."""
-        return self._iter(dict(start=start, stop=stop, prefix=prefix, reverse=reverse, keys_only=keys_only))
-
-    async def _iter(self, options: dict[str, Any]) -> AsyncIterator[Any]:
-        it = await self._run(lambda: self._source.iter(**options))
-        try:
-            size = _PAGE_FIRST
-            while page := await self._run(lambda: list(itertools.islice(it, size))):
-                for record in page:
-                    yield record
-                size = min(size * 4, _PAGE_MAX)
-        finally:
-            it.close()
 
     @property
     def closed(self) -> bool:
@@ -167,7 +201,19 @@ class _Context(_Reads):
 
 
 class Snapshot(_Context):
-    """The store at one moment; made by Db.snapshot()."""
+    """The store at one moment; made by Db.snapshot(). With a space it shows that space."""
+
+    async def space(self, space: Space) -> Snapshot:
+        """The key space at that moment. Close it before the snapshot."""
+        source = self._source
+        if not isinstance(source, xdb.XdbSnapshot):
+            raise TypeError("a snapshot of one space has no others")
+        return Snapshot(_Within(source, space._space), self._pool, self._depth, self._ring)
+
+    async def close(self) -> None:
+        """Closes it. Calls under way raise XdbError, or asyncio.CancelledError."""
+        await super().close()
+        self._ref.close()
 
 
 class Batch:
@@ -178,6 +224,11 @@ class Batch:
         self._db, self._batch = db, xdb.XdbBatch()
         self.put, self.delete, self.update, self.clear = (self._batch.put, self._batch.delete, self._batch.update,
                                                           self._batch.clear)
+
+    def space(self, space: Space | None) -> None:
+        """The operations that are added next go to this key space, or to the unnamed one for None. Before the first
+        such call they go where the batch was made."""
+        self._batch.space(None if space is None else space._space)
 
     def __len__(self) -> int:
         return len(self._batch)
@@ -194,48 +245,143 @@ class Batch:
             self._batch.close()
 
 
-class Transaction:
-    """Reads and writes that are one step; made by Db.transaction(). It commits when its block ends, and aborts when the
-    block ends with an exception. The commit raises XdbError with ABORTED when others came between."""
+class _InTransaction(_Scans):
+    """Reads and writes of a transaction, in one key space."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._loop, self._pool = asyncio.get_running_loop(), pool
+
+    async def _run(self, call: Callable[..., _T], *args: Any) -> _T:
+        return await self._loop.run_in_executor(self._pool, call, *args)
+
+    def _readable(self) -> xdb.XdbRef:
+        """Runs in a thread."""
+        raise NotImplementedError
+
+    async def get(self, key: Data) -> bytes | None:
+        """The key's value, None when there is no such key."""
+        name = _bytes(key, "key")
+        return await self._run(lambda: self._readable().get(name))
+
+    async def probe(self, key: Data) -> bool:
+        """Whether the key exists."""
+        name = _bytes(key, "key")
+        return await self._run(lambda: self._readable().probe(name))
+
+    async def multi_get(self, keys: Iterable[Data]) -> list[bytes | None]:
+        """A list of the values of many keys."""
+        names = [_bytes(key, "key") for key in keys]
+        return await self._run(lambda: self._readable().multi_get(names))
+
+    async def put(self, key: Data, value: Data) -> None:
+        """Sets the key's value at the commit."""
+        name, copy = _bytes(key, "key"), _bytes(value, "value")
+        await self._run(lambda: self._readable().put(name, copy))
+
+    async def delete(self, key: Data) -> None:
+        """Deletes the key at the commit."""
+        name = _bytes(key, "key")
+        await self._run(lambda: self._readable().delete(name))
+
+    async def del_range(self, start: Data | None = None, stop: Data | None = None) -> None:
+        """Deletes all keys start <= key < stop at the commit; None is an open end."""
+        ends = [None if key is None else _bytes(key, "key") for key in (start, stop)]
+        await self._run(lambda: self._readable().del_range(*ends))
+
+
+class TransactionRef(_InTransaction):
+    """A transaction's reads and writes in one key space; made by Transaction.ref() and Transaction.untracked(). It
+    ends with the transaction."""
+
+    def __init__(self, pool: ThreadPoolExecutor, make: Callable[[], xdb.XdbRef]) -> None:
+        super().__init__(pool)
+        self._make = make
+        self._lock = threading.Lock()
+        self._ref: xdb.XdbRef | None = None
+
+    def _readable(self) -> xdb.XdbRef:
+        with self._lock:
+            if self._ref is None:
+                self._ref = self._make()
+            return self._ref
+
+
+class Savepoint:
+    """A state of a transaction's writes; made by Transaction.savepoint(). Its block rolls back to this state when it
+    ends with an exception."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._of = transaction
+        self._point: xdb.XdbSavepoint | None = None
+
+    async def __aenter__(self) -> Savepoint:
+        self._point = await self._of._run(self._of._open().savepoint)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        if kind is not None and not self._of._open().closed:
+            await self.rollback()
+
+    async def rollback(self) -> None:
+        """Takes back the writes since then."""
+        if self._point is None:
+            raise RuntimeError("a savepoint begins with its block: async with transaction.savepoint()")
+        await self._of._run(self._point.rollback)
+
+
+class Transaction(_InTransaction):
+    """Reads and writes that are one step, in all key spaces; made by Db.transaction(). It begins with its block,
+    commits when the block ends, and aborts when the block ends with an exception. The commit raises XdbError with
+    ABORTED when others came between."""
 
     def __init__(self, db: Db) -> None:
-        self._run = db._run
+        super().__init__(db._pool)
         self._begin = db._store.transaction
+        self._transaction: xdb.XdbTransaction | None = None
+
+    def _open(self) -> xdb.XdbTransaction:
+        if self._transaction is None:
+            raise RuntimeError("a transaction begins with its block: async with db.transaction() as t")
+        return self._transaction
+
+    def _readable(self) -> xdb.XdbRef:
+        return self._open()
 
     async def __aenter__(self) -> Transaction:
+        if self._transaction is not None:
+            raise RuntimeError("a transaction has one block")
         self._transaction = await self._run(self._begin)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         trace: TracebackType | None) -> None:
-        if kind is None and not self._transaction.closed:
+        if kind is None and not self._open().closed:
             await self.commit()
         else:
             await self.abort()
 
-    async def get(self, key: Data) -> bytes | None:
-        """The key's value, None when there is no such key."""
-        return await self._run(self._transaction.get, _bytes(key, "key"))
+    def ref(self, space: Space | None = None) -> TransactionRef:
+        """The transaction in a key space, or in the unnamed one. Does not wait."""
+        transaction, within = self._open(), None if space is None else space._space
+        return TransactionRef(self._pool, lambda: transaction.ref(within))
 
-    async def multi_get(self, keys: Iterable[Data]) -> list[bytes | None]:
-        """A list of the values of many keys."""
-        return await self._run(self._transaction.multi_get, [_bytes(key, "key") for key in keys])
+    def untracked(self, space: Space | None = None) -> TransactionRef:
+        """The same, and its reads cause no conflicts."""
+        transaction, within = self._open(), None if space is None else space._space
+        return TransactionRef(self._pool, lambda: transaction.untracked(within))
 
-    async def put(self, key: Data, value: Data) -> None:
-        """Sets the key's value at the commit."""
-        await self._run(self._transaction.put, _bytes(key, "key"), _bytes(value, "value"))
-
-    async def delete(self, key: Data) -> None:
-        """Deletes the key at the commit."""
-        await self._run(self._transaction.delete, _bytes(key, "key"))
+    def savepoint(self) -> Savepoint:
+        """A Savepoint; it begins with its block."""
+        return Savepoint(self)
 
     async def commit(self) -> None:
         """Writes it, and ends it in any case."""
-        await self._run(self._transaction.commit)
+        await self._run(self._open().commit)
 
     async def abort(self) -> None:
         """Ends it, and forgets its writes."""
-        await self._run(self._transaction.abort)
+        await self._run(self._open().abort)
 
 
 class _Writes(_Context):
@@ -344,6 +490,14 @@ class _Writes(_Context):
 class Space(_Writes):
     """A named key space; made by Db.space()."""
 
+    def __init__(self, space: xdb.XdbSpace, pool: ThreadPoolExecutor, depth: int, ring: bool) -> None:
+        super().__init__(space, pool, depth, ring)
+        self._space = space
+
+    @property
+    def name(self) -> str:
+        return self._space.name
+
 
 class Db(_Writes):
     """A store for asyncio. It owns `store`, and closes it. At most `depth` gets are under way; others wait."""
@@ -356,6 +510,14 @@ class Db(_Writes):
     async def space(self, name: str | bytes, create: bool = True) -> Space:
         """The key space of this name."""
         return Space(await self._run(self._store.space, name, create), self._pool, self._depth, self._ring)
+
+    async def spaces(self) -> list[str]:
+        """The names of all key spaces."""
+        return await self._run(self._store.spaces)
+
+    async def drop_space(self, name: str | bytes) -> None:
+        """Drops a key space with all its keys. Calls on it raise XdbError with GONE."""
+        await self._run(self._store.drop_space, name)
 
     def transaction(self) -> Transaction:
         """A new Transaction; it begins with its block."""

@@ -159,6 +159,126 @@ def test_transactions(tmp_path):
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("io", ["uring", "sync"])
+def test_a_transaction_is_one_step_in_all_spaces(tmp_path, io):
+    async def main():
+        async with await store(tmp_path / "s", io=io) as db:
+            users, names = await db.space("users"), await db.space("names")
+            assert await db.spaces() == ["users", "names"] and users.name == "users"
+            async with db.transaction() as t:
+                assert await t.ref(users).get("7") is None
+                await t.ref(users).put("7", "ada")
+                await t.ref(names).put("ada", "7")
+                await t.put("count", "1")
+                # its own writes are there, each in its space, and nobody else sees them
+                assert await t.ref(users).get("7") == b"ada" and await t.get("7") is None
+                assert await t.ref().get("count") == b"1" and await t.ref(names).probe("ada")
+                assert await asyncio.gather(users.get("7"), names.get("ada"), db.get("count")) == [None] * 3
+            assert await asyncio.gather(users.get("7"), names.get("ada"), db.get("count")) == [b"ada", b"7", b"1"]
+            # what it has read in a space counts, unless the ref is untracked
+            for tracked in True, False:
+                async def change():
+                    async with db.transaction() as t:
+                        ref = t.ref(users) if tracked else t.untracked(users)
+                        assert await ref.multi_get(["7", "8"]) == [b"ada", None]
+                        await users.put("8", "other")
+                        await t.ref(names).put("tracked", str(tracked))
+                if tracked:
+                    with pytest.raises(XdbError) as info:
+                        await change()
+                    assert info.value.status is Status.ABORTED and await names.get("tracked") is None
+                    await users.delete("8")
+                else:
+                    await change()
+                    assert await names.get("tracked") == b"False"
+            # scans show its writes, and a range that was read is one of its reads
+            async with db.transaction() as t:
+                ref = t.ref(users)
+                for i in range(200):
+                    await ref.put("k%03d" % i, "v")
+                await ref.del_range("k010", "k190")
+                assert [key async for key in ref.iter(prefix="k", keys_only=True)] == [
+                    b"k%03d" % i for i in [*range(10), *range(190, 200)]]
+                assert [pair async for pair in ref.iter(prefix="k", reverse=True)][0] == (b"k199", b"v")
+            with pytest.raises(XdbError) as info:
+                async with db.transaction() as t:
+                    assert len([key async for key in t.ref(names).iter(keys_only=True)]) == 2
+                    await names.put("phantom", "")
+                    await t.put("count", "2")
+            assert info.value.status is Status.ABORTED and await db.get("count") == b"1"
+
+    asyncio.run(main())
+
+
+def test_savepoints_and_ends_of_transactions(tmp_path):
+    async def main():
+        async with await store(tmp_path / "s") as db:
+            space = await db.space("a")
+            async with db.transaction() as t:
+                await t.ref(space).put("first", "1")
+                with pytest.raises(ValueError):
+                    async with t.savepoint():
+                        await t.ref(space).put("second", "2")
+                        raise ValueError
+                async with t.savepoint() as kept:
+                    await t.put("third", "3")
+                async with t.savepoint() as point:
+                    await t.put("fourth", "4")
+                    await point.rollback()
+                assert kept is not point
+            assert await space.get("first") == b"1" and await space.get("second") is None
+            assert await db.multi_get(["third", "fourth"]) == [b"3", None]
+            ref = t.ref(space)
+            with pytest.raises(XdbError):
+                await ref.get("first")
+            with pytest.raises(RuntimeError):
+                await t.__aenter__()
+            for early in db.transaction().ref, db.transaction().untracked:
+                with pytest.raises(RuntimeError):
+                    early(space)
+            with pytest.raises(RuntimeError):
+                await db.transaction().get("first")
+            async with db.transaction() as t:
+                await t.put("fifth", "5")
+                await t.abort()
+            assert await db.get("fifth") is None
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("io", ["uring", "sync"])
+def test_spaces_in_batches_and_snapshots(tmp_path, io):
+    async def main():
+        async with await store(tmp_path / "s", io=io) as db:
+            a, b = await db.space("a"), await db.space("b")
+            async with db.batch() as batch:
+                batch.put("k", "unnamed")
+                batch.space(a)
+                batch.put("k", "a")
+                batch.space(b)
+                batch.put("k", "b")
+                batch.space(None)
+                batch.put("l", "unnamed")
+            assert await db.multi_get(["k", "l"]) == [b"unnamed", b"unnamed"]
+            async with await db.snapshot() as then:
+                await asyncio.gather(a.put("k", "new"), a.put("m", "new"), b.delete("k"))
+                async with await then.space(a) as old, await then.space(b) as other:
+                    assert await asyncio.gather(old.get("k"), other.get("k"), then.get("k"), old.get("m")) == [
+                        b"a", b"b", b"unnamed", None]
+                    assert [pair async for pair in old.iter()] == [(b"k", b"a")]
+                    with pytest.raises(TypeError):
+                        await old.space(b)
+                assert old.closed and not then.closed
+            assert [pair async for pair in a.iter()] == [(b"k", b"new"), (b"m", b"new")]
+            await db.drop_space("a")
+            assert await db.spaces() == ["b"]
+            with pytest.raises(XdbError) as info:
+                await a.get("k")
+            assert info.value.status is Status.GONE
+
+    asyncio.run(main())
+
+
 def test_the_event_loop_goes_on_while_a_call_waits(tmp_path):
     async def main():
         async with await store(tmp_path / "s") as db:
