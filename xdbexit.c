@@ -10,10 +10,11 @@
 //
 //   xdbexit.out DIR CACHE_MB MT_MB --kill [ROUNDS]
 //     ROUNDS times, 1 when not given: a child process opens the store, and its threads put, delete, write batches,
-//     count in counters they share, by merges, and sync until it is killed by SIGKILL at a random moment. The child
-//     tells the parent, through a pipe, what each sync that succeeded covers. The parent then opens the store and
-//     checks that all covered writes are there, that the others are, thread by thread, a prefix of the writes, that
-//     no batch is there in part, that the counters agree with the writes that are there, and that no value is torn.
+//     count in counters they share, by merges, move amounts between accounts in two key spaces, by transactions, and
+//     sync until it is killed by SIGKILL at a random moment. The child tells the parent, through a pipe, what each sync
+//     that succeeded covers. The parent then opens the store and checks that all covered writes are there, that the
+//     others are, thread by thread, a prefix of the writes, that no batch and no transaction is there in part, that the
+//     counters agree with the writes that are there, and that no value is torn.
 //     Some rounds also kill a second child while it recovers. A small MT_MB, such as 4, makes the kills fall into
 //     compactions as well.
 //
@@ -247,11 +248,17 @@ static _Noreturn void exit_main(void) {
 // the part of it that a round writes is there whole or not at all. After each group its thread adds one to one of a few
 // counters that all threads share. A lane is a prefix, so its length tells how often its thread has counted, except for
 // the last time.
+//
+// Then the thread moves an amount from an account in one key space to an account in another, and writes the number of
+// its operations beside it, all in one transaction. The sum of all accounts is 0 at every moment, and a number that is
+// there tells that all operations before it are.
 
 #define LANES 4u
 #define SLOTS 16384u  // a power of two
 #define GROUP 16u
 #define COUNTERS 5u
+#define ACCOUNTS 12u  // of each space
+#define SIDES 2u      // spaces with accounts
 #define KILL_KLEN 12u
 #define KILL_HEAD 16u  // of a value: operation, lane, salt
 #define KILL_VMAX 20000u
@@ -273,6 +280,8 @@ struct message {
   uint64_t opened;       // 1: the store is open, nothing else yet
   uint64_t upto[LANES];  // operations of the lane below this number are synced
 };
+
+static const char *const side_names[SIDES] = {"xdbexit one", "xdbexit two"};
 
 static bool op_is_del(unsigned lane, uint64_t op) { return mix(op * LANES + lane) % 8 == 0; }
 
@@ -303,6 +312,7 @@ static uint32_t kill_value(unsigned lane, uint64_t op, uint32_t salt, uint8_t *o
 
 static struct {
   struct xdb *xdb;
+  struct xdb_space *sides[SIDES];
   uint32_t salt;
   int pipe;
   _Atomic uint64_t
@@ -338,6 +348,48 @@ static void child_do(unsigned lane, uint64_t op, struct xdb_ref *ref, struct xdb
   }
 }
 
+static void mark_key(unsigned lane, char out[KILL_KLEN + 1]) { snprintf(out, KILL_KLEN + 1, "killtxn%05u", lane); }
+static void account_key(uint64_t nr, char out[KILL_KLEN + 1]) {
+  snprintf(out, KILL_KLEN + 1, "account%05u", (unsigned)(nr % ACCOUNTS));
+}
+
+// A number of 8 bytes. False: there is none.
+static bool number_get(struct xdb_ref *ref, const char key[KILL_KLEN + 1], uint64_t *out) {
+  uint32_t len = 0;
+  *out = 0;
+  if (remixdb_getn(ref, key, KILL_KLEN, out, sizeof(*out), &len) && len == sizeof(*out)) return true;
+  if (remixdb_errcode() != REMIXDB_NOTFOUND) die_call(key);
+  return false;
+}
+
+static void account_add(struct xdb_ref *ref, uint64_t nr, uint64_t amount) {
+  char key[KILL_KLEN + 1];
+  uint64_t now;
+  account_key(nr, key);
+  (void)number_get(ref, key, &now);
+  now += amount;
+  if (!remixdb_put(ref, key, KILL_KLEN, &now, sizeof(now))) child_fail("account");
+}
+
+// Moves an amount between the spaces; r: random. Again after each conflict.
+static void move(unsigned lane, uint64_t op, uint64_t r) {
+  char key[KILL_KLEN + 1];
+  mark_key(lane, key);
+  for (;;) {
+    struct xdb_txn *const txn = remixdb_txn_begin(child.xdb);
+    if (txn == NULL) child_fail("txn_begin");
+    struct xdb_ref *const plain = remixdb_txn_ref(txn, NULL);
+    struct xdb_ref *const from = remixdb_txn_ref(txn, child.sides[r % SIDES]);
+    struct xdb_ref *const to = remixdb_txn_ref(txn, child.sides[(r + 1) % SIDES]);
+    if (plain == NULL || from == NULL || to == NULL) child_fail("txn_ref");
+    account_add(from, r >> 8, 0 - (r >> 32) % 1000);
+    account_add(to, r >> 16, (r >> 32) % 1000);
+    if (!remixdb_put(plain, key, KILL_KLEN, &op, sizeof(op))) child_fail("mark");
+    if (remixdb_txn_commit(txn)) return;
+    if (remixdb_errcode() != REMIXDB_ABORTED) child_fail("txn_commit");
+  }
+}
+
 static enum remixdb_merge_op count_up(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
   uint64_t *const n = priv;
   *n = 0;
@@ -370,7 +422,9 @@ static void *child_thread_main(void *arg) {
       atomic_store_explicit(&child.done[c->lane], op, memory_order_release);
       uint64_t n;
       counter_key(op / GROUP + c->lane, key);
-      if (op % GROUP == 0 && !remixdb_merge(ref, key, KILL_KLEN, count_up, &n)) child_fail("merge");
+      if (op % GROUP != 0) continue;
+      if (!remixdb_merge(ref, key, KILL_KLEN, count_up, &n)) child_fail("merge");
+      move(c->lane, op, rng_next(&c->rng));
     }
     // A sync covers the earlier writes of all threads, so the message tells all of them.
     struct message m = {0};
@@ -388,6 +442,10 @@ static _Noreturn void child_main(unsigned threads, uint32_t salt, uint64_t rng, 
   for (unsigned l = 0; l < LANES; l++) atomic_init(&child.done[l], lanes[l].next);
   child.xdb = remixdb_open(dir, cache_mb, mt_mb, true);
   if (child.xdb == NULL) child_fail("open");
+  for (unsigned i = 0; i < SIDES; i++) {
+    child.sides[i] = remixdb_space_open(child.xdb, side_names[i], true);
+    if (child.sides[i] == NULL) child_fail("space_open");
+  }
   const struct message m = {.opened = 1};
   tell(&m);
   for (unsigned i = 0; i < threads; i++) {
@@ -588,6 +646,41 @@ static uint64_t counters_check(struct xdb_ref *ref, bool first, const struct lan
   return wrong;
 }
 
+// The sum of all accounts, and the number that each lane's last transaction has written.
+static uint64_t transactions_check(struct xdb *xdb, struct xdb_ref *ref, bool first, const struct lane *old) {
+  uint64_t sum = 0, wrong = 0, n;
+  char key[KILL_KLEN + 1];
+  for (unsigned s = 0; s < SIDES; s++) {
+    struct xdb_space *const space = remixdb_space_open(xdb, side_names[s], true);
+    struct xdb_ref *const side = space != NULL ? remixdb_space_ref(space) : NULL;
+    if (side == NULL) die_call("space");
+    for (unsigned i = 0; i < ACCOUNTS; i++) {
+      account_key(i, key);
+      (void)number_get(side, key, &n);
+      sum += n;
+    }
+    remixdb_unref(side);
+    remixdb_space_close(space);
+  }
+  if (sum != 0) {
+    complain("SEED=%llu: a transaction is there in part: the sum of all accounts is %lld", (unsigned long long)seed,
+             (long long)sum);
+    wrong++;
+  }
+  for (unsigned l = 0; l < LANES; l++) {
+    // All groups before the one of the newest operation have ended with a transaction.
+    const uint64_t last = lanes[l].seen > 0 ? (lanes[l].seen - 1) / GROUP * GROUP : 0;
+    mark_key(l, key);
+    (void)number_get(ref, key, &n);
+    if (n <= lanes[l].next && (first || last <= old[l].next || n >= last)) continue;
+    complain(
+        "SEED=%llu: lane %u: the last transaction is that after operation %llu; the operations up to %llu are there",
+        (unsigned long long)seed, l, (unsigned long long)n, (unsigned long long)lanes[l].next);
+    wrong++;
+  }
+  return wrong;
+}
+
 // Refuses to write to another program's store. All keys begin with "exit" or "kill", so three looks tell.
 static void refuse_foreign(struct xdb_ref *ref) {
   static const char *const from[] = {"", "exiu", "kilm"};
@@ -622,6 +715,7 @@ static uint64_t check_all(bool first, const uint64_t synced[LANES], uint32_t sal
     lanes[l] = now;
   }
   wrong += counters_check(ref, first, old, threads);
+  wrong += transactions_check(xdb, ref, first, old);
   remixdb_unref(ref);
   remixdb_close(xdb);
   if (wrong > 0) die("SEED=%llu: %llu faults", (unsigned long long)seed, (unsigned long long)wrong);
