@@ -591,13 +591,16 @@ void remixdb_iter_destroy(struct xdb_iter *it);
 enum remixdb_status remixdb_iter_status(struct xdb_iter *it);
 
 // Estimates the number of keys in the range that the ref reads, and the bytes of their keys and values before
-// compression. Either pointer may be NULL. The call reads indexes in memory, one key of each part of the store at each
-// end of the range, and a few thousand records at most where new data lies over old data. Its time depends on the
-// logarithm of the records in tables, and on the size of the memtables. The call estimates overwrites and deletes
-// that are not compacted yet from a sample of the new data, so the number of keys is off by about 1/30 of the
-// new data at most, which is a small part of the store. Bytes come from the average record of each part. Expired
-// records that are not compacted yet may be counted; a transaction's own writes are not. A range whose new data has few
-// records is mostly counted exactly. An empty range has none. REMIXDB_TOOBIG: a bound is longer than a key can be.
+// compression. Either pointer may be NULL. The call reads indexes in memory, at most two keys at each end of the range,
+// and at most a few hundred blocks where new data is not yet merged with old data. Its time grows with the logarithm of
+// the records, and a little with the number of tables; it looks at a bounded part of the memtables.
+// After overwrites and deletes that are merged, the number of keys is exact. A sample tells how much of the new data
+// overwrites or deletes older keys, so the number may be off by less than a hundredth of all keys. In a small
+// range it may miss the part of the range's new data that a sample of a few thousand keys misses. New data that only
+// overwrites, or only deletes, causes no error. A range whose new data has few records is mostly counted exactly. Bytes
+// come from the pages and the average records of the range, and from the sample. Expired records that are not compacted
+// yet may be counted; a transaction's own writes are not. An empty range has none. REMIXDB_TOOBIG: a bound is longer
+// than a key can be.
 bool remixdb_count(struct xdb_ref *ref, const struct remixdb_range *range, uint64_t *keys_out, uint64_t *bytes_out);
 
 // A page: room for many records that remixdb_iter_page copies at once. The caller sets all fields to zero, then the

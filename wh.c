@@ -54,7 +54,9 @@ static void guide_free(struct epoch_item *item, void *arg) {
 static void guide_renew(struct wh *wh) {
   struct guide *const old = atomic_load_explicit(&wh->guide, memory_order_relaxed), *fresh = NULL;
   const uint32_t nr = wh->nr_leaves;
-  wh->guide_due = nr + nr / 8 + GUIDE_LEAVES;
+  const uint32_t more = nr / 8 + GUIDE_LEAVES;
+  wh->guide_due = nr + more;
+  wh->cuts_due = wh->cuts + more;
   struct kref *const bounds = mem_alloc(nr * (sizeof(*bounds) + sizeof(void *)));
   if (!bounds) return;
   void **const items = (void **)(void *)(bounds + nr);
@@ -66,7 +68,8 @@ static void guide_renew(struct wh *wh) {
     bounds[n] = l->anchor;
     items[n++] = l;
   }
-  if (guide_create(bounds, items, n, &fresh) == REMIXDB_OK) {
+  if (guide_create(bounds, items, n, more, &fresh) == REMIXDB_OK) {
+    fresh->base = wh->cuts;
     atomic_store_explicit(&wh->guide_bytes, fresh->bytes, memory_order_relaxed);
     atomic_store_explicit(&wh->guide, fresh, memory_order_release);
     if (old) epoch_retire(wh->epoch, &old->retired, guide_free, NULL);
@@ -80,10 +83,30 @@ static void guide_hand_over(struct wh *wh, struct kref bound, const struct wh_le
   if (g) guide_replace(g, bound, old, l);
 }
 
+// Gives a new leaf the number of the leaf that it replaces, or the next one, and tells the guide (W13). Under the
+// structure lock.
+static void leaf_number(struct wh *wh, struct wh_leaf *l, uint32_t cut) {
+  struct guide *const g = atomic_load_explicit(&wh->guide, memory_order_relaxed);
+  l->cut = cut;
+  if (g) guide_more(g, cut, l);
+}
+
+// Whether the guide has an item with this bound: a leaf with that anchor was there before, and merged with another.
+static bool guide_knows(const struct wh *wh, struct kref bound) {
+  const struct guide *const g = atomic_load_explicit(&wh->guide, memory_order_relaxed);
+  return g && kv_eq(anchors_at(&g->anchors, anchors_find(&g->anchors, bound)), bound);
+}
+
+// The leaf with this number is no more.
+static void number_gone(struct wh *wh, uint32_t cut) {
+  struct guide *const g = atomic_load_explicit(&wh->guide, memory_order_relaxed);
+  if (g) guide_more(g, cut, NULL);
+}
+
 // Adds to the number of leaves. Under the structure lock, when the list is whole.
 static void leaves_count(struct wh *wh, int32_t more) {
   wh->nr_leaves += (uint32_t)more;
-  if (unlikely(wh->nr_leaves >= wh->guide_due)) guide_renew(wh);
+  if (unlikely(wh->nr_leaves >= wh->guide_due || wh->cuts == wh->cuts_due)) guide_renew(wh);
 }
 
 // ---- leaves that serve again
@@ -224,6 +247,7 @@ static enum remixdb_status leaf_rebuild(struct wh_slot *slot, const struct wh_co
   list_replace(wh, old, old, l, l);
   wh_trie_replace(&wh->trie, old, l);
   guide_hand_over(wh, l->anchor, old, l);
+  leaf_number(wh, l, old->cut);
   leaf_died(wh, old);
   struct_unlock(wh);
   lib_unlock(&old->lock);
@@ -281,6 +305,8 @@ static enum remixdb_status leaf_cut(struct wh_slot *slot, const struct wh_conten
     wh_trie_add(&wh->trie, r, l, wh_leaf_next(r));
     guide_hand_over(wh, l->anchor, old, l);
     guide_hand_over(wh, r->anchor, l, r);
+    leaf_number(wh, l, old->cut);
+    leaf_number(wh, r, guide_knows(wh, r->anchor) ? 0 : ++wh->cuts);
     leaves_count(wh, 1);
     leaf_died(wh, old);
   }
@@ -339,11 +365,13 @@ static bool leaf_shrink(struct wh_slot *slot) {
       wh_trie_replace(&wh->trie, left, l);
       guide_hand_over(wh, l->anchor, left, l);
       guide_hand_over(wh, old->anchor, old, l);
+      leaf_number(wh, l, left->cut);
+      number_gone(wh, old->cut);
       leaves_count(wh, -1);
       leaf_died(wh, left);
       leaf_died(wh, old);
       // One of the two may have had only tombstones. From here on, puts to its range are not added to the list.
-      if (both.tombs && l->tombs != both.nr) wh_gap_reopened(wh, l);
+      if (both.tombs && wh_leaf_tombs_counted(l) != both.nr) wh_gap_reopened(wh, l);
     }
     lib_unlock(&left->lock);
   }
@@ -391,12 +419,13 @@ enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct ar
   memset(wh, 0, sizeof(*wh));
   wh->epoch = epoch;
   wh->nr_leaves = 1;
-  wh->guide_due = GUIDE_LEAVES;
+  wh->guide_due = wh->cuts_due = GUIDE_LEAVES;
   arena_init(&wh->arena, arena_chunk, pool);
   (void)pthread_mutex_init(&wh->lock, NULL);
   struct wh_leaf *l = recent_init(wh, arena_chunk) ? leaf_create(wh, kref("", 0), NULL, NULL, 0, 0) : NULL;
   if (l == NULL || wh_trie_init(&wh->trie, epoch, &wh->arena, l) != REMIXDB_OK) goto fail;
   atomic_init(&l->lock.word, 0);
+  l->cut = 0;
   atomic_init(&wh->head, l);
   *out = wh;
   return REMIXDB_OK;
@@ -519,11 +548,12 @@ static inline void leaf_note(struct wh_slot *slot, const struct wh_ver *older, b
     atomic_store_explicit(&l->puts, puts + 1, memory_order_release);
     if (unlikely(atomic_load_explicit(&l->gapped, memory_order_relaxed))) wh_gap_keep(l, slot->key, puts);
     const uint32_t others = atomic_load_explicit(&l->count, memory_order_relaxed) - fresh;
-    if (unlikely(l->tombs == others)) wh_gap_reopened(slot->wh, l);
-    if (likely(!l->tombs)) return;
+    const uint32_t tombs = wh_leaf_tombs_counted(l);
+    if (unlikely(tombs == others)) wh_gap_reopened(slot->wh, l);
+    if (likely(!tombs)) return;
   }
   const bool was_tomb = !fresh && (!older || wh_ver_tomb(older));
-  if (tomb != was_tomb) l->tombs = (uint16_t)(tomb ? l->tombs + 1 : l->tombs - 1);
+  if (tomb != was_tomb) wh_leaf_set_tombs(l, tomb ? wh_leaf_tombs_counted(l) + 1 : wh_leaf_tombs_counted(l) - 1);
 }
 
 enum remixdb_status wh_link(struct wh_slot *slot, const struct kv_rec *rec) {
@@ -594,7 +624,7 @@ enum remixdb_status wh_link(struct wh_slot *slot, const struct kv_rec *rec) {
 }
 
 // Counts the tombstones again after versions were taken back.
-static void leaf_recount(struct wh_leaf *l) { l->tombs = (uint16_t)wh_leaf_tombs(l); }
+static void leaf_recount(struct wh_leaf *l) { wh_leaf_set_tombs(l, wh_leaf_tombs(l)); }
 
 void wh_unlink(struct wh_slot *slot) {
   assert(wh_leaf_locked(slot->leaf) && wh_ver_seq(slot->ver) == WH_PENDING);
@@ -948,6 +978,24 @@ static bool check_guide(const struct wh *wh, char *why, size_t cap) {
   return true;
 }
 
+// Counts the leaves that the guide has, each at its place.
+static bool check_guide_leaves(const struct wh *wh, uint32_t nr_leaves, char *why, size_t cap) {
+  const struct guide *const g = atomic_load_explicit(&wh->guide, memory_order_acquire);
+  uint32_t nr = 0;
+  if (!g || wh->cuts - g->base > g->cap_more) return true;
+  for (uint32_t i = 0; i < g->nr; i++) {
+    const struct wh_leaf *const l = atomic_load_explicit(&g->items[i], memory_order_acquire);
+    nr += kv_eq(l->anchor, anchors_at(&g->anchors, i));
+  }
+  for (uint32_t i = 0; i < atomic_load_explicit(&g->nr_more, memory_order_acquire); i++) {
+    const struct wh_leaf *const l = atomic_load_explicit(&g->more[i], memory_order_acquire);
+    if (l && (wh_leaf_dead(l) || l->cut != g->base + 1 + i)) WH_BROKEN("W13: a dead leaf, or another one");
+    nr += l != NULL;
+  }
+  if (nr != nr_leaves) WH_BROKEN("W13: %u leaves, the guide has %u", nr_leaves, nr);
+  return true;
+}
+
 static bool check_dead(const struct wh_leaf_list *list, char *why, size_t cap) {
   uint32_t nr = 0;
   for (const struct wh_leaf *l = list->first; l; l = l->after, nr++)
@@ -959,8 +1007,9 @@ static bool check_dead(const struct wh_leaf_list *list, char *why, size_t cap) {
 bool wh_check(const struct wh *wh, char *why, size_t cap) {
   const struct wh_leaf *prev = NULL;
   uint64_t keys = 0;
+  uint32_t leaves = 0;
   for (const struct wh_leaf *l = atomic_load_explicit(&wh->head, memory_order_acquire); l;
-       prev = l, l = wh_leaf_next(l)) {
+       prev = l, l = wh_leaf_next(l), leaves++) {
     if (wh_leaf_prev(l) != prev) WH_BROKEN("W1: next and prev differ");
     if (prev ? kv_cmp(prev->anchor, l->anchor) >= 0 : l->anchor.len != 0) WH_BROKEN("W1: anchors out of order");
     const struct wh_leaf *const behind = wh_leaf_next(l);
@@ -968,8 +1017,8 @@ bool wh_check(const struct wh *wh, char *why, size_t cap) {
     if (l->lo8 != wh_key8(l->anchor, 0)) WH_BROKEN("W1: an anchor's first bytes differ");
     if (!check_leaf(wh, l, &keys, why, cap) || !wh_trie_check_leaf(&wh->trie, l, why, cap)) return false;
   }
-  if (!check_recent(wh, why, cap) || !check_guide(wh, why, cap) || !check_dead(&wh->dead, why, cap) ||
-      !check_dead(&wh->waiting, why, cap))
+  if (!check_recent(wh, why, cap) || !check_guide(wh, why, cap) || !check_guide_leaves(wh, leaves, why, cap) ||
+      !check_dead(&wh->dead, why, cap) || !check_dead(&wh->waiting, why, cap))
     return false;
   if (keys != wh_count(wh)) WH_BROKEN("%" PRIu64 " keys, counted %" PRIu64, keys, wh_count(wh));
   return wh_trie_check(&wh->trie, why, cap);

@@ -61,6 +61,8 @@
 //   W12 Every WH_VER_STRIDE-th version of a chain is a milestone. It has ways to two older milestones, so a reader at
 //   an
 //       old moment passes a number of versions that grows with the logarithm of the chain's length.
+//   W13 The guide has each live leaf once: at the item whose bound is the leaf's anchor, or among the further items. If
+//       memory for a new guide was missing, it may lack leaves.
 //
 // Locks: a leaf's lock, then the structure lock (splits and merges; one per index), then the dead leaves' lock. wh_lock
 // holds one leaf. wh_many holds several and takes them in ascending order of key, so a thread waits for a leaf only
@@ -230,16 +232,25 @@ static inline void wh_record(const struct wh_cursor *c, struct kv_rec *r) {
 
 // ---- samples, for estimates (wh/count.c)
 
-#define WH_SAMPLE 4096u
+#define WH_SAMPLE 4096u         // entries of a sample, at most
+#define WH_SAMPLE_LEAVES 2048u  // leaves of a range that are all looked at
 struct wh_sample {
-  uint64_t nr;  // entries in the range
-  uint32_t nr_taken, stride;
-  const struct wh_entry *taken[WH_SAMPLE];  // every stride-th of them, in no order
+  // Entries in the range, whatever their versions are, and those of them whose newest version is a tombstone or that
+  // have no version. Exact if `whole`; else estimates from a part of the leaves.
+  uint64_t nr, tombs;
+  bool whole;
+  uint32_t leaves;                          // leaves that were looked at
+  uint32_t nr_taken;                        // in the order of their keys, but for those in new leaves,
+  const struct wh_entry *taken[WH_SAMPLE];  // taken at equal distances; all if they are WH_SAMPLE or fewer, and `whole`
+  // private
+  uint64_t seen, next;
+  uint32_t stride;
 };
-// Counts the entries with keys low <= key < high (ptr NULL: open), whatever their versions are, and takes a part of
-// them, all if they are WH_SAMPLE or fewer. The entries stay as long as the index. Looks at each leaf once. Inside an
-// epoch.
+// Takes a sample of the entries with keys low <= key < high (ptr NULL: open). The entries stay as long as the index.
+// Looks at about 2 * WH_SAMPLE_LEAVES leaves at most, unless memory for the guide was missing. Inside an epoch.
 void wh_sample(const struct wh *wh, struct kref low, struct kref high, struct wh_sample *out);
+// Whether the entry's newest version is a tombstone, or it has none.
+bool wh_entry_tomb(const struct wh_entry *e);
 // The entry's record at the moment, all fields but seq. False: it has none.
 bool wh_entry_record(const struct wh_entry *e, uint64_t moment, struct kv_rec *rec_out);
 

@@ -106,9 +106,25 @@ uint64_t remix_live(const struct remix *x);  // how many there are
 // call. Both fail as a read of a block does.
 MUST_CHECK enum remixdb_status remix_rank(const struct remix *x, struct kref key, struct sst_hold *h,
                                           uint64_t *rank_out);
-// Reads the live entry of this rank. The record is valid until the epoch ends or h is used again.
-MUST_CHECK enum remixdb_status remix_live_at(const struct remix *x, uint64_t rank, struct sst_hold *h,
-                                             struct kv_rec *rec_out);
+// Reads the live entries that are near the one of this rank: of the same segment and the same run, so mostly in one
+// block, with ranks in [from, to). Gives each to fn, with their number. The records are valid in fn only. Ends when fn
+// fails, with its status.
+typedef enum remixdb_status (*remix_near_fn)(void *arg, const struct kv_rec *rec, uint32_t nr);
+MUST_CHECK enum remixdb_status remix_live_near(const struct remix *x, uint64_t rank, uint64_t from, uint64_t to,
+                                               struct sst_hold *h, remix_near_fn fn, void *arg);
+// The segments of the live entries with ranks in [from, to), from < to, or a sample of them.
+struct remix_share {
+  uint32_t segs;       // segments that were looked at
+  double live, tombs;  // their live entries; the tombstones among these (of young views)
+  struct remix_run_share {
+    double live, tombs, all;  // the same for each run, and its entries
+    double pages;             // of the run's table in all segments that have entries of the range
+  } runs[REMIX_RUNS_MAX];
+  double scale;  // so many times as many live entries are in the range,
+  double step;   // and so many times as many entries in all these segments
+};
+// Looks at `most` segments at most, at equal distances. Reads no block.
+void remix_share(const struct remix *x, uint64_t from, uint64_t to, uint32_t most, struct remix_share *out);
 // Tells whether a live entry has the key, as far as the tags tell. REMIX_ABSENT is certain, the next two are wrong once
 // in 256 times. Reads no block.
 enum remix_guess {

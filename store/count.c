@@ -12,6 +12,8 @@ enum remixdb_status xdb_count(struct xdb_ref *r, struct kref low, struct kref hi
   c.mem[1] = super_frozen(v, r->tree);
   c.version = version_tree(v->version, r->tree);
   enum remixdb_status s = c.version ? count_range(&c) : REMIXDB_OK;
+  const uint64_t ids = r->space ? c.keys * NAMES_ID : 0;  // the space's id before each key
+  c.bytes -= ids < c.bytes ? ids : c.bytes;
   struct err_saved error;
   err_save(&error, s);
   xdb_super_drop(r->xdb, v);

@@ -1,17 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "view/count.h"
 
-#define EXACT 64u  // entries of a sample that are looked up without a doubt: tags are wrong once in 256 times
+#include "value/format.h"
+
+#define EXACT 64u         // entries of a stream that are looked up without a doubt: tags are wrong once in 256 times
+#define YOUNG_WHOLE 512u  // entries of all young views together that are all looked up
+#define CLUSTERS_MIN 128u
+#define CLUSTERS_MAX 512u
+#define SEGMENTS 2048u    // of all partitions, that are looked at, about
+#define SEGMENTS_MIN 16u  // of each partition
 
 enum { ACTIVE, FROZEN, YOUNG };  // the newer streams
 
+// The sum over a newer stream's sample. One is of entries whose newest version is a tombstone, one of all others.
+struct stratum {
+  double nr, keys, bytes;
+};
+
 struct work {
-  const struct count *c;
+  struct count *c;
   double keys, bytes;
   bool exact;            // the stream has few entries: what the tags guess is looked up
   double record;         // bytes of a record of the older views, on average
   struct sst_hold hold;  // of reads in the older views
   struct sst_hold young_hold;
+  struct stratum strata[2];
 };
 
 // A part of the young views' live entries, over all partitions of the range.
@@ -22,37 +35,56 @@ struct stretch {
 
 // ---- the views
 
-// The live entries of the view whose keys are in the range.
-static enum remixdb_status view_stretch(struct work *w, struct remix *x, struct stretch *out) {
+// The live entries of a partition's view whose keys are in the range. Only the first and the last partition of the
+// range have a bound inside.
+static enum remixdb_status view_stretch(struct work *w, struct remix *x, bool low, bool high, struct stretch *out) {
   const struct count *const c = w->c;
   enum remixdb_status s = REMIXDB_OK;
   *out = (struct stretch){.x = x, .to = remix_live(x)};
   epoch_enter(c->epoch, c->slot);
-  if (c->low.ptr) s = remix_rank(x, c->low, &w->hold, &out->from);
-  if (c->high.ptr && s == REMIXDB_OK) s = remix_rank(x, c->high, &w->hold, &out->to);
+  if (low && c->low.ptr) s = remix_rank(x, c->low, &w->hold, &out->from);
+  if (high && c->high.ptr && s == REMIXDB_OK) s = remix_rank(x, c->high, &w->hold, &out->to);
   epoch_exit(c->slot);
   if (out->to < out->from) out->to = out->from;
   return s;
 }
 
+static double table_bytes(const struct sst *t) {
+  uint64_t n = t->key_bytes + t->value_bytes;
+  for (uint32_t i = 0; i < t->nr_apart; i++) n += t->apart[i].bytes;
+  return (double)n;
+}
+
+// The bytes of the run's live records in a stretch. Where the stretch has a page of the run or more, the records' size
+// is that of its pages; else it is that of the whole table.
+static double run_bytes(const struct sst *t, const struct remix_run_share *r, double scale, double step) {
+  const double key = (double)t->key_bytes / (double)t->nr_records, all = table_bytes(t);
+  const double puts = (double)(t->nr_records - t->nr_tombs),
+               mean = puts > 0 ? (all - (double)t->nr_tombs * key) / puts : 0;
+  if (r->pages < 1 || r->all - r->tombs < 1) return r->live * scale * mean;
+  const double here = all * r->pages / (double)t->nr_pages - r->tombs * step * key;
+  return here > 0 ? here / step * r->live / (r->all - r->tombs) * scale : r->live * scale * mean;
+}
+
 // Counts the older views of the partitions [first, last].
 static enum remixdb_status count_older(struct work *w, uint32_t first, uint32_t last) {
+  const uint32_t share = SEGMENTS / (last - first + 1), most = share > SEGMENTS_MIN ? share : SEGMENTS_MIN;
   for (uint32_t i = first; i <= last; i++) {
     const struct part *const p = w->c->version->parts[i];
     struct stretch t;
+    struct remix_share shares;
     enum remixdb_status s = part_ready(p);
     if (s != REMIXDB_OK) return s;
     struct remix *const x = part_remix(p);
     if (!x) continue;
-    s = view_stretch(w, x, &t);
+    s = view_stretch(w, x, i == first, i == last, &t);
     if (s != REMIXDB_OK) return s;
-    double records = 0, bytes = 0;
-    for (uint32_t r = 0; r < x->nr_runs; r++) {
-      records += (double)x->runs[r]->nr_records;
-      bytes += (double)(x->runs[r]->key_bytes + x->runs[r]->value_bytes);
-    }
+    if (t.from == t.to) continue;
+    remix_share(x, t.from, t.to, most, &shares);
+    w->c->segments += shares.segs;
     w->keys += (double)(t.to - t.from);
-    if (records > 0) w->bytes += (double)(t.to - t.from) * bytes / records;
+    for (uint32_t r = 0; r < x->nr_runs; r++)
+      w->bytes += run_bytes(x->runs[r], &shares.runs[r], shares.scale, shares.step);
   }
   w->record = w->keys > 0 ? w->bytes / w->keys : 0;
   return REMIXDB_OK;
@@ -78,10 +110,12 @@ static enum remixdb_status view_has(struct work *w, struct remix *x, struct kref
   return REMIXDB_OK;
 }
 
-// Whether a key exists below the stream. Inside an epoch.
-static enum remixdb_status below_has(struct work *w, uint32_t stream, struct kref key, bool exact, bool *live_out) {
+// Whether a key exists below the stream: 0 or 1. A guess by tags finds an absent key there once in 256 times, so it
+// counts for a little less or more. Inside an epoch.
+static enum remixdb_status below_has(struct work *w, uint32_t stream, struct kref key, double *live_out) {
   const struct count *const c = w->c;
   const uint64_t hash = hash64(key.ptr, key.len);
+  w->c->lookups++;
   if (stream == ACTIVE && c->mem[FROZEN]) {
     const struct wh_begun begun = wh_get_begin(c->mem[FROZEN], key, hash);
     const struct wh_ver *const ver = wh_get_end(c->mem[FROZEN], begun, key, hash, c->moment);
@@ -89,54 +123,108 @@ static enum remixdb_status below_has(struct work *w, uint32_t stream, struct kre
     if (ver) return REMIXDB_OK;
   }
   const struct part *const p = c->version->parts[version_find(c->version, key)];
-  bool found = false, tomb = false;
+  bool found = false, tomb = false, young = false;
   enum remixdb_status s = part_ready(p);
-  if (s == REMIXDB_OK && stream < YOUNG) s = view_has(w, part_young(p), key, hash, exact, &found, &tomb);
-  if (s == REMIXDB_OK && !found) s = view_has(w, part_remix(p), key, hash, exact, &found, &tomb);
+  if (s == REMIXDB_OK && stream < YOUNG && part_young(p)) {
+    young = true;
+    s = view_has(w, part_young(p), key, hash, w->exact, &found, &tomb);
+  }
+  if (s == REMIXDB_OK && !found) s = view_has(w, part_remix(p), key, hash, w->exact, &found, &tomb);
   *live_out = found && !tomb;
+  if (w->exact || s != REMIXDB_OK || !part_remix(p) || !part_remix(p)->tags) return s;
+  const double wrong = (1 + young) / 256.0;
+  *live_out = (*live_out - wrong) / (1 - wrong);
   return s;
 }
 
-// Adds what a record of a newer stream changes, `share` times. bytes: its key's and value's. Inside an epoch.
-static enum remixdb_status add(struct work *w, uint32_t stream, struct kref key, bool tomb, uint64_t bytes,
+static double record_bytes(const struct kv_rec *rec) {
+  if (rec->kind & KV_TOMB) return 0;
+  return rec->klen + (double)(rec->kind & KV_APART ? value_ref_len(rec->val) : rec->vlen);
+}
+
+// Adds what a record of a newer stream changes, `share` times. Inside an epoch.
+static enum remixdb_status add(struct work *w, uint32_t stream, const struct kv_rec *rec, struct stratum *to,
                                double share) {
-  bool live;
-  const enum remixdb_status s = below_has(w, stream, key, w->exact, &live);
+  double live;
+  const enum remixdb_status s = below_has(w, stream, kref(rec->key, rec->klen), &live);
   if (s != REMIXDB_OK) return s;
-  w->keys += share * (!tomb - live);
-  w->bytes += share * ((tomb ? 0 : (double)bytes) - (live ? w->record : 0));
+  to->keys += share * (!(rec->kind & KV_TOMB) - live);
+  to->bytes += share * (record_bytes(rec) - live * w->record);
   return s;
 }
 
 // ---- the newer streams
 
-static enum remixdb_status count_young_at(struct work *w, const struct stretch *t, uint64_t rank, double share) {
-  struct kv_rec rec;
+static void strata_begin(struct work *w) { memset(w->strata, 0, sizeof(w->strata)); }
+
+// The sample's strata stand for so many entries each.
+static void strata_end(struct work *w, double puts, double tombs) {
+  const double of[2] = {puts, tombs};
+  for (uint32_t i = 0; i < 2; i++) {
+    const struct stratum *const t = &w->strata[i];
+    if (t->nr <= 0) continue;
+    w->keys += of[i] / t->nr * t->keys;
+    w->bytes += of[i] / t->nr * t->bytes;
+  }
+}
+
+static enum remixdb_status young_record(void *arg, const struct kv_rec *rec, uint32_t nr) {
+  struct work *const w = arg;
+  struct stratum *const t = &w->strata[(rec->kind & KV_TOMB) != 0];
+  t->nr += 1.0 / nr;
+  return add(w, YOUNG, rec, t, 1.0 / nr);
+}
+
+static enum remixdb_status count_young_at(struct work *w, const struct stretch *t, uint64_t rank, bool whole) {
+  const uint64_t from = whole ? rank : t->from, to = whole ? rank + 1 : t->to;
+  w->c->clusters++;
   epoch_enter(w->c->epoch, w->c->slot);
-  enum remixdb_status s = remix_live_at(t->x, rank, &w->young_hold, &rec);
-  if (s == REMIXDB_OK)
-    s = add(w, YOUNG, kref(rec.key, rec.klen), rec.kind & KV_TOMB, (uint64_t)rec.klen + rec.vlen, share);
+  const enum remixdb_status s = remix_live_near(t->x, rank, from, to, &w->young_hold, young_record, w);
   epoch_exit(w->c->slot);
   return s;
 }
 
-// Every step-th entry of all stretches.
+// How many places of the young views to read: an entry's neighbours come with it, the fewer the more runs there are.
+static uint64_t young_clusters(const struct stretch *stretches, uint32_t nr) {
+  uint64_t runs = 0;
+  for (uint32_t i = 0; i < nr; i++) runs += stretches[i].x->nr_runs;
+  const uint64_t n = CLUSTERS_MIN * (runs / (nr ? nr : 1) + 1) / 2;
+  return n < CLUSTERS_MIN ? CLUSTERS_MIN : n > CLUSTERS_MAX ? CLUSTERS_MAX : n;
+}
+
+// Every step-th entry of all stretches, with its neighbours.
 static enum remixdb_status count_young(struct work *w, const struct stretch *stretches, uint32_t nr) {
   uint64_t all = 0, before = 0;
+  double tombs = 0;
+  struct remix_share shares;
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = 0; i < nr; i++) all += stretches[i].to - stretches[i].from;
-  const uint64_t step = all / COUNT_SAMPLE + 1;
+  const bool whole = all <= YOUNG_WHOLE;
+  const uint64_t step = whole ? 1 : all / young_clusters(stretches, nr) + 1;
   uint64_t next = step / 2;
-  const uint64_t taken = all > next ? (all - next - 1) / step + 1 : 0;
-  const double share = taken ? (double)all / (double)taken : 0;
   w->exact = all <= EXACT;
+  strata_begin(w);
   for (uint32_t i = 0; i < nr; i++) {
     const struct stretch *const t = &stretches[i];
     for (; next < before + (t->to - t->from) && s == REMIXDB_OK; next += step)
-      s = count_young_at(w, t, t->from + (next - before), share);
+      s = count_young_at(w, t, t->from + (next - before), whole);
     before += t->to - t->from;
+    if (whole || t->to == t->from) continue;
+    remix_share(t->x, t->from, t->to, SEGMENTS / nr > SEGMENTS_MIN ? SEGMENTS / nr : SEGMENTS_MIN, &shares);
+    w->c->segments += shares.segs;
+    tombs += shares.tombs * shares.scale;
   }
+  if (whole) strata_end(w, w->strata[0].nr, w->strata[1].nr);
+  else strata_end(w, (double)all - tombs, tombs);
   return s;
+}
+
+// How many entries of a stream to look up: the more it has beside all others, the more. Then the error of a key that is
+// there or not is about 1/400 of all keys.
+static uint32_t lookups(const struct work *w, const struct wh_sample *sample) {
+  const double part = 200 * (double)sample->nr / (w->keys + (double)(sample->nr - sample->tombs) + 1), n = part * part;
+  const uint32_t most = sample->nr_taken;
+  return n < COUNT_SAMPLE ? (most < COUNT_SAMPLE ? most : COUNT_SAMPLE) : n < most ? (uint32_t)n : most;
 }
 
 static enum remixdb_status count_mem(struct work *w, uint32_t stream, struct wh_sample *sample) {
@@ -145,16 +233,22 @@ static enum remixdb_status count_mem(struct work *w, uint32_t stream, struct wh_
   epoch_enter(c->epoch, c->slot);
   wh_sample(c->mem[stream], c->low, c->high, sample);
   epoch_exit(c->slot);
+  w->c->leaves += sample->leaves;
   w->exact = sample->nr <= EXACT;
-  const double share = sample->nr_taken ? (double)sample->nr / (double)sample->nr_taken : 0;
-  for (uint32_t i = 0; i < sample->nr_taken && s == REMIXDB_OK; i++) {
-    const struct wh_entry *const e = sample->taken[i];  // entries live as long as the memtable
+  strata_begin(w);
+  const uint32_t nr = lookups(w, sample);
+  for (uint32_t i = 0; i < nr && s == REMIXDB_OK; i++) {
+    // entries live as long as the memtable
+    const struct wh_entry *const e = sample->taken[(uint64_t)i * sample->nr_taken / nr];
     struct kv_rec rec;
+    struct stratum *const t = &w->strata[wh_entry_tomb(e)];
+    t->nr++;
     epoch_enter(c->epoch, c->slot);
-    if (wh_entry_record(e, c->moment, &rec))
-      s = add(w, stream, kref(rec.key, rec.klen), rec.kind & KV_TOMB, (uint64_t)rec.klen + rec.vlen, share);
+    if (wh_entry_record(e, c->moment, &rec)) s = add(w, stream, &rec, t, 1);
     epoch_exit(c->slot);
   }
+  if (sample->whole && nr == sample->nr) strata_end(w, w->strata[0].nr, w->strata[1].nr);
+  else strata_end(w, (double)(sample->nr - sample->tombs), (double)sample->tombs);
   return s;
 }
 
@@ -164,10 +258,12 @@ static enum remixdb_status count_newer(struct work *w, uint32_t first, uint32_t 
   struct wh_sample *const sample = mem_alloc(sizeof(*sample));
   enum remixdb_status s = stretches && sample ? REMIXDB_OK : REMIXDB_NOMEM;
   uint32_t nr = 0;
-  for (uint32_t i = 0; i < v->nr_young && s == REMIXDB_OK; i++)
-    if (v->young[i] >= first && v->young[i] <= last)
-      s = view_stretch(w, part_young(v->parts[v->young[i]]), &stretches[nr++]);
-  if (s == REMIXDB_OK) s = count_young(w, stretches, nr);
+  for (uint32_t i = 0; i < v->nr_young && s == REMIXDB_OK; i++) {
+    const uint32_t part = v->young[i];
+    if (part >= first && part <= last)
+      s = view_stretch(w, part_young(v->parts[part]), part == first, part == last, &stretches[nr++]);
+  }
+  if (s == REMIXDB_OK && nr) s = count_young(w, stretches, nr);
   for (uint32_t i = FROZEN + 1; i-- > ACTIVE && s == REMIXDB_OK;)
     if (w->c->mem[i]) s = count_mem(w, i, sample);
   mem_free(stretches);
@@ -178,6 +274,7 @@ static enum remixdb_status count_newer(struct work *w, uint32_t first, uint32_t 
 enum remixdb_status count_range(struct count *c) {
   struct work w = {.c = c};
   c->keys = c->bytes = 0;
+  c->leaves = c->lookups = c->clusters = c->segments = 0;
   if (c->low.ptr && c->high.ptr && kv_cmp(c->low, c->high) >= 0) return REMIXDB_OK;
   const uint32_t first = c->low.ptr ? version_find(c->version, c->low) : 0,
                  last = c->high.ptr ? version_find(c->version, c->high) : c->version->nr_parts - 1;

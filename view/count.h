@@ -5,15 +5,21 @@
 // The older view of a partition has the number of its live entries before each segment, so its share of a range is the
 // difference of two ranks. The newer streams (memtables, young views) change that number: a put of a new key adds one,
 // a tombstone of a key that exists takes one away, and an overwrite does neither. So the count takes a sample of each
-// newer stream's entries in the range, and looks each one's key up in the older streams, mostly by the tags in memory.
-// A stream of COUNT_SAMPLE entries or fewer is looked up whole.
+// newer stream's entries in the range, and looks each one's key up in the older streams, by the tags in memory. The
+// sample tells how many of the stream's puts, and of its tombstones, have a key below. How many of both there are is
+// known better: a memtable's leaves count their entries and tombstones, a young view's selectors show them. So a stream
+// of overwrites only, or of deletes only, has no error of a sample.
+//
+// Work, at most: COUNT_SAMPLE to WH_SAMPLE lookups for each memtable, 2 * WH_SAMPLE_LEAVES leaves, 512 places of all
+// young views together, a few thousand segments, and a few steps for each partition of the range. Blocks are read for
+// the keys of young views only, and for at most two keys at each end of the range.
 #ifndef COUNT_H
 #define COUNT_H
 
 #include "view/version.h"
 #include "wh.h"
 
-#define COUNT_SAMPLE 1536u  // entries of a newer stream that are looked up, about
+#define COUNT_SAMPLE 1536u  // entries of a memtable that are looked up, at least, if it has so many
 
 struct count {
   // in
@@ -25,6 +31,7 @@ struct count {
   struct epoch_slot *slot;
   // out
   uint64_t keys, bytes;
+  uint32_t leaves, lookups, clusters, segments;  // what it looked at, for tests
 };
 // Counts. The caller is outside of any epoch, and keeps the memtables and the version alive. Fails as a read does.
 MUST_CHECK enum remixdb_status count_range(struct count *c);

@@ -48,7 +48,7 @@ void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const struct kref *end,
   atomic_init(&l->count, 0);
   atomic_init(&l->dead, false);
   l->holes = false;
-  l->tombs = 0;
+  atomic_init(&l->tombs, 0);
   atomic_init(&l->puts, 0);
   atomic_init(&l->gapped, false);
   atomic_init(&l->gaps, NULL);
@@ -64,7 +64,7 @@ void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const struct kref *end,
     atomic_init(&l->order[i], w);
   }
   atomic_init(&l->ordered, to - from);
-  if (unlikely(content && content->tombs)) l->tombs = (uint16_t)wh_leaf_tombs(l);
+  if (unlikely(content && content->tombs)) wh_leaf_set_tombs(l, wh_leaf_tombs(l));
 }
 
 uint32_t wh_leaf_tombs(const struct wh_leaf *l) {
@@ -247,7 +247,7 @@ uint32_t wh_leaf_content(struct wh_leaf *l, struct wh_content *out) {
   }
   out->nr = nr;
   out->skip = l->skip;
-  out->tombs = l->tombs != 0;
+  out->tombs = wh_leaf_tombs_counted(l) != 0;
   return n;
 }
 

@@ -40,8 +40,8 @@ struct wh_leaf {
   _Atomic bool dead;         // set with release under the leaf's lock and the structure lock
   bool holes;                // some entries may have no version; guarded by lock
   _Atomic bool gapped;       // `gaps` is set; release
-  uint16_t tombs;            // entries whose newest version is a tombstone, pending or not, or that have no version;
-                             // guarded by lock
+  _Atomic uint16_t tombs;    // entries whose newest version is a tombstone, pending or not, or that have no version;
+                             // written under lock, relaxed
   _Atomic uint32_t puts;  // versions other than tombstones that were linked, modulo 2^32; written under lock, release
   // The positions of entries[0, ordered & WH_ORDER_N) in order of key, a byte each.
   _Alignas(CACHE_LINE) _Atomic uint64_t order[WH_LEAF_KEYS / 8];
@@ -53,6 +53,7 @@ struct wh_leaf {
   _Atomic uint64_t entries[WH_LEAF_KEYS];  // pointer to wh_entry | the upper 16 bits of its hash on top
   _Atomic(struct wh_leaf *) prev;          // as next
   struct wh_leaf *after;                   // the next leaf in a list of dead leaves
+  uint32_t cut;                            // number of the cut that made it (wh.cuts); guarded by the structure lock
   _Atomic(struct wh_gaps *) gaps;          // wh/gap.h; NULL until a merge has passed tombstones here; release
 };
 _Static_assert(WH_IDX_SIZE > WH_LEAF_KEYS && WH_IDX_SIZE <= 256,
@@ -68,6 +69,12 @@ static inline struct wh_leaf *wh_leaf_prev(const struct wh_leaf *l) {
 }
 static inline bool wh_leaf_dead(const struct wh_leaf *l) {
   return atomic_load_explicit(&l->dead, memory_order_acquire);
+}
+static inline uint32_t wh_leaf_tombs_counted(const struct wh_leaf *l) {
+  return atomic_load_explicit(&l->tombs, memory_order_relaxed);
+}
+static inline void wh_leaf_set_tombs(struct wh_leaf *l, uint32_t nr) {
+  atomic_store_explicit(&l->tombs, (uint16_t)nr, memory_order_relaxed);
 }
 // For assertions: whether any thread holds the leaf's lock.
 static inline bool wh_leaf_locked(const struct wh_leaf *l) {

@@ -461,7 +461,8 @@ bool wh_gaps_check(const struct wh *cwh, char *why, size_t cap) {
   struct wh *const wh = (struct wh *)(uintptr_t)cwh;
   for (struct wh_leaf *l = atomic_load_explicit(&wh->head, memory_order_acquire); l; l = wh_leaf_next(l)) {
     const struct wh_gaps *const g = atomic_load_explicit(&l->gaps, memory_order_acquire);
-    if (l->tombs != wh_leaf_tombs(l)) WH_BROKEN("G3: %u tombstones in a leaf, counted %u", wh_leaf_tombs(l), l->tombs);
+    if (wh_leaf_tombs_counted(l) != wh_leaf_tombs(l))
+      WH_BROKEN("G3: %u tombstones in a leaf, counted %u", wh_leaf_tombs(l), wh_leaf_tombs_counted(l));
     if (!g) continue;
     if (!check_here(l, g, why, cap)) return false;
     for (uint32_t i = 0; i < 4; i++)

@@ -34,8 +34,9 @@ struct wh {
   struct wh_trie trie;
   _Atomic bool expires;  // some version that was linked expires; relaxed
   _Alignas(CACHE_LINE) _Atomic uint64_t count;
-  pthread_mutex_t lock;           // the structure lock: the list, the trie, and the two fields that follow
-  uint32_t nr_leaves, guide_due;  // at guide_due leaves the guide is made again
+  pthread_mutex_t lock;           // the structure lock: the list, the trie, and the four fields that follow
+  uint32_t nr_leaves, guide_due;  // at guide_due leaves the guide is made again,
+  uint32_t cuts, cuts_due;        // and at cuts_due cuts: leaves that were cut in two ever
   struct lib_lock dead_lock;      // guards the fields up to the stamps
   struct wh_leaf_list dead;       // leaves that died after the waiting leaves got their stamps
   struct wh_leaf_list waiting;    // the memory of these leaves serves again when the stamps have passed

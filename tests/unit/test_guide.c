@@ -49,7 +49,7 @@ static void test_find(void **state) {
   for (uint32_t round = 0; round < 15; round++) {
     const uint32_t nr = make_bounds(&rng, round % 3, sizes[round / 3]);
     struct guide *g;
-    OK(guide_create(bounds, items, nr, &g));
+    OK(guide_create(bounds, items, nr, 0, &g));
     for (uint32_t i = 0; i < nr; i += 3) {  // in place
       void *const old = items[i];
       items[i] = &marks[MANY + i];
@@ -101,7 +101,7 @@ static void test_no_memory(void **state) {
   for (; s != REMIXDB_OK; n++) {
     left = n;
     atomic_store(&mem_fault, deny);
-    s = guide_create(bounds, items, nr, &g);
+    s = guide_create(bounds, items, nr, 0, &g);
     atomic_store(&mem_fault, NULL);
     assert_true(s == REMIXDB_OK ? g != NULL : s == REMIXDB_NOMEM && g == NULL);
   }
