@@ -276,9 +276,16 @@ void mem_keep_less(size_t less) {
     large.slots = NULL;
     large.nr_slots = 0;
   }
+  const bool last = large.kept_limit == 0;
   lib_unlock(&large.lock);
   regions_unmap(out, nr);
   regions_unmap(&slots, slots.at != NULL);
+#if defined(__GLIBC__)
+  // The heap keeps what threads have freed in the arenas of each of them.
+  if (last && !LIB_SANITIZED) (void)malloc_trim(0);
+#else
+  (void)last;
+#endif
 }
 
 void mem_fork_hold(void) { lib_lock(&large.lock); }

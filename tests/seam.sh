@@ -25,7 +25,7 @@ BEGIN {
   allow("any", "pthread_cond_init pthread_cond_destroy pthread_cond_signal pthread_cond_broadcast")
   if (mode != "release") allow("any", "assert_fail assert")
   allow("base/err", "strerror_r")
-  allow("base/mem", "malloc calloc realloc free posix_memalign malloc_usable_size malloc_size")
+  allow("base/mem", "malloc calloc realloc free posix_memalign malloc_usable_size malloc_size malloc_trim")
   allow("base/mem", "mmap munmap mremap madvise sysconf")
   allow("lib", "sysconf getrlimit")
   allow("lib", "pthread_create pthread_self pthread_sigmask sigfillset pthread_setname_np pthread_set_name_np")
