@@ -85,6 +85,13 @@ void memory_plan(struct xdb *x) {
 
 // ---- the division
 
+// Memtables that only iterators and snapshots keep take the room of chunks that wait for the next ones. m->lock is
+// held.
+static void trim_pool(struct xdb *x) {
+  const uint64_t has = memtables_kept(&x->memtables, NULL, NULL), share = memtables_share(xdb_memtable_limit(x));
+  arena_pool_trim(&x->memtables.chunks, has < share ? (size_t)(share - has) : 0);
+}
+
 // Bytes of the budget that are not the cache's. m->lock is held.
 static uint64_t others(struct xdb *x, size_t budget) {
   const struct memory *const m = &x->memory;
@@ -107,6 +114,7 @@ static void divide(struct xdb *x) {
   struct memory *const m = &x->memory;
   if (!cache_follows(m) || !x->cache) return;
   const size_t budget = budget_now(m);
+  trim_pool(x);
   const uint64_t taken = others(x, budget), left = taken < budget ? budget - taken : 0;
   const size_t least = cache_least(budget), most = cache_most(x->cache), is = cache_size(x->cache);
   size_t size = (size_t)(left - left / 100);  // the cache has about 36 bytes for each page besides the page
