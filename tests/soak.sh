@@ -19,6 +19,11 @@ done
 CRASH_NTH=all "$dir/test_crash_nth" test_nth >"$dir/soak_nth.log" 2>&1 || bad="$bad nth"
 echo "failing calls: $(grep -a 'lives in all' "$dir/soak_nth.log")"
 
+for mb in 128 512; do
+  TEST_BUDGET_MB=$mb "$dir/test_budget" >"$dir/soak_budget.log" 2>&1 || { bad="$bad budget" && break; }
+  echo "budget: $(grep -a 'after close' "$dir/soak_budget.log" | tail -n 1)"
+done
+
 seed=$(date +%s)
 end=$((seed + share))
 : >"$dir/soak_crash.log"
