@@ -34,7 +34,7 @@ static void model_add(struct model *m, const struct op *op) {
   m->ops[m->nr++] = *op;
 }
 
-static const struct op *model_op(const struct model *m, uint64_t id) {
+const struct op *life_find(const struct model *m, uint64_t id) {
   size_t lo = 0, hi = m->nr;
   while (lo < hi) {
     const size_t mid = (lo + hi) / 2;
@@ -52,7 +52,7 @@ struct kref life_key(uint32_t i, uint8_t buf[32]) {
   return kref(buf, 18);
 }
 
-static void value_of(const struct op *op, uint8_t *buf) {
+void life_value(const struct op *op, uint8_t *buf) {
   store64le(buf, op->id);
   store32le(buf + 8, op->key);
   store32le(buf + 12, op->vlen);
@@ -71,7 +71,7 @@ static void value_of(const struct op *op, uint8_t *buf) {
 static void make_plan(struct plan *p, uint64_t *rng) {
   memset(p, 0, sizeof(*p));
   p->nr_keys = 20 + (uint32_t)below(rng, KEYS_MAX - 20);
-  static const uint32_t lens[] = {100, 600, 600, 2500, 9000, VALUE_MAX};
+  static const uint32_t lens[] = {100, 600, 600, 2500, 9000, 24000};
   p->vlen_max = lens[below(rng, sizeof(lens) / sizeof(lens[0]))];
   p->memtable_limit = (size_t)(70 + below(rng, 60)) << 10;
   p->table_pages = 4 + (uint32_t)below(rng, 24);
@@ -81,6 +81,7 @@ static void make_plan(struct plan *p, uint64_t *rng) {
   p->del = (uint32_t)below(rng, 250);
   p->focus = (uint32_t)below(rng, 100);
   p->no_allocate = chance(rng, 85);
+  p->large_max = 40000;
   p->short_io = chance(rng, 25);
   remixdb_opts_init(&p->opts, sizeof(p->opts));
   p->opts.workers = 0;
@@ -94,9 +95,29 @@ static void make_plan(struct plan *p, uint64_t *rng) {
   if (chance(rng, 10)) p->opts.sync = REMIXDB_SYNC_EACH;
 }
 
+// Gives the run its own memory.
+static void run_buffers(struct run *r) {
+  r->value = malloc(VALUE_MAX);
+  r->got = malloc(VALUE_MAX);
+  assert_non_null(r->value);
+  assert_non_null(r->got);
+}
+
+static void run_free(struct run *r) {
+  model_fini(&r->model);
+  free(r->value);
+  free(r->got);
+  free(r);
+}
+
+static uint64_t wall_ms(void *arg) { return atomic_load(&((struct run *)arg)->wall); }
+static uint64_t steady_ms(void *arg) { return atomic_load(&((struct run *)arg)->steady); }
+
 struct run *run_create(uint64_t s) {
   struct run *r = calloc(1, sizeof(*r));
   assert_non_null(r);
+  run_buffers(r);
+  atomic_init(&r->wall, 1700000000000);
   check_seed = s;
   (void)snprintf(check_what, sizeof(check_what), "at the start");
   (void)alarm(HANG_S);
@@ -120,6 +141,8 @@ struct run *run_create(uint64_t s) {
   r->plan.away = s / 2 % 2;
   static const uint32_t few[] = {0, 0, 12, 4096};
   r->plan.range_few = few[below(&r->iter_rng, 4)];
+  r->plan.large = s % 4 == 0 ? 20 : s % 4 == 2 ? 3 : 0;
+  if (s % 8 == 2) r->plan.large_max = VALUE_MAX;
   r->model.nr_keys = r->plan.nr_keys;
   r->model.next_id = 1;
   return r;
@@ -128,6 +151,8 @@ struct run *run_create(uint64_t s) {
 void run_disk(struct run *r, struct simdisk *d) {
   simdisk_destroy(r->disk);
   r->disk = d;
+  r->clock = (struct env_clock){wall_ms, steady_ms, r};
+  simdisk_env(d)->clock = &r->clock;
   simdisk_no_allocate(d, r->plan.no_allocate);
   if (r->plan.short_io) simdisk_short_io(d, rng_next(&r->rng) | 1);
 }
@@ -213,8 +238,7 @@ void run_destroy(struct run *r) {
   (void)alarm(0);
   (void)run_close(r);
   simdisk_destroy(r->disk);
-  model_fini(&r->model);
-  free(r);
+  run_free(r);
 }
 
 struct run *run_small(uint32_t small) {
@@ -224,6 +248,7 @@ struct run *run_small(uint32_t small) {
   memset(p, 0, sizeof(*p));
   p->nr_keys = 100;
   p->vlen_max = 1800;
+  p->large_max = 30000;
   p->memtable_limit = 64u << 10;
   p->table_pages = 6;
   p->young_from = plan;
@@ -258,10 +283,10 @@ void check_failure(struct run *r, enum remixdb_status s) {
 
 uint64_t check_value(struct run *r, uint32_t key, const uint8_t *val, uint32_t vlen) {
   CHECK(vlen >= VALUE_MIN);
-  const struct op *op = model_op(&r->model, load64le(val));
+  const struct op *op = life_find(&r->model, load64le(val));
   CHECK(op != NULL);  // otherwise a lost write has come back
   CHECK(!op->del && op->key == key && op->vlen == vlen);
-  value_of(op, r->value);
+  life_value(op, r->value);
   CHECK(memcmp(r->value, val, vlen) == 0);
   return op->id;
 }
@@ -285,6 +310,20 @@ static enum remixdb_status get_async(struct run *r, struct xdb_ref *ref, struct 
   return s;
 }
 
+// A get of the value's beginning, and of the rest.
+static enum remixdb_status get_pieces(struct run *r, struct xdb_ref *ref, struct kref key, uint32_t *vlen_out) {
+  const uint32_t first = r->looks % 5 * 4100;
+  uint32_t n = 0, rest = 0, again = 0;
+  enum remixdb_status s = xdb_get_part(ref, key, 0, r->got, first, &n, vlen_out);
+  if (s != REMIXDB_OK) return s;
+  CHECK(n == (first < *vlen_out ? first : *vlen_out) && *vlen_out <= VALUE_MAX);
+  s = xdb_get_part(ref, key, n, r->got + n, VALUE_MAX - n, &rest, &again);
+  if (s == REMIXDB_OK) CHECK(n + rest == *vlen_out && again == *vlen_out);
+  else CHECK(s != REMIXDB_NOTFOUND);
+  counts.pieces += s == REMIXDB_OK;
+  return s;
+}
+
 uint64_t look_up(struct run *r, uint32_t key, bool *ok_out) {
   uint8_t kbuf[32];
   uint32_t vlen = 0;
@@ -294,8 +333,10 @@ uint64_t look_up(struct run *r, uint32_t key, bool *ok_out) {
     *ok_out = true;
     return 0;
   }
-  const enum remixdb_status s = r->looks++ % 2 ? get_async(r, ref, k, &vlen)
-                                               : xdb_get(ref, k, r->got, VALUE_MAX, &vlen);
+  const uint32_t how = r->looks++ % 3;
+  const enum remixdb_status s = how == 0   ? xdb_get(ref, k, r->got, VALUE_MAX, &vlen)
+                                : how == 1 ? get_async(r, ref, k, &vlen)
+                                           : get_pieces(r, ref, k, &vlen);
   *ok_out = s == REMIXDB_OK || s == REMIXDB_NOTFOUND;
   if (!*ok_out) check_failure(r, s);
   return s == REMIXDB_OK ? check_value(r, key, r->got, vlen) : 0;
@@ -366,7 +407,7 @@ bool check_prefix(struct run *r) {
     if (n == m->nr) break;
     const struct op *op = &m->ops[n];
     differ -= now[op->key] != ids[op->key];
-    now[op->key] = op->del ? 0 : op->id;
+    now[op->key] = op->del || (op->expires && op->expires <= atomic_load(&r->wall)) ? 0 : op->id;
     differ += now[op->key] != ids[op->key];
   }
   if (found == SIZE_MAX)
@@ -375,6 +416,7 @@ bool check_prefix(struct run *r) {
              any == SIZE_MAX ? "what is there is of no moment" : "synced writes are lost", m->nr, m->synced,
              any == SIZE_MAX ? "none of their states " : "the first ", any == SIZE_MAX ? (ssize_t)-1 : (ssize_t)any);
   m->nr = found;
+  m->maybe = 0;
   memcpy(m->now, ids, sizeof(m->now));
   m->synced = found;  // an opening makes the recovered writes durable first
   for (uint32_t k = (uint32_t)below(&r->rng, 1 + r->look_apart); k < m->nr_keys; k += 1 + r->look_apart) {
@@ -503,16 +545,14 @@ static bool all_in_memtable(struct run *r, const struct op *ops, uint32_t nr) {
   return nr && puts_in + dels_in == nr;
 }
 
-// A write of nr operations, on different keys, begins. From here on a cut may leave it.
-static void begins(struct run *r, struct op *ops, uint32_t nr) {
+void life_begins(struct run *r, struct op *ops, uint32_t nr) {
   for (uint32_t i = 0; i < nr; i++) {
     ops[i].more = i + 1 < nr;
     model_add(&r->model, &ops[i]);
   }
 }
 
-// The write ended with s. False: it failed.
-static bool written(struct run *r, const struct op *ops, uint32_t nr, enum remixdb_status s) {
+bool life_written(struct run *r, const struct op *ops, uint32_t nr, enum remixdb_status s) {
   struct model *m = &r->model;
   const bool each = r->plan.opts.sync == REMIXDB_SYNC_EACH;
   // where only the sync failed, the write took place all the same
@@ -524,22 +564,33 @@ static bool written(struct run *r, const struct op *ops, uint32_t nr, enum remix
   return s == REMIXDB_OK;
 }
 
-static struct op make_op(struct run *r, uint32_t key, bool del) {
-  const uint32_t vlen = VALUE_MIN + (uint32_t)below(&r->rng, r->plan.vlen_max - VALUE_MIN);
-  return (struct op){.id = r->model.next_id++, .key = key, .vlen = del ? 0 : vlen, .del = del};
+struct op life_op(struct run *r, uint32_t key, bool del) {
+  uint32_t vlen = VALUE_MIN + (uint32_t)below(&r->rng, r->plan.vlen_max - VALUE_MIN);
+  struct op op = {.id = r->model.next_id++, .key = key, .del = del};
+  if (below(&r->iter_rng, 1000) < r->plan.large)
+    vlen = VALUE_LARGE + (uint32_t)below(&r->iter_rng, r->plan.large_max - VALUE_LARGE);
+  if (!del) op.vlen = vlen;
+  if (!del && op.id % 5 != 1 && chance(&r->iter_rng, 10))  // a put by version clears it
+    op.expires = atomic_load(&r->wall) + 1 + below(&r->iter_rng, 2000);
+  return op;
 }
 
 #define FAR_MS 64060588800000u  // a time in the year 4000
 
+// The record of an operation; the key's bytes are in kbuf. Some records expire: soon, or in the far future.
+static void op_record(const struct op *op, const uint8_t *value, uint8_t kbuf[32], struct kv_rec *rec) {
+  kv_rec_set(rec, life_key(op->key, kbuf), op->del ? NULL : value, op->vlen, op->del);
+  if (op->del || (!op->expires && op->id % 7)) return;
+  rec->kind = KV_EXPIRES;
+  rec->expiry = op->expires ? op->expires : FAR_MS + op->id;
+}
+
 // Writes one record: plain, with an expiry, or by its version. The operation's number decides.
 static enum remixdb_status put_one(struct run *r, const struct op *op) {
   uint8_t kbuf[32];
-  struct kv_rec *const rec = KV_REC(life_key(op->key, kbuf), op->del ? NULL : r->value, op->vlen, op->del);
+  struct kv_rec own = {0}, *const rec = &own;
   struct xdb_ref *const ref = life_ref(r, op->key);
-  if (!op->del && op->id % 7 == 0) {
-    rec->kind = KV_EXPIRES;
-    rec->expiry = FAR_MS + op->id;
-  }
+  op_record(op, r->value, kbuf, rec);
   if (op->id % 5 != 1) return xdb_put(ref, rec);
   struct kv_rec is;
   const enum remixdb_status s = xdb_getv(ref, life_key(op->key, kbuf), NULL, 0, NULL, &is);
@@ -547,14 +598,24 @@ static enum remixdb_status put_one(struct run *r, const struct op *op) {
   return xdb_put_if(ref, rec, s == REMIXDB_OK ? is.seq : 0);
 }
 
-bool life_put(struct run *r, uint32_t key, bool del) {
-  struct op op = make_op(r, key, del);
-  if (!del) value_of(&op, r->value);
-  begins(r, &op, 1);
-  return written(r, &op, 1, put_one(r, &op));
+static bool put_op(struct run *r, struct op op) {
+  const bool del = op.del;
+  if (!del) life_value(&op, r->value);
+  life_begins(r, &op, 1);
+  const bool ok = life_written(r, &op, 1, put_one(r, &op));
+  counts.large += ok && op.vlen >= VALUE_LARGE;
+  return ok;
 }
 
-static uint32_t pick_key(struct run *r) {
+bool life_put(struct run *r, uint32_t key, bool del) { return put_op(r, life_op(r, key, del)); }
+
+bool life_put_large(struct run *r, uint32_t key) {
+  struct op op = life_op(r, key, false);
+  op.vlen = VALUE_LARGE + (uint32_t)below(&r->iter_rng, r->plan.large_max - VALUE_LARGE);
+  return put_op(r, op);
+}
+
+uint32_t life_pick_key(struct run *r) {
   const uint32_t nr = r->plan.nr_keys;
   const struct model *m = &r->model;
   if (m->nr && chance(&r->rng, 15)) return m->ops[m->nr - 1 - below(&r->rng, m->nr < 4 ? m->nr : 4)].key;
@@ -570,7 +631,7 @@ static enum remixdb_status txn_read(struct run *r, struct xdb_ref *ref, uint32_t
   uint8_t kbuf[32];
   uint32_t vlen = 0;
   struct xdb_iter *it = NULL;
-  enum remixdb_status s = xdb_get(ref, life_key(key, kbuf), r->got, sizeof(r->got), &vlen);
+  enum remixdb_status s = xdb_get(ref, life_key(key, kbuf), r->got, VALUE_MAX, &vlen);
   if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
   CHECK((s == REMIXDB_OK ? check_value(r, key, r->got, vlen) : 0) == r->model.now[key]);
   if (chance(&r->iter_rng, 50)) return REMIXDB_OK;
@@ -590,8 +651,10 @@ static enum remixdb_status write_txn(struct run *r, const struct op *ops, uint32
   for (uint64_t n = below(&r->iter_rng, 4); n && s == REMIXDB_OK; n--)
     s = txn_read(r, t->tracked, (uint32_t)below(&r->iter_rng, r->plan.nr_keys));
   for (uint32_t i = 0; i < nr && s == REMIXDB_OK; i++) {
-    if (!ops[i].del) value_of(&ops[i], r->value);
-    s = xdb_put(t->tracked, KV_REC(life_key(ops[i].key, kbuf), ops[i].del ? NULL : r->value, ops[i].vlen, ops[i].del));
+    if (!ops[i].del) life_value(&ops[i], r->value);
+    struct kv_rec rec = {0};
+    op_record(&ops[i], r->value, kbuf, &rec);
+    s = xdb_put(t->tracked, &rec);
   }
   if (s == REMIXDB_OK) s = xdb_txn_commit(t);
   else xdb_txn_abort(t);
@@ -599,21 +662,54 @@ static enum remixdb_status write_txn(struct run *r, const struct op *ops, uint32
   return s;
 }
 
+// Ends a write that deletes a range, perhaps by an edit of the version, whose `erased` was this.
+static bool range_written(struct run *r, const struct op *ops, uint32_t nr, enum remixdb_status s, uint64_t erased) {
+  // an edit took place, but CURRENT could not be written, or the sync failed
+  if (s == REMIXDB_OK || xdb_super(r->x)->version->erased == erased) return life_written(r, ops, nr, s);
+  check_failure(r, s);
+  for (uint32_t i = 0; i < nr; i++) r->model.now[ops[i].key] = ops[i].del ? 0 : ops[i].id;
+  return false;
+}
+
+// The deletes of the keys [first, end) that are in the space of `first`.
+static uint32_t range_ops(struct run *r, uint32_t first, uint32_t end, struct op *ops) {
+  uint32_t nr = 0;
+  for (uint32_t k = first; k < end; k += r->plan.spaces + 1)
+    if (r->model.now[k]) ops[nr++] = (struct op){.id = r->model.next_id++, .key = k, .del = true};
+  return nr;
+}
+
+// Begins a batch with the deletion of a range.
+static enum remixdb_status batch_range(struct run *r, struct xdb_batch *b, struct op *ops, uint32_t *nr_out) {
+  uint8_t from[32], to[32];
+  const uint32_t nr = r->plan.nr_keys, first = (uint32_t)below(&r->iter_rng, nr);
+  const uint32_t end = first + 1 + (uint32_t)below(&r->iter_rng, 1 + nr / 8);
+  if (r->plan.spaces) batch_space(b, r->spaces[first % (r->plan.spaces + 1)]);
+  const enum remixdb_status s = batch_add_range(b, life_key(first, from), end < nr ? life_key(end, to) : kref(NULL, 0));
+  if (s == REMIXDB_OK) *nr_out = range_ops(r, first, end < nr ? end : nr, ops);
+  return s;
+}
+
 bool write_batch(struct run *r) {
-  struct op ops[BATCH_MAX];
+  struct op ops[BATCH_MAX + KEYS_MAX];
   uint32_t nr = 0;
   uint8_t kbuf[32];
   struct xdb_batch *b;
   enum remixdb_status s = batch_create(&b);
-  if (s != REMIXDB_OK) return written(r, NULL, 0, s);
-  size_t room = r->plan.memtable_limit / 2;  // a write that is larger than a memtable is refused
+  if (s != REMIXDB_OK) return life_written(r, NULL, 0, s);
+  const bool range = chance(&r->iter_rng, 10);
+  const uint64_t erased = xdb_super(r->x)->version->erased;
+  if (range) s = batch_range(r, b, ops, &nr);
+  size_t room = r->plan.memtable_limit / 2;
   for (uint32_t left = 1 + (uint32_t)below(&r->rng, BATCH_MAX); left && s == REMIXDB_OK; left--) {
-    const struct op op = make_op(r, pick_key(r), chance(&r->rng, 20));
-    if (op.vlen + 200 > room) break;
-    room -= op.vlen + 200;
-    if (!op.del) value_of(&op, r->value);
+    const struct op op = life_op(r, life_pick_key(r), chance(&r->rng, 20));
+    if (op.vlen < VALUE_LARGE && op.vlen + 200 > room) break;
+    if (op.vlen < VALUE_LARGE) room -= op.vlen + 200;
+    if (!op.del) life_value(&op, r->value);
     if (r->plan.spaces) batch_space(b, r->spaces[op.key % (r->plan.spaces + 1)]);
-    s = batch_add(b, KV_REC(life_key(op.key, kbuf), op.del ? NULL : r->value, op.vlen, op.del));
+    struct kv_rec rec = {0};
+    op_record(&op, r->value, kbuf, &rec);
+    s = batch_add(b, &rec);
     if (s != REMIXDB_OK) break;
     uint32_t i = 0;  // the last operation on a key counts
     while (i < nr && ops[i].key != op.key) i++;
@@ -626,27 +722,23 @@ bool write_batch(struct run *r) {
     for (; at > 0 && ops[at - 1].id > op.id; at--) ops[at] = ops[at - 1];
     ops[at] = op;
   }
-  begins(r, ops, nr);
-  if (s == REMIXDB_OK) s = !r->plan.spaces && chance(&r->iter_rng, 50) ? write_txn(r, ops, nr) : xdb_write(r->ref, b);
+  life_begins(r, ops, nr);
+  const bool txn = !range && !r->plan.spaces && chance(&r->iter_rng, 50);
+  if (s == REMIXDB_OK) s = txn ? write_txn(r, ops, nr) : xdb_write(r->ref, b);
   batch_destroy(b);
-  return written(r, ops, nr, s);
+  counts.batch_ranges += range && s == REMIXDB_OK;
+  return range_written(r, ops, nr, s, erased);
 }
 
 bool life_del_range(struct run *r, uint32_t first, uint32_t end) {
   struct op ops[KEYS_MAX];
   uint8_t from[32], to[32];
-  uint32_t nr = 0;
-  for (uint32_t k = first; k < end; k += r->plan.spaces + 1)
-    if (r->model.now[k]) ops[nr++] = (struct op){.id = r->model.next_id++, .key = k, .del = true};
+  const uint32_t nr = range_ops(r, first, end, ops);
   const uint64_t erased = xdb_super(r->x)->version->erased;
-  begins(r, ops, nr);
+  life_begins(r, ops, nr);
   const enum remixdb_status s = xdb_del_range(life_ref(r, first), life_key(first, from),
                                               end < r->plan.nr_keys ? life_key(end, to) : kref(NULL, 0));
-  // an edit took place, but CURRENT could not be written, or the sync failed
-  if (s == REMIXDB_OK || xdb_super(r->x)->version->erased == erased) return written(r, ops, nr, s);
-  check_failure(r, s);
-  for (uint32_t i = 0; i < nr; i++) r->model.now[ops[i].key] = 0;
-  return false;
+  return range_written(r, ops, nr, s, erased);
 }
 
 struct merging {
@@ -660,22 +752,24 @@ static enum remixdb_merge_op merge_fn(const void *v0, uint32_t v0len, const void
   struct run *r = m->r;
   CHECK((v0 ? check_value(r, m->op.key, v0, v0len) : 0) == r->model.now[m->op.key]);
   if (m->op.del) return REMIXDB_MERGE_DEL;
-  value_of(&m->op, r->value);
+  life_value(&m->op, r->value);
   *v1 = r->value;
   *v1len = m->op.vlen;
   return REMIXDB_MERGE_PUT;
 }
 
 bool merge_key(struct run *r, uint32_t key) {
-  struct merging m = {.r = r, .op = make_op(r, key, chance(&r->rng, 20))};
+  struct merging m = {.r = r, .op = life_op(r, key, chance(&r->rng, 20))};
+  const struct op *const was = life_find(&r->model, r->model.now[key]);
+  m.op.expires = was && !m.op.del ? was->expires : 0;       // a merge keeps it
   const bool nothing = m.op.del && r->model.now[key] == 0;  // a delete of an absent key writes nothing
   uint8_t kbuf[32];
-  begins(r, &m.op, !nothing);
-  return written(r, &m.op, !nothing, xdb_merge(life_ref(r, key), life_key(key, kbuf), merge_fn, &m));
+  life_begins(r, &m.op, !nothing);
+  return life_written(r, &m.op, !nothing, xdb_merge(life_ref(r, key), life_key(key, kbuf), merge_fn, &m));
 }
 
 bool do_sync(struct run *r) {
-  const size_t nr = r->model.nr;
+  const size_t nr = life_accepted(&r->model);
   const enum remixdb_status s = xdb_sync(r->ref);
   if (s != REMIXDB_OK) check_failure(r, s);
   else r->model.synced = nr;
@@ -683,7 +777,7 @@ bool do_sync(struct run *r) {
 }
 
 bool do_flush(struct run *r) {
-  const size_t nr = r->model.nr;
+  const size_t nr = life_accepted(&r->model);
   const enum remixdb_status s = xdb_flush_told(r->x, &r->ref->progress);
   if (s != REMIXDB_OK) check_failure(r, s);
   else r->model.synced = nr;
@@ -691,7 +785,7 @@ bool do_flush(struct run *r) {
 }
 
 bool do_reopen(struct run *r) {
-  const size_t nr = r->model.nr;
+  const size_t nr = life_accepted(&r->model);
   enum remixdb_status s = run_close(r);
   if (s != REMIXDB_OK) {
     check_failure(r, s);
@@ -708,7 +802,8 @@ bool do_reopen(struct run *r) {
 // A round with so little new data that some of it is not worth a table.
 static bool do_small_round(struct run *r) {
   bool ok = true;
-  for (uint32_t nr = 1 + (uint32_t)below(&r->rng, 3); nr; nr--) ok &= life_put(r, pick_key(r), chance(&r->rng, 30));
+  for (uint32_t nr = 1 + (uint32_t)below(&r->rng, 3); nr; nr--)
+    ok &= life_put(r, life_pick_key(r), chance(&r->rng, 30));
   return do_flush(r) && ok;
 }
 
@@ -740,22 +835,24 @@ bool step(struct run *r) {
   dice -= p->sync;
   if (dice < p->reopen) return do_reopen(r);
   dice -= p->reopen;
-  if (dice < p->del) return life_put(r, pick_key(r), true);
+  if (dice < p->del) return life_put(r, life_pick_key(r), true);
   if (chance(&r->rng, 5)) {
     bool ok;
-    const uint32_t key = pick_key(r);
+    const uint32_t key = life_pick_key(r);
     const uint64_t id = look_up(r, key, &ok);
     if (ok) CHECK(id == r->model.now[key]);
     return ok;
   }
+  bool ok;
+  if (life_call(r, &ok)) return ok;
   if (below(&r->iter_rng, 1000) < 8) {
-    const uint32_t first = pick_key(r);
+    const uint32_t first = life_pick_key(r);
     const uint32_t end = first + 1 + (uint32_t)below(&r->iter_rng, 1 + r->plan.nr_keys / 6);
     return life_del_range(r, first, end < r->plan.nr_keys ? end : r->plan.nr_keys);
   }
   if (chance(&r->rng, 3)) return write_batch(r);
-  if (chance(&r->rng, 10)) return merge_key(r, pick_key(r));
-  return life_put(r, pick_key(r), false);
+  if (chance(&r->rng, 10)) return merge_key(r, life_pick_key(r));
+  return life_put(r, life_pick_key(r), false);
 }
 
 bool steps(struct run *r, uint64_t nr) {
@@ -821,6 +918,7 @@ struct run *fork_run(const struct run *r, uint64_t outcome) {
   struct run *f = malloc(sizeof(*f));
   assert_non_null(f);
   *f = *r;
+  run_buffers(f);
   f->model.ops = malloc((r->model.nr + 1) * sizeof(struct op));
   assert_non_null(f->model.ops);
   if (r->model.nr) memcpy(f->model.ops, r->model.ops, r->model.nr * sizeof(struct op));
@@ -838,8 +936,7 @@ struct run *fork_run(const struct run *r, uint64_t outcome) {
 void drop_fork(struct run *f) {
   (void)run_close(f);
   simdisk_destroy(f->disk);
-  model_fini(&f->model);
-  free(f);
+  run_free(f);
 }
 
 void after_cut(struct run *r) {

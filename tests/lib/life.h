@@ -21,8 +21,9 @@
 #define KEYS_MAX 512u
 #define SPACES_MAX 2u  // named ones
 #define VALUE_MIN 16u
-#define VALUE_MAX 24000u
-#define HANG_S 250  // seconds for one seed, which are far more than one takes on a slow machine
+#define VALUE_MAX (300u << 10)
+#define VALUE_LARGE 20000u  // from here on a value lies apart from its key from the beginning
+#define HANG_S 250          // seconds for one seed, which are far more than one takes on a slow machine
 
 // Counts of the events in all lives.
 extern struct life_counts {
@@ -30,12 +31,16 @@ extern struct life_counts {
   uint64_t hit;  // faults that made a call fail
   uint64_t kinds[COMPACT_KINDS], scan_merges, young;
   uint64_t apart;  // values that rounds wrote apart
+  // of the calls that succeeded: ingests, values of at least VALUE_LARGE put, values read in pieces, counts,
+  // compactions of ranges, iterators with options read, batches with ranges; records that have expired
+  uint64_t ingests, large, pieces, counted, range_compacts, bounded, batch_ranges, expired;
 } counts;
 
 struct op {
   uint64_t id;  // of the write, never used again; the value follows from it
   uint32_t key;
   uint32_t vlen;
+  uint64_t expires;  // 0: never, or in the far future
   bool del;
   bool more;  // the next one is of the same batch
 };
@@ -44,6 +49,7 @@ struct model {
   struct op *ops;
   size_t nr, cap;
   size_t synced;  // so many of them must survive
+  size_t maybe;  // so many of the last are of a write that failed, and may be there after the next opening all the same
   uint64_t next_id;
   uint64_t now[KEYS_MAX];  // id of the write that gave each key its value; 0: none
   uint32_t nr_keys;
@@ -58,6 +64,7 @@ struct plan {
   uint32_t cold;                            // dice of expect_reads
   bool away;                                // an opening brings no partition (view/part.h)
   uint32_t flush, sync, reopen, del, wear;  // in 1000 steps
+  uint32_t large, large_max;                // in 1000 puts: values of VALUE_LARGE to large_max bytes
   uint32_t focus;                           // percent of writes that go to few keys
   uint32_t range_few;                       // of struct range_limits
   uint32_t spaces;                          // named spaces: key k is in space k % (spaces + 1), 0 is the unnamed one
@@ -74,16 +81,18 @@ struct run {
   struct xdb_space *spaces[SPACES_MAX + 1];
   struct xdb_ref *refs[SPACES_MAX + 1];  // [0]: ref. NULL: there is no such space yet, and the store is read-only
   uint64_t rng;
-  uint64_t wear_rng;    // its own, so that the other choices of a seed do not depend on it
-  uint64_t iter_rng;    // of iterators; its own for the same reason
-  uint32_t front;       // keys that come one after the other
-  bool faulty;          // calls may fail
-  bool no_memory;       // they may fail for want of memory, and for nothing else
-  bool may_nospace;     // the disk is full, or says so
-  bool may_nomem;       // descriptors may be refused
-  uint32_t look_apart;  // after an opening, keys are looked up this far apart; the iterator reads them all
-  uint32_t looks;       // single lookups so far: every second one is an asynchronous get
-  uint8_t value[VALUE_MAX], got[VALUE_MAX];
+  uint64_t wear_rng;              // its own, so that the other choices of a seed do not depend on it
+  uint64_t iter_rng;              // of iterators; its own for the same reason
+  uint32_t front;                 // keys that come one after the other
+  bool faulty;                    // calls may fail
+  bool no_memory;                 // they may fail for want of memory, and for nothing else
+  bool may_nospace;               // the disk is full, or says so
+  bool may_nomem;                 // descriptors may be refused
+  uint32_t look_apart;            // after an opening, keys are looked up this far apart; the iterator reads them all
+  uint32_t looks;                 // single lookups so far, of three kinds in turn
+  uint8_t *value, *got;           // of VALUE_MAX bytes
+  _Atomic uint64_t wall, steady;  // the clocks of the store, in ms
+  struct env_clock clock;
 };
 
 // The beginning of main. An argument names the tests to run, as in "test_f*".
@@ -134,6 +143,20 @@ bool check_prefix(struct run *r);
 // The directory has the files that the version names, and no others. log_too: and few segments of the log.
 void check_names(struct run *r, bool log_too);
 
+// ---- for steps
+
+// The number of operations that the store has accepted.
+static inline size_t life_accepted(const struct model *m) { return m->nr - m->maybe; }
+// A new operation on the key.
+struct op life_op(struct run *r, uint32_t key, bool del);
+const struct op *life_find(const struct model *m, uint64_t id);
+void life_value(const struct op *op, uint8_t *buf);
+uint32_t life_pick_key(struct run *r);
+// A write of nr operations, on different keys, begins. From here on a cut may leave it.
+void life_begins(struct run *r, struct op *ops, uint32_t nr);
+// The write ended with s. False: it failed.
+bool life_written(struct run *r, const struct op *ops, uint32_t nr, enum remixdb_status s);
+
 // ---- steps. False: a call failed, as it may.
 
 bool life_put(struct run *r, uint32_t key, bool del);
@@ -148,6 +171,20 @@ bool do_reopen(struct run *r);
 // Gives so many partitions, of those that can be merged, the scan debt for a merge. A failure of the merge fails no
 // call.
 void do_wear(struct run *r, uint32_t most);
+// Puts a value that lies apart.
+bool life_put_large(struct run *r, uint32_t key);
+// Ingests records of some keys of one space, from `first` on, at most nr.
+bool life_ingest(struct run *r, uint32_t first, uint32_t nr);
+// Counts the keys [first, end) of the space of `first`.
+bool life_count(struct run *r, uint32_t first, uint32_t end);
+// Compacts the partitions of the keys [first, end) of the unnamed space.
+bool life_compact_range(struct run *r, uint32_t first, uint32_t end);
+// Reads through an iterator with options by the dice.
+bool life_read_bounded(struct run *r);
+// Time goes by, and records expire.
+void life_clock(struct run *r);
+// One of those by the dice, or nothing. *ok_out: it did not fail.
+bool life_call(struct run *r, bool *ok_out);
 // A random step by the plan, or nr of them.
 bool step(struct run *r);
 bool steps(struct run *r, uint64_t nr);

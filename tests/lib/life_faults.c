@@ -37,7 +37,7 @@ void heal(struct run *r, bool reopen) {
   }
   if (reopen) {
     if (r->x) {
-      const size_t nr = r->model.nr;
+      const size_t nr = life_accepted(&r->model);
       if (run_close(r) == REMIXDB_OK) r->model.synced = nr;
     }
     OK(run_open(r));

@@ -122,7 +122,7 @@ static bool script_open(struct script *c) {
 static void script_close(struct script *c) {
   struct run *r = c->r;
   if (!r->x) return;
-  const size_t nr = r->model.nr;
+  const size_t nr = life_accepted(&r->model);
   const enum remixdb_status s = run_close(r);
   if (s == REMIXDB_OK) r->model.synced = nr;
   else check_failure(r, s);
@@ -168,6 +168,17 @@ static void script_copy(struct script *c) {
   }
 }
 
+// Ranges, a value that lies apart, an ingest, expiry. The store may have been closed by a failure.
+static void script_calls(struct script *c) {
+  struct run *r = c->r;
+  told(c, life_put_large(r, 3));
+  told(c, life_ingest(r, 4, 12));
+  told(c, life_count(r, 2, 60));
+  told(c, life_compact_range(r, 10, 40));
+  for (uint32_t i = 0; i < 3; i++) told(c, life_read_bounded(r));
+  life_clock(r);
+}
+
 // All that a store does, with little data.
 static void script(struct script *c) {
   struct run *r = c->r;
@@ -186,12 +197,13 @@ static void script(struct script *c) {
   script_puts(c, 7, 1, 60);
   told(c, write_batch(r));
   told(c, life_del_range(r, 20, 31));  // by an edit
+  script_calls(c);
   script_copy(c);
   script_look(c);
   script_close(c);
   if (!script_open(c)) return;
   script_puts(c, 1, 7, 20);
-  const size_t nr = r->model.nr;
+  const size_t nr = life_accepted(&r->model);
   const enum remixdb_status s = xdb_compact_told(r->x, &r->ref->progress);
   if (s == REMIXDB_OK) r->model.synced = nr;
   else check_failure(r, s);
