@@ -567,7 +567,8 @@ void remixdb_iter_seek(struct xdb_iter *it, const void *kbuf, uint32_t klen);
 void remixdb_iter_seek_last(struct xdb_iter *it);
 // Moves to the largest key that is not above the key given.
 void remixdb_iter_seek_for_prev(struct xdb_iter *it, const void *kbuf, uint32_t klen);
-// Tells whether the iterator stands on a key.
+// Tells whether the iterator stands on a key. If that key or its value then cannot be read, the calls below fail, and
+// the iterator is not valid any more.
 bool remixdb_iter_valid(struct xdb_iter *it);
 // Copies the key, the value and their lengths; NULL skips a part. The buffers must have room: REMIXDB_KV_MAX bytes
 // suffice for a key, and a call with NULL buffers gives the lengths. Returns false if the iterator is not valid. The

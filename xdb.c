@@ -1166,11 +1166,18 @@ enum remixdb_status xdb_iter_prev(struct xdb_iter *it) {
   return xdb_iter_moved(it, unlikely(it->own != NULL) ? it->ref->calls->iter_prev(it->own) : merge_prev(&it->merge));
 }
 
+// The record that it stands on cannot be read: that ends the iteration.
+static __attribute__((noinline)) enum remixdb_status iter_lost(struct xdb_iter *it, enum remixdb_status s) {
+  xdb_iter_fail(it, s);
+  return err_raise(&it->error);
+}
+
 enum remixdb_status xdb_iter_refer(struct xdb_iter *it, struct kv_rec *rec_out) {
   if (unlikely(!xdb_iter_valid(it))) return it->status != REMIXDB_OK ? err_raise(&it->error) : REMIXDB_NOTFOUND;
   const enum remixdb_status s = unlikely(it->own != NULL) ? it->ref->calls->iter_record(it->own, rec_out)
                                                           : merge_record(&it->merge, rec_out);
-  if (unlikely(it->special) && s == REMIXDB_OK) {
+  if (unlikely(s != REMIXDB_OK)) return iter_lost(it, s);
+  if (unlikely(it->special)) {
     rec_out->key += it->nr_space;
     rec_out->klen -= it->nr_space;
     if (it->keys_only) {
@@ -1191,12 +1198,13 @@ enum remixdb_status xdb_iter_load(struct xdb_iter *it, struct kv_rec *rec, void 
   enum remixdb_status s;
   if (!buf && (len > it->value_cap || it->value_cap > VALUE_KEPT)) {
     iter_drop_value(it);
-    if ((s = super_expect(it->super, key, rec)) != REMIXDB_OK) return s;
-    if (!(it->value = mem_alloc(len))) return REMIXDB_NOMEM;
+    if ((s = super_expect(it->super, key, rec)) != REMIXDB_OK) return iter_lost(it, s);
+    if (!(it->value = mem_alloc(len))) return iter_lost(it, REMIXDB_NOMEM);
     it->value_cap = len;
   }
   s = super_read(it->super, key, rec, 0, buf ? buf : it->value, len, &n);
-  if (s != REMIXDB_OK || buf) return s;
+  if (s != REMIXDB_OK) return iter_lost(it, s);
+  if (buf) return s;
   rec->val = it->value;
   rec->vlen = len;
   rec->kind &= ~(uint32_t)KV_APART;

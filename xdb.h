@@ -120,7 +120,8 @@ MUST_CHECK enum remixdb_status xdb_iter_prev(struct xdb_iter *it);
 static inline bool xdb_iter_next_fast(struct xdb_iter *it) { return merge_next_fast(&it->merge); }
 // The same backward. False: call xdb_iter_prev.
 static inline bool xdb_iter_prev_fast(struct xdb_iter *it) { return merge_prev_fast(&it->merge); }
-// The record holds until the iterator moves. A value that is apart is read. REMIXDB_NOTFOUND: it is not valid.
+// The record holds until the iterator moves. A value that is apart is read. REMIXDB_NOTFOUND: it is not valid. After
+// another failure, of this call or of the two below, it is not valid any more.
 MUST_CHECK enum remixdb_status xdb_iter_record(struct xdb_iter *it, struct kv_rec *rec_out);
 // The same, but a value that is apart stays where it is: the record has the reference, and xdb_iter_load reads it.
 MUST_CHECK enum remixdb_status xdb_iter_refer(struct xdb_iter *it, struct kv_rec *rec_out);

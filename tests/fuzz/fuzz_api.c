@@ -678,7 +678,9 @@ static void iter_look(struct run *r, struct fuzz_iter *f) {
   FUZZ_CHECK(xdb_iter_valid(f->it) == (f->at < r->nr_keys));
   if (f->at == r->nr_keys) return;
   struct kv_rec rec;
-  if (!read_ok(r, xdb_iter_record(f->it, &rec))) return;
+  f->known = read_ok(r, xdb_iter_record(f->it, &rec));
+  if (!f->known) FUZZ_CHECK(!xdb_iter_valid(f->it));
+  if (!f->known) return;
   FUZZ_CHECK(kv_eq(key_at(r, f->at, r->kbuf), kref(rec.key, rec.klen)));
   FUZZ_CHECK(check_value(r, f->at, rec.val, rec.vlen) == f->ids[f->at]);
 }

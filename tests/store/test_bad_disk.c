@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "tests/lib/check.h"
+#include "tests/lib/simdisk.h"
 #include "tests/lib/store_model.h"
 
 static uint64_t seed_first;  // of all tests
@@ -240,6 +241,87 @@ static void test_made_by_two(void **state) {
   first_opened = NULL;
 }
 
+// ---- an iterator whose record cannot be read
+
+#define LOST_RECORDS 300u
+#define LOST_VALUE 30000u  // bytes of the value of every tenth record, which lies apart
+
+static void lost_fill(struct xdb_ref *ref) {
+  static uint8_t value[LOST_VALUE];
+  char key[16];
+  for (uint32_t i = 0; i < LOST_RECORDS; i++) {
+    const int n = snprintf(key, sizeof(key), "key%05u", i);
+    CHECK(remixdb_put(ref, key, (uint32_t)n, value, i % 10 == 3 ? LOST_VALUE : 200));
+  }
+  CHECK(remixdb_flush(ref));
+}
+
+// The iterator has ended because of the disk, and says so in every call.
+static void lost_check(struct xdb_iter *it) {
+  uint32_t len;
+  CHECK(remixdb_errcode() == REMIXDB_IO && remixdb_errmsg()[0]);
+  CHECK(!remixdb_iter_valid(it) && remixdb_iter_status(it) == REMIXDB_IO);
+  CHECK(!remixdb_iter_key(it, &len) && remixdb_errcode() == REMIXDB_IO);
+  CHECK(!remixdb_iter_value(it, &len) && remixdb_errcode() == REMIXDB_IO);
+  CHECK(!remixdb_iter_peek(it, NULL, &len, NULL, NULL) && remixdb_errcode() == REMIXDB_IO);
+}
+
+enum lost { LOST_NOTHING, LOST_MOVE, LOST_KEY, LOST_COPY, LOST_BYTES, LOSTS };
+
+// Goes over all records while the nr-th read from the beginning on fails, and those after it. Returns the call that
+// failed.
+static enum lost lost_scan(struct simdisk *disk, struct xdb_ref *ref, uint64_t nr, bool copies) {
+  static uint8_t room[LOST_VALUE];
+  enum lost how = LOST_NOTHING;
+  uint32_t klen, vlen, seen = 0;
+  struct xdb_iter *const it = remixdb_iter_create(ref);
+  CHECK(it);
+  simdisk_fault(disk, SIMDISK_READ, nr, UINT64_MAX, EIO);
+  for (remixdb_iter_seek(it, NULL, 0); remixdb_iter_valid(it); remixdb_iter_skip1(it), seen++) {
+    if (!remixdb_iter_key(it, &klen)) how = LOST_KEY;
+    else if (copies && !remixdb_iter_peek(it, NULL, NULL, room, &vlen)) how = LOST_COPY;
+    else if (!copies && !remixdb_iter_value(it, &vlen)) how = LOST_BYTES;
+    if (how != LOST_NOTHING) break;
+  }
+  if (how == LOST_NOTHING && remixdb_iter_status(it) != REMIXDB_OK) how = LOST_MOVE;
+  if (how != LOST_NOTHING) lost_check(it);
+  else CHECK(seen == LOST_RECORDS);
+  simdisk_fault(disk, SIMDISK_READ, 0, 0, EIO);
+  remixdb_iter_seek(it, NULL, 0);  // it can be used again
+  CHECK(remixdb_iter_valid(it) && remixdb_iter_key(it, &klen) && klen == 8);
+  remixdb_iter_destroy(it);
+  return how;
+}
+
+static void test_lost_record(void **state) {
+  (void)state;
+  struct simdisk *const disk = simdisk_create();
+  struct remixdb_opts o = small_opts(0);
+  struct xdb *x;
+  uint32_t counts[LOSTS] = {0};
+  o.cache_mb = 0;
+  o.ckeys = true;
+  OK(xdb_open("/store", &o, simdisk_env(disk), &x));
+  struct xdb_ref *const ref = remixdb_ref(x);
+  CHECK(ref);
+  lost_fill(ref);
+  for (uint32_t txn = 0; txn < 2; txn++) {
+    struct xdb_txn *const t = txn ? remixdb_txn_begin(x) : NULL;
+    struct xdb_ref *const r = txn ? remixdb_txn_ref(t, NULL) : ref;
+    CHECK(r);
+    for (uint32_t copies = 0; copies < 2; copies++) {
+      uint64_t nr = 0;
+      for (enum lost how; (how = lost_scan(disk, r, nr, copies)) != LOST_NOTHING; nr++) counts[how]++;
+      CHECK(nr > 30);
+    }
+    remixdb_txn_abort(t);
+  }
+  CHECK(counts[LOST_KEY] > 0 && counts[LOST_COPY] > 0 && counts[LOST_BYTES] > 0);
+  remixdb_unref(ref);
+  OK(xdb_close(x));
+  simdisk_destroy(disk);
+}
+
 int main(void) {
   seed_first = check_seed_or(time_ns() % 1000000 * 1000);
   const struct CMUnitTest tests[] = {
@@ -247,6 +329,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_full_at_version, setup, teardown),
       cmocka_unit_test_setup_teardown(test_failed_disk, setup, teardown),
       cmocka_unit_test_setup_teardown(test_made_by_two, setup, teardown),
+      cmocka_unit_test(test_lost_record),
   };
   return cmocka_run_group_tests_name("bad disk", tests, NULL, NULL);
 }
