@@ -23,6 +23,7 @@
 #                      FUZZ=name for one; needs clang
 # make fuzz-merge      takes what make fuzz found into tests/corpus
 # make soak            random campaigns with new seeds for SOAK_SECONDS (600)
+# make soak-long       SOAK_OPS (10^7) operations against a model, with values from 0 bytes to 8 MiB
 # make golden          writes the golden files (tests/golden) anew: for a change of formats only
 #
 # Options (docs/BUILDING.md): CCC=compiler; O=r release, d debug, a address and undefined, t thread, m memory sanitizer,

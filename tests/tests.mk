@@ -153,6 +153,10 @@ SOAK_SECONDS ?= 600
 soak: $(addprefix $B/tests/store/test_,model history crash crash_faults crash_nth)
 	@sh tests/soak.sh $B/tests/store $(SOAK_SECONDS)
 
+SOAK_OPS ?= 10000000
+soak-long: $B/tests/store/test_model
+	@MODEL_OPS=$(SOAK_OPS) $B/tests/store/test_model
+
 # The same program checks, when it is run without arguments, that what it wrote once is still read.
 golden: $B/tests/store/test_golden
 	$< write tests/golden

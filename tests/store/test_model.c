@@ -792,6 +792,12 @@ static uint64_t oldest_time(const struct run *r) {
   return past_gets_oldest(&r->gets, oldest);
 }
 
+// A run until so many operations are done has the longest values, too.
+static bool long_values(void) {
+  const char *const ops = getenv("MODEL_OPS");
+  return ops && *ops;
+}
+
 static void run_model(uint64_t s, uint32_t nr) {
   static const uint32_t vlens[] = {40, 300, 300, 2000, 6000, REMIXDB_KV_MAX, PAST_VLEN_MAX};
   static const uint32_t keys[KEY_KINDS] = {12, 3000, 500, 2500};
@@ -800,7 +806,7 @@ static void run_model(uint64_t s, uint32_t nr) {
   struct run *const r = calloc(1, sizeof(*r));
   CHECK(r);
   const enum key_kind kind = (enum key_kind)below(&rng, KEY_KINDS);
-  past_init(&r->m, kind, 2 + keys[kind] / (1 + (uint32_t)below(&rng, 4)), vlens[below(&rng, 6)]);
+  past_init(&r->m, kind, 2 + keys[kind] / (1 + (uint32_t)below(&rng, 4)), vlens[below(&rng, long_values() ? 7 : 6)]);
   r->m.wall = wall;
   const bool real = chance(&rng, 15);
   if (real) {
