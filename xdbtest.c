@@ -10,7 +10,9 @@
 // status is 1.
 //
 // Environment: SEED repeats a run's random choices (with one thread, the whole run). THREADS and WORKERS set the
-// numbers of updater threads and of the store's compaction threads.
+// numbers of updater threads and of the store's compaction threads. SPACES spreads the keys over so many named key
+// spaces beside the unnamed one. TXNS is the percentage of updates that are transactions of two keys; other updates are
+// single puts and deletes.
 //
 // The model is one word a key: the number of the key's last update, and whether that was a put. A value is a function
 // of the key, that number and a salt kept in every value, so the program checks whole values without keeping them. When
@@ -43,6 +45,7 @@
 #define REPORTS_MAX 20u  // mismatches told in words; all are counted
 #define CHECK_EVERY 64u  // one update in so many first reads what it is about to change
 #define DELETE_ONE_IN 4u
+#define SPACES_MAX 64u
 
 static struct {
   const char *dir;
@@ -51,6 +54,9 @@ static struct {
   uint64_t keyrange;
   uint64_t updates;  // per thread and epoch
   unsigned threads;
+  unsigned nr_spaces;  // the unnamed one included; key i is in space i % nr_spaces
+  struct xdb_space *spaces[SPACES_MAX + 1];
+  unsigned txns;  // percent
   uint64_t seed;
   uint64_t salt;  // of every value in the store
   // Word i belongs to key i: (number of its last update) * 2 + (1 if it was a put). During the updates it is guarded by
@@ -239,9 +245,22 @@ struct worker {
   pthread_t thread;
   unsigned id;
   uint64_t rng;
-  struct xdb_ref *ref;
+  struct xdb_ref *refs[SPACES_MAX + 1];
   struct check_bufs *bufs;
 };
+
+static struct xdb_ref *space_ref(unsigned space) {
+  struct xdb_ref *const ref = space > 0 ? remixdb_space_ref(t.spaces[space]) : remixdb_ref(t.xdb);
+  if (ref == NULL) die_call("ref");
+  return ref;
+}
+
+static void worker_begin(struct worker *w) {
+  for (unsigned s = 0; s < t.nr_spaces; s++) w->refs[s] = space_ref(s);
+}
+static void worker_end(struct worker *w) {
+  for (unsigned s = 0; s < t.nr_spaces; s++) remixdb_unref(w->refs[s]);
+}
 
 // Threads come and go with every phase, each with a ref of its own: the store must bear that, too.
 static void run_threads(void *(*fn)(void *), uint64_t phase_seed) {
@@ -260,41 +279,70 @@ static void run_threads(void *(*fn)(void *), uint64_t phase_seed) {
   }
 }
 
+// Writes the next update of a key, whose stripe is held. r: random.
+static void update_key(struct xdb_ref *ref, uint64_t nr, uint64_t r, uint8_t *value) {
+  char key[KEY_LEN];
+  key_make(nr, key);
+  const uint32_t version = (t.model[nr] >> 1) + 1;
+  if (r % DELETE_ONE_IN == 0) {
+    if (!remixdb_del(ref, key, KEY_LEN)) die_call("del");
+    t.model[nr] = version << 1;
+  } else {
+    const uint32_t vlen = value_make(nr, version, t.salt, value);
+    if (!remixdb_put(ref, key, KEY_LEN, value, vlen)) die_call("put");
+    t.model[nr] = version << 1 | 1;
+  }
+}
+
+static struct xdb_ref *txn_ref(struct xdb_txn *txn, uint64_t nr) {
+  struct xdb_ref *const ref = remixdb_txn_ref(txn, t.spaces[nr % t.nr_spaces]);
+  if (ref == NULL) die_call("txn_ref");
+  return ref;
+}
+
+// Updates two keys, which may be in two spaces. Their stripes are held, so nobody else writes what the transaction
+// reads, and the commit succeeds.
+static void update_two(struct worker *w, uint64_t nr, uint64_t nr1, uint64_t r) {
+  struct xdb_txn *const txn = remixdb_txn_begin(t.xdb);
+  if (txn == NULL) die_call("txn_begin");
+  check_key("get in a transaction", txn_ref(txn, nr), nr, w->bufs);
+  update_key(txn_ref(txn, nr), nr, r, w->bufs->expected);
+  update_key(txn_ref(txn, nr1), nr1, r >> 8, w->bufs->expected);
+  check_key("get of an own write", txn_ref(txn, nr), nr, w->bufs);
+  if (!remixdb_txn_commit(txn)) die_call("txn_commit");
+}
+
 static void *update_main(void *arg) {
   struct worker *const w = arg;
-  struct xdb_ref *const ref = remixdb_ref(t.xdb);
-  if (ref == NULL) die_call("ref");
-  uint8_t *const value = w->bufs->expected;
-  char key[KEY_LEN];
+  worker_begin(w);
   for (uint64_t i = 0; i < t.updates; i++) {
     const uint64_t r = rng_next(&w->rng);
     const uint64_t nr = r & (t.keyrange - 1);
-    key_make(nr, key);
-    pthread_mutex_t *const stripe = &t.stripe[nr % STRIPES];
-    pthread_mutex_lock(stripe);
-    if (i % CHECK_EVERY == 0) check_key("get between updates", ref, nr, w->bufs);
-    const uint32_t version = (t.model[nr] >> 1) + 1;
-    if ((r >> 40) % DELETE_ONE_IN == 0) {
-      if (!remixdb_del(ref, key, KEY_LEN)) die_call("del");
-      t.model[nr] = version << 1;
+    const bool two = t.txns > 0 && rng_next(&w->rng) % 100 < t.txns;
+    const uint64_t nr1 = two ? rng_next(&w->rng) & (t.keyrange - 1) : nr;
+    const uint64_t s0 = nr % STRIPES, s1 = nr1 % STRIPES, low = s0 < s1 ? s0 : s1, high = s0 < s1 ? s1 : s0;
+    pthread_mutex_lock(&t.stripe[low]);
+    if (high != low) pthread_mutex_lock(&t.stripe[high]);
+    if (two) {
+      update_two(w, nr, nr1, r >> 40);
     } else {
-      const uint32_t vlen = value_make(nr, version, t.salt, value);
-      if (!remixdb_put(ref, key, KEY_LEN, value, vlen)) die_call("put");
-      t.model[nr] = version << 1 | 1;
+      struct xdb_ref *const ref = w->refs[nr % t.nr_spaces];
+      if (i % CHECK_EVERY == 0) check_key("get between updates", ref, nr, w->bufs);
+      update_key(ref, nr, r >> 40, w->bufs->expected);
     }
-    pthread_mutex_unlock(stripe);
+    if (high != low) pthread_mutex_unlock(&t.stripe[high]);
+    pthread_mutex_unlock(&t.stripe[low]);
   }
-  remixdb_unref(ref);
+  worker_end(w);
   return NULL;
 }
 
 static void *check_main(void *arg) {
   struct worker *const w = arg;
-  struct xdb_ref *const ref = remixdb_ref(t.xdb);
-  if (ref == NULL) die_call("ref");
+  worker_begin(w);
   // Every thread takes a share of the key numbers; the keys are scattered, so each visits the whole store.
-  for (uint64_t nr = w->id; nr < t.keyrange; nr += t.threads) check_key("get", ref, nr, w->bufs);
-  remixdb_unref(ref);
+  for (uint64_t nr = w->id; nr < t.keyrange; nr += t.threads) check_key("get", w->refs[nr % t.nr_spaces], nr, w->bufs);
+  worker_end(w);
   return NULL;
 }
 
@@ -311,13 +359,12 @@ struct scan {
   struct check_bufs bufs;
 };
 
-static struct scan *scan_open(void) {
+static struct scan *scan_open(unsigned space) {
   struct scan *const s = malloc(sizeof(*s));
   if (s == NULL) die("out of memory");
   s->klen = s->last_len = s->vlen = 0;
   s->nr = 0;
-  s->ref = remixdb_ref(t.xdb);
-  if (s->ref == NULL) die_call("ref");
+  s->ref = space_ref(space);
   s->it = remixdb_iter_create(s->ref);
   if (s->it == NULL) die_call("iter_create");
   remixdb_iter_seek(s->it, NULL, 0);
@@ -351,14 +398,13 @@ static void scan_close(struct scan *s) {
   free(s);
 }
 
-// Compares the store with the model in order and returns the number of records. The keys must ascend, be in the model,
-// and have the model's values. The bits left unset show keys of the model that the scan did not find.
-static uint64_t scan_check(const char *how) {
-  memset(t.seen, 0, (size_t)((t.keyrange + 63) / 64 * 8));
-  struct scan *const s = scan_open();
+// Compares a space with the model in order and returns the number of records. The keys must ascend, be in the model,
+// and have the model's values.
+static uint64_t scan_space(const char *how, unsigned space) {
+  struct scan *const s = scan_open(space);
   while (scan_next(s)) {
     uint64_t nr = 0;
-    if (!key_parse(s->key, s->klen, &nr) || nr >= t.keyrange) {
+    if (!key_parse(s->key, s->klen, &nr) || nr >= t.keyrange || nr % t.nr_spaces != space) {
       atomic_fetch_add_explicit(&t.stale, 1, memory_order_relaxed);
       fprintf(stderr, "xdbtest: SEED=%llu: %s: key %.*s was never put\n", (unsigned long long)t.seed, how, (int)s->klen,
               s->key);
@@ -368,40 +414,65 @@ static uint64_t scan_check(const char *how) {
     if ((t.model[nr] & 1) == 0) mismatch(how, nr, "update %u deleted it; found %u bytes", t.model[nr] >> 1, s->vlen);
     else compare_value(how, nr, s->vlen, &s->bufs);
   }
-  for (uint64_t nr = 0; nr < t.keyrange; nr++) {
-    if ((t.model[nr] & 1) != 0 && (t.seen[nr / 64] >> nr % 64 & 1) == 0) {
-      mismatch(how, nr, "update %u expected; not met", t.model[nr] >> 1);
-    }
-  }
   const uint64_t met = s->nr;
   scan_close(s);
   return met;
 }
 
-// Makes the model from the store's records. Nothing has been written yet, so another program's store stays as it is.
-static void adopt(void) {
-  struct scan *const s = scan_open();
-  uint32_t newest = 0;
+// The same with all spaces. The bits left unset show keys of the model that the scans did not find.
+static uint64_t scan_check(const char *how) {
+  uint64_t met = 0;
+  memset(t.seen, 0, (size_t)((t.keyrange + 63) / 64 * 8));
+  for (unsigned space = 0; space < t.nr_spaces; space++) met += scan_space(how, space);
+  for (uint64_t nr = 0; nr < t.keyrange; nr++) {
+    if ((t.model[nr] & 1) != 0 && (t.seen[nr / 64] >> nr % 64 & 1) == 0) {
+      mismatch(how, nr, "update %u expected; not met", t.model[nr] >> 1);
+    }
+  }
+  return met;
+}
+
+static void space_open(unsigned s) {
+  char name[32];
+  snprintf(name, sizeof(name), "xdbtest %u", s);
+  t.spaces[s] = remixdb_space_open(t.xdb, name, true);
+  if (t.spaces[s] == NULL) die_call("space_open");
+}
+
+// Takes the records of a space into the model. *found: the store's records so far.
+static void adopt_space(unsigned space, uint32_t *newest, uint64_t *found) {
+  struct scan *const s = scan_open(space);
   while (scan_next(s)) {
     uint64_t nr = 0, nr1 = 0, salt = 0;
     uint32_t version = 0;
     if (!key_parse(s->key, s->klen, &nr))
       die("%s holds key \"%.*s\", which is not of this program", t.dir, (int)s->klen, s->key);
     if (nr >= t.keyrange) die("%s holds key \"%.*s\", which needs a larger DATA_POWER", t.dir, (int)s->klen, s->key);
+    if (nr % t.nr_spaces != space) die("%s was made with another number of SPACES", t.dir);
     const bool parsed = value_parse(s->bufs.found, s->vlen, &nr1, &salt, &version);
-    if (s->nr == 1) t.salt = salt;
+    if ((*found)++ == 0) t.salt = salt;
     if (parsed && version > UINT32_MAX >> 1) version = 0;
     t.model[nr] = version << 1 | 1;
     compare_value("the store as it was", nr, s->vlen, &s->bufs);
-    if (version > newest) newest = version;
+    if (version > *newest) *newest = version;
+  }
+  scan_close(s);
+}
+
+// Makes the model from the store's records. Nothing has been written yet, so another program's store stays as it is.
+static void adopt(void) {
+  uint32_t newest = 0;
+  uint64_t found = 0;
+  for (unsigned space = 0; space < t.nr_spaces; space++) {
+    if (space > 0) space_open(space);
+    adopt_space(space, &newest, &found);
   }
   // Absent keys may have been deleted. Their updates start after the newest one, so that an old value never passes
   // for a new one.
   for (uint64_t nr = 0; nr < t.keyrange; nr++) {
     if ((t.model[nr] & 1) == 0) t.model[nr] = newest << 1;
   }
-  if (s->nr > 0) fprintf(stderr, "xdbtest: %s held %llu keys\n", t.dir, (unsigned long long)s->nr);
-  scan_close(s);
+  if (found > 0) fprintf(stderr, "xdbtest: %s held %llu keys\n", t.dir, (unsigned long long)found);
 }
 
 static void stop_if_stale(void) {
@@ -417,9 +488,11 @@ static void store_open(unsigned n) {
   t.opts.tags = (n & 2) == 0;
   t.xdb = remixdb_open_opts(t.dir, &t.opts);
   if (t.xdb == NULL) die_call("open");
+  for (unsigned s = 1; s < t.nr_spaces && n > 0; s++) space_open(s);  // the first time adopt does it
 }
 
 static void store_close(void) {
+  for (unsigned s = 1; s < t.nr_spaces; s++) remixdb_space_close(t.spaces[s]);
   remixdb_close(t.xdb);
   if (remixdb_errcode() != REMIXDB_OK) die_call("close");
   t.xdb = NULL;
@@ -493,7 +566,9 @@ int main(int argc, char **argv) {
             "usage: %s DIR CACHE_MB MT_MB DATA_POWER UPDATE_POWER [EPOCHS]\n"
             "  random updates of the store in DIR, checked against a model; the store must be new, or of this program\n"
             "  2^DATA_POWER keys; 2^UPDATE_POWER updates per thread and epoch; EPOCHS is %u when not given\n"
-            "  SEED, THREADS and WORKERS are taken from the environment\n",
+            "  SEED, THREADS and WORKERS are taken from the environment; so are SPACES, the number of named key "
+            "spaces, and\n"
+            "  TXNS, the percentage of updates that are transactions\n",
             argv[0], EPOCHS_DEFAULT);
     if (help) flush_stdout();
     else fprintf(stderr, "xdbtest: 5 or 6 arguments are needed, and %d were given\n", argc - 1);
@@ -518,6 +593,8 @@ int main(int argc, char **argv) {
   const unsigned left = cpus > workers ? cpus - workers : 1;
   t.threads = (unsigned)number_env("THREADS", left < THREADS_MAX ? left : THREADS_MAX, 1, THREADS_MAX);
   t.opts.workers = (int)workers;
+  t.nr_spaces = 1 + (unsigned)number_env("SPACES", 0, 0, SPACES_MAX);
+  t.txns = (unsigned)number_env("TXNS", 0, 0, 100);
 
   struct timespec ts;
   clock_gettime(CLOCK_REALTIME, &ts);
