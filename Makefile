@@ -47,7 +47,7 @@ MAKEFLAGS += $(shell case " $$MAKEFLAGS" in (*' -j'*) ;; (*) echo "-j$$(getconf 
 endif
 
 .PHONY: all deps demo golden install uninstall clean help lint bench bench-cold soak test test-unit units FORCE
-.PHONY: python wheel-library bench-growth
+.PHONY: python wheel-library bench-growth soak-long
 .PHONY: $(addprefix check-,asan tsan msan valgrind built headers exports seam prefetch leaks layers words compile)
 .PHONY: fuzz run-fuzz fuzz-merge run-fuzz-merge run-mutants bench-deps
 help:
