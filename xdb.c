@@ -7,6 +7,7 @@
 #include "log/format.h"
 #include "store/below.h"
 #include "store/dir.h"
+#include "store/collect.h"
 #include "store/dropped_ask.h"
 #include "store/expiry.h"
 #include "store/flush.h"
@@ -1233,6 +1234,7 @@ enum remixdb_status xdb_close(struct xdb *x) {
   if (x->workers) {
     // The round that runs, or was asked for, ends first: the next opening then has less to replay.
     scan_merge_stop(x);
+    collect_stop(x);
     if (xdb_wait_idle(x) != REMIXDB_OK) xdb_say(x, "%s: the last round did not succeed: %s", x->dir, err_msg());
     if (!x->leave_log) xdb_flush_last(x);
   }

@@ -223,6 +223,7 @@ static enum remixdb_status make_current(const struct xdb *x, const struct versio
     s = value_set_add(&v->values, t->values.files[i]);
     if (v->next_file <= t->values.files[i]->number) v->next_file = t->values.files[i]->number + 1;
   }
+  for (uint32_t i = 0; i < base->moves.nr && s == REMIXDB_OK; i++) s = value_moves_add(&v->moves, base->moves.all[i]);
   struct sst_ctx ctx = x->ctx;
   ctx.dir = &t->dir;
   ctx.store_id = t->store_id;

@@ -92,54 +92,8 @@ static enum remixdb_status take_space(struct repair *p, uint32_t id, bool *there
   return s;
 }
 
-// Finds an old value file. *out is valid until the repair ends.
-static enum remixdb_status old_file(struct repair *p, uint64_t number, struct value_file **out) {
-  if ((*out = value_set_find(&p->values, number)) != NULL) return REMIXDB_OK;
-  enum remixdb_status s = value_file_open(&p->value_ctx, number, out);
-  if (s != REMIXDB_OK) return s;
-  s = value_set_add(&p->values, *out);
-  value_file_unref(*out);
-  return s;
-}
-
-enum remixdb_status repair_value(struct repair *p, const struct kv_rec *rec, uint8_t **val_out, uint32_t *vlen_out) {
-  struct value_ref to;
-  struct value_file *f;
-  const struct kref key = kref(rec->key, rec->klen);
-  uint32_t n;
-  *val_out = NULL;
-  if (!value_ref_get(rec->val, rec->vlen, &to))
-    return err_set(REMIXDB_CORRUPT, "a record has a reference to a value that cannot be one");
-  enum remixdb_status s = old_file(p, to.file, &f);
-  // A damaged reference may state any length: the value is read before there is memory for it.
-  if (s == REMIXDB_OK) s = value_check(f, &to, key);
-  if (s != REMIXDB_OK) return s;
-  if (!(*val_out = mem_alloc(to.len))) return REMIXDB_NOMEM;
-  *vlen_out = to.len;
-  if ((s = value_read(f, &to, key, 0, *val_out, to.len, &n)) == REMIXDB_OK) return s;
-  mem_free(*val_out);
-  *val_out = NULL;
-  return s;
-}
-
-static enum remixdb_status keep_apart(struct repair *p, const struct kv_rec *rec) {
-  struct kv_rec whole = *rec;
-  uint8_t *val;
-  enum remixdb_status s = repair_value(p, rec, &val, &whole.vlen);
-  if (s == REMIXDB_NOMEM || s == REMIXDB_VERSION) return s;
-  if (s != REMIXDB_OK) {
-    repair_lose(p, 1, false, "1 record: %s", err_msg());
-    return REMIXDB_OK;
-  }
-  whole.val = val;
-  whole.kind &= ~(uint32_t)KV_APART;
-  s = repair_keep(p, &whole);
-  mem_free(val);
-  return s;
-}
-
 enum remixdb_status repair_keep(struct repair *p, const struct kv_rec *rec) {
-  if (unlikely(rec->kind & KV_APART)) return keep_apart(p, rec);
+  if (unlikely(rec->kind & KV_APART)) return repair_keep_apart(p, rec);
   if (rec->kind & KV_SPACES) {
     bool there = false;
     const enum remixdb_status s = rec->klen < NAMES_ID ? REMIXDB_OK : take_space(p, names_id_get(rec->key), &there);
@@ -222,6 +176,8 @@ static enum remixdb_status collect(struct repair *p, const struct files_entry *l
   if (s == REMIXDB_OK) s = memtable_spaces(xdb_super(p->x)->active);
   if (s == REMIXDB_OK && v.names) s = install_names(p->x, v.names);
   struct repair_erased erased = {.nr = 0};
+  p->current = p->report.version_lost ? NULL : &v;
+  p->of_table = true;
   for (size_t i = 0; i < v.nr_tables && s == REMIXDB_OK; i++) {
     const struct version_view *const view = v.views ? &v.views[i] : NULL;
     if (view && view->first == i) {
@@ -234,7 +190,9 @@ static enum remixdb_status collect(struct repair *p, const struct files_entry *l
                        run < erased.nr ? erased.bits[run] : NULL);
   }
   repair_erased_fini(&erased);
+  p->of_table = false;
   if (s == REMIXDB_OK) s = repair_log(p, &v);
+  p->current = NULL;
   version_names_fini(&v);
   return s;
 }
@@ -531,7 +489,7 @@ static enum remixdb_status repair_held(struct repair *p) {
     p->value_ctx.sst = &p->ctx;
     s = repair_locked(p);
   }
-  value_set_fini(&p->values);
+  repair_values_fini(p);
   value_ctx_fini(&p->value_ctx);
   fdpool_destroy(p->fds);
   epoch_leave(&p->epoch, &p->slot);

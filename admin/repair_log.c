@@ -55,7 +55,8 @@ static enum remixdb_status same_value(struct logging *g, const struct kv_rec *re
   uint32_t vlen = rec->vlen, n;
   enum remixdb_status s = val ? xdb_get(g->ref, kref(rec->key, rec->klen), val, len, &n) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK && rec->kind & KV_APART) {
-    s = repair_value(p, rec, &apart, &vlen);
+    bool hidden;
+    s = repair_value(p, rec, &apart, &vlen, &hidden);
     if (s == REMIXDB_CORRUPT || s == REMIXDB_IO) {  // repair_keep reports it
       vlen = UINT32_MAX;
       s = REMIXDB_OK;

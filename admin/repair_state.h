@@ -19,10 +19,15 @@ struct repair_erased {
 
 struct repair {
   struct env *env;
-  struct env_dir dir;          // the store's
-  struct sst_ctx ctx;          // for the damaged tables
-  struct value_ctx value_ctx;  // for the old value files
-  struct value_set values;     // those that are open
+  struct env_dir dir;            // the store's
+  struct sst_ctx ctx;            // for the damaged tables
+  struct value_ctx value_ctx;    // for the old value files
+  struct value_set values;       // those that are open
+  struct value_index **indexes;  // nr_indexes of collected ones
+  uint32_t nr_indexes;
+  bool searched;                        // they have been looked for
+  bool of_table;                        // the records that are kept now are a table's
+  const struct version_names *current;  // what CURRENT names; NULL: it is lost
   struct blkio io;
   struct fdpool *fds;
   struct epoch epoch;
@@ -44,9 +49,12 @@ void repair_note(struct repair *p, const char *fmt, ...) __attribute__((format(p
 void repair_lose(struct repair *p, uint64_t records, bool more, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 // Reads the value of a record that is apart. The caller frees *val_out with mem_free. Fails with REMIXDB_CORRUPT or
-// REMIXDB_IO if it cannot be read, or with REMIXDB_NOMEM.
+// REMIXDB_IO if it cannot be read, or with REMIXDB_NOMEM. *hidden_out: it fails because a newer record hides this one.
 MUST_CHECK enum remixdb_status repair_value(struct repair *p, const struct kv_rec *rec, uint8_t **val_out,
-                                            uint32_t *vlen_out);
+                                            uint32_t *vlen_out, bool *hidden_out);
+// repair_keep for such a record.
+MUST_CHECK enum remixdb_status repair_keep_apart(struct repair *p, const struct kv_rec *rec);
+void repair_values_fini(struct repair *p);
 // Writes a record to the new store; kind KV_SPACES: into the tree of the named spaces. Leaves a record of a dropped
 // space out. A record whose value is apart and cannot be read is a loss, and no failure. The deletion of a range
 // deletes there what was kept before. Returns the status of the write.

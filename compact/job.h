@@ -33,9 +33,10 @@ struct job {
   struct task task;
   struct compact *c;
   uint32_t tree;
-  const struct version *base;  // the tree's partitions
-  const struct names *names;   // of the spaces' tree: records of other spaces are dropped. NULL: none is
-  const struct wh *frozen;     // the tree's new data; NULL: none
+  const struct version *base;       // the tree's partitions
+  const struct names *names;        // of the spaces' tree: records of other spaces are dropped. NULL: none is
+  const struct value_moves *moves;  // of the store's version; NULL: none
+  const struct wh *frozen;          // the tree's new data; NULL: none
   uint32_t part, nr_parts;
   uint64_t bytes;    // of new records in tables
   uint64_t apart;    // of new records, apart from the tables
@@ -81,9 +82,10 @@ struct output {
 
 // A tree in a round.
 struct round_tree {
-  const struct version *base;   // NULL: the tree takes no part, and stays as it is
-  const struct wh *frozen;      // NULL: no new data
-  const struct names *names;    // as a job's
+  const struct version *base;  // NULL: the tree takes no part, and stays as it is
+  const struct wh *frozen;     // NULL: no new data
+  const struct names *names;   // as a job's
+  const struct value_moves *moves;
   struct fresh *fresh;          // one for each partition of the base
   uint32_t first_job, end_job;  // the tree's jobs
 };

@@ -233,6 +233,7 @@ static struct job *add_job(struct round *r, const struct round_tree *tree, uint3
                     .tree = (uint32_t)(tree - r->trees),
                     .base = tree->base,
                     .names = tree->names,
+                    .moves = tree->moves,
                     .frozen = tree->frozen,
                     .part = part,
                     .nr_parts = nr_parts,

@@ -319,6 +319,7 @@ static enum remixdb_status round_begin(struct round *r, const struct version *ba
   trees[TREE_UNNAMED].base = base;
   trees[TREE_SPACES].base = spaces ? base->spaces : NULL;
   trees[TREE_SPACES].names = base->names;
+  trees[TREE_UNNAMED].moves = trees[TREE_SPACES].moves = base->moves.nr ? &base->moves : NULL;
   const uint32_t nr_parts = base->nr_parts + (spaces ? base->spaces->nr_parts : 0);
   for (uint32_t i = 0; i < TREES; i++) {
     const enum remixdb_status s = round_has(r, i) ? version_tree_ready(trees[i].base, r->c->workers, r->self)

@@ -246,6 +246,24 @@ static bool of_dropped_space(struct table_writer *tw, const struct kv_rec *rec) 
   return tw->dropped;
 }
 
+// Counts what a record refers to. A reference to a file that was collected becomes one to the file that has the value:
+// *moved_out is the record with it, and its value is in `ref`.
+static enum remixdb_status refer(struct table_writer *tw, const struct kv_rec **rec_io, struct kv_rec *moved_out,
+                                 uint8_t ref[VALUE_REF]) {
+  struct value_ref to;
+  if (!value_ref_get((*rec_io)->val, (*rec_io)->vlen, &to))
+    return err_set(REMIXDB_CORRUPT, "%s: a record has a reference to a value that cannot be one",
+                   tw->j->c->ctx->dir->path);
+  if (unlikely(tw->j->moves != NULL) && value_moves_follow(tw->j->moves, &to)) {
+    *moved_out = **rec_io;
+    value_ref_put(ref, &to);
+    moved_out->val = ref;
+    *rec_io = moved_out;
+  }
+  sst_build_apart(tw->build, to.file, to.len);
+  return REMIXDB_OK;
+}
+
 static enum remixdb_status table_add(struct table_writer *tw, const struct kv_rec *rec) {
   struct compact *c = tw->j->c;
   tw->seen += record_bytes(rec);
@@ -256,6 +274,7 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
     if (unlikely(others_failed(tw->j))) return end_in_vain(tw->j);
   }
   struct kv_rec hiding;
+  uint8_t ref[VALUE_REF];
   if (unlikely(rec->kind & KV_EXPIRES) && rec->expiry <= tw->expired_ms) {
     // it hides older records of its key in runs that do not take part, as a tombstone does
     (void)kv_rec_set(&hiding, kref(rec->key, rec->klen), NULL, 0, KV_TOMB);
@@ -286,10 +305,8 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
     if (tw->j->tree == TREE_SPACES) sst_build_spaces(tw->build);
   }
   if (unlikely(rec->kind & KV_APART)) {
-    struct value_ref to;
-    if (!value_ref_get(rec->val, rec->vlen, &to))
-      return err_set(REMIXDB_CORRUPT, "%s: a record has a reference to a value that cannot be one", c->ctx->dir->path);
-    sst_build_apart(tw->build, to.file, to.len);
+    const enum remixdb_status s = refer(tw, &rec, &hiding, ref);
+    if (s != REMIXDB_OK) return s;
   }
   sst_build_add(tw->build, rec);
   return REMIXDB_OK;

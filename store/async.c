@@ -184,8 +184,7 @@ static __attribute__((noinline)) void get_found_apart(struct xdb_gets *g, struct
   if (g->super) {
     s = super_read(g->super, w->probe.key, rec, 0, w->val, w->cap, &n);
   } else {
-    struct value_file *const f = value_ref_get(rec->val, rec->vlen, &to) ? value_set_find(&w->version->values, to.file)
-                                                                         : NULL;
+    struct value_file *const f = value_ref_get(rec->val, rec->vlen, &to) ? version_value(w->version, &to) : NULL;
     s = f ? value_read(f, &to, w->probe.key, 0, w->val, w->cap, &n)
           : err_set(REMIXDB_CORRUPT, "a record refers to a value file that the store does not have");
   }

@@ -1,15 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The garbage in value files: values that no record refers to any more.
+// The collection of garbage: values in value files to which no record refers any more. A file goes by itself when no
+// table states it. If a part of its values still lives, a collection copies that part into a new file, together with
+// the live parts of other files as far as they fit, and the old files go. The tables keep their references; the new
+// file has an index for each old one (value/index.h).
+//
+// A collection takes files that are settled (store/values.h) and of which at least a third seems to be garbage
+// (view/live.h), those with the largest share first. If the garbage of all files is more than three tenths of what
+// lives, a sixth is enough. It passes over the file's records. A record is live if the newest record of its key in the
+// tables has the reference to it, itself or by an index. (Memtables have no reference to a settled file. Records that a
+// newer one hides are never read again: not by this version, and not by a later one.)
+//
+// Idle workers collect, a piece at a time, so rounds and their tasks come first. Without workers the end of a round
+// collects, about as much as the writers have written since the last one. A full compaction collects in its own thread.
+// A round installs the result, when no other one is under way.
+//
+// Invariants
+//   G1  The new file, its indexes and its name are durable before CURRENT names them (V3). The old files are retired
+//       after that, and their last user removes them: snapshots, iterators and older versions read on.
+//   G2  No round that began before the install ends after it. So a merge finds all references that its records have in
+//       its base, and what it writes is in the new indexes: an index has each record that was copied under its place in
+//       the old file, also if tables reached that by an older index.
+//   G3  A collection that fails before the install leaves nothing behind and changes nothing. A file with a live value
+//       that cannot be read, or whose tables cannot be read, is never collected: the damage stays where it is.
 #ifndef STORE_COLLECT_H
 #define STORE_COLLECT_H
 
+#include "store/progress.h"
 #include "store/state.h"
+
+#define COLLECT_PIECE (1u << 20)  // bytes of a file that a thread passes over at a time, and those of live values in it
+#define COLLECT_MOST 16u          // files that one collection takes
+#define COLLECT_SYNC (32u << 20)  // bytes that are written between two syncs
+
+// The end of a round, in its thread: installs a collection that is ready, and begins or asks for the next one.
+void collect_round(struct xdb *x, struct worker *w);
+// Idle work. Returns whether there is more.
+MUST_CHECK bool collect_idle(struct xdb *x, struct epoch_slot *slot);
+// Tells whether idle workers collect, or are to look whether they should.
+bool collect_pending(const struct xdb *x);
+// Collects until at most a tenth more than what lives is left, as far as files are settled. Any thread
+// that is no worker, outside of any lock and epoch. Reports `done` of `total` to p, as the call `what`. A collection
+// that fails is left out. Fails with REMIXDB_ABORTED if p gives the call up; the workers go on.
+MUST_CHECK enum remixdb_status collect_all(struct xdb *x, const struct progress *p, const char *what, uint64_t done,
+                                           uint64_t total);
+// The store is about to close: no further piece begins.
+void collect_stop(struct xdb *x);
+// Drops what is under way. No other thread uses the store.
+void collect_fini(struct xdb *x);
+// Tells whether a collection under way writes the file, or collects it: such a file stays a while after the last table
+// that states it. For tests; nothing collects meanwhile.
+bool collect_has(const struct xdb *x, uint64_t number);
 
 struct collect_figures {
   uint64_t files, file_bytes;  // that the version has
   uint64_t value_bytes;        // of all values in them, as they are read
   uint64_t garbage_bytes;      // of the values in files that take no further ones, those that no record refers to
+  uint64_t indexes, index_memory;
 };
 // Measures the value files of the store's version. All zero without memory. Takes xdb.lock.
 void collect_measure(struct xdb *x, struct collect_figures *out);

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "store/collect.h"
 #include "store/idle.h"
 #include "store/install.h"
 #include "store/reserve.h"
@@ -94,7 +95,7 @@ enum remixdb_status xdb_wait_idle(struct xdb *x) {
   if (x->opts.read_only) return REMIXDB_OK;
   xdb_lock(x);
   const enum remixdb_status s = wait_for_round(x, NULL);
-  while (x->rounds.at != XDB_AT_REST) xdb_lock_wait(x, RETRY_NS);
+  while (x->rounds.at != XDB_AT_REST || collect_pending(x)) xdb_lock_wait(x, RETRY_NS);
   xdb_unlock(x);
   idle_destroy_wait(x);
   return s;
@@ -368,7 +369,10 @@ static enum remixdb_status compact_with(struct waiter *w) {
 enum remixdb_status xdb_compact_told(struct xdb *x, const struct progress *p) {
   struct waiter w = {.x = x, .progress = *p, .what = "compact", .whole = mem_calloc(1, sizeof(*w.whole))};
   if (!w.whole) return REMIXDB_NOMEM;
-  const enum remixdb_status s = compact_with(&w);
+  value_log_turn(&x->values);  // the garbage in all files is collected, also in those that are not full
+  value_log_turn(&x->compact.values);
+  enum remixdb_status s = compact_with(&w);
+  if (s == REMIXDB_OK) s = collect_all(x, &w.progress, w.what, w.done, w.total);
   if (s == REMIXDB_OK && shrink_log(x) != REMIXDB_OK) xdb_say(x, "the log could not be made smaller: %s", err_msg());
   return s == REMIXDB_OK ? waiter_end(&w) : s;
 }

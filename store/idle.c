@@ -51,7 +51,8 @@ static bool idle_step(void *arg, struct worker *w) {
   if (again) idle_later(x, again);
   if (wal_ahead_pending(x->wal)) wal_ahead(x->wal);
   (void)idle_memory(x, &w->slot, &wanted);
-  return arena_pool_fill(&x->memtables.chunks, wanted) || more;
+  const bool filled = arena_pool_fill(&x->memtables.chunks, wanted);
+  return x->collect.idle(x, &w->slot) || filled || more;
 }
 
 void idle_ask(struct xdb *x) { workers_idle(x->workers, idle_step); }

@@ -181,13 +181,14 @@ enum install_how {
   INSTALL_MORE,  // a round; round_install_more
 };
 
+// moved: what a collection has done; NULL: nothing.
 static enum remixdb_status install(struct xdb *x, struct version *next, bool had_frozen, enum install_how how,
-                                   uint64_t *when_out) {
+                                   const struct values_moved *moved, uint64_t *when_out) {
   struct version *base, *full = NULL;
   struct super *old, *const fresh = prepare(x, next, had_frozen, how != INSTALL_NAMES, &base, &full);
   bool unknown = false;
   const struct memtable *const frozen = had_frozen ? xdb_super(x)->frozen : NULL;  // it stays: this is its round
-  enum remixdb_status s = fresh ? values_of_next(x, next, base, frozen) : REMIXDB_NOMEM;
+  enum remixdb_status s = fresh ? values_of_next(x, next, base, frozen, moved) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = value_log_sync(&x->compact.values);
   if (s == REMIXDB_OK && had_frozen) s = wal_sync(x->wal);
   if (s == REMIXDB_OK) s = name_log(x, next);
@@ -227,7 +228,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
 static enum remixdb_status install_next(struct xdb *x, struct version *next, bool had_frozen, bool more,
                                         uint64_t *when_out) {
   pthread_mutex_lock(&x->installing);
-  const enum remixdb_status s = install(x, next, had_frozen, more ? INSTALL_MORE : INSTALL_ROUND, when_out);
+  const enum remixdb_status s = install(x, next, had_frozen, more ? INSTALL_MORE : INSTALL_ROUND, NULL, when_out);
   pthread_mutex_unlock(&x->installing);
   err_cleanup_begin();  // dropping the version may fail to remove files
   version_unref(next);
@@ -243,7 +244,8 @@ enum remixdb_status round_install_more(struct xdb *x, struct version *next, uint
 }
 
 // Makes a version of the same trees and installs it. names: of the spaces; NULL: they stay.
-static enum remixdb_status install_copy(struct xdb *x, struct names *names, enum install_how how) {
+static enum remixdb_status install_copy(struct xdb *x, struct names *names, const struct values_moved *moved,
+                                        enum install_how how) {
   struct version *next = NULL;
   uint64_t when;
   pthread_mutex_lock(&x->installing);
@@ -254,7 +256,7 @@ static enum remixdb_status install_copy(struct xdb *x, struct names *names, enum
     names_unref(next->names);
     names_ref(next->names = names);
   }
-  if (s == REMIXDB_OK) s = install(x, next, false, how, &when);
+  if (s == REMIXDB_OK) s = install(x, next, false, how, moved, &when);
   pthread_mutex_unlock(&x->installing);
   err_cleanup_begin();
   version_unref(next);
@@ -262,9 +264,15 @@ static enum remixdb_status install_copy(struct xdb *x, struct names *names, enum
   return s;
 }
 
-enum remixdb_status install_names(struct xdb *x, struct names *names) { return install_copy(x, names, INSTALL_NAMES); }
+enum remixdb_status install_names(struct xdb *x, struct names *names) {
+  return install_copy(x, names, NULL, INSTALL_NAMES);
+}
 
-enum remixdb_status install_trim(struct xdb *x) { return install_copy(x, NULL, INSTALL_ROUND); }
+enum remixdb_status install_trim(struct xdb *x) { return install_copy(x, NULL, NULL, INSTALL_ROUND); }
+
+enum remixdb_status install_moved(struct xdb *x, const struct values_moved *moved) {
+  return install_copy(x, NULL, moved, INSTALL_ROUND);
+}
 
 // ---- edits
 
@@ -300,7 +308,7 @@ static enum remixdb_status edit_publish(struct xdb *x, struct version *next, con
   names_unref(next->names);
   next->names = NULL;
   struct super *const fresh = prepare(x, next, false, false, &base, NULL);
-  enum remixdb_status s = fresh ? values_of_next(x, next, base, NULL) : REMIXDB_NOMEM;
+  enum remixdb_status s = fresh ? values_of_next(x, next, base, NULL, NULL) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = name_log(x, next);
   if (s == REMIXDB_OK) {
     xdb_lock(x);

@@ -5,6 +5,7 @@
 #define STORE_INSTALL_H
 
 #include "store/state.h"
+#include "store/values.h"
 
 // Freezes the active memtable: a new memtable and a new log segment take all later writes. The caller holds xdb.lock,
 // and no memtable is frozen yet. After a failure nothing has changed. Fails with REMIXDB_NOMEM, REMIXDB_NOSPACE, or the
@@ -28,6 +29,9 @@ MUST_CHECK enum remixdb_status round_install_more(struct xdb *x, struct version 
 // a round; spaces.changing is held. When it returns, all epochs that could see the older names have ended. Fails as
 // round_install does.
 MUST_CHECK enum remixdb_status install_names(struct xdb *x, struct names *names);
+// Makes what a collection has done durable and the store's: a version that has nothing else new. In place of a round,
+// as the call below. Fails as round_install does.
+MUST_CHECK enum remixdb_status install_moved(struct xdb *x, const struct values_moved *moved);
 // Makes partitions leave the version that belong to dropped spaces (version_trim), as the install of each round does.
 // In place of a round: no round runs, and the caller is a worker. Fails as round_install does.
 MUST_CHECK enum remixdb_status install_trim(struct xdb *x);

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "store/collect.h"
 #include "store/dropped.h"
 #include "store/edit.h"
 #include "store/expiry.h"
@@ -198,6 +199,7 @@ void xdb_round_run(void *arg, struct worker *w) {
   const bool good = !take_work(x, &r) || memtable_run(x, w, &r);
   xdb_edits_run(x, w);  // after a failed round, too: they may make room
   if (good) dropped_end(x, w);
+  collect_round(x, w);
   if (good) scan_merge_run(x, w);
   idle_destroy(x);  // while rounds follow each other no worker is idle
   xdb_lock(x);

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "store/collect.h"
 #include "store/expiry.h"
 #include "store/idle.h"
 #include "store/memory.h"
@@ -40,6 +41,8 @@ struct xdb *setup_create(const struct remixdb_opts *o, struct env *env) {
   pthread_mutex_init(&x->spaces.changing, NULL);
   pthread_mutex_init(&x->spaces.lock, NULL);
   pthread_mutex_init(&x->installing, NULL);
+  pthread_mutex_init(&x->collect.lock, NULL);
+  x->collect.idle = collect_idle;
   expiry_init(&x->expiry);
   reserve_init(x);
   memory_init(x);
@@ -206,6 +209,7 @@ void setup_destroy(struct xdb *x) {
   epoch_fini(&x->cursors);
   epoch_fini(&x->epoch);
   memtables_fini(&x->memtables);
+  collect_fini(x);
   values_fini(x);
   cache_destroy(x->cache);
   fdpool_destroy(x->fds);
@@ -222,6 +226,7 @@ void setup_destroy(struct xdb *x) {
   pthread_mutex_destroy(&x->spaces.changing);
   pthread_mutex_destroy(&x->spaces.lock);
   pthread_mutex_destroy(&x->installing);
+  pthread_mutex_destroy(&x->collect.lock);
   expiry_fini(&x->expiry);
   reserve_fini(x);
   mem_free(x->origins_kept);

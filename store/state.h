@@ -140,6 +140,20 @@ struct range_limits {
   uint64_t cut_few;  // a cut of a partition with more keys than this costs it a new REMIX
 };
 
+// The collection of garbage in value files (collect.c).
+struct collect {
+  bool (*idle)(struct xdb *x, struct epoch_slot *slot);  // set by opening: collect_idle, for idle work
+  pthread_mutex_t lock;      // held by the thread that collects or installs; before `installing`
+  struct collecting *now;    // what is under way; NULL: nothing. Guarded by the lock
+  uint64_t paid;             // bytes written to value files when the last round without workers ended. The same
+  _Atomic bool asked;        // an idle worker is to look. Relaxed, like all below
+  _Atomic bool busy, ready;  // `now` is there, and waits for a round to install it
+  _Atomic bool ending;       // the store is about to close
+  // Since the store was opened: collections, the files that they removed, bytes of values that they moved, and that
+  // they left out.
+  _Atomic uint64_t nr, files, moved_bytes, freed_bytes;
+};
+
 // Versions whose last reference a reader dropped: workers destroy them (idle.c).
 struct idle {
   _Atomic(struct version *) left;  // a stack; pushed with release
@@ -228,6 +242,7 @@ struct xdb {
   struct spaces spaces;
   struct dropped dropped;
   struct txns txns;
+  struct collect collect;
   struct idle idle;
 
   pthread_mutex_t installing;  // held while CURRENT and the super are replaced; before `lock`

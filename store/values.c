@@ -147,8 +147,35 @@ static struct value_file *find_file(struct xdb *x, const struct version *base, c
   return f ? f : value_log_find(&x->compact.values, number);
 }
 
+// The parts of which the next version is made.
+struct making {
+  struct xdb *x;
+  struct version *next;
+  const struct version *base;
+  const struct memtable *frozen;
+  const struct values_moved *moved;
+};
+
+static bool is_gone(const struct making *m, uint64_t number) {
+  return m->moved && value_set_find(m->moved->gone, number);
+}
+
+// Gives the next version the file of this number, or its index.
+static enum remixdb_status want(struct making *m, uint64_t number) {
+  struct value_index *i = m->moved ? value_moves_find(m->moved->made, number) : NULL;
+  if (!i && is_gone(m, number)) return REMIXDB_OK;  // nothing in it is live
+  struct value_file *const f = i ? NULL : find_file(m->x, m->base, m->frozen, number);
+  if (f) return value_set_add(&m->next->values, f);
+  if (!i) i = value_moves_find(&m->base->moves, number);
+  // If the file with the values is collected now, the collection has made the index anew, or nothing in it is live.
+  if (!i || is_gone(m, i->file->number)) return REMIXDB_OK;
+  const enum remixdb_status s = value_moves_add(&m->next->moves, i);
+  return s == REMIXDB_OK ? value_set_add(&m->next->values, i->file) : s;
+}
+
 enum remixdb_status values_of_next(struct xdb *x, struct version *next, const struct version *base,
-                                   const struct memtable *frozen) {
+                                   const struct memtable *frozen, const struct values_moved *moved) {
+  struct making m = {x, next, base, frozen, moved};
   enum remixdb_status s = REMIXDB_OK;
   bool away = false;
   for (const struct version *tree = next; tree; tree = tree->spaces) {
@@ -157,16 +184,14 @@ enum remixdb_status values_of_next(struct xdb *x, struct version *next, const st
       away = away || part_is_away(p);
       for (uint32_t r = 0; r < part_runs(p); r++) {
         const struct sst *const t = part_run(p, r);
-        for (uint32_t k = 0; k < t->nr_apart && s == REMIXDB_OK; k++) {
-          struct value_file *const f = find_file(x, base, frozen, t->apart[k].file);
-          if (f) s = value_set_add(&next->values, f);
-        }
+        for (uint32_t k = 0; k < t->nr_apart && s == REMIXDB_OK; k++) s = want(&m, t->apart[k].file);
       }
     }
   }
   // The tables of a partition that is away are not open: they may state any of the files.
   for (uint32_t i = 0; i < base->values.nr && away && s == REMIXDB_OK; i++)
-    s = value_set_add(&next->values, base->values.files[i]);
+    if (!is_gone(&m, base->values.files[i]->number)) s = value_set_add(&next->values, base->values.files[i]);
+  for (uint32_t i = 0; i < base->moves.nr && away && s == REMIXDB_OK; i++) s = want(&m, base->moves.all[i]->number);
   return s;
 }
 
@@ -182,12 +207,15 @@ static bool keeps(void *arg, const struct value_file *f) {
          (k->super->frozen && value_list_find(&k->super->frozen->values, f->number));
 }
 
-bool values_settled(struct xdb *x, const struct super *v, const struct value_file *f) {
-  // Settling comes first in this order: a file that has left a log's list is in the lists of the memtables that need
-  // it.
-  return !value_log_has(&x->values, f) && !value_log_has(&x->compact.values, f) &&
-         !value_list_find(&v->active->values, f->number) &&
-         !(v->frozen && value_list_find(&v->frozen->values, f->number));
+bool values_settled(struct xdb *x, const struct value_file *f) {
+  // In this order: a file that has left a log's list is in the lists of the memtables that need it.
+  if (value_log_has(&x->values, f) || value_log_has(&x->compact.values, f)) return false;
+  xdb_lock(x);
+  const struct super *const v = xdb_super(x);
+  const bool needed = value_list_find(&v->active->values, f->number) ||
+                      (v->frozen && value_list_find(&v->frozen->values, f->number));
+  xdb_unlock(x);
+  return !needed;
 }
 
 static void retire_one(struct xdb *x, struct keeping *k, struct value_file *f) {

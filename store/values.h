@@ -51,16 +51,22 @@ bool values_full(const struct xdb *x, const struct memtable *m);
 // have their files, and the version's next file number be above theirs. Fails with REMIXDB_IO or REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status values_replayed(struct xdb *x, struct version *v, const struct memtable *m);
 
+// The result of a collection (store/collect.h).
+struct values_moved {
+  const struct value_set *gone;    // the files that it collected
+  const struct value_moves *made;  // the indexes of those, and of earlier ones, that have live values
+};
 // Gives `next` the value files that its tables state: those of `base`, of the memtable (NULL: none) and of the round
-// (compact.values). Fails with REMIXDB_NOMEM.
+// (compact.values); and the indexes of those that were collected, by the version base or by `moved` (NULL: nothing is),
+// with their files. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status values_of_next(struct xdb *x, struct version *next, const struct version *base,
-                                              const struct memtable *frozen);
+                                              const struct memtable *frozen, const struct values_moved *moved);
 // `next` has replaced `base`, and the memtable (NULL: none) is in its tables: the last user of a file that neither
 // `next` nor a memtable of the store's super has removes it. The caller still has a reference to the memtable. beside:
 // a round may be in progress, so the files of compact.values stay, to which its version may refer. Takes xdb.lock.
 void values_retire(struct xdb *x, const struct version *base, const struct version *next, const struct memtable *frozen,
                    bool beside);
-// Tells whether only tables refer to the file: no value is written to it any more, and no memtable of the super has it.
-// A file that is settled stays so in all later supers.
-bool values_settled(struct xdb *x, const struct super *v, const struct value_file *f);
+// Tells whether only tables refer to the file: no value is written to it any more, and no memtable of the store's super
+// has it. A file that is settled stays so. Takes xdb.lock.
+bool values_settled(struct xdb *x, const struct value_file *f);
 #endif

@@ -154,6 +154,7 @@ struct reading {
   struct value_scratch *x;
   uint64_t at, win_at;  // of the record, and of the bytes in the window
   size_t win_len;
+  bool index;  // the record is to be an index
   struct value_rec rec;
   uint64_t entries, data;  // offsets in the file
   // Entries [first, first + nr) are in `entry`; prev: where chunk `first` begins.
@@ -207,7 +208,7 @@ static enum remixdb_status read_head(struct reading *v, const struct value_ref *
   v->win_at = v->at;
   v->win_len = nr;
   if (!value_rec_get(v->x->win, nr, v->f->key, v->at, &v->rec)) return broken(v, v->at, "head");
-  if ((uint32_t)v->rec.sum != r->check || v->rec.vlen != r->len || v->rec.klen != key.len ||
+  if ((uint32_t)v->rec.sum != r->check || v->rec.vlen != r->len || v->rec.klen != key.len || v->rec.index != v->index ||
       (key.len && memcmp(v->x->win + VALUE_REC_HEAD, key.ptr, key.len) != 0))
     return broken(v, v->at, "the record that refers to this does not fit the head");
   v->entries = v->at + value_entries_at(key.len);
@@ -327,7 +328,7 @@ static enum remixdb_status read_range(struct reading *v, uint64_t from, uint64_t
 }
 
 static enum remixdb_status reading_run(struct value_file *f, const struct value_ref *r, struct kref key, uint32_t off,
-                                       uint8_t *buf, uint32_t n) {
+                                       uint8_t *buf, uint32_t n, bool index) {
   struct value_ctx *const c = f->ctx;
   struct value_scratch *const x = scratch_take(c);
   if (!x) return REMIXDB_NOMEM;
@@ -337,6 +338,7 @@ static enum remixdb_status reading_run(struct value_file *f, const struct value_
   v.x = x;
   v.at = v.win_at = r->at;
   v.win_len = 0;
+  v.index = index;
   v.nr = 0;
   v.first = v.prev = 0;
   enum remixdb_status s = fdpool_acquire(&f->file, &v.fd);
@@ -354,13 +356,17 @@ enum remixdb_status value_read(struct value_file *f, const struct value_ref *r, 
                                void *buf, uint32_t cap, uint32_t *n_out) {
   const uint32_t left = off < r->len ? r->len - off : 0, n = left < cap ? left : cap;
   *n_out = n;
-  return n ? reading_run(f, r, key, off, buf, n) : REMIXDB_OK;
+  return n ? reading_run(f, r, key, off, buf, n, false) : REMIXDB_OK;
 }
 
 enum remixdb_status value_expect(struct value_file *f, const struct value_ref *r, struct kref key) {
-  return likely(r->len <= VALUE_TRUSTED) ? REMIXDB_OK : reading_run(f, r, key, r->len - 1, NULL, 1);
+  return likely(r->len <= VALUE_TRUSTED) ? REMIXDB_OK : reading_run(f, r, key, r->len - 1, NULL, 1, false);
 }
 
 enum remixdb_status value_check(struct value_file *f, const struct value_ref *r, struct kref key) {
-  return reading_run(f, r, key, 0, NULL, r->len);
+  return reading_run(f, r, key, 0, NULL, r->len, false);
+}
+
+enum remixdb_status value_read_index(struct value_file *f, const struct value_ref *r, struct kref key, void *buf) {
+  return reading_run(f, r, key, 0, buf, r->len, true);
 }

@@ -44,7 +44,10 @@ struct value_file {
   bool named;                    // its name is durable; used by syncs only
   _Atomic uint64_t value_bytes;  // of all values in it, as they are read, about. Relaxed
   uint64_t low, high;            // for a replay: the records that the log refers to are in [low, high); 0: none
-  _Atomic bool dirty;            // it has bytes that no sync has covered; release by the writer of the bytes
+  // For the collection of garbage (store/collect.h); guarded by collect.lock
+  uint64_t measured, expected;  // live bytes that a pass found, and those that were expected then; 0: no pass yet
+  bool stuck;                   // it cannot be collected: a live value in it cannot be read
+  _Atomic bool dirty;           // it has bytes that no sync has covered; release by the writer of the bytes
 };
 
 static inline uint64_t value_file_size(const struct value_file *f) {
@@ -72,6 +75,10 @@ MUST_CHECK enum remixdb_status value_read(struct value_file *f, const struct val
 // Call it before taking memory for a whole value: a broken reference must not ask for 4 GiB. If the value is long,
 // reads its head and its last chunk. Fails as value_read does.
 MUST_CHECK enum remixdb_status value_expect(struct value_file *f, const struct value_ref *r, struct kref key);
+// Reads the index (value/index.h) that `r` names into buf, of r->len bytes; NULL: only checks it. key: the index's.
+// Fails as value_read does.
+MUST_CHECK enum remixdb_status value_read_index(struct value_file *f, const struct value_ref *r, struct kref key,
+                                                void *buf);
 // Reads the whole value and checks it. Fails as value_read does.
 MUST_CHECK enum remixdb_status value_check(struct value_file *f, const struct value_ref *r, struct kref key);
 // Makes the bytes [low, high) durable, after a crash may have left them in the system's memory only. A failed sync

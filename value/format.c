@@ -18,10 +18,11 @@ enum {
   REC_MARK = 8,     // u32
   REC_KLEN = 12,    // u32
   REC_VLEN = 16,    // u32
-  REC_FLAGS = 20,   // u32, 0
+  REC_FLAGS = 20,   // u32, REC_INDEX or 0
   REC_STORED = 24,  // u64
   REC_NONCE = 32,   // u64
 };
+#define REC_INDEX 1u
 static const char value_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'A', 'L'};
 
 bool value_is_magic(const uint8_t *bytes) { return memcmp(bytes, value_magic, sizeof(value_magic)) == 0; }
@@ -64,7 +65,7 @@ void value_rec_put(uint8_t *p, uint64_t file_key, uint64_t at, const uint8_t *ke
   store32le(p + REC_MARK, rec_mark(file_key));
   store32le(p + REC_KLEN, r->klen);
   store32le(p + REC_VLEN, r->vlen);
-  store32le(p + REC_FLAGS, 0);
+  store32le(p + REC_FLAGS, r->index ? REC_INDEX : 0);
   store64le(p + REC_STORED, r->stored);
   store64le(p + REC_NONCE, r->nonce);
   if (r->klen) memcpy(p + VALUE_REC_HEAD, key, r->klen);
@@ -73,7 +74,7 @@ void value_rec_put(uint8_t *p, uint64_t file_key, uint64_t at, const uint8_t *ke
 }
 
 bool value_rec_may_begin(const uint8_t *p, uint64_t file_key) {
-  return load32le(p + REC_MARK) == rec_mark(file_key) && load32le(p + REC_FLAGS) == 0;
+  return load32le(p + REC_MARK) == rec_mark(file_key) && (load32le(p + REC_FLAGS) & ~REC_INDEX) == 0;
 }
 
 bool value_rec_get(const uint8_t *p, size_t len, uint64_t file_key, uint64_t at, struct value_rec *r_out) {
@@ -82,12 +83,36 @@ bool value_rec_get(const uint8_t *p, size_t len, uint64_t file_key, uint64_t at,
                               .vlen = load32le(p + REC_VLEN),
                               .stored = load64le(p + REC_STORED),
                               .nonce = load64le(p + REC_NONCE),
-                              .sum = load64le(p + REC_SUM)};
+                              .sum = load64le(p + REC_SUM),
+                              .index = load32le(p + REC_FLAGS) == REC_INDEX};
   if (r.klen > KV_KEY_MAX || r.klen > len - VALUE_REC_HEAD || r.vlen == 0) return false;
   if (r.stored < value_chunks(r.vlen) || r.stored > r.vlen) return false;
   if (hash64_seed(p + REC_MARK, VALUE_REC_HEAD - REC_MARK + r.klen, file_key + at) != r.sum) return false;
   *r_out = r;
   return true;
+}
+
+void value_moved_put(uint8_t *p, const struct value_moved *m) {
+  store64le(p, m->from);
+  store64le(p + 8, m->to);
+  store32le(p + 16, m->was);
+  store32le(p + 20, m->is);
+}
+
+struct value_moved value_moved_get(const uint8_t *p) {
+  return (struct value_moved){load64le(p), load64le(p + 8), load32le(p + 16), load32le(p + 20)};
+}
+
+static bool offset_good(uint64_t at) { return at >= VALUE_HEAD && at < VALUE_AT_MAX && at % VALUE_ALIGN == 0; }
+
+bool value_moved_good(const uint8_t *p, uint64_t len) {
+  uint64_t before = 0;
+  for (uint64_t i = 0; i < len / VALUE_MOVED; i++) {
+    const struct value_moved m = value_moved_get(p + i * VALUE_MOVED);
+    if (m.from <= before || !offset_good(m.from) || !offset_good(m.to)) return false;
+    before = m.from;
+  }
+  return len > 0 && len % VALUE_MOVED == 0;
 }
 
 void value_ref_put(uint8_t *p, const struct value_ref *r) {
@@ -100,6 +125,5 @@ void value_ref_put(uint8_t *p, const struct value_ref *r) {
 bool value_ref_get(const uint8_t *p, uint32_t len, struct value_ref *r_out) {
   if (len != VALUE_REF) return false;
   *r_out = (struct value_ref){load64le(p), load64le(p + 8), load32le(p + 16), load32le(p + 20)};
-  return r_out->file != 0 && r_out->file < VALUE_AT_MAX && r_out->len != 0 && r_out->at >= VALUE_HEAD &&
-         r_out->at < VALUE_AT_MAX && r_out->at % VALUE_ALIGN == 0;
+  return r_out->file != 0 && r_out->file < VALUE_AT_MAX && r_out->len != 0 && offset_good(r_out->at);
 }

@@ -27,6 +27,8 @@
 #define VALUE_ENTRY 16u                   // bytes of a chunk's entry: its end, u64; its checksum, u64
 #define VALUE_CHUNK (1u << 16)            // bytes of the value in a chunk
 #define VALUE_REF 24u                     // bytes of a reference
+#define VALUE_MOVED 24u                   // bytes of an index's entry
+#define VALUE_INDEX_KEY 8u                // bytes of an index's key
 #define VALUE_AT_MAX ((uint64_t)1 << 46)  // offsets stay below
 
 // The header of a file.
@@ -49,6 +51,7 @@ struct value_rec {
   uint64_t stored;      // bytes of all chunks
   uint64_t nonce;       // random
   uint64_t sum;         // the head's checksum
+  bool index;           // the value is an index (value/index.h), and the key is the number of the collected file
 };
 static inline uint64_t value_chunks(uint32_t vlen) { return ((uint64_t)vlen + VALUE_CHUNK - 1) / VALUE_CHUNK; }
 static inline uint32_t value_chunk_len(uint32_t vlen, uint64_t chunk) {
@@ -77,6 +80,16 @@ bool value_rec_may_begin(const uint8_t *p, uint64_t file_key);
 static inline uint64_t value_chunk_seed(const struct value_rec *r, uint64_t begin) {
   return r->nonce + (begin << 1 | 1);
 }
+
+// An entry of the index of a file that was collected: where the record at `from` is now.
+struct value_moved {
+  uint64_t from, to;  // offsets in the collected file and in the file with the index
+  uint32_t was, is;   // the lower 32 bits of both heads' checksums
+};
+void value_moved_put(uint8_t *p, const struct value_moved *m);  // VALUE_MOVED bytes
+struct value_moved value_moved_get(const uint8_t *p);
+// Tells whether these bytes are an index: at least one entry, offsets that can be, `from` ascending.
+MUST_CHECK bool value_moved_good(const uint8_t *p, uint64_t len);
 
 // A reference, which a record of kind KV_APART has for its value.
 struct value_ref {

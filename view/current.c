@@ -29,7 +29,15 @@ enum {
   SECTION_LENGTH = 8,  // u64, of what follows
   SECTION_HEAD = 16,
 };
-enum { KIND_ORIGINS = 1, KIND_PARTS = 2, KIND_SPACES_PARTS = 3, KIND_NAMES = 4, KIND_ERASED = 5, KIND_VALUES = 8 };
+enum {
+  KIND_ORIGINS = 1,
+  KIND_PARTS = 2,
+  KIND_SPACES_PARTS = 3,
+  KIND_NAMES = 4,
+  KIND_ERASED = 5,
+  KIND_VALUES = 8,
+  KIND_MOVES = 9
+};
 #define ERASED_SIZE 8u   // that section: u64
 #define SECTION_MUST 1u  // flag: a reader that does not know the kind refuses the store
 // Offsets in a section of partitions.
@@ -65,7 +73,7 @@ static const char current_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'E', 'R'};
 // The most bytes of a partition, its tables left out.
 #define CURRENT_PART_MAX (PART_HEAD + KV_KEY_MAX)
 #define CURRENT_REST_MAX \
-  (HEAD_SIZE + 6 * SECTION_HEAD + ERASED_SIZE + 2 * PARTS_HEAD + NAMES_SIZE_MAX + SUM_SIZE)  // of what is there once
+  (HEAD_SIZE + 7 * SECTION_HEAD + ERASED_SIZE + 2 * PARTS_HEAD + NAMES_SIZE_MAX + SUM_SIZE)  // of what is there once
 #define CURRENT_TABLE_MAX (CURRENT_NAME + 3 * 8)  // bytes of a table's name, and of origins of it and its REMIX files
 
 bool current_is_magic(const uint8_t *bytes) { return memcmp(bytes, current_magic, sizeof(current_magic)) == 0; }
@@ -190,9 +198,33 @@ static enum remixdb_status read_values(struct current *c, size_t at, uint64_t le
   return REMIXDB_OK;
 }
 
+void current_move_get(const struct current_head *h, uint32_t i, struct current_move *out) {
+  const uint8_t *const p = h->moves + CURRENT_MOVE * (size_t)i;
+  out->number = load64le(p);
+  out->bytes = load64le(p + 8);
+  if (!value_ref_get(p + 16, VALUE_REF, &out->ref)) out->ref = (struct value_ref){0};
+}
+
+static enum remixdb_status read_moves(struct current *c, size_t at, uint64_t len) {
+  if (len == 0 || len % CURRENT_MOVE || len / CURRENT_MOVE > UINT32_MAX)
+    return err_corrupt(c->path, at, "%llu bytes of collected value files", (unsigned long long)len);
+  c->head.nr_moves = (uint32_t)(len / CURRENT_MOVE);
+  c->head.moves = c->buf + at;
+  uint64_t before = 0;
+  for (uint32_t i = 0; i < c->head.nr_moves; i++) {
+    struct current_move m;
+    current_move_get(&c->head, i, &m);
+    if (m.number <= before || m.number >= c->head.next_file || m.ref.len == 0 || m.ref.len % VALUE_MOVED)
+      return err_corrupt(c->path, at + CURRENT_MOVE * (size_t)i,
+                         "collected value files do not ascend, or an index cannot be");
+    before = m.number;
+  }
+  return REMIXDB_OK;
+}
+
 // One section, whose bytes are [at, at + len).
 static enum remixdb_status read_section(struct current *c, uint32_t kind, uint32_t flags, size_t at, uint64_t len) {
-  const bool known = (kind >= KIND_ORIGINS && kind <= KIND_ERASED) || kind == KIND_VALUES;
+  const bool known = (kind >= KIND_ORIGINS && kind <= KIND_ERASED) || kind == KIND_VALUES || kind == KIND_MOVES;
   if (flags & ~SECTION_MUST || (!known && flags & SECTION_MUST))
     return err_set(REMIXDB_VERSION, "%s: a section of kind %u with flags %#x is not known to this library", c->path,
                    kind, flags);
@@ -206,6 +238,7 @@ static enum remixdb_status read_section(struct current *c, uint32_t kind, uint32
     return REMIXDB_OK;
   }
   if (kind == KIND_VALUES) return read_values(c, at, len);
+  if (kind == KIND_MOVES) return read_moves(c, at, len);
   return read_parts(c, kind == KIND_PARTS ? TREE_UNNAMED : TREE_SPACES, at, len);
 }
 
@@ -410,11 +443,14 @@ static uint8_t *put_parts(uint8_t *p, uint32_t kind, const struct current_part *
 enum remixdb_status current_write(const struct env_dir *dir, const struct current_head *h, const struct files_ids *ids,
                                   const struct current_part *parts, const struct names *names) {
   const size_t origins_len = 8 * (size_t)ids->nr, values_len = CURRENT_VALUE * (size_t)h->nr_values;
+  const size_t moves_len = CURRENT_MOVE * (size_t)h->nr_moves;
   const size_t names_len = names_size(names);
   size_t len = HEAD_SIZE + section_size(origins_len) + section_size(names_len) + section_size(values_len) + SUM_SIZE;
   size_t parts_len[TREES];
   uint32_t nr_sections = (ids->nr != 0) + (names_len != 0) + (h->nr_values != 0) + (h->erased != 0);
   if (h->erased) len += section_size(ERASED_SIZE);
+  len += section_size(moves_len);
+  nr_sections += moves_len != 0;
   for (uint32_t tree = 0, at = 0; tree < TREES; at += h->nr_parts[tree++]) {
     parts_len[tree] = parts_size(parts + at, h->nr_parts[tree]);
     len += section_size(parts_len[tree]);
@@ -446,6 +482,11 @@ enum remixdb_status current_write(const struct env_dir *dir, const struct curren
     p = put_section(p, KIND_VALUES, values_len);
     memcpy(p, h->values, values_len);
     p += values_len;
+  }
+  if (moves_len) {
+    p = put_section(p, KIND_MOVES, moves_len);
+    memcpy(p, h->moves, moves_len);
+    p += moves_len;
   }
   assert(p == buf + len - SUM_SIZE);
   store64le(p, hash64(buf, len - SUM_SIZE));

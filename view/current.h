@@ -15,6 +15,7 @@
 #define VIEW_CURRENT_H
 
 #include "base/files.h"
+#include "value/format.h"
 #include "view/names.h"
 
 // Numbers count up and never reach these bounds.
@@ -40,6 +41,8 @@ struct current_head {
   uint32_t nr_values;     // value files
   const uint8_t *values;  // CURRENT_VALUE bytes for each, ascending by number: its number, its fingerprint, and the
                           // bytes of all its values, about; u64 each. A reader's point into the file
+  uint32_t nr_moves;      // collected value files
+  const uint8_t *moves;   // CURRENT_MOVE bytes for each, ascending by number: current_move_get
 };
 // Whether the file states fingerprints.
 static inline bool current_prints(const struct current_head *h) { return h->format >= 3; }
@@ -56,6 +59,20 @@ struct current_part {
 #define CURRENT_NAME_OLD 8u  // bytes of a table's name, at least
 #define CURRENT_NAME 16u     // bytes of a name with a fingerprint
 #define CURRENT_VALUE 24u    // bytes for a value file
+#define CURRENT_MOVE 40u     // bytes for a collected value file
+
+// A collected value file to which records still refer.
+struct current_move {
+  uint64_t number, bytes;  // its number; bytes of the values that were moved
+  struct value_ref ref;    // to the index (value/index.h)
+};
+static inline void current_move_put(uint8_t *p, const struct current_move *m) {
+  store64le(p, m->number);
+  store64le(p + 8, m->bytes);
+  value_ref_put(p + 16, &m->ref);
+}
+// After current_read, which has checked the reference.
+void current_move_get(const struct current_head *h, uint32_t i, struct current_move *out);
 static inline uint64_t current_table(const struct current_part *p, uint32_t i) {
   return load64le(p->tables + p->stride * (size_t)i);
 }

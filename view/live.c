@@ -1,6 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "view/live.h"
 
+// A file that was collected counts for the one that has its values.
+static void add_file(const struct version *v, uint64_t number, uint64_t bytes, uint64_t *live_out) {
+  uint32_t i = value_set_place(&v->values, number);
+  if (i == v->values.nr || v->values.files[i]->number != number) {
+    const struct value_index *const x = value_moves_find(&v->moves, number);
+    if (!x) return;
+    i = value_set_place(&v->values, x->file->number);
+  }
+  live_out[i] += bytes;
+}
+
 // Adds what the records of a view refer to.
 static enum remixdb_status add_view(const struct version *v, struct remix *x, uint64_t *live_out) {
   const uint32_t *hidden = NULL;
@@ -9,11 +20,8 @@ static enum remixdb_status add_view(const struct version *v, struct remix *x, ui
     if (t->nr_apart == 0) continue;
     if (!hidden && !(hidden = remix_hidden(x))) return REMIXDB_NOMEM;
     const double share = 1.0 - (double)hidden[r] / (double)t->nr_records;
-    for (uint32_t k = 0; k < t->nr_apart; k++) {
-      const uint32_t i = value_set_place(&v->values, t->apart[k].file);
-      if (i < v->values.nr && v->values.files[i]->number == t->apart[k].file)
-        live_out[i] += (uint64_t)((double)t->apart[k].bytes * share);
-    }
+    for (uint32_t k = 0; k < t->nr_apart; k++)
+      add_file(v, t->apart[k].file, (uint64_t)((double)t->apart[k].bytes * share), live_out);
   }
   return REMIXDB_OK;
 }

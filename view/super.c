@@ -46,7 +46,7 @@ enum remixdb_status super_value(const struct super *v, const struct kv_rec *rec,
                                 struct value_file **out) {
   const bool fits = value_ref_get(rec->val, rec->vlen, to_out);
   // The version comes first: a file that was collected is another one in a later version than that of a memtable.
-  *out = fits ? value_set_find(&v->version->values, to_out->file) : NULL;
+  *out = fits ? version_value(v->version, to_out) : NULL;
   if (fits && !*out) *out = value_list_find(&v->active->values, to_out->file);
   if (fits && !*out && v->frozen) *out = value_list_find(&v->frozen->values, to_out->file);
   if (likely(*out != NULL)) return REMIXDB_OK;

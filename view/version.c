@@ -100,6 +100,23 @@ enum remixdb_status version_copy(const struct version *v, struct version **out) 
   return REMIXDB_OK;
 }
 
+struct value_file *version_value(const struct version *v, struct value_ref *r) {
+  struct value_file *const f = value_set_find(&v->values, r->file);
+  return likely(f != NULL) ? f : value_moves_follow(&v->moves, r);
+}
+
+enum remixdb_status version_get(const struct version *tree, struct kref key, struct sst_hold *h,
+                                struct kv_rec *rec_out) {
+  const uint64_t hash = hash64(key.ptr, key.len);
+  const struct part *const p = tree->parts[version_find(tree, key)];
+  enum remixdb_status s = part_ready(p);
+  if (s != REMIXDB_OK) return s;
+  struct remix *const remix = part_remix(p), *const young = part_young(p);
+  if (!remix) return REMIXDB_NOTFOUND;
+  if (young && (s = remix_get(young, key, hash, h, rec_out)) != REMIXDB_NOTFOUND) return s;
+  return remix_get(remix, key, hash, h, rec_out);
+}
+
 // ---- dropped spaces
 
 static uint32_t id_of(struct kref key) { return key.len >= NAMES_ID ? names_id_get(key.ptr) : 0; }
@@ -224,6 +241,7 @@ void version_destroy(struct version *v) {
   mem_free(v->anchor_bytes);
   mem_free(v->young);
   value_set_fini(&v->values);
+  value_moves_fini(&v->moves);
   mem_free(v);
 }
 
@@ -397,6 +415,18 @@ static enum remixdb_status check_names(const char *path, const struct load *load
   return twice ? err_corrupt(path, 0, "names file %llu for two partitions", (unsigned long long)twice) : REMIXDB_OK;
 }
 
+// Copies the numbers of value files.
+static enum remixdb_status list_values(const struct current *c, struct version_names *out) {
+  out->values = mem_alloc(c->head.nr_values * sizeof(*out->values) + 1);
+  out->moves = mem_alloc(c->head.nr_moves * sizeof(*out->moves) + 1);
+  if (!out->values || !out->moves) return REMIXDB_NOMEM;
+  for (; out->nr_values < c->head.nr_values; out->nr_values++)
+    out->values[out->nr_values] = load64le(c->head.values + CURRENT_VALUE * (size_t)out->nr_values);
+  for (; out->nr_moves < c->head.nr_moves; out->nr_moves++)
+    current_move_get(&c->head, out->nr_moves, &out->moves[out->nr_moves]);
+  return REMIXDB_OK;
+}
+
 enum remixdb_status version_list(const struct env_dir *dir, struct version_names *out) {
   struct current c;
   enum remixdb_status s = current_read(dir, &c);
@@ -410,6 +440,7 @@ enum remixdb_status version_list(const struct env_dir *dir, struct version_names
   out->views = mem_alloc(c.len / CURRENT_NAME_OLD * sizeof(*out->views) + 1);
   if (!out->views || !(out->tables = mem_alloc(c.len)) || !(out->prints = mem_alloc(c.len))) s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = copy_origins(&c, &out->origins, &out->nr_origins);
+  if (s == REMIXDB_OK) s = list_values(&c, out);
   for (uint32_t tree = 0; s == REMIXDB_OK && tree < TREES; tree++) {
     current_tree(&c, tree);
     while (s == REMIXDB_OK && current_more(&c)) {
@@ -439,6 +470,8 @@ void version_names_fini(struct version_names *n) {
   mem_free(n->tables);
   mem_free(n->prints);
   mem_free(n->views);
+  mem_free(n->values);
+  mem_free(n->moves);
   *n = (struct version_names){0};
 }
 
@@ -506,6 +539,24 @@ static enum remixdb_status load_values(const struct sst_ctx *ctx, const struct c
   return s;
 }
 
+// Reads the indexes of the collected files that CURRENT names.
+static enum remixdb_status load_moves(const struct current *c, struct version *v) {
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; i < c->head.nr_moves && s == REMIXDB_OK; i++) {
+    struct current_move m;
+    struct value_index *x;
+    current_move_get(&c->head, i, &m);
+    struct value_file *const f = value_set_find(&v->values, m.ref.file);
+    if (!f)
+      return err_corrupt(c->path, 0, "the index of value file %llu is in file %llu, which is not named",
+                         (unsigned long long)m.number, (unsigned long long)m.ref.file);
+    if ((s = value_index_open(f, m.number, m.bytes, &m.ref, &x)) != REMIXDB_OK) return s;
+    s = value_moves_add(&v->moves, x);
+    value_index_unref(x);
+  }
+  return s;
+}
+
 _Atomic uint64_t version_eager = VERSION_EAGER;
 
 // Tells whether the indexes of all partitions are small.
@@ -541,6 +592,7 @@ enum remixdb_status version_open(const struct sst_ctx *ctx, struct workers *ws, 
   if (s == REMIXDB_OK) s = make_loaded(&c, parts, out);
   if (s == REMIXDB_OK) {
     s = load_values(ctx, &c, *out);
+    if (s == REMIXDB_OK) s = load_moves(&c, *out);
     if (s == REMIXDB_OK && is_small(*out)) s = version_ready(*out, ws, self);
     if (s != REMIXDB_OK) {
       version_unref(*out);
@@ -610,12 +662,14 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
                               .log_seq = v->log_seq,
                               .erased = v->erased > v->log_seq ? v->erased : 0,
                               .log_print = v->log_print,
-                              .nr_values = v->values.nr};
+                              .nr_values = v->values.nr,
+                              .nr_moves = v->moves.nr};
   uint32_t nr_parts;
   const size_t nr_files = count_files(v, &nr_parts);
   struct current_part *const parts = mem_alloc(nr_parts * sizeof(*parts));
   uint8_t *const tables = mem_alloc(nr_files ? CURRENT_VALUE * nr_files : 1);
-  enum remixdb_status s = parts && tables ? REMIXDB_OK : REMIXDB_NOMEM;
+  uint8_t *const moves = mem_alloc(v->moves.nr ? CURRENT_MOVE * (size_t)v->moves.nr : 1);
+  enum remixdb_status s = parts && tables && moves ? REMIXDB_OK : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) {
     uint8_t *at = name_parts(v, parts, tables);
     if (nr_spaces) at = name_parts(v->spaces, parts + v->nr_parts, at);
@@ -625,10 +679,16 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
       current_name_put(at, f->number, f->print);
       store64le(at + CURRENT_NAME, atomic_load_explicit(&f->value_bytes, memory_order_relaxed));
     }
+    head.moves = moves;
+    for (uint32_t i = 0; i < v->moves.nr; i++) {
+      const struct value_index *const x = v->moves.all[i];
+      current_move_put(moves + CURRENT_MOVE * (size_t)i, &(struct current_move){x->number, x->bytes, x->ref});
+    }
   }
   if (s == REMIXDB_OK) s = current_write(ctx->dir, &head, &ids, parts, v->names);
   mem_free(parts);
   mem_free(tables);
+  mem_free(moves);
   return s;
 }
 

@@ -30,8 +30,9 @@
 //       only the partitions count. A store's version always has one, so readers need not ask. CURRENT names the
 //       partitions of the spaces' tree only if one of them has a table.
 //   V8  A version has the value files that its tables state, as far as they exist. A file that was collected does not
-//       exist: only old records, which newer ones hide, refer to it. After a replay the version that was loaded also
-//       has the files that the log's records refer to.
+//       exist. If a record that readers find still refers to it, the version has an index (value/index.h) that tells
+//       where the value is, and the file with the value. After a replay the version that was loaded also has the files
+//       that the log's records refer to.
 #ifndef VERSION_H
 #define VERSION_H
 
@@ -40,7 +41,7 @@
 #include "base/anchors.h"
 #include "base/files.h"
 #include "base/workers.h"
-#include "value/set.h"
+#include "value/index.h"
 #include "view/part.h"
 
 struct version {
@@ -64,9 +65,10 @@ struct version {
   struct names *names;     // of the spaces (view/names.h), counted; NULL: there never was a space
   // The value files that a record of the tables of both trees may refer to (V8). Empty in a spaces' tree.
   struct value_set values;
-  struct version *spaces;  // the spaces' tree (V7), referenced; NULL: there is none, or this is one
-  struct version *next;    // in the list of versions without a reference (store/idle.h)
-  struct part *parts[];    // each referenced
+  struct value_moves moves;  // indexes of the collected files to which such a record may refer. Empty in a spaces' tree
+  struct version *spaces;    // the spaces' tree (V7), referenced; NULL: there is none, or this is one
+  struct version *next;      // in the list of versions without a reference (store/idle.h)
+  struct part *parts[];      // each referenced
 };
 
 // Makes a version of these partitions, with one reference. Takes the caller's references to the partitions over, also
@@ -127,6 +129,16 @@ void version_unref(struct version *v);  // NULL is allowed
 MUST_CHECK bool version_drop(struct version *v);
 void version_destroy(struct version *v);
 
+// Finds the value file to which a record of the version's tables refers, and replaces the reference if the file was
+// collected. NULL: the version has no such file.
+struct value_file *version_value(const struct version *v, struct value_ref *r);
+
+// Finds the newest record of the key in the tables of a tree. *rec_out may be a tombstone, may have expired, may lack
+// its key, and is valid until the caller leaves the epoch or uses h again. Fails with REMIXDB_NOTFOUND, or as a read
+// does.
+MUST_CHECK enum remixdb_status version_get(const struct version *tree, struct kref key, struct sst_hold *h,
+                                           struct kv_rec *rec_out);
+
 // Returns the index of the partition to which a key belongs.
 uint32_t version_find(const struct version *v, struct kref key);
 // Reads the store's id from CURRENT before any table is opened. Fails with REMIXDB_NOTFOUND if there is no CURRENT, or
@@ -155,6 +167,9 @@ struct version_names {
   size_t nr_tables;
   size_t nr_unnamed;    // so many of them are the unnamed tree's
   struct names *names;  // of the spaces, counted; NULL: none
+  uint64_t *values;     // numbers of the value files, ascending
+  uint32_t nr_values, nr_moves;
+  struct current_move *moves;  // the collected value files, ascending
 };
 void version_names_fini(struct version_names *n);
 MUST_CHECK enum remixdb_status version_list(const struct env_dir *dir, struct version_names *out);

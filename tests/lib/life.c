@@ -11,10 +11,12 @@
 
 #include "store/txn.h"
 #include "store/async.h"
+#include "store/collect.h"
 #include "store/flush.h"
 #include "store/page.h"
 #include "store/space_ref.h"
 #include "store/syncer.h"
+#include "store/values.h"
 #include "tests/lib/expect.h"
 #include "tests/lib/slow.h"
 
@@ -148,6 +150,14 @@ struct run *run_create(uint64_t s) {
   return r;
 }
 
+void run_apart(struct run *r) {
+  r->plan.nr_keys = r->model.nr_keys = 6 + (uint32_t)below(&r->rng, 12);
+  r->plan.vlen_max = 600;
+  r->plan.apart = 30 + (uint32_t)below(&r->rng, 60);
+  r->plan.values_full = (uint32_t)(40 + below(&r->rng, 100)) << 10;
+  r->plan.flush = 80 + (uint32_t)below(&r->rng, 100);
+}
+
 void run_disk(struct run *r, struct simdisk *d) {
   simdisk_destroy(r->disk);
   r->disk = d;
@@ -163,6 +173,8 @@ enum remixdb_status run_close(struct run *r) {
   counts.scan_merges += atomic_load(&r->x->compact.stats.scan_merges);
   counts.young += atomic_load(&r->x->compact.stats.young);
   counts.apart += atomic_load(&r->x->compact.stats.apart);
+  counts.collections += atomic_load(&r->x->collect.nr);
+  counts.moved += atomic_load(&r->x->collect.moved_bytes);
   for (uint32_t i = 0; i <= SPACES_MAX; i++) {
     xdb_unref(r->refs[i]);
     xdb_space_close(r->spaces[i]);
@@ -221,7 +233,7 @@ enum remixdb_status run_open(struct run *r) {
   r->x->compact.build.max_pages = r->plan.table_pages;
   r->x->compact.young_from = r->plan.young_from;
   r->x->compact.apart_from = r->plan.apart_from;
-  r->x->compact.values.full = r->plan.values_full;
+  r->x->values.full = r->x->compact.values.full = r->plan.values_full;
   r->x->ranges = (struct range_limits){r->plan.range_few, r->plan.range_few / 4};
   s = make_refs(r);
   if (s != REMIXDB_OK) {
@@ -462,7 +474,8 @@ static bool see_value(const struct seen_files *n, const char *name) {
   if (files_kind_of(name, &number) != FILES_IS_VALUE) return false;
   return value_set_find(&n->v->values, number) || value_list_find(&n->super->active->values, number) ||
          (n->super->frozen && value_list_find(&n->super->frozen->values, number)) ||
-         value_log_find(&n->x->values, number) || value_log_find(&n->x->compact.values, number);
+         value_log_find(&n->x->values, number) || value_log_find(&n->x->compact.values, number) ||
+         collect_has(n->x, number);
 }
 
 static bool see_name(void *arg, const char *name) {
@@ -566,6 +579,7 @@ bool life_written(struct run *r, const struct op *ops, uint32_t nr, enum remixdb
 
 struct op life_op(struct run *r, uint32_t key, bool del) {
   uint32_t vlen = VALUE_MIN + (uint32_t)below(&r->rng, r->plan.vlen_max - VALUE_MIN);
+  if (r->plan.apart && chance(&r->rng, r->plan.apart)) vlen = VALUES_DIRECT + (uint32_t)below(&r->rng, 8000);
   struct op op = {.id = r->model.next_id++, .key = key, .del = del};
   if (below(&r->iter_rng, 1000) < r->plan.large)
     vlen = VALUE_LARGE + (uint32_t)below(&r->iter_rng, r->plan.large_max - VALUE_LARGE);
@@ -862,7 +876,7 @@ bool steps(struct run *r, uint64_t nr) {
 }
 
 uint64_t enough(struct run *r, uint64_t rounds) {
-  const uint64_t bytes = rounds * r->plan.memtable_limit / (80 + r->plan.vlen_max / 2);
+  const uint64_t bytes = r->plan.apart ? 10 * rounds : rounds * r->plan.memtable_limit / (80 + r->plan.vlen_max / 2);
   return 20 + below(&r->rng, bytes + 1);
 }
 

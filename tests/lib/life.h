@@ -34,6 +34,7 @@ extern struct life_counts {
   // of the calls that succeeded: ingests, values of at least VALUE_LARGE put, values read in pieces, counts,
   // compactions of ranges, iterators with options read, batches with ranges; records that have expired
   uint64_t ingests, large, pieces, counted, range_compacts, bounded, batch_ranges, expired;
+  uint64_t collections, moved;  // of garbage in value files, and bytes that they moved
 } counts;
 
 struct op {
@@ -67,6 +68,7 @@ struct plan {
   uint32_t large, large_max;                // in 1000 puts: values of VALUE_LARGE to large_max bytes
   uint32_t focus;                           // percent of writes that go to few keys
   uint32_t range_few;                       // of struct range_limits
+  uint32_t apart;                           // percent of values that are long enough to lie apart
   uint32_t spaces;                          // named spaces: key k is in space k % (spaces + 1), 0 is the unnamed one
   bool no_allocate, short_io;
   struct remixdb_opts opts;
@@ -107,6 +109,8 @@ static inline bool chance(uint64_t *rng, uint32_t percent) { return rng_next(rng
 
 // A run with a plan by the seed, without a disk.
 struct run *run_create(uint64_t s);
+// Makes the run one of values that lie apart in small files, and are written again and again. Before it has a disk.
+void run_apart(struct run *r);
 // Gives the run a disk, which it owns, and destroys the one before.
 void run_disk(struct run *r, struct simdisk *d);
 enum remixdb_status run_open(struct run *r);

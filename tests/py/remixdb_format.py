@@ -939,6 +939,7 @@ class Version:
         self.erased = 0  # sequence number of the last range deletion that the tables know of; 0: before log_seq
         self.names, self.next_space = {}, 1  # id: name
         self.values = {}  # number: fingerprint, of value files
+        self.moves = {}  # number: bytes and reference to the index, of collected value files
         if self.format == 3:
             self._sections()
         else:
@@ -971,9 +972,9 @@ class Version:
             kind, flags, length = struct.unpack_from("<IIQ", data, at)
             if kind <= before or length > end - at - 16:
                 self.fail(at, "a section")
-            if flags & ~1 or (kind > 5 and kind != 8 and flags):
+            if flags & ~1 or (kind > 5 and kind not in (8, 9) and flags):
                 raise UnknownFormat(self.name, at, f"section of kind {kind}")
-            if (kind <= 5 or kind == 8) and not flags:
+            if (kind <= 5 or kind in (8, 9)) and not flags:
                 self.fail(at + 4, "flags of a section")
             content = at + 16
             if kind == 1:
@@ -991,6 +992,8 @@ class Version:
                     self.fail(content, "a range deletion")
             elif kind == 8:
                 self._values(content, length)
+            elif kind == 9:
+                self._moves(content, length)
             at, before = content + length, kind
         if at != end or not self.partitions:
             self.fail(at, "the sections do not fill the file")
@@ -1003,6 +1006,20 @@ class Version:
         self.values = dict(zip(numbers, words[1::3]))
         if numbers != sorted(self.values) or numbers[0] == 0 or numbers[-1] >= self.next_file:
             self.fail(at, "numbers of value files")
+
+    def _moves(self, at, length):
+        if length == 0 or length % 40:
+            self.fail(at, "length of the collected value files")
+        before = 0
+        for i in range(at, at + length, 40):
+            number, moved = struct.unpack_from("<QQ", self.data, i)
+            try:
+                index = reference(self.data[i + 16 : i + 40])
+            except ValueError as e:
+                self.fail(i + 16, str(e))
+            if not before < number < self.next_file or index[2] % 24:
+                self.fail(i, "a collected value file")
+            self.moves[number], before = (moved, index), number
 
     def _names(self, at, length):
         data, end = self.data, at + length
@@ -1099,12 +1116,12 @@ class Values:
     def fail(self, offset, what):
         raise FormatError(self.name, offset, what)
 
-    def value(self, at, length, check, key):
+    def value(self, at, length, check, key, index=False):
         data, mask = self.data, MASK64
         if len(data) - at < 40:
             self.fail(at, "a value is cut short")
-        total, mark, klen, vlen, zero, stored, seed = struct.unpack_from("<QIIIIQQ", data, at)
-        if mark != self.key >> 32 | 1 or zero or klen > KEY_MAX or data[at + 40 : at + 40 + klen] != key:
+        total, mark, klen, vlen, flags, stored, seed = struct.unpack_from("<QIIIIQQ", data, at)
+        if mark != self.key >> 32 | 1 or flags != index or klen > KEY_MAX or data[at + 40 : at + 40 + klen] != key:
             self.fail(at, "the head of a value")
         if total != xxh3(data[at + 8 : at + 40 + klen], self.key + at & mask) or total & 0xFFFFFFFF != check:
             self.fail(at, "checksum of the head of a value")
@@ -1134,6 +1151,15 @@ class Values:
             self.fail(entries, "the chunks do not end at their length")
         return b"".join(found)
 
+    def index(self, at, length, check, number):
+        """Where the values of a collected file are: {(old offset, old check): (offset, check)}."""
+        data, entries, before = self.value(at, length, check, struct.pack("<Q", number), True), {}, 0
+        for old, new, old_check, new_check in struct.iter_unpack("<QQII", data):
+            if old <= before or any(n < 64 or n >= 1 << 46 or n % 8 for n in (old, new)):
+                self.fail(at, "an entry of an index")
+            entries[old, old_check], before = (new, new_check), old
+        return entries
+
 
 # ---- a store
 
@@ -1161,6 +1187,7 @@ class Store:
         self.values = {}
         for n, fingerprint in v.values.items():
             self._values(n, fingerprint)
+        self.moves = {n: (i[0], self._values(i[0]).index(*i[1:], n)) for n, (_, i) in v.moves.items()}
         logs = {n: self._read(n) for n in names if re.fullmatch(r"wal-(0|[1-9]\d{0,8})", n)}
         self.log = Log(logs, v.store_id, v.log_generation, v.log_seq, v.log_print)
 
@@ -1186,6 +1213,9 @@ class Store:
         if not r.kind & APART:
             return r.value
         number, at, length, check = reference(r.value)
+        if number not in self.version.values and number in self.moves:
+            number, index = self.moves[number]
+            at, check = index[at, check]
         return self._values(number).value(at, length, check, r.key)
 
     def records(self):
@@ -1198,7 +1228,8 @@ class Store:
                     continue
                 found.pop(r.key, None)
                 if not r.tomb:
-                    found[r.key] = self.value(r)
+                    found[r.key] = r  # a later one may hide it, and its value may be gone
+        found = {key: self.value(r) for key, r in found.items()}
         for _, r in self.log.records:
             if r.kind & SPACES:
                 continue

@@ -22,8 +22,8 @@ import xdb  # noqa: E402
 
 GOLDEN = HERE.parent / "golden"
 NAMES = ["compact", "compact-remix1", "compact-sst2", "kinds", "large", "large-sst1", "large-sst2", "linked", "log",
-         "log-wal2", "log-wal3", "plain", "plain-current1", "plain-sst1", "plain-sst2", "ranges", "torn", "torn-wal2",
-         "torn-wal3", "young", "young-current2", "zstd", "zstd-remix1", "zstd-sst1", "zstd-sst2"]
+         "log-wal2", "log-wal3", "moved", "plain", "plain-current1", "plain-sst1", "plain-sst2", "ranges", "torn",
+         "torn-wal2", "torn-wal3", "young", "young-current2", "zstd", "zstd-remix1", "zstd-sst1", "zstd-sst2"]
 FORMAT2 = [n for n in NAMES if "sst2" in n or "wal3" in n]  # the last one without kinds of records
 TODAY = [n for n in NAMES if "-" not in n]
 REMIXES = [n for n in NAMES if n.split("-")[0] not in ("log", "torn")]
@@ -118,6 +118,23 @@ def test_version_covers(golden):
     assert all(golden[n].version.format == (2 if n == "young-current2" else 1)
                for n in NAMES if n not in TODAY + FORMAT2)
     assert {t.store_id for t in golden["linked"].tables.values()} > set(golden["linked"].version.origins)
+
+
+def test_moved_covers(golden):
+    """Values in a file that was collected, and in files that are there."""
+    store = golden["moved"]
+    (gone, (file, index)), = store.moves.items()
+    assert gone not in store.values and file in store.version.values and len(index) >= 3
+    apart = [r for t in store.tables.values() for r in t.records if r.kind & fmt.APART]
+    refs = [fmt.reference(r.value) for r in apart]
+    assert sum(n == gone for n, *_ in refs) == len(index) and any(n in store.version.values for n, *_ in refs)
+    old = [r for x in store.remixes if x for _, r, old in x.entries if old and r.kind & fmt.APART]
+    assert any(fmt.reference(r.value)[0] == gone for r in old)
+    assert any(r.kind & fmt.APART for _, r in store.log.records)
+    records, _ = expected("moved")
+    hidden = {r.key for r in old} | {r.key for _, r in store.log.records}
+    assert all(store.value(r) == records[r.key] for r in apart if r.key not in hidden)
+    assert sum(r.key not in hidden and fmt.reference(r.value)[0] == gone for r in apart) >= 3
 
 
 def test_ranges_cover(golden):
@@ -320,7 +337,7 @@ def test_damage(golden, name, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(GOLDEN / name, copy)
     for path in copy.iterdir():
-        if path.name.startswith("wal-") or path.name == "expected.json":
+        if path.name.startswith("wal-") or path.name.endswith((".val", ".json")):
             continue
         good = path.read_bytes()
         for what in ["flip"] * 12 + ["cut"] * 2:
@@ -336,6 +353,27 @@ def test_damage(golden, name, tmp_path):
                 fmt.Store(copy)
         path.write_bytes(good)
     assert fmt.Store(copy).records() == store.records()
+
+
+def test_value_damage(golden, tmp_path):
+    """A flipped bit of a value file is found, or changes nothing: it is between values, or in one that is hidden."""
+    seed = int(os.environ.get("FORMAT_SEED") or random.randrange(1 << 32))
+    rng, found = random.Random(seed), 0
+    copy = tmp_path / "copy"
+    shutil.copytree(GOLDEN / "moved", copy)
+    for path in copy.glob("*.val"):
+        good = path.read_bytes()
+        for _ in range(60):
+            data = bytearray(good)
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+            path.write_bytes(data)
+            print(f"seed {seed}: {path.name}")
+            try:
+                assert fmt.Store(copy).records() == golden["moved"].records()
+            except fmt.FormatError:
+                found += 1
+        path.write_bytes(good)
+    assert found > 60
 
 
 # ---- the library of today

@@ -33,6 +33,7 @@ static void stuck_life(struct run *r) {
 static void cut_seed(uint64_t s, int workers) {
   struct run *r = run_create(s);
   r->plan.opts.workers = workers;
+  if (s % 4 == 2) run_apart(r);
   run_disk(r, simdisk_create());
   OK(run_open(r));
   for (uint32_t life = 0; life < 3; life++) {
@@ -112,6 +113,7 @@ static void each_call_seed(uint64_t s, uint32_t outcomes) {
   struct run *r = run_create(s);
   if (r->plan.vlen_max > 2500) r->plan.vlen_max = 2500;
   r->plan.memtable_limit = 70u << 10;
+  if (s % 3 == 0) run_apart(r);
   struct watch w = {.r = r, .rng = s * 31 + 7, .outcomes = outcomes};
   run_disk(r, simdisk_create());
   simdisk_on_change(r->disk, cut_here, &w);
@@ -138,6 +140,9 @@ static void test_power_cuts(void **state) {
                 (unsigned long long)counts.scan_merges, (unsigned long long)counts.young,
                 (unsigned long long)counts.apart);
   if (nr >= 40) assert_true(counts.scan_merges > 0 && counts.young > 0 && counts.apart > 1000);
+  if (nr >= 40) assert_true(counts.collections > 0 && counts.moved > 0);
+  print_message("%llu collections of garbage moved %llu bytes\n", (unsigned long long)counts.collections,
+                (unsigned long long)counts.moved);
   print_message("%llu ingests, %llu large values, %llu reads in pieces, %llu counts, %llu compactions of ranges, "
                 "%llu iterators with options, %llu batches with ranges, %llu records expired\n",
                 (unsigned long long)counts.ingests, (unsigned long long)counts.large, (unsigned long long)counts.pieces,

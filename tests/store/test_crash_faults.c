@@ -20,6 +20,7 @@ static void fault_life(uint64_t s, const struct fault *f) {
   struct run *r = run_create(s);
   if (r->plan.vlen_max > 2500) r->plan.vlen_max = 2500;
   r->plan.memtable_limit = 70u << 10;
+  if (s % 3 == 0) run_apart(r);
   const bool late = f->full || chance(&r->rng, 50), stay = passes(f) && chance(&r->rng, 70);
   if (stay) r->plan.reopen = 0;
   run_disk(r, simdisk_create());
@@ -41,7 +42,8 @@ static void fault_life(uint64_t s, const struct fault *f) {
         continue;
       }
     }
-    for (size_t i = 80 + r->plan.memtable_limit / (100 + r->plan.vlen_max / 2); i && r->x; i--) failures += !step(r);
+    const uint32_t each = 100 + r->plan.vlen_max / 2 + r->plan.apart * 20;
+    for (size_t i = 80 + r->plan.memtable_limit / each; i && r->x; i--) failures += !step(r);
     if (r->x) failures += !do_flush(r);
     if (r->x) check_content(r, !f->full && (f->memory || reads_use(f->call)));
     if (r->x && part % 2 && !stay) failures += !do_reopen(r);
@@ -95,9 +97,11 @@ static void test_faults(void **state) {
   const uint64_t first = first_seed(), nr = nr_seeds(150);
   counts.scan_merges = counts.apart = 0;
   for (uint64_t s = first; s < first + nr; s++) fault_seed(s);
-  print_message("%llu faults, %llu of them made calls fail; %llu merged for scans\n", (unsigned long long)counts.faults,
-                (unsigned long long)counts.hit, (unsigned long long)counts.scan_merges);
-  if (nr >= 40) assert_true(counts.scan_merges > 0 && counts.apart > 1000);
+  print_message("%llu faults, %llu of them made calls fail; %llu merged for scans; %llu collections moved %llu bytes\n",
+                (unsigned long long)counts.faults, (unsigned long long)counts.hit,
+                (unsigned long long)counts.scan_merges, (unsigned long long)counts.collections,
+                (unsigned long long)counts.moved);
+  if (nr >= 40) assert_true(counts.scan_merges > 0 && counts.apart > 1000 && counts.collections > 0);
 }
 
 static uint64_t threads, threads_fail_at, threads_fail_nr;

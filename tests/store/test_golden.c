@@ -356,6 +356,24 @@ static struct tiny *make_ranges(void) {
   return t;
 }
 
+// Values that a collection has moved: tables have references to the file that is gone, and to files that are there.
+static struct tiny *make_moved(void) {
+  struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_ZSTD);
+  tiny_open(t);
+  for (uint32_t i = 0; i < 12; i++) tiny_put(t, KEY("moved/%02u", i), i == 7 ? 40000 : 16500 + i, false);
+  flush(t);
+  for (uint32_t i = 0; i < 12; i += 3) tiny_put(t, KEY("moved/%02u", i), i % 2 ? 20 : 17000, false);
+  tiny_del(t, KEY("moved/%02u", 1));
+  OK(xdb_compact(t->x));
+  tiny_put(t, KEY("moved/%02u", 2), 16600, false);  // hides a moved value
+  tiny_put(t, KEY("moved/%02u", 12), 16700, false);
+  flush(t);
+  assert_true(xdb_super(t->x)->version->moves.nr == 1 && xdb_super(t->x)->version->values.nr > 1);
+  tiny_put(t, KEY("moved/%02u", 4), 16800, false);
+  OK(xdb_sync(t->ref));
+  return t;
+}
+
 static const struct golden {
   const char *name;
   struct tiny *(*make)(void);
@@ -372,6 +390,7 @@ static const struct golden {
     {"linked", make_linked, false, false},
     {"kinds", make_kinds, false, false},
     {"ranges", make_ranges, false, false},
+    {"moved", make_moved, false, false},
     {"plain-sst2", make_plain, false, true},  // table format 2, log format 3: no kinds of records
     {"compact-sst2", make_compact, true, true},
     {"zstd-sst2", make_zstd, false, true},

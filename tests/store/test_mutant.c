@@ -301,6 +301,13 @@ static void walk_values(struct field_vars *v, uint64_t at, uint64_t end) {
   for (; at < end; at += 24) add_print("val", load64le(walk_file->p + at), at + 8);
 }
 
+static void walk_moves(struct field_vars *v, uint64_t at, uint64_t end) {
+  for (; at < end; at += 40) {
+    emit("The version", 9, at, at + 40, 0, v, NULL);
+    walk_ref(at + 16);
+  }
+}
+
 static void walk_section(struct field_vars *v, uint32_t kind, uint64_t at, uint64_t end) {
   switch (kind) {
     case 1: emit("The version", 2, at, end, 0, v, NULL); return;
@@ -309,6 +316,7 @@ static void walk_section(struct field_vars *v, uint32_t kind, uint64_t at, uint6
     case 4: walk_names(v, at, end); return;
     case 5: emit("The version", 7, at, end, 0, v, NULL); return;
     case 8: walk_values(v, at, end); return;
+    case 9: walk_moves(v, at, end); return;
     default: fail_msg("section %u is not known here", kind);
   }
 }
@@ -490,6 +498,8 @@ static void walk_value_file(void) {
     CHECK(fields_find("Value record", 0)->nr == sizeof(lens) / sizeof(lens[0]));
     emit("Value record", 0, at, next, 0, &none, lens);
     add_sum(SUM_VALUE, at, at, at + VALUE_REC_HEAD, 0);
+    for (uint64_t e = at + value_data_at(r.klen, r.vlen), end = e + r.stored; r.index && e < end; e += VALUE_MOVED)
+      emit("Index of a collected file", 0, e, e + VALUE_MOVED, 0, &none, NULL);
   }
 }
 
@@ -543,8 +553,8 @@ static void put_some(struct tiny *t, struct xdb_ref *ref, const char *key, uint3
   OK(xdb_put(ref, KV_REC(k, value, vlen, 0)));
 }
 
-// Key spaces; values of one chunk and of several, as they are and as frames; in tables and in
-// the log.
+// Key spaces; values of one chunk and of several, as they are and as frames; in tables and in the log. A collection has
+// moved some.
 static void make_sample(void) {
   uint64_t (*const source)(void) = atomic_load(&random_seed_source);
   struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
@@ -561,7 +571,10 @@ static void make_sample(void) {
     put_some(t, i % 3 ? t->ref : in_a, key, i % 10 ? 20 + i : i % 20 ? 17000 : 140000, i == 20);
     if (i == 60) OK(xdb_flush(t->x));
   }
-  OK(xdb_flush(t->x));
+  put_some(t, t->ref, "key/20", 10, false);
+  put_some(t, t->ref, "key/40", 16500, true);
+  OK(xdb_compact(t->x));
+  CHECK(atomic_load(&t->x->collect.nr) == 1);
   put_some(t, t->ref, "key/05", 70000, false);
   put_some(t, in_a, "key/06", 20000, true);
   put_some(t, in_a, "key/07", 5, false);

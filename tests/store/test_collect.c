@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The collection of garbage in value files: values are moved, and each call reads them where they are; how much room
+// the files take; snapshots, checkpoints, verify and repair across collections; collections that end early.
+#include "tests/lib/store.h"
+
+#include <dirent.h>
+
+#include "store/collect.h"
+#include "value/move.h"
+
+#define KEYS 200u
+#define LEAST 17000u  // bytes of a value, which lies apart
+#define FULL (1u << 20)
+
+static struct xdb *x;
+static struct xdb_ref *r, *spaced;  // of the unnamed space and of a named one, with the same keys
+static struct xdb_space *space;
+static uint64_t rng;
+static uint8_t *val, *got;
+
+#define GOOD(call) CHECK_SAYS((call), "%s: %s", remixdb_strerror(remixdb_errcode()), remixdb_errmsg())
+
+// The content of the store: the turn in which a key was written; 0: it is not there. Keys from KEYS on are the space's.
+typedef uint32_t world[2 * KEYS];
+static world now;
+
+static uint32_t key_of(uint32_t i, char buf[16]) { return (uint32_t)snprintf(buf, 16, "key-%05u", i % KEYS * 7); }
+static uint32_t len_of(uint32_t i, uint32_t turn) { return LEAST + (i * 7919 + turn * 104729) % 20000; }
+static void fill(uint32_t i, uint32_t turn) {
+  const uint32_t len = len_of(i, turn);
+  uint64_t n = i * 1000003ull + turn;
+  for (uint32_t at = 0; at + 8 <= len; at += 8) store64le(val + at, at % 64 < 32 ? rng_next(&n) : i);
+  for (uint32_t at = len & ~7u; at < len; at++) val[at] = (uint8_t)turn;
+}
+static struct xdb_ref *ref_of(uint32_t i, struct xdb_ref *a, struct xdb_ref *b) { return i < KEYS ? a : b; }
+
+static uint64_t figure(const char *name) {
+  uint64_t n;
+  GOOD(remixdb_figure(x, name, &n));
+  return n;
+}
+
+static void tune(struct xdb *of) {
+  shrink(of, 1u << 20, 64);
+  of->values.full = of->compact.values.full = FULL;
+}
+
+static void open_it(int workers, enum remixdb_compression c) {
+  struct remixdb_opts o = small_opts(workers);
+  o.compression = c;
+  x = quick_open(&o);
+  tune(x);
+  GOOD((r = remixdb_ref(x)) != NULL);
+  GOOD((space = remixdb_space_open(x, "other", true)) != NULL);
+  GOOD((spaced = remixdb_space_ref(space)) != NULL);
+}
+
+static void close_it(void) {
+  remixdb_unref(r);
+  remixdb_unref(spaced);
+  remixdb_space_close(space);
+  remixdb_close(x);
+  CHECK(remixdb_errcode() == REMIXDB_OK);
+}
+
+static void put(uint32_t i, uint32_t turn) {
+  char k[16];
+  const uint32_t klen = key_of(i, k);
+  fill(i, turn);
+  if (turn) GOOD(remixdb_put(ref_of(i, r, spaced), k, klen, val, len_of(i, turn)));
+  else GOOD(remixdb_del(ref_of(i, r, spaced), k, klen));
+  now[i] = turn;
+}
+
+// Reads all keys, each by one of the ways.
+static void all_is(struct xdb_ref *a, struct xdb_ref *b, const world w) {
+  for (uint32_t i = 0; i < 2 * KEYS; i++) {
+    char k[16];
+    const uint32_t klen = key_of(i, k), how = (uint32_t)below(&rng, 5);
+    struct xdb_ref *const ref = ref_of(i, a, b);
+    uint32_t len = 0, n = 0;
+    if (!w[i]) {
+      CHECK(!remixdb_get(ref, k, klen, got, &len) && remixdb_errcode() == REMIXDB_NOTFOUND);
+      continue;
+    }
+    fill(i, w[i]);
+    const uint32_t want = len_of(i, w[i]);
+    if (how == 0) {
+      GOOD(remixdb_get(ref, k, klen, got, &len));
+    } else if (how == 1) {
+      GOOD(remixdb_get_part(ref, k, klen, 5000, got, 3000, &n, &len));
+      CHECK(n == 3000 && len == want && memcmp(got, val + 5000, n) == 0);
+      continue;
+    } else if (how == 2) {
+      void *p = NULL;
+      GOOD((p = remixdb_get_alloc(ref, k, klen, &len)) != NULL);
+      CHECK(len == want && memcmp(p, val, len) == 0);
+      remixdb_free(p);
+      continue;
+    } else if (how == 3) {
+      struct remixdb_slice key = {k, klen};
+      struct remixdb_buf buf = {got, 40000, 0};
+      bool found;
+      CHECK(remixdb_multi_get(ref, 1, &key, &buf, &found) == 1 && found);
+      len = buf.len;
+    } else {
+      struct xdb_gets *const g = remixdb_gets_create(ref, 1);
+      struct remixdb_got out;
+      GOOD(remixdb_get_begin(g, k, klen, got, 40000, NULL));
+      CHECK(remixdb_get_poll(g, &out, 1, 1) == 1 && out.status == REMIXDB_OK);
+      len = out.len;
+      remixdb_gets_destroy(g);
+    }
+    CHECK(len == want && memcmp(got, val, len) == 0);
+  }
+  for (uint32_t part = 0; part < 2; part++) {
+    struct xdb_iter *const it = remixdb_iter_create(part ? b : a);
+    remixdb_iter_seek(it, NULL, 0);
+    for (uint32_t i = part * KEYS; i < (part + 1) * KEYS; i++) {
+      if (!w[i]) continue;
+      uint32_t len;
+      fill(i, w[i]);
+      CHECK(remixdb_iter_valid(it));
+      GOOD(remixdb_iter_peek(it, NULL, NULL, got, &len));
+      CHECK(len == len_of(i, w[i]) && memcmp(got, val, len) == 0);
+      remixdb_iter_skip1(it);
+    }
+    CHECK(!remixdb_iter_valid(it));
+    remixdb_iter_destroy(it);
+  }
+}
+
+static uint64_t live_bytes(const world w) {
+  uint64_t n = 0;
+  for (uint32_t i = 0; i < 2 * KEYS; i++) n += w[i] ? len_of(i, w[i]) : 0;
+  return n;
+}
+
+static uint64_t files_bytes(uint32_t *nr_out) {
+  uint64_t bytes = 0;
+  *nr_out = 0;
+  DIR *const d = opendir(dir);
+  for (const struct dirent *e; d && (e = readdir(d)) != NULL;) {
+    const size_t n = strlen(e->d_name);
+    char path[2 * TEMP_DIR + 300];
+    struct stat st;
+    if (n < 4 || strcmp(e->d_name + n - 4, ".val") != 0) continue;
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+    CHECK(stat(path, &st) == 0);
+    bytes += (uint64_t)st.st_size;
+    ++*nr_out;
+  }
+  if (d) (void)closedir(d);
+  return bytes;
+}
+
+static void write_turn(uint32_t turn, uint32_t percent) {
+  for (uint32_t i = 0; i < 2 * KEYS; i++)
+    if (chance(&rng, percent)) put(i, turn);
+}
+
+// Overwrites until files were collected `times` times.
+static uint32_t collect(uint32_t turn, uint64_t times) {
+  const uint64_t before = figure("values.collections");
+  uint32_t most = 400;
+  while (figure("values.collections") < before + times) {
+    CHECK(most--);
+    write_turn(turn++, 15);
+    GOOD(remixdb_flush(r));
+    OK(xdb_wait_idle(x));
+  }
+  return turn;
+}
+
+static void begin(int workers, enum remixdb_compression c) {
+  memset(now, 0, sizeof(now));
+  setup_again();
+  open_it(workers, c);
+  write_turn(1, 100);
+  GOOD(remixdb_flush(r));
+}
+
+// ---- reading
+
+static void test_reads(void **state) {
+  (void)state;
+  for (int how = 0; how < 4; how++) {
+    begin(how % 2 ? 2 : 0, how / 2 ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE);
+    uint32_t turn = collect(2, 3);
+    CHECK(figure("values.indexes") > 0 && figure("values.index_memory") > 0);
+    CHECK(figure("values.collected_files") >= 3 && figure("values.moved_bytes") > 0);
+    CHECK(figure("values.freed_bytes") > 0);
+    all_is(r, spaced, now);
+    GOOD(remixdb_verify(r));
+    close_it();
+    open_it(how % 2 ? 2 : 0, REMIXDB_COMPRESSION_NONE);
+    all_is(r, spaced, now);
+    turn = collect(turn, 3);  // moved values are moved again
+    all_is(r, spaced, now);
+    GOOD(remixdb_verify(r));
+    for (uint32_t i = 0; i < 2 * KEYS; i += 3) put(i, 0);
+    collect(turn, 2);
+    all_is(r, spaced, now);
+    close_it();
+  }
+}
+
+// ---- room
+
+// A load of nothing but overwrites: the files never take much more than twice what lives, and after a compaction a
+// tenth more. Tables that were written again refer to no collected file.
+static void test_room(void **state) {
+  (void)state;
+  for (int workers = 0; workers < 2; workers++) {
+    begin(workers, REMIXDB_COMPRESSION_NONE);
+    uint64_t most = 0, bytes, live = 0;
+    uint32_t nr;
+    for (uint32_t turn = 2; turn < 40; turn++) {
+      write_turn(turn, 30);
+      GOOD(remixdb_flush(r));
+      OK(xdb_wait_idle(x));
+      bytes = files_bytes(&nr);
+      live = live_bytes(now);
+      if (bytes * 100 / live > most) most = bytes * 100 / live;
+    }
+    CHECK_SAYS(most < 200, "%llu %%", (unsigned long long)most);
+    GOOD(remixdb_compact(r));
+    bytes = files_bytes(&nr);
+    CHECK_SAYS(bytes < live + live / 10 + nr * 4000, "%llu of %llu bytes", (unsigned long long)bytes,
+               (unsigned long long)live);
+    all_is(r, spaced, now);
+    GOOD(remixdb_compact(r));
+    all_is(r, spaced, now);
+    for (uint32_t i = 0; i < 2 * KEYS; i++) put(i, 0);
+    GOOD(remixdb_compact(r));
+    CHECK(files_bytes(&nr) == 0 && nr == 0 && figure("values.indexes") == 0);
+    close_it();
+  }
+}
+
+// ---- older readers
+
+static void test_snapshots(void **state) {
+  (void)state;
+  begin(0, REMIXDB_COMPRESSION_NONE);
+  struct xdb_snapshot *snaps[6];
+  world then[6];
+  uint32_t turn = 2;
+  for (uint32_t i = 0; i < 6; i++) {
+    snaps[i] = remixdb_snapshot(r);
+    memcpy(then[i], now, sizeof(now));
+    turn = collect(turn, 1 + i % 2);
+  }
+  for (uint32_t i = 0; i < 6; i++) {
+    struct xdb_ref *const a = remixdb_snapshot_ref(snaps[i]), *const b = remixdb_snapshot_space_ref(snaps[i], space);
+    GOOD(a != NULL);
+    GOOD(b != NULL);
+    all_is(a, b, then[i]);
+    remixdb_unref(a);
+    remixdb_unref(b);
+    remixdb_snapshot_release(snaps[i]);
+  }
+  GOOD(remixdb_compact(r));
+  uint32_t nr;
+  CHECK(files_bytes(&nr) < live_bytes(now) * 5 / 4);
+  all_is(r, spaced, now);
+  close_it();
+}
+
+static void test_checkpoint(void **state) {
+  (void)state;
+  begin(0, REMIXDB_COMPRESSION_NONE);
+  uint32_t turn = collect(2, 3);
+  CHECK(figure("values.indexes") > 0);
+  char copy[2 * TEMP_DIR + 16];
+  (void)snprintf(copy, sizeof(copy), "%s/copy", dir);
+  GOOD(remixdb_checkpoint(r, copy));
+  world then;
+  memcpy(then, now, sizeof(now));
+  turn = collect(turn, 3);
+  all_is(r, spaced, now);
+  close_it();
+  struct remixdb_opts o = small_opts(0);
+  GOOD((x = remixdb_open_opts(copy, &o)) != NULL);
+  tune(x);
+  r = remixdb_ref(x);
+  space = remixdb_space_open(x, "other", true);
+  spaced = remixdb_space_ref(space);
+  GOOD(remixdb_verify(r));
+  all_is(r, spaced, then);
+  memcpy(now, then, sizeof(now));
+  (void)collect(turn, 2);
+  all_is(r, spaced, now);
+  close_it();
+}
+
+// ---- damage
+
+// A repair finds moved values, with CURRENT and without.
+static void test_repair(void **state) {
+  (void)state;
+  for (int lost = 0; lost < 2; lost++) {
+    begin(0, REMIXDB_COMPRESSION_NONE);
+    (void)collect(2, 3);
+    CHECK(figure("values.indexes") > 0);
+    close_it();
+    char path[2 * TEMP_DIR + 16];
+    (void)snprintf(path, sizeof(path), "%s/CURRENT", dir);
+    if (lost) CHECK(unlink(path) == 0);
+    GOOD(remixdb_repair(dir));
+    CHECK_SAYS(lost || !strstr(remixdb_errmsg(), "LOST"), "%s", remixdb_errmsg());
+    struct remixdb_opts o = small_opts(0);
+    x = quick_open(&o);
+    r = remixdb_ref(x);
+    space = remixdb_space_open(x, lost ? "recovered-1" : "other", false);
+    GOOD(space != NULL);
+    spaced = remixdb_space_ref(space);
+    all_is(r, spaced, now);
+    close_it();
+  }
+}
+
+// A file with a broken live value is not collected, and the other values stay.
+static void test_stuck(void **state) {
+  (void)state;
+  begin(0, REMIXDB_COMPRESSION_NONE);
+  close_it();
+  // One byte in the middle of each file
+  DIR *const d = opendir(dir);
+  uint32_t nr = 0;
+  for (const struct dirent *e; d && (e = readdir(d)) != NULL;) {
+    char path[2 * TEMP_DIR + 300];
+    if (!strstr(e->d_name, ".val")) continue;
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+    FILE *const f = fopen(path, "r+b");
+    CHECK(f && fseek(f, 500000, SEEK_SET) == 0);
+    const int c = fgetc(f);
+    CHECK(fseek(f, 500000, SEEK_SET) == 0 && fputc(c ^ 16, f) != EOF && fclose(f) == 0);
+    nr++;
+  }
+  if (d) (void)closedir(d);
+  CHECK(nr > 5);
+  open_it(0, REMIXDB_COMPRESSION_NONE);
+  // All but the keys with a damaged value are written again.
+  for (uint32_t t = 2; t < 4; t++)
+    for (uint32_t i = 0; i < 2 * KEYS; i++) {
+      char k[16];
+      const uint32_t klen = key_of(i, k);
+      if (now[i] == 1 && !remixdb_get(ref_of(i, r, spaced), k, klen, got, NULL)) continue;
+      put(i, t);
+    }
+  for (uint32_t t = 0; t < 3; t++) GOOD(remixdb_compact(r));
+  uint32_t bad = 0;
+  for (uint32_t i = 0; i < 2 * KEYS; i++) {
+    char k[16];
+    const uint32_t klen = key_of(i, k);
+    const bool good = remixdb_get(ref_of(i, r, spaced), k, klen, got, NULL);
+    CHECK(good == (now[i] != 1));
+    bad += !good;
+  }
+  CHECK(bad > 0 && bad <= nr);
+  close_it();
+}
+
+static int collect_setup(void **state) {
+  if (!val) {
+    val = malloc(40000);
+    got = malloc(40000);
+  }
+  rng = check_seed;
+  return setup(state);
+}
+
+int main(void) {
+  (void)check_seed_start();
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(test_reads, collect_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_room, collect_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_snapshots, collect_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_checkpoint, collect_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_repair, collect_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_stuck, collect_setup, teardown),
+  };
+  return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
+}
