@@ -162,6 +162,7 @@ enum remixdb_status sst_look(const struct sst_ctx *ctx, uint64_t number, struct 
   if (s == REMIXDB_OK) s = env_open(ctx->dir, name, ENV_READ, &fd);
   if (s == REMIXDB_NOTFOUND) return err_corrupt(path, 0, "table is missing");
   if (s != REMIXDB_OK) return s;
+  env_advise(ctx->env, fd, 0, 0, ENV_RANDOM);
   s = env_size(ctx->env, fd, path, &out->size);
   if (s == REMIXDB_OK) s = sst_check_size(path, out->size);
   if (s == REMIXDB_OK) s = env_read(ctx->env, fd, path, foot, sizeof(foot), out->size - sizeof(foot));

@@ -184,6 +184,7 @@ static enum remixdb_status read_ends(const struct sst_ctx *ctx, const char *path
   enum remixdb_status s = env_open(ctx->dir, env_name(path), ENV_READ, &fd);
   if (s == REMIXDB_NOTFOUND) return err_corrupt(path, 0, "file is missing");
   if (s != REMIXDB_OK) return s;
+  env_advise(ctx->env, fd, 0, 0, ENV_RANDOM);
   s = env_size(ctx->env, fd, path, &out->size);
   if (s == REMIXDB_OK) s = env_read(ctx->env, fd, path, head, REMIX_HEAD_STRIDE, 0);
   if (s == REMIXDB_OK) s = check_start(path, out->size, head);

@@ -262,7 +262,7 @@ struct run *run_small(uint32_t small) {
   p->vlen_max = 1800;
   p->large_max = 30000;
   p->memtable_limit = 64u << 10;
-  p->table_pages = 6;
+  p->table_pages = 4;
   p->young_from = plan;
   p->apart_from = 1500;  // a sixth of the values
   p->values_full = 50000;

@@ -375,6 +375,18 @@ static void round_went(struct world *w) {
   }
 }
 
+// The version takes the place of the base: files that only the base has go.
+static void base_replace(struct world *w, struct version *next) {
+  compact_retire(w->base, next);
+  for (uint32_t i = 0; i < w->base->values.nr; i++) {
+    struct value_file *const f = w->base->values.files[i];
+    if (!value_set_find(&next->values, f->number) && !value_log_has(&w->c.values, f)) value_file_retire(f);
+  }
+  version_unref(w->base);
+  w->base = next;
+  value_log_drop(&w->c.values, value_log_settle(&w->c.values, in_base, w));
+}
+
 void world_install(struct world *w) {
   round_went(w);
   // the old version has not changed
@@ -385,15 +397,8 @@ void world_install(struct world *w) {
   world_values(w, w->next);
   OK(value_log_sync(&w->c.values));
   compact_keep_values(&w->c);
-  compact_retire(w->base, w->next);
-  for (uint32_t i = 0; i < w->base->values.nr; i++) {
-    struct value_file *const f = w->base->values.files[i];
-    if (!value_set_find(&w->next->values, f->number) && !value_log_has(&w->c.values, f)) value_file_retire(f);
-  }
-  version_unref(w->base);
-  w->base = w->next;
+  base_replace(w, w->next);
   w->next = NULL;
-  value_log_drop(&w->c.values, value_log_settle(&w->c.values, in_base, w));
   expect_files(w, w->base);
   // records that were handed back are in the next memtable
   uint32_t *again = calloc(w->k.nr, sizeof(*again));
@@ -565,10 +570,8 @@ static void erase_tree(struct world *w, uint32_t tree, struct compact_erase *e, 
   expect_tree(w, was, w->disk);  // the old version has not changed
   expect_tree(w, is, left);
   expect_gets(w, is, left);
-  compact_retire(w->base, next);
   world_values(w, next);
-  version_unref(w->base);
-  w->base = next;
+  base_replace(w, next);
 }
 
 void erase_ok(struct world *w, const struct compact_range *ranges, uint32_t nr, uint64_t few,

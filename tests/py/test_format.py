@@ -411,7 +411,7 @@ def test_library_reads_golden(golden, name, tmp_path):
         assert fmt.Store(copy).records() == {**records, b"more": b"data"}
 
 
-SHORT_MAX = (16 << 10) - 1  # of the values that are beside their keys
+SHORT_MAX = (4 << 10) - 1  # of the values that rounds leave beside their keys
 WRITERS = {
     "plain": {},
     "compact": {"ckeys": False, "tags": False},
@@ -446,7 +446,7 @@ def test_library_writes(writer, tmp_path):
                 length = rng.choice([0, 10, 100, 100, 300, 300, 1000, 9000])
                 if rng.random() < 0.01:
                     length = rng.choice([20000, 65536, 150000])
-                # a record of 16 pages and one of 17; values of 16 KiB are apart, so both have long keys
+                # a record of 16 pages and one of 17; values of 4 KiB are apart, so both have long keys
                 if size == 0:
                     key, length = b"largest".ljust(fmt.KV_MAX - SHORT_MAX, b"l"), SHORT_MAX
                 elif not any(len(k) == fmt.KV_MAX for k in records):

@@ -152,7 +152,7 @@ static uint32_t keys_of_test(uint32_t nr) {
 
 // Half of the keys are overwritten, and three tenths deleted: in the memtable, in young views, and compacted.
 static void changed(uint32_t young_from, size_t memtable_part, const char *what) {
-  static const double most[] = {0.01, 0.01, 0.01}, bytes[] = {0.02, 0.02, 0.01};
+  static const double most[] = {0.01, 0.01, 0.01}, bytes[] = {0.08, 0.02, 0.01};
   struct world w;
   const uint32_t nr = keys_of_test(young_from ? MILLION / 4 : MILLION);
   world_init(&w, nr, (size_t)nr * 200, 0, false);
@@ -214,7 +214,7 @@ static void test_mixed(void **state) {
 // All keys in the memtable, the last of them in a stretch that grew at once: its leaves are newer than the guide.
 static void test_only_memtable(void **state) {
   (void)state;
-  static const double most[] = {0.02, 0.01, 0.01}, bytes[] = {0.04, 0.02, 0.02};
+  static const double most[] = {0.02, 0.01, 0.01}, bytes[] = {0.08, 0.04, 0.02};
   struct world w;
   const uint32_t nr = keys_of_test(MILLION);
   world_init(&w, nr, (size_t)nr * 500, 0, false);

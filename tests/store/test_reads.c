@@ -4,6 +4,8 @@
 // full scan and of a compaction, over few runs and over many.
 #include "tests/lib/store.h"
 
+#include "remix/format.h"
+
 #define FDS 1024
 #define NUMBERS 256u    // of files
 #define PAGES 8192u     // of a file
@@ -155,6 +157,8 @@ static void check_advice(void) {
   CHECK(seen.random[TABLE] + seen.sequential[TABLE] == seen.opened[TABLE]);
 }
 
+#define LOOKS (REMIX_HEAD_STRIDE + REMIX_SUM)  // bytes of both ends of a REMIX file
+
 static void check_reads(uint32_t runs, bool ckeys) {
   struct remixdb_opts o = small_opts(0);
   o.memtable_mb = 64;
@@ -170,12 +174,13 @@ static void check_reads(uint32_t runs, bool ckeys) {
   x->leave_log = true;
   OK(xdb_close(x));
 
-  // an opening: indexes and log whole, of tables their metadata
+  // an opening: indexes and log whole, of tables their metadata; the ends of both once more, to look at them first
   measure();
   seen_anew();
   x = reads_open(&o);
-  CHECK(seen.bytes[REMIX] == sizes[REMIX] && seen_again(REMIX) == 0);
-  CHECK(seen_again(TABLE) == 0 && seen.bytes[TABLE] <= sizes[TABLE] / 20 && seen.calls[TABLE] <= 2 * runs);
+  CHECK(seen.bytes[REMIX] == sizes[REMIX] + LOOKS && seen_again(REMIX) <= 2);
+  CHECK(seen_again(TABLE) <= runs && seen.bytes[TABLE] <= sizes[TABLE] / 20);
+  CHECK(seen.calls[TABLE] <= 3 * runs);
   // the bytes after the last frame are read again
   CHECK(seen.bytes[LOG] <= sizes[LOG] + sizes[LOG] / 50 + (64u << 10) &&
         seen.calls[LOG] <= 8 + sizes[LOG] / (256u << 10));
