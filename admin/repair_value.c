@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading values that are apart, for a repair. A file that was collected is gone (store/collect.h): the index that
-// leads to its values is named by CURRENT. If that is lost, or the index cannot be read, all value files are searched
-// for indexes. Several may be there for one file, of earlier and later collections. The value that an index leads to
-// has the record's key and length, and its copies are all the same.
+// Reading values that are apart, for a repair. A file that was collected is gone (store/collect.h). CURRENT names the
+// index that leads to its values. If CURRENT is lost, or the index cannot be read, the repair searches all value files
+// for indexes. Earlier and later collections may have left several indexes for one file. They all lead to copies of the
+// same value, which has the record's key and length.
 #include "admin/repair_state.h"
 
 #include <inttypes.h>

@@ -47,7 +47,7 @@ static void found(struct verifier *v, enum remixdb_status s) {
   xdb_say(v->x, unread ? "verify: could not be read: %s" : "verify: %s", err_msg());
 }
 
-// Tells whether a record of a table, whose value is apart, is hidden by a newer one: then its value may be gone.
+// Tells whether a newer record hides this record of a table. The value apart of a hidden record may be gone.
 static bool is_hidden(struct verifier *v, const struct kv_rec *rec) {
   bool hidden = true;
   epoch_enter(&v->x->epoch, v->slot);

@@ -23,8 +23,8 @@ static inline uint64_t apart_bytes(const struct kv_rec *rec, uint32_t from) {
   return likely(rec->vlen < from) ? 0 : rec->vlen - VALUE_REF;
 }
 
-// Writes the value of a record. *out: the record with `ref`, of VALUE_REF bytes, in its value's place. Fails as
-// value_batch_put does.
+// Writes the value of a record, and puts the reference to it into `ref` (VALUE_REF bytes). *out: the record with that
+// reference as its value. Fails as value_batch_put does.
 MUST_CHECK enum remixdb_status apart_put(struct job *j, const struct kv_rec *rec, uint8_t *ref, struct kv_rec *out);
 // Writes what the job's batch has gathered. Fails as value_batch_end does.
 MUST_CHECK enum remixdb_status apart_end(struct job *j);

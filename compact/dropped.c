@@ -95,8 +95,8 @@ static uint32_t runs_dropped(const struct remix *x, const struct names *n) {
   return set;
 }
 
-// The same for both views of a partition. Returns false if no run can leave, or only a merge can remove them: all runs
-// of the older view would leave.
+// The same for both views of a partition. Returns false if no run can leave. Returns false, too, if all runs of the
+// older view would leave: then only a merge can remove them.
 static bool part_runs_dropped(const struct part *p, const struct names *n, uint32_t *old_out, uint32_t *young_out) {
   *old_out = runs_dropped(part_remix(p), n);
   *young_out = runs_dropped(part_young(p), n);
