@@ -387,6 +387,14 @@ static void installed(struct xdb *x, const struct collecting *c) {
   atomic_fetch_add_explicit(&x->collect.freed_bytes, c->freed, memory_order_relaxed);
 }
 
+// Tells whether the store's version has the new file. It has not if no table states a collected file any more.
+static bool is_needed(struct xdb *x, const struct value_file *to) {
+  xdb_lock(x);
+  const bool needed = to && value_set_find(&xdb_super(x)->version->values, to->number) == to;
+  xdb_unlock(x);
+  return needed;
+}
+
 // In a round's thread, when no round is under way (G2).
 static void install(struct xdb *x) {
   (void)pthread_mutex_lock(&x->collect.lock);
@@ -406,7 +414,7 @@ static void install(struct xdb *x) {
     }
     err_cleanup_begin();
     // After a failure that does not tell which CURRENT is on disk the new file stays.
-    collecting_free(x, s != REMIXDB_OK && (again || !tried));
+    collecting_free(x, s == REMIXDB_OK ? !is_needed(x, c->mover.to) : again || !tried);
     err_cleanup_end();
   }
   (void)pthread_mutex_unlock(&x->collect.lock);
