@@ -208,7 +208,7 @@ static void test_reads(void **state) {
 
 // ---- room
 
-// A load of nothing but overwrites: the files never take much more than twice what lives, and after a compaction a
+// A load of nothing but overwrites: without workers the files take less than twice what lives, and after a compaction a
 // tenth more. Tables that were written again refer to no collected file.
 static void test_room(void **state) {
   (void)state;
@@ -224,7 +224,8 @@ static void test_room(void **state) {
       live = live_bytes(now);
       if (bytes * 100 / live > most) most = bytes * 100 / live;
     }
-    CHECK_SAYS(most < 200, "%llu %%", (unsigned long long)most);
+    // with workers the collection goes on beside the writes
+    CHECK_SAYS(most < (workers ? 300 : 200), "%llu %%", (unsigned long long)most);
     GOOD(remixdb_compact(r));
     bytes = files_bytes(&nr);
     CHECK_SAYS(bytes < live + live / 10 + nr * 4000, "%llu of %llu bytes", (unsigned long long)bytes,
