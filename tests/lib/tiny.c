@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "store/async.h"
+#include "store/space_ref.h"
 #include "tests/lib/check.h"
 #include "tests/lib/expect.h"
 
@@ -27,21 +28,25 @@ void tiny_value(const struct tiny_rec *r, uint8_t *buf) {
 
 // ---- the model
 
-// Where the key is, or would be.
-static uint32_t tiny_find(const struct tiny *t, struct kref key) {
+static bool tiny_before(const struct tiny_rec *r, uint32_t space, struct kref key) {
+  return r->space == space ? kv_cmp(kref(r->key, r->klen), key) < 0 : r->space < space;
+}
+
+// Where the key of the space is, or would be.
+static uint32_t tiny_find(const struct tiny *t, uint32_t space, struct kref key) {
   uint32_t lo = 0, hi = t->nr;
   while (lo < hi) {
     const uint32_t mid = (lo + hi) / 2;
-    if (kv_cmp(kref(t->recs[mid].key, t->recs[mid].klen), key) < 0) lo = mid + 1;
+    if (tiny_before(&t->recs[mid], space, key)) lo = mid + 1;
     else hi = mid;
   }
   return lo;
 }
 
 struct tiny_rec *tiny_model(struct tiny *t, struct kref key, uint32_t vlen, bool noise, bool there) {
-  const uint32_t at = tiny_find(t, key);
+  const uint32_t at = tiny_find(t, t->in, key);
   struct tiny_rec *const r = &t->recs[at];
-  if (at == t->nr || !kv_eq(kref(r->key, r->klen), key)) {
+  if (at == t->nr || r->space != t->in || !kv_eq(kref(r->key, r->klen), key)) {
     assert_true(t->nr < TINY_RECS);
     memmove(r + 1, r, (t->nr - at) * sizeof(*r));
     t->nr++;
@@ -49,6 +54,7 @@ struct tiny_rec *tiny_model(struct tiny *t, struct kref key, uint32_t vlen, bool
     assert_non_null(r->key);
     if (key.len) memcpy(r->key, key.ptr, key.len);
     r->klen = key.len;
+    r->space = t->in;
   }
   r->number = ++t->number;
   r->vlen = there ? vlen : 0;
@@ -59,7 +65,7 @@ struct tiny_rec *tiny_model(struct tiny *t, struct kref key, uint32_t vlen, bool
 
 struct tiny *tiny_keep(const struct tiny *t) {
   struct tiny *const k = calloc(1, sizeof(*k));
-  assert_non_null(k);
+  CHECK(k && t->nr_spaces == 0);
   for (uint32_t i = 0; i < t->nr; i++) {
     const struct tiny_rec *const r = &t->recs[i];
     k->recs[i] = *r;
@@ -130,13 +136,28 @@ enum remixdb_status tiny_try_open(struct tiny *t, bool read_only) {
   t->x->compact.memtable_size = 0;  // nothing is handed back: each flush makes a run
   if (t->table_pages) t->x->compact.build.max_pages = t->table_pages;
   OK(xdb_ref(t->x, &t->ref));
+  for (uint32_t i = 0; i < t->nr_spaces; i++) {
+    struct tiny_space *const sp = &t->spaces[i];
+    if (!*sp->name) continue;
+    OK(xdb_space_open(t->x, sp->name, strlen(sp->name), false, &sp->handle));
+    OK(xdb_space_ref(sp->handle, &sp->ref));
+  }
   return s;
 }
 
 void tiny_open(struct tiny *t) { OK(tiny_try_open(t, false)); }
 
+static void tiny_leave_space(struct tiny_space *sp) {
+  xdb_unref(sp->ref);
+  xdb_space_close(sp->handle);
+  sp->ref = NULL;
+  sp->handle = NULL;
+}
+
 enum remixdb_status tiny_close(struct tiny *t) {
   if (!t->x) return REMIXDB_OK;
+  for (uint32_t i = 0; i < t->nr_spaces; i++)
+    if (*t->spaces[i].name) tiny_leave_space(&t->spaces[i]);
   xdb_unref(t->ref);
   t->x->leave_log = true;  // tests look at the log, too
   const enum remixdb_status s = xdb_close(t->x);
@@ -153,16 +174,50 @@ void tiny_destroy(struct tiny *t) {
   free(t);
 }
 
+void tiny_use(struct tiny *t, const char *space) {
+  t->in = 0;
+  if (!space) return;
+  for (uint32_t i = 0; i < t->nr_spaces; i++)
+    if (strcmp(t->spaces[i].name, space) == 0) {
+      t->in = i + 1;
+      return;
+    }
+  CHECK(t->nr_spaces < TINY_SPACES && strlen(space) < sizeof(t->spaces[0].name));
+  struct tiny_space *const sp = &t->spaces[t->nr_spaces++];
+  (void)snprintf(sp->name, sizeof(sp->name), "%s", space);
+  OK(xdb_space_open(t->x, space, strlen(space), true, &sp->handle));
+  OK(xdb_space_ref(sp->handle, &sp->ref));
+  t->in = t->nr_spaces;
+}
+
+void tiny_drop_space(struct tiny *t) {
+  CHECK(t->in);
+  struct tiny_space *const sp = &t->spaces[t->in - 1];
+  OK(xdb_space_drop(t->x, sp->name, strlen(sp->name)));
+  tiny_leave_space(sp);
+  *sp->name = 0;
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < t->nr; i++)
+    if (t->recs[i].space == t->in) free(t->recs[i].key);
+    else t->recs[nr++] = t->recs[i];
+  t->nr = nr;
+  t->in = 0;
+}
+
+struct xdb_ref *tiny_ref(const struct tiny *t) {
+  return t->in ? t->spaces[t->in - 1].ref : t->ref;
+}
+
 void tiny_put(struct tiny *t, struct kref key, uint32_t vlen, bool noise) {
   static uint8_t value[REMIXDB_KV_MAX];
   const struct tiny_rec *const r = tiny_model(t, key, vlen, noise, true);
   tiny_value(r, value);
-  OK(xdb_put(t->ref, KV_REC(key, value, vlen, false)));
+  OK(xdb_put(tiny_ref(t), KV_REC(key, value, vlen, false)));
 }
 
 void tiny_del(struct tiny *t, struct kref key) {
   (void)tiny_model(t, key, 0, false, false);
-  OK(xdb_put(t->ref, KV_REC(key, NULL, 0, true)));
+  OK(xdb_put(tiny_ref(t), KV_REC(key, NULL, 0, true)));
 }
 
 // ---- looking
@@ -180,17 +235,24 @@ static void tiny_error(struct tiny_errors *e, enum remixdb_status s) {
   (void)snprintf(e->msg, sizeof(e->msg), "%s", err_msg());
 }
 
+// The records of one space, and a ref that reads them.
+struct tiny_part {
+  const struct tiny_rec *recs;
+  uint32_t nr;
+  struct xdb_ref *ref;
+};
+
 // One direction. False: a wrong answer.
-static bool tiny_walk(const struct tiny *t, struct xdb_ref *ref, bool forward, struct tiny_errors *e) {
+static bool tiny_walk(const struct tiny *t, const struct tiny_part *p, bool forward, struct tiny_errors *e) {
   struct xdb_iter *it;
-  OK(expect_iter_below(ref, t->opened / 3 + forward, &it));
-  uint32_t at = forward ? 0 : t->nr;
+  OK(expect_iter_below(p->ref, t->opened / 3 + forward, &it));
+  uint32_t at = forward ? 0 : p->nr;
   bool right = true;
   enum remixdb_status s = forward ? xdb_iter_seek(it, kref("", 0)) : xdb_iter_seek_last(it);
   for (;;) {
     const struct tiny_rec *want = NULL;
-    while (!want && (forward ? at < t->nr : at > 0)) {
-      const struct tiny_rec *const r = &t->recs[forward ? at++ : --at];
+    while (!want && (forward ? at < p->nr : at > 0)) {
+      const struct tiny_rec *const r = &p->recs[forward ? at++ : --at];
       if (r->there) want = r;
     }
     struct kv_rec rec;
@@ -210,24 +272,24 @@ static bool tiny_walk(const struct tiny *t, struct xdb_ref *ref, bool forward, s
 }
 
 // Everything by asynchronous gets, all under way together. False: a wrong answer.
-static bool tiny_gets(const struct tiny *t, struct xdb_ref *ref, struct tiny_errors *e) {
+static bool tiny_gets(const struct tiny_part *p, struct tiny_errors *e) {
   struct xdb_gets *g;
-  struct remixdb_got *const got = calloc(t->nr + 1, sizeof(*got));
-  uint8_t **const bufs = calloc(t->nr + 1, sizeof(*bufs));
+  struct remixdb_got *const got = calloc(p->nr + 1, sizeof(*got));
+  uint8_t **const bufs = calloc(p->nr + 1, sizeof(*bufs));
   bool right = true;
   size_t nr = 0;
   CHECK(got && bufs);
-  OK(xdb_gets_create(ref, t->nr ? t->nr : 1, &g));
-  for (uint32_t i = 0; i < t->nr; i++) {
-    const struct tiny_rec *const r = &t->recs[i];
+  OK(xdb_gets_create(p->ref, p->nr ? p->nr : 1, &g));
+  for (uint32_t i = 0; i < p->nr; i++) {
+    const struct tiny_rec *const r = &p->recs[i];
     CHECK((bufs[i] = malloc(r->vlen + 1u)) != NULL);
     OK(xdb_get_begin(g, kref(r->key, r->klen), bufs[i], r->vlen, (void *)(uintptr_t)i));
   }
-  FAILS(xdb_get_poll(g, got, t->nr, t->nr, &nr), t->nr ? REMIXDB_OK : REMIXDB_NOTFOUND);
-  CHECK(nr == t->nr);
+  FAILS(xdb_get_poll(g, got, p->nr, p->nr, &nr), p->nr ? REMIXDB_OK : REMIXDB_NOTFOUND);
+  CHECK(nr == p->nr);
   for (size_t k = 0; k < nr; k++) {
     const uint32_t i = (uint32_t)(uintptr_t)got[k].priv;
-    const struct tiny_rec *const r = &t->recs[i];
+    const struct tiny_rec *const r = &p->recs[i];
     const enum remixdb_status s = got[k].status;
     if (s == REMIXDB_OK) right = right && tiny_is(r, bufs[i], got[k].len);
     else if (s == REMIXDB_NOTFOUND) right = right && !r->there;
@@ -235,23 +297,52 @@ static bool tiny_gets(const struct tiny *t, struct xdb_ref *ref, struct tiny_err
     else tiny_error(e, err_set(s, "%s", got[k].msg));
   }
   xdb_gets_destroy(g);
-  for (uint32_t i = 0; i < t->nr; i++) free(bufs[i]);
+  for (uint32_t i = 0; i < p->nr; i++) free(bufs[i]);
   free(bufs);
   free(got);
   return right;
 }
 
-bool tiny_look(const struct tiny *t, struct xdb_ref *ref, struct tiny_errors *e) {
+static bool tiny_look_at(const struct tiny *t, const struct tiny_part *p, struct tiny_errors *e) {
   static uint8_t got[REMIXDB_KV_MAX];
-  memset(e, 0, sizeof(*e));
-  for (uint32_t i = 0; i < t->nr; i++) {
-    const struct tiny_rec *const r = &t->recs[i];
+  for (uint32_t i = 0; i < p->nr; i++) {
+    const struct tiny_rec *const r = &p->recs[i];
     uint32_t vlen;
-    const enum remixdb_status s = xdb_get(ref, kref(r->key, r->klen), got, sizeof(got), &vlen);
+    const enum remixdb_status s = xdb_get(p->ref, kref(r->key, r->klen), got, sizeof(got), &vlen);
     if (s == REMIXDB_OK ? !tiny_is(r, got, vlen) : s == REMIXDB_NOTFOUND && r->there) return false;
     if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) tiny_error(e, s);
   }
-  return tiny_gets(t, ref, e) && tiny_walk(t, ref, true, e) && tiny_walk(t, ref, false, e);
+  return tiny_gets(p, e) && tiny_walk(t, p, true, e) && tiny_walk(t, p, false, e);
+}
+
+// The store has the names of the model's spaces, and no others.
+static bool tiny_names_are(const struct tiny *t, struct tiny_errors *e) {
+  char want[TINY_SPACES * sizeof(t->spaces[0].name) + 1] = "", *names;
+  for (uint32_t i = 0; i < t->nr_spaces; i++) {
+    if (!*t->spaces[i].name) continue;
+    strcat(want, t->spaces[i].name);
+    strcat(want, "\n");
+  }
+  const enum remixdb_status s = xdb_space_list(t->x, &names);
+  if (s != REMIXDB_OK) {
+    tiny_error(e, s);
+    return true;
+  }
+  const bool right = strcmp(names, want) == 0;
+  mem_free(names);
+  return right;
+}
+
+bool tiny_look(const struct tiny *t, struct xdb_ref *ref, struct tiny_errors *e) {
+  memset(e, 0, sizeof(*e));
+  for (uint32_t space = 0, at = 0; space <= t->nr_spaces; space++) {
+    const uint32_t from = at;
+    while (at < t->nr && t->recs[at].space == space) at++;
+    if (space && !*t->spaces[space - 1].name) continue;
+    const struct tiny_part part = {&t->recs[from], at - from, space ? t->spaces[space - 1].ref : ref};
+    if (!tiny_look_at(t, &part, e)) return false;
+  }
+  return t->nr_spaces == 0 || tiny_names_are(t, e);
 }
 
 void tiny_check(struct tiny *t, bool read_only) {

@@ -14,22 +14,34 @@
 #define TINY_STORE_ID 0x1122334455667788ull
 #define TINY_RECS 512u
 #define TINY_FILE_MAX (1u << 20)
+#define TINY_SPACES 4u
 
 struct tiny_rec {
   uint8_t *key;
   uint32_t klen;
   uint32_t number;  // of the write, from 1 on
   uint32_t vlen;
-  bool noise;  // the value is
-  bool there;  // else deleted
+  bool noise;      // the value is
+  bool there;      // else deleted
+  uint32_t space;  // index in tiny.spaces + 1; 0: the unnamed one
+};
+
+// A key space of the model. Without a name: it was dropped.
+struct tiny_space {
+  char name[16];
+  struct xdb_space *handle;  // when the store is open, with one ref
+  struct xdb_ref *ref;
 };
 
 struct tiny {
   struct simdisk *disk;
   struct remixdb_opts opts;
   uint32_t table_pages;             // at which a table is full; 0: the usual
-  struct tiny_rec recs[TINY_RECS];  // by key
+  struct tiny_rec recs[TINY_RECS];  // by space and key
   uint32_t nr, number;
+  struct tiny_space spaces[TINY_SPACES];
+  uint32_t nr_spaces;
+  uint32_t in;      // the current space, as in tiny_rec
   uint32_t opened;  // times; the dice of expect.h
   struct xdb *x;    // when open, with one ref
   struct xdb_ref *ref;
@@ -38,9 +50,9 @@ struct tiny {
 // The rule: text repeats "key/number;" (at most 16 bytes of the key); noise is the output of rng_next, little-endian.
 // buf has room for r->vlen bytes.
 void tiny_value(const struct tiny_rec *r, uint8_t *buf);
-// Changes the model alone, as the next write would. The record stays valid until the next change.
+// Changes the model alone, as the next write to the current space would. The record stays valid until the next change.
 struct tiny_rec *tiny_model(struct tiny *t, struct kref key, uint32_t vlen, bool noise, bool there);
-// A copy of the model without its store: for comparisons after t is changed.
+// A copy of the model without its store, which has no named space: for comparisons after t is changed.
 struct tiny *tiny_keep(const struct tiny *t);
 
 // An empty disk with a new store, whose log begins with generation 1. tiny_destroy frees it, and copies of tiny_keep.
@@ -52,7 +64,12 @@ enum remixdb_status tiny_try_open(struct tiny *t, bool read_only);
 void tiny_open(struct tiny *t);
 // Keeps the log. A store that is not open: REMIXDB_OK.
 enum remixdb_status tiny_close(struct tiny *t);
-// Write to the store and to the model.
+// Later writes go to this key space, which is made if it is not there; NULL: to the unnamed one.
+void tiny_use(struct tiny *t, const char *space);
+// Drops the current space, and goes back to the unnamed one.
+void tiny_drop_space(struct tiny *t);
+struct xdb_ref *tiny_ref(const struct tiny *t);  // of the current space
+// Write to the current space of the store, and to the model.
 void tiny_put(struct tiny *t, struct kref key, uint32_t vlen, bool noise);
 void tiny_del(struct tiny *t, struct kref key);
 
@@ -63,7 +80,8 @@ struct tiny_errors {
   char msg[ERR_MSG_MAX];
 };
 
-// Reads everything by gets of both kinds, forwards and backwards. False: an answer was wrong (an error is none).
+// Reads everything by gets of both kinds, forwards and backwards: ref's keys are those without a space. False: an
+// answer was wrong (an error is none).
 bool tiny_look(const struct tiny *t, struct xdb_ref *ref, struct tiny_errors *e);
 // The store on the disk has the content of the model.
 void tiny_check(struct tiny *t, bool read_only);

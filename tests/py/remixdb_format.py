@@ -1164,32 +1164,47 @@ class Values:
 # ---- a store
 
 
+class Tree:
+    """The views of a tree: `remixes` and `young`, one per partition, or None."""
+
+    def __init__(self):
+        self.remixes, self.young = [], []
+
+
 class Store:
-    """A store in a directory, all of it decoded: `version`, `tables` by number, `remixes` and `young` (one per
-    partition, or None), `log`."""
+    """A store in a directory, all of it decoded: `version`, `tables` by number, `trees` as the version's, `log`;
+    `remixes` and `young` are those of the keys without a space."""
 
     def __init__(self, directory):
         self.directory = directory
         names = os.listdir(directory)
         self.version = v = Version("CURRENT", self._read("CURRENT"))
-        self.tables, self.remixes, self.young = {}, [], []
-        for p, above in zip(v.partitions, [p.anchor for p in v.partitions[1:]] + [None]):
-            prints = p.prints or [None] * (len(p.tables) + 2)
-            for n, fingerprint in zip(p.tables, prints):
-                name = f"{n:06}.sst"
-                t = self.tables[n] = Table(name, self._read(name), v.ids(), fingerprint)
-                if t.min_key < p.anchor or (above is not None and t.max_key >= above):
-                    raise FormatError(name, 0, "keys outside of their partition")
-            tables = [self.tables[n] for n in p.tables]
-            old = len(tables) - p.nr_young
-            self.remixes.append(self._remix(p.remix, tables[:old], prints[-2]))
-            self.young.append(self._remix(p.young, tables[old:], prints[-1]))
+        self.tables = {}
+        self.trees = [self._tree(partitions, 4 * n) for n, partitions in enumerate(v.trees())]
+        self.remixes, self.young = self.trees[0].remixes, self.trees[0].young
         self.values = {}
         for n, fingerprint in v.values.items():
             self._values(n, fingerprint)
         self.moves = {n: (i[0], self._values(i[0]).index(*i[1:], n)) for n, (_, i) in v.moves.items()}
         logs = {n: self._read(n) for n in names if re.fullmatch(r"wal-(0|[1-9]\d{0,8})", n)}
         self.log = Log(logs, v.store_id, v.log_generation, v.log_seq, v.log_print)
+
+    def _tree(self, partitions, flag):
+        tree = Tree()
+        for p, above in zip(partitions, [p.anchor for p in partitions[1:]] + [None]):
+            prints = p.prints or [None] * (len(p.tables) + 2)
+            for n, fingerprint in zip(p.tables, prints):
+                name = f"{n:06}.sst"
+                t = self.tables[n] = Table(name, self._read(name), self.version.ids(), fingerprint)
+                if t.min_key < p.anchor or (above is not None and t.max_key >= above):
+                    raise FormatError(name, 0, "keys outside of their partition")
+                if t.flags & 4 != flag:
+                    raise FormatError(name, 0, "of the other tree")
+            tables = [self.tables[n] for n in p.tables]
+            old = len(tables) - p.nr_young
+            tree.remixes.append(self._remix(p.remix, tables[:old], prints[-2]))
+            tree.young.append(self._remix(p.young, tables[old:], prints[-1]))
+        return tree
 
     def _remix(self, number, tables, fingerprint):
         name = f"{number:06}.remix"
@@ -1219,19 +1234,33 @@ class Store:
         return self._values(number).value(at, length, check, r.key)
 
     def records(self):
-        """{key: value} of all that is there."""
+        """{key: value} of all keys without a space."""
+        return {key: self.value(r) for key, r in self._newest(self.trees[0], 0).items()}
+
+    def spaces(self):
+        """{name: {key: value}} of the named spaces."""
+        names, found = self.version.names, {name: {} for name in self.version.names.values()}
+        for key, r in self._newest(self.trees[1] if len(self.trees) > 1 else Tree(), SPACES).items():
+            if len(key) < 4 or not 0 < int.from_bytes(key[:4], "big") < self.version.next_space:
+                raise FormatError("", 0, f"{key!r} is in no space")
+            space = names.get(int.from_bytes(key[:4], "big"))
+            if space is not None:  # else it was dropped
+                found[space][key[4:]] = self.value(r)
+        return found
+
+    def _newest(self, tree, spaces):
+        """{key: record} of all that is there in one tree. The log's records of that tree have the bit `spaces`."""
         found = {}
         # what is young is newer than all of the other views, also a tombstone
-        for views in (self.remixes, self.young):
+        for views in (tree.remixes, tree.young):
             for (_, r, old), erased in (e for x in views if x for e in zip(x.entries, x.erased)):
                 if old or erased:
                     continue
                 found.pop(r.key, None)
                 if not r.tomb:
                     found[r.key] = r  # a later one may hide it, and its value may be gone
-        found = {key: self.value(r) for key, r in found.items()}
         for _, r in self.log.records:
-            if r.kind & SPACES:
+            if r.kind & SPACES != spaces:
                 continue
             if r.kind & RANGE:
                 for key in [k for k in found if r.key <= k and (not r.value or k < r.value)]:
@@ -1239,7 +1268,7 @@ class Store:
                 continue
             found.pop(r.key, None)
             if not r.tomb:
-                found[r.key] = self.value(r)
+                found[r.key] = r
         return found
 
 

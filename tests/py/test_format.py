@@ -22,18 +22,31 @@ import xdb  # noqa: E402
 
 GOLDEN = HERE.parent / "golden"
 NAMES = ["compact", "compact-remix1", "compact-sst2", "kinds", "large", "large-sst1", "large-sst2", "linked", "log",
-         "log-wal2", "log-wal3", "moved", "plain", "plain-current1", "plain-sst1", "plain-sst2", "ranges", "torn",
-         "torn-wal2", "torn-wal3", "young", "young-current2", "zstd", "zstd-remix1", "zstd-sst1", "zstd-sst2"]
+         "log-wal2", "log-wal3", "moved", "plain", "plain-current1", "plain-sst1", "plain-sst2", "ranges", "spaces",
+         "torn", "torn-wal2", "torn-wal3", "young", "young-current2", "zstd", "zstd-remix1", "zstd-sst1", "zstd-sst2"]
 FORMAT2 = [n for n in NAMES if "sst2" in n or "wal3" in n]  # the last one without kinds of records
 TODAY = [n for n in NAMES if "-" not in n]
 REMIXES = [n for n in NAMES if n.split("-")[0] not in ("log", "torn")]
 
 
-def expected(name):
+def expected_text(name):
     # a store that is kept in an old format holds what the one of today holds
-    text = json.loads((GOLDEN / name.split("-")[0] / "expected.json").read_text())
-    keys = ((bytes.fromhex(k), *rest) for k, *rest in text["records"])
-    return {k: fmt.golden_value(k, number, length, rule) for k, number, length, rule in keys}, text["store_id"]
+    return json.loads((GOLDEN / name.split("-")[0] / "expected.json").read_text())
+
+
+def expected_records(listed):
+    keys = ((bytes.fromhex(k), *rest) for k, *rest in listed)
+    return {k: fmt.golden_value(k, number, length, rule) for k, number, length, rule in keys}
+
+
+def expected(name):
+    text = expected_text(name)
+    return expected_records(text["records"]), text["store_id"]
+
+
+def expected_spaces(name):
+    listed = {k[len("space "):]: v for k, v in expected_text(name).items() if k.startswith("space ")}
+    return {space: expected_records(v) for space, v in listed.items()}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +68,9 @@ def test_contents(golden, name):
     records, store_id = expected(name)
     store = golden[name]
     assert store.records() == records
-    ids = {t.store_id for t in store.tables.values()} | {x.store_id for x in store.remixes + store.young if x}
+    assert store.spaces() == {space.encode(): r for space, r in expected_spaces(name).items()}
+    views = [x for tree in store.trees for x in tree.remixes + tree.young if x]
+    ids = {t.store_id for t in store.tables.values()} | {x.store_id for x in views}
     assert store.version.store_id == store_id
     assert ids | {store_id} == {store_id, *store.version.origins}
     assert len(store.version.origins) == (1 if name == "linked" else 0)
@@ -91,7 +106,7 @@ def test_tables_cover(golden):
 
 def test_remixes_cover(golden):
     remixes = {n: [x for x in golden[n].remixes if x] for n in NAMES}
-    formats = {n: 1 if "remix1" in n else 3 if n in ("kinds", "ranges") else 2 for n in REMIXES}
+    formats = {n: 1 if "remix1" in n else 3 if n in ("kinds", "ranges", "spaces") else 2 for n in REMIXES}
     # of the partitions that ranges cut, not of the others
     assert all(x.format == formats[n] or (n == "ranges" and not any(x.erased)) for n in REMIXES for x in remixes[n])
     assert any(any(x.erased) and not all(x.erased) for x in remixes["ranges"])
@@ -143,7 +158,30 @@ def test_ranges_cover(golden):
     logged = [seq for seq, r in store.log.records if r.kind & fmt.RANGE]
     assert len(logged) == 2 and store.version.erased == logged[-1] > store.version.log_seq
     assert len(store.version.partitions) > 2
-    assert all(golden[n].version.erased == 0 for n in NAMES if n != "ranges")
+    assert all(golden[n].version.erased == 0 for n in NAMES if n not in ("ranges", "spaces"))
+
+
+def test_spaces_cover(golden):
+    """Spaces, one of them dropped, whose records are in tables and in the log: kinds of all sorts, deletions of ranges,
+    values apart, in several segments."""
+    store = golden["spaces"]
+    names = store.version.names
+    assert set(names.values()) == {b"first", b"second"} == set(store.spaces()) and store.version.next_space == 4
+    assert all(not golden[n].version.names for n in NAMES if n != "spaces")
+    there = [r for x in store.trees[1].remixes + store.trees[1].young if x for _, r, _ in x.entries]
+    logged = [r for _, r in store.log.records if r.kind & fmt.SPACES]
+    assert any(r.kind & fmt.RANGE for r in logged)
+    assert any(any(x.erased) for x in store.trees[1].remixes + store.trees[1].young if x)
+    for space in (1, 2, 3):  # the dropped one, too
+        of = [[r for r in records if r.key[:4] == space.to_bytes(4, "big")] for records in (there, logged)]
+        for records in of:
+            assert any(r.tomb for r in records) and any(r.kind & fmt.EXPIRES for r in records)
+            assert any(r.kind & fmt.APART for r in records)
+        assert sum(bool(r.kind & fmt.APART) for r in of[0]) >= 2
+    assert store.remixes[0] and not any(r.key[:1] == b"\0" for _, r, _ in store.remixes[0].entries)
+    assert len(store.log.segments) == 3 and all(s.frames for s in store.log.segments)
+    shared = [{k for k in records if k[:4] == b"key/"} for records in store.spaces().values()]
+    assert shared[0] & shared[1] & set(store.records())
 
 
 def test_young_covers(golden):
@@ -309,7 +347,7 @@ def test_log_of_another_history(golden):
 @pytest.mark.parametrize("name", REMIXES)
 def test_searching(golden, name):
     rng = random.Random(1)
-    for x in (x for x in golden[name].remixes + golden[name].young if x):
+    for x in (x for tree in golden[name].trees for x in tree.remixes + tree.young if x):
         keys = [r.key for _, r, _ in x.entries]
         some = sorted(set(keys))
         if len(some) > 60:
@@ -355,12 +393,13 @@ def test_damage(golden, name, tmp_path):
     assert fmt.Store(copy).records() == store.records()
 
 
-def test_value_damage(golden, tmp_path):
+@pytest.mark.parametrize("name", ["moved", "spaces"])
+def test_value_damage(golden, name, tmp_path):
     """A flipped bit of a value file is found, or changes nothing: it is between values, or in one that is hidden."""
     seed = int(os.environ.get("FORMAT_SEED") or random.randrange(1 << 32))
     rng, found = random.Random(seed), 0
     copy = tmp_path / "copy"
-    shutil.copytree(GOLDEN / "moved", copy)
+    shutil.copytree(GOLDEN / name, copy)
     for path in copy.glob("*.val"):
         good = path.read_bytes()
         for _ in range(60):
@@ -369,7 +408,8 @@ def test_value_damage(golden, tmp_path):
             path.write_bytes(data)
             print(f"seed {seed}: {path.name}")
             try:
-                assert fmt.Store(copy).records() == golden["moved"].records()
+                store = fmt.Store(copy)
+                assert store.records() == golden[name].records() and store.spaces() == golden[name].spaces()
             except fmt.FormatError:
                 found += 1
         path.write_bytes(good)
@@ -383,27 +423,36 @@ def open_store(path, **options):
     return xdb.Xdb(path, 4, 1, workers=0, **options)
 
 
-def check_library(path, records, **options):
+def check_ref(ref, records):
+    with ref.iter() as it:
+        assert list(it) == sorted(records.items())
+    for key, value in records.items():
+        assert ref.get(key) == value
+        assert ref.get(key + b"\0never") is None
+
+
+def check_library(path, records, spaces, **options):
     with open_store(path, **options) as db, db.ref() as ref:
-        with ref.iter() as it:
-            assert list(it) == sorted(records.items())
-        for key, value in records.items():
-            assert ref.get(key) == value
-            assert ref.get(key + b"\0never") is None
+        check_ref(ref, records)
+        assert sorted(db.spaces()) == sorted(spaces)
+        for name, there in spaces.items():
+            with db.space(name, create=False) as space, space.ref() as ref:
+                check_ref(ref, there)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_library_reads_golden(golden, name, tmp_path):
-    records, _ = expected(name)
+    records, spaces = expected(name)[0], expected_spaces(name)
     before = {p.name: p.read_bytes() for p in (GOLDEN / name).iterdir()}
-    check_library(GOLDEN / name, records, read_only=True)
+    check_library(GOLDEN / name, records, spaces, read_only=True)
     assert {p.name: p.read_bytes() for p in (GOLDEN / name).iterdir()} == before
     copy = tmp_path / "copy"
     shutil.copytree(GOLDEN / name, copy)
     for _ in range(2):
-        check_library(copy, records)
+        check_library(copy, records, spaces)
     store = fmt.Store(copy)
     assert store.records() == records
+    assert store.spaces() == {space.encode(): r for space, r in spaces.items()}
     assert len(store.log.segments) == 1 and not store.log.records  # the store was closed: all is in tables
     if name == "torn":
         with open_store(copy) as db, db.ref() as ref:

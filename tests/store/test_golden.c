@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The golden stores of tests/golden: this program makes them, and checks that the library of today reads them as the
-// The golden stores of tests/golden: this program makes them, and checks that the library of today reads them as the
 // library that wrote them did. The calls below determine their content; expected.json beside the files states it for
 // readers that are not this program (tests/py/test_format.py).
 //   test_golden                  makes every store in memory and looks at it, then at the files
@@ -16,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "admin/verify.h"
 #include "store/flush.h"
 #include "store/ranges.h"
 #include "store/syncer.h"
@@ -297,6 +297,8 @@ static struct tiny *make_linked(void) {
   return t;
 }
 
+#define YEAR_4000_MS 64060588800000ull
+
 static void put_kind(struct tiny *t, struct kref key, uint32_t vlen, uint32_t kind, uint64_t expiry, uint64_t seq) {
   static uint8_t value[64];
   const struct tiny_rec *const r = tiny_model(t, key, vlen, false, !(kind & KV_TOMB));
@@ -304,12 +306,12 @@ static void put_kind(struct tiny *t, struct kref key, uint32_t vlen, uint32_t ki
   struct kv_rec *const rec = KV_REC(key, value, r->there ? vlen : 0, kind);
   rec->expiry = expiry;
   rec->seq = seq;
-  OK(xdb_put(t->ref, rec));
+  OK(xdb_put(tiny_ref(t), rec));
 }
 
 // Records of all kinds: some expire, in the far future, and some that a round handed back state their numbers.
 static struct tiny *make_kinds(void) {
-  const uint64_t far = 64060588800000;  // the year 4000
+  const uint64_t far = YEAR_4000_MS;
   struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
   tiny_open(t);
   for (uint32_t i = 0; i < 60; i++)
@@ -327,10 +329,10 @@ static struct tiny *make_kinds(void) {
 // Deletes [from, to) as a range, by an edit of the version.
 static void del_range(struct tiny *t, struct kref from, struct kref to) {
   t->x->ranges = (struct range_limits){0, 0};
-  OK(xdb_del_range(t->ref, from, to));
+  OK(xdb_del_range(tiny_ref(t), from, to));
   for (uint32_t i = 0; i < t->nr; i++) {
     const struct kref key = kref(t->recs[i].key, t->recs[i].klen);
-    if (kv_cmp(key, from) >= 0 && kv_cmp(key, to) < 0) t->recs[i].there = false;
+    if (t->recs[i].space == t->in && kv_cmp(key, from) >= 0 && kv_cmp(key, to) < 0) t->recs[i].there = false;
   }
 }
 
@@ -374,6 +376,81 @@ static struct tiny *make_moved(void) {
   return t;
 }
 
+// Opens it anew: its log goes on in the next segment.
+static void reopen(struct tiny *t) {
+  OK(xdb_sync(t->ref));
+  OK(tiny_close(t));
+  tiny_open(t);
+}
+
+// A batch that writes to all spaces.
+static void put_everywhere(struct tiny *t, const char *const *spaces, uint32_t nr) {
+  static uint8_t value[64];
+  struct xdb_batch *b;
+  OK(batch_create(&b));
+  for (uint32_t i = 0; i < nr; i++) {
+    tiny_use(t, spaces[i]);
+    const struct tiny_rec *const r = tiny_model(t, KEY("batch", 0), 30 + i, false, true);
+    tiny_value(r, value);
+    batch_space(b, t->in ? t->spaces[t->in - 1].handle : NULL);
+    OK(batch_add(b, KV_REC(kref(r->key, r->klen), value, r->vlen, false)));
+  }
+  OK(xdb_write(t->ref, b));
+  batch_destroy(b);
+}
+
+// Named key spaces with the same keys, one of them dropped: values apart, records that expire, deletions of ranges, in
+// the tables and in a log of several segments.
+static struct tiny *make_spaces(void) {
+  static const char *const names[] = {NULL, "first", "second", "dropped"};
+  struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_ZSTD);
+  t->table_pages = 2;
+  tiny_open(t);
+  for (uint32_t n = 0; n < 4; n++) {
+    tiny_use(t, names[n]);
+    for (uint32_t i = 0; i < (n ? 50 : 20); i++) tiny_put(t, KEY("key/%03u", i), 30 + (i + n) * 37 % 60, i % 2);
+    tiny_put(t, KEY("long/%u", n), 17000 + n, false);
+    tiny_put(t, KEY("long", 0), 5000, false);
+    for (uint32_t i = 0; i < 50; i += 9) put_kind(t, KEY("until/%03u", i), 20, KV_EXPIRES, YEAR_4000_MS + i, 0);
+    tiny_put(t, TEXT(""), n, false);
+  }
+  flush(t);
+  for (uint32_t n = 0; n < 4; n++) {
+    tiny_use(t, names[n]);
+    for (uint32_t i = n; i < 50; i += 7) tiny_put(t, KEY("key/%03u", i), 10, false);
+    for (uint32_t i = n; i < 50; i += 11) tiny_del(t, KEY("key/%03u", i));
+    put_kind(t, KEY("until/%03u", 9), 30, 0, 0, 0);  // does not expire any more
+  }
+  tiny_use(t, "first");
+  tiny_put(t, KEY("long", 0), 18000, false);
+  flush(t);
+  tiny_use(t, "second");
+  del_range(t, KEY("key/010", 0), KEY("key/031", 0));
+  tiny_put(t, KEY("key/020", 0), 25, false);
+  flush(t);
+  for (uint32_t n = 0; n < 4; n++) {
+    tiny_use(t, names[n]);
+    tiny_put(t, KEY("log/%u", n), 40, false);
+    tiny_put(t, KEY("long/log", 0), 17500, false);
+    put_kind(t, KEY("until/log", 0), 9, KV_EXPIRES, YEAR_4000_MS + 1, 0);
+    tiny_del(t, KEY("key/%03u", 3 * n));
+    if (n == 1) reopen(t);
+  }
+  put_everywhere(t, names, 4);
+  tiny_use(t, "first");
+  del_range(t, KEY("key/040", 0), KEY("key/045", 0));
+  tiny_put(t, KEY("key/042", 0), 11, false);
+  reopen(t);
+  tiny_use(t, "dropped");
+  t->x->scan_merges.ending = true;  // its records stay, as in a store that is closed at once
+  tiny_drop_space(t);
+  tiny_use(t, "second");
+  tiny_put(t, KEY("log/last", 0), 12, false);
+  OK(xdb_sync(t->ref));
+  tiny_use(t, NULL);
+  return t;
+}
+
 static const struct golden {
   const char *name;
   struct tiny *(*make)(void);
@@ -391,6 +468,7 @@ static const struct golden {
     {"kinds", make_kinds, false, false},
     {"ranges", make_ranges, false, false},
     {"moved", make_moved, false, false},
+    {"spaces", make_spaces, false, false},
     {"plain-sst2", make_plain, false, true},  // table format 2, log format 3: no kinds of records
     {"compact-sst2", make_compact, true, true},
     {"zstd-sst2", make_zstd, false, true},
@@ -426,17 +504,26 @@ static FILE *create(const char *dir, const char *store, const char *name) {
   return f;
 }
 
-// Everything of each key, and by which rule (tiny.h) its value is made.
-static void write_expected(const struct tiny *t, FILE *f) {
+// Everything of each key of the space, and by which rule (tiny.h) its value is made.
+static void write_records(const struct tiny *t, uint32_t space, FILE *f) {
   const char *end = "";
-  (void)fprintf(f, "{\"store_id\": %llu,\n \"records\": [", (unsigned long long)TINY_STORE_ID);
   for (uint32_t i = 0; i < t->nr; i++) {
     const struct tiny_rec *const r = &t->recs[i];
-    if (!r->there) continue;
+    if (!r->there || r->space != space) continue;
     (void)fprintf(f, "%s\n  [\"", end);
     for (uint32_t k = 0; k < r->klen; k++) (void)fprintf(f, "%02x", r->key[k]);
     (void)fprintf(f, "\", %u, %u, \"%s\"]", r->number, r->vlen, r->noise ? "noise" : "text");
     end = ",";
+  }
+}
+
+static void write_expected(const struct tiny *t, FILE *f) {
+  (void)fprintf(f, "{\"store_id\": %llu,\n \"records\": [", (unsigned long long)TINY_STORE_ID);
+  write_records(t, 0, f);
+  for (uint32_t i = 0; i < t->nr_spaces; i++) {
+    if (!*t->spaces[i].name) continue;
+    (void)fprintf(f, "\n ],\n \"space %s\": [", t->spaces[i].name);
+    write_records(t, i + 1, f);
   }
   (void)fprintf(f, "\n ]}\n");
 }
@@ -501,15 +588,31 @@ static void load_golden(struct tiny *t, const char *name) {
   }
 }
 
-// Read-only, then by an opening that may write, then the files that this one left.
+static void check_verify(struct tiny *t, bool read_only) {
+  struct verify_report report;
+  OK(tiny_try_open(t, read_only));
+  OK(verify_store(t->ref, &report));
+  OK(tiny_close(t));
+}
+
+// Read-only, then by an opening that may write, then the files that this one left; all whole.
 static void check_all_ways(struct tiny *t) {
   tiny_check(t, true);
+  check_verify(t, true);
+  check_verify(t, false);
   tiny_check(t, false);
   tiny_open(t);
   OK(xdb_flush(t->x));
   tiny_put(t, TEXT("one more"), 100, false);
+  for (uint32_t i = 0; i < t->nr_spaces; i++) {
+    if (!*t->spaces[i].name) continue;
+    tiny_use(t, t->spaces[i].name);
+    tiny_put(t, TEXT("one more"), 100 + i, false);
+  }
+  tiny_use(t, NULL);
   OK(tiny_close(t));
   tiny_check(t, true);
+  check_verify(t, true);
 }
 
 static void test_made_today(void **state) {
@@ -542,7 +645,10 @@ static uint32_t current_format(const struct tiny *t) {
 static void live(struct tiny *t) {
   enum remixdb_status s = tiny_try_open(t, false);
   for (uint32_t i = 0; i < 2 && s == REMIXDB_OK; i++) {
-    s = xdb_put(t->ref, KV_REC(TEXT("this key is not there"), NULL, 0, true));
+    const struct kv_rec *const rec = KV_REC(TEXT("this key is not there"), NULL, 0, true);
+    s = xdb_put(t->ref, rec);
+    for (uint32_t n = 0; n < t->nr_spaces && s == REMIXDB_OK; n++)
+      if (*t->spaces[n].name) s = xdb_put(t->spaces[n].ref, rec);
     if (s == REMIXDB_OK) s = xdb_sync(t->ref);
     if (s == REMIXDB_OK) s = xdb_flush(t->x);
   }
@@ -550,11 +656,10 @@ static void live(struct tiny *t) {
 }
 
 // The first install after a store of older formats was opened writes CURRENT of today's format, and the log goes on in
-// today's. Power goes at every call.
+// today's. Power goes at every call. The stores of today go through it, too: the next formats make them old ones.
 static void test_upgrade(void **state) {
   (void)state;
   for (size_t i = 0; i < GOLDENS; i++) {
-    if (!goldens[i].old) continue;
     struct tiny *const t = make(&goldens[i]);
     bool off = true;
     for (uint64_t cut = 0; off; cut++) {

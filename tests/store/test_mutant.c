@@ -548,7 +548,7 @@ static bool take_sample(void *arg, const char *name) {
 static void put_some(struct tiny *t, struct xdb_ref *ref, const char *key, uint32_t vlen, bool noise) {
   static uint8_t value[VALUE_MAX];
   const struct kref k = kref(key, (uint32_t)strlen(key));
-  const struct tiny_rec r = {(uint8_t *)(uintptr_t)k.ptr, k.len, ++t->number, vlen, noise, true};
+  const struct tiny_rec r = {(uint8_t *)(uintptr_t)k.ptr, k.len, ++t->number, vlen, noise, true, 0};
   tiny_value(&r, value);
   OK(xdb_put(ref, KV_REC(k, value, vlen, 0)));
 }
