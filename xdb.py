@@ -16,6 +16,7 @@
             batch.put("pear", "green")
             batch.delete("apple")
             batch.update({"fig": "blue"})     # the fastest way to put many
+        ref.put("milk", "1", expires=time.time() + 3600)  # absent in an hour
         ref.merge("n", lambda value: str(int(value or 0) + 1))  # no update is lost
         with ref.gets() as gets:              # many gets under way in one thread
             gets.begin("pear")
@@ -61,11 +62,13 @@ if sys.version_info < (3, 10):
 import contextlib
 import ctypes
 import ctypes.util
+import datetime
 import enum
 import importlib
 import io
 import itertools
 import json
+import math
 import operator
 import os
 import threading
@@ -81,14 +84,16 @@ if os.environ.get("REMIXDB_PYTHON", "") != "ctypes":
         _fast = importlib.import_module("_xdb")
     except ImportError:
         pass
-if _fast is not None and getattr(_fast, "INTERFACE", 0) != 1:
+if _fast is not None and getattr(_fast, "INTERFACE", 0) != 2:
     _fast = None
 
 __all__ = ["Xdb", "XdbRef", "XdbIter", "XdbGets", "XdbMap", "XdbBatch", "XdbSnapshot", "XdbSpace", "XdbTransaction",
-           "XdbSavepoint", "XdbIngest", "XdbError", "Status", "Data", "COMPRESSION_NONE", "COMPRESSION_ZSTD",
+           "XdbSavepoint", "XdbIngest", "XdbError", "Status", "Data", "Expires", "COMPRESSION_NONE", "COMPRESSION_ZSTD",
            "SYNC_NONE", "SYNC_EACH", "KEEP", "KV_MAX", "version", "repair", "destroy"]
 
 Data: TypeAlias = bytes | bytearray | memoryview | str  # a key, or a value
+# A time: seconds since 1970, or a datetime; one without a time zone is in local time
+Expires: TypeAlias = float | datetime.datetime
 _Path: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
 _T = TypeVar("_T")
 _K = TypeVar("_K")
@@ -218,6 +223,23 @@ class _Closable:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self.close()
+
+
+class _Puts(_Closable):
+    """Base of the classes that take records that may expire."""
+
+    def put(self, key: Data, value: Data, *, expires: Expires | None = None) -> None:
+        raise NotImplementedError
+
+    def put_expire(self, key: Data, value: Data, expires_ms: int) -> None:
+        raise NotImplementedError
+
+    def _put_until(self, key: Data, value: Data, *, expires: Expires | None) -> None:
+        """A put with all its arguments, which _xdb leaves to this one."""
+        if expires is None:
+            self.put(key, value)
+        else:
+            self.put_expire(key, value, _expires_ms(expires))
 
 
 class _Source:
@@ -462,7 +484,7 @@ def _pointer(space: XdbSpace | None) -> int | None:
 _GATHER_MAX, _GATHER_BYTES = 2048, 4096
 
 
-class _PyBatch(_Closable):
+class _PyBatch(_Puts):
     """The calls of XdbBatch that _xdb.Batch has in C."""
 
     # Key, value, key, value, ... that the library does not have yet; None is the value of a delete. It stays the same
@@ -470,7 +492,10 @@ class _PyBatch(_Closable):
     _pending: list[bytes | None]
     _deletes: bool  # whether there ever was one
 
-    def put(self, key: Data, value: Data) -> None:
+    def put(self, key: Data, value: Data, *, expires: Expires | None = None) -> None:
+        if expires is not None:
+            self._put_until(key, value, expires=expires)
+            return
         if type(key) is not bytes:
             key = _bytes(key, "key")
         if type(value) is not bytes:
@@ -486,6 +511,15 @@ class _PyBatch(_Closable):
         pending.extend((key, value))
         if len(pending) >= _GATHER_MAX:
             self._gathered()
+
+    def put_expire(self, key: Data, value: Data, expires_ms: int) -> None:
+        """Adds a put until a time, in milliseconds since 1970; 0 is never."""
+        name, data = _bytes(key, "key"), _bytes(value, "value")
+        expires_ms = _int(expires_ms, "expires_ms", ctypes.c_uint64)
+        while self._pending:  # the order of the operations stays
+            self._load()
+        self._call(_lib().remixdb_batch_put_expire, name, _length(name, "key"), data, _length(data, "value"),
+                   expires_ms)
 
     def update(self, items: Mapping[Data, Data] | Iterable[tuple[Data, Data]]) -> None:
         """Puts all items of a dict, or of (key, value) pairs; faster than single puts. When an item cannot be put, some
@@ -581,15 +615,6 @@ class XdbBatch(_Batch):
             self._load()
         self._call(_lib().remixdb_batch_del_range, ctypes.byref(bounds))
 
-    def put_expire(self, key: Data, value: Data, expires_ms: int) -> None:
-        """Adds a put until a time, in milliseconds since 1970; 0 is never."""
-        name, data = _bytes(key, "key"), _bytes(value, "value")
-        expires_ms = _int(expires_ms, "expires_ms", ctypes.c_uint64)
-        while self._pending:  # the order of the operations stays
-            self._load()
-        self._call(_lib().remixdb_batch_put_expire, name, _length(name, "key"), data, _length(data, "value"),
-                   expires_ms)
-
     def append(self, other: "XdbBatch") -> None:
         """Adds all operations of another batch, in their order."""
         _of(other, XdbBatch)
@@ -647,7 +672,7 @@ class XdbBatch(_Batch):
             self.close()
 
 
-class _PyRef(_Closable):
+class _PyRef(_Puts):
     """The calls of XdbRef that _xdb.Ref has in C."""
 
     _rooms: list["_Room"]
@@ -660,11 +685,21 @@ class _PyRef(_Closable):
         except IndexError:
             return ctypes.create_string_buffer(_GET_ROOM), ctypes.c_uint32()
 
-    def put(self, key: Data, value: Data) -> None:
-        """Sets the key's value. It is on disk after sync."""
+    def put(self, key: Data, value: Data, *, expires: Expires | None = None) -> None:
+        """Sets the key's value. It is on disk after sync. With `expires`, a datetime or seconds since 1970, the key is
+        absent from then on; a put without clears the time that the key had."""
+        if expires is not None:
+            self._put_until(key, value, expires=expires)
+            return
         key, value = _bytes(key, "key"), _bytes(value, "value")
         klen, vlen = _length(key, "key"), _length(value, "value")
         self._call(_lib().remixdb_put, key, klen, value, vlen)
+
+    def put_expire(self, key: Data, value: Data, expires_ms: int) -> None:
+        """Sets the key's value until a time, in milliseconds since 1970; 0 is never. Then the key is absent."""
+        name, data = _bytes(key, "key"), _bytes(value, "value")
+        expires_ms = _int(expires_ms, "expires_ms", ctypes.c_uint64)
+        self._call(_lib().remixdb_put_expire, name, _length(name, "key"), data, _length(data, "value"), expires_ms)
 
     def get(self, key: Data) -> bytes | None:
         """The key's value as bytes, None when there is no such key."""
@@ -788,12 +823,6 @@ class XdbRef(_Ref, _Source):
         """Deletes all keys start <= key < stop at one moment; None is an open end. With many keys much faster than
         deleting each."""
         self._call(_lib().remixdb_del_range, ctypes.byref(_range(start, stop)))
-
-    def put_expire(self, key: Data, value: Data, expires_ms: int) -> None:
-        """Sets the key's value until a time, in milliseconds since 1970; 0 is never. Then the key is absent."""
-        name, data = _bytes(key, "key"), _bytes(value, "value")
-        expires_ms = _int(expires_ms, "expires_ms", ctypes.c_uint64)
-        self._call(_lib().remixdb_put_expire, name, _length(name, "key"), data, _length(data, "value"), expires_ms)
 
     def expiry(self, key: Data) -> int | None:
         """The time at which the key expires, in milliseconds since 1970; 0 is never. None when there is no such key."""
@@ -1911,6 +1940,22 @@ def _int(x: int, what: str, kind: Any = ctypes.c_size_t) -> int:
     if kind(x).value != x:
         raise ValueError(f"{what} is {x}, which is out of range")
     return x
+
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+
+
+def _expires_ms(expires: Expires) -> int:
+    """Milliseconds since 1970. A time before 1970 is the first millisecond, because 0 would be never."""
+    if isinstance(expires, datetime.datetime):
+        ms = (expires.astimezone(datetime.timezone.utc) - _EPOCH) // datetime.timedelta(milliseconds=1)
+    elif not isinstance(expires, (int, float)) or isinstance(expires, bool):
+        raise TypeError(f"expires is a datetime or seconds since 1970, not {type(expires).__name__}")
+    elif not math.isfinite(expires):
+        raise ValueError(f"expires is {expires}")
+    else:
+        ms = round(expires * 1000)
+    return _int(max(ms, 1), "expires, in milliseconds,", ctypes.c_uint64)
 
 
 def _flag(x: bool, what: str) -> bool:

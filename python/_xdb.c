@@ -16,7 +16,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 1  // xdb.py uses the module if this number is the one that it knows
+#define INTERFACE 2  // xdb.py uses the module if this number is the one that it knows
 
 #define CALLS(X) \
   X(errcode) X(errmsg) X(strerror) X(put) X(del) X(probe) X(getn) X(iter_page) X(iter_unread) X(batch_put) X(batch_del)
@@ -110,6 +110,20 @@ static bool data_args(const char *name, PyObject *const *args, Py_ssize_t nargs,
   if (value == NULL || data_take(value, given[1], "value")) return true;
   data_drop(key);
   return false;
+}
+
+// Whether a put has more arguments than a key and a value.
+static bool put_has_more(Py_ssize_t nargs, PyObject *kwnames) {
+  return nargs + (kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames)) > 2;
+}
+
+// Calls the Python code for such a put.
+static PyObject *put_until(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
+  PyObject *method = PyObject_GetAttrString(self, "_put_until");
+  if (method == NULL) return NULL;
+  PyObject *result = PyObject_Vectorcall(method, args, (size_t)nargs, kwnames);
+  Py_DECREF(method);
+  return result;
 }
 
 // ---- Lock: a threading.RLock, and the C code's way to take it
@@ -473,6 +487,7 @@ static PyObject *ref_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs
   struct handle *h = ((struct held *)self)->handle;
   struct data key, value;
   PyObject *result = NULL;
+  if (put_has_more(nargs, kwnames)) return put_until(self, args, nargs, kwnames);
   if (!data_args("put", args, nargs, kwnames, &key, &value)) return NULL;
   if (handle_enter(h)) {
     struct xdb_ref *pointer = h->pointer;
@@ -561,7 +576,8 @@ static PyObject *ref_get(PyObject *self, PyObject *const *args, Py_ssize_t nargs
 }
 
 static PyMethodDef ref_methods[] = {
-    {"put", FAST(ref_put), METH_FASTCALL | METH_KEYWORDS, "Sets the key's value. It is on disk after sync."},
+    {"put", FAST(ref_put), METH_FASTCALL | METH_KEYWORDS,
+     "put(key, value, *, expires=None): sets the key's value, which is on disk after sync."},
     {"get", FAST(ref_get), METH_FASTCALL | METH_KEYWORDS, "The key's value as bytes, None when there is no such key."},
     {"probe", FAST(ref_probe), METH_FASTCALL | METH_KEYWORDS, "Whether the key exists."},
     {"delete", FAST(ref_delete), METH_FASTCALL | METH_KEYWORDS, "Deletes the key; it need not exist."},
@@ -590,6 +606,7 @@ static PyObject *batch_put_data(struct handle *h, const struct data *key, const 
 
 static PyObject *batch_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
   struct data key, value;
+  if (put_has_more(nargs, kwnames)) return put_until(self, args, nargs, kwnames);
   if (!data_args("put", args, nargs, kwnames, &key, &value)) return NULL;
   PyObject *result = batch_put_data(((struct held *)self)->handle, &key, &value);
   data_drop(&key);

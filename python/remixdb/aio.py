@@ -31,19 +31,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Literal, TypeVar, Union, overload
+from typing import Any, Literal, NamedTuple, TypeVar, Union, overload
 
 import xdb
-from xdb import Data
+from xdb import Data, Expires
 
-__all__ = ["open", "Db", "Space", "Snapshot", "Batch", "Transaction", "TransactionRef", "Savepoint"]
+__all__ = ["open", "Db", "Space", "Snapshot", "Batch", "Ingest", "Transaction", "TransactionRef", "Savepoint"]
 
 _T = TypeVar("_T")
 _THREADS = 4  # of a store, for calls that wait
 _PAGE_FIRST, _PAGE_MAX = 16, 1024  # records that an iterator's thread brings at a time
+_INGEST_PAGE = 1024  # records that an ingest's thread takes at a time
 
 
 def _bytes(x: Data, what: str) -> bytes:
@@ -112,14 +113,52 @@ class _Within:
 _Source = Union[xdb.Xdb, xdb.XdbSnapshot, xdb.XdbSpace, _Within]
 
 
-class _Scans:
-    """What can be iterated over."""
+def _ends(start: Data | None, stop: Data | None) -> tuple[bytes | None, bytes | None]:
+    return (None if start is None else _bytes(start, "key")), (None if stop is None else _bytes(stop, "key"))
+
+
+class _Records:
+    """What has records to read."""
 
     async def _run(self, call: Callable[..., _T], *args: Any) -> _T:
         raise NotImplementedError
 
+    async def _with_ref(self, call: Callable[[xdb.XdbRef], _T]) -> _T:
+        """Calls it in a thread."""
+        raise NotImplementedError
+
     def _readable(self) -> xdb.Xdb | xdb.XdbSnapshot | xdb.XdbSpace | xdb.XdbRef:
         raise NotImplementedError
+
+    async def probe(self, key: Data) -> bool:
+        """Whether the key exists."""
+        name = _bytes(key, "key")
+        return await self._with_ref(lambda ref: ref.probe(name))
+
+    async def multi_get(self, keys: Iterable[Data]) -> list[bytes | None]:
+        """A list of the values of many keys at one moment."""
+        names = [_bytes(key, "key") for key in keys]
+        return await self._with_ref(lambda ref: ref.multi_get(names))
+
+    async def get_part(self, key: Data, start: int, size: int) -> bytes | None:
+        """At most `size` bytes of the key's value from byte `start` on, None when there is no such key."""
+        name = _bytes(key, "key")
+        return await self._with_ref(lambda ref: ref.get_part(name, start, size))
+
+    async def getv(self, key: Data) -> tuple[bytes, int] | None:
+        """The key's value and its version, None when there is no such key."""
+        name = _bytes(key, "key")
+        return await self._with_ref(lambda ref: ref.getv(name))
+
+    async def expiry(self, key: Data) -> int | None:
+        """The time at which the key expires, in milliseconds since 1970; 0 is never. None when there is no such key."""
+        name = _bytes(key, "key")
+        return await self._with_ref(lambda ref: ref.expiry(name))
+
+    async def count(self, start: Data | None = None, stop: Data | None = None) -> tuple[int, int]:
+        """Estimates how many keys start <= key < stop there are, and the bytes of their keys and values."""
+        ends = _ends(start, stop)
+        return await self._with_ref(lambda ref: ref.count(*ends))
 
     @overload
     def iter(self, *, start: Data | None = ..., stop: Data | None = ..., prefix: Data | None = ...,
@@ -146,7 +185,31 @@ class _Scans:
             it.close()
 
 
-class _Reads(_Scans):
+class _Changes(_Records):
+    """What can be written to, too. In a transaction the writes come at the commit."""
+
+    async def put_expire(self, key: Data, value: Data, expires_ms: int) -> None:
+        """Sets the key's value until a time, in milliseconds since 1970."""
+        name, copy = _bytes(key, "key"), _bytes(value, "value")
+        await self._with_ref(lambda ref: ref.put_expire(name, copy, expires_ms))
+
+    async def del_range(self, start: Data | None = None, stop: Data | None = None) -> None:
+        """Deletes all keys start <= key < stop at one moment; None is an open end."""
+        ends = _ends(start, stop)
+        await self._with_ref(lambda ref: ref.del_range(*ends))
+
+    async def put_if(self, key: Data, value: Data, version: int) -> bool:
+        """Sets the key's value when the key has this version. False when it has another one."""
+        name, copy = _bytes(key, "key"), _bytes(value, "value")
+        return await self._with_ref(lambda ref: ref.put_if(name, copy, version))
+
+    async def del_if(self, key: Data, version: int) -> bool:
+        """Deletes the key when it has this version. False when it has another one."""
+        name = _bytes(key, "key")
+        return await self._with_ref(lambda ref: ref.del_if(name, version))
+
+
+class _Reads(_Records):
     """What a store, a space and a snapshot have in common. `source` is closed with it."""
 
     def __init__(self, source: _Source, pool: ThreadPoolExecutor, depth: int, ring: bool) -> None:
@@ -162,20 +225,15 @@ class _Reads(_Scans):
     async def _run(self, call: Callable[..., _T], *args: Any) -> _T:
         return await self._loop.run_in_executor(self._pool, call, *args)
 
+    async def _with_ref(self, call: Callable[[xdb.XdbRef], _T]) -> _T:
+        return await self._run(call, self._ref)
+
     async def get(self, key: Data) -> bytes | None:
         """The key's value, None when there is no such key."""
         name = _bytes(key, "key")
         if self._gets is None:
             return await self._run(self._ref.get, name)
         return await self._gets.get(name)
-
-    async def probe(self, key: Data) -> bool:
-        """Whether the key exists."""
-        return await self._run(self._ref.probe, _bytes(key, "key"))
-
-    async def multi_get(self, keys: Iterable[Data]) -> list[bytes | None]:
-        """A list of the values of many keys at one moment."""
-        return await self._run(self._ref.multi_get, [_bytes(key, "key") for key in keys])
 
     @property
     def closed(self) -> bool:
@@ -224,6 +282,7 @@ class Batch:
         self._db, self._batch = db, xdb.XdbBatch()
         self.put, self.delete, self.update, self.clear = (self._batch.put, self._batch.delete, self._batch.update,
                                                           self._batch.clear)
+        self.put_expire, self.del_range = self._batch.put_expire, self._batch.del_range
 
     def space(self, space: Space | None) -> None:
         """The operations that are added next go to this key space, or to the unnamed one for None. Before the first
@@ -245,7 +304,7 @@ class Batch:
             self._batch.close()
 
 
-class _InTransaction(_Scans):
+class _InTransaction(_Changes):
     """Reads and writes of a transaction, in one key space."""
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
@@ -258,35 +317,23 @@ class _InTransaction(_Scans):
         """Runs in a thread."""
         raise NotImplementedError
 
+    async def _with_ref(self, call: Callable[[xdb.XdbRef], _T]) -> _T:
+        return await self._run(lambda: call(self._readable()))
+
     async def get(self, key: Data) -> bytes | None:
         """The key's value, None when there is no such key."""
         name = _bytes(key, "key")
-        return await self._run(lambda: self._readable().get(name))
+        return await self._with_ref(lambda ref: ref.get(name))
 
-    async def probe(self, key: Data) -> bool:
-        """Whether the key exists."""
-        name = _bytes(key, "key")
-        return await self._run(lambda: self._readable().probe(name))
-
-    async def multi_get(self, keys: Iterable[Data]) -> list[bytes | None]:
-        """A list of the values of many keys."""
-        names = [_bytes(key, "key") for key in keys]
-        return await self._run(lambda: self._readable().multi_get(names))
-
-    async def put(self, key: Data, value: Data) -> None:
-        """Sets the key's value at the commit."""
+    async def put(self, key: Data, value: Data, *, expires: Expires | None = None) -> None:
+        """Sets the key's value at the commit, as XdbRef.put."""
         name, copy = _bytes(key, "key"), _bytes(value, "value")
-        await self._run(lambda: self._readable().put(name, copy))
+        await self._with_ref(lambda ref: ref.put(name, copy, expires=expires))
 
     async def delete(self, key: Data) -> None:
         """Deletes the key at the commit."""
         name = _bytes(key, "key")
-        await self._run(lambda: self._readable().delete(name))
-
-    async def del_range(self, start: Data | None = None, stop: Data | None = None) -> None:
-        """Deletes all keys start <= key < stop at the commit; None is an open end."""
-        ends = [None if key is None else _bytes(key, "key") for key in (start, stop)]
-        await self._run(lambda: self._readable().del_range(*ends))
+        await self._with_ref(lambda ref: ref.delete(name))
 
 
 class TransactionRef(_InTransaction):
@@ -384,7 +431,55 @@ class Transaction(_InTransaction):
         await self._run(self._open().abort)
 
 
-class _Writes(_Context):
+class _Change(NamedTuple):
+    """A put, or a delete."""
+
+    key: bytes
+    value: bytes | None  # None: a delete
+    expires: Expires | None
+
+    def make(self, to: xdb.XdbRef | xdb.XdbBatch) -> None:
+        if self.value is None:
+            to.delete(self.key)
+        else:
+            to.put(self.key, self.value, expires=self.expires)
+
+
+class Ingest:
+    """Sorted records on their way into tables; made by Db.ingest() and Space.ingest(). Nobody sees them before its
+    block ends; all of them are there then. After an exception none is."""
+
+    def __init__(self, db: _Writes) -> None:
+        self._db = db
+        self._ingest: xdb.XdbIngest | None = None
+
+    def _open(self) -> xdb.XdbIngest:
+        if self._ingest is None:
+            raise xdb.XdbError(xdb.Status.INVALID, "the ingest has not begun: use async with")
+        return self._ingest
+
+    async def __aenter__(self) -> Ingest:
+        self._ingest = await self._db._with_ref(lambda ref: ref.ingest())
+        return self
+
+    async def put(self, key: Data, value: Data) -> None:
+        """Adds a record. Each key is greater than the one before."""
+        await self._db._run(self._open().put, _bytes(key, "key"), _bytes(value, "value"))
+
+    async def update(self, items: Mapping[Data, Data] | Iterable[tuple[Data, Data]]) -> None:
+        """Adds all items of a dict, or of (key, value) pairs, in their order. Much faster than single puts."""
+        pairs = iter(items.items() if isinstance(items, Mapping) else items)
+        while page := [(_bytes(key, "key"), _bytes(value, "value"))
+                       for key, value in itertools.islice(pairs, _INGEST_PAGE)]:
+            await self._db._run(self._open().update, page)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        ingest = self._open()
+        await self._db._run(ingest.commit if kind is None else ingest.abort)
+
+
+class _Writes(_Context, _Changes):
     """What a store and a key space have in common."""
 
     _source: xdb.Xdb | xdb.XdbSpace
@@ -392,21 +487,20 @@ class _Writes(_Context):
     def __init__(self, source: xdb.Xdb | xdb.XdbSpace, pool: ThreadPoolExecutor, depth: int, ring: bool) -> None:
         super().__init__(source, pool, depth, ring)
         self._writer = source.ref()  # the thread that writes the batches has it alone
-        # Key, value (None: a delete), and the future of each write that no batch has yet.
-        self._pending: list[tuple[bytes, bytes | None, asyncio.Future[None]]] = []
+        self._pending: list[tuple[_Change, asyncio.Future[None]]] = []  # the writes that no batch has yet
         self._writing: asyncio.Task[None] | None = None
 
-    async def put(self, key: Data, value: Data) -> None:
-        """Sets the key's value. It is on disk after sync."""
-        await self._change(_bytes(key, "key"), _bytes(value, "value"))
+    async def put(self, key: Data, value: Data, *, expires: Expires | None = None) -> None:
+        """Sets the key's value. It is on disk after sync. `expires` is that of XdbRef.put."""
+        await self._change(_Change(_bytes(key, "key"), _bytes(value, "value"), expires))
 
     async def delete(self, key: Data) -> None:
         """Deletes the key; it need not exist."""
-        await self._change(_bytes(key, "key"), None)
+        await self._change(_Change(_bytes(key, "key"), None, None))
 
-    def _change(self, key: bytes, value: bytes | None) -> asyncio.Future[None]:
+    def _change(self, change: _Change) -> asyncio.Future[None]:
         done: asyncio.Future[None] = self._loop.create_future()
-        self._pending.append((key, value, done))
+        self._pending.append((change, done))
         if self._writing is None:
             self._writing = self._loop.create_task(self._write_pending())
         return done
@@ -417,9 +511,9 @@ class _Writes(_Context):
                 changes, self._pending = self._pending, []
                 errors: list[BaseException | None] = [asyncio.CancelledError()] * len(changes)
                 try:
-                    errors = await self._run(self._write_changes, changes)
+                    errors = await self._run(self._write_changes, [change for change, _ in changes])
                 finally:
-                    for (_, _, done), error in zip(changes, errors):
+                    for (_, done), error in zip(changes, errors):
                         if isinstance(error, asyncio.CancelledError):
                             done.cancel()
                         elif not done.done():
@@ -427,21 +521,21 @@ class _Writes(_Context):
         finally:
             self._writing = None
 
-    def _write_changes(self, changes: list[tuple[bytes, bytes | None, Any]]) -> list[BaseException | None]:
+    def _write_changes(self, changes: list[_Change]) -> list[BaseException | None]:
         """Writes them as one batch. When that fails, one by one, because the error may be that of one of them alone.
         Returns the error of each, None where there is none."""
         try:
             with xdb.XdbBatch() as batch:
-                for key, value, _ in changes:
-                    batch.delete(key) if value is None else batch.put(key, value)
+                for change in changes:
+                    change.make(batch)
                 self._writer.write(batch)
             return [None] * len(changes)
         except Exception:
-            return [self._write_one(key, value) for key, value, _ in changes]
+            return [self._write_one(change) for change in changes]
 
-    def _write_one(self, key: bytes, value: bytes | None) -> BaseException | None:
+    def _write_one(self, change: _Change) -> BaseException | None:
         try:
-            self._writer.delete(key) if value is None else self._writer.put(key, value)
+            change.make(self._writer)
         except Exception as e:
             return e
         return None
@@ -458,25 +552,14 @@ class _Writes(_Context):
         """As XdbRef.merge; the function runs in a thread."""
         return await self._run(self._ref.merge, _bytes(key, "key"), fn)
 
-    async def del_range(self, start: Data | None = None, stop: Data | None = None) -> None:
-        """Deletes all keys start <= key < stop at one moment; None is an open end."""
-        await self._run(self._ref.del_range, *(None if key is None else _bytes(key, "key") for key in (start, stop)))
+    async def compact_range(self, start: Data | None = None, stop: Data | None = None) -> None:
+        """Compacts the parts of the store that may hold keys start <= key < stop, and waits for it."""
+        ends = _ends(start, stop)
+        await self._with_ref(lambda ref: ref.compact_range(*ends))
 
-    async def put_expire(self, key: Data, value: Data, expires_ms: int) -> None:
-        """Sets the key's value until a time, in milliseconds since 1970."""
-        await self._run(self._ref.put_expire, _bytes(key, "key"), _bytes(value, "value"), expires_ms)
-
-    async def getv(self, key: Data) -> tuple[bytes, int] | None:
-        """The key's value and its version, None when there is no such key."""
-        return await self._run(self._ref.getv, _bytes(key, "key"))
-
-    async def put_if(self, key: Data, value: Data, version: int) -> bool:
-        """Sets the key's value when the key has this version. False when it has another one."""
-        return await self._run(self._ref.put_if, _bytes(key, "key"), _bytes(value, "value"), version)
-
-    async def del_if(self, key: Data, version: int) -> bool:
-        """Deletes the key when it has this version. False when it has another one."""
-        return await self._run(self._ref.del_if, _bytes(key, "key"), version)
+    def ingest(self) -> Ingest:
+        """A new Ingest; it begins with its block."""
+        return Ingest(self)
 
     async def close(self) -> None:
         """Closes it when the writes under way have ended."""

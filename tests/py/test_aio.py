@@ -130,6 +130,69 @@ def test_spaces_and_versions(tmp_path):
     asyncio.run(main())
 
 
+def test_expiry_and_pieces(tmp_path):
+    late = 32503680000
+
+    async def main():
+        async with await store(tmp_path / "s") as db, await db.space("fruit") as fruit:
+            for there in db, fruit:
+                await there.put("gone", "?")
+                await asyncio.gather(there.put("a", "1"), there.put("late", "2", expires=late),
+                                     there.put("gone", "3", expires=1))
+                assert [await there.expiry(k) for k in ("a", "late", "gone")] == [0, late * 1000, None]
+                async with there.batch() as batch:
+                    batch.put("b", "4", expires=late)
+                    batch.put_expire("c", "5", late * 1000)
+                    batch.del_range("late")
+                assert [k async for k in there.iter(keys_only=True)] == [b"a", b"b", b"c"]
+                assert (await there.count("b"))[0] == 2 and (await there.count())[0] == 3
+                await there.put("long", b"0123456789" * 10000)
+                assert await there.get_part("long", 5, 10) == b"5678901234" and await there.get_part("?", 0, 1) is None
+                await there.flush() if there is db else await there.compact_range("b", "d")
+            good, bad = await asyncio.gather(db.put("e", "6"), db.put("f", "7", expires="soon"), return_exceptions=True)
+            assert good is None and isinstance(bad, TypeError) and await db.multi_get(["e", "f"]) == [b"6", None]
+            then = await db.snapshot()
+            async with db.transaction() as t:
+                await t.put("g", "8", expires=late)
+                await t.ref(fruit).put_expire("g", "9", late * 1000 + 1)
+                assert (await t.expiry("g"), await t.ref(fruit).expiry("g")) == (late * 1000, late * 1000 + 1)
+                assert await t.put_if("h", "10", 0) and not await t.put_if("a", "11", 0)
+                assert await t.del_if("e", (await t.getv("e"))[1]) and await t.get_part("b", 0, 5) == b"4"
+            assert (await db.expiry("g"), await fruit.expiry("g")) == (late * 1000, late * 1000 + 1)
+            assert await db.multi_get(["h", "a", "e"]) == [b"10", b"1", None]
+            assert await then.expiry("g") is None and await then.get_part("e", 0, 1) == b"6"
+            assert (await then.getv("e"))[0] == b"6" and (await then.count("e", "f"))[0] == 1
+            await then.close()
+
+    asyncio.run(main())
+
+
+def test_ingest(tmp_path):
+    async def main():
+        async with await store(tmp_path / "s") as db, await db.space("fruit") as fruit:
+            for there in db, fruit:
+                async with there.ingest() as ingest:
+                    await ingest.put("", "first")
+                    await ingest.update(("%05d" % i, memoryview(b"v%d" % i)) for i in range(5000))
+                    await ingest.update({"6": "last"})
+                    assert await there.get("00005") is None
+                assert await there.multi_get(["", "00005", "6"]) == [b"first", b"v5", b"last"]
+                assert (await there.count())[0] == 5002
+                with pytest.raises(ValueError):
+                    async with there.ingest() as ingest:
+                        await ingest.put("7", "never")
+                        raise ValueError
+                with pytest.raises(XdbError) as info:
+                    async with there.ingest() as ingest:
+                        await ingest.put("8", "never")
+                        await ingest.put("7", "not in order")
+                assert info.value.status is Status.INVALID and await there.multi_get(["7", "8"]) == [None, None]
+            with pytest.raises(XdbError):
+                await db.ingest().put("9", "not begun")
+
+    asyncio.run(main())
+
+
 def test_transactions(tmp_path):
     async def main():
         async with await store(tmp_path / "s") as db:

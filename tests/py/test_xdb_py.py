@@ -6,6 +6,7 @@ import bisect
 import collections
 import copy
 import ctypes
+import datetime
 import gc
 import inspect
 import itertools
@@ -1284,6 +1285,63 @@ def test_expiry(ref):
             ref.put_expire("a", "", bad)
         with pytest.raises(error):
             XdbBatch().put_expire("a", "", bad)
+
+
+UTC = datetime.timezone.utc
+
+
+@pytest.mark.parametrize("when, ms", [
+    (32503680000, 32503680000000), (32503680000.25, 32503680000250), (1e12 + 0.001, 10**15 + 1),
+    (datetime.datetime(3000, 1, 1, 0, 0, 0, 1999, UTC), 32503680000001),
+    (datetime.datetime(3000, 1, 1, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=2))), 32503680000000)])
+def test_put_expires(ref, when, ms):
+    ref.put("a", "1", expires=when)
+    ref.put(key="b", value="2", expires=when)
+    ref.put("plain", "3", expires=None)
+    assert [ref.expiry(k) for k in ("a", "b", "plain")] == [ms, ms, 0] and ref.get("b") == b"2"
+    ref.put("a", "without")
+    assert ref.expiry("a") == 0
+    with ref.batch() as batch:
+        batch.put("a", "never seen")
+        batch.put("a", "4", expires=when)
+        batch.put(expires=when, value="5", key=b"c")
+        batch.put("b", "6", expires=None)
+    assert [(ref.get(k), ref.expiry(k)) for k in "abc"] == [(b"4", ms), (b"6", 0), (b"5", ms)]
+    with ref._store.transaction() as t:
+        t.put("d", "7", expires=when)
+        assert t.expiry("d") == ms
+    assert ref.expiry("d") == ms
+
+
+def test_put_expires_in_the_past_and_now(ref):
+    for past in (0, -5, 1.5, -1e300, datetime.datetime(1969, 1, 1, tzinfo=UTC), datetime.datetime(2001, 1, 1)):
+        ref.put("a", "there")
+        ref.put("a", "gone", expires=past)
+        assert ref.get("a") is None
+        ref.put("a", "there")
+        with ref.batch() as batch:
+            batch.put("a", "gone", expires=past)
+        assert ref.get("a") is None
+    ref.put("a", "soon", expires=time.time() + 0.05)
+    ref.put("b", "late", expires=datetime.datetime.now() + datetime.timedelta(days=1))  # local time
+    assert 86000 < ref.expiry("b") / 1000 - time.time() < 87000
+    deadline = time.monotonic() + 60
+    while ref.get("a") is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_put_expires_refused(ref):
+    for put in (ref.put, XdbBatch().put):
+        for bad, error in (("1", TypeError), (True, TypeError), (datetime.timedelta(1), TypeError),
+                           (float("nan"), ValueError), (float("inf"), ValueError), (1e30, ValueError)):
+            with pytest.raises(error):
+                put("a", "1", expires=bad)
+        for args, kw in ((("a", "1", 5), {}), (("a", "1"), {"other": 5}), (("a",), {"expires": 5}),
+                         (("a",), {"key": "a", "value": "1"}), (("a", "1", "2", "3"), {})):
+            with pytest.raises(TypeError):
+                put(*args, **kw)
+    assert ref.get("a") is None
 
 
 def test_versions(ref):
