@@ -13,7 +13,7 @@
 #define SHARE 3u           // a file is collected if 1/3 of it is garbage,
 #define SHARE_FULL 6u      // or 1/6 if all garbage is more than
 #define FULL_PERCENT 30u   // so much of what lives
-#define LEAST_PART 64u     // the garbage is worth a collection if it is 1/64 of a full file
+#define LEAST_PART 64u     // all garbage together is worth a collection if it is 1/64 of a full file
 #define WHOLE_PERCENT 10u  // the same for collect_all,
 #define WHOLE_SHARE 16u    // which collects a file if 1/16 of it is garbage
 #define LOOK_PART 4u       // after 1/4 of a file the collection goes on only if
@@ -109,11 +109,37 @@ static enum remixdb_status choose(struct xdb *x, const struct collecting *c, enu
   return s;
 }
 
+// Tells whether so much of a file that takes further values is garbage that it had better be closed to them. The
+// records of memtables may refer to any of its values.
+static bool wants_turn(struct xdb *x) {
+  bool wants = false;
+  xdb_lock(x);
+  struct super *const v = xdb_super(x);
+  super_ref(v);
+  xdb_unlock(x);
+  const struct value_set *const files = &v->version->values;
+  const uint64_t held = atomic_load_explicit(&v->active->apart_bytes, memory_order_relaxed) +
+                        (v->frozen ? atomic_load_explicit(&v->frozen->apart_bytes, memory_order_relaxed) : 0);
+  uint64_t *const live = files->nr ? mem_alloc(files->nr * sizeof(*live)) : NULL;
+  if (live && live_values(v->version, live) == REMIXDB_OK) {
+    for (uint32_t i = 0; i < files->nr && !wants; i++) {
+      const struct value_file *const f = files->files[i];
+      const uint64_t bytes = atomic_load_explicit(&f->value_bytes, memory_order_relaxed), used = live[i] + held;
+      const uint64_t garbage = bytes > used ? bytes - used : 0;
+      wants = garbage >= x->values.full / LEAST_PART && garbage >= bytes / SHARE &&
+              (value_log_takes(&x->values, f) || value_log_takes(&x->compact.values, f));
+    }
+  }
+  mem_free(live);
+  xdb_super_drop(x, v);
+  return wants;
+}
+
 // Tells whether the chosen file is to be collected.
 static bool is_due(const struct xdb *x, const struct choice *c, enum collect_how how) {
   const uint64_t garbage = c->file ? c->bytes - c->live : 0, all = c->all - c->all_live;
   if (how == COLLECT_WHOLE) return all > c->all_live / 100 * WHOLE_PERCENT && garbage > c->bytes / WHOLE_SHARE;
-  if (garbage < x->values.full / LEAST_PART) return false;
+  if (all < x->values.full / LEAST_PART || garbage == 0) return false;
   return garbage >= c->bytes / SHARE || (all > c->all_live / 100 * FULL_PERCENT && garbage >= c->bytes / SHARE_FULL);
 }
 
@@ -438,6 +464,7 @@ static uint64_t written(const struct xdb *x) {
 
 void collect_round(struct xdb *x, struct worker *w) {
   if (atomic_load_explicit(&x->collect.ready, memory_order_relaxed)) install(x);
+  if (wants_turn(x)) values_turn(x);
   if (workers_count(x->workers)) {
     ask(x);
     return;
@@ -454,7 +481,8 @@ void collect_round(struct xdb *x, struct worker *w) {
 
 bool collect_pending(const struct xdb *x) {
   return x->workers && workers_count(x->workers) &&
-         (atomic_load_explicit(&x->collect.asked, memory_order_relaxed) ||
+         // acquire: pairs with the release in collect_idle, which comes after `busy`
+         (atomic_load_explicit(&x->collect.asked, memory_order_acquire) ||
           atomic_load_explicit(&x->collect.busy, memory_order_relaxed));
 }
 
@@ -462,9 +490,11 @@ bool collect_idle(struct xdb *x, struct epoch_slot *slot) {
   if (!atomic_load_explicit(&x->collect.asked, memory_order_relaxed)) return false;
   // Another thread that collects goes on until nothing is left.
   if (pthread_mutex_trylock(&x->collect.lock) != 0) return false;
-  atomic_store_explicit(&x->collect.asked, false, memory_order_relaxed);  // a round may ask again meanwhile
+  atomic_store_explicit(&x->collect.busy, true, memory_order_relaxed);
+  atomic_store_explicit(&x->collect.asked, false, memory_order_release);  // a round may ask again meanwhile
   const bool more = step(x, slot, COLLECT_IDLE), ready = atomic_load_explicit(&x->collect.ready, memory_order_relaxed);
   if (more) atomic_store_explicit(&x->collect.asked, true, memory_order_relaxed);
+  atomic_store_explicit(&x->collect.busy, x->collect.now != NULL, memory_order_relaxed);
   (void)pthread_mutex_unlock(&x->collect.lock);
   if (ready) workers_kick(x->workers);
   if (!more) {
@@ -504,7 +534,7 @@ enum remixdb_status collect_all(struct xdb *x, const struct progress *p, const c
     s = progress_report(p, what, done, total);
   }
   epoch_leave(&x->epoch, &slot);
-  if (atomic_load_explicit(&x->collect.busy, memory_order_relaxed)) ask(x);
+  if (collect_pending(x)) ask(x);  // an idle worker that found the lock held has gone
   return s;
 }
 

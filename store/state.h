@@ -146,8 +146,8 @@ struct collect {
   pthread_mutex_t lock;      // held by the thread that collects or installs; before `installing`
   struct collecting *now;    // what is under way; NULL: nothing. Guarded by the lock
   uint64_t paid;             // bytes written to value files when the last round without workers ended. The same
-  _Atomic bool asked;        // an idle worker is to look. Relaxed, like all below
-  _Atomic bool busy, ready;  // `now` is there, and waits for a round to install it
+  _Atomic bool asked;        // an idle worker is to look. Relaxed, like all below, but for collect_pending
+  _Atomic bool busy, ready;  // `now` is there, or a worker looks; it waits for a round to install it
   _Atomic bool ending;       // the store is about to close
   // Since the store was opened: collections, the files that they removed, bytes of values that they moved, and that
   // they left out.

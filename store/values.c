@@ -207,6 +207,24 @@ static bool keeps(void *arg, const struct value_file *f) {
          (k->super->frozen && value_list_find(&k->super->frozen->values, f->number));
 }
 
+void values_turn(struct xdb *x) {
+  struct value_file *direct = NULL, *rounds = NULL;
+  value_log_turn(&x->values);
+  value_log_turn(&x->compact.values);
+  (void)pthread_mutex_lock(&x->installing);
+  if (!x->rounds.unsaved) {  // else CURRENT may name a file that the version has not
+    xdb_lock(x);
+    struct keeping k = {xdb_super(x)->version, xdb_super(x)};
+    direct = value_log_settle(&x->values, keeps, &k);
+    rounds = value_log_settle(&x->compact.values, keeps, &k);
+    xdb_unlock(x);
+  }
+  (void)pthread_mutex_unlock(&x->installing);
+  value_log_drop(&x->values, direct);
+  value_log_drop(&x->compact.values, rounds);
+  if (direct || rounds) x->txns.let_go(x);  // an ended transaction may have the last reference to a file that goes
+}
+
 bool values_settled(struct xdb *x, const struct value_file *f) {
   // In this order: a file that has left a log's list is in the lists of the memtables that need it.
   if (value_log_has(&x->values, f) || value_log_has(&x->compact.values, f)) return false;

@@ -66,6 +66,9 @@ MUST_CHECK enum remixdb_status values_of_next(struct xdb *x, struct version *nex
 // a round may be in progress, so the files of compact.values stay, to which its version may refer. Takes xdb.lock.
 void values_retire(struct xdb *x, const struct version *base, const struct version *next, const struct memtable *frozen,
                    bool beside);
+// Closes the files in use to further values, and settles all files that are not needed for writing. In a round's
+// thread, when no round is under way.
+void values_turn(struct xdb *x);
 // Tells whether only tables refer to the file: no value is written to it any more, and no memtable of the store's super
 // has it. A file that is settled stays so. Takes xdb.lock.
 bool values_settled(struct xdb *x, const struct value_file *f);

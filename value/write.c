@@ -582,6 +582,13 @@ bool value_log_has(struct value_log *l, const struct value_file *f) {
   return i != NULL;
 }
 
+bool value_log_takes(struct value_log *l, const struct value_file *f) {
+  lib_lock(&l->lock);
+  const bool takes = l->active == f;
+  lib_unlock(&l->lock);
+  return takes;
+}
+
 struct value_file *value_log_find(struct value_log *l, uint64_t number) {
   lib_lock(&l->lock);
   struct value_file *i = l->files;

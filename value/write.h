@@ -66,6 +66,8 @@ void value_log_turn(struct value_log *l);
 struct value_file *value_log_find(struct value_log *l, uint64_t number);
 // Tells whether a file is in the list.
 bool value_log_has(struct value_log *l, const struct value_file *f);
+// Tells whether the file takes the next values.
+bool value_log_takes(struct value_log *l, const struct value_file *f);
 // Takes the files that are full, synced and not in use out of the list, and retires those that `keep` does not want;
 // these need not be synced. Returns them, for value_log_drop. Does not wait for the disk.
 MUST_CHECK struct value_file *value_log_settle(struct value_log *l, bool (*keep)(void *arg, const struct value_file *f),
