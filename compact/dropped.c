@@ -4,6 +4,7 @@
 #include <assert.h>
 
 #include "compact/job.h"
+#include "compact/part_new.h"
 #include "remix/erase.h"
 
 // ---- dropped spaces in a view
@@ -185,37 +186,12 @@ static enum remixdb_status view_without(struct compact *c, struct worker *self, 
   return s;
 }
 
-// Drops a view that view_without has made of x; NULL is allowed.
-static void view_drop(struct remix *made, const struct remix *x) {
-  if (made && made != x) remix_retire(made);
-  remix_unref(made);
-}
-
 static enum remixdb_status part_without(struct compact *c, struct worker *self, struct part *p, uint32_t leave_old,
                                         uint32_t leave_young, struct part **out) {
-  struct remix *old, *young;
+  struct remix *old, *young = NULL;
   enum remixdb_status s = view_without(c, self, part_remix(p), leave_old, &old);
-  if (s != REMIXDB_OK) return s;
-  s = view_without(c, self, part_young(p), leave_young, &young);
-  if (s != REMIXDB_OK) {
-    err_cleanup_begin();
-    view_drop(old, part_remix(p));
-    err_cleanup_end();
-    return s;
-  }
-  remix_ref(old);
-  if (young) remix_ref(young);
-  s = part_create(part_anchor(p), old, young, out);
-  err_cleanup_begin();
-  if (s != REMIXDB_OK) {
-    view_drop(old, part_remix(p));
-    view_drop(young, part_young(p));
-  } else {
-    remix_unref(old);
-    remix_unref(young);
-  }
-  err_cleanup_end();
-  return s;
+  if (s == REMIXDB_OK) s = view_without(c, self, part_young(p), leave_young, &young);
+  return part_new(p, s, old, young, true, out);
 }
 
 // Makes the tree without the tables. *left_out: how many left.
@@ -241,12 +217,8 @@ static enum remixdb_status tree_without(struct compact *c, struct worker *self, 
     for (uint32_t i = 0; i < nr; i++) part_unref(parts[i]);
   err_cleanup_begin();
   for (uint32_t i = 0; i < nr; i++) {
-    if (s != REMIXDB_OK && parts[i] != tree->parts[i]) {
-      struct remix *const old = part_remix(parts[i]), *const young = part_young(parts[i]);
-      if (old != part_remix(tree->parts[i])) remix_retire(old);
-      if (young && young != part_young(tree->parts[i])) remix_retire(young);
-    }
-    part_unref(parts[i]);
+    if (s != REMIXDB_OK) part_new_drop(parts[i], tree->parts[i], true);
+    else part_unref(parts[i]);
   }
   err_cleanup_end();
   mem_free(parts);

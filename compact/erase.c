@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "compact/job.h"
+#include "compact/part_new.h"
 #include "remix/erase.h"
 
 // The part of a partition that the ranges take.
@@ -110,37 +111,13 @@ static enum remixdb_status erase_view(const struct compact_erase *e, const struc
   return s;
 }
 
-// Drops a REMIX that erase_view has made; NULL is allowed.
-static void remix_drop_new(const struct compact_erase *e, struct remix *x) {
-  if (x && e->queue) remix_retire(x);
-  remix_unref(x);
-}
-
 // Makes a partition whose entries are erased.
 static enum remixdb_status erase_part(const struct compact_erase *e, const struct part *p, const struct cut *k,
                                       struct part **out) {
-  struct remix *old, *young;
+  struct remix *old, *young = NULL;
   enum remixdb_status s = erase_view(e, part_remix(p), k->old, &old);
-  if (s != REMIXDB_OK) return s;
-  if ((s = erase_view(e, part_young(p), k->young, &young)) != REMIXDB_OK) {
-    err_cleanup_begin();
-    remix_drop_new(e, old);
-    err_cleanup_end();
-    return s;
-  }
-  remix_ref(old);
-  if (young) remix_ref(young);
-  s = part_create(part_anchor(p), old, young, out);
-  err_cleanup_begin();
-  if (s != REMIXDB_OK) {
-    remix_drop_new(e, old);
-    remix_drop_new(e, young);
-  } else {
-    remix_unref(old);
-    remix_unref(young);
-  }
-  err_cleanup_end();
-  return s;
+  if (s == REMIXDB_OK) s = erase_view(e, part_young(p), k->young, &young);
+  return part_new(p, s, old, young, e->queue != NULL, out);
 }
 
 // Adds what is left of a partition to parts. The first partition of a tree stays, because its anchor is empty.
@@ -169,13 +146,8 @@ static enum remixdb_status add_rest(struct compact_erase *e, struct part *p, str
 // Drops the partitions, and the files that were made for them.
 static void parts_drop(const struct compact_erase *e, const struct version *tree, struct part **parts, uint32_t nr) {
   err_cleanup_begin();
-  for (uint32_t i = 0; i < nr; i++) {
-    struct part *const p = parts[i];
-    const bool old = tree->parts[version_find(tree, part_anchor(p))] == p;
-    if (!old && e->queue && part_remix(p)) remix_retire(part_remix(p));
-    if (!old && e->queue && part_young(p)) remix_retire(part_young(p));
-    part_unref(p);
-  }
+  for (uint32_t i = 0; i < nr; i++)
+    part_new_drop(parts[i], tree->parts[version_find(tree, part_anchor(parts[i]))], e->queue != NULL);
   err_cleanup_end();
 }
 
