@@ -12,9 +12,10 @@
 #include "xdb.h"
 
 #define KEYS 12000u
+#define MANY 100000u
 #define KEY_LEN 8u
 #define FDS 512  // descriptors of the simulated disk are numbers in a row
-#define TABLES 64u
+#define TABLES 128u
 
 // The blocks of a table: the numbers of their first and last keys, by page. last < first: no block begins there.
 struct table {
@@ -34,7 +35,7 @@ struct world {
   struct xdb *x;
   struct xdb_ref *ref;
   struct table tables[TABLES];
-  uint32_t nr_tables, nr_parts, nr_young;
+  uint32_t nr_tables, nr_parts, nr_young, nr_runs;  // nr_runs: of the partition with the most
   uint64_t rng;
 };
 
@@ -112,9 +113,36 @@ static void world_close(void) {
   remixdb_close(w.x);
 }
 
-static void world_make(bool young, bool one_run) {
+// The keys in any order; values of `least` bytes, or of less than `spread` more.
+static void put_all(uint32_t nr, uint32_t least, uint32_t spread) {
   static uint8_t value[800];
-  static uint32_t order[KEYS];
+  static uint32_t order[MANY];
+  for (uint32_t i = 0; i < nr; i++) order[i] = i;
+  for (uint32_t i = nr; i > 1; i--) {
+    const uint32_t j = (uint32_t)(rng_next(&w.rng) % i), k = order[i - 1];
+    order[i - 1] = order[j];
+    order[j] = k;
+  }
+  for (uint32_t i = 0; i < nr; i++) {
+    char key[16];
+    const uint32_t len = least + (spread ? (uint32_t)(rng_next(&w.rng) % spread) : 0);
+    CHECK(remixdb_put(w.ref, key, key_of(order[i], key), value, len));
+  }
+}
+
+static void tables_learn(void) {
+  const struct version *const v = xdb_super(w.x)->version;
+  epoch_enter(&w.x->epoch, &w.ref->slot);
+  for (uint32_t p = 0; p < v->nr_parts; p++) {
+    for (uint32_t r = 0; r < part_runs(v->parts[p]); r++) table_learn(part_run(v->parts[p], r));
+    if (part_runs(v->parts[p]) > w.nr_runs) w.nr_runs = part_runs(v->parts[p]);
+  }
+  epoch_exit(&w.ref->slot);
+  w.nr_parts = v->nr_parts;
+  w.nr_young = v->nr_young;
+}
+
+static void world_begin(void) {
   memset(&w, 0, sizeof(w));
   w.rng = check_seed;
   w.disk = simdisk_create();
@@ -125,27 +153,16 @@ static void world_make(bool young, bool one_run) {
   w.ops.pread = watch_pread;
   w.ops.advise = watch_advise;
   world_open(8);
+}
+
+static void world_make(bool young, bool one_run) {
+  world_begin();
   shrink(w.x, 512 << 10, 700);
   w.x->compact.young_from = young ? 2 : UINT32_MAX;
-  for (uint32_t i = 0; i < KEYS; i++) order[i] = i;
-  for (uint32_t i = KEYS; i > 1; i--) {
-    const uint32_t j = (uint32_t)(rng_next(&w.rng) % i), k = order[i - 1];
-    order[i - 1] = order[j];
-    order[j] = k;
-  }
-  for (uint32_t i = 0; i < KEYS; i++) {
-    char key[16];
-    CHECK(remixdb_put(w.ref, key, key_of(order[i], key), value, 100 + (uint32_t)(rng_next(&w.rng) % 500)));
-  }
+  put_all(KEYS, 100, 500);
   CHECK(remixdb_flush(w.ref));
   if (one_run) CHECK(remixdb_compact(w.ref));
-  const struct version *const v = xdb_super(w.x)->version;
-  epoch_enter(&w.x->epoch, &w.ref->slot);
-  for (uint32_t p = 0; p < v->nr_parts; p++)
-    for (uint32_t r = 0; r < part_runs(v->parts[p]); r++) table_learn(part_run(v->parts[p], r));
-  epoch_exit(&w.ref->slot);
-  w.nr_parts = v->nr_parts;
-  w.nr_young = v->nr_young;
+  tables_learn();
   world_close();
 }
 
@@ -180,8 +197,9 @@ static void pass(bool back, bool bounded, bool by_prefix, uint32_t expect) {
   w.watch = true;
   if (bounded && back) remixdb_iter_seek_last(it);
   else if (bounded) remixdb_iter_seek(it, NULL, 0);
-  else if (back) remixdb_iter_seek_for_prev(it, to, to_len), remixdb_iter_prev(it);
-  else remixdb_iter_seek(it, from, from_len);
+  else if (!back) remixdb_iter_seek(it, from, from_len);
+  else remixdb_iter_seek_for_prev(it, to, to_len);
+  if (!bounded && back && w.high < KEYS) remixdb_iter_prev(it);
   const uint32_t turn = w.low < w.high && rng_next(&w.rng) % 2 ? (uint32_t)(rng_next(&w.rng) % (w.high - w.low)) : 0;
   for (uint32_t n = 0; n < w.high - w.low; n++) {
     expect_key(it, back ? w.high - 1 - n : w.low + n);
@@ -243,7 +261,8 @@ static void test_nothing_beyond(void **state) {
   CHECK(near > passes && unbounded > passes / 4 && young > 0);
 }
 
-static uint64_t scan_bytes(bool keys_only, bool back, uint32_t from) {
+// Goes through the keys [from, nr), which are the last ones. Returns the bytes of tables that were read.
+static uint64_t scan_bytes(bool keys_only, bool back, uint32_t from, uint32_t nr) {
   struct remixdb_iter_opts o;
   char key[16];
   remixdb_iter_opts_init(&o, sizeof(o));
@@ -255,10 +274,10 @@ static uint64_t scan_bytes(bool keys_only, bool back, uint32_t from) {
   w.watch = true;
   if (back) remixdb_iter_seek_last(it);
   else remixdb_iter_seek(it, NULL, 0);
-  for (uint32_t i = from; i < KEYS; i++) {
+  for (uint32_t i = from; i < nr; i++) {
     char want[16];
     uint32_t klen;
-    const uint32_t n = key_of(back ? KEYS - 1 - (i - from) : i, want);
+    const uint32_t n = key_of(back ? nr - 1 - (i - from) : i, want);
     const void *const k = remixdb_iter_key(it, &klen);
     CHECK(k && klen == n && memcmp(k, want, n) == 0);
     if (back) remixdb_iter_prev(it);
@@ -281,16 +300,51 @@ static void test_keys_only(void **state) {
       const uint32_t from = n % 4 ? 0 : KEYS / 8;
       atomic_store(&blkio_test_cold, 1 + n / 2 % 2);
       world_open(n % 3 ? 0 : 1);
-      const uint64_t all = scan_bytes(false, n % 2, from);
+      const uint64_t all = scan_bytes(false, n % 2, from, KEYS);
       world_close();
       world_open(n % 3 ? 0 : 1);
-      const uint64_t keys = scan_bytes(true, n % 2, from);
+      const uint64_t keys = scan_bytes(true, n % 2, from, KEYS);
       world_close();
       if (keys * 10 > all)
         fail_msg("shape %u, %u: %llu bytes of %llu", shape, n, (unsigned long long)keys, (unsigned long long)all);
     }
     world_free();
   }
+  atomic_store(&blkio_test_cold, 0);
+}
+
+// The same with many keys, values of 400 bytes, overlapping tables in a partition, and young views.
+static void test_keys_only_many(void **state) {
+  (void)state;
+  check_seed = check_seed_or(1);
+  world_begin();
+  shrink(w.x, 9 << 20, 6000);
+  w.x->compact.young_from = 2;
+  put_all(MANY, 400, 0);
+  CHECK(remixdb_flush(w.ref));
+  for (uint32_t n = 0; n < 2; n++) {
+    for (uint32_t i = n; i < MANY; i += 60) {
+      char key[16];
+      CHECK(remixdb_put(w.ref, key, key_of(i, key), (const uint8_t[400]){0}, 400));
+    }
+    CHECK(remixdb_flush(w.ref));
+  }
+  tables_learn();
+  world_close();
+  CHECK_SAYS(w.nr_runs >= 5 && w.nr_young > 0, "%u runs, %u young views", w.nr_runs, w.nr_young);
+  for (uint32_t n = 0; n < 4; n++) {
+    atomic_store(&blkio_test_cold, 1 + n / 2);
+    world_open(n == 3 ? 8 : 0);
+    const uint64_t all = scan_bytes(false, n % 2, 0, MANY);
+    world_close();
+    world_open(n == 3 ? 8 : 0);
+    const uint64_t keys = scan_bytes(true, n % 2, 0, MANY);
+    world_close();
+    print_message("%u tables, %u runs, %s: %llu bytes of %llu\n", w.nr_tables, w.nr_runs, n % 2 ? "back" : "on",
+                  (unsigned long long)keys, (unsigned long long)all);
+    CHECK(keys * 10 <= all);
+  }
+  world_free();
   atomic_store(&blkio_test_cold, 0);
 }
 
@@ -479,7 +533,7 @@ static void test_space(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_nothing_beyond), cmocka_unit_test(test_keys_only),
-                                     cmocka_unit_test(test_compact_range), cmocka_unit_test(test_count),
-                                     cmocka_unit_test(test_space)};
+                                     cmocka_unit_test(test_keys_only_many), cmocka_unit_test(test_compact_range),
+                                     cmocka_unit_test(test_count),          cmocka_unit_test(test_space)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
