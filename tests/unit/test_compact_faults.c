@@ -108,6 +108,53 @@ static void test_tells_of_long_records(void **state) {
   world_fini(&w);
 }
 
+// Deletes a range that cuts two partitions, one of which has a young view. The next version goes at once.
+static void erase_try(struct world *w, const struct compact_range *range) {
+  struct compact_erase e = {.c = &w->c, .slot = &w->p.slot, .queue = w->p.queue, .ranges = range, .nr = 1};
+  struct version *next;
+  w->next = NULL;
+  w->status = compact_erase(&e, w->base, &next);
+  if (w->status != REMIXDB_OK) {
+    err_save(&w->error, w->status);
+    return;
+  }
+  CHECK(next && e.erased == 2 && e.dropped == 0);
+  compact_retire(next, w->base);
+  version_unref(next);
+}
+
+// A deletion of a range that fails leaves no file, at whatever allocation or call.
+static void test_erase_fails(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 2500, 0, 39);
+  w.c.build.max_pages = 4;
+  w.c.young_from = 4;
+  three_parts(&w);
+  put_range(&w, first_key_of(&w, 1), first_key_of(&w, 2), 9, false);
+  round_ok(&w, NULL);
+  CHECK(young_of(&w, 1) && !young_of(&w, 2));
+  const struct compact_range range = {w.k.keys[first_key_of(&w, 1) + 5], w.k.keys[first_key_of(&w, 2) + 9]};
+  static const unsigned kinds[] = {FAULT_OPEN, FAULT_READ, FAULT_WRITE, FAULT_SYNC, FAULT_CLOSE};
+  for (uint32_t i = 0; i <= sizeof(kinds) / sizeof(kinds[0]); i++) {
+    const bool memory = i == sizeof(kinds) / sizeof(kinds[0]);
+    uint32_t failed = 0;
+    for (int64_t n = 1;; n++) {
+      if (memory) fault_mem_set(n);
+      else fault_io_set(kinds[i], n, false);
+      erase_try(&w, &range);
+      if (!(memory ? fault_mem_end() : fault_io_end())) break;
+      if (w.status == REMIXDB_OK) continue;  // it can do without
+      expect_failed(&w, memory ? REMIXDB_NOMEM : kinds[i] == FAULT_WRITE ? REMIXDB_NOSPACE : REMIXDB_IO, n % 8 == 0);
+      failed++;
+    }
+    OK(w.status);
+    expect_files(&w, w.base);
+    CHECK(failed >= (memory ? 12 : kinds[i] == FAULT_READ ? 0 : 3));
+  }
+  world_fini(&w);
+}
+
 // A damaged table fails the round that has to read it, and no data is lost.
 static void test_damaged(void **state) {
   (void)state;
@@ -214,9 +261,13 @@ static void test_forged_order(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_io_fails),
-      cmocka_unit_test(test_fails_soon),   cmocka_unit_test(test_damaged),
-      cmocka_unit_test(test_forged_order), cmocka_unit_test(test_tells_of_long_records),
+      cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_io_fails),
+      cmocka_unit_test(test_erase_fails),
+      cmocka_unit_test(test_fails_soon),
+      cmocka_unit_test(test_damaged),
+      cmocka_unit_test(test_forged_order),
+      cmocka_unit_test(test_tells_of_long_records),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
