@@ -92,6 +92,7 @@ static void wal_buf_put(struct wal *w, struct wal_buf *b) {
 bool wal_buffers_init(struct wal *w) {
   wal_event_init(&w->written);
   wal_event_init(&w->synced);
+  wal_event_init(&w->unheld);
   w->pos = w->lim = w->none;
   for (size_t i = 0; i < NR_BUFS(w) && !w->read_only; i++) {
     struct wal_buf *const b = &w->bufs[i];
@@ -115,6 +116,7 @@ void wal_buffers_fini(struct wal *w) {
   for (size_t i = 0; i < NR_BUFS(w); i++) mem_free(w->bufs[i].mem);
   wal_event_fini(&w->written);
   wal_event_fini(&w->synced);
+  wal_event_fini(&w->unheld);
 }
 
 uint64_t wal_at(const struct wal *w) {
@@ -136,7 +138,7 @@ void wal_limit(struct wal *w) {
   // `behind`, so that a worker makes more room.
   const uint64_t watch = wal_watch(w, w->active);
   if (watch > wal_at(w) && watch - b->off < (uint64_t)(w->lim - b->mem)) w->lim = b->mem + (watch - b->off);
-  if (w->lim < w->pos || w->err.status != REMIXDB_OK || w->nr_retained) w->lim = w->pos;
+  if (w->lim < w->pos || w->err.status != REMIXDB_OK || w->nr_retained || w->held) w->lim = w->pos;
 }
 
 static void wal_buf_open(struct wal *w, struct wal_buf *b) {
@@ -297,13 +299,26 @@ static bool wal_buf_next(struct wal *w, struct wal_buf **big) {
   return true;
 }
 
+// The kinds of appends.
+enum wal_how {
+  WAL_PLAIN,
+  WAL_LAST,  // the records may use the room that wal_keep keeps
+  WAL_HELD,  // the same, and the thread holds the log
+};
+
 // Takes one step to make room for nbytes. The lock is held. *fits_out tells whether nbytes fit now. If they do not, and
-// the call returns REMIXDB_OK, the call has yielded the lock, and the caller must try again. last: as in wal_make_room.
-// *big: a buffer for these records alone, or NULL if a normal buffer has room; NULL again once the buffer is open.
-static enum remixdb_status wal_try_room(struct wal *w, size_t nbytes, bool last, struct wal_buf **big, bool *fits_out) {
+// the call returns REMIXDB_OK, the call has yielded the lock, and the caller must try again. *big: a buffer for these
+// records alone, or NULL if a normal buffer has room; NULL again once the buffer is open.
+static enum remixdb_status wal_try_room(struct wal *w, size_t nbytes, enum wal_how how, struct wal_buf **big,
+                                        bool *fits_out) {
+  const bool last = how != WAL_PLAIN;
   *fits_out = false;
   const enum remixdb_status s = wal_error(w);
   if (s != REMIXDB_OK) return s;
+  if (w->held && how != WAL_HELD) {
+    wal_event_wait(w, &w->unheld);
+    return REMIXDB_OK;
+  }
   if (w->nr_retained) return wal_write_oldest(w);  // records that were accepted come first
   if (w->cur && (*big || (size_t)(w->cur->mem + w->cur->cap - w->pos) < nbytes)) {
     wal_seal(w);
@@ -327,8 +342,8 @@ static enum remixdb_status wal_try_room(struct wal *w, size_t nbytes, bool last,
 }
 
 // Makes room for nbytes. The caller holds the lock, and the call may yield it. After REMIXDB_OK nbytes fit, and the
-// lock is held. After a failure the lock is not held. last: the records may use the room that wal_keep keeps.
-static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last) {
+// lock is held. After a failure the lock is not held.
+static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, enum wal_how how) {
   struct wal_buf *big = NULL;
   enum remixdb_status s = wal_check_append(w, nbytes);
   if (s == REMIXDB_OK && WAL_FRAME_HEAD + nbytes > WAL_BUF) {
@@ -338,16 +353,16 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, bool last
     lib_lock(&w->lock);
     w->st.buffer_bytes += big->cap;
   }
-  for (bool fits = false; s == REMIXDB_OK && !fits;) s = wal_try_room(w, nbytes, last, &big, &fits);
+  for (bool fits = false; s == REMIXDB_OK && !fits;) s = wal_try_room(w, nbytes, how, &big, &fits);
   if (big) wal_buf_put(w, big);
   if (s != REMIXDB_OK) lib_unlock(&w->lock);
   return s;
 }
 
-static inline enum remixdb_status wal_begin_as(struct wal *w, size_t nbytes, bool last, uint64_t *gen_out) {
+static inline enum remixdb_status wal_begin_as(struct wal *w, size_t nbytes, enum wal_how how, uint64_t *gen_out) {
   lib_lock(&w->lock);
   if (unlikely(nbytes > (size_t)(w->lim - w->pos))) {
-    const enum remixdb_status s = wal_make_room(w, nbytes, last);
+    const enum remixdb_status s = wal_make_room(w, nbytes, how);
     if (s != REMIXDB_OK) return s;
   }
   *gen_out = atomic_load_explicit(&w->gen, memory_order_relaxed);
@@ -356,14 +371,35 @@ static inline enum remixdb_status wal_begin_as(struct wal *w, size_t nbytes, boo
 
 enum remixdb_status wal_lock_with_room(struct wal *w, size_t nbytes) {
   uint64_t gen;
-  return wal_begin_as(w, nbytes, true, &gen);
+  return wal_begin_as(w, nbytes, WAL_HELD, &gen);
 }
 
 enum remixdb_status wal_begin(struct wal *w, size_t nbytes, uint64_t *gen_out) {
-  return wal_begin_as(w, nbytes, false, gen_out);
+  return wal_begin_as(w, nbytes, WAL_PLAIN, gen_out);
 }
 enum remixdb_status wal_begin_last(struct wal *w, size_t nbytes, uint64_t *gen_out) {
-  return wal_begin_as(w, nbytes, true, gen_out);
+  return wal_begin_as(w, nbytes, WAL_LAST, gen_out);
+}
+enum remixdb_status wal_begin_held(struct wal *w, size_t nbytes, uint64_t *gen_out) {
+  return wal_begin_as(w, nbytes, WAL_HELD, gen_out);
+}
+
+// Every append of bytes takes the slow path then, and waits there.
+void wal_hold(struct wal *w) {
+  lib_lock(&w->lock);
+  assert(!w->held);
+  w->held = true;
+  w->lim = w->pos;
+  lib_unlock(&w->lock);
+}
+
+void wal_unhold(struct wal *w) {
+  lib_lock(&w->lock);
+  assert(w->held);
+  w->held = false;
+  wal_limit(w);
+  wal_event_wake(&w->unheld);
+  lib_unlock(&w->lock);
 }
 
 uint64_t wal_put(struct wal *w, const struct kv_rec *rec) {

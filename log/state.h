@@ -88,12 +88,14 @@ struct wal {
   bool syncing;              // a thread leads a sync
   bool growing;              // a thread makes room in the active segment
   bool scarce;               // wal_scarce
+  bool held;                 // wal_hold
   uint64_t grow_refused;     // making room ahead failed at this size, so wal_ahead does not try again until an append
                              // needs room
   uint64_t durable_gen;      // the newest segment with a durable header
   struct err_saved err;      // the sticky error
   struct wal_event written;  // a write or a growth has ended
   struct wal_event synced;   // a sync has ended
+  struct wal_event unheld;   // the hold has ended
   struct wal_stats st;
   struct wal_buf bufs[4];
   uint8_t none[8];  // pos and lim point here when there is no buffer
@@ -134,7 +136,8 @@ void wal_event_wake(struct wal_event *e);
 
 // The sticky error, or REMIXDB_OK.
 MUST_CHECK enum remixdb_status wal_error(const struct wal *w);
-// Takes the log's lock, with room for nbytes of records. After a failure the lock is not held (append.c).
+// Takes the log's lock, with room for nbytes of records, for the thread that holds the log. After a failure the lock is
+// not held (append.c).
 MUST_CHECK enum remixdb_status wal_lock_with_room(struct wal *w, size_t nbytes);
 
 // Returns the active segment's end, with the open buffer.

@@ -48,6 +48,9 @@
 //   L8  Values apart. A record may refer to a value in another file, which is written before the record is appended. It
 //       is synced before the record. So the value of a durable record is whole. A record whose value is not whole is as
 //       good as torn, and recovery cuts its frame and all that follows.
+//   L9  Hold. While a thread holds the log (wal_hold), no record of another thread gets a number: appends wait before
+//       they have one. So what the holder does between wal_hold and wal_unhold lies between two numbers, however long
+//       it takes. Syncs and writes of buffers go on.
 #ifndef WAL_H
 #define WAL_H
 
@@ -146,6 +149,13 @@ uint64_t wal_put(struct wal *w, const struct kv_rec *rec);
 // it.
 void wal_end(struct wal *w);
 
+// Holds the log (L9): until wal_unhold, wal_begin and wal_begin_last of bytes wait. One thread at a time. A thread that
+// holds the log must not wait for one that may be in such a call, nor for a lock that one may have, such as a leaf's.
+void wal_hold(struct wal *w);
+void wal_unhold(struct wal *w);
+// Like wal_begin_last, for the thread that holds the log.
+MUST_CHECK enum remixdb_status wal_begin_held(struct wal *w, size_t nbytes, uint64_t *gen_out);
+
 // Group commit. Returns when all records that any thread appended before the call are durable. The active segment's
 // header is durable then, too, so a version may name the segment's generation. Blocks for the disk. After
 // REMIXDB_NOSPACE (possible if the file system reserves no room) nothing is lost, and the caller may try again.
@@ -178,8 +188,8 @@ bool wal_ahead_pending(const struct wal *w);
 // new_gen) under the log's lock at the moment of the switch; fn may be NULL. All records appended before that moment
 // belong to the old generation, all later ones to the new one. On failure nothing has changed and fn is not called.
 MUST_CHECK enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), void *arg);
-// The same with a last record of the old segment: no other record lies between it and the switch. *seq_out: its number,
-// set before fn runs. After a failure the record may be in the log.
+// The same for the thread that holds the log, with a last record of the old segment. *seq_out: its number, set before
+// fn runs. After a failure the record may be in the log.
 MUST_CHECK enum remixdb_status wal_switch_after(struct wal *w, const struct kv_rec *last, uint64_t *seq_out,
                                                 void (*fn)(void *arg, uint64_t new_gen), void *arg);
 uint64_t wal_gen(const struct wal *w);  // active generation, relaxed

@@ -6,6 +6,7 @@
 #include "tests/lib/wal_model.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -363,15 +364,71 @@ static void test_threads_and_a_failing_sync(void **state) {
   simdisk_destroy(d);
 }
 
+// ---- a thread that holds the log
+
+struct holding {
+  struct wal *w;
+  _Atomic bool over;
+  _Atomic uint64_t appended;
+};
+
+static uint64_t put_one(struct wal *w, enum remixdb_status (*begin)(struct wal *, size_t, uint64_t *)) {
+  const struct kv_rec rec = {.key = (const uint8_t *)"key", .klen = 3, .val = (const uint8_t *)"value", .vlen = 5};
+  uint64_t gen;
+  if (begin(w, kv_rec_size(&rec), &gen) != REMIXDB_OK) return 0;
+  const uint64_t seq = wal_put(w, &rec);
+  wal_end(w);
+  return seq;
+}
+
+static void *hold_main(void *arg) {
+  struct holding *const h = arg;
+  for (bool last = false; !atomic_load(&h->over); last = !last)
+    if (put_one(h->w, last ? wal_begin_last : wal_begin)) atomic_fetch_add(&h->appended, 1);
+  return NULL;
+}
+
+// No record of another thread gets a number meanwhile, whatever the holder does; afterwards they go on.
+static void test_hold(void **state) {
+  (void)state;
+  struct simdisk *const d = disk_create();
+  struct model *const m = model_create();
+  struct holding h = {0};
+  pthread_t threads[3];
+  OK(open_model(dir_of(d), m, &h.w));
+  for (int i = 0; i < 3; i++) OK(thread_start(&threads[i], hold_main, &h, "append"));
+  for (int i = 0; i < 300; i++) {
+    const uint64_t before = atomic_load(&h.appended);
+    while (atomic_load(&h.appended) < before + 5) sched_yield();
+    const struct kv_rec mark = {.key = (const uint8_t *)"mark", .klen = 4, .kind = KV_TOMB};
+    uint64_t gen, turn;
+    wal_hold(h.w);
+    const uint64_t first = put_one(h.w, wal_begin_held);
+    OK(wal_begin(h.w, 0, &gen));  // no bytes do not wait
+    wal_end(h.w);
+    for (int k = 0; k < 20; k++) sched_yield();
+    if (i % 3 == 0) OK(wal_sync(h.w));
+    assert_int_equal(put_one(h.w, wal_begin_held), first + 1);
+    if (i % 3 != 1) {
+      OK(wal_switch_after(h.w, &mark, &turn, NULL, NULL));
+      assert_int_equal(turn, first + 2);
+      assert_int_equal(put_one(h.w, wal_begin_held), first + 3);
+    }
+    wal_unhold(h.w);
+  }
+  atomic_store(&h.over, true);
+  for (int i = 0; i < 3; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
+  OK(wal_close(h.w));
+  free(m);
+  simdisk_destroy(d);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_round_trip),
-      cmocka_unit_test(test_format),
-      cmocka_unit_test(test_large_batches),
-      cmocka_unit_test(test_replay_status),
-      cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_threads_on_files),
-      cmocka_unit_test(test_threads_and_a_failing_sync),
+      cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_format),
+      cmocka_unit_test(test_large_batches), cmocka_unit_test(test_replay_status),
+      cmocka_unit_test(test_threads),       cmocka_unit_test(test_threads_on_files),
+      cmocka_unit_test(test_hold),          cmocka_unit_test(test_threads_and_a_failing_sync),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
