@@ -743,21 +743,24 @@ bool remixdb_compact_range(struct xdb_ref *ref, const struct remixdb_range *rang
 // Writes sorted records straight into tables, without the log and the memtables. Nobody sees the records until the
 // commit; then all of them are there at once, also after a crash. Readers and writers go on meanwhile. The ref must not
 // be a snapshot's or a transaction's, and outlives the ingest; other calls on the ref may come between. An ingest takes
-// memory for one table in the making, about 10 MiB. Returns NULL on failure. REMIXDB_READONLY.
+// memory for one table in the making, about 10 MiB, and little more for a long value. Returns NULL on failure.
+// REMIXDB_READONLY.
 struct xdb_ingest;
 struct xdb_ingest *remixdb_ingest_begin(struct xdb_ref *ref);
-// Adds a record; key and value together have at most REMIXDB_KV_MAX bytes, else REMIXDB_TOOBIG. Each key is greater
-// than the one before; if not, the call fails with REMIXDB_INVALID and changes
-// nothing, as it does with REMIXDB_TOOBIG. After REMIXDB_NOSPACE, REMIXDB_IO or REMIXDB_NOMEM later puts and the commit
-// fails with the same status. With a progress function (remixdb_progress, "ingest") a put may fail with
+// Adds a record, with a key and a value of any length that a put takes. Each key is greater than the one before; if
+// not, the call fails with REMIXDB_INVALID and changes nothing, as it does with REMIXDB_TOOBIG (the key is longer than
+// REMIXDB_KV_MAX). After REMIXDB_NOSPACE, REMIXDB_IO or REMIXDB_NOMEM later puts and the commit fail with the same
+// status. With a progress function (remixdb_progress, "ingest") a put may fail with
 // REMIXDB_ABORTED; the record is not added then, and the call may be tried again.
 bool remixdb_ingest_put(struct xdb_ingest *g, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
-// Makes the records visible: they replace all values of their keys that were written before this call. Writes that come
-// while the call runs may count as before or after it; those that begin after it are newer. Merges, put_if, del_if,
-// del_range and commits of transactions may wait for the end of the call, because they depend on what they have read.
-// The call flushes (remixdb_flush) and waits for it. All of it is durable when it returns true, too. Frees the ingest
-// in any case. After a failure none of the records is there, and the files are gone; after REMIXDB_IO the next opening
-// decides.
+// Makes the records visible at one moment of the call. They replace all values of their keys that were written before
+// it; each write after it is newer, and whoever sees such a write sees all of the ingest. Transactions, merges, put_if
+// and del_if that have read older values notice it as they notice a put. The call flushes (remixdb_flush) and waits for
+// it. Before that moment other writes wait: until the writes that have come since the flush began are in a new memtable
+// and log, and until the tables' footers and the store's list of files are synced. All of it is durable when the call
+// returns true. Frees the ingest in any case. After a failure none of the records is there, and the files are gone;
+// after REMIXDB_IO the next opening decides. The progress function (remixdb_progress) can give the ingest up before the
+// call flushes, and not later.
 bool remixdb_ingest_commit(struct xdb_ingest *g);
 // Gives the ingest up and removes its files. Does nothing for NULL.
 void remixdb_ingest_abort(struct xdb_ingest *g);

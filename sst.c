@@ -280,28 +280,30 @@ void sst_give_pieces(struct sst *t, struct sst_pieces *p) {
   budget_take(t->ctx->budget, BUDGET_PIECES, sst_pieces_memory(t));
 }
 
-enum remixdb_status sst_renumber(const struct sst_ctx *ctx, uint64_t number, uint64_t seq) {
-  char name[32];
+void sst_number_as(struct sst *t, uint64_t seq) { t->seq_min = t->seq_max = seq; }
+
+enum remixdb_status sst_renumber(struct sst *t, uint64_t seq) {
+  struct env *const env = t->ctx->env;
   uint8_t foot[FORMAT_SST_FOOTER];
   struct format_sst_footer f;
-  uint64_t size = 0;
+  const uint64_t at = t->file_size - sizeof(foot);
   int fd;
-  sst_name(name, number);
-  enum remixdb_status s = env_open(ctx->dir, name, ENV_READ | ENV_WRITE, &fd);
+  enum remixdb_status s = env_open(t->ctx->dir, env_name(t->path), ENV_READ | ENV_WRITE, &fd);
   if (s != REMIXDB_OK) return s;
-  s = env_size(ctx->env, fd, name, &size);
-  if (s == REMIXDB_OK && size < sizeof(foot)) s = err_corrupt(name, size, "table is truncated");
-  if (s == REMIXDB_OK) s = env_read(ctx->env, fd, name, foot, sizeof(foot), size - sizeof(foot));
-  if (s == REMIXDB_OK) s = format_sst_footer_get(foot, size, name, &f);
-  if (s == REMIXDB_OK && (f.seq_width != 0 || f.number != number))
-    s = err_corrupt(name, size - sizeof(foot), "not a table of one sequence number");
+  s = env_read(env, fd, t->path, foot, sizeof(foot), at);
+  if (s == REMIXDB_OK) s = format_sst_footer_get(foot, t->file_size, t->path, &f);
+  if (s == REMIXDB_OK && (f.seq_width != 0 || f.number != t->number))
+    s = err_corrupt(t->path, at, "not a table of one sequence number");
   if (s == REMIXDB_OK) {
     f.seq_min = f.seq_max = seq;
     format_sst_footer_put(foot, &f);
-    s = env_write(ctx->env, fd, name, foot, sizeof(foot), size - sizeof(foot));
+    s = env_write(env, fd, t->path, foot, sizeof(foot), at);
   }
-  if (s == REMIXDB_OK) s = env_sync_data(ctx->env, fd, name);
-  env_close_quiet(ctx->env, fd);
+  if (s == REMIXDB_OK) s = env_sync_data(env, fd, t->path);
+  env_close_quiet(env, fd);
+  if (s != REMIXDB_OK) return s;
+  sst_number_as(t, seq);
+  t->print = format_sst_print(foot);
   return s;
 }
 

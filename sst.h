@@ -24,9 +24,11 @@ struct sst_peek {
 // sst_open does.
 MUST_CHECK enum remixdb_status sst_look(const struct sst_ctx *ctx, uint64_t number, struct sst_peek *out);
 // Gives all records of a table another sequence number, which they share: the table was built with one number for all
-// (sst_build_numbers), is not open, and no version names it. Writes and syncs the footer. Fails with REMIXDB_IO,
-// REMIXDB_NOSPACE, REMIXDB_NOMEM or REMIXDB_CORRUPT.
-MUST_CHECK enum remixdb_status sst_renumber(const struct sst_ctx *ctx, uint64_t number, uint64_t seq);
+// (sst_build_numbers), and no other thread has it. Writes and syncs the footer, so the table's fingerprint changes.
+// After a failure the table is of no use. Fails with REMIXDB_IO, REMIXDB_NOSPACE, REMIXDB_NOMEM or REMIXDB_CORRUPT.
+MUST_CHECK enum remixdb_status sst_renumber(struct sst *t, uint64_t seq);
+// The same for the open table only: its file keeps the number.
+void sst_number_as(struct sst *t, uint64_t seq);
 void sst_ref(struct sst *t);
 void sst_unref(struct sst *t);   // NULL is allowed. The last reference closes the table and removes an obsolete file
 void sst_retire(struct sst *t);  // makes the table obsolete: no version will name it

@@ -619,7 +619,7 @@ static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es,
   const struct super *const v = xdb_super(x);
   struct memtable *const m = v->active;
   *full_out = xdb_round_due(x, m, w->memory) || (unlikely(w->apart != NULL) && values_full(x, m));
-  if (*full_out || (w->check && (xdb_ingesting(x) || !w->check->begin(w->check, v)))) {
+  if (*full_out || (w->check && !w->check->begin(w->check, v))) {
     epoch_exit(es);
     return REMIXDB_ABORTED;
   }
@@ -654,7 +654,6 @@ enum remixdb_status xdb_write_many(struct xdb_ref *r, struct many_writes *w) {
   enum remixdb_status s = xdb_failure(x);
   if (s == REMIXDB_OK) s = many_apart(x, w);
   for (bool again = w->nr > 0; again && s == REMIXDB_OK;) {
-    if (w->check && xdb_ingesting(x)) xdb_ingest_wait(x);
     if (w->check && (s = w->check->tables(w->check)) != REMIXDB_OK) break;
     s = write_many_once(x, &r->slot, w, &full);
     if (unlikely(s == REMIXDB_NOSPACE) && !tried) {
@@ -815,7 +814,7 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct merge_call *c, b
   const struct super *v = xdb_super(x);
   struct memtable *m = v->active;
   *full_out = xdb_round_due(x, m, 0);
-  if (unlikely(*full_out) || xdb_ingesting(x)) {
+  if (unlikely(*full_out)) {
     epoch_exit(&r->slot);
     return REMIXDB_ABORTED;
   }
@@ -858,7 +857,6 @@ static enum remixdb_status merge_all(struct xdb_ref *r, struct merge_call *c) {
   bool full, tried = false;
   do {
     if ((s = xdb_failure(x)) != REMIXDB_OK) break;
-    if (xdb_ingesting(x)) xdb_ingest_wait(x);
     s = merge_once(r, c, &full);
     if (unlikely(full) && (s = write_wait_room(x, 0)) == REMIXDB_OK) s = REMIXDB_ABORTED;
     if (unlikely(s == REMIXDB_NOSPACE) && !tried) {

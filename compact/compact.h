@@ -194,18 +194,22 @@ void compact_undo_values(struct compact *c);
 // The version is installed: the values stay.
 static inline void compact_keep_values(struct compact *c) { c->marked = false; }
 // An ingest has written these tables. They are of one tree, and their key ranges ascend and do not overlap. They are
-// newer than all of the version and older than the memtables. The caller has a reference to each.
+// newer than all of the version. The caller has a reference to each. All their records have one sequence number.
 struct compact_ingest {
   uint32_t tree;
+  const struct value_moves *moves;  // of the store's version; NULL: none
   struct sst **tables;
   uint32_t nr;
+  // Out: the tables of the ingest that the version has, in order; own memory, and a reference to each.
+  struct sst **placed;
+  uint32_t nr_placed;
 };
 // Makes the version that has these tables, too. In each partition they become the newest runs; behind a partition's
 // last key, and in one that is empty, they become new partitions. A table that does not fit into one partition is cut,
 // and a partition that would get too many runs is written again: both go into new tables. *out and failures as for
 // compact_round; the tables of the ingest stay the caller's, but those that were cut are retired.
 MUST_CHECK enum remixdb_status compact_ingest(struct compact *c, struct worker *self, struct version *base,
-                                              const struct compact_ingest *in, struct version **out);
+                                              struct compact_ingest *in, struct version **out);
 // Sets c->watch for all REMIXes of a version. Call it before another thread has the version.
 void compact_watch(const struct compact *c, const struct version *v);
 // Tells whether scans have paid for a merge of some of the REMIX's runs; sets scan_debt_due. Any thread; x is alive.

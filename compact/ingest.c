@@ -30,6 +30,7 @@ struct ingest {
   struct compact *c;
   struct worker *self;
   const struct version *base;  // the tree's
+  const struct value_moves *moves;
   uint32_t tree;
   struct sst **tables;  // of the ingest, cut at the partitions' borders; referenced
   uint32_t nr, cap;
@@ -92,10 +93,7 @@ static enum remixdb_status writer_add(struct writer *w, const struct kv_rec *rec
     sst_build_numbers(w->build, seqs.min, seqs.max);
     if (w->in->tree == TREE_SPACES) sst_build_spaces(w->build);
   }
-  struct value_ref to;
-  if (rec->kind & KV_APART && value_ref_get(rec->val, rec->vlen, &to)) sst_build_apart(w->build, to.file, to.len);
-  sst_build_add(w->build, rec);
-  return REMIXDB_OK;
+  return tables_add(w->in->c, NULL, w->build, rec);
 }
 
 // Cuts a table of the ingest at the borders of partitions.
@@ -152,6 +150,7 @@ static enum remixdb_status write_again(struct ingest *in, uint32_t part, const s
   struct job j = {.c = in->c,
                   .tree = in->tree,
                   .base = in->base,
+                  .moves = in->moves,
                   .part = part,
                   .nr_parts = 1,
                   .kind = COMPACT_SPLIT,
@@ -333,8 +332,10 @@ static enum remixdb_status next_tree(struct ingest *in, struct version **out) {
            (i + 1 == v->nr_parts || kv_cmp(in->pieces[at].anchor, part_anchor(v->parts[i + 1])) < 0))
       s = add_made(in, &in->pieces[at++]);
   }
-  if (s == REMIXDB_OK) return version_create(in->parts, in->nr_parts, out);
-  for (uint32_t i = 0; i < in->nr_parts; i++) part_unref(in->parts[i]);
+  if (s == REMIXDB_OK) s = version_create(in->parts, in->nr_parts, out);
+  else
+    for (uint32_t i = 0; i < in->nr_parts; i++) part_unref(in->parts[i]);
+  if (s == REMIXDB_OK) (*out)->erased = v->erased;
   return s;
 }
 
@@ -373,8 +374,9 @@ static enum remixdb_status ingest_make(struct ingest *in, struct version *base, 
 }
 
 enum remixdb_status compact_ingest(struct compact *c, struct worker *self, struct version *base,
-                                   const struct compact_ingest *from, struct version **out) {
-  struct ingest in = {.c = c, .self = self, .tree = from->tree, .base = version_tree(base, from->tree)};
+                                   struct compact_ingest *from, struct version **out) {
+  struct ingest in = {
+      .c = c, .self = self, .tree = from->tree, .base = version_tree(base, from->tree), .moves = from->moves};
   const struct value_mark mark = value_log_mark(&c->values);
   assert(in.base);
   enum remixdb_status s = version_tree_ready(in.base, c->workers, self);
@@ -394,11 +396,16 @@ enum remixdb_status compact_ingest(struct compact *c, struct worker *self, struc
     if (s != REMIXDB_OK) sst_retire(in.made[i]);
     sst_unref(in.made[i]);
   }
-  for (uint32_t i = 0; i < in.nr; i++) sst_unref(in.tables[i]);
+  if (s == REMIXDB_OK) {
+    from->placed = in.tables;
+    from->nr_placed = in.nr;
+  } else {
+    for (uint32_t i = 0; i < in.nr; i++) sst_unref(in.tables[i]);
+    mem_free(in.tables);
+  }
   if (s != REMIXDB_OK) value_log_rewind(&c->values, &mark);
   mem_free(in.pieces);
   mem_free(in.parts);
-  mem_free(in.tables);
   mem_free(in.made);
   err_cleanup_end();
   return s;

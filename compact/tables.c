@@ -246,21 +246,23 @@ static bool of_dropped_space(struct table_writer *tw, const struct kv_rec *rec) 
   return tw->dropped;
 }
 
-// Counts what a record refers to. A reference to a file that was collected becomes one to the file that has the value:
-// *moved_out is the record with it, and its value is in `ref`.
-static enum remixdb_status refer(struct table_writer *tw, const struct kv_rec **rec_io, struct kv_rec *moved_out,
-                                 uint8_t ref[VALUE_REF]) {
-  struct value_ref to;
-  if (!value_ref_get((*rec_io)->val, (*rec_io)->vlen, &to))
-    return err_set(REMIXDB_CORRUPT, "%s: a record has a reference to a value that cannot be one",
-                   tw->j->c->ctx->dir->path);
-  if (unlikely(tw->j->moves != NULL) && value_moves_follow(tw->j->moves, &to)) {
-    *moved_out = **rec_io;
-    value_ref_put(ref, &to);
-    moved_out->val = ref;
-    *rec_io = moved_out;
+enum remixdb_status tables_add(const struct compact *c, const struct value_moves *moves, struct sst_build *b,
+                               const struct kv_rec *rec) {
+  struct kv_rec moved;
+  uint8_t ref[VALUE_REF];
+  if (unlikely(rec->kind & KV_APART)) {
+    struct value_ref to;
+    if (!value_ref_get(rec->val, rec->vlen, &to))
+      return err_set(REMIXDB_CORRUPT, "%s: a record has a reference to a value that cannot be one", c->ctx->dir->path);
+    if (unlikely(moves != NULL) && value_moves_follow(moves, &to)) {
+      moved = *rec;
+      value_ref_put(ref, &to);
+      moved.val = ref;
+      rec = &moved;
+    }
+    sst_build_apart(b, to.file, to.len);
   }
-  sst_build_apart(tw->build, to.file, to.len);
+  sst_build_add(b, rec);
   return REMIXDB_OK;
 }
 
@@ -274,7 +276,6 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
     if (unlikely(others_failed(tw->j))) return end_in_vain(tw->j);
   }
   struct kv_rec hiding;
-  uint8_t ref[VALUE_REF];
   if (unlikely(rec->kind & KV_EXPIRES) && rec->expiry <= tw->expired_ms) {
     // it hides older records of its key in runs that do not take part, as a tombstone does
     (void)kv_rec_set(&hiding, kref(rec->key, rec->klen), NULL, 0, KV_TOMB);
@@ -304,12 +305,7 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
     sst_build_numbers(tw->build, tw->seqs.min, tw->seqs.max);
     if (tw->j->tree == TREE_SPACES) sst_build_spaces(tw->build);
   }
-  if (unlikely(rec->kind & KV_APART)) {
-    const enum remixdb_status s = refer(tw, &rec, &hiding, ref);
-    if (s != REMIXDB_OK) return s;
-  }
-  sst_build_add(tw->build, rec);
-  return REMIXDB_OK;
+  return tables_add(c, tw->j->moves, tw->build, rec);
 }
 
 static enum remixdb_status write_merged(struct table_writer *tw, struct range *range, struct old_stream *old) {

@@ -57,10 +57,9 @@ static enum remixdb_status commit(void *arg, struct super *old, struct super *fr
 }
 
 // Commits the group with the version. A memtable may be frozen between the gathering and the commit: once more then.
-// *there_out: as for round_edit. *later_out: an ingest has its number, so nothing was done, and the edit comes after
-// the round that runs next.
+// *there_out: as for round_edit.
 static enum remixdb_status put_in_place(struct xdb *x, struct worker *w, struct range_group *g, struct version *next,
-                                        bool *there_out, bool *later_out) {
+                                        bool *there_out) {
   struct committing c = {x, w, g};
   enum remixdb_status s;
   *there_out = false;
@@ -69,24 +68,21 @@ static enum remixdb_status put_in_place(struct xdb *x, struct worker *w, struct 
     struct super *const v = xdb_super(x);
     super_ref(v);
     xdb_unlock(x);
-    *later_out = xdb_ingesting(x);
-    s = *later_out ? REMIXDB_ABORTED : range_group_gather(g, x, &w->slot, v, next);
+    s = range_group_gather(g, x, &w->slot, v, next);
     if (s == REMIXDB_OK) s = round_edit(x, next, v->frozen, commit, &c, there_out);
     struct err_saved why;
     err_save(&why, s);
     super_unref(v);
     s = err_raise(&why);
-  } while (s == REMIXDB_ABORTED && !*later_out);
+  } while (s == REMIXDB_ABORTED);
   return s;
 }
 
-static enum remixdb_status edit_once(struct xdb *x, struct worker *w, struct range_group *g, bool *later_out) {
+static enum remixdb_status edit_once(struct xdb *x, struct worker *w, struct range_group *g) {
   struct version *next;
-  *later_out = false;
   enum remixdb_status s = xdb_failure(x);
   if (s == REMIXDB_OK) s = round_edit_save(x);
   if (s != REMIXDB_OK) return s;
-  if ((*later_out = xdb_ingesting(x))) return REMIXDB_ABORTED;
   xdb_lock(x);
   struct version *const base = xdb_super(x)->version;
   version_ref(base);
@@ -95,7 +91,7 @@ static enum remixdb_status edit_once(struct xdb *x, struct worker *w, struct ran
   s = make_next(x, w, g, base, &next);
   if (s == REMIXDB_OK) {
     bool there;
-    s = put_in_place(x, w, g, next, &there, later_out);
+    s = put_in_place(x, w, g, next, &there);
     err_cleanup_begin();
     if (!there) compact_retire(next, base);
     version_unref(next);
@@ -131,15 +127,8 @@ void xdb_edits_run(struct xdb *x, struct worker *w) {
     xdb_unlock(x);
     if (!e) return;
     struct err_saved result;
-    bool later;
-    err_save(&result, edit_once(x, w, e->group, &later));
+    err_save(&result, edit_once(x, w, e->group));
     xdb_lock(x);
-    if (later) {
-      e->next = x->rounds.edits;
-      x->rounds.edits = e;
-      xdb_unlock(x);
-      return;
-    }
     e->error = result;
     e->done = true;
     pthread_cond_broadcast(&x->changed);

@@ -18,6 +18,6 @@ struct xdb_edit {
 };
 // Has a round make the edit, and waits for it.
 MUST_CHECK enum remixdb_status xdb_edit(struct xdb *x, struct xdb_edit *e);
-// Makes the edits that wait, unless an ingest has its number (rounds.ingesting): then the next round does. For rounds.
+// Makes the edits that wait. For rounds.
 void xdb_edits_run(struct xdb *x, struct worker *w);
 #endif

@@ -84,10 +84,15 @@ static enum remixdb_status wait_on(struct xdb *x, struct waiter *w) {
   return REMIXDB_OK;
 }
 
-// Waits until no memtable is frozen. xdb.lock is held; the call releases it while it waits.
+// Tells whether the active memtable must not be frozen now. xdb.lock is held.
+static bool must_not_freeze(const struct xdb *x) {
+  return atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed) || x->rounds.ingesting;
+}
+
+// Waits until a memtable may be frozen. xdb.lock is held; the call releases it while it waits.
 static enum remixdb_status wait_for_round(struct xdb *x, struct waiter *w) {
   enum remixdb_status s = REMIXDB_OK;
-  while (s == REMIXDB_OK && atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed)) s = wait_on(x, w);
+  while (s == REMIXDB_OK && must_not_freeze(x)) s = wait_on(x, w);
   return s;
 }
 
@@ -119,7 +124,7 @@ enum remixdb_status xdb_wait_room(struct xdb *x, enum xdb_freeze when, size_t ba
   // round. A flush may do the same. Flushes go before writers, because otherwise writers would make a flush wait for
   // one round after the other.
   while (s == REMIXDB_OK && !kick && freeze_due(x, when, batch)) {
-    if (atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed) || x->rounds.nr_flushers) {
+    if (must_not_freeze(x) || x->rounds.nr_flushers) {
       s = wait_on(x, NULL);
     } else {
       s = round_freeze(x);
@@ -169,8 +174,7 @@ static bool freeze_in_turn(struct waiter *w, enum xdb_freeze when, enum remixdb_
     *s_out = wait_for_round(x, w);
     x->rounds.nr_flushers--;
     const bool due = *s_out == REMIXDB_OK && freeze_due(x, when, 0);
-    struct xdb_ingesting *const g = w->whole ? w->whole->ingest : NULL;
-    if (due) *s_out = g ? round_freeze_marked(x, &g->mark, &g->seq) : round_freeze(x);
+    if (due) *s_out = round_freeze(x);
     if (!due || *s_out != REMIXDB_NOSPACE) return due;
     xdb_unlock(x);
     const bool again = reserve_spend(x);
@@ -231,25 +235,11 @@ void xdb_flush_last(struct xdb *x) {
   xdb_say(x, "%s: some records stay in the log, because they could not be brought into tables: %s", x->dir, err_msg());
 }
 
-void xdb_ingest_wait(struct xdb *x) {
-  xdb_lock(x);
-  while (atomic_load_explicit(&x->rounds.ingesting, memory_order_relaxed)) xdb_lock_wait(x, RETRY_NS);
-  xdb_unlock(x);
-}
-
 enum remixdb_status xdb_ingest_round(struct xdb *x, struct xdb_ingesting *g) {
   struct waiter w = {.x = x, .whole = mem_calloc(1, sizeof(*w.whole))};
   if (!w.whole) return REMIXDB_NOMEM;
   w.whole->ingest = g;
   enum remixdb_status s = flush_round(&w, XDB_FREEZE_ANY);
-  xdb_lock(x);
-  // After a failure, too. Another ingest may have its number by now.
-  if (atomic_load_explicit(&x->rounds.ingesting, memory_order_relaxed) == g->seq)
-    atomic_store_explicit(&x->rounds.ingesting, 0, memory_order_release);
-  const bool kick = x->rounds.edits != NULL;  // one may have waited for this, and no round may be due
-  pthread_cond_broadcast(&x->changed);
-  xdb_unlock(x);
-  if (kick) workers_kick(x->workers);
   // A round of the memtable that succeeds without the ingest says why; one that failed may have been tried again.
   if (g->tried && !g->done) s = err_raise(&g->error);
   else if (s == REMIXDB_OK && !g->done) s = err_set(REMIXDB_ABORTED, "%s: the round of the ingest has failed", x->dir);

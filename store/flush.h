@@ -30,11 +30,9 @@ void xdb_flush_last(struct xdb *x);
 // Brings all earlier writes into the fewest tables, without tombstones and old versions, in several rounds, and waits
 // for these rounds. Writers go on meanwhile. Otherwise like xdb_flush.
 MUST_CHECK enum remixdb_status xdb_compact(struct xdb *x);
-// Freezes the active memtable, and waits for its round, which puts the tables of g into its version. Fails as a flush
+// Freezes the active memtable, and waits for its round, which puts the tables of g above all. Fails as a flush
 // does, or with g->error. After a failure the files of g are the caller's to remove if g->tried is not set.
 MUST_CHECK enum remixdb_status xdb_ingest_round(struct xdb *x, struct xdb_ingesting *g);
-// Waits while an ingest has a number and is not in the version (rounds.ingesting). Outside of any epoch and lock.
-void xdb_ingest_wait(struct xdb *x);
 // Like xdb_compact, for the partitions of a tree that may hold keys low <= key < high; ptr NULL: no such bound. Reports
 // to p.
 MUST_CHECK enum remixdb_status xdb_compact_range(struct xdb *x, uint32_t tree, struct kref low, struct kref high,

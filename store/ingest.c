@@ -4,10 +4,12 @@
 #include "compact/compact.h"
 #include "store/flush.h"
 #include "store/space_ref.h"
+#include "store/values.h"
 #include "table/build.h"
 
 #define TELL_BYTES ((uint64_t)1 << 20)  // between two reports
 #define MARK_BYTES 8u                   // that make the mark's key one that nobody has
+#define SYNC_BYTES VALUE_FILE           // of values, between two syncs: the commit has little left to sync
 
 struct xdb_ingest {
   struct xdb_ref *ref;
@@ -23,7 +25,10 @@ struct xdb_ingest {
   uint8_t *border;  // the first key that belongs to another partition than the table; cap 0: none yet
   uint32_t border_len, border_cap;
   bool bordered;
-  uint64_t bytes, told;    // of records; at the last report
+  uint64_t bytes, told;  // of records; at the last report
+  struct value_log log;  // of its values that are apart (I7)
+  struct value_batch values;
+  uint64_t unsynced;       // bytes of them since the last sync, about
   struct err_saved error;  // of a put; the commit fails with it
 };
 
@@ -44,8 +49,24 @@ static enum remixdb_status keep_key(uint8_t **to, uint32_t *cap, uint32_t *len, 
   return REMIXDB_OK;
 }
 
-static void ingest_free(struct xdb_ingest *g) {
+static bool keep_all(void *arg, const struct value_file *f) {
+  (void)arg, (void)f;
+  return true;
+}
+static bool keep_none(void *arg, const struct value_file *f) {
+  (void)arg, (void)f;
+  return false;
+}
+
+// keep: the version has the files of values, or may have them; else they are removed.
+static void ingest_free(struct xdb_ingest *g, bool keep) {
   err_cleanup_begin();
+  if (g->log.ctx) {
+    value_batch_fini(&g->values);
+    value_log_turn(&g->log);
+    value_log_drop(&g->log, value_log_settle(&g->log, keep ? keep_all : keep_none, NULL));
+    value_log_fini(&g->log);
+  }
   sst_build_destroy(g->build);
   blkio_queue_destroy(g->queue);
   err_cleanup_end();
@@ -64,7 +85,7 @@ void ingest_abort(struct xdb_ingest *g) {
     IGNORED(env_unlink(&g->x->home, name), "the next opening of the store removes the file");
   }
   err_cleanup_end();
-  ingest_free(g);
+  ingest_free(g, false);
 }
 
 enum remixdb_status ingest_begin(struct xdb_ref *r, struct xdb_ingest **out) {
@@ -79,8 +100,10 @@ enum remixdb_status ingest_begin(struct xdb_ref *r, struct xdb_ingest **out) {
   g->x = x;
   s = blkio_queue_create(&x->io, &g->queue);
   if (s == REMIXDB_OK) s = sst_build_create(&x->ctx, &x->compact.build, g->queue, &g->build);
+  values_log_init(x, &g->log);
+  g->values.log = &g->log;
   if (s == REMIXDB_OK) *out = g;
-  else ingest_free(g);
+  else ingest_free(g, false);
   return s;
 }
 
@@ -122,13 +145,32 @@ static enum remixdb_status begin_table(struct xdb_ingest *g, struct kref key) {
   return s;
 }
 
-static enum remixdb_status add(struct xdb_ingest *g, const struct kv_rec *rec) {
+// Writes the record's value apart. ref: VALUE_REF bytes, which become the record's value.
+static enum remixdb_status put_apart(struct xdb_ingest *g, struct kv_rec *rec, uint8_t *ref) {
+  enum remixdb_status s = value_batch_put(&g->values, kref(rec->key, rec->klen), rec->val, rec->vlen, ref);
+  g->unsynced += rec->vlen;
+  if (s == REMIXDB_OK && g->unsynced >= SYNC_BYTES) {
+    g->unsynced = 0;
+    s = value_log_sync(&g->log);
+  }
+  rec->val = ref;
+  rec->vlen = VALUE_REF;
+  rec->kind |= KV_APART;
+  return s;
+}
+
+static enum remixdb_status add(struct xdb_ingest *g, struct kv_rec *rec) {
   const struct kref key = kref(rec->key, rec->klen);
   enum remixdb_status s = REMIXDB_OK;
+  uint8_t ref[VALUE_REF];
+  const uint32_t vlen = rec->vlen;
+  const bool apart = values_direct(rec->klen, vlen);
+  if (apart && (s = put_apart(g, rec, ref)) != REMIXDB_OK) return s;
   const bool other = g->bordered && kv_cmp(key, kref(g->border, g->border_len)) >= 0;
   if (g->number && (other || !sst_build_takes(g->build, rec))) s = end_table(g);
   if (s == REMIXDB_OK && g->number == 0) s = begin_table(g, key);
   if (s != REMIXDB_OK) return s;
+  if (apart) sst_build_apart(g->build, load64le(ref), vlen);
   sst_build_add(g->build, rec);
   return sst_build_failed(g->build) ? end_table(g) : REMIXDB_OK;
 }
@@ -139,10 +181,6 @@ enum remixdb_status ingest_put(struct xdb_ingest *g, struct kref key, const void
   if (s != REMIXDB_OK) return s;
   if (g->any && kv_cmp(key, kref(g->last, g->last_len)) <= 0)
     return err_set(REMIXDB_INVALID, "the keys of an ingest ascend, and this one is not greater than the one before");
-  if ((uint64_t)key.len + vlen > REMIXDB_KV_MAX)
-    return err_set(REMIXDB_TOOBIG,
-                   "a key of %u bytes with a value of %u is too long for an ingest: together they may have %u", key.len,
-                   vlen, REMIXDB_KV_MAX);
   if (g->bytes - g->told >= TELL_BYTES) {
     if ((s = progress_report(&g->ref->progress, "ingest", g->bytes, 0)) != REMIXDB_OK) return s;
     g->told = g->bytes;
@@ -171,11 +209,13 @@ static enum remixdb_status make_mark(const struct xdb_ingest *g, struct kv_rec *
   return REMIXDB_OK;
 }
 
-static enum remixdb_status commit(struct xdb_ingest *g, bool *taken_out) {
-  struct xdb_ingesting work = {.tree = g->ref->tree};
+// *taken_out: the tables are the round's. *keep_out: the files of values stay.
+static enum remixdb_status commit(struct xdb_ingest *g, bool *taken_out, bool *keep_out) {
+  struct xdb_ingesting work = {.tree = g->ref->tree, .values = &g->log};
   uint8_t *mark;
-  *taken_out = false;
+  *taken_out = *keep_out = false;
   enum remixdb_status s = g->error.status != REMIXDB_OK ? err_raise(&g->error) : end_table(g);
+  if (s == REMIXDB_OK) s = value_batch_end(&g->values);
   if (s == REMIXDB_OK) s = space_check(g->ref);
   if (s == REMIXDB_OK) s = progress_report(&g->ref->progress, "ingest", g->bytes, 0);
   if (s != REMIXDB_OK || g->nr == 0) return s;
@@ -184,6 +224,7 @@ static enum remixdb_status commit(struct xdb_ingest *g, bool *taken_out) {
   work.nr = g->nr;
   if (s == REMIXDB_OK) s = xdb_ingest_round(g->x, &work);
   *taken_out = work.tried;
+  *keep_out = work.done || work.unknown;
   mem_free(mark);
   return s;
 }
@@ -191,10 +232,10 @@ static enum remixdb_status commit(struct xdb_ingest *g, bool *taken_out) {
 enum remixdb_status ingest_commit(struct xdb_ingest *g) {
   struct xdb_ref *const r = g->ref;
   const uint64_t bytes = g->bytes;
-  bool taken;
+  bool taken, keep;
   struct err_saved error;
-  err_save(&error, commit(g, &taken));
-  if (taken) ingest_free(g);
+  err_save(&error, commit(g, &taken, &keep));
+  if (taken) ingest_free(g, keep);
   else ingest_abort(g);
   if (error.status != REMIXDB_OK) return err_raise(&error);
   return progress_report(&r->progress, "ingest", bytes + 1, bytes + 1);

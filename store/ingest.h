@@ -1,18 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sorted ingest: the caller's thread writes tables, without the log and the memtable. The commit is a round: it flushes
-// what was written before, and puts the tables into the same version, above everything else (store/round.h).
+// Sorted ingest: the caller's thread writes tables, without the log and the memtable. The commit is the work of a round
+// (store/ingest_round.h): it flushes what was written before, and then puts the tables above everything else.
 //
 // Invariants
-//   I1  The records of an ingest have one sequence number, X. The log gives it when the memtable is frozen, as the last
-//       number of that memtable (wal_switch_after). So all records below the tables have smaller numbers, and all
-//       records in memtables larger ones. Between X and the super with the tables (rounds.ingesting), writes that
-//       depend on what they have read wait: merges, deletions of ranges, commits of transactions. A transaction that
-//       begins there knows X (store/txn.h, T7). The tables are built with number 1; the round writes X into their
-//       footers.
-//   I2  Readers see all of an ingest or nothing: its tables come with one super. They come under the log's lock, so a
-//       merge or a transaction that has read older data notices it (xdb.c, commit).
-//   I3  Until CURRENT names the tables, they are files that no version names. A crash leaves them to the next opening.
+//   I1  One moment. The records of an ingest have one sequence number, X. The log gives it while it is held (log/wal.h,
+//       L9), and the hold ends when the super with the tables is the store's. So no other write has a number between X
+//       and the moment at which all of the ingest becomes visible: each smaller number was visible before, and each
+//       larger one comes after.
+//   I2  Everything with a smaller number is below the tables. The active memtable would be above them. So a new one
+//       takes its place, which gets the records whose keys the ingest does not have (store/handover.h). They keep their
+//       numbers. No table has the records that are left out, and no reader needs them: X replaces them. A reader,
+//       snapshot or transaction of an earlier super has the older memtable itself.
+//   I3  All or none, to readers: the tables and the new memtable come with one super, whose `since` is not smaller than
+//       X. It becomes the store's before X is published.
+//   I4  All or none, after a crash: CURRENT names the tables, and the log segment that begins behind X. That segment
+//       begins with the records that were handed over, which are durable before CURRENT is written. A CURRENT without
+//       the tables names the older segment, which has all records; those of the new segment are there twice then, under
+//       the same numbers.
+//   I5  Conflicts. A write that is based on a read commits only on top of the super that it has read, or compares that
+//       with the tables of the new one. X is larger than the moment of every transaction that began before, so the
+//       tables tell the conflict.
+//   I6  Until CURRENT names the files, no version names them. A crash leaves them to the next opening.
+//   I7  Values that are apart lie in files that only the ingest writes (struct value_log): if that fails, the ingest
+//       fails, and no round of the store does. They are durable before CURRENT is written. A collection of garbage
+//       (store/collect.h) takes files of the store's version only, and that has none of them before CURRENT names the
+//       tables; from then on nobody writes to them. An ingest that is given up removes them.
+// The tables are built without a number. The commit writes it into their footers while the log is held. All long work
+// comes before: the flush, the views over the tables, and a search for the active memtable's keys among those of the
+// ingest. So writers wait for the handing over of at most one memtable, for the footers and for CURRENT.
 #ifndef STORE_INGEST_H
 #define STORE_INGEST_H
 

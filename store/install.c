@@ -4,6 +4,7 @@
 #include <assert.h>
 
 #include "store/expiry.h"
+#include "store/handover.h"
 #include "store/idle.h"
 #include "store/reserve.h"
 #include "store/values.h"
@@ -13,7 +14,6 @@
 struct switching {
   struct xdb *x;
   struct super *next;
-  uint64_t seq;  // of the mark; 0: none
 };
 
 // Under the log's lock: everything committed so far is in the old memtable and the old segment, everything after it in
@@ -21,19 +21,22 @@ struct switching {
 static void switch_super(void *arg, uint64_t gen) {
   struct switching *s = arg;
   s->next->active->gen = gen;
-  if ((s->next->ingest = s->seq)) {
-    atomic_store_explicit(&s->x->published, s->seq, memory_order_release);
-    atomic_store_explicit(&s->x->rounds.ingesting, s->seq, memory_order_release);
-  }
   s->next->active->base_seq = atomic_load_explicit(&s->x->published, memory_order_relaxed);
   atomic_store_explicit(&s->x->super, s->next, memory_order_release);
 }
 
-enum remixdb_status round_freeze(struct xdb *x) { return round_freeze_marked(x, NULL, NULL); }
+// A memtable is frozen from now on. xdb.lock is held.
+static void froze(struct xdb *x) {
+  atomic_store_explicit(&x->rounds.compacting, true, memory_order_release);
+  atomic_store_explicit(&x->compact.yield, true, memory_order_relaxed);
+  x->rounds.error.status = REMIXDB_OK;
+  x->scan_merges.used = 0;  // that look was at the old memtable
+  x->rounds.nr_frozen++;
+}
 
-enum remixdb_status round_freeze_marked(struct xdb *x, const struct kv_rec *mark, uint64_t *seq_out) {
+enum remixdb_status round_freeze(struct xdb *x) {
   struct super *old = xdb_super(x);
-  assert(xdb_lock_is_mine(x) && !old->frozen);
+  assert(xdb_lock_is_mine(x) && !old->frozen && !x->rounds.ingesting);
   struct memtable *fresh;
   enum remixdb_status s = memtable_create(&x->memtables, &fresh);
   if (s != REMIXDB_OK) return s;
@@ -43,23 +46,18 @@ enum remixdb_status round_freeze_marked(struct xdb *x, const struct kv_rec *mark
     memtable_unref(fresh);
     return s;
   }
-  struct switching sw = {x, super_create(fresh, old->active, old->version), 0};
+  struct switching sw = {x, super_create(fresh, old->active, old->version)};
   memtable_unref(fresh);  // the super has its own reference now
   if (!sw.next) return REMIXDB_NOMEM;
   sw.next->since = old->since;
-  if ((s = wal_switch_after(x->wal, mark, &sw.seq, switch_super, &sw)) != REMIXDB_OK) {
+  if ((s = wal_switch(x->wal, switch_super, &sw)) != REMIXDB_OK) {
     super_unref(sw.next);
     return s;
   }
-  if (mark) *seq_out = sw.seq;
   atomic_store_explicit(&x->pace.round_began_ns, time_ns(), memory_order_relaxed);
   atomic_store_explicit(&x->compact.progress, 0, memory_order_relaxed);
   atomic_store_explicit(&x->compact.work, 0, memory_order_relaxed);
-  atomic_store_explicit(&x->rounds.compacting, true, memory_order_release);
-  atomic_store_explicit(&x->compact.yield, true, memory_order_relaxed);
-  x->rounds.error.status = REMIXDB_OK;
-  x->scan_merges.used = 0;  // that look was at the old memtable
-  x->rounds.nr_frozen++;
+  froze(x);
   super_retire(&x->epoch, old);
   x->txns.let_go(x);
   return REMIXDB_OK;
@@ -124,24 +122,15 @@ static void recycle_log(struct xdb *x, uint64_t gen) {
   wal_ahead(x->wal);
 }
 
-// Replaces the super. *old_out: the replaced super, with the store's reference. more: as in round_install_more.
-static void publish(struct xdb *x, struct super *fresh, bool had_frozen, bool more, struct super **old_out,
-                    uint64_t *when_out) {
-  uint64_t gen;
+// Replaces the super. *old_out: the replaced super, with the store's reference.
+static void publish(struct xdb *x, struct super *fresh, bool had_frozen, struct super **old_out, uint64_t *when_out) {
   xdb_lock(x);
-  if (more) {
-    IGNORED(wal_begin(x->wal, 0, &gen), "no bytes always fit");
-    for (uint32_t i = 0; i < TREES; i++)
-      if (memtable_tree(fresh->active, i)) wh_end_gaps(memtable_tree(fresh->active, i));
-  }
   *old_out = xdb_super(x);
   if (!had_frozen) super_follow(fresh, *old_out);
   // Acquire: a reader of this moment sees every version that was stamped before. The round's own hand-backs are among
   // them (X4).
   fresh->since = atomic_load_explicit(&x->published, memory_order_acquire);
   atomic_store_explicit(&x->super, fresh, memory_order_release);
-  if (more) wal_end(x->wal);
-  if (more) atomic_store_explicit(&x->rounds.ingesting, 0, memory_order_release);
   *when_out = time_ns();
   if (had_frozen) {
     atomic_store_explicit(&x->rounds.compacting, false, memory_order_release);
@@ -152,7 +141,7 @@ static void publish(struct xdb *x, struct super *fresh, bool had_frozen, bool mo
 }
 
 // `next` is durable: files go that only the version on disk before it had, or the version before it in memory. beside:
-// a round may be in progress.
+// a round may be in progress, or another version of this round waits for its place.
 static void retire(struct xdb *x, struct version *base, struct version *next, const struct memtable *frozen,
                    bool beside) {
   compact_retire(base, next);
@@ -173,22 +162,27 @@ static void retire_trimmed(const struct version *next, struct version *full) {
   version_unref(full);
 }
 
-// The kinds of callers. Only a round, or a worker in place of one, may make partitions leave the version, because a
-// round makes its version of the partitions of its base. So no other caller waits for the removal of files.
-enum install_how {
-  INSTALL_NAMES,  // a call that changes the names of spaces; rounds may run
-  INSTALL_ROUND,
-  INSTALL_MORE,  // a round; round_install_more
-};
+// `next` did not become the store's version, because of s. unknown: it may be that of CURRENT; the files of both
+// versions stay then, and the next opening decides.
+static void install_failed(struct xdb *x, const struct version *base, struct version *next, struct version *full,
+                           bool unknown, const struct err_saved *why) {
+  if (unknown) xdb_fail(x, why);
+  else compact_retire(next, base);  // nothing names the new files
+  if (full && !unknown) compact_retire_tree(full, base->spaces);
+  version_unref(full);
+}
 
-// moved: what a collection has done; NULL: nothing.
-static enum remixdb_status install(struct xdb *x, struct version *next, bool had_frozen, enum install_how how,
+// Only a round, or a worker in place of one, may make partitions leave the version (trim), because a round makes its
+// version of the partitions of its base. So no other caller waits for the removal of files. moved: what a collection
+// has done; NULL: nothing.
+static enum remixdb_status install(struct xdb *x, struct version *next, bool had_frozen, bool trim,
                                    const struct values_moved *moved, uint64_t *when_out) {
   struct version *base, *full = NULL;
-  struct super *old, *const fresh = prepare(x, next, had_frozen, how != INSTALL_NAMES, &base, &full);
+  struct super *old, *const fresh = prepare(x, next, had_frozen, trim, &base, &full);
   bool unknown = false;
   const struct memtable *const frozen = had_frozen ? xdb_super(x)->frozen : NULL;  // it stays: this is its round
-  enum remixdb_status s = fresh ? values_of_next(x, next, base, frozen, moved) : REMIXDB_NOMEM;
+  const struct values_new values = {.frozen = frozen, .moved = moved};
+  enum remixdb_status s = fresh ? values_of_next(x, next, base, &values) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = value_log_sync(&x->compact.values);
   if (s == REMIXDB_OK && had_frozen) s = wal_sync(x->wal);
   if (s == REMIXDB_OK) s = name_log(x, next);
@@ -197,21 +191,18 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
     struct err_saved why;
     err_save(&why, s);
     err_cleanup_begin();
-    if (unknown) xdb_fail(x, &why);   // the files of both versions stay: the next opening decides
-    else compact_retire(next, base);  // nothing names the new files
-    if (!unknown && how != INSTALL_NAMES) compact_undo_values(&x->compact);
-    if (full && !unknown) compact_retire_tree(full, base->spaces);
-    version_unref(full);
+    if (!unknown && trim) compact_undo_values(&x->compact);
+    install_failed(x, base, next, full, unknown, &why);
     super_unref(fresh);
     err_cleanup_end();
     return s;
   }
   if (had_frozen) recycle_log(x, next->log_gen);
-  if (how != INSTALL_NAMES) compact_keep_values(&x->compact);
-  publish(x, fresh, had_frozen, how == INSTALL_MORE, &old, when_out);
+  if (trim) compact_keep_values(&x->compact);
+  publish(x, fresh, had_frozen, &old, when_out);
   idle_expiry(x, next);
   retire_trimmed(next, full);
-  retire(x, base, next, frozen, how == INSTALL_NAMES);
+  retire(x, base, next, frozen, !trim || x->rounds.ingesting);
   x->txns.let_go(x);
   epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
   super_unref(old);
@@ -225,10 +216,9 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   return REMIXDB_OK;
 }
 
-static enum remixdb_status install_next(struct xdb *x, struct version *next, bool had_frozen, bool more,
-                                        uint64_t *when_out) {
+enum remixdb_status round_install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out) {
   pthread_mutex_lock(&x->installing);
-  const enum remixdb_status s = install(x, next, had_frozen, more ? INSTALL_MORE : INSTALL_ROUND, NULL, when_out);
+  const enum remixdb_status s = install(x, next, had_frozen, true, NULL, when_out);
   pthread_mutex_unlock(&x->installing);
   err_cleanup_begin();  // dropping the version may fail to remove files
   version_unref(next);
@@ -236,16 +226,9 @@ static enum remixdb_status install_next(struct xdb *x, struct version *next, boo
   return s;
 }
 
-enum remixdb_status round_install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out) {
-  return install_next(x, next, had_frozen, false, when_out);
-}
-enum remixdb_status round_install_more(struct xdb *x, struct version *next, uint64_t *when_out) {
-  return install_next(x, next, true, true, when_out);
-}
-
 // Makes a version of the same trees and installs it. names: of the spaces; NULL: they stay.
 static enum remixdb_status install_copy(struct xdb *x, struct names *names, const struct values_moved *moved,
-                                        enum install_how how) {
+                                        bool trim) {
   struct version *next = NULL;
   uint64_t when;
   pthread_mutex_lock(&x->installing);
@@ -256,7 +239,7 @@ static enum remixdb_status install_copy(struct xdb *x, struct names *names, cons
     names_unref(next->names);
     names_ref(next->names = names);
   }
-  if (s == REMIXDB_OK) s = install(x, next, false, how, moved, &when);
+  if (s == REMIXDB_OK) s = install(x, next, false, trim, moved, &when);
   pthread_mutex_unlock(&x->installing);
   err_cleanup_begin();
   version_unref(next);
@@ -264,14 +247,146 @@ static enum remixdb_status install_copy(struct xdb *x, struct names *names, cons
   return s;
 }
 
-enum remixdb_status install_names(struct xdb *x, struct names *names) {
-  return install_copy(x, names, NULL, INSTALL_NAMES);
-}
+enum remixdb_status install_names(struct xdb *x, struct names *names) { return install_copy(x, names, NULL, false); }
 
-enum remixdb_status install_trim(struct xdb *x) { return install_copy(x, NULL, NULL, INSTALL_ROUND); }
+enum remixdb_status install_trim(struct xdb *x) { return install_copy(x, NULL, NULL, true); }
 
 enum remixdb_status install_moved(struct xdb *x, const struct values_moved *moved) {
-  return install_copy(x, NULL, moved, INSTALL_ROUND);
+  return install_copy(x, NULL, moved, true);
+}
+
+// ---- ingests (store/ingest.h has the invariants)
+
+struct placing {
+  struct xdb *x;
+  struct round_ingest *in;
+  struct handover h;
+  struct version *next, *base, *full;
+  // The super before; the one with the ingest; the one if that fails when the log has switched: the older memtable is
+  // frozen then, as by round_freeze.
+  struct super *old, *fresh, *again;
+};
+
+// The part for which writers need not wait.
+static enum remixdb_status place_prepare(struct placing *p, struct worker *w) {
+  struct xdb *const x = p->x;
+  struct memtable *to;
+  enum remixdb_status s = memtable_create(&x->memtables, &to);
+  if (s != REMIXDB_OK) return s;
+  p->fresh = super_create(to, NULL, p->next);
+  p->again = super_create(to, p->old->active, p->old->version);
+  memtable_unref(to);
+  struct super *const other = prepare(x, p->next, false, true, &p->base, &p->full);  // for the version's fields
+  if (other) super_unref(other);
+  if (!other || !p->fresh || !p->again) return REMIXDB_NOMEM;
+  s = values_of_next(x, p->next, p->base, &(struct values_new){.ingest = p->in->values});
+  if (s == REMIXDB_OK) s = value_log_sync(&x->compact.values);
+  if (s == REMIXDB_OK) s = value_log_sync(p->in->values);
+  if (s != REMIXDB_OK) return s;
+  p->h = (struct handover){.x = x,
+                           .w = w,
+                           .from = p->old,
+                           .above = p->fresh,
+                           .tree = p->in->tree,
+                           .low = p->in->low,
+                           .high = p->in->high,
+                           .unnumbered = p->in->unnumbered,
+                           .mark = p->in->mark};
+  return handover_begin(&p->h);
+}
+
+// While the log is held.
+static enum remixdb_status place_held(struct placing *p, struct worker *w) {
+  struct xdb *const x = p->x;
+  enum remixdb_status s = handover_take(&p->h);
+  if (s == REMIXDB_OK) s = handover_switch(&p->h);
+  if (s != REMIXDB_OK) return s;
+  p->next->log_gen = p->h.to->gen;
+  p->next->log_seq = p->h.to->base_seq;
+  s = p->in->number(p->in->arg, w, p->h.seq);
+  if (s == REMIXDB_OK) s = wal_sync(x->wal);
+  if (s == REMIXDB_OK) s = name_log(x, p->next);
+  return s == REMIXDB_OK ? make_durable(x, p->next, &p->in->unknown) : s;
+}
+
+// Replaces the super and publishes the ingest's number, while the log is held. Returns whether the super was replaced.
+static bool place_publish(struct placing *p, bool good, uint64_t *when_out) {
+  struct xdb *const x = p->x;
+  struct super *const v = good ? p->fresh : p->again;
+  uint64_t gen;
+  if (!p->h.switched) return false;
+  xdb_lock(x);
+  IGNORED(wal_begin(x->wal, 0, &gen), "no bytes always fit");
+  assert(xdb_super(x) == p->old);
+  v->since = good ? p->h.last : p->old->since;
+  atomic_store_explicit(&x->super, v, memory_order_release);
+  atomic_store_explicit(&x->published, p->h.last, memory_order_release);
+  wal_end(x->wal);
+  *when_out = time_ns();
+  if (good) x->scan_merges.used = 0;  // that look was at the old memtable
+  else froze(x);
+  xdb_unlock(x);
+  return true;
+}
+
+// The store's reference to the super before goes.
+static void place_reclaim(struct placing *p) {
+  struct xdb *const x = p->x;
+  x->txns.let_go(x);
+  epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
+  super_unref(p->old);
+  epoch_reclaim(&x->epoch);
+}
+
+static enum remixdb_status place(struct placing *p, struct worker *w, uint64_t *when_out) {
+  struct xdb *const x = p->x;
+  const enum remixdb_status prepared = place_prepare(p, w);
+  if (prepared != REMIXDB_OK) return prepared;
+  wal_hold(x->wal);
+  enum remixdb_status s = place_held(p, w);
+  struct err_saved why;
+  err_save(&why, s);
+  const bool replaced = place_publish(p, s == REMIXDB_OK, when_out);
+  wal_unhold(x->wal);
+  err_cleanup_begin();
+  if (s == REMIXDB_OK) {
+    recycle_log(x, p->next->log_gen);
+    idle_expiry(x, p->next);
+    retire_trimmed(p->next, p->full);
+    retire(x, p->base, p->next, p->old->active, false);
+    p->fresh = NULL;
+  } else if (replaced) {
+    p->again = NULL;
+  }
+  if (replaced) place_reclaim(p);
+  err_cleanup_end();
+  return err_raise(&why);
+}
+
+enum remixdb_status round_install_ingest(struct xdb *x, struct worker *w, struct version *next, struct round_ingest *in,
+                                         uint64_t *when_out) {
+  struct placing p = {.x = x, .in = in, .next = next};
+  pthread_mutex_lock(&x->installing);
+  xdb_lock(x);
+  p.old = xdb_super(x);
+  super_ref(p.old);
+  xdb_unlock(x);
+  assert(!p.old->frozen);
+  in->unknown = false;
+  const enum remixdb_status s = place(&p, w, when_out);
+  struct err_saved why;
+  err_save(&why, s);
+  err_cleanup_begin();
+  if (p.h.x) handover_end(&p.h);
+  if (s != REMIXDB_OK) install_failed(x, p.old->version, next, p.full, in->unknown, &why);
+  super_unref(p.fresh);
+  super_unref(p.again);
+  super_unref(p.old);
+  version_unref(next);
+  err_cleanup_end();
+  pthread_mutex_unlock(&x->installing);
+  if (s != REMIXDB_OK) workers_kick(x->workers);  // a memtable may have been frozen
+  return err_raise(&why);
 }
 
 // ---- edits
@@ -308,7 +423,7 @@ static enum remixdb_status edit_publish(struct xdb *x, struct version *next, con
   names_unref(next->names);
   next->names = NULL;
   struct super *const fresh = prepare(x, next, false, false, &base, NULL);
-  enum remixdb_status s = fresh ? values_of_next(x, next, base, NULL, NULL) : REMIXDB_NOMEM;
+  enum remixdb_status s = fresh ? values_of_next(x, next, base, &(struct values_new){0}) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = name_log(x, next);
   if (s == REMIXDB_OK) {
     xdb_lock(x);

@@ -11,9 +11,6 @@
 // and no memtable is frozen yet. After a failure nothing has changed. Fails with REMIXDB_NOMEM, REMIXDB_NOSPACE, or the
 // log's failure.
 MUST_CHECK enum remixdb_status round_freeze(struct xdb *x);
-// The same for an ingest: takes a sequence number of its own, which is above all numbers of the frozen memtable and
-// below all of the next one. The log gets a record for it, `mark`, that changes nothing.
-MUST_CHECK enum remixdb_status round_freeze_marked(struct xdb *x, const struct kv_rec *mark, uint64_t *seq_out);
 
 // Makes `next` the store's version and gives up the caller's reference to it, also on failure. had_frozen: the round
 // compacted the frozen memtable, so `next` has the memtable's content, and the memtable leaves the super. If had_frozen
@@ -22,9 +19,22 @@ MUST_CHECK enum remixdb_status round_freeze_marked(struct xdb *x, const struct k
 // and epoch. After REMIXDB_NOSPACE or REMIXDB_NOMEM the new files have been removed, and another round may be tried.
 // After any other failure it is unknown which CURRENT is on disk, so the store refuses writes.
 MUST_CHECK enum remixdb_status round_install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out);
-// The same for a version that has more than the memtables and the older version had: the new super becomes the store's
-// under the log's lock, and gaps of the active memtable end.
-MUST_CHECK enum remixdb_status round_install_more(struct xdb *x, struct version *next, uint64_t *when_out);
+// The same for a version with the tables of an ingest, which are above the active memtable (store/ingest.h): the
+// memtable is handed over (store/handover.h). No memtable is frozen, nor can one be (rounds.ingesting). If it fails, a
+// memtable may be frozen then, and a round was asked for.
+struct round_ingest {
+  uint32_t tree;
+  struct kref low, high;     // no key of the ingest is smaller, or larger
+  uint64_t unnumbered;       // the number of its records so far
+  struct kv_rec mark;        // the record that gives the ingest its sequence number
+  struct value_log *values;  // where its values are apart
+  // Gives the tables their number, and makes it durable.
+  enum remixdb_status (*number)(void *arg, struct worker *w, uint64_t seq);
+  void *arg;
+  bool unknown;  // out: after a failure CURRENT may have the version, so all files must stay
+};
+MUST_CHECK enum remixdb_status round_install_ingest(struct xdb *x, struct worker *w, struct version *next,
+                                                    struct round_ingest *in, uint64_t *when_out);
 // Replaces the names of the spaces: makes a version that has nothing else new, durable and the store's. May run beside
 // a round; spaces.changing is held. When it returns, all epochs that could see the older names have ended. Fails as
 // round_install does.

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "store/edit.h"
-#include "store/flush.h"
 #include "store/idle.h"
 #include "store/round.h"
 #include "store/space.h"
@@ -39,11 +38,6 @@ static enum remixdb_status write_few(struct range_group *g, struct xdb_ref *r, b
   uint64_t moment, keys;
   struct super *const v = xdb_ref_hold(r, &moment);
   *full_out = false;
-  if (xdb_ingesting(x)) {
-    xdb_super_drop(x, v);
-    xdb_ingest_wait(x);
-    return REMIXDB_ABORTED;
-  }
   enum remixdb_status s = g->tombstones ? REMIXDB_OK : count_keys(g, x, &r->slot, v, &keys);
   if (s == REMIXDB_OK && !g->tombstones && keys > x->ranges.few) s = REMIXDB_TOOBIG;
   if (s == REMIXDB_OK) s = range_group_gather(g, x, &r->slot, v, v->version);

@@ -12,8 +12,7 @@
 //       edit, and the group's last number is published. The super's `since` is that number (X2).
 //   D2  Nothing else changes below. The group is committed only on top of the super from whose frozen memtable and
 //       version the tombstones were gathered. Otherwise it begins again. A merge that has read its key below the active
-//       memtable commits only on top of the super that it has read. A group waits until no ingest is between its
-//       number and its tables (rounds.ingesting), because it would miss their keys.
+//       memtable commits only on top of the super that it has read.
 //   D3  After a crash. KV_RANGE stands in the log before the other records of its group, in the segment of the active
 //       memtable. A replay gives each key of the range that the memtable has then a tombstone. Keys of the frozen
 //       memtable and of tables have records of their own in the group: the frozen memtable may be in tables when the

@@ -302,7 +302,7 @@ static enum remixdb_status edit(struct replaying *r, struct version **v_io) {
   if (s == REMIXDB_OK) s = edits_make(r, queue, v, &next);
   blkio_queue_destroy(queue);
   if (s != REMIXDB_OK) return s;
-  s = values_of_next(x, next, v, NULL, NULL);
+  s = values_of_next(x, next, v, &(struct values_new){0});
   if (s == REMIXDB_OK && !x->opts.read_only) s = edits_save(x, v, next);
   struct super *const super = s == REMIXDB_OK ? super_create(r->m, NULL, next) : NULL;
   if (!super) {

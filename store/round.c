@@ -47,61 +47,34 @@ static void whole_done(struct xdb *x, struct xdb_whole *whole) {
   pthread_cond_broadcast(&x->changed);
 }
 
-// Gives the tables of the ingest their number and opens them.
-static enum remixdb_status ingest_open(struct xdb *x, const struct xdb_ingesting *g, struct sst **tables) {
-  enum remixdb_status s = REMIXDB_OK;
-  for (uint32_t i = 0; i < g->nr && s == REMIXDB_OK; i++) {
-    s = sst_renumber(&x->ctx, g->numbers[i], g->seq);
-    if (s == REMIXDB_OK) s = sst_open(&x->ctx, g->numbers[i], &tables[i]);
+// The active memtable is the next one that an ingest takes the place of: nobody else freezes it.
+static void set_ingesting(struct xdb *x, bool is) {
+  xdb_lock(x);
+  x->rounds.ingesting = is;
+  if (!is) pthread_cond_broadcast(&x->changed);
+  xdb_unlock(x);
+}
+
+// Installs the version of a round with an ingest, then the one that has the ingest's tables, too.
+static enum remixdb_status install_both(struct xdb *x, struct worker *w, struct xdb_ingesting *g, struct version *next,
+                                        struct ingest_made *made, uint64_t *when_out) {
+  version_ref(next);
+  if (made->version) set_ingesting(x, true);
+  const enum remixdb_status s = round_install(x, next, true, when_out);
+  uint64_t when;
+  struct err_saved why;
+  err_save(&why, s);
+  if (s == REMIXDB_OK) {
+    ingest_round_place(x, w, g, made, &when);
+  } else if (made->version) {
+    ingest_round_drop(made, next);
+    g->error = why;
   }
-  return s;
-}
-
-// Removes the files of an ingest that is not in the version.
-static void ingest_drop(struct xdb *x, const struct xdb_ingesting *g, struct sst *const *tables) {
-  for (uint32_t i = 0; i < g->nr; i++) {
-    char name[32];
-    sst_name(name, g->numbers[i]);
-    if (tables && tables[i]) sst_retire(tables[i]);
-    else IGNORED(env_unlink(&x->home, name), "the next opening of the store removes the file");
-  }
-}
-
-// Makes the version that has the tables of the ingest, too. Failure: the round goes on without them.
-static void ingest_into(struct xdb *x, struct worker *w, struct xdb_ingesting *g, struct version *next,
-                        struct version **out) {
-  struct sst **const tables = mem_calloc(g->nr, sizeof(*tables));
-  enum remixdb_status s = tables ? ingest_open(x, g, tables) : REMIXDB_NOMEM;
-  const struct compact_ingest in = {.tree = g->tree, .tables = tables, .nr = g->nr};
-  *out = NULL;
-  g->tried = true;
-  if (s == REMIXDB_OK) s = compact_ingest(&x->compact, w, next, &in, out);
-  err_save(&g->error, s);
+  set_ingesting(x, false);
   err_cleanup_begin();
-  if (s != REMIXDB_OK) ingest_drop(x, g, tables);
-  for (uint32_t i = 0; tables && i < g->nr; i++) sst_unref(tables[i]);
-  mem_free(tables);
-  err_cleanup_end();
-}
-
-// Installs the version of a round with an ingest. `more` has the ingest's tables, too; NULL: it failed. Takes the
-// references over.
-static enum remixdb_status ingest_install(struct xdb *x, struct xdb_ingesting *g, struct version *base,
-                                          struct version *next, struct version *more, uint64_t *when_out) {
-  if (!more) return round_install(x, next, true, when_out);
-  version_ref(more);
-  const enum remixdb_status s = round_install_more(x, more, when_out);
-  g->done = s == REMIXDB_OK;
-  if (!g->done) err_save(&g->error, s);
-  err_cleanup_begin();
-  // No version names the files that only the version between has. After a failure that does not tell which CURRENT is
-  // on disk the store keeps all files; but CURRENT never names these.
-  if (g->done) compact_retire(next, more);
-  else if (s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM) compact_retire(next, base);
-  version_unref(more);
   version_unref(next);
   err_cleanup_end();
-  return g->done ? s : err_raise(&g->error);
+  return err_raise(&why);
 }
 
 static enum remixdb_status compact_and_install(struct xdb *x, struct worker *w, const struct memtable_round *r) {
@@ -109,6 +82,7 @@ static enum remixdb_status compact_and_install(struct xdb *x, struct worker *w, 
   atomic_store_explicit(&x->pace.round_began_ns, began, memory_order_relaxed);
   struct xdb_ingesting *const ingest = r->whole ? r->whole->ingest : NULL;
   struct version *next;
+  struct ingest_made made = {0};
   (void)expiry_settle(x);
   // Names of spaces may be installed meanwhile. That replaces the super, but no tree, and the memtable stays frozen.
   xdb_lock(x);
@@ -118,20 +92,14 @@ static enum remixdb_status compact_and_install(struct xdb *x, struct worker *w, 
   xdb_unlock(x);
   enum remixdb_status s = compact_round(&x->compact, w, super->version, frozen->wh, memtable_tree(frozen, TREE_SPACES),
                                         !r->asked, r->whole && !ingest ? &r->whole->work : NULL, &next);
-  struct version *const base = super->version, *more = NULL;
-  if (ingest) version_ref(base);
-  if (ingest && !ingest->tried && s == REMIXDB_OK) ingest_into(x, w, ingest, next, &more);
+  if (ingest && !ingest->tried && s == REMIXDB_OK) ingest_round_make(x, w, ingest, super->version, next, &made);
   err_cleanup_begin();
   super_unref(super);  // before the install, which waits for the last use
   err_cleanup_end();
-  if (s != REMIXDB_OK) {
-    if (ingest) version_unref(base);
-    return s;
-  }
+  if (s != REMIXDB_OK) return s;
   const uint64_t worked = time_ns() - began, work = atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
   uint64_t installed = 0;
-  s = ingest ? ingest_install(x, ingest, base, next, more, &installed) : round_install(x, next, true, &installed);
-  if (ingest) version_unref(base);
+  s = ingest ? install_both(x, w, ingest, next, &made, &installed) : round_install(x, next, true, &installed);
   if (s == REMIXDB_OK) xdb_pace_learn(x, work, worked, installed - began - worked);
   return s;
 }

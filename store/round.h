@@ -5,19 +5,7 @@
 #ifndef STORE_ROUND_H
 #define STORE_ROUND_H
 
-#include "store/state.h"
-
-// Tables that a round puts into its version, above all that was written before its memtable was frozen. Files that are
-// not in the version in the end are removed by the round, once it has `tried`.
-struct xdb_ingesting {
-  uint32_t tree;
-  const uint64_t *numbers;  // of the tables, in ascending order of their keys
-  uint32_t nr;
-  struct kv_rec mark;      // the record that gives the ingest its sequence number (round_freeze_marked)
-  uint64_t seq;            // that number
-  bool tried, done;        // done: the store's version has the tables
-  struct err_saved error;  // why not, after `tried`
-};
+#include "store/ingest_round.h"
 
 // A part of xdb_compact's work, for one round. The round owns `work` while `taken` is set and `done` is not; at other
 // times the waiting call owns it. xdb.lock guards the flags.

@@ -38,16 +38,13 @@
 // Rounds (round.c). Guarded by xdb.lock.
 struct rounds {
   _Atomic bool compacting;  // a memtable is frozen. Written under the lock, read without it
-  // The number of an ingest whose tables are not in the version yet; 0: none. A write that is based on a read waits for
-  // them: its number would be above the ingest's, and it has not seen the ingest. Set before the super in which it
-  // matters. Written under the lock.
-  _Atomic uint64_t ingesting;
-  struct err_saved error;  // why the last round failed, if it may be tried again. Status REMIXDB_OK: it did not fail
-  uint64_t failed_ns;      // when it failed
-  uint64_t nr_frozen;      // memtables frozen so far
-  uint64_t nr_installed;   // of these, memtables that are in tables
-  bool flushing;           // the round of the frozen memtable hands nothing back
-  uint32_t nr_flushers;    // threads that wait to freeze the active memtable: writers with a full one let them go first
+  bool ingesting;           // an ingest is about to hand the active memtable over (store/handover.h): nobody freezes it
+  struct err_saved error;   // why the last round failed, if it may be tried again. Status REMIXDB_OK: it did not fail
+  uint64_t failed_ns;       // when it failed
+  uint64_t nr_frozen;       // memtables frozen so far
+  uint64_t nr_installed;    // of these, memtables that are in tables
+  bool flushing;            // the round of the frozen memtable hands nothing back
+  uint32_t nr_flushers;  // threads that wait to freeze the active memtable: writers with a full one let them go first
   enum xdb_at { XDB_AT_REST, XDB_AT_MEMTABLE, XDB_AT_SCANS } at;  // the work of the round that runs
   struct xdb_whole *whole;  // the next round also does this work; NULL: no call asks for work
   struct xdb_edit *edits;   // the next round makes these edits, too (ranges.h), in this order
@@ -310,10 +307,4 @@ static inline enum remixdb_status xdb_failure(struct xdb *x) {
 
 // Sends a line to the user's logger. Outside of any lock.
 void xdb_say(struct xdb *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-// Whether a write that is based on a read has to wait. Asked after the super was loaded: the write then commits on that
-// super or begins again.
-static inline bool xdb_ingesting(struct xdb *x) {
-  return unlikely(atomic_load_explicit(&x->rounds.ingesting, memory_order_acquire));
-}
 #endif

@@ -46,9 +46,6 @@
 //   T6  Lost updates and dirty reads: an update that was based on a read is T1; pending versions are seen by nobody.
 //   T7  The deletion of a range replaces the super under the log's lock, with a `since` that is its number; an ingest
 //       does, too. So both are noticed in step 1 or in step 5.
-//       An ingest has a number X before its tables are in V (store/ingest.h, I1). A transaction that begins between
-//       has S >= X and has not read them. Its super tells X: to it a record of that number is later than S, and a V
-//       that is not that of its beginning may hold such records, whatever the `since`.
 //       The deletion of a range in a transaction reads nothing. It takes effect at C, as a whole: D1 and D2 of
 //       store/ranges.h hold for its group. A read in the range before the deletion is checked as all reads are. In step
 //       3, leaves that the deletion has locked are not locked again for a read; step 4 then checks the keys that were
@@ -59,7 +56,7 @@
 // round has dropped is absent in V and there in the snapshot: step 1 compares both. One that was put and deleted after
 // S, and is gone without a trace, was absent at S, too.
 //
-// V may hold writes after S if the super's `since` is above S, or as T7 says.
+// V may hold writes after S if the super's `since` is above S.
 //
 // Threads: one thread at a time uses a transaction, its refs and their iterators. Transactions that read and write
 // different leaves commit side by side. A plain put or get does nothing for transactions.

@@ -29,27 +29,22 @@ static enum remixdb_status conflict(struct txn_check *c, struct kref key) {
                  key.len > 16 ? "..." : "");
 }
 
-// Tells whether a record of this number has come after the beginning.
-static bool is_later(const struct txn_check *c, uint64_t seq) {
-  return seq > c->moment || unlikely(c->ingest && seq == c->ingest);
-}
-
 // ---- memtables
 
 // Tells whether a version was committed after the moment. v NULL: there is none.
-static bool ver_is_later(const struct txn_check *c, const struct wh_ver *v) { return v && is_later(c, wh_ver_seq(v)); }
+static bool is_later(const struct txn_check *c, const struct wh_ver *v) { return v && wh_ver_seq(v) > c->moment; }
 
 // Tells whether the memtable has a version of the range that was committed after the moment.
 static bool range_changed(struct txn_check *c, const struct wh *wh, const struct read_range *r) {
   if (read_range_is_key(r)) {
-    if (!ver_is_later(c, wh_get(wh, r->from, hash64(r->from.ptr, r->from.len), WH_PENDING - 1))) return false;
+    if (!is_later(c, wh_get(wh, r->from, hash64(r->from.ptr, r->from.len), WH_PENDING - 1))) return false;
     IGNORED(conflict(c, r->from), "the caller returns it");
     return true;
   }
   struct wh_cursor at;
   wh_cursor_init(&at, wh, WH_PENDING - 1);
   for (wh_seek(&at, r->from); wh_valid(&at) && !read_range_ends_before(r, wh_key(&at)); wh_next(&at)) {
-    if (!ver_is_later(c, at.ver)) continue;
+    if (!is_later(c, at.ver)) continue;
     IGNORED(conflict(c, wh_key(&at)), "the caller returns it");
     return true;
   }
@@ -69,8 +64,7 @@ static bool memtable_changed(struct txn_check *c, const struct memtable *m, bool
 
 // Whether the super's version may hold writes after the moment that were not compared.
 static bool compare_due(const struct txn_check *c, const struct super *v) {
-  const bool later = v->since > c->moment || unlikely(c->ingest && v->version != c->txn->super->version);
-  return later && !(c->compared && c->compared->version == v->version);
+  return v->since > c->moment && !(c->compared && c->compared->version == v->version);
 }
 
 // Tells whether the space of a key that was read has been dropped.
@@ -121,7 +115,7 @@ static void check_locked(struct many_check *many, uint32_t tree, struct kref to)
 static enum remixdb_status lock_key(struct txn_check *c, struct wh_many *leaves, struct kref key) {
   const struct wh_ver *newest;
   const enum remixdb_status s = wh_many_get(leaves, key, hash64(key.ptr, key.len), &newest);
-  return s == REMIXDB_OK && unlikely(ver_is_later(c, newest)) ? conflict(c, key) : s;
+  return s == REMIXDB_OK && unlikely(is_later(c, newest)) ? conflict(c, key) : s;
 }
 
 static enum remixdb_status check_lock(struct many_check *many, uint32_t tree, struct wh_many *leaves,
@@ -169,7 +163,7 @@ static enum remixdb_status look_up(struct xdb_ref *r, struct kref key, struct kv
 static enum remixdb_status compare_key(struct txn_check *c, uint32_t tree, struct kref key) {
   struct kv_rec is, was;
   enum remixdb_status s = look_up(c->txn->now, key, &is);
-  if (s == REMIXDB_OK) return is_later(c, is.seq) ? conflict(c, key) : REMIXDB_OK;
+  if (s == REMIXDB_OK) return is.seq > c->moment ? conflict(c, key) : REMIXDB_OK;
   if (s == REMIXDB_NOTFOUND) s = look_up(c->txn->base[tree], key, &was);
   if (s == REMIXDB_OK && !xdb_ref_absent(c->txn->base[tree], &was)) return conflict(c, key);
   return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
@@ -191,7 +185,7 @@ static enum remixdb_status compare_range(struct txn_check *c, struct xdb_iter *w
     if (!has_a && !has_b) return REMIXDB_OK;
     if (has_a != has_b || !kv_eq(ka, kb)) return conflict(c, has_a ? ka : kb);
     s = look_up(c->txn->now, kb, &newest);
-    if (s == REMIXDB_OK && is_later(c, newest.seq)) return conflict(c, kb);
+    if (s == REMIXDB_OK && newest.seq > c->moment) return conflict(c, kb);
     if (s == REMIXDB_OK) s = xdb_iter_skip(was, 1);
     if (s == REMIXDB_OK) s = xdb_iter_skip(is, 1);
   }
@@ -273,6 +267,5 @@ static enum remixdb_status check_tables(struct many_check *many) {
 void txn_check_init(struct txn_check *c, struct xdb_txn *t) {
   *c = (struct txn_check){.many = {check_tables, check_begin, check_lock, check_locked, check_passes, false},
                           .txn = t,
-                          .moment = t->moment,
-                          .ingest = t->super->ingest};
+                          .moment = t->moment};
 }

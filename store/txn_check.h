@@ -11,7 +11,6 @@ struct txn_check {
   struct many_check many;  // the first member
   struct xdb_txn *txn;
   uint64_t moment;         // of the beginning
-  uint64_t ingest;         // of the transaction's super
   struct super *compared;  // counted; what was read was compared with this super. NULL: it was not
   bool due;                // a try has found that what was read is to be compared
   struct {

@@ -7,7 +7,7 @@ static uint64_t new_number(void *arg, void (*name_of)(char *buf, uint64_t number
   return compact_new_number(&((struct xdb *)arg)->compact, name_of);
 }
 
-static void log_init(struct xdb *x, struct value_log *l) {
+void values_log_init(struct xdb *x, struct value_log *l) {
   value_log_init(l, &x->value_ctx);
   value_log_compress(l, x->opts.compression, x->opts.compression_level);
   l->new_number = new_number;
@@ -82,8 +82,8 @@ void values_init(struct xdb *x) {
   x->value_ctx.sst = &x->ctx;
   x->ctx.values = &x->value_ctx;
   x->log_values = (struct wal_values){.sync = sync_values, .check = check_value, .arg = x};
-  log_init(x, &x->values);
-  log_init(x, &x->compact.values);
+  values_log_init(x, &x->values);
+  values_log_init(x, &x->compact.values);
 }
 
 void values_fini(struct xdb *x) {
@@ -139,32 +139,32 @@ bool values_full(const struct xdb *x, const struct memtable *m) {
 
 // ---- versions
 
-// Finds a file that a table of the next version states. NULL: it was collected.
-static struct value_file *find_file(struct xdb *x, const struct version *base, const struct memtable *frozen,
-                                    uint64_t number) {
-  struct value_file *f = value_set_find(&base->values, number);
-  if (!f && frozen) f = value_list_find(&frozen->values, number);
-  return f ? f : value_log_find(&x->compact.values, number);
-}
-
 // The parts of which the next version is made.
 struct making {
   struct xdb *x;
   struct version *next;
   const struct version *base;
-  const struct memtable *frozen;
-  const struct values_moved *moved;
+  const struct values_new *new;
 };
 
+// Finds a file that a table of the next version states. NULL: it was collected.
+static struct value_file *find_file(const struct making *m, uint64_t number) {
+  const struct values_new *const new = m->new;
+  struct value_file *f = value_set_find(&m->base->values, number);
+  if (!f && new->frozen) f = value_list_find(&new->frozen->values, number);
+  if (!f) f = value_log_find(&m->x->compact.values, number);
+  return f || !new->ingest ? f : value_log_find(new->ingest, number);
+}
+
 static bool is_gone(const struct making *m, uint64_t number) {
-  return m->moved && value_set_find(m->moved->gone, number);
+  return m->new->moved &&value_set_find(m->new->moved->gone, number);
 }
 
 // Gives the next version the file of this number, or its index.
 static enum remixdb_status want(struct making *m, uint64_t number) {
-  struct value_index *i = m->moved ? value_moves_find(m->moved->made, number) : NULL;
+  struct value_index *i = m->new->moved ? value_moves_find(m->new->moved->made, number) : NULL;
   if (!i && is_gone(m, number)) return REMIXDB_OK;  // nothing in it is live
-  struct value_file *const f = i ? NULL : find_file(m->x, m->base, m->frozen, number);
+  struct value_file *const f = i ? NULL : find_file(m, number);
   if (f) return value_set_add(&m->next->values, f);
   if (!i) i = value_moves_find(&m->base->moves, number);
   // If the file with the values is collected now, the collection has made the index anew, or nothing in it is live.
@@ -174,8 +174,8 @@ static enum remixdb_status want(struct making *m, uint64_t number) {
 }
 
 enum remixdb_status values_of_next(struct xdb *x, struct version *next, const struct version *base,
-                                   const struct memtable *frozen, const struct values_moved *moved) {
-  struct making m = {x, next, base, frozen, moved};
+                                   const struct values_new *new) {
+  struct making m = {x, next, base, new};
   enum remixdb_status s = REMIXDB_OK;
   bool away = false;
   for (const struct version *tree = next; tree; tree = tree->spaces) {

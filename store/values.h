@@ -7,8 +7,7 @@
 //
 // Invariants
 //   A1  A memtable has a file (memtable.values) before a record in it refers to the file. So whoever holds a super
-//   holds
-//       all files that its records refer to: the version has the files of the tables' records (V8).
+//       holds all files that its records refer to: the version has the files of the tables' records (V8).
 //   A2  A file is removed when no version, memtable or writer has it. CURRENT does not name it then, and no segment of
 //       the log that a replay needs refers to it, because such a segment's memtable is there.
 //   A3  The log syncs the values before the records (log/wal.h, L8), and a round syncs its values before CURRENT names
@@ -24,6 +23,8 @@
 #define VALUES_PER_MEMTABLE 4u
 #define VALUES_PER_MIN ((uint64_t)64 << 20)
 
+// A log of values with the store's options, for a writer that has one of its own.
+void values_log_init(struct xdb *x, struct value_log *l);
 void values_init(struct xdb *x);  // setup has set the limits, the options and the context of tables
 void values_fini(struct xdb *x);
 
@@ -56,11 +57,17 @@ struct values_moved {
   const struct value_set *gone;    // the files that it collected
   const struct value_moves *made;  // the indexes of those, and of earlier ones, that have live values
 };
-// Gives `next` the value files that its tables state: those of `base`, of the memtable (NULL: none) and of the round
-// (compact.values); and the indexes of those that were collected, by the version base or by `moved` (NULL: nothing is),
-// with their files. Fails with REMIXDB_NOMEM.
+// The value files that a version may have and its base has not. NULL: none.
+struct values_new {
+  const struct memtable *frozen;     // the round's
+  const struct values_moved *moved;  // by a collection
+  struct value_log *ingest;          // of an ingest
+};
+// Gives `next` the value files that its tables state: those of `base`, of the round (compact.values) and the new ones;
+// and the indexes of those that were collected, by the version base or by new->moved, with their files. Fails with
+// REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status values_of_next(struct xdb *x, struct version *next, const struct version *base,
-                                              const struct memtable *frozen, const struct values_moved *moved);
+                                              const struct values_new *new);
 // `next` has replaced `base`, and the memtable (NULL: none) is in its tables: the last user of a file that neither
 // `next` nor a memtable of the store's super has removes it. The caller still has a reference to the memtable. beside:
 // a round may be in progress, so the files of compact.values stay, to which its version may refer. Takes xdb.lock.

@@ -72,6 +72,8 @@ void format_sst_footer_put(uint8_t *p, const struct format_sst_footer *f) {
   store64le(p + SST_SUM, footer_sum(p));
 }
 
+uint64_t format_sst_print(const uint8_t *p) { return load64le(p + SST_SUM); }
+
 static const char *numbers_flaw(const struct format_sst_footer *f) {
   if (f->seq_width > BLOCK_SEQ_MAX) return "width of sequence numbers out of range";
   if (f->seq_min == 0 || f->seq_max < f->seq_min || f->seq_max > FORMAT_SST_SEQ_MAX)

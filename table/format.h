@@ -62,6 +62,7 @@ struct format_sst_footer {
 static inline uint64_t format_sst_meta_seed(uint64_t number) { return ~number; }
 
 void format_sst_footer_put(uint8_t *p, const struct format_sst_footer *f);  // FORMAT_SST_FOOTER bytes
+uint64_t format_sst_print(const uint8_t *p);  // the fingerprint that a footer's bytes state
 // Decodes the footer p of a file of file_size bytes. Checks magic, version and checksum. Checks that the parts named by
 // the footer lie one after the other and fill the file. The caller checks number and store_id. Fails with
 // REMIXDB_CORRUPT, or with REMIXDB_VERSION if the format is newer.

@@ -22,7 +22,6 @@ struct super *super_create(struct memtable *active, struct memtable *frozen, str
 void super_follow(struct super *v, const struct super *other) {
   struct memtable *const active = v->active, *const frozen = v->frozen;
   take_memtables(v, other->active, other->frozen);
-  v->ingest = other->ingest;
   memtable_unref(active);
   memtable_unref(frozen);
 }

@@ -19,8 +19,6 @@ struct super {
   // The largest sequence number whose effects the version has without a trace in the memtables. The super is read at no
   // earlier moment. Set before other threads have the super.
   uint64_t since;
-  // The number of an ingest whose tables come with a later super (store/ingest.h); 0: none. Set as `since` is.
-  uint64_t ingest;
 };
 
 // Makes a super, which takes new references to all three parts; frozen may be NULL. Its `since` is 0. The result has
@@ -68,7 +66,7 @@ MUST_CHECK enum remixdb_status super_expect(const struct super *v, struct kref k
 static inline uint32_t super_vlen(const struct kv_rec *rec) {
   return unlikely(rec->kind & KV_APART) && rec->vlen == VALUE_REF ? value_ref_len(rec->val) : rec->vlen;
 }
-// Gives v the memtables of another super, and its ingest. No other thread has seen v yet.
+// Gives v the memtables of another super. No other thread has seen v yet.
 void super_follow(struct super *v, const struct super *other);
 // Drops the reference when all epochs have passed in which a thread may see v. Does not wait for that.
 void super_retire(struct epoch *e, struct super *v);

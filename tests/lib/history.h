@@ -12,10 +12,6 @@
 // returned before another was called comes before it. Second, each operation reads the values that the operations
 // before it have written. This is strict serializability, which for operations on one key is linearizability.
 //
-// An ingest has two moments within its call (store/ingest.h): at the first it gets its number, at the second its
-// records appear, all at once, except on keys that were written between the two. Only one ingest at a time is between
-// its moments, and then nothing takes place that has read and writes.
-//
 // Expiry. An operation judges all that it reads by one time, which lies between the wall clock at its call and at its
 // return. So a value that has expired may be read as absent, and only then.
 //
@@ -58,7 +54,7 @@ struct hist_op {
   uint64_t clock[2];  // the wall clock before the call and after the return
   const char *what;
   uint32_t thread;
-  bool ingest;
+  bool ingest;  // for tests that spoil one
   uint32_t reads[HIST_KEYS], writes[HIST_KEYS];
 };
 
@@ -72,9 +68,7 @@ struct hist_values {
 enum hist_verdict { HIST_GOOD, HIST_BAD, HIST_UNDECIDED };
 
 struct hist_config {
-  uint32_t done;    // of the operations under way, by slot
-  uint32_t ingest;  // slot + 1 of the ingest that is between its moments; 0: none is
-  uint32_t since;   // keys, by bit, that were written since its first moment
+  uint32_t done;  // of the operations under way, by slot
   uint32_t now[HIST_KEYS];
   uint32_t last[HIST_KEYS];  // the newest value whose version is known; 0: none
 };
@@ -163,18 +157,11 @@ static inline bool hist_writes(const struct hist_op *o) {
   return false;
 }
 
-static inline bool hist_reads(const struct hist_op *o) {
-  for (uint32_t k = 0; k < HIST_KEYS; k++)
-    if (o->reads[k] != HIST_ANY) return true;
-  return false;
-}
-
-// Writes the keys of o that are not in the set `except`. False: the versions exclude it.
-static inline bool hist_write(const struct hist_op *o, uint32_t except, const struct hist_values *v,
-                              struct hist_config *c) {
+// Writes the keys of o. False: the versions exclude it.
+static inline bool hist_write(const struct hist_op *o, const struct hist_values *v, struct hist_config *c) {
   for (uint32_t k = 0; k < HIST_KEYS; k++) {
     const uint32_t w = o->writes[k];
-    if (w == HIST_ANY || except >> k & 1) continue;
+    if (w == HIST_ANY) continue;
     c->now[k] = w;
     const uint64_t version = hist_fact(v->versions, w);
     if (!version) continue;
@@ -187,25 +174,16 @@ static inline bool hist_write(const struct hist_op *o, uint32_t except, const st
 // The operations under way, by slot.
 struct hist_pending {
   const struct hist_op *of[HIST_PENDING];
-  bool reads[HIST_PENDING], writes[HIST_PENDING];
+  bool writes[HIST_PENDING];
   uint32_t used;
   const struct hist_values *values;
 };
 
-// The operation in slot i, which writes, takes place, or the first moment of an ingest comes. False: it cannot.
+// The operation in slot i, which writes, takes place. False: it cannot.
 static inline bool hist_take(const struct hist_pending *p, uint32_t i, struct hist_config *c) {
   const struct hist_op *const o = p->of[i];
-  if (o->ingest && c->ingest != i + 1) {
-    if (c->ingest) return false;
-    c->ingest = i + 1;
-    c->since = 0;
-    return true;
-  }
-  if (c->ingest && p->reads[i]) return false;
-  if (!hist_reads_hold(o, c, p->values) || !hist_write(o, o->ingest ? c->since : 0, p->values, c)) return false;
+  if (!hist_reads_hold(o, c, p->values) || !hist_write(o, p->values, c)) return false;
   c->done |= 1u << i;
-  if (o->ingest) c->ingest = c->since = 0;
-  for (uint32_t k = 0; k < HIST_KEYS && c->ingest; k++) c->since |= (uint32_t)(o->writes[k] != HIST_ANY) << k;
   return true;
 }
 
@@ -300,7 +278,6 @@ static inline enum hist_verdict hist_check(const struct hist_op *ops, uint32_t n
       slot_of[events[e].op] = (uint8_t)i;
       p.used |= 1u << i;
       p.of[i] = o;
-      p.reads[i] = hist_reads(o);
       p.writes[i] = hist_writes(o);
       for (uint32_t c = 0; !p.writes[i] && c < now.nr; c++)  // which keeps them different from each other
         if (hist_reads_hold(o, &now.at[c], values)) now.at[c].done |= 1u << i;

@@ -30,7 +30,6 @@ bool life_ingest(struct run *r, uint32_t first, uint32_t nr) {
   for (uint32_t k = first; k < r->plan.nr_keys && n < nr; k += stride) {
     ops[n] = life_op(r, k, false);
     ops[n].expires = 0;
-    if (ops[n].vlen > 60000) ops[n].vlen = 60000;  // key and value have a limit together
     n++;
   }
   s = ingest_all(r, g, ops, n);

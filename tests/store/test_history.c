@@ -23,7 +23,7 @@
 // ---- the checker on one history for each fault, beside one without it
 
 #define V(n) (HIST_FIRST + (n))  // a value
-#define PLANTED 4u               // operations
+#define PLANTED 5u               // operations
 
 struct planted {
   const char *name;
@@ -57,11 +57,18 @@ static const struct planted planted[] = {
     {.name = "half an ingest, seen meanwhile",
      .ops = {PUT_BOTH, INGEST, {AT(8, 9), .reads = BOTH(V(0), V(3))}},
      .bad = true},
-    {.name = "a put that an ingest gives way to",
+    {.name = "a put before an ingest",
      .ops = {{AT(1, 2), .writes = BOTH(HIST_ANY, V(1))},
              INGEST,
              {AT(5, 6), .writes = {V(0)}},
              {AT(8, 9), .reads = BOTH(V(0), V(1))}}},
+    {.name = "a put that an ingest passes by",
+     .ops = {{AT(1, 2), .writes = BOTH(HIST_ANY, V(1))},
+             INGEST,
+             {AT(5, 6), .writes = {V(0)}},
+             {AT(8, 9), .reads = BOTH(V(0), V(1))},
+             {AT(21, 22), .reads = BOTH(V(0), V(3))}},
+     .bad = true},
     {.name = "an ingest that gives way to what came before it",
      .ops = {PUT_BOTH, INGEST, {AT(21, 22), .reads = BOTH(V(0), V(3))}},
      .bad = true},
@@ -145,9 +152,9 @@ struct tiny {
   uint64_t versions[64], expires[64];
 };
 
-// The values now, and the newest of each key; the ingest between its moments (TINY: none), and the keys written since.
+// The values now, and the newest of each key.
 struct tiny_state {
-  uint32_t now[HIST_KEYS], newest[HIST_KEYS], ingest, since;
+  uint32_t now[HIST_KEYS], newest[HIST_KEYS];
 };
 
 static bool tiny_holds(const struct tiny *t, const struct hist_op *o, const struct tiny_state *s) {
@@ -168,29 +175,18 @@ static bool tiny_orders(const struct tiny *t, uint32_t placed, const struct tiny
   if (placed == (1u << t->nr) - 1) return true;
   for (uint32_t i = 0; i < t->nr; i++) {
     const struct hist_op *const o = &t->ops[i];
-    bool first = !(placed >> i & 1), reads = false, writes = false;
+    bool first = !(placed >> i & 1);
     for (uint32_t j = 0; j < t->nr && first; j++) first = (placed >> j & 1) || t->ops[j].ret >= o->call;
     if (!first) continue;
     struct tiny_state next = *now;
-    if (o->ingest && now->ingest != i) {
-      next.ingest = i;
-      next.since = 0;
-      if (now->ingest == TINY && tiny_orders(t, placed, &next)) return true;
-      continue;
-    }
     bool can = tiny_holds(t, o, now);
     for (uint32_t k = 0; k < 2; k++) {
-      reads |= o->reads[k] != HIST_ANY;
-      writes |= o->writes[k] != HIST_ANY;
-      if (o->writes[k] == HIST_ANY || (o->ingest && now->since >> k & 1)) continue;
+      if (o->writes[k] == HIST_ANY) continue;
       next.now[k] = o->writes[k];
-      next.since |= 1u << k;
       if (o->writes[k] == HIST_NONE || !t->versions[o->writes[k]]) continue;
       can &= now->newest[k] == 0 || t->versions[now->newest[k]] < t->versions[o->writes[k]];
       next.newest[k] = o->writes[k];
     }
-    if (o->ingest) next.ingest = TINY;
-    else can &= now->ingest == TINY || !reads || !writes;
     if (can && tiny_orders(t, placed | 1u << i, &next)) return true;
   }
   return false;
@@ -234,7 +230,7 @@ static void test_checker_all_orders(void **state) {
   uint64_t rng = check_seed_or(1);
   check_seed = rng;
   uint32_t good = 0, bad = 0;
-  struct tiny_state start = {.ingest = TINY};
+  struct tiny_state start = {0};
   for (uint32_t k = 0; k < HIST_KEYS; k++) start.now[k] = HIST_NONE;
   for (uint32_t i = 0; i < 60000 / SLOW; i++) {
     struct tiny t;

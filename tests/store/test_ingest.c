@@ -394,7 +394,8 @@ static void test_calls(void **state) {
   CHECK(g && remixdb_ingest_put(g, "", 0, "", 0) && remixdb_ingest_put(g, "k", 1, NULL, 0));
   CHECK(!remixdb_ingest_put(g, "k", 1, "v", 1) && remixdb_errcode() == REMIXDB_INVALID);
   CHECK(!remixdb_ingest_put(g, "a", 1, "v", 1) && remixdb_errcode() == REMIXDB_INVALID);
-  CHECK(!remixdb_ingest_put(g, "l", 1, big, sizeof(big)) && remixdb_errcode() == REMIXDB_TOOBIG);
+  CHECK(!remixdb_ingest_put(g, big, sizeof(big), "v", 1) && remixdb_errcode() == REMIXDB_TOOBIG);
+  CHECK(strstr(remixdb_errmsg(), "65501") && strstr(remixdb_errmsg(), "65500"));
   CHECK(!remixdb_ingest_put(g, NULL, 1, "v", 1) && remixdb_errcode() == REMIXDB_INVALID);
   CHECK(remixdb_ingest_put(g, "l", 1, "v", 1) && !remixdb_probe(ref, "l", 1));
   CHECK(remixdb_ingest_commit(g) && remixdb_probe(ref, "l", 1) && remixdb_probe(ref, "", 0));
@@ -415,6 +416,118 @@ static void test_calls(void **state) {
   remixdb_unref(old);
   remixdb_snapshot_release(snap);
   check_files(disk);
+  close_it();
+  simdisk_destroy(disk);
+}
+
+// ---- records of any length
+
+#define LONGEST (9u << 20)
+static const uint32_t lens[] = {0, 1, 16383, 16384, 16385, 65499, 65500, 65501, 70000, 300000, LONGEST};
+#define LENS (sizeof(lens) / sizeof(lens[0]))
+
+// Key i: short ones and the longest, in order.
+static uint32_t long_key(uint32_t i, uint8_t *key) {
+  const uint32_t klen = i % 3 == 2 ? REMIXDB_KV_MAX : 6;
+  memset(key, 'k', klen);
+  (void)key_of(i, (char *)key);
+  key[6] = 'k';
+  return klen;
+}
+
+static void long_put(struct xdb_ingest *g, uint32_t i, const uint8_t *value) {
+  static uint8_t key[REMIXDB_KV_MAX + 16];
+  const uint32_t klen = long_key(i, key);
+  CHECK(remixdb_ingest_put(g, key, klen, value + i % 251, lens[i % LENS]));
+}
+
+static void long_are(uint32_t from, uint32_t nr, const uint8_t *value) {
+  static uint8_t key[REMIXDB_KV_MAX + 16];
+  static uint8_t buf[LONGEST];
+  for (uint32_t i = from; i < nr; i++) {
+    const uint32_t klen = long_key(i, key), len = lens[i % LENS];
+    uint32_t got, n;
+    CHECK(remixdb_getn(ref, key, klen, buf, sizeof(buf), &got) && got == len);
+    CHECK(memcmp(buf, value + i % 251, len) == 0);
+    CHECK(remixdb_get_part(ref, key, klen, len / 2, buf, 100, &n, &got) && got == len);
+    CHECK(n == (len - len / 2 < 100 ? len - len / 2 : 100) && memcmp(buf, value + i % 251 + len / 2, n) == 0);
+  }
+}
+
+static bool count_values(void *arg, const char *name) {
+  *(uint32_t *)arg += strstr(name, ".val") != NULL;
+  return true;
+}
+static uint32_t value_files(void) {
+  uint32_t nr = 0;
+  OK(paths_list(simdisk_env(disk), "/store", count_values, &nr));
+  return nr;
+}
+
+// Long values over long values, in tables that the store's partitions cut, into the version, out of it, and again.
+static void test_any_length(void **state) {
+  (void)state;
+  uint8_t *const value = malloc(LONGEST + 256);
+  uint64_t rng = 5;
+  for (uint32_t i = 0; i < LONGEST + 256; i++) value[i] = (uint8_t)rng_next(&rng);
+  disk = simdisk_create();
+  open_on(disk, 0);
+  shrink(x, 256 << 10, 60);
+  struct xdb_ingest *g = remixdb_ingest_begin(ref);
+  for (uint32_t i = 0; i < 66; i++) long_put(g, i, value);
+  // A put beside it splits nothing yet; an ingest that is given up leaves no file.
+  remixdb_ingest_abort(g);
+  CHECK(value_files() == 0);
+  for (uint32_t round = 0; round < 3; round++) {
+    CHECK((g = remixdb_ingest_begin(ref)) != NULL);
+    for (uint32_t i = 0; i < 66; i++) {
+      // The partitions change while the ingest has a table in the making.
+      if (round == 1 && i == 30) CHECK(remixdb_compact(ref));
+      long_put(g, i, value + round);
+    }
+    CHECK(remixdb_ingest_commit(g));
+    long_are(0, 66, value + round);
+    check_files(disk);
+  }
+  CHECK(remixdb_compact(ref) && remixdb_verify(ref));
+  CHECK(xdb_wait_idle(x) == REMIXDB_OK && value_files() < 40);
+  close_it();
+  open_on(disk, 0);
+  long_are(0, 66, value + 2);
+  CHECK(remixdb_verify(ref));
+  close_it();
+  simdisk_destroy(disk);
+  free(value);
+}
+
+// Many tables over a store that has the same keys, in many partitions: one commit.
+static void test_many_partitions(void **state) {
+  (void)state;
+  disk = simdisk_create();
+  open_on(disk, 0);
+  shrink(x, 256 << 10, 3);
+  for (uint32_t round = 1; round <= 3; round++) {
+    struct xdb_ingest *const g = remixdb_ingest_begin(ref);
+    for (uint32_t i = 0; i < MANY; i++) {
+      char key[16], value[60];
+      memset(value, (int)(round + i % 7), sizeof(value));
+      CHECK(remixdb_ingest_put(g, key, key_of(i, key), value, sizeof(value)));
+    }
+    CHECK(remixdb_ingest_commit(g));
+    CHECK(xdb_super(x)->version->nr_parts > 80);
+    uint64_t keys = 0, bytes = 0;
+    const struct remixdb_range all = {{NULL, 0}, {NULL, 0}};
+    CHECK(remixdb_count(ref, &all, &keys, &bytes) && keys == MANY);
+    CHECK(bytes > MANY * 66u * 99ull / 100 && bytes < MANY * 66u * 101ull / 100);
+    struct xdb_iter *const it = remixdb_iter_create(ref);
+    uint32_t nr = 0, len;
+    for (remixdb_iter_seek(it, NULL, 0); remixdb_iter_valid(it); remixdb_iter_skip1(it), nr++)
+      CHECK(*(const char *)remixdb_iter_value(it, &len) == (char)(round + nr % 7));
+    CHECK(nr == MANY);
+    remixdb_iter_destroy(it);
+    check_files(disk);
+  }
+  CHECK(remixdb_verify(ref));
   close_it();
   simdisk_destroy(disk);
 }
@@ -471,6 +584,7 @@ static void test_progress(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls),         cmocka_unit_test(test_power_cuts),
                                      cmocka_unit_test(test_failing_calls), cmocka_unit_test(test_shapes),
-                                     cmocka_unit_test(test_beside),        cmocka_unit_test(test_progress)};
+                                     cmocka_unit_test(test_beside),        cmocka_unit_test(test_progress),
+                                     cmocka_unit_test(test_any_length),    cmocka_unit_test(test_many_partitions)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

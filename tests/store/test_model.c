@@ -679,7 +679,6 @@ static void do_ingest(struct run *r) {
     const struct past_key *const k = &m->keys[at];
     ids[at] = ++m->next_id;
     lens[at] = past_vlen(m, at);
-    if (k->len + lens[at] > REMIXDB_KV_MAX) lens[at] = 100;
     past_value(ids[at], lens[at], m->buf);
     CHECK(remixdb_ingest_put(g, k->ptr, k->len, m->buf, lens[at]));
     if (chance(&m->rng, 2))
