@@ -15,6 +15,7 @@ leveldb=$include/remixdb-leveldb
 data=$DESTDIR$DATADIR/remixdb
 bin=$DESTDIR$BINDIR
 man=$DESTDIR$MANDIR/man1
+package='__init__.py aio.py plyvel.py py.typed'  # of Python, in python/remixdb
 name="make ${1:-install}"
 
 fail() {
@@ -97,7 +98,7 @@ install_all() {
   printf '%s\n' "prefix=$PREFIX" "libdir=$LIBDIR" "includedir=$INCLUDEDIR/remixdb-leveldb" '' 'Name: remixdb-leveldb' \
     "Description: LevelDB's C interface on RemixDB" "Version: $VERSION" 'Requires.private: remixdb' \
     'Libs: -L"${libdir}" -lremixdb-leveldb' 'Cflags: -I"${includedir}"' >build/remixdb-leveldb.pc || exit 1
-  do_ install -d "$lib/pkgconfig" "$include" "$leveldb/leveldb" "$data" "$bin" "$man"
+  do_ install -d "$lib/pkgconfig" "$include" "$leveldb/leveldb" "$data/remixdb" "$bin" "$man"
   do_ install -m 755 remixdb.out "$bin/remixdb"
   do_ install -m 644 docs/remixdb.1 "$man/remixdb.1"
   do_ install -m 644 remixdb.h "$include/remixdb.h"
@@ -108,6 +109,7 @@ install_all() {
   do_ install -m 644 build/remixdb.pc "$lib/pkgconfig/remixdb.pc"
   install_leveldb
   do_ install -m 644 xdb.py "$data/xdb.py"
+  for f in $package; do do_ install -m 644 "python/remixdb/$f" "$data/remixdb/$f"; done
 }
 
 # Directories that hold something else stay.
@@ -116,8 +118,9 @@ uninstall_all() {
   do_ rm -f "$include/remixdb.h" "$lib/$SO_FULL" "$lib/$SO_LINK" "$lib/$SO" "$lib/pkgconfig/remixdb.pc" "$data/xdb.py" \
     "$bin/remixdb" "$man/remixdb.1" "$leveldb/leveldb/c.h" "$lib/$LEVELDB_FULL" "$lib/$LEVELDB_LINK" \
     "$lib/$LEVELDB_SO" "$lib/pkgconfig/remixdb-leveldb.pc"
-  do_ rm -rf "$data/__pycache__"
-  for d in "$lib/pkgconfig" "$data" "$leveldb/leveldb" "$leveldb"; do
+  for f in $package; do do_ rm -f "$data/remixdb/$f"; done
+  do_ rm -rf "$data/__pycache__" "$data/remixdb/__pycache__"
+  for d in "$lib/pkgconfig" "$data/remixdb" "$data" "$leveldb/leveldb" "$leveldb"; do
     [ ! -d "$d" ] || rmdir "$d" 2>/dev/null || true
   done
 }

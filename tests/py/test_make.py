@@ -118,16 +118,22 @@ def test_the_command_that_is_installed(installed, tmp_path):
         assert done.returncode == 0 and out in done.stdout, done.stderr
 
 
+PACKAGE = "__init__.py", "aio.py", "plyvel.py", "py.typed"
+
+
 def test_what_is_installed(installed):
     names, prefix = installed
     version = xdb.version()
     assert names == {"include/remixdb.h", f"lib/{library_name()}", f"lib/{library_name('0')}",
                      f"lib/{library_name(version)}", "lib/pkgconfig/remixdb.pc", "share/remixdb/xdb.py",
+                     *(f"share/remixdb/remixdb/{name}" for name in PACKAGE),
                      "bin/remixdb", "share/man/man1/remixdb.1", "lib/pkgconfig/remixdb-leveldb.pc",
                      "include/remixdb-leveldb/leveldb/c.h",
                      *(f"lib/{library_name(*v, of='remixdb-leveldb')}" for v in ((), ("0",), (version,)))}
     assert (prefix / "lib" / library_name()).resolve() == (prefix / "lib" / library_name(version)).resolve()
     assert "prefix=/opt/some where" in (prefix / "lib" / "pkgconfig" / "remixdb.pc").read_text()
+    sources = (ROOT / "python" / "remixdb").iterdir()
+    assert {p.name for p in sources if p.is_file() and p.suffix != ".so"} == set(PACKAGE)
     for name in "include/remixdb.h", "share/remixdb/xdb.py":
         assert (prefix / name).read_bytes() == (ROOT / pathlib.Path(name).name).read_bytes()
 
@@ -166,9 +172,14 @@ def test_python_with_what_is_installed(installed, tmp_path):
     env.update(PYTHONPATH=str(prefix / "share" / "remixdb"), PYTHONDONTWRITEBYTECODE="1",
                LD_LIBRARY_PATH=str(prefix / "lib"), DYLD_LIBRARY_PATH=str(prefix / "lib"))
     done = subprocess.run([sys.executable, "-c", """
-import sys, xdb
+import asyncio, sys, xdb
+from remixdb import aio, plyvel
 with xdb.Xdb("store") as db, db.ref() as ref:
     ref.put("apple", "green")
+async def main():
+    async with await aio.open("store") as db:
+        assert await db.get("apple") == b"green"
+asyncio.run(main())
 print(xdb.__file__)
 maps = open("/proc/self/maps") if sys.platform == "linux" else []
 print(*[line.split(maxsplit=5)[5].strip() for line in maps if "libremixdb" in line][:1])
@@ -202,8 +213,8 @@ def installer():
     with tempfile.TemporaryDirectory() as name:
         place = pathlib.Path(name)
         place.chmod(0o755)
-        for path in "tools/install.sh", "remixdb.h", "xdb.py", "docs/remixdb.1", "remixdb.out", \
-                    "compat/leveldb/leveldb/c.h":
+        for path in ("tools/install.sh", "remixdb.h", "xdb.py", "docs/remixdb.1", "remixdb.out",
+                     "compat/leveldb/leveldb/c.h", *(f"python/remixdb/{name}" for name in PACKAGE)):
             (place / path).parent.mkdir(exist_ok=True, parents=True)
             shutil.copyfile(ROOT / path, place / path)
         (place / "libremixdb.so").write_text("")
