@@ -756,11 +756,13 @@ bool remixdb_ingest_put(struct xdb_ingest *g, const void *kbuf, uint32_t klen, c
 // Makes the records visible at one moment of the call. They replace all values of their keys that were written before
 // it; each write after it is newer, and whoever sees such a write sees all of the ingest. Transactions, merges, put_if
 // and del_if that have read older values notice it as they notice a put. The call flushes (remixdb_flush) and waits for
-// it. Before that moment other writes wait: until the writes that have come since the flush began are in a new memtable
-// and log, and until the tables' footers and the store's list of files are synced. All of it is durable when the call
-// returns true. Frees the ingest in any case. After a failure none of the records is there, and the files are gone;
-// after REMIXDB_IO the next opening decides. The progress function (remixdb_progress) can give the ingest up before the
-// call flushes, and not later.
+// it; reads and writes go on. Shortly before that moment all writes wait, also merges, batches and commits of
+// transactions: until the writes that have come since the flush began are in a new memtable and log, and until the
+// tables' footers and the store's list of files are synced. Calls that wait for rounds of compaction wait for the whole
+// call: remixdb_flush, remixdb_compact, remixdb_compact_range, another ingest's commit, and remixdb_del_range of more
+// than a few thousand keys. No read waits. All of it is durable when the call returns true. Frees the ingest in any
+// case. After a failure none of the records is there, and the files are gone; after REMIXDB_IO the next opening
+// decides. The progress function (remixdb_progress) can give the ingest up before the call flushes, and not later.
 bool remixdb_ingest_commit(struct xdb_ingest *g);
 // Gives the ingest up and removes its files. Does nothing for NULL.
 void remixdb_ingest_abort(struct xdb_ingest *g);

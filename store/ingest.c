@@ -101,6 +101,7 @@ enum remixdb_status ingest_begin(struct xdb_ref *r, struct xdb_ingest **out) {
   s = blkio_queue_create(&x->io, &g->queue);
   if (s == REMIXDB_OK) s = sst_build_create(&x->ctx, &x->compact.build, g->queue, &g->build);
   values_log_init(x, &g->log);
+  g->log.full = x->values.full;
   g->values.log = &g->log;
   if (s == REMIXDB_OK) *out = g;
   else ingest_free(g, false);
@@ -220,6 +221,9 @@ static enum remixdb_status commit(struct xdb_ingest *g, bool *taken_out, bool *k
   if (s == REMIXDB_OK) s = progress_report(&g->ref->progress, "ingest", g->bytes, 0);
   if (s != REMIXDB_OK || g->nr == 0) return s;
   s = make_mark(g, &work.mark, &mark);
+  // The collection of garbage keeps up with what is written.
+  atomic_fetch_add_explicit(&g->x->values.file_bytes, atomic_load_explicit(&g->log.file_bytes, memory_order_relaxed),
+                            memory_order_relaxed);
   work.numbers = g->numbers;
   work.nr = g->nr;
   if (s == REMIXDB_OK) s = xdb_ingest_round(g->x, &work);
