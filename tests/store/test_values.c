@@ -447,6 +447,94 @@ static void test_checkpoint(void **state) {
   }
 }
 
+// ---- checkpoints beside writers
+
+#define WRITERS 3u
+#define THEIR_KEYS 6u
+
+struct writer {
+  pthread_t thread;
+  uint32_t which;
+  _Atomic uint32_t written;  // number of the last write that has returned
+  _Atomic bool stop;
+};
+
+// The n-th value of a writer: its number, then noise. Most are apart from the log on, some by a round, some never.
+static uint32_t nth_len(uint32_t n) { return 8 + (n % 3 ? 17000 + n * 7919 % 30000 : n % 2 ? 5000 : 50); }
+static uint32_t nth_off(const struct writer *w, uint32_t n) { return (n * 131 + w->which * 17) % 5000; }
+
+static void *write_on(void *arg) {
+  struct writer *const w = arg;
+  struct xdb_ref *const ref = remixdb_ref(x);
+  uint8_t *const value = malloc(64 << 10);
+  THREAD_CHECK(ref && value);
+  for (uint32_t n = 1; !atomic_load_explicit(&w->stop, memory_order_relaxed); n++) {
+    const uint8_t key[2] = {(uint8_t)w->which, (uint8_t)(n % THEIR_KEYS)};
+    store64le(value, n);
+    memcpy(value + 8, noise + nth_off(w, n), nth_len(n) - 8);
+    THREAD_CHECK(remixdb_put(ref, key, sizeof(key), value, nth_len(n)));
+    atomic_store_explicit(&w->written, n, memory_order_release);
+  }
+  free(value);
+  remixdb_unref(ref);
+  return NULL;
+}
+
+// The writer's values in the copy are those of one moment, after `least` writes and before write `most` + 2 began.
+static void moment_is(struct xdb_ref *copy, const struct writer *w, uint32_t least, uint32_t most) {
+  uint32_t last = 0, len, n;
+  for (uint32_t pass = 0; pass < 2; pass++) {
+    for (uint32_t i = 0; i < THEIR_KEYS; i++) {
+      const uint8_t key[2] = {(uint8_t)w->which, (uint8_t)i};
+      if (!remixdb_get(copy, key, sizeof(key), got, &len)) {
+        CHECK(remixdb_errcode() == REMIXDB_NOTFOUND && least < THEIR_KEYS);
+        continue;
+      }
+      n = (uint32_t)load64le(got);
+      CHECK(n % THEIR_KEYS == i && len == nth_len(n) && memcmp(got + 8, noise + nth_off(w, n), len - 8) == 0);
+      if (pass == 0 && n > last) last = n;
+      CHECK(pass == 0 || n + THEIR_KEYS > last);
+    }
+  }
+  CHECK(last >= least && last <= most + 1);
+}
+
+static void test_checkpoint_beside(void **state) {
+  (void)state;
+  struct remixdb_opts o = small_opts(0);
+  struct writer w[WRITERS] = {0};
+  uint32_t least[WRITERS];
+  char copy[2 * TEMP_DIR + 16];
+  o.workers = 2;
+  open_it(&o);
+  (void)snprintf(copy, sizeof(copy), "%s/copy", dir);
+  for (uint32_t i = 0; i < WRITERS; i++) {
+    w[i].which = i;
+    CHECK(pthread_create(&w[i].thread, NULL, write_on, &w[i]) == 0);
+  }
+  for (uint32_t round = 0; round < 8; round++) {
+    for (uint32_t i = 0; i < WRITERS; i++) {
+      while ((least[i] = atomic_load_explicit(&w[i].written, memory_order_acquire)) < 20 * (round + 1)) usleep(1000);
+    }
+    GOOD(remixdb_checkpoint(r, copy));
+    struct remixdb_opts co = small_opts(0);
+    uint32_t most[WRITERS];
+    for (uint32_t i = 0; i < WRITERS; i++) most[i] = atomic_load_explicit(&w[i].written, memory_order_acquire);
+    struct xdb *const c = remixdb_open_opts(copy, &co);
+    GOOD(c != NULL);
+    struct xdb_ref *const cr = remixdb_ref(c);
+    GOOD(remixdb_verify(cr));
+    for (uint32_t i = 0; i < WRITERS; i++) moment_is(cr, &w[i], least[i], most[i]);
+    remixdb_unref(cr);
+    remixdb_close(c);
+    GOOD(remixdb_destroy(copy));
+  }
+  for (uint32_t i = 0; i < WRITERS; i++) atomic_store_explicit(&w[i].stop, true, memory_order_relaxed);
+  for (uint32_t i = 0; i < WRITERS; i++) (void)pthread_join(w[i].thread, NULL);
+  GOOD(remixdb_verify(r));
+  close_it();
+}
+
 // A flipped bit in a value file: reads of that value and verify say so and name the file, other values are read, and a
 // repair keeps them.
 static void test_damage(void **state) {
@@ -612,6 +700,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_figures, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_snapshot, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_checkpoint, values_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_checkpoint_beside, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_damage, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_large, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_amplification, values_setup, teardown),
