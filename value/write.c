@@ -7,6 +7,7 @@
 #include "base/zmem.h"
 
 #define PIECE (1u << 20)  // bytes of compressed chunks that are written at once
+#define OUT (4u << 20)    // bytes of a batch that the system is told to write out at a time
 
 void value_log_init(struct value_log *l, struct value_ctx *c) {
   pthread_mutex_init(&l->sync_lock, NULL);
@@ -341,6 +342,16 @@ enum remixdb_status value_put(struct value_log *l, struct kref key, const void *
 
 // ---- many values
 
+// Tells the system to write out what the batch has written, up to these bytes of a file in use. Otherwise the sync
+// would wait for all of it. With compression `len` may be too large, which does no harm.
+static void batch_out(struct value_batch *b, const struct value_file *f, uint64_t at, uint64_t len) {
+  if (b->out_file != f->number) b->out = at;
+  b->out_file = f->number;
+  if (at + len < b->out + OUT) return;
+  env_write_out(b->log->ctx->sst->env, f->fd, b->out, at + len - b->out);
+  b->out = at + len;
+}
+
 // Writes the bytes of the extent, and gives the rest of it back if it is the file's last one.
 static enum remixdb_status batch_write(struct value_batch *b) {
   struct value_file *const f = b->file;
@@ -351,6 +362,7 @@ static enum remixdb_status batch_write(struct value_batch *b) {
   if (s != REMIXDB_OK) return write_failed(l, f, b->at, VALUE_EXTENT, s);
   give_back(l, f, b->at, VALUE_EXTENT, b->len);
   if (b->len) wrote(f);
+  batch_out(b, f, b->at, b->len);
   b->len = 0;
   value_put_end(l, f);  // b->files has the file
   return REMIXDB_OK;
@@ -384,6 +396,8 @@ static enum remixdb_status batch_put_long(struct value_batch *b, struct kref key
   enum remixdb_status s = value_put(b->log, key, val, vlen, ref, &f);
   if (s != REMIXDB_OK) return s;
   s = batch_keep(b, f);
+  struct value_ref to;
+  if (value_ref_get(ref, VALUE_REF, &to)) batch_out(b, f, to.at, vlen);
   value_put_end(b->log, f);
   return s;
 }

@@ -95,7 +95,9 @@ struct value_batch {
   size_t len;               // bytes gathered
   ZSTD_CCtx *zstd;          // NULL: not needed yet
   int level;                // that it is set to
-  struct value_set files;   // all files that the batch has written to; they stay in use until value_batch_fini
+  uint64_t out_file;        // the number of a file of which all before `out` is on its way to the disk
+  uint64_t out;
+  struct value_set files;  // all files that the batch has written to; they stay in use until value_batch_fini
 };
 // b: all zero but for `log`. The same statuses as value_put. After a failure the caller ends the batch. Takes memory
 // for an extent; a value that fills an extent takes what value_put takes.

@@ -203,6 +203,41 @@ static void test_batch(void **state) {
   }
 }
 
+// The bytes that a batch has written are on their way to the disk while it goes on, a few megabytes at a time.
+static uint64_t outs, out_bytes, out_end;
+static bool out_wrong;
+static int note_out(struct env *e, int fd, uint64_t off, uint64_t len) {
+  (void)e, (void)fd;
+  outs++;
+  out_bytes += len;
+  out_wrong = out_wrong || (off != VALUE_HEAD && off != out_end);  // in order, from the beginning of a file
+  out_end = off + len;
+  return 0;
+}
+
+static void test_write_out(void **state) {
+  (void)state;
+  for (uint32_t vlen = 5000; vlen < 2000000; vlen = vlen * 5 + 7) {
+    struct world *const w = world_new(REMIXDB_COMPRESSION_NONE);
+    struct env env = *w->sst.env;
+    struct env_ops ops = *env.ops;
+    ops.write_out = note_out;
+    env.ops = &ops;
+    w->sst.env = &env;
+    w->log.full = 24u << 20;
+    struct value_batch b = {.log = &w->log};
+    outs = out_bytes = out_end = 0;
+    out_wrong = false;
+    uint64_t all = 0;
+    for (uint8_t ref[VALUE_REF]; all < 60u << 20; all += vlen) OK(value_batch_put(&b, kref("k", 1), bytes, vlen, ref));
+    OK(value_batch_end(&b));
+    value_batch_fini(&b);
+    CHECK(!out_wrong && out_bytes > all / 4 * 3 && out_bytes < all + all / 8 && out_bytes / outs >= 4u << 20);
+    CHECK(out_bytes / outs < 8u << 20);
+    world_end(w);
+  }
+}
+
 static bool keep_all(void *arg, const struct value_file *f) {
   (void)f;
   return *(bool *)arg;
@@ -556,10 +591,11 @@ static int setup(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_lengths), cmocka_unit_test(test_batch),      cmocka_unit_test(test_files),
-      cmocka_unit_test(test_flips),   cmocka_unit_test(test_header),     cmocka_unit_test(test_wrong_references),
-      cmocka_unit_test(test_crafted), cmocka_unit_test(test_full_disk),  cmocka_unit_test(test_sticky),
-      cmocka_unit_test(test_memory),  cmocka_unit_test(test_power_cuts), cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_lengths),          cmocka_unit_test(test_batch),   cmocka_unit_test(test_files),
+      cmocka_unit_test(test_write_out),        cmocka_unit_test(test_flips),   cmocka_unit_test(test_header),
+      cmocka_unit_test(test_wrong_references), cmocka_unit_test(test_crafted), cmocka_unit_test(test_full_disk),
+      cmocka_unit_test(test_sticky),           cmocka_unit_test(test_memory),  cmocka_unit_test(test_power_cuts),
+      cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, setup, NULL);
 }
