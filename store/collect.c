@@ -312,7 +312,7 @@ static enum remixdb_status make_index(struct collecting *c, uint32_t from, uint3
 // All files are passed over: writes the rest. A round installs it.
 static enum remixdb_status finish(struct xdb *x, struct collecting *c) {
   enum remixdb_status s = REMIXDB_OK;
-  qsort(c->list, c->nr, sizeof(*c->list), by_place);
+  if (c->nr) qsort(c->list, c->nr, sizeof(*c->list), by_place);
   for (uint32_t i = 0, to; i < c->nr && s == REMIXDB_OK; i = to) {
     for (to = i + 1; to < c->nr && c->list[to].number == c->list[i].number;) to++;
     s = make_index(c, i, to);
