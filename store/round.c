@@ -13,6 +13,7 @@
 #include "store/pace.h"
 #include "store/reserve.h"
 #include "store/scan_merge.h"
+#include "store/values.h"
 
 // The round of a frozen memtable.
 struct memtable_round {
@@ -90,8 +91,9 @@ static enum remixdb_status compact_and_install(struct xdb *x, struct worker *w, 
   const struct memtable *const frozen = super->frozen;
   super_ref(super);
   xdb_unlock(x);
+  const bool back = !r->asked && !values_many(x, frozen);
   enum remixdb_status s = compact_round(&x->compact, w, super->version, frozen->wh, memtable_tree(frozen, TREE_SPACES),
-                                        !r->asked, r->whole && !ingest ? &r->whole->work : NULL, &next);
+                                        back, r->whole && !ingest ? &r->whole->work : NULL, &next);
   if (ingest && !ingest->tried && s == REMIXDB_OK) ingest_round_make(x, w, ingest, super->version, next, &made);
   err_cleanup_begin();
   super_unref(super);  // before the install, which waits for the last use

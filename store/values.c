@@ -80,6 +80,7 @@ enum remixdb_status values_replayed(struct xdb *x, struct version *v, const stru
 
 void values_init(struct xdb *x) {
   x->value_ctx.sst = &x->ctx;
+  x->values_least = VALUES_PER_MIN;
   x->ctx.values = &x->value_ctx;
   x->log_values = (struct wal_values){.sync = sync_values, .check = check_value, .arg = x};
   values_log_init(x, &x->values);
@@ -131,10 +132,17 @@ void values_end(struct xdb *x, struct value_apart *a) {
   a->file = NULL;
 }
 
-bool values_full(const struct xdb *x, const struct memtable *m) {
+uint64_t values_most(const struct xdb *x) {
   const uint64_t limit = (uint64_t)xdb_memtable_limit(x) * VALUES_PER_MEMTABLE;
-  return atomic_load_explicit(&m->apart_bytes, memory_order_relaxed) >
-         (limit > VALUES_PER_MIN ? limit : VALUES_PER_MIN);
+  return limit > x->values_least ? limit : x->values_least;
+}
+
+bool values_full(const struct xdb *x, const struct memtable *m) {
+  return atomic_load_explicit(&m->apart_bytes, memory_order_relaxed) > values_most(x);
+}
+
+bool values_many(const struct xdb *x, const struct memtable *m) {
+  return atomic_load_explicit(&m->apart_bytes, memory_order_relaxed) > values_most(x) / VALUES_MANY_PART;
 }
 
 // ---- versions

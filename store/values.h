@@ -19,8 +19,9 @@
 
 #define VALUES_DIRECT (16u << 10)  // a value of so many bytes is written apart by the thread that puts it
 // A memtable is frozen when the values apart of its records have so many times the bytes of its limit, and at least
-// VALUES_PER_MIN. A crash makes the next opening read them all.
+// VALUES_PER_MIN (xdb.values_least). A crash makes the next opening read them all.
 #define VALUES_PER_MEMTABLE 4u
+#define VALUES_MANY_PART 4u  // values_many
 #define VALUES_PER_MIN ((uint64_t)64 << 20)
 
 // A log of values with the store's options, for a writer that has one of its own.
@@ -45,8 +46,13 @@ MUST_CHECK enum remixdb_status values_put(struct xdb *x, struct kv_rec *rec, str
 MUST_CHECK enum remixdb_status values_hold(struct xdb *x, struct memtable *m, const struct kv_rec *rec);
 // Call it when the record is in a memtable that holds the file, or is given up.
 void values_end(struct xdb *x, struct value_apart *a);
+// That many bytes.
+uint64_t values_most(const struct xdb *x);
 // Tells whether the memtable has records with so many bytes apart that it is to be frozen. Relaxed.
 bool values_full(const struct xdb *x, const struct memtable *m);
+// Tells whether the values apart of its records are so much of that that a round hands no record back: the records are
+// few bytes, and their values would make the next memtable full at once.
+bool values_many(const struct xdb *x, const struct memtable *m);
 
 // The log has been replayed into the memtable: makes the values durable to which its records refer, lets the version
 // have their files, and the version's next file number be above theirs. Fails with REMIXDB_IO or REMIXDB_NOMEM.
