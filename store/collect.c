@@ -75,6 +75,7 @@ static uint64_t live_of(struct value_file *f, uint64_t expected) {
 struct choice {
   struct value_file *file;  // referenced; NULL: none
   uint64_t bytes, live;     // of the file
+  uint64_t expected;        // what the tables alone say about `live`
   uint64_t all, all_live;   // of all files
 };
 
@@ -102,6 +103,7 @@ static enum remixdb_status choose(struct xdb *x, const struct collecting *c, enu
     out->file = f;
     out->bytes = bytes;
     out->live = lives;
+    out->expected = live[i];
   }
   if (out->file) value_file_ref(out->file);
   mem_free(live);
@@ -155,7 +157,7 @@ static enum remixdb_status next_file(struct xdb *x, struct collecting *c, enum c
     if (s == REMIXDB_OK) s = value_pass_init(&c->pass, next.file);
     c->at = c->mover.at;
     c->bytes = c->mover.bytes;
-    c->expected = next.live;
+    c->expected = next.expected;
     c->first = c->nr;
     c->seen = c->live = 0;
     *any_out = s == REMIXDB_OK;
