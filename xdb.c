@@ -22,6 +22,7 @@
 #include "store/space_ref.h"
 #include "store/syncer.h"
 #include "store/txn_pool.h"
+#include "store/value_pace.h"
 #include "store/values.h"
 #include "store/write.h"
 #include "view/multiget.h"
@@ -475,12 +476,14 @@ static __attribute__((noinline)) enum remixdb_status put_special(struct xdb_ref 
   return put_record(r, rec, rec->kind);
 }
 
-// Writes a long value apart, then the record that refers to it.
+// A record whose value goes apart. A long value is written now, then the record that refers to it.
 static __attribute__((noinline)) enum remixdb_status put_apart(struct xdb_ref *r, const struct kv_rec *rec) {
   struct xdb *x = r->xdb;
   struct value_apart apart = {0};
   struct kv_rec with = *rec;
   enum remixdb_status s = xdb_failure(x);
+  if (s == REMIXDB_OK) value_pace(x);
+  if (!values_direct(rec->klen, rec->vlen)) return s == REMIXDB_OK ? put_special(r, rec) : s;
   if (s == REMIXDB_OK) s = values_put(x, &with, &apart);
   if (s == REMIXDB_NOSPACE && (s = write_no_room(x, false)) == REMIXDB_ABORTED) s = values_put(x, &with, &apart);
   if (s != REMIXDB_OK) return s;
@@ -495,7 +498,7 @@ enum remixdb_status xdb_put(struct xdb_ref *r, const struct kv_rec *rec) {
   struct kv_rec mine;
   if (likely(s == REMIXDB_OK)) s = space_rec(r, &rec, &mine);
   if (unlikely(s != REMIXDB_OK)) return s;
-  if (values_direct(rec->klen, rec->vlen)) return put_apart(r, rec);
+  if (values_apart(rec->klen, rec->vlen)) return put_apart(r, rec);
   return likely(rec->kind == 0) ? put_record(r, rec, 0) : put_special(r, rec);
 }
 
@@ -652,6 +655,7 @@ enum remixdb_status xdb_write_many(struct xdb_ref *r, struct many_writes *w) {
   struct xdb *x = r->xdb;
   bool full = false, tried = false;
   enum remixdb_status s = xdb_failure(x);
+  if (s == REMIXDB_OK && unlikely(w->paced)) value_pace(x);
   if (s == REMIXDB_OK) s = many_apart(x, w);
   for (bool again = w->nr > 0; again && s == REMIXDB_OK;) {
     if (w->check && (s = w->check->tables(w->check)) != REMIXDB_OK) break;
@@ -865,6 +869,7 @@ static enum remixdb_status merge_all(struct xdb_ref *r, struct merge_call *c) {
     }
   } while (unlikely(s == REMIXDB_ABORTED));
   mem_free(c->was);
+  if (s == REMIXDB_OK && values_apart(c->to.klen, c->to.vlen)) value_pace(x);
   if (s != REMIXDB_OK || c->op == REMIXDB_MERGE_KEEP) return s;
   return write_done(r, c->to.klen + c->to.vlen + sizeof(struct wh_ver));
 }

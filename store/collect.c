@@ -6,6 +6,7 @@
 
 #include "store/idle.h"
 #include "store/install.h"
+#include "store/value_pace.h"
 #include "store/values.h"
 #include "value/move.h"
 #include "view/live.h"
@@ -105,6 +106,8 @@ static enum remixdb_status choose(struct xdb *x, const struct collecting *c, enu
     out->live = lives;
     out->expected = live[i];
   }
+  const uint64_t young = s == REMIXDB_OK && how == COLLECT_IDLE ? live_young(v->version) : 0;
+  out->all_live -= young < out->all_live ? young : out->all_live;
   if (out->file) value_file_ref(out->file);
   mem_free(live);
   xdb_super_drop(x, v);
@@ -112,9 +115,24 @@ static enum remixdb_status choose(struct xdb *x, const struct collecting *c, enu
 }
 
 // Tells whether so much of a file that takes further values is garbage that it had better be closed to them. The
-// records of memtables may refer to any of its values.
-static bool wants_turn(struct xdb *x) {
-  bool wants = false;
+// records of memtables, which hold `held` bytes, may refer to any of its values.
+static bool wants_turn(struct xdb *x, const struct value_file *f, uint64_t live, uint64_t held) {
+  const uint64_t bytes = atomic_load_explicit(&f->value_bytes, memory_order_relaxed), used = live + held;
+  const uint64_t garbage = bytes > used ? bytes - used : 0;
+  return garbage >= x->values.full / LEAST_PART && garbage >= bytes / SHARE &&
+         (value_log_takes(&x->values, f) || value_log_takes(&x->compact.values, f));
+}
+
+// The part of the file's bytes that has these live bytes of values.
+static uint64_t room_of(const struct value_file *f, uint64_t live) {
+  const uint64_t bytes = atomic_load_explicit(&f->value_bytes, memory_order_relaxed), size = value_file_size(f);
+  return live < bytes ? (uint64_t)((double)size * (double)live / (double)bytes) : size;
+}
+
+// Looks at the value files at the end of a round: sets the pace of writers. Returns whether the files in use are to be
+// closed to further values.
+static bool look(struct xdb *x) {
+  bool turn = false;
   xdb_lock(x);
   struct super *const v = xdb_super(x);
   super_ref(v);
@@ -122,19 +140,19 @@ static bool wants_turn(struct xdb *x) {
   const struct value_set *const files = &v->version->values;
   const uint64_t held = atomic_load_explicit(&v->active->apart_bytes, memory_order_relaxed) +
                         (v->frozen ? atomic_load_explicit(&v->frozen->apart_bytes, memory_order_relaxed) : 0);
-  uint64_t *const live = files->nr ? mem_alloc(files->nr * sizeof(*live)) : NULL;
+  uint64_t *const live = mem_alloc((files->nr ? files->nr : 1) * sizeof(*live)), room = 0, sum = 1;
   if (live && live_values(v->version, live) == REMIXDB_OK) {
-    for (uint32_t i = 0; i < files->nr && !wants; i++) {
-      const struct value_file *const f = files->files[i];
-      const uint64_t bytes = atomic_load_explicit(&f->value_bytes, memory_order_relaxed), used = live[i] + held;
-      const uint64_t garbage = bytes > used ? bytes - used : 0;
-      wants = garbage >= x->values.full / LEAST_PART && garbage >= bytes / SHARE &&
-              (value_log_takes(&x->values, f) || value_log_takes(&x->compact.values, f));
+    for (uint32_t i = 0; i < files->nr; i++) {
+      turn = turn || wants_turn(x, files->files[i], live[i], held);
+      room += room_of(files->files[i], live[i]);
+      sum += live[i];
     }
+    const double young = (double)live_young(v->version) / (double)sum;
+    value_pace_set(x, young < 1 ? room - (uint64_t)((double)room * young) : 0);
   }
   mem_free(live);
   xdb_super_drop(x, v);
-  return wants;
+  return turn;
 }
 
 // Tells whether the chosen file is to be collected.
@@ -151,7 +169,7 @@ static enum remixdb_status next_file(struct xdb *x, struct collecting *c, enum c
   *any_out = false;
   if (c->gone.nr == COLLECT_MOST) return REMIXDB_OK;
   enum remixdb_status s = choose(x, c, how, &next);
-  const bool fits = c->gone.nr == 0 || c->mover.at + next.live < x->values.full;
+  const bool fits = c->gone.nr == 0 || c->mover.at + next.live < value_log_file(&x->values);
   if (s == REMIXDB_OK && is_due(x, &next, how) && fits) {
     s = value_set_add(&c->gone, next.file);
     if (s == REMIXDB_OK) s = value_pass_init(&c->pass, next.file);
@@ -464,21 +482,29 @@ static uint64_t written(const struct xdb *x) {
          atomic_load_explicit(&x->compact.values.file_bytes, memory_order_relaxed);
 }
 
-void collect_round(struct xdb *x, struct worker *w) {
-  if (atomic_load_explicit(&x->collect.ready, memory_order_relaxed)) install(x);
-  if (wants_turn(x)) values_turn(x);
-  if (workers_count(x->workers)) {
-    ask(x);
-    return;
-  }
+// Collects about as much as the writers have written since the last time, and installs it.
+static void pay(struct xdb *x, struct epoch_slot *slot) {
   (void)pthread_mutex_lock(&x->collect.lock);
   const uint64_t now = written(x);
   uint64_t pieces = 1 + PAID_TIMES * (now - x->collect.paid) / COLLECT_PIECE;
   x->collect.paid = now;
-  while (pieces-- && step(x, &w->slot, COLLECT_IDLE)) {}
-  const bool ready = atomic_load_explicit(&x->collect.ready, memory_order_relaxed);
+  for (bool more = true; more && pieces; pieces--) {
+    more = step(x, slot, COLLECT_IDLE);
+    if (!atomic_load_explicit(&x->collect.ready, memory_order_relaxed)) continue;
+    (void)pthread_mutex_unlock(&x->collect.lock);
+    install(x);
+    (void)pthread_mutex_lock(&x->collect.lock);
+    more = true;
+  }
   (void)pthread_mutex_unlock(&x->collect.lock);
-  if (ready) install(x);
+}
+
+void collect_round(struct xdb *x, struct worker *w) {
+  const bool idle = workers_count(x->workers) != 0;  // idle workers collect
+  if (atomic_load_explicit(&x->collect.ready, memory_order_relaxed)) install(x);
+  if (look(x)) values_turn(x);
+  if (!idle || value_pace_far(x)) pay(x, &w->slot);
+  if (idle) ask(x);
 }
 
 bool collect_pending(const struct xdb *x) {

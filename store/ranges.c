@@ -8,6 +8,7 @@
 #include "store/idle.h"
 #include "store/round.h"
 #include "store/space.h"
+#include "store/value_pace.h"
 #include "store/values.h"
 #include "store/write.h"
 
@@ -60,6 +61,7 @@ static enum remixdb_status put_apart(struct xdb *x, struct range_group *g, struc
     for (size_t i = 0; i < g->trees[t].nr_ops && s == REMIXDB_OK; i++, at++) {
       struct kv_rec *const rec = &g->trees[t].ops[i].rec;
       if (!values_direct(rec->klen, rec->vlen)) continue;
+      if (!*apart_out) value_pace(x);
       if (!*apart_out && !(*apart_out = mem_calloc(nr, sizeof(**apart_out)))) return REMIXDB_NOMEM;
       s = values_put(x, rec, &(*apart_out)[at]);
     }

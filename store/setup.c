@@ -14,6 +14,7 @@
 #include "store/round.h"
 #include "store/scan_merge.h"
 #include "store/syncer.h"
+#include "store/value_pace.h"
 #include "store/values.h"
 
 #define MIB ((size_t)1 << 20)
@@ -152,6 +153,7 @@ enum remixdb_status setup_services(struct xdb *x) {
                             .scan_room = x->ctx.scan_room,
                             .budget = &x->memory.accounts};
   values_init(x);
+  value_pace_init(x);
   keep_memory(x);
   return REMIXDB_OK;
 }

@@ -38,6 +38,10 @@ struct value_apart {
 static inline bool values_direct(uint32_t klen, uint32_t vlen) {
   return unlikely(vlen >= VALUES_DIRECT || (uint64_t)klen + vlen > KV_KEY_MAX);
 }
+// Tells whether the value of a put goes apart, at once or by a round.
+static inline bool values_apart(uint32_t klen, uint32_t vlen) {
+  return unlikely(vlen >= COMPACT_APART || (uint64_t)klen + vlen > KV_KEY_MAX);
+}
 // Writes the record's value apart. *rec then has the reference in *out as its value. After a failure nothing has
 // changed. Fails with REMIXDB_NOSPACE or REMIXDB_NOMEM; after any other failure the store refuses writes.
 MUST_CHECK enum remixdb_status values_put(struct xdb *x, struct kv_rec *rec, struct value_apart *out);

@@ -32,15 +32,19 @@ struct many_writes {
   struct wh_link *links;      // one per operation
   size_t log_bytes, memory;   // bytes that it takes in the log and in the memtable
   struct value_apart *apart;  // of each operation whose value xdb_write_many has written apart; NULL: none
+  bool paced;                 // some values go apart
   struct many_check *check;   // NULL: a batch, or a transaction that has read nothing
 };
 
 // Counts an operation that is in w->ops at nr, or puts it there. w->ops has room.
 static inline void many_add(struct many_writes *w, const struct batch_op *op) {
   struct kv_rec rec = op->rec;
-  if (values_direct(rec.klen, rec.vlen)) {  // as it will be
-    rec.vlen = VALUE_REF;
-    rec.kind |= KV_APART;
+  if (values_apart(rec.klen, rec.vlen)) {
+    w->paced = true;
+    if (values_direct(rec.klen, rec.vlen)) {  // as it will be
+      rec.vlen = VALUE_REF;
+      rec.kind |= KV_APART;
+    }
   }
   w->log_bytes += kv_rec_size(&rec);
   w->memory += wh_record_memory(rec.klen, rec.vlen);

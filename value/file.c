@@ -95,12 +95,25 @@ enum remixdb_status value_file_open(struct value_ctx *c, uint64_t number, struct
                     (unsigned long long)h.store_id);
   if (s == REMIXDB_OK) s = value_file_make(c, &h, out);
   if (s != REMIXDB_OK) return s;
-  atomic_store_explicit(&(*out)->tail, size, memory_order_relaxed);
+  value_file_set_size(*out, size);
   (*out)->full = (*out)->named = true;
   return s;
 }
 
-void value_file_retire(struct value_file *f) { atomic_store_explicit(&f->obsolete, true, memory_order_relaxed); }
+void value_file_set_size(struct value_file *f, uint64_t size) {
+  const uint64_t was = value_file_size(f);
+  atomic_store_explicit(&f->tail, size, memory_order_relaxed);
+  if (!atomic_load_explicit(&f->obsolete, memory_order_relaxed))
+    atomic_fetch_add_explicit(&f->ctx->room, size - was, memory_order_relaxed);
+}
+
+static void give_room(struct value_file *f) {
+  atomic_fetch_sub_explicit(&f->ctx->room, value_file_size(f), memory_order_relaxed);
+}
+
+void value_file_retire(struct value_file *f) {
+  if (!atomic_exchange_explicit(&f->obsolete, true, memory_order_relaxed)) give_room(f);
+}
 
 void value_file_unref(struct value_file *f) {
   // acq_rel: the thread that frees has seen all uses by the others, and `obsolete`
@@ -110,6 +123,7 @@ void value_file_unref(struct value_file *f) {
   env_close_quiet(x->env, f->fd);
   if (atomic_load_explicit(&f->obsolete, memory_order_relaxed))
     IGNORED(env_unlink(x->dir, env_name(f->path)), "the next opening removes it");
+  else give_room(f);
   mem_free(f->path);
   mem_free(f);
 }

@@ -19,6 +19,7 @@ struct value_ctx {
   const struct sst_ctx *sst;                               // environment, directory, descriptors, ids
   _Atomic(struct value_scratch *) scratch[VALUE_SCRATCH];  // an exchange takes what is there; NULL: nothing
   _Atomic uint64_t reads, read_bytes;                      // values or pieces read, and bytes read for them. Relaxed
+  _Atomic uint64_t room;                                   // bytes of all files that are open and not obsolete. Relaxed
 };
 void value_ctx_fini(struct value_ctx *c);
 
@@ -54,6 +55,8 @@ static inline uint64_t value_file_size(const struct value_file *f) {
   return atomic_load_explicit(&f->tail, memory_order_relaxed);
 }
 
+// The file's records end there now. Under value_log.lock, or by the only thread that knows the file.
+void value_file_set_size(struct value_file *f, uint64_t size);
 // Opens a file and checks its header. *out has one reference. Fails with REMIXDB_CORRUPT (also for a missing file),
 // REMIXDB_VERSION, REMIXDB_NOMEM or REMIXDB_IO.
 MUST_CHECK enum remixdb_status value_file_open(struct value_ctx *c, uint64_t number, struct value_file **out);

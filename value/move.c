@@ -85,7 +85,7 @@ static enum remixdb_status flush(struct value_mover *m) {
   m->written += m->len;
   m->flushed += m->len;
   m->len = 0;
-  if (m->flushed > m->highest) m->highest = m->flushed;
+  if (m->flushed > m->highest) value_file_set_size(m->to, m->highest = m->flushed);
   return s;
 }
 
@@ -286,7 +286,7 @@ enum remixdb_status value_mover_end(struct value_mover *m) {
   if (s == REMIXDB_OK && m->highest > m->at) s = env_truncate(env, m->to->fd, m->to->path, m->at);
   if (s == REMIXDB_OK) s = env_sync_all(env, m->to->fd, m->to->path);
   if (s != REMIXDB_OK) return s;
-  atomic_store_explicit(&m->to->tail, m->at, memory_order_relaxed);
+  value_file_set_size(m->to, m->at);
   atomic_store_explicit(&m->to->value_bytes, m->bytes, memory_order_relaxed);
   env_close_quiet(env, m->to->fd);
   m->to->fd = -1;

@@ -44,10 +44,6 @@ static enum remixdb_status fail(struct value_log *l, enum remixdb_status s) {
 
 // ---- files and places
 
-static void set_tail(struct value_file *f, uint64_t tail) {
-  atomic_store_explicit(&f->tail, tail, memory_order_relaxed);
-}
-
 // Makes a new file. The log's lock is held. *out has the log's reference.
 static enum remixdb_status new_file(struct value_log *l, struct value_file **out) {
   const struct sst_ctx *const x = l->ctx->sst;
@@ -68,7 +64,7 @@ static enum remixdb_status new_file(struct value_log *l, struct value_file **out
     err_cleanup_end();
     return s;
   }
-  set_tail(f, VALUE_HEAD);
+  value_file_set_size(f, VALUE_HEAD);
   f->next = l->files;
   l->files = f;
   atomic_fetch_add_explicit(&l->nr_files, 1, memory_order_relaxed);
@@ -83,7 +79,7 @@ static enum remixdb_status reserve(struct value_log *l, uint64_t len, bool own, 
   if (s != REMIXDB_OK) return s;
   lib_lock(&l->lock);
   struct value_file *f = own ? NULL : l->active;
-  if (f && value_file_size(f) > VALUE_HEAD && value_file_size(f) + len > l->full) {
+  if (f && value_file_size(f) > VALUE_HEAD && value_file_size(f) + len > value_log_file(l)) {
     f->full = true;
     l->active = f = NULL;
   }
@@ -94,7 +90,7 @@ static enum remixdb_status reserve(struct value_log *l, uint64_t len, bool own, 
     value_file_ref(f);
     f->writers++;
     *at_out = value_file_size(f);
-    set_tail(f, *at_out + len);
+    value_file_set_size(f, *at_out + len);
     *file_out = f;
   }
   lib_unlock(&l->lock);
@@ -104,7 +100,7 @@ static enum remixdb_status reserve(struct value_log *l, uint64_t len, bool own, 
 // The place [at, at + len), of which the bytes from `used` on were not written, is given back if it is the last one.
 static void give_back(struct value_log *l, struct value_file *f, uint64_t at, uint64_t len, uint64_t used) {
   lib_lock(&l->lock);
-  if (value_file_size(f) == at + len) set_tail(f, at + used);
+  if (value_file_size(f) == at + len) value_file_set_size(f, at + used);
   lib_unlock(&l->lock);
 }
 
@@ -259,7 +255,7 @@ static enum remixdb_status put_staged(struct value_log *l, struct packing how, c
   const uint64_t len = value_rec_len(r->klen, r->vlen, r->stored);
   struct value_file *f = NULL;
   uint64_t at = 0;
-  if (s == REMIXDB_OK) s = reserve(l, len, len > l->full / VALUE_OWN_PART, &f, &at);
+  if (s == REMIXDB_OK) s = reserve(l, len, len > value_log_file(l) / VALUE_OWN_PART, &f, &at);
   if (s == REMIXDB_OK) {
     value_rec_put(p, f->key, at, key, r);
     s = write_at(l, f, p, data + (plain ? 0 : (size_t)r->stored), at);
@@ -484,7 +480,7 @@ struct value_mark value_log_mark(struct value_log *l) {
 // Takes the place behind the mark from the file that was active then.
 static void rewind_file(struct value_log *l, struct value_file *f, const struct value_mark *m) {
   if (f->full || f->fd < 0 || value_file_size(f) == m->tail) return;
-  set_tail(f, m->tail);
+  value_file_set_size(f, m->tail);
   atomic_store_explicit(&f->value_bytes, m->value_bytes, memory_order_relaxed);
   IGNORED(env_truncate(l->ctx->sst->env, f->fd, f->path, m->tail), "the next values are written there");
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Writing value files. Threads write side by side: each gets a place of its own in the newest file and writes there.
-// A file is full at VALUE_FILE bytes. A very large value gets a file of its own.
+// A file is full at VALUE_FILE bytes, or at fewer if the user of the log says so. A value that is large beside that
+// gets a file of its own.
 //
 // Invariants
 //   W1  A place is given to one value only, until it is given back. So bytes that are referred to never change.
@@ -28,7 +29,8 @@
 struct value_log {
   struct value_ctx *ctx;
   _Atomic uint64_t packing;  // of the next values: value_log_compress. Relaxed: a user may change it at any time
-  uint64_t full;             // bytes of a full file: VALUE_FILE, or less in tests
+  uint64_t full;             // most bytes of a full file: VALUE_FILE, or less in tests
+  _Atomic uint64_t file;     // bytes of a full file if that is less (value_log_size). Relaxed; 0: l->full
   // Returns a new file's number, of which no file has the name that name_of makes.
   uint64_t (*new_number)(void *arg, void (*name_of)(char *buf, uint64_t number));
   void *arg;
@@ -47,6 +49,15 @@ void value_log_init(struct value_log *l, struct value_ctx *c);
 // they are.
 static inline void value_log_compress(struct value_log *l, enum remixdb_compression how, int level) {
   atomic_store_explicit(&l->packing, (uint64_t)how << 32 | (uint32_t)level, memory_order_relaxed);
+}
+// Files that begin after the call are full at so many bytes, at most at l->full.
+static inline void value_log_size(struct value_log *l, uint64_t file) {
+  atomic_store_explicit(&l->file, file, memory_order_relaxed);
+}
+// Bytes of a full file.
+static inline uint64_t value_log_file(const struct value_log *l) {
+  const uint64_t file = atomic_load_explicit(&l->file, memory_order_relaxed);
+  return file && file < l->full ? file : l->full;
 }
 // Closes the files. Their values are durable only as far as value_log_sync has made them so.
 void value_log_fini(struct value_log *l);

@@ -33,6 +33,18 @@ static enum remixdb_status all_live(const struct version *v, uint64_t *live_out)
   return REMIXDB_OK;
 }
 
+uint64_t live_young(const struct version *v) {
+  uint64_t bytes = 0;
+  for (const struct version *tree = v; tree; tree = tree->spaces)
+    for (uint32_t i = 0; i < tree->nr_parts; i++) {
+      const struct part *const p = tree->parts[i];
+      const struct remix *const young = part_is_away(p) ? NULL : part_young(p);
+      for (uint32_t r = 0; young && r < young->nr_runs; r++)
+        for (uint32_t k = 0; k < young->runs[r]->nr_apart; k++) bytes += young->runs[r]->apart[k].bytes;
+    }
+  return bytes;
+}
+
 enum remixdb_status live_values(const struct version *v, uint64_t *live_out) {
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = 0; i < v->values.nr; i++) live_out[i] = 0;
