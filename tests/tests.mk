@@ -154,7 +154,8 @@ soak: $(addprefix $B/tests/store/test_,model history crash crash_faults crash_nt
 	@sh tests/soak.sh $B/tests/store $(SOAK_SECONDS)
 
 SOAK_OPS ?= 10000000
-soak-long: $B/tests/store/test_model
+soak-long: $(addprefix $B/tests/store/test_,model value_sizes)
+	@VALUE_LONG=1 $B/tests/store/test_value_sizes
 	@MODEL_OPS=$(SOAK_OPS) $B/tests/store/test_model
 
 # The same program checks, when it is run without arguments, that what it wrote once is still read.
