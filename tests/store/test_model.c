@@ -517,7 +517,7 @@ static void txn_begin(struct run *r, struct txn *t) {
   v->next_id = r->txn_id;
   v->rng = rng_next(&r->m.rng);
   CHECK((v->keys = calloc(v->nr, sizeof(*v->keys))) && (t->wrote = calloc(v->nr, sizeof(*t->wrote))));
-  CHECK((v->buf = malloc(REMIXDB_KV_MAX + 1)) && (v->want = malloc(REMIXDB_KV_MAX + 1)));
+  CHECK((v->buf = malloc(PAST_VLEN_MAX + 1)) && (v->want = malloc(PAST_VLEN_MAX + 1)));
   for (uint32_t i = 0; i < v->nr; i++) {
     v->keys[i] = (struct past_key){.ptr = m->keys[i].ptr, .len = m->keys[i].len};
     const struct past_ver now = past_at(m, i, m->time);
