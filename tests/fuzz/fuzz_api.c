@@ -23,6 +23,7 @@
 #include "xdb.h"
 #include "store/count.h"
 #include "store/flush.h"
+#include "store/ingest.h"
 #include "store/page.h"
 #include "store/txn.h"
 #include "store/snapshot.h"
@@ -35,8 +36,8 @@
 #define ALL_MAX (2 * KEYS_MAX)  // of both spaces: key nr_keys + k is key k of the named one
 #define ITERS 2u
 #define VALUE_MIN 16u
-#define VALUE_MAX 30000u
-#define COST_MAX 1000u  // of an input: the cost of a call is about its time
+#define VALUE_MAX 66000u  // more than a record of the log has room for
+#define COST_MAX 1000u    // of an input: the cost of a call is about its time
 
 enum { MAY_IO = 1, MAY_NOSPACE = 2, MAY_NOMEM = 4 };
 
@@ -70,6 +71,7 @@ struct run {
   struct remixdb_opts opts;
   size_t memtable_limit;
   uint32_t young_from;
+  uint32_t few;     // a deletion of so many keys is a new version without them; 0: as usual
   uint32_t opened;  // openings, from a number on that the input gives; the dice of expect.h
   uint32_t table_pages;
   enum fuzz_keys keys;
@@ -82,6 +84,7 @@ struct run {
   // the model
   struct op *ops;
   size_t nr, cap, synced;
+  size_t maybe;  // operations behind the first nr that the next opening may find: of an ingest whose commit failed
   uint64_t next_id;
   uint64_t now[ALL_MAX];
   uint32_t cost;
@@ -130,12 +133,13 @@ FUZZ_UNTRACED static void value_of(const struct op *op, uint8_t *buf) {
 }
 
 static const struct op *op_of(const struct run *r, uint64_t id) {
-  for (size_t i = r->nr; i-- > 0;)
+  for (size_t i = r->nr + r->maybe; i-- > 0;)
     if (r->ops[i].id == id) return &r->ops[i];
   return NULL;
 }
 
 static void model_add(struct run *r, const struct op *op) {
+  FUZZ_CHECK(r->maybe == 0);  // the store has stopped
   if (r->nr == r->cap) {
     r->cap = r->cap ? r->cap * 2 : 256;
     r->ops = realloc(r->ops, r->cap * sizeof(*r->ops));
@@ -351,12 +355,14 @@ static void check_prefix(struct run *r) {
   uint64_t ids[ALL_MAX], now[ALL_MAX] = {0};
   FUZZ_CHECK(read_all(r, r->ref, ids));
   size_t found = SIZE_MAX;
-  for (size_t n = 0; n <= r->nr && found == SIZE_MAX; n++) {
+  const size_t all = r->nr + r->maybe;
+  for (size_t n = 0; n <= all && found == SIZE_MAX; n++) {
     if (n >= r->synced && (n == 0 || r->ops[n - 1].end) && memcmp(ids, now, sizeof(ids)) == 0) found = n;
-    if (n < r->nr) now[r->ops[n].key] = r->ops[n].del ? 0 : r->ops[n].id;
+    if (n < all) now[r->ops[n].key] = r->ops[n].del ? 0 : r->ops[n].id;
   }
   FUZZ_CHECK(found != SIZE_MAX);
   r->nr = r->synced = found;
+  r->maybe = 0;
   memcpy(r->now, ids, sizeof(r->now));
   check_all(r, r->ref, r->now);
 }
@@ -424,6 +430,7 @@ static enum remixdb_status try_open(struct run *r, const char *dir, bool read_on
   r->x->compact.memtable_size = r->memtable_limit;
   r->x->compact.build.max_pages = r->table_pages;
   r->x->compact.young_from = r->young_from;
+  if (r->few) r->x->ranges.few = r->x->ranges.cut_few = r->few;
   s = refs_make(r, read_only);
   if (s == REMIXDB_OK) return s;
   struct err_saved why;
@@ -660,6 +667,190 @@ static void flush(struct run *r, uint32_t what) {
   if (write_ok(r, s)) r->synced = nr;
 }
 
+// ---- ranges, ingests, pieces
+
+// A key as a bound, in own memory; NULL for nr_keys: there is none.
+static struct kref bound_at(const struct run *r, uint32_t key, uint8_t *buf) {
+  return key < r->nr_keys ? key_at(r, key, buf) : kref(NULL, 0);
+}
+
+static void del_range(struct run *r, uint32_t what) {
+  struct op ops[KEYS_MAX];
+  const uint32_t base = what & 1 && r->space ? r->nr_keys : 0, from = fuzz_u8(r->in) % r->nr_keys;
+  const uint32_t to = 1 + fuzz_u8(r->in) % r->nr_keys;
+  uint32_t nr = 0;
+  for (uint32_t k = from; k < to; k++)
+    if (r->now[base + k]) ops[nr++] = (struct op){.id = r->next_id++, .key = base + k, .del = true};
+  if (nr) ops[nr - 1].end = true;
+  const uint64_t erased = xdb_super(r->x)->version->erased;
+  const enum remixdb_status s = xdb_del_range(ref_for(r, r->ref, base), key_at(r, from, r->kbuf),
+                                              bound_at(r, to, r->kbuf2));
+  // A version without the keys may be in place, though CURRENT could not be written.
+  if (write_ok(r, s) || xdb_super(r->x)->version->erased != erased)
+    for (uint32_t i = 0; i < nr; i++) model_add(r, &ops[i]);
+}
+
+#define INGEST_MAX 32u
+
+static enum remixdb_status ingest_all(struct run *r, struct xdb_ingest *g, const struct op *ops, uint32_t nr) {
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; i < nr && s == REMIXDB_OK; i++) {
+    value_of(&ops[i], r->value);
+    s = ingest_put(g, key_at(r, ops[i].key, r->kbuf), r->value, ops[i].vlen);
+  }
+  return s;
+}
+
+static void ingest(struct run *r, uint32_t what) {
+  struct op ops[INGEST_MAX];
+  struct xdb_ingest *g;
+  const uint32_t first = fuzz_u8(r->in) % r->nr_all, end = first < r->nr_keys ? r->nr_keys : r->nr_all,
+                 step = 1 + (fuzz_u8(r->in) & 7), most = 1 + (what & 15) * 2, vlen = fuzz_u16(r->in) % r->vlen_max;
+  uint32_t nr = 0;
+  for (uint32_t k = first; k < end && nr < most; k += step, nr++)
+    ops[nr] = (struct op){.id = r->next_id++, .key = k, .vlen = VALUE_MIN + (nr % 4 ? vlen % 100 : vlen)};
+  ops[nr - 1].end = true;
+  r->cost += nr * (1 + vlen / 4000);
+  listen(r);
+  if (!write_ok(r, ingest_begin(ref_for(r, r->ref, first), &g))) return;
+  if (!write_ok(r, ingest_all(r, g, ops, nr)) || what & 32) {
+    ingest_abort(g);
+    return;
+  }
+  const bool good = write_ok(r, ingest_commit(g));
+  if (!good && xdb_failure(r->x) == REMIXDB_OK) return;
+  uint64_t now[ALL_MAX];
+  memcpy(now, r->now, sizeof(now));
+  const size_t maybe = r->maybe;
+  if (!good && maybe) return;  // the store had stopped before
+  for (uint32_t i = 0; i < nr; i++) model_add(r, &ops[i]);
+  if (good) {
+    r->synced = r->nr;
+  } else {  // the next opening decides
+    memcpy(r->now, now, sizeof(now));
+    r->nr -= nr;
+    r->maybe = nr;
+  }
+}
+
+static void get_part(struct run *r) {
+  const uint32_t key = fuzz_u8(r->in) % r->nr_all, off = fuzz_u16(r->in), cap = fuzz_u16(r->in) % VALUE_MAX;
+  uint32_t n = 0, len = 0;
+  const enum remixdb_status s = xdb_get_part(ref_for(r, r->ref, key), key_at(r, key, r->kbuf), off, r->got, cap, &n,
+                                             &len);
+  if (s == REMIXDB_NOTFOUND) FUZZ_CHECK(r->now[key] == 0);
+  else if (!read_ok(r, s)) return;
+  else {
+    const struct op *const op = op_of(r, r->now[key]);
+    FUZZ_CHECK(op && len == op->vlen && n == (off >= len ? 0 : len - off < cap ? len - off : cap));
+    value_of(op, r->value);
+    FUZZ_CHECK(memcmp(r->got, r->value + (off < len ? off : 0), n) == 0);
+  }
+}
+
+// A time that is past: the put is a delete.
+static void put_expired(struct run *r, uint32_t what) {
+  const struct op op = {.id = r->next_id++, .key = fuzz_u8(r->in) % r->nr_all, .del = true, .end = true};
+  const struct kref key = key_at(r, op.key, r->kbuf);
+  const uint32_t vlen = VALUE_MIN + (what & 8 ? fuzz_u16(r->in) % r->vlen_max : 0);
+  struct xdb_ref *const ref = ref_for(r, r->ref, op.key);
+  const bool good = remixdb_put_expire(ref, key.ptr, key.len, r->value, vlen, 1 + what);
+  if (write_ok(r, good ? REMIXDB_OK : remixdb_errcode())) model_add(r, &op);
+}
+
+// A range is counted, or compacted.
+static void range_work(struct run *r, uint32_t what) {
+  const uint32_t a = fuzz_u8(r->in) % r->nr_keys, b = 1 + fuzz_u8(r->in) % r->nr_keys;
+  const struct kref low = key_at(r, a, r->kbuf), high = bound_at(r, b, r->kbuf2);
+  uint64_t keys = 0, bytes = 0;
+  if (what & 8) {
+    listen(r);
+    (void)write_ok(r, xdb_compact_range(r->x, TREE_UNNAMED, low, high, &r->ref->progress));
+  } else if (read_ok(r, xdb_count(r->ref, low, high, &keys, &bytes)) && b <= a) {
+    FUZZ_CHECK(keys == 0 && bytes == 0);
+  }
+}
+
+struct bounded {
+  struct xdb_iter_opts o;
+  uint32_t low, high;
+  const uint64_t *ids;
+  uint8_t from[FUZZ_KEY_MAX], to[FUZZ_KEY_MAX], prefix[FUZZ_KEY_MAX];
+};
+
+static bool shows(struct run *r, const struct bounded *b, uint32_t k) {
+  const struct kref key = key_at(r, k, r->kbuf);
+  const struct remixdb_slice p = b->o.prefix;
+  return k >= b->low && k < b->high && b->ids[k] &&
+         (!p.ptr || (key.len >= p.len && memcmp(key.ptr, p.ptr, p.len) == 0));
+}
+
+static void choose_bounds(struct run *r, uint32_t what, struct bounded *b) {
+  const uint32_t from = fuzz_u8(r->in) % r->nr_keys, to = 1 + fuzz_u8(r->in) % r->nr_keys;
+  b->o.keys_only = what & 8;
+  b->o.hold = what & 16;
+  b->o.expect = expect_length(what >> 3);
+  b->high = r->nr_keys;
+  if (what & 32) {
+    const struct kref k = key_at(r, b->low = from, b->from);
+    b->o.bounds.from = (struct remixdb_slice){k.ptr, k.len};
+  }
+  if (what & 64 && to < r->nr_keys) {
+    const struct kref k = key_at(r, b->high = to, b->to);
+    b->o.bounds.to = (struct remixdb_slice){k.ptr, k.len};
+  }
+  if (!(what & 128)) return;
+  const struct kref k = key_at(r, fuzz_u8(r->in) % r->nr_keys, b->prefix);
+  if (k.len) b->o.prefix = (struct remixdb_slice){k.ptr, 1 + fuzz_u8(r->in) % (k.len < 40 ? k.len : 40)};
+}
+
+// All that the iterator shows, forward or backward.
+static enum remixdb_status read_shown(struct run *r, const struct bounded *b, struct xdb_iter *it, bool back) {
+  const int64_t nr = r->nr_keys, step = back ? -1 : 1;
+  int64_t k = back ? nr - 1 : 0;
+  enum remixdb_status s = back ? xdb_iter_seek_last(it) : xdb_iter_seek(it, kref("", 0));
+  for (; s == REMIXDB_OK && xdb_iter_valid(it); k += step) {
+    struct kv_rec rec;
+    if ((s = xdb_iter_record(it, &rec)) != REMIXDB_OK) break;
+    while (k >= 0 && k < nr && !shows(r, b, (uint32_t)k)) k += step;
+    FUZZ_CHECK(k >= 0 && k < nr && kv_eq(key_at(r, (uint32_t)k, r->kbuf), kref(rec.key, rec.klen)));
+    if (b->o.keys_only) FUZZ_CHECK(rec.vlen == 0);
+    else FUZZ_CHECK(check_value(r, (uint32_t)k, rec.val, rec.vlen) == b->ids[k]);
+    s = back ? xdb_iter_prev(it) : xdb_iter_skip(it, 1);
+  }
+  for (; s == REMIXDB_OK && k >= 0 && k < nr; k += step) FUZZ_CHECK(!shows(r, b, (uint32_t)k));
+  return s;
+}
+
+static void read_bounded(struct run *r, uint32_t what) {
+  struct bounded *const b = fuzz_alloc(sizeof(*b));
+  const bool snap = what & 256 && r->snapshot_ref;
+  struct xdb_iter *it;
+  choose_bounds(r, what, b);
+  b->ids = snap ? r->snapshot_ids : r->now;
+  enum remixdb_status s = xdb_iter_create_opts(snap ? r->snapshot_ref : r->ref, &b->o, &it);
+  for (uint32_t way = 0; way < 2 && read_ok(r, s); way++) {
+    if (!read_ok(r, read_shown(r, b, it, (what >> 9 ^ way) & 1))) break;
+  }
+  if (s == REMIXDB_OK) xdb_iter_destroy(it);
+  free(b);
+}
+
+// The first three bits of `what` tell the call.
+static void other_call(struct run *r, uint32_t what) {
+  static const uint8_t costs[8] = {10, 20, 1, 1, 5, 5, 10, 10};
+  r->cost += costs[what & 7];
+  switch (what & 7) {
+    case 0: del_range(r, what >> 3); break;
+    case 1: ingest(r, what >> 3); break;
+    case 2: get_part(r); break;
+    case 3: put_expired(r, what); break;
+    case 4:
+    case 5: range_work(r, what); break;
+    default: read_bounded(r, what); break;
+  }
+}
+
 // ---- iterators and snapshots
 
 static struct fuzz_iter *iter(struct run *r, uint32_t what) {
@@ -880,6 +1071,8 @@ static void call(struct run *r) {
   r->cost += 1 + costs[op & 31];
   switch (op & 31) {
     default: put(r, what); break;
+    case 6:
+    case 7: other_call(r, what); break;
     case 8: put_many(r, what); break;
     case 9: write_batch(r, what); break;
     case 10: merge(r, what); break;
@@ -943,6 +1136,7 @@ FUZZ(api) {
   r->opts.max_open_files = how & 16 ? 16 : 0;
   r->opts.direct_io = how & 32;
   r->young_from = how >> 6;
+  r->few = sizes & 4 ? 3 : 0;
   r->opened = (how ^ more ^ sizes) % 3;
   r->disk = simdisk_create();
   simdisk_no_allocate(r->disk, true);
