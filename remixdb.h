@@ -538,9 +538,9 @@ struct remixdb_iter_opts {
   struct remixdb_range bounds;
   struct remixdb_slice prefix;
   // Records have no values: remixdb_iter_value returns NULL with length 0, remixdb_iter_peek leaves the value's buffer
-  // alone and sets its length to 0, and so does remixdb_iter_page. A scan over more than two blocks of a table reads
-  // the table's compressed keys in place of its records. The first blocks of a scan, tables without compressed keys
-  // (the option ckeys) and records that expire are read with their values; values that lie apart are not read.
+  // alone and sets its length to 0, and so does remixdb_iter_page. A scan reads the compressed keys of a table, at once
+  // where these are shorter on the disk, else after two blocks. Those blocks, tables without compressed keys (option
+  // `ckeys`) and records that expire are read with their values, but not values that lie apart.
   bool keys_only;
   // The number of records that the caller means to read after each seek. The seek then reads the blocks of these
   // records from the disk together with its own. 0: the library estimates the number from earlier scans of this ref.

@@ -228,6 +228,7 @@ enum remixdb_status sst_open(const struct sst_ctx *ctx, uint64_t number, struct 
   t->number = number;
   atomic_init(&t->pieces, NULL);
   atomic_init(&t->chunks, NULL);
+  atomic_init(&t->keys_wanted, 0);
   atomic_init(&t->refs, 1);
   atomic_init(&t->obsolete, false);
 

@@ -22,7 +22,7 @@
 #define REMIX_AHEAD_ALL 256u
 #define REMIX_AHEAD_OWN 16u
 // Blocks of a run that a cursor for keys only reads after a seek, before it turns to the compressed keys: a chunk of
-// these is larger than a block.
+// these is mostly larger than a block. Where it is not, the cursor turns to them at once (entry_key_cheap).
 #define KEYS_BLOCKS 2u
 #define DEBT_TOGETHER 64u  // jumps added to the REMIX's at once, so that scanning threads do not fight for the line
 
@@ -111,6 +111,43 @@ static void group_prefetch(const struct remix_cursor *c, const uint8_t *s, uint3
   }
 }
 
+// Whether the key of entry i is to be read from the compressed keys although a seek has just begun: reads come from the
+// disk, its block is not at hand, and its key costs no more than its block. Later keys then come with it. A record that
+// expires is always read, because it has the time.
+static bool entry_key_cheap(const struct remix_cursor *c, const uint8_t *s, uint32_t i) {
+  const uint8_t sel = s[c->x->index->lay.sel + i];
+  struct sst *const t = c->x->runs[sel & REMIX_RUN];
+  return sst_has_keys(t) && !(sel & REMIX_EXPIRES) &&
+         sst_key_cheap(t, seg_pos(c->x, s, sel & REMIX_RUN, i), &c->keys[sel & REMIX_RUN].hold);
+}
+
+// The rest of seg_search, if the candidate's key is read from the compressed keys.
+static enum remixdb_status seg_search_keys(struct remix_cursor *c, const uint8_t *p, struct kref key, uint32_t cand,
+                                           struct seg_pos_found *out) {
+  const struct remix *const x = c->x;
+  const uint32_t run = p[x->index->lay.sel + cand] & REMIX_RUN;
+  struct kref found;
+  enum remixdb_status s = c->bounded ? edge_find_near(c, c->front_seg) : REMIXDB_OK;
+  if (s == REMIXDB_OK) s = sst_key_at(x->runs[run], seg_pos(x, p, run, cand), &c->keys[run].hold, &found);
+  if (s != REMIXDB_OK) return s;
+  out->at = blind_place(p + x->index->lay.dbits, seg_nr(x->index, p), seg_base(x->index, p), key, cand, found,
+                        &out->equal);
+  return s;
+}
+
+// The part of seg_search for reads from the disk: gathers blocks. Or finds the place by the compressed keys, and
+// returns REMIXDB_OK or an error. REMIXDB_NOTFOUND: the search goes on. absent: the tags tell that the key is not
+// there.
+static __attribute__((noinline)) enum remixdb_status seg_search_cold(struct remix_cursor *c, const uint8_t *p,
+                                                                     struct kref key, uint32_t cand, bool absent,
+                                                                     struct seg_pos_found *out) {
+  c->reads = atomic_load_explicit(&c->queue->io->nr_reads, memory_order_relaxed);
+  if (!entry_missing(c, p, cand)) return REMIXDB_NOTFOUND;
+  if (c->keys_only && entry_key_cheap(c, p, cand)) return seg_search_keys(c, p, key, cand, out);
+  gather_seek(c, key, p, cand, absent);
+  return REMIXDB_NOTFOUND;
+}
+
 // Finds the key's place in a segment. Reads one key, the candidate's (remix_seek). Tags tell what to prefetch before
 // the candidate is known. An entry with the key's tag mostly is the candidate. Without such an entry the key is not
 // there, and the cursor will stand at the candidate or, as often, at the entry behind it. If steps followed the last
@@ -138,8 +175,8 @@ static enum remixdb_status seg_search(struct remix_cursor *c, uint32_t seg, cons
     entry_prefetch(x, p, cand + 1);
   }
   if (unlikely(remix_stirred(c))) {
-    c->reads = atomic_load_explicit(&c->queue->io->nr_reads, memory_order_relaxed);
-    if (entry_missing(c, p, cand)) gather_seek(c, key, p, cand, x->tags && !tagged);
+    const enum remixdb_status cold = seg_search_cold(c, p, key, cand, x->tags && !tagged, out);
+    if (cold != REMIXDB_NOTFOUND) return cold;
   }
   if (unlikely(c->bounded)) {
     const enum remixdb_status near = edge_find_near(c, seg);
@@ -630,10 +667,12 @@ static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cu
   return sst_read_some(t, pos, few, true, h, rec_out);
 }
 
-// Whether the record's key is to be read from the compressed keys: its block is not at hand, and some blocks of the run
-// were read already. Counts this block. A record that expires is always read, because it has the time.
+// Whether the record's key is to be read from the compressed keys: its block is not at hand, and its key is cheap, or
+// some blocks of the run were read already. Counts this block. A record that expires is always read, because it has the
+// time.
 static bool keys_suit(struct remix_cursor *c, uint32_t run, const struct sst *t, uint32_t block) {
   if (!sst_has_keys(t) || c->sel[c->at] & REMIX_EXPIRES || !missing(&c->holds[run], t, block)) return false;
+  if (remix_cold(c) && entry_key_cheap(c, c->s, c->at)) return true;
   return c->keys[run].blocks++ >= KEYS_BLOCKS;
 }
 

@@ -76,7 +76,7 @@ struct remix_cursor {
   struct remix_cursor *beside;  // it stands in the same range of keys, and moves as this one does; NULL: none
   struct remix_cursor *lead;    // for a young view's: the older one's, which tells how far a scan has come
   struct remix_edge low, high;  // if `bounded`
-  // Keys only (remix_keys_only). After KEYS_BLOCKS blocks of a run, the keys come from its table's compressed keys.
+  // Keys only (remix_keys_only): from a table's compressed keys, at once or after KEYS_BLOCKS blocks of a run.
   bool keys_only;
   struct remix_keys *keys;  // one for each run; NULL: not made yet
   uint32_t keys_cap;

@@ -9,12 +9,19 @@
 
 // ---- the places of the chunks
 
+// Bytes that a read of [off, off + len) of the compressed keys takes, and where it begins in the file.
+static uint32_t read_bytes(const struct sst *t, uint64_t off, uint32_t len, uint64_t *from_out) {
+  const uint64_t at = t->ckb_off + off;
+  *from_out = t->ctx->direct_io ? sst_align_down(at) : at;
+  return (uint32_t)((t->ctx->direct_io ? align_up(at + len, BLKIO_ALIGN) : at + len) - *from_out);
+}
+
 static enum remixdb_status chunk_read(const struct sst *t, int fd, uint64_t off, uint32_t len, uint8_t *buf,
                                       const uint8_t **out) {
-  const uint64_t at = t->ckb_off + off, from = t->ctx->direct_io ? sst_align_down(at) : at,
-                 to = t->ctx->direct_io ? align_up(at + len, BLKIO_ALIGN) : at + len;
-  *out = buf + (at - from);
-  return blkio_read_one(t->ctx->io, fd, t->path, buf, (uint32_t)(to - from), from);
+  uint64_t from;
+  const uint32_t bytes = read_bytes(t, off, len, &from);
+  *out = buf + (t->ckb_off + off - from);
+  return blkio_read_one(t->ctx->io, fd, t->path, buf, bytes, from);
 }
 
 // Reads the head of the chunk at off, which begins with the record at *pos_io. Moves *pos_io to the next chunk's.
@@ -165,6 +172,16 @@ enum remixdb_status sst_key_at(struct sst *t, sst_pos pos, struct sst_key_hold *
   if (s != REMIXDB_OK) h->sst = NULL;
   *key_out = kref(r->key, r->klen);
   return s;
+}
+
+bool sst_key_cheap(struct sst *t, sst_pos pos, const struct sst_key_hold *h) {
+  const struct sst_chunks *const c = atomic_load_explicit(&t->chunks, memory_order_acquire);
+  if (!c) return atomic_fetch_add_explicit(&t->keys_wanted, 1, memory_order_relaxed) >= SST_KEYS_WANTED;
+  if (h->sst == t && h->number == t->number && chunk_has(c, h->chunk, pos)) return true;
+  const uint32_t i = chunk_find(c, pos), block = sst_pos_block(pos);
+  uint64_t from;
+  return read_bytes(t, c->at[i].off, (uint32_t)(c->at[i + 1].off - c->at[i].off), &from) <=
+         sst_block_stored(t, block, sst_block_pages(t, block));
 }
 
 void sst_key_hold_fini(struct sst_key_hold *h) {

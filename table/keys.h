@@ -36,6 +36,11 @@ static inline bool sst_has_keys(const struct sst *t) { return t->ckb_len != 0; }
 // compressed keys. Steps on, and short steps back, decode no more than the keys between. REMIXDB_CORRUPT, REMIXDB_IO,
 // REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_key_at(struct sst *t, sst_pos pos, struct sst_key_hold *h, struct kref *key_out);
+// Whether a read of that key takes no more bytes from the file than a read of the record's block: its chunk is held, or
+// is as short as that. False if the places of the chunks are not known yet; the answer is then counted, and after
+// SST_KEYS_WANTED such answers sst_key_at is worth its search for them, so it is true. Any thread.
+#define SST_KEYS_WANTED 64u
+bool sst_key_cheap(struct sst *t, sst_pos pos, const struct sst_key_hold *h);
 void sst_key_hold_fini(struct sst_key_hold *h);
 size_t sst_chunks_memory(const struct sst *t);  // bytes
 #endif

@@ -80,6 +80,7 @@ struct sst {
   uint8_t *nr_recs;
   _Atomic(struct sst_pieces *) pieces;  // nr_pages elements; NULL until a block's pieces are known
   _Atomic(struct sst_chunks *) chunks;  // of the compressed keys (table/keys.h); NULL until a reader needs them
+  _Atomic uint32_t keys_wanted;         // how often sst_key_cheap did not know them. Relaxed
   uint32_t rec_size;                    // bytes of a record in its block, on average
   uint64_t *offs;  // of a compressed table: file offset of each page's block, nr_pages + 1 elements; otherwise NULL
   void *zdict;     // decompression dictionary, or NULL

@@ -348,6 +348,73 @@ static void test_keys_only_many(void **state) {
   atomic_store(&blkio_test_cold, 0);
 }
 
+// Scans of `length` keys from random places on (back), each by a seek. Returns the bytes of tables that were read.
+static uint64_t short_scans(struct xdb_iter *it, uint32_t nr, uint32_t length, bool back) {
+  w.bytes = 0;
+  w.watch = true;
+  for (uint32_t n = 0; n < nr; n++) {
+    const uint32_t from = length + (uint32_t)(rng_next(&w.rng) % (MANY - 2 * length));
+    char key[16];
+    const uint32_t len = key_of(from, key);
+    if (back) remixdb_iter_seek_for_prev(it, key, len);
+    else remixdb_iter_seek(it, key, len);
+    for (uint32_t i = 0; i < length; i++) {
+      char want[16];
+      uint32_t klen;
+      const uint32_t wlen = key_of(back ? from - i : from + i, want);
+      const void *const k = remixdb_iter_key(it, &klen);
+      CHECK(k && klen == wlen && memcmp(k, want, wlen) == 0);
+      if (back) remixdb_iter_prev(it);
+      else remixdb_iter_skip1(it);
+    }
+    remixdb_iter_park(it);
+  }
+  w.watch = false;
+  return w.bytes;
+}
+
+static struct xdb_iter *keys_iter(bool keys_only, uint32_t expect) {
+  struct remixdb_iter_opts o;
+  remixdb_iter_opts_init(&o, sizeof(o));
+  o.keys_only = keys_only;
+  o.expect = expect;
+  struct xdb_iter *const it = remixdb_iter_create_opts(w.ref, &o);
+  CHECK(it);
+  return it;
+}
+
+// Short scans of keys read a tenth of the bytes, too, where the compressed keys are in chunks that are no longer than a
+// block and the reads come from the disk: after some scans the places of the chunks are known.
+static void test_keys_only_short(void **state) {
+  (void)state;
+  check_seed = check_seed_or(1);
+  world_begin();
+  shrink(w.x, 9 << 20, 60000);
+  put_all(MANY, 400, 0);
+  CHECK(remixdb_compact(w.ref));
+  tables_learn();
+  world_close();
+  CHECK_SAYS(w.nr_runs == 1, "%u runs", w.nr_runs);
+  atomic_store(&blkio_test_cold, 2);
+  for (uint32_t n = 0; n < 8; n++) {
+    const uint32_t length = n / 2 % 2 ? 3 : 50, expect = n / 4 ? length : 0;
+    uint64_t bytes[2];
+    for (uint32_t keys_only = 0; keys_only < 2; keys_only++) {
+      world_open(0);
+      struct xdb_iter *const it = keys_iter(keys_only, expect);
+      (void)short_scans(it, 200, 50, n % 2);
+      bytes[keys_only] = short_scans(it, 200, length, n % 2);
+      remixdb_iter_destroy(it);
+      world_close();
+    }
+    print_message("%u keys, %s: %llu bytes of %llu\n", length, n % 2 ? "back" : "on", (unsigned long long)bytes[1],
+                  (unsigned long long)bytes[0]);
+    CHECK(length == 50 ? bytes[1] * 10 <= bytes[0] : bytes[1] <= bytes[0]);
+  }
+  world_free();
+  atomic_store(&blkio_test_cold, 0);
+}
+
 // The numbers of the tables in a partition.
 static uint64_t part_print(const struct part *p) {
   uint64_t print = part_runs(p);
@@ -533,7 +600,8 @@ static void test_space(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_nothing_beyond), cmocka_unit_test(test_keys_only),
-                                     cmocka_unit_test(test_keys_only_many), cmocka_unit_test(test_compact_range),
-                                     cmocka_unit_test(test_count),          cmocka_unit_test(test_space)};
+                                     cmocka_unit_test(test_keys_only_many), cmocka_unit_test(test_keys_only_short),
+                                     cmocka_unit_test(test_compact_range),  cmocka_unit_test(test_count),
+                                     cmocka_unit_test(test_space)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
