@@ -755,9 +755,12 @@ struct blkio_writer {
   bool busy[BLKIO_WRITER_NR];            // its op was started and not settled
   uint32_t cur;                          // the buffer being filled; never busy between calls
   uint32_t fill;                         // bytes in it
-  uint64_t base;                         // its offset in the file
-  uint64_t total;                        // bytes put
-  uint64_t out;                          // offset up to which the system was told to write out
+  uint64_t base;                         // its offset in what is written
+  uint64_t origin;                       // the offset of that in the file, once place is NULL
+  blkio_place_fn place;
+  void *place_arg;
+  uint64_t total;  // bytes put
+  uint64_t out;    // offset up to which the system was told to write out
   int fd;
   bool direct;
   struct err_saved err;  // the first one
@@ -815,23 +818,34 @@ void blkio_writer_destroy(struct blkio_writer *w) {
 void blkio_writer_start(struct blkio_writer *w, int fd, const char *path, bool direct) {
   writer_drain(w);
   w->cur = w->fill = 0;
-  w->base = w->total = w->out = 0;
+  w->base = w->total = w->out = w->origin = 0;
+  w->place = NULL;
   w->fd = fd;
   w->direct = direct;
   w->err.status = REMIXDB_OK;
   (void)snprintf(w->path, sizeof(w->path), "%s", path);
 }
 
-// Starts writing the first len bytes of the current buffer.
-static void writer_submit(struct blkio_writer *w, uint32_t len) {
+void blkio_writer_start_part(struct blkio_writer *w, int fd, const char *path, blkio_place_fn place, void *arg) {
+  blkio_writer_start(w, fd, path, false);
+  w->place = place;
+  w->place_arg = arg;
+}
+
+// Starts writing the first len bytes of the current buffer. last: all bytes were put.
+static void writer_submit(struct blkio_writer *w, uint32_t len, bool last) {
   struct blkio_op *const op = &w->ops[w->cur];
   struct blkio *const b = w->q->io;
+  if (w->place) {
+    w->origin = w->place(w->place_arg, w->base + len, last);
+    w->place = NULL;
+  }
   op->read = NULL;
   op->write = true;
   op->fd = w->fd;
   op->buf = w->bufs[w->cur];
   op->len = len;
-  op->off = w->base;
+  op->off = w->origin + w->base;
   w->busy[w->cur] = true;
   (void)atomic_fetch_add_explicit(&b->nr_writes, 1, memory_order_relaxed);
   (void)atomic_fetch_add_explicit(&b->write_bytes, len, memory_order_relaxed);
@@ -844,9 +858,9 @@ static void writer_submit(struct blkio_writer *w, uint32_t len) {
 static void writer_out(struct blkio_writer *w) {
   uint64_t to = w->base;
   for (uint32_t i = 0; i < BLKIO_WRITER_NR; i++)
-    if (w->busy[i] && w->ops[i].off < to) to = w->ops[i].off;
+    if (w->busy[i] && w->ops[i].off - w->origin < to) to = w->ops[i].off - w->origin;
   if (w->direct || to < w->out + WRITER_OUT || writer_failed(w)) return;
-  env_write_out(w->q->io->env, w->fd, w->out, to - w->out);
+  env_write_out(w->q->io->env, w->fd, w->origin + w->out, to - w->out);
   w->out = to;
 }
 
@@ -861,7 +875,7 @@ static void writer_grow(struct blkio_writer *w) {
 
 // Writes the full current buffer and goes on to the next. So every write but the last begins and ends aligned.
 static void writer_flush(struct blkio_writer *w) {
-  writer_submit(w, BLKIO_WRITER_BUF);
+  writer_submit(w, BLKIO_WRITER_BUF, false);
   writer_grow(w);
   w->cur = (w->cur + 1) % w->nr;
   writer_settle(w, w->cur);  // the oldest
@@ -892,7 +906,7 @@ enum remixdb_status blkio_writer_finish(struct blkio_writer *w, bool sync) {
   if (!writer_failed(w) && w->fill > 0) {
     if (w->direct) pad = (uint32_t)align_up(w->fill, BLKIO_ALIGN) - w->fill;
     memset(w->bufs[w->cur] + w->fill, 0, pad);
-    writer_submit(w, w->fill + pad);
+    writer_submit(w, w->fill + pad, true);
     w->fill = 0;
   }
   for (uint32_t i = 0; i < w->nr; i++) writer_settle(w, i);

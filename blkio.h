@@ -220,6 +220,11 @@ void blkio_writer_destroy(struct blkio_writer *w);  // waits for writes in fligh
 // Starts a file at offset 0. Copies path. direct: fd was opened with ENV_DIRECT; finish then pads the tail to
 // BLKIO_ALIGN and truncates the file to the number of bytes put.
 void blkio_writer_start(struct blkio_writer *w, int fd, const char *path, bool direct);
+// Starts a part of a file. The writer calls place(arg, len, all) once, before its first write: `len` bytes were put so
+// far, and these are all if `all` is set. The call returns the offset of the part, which suits direct I/O if the file
+// needs it. finish neither pads nor truncates.
+typedef uint64_t (*blkio_place_fn)(void *arg, uint64_t len, bool all);
+void blkio_writer_start_part(struct blkio_writer *w, int fd, const char *path, blkio_place_fn place, void *arg);
 void blkio_writer_put(struct blkio_writer *w, const void *p, size_t len);
 uint64_t blkio_writer_offset(const struct blkio_writer *w);  // bytes put so far
 bool blkio_writer_failed(const struct blkio_writer *w);      // has met an error; writes in flight may still fail

@@ -18,6 +18,8 @@ struct target {
   bool made_lock;  // this call, or an interrupted checkpoint, made LOCK
   bool begun;      // the same for all other files of a store
   struct dirlock lock;
+  uint64_t *packs;  // numbers of the packs that it has so far, nr_packs of them; own memory
+  uint32_t nr_packs, cap_packs;
   uint64_t store_id;  // its own, so that a file of its source is told from one of it once the two have gone on
   uint64_t *origins;  // the ids of the files that it links; own memory
   uint32_t nr_origins;
@@ -36,22 +38,27 @@ static enum remixdb_status went_on(struct target *t, uint64_t bytes) {
   return progress_report(t->progress, "checkpoint", t->done < t->total ? t->done : t->total - 1, t->total);
 }
 
+// Holes stay holes: a pack has some.
 static enum remixdb_status copy_bytes(struct target *t, int in, const char *from, int out, const char *to) {
   struct env *const env = t->env;
-  uint64_t size;
+  uint64_t size, end = 0;
+  size_t n = 1;
   enum remixdb_status s = env_size(env, in, from, &size);
   if (s != REMIXDB_OK) return s;
   uint8_t *buf = mem_alloc(COPY_CHUNK);
   if (!buf) return REMIXDB_NOMEM;
-  for (uint64_t off = 0; off < size && s == REMIXDB_OK;) {
-    size_t n = size - off < COPY_CHUNK ? (size_t)(size - off) : COPY_CHUNK;
+  for (uint64_t off = env_next_data(env, in, 0, size); off < size && s == REMIXDB_OK;) {
+    const uint64_t stop = off + COPY_CHUNK - off % COPY_CHUNK;
+    n = (size_t)((stop < size ? stop : size) - off);
     s = env_read_upto(env, in, from, buf, n, off, &n);
     if (s != REMIXDB_OK || n == 0) break;  // a value file gets shorter when a round gives its values back
     s = env_write(env, out, to, buf, n, off);
     if (s == REMIXDB_OK) s = went_on(t, n);
-    off += n;
+    end = off + n;
+    off = env_next_data(env, in, end, size);
   }
   mem_free(buf);
+  if (s == REMIXDB_OK && n && end < size) s = env_truncate(env, out, to, size);
   return s == REMIXDB_OK ? env_sync_all(env, out, to) : s;
 }
 
@@ -77,23 +84,45 @@ static enum remixdb_status share_file(const struct env_dir *from, struct target 
   return copy_file(from, t, name);  // if more than linking is impossible, this fails, too
 }
 
+// A pack comes once, whole: also with parts that this version does not have. The source leaves a pack with two names as
+// it is (table/pack.h, K4), and so does the checkpoint.
+static enum remixdb_status share_pack(const struct xdb *x, struct target *t, const struct pack *k) {
+  char name[32];
+  for (uint32_t i = t->nr_packs; i-- > 0;)
+    if (t->packs[i] == k->number) return REMIXDB_OK;
+  if (t->nr_packs == t->cap_packs) {
+    const uint32_t cap = t->cap_packs ? 2 * t->cap_packs : 16;
+    uint64_t *const grown = mem_realloc(t->packs, cap * sizeof(*grown));
+    if (!grown) return REMIXDB_NOMEM;
+    t->packs = grown;
+    t->cap_packs = cap;
+  }
+  t->packs[t->nr_packs++] = k->number;
+  files_pack_name(name, k->number);
+  return share_file(&x->home, t, name, 0);
+}
+
+static enum remixdb_status share_one(const struct xdb *x, struct target *t, const struct part_file *f,
+                                     void (*name_of)(char *buf, uint64_t number)) {
+  char name[32];
+  if (f->number == 0) return REMIXDB_OK;
+  if (f->part) {
+    const enum remixdb_status s = share_pack(x, t, f->part->pack);
+    return s == REMIXDB_OK ? went_on(t, f->size) : s;
+  }
+  name_of(name, f->number);
+  return share_file(&x->home, t, name, f->size);
+}
+
 // The files of a tree.
 static enum remixdb_status share_files(const struct xdb *x, const struct version *v, struct target *t) {
-  char name[32];
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = 0; i < v->nr_parts && s == REMIXDB_OK; i++) {
     struct part_files f;
     part_files(v->parts[i], &f);
-    const struct part_file *const views[] = {&f.remix, &f.young};
-    for (uint32_t k = 0; k < 2 && s == REMIXDB_OK; k++) {
-      if (views[k]->number == 0) continue;
-      remix_name(name, views[k]->number);
-      s = share_file(&x->home, t, name, views[k]->size);
-    }
-    for (uint32_t r = 0; r < f.nr && s == REMIXDB_OK; r++) {
-      sst_name(name, f.tables[r].number);
-      s = share_file(&x->home, t, name, f.tables[r].size);
-    }
+    s = share_one(x, t, &f.remix, remix_name);
+    if (s == REMIXDB_OK) s = share_one(x, t, &f.young, remix_name);
+    for (uint32_t r = 0; r < f.nr && s == REMIXDB_OK; r++) s = share_one(x, t, &f.tables[r], sst_name);
   }
   return s;
 }
@@ -341,6 +370,7 @@ enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *path) {
   err_cleanup_begin();
   xdb_super_drop(r->xdb, v);
   mem_free(t.origins);
+  mem_free(t.packs);
   value_set_fini(&t.values);
   err_cleanup_end();
   if (s != REMIXDB_OK) return give_up(&t, s);

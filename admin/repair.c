@@ -140,6 +140,7 @@ static enum remixdb_status id_of_tables(struct repair *p, const struct files_ent
     *id_out = f.store_id;
     newest = list[i].number;
   }
+  repair_packs_id(p, &newest, id_out);
   return newest ? REMIXDB_OK : REMIXDB_NOTFOUND;
 }
 
@@ -147,7 +148,8 @@ static enum remixdb_status id_of_tables(struct repair *p, const struct files_ent
 static enum remixdb_status find_tables(struct repair *p, const struct files_entry *list, size_t nr,
                                        struct version_names *v) {
   enum remixdb_status s = version_list(&p->dir, v);
-  if (s == REMIXDB_OK || s == REMIXDB_NOMEM || s == REMIXDB_INVALID) return s;
+  if (s == REMIXDB_OK) return repair_packs_named(p, v);
+  if (s == REMIXDB_NOMEM || s == REMIXDB_INVALID) return s;
   if (s == REMIXDB_VERSION) return s;  // a newer library wrote it: it is not damaged
   if (s == REMIXDB_NOTFOUND) repair_lose(p, 0, true, "%s/" FILES_CURRENT ": is missing", p->dir.path);
   else repair_lose(p, 0, true, "%s", err_msg());
@@ -156,9 +158,12 @@ static enum remixdb_status find_tables(struct repair *p, const struct files_entr
               "tombstones were compacted away");
   p->report.version_lost = true;
   *v = (struct version_names){0};
-  if (!(v->tables = mem_alloc((nr ? nr : 1) * sizeof(uint64_t)))) return REMIXDB_NOMEM;
+  uint64_t packed = 0;
+  if ((s = repair_packs_search(p, list, nr, &packed)) != REMIXDB_OK) return s;
+  if (!(v->tables = mem_alloc((nr + packed ? nr + packed : 1) * sizeof(uint64_t)))) return REMIXDB_NOMEM;
   for (size_t i = 0; i < nr; i++)
     if (list[i].kind == FILES_IS_TABLE) v->tables[v->nr_tables++] = list[i].number;
+  repair_packs_tables(p, v);
   qsort(v->tables, v->nr_tables, sizeof(uint64_t), cmp_u64);
   s = wal_read_ids(&p->dir, &p->ids);
   v->store_id = p->ids.own;
@@ -202,9 +207,8 @@ static enum remixdb_status collect(struct repair *p, const struct files_entry *l
 static uint64_t number_above(const struct files_entry *list, size_t nr) {
   uint64_t above = 1;
   for (size_t i = 0; i < nr; i++) {
-    const bool numbered = list[i].kind == FILES_IS_TABLE || list[i].kind == FILES_IS_REMIX ||
-                          list[i].kind == FILES_IS_VALUE;
-    if (numbered && list[i].number >= above && list[i].number < UINT32_MAX) above = list[i].number + 1;
+    if (files_is_numbered(list[i].kind) && list[i].number >= above && list[i].number < UINT32_MAX)
+      above = list[i].number + 1;
   }
   return above;
 }
@@ -487,10 +491,12 @@ static enum remixdb_status repair_held(struct repair *p) {
   if ((s = fdpool_create(env, 16, &p->fds)) == REMIXDB_OK) {
     p->ctx = (struct sst_ctx){.env = env, .dir = &p->dir, .io = &p->io, .fds = p->fds};
     p->value_ctx.sst = &p->ctx;
-    s = repair_locked(p);
+    s = packs_create(&p->dir, p->fds, false, false, &p->ctx.packs);
+    if (s == REMIXDB_OK) s = repair_locked(p);
   }
   repair_values_fini(p);
   value_ctx_fini(&p->value_ctx);
+  packs_destroy(p->ctx.packs);
   fdpool_destroy(p->fds);
   epoch_leave(&p->epoch, &p->slot);
   epoch_fini(&p->epoch);

@@ -6,6 +6,7 @@
 #define REPAIR_STATE_H
 
 #include "admin/repair_report.h"
+#include "base/files.h"
 #include "log/wal.h"
 #include "table/format.h"
 #include "xdb.h"
@@ -55,6 +56,18 @@ MUST_CHECK enum remixdb_status repair_value(struct repair *p, const struct kv_re
 // repair_keep for such a record.
 MUST_CHECK enum remixdb_status repair_keep_apart(struct repair *p, const struct kv_rec *rec);
 void repair_values_fini(struct repair *p);
+// Packs (admin/repair_pack.c). Adds those that CURRENT names to p->ctx.packs, with the parts that it names. Fails with
+// REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status repair_packs_named(struct repair *p, const struct version_names *v);
+// Without CURRENT: adds all packs of the list, with the parts that their directories name. If a directory cannot be
+// read, the tables are found by their footers. Places that were given back to the disk are left out. *tables_out: how
+// many tables there are. Fails with REMIXDB_NOMEM, or REMIXDB_VERSION if a newer library wrote one.
+MUST_CHECK enum remixdb_status repair_packs_search(struct repair *p, const struct files_entry *list, size_t nr,
+                                                   uint64_t *tables_out);
+// Adds these tables to v->tables, which has room for them.
+void repair_packs_tables(struct repair *p, struct version_names *v);
+// If a pack's table is newer than *newest_io, that becomes its number, and *id_out the id that the pack states.
+void repair_packs_id(struct repair *p, uint64_t *newest_io, uint64_t *id_out);
 // Writes a record to the new store; kind KV_SPACES: into the tree of the named spaces. Leaves a record of a dropped
 // space out. A record whose value is apart and cannot be read is a loss, and no failure. The deletion of a range
 // deletes there what was kept before. Returns the status of the write.

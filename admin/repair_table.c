@@ -61,11 +61,10 @@ static enum remixdb_status keep_table(struct repair *p, struct sst *t, const uin
   return s;
 }
 
-// Reads as many bytes as the longest block has, from the page on. If the disk cannot read them all, reads only the
-// pages of the block that begins at the page, so that a bad sector after the block does no harm.
-static enum remixdb_status read_block(struct repair *p, int fd, const char *path, uint8_t *buf, uint64_t page,
+// Reads as many bytes as the longest block has, from the offset of a page on. If the disk cannot read them all, reads
+// only the pages of the block that begins at the page, so that a bad sector after the block does no harm.
+static enum remixdb_status read_block(struct repair *p, int fd, const char *path, uint8_t *buf, uint64_t off,
                                       size_t *nr_out) {
-  const uint64_t off = page * BLOCK_PAGE;
   enum remixdb_status s = env_read_upto(p->env, fd, path, buf, BLOCK_BYTES_MAX, off, nr_out);
   if (s != REMIXDB_IO) return s;
   s = env_read_upto(p->env, fd, path, buf, BLOCK_PAGE, off, nr_out);
@@ -85,7 +84,8 @@ static enum remixdb_status read_block(struct repair *p, int fd, const char *path
 #define PAGES_TAIL (FORMAT_SST_PAGES_MAX + 2 * KV_KEY_MAX)
 
 struct pages {
-  uint64_t number, size;
+  uint64_t number;
+  uint64_t base, size;    // of the table in its file
   const uint64_t *print;  // that CURRENT has; NULL: none
   bool spaces;            // it is of the tree of the named spaces
   int fd;
@@ -109,30 +109,32 @@ struct pages {
 static enum remixdb_status pages_footer(struct repair *p, struct pages *g) {
   uint8_t bytes[FORMAT_SST_FOOTER];
   if (g->size < sizeof(bytes)) return REMIXDB_OK;
-  const enum remixdb_status s = env_read(p->env, g->fd, g->path, bytes, sizeof(bytes), g->size - sizeof(bytes));
+  const enum remixdb_status s = env_read(p->env, g->fd, g->path, bytes, sizeof(bytes),
+                                         g->base + g->size - sizeof(bytes));
   if (s != REMIXDB_OK) return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
-  g->footed = format_sst_footer_get(bytes, g->size, g->path, &g->foot) == REMIXDB_OK && g->foot.number == g->number;
+  g->footed = format_sst_footer_at(bytes, g->base, g->size, g->path, &g->foot) == REMIXDB_OK &&
+              g->foot.number == g->number;
   const struct files_ids ids = sst_ctx_ids(&p->ctx);
   if (!g->footed) return REMIXDB_OK;
   g->spaces = g->foot.flags & FORMAT_SST_FLAG_SPACES;
   if (g->print && g->foot.print != *g->print)
-    return err_corrupt(g->path, g->size - FORMAT_SST_FOOTER, "a table of another history of the store");
+    return err_corrupt(g->path, g->base + g->size - FORMAT_SST_FOOTER, "a table of another history of the store");
   if (p->ctx.store_id == 0 || files_ids_have(&ids, g->foot.store_id)) return REMIXDB_OK;
-  return err_corrupt(g->path, g->size - FORMAT_SST_FOOTER, "a table of another store");
+  return err_corrupt(g->path, g->base + g->size - FORMAT_SST_FOOTER, "a table of another store");
 }
 
 // Keeps the records of the block that begins at the page. *pages_out: its pages; 0: there is no whole block.
 static enum remixdb_status pages_block(struct repair *p, struct pages *g, uint64_t page, uint32_t *pages_out) {
   size_t nr;
   *pages_out = 0;
-  enum remixdb_status s = read_block(p, g->fd, g->path, g->buf, page, &nr);
+  enum remixdb_status s = read_block(p, g->fd, g->path, g->buf, g->base + page * BLOCK_PAGE, &nr);
   if (s != REMIXDB_OK) return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
   const uint32_t pages = block_pages(g->buf), count = block_count(g->buf);
   if (pages < 1 || pages > BLOCK_PAGES_MAX || count < 1 || !block_form_valid(block_form(g->buf)) ||
       (size_t)pages * BLOCK_PAGE > nr || page + pages > FORMAT_SST_PAGES_MAX)
     return REMIXDB_OK;
-  if (block_verify(g->buf, pages, count, block_form(g->buf), g->number, (uint32_t)page, g->path, page * BLOCK_PAGE) !=
-      REMIXDB_OK)
+  if (block_verify(g->buf, pages, count, block_form(g->buf), g->number, (uint32_t)page, g->path,
+                   g->base + page * BLOCK_PAGE) != REMIXDB_OK)
     return REMIXDB_OK;
   for (uint32_t i = 0; i < count && s == REMIXDB_OK; i++) {
     struct kv_rec rec;
@@ -165,7 +167,7 @@ static bool pages_meta_begins(const struct pages *g, const uint8_t *bytes, size_
 // Tells whether no block is missing after the last block that was found. That is so if the metadata follows, or the
 // first chunk of compressed keys. The chunk's checksum covers the chunk's place.
 static enum remixdb_status pages_complete(struct repair *p, struct pages *g, bool *out) {
-  const uint64_t at = (uint64_t)g->end * BLOCK_PAGE;
+  const uint64_t at = g->base + (uint64_t)g->end * BLOCK_PAGE;
   uint8_t *const tail = mem_alloc(PAGES_TAIL);
   size_t nr = 0;
   *out = false;
@@ -215,10 +217,17 @@ static enum remixdb_status pages_keep(struct repair *p, struct pages *g) {
 
 static enum remixdb_status pages_open(struct repair *p, struct pages *g) {
   char name[32];
-  files_table_name(name, g->number);
+  const struct pack_part *const part = packs_find(p->ctx.packs, PACK_TABLE, g->number);
+  if (part) files_pack_name(name, part->pack->number);
+  else files_table_name(name, g->number);
   enum remixdb_status s = env_path(g->path, p->dir.path, name);
   if (s == REMIXDB_OK) s = env_open(&p->dir, name, ENV_READ, &g->fd);
-  if (s == REMIXDB_OK) s = env_size(p->env, g->fd, g->path, &g->size);
+  if (part) {
+    g->base = part->at.off;
+    g->size = part->at.len;
+  } else if (s == REMIXDB_OK) {
+    s = env_size(p->env, g->fd, g->path, &g->size);
+  }
   if (s != REMIXDB_NOTFOUND && s != REMIXDB_IO) return s;
   // The repair goes on without this table, which had at least one record.
   if (s == REMIXDB_NOTFOUND) repair_lose(p, 1, true, "at least 1 record: %s: is missing", g->path);

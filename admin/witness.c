@@ -34,10 +34,11 @@ static enum remixdb_status is_ours(const struct env_dir *dir, const struct files
   uint8_t magic[8];
   uint64_t size;
   if (files_is_mark(e->kind)) return files_has_mark(dir, e->name, out);
-  const enum remixdb_status s = peek(dir, e->name, e->kind == FILES_IS_TABLE, magic, &size);
+  const enum remixdb_status s = peek(dir, e->name, e->kind == FILES_IS_TABLE || e->kind == FILES_IS_PACK, magic, &size);
   *out = false;
   if (s != REMIXDB_OK || size < sizeof(magic)) return s;
   if (e->kind == FILES_IS_CURRENT) *out = current_is_magic(magic);
+  else if (e->kind == FILES_IS_PACK) *out = pack_is_magic(magic);
   else if (e->kind == FILES_IS_VALUE) *out = value_is_magic(magic);
   else if (e->kind == FILES_IS_REMIX) *out = memcmp(magic, REMIX_MAGIC, sizeof(magic)) == 0;
   else *out = load64le(magic) == (e->kind == FILES_IS_LOG ? WAL_MAGIC : FORMAT_SST_MAGIC);

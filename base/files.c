@@ -13,6 +13,8 @@ void files_remix_name(char *buf, uint64_t number) {
 
 void files_value_name(char *buf, uint64_t number) { (void)snprintf(buf, 32, "%06llu.val", (unsigned long long)number); }
 
+void files_pack_name(char *buf, uint64_t number) { (void)snprintf(buf, 32, "%06llu.pack", (unsigned long long)number); }
+
 // The kind of a name that begins with a file's number.
 static enum files_kind numbered_kind(const char *name, uint64_t number) {
   static const struct {
@@ -20,7 +22,8 @@ static enum files_kind numbered_kind(const char *name, uint64_t number) {
     enum files_kind kind;
   } kinds[] = {{files_table_name, FILES_IS_TABLE},
                {files_remix_name, FILES_IS_REMIX},
-               {files_value_name, FILES_IS_VALUE}};
+               {files_value_name, FILES_IS_VALUE},
+               {files_pack_name, FILES_IS_PACK}};
   char want[32];
   for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
     kinds[i].name_of(want, number);

@@ -36,18 +36,22 @@ enum files_kind {
   FILES_IS_TABLE,
   FILES_IS_REMIX,
   FILES_IS_VALUE,
+  FILES_IS_PACK,
   FILES_IS_RESERVE
 };
 
-// number_out (may be NULL): the number in the name of a log segment, table, REMIX or value file.
+// number_out (may be NULL): the number in the name of a log segment, table, REMIX, value file or pack.
 enum files_kind files_kind_of(const char *name, uint64_t *number_out);
 static inline bool files_is_mark(enum files_kind k) { return k == FILES_IS_CREATING || k == FILES_IS_CHECKPOINTING; }
-static inline bool files_holds_data(enum files_kind k) {
-  return k == FILES_IS_LOG || k == FILES_IS_TABLE || k == FILES_IS_REMIX || k == FILES_IS_VALUE;
+// Whether the name begins with a file number of CURRENT.
+static inline bool files_is_numbered(enum files_kind k) {
+  return k == FILES_IS_TABLE || k == FILES_IS_REMIX || k == FILES_IS_VALUE || k == FILES_IS_PACK;
 }
+static inline bool files_holds_data(enum files_kind k) { return k == FILES_IS_LOG || files_is_numbered(k); }
 void files_table_name(char *buf, uint64_t number);  // "000001.sst"; buf of 32 bytes
 void files_remix_name(char *buf, uint64_t number);  // "000001.remix"
 void files_value_name(char *buf, uint64_t number);  // "000001.val"
+void files_pack_name(char *buf, uint64_t number);   // "000001.pack"
 
 // The ids that the files of a store state: its own one, and the origins. A checkpoint links files of its source, and
 // the source's id is an origin of the checkpoint. origins: ascending, without `own`.

@@ -21,12 +21,15 @@
 
 #include "remix/remix.h"
 
+struct packing;  // table/packing.h
+
 enum remix_build_way { REMIX_BUILD_AUTO, REMIX_BUILD_MERGE, REMIX_BUILD_SPLICE, REMIX_BUILD_MOVED };
 
 struct remix_build {
   const struct sst_ctx *ctx;
   struct blkio_queue *queue;
   uint64_t number;          // the number of the file to write
+  struct packing *pack;     // the file becomes a part of this pack; NULL: a file of its own
   const struct remix *old;  // the old view; NULL: there is none
   uint32_t keep;            // bit r: run r of old stays. The new view's lowest runs are these runs, in their order,
   struct sst *const
@@ -51,7 +54,7 @@ struct remix_build {
   uint64_t keys_read;           // keys of the old view that a splice read one by one
   uint64_t entries_copied;      // in segments that were copied whole
 };
-// Writes and syncs the file; the caller syncs its directory entry. On failure no file is left. Fails with
-// REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
+// Writes and syncs the file; the caller syncs its directory entry. On failure no file is left. A part of a pack is
+// durable when the pack is. Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status remix_build(struct remix_build *b);
 #endif

@@ -2,6 +2,7 @@
 #include "remix/remix.h"
 
 #include <assert.h>
+#include <stdio.h>
 
 #include "base/blind.h"
 #include "remix/pack.h"
@@ -194,12 +195,37 @@ static enum remixdb_status read_ends(const struct sst_ctx *ctx, const char *path
   return s;
 }
 
-enum remixdb_status remix_look(const struct sst_ctx *ctx, uint64_t number, struct remix_peek *out) {
-  char name[32], path[ENV_PATH_MAX];
-  uint8_t head[REMIX_HEAD_STRIDE];
+// The same of a REMIX in a pack.
+static enum remixdb_status read_part_ends(const struct pack_part *part, const char *path, uint8_t *head,
+                                          struct sst_peek *out) {
+  uint8_t sum[REMIX_SUM];
+  out->size = part->at.len;
+  if (out->size < REMIX_HEAD_STRIDE + REMIX_SUM)
+    return err_corrupt(path, 0, "a REMIX of %llu bytes", (unsigned long long)out->size);
+  enum remixdb_status s = pack_part_read(part, head, REMIX_HEAD_STRIDE, 0);
+  if (s == REMIXDB_OK) s = check_start(path, out->size, head);
+  if (s == REMIXDB_OK) s = pack_part_read(part, sum, sizeof(sum), out->size - sizeof(sum));
+  if (s == REMIXDB_OK) out->print = load64le(sum);
+  return s;
+}
+
+// Writes the path of a REMIX for messages: that of its file, or of its pack with the name that the file would have.
+static enum remixdb_status path_of(const struct sst_ctx *ctx, uint64_t number, const struct pack_part *part,
+                                   char path[ENV_PATH_MAX]) {
+  char name[32], both[80], pack[32];
   remix_name(name, number);
-  enum remixdb_status s = env_path(path, ctx->dir->path, name);
-  if (s == REMIXDB_OK) s = read_ends(ctx, path, head, &out->file);
+  if (!part) return env_path(path, ctx->dir->path, name);
+  files_pack_name(pack, part->pack->number);
+  (void)snprintf(both, sizeof(both), "%s (%s)", pack, name);
+  return env_path(path, ctx->dir->path, both);
+}
+
+enum remixdb_status remix_look(const struct sst_ctx *ctx, uint64_t number, struct remix_peek *out) {
+  char path[ENV_PATH_MAX];
+  uint8_t head[REMIX_HEAD_STRIDE];
+  const struct pack_part *const part = packs_find(ctx->packs, PACK_REMIX, number);
+  enum remixdb_status s = path_of(ctx, number, part, path);
+  if (s == REMIXDB_OK) s = part ? read_part_ends(part, path, head, &out->file) : read_ends(ctx, path, head, &out->file);
   if (s == REMIXDB_OK) s = check_owner(ctx, number, path, head);
   if (s != REMIXDB_OK) return s;
   const uint32_t format = load32le(head + REMIX_HEAD_FORMAT);
@@ -214,18 +240,22 @@ enum remixdb_status remix_look(const struct sst_ctx *ctx, uint64_t number, struc
 // Reads the whole file into *file_out, which the caller frees, also after a failure.
 static enum remixdb_status read_file(struct remix *x, int fd, struct mem_map *file_out) {
   struct env *const env = x->ctx->env;
+  const uint64_t base = x->part ? x->part->at.off : 0;
   uint8_t head[REMIX_HEAD_RUNS];
-  enum remixdb_status s = env_size(env, fd, x->path, &x->file_size);
-  if (s == REMIXDB_OK) s = env_read(env, fd, x->path, head, sizeof(head), 0);
+  enum remixdb_status s = REMIXDB_OK;
+  if (x->part) x->file_size = x->part->at.len;
+  else s = env_size(env, fd, x->path, &x->file_size);
+  if (s == REMIXDB_OK && x->part && x->file_size < sizeof(head)) s = err_corrupt(x->path, 0, "is cut short");
+  if (s == REMIXDB_OK) s = env_read(env, fd, x->path, head, sizeof(head), base);
   if (s == REMIXDB_OK) s = check_start(x->path, x->file_size, head);
   if (s != REMIXDB_OK) return s;
-  if (env_is_hollow(env, fd, 0, x->file_size, REMIX_HOLE))
+  if (env_is_hollow(env, fd, base, base + x->file_size, REMIX_HOLE))
     return err_corrupt(x->path, 0, "has a hole where there should be an index");
-  env_advise(env, fd, 0, x->file_size, ENV_WILL_NEED);
+  env_advise(env, fd, base, x->file_size, ENV_WILL_NEED);
   s = mem_map_table(x->file_size, file_out);
   if (s != REMIXDB_OK) return s;
   memcpy(file_out->ptr, head, sizeof(head));
-  return env_read(env, fd, x->path, file_out->ptr + sizeof(head), x->file_size - sizeof(head), sizeof(head));
+  return env_read(env, fd, x->path, file_out->ptr + sizeof(head), x->file_size - sizeof(head), base + sizeof(head));
 }
 
 // Makes x->image from the file's bytes. If *file is the image, takes *file over. *walked_out: unpacking has computed
@@ -257,7 +287,8 @@ static enum remixdb_status unpack_file(struct remix *x, struct mem_map *file, bo
 static enum remixdb_status read_image(struct remix *x, bool *walked_out) {
   struct mem_map file = {0};
   int fd = -1;
-  enum remixdb_status s = env_open(x->ctx->dir, env_name(x->path), ENV_READ, &fd);
+  const char *const name = env_name(x->part ? x->part->pack->path : x->path);
+  enum remixdb_status s = env_open(x->ctx->dir, name, ENV_READ, &fd);
   if (s == REMIXDB_NOTFOUND) return err_corrupt(x->path, 0, "file is missing");
   if (s != REMIXDB_OK) return s;
   s = read_file(x, fd, &file);
@@ -294,15 +325,12 @@ static enum remixdb_status take_image(struct remix *x, const struct remix_built 
 }
 
 static enum remixdb_status make_path(struct remix *x) {
-  char name[32];
-  x->path = mem_alloc(ENV_PATH_MAX);
-  if (!x->path) return REMIXDB_NOMEM;
-  remix_name(name, x->number);
-  const enum remixdb_status s = env_path(x->path, x->ctx->dir->path, name);
+  char path[ENV_PATH_MAX];
+  const enum remixdb_status s = path_of(x->ctx, x->number, x->part, path);
   if (s != REMIXDB_OK) return s;
-  char *const path = mem_realloc(x->path, strlen(x->path) + 1);
-  if (!path) return REMIXDB_NOMEM;
-  x->path = path;
+  const size_t size = strlen(path) + 1;
+  if (!(x->path = mem_alloc(size))) return REMIXDB_NOMEM;
+  memcpy(x->path, path, size);
   return REMIXDB_OK;
 }
 
@@ -316,6 +344,7 @@ static enum remixdb_status remix_create(const struct sst_ctx *ctx, uint64_t numb
   x->index = &whole->ix;
   x->ctx = ctx;
   x->number = number;
+  x->part = packs_find(ctx->packs, PACK_REMIX, number);
   atomic_init(&x->refs, 1);
   atomic_init(&x->obsolete, false);
   atomic_init(&x->scan_debt, 0);
@@ -373,11 +402,14 @@ void remix_ref(struct remix *x) { atomic_fetch_add_explicit(&x->refs, 1, memory_
 void remix_unref(struct remix *x) {
   // acq_rel: the uses by other threads happened before the REMIX goes
   if (!x || atomic_fetch_sub_explicit(&x->refs, 1, memory_order_acq_rel) != 1) return;
+  struct pack_part *part = NULL;
   if (atomic_load_explicit(&x->obsolete, memory_order_relaxed)) {
     if (x->ctx->retired) sst_retired_add(x->ctx->retired, -1, x->file_size);
-    IGNORED(env_unlink(x->ctx->dir, env_name(x->path)), "the next opening removes the file");
+    part = x->part;
+    if (!part) IGNORED(env_unlink(x->ctx->dir, env_name(x->path)), "the next opening removes the file");
   }
   remix_free(x);
+  pack_part_drop(part);
 }
 
 void remix_retire(struct remix *x) {

@@ -36,8 +36,9 @@ struct remix_watch {
 struct remix {
   const struct sst_ctx *ctx;
   uint64_t number;
-  uint64_t origin;  // the id of the store that wrote the file
-  uint64_t print;   // the file's fingerprint: its checksum
+  struct pack_part *part;  // the file is this part of a pack; NULL: it is a file of its own
+  uint64_t origin;         // the id of the store that wrote the file
+  uint64_t print;          // the file's fingerprint: its checksum
   char *path;
   struct sst **runs;  // nr_runs tables, from the oldest to the newest; each referenced
   uint32_t nr_runs;

@@ -279,25 +279,17 @@ static enum remixdb_status write_head(struct remix_write *w) {
   return REMIXDB_OK;
 }
 
-enum remixdb_status remix_write_image(const struct sst_ctx *ctx, struct blkio_queue *q, uint64_t number,
-                                      const uint8_t *image, size_t image_size, uint64_t *size_out,
-                                      uint64_t *print_out) {
+// Writes and syncs a file of its own.
+static enum remixdb_status write_file(const struct sst_ctx *ctx, struct blkio_queue *q, uint64_t number,
+                                      const uint8_t *file, size_t len) {
   struct env *const env = ctx->env;
   struct blkio_writer *out = NULL;
   char path[ENV_PATH_MAX], name[32];
   int fd = -1;
-  uint8_t *file = NULL;
-  size_t len = 0;
   remix_name(name, number);
   enum remixdb_status s = env_path(path, ctx->dir->path, name);
-  if (s == REMIXDB_OK) s = remix_pack(image, image_size, &file, &len);
+  if (s == REMIXDB_OK) s = env_create(ctx->dir, name, ENV_WRITE, &fd);
   if (s != REMIXDB_OK) return s;
-  *print_out = load64le(file + len - REMIX_SUM);
-  s = env_create(ctx->dir, name, ENV_WRITE, &fd);
-  if (s != REMIXDB_OK) {
-    mem_free(file);
-    return s;
-  }
   s = blkio_writer_create(q, &out);
   if (s == REMIXDB_OK) {
     blkio_writer_start(out, fd, path, false);
@@ -305,16 +297,29 @@ enum remixdb_status remix_write_image(const struct sst_ctx *ctx, struct blkio_qu
     s = blkio_writer_finish(out, true);
   }
   blkio_writer_destroy(out);
-  mem_free(file);
   if (s == REMIXDB_OK) s = env_close(env, fd, path);
   else env_close_quiet(env, fd);
   if (s != REMIXDB_OK) IGNORED(env_unlink(ctx->dir, name), "the next opening of the store removes the file");
+  return s;
+}
+
+enum remixdb_status remix_write_image(const struct sst_ctx *ctx, struct blkio_queue *q, uint64_t number,
+                                      struct packing *pack, const uint8_t *image, size_t image_size, uint64_t *size_out,
+                                      uint64_t *print_out) {
+  uint8_t *file = NULL;
+  size_t len = 0;
+  enum remixdb_status s = remix_pack(image, image_size, &file, &len);
+  if (s != REMIXDB_OK) return s;
   *size_out = len;
+  *print_out = load64le(file + len - REMIX_SUM);
+  s = pack ? packing_put(pack, PACK_REMIX, number, file, len) : write_file(ctx, q, number, file, len);
+  mem_free(file);
   return s;
 }
 
 enum remixdb_status remix_write_finish(struct remix_write *w, uint64_t *size_out, uint64_t *print_out) {
   const enum remixdb_status s = write_head(w);
-  return s == REMIXDB_OK ? remix_write_image(w->ctx, w->queue, w->number, w->image.p, w->image.len, size_out, print_out)
-                         : s;
+  return s != REMIXDB_OK
+             ? s
+             : remix_write_image(w->ctx, w->queue, w->number, w->pack, w->image.p, w->image.len, size_out, print_out);
 }

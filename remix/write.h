@@ -7,6 +7,7 @@
 #define REMIX_WRITE_H
 
 #include "remix/remix.h"
+#include "table/packing.h"
 
 // Arrays of entries, all of the same length. The entries at the beginning become a segment.
 struct remix_entries {
@@ -25,6 +26,7 @@ struct remix_write {
   const struct sst_ctx *ctx;
   struct blkio_queue *queue;
   uint64_t number;
+  struct packing *pack;  // the file becomes a part of this pack; NULL: a file of its own. Set after remix_write_start
   bool tags;
   uint32_t nr_runs;
   struct sst *const *runs;  // the caller's
@@ -57,13 +59,13 @@ MUST_CHECK enum remixdb_status remix_write_copy(struct remix_write *w, const str
 // with REMIXDB_CORRUPT if the tables have fewer records.
 MUST_CHECK enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix *x, const uint8_t *run_map,
                                                  uint32_t first);
-// Writes and syncs the file; *size_out: its size; *print_out: its fingerprint. On failure no file is left. Fails with
-// REMIXDB_NOMEM, REMIXDB_IO or REMIXDB_NOSPACE.
+// Writes and syncs the file, or adds the part to the pack; *size_out: its size; *print_out: its fingerprint. On failure
+// no file is left. Fails with REMIXDB_NOMEM, REMIXDB_IO or REMIXDB_NOSPACE.
 MUST_CHECK enum remixdb_status remix_write_finish(struct remix_write *w, uint64_t *size_out, uint64_t *print_out);
-// The same for a whole image, which the caller has made.
+// The same for a whole image, which the caller has made. pack: as above.
 MUST_CHECK enum remixdb_status remix_write_image(const struct sst_ctx *ctx, struct blkio_queue *q, uint64_t number,
-                                                 const uint8_t *image, size_t image_size, uint64_t *size_out,
-                                                 uint64_t *print_out);
+                                                 struct packing *pack, const uint8_t *image, size_t image_size,
+                                                 uint64_t *size_out, uint64_t *print_out);
 
 // remix_bytes_reserve makes room for more bytes after len; remix_bytes_put appends bytes. Both fail with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_bytes_reserve(struct remix_bytes *a, size_t more);

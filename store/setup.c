@@ -139,6 +139,8 @@ enum remixdb_status setup_services(struct xdb *x) {
   const uint64_t limit = process_descriptors();
   blkio_pool(&x->io, limit, ring_trouble, x);
   if ((s = fdpool_create(x->env, table_files(x, x->opts.max_open_files, limit), &x->fds)) != REMIXDB_OK) return s;
+  s = packs_create(&x->home, x->fds, x->opts.direct_io, !x->opts.read_only, &x->packs);
+  if (s != REMIXDB_OK) return s;
   // The cache can grow up to the machine's memory (remixdb_set_option).
   const size_t cache = x->opts.cache_mb * MIB;
   if (cache && (s = cache_create(cache, memory_size(), &x->epoch, &x->cache)) != REMIXDB_OK) return s;
@@ -147,6 +149,7 @@ enum remixdb_status setup_services(struct xdb *x) {
                             .io = &x->io,
                             .cache = x->cache,
                             .fds = x->fds,
+                            .packs = x->packs,
                             .store_id = x->store_id,
                             .direct_io = x->opts.direct_io,
                             .retired = &x->retired,
@@ -214,6 +217,7 @@ void setup_destroy(struct xdb *x) {
   collect_fini(x);
   values_fini(x);
   cache_destroy(x->cache);
+  packs_destroy(x->packs);
   fdpool_destroy(x->fds);
   blkio_fini(&x->io);
   dirlock_give(&x->dirlock);

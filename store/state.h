@@ -207,6 +207,7 @@ struct xdb {
   uint32_t nr_origins;
   struct blkio io;
   struct fdpool *fds;
+  struct packs *packs;  // of the tables and REMIX files
   struct value_ctx value_ctx;
   struct value_log values;       // of values that the putting threads write apart; compact.values has the rounds'
   struct wal_values log_values;  // for the log

@@ -56,7 +56,7 @@ static void batch_list(struct sst_batch *b, uint32_t from, uint32_t to) {
     if (begun != CACHE_FILL_READ) continue;
     b->of[n].opened = t != opened;
     if (t != opened) {
-      if (!fdpool_try_acquire(&t->file, &fd)) {
+      if (!fdpool_try_acquire(t->file, &fd)) {
         cache_fill_end(&t->cache, w->block, pages, &w->hold->cb, fill, false);
         opened = NULL;  // fd is no table's any more
         continue;
@@ -109,7 +109,7 @@ static bool batch_start(struct sst_batch *b, uint32_t from, uint32_t to) {
   for (uint32_t i = first; i < b->nr_reads; i++) {
     struct sst_request *const w = b->of[i].request;
     cache_fill_end(&w->sst->cache, w->block, b->of[i].pages, &w->hold->cb, &b->of[i].fill, false);
-    if (b->of[i].opened) fdpool_release(&w->sst->file);
+    if (b->of[i].opened) fdpool_release(w->sst->file);
   }
   b->nr_reads = first;
   return false;
@@ -119,7 +119,7 @@ static bool batch_start(struct sst_batch *b, uint32_t from, uint32_t to) {
 static void batch_finish(struct sst_batch *b) {
   batch_note(b, blkio_batch_end(&b->io));  // batch_done has noted it, too
   for (uint32_t i = 0; i < b->nr_reads; i++)
-    if (b->of[i].opened) fdpool_release(&b->of[i].request->sst->file);
+    if (b->of[i].opened) fdpool_release(b->of[i].request->sst->file);
   for (uint32_t i = 0; i < b->nr_parts; i++) {
     if (b->scratch[i]) sst_scratch_give(b->scratch[i]);
   }

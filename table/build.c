@@ -2,6 +2,7 @@
 #include "table/build.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <zdict.h>
 #include <zstd_errors.h>
 
@@ -37,7 +38,9 @@ struct sst_build {
   struct ckb_build ckb;
   bool ckeys;  // this table still gets a compressed-keys block
   uint64_t number;
-  int fd;  // -1: no table is open
+  int fd;                // -1: no table is open; in a pack the pack's
+  struct packing *pack;  // NULL: the table has a file of its own
+  uint64_t off, taken;   // of the table's place in the pack: its offset and its bytes
   char path[ENV_PATH_MAX];
   struct err_saved error;  // the first; sticky until the next start
   uint32_t nr_pages;       // of the blocks that are closed
@@ -125,6 +128,10 @@ static void sst_build_abandon(struct sst_build *b) {
   if (b->fd < 0) return;
   IGNORED(blkio_writer_finish(b->writer, false),
           "it only has to wait: nothing may be in flight to a closed descriptor");
+  if (b->pack) {  // which goes with all that is in it
+    b->fd = -1;
+    return;
+  }
   env_close_quiet(b->ctx->env, b->fd);
   fdpool_unreserve(b->ctx->fds);
   b->fd = -1;
@@ -152,9 +159,10 @@ void sst_build_destroy(struct sst_build *b) {
   mem_free(b);
 }
 
-void sst_build_start(struct sst_build *b, uint64_t number) {
+static void sst_build_anew(struct sst_build *b, uint64_t number) {
   assert(number < (uint64_t)1 << 47);
   sst_build_abandon(b);
+  b->pack = NULL;
   b->number = number;
   b->error.status = REMIXDB_OK;
   mem_free(b->pieces);
@@ -178,7 +186,10 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
   if (b->zdict) (void)ZSTD_CCtx_refCDict(b->zstd, NULL);
   mem_free(b->zdict_mem);  // also that of a dictionary that zstd refused
   b->zdict = b->zdict_mem = NULL;
+}
 
+void sst_build_start(struct sst_build *b, uint64_t number) {
+  sst_build_anew(b, number);
   char name[32];
   sst_name(name, number);
   enum remixdb_status s = env_path(b->path, b->ctx->dir->path, name);
@@ -192,6 +203,29 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
     fdpool_unreserve(b->ctx->fds);
   }
   sst_build_fail(b, s);
+}
+
+// Bytes of a table of this builder, at most: its data; the compressed keys, which are at most half of that, or a few
+// pages; the metadata.
+static uint64_t sst_build_most(const struct sst_build *b) {
+  const uint64_t pages = b->opts.max_pages + BLOCK_PAGES_MAX, data = pages * (BLOCK_PAGE + 1);
+  return data + data / 2 + SST_BUILD_FEW_KEYS + pages * 6 + 2 * (uint64_t)KV_KEY_MAX + FORMAT_SST_DICT_MAX +
+         FORMAT_SST_APART * (uint64_t)FORMAT_SST_APART_MAX + 2 * FORMAT_SST_ALIGN;
+}
+
+// blkio_place_fn
+static uint64_t sst_build_place(void *arg, uint64_t len, bool all) {
+  struct sst_build *const b = arg;
+  b->taken = all ? len : sst_build_most(b);
+  return b->off = packing_take(b->pack, b->taken);
+}
+
+void sst_build_start_in(struct sst_build *b, uint64_t number, struct packing *pack) {
+  sst_build_anew(b, number);
+  b->pack = pack;
+  b->fd = packing_fd(pack);
+  (void)snprintf(b->path, sizeof(b->path), "%s", packing_path(pack));
+  blkio_writer_start_part(b->writer, b->fd, b->path, sst_build_place, b);
 }
 
 // Writes one block: compressed, or raw if that is not larger.
@@ -547,9 +581,13 @@ enum remixdb_status sst_build_finish(struct sst_build *b, uint64_t *size_out) {
   }
   if (s == REMIXDB_OK) {
     *size_out = blkio_writer_offset(b->writer);
-    s = blkio_writer_finish(b->writer, true);
+    s = blkio_writer_finish(b->writer, b->pack == NULL);
   }
-  if (s == REMIXDB_OK) {
+  if (s == REMIXDB_OK && b->pack) {
+    s = *size_out <= b->taken ? packing_add(b->pack, PACK_TABLE, b->number, b->off, *size_out, b->taken)
+                              : err_set(REMIXDB_INVALID, "%s: a table is longer than its place", b->path);
+    if (s == REMIXDB_OK) b->fd = -1;
+  } else if (s == REMIXDB_OK) {
     const int fd = b->fd;
     b->fd = -1;
     s = env_close(b->ctx->env, fd, b->path);

@@ -7,6 +7,7 @@
 #define SST_BUILD_H
 
 #include "sst.h"
+#include "table/packing.h"
 
 struct sst_build_opts {
   bool ckeys;  // write a compressed-keys block
@@ -22,6 +23,9 @@ MUST_CHECK enum remixdb_status sst_build_create(const struct sst_ctx *ctx, const
                                                 struct blkio_queue *q, struct sst_build **out);
 void sst_build_destroy(struct sst_build *b);                 // removes an unfinished file; NULL is allowed
 void sst_build_start(struct sst_build *b, uint64_t number);  // removes an unfinished file, too
+// The same for a table in a pack, which outlives the table's building. When sst_build_finish returns REMIXDB_OK, the
+// part is added to the pack, and durable when the pack is.
+void sst_build_start_in(struct sst_build *b, uint64_t number, struct packing *pack);
 // The numbers of the records that will be added: none is smaller than min, or larger than max. Call it after
 // sst_build_start, before the first record. Without it every record gets number 1.
 void sst_build_numbers(struct sst_build *b, uint64_t min, uint64_t max);

@@ -38,6 +38,8 @@ enum {
 
 static inline uint64_t footer_sum(const uint8_t *p) { return hash64(p + SST_SUMMED, FORMAT_SST_FOOTER - SST_SUMMED); }
 
+uint64_t format_sst_footer_size(const uint8_t *p) { return load64le(p + SST_FILE_SIZE); }
+
 void format_sst_footer_put(uint8_t *p, const struct format_sst_footer *f) {
   memset(p, 0, FORMAT_SST_FOOTER);
   store64le(p + SST_STORE_ID, f->store_id);
@@ -122,9 +124,9 @@ static const char *footer_flaw(const struct format_sst_footer *f, uint64_t file_
   return numbers_flaw(f);
 }
 
-enum remixdb_status format_sst_footer_get(const uint8_t *p, uint64_t file_size, const char *path,
-                                          struct format_sst_footer *f_out) {
-  const uint64_t off = file_size - FORMAT_SST_FOOTER;
+enum remixdb_status format_sst_footer_at(const uint8_t *p, uint64_t base, uint64_t file_size, const char *path,
+                                         struct format_sst_footer *f_out) {
+  const uint64_t off = base + file_size - FORMAT_SST_FOOTER;
   if (load64le(p + SST_MAGIC) != FORMAT_SST_MAGIC) return err_corrupt(path, off + SST_MAGIC, "not the end of a table");
   if (load64le(p + SST_SUM) != footer_sum(p)) return err_corrupt(path, off, "checksum of footer");
   // after the checksum: a flipped bit is damage, not a later format

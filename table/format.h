@@ -61,11 +61,18 @@ struct format_sst_footer {
 // number 2^48 - 1 - (number >> 16), which is larger than any table's number.
 static inline uint64_t format_sst_meta_seed(uint64_t number) { return ~number; }
 
+// The size of the table that the footer states; nothing is checked.
+uint64_t format_sst_footer_size(const uint8_t *p);
 void format_sst_footer_put(uint8_t *p, const struct format_sst_footer *f);  // FORMAT_SST_FOOTER bytes
 uint64_t format_sst_print(const uint8_t *p);  // the fingerprint that a footer's bytes state
-// Decodes the footer p of a file of file_size bytes. Checks magic, version and checksum. Checks that the parts named by
-// the footer lie one after the other and fill the file. The caller checks number and store_id. Fails with
-// REMIXDB_CORRUPT, or with REMIXDB_VERSION if the format is newer.
-MUST_CHECK enum remixdb_status format_sst_footer_get(const uint8_t *p, uint64_t file_size, const char *path,
-                                                     struct format_sst_footer *f_out);
+// Decodes the footer p of a table of file_size bytes, which begins at the offset `base` of a file. Checks magic,
+// version and checksum. Checks that the parts named by the footer lie one after the other and fill the file. The caller
+// checks number and store_id. Fails with REMIXDB_CORRUPT, or with REMIXDB_VERSION if the format is newer.
+MUST_CHECK enum remixdb_status format_sst_footer_at(const uint8_t *p, uint64_t base, uint64_t file_size,
+                                                    const char *path, struct format_sst_footer *f_out);
+// The same for a table in a file of its own.
+MUST_CHECK static inline enum remixdb_status format_sst_footer_get(const uint8_t *p, uint64_t file_size,
+                                                                   const char *path, struct format_sst_footer *f_out) {
+  return format_sst_footer_at(p, 0, file_size, path, f_out);
+}
 #endif

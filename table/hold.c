@@ -47,7 +47,7 @@ static enum remixdb_status sst_load(void *arg, uint32_t block, uint32_t nr_pages
   struct load *const l = arg;
   struct sst *const t = l->t;
   int fd;
-  enum remixdb_status s = fdpool_acquire(&t->file, &fd);
+  enum remixdb_status s = fdpool_acquire(t->file, &fd);
   if (s != REMIXDB_OK) return s;
   const bool few = own && l->nr != SST_ALL;
   l->from = l->to = 0;
@@ -63,7 +63,7 @@ static enum remixdb_status sst_load(void *arg, uint32_t block, uint32_t nr_pages
     l->to = SST_ALL;
     if (few && s == REMIXDB_OK) sst_pieces_learn(t, block, buf);
   }
-  fdpool_release(&t->file);
+  fdpool_release(t->file);
   return s;
 }
 
@@ -115,10 +115,10 @@ static __attribute__((noinline)) enum remixdb_status sst_read_more(struct sst *t
   uint8_t *const buf = h->cb.own + (h->cb.data - h->cb.own);
   assert(h->cb.data >= h->cb.own && h->cb.data + sst_block_pages(t, block) * BLOCK_PAGE <= h->cb.own + h->cb.own_size &&
          h->to != SST_ALL);
-  enum remixdb_status s = fdpool_acquire(&t->file, &fd);
+  enum remixdb_status s = fdpool_acquire(t->file, &fd);
   if (s == REMIXDB_OK) {
     s = sst_pieces_read(t, fd, block, from, last - from + 1, 0, buf, &h->from, &h->to);
-    fdpool_release(&t->file);
+    fdpool_release(t->file);
   }
   if (s == REMIXDB_OK && h->from == 0 && h->to == t->nr_recs[block]) h->to = SST_ALL;
   if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) sst_hold_drop(h);

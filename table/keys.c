@@ -75,10 +75,10 @@ static enum remixdb_status chunks_of(struct sst *t, uint8_t *buf, const struct s
   *out = had;
   if (likely(had != NULL)) return REMIXDB_OK;
   int fd;
-  enum remixdb_status s = fdpool_acquire(&t->file, &fd);
+  enum remixdb_status s = fdpool_acquire(t->file, &fd);
   if (s != REMIXDB_OK) return s;
   s = chunks_read(t, fd, buf, &made);
-  fdpool_release(&t->file);
+  fdpool_release(t->file);
   if (s != REMIXDB_OK) return s;
   *out = made;
   if (atomic_compare_exchange_strong_explicit(&t->chunks, &had, made, memory_order_acq_rel, memory_order_acquire)) {
@@ -125,10 +125,10 @@ static enum remixdb_status chunk_load(struct sst *t, const struct sst_chunks *c,
   const uint8_t *p;
   int fd;
   h->sst = NULL;
-  enum remixdb_status s = fdpool_acquire(&t->file, &fd);
+  enum remixdb_status s = fdpool_acquire(t->file, &fd);
   if (s != REMIXDB_OK) return s;
   s = chunk_read(t, fd, c->at[i].off, (uint32_t)(c->at[i + 1].off - c->at[i].off), h->buf, &p);
-  fdpool_release(&t->file);
+  fdpool_release(t->file);
   if (s == REMIXDB_OK) s = chunk_begin(t, c, i, h);
   if (s != REMIXDB_OK) return s;
   h->sst = t;

@@ -143,7 +143,7 @@ static enum remixdb_status pieces_fetch(const struct sst *t, int fd, uint32_t bl
   if (begin == end) return REMIXDB_OK;
   const uint32_t len = (until > end ? until : end) - begin;
   const enum remixdb_status s = blkio_read_one(t->ctx->io, fd, t->path, buf + begin, len,
-                                               (uint64_t)block * BLOCK_PAGE + begin);
+                                               t->base + (uint64_t)block * BLOCK_PAGE + begin);
   return likely(s == REMIXDB_OK) ? pieces_take(t, block, pages, p, lo, hi, buf) : s;
 }
 

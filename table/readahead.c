@@ -111,10 +111,10 @@ static void ahead_read(struct sst_ahead *a, struct sst *t, uint32_t from, uint32
   if (!m) return;
   if (!follows) ahead_anew(m, back);
   const bool whole = a->edge == 0 || a->edge == t->nr_pages;
-  m->edge = !whole ? sst_block_off(t, a->edge) : back ? 0 : t->data_size;
+  m->edge = !whole ? sst_block_off(t, a->edge) : back ? t->base : t->base + t->data_size;
   const bool far = !back && !t->ctx->direct_io && m->came >= SST_AHEAD_LONG &&
                    (whole || m->edge >= end + SST_AHEAD_FAR);
-  struct fdpool_file *const file = far ? &t->scans : &t->file;
+  struct fdpool_file *const file = far ? t->scans : t->file;
   if (!fdpool_try_acquire(file, &fd)) return;
   const enum remixdb_status s = far ? blkio_read_one(t->ctx->io, fd, t->path, m->buf, (uint32_t)(end - off), off)
                                     : ahead_load(m, t, fd, off, end);
@@ -157,7 +157,7 @@ bool sst_ahead_begin(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_
   a->from = a->to = 0;
   a->shared = false;
   struct sst_ahead_mem *const m = ahead_reserve(a, until - from);
-  if (!m || !fdpool_try_acquire(&t->file, &fd)) return false;
+  if (!m || !fdpool_try_acquire(t->file, &fd)) return false;
   m->off = from;
   m->from = block;
   m->to = to;
@@ -172,7 +172,7 @@ bool sst_ahead_begin(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_
 }
 
 void sst_ahead_end(struct sst_ahead *a, struct sst *t, enum remixdb_status s) {
-  fdpool_release(&t->file);
+  fdpool_release(t->file);
   if (s != REMIXDB_OK) return;  // the read that needs a block meets the error again, and reports it
   a->number = t->number;
   a->from = a->mem->from;
@@ -209,10 +209,10 @@ void sst_will_need(struct sst *t, uint32_t first_block, uint32_t nr_pages) {
   int fd;
   if (t->ctx->direct_io || first_block >= t->nr_pages || nr_pages == 0) return;
   const uint32_t left = t->nr_pages - first_block, to = first_block + (nr_pages < left ? nr_pages : left);
-  if (!fdpool_try_acquire(&t->file, &fd)) return;
+  if (!fdpool_try_acquire(t->file, &fd)) return;
   const uint64_t off = sst_block_off(t, first_block), end = sst_block_off(t, to);
   if (off < end) env_advise(t->ctx->env, fd, off, end - off, ENV_WILL_NEED);
-  fdpool_release(&t->file);
+  fdpool_release(t->file);
 }
 
 // ---- into the cache
@@ -250,7 +250,7 @@ void sst_readahead_all(struct blkio_queue *q, const struct sst_stretch *stretche
     const uint64_t from = sst_align_down(sst_block_off(t, one->from)),
                    to = align_up(sst_block_off(t, one->to), BLKIO_ALIGN);
     int fd;
-    if (!t->cache.cache || !fdpool_try_acquire(&t->file, &fd)) continue;
+    if (!t->cache.cache || !fdpool_try_acquire(t->file, &fd)) continue;
     of[nr_reads] = one;
     reads[nr_reads++] = (struct blkio_read){
         .fd = fd, .path = t->path, .len = (uint32_t)(to - from), .off = from, .status = REMIXDB_ABORTED};
@@ -265,7 +265,7 @@ void sst_readahead_all(struct blkio_queue *q, const struct sst_stretch *stretche
             "each read has its status; sst_read meets the error again, and reports it");
   for (uint32_t i = 0; i < nr_reads; i++) {
     struct sst *const t = of[i]->t;
-    fdpool_release(&t->file);
+    fdpool_release(t->file);
     if (!ready || reads[i].status != REMIXDB_OK) continue;
     readahead_publish(t, x, of[i]->from, of[i]->to,
                       (uint8_t *)reads[i].buf + (sst_block_off(t, of[i]->from) - reads[i].off));

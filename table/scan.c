@@ -54,8 +54,8 @@ static enum remixdb_status sst_blocks_read_some(struct blkio_queue *q, struct ss
     const uint32_t block = reads[n].block;
     int fd = -1;
     assert(block < t->nr_pages && t->nr_recs[block]);
-    if (n == 0) s = fdpool_acquire(&t->file, &fd);
-    else if (!fdpool_try_acquire(&t->file, &fd)) break;
+    if (n == 0) s = fdpool_acquire(t->file, &fd);
+    else if (!fdpool_try_acquire(t->file, &fd)) break;
     if (s != REMIXDB_OK) return s;
     io[n] = (struct blkio_read){.fd = fd,
                                 .path = t->path,
@@ -64,7 +64,7 @@ static enum remixdb_status sst_blocks_read_some(struct blkio_queue *q, struct ss
                                 .off = sst_block_from(t, block)};
   }
   s = blkio_read_batch(q, io, n);
-  for (uint32_t i = 0; i < n; i++) fdpool_release(&reads[i].t->file);
+  for (uint32_t i = 0; i < n; i++) fdpool_release(reads[i].t->file);
   *nr_out = n;
   return s;
 }
@@ -130,7 +130,7 @@ static inline bool sst_window_flies(const struct sst_window *w) { return w->flig
 static void sst_window_fini(struct sst_window *w) {
   if (!w->t) return;
   blkio_flight_destroy(w->flight);
-  if (w->fd >= 0) fdpool_close_passing(&w->t->file, w->fd);
+  if (w->fd >= 0) fdpool_close_passing(w->t->file, w->fd);
   mem_free(w->bufs[0]);
   mem_free(w->bufs[1]);
 }
@@ -180,12 +180,12 @@ static void sst_window_shift(struct sst_window *w, uint32_t i, uint64_t lo) {
 // Reads with the table's descriptor, which has no readahead. So the call tells the system which bytes come next.
 static enum remixdb_status sst_window_read_shared(struct sst_window *w, struct blkio_read *r) {
   const uint64_t end = r->off + r->len, left = w->end - end;
-  enum remixdb_status s = fdpool_acquire(&w->t->file, &r->fd);
+  enum remixdb_status s = fdpool_acquire(w->t->file, &r->fd);
   if (s != REMIXDB_OK) return s;
   if (left && w->next == SST_READ_MAX && !w->t->ctx->direct_io)
     env_advise(w->t->ctx->env, r->fd, end, left < SST_READ_MAX ? left : SST_READ_MAX, ENV_WILL_NEED);
   s = blkio_read_one(w->t->ctx->io, r->fd, r->path, r->buf, r->len, r->off);
-  fdpool_release(&w->t->file);
+  fdpool_release(w->t->file);
   return s;
 }
 
@@ -197,7 +197,7 @@ static enum remixdb_status sst_window_wait(struct sst_window *w, uint64_t lo) {
     w->next = SST_READ_MIN;
   }
   if (!sst_window_reserve(w, w->cur)) return REMIXDB_NOMEM;
-  if (!w->begun && !fdpool_open_passing(&w->t->file, &w->fd)) w->fd = -1;
+  if (!w->begun && !fdpool_open_passing(w->t->file, &w->fd)) w->fd = -1;
   w->begun = true;
   sst_window_shift(w, w->cur, lo);
   struct blkio_read r = sst_window_read(w, w->cur, w->fd);
@@ -264,7 +264,7 @@ enum remixdb_status sst_scan_create(struct sst *t, struct blkio_queue *q, struct
   if (!scan) return REMIXDB_NOMEM;
   scan->t = t;
   scan->block = scan->last_block = SST_NO_BLOCK;
-  sst_window_init(&scan->win, t, q, 0, t->data_size);
+  sst_window_init(&scan->win, t, q, t->base, t->base + t->data_size);
   enum remixdb_status s = REMIXDB_OK;
   if (t->offs) {
     scan->unpacked[0] = mem_alloc(BLOCK_BYTES_MAX);
@@ -552,10 +552,10 @@ static enum remixdb_status sst_keys_behind(struct sst_keys_state *x, uint64_t or
     if (!x->behind_buf) return REMIXDB_NOMEM;
     x->behind_chunk = UINT32_MAX;
     int fd;
-    s = fdpool_acquire(&t->file, &fd);
+    s = fdpool_acquire(t->file, &fd);
     if (s != REMIXDB_OK) return s;
     s = blkio_read_one(t->ctx->io, fd, t->path, x->behind_buf, (uint32_t)(to - from), from);
-    fdpool_release(&t->file);
+    fdpool_release(t->file);
     r->any = false;
     const uint8_t *const p = x->behind_buf + (t->ckb_off + off - from);
     if (s == REMIXDB_OK) s = ckb_read_chunk(r, p, (uint32_t)(end - off), t->number, off, t->path, t->ckb_off + off);

@@ -10,6 +10,7 @@
 #include "table/block.h"
 #include "table/cache.h"
 #include "table/fdpool.h"
+#include "table/pack.h"
 #include "table/spread.h"
 
 #define SST_FULL_PAGES 20480u  // pages of a full table: 80 MiB
@@ -33,6 +34,7 @@ struct sst_ctx {
   struct blkio *io;
   struct cache *cache;  // NULL: no cache
   struct fdpool *fds;
+  struct packs *packs;      // the files of these that are parts of packs; NULL: there are no packs
   uint64_t store_id;        // new files state it
   const uint64_t *origins;  // files with these ids are the store's, too (struct files_ids); the caller's
   uint32_t nr_origins;
@@ -70,8 +72,11 @@ struct sst {
   uint64_t number;  // in the file's name
   uint64_t origin;  // the id of the store that wrote it
   uint64_t print;   // its fingerprint: the footer's checksum, which covers those of the metadata and of the blocks
-  char *path;
-  struct fdpool_file file;  // for single reads; advised for random reads
+  char *path;       // of the file, or of the pack
+  struct pack_part *part;     // the table is this part of a pack; NULL: it has a file of its own
+  struct fdpool_file *file;   // for single reads, advised for random reads: own[0], or the pack's
+  struct fdpool_file *scans;  // the same file, for long scans, advised for sequential reads: own[1], or the pack's
+  uint64_t base;              // offset of the table in its file
   struct cache_table cache;
   uint32_t nr_pages;     // pages of data blocks
   uint32_t last, least;  // the number of the last block; the smallest number of records among the blocks before it
@@ -82,23 +87,24 @@ struct sst {
   _Atomic(struct sst_chunks *) chunks;  // of the compressed keys (table/keys.h); NULL until a reader needs them
   _Atomic uint32_t keys_wanted;         // how often sst_key_cheap did not know them. Relaxed
   uint32_t rec_size;                    // bytes of a record in its block, on average
-  uint64_t *offs;  // of a compressed table: file offset of each page's block, nr_pages + 1 elements; otherwise NULL
-  void *zdict;     // decompression dictionary, or NULL
-  uint32_t form;   // of its blocks: BLOCK_FORM_BARE, or with kinds and numbers (table/block.h)
-  uint32_t flags;  // FORMAT_SST_FLAG_... of the footer
+  uint64_t
+      *offs;    // of a compressed table: offset in the file of each page's block, nr_pages + 1 elements; otherwise NULL
+  void *zdict;  // decompression dictionary, or NULL
+  uint32_t form;              // of its blocks: BLOCK_FORM_BARE, or with kinds and numbers (table/block.h)
+  uint32_t flags;             // FORMAT_SST_FLAG_... of the footer
   uint64_t seq_min, seq_max;  // no record has a smaller sequence number, or a larger one
   struct spread expiry;       // of the times at which records expire
   uint64_t nr_records, nr_tombs;
   uint64_t key_bytes, value_bytes;
-  uint64_t file_size, data_size;  // data_size: bytes of data blocks in the file
+  uint64_t file_size, data_size;  // bytes of the table; of its data blocks, as they are stored
   struct sst_apart *apart;        // nr_apart elements, ascending by file; NULL: none
   uint32_t nr_apart;
-  uint64_t ckb_off, ckb_len;  // the compressed-keys block; ckb_len 0: there is none
+  uint64_t ckb_off, ckb_len;  // the compressed-keys block: its offset in the file; ckb_len 0: there is none
   struct kref min, max;       // smallest and largest key, in one allocation that the table owns
   _Atomic uint32_t refs;
-  _Atomic bool obsolete;     // the last reference removes the file
-  struct fdpool_file scans;  // the same file, for long scans: advised for sequential reads
-  size_t counted;            // bytes in the account of tables (base/budget.h), besides the chunks
+  _Atomic bool obsolete;  // the last reference removes the file, or drops the part
+  struct fdpool_file own[2];
+  size_t counted;  // bytes in the account of tables (base/budget.h), besides the chunks
 };
 
 // Returns the sequence number of a record that was read from this block of the table.

@@ -11,7 +11,7 @@
 static inline uint64_t sst_align_down(uint64_t n) { return n & ~(uint64_t)(BLKIO_ALIGN - 1); }
 
 static inline uint64_t sst_block_off(const struct sst *t, uint32_t block) {
-  return t->offs ? t->offs[block] : (uint64_t)block * BLOCK_PAGE;
+  return t->offs ? t->offs[block] : t->base + (uint64_t)block * BLOCK_PAGE;
 }
 static inline uint32_t sst_block_stored(const struct sst *t, uint32_t block, uint32_t pages) {
   return t->offs ? (uint32_t)(t->offs[block + pages] - t->offs[block]) : pages * BLOCK_PAGE;

@@ -36,7 +36,8 @@ enum {
   KIND_NAMES = 4,
   KIND_ERASED = 5,
   KIND_VALUES = 8,
-  KIND_MOVES = 9
+  KIND_MOVES = 9,
+  KIND_PACKS = 10
 };
 #define ERASED_SIZE 8u   // that section: u64
 #define SECTION_MUST 1u  // flag: a reader that does not know the kind refuses the store
@@ -72,9 +73,11 @@ static const char current_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'E', 'R'};
 #define CURRENT_HOLE (128u << 10)      // no part of the file has so many zeros: an anchor has fewer bytes
 // The most bytes of a partition, its tables left out.
 #define CURRENT_PART_MAX (PART_HEAD + KV_KEY_MAX)
-#define CURRENT_REST_MAX \
-  (HEAD_SIZE + 7 * SECTION_HEAD + ERASED_SIZE + 2 * PARTS_HEAD + NAMES_SIZE_MAX + SUM_SIZE)  // of what is there once
-#define CURRENT_TABLE_MAX (CURRENT_NAME + 3 * 8)  // bytes of a table's name, and of origins of it and its REMIX files
+#define CURRENT_REST_MAX                                                                              \
+  (HEAD_SIZE + 8 * SECTION_HEAD + PACK_SECTION_HEAD + ERASED_SIZE + 2 * PARTS_HEAD + NAMES_SIZE_MAX + \
+   SUM_SIZE)  // of what is there once
+// Bytes of a table's name, of origins of it and its REMIX files, and of their places in packs, each in another one.
+#define CURRENT_TABLE_MAX (CURRENT_NAME + 3 * 8 + 3 * (PACK_LIST_HEAD + PACK_ENTRY))
 
 bool current_is_magic(const uint8_t *bytes) { return memcmp(bytes, current_magic, sizeof(current_magic)) == 0; }
 
@@ -117,10 +120,21 @@ static enum remixdb_status check_head(const char *path, const struct current_hea
   return REMIXDB_OK;
 }
 
-// A value file counts as a table: it explains a name, and no more.
+struct counting {
+  const struct env_dir *dir;
+  uint64_t tables;
+};
+
+// A value file counts as a table: it explains a name, and no more. Each page of a pack may be one.
 static bool count_table(void *arg, const char *name) {
+  struct counting *const c = arg;
   const enum files_kind kind = files_kind_of(name, NULL);
-  *(uint64_t *)arg += kind == FILES_IS_TABLE || kind == FILES_IS_VALUE;
+  struct env_stat st;
+  c->tables += kind == FILES_IS_TABLE || kind == FILES_IS_VALUE;
+  if (kind != FILES_IS_PACK) return true;
+  err_cleanup_begin();
+  if (env_stat(c->dir, name, &st) == REMIXDB_OK && st.is_file) c->tables += st.size / PACK_ALIGN;
+  err_cleanup_end();
   return true;
 }
 
@@ -128,12 +142,14 @@ static bool count_table(void *arg, const char *name) {
 // empty has a table. The bound counts the longest anchors, so a sound file stays far below it: also one that has lost
 // most of its tables, which a repair reads.
 static enum remixdb_status check_size(const struct env_dir *dir, const char *path, int fd) {
-  uint64_t size, tables = 0;
+  struct counting c = {dir, 0};
+  uint64_t size;
   enum remixdb_status s = env_size(dir->env, fd, path, &size);
   if (s != REMIXDB_OK || size <= CURRENT_SIZE_SMALL || size > CURRENT_SIZE_MAX) return s;
   if (env_is_hollow(dir->env, fd, 0, size, CURRENT_HOLE))
     return err_corrupt(path, 0, "has a hole where partitions should be");
-  if ((s = env_list(dir, count_table, &tables)) != REMIXDB_OK) return s;
+  if ((s = env_list(dir, count_table, &c)) != REMIXDB_OK) return s;
+  const uint64_t tables = c.tables < CURRENT_SIZE_MAX ? c.tables : CURRENT_SIZE_MAX;
   if (size <= CURRENT_REST_MAX + TREES * CURRENT_PART_MAX + tables * (CURRENT_PART_MAX + CURRENT_TABLE_MAX))
     return REMIXDB_OK;
   return err_corrupt(path, 0, "the file has %llu bytes, far more than partitions with %llu tables take",
@@ -222,9 +238,19 @@ static enum remixdb_status read_moves(struct current *c, size_t at, uint64_t len
   return REMIXDB_OK;
 }
 
+static enum remixdb_status read_packs(struct current *c, size_t at, uint64_t len) {
+  struct pack_list l;
+  c->head.packs = c->buf + at;
+  c->head.packs_len = (size_t)len;
+  const char *flaw = pack_list_begin(&l, c->head.packs, (size_t)len, c->head.next_file);
+  if (!flaw) flaw = pack_list_next(&l);
+  while (!flaw && l.nr) flaw = pack_list_next(&l);
+  return flaw ? err_corrupt(c->path, (size_t)(l.p - c->buf), "packs: %s", flaw) : REMIXDB_OK;
+}
+
 // One section, whose bytes are [at, at + len).
 static enum remixdb_status read_section(struct current *c, uint32_t kind, uint32_t flags, size_t at, uint64_t len) {
-  const bool known = (kind >= KIND_ORIGINS && kind <= KIND_ERASED) || kind == KIND_VALUES || kind == KIND_MOVES;
+  const bool known = (kind >= KIND_ORIGINS && kind <= KIND_ERASED) || (kind >= KIND_VALUES && kind <= KIND_PACKS);
   if (flags & ~SECTION_MUST || (!known && flags & SECTION_MUST))
     return err_set(REMIXDB_VERSION, "%s: a section of kind %u with flags %#x is not known to this library", c->path,
                    kind, flags);
@@ -239,6 +265,7 @@ static enum remixdb_status read_section(struct current *c, uint32_t kind, uint32
   }
   if (kind == KIND_VALUES) return read_values(c, at, len);
   if (kind == KIND_MOVES) return read_moves(c, at, len);
+  if (kind == KIND_PACKS) return read_packs(c, at, len);
   return read_parts(c, kind == KIND_PARTS ? TREE_UNNAMED : TREE_SPACES, at, len);
 }
 
@@ -449,8 +476,8 @@ enum remixdb_status current_write(const struct env_dir *dir, const struct curren
   size_t parts_len[TREES];
   uint32_t nr_sections = (ids->nr != 0) + (names_len != 0) + (h->nr_values != 0) + (h->erased != 0);
   if (h->erased) len += section_size(ERASED_SIZE);
-  len += section_size(moves_len);
-  nr_sections += moves_len != 0;
+  len += section_size(moves_len) + section_size(h->packs_len);
+  nr_sections += (moves_len != 0) + (h->packs_len != 0);
   for (uint32_t tree = 0, at = 0; tree < TREES; at += h->nr_parts[tree++]) {
     parts_len[tree] = parts_size(parts + at, h->nr_parts[tree]);
     len += section_size(parts_len[tree]);
@@ -487,6 +514,11 @@ enum remixdb_status current_write(const struct env_dir *dir, const struct curren
     p = put_section(p, KIND_MOVES, moves_len);
     memcpy(p, h->moves, moves_len);
     p += moves_len;
+  }
+  if (h->packs_len) {
+    p = put_section(p, KIND_PACKS, h->packs_len);
+    memcpy(p, h->packs, h->packs_len);
+    p += h->packs_len;
   }
   assert(p == buf + len - SUM_SIZE);
   store64le(p, hash64(buf, len - SUM_SIZE));

@@ -15,6 +15,7 @@
 #define VIEW_CURRENT_H
 
 #include "base/files.h"
+#include "table/pack.h"
 #include "value/format.h"
 #include "view/names.h"
 
@@ -43,6 +44,8 @@ struct current_head {
                           // bytes of all its values, about; u64 each. A reader's point into the file
   uint32_t nr_moves;      // collected value files
   const uint8_t *moves;   // CURRENT_MOVE bytes for each, ascending by number: current_move_get
+  size_t packs_len;       // bytes of `packs`; 0: none
+  const uint8_t *packs;   // the packs with the places of their parts (struct pack_list in table/pack.h)
 };
 // Whether the file states fingerprints.
 static inline bool current_prints(const struct current_head *h) { return h->format >= 3; }

@@ -48,10 +48,13 @@ static enum remixdb_status out_of_place(const struct sst *t, const char *what) {
 }
 
 // Compares the file of this name with what CURRENT says of it, and takes what it says of itself.
-static enum remixdb_status take_file(const struct part_away *a, void (*name_of)(char *buf, uint64_t number),
-                                     const struct sst_peek *seen, struct part_file *f) {
+static enum remixdb_status take_file(const struct part_away *a, enum pack_kind kind, const struct sst_peek *seen,
+                                     struct part_file *f) {
   char name[32];
-  name_of(name, f->number);
+  f->part = packs_find(a->ctx->packs, kind, f->number);
+  if (f->part) files_pack_name(name, f->part->pack->number);
+  else if (kind == PACK_TABLE) sst_name(name, f->number);
+  else remix_name(name, f->number);
   if (a->printed && seen->print != f->print) {
     char *const path = env_path_new(a->ctx->dir, name);
     const enum remixdb_status s = path ? current_other_history(path) : REMIXDB_NOMEM;
@@ -70,7 +73,7 @@ static enum remixdb_status look_at_table(struct part_away *a, bool spaces, struc
   if (s != REMIXDB_OK) return s;
   if (seen.spaces != spaces)
     return err_corrupt(a->ctx->dir->path, 0, "table %llu is of the other tree", (unsigned long long)f->number);
-  return take_file(a, sst_name, &seen, f);
+  return take_file(a, PACK_TABLE, &seen, f);
 }
 
 static enum remixdb_status look_at_view(struct part_away *a, struct part_file *f) {
@@ -82,7 +85,7 @@ static enum remixdb_status look_at_view(struct part_away *a, struct part_file *f
   a->expires = a->expires || seen.expires;
   a->entries += seen.entries;
   a->keys += seen.keys;
-  return take_file(a, remix_name, &seen.file, f);
+  return take_file(a, PACK_REMIX, &seen.file, f);
 }
 
 static enum remixdb_status look_at_files(struct part_away *a, bool spaces) {
@@ -198,7 +201,7 @@ bool part_expires(const struct part *p) {
 // ---- its files
 
 static struct part_file file_of_view(const struct remix *x) {
-  return x ? (struct part_file){x->number, x->print, x->origin, x->file_size} : (struct part_file){0};
+  return x ? (struct part_file){x->number, x->print, x->origin, x->file_size, x->part} : (struct part_file){0};
 }
 
 void part_files(const struct part *p, struct part_files *out) {
@@ -211,7 +214,7 @@ void part_files(const struct part *p, struct part_files *out) {
   out->young = file_of_view(part_young(p));
   for (uint32_t r = 0; r < out->nr; r++) {
     const struct sst *const t = part_run(p, r);
-    out->tables[r] = (struct part_file){t->number, t->print, t->origin, t->file_size};
+    out->tables[r] = (struct part_file){t->number, t->print, t->origin, t->file_size, t->part};
   }
 }
 

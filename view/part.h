@@ -25,6 +25,7 @@ struct part_file {
   uint64_t number;         // 0: there is no such file
   uint64_t print, origin;  // its fingerprint, and the id of the store that wrote it
   uint64_t size;           // bytes
+  struct pack_part *part;  // the file is this part of a pack; NULL: it is a file of its own
 };
 struct part_files {
   struct part_file remix, young;

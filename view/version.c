@@ -288,7 +288,7 @@ static int cmp_u64(const void *a, const void *b) {
 
 // One number for a file: the numbers of tables, REMIXes and value files overlap.
 static uint64_t file_key(uint64_t number, enum files_kind kind) {
-  return number << 2 | (kind == FILES_IS_REMIX ? 1 : kind == FILES_IS_VALUE ? 2 : 0);
+  return number << 2 | (kind == FILES_IS_REMIX ? 1 : kind == FILES_IS_VALUE ? 2 : kind == FILES_IS_PACK ? 3 : 0);
 }
 
 // ---- opening
@@ -395,8 +395,26 @@ enum remixdb_status version_ready(const struct version *v, struct workers *ws, s
   return s == REMIXDB_OK && v->spaces ? version_tree_ready(v->spaces, ws, self) : s;
 }
 
+// Every part of a pack that CURRENT lists is a file of a partition. named: keys of their files, ascending.
+static enum remixdb_status check_parts(const struct current *c, const uint64_t *named, size_t nr) {
+  struct pack_list l;
+  if (c->head.packs_len == 0) return REMIXDB_OK;
+  const char *flaw = pack_list_begin(&l, c->head.packs, c->head.packs_len, c->head.next_file);
+  while (!flaw && !(flaw = pack_list_next(&l)) && l.nr) {
+    for (uint32_t i = 0; i < l.nr; i++) {
+      const uint64_t id = load64le(l.entries + (size_t)PACK_ENTRY * i);
+      const enum files_kind kind = pack_id_kind(id) == PACK_TABLE ? FILES_IS_TABLE : FILES_IS_REMIX;
+      const uint64_t key = file_key(pack_id_number(id), kind);
+      if (!bsearch(&key, named, nr, sizeof(key), cmp_u64))
+        return err_corrupt(c->path, 0, "a part of pack %llu is file %llu of no partition", (unsigned long long)l.number,
+                           (unsigned long long)pack_id_number(id));
+    }
+  }
+  return flaw ? err_corrupt(c->path, 0, "packs: %s", flaw) : REMIXDB_OK;
+}
+
 // A file belongs to one partition. If a damaged CURRENT named it in many, each would open it and unpack its index.
-static enum remixdb_status check_names(const char *path, const struct load *loads, uint32_t nr) {
+static enum remixdb_status check_names(const struct current *c, const struct load *loads, uint32_t nr) {
   size_t all = 0, at = 0;
   for (uint32_t i = 0; i < nr; i++) all += 2 + (size_t)loads[i].names.nr;
   uint64_t *const keys = mem_alloc(all * sizeof(*keys));
@@ -411,8 +429,11 @@ static enum remixdb_status check_names(const char *path, const struct load *load
   uint64_t twice = 0;
   for (size_t i = 1; i < at; i++)
     if (keys[i] == keys[i - 1]) twice = keys[i] >> 2;
+  const enum remixdb_status s = twice ? err_corrupt(c->path, 0, "names file %llu for two partitions",
+                                                    (unsigned long long)twice)
+                                      : check_parts(c, keys, at);
   mem_free(keys);
-  return twice ? err_corrupt(path, 0, "names file %llu for two partitions", (unsigned long long)twice) : REMIXDB_OK;
+  return s;
 }
 
 // Copies the numbers of value files.
@@ -441,6 +462,10 @@ enum remixdb_status version_list(const struct env_dir *dir, struct version_names
   if (!out->views || !(out->tables = mem_alloc(c.len)) || !(out->prints = mem_alloc(c.len))) s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = copy_origins(&c, &out->origins, &out->nr_origins);
   if (s == REMIXDB_OK) s = list_values(&c, out);
+  out->next_file = c.head.next_file;
+  out->packs_len = c.head.packs_len;
+  if (s == REMIXDB_OK && !(out->packs = mem_alloc(c.head.packs_len + 1))) s = REMIXDB_NOMEM;
+  if (s == REMIXDB_OK && c.head.packs_len) memcpy(out->packs, c.head.packs, c.head.packs_len);
   for (uint32_t tree = 0; s == REMIXDB_OK && tree < TREES; tree++) {
     current_tree(&c, tree);
     while (s == REMIXDB_OK && current_more(&c)) {
@@ -472,6 +497,7 @@ void version_names_fini(struct version_names *n) {
   mem_free(n->views);
   mem_free(n->values);
   mem_free(n->moves);
+  mem_free(n->packs);
   *n = (struct version_names){0};
 }
 
@@ -523,6 +549,20 @@ static enum remixdb_status make_loaded(const struct current *c, struct part **pa
   v->printed = current_prints(&c->head);
   *out = v;
   return REMIXDB_OK;
+}
+
+// Adds the packs that CURRENT names to the store's.
+static enum remixdb_status load_packs(const struct sst_ctx *ctx, const struct current *c) {
+  const struct files_ids ids = sst_ctx_ids(ctx);
+  struct pack_list l;
+  if (c->head.packs_len == 0) return REMIXDB_OK;
+  if (!ctx->packs) return err_set(REMIXDB_INVALID, "%s: has packs, and they are not wanted", c->path);
+  const char *flaw = pack_list_begin(&l, c->head.packs, c->head.packs_len, c->head.next_file);
+  while (!flaw && !(flaw = pack_list_next(&l)) && l.nr) {
+    const enum remixdb_status s = packs_load(ctx->packs, &ids, l.number, &l.print, l.entries, l.nr);
+    if (s != REMIXDB_OK) return s;
+  }
+  return flaw ? err_corrupt(c->path, 0, "packs: %s", flaw) : REMIXDB_OK;
 }
 
 // Opens the value files that CURRENT names, and compares their fingerprints (V5).
@@ -587,7 +627,8 @@ enum remixdb_status version_open(const struct sst_ctx *ctx, struct workers *ws, 
   for (uint32_t i = 0; i < nr && s == REMIXDB_OK; i++) loads[i].ctx = ctx;
   if (s == REMIXDB_OK) s = decode_parts(&c, TREE_UNNAMED, loads);
   if (s == REMIXDB_OK) s = decode_parts(&c, TREE_SPACES, loads + nr_unnamed);
-  if (s == REMIXDB_OK) s = check_names(c.path, loads, nr);
+  if (s == REMIXDB_OK) s = check_names(&c, loads, nr);
+  if (s == REMIXDB_OK) s = load_packs(ctx, &c);
   if (s == REMIXDB_OK) s = look_at_parts(ws, self, loads, nr, parts);
   if (s == REMIXDB_OK) s = make_loaded(&c, parts, out);
   if (s == REMIXDB_OK) {
@@ -622,22 +663,40 @@ enum remixdb_status version_may_grow(const struct sst_ctx *ctx, const struct ver
                  ctx->dir->path);
 }
 
-// Describes a tree's partitions for CURRENT. The names of their tables go to `tables`. Returns the end of these.
-static uint8_t *name_parts(const struct version *tree, struct current_part *parts, uint8_t *tables) {
+// What CURRENT is made of.
+struct saving {
+  struct current_part *parts;
+  uint8_t *tables;            // names of tables, then of value files
+  uint8_t *moves;             // of collected value files
+  struct pack_part **packed;  // parts of packs
+  size_t nr_packed;
+};
+
+static void add_packed(struct saving *w, const struct part_file *f) {
+  if (f->part) w->packed[w->nr_packed++] = f->part;
+}
+
+// Describes a tree's partitions for CURRENT, from parts[at] on. The names of their tables go to `tables`. Returns the
+// end of these.
+static uint8_t *name_parts(const struct version *tree, struct saving *w, uint32_t at, uint8_t *tables) {
   for (uint32_t i = 0; i < tree->nr_parts; i++) {
     struct part_files f;
     part_files(tree->parts[i], &f);
-    parts[i] = (struct current_part){.anchor = part_anchor(tree->parts[i]),
-                                     .remix = f.remix.number,
-                                     .remix_print = f.remix.print,
-                                     .young = f.young.number,
-                                     .young_print = f.young.print,
-                                     .nr = f.nr,
-                                     .nr_young = f.nr_young,
-                                     .stride = CURRENT_NAME,
-                                     .tables = tables};
-    for (uint32_t r = 0; r < f.nr; r++, tables += CURRENT_NAME)
+    w->parts[at + i] = (struct current_part){.anchor = part_anchor(tree->parts[i]),
+                                             .remix = f.remix.number,
+                                             .remix_print = f.remix.print,
+                                             .young = f.young.number,
+                                             .young_print = f.young.print,
+                                             .nr = f.nr,
+                                             .nr_young = f.nr_young,
+                                             .stride = CURRENT_NAME,
+                                             .tables = tables};
+    add_packed(w, &f.remix);
+    add_packed(w, &f.young);
+    for (uint32_t r = 0; r < f.nr; r++, tables += CURRENT_NAME) {
       current_name_put(tables, f.tables[r].number, f.tables[r].print);
+      add_packed(w, &f.tables[r]);
+    }
   }
   return tables;
 }
@@ -649,6 +708,21 @@ static size_t count_files(const struct version *v, uint32_t *nr_parts_out) {
     for (uint32_t i = 0; i < tree->nr_parts; i++) nr += part_nr_files(tree->parts[i]);
   if (nr_parts_out) *nr_parts_out = v->nr_parts + (v->spaces ? v->spaces->nr_parts : 0);
   return nr + v->values.nr;
+}
+
+// Describes the value files, at `at`, and the collected ones, at `moves`.
+static void name_values(const struct version *v, struct current_head *head, uint8_t *at, uint8_t *moves) {
+  head->values = at;
+  for (uint32_t i = 0; i < v->values.nr; i++, at += CURRENT_VALUE) {
+    const struct value_file *const f = v->values.files[i];
+    current_name_put(at, f->number, f->print);
+    store64le(at + CURRENT_NAME, atomic_load_explicit(&f->value_bytes, memory_order_relaxed));
+  }
+  head->moves = moves;
+  for (uint32_t i = 0; i < v->moves.nr; i++) {
+    const struct value_index *const x = v->moves.all[i];
+    current_move_put(moves + CURRENT_MOVE * (size_t)i, &(struct current_move){x->number, x->bytes, x->ref});
+  }
 }
 
 enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version *v) {
@@ -666,44 +740,45 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
                               .nr_moves = v->moves.nr};
   uint32_t nr_parts;
   const size_t nr_files = count_files(v, &nr_parts);
-  struct current_part *const parts = mem_alloc(nr_parts * sizeof(*parts));
-  uint8_t *const tables = mem_alloc(nr_files ? CURRENT_VALUE * nr_files : 1);
-  uint8_t *const moves = mem_alloc(v->moves.nr ? CURRENT_MOVE * (size_t)v->moves.nr : 1);
-  enum remixdb_status s = parts && tables && moves ? REMIXDB_OK : REMIXDB_NOMEM;
+  struct saving w = {.parts = mem_alloc(nr_parts * sizeof(*w.parts)),
+                     .tables = mem_alloc(nr_files ? CURRENT_VALUE * nr_files : 1),
+                     .moves = mem_alloc(v->moves.nr ? CURRENT_MOVE * (size_t)v->moves.nr : 1),
+                     .packed = mem_alloc(nr_files ? nr_files * sizeof(struct pack_part *) : 1)};
+  uint8_t *packs = NULL;
+  enum remixdb_status s = w.parts && w.tables && w.moves && w.packed ? REMIXDB_OK : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) {
-    uint8_t *at = name_parts(v, parts, tables);
-    if (nr_spaces) at = name_parts(v->spaces, parts + v->nr_parts, at);
-    head.values = at;
-    for (uint32_t i = 0; i < v->values.nr; i++, at += CURRENT_VALUE) {
-      const struct value_file *const f = v->values.files[i];
-      current_name_put(at, f->number, f->print);
-      store64le(at + CURRENT_NAME, atomic_load_explicit(&f->value_bytes, memory_order_relaxed));
-    }
-    head.moves = moves;
-    for (uint32_t i = 0; i < v->moves.nr; i++) {
-      const struct value_index *const x = v->moves.all[i];
-      current_move_put(moves + CURRENT_MOVE * (size_t)i, &(struct current_move){x->number, x->bytes, x->ref});
-    }
+    uint8_t *at = name_parts(v, &w, 0, w.tables);
+    if (nr_spaces) at = name_parts(v->spaces, &w, v->nr_parts, at);
+    name_values(v, &head, at, w.moves);
+    s = packs_encode(ctx->packs, w.packed, w.nr_packed, &packs, &head.packs_len);
+    head.packs = packs;
   }
-  if (s == REMIXDB_OK) s = current_write(ctx->dir, &head, &ids, parts, v->names);
-  mem_free(parts);
-  mem_free(tables);
-  mem_free(moves);
+  if (s == REMIXDB_OK) s = current_write(ctx->dir, &head, &ids, w.parts, v->names);
+  mem_free(packs);
+  mem_free(w.parts);
+  mem_free(w.tables);
+  mem_free(w.moves);
+  mem_free(w.packed);
   return s;
 }
 
 // ---- the owner of a file
 
-// Tells whether the bytes of a log segment, a table or a REMIX state a store's id. bytes: the last nr bytes of a table,
-// or the first nr bytes of another file; nr is at most WAL_HEAD.
+// Tells whether the bytes of a log segment, a table or a REMIX state a store's id. bytes: the last nr bytes of a table
+// or a pack, or the first nr bytes of another file; nr is at most WAL_HEAD.
 static bool states_id(const struct files_entry *e, const uint8_t *bytes, size_t nr, uint64_t size, uint64_t *id_out) {
   struct format_sst_footer f;
   struct wal_head h;
   struct value_head v;
+  struct pack_footer k;
   switch (e->kind) {
     case FILES_IS_VALUE:
       if (nr < VALUE_HEAD || value_head_get(bytes, e->name, &v) != REMIXDB_OK) return false;
       *id_out = v.store_id;
+      return true;
+    case FILES_IS_PACK:
+      if (nr < PACK_FOOTER || pack_footer_get(bytes, size, e->name, &k) != REMIXDB_OK) return false;
+      *id_out = k.store_id;
       return true;
     case FILES_IS_TABLE:
       if (format_sst_footer_get(bytes, size, e->name, &f) != REMIXDB_OK) return false;
@@ -730,13 +805,13 @@ static enum remixdb_status data_owner(const struct env_dir *dir, const struct fi
                                       const struct files_ids *ids, enum version_owner *out) {
   uint8_t bytes[WAL_HEAD] = {0};
   _Static_assert(FORMAT_SST_FOOTER <= sizeof(bytes), "a footer fits");
-  const bool table = e->kind == FILES_IS_TABLE;
-  const size_t want = table ? FORMAT_SST_FOOTER : sizeof(bytes);
+  const bool last = e->kind == FILES_IS_TABLE || e->kind == FILES_IS_PACK;
+  const size_t want = e->kind == FILES_IS_TABLE ? FORMAT_SST_FOOTER : last ? PACK_FOOTER : sizeof(bytes);
   size_t nr = 0;
   int fd;
   enum remixdb_status s = env_open(dir, e->name, ENV_READ, &fd);
   if (s != REMIXDB_OK) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
-  s = env_read_upto(dir->env, fd, e->name, bytes, want, table && size >= want ? size - want : 0, &nr);
+  s = env_read_upto(dir->env, fd, e->name, bytes, want, last && size >= want ? size - want : 0, &nr);
   env_close_quiet(dir->env, fd);
   if (s != REMIXDB_OK) return s;
   uint64_t id;
@@ -814,8 +889,8 @@ enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct versio
   for (size_t i = 0; s == REMIXDB_OK && i < nr_list; i++) {
     const struct files_entry *e = &list[i];
     const uint64_t key = file_key(e->number, e->kind);
-    const bool numbered = e->kind == FILES_IS_TABLE || e->kind == FILES_IS_REMIX || e->kind == FILES_IS_VALUE;
-    if (e->kind != FILES_IS_CURRENT_TMP && !numbered) continue;
+    if (e->kind != FILES_IS_CURRENT_TMP && !files_is_numbered(e->kind)) continue;
+    if (e->kind == FILES_IS_PACK && packs_have(ctx->packs, e->number)) continue;
     if (e->kind != FILES_IS_CURRENT_TMP && bsearch(&key, named, nr_named, sizeof(key), cmp_u64)) continue;
     enum version_owner owner;
     s = version_owner(ctx->dir, e, &ids, &owner);
@@ -825,5 +900,6 @@ enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct versio
   }
   mem_free(list);
   mem_free(named);
+  if (s == REMIXDB_OK) packs_reclaim(ctx->packs);
   return s;
 }

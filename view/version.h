@@ -170,6 +170,9 @@ struct version_names {
   uint64_t *values;     // numbers of the value files, ascending
   uint32_t nr_values, nr_moves;
   struct current_move *moves;  // the collected value files, ascending
+  uint8_t *packs;              // packs_len bytes: the packs with their parts (struct pack_list)
+  size_t packs_len;
+  uint64_t next_file;
 };
 void version_names_fini(struct version_names *n);
 MUST_CHECK enum remixdb_status version_list(const struct env_dir *dir, struct version_names *out);

@@ -26,7 +26,7 @@ static const uint32_t nr_changed = SLOW > 1 ? 0 : 2;  // copies of each file
 
 typedef int (*target_fn)(const uint8_t *data, size_t size);
 
-#define TARGETS(X) X(api) X(block) X(ckb) X(index) X(remix) X(table) X(value) X(version) X(wal)
+#define TARGETS(X) X(api) X(block) X(ckb) X(index) X(pack) X(remix) X(table) X(value) X(version) X(wal)
 #define DECLARE(name) int fuzz_##name(const uint8_t *data, size_t size);
 TARGETS(DECLARE)
 

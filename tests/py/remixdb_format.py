@@ -940,6 +940,8 @@ class Version:
         self.names, self.next_space = {}, 1  # id: name
         self.values = {}  # number: fingerprint, of value files
         self.moves = {}  # number: bytes and reference to the index, of collected value files
+        self.packs = {}  # number: fingerprint
+        self.parts = {}  # (number, whether it is a REMIX file): (pack, offset, length)
         if self.format == 3:
             self._sections()
         else:
@@ -972,9 +974,10 @@ class Version:
             kind, flags, length = struct.unpack_from("<IIQ", data, at)
             if kind <= before or length > end - at - 16:
                 self.fail(at, "a section")
-            if flags & ~1 or (kind > 5 and kind not in (8, 9) and flags):
+            known = kind <= 5 or kind in (8, 9, 10)
+            if flags & ~1 or (not known and flags):
                 raise UnknownFormat(self.name, at, f"section of kind {kind}")
-            if (kind <= 5 or kind in (8, 9)) and not flags:
+            if known and not flags:
                 self.fail(at + 4, "flags of a section")
             content = at + 16
             if kind == 1:
@@ -994,6 +997,8 @@ class Version:
                 self._values(content, length)
             elif kind == 9:
                 self._moves(content, length)
+            elif kind == 10:
+                self._packs(content, content + length)
             at, before = content + length, kind
         if at != end or not self.partitions:
             self.fail(at, "the sections do not fill the file")
@@ -1020,6 +1025,28 @@ class Version:
             if not before < number < self.next_file or index[2] % 24:
                 self.fail(i, "a collected value file")
             self.moves[number], before = (moved, index), number
+
+    def _packs(self, at, end):
+        if end - at < 8 or not u32(self.data, at) or u32(self.data, at + 4):
+            self.fail(at, "head of the packs")
+        count, at, before = u32(self.data, at), at + 8, 0
+        for _ in range(count):
+            if end - at < 24:
+                self.fail(at, "a pack is cut short")
+            number, fingerprint, nr = struct.unpack_from("<QQQ", self.data, at)
+            if not before < number < self.next_file or not 1 <= nr <= 1 << 24 or nr > (end - at - 24) // 24:
+                self.fail(at, "a pack")
+            try:
+                parts = pack_parts(self.data[at + 24 : at + 24 + 24 * nr])
+            except ValueError as e:
+                self.fail(at + 24, str(e))
+            for part, place in parts.items():
+                if part in self.parts or part[0] >= self.next_file:
+                    self.fail(at + 24, "a file in two packs, or a free number")
+                self.parts[part] = (number, *place)
+            self.packs[number], before, at = fingerprint, number, at + 24 + 24 * nr
+        if at != end:
+            self.fail(at, "the packs do not fill their section")
 
     def _names(self, at, length):
         data, end = self.data, at + length
@@ -1164,6 +1191,63 @@ class Values:
 # ---- a store
 
 
+# ---- packs
+
+
+def pack_parts(b):
+    """{(number, whether it is a REMIX file): (offset, length)} of the entries of a directory, in order."""
+    parts, free = {}, 0
+    for number, at, length in struct.iter_unpack("<QQQ", b):
+        part, table = (number >> 1, bool(number & 1)), not number & 1
+        if part[0] == 0 or part in parts:
+            raise ValueError("number of a part")
+        if at % PAGE or not free <= at < 1 << 46 or not 0 < length < 1 << 46 or (table and length % PAGE):
+            raise ValueError("place of a part")
+        parts[part], free = (at, length), at + -(-length // PAGE) * PAGE
+    return parts
+
+
+class Pack:
+    """A pack: `parts` as its directory has them."""
+
+    def __init__(self, name, data, ids=None, fingerprint=None):
+        self.name, self.data = name, data
+        foot = len(data) - 64
+        if not data or len(data) % PAGE:
+            self.fail(len(data), "a pack is a multiple of 4096 bytes")
+        if data[-8:] != b"#RXMPACK":
+            self.fail(foot + 56, "magic")
+        self.fingerprint = u64(data, foot)
+        if self.fingerprint != xxh3(data[foot + 8 :]):
+            self.fail(foot, "checksum of the footer")
+        (self.store_id, self.number, size, self.dir_off, dir_sum, nr,
+         self.format) = struct.unpack_from("<5QII", data, foot + 8)
+        if self.format > 1:
+            raise UnknownFormat(name, foot + 52, f"pack format {self.format}")
+        if self.format == 0 or size != len(data) or not 1 <= nr <= 1 << 24 or self.number == 0:
+            self.fail(foot, "footer")
+        if self.dir_off % PAGE or self.dir_off + -(-(24 * nr + 64) // PAGE) * PAGE != size:
+            self.fail(foot + 32, "offset of the directory")
+        match = re.fullmatch(r"(\d{6,})\.pack", os.path.basename(name))
+        if match and int(match.group(1)) != self.number:
+            self.fail(foot + 16, "another pack")
+        if ids is not None and self.store_id not in ids:
+            self.fail(foot + 8, "of another store")
+        if fingerprint is not None and fingerprint != self.fingerprint:
+            self.fail(foot, "of another history")
+        if dir_sum != xxh3(data[self.dir_off : foot], ~self.number & (1 << 64) - 1):
+            self.fail(self.dir_off, "checksum of the directory")
+        try:
+            self.parts = pack_parts(data[self.dir_off : self.dir_off + 24 * nr])
+        except ValueError as e:
+            self.fail(self.dir_off, str(e))
+        if any(at + length > self.dir_off for at, length in self.parts.values()):
+            self.fail(self.dir_off, "a part reaches the directory")
+
+    def fail(self, offset, what):
+        raise FormatError(self.name, offset, what)
+
+
 class Tree:
     """The views of a tree: `remixes` and `young`, one per partition, or None."""
 
@@ -1179,6 +1263,15 @@ class Store:
         self.directory = directory
         names = os.listdir(directory)
         self.version = v = Version("CURRENT", self._read("CURRENT"))
+        self.packs = {}
+        for n, fingerprint in v.packs.items():
+            name = f"{n:06}.pack"
+            self.packs[n] = Pack(name, self._read(name), v.ids(), fingerprint)
+        named = {(n, False) for tree in v.trees() for p in tree for n in p.tables}
+        named |= {(n, True) for tree in v.trees() for p in tree for n in (p.remix, p.young) if n}
+        for part, (n, at, length) in v.parts.items():
+            if part not in named or at + length > self.packs[n].dir_off:
+                raise FormatError("CURRENT", 0, f"part {part} of pack {n}")
         self.tables = {}
         self.trees = [self._tree(partitions, 4 * n) for n, partitions in enumerate(v.trees())]
         self.remixes, self.young = self.trees[0].remixes, self.trees[0].young
@@ -1211,6 +1304,11 @@ class Store:
         return Remix(name, self._read(name), tables, self.version.ids(), fingerprint) if number else None
 
     def _read(self, name):
+        match = re.fullmatch(r"(\d{6,})\.(sst|remix)", name)
+        part = match and self.version.parts.get((int(match.group(1)), match.group(2) == "remix"))
+        if part:
+            n, at, length = part
+            return self.packs[n].data[at : at + length]
         try:
             with open(os.path.join(self.directory, name), "rb") as f:
                 return f.read()

@@ -599,6 +599,7 @@ static void check_document(void) {
   (void)fields_find("Segment", 0);        // header and frames have tables of their own
   (void)fields_find("Tables", 0);         // and so have the parts of a table
   (void)fields_find("Value files", 0);    // and of a value file
+  (void)fields_find("Packs", 0);          // and of a pack
   for (uint32_t i = 0; i < field_tables_nr; i++) {
     const struct field_table *const t = &field_tables[i];
     if (!t->known) fail_msg(FIELDS_DOC ": table %u below \"%s\" is not known here", t->nth, t->heading);

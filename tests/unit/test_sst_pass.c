@@ -63,7 +63,7 @@ static void count_is_once(uint64_t from, uint64_t to) {
 // Takes all descriptors that the pool has for passes.
 static uint32_t take_passing(struct sst *t, int *fds) {
   uint32_t nr = 0;
-  while (fdpool_open_passing(&t->file, &fds[nr])) nr++;
+  while (fdpool_open_passing(t->file, &fds[nr])) nr++;
   assert_true(nr > 0);
   return nr;
 }
@@ -112,7 +112,7 @@ static void test_pass(void **state) {
     int taken[16];
     const uint32_t nr_taken = own ? 0 : take_passing(t, taken);
     check_pass(w, t, m.nr, own, direct);
-    for (uint32_t i = 0; i < nr_taken; i++) fdpool_close_passing(&t->file, taken[i]);
+    for (uint32_t i = 0; i < nr_taken; i++) fdpool_close_passing(t->file, taken[i]);
     table_end(t, pos);
     world_close(w);
     model_free(&m);
