@@ -103,6 +103,7 @@ struct gathered {
   struct txn_figures txns;
   struct wal_stats wal;
   struct cache_stats cache;
+  struct packs_stats packs;
   struct mem_stats process;
 };
 
@@ -132,6 +133,7 @@ static void gather(struct xdb *x, struct gathered *f) {
   txn_figures(x, &f->txns);
   if (x->wal) wal_stats(x->wal, &f->wal);
   if (x->cache) cache_stats(x->cache, &f->cache);
+  packs_measure(x->packs, &f->packs);
   mem_stats(&f->process);
 }
 

@@ -27,6 +27,9 @@
 // Long values of the records that go into tables are written to value files (compact/apart.h). A record whose value is
 // apart keeps its reference.
 //
+// A round that writes to several partitions writes one pack, which has their tables and REMIX files (table/packing.h).
+// It is synced once, at the end. A round of one partition writes files, because a table and a REMIX are few.
+//
 // A round writes files and makes the next version; the caller installs it. A round neither changes nor removes an
 // existing file. The old REMIX gives the sorted order of the runs that take part: its selectors tell which run has the
 // next record, and which records are old versions. So a merge compares keys of the two views and of the new data, and
@@ -226,6 +229,10 @@ MUST_CHECK enum remixdb_status compact_dropped_round(struct compact *c, struct w
 // Returns a number for a new file. No file has the name that name_of makes of this number. If the system cannot tell
 // whether a name exists, the number counts as free. name_of: sst_name, remix_name or files_value_name.
 MUST_CHECK uint64_t compact_new_number(struct compact *c, void (*name_of)(char *buf, uint64_t number));
+// The same for a part of a pack, which has no name.
+static inline uint64_t compact_part_number(struct compact *c) {
+  return atomic_fetch_add_explicit(&c->next_file, 1, memory_order_relaxed);
+}
 // Call it after the next version is durable. The last reader of a file that only base has then removes the file.
 void compact_retire(const struct version *base, const struct version *next);
 // The same for one tree.

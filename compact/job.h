@@ -53,6 +53,7 @@ struct job {
   uint32_t take;            // number of the newest runs that are merged with the new data
   bool all;                 // all runs of all of its partitions are merged
   bool pieces;              // as the round's
+  struct packing *pack;     // the round's
   _Atomic bool *failed;     // the round's
   bool hid;                 // some record that had expired became a tombstone, or went
   bool in_vain;             // the job ended because another one failed
@@ -94,12 +95,13 @@ struct round {
   struct compact *c;
   struct worker *self;
   struct round_tree trees[TREES];
-  bool scans;           // a scan round
-  bool dropped;         // a scan round that merges partitions with keys of dropped spaces, and no others
-  bool pieces;          // the cache cannot hold all tables: readers will read pieces of blocks
-  _Atomic bool failed;  // a job has failed: the others end soon. Relaxed
-  struct fresh *fresh;  // of both trees
-  struct job *jobs;     // tree by tree, in order of their keys; room for two per partition
+  bool scans;            // a scan round
+  bool dropped;          // a scan round that merges partitions with keys of dropped spaces, and no others
+  bool pieces;           // the cache cannot hold all tables: readers will read pieces of blocks
+  struct packing *pack;  // gets the tables and REMIX files; NULL: they are files of their own
+  _Atomic bool failed;   // a job has failed: the others end soon. Relaxed
+  struct fresh *fresh;   // of both trees
+  struct job *jobs;      // tree by tree, in order of their keys; room for two per partition
   uint32_t nr_jobs, cap_jobs;
   struct output *outputs;  // in order of their jobs
   uint32_t nr_outputs;

@@ -30,7 +30,7 @@ enum remixdb_status round_view_build(struct compact *c, struct remix_build *b, s
   const struct remix *const old = b->old;
   *out = NULL;
   b->ctx = c->ctx;
-  b->number = compact_new_number(c, remix_name);
+  b->number = b->pack ? compact_part_number(c) : compact_new_number(c, remix_name);
   b->tags = c->tags;
   b->keep_image = true;
   enum remixdb_status s = remix_build(b);
@@ -42,6 +42,7 @@ enum remixdb_status round_view_build(struct compact *c, struct remix_build *b, s
   mem_free(b->image);
   if (s != REMIXDB_OK) {
     char name[32];
+    if (b->pack) return s;  // the pack goes
     remix_name(name, b->number);
     return tables_remove_new(c, name, s);
   }
@@ -71,6 +72,7 @@ static void build_remix_in(struct output *o, struct worker *w, struct sst **runs
                           .keep = o->keep,
                           .fresh = o->fresh,
                           .nr_fresh = o->nr_fresh,
+                          .pack = o->job->pack,
                           .progress = &c->progress};
   b.moved = o->job->count == 0 && !o->job->hid && (o->job->young || part_young_runs(old_part(o->job)) == 0);
   const enum remixdb_status s = round_view_build(c, &b, runs, nr, o->job->young, &o->remix);
@@ -285,12 +287,32 @@ static void whole_came(struct compact_whole *whole, const struct version *base, 
   whole->to_tree = whole->from_tree;
 }
 
+// Begins a pack if several partitions take part. Without a system that makes holes the round writes files.
+static enum remixdb_status pack_begin(struct round *r) {
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < r->nr_jobs; i++) nr += writes_tables(&r->jobs[i]);
+  if (nr < 2 || !packs_can(r->c->ctx->packs)) return REMIXDB_OK;
+  const uint64_t number = compact_new_number(r->c, files_pack_name);
+  const enum remixdb_status s = packing_begin(r->c->ctx->packs, r->c->ctx->store_id, number, &r->pack);
+  for (uint32_t i = 0; i < r->nr_jobs; i++) r->jobs[i].pack = r->pack;
+  return s;
+}
+
+// Tells whether some job has made a table: all records of a round may be tombstones that go.
+static bool has_tables(const struct round *r) {
+  for (uint32_t i = 0; i < r->nr_jobs; i++)
+    if (r->jobs[i].nr_tables) return true;
+  return false;
+}
+
 static enum remixdb_status round_make(struct round *r, struct version *base, bool allow_abort, struct version **out) {
   enum remixdb_status s = REMIXDB_OK;
   if (allow_abort && (s = plan_aborts(r)) != REMIXDB_OK) return s;
   if (!r->scans) plan_work(r);
+  if ((s = pack_begin(r)) != REMIXDB_OK) return s;
   if ((s = write_all(r)) != REMIXDB_OK) return s;
   if ((s = build_remixes(r)) != REMIXDB_OK) return s;
+  if (r->pack && has_tables(r) && (s = packing_finish(r->pack)) != REMIXDB_OK) return s;
   if ((s = hand_back(r)) != REMIXDB_OK) return s;
   return next_version(r, base, out);
 }
@@ -355,6 +377,7 @@ static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
     mem_free(j->tables);
     if (j->values.log) value_batch_fini(&j->values);
   }
+  packing_end(r->pack, s == REMIXDB_OK);  // after the last use of its parts by a round that failed
   if (s != REMIXDB_OK) compact_undo_values(r->c);
   mem_free(r->outputs);
   mem_free(r->tasks);

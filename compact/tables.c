@@ -193,6 +193,7 @@ static enum remixdb_status table_end(struct table_writer *tw) {
   if (s == REMIXDB_OK) s = sst_open(c->ctx, number, &j->tables[j->nr_tables]);
   if (s != REMIXDB_OK) {
     char name[32];
+    if (j->pack) return s;  // the pack goes
     sst_name(name, number);
     return tables_remove_new(c, name, s);
   }
@@ -300,8 +301,10 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
     if (s != REMIXDB_OK) return s;
   }
   if (tw->number == 0) {
-    tw->number = compact_new_number(c, sst_name);
-    sst_build_start(tw->build, tw->number);
+    struct packing *const pack = tw->j->pack;
+    tw->number = pack ? compact_part_number(c) : compact_new_number(c, sst_name);
+    if (pack) sst_build_start_in(tw->build, tw->number, pack);
+    else sst_build_start(tw->build, tw->number);
     sst_build_numbers(tw->build, tw->seqs.min, tw->seqs.max);
     if (tw->j->tree == TREE_SPACES) sst_build_spaces(tw->build);
   }

@@ -312,6 +312,10 @@ enum remixdb_status remix_write_image(const struct sst_ctx *ctx, struct blkio_qu
   if (s != REMIXDB_OK) return s;
   *size_out = len;
   *print_out = load64le(file + len - REMIX_SUM);
+  if (pack) {
+    atomic_fetch_add_explicit(&q->io->nr_writes, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&q->io->write_bytes, len, memory_order_relaxed);
+  }
   s = pack ? packing_put(pack, PACK_REMIX, number, file, len) : write_file(ctx, q, number, file, len);
   mem_free(file);
   return s;

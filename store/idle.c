@@ -81,6 +81,7 @@ void idle_expiry(struct xdb *x, const struct version *v) {
 static void version_left(struct xdb *x, struct version *last) {
   if (!x->workers || workers_count(x->workers) == 0) {
     version_destroy(last);
+    packs_reclaim(x->packs);
     return;
   }
   atomic_fetch_add_explicit(&x->idle.nr_left, 1, memory_order_relaxed);
@@ -110,6 +111,7 @@ void idle_destroy(struct xdb *x) {
     version_destroy(v);
     atomic_fetch_sub_explicit(&x->idle.nr_left, 1, memory_order_release);  // pairs with idle_destroy_wait
   }
+  packs_reclaim(x->packs);
   xdb_lock(x);
   pthread_cond_broadcast(&x->changed);
   xdb_unlock(x);

@@ -207,6 +207,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
   super_unref(old);
   epoch_reclaim(&x->epoch);
+  packs_reclaim(x->packs);
   if (!had_frozen) return REMIXDB_OK;
   // A flush that waits for the round also waits until the round has given room back.
   xdb_lock(x);
@@ -336,6 +337,7 @@ static void place_reclaim(struct placing *p) {
   epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
   super_unref(p->old);
   epoch_reclaim(&x->epoch);
+  packs_reclaim(x->packs);
 }
 
 static enum remixdb_status place(struct placing *p, struct worker *w, uint64_t *when_out) {
@@ -456,6 +458,7 @@ enum remixdb_status round_edit(struct xdb *x, struct version *next, const struct
     epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
     super_unref(old);
     epoch_reclaim(&x->epoch);
+    packs_reclaim(x->packs);
     s = err_raise(&why);
     if (s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM) {
       xdb_say(x, "a range was deleted, and the log says so, but CURRENT could not be written yet: %s", why.msg);

@@ -57,7 +57,7 @@ enum remixdb_status packing_begin(struct packs *packs, uint64_t store_id, uint64
     return s;
   }
   err_cleanup_begin();
-  packing_end(w);
+  packing_end(w, false);
   err_cleanup_end();
   return s;
 }
@@ -173,6 +173,8 @@ enum remixdb_status packing_finish(struct packing *w) {
   if (s == REMIXDB_OK) s = env_sync_all(w->env, w->fd, path);
   if (s == REMIXDB_OK) s = env_stat(w->pack->file.dir, env_name(path), &st);
   if (s == REMIXDB_NOTFOUND) s = err_set(REMIXDB_IO, "%s: was removed meanwhile", path);
+  // readers bypass the page cache
+  if (w->pack->file.flags & ENV_DIRECT) env_advise(w->env, w->fd, 0, 0, ENV_DONT_NEED);
   if (s == REMIXDB_OK) pack_written(w->pack, print, w->store_id, &st);
   if (s == REMIXDB_OK) {
     const int fd = w->fd;
@@ -184,13 +186,13 @@ enum remixdb_status packing_finish(struct packing *w) {
   return s;
 }
 
-void packing_end(struct packing *w) {
+void packing_end(struct packing *w, bool keep) {
   if (!w) return;
   if (w->fd >= 0) {
     env_close_quiet(w->env, w->fd);
     fdpool_unreserve(w->fds);
   }
-  if (w->pack) pack_unpin(w->pack, !w->done);
+  if (w->pack) pack_unpin(w->pack, !keep || !w->done);
   mem_free(w->left);
   mem_free(w->parts);
   (void)pthread_mutex_destroy(&w->lock);

@@ -6,7 +6,7 @@
 //
 // A task that knows the length of its part takes exactly that. A table that is longer than the writer's buffer takes a
 // place for the longest table, and gives the rest back when it ends. Places that were given back are used for other
-// parts first. What is left of them has no room on disk.
+// parts first. A place that stays unused takes no room on disk.
 #ifndef TABLE_PACKING_H
 #define TABLE_PACKING_H
 
@@ -31,7 +31,7 @@ MUST_CHECK enum remixdb_status packing_put(struct packing *w, enum pack_kind kin
                                            size_t len);
 // Writes directory and footer, and syncs the file. Nobody writes any more. On failure only packing_end may follow.
 MUST_CHECK enum remixdb_status packing_finish(struct packing *w);
-// Ends it. If packing_finish did not succeed, all parts are dropped and the file is removed; no table and no REMIX of
-// it is open. NULL is allowed.
-void packing_end(struct packing *w);
+// Ends it. keep: the parts stay, if packing_finish was called and has succeeded. Else all parts are dropped and the
+// file is removed; no table and no REMIX of it is open. NULL is allowed.
+void packing_end(struct packing *w, bool keep);
 #endif

@@ -876,9 +876,10 @@ enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct versio
     for (uint32_t i = 0; i < tree->nr_parts; i++) {
       struct part_files f;
       part_files(tree->parts[i], &f);
-      if (f.remix.number) named[nr_named++] = file_key(f.remix.number, FILES_IS_REMIX);
-      if (f.young.number) named[nr_named++] = file_key(f.young.number, FILES_IS_REMIX);
-      for (uint32_t r = 0; r < f.nr; r++) named[nr_named++] = file_key(f.tables[r].number, FILES_IS_TABLE);
+      if (f.remix.number && !f.remix.part) named[nr_named++] = file_key(f.remix.number, FILES_IS_REMIX);
+      if (f.young.number && !f.young.part) named[nr_named++] = file_key(f.young.number, FILES_IS_REMIX);
+      for (uint32_t r = 0; r < f.nr; r++)
+        if (!f.tables[r].part) named[nr_named++] = file_key(f.tables[r].number, FILES_IS_TABLE);
     }
   }
   for (uint32_t i = 0; i < v->values.nr; i++) named[nr_named++] = file_key(v->values.files[i]->number, FILES_IS_VALUE);

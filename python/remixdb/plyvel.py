@@ -255,7 +255,8 @@ class DB(_Writes):
         self.close()
 
     def get_property(self, name: bytes) -> bytes | None:
-        """leveldb.stats: the store's figures as JSON. leveldb.sstables: the tables, a line each with its size.
+        """leveldb.stats: the store's figures as JSON. leveldb.sstables: the files of tables and the packs, a line each
+        with its size.
         leveldb.approximate-memory-usage: bytes. leveldb.num-files-at-level0: the number of tables; at other levels it
         is 0. None for another name."""
         if not isinstance(name, bytes):
@@ -268,7 +269,7 @@ class DB(_Writes):
         if level != name:
             if level not in (b"0", b"1", b"2", b"3", b"4", b"5", b"6"):
                 return None
-            return b"%d" % (len(self._tables()) if level == b"0" else 0)
+            return b"%d" % (figures["tables"] if level == b"0" else 0)
         if name == b"leveldb.stats":
             return json.dumps(figures, indent=1).encode()
         if name == b"leveldb.sstables":
@@ -279,7 +280,7 @@ class DB(_Writes):
 
     def _tables(self) -> list[os.DirEntry[str]]:
         with os.scandir(os.fsdecode(self._name)) as entries:
-            return sorted((entry for entry in entries if entry.name.endswith(".sst")), key=lambda entry: entry.name)
+            return sorted((entry for entry in entries if entry.name.endswith((".sst", ".pack"))), key=lambda entry: entry.name)
 
     def compact_range(self, *, start: Bytes | None = None, stop: Bytes | None = None) -> None:
         """Brings the keys from start to stop into the fewest tables, and waits for it."""

@@ -46,7 +46,7 @@ static void setup(void) {
   sst_build_destroy(b);
   FUZZ_OK(packing_put(p, PACK_REMIX, 50, noise, sizeof(noise)));
   FUZZ_OK(packing_finish(p));
-  packing_end(p);
+  packing_end(p, true);
   for (uint32_t t = 0; t < TABLES; t++) parts[t] = packs_find(packs, PACK_TABLE, 10 + t);
   parts[TABLES] = packs_find(packs, PACK_REMIX, 50);
   FUZZ_OK(packs_encode(packs, parts, TABLES + 1, &section.p, &section.len));

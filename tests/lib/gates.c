@@ -244,6 +244,19 @@ uint32_t runs(struct xdb_ref *r) {
   return nr;
 }
 
+// Counts the tables of a pack. 0: no table and no REMIX is in it.
+static uint32_t tables_in(const struct version *v, uint64_t pack, bool *any) {
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    struct part_files f;
+    part_files(v->parts[i], &f);
+    for (uint32_t t = 0; t < f.nr; t++) nr += f.tables[t].part && f.tables[t].part->pack->number == pack;
+    *any = *any || (f.remix.part && f.remix.part->pack->number == pack);
+  }
+  *any = *any || nr;
+  return nr;
+}
+
 static bool names(const struct version *v, const char *name) {
   char buf[32];
   for (uint32_t i = 0; i < v->nr_parts; i++) {
@@ -264,6 +277,11 @@ void check_files(const struct files_entry *list, size_t nr) {
   uint32_t tables = 0;
   for (size_t i = 0; i < nr; i++) {
     const bool table = ends_with(list[i].name, ".sst");
+    bool any = false;
+    if (list[i].kind == FILES_IS_PACK) {
+      tables += tables_in(v, list[i].number, &any);
+      if (!any) fail_msg("%s is left", list[i].name);
+    }
     tables += table;
     if ((table || ends_with(list[i].name, ".remix")) && !names(v, list[i].name)) fail_msg("%s is left", list[i].name);
   }

@@ -446,6 +446,17 @@ struct seen_files {
   uint32_t nr_tables, nr_remixes, nr_logs, nr_strange;
 };
 
+// Counts the partition's files in a pack.
+static bool see_packed(struct seen_files *n, const struct part *p, uint64_t pack) {
+  struct part_files f;
+  part_files(p, &f);
+  const uint32_t before = n->nr_remixes + n->nr_tables;
+  n->nr_remixes += f.remix.part && f.remix.part->pack->number == pack;
+  n->nr_remixes += f.young.part && f.young.part->pack->number == pack;
+  for (uint32_t t = 0; t < f.nr; t++) n->nr_tables += f.tables[t].part && f.tables[t].part->pack->number == pack;
+  return n->nr_remixes + n->nr_tables > before;
+}
+
 // Tells whether the name is that of a file of the partition.
 static bool see_part(struct seen_files *n, const struct part *p, const char *name) {
   struct part_files f;
@@ -453,7 +464,7 @@ static bool see_part(struct seen_files *n, const struct part *p, const char *nam
   const struct part_file *const views[] = {&f.remix, &f.young};
   char buf[32];
   for (uint32_t k = 0; k < 2; k++) {
-    if (views[k]->number == 0) continue;
+    if (views[k]->number == 0 || views[k]->part) continue;
     remix_name(buf, views[k]->number);
     if (strcmp(buf, name) != 0) continue;
     n->nr_remixes++;
@@ -461,7 +472,7 @@ static bool see_part(struct seen_files *n, const struct part *p, const char *nam
   }
   for (uint32_t t = 0; t < f.nr; t++) {
     sst_name(buf, f.tables[t].number);
-    if (strcmp(buf, name) != 0) continue;
+    if (f.tables[t].part || strcmp(buf, name) != 0) continue;
     n->nr_tables++;
     return true;
   }
@@ -486,9 +497,13 @@ static bool see_name(void *arg, const char *name) {
     return true;
   }
   if (strcmp(name, FILES_RESERVE) == 0 || see_value(n, name)) return true;
+  uint64_t number;
+  const bool pack = files_kind_of(name, &number) == FILES_IS_PACK;
+  bool seen = false;
   for (const struct version *tree = n->v; tree; tree = tree->spaces)
-    for (uint32_t i = 0; i < tree->nr_parts; i++)
-      if (see_part(n, tree->parts[i], name)) return true;
+    for (uint32_t i = 0; i < tree->nr_parts && !(seen && !pack); i++)
+      seen |= pack ? see_packed(n, tree->parts[i], number) : see_part(n, tree->parts[i], name);
+  if (seen) return true;
   (void)snprintf(check_what + strlen(check_what), sizeof(check_what) - strlen(check_what), ", file %s", name);
   n->nr_strange++;
   return false;

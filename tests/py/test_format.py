@@ -22,8 +22,9 @@ import xdb  # noqa: E402
 
 GOLDEN = HERE.parent / "golden"
 NAMES = ["compact", "compact-remix1", "compact-sst2", "kinds", "large", "large-sst1", "large-sst2", "linked", "log",
-         "log-wal2", "log-wal3", "moved", "plain", "plain-current1", "plain-sst1", "plain-sst2", "ranges", "spaces",
-         "torn", "torn-wal2", "torn-wal3", "young", "young-current2", "zstd", "zstd-remix1", "zstd-sst1", "zstd-sst2"]
+         "log-wal2", "log-wal3", "moved", "packs", "plain", "plain-current1", "plain-sst1", "plain-sst2", "ranges",
+         "spaces", "torn", "torn-wal2", "torn-wal3", "young", "young-current2", "zstd", "zstd-remix1", "zstd-sst1",
+         "zstd-sst2"]
 FORMAT2 = [n for n in NAMES if "sst2" in n or "wal3" in n]  # the last one without kinds of records
 TODAY = [n for n in NAMES if "-" not in n]
 REMIXES = [n for n in NAMES if n.split("-")[0] not in ("log", "torn")]
@@ -150,6 +151,19 @@ def test_moved_covers(golden):
     hidden = {r.key for r in old} | {r.key for _, r in store.log.records}
     assert all(store.value(r) == records[r.key] for r in apart if r.key not in hidden)
     assert sum(r.key not in hidden and fmt.reference(r.value)[0] == gone for r in apart) >= 3
+
+
+def test_packs_cover(golden):
+    """Several packs, with parts that are in use, and some that are not any more, whose places are holes."""
+    store = golden["packs"]
+    used, known = set(store.version.parts), {p for pack in store.packs.values() for p in pack.parts}
+    assert len(store.packs) > 1 and {remix for _, remix in used} == {False, True}
+    assert used < known
+    for pack in store.packs.values():
+        for part, (at, n) in pack.parts.items():
+            assert (pack.data[at : at + n].count(0) == n) == (part not in used)
+    assert set(store.tables) - {n for n, remix in used if not remix}  # and files beside them
+    assert not any(golden[n].packs for n in NAMES if n != "packs")
 
 
 def test_ranges_cover(golden):
@@ -381,6 +395,12 @@ def test_damage(golden, name, tmp_path):
         for what in ["flip"] * 12 + ["cut"] * 2:
             data = bytearray(good)
             at = rng.randrange(len(data))
+            if what == "flip" and path.suffix == ".pack":  # between the parts that are in use nobody reads
+                number = int(path.stem)
+                used = [(at, n) for pack, at, n in store.version.parts.values() if pack == number]
+                dir_off = store.packs[number].dir_off
+                start, n = rng.choice(used + [(dir_off, len(data) - dir_off)])
+                at = start + rng.randrange(n)
             if what == "flip":
                 data[at] ^= 1 << rng.randrange(8)
             else:

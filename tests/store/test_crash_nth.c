@@ -248,8 +248,8 @@ static const struct error_of errors_of[] = {
 // A call of the kind can fail with the error.
 static bool can_be(enum simdisk_call c, int errnum) {
   const bool changes = c == SIMDISK_OPEN || c == SIMDISK_WRITE || c == SIMDISK_SYNC || c == SIMDISK_TRUNCATE ||
-                       c == SIMDISK_ALLOCATE || c == SIMDISK_RENAME || c == SIMDISK_UNLINK || c == SIMDISK_LINK ||
-                       c == SIMDISK_MKDIR || c == SIMDISK_RMDIR;
+                       c == SIMDISK_ALLOCATE || c == SIMDISK_PUNCH || c == SIMDISK_RENAME || c == SIMDISK_UNLINK ||
+                       c == SIMDISK_LINK || c == SIMDISK_MKDIR || c == SIMDISK_RMDIR;
   switch (errnum) {
     case EIO: return true;
     case ENOSPC:

@@ -159,6 +159,24 @@ static struct tiny *make_young(void) {
   return t;
 }
 
+// Packs, with parts that are alive and places of dead ones; beside them files of one partition.
+static struct tiny *make_packs(void) {
+  struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
+  t->table_pages = 2;
+  tiny_open(t);
+  for (uint32_t i = 0; i < 250; i++) tiny_put(t, KEY("user/%04u", 2 * i), 30 + i * 37 % 60, false);
+  flush(t);
+  for (uint32_t n = 0; n < 3; n++) {
+    for (uint32_t i = n; i < 250; i += 31 - 3 * n) tiny_put(t, KEY("user/%04u", 2 * i), 20 + i % 50, n % 2);
+    for (uint32_t i = 5 * n; i < 250; i += 43) tiny_del(t, KEY("user/%04u", 2 * i));
+    flush(t);
+  }
+  tiny_put(t, KEY("user/%04u", 100), 33, false);
+  flush(t);
+  tiny_put(t, KEY("user/%04u", 101), 12, false);
+  return t;
+}
+
 static void log_put(struct tiny *t, struct wal *w, uint32_t i, bool model) {
   static uint8_t value[200];
   const struct kref key = KEY("log/%03u", i % 40);
@@ -469,6 +487,7 @@ static const struct golden {
     {"ranges", make_ranges, false, false},
     {"moved", make_moved, false, false},
     {"spaces", make_spaces, false, false},
+    {"packs", make_packs, false, false},
     {"plain-sst2", make_plain, false, true},  // table format 2, log format 3: no kinds of records
     {"compact-sst2", make_compact, true, true},
     {"zstd-sst2", make_zstd, false, true},

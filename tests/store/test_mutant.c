@@ -38,6 +38,7 @@
 #define HOME "/m"
 #define SAMPLES_MAX 32u
 #define FILES_MAX 24u
+#define PRINTS_MAX 128u
 #define SUMS_MAX 512u
 #define PACKED_MAX 256u  // frames of a sample
 #define REFS_MAX 64u     // references of a sample
@@ -81,7 +82,7 @@ struct sample {
   char name[64];
   uint32_t nr, nr_keys, nr_packed, nr_prints, nr_refs;
   struct ref_spot refs[REFS_MAX];
-  struct print prints[FILES_MAX];
+  struct print prints[PRINTS_MAX];
   struct file files[FILES_MAX];
   struct file *packed[PACKED_MAX];  // contents of frames
   struct kref keys[KEYS_MAX];       // of all records there are, and keys beside them
@@ -261,7 +262,7 @@ static void walk_current_old(void) {
 // Notes where CURRENT has the fingerprint of a file.
 static void add_print(const char *ext, uint64_t number, uint64_t at) {
   struct sample *const s = walk_sample;
-  CHECK(s->nr_prints < FILES_MAX);
+  CHECK(s->nr_prints < PRINTS_MAX);
   struct print *const p = &s->prints[s->nr_prints++];
   (void)snprintf(p->name, sizeof(p->name), "%06llu.%s", (unsigned long long)number, ext);
   p->at = at;
@@ -308,6 +309,18 @@ static void walk_moves(struct field_vars *v, uint64_t at, uint64_t end) {
   }
 }
 
+static void walk_packs(struct field_vars *v, uint64_t at, uint64_t end) {
+  emit("The version", 10, at, end, 0, v, NULL);
+  for (at += 8; at < end;) {
+    const uint64_t nr = load64le(walk_file->p + at + 16), next = at + 24 + 24 * nr;
+    field_set(v, "N", nr);
+    emit("The version", 11, at, next, 0, v, NULL);
+    add_print("pack", load64le(walk_file->p + at), at + 8);
+    at = next;
+  }
+  CHECK(at == end);
+}
+
 static void walk_section(struct field_vars *v, uint32_t kind, uint64_t at, uint64_t end) {
   switch (kind) {
     case 1: emit("The version", 2, at, end, 0, v, NULL); return;
@@ -317,6 +330,7 @@ static void walk_section(struct field_vars *v, uint32_t kind, uint64_t at, uint6
     case 5: emit("The version", 7, at, end, 0, v, NULL); return;
     case 8: walk_values(v, at, end); return;
     case 9: walk_moves(v, at, end); return;
+    case 10: walk_packs(v, at, end); return;
     default: fail_msg("section %u is not known here", kind);
   }
 }
@@ -505,6 +519,18 @@ static void walk_value_file(void) {
 
 // ---- reading the samples
 
+// The parts are files as others are.
+static void walk_pack(void) {
+  const struct file *const f = walk_file;
+  const uint64_t at = f->len - PACK_FOOTER, entries = load64le(f->p + at + 32);
+  struct field_vars none = {0};
+  for (uint32_t i = 0; i < load32le(f->p + at + 48); i++)
+    emit("The directory of a pack", 0, entries + PACK_ENTRY * i, entries + PACK_ENTRY * (i + 1), 0, &none, NULL);
+  emit("The footer of a pack", 0, at, f->len, 0, &none, NULL);
+  add_sum(SUM_BYTES, at + 40, entries, at, ~load64le(f->p + at + 16));
+  add_sum(SUM_BYTES, at, at + 8, f->len, 0);
+}
+
 static void take_bytes(struct env *e, const char *path, const char *name) {
   struct sample *const s = walk_sample;
   CHECK(s->nr < FILES_MAX);
@@ -517,6 +543,7 @@ static void take_bytes(struct env *e, const char *path, const char *name) {
   else if (dot && strcmp(dot, ".sst") == 0) walk_table();
   else if (dot && strcmp(dot, ".remix") == 0) walk_remix();
   else if (dot && strcmp(dot, ".val") == 0) walk_value_file();
+  else if (dot && strcmp(dot, ".pack") == 0) walk_pack();
   else fail_msg("%s: unknown kind of file", path);
 }
 
@@ -563,6 +590,7 @@ static void make_sample(void) {
   struct tiny_files files;
   char key[16];
   tiny_open(t);
+  packs_cannot(t->x->packs);  // the fields are those of files; a golden store has packs
   OK(xdb_space_open(t->x, SPACE, 1, true, &a));
   OK(xdb_space_open(t->x, "another", 7, true, &b));
   OK(xdb_space_ref(a, &in_a));
@@ -836,10 +864,11 @@ static void pack_image(struct changed *m, const struct spot *s) {
 // The fingerprint of a table, a REMIX file, a value file or a log segment. False: it has none.
 static bool print_of(const struct changed *c, uint64_t *out) {
   const char *const dot = strrchr(c->file->name, '.');
-  const uint64_t at = !dot                       ? WAL_HEAD_SUM
-                      : strcmp(dot, ".val") == 0 ? VALUE_HEAD - 8
-                      : strcmp(dot, ".sst") == 0 ? c->len - FORMAT_SST_FOOTER
-                                                 : c->len - 8;
+  const uint64_t at = !dot                        ? WAL_HEAD_SUM
+                      : strcmp(dot, ".val") == 0  ? VALUE_HEAD - 8
+                      : strcmp(dot, ".sst") == 0  ? c->len - FORMAT_SST_FOOTER
+                      : strcmp(dot, ".pack") == 0 ? c->len - PACK_FOOTER
+                                                  : c->len - 8;
   if (at + 8 > c->len) return false;
   *out = load64le(c->p + at);
   return true;

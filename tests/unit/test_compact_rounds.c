@@ -160,8 +160,7 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all, uint6
     w.base->next_file = atomic_load(&w.c.next_file);
     world_settle(&w);
     OK(version_save(&w.p.ctx, w.base));
-    version_unref(w.base);
-    OK(version_load(&w.p.ctx, NULL, NULL, &w.base));
+    world_reload(&w);
     uint32_t cleaned;
     OK(version_clean(&w.p.ctx, w.base, &cleaned));
     assert_int_equal(cleaned, 0);

@@ -143,7 +143,7 @@ static enum remixdb_status make(struct world *w) {
   s = fill(w, p);
   if (s == REMIXDB_OK) s = packing_finish(p);
   err_cleanup_begin();
-  packing_end(p);
+  packing_end(p, true);
   err_cleanup_end();
   return s;
 }
@@ -360,7 +360,7 @@ static void test_places(void **state) {
       CHECK(parts[k].off >= parts[i].off + pack_align(len) || parts[i].off >= parts[k].off + pack_align(parts[k].len));
   }
   OK(packing_finish(p));
-  packing_end(p);
+  packing_end(p, true);
   // little stays unused
   CHECK((uint64_t)simdisk_size(w->disk, PACK_PATH) < sum + sum / 2 + 40 * PACK_ALIGN);
   free(buf);
