@@ -29,6 +29,7 @@ struct xdb_ingest {
   struct value_log log;  // of its values that are apart (I7)
   struct value_batch values;
   uint64_t unsynced;       // bytes of them since the last sync, about
+  uint64_t paced;          // the share of this ingest in xdb.collect.ingesting
   struct err_saved error;  // of a put; the commit fails with it
 };
 
@@ -67,6 +68,7 @@ static void ingest_free(struct xdb_ingest *g, bool keep) {
     value_log_drop(&g->log, value_log_settle(&g->log, keep ? keep_all : keep_none, NULL));
     value_log_fini(&g->log);
   }
+  atomic_fetch_sub_explicit(&g->x->collect.ingesting, g->paced, memory_order_relaxed);
   sst_build_destroy(g->build);
   blkio_queue_destroy(g->queue);
   err_cleanup_end();
@@ -149,6 +151,9 @@ static enum remixdb_status begin_table(struct xdb_ingest *g, struct kref key) {
 // Writes the record's value apart. ref: VALUE_REF bytes, which become the record's value.
 static enum remixdb_status put_apart(struct xdb_ingest *g, struct kv_rec *rec, uint8_t *ref) {
   enum remixdb_status s = value_batch_put(&g->values, kref(rec->key, rec->klen), rec->val, rec->vlen, ref);
+  const uint64_t cost = value_cost(rec->klen, rec->vlen);
+  g->paced += cost;
+  atomic_fetch_add_explicit(&g->x->collect.ingesting, cost, memory_order_relaxed);
   g->unsynced += rec->vlen;
   if (s == REMIXDB_OK && g->unsynced >= SYNC_BYTES) {
     g->unsynced = 0;

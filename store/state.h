@@ -149,6 +149,7 @@ struct collect {
   // The pace of those who write values (value_pace.c): bytes that value files may have together, and how many more make
   // a writer wait for the longest time.
   _Atomic uint64_t allowed, zone;
+  _Atomic uint64_t ingesting;  // bytes, about, of value files of ingests that are under way. Relaxed
   // Since the store was opened: collections, the files that they removed, bytes of values that they moved, and that
   // they left out.
   _Atomic uint64_t nr, files, moved_bytes, freed_bytes;

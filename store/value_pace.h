@@ -23,10 +23,12 @@
 void value_pace_init(struct xdb *x);
 // Sets what the files may have, and their size. live: bytes of value files that tables refer to.
 void value_pace_set(struct xdb *x, uint64_t live);
-// Bytes of all value files that are not obsolete, less what they may have. 0: not more.
+// Bytes of all value files that are not obsolete, less what they may have. 0: not more. Those of ingests that are under
+// way do not count: they are no garbage.
 static inline uint64_t value_pace_over(const struct xdb *x) {
   const uint64_t room = atomic_load_explicit(&x->value_ctx.room, memory_order_relaxed);
-  const uint64_t allowed = atomic_load_explicit(&x->collect.allowed, memory_order_relaxed);
+  const uint64_t allowed = atomic_load_explicit(&x->collect.allowed, memory_order_relaxed) +
+                           atomic_load_explicit(&x->collect.ingesting, memory_order_relaxed);
   return likely(room <= allowed) ? 0 : room - allowed;
 }
 // Tells whether they have so many more that a put waits for the longest time.

@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "store/collect.h"
+#include "store/value_pace.h"
 #include "tests/lib/simdisk.h"
 #include "tests/lib/store.h"
 #include "xdb.h"
@@ -329,7 +330,13 @@ static void test_abort(void **state) {
   (void)state;
   store_make();
   const struct numbers before = list(disk);
+  // The pace of writers goes by garbage, so by no byte of the ingest.
+  const uint64_t allowed = atomic_load(&x->collect.allowed);
+  atomic_store(&x->collect.allowed, 0);
+  const uint64_t over = value_pace_over(x);
   struct xdb_ingest *const g = ingest_some(0, KEYS, 9, NULL);
+  CHECK(over > 0 && value_pace_over(x) <= over + VALUE_EXTENT);
+  atomic_store(&x->collect.allowed, allowed);
   note_mine(&before);
   cut_power();
   compact_beside(4);
@@ -337,6 +344,7 @@ static void test_abort(void **state) {
   remixdb_ingest_abort(g);
   const struct numbers all = list(disk);
   for (uint32_t i = 0; i < mine.nr; i++) CHECK(!has(&all, mine.all[i]));
+  CHECK(atomic_load(&x->collect.ingesting) == 0);
   all_are(now);
   no_file_too_many(disk);
   close_it();
