@@ -21,6 +21,7 @@ struct parts_figures {
   uint64_t tables_without_keys;
   uint64_t table_bytes, ckb_bytes, remix_bytes;  // on disk
   uint64_t table_memory, remix_memory;           // in memory
+  uint64_t paged;                                // older views
 };
 
 struct memtables_figures {
@@ -38,6 +39,7 @@ static void add_view(struct parts_figures *f, const struct remix *x) {
   f->keys += x->nr_keys;
   f->remix_bytes += x->file_size;
   f->remix_memory += remix_memory(x);
+  f->paged += remix_is_paged(x);
 }
 
 static void add_away(struct parts_figures *f, const struct part_away *a) {

@@ -26,6 +26,8 @@ struct budget {
   // Bounds in bytes; UINT64_MAX: none. Relaxed: a thread uses the old value or the new one.
   _Atomic uint64_t pieces_most;  // a table gets pieces only within this bound
   _Atomic uint64_t work_most;    // work of several threads begins only within this bound
+  // Indexes and metadata of tables should stay within this bound (remix/paged.h).
+  _Atomic uint64_t indexes_most;
   // Called when a piece of work is to begin that is by itself above the bound; before it takes its memory. NULL: not.
   // In the thread of the work, without locks and outside of any epoch.
   void (*lacks)(void *arg);
@@ -34,6 +36,8 @@ struct budget {
   pthread_cond_t ended;  // a piece of work has ended
   uint32_t working;      // pieces of work under way
 };
+
+extern _Atomic bool budget_starved;  // for tests: no index fits, and indexes always are too much. Relaxed
 
 void budget_init(struct budget *b);  // no bounds
 void budget_fini(struct budget *b);
@@ -50,6 +54,23 @@ static inline uint64_t budget_used(const struct budget *b, enum budget_kind kind
 // Tells whether there is room for pieces of so many bytes. Threads that ask at the same time may all get them.
 static inline bool budget_pieces_fit(const struct budget *b, uint64_t bytes) {
   return !b || budget_used(b, BUDGET_PIECES) + bytes <= atomic_load_explicit(&b->pieces_most, memory_order_relaxed);
+}
+
+static inline uint64_t budget_indexes(const struct budget *b) {
+  return budget_used(b, BUDGET_INDEXES) + budget_used(b, BUDGET_TABLES);
+}
+// Tells whether indexes and metadata of tables take more than they should.
+static inline bool budget_indexes_over(const struct budget *b) {
+  if (unlikely(atomic_load_explicit(&budget_starved, memory_order_relaxed))) return true;
+  return b && budget_indexes(b) > atomic_load_explicit(&b->indexes_most, memory_order_relaxed);
+}
+// Tells whether a whole index of so many bytes fits beside all others. A quarter of the room is for pages of those that
+// are not whole.
+static inline bool budget_index_fits(const struct budget *b, uint64_t bytes) {
+  if (unlikely(atomic_load_explicit(&budget_starved, memory_order_relaxed))) return false;
+  if (!b) return true;
+  const uint64_t most = atomic_load_explicit(&b->indexes_most, memory_order_relaxed);
+  return budget_indexes(b) + bytes <= most - most / 4;
 }
 
 // Begins work that takes about so many bytes, and waits for room. The caller holds no lock, is outside of any epoch,

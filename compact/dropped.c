@@ -43,14 +43,14 @@ static bool gaps_next(struct gaps *g) {
 static enum remixdb_status has_keys(struct compact *c, struct epoch_slot *slot, struct remix *x, const struct gaps *g,
                                     bool *any) {
   if (!x || *any) return REMIXDB_OK;
-  struct remix_cursor cursor;
-  struct remix_span span;
-  remix_cursor_init(&cursor, NULL);
+  struct sst_hold hold = {0};
+  uint64_t from = 0, to = 0;
   epoch_enter(c->epoch, slot);
-  const enum remixdb_status s = remix_span_find(&cursor, x, kref(g->from, NAMES_ID), kref(g->to, NAMES_ID), &span);
-  remix_cursor_fini(&cursor);
+  enum remixdb_status s = remix_rank(x, kref(g->from, NAMES_ID), &hold, &from);
+  if (s == REMIXDB_OK) s = remix_rank(x, kref(g->to, NAMES_ID), &hold, &to);
+  sst_hold_fini(&hold);
   epoch_exit(slot);
-  *any = s == REMIXDB_OK && span.live > 0;
+  *any = s == REMIXDB_OK && to > from;
   return s;
 }
 
@@ -65,12 +65,13 @@ static uint64_t table_and_values(const struct sst *t) {
 // Estimates the bytes of the view's tables that are in the stretches, by the segments that these take. A stretch takes
 // one at least.
 static uint64_t view_bytes(const struct remix *x, struct gaps g, uint64_t *all) {
-  if (!x || x->nr_segs == 0) return 0;
+  const uint32_t nr_segs = x ? remix_segments(x) : 0;
+  if (nr_segs == 0) return 0;
   uint64_t bytes = 0, segs = 0;
   for (uint32_t r = 0; r < x->nr_runs; r++) bytes += table_and_values(x->runs[r]);
   while (gaps_next(&g)) segs += remix_segment(x, kref(g.to, NAMES_ID)) - remix_segment(x, kref(g.from, NAMES_ID)) + 1;
   *all += bytes;
-  return segs >= x->nr_segs ? bytes : (uint64_t)((double)bytes * (double)segs / x->nr_segs);
+  return segs >= nr_segs ? bytes : (uint64_t)((double)bytes * (double)segs / nr_segs);
 }
 
 static uint64_t part_bytes(const struct part *p, const struct names *n, uint64_t *all) {

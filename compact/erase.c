@@ -7,12 +7,14 @@
 #include "compact/job.h"
 #include "compact/part_new.h"
 #include "remix/erase.h"
+#include "remix/paged.h"
 
 // The part of a partition that the ranges take.
 struct cut {
   bool whole;                      // all keys of the partition lie in one range
   uint64_t live;                   // live entries of both views
   struct remix_span *old, *young;  // one for each range, or NULL if the partition has no such view or goes as a whole
+  struct remix *view;              // the older view, whole, to which `old` refers; with a reference, or NULL
 };
 
 static bool before(struct kref key, struct kref bound) { return !bound.ptr || kv_cmp(key, bound) < 0; }
@@ -25,7 +27,7 @@ static const struct sst *first_table(const struct part *p) {
   return first;
 }
 
-static uint64_t live_of(const struct remix *x) { return x ? x->index->live[x->nr_segs] : 0; }
+static uint64_t live_of(const struct remix *x) { return x ? remix_live(x) : 0; }
 
 static enum remixdb_status cut_view(const struct compact_erase *e, struct remix_cursor *cursor, struct remix *x,
                                     struct remix_span **spans_out, uint64_t *live) {
@@ -45,6 +47,7 @@ static enum remixdb_status cut_view(const struct compact_erase *e, struct remix_
 static void cut_fini(struct cut *k) {
   mem_free(k->old);
   mem_free(k->young);
+  remix_unref(k->view);
   *k = (struct cut){.whole = false};
 }
 
@@ -64,7 +67,8 @@ static enum remixdb_status cut_part(const struct compact_erase *e, const struct 
   if (out->whole || !any) return REMIXDB_OK;
   struct remix_cursor cursor;
   remix_cursor_init(&cursor, NULL);
-  enum remixdb_status s = cut_view(e, &cursor, part_remix(p), &out->old, &out->live);
+  enum remixdb_status s = remix_whole(part_remix(p), &out->view);
+  if (s == REMIXDB_OK) s = cut_view(e, &cursor, out->view, &out->old, &out->live);
   if (s == REMIXDB_OK) s = cut_view(e, &cursor, part_young(p), &out->young, &out->live);
   epoch_enter(e->c->epoch, e->slot);
   remix_cursor_fini(&cursor);
@@ -115,7 +119,7 @@ static enum remixdb_status erase_view(const struct compact_erase *e, const struc
 static enum remixdb_status erase_part(const struct compact_erase *e, const struct part *p, const struct cut *k,
                                       struct part **out) {
   struct remix *old, *young = NULL;
-  enum remixdb_status s = erase_view(e, part_remix(p), k->old, &old);
+  enum remixdb_status s = erase_view(e, k->view, k->old, &old);
   if (s == REMIXDB_OK) s = erase_view(e, part_young(p), k->young, &young);
   return part_new(p, s, old, young, e->queue != NULL, out);
 }

@@ -6,6 +6,7 @@
 #include "compact/fresh.h"
 #include "compact/plan.h"
 #include "compact/tables.h"
+#include "remix/paged.h"
 
 #define REMIX_READ_BYTES (160u << 10)  // for each run whose keys a build reads
 
@@ -25,15 +26,30 @@ static enum remixdb_status output_runs(const struct output *o, const struct remi
   return REMIXDB_OK;
 }
 
+// The collection of values asks which of their records are hidden.
+static enum remixdb_status view_page_out(struct remix *x) {
+  const uint32_t *hidden;
+  enum remixdb_status s = REMIXDB_OK;
+  bool apart = false;
+  for (uint32_t r = 0; r < x->nr_runs; r++) apart = apart || x->runs[r]->nr_apart;
+  if (apart) s = remix_hidden(x, &hidden);
+  return s == REMIXDB_OK ? remix_page_out(x) : s;
+}
+
 enum remixdb_status round_view_build(struct compact *c, struct remix_build *b, struct sst *const *runs, uint32_t nr,
                                      bool young, struct remix **out) {
   const struct remix *const old = b->old;
+  struct remix *whole = NULL;
   *out = NULL;
   b->ctx = c->ctx;
   b->number = b->pack ? compact_part_number(c) : compact_new_number(c, remix_name);
   b->tags = c->tags;
   b->keep_image = true;
-  enum remixdb_status s = remix_build(b);
+  enum remixdb_status s = old ? remix_whole((struct remix *)(uintptr_t)old, &whole) : REMIXDB_OK;
+  b->old = whole;
+  if (s == REMIXDB_OK) s = remix_build(b);
+  remix_unref(whole);
+  b->old = old;
   if (s != REMIXDB_OK) return s;
   atomic_fetch_add_explicit(&c->stats.remix_bytes, b->file_size, memory_order_relaxed);
   atomic_fetch_add_explicit(&c->stats.remix_data_pages, b->data_pages_read, memory_order_relaxed);
@@ -52,6 +68,8 @@ enum remixdb_status round_view_build(struct compact *c, struct remix_build *b, s
   }
   remix_watch(*out, c->watch);
   if (young) remix_make_young(*out);
+  else if (!budget_index_fits(c->ctx->budget, 0))
+    IGNORED(view_page_out(*out), "it stays whole, which takes more memory and is as right");
   return s;
 }
 

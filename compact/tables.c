@@ -6,6 +6,7 @@
 #include "compact/apart.h"
 #include "compact/fresh.h"
 #include "compact/plan.h"
+#include "remix/paged.h"
 #include "table/scan.h"
 
 // A job reports its progress at least once in so many records, or in so many bytes. The writers' pace needs reports of
@@ -19,6 +20,7 @@
 // tombstone, so that a merge of some runs does not end without a table: its partition would lose the runs that stay.
 struct run_stream {
   struct remix_walk walk;  // x NULL: no run takes part
+  struct remix *whole;     // the view, with a reference
   uint32_t first;          // runs from this one on
   bool found;              // the stream has returned a version of the current key
   bool any;                // there is a record
@@ -33,6 +35,8 @@ static void run_stream_close(struct run_stream *v) {
     v->scans[r] = NULL;
   }
   v->walk.x = NULL;
+  remix_unref(v->whole);
+  v->whole = NULL;
   v->any = false;
 }
 
@@ -68,13 +72,15 @@ static enum remixdb_status run_stream_next(struct run_stream *v) {
 
 // Begins a stream of the newest `take` runs of the view, at its first record. `all` runs are read at once, of both
 // views.
-static enum remixdb_status run_stream_begin(struct run_stream *v, const struct remix *x, uint32_t take, uint32_t all,
+static enum remixdb_status run_stream_begin(struct run_stream *v, struct remix *x, uint32_t take, uint32_t all,
                                             struct compact *c, struct blkio_queue *queue) {
   if (take == 0) return REMIXDB_OK;
-  assert(take <= x->nr_runs);
+  assert(take <= x->nr_runs && !v->whole);
+  const enum remixdb_status whole = remix_whole(x, &v->whole);
+  if (whole != REMIXDB_OK) return whole;
   v->first = x->nr_runs - take;
   v->found = v->any_erased = false;
-  remix_walk_init(&v->walk, x);
+  remix_walk_init(&v->walk, v->whole);
   for (uint32_t r = v->first; r < x->nr_runs; r++) {
     const enum remixdb_status s = sst_scan_create(x->runs[r], queue, &v->scans[r]);
     if (s != REMIXDB_OK) return s;

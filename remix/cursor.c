@@ -6,6 +6,7 @@
 #include "base/blind.h"
 #include "remix/edge.h"
 #include "remix/gather.h"
+#include "remix/paged.h"
 #include "remix/seg.h"
 #include "table/readahead.h"
 
@@ -237,6 +238,11 @@ static void cursor_drop(struct remix_cursor *c) {
   for (uint32_t r = 0; r < c->x->nr_runs; r++) sst_hold_drop(&c->holds[r]);
 }
 
+// The cursor goes to another page of its view, which has the same runs.
+static void cursor_turn_page(struct remix_cursor *c) {
+  for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = 0;
+}
+
 static inline void cursor_end(struct remix_cursor *c) { c->seg = c->x ? c->x->nr_segs : 0; }
 
 void remix_cursor_fini(struct remix_cursor *c) {
@@ -248,8 +254,11 @@ void remix_cursor_fini(struct remix_cursor *c) {
 }
 
 enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
+  assert(!x || !x->paged);
   c->came = cursor_came(c);
-  cursor_drop(c);
+  c->turned = c->x && x && unlikely(x->of != NULL) && x->of == c->x->of;
+  if (c->turned) cursor_turn_page(c);
+  else cursor_drop(c);
   c->x = NULL;
   cursor_end(c);
   c->from = cursor_ordinal(c);
@@ -442,7 +451,7 @@ static void cursor_stand(struct remix_cursor *c, uint32_t seg, uint32_t at) {
 
 // Goes to the last live entry before entry `at` of segment seg.
 static void cursor_stand_before(struct remix_cursor *c, uint32_t seg, uint32_t at) {
-  cursor_leave(c);
+  if (likely(!c->turned)) cursor_leave(c);
   cursor_seg(c, seg);
   const uint32_t m = c->live & set32_below(at);
   if (likely(m != 0)) c->at = set32_last(m);
@@ -512,8 +521,9 @@ void remix_seek_first(struct remix_cursor *c) {
   c->equal = false;
   if (!c->x || c->x->nr_segs == 0) return;
   cursor_sought(c);
-  cursor_leave(c);
+  if (likely(!c->turned)) cursor_leave(c);
   c->wanted = false;
+  c->turned = false;
   c->front_seg = c->front_at = 0;
   cursor_stand(c, 0, 0);
 }
@@ -524,6 +534,7 @@ void remix_seek_last(struct remix_cursor *c) {
   cursor_sought(c);
   c->wanted = false;
   cursor_stand_before(c, c->x->nr_segs - 1, REMIX_SEG);
+  c->turned = false;
 }
 
 void remix_bound(struct remix_cursor *c, struct kref low, struct kref high) { edge_set(c, low, high); }
@@ -533,7 +544,7 @@ enum remixdb_status remix_seek_edge(struct remix_cursor *c, bool back) {
   c->equal = false;
   if (!c->x || c->x->nr_segs == 0) return REMIXDB_OK;
   cursor_sought(c);
-  c->wanted = false;
+  c->wanted = c->turned = false;
   cursor_end(c);
   cursor_leave(c);
   const enum remixdb_status s = e->known ? REMIXDB_OK : edge_find(c, e, true);
@@ -618,7 +629,12 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
   return moved;
 }
 
-uint32_t remix_segment(const struct remix *x, struct kref key) { return anchors_find(&x->index->anchors, key); }
+uint32_t remix_segment(const struct remix *x, struct kref key) {
+  if (unlikely(x->paged != NULL)) return remix_page_segment(x, remix_page_of(x, key));
+  return anchors_find(&x->index->anchors, key);
+}
+
+uint32_t remix_segments(const struct remix *x) { return x->paged ? remix_page_segment(x, remix_pages(x)) : x->nr_segs; }
 
 // Readahead in a run, on or back. It begins when the run's next block is not in the cache for the third time since the
 // cursor was set or turned, and doubles each time. It goes into the cache while that has room. Else, or without a

@@ -2,6 +2,7 @@
 #include "remix/edge.h"
 
 #include "base/blind.h"
+#include "remix/paged.h"
 
 static void edge_init(struct remix_cursor *c, struct remix_edge *e, struct kref key, uint32_t open) {
   *e = (struct remix_edge){.key = key, .seg = open, .known = true};
@@ -65,7 +66,7 @@ static sst_pos edge_pos(const struct remix_cursor *c, uint32_t run, bool back) {
   const struct remix *const x = c->x;
   const struct remix_edge *const e = back ? &c->low : &c->high;
   const uint32_t seg = e->seg + (back && !e->known);
-  if (seg == x->nr_segs) return sst_end(x->runs[run]);
+  if (seg == x->nr_segs) return unlikely(x->of != NULL) ? remix_page_end(x, run) : sst_end(x->runs[run]);
   return seg_pos(x, seg_at(x->index, seg), run, e->known ? e->at : 0);
 }
 

@@ -76,7 +76,7 @@ static uint64_t count_keys(const struct erased *e) {
 
 static void set_head(const struct erased *e, uint64_t number) {
   uint8_t *const p = e->image;
-  store32le(p + REMIX_HEAD_FORMAT, REMIX_FORMAT);
+  store32le(p + REMIX_HEAD_FORMAT, REMIX_FORMAT_KINDS);
   store64le(p + REMIX_HEAD_STORE_ID, e->x->ctx->store_id);
   store64le(p + REMIX_HEAD_NUMBER, number);
   store64le(p + REMIX_HEAD_SIZE, e->x->image_size);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The layout of a REMIX: limits, the header's offsets, and where the parts of a segment are. docs/FORMAT.md is the full
-// description. The image in memory has this layout. A file of format 2 has the same header and a different part after
-// it. All numbers are little-endian.
+// description. The image in memory has this layout. A file of a later format than 1 has the same header and a different
+// part after it. All numbers are little-endian.
 #ifndef REMIX_FORMAT_H
 #define REMIX_FORMAT_H
 
@@ -19,13 +19,16 @@
 #define REMIX_ERASED 0x60u   // both bits: a range deletion has deleted the record (remix/remix.h, R6)
 
 #define REMIX_MAGIC "RDBREMIX"
-// In format 1 the file is the image itself. Format 3 is written only where a view needs it: some record
-// expires, or is erased.
-#define REMIX_FORMAT 3u
+// In format 1 the file is the image itself. In formats 2 and 3 it is the image, packed: 3 if some record expires, or is
+// erased. In format 4 it is packed in pages (remix/pack.h).
+#define REMIX_FORMAT 4u
+#define REMIX_FORMAT_PAGED 4u
+#define REMIX_FORMAT_KINDS 3u
 #define REMIX_FORMAT_PLAIN 2u
 #define REMIX_ALIGN 64u      // of the segments' offset
 #define REMIX_SEG_ALIGN 16u  // of a segment's size: whole cache lines would cost up to a third more memory
 #define REMIX_FLAG_TAGS 1u   // header flag: entries have tags
+#define REMIX_FLAG_KINDS 2u  // in files of format 4: some record expires, or is erased
 #define REMIX_SEG_FAR 1u     // segment flag: some discriminating bit is BLIND_FAR (base/blind.h)
 
 // Offsets in the header.
@@ -42,7 +45,7 @@ enum {
   REMIX_HEAD_KEYS = 56,         // u64, entries that are neither old nor tombstones
   REMIX_HEAD_STRIDE = 64,       // u32, bytes of a segment
   REMIX_HEAD_ZERO = 68,         // u32
-  REMIX_HEAD_SEGS_AT = 72,      // u64, offset of the segments
+  REMIX_HEAD_SEGS_AT = 72,      // u64, offset of the segments; in a file of format 4 that of the directory
   REMIX_HEAD_OFFS_AT = 80,      // u64, offset of the anchors' offsets: u32[segments + 1]
   REMIX_HEAD_ANCHORS_AT = 88,   // u64, offset of the anchors' bytes
   REMIX_HEAD_ANCHORS_LEN = 96,  // u64

@@ -185,7 +185,7 @@ static uint32_t gather_sought(const struct remix_cursor *c) {
 
 // The share of nr entries of the one view that belongs to the other.
 static uint32_t gather_share(const struct remix *of, const struct remix *to, uint32_t nr) {
-  const uint64_t a = of->index->live[of->nr_segs], b = to->index->live[to->nr_segs];
+  const uint64_t a = remix_live(of->of ? of->of : of), b = remix_live(to->of ? to->of : to);
   const uint64_t n = a ? nr * b / a + GATHER_MORE : nr;
   return n < GATHER_ENTRIES ? (uint32_t)n : GATHER_ENTRIES;
 }

@@ -64,6 +64,7 @@ struct remix_cursor {
   uint32_t usual;       // about the usual distance; 0: no step followed the last seek
   uint32_t begun_seg;   // the segment that remix_seek_begin found, if wanted
   bool wanted;
+  bool turned;   // it has come from another page of the same view, so a scan of the runs goes on
   bool bounded;  // there are bounds: `low` and `high` (remix_bound)
   bool equal;    // the last seek ended at its key; known only with a cursor beside, or if `onward`
   // Gathering (remix/gather.h).

@@ -30,58 +30,12 @@
 #ifndef REMIX_H
 #define REMIX_H
 
-#include "remix/state.h"
-
-// Reads the file and checks it: the checksum, and every count, offset, selector and position against the tables. *out
-// has one reference, and references the tables. Fails with REMIXDB_CORRUPT (also if the file is missing),
-// REMIXDB_VERSION, REMIXDB_NOMEM or REMIXDB_IO.
-MUST_CHECK enum remixdb_status remix_open(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
-                                          uint32_t nr_runs, struct remix **out);
-// A file that was just written and synced, and the image that it was made of (remix/build.h).
-struct remix_built {
-  const uint8_t *image;
-  size_t image_size;
-  uint64_t file_size, print;
-};
-// Opens such a REMIX. Copies the image, checks it as remix_open does, and does not read the file. Fails with
-// REMIXDB_NOMEM or REMIXDB_CORRUPT.
-MUST_CHECK enum remixdb_status remix_open_built(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
-                                                uint32_t nr_runs, const struct remix_built *built, struct remix **out);
-// The facts that both ends of a REMIX file tell.
-struct remix_peek {
-  struct sst_peek file;
-  uint64_t entries, keys;  // as struct remix has them
-  bool expires;            // some record expires
-  bool odd;                // the format is not known: the whole file tells whether it is a later one, or damage
-};
-// Reads both ends of a REMIX file, and checks that they are of this file and of this store. Two reads. Fails as
-// remix_open does.
-MUST_CHECK enum remixdb_status remix_look(const struct sst_ctx *ctx, uint64_t number, struct remix_peek *out);
-void remix_ref(struct remix *x);
-// NULL is allowed. The last reference drops the references to the tables, and removes the file if the REMIX is
-// obsolete.
-void remix_unref(struct remix *x);
-void remix_retire(struct remix *x);           // makes x obsolete: no version will name it
-void remix_name(char *buf, uint64_t number);  // "000001.remix"; buf has 32 bytes
-// Makes x a young view, which readers read beside an older view. The tombstones of a young view are live, because they
-// hide entries of the older view: a get or a cursor returns them like any record. Each block that a seek reads from
-// disk, or with which a scan begins, is a jump. Call it before another thread has x.
-void remix_make_young(struct remix *x);
-bool remix_is_young(const struct remix *x);
-size_t remix_memory(const struct remix *x);  // bytes
-// Sets the watch of x's scan debt; the watch outlives x. NULL, as after the opening, means no watch. Call it before
-// another thread has x.
-void remix_watch(struct remix *x, const struct remix_watch *w);
-// Adds to x's scan debt, and calls the watch if the debt is due. Any thread.
-void remix_add_debt(struct remix *x, uint64_t scan_debt);
-struct kref remix_anchor(const struct remix *x, uint32_t seg);  // points into the image; seg < nr_segs
+#include "remix/open.h"
 
 // Returns for each run how many of its entries no reader of the view finds, because a newer entry of the key hides them
-// or because they are erased. The first call counts, which passes over all entries. The result lives as long as x.
-// Returns NULL on failure (REMIXDB_NOMEM). Any thread.
-const uint32_t *remix_hidden(struct remix *x);
-// Tells whether some record of the view expires.
-bool remix_expires(const struct remix *x);
+// or because they are erased. The first call counts, which passes over all entries; if x is paged, it reads the file.
+// The result lives as long as x. Fails with REMIXDB_NOMEM, or as remix_open does. Any thread.
+MUST_CHECK enum remixdb_status remix_hidden(struct remix *x, const uint32_t **out);
 // Finds the newest version of the key; hash = hash64(key). Fails with REMIXDB_NOTFOUND if there is none. A tombstone
 // counts as none, except in a young view. Call it inside an epoch; the record is valid until the epoch ends or h is
 // used again.
@@ -97,7 +51,9 @@ const uint8_t *remix_get_begin(const struct remix *x, struct kref key);
 MUST_CHECK enum remixdb_status remix_get_end(struct remix *x, const uint8_t *wanted, struct kref key, uint64_t hash,
                                              struct sst_hold *h, struct kv_rec *rec_out);
 // Returns the segment to which the key belongs: all entries before this segment are less than the key. Reads no entry.
+// In a paged view the first segment of its page, counted over all pages.
 uint32_t remix_segment(const struct remix *x, struct kref key);
+uint32_t remix_segments(const struct remix *x);  // how many there are; also in a paged view
 
 // ---- ranks (remix/rank.c): the live entries in order, counted from 0. In a young view tombstones are live.
 
@@ -123,10 +79,12 @@ struct remix_share {
   double scale;  // so many times as many live entries are in the range,
   double step;   // and so many times as many entries in all these segments
 };
-// Looks at `most` segments at most, at equal distances. Reads no block.
-void remix_share(const struct remix *x, uint64_t from, uint64_t to, uint32_t most, struct remix_share *out);
+// Looks at about `most` segments, at equal distances; in a paged view in a few pages. Reads no block. Inside an epoch.
+// Fails as remix_page does.
+MUST_CHECK enum remixdb_status remix_share(const struct remix *x, uint64_t from, uint64_t to, uint32_t most,
+                                           struct remix_share *out);
 // Tells whether a live entry has the key, as far as the tags tell. REMIX_ABSENT is certain, the next two are wrong once
-// in 256 times. Reads no block.
+// in 256 times. Reads no block. Inside an epoch.
 enum remix_guess {
   REMIX_ABSENT,
   REMIX_THERE,
@@ -136,13 +94,13 @@ enum remix_guess {
 enum remix_guess remix_guess(const struct remix *x, struct kref key, uint64_t hash);
 
 // ---- many keys at once: the steps of remix_get, each for a whole group of keys. Each step prefetches the memory that
-// the next step reads. All steps of a group are in one epoch.
+// the next step reads. All steps of a group are in one epoch; or the caller keeps a reference to x if it is a page.
 struct remix_probe {
-  const struct remix *x;      // in, as are key and hash
+  const struct remix *x;      // in, as are key and hash. If it is paged: out, the key's page
   const struct remix *older;  // for the caller's use: the view to try if the key is not in x
   struct kref key;
   uint64_t hash;
-  bool search;      // out: the segment has far bits, so only remix_get can search it
+  bool search;      // out: only remix_get can search x: the segment has far bits, or the page cannot be read
   uint32_t set;     // out: entries that can be the key and have not been taken yet; empty with search
   struct sst *sst;  // out: the place of the entry that was taken last
   sst_pos pos;

@@ -42,15 +42,19 @@ struct remix {
   char *path;
   struct sst **runs;  // nr_runs tables, from the oldest to the newest; each referenced
   uint32_t nr_runs;
-  uint32_t nr_segs;
+  uint32_t nr_segs;     // 0 if it is paged
   uint64_t nr_entries;  // all versions
   uint64_t nr_keys;     // newest versions that are not tombstones
   bool tags;
   uint64_t file_size;
-  uint8_t *image;  // the view as docs/FORMAT.md has it, unpacked and checked
+  uint8_t *image;  // the view as docs/FORMAT.md has it, unpacked and checked; NULL: it is paged
   size_t image_size;
   // private below
   struct remix_index *index;
+  struct remix_paged *paged;      // remix/paged.h; NULL: it is whole
+  size_t paged_memory;            // bytes that it takes, without the pages; 0: it is whole
+  struct remix *of;               // it is a page of this REMIX; else NULL
+  void (*fini)(struct remix *x);  // of one that is paged: frees what it has for that; of a page: frees it. Else NULL
   _Atomic uint32_t refs;
   _Atomic bool obsolete;
   // Scan debt: jumps, the blocks that scans read from disk only because there are several runs. A scan reads the block

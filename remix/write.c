@@ -259,7 +259,7 @@ static enum remixdb_status write_head(struct remix_write *w) {
 
   uint8_t *const p = w->image.p;
   memcpy(p + REMIX_HEAD_MAGIC, REMIX_MAGIC, 8);
-  store32le(p + REMIX_HEAD_FORMAT, w->expires ? REMIX_FORMAT : REMIX_FORMAT_PLAIN);
+  store32le(p + REMIX_HEAD_FORMAT, w->expires ? REMIX_FORMAT_KINDS : REMIX_FORMAT_PLAIN);
   store32le(p + REMIX_HEAD_FLAGS, w->tags ? REMIX_FLAG_TAGS : 0);
   store64le(p + REMIX_HEAD_STORE_ID, w->ctx->store_id);
   store64le(p + REMIX_HEAD_NUMBER, w->number);

@@ -37,6 +37,7 @@ struct get {
   const struct version *version;  // of its moment: held, or of the begin's epoch
   uint8_t *long_key;              // own memory; NULL: the key is in small_key
   struct remix_probe probe;       // its key is one of the two
+  struct remix *page;             // the page of a REMIX that the probe is in while it waits, with a reference; or NULL
   uint8_t small_key[KEY_SMALL];
 };
 
@@ -105,6 +106,7 @@ void xdb_gets_destroy(struct xdb_gets *g) {
   sst_fetcher_destroy(g->fetcher);  // before the versions: fetches use their tables
   for (struct held *h = g->held; h; h = h->next) xdb_version_drop(g->ref->xdb, h->version);
   for (uint32_t i = 0; i < g->depth; i++) {
+    remix_unref(g->gets[i].page);
     mem_free(g->gets[i].long_key);
     mem_free(g->gets[i].failure);
   }
@@ -156,7 +158,15 @@ static void held_give_up(struct xdb_gets *g) {
 
 // ---- results
 
+// The probe stays in its page, or goes on to it; NULL: it is in none.
+static __attribute__((noinline)) void get_page(struct get *w, struct remix *page) {
+  if (page) remix_ref(page);
+  remix_unref(w->page);
+  w->page = page;
+}
+
 static void get_ready(struct xdb_gets *g, struct get *w, enum remixdb_status s) {
+  if (unlikely(w->page != NULL)) get_page(w, NULL);
   w->status = s;
   mem_free(w->long_key);
   w->long_key = NULL;
@@ -231,6 +241,7 @@ static void get_search(struct xdb_gets *g, struct get *w) {
 }
 
 static void get_wait(struct xdb_gets *g, struct get *w) {
+  if (unlikely(w->probe.x->of != NULL)) get_page(w, (struct remix *)(uintptr_t)w->probe.x);
   struct sst_fetch *const f = sst_fetcher_ask(g->fetcher, w->probe.sst, sst_pos_block(w->probe.pos));
   w->next = f->readers;
   f->readers = w;

@@ -61,9 +61,14 @@ static size_t cache_first(size_t budget, size_t memtable) {
   return taken + least < budget ? budget - taken : least;
 }
 
+static void set_indexes(struct memory *m, size_t budget) {
+  atomic_store_explicit(&m->accounts.indexes_most, budget / 16 * MEMORY_INDEX_PARTS, memory_order_relaxed);
+}
+
 static void set_bounds(struct memory *m, size_t budget) {
   atomic_store_explicit(&m->accounts.work_most, work_share(budget), memory_order_relaxed);
   atomic_store_explicit(&m->accounts.pieces_most, budget / MEMORY_PIECES_PART, memory_order_relaxed);
+  set_indexes(m, budget);
 }
 
 void memory_plan(struct xdb *x) {
@@ -72,9 +77,13 @@ void memory_plan(struct xdb *x) {
   const bool follows = o->cache_mb == REMIXDB_AUTO;
   size_t budget = o->memory_mb * MIB;
   m->memtable_follows = o->memtable_mb == 0;
-  if (budget == 0 && (follows || m->memtable_follows)) {
+  if (budget == 0) {
     const uint64_t machine = cgroup_memory();
     budget = (size_t)(machine ? machine : UNKNOWN_MACHINE) / DEFAULT_PART;
+    if (!follows && !m->memtable_follows) {
+      set_indexes(m, budget);
+      budget = 0;
+    }
   }
   if (m->memtable_follows) o->memtable_mb = memtable_share(budget) / MIB;
   if (follows) o->cache_mb = cache_first(budget, o->memtable_mb * MIB) / MIB;

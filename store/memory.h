@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One budget for the memory of a store (the option memory_mb). It is divided like this: indexes and the metadata of
-// tables take what they need, memtables and compaction have shares, and the block cache gets the rest and follows it.
-// The options cache_mb and memtable_mb rule where they are set: then the cache or the memtables do not follow.
+// One budget for the memory of a store (the option memory_mb). It is divided like this: memtables, compaction and
+// indexes have shares, and the block cache gets the rest and follows it. The options cache_mb and memtable_mb rule
+// where they are set: then the cache or the memtables do not follow. Where both are set, and the budget is not, indexes
+// have their share of the budget that would be.
 //
+//   indexes      and the metadata of tables, MEMORY_INDEX_PARTS/16: beyond that, REMIXes are paged (remix/paged.h)
 //   memtables    1/MEMORY_MEMTABLE_PART of the budget for each of two, a power of two of MiB, MEMORY_MEMTABLE_MAX at
 //                most
 //   compaction   1/MEMORY_WORK_PART, MEMORY_WORK_MAX at most; work that needs more runs alone (base/budget.h)
@@ -15,8 +17,8 @@
 // the last round. Without workers it stays busy.
 //
 // Memory that the user of the store asks for comes on top: batches, transactions, values that are read, the memtables
-// and tables that open iterators and snapshots keep as far as they leave the cache no less than its least, and indexes
-// that are larger than the budget.
+// and tables that open iterators and snapshots keep as far as they leave the cache no less than its least, and the
+// metadata of tables where it is larger than the share of indexes.
 #ifndef STORE_MEMORY_H
 #define STORE_MEMORY_H
 
@@ -27,6 +29,7 @@
 #define MEMORY_WORK_PART 4u
 #define MEMORY_WORK_MAX ((size_t)256 << 20)
 #define MEMORY_PIECES_PART 16u
+#define MEMORY_INDEX_PARTS 5u
 #define MEMORY_CACHE_PART 16u
 #define MEMORY_REST_NS 5000000000ull
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "log/format.h"
+#include "remix/paged.h"
 #include "store/space_ref.h"
 #include "store/values.h"
 #include "store/write.h"
@@ -102,22 +103,39 @@ static enum remixdb_status gather_memtable(struct gathered *to, struct xdb *x, s
   return s;
 }
 
-static enum remixdb_status gather_view(struct gathered *to, struct xdb *x, struct epoch_slot *slot, struct remix *v,
-                                       const struct compact_range *r) {
-  if (!v) return REMIXDB_OK;
+// Adds the keys of a whole view, or of a page. *end_out: it has a key behind the range. Inside an epoch.
+static enum remixdb_status gather_keys(struct gathered *to, struct remix *v, const struct compact_range *r,
+                                       bool *end_out) {
   struct remix_cursor c;
   remix_cursor_init(&c, NULL);
-  epoch_enter(&x->epoch, slot);
   enum remixdb_status s = remix_cursor_set(&c, v);
   if (s == REMIXDB_OK) s = remix_seek(&c, r->from);
   while (s == REMIXDB_OK && remix_valid(&c)) {
     struct kv_rec rec;
-    if ((s = remix_record(&c, &rec)) != REMIXDB_OK || !before(kref(rec.key, rec.klen), r->to)) break;
+    if ((s = remix_record(&c, &rec)) != REMIXDB_OK) break;
+    *end_out = !before(kref(rec.key, rec.klen), r->to);
+    if (*end_out) break;
     if (!(rec.kind & KV_TOMB)) s = gathered_add(to, kref(rec.key, rec.klen));
     remix_next(&c);
   }
   remix_cursor_fini(&c);
-  epoch_exit(slot);
+  return s;
+}
+
+static enum remixdb_status gather_view(struct gathered *to, struct xdb *x, struct epoch_slot *slot, struct remix *v,
+                                       const struct compact_range *r) {
+  if (!v) return REMIXDB_OK;
+  const bool paged = remix_is_paged(v);
+  const uint32_t nr = paged ? remix_pages(v) : 1;
+  enum remixdb_status s = REMIXDB_OK;
+  bool end = false;
+  for (uint32_t i = paged ? remix_page_of(v, r->from) : 0; i < nr && !end && s == REMIXDB_OK; i++) {
+    struct remix *page = v;
+    epoch_enter(&x->epoch, slot);
+    if (paged) s = remix_page(v, i, &page);
+    if (s == REMIXDB_OK) s = gather_keys(to, page, r, &end);
+    epoch_exit(slot);
+  }
   return s;
 }
 

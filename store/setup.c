@@ -47,6 +47,7 @@ struct xdb *setup_create(const struct remixdb_opts *o, struct env *env) {
   expiry_init(&x->expiry);
   reserve_init(x);
   memory_init(x);
+  remix_pool_init(&x->pages, &x->epoch, &x->memory.accounts);
   return x;
 }
 
@@ -154,7 +155,8 @@ enum remixdb_status setup_services(struct xdb *x) {
                             .direct_io = x->opts.direct_io,
                             .retired = &x->retired,
                             .scan_room = x->ctx.scan_room,
-                            .budget = &x->memory.accounts};
+                            .budget = &x->memory.accounts,
+                            .pages = &x->pages};
   values_init(x);
   value_pace_init(x);
   keep_memory(x);
@@ -239,6 +241,7 @@ void setup_destroy(struct xdb *x) {
   mem_free(x->origins);
   mem_free(x->dir);
   mem_keep_less(x->kept);
+  remix_pool_fini(&x->pages);
   memory_fini(x);
   mem_free(x);
 }

@@ -29,6 +29,7 @@
 #include "base/dirlock.h"
 #include "base/pool.h"
 #include "compact/compact.h"
+#include "remix/paged.h"
 #include "value/write.h"
 #include "view/super.h"
 #include "log/wal.h"
@@ -240,6 +241,7 @@ struct xdb {
   struct syncer syncer;
   struct settings settings;
   struct memory memory;
+  struct remix_pool pages;  // of paged REMIXes
   struct snapshots snapshots;
   struct range_limits ranges;  // set by opening, and by tests
   struct spaces spaces;

@@ -26,6 +26,7 @@ static inline void sst_retired_add(struct sst_retired *r, int64_t files, uint64_
 }
 
 struct value_ctx;
+struct remix_pool;
 
 // The tables and REMIX files of a store share this struct, which outlives them.
 struct sst_ctx {
@@ -43,6 +44,7 @@ struct sst_ctx {
   struct sst_retired *retired;  // counts retired tables and REMIX files; NULL: they are not counted
   size_t scan_room;             // bytes that one thread's reads of many tables at once take (table/scan.h); 0: standard
   struct budget *budget;        // the store's accounts of memory; NULL: nothing is counted
+  struct remix_pool *pages;     // of its REMIXes (remix/paged.h); NULL: these are opened whole
 };
 
 static inline struct files_ids sst_ctx_ids(const struct sst_ctx *ctx) {

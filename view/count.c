@@ -80,7 +80,10 @@ static enum remixdb_status count_older(struct work *w, uint32_t first, uint32_t 
     s = view_stretch(w, x, i == first, i == last, &t);
     if (s != REMIXDB_OK) return s;
     if (t.from == t.to) continue;
-    remix_share(x, t.from, t.to, most, &shares);
+    epoch_enter(w->c->epoch, w->c->slot);
+    s = remix_share(x, t.from, t.to, most, &shares);
+    epoch_exit(w->c->slot);
+    if (s != REMIXDB_OK) return s;
     w->c->segments += shares.segs;
     w->keys += (double)(t.to - t.from);
     for (uint32_t r = 0; r < x->nr_runs; r++)
@@ -209,8 +212,9 @@ static enum remixdb_status count_young(struct work *w, const struct stretch *str
     for (; next < before + (t->to - t->from) && s == REMIXDB_OK; next += step)
       s = count_young_at(w, t, t->from + (next - before), whole);
     before += t->to - t->from;
-    if (whole || t->to == t->from) continue;
-    remix_share(t->x, t->from, t->to, SEGMENTS / nr > SEGMENTS_MIN ? SEGMENTS / nr : SEGMENTS_MIN, &shares);
+    if (whole || t->to == t->from || s != REMIXDB_OK) continue;
+    s = remix_share(t->x, t->from, t->to, SEGMENTS / nr > SEGMENTS_MIN ? SEGMENTS / nr : SEGMENTS_MIN, &shares);
+    if (s != REMIXDB_OK) break;
     w->c->segments += shares.segs;
     tombs += shares.tombs * shares.scale;
   }

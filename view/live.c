@@ -18,7 +18,8 @@ static enum remixdb_status add_view(const struct version *v, struct remix *x, ui
   for (uint32_t r = 0; x && r < x->nr_runs; r++) {
     const struct sst *const t = x->runs[r];
     if (t->nr_apart == 0) continue;
-    if (!hidden && !(hidden = remix_hidden(x))) return REMIXDB_NOMEM;
+    const enum remixdb_status s = hidden ? REMIXDB_OK : remix_hidden(x, &hidden);
+    if (s != REMIXDB_OK) return s;
     const double share = 1.0 - (double)hidden[r] / (double)t->nr_records;
     for (uint32_t k = 0; k < t->nr_apart; k++)
       add_file(v, t->apart[k].file, (uint64_t)((double)t->apart[k].bytes * share), live_out);

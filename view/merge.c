@@ -3,6 +3,8 @@
 
 #include <assert.h>
 
+#include "remix/paged.h"
+
 #define FEW_TOMBS 4u  // tombstones to pass before the merge asks for gaps, or makes them
 
 void merge_init(struct merge *m, struct blkio_queue *queue) {
@@ -83,11 +85,22 @@ static inline bool beyond(const struct merge *m, struct kref key) {
   return m->high.ptr && kv_cmp(key, m->high) >= 0;
 }
 
-// Gives a view's cursor the bounds that lie in the view's partition.
+// Gives a view's cursor the bounds that lie in the view's partition. A bound in another page of a paged view is none.
 static __attribute__((noinline)) void bound_cursor(const struct merge *m, struct remix_cursor *c, uint32_t part) {
   if (!c->x) return;
   const struct kref open = kref(NULL, 0);
-  remix_bound(c, part == m->part_low ? m->low : open, part == m->part_high && m->high_inside ? m->high : open);
+  struct kref low = part == m->part_low ? m->low : open, high = part == m->part_high && m->high_inside ? m->high : open;
+  const bool bounded = low.ptr || high.ptr;
+  if (c->x->of && low.ptr && remix_page_of(c->x->of, low) != m->page) low = open;
+  if (c->x->of && high.ptr && remix_page_of(c->x->of, high) != m->page) high = open;
+  remix_bound(c, low, high);
+  c->bounded = bounded;  // so that blocks are read ahead within the page only
+}
+
+// The cursor is not in a page any more.
+static __attribute__((noinline)) void page_leave(struct merge *m) {
+  remix_unref(m->in);
+  m->in = m->paged = NULL;
 }
 
 static void parts_leave(struct merge *m) {
@@ -96,6 +109,7 @@ static void parts_leave(struct merge *m) {
   m->young_state = MERGE_YOUNG_KNOWN;
   m->parts_later = false;
   IGNORED(remix_cursor_set(&m->remix, NULL), "setting no REMIX allocates nothing, so it cannot fail");
+  if (unlikely(m->in != NULL)) page_leave(m);
   if (m->young.x) IGNORED(remix_cursor_set(&m->young, NULL), "the same");
 }
 
@@ -174,7 +188,52 @@ static void besides(struct merge *m) {
   m->young.beside = both ? &m->remix : NULL;
 }
 
-static inline enum remixdb_status parts_enter(struct merge *m, uint32_t part) {
+// Sets the cursor to a page of a paged view, which it keeps until it leaves.
+static enum remixdb_status page_enter(struct merge *m, struct remix *x, uint32_t page) {
+  struct remix *in;
+  look_up_begin(m);
+  enum remixdb_status s = remix_page(x, page, &in);
+  if (s == REMIXDB_OK) remix_ref(in);
+  look_up_end(m);
+  if (s != REMIXDB_OK) return s;
+  struct remix *const was = m->in;
+  m->paged = x;
+  m->page = page;
+  m->in = in;
+  if (m->remix.x != in) {
+    s = remix_cursor_set(&m->remix, in);
+    if (unlikely(m->bounded) && s == REMIXDB_OK) bound_cursor(m, &m->remix, m->part);
+  }
+  remix_unref(was);
+  return s;
+}
+
+// Where a stream begins in a partition: at its first entry within the bounds, at the last one, or at a key.
+enum entry { ENTER_FIRST, ENTER_LAST, ENTER_KEY };
+
+static uint32_t page_first(const struct merge *m, const struct remix *x, uint32_t part) {
+  return part == m->part_low && m->low.ptr ? remix_page_of(x, m->low) : 0;
+}
+static uint32_t page_last(const struct merge *m, const struct remix *x, uint32_t part) {
+  return part == m->part_high && m->high_inside ? remix_page_of(x, m->high) : remix_pages(x) - 1;
+}
+
+static __attribute__((noinline)) enum remixdb_status paged_enter(struct merge *m, struct remix *x, uint32_t part,
+                                                                 enum entry at, struct kref key) {
+  const enum remixdb_status s = page_enter(m, x,
+                                           at == ENTER_FIRST  ? page_first(m, x, part)
+                                           : at == ENTER_LAST ? page_last(m, x, part)
+                                                              : remix_page_of(x, key));
+  if (at == ENTER_KEY) m->remix.turned = false;  // the seek forgets the runs' positions
+  return s;
+}
+
+// Whether the cursor's view has another page within the bounds in this direction.
+static bool page_follows(const struct merge *m, bool backward) {
+  return backward ? m->page > page_first(m, m->paged, m->part) : m->page < page_last(m, m->paged, m->part);
+}
+
+static inline enum remixdb_status parts_enter(struct merge *m, uint32_t part, enum entry at, struct kref key) {
   const struct part *const p = m->version->parts[part];
   const enum remixdb_status ready = part_ready(p);
   struct remix *const x = part_remix(p);
@@ -182,7 +241,9 @@ static inline enum remixdb_status parts_enter(struct merge *m, uint32_t part) {
   m->part = part;
   if (unlikely(m->has[MERGE_YOUNG])) besides(m);
   if (m->remix.x == x) return REMIXDB_OK;
+  if (unlikely(x && x->paged)) return paged_enter(m, x, part, at, key);
   const enum remixdb_status s = remix_cursor_set(&m->remix, x);
+  if (unlikely(m->in != NULL)) page_leave(m);
   if (unlikely(m->bounded) && s == REMIXDB_OK) bound_cursor(m, &m->remix, part);
   return s;
 }
@@ -197,15 +258,19 @@ static __attribute__((noinline)) enum remixdb_status bound_settle(struct merge *
   return s;
 }
 
-// At the end of a REMIX, moves on to the next (backward: the previous) partition that is not empty.
+// At the end of a REMIX, moves on to the next (backward: the previous) page or partition that is not empty.
 static enum remixdb_status parts_settle(struct merge *m, bool backward) {
   enum remixdb_status s = REMIXDB_OK;
   m->remix_key.ptr = NULL;
   if (unlikely(m->bounded)) s = bound_settle(m, &m->remix, backward);
   if (likely(parts_valid(m)) || s != REMIXDB_OK) return s;
   while (!parts_valid(m) && s == REMIXDB_OK) {
-    if (m->part == (backward ? m->part_low : m->part_high)) break;
-    s = parts_enter(m, backward ? m->part - 1 : m->part + 1);
+    if (unlikely(m->paged != NULL) && page_follows(m, backward)) {
+      s = page_enter(m, m->paged, backward ? m->page - 1 : m->page + 1);
+    } else {
+      if (m->part == (backward ? m->part_low : m->part_high)) break;
+      s = parts_enter(m, backward ? m->part - 1 : m->part + 1, backward ? ENTER_LAST : ENTER_FIRST, kref(NULL, 0));
+    }
     if (s != REMIXDB_OK) return s;
     passed(m);
     if (!m->sought) remix_enter(&m->remix, backward ? REMIX_BACK : REMIX_ON);
@@ -218,7 +283,7 @@ static enum remixdb_status parts_settle(struct merge *m, bool backward) {
 }
 
 static inline enum remixdb_status parts_seek_begin(struct merge *m, struct kref key) {
-  const enum remixdb_status s = parts_enter(m, version_find(m->version, key));
+  const enum remixdb_status s = parts_enter(m, version_find(m->version, key), ENTER_KEY, key);
   if (s == REMIXDB_OK) remix_seek_begin(&m->remix, key);
   return s;
 }
@@ -239,7 +304,8 @@ static enum remixdb_status bound_seek(struct merge *m, struct remix_cursor *c, b
 
 // Moves to the last key of all; backward false: to the first.
 static enum remixdb_status parts_seek_end(struct merge *m, bool backward) {
-  enum remixdb_status s = parts_enter(m, backward ? m->part_high : m->part_low);
+  enum remixdb_status s = parts_enter(m, backward ? m->part_high : m->part_low, backward ? ENTER_LAST : ENTER_FIRST,
+                                      kref(NULL, 0));
   if (s != REMIXDB_OK) return s;
   if (unlikely(m->bounded)) s = bound_seek(m, &m->remix, backward);
   else if (backward) remix_seek_last(&m->remix);
@@ -433,8 +499,10 @@ static inline bool new_special(const struct merge *m) {
 
 // Finds the partition's segment that the next newer key belongs to.
 static void clear_find(struct merge *m) {
-  const uint32_t part = version_find(m->version, m->new_key);
-  m->clear = part > m->part ? UINT32_MAX : part < m->part ? 0 : remix_segment(m->remix.x, m->new_key);
+  const uint32_t part = version_find(m->version, m->new_key),
+                 page = m->paged && part == m->part ? remix_page_of(m->paged, m->new_key) : m->page;
+  const bool here = part == m->part && page == m->page, behind = part > m->part || (part == m->part && page > m->page);
+  m->clear = here ? remix_segment(m->remix.x, m->new_key) : behind ? UINT32_MAX : 0;
   m->clear_found = true;
 }
 

@@ -63,6 +63,9 @@ struct merge {
   uint32_t young_low, young_high;  // the young views of these partitions: [young_low, young_high)
   uint32_t part;                   // the partition of the REMIX cursor
   struct remix_cursor remix;
+  // If the partition's view is paged (remix/paged.h): the view, and the cursor's page with a reference. Else NULL.
+  struct remix *paged, *in;
+  uint32_t page;          // its number
   struct kref remix_key;  // of the REMIX cursor's entry; ptr NULL: not read yet
   uint32_t at;            // the stream that holds the current key; MERGE_NONE: not valid
   uint32_t same;          // bit i: stream i stands on the same key

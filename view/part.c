@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "remix/paged.h"
 #include "table/format.h"
 
 enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct remix *young, struct part **out) {
@@ -151,11 +152,14 @@ static enum remixdb_status open_tables(const struct part *p, struct sst **runs) 
   return s;
 }
 
+// whole: a young view never is paged.
 static enum remixdb_status open_view(const struct part_away *a, const struct part_file *f, struct sst *const *runs,
-                                     uint32_t nr, struct remix **out) {
+                                     uint32_t nr, bool whole, struct remix **out) {
   *out = NULL;
   if (f->number == 0) return REMIXDB_OK;
-  const enum remixdb_status s = remix_open(a->ctx, f->number, runs, nr, out);
+  whole = whole || !a->ctx->pages || budget_index_fits(a->ctx->budget, remix_whole_memory(runs, nr));
+  const enum remixdb_status s = whole ? remix_open(a->ctx, f->number, runs, nr, out)
+                                      : remix_open_paged(a->ctx, f->number, runs, nr, out);
   if (s != REMIXDB_OK) return s;
   remix_watch(*out, a->watch);
   return (*out)->print == f->print ? REMIXDB_OK : current_other_history((*out)->path);
@@ -168,8 +172,8 @@ static enum remixdb_status bring(struct part *p) {
   struct remix *remix = NULL, *young = NULL;
   enum remixdb_status s = open_tables(p, runs);
   if (s != REMIXDB_OK) return s;
-  s = open_view(p->away, &f->remix, runs, nr_old, &remix);
-  if (s == REMIXDB_OK) s = open_view(p->away, &f->young, runs + nr_old, f->nr_young, &young);
+  s = open_view(p->away, &f->remix, runs, nr_old, false, &remix);
+  if (s == REMIXDB_OK) s = open_view(p->away, &f->young, runs + nr_old, f->nr_young, true, &young);
   err_cleanup_begin();
   for (uint32_t i = 0; i < f->nr; i++) sst_unref(runs[i]);
   if (s != REMIXDB_OK) {

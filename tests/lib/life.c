@@ -19,6 +19,7 @@
 #include "store/values.h"
 #include "tests/lib/expect.h"
 #include "tests/lib/slow.h"
+#include "tests/lib/starve.h"
 
 struct life_counts counts;
 
@@ -106,6 +107,7 @@ static void run_buffers(struct run *r) {
 }
 
 static void run_free(struct run *r) {
+  starve(false);
   model_fini(&r->model);
   free(r->value);
   free(r->got);
@@ -129,6 +131,7 @@ struct run *run_create(uint64_t s) {
   r->plan.wear = (uint32_t)below(&r->wear_rng, 7);
   static const uint8_t from[] = {0, 1, 2, 8, COMPACT_YOUNG_FROM};
   r->plan.young_from = from[below(&r->wear_rng, sizeof(from))];
+  starve(below(&r->wear_rng, 3) == 0);
   if (below(&r->wear_rng, 4) == 0) {  // next to no memory: the least cache, and workers wait for each other
     r->plan.opts.cache_mb = REMIXDB_AUTO;
     r->plan.opts.memory_mb = 1;
@@ -264,6 +267,7 @@ struct run *run_small(uint32_t small) {
   p->memtable_limit = 64u << 10;
   p->table_pages = 4;
   p->young_from = plan;
+  starve(plan == 1);
   p->apart_from = 1500;  // a sixth of the values
   p->values_full = 50000;
   p->cold = small < 2 ? 1 : 2;

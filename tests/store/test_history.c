@@ -14,6 +14,7 @@
 // seeds that long.
 #include <sched.h>
 
+#include "tests/lib/starve.h"
 #include "tests/lib/check.h"
 #include "tests/lib/expect.h"
 #include "tests/lib/history.h"
@@ -1221,7 +1222,9 @@ static void check_history(const struct history *h) {
 
 static uint32_t run_history(uint64_t s, uint32_t nr_ops, int workers) {
   check_seed = s;
+  starve(s % 2 != 0);
   struct history h = record(nr_ops, workers, true);
+  starve(false);
   check_history(&h);
   history_free(&h);
   setup_again();

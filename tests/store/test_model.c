@@ -13,6 +13,7 @@
 #include "tests/lib/expect.h"
 #include "tests/lib/past.h"
 #include "tests/lib/simdisk.h"
+#include "tests/lib/starve.h"
 #include "store/ranges.h"
 #include "store/txn_state.h"
 
@@ -800,13 +801,14 @@ static bool long_values(void) {
   return ops && *ops;
 }
 
-static void run_model(uint64_t s, uint32_t nr) {
+static void run_model(uint64_t s, uint32_t nr, bool starved) {
   static const uint32_t vlens[] = {40, 300, 300, 2000, 6000, REMIXDB_KV_MAX, PAST_VLEN_MAX};
   static const uint32_t keys[KEY_KINDS] = {12, 3000, 500, 2500};
   check_seed = s;
   uint64_t rng = s;
   struct run *const r = calloc(1, sizeof(*r));
   CHECK(r);
+  starve(starved);
   const enum key_kind kind = (enum key_kind)below(&rng, KEY_KINDS);
   past_init(&r->m, kind, 2 + keys[kind] / (1 + (uint32_t)below(&rng, 4)), vlens[below(&rng, long_values() ? 7 : 6)]);
   r->m.wall = wall;
@@ -845,6 +847,7 @@ static void run_model(uint64_t s, uint32_t nr) {
   }
   past_fini(&r->m);
   free(r);
+  starve(false);
 }
 
 static void report(void) {
@@ -866,13 +869,16 @@ static void test_model(void **state) {
     const uint64_t most = ops && *ops ? strtoull(ops, NULL, 10) : UINT64_MAX;
     for (uint64_t s = check_seed_or(time_ns() / 1000); time_ns() < until && nr_ops < most; s++) {
       (void)alarm(600);
-      run_model(s, 30000);
+      run_model(s, 30000, s % 3 == 0);
       if (s % 20 == 0) report();
     }
     report();
     return;
   }
-  for (uint64_t s = check_seed_or(1), n = 0; n < (given ? 1 : SLOW == 1 ? 16 : 6); s++, n++) run_model(s, 30000);
+  for (uint64_t s = check_seed_or(1), n = 0; n < (given ? 1 : SLOW == 1 ? 16 : 6); s++, n++) {
+    run_model(s, 30000, s % 2 == 0);
+    if (given) run_model(s, 30000, s % 2 != 0);
+  }
   report();
   for (uint32_t k = 0; k < COMPACT_KINDS && SLOW == 1 && !given; k++) CHECK(kinds[k] > 0);
   CHECK((young > 0 && collections > 0) || SLOW > 1 || given);

@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "remix/paged.h"
+
+#include <assert.h>
+#include <stddef.h>
+
+#include "remix/open.h"
+#include "remix/pack.h"
+
+// A page in memory.
+struct remix_in {
+  struct remix x;
+  struct remix_index ix;
+  struct epoch_item item;
+  struct remix_in *next, *prev;  // in the pool's ring
+  struct slot *slot;
+  size_t bytes;
+  uint8_t *image;
+};
+
+// A page of a paged REMIX.
+struct slot {
+  struct remix_page page;
+  uint32_t live;               // live entries before it
+  uint32_t segs;               // segments before it
+  _Atomic bool used;           // since the hand last passed. Relaxed
+  _Atomic(struct remix *) in;  // NULL: it is not in memory. Published with release
+};
+
+struct remix_paged {
+  struct fdpool_file *file;  // `own`, or that of the pack of which the REMIX is a part
+  struct fdpool_file own;
+  uint64_t base;  // offset of the REMIX in that file
+  uint32_t nr;
+  struct slot *slots;
+  uint8_t *head, *dir;  // bytes of the file, to which the slots point
+  uint64_t number;
+  // Anchors of the pages, for the search.
+  uint8_t *offs, *bytes;
+  struct anchors anchors;
+  size_t memory;
+};
+
+// ---- the pool
+
+static void page_free(struct remix *page) {
+  struct remix_in *const in = (struct remix_in *)page;
+  anchors_fini(&in->ix.anchors);
+  mem_free(in->ix.live);
+  mem_free(in->image);
+  mem_free(in);
+}
+
+void remix_pool_init(struct remix_pool *p, struct epoch *epoch, struct budget *budget) {
+  *p = (struct remix_pool){.epoch = epoch, .budget = budget};
+  (void)pthread_mutex_init(&p->lock, NULL);
+}
+
+void remix_pool_fini(struct remix_pool *p) {
+  assert(!p->hand);
+  remix_unpacker_destroy(atomic_load_explicit(&p->unpacker, memory_order_relaxed));
+  (void)pthread_mutex_destroy(&p->lock);
+}
+
+// The caller has the lock, as in the next three.
+static void ring_add(struct remix_pool *p, struct remix_in *in) {
+  struct remix_in *const hand = p->hand;
+  in->next = hand ? hand : in;
+  in->prev = hand ? hand->prev : in;
+  in->next->prev = in->prev->next = in;
+  if (!hand) p->hand = in;
+  atomic_fetch_add_explicit(&p->bytes, in->bytes, memory_order_relaxed);
+  budget_take(p->budget, BUDGET_INDEXES, in->bytes);
+  atomic_fetch_add_explicit(&p->nr, 1, memory_order_relaxed);
+}
+
+static void ring_remove(struct remix_pool *p, struct remix_in *in) {
+  if (p->hand == in) p->hand = in->next == in ? NULL : in->next;
+  in->next->prev = in->prev;
+  in->prev->next = in->next;
+  atomic_fetch_sub_explicit(&p->bytes, in->bytes, memory_order_relaxed);
+  budget_give(p->budget, BUDGET_INDEXES, in->bytes);
+  atomic_fetch_sub_explicit(&p->nr, 1, memory_order_relaxed);
+}
+
+static void page_passed(struct epoch_item *item, void *arg) {
+  (void)arg;
+  remix_unref(&((struct remix_in *)((uint8_t *)item - offsetof(struct remix_in, item)))->x);
+}
+
+// Drops a page that was not used since the hand last passed. The hand passes each page twice at most.
+static void drop_one(struct remix_pool *p) {
+  struct remix_in *in = p->hand;
+  while (atomic_exchange_explicit(&in->slot->used, false, memory_order_relaxed)) in = in->next;
+  p->hand = in->next;
+  ring_remove(p, in);
+  atomic_store_explicit(&in->slot->in, NULL, memory_order_relaxed);  // epoch_retire orders it
+  atomic_fetch_add_explicit(&p->drops, 1, memory_order_relaxed);
+  epoch_retire(p->epoch, &in->item, page_passed, NULL);
+}
+
+static uint64_t pool_least(const struct remix_pool *p) {
+  const uint64_t part = p->budget ? atomic_load_explicit(&p->budget->indexes_most, memory_order_relaxed) / 8 : 0;
+  return part < REMIX_POOL_LEAST ? part : REMIX_POOL_LEAST;
+}
+
+static void pool_trim(struct remix_pool *p) {
+  const bool starved = atomic_load_explicit(&budget_starved, memory_order_relaxed);
+  const uint64_t least = unlikely(starved) ? REMIX_POOL_LEAST_STARVED : pool_least(p);
+  while (p->hand && atomic_load_explicit(&p->bytes, memory_order_relaxed) > least && budget_indexes_over(p->budget))
+    drop_one(p);
+}
+
+// Puts a page into its slot. If another thread was quicker, *in_io becomes its page. Both are valid until the caller's
+// epoch ends.
+static void pool_put(struct remix_pool *p, struct slot *s, struct remix_in **in_io) {
+  struct remix *there = NULL;
+  pthread_mutex_lock(&p->lock);
+  if (atomic_compare_exchange_strong_explicit(&s->in, &there, &(*in_io)->x, memory_order_acq_rel,
+                                              memory_order_acquire)) {
+    ring_add(p, *in_io);
+    atomic_store_explicit(&s->used, true, memory_order_relaxed);
+    pool_trim(p);
+  }
+  pthread_mutex_unlock(&p->lock);
+  if (there) {
+    page_free(&(*in_io)->x);
+    *in_io = (struct remix_in *)there;
+  }
+  epoch_reclaim(p->epoch);
+}
+
+// ---- reading a page
+
+static enum remixdb_status read_bytes(struct remix_paged *g, struct env *env, uint64_t at, size_t len, uint8_t *to) {
+  int fd;
+  enum remixdb_status s = fdpool_acquire(g->file, &fd);
+  if (s != REMIXDB_OK) return s;
+  s = env_read(env, fd, g->file->path, to, len, g->base + at);
+  fdpool_release(g->file);
+  return s;
+}
+
+// Counts the records of a table from one position to another; more than `most`: most + 1.
+static uint64_t records_between(const struct sst *t, sst_pos from, sst_pos to, uint64_t most) {
+  uint64_t nr = 0;
+  uint32_t block = sst_pos_block(from);
+  if (to < from) return most + 1;
+  for (; block < sst_pos_block(to) && nr <= most + BLOCK_RECORDS_MAX; block += sst_block_pages(t, block))
+    nr += t->nr_recs[block];
+  nr += sst_pos_idx(to);
+  return nr < sst_pos_idx(from) ? most + 1 : nr - sst_pos_idx(from) <= most ? nr - sst_pos_idx(from) : most + 1;
+}
+
+// Runs end where the next page begins.
+static sst_pos slot_end(const struct remix *x, const struct slot *s, uint32_t run) {
+  const bool last = s + 1 == x->paged->slots + x->paged->nr;
+  return last ? sst_end(x->runs[run]) : load32le(s[1].page.starts + 4 * run);
+}
+
+// Checks that the page's selectors go from its cursor offsets to those of the next page (G4).
+static enum remixdb_status check_walk(const struct remix *x, const struct slot *s, const uint64_t *seen) {
+  for (uint32_t r = 0; r < x->nr_runs; r++) {
+    const sst_pos from = load32le(s->page.starts + 4 * r);
+    if (records_between(x->runs[r], from, slot_end(x, s, r), s->page.nr_entries) != seen[r])
+      return err_corrupt(x->path, s->page.at, "a page has %llu entries of run %u", (unsigned long long)seen[r], r);
+  }
+  return REMIXDB_OK;
+}
+
+static struct ZSTD_DCtx_s *unpacker_take(struct remix_pool *p) {
+  // acquire: what the thread before did with it has happened
+  struct ZSTD_DCtx_s *z = atomic_exchange_explicit(&p->unpacker, NULL, memory_order_acquire);
+  if (!z) z = remix_unpacker_create();
+  return z;
+}
+
+static void unpacker_give(struct remix_pool *p, struct ZSTD_DCtx_s *z) {
+  remix_unpacker_destroy(atomic_exchange_explicit(&p->unpacker, z, memory_order_acq_rel));
+}
+
+// Unpacks a page's bytes into `in`, and checks it.
+static enum remixdb_status page_fill(const struct remix *x, struct slot *slot, const uint8_t *bytes,
+                                     struct remix_in *in) {
+  const struct remix_page *const p = &slot->page;
+  struct remix_index *const ix = &in->ix;
+  struct remix *const page = &in->x;
+  uint64_t seen[REMIX_RUNS_MAX] = {0};
+  struct ZSTD_DCtx_s *const z = unpacker_take(x->ctx->pages);
+  if (!z) return REMIXDB_NOMEM;
+  enum remixdb_status s = remix_page_unpack(p, bytes, x, x->paged->number, z, in->image, seen);
+  unpacker_give(x->ctx->pages, z);
+  if (s == REMIXDB_OK) s = check_walk(x, slot, seen);
+  if (s != REMIXDB_OK) return s;
+  page->ctx = x->ctx;
+  page->number = x->number;
+  page->origin = x->origin;
+  page->print = x->print;
+  page->path = x->path;
+  page->runs = x->runs;
+  page->nr_runs = x->nr_runs;
+  page->nr_segs = p->nr_segs;
+  page->nr_entries = p->nr_entries;
+  page->nr_keys = p->nr_keys;
+  page->tags = x->tags;
+  page->image = in->image;
+  page->image_size = remix_page_image(p, &x->index->lay);
+  page->index = ix;
+  page->of = (struct remix *)(uintptr_t)x;
+  page->fini = page_free;
+  atomic_init(&page->refs, 1);
+  ix->segs = in->image;
+  ix->lay = x->index->lay;
+  ix->plain = x->index->plain;
+  ix->anchors = (struct anchors){.offs = in->image + (size_t)p->nr_segs * ix->lay.stride, .nr = p->nr_segs};
+  ix->anchors.bytes = ix->anchors.offs + 4 * ((size_t)p->nr_segs + 1);
+  in->slot = slot;
+  return remix_check_image(page, p->anchors_len, true);
+}
+
+static enum remixdb_status page_read(const struct remix *x, struct slot *slot, struct remix_in **out) {
+  struct remix_pool *const pool = x->ctx->pages;
+  const struct remix_page *const p = &slot->page;
+  const size_t image = remix_page_image(p, &x->index->lay);
+  struct remix_in *const in = mem_calloc(1, sizeof(*in));
+  uint8_t *const bytes = mem_alloc(p->size);
+  enum remixdb_status s = in && bytes ? REMIXDB_OK : REMIXDB_NOMEM;
+  if (in && !(in->image = mem_alloc_aligned(CACHE_LINE, align_up(image, CACHE_LINE)))) s = REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) s = read_bytes(x->paged, x->ctx->env, p->at, p->size, bytes);
+  if (s == REMIXDB_OK) s = page_fill(x, slot, bytes, in);
+  mem_free(bytes);
+  if (s != REMIXDB_OK) {
+    if (in) page_free(&in->x);
+    return s;
+  }
+  in->bytes = sizeof(*in) + align_up(image, CACHE_LINE) + anchors_memory(&in->ix.anchors) +
+              ((size_t)p->nr_segs + 1) * sizeof(in->ix.live[0]);
+  atomic_fetch_add_explicit(&pool->loads, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&pool->loaded, p->size, memory_order_relaxed);
+  *out = in;
+  return s;
+}
+
+enum remixdb_status remix_page(const struct remix *x, uint32_t page, struct remix **out) {
+  struct slot *const slot = &x->paged->slots[page];
+  assert(page < x->paged->nr);
+  struct remix *const there = atomic_load_explicit(&slot->in, memory_order_acquire);
+  if (likely(there != NULL)) {
+    if (!atomic_load_explicit(&slot->used, memory_order_relaxed))
+      atomic_store_explicit(&slot->used, true, memory_order_relaxed);
+    *out = there;
+    return REMIXDB_OK;
+  }
+  struct remix_in *in = NULL;
+  const enum remixdb_status s = page_read(x, slot, &in);
+  if (s != REMIXDB_OK) return s;
+  pool_put(x->ctx->pages, slot, &in);
+  *out = &in->x;
+  return s;
+}
+
+// ---- finding pages
+
+uint32_t remix_pages(const struct remix *x) { return x->paged->nr; }
+uint32_t remix_page_of(const struct remix *x, struct kref key) { return anchors_find(&x->paged->anchors, key); }
+uint64_t remix_page_rank(const struct remix *x, uint32_t page) {
+  return page < x->paged->nr ? x->paged->slots[page].live : x->nr_keys;
+}
+uint32_t remix_page_segment(const struct remix *x, uint32_t page) {
+  const struct slot *const last = &x->paged->slots[x->paged->nr - 1];
+  return page < x->paged->nr ? x->paged->slots[page].segs : last->segs + last->page.nr_segs;
+}
+
+uint32_t remix_page_at(const struct remix *x, uint64_t rank) {
+  uint32_t lo = 0, hi = x->paged->nr;
+  while (hi - lo > 1) {
+    const uint32_t mid = lo + (hi - lo) / 2;
+    if (x->paged->slots[mid].live > rank) hi = mid;
+    else lo = mid;
+  }
+  return lo;
+}
+
+sst_pos remix_page_end(const struct remix *page, uint32_t run) {
+  return slot_end(page->of, ((const struct remix_in *)page)->slot, run);
+}
+
+// Segments are mostly 7/8 full. Each has an anchor with its place in the search, and two words beside it.
+uint64_t remix_whole_memory(struct sst *const *runs, uint32_t nr_runs) {
+  uint64_t records = 0, keys = 0;
+  for (uint32_t r = 0; r < nr_runs; r++) {
+    records += runs[r]->nr_records;
+    keys += runs[r]->key_bytes;
+  }
+  const uint64_t key = records ? keys / records : 0;
+  return records / (REMIX_SEG * 7 / 8) * (remix_layout(nr_runs, true).stride + key + 24);
+}
+
+// ---- opening
+
+static void paged_free(struct remix_paged *g) {
+  if (!g) return;
+  anchors_fini(&g->anchors);
+  mem_free(g->slots);
+  mem_free(g->head);
+  mem_free(g->dir);
+  mem_free(g->offs);
+  mem_free(g->bytes);
+  mem_free(g);
+}
+
+static void paged_fini(struct remix *x) {
+  struct remix_pool *const pool = x->ctx->pages;
+  struct remix_paged *const g = x->paged;
+  for (uint32_t i = 0; i < g->nr; i++) {
+    pthread_mutex_lock(&pool->lock);
+    struct remix *const page = atomic_load_explicit(&g->slots[i].in, memory_order_relaxed);
+    if (page) ring_remove(pool, (struct remix_in *)page);
+    pthread_mutex_unlock(&pool->lock);
+    if (page) remix_unref(page);  // no reader can find it any more: it would have a version with x
+  }
+  if (g->file == &g->own) fdpool_remove(&g->own);
+  budget_give(x->ctx->budget, BUDGET_INDEXES, g->memory);
+  paged_free(g);
+  x->paged = NULL;
+}
+
+// A record's position that the table has, or its end.
+static bool position_is(const struct sst *t, sst_pos pos) {
+  const uint32_t block = sst_pos_block(pos);
+  return pos == sst_end(t) || (block < t->nr_pages && sst_pos_idx(pos) < t->nr_recs[block]);
+}
+
+// Takes a page of the directory.
+static enum remixdb_status slot_fill(const struct remix *x, struct slot *s, bool first) {
+  for (uint32_t r = 0; r < x->nr_runs; r++) {
+    const sst_pos pos = load32le(s->page.starts + 4 * r), before = first ? pos : load32le(s[-1].page.starts + 4 * r);
+    const bool right = first ? pos == sst_advance(x->runs[r], 0, 0) : position_is(x->runs[r], pos) && before <= pos;
+    if (!right) return err_corrupt(x->path, s->page.at, "cursor offset of a page, run %u", r);
+  }
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status take_anchors(struct remix_paged *g) {
+  size_t len = 0;
+  for (uint32_t i = 0; i < g->nr; i++) len += g->slots[i].page.anchor.len;
+  g->offs = mem_alloc(4 * ((size_t)g->nr + 1));
+  g->bytes = mem_alloc(len + 1);
+  if (!g->offs || !g->bytes) return REMIXDB_NOMEM;
+  uint32_t at = 0;
+  for (uint32_t i = 0; i < g->nr; i++) {
+    struct kref *const a = &g->slots[i].page.anchor;
+    store32le(g->offs + 4 * (size_t)i, at);
+    if (a->len) memcpy(g->bytes + at, a->ptr, a->len);
+    a->ptr = g->bytes + at;
+    at += a->len;
+  }
+  store32le(g->offs + 4 * (size_t)g->nr, at);
+  g->memory += len + 1 + 4 * ((size_t)g->nr + 1);
+  return anchors_init(&g->anchors, g->offs, g->bytes, g->nr);
+}
+
+// Counts the pages of the directory. room: its bytes, with its checksum.
+static enum remixdb_status count_pages(const struct remix *x, struct remix_paged *g, size_t room) {
+  struct remix_page page;
+  struct remix_dir d;
+  enum remixdb_status s = remix_dir_begin(&d, g->head, g->dir, room, x->path);
+  for (; s == REMIXDB_OK && d.left; g->nr += s == REMIXDB_OK) s = remix_dir_next(&d, &page);
+  return s == REMIXDB_OK && g->nr == 0 ? err_corrupt(x->path, d.end, "no pages") : s;
+}
+
+// Makes the slots of the directory's bytes.
+static enum remixdb_status take_dir(struct remix *x, struct remix_paged *g, size_t room) {
+  uint64_t records = 0, live = 0;
+  uint32_t segs = 0;
+  struct remix_dir d;
+  for (uint32_t r = 0; r < x->nr_runs; r++) records += x->runs[r]->nr_records;
+  if (x->nr_entries != records || load32le(g->head + REMIX_HEAD_SEGS) > records)
+    return err_corrupt(x->path, REMIX_HEAD_ENTRIES, "%llu entries of %llu records", (unsigned long long)x->nr_entries,
+                       (unsigned long long)records);
+  enum remixdb_status s = count_pages(x, g, room);
+  if (s == REMIXDB_OK && !(g->slots = mem_calloc(g->nr, sizeof(*g->slots)))) s = REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) s = remix_dir_begin(&d, g->head, g->dir, room, x->path);
+  for (uint32_t i = 0; i < g->nr && s == REMIXDB_OK; i++) {
+    struct slot *const slot = &g->slots[i];
+    s = remix_dir_next(&d, &slot->page);
+    if (s == REMIXDB_OK) s = slot_fill(x, slot, i == 0);
+    slot->live = (uint32_t)live;
+    slot->segs = segs;
+    live += slot->page.nr_keys;
+    segs += slot->page.nr_segs;
+  }
+  if (s == REMIXDB_OK) s = take_anchors(g);
+  g->memory += sizeof(*g) + g->nr * sizeof(*g->slots) + room + remix_segs_off(x->nr_runs) + anchors_memory(&g->anchors);
+  return s;
+}
+
+// Reads header, directory and the checksum at the file's end. size: of the file. *paged_out false: it has no pages.
+static enum remixdb_status read_dir(struct remix *x, struct remix_paged *g, uint64_t size, bool *paged_out) {
+  struct env *const env = x->ctx->env;
+  const size_t head = remix_segs_off(x->nr_runs);
+  *paged_out = false;
+  if (size < head + 2 * REMIX_SUM) return REMIXDB_OK;
+  if (!(g->head = mem_alloc(head))) return REMIXDB_NOMEM;
+  enum remixdb_status s = read_bytes(g, env, 0, head, g->head);
+  if (s == REMIXDB_OK) s = remix_check_start(x->path, size, g->head);
+  if (s != REMIXDB_OK || !remix_file_is_paged(g->head)) return s;
+  *paged_out = true;
+  x->file_size = size;
+  if ((s = remix_check_head(x, g->head)) != REMIXDB_OK) return s;
+  x->nr_segs = 0;
+  g->number = x->number;
+  const uint64_t at = load64le(g->head + REMIX_HEAD_SEGS_AT);
+  if (at < head || at > size - 2 * REMIX_SUM) return err_corrupt(x->path, REMIX_HEAD_SEGS_AT, "place of the directory");
+  if (!(g->dir = mem_alloc(size - at))) return REMIXDB_NOMEM;
+  s = read_bytes(g, env, at, size - at, g->dir);
+  if (s != REMIXDB_OK) return s;
+  x->print = load64le(g->dir + (size - at - REMIX_SUM));
+  return take_dir(x, g, size - at - REMIX_SUM);
+}
+
+// Finds the file, or the part of a pack, and its size.
+static enum remixdb_status find_file(const struct remix *x, struct remix_paged *g, uint64_t *size_out) {
+  int fd;
+  if (x->part) {
+    g->file = &x->part->pack->file;
+    g->base = x->part->at.off;
+    *size_out = x->part->at.len;
+    return REMIXDB_OK;
+  }
+  fdpool_add(x->ctx->fds, &g->own, x->ctx->dir, x->path, ENV_READ);
+  g->file = &g->own;
+  enum remixdb_status s = fdpool_acquire(g->file, &fd);
+  if (s == REMIXDB_NOTFOUND) return err_corrupt(x->path, 0, "file is missing");
+  if (s != REMIXDB_OK) return s;
+  s = env_size(x->ctx->env, fd, x->path, size_out);
+  fdpool_release(g->file);
+  return s;
+}
+
+// Reads what is needed of the file of x, which has no image. *out NULL: the file has no pages.
+static enum remixdb_status paged_open(struct remix *x, struct remix_paged **out) {
+  struct remix_paged *const g = mem_calloc(1, sizeof(*g));
+  bool paged = false;
+  uint64_t size = 0;
+  *out = NULL;
+  if (!g) return REMIXDB_NOMEM;
+  enum remixdb_status s = find_file(x, g, &size);
+  if (s == REMIXDB_OK) s = read_dir(x, g, size, &paged);
+  if (s != REMIXDB_OK || !paged) {
+    if (g->file == &g->own) fdpool_remove(&g->own);
+    paged_free(g);
+    return s;
+  }
+  budget_take(x->ctx->budget, BUDGET_INDEXES, g->memory);
+  *out = g;
+  return s;
+}
+
+enum remixdb_status remix_open_paged(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
+                                     uint32_t nr_runs, struct remix **out) {
+  struct remix *x = NULL;
+  assert(ctx->pages);
+  *out = NULL;
+  enum remixdb_status s = remix_create(ctx, number, runs, nr_runs, &x);
+  if (s == REMIXDB_OK) s = paged_open(x, &x->paged);
+  if (s == REMIXDB_OK && x->paged) {
+    x->paged_memory = x->paged->memory;
+    x->fini = paged_fini;
+    *out = x;
+    return s;
+  }
+  if (x) remix_free(x);
+  return s == REMIXDB_OK ? remix_open(ctx, number, runs, nr_runs, out) : s;
+}
+
+enum remixdb_status remix_page_out(struct remix *x) {
+  struct remix_paged *g = NULL;
+  const uint32_t nr_segs = x->nr_segs;
+  assert(!x->paged && !x->of && !x->index->young);
+  if (!x->ctx->pages) return REMIXDB_OK;
+  const enum remixdb_status s = paged_open(x, &g);
+  x->nr_segs = nr_segs;
+  if (s != REMIXDB_OK || !g) return s;
+  remix_drop_image(x);
+  x->paged = g;
+  x->paged_memory = g->memory;
+  x->fini = paged_fini;
+  return s;
+}
+
+enum remixdb_status remix_whole(struct remix *x, struct remix **out) {
+  *out = x;
+  if (!x->paged) {
+    remix_ref(x);
+    return REMIXDB_OK;
+  }
+  const enum remixdb_status s = remix_open(x->ctx, x->number, x->runs, x->nr_runs, out);
+  if (s == REMIXDB_OK)
+    atomic_store_explicit(&(*out)->scan_debt, atomic_load_explicit(&x->scan_debt, memory_order_relaxed),
+                          memory_order_relaxed);
+  return s;
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Paged REMIXes: views whose image is not in memory. Their file has pages (format 4, remix/pack.h), and memory has the
+// directory of the pages and those pages that readers use. So a store's indexes may be larger than its memory.
+//
+// A page in memory is a REMIX of its own: the view over the records of its segments, with the same runs. Readers treat
+// it as they treat a whole one. A paged REMIX itself has no segments (nr_segs is 0), so the ways of readers that go
+// through its segments meet the case of an empty view, and ask there whether it is paged. A reader of a view that is
+// whole pays nothing for this.
+//
+// Invariants
+//   G1  A REMIX is whole or paged for all its life after another thread has it. It is paged only if its file has its
+//       entries: a view that was erased in memory alone (remix/erase.h) stays whole.
+//   G2  `live` of a page is the number of live entries before it; the sum of all is nr_keys. A paged REMIX is no young
+//       view.
+//   G3  A page's slot has one reference to it. The pool takes it out of the slot, and gives the reference back when all
+//       threads that were inside an epoch then have left. So a page that a reader has found stays until the reader
+//       leaves its epoch; to keep it longer, the reader takes a reference.
+//   G4  A page is unpacked only if its checksum is right, its anchors ascend, and its selectors go from its cursor
+//       offsets exactly to those of the next page. The directory's positions are of records that the tables have. So a
+//       page is as safe to follow as a whole view.
+//   G5  The pool drops pages while indexes and metadata of tables take more than the budget gives them
+//       (budget_indexes_over), the pages that nobody used for a while first (CLOCK). It keeps
+//       REMIX_POOL_LEAST bytes of pages, or an eighth of that share if this is less.
+//
+// Threads: any. A page that is in memory costs a reader one load more, and no lock. A thread that unpacks a page takes
+// the pool's lock for a short time.
+#ifndef REMIX_PAGED_H
+#define REMIX_PAGED_H
+
+#include "base/epoch.h"
+#include "remix/open.h"
+
+#define REMIX_POOL_LEAST ((uint64_t)1 << 20)          // bytes
+#define REMIX_POOL_LEAST_STARVED ((uint64_t)8 << 10)  // the same if budget_starved is set
+
+struct remix_in;  // a page in memory
+
+// The pages of a store that are in memory.
+struct remix_pool {
+  struct epoch *epoch;
+  struct budget *budget;
+  pthread_mutex_t lock;    // guards the ring and `bytes`; except for the epoch's, no lock is taken under it
+  struct remix_in *hand;   // in the ring of all pages; NULL: there is none
+  _Atomic uint64_t bytes;  // of all pages. Written under the lock, relaxed
+  _Atomic(struct ZSTD_DCtx_s *) unpacker;     // for the next thread; NULL: it makes one
+  _Atomic uint64_t nr, loads, loaded, drops;  // pages in memory; pages and bytes read, pages dropped, so far. Relaxed
+};
+
+void remix_pool_init(struct remix_pool *p, struct epoch *epoch, struct budget *budget);
+void remix_pool_fini(struct remix_pool *p);  // after the last REMIX
+
+// Opens a REMIX whose file has pages, without reading these; another one is opened whole. ctx->pages is set. Reads the
+// header and the directory, and checks all that can be checked without the pages. Fails as remix_open does.
+MUST_CHECK enum remixdb_status remix_open_paged(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
+                                                uint32_t nr_runs, struct remix **out);
+// Makes a whole REMIX paged, which no other thread has and which is of its file (G1). Nothing changes if the file has
+// no pages. After a failure it is whole. Fails as remix_open does.
+MUST_CHECK enum remixdb_status remix_page_out(struct remix *x);
+// Opens the whole REMIX: x itself, or another one with the same entries, which must not be retired. *out has a
+// reference. Fails as remix_open does.
+MUST_CHECK enum remixdb_status remix_whole(struct remix *x, struct remix **out);
+
+// ---- pages of a paged REMIX
+
+static inline bool remix_is_paged(const struct remix *x) { return x->paged != NULL; }
+uint32_t remix_pages(const struct remix *x);                        // how many it has
+uint32_t remix_page_of(const struct remix *x, struct kref key);     // the page to which the key belongs
+uint32_t remix_page_at(const struct remix *x, uint64_t rank);       // the page of the live entry of this rank
+uint64_t remix_page_rank(const struct remix *x, uint32_t page);     // live entries before the page (G2)
+uint32_t remix_page_segment(const struct remix *x, uint32_t page);  // segments before the page
+// Finds a page, and reads it if it is not in memory. Inside an epoch; *out is valid until the epoch ends (G3). Fails as
+// the reading of a file does.
+MUST_CHECK enum remixdb_status remix_page(const struct remix *x, uint32_t page, struct remix **out);
+// The page of a key.
+MUST_CHECK static inline enum remixdb_status remix_page_for(const struct remix *x, struct kref key,
+                                                            struct remix **out) {
+  return remix_page(x, remix_page_of(x, key), out);
+}
+// The position of a run's first record behind a page.
+sst_pos remix_page_end(const struct remix *page, uint32_t run);
+// Bytes that a whole REMIX over these runs takes in memory, about.
+uint64_t remix_whole_memory(struct sst *const *runs, uint32_t nr_runs);
+#endif

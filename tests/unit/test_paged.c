@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Paged REMIXes: each answer is that of the whole REMIX over the same tables; pages come and go; damage and failures.
+#include <pthread.h>
+
+#include "remix/paged.h"
+#include "tests/lib/fault.h"
+#include "tests/lib/remix_model.h"
+#include "tests/lib/slow.h"
+#include "tests/lib/starve.h"
+
+#define THREADS 4u
+
+struct paged {
+  struct place p;
+  struct budget budget;
+  struct remix_pool pool;
+  struct tables t;
+  struct remix *whole, *x;  // the same file
+};
+
+// The places of a world of this kind of keys. Its view is paged if it has some segments.
+static void make(struct paged *w, uint32_t kind, uint32_t keys, uint32_t runs, bool tags) {
+  memset(w, 0, sizeof(*w));
+  place_init(&w->p, 1 << 20);
+  budget_init(&w->budget);
+  remix_pool_init(&w->pool, &w->p.epoch, &w->budget);
+  w->p.ctx.budget = &w->budget;
+  w->p.ctx.pages = &w->pool;
+  starve(true);
+  part_small(&w->t, &w->p, kind, keys, runs, &check_seed);
+  w->whole = part_build_all(&w->t, tags);
+  OK(remix_open_paged(&w->p.ctx, w->whole->number, w->t.sst, w->t.nr, &w->x));
+}
+
+static void end(struct paged *w) {
+  remix_unref(w->x);
+  done(w->whole);
+  part_fini(&w->t);
+  assert_int_equal(atomic_load(&w->pool.nr), 0);
+  w->p.ctx.pages = NULL;
+  epoch_reclaim(&w->p.epoch);
+  remix_pool_fini(&w->pool);
+  starve(false);
+  assert_int_equal(budget_used(&w->budget, BUDGET_INDEXES), 0);
+  w->p.ctx.budget = NULL;
+  place_fini(&w->p);
+  budget_fini(&w->budget);
+}
+
+// A key of the set, or one beside it.
+static struct kref some_key(const struct paged *w, uint8_t *buf) {
+  const struct kref k = w->t.k.keys[rng_next(&check_seed) % w->t.k.nr];
+  uint32_t len = k.len;
+  memcpy(buf, k.ptr, len);
+  switch (rng_next(&check_seed) % 4) {
+    case 0: buf[len++] = (uint8_t)rng_next(&check_seed); break;
+    case 1: len -= len > 0; break;
+    case 2:
+      if (len) buf[rng_next(&check_seed) % len] ^= (uint8_t)(1u << rng_next(&check_seed) % 8);
+      break;
+    default: break;
+  }
+  return kref(buf, len);
+}
+
+struct got {
+  enum remixdb_status status;
+  uint64_t sum;
+};
+
+static uint64_t sum_of(const struct kv_rec *r) {
+  return hash64(r->key, r->klen) ^ hash64(r->val, r->vlen) * 3 ^ r->kind;
+}
+
+static struct got get(struct remix *x, struct kref key) {
+  struct sst_hold h = {0};
+  struct kv_rec r;
+  struct got g = {.status = remix_get(x, key, hash64(key.ptr, key.len), &h, &r)};
+  if (g.status == REMIXDB_OK) g.sum = sum_of(&r);
+  sst_hold_fini(&h);
+  return g;
+}
+
+static enum remixdb_status add_near(void *arg, const struct kv_rec *r, uint32_t nr) {
+  *(uint64_t *)arg += sum_of(r) * nr;
+  return REMIXDB_OK;
+}
+
+// All that a reader can ask of a view.
+static void same_answers(struct paged *w, struct kref key) {
+  struct sst_hold h = {0};
+  uint64_t a = 0, b = 0;
+  const uint64_t hash = hash64(key.ptr, key.len);
+  const struct got g = get(w->whole, key), n = get(w->x, key);
+  assert_int_equal(g.status, n.status);
+  assert_true(g.sum == n.sum);
+  OK(remix_rank(w->whole, key, &h, &a));
+  OK(remix_rank(w->x, key, &h, &b));
+  assert_int_equal(a, b);
+  assert_int_equal(remix_guess(w->whole, key, hash), remix_guess(w->x, key, hash));
+  if (remix_live(w->whole)) {
+    const uint64_t rank = rng_next(&check_seed) % remix_live(w->whole);
+    const uint64_t from = rng_next(&check_seed) % (rank + 1), to = rank + 1;
+    uint64_t whole = 0, paged = 0;
+    OK(remix_live_near(w->whole, rank, from, to, &h, add_near, &whole));
+    OK(remix_live_near(w->x, rank, from, to, &h, add_near, &paged));
+    assert_true(whole == paged);
+  }
+  sst_hold_fini(&h);
+}
+
+// The pages are the view's segments, one after the other.
+static void check_pages(struct paged *w) {
+  uint64_t entries = 0, live = 0;
+  uint32_t segs = 0;
+  for (uint32_t i = 0; i < remix_pages(w->x); i++) {
+    struct remix *page;
+    enter(&w->p);
+    assert_int_equal(remix_page_rank(w->x, i), live);
+    assert_int_equal(remix_page_segment(w->x, i), segs);
+    OK(remix_page(w->x, i, &page));
+    for (uint32_t s = 0; s < page->nr_segs; s++) {
+      const uint32_t stride = page->index->lay.stride;
+      assert_memory_equal(page->index->segs + s * stride, w->whole->index->segs + (segs + s) * stride, stride);
+      if (s) assert_true(kv_eq(remix_anchor(page, s), remix_anchor(w->whole, segs + s)));
+      assert_int_equal(remix_page_of(w->x, remix_anchor(w->whole, segs + s)), i);
+    }
+    segs += page->nr_segs;
+    entries += page->nr_entries;
+    live += remix_live(page);
+    leave(&w->p);
+  }
+  assert_int_equal(segs, w->whole->nr_segs);
+  assert_int_equal(entries, w->whole->nr_entries);
+  assert_int_equal(live, w->whole->nr_keys);
+}
+
+static void check_whole(struct paged *w) {
+  struct remix *again;
+  const uint32_t *a, *b;
+  OK(remix_whole(w->x, &again));
+  assert_int_equal(again->image_size, w->whole->image_size);
+  assert_memory_equal(again->image, w->whole->image, again->image_size);
+  remix_unref(again);
+  OK(remix_hidden(w->whole, &a));
+  OK(remix_hidden(w->x, &b));
+  assert_memory_equal(a, b, w->t.nr * sizeof(*a));
+}
+
+// A share of all segments is exact, and so is that of a paged view if it looks at all.
+static void check_share(struct paged *w) {
+  struct remix_share a, b;
+  if (remix_live(w->whole) == 0) return;
+  enter(&w->p);
+  OK(remix_share(w->whole, 0, remix_live(w->whole), 1 << 20, &a));
+  OK(remix_share(w->x, 0, remix_live(w->x), 1 << 20, &b));
+  leave(&w->p);
+  for (uint32_t r = 0; r < w->t.nr; r++) assert_true(a.runs[r].pages == b.runs[r].pages);
+  if (remix_pages(w->x) <= 8) assert_true(a.segs == b.segs && a.live == b.live && a.tombs == b.tombs);
+}
+
+static void test_answers(void **state) {
+  (void)state;
+  uint32_t pages = 0;
+  for (uint32_t i = 0; i < 5 * KEYS_KINDS; i++) {
+    struct paged w;
+    uint8_t *const buf = malloc(KV_KEY_MAX + 8);
+    make(&w, i % KEYS_KINDS, i < KEYS_KINDS ? 90 : 1500 / SLOW, 1 + i % 6, i % 3 != 0);
+    if (remix_is_paged(w.x)) {
+      pages += remix_pages(w.x);
+      check_pages(&w);
+      check_whole(&w);
+      check_share(&w);
+      for (uint32_t n = 0; n < 400 / SLOW; n++) {
+        enter(&w.p);
+        same_answers(&w, some_key(&w, buf));
+        leave(&w.p);
+        assert_true(atomic_load(&w.pool.bytes) <= REMIX_POOL_LEAST_STARVED);
+      }
+      assert_true(w.x->nr_segs == 0 && w.x->image == NULL);
+    }
+    free(buf);
+    end(&w);
+  }
+  assert_true(pages > 200 / SLOW);
+}
+
+// A get of a key in a page that is in memory reads no page, any other get reads one.
+static void test_loads(void **state) {
+  (void)state;
+  struct paged w;
+  uint8_t buf[4096];
+  make(&w, KEYS_NUMBERS, 3000 / SLOW, 3, true);
+  atomic_store(&budget_starved, false);
+  for (uint32_t n = 0; n < 2000; n++) {
+    const struct kref key = some_key(&w, buf);
+    const uint64_t before = atomic_load(&w.pool.loads), nr = atomic_load(&w.pool.nr);
+    enter(&w.p);
+    same_answers(&w, key);
+    leave(&w.p);
+    assert_true(atomic_load(&w.pool.loads) - before <= 3);  // of the key, and of the rank beside
+    assert_int_equal(atomic_load(&w.pool.nr) - nr, atomic_load(&w.pool.loads) - before);
+  }
+  assert_int_equal(atomic_load(&w.pool.loads), remix_pages(w.x));
+  assert_int_equal(atomic_load(&w.pool.drops), 0);
+  const uint64_t all = budget_used(&w.budget, BUDGET_INDEXES);
+  atomic_store(&budget_starved, true);
+  remix_unref(w.x);
+  assert_true(budget_used(&w.budget, BUDGET_INDEXES) < all);
+  OK(remix_open_paged(&w.p.ctx, w.whole->number, w.t.sst, w.t.nr, &w.x));
+  end(&w);
+}
+
+struct reader {
+  struct paged *w;
+  struct epoch_slot slot;
+  uint64_t seed;
+  uint32_t gets;
+};
+
+static void *read_on(void *arg) {
+  struct reader *const r = arg;
+  struct paged *const w = r->w;
+  epoch_join(&w->p.epoch, &r->slot);
+  for (uint32_t n = 0; n < r->gets; n++) {
+    const struct kref key = w->t.k.keys[rng_next(&r->seed) % w->t.k.nr];
+    epoch_enter(&w->p.epoch, &r->slot);
+    const struct got a = get(w->whole, key), b = get(w->x, key);
+    CHECK(a.status == b.status && a.sum == b.sum);
+    struct remix *page = NULL;
+    if (n % 8 == 0) {  // a page that a reader keeps outlives the epoch
+      OK(remix_page_for(w->x, key, &page));
+      remix_ref(page);
+    }
+    epoch_exit(&r->slot);
+    if (!page) continue;
+    epoch_enter(&w->p.epoch, &r->slot);
+    CHECK(get(page, key).status == a.status);
+    epoch_exit(&r->slot);
+    remix_unref(page);
+  }
+  epoch_leave(&w->p.epoch, &r->slot);
+  return NULL;
+}
+
+static void test_threads(void **state) {
+  (void)state;
+  struct paged w;
+  struct reader readers[THREADS] = {{0}};
+  pthread_t threads[THREADS];
+  make(&w, KEYS_PATHS, 2500 / SLOW, 4, true);
+  for (uint32_t i = 0; i < THREADS; i++) {
+    readers[i].w = &w;
+    readers[i].seed = check_seed + i;
+    readers[i].gets = 6000 / SLOW;
+    assert_int_equal(pthread_create(&threads[i], NULL, read_on, &readers[i]), 0);
+  }
+  for (uint32_t i = 0; i < THREADS; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
+  assert_true(atomic_load(&w.pool.drops) > 100);
+  end(&w);
+}
+
+// A damaged file is refused, or gives right answers, or a get finds the damage. No answer is lost for
+// the pages that are whole.
+static void test_damage(void **state) {
+  (void)state;
+  struct paged w;
+  uint8_t buf[4096];
+  uint32_t refused = 0, found = 0;
+  make(&w, KEYS_NUMBERS, 700, 3, true);
+  const uint64_t size = w.whole->file_size;
+  char path[ENV_PATH_MAX];
+  (void)snprintf(path, sizeof(path), "%s", w.whole->path);
+  for (uint64_t at = rng_next(&check_seed) % 7; at < size; at += 1 + rng_next(&check_seed) % (13 * SLOW)) {
+    byte_flip(path, (long)at);
+    struct remix *bad = NULL;
+    const enum remixdb_status s = remix_open_paged(&w.p.ctx, w.whole->number, w.t.sst, w.t.nr, &bad);
+    assert_true(s == REMIXDB_OK || s == REMIXDB_CORRUPT || s == REMIXDB_VERSION);
+    refused += s != REMIXDB_OK;
+    uint32_t wrong = 0, right = 0;
+    for (uint32_t n = 0; n < 40 && bad; n++) {
+      const struct kref key = some_key(&w, buf);
+      enter(&w.p);
+      const struct got a = get(w.whole, key), b = get(bad, key);
+      leave(&w.p);
+      if (b.status == REMIXDB_CORRUPT) wrong++;
+      else right += a.status == b.status && a.sum == b.sum;
+      assert_true(b.status == REMIXDB_CORRUPT || (a.status == b.status && a.sum == b.sum));
+    }
+    found += wrong > 0;
+    if (bad) assert_true(right > 0);
+    remix_unref(bad);
+    byte_flip(path, (long)at);
+  }
+  assert_true(refused > 20 / SLOW && found > 20 / SLOW);
+  end(&w);
+}
+
+// Missing memory and failing reads: the call fails, and the next one is right.
+static void test_failures(void **state) {
+  (void)state;
+  struct paged w;
+  uint8_t buf[4096];
+  uint32_t failed = 0;
+  make(&w, KEYS_PATHS, 900, 3, true);
+  for (uint32_t n = 1; n < 12; n++) {
+    struct remix *x = NULL;
+    fault_io_set(FAULT_READ | FAULT_OPEN, n, false);
+    enum remixdb_status s = remix_open_paged(&w.p.ctx, w.whole->number, w.t.sst, w.t.nr, &x);
+    assert_int_equal(s, fault_io_end() ? REMIXDB_IO : REMIXDB_OK);
+    failed += s != REMIXDB_OK;
+    remix_unref(x);
+    x = NULL;
+    fault_mem_set(n);
+    s = remix_open_paged(&w.p.ctx, w.whole->number, w.t.sst, w.t.nr, &x);
+    assert_int_equal(s, fault_mem_end() ? REMIXDB_NOMEM : REMIXDB_OK);
+    failed += s != REMIXDB_OK;
+    remix_unref(x);
+    const struct kref key = some_key(&w, buf);
+    for (uint32_t i = 0; i < 2; i++) {
+      enter(&w.p);
+      if (i) fault_mem_set(n);
+      else fault_io_set(FAULT_READ | FAULT_OPEN, n, false);
+      const struct got b = get(w.x, key);
+      const bool bad = i ? fault_mem_end() : fault_io_end();
+      const struct got a = get(w.whole, key);
+      if (b.status == REMIXDB_IO || b.status == REMIXDB_NOMEM) assert_true(bad && ++failed);
+      else assert_true(a.status == b.status && a.sum == b.sum);
+      const struct got c = get(w.x, key);
+      assert_true(a.status == c.status && a.sum == c.sum);
+      leave(&w.p);
+    }
+  }
+  assert_true(failed > 8);
+  end(&w);
+}
+
+// A whole view becomes paged in its place, and a small one or one without room for it stays whole.
+static void test_page_out(void **state) {
+  (void)state;
+  struct paged w;
+  uint8_t buf[4096];
+  make(&w, KEYS_NUMBERS, 800, 2, true);
+  struct remix *x;
+  OK(remix_open(&w.p.ctx, w.whole->number, w.t.sst, w.t.nr, &x));
+  const size_t before = remix_memory(x);
+  fault_mem_set(2);
+  assert_int_equal(remix_page_out(x), REMIXDB_NOMEM);
+  assert_true(fault_mem_end() && !remix_is_paged(x));
+  for (uint32_t i = 0; i < 2; i++) {
+    const struct kref key = some_key(&w, buf);
+    enter(&w.p);
+    const struct got a = get(w.whole, key), b = get(x, key);
+    leave(&w.p);
+    assert_true(a.status == b.status && a.sum == b.sum);
+    if (i == 0) OK(remix_page_out(x));
+  }
+  assert_true(remix_is_paged(x) && remix_memory(x) < before && x->nr_keys == w.whole->nr_keys);
+  remix_unref(x);
+  atomic_store(&remix_paged_from, REMIX_PAGED_FROM);
+  struct remix *const small = part_build_all(&w.t, true);
+  OK(remix_page_out(small));
+  assert_false(remix_is_paged(small));
+  done(small);
+  end(&w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_answers), cmocka_unit_test(test_loads),    cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_damage),  cmocka_unit_test(test_failures), cmocka_unit_test(test_page_out),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
