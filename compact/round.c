@@ -27,13 +27,18 @@ static enum remixdb_status output_runs(const struct output *o, const struct remi
 }
 
 // The collection of values asks which of their records are hidden.
-static enum remixdb_status view_page_out(struct remix *x) {
+static enum remixdb_status hidden_counted(struct remix *x) {
   const uint32_t *hidden;
-  enum remixdb_status s = REMIXDB_OK;
   bool apart = false;
   for (uint32_t r = 0; r < x->nr_runs; r++) apart = apart || x->runs[r]->nr_apart;
-  if (apart) s = remix_hidden(x, &hidden);
-  return s == REMIXDB_OK ? remix_page_out(x) : s;
+  return apart ? remix_hidden(x, &hidden) : REMIXDB_OK;
+}
+
+// Makes a new view of the older kind paged if indexes have no room. Its file is written.
+static void view_page_out(struct remix *x) {
+  if (budget_index_fits(x->ctx->budget, 0)) return;
+  IGNORED(hidden_counted(x), "they are counted when somebody asks");
+  IGNORED(remix_page_out(x), "it stays whole, which takes more memory and is as right");
 }
 
 enum remixdb_status round_view_build(struct compact *c, struct remix_build *b, struct sst *const *runs, uint32_t nr,
@@ -68,8 +73,7 @@ enum remixdb_status round_view_build(struct compact *c, struct remix_build *b, s
   }
   remix_watch(*out, c->watch);
   if (young) remix_make_young(*out);
-  else if (!budget_index_fits(c->ctx->budget, 0))
-    IGNORED(view_page_out(*out), "it stays whole, which takes more memory and is as right");
+  else view_page_out(*out);
   return s;
 }
 

@@ -28,9 +28,7 @@ struct slot {
 };
 
 struct remix_paged {
-  struct fdpool_file *file;  // `own`, or that of the pack of which the REMIX is a part
-  struct fdpool_file own;
-  uint64_t base;  // offset of the REMIX in that file
+  struct fdpool_file file;  // not used if the REMIX is a part of a pack
   uint32_t nr;
   struct slot *slots;
   uint8_t *head, *dir;  // bytes of the file, to which the slots point
@@ -132,12 +130,14 @@ static void pool_put(struct remix_pool *p, struct slot *s, struct remix_in **in_
 
 // ---- reading a page
 
-static enum remixdb_status read_bytes(struct remix_paged *g, struct env *env, uint64_t at, size_t len, uint8_t *to) {
+static enum remixdb_status read_bytes(const struct remix *x, struct remix_paged *g, uint64_t at, size_t len,
+                                      uint8_t *to) {
   int fd;
-  enum remixdb_status s = fdpool_acquire(g->file, &fd);
+  if (x->part) return pack_part_read(x->part, to, len, at);
+  enum remixdb_status s = fdpool_acquire(&g->file, &fd);
   if (s != REMIXDB_OK) return s;
-  s = env_read(env, fd, g->file->path, to, len, g->base + at);
-  fdpool_release(g->file);
+  s = env_read(x->ctx->env, fd, g->file.path, to, len, at);
+  fdpool_release(&g->file);
   return s;
 }
 
@@ -226,7 +226,7 @@ static enum remixdb_status page_read(const struct remix *x, struct slot *slot, s
   uint8_t *const bytes = mem_alloc(p->size);
   enum remixdb_status s = in && bytes ? REMIXDB_OK : REMIXDB_NOMEM;
   if (in && !(in->image = mem_alloc_aligned(CACHE_LINE, align_up(image, CACHE_LINE)))) s = REMIXDB_NOMEM;
-  if (s == REMIXDB_OK) s = read_bytes(x->paged, x->ctx->env, p->at, p->size, bytes);
+  if (s == REMIXDB_OK) s = read_bytes(x, x->paged, p->at, p->size, bytes);
   if (s == REMIXDB_OK) s = page_fill(x, slot, bytes, in);
   mem_free(bytes);
   if (s != REMIXDB_OK) {
@@ -319,7 +319,7 @@ static void paged_fini(struct remix *x) {
     pthread_mutex_unlock(&pool->lock);
     if (page) remix_unref(page);  // no reader can find it any more: it would have a version with x
   }
-  if (g->file == &g->own) fdpool_remove(&g->own);
+  if (!x->part) fdpool_remove(&g->file);
   budget_give(x->ctx->budget, BUDGET_INDEXES, g->memory);
   paged_free(g);
   x->paged = NULL;
@@ -397,12 +397,11 @@ static enum remixdb_status take_dir(struct remix *x, struct remix_paged *g, size
 
 // Reads header, directory and the checksum at the file's end. size: of the file. *paged_out false: it has no pages.
 static enum remixdb_status read_dir(struct remix *x, struct remix_paged *g, uint64_t size, bool *paged_out) {
-  struct env *const env = x->ctx->env;
   const size_t head = remix_segs_off(x->nr_runs);
   *paged_out = false;
   if (size < head + 2 * REMIX_SUM) return REMIXDB_OK;
   if (!(g->head = mem_alloc(head))) return REMIXDB_NOMEM;
-  enum remixdb_status s = read_bytes(g, env, 0, head, g->head);
+  enum remixdb_status s = read_bytes(x, g, 0, head, g->head);
   if (s == REMIXDB_OK) s = remix_check_start(x->path, size, g->head);
   if (s != REMIXDB_OK || !remix_file_is_paged(g->head)) return s;
   *paged_out = true;
@@ -413,7 +412,7 @@ static enum remixdb_status read_dir(struct remix *x, struct remix_paged *g, uint
   const uint64_t at = load64le(g->head + REMIX_HEAD_SEGS_AT);
   if (at < head || at > size - 2 * REMIX_SUM) return err_corrupt(x->path, REMIX_HEAD_SEGS_AT, "place of the directory");
   if (!(g->dir = mem_alloc(size - at))) return REMIXDB_NOMEM;
-  s = read_bytes(g, env, at, size - at, g->dir);
+  s = read_bytes(x, g, at, size - at, g->dir);
   if (s != REMIXDB_OK) return s;
   x->print = load64le(g->dir + (size - at - REMIX_SUM));
   return take_dir(x, g, size - at - REMIX_SUM);
@@ -421,20 +420,13 @@ static enum remixdb_status read_dir(struct remix *x, struct remix_paged *g, uint
 
 // Finds the file, or the part of a pack, and its size.
 static enum remixdb_status find_file(const struct remix *x, struct remix_paged *g, uint64_t *size_out) {
-  int fd;
-  if (x->part) {
-    g->file = &x->part->pack->file;
-    g->base = x->part->at.off;
-    *size_out = x->part->at.len;
-    return REMIXDB_OK;
-  }
-  fdpool_add(x->ctx->fds, &g->own, x->ctx->dir, x->path, ENV_READ);
-  g->file = &g->own;
-  enum remixdb_status s = fdpool_acquire(g->file, &fd);
+  struct env_stat st;
+  *size_out = x->part ? x->part->at.len : 0;
+  if (x->part) return REMIXDB_OK;
+  fdpool_add(x->ctx->fds, &g->file, x->ctx->dir, x->path, ENV_READ);
+  const enum remixdb_status s = env_stat(x->ctx->dir, env_name(x->path), &st);
   if (s == REMIXDB_NOTFOUND) return err_corrupt(x->path, 0, "file is missing");
-  if (s != REMIXDB_OK) return s;
-  s = env_size(x->ctx->env, fd, x->path, size_out);
-  fdpool_release(g->file);
+  if (s == REMIXDB_OK) *size_out = st.size;
   return s;
 }
 
@@ -448,7 +440,7 @@ static enum remixdb_status paged_open(struct remix *x, struct remix_paged **out)
   enum remixdb_status s = find_file(x, g, &size);
   if (s == REMIXDB_OK) s = read_dir(x, g, size, &paged);
   if (s != REMIXDB_OK || !paged) {
-    if (g->file == &g->own) fdpool_remove(&g->own);
+    if (!x->part) fdpool_remove(&g->file);
     paged_free(g);
     return s;
   }

@@ -6,14 +6,21 @@
 // round of compaction.
 //
 // Input: which good file, flags (bit 0: the checksum is right, 1: through the cache, 2: the rest of the input is the
-// file, 3: it is built upon, 4: it is compacted), how many calls, the calls, then changes (fuzz.h).
+// file, 3: it is built upon, 4: it is compacted, 5: it is packed, 6: it has pages, of two segments each, and is read
+// page by page), how many calls, the calls, then changes (fuzz.h). With bits 5 and 6 the changes are those of segments,
+// which are packed then. With bit 6 and a bit of how many calls (7) nearly no page stays in memory.
 #include "base/blind.h"
 #include "compact/compact.h"
 #include "tests/fuzz/fuzz.h"
+#include "base/budget.h"
 #include "remix/build.h"
 #include "remix/cursor.h"
+#include "remix/pack.h"
+#include "remix/paged.h"
+#include "view/merge.h"
 
 #define NUMBER 90u
+#define PAGE_ENTRY 32u  // of a page in the directory, without cursor offsets and anchor
 
 // The tables of a good file, oldest first.
 struct super {
@@ -67,7 +74,10 @@ struct model {
 };
 
 static struct fuzz_place *place;
-static struct fuzz_image images[VIEWS], packed[VIEWS];
+static struct fuzz_image images[VIEWS], packed[VIEWS], paged[VIEWS];
+static struct budget budget;
+static struct remix_pool pool;
+static struct sst_ctx ctx_pages, cached_pages;  // those of the place, with the pool
 static struct model models[VIEWS];
 
 static int rec_order(const void *a, const void *b) {
@@ -126,10 +136,42 @@ static void close_runs(const struct super *v, struct sst **runs) {
   for (uint32_t r = 0; r < v->nr; r++) sst_unref(runs[r]);
 }
 
+// The checksums of the pages and of the directory, as far as these can be found.
+static void fix_pages(uint8_t *p, size_t len) {
+  const uint64_t at_dir = load64le(p + REMIX_HEAD_SEGS_AT), runs = load32le(p + REMIX_HEAD_RUNS), end = len - 16;
+  uint64_t at = remix_segs_off(runs % (REMIX_RUNS_MAX + 1)), d = at_dir;
+  if (at_dir > end || runs > REMIX_RUNS_MAX) return;
+  while (d + PAGE_ENTRY <= end) {
+    const uint32_t size = load32le(p + d);
+    if (at > at_dir || size > at_dir - at) break;
+    store64le(p + d + 24, hash64_seed(p + at, size, NUMBER));
+    at += size;
+    d += PAGE_ENTRY + 4 * runs + load32le(p + d + 20);
+  }
+  store64le(p + end, hash64_seed(p + at_dir, end - at_dir, NUMBER));
+}
+
 static void fix(uint8_t *p, size_t len) {
   if (len < 8) return;
+  if (len >= REMIX_HEAD_TABLES + 16 && load32le(p + 8) == REMIX_FORMAT_PAGED) fix_pages(p, len);
   if (len >= 40) store64le(p + 32, len);
   store64le(p + len - 8, hash64_seed(p, len - 8, NUMBER));
+}
+
+// The file of an image of format 1, in pages.
+static struct fuzz_image pack_paged(const struct fuzz_image *image) {
+  struct fuzz_image out;
+  uint8_t *const copy = keep(image->p, image->len), *file;
+  store32le(copy + 8, REMIX_FORMAT_PLAIN);
+  atomic_store(&remix_paged_from, 1);
+  atomic_store(&remix_page_segs, 2);
+  FUZZ_OK(remix_pack(copy, image->len, &file, &out.len));
+  atomic_store(&remix_paged_from, REMIX_PAGED_FROM);
+  atomic_store(&remix_page_segs, REMIX_PAGE_SEGS);
+  out.p = keep(file, out.len);
+  mem_free(file);
+  free(copy);
+  return out;
 }
 
 // Builds it run by run, as the store does: the file, and the same not packed.
@@ -167,8 +209,16 @@ static void setup(void) {
   for (uint32_t i = 0; i < VIEWS; i++) {
     for (uint32_t r = 0; r < views[i].nr; r++) fuzz_table_build(place, &views[i].runs[r]);
     build_good(&views[i], &packed[i], &images[i]);
+    paged[i] = pack_paged(&images[i]);
     make_model(&models[i], &views[i]);
   }
+  budget_init(&budget);
+  remix_pool_init(&pool, &place->epoch, &budget);
+  ctx_pages = place->ctx;
+  ctx_pages.budget = &budget;
+  ctx_pages.pages = &pool;
+  cached_pages = ctx_pages;
+  cached_pages.cache = place->cache;
   fuzz_table_build(place, &fresh_table);
 }
 
@@ -423,12 +473,211 @@ static void compact(struct use *u, uint32_t how) {
   free(c);
 }
 
+// ---- page by page
+
+// A paged view alone in a version, and a merge over it.
+struct leaf {
+  struct use u;  // u.at: the merge's place in the model; its nr: not valid
+  struct version *version;
+  struct merge m;
+};
+
+static void leaf_look(struct leaf *l) {
+  struct use *const u = &l->u;
+  struct kv_rec r;
+  if (u->good) FUZZ_CHECK(merge_valid(&l->m) == (u->at < u->good->nr));
+  if (!merge_valid(&l->m) || !went_well(u, merge_record(&l->m, &r))) return;
+  fuzz_touch(r.key, r.klen);
+  fuzz_touch(r.val, r.vlen);
+  if (u->good) FUZZ_CHECK(fuzz_same_record(&r, &u->good->recs[u->at]));
+}
+
+static bool leaf_moved(struct leaf *l, enum remixdb_status s, uint32_t at) {
+  l->u.at = at;
+  if (went_well(&l->u, s)) return true;
+  FUZZ_CHECK(!merge_valid(&l->m));
+  return false;
+}
+
+// The step to the record of the model before `at`, or to none.
+static uint32_t before(const struct use *u, uint32_t at) { return at ? at - 1 : u->good ? u->good->nr : 0; }
+
+static void leaf_seek(struct leaf *l, struct kref key, bool for_prev) {
+  struct use *const u = &l->u;
+  uint32_t at = u->good ? model_rank(u->good, key) : 0;
+  if (for_prev && u->good && !(at < u->good->nr && kv_eq(kref(u->good->recs[at].key, u->good->recs[at].klen), key)))
+    at = before(u, at);
+  (void)leaf_moved(l, for_prev ? merge_seek_for_prev(&l->m, key) : merge_seek(&l->m, key), at);
+}
+
+// A question for remix_live_near.
+struct near {
+  const struct use *u;
+  uint64_t from, to;
+};
+
+static enum remixdb_status near_record(void *arg, const struct kv_rec *r, uint32_t nr) {
+  const struct near *const n = arg;
+  fuzz_touch(r->key, r->klen);
+  fuzz_touch(r->val, r->vlen);
+  if (!n->u->good) return REMIXDB_OK;
+  const uint32_t at = model_rank(n->u->good, kref(r->key, r->klen));
+  FUZZ_CHECK(nr > 0 && at >= n->from && at < n->to && fuzz_same_record(r, &n->u->good->recs[at]));
+  return REMIXDB_OK;
+}
+
+static void leaf_rank(struct use *u, struct kref key, uint32_t width) {
+  struct sst_hold h = {0};
+  struct remix_share share;
+  uint64_t rank;
+  const uint64_t hash = hash64(key.ptr, key.len), live = remix_live(u->x);
+  const enum remix_guess guess = remix_guess(u->x, key, hash);
+  if (u->good) FUZZ_CHECK(live == u->good->nr);
+  if (went_well(u, remix_rank(u->x, key, &h, &rank))) {
+    FUZZ_CHECK(rank <= live);
+    const uint32_t at = u->good ? model_rank(u->good, key) : 0;
+    if (u->good) FUZZ_CHECK(rank == at);
+    if (u->good && at < u->good->nr && kv_eq(kref(u->good->recs[at].key, u->good->recs[at].klen), key))
+      FUZZ_CHECK(guess != REMIX_ABSENT);
+    if (rank < live) {
+      struct near n = {u, rank > width ? rank - width : 0, rank + 1 + width < live ? rank + 1 + width : live};
+      (void)went_well(u, remix_live_near(u->x, rank, n.from, n.to, &h, near_record, &n));
+      (void)went_well(u, remix_share(u->x, n.from, n.to, 1 + width % 8, &share));
+    }
+  }
+  sst_hold_fini(&h);
+}
+
+static void leaf_call(struct leaf *l, struct fuzz_in *in) {
+  struct use *const u = &l->u;
+  const uint32_t op = fuzz_u8(in), nr = u->good ? u->good->nr : 0;
+  struct kref key = kref(NULL, 0);
+  epoch_enter(&place->epoch, &place->slot);
+  if ((op & 7) <= CALL_GET || (op & 7) == CALL_PARK) key = some_key(in, u->view);
+  switch (op & 7) {
+    case CALL_SEEK:
+    case CALL_FOR_PREV: leaf_seek(l, key, (op & 7) == CALL_FOR_PREV); break;
+    case CALL_GET: get(u, key); break;
+    case CALL_PARK: leaf_rank(u, key, op >> 3); break;
+    case CALL_FIRST: (void)leaf_moved(l, merge_seek(&l->m, kref("", 0)), 0); break;
+    case CALL_LAST: (void)leaf_moved(l, merge_seek_last(&l->m), before(u, nr)); break;
+    case CALL_NEXT:
+      if (op >> 3 & 16 && merge_valid(&l->m)) {
+        const uint32_t n = 1 + (op >> 3 & 15);
+        (void)leaf_moved(l, merge_skip(&l->m, n), u->at + n < nr ? u->at + n : nr);
+        break;
+      }
+      for (uint32_t n = 1 + (op >> 3); n > 0 && merge_valid(&l->m); n--) {
+        if (n & 1) leaf_look(l);
+        if (!merge_next_fast(&l->m)) (void)leaf_moved(l, merge_next(&l->m), u->at + 1);
+        else u->at++;
+      }
+      break;
+    default:
+      for (uint32_t n = 1 + (op >> 3); n > 0 && merge_valid(&l->m); n--) {
+        if (n & 1) leaf_look(l);
+        if (!merge_prev_fast(&l->m)) (void)leaf_moved(l, merge_prev(&l->m), before(u, u->at));
+        else u->at = before(u, u->at);
+      }
+      break;
+  }
+  leaf_look(l);
+  epoch_exit(&place->slot);
+  fuzz_key_free(key);
+}
+
+// Through all pages, on and back.
+static void leaf_walk(struct leaf *l) {
+  struct use *const u = &l->u;
+  uint64_t live = 0, on = 0, back = 0;
+  bool whole = true;
+  epoch_enter(&place->epoch, &place->slot);
+  for (uint32_t i = 0; i < remix_pages(u->x); i++) {
+    struct remix *page;
+    FUZZ_CHECK(remix_page_rank(u->x, i) == live);
+    if (!went_well(u, remix_page(u->x, i, &page))) {
+      whole = false;
+      live = remix_page_rank(u->x, i + 1);
+      continue;
+    }
+    live += remix_live(page);
+  }
+  FUZZ_CHECK(live == remix_live(u->x));
+  for (bool ok = leaf_moved(l, merge_seek(&l->m, kref("", 0)), 0); ok && merge_valid(&l->m); on++) {
+    leaf_look(l);
+    ok = leaf_moved(l, merge_next(&l->m), u->at + 1);
+  }
+  for (bool ok = leaf_moved(l, merge_seek_last(&l->m), before(u, u->good ? u->good->nr : 0)); ok && merge_valid(&l->m);
+       back++) {
+    leaf_look(l);
+    ok = leaf_moved(l, merge_prev(&l->m), before(u, u->at));
+  }
+  if (u->good) FUZZ_CHECK(whole && on == live && back == live);
+  epoch_exit(&place->slot);
+}
+
+// The whole REMIX of a paged one.
+static void leaf_whole(struct leaf *l, bool build, uint32_t how) {
+  struct use w = {.view = l->u.view, .good = l->u.good};
+  if (!went_well(&l->u, remix_whole(l->u.x, &w.x))) return;
+  remix_cursor_init(&w.c, place->queue);
+  FUZZ_OK(remix_cursor_set(&w.c, w.x));
+  walk(&w);
+  epoch_enter(&place->epoch, &place->slot);
+  remix_cursor_fini(&w.c);
+  epoch_exit(&place->slot);
+  if (build) build_upon(&w, how);
+  remix_unref(w.x);
+}
+
+// Uses a paged view, and gives it back.
+static void use_pages(const struct use *u, struct fuzz_in *calls, uint32_t flags, uint32_t how) {
+  struct leaf *const l = fuzz_alloc(sizeof(*l));
+  struct part *part;
+  l->u = *u;
+  remix_ref(u->x);
+  FUZZ_OK(part_create(kref("", 0), u->x, NULL, &part));
+  FUZZ_OK(version_create(&part, 1, &l->version));
+  merge_init(&l->m, place->queue);
+  epoch_enter(&place->epoch, &place->slot);
+  merge_set(&l->m, NULL, NULL, l->version, UINT64_MAX);
+  epoch_exit(&place->slot);
+  l->u.at = u->good ? u->good->nr : 0;
+  while (fuzz_left(calls)) leaf_call(l, calls);
+  leaf_walk(l);
+  epoch_enter(&place->epoch, &place->slot);
+  merge_park(&l->m);
+  epoch_exit(&place->slot);
+  merge_fini(&l->m);
+  leaf_whole(l, flags & 8, how);
+  if (flags & 16) compact(&l->u, how);
+  version_unref(l->version);
+  remix_unref(u->x);
+  free(l);
+}
+
+// The good file, as the flags choose it.
+static const struct fuzz_image *good_file(uint32_t which, uint32_t flags) {
+  if (flags & 64) return &paged[which];
+  return flags & 32 ? &packed[which] : &images[which];
+}
+
+// A file with pages of changed segments.
+static struct fuzz_image changed_pages(struct fuzz_in *in, uint32_t which) {
+  struct fuzz_image image = fuzz_image_copy(&images[which]);
+  const size_t end = load64le(image.p + REMIX_HEAD_OFFS_AT);  // of the segments: packing trusts the rest
+  for (uint32_t n = 0; n < 64 && fuzz_left(in); n++) change_segment(in, &views[which], image.p, end);
+  const struct fuzz_image file = pack_paged(&image);
+  free(image.p);
+  return file;
+}
+
 FUZZ(remix) {
   if (!place) setup();
   struct fuzz_in in = {data, data + size};
   const uint32_t which = fuzz_u8(&in) % VIEWS, flags = fuzz_u8(&in);
   const struct super *const v = &views[which];
-  const struct fuzz_image *const good = flags & 32 ? &packed[which] : &images[which];
+  const struct fuzz_image *const good = good_file(which, flags);
   // calls come first in the input; they are made last
   struct fuzz_in calls = {in.p, in.p};
   struct fuzz_image file;
@@ -440,7 +689,7 @@ FUZZ(remix) {
     uint32_t len;
     const uint8_t *const p = fuzz_bytes(&in, fuzz_u8(&in), &len);
     calls = (struct fuzz_in){p, p + len};
-    file = fuzz_image_copy(good);
+    file = (flags & 96) == 96 ? changed_pages(&in, which) : fuzz_image_copy(good);
     for (uint32_t n = 0; n < 64 && fuzz_left(&in); n++) {
       if ((*in.p & 15) >= FUZZ_OWN) change_segment(&in, v, file.p, file.len);
       else file.len = fuzz_change(&in, file.p, file.len);
@@ -454,13 +703,22 @@ FUZZ(remix) {
   fuzz_file_put(place->env, name, file.p, file.len);
   free(file.p);
   struct sst *runs[REMIX_RUNS_MAX];
-  const struct sst_ctx *const ctx = flags & 2 ? &place->cached : &place->ctx;
+  const bool by_page = flags & 64;
+  const struct sst_ctx *const ctx = by_page     ? (flags & 2 ? &cached_pages : &ctx_pages)
+                                    : flags & 2 ? &place->cached
+                                                : &place->ctx;
   struct use u = {.view = v, .good = changed ? NULL : &models[which]};
   open_runs(ctx, v, runs);
-  const enum remixdb_status s = remix_open(ctx, NUMBER, runs, v->nr, &u.x);
+  atomic_store(&budget_starved, by_page && how & 128);
+  const enum remixdb_status s = by_page ? remix_open_paged(ctx, NUMBER, runs, v->nr, &u.x)
+                                        : remix_open(ctx, NUMBER, runs, v->nr, &u.x);
   close_runs(v, runs);
   FUZZ_CHECK(s == REMIXDB_OK || (changed && fuzz_refused(s)));
-  if (s == REMIXDB_OK) {
+  if (s == REMIXDB_OK && remix_is_paged(u.x)) {
+    use_pages(&u, &calls, flags, how);
+    FUZZ_CHECK(atomic_load(&pool.nr) == 0);
+    epoch_reclaim(&place->epoch);
+  } else if (s == REMIXDB_OK) {
     remix_cursor_init(&u.c, place->queue);
     FUZZ_OK(remix_cursor_set(&u.c, u.x));
     u.at = u.good ? u.good->nr : 0;
@@ -473,6 +731,7 @@ FUZZ(remix) {
     if (flags & 16) compact(&u, how);
     remix_unref(u.x);
   }
+  atomic_store(&budget_starved, false);
   FUZZ_CHECK(simdisk_open_files(place->disk) == 0);
   fuzz_file_remove(place->env, name);
   return 0;

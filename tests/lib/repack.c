@@ -11,7 +11,10 @@
 #include "tests/lib/check.h"
 
 #define LEVEL 3
-#define DIR_ENTRY 16u        // of a REMIX file's column: two lengths, u64
+#define DIR_ENTRY 16u   // of a REMIX file's column: two lengths, u64
+#define PAGE_ENTRY 32u  // of a page of a REMIX file, in the directory, without cursor offsets and anchor
+#define PAGE_ENTRY_ANCHOR 20u
+#define PAGE_ENTRY_SUM 24u
 #define FOOTER_VERSION 244u  // offset in the footer
 #define FOOTER_SUMMED 8u     // its checksum covers the bytes from here on
 #define SIZES_SLACK 8u       // bytes by which the stored sizes may grow
@@ -73,6 +76,35 @@ static uint8_t *compress(const uint8_t *file, size_t len, const struct repack *k
 
 // ---- files
 
+// The page that has the frame, as the directory has it. Fails the test if there is none.
+struct page_of {
+  uint64_t at, entry;  // its offset, and that of its entry in the directory
+};
+
+static struct page_of find_page(const uint8_t *file, size_t len, uint64_t frame) {
+  const uint32_t runs = load32le(file + REMIX_HEAD_RUNS);
+  struct page_of p = {remix_segs_off(runs), load64le(file + REMIX_HEAD_SEGS_AT)};
+  for (;;) {
+    CHECK(p.entry + PAGE_ENTRY <= len);
+    const uint32_t size = load32le(file + p.entry);
+    if (frame < p.at + size) return p;
+    p.at += size;
+    p.entry += PAGE_ENTRY + 4 * (uint64_t)runs + load32le(file + p.entry + PAGE_ENTRY_ANCHOR);
+  }
+}
+
+// The lengths and checksums of a page whose column k->nr has nr bytes now, and of the directory.
+static void seal_page(uint8_t *out, size_t now, const struct repack *k, const struct page_of *was, size_t nr) {
+  const uint64_t number = load64le(out + REMIX_HEAD_NUMBER), delta = nr - k->len;
+  const uint64_t dir = load64le(out + REMIX_HEAD_SEGS_AT) + delta, entry = was->entry + delta;
+  const size_t sum = now - 2 * REMIX_SUM;
+  store64le(out + REMIX_HEAD_SEGS_AT, dir);
+  store32le(out + was->at + 4 * k->nr, (uint32_t)nr);
+  store32le(out + entry, load32le(out + entry) + (uint32_t)delta);
+  store64le(out + entry + PAGE_ENTRY_SUM, hash64_seed(out + was->at, load32le(out + entry), number));
+  store64le(out + sum, hash64_seed(out + dir, sum - dir, number));
+}
+
 static uint8_t *remix_file(const uint8_t *file, size_t len, const struct repack *k, const uint8_t *bytes, size_t nr,
                            size_t *len_out) {
   const size_t now = len - k->len + nr;
@@ -80,7 +112,12 @@ static uint8_t *remix_file(const uint8_t *file, size_t len, const struct repack 
   memcpy(out, file, k->at);
   memcpy(out + k->at, bytes, nr);
   memcpy(out + k->at + nr, file + k->at + k->len, len - k->at - k->len);
-  store64le(out + remix_segs_off(load32le(file + REMIX_HEAD_RUNS)) + DIR_ENTRY * k->nr + 8, nr);
+  if (load32le(file + REMIX_HEAD_FORMAT) == REMIX_FORMAT_PAGED) {
+    const struct page_of page = find_page(file, len, k->at);
+    seal_page(out, now, k, &page, nr);
+  } else {
+    store64le(out + remix_segs_off(load32le(file + REMIX_HEAD_RUNS)) + DIR_ENTRY * k->nr + 8, nr);
+  }
   store64le(out + REMIX_HEAD_SIZE, now);
   store64le(out + now - REMIX_SUM, hash64_seed(out, now - REMIX_SUM, load64le(out + REMIX_HEAD_NUMBER)));
   *len_out = now;

@@ -9,6 +9,7 @@ to the writer: that a REMIX says of its tables exactly what is true of their key
 Every rule that is broken raises FormatError with the file and the offset.
 """
 
+import functools
 import os
 import re
 import struct
@@ -399,6 +400,11 @@ class Table:
         """The position after the last record."""
         return self.nr_pages << 8
 
+    @functools.cached_property
+    def numbers(self):
+        """The number of the record at each position, and of the end."""
+        return {r.position: i for i, r in enumerate(self.records)} | {self.end(): len(self.records)}
+
 
 # ---- REMIX files
 
@@ -429,54 +435,79 @@ def discriminating_bit(a, b):
     return byte << 4 | 8 - ((a[byte] ^ b[byte]).bit_length() - 1)
 
 
-class Remix:
-    """A REMIX over tables (oldest first): `entries` of (run, record, old), `segments` as they are in the image;
-    `packed`: of formats 2 and 3, for each column whether it is compressed."""
+# sum: the checksum; starts: of each run its cursor offset; keys: those that are live
+Page = namedtuple("Page", "at size segments entries keys anchors sum starts anchor")
+
+
+class RemixFile:
+    """What readers of whole REMIX files and of single pages share. `packed`: of formats 2 to 4, for each column that
+    was read whether it is compressed."""
 
     # first: index of its first entry
     Segment = namedtuple("Segment", "anchor tags selectors far base offsets bits first")
 
-    def __init__(self, name, data, tables, ids=None, fingerprint=None):
+    def __init__(self, name, tables):
         self.name, self.tables = name, tables
         match = re.fullmatch(r"(\d{6,})\.remix", os.path.basename(name))
+        self.number = match and int(match.group(1))
         self.packed = []
-        self._file(data, match and int(match.group(1)))
-        self.data = self._image(data) if self.format >= 2 else data
-        self._header(match and int(match.group(1)), ids)
-        if fingerprint is not None and fingerprint != u64(data, len(data) - 8):
-            self.fail(len(data) - 8, "of another history")
-        self._segments()
-        self._check_against_tables()
 
     def fail(self, offset, what):
         raise FormatError(self.name, offset, what)
 
-    def _file(self, data, number):
-        """What is looked at before the checksum, and this."""
-        if len(data) < 140 or data[:8] != b"RDBREMIX":
+    def _begin(self, head, size):
+        """What is looked at before the checksum."""
+        if size < 140 or head[:8] != b"RDBREMIX":
             self.fail(0, "magic")
-        if u64(data, 32) != len(data):
+        if u64(head, 32) != size:
             self.fail(32, "size of the file")
-        self.number = u64(data, 24)
-        if u64(data, len(data) - 8) != xxh3(data[:-8], number if number is not None else self.number):
-            self.fail(len(data) - 8, "checksum")
-        self.format = u32(data, 8)
-        if self.format > 3:
+
+    def _known(self, head):
+        self.format = u32(head, 8)
+        if self.format > 4:
             raise UnknownFormat(self.name, 8, f"REMIX format {self.format}")
         if self.format == 0:
             self.fail(8, "format version")
 
-    def _columns(self, data, entries, segments):
-        """The columns of formats 2 and 3: tags, heads, selectors, low bits, high bits, anchors."""
-        start = u64(data, 72)
-        if start + 96 + 8 > len(data):
-            self.fail(72, "offset of the segments")
-        lengths = struct.unpack_from("<12Q", data, start)
-        known = [entries if u32(data, 12) & 1 else 0, 4 * segments, entries, entries, entries]
-        at, columns = start + 96, []
-        for i, (length, stored) in enumerate(zip(lengths[::2], lengths[1::2])):
-            if stored > length or (i < 5 and length != known[i]) or at + stored > len(data) - 8:
-                self.fail(start + 16 * i, "lengths of a column")
+    def _head(self, head, ids, number, known=1):
+        """The fields of a header that all formats share. known: the flags."""
+        self.flags, self.store_id = u32(head, 12), u64(head, 16)
+        if self.flags & ~known:
+            self.fail(12, "unknown flags")
+        if (number is not None and u64(head, 24) != number) or (ids is not None and self.store_id not in ids):
+            self.fail(16, "another file, or another store's")
+        (self.nr_runs, self.nr_segments,
+         self.nr_entries, self.nr_keys) = u32(head, 40), u32(head, 44), u64(head, 48), u64(head, 56)
+        r = self.nr_runs
+        if r > 32 or r != len(self.tables):
+            self.fail(40, "number of runs")
+        self.tag_bytes = 32 if self.flags & 1 else 0
+        self.segment_size = (self.tag_bytes + 36 + 4 * r + 64 + 15) // 16 * 16
+        if u32(head, 64) != self.segment_size or u32(head, 68):
+            self.fail(64, "size of a segment")
+        self.at_segments = (104 + 8 * r + 63) // 64 * 64
+        if list(struct.unpack_from(f"<{r}Q", head, 104)) != [t.number for t in self.tables]:
+            self.fail(104, "numbers of the tables")
+        if any(head[104 + 8 * r : self.at_segments]):
+            self.fail(104 + 8 * r, "zeros before the segments")
+
+    def _counts(self, head):
+        """The bounds of the counts of packed files."""
+        segments, entries = u32(head, 44), u64(head, 48)
+        if u32(head, 40) != len(self.tables) or entries != sum(t.nr_records for t in self.tables):
+            self.fail(40, "number of runs or entries")
+        if segments > entries // 4 + 64:
+            self.fail(44, "number of segments")
+        if u64(head, 96) > min(sum(t.key_bytes for t in self.tables), segments * KEY_MAX, (1 << 32) - 1):
+            self.fail(96, "length of the anchors")
+
+    def _columns(self, data, at, end, lengths):
+        """Columns that fill data[at:end], from (length, length in the file) of each: tags, heads, selectors, low bits,
+        high bits, anchors."""
+        columns = []
+        for length, stored in lengths:
+            if stored > length or at + stored > end:
+                self.fail(at, "lengths of a column")
             column = data[at : at + stored]
             if stored < length:
                 try:
@@ -488,168 +519,130 @@ class Remix:
             self.packed.append(stored < length)
             columns.append(column)
             at += stored
-        if at != len(data) - 8:
-            self.fail(at, "the columns do not fill the file")
+        if at != end:
+            self.fail(at, "the columns do not fill their place")
         return columns
 
-    def _image(self, data):
-        """The image that formats 2 and 3 pack."""
-        flags, runs, segments, entries = u32(data, 12), u32(data, 40), u32(data, 44), u64(data, 48)
-        if runs != len(self.tables) or entries != sum(t.nr_records for t in self.tables):
-            self.fail(40, "number of runs or entries")
-        if segments > entries // 4 + 64:
-            self.fail(44, "number of segments")
-        if u64(data, 96) > min(sum(t.key_bytes for t in self.tables), segments * KEY_MAX, (1 << 32) - 1):
-            self.fail(96, "length of the anchors")
-        tags, heads, selectors, low, high, packed_anchors = self._columns(data, entries, segments)
-        image = bytearray(data[: u64(data, 72)])
-        upcoming = [0] * runs  # the next record of each run
-        first = 0
+    def positions(self, upcoming):
+        """Of the next record of each run, from the numbers of these records."""
+        return [t.records[n].position if n < len(t.records) else t.end() for t, n in zip(self.tables, upcoming)]
+
+    def _parts(self, columns, tagged, segments, entries, upcoming):
+        """The segments and their anchors from the columns. upcoming: the next record of each run; it goes on."""
+        tags, heads, selectors, low, high, packed_anchors = columns
+        image, first = [], 0
         for i in range(segments):
             count = heads[4 * i]
             if count > 32 or first + count > entries:
-                self.fail(u64(data, 72), "number of entries of a segment")
+                self.fail(0, "number of entries of a segment")
             part = slice(first, first + count)
             first += count
-            offsets = [t.records[n].position if n < len(t.records) else t.end() for t, n in zip(self.tables, upcoming)]
+            offsets = self.positions(upcoming)
             for x in selectors[part]:
-                if (x & 31) >= runs:
-                    self.fail(u64(data, 72), "a selector of a run that is not there")
+                if (x & 31) >= len(self.tables):
+                    self.fail(0, "a selector of a run that is not there")
                 upcoming[x & 31] += 1
             bits = bytes(b for pair in zip(low[part], high[part]) for b in pair)
-            s = tags[part].ljust(32, b"\0") if flags & 1 else b""
-            s += (selectors[part].ljust(32, b"\0") + heads[4 * i : 4 * i + 4] + struct.pack(f"<{runs}I", *offsets)
-                  + bits.ljust(64, b"\0"))
-            image += s + bytes(-len(s) % 16)
+            s = tags[part].ljust(32, b"\0") if tagged else b""
+            s += (selectors[part].ljust(32, b"\0") + heads[4 * i : 4 * i + 4]
+                  + struct.pack(f"<{len(self.tables)}I", *offsets) + bits.ljust(64, b"\0"))
+            image.append(s + bytes(-len(s) % 16))
         if first != entries:
             self.fail(48, "number of entries")
-        ends, anchors, anchor, at = [0], b"", b"", 0
+        anchors, anchor, at = [], b"", 0
         for _ in range(segments):
             try:
                 shared, at = varint(packed_anchors, at, len(packed_anchors))
                 length, at = varint(packed_anchors, at, len(packed_anchors))
             except ValueError as e:
-                self.fail(u64(data, 72), f"anchors: {e}")
-            if shared > len(anchor) or at + length > len(packed_anchors):
-                self.fail(u64(data, 72), "an anchor")
+                self.fail(0, f"anchors: {e}")
+            if shared > len(anchor) or at + length > len(packed_anchors) or (not anchors and length):
+                self.fail(0, "an anchor")
             anchor = anchor[:shared] + packed_anchors[at : at + length]
             at += length
-            anchors += anchor
-            ends.append(len(anchors))
+            anchors.append(anchor)
         if at != len(packed_anchors):
-            self.fail(u64(data, 72), "anchors that are too long")
-        image += struct.pack(f"<{segments + 1}I", *ends) + anchors + bytes(8)
-        struct.pack_into("<Q", image, 32, len(image))
-        return bytes(image)
+            self.fail(0, "anchors that are too long")
+        return image, anchors
 
-    def _header(self, number, ids):
-        data = self.data
-        if self.format >= 2 and (u64(data, 32) != len(data) or any(data[-8:])):
-            self.fail(32, "size of the image")
-        self.flags, self.store_id = u32(data, 12), u64(data, 16)
-        if self.flags & ~1:
-            self.fail(12, "unknown flags")
-        if (number is not None and self.number != number) or (ids is not None and self.store_id not in ids):
-            self.fail(16, "another file, or another store's")
-        (self.nr_runs, self.nr_segments,
-         self.nr_entries, self.nr_keys) = u32(data, 40), u32(data, 44), u64(data, 48), u64(data, 56)
-        r = self.nr_runs
-        if r > 32 or r != len(self.tables):
-            self.fail(40, "number of runs")
-        self.tag_bytes = 32 if self.flags & 1 else 0
-        self.segment_size = (self.tag_bytes + 36 + 4 * r + 64 + 15) // 16 * 16
-        if u32(data, 64) != self.segment_size or u32(data, 68):
-            self.fail(64, "size of a segment")
-        segments = (104 + 8 * r + 63) // 64 * 64
-        offsets = segments + self.nr_segments * self.segment_size
-        anchors = offsets + 4 * (self.nr_segments + 1)
-        if struct.unpack_from("<4Q", data, 72) != (segments, offsets, anchors, len(data) - 8 - anchors):
-            self.fail(72, "places of the parts")
-        if list(struct.unpack_from(f"<{r}Q", data, 104)) != [t.number for t in self.tables]:
-            self.fail(104, "numbers of the tables")
-        if any(data[104 + 8 * r : segments]):
-            self.fail(104 + 8 * r, "zeros before the segments")
-        self.at_segments = segments
-        ends = struct.unpack_from(f"<{self.nr_segments + 1}I", data, offsets)
-        if ends[0] != 0 or ends[-1] != len(data) - 8 - anchors or any(a > b for a, b in zip(ends, ends[1:])):
-            self.fail(offsets, "offsets of the anchors")
-        self.anchors = [data[anchors + a : anchors + b] for a, b in zip(ends, ends[1:])]
-        if self.anchors and self.anchors[0]:
-            self.fail(offsets, "the first anchor is not empty")
-        if any(a >= b for a, b in zip(self.anchors, self.anchors[1:])):
-            self.fail(offsets, "anchors do not ascend")
+    def _directory(self, head, directory):
+        """The pages. directory: the bytes from the directory on, but for the file's checksum."""
+        at, end = (104 + 8 * u32(head, 40) + 63) // 64 * 64, u64(head, 72)
+        runs, data = u32(head, 40), directory[:-8]
+        if len(directory) < 8 or u64(directory, len(data)) != xxh3(data, u64(head, 24)):
+            self.fail(end, "checksum of the directory")
+        pages, d = [], 0
+        while d < len(data):
+            if d + 32 + 4 * runs > len(data):
+                self.fail(end + d, "directory")
+            size, segments, entries, keys, anchors, length, checksum = struct.unpack_from("<6IQ", data, d)
+            starts = list(struct.unpack_from(f"<{runs}I", data, d + 32))
+            anchor = data[d + 32 + 4 * runs : d + 32 + 4 * runs + length]
+            if length > KEY_MAX or len(anchor) != length:
+                self.fail(end + d, "anchor of a page")
+            if (size < 28 or at + size > end or not 1 <= segments <= 128 or not segments <= entries <= 32 * segments
+                    or keys > entries):
+                self.fail(end + d, "bounds of a page")
+            if anchor <= pages[-1].anchor if pages else anchor:
+                self.fail(end + d, "anchors of pages do not ascend")
+            wrong = (starts != self.positions([0] * runs) if not pages
+                     else any(a > b for a, b in zip(pages[-1].starts, starts)))
+            if wrong or any(p not in t.numbers for p, t in zip(starts, self.tables)):
+                self.fail(end + d, "cursor offsets of a page")
+            pages.append(Page(at, size, segments, entries, keys, anchors, checksum, starts, anchor))
+            at += size
+            d += 32 + 4 * runs + length
+        sums = [sum(p.segments for p in pages), sum(p.entries for p in pages), sum(p.keys for p in pages),
+                sum(p.anchors + len(p.anchor) for p in pages)]
+        if not pages or at != end or sums != [u32(head, 44), u64(head, 48), u64(head, 56), u64(head, 96)]:
+            self.fail(end, "the pages are not all of the file")
+        return pages
 
-    def _segments(self):
-        self.segments = []
-        first = 0
-        for i, anchor in enumerate(self.anchors):
-            at = self.at_segments + i * self.segment_size
-            s = self.data[at : at + self.segment_size]
-            t = self.tag_bytes
-            tags, selectors, count, flags, base = s[:t], s[t : t + 32], s[t + 32], s[t + 33], u16(s, t + 34)
-            offsets = list(struct.unpack_from(f"<{self.nr_runs}I", s, t + 36))
-            bits = list(struct.unpack_from("<32H", s, t + 36 + 4 * self.nr_runs))
-            if not 1 <= count <= 32 or flags & ~1:
-                self.fail(at + t + 32, "count or flags of a segment")
-            if any(tags[count:]) or any(selectors[count:]) or any(bits[count:]) or any(s[t + 100 + 4 * self.nr_runs :]):
-                self.fail(at, "entries that are not there")
-            zero = 0 if self.format >= 3 else EXPIRES_BIT
-            if any(x & zero for x in selectors) or any((x & 31) >= self.nr_runs for x in selectors[:count]):
-                self.fail(at + t, "selectors")
-            self.segments.append(
-                Remix.Segment(anchor, tags[:count], selectors[:count], bool(flags & 1), base, offsets, bits[:count],
-                              first)
-            )
-            first += count
-        if first != self.nr_entries:
-            self.fail(48, "number of entries")
+    def _page(self, head, page, data, following):
+        """The segments and anchors of a page; the first anchor is that of the directory. data: the page. following: the
+        next page, or None."""
+        if xxh3(data, u64(head, 24)) != page.sum:
+            self.fail(page.at, "checksum of a page")
+        tagged, entries = u32(head, 12) & 1, page.entries
+        *stored, anchors_length = struct.unpack_from("<7I", data, 0)
+        if anchors_length > 10 * page.segments + page.anchors:
+            self.fail(page.at, "length of the anchors' column")
+        lengths = [entries if tagged else 0, 4 * page.segments, entries, entries, entries, anchors_length]
+        upcoming = [t.numbers[p] for p, t in zip(page.starts, self.tables)]
+        parts, anchors = self._parts(self._columns(data, 28, len(data), zip(lengths, stored)), tagged, page.segments,
+                                     entries, upcoming)
+        # a run that the page counts beyond its records is not at its end either
+        ends = [len(t.records) for t in self.tables]
+        if following:
+            ends = [t.numbers[p] for p, t in zip(following.starts, self.tables)]
+        if upcoming != ends:
+            self.fail(page.at, "a page does not end where the next one begins")
+        if sum(len(a) for a in anchors) != page.anchors or (len(anchors) > 1 and anchors[1] <= page.anchor):
+            self.fail(page.at, "anchors of a page")
+        selectors = [x for s in parts for x in s[32 * tagged : 32 * tagged + s[32 * tagged + 32]]]
+        if sum(not x & (0x80 | TOMB_BIT) for x in selectors) != page.keys:
+            self.fail(page.at, "number of keys of a page")
+        return parts, [page.anchor, *anchors[1:]]
 
-    def _check_against_tables(self):
-        """That everything in the file is what follows from the tables' keys."""
-        # all records of all tables, in the order of the view
-        order = sorted(((r.key, -run, r) for run, t in enumerate(self.tables) for r in t.records), key=lambda e: e[:2])
-        self.entries = []
-        for i, (key, run, r) in enumerate(order):
-            self.entries.append((-run, r, i > 0 and order[i - 1][0] == key))
-        if len(self.entries) != self.nr_entries:
-            self.fail(48, "number of entries")
-        selectors = [x for s in self.segments for x in s.selectors]
-        self.erased = [x & ERASED == ERASED for x in selectors]  # of each entry
-        if sum(not x & (0x80 | TOMB_BIT) for x in selectors) != self.nr_keys:
-            self.fail(56, "number of keys")
-        upcoming = [0] * self.nr_runs  # the next record of each run
-        for i, s in enumerate(self.segments):
-            at = self.at_segments + i * self.segment_size
-            part = self.entries[s.first : s.first + len(s.selectors)]
-            positions = [t.records[n].position if n < len(t.records) else t.end() for t,
-                         n in zip(self.tables, upcoming)]
-            if s.offsets != positions:
-                self.fail(at, "cursor offsets")
-            for run, _, _ in part:
-                upcoming[run] += 1
-            bits = [ERASED if x & ERASED == ERASED else selector_bits(e[1]) for x, e in zip(s.selectors, part)]
-            if list(s.selectors) != [run | b | 0x80 * old for b, (run, _, old) in zip(bits, part)]:
-                self.fail(at, "selectors")
-            if part[0][2]:
-                self.fail(at, "versions of a key in two segments")
-            if self.flags & 1 and list(s.tags) != [xxh3(r.key) >> 56 for _, r, _ in part]:
-                self.fail(at, "tags")
-            keys = [r.key for _, r, _ in part]
-            true = [discriminating_bit(a, b) for a, b in zip(keys, keys[1:])]
-            base = min((b >> 4 for b in true if b is not None), default=0)
-            stored = [0]
-            for b in true:
-                stored.append(SAME if b is None else FAR if (b >> 4) - base > BYTE_MAX else b - (base << 4))
-            if s.base != base or s.bits != stored or s.far != (FAR in stored):
-                self.fail(at, "discriminating bits")
-            anchor = b""
-            if i:
-                before = self.entries[s.first - 1][1].key
-                anchor = keys[0][: common_prefix(before, keys[0]) + 1]
-            if s.anchor != anchor:
-                self.fail(at, "anchor")
+    def _segment(self, at, s, anchor, first):
+        """The fields of a segment, whose bytes are s."""
+        t = self.tag_bytes
+        tags, selectors, count, flags, base = s[:t], s[t : t + 32], s[t + 32], s[t + 33], u16(s, t + 34)
+        offsets = list(struct.unpack_from(f"<{self.nr_runs}I", s, t + 36))
+        bits = list(struct.unpack_from("<32H", s, t + 36 + 4 * self.nr_runs))
+        if not 1 <= count <= 32 or flags & ~1:
+            self.fail(at + t + 32, "count or flags of a segment")
+        if any(tags[count:]) or any(selectors[count:]) or any(bits[count:]) or any(s[t + 100 + 4 * self.nr_runs :]):
+            self.fail(at, "entries that are not there")
+        zero = 0 if self.kinds else EXPIRES_BIT
+        if any(x & zero for x in selectors) or any((x & 31) >= self.nr_runs for x in selectors[:count]):
+            self.fail(at + t, "selectors")
+        return RemixFile.Segment(anchor, tags[:count], selectors[:count], bool(flags & 1), base, offsets, bits[:count],
+                                 first)
 
-    # searching, as the document tells it
+
+class Searching:
+    """Searches in `segments` over `tables`, as the document tells it."""
 
     def segment_of(self, key):
         i = len(self.segments) - 1
@@ -703,6 +696,201 @@ class Remix:
         else:
             place = next((k for k in range(cand, 0, -1) if s.bits[k] < p), 0)
         return s.first + place
+
+
+class Remix(RemixFile, Searching):
+    """A REMIX over tables (oldest first): `entries` of (run, record, old), `segments` as they are in the image.
+    `pages`: of format 4."""
+
+    def __init__(self, name, data, tables, ids=None, fingerprint=None):
+        super().__init__(name, tables)
+        number = self.number
+        self._begin(data, len(data))
+        self.number = u64(data, 24)
+        if u64(data, len(data) - 8) != xxh3(data[:-8], number if number is not None else self.number):
+            self.fail(len(data) - 8, "checksum")
+        self._known(data)
+        self.pages = []
+        self.kinds = u32(data, 12) & 2 if self.format == 4 else self.format == 3
+        self.data = self._image(data) if self.format >= 2 else data
+        self._header(number, ids)
+        if fingerprint is not None and fingerprint != u64(data, len(data) - 8):
+            self.fail(len(data) - 8, "of another history")
+        self._segments()
+        self._check_against_tables()
+
+    def _whole(self, data):
+        """The segments and anchors of formats 2 and 3."""
+        segments, entries, start = u32(data, 44), u64(data, 48), u64(data, 72)
+        if start + 96 + 8 > len(data):
+            self.fail(72, "offset of the segments")
+        lengths = struct.unpack_from("<12Q", data, start)
+        lengths = list(zip(lengths[::2], lengths[1::2]))
+        known = [entries if u32(data, 12) & 1 else 0, 4 * segments, entries, entries, entries]
+        if [length for length, _ in lengths[:5]] != known:
+            self.fail(start, "lengths of the columns")
+        columns = self._columns(data, start + 96, len(data) - 8, lengths)
+        return self._parts(columns, u32(data, 12) & 1, segments, entries, [0] * len(self.tables))
+
+    def _all_pages(self, data):
+        """Those of format 4."""
+        at = u64(data, 72)
+        if not (104 + 8 * u32(data, 40) + 63) // 64 * 64 <= at <= len(data) - 16:
+            self.fail(72, "offset of the directory")
+        self.pages = self._directory(data, data[at:-8])
+        segments, anchors = [], []
+        for page, following in zip(self.pages, [*self.pages[1:], None]):
+            more, starts = self._page(data, page, data[page.at : page.at + page.size], following)
+            segments += more
+            anchors += starts
+        return segments, anchors
+
+    def _image(self, data):
+        """The image that formats 2 to 4 pack."""
+        self._counts(data)
+        segments, anchors = self._all_pages(data) if self.format == 4 else self._whole(data)
+        start = (104 + 8 * len(self.tables) + 63) // 64 * 64
+        ends = [0]
+        for a in anchors:
+            ends.append(ends[-1] + len(a))
+        image = bytearray(data[:start] + b"".join(segments) + struct.pack(f"<{len(ends)}I", *ends)
+                          + b"".join(anchors) + bytes(8))
+        struct.pack_into("<Q", image, 32, len(image))
+        if self.format == 4:
+            if u32(data, 12) & ~3:
+                self.fail(12, "unknown flags")
+            struct.pack_into("<II", image, 8, 3 if self.kinds else 2, u32(data, 12) & 1)
+            struct.pack_into("<Q", image, 72, start)
+        return bytes(image)
+
+    def _header(self, number, ids):
+        data = self.data
+        if self.format >= 2 and (u64(data, 32) != len(data) or any(data[-8:])):
+            self.fail(32, "size of the image")
+        self._head(data, ids, number)
+        segments = self.at_segments
+        offsets = segments + self.nr_segments * self.segment_size
+        anchors = offsets + 4 * (self.nr_segments + 1)
+        if struct.unpack_from("<4Q", data, 72) != (segments, offsets, anchors, len(data) - 8 - anchors):
+            self.fail(72, "places of the parts")
+        ends = struct.unpack_from(f"<{self.nr_segments + 1}I", data, offsets)
+        if ends[0] != 0 or ends[-1] != len(data) - 8 - anchors or any(a > b for a, b in zip(ends, ends[1:])):
+            self.fail(offsets, "offsets of the anchors")
+        self.anchors = [data[anchors + a : anchors + b] for a, b in zip(ends, ends[1:])]
+        if self.anchors and self.anchors[0]:
+            self.fail(offsets, "the first anchor is not empty")
+        if any(a >= b for a, b in zip(self.anchors, self.anchors[1:])):
+            self.fail(offsets, "anchors do not ascend")
+
+    def _segments(self):
+        self.segments = []
+        first = 0
+        for i, anchor in enumerate(self.anchors):
+            at = self.at_segments + i * self.segment_size
+            self.segments.append(self._segment(at, self.data[at : at + self.segment_size], anchor, first))
+            first += len(self.segments[-1].selectors)
+        if first != self.nr_entries:
+            self.fail(48, "number of entries")
+
+    def _check_against_tables(self):
+        """That everything in the file is what follows from the tables' keys."""
+        # all records of all tables, in the order of the view
+        order = sorted(((r.key, -run, r) for run, t in enumerate(self.tables) for r in t.records), key=lambda e: e[:2])
+        self.entries = []
+        for i, (key, run, r) in enumerate(order):
+            self.entries.append((-run, r, i > 0 and order[i - 1][0] == key))
+        if len(self.entries) != self.nr_entries:
+            self.fail(48, "number of entries")
+        selectors = [x for s in self.segments for x in s.selectors]
+        self.erased = [x & ERASED == ERASED for x in selectors]  # of each entry
+        if sum(not x & (0x80 | TOMB_BIT) for x in selectors) != self.nr_keys:
+            self.fail(56, "number of keys")
+        upcoming = [0] * self.nr_runs  # the next record of each run
+        for i, s in enumerate(self.segments):
+            at = self.at_segments + i * self.segment_size
+            part = self.entries[s.first : s.first + len(s.selectors)]
+            positions = [t.records[n].position if n < len(t.records) else t.end() for t,
+                         n in zip(self.tables, upcoming)]
+            if s.offsets != positions:
+                self.fail(at, "cursor offsets")
+            for run, _, _ in part:
+                upcoming[run] += 1
+            bits = [ERASED if x & ERASED == ERASED else selector_bits(e[1]) for x, e in zip(s.selectors, part)]
+            if list(s.selectors) != [run | b | 0x80 * old for b, (run, _, old) in zip(bits, part)]:
+                self.fail(at, "selectors")
+            if part[0][2]:
+                self.fail(at, "versions of a key in two segments")
+            if self.flags & 1 and list(s.tags) != [xxh3(r.key) >> 56 for _, r, _ in part]:
+                self.fail(at, "tags")
+            keys = [r.key for _, r, _ in part]
+            true = [discriminating_bit(a, b) for a, b in zip(keys, keys[1:])]
+            base = min((b >> 4 for b in true if b is not None), default=0)
+            stored = [0]
+            for b in true:
+                stored.append(SAME if b is None else FAR if (b >> 4) - base > BYTE_MAX else b - (base << 4))
+            if s.base != base or s.bits != stored or s.far != (FAR in stored):
+                self.fail(at, "discriminating bits")
+            anchor = b""
+            if i:
+                before = self.entries[s.first - 1][1].key
+                anchor = keys[0][: common_prefix(before, keys[0]) + 1]
+            if s.anchor != anchor:
+                self.fail(at, "anchor")
+
+
+class RemixPage(Searching):
+    """A page, as a view of its own."""
+
+    def __init__(self, segments, tables, starts):
+        self.segments, self.tables, self.entries = segments, tables, []
+        upcoming = [t.numbers[p] for p, t in zip(starts, tables)]
+        for x in (x for s in segments for x in s.selectors):
+            self.entries.append((x & 31, tables[x & 31].records[upcoming[x & 31]], bool(x & 0x80)))
+            upcoming[x & 31] += 1
+
+
+class PagedRemix(RemixFile):
+    """A REMIX file of format 4, of which only the header, the directory and those pages are read that a caller asks
+    for. read(offset, length) reads the file, which has `size` bytes."""
+
+    def __init__(self, name, read, size, tables, ids=None, fingerprint=None):
+        super().__init__(name, tables)
+        self.read = read
+        head = self.head = read(0, (104 + 8 * len(tables) + 63) // 64 * 64)
+        self._begin(head, size)
+        self._known(head)
+        if self.format != 4:
+            self.fail(8, "the file has no pages")
+        self._counts(head)
+        self._head(head, ids, self.number, 3)
+        self.kinds = self.flags & 2
+        at = u64(head, 72)
+        if not self.at_segments <= at <= size - 16:
+            self.fail(72, "offset of the directory")
+        if fingerprint is not None and fingerprint != u64(read(size - 8, 8), 0):
+            self.fail(size - 8, "of another history")
+        self.pages = self._directory(head, read(at, size - 8 - at))
+
+    def page(self, i):
+        p = self.pages[i]
+        parts, anchors = self._page(self.head, p, self.read(p.at, p.size), (self.pages + [None])[i + 1])
+        segments, first = [], 0
+        for s, anchor in zip(parts, anchors):
+            segments.append(self._segment(p.at, s, anchor, first))
+            first += len(segments[-1].selectors)
+        if any(a >= b for a, b in zip(anchors, anchors[1:])):
+            self.fail(p.at, "anchors do not ascend")
+        return RemixPage(segments, self.tables, p.starts)
+
+    def page_of(self, key):
+        return max(i for i, p in enumerate(self.pages) if p.anchor <= key)
+
+    def get(self, key):
+        return self.page(self.page_of(key)).get(key)
+
+    def seek(self, key):
+        i = self.page_of(key)
+        return sum(p.entries for p in self.pages[:i]) + self.page(i).seek(key)
 
 
 # ---- the log

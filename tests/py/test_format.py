@@ -22,7 +22,8 @@ import xdb  # noqa: E402
 
 GOLDEN = HERE.parent / "golden"
 NAMES = ["compact", "compact-remix1", "compact-sst2", "kinds", "large", "large-sst1", "large-sst2", "linked", "log",
-         "log-wal2", "log-wal3", "moved", "packs", "plain", "plain-current1", "plain-sst1", "plain-sst2", "ranges",
+         "log-wal2", "log-wal3", "moved", "packs", "paged", "plain", "plain-current1", "plain-sst1", "plain-sst2",
+         "ranges",
          "spaces", "torn", "torn-wal2", "torn-wal3", "young", "young-current2", "zstd", "zstd-remix1", "zstd-sst1",
          "zstd-sst2"]
 FORMAT2 = [n for n in NAMES if "sst2" in n or "wal3" in n]  # the last one without kinds of records
@@ -108,8 +109,10 @@ def test_tables_cover(golden):
 def test_remixes_cover(golden):
     remixes = {n: [x for x in golden[n].remixes if x] for n in NAMES}
     formats = {n: 1 if "remix1" in n else 3 if n in ("kinds", "ranges", "spaces") else 2 for n in REMIXES}
-    # of the partitions that ranges cut, not of the others
-    assert all(x.format == formats[n] or (n == "ranges" and not any(x.erased)) for n in REMIXES for x in remixes[n])
+    formats["paged"] = 4
+    # of the partitions that ranges cut, not of the others; young views are small
+    assert all(x.format == formats[n] or (n == "ranges" and not any(x.erased))
+               or (n == "paged" and x in golden[n].young) for n in REMIXES for x in remixes[n])
     assert any(any(x.erased) and not all(x.erased) for x in remixes["ranges"])
     tags = {n: {x.flags for x in remixes[n]} for n in REMIXES}
     assert tags == {n: {0 if n.startswith("compact") else 1} for n in REMIXES}
@@ -120,7 +123,7 @@ def test_remixes_cover(golden):
     for n in ("plain", "zstd-remix1"):
         assert any(s.base for x in remixes[n] for s in x.segments)
     assert any(s.far for s in remixes["large"][0].segments)
-    columns = [x.packed for n in REMIXES for x in remixes[n] if x.format >= 2]
+    columns = [x.packed for n in REMIXES for x in remixes[n] if 2 <= x.format <= 3]
     assert any(any(c) for c in columns) and not any(all(c) for c in columns)
 
 
@@ -181,7 +184,7 @@ def test_spaces_cover(golden):
     store = golden["spaces"]
     names = store.version.names
     assert set(names.values()) == {b"first", b"second"} == set(store.spaces()) and store.version.next_space == 4
-    assert all(not golden[n].version.names for n in NAMES if n != "spaces")
+    assert all(not golden[n].version.names for n in NAMES if n not in ("spaces", "paged"))
     there = [r for x in store.trees[1].remixes + store.trees[1].young if x for _, r, _ in x.entries]
     logged = [r for _, r in store.log.records if r.kind & fmt.SPACES]
     assert any(r.kind & fmt.RANGE for r in logged)
@@ -214,6 +217,130 @@ def test_young_covers(golden):
     assert any(not r.tomb and k not in there for k, r in newest.items())
     assert any(is_old for _, _, is_old in young.entries)
     assert any(old and not r.tomb for _, r, old in young.entries)
+
+
+def paged_views(store, directory):
+    """(view, its bytes, a reader of its pages, which notes in its `reads` what it reads) of each view with pages."""
+    for tree in store.trees:
+        for x in tree.remixes:
+            if not x or x.format != 4:
+                continue
+            data = bytearray((directory / x.name).read_bytes())
+            reads = []
+
+            def read(at, length, data=data, reads=reads):
+                reads.append((at, length))
+                return bytes(data[at : at + length])
+
+            paged = fmt.PagedRemix(x.name, read, len(data), x.tables, store.version.ids(), fmt.u64(data, len(data) - 8))
+            paged.reads = reads
+            yield x, data, paged
+
+
+def test_pages_cover(golden):
+    """Views of several pages over two runs: with tombstones, old versions and records that expire, and without the
+    latter."""
+    store = golden["paged"]
+    views = list(paged_views(store, GOLDEN / "paged"))
+    assert len(views) == 2 and {x.flags for x, _, _ in views} == {1} and {bool(x.kinds) for x, _, _ in views} == {
+        True, False}
+    for x, _, _ in views:
+        assert len(x.pages) >= 3 and x.nr_runs == 2
+        for page in x.pages[1:]:
+            assert page.anchor and bool(page.anchors) == (page.segments > 1) and all(page.starts)
+        assert any(r.tomb for _, r, _ in x.entries) and any(old for _, _, old in x.entries)
+        assert any(bool(r.kind & fmt.EXPIRES) for _, r, _ in x.entries) == bool(x.kinds)
+    packed = [p for x, _, _ in views for p in x.packed]
+    assert any(packed) and not all(packed)
+    assert store.young[0].format == 2 and store.log.records and views[0][0].pages[-1].segments in (1, 2)
+
+
+def test_page_by_page(golden):
+    """Each page is that part of the view, and a search reads one page."""
+    for x, data, paged in paged_views(golden["paged"], GOLDEN / "paged"):
+        first = segment = 0
+        for i, p in enumerate(paged.pages):
+            page = paged.page(i)
+            whole = x.segments[segment : segment + p.segments]
+            assert [s._replace(first=s.first + first) for s in page.segments] == whole
+            assert page.entries == x.entries[first : first + p.entries]
+            first += p.entries
+            segment += p.segments
+        assert (first, segment) == (x.nr_entries, x.nr_segments)
+        for key in {k for _, r, _ in x.entries for k in (r.key, r.key[:-1], r.key + b"a")} | {b"", b"\xff"}:
+            paged.reads.clear()
+            assert paged.get(key) == x.get(key) and paged.seek(key) == x.seek(key)
+            assert len(set(paged.reads)) == 1
+
+
+def test_page_damage(golden):
+    """A flipped bit of a page is found in it, and the others can be read."""
+    seed = int(os.environ.get("FORMAT_SEED") or random.randrange(1 << 32))
+    rng = random.Random(seed)
+    for x, data, paged in paged_views(golden["paged"], GOLDEN / "paged"):
+        for i, p in enumerate(paged.pages):
+            for _ in range(12):
+                at = p.at + rng.randrange(p.size)
+                print(f"seed {seed}: {x.name}, {at}")
+                data[at] ^= 1 << rng.randrange(8)
+                with pytest.raises(fmt.FormatError, match="checksum"):
+                    paged.page(i)
+                assert all(paged.page(k).entries for k in range(len(paged.pages)) if k != i)
+                data[p.at : p.at + p.size] = (GOLDEN / "paged" / x.name).read_bytes()[p.at : p.at + p.size]
+
+
+def reseal_pages(data):
+    """Makes the checksums of pages, directory and file right, as far as the directory can be followed."""
+    number, d, runs = fmt.u64(data, 24), fmt.u64(data, 72), fmt.u32(data, 40)
+    at = (104 + 8 * runs + 63) // 64 * 64
+    while d + 32 <= len(data) - 16:
+        size = fmt.u32(data, d)
+        struct.pack_into("<Q", data, d + 24, fmt.xxh3(bytes(data[at : at + size]), number))
+        at, d = at + size, d + 32 + 4 * runs + fmt.u32(data, d + 20)
+    end = len(data) - 16
+    struct.pack_into("<Q", data, end, fmt.xxh3(bytes(data[fmt.u64(data, 72) : end]), number))
+    struct.pack_into("<Q", data, end + 8, fmt.xxh3(bytes(data[: end + 8]), number))
+
+
+def test_pages_forged(golden, tmp_path):
+    """The reader refuses each change of the header, the directory and a page's head, with checksums that are right:
+    whole, and page by page. So does the library."""
+    store = golden["paged"]
+    x, good, paged = next(paged_views(store, GOLDEN / "paged"))
+    runs, d, p = x.nr_runs, fmt.u64(good, 72), x.pages[0]
+    second = d + 32 + 4 * runs  # the second page's entry
+    changes = [(12, 5), (12, 1), (44, x.nr_segments + 1), (56, x.nr_keys - 1), (72, d + 1), (d, p.size + 1),
+               (d + 4, 1), (d + 4, 3), (d + 8, p.entries - 1), (d + 12, p.keys + 1), (d + 16, p.anchors + 1),
+               (d + 20, 1), (d + 32, p.starts[0] + 1), (second, 27), (second + 20, 0), (second + 4, 129),
+               (second + 32, x.pages[1].starts[0] + 1), (second + 32, 1 << 20), (second + 36, x.pages[1].starts[1] - 1),
+               (second + 32 + 4 * runs, 0x7A7A7A7A),
+               (p.at, fmt.u32(good, p.at) + 1), (p.at + 4, 7), (p.at + 24, fmt.u32(good, p.at + 24) - 1),
+               (p.at + 24, 1 << 20)]
+    again = bytearray(good)
+    reseal_pages(again)
+    assert again == good
+    for at, value in changes:
+        data = bytearray(good)
+        struct.pack_into("<I", data, at, value)
+        reseal_pages(data)
+        print(f"{at}: {value}")
+        with pytest.raises(fmt.FormatError):
+            fmt.Remix(x.name, bytes(data), x.tables)
+        with pytest.raises(fmt.FormatError):
+            forged = fmt.PagedRemix(x.name, lambda a, n, data=data: bytes(data[a : a + n]), len(data), x.tables)
+            for i in range(len(forged.pages)):
+                forged.page(i)
+        copy = tmp_path / f"{at}-{value}"
+        shutil.copytree(GOLDEN / "paged", copy)
+        (copy / x.name).write_bytes(data)
+        current = bytearray((copy / "CURRENT").read_bytes())
+        was, now = good[-8:], data[-8:]
+        assert current.count(was) == 1
+        current[:-8] = current[:-8].replace(was, now)
+        struct.pack_into("<Q", current, len(current) - 8, fmt.xxh3(bytes(current[:-8])))
+        (copy / "CURRENT").write_bytes(current)
+        with pytest.raises(xdb.XdbError):
+            open_store(copy)
 
 
 def check_forged(tmp_path, name, good, changes):

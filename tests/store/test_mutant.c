@@ -30,6 +30,7 @@
 #include "tests/lib/fields.h"
 #include "tests/lib/repack.h"
 #include "tests/lib/simdisk.h"
+#include "tests/lib/starve.h"
 #include "tests/lib/store.h"
 #include "tests/lib/tiny.h"
 #include "value/format.h"
@@ -45,6 +46,7 @@
 #define VALUE_MAX (1u << 18)
 #define SPACE "a"  // a key space of the sample that has some
 #define KEYS_MAX 2048u
+#define REMIX_COLUMNS 6u        // of a REMIX file
 #define STEPS_MAX 20000u        // of a scan: far more than there are records
 #define MEMORY_MB 768u          // of address space, beyond that at the start of the program
 #define GROWTH_KB (256u << 10)  // of resident memory
@@ -462,6 +464,53 @@ static void walk_image(struct field_vars *v, uint32_t runs, uint32_t segs, bool 
   for (uint32_t i = 0; i < segs; i++, at += l.stride) emit("A segment", 0, at, at + l.stride, 0, v, NULL);
 }
 
+// Columns, which fill the place from `at` to `end`. lens: of each its length, and its length in the file.
+static void walk_columns(struct field_vars *v, uint64_t at, uint64_t end, uint64_t (*lens)[2]) {
+  struct field_table *const t = fields_find("The file, formats 2 and 3", 1);
+  uint64_t stored[REMIX_COLUMNS];
+  for (uint32_t i = 0; i < REMIX_COLUMNS; i++) stored[i] = lens[i][1];
+  emit("The file, formats 2 and 3", 1, at, end, 0, v, stored);
+  for (uint32_t i = 0; i < REMIX_COLUMNS; at += stored[i++])
+    if (lens[i][0] != stored[i]) walk_packed(t, i, REPACK_COLUMN, i, at, stored[i], lens[i][0]);
+}
+
+static void walk_whole(struct field_vars *v, uint64_t at) {
+  const struct file *const f = walk_file;
+  uint64_t lens[REMIX_COLUMNS][2];
+  emit("The file, formats 2 and 3", 0, 0, f->len, 0, v, NULL);
+  for (uint32_t i = 0; i < REMIX_COLUMNS; i++) {
+    lens[i][0] = load64le(f->p + at + 16 * i);
+    lens[i][1] = load64le(f->p + at + 16 * i + 8);
+  }
+  walk_columns(v, at + 16 * REMIX_COLUMNS, f->len - 8, lens);
+}
+
+// The pages and their directory.
+static void walk_pages(struct field_vars *v, uint32_t runs, bool tags, uint64_t at) {
+  const struct file *const f = walk_file;
+  const uint64_t at_dir = load64le(f->p + 72), number = load64le(f->p + 24);
+  field_set(v, "D", at_dir);
+  emit("The file, format 4", 0, 0, f->len, 0, v, NULL);
+  for (uint64_t d = at_dir; d < f->len - 16;) {
+    const uint32_t size = load32le(f->p + d), segs = load32le(f->p + d + 4), entries = load32le(f->p + d + 8);
+    const uint64_t end = d + 32 + 4ull * runs + load32le(f->p + d + 20);
+    uint64_t lens[REMIX_COLUMNS][2] = {
+        {tags ? entries : 0, 0},      {4ull * segs, 0}, {entries, 0}, {entries, 0}, {entries, 0},
+        {load32le(f->p + at + 24), 0}};
+    field_set(v, "P", size);
+    field_set(v, "L", load32le(f->p + d + 20));
+    emit("The file, format 4", 1, at, at + size, 0, v, NULL);
+    emit("The file, format 4", 2, d, end, 0, v, NULL);
+    for (uint32_t i = 0; i < REMIX_COLUMNS; i++) lens[i][1] = load32le(f->p + at + 4 * i);
+    walk_columns(v, at + 28, at + size, lens);
+    add_sum(SUM_BYTES, d + 24, at, at + size, number);
+    at += size;
+    d = end;
+  }
+  CHECK(at == at_dir);
+  add_sum(SUM_BYTES, f->len - 16, at_dir, f->len - 16, number);
+}
+
 static void walk_remix(void) {
   const struct file *const f = walk_file;
   const uint32_t format = load32le(f->p + 8), runs = load32le(f->p + 40), segs = load32le(f->p + 44);
@@ -478,17 +527,9 @@ static void walk_remix(void) {
   if (format == 1) {
     walk_image(&v, runs, segs, tags, at);
   } else {
-    uint64_t lens[6];
     emit("The image", 0, 0, at, 0, &v, NULL);
-    emit("The file, formats 2 and 3", 0, 0, f->len, 0, &v, NULL);
-    for (uint32_t i = 0; i < 6; i++) lens[i] = load64le(f->p + at + 16 * i + 8);
-    emit("The file, formats 2 and 3", 1, at + 96, f->len - 8, 0, &v, lens);
-    uint64_t col = at + 96;
-    for (uint32_t i = 0; i < 6; col += lens[i++]) {
-      const uint64_t whole = load64le(f->p + at + 16 * i);
-      if (whole != lens[i])
-        walk_packed(fields_find("The file, formats 2 and 3", 1), i, REPACK_COLUMN, i, col, lens[i], whole);
-    }
+    if (format == REMIX_FORMAT_PAGED) walk_pages(&v, runs, tags, at);
+    else walk_whole(&v, at);
   }
   add_sum(SUM_BYTES, f->len - 8, 0, f->len - 8, load64le(f->p + 24));
 }
@@ -847,12 +888,12 @@ static bool change_alike(struct mutant *m, const struct spot *than, struct value
   return false;
 }
 
-// An image with other segments, as a file of the format that is written. Packing trusts the numbers of entries.
+// An image with other segments, as a file of a format that is written. Packing trusts the numbers of entries.
 static void pack_image(struct changed *m, const struct spot *s) {
   uint8_t *file;
   size_t len;
   if (strcmp(s->table->heading, "A segment") != 0 || strncmp(s->field->meaning, "number of entries", 17) == 0) return;
-  store32le(m->p + 8, REMIX_FORMAT);
+  store32le(m->p + 8, REMIX_FORMAT_KINDS);
   OK(remix_pack(m->p, m->len, &file, &len));
   store64le(file + len - 8, hash64_seed(file, len - 8, load64le(file + 24)));
   CHECK(len <= m->len + 4096);
@@ -1236,6 +1277,7 @@ static void one(uint64_t i, uint64_t seed, struct tally *t) {
                  (unsigned long long)i);
   mutate(&m, &rng);
   struct simdisk *d = make_disk(&m);
+  starve(strcmp(m.sample->name, "paged") == 0 && chance(&rng, 70));
   const enum outcome out = look(simdisk_env(d), m.sample, true);
   t->count[m.in_frame ? IN_FRAME : m.two ? TWO_FILES : ONE_FILE][out]++;
   if (out != AGREES) t->repaired += check_repair(simdisk_env(d), m.sample);
@@ -1245,6 +1287,7 @@ static void one(uint64_t i, uint64_t seed, struct tally *t) {
     d = make_disk(&m);
     (void)look(simdisk_env(d), m.sample, false);
   }
+  starve(false);
   simdisk_destroy(d);
   mutant_free(&m);
 }
