@@ -280,7 +280,8 @@ class DB(_Writes):
 
     def _tables(self) -> list[os.DirEntry[str]]:
         with os.scandir(os.fsdecode(self._name)) as entries:
-            return sorted((entry for entry in entries if entry.name.endswith((".sst", ".pack"))), key=lambda entry: entry.name)
+            tables = [entry for entry in entries if entry.name.endswith((".sst", ".pack"))]
+        return sorted(tables, key=lambda entry: entry.name)
 
     def compact_range(self, *, start: Bytes | None = None, stop: Bytes | None = None) -> None:
         """Brings the keys from start to stop into the fewest tables, and waits for it."""
