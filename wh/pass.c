@@ -226,8 +226,9 @@ static bool here_has(const struct here *h, struct kref key) {
 }
 
 // Tells whether all entries from lo to hi (NULL: the leaf's ends) have committed tombstones as their newest versions.
-// Raises *since_io to the largest of their sequence numbers.
-static bool entries_closed(struct wh_leaf *l, const struct wh_entry *lo, const struct wh_entry *hi,
+// back: an entry whose only version was taken back counts as closed. Raises *since_io to the largest of their sequence
+// numbers.
+static bool entries_closed(struct wh_leaf *l, const struct wh_entry *lo, const struct wh_entry *hi, bool back,
                            uint64_t *since_io) {
   uint8_t pos[WH_LEAF_KEYS];
   const uint32_t n = wh_leaf_order(l, pos);
@@ -237,7 +238,7 @@ static bool entries_closed(struct wh_leaf *l, const struct wh_entry *lo, const s
   for (; i < n; i++) {
     const struct wh_entry *const e = wh_leaf_entry(l, pos[i]);
     const struct wh_ver *const v = wh_entry_newest(e);
-    const uint64_t seq = v && wh_ver_tomb(v) ? wh_ver_seq(v) : WH_PENDING;
+    const uint64_t seq = v && wh_ver_tomb(v) ? wh_ver_seq(v) : !v && back ? 0 : WH_PENDING;
     WH_COUNT(checked);
     if (seq == WH_PENDING) return false;
     if (seq > *since_io) *since_io = seq;
@@ -376,7 +377,7 @@ static bool leaf_keep(struct wh_pass *p, bool all, uint64_t *since_out) {
       if (had.since > h.since) h.since = had.since;
     }
   }
-  if (!entries_closed(l, lo, hi, &h.since)) return false;
+  if (!entries_closed(l, lo, hi, false, &h.since)) return false;
   const uint64_t to[4] = {word_of(h.lo), word_of(h.hi), h.since | SINCE, puts};
   note_write(&g->here, to);
   *since_out = h.since;
@@ -434,7 +435,7 @@ void wh_pass_end(struct wh_pass *p) {
 static bool check_here(struct wh_leaf *l, const struct wh_gaps *g, char *why, size_t cap) {
   struct here h;
   uint64_t since = 0;
-  if (here_find(l, g, &h) && !entries_closed(l, h.lo, h.hi, &since)) WH_BROKEN("G1: a key within a gap");
+  if (here_find(l, g, &h) && !entries_closed(l, h.lo, h.hi, true, &since)) WH_BROKEN("G1: a key within a gap");
   return true;
 }
 
