@@ -58,7 +58,7 @@ static int gate_rename(struct env *e, int from_at, const char *from, int to_at, 
 
 static int gate_open(struct env *e, int at, const char *path, unsigned flags) {
   (void)e;
-  const bool table = ends_with(path, ".sst");
+  const bool table = ends_with(path, ".sst") || ends_with(path, ".pack");
   // the store's lock is held while a file of the log is made, so scan_merging must not ask then
   if (flags & ENV_CREATE && (table || ends_with(path, ".remix")) && scan_merging()) {
     const int bad = gate_pass(table ? GATE_TABLE : GATE_REMIX);
@@ -78,7 +78,7 @@ static int gate_open(struct env *e, int at, const char *path, unsigned flags) {
 
 static int gate_unlink(struct env *e, int at, const char *path) {
   (void)e;
-  if (ends_with(path, ".sst")) {
+  if (ends_with(path, ".sst") || ends_with(path, ".pack")) {
     pthread_mutex_lock(&lock);
     remover = pthread_self();
     pthread_mutex_unlock(&lock);

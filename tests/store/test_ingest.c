@@ -92,18 +92,35 @@ static bool has_ingest(void) {
 }
 
 static bool count_table(void *arg, const char *name) {
-  *(uint32_t *)arg += strstr(name, ".sst") != NULL || strstr(name, ".remix") != NULL;
+  const enum files_kind kind = files_kind_of(name, NULL);
+  *(uint32_t *)arg += kind == FILES_IS_TABLE || kind == FILES_IS_REMIX || kind == FILES_IS_PACK;
   return true;
+}
+
+// Counts the file, and a pack once.
+static void count_named(const struct part_file *f, uint64_t *packs, uint32_t *nr_packs, uint32_t *named) {
+  if (f->number == 0) return;
+  for (uint32_t i = 0; f->part && i < *nr_packs; i++)
+    if (packs[i] == f->part->pack->number) return;
+  CHECK(*nr_packs < 256);
+  if (f->part) packs[(*nr_packs)++] = f->part->pack->number;
+  ++*named;
 }
 
 // No table and no REMIX lies in the directory that the version does not name.
 static void check_files(struct simdisk *d) {
-  uint32_t files = 0, named = 0;
+  uint32_t files = 0, named = 0, nr_packs = 0;
+  uint64_t packs[256];
   CHECK(xdb_wait_idle(x) == REMIXDB_OK);
   OK(paths_list(simdisk_env(d), "/store", count_table, &files));
   const struct version *const v = xdb_super(x)->version;
-  for (uint32_t i = 0; i < v->nr_parts; i++)
-    named += part_runs(v->parts[i]) + (v->parts[i]->remix != NULL) + (v->parts[i]->young != NULL);
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    struct part_files f;
+    part_files(v->parts[i], &f);
+    count_named(&f.remix, packs, &nr_packs, &named);
+    count_named(&f.young, packs, &nr_packs, &named);
+    for (uint32_t t = 0; t < f.nr; t++) count_named(&f.tables[t], packs, &nr_packs, &named);
+  }
   if (files != named) fail_msg("TEST_SEED=%llu: %u files, %u named", (unsigned long long)check_seed, files, named);
 }
 

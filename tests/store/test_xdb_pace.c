@@ -250,7 +250,7 @@ static int watched_open(struct env *e, int at, const char *path, unsigned flags)
   if (flags & ENV_CREATE) {
     made();
     const uint64_t until = time_ns() + SLOW_HANG_S * SECOND;
-    for (bool due = false; strstr(path, ".sst") && !due && atomic_load(&hold_rounds);) {
+    for (bool due = false; (strstr(path, ".sst") || strstr(path, ".pack")) && !due && atomic_load(&hold_rounds);) {
       CHECK(time_ns() < until);
       pthread_mutex_lock(&x->lock);
       due = xdb_round_due(x, xdb_super(x)->active, 0);
