@@ -165,11 +165,11 @@ static struct tiny *make_packs(void) {
   struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
   t->table_pages = 2;
   tiny_open(t);
-  for (uint32_t i = 0; i < 250; i++) tiny_put(t, KEY("user/%04u", 2 * i), 30 + i * 37 % 60, false);
+  for (uint32_t i = 0; i < 160; i++) tiny_put(t, KEY("user/%04u", 2 * i), 30 + i * 37 % 60, false);
   flush(t);
   for (uint32_t n = 0; n < 3; n++) {
-    for (uint32_t i = n; i < 250; i += 31 - 3 * n) tiny_put(t, KEY("user/%04u", 2 * i), 20 + i % 50, n % 2);
-    for (uint32_t i = 5 * n; i < 250; i += 43) tiny_del(t, KEY("user/%04u", 2 * i));
+    for (uint32_t i = n; i < 160; i += 31 - 3 * n) tiny_put(t, KEY("user/%04u", 2 * i), 20 + i % 50, n % 2);
+    for (uint32_t i = 5 * n; i < 160; i += 43) tiny_del(t, KEY("user/%04u", 2 * i));
     flush(t);
   }
   tiny_put(t, KEY("user/%04u", 100), 33, false);
