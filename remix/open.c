@@ -327,8 +327,9 @@ void remix_drop_image(struct remix *x) {
 }
 
 void remix_free(struct remix *x) {
+  const bool page = x->of != NULL;
   if (x->fini) x->fini(x);
-  if (x->of) return;  // that was a page's memory, too
+  if (page) return;  // x is freed
   remix_drop_image(x);
   if (x->runs)
     for (uint32_t r = 0; r < x->nr_runs; r++) sst_unref(x->runs[r]);
