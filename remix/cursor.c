@@ -63,16 +63,17 @@ static bool entry_missing(const struct remix_cursor *c, const uint8_t *s, uint32
 }
 
 // entry_read for a seek, with the cursor's hold of the run. In a young view a block from disk is a jump.
-static enum remixdb_status entry_seek(struct remix_cursor *c, const uint8_t *s, uint32_t i, struct kv_rec *rec_out) {
+static enum remixdb_status entry_seek(struct remix_cursor *c, const uint8_t *s, uint32_t i, uint32_t expect,
+                                      struct kv_rec *rec_out) {
   const struct remix *const x = c->x;
   const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
   if (x->index->young) c->scan_debt += missing(&c->holds[run], x->runs[run], sst_pos_block(seg_pos(x, s, run, i)));
-  return entry_read(x, s, i, cursor_expect(c, s, i), &c->holds[run], rec_out);
+  return entry_read(x, s, i, expect, &c->holds[run], rec_out);
 }
 
 // A seek's reader for seg_search_binary: arg is the cursor.
 static enum remixdb_status seek_entry(void *arg, const uint8_t *s, uint32_t i, struct kv_rec *rec_out) {
-  return entry_seek(arg, s, i, rec_out);
+  return entry_seek(arg, s, i, cursor_expect(arg, s, i), rec_out);
 }
 
 // Prefetches the nr records that follow so many others behind off, if the cursor holds their block and the record
@@ -143,8 +144,9 @@ static __attribute__((noinline)) enum remixdb_status seg_search_cold(struct remi
                                                                      struct kref key, uint32_t cand, bool absent,
                                                                      struct seg_pos_found *out) {
   c->reads = atomic_load_explicit(&c->queue->io->nr_reads, memory_order_relaxed);
-  if (!entry_missing(c, p, cand)) return REMIXDB_NOTFOUND;
-  if (c->keys_only && entry_key_cheap(c, p, cand)) return seg_search_keys(c, p, key, cand, out);
+  const bool miss = entry_missing(c, p, cand);
+  if (!miss && !c->onward) return REMIXDB_NOTFOUND;
+  if (miss && c->keys_only && entry_key_cheap(c, p, cand)) return seg_search_keys(c, p, key, cand, out);
   gather_seek(c, key, p, cand, absent);
   return REMIXDB_NOTFOUND;
 }
@@ -176,14 +178,14 @@ static enum remixdb_status seg_search(struct remix_cursor *c, uint32_t seg, cons
     entry_prefetch(x, p, cand + 1);
   }
   if (unlikely(remix_stirred(c))) {
-    const enum remixdb_status cold = seg_search_cold(c, p, key, cand, x->tags && !tagged, out);
+    const enum remixdb_status cold = seg_search_cold(c, p, key, cand, x->tags && !(tagged >> cand & 1), out);
     if (cold != REMIXDB_NOTFOUND) return cold;
   }
   if (unlikely(c->bounded)) {
     const enum remixdb_status near = edge_find_near(c, seg);
     if (near != REMIXDB_OK) return near;
   }
-  const enum remixdb_status s = entry_seek(c, p, cand, &rec);
+  const enum remixdb_status s = entry_seek(c, p, cand, cursor_expect(c, p, cand), &rec);
   if (s != REMIXDB_OK) return s;
   REMIX_COUNT(key_compares);
   out->at = blind_place(dbits, nr, base, key, cand, kref(rec.key, rec.klen), &out->equal);
@@ -514,6 +516,39 @@ enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key)
   if (s != REMIXDB_OK) return s;
   cursor_stand_before(c, seg, spot.at + spot.equal);
   if (unlikely(c->beside || c->onward)) c->equal = spot.equal && c->at == spot.at && c->seg == seg;
+  return s;
+}
+
+// Counts the leading bits that two different keys share. A byte counts as 9 bits, the first of which is 1; the end of a
+// key is a 0.
+static uint64_t bits_shared(struct kref a, struct kref b) {
+  const uint32_t lcp = kv_lcp_from(a, b, 0);
+  if (lcp == a.len || lcp == b.len) return (uint64_t)lcp * 9;
+  return (uint64_t)lcp * 9 + (uint32_t)__builtin_clz((uint32_t)(a.ptr[lcp] ^ b.ptr[lcp])) - 23;
+}
+
+enum remixdb_status remix_none_between(struct remix_cursor *c, struct kref key, struct kref to, bool back,
+                                       bool *none_out) {
+  const struct remix *const x = c->x;
+  *none_out = false;
+  if (!x || x->nr_segs == 0) return REMIXDB_OK;
+  assert(c->wanted);
+  const uint32_t seg = c->begun_seg;
+  const uint8_t *const p = seg_at(x->index, seg), *const dbits = p + x->index->lay.dbits;
+  const uint32_t nr = seg_nr(x->index, p), base = seg_base(x->index, p);
+  if (seg_far(x->index, p)) return REMIXDB_OK;
+  cursor_leave(c);
+  const uint32_t cand = blind_candidate(dbits, nr, base, key);
+  struct kv_rec rec;
+  bool equal;
+  const enum remixdb_status s = entry_seek(c, p, cand, 1, &rec);
+  if (s != REMIXDB_OK) return s;
+  const struct kref found = kref(rec.key, rec.klen);
+  const uint32_t at = blind_place(dbits, nr, base, key, cand, found, &equal);
+  // the view's next entry in the direction may be in another segment
+  if (equal || (back ? at == 0 && seg > 0 : at == nr && seg + 1 < x->nr_segs)) return REMIXDB_OK;
+  if (cand == (back ? at - 1 : at)) *none_out = (back ? kv_cmp(to, found) : kv_cmp(found, to)) > 0;
+  else *none_out = bits_shared(key, found) < bits_shared(key, to);
   return s;
 }
 

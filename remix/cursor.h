@@ -45,6 +45,12 @@ void remix_seek_first(struct remix_cursor *c);
 void remix_seek_last(struct remix_cursor *c);
 // The same for a cursor that comes from another REMIX by a step on (first) or back (last): its scan goes on.
 void remix_enter(struct remix_cursor *c, enum remix_way way);
+// Tells whether no entry of the view has a key between `key`, whose seek has begun, and `to`, a key that lies beyond it
+// in the direction; both keys count as between. False says nothing. Reads one key, the candidate's:
+// all keys between share as many leading bits with `key` as `to` does, and no entry of the segment shares more than the
+// candidate. Inside an epoch. The cursor's next move must be a seek.
+MUST_CHECK enum remixdb_status remix_none_between(struct remix_cursor *c, struct kref key, struct kref to, bool back,
+                                                  bool *none_out);
 // Prefetches the segment that a seek of this key reads first. The seek is the cursor's next call, in the same epoch.
 void remix_seek_begin(struct remix_cursor *c, struct kref key);
 // Does remix_next if the next entry is live, does not expire, and a plain step suffices. Else returns false, and

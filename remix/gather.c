@@ -146,7 +146,7 @@ static void gather_edge(struct gather *g, uint32_t seg, bool back) {
   gather_set(g, s, 1u << blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), e->key), back);
 }
 
-// Adds what a seek of the key in another view will read: its candidate's block, and its neighbour's (gather_seek).
+// Adds what a seek reads: its candidate's block, and its neighbour's (gather_seek).
 static void gather_candidate(struct gather *g, uint32_t seg, const uint8_t *s, uint32_t cand, bool absent, bool back) {
   if (!gather_set(g, s, 1u << cand, back) || !absent) return;
   const uint32_t others = seg_live(g->x->index, s) & (back ? set32_below(cand) : set32_above(cand));
@@ -198,14 +198,15 @@ static void gather_read(struct remix_cursor *c, const struct gather *g) {
   for (uint32_t i = 0; i < g->nr; i++) g->of[i]->scan_debt += g->jumps[i];
 }
 
-// Adds nr entries from the cursor's own position on, and those of the cursor beside.
+// Adds nr entries from the cursor's own position on, and those of the cursor beside; with nr 1 only the two entries
+// that they stand at.
 static void gather_both(struct gather *g, struct remix_cursor *c, bool back, uint32_t nr) {
   struct remix_cursor *const b = c->beside;
   gather_view(g, c);
   gather_way(g, back, c->seg, c->at, nr);
   if (!b || b->wanted || !remix_valid(b)) return;
   gather_view(g, b);
-  gather_way(g, back, b->seg, b->at, gather_share(c->x, b->x, nr));
+  gather_way(g, back, b->seg, b->at, nr == 1 ? 1 : gather_share(c->x, b->x, nr));
 }
 
 void gather_seek(struct remix_cursor *c, struct kref key, const uint8_t *s, uint32_t cand, bool absent) {
@@ -225,7 +226,7 @@ void gather_seek(struct remix_cursor *c, struct kref key, const uint8_t *s, uint
     gather_view(&g, b);
     if (!seg_far(ix, s2)) {
       const uint32_t cand2 = blind_candidate(s2 + ix->lay.dbits, seg_nr(ix, s2), seg_base(ix, s2), key);
-      gather_candidate(&g, b->begun_seg, s2, cand2, absent, c->back);
+      gather_set(&g, s2, 1u << cand2, c->back);
       if (unlikely(b->bounded)) gather_edge(&g, b->begun_seg, c->back);
       if (nr) gather_way(&g, c->back, b->begun_seg, cand2, gather_share(c->x, b->x, nr));
     }

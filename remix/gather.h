@@ -12,6 +12,16 @@
 //
 // Cursors that move side by side (`beside`), of a young view and of the older one, gather for each other.
 //
+// The least that a seek of an absent key reads. In memory a view has no key, only bits of keys: those that tell its
+// entries apart. They lead to the candidate. Whether the absent key comes before the candidate or behind it depends on
+// a bit that nobody knows without a read, and each is the case about as often. The record that the seek comes to is the
+// candidate's or its neighbour's, and with n runs these two are in one block once in n times. So a seek that reads one
+// block after the other makes 1.5 - 1/(2n) reads in as many trips, and one that reads both at once makes 2 - 1/n reads
+// in one trip. A second trip costs more than half a read of a batch, so the seek reads both at once. A young view adds
+// the read of its candidate, in the same trip. The candidate tells nearly always that no key of the young view lies
+// between the sought key and the one that was found (remix_none_between), so its neighbour is not read before that is
+// known.
+//
 // Invariants
 //   G1  A seek gathers only blocks that tell the place of its key. With an `expect` it also gathers the blocks of the
 //       entries that the caller is going to read.

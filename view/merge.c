@@ -728,13 +728,31 @@ static enum remixdb_status young_follow(struct merge *m, struct kref key) {
   return s;
 }
 
-// The young views do not have the sought key. If another stream has it, they need not be moved until a step.
+// While reads come from the disk: whether the young view of the sought key's partition has no key up to the one that
+// the other streams have found. One key of the young view may tell it, the candidate's, whose block was gathered with
+// those of the older view (gather_seek).
+static enum remixdb_status young_beyond(struct merge *m, bool *beyond_out) {
+  *beyond_out = false;
+  if (!remix_cold(&m->young) || m->young.keys_only) return REMIXDB_OK;
+  // no young view of another partition may come before the key
+  if (!parts_valid(m) || m->part != m->version->young[m->young_at]) return REMIXDB_OK;
+  if (m->at != MERGE_PARTS && (m->at == MERGE_NONE || new_tomb(m))) return REMIXDB_OK;
+  struct kref key = m->new_key;
+  const enum remixdb_status s = m->at == MERGE_PARTS ? parts_key(m, &key) : REMIXDB_OK;
+  return s == REMIXDB_OK ? remix_none_between(&m->young, m->sought_key, key, m->backward, beyond_out) : s;
+}
+
+// The young views do not have the sought key. If another stream has it, or has a key that comes before all of theirs,
+// they need not be moved until a step.
 static enum remixdb_status young_put_off(struct merge *m) {
-  const enum remixdb_status s = pick(m);
+  enum remixdb_status s = pick(m);
   if (s != REMIXDB_OK) return s;
   const bool found = m->at == MERGE_PARTS ? m->remix.equal
                                           : m->at != MERGE_NONE && !new_tomb(m) && kv_eq(m->new_key, m->sought_key);
-  return found ? REMIXDB_OK : young_follow(m, m->sought_key);
+  if (found) return REMIXDB_OK;
+  bool beyond_it;
+  s = young_beyond(m, &beyond_it);
+  return s != REMIXDB_OK || beyond_it ? s : young_follow(m, m->sought_key);
 }
 
 // Moves the streams that a seek has left alone to the current key, which newer streams have.
