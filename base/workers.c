@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/zmem.h"
+
 // A round seldom has more partitions that are worth a thread.
 #define WORKERS_AUTO_MAX 4u
 // Also on two cores: a writer that outruns compaction sleeps half of its time.
@@ -124,6 +126,7 @@ static void wait_work(struct workers *ws) {
   if (!woken && !first && !ws->in_round && ws->used) {
     ws->used = false;
     pthread_mutex_unlock(&ws->lock);
+    zmem_trim();
     mem_trim();
     pthread_mutex_lock(&ws->lock);
   }
@@ -252,7 +255,9 @@ static void run_here(struct workers *ws) {
   }
   if (!busy) ws->in_round = false;
   pthread_mutex_unlock(&ws->lock);
-  if (!busy) mem_trim();
+  if (busy) return;
+  zmem_trim();
+  mem_trim();
 }
 
 void workers_kick(struct workers *ws) {

@@ -31,4 +31,12 @@ static inline ZSTD_customMem zmem_telling(bool *lacking) {
   return (ZSTD_customMem){zmem_alloc_telling, zmem_free, lacking};
 }
 static inline ZSTD_customMem zmem(void) { return (ZSTD_customMem){zmem_alloc, zmem_free, NULL}; }
+
+// Contexts of zstd that wait for the next thread that packs or unpacks: to make one costs more than to pack a few KiB.
+// A context that is taken has zstd's default parameters, and no dictionary. NULL without memory. Any thread.
+ZSTD_CCtx *zmem_packer_take(void);
+void zmem_packer_give(ZSTD_CCtx *z);  // NULL is allowed; forgets the parameters
+ZSTD_DCtx *zmem_unpacker_take(void);
+void zmem_unpacker_give(ZSTD_DCtx *z);  // NULL is allowed
+void zmem_trim(void);                   // frees the contexts that wait
 #endif

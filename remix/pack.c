@@ -319,15 +319,15 @@ enum remixdb_status remix_pack(const uint8_t *image, size_t len, uint8_t **file_
   const struct shape h = shape_of(image, load32le(image + REMIX_HEAD_RUNS));
   assert(h.size == len);
   (void)len;
-  struct packing k = {.image = image, .h = &h, .z = ZSTD_createCCtx_advanced(zmem())};
-  const enum remixdb_status s = k.z ? pack_file(&k) : err_set(REMIXDB_NOMEM, "no memory for compression");
+  struct packing k = {.image = image, .h = &h, .z = zmem_packer_take()};
+  const enum remixdb_status s = k.z ? pack_file(&k) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) {
     *file_out = k.file;
     *len_out = k.at;
   } else {
     mem_free(k.file);
   }
-  (void)ZSTD_freeCCtx(k.z);
+  zmem_packer_give(k.z);
   columns_free(k.cols);
   return s;
 }
@@ -571,13 +571,9 @@ enum remixdb_status remix_dir_next(struct remix_dir *d, struct remix_page *out) 
   return REMIXDB_OK;
 }
 
-ZSTD_DCtx *remix_unpacker_create(void) {
-  ZSTD_DCtx *const z = ZSTD_createDCtx_advanced(zmem());
-  if (!z) (void)err_set(REMIXDB_NOMEM, "no memory for decompression");
-  return z;
-}
+ZSTD_DCtx *remix_unpacker_create(void) { return zmem_unpacker_take(); }
 
-void remix_unpacker_destroy(ZSTD_DCtx *z) { (void)ZSTD_freeDCtx(z); }
+void remix_unpacker_destroy(ZSTD_DCtx *z) { zmem_unpacker_give(z); }
 
 enum remixdb_status remix_page_unpack(const struct remix_page *p, const uint8_t *bytes, const struct remix *x,
                                       uint64_t number, ZSTD_DCtx *z, uint8_t *image, uint64_t *seen) {
@@ -639,8 +635,8 @@ enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *co
     return err_corrupt(path, REMIX_HEAD_ANCHORS_LEN, "length of the anchors");
   struct column c[COLS] = {{0}};
   struct mem_map map = {0};
-  ZSTD_DCtx *const z = ZSTD_createDCtx_advanced(zmem());
-  enum remixdb_status s = z ? mem_map_table(h.size, &map) : err_set(REMIXDB_NOMEM, "no memory for decompression");
+  ZSTD_DCtx *const z = zmem_unpacker_take();
+  enum remixdb_status s = z ? mem_map_table(h.size, &map) : REMIXDB_NOMEM;
   if (s != REMIXDB_OK) goto out;
   uint8_t *const image = map.ptr;
   if (map.page == 0) memset(image, 0, h.size);  // else the system has zeroed it
@@ -654,7 +650,7 @@ enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *co
   s = remix_file_is_paged(file) ? fill_pages(&f, z, file, len, &h, c) : fill_whole(&f, z, file, len, &h, c);
   if (s == REMIXDB_OK) s = filled_all(&f, &h);
 out:
-  (void)ZSTD_freeDCtx(z);
+  zmem_unpacker_give(z);
   columns_free(c);
   if (s != REMIXDB_OK) {
     mem_unmap(&map);

@@ -58,7 +58,6 @@ void ckb_build_init(struct ckb_build *c, uint64_t table) {
 void ckb_build_fini(struct ckb_build *c) {
   mem_free(c->buf);
   mem_free(c->last);
-  (void)ZSTD_freeCCtx(c->zstd);
   mem_free(c->packed);
   *c = (struct ckb_build){0};
 }
@@ -68,11 +67,12 @@ static enum remixdb_status ckb_build_pack(struct ckb_build *c, uint32_t entries,
   *len_out = 0;
   const size_t most = entries - (entries + 7) / 8, head = CKB_PACKED_HEAD - CKB_CHUNK_HEAD;  // saves an eighth
   if (most <= head || c->plain) return REMIXDB_OK;
-  if (!c->zstd && !(c->zstd = ZSTD_createCCtx_advanced(zmem())))
-    return err_set(REMIXDB_NOMEM, "no memory for compression");
-  if (!c->packed && !(c->packed = mem_alloc(CKB_CHUNK))) return REMIXDB_NOMEM;
-  const size_t n = ZSTD_compressCCtx(c->zstd, c->packed, most - head, c->buf + c->chunk + CKB_CHUNK_HEAD, entries,
-                                     CKB_LEVEL);
+  const enum remixdb_status s = ckb_reserve(&c->packed, &c->packed_cap, most);
+  if (s != REMIXDB_OK) return s;
+  ZSTD_CCtx *const z = zmem_packer_take();
+  if (!z) return REMIXDB_NOMEM;
+  const size_t n = ZSTD_compressCCtx(z, c->packed, most - head, c->buf + c->chunk + CKB_CHUNK_HEAD, entries, CKB_LEVEL);
+  zmem_packer_give(z);
   if (!ZSTD_isError(n)) {
     *len_out = n;
   } else if (ZSTD_getErrorCode(n) != ZSTD_error_dstSize_tooSmall) {
@@ -146,7 +146,6 @@ void ckb_read_init(struct ckb_read *r) { *r = (struct ckb_read){0}; }
 
 void ckb_read_fini(struct ckb_read *r) {
   mem_free(r->key);
-  (void)ZSTD_freeDCtx(r->zstd);
   mem_free(r->unpacked);
   *r = (struct ckb_read){0};
 }
@@ -183,14 +182,16 @@ enum remixdb_status ckb_read_chunk(struct ckb_read *r, const uint8_t *chunk, uin
 
 // Unpacks the frame at r->p. A failure leaves the reader as it was.
 static enum remixdb_status ckb_read_unpack(struct ckb_read *r, const char *path, uint64_t file_off) {
-  if (!r->zstd && !(r->zstd = ZSTD_createDCtx_advanced(zmem())))
-    return err_set(REMIXDB_NOMEM, "no memory for decompression");
-  if (!r->unpacked && !(r->unpacked = mem_alloc(CKB_CHUNK))) return REMIXDB_NOMEM;
   const size_t len = (size_t)(r->end - r->p);
   // there must be exactly one frame, but decompression accepts several frames
   if (unlikely(ZSTD_findFrameCompressedSize(r->p, len) != len))
     return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys");
-  const size_t n = ZSTD_decompressDCtx(r->zstd, r->unpacked, r->packed, r->p, len);
+  const enum remixdb_status s = ckb_reserve(&r->unpacked, &r->unpacked_cap, r->packed);
+  if (s != REMIXDB_OK) return s;
+  ZSTD_DCtx *const z = zmem_unpacker_take();
+  if (!z) return REMIXDB_NOMEM;
+  const size_t n = ZSTD_decompressDCtx(z, r->unpacked, r->packed, r->p, len);
+  zmem_unpacker_give(z);
   if (unlikely(ZSTD_isError(n)))
     return err_corrupt(path, file_off + CKB_PACKED_HEAD, "frame of compressed keys: %s", ZSTD_getErrorName(n));
   if (unlikely(n != r->packed))

@@ -43,8 +43,8 @@ struct ckb_build {
   uint8_t *last;     // the last key
   uint32_t last_len, last_cap;
   uint64_t table;
-  struct ZSTD_CCtx_s *zstd;  // this and the next field: NULL until the first chunk is closed
-  uint8_t *packed;           // CKB_CHUNK bytes: a frame, before it replaces its entries
+  uint8_t *packed;  // a frame, before it replaces its entries; NULL until the first chunk is closed
+  size_t packed_cap;
 };
 // Begins a table. The caller zeroes c before the first table; later tables reuse the memory.
 void ckb_build_init(struct ckb_build *c, uint64_t table);
@@ -65,15 +65,15 @@ struct ckb_read {
   uint32_t left;           // entries of the chunk that have not been read
   uint8_t *key;            // the current key, in the reader's own buffer
   uint32_t klen, cap;
-  uint32_t shared;           // bytes the key shares with the CKB's key before it
-  uint32_t kind;             // of the key's record
-  bool any;                  // a key was read before, and the next key must be greater
-  bool first;                // the next entry is the first of its chunk
-  bool kinds;                // special entries of the chunk have a kind byte
-  uint32_t packed;           // 0; or p is at a frame, and the unpacked entries have so many bytes
-  uint16_t back[CKB_BACK];   // where the last entries begin, from `chunk` on: entry i at [i % CKB_BACK]
-  struct ZSTD_DCtx_s *zstd;  // this and the next field: NULL until the first packed chunk is read
-  uint8_t *unpacked;         // CKB_CHUNK bytes
+  uint32_t shared;          // bytes the key shares with the CKB's key before it
+  uint32_t kind;            // of the key's record
+  bool any;                 // a key was read before, and the next key must be greater
+  bool first;               // the next entry is the first of its chunk
+  bool kinds;               // special entries of the chunk have a kind byte
+  uint32_t packed;          // 0; or p is at a frame, and the unpacked entries have so many bytes
+  uint16_t back[CKB_BACK];  // where the last entries begin, from `chunk` on: entry i at [i % CKB_BACK]
+  uint8_t *unpacked;        // the entries of a packed chunk; NULL until the first is read
+  size_t unpacked_cap;
 };
 void ckb_read_init(struct ckb_read *r);
 void ckb_read_fini(struct ckb_read *r);

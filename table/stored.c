@@ -49,6 +49,7 @@ void sst_scratch_enter(void) { (void)atomic_fetch_add_explicit(&nr_tables, 1, me
 void sst_scratch_trim(void) {
   for (uint32_t i = 0; i < SCRATCH_NR; i++)
     scratch_free(atomic_exchange_explicit(&slots[i], NULL, memory_order_acquire));
+  zmem_trim();
 }
 
 void sst_scratch_leave(void) {

@@ -43,6 +43,7 @@ BEGIN {
   allow("blkio", "io_uring_get_cqe io_uring_free_probe io_uring_get_probe_ring io_uring_queue_exit io_uring_queue_init")
   allow("blkio", "io_uring_submit io_uring_submit_and_wait io_uring_register_eventfd")
   allow("blkio", "eventfd eventfd_read eventfd_write close")  # the bell of a flow
+  allow("base/zmem", "ZSTD_*")
   allow("sst", "ZSTD_*")
   allow("table/stored", "ZSTD_*")
   allow("table/scan", "ZSTD_freeDCtx")

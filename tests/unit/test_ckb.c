@@ -579,12 +579,13 @@ static void test_left_out(void **state) {
     atomic_store(&mem_fault, NULL);
     OK(s);
     assert_int_equal(r.left, load32le(c.buf + off + 12));
-    assert_true(r.zstd == NULL && r.unpacked == NULL);
+    assert_true(r.unpacked == NULL);
     off += n;
     if (off < c.len) {
       first += r.left;
     } else {
       for (uint32_t nr = 0; nr < 2; nr++) {
+        zmem_trim();  // so that the context needs memory, too
         refuse_after(nr);
         s = nr ? ckb_read_skip(&r, 3, "some.sst", off) : ckb_read_next(&r, "some.sst", off);
         atomic_store(&mem_fault, NULL);
@@ -597,7 +598,7 @@ static void test_left_out(void **state) {
       }
     }
   }
-  assert_true(chunks > 3 && r.zstd && r.unpacked);
+  assert_true(chunks > 3 && r.unpacked);
   ckb_read_fini(&r);
   free_keys(&x);
   ckb_build_fini(&c);
@@ -612,6 +613,7 @@ static void test_no_memory_building(void **state) {
   for (uint32_t n = 0;; n++) {
     struct ckb_build c = {0};
     ckb_build_init(&c, TABLE);
+    zmem_trim();
     uint32_t refused = 0;
     refuse_after(n);
     for (uint32_t i = 0; i <= x.nr; i++) {
