@@ -8,7 +8,8 @@
 
 #define SST_READ_MIN (256u << 10)  // most bytes of a read that does not follow the last read
 #define SST_READ_MAX (512u << 10)  // most bytes of a read that follows the last read
-// Room before a read's bytes. If the read brings only the end of a block or chunk, its beginning is kept there.
+// Room before a read's bytes. If the read brings only the end of a block or chunk, its beginning is kept there. A part
+// that one read brings needs none.
 #define SST_KEEP (BLOCK_BYTES_MAX + 2 * BLKIO_ALIGN)
 
 // ---- single blocks
@@ -93,7 +94,8 @@ struct sst_window {
   int fd;            // the private descriptor; -1: there is none, and each read takes the table's
   bool begun;        // the window needs no private descriptor, or has tried to get it
   uint32_t cur;      // the buffer of the bytes
-  uint8_t *bufs[2];  // SST_KEEP and `size` bytes each; NULL until needed
+  uint8_t *bufs[2];  // `keep` and `size` bytes each; NULL until needed
+  uint32_t keep;     // SST_KEEP, or 0
   const uint8_t *p;  // the bytes [lo, hi) of the file, in bufs[cur]; lo and hi are aligned
   uint64_t lo, hi;
   uint64_t end;                 // of the part, aligned
@@ -109,6 +111,7 @@ static void sst_window_init(struct sst_window *w, struct sst *t, struct blkio_qu
   w->lo = w->hi = sst_align_down(start);
   w->size = w->end - w->lo < SST_READ_MAX ? (uint32_t)(w->end - w->lo) : SST_READ_MAX;
   w->begun = w->end - w->lo <= SST_READ_MIN;  // one read is all
+  w->keep = w->begun ? 0 : SST_KEEP;
 }
 
 uint32_t sst_scan_share(const struct sst_ctx *ctx, uint32_t nr) {
@@ -122,6 +125,7 @@ static void sst_window_limit(struct sst_window *w, uint32_t read) {
   assert(!w->bufs[0] && !w->bufs[1] && read >= SST_READ_LEAST && read % BLKIO_ALIGN == 0);
   if (read >= w->size) return;
   w->begun = false;
+  w->keep = SST_KEEP;
   w->size = read;
 }
 
@@ -136,7 +140,7 @@ static void sst_window_fini(struct sst_window *w) {
 }
 
 static bool sst_window_reserve(struct sst_window *w, uint32_t i) {
-  if (!w->bufs[i]) w->bufs[i] = mem_alloc_aligned(BLKIO_ALIGN, SST_KEEP + (size_t)w->size);
+  if (!w->bufs[i]) w->bufs[i] = mem_alloc_aligned(BLKIO_ALIGN, w->keep + (size_t)w->size);
   return w->bufs[i] != NULL;
 }
 
@@ -145,7 +149,7 @@ static struct blkio_read sst_window_read(struct sst_window *w, uint32_t i, int f
   const uint64_t left = w->end - w->hi, most = w->next < w->size ? w->next : w->size;
   return (struct blkio_read){.fd = fd,
                              .path = w->t->path,
-                             .buf = w->bufs[i] + SST_KEEP,
+                             .buf = w->bufs[i] + w->keep,
                              .len = (uint32_t)(left < most ? left : most),
                              .off = w->hi};
 }
@@ -167,10 +171,10 @@ static void sst_window_fly(struct sst_window *w) {
 // Moves the window to buffer i. Keeps the window's bytes from lo on, and puts them right before the place of a read's
 // bytes in that buffer.
 static void sst_window_shift(struct sst_window *w, uint32_t i, uint64_t lo) {
-  uint8_t *const data = w->bufs[i] + SST_KEEP;
+  uint8_t *const data = w->bufs[i] + w->keep;
   const uint64_t from = lo < w->hi ? lo : w->hi;
   const size_t keep = w->hi - from;
-  assert(from >= w->lo && keep <= SST_KEEP);
+  assert(from >= w->lo && keep <= w->keep);
   if (keep) memmove(data - keep, w->p + (from - w->lo), keep);
   w->cur = i;
   w->p = data - keep;
