@@ -70,7 +70,7 @@ struct region {
 // More blocks than this go to the heap. The system bounds the mappings of a process; Linux allows 65530.
 #define LARGE_NR_MAX 16384u
 // Blocks that were freed and are kept for the next ones.
-#define KEPT_NR 64u
+#define KEPT_NR 128u
 #define KEPT_LEAST ((size_t)32 << 10)  // bytes
 
 static struct {
@@ -147,14 +147,15 @@ static void regions_unmap(const struct region *r, uint32_t nr) {
   for (uint32_t i = 0; i < nr; i++) pages_unmap(r[i].at, r[i].size);
 }
 
-// Takes `size` bytes of the smallest kept block that has so many. at NULL: none has. A rest that is worth it stays
-// kept; a small one goes with the block, or into *rest for the caller to unmap.
+// Takes `size` bytes of the smallest kept block that has so many. at NULL: none has, or more than twice as many: the
+// next work of the same kind needs such a block whole. A rest that is worth it stays kept; a small one goes with the
+// block, or into *rest for the caller to unmap.
 static struct region kept_take(size_t size, struct region *rest) {
   uint32_t best = KEPT_NR;
   *rest = (struct region){NULL, 0};
   for (uint32_t i = 0; i < large.nr_kept; i++)
     if (large.kept[i].size >= size && (best == KEPT_NR || large.kept[i].size < large.kept[best].size)) best = i;
-  if (best == KEPT_NR) return (struct region){NULL, 0};
+  if (best == KEPT_NR || large.kept[best].size / 2 > size) return (struct region){NULL, 0};
   struct region *const k = &large.kept[best];
   const size_t left = k->size - size;
   if (left >= KEPT_LEAST) {

@@ -121,9 +121,11 @@ uint32_t setup_table_files(struct xdb *x, uint32_t asked) { return table_files(x
 #define KEEP_PART 16u               // of the budget of memory
 #define KEEP_MAX ((size_t)8 << 20)  // bytes; larger work reads so much that the price of its memory is small
 
-// Lets freed memory stay for the next merge and the next REMIX: as much as two workers read, and a writer's buffers.
+#define KEEP_MADE ((size_t)2 << 20)  // bytes of a table or REMIX in the making, with the buffers of its writer
+
+// Lets freed memory stay for the next merge and the next REMIX: as much as two workers take.
 static void keep_memory(struct xdb *x) {
-  const size_t work = 2 * x->ctx.scan_room + BLKIO_WRITER_NR * BLKIO_WRITER_BUF;
+  const size_t work = 2 * (x->ctx.scan_room + KEEP_MADE);
   const size_t most = x->memory.budget && x->memory.budget / KEEP_PART < KEEP_MAX ? x->memory.budget / KEEP_PART
                                                                                   : KEEP_MAX;
   x->kept = work < most ? work : most;

@@ -100,6 +100,23 @@ static void test_kept(void **state) {
   CHECK(stats().kept == 0 && !mapped(last));
 }
 
+// A block of more than twice the size is not cut up: it stays for those that need it whole.
+static void test_not_cut(void **state) {
+  (void)state;
+  const struct mem_stats was = stats();
+  mem_keep(KEEP);
+  uint8_t *const p = mem_alloc(4 * BLOCK);
+  mem_free(p);
+  uint8_t *const q = mem_alloc(BLOCK);
+  CHECK(q && (q < p || q >= p + 4 * BLOCK));
+  CHECK(stats().kept == 4 * BLOCK && stats().nr_reused == was.nr_reused);
+  uint8_t *const r = mem_alloc(2 * BLOCK);
+  CHECK(r >= p && r < p + 4 * BLOCK && stats().kept == 2 * BLOCK && stats().nr_reused - was.nr_reused == 1);
+  mem_free(q);
+  mem_free(r);
+  mem_keep_less(KEEP);
+}
+
 // A rest of a kept block that is too small to keep goes back to the system, if the block would waste more by it.
 static void test_rest(void **state) {
   (void)state;
@@ -259,6 +276,7 @@ int main(void) {
     cmocka_unit_test(test_large),
     cmocka_unit_test(test_small),
     cmocka_unit_test(test_kept),
+    cmocka_unit_test(test_not_cut),
     cmocka_unit_test(test_rest),
     cmocka_unit_test(test_denied),
     cmocka_unit_test(test_grow),
