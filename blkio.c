@@ -26,7 +26,9 @@
 #define READS_FIRST 64u                                       // and each of the first ones
 #define COLD_SAMPLES 8u  // the share of reads from the disk follows about so many timed reads
 _Static_assert(INFLIGHT_MAX <= RING_ENTRIES, "the ring holds all that may be in flight");
-_Static_assert(BLKIO_WRITER_BUF % BLKIO_ALIGN == 0, "writes of whole buffers are aligned");
+_Static_assert(BLKIO_WRITER_BUF % BLKIO_ALIGN == 0 && BLKIO_DIRECT_BUF % BLKIO_ALIGN == 0,
+               "writes of whole buffers are aligned");
+_Static_assert(BLKIO_DIRECT_BUF <= BLKIO_WRITER_BUF && BLKIO_DIRECT_NR <= BLKIO_WRITER_NR, "the buffers serve both");
 
 _Atomic int blkio_test_ring_errno;
 _Atomic int blkio_test_cold;
@@ -571,7 +573,11 @@ enum remixdb_status blkio_batch_end(struct blkio_batch *b) {
 }
 
 enum remixdb_status blkio_read_batch(struct blkio_queue *q, struct blkio_read *reads, uint32_t nr) {
-  if (nr == 1) return reads->status = blkio_read_one(q->io, reads->fd, reads->path, reads->buf, reads->len, reads->off);
+  if (nr == 1) {
+    struct blkio_read *const r = reads;
+    return r->status = q->shared ? blkio_read_one(q->io, r->fd, r->path, r->buf, r->len, r->off)
+                                 : blkio_read_aside(q->io, r->fd, r->path, r->buf, r->len, r->off);
+  }
   struct blkio_batch b;
   blkio_batch_begin(&b, q, reads, NULL, NULL);
   blkio_batch_add(&b, nr);
@@ -586,6 +592,12 @@ enum remixdb_status blkio_read_one(struct blkio *b, int fd, const char *path, vo
   const enum remixdb_status s = env_read(b->env, fd, path, buf, len, off);
   cold_learn(b, time_ns() - began, len);
   return s;
+}
+
+enum remixdb_status blkio_read_aside(struct blkio *b, int fd, const char *path, void *buf, uint32_t len, uint64_t off) {
+  (void)count_reads(b, 1, len);
+  count_trips(b, 1);
+  return env_read(b->env, fd, path, buf, len, off);
 }
 
 // ---- flights
@@ -751,6 +763,7 @@ struct blkio_writer {
   struct blkio_queue *q;
   uint8_t *bufs[BLKIO_WRITER_NR];        // BLKIO_WRITER_BUF bytes each
   uint32_t nr;                           // buffers that exist, at least one; a long file makes more
+  uint32_t size, turns;                  // of this file: bytes of a buffer that are used; buffers that are, at most
   struct blkio_op ops[BLKIO_WRITER_NR];  // of each buffer
   bool busy[BLKIO_WRITER_NR];            // its op was started and not settled
   uint32_t cur;                          // the buffer being filled; never busy between calls
@@ -762,7 +775,7 @@ struct blkio_writer {
   uint64_t total;  // bytes put
   uint64_t out;    // offset up to which the system was told to write out
   int fd;
-  bool direct;
+  bool direct, part;
   struct err_saved err;  // the first one
   char path[ENV_PATH_MAX];
 };
@@ -822,12 +835,17 @@ void blkio_writer_start(struct blkio_writer *w, int fd, const char *path, bool d
   w->place = NULL;
   w->fd = fd;
   w->direct = direct;
+  w->part = false;
+  w->size = direct ? BLKIO_DIRECT_BUF : BLKIO_WRITER_BUF;
+  w->turns = direct ? BLKIO_DIRECT_NR : BLKIO_WRITER_NR;
   w->err.status = REMIXDB_OK;
   (void)snprintf(w->path, sizeof(w->path), "%s", path);
 }
 
-void blkio_writer_start_part(struct blkio_writer *w, int fd, const char *path, blkio_place_fn place, void *arg) {
-  blkio_writer_start(w, fd, path, false);
+void blkio_writer_start_part(struct blkio_writer *w, int fd, const char *path, bool direct, blkio_place_fn place,
+                             void *arg) {
+  blkio_writer_start(w, fd, path, direct);
+  w->part = true;
   w->place = place;
   w->place_arg = arg;
 }
@@ -849,6 +867,7 @@ static void writer_submit(struct blkio_writer *w, uint32_t len, bool last) {
   w->busy[w->cur] = true;
   (void)atomic_fetch_add_explicit(&b->nr_writes, 1, memory_order_relaxed);
   (void)atomic_fetch_add_explicit(&b->write_bytes, len, memory_order_relaxed);
+  if (w->direct) (void)atomic_fetch_add_explicit(&b->past_bytes, len, memory_order_relaxed);
   own_start(w->q, op);
   if (op->done) writer_settle(w, w->cur);
 }
@@ -866,7 +885,7 @@ static void writer_out(struct blkio_writer *w) {
 
 // Makes a buffer more, if all are in use and there may be more. Without memory those that exist do, and are waited for.
 static void writer_grow(struct blkio_writer *w) {
-  if (w->cur + 1 < w->nr || w->nr == BLKIO_WRITER_NR) return;
+  if (w->cur + 1 < w->nr || w->nr >= w->turns) return;
   err_cleanup_begin();
   w->bufs[w->nr] = mem_alloc_aligned(BLKIO_ALIGN, BLKIO_WRITER_BUF);
   err_cleanup_end();
@@ -875,11 +894,11 @@ static void writer_grow(struct blkio_writer *w) {
 
 // Writes the full current buffer and goes on to the next. So every write but the last begins and ends aligned.
 static void writer_flush(struct blkio_writer *w) {
-  writer_submit(w, BLKIO_WRITER_BUF, false);
+  writer_submit(w, w->size, false);
   writer_grow(w);
-  w->cur = (w->cur + 1) % w->nr;
+  w->cur = (w->cur + 1) % (w->nr < w->turns ? w->nr : w->turns);
   writer_settle(w, w->cur);  // the oldest
-  w->base += BLKIO_WRITER_BUF;
+  w->base += w->size;
   w->fill = 0;
   writer_out(w);
 }
@@ -887,12 +906,12 @@ static void writer_flush(struct blkio_writer *w) {
 void blkio_writer_put(struct blkio_writer *w, const void *p, size_t len) {
   w->total += len;
   while (len > 0 && !writer_failed(w)) {
-    const size_t room = BLKIO_WRITER_BUF - w->fill, n = len < room ? len : room;
+    const size_t room = w->size - w->fill, n = len < room ? len : room;
     memcpy(w->bufs[w->cur] + w->fill, p, n);
     p = (const uint8_t *)p + n;
     len -= n;
     w->fill += (uint32_t)n;
-    if (w->fill == BLKIO_WRITER_BUF) writer_flush(w);
+    if (w->fill == w->size) writer_flush(w);
   }
 }
 
@@ -910,7 +929,7 @@ enum remixdb_status blkio_writer_finish(struct blkio_writer *w, bool sync) {
     w->fill = 0;
   }
   for (uint32_t i = 0; i < w->nr; i++) writer_settle(w, i);
-  if (!writer_failed(w) && pad > 0) writer_note(w, env_truncate(env, w->fd, w->path, w->total));
+  if (!writer_failed(w) && pad > 0 && !w->part) writer_note(w, env_truncate(env, w->fd, w->path, w->total));
   if (!writer_failed(w) && sync) writer_note(w, env_sync_all(env, w->fd, w->path));
   return err_raise(&w->err);
 }

@@ -65,12 +65,14 @@ struct blkio {
   int refused;           // errno with which io_uring was refused; 0: it was not refused, or not tried
   uint32_t lanes_max;
   struct blkio_queue shared;
-  bool direct;       // readers' files bypass the page cache; set after blkio_init
-  uint64_t disk_ns;  // a wait of this length for at most 16 KiB comes from the disk; BLKIO_DISK_NS, except in tests
+  bool direct;        // readers' files bypass the page cache; set after blkio_init
+  _Atomic bool past;  // blkio_past; relaxed
+  uint64_t disk_ns;   // a wait of this length for at most 16 KiB comes from the disk; BLKIO_DISK_NS, except in tests
   void (*trouble)(void *arg, int errnum);  // NULL: nobody wants to know
   void *trouble_arg;
   char pad[CACHE_LINE];  // separates the counters from the fields above in cache lines, because every read loads those
   _Atomic uint64_t nr_reads, read_bytes, nr_writes, write_bytes;  // relaxed, for figures
+  _Atomic uint64_t past_bytes;                                    // of write_bytes: past the page cache; relaxed
   // Trips: how often a thread waited for reads. A batch is one trip, or one per read without a lane; what a flow hands
   // over together is one. Relaxed.
   _Atomic uint64_t nr_trips;
@@ -96,6 +98,16 @@ const char *blkio_engine(const struct blkio *b);  // "uring", "aio", "sync"
 // ones did. A guess, from the times that some reads took. Then a reader should ask for all that it needs at once.
 static inline bool blkio_cold(const struct blkio *b) {
   return atomic_load_explicit(&b->cold, memory_order_relaxed) >= BLKIO_COLD;
+}
+
+// Whether rounds read and write past the page cache, and a few pieces at a time. Otherwise what they write waits in the
+// page cache until the system, or a sync, gives the disk many megabytes of it at once, and a read of the disk waits
+// behind these. And the pages that they read and write take the place of pages that readers use.
+static inline bool blkio_past(const struct blkio *b) {
+  return b->direct || atomic_load_explicit(&b->past, memory_order_relaxed);
+}
+static inline void blkio_set_past(struct blkio *b, bool past) {
+  atomic_store_explicit(&b->past, past, memory_order_relaxed);
 }
 
 // Returns how many lanes the pool has, idle or taken. Any thread.
@@ -153,6 +165,10 @@ MUST_CHECK enum remixdb_status blkio_batch_end(struct blkio_batch *b);
 // Does one read with pread in the calling thread: a ring gains nothing for one. Any thread.
 MUST_CHECK enum remixdb_status blkio_read_one(struct blkio *b, int fd, const char *path, void *buf, uint32_t len,
                                               uint64_t off);
+
+// The same for a worker, whose reads do not tell whether readers' blocks come from the disk.
+MUST_CHECK enum remixdb_status blkio_read_aside(struct blkio *b, int fd, const char *path, void *buf, uint32_t len,
+                                                uint64_t off);
 
 // ---- flights
 //
@@ -214,6 +230,12 @@ struct blkio_writer;
 #define BLKIO_WRITER_BUF (512u << 10)
 #endif
 #define BLKIO_WRITER_NR 4
+// Past the page cache the disk gets each buffer as it is, so fewer and smaller ones are in flight: a read of the disk
+// waits behind all of them.
+#if !defined(BLKIO_DIRECT_BUF)
+#define BLKIO_DIRECT_BUF (256u << 10)
+#endif
+#define BLKIO_DIRECT_NR 2
 // A writer serves one file after the other. q must not be the shared queue. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status blkio_writer_create(struct blkio_queue *q, struct blkio_writer **out);
 void blkio_writer_destroy(struct blkio_writer *w);  // waits for writes in flight; NULL is allowed
@@ -222,9 +244,10 @@ void blkio_writer_destroy(struct blkio_writer *w);  // waits for writes in fligh
 void blkio_writer_start(struct blkio_writer *w, int fd, const char *path, bool direct);
 // Starts a part of a file. The writer calls place(arg, len, all) once, before its first write: `len` bytes were put so
 // far, and these are all if `all` is set. The call returns the offset of the part, which suits direct I/O if the file
-// needs it. finish neither pads nor truncates.
+// needs it. direct: as above; finish pads the tail, so the place has room for whole pages. It never truncates.
 typedef uint64_t (*blkio_place_fn)(void *arg, uint64_t len, bool all);
-void blkio_writer_start_part(struct blkio_writer *w, int fd, const char *path, blkio_place_fn place, void *arg);
+void blkio_writer_start_part(struct blkio_writer *w, int fd, const char *path, bool direct, blkio_place_fn place,
+                             void *arg);
 void blkio_writer_put(struct blkio_writer *w, const void *p, size_t len);
 uint64_t blkio_writer_offset(const struct blkio_writer *w);  // bytes put so far
 bool blkio_writer_failed(const struct blkio_writer *w);      // has met an error; writes in flight may still fail

@@ -289,6 +289,20 @@ static int raw_advise(struct env *e, int fd, uint64_t off, uint64_t len, enum en
 #endif
 }
 
+static int raw_no_direct(struct env *e, int fd) {
+  CANCEL_LATER;
+  (void)e;
+#if defined(O_DIRECT)
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags < 0) return -errno;
+  if (!(flags & O_DIRECT)) return 0;
+  return fcntl(fd, F_SETFL, flags & ~O_DIRECT) == 0 ? 1 : -errno;
+#else
+  (void)fd;
+  return 0;
+#endif
+}
+
 static int64_t raw_seek(struct env *e, int fd, uint64_t off, bool hole) {
   CANCEL_LATER;
   (void)e;
@@ -325,6 +339,7 @@ static const struct env_ops raw_ops = {
     .seek = raw_seek,
     .write_out = raw_write_out,
     .advise = raw_advise,
+    .no_direct = raw_no_direct,
 };
 
 struct env *env_posix(void) {
@@ -403,13 +418,18 @@ void env_close_quiet(struct env *e, int fd) {
   if (fd >= 0) (void)e->ops->close(e, fd);
 }
 
+// A transfer has failed. Whether it may be tried again, through the page cache.
+static bool cached_instead(struct env *e, int fd, ssize_t n) {
+  return n == -EINVAL && e->ops->no_direct && e->ops->no_direct(e, fd) > 0;
+}
+
 enum remixdb_status env_read_upto(struct env *e, int fd, const char *path, void *buf, size_t len, uint64_t off,
                                   size_t *nr_out) {
   size_t done = 0;
   *nr_out = 0;
   while (done < len) {
     const ssize_t n = e->ops->pread(e, fd, (uint8_t *)buf + done, len - done, off + done);
-    if (n == -EINTR) continue;
+    if (n == -EINTR || (n < 0 && cached_instead(e, fd, n))) continue;
     if (n < 0) return err_errno((int)-n, "read", path);
     if (n == 0) break;
     done += (size_t)n;
@@ -429,7 +449,7 @@ enum remixdb_status env_write(struct env *e, int fd, const char *path, const voi
   size_t done = 0;
   while (done < len) {
     const ssize_t n = e->ops->pwrite(e, fd, (const uint8_t *)buf + done, len - done, off + done);
-    if (n == -EINTR) continue;
+    if (n == -EINTR || (n < 0 && cached_instead(e, fd, n))) continue;
     if (n < 0) return err_errno((int)-n, "write", path);
     if (n == 0) return err_set(REMIXDB_IO, "write %s: nothing was written", path);  // would loop for ever
     done += (size_t)n;

@@ -25,7 +25,9 @@
 
 struct env;
 
-// ENV_DIRECT asks to bypass the page cache. A file system without direct I/O opens the file without it.
+// ENV_DIRECT asks to bypass the page cache. A file system without direct I/O opens the file without it. Another may
+// open it and refuse the transfers (EINVAL). Then env_read and env_write end the effect of the flag on this descriptor,
+// and go on through the page cache.
 enum { ENV_READ = 1, ENV_WRITE = 2, ENV_CREATE = 4, ENV_EXCL = 8, ENV_TRUNC = 16, ENV_DIRECT = 32, ENV_DIR = 64 };
 
 // How a part of a file will be used. RANDOM, SEQUENTIAL and NORMAL set how far the system reads ahead by itself:
@@ -76,6 +78,9 @@ struct env_ops {
   int (*write_out)(struct env *e, int fd, uint64_t off, uint64_t len);
   // Advice on [off, off + len); len 0: to the file's end. Does not wait for the disk. May do nothing.
   int (*advise)(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice);
+  // Ends the effect of ENV_DIRECT on this descriptor. Returns 1, or 0 if it bypasses no page cache. A NULL function
+  // means that descriptors never do, or never refuse a transfer for that.
+  int (*no_direct)(struct env *e, int fd);
 };
 
 // Clocks that a test sets. Any thread calls them.

@@ -315,7 +315,8 @@ static enum remixdb_status pack_begin(struct round *r) {
   for (uint32_t i = 0; i < r->nr_jobs; i++) nr += writes_tables(&r->jobs[i]);
   if (nr < 2 || !packs_can(r->c->ctx->packs)) return REMIXDB_OK;
   const uint64_t number = compact_new_number(r->c, files_pack_name);
-  const enum remixdb_status s = packing_begin(r->c->ctx->packs, r->c->ctx->store_id, number, &r->pack);
+  const enum remixdb_status s = packing_begin(r->c->ctx->packs, r->c->ctx->store_id, number, blkio_past(r->c->ctx->io),
+                                              &r->pack);
   for (uint32_t i = 0; i < r->nr_jobs; i++) r->jobs[i].pack = r->pack;
   return s;
 }

@@ -285,14 +285,15 @@ static enum remixdb_status write_file(const struct sst_ctx *ctx, struct blkio_qu
   struct env *const env = ctx->env;
   struct blkio_writer *out = NULL;
   char path[ENV_PATH_MAX], name[32];
+  const bool direct = blkio_past(q->io);
   int fd = -1;
   remix_name(name, number);
   enum remixdb_status s = env_path(path, ctx->dir->path, name);
-  if (s == REMIXDB_OK) s = env_create(ctx->dir, name, ENV_WRITE, &fd);
+  if (s == REMIXDB_OK) s = env_create(ctx->dir, name, ENV_WRITE | (direct ? ENV_DIRECT : 0), &fd);
   if (s != REMIXDB_OK) return s;
   s = blkio_writer_create(q, &out);
   if (s == REMIXDB_OK) {
-    blkio_writer_start(out, fd, path, false);
+    blkio_writer_start(out, fd, path, direct);
     blkio_writer_put(out, file, len);
     s = blkio_writer_finish(out, true);
   }
@@ -315,6 +316,7 @@ enum remixdb_status remix_write_image(const struct sst_ctx *ctx, struct blkio_qu
   if (pack) {
     atomic_fetch_add_explicit(&q->io->nr_writes, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&q->io->write_bytes, len, memory_order_relaxed);
+    if (packing_direct(pack)) atomic_fetch_add_explicit(&q->io->past_bytes, len, memory_order_relaxed);
   }
   s = pack ? packing_put(pack, PACK_REMIX, number, file, len) : write_file(ctx, q, number, file, len);
   mem_free(file);

@@ -193,11 +193,12 @@ void sst_build_start(struct sst_build *b, uint64_t number) {
   char name[32];
   sst_name(name, number);
   enum remixdb_status s = env_path(b->path, b->ctx->dir->path, name);
+  const bool direct = blkio_past(b->ctx->io);
   fdpool_reserve(b->ctx->fds);
   // The number is new, but a process that died may have left a file with it. env_create replaces such a file.
-  if (s == REMIXDB_OK) s = env_create(b->ctx->dir, name, ENV_WRITE | (b->ctx->direct_io ? ENV_DIRECT : 0), &b->fd);
+  if (s == REMIXDB_OK) s = env_create(b->ctx->dir, name, ENV_WRITE | (direct ? ENV_DIRECT : 0), &b->fd);
   if (s == REMIXDB_OK) {
-    blkio_writer_start(b->writer, b->fd, b->path, b->ctx->direct_io);
+    blkio_writer_start(b->writer, b->fd, b->path, direct);
   } else {
     b->fd = -1;
     fdpool_unreserve(b->ctx->fds);
@@ -225,7 +226,7 @@ void sst_build_start_in(struct sst_build *b, uint64_t number, struct packing *pa
   b->pack = pack;
   b->fd = packing_fd(pack);
   (void)snprintf(b->path, sizeof(b->path), "%s", packing_path(pack));
-  blkio_writer_start_part(b->writer, b->fd, b->path, sst_build_place, b);
+  blkio_writer_start_part(b->writer, b->fd, b->path, packing_direct(pack), sst_build_place, b);
 }
 
 // Writes one block: compressed, or raw if that is not larger.

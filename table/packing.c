@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "blkio.h"
+
 struct place {
   uint64_t off, len;
 };
@@ -15,7 +17,7 @@ struct packing {
   struct pack *pack;
   uint64_t store_id;
   int fd;
-  bool done;
+  bool done, direct;
   pthread_mutex_t lock;  // guards the rest
   uint64_t end;          // places were taken up to here
   struct place *left;    // places that were given back
@@ -25,6 +27,7 @@ struct packing {
 };
 
 int packing_fd(const struct packing *w) { return w->fd; }
+bool packing_direct(const struct packing *w) { return w->direct; }
 const char *packing_path(const struct packing *w) { return w->pack->path; }
 
 // Tells whether the system makes holes in this file, which is empty.
@@ -34,13 +37,15 @@ static enum remixdb_status probe(struct packing *w, bool *can_out) {
   return s;
 }
 
-enum remixdb_status packing_begin(struct packs *packs, uint64_t store_id, uint64_t number, struct packing **out) {
+enum remixdb_status packing_begin(struct packs *packs, uint64_t store_id, uint64_t number, bool direct,
+                                  struct packing **out) {
   *out = NULL;
   struct packing *const w = mem_calloc(1, sizeof(*w));
   if (!w) return REMIXDB_NOMEM;
   w->packs = packs;
   w->store_id = store_id;
   w->fd = -1;
+  w->direct = direct;
   (void)pthread_mutex_init(&w->lock, NULL);
   enum remixdb_status s = packs_add(packs, number, &w->pack);
   bool can = false;
@@ -48,7 +53,7 @@ enum remixdb_status packing_begin(struct packs *packs, uint64_t store_id, uint64
     w->fds = w->pack->file.pool;
     w->env = w->pack->file.dir->env;
     fdpool_reserve(w->fds);
-    s = env_create(w->pack->file.dir, env_name(w->pack->path), ENV_WRITE, &w->fd);
+    s = env_create(w->pack->file.dir, env_name(w->pack->path), ENV_WRITE | (direct ? ENV_DIRECT : 0), &w->fd);
     if (s != REMIXDB_OK) fdpool_unreserve(w->fds);
   }
   if (s == REMIXDB_OK) s = probe(w, &can);
@@ -125,10 +130,28 @@ enum remixdb_status packing_add(struct packing *w, enum pack_kind kind, uint64_t
   return s == REMIXDB_OK ? pack_add_part(w->pack, &e) : s;
 }
 
+// Writes whole pages past the page cache, a piece at a time: the last one gets zeros at its end. A disk has no more of
+// it in flight than that.
+static enum remixdb_status put_direct(struct packing *w, const uint8_t *bytes, size_t len, uint64_t off) {
+  const size_t most = pack_align(len) < BLKIO_DIRECT_BUF ? pack_align(len) : BLKIO_DIRECT_BUF;
+  uint8_t *const piece = mem_alloc_aligned(BLKIO_ALIGN, most);
+  if (!piece) return REMIXDB_NOMEM;
+  enum remixdb_status s = REMIXDB_OK;
+  for (size_t at = 0; at < len && s == REMIXDB_OK; at += most) {
+    const size_t n = len - at < most ? len - at : most, all = (size_t)pack_align(n);
+    memcpy(piece, bytes + at, n);
+    memset(piece + n, 0, all - n);
+    s = env_write(w->env, w->fd, w->pack->path, piece, all, off + at);
+  }
+  mem_free(piece);
+  return s;
+}
+
 enum remixdb_status packing_put(struct packing *w, enum pack_kind kind, uint64_t number, const void *bytes,
                                 size_t len) {
   const uint64_t off = packing_take(w, len);
-  const enum remixdb_status s = env_write(w->env, w->fd, w->pack->path, bytes, len, off);
+  const enum remixdb_status s = w->direct ? put_direct(w, bytes, len, off)
+                                          : env_write(w->env, w->fd, w->pack->path, bytes, len, off);
   return s == REMIXDB_OK ? packing_add(w, kind, number, off, len, len) : s;
 }
 
@@ -142,8 +165,9 @@ static int by_place(const void *a, const void *b) {
 // Makes the directory and the footer, which the caller frees.
 static uint8_t *make_dir(struct packing *w, size_t *len_out, uint64_t *print_out) {
   const size_t entries = (size_t)PACK_ENTRY * w->nr_parts, len = (size_t)pack_align(entries + PACK_FOOTER);
-  uint8_t *const dir = mem_calloc(1, len);
+  uint8_t *const dir = mem_alloc_aligned(BLKIO_ALIGN, len);
   if (!dir) return NULL;
+  memset(dir, 0, len);
   qsort(w->parts, w->nr_parts, sizeof(*w->parts), by_place);
   for (uint32_t i = 0; i < w->nr_parts; i++) pack_entry_put(dir + (size_t)PACK_ENTRY * i, &w->parts[i]);
   const struct pack_footer f = {.store_id = w->store_id,
@@ -174,7 +198,7 @@ enum remixdb_status packing_finish(struct packing *w) {
   if (s == REMIXDB_OK) s = env_stat(w->pack->file.dir, env_name(path), &st);
   if (s == REMIXDB_NOTFOUND) s = err_set(REMIXDB_IO, "%s: was removed meanwhile", path);
   // readers bypass the page cache
-  if (w->pack->file.flags & ENV_DIRECT) env_advise(w->env, w->fd, 0, 0, ENV_DONT_NEED);
+  if (!w->direct && w->pack->file.flags & ENV_DIRECT) env_advise(w->env, w->fd, 0, 0, ENV_DONT_NEED);
   if (s == REMIXDB_OK) pack_written(w->pack, print, w->store_id, &st);
   if (s == REMIXDB_OK) {
     const int fd = w->fd;

@@ -13,12 +13,13 @@
 #include "table/pack.h"
 
 struct packing;
-// Makes the file of this number. Takes a place of the pool for its descriptor: the caller holds none. *out is NULL,
-// with REMIXDB_OK, if the system makes no holes: then the caller writes files. Fails with REMIXDB_NOMEM, REMIXDB_IO or
-// REMIXDB_NOSPACE.
-MUST_CHECK enum remixdb_status packing_begin(struct packs *packs, uint64_t store_id, uint64_t number,
+// Makes the file of this number. direct: the parts, the directory and the footer are written past the page cache. Takes
+// a place of the pool for its descriptor: the caller holds none. *out is NULL, with REMIXDB_OK, if the system makes no
+// holes: then the caller writes files. Fails with REMIXDB_NOMEM, REMIXDB_IO or REMIXDB_NOSPACE.
+MUST_CHECK enum remixdb_status packing_begin(struct packs *packs, uint64_t store_id, uint64_t number, bool direct,
                                              struct packing **out);
 int packing_fd(const struct packing *w);
+bool packing_direct(const struct packing *w);  // what is written must be whole aligned pages, as BLKIO_ALIGN says
 const char *packing_path(const struct packing *w);
 // Takes a place of `len` bytes, and returns its offset. Any thread.
 uint64_t packing_take(struct packing *w, uint64_t len);

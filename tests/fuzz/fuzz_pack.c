@@ -40,7 +40,7 @@ static void setup(void) {
   static const char noise[5000] = "not a REMIX";
   place = fuzz_place_create();
   FUZZ_OK(packs_create(place->ctx.dir, place->fds, false, false, &packs));
-  FUZZ_OK(packing_begin(packs, FUZZ_STORE_ID, PACK, &p));
+  FUZZ_OK(packing_begin(packs, FUZZ_STORE_ID, PACK, false, &p));
   FUZZ_OK(sst_build_create(&place->ctx, &(struct sst_build_opts){.ckeys = true}, place->queue, &b));
   for (uint32_t t = 0; t < TABLES; t++) build(b, t, p);
   sst_build_destroy(b);

@@ -252,6 +252,7 @@ enum remixdb_status run_open(struct run *r) {
 void run_destroy(struct run *r) {
   (void)alarm(0);
   (void)run_close(r);
+  CHECK(simdisk_refused(r->disk) == 0);
   simdisk_destroy(r->disk);
   run_free(r);
 }

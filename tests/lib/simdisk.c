@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define SIM_DIRECT 4096u  // transfers past the page cache are multiples of this
 #define SIM_PAGE 4096u
 #define SIM_SECTOR 512u
 #define SIM_FD 1000000  // descriptors start here, so that one handed to the system fails
@@ -122,7 +123,8 @@ struct simdisk {
   } faults[SIMDISK_CALLS];
   char fault_name[64];
   uint64_t space, short_io;
-  bool no_allocate, no_punch;
+  bool no_allocate, no_punch, no_direct;
+  uint64_t refused, direct;  // transfers that were refused; bytes written past the page cache
   void (*on_change)(void *arg);
   void *on_change_arg;
   // A slow disk: when each page that was asked for is there. Open addressing; key 0 is empty.
@@ -612,6 +614,19 @@ static uint64_t slow_pages(struct simdisk *d, const struct sim_node *n, uint64_t
   return ready;
 }
 
+// Whether the descriptor refuses a transfer, because it bypasses the page cache.
+static bool sim_refuses(struct simdisk *d, const struct sim_fd *f, const void *buf, size_t len, uint64_t off) {
+  const bool refuses = f->flags & ENV_DIRECT && (d->no_direct || ((uintptr_t)buf | len | off) % SIM_DIRECT != 0);
+  d->refused += refuses;
+  return refuses;
+}
+
+// Returns how much of a transfer of len bytes is moved, if a cut leaves n.
+static size_t sim_short(const struct sim_fd *f, size_t len, size_t n) {
+  if (!(f->flags & ENV_DIRECT)) return n;
+  return n < SIM_DIRECT ? (len < SIM_DIRECT ? len : SIM_DIRECT) : n / SIM_DIRECT * SIM_DIRECT;
+}
+
 static ssize_t sim_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
   struct simdisk *const d = sim_enter(e);
   const struct sim_fd *const f = sim_fd(d, fd);
@@ -620,8 +635,10 @@ static ssize_t sim_pread(struct env *e, int fd, void *buf, size_t len, uint64_t 
   const int rc = sim_fault(d, SIMDISK_READ, f->name);
   if (rc < 0) return sim_leave(d, rc);
   if (sim_now_and_then(d, 8)) return sim_leave(d, -EINTR);
-  if (rc == -SIMDISK_SHORT) len -= len / 2;
-  if (len > 1 && sim_now_and_then(d, 4)) len = 1 + (size_t)(rng_next(&d->short_io) % (len - 1));
+  if (sim_refuses(d, f, buf, len, off)) return sim_leave(d, -EINVAL);
+  const size_t all = len;
+  if (rc == -SIMDISK_SHORT) len = sim_short(f, all, len - len / 2);
+  if (len > 1 && sim_now_and_then(d, 4)) len = sim_short(f, all, 1 + (size_t)(rng_next(&d->short_io) % (len - 1)));
   const size_t n = bytes_read(&f->node->cur, off, buf, len);
   if (d->slow) d->clock = slow_pages(d, f->node, off, n);
   (void)sim_leave(d, 0);
@@ -642,13 +659,16 @@ static ssize_t sim_pwrite(struct env *e, int fd, const void *buf, size_t len, ui
   bool after;
   if (!f || !(f->flags & ENV_WRITE)) return sim_leave(d, -EBADF);
   if (sim_now_and_then(d, 8)) return sim_leave(d, -EINTR);
+  if (sim_refuses(d, f, buf, len, off)) return sim_leave(d, -EINVAL);
+  const size_t all = len;
   const int rc = sim_change(d, SIMDISK_WRITE, f->name, &after);
   if (rc < 0) return sim_leave(d, rc);
   if (rc == -SIMDISK_NOTHING) return sim_leave(d, 0);
-  if (rc == -SIMDISK_SHORT) len -= len / 2;
-  if (len > 1 && sim_now_and_then(d, 4)) len = 1 + (size_t)(rng_next(&d->short_io) % (len - 1));
+  if (rc == -SIMDISK_SHORT) len = sim_short(f, all, len - len / 2);
+  if (len > 1 && sim_now_and_then(d, 4)) len = sim_short(f, all, 1 + (size_t)(rng_next(&d->short_io) % (len - 1)));
   if (!sim_has_room(d, f->node, off + len)) return sim_leave(d, -ENOSPC);
   sim_write(f->node, off, buf, len);
+  if (f->flags & ENV_DIRECT) d->direct += len;
   (void)sim_leave(d, 0);
   return after ? -EIO : (ssize_t)len;
 }
@@ -894,6 +914,15 @@ static int sim_advise(struct env *e, int fd, uint64_t off, uint64_t len, enum en
   return sim_leave(d, 0);
 }
 
+static int sim_no_direct(struct env *e, int fd) {
+  struct simdisk *const d = sim_enter(e);
+  struct sim_fd *const f = sim_fd(d, fd);
+  if (!f) return sim_leave(d, -EBADF);
+  const bool was = f->flags & ENV_DIRECT;
+  f->flags &= ~(unsigned)ENV_DIRECT;
+  return sim_leave(d, was);
+}
+
 static const struct env_ops sim_ops = {
     .open = sim_open,
     .close = sim_close,
@@ -916,6 +945,7 @@ static const struct env_ops sim_ops = {
     .unlock = sim_unlock,
     .write_out = sim_write_out,
     .advise = sim_advise,
+    .no_direct = sim_no_direct,
 };
 
 // ---- the disk
@@ -1142,6 +1172,26 @@ void simdisk_no_punch(struct simdisk *d, bool on) {
   (void)pthread_mutex_lock(&d->mu);
   d->no_punch = on;
   (void)pthread_mutex_unlock(&d->mu);
+}
+
+void simdisk_no_direct(struct simdisk *d, bool on) {
+  (void)pthread_mutex_lock(&d->mu);
+  d->no_direct = on;
+  (void)pthread_mutex_unlock(&d->mu);
+}
+
+uint64_t simdisk_refused(struct simdisk *d) {
+  (void)pthread_mutex_lock(&d->mu);
+  const uint64_t n = d->refused;
+  (void)pthread_mutex_unlock(&d->mu);
+  return n;
+}
+
+uint64_t simdisk_direct(struct simdisk *d) {
+  (void)pthread_mutex_lock(&d->mu);
+  const uint64_t n = d->direct;
+  (void)pthread_mutex_unlock(&d->mu);
+  return n;
 }
 
 void simdisk_short_io(struct simdisk *d, uint64_t seed) {

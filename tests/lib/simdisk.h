@@ -89,9 +89,15 @@ void simdisk_fault_name(struct simdisk *d, const char *prefix);
 // UINT64_MAX, the default: no limit.
 void simdisk_space(struct simdisk *d, uint64_t bytes);
 uint64_t simdisk_used(struct simdisk *d);
-uint32_t simdisk_open_files(struct simdisk *d);           // descriptors that were not closed
-void simdisk_no_allocate(struct simdisk *d, bool on);     // allocate returns -EOPNOTSUPP
-void simdisk_no_punch(struct simdisk *d, bool on);        // punch returns -EOPNOTSUPP
+uint32_t simdisk_open_files(struct simdisk *d);        // descriptors that were not closed
+void simdisk_no_allocate(struct simdisk *d, bool on);  // allocate returns -EOPNOTSUPP
+void simdisk_no_punch(struct simdisk *d, bool on);     // punch returns -EOPNOTSUPP
+// Descriptors opened with ENV_DIRECT take only transfers whose offset, length and address are multiples of 4096, and
+// refuse others with -EINVAL, until the flag's effect is ended. simdisk_refused: how many they have refused so far. on:
+// they refuse all, as some file systems do that take the flag.
+uint64_t simdisk_refused(struct simdisk *d);
+void simdisk_no_direct(struct simdisk *d, bool on);
+uint64_t simdisk_direct(struct simdisk *d);               // bytes written past the page cache so far
 void simdisk_short_io(struct simdisk *d, uint64_t seed);  // short counts and EINTR now and then; 0 ends it
 
 // Looking and damaging from outside, past all faults. False (-1): there is no such file, or it is shorter.

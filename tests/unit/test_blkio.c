@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "tests/lib/check.h"
+#include "tests/lib/simdisk.h"
 #include "tests/lib/temp.h"
 
 #include <errno.h>
@@ -1130,6 +1131,89 @@ static void test_cold_learned(void **state) {
   blkio_fini(&b);
 }
 
+static uint64_t place_at(void *arg, uint64_t len, bool all) {
+  uint64_t *const told = arg;
+  told[0] = len;
+  told[1] = all;
+  return 3 * BLKIO_ALIGN;
+}
+
+// A part that is written past the page cache: a few pieces, of whole pages, and nothing is cut.
+static void test_part_direct(void **state) {
+  (void)state;
+  enum { LEN = 4 * BLKIO_DIRECT_BUF + 100 };
+  struct simdisk *const d = simdisk_create();
+  struct env *const e = simdisk_env(d);
+  struct blkio io;
+  struct blkio_queue *q;
+  struct blkio_writer *w;
+  int fd;
+  uint64_t told[2] = {0, 1};
+  blkio_init(&io, e, BLKIO_SYNC);
+  OK(blkio_queue_create(&io, &q));
+  OK(blkio_writer_create(q, &w));
+  OK(env_create(simdisk_dir(e, "/"), "part", ENV_WRITE | ENV_DIRECT, &fd));
+  uint8_t *const bytes = malloc(LEN), *const back = malloc(LEN + BLKIO_ALIGN);
+  assert_true(bytes && back);
+  for (uint32_t i = 0; i < LEN; i++) bytes[i] = (uint8_t)(i * 7 + i / 251 + 1);
+  blkio_writer_start_part(w, fd, "part", true, place_at, told);
+  blkio_writer_put(w, bytes, LEN);
+  OK(blkio_writer_finish(w, false));
+  assert_true(told[0] == BLKIO_DIRECT_BUF && told[1] == 0);
+  assert_int_equal(simdisk_calls(d, SIMDISK_WRITE), 5);
+  assert_int_equal(simdisk_calls(d, SIMDISK_TRUNCATE), 0);
+  assert_int_equal(simdisk_refused(d), 0);
+  assert_int_equal(simdisk_direct(d), 4 * BLKIO_DIRECT_BUF + BLKIO_ALIGN);
+  assert_int_equal(atomic_load(&io.past_bytes), 4 * BLKIO_DIRECT_BUF + BLKIO_ALIGN);
+  assert_int_equal(simdisk_size(d, "part"), 3 * BLKIO_ALIGN + 4 * BLKIO_DIRECT_BUF + BLKIO_ALIGN);
+  assert_true(simdisk_peek(d, "part", 3 * BLKIO_ALIGN, back, 4 * BLKIO_DIRECT_BUF + BLKIO_ALIGN));
+  assert_memory_equal(back, bytes, LEN);
+  for (uint32_t i = LEN; i < 4 * BLKIO_DIRECT_BUF + BLKIO_ALIGN; i++) assert_int_equal(back[i], 0);
+  // the next file of the writer, through the page cache: large pieces again
+  blkio_writer_start(w, fd, "part", false);
+  blkio_writer_put(w, bytes, LEN);
+  OK(blkio_writer_finish(w, false));
+  assert_int_equal(simdisk_calls(d, SIMDISK_WRITE), 5 + 3);
+  OK(env_close(e, fd, "part"));
+  blkio_writer_destroy(w);
+  blkio_queue_destroy(q);
+  blkio_fini(&io);
+  free(bytes);
+  free(back);
+  simdisk_destroy(d);
+}
+
+// A worker's reads tell nothing of readers'.
+static void test_aside(void **state) {
+  (void)state;
+  struct simdisk *const d = simdisk_create();
+  struct env *const e = simdisk_env(d);
+  struct blkio io;
+  struct blkio_queue *q;
+  uint8_t buf[100] = {0};
+  int fd;
+  blkio_init(&io, e, BLKIO_SYNC);
+  io.disk_ns = 0;  // any read comes from the disk
+  OK(blkio_queue_create(&io, &q));
+  OK(env_create(simdisk_dir(e, "/"), "file", ENV_READ | ENV_WRITE, &fd));
+  OK(env_write(e, fd, "file", buf, sizeof(buf), 0));
+  for (uint32_t i = 0; i < 16; i++) {
+    struct blkio_read r = {.fd = fd, .path = "file", .buf = buf, .len = 50, .off = i};
+    OK(blkio_read_aside(&io, fd, "file", buf, 50, i));
+    OK(blkio_read_batch(q, &r, 1));
+  }
+  FAILS(blkio_read_aside(&io, fd, "file", buf, 50, 60), REMIXDB_CORRUPT);
+  assert_int_equal(atomic_load(&io.nr_reads), 33);
+  assert_int_equal(atomic_load(&io.nr_trips), 33);
+  assert_false(blkio_cold(&io));
+  OK(blkio_read_one(&io, fd, "file", buf, 50, 0));
+  assert_true(blkio_cold(&io));
+  OK(env_close(e, fd, "file"));
+  blkio_queue_destroy(q);
+  blkio_fini(&io);
+  simdisk_destroy(d);
+}
+
 int main(void) {
   atomic_store(&blkio_test_cold, 1);
   const struct CMUnitTest tests[] = {
@@ -1151,6 +1235,8 @@ int main(void) {
       cmocka_unit_test_setup(test_threads, reset),
       cmocka_unit_test_setup(test_write_out, reset),
       cmocka_unit_test_setup(test_pool, reset),
+      cmocka_unit_test(test_part_direct),
+      cmocka_unit_test(test_aside),
       cmocka_unit_test(test_cold),
       cmocka_unit_test(test_cold_learned),
       cmocka_unit_test_setup(test_flights, reset),

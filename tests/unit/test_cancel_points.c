@@ -186,6 +186,7 @@ static bool do_seek(struct place *p) {
   return off >= 0 || off == -EINVAL;
 }
 static bool do_write_out(struct place *p) { return p->ops->write_out(p->e, p->fd, 0, 8) >= 0; }
+static bool do_no_direct(struct place *p) { return p->ops->no_direct(p->e, p->fd) >= 0; }
 static bool do_advise(struct place *p) { return p->ops->advise(p->e, p->fd, 0, 8, ENV_WILL_NEED) >= 0; }
 
 // Makes a ring, where the system has them, and ends it.
@@ -234,7 +235,7 @@ static const struct call ops[] = {
     {"unlink", do_unlink, 1},     {"link", do_link, 1},           {"mkdir", do_mkdir, 1},
     {"rmdir", do_rmdir, 1},       {"list", do_list, 5},           {"lock", do_lock, 1},
     {"unlock", do_unlock, 1},     {"seek", do_seek, 1},           {"write_out", do_write_out, 1},
-    {"advise", do_advise, 1},
+    {"advise", do_advise, 1},     {"no_direct", do_no_direct, 0},
 };
 _Static_assert(sizeof(ops) / sizeof(ops[0]) == sizeof(struct env_ops) / sizeof(void (*)(void)),
                "every function of the table is called");

@@ -137,7 +137,7 @@ static enum remixdb_status fill(struct world *w, struct packing *p) {
 // Writes a pack of all tables and views. Fails as its parts do; then nothing is left.
 static enum remixdb_status make(struct world *w) {
   struct packing *p;
-  enum remixdb_status s = packing_begin(w->packs, STORE_ID, PACK, &p);
+  enum remixdb_status s = packing_begin(w->packs, STORE_ID, PACK, w->io.direct, &p);
   if (s != REMIXDB_OK) return s;
   assert_non_null(p);
   s = fill(w, p);
@@ -237,6 +237,42 @@ static void test_parts(void **state) {
   }
 }
 
+// The rest of a part's last page is zeros.
+static void ends_in_zeros(struct world *w, const struct pack_part *part) {
+  uint8_t rest[PACK_ALIGN];
+  const uint64_t end = part->at.off + part->at.len;
+  const size_t n = (size_t)(pack_align(end) - end);
+  assert_true(simdisk_peek(w->disk, PACK_PATH, end, rest, n));
+  for (size_t i = 0; i < n; i++) assert_int_equal(rest[i], 0);
+}
+
+// A pack that is written past the page cache has whole pages only, and the same bytes. So has one on a file system that
+// takes the flag and refuses the transfers.
+static void test_direct(void **state) {
+  (void)state;
+  for (int refused = 0; refused < 2; refused++) {
+    struct world *const w = world_new(true);
+    simdisk_no_direct(w->disk, refused);
+    simdisk_short_io(w->disk, refused ? 0 : 1 + below(1000));
+    OK(make(w));
+    simdisk_short_io(w->disk, 0);
+    const int64_t size = simdisk_size(w->disk, PACK_PATH);
+    CHECK(size > 0 && size % PACK_ALIGN == 0);
+    if (refused) CHECK(simdisk_refused(w->disk) > 0 && simdisk_direct(w->disk) == 0);
+    else CHECK(simdisk_refused(w->disk) == 0 && simdisk_direct(w->disk) == (uint64_t)size);
+    make_alone(w);
+    for (uint32_t t = 0; t < TABLES; t++) {
+      is_the_file(w, part_of(w, t, PACK_TABLE));
+      is_the_file(w, part_of(w, t, PACK_REMIX));
+      ends_in_zeros(w, part_of(w, t, PACK_TABLE));
+      ends_in_zeros(w, part_of(w, t, PACK_REMIX));
+      read_all(w, t);
+    }
+    CHECK(refused || simdisk_refused(w->disk) == 0);
+    world_end(w);
+  }
+}
+
 // ---- parts that die
 
 static void test_drop(void **state) {
@@ -331,7 +367,7 @@ static void test_no_holes(void **state) {
   struct packing *p;
   CHECK(packs_can(w->packs));
   simdisk_no_punch(w->disk, true);
-  OK(packing_begin(w->packs, STORE_ID, PACK, &p));
+  OK(packing_begin(w->packs, STORE_ID, PACK, w->io.direct, &p));
   CHECK(!p && !packs_can(w->packs));
   assert_int_equal(simdisk_size(w->disk, PACK_PATH), -1);
   world_end(w);
@@ -342,7 +378,7 @@ static void test_places(void **state) {
   (void)state;
   struct world *const w = world_new(false);
   struct packing *p;
-  OK(packing_begin(w->packs, STORE_ID, PACK, &p));
+  OK(packing_begin(w->packs, STORE_ID, PACK, w->io.direct, &p));
   struct {
     uint64_t off, len;
   } parts[200];
@@ -480,7 +516,7 @@ static void test_faults(void **state) {
   for (uint32_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
     uint32_t failed = 0;
     for (uint64_t n = 0;; n += 1 + n / 8) {
-      struct world *const w = world_new(false);
+      struct world *const w = world_new(n % 2);
       simdisk_fault(w->disk, kinds[k], n, 1, EIO);
       const enum remixdb_status s = make(w);
       const bool hit = simdisk_calls(w->disk, kinds[k]) > n;
@@ -504,7 +540,7 @@ static void test_faults(void **state) {
 static void test_power_cuts(void **state) {
   (void)state;
   for (uint64_t n = 0;; n += 1 + n / 16) {
-    struct world *w = world_new(false);
+    struct world *w = world_new(n % 2);
     simdisk_power_off(w->disk, n);
     const enum remixdb_status s = make(w);
     const bool off = simdisk_is_off(w->disk);
@@ -529,7 +565,7 @@ int main(void) {
       cmocka_unit_test(test_parts),       cmocka_unit_test(test_drop),     cmocka_unit_test(test_owners),
       cmocka_unit_test(test_second_name), cmocka_unit_test(test_no_holes), cmocka_unit_test(test_places),
       cmocka_unit_test(test_section),     cmocka_unit_test(test_flips),    cmocka_unit_test(test_faults),
-      cmocka_unit_test(test_power_cuts),
+      cmocka_unit_test(test_power_cuts),  cmocka_unit_test(test_direct),
   };
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }
