@@ -10,6 +10,7 @@
 #include "store/collect.h"
 #include "store/dropped_ask.h"
 #include "store/expiry.h"
+#include "store/garbage_merge.h"
 #include "store/flush.h"
 #include "store/idle.h"
 #include "store/memory.h"
@@ -108,7 +109,10 @@ static enum remixdb_status open_steps(struct xdb *x, const struct env_dir *at, c
   if (s == REMIXDB_OK) s = recover(x, o);
   if (s != REMIXDB_OK) return s;
   clean_up(x, o);
-  if (!x->opts.read_only) idle_expiry(x, o->version);
+  if (!x->opts.read_only) {
+    idle_expiry(x, o->version);
+    garbage_watch(x);
+  }
   reserve_measure(x, o->version, x->recovery.bytes);
   (void)reserve_keep(x);
   if (!x->opts.read_only && version_may_have_dropped(o->version)) dropped_ask(x);

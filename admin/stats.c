@@ -7,9 +7,11 @@
 
 #include "compact/dropped.h"
 #include "store/collect.h"
+#include "store/garbage_merge.h"
 #include "store/refpool.h"
 #include "store/snapshot.h"
 #include "store/txn_pool.h"
+#include "view/garbage.h"
 
 #define LOAD(field) atomic_load_explicit(&(field), memory_order_relaxed)
 
@@ -22,6 +24,7 @@ struct parts_figures {
   uint64_t table_bytes, ckb_bytes, remix_bytes;  // on disk
   uint64_t table_memory, remix_memory;           // in memory
   uint64_t paged;                                // older views
+  struct garbage garbage;
 };
 
 struct memtables_figures {
@@ -70,6 +73,7 @@ static void add_part(struct parts_figures *f, const struct part *p) {
 static void gather_parts(const struct version *v, struct parts_figures *f) {
   *f = (struct parts_figures){.version_number = v->number, .spaces = names_count(v->names)};
   f->dropped_bytes = compact_dropped_bytes(v);
+  garbage_all(v, &f->garbage);
   for (const struct version *tree = v; tree; tree = tree->spaces) {
     if (tree == v || !version_is_empty(tree)) f->partitions += tree->nr_parts;
     f->young_views += tree->nr_young;

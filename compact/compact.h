@@ -55,6 +55,7 @@
 #define COMPACT_PROGRESS_SHIFT 5u     // a unit of progress: 32 bytes written, or one entry of a REMIX
 #define COMPACT_SCAN_DEBT_MIN 512u    // jumps; fewer are not worth a round
 #define COMPACT_APART 4096u           // bytes; a value of so many is written apart
+#define COMPACT_GARBAGE (1u << 20)    // bytes; a store with less garbage is not merged for it
 
 enum compact_kind { COMPACT_KEEP, COMPACT_ABORT, COMPACT_MINOR, COMPACT_MAJOR, COMPACT_SPLIT, COMPACT_KINDS };
 
@@ -66,6 +67,7 @@ struct compact_stats {  // since the store was opened; relaxed
   _Atomic uint64_t handed_back;               // bytes of records
   _Atomic uint64_t scan_merges;               // partitions
   _Atomic uint64_t dropped_merges;            // partitions that were merged only for dropped spaces
+  _Atomic uint64_t garbage_merges;            // partitions that were merged only for their garbage
   _Atomic uint64_t dropped_tables;            // tables of dropped spaces that left partitions with other tables
   _Atomic uint64_t apart;                     // values that were written apart
   _Atomic uint64_t young;                     // partitions of which only the young view was built again
@@ -82,6 +84,7 @@ struct compact {
                                  // it at any time
   bool tags;
   uint32_t young_from;                // COMPACT_YOUNG_FROM; 0: there are no young views
+  uint64_t garbage_from;              // COMPACT_GARBAGE; 0: there are no merges for garbage
   _Atomic uint32_t scan_merge_parts;  // partitions that a scan round merges at most; at least 1
   size_t memtable_size;               // bytes; 1/16 of it may be handed back
   _Atomic uint64_t next_file;         // the next free file number
@@ -226,6 +229,11 @@ MUST_CHECK enum remixdb_status compact_scan_round(struct compact *c, struct work
 // account of scans.
 MUST_CHECK enum remixdb_status compact_dropped_round(struct compact *c, struct worker *self, struct version *base,
                                                      struct version **out);
+// The same for partitions with much garbage, of a store at rest (compact/garbage.h).
+MUST_CHECK enum remixdb_status compact_garbage_round(struct compact *c, struct worker *self, struct version *base,
+                                                     struct version **out);
+// Tells whether such a round has something to do.
+bool compact_garbage_due(const struct compact *c, const struct version *v);
 // Returns a number for a new file. No file has the name that name_of makes of this number. If the system cannot tell
 // whether a name exists, the number counts as free. name_of: sst_name, remix_name or files_value_name.
 MUST_CHECK uint64_t compact_new_number(struct compact *c, void (*name_of)(char *buf, uint64_t number));

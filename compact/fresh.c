@@ -4,6 +4,9 @@
 #include <assert.h>
 
 #include "compact/apart.h"
+#include "remix/paged.h"
+
+#define SAMPLE_STEP 32u  // one of so many new records is looked up in the older view
 
 // Returns the bytes that the record takes in a table. Adds those that go apart to *apart.
 static uint64_t cursor_bytes(const struct wh_cursor *c, uint32_t from, uint64_t *apart) {
@@ -34,9 +37,18 @@ struct slice {
   enum remixdb_status status;
 };
 
+// Tells whether the older view has the key, as far as memory tells. Half of the keys count where it does not.
+static bool hides_old(const struct remix *x, struct kref key) {
+  if (!x) return false;
+  const uint64_t hash = hash64(key.ptr, key.len);
+  const enum remix_guess guess = remix_is_paged(x) ? REMIX_UNKNOWN : remix_guess(x, key, hash);
+  return guess == REMIX_THERE || (guess == REMIX_UNKNOWN && (hash & 1));
+}
+
 // Measures partition i. c stands at the partition's first new record. The call moves c to the first record after the
-// partition. from: as in compact/apart.h.
-static void measure_part(const struct version *v, uint32_t i, struct wh_cursor *c, uint32_t from, struct fresh *f) {
+// partition. from: as in compact/apart.h. *to_sample: new records until one is looked up, at least 1.
+static void measure_part(const struct version *v, uint32_t i, struct wh_cursor *c, uint32_t from, uint32_t *to_sample,
+                         struct fresh *f) {
   const struct part *const p = v->parts[i];
   const bool bounded = i + 1 < v->nr_parts;
   const struct kref end = bounded ? part_anchor(v->parts[i + 1]) : kref(NULL, 0),
@@ -50,6 +62,9 @@ static void measure_part(const struct version *v, uint32_t i, struct wh_cursor *
     *(behind ? &f->behind_count : &f->count) += 1;
     const uint64_t seq = wh_ver_seq(c->ver);
     seqs_add(&f->seqs, seq, seq);
+    if (--*to_sample) continue;
+    *to_sample = SAMPLE_STEP;
+    if (!behind && hides_old(part_remix(p), wh_key(c))) f->hides += SAMPLE_STEP;
   }
 }
 
@@ -63,7 +78,9 @@ static void measure(struct task *t, struct worker *w) {
   }
   cursor_begin(c, slice->r->c, slice->tree->frozen, part_anchor(v->parts[slice->from]), w);
   const uint32_t from = apart_from(slice->r->c);
-  for (uint32_t i = slice->from; i < slice->to && wh_valid(c); i++) measure_part(v, i, c, from, &slice->tree->fresh[i]);
+  uint32_t to_sample = SAMPLE_STEP / 2;
+  for (uint32_t i = slice->from; i < slice->to && wh_valid(c); i++)
+    measure_part(v, i, c, from, &to_sample, &slice->tree->fresh[i]);
   mem_free(c);
 }
 

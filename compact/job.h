@@ -25,6 +25,7 @@ struct fresh {
   uint64_t bytes, count;                // with keys up to the partition's largest
   uint64_t behind_bytes, behind_count;  // with larger keys
   uint64_t apart, behind_apart;         // bytes that go apart, which are not in the others
+  uint64_t hides;                       // how many of `count` hide a live record of the older view, about
   struct seqs seqs;
 };
 
@@ -41,12 +42,14 @@ struct job {
   uint64_t bytes;    // of new records in tables
   uint64_t apart;    // of new records, apart from the tables
   uint64_t count;    // new records
+  uint64_t hides;    // as of `fresh`
   struct seqs seqs;  // of the new records
   // decided
   enum compact_kind kind;
   bool may_abort;
-  bool scan_merge;          // a scan merge, or such a merge for dropped spaces: may be given up
+  bool scan_merge;          // a scan merge, or such a merge for dropped spaces or garbage: may be given up
   bool dropped;             // a merge only because the partition has keys of dropped spaces
+  bool garbage;             // a merge only because the partition has much garbage
   bool append;              // a split that leaves the partition as it is and makes new partitions after it
   bool young;               // the tables go into the young view; the older view stays
   bool upto;                // another job appends the new data after the partition's keys
@@ -97,6 +100,7 @@ struct round {
   struct round_tree trees[TREES];
   bool scans;            // a scan round
   bool dropped;          // a scan round that merges partitions with keys of dropped spaces, and no others
+  bool garbage;          // a scan round that merges partitions for their garbage, and no others
   bool pieces;           // the cache cannot hold all tables: readers will read pieces of blocks
   struct packing *pack;  // gets the tables and REMIX files; NULL: they are files of their own
   _Atomic bool failed;   // a job has failed: the others end soon. Relaxed

@@ -42,13 +42,14 @@ bool compact_mostly_expired(const struct part *p, uint64_t ms) {
   return expired > 0 && expired >= all_bytes(p) / COMPACT_EXPIRED_SHARE;
 }
 
-// Estimates how many of these bytes of runs are neither old versions nor tombstones, and have not expired. It does not
-// know which entries of the older view the young view hides.
+// Estimates how many of these bytes of runs are neither old versions nor tombstones, and have not expired.
 static uint64_t live_bytes(const struct compact *c, const struct part *p, uint64_t bytes) {
   uint64_t entries = 0, keys = 0;
   const struct remix *const old = part_remix(p), *const young = part_young(p);
   if (old) entries = old->nr_entries, keys = old->nr_keys;
   if (young) entries += young->nr_entries, keys += young->nr_keys;
+  const uint64_t hidden = part_hides(p);
+  keys -= hidden < keys ? hidden : keys;
   if (entries == 0) return 0;
   const uint64_t live = (uint64_t)((double)bytes * (double)keys / (double)entries),
                  expired = expired_bytes(p, expired_ms(c));
@@ -124,8 +125,7 @@ static uint32_t merge_depth(const struct job *j, uint32_t fresh) {
   return runs;
 }
 
-// Decides to merge all runs with the new data.
-static void decide_all(struct job *j) {
+void plan_all(struct job *j) {
   j->take = old_runs(j);
   j->all = true;
   j->young = false;
@@ -169,7 +169,7 @@ static void decide_major(struct job *j, uint32_t take) {
   assert(take > 0 && take <= old_runs(j));
   j->take = take;
   if (take == old_runs(j)) {
-    decide_all(j);
+    plan_all(j);
     return;
   }
   j->kind = COMPACT_MAJOR;
@@ -197,7 +197,7 @@ static void decide(struct job *j) {
   }
   // in an empty partition tombstones hide no record
   if (!part_remix(p) || mostly_garbage(c, p, j->bytes) || (j->names && part_has_dropped(p, j->names))) {
-    decide_all(j);
+    plan_all(j);
     return;
   }
   uint32_t take = part_runs(p) + fresh > compact_run_limit(c, p, j->bytes) ? merge_depth(j, fresh) : 0;
@@ -243,6 +243,7 @@ static struct job *add_job(struct round *r, const struct round_tree *tree, uint3
     j->bytes += tree->fresh[i].bytes + tree->fresh[i].behind_bytes;
     j->apart += tree->fresh[i].apart + tree->fresh[i].behind_apart;
     j->count += tree->fresh[i].count + tree->fresh[i].behind_count;
+    j->hides += tree->fresh[i].hides;
     if (tree->fresh[i].seqs.max) seqs_add(&j->seqs, tree->fresh[i].seqs.min, tree->fresh[i].seqs.max);
   }
   return j;
@@ -294,7 +295,7 @@ static uint32_t plan_whole(struct round *r, const struct round_tree *tree, uint3
   } while (++next < end);
   if (needed || tables > tables_for(c, bytes)) {
     struct job *j = add_job(r, tree, part, next - part);
-    decide_all(j);
+    plan_all(j);
     j->table_bytes = table_bytes(c);  // full tables: the fewest, even if the estimate is wrong
   } else {
     for (uint32_t i = part; i < next; i++) decide(add_job(r, tree, i, 1));
@@ -348,17 +349,17 @@ static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint
   for (uint32_t i = 0; i < tree->base->nr_parts; i++) {
     struct job *j = add_job(r, tree, i, 1);
     const struct part *const p = tree->base->parts[i];
-    if (!*left) continue;
+    if (!*left || r->garbage) continue;
     if (r->dropped) {
       if (!tree->names || part_dropped(p, tree->names) != PART_DUE) continue;
       j->scan_merge = j->dropped = true;
-      decide_all(j);
+      plan_all(j);
       --*left;
       continue;
     }
     if (unlikely(compact_mostly_expired(p, expired_ms(r->c)))) {
       j->scan_merge = true;
-      decide_all(j);
+      plan_all(j);
       --*left;
       continue;
     }
@@ -387,7 +388,7 @@ void plan_dropped_one(struct round *r) {
     struct job *const j = &r->jobs[i];
     if (j->kind != COMPACT_KEEP || j->upto || part_dropped(old_part(j), tree->names) != PART_DUE) continue;
     j->dropped = true;
-    decide_all(j);
+    plan_all(j);
     return;
   }
 }

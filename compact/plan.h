@@ -12,7 +12,9 @@
 // partitions that need more than whole->most bytes. *next_out: the number of the partition from which the next round
 // has to go on.
 void plan_jobs(struct round *r, uint32_t tree, struct compact_whole *whole, uint32_t *next_out);
-// Makes the jobs of both trees for a scan round.
+// Decides to merge all runs of the job's partitions with the new data.
+void plan_all(struct job *j);
+// Makes the jobs of both trees for a scan round. For a round of merges for garbage, it plans none of these.
 void plan_scan_merges(struct round *r);
 // Plans the merge of one more partition of the spaces' tree, which is worth it only for its keys of dropped spaces.
 void plan_dropped_one(struct round *r);

@@ -4,6 +4,7 @@
 #include <assert.h>
 
 #include "compact/fresh.h"
+#include "compact/garbage.h"
 #include "compact/plan.h"
 #include "compact/tables.h"
 #include "remix/paged.h"
@@ -234,6 +235,12 @@ static enum remixdb_status add_old_parts(const struct job *j, struct part **part
   return s;
 }
 
+// How many keys of the older view a new young view hides: those that the young view before it hid, and more.
+static uint64_t hides_now(const struct job *j, const struct part *old, const struct remix *young) {
+  const uint64_t sum = part_hides(old) + j->hides, most = remix_live(young);
+  return sum < most ? sum : most;
+}
+
 // Adds the partition of an output. before: the job's table before this partition's tables, if there is one.
 static enum remixdb_status add_output(const struct output *o, const struct sst *before, struct part **parts,
                                       uint32_t *nr) {
@@ -244,7 +251,9 @@ static enum remixdb_status add_output(const struct output *o, const struct sst *
   if (j->young) remix_ref(part_remix(old));
   const enum remixdb_status s = j->young ? part_create(anchor, part_remix(old), o->remix, &parts[*nr])
                                          : part_create(anchor, o->remix, NULL, &parts[*nr]);
-  *nr += s == REMIXDB_OK;
+  if (s != REMIXDB_OK) return s;
+  if (j->young) parts[*nr]->hides = hides_now(j, old, o->remix);
+  ++*nr;
   return s;
 }
 
@@ -347,7 +356,9 @@ static void round_count(struct round *r) {
     // not counted: a partition that stays beside a job that appends, and partitions that a scan round does not merge
     const bool counts = !r->scans ? !(j->upto && j->kind == COMPACT_KEEP) : j->scan_merge;
     if (counts) atomic_fetch_add_explicit(&stats->kinds[j->kind], 1, memory_order_relaxed);
-    if (j->scan_merge && !r->dropped) atomic_fetch_add_explicit(&stats->scan_merges, 1, memory_order_relaxed);
+    if (j->scan_merge && !r->dropped && !r->garbage)
+      atomic_fetch_add_explicit(&stats->scan_merges, 1, memory_order_relaxed);
+    if (j->garbage) atomic_fetch_add_explicit(&stats->garbage_merges, 1, memory_order_relaxed);
     if (j->dropped) atomic_fetch_add_explicit(&stats->dropped_merges, 1, memory_order_relaxed);
     if (j->young) atomic_fetch_add_explicit(&stats->young, 1, memory_order_relaxed);
     if (j->kind == COMPACT_ABORT)
@@ -431,6 +442,7 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
     if (round_has(&r, i)) plan_jobs(&r, i, all ? whole : NULL, all ? &next : &none);
   }
   if (s == REMIXDB_OK && dropped && both) plan_dropped_one(&r);
+  if (s == REMIXDB_OK && !whole) s = garbage_bound(&r, base);
   if (s == REMIXDB_OK) s = round_make(&r, base, allow_abort, out);
   if (s == REMIXDB_OK) {
     if (whole) whole_came(whole, base, next);
@@ -452,29 +464,44 @@ void compact_watch(const struct compact *c, const struct version *v) {
   }
 }
 
-static enum remixdb_status scan_round(struct compact *c, struct worker *self, struct version *base, bool dropped,
-                                      struct version **out) {
-  struct round r = {.c = c, .self = self, .scans = true, .dropped = dropped};
+// r: which merges.
+static enum remixdb_status scan_round(struct round *r, struct version *base, struct version **out) {
+  r->scans = true;
   *out = NULL;
-  enum remixdb_status s = round_begin(&r, base, !version_is_empty(base->spaces));
+  enum remixdb_status s = round_begin(r, base, !version_is_empty(base->spaces));
   bool any = false;
+  if (s == REMIXDB_OK) plan_scan_merges(r);
+  if (s == REMIXDB_OK && r->garbage) s = garbage_plan_rest(r, base);
   if (s == REMIXDB_OK) {
-    plan_scan_merges(&r);
-    for (uint32_t i = 0; i < r.nr_jobs; i++) any = any || r.jobs[i].scan_merge;
-    if (any) s = round_make(&r, base, false, out);
+    for (uint32_t i = 0; i < r->nr_jobs; i++) any = any || r->jobs[i].scan_merge;
+    if (any) s = round_make(r, base, false, out);
   }
-  if (s == REMIXDB_OK && any) round_count(&r);
-  return round_end(&r, s);
+  if (s == REMIXDB_OK && any) round_count(r);
+  return round_end(r, s);
 }
 
 enum remixdb_status compact_scan_round(struct compact *c, struct worker *self, struct version *base,
                                        struct version **out) {
-  return scan_round(c, self, base, false, out);
+  struct round r = {.c = c, .self = self};
+  return scan_round(&r, base, out);
 }
 
 enum remixdb_status compact_dropped_round(struct compact *c, struct worker *self, struct version *base,
                                           struct version **out) {
-  return scan_round(c, self, base, true, out);
+  struct round r = {.c = c, .self = self, .dropped = true};
+  return scan_round(&r, base, out);
+}
+
+enum remixdb_status compact_garbage_round(struct compact *c, struct worker *self, struct version *base,
+                                          struct version **out) {
+  struct round r = {.c = c, .self = self, .garbage = true};
+  return scan_round(&r, base, out);
+}
+
+bool compact_garbage_due(const struct compact *c, const struct version *v) {
+  struct garbage all;
+  garbage_all(v, &all);
+  return garbage_due(c, &all);
 }
 
 // ---- retiring

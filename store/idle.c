@@ -3,6 +3,7 @@
 
 #include "store/dropped_ask.h"
 #include "store/expiry.h"
+#include "store/garbage_merge.h"
 #include "store/memory.h"
 
 #define SETTLE_NS 1000000000ull  // between two looks of a thread that waits
@@ -47,8 +48,9 @@ static bool idle_step(void *arg, struct worker *w) {
   idle_destroy(x);
   idle_divide(x, &w->slot);
   expiry_look(x, &w->slot);
-  const uint64_t again = dropped_look(x);
-  if (again) idle_later(x, again);
+  const uint64_t dropped = dropped_look(x), garbage = garbage_look(x, &w->slot);
+  if (dropped) idle_later(x, dropped);
+  if (garbage) idle_later(x, garbage);
   if (wal_ahead_pending(x->wal)) wal_ahead(x->wal);
   (void)idle_memory(x, &w->slot, &wanted);
   const bool filled = arena_pool_fill(&x->memtables.chunks, wanted);

@@ -7,6 +7,7 @@
 #include "store/dropped.h"
 #include "store/edit.h"
 #include "store/expiry.h"
+#include "store/garbage_merge.h"
 #include "store/idle.h"
 #include "store/install.h"
 #include "store/memory.h"
@@ -171,6 +172,7 @@ void xdb_round_run(void *arg, struct worker *w) {
   if (good) dropped_end(x, w);
   collect_round(x, w);
   if (good) scan_merge_run(x, w);
+  if (good) garbage_merge_run(x, w);
   idle_destroy(x);  // while rounds follow each other no worker is idle
   xdb_lock(x);
   const bool failed = x->rounds.error.status != REMIXDB_OK;

@@ -6,6 +6,7 @@
 
 #include "store/collect.h"
 #include "store/expiry.h"
+#include "store/garbage_merge.h"
 #include "store/idle.h"
 #include "store/memory.h"
 #include "store/refpool.h"
@@ -89,6 +90,8 @@ enum remixdb_status setup_limits(struct xdb *x, const struct env_dir *at, const 
   compact_set_compression(c, x->opts.compression, x->opts.compression_level);
   c->tags = x->opts.tags;
   c->young_from = COMPACT_YOUNG_FROM;
+  c->garbage_from = COMPACT_GARBAGE;
+  x->garbage_merges.rest_ns = GARBAGE_REST_NS;
   c->apart_from = COMPACT_APART;
   memory_rounds(x);
   return REMIXDB_OK;

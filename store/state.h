@@ -64,6 +64,14 @@ struct scan_merges {
   bool ending;                // the store is about to close, so no merge may begin
 };
 
+// Merges for garbage (garbage_merge.c).
+struct garbage_merges {
+  _Atomic uint64_t look_ns;  // an idle worker looks at this time; 0: it need not. Relaxed
+  _Atomic bool due;          // the next round makes some. Relaxed
+  uint64_t rest_ns;          // GARBAGE_REST_NS, or less in tests. Set by opening
+  uint64_t written;          // the number published at the last look. Idle work's; a round reads it when `due`
+};
+
 // The readings of the wall clock (expiry.c). Guarded by `lock`.
 struct expiry {
   pthread_mutex_t lock;
@@ -236,6 +244,7 @@ struct xdb {
 
   struct rounds rounds;
   struct scan_merges scan_merges;
+  struct garbage_merges garbage_merges;
   struct expiry expiry;
   struct pace pace;
   struct syncer syncer;

@@ -19,6 +19,7 @@ enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct 
   atomic_init(&p->young, young);
   p->away = NULL;
   atomic_init(&p->dropped, 0);
+  p->hides = PART_HIDES_UNKNOWN;
   p->alen = anchor.len;
   if (anchor.len) memcpy(p->anchor, anchor.ptr, anchor.len);
   *out = p;
@@ -200,6 +201,12 @@ bool part_expires(const struct part *p) {
   if (part_is_away(p)) return p->away->expires;
   const struct remix *const remix = part_remix(p), *const young = part_young(p);
   return (remix && remix_expires(remix)) || (young && remix_expires(young));
+}
+
+uint64_t part_hides(const struct part *p) {
+  const struct remix *const young = part_young(p);
+  if (!young) return 0;
+  return p->hides != PART_HIDES_UNKNOWN ? p->hides : remix_live(young) / 2;
 }
 
 // ---- its files

@@ -55,6 +55,7 @@ struct part {  // counted, shared between versions; immutable but for P1
                                   // (remix_make_young)
   struct part_away *away;         // NULL: it never was away
   _Atomic uint64_t dropped;       // part_dropped (view/version.h); 0: not known. Relaxed
+  uint64_t hides;                 // part_hides; set before another thread has the partition
   uint32_t alen;
   uint8_t anchor[];
 };
@@ -111,6 +112,11 @@ static inline struct sst *part_run(const struct part *p, uint32_t r) {
   assert(r < part_runs(p));
   return r < old ? part_remix(p)->runs[r] : part_young(p)->runs[r - old];
 }
+
+// How many keys of the older view the young view hides, about. The round that made the partition may know; else it is
+// half of the young view's entries. The partition is not away.
+#define PART_HIDES_UNKNOWN UINT64_MAX
+uint64_t part_hides(const struct part *p);
 
 // The partition's files, also if it is away.
 void part_files(const struct part *p, struct part_files *out);

@@ -131,6 +131,9 @@ struct run *run_create(uint64_t s) {
   r->plan.wear = (uint32_t)below(&r->wear_rng, 7);
   static const uint8_t from[] = {0, 1, 2, 8, COMPACT_YOUNG_FROM};
   r->plan.young_from = from[below(&r->wear_rng, sizeof(from))];
+  static const uint32_t garbage_from[] = {0, 1, 100000};
+  r->plan.garbage_from = garbage_from[below(&r->wear_rng, 3)];
+  r->plan.garbage = (uint32_t)below(&r->wear_rng, 7);
   starve(below(&r->wear_rng, 3) == 0);
   if (below(&r->wear_rng, 4) == 0) {  // next to no memory: the least cache, and workers wait for each other
     r->plan.opts.cache_mb = REMIXDB_AUTO;
@@ -235,6 +238,8 @@ enum remixdb_status run_open(struct run *r) {
   r->x->compact.memtable_size = r->plan.memtable_limit;
   r->x->compact.build.max_pages = r->plan.table_pages;
   r->x->compact.young_from = r->plan.young_from;
+  r->x->compact.garbage_from = r->plan.garbage_from;
+  r->x->garbage_merges.rest_ns = 1000000;
   r->x->compact.apart_from = r->plan.apart_from;
   r->x->values.full = r->x->compact.values.full = r->plan.values_full;
   r->x->ranges = (struct range_limits){r->plan.range_few, r->plan.range_few / 4};
@@ -859,9 +864,17 @@ void do_wear(struct run *r, uint32_t most) {
   workers_kick(r->x->workers);
 }
 
+void do_garbage(struct run *r) {
+  // Idle work might look at the same moment, with workers.
+  if (r->plan.opts.workers == 0) r->x->garbage_merges.written = atomic_load(&r->x->published);
+  atomic_store(&r->x->garbage_merges.due, true);
+  workers_kick(r->x->workers);
+}
+
 bool step(struct run *r) {
   const struct plan *p = &r->plan;
   if (below(&r->wear_rng, 1000) < p->wear) do_wear(r, 2);
+  if (below(&r->wear_rng, 1000) < p->garbage) do_garbage(r);
   uint32_t dice = (uint32_t)below(&r->rng, 1000);
   if (dice < p->flush) return do_flush(r) && (chance(&r->rng, 50) || do_small_round(r));
   dice -= p->flush;

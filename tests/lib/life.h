@@ -60,16 +60,16 @@ struct plan {
   uint32_t nr_keys, vlen_max;
   size_t memtable_limit;  // under the least that the options allow, so that little data makes many rounds
   uint32_t table_pages;
-  uint32_t young_from, apart_from;          // of struct compact
-  uint64_t values_full;                     // bytes of a full value file
-  uint32_t cold;                            // dice of expect_reads
-  bool away;                                // an opening brings no partition (view/part.h)
-  uint32_t flush, sync, reopen, del, wear;  // in 1000 steps
-  uint32_t large, large_max;                // in 1000 puts: values of VALUE_LARGE to large_max bytes
-  uint32_t focus;                           // percent of writes that go to few keys
-  uint32_t range_few;                       // of struct range_limits
-  uint32_t apart;                           // percent of values that are long enough to lie apart
-  uint32_t spaces;                          // named spaces: key k is in space k % (spaces + 1), 0 is the unnamed one
+  uint32_t young_from, apart_from, garbage_from;     // of struct compact
+  uint64_t values_full;                              // bytes of a full value file
+  uint32_t cold;                                     // dice of expect_reads
+  bool away;                                         // an opening brings no partition (view/part.h)
+  uint32_t flush, sync, reopen, del, wear, garbage;  // in 1000 steps
+  uint32_t large, large_max;                         // in 1000 puts: values of VALUE_LARGE to large_max bytes
+  uint32_t focus;                                    // percent of writes that go to few keys
+  uint32_t range_few;                                // of struct range_limits
+  uint32_t apart;                                    // percent of values that are long enough to lie apart
+  uint32_t spaces;  // named spaces: key k is in space k % (spaces + 1), 0 is the unnamed one
   bool no_allocate, short_io;
   struct remixdb_opts opts;
 };
@@ -175,6 +175,8 @@ bool do_reopen(struct run *r);
 // Gives so many partitions, of those that can be merged, the scan debt for a merge. A failure of the merge fails no
 // call.
 void do_wear(struct run *r, uint32_t most);
+// Makes the merges for garbage that a store at rest makes. With workers: asks for them.
+void do_garbage(struct run *r);
 // Puts a value that lies apart.
 bool life_put_large(struct run *r, uint32_t key);
 // Ingests records of some keys of one space, from `first` on, at most nr.

@@ -21,7 +21,8 @@ static enum remixdb_status hand_back(void *arg, struct worker *wk, uint32_t tree
 static void round_fn(void *arg, struct worker *wk) {
   struct world *w = arg;
   struct version *next = NULL;
-  const enum remixdb_status s = w->scan_merges
+  const enum remixdb_status s = w->garbage ? compact_garbage_round(&w->c, wk, w->base, &next)
+                                : w->scan_merges
                                     ? compact_scan_round(&w->c, wk, w->base, &next)
                                     : compact_round(&w->c, wk, w->base, w->frozen, w->both ? w->frozen : NULL,
                                                     w->allow_abort, w->whole, &next);

@@ -45,6 +45,7 @@ struct world {
   bool allow_abort;
   struct compact_whole *whole;  // NULL, or for the next round
   bool scan_merges;             // rounds merge for scans, where scan debt has paid for it
+  bool garbage;                 // rounds merge for garbage, as in a store at rest
   bool both;                    // the spaces' tree has the same keys and gets the same new data
   uint64_t went[WENT_KINDS];    // in all rounds that were installed
   pthread_mutex_t lock;

@@ -663,6 +663,8 @@ void stage_open(struct stage *w, int workers, int sync) {
   THREAD_CHECK(xdb_open(dir, &o, quick_env(), &w->x) == REMIXDB_OK);
   shrink(w->x, (size_t)(200 + below(&rng, 400)) << 10, 4 + (uint32_t)below(&rng, 40));
   w->x->compact.young_from = (uint32_t)below(&rng, 4) * 2;
+  w->x->compact.garbage_from = w->seed % 2;
+  w->x->garbage_merges.rest_ns = 1000000;
   for (uint32_t s = 1; s < STAGE_SPACES; s++) {
     w->spaces[s] = remixdb_space_open(w->x, space_names[s], true);
     THREAD_CHECK(w->spaces[s]);

@@ -217,6 +217,8 @@ static void script(struct script *c) {
   if (v != REMIXDB_OK) check_failure(r, v);  // the store is not damaged
   told(c, v == REMIXDB_OK);
   do_wear(r, 1);
+  r->x->compact.garbage_from = 1;
+  do_garbage(r);
   script_puts(c, 5, 3, 20);
   told(c, do_sync(r));
   script_puts(c, 6, 2, 5);

@@ -1142,6 +1142,8 @@ static void run_open(struct run *r, size_t memtable, uint32_t pages) {
   static const uint64_t few[] = {0, 50, RANGES_FEW};  // so that some ranges are deleted by edits
   r->x->ranges = (struct range_limits){few[check_seed % 3], few[check_seed % 3] / 4};
   r->x->compact.young_from = (uint32_t)(check_seed % 4) * 2;  // none, or as soon as may be
+  r->x->compact.garbage_from = check_seed % 3 ? 1 : 0;
+  r->x->garbage_merges.rest_ns = 1000000;
 }
 
 // Gives the actors' operations, and a look at everything after all of them, after closing and opening once more too.

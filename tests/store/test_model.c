@@ -113,6 +113,9 @@ static void run_open(struct run *r) {
   r->x->values.full = r->x->compact.values.full = full[below(&r->m.rng, 3)];
   static const uint8_t from[] = {0, 1, 2, 8, COMPACT_YOUNG_FROM};
   r->x->compact.young_from = from[below(&r->m.rng, sizeof(from))];
+  static const uint32_t garbage[] = {0, 1, 50000, COMPACT_GARBAGE};
+  r->x->compact.garbage_from = garbage[below(&r->m.rng, 4)];
+  r->x->garbage_merges.rest_ns = 1000000 << below(&r->m.rng, 8);
   static const uint64_t few[] = {0, 3, 50, RANGES_FEW};
   r->x->ranges.few = few[below(&r->m.rng, 4)];
   r->x->ranges.cut_few = few[below(&r->m.rng, 4)];

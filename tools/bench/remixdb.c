@@ -198,7 +198,7 @@ static uint64_t figure(const char *text, const char *object, const char *name) {
 
 // Rounds and scan merges until now, and their writes.
 struct progress {
-  uint64_t frozen, rounds, scan_merges, writes;
+  uint64_t frozen, rounds, scan_merges, garbage_merges, writes, pending;
 };
 
 static bool progress_get(void *store, struct progress *p) {
@@ -207,6 +207,8 @@ static bool progress_get(void *store, struct progress *p) {
   p->frozen = figure(text, "memory", "memtable_frozen");
   p->rounds = figure(text, "compaction", "rounds");
   p->scan_merges = figure(text, "compaction", "scan_merges");
+  p->garbage_merges = figure(text, "compaction", "garbage_merges");
+  p->pending = figure(text, "compaction", "garbage_pending");
   p->writes = figure(text, "io_totals", "writes");
   remixdb_free(text);
   return p->frozen != BENCH_UNKNOWN ||
@@ -222,7 +224,7 @@ static bool settle(void *store) {
   struct progress last = {0}, now;
   for (int calm = 0; calm < CALM_LOOKS; calm++) {
     if (!progress_get(store, &now)) return false;
-    if (now.frozen || memcmp(&now, &last, sizeof(now)) != 0) calm = 0;
+    if (now.frozen || now.pending == 1 || memcmp(&now, &last, sizeof(now)) != 0) calm = 0;
     last = now;
     nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
   }

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Garbage in tables: its estimates against the model, the bound that a round of a memtable keeps, and the merges of a
+// store at rest, which may fail or be given up at any moment.
+#include "tests/lib/check.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#include "compact/garbage.h"
+#include "tests/lib/rounds.h"
+
+#define NEAR(a, b, share) (fabs((double)(a) - (double)(b)) <= (share) * (double)(b))
+
+// Bytes of keys and values that the model has.
+static uint64_t model_bytes(const struct world *w) {
+  static uint8_t buf[VALUE_MAX];
+  uint64_t sum = 0;
+  for (uint32_t a = 0; a < w->k.nr; a++)
+    if (w->disk[a] > TOMB) sum += w->k.keys[a].len + value_make(w->k.keys[a], w->disk[a], w->value, buf);
+  return sum;
+}
+
+static uint64_t model_keys(const struct world *w) {
+  uint64_t sum = 0;
+  for (uint32_t a = 0; a < w->k.nr; a++) sum += w->disk[a] > TOMB;
+  return sum;
+}
+
+// Bytes of keys and values of all records in tables.
+static uint64_t table_sum(const struct version *v) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++)
+    for (uint32_t r = 0; r < part_runs(v->parts[i]); r++) {
+      const struct sst *const t = part_run(v->parts[i], r);
+      sum += t->key_bytes + t->value_bytes;
+    }
+  return sum;
+}
+
+static void expect_estimate(const struct world *w) {
+  struct garbage all;
+  garbage_all(w->base, &all);
+  const uint64_t live = model_bytes(w), sum = table_sum(w->base);
+  if (!NEAR(all.live, live, 0.06)) fail_msg("live %" PRIu64 ", not %" PRIu64, all.live, live);
+  if (!NEAR(all.keys, model_keys(w), 0.03)) fail_msg("keys %" PRIu64 ", not %" PRIu64, all.keys, model_keys(w));
+  if (!NEAR(all.garbage + all.live, sum, 0.01)) fail_msg("all %" PRIu64 ", not %" PRIu64, all.garbage + all.live, sum);
+  assert_true(all.files > sum);
+}
+
+static void test_estimates(void **state) {
+  (void)state;
+  for (uint32_t seed = 0; seed < 3; seed++) {
+    struct world w;
+    struct garbage all;
+    world_init(&w, 12000, 0, 70 + seed);
+    garbage_all(w.base, &all);
+    assert_true(all.files == 0 && all.live == 0 && all.garbage == 0 && all.keys == 0);
+    const uint32_t n = keys_for(&w, 6);
+    put_range(&w, 0, n, 1, false);
+    round_ok(&w, NULL);
+    expect_estimate(&w);
+    garbage_all(w.base, &all);
+    assert_int_equal(all.garbage, 0);
+    for (uint32_t r = 0; r < 3; r++) {
+      put_range(&w, r, n, 5, false);
+      put_range(&w, r + 1, n, 7, true);
+      round_ok(&w, NULL);
+      expect_estimate(&w);
+    }
+    world_fini(&w);
+  }
+}
+
+// A young view hides as many keys as it overwrites, and new keys hide none.
+static void test_hides(void **state) {
+  (void)state;
+  for (uint32_t fresh = 0; fresh < 2; fresh++) {
+    struct world w;
+    world_init(&w, 56000, 0, 80);
+    w.c.build.max_pages = 4096;
+    const uint32_t n = 32000;
+    assert_true(w.k.nr > n);
+    put_range(&w, 0, n, 2, false);
+    round_ok(&w, NULL);
+    w.c.young_from = 8;
+    uint64_t last = 0;
+    for (uint32_t r = 0; r < 2; r++) {
+      put_range(&w, 40 * r + fresh, n, 64, false);
+      round_ok(&w, NULL);
+      const struct part *const p = w.base->parts[0];
+      assert_non_null(part_young(p));
+      const uint64_t hidden = part_hides(p), all = remix_live(part_young(p));
+      assert_int_equal(all, 500 * (r + 1));
+      if (fresh) assert_true(hidden <= 64);
+      else assert_true(NEAR(hidden, all, 0.15));
+      assert_true(hidden >= last);
+      last = hidden;
+      expect_estimate(&w);
+    }
+    // who does not know takes half
+    w.base->parts[0]->hides = PART_HIDES_UNKNOWN;
+    assert_int_equal(part_hides(w.base->parts[0]), 500);
+    world_fini(&w);
+  }
+}
+
+static uint64_t most_of(size_t memtable, uint64_t files, uint64_t live, uint64_t garbage) {
+  const struct garbage all = {.files = files, .live = live, .garbage = garbage};
+  return garbage_most(memtable, &all);
+}
+
+static void test_most(void **state) {
+  (void)state;
+  for (uint64_t m = 1 << 10; m <= 1 << 28; m <<= 6) {
+    assert_int_equal(most_of(m, 0, 0, 0), 2 * m);
+    assert_int_equal(most_of(m, 35 * m, 30 * m, 4 * m), 42 * m);
+    assert_int_equal(most_of(m, 6000 * m, 4000 * m, 1000 * m), 6394 * m);
+    assert_int_equal(most_of(m, 9000 * m, 4000 * m, 1000 * m), 9600 * m);  // not 6394 times: that cannot be reached
+    uint64_t last = 0;
+    for (uint64_t live = 0; live < 4000 * m; live += m / 2) {
+      const uint64_t most = most_of(m, live, live, 0);
+      assert_true(most > last && most <= live + live * 3 / 5 + 2 * m && most >= live + live * 2 / 5);
+      last = most;
+    }
+  }
+}
+
+// Overwrites and deletes some keys by chance.
+static void change_some(struct world *w, uint32_t n, uint32_t nr, uint32_t tombs, uint64_t *rng) {
+  for (uint32_t i = 0; i < nr; i++) put(w, (uint32_t)(rng_next(rng) % n), rng_next(rng) % 100 < tombs);
+  round_ok(w, NULL);
+}
+
+// Rounds that overwrite and delete. Returns the most room of files, in percent of the bound.
+static uint32_t overwrite(bool bound, uint32_t tombs, uint64_t *written_out) {
+  struct world w;
+  uint64_t rng = 90 + tombs;
+  uint32_t worst = 0;
+  world_init(&w, 12000, 0, 90);
+  w.value = 600;  // so that the files are little more than the data
+  w.c.memtable_size = 64 << 10;
+  const uint32_t n = keys_for(&w, 40);
+  put_range(&w, 0, n, 1, false);
+  round_ok(&w, NULL);
+  w.c.garbage_from = bound ? 1 : 0;
+  for (uint32_t r = 0; r < 80; r++) {
+    struct garbage all;
+    change_some(&w, n, 100, tombs, &rng);
+    garbage_all(w.base, &all);
+    const uint32_t share = (uint32_t)(all.files * 100 / garbage_most(w.c.memtable_size, &all));
+    if (share > worst) worst = share;
+  }
+  assert_int_equal(atomic_load(&w.c.stats.garbage_merges) > 0, bound);
+  *written_out = atomic_load(&w.c.stats.table_bytes);
+  world_fini(&w);
+  return worst;
+}
+
+static void test_bound(void **state) {
+  (void)state;
+  for (uint32_t tombs = 0; tombs <= 30; tombs += 30) {
+    uint64_t with, without;
+    const uint32_t free = overwrite(false, tombs, &without), bound = overwrite(true, tombs, &with);
+    printf("%u percent of the bound, %u without it; %.2f times the bytes written\n", bound, free,
+           (double)with / (double)without);
+    assert_true(free > 104 && bound <= 101);
+    assert_true(with < 2 * without);
+  }
+}
+
+// A world with much garbage in some partitions, and little in others.
+static void garbage_init(struct world *w, uint32_t keys, uint32_t threads, uint64_t seed) {
+  world_init(w, keys, threads, seed);
+  w->value = 600;
+  const uint32_t n = keys_for(w, 24);
+  put_range(w, 0, n, 1, false);
+  round_ok(w, NULL);
+  for (uint32_t r = 0; r < 2; r++) {
+    put_range(w, r, n / 2, 3, r == 1);
+    put_range(w, n / 2 + r, n, 20, false);
+    round_ok(w, NULL);
+  }
+  w->c.memtable_size = 4096;
+  w->c.garbage_from = 1;
+  w->garbage = true;
+  assert_true(compact_garbage_due(&w->c, w->base));
+}
+
+static void test_rest(void **state) {
+  (void)state;
+  for (uint32_t threads = 0; threads < 3; threads++) {
+    struct world w;
+    struct garbage all;
+    uint32_t rounds = 0;
+    garbage_init(&w, 9000, threads, 100 + threads);
+    const uint64_t read = atomic_load(&w.c.stats.read_bytes);
+    garbage_all(w.base, &all);
+    assert_true(all.garbage > all.live / 8 && compact_garbage_due(&w.c, w.base));
+    for (;; rounds++) {
+      const uint64_t merges = atomic_load(&w.c.stats.garbage_merges), scans = atomic_load(&w.c.stats.scan_merges);
+      const struct garbage before = all;
+      OK(round_try(&w));
+      if (!w.next) break;
+      const uint64_t nr = atomic_load(&w.c.stats.garbage_merges) - merges;
+      assert_true(nr > 0 && nr <= w.c.scan_merge_parts);
+      assert_int_equal(atomic_load(&w.c.stats.scan_merges), scans);
+      world_install(&w);
+      garbage_all(w.base, &all);
+      assert_true(all.garbage < before.garbage && all.files < before.files);
+      expect_estimate(&w);
+    }
+    assert_true(rounds > 1);
+    assert_false(compact_garbage_due(&w.c, w.base));
+    assert_true(all.garbage <= all.live / GARBAGE_REST || all.files <= all.live + all.live / 5);
+    assert_true(atomic_load(&w.c.stats.read_bytes) - read < 2 * all.files);
+    // none if they are not wanted, and none for little
+    w.c.garbage_from = 0;
+    put_range(&w, 0, w.k.nr / 4, 2, true);
+    w.garbage = false;
+    round_ok(&w, NULL);
+    assert_false(compact_garbage_due(&w.c, w.base));
+    w.c.garbage_from = 1 << 20;
+    assert_false(compact_garbage_due(&w.c, w.base));
+    w.c.garbage_from = 1;
+    assert_true(compact_garbage_due(&w.c, w.base));
+    world_fini(&w);
+  }
+}
+
+static void test_rest_yields(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 12000, 0, 110);
+  w.c.build.max_pages = 2048;  // one partition: the merge is long
+  put_range(&w, 0, w.k.nr, 1, false);
+  round_ok(&w, NULL);
+  put_range(&w, 0, w.k.nr, 2, true);
+  round_ok(&w, NULL);
+  w.c.memtable_size = 4096;
+  w.c.garbage_from = 1;
+  w.garbage = true;
+  atomic_store(&w.c.yield, true);
+  FAILS(round_try(&w), REMIXDB_ABORTED);
+  expect_failed(&w, REMIXDB_ABORTED, true);
+  assert_true(compact_garbage_due(&w.c, w.base));
+  atomic_store(&w.c.yield, false);
+  OK(round_try(&w));
+  world_install(&w);
+  assert_false(compact_garbage_due(&w.c, w.base));
+  world_fini(&w);
+}
+
+static void test_rest_fails(void **state) {
+  (void)state;
+  struct world w;
+  garbage_init(&w, 9000, 0, 120);
+  no_memory(&w, 3);
+  world_fini(&w);
+  garbage_init(&w, 9000, 0, 121);
+  io_fails(&w);
+  world_fini(&w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_estimates),  cmocka_unit_test(test_hides), cmocka_unit_test(test_most),
+      cmocka_unit_test(test_bound),      cmocka_unit_test(test_rest),  cmocka_unit_test(test_rest_yields),
+      cmocka_unit_test(test_rest_fails),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
