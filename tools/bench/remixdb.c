@@ -208,9 +208,9 @@ static bool progress_get(void *store, struct progress *p) {
   p->rounds = figure(text, "compaction", "rounds");
   p->scan_merges = figure(text, "compaction", "scan_merges");
   p->garbage_merges = figure(text, "compaction", "garbage_merges");
-  p->pending = figure(text, "compaction", "garbage_pending");
   p->writes = figure(text, "io_totals", "writes");
   remixdb_free(text);
+  if (!remixdb_figure(store, "compaction.garbage_pending", &p->pending)) p->pending = 0;  // an older library
   return p->frozen != BENCH_UNKNOWN ||
          bench_error(&bench_remixdb, "settle", "the figures do not tell of the frozen memtable") == BENCH_OK;
 }
@@ -224,7 +224,7 @@ static bool settle(void *store) {
   struct progress last = {0}, now;
   for (int calm = 0; calm < CALM_LOOKS; calm++) {
     if (!progress_get(store, &now)) return false;
-    if (now.frozen || now.pending == 1 || memcmp(&now, &last, sizeof(now)) != 0) calm = 0;
+    if (now.frozen || now.pending || memcmp(&now, &last, sizeof(now)) != 0) calm = 0;
     last = now;
     nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
   }
