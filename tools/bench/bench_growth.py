@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures how the costs of a store grow with its keys: memory, opening, flushes, puts, descriptors.
+"""Measures how the costs of a store grow with its keys: memory, opening, flushes, puts, gets beside puts, room.
 
 Each step loads a store of so many records of 16 + 100 bytes into an empty directory, and measures it beside the other
 engines. Where the process may make a memory cgroup, each engine runs in one of its own with the same limit.
@@ -42,14 +42,21 @@ ROWS = [
     ("room / data", "space_amp", "{:.2f}"),
     ("longest put, ms", "put_max_ms", "{:.1f}"),
     ("descriptors", "descriptors", "{:.0f}"),
+    ("get at rest, p99.9, us", "get_us", "{:.1f}"),
+    ("get beside a writer, p99.9, us", "beside_us", "{:.1f}"),
+    ("overwriting, processor, us a put", "over_us", "{:.2f}"),
+    ("overwriting, longest put, ms", "over_max_ms", "{:.1f}"),
+    ("overwriting, write amplification", "over_amp", "{:.2f}"),
+    ("overwriting, most room / data", "over_space", "{:.2f}"),
+    ("at rest after it, room / data", "rest_space", "{:.2f}"),
 ]
 
 
 class Watch:
-    """The most descriptors that this process's children have had at once."""
+    """The most descriptors that this process's children have had at once, and the most bytes that the files took."""
 
-    def __init__(self):
-        self.most, self._end = 0, threading.Event()
+    def __init__(self, directory):
+        self.most, self.room, self._directory, self._end = 0, 0, directory, threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def _run(self):
@@ -57,6 +64,7 @@ class Watch:
             for child in children(os.getpid()):
                 with contextlib.suppress(OSError):
                     self.most = max(self.most, len(os.listdir(f"/proc/{child}/fd")))
+            self.room = max(self.room, room_of(self._directory))
 
     def __enter__(self):
         self._thread.start()
@@ -65,6 +73,16 @@ class Watch:
     def __exit__(self, *unused):
         self._end.set()
         self._thread.join()
+
+
+def room_of(directory):
+    """The bytes of all files in a directory, as far as they stay while this looks."""
+    room = 0
+    for at, _, names in os.walk(directory):
+        for name in names:
+            with contextlib.suppress(OSError):
+                room += os.stat(os.path.join(at, name)).st_blocks * 512
+    return room
 
 
 def children(pid):
@@ -92,15 +110,15 @@ def group_of(limit, directory):
 
 
 def run(engine, args, records, benchmarks, more=(), syncs=None):
-    """The rows of one process, and the most descriptors that it had."""
+    """The rows of one process, and what was watched meanwhile."""
     flags = [f"--num={records}", f"--key_size={KEY}", f"--value_size={VALUE}", f"--cache_mb={args.cache_mb}",
              f"--memtable_mb={args.memtable_mb}", "--drop=files", "--keep=1", f"--benchmarks={benchmarks}", *more]
     if args.limit_mb:
         flags.append(f"--memory_mb={args.limit_mb}")
     preload = {"LD_PRELOAD": args.syncs, "BENCH_SYNCS": syncs} if syncs else {}
-    with group_of(args.limit_mb << 20, args.cgroup) as enter, Watch() as watch:
+    with group_of(args.limit_mb << 20, args.cgroup) as enter, Watch(args.db) as watch:
         rows = bench.run(engine, args.db, flags, enter, preload, keep=True)
-    return rows, watch.most
+    return rows, watch
 
 
 def counts_of(engine, args, records, benchmarks):
@@ -117,19 +135,27 @@ def number(row, name):
 
 def measure(engine, args, records):
     """The figures of one engine at one step."""
-    load, most = run(engine, args, records, "fillrandom:unique,waitidle,flush,waitidle")
+    load, loading = run(engine, args, records, "fillrandom:unique,waitidle,flush,waitidle")
     fill, rest = load[0], load[-1]
-    again, descriptors = run(engine, args, records, "readrandom:ops=1,reopen,reopen,dropcaches,reopen,warm",
+    again, opening = run(engine, args, records, "readrandom:ops=1,reopen,reopen,dropcaches,reopen,warm",
                              ["--use_existing_db=1"])
     names = [row["benchmark"] for row in again]
     opened, warm, cold = again[0], again[2], again[names.index("dropcaches") + 1]
+    gets, _ = run(engine, args, records, f"warm,readrandom:ops={args.gets},readwhilewriting:ops={args.gets}",
+                  ["--use_existing_db=1", "--histogram=1"])
+    over, overwriting = run(engine, args, records, f"overwrite:ops={records // 2},flush,waitidle",
+                            ["--use_existing_db=1"])
     figures = {
         "load_mb": number(rest, "rss_anon") / 1e6, "open_mb": number(opened, "rss_anon") / 1e6,
         "open_bytes_a_key": number(opened, "rss_anon") / records, "open_s": number(warm, "seconds"),
         "open_read_mb": number(cold, "read_bytes") / 1e6,
         "put_us": sum(number(row, "cpu_s") for row in load) * 1e6 / records,
         "write_amp": number(rest, "write_amp_total"), "space_amp": number(rest, "space_amp"),
-        "put_max_ms": number(fill, "write_max_us") / 1e3, "descriptors": max(most, descriptors),
+        "put_max_ms": number(fill, "write_max_us") / 1e3, "descriptors": max(loading.most, opening.most),
+        "get_us": number(gets[-2], "read_p999_us"), "beside_us": number(gets[-1], "read_p999_us"),
+        "over_us": sum(number(row, "cpu_s") for row in over) * 1e6 / (records // 2),
+        "over_max_ms": number(over[0], "write_max_us") / 1e3, "over_amp": number(over[-1], "write_amp_total"),
+        "over_space": overwriting.room / (records * (KEY + VALUE)), "rest_space": number(over[-1], "space_amp"),
     }
     if args.syncs:
         # half a memtable of overwrites, all over the keys, which the close flushes; and the same process without them
@@ -164,6 +190,7 @@ def parse(argv):
     p.add_argument("--engines", default="remixdb,rocksdb")
     p.add_argument("--cache-mb", type=int, default=256)
     p.add_argument("--memtable-mb", type=int, default=64)
+    p.add_argument("--gets", type=int, default=1000000, help="gets at rest, and as many beside a writer")
     p.add_argument("--limit-mb", type=int, default=3072, help="of the memory cgroup; 0: none is made")
     p.add_argument("--cgroup", help="directory of a cgroup hierarchy that may be written to")
     p.add_argument("--db", help="directory for the stores")
