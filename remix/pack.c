@@ -11,10 +11,9 @@
 // entries on average, except for a few segments at the ends of stretches.
 #define SEG_LEAST 4u
 #define SEG_FEW 64u
-#define PACK_LEVEL 1  // of zstd, for whole columns; higher levels gain a few percent
-// For columns of pages. They are short, and nearly nothing in them repeats but single bytes: zstd looks for repetitions
-// in few places, and codes the bytes by Huffman's code. That takes a third of the time of level 1.
-#define PAGE_LEVEL (-100)
+// Nearly nothing in a column repeats but single bytes: zstd looks for repetitions in few places, and codes the bytes by
+// Huffman's code. That takes a third of the time of level 1 and makes the same bytes.
+#define PACK_LEVEL (-100)
 
 // The columns, in the order of the file. The file has a column as it is, or as one zstd frame if the frame is shorter.
 // Tags are never compressed.
@@ -286,9 +285,9 @@ static enum remixdb_status pack_pages(struct packing *k, uint64_t number) {
 }
 
 // A library that does not know a parameter packs at its standard level.
-static void pack_level(ZSTD_CCtx *z, bool paged) {
-  (void)ZSTD_CCtx_setParameter(z, ZSTD_c_compressionLevel, paged ? PAGE_LEVEL : PACK_LEVEL);
-  if (paged) (void)ZSTD_CCtx_setParameter(z, ZSTD_c_literalCompressionMode, ZSTD_ps_enable);
+static void pack_level(ZSTD_CCtx *z) {
+  (void)ZSTD_CCtx_setParameter(z, ZSTD_c_compressionLevel, PACK_LEVEL);
+  (void)ZSTD_CCtx_setParameter(z, ZSTD_c_literalCompressionMode, ZSTD_ps_enable);
 }
 
 static enum remixdb_status pack_file(struct packing *k) {
@@ -306,7 +305,7 @@ static enum remixdb_status pack_file(struct packing *k) {
     store32le(k->file + REMIX_HEAD_FLAGS,
               load32le(k->image + REMIX_HEAD_FLAGS) | (plain ? 0 : (uint32_t)REMIX_FLAG_KINDS));
   }
-  pack_level(k->z, paged);
+  pack_level(k->z);
   s = paged ? pack_pages(k, number) : pack_whole(k);
   if (s != REMIXDB_OK) return s;
   store64le(k->file + REMIX_HEAD_SIZE, k->at + REMIX_SUM);
