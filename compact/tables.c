@@ -378,6 +378,7 @@ static void write_job(struct job *j, struct worker *w, bool pieces) {
   tw.apart_from = apart_from(c);
   struct sst_build_opts opts = compact_build_opts(c);
   opts.pieces = pieces;
+  opts.brief = j->young;
   enum remixdb_status s = range ? sst_build_create(c->ctx, &opts, w->queue, &tw.build) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK && others_failed(j)) s = end_in_vain(j);
   if (s == REMIXDB_OK) {

@@ -30,6 +30,10 @@
 // than half of the bytes of keys and values.
 #define SST_BUILD_LONG_KEY 1024u
 
+// The keys of a table that will be merged soon are not packed while they have at most this part of the data's bytes:
+// packing them, and unpacking them for each REMIX until then, would cost more than to write them as they are.
+#define SST_BUILD_SMALL_KEYS 8u
+
 struct sst_build {
   const struct sst_ctx *ctx;
   struct sst_build_opts opts;
@@ -338,7 +342,8 @@ static void sst_build_judge_keys(struct sst_build *b) {
   // the data as it is in the file; blocks that wait for a dictionary count in full
   const uint64_t data = blkio_writer_offset(b->writer) + (b->gathering ? b->gathered_len : 0);
   const size_t len = b->ckb.chunk;  // the chunks that are closed
-  b->ckb.plain = sst_build_keys_long(b) || 4 * (uint64_t)len > 3 * data;
+  b->ckb.plain = sst_build_keys_long(b) || 4 * (uint64_t)len > 3 * data ||
+                 (b->opts.brief && SST_BUILD_SMALL_KEYS * b->ckb.entries <= data);
   if (len > (uint64_t)b->opts.max_pages * BLOCK_PAGE / SST_BUILD_SURE && !sst_build_keys_pay(b, len, data))
     sst_build_drop_ckeys(b);
 }

@@ -13,6 +13,7 @@ struct sst_build_opts {
   bool ckeys;  // write a compressed-keys block
   enum remixdb_compression compression;
   int level;    // zstd's; 0: its default
+  bool brief;   // the table will be merged soon: small keys are not packed
   bool pieces;  // make the pieces of the blocks (table/pieces.h); no effect with compression
   // Pages of data in a full table, at most FORMAT_SST_PAGES_MAX - BLOCK_PAGES_MAX. 0: SST_FULL_PAGES.
   uint32_t max_pages;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "table/block.h"
+#include "table/ckb.h"
 #include "table/readahead.h"
 #include "table/scan.h"
 #include "tests/lib/fault.h"
@@ -601,6 +602,45 @@ static void test_few_long_keys_do_not_decide(void **state) {
   world_close(w);
 }
 
+// Returns the bytes of compressed keys of a table of such records.
+static uint64_t keys_of(struct world *w, uint64_t number, bool brief, uint32_t nr, uint32_t vlen, bool *packed_out) {
+  const struct sst_build_opts o = {.ckeys = true, .brief = brief};
+  struct sst_build *b;
+  struct sst *t;
+  uint64_t size;
+  int fd;
+  uint8_t word[4];
+  OK(sst_build_create(&w->ctx, &o, w->q, &b));
+  sst_build_start(b, number);
+  (void)add_long(b, 0, nr, 24, 0, vlen);
+  OK(sst_build_finish(b, &size));
+  OK(sst_open(&w->ctx, number, &t));
+  OK(fdpool_acquire(t->file, &fd));
+  OK(env_read(w->ctx.env, fd, t->path, word, sizeof(word), t->ckb_off + CKB_OFF_LENGTH));
+  fdpool_release(t->file);
+  *packed_out = load32le(word) & CKB_PACKED;
+  const uint64_t len = t->ckb_len;
+  sst_unref(t);
+  sst_build_destroy(b);
+  return len;
+}
+
+// Small keys of a table that will be merged soon are not packed; keys that are an eighth of the data or more are.
+static void test_keys_of_a_brief_table(void **state) {
+  (void)state;
+  struct world *const w = world_open(env_posix(), 1 << 20, false);
+  bool packed;
+  for (uint32_t nr = 60; nr <= 6000; nr *= 10) {
+    const uint64_t hard = keys_of(w, nr, false, nr, 200, &packed);
+    CHECK(packed);
+    const uint64_t plain = keys_of(w, nr + 1, true, nr, 200, &packed);
+    CHECK(!packed && plain > hard && plain < 200 * (uint64_t)nr / 8);
+    const uint64_t less = keys_of(w, nr + 2, true, nr, 20, &packed);
+    CHECK(packed && less < plain);
+  }
+  world_close(w);
+}
+
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
@@ -614,6 +654,7 @@ int main(void) {
       cmocka_unit_test(test_keys_are_written_once),
       cmocka_unit_test(test_keys_beside_compressed_data),
       cmocka_unit_test(test_few_long_keys_do_not_decide),
+      cmocka_unit_test(test_keys_of_a_brief_table),
   };
   return check_seed_end(cmocka_run_group_tests(tests, root_setup, root_teardown));
 }
