@@ -30,6 +30,10 @@
 // A round that writes to several partitions writes one pack, which has their tables and REMIX files (table/packing.h).
 // It is synced once, at the end. A round of one partition writes files, because a table and a REMIX are few.
 //
+// Where reads come from the disk, and the store is larger than the memory that it may use with the page cache, a round
+// reads and writes past the page cache (blkio_past). It decides that at its begin. Readers read through the page cache
+// all the same.
+//
 // A round writes files and makes the next version; the caller installs it. A round neither changes nor removes an
 // existing file. The old REMIX gives the sorted order of the runs that take part: its selectors tell which run has the
 // next record, and which records are old versions. So a merge compares keys of the two views and of the new data, and
@@ -87,6 +91,7 @@ struct compact {
   uint64_t garbage_from;              // COMPACT_GARBAGE; 0: there are no merges for garbage
   _Atomic uint32_t scan_merge_parts;  // partitions that a scan round merges at most; at least 1
   size_t memtable_size;               // bytes; 1/16 of it may be handed back
+  uint64_t memory;                    // bytes of memory that the process may use, with its page cache; 0: not known
   _Atomic uint64_t next_file;         // the next free file number
   // The round in progress: the work done, and the estimate of all work (0: not known yet), in units of
   // COMPACT_PROGRESS_SHIFT. The writers' pace and waiting callers use them. Relaxed.

@@ -367,6 +367,16 @@ static void round_count(struct round *r) {
   atomic_fetch_add_explicit(&stats->rounds, 1, memory_order_relaxed);
 }
 
+// Pages that a round brings into the page cache are worth most where these hold the store: then readers find all that
+// the round writes in memory.
+static void choose_past(const struct compact *c, const struct version *base) {
+  struct blkio *const io = c->ctx->io;
+  uint64_t sum = 0;
+  for (const struct version *tree = base; tree; tree = tree->spaces)
+    for (uint32_t i = 0; i < tree->nr_parts; i++) sum += part_table_bytes(tree->parts[i]);
+  blkio_set_past(io, c->memory && sum > c->memory && blkio_cold(io));
+}
+
 // spaces: whether the spaces' tree of base takes part.
 static enum remixdb_status round_begin(struct round *r, const struct version *base, bool spaces) {
   struct round_tree *const trees = r->trees;
@@ -383,6 +393,7 @@ static enum remixdb_status round_begin(struct round *r, const struct version *ba
     if (s != REMIXDB_OK) return s;
   }
   r->pieces = !plan_fits_cache(r->c, base);
+  choose_past(r->c, base);
   r->cap_jobs = 2 * nr_parts;
   r->fresh = mem_calloc(nr_parts, sizeof(*r->fresh));
   r->jobs = mem_calloc(r->cap_jobs, sizeof(*r->jobs));

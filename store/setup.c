@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/cgroup.h"
 #include "store/collect.h"
 #include "store/expiry.h"
 #include "store/garbage_merge.h"
@@ -89,6 +90,7 @@ enum remixdb_status setup_limits(struct xdb *x, const struct env_dir *at, const 
                                      .max_pages = compact_table_pages(x->memtable_limit)};
   compact_set_compression(c, x->opts.compression, x->opts.compression_level);
   c->tags = x->opts.tags;
+  c->memory = cgroup_memory();
   c->young_from = COMPACT_YOUNG_FROM;
   c->garbage_from = COMPACT_GARBAGE;
   x->garbage_merges.rest_ns = GARBAGE_REST_NS;

@@ -155,9 +155,9 @@ void fdpool_remove(struct fdpool_file *f) {
 
 // Makes the env's raw call, because the errno decides what to do. Holds no lock, so that a slow file system delays only
 // the threads that need this file.
-static int open_fd(struct fdpool *p, const struct fdpool_file *f, enum env_advice advice) {
+static int open_fd(struct fdpool *p, const struct fdpool_file *f, unsigned flags, enum env_advice advice) {
   for (;;) {
-    const int fd = p->env->ops->open(p->env, f->dir->fd, env_name(f->path), f->flags);
+    const int fd = p->env->ops->open(p->env, f->dir->fd, env_name(f->path), flags);
     if (fd == -EINTR) continue;
     if (fd >= 0) env_advise(p->env, fd, 0, 0, advice);
     if (fd != -EMFILE && fd != -ENFILE) return fd;
@@ -203,7 +203,7 @@ static __attribute__((noinline)) int get_closed(struct fdpool_file *f, bool wait
   // the place comes before the open, so that threads that open at the same time keep to the bound
   *fd_out = -1;
   if (!place_for(f, wait, fd_out)) return *fd_out >= 0 ? 0 : EAGAIN;
-  const int fd = open_fd(p, f, f->advice);
+  const int fd = open_fd(p, f, f->flags, f->advice);
   (void)pthread_mutex_lock(&p->lock);
   if (file_enter(f, fd_out)) {  // another thread has opened it: one descriptor is enough
     if (fd >= 0) close_fd(p, fd);
@@ -255,7 +255,7 @@ void fdpool_set_max(struct fdpool *p, uint32_t max_open) {
   (void)pthread_mutex_unlock(&p->lock);
 }
 
-bool fdpool_open_passing(struct fdpool_file *f, int *fd_out) {
+bool fdpool_open_passing(struct fdpool_file *f, bool direct, int *fd_out) {
   struct fdpool *const p = f->pool;
   int unused = -1;
   (void)pthread_mutex_lock(&p->lock);
@@ -264,7 +264,7 @@ bool fdpool_open_passing(struct fdpool_file *f, int *fd_out) {
   (void)pthread_mutex_unlock(&p->lock);
   env_close_quiet(p->env, unused);
   if (!placed) return false;
-  const int fd = open_fd(p, f, ENV_SEQUENTIAL);
+  const int fd = open_fd(p, f, f->flags | (direct ? ENV_DIRECT : 0), ENV_SEQUENTIAL);
   if (fd < 0) fdpool_close_passing(f, -1);
   *fd_out = fd;
   return fd >= 0;

@@ -48,9 +48,10 @@ MUST_CHECK enum remixdb_status fdpool_acquire(struct fdpool_file *f, int *fd_out
 // and then fdpool_acquire reports why.
 MUST_CHECK bool fdpool_try_acquire(struct fdpool_file *f, int *fd_out);
 void fdpool_release(struct fdpool_file *f);
-// Opens one more descriptor of the file, for one reader that passes through it. The caller may hold others. Never
-// waits. False: a quarter of the places are taken so, none is free, or the file cannot be opened.
-MUST_CHECK bool fdpool_open_passing(struct fdpool_file *f, int *fd_out);
+// Opens one more descriptor of the file, for one reader that passes through it; direct: past the page cache. The caller
+// may hold others. Never waits. False: a quarter of the places are taken so, none is free, or the file cannot be
+// opened.
+MUST_CHECK bool fdpool_open_passing(struct fdpool_file *f, bool direct, int *fd_out);
 void fdpool_close_passing(struct fdpool_file *f, int fd);
 // Takes a place for a descriptor that the caller itself opens, for long. The caller closes it before fdpool_unreserve.
 // Waits until a place is free; the caller holds no descriptor of the pool.

@@ -8,6 +8,9 @@
 
 #define SST_READ_MIN (256u << 10)  // most bytes of a read that does not follow the last read
 #define SST_READ_MAX (512u << 10)  // most bytes of a read that follows the last read
+// Most bytes of a read past the page cache. A read of the disk waits behind it. The system's readahead, which joins
+// such reads to some megabytes, does not work there.
+#define SST_READ_PAST (256u << 10)
 // Room before a read's bytes. If the read brings only the end of a block or chunk, its beginning is kept there. A part
 // that one read brings needs none.
 #define SST_KEEP (BLOCK_BYTES_MAX + 2 * BLKIO_ALIGN)
@@ -92,6 +95,7 @@ struct sst_window {
   struct sst *t;
   struct blkio_queue *q;
   int fd;            // the private descriptor; -1: there is none, and each read takes the table's
+  bool past;         // the private descriptor bypasses the page cache
   bool begun;        // the window needs no private descriptor, or has tried to get it
   uint32_t cur;      // the buffer of the bytes
   uint8_t *bufs[2];  // `keep` and `size` bytes each; NULL until needed
@@ -109,7 +113,9 @@ static void sst_window_init(struct sst_window *w, struct sst *t, struct blkio_qu
                             uint64_t limit) {
   *w = (struct sst_window){.t = t, .q = q, .fd = -1, .end = align_up(limit, BLKIO_ALIGN), .next = SST_READ_MIN};
   w->lo = w->hi = sst_align_down(start);
-  w->size = w->end - w->lo < SST_READ_MAX ? (uint32_t)(w->end - w->lo) : SST_READ_MAX;
+  w->past = blkio_past(t->ctx->io);
+  const uint32_t most = w->past ? SST_READ_PAST : SST_READ_MAX;
+  w->size = w->end - w->lo < most ? (uint32_t)(w->end - w->lo) : most;
   w->begun = w->end - w->lo <= SST_READ_MIN;  // one read is all
   w->keep = w->begun ? 0 : SST_KEEP;
 }
@@ -188,7 +194,8 @@ static enum remixdb_status sst_window_read_shared(struct sst_window *w, struct b
   if (s != REMIXDB_OK) return s;
   if (left && w->next == SST_READ_MAX && !w->t->ctx->direct_io)
     env_advise(w->t->ctx->env, r->fd, end, left < SST_READ_MAX ? left : SST_READ_MAX, ENV_WILL_NEED);
-  s = blkio_read_one(w->t->ctx->io, r->fd, r->path, r->buf, r->len, r->off);
+  s = w->past ? blkio_read_aside(w->t->ctx->io, r->fd, r->path, r->buf, r->len, r->off)
+              : blkio_read_one(w->t->ctx->io, r->fd, r->path, r->buf, r->len, r->off);
   fdpool_release(w->t->file);
   return s;
 }
@@ -201,12 +208,14 @@ static enum remixdb_status sst_window_wait(struct sst_window *w, uint64_t lo) {
     w->next = SST_READ_MIN;
   }
   if (!sst_window_reserve(w, w->cur)) return REMIXDB_NOMEM;
-  if (!w->begun && !fdpool_open_passing(w->t->file, &w->fd)) w->fd = -1;
+  if (!w->begun && !fdpool_open_passing(w->t->file, w->past, &w->fd)) w->fd = -1;
   w->begun = true;
   sst_window_shift(w, w->cur, lo);
   struct blkio_read r = sst_window_read(w, w->cur, w->fd);
+  struct blkio *const io = w->t->ctx->io;
   const enum remixdb_status s = w->fd < 0 ? sst_window_read_shared(w, &r)
-                                          : blkio_read_one(w->t->ctx->io, w->fd, r.path, r.buf, r.len, r.off);
+                                : w->past ? blkio_read_aside(io, w->fd, r.path, r.buf, r.len, r.off)
+                                          : blkio_read_one(io, w->fd, r.path, r.buf, r.len, r.off);
   if (s == REMIXDB_OK) w->hi = r.off + r.len;
   return s;
 }

@@ -124,7 +124,8 @@ struct simdisk {
   char fault_name[64];
   uint64_t space, short_io;
   bool no_allocate, no_punch, no_direct;
-  uint64_t refused, direct;  // transfers that were refused; bytes written past the page cache
+  uint64_t refused;              // transfers of direct descriptors
+  uint64_t direct, direct_read;  // bytes written and read past the page cache
   void (*on_change)(void *arg);
   void *on_change_arg;
   // A slow disk: when each page that was asked for is there. Open addressing; key 0 is empty.
@@ -641,6 +642,7 @@ static ssize_t sim_pread(struct env *e, int fd, void *buf, size_t len, uint64_t 
   if (len > 1 && sim_now_and_then(d, 4)) len = sim_short(f, all, 1 + (size_t)(rng_next(&d->short_io) % (len - 1)));
   const size_t n = bytes_read(&f->node->cur, off, buf, len);
   if (d->slow) d->clock = slow_pages(d, f->node, off, n);
+  if (f->flags & ENV_DIRECT) d->direct_read += n;
   (void)sim_leave(d, 0);
   return (ssize_t)n;
 }
@@ -1183,6 +1185,13 @@ void simdisk_no_direct(struct simdisk *d, bool on) {
 uint64_t simdisk_refused(struct simdisk *d) {
   (void)pthread_mutex_lock(&d->mu);
   const uint64_t n = d->refused;
+  (void)pthread_mutex_unlock(&d->mu);
+  return n;
+}
+
+uint64_t simdisk_direct_read(struct simdisk *d) {
+  (void)pthread_mutex_lock(&d->mu);
+  const uint64_t n = d->direct_read;
   (void)pthread_mutex_unlock(&d->mu);
   return n;
 }

@@ -97,6 +97,7 @@ void simdisk_no_punch(struct simdisk *d, bool on);     // punch returns -EOPNOTS
 // they refuse all, as some file systems do that take the flag.
 uint64_t simdisk_refused(struct simdisk *d);
 void simdisk_no_direct(struct simdisk *d, bool on);
+uint64_t simdisk_direct_read(struct simdisk *d);          // bytes read past the page cache so far
 uint64_t simdisk_direct(struct simdisk *d);               // bytes written past the page cache so far
 void simdisk_short_io(struct simdisk *d, uint64_t seed);  // short counts and EINTR now and then; 0 ends it
 

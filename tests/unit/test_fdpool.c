@@ -506,7 +506,7 @@ static void test_passing(void **state) {
     int fds[FILES], fd;
     uint32_t nr = 0;
     assert_true(fdpool_try_acquire(&files[0], &fd));
-    while (nr < FILES && fdpool_open_passing(&files[0], &fds[nr])) {
+    while (nr < FILES && fdpool_open_passing(&files[0], false, &fds[nr])) {
       assert_true(fds[nr] != fd && is_file(fds[nr], 0));
       nr++;
     }
@@ -524,9 +524,9 @@ static void test_passing(void **state) {
     for (uint32_t i = 0; i < nr; i++) fdpool_close_passing(&files[0], fds[i]);
     if (max_open >= 4) {  // a place that is given back can be taken again; one that fails is given back
       atomic_store(&fake_limit, 0);
-      assert_false(fdpool_open_passing(&files[1], &fds[0]));
+      assert_false(fdpool_open_passing(&files[1], false, &fds[0]));
       atomic_store(&fake_limit, 1000);
-      assert_true(fdpool_open_passing(&files[1], &fds[0]));
+      assert_true(fdpool_open_passing(&files[1], false, &fds[0]));
       assert_true(is_file(fds[0], 1));
       fdpool_close_passing(&files[1], fds[0]);
     }
