@@ -88,7 +88,7 @@ struct compact {
                                  // it at any time
   bool tags;
   uint32_t young_from;                // COMPACT_YOUNG_FROM; 0: there are no young views
-  uint64_t garbage_from;              // COMPACT_GARBAGE; 0: there are no merges for garbage
+  _Atomic uint64_t garbage_from;      // COMPACT_GARBAGE; 0: there are no merges for garbage. Relaxed: tests change it
   _Atomic uint32_t scan_merge_parts;  // partitions that a scan round merges at most; at least 1
   size_t memtable_size;               // bytes; 1/16 of it may be handed back
   uint64_t memory;                    // bytes of memory that the process may use, with its page cache; 0: not known

@@ -80,7 +80,8 @@ static enum remixdb_status candidates(const struct round *r, const struct versio
 }
 
 static bool enough(const struct compact *c, const struct garbage *all) {
-  return c->garbage_from && all->garbage >= c->garbage_from;
+  const uint64_t from = atomic_load_explicit(&c->garbage_from, memory_order_relaxed);
+  return from && all->garbage >= from;
 }
 
 enum remixdb_status garbage_bound(struct round *r, const struct version *base) {

@@ -13,8 +13,12 @@ static void look_after(struct xdb *x, uint64_t ns) {
   idle_later(x, ns);
 }
 
+static uint64_t rest_ns(const struct xdb *x) {
+  return atomic_load_explicit(&x->garbage_merges.rest_ns, memory_order_relaxed);
+}
+
 void garbage_watch(struct xdb *x) {
-  if (x->workers && workers_count(x->workers)) look_after(x, x->garbage_merges.rest_ns);
+  if (x->workers && workers_count(x->workers)) look_after(x, rest_ns(x));
 }
 
 bool garbage_pending(const struct xdb *x) {
@@ -29,9 +33,9 @@ uint64_t garbage_look(struct xdb *x, struct epoch_slot *slot) {
   const uint64_t now = time_ns(), written = atomic_load_explicit(&x->published, memory_order_relaxed);
   if (now < at) return at - now;
   bool due = false;
-  if (written != g->written) {
-    g->written = written;
-    next = now + g->rest_ns;
+  if (written != atomic_load_explicit(&g->written, memory_order_relaxed)) {
+    atomic_store_explicit(&g->written, written, memory_order_relaxed);
+    next = now + rest_ns(x);
   } else {
     epoch_enter(&x->epoch, slot);
     due = compact_garbage_due(&x->compact, xdb_super(x)->version);
@@ -42,13 +46,14 @@ uint64_t garbage_look(struct xdb *x, struct epoch_slot *slot) {
   const bool mine = atomic_compare_exchange_strong_explicit(&g->look_ns, &at, next, memory_order_relaxed,
                                                             memory_order_relaxed);
   if (due) workers_kick(x->workers);
-  return next && mine ? g->rest_ns : 0;
+  return next && mine ? next - now : 0;
 }
 
 // Returns the version to merge in, with a reference; NULL: something is more urgent, or the store is not at rest.
 static struct version *begin(struct xdb *x) {
   const uint64_t written = atomic_load_explicit(&x->published, memory_order_relaxed);
-  if (written != x->garbage_merges.written || !scan_merge_may_begin(x)) return NULL;
+  if (written != atomic_load_explicit(&x->garbage_merges.written, memory_order_relaxed) || !scan_merge_may_begin(x))
+    return NULL;
   xdb_lock(x);
   struct version *const base = xdb_super(x)->version;
   version_ref(base);
@@ -77,7 +82,7 @@ void garbage_merge_run(struct xdb *x, struct worker *w) {
     xdb_say(x, "a merge for garbage failed and will be tried again: %s", err_msg());
     look_after(x, FAILED_NS);
   } else if (!base || s != REMIXDB_OK) {
-    look_after(x, g->rest_ns);
+    look_after(x, rest_ns(x));
   }
   atomic_store_explicit(&g->due, false, memory_order_relaxed);
 }

@@ -68,8 +68,8 @@ struct scan_merges {
 struct garbage_merges {
   _Atomic uint64_t look_ns;  // an idle worker looks at this time; 0: it need not. Relaxed
   _Atomic bool due;          // the next round makes some. Relaxed
-  uint64_t rest_ns;          // GARBAGE_REST_NS, or less in tests. Set by opening
-  uint64_t written;          // the number published at the last look. Idle work's; a round reads it when `due`
+  _Atomic uint64_t rest_ns;  // GARBAGE_REST_NS, or another time in tests. Relaxed
+  _Atomic uint64_t written;  // the number published at the last look. Relaxed: an older one only puts a merge off
 };
 
 // The readings of the wall clock (expiry.c). Guarded by `lock`.
