@@ -9,6 +9,7 @@
 #include "store/batch.h"
 #include "store/iter_opts.h"
 #include "store/ref.h"
+#include "store/value_ahead.h"
 #include "view/merge.h"
 #include "view/multiget.h"
 
@@ -78,6 +79,7 @@ struct xdb_iter {
   // The value of the current record, if it is apart and was asked for; own memory. NULL: there is none.
   uint8_t *value;
   size_t value_cap;
+  struct values_told told;
   struct merge merge;
   uint64_t now_ms;  // the wall clock at its last seek, by which it judges what has expired; not set if nothing expires
   struct err_saved error;  // the message of status

@@ -268,3 +268,59 @@ bool remix_may_have(const struct remix_cursor *c, struct kref key, uint64_t hash
   if (!(set32_eq8(s, 0xFF, tag) & set32_below(nr))) return false;
   return s[blind_candidate(s + x->index->lay.dbits, nr, seg_base(x->index, s), key)] == tag;
 }
+
+// ---- records ahead
+
+static bool record_at_hand(const struct remix_cursor *c, const uint8_t *s, uint32_t i, struct kv_rec *out) {
+  const uint32_t run = s[c->x->index->lay.sel + i] & REMIX_RUN;
+  struct sst *const t = c->x->runs[run];
+  const struct sst_hold *const h = &c->holds[run];
+  const sst_pos pos = seg_pos(c->x, s, run, i);
+  const uint8_t *data = NULL;
+  uint32_t frame;
+  if (sst_holds_some(h, t, sst_pos_block(pos), sst_pos_idx(pos), 1)) data = h->cb.data;
+  else if (t->cache.cache) data = cache_hit(&t->cache, sst_pos_block(pos), &frame);
+  if (data) block_record(data, sst_pos_idx(pos), out);
+  return data != NULL;
+}
+
+// How many entries the cursor's steps come to. A scan that has gone further than expected goes on, mostly not for long.
+static uint32_t steps_expected(const struct remix_cursor *c) {
+  const struct remix_cursor *const lead = c->lead && remix_valid(c->lead) ? c->lead : c;
+  const uint32_t usual = lead->expect ? lead->expect : lead->reach ? *lead->reach : 0, came = remix_came(lead);
+  uint32_t nr = came < usual ? usual - came : 2 * (came - usual);
+  if (lead->way == REMIX_SOUGHT) nr = lead->expect;
+  if (nr > GATHER_ENTRIES) nr = GATHER_ENTRIES;
+  return lead == c || nr == 0 ? nr : gather_share(lead->x, c->x, nr);
+}
+
+// Goes to the next segment with live entries. False: there is none within the bounds.
+static bool segment_ahead(const struct remix_cursor *c, bool back, uint32_t *seg, uint32_t *set_out) {
+  const struct remix *const x = c->x;
+  const uint32_t rank = x->index->live[*seg + !back];
+  if (rank == (back ? 0 : x->index->live[x->nr_segs])) return false;
+  *seg = back ? seg_live_before(x, *seg, rank - 1) : seg_live_after(x, *seg + 1, rank);
+  *set_out = seg_live(x->index, seg_at(x->index, *seg));
+  if (likely(!c->bounded)) return true;
+  *set_out &= edge_within(c, *seg);
+  return edge_open(c, *seg, back);
+}
+
+uint32_t remix_next_records(const struct remix_cursor *c, bool own, struct kv_rec *out, uint32_t most) {
+  uint32_t found = 0;
+  if (!remix_valid(c)) return 0;
+  const bool back = c->way == REMIX_SOUGHT ? c->back : c->way == REMIX_BACK;
+  uint32_t left = steps_expected(c), seg = c->seg;
+  uint32_t set = c->live & (back ? set32_below(c->at + own) : ~set32_below(c->at + !own));
+  while (left && found < most) {
+    if (!set) {
+      if (!segment_ahead(c, back, &seg, &set)) break;
+      continue;
+    }
+    const uint32_t i = back ? set32_last(set) : set32_first(set);
+    set &= ~(1u << i);
+    left--;
+    found += record_at_hand(c, seg_at(c->x->index, seg), i, &out[found]);
+  }
+  return found;
+}

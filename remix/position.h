@@ -96,5 +96,10 @@ static inline bool remix_stirred(const struct remix_cursor *c) {
 bool remix_may_have(const struct remix_cursor *c, struct kref key, uint64_t hash);
 // How many live entries the cursor has stepped on (or back) since the last seek or turn (gather.c).
 uint32_t remix_came(const struct remix_cursor *c);
+// The records that the cursor's next steps come to, in the direction of its last move: as many as the scan is expected
+// to go on, at most `most`, and only those whose blocks are at hand. own: the cursor's own record is among them. *out:
+// in their order; valid until the epoch ends. Returns how many. Reads nothing from the disk. Inside an epoch
+// (gather.c).
+uint32_t remix_next_records(const struct remix_cursor *c, bool own, struct kv_rec *out, uint32_t most);
 static inline uint32_t remix_run(const struct remix_cursor *c) { return c->sel[c->at] & REMIX_RUN; }
 #endif

@@ -8,6 +8,8 @@
 #define VALUE_ONCE (128u << 10)    // a value of so many bytes is read by one call, with its head
 #define VALUE_TRUSTED (16u << 20)  // memory for so many bytes is taken on a reference's word
 #define VALUE_RUN (1u << 20)       // bytes of whole chunks that one call reads
+#define VALUE_COLD 256u            // values that are asked for before they are read, once one came from the disk
+#define VALUE_WARM (16u << 10)     // bytes that come from the page cache in the time of blkio.disk_ns
 #define VALUE_ENTRIES 256u         // entries that are read at once
 
 // ---- scratch memory. Only the thread that has taken a set uses it.
@@ -190,6 +192,19 @@ static enum remixdb_status win_reserve(struct value_scratch *x, size_t n) {
   return REMIXDB_OK;
 }
 
+// Learns from the wait of ns nanoseconds for len bytes.
+static void cold_learn(struct value_ctx *c, uint64_t ns, size_t len) {
+  const struct blkio *const io = c->sst->io;
+  if (io && ns / (1 + len / VALUE_WARM) >= io->disk_ns)
+    atomic_store_explicit(&c->cold, VALUE_COLD, memory_order_relaxed);
+}
+
+// How much of a record the first read takes.
+static size_t first_read(uint32_t klen, uint32_t vlen) {
+  if (vlen <= VALUE_ONCE) return (size_t)value_cost(klen, vlen);
+  return (size_t)value_entries_at(klen) + VALUE_ENTRIES * VALUE_ENTRY;
+}
+
 static enum remixdb_status read_into(struct reading *v, uint64_t off, void *buf, size_t n) {
   atomic_fetch_add_explicit(&v->f->ctx->read_bytes, n, memory_order_relaxed);
   return env_read(v->f->ctx->sst->env, v->fd, v->f->path, buf, n, off);
@@ -211,13 +226,13 @@ static enum remixdb_status need(struct reading *v, uint64_t off, size_t n, const
 
 // Reads the head, and the whole record where that is small, and compares them with the reference and the key.
 static enum remixdb_status read_head(struct reading *v, const struct value_ref *r, struct kref key) {
-  const bool once = r->len <= VALUE_ONCE;
-  const size_t least = (size_t)value_entries_at(key.len);
-  const size_t want = once ? (size_t)value_cost(key.len, r->len) : least + VALUE_ENTRIES * VALUE_ENTRY;
+  const size_t want = first_read(key.len, r->len);
   enum remixdb_status s = win_reserve(v->x, want);
   size_t nr = 0;
+  const uint64_t began = value_cold(v->f->ctx) ? 0 : time_ns();
   if (s == REMIXDB_OK) s = env_read_upto(v->f->ctx->sst->env, v->fd, v->f->path, v->x->win, want, v->at, &nr);
   if (s != REMIXDB_OK) return s;
+  if (began) cold_learn(v->f->ctx, time_ns() - began, nr);
   atomic_fetch_add_explicit(&v->f->ctx->read_bytes, nr, memory_order_relaxed);
   v->win_at = v->at;
   v->win_len = nr;
@@ -371,6 +386,18 @@ enum remixdb_status value_read(struct value_file *f, const struct value_ref *r, 
   const uint32_t left = off < r->len ? r->len - off : 0, n = left < cap ? left : cap;
   *n_out = n;
   return n ? reading_run(f, r, key, off, buf, n, false) : REMIXDB_OK;
+}
+
+void value_will_need(struct value_file *f, const struct value_ref *r, uint32_t klen) {
+  struct value_ctx *const c = f->ctx;
+  const uint32_t cold = atomic_load_explicit(&c->cold, memory_order_relaxed);
+  const uint64_t size = value_file_size(f);
+  int fd;
+  if (cold == 0 || r->at >= size || !fdpool_try_acquire(&f->file, &fd)) return;
+  const uint64_t want = r->len <= VALUE_ONCE ? first_read(klen, r->len) : VALUE_ONCE, left = size - r->at;
+  env_advise(c->sst->env, fd, r->at, want < left ? want : left, ENV_WILL_NEED);
+  fdpool_release(&f->file);
+  atomic_store_explicit(&c->cold, cold - 1, memory_order_relaxed);  // two threads may count as one
 }
 
 enum remixdb_status value_expect(struct value_file *f, const struct value_ref *r, struct kref key) {

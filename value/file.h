@@ -19,7 +19,9 @@ struct value_ctx {
   const struct sst_ctx *sst;                               // environment, directory, descriptors, ids
   _Atomic(struct value_scratch *) scratch[VALUE_SCRATCH];  // an exchange takes what is there; NULL: nothing
   _Atomic uint64_t reads, read_bytes;                      // values or pieces read, and bytes read for them. Relaxed
-  _Atomic uint64_t room;                                   // bytes of all files that are open and not obsolete. Relaxed
+  // Values that are still to be asked for before they are read (value_will_need); 0: the next reads are timed. Relaxed.
+  _Atomic uint32_t cold;
+  _Atomic uint64_t room;  // bytes of all files that are open and not obsolete. Relaxed
 };
 void value_ctx_fini(struct value_ctx *c);
 
@@ -75,6 +77,14 @@ MUST_CHECK enum remixdb_status value_file_make(struct value_ctx *c, const struct
 // record has the same. Fails with REMIXDB_CORRUPT, REMIXDB_IO or REMIXDB_NOMEM; buf then holds anything.
 MUST_CHECK enum remixdb_status value_read(struct value_file *f, const struct value_ref *r, struct kref key,
                                           uint32_t off, void *buf, uint32_t cap, uint32_t *n_out);
+// Whether values come from the disk, as the time tells that one of them took. Then whoever is going to read several
+// asks for all of them first. A guess.
+static inline bool value_cold(const struct value_ctx *c) {
+  return unlikely(atomic_load_explicit(&c->cold, memory_order_relaxed) != 0);
+}
+// While values come from the disk: asks the system to bring the value into its page cache, as much of it as value_read
+// reads at once, and does not wait. klen: of the record's key. Takes no descriptor that others need.
+void value_will_need(struct value_file *f, const struct value_ref *r, uint32_t klen);
 // Call it before taking memory for a whole value: a broken reference must not ask for 4 GiB. If the value is long,
 // reads its head and its last chunk. Fails as value_read does.
 MUST_CHECK enum remixdb_status value_expect(struct value_file *f, const struct value_ref *r, struct kref key);

@@ -160,7 +160,15 @@ static inline bool merge_expires(const struct merge *m) {
 // The current record, never a tombstone. It holds until the merge moves. A failure changes nothing: the position stays,
 // and the caller may ask again or move on.
 MUST_CHECK enum remixdb_status merge_record(struct merge *m, struct kv_rec *rec_out);
-// The same if it needs no lookup and so no epoch; else false.
+// The next records of the young views, or of the partitions' older views (remix_next_records). Some of them may be
+// hidden by newer streams. Inside an epoch.
+static inline uint32_t merge_next_records(const struct merge *m, bool young, struct kv_rec *out, uint32_t most) {
+  if (young && (!m->has[MERGE_YOUNG] || m->young_state != MERGE_YOUNG_KNOWN)) return 0;
+  if (!young && m->parts_later) return 0;
+  const bool own = !(m->same & 1u << (young ? MERGE_YOUNG : MERGE_PARTS));
+  return remix_next_records(young ? &m->young : &m->remix, own, out, most);
+}
+// The same as merge_record if it needs no lookup and so no epoch; else false.
 static inline bool merge_record_held(const struct merge *m, struct kv_rec *rec_out) {
   return likely(m->at == MERGE_PARTS) && remix_record_held(&m->remix, rec_out);
 }

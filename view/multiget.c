@@ -137,9 +137,29 @@ static __attribute__((noinline)) void found_apart(struct multiget *m, size_t i, 
   m->apart[m->nr_apart++] = a;
 }
 
+#define APART_AHEAD MULTIGET_GROUP      // values that are asked for before the first of them is read
+#define APART_AHEAD_BYTES (8ull << 20)  // and their bytes
+
+// While values come from the disk: asks for the values from `i` on that it has not asked for. told: how many it has;
+// *bytes: of those that are not read yet.
+static size_t ask_apart(const struct multiget *m, size_t i, size_t told, uint64_t *bytes) {
+  if (told < i) told = i;
+  for (; told < m->nr_apart && told < i + APART_AHEAD && *bytes < APART_AHEAD_BYTES; told++) {
+    const struct apart *const a = &m->apart[told];
+    if (!value_cold(a->file->ctx)) break;
+    value_will_need(a->file, &a->to, (uint32_t)m->keys[a->key].len);
+    *bytes += a->to.len;
+  }
+  return told;
+}
+
 // Reads the values that are apart.
 static void read_apart(struct multiget *m) {
+  size_t told = 0;
+  uint64_t bytes = 0;
   for (size_t i = 0; i < m->nr_apart; i++) {
+    if (m->nr_apart > 1) told = ask_apart(m, i, told, &bytes);
+    if (i < told) bytes -= m->apart[i].to.len;
     struct apart *const a = &m->apart[i];
     const struct remixdb_slice *const key = &m->keys[a->key];
     struct remixdb_buf *const b = &m->values[a->key];

@@ -17,12 +17,16 @@
 #define LENGTH 50u
 #define TRIES 60u
 #define MANY 64u
+#define VALUE_MOST 12000u
+#define LONG_KEYS 1500u
+#define LONG_BYTES 8000u  // of values that lie apart
 
 struct trips {
   struct simdisk *disk;
   struct xdb *x;
   struct xdb_ref *ref;
   uint64_t rng;
+  uint32_t keys;
   uint64_t from;  // the clock when the operation began
 };
 
@@ -47,45 +51,48 @@ static void close_slow(struct trips *t) {
 }
 
 // A store of overlapping runs: it was filled in random order, in many small memtables.
-static void trips_make(struct trips *t, bool young) {
-  static uint8_t value[800];
+// Its values have half as many bytes to half as many more than `bytes`.
+static void trips_make_of(struct trips *t, bool young, uint32_t keys, uint32_t bytes) {
+  static uint8_t value[VALUE_MOST];
   static uint32_t order[KEYS];
   check_seed = check_seed_or(1);
-  *t = (struct trips){.rng = check_seed, .disk = simdisk_create()};
+  *t = (struct trips){.rng = check_seed, .keys = keys, .disk = simdisk_create()};
   struct remixdb_opts o = small_opts(0);
   o.memtable_mb = 64;
   OK(xdb_open("/store", &o, simdisk_env(t->disk), &t->x));
   shrink(t->x, 512 << 10, 700);
   t->x->compact.young_from = young ? 2 : UINT32_MAX;
   CHECK(t->ref = remixdb_ref(t->x));
-  for (uint32_t i = 0; i < KEYS; i++) order[i] = i;
-  for (uint32_t i = KEYS; i > 1; i--) {
+  for (uint32_t i = 0; i < keys; i++) order[i] = i;
+  for (uint32_t i = keys; i > 1; i--) {
     const uint32_t j = (uint32_t)(rng_next(&t->rng) % i), k = order[i - 1];
     order[i - 1] = order[j];
     order[j] = k;
   }
-  for (uint32_t i = 0; i < KEYS; i++) {
+  for (uint32_t i = 0; i < keys; i++) {
     char key[24];
     const uint32_t len = key_of(order[i], key, false);
-    CHECK(remixdb_put(t->ref, key, len, value, 200 + (uint32_t)(rng_next(&t->rng) % 400)));
+    CHECK(remixdb_put(t->ref, key, len, value, bytes / 2 + (uint32_t)(rng_next(&t->rng) % bytes)));
   }
   CHECK(remixdb_flush(t->ref));
   close_slow(t);
 }
+
+static void trips_make(struct trips *t, bool young) { trips_make_of(t, young, KEYS, 400); }
 
 static void trips_free(struct trips *t) {
   close_slow(t);
   simdisk_destroy(t->disk);
 }
 
-static uint32_t any(struct trips *t) { return 100 + (uint32_t)(rng_next(&t->rng) % (KEYS - 200)); }
+static uint32_t any(struct trips *t) { return 100 + (uint32_t)(rng_next(&t->rng) % (t->keys - 200)); }
 
 // Empties the page cache and begins to count.
 static void begin(struct trips *t) { simdisk_slow(t->disk, true); }
 static uint64_t waits(const struct trips *t) { return simdisk_waits(t->disk); }
 
 static uint64_t gets(struct trips *t, bool absent) {
-  static uint8_t value[800];
+  static uint8_t value[VALUE_MOST];
   uint64_t sum = 0;
   for (uint32_t i = 0; i < TRIES; i++) {
     char key[24];
@@ -177,7 +184,7 @@ static uint64_t scans_beside(struct trips *t, uint32_t expect) {
 
 static uint64_t many(struct trips *t) {
   static char keys[MANY][24];
-  static uint8_t values[MANY][800];
+  static uint8_t values[MANY][VALUE_MOST];
   uint64_t sum = 0;
   for (uint32_t i = 0; i < TRIES; i++) {
     struct remixdb_slice slices[MANY];
@@ -254,9 +261,28 @@ static void test_waits(void **state) {
   }
 }
 
+// Values that lie apart: a scan and a multi-get ask for many at once, after a first one.
+static void test_waits_apart(void **state) {
+  (void)state;
+  for (uint32_t young = 0; young < 2; young++) {
+    struct trips t;
+    trips_make_of(&t, young, LONG_KEYS, LONG_BYTES);
+    open_slow(&t, 1);
+    if (getenv("VERBOSE")) print_message("values apart, young %u\n", young);
+    AT_MOST(gets(&t, false), 150);
+    for (uint32_t back = 0; back < 2; back++) {
+      AT_MOST(scans(&t, back, 0), 600);
+      AT_MOST(scans(&t, back, LENGTH), 500);
+    }
+    AT_MOST(many(&t), 150);
+    trips_free(&t);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_waits),
+      cmocka_unit_test(test_waits_apart),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Values apart that an iterator comes to next. While values come from the disk, a scan over records whose values are
+// apart would wait for each value in turn. The records lie close together in their blocks, so the references of the
+// next ones are mostly at hand. The system is asked for their values before the current one is read, and so brings all
+// of them at once.
+#ifndef VALUE_AHEAD_H
+#define VALUE_AHEAD_H
+
+#include "store/ref.h"
+#include "view/merge.h"
+
+#define VALUES_AHEAD 32u                        // values that are on their way at once, at most
+#define VALUES_AHEAD_BYTES ((uint64_t)1 << 20)  // of them together; the first is asked for, however long it is
+
+// The values that were asked for last, of the older and of the young views; file 0: none. Zero it before the first use.
+struct values_told {
+  struct value_ref last[2];
+};
+
+// Asks for the values of the records that the next steps of an iterator's merge come to, as many as the scan is
+// expected to go (merge_next_records), except for those that it has asked for before. Records of memtables do not
+// count. super: of the merge's sources; the ref's thread is in no epoch. Cannot fail: what is not asked for is read
+// when the iterator comes there.
+void values_ahead(struct xdb_ref *r, const struct super *super, const struct merge *merge, struct values_told *told);
+#endif
