@@ -10,7 +10,6 @@
 #include "store/collect.h"
 #include "store/dropped_ask.h"
 #include "store/expiry.h"
-#include "store/garbage_merge.h"
 #include "store/flush.h"
 #include "store/idle.h"
 #include "store/memory.h"
@@ -111,7 +110,7 @@ static enum remixdb_status open_steps(struct xdb *x, const struct env_dir *at, c
   clean_up(x, o);
   if (!x->opts.read_only) {
     idle_expiry(x, o->version);
-    garbage_watch(x);
+    idle_garbage(x);
   }
   reserve_measure(x, o->version, x->recovery.bytes);
   (void)reserve_keep(x);

@@ -7,7 +7,7 @@
 
 #include "compact/dropped.h"
 #include "store/collect.h"
-#include "store/garbage_merge.h"
+#include "store/garbage_look.h"
 #include "store/refpool.h"
 #include "store/snapshot.h"
 #include "store/txn_pool.h"

@@ -2,52 +2,12 @@
 #include "store/garbage_merge.h"
 
 #include "store/expiry.h"
+#include "store/garbage_look.h"
 #include "store/idle.h"
 #include "store/install.h"
 #include "store/scan_merge.h"
 
 #define FAILED_NS 60000000000ull  // until a merge that failed is tried again
-
-static void look_after(struct xdb *x, uint64_t ns) {
-  atomic_store_explicit(&x->garbage_merges.look_ns, time_ns() + ns, memory_order_relaxed);
-  idle_later(x, ns);
-}
-
-static uint64_t rest_ns(const struct xdb *x) {
-  return atomic_load_explicit(&x->garbage_merges.rest_ns, memory_order_relaxed);
-}
-
-void garbage_watch(struct xdb *x) {
-  if (x->workers && workers_count(x->workers)) look_after(x, rest_ns(x));
-}
-
-bool garbage_pending(const struct xdb *x) {
-  return atomic_load_explicit(&x->garbage_merges.look_ns, memory_order_relaxed) ||
-         atomic_load_explicit(&x->garbage_merges.due, memory_order_relaxed);
-}
-
-uint64_t garbage_look(struct xdb *x, struct epoch_slot *slot) {
-  struct garbage_merges *const g = &x->garbage_merges;
-  uint64_t at = atomic_load_explicit(&g->look_ns, memory_order_relaxed), next = 0;
-  if (likely(at == 0)) return 0;
-  const uint64_t now = time_ns(), written = atomic_load_explicit(&x->published, memory_order_relaxed);
-  if (now < at) return at - now;
-  bool due = false;
-  if (written != atomic_load_explicit(&g->written, memory_order_relaxed)) {
-    atomic_store_explicit(&g->written, written, memory_order_relaxed);
-    next = now + rest_ns(x);
-  } else {
-    epoch_enter(&x->epoch, slot);
-    due = compact_garbage_due(&x->compact, xdb_super(x)->version);
-    epoch_exit(slot);
-  }
-  if (due) atomic_store_explicit(&g->due, true, memory_order_relaxed);
-  // A version that was installed meanwhile has its own look.
-  const bool mine = atomic_compare_exchange_strong_explicit(&g->look_ns, &at, next, memory_order_relaxed,
-                                                            memory_order_relaxed);
-  if (due) workers_kick(x->workers);
-  return next && mine ? next - now : 0;
-}
 
 // Returns the version to merge in, with a reference; NULL: something is more urgent, or the store is not at rest.
 static struct version *begin(struct xdb *x) {
@@ -80,9 +40,10 @@ void garbage_merge_run(struct xdb *x, struct worker *w) {
   } while (s == REMIXDB_OK && next);
   if (s != REMIXDB_OK && s != REMIXDB_ABORTED) {
     xdb_say(x, "a merge for garbage failed and will be tried again: %s", err_msg());
-    look_after(x, FAILED_NS);
+    garbage_look_after(x, FAILED_NS);
+    idle_later(x, FAILED_NS);
   } else if (!base || s != REMIXDB_OK) {
-    look_after(x, rest_ns(x));
+    idle_garbage(x);
   }
   atomic_store_explicit(&g->due, false, memory_order_relaxed);
 }

@@ -3,7 +3,7 @@
 
 #include "store/dropped_ask.h"
 #include "store/expiry.h"
-#include "store/garbage_merge.h"
+#include "store/garbage_look.h"
 #include "store/memory.h"
 
 #define SETTLE_NS 1000000000ull  // between two looks of a thread that waits
@@ -77,6 +77,13 @@ void idle_later(struct xdb *x, uint64_t ns) { workers_later(x->workers, idle_ste
 
 void idle_expiry(struct xdb *x, const struct version *v) {
   if (expiry_watch(x, v) && x->workers) workers_tick(x->workers, idle_step, (uint64_t)EXPIRY_LOOK_MS * 1000000);
+}
+
+void idle_garbage(struct xdb *x) {
+  const uint64_t ns = atomic_load_explicit(&x->garbage_merges.rest_ns, memory_order_relaxed);
+  if (!x->workers || workers_count(x->workers) == 0) return;
+  garbage_look_after(x, ns);
+  idle_later(x, ns);
 }
 
 // The version's last reference is gone.

@@ -4,7 +4,6 @@
 #include <assert.h>
 
 #include "store/expiry.h"
-#include "store/garbage_merge.h"
 #include "store/handover.h"
 #include "store/idle.h"
 #include "store/reserve.h"
@@ -202,7 +201,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   if (trim) compact_keep_values(&x->compact);
   publish(x, fresh, had_frozen, &old, when_out);
   idle_expiry(x, next);
-  garbage_watch(x);
+  idle_garbage(x);
   retire_trimmed(next, full);
   retire(x, base, next, frozen, !trim || x->rounds.ingesting);
   x->txns.let_go(x);
@@ -356,7 +355,7 @@ static enum remixdb_status place(struct placing *p, struct worker *w, uint64_t *
   if (s == REMIXDB_OK) {
     recycle_log(x, p->next->log_gen);
     idle_expiry(x, p->next);
-    garbage_watch(x);
+    idle_garbage(x);
     retire_trimmed(p->next, p->full);
     retire(x, p->base, p->next, p->old->active, false);
     p->fresh = NULL;

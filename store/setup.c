@@ -7,7 +7,7 @@
 #include "base/cgroup.h"
 #include "store/collect.h"
 #include "store/expiry.h"
-#include "store/garbage_merge.h"
+#include "store/garbage_look.h"
 #include "store/idle.h"
 #include "store/memory.h"
 #include "store/refpool.h"

@@ -8,7 +8,7 @@
 #include <errno.h>
 
 #include "compact/garbage.h"
-#include "store/garbage_merge.h"
+#include "store/garbage_look.h"
 #include "view/garbage.h"
 
 #define MS 1000000ull
@@ -37,7 +37,7 @@ static struct xdb_ref *load_garbage(int workers) {
 }
 
 // Overwrites half of the keys, and deletes some. The round does not bound the garbage, and no merge follows before the
-// next garbage_watch.
+// next idle_garbage.
 static void make_garbage(struct xdb_ref *r) {
   x->garbage_merges.rest_ns = 3600000 * MS;
   x->compact.garbage_from = 0;
@@ -65,7 +65,7 @@ static void test_at_rest(void **state) {
     CHECK(before.garbage > before.live / 4);
     CHECK(stat_of(x, "garbage_merges") == merges && garbage_pending(x));
     x->garbage_merges.rest_ns = MS;
-    garbage_watch(x);
+    idle_garbage(x);
     wait_settled();
     const struct garbage after = measure();
     CHECK(stat_of(x, "garbage_merges") > merges);
@@ -76,7 +76,7 @@ static void test_at_rest(void **state) {
   }
   // nothing was written: nothing is done
   const uint64_t merges = stat_of(x, "garbage_merges"), written = stat_of(x, "table_bytes_written");
-  garbage_watch(x);
+  idle_garbage(x);
   wait_settled();
   CHECK(stat_of(x, "garbage_merges") == merges && stat_of(x, "table_bytes_written") == written);
   xdb_unref(old);
@@ -92,14 +92,14 @@ static void test_not_at_rest(void **state) {
   make_garbage(r);
   const uint64_t merges = stat_of(x, "garbage_merges");
   x->garbage_merges.rest_ns = 3000 * MS;
-  garbage_watch(x);
+  idle_garbage(x);
   for (uint32_t i = 0; i < 100; i++) {  // too little for a round
     write_key(r, i, false);
     time_sleep_ns(40 * MS);
   }
   CHECK(garbage_pending(x) && stat_of(x, "garbage_merges") == merges);
   x->garbage_merges.rest_ns = MS;
-  garbage_watch(x);
+  idle_garbage(x);
   wait_settled();
   CHECK(stat_of(x, "garbage_merges") > merges);
   check_all(r, newest);
@@ -119,7 +119,7 @@ static void test_none(void **state) {
   make_garbage(r);
   x->compact.garbage_from = 0;
   x->garbage_merges.rest_ns = MS;
-  garbage_watch(x);
+  idle_garbage(x);
   wait_settled();
   CHECK(stat_of(x, "garbage_merges") == 0);
   reopen(r);
@@ -134,7 +134,7 @@ static void test_yields(void **state) {
   const uint64_t merges = stat_of(x, "garbage_merges");
   x->garbage_merges.rest_ns = MS;
   hold(GATE_TABLE);
-  garbage_watch(x);
+  idle_garbage(x);
   wait_held_at(GATE_TABLE);
   freeze(r);
   hold(GATE_NONE);
@@ -155,7 +155,7 @@ static void test_fails(void **state) {
   atomic_store(&fail_with, ENOSPC);
   atomic_store(&fail_at, GATE_TABLE);
   x->garbage_merges.rest_ns = MS;
-  garbage_watch(x);
+  idle_garbage(x);
   while (stat_of(x, "failed") == failed) time_sleep_ns(MS);
   time_sleep_ns(50 * MS);  // for a try that should not come
   idle();
@@ -163,7 +163,7 @@ static void test_fails(void **state) {
   atomic_store(&fail_at, GATE_NONE);
   check_all(r, newest);
   write_key(r, 1, false);
-  garbage_watch(x);
+  idle_garbage(x);
   wait_settled();
   CHECK(stat_of(x, "garbage_merges") > merges);
   check_all(r, newest);
