@@ -46,9 +46,11 @@ void garbage_of(const struct part *p, struct garbage *out) {
     sums.live = sums.live > hidden * mean ? sums.live - hidden * mean : 0;
     sums.keys = sums.keys > hidden ? sums.keys - hidden : 0;
   }
+  // where records are compressed, each takes its share of the files
+  const double files = (double)sums.files, stored = sums.bytes > files ? files / sums.bytes : 1;
   out->files = sums.files;
-  out->live = (uint64_t)sums.live;
-  out->garbage = sums.bytes > sums.live ? (uint64_t)(sums.bytes - sums.live) : 0;
+  out->live = (uint64_t)(sums.live * stored);
+  out->garbage = sums.bytes > sums.live ? (uint64_t)((sums.bytes - sums.live) * stored) : 0;
   out->keys = (uint64_t)sums.keys;
 }
 

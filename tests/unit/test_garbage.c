@@ -262,11 +262,34 @@ static void test_rest_fails(void **state) {
   world_fini(&w);
 }
 
+// Where records are compressed, live bytes and garbage are bytes of the files, and garbage is noticed all the same.
+static void test_compressed(void **state) {
+  (void)state;
+  struct world w;
+  struct garbage all;
+  world_init(&w, 9000, 0, 130);
+  w.value = 600;
+  w.c.build.compression = REMIXDB_COMPRESSION_ZSTD;
+  put_range(&w, 0, w.k.nr, 1, false);
+  round_ok(&w, NULL);
+  garbage_all(w.base, &all);
+  assert_true(all.files < table_sum(w.base) && all.live <= all.files && all.garbage == 0);
+  put_range(&w, 0, w.k.nr, 2, false);
+  round_ok(&w, NULL);
+  garbage_all(w.base, &all);
+  assert_true(all.live + all.garbage <= all.files && all.garbage > all.live / 5);
+  w.c.memtable_size = 4096;
+  w.c.garbage_from = 1;
+  assert_true(compact_garbage_due(&w.c, w.base));
+  assert_true(garbage_most(w.c.memtable_size, &all) < 2 * all.files);
+  world_fini(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_estimates),  cmocka_unit_test(test_hides), cmocka_unit_test(test_most),
-      cmocka_unit_test(test_bound),      cmocka_unit_test(test_rest),  cmocka_unit_test(test_rest_yields),
-      cmocka_unit_test(test_rest_fails),
+      cmocka_unit_test(test_estimates),  cmocka_unit_test(test_hides),      cmocka_unit_test(test_most),
+      cmocka_unit_test(test_bound),      cmocka_unit_test(test_rest),       cmocka_unit_test(test_rest_yields),
+      cmocka_unit_test(test_rest_fails), cmocka_unit_test(test_compressed),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
