@@ -26,7 +26,8 @@ void garbage_merge_run(struct xdb *x, struct worker *w) {
   struct version *base, *next = NULL;
   uint64_t installed;
   enum remixdb_status s = REMIXDB_OK;
-  if (!atomic_load_explicit(&g->due, memory_order_relaxed)) return;
+  // taken before the work: a look that finds more to do meanwhile is not lost
+  if (!atomic_exchange_explicit(&g->due, false, memory_order_relaxed)) return;
   do {
     const uint64_t began = time_ns();
     if (!(base = begin(x))) break;
@@ -45,5 +46,4 @@ void garbage_merge_run(struct xdb *x, struct worker *w) {
   } else if (!base || s != REMIXDB_OK) {
     idle_garbage(x);
   }
-  atomic_store_explicit(&g->due, false, memory_order_relaxed);
 }
