@@ -1115,12 +1115,14 @@ bool simdisk_is_off(struct simdisk *d) {
   return off;
 }
 
-uint64_t simdisk_changes(struct simdisk *d) {
+static uint64_t sim_number(struct simdisk *d, const uint64_t *field) {
   (void)pthread_mutex_lock(&d->mu);
-  const uint64_t nr = d->changes;
+  const uint64_t n = *field;
   (void)pthread_mutex_unlock(&d->mu);
-  return nr;
+  return n;
 }
+
+uint64_t simdisk_changes(struct simdisk *d) { return sim_number(d, &d->changes); }
 
 void simdisk_fault(struct simdisk *d, enum simdisk_call call, uint64_t skip, uint64_t nr, int errnum) {
   (void)pthread_mutex_lock(&d->mu);
@@ -1182,26 +1184,11 @@ void simdisk_no_direct(struct simdisk *d, bool on) {
   (void)pthread_mutex_unlock(&d->mu);
 }
 
-uint64_t simdisk_refused(struct simdisk *d) {
-  (void)pthread_mutex_lock(&d->mu);
-  const uint64_t n = d->refused;
-  (void)pthread_mutex_unlock(&d->mu);
-  return n;
-}
+uint64_t simdisk_refused(struct simdisk *d) { return sim_number(d, &d->refused); }
 
-uint64_t simdisk_direct_read(struct simdisk *d) {
-  (void)pthread_mutex_lock(&d->mu);
-  const uint64_t n = d->direct_read;
-  (void)pthread_mutex_unlock(&d->mu);
-  return n;
-}
+uint64_t simdisk_direct_read(struct simdisk *d) { return sim_number(d, &d->direct_read); }
 
-uint64_t simdisk_direct(struct simdisk *d) {
-  (void)pthread_mutex_lock(&d->mu);
-  const uint64_t n = d->direct;
-  (void)pthread_mutex_unlock(&d->mu);
-  return n;
-}
+uint64_t simdisk_direct(struct simdisk *d) { return sim_number(d, &d->direct); }
 
 void simdisk_short_io(struct simdisk *d, uint64_t seed) {
   (void)pthread_mutex_lock(&d->mu);
