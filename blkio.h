@@ -166,7 +166,8 @@ MUST_CHECK enum remixdb_status blkio_batch_end(struct blkio_batch *b);
 MUST_CHECK enum remixdb_status blkio_read_one(struct blkio *b, int fd, const char *path, void *buf, uint32_t len,
                                               uint64_t off);
 
-// The same for a worker, whose reads do not tell whether readers' blocks come from the disk.
+// Does one read as blkio_read_one does, but blkio_cold does not learn from it. Workers read so: their reads do not tell
+// where readers' blocks come from.
 MUST_CHECK enum remixdb_status blkio_read_aside(struct blkio *b, int fd, const char *path, void *buf, uint32_t len,
                                                 uint64_t off);
 

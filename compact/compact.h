@@ -234,7 +234,8 @@ MUST_CHECK enum remixdb_status compact_scan_round(struct compact *c, struct work
 // account of scans.
 MUST_CHECK enum remixdb_status compact_dropped_round(struct compact *c, struct worker *self, struct version *base,
                                                      struct version **out);
-// The same for partitions with much garbage, of a store at rest (compact/garbage.h).
+// Makes a round that merges partitions for their garbage, as a store at rest does (compact/garbage.h). Otherwise like
+// compact_dropped_round.
 MUST_CHECK enum remixdb_status compact_garbage_round(struct compact *c, struct worker *self, struct version *base,
                                                      struct version **out);
 // Tells whether such a round has something to do.

@@ -27,12 +27,11 @@
 
 // Bytes that tables and REMIX files may have after a round of a memtable. memtable: bytes. all: the sums.
 uint64_t garbage_most(size_t memtable, const struct garbage *all);
-// Plans merges in a round of a memtable until its room is within the bound. The other jobs are decided. base: of the
-// unnamed tree. Fails with REMIXDB_NOMEM.
+// Plans merges in a round of a memtable until its room is within the bound. The other jobs are decided. base: the
+// round's version. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status garbage_bound(struct round *r, const struct version *base);
 // Tells whether a store at rest has so much garbage that it is to be merged. all: garbage_all.
 bool garbage_due(const struct compact *c, const struct garbage *all);
-// Plans the merges of a round for garbage, of a store at rest: at most so many as scan merges. Fails with
-// REMIXDB_NOMEM.
+// Plans the merges of a store at rest, at most as many as a round makes for scans. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status garbage_plan_rest(struct round *r, const struct version *base);
 #endif
