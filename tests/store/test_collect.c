@@ -42,9 +42,12 @@ static uint64_t figure(const char *name) {
   return n;
 }
 
+static uint64_t full = FULL;  // bytes of a full file of the next stores
+
+// A worker reads these sizes, so they are set before there is anything to do.
 static void tune(struct xdb *of) {
   shrink(of, 1u << 20, 64);
-  of->values.full = of->compact.values.full = FULL;
+  of->values.full = of->compact.values.full = full;
 }
 
 static void open_it(int workers, enum remixdb_compression c) {
@@ -247,8 +250,9 @@ static void test_room(void **state) {
 static void test_file_in_use(void **state) {
   (void)state;
   for (int workers = 0; workers < 2; workers++) {
+    full = 64 * FULL;
     begin(workers, REMIXDB_COMPRESSION_NONE);
-    x->values.full = x->compact.values.full = 64 * FULL;
+    full = FULL;
     uint64_t most = 0;
     uint32_t nr;
     for (uint32_t turn = 2; turn < 20; turn++) {
