@@ -5,8 +5,8 @@
 // B-tree", JACM 1999). The bits select one entry, the candidate. The search reads the candidate's key and finds the
 // lowest bit in which this key differs from the searched key. That bit gives the place.
 //
-// remix/remix.h defines the bits, their positions, and the marks SAME and FAR. dbits holds 32 numbers of 16 bits; the
-// first nr of them are used. Their byte numbers count from `base`. None of them may be FAR.
+// remix/remix.h defines the bits, their positions, and the marks SAME and FAR. A search takes 32 discriminating bits,
+// the first nr of which are used. Their byte numbers count from `base`. None of them may be FAR.
 #ifndef BLIND_H
 #define BLIND_H
 
@@ -17,15 +17,40 @@
 #define BLIND_FAR 0xFFFEu
 #define BLIND_BYTE_MAX 4094u  // the largest distance of a byte from the base that can be stored
 
+// The discriminating bits of 32 entries: wide, as numbers of 16 bits; or narrow, as bytes. The bits of a segment may be
+// narrow if all lie in the 16 bytes from its base on: a narrow one is the low byte of the number, and SAME is 0xFF.
+struct blind {
+  const uint8_t *bits;
+  bool wide;
+};
+#define BLIND_WIDE 64u    // bytes that wide bits take,
+#define BLIND_NARROW 32u  // and narrow ones
+#define BLIND_SAME_NARROW 0xFFu
+
+// The discriminating bit of entry i, as a wide number.
+static inline uint32_t blind_bit(struct blind b, uint32_t i) {
+  if (unlikely(b.wide)) return load16le(b.bits + 2 * i);
+  return b.bits[i] == BLIND_SAME_NARROW ? BLIND_SAME : b.bits[i];
+}
+// The entries whose discriminating bit is less than `bit`, a wide number.
+static inline uint32_t blind_less(struct blind b, uint32_t bit) {
+  if (unlikely(b.wide)) return set32_lt16(b.bits, bit);
+  return set32_lt8(b.bits, bit < BLIND_SAME_NARROW ? bit : BLIND_SAME_NARROW);
+}
+// The entries with SAME.
+static inline uint32_t blind_same(struct blind b) {
+  return unlikely(b.wide) ? set32_eq16(b.bits, BLIND_SAME) : set32_eq8(b.bits, 0xFF, BLIND_SAME_NARROW);
+}
+
 // ---- the key's bits at the discriminating bits of all entries (0 at SAME). The code takes all 32 without a branch,
 // because the processor would mispredict a branch on whether the search needs a bit.
 
-static inline uint32_t blind_bits_plain(const uint8_t *dbits, uint32_t base, struct kref key) {
+static inline uint32_t blind_bits_plain(struct blind dbits, uint32_t base, struct kref key) {
   static const uint8_t none[1];
   const uint8_t *const p = key.len ? key.ptr : none;
   uint32_t bits = 0;
   for (uint32_t i = 0; i < 32; i++) {
-    const uint32_t d = load16le(dbits + 2 * i), byte = base + (d >> 4);
+    const uint32_t d = blind_bit(dbits, i), byte = base + (d >> 4);
     const bool in = byte < key.len;
     // a leading 1 and the byte are 9 bits; b counts from the highest. The b of a mark lies outside of them.
     const uint32_t v = (0x100u | p[in ? byte : 0]) & (in ? UINT32_MAX : 0);
@@ -35,18 +60,26 @@ static inline uint32_t blind_bits_plain(const uint8_t *dbits, uint32_t base, str
 }
 
 // Tells whether all bits lie in the 16 bytes from the base on, as for most keys. The vector versions below need it.
-static inline bool blind_near(const uint8_t *dbits) {
-  return (set32_lt16(dbits, 16 << 4) | ~set32_lt16(dbits, BLIND_SAME)) == UINT32_MAX;
+static inline bool blind_near(struct blind dbits) {
+  if (likely(!dbits.wide)) return true;
+  return (set32_lt16(dbits.bits, 16 << 4) | ~set32_lt16(dbits.bits, BLIND_SAME)) == UINT32_MAX;
 }
 
 #if defined(SET32_SSE2)
 #define BLIND_SSSE3 __attribute__((target("ssse3"), unused)) static inline
 
+// Makes 16 wide bits narrow.
+static inline __m128i blind_narrow16(const uint8_t *wide) {
+  const __m128i low = _mm_set1_epi16(0xFF);
+  return _mm_packus_epi16(_mm_and_si128(_mm_loadu_si128((const __m128i *)wide), low),
+                          _mm_and_si128(_mm_loadu_si128((const __m128i *)(wide + 16)), low));
+}
+
 // Looks up the bytes of 16 entries at once.
-BLIND_SSSE3 uint32_t blind_bits_ssse3(const uint8_t *dbits, uint32_t base, struct kref key) {
+BLIND_SSSE3 uint32_t blind_bits_ssse3(struct blind dbits, uint32_t base, struct kref key) {
   const __m128i iota = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), zero = _mm_setzero_si128();
   const __m128i weights = _mm_setr_epi8(0, (char)0x80, 0x40, 0x20, 0x10, 8, 4, 2, 1, 0, 0, 0, 0, 0, 0, 0);
-  const __m128i low = _mm_set1_epi16(15);
+  const __m128i low = _mm_set1_epi8(15);
   const uint32_t rest = key.len > base ? key.len - base : 0;
   // 16 bytes of the key, from `skip` bytes before the base on, and no byte outside of the key. The shuffle gives 0
   // where it has no byte.
@@ -73,10 +106,9 @@ BLIND_SSSE3 uint32_t blind_bits_ssse3(const uint8_t *dbits, uint32_t base, struc
   const __m128i end = _mm_set1_epi8((char)(rest < 16 ? rest : 16));
   uint32_t bits = 0;
   for (uint32_t i = 0; i < 32; i += 16) {
-    const __m128i d0 = _mm_loadu_si128((const __m128i *)(dbits + 2 * i));
-    const __m128i d1 = _mm_loadu_si128((const __m128i *)(dbits + 2 * i + 16));
-    const __m128i byte = _mm_packus_epi16(_mm_srli_epi16(d0, 4), _mm_srli_epi16(d1, 4));
-    const __m128i b = _mm_packus_epi16(_mm_and_si128(d0, low), _mm_and_si128(d1, low));
+    const __m128i d = dbits.wide ? blind_narrow16(dbits.bits + 2 * i)
+                                 : _mm_loadu_si128((const __m128i *)(dbits.bits + i));
+    const __m128i byte = _mm_and_si128(_mm_srli_epi16(d, 4), low), b = _mm_and_si128(d, low);
     const __m128i clear = _mm_cmpeq_epi8(_mm_and_si128(_mm_shuffle_epi8(window, byte), _mm_shuffle_epi8(weights, b)),
                                          zero);
     const __m128i in = _mm_and_si128(_mm_cmpeq_epi8(b, zero), _mm_cmpgt_epi8(end, byte));
@@ -87,7 +119,13 @@ BLIND_SSSE3 uint32_t blind_bits_ssse3(const uint8_t *dbits, uint32_t base, struc
 #endif
 
 #if defined(SET32_NEON)
-static inline uint32_t blind_bits_neon(const uint8_t *dbits, uint32_t base, struct kref key) {
+// Makes 16 wide bits narrow.
+static inline uint8x16_t blind_narrow16(const uint8_t *wide) {
+  return vcombine_u8(vmovn_u16(vreinterpretq_u16_u8(vld1q_u8(wide))),
+                     vmovn_u16(vreinterpretq_u16_u8(vld1q_u8(wide + 16))));
+}
+
+static inline uint32_t blind_bits_neon(struct blind dbits, uint32_t base, struct kref key) {
   static const uint8_t weights[16] = {0, 0x80, 0x40, 0x20, 0x10, 8, 4, 2, 1};
   const uint32_t rest = key.len > base ? key.len - base : 0, n = rest < 16 ? rest : 16;
   uint8_t bytes[16] = {0};
@@ -96,10 +134,8 @@ static inline uint32_t blind_bits_neon(const uint8_t *dbits, uint32_t base, stru
   const uint8x16_t window = vld1q_u8(bytes), weight = vld1q_u8(weights), end = vdupq_n_u8((uint8_t)n);
   uint32_t bits = 0;
   for (uint32_t i = 0; i < 32; i += 16) {
-    const uint16x8_t d0 = vreinterpretq_u16_u8(vld1q_u8(dbits + 2 * i)),
-                     d1 = vreinterpretq_u16_u8(vld1q_u8(dbits + 2 * i + 16));
-    const uint8x16_t byte = vcombine_u8(vshrn_n_u16(d0, 4), vshrn_n_u16(d1, 4));
-    const uint8x16_t b = vandq_u8(vcombine_u8(vmovn_u16(d0), vmovn_u16(d1)), vdupq_n_u8(15));
+    const uint8x16_t d = dbits.wide ? blind_narrow16(dbits.bits + 2 * i) : vld1q_u8(dbits.bits + i);
+    const uint8x16_t byte = vshrq_n_u8(d, 4), b = vandq_u8(d, vdupq_n_u8(15));
     const uint8x16_t set = vtstq_u8(vqtbl1q_u8(window, byte), vqtbl1q_u8(weight, b));
     const uint8x16_t in = vandq_u8(vceqzq_u8(b), vcltq_u8(byte, end));
     bits |= set32_neon_bits(vorrq_u8(set, in)) << i;
@@ -108,7 +144,7 @@ static inline uint32_t blind_bits_neon(const uint8_t *dbits, uint32_t base, stru
 }
 #endif
 
-static inline uint32_t blind_bits(const uint8_t *dbits, uint32_t base, struct kref key) {
+static inline uint32_t blind_bits(struct blind dbits, uint32_t base, struct kref key) {
 #if defined(SET32_SSE2)
   if (likely(__builtin_cpu_supports("ssse3") && blind_near(dbits))) return blind_bits_ssse3(dbits, base, key);
 #elif defined(SET32_NEON)
@@ -122,7 +158,7 @@ static inline uint32_t blind_bits(const uint8_t *dbits, uint32_t base, struct kr
 // Returns the candidate among the entries [from, nr): no other entry of the range shares more leading bits with the
 // key. The range is not empty. It is all entries, or a subtree of the trie. In a subtree the key and all entries agree
 // up to some bit, and the range ends before the next entry whose discriminating bit is at or before that bit.
-static inline uint32_t blind_candidate_in(const uint8_t *dbits, uint32_t from, uint32_t nr, uint32_t base,
+static inline uint32_t blind_candidate_in(struct blind dbits, uint32_t from, uint32_t nr, uint32_t base,
                                           struct kref key) {
   const uint32_t zeros = ~blind_bits(dbits, base, key) & set32_below(nr);
   uint32_t cand = from, i = from + 1;
@@ -133,19 +169,19 @@ static inline uint32_t blind_candidate_in(const uint8_t *dbits, uint32_t from, u
     if (zero > i) cand = zero - 1;
     if (m == 0) return cand;
     // The key has a 0 here. All entries up to the next smaller bit have a 1, so the search leaps over them.
-    const uint32_t less = set32_lt16(dbits, load16le(dbits + 2 * zero)) & set32_above(zero) & set32_below(nr);
+    const uint32_t less = blind_less(dbits, blind_bit(dbits, zero)) & set32_above(zero) & set32_below(nr);
     if (less == 0) return cand;
     i = set32_first(less);
   }
 }
 
 // Returns the candidate among all entries. If the key is present, it is the key's newest version.
-static inline uint32_t blind_candidate(const uint8_t *dbits, uint32_t nr, uint32_t base, struct kref key) {
+static inline uint32_t blind_candidate(struct blind dbits, uint32_t nr, uint32_t base, struct kref key) {
   return blind_candidate_in(dbits, 0, nr, base, key);
 }
 
 // Returns the lowest entry whose key is not less than `key`, or nr if there is none. found: the candidate's key.
-static inline uint32_t blind_place(const uint8_t *dbits, uint32_t nr, uint32_t base, struct kref key, uint32_t cand,
+static inline uint32_t blind_place(struct blind dbits, uint32_t nr, uint32_t base, struct kref key, uint32_t cand,
                                    struct kref found, bool *equal_out) {
   const uint32_t lcp = kv_lcp_from(key, found, 0);
   *equal_out = lcp == key.len && lcp == found.len;
@@ -162,7 +198,7 @@ static inline uint32_t blind_place(const uint8_t *dbits, uint32_t nr, uint32_t b
   if (lcp < base) return greater ? nr : 0;  // the keys differ in bytes that all entries share
   // A bit too far to be stored counts as greater than every bit that can be stored, and as less than SAME.
   const uint32_t bit = lcp - base <= BLIND_BYTE_MAX ? (lcp - base) << 4 | b : BLIND_FAR;
-  const uint32_t less = set32_lt16(dbits, bit);
+  const uint32_t less = blind_less(dbits, bit);
   if (greater) {
     const uint32_t m = less & set32_above(cand) & set32_below(nr);
     return m ? set32_first(m) : nr;

@@ -52,6 +52,14 @@ static inline uint32_t set32_eq8_plain(const uint8_t *p, uint8_t keep, uint8_t v
   return m;
 }
 
+// ---- the members whose byte is less than v (v <= 0xFF)
+
+static inline uint32_t set32_lt8_plain(const uint8_t *p, uint32_t v) {
+  uint32_t m = 0;
+  for (uint32_t i = 0; i < 32; i++) m |= (uint32_t)(p[i] < v) << i;
+  return m;
+}
+
 // ---- the members whose 16-bit number is less than v (v <= 0xFFFF)
 
 static inline uint32_t set32_lt16_plain(const uint8_t *p, uint32_t v) {
@@ -68,6 +76,15 @@ static inline uint32_t set32_eq8_sse2(const uint8_t *p, uint8_t keep, uint8_t v)
   return (uint32_t)_mm_movemask_epi8(lo) | (uint32_t)_mm_movemask_epi8(hi) << 16;
 }
 
+static inline uint32_t set32_lt8_sse2(const uint8_t *p, uint32_t v) {
+  // SSE2 has no comparison of unsigned bytes, but their maximum.
+  const __m128i w = _mm_set1_epi8((char)v), lo = _mm_loadu_si128((const __m128i *)p),
+                hi = _mm_loadu_si128((const __m128i *)(p + 16));
+  const uint32_t not_lo = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_max_epu8(lo, w), lo)),
+                 not_hi = (uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_max_epu8(hi, w), hi));
+  return ~(not_lo | not_hi << 16);
+}
+
 static inline uint32_t set32_lt16_sse2(const uint8_t *p, uint32_t v) {
   // SSE2 compares signed numbers only, so both sides are shifted by half the range.
   const __m128i half = _mm_set1_epi16((short)0x8000), w = _mm_set1_epi16((short)(v ^ 0x8000));
@@ -82,6 +99,11 @@ static inline uint32_t set32_lt16_sse2(const uint8_t *p, uint32_t v) {
 SET32_AVX2 uint32_t set32_eq8_avx2(const uint8_t *p, uint8_t keep, uint8_t v) {
   const __m256i x = _mm256_and_si256(_mm256_loadu_si256((const __m256i *)p), _mm256_set1_epi8((char)keep));
   return (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(x, _mm256_set1_epi8((char)v)));
+}
+
+SET32_AVX2 uint32_t set32_lt8_avx2(const uint8_t *p, uint32_t v) {
+  const __m256i x = _mm256_loadu_si256((const __m256i *)p);
+  return ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(_mm256_max_epu8(x, _mm256_set1_epi8((char)v)), x));
 }
 
 SET32_AVX2 uint32_t set32_lt16_avx2(const uint8_t *p, uint32_t v) {
@@ -106,6 +128,11 @@ static inline uint32_t set32_eq8_neon(const uint8_t *p, uint8_t keep, uint8_t v)
          set32_neon_bits(vceqq_u8(vandq_u8(vld1q_u8(p + 16), k), w)) << 16;
 }
 
+static inline uint32_t set32_lt8_neon(const uint8_t *p, uint32_t v) {
+  const uint8x16_t w = vdupq_n_u8((uint8_t)v);
+  return set32_neon_bits(vcltq_u8(vld1q_u8(p), w)) | set32_neon_bits(vcltq_u8(vld1q_u8(p + 16), w)) << 16;
+}
+
 static inline uint32_t set32_lt16_neon(const uint8_t *p, uint32_t v) {
   const uint16x8_t w = vdupq_n_u16((uint16_t)v);
   uint8x8_t q[4];
@@ -123,6 +150,18 @@ static inline uint32_t set32_eq8(const uint8_t *p, uint8_t keep, uint8_t v) {
   return set32_eq8_neon(p, keep, v);
 #else
   return set32_eq8_plain(p, keep, v);
+#endif
+}
+
+static inline uint32_t set32_lt8(const uint8_t *p, uint32_t v) {
+#if defined(__AVX2__)
+  return set32_lt8_avx2(p, v);
+#elif defined(SET32_SSE2)
+  return set32_lt8_sse2(p, v);
+#elif defined(SET32_NEON)
+  return set32_lt8_neon(p, v);
+#else
+  return set32_lt8_plain(p, v);
 #endif
 }
 

@@ -132,7 +132,7 @@ static enum remixdb_status seg_search_keys(struct remix_cursor *c, const uint8_t
   enum remixdb_status s = c->bounded ? edge_find_near(c, c->front_seg) : REMIXDB_OK;
   if (s == REMIXDB_OK) s = sst_key_at(x->runs[run], seg_pos(x, p, run, cand), &c->keys[run].hold, &found);
   if (s != REMIXDB_OK) return s;
-  out->at = blind_place(p + x->index->lay.dbits, seg_nr(x->index, p), seg_base(x->index, p), key, cand, found,
+  out->at = blind_place(seg_blind(x->index, p), seg_nr(x->index, p), seg_base(x->index, p), key, cand, found,
                         &out->equal);
   return s;
 }
@@ -163,7 +163,7 @@ static enum remixdb_status seg_search(struct remix_cursor *c, uint32_t seg, cons
   c->front_seg = seg;
   c->front_at = 0;
   if (unlikely(seg_far(ix, p))) return seg_search_binary(x, p, key, seek_entry, c, out, &rec);
-  const uint8_t *const dbits = p + ix->lay.dbits;
+  const struct blind dbits = seg_blind(ix, p);
   const uint32_t nr = seg_nr(ix, p), base = seg_base(ix, p);
   const uint32_t tagged = x->tags ? set32_eq8(p, 0xFF, remix_tag(hash64(key.ptr, key.len))) & set32_below(nr) : 0;
   if (ahead)  // for all runs at once: else each group of entries would wait for its own
@@ -534,7 +534,8 @@ enum remixdb_status remix_none_between(struct remix_cursor *c, struct kref key, 
   if (!x || x->nr_segs == 0) return REMIXDB_OK;
   assert(c->wanted);
   const uint32_t seg = c->begun_seg;
-  const uint8_t *const p = seg_at(x->index, seg), *const dbits = p + x->index->lay.dbits;
+  const uint8_t *const p = seg_at(x->index, seg);
+  const struct blind dbits = seg_blind(x->index, p);
   const uint32_t nr = seg_nr(x->index, p), base = seg_base(x->index, p);
   if (seg_far(x->index, p)) return REMIXDB_OK;
   cursor_leave(c);

@@ -36,7 +36,8 @@ static enum remixdb_status edge_entry(void *arg, const uint8_t *s, uint32_t i, s
 
 enum remixdb_status edge_find(struct remix_cursor *c, struct remix_edge *e, bool own) {
   const struct remix_index *const ix = c->x->index;
-  const uint8_t *const p = seg_at(ix, e->seg), *const dbits = p + ix->lay.dbits;
+  const uint8_t *const p = seg_at(ix, e->seg);
+  const struct blind dbits = seg_blind(ix, p);
   const uint32_t nr = seg_nr(ix, p), base = seg_base(ix, p);
   struct edge_reader reader = {.c = c, .own = own};
   struct seg_pos_found spot = {0, false};

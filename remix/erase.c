@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "remix/narrow.h"
 #include "remix/seg.h"
 #include "remix/write.h"
 
@@ -39,18 +40,20 @@ enum remixdb_status remix_span_find(struct remix_cursor *c, struct remix *x, str
 
 // ---- erasing
 
-// A copy of the view's image, in which entries are erased.
+// A copy of the view's plain image, in which entries are erased.
 struct erased {
   const struct remix *x;
+  struct remix_layout lay;
+  size_t size;
   uint8_t *image;
 };
 
 static uint8_t *segment(const struct erased *e, uint32_t seg) {
-  return e->image + (seg_at(e->x->index, seg) - e->x->image);
+  return e->image + remix_segs_off(e->x->nr_runs) + (size_t)seg * e->lay.stride;
 }
 
 static void erase_entries(const struct erased *e, uint32_t seg, uint32_t from, uint32_t to) {
-  uint8_t *const sel = segment(e, seg) + e->x->index->lay.sel;
+  uint8_t *const sel = segment(e, seg) + e->lay.sel;
   for (uint32_t i = from; i < to; i++) sel[i] |= REMIX_ERASED;
 }
 
@@ -64,12 +67,11 @@ static void erase_span(const struct erased *e, const struct remix_span *span) {
 }
 
 static uint64_t count_keys(const struct erased *e) {
-  const struct remix_index *const ix = e->x->index;
   uint64_t keys = 0;
   for (uint32_t seg = 0; seg < e->x->nr_segs; seg++) {
     const uint8_t *const s = segment(e, seg);
-    const uint32_t in = set32_below(seg_nr(ix, s));
-    keys += set32_count(set32_eq8(s + ix->lay.sel, REMIX_OLD | REMIX_TOMB, 0) & in);
+    const uint32_t in = set32_below(remix_seg_nr(&e->lay, s));
+    keys += set32_count(set32_eq8(s + e->lay.sel, REMIX_OLD | REMIX_TOMB, 0) & in);
   }
   return keys;
 }
@@ -79,25 +81,25 @@ static void set_head(const struct erased *e, uint64_t number) {
   store32le(p + REMIX_HEAD_FORMAT, REMIX_FORMAT_KINDS);
   store64le(p + REMIX_HEAD_STORE_ID, e->x->ctx->store_id);
   store64le(p + REMIX_HEAD_NUMBER, number);
-  store64le(p + REMIX_HEAD_SIZE, e->x->image_size);
+  store64le(p + REMIX_HEAD_SIZE, e->size);
   store64le(p + REMIX_HEAD_KEYS, count_keys(e));
-  store64le(p + e->x->image_size - REMIX_SUM, 0);
 }
 
 enum remixdb_status remix_erase(const struct remix *x, const struct remix_span *spans, uint32_t nr,
                                 struct blkio_queue *queue, uint64_t number, struct remix **out, uint64_t *bytes_out) {
   *out = NULL;
   *bytes_out = 0;
-  const struct erased e = {x, mem_alloc(x->image_size)};
+  const size_t size = remix_plain_size(x);
+  const struct erased e = {x, remix_layout(x->nr_runs, x->tags), size, mem_alloc(size)};
   if (!e.image) return REMIXDB_NOMEM;
   if (!queue) number = x->number;
-  memcpy(e.image, x->image, x->image_size);
+  remix_plain(x, e.image);
   for (uint32_t i = 0; i < nr; i++) erase_span(&e, &spans[i]);
   set_head(&e, number);
-  struct remix_built built = {.image = e.image, .image_size = x->image_size, .file_size = x->file_size};
+  struct remix_built built = {.image = e.image, .image_size = size, .file_size = x->file_size};
   enum remixdb_status s = REMIXDB_OK;
   if (queue) {
-    s = remix_write_image(x->ctx, queue, number, NULL, e.image, x->image_size, &built.file_size, &built.print);
+    s = remix_write_image(x->ctx, queue, number, NULL, e.image, size, &built.file_size, &built.print);
     *bytes_out = built.file_size;
   }
   if (s == REMIXDB_OK && (s = remix_open_built(x->ctx, number, x->runs, x->nr_runs, &built, out)) == REMIXDB_OK) {

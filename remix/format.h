@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The layout of a REMIX: limits, the header's offsets, and where the parts of a segment are. docs/FORMAT.md is the full
-// description. The image in memory has this layout. A file of a later format than 1 has the same header and a different
-// part after it. All numbers are little-endian.
+// description. A plain image has this layout; a narrow one has shorter segments (remix/narrow.h). A file of a later
+// format than 1 has the same header and a different part after it. All numbers are little-endian.
 #ifndef REMIX_FORMAT_H
 #define REMIX_FORMAT_H
 
@@ -30,6 +30,7 @@
 #define REMIX_FLAG_TAGS 1u   // header flag: entries have tags
 #define REMIX_FLAG_KINDS 2u  // in files of format 4: some record expires, or is erased
 #define REMIX_SEG_FAR 1u     // segment flag: some discriminating bit is BLIND_FAR (base/blind.h)
+#define REMIX_SEG_WIDE 2u    // segment flag of a narrow image, never of a file (remix/narrow.h)
 
 // Offsets in the header.
 enum {
@@ -62,6 +63,7 @@ static inline uint8_t remix_sel_kind(uint32_t kind) {
 // needs only the parts at the segment's beginning.
 struct remix_layout {
   uint32_t sel, head, offs, dbits, stride;
+  bool narrow;  // discriminating bits take a byte each (remix/narrow.h); false in files
 };
 // Offsets in a segment's head.
 enum {
@@ -70,14 +72,18 @@ enum {
   REMIX_SEG_BASE = 2,   // u16, bytes that all keys share; dbits count from there
   REMIX_SEG_HEAD = 4,   // size
 };
-static inline struct remix_layout remix_layout(uint32_t nr_runs, bool tags) {
+static inline struct remix_layout remix_layout_of(uint32_t nr_runs, bool tags, bool narrow) {
   struct remix_layout l;
+  l.narrow = narrow;
   l.sel = tags ? REMIX_SEG : 0;
   l.head = l.sel + REMIX_SEG;
   l.offs = l.head + REMIX_SEG_HEAD;
   l.dbits = l.offs + 4 * nr_runs;
-  l.stride = (uint32_t)align_up(l.dbits + 2 * REMIX_SEG, REMIX_SEG_ALIGN);
+  l.stride = (uint32_t)align_up(l.dbits + (narrow ? 1 : 2) * REMIX_SEG, REMIX_SEG_ALIGN);
   return l;
+}
+static inline struct remix_layout remix_layout(uint32_t nr_runs, bool tags) {
+  return remix_layout_of(nr_runs, tags, false);
 }
 // The fields of a segment s.
 static inline uint32_t remix_seg_nr(const struct remix_layout *l, const uint8_t *s) {
@@ -91,9 +97,6 @@ static inline uint32_t remix_seg_base(const struct remix_layout *l, const uint8_
 }
 static inline uint32_t remix_seg_off(const struct remix_layout *l, const uint8_t *s, uint32_t run) {
   return load32le(s + l->offs + 4 * run);
-}
-static inline uint32_t remix_seg_dbit(const struct remix_layout *l, const uint8_t *s, uint32_t entry) {
-  return load16le(s + l->dbits + 2 * entry);
 }
 
 // Offset of the segments.

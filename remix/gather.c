@@ -143,7 +143,7 @@ static void gather_edge(struct gather *g, uint32_t seg, bool back) {
   if (e->known || !edge_near(e, seg, back)) return;
   const uint8_t *const s = seg_at(ix, e->seg);
   if (seg_far(ix, s)) return;
-  gather_set(g, s, 1u << blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), e->key), back);
+  gather_set(g, s, 1u << blind_candidate(seg_blind(ix, s), seg_nr(ix, s), seg_base(ix, s), e->key), back);
 }
 
 // Adds what a seek reads: its candidate's block, and its neighbour's (gather_seek).
@@ -225,7 +225,7 @@ void gather_seek(struct remix_cursor *c, struct kref key, const uint8_t *s, uint
     const uint8_t *const s2 = seg_at(ix, b->begun_seg);
     gather_view(&g, b);
     if (!seg_far(ix, s2)) {
-      const uint32_t cand2 = blind_candidate(s2 + ix->lay.dbits, seg_nr(ix, s2), seg_base(ix, s2), key);
+      const uint32_t cand2 = blind_candidate(seg_blind(ix, s2), seg_nr(ix, s2), seg_base(ix, s2), key);
       gather_set(&g, s2, 1u << cand2, c->back);
       if (unlikely(b->bounded)) gather_edge(&g, b->begun_seg, c->back);
       if (nr) gather_way(&g, c->back, b->begun_seg, cand2, gather_share(c->x, b->x, nr));
@@ -266,7 +266,7 @@ bool remix_may_have(const struct remix_cursor *c, struct kref key, uint64_t hash
   const uint8_t tag = remix_tag(hash);
   if (!x->tags || seg_far(x->index, s)) return true;
   if (!(set32_eq8(s, 0xFF, tag) & set32_below(nr))) return false;
-  return s[blind_candidate(s + x->index->lay.dbits, nr, seg_base(x->index, s), key)] == tag;
+  return s[blind_candidate(seg_blind(x->index, s), nr, seg_base(x->index, s), key)] == tag;
 }
 
 // ---- records ahead

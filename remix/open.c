@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/blind.h"
+#include "remix/narrow.h"
 #include "remix/pack.h"
 #include "remix/seg.h"
 
@@ -201,10 +202,13 @@ static enum remixdb_status read_ends(const struct sst_ctx *ctx, const char *path
 }
 
 enum remixdb_status remix_check_image(struct remix *x, uint64_t anchors_len, bool walked) {
+  const enum remixdb_status s = check_anchors(x, anchors_len);
+  return s == REMIXDB_OK ? check_segments(x, walked) : s;
+}
+
+enum remixdb_status remix_take_anchors(struct remix *x) {
   struct anchors *const a = &x->index->anchors;
-  enum remixdb_status s = check_anchors(x, anchors_len);
-  if (s == REMIXDB_OK) s = check_segments(x, walked);
-  return s == REMIXDB_OK ? anchors_init(a, a->offs, a->bytes, x->nr_segs) : s;
+  return anchors_init(a, a->offs, a->bytes, x->nr_segs);
 }
 
 // The same of a REMIX in a pack.
@@ -271,10 +275,10 @@ static enum remixdb_status read_file(struct remix *x, int fd, struct mem_map *fi
   return env_read(env, fd, x->path, file_out->ptr + sizeof(head), x->file_size - sizeof(head), base + sizeof(head));
 }
 
-// Makes x->image from the file's bytes. If *file is the image, takes *file over. *walked_out: unpacking has computed
-// the cursor offsets by counting records of the tables.
-static enum remixdb_status unpack_file(struct remix *x, struct mem_map *file, bool *walked_out) {
-  struct mem_map *const map = &((struct remix_whole *)x)->map;
+// Makes the plain image from the file's bytes. If *file is the image, takes *file over. *walked_out: unpacking has
+// computed the cursor offsets by counting records of the tables.
+static enum remixdb_status unpack_file(struct remix *x, struct mem_map *file, struct mem_map *plain_out,
+                                       bool *walked_out) {
   const uint64_t sum_at = x->file_size - REMIX_SUM;
   const uint32_t format = load32le(file->ptr + REMIX_HEAD_FORMAT);
   enum remixdb_status s = REMIXDB_OK;
@@ -286,18 +290,18 @@ static enum remixdb_status unpack_file(struct remix *x, struct mem_map *file, bo
     return err_set(REMIXDB_VERSION, "%s: format %u is newer than this library's %u", x->path, format, REMIX_FORMAT);
   if (format == 0) return err_corrupt(x->path, REMIX_HEAD_FORMAT, "format 0");
   if (format == 1) {
-    *map = *file;
+    *plain_out = *file;
     *file = (struct mem_map){0};
     x->image_size = x->file_size;
   } else {
-    s = remix_unpack(file->ptr, x->file_size, x->runs, x->nr_runs, x->path, map, &x->image_size);
+    s = remix_unpack(file->ptr, x->file_size, x->runs, x->nr_runs, x->path, plain_out, &x->image_size);
     *walked_out = true;
   }
-  x->image = map->ptr;
+  x->image = plain_out->ptr;
   return s;
 }
 
-static enum remixdb_status read_image(struct remix *x, bool *walked_out) {
+static enum remixdb_status read_image(struct remix *x, struct mem_map *plain_out, bool *walked_out) {
   struct mem_map file = {0};
   int fd = -1;
   const char *const name = env_name(x->part ? x->part->pack->path : x->path);
@@ -305,7 +309,7 @@ static enum remixdb_status read_image(struct remix *x, bool *walked_out) {
   if (s == REMIXDB_NOTFOUND) return err_corrupt(x->path, 0, "file is missing");
   if (s != REMIXDB_OK) return s;
   s = read_file(x, fd, &file);
-  if (s == REMIXDB_OK) s = unpack_file(x, &file, walked_out);
+  if (s == REMIXDB_OK) s = unpack_file(x, &file, plain_out, walked_out);
   mem_unmap(&file);
   env_close_quiet(x->ctx->env, fd);
   return s;
@@ -321,6 +325,7 @@ void remix_drop_image(struct remix *x) {
   x->index->anchors = (struct anchors){0};
   mem_free(x->index->live);
   x->index->live = NULL;
+  x->index->wide = NULL;
   x->image = NULL;
   x->image_size = 0;
   x->nr_segs = 0;
@@ -339,17 +344,37 @@ void remix_free(struct remix *x) {
   mem_free(x);
 }
 
-// Copies the image, which a build has made, into memory that suits random reads.
-static enum remixdb_status take_image(struct remix *x, const struct remix_built *built) {
-  struct mem_map *const map = &((struct remix_whole *)x)->map;
-  const enum remixdb_status s = mem_map_table(built->image_size, map);
-  if (s != REMIXDB_OK) return s;
-  memcpy(map->ptr, built->image, built->image_size);
-  x->image = map->ptr;
+// Takes the image that a build has made; it is the builder's.
+static void take_image(struct remix *x, const struct remix_built *built) {
+  x->image = (uint8_t *)(uintptr_t)built->image;
   x->image_size = built->image_size;
   x->file_size = built->file_size;
   x->print = built->print;
-  return REMIXDB_OK;
+}
+
+// Copies a view's plain image, which is checked, into memory that suits random reads: narrow, if it can be. Takes the
+// memory of *plain over if that may stay as it is.
+static enum remixdb_status keep_image(struct remix *x, struct mem_map *plain) {
+  struct mem_map *const map = &((struct remix_whole *)x)->map;
+  struct remix_index *const ix = x->index;
+  const size_t head = remix_segs_off(x->nr_runs), narrow = remix_narrow_size(x, head);
+  if (!narrow && plain->ptr) {
+    *map = *plain;
+    *plain = (struct mem_map){0};
+    return REMIXDB_OK;
+  }
+  const enum remixdb_status s = mem_map_table(narrow ? narrow : x->image_size, map);
+  if (s != REMIXDB_OK) return s;
+  if (narrow) {
+    remix_narrow(x, head, map->ptr);
+    return s;
+  }
+  memcpy(map->ptr, x->image, x->image_size);
+  ix->segs = map->ptr + (ix->segs - x->image);
+  ix->anchors.offs = map->ptr + (ix->anchors.offs - x->image);
+  ix->anchors.bytes = map->ptr + (ix->anchors.bytes - x->image);
+  x->image = map->ptr;
+  return s;
 }
 
 static enum remixdb_status make_path(struct remix *x) {
@@ -391,15 +416,20 @@ enum remixdb_status remix_create(const struct sst_ctx *ctx, uint64_t number, str
 static enum remixdb_status open_from(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
                                      uint32_t nr_runs, const struct remix_built *built, struct remix **out) {
   struct remix *x = NULL;
+  struct mem_map plain = {0};
   bool walked = false;
   *out = NULL;
   enum remixdb_status s = remix_create(ctx, number, runs, nr_runs, &x);
   if (s != REMIXDB_OK) return s;
-  s = built ? take_image(x, built) : read_image(x, &walked);
+  if (built) take_image(x, built);
+  else s = read_image(x, &plain, &walked);
   if (s == REMIXDB_OK && x->image_size < remix_segs_off(nr_runs))
     s = err_corrupt(x->path, REMIX_HEAD_SIZE, "too short for %u runs", nr_runs);
   if (s == REMIXDB_OK) s = check_header(x);
   if (s == REMIXDB_OK) s = remix_check_image(x, load64le(x->image + REMIX_HEAD_ANCHORS_LEN), walked);
+  if (s == REMIXDB_OK) s = keep_image(x, &plain);
+  if (s == REMIXDB_OK) s = remix_take_anchors(x);
+  mem_unmap(&plain);
   if (s != REMIXDB_OK) {
     remix_free(x);
     return s;

@@ -17,8 +17,8 @@ struct remix_built {
   size_t image_size;
   uint64_t file_size, print;
 };
-// Opens such a REMIX. Copies the image, checks it as remix_open does, and does not read the file. Fails with
-// REMIXDB_NOMEM or REMIXDB_CORRUPT.
+// Opens such a REMIX. Copies the image, narrow if it can be (remix/narrow.h), checks it as remix_open does, and does
+// not read the file. Fails with REMIXDB_NOMEM or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status remix_open_built(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
                                                 uint32_t nr_runs, const struct remix_built *built, struct remix **out);
 // The facts that both ends of a REMIX file tell.
@@ -65,7 +65,9 @@ void remix_drop_image(struct remix *x);
 MUST_CHECK enum remixdb_status remix_check_start(const char *path, uint64_t file_size, const uint8_t *head);
 // Compares flags, owner, size of a segment and tables in the header with what is known, and takes the counts.
 MUST_CHECK enum remixdb_status remix_check_head(struct remix *x, const uint8_t *head);
-// Checks anchors and segments of an image whose pointers are set, prepares the search, and counts. anchors_len: bytes
-// of all anchors. walked: the cursor offsets are right.
+// Checks anchors and segments of a plain image whose pointers are set, and counts. anchors_len: bytes of all anchors.
+// walked: the cursor offsets are right.
 MUST_CHECK enum remixdb_status remix_check_image(struct remix *x, uint64_t anchors_len, bool walked);
+// Prepares the search for anchors, of an image that stays where it is. Fails with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status remix_take_anchors(struct remix *x);
 #endif

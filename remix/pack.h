@@ -3,8 +3,8 @@
 // REMIX files from format 2 on: the image, packed. Each new table of a partition makes the store write the partition's
 // REMIX again, so REMIX files are a large part of all bytes written. The file leaves out the cursor offsets, which
 // follow from the tables, and compresses the rest column by column: an entry takes about two bytes in the file, and
-// five to six in the image. docs/FORMAT.md has the layout. This module knows where the parts of an image are, not their
-// meaning.
+// five to six in the plain image. docs/FORMAT.md has the layout. This module knows where the parts of an image are, not
+// their meaning.
 //
 // In format 4 the columns go over the segments of one page at a time, and a directory at the end of the file tells
 // where the pages are. So a reader can unpack one page alone (remix/paged.h). Views of less than REMIX_PAGED_FROM

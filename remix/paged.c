@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stddef.h>
 
+#include "remix/narrow.h"
 #include "remix/open.h"
 #include "remix/pack.h"
 
@@ -218,6 +219,20 @@ static enum remixdb_status page_fill(const struct remix *x, struct slot *slot, c
   return remix_check_image(page, p->anchors_len, true);
 }
 
+// Makes the page's image narrow, if it can be, and prepares the search.
+static enum remixdb_status page_keep(struct remix_in *in) {
+  struct remix *const page = &in->x;
+  const size_t narrow = remix_narrow_size(page, 0);
+  if (narrow) {
+    uint8_t *const plain = in->image, *const image = mem_alloc_aligned(CACHE_LINE, align_up(narrow, CACHE_LINE));
+    if (!image) return REMIXDB_NOMEM;
+    remix_narrow(page, 0, image);
+    in->image = image;
+    mem_free(plain);
+  }
+  return remix_take_anchors(page);
+}
+
 static enum remixdb_status page_read(const struct remix *x, struct slot *slot, struct remix_in **out) {
   struct remix_pool *const pool = x->ctx->pages;
   const struct remix_page *const p = &slot->page;
@@ -228,12 +243,13 @@ static enum remixdb_status page_read(const struct remix *x, struct slot *slot, s
   if (in && !(in->image = mem_alloc_aligned(CACHE_LINE, align_up(image, CACHE_LINE)))) s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = read_bytes(x, x->paged, p->at, p->size, bytes);
   if (s == REMIXDB_OK) s = page_fill(x, slot, bytes, in);
+  if (s == REMIXDB_OK) s = page_keep(in);
   mem_free(bytes);
   if (s != REMIXDB_OK) {
     if (in) page_free(&in->x);
     return s;
   }
-  in->bytes = sizeof(*in) + align_up(image, CACHE_LINE) + anchors_memory(&in->ix.anchors) +
+  in->bytes = sizeof(*in) + align_up(in->x.image_size, CACHE_LINE) + anchors_memory(&in->ix.anchors) +
               ((size_t)p->nr_segs + 1) * sizeof(in->ix.live[0]);
   atomic_fetch_add_explicit(&pool->loads, 1, memory_order_relaxed);
   atomic_fetch_add_explicit(&pool->loaded, p->size, memory_order_relaxed);
@@ -293,7 +309,7 @@ uint64_t remix_whole_memory(struct sst *const *runs, uint32_t nr_runs) {
     keys += runs[r]->key_bytes;
   }
   const uint64_t key = records ? keys / records : 0;
-  return records / (REMIX_SEG * 7 / 8) * (remix_layout(nr_runs, true).stride + key + 24);
+  return records / (REMIX_SEG * 7 / 8) * (remix_layout_of(nr_runs, true, true).stride + key + 24);
 }
 
 // ---- opening

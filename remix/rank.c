@@ -43,7 +43,7 @@ enum remixdb_status remix_rank(const struct remix *x, struct kref key, struct ss
   } else if (seg_far(ix, p)) {
     s = seg_search_binary(x, p, key, rank_entry, &reader, &spot, &rec);
   } else {
-    const uint8_t *const dbits = p + ix->lay.dbits;
+    const struct blind dbits = seg_blind(ix, p);
     const uint32_t nr = seg_nr(ix, p), base = seg_base(ix, p), cand = blind_candidate(dbits, nr, base, key);
     s = rank_entry(&reader, p, cand, &rec);
     if (s == REMIXDB_OK) spot.at = blind_place(dbits, nr, base, key, cand, kref(rec.key, rec.klen), &spot.equal);
@@ -207,7 +207,7 @@ enum remix_guess remix_guess(const struct remix *x, struct kref key, uint64_t ha
   if (!x->tags || seg_far(ix, p)) return REMIX_UNKNOWN;
   const uint32_t set = set32_eq8(p, 0xFF, remix_tag(hash)) & seg_live(ix, p);
   if (!set) return REMIX_ABSENT;
-  const uint32_t cand = blind_candidate(p + ix->lay.dbits, seg_nr(ix, p), seg_base(ix, p), key);
+  const uint32_t cand = blind_candidate(seg_blind(ix, p), seg_nr(ix, p), seg_base(ix, p), key);
   if (!(set >> cand & 1)) return REMIX_ABSENT;
   return p[ix->lay.sel + cand] & REMIX_TOMB ? REMIX_DELETED : REMIX_THERE;
 }

@@ -64,7 +64,7 @@ static enum remixdb_status get_blind(const struct remix *x, const uint8_t *p, st
     s = seg_search_binary(x, p, key, get_entry, &reader, &spot, rec_out);
     return s == REMIXDB_OK && !(spot.equal && seg_live(ix, p) >> spot.at & 1) ? REMIXDB_NOTFOUND : s;
   }
-  const uint32_t cand = blind_candidate(p + ix->lay.dbits, seg_nr(ix, p), seg_base(ix, p), key);
+  const uint32_t cand = blind_candidate(seg_blind(ix, p), seg_nr(ix, p), seg_base(ix, p), key);
   if (!(seg_live(ix, p) >> cand & 1)) return REMIXDB_NOTFOUND;
   s = entry_read(x, p, cand, 1, h, rec_out);
   if (s != REMIXDB_OK) return s;
@@ -76,7 +76,7 @@ static enum remixdb_status get_blind(const struct remix *x, const uint8_t *p, st
 static __attribute__((noinline)) uint32_t only_candidate(const struct remix_index *ix, const uint8_t *s,
                                                          struct kref key, uint32_t tagged) {
   if (unlikely(seg_far(ix, s))) return tagged;
-  return tagged & 1u << blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), key);
+  return tagged & 1u << blind_candidate(seg_blind(ix, s), seg_nr(ix, s), seg_base(ix, s), key);
 }
 
 static inline bool key_bit(struct kref key, uint32_t base, uint32_t dbit) {
@@ -88,12 +88,11 @@ static inline bool key_bit(struct kref key, uint32_t base, uint32_t dbit) {
 // other keys do not have these bits, so the check saves reading a block from disk. The blind search would exclude
 // nearly all other keys, but it costs a large part of the time of a read from the page cache.
 static bool entry_fits(const struct remix_index *ix, const uint8_t *s, struct kref key, uint32_t i) {
-  const uint8_t *const dbits = s + ix->lay.dbits;
-  const uint32_t base = seg_base(ix, s),
-                 behind = ~set32_eq16(dbits, BLIND_SAME) & set32_above(i) & set32_below(seg_nr(ix, s));
+  const struct blind dbits = seg_blind(ix, s);
+  const uint32_t base = seg_base(ix, s), behind = ~blind_same(dbits) & set32_above(i) & set32_below(seg_nr(ix, s));
   if (unlikely(seg_far(ix, s))) return true;
-  if (i > 0 && !key_bit(key, base, load16le(dbits + 2 * i))) return false;
-  return behind == 0 || !key_bit(key, base, load16le(dbits + 2 * set32_first(behind)));
+  if (i > 0 && !key_bit(key, base, blind_bit(dbits, i))) return false;
+  return behind == 0 || !key_bit(key, base, blind_bit(dbits, set32_first(behind)));
 }
 
 const uint8_t *remix_get_begin(const struct remix *x, struct kref key) {
@@ -193,7 +192,7 @@ void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
     } else if (unlikely(seg_far(ix, s))) {
       w->search = true;
     } else {
-      w->set = 1u << blind_candidate(s + ix->lay.dbits, seg_nr(ix, s), seg_base(ix, s), w->key) & seg_live(ix, s);
+      w->set = 1u << blind_candidate(seg_blind(ix, s), seg_nr(ix, s), seg_base(ix, s), w->key) & seg_live(ix, s);
     }
   }
 }
@@ -260,7 +259,7 @@ void remix_walk_next(struct remix_walk *w) {
 static bool base_is_right(const struct remix_index *ix, const uint8_t *s, uint32_t nr) {
   bool any = false, lowest = false;
   for (uint32_t i = 1; i < nr; i++) {
-    const uint32_t d = remix_seg_dbit(&ix->lay, s, i);
+    const uint32_t d = blind_bit(seg_blind(ix, s), i);
     any = any || d != BLIND_SAME;
     lowest = lowest || d >> 4 == 0;
   }
@@ -278,7 +277,7 @@ const char *remix_walk_wrong(const struct remix_walk *w, struct kref before, str
     const bool begins = anchor.len == lcp + 1 && anchor.len <= key.len && memcmp(anchor.ptr, key.ptr, anchor.len) == 0;
     return begins ? NULL : "wrong anchor";
   }
-  const uint32_t d = remix_seg_dbit(&ix->lay, s, w->at), base = seg_base(ix, s);
+  const uint32_t d = blind_bit(seg_blind(ix, s), w->at), base = seg_base(ix, s);
   static const char wrong[] = "wrong discriminating bit";
   if (kv_eq(before, key)) return d == BLIND_SAME ? NULL : wrong;
   if (lcp < base || lcp >= key.len) return wrong;
@@ -294,7 +293,7 @@ uint32_t remix_walk_lcp(const struct remix_walk *w, bool *known_out) {
   // An anchor is one byte longer than the prefix that its key shares with the key before (R3).
   if (w->at == 0) return w->seg ? anchors_at(&ix->anchors, w->seg).len - 1 : 0;
   const uint8_t *const s = seg_at(ix, w->seg);
-  const uint32_t d = remix_seg_dbit(&ix->lay, s, w->at);
+  const uint32_t d = blind_bit(seg_blind(ix, s), w->at);
   if (d == BLIND_SAME) return REMIX_SAME;
   *known_out = d != BLIND_FAR;
   return seg_base(ix, s) + (d >> 4);

@@ -14,6 +14,13 @@ static inline uint32_t seg_base(const struct remix_index *ix, const uint8_t *s) 
 static inline bool seg_far(const struct remix_index *ix, const uint8_t *s) {
   return remix_seg_flags(&ix->lay, s) & REMIX_SEG_FAR;
 }
+// The discriminating bits of a segment (N1).
+static inline struct blind seg_blind(const struct remix_index *ix, const uint8_t *s) {
+  const uint8_t *const bits = s + ix->lay.dbits;
+  if (unlikely(!ix->lay.narrow)) return (struct blind){bits, true};
+  if (likely(!(remix_seg_flags(&ix->lay, s) & REMIX_SEG_WIDE))) return (struct blind){bits, false};
+  return (struct blind){ix->wide + (size_t)load32le(bits) * BLIND_WIDE, true};
+}
 static inline sst_pos seg_off(const struct remix_index *ix, const uint8_t *s, uint32_t run) {
   return remix_seg_off(&ix->lay, s, run);
 }

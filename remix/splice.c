@@ -3,7 +3,7 @@
 
 #include <assert.h>
 
-#include "base/blind.h"
+#include "remix/seg.h"
 
 #define SPLICE_BATCH 64u                 // new keys whose blocks are read together
 #define SPLICE_BATCH_BYTES (256u << 10)  // bytes of a batch's keys, about
@@ -112,7 +112,8 @@ struct here {
   uint32_t seg, nr;
   uint32_t base;
   bool far;
-  const uint8_t *sel, *tag, *dbits;  // tag NULL without tags
+  const uint8_t *sel, *tag;  // tag NULL without tags
+  struct blind dbits;
 };
 
 // The keys of a segment with far bits.
@@ -224,7 +225,7 @@ static inline struct here old_here(const struct splice *x, uint32_t seg) {
                        .far = remix_seg_flags(l, s) & REMIX_SEG_FAR,
                        .sel = s + l->sel,
                        .tag = x->in->old->tags ? s : NULL,
-                       .dbits = s + l->dbits};
+                       .dbits = seg_blind(x->in->old->index, s)};
 }
 
 static inline uint32_t old_run(const struct splice *x, uint32_t seg, uint32_t at) {
@@ -646,7 +647,7 @@ static enum remixdb_status open_seg(struct splice *x, uint32_t seg) {
   x->next = seg + 1;
   const uint32_t base = w->base << 4;
   for (uint32_t i = 0; i < REMIX_SEG; i++) {
-    const uint32_t d = load16le(w->dbits + 2 * i);
+    const uint32_t d = blind_bit(w->dbits, i);
     x->rel[i] = d == BLIND_SAME ? REMIX_SAME : base + d;
   }
   x->rel[0] = 0;
@@ -773,7 +774,7 @@ static enum remixdb_status place_far(struct splice *x, struct kref key, struct p
 static uint32_t place_less(const struct here *w, uint32_t dbit) {
   if (dbit >> 4 < w->base) return 0;  // all keys share this byte
   const uint32_t bit = dbit - (w->base << 4);
-  return set32_lt16(w->dbits, bit < (BLIND_BYTE_MAX + 1) << 4 ? bit : BLIND_FAR);
+  return blind_less(w->dbits, bit < (BLIND_BYTE_MAX + 1) << 4 ? bit : BLIND_FAR);
 }
 
 // Returns the first entry greater than a key, or nr. The key and the candidate's key differ first at dbit. greater: the
@@ -984,8 +985,8 @@ enum remixdb_status remix_splice(struct remix_splice *in) {
   x->in = in;
   x->w = in->write;
   x->pending = REMIX_SAME;
-  x->lay = remix_layout(old->nr_runs, old->tags);
-  x->segs = remix_segs(old);
+  x->lay = old->index->lay;
+  x->segs = old->index->segs;
   if (old->nr_segs > 2) x->common = kv_lcp_from(remix_anchor(old, 1), remix_anchor(old, old->nr_segs - 1), 0);
   else if (old->nr_segs == 2) x->common = remix_anchor(old, 1).len;
   for (uint32_t i = 0; i < SPLICE_BLOCKS; i++) x->blocks.id[i] = UINT64_MAX;

@@ -5,6 +5,7 @@
 #define REMIX_STATE_H
 
 #include "base/anchors.h"
+#include "base/blind.h"
 #include "base/set32.h"
 #include "remix/format.h"
 #include "sst.h"
@@ -47,7 +48,7 @@ struct remix {
   uint64_t nr_keys;     // newest versions that are not tombstones
   bool tags;
   uint64_t file_size;
-  uint8_t *image;  // the view as docs/FORMAT.md has it, unpacked and checked; NULL: it is paged
+  uint8_t *image;  // the view, unpacked and checked: plain, as docs/FORMAT.md has it, or narrow. NULL: it is paged
   size_t image_size;
   // private below
   struct remix_index *index;
@@ -65,12 +66,10 @@ struct remix {
   _Atomic(uint32_t *) hidden;       // remix_hidden; NULL until somebody asks. Published with release
 };
 
-// The segments, each of remix_layout.stride bytes.
-static inline const uint8_t *remix_segs(const struct remix *x) { return x->image + remix_segs_off(x->nr_runs); }
-
 // Pointers into the image, and facts that the image does not have.
 struct remix_index {
-  const uint8_t *segs;
+  const uint8_t *segs;  // each of lay.stride bytes
+  const uint8_t *wide;  // of a narrow image (remix/narrow.h)
   struct remix_layout lay;
   bool young;  // tombstones are live
   bool plain;  // no record expires

@@ -4,7 +4,9 @@
 #include <assert.h>
 
 #include "base/blind.h"
+#include "remix/narrow.h"
 #include "remix/pack.h"
+#include "remix/seg.h"
 
 _Static_assert(BLIND_FAR + 1 == BLIND_SAME, "remix_write_segment makes one of the other");
 
@@ -142,15 +144,16 @@ enum remixdb_status remix_write_segment(struct remix_write *w, const struct remi
 // Copies a segment of another view without its cursor offsets, and returns the copy. Discriminating bits do not depend
 // on runs. The caller fills in the cursor offsets, and changes the numbers of runs in the selectors. There must be
 // room.
-static uint8_t *write_same(struct remix_write *w, const struct remix_layout *k, const uint8_t *q) {
-  const struct remix_layout *const l = &w->lay;
+static uint8_t *write_same(struct remix_write *w, const struct remix_index *ix, const uint8_t *q) {
+  const struct remix_layout *const l = &w->lay, *const k = &ix->lay;
   uint8_t *const p = w->image.p + w->image.len;
   w->image.len += l->stride;
   w->nr_segs++;
   if (w->tags) memcpy(p, q, REMIX_SEG);
   memcpy(p + l->sel, q + k->sel, REMIX_SEG);
   memcpy(p + l->head, q + k->head, REMIX_SEG_HEAD);
-  memcpy(p + l->dbits, q + k->dbits, 2 * REMIX_SEG);
+  p[l->head + REMIX_SEG_FLAGS] &= (uint8_t)~REMIX_SEG_WIDE;
+  remix_widen(seg_blind(ix, q), p + l->dbits);
   memset(p + l->dbits + 2 * REMIX_SEG, 0, l->stride - l->dbits - 2 * REMIX_SEG);
   const uint32_t nr = remix_seg_nr(l, p);
   w->nr_keys += write_count_keys(p + l->sel, nr);
@@ -172,11 +175,11 @@ static void write_offs(struct remix_write *w, uint8_t *p, const struct remix *x,
 enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *x, uint32_t from, uint32_t to,
                                      const uint8_t *run_map, struct kref anchor) {
   const struct remix_layout *const l = &w->lay;
-  const struct remix_layout k = remix_layout(x->nr_runs, x->tags);
+  const struct remix_layout k = x->index->lay;
   assert(from < to && (x->tags || !w->tags));
   enum remixdb_status s = write_room(w, to - from);
   if (s != REMIXDB_OK) return s;
-  const uint8_t *const segs = remix_segs(x);
+  const uint8_t *const segs = x->index->segs;
   bool renamed = false;
   for (uint32_t r = 0; r < x->nr_runs; r++) renamed |= run_map[r] < w->nr_runs && run_map[r] != r;
 
@@ -184,7 +187,7 @@ enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *
     const uint8_t *const q = segs + (size_t)seg * k.stride;
     s = write_anchor(w, seg == from ? anchor : remix_anchor(x, seg));
     if (s != REMIXDB_OK) return s;
-    uint8_t *const p = write_same(w, &k, q);
+    uint8_t *const p = write_same(w, x->index, q);
     const uint32_t nr = remix_seg_nr(l, p);
     if (renamed)
       for (uint32_t i = 0; i < nr; i++)
@@ -208,7 +211,7 @@ static void moved_to(uint8_t *names, const struct remix *x, const uint8_t *run_m
 enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix *x, const uint8_t *run_map,
                                       uint32_t first) {
   const struct remix_layout *const l = &w->lay;
-  const struct remix_layout k = remix_layout(x->nr_runs, x->tags);
+  const struct remix_layout k = x->index->lay;
   assert(first < w->nr_runs && (x->tags || !w->tags));
   uint32_t table = first;
   uint64_t left = w->runs[table]->nr_records;  // records of the table without an entry yet
@@ -217,9 +220,9 @@ enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix 
   moved_to(names, x, run_map, w->nr_runs, table);
   enum remixdb_status s = write_room(w, x->nr_segs);
   for (uint32_t seg = 0; seg < x->nr_segs && s == REMIXDB_OK; seg++) {
-    const uint8_t *const q = remix_segs(x) + (size_t)seg * k.stride;
+    const uint8_t *const q = x->index->segs + (size_t)seg * k.stride;
     if ((s = write_anchor(w, remix_anchor(x, seg))) != REMIXDB_OK) break;
-    uint8_t *const p = write_same(w, &k, q), *const sel = p + l->sel;
+    uint8_t *const p = write_same(w, x->index, q), *const sel = p + l->sel;
     write_offs(w, p, x, &k, q, run_map);
     const uint32_t nr = remix_seg_nr(l, p);
     for (uint32_t at = 0;;) {

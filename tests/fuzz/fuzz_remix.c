@@ -15,6 +15,7 @@
 #include "base/budget.h"
 #include "remix/build.h"
 #include "remix/cursor.h"
+#include "remix/narrow.h"
 #include "remix/pack.h"
 #include "remix/paged.h"
 #include "view/merge.h"
@@ -195,7 +196,12 @@ static void build_good(const struct super *v, struct fuzz_image *out, struct fuz
     remix_unref(old);
     old = x;
   }
-  *plain_out = (struct fuzz_image){keep(old->image, old->image_size), old->image_size};
+  const size_t len = remix_plain_size(old);
+  uint8_t *const plain = malloc(len);
+  if (!plain) abort();
+  remix_plain(old, plain);
+  *plain_out = (struct fuzz_image){keep(plain, len), len};
+  free(plain);
   store32le(plain_out->p + 8, 1);
   fix(plain_out->p, plain_out->len);
   remix_unref(old);

@@ -2,6 +2,7 @@
 #include "tests/lib/remix_world.h"
 
 #include "base/blind.h"
+#include "remix/narrow.h"
 
 void views_init(struct world *t, struct place *p, uint32_t ckb, uint32_t value, bool tags) {
   *t = (struct world){.p = p, .ckb = ckb, .value = value, .tags = tags};
@@ -203,6 +204,7 @@ struct scan {
   uint32_t seg, at;             // the next segment; the next entry of this one
   uint32_t base, far;           // of this segment: the base of its bits; the number of bits too far from it
   uint64_t entries, keys;
+  uint8_t *plain;    // the image
   const uint8_t *s;  // this segment
 };
 
@@ -213,7 +215,7 @@ static void scan_segment(struct scan *v, struct kref key, uint32_t bit) {
   const struct kref anchor = remix_anchor(x, v->seg);
   assert_int_equal(anchor.len, v->seg ? (bit >> 4) + 1 : 0);
   assert_true(anchor.len <= key.len && memcmp(anchor.ptr, key.ptr, anchor.len) == 0);
-  v->s = remix_segs(x) + (size_t)v->seg++ * v->l.stride;
+  v->s = v->plain + remix_segs_off(x->nr_runs) + (size_t)v->seg++ * v->l.stride;
   v->at = v->far = 0;
   for (uint32_t q = 0; q < v->t->nr; q++) assert_int_equal(load32le(v->s + v->l.offs + 4 * q), v->pos[q]);
   assert_int_equal(load16le(v->s + v->l.dbits), 0);
@@ -268,7 +270,9 @@ static void scan_entry(struct scan *v, uint32_t i, uint32_t r, bool old, uint32_
 }
 
 void check_view(const struct world *t) {
-  struct scan v = {.t = t, .l = remix_layout(t->nr, t->tags)};
+  struct scan v = {.t = t, .l = remix_layout(t->nr, t->tags), .plain = malloc(remix_plain_size(t->x))};
+  assert_non_null(v.plain);
+  remix_plain(t->x, v.plain);
   for (uint32_t i = 0, before = UINT32_MAX; i < t->k.nr; i++) {
     bool old = false;
     for (uint32_t r = t->nr; r-- > 0;) {
@@ -282,6 +286,7 @@ void check_view(const struct world *t) {
   assert_true(!v.s || v.at == v.s[v.l.head]);
   assert_int_equal(v.entries, t->x->nr_entries);
   assert_int_equal(v.keys, t->x->nr_keys);
+  free(v.plain);
 }
 
 void check_same_view(const struct remix *a, const struct remix *b) {

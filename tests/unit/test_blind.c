@@ -40,25 +40,26 @@ static void test_bits(void **state) {
 
 typedef uint32_t eq8_fn(const uint8_t *p, uint8_t keep, uint8_t v);
 typedef uint32_t lt16_fn(const uint8_t *p, uint32_t v);
-typedef uint32_t bits_fn(const uint8_t *dbits, uint32_t base, struct kref key);
+typedef uint32_t bits_fn(struct blind dbits, uint32_t base, struct kref key);
 
 struct variant {
   const char *name;
   eq8_fn *eq8;
-  lt16_fn *lt16;
+  lt16_fn *lt8, *lt16;
 };
 
 // Those that run here.
 static uint32_t variants(struct variant *out) {
   uint32_t nr = 0;
-  out[nr++] = (struct variant){"plain", set32_eq8_plain, set32_lt16_plain};
-  out[nr++] = (struct variant){"chosen", set32_eq8, set32_lt16};
+  out[nr++] = (struct variant){"plain", set32_eq8_plain, set32_lt8_plain, set32_lt16_plain};
+  out[nr++] = (struct variant){"chosen", set32_eq8, set32_lt8, set32_lt16};
 #if defined(SET32_SSE2)
-  out[nr++] = (struct variant){"SSE2", set32_eq8_sse2, set32_lt16_sse2};
-  if (__builtin_cpu_supports("avx2")) out[nr++] = (struct variant){"AVX2", set32_eq8_avx2, set32_lt16_avx2};
+  out[nr++] = (struct variant){"SSE2", set32_eq8_sse2, set32_lt8_sse2, set32_lt16_sse2};
+  if (__builtin_cpu_supports("avx2"))
+    out[nr++] = (struct variant){"AVX2", set32_eq8_avx2, set32_lt8_avx2, set32_lt16_avx2};
 #endif
 #if defined(SET32_NEON)
-  out[nr++] = (struct variant){"NEON", set32_eq8_neon, set32_lt16_neon};
+  out[nr++] = (struct variant){"NEON", set32_eq8_neon, set32_lt8_neon, set32_lt16_neon};
 #endif
   return nr;
 }
@@ -79,14 +80,16 @@ static void test_comparisons(void **state) {
     uint32_t values[] = {0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFE, 0xFFFF, load16le(p + 2 * (rng_next(&rng) % 32)), 0};
     values[8] = values[7] < 0xFFFF ? values[7] + 1 : 0;
     const uint32_t value = values[rng_next(&rng) % 9];
-    uint32_t eq8 = 0, lt16 = 0, eq16 = 0;
+    uint32_t eq8 = 0, lt8 = 0, lt16 = 0, eq16 = 0;
     for (uint32_t i = 0; i < 32; i++) {
       eq8 |= (uint32_t)((p[i] & keep) == want) << i;
+      lt8 |= (uint32_t)(p[i] < want) << i;
       lt16 |= (uint32_t)(load16le(p + 2 * i) < value) << i;
       eq16 |= (uint32_t)(load16le(p + 2 * i) == value) << i;
     }
     for (uint32_t i = 0; i < nr; i++) {
       if (v[i].eq8(p, keep, want) != eq8) fail_msg("%s: bytes of %#x that are %#x", v[i].name, keep, want);
+      if (v[i].lt8(p, want) != lt8) fail_msg("%s: bytes less than %#x", v[i].name, want);
       if (v[i].lt16(p, value) != lt16) fail_msg("%s: less than %#x", v[i].name, value);
     }
     assert_int_equal(set32_eq16(p, value), eq16);
@@ -112,7 +115,7 @@ struct segment {
   uint8_t bytes[32][KEY_MAX];
   struct kref keys[32];  // equal ones are versions
   uint32_t nr, base;
-  uint8_t dbits[64];
+  uint8_t wide[BLIND_WIDE], narrow[BLIND_NARROW];  // its discriminating bits; narrow ones only if all are near
 };
 
 static int by_key(const void *a, const void *b) { return kv_cmp(*(const struct kref *)a, *(const struct kref *)b); }
@@ -142,9 +145,12 @@ static void segment_make(struct segment *s, uint32_t common, uint32_t spread, ui
     if (d[i] != BLIND_SAME && d[i] >> 4 < s->base) s->base = d[i] >> 4;
   }
   if (s->base == UINT32_MAX) s->base = 0;
-  memset(s->dbits, 0, sizeof(s->dbits));
-  for (uint32_t i = 1; i < s->nr; i++)
-    store16le(s->dbits + 2 * i, d[i] == BLIND_SAME ? BLIND_SAME : d[i] - (s->base << 4));
+  memset(s->wide, 0, sizeof(s->wide));
+  memset(s->narrow, 0, sizeof(s->narrow));
+  for (uint32_t i = 1; i < s->nr; i++) {
+    store16le(s->wide + 2 * i, d[i] == BLIND_SAME ? BLIND_SAME : d[i] - (s->base << 4));
+    s->narrow[i] = (uint8_t)load16le(s->wide + 2 * i);
+  }
 }
 
 // Own memory for each, so that a sanitizer sees a look beyond it.
@@ -171,21 +177,50 @@ static struct kref probe(const struct segment *s, uint32_t i, uint64_t *rng) {
   return kref(q, len);
 }
 
-static void check_key_bits(const struct segment *s, struct kref key) {
-  const uint32_t in = set32_below(s->nr), plain = blind_bits_plain(s->dbits, s->base, key) & in;
+static void check_key_bits(const struct segment *s, struct blind dbits, struct kref key) {
+  const uint32_t in = set32_below(s->nr), plain = blind_bits_plain(dbits, s->base, key) & in;
   uint32_t want = 0;
   for (uint32_t i = 0; i < s->nr; i++) {
-    const uint32_t d = load16le(s->dbits + 2 * i);
+    const uint32_t d = load16le(s->wide + 2 * i);
+    assert_int_equal(blind_bit(dbits, i), d);
     if (d != BLIND_SAME) want |= slow_bit(key, s->base + (d >> 4), d & 15) << i;
   }
   assert_int_equal(plain, want);
-  assert_int_equal(blind_bits(s->dbits, s->base, key) & in, want);
-  if (!blind_near(s->dbits)) return;
+  assert_int_equal(blind_bits(dbits, s->base, key) & in, want);
+  if (!blind_near(dbits)) return;
 #if defined(SET32_SSE2)
-  if (__builtin_cpu_supports("ssse3")) assert_int_equal(blind_bits_ssse3(s->dbits, s->base, key) & in, want);
+  if (__builtin_cpu_supports("ssse3")) assert_int_equal(blind_bits_ssse3(dbits, s->base, key) & in, want);
 #elif defined(SET32_NEON)
-  assert_int_equal(blind_bits_neon(s->dbits, s->base, key) & in, want);
+  assert_int_equal(blind_bits_neon(dbits, s->base, key) & in, want);
 #endif
+}
+
+// Searches for a key with one form of the segment's bits.
+static void check_search(const struct segment *s, struct blind dbits, struct kref key) {
+  check_key_bits(s, dbits, key);
+  const uint32_t cand = blind_candidate(dbits, s->nr, s->base, key);
+  uint32_t at = 0;
+  while (at < s->nr && kv_cmp(s->keys[at], key) < 0) at++;
+  const bool here = at < s->nr && kv_eq(s->keys[at], key);
+  assert_true(cand < s->nr);
+  if (here) assert_int_equal(cand, at);
+  for (uint32_t j = 0; j < s->nr && !here; j++)  // no other one shares more
+    assert_true(kv_eq(s->keys[j], s->keys[cand]) || slow_dbit(s->keys[j], key) <= slow_dbit(s->keys[cand], key));
+  bool equal;
+  assert_int_equal(blind_place(dbits, s->nr, s->base, key, cand, s->keys[cand], &equal), at);
+  assert_int_equal(equal, here);
+}
+
+// Both forms mean the same.
+static void check_forms(const struct segment *s, struct blind narrow, struct blind wide, uint64_t *rng) {
+  const uint32_t bits[] = {0, 1, 0xF8, 0xFE, 0xFF, 0x100, BLIND_FAR, BLIND_SAME, (uint32_t)(rng_next(rng) % 0x120)};
+  assert_int_equal(blind_same(narrow), blind_same(wide));
+  for (uint32_t i = 0; i < sizeof(bits) / sizeof(bits[0]); i++)
+    assert_int_equal(blind_less(narrow, bits[i]), blind_less(wide, bits[i]));
+  for (uint32_t i = 0; i < s->nr; i++) {
+    const uint32_t bit = blind_bit(wide, i);
+    assert_int_equal(blind_less(narrow, bit), blind_less(wide, bit));
+  }
 }
 
 static void test_blind(void **state) {
@@ -196,22 +231,14 @@ static void test_blind(void **state) {
     struct segment s;
     const uint32_t commons[] = {0, 1, 7, 8, 15, 16, 30, 90}, spreads[] = {3, 12, 16, 60};
     segment_make(&s, commons[round % 8], spreads[rng_next(&rng) % 4], 1 + (uint32_t)(rng_next(&rng) % 20), &rng);
-    if (blind_near(s.dbits)) near++;
+    const struct blind forms[] = {{s.wide, true}, {s.narrow, false}};
+    const uint32_t nr_forms = blind_near(forms[0]) ? 2 : 1;
+    if (nr_forms == 2) near++;
     else wide++;
+    if (nr_forms == 2) check_forms(&s, forms[1], forms[0], &rng);
     for (uint32_t i = 0; i < s.nr + 40; i++) {
       const struct kref key = probe(&s, i, &rng);
-      check_key_bits(&s, key);
-      const uint32_t cand = blind_candidate(s.dbits, s.nr, s.base, key);
-      uint32_t at = 0;
-      while (at < s.nr && kv_cmp(s.keys[at], key) < 0) at++;
-      const bool here = at < s.nr && kv_eq(s.keys[at], key);
-      assert_true(cand < s.nr);
-      if (here) assert_int_equal(cand, at);
-      for (uint32_t j = 0; j < s.nr && !here; j++)  // no other one shares more
-        assert_true(kv_eq(s.keys[j], s.keys[cand]) || slow_dbit(s.keys[j], key) <= slow_dbit(s.keys[cand], key));
-      bool equal;
-      assert_int_equal(blind_place(s.dbits, s.nr, s.base, key, cand, s.keys[cand], &equal), at);
-      assert_int_equal(equal, here);
+      for (uint32_t f = 0; f < nr_forms; f++) check_search(&s, forms[f], key);
       free((void *)(uintptr_t)key.ptr);
     }
   }

@@ -198,10 +198,18 @@ static void check_probes(struct tables *t, struct remix *x, uint64_t *rng) {
   free(e);
 }
 
+// Forms of a view's image (remix/narrow.h): plain, narrow, narrow with some wide bits.
+enum { FORM_PLAIN, FORM_NARROW, FORM_MIXED, FORMS };
+
+static uint32_t form_of(const struct remix *x) {
+  if (!x->index->lay.narrow) return FORM_PLAIN;
+  return x->image + x->image_size > x->index->wide ? FORM_MIXED : FORM_NARROW;
+}
+
 static void test_random_partitions(void **state) {
   (void)state;
   uint64_t rng = check_seed_for("random partitions");
-  uint32_t far = 0;
+  uint32_t far = 0, forms[FORMS] = {0};
   for (uint32_t round = 0; round < 36; round++) {
     struct place p;
     place_cold = round % 7 >= 4;
@@ -220,6 +228,7 @@ static void test_random_partitions(void **state) {
     for (t.nr = 1; t.nr <= all; t.nr++) {
       uint64_t pages;
       struct remix *y = part_build(&t, x, UINT32_MAX, 1, tags, &pages);
+      forms[form_of(y)]++;
       // a table of few keys that are far apart and long has no compressed keys
       if (ckeys == 1 && kind != KEYS_FAR) assert_int_equal(pages, 0);
       if (ckeys == 0) assert_true(pages > 0);
@@ -252,6 +261,8 @@ static void test_random_partitions(void **state) {
     place_fini(&p);
   }
   assert_true(far > 0);
+  print_message("  %u plain, %u narrow, %u with wide bits\n", forms[FORM_PLAIN], forms[FORM_NARROW], forms[FORM_MIXED]);
+  for (uint32_t f = 0; f < FORMS; f++) assert_true(forms[f] > 0);
 }
 
 // For part_add_table: stretches of tombstones that are longer than segments, or tombstones alone.

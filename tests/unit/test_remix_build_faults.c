@@ -4,6 +4,7 @@
 #include "tests/lib/check.h"
 #include "tests/lib/remix_world.h"
 
+#include "remix/narrow.h"
 #include "tests/lib/bytes.h"
 #include "tests/lib/fault.h"
 
@@ -132,9 +133,9 @@ static void test_damaged_view(void **state) {
   remix_path(&p, old->number, path);
   remix_path(&p, 900, made);
   // a file of format 1 is the image itself, with a checksum at its end
-  const size_t len = old->image_size;
+  const size_t len = remix_plain_size(old);
   uint8_t *const image = malloc(len);
-  memcpy(image, old->image, len);
+  remix_plain(old, image);
   store32le(image + 8, 1);
   OK(env_unlink(ENV_PATHS(env_posix()), path));
   uint32_t opened = 0, refused = 0;

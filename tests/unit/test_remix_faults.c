@@ -4,6 +4,7 @@
 #include "tests/lib/check.h"
 #include "tests/lib/remix_model.h"
 
+#include "remix/narrow.h"
 #include "tests/lib/bytes.h"
 #include "tests/lib/fault.h"
 
@@ -40,12 +41,12 @@ static void use_anyhow(struct tables *t, struct remix *x, bool build) {
 
 // The file as format 1 has it: the image, with a checksum at its end.
 static uint8_t *file_plain(const struct remix *x, size_t *len_out) {
-  uint8_t *p = malloc(x->image_size);
+  const size_t size = *len_out = remix_plain_size(x);
+  uint8_t *p = malloc(size);
   assert_non_null(p);
-  memcpy(p, x->image, x->image_size);
+  remix_plain(x, p);
   store32le(p + 8, 1);
-  store64le(p + x->image_size - 8, hash64_seed(p, x->image_size - 8, x->number));
-  *len_out = x->image_size;
+  store64le(p + size - 8, hash64_seed(p, size - 8, x->number));
   return p;
 }
 
