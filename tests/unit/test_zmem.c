@@ -33,8 +33,10 @@ static void test_again(void **state) {
   int level = 0, was = 0;
   CHECK(!ZSTD_isError(ZSTD_CCtx_getParameter(c, ZSTD_c_compressionLevel, &was)));
   CHECK(!ZSTD_isError(ZSTD_CCtx_setParameter(c, ZSTD_c_compressionLevel, was + 3)));
+  const size_t held = taken();
   zmem_packer_give(c);
   zmem_unpacker_give(d);
+  CHECK(taken() == held);
   CHECK(zmem_packer_take() == c && zmem_unpacker_take() == d);
   CHECK(!ZSTD_isError(ZSTD_CCtx_getParameter(c, ZSTD_c_compressionLevel, &level)));
   CHECK(level == was);
