@@ -4,9 +4,11 @@
 #include <assert.h>
 #include <stddef.h>
 
+#include "remix/filter.h"
 #include "remix/narrow.h"
 #include "remix/open.h"
 #include "remix/pack.h"
+#include "remix/seg.h"
 
 // A page in memory.
 struct remix_in {
@@ -14,24 +16,29 @@ struct remix_in {
   struct remix_index ix;
   struct epoch_item item;
   struct remix_in *next, *prev;  // in the pool's ring
-  struct slot *slot;
+  struct remix_slot *slot;       // NULL: it is leaving, and its REMIX has gone
   size_t bytes;
   uint8_t *image;
+  uint32_t shared;  // bytes that all keys of the page share, as far as the directory tells
+  bool leaving;     // it is in the slot, but not in the ring. Under the pool's lock
+  bool missed;      // a leaving page leaves a filter
 };
 
 // A page of a paged REMIX.
-struct slot {
+struct remix_slot {
   struct remix_page page;
-  uint32_t live;               // live entries before it
-  uint32_t segs;               // segments before it
-  _Atomic bool used;           // since the hand last passed. Relaxed
-  _Atomic(struct remix *) in;  // NULL: it is not in memory. Published with release
+  uint32_t live;                          // live entries before it
+  uint32_t segs;                          // segments before it
+  _Atomic bool used;                      // since the hand last passed. Relaxed
+  _Atomic bool missed;                    // since it came in, a get has read it in vain. Relaxed
+  _Atomic(struct remix *) in;             // NULL: it is not in memory. Published with release
+  _Atomic(struct remix_filter *) filter;  // NULL: there is none. Published with release
 };
 
 struct remix_paged {
   struct fdpool_file file;  // not used if the REMIX is a part of a pack
   uint32_t nr;
-  struct slot *slots;
+  struct remix_slot *slots;
   uint8_t *head, *dir;  // bytes of the file, to which the slots point
   uint64_t number;
   // Anchors of the pages, for the search.
@@ -56,7 +63,7 @@ void remix_pool_init(struct remix_pool *p, struct epoch *epoch, struct budget *b
 }
 
 void remix_pool_fini(struct remix_pool *p) {
-  assert(!p->hand);
+  assert(!p->hand && !p->filters.hand);
   remix_unpacker_destroy(atomic_load_explicit(&p->unpacker, memory_order_relaxed));
   (void)pthread_mutex_destroy(&p->lock);
 }
@@ -87,44 +94,174 @@ static void page_passed(struct epoch_item *item, void *arg) {
   remix_unref(&((struct remix_in *)((uint8_t *)item - offsetof(struct remix_in, item)))->x);
 }
 
-// Drops a page that was not used since the hand last passed. The hand passes each page twice at most.
-static void drop_one(struct remix_pool *p) {
+// Takes a page out of the ring that was not used since the hand last passed. The hand passes each page twice at most.
+static struct remix_in *ring_take(struct remix_pool *p) {
   struct remix_in *in = p->hand;
   while (atomic_exchange_explicit(&in->slot->used, false, memory_order_relaxed)) in = in->next;
   p->hand = in->next;
   ring_remove(p, in);
-  atomic_store_explicit(&in->slot->in, NULL, memory_order_relaxed);  // epoch_retire orders it
+  in->leaving = true;
+  in->missed = atomic_exchange_explicit(&in->slot->missed, false, memory_order_relaxed);
   atomic_fetch_add_explicit(&p->drops, 1, memory_order_relaxed);
-  epoch_retire(p->epoch, &in->item, page_passed, NULL);
+  return in;
 }
 
-static uint64_t pool_least(const struct remix_pool *p) {
-  const uint64_t part = p->budget ? atomic_load_explicit(&p->budget->indexes_most, memory_order_relaxed) / 8 : 0;
-  return part < REMIX_POOL_LEAST ? part : REMIX_POOL_LEAST;
+// ---- filters of pages that have left. The caller has the lock, except where a comment says more.
+
+static void filter_passed(struct epoch_item *item, void *arg) {
+  (void)arg;
+  remix_filter_free((struct remix_filter *)((uint8_t *)item - offsetof(struct remix_filter, item)));
 }
 
-static void pool_trim(struct remix_pool *p) {
-  const bool starved = atomic_load_explicit(&budget_starved, memory_order_relaxed);
-  const uint64_t least = unlikely(starved) ? REMIX_POOL_LEAST_STARVED : pool_least(p);
-  while (p->hand && atomic_load_explicit(&p->bytes, memory_order_relaxed) > least && budget_indexes_over(p->budget))
-    drop_one(p);
+static void filter_count(struct remix_pool *p, const struct remix_filter *f, bool more) {
+  if (more) {
+    atomic_fetch_add_explicit(&p->filters.bytes, f->size, memory_order_relaxed);
+    atomic_fetch_add_explicit(&p->filters.nr, 1, memory_order_relaxed);
+    budget_take(p->budget, BUDGET_INDEXES, f->size);
+  } else {
+    atomic_fetch_sub_explicit(&p->filters.bytes, f->size, memory_order_relaxed);
+    atomic_fetch_sub_explicit(&p->filters.nr, 1, memory_order_relaxed);
+    budget_give(p->budget, BUDGET_INDEXES, f->size);
+  }
+}
+
+static void filter_add(struct remix_pool *p, struct remix_slot *s, struct remix_filter *f) {
+  struct remix_filter *const hand = p->filters.hand;
+  f->slot = s;
+  f->next = hand ? hand : f;
+  f->prev = hand ? hand->prev : f;
+  f->next->prev = f->prev->next = f;
+  if (!hand) p->filters.hand = f;
+  filter_count(p, f, true);
+  atomic_store_explicit(&f->used, true, memory_order_relaxed);
+  atomic_store_explicit(&s->filter, f, memory_order_release);
+}
+
+// Takes the filter out of its slot. The caller frees it when no reader can have it.
+static void filter_remove(struct remix_pool *p, struct remix_filter *f) {
+  if (p->filters.hand == f) p->filters.hand = f->next == f ? NULL : f->next;
+  f->next->prev = f->prev;
+  f->prev->next = f->next;
+  filter_count(p, f, false);
+  atomic_store_explicit(&f->slot->filter, NULL, memory_order_relaxed);  // epoch_retire orders it
+}
+
+// Moves the hand on, by one filter; drops this one if it was not used since the hand last passed.
+static void filter_pass(struct remix_pool *p) {
+  struct remix_filter *const f = p->filters.hand;
+  p->filters.hand = f->next;
+  if (atomic_exchange_explicit(&f->used, false, memory_order_relaxed)) return;
+  filter_remove(p, f);
+  epoch_retire(p->epoch, &f->item, filter_passed, NULL);
+}
+
+// ---- bounds of both
+
+struct bounds {
+  uint64_t pages_least, filters_most;  // bytes
+  bool starved;
+};
+
+// Filters may take REMIX_FILTERS_PART/8 of what directories and metadata leave. Any caller.
+static struct bounds pool_bounds(const struct remix_pool *p) {
+  struct bounds b = {REMIX_POOL_LEAST_STARVED, REMIX_FILTERS_STARVED, true};
+  if (unlikely(atomic_load_explicit(&budget_starved, memory_order_relaxed))) return b;
+  b = (struct bounds){REMIX_POOL_LEAST, UINT64_MAX, false};
+  if (!p->budget) return b;
+  const uint64_t most = atomic_load_explicit(&p->budget->indexes_most, memory_order_relaxed),
+                 all = budget_indexes(p->budget),
+                 ours = atomic_load_explicit(&p->bytes, memory_order_relaxed) +
+                        atomic_load_explicit(&p->filters.bytes, memory_order_relaxed),
+                 others = all > ours ? all - ours : 0;
+  if (most / 8 < b.pages_least) b.pages_least = most / 8;
+  b.filters_most = (most > others ? most - others : 0) / 8 * REMIX_FILTERS_PART;
+  return b;
+}
+
+// The level of the next filter: the lowest with which filters of all pages would fit. Levels are mixed so that these
+// take as much as they may. Any caller.
+static uint32_t pool_level(struct remix_pool *p) {
+  static const uint8_t price[FILTER_LEVELS] = {66, 48, 33};  // hundredths of a byte for a live entry, about
+  const struct bounds b = pool_bounds(p);
+  const uint64_t made = atomic_fetch_add_explicit(&p->filters.made, 1, memory_order_relaxed),
+                 keys = atomic_load_explicit(&p->keys, memory_order_relaxed) + 1;
+  if (unlikely(b.starved)) return (uint32_t)(made % FILTER_LEVELS);
+  const uint64_t most = b.filters_most / keys >= price[0] ? price[0] : b.filters_most * 100 / keys;
+  uint32_t level = 0;
+  while (level + 1 < FILTER_LEVELS && price[level] > most) level++;
+  if (level == 0 || price[level] > most) return level;
+  // so many of 256 filters have the level below
+  const uint64_t lower = (most - price[level]) * 256 / (price[level - 1] - price[level]);
+  return (uint8_t)(made * 157) < lower ? level - 1 : level;
+}
+
+// Takes pages out of the ring, and drops filters, until both are within their bounds. Returns the pages.
+static struct remix_in *pool_trim(struct remix_pool *p) {
+  struct remix_in *leaving = NULL;
+  while (budget_indexes_over(p->budget)) {
+    const struct bounds b = pool_bounds(p);
+    const bool pages = p->hand && atomic_load_explicit(&p->bytes, memory_order_relaxed) > b.pages_least,
+               filters = p->filters.hand &&
+                         (atomic_load_explicit(&p->filters.bytes, memory_order_relaxed) > b.filters_most ||
+                          (!pages && !b.starved));
+    if (filters) {
+      filter_pass(p);
+    } else if (pages) {
+      struct remix_in *const in = ring_take(p);
+      in->next = leaving;
+      leaving = in;
+      if (++p->filters.steps % REMIX_FILTERS_STEP == 0 && p->filters.hand) filter_pass(p);
+    } else {
+      break;
+    }
+  }
+  return leaving;
+}
+
+// A page's place is free for another thread that reads it again. Its filter is there before.
+static void page_leave(struct remix_pool *p, struct remix_in *in) {
+  struct remix_filter *f = NULL;
+  if (in->missed) {
+    err_cleanup_begin();  // without memory there is no filter
+    f = remix_filter_make(&in->x, in->shared, pool_level(p));
+    err_cleanup_end();
+  }
+  pthread_mutex_lock(&p->lock);
+  struct remix_slot *const s = in->slot;
+  if (s) {
+    struct remix_filter *const there = atomic_load_explicit(&s->filter, memory_order_relaxed);
+    if (f && !there) {
+      filter_add(p, s, f);
+      f = NULL;
+    }
+    atomic_store_explicit(&s->in, NULL, memory_order_relaxed);  // epoch_retire orders it
+  }
+  pthread_mutex_unlock(&p->lock);
+  remix_filter_free(f);
+  if (s) epoch_retire(p->epoch, &in->item, page_passed, NULL);
+  else remix_unref(&in->x);
 }
 
 // Puts a page into its slot. If another thread was quicker, *in_io becomes its page. Both are valid until the caller's
 // epoch ends.
-static void pool_put(struct remix_pool *p, struct slot *s, struct remix_in **in_io) {
+static void pool_put(struct remix_pool *p, struct remix_slot *s, struct remix_in **in_io) {
   struct remix *there = NULL;
+  struct remix_in *leaving = NULL;
   pthread_mutex_lock(&p->lock);
   if (atomic_compare_exchange_strong_explicit(&s->in, &there, &(*in_io)->x, memory_order_acq_rel,
                                               memory_order_acquire)) {
     ring_add(p, *in_io);
     atomic_store_explicit(&s->used, true, memory_order_relaxed);
-    pool_trim(p);
+    leaving = pool_trim(p);
   }
   pthread_mutex_unlock(&p->lock);
   if (there) {
     page_free(&(*in_io)->x);
     *in_io = (struct remix_in *)there;
+  }
+  for (struct remix_in *next; leaving; leaving = next) {
+    next = leaving->next;
+    page_leave(p, leaving);
   }
   epoch_reclaim(p->epoch);
 }
@@ -154,13 +291,13 @@ static uint64_t records_between(const struct sst *t, sst_pos from, sst_pos to, u
 }
 
 // Runs end where the next page begins.
-static sst_pos slot_end(const struct remix *x, const struct slot *s, uint32_t run) {
+static sst_pos slot_end(const struct remix *x, const struct remix_slot *s, uint32_t run) {
   const bool last = s + 1 == x->paged->slots + x->paged->nr;
   return last ? sst_end(x->runs[run]) : load32le(s[1].page.starts + 4 * run);
 }
 
 // Checks that the page's selectors go from its cursor offsets to those of the next page (G4).
-static enum remixdb_status check_walk(const struct remix *x, const struct slot *s, const uint64_t *seen) {
+static enum remixdb_status check_walk(const struct remix *x, const struct remix_slot *s, const uint64_t *seen) {
   for (uint32_t r = 0; r < x->nr_runs; r++) {
     const sst_pos from = load32le(s->page.starts + 4 * r);
     if (records_between(x->runs[r], from, slot_end(x, s, r), s->page.nr_entries) != seen[r])
@@ -181,7 +318,7 @@ static void unpacker_give(struct remix_pool *p, struct ZSTD_DCtx_s *z) {
 }
 
 // Unpacks a page's bytes into `in`, and checks it.
-static enum remixdb_status page_fill(const struct remix *x, struct slot *slot, const uint8_t *bytes,
+static enum remixdb_status page_fill(const struct remix *x, struct remix_slot *slot, const uint8_t *bytes,
                                      struct remix_in *in) {
   const struct remix_page *const p = &slot->page;
   struct remix_index *const ix = &in->ix;
@@ -216,6 +353,7 @@ static enum remixdb_status page_fill(const struct remix *x, struct slot *slot, c
   ix->anchors = (struct anchors){.offs = in->image + (size_t)p->nr_segs * ix->lay.stride, .nr = p->nr_segs};
   ix->anchors.bytes = ix->anchors.offs + 4 * ((size_t)p->nr_segs + 1);
   in->slot = slot;
+  if (slot + 1 < x->paged->slots + x->paged->nr) in->shared = kv_lcp_from(p->anchor, slot[1].page.anchor, 0);
   return remix_check_image(page, p->anchors_len, true);
 }
 
@@ -233,7 +371,7 @@ static enum remixdb_status page_keep(struct remix_in *in) {
   return remix_take_anchors(page);
 }
 
-static enum remixdb_status page_read(const struct remix *x, struct slot *slot, struct remix_in **out) {
+static enum remixdb_status page_read(const struct remix *x, struct remix_slot *slot, struct remix_in **out) {
   struct remix_pool *const pool = x->ctx->pages;
   const struct remix_page *const p = &slot->page;
   const size_t image = remix_page_image(p, &x->index->lay);
@@ -258,7 +396,7 @@ static enum remixdb_status page_read(const struct remix *x, struct slot *slot, s
 }
 
 enum remixdb_status remix_page(const struct remix *x, uint32_t page, struct remix **out) {
-  struct slot *const slot = &x->paged->slots[page];
+  struct remix_slot *const slot = &x->paged->slots[page];
   assert(page < x->paged->nr);
   struct remix *const there = atomic_load_explicit(&slot->in, memory_order_acquire);
   if (likely(there != NULL)) {
@@ -275,6 +413,33 @@ enum remixdb_status remix_page(const struct remix *x, uint32_t page, struct remi
   return s;
 }
 
+// Whether the key may be live in a page, as far as the page shows.
+static bool page_shows(const struct remix *page, struct kref key, uint64_t hash) {
+  const struct remix_index *const ix = page->index;
+  const uint8_t *const s = seg_at(ix, anchors_find(&ix->anchors, key));
+  if (!page->tags) return true;
+  return seg_far(ix, s) ? seg_tagged(ix, s, hash) != 0 : seg_candidate(ix, s, key, hash) != 0;
+}
+
+enum remixdb_status remix_page_get(const struct remix *x, struct kref key, uint64_t hash, struct remix **out) {
+  const uint32_t i = remix_page_of(x, key);
+  struct remix_slot *const slot = &x->paged->slots[i];
+  if (atomic_load_explicit(&slot->in, memory_order_relaxed)) return remix_page(x, i, out);
+  struct remix_filter *const f = atomic_load_explicit(&slot->filter, memory_order_acquire);
+  *out = NULL;
+  if (f && !remix_filter_asks(f, key, remix_tag(hash))) {
+    if (!atomic_load_explicit(&f->used, memory_order_relaxed))
+      atomic_store_explicit(&f->used, true, memory_order_relaxed);
+    atomic_fetch_add_explicit(&x->ctx->pages->filters.denied, 1, memory_order_relaxed);
+    return REMIXDB_OK;
+  }
+  const enum remixdb_status s = remix_page(x, i, out);
+  if (s != REMIXDB_OK || page_shows(*out, key, hash)) return s;
+  atomic_store_explicit(&slot->missed, true, memory_order_relaxed);
+  *out = NULL;
+  return s;
+}
+
 // ---- finding pages
 
 uint32_t remix_pages(const struct remix *x) { return x->paged->nr; }
@@ -283,7 +448,7 @@ uint64_t remix_page_rank(const struct remix *x, uint32_t page) {
   return page < x->paged->nr ? x->paged->slots[page].live : x->nr_keys;
 }
 uint32_t remix_page_segment(const struct remix *x, uint32_t page) {
-  const struct slot *const last = &x->paged->slots[x->paged->nr - 1];
+  const struct remix_slot *const last = &x->paged->slots[x->paged->nr - 1];
   return page < x->paged->nr ? x->paged->slots[page].segs : last->segs + last->page.nr_segs;
 }
 
@@ -325,16 +490,29 @@ static void paged_free(struct remix_paged *g) {
   mem_free(g);
 }
 
+// No reader can find the page or the filter any more: it would have a version with the REMIX. But another thread may
+// be making the filter of the page; it then frees the page.
+static void slot_fini(struct remix_pool *pool, struct remix_slot *s) {
+  pthread_mutex_lock(&pool->lock);
+  struct remix *page = atomic_load_explicit(&s->in, memory_order_relaxed);
+  struct remix_filter *const f = atomic_load_explicit(&s->filter, memory_order_relaxed);
+  if (page && ((struct remix_in *)page)->leaving) {
+    ((struct remix_in *)page)->slot = NULL;
+    page = NULL;
+  } else if (page) {
+    ring_remove(pool, (struct remix_in *)page);
+  }
+  if (f) filter_remove(pool, f);
+  pthread_mutex_unlock(&pool->lock);
+  remix_unref(page);
+  remix_filter_free(f);
+}
+
 static void paged_fini(struct remix *x) {
   struct remix_pool *const pool = x->ctx->pages;
   struct remix_paged *const g = x->paged;
-  for (uint32_t i = 0; i < g->nr; i++) {
-    pthread_mutex_lock(&pool->lock);
-    struct remix *const page = atomic_load_explicit(&g->slots[i].in, memory_order_relaxed);
-    if (page) ring_remove(pool, (struct remix_in *)page);
-    pthread_mutex_unlock(&pool->lock);
-    if (page) remix_unref(page);  // no reader can find it any more: it would have a version with x
-  }
+  for (uint32_t i = 0; i < g->nr; i++) slot_fini(pool, &g->slots[i]);
+  atomic_fetch_sub_explicit(&pool->keys, x->nr_keys, memory_order_relaxed);
   if (!x->part) fdpool_remove(&g->file);
   budget_give(x->ctx->budget, BUDGET_INDEXES, g->memory);
   paged_free(g);
@@ -348,7 +526,7 @@ static bool position_is(const struct sst *t, sst_pos pos) {
 }
 
 // Takes a page of the directory.
-static enum remixdb_status slot_fill(const struct remix *x, struct slot *s, bool first) {
+static enum remixdb_status slot_fill(const struct remix *x, struct remix_slot *s, bool first) {
   for (uint32_t r = 0; r < x->nr_runs; r++) {
     const sst_pos pos = load32le(s->page.starts + 4 * r), before = first ? pos : load32le(s[-1].page.starts + 4 * r);
     const bool right = first ? pos == sst_advance(x->runs[r], 0, 0) : position_is(x->runs[r], pos) && before <= pos;
@@ -398,7 +576,7 @@ static enum remixdb_status take_dir(struct remix *x, struct remix_paged *g, size
   if (s == REMIXDB_OK && !(g->slots = mem_calloc(g->nr, sizeof(*g->slots)))) s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = remix_dir_begin(&d, g->head, g->dir, room, x->path);
   for (uint32_t i = 0; i < g->nr && s == REMIXDB_OK; i++) {
-    struct slot *const slot = &g->slots[i];
+    struct remix_slot *const slot = &g->slots[i];
     s = remix_dir_next(&d, &slot->page);
     if (s == REMIXDB_OK) s = slot_fill(x, slot, i == 0);
     slot->live = (uint32_t)live;
@@ -461,6 +639,7 @@ static enum remixdb_status paged_open(struct remix *x, struct remix_paged **out)
     return s;
   }
   budget_take(x->ctx->budget, BUDGET_INDEXES, g->memory);
+  atomic_fetch_add_explicit(&x->ctx->pages->keys, x->nr_keys, memory_order_relaxed);
   *out = g;
   return s;
 }

@@ -22,6 +22,12 @@
 //   G5  The pool drops pages while indexes and metadata of tables take more than the budget gives them
 //       (budget_indexes_over), the pages that nobody used for a while first (CLOCK). It keeps
 //       REMIX_POOL_LEAST bytes of pages, or an eighth of that share if this is less.
+//   G6  A page that leaves memory leaves a filter (remix/filter.h) if a get has read it in vain since it came in. The
+//       filter stays when the page comes in again. It goes by CLOCK, too: one is looked at whenever REMIX_FILTERS_STEP
+//       pages have left, and when filters take more than their part. So filters stay where absent keys are asked for.
+//       Without memory for a filter there is none.
+//   G7  Between the time when a page is taken out of the ring and when it is out of its slot, the thread that drops it
+//       has no lock, and uses the page alone: its REMIX may go meanwhile.
 //
 // Threads: any. A page that is in memory costs a reader one load more, and no lock. A thread that unpacks a page takes
 // the pool's lock for a short time.
@@ -34,17 +40,31 @@
 #define REMIX_POOL_LEAST ((uint64_t)1 << 20)          // bytes
 #define REMIX_POOL_LEAST_STARVED ((uint64_t)8 << 10)  // the same if budget_starved is set
 
-struct remix_in;  // a page in memory
+// Filters take this many eighths of what directories and metadata leave of that share, at most.
+#define REMIX_FILTERS_PART 7u
+#define REMIX_FILTERS_STARVED ((uint64_t)2 << 10)  // bytes, at most, if budget_starved is set
+#define REMIX_FILTERS_STEP 8u  // the hand of filters passes one of them when so many pages have left
+
+struct remix_in;      // a page in memory
+struct remix_filter;  // remix/filter.h
 
 // The pages of a store that are in memory.
 struct remix_pool {
   struct epoch *epoch;
   struct budget *budget;
-  pthread_mutex_t lock;    // guards the ring and `bytes`; except for the epoch's, no lock is taken under it
+  pthread_mutex_t lock;    // guards the rings and `bytes`; except for the epoch's, no lock is taken under it
   struct remix_in *hand;   // in the ring of all pages; NULL: there is none
   _Atomic uint64_t bytes;  // of all pages. Written under the lock, relaxed
   _Atomic(struct ZSTD_DCtx_s *) unpacker;     // for the next thread; NULL: it makes one
   _Atomic uint64_t nr, loads, loaded, drops;  // pages in memory; pages and bytes read, pages dropped, so far. Relaxed
+  _Atomic uint64_t keys;                      // of all paged REMIXes. Relaxed
+  struct {
+    struct remix_filter *hand;   // in the ring of all filters; NULL: there is none
+    _Atomic uint64_t nr, bytes;  // of all. Written under the lock, relaxed
+    _Atomic uint64_t made;       // so far. Relaxed
+    _Atomic uint64_t denied;     // keys that filters have excluded. Relaxed
+    uint32_t steps;              // pages that have left
+  } filters;
 };
 
 void remix_pool_init(struct remix_pool *p, struct epoch *epoch, struct budget *budget);
@@ -72,6 +92,10 @@ uint32_t remix_page_segment(const struct remix *x, uint32_t page);  // segments 
 // Finds a page, and reads it if it is not in memory. Inside an epoch; *out is valid until the epoch ends (G3). Fails as
 // the reading of a file does.
 MUST_CHECK enum remixdb_status remix_page(const struct remix *x, uint32_t page, struct remix **out);
+// Finds the page in which a key may be live, as remix_page does. *out NULL: the key is live in none. That is certain.
+// Filters are asked before a page is read.
+MUST_CHECK enum remixdb_status remix_page_get(const struct remix *x, struct kref key, uint64_t hash,
+                                              struct remix **out);
 // The page of a key.
 MUST_CHECK static inline enum remixdb_status remix_page_for(const struct remix *x, struct kref key,
                                                             struct remix **out) {

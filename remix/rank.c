@@ -197,17 +197,21 @@ enum remixdb_status remix_share(const struct remix *x, uint64_t from, uint64_t t
   return REMIXDB_OK;
 }
 
+// A page that cannot be read makes the caller look the key up, and find the failure.
+static enum remix_guess guess_paged(const struct remix *x, struct kref key, uint64_t hash) {
+  struct remix *page;
+  if (remix_page_get(x, key, hash, &page) != REMIXDB_OK) return REMIX_UNKNOWN;
+  return page ? remix_guess(page, key, hash) : REMIX_ABSENT;
+}
+
 enum remix_guess remix_guess(const struct remix *x, struct kref key, uint64_t hash) {
   const struct remix_index *const ix = x->index;
-  struct remix *page;
-  // a page that cannot be read makes the caller look the key up, and find the failure
-  if (x->paged) return remix_page_for(x, key, &page) == REMIXDB_OK ? remix_guess(page, key, hash) : REMIX_UNKNOWN;
+  if (x->paged) return guess_paged(x, key, hash);
   if (x->nr_segs == 0) return REMIX_ABSENT;
   const uint8_t *const p = seg_at(ix, anchors_find(&ix->anchors, key));
-  if (!x->tags || seg_far(ix, p)) return REMIX_UNKNOWN;
-  const uint32_t set = set32_eq8(p, 0xFF, remix_tag(hash)) & seg_live(ix, p);
+  if (!x->tags) return REMIX_UNKNOWN;
+  if (seg_far(ix, p)) return seg_tagged(ix, p, hash) ? REMIX_UNKNOWN : REMIX_ABSENT;
+  const uint32_t set = seg_candidate(ix, p, key, hash);
   if (!set) return REMIX_ABSENT;
-  const uint32_t cand = blind_candidate(seg_blind(ix, p), seg_nr(ix, p), seg_base(ix, p), key);
-  if (!(set >> cand & 1)) return REMIX_ABSENT;
-  return p[ix->lay.sel + cand] & REMIX_TOMB ? REMIX_DELETED : REMIX_THERE;
+  return p[ix->lay.sel + set32_first(set)] & REMIX_TOMB ? REMIX_DELETED : REMIX_THERE;
 }

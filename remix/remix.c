@@ -111,8 +111,9 @@ enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, s
 static __attribute__((noinline)) enum remixdb_status get_paged(const struct remix *x, struct kref key, uint64_t hash,
                                                                struct sst_hold *h, struct kv_rec *rec_out) {
   struct remix *page;
-  const enum remixdb_status s = remix_page_for(x, key, &page);
-  return s == REMIXDB_OK ? remix_get(page, key, hash, h, rec_out) : s;
+  const enum remixdb_status s = remix_page_get(x, key, hash, &page);
+  if (s != REMIXDB_OK) return s;
+  return page ? remix_get(page, key, hash, h, rec_out) : REMIXDB_NOTFOUND;
 }
 
 enum remixdb_status remix_get_end(struct remix *x, const uint8_t *p, struct kref key, uint64_t hash, struct sst_hold *h,
@@ -143,13 +144,13 @@ enum remixdb_status remix_get_end(struct remix *x, const uint8_t *p, struct kref
 
 // ---- many keys at once
 
-// Goes on in the page of the key. Returns the segment, or NULL: the view is empty, or the page cannot be read, and
+// Goes on in the page of the key. Returns the segment, or NULL: the key is in no page, or the page cannot be read, and
 // remix_get will find the failure again.
 static __attribute__((noinline)) const uint8_t *probe_page(struct remix_probe *w) {
   struct remix *page;
   if (!w->x->paged) return NULL;
-  w->search = remix_page_for(w->x, w->key, &page) != REMIXDB_OK;
-  if (w->search) return NULL;
+  w->search = remix_page_get(w->x, w->key, w->hash, &page) != REMIXDB_OK;
+  if (w->search || !page) return NULL;
   w->x = page;
   return seg_at(page->index, anchors_find(&page->index->anchors, w->key));
 }

@@ -89,7 +89,7 @@ enum remix_guess {
   REMIX_ABSENT,
   REMIX_THERE,
   REMIX_DELETED,  // in a young view: a tombstone has the key
-  REMIX_UNKNOWN,  // there are no tags, or the segment has far bits
+  REMIX_UNKNOWN,  // there are no tags, or an entry has the tag in a segment with far bits
 };
 enum remix_guess remix_guess(const struct remix *x, struct kref key, uint64_t hash);
 

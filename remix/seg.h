@@ -4,6 +4,7 @@
 #ifndef REMIX_SEG_H
 #define REMIX_SEG_H
 
+#include "base/blind.h"
 #include "remix/state.h"
 
 static inline const uint8_t *seg_at(const struct remix_index *ix, uint32_t seg) {
@@ -30,6 +31,16 @@ static inline uint32_t seg_live(const struct remix_index *ix, const uint8_t *s) 
   if (likely(!ix->young)) shown = set32_eq8(sel, REMIX_OLD | REMIX_TOMB, 0);
   else shown = set32_eq8(sel, REMIX_OLD, 0) & ~set32_eq8(sel, REMIX_ERASED, REMIX_ERASED);
   return shown & set32_below(seg_nr(ix, s));
+}
+
+// The live entries with the key's tag, in a segment with tags.
+static inline uint32_t seg_tagged(const struct remix_index *ix, const uint8_t *s, uint64_t hash) {
+  return set32_eq8(s, 0xFF, remix_tag(hash)) & seg_live(ix, s);
+}
+// The same without those that the blind search excludes; it leaves one at most. No bit of the segment is far.
+static inline uint32_t seg_candidate(const struct remix_index *ix, const uint8_t *s, struct kref key, uint64_t hash) {
+  const uint32_t set = seg_tagged(ix, s, hash);
+  return set ? set & 1u << blind_candidate(seg_blind(ix, s), seg_nr(ix, s), seg_base(ix, s), key) : 0;
 }
 
 static inline void seg_prefetch(const struct remix_index *ix, const uint8_t *s) {

@@ -3,6 +3,7 @@
 // Paged REMIXes: each answer is that of the whole REMIX over the same tables; pages come and go; damage and failures.
 #include <pthread.h>
 
+#include "remix/filter.h"
 #include "remix/narrow.h"
 #include "remix/paged.h"
 #include "remix/seg.h"
@@ -21,8 +22,8 @@ struct paged {
   struct remix *whole, *x;  // the same file
 };
 
-// The places of a world of this kind of keys. Its view is paged if it has some segments.
-static void make(struct paged *w, uint32_t kind, uint32_t keys, uint32_t runs, bool tags) {
+// The places of a world of this kind of keys. Its view is paged if it has some segments. segs: of a page.
+static void make_pages(struct paged *w, uint32_t kind, uint32_t keys, uint32_t runs, bool tags, uint32_t segs) {
   memset(w, 0, sizeof(*w));
   place_init(&w->p, 1 << 20);
   budget_init(&w->budget);
@@ -30,9 +31,14 @@ static void make(struct paged *w, uint32_t kind, uint32_t keys, uint32_t runs, b
   w->p.ctx.budget = &w->budget;
   w->p.ctx.pages = &w->pool;
   starve(true);
+  atomic_store(&remix_page_segs, segs);
   part_small(&w->t, &w->p, kind, keys, runs, &check_seed);
   w->whole = part_build_all(&w->t, tags);
   OK(remix_open_paged(&w->p.ctx, w->whole->number, w->t.sst, w->t.nr, &w->x));
+}
+
+static void make(struct paged *w, uint32_t kind, uint32_t keys, uint32_t runs, bool tags) {
+  make_pages(w, kind, keys, runs, tags, 2);
 }
 
 static void end(struct paged *w) {
@@ -40,6 +46,7 @@ static void end(struct paged *w) {
   done(w->whole);
   part_fini(&w->t);
   assert_int_equal(atomic_load(&w->pool.nr), 0);
+  assert_true(atomic_load(&w->pool.filters.nr) == 0 && atomic_load(&w->pool.keys) == 0);
   w->p.ctx.pages = NULL;
   epoch_reclaim(&w->p.epoch);
   remix_pool_fini(&w->pool);
@@ -178,6 +185,7 @@ static void check_share(struct paged *w) {
 static void test_answers(void **state) {
   (void)state;
   uint32_t pages = 0;
+  uint64_t denied = 0;
   for (uint32_t i = 0; i < 5 * KEYS_KINDS; i++) {
     struct paged w;
     uint8_t *const buf = malloc(KV_KEY_MAX + 8);
@@ -192,13 +200,108 @@ static void test_answers(void **state) {
         same_answers(&w, some_key(&w, buf));
         leave(&w.p);
         assert_true(atomic_load(&w.pool.bytes) <= REMIX_POOL_LEAST_STARVED);
+        if (!w.x->tags) assert_int_equal(atomic_load(&w.pool.filters.made), 0);
       }
       assert_true(w.x->nr_segs == 0 && w.x->image == NULL);
     }
+    denied += atomic_load(&w.pool.filters.denied);
     free(buf);
     end(&w);
   }
-  assert_true(pages > 200 / SLOW);
+  assert_true(pages > 200 / SLOW && denied > 200 / SLOW);
+}
+
+// ---- filters
+
+struct asked {
+  uint64_t absent, denied;
+};
+
+// Asks the filters of all levels of page i for the key. Whether the key is live there: `there`.
+static void ask_filters(struct remix_filter *const *f, struct kref key, bool there, struct asked *out) {
+  const uint8_t tag = remix_tag(hash64(key.ptr, key.len));
+  for (uint32_t level = 0; level < FILTER_LEVELS; level++) {
+    if (!f[level]) continue;
+    const bool asks = remix_filter_asks(f[level], key, tag);
+    assert_true(asks || !there);
+    out[level].absent += !there;
+    out[level].denied += !asks;
+  }
+}
+
+// The bytes that all keys of a page share.
+static uint32_t shared_of(const struct paged *w, uint32_t page) {
+  if (page + 1 == remix_pages(w->x)) return 0;
+  const uint32_t at = remix_page_segment(w->x, page), next = remix_page_segment(w->x, page + 1);
+  return kv_lcp_from(remix_anchor(w->whole, at), remix_anchor(w->whole, next), 0);
+}
+
+// Each live key, and keys beside them, are asked of the filters of their pages.
+static void check_filters(struct paged *w, struct asked *out) {
+  uint8_t *const buf = malloc(KV_KEY_MAX + 8);
+  for (uint32_t i = 0; i < remix_pages(w->x); i++) {
+    struct remix_filter *f[FILTER_LEVELS];
+    struct remix *page;
+    enter(&w->p);
+    OK(remix_page(w->x, i, &page));
+    for (uint32_t level = 0; level < FILTER_LEVELS; level++) f[level] = remix_filter_make(page, shared_of(w, i), level);
+    leave(&w->p);
+    for (uint32_t n = 0; n < w->t.k.nr; n++) {
+      if (remix_page_of(w->x, w->t.k.keys[n]) == i)
+        ask_filters(f, w->t.k.keys[n], get(w->whole, w->t.k.keys[n]).status == REMIXDB_OK, out);
+      const struct kref key = some_key(w, buf);
+      if (remix_page_of(w->x, key) == i) ask_filters(f, key, get(w->whole, key).status == REMIXDB_OK, out);
+    }
+    for (uint32_t level = 0; level < FILTER_LEVELS; level++) remix_filter_free(f[level]);
+  }
+  free(buf);
+}
+
+static void test_filters(void **state) {
+  (void)state;
+  static const uint32_t segs[] = {2, 3, 20, REMIX_PAGE_SEGS};
+  for (uint32_t kind = 0; kind < KEYS_KINDS; kind++) {
+    struct asked asked[FILTER_LEVELS] = {{0}};
+    for (uint32_t i = 0; i < 4; i++) {
+      struct paged w;
+      make_pages(&w, kind, 3000 / SLOW, 1 + i % 3, true, segs[i]);
+      enter(&w.p);
+      if (remix_is_paged(w.x)) check_filters(&w, asked);
+      leave(&w.p);
+      end(&w);
+    }
+    for (uint32_t level = 0; level < FILTER_LEVELS; level++) {
+      // 32 entries of 256 tags in a segment. Some pages of far keys have no filter.
+      const double least = kind == KEYS_FAR ? 0.3 : 0.82 - 0.1 * level;
+      assert_true(SLOW > 1 || asked[level].absent > 1000);
+      if (asked[level].absent > 1000) assert_true((double)asked[level].denied > least * (double)asked[level].absent);
+    }
+  }
+}
+
+// A page that leaves without memory for its filter leaves none, and the get that drops it is right.
+static void test_no_filter(void **state) {
+  (void)state;
+  struct paged w;
+  uint8_t buf[4096];
+  uint32_t failed = 0;
+  make(&w, KEYS_NUMBERS, 2000, 3, true);
+  for (uint32_t n = 0; n < 3000; n++) {
+    const struct kref key = some_key(&w, buf);
+    enter(&w.p);
+    const uint64_t made = atomic_load(&w.pool.filters.made), nr = atomic_load(&w.pool.filters.nr);
+    fault_mem_set(8 + n % 16);
+    const struct got b = get(w.x, key);
+    const bool bad = fault_mem_end();
+    if (bad && b.status != REMIXDB_NOMEM) {
+      const struct got a = get(w.whole, key);
+      assert_true(a.status == b.status && a.sum == b.sum);
+      failed += atomic_load(&w.pool.filters.made) > made && atomic_load(&w.pool.filters.nr) <= nr;
+    }
+    leave(&w.p);
+  }
+  assert_true(failed > 0);
+  end(&w);
 }
 
 // A get of a key in a page that is in memory reads no page, any other get reads one.
@@ -239,7 +342,13 @@ static void *read_on(void *arg) {
   struct paged *const w = r->w;
   epoch_join(&w->p.epoch, &r->slot);
   for (uint32_t n = 0; n < r->gets; n++) {
-    const struct kref key = w->t.k.keys[rng_next(&r->seed) % w->t.k.nr];
+    struct kref key = w->t.k.keys[rng_next(&r->seed) % w->t.k.nr];
+    uint8_t beside[KV_KEY_MAX + 1];
+    if (n % 2) {  // mostly absent
+      memcpy(beside, key.ptr, key.len);
+      beside[key.len] = (uint8_t)rng_next(&r->seed);
+      key = kref(beside, key.len + 1);
+    }
     epoch_enter(&w->p.epoch, &r->slot);
     const struct got a = get(w->whole, key), b = get(w->x, key);
     CHECK(a.status == b.status && a.sum == b.sum);
@@ -259,6 +368,27 @@ static void *read_on(void *arg) {
   return NULL;
 }
 
+// Opens and closes another REMIX of the file. Other threads drop its pages meanwhile.
+static void *open_on(void *arg) {
+  struct reader *const r = arg;
+  struct paged *const w = r->w;
+  epoch_join(&w->p.epoch, &r->slot);
+  for (uint32_t n = 0; n < r->gets / 20; n++) {
+    struct remix *x;
+    OK(remix_open_paged(&w->p.ctx, w->whole->number, w->t.sst, w->t.nr, &x));
+    epoch_enter(&w->p.epoch, &r->slot);
+    for (uint32_t i = 0; i < 4; i++) {
+      const struct kref key = w->t.k.keys[rng_next(&r->seed) % w->t.k.nr];
+      const struct got a = get(w->whole, key), b = get(x, key);
+      CHECK(a.status == b.status && a.sum == b.sum);
+    }
+    epoch_exit(&r->slot);
+    remix_unref(x);
+  }
+  epoch_leave(&w->p.epoch, &r->slot);
+  return NULL;
+}
+
 static void test_threads(void **state) {
   (void)state;
   struct paged w;
@@ -269,10 +399,10 @@ static void test_threads(void **state) {
     readers[i].w = &w;
     readers[i].seed = check_seed + i;
     readers[i].gets = 6000 / SLOW;
-    assert_int_equal(pthread_create(&threads[i], NULL, read_on, &readers[i]), 0);
+    assert_int_equal(pthread_create(&threads[i], NULL, i ? read_on : open_on, &readers[i]), 0);
   }
   for (uint32_t i = 0; i < THREADS; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
-  assert_true(atomic_load(&w.pool.drops) > 100);
+  assert_true(atomic_load(&w.pool.drops) > 100 && atomic_load(&w.pool.filters.denied) > 100 / SLOW);
   end(&w);
 }
 
@@ -383,8 +513,9 @@ static void test_page_out(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_answers), cmocka_unit_test(test_loads),    cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_damage),  cmocka_unit_test(test_failures), cmocka_unit_test(test_page_out),
+      cmocka_unit_test(test_answers), cmocka_unit_test(test_loads),     cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_damage),  cmocka_unit_test(test_failures),  cmocka_unit_test(test_page_out),
+      cmocka_unit_test(test_filters), cmocka_unit_test(test_no_filter),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
