@@ -180,6 +180,7 @@ static void ring_drive(struct blkio_lane *q, bool wait) {
     int rc = ring_refused();
     if (rc == 0) rc = wait ? io_uring_submit_and_wait(&q->ring, 1) : io_uring_submit(&q->ring);
     if (rc > 0) {
+      (void)atomic_fetch_add_explicit(&q->io->nr_turns, 1, memory_order_relaxed);
       ring_move(q, (uint32_t)rc, 0);
       refusals = 0;
       continue;
@@ -490,10 +491,19 @@ static void op_end(struct blkio_lane *q, struct blkio_op *op) {
   q->free_ops = op;
 }
 
-// Starts as many reads as there is room for, and ends those that have completed.
+// Starts as many reads as there is room for, and ends those that have completed. The system gives the disk none of the
+// reads that it takes together before it has prepared all of them, which is 2 us for a read through the page cache. So
+// it gets a few at a time, and the disk works on these while the system prepares the next.
 static void batch_drive(struct blkio_batch *b, bool wait) {
   struct blkio_lane *const q = b->lane;
-  for (; b->next < b->nr && q->free_ops; b->next++) op_begin(q, &b->reads[b->next]);
+  const uint32_t turn = blkio_cold(b->q->io) ? BLKIO_TURN : UINT32_MAX;
+  for (uint32_t n = 0; b->next < b->nr && q->free_ops; b->next++, n++) {
+    if (n == turn) {
+      if (q->queued) lane_drive(q, false);
+      n = 0;
+    }
+    op_begin(q, &b->reads[b->next]);
+  }
   lane_drive(q, wait && q->done_reads == NULL);
   while (q->done_reads) {
     struct blkio_op *const op = q->done_reads;

@@ -43,6 +43,7 @@
 #define BLKIO_ALIGN 4096     // direct I/O needs offsets, sizes and addresses that are multiples of this
 #define BLKIO_BATCH_MAX 64   // reads that readahead asks for at once
 #define BLKIO_READS_MAX 128  // reads in flight in a lane: enough for disks that serve many at once
+#define BLKIO_TURN 2u        // reads that a batch hands to io_uring at a time while reads come from the disk
 
 enum blkio_kind { BLKIO_AUTO, BLKIO_URING, BLKIO_AIO, BLKIO_SYNC };
 
@@ -76,7 +77,8 @@ struct blkio {
   // Trips: how often a thread waited for reads. A batch is one trip, or one per read without a lane; what a flow hands
   // over together is one. Relaxed.
   _Atomic uint64_t nr_trips;
-  _Atomic uint32_t cold;                                                     // blkio_cold; relaxed
+  _Atomic uint64_t nr_turns;  // how often io_uring took transfers; relaxed
+  _Atomic uint32_t cold;      // blkio_cold; relaxed
   _Alignas(CACHE_LINE) _Atomic(struct blkio_lane *) lanes[BLKIO_LANES_MAX];  // B1
   _Atomic uint64_t retry_ns;  // no lane is made before this time (time_ns); relaxed
   _Atomic bool troubled;      // `trouble` was called

@@ -9,8 +9,13 @@
 
 #define KEYS_AHEAD 8u   // the call prefetches so many of the caller's keys ahead
 #define VALUE_LINES 3u  // lines of a record or a value to prefetch; the processor itself fetches the rest of a long one
-#define PART_KEYS 1024u    // most keys in one epoch: bounds its time when all blocks are in memory
-#define ADD_MIN 32u        // blocks that are handed over together, as long as more may come
+#define PART_KEYS 1024u  // most keys in one epoch: bounds its time when all blocks are in memory
+#define ADD_MIN 32u      // blocks that are handed over together, as long as more may come
+// The same where reads come from the disk, and the keys of a group: the disk works on the first blocks while the search
+// goes on. The first blocks are handed over at once.
+#define COLD_GROUP 16u
+#define COLD_ADD_MIN 16u
+_Static_assert(1 + (SST_BATCH_MAX - 1) / COLD_ADD_MIN <= SST_BATCH_PARTS, "the reads of each part begin at once");
 #define BATCH_PAGES 1024u  // most pages of the blocks of a batch: bounds its memory and its time
 
 // A waiting key. It waits for the batch that reads the block of its candidate, which is not in the cache. Or it waits
@@ -55,6 +60,7 @@ struct multiget {
   uint32_t nr_waiting, pages_waiting;
   uint32_t nr_added;  // how many of the waiting keys have their blocks in flight
   bool begun;         // a batch has begun
+  bool missed;        // the part before, of this call or the last one, waited for blocks
   struct waiting waiting[SST_BATCH_MAX];
   uint16_t want[SST_BATCH_MAX];  // the request in the batch of each waiting key
   struct sst_hold holds[SST_BATCH_MAX];
@@ -428,11 +434,12 @@ void multiget_clock(struct multiget *m, const struct env *env, uint64_t now_ms) 
 }
 void multiget_super(struct multiget *m, const struct super *v) { m->super = v; }
 
+// most: keys of the group, at most MULTIGET_GROUP.
 static void look_up_group(struct multiget *m, const struct wh *active, const struct wh *frozen,
-                          const struct version *version, uint64_t moment) {
+                          const struct version *version, uint64_t moment, uint32_t most) {
   const size_t left = m->nr - m->next;
   uint8_t which[MULTIGET_GROUP];
-  uint32_t nr = left < MULTIGET_GROUP ? (uint32_t)left : MULTIGET_GROUP;
+  uint32_t nr = left < most ? (uint32_t)left : most;
   const struct remixdb_slice *const keys = m->keys + m->next;
   for (uint32_t k = 0; k < nr && k < KEYS_AHEAD; k++) prefetch(keys[k].ptr);
   for (uint32_t k = 0; k < nr; k++) {
@@ -452,12 +459,15 @@ static void look_up_group(struct multiget *m, const struct wh *active, const str
 bool multiget_part(struct multiget *m, const struct wh *active, const struct wh *frozen, const struct version *version,
                    uint64_t moment) {
   const size_t from = m->next;
+  const bool cold = m->missed && blkio_cold(m->queue->io);
+  const uint32_t most = cold ? COLD_GROUP : MULTIGET_GROUP;
   // Reads start as soon as there are some, and run while the search finds more.
   while (m->next < m->nr && m->next - from < PART_KEYS && m->nr_waiting + MULTIGET_GROUP <= SST_BATCH_MAX &&
          m->pages_waiting < BATCH_PAGES) {
-    look_up_group(m, active, frozen, version, moment);
-    if (m->nr_waiting - m->nr_added >= ADD_MIN) add_waiting(m);
+    look_up_group(m, active, frozen, version, moment, most);
+    if (m->nr_waiting - m->nr_added >= (!cold ? ADD_MIN : m->nr_added ? COLD_ADD_MIN : 1)) add_waiting(m);
   }
+  m->missed = m->nr_waiting != 0;
   while (m->nr_waiting) end_waiting(m);
   return m->next < m->nr;
 }

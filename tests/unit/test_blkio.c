@@ -1111,6 +1111,28 @@ static void test_cold(void **state) {
   }
 }
 
+// Where reads come from the disk, a ring takes the reads of a batch a few at a time.
+static void test_turns(void **state) {
+  (void)state;
+  static const uint32_t nrs[] = {2, 3, BLKIO_TURN, BLKIO_TURN + 1, 31, BLKIO_READS_MAX, 300};
+  uint64_t rng = 10;
+  for (uint32_t cold = 0; cold < 2; cold++) {
+    for (uint32_t i = 0; i < sizeof(nrs) / sizeof(nrs[0]); i++) {
+      struct blkio b;
+      blkio_init(&b, env_posix(), BLKIO_URING);
+      b.cold = cold ? 256 : 0;
+      check_batch(blkio_shared(&b), nrs[i], &rng);
+      const uint64_t turns = atomic_load(&b.nr_turns), least = (nrs[i] + BLKIO_TURN - 1) / BLKIO_TURN;
+      assert_int_equal(atomic_load(&b.nr_trips), b.kind == BLKIO_SYNC ? nrs[i] : 1);
+      if (b.kind != BLKIO_URING) assert_int_equal(turns, 0);
+      else if (cold) assert_true(turns >= least);
+      else if (nrs[i] <= BLKIO_READS_MAX) assert_int_equal(turns, 1);
+      else assert_true(turns > 1);  // reads that end make room for others
+      blkio_fini(&b);
+    }
+  }
+}
+
 // A few reads that take long make it cold; many that do not make it warm again.
 static void test_cold_learned(void **state) {
   (void)state;
@@ -1238,6 +1260,7 @@ int main(void) {
       cmocka_unit_test(test_part_direct),
       cmocka_unit_test(test_aside),
       cmocka_unit_test(test_cold),
+      cmocka_unit_test_setup(test_turns, reset),
       cmocka_unit_test(test_cold_learned),
       cmocka_unit_test_setup(test_flights, reset),
       cmocka_unit_test_setup(test_pool_bound, reset),

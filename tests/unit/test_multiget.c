@@ -221,6 +221,41 @@ static void test_young(void **state) {
     for (uint32_t old = 0; old < 3; old++) CHECK(nr_seen[young][old] > 100);
 }
 
+// Where reads come from the disk, the first blocks are asked for before all keys are looked up, and in one trip. A ring
+// tells: it takes them in turns.
+static void test_cold_turns(void **state) {
+  (void)state;
+  enum { NR = 64, TURNS_WARM = 6 };  // a few additions, and candidates that are another key
+  struct list *const l = malloc(sizeof(*l));
+  place_native = true;
+  for (uint32_t cold = 0; cold < 2; cold++) {
+    uint64_t rng = check_seed;
+    place_cold = cold;
+    // in some scenes hardly anything has to be read
+    for (uint32_t wide = 0, tries = 0; wide == 0; tries++) {
+      struct scene s;
+      struct multiget *m;
+      CHECK(tries < 20);
+      scene_init(&s, &(struct plan){20000, 0, UINT32_MAX, 1, 1, 9, 4 << 20}, rng_next(&rng));
+      OK(multiget_create(blkio_shared(&s.p.io), &m));
+      for (uint32_t n = 0; n < 20; n++) {
+        size_t nr;
+        list_random(&s, l, NR, &rng);
+        const uint64_t reads = atomic_load(&s.p.io.nr_reads), turns = atomic_load(&s.p.io.nr_turns);
+        const enum remixdb_status got = look_up(&s, m, l, &nr, NULL, &rng);
+        list_check(&s, l, got, nr, false);
+        if (atomic_load(&s.p.io.nr_reads) - reads < NR / 3) continue;
+        wide++;
+        if (s.p.io.kind == BLKIO_URING) CHECK((atomic_load(&s.p.io.nr_turns) - turns > TURNS_WARM) == (cold != 0));
+      }
+      multiget_destroy(m);
+      scene_fini(&s);
+    }
+  }
+  place_native = place_cold = false;
+  free(l);
+}
+
 // ---- failures
 
 static _Atomic int64_t mem_left;
@@ -859,6 +894,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_model),
       cmocka_unit_test(test_young),
+      cmocka_unit_test(test_cold_turns),
       cmocka_unit_test(test_fails),
       cmocka_unit_test(test_young_fails),
       cmocka_unit_test_setup_teardown(test_contract, setup, teardown),
