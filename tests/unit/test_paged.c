@@ -7,6 +7,7 @@
 #include "remix/narrow.h"
 #include "remix/paged.h"
 #include "remix/seg.h"
+#include "tests/lib/bytes.h"
 #include "tests/lib/fault.h"
 #include "tests/lib/remix_model.h"
 #include "tests/lib/slow.h"
@@ -330,6 +331,61 @@ static void test_loads(void **state) {
   end(&w);
 }
 
+// A REMIX that goes while a page of it leaves memory: when the filter of the page takes its memory.
+static struct {
+  struct remix *x;  // NULL: it has gone
+  const struct remix_pool *pool;
+  uint64_t made;
+} going;
+
+static bool go(size_t size) {
+  (void)size;
+  struct remix *const x = going.x;
+  if (!x || atomic_load(&going.pool->filters.made) == going.made) return true;
+  going.x = NULL;
+  remix_unref(x);
+  return true;
+}
+
+// A page of x of which no live entry has the key's tag is in memory, and a get has read it in vain.
+static bool missed(struct paged *w, struct remix *x) {
+  uint8_t buf[4096];
+  const struct kref key = some_key(w, buf);
+  const uint64_t before = atomic_load(&w->pool.loads);
+  return get(x, key).status == REMIXDB_NOTFOUND && atomic_load(&w->pool.loads) > before;
+}
+
+static void test_gone(void **state) {
+  (void)state;
+  struct paged w;
+  uint8_t buf[4096];
+  uint32_t gone = 0;
+  make(&w, KEYS_NUMBERS, 900, 3, true);
+  for (uint32_t n = 0; n < 20; n++) {
+    OK(remix_open_paged(&w.p.ctx, w.whole->number, w.t.sst, w.t.nr, &going.x));
+    going.pool = &w.pool;
+    enter(&w.p);
+    while (!missed(&w, going.x)) {}
+    leave(&w.p);
+    going.made = atomic_load(&w.pool.filters.made);
+    atomic_store(&mem_fault, go);
+    for (uint32_t i = 0; i < 40 && going.x; i++) {
+      enter(&w.p);
+      const struct kref key = some_key(&w, buf);
+      const struct got a = get(w.whole, key), b = get(w.x, key);
+      assert_true(a.status == b.status && a.sum == b.sum);
+      leave(&w.p);
+    }
+    atomic_store(&mem_fault, NULL);
+    gone += !going.x;
+    remix_unref(going.x);
+    assert_true(atomic_load(&w.pool.bytes) <= REMIX_POOL_LEAST_STARVED);
+    assert_true(atomic_load(&w.pool.filters.bytes) <= 2 * REMIX_FILTERS_STARVED);
+  }
+  assert_true(gone > 10);
+  end(&w);
+}
+
 struct reader {
   struct paged *w;
   struct epoch_slot slot;
@@ -442,6 +498,48 @@ static void test_damage(void **state) {
   end(&w);
 }
 
+// Gives one entry of page i to another run, and makes a file of this with checksums that are right.
+static void forge(const struct paged *w, uint32_t i) {
+  const struct remix_layout lay = remix_layout(w->t.nr, true);
+  const size_t size = remix_plain_size(w->whole);
+  uint8_t *const image = malloc(size), *file;
+  size_t len;
+  const uint32_t first = remix_page_segment(w->x, i), nr = remix_page_segment(w->x, i + 1) - first;
+  remix_plain(w->whole, image);
+  uint8_t *const s = image + remix_segs_off(w->t.nr) + (first + rng_next(&check_seed) % nr) * lay.stride;
+  uint8_t *const sel = s + lay.sel + rng_next(&check_seed) % remix_seg_nr(&lay, s);
+  *sel = (uint8_t)((*sel & ~REMIX_RUN) | ((*sel & REMIX_RUN) + 1) % w->t.nr);
+  OK(remix_pack(image, size, &file, &len));
+  file_write(w->whole->path, file, len);
+  mem_free(file);
+  free(image);
+}
+
+// A page whose selectors do not go to the cursor offsets of the next page, or to the ends of the runs, is refused (G4).
+static void test_forged(void **state) {
+  (void)state;
+  struct paged w;
+  make_pages(&w, KEYS_NUMBERS, 900, 3, true, 3);
+  size_t len;
+  uint8_t *const good = file_read(w.whole->path, &len);
+  for (uint32_t i = 0; i < remix_pages(w.x); i++) {
+    struct remix *bad, *page;
+    forge(&w, i);
+    OK(remix_open_paged(&w.p.ctx, w.whole->number, w.t.sst, w.t.nr, &bad));
+    assert_int_equal(remix_pages(bad), remix_pages(w.x));
+    for (uint32_t k = 0; k < remix_pages(bad); k++) {
+      enter(&w.p);
+      assert_int_equal(remix_page(bad, k, &page), k == i ? REMIXDB_CORRUPT : REMIXDB_OK);
+      if (k == i) assert_non_null(strstr(err_msg(), "entries of run"));
+      leave(&w.p);
+    }
+    remix_unref(bad);
+    file_write(w.whole->path, good, len);
+  }
+  free(good);
+  end(&w);
+}
+
 // Missing memory and failing reads: the call fails, and the next one is right.
 static void test_failures(void **state) {
   (void)state;
@@ -515,7 +613,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_answers), cmocka_unit_test(test_loads),     cmocka_unit_test(test_threads),
       cmocka_unit_test(test_damage),  cmocka_unit_test(test_failures),  cmocka_unit_test(test_page_out),
-      cmocka_unit_test(test_filters), cmocka_unit_test(test_no_filter),
+      cmocka_unit_test(test_filters), cmocka_unit_test(test_no_filter), cmocka_unit_test(test_gone),
+      cmocka_unit_test(test_forged),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
