@@ -25,12 +25,13 @@
 #define REMIX_FORMAT_PAGED 4u
 #define REMIX_FORMAT_KINDS 3u
 #define REMIX_FORMAT_PLAIN 2u
-#define REMIX_ALIGN 64u      // of the segments' offset
-#define REMIX_SEG_ALIGN 16u  // of a segment's size: whole cache lines would cost up to a third more memory
-#define REMIX_FLAG_TAGS 1u   // header flag: entries have tags
-#define REMIX_FLAG_KINDS 2u  // in files of format 4: some record expires, or is erased
-#define REMIX_SEG_FAR 1u     // segment flag: some discriminating bit is BLIND_FAR (base/blind.h)
-#define REMIX_SEG_WIDE 2u    // segment flag of a narrow image, never of a file (remix/narrow.h)
+#define REMIX_ALIGN 64u        // of the segments' offset
+#define REMIX_SEG_ALIGN 16u    // of a segment's size: whole cache lines would cost up to a third more memory
+#define REMIX_NARROW_ALIGN 4u  // the same in a narrow image
+#define REMIX_FLAG_TAGS 1u     // header flag: entries have tags
+#define REMIX_FLAG_KINDS 2u    // in files of format 4: some record expires, or is erased
+#define REMIX_SEG_FAR 1u       // segment flag: some discriminating bit is BLIND_FAR (base/blind.h)
+#define REMIX_SEG_WIDE 2u      // segment flag of a narrow image, never of a file (remix/narrow.h)
 
 // Offsets in the header.
 enum {
@@ -63,7 +64,8 @@ static inline uint8_t remix_sel_kind(uint32_t kind) {
 // needs only the parts at the segment's beginning.
 struct remix_layout {
   uint32_t sel, head, offs, dbits, stride;
-  bool narrow;  // discriminating bits take a byte each (remix/narrow.h); false in files
+  uint32_t off_size, off_mask;  // bytes of a cursor offset, and the bits of so many
+  bool narrow;                  // of a narrow image (remix/narrow.h); false in files
 };
 // Offsets in a segment's head.
 enum {
@@ -72,18 +74,20 @@ enum {
   REMIX_SEG_BASE = 2,   // u16, bytes that all keys share; dbits count from there
   REMIX_SEG_HEAD = 4,   // size
 };
-static inline struct remix_layout remix_layout_of(uint32_t nr_runs, bool tags, bool narrow) {
+static inline struct remix_layout remix_layout_of(uint32_t nr_runs, bool tags, bool narrow, uint32_t off_size) {
   struct remix_layout l;
   l.narrow = narrow;
+  l.off_size = off_size;
+  l.off_mask = UINT32_MAX >> (32 - 8 * off_size);
   l.sel = tags ? REMIX_SEG : 0;
   l.head = l.sel + REMIX_SEG;
   l.offs = l.head + REMIX_SEG_HEAD;
-  l.dbits = l.offs + 4 * nr_runs;
-  l.stride = (uint32_t)align_up(l.dbits + (narrow ? 1 : 2) * REMIX_SEG, REMIX_SEG_ALIGN);
+  l.dbits = l.offs + off_size * nr_runs;
+  l.stride = (uint32_t)align_up(l.dbits + (narrow ? 1 : 2) * REMIX_SEG, narrow ? REMIX_NARROW_ALIGN : REMIX_SEG_ALIGN);
   return l;
 }
 static inline struct remix_layout remix_layout(uint32_t nr_runs, bool tags) {
-  return remix_layout_of(nr_runs, tags, false);
+  return remix_layout_of(nr_runs, tags, false, 4);
 }
 // The fields of a segment s.
 static inline uint32_t remix_seg_nr(const struct remix_layout *l, const uint8_t *s) {
@@ -96,7 +100,7 @@ static inline uint32_t remix_seg_base(const struct remix_layout *l, const uint8_
   return load16le(s + l->head + REMIX_SEG_BASE);
 }
 static inline uint32_t remix_seg_off(const struct remix_layout *l, const uint8_t *s, uint32_t run) {
-  return load32le(s + l->offs + 4 * run);
+  return load32le(s + l->offs + l->off_size * run) & l->off_mask;  // discriminating bits follow
 }
 
 // Offset of the segments.

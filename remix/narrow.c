@@ -5,6 +5,14 @@
 
 #include "remix/seg.h"
 
+// The layout of a narrow image: cursor offsets have as many bytes as the longest run needs.
+static struct remix_layout narrow_layout(const struct remix *x) {
+  sst_pos most = 0;
+  for (uint32_t r = 0; r < x->nr_runs; r++)
+    if (sst_end(x->runs[r]) > most) most = sst_end(x->runs[r]);
+  return remix_layout_of(x->nr_runs, x->tags, true, most <= 0xFFFF ? 2 : most <= 0xFFFFFF ? 3 : 4);
+}
+
 // Bytes of the ends of the anchors, and of the anchors.
 static size_t anchors_size(const struct remix *x) {
   const struct anchors *const a = &x->index->anchors;
@@ -17,7 +25,7 @@ static size_t wide_at(const struct remix *x, size_t head, uint32_t stride) {
 
 size_t remix_narrow_size(const struct remix *x, size_t head) {
   const struct remix_index *const ix = x->index;
-  const struct remix_layout lay = remix_layout_of(x->nr_runs, x->tags, true);
+  const struct remix_layout lay = narrow_layout(x);
   uint32_t wide = 0;
   assert(!ix->lay.narrow);
   for (uint32_t i = 0; i < x->nr_segs; i++) wide += !blind_near(seg_blind(ix, seg_at(ix, i)));
@@ -31,7 +39,7 @@ static void narrow_bits(uint8_t *restrict to, const uint8_t *restrict wide) {
 
 void remix_narrow(struct remix *x, size_t head, uint8_t *to) {
   struct remix_index *const ix = x->index;
-  const struct remix_layout lay = remix_layout_of(x->nr_runs, x->tags, true);
+  const struct remix_layout lay = narrow_layout(x);
   uint8_t *const segs = to + head, *const offs = segs + (size_t)x->nr_segs * lay.stride;
   uint8_t *const list = to + wide_at(x, head, lay.stride);
   uint32_t wide = 0;
@@ -40,7 +48,9 @@ void remix_narrow(struct remix *x, size_t head, uint8_t *to) {
     const uint8_t *const q = seg_at(ix, i);
     const struct blind bits = seg_blind(ix, q);
     uint8_t *const p = segs + (size_t)i * lay.stride;
-    memcpy(p, q, lay.dbits);
+    memcpy(p, q, lay.offs);
+    for (uint32_t r = 0; r < x->nr_runs; r++)
+      memcpy(p + lay.offs + lay.off_size * r, q + ix->lay.offs + 4 * r, lay.off_size);
     memset(p + lay.dbits, 0, lay.stride - lay.dbits);
     if (likely(blind_near(bits))) {
       narrow_bits(p + lay.dbits, bits.bits);
@@ -87,7 +97,8 @@ void remix_plain(const struct remix *x, uint8_t *to) {
   for (uint32_t i = 0; i < x->nr_segs; i++) {
     const uint8_t *const q = seg_at(ix, i);
     uint8_t *const p = to + head + (size_t)i * lay.stride;
-    memcpy(p, q, lay.dbits);
+    memcpy(p, q, lay.offs);
+    for (uint32_t r = 0; r < x->nr_runs; r++) store32le(p + lay.offs + 4 * r, seg_off(ix, q, r));
     p[lay.head + REMIX_SEG_FLAGS] &= (uint8_t)~REMIX_SEG_WIDE;
     remix_widen(seg_blind(ix, q), p + lay.dbits);
     memset(p + lay.dbits + BLIND_WIDE, 0, lay.stride - lay.dbits - BLIND_WIDE);

@@ -2,13 +2,14 @@
 //
 // Narrow images: what a view in memory looks like, if it can. A plain image, which docs/FORMAT.md describes, has two
 // bytes for each discriminating bit. Nearly all segments need one: the keys of a segment mostly differ within 16 bytes.
-// So a narrow segment is 32 bytes shorter, a fifth of its size. Files, builds and checks know plain images only.
+// So a narrow segment is 32 bytes shorter. Its cursor offsets are shorter, too. All in all it takes a fifth less.
+// Files, builds and checks know plain images only.
 //
 // Invariants
 //   N1  A narrow image has the parts of the plain one in the same order, with shorter segments, and after the anchors a
 //       list of wide bits, BLIND_WIDE bytes each. A segment whose bits are not all near (blind_near) has the flag
 //       REMIX_SEG_WIDE, and in the place of its bits a u32, the number of its wide bits in that list. Any other segment
-//       has narrow bits.
+//       has narrow bits. A cursor offset has the fewest bytes, from 2 on, that hold the ends of all runs.
 //   N2  A view has a narrow image if no more than one of NARROW_SHARE segments needs wide bits; else it stays plain.
 //   N3  The plain image can be made of the narrow one without loss, except for the checksum at its end.
 #ifndef REMIX_NARROW_H

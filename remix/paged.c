@@ -474,7 +474,7 @@ uint64_t remix_whole_memory(struct sst *const *runs, uint32_t nr_runs) {
     keys += runs[r]->key_bytes;
   }
   const uint64_t key = records ? keys / records : 0;
-  return records / (REMIX_SEG * 7 / 8) * (remix_layout_of(nr_runs, true, true).stride + key + 24);
+  return records / (REMIX_SEG * 7 / 8) * (remix_layout_of(nr_runs, true, true, 4).stride + key + 24);
 }
 
 // ---- opening

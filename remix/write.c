@@ -169,7 +169,7 @@ static void write_offs(struct remix_write *w, uint8_t *p, const struct remix *x,
   const struct remix_layout *const l = &w->lay;
   memcpy(p + l->offs, w->pos, 4 * w->nr_runs);
   for (uint32_t r = 0; r < x->nr_runs; r++)
-    if (run_map[r] < w->nr_runs) memcpy(p + l->offs + 4 * run_map[r], q + k->offs + 4 * r, 4);
+    if (run_map[r] < w->nr_runs) store32le(p + l->offs + 4 * run_map[r], remix_seg_off(k, q, r));
 }
 
 enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *x, uint32_t from, uint32_t to,
