@@ -159,14 +159,15 @@ static void filter_pass(struct remix_pool *p) {
 
 struct bounds {
   uint64_t pages_least, filters_most;  // bytes
+  uint64_t together;                   // bytes of pages that one thread reads together, at most
   bool starved;
 };
 
 // Filters may take REMIX_FILTERS_PART/8 of what directories and metadata leave. Any caller.
 static struct bounds pool_bounds(const struct remix_pool *p) {
-  struct bounds b = {REMIX_POOL_LEAST_STARVED, REMIX_FILTERS_STARVED, true};
+  struct bounds b = {REMIX_POOL_LEAST_STARVED, REMIX_FILTERS_STARVED, REMIX_POOL_LEAST_STARVED / 2, true};
   if (unlikely(atomic_load_explicit(&budget_starved, memory_order_relaxed))) return b;
-  b = (struct bounds){REMIX_POOL_LEAST, UINT64_MAX, false};
+  b = (struct bounds){REMIX_POOL_LEAST, UINT64_MAX, UINT64_MAX, false};
   if (!p->budget) return b;
   const uint64_t most = atomic_load_explicit(&p->budget->indexes_most, memory_order_relaxed),
                  all = budget_indexes(p->budget),
@@ -174,7 +175,9 @@ static struct bounds pool_bounds(const struct remix_pool *p) {
                         atomic_load_explicit(&p->filters.bytes, memory_order_relaxed),
                  others = all > ours ? all - ours : 0;
   if (most / 8 < b.pages_least) b.pages_least = most / 8;
-  b.filters_most = (most > others ? most - others : 0) / 8 * REMIX_FILTERS_PART;
+  const uint64_t room = most > others ? most - others : 0;
+  b.filters_most = room / 8 * REMIX_FILTERS_PART;
+  b.together = room / 2;
   return b;
 }
 
@@ -371,27 +374,39 @@ static enum remixdb_status page_keep(struct remix_in *in) {
   return remix_take_anchors(page);
 }
 
-static enum remixdb_status page_read(const struct remix *x, struct remix_slot *slot, struct remix_in **out) {
-  struct remix_pool *const pool = x->ctx->pages;
-  const struct remix_page *const p = &slot->page;
-  const size_t image = remix_page_image(p, &x->index->lay);
+// A page without content. NULL: REMIXDB_NOMEM.
+static struct remix_in *page_new(const struct remix *x, const struct remix_slot *slot) {
+  const size_t image = remix_page_image(&slot->page, &x->index->lay);
   struct remix_in *const in = mem_calloc(1, sizeof(*in));
+  if (!in || (in->image = mem_alloc_aligned(CACHE_LINE, align_up(image, CACHE_LINE)))) return in;
+  mem_free(in);
+  return NULL;
+}
+
+// Fills a page, and counts it as read.
+static enum remixdb_status page_make(const struct remix *x, struct remix_slot *slot, const uint8_t *bytes,
+                                     struct remix_in *in) {
+  struct remix_pool *const pool = x->ctx->pages;
+  enum remixdb_status s = page_fill(x, slot, bytes, in);
+  if (s == REMIXDB_OK) s = page_keep(in);
+  if (s != REMIXDB_OK) return s;
+  in->bytes = sizeof(*in) + align_up(in->x.image_size, CACHE_LINE) + anchors_memory(&in->ix.anchors) +
+              ((size_t)slot->page.nr_segs + 1) * sizeof(in->ix.live[0]);
+  atomic_fetch_add_explicit(&pool->loads, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&pool->loaded, slot->page.size, memory_order_relaxed);
+  return s;
+}
+
+static enum remixdb_status page_read(const struct remix *x, struct remix_slot *slot, struct remix_in **out) {
+  const struct remix_page *const p = &slot->page;
+  struct remix_in *const in = page_new(x, slot);
   uint8_t *const bytes = mem_alloc(p->size);
   enum remixdb_status s = in && bytes ? REMIXDB_OK : REMIXDB_NOMEM;
-  if (in && !(in->image = mem_alloc_aligned(CACHE_LINE, align_up(image, CACHE_LINE)))) s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = read_bytes(x, x->paged, p->at, p->size, bytes);
-  if (s == REMIXDB_OK) s = page_fill(x, slot, bytes, in);
-  if (s == REMIXDB_OK) s = page_keep(in);
+  if (s == REMIXDB_OK) s = page_make(x, slot, bytes, in);
   mem_free(bytes);
-  if (s != REMIXDB_OK) {
-    if (in) page_free(&in->x);
-    return s;
-  }
-  in->bytes = sizeof(*in) + align_up(in->x.image_size, CACHE_LINE) + anchors_memory(&in->ix.anchors) +
-              ((size_t)p->nr_segs + 1) * sizeof(in->ix.live[0]);
-  atomic_fetch_add_explicit(&pool->loads, 1, memory_order_relaxed);
-  atomic_fetch_add_explicit(&pool->loaded, p->size, memory_order_relaxed);
-  *out = in;
+  if (s == REMIXDB_OK) *out = in;
+  else if (in) page_free(&in->x);
   return s;
 }
 
@@ -438,6 +453,108 @@ enum remixdb_status remix_page_get(const struct remix *x, struct kref key, uint6
   atomic_store_explicit(&slot->missed, true, memory_order_relaxed);
   *out = NULL;
   return s;
+}
+
+// ---- pages of many keys
+
+// Pages that are read together.
+struct together {
+  struct blkio_read reads[REMIX_NEEDS_MAX];
+  struct {
+    const struct remix *x;
+    struct remix_slot *slot;
+    struct remix_in *in;
+    struct fdpool_file *file;
+    uint8_t *bytes;  // as they are read: with direct I/O from a pack they begin before the page
+  } of[REMIX_NEEDS_MAX];
+  uint8_t page[REMIX_NEEDS_MAX];  // of each key: the number of its page, or NO_PAGE
+  uint32_t nr;
+  uint64_t room;  // bytes of pages that may still be added
+};
+#define NO_PAGE 255u
+_Static_assert(REMIX_NEEDS_MAX < NO_PAGE, "numbers of pages have 8 bits");
+
+// Adds a page. False: there is no room, no memory or no descriptor for it.
+static bool together_add(struct together *t, const struct remix *x, struct remix_slot *slot) {
+  const uint64_t size = remix_page_image(&slot->page, &x->index->lay);
+  const uint64_t at = slot->page.at + (x->part ? x->part->at.off : 0), end = at + slot->page.size;
+  const uint64_t align = x->part && x->ctx->direct_io ? BLKIO_ALIGN : 1, from = at & ~(align - 1);
+  struct fdpool_file *const file = x->part ? &x->part->pack->file : &x->paged->file;
+  const uint32_t n = t->nr;
+  int fd;
+  if (t->nr && size > t->room) return false;
+  struct remix_in *const in = page_new(x, slot);
+  uint8_t *const bytes = mem_alloc_aligned(align > 1 ? align : CACHE_LINE, align_up(end - from, CACHE_LINE));
+  if (!in || !bytes || !fdpool_try_acquire(file, &fd)) {
+    if (in) page_free(&in->x);
+    mem_free(bytes);
+    return false;
+  }
+  t->of[n].x = x;
+  t->of[n].slot = slot;
+  t->of[n].in = in;
+  t->of[n].file = file;
+  t->of[n].bytes = bytes;
+  t->reads[n] = (struct blkio_read){
+      .fd = fd, .path = file->path, .buf = bytes, .len = (uint32_t)(align_up(end, align) - from), .off = from};
+  t->room -= size < t->room ? size : t->room;
+  t->nr++;
+  return true;
+}
+
+// Whether the key needs a page that is not in memory. *slot_out: the page.
+static bool lacks(const struct remix_need *w, struct remix_slot **slot_out) {
+  if (!w->x->paged) return false;
+  struct remix_slot *const s = *slot_out = &w->x->paged->slots[remix_page_of(w->x, w->key)];
+  if (atomic_load_explicit(&s->in, memory_order_relaxed)) return false;
+  const struct remix_filter *const f = atomic_load_explicit(&s->filter, memory_order_acquire);
+  return !f || remix_filter_asks(f, w->key, remix_tag(w->hash));
+}
+
+static void together_plan(struct together *t, const struct remix_need *needs, uint32_t nr) {
+  memset(t->page, NO_PAGE, sizeof(t->page));
+  for (uint32_t i = 0; i < nr; i++) {
+    struct remix_slot *slot;
+    if (!lacks(&needs[i], &slot)) continue;
+    uint32_t n = 0;
+    while (n < t->nr && t->of[n].slot != slot) n++;
+    if (n == t->nr && !together_add(t, needs[i].x, slot)) return;
+    t->page[i] = (uint8_t)n;
+  }
+}
+
+// Makes page n of what was read, and puts it into its slot.
+static void together_end(struct together *t, uint32_t n, const struct remix_need *needs, uint32_t nr) {
+  const struct remix *const x = t->of[n].x;
+  struct remix_slot *const slot = t->of[n].slot;
+  struct remix_in *in = t->of[n].in;
+  const uint64_t skip = slot->page.at + (x->part ? x->part->at.off : 0) - t->reads[n].off;
+  fdpool_release(t->of[n].file);
+  if (t->reads[n].status == REMIXDB_OK && page_make(x, slot, t->of[n].bytes + skip, in) == REMIXDB_OK) {
+    for (uint32_t i = 0; i < nr; i++)
+      if (t->page[i] == n && !page_shows(&in->x, needs[i].key, needs[i].hash))
+        atomic_store_explicit(&slot->missed, true, memory_order_relaxed);
+    pool_put(x->ctx->pages, slot, &in);
+  } else {
+    page_free(&in->x);
+  }
+  mem_free(t->of[n].bytes);
+}
+
+void remix_pages_together(const struct remix_need *needs, uint32_t nr) {
+  const struct sst_ctx *const ctx = needs->x->ctx;
+  struct together t = {.room = pool_bounds(ctx->pages).together};
+  assert(nr <= REMIX_NEEDS_MAX);
+  err_cleanup_begin();  // whoever needs a page that was not read reads it again, and reports the failure
+  together_plan(&t, needs, nr);
+  if (t.nr) IGNORED(blkio_read_batch(blkio_shared(ctx->io), t.reads, t.nr), "each read has its status");
+  for (uint32_t n = 0; n < t.nr; n++) together_end(&t, n, needs, nr);
+  err_cleanup_end();
+}
+
+bool remix_page_lacks(const struct remix_need *w) {
+  struct remix_slot *slot;
+  return lacks(w, &slot);
 }
 
 // ---- finding pages

@@ -96,6 +96,19 @@ MUST_CHECK enum remixdb_status remix_page(const struct remix *x, uint32_t page, 
 // Filters are asked before a page is read.
 MUST_CHECK enum remixdb_status remix_page_get(const struct remix *x, struct kref key, uint64_t hash,
                                               struct remix **out);
+// Keys that are to be looked up.
+#define REMIX_NEEDS_MAX 64u
+struct remix_need {
+  const struct remix *x;
+  struct kref key;
+  uint64_t hash;
+};
+// Whether remix_page_get would read a page.
+bool remix_page_lacks(const struct remix_need *w);
+// Reads the pages together that remix_page_get would read for these keys one by one, as far as they take no more than
+// half of what memory has for pages. Nothing fails: remix_page_get reads what is not there then. The REMIXes have the
+// same context; whole ones are passed over. Waits for no descriptor. Inside an epoch.
+void remix_pages_together(const struct remix_need *needs, uint32_t nr);
 // The page of a key.
 MUST_CHECK static inline enum remixdb_status remix_page_for(const struct remix *x, struct kref key,
                                                             struct remix **out) {

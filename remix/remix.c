@@ -144,11 +144,26 @@ enum remixdb_status remix_get_end(struct remix *x, const uint8_t *p, struct kref
 
 // ---- many keys at once
 
-// Goes on in the page of the key. Returns the segment, or NULL: the key is in no page, or the page cannot be read, and
-// remix_get will find the failure again.
-static __attribute__((noinline)) const uint8_t *probe_page(struct remix_probe *w) {
+// Reads the pages of these keys together if the first one's is missing.
+static void probe_pages(const struct remix_probe *p, const uint8_t *which, uint32_t nr) {
+  struct remix_need needs[REMIX_NEEDS_MAX];
+  if (nr > REMIX_NEEDS_MAX) nr = REMIX_NEEDS_MAX;
+  for (uint32_t i = 0; i < nr; i++) {
+    const struct remix_probe *const w = &p[which[i]];
+    needs[i] = (struct remix_need){w->x, w->key, w->hash};
+    if (i == 0 && !remix_page_lacks(needs)) return;
+  }
+  remix_pages_together(needs, nr);
+}
+
+// Goes on in the page of key p[which[at]], of nr keys. Returns the segment, or NULL: the key is in no page, or the page
+// cannot be read, and remix_get will find the failure again.
+static __attribute__((noinline)) const uint8_t *probe_page(struct remix_probe *p, const uint8_t *which, uint32_t at,
+                                                           uint32_t nr) {
+  struct remix_probe *const w = &p[which[at]];
   struct remix *page;
   if (!w->x->paged) return NULL;
+  if (nr - at > 1) probe_pages(p, which + at, nr - at);
   w->search = remix_page_get(w->x, w->key, w->hash, &page) != REMIXDB_OK;
   if (w->search || !page) return NULL;
   w->x = page;
@@ -170,7 +185,7 @@ void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
       struct remix_probe *const w = &p[which[from + i]];
       w->search = w->several = false;
       w->set = 0;
-      w->seg = likely(w->x->nr_segs != 0) ? seg_at(w->x->index, found[i]) : probe_page(w);
+      w->seg = likely(w->x->nr_segs != 0) ? seg_at(w->x->index, found[i]) : probe_page(p, which, from + i, nr);
     }
   }
   for (uint32_t i = 0; i < nr; i++) {

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "remix/paged.h"
 #include "table/batch.h"
 #include "view/candidate.h"
 #include "view/super.h"
@@ -456,11 +457,17 @@ static void look_up_group(struct multiget *m, const struct wh *active, const str
   look_in_tables(m, version, which, nr);
 }
 
+// Pages of a group are read together (remix_pages_together), so groups are large then.
+static uint32_t cold_group(const struct version *version) {
+  const struct remix *const x = part_remix(version->parts[0]);
+  return x && remix_is_paged(x) ? MULTIGET_GROUP : COLD_GROUP;
+}
+
 bool multiget_part(struct multiget *m, const struct wh *active, const struct wh *frozen, const struct version *version,
                    uint64_t moment) {
   const size_t from = m->next;
   const bool cold = m->missed && blkio_cold(m->queue->io);
-  const uint32_t most = cold ? COLD_GROUP : MULTIGET_GROUP;
+  const uint32_t most = cold ? cold_group(version) : MULTIGET_GROUP;
   // Reads start as soon as there are some, and run while the search finds more.
   while (m->next < m->nr && m->next - from < PART_KEYS && m->nr_waiting + MULTIGET_GROUP <= SST_BATCH_MAX &&
          m->pages_waiting < BATCH_PAGES) {

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "tests/lib/simdisk.h"
+#include "tests/lib/starve.h"
 #include "tests/lib/store.h"
 #include "tests/lib/temp.h"
 #include "blkio.h"
@@ -261,6 +262,21 @@ static void test_waits(void **state) {
   }
 }
 
+// Indexes that are paged, of which next to nothing is in memory: a get waits for a page of the index and for a block,
+// and many gets read what they need of both together, as far as the pages have room.
+static void test_waits_paged(void **state) {
+  (void)state;
+  struct trips t;
+  starve(true);
+  trips_make(&t, false);
+  open_slow(&t, 1);
+  AT_MOST(gets(&t, false), 205);
+  AT_MOST(seeks(&t, false), 205);
+  AT_MOST(many(&t), 700);
+  trips_free(&t);
+  starve(false);
+}
+
 // Values that lie apart: a scan and a multi-get ask for many at once, after a first one.
 static void test_waits_apart(void **state) {
   (void)state;
@@ -282,6 +298,7 @@ static void test_waits_apart(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_waits),
+      cmocka_unit_test(test_waits_paged),
       cmocka_unit_test(test_waits_apart),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -332,6 +332,83 @@ static void test_loads(void **state) {
   end(&w);
 }
 
+// ---- pages of many keys
+
+#define NEEDS 40u
+
+// Some keys of the view, in memory of the caller.
+static void needs_make(const struct paged *w, uint8_t (*room)[4096], struct remix_need *out) {
+  for (uint32_t i = 0; i < NEEDS; i++) {
+    const struct kref key = some_key(w, room[i]);
+    out[i] = (struct remix_need){w->x, key, hash64(key.ptr, key.len)};
+  }
+}
+
+// With room for all pages, those that many keys need are read once each, in one trip, and no get reads one again.
+static void test_together(void **state) {
+  (void)state;
+  struct paged w;
+  static uint8_t room[NEEDS][4096];
+  struct remix_need needs[NEEDS];
+  make(&w, KEYS_NUMBERS, 20000 / SLOW, 3, true);
+  atomic_store(&budget_starved, false);
+  for (uint32_t n = 0; n < 10; n++) {
+    needs_make(&w, room, needs);
+    enter(&w.p);
+    uint32_t lacking = 0;
+    uint8_t seen[100000] = {0};
+    for (uint32_t i = 0; i < NEEDS; i++) {
+      const uint32_t page = remix_page_of(w.x, needs[i].key);
+      lacking += remix_page_lacks(&needs[i]) && !seen[page];
+      seen[page] = 1;
+    }
+    const uint64_t loads = atomic_load(&w.pool.loads), trips = atomic_load(&w.p.io.nr_trips);
+    remix_pages_together(needs, NEEDS);
+    assert_int_equal(atomic_load(&w.pool.loads) - loads, lacking);
+    if (n == 0) assert_true(lacking > NEEDS / 2 && atomic_load(&w.p.io.nr_reads) > 0);
+    if (w.p.io.kind == BLKIO_URING) assert_true(atomic_load(&w.p.io.nr_trips) - trips <= 1);
+    for (uint32_t i = 0; i < NEEDS; i++) {
+      const struct got a = get(w.whole, needs[i].key), b = get(w.x, needs[i].key);
+      assert_true(a.status == b.status && a.sum == b.sum);
+    }
+    assert_int_equal(atomic_load(&w.pool.loads) - loads, lacking);
+    leave(&w.p);
+  }
+  atomic_store(&budget_starved, true);
+  end(&w);
+}
+
+// Where memory is missing, reads fail or the room is small, some pages are not read, and gets are right.
+static void test_not_together(void **state) {
+  (void)state;
+  struct paged w;
+  static uint8_t room[NEEDS][4096];
+  struct remix_need needs[NEEDS];
+  uint32_t failed = 0;
+  make(&w, KEYS_PATHS, 3000 / SLOW, 3, true);
+  for (uint32_t n = 0; n < 60; n++) {
+    needs_make(&w, room, needs);
+    enter(&w.p);
+    bool any = false;
+    for (uint32_t i = 0; i < NEEDS; i++) any = any || remix_page_lacks(&needs[i]);
+    if (n % 3 == 1) fault_mem_set(1 + n / 3);
+    if (n % 3 == 2) fault_io_set(FAULT_READ | FAULT_OPEN, 1 + n / 3, n % 2);
+    const uint64_t loads = atomic_load(&w.pool.loads);
+    remix_pages_together(needs, NEEDS);
+    if (n % 3 == 1) failed += fault_mem_end();
+    if (n % 3 == 2) failed += fault_io_end();
+    assert_true(n % 3 || !any || atomic_load(&w.pool.loads) > loads);
+    assert_true(atomic_load(&w.pool.bytes) <= REMIX_POOL_LEAST_STARVED);
+    for (uint32_t i = 0; i < NEEDS; i++) {
+      const struct got a = get(w.whole, needs[i].key), b = get(w.x, needs[i].key);
+      assert_true(a.status == b.status && a.sum == b.sum);
+    }
+    leave(&w.p);
+  }
+  assert_true(failed > 10);
+  end(&w);
+}
+
 // A REMIX that goes while a page of it leaves memory: when the filter of the page takes its memory.
 static struct {
   struct remix *x;  // NULL: it has gone
@@ -615,7 +692,7 @@ int main(void) {
       cmocka_unit_test(test_answers), cmocka_unit_test(test_loads),     cmocka_unit_test(test_threads),
       cmocka_unit_test(test_damage),  cmocka_unit_test(test_failures),  cmocka_unit_test(test_page_out),
       cmocka_unit_test(test_filters), cmocka_unit_test(test_no_filter), cmocka_unit_test(test_gone),
-      cmocka_unit_test(test_forged),
+      cmocka_unit_test(test_forged),  cmocka_unit_test(test_together),  cmocka_unit_test(test_not_together),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
