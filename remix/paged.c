@@ -484,7 +484,8 @@ static bool together_add(struct together *t, const struct remix *x, struct remix
   int fd;
   if (t->nr && size > t->room) return false;
   struct remix_in *const in = page_new(x, slot);
-  uint8_t *const bytes = mem_alloc_aligned(align > 1 ? align : CACHE_LINE, align_up(end - from, CACHE_LINE));
+  const uint64_t len = align_up(end, align) - from;
+  uint8_t *const bytes = mem_alloc_aligned(align > 1 ? align : CACHE_LINE, align_up(len, CACHE_LINE));
   if (!in || !bytes || !fdpool_try_acquire(file, &fd)) {
     if (in) page_free(&in->x);
     mem_free(bytes);
@@ -495,8 +496,7 @@ static bool together_add(struct together *t, const struct remix *x, struct remix
   t->of[n].in = in;
   t->of[n].file = file;
   t->of[n].bytes = bytes;
-  t->reads[n] = (struct blkio_read){
-      .fd = fd, .path = file->path, .buf = bytes, .len = (uint32_t)(align_up(end, align) - from), .off = from};
+  t->reads[n] = (struct blkio_read){.fd = fd, .path = file->path, .buf = bytes, .len = (uint32_t)len, .off = from};
   t->room -= size < t->room ? size : t->room;
   t->nr++;
   return true;
