@@ -166,7 +166,7 @@ static bool freeze_in_turn(struct waiter *w, enum xdb_freeze when, enum remixdb_
   struct xdb *const x = w->x;
   for (;;) {
     x->rounds.nr_flushers++;
-    if (x->rounds.error.status == REMIXDB_NOSPACE && reserve_there(x)) {
+    if (x->rounds.error.status == REMIXDB_NOSPACE && reserve_bytes(x)) {
       // The frozen memtable's round failed while no call waited for it. Now it may spend the reserved room.
       x->rounds.flushing = true;
       x->rounds.failed_ns = 0;

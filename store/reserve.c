@@ -4,18 +4,23 @@
 #define RESERVE_PART 16u  // at least 1/16 of the tables
 #define RESERVE_MIN ((uint64_t)32 << 10)
 #define RESERVE_MAX ((uint64_t)64 << 20)
+#define RESERVE_STEPS 8u                  // sizes between a power of two and the next,
+#define RESERVE_FINE ((uint64_t)1 << 20)  // from here on
 
 void reserve_init(struct xdb *x) { pthread_mutex_init(&x->reserve.lock, NULL); }
 void reserve_fini(struct xdb *x) { pthread_mutex_destroy(&x->reserve.lock); }
 
 void reserve_measure(struct xdb *x, const struct version *v, uint64_t logged) {
-  uint64_t bytes = logged * RESERVE_PART, want = 0;
+  uint64_t bytes = logged * RESERVE_PART;
   for (const struct version *tree = v; tree; tree = tree->spaces)
     for (uint32_t i = 0; i < tree->nr_parts; i++) bytes += part_table_bytes(tree->parts[i]);
-  if (bytes)
-    for (want = RESERVE_MIN; want < RESERVE_MAX && want < bytes / RESERVE_PART;) want *= 2;
+  const uint64_t part = bytes / RESERVE_PART;
+  uint64_t want = RESERVE_MIN;
+  while (want < RESERVE_MAX && want < part) want *= 2;
+  // A small store is a single partition, whose merge may need all of it.
+  if (want > RESERVE_FINE) want = align_up(part, want / 2 / RESERVE_STEPS);
   pthread_mutex_lock(&x->reserve.lock);
-  x->reserve.want = want;
+  x->reserve.want = bytes == 0 ? 0 : want < RESERVE_MAX ? want : RESERVE_MAX;
   pthread_mutex_unlock(&x->reserve.lock);
 }
 
@@ -111,11 +116,11 @@ bool reserve_keep(struct xdb *x) {
   return !scarce;
 }
 
-bool reserve_there(struct xdb *x) {
+uint64_t reserve_bytes(struct xdb *x) {
   pthread_mutex_lock(&x->reserve.lock);
-  const bool there = x->reserve.size > 0;
+  const uint64_t bytes = x->reserve.size;
   pthread_mutex_unlock(&x->reserve.lock);
-  return there;
+  return bytes;
 }
 
 bool reserve_back(struct xdb *x) {

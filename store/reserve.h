@@ -3,12 +3,12 @@
 // Room on disk that a store keeps for the time when the disk is full.
 //
 // Work that frees room needs room first: a flush of tombstones, a merge that leaves records out, the next CURRENT. So
-// the store keeps the file RESERVE: 1/16 to 1/8 of the tables, between 32 KiB and 64 MiB. From a recovery until the
-// first round, the file is larger, for the replayed records. If a flush or a compaction that a caller asked for finds
-// the disk full, the store removes the file, and the call tries again. A delete that finds the log full asks for a
-// flush, too. From then on the store is scarce: the log grows for deletes only, so that puts do not use the freed room
-// up. The store stops being scarce when it has made the file again. If the file system cannot reserve room, there is no
-// file.
+// the store keeps the file RESERVE: 1/16 of the tables or a little more, in a small store up to 1/8, between 32 KiB and
+// 64 MiB. From a recovery until the first round, the file is larger, for the replayed records. If a flush or a
+// compaction that a caller asked for finds the disk full, the store removes the file, and the call tries again. A
+// delete that finds the log full asks for a flush, too. From then on the store is scarce: the log grows for deletes
+// only, so that puts do not use the freed room up. The store stops being scarce when it has made the file again. If the
+// file system cannot reserve room, there is no file.
 #ifndef STORE_RESERVE_H
 #define STORE_RESERVE_H
 
@@ -24,7 +24,7 @@ void reserve_measure(struct xdb *x, const struct version *v, uint64_t logged);
 bool reserve_keep(struct xdb *x);
 // For a write that was refused: returns true if the store was scarce and has just stopped being scarce.
 bool reserve_back(struct xdb *x);
-bool reserve_there(struct xdb *x);  // whether there is a file to spend
+uint64_t reserve_bytes(struct xdb *x);  // of the file that there is; 0: none to spend
 // Removes the file. Returns true if that freed room. Waits for the disk.
 bool reserve_spend(struct xdb *x);
 #endif
