@@ -189,16 +189,35 @@ static inline void compact_whole_on(struct compact_whole *whole) {
   whole->from_tree = whole->to_tree;
 }
 
+// Room that is made before a round of a memtable (compact/garbage.h). Zeroed but for `beside`.
+struct compact_merge;
+struct compact_room {
+  uint64_t beside;  // bytes that the store's other files take, or will take: log, reserved room
+  // private to compact/
+  bool planned;
+  uint64_t step;                  // bytes that the merges of one step may write, about
+  struct compact_merge **merges;  // each, and the list: own memory
+  uint32_t nr, at;
+};
+void compact_room_fini(struct compact_room *room);
+
 // Runs one round, which starts from the version base. frozen, spaces: the new data of each tree; spaces may be NULL. If
 // base has a spaces' tree, *out has one, too. *out: the next version with one reference. The version's files
 // are synced; the caller syncs their directory entries, and sets store_id, number and log fields. allow_abort false:
 // the round hands nothing back. whole: NULL, or the range of keys in which all partitions are to be compacted; the call
 // sets the results in it if the round succeeds. A round that fails leaves no new file. The values that the round has
 // written apart are in c->values and not synced: the caller syncs them before it names the version. No file leaves
-// c->values meanwhile. Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
+// c->values meanwhile. room: NULL, or the first call asks for room if its files would take too much beside the old
+// ones: *out is then NULL, and the caller runs compact_room_step, and calls again with the newest version as base.
+// Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base,
                                              const struct wh *frozen, const struct wh *spaces, bool allow_abort,
-                                             struct compact_whole *whole, struct version **out);
+                                             struct compact_whole *whole, struct compact_room *room,
+                                             struct version **out);
+// Makes a version without some of the garbage of base, the store's version: a step for the round that has asked for
+// room. *out: NULL: all is done; else the caller installs it and calls again. Other failures as for compact_round.
+MUST_CHECK enum remixdb_status compact_room_step(struct compact *c, struct worker *self, struct version *base,
+                                                 struct compact_room *room, struct version **out);
 // The version of the round in progress is given up, and no CURRENT names it: gives back the values that the round has
 // written apart. No effect if no round is in progress.
 void compact_undo_values(struct compact *c);

@@ -8,14 +8,30 @@
 // A partition that may be merged for its garbage.
 struct candidate {
   struct job *job;
-  struct garbage g;
+  struct garbage g;  // without the new data
 };
 
-uint64_t garbage_most(size_t memtable, const struct garbage *all) {
-  const uint64_t live = all->live, even = 30 * (uint64_t)memtable;  // with so much live data the two lines meet
-  const uint64_t most = live < even ? live + live * 2 / 5 + (even - live) / 15 : live + live * 3 / 5 - even / 5;
-  const uint64_t clean = all->files - all->garbage, least = clean + clean / 5;
-  return most > least ? most : least;
+// A merge that a step will make.
+struct compact_merge {
+  uint64_t cost;
+  uint32_t tree, len;
+  uint8_t anchor[];
+};
+
+// The bytes that a round finds, and those that it will write.
+struct outlook {
+  struct garbage all;  // live, garbage: with the new data
+  uint64_t cost;       // bytes on the disk of the round's new files,
+  uint64_t fresh;      // and of the new data alone
+};
+
+// With what files have beside blocks of data.
+static uint64_t on_disk(uint64_t cost) { return cost + cost / 8; }
+
+uint64_t garbage_most(const struct garbage *all, uint64_t beside) {
+  const uint64_t most = all->live + all->live * 3 / 5, clean = all->files - all->garbage,
+                 least = clean + clean / GARBAGE_FLOOR;
+  return most > beside + least ? most - beside : least;
 }
 
 static int worst_first(const void *a, const void *b) {
@@ -33,97 +49,196 @@ static void add_fresh(struct garbage *g, const struct fresh *f) {
   g->garbage += bytes;
 }
 
-static bool may_merge(const struct job *j) { return !j->append && !j->upto && !j->all && part_remix(old_part(j)); }
-
-// Adds the partitions of a tree that takes part: the sums of all, and those that may be merged. Returns how many these
-// are.
+// Adds the partitions of a tree that takes part: what is in them and comes, and those that may be merged. Returns how
+// many these are.
 static uint32_t add_tree(const struct round *r, const struct round_tree *tree, struct candidate *to,
-                         struct garbage *sums) {
+                         struct outlook *o) {
   uint32_t nr = 0;
   for (uint32_t i = tree->first_job; i < tree->end_job; i++) {
     struct job *const j = &r->jobs[i];
-    sums->files += j->bytes;
-    sums->live += j->bytes;
+    if (writes_tables(j)) o->cost += on_disk(j->cost);
+    o->fresh += on_disk(j->bytes);
+    o->all.live += j->bytes;
     if (j->append) continue;
     struct garbage g;
     garbage_of(old_part(j), &g);
+    if (part_remix(old_part(j))) to[nr++] = (struct candidate){j, g};
     add_fresh(&g, &tree->fresh[j->part]);
-    sums->files += g.files;
-    sums->live += g.live;
-    if (j->all) {
-      sums->files -= g.garbage < g.files ? g.garbage : g.files;
-      continue;
-    }
-    sums->garbage += g.garbage;
-    if (may_merge(j)) to[nr++] = (struct candidate){j, g};
+    o->all.files += g.files;
+    o->all.live += g.live;
+    o->all.garbage += g.garbage;
   }
   return nr;
 }
 
-// Makes the list of candidates, the worst first, and the sums over all partitions. *out: own memory.
+// Makes the list of candidates, the worst first, and the outlook. *out: own memory.
 static enum remixdb_status candidates(const struct round *r, const struct version *base, struct candidate **out,
-                                      uint32_t *nr_out, struct garbage *sums) {
-  *sums = (struct garbage){0};
+                                      uint32_t *nr_out, struct outlook *o) {
+  *o = (struct outlook){0};
   *nr_out = 0;
   *out = mem_alloc((r->nr_jobs + 1) * sizeof(**out));
   if (!*out) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < TREES; i++)
-    if (round_has(r, i)) *nr_out += add_tree(r, &r->trees[i], *out + *nr_out, sums);
+    if (round_has(r, i)) *nr_out += add_tree(r, &r->trees[i], *out + *nr_out, o);
   if (base->spaces && !round_has(r, TREE_SPACES)) {
     struct garbage g;
     garbage_all(base->spaces, &g);
-    sums->files += g.files;
-    sums->live += g.live;
+    o->all.files += g.files;
+    o->all.live += g.live;
+    o->all.garbage += g.garbage;
   }
   qsort(*out, *nr_out, sizeof(**out), worst_first);
   return REMIXDB_OK;
 }
 
-static bool enough(const struct compact *c, const struct garbage *all) {
+static bool enough(const struct compact *c, uint64_t bytes) {
   const uint64_t from = atomic_load_explicit(&c->garbage_from, memory_order_relaxed);
-  return from && all->garbage >= from;
+  return from && bytes >= from;
 }
 
-enum remixdb_status garbage_bound(struct round *r, const struct version *base) {
-  struct candidate *list;
-  struct garbage sums;
-  uint32_t nr;
-  const enum remixdb_status s = candidates(r, base, &list, &nr, &sums);
-  if (s != REMIXDB_OK) return s;
-  const uint64_t most = garbage_most(r->c->memtable_size, &sums);
-  uint64_t left = GARBAGE_ROUND * (uint64_t)r->c->memtable_size;
-  for (uint32_t i = 0; i < nr && sums.files > most && enough(r->c, &sums); i++) {
-    const struct garbage *const g = &list[i].g;
-    if (g->garbage < g->live / GARBAGE_LEAST) break;
-    if (g->live > left && i) break;
-    left -= g->live < left ? g->live : left;
-    sums.files -= g->garbage < sums.files ? g->garbage : sums.files;
-    sums.garbage -= g->garbage;
-    list[i].job->may_abort = false;
-    list[i].job->garbage = true;
-    plan_all(list[i].job);
-  }
-  mem_free(list);
+// ---- room for a round of a memtable
+
+void compact_room_fini(struct compact_room *room) {
+  for (uint32_t i = 0; i < room->nr; i++) mem_free(room->merges[i]);
+  mem_free(room->merges);
+  *room = (struct compact_room){0};
+}
+
+// Adds the merge of a partition without the new data to the steps.
+static enum remixdb_status add_merge(struct compact_room *room, const struct candidate *c) {
+  const struct kref anchor = part_anchor(old_part(c->job));
+  struct compact_merge *const m = mem_alloc(sizeof(*m) + anchor.len);
+  if (!m) return REMIXDB_NOMEM;
+  *m = (struct compact_merge){.cost = on_disk(c->g.live), .tree = c->job->tree, .len = anchor.len};
+  if (anchor.len) memcpy(m->anchor, anchor.ptr, anchor.len);
+  room->merges[room->nr++] = m;
   return REMIXDB_OK;
 }
 
+// The merge of a partition gives back so many bytes of its files.
+static uint64_t freed(const struct garbage *g) {
+  const uint64_t sum = g->live + g->garbage;
+  return sum ? (uint64_t)((double)g->files * (double)g->garbage / (double)sum) : 0;
+}
+
+static void take_off(uint64_t *from, uint64_t bytes) { *from -= bytes < *from ? bytes : *from; }
+
+// Tells whether the round's files would take the store beyond the bound.
+static bool exceeds(const struct outlook *o, const struct compact_room *room) {
+  return o->all.files + o->cost + room->beside > o->all.live + o->all.live * 3 / 5;
+}
+
+// The partitions that the round would write as a whole: without them it writes little.
+static enum remixdb_status plan_due(const struct round *r, struct compact_room *room, const struct candidate *list,
+                                    uint32_t nr, struct outlook *o) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < nr; i++) sum += list[i].job->all ? list[i].job->cost : 0;
+  if (!enough(r->c, sum)) return REMIXDB_OK;
+  for (uint32_t i = 0; i < nr && exceeds(o, room); i++) {
+    const struct job *const j = list[i].job;
+    if (!j->all) continue;
+    const enum remixdb_status s = add_merge(room, &list[i]);
+    if (s != REMIXDB_OK) return s;
+    const uint64_t then = on_disk(j->bytes) + part_remix(old_part(j))->file_size, now = on_disk(j->cost);
+    take_off(&o->cost, now > then ? now - then : 0);
+    take_off(&o->all.files, freed(&list[i].g));
+    take_off(&o->all.garbage, list[i].g.garbage);
+  }
+  return REMIXDB_OK;
+}
+
+// Bytes that tables and REMIX files may have before the round: the round has room for its files then, and after it the
+// first step of the next round.
+static uint64_t before_round(const struct outlook *o, const struct compact_room *room) {
+  const uint64_t next = o->fresh + room->step;
+  return garbage_most(&o->all, room->beside + (o->cost > next ? o->cost : next));
+}
+
+// The partitions with the most garbage, until the bound holds. *work_out: the work of these.
+static enum remixdb_status plan_worst(const struct round *r, struct compact_room *room, const struct candidate *list,
+                                      uint32_t nr, struct outlook *o, uint64_t *work_out) {
+  uint64_t left = GARBAGE_ROUND * (uint64_t)r->c->memtable_size;
+  *work_out = 0;
+  for (uint32_t i = 0; i < nr && o->all.files > before_round(o, room) && enough(r->c, o->all.garbage); i++) {
+    const struct garbage *const g = &list[i].g;
+    if (list[i].job->all) continue;
+    if (g->garbage < g->live / GARBAGE_LEAST || (g->live > left && *work_out)) break;
+    const enum remixdb_status s = add_merge(room, &list[i]);
+    if (s != REMIXDB_OK) return s;
+    struct job merge = *list[i].job;
+    merge.bytes = merge.apart = merge.count = 0;
+    plan_all(&merge);
+    *work_out += plan_job_work(&merge);
+    take_off(&left, g->live);
+    take_off(&o->all.files, freed(g));
+    take_off(&o->all.garbage, g->garbage);
+  }
+  return REMIXDB_OK;
+}
+
+enum remixdb_status garbage_plan_room(struct round *r, const struct version *base, struct compact_room *room) {
+  struct candidate *list;
+  struct outlook o;
+  uint32_t nr;
+  uint64_t work = 0;
+  room->planned = true;
+  enum remixdb_status s = candidates(r, base, &list, &nr, &o);
+  if (s != REMIXDB_OK) return s;
+  room->step = o.all.live / GARBAGE_STEP;
+  if (room->step < r->c->memtable_size) room->step = r->c->memtable_size;
+  room->merges = mem_alloc((nr + 1) * sizeof(*room->merges));
+  if (!room->merges) s = REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) s = plan_due(r, room, list, nr, &o);
+  if (s == REMIXDB_OK) s = plan_worst(r, room, list, nr, &o, &work);
+  mem_free(list);
+  if (s == REMIXDB_OK && room->nr) {
+    plan_work(r);
+    atomic_fetch_add_explicit(&r->c->work, work, memory_order_relaxed);
+  }
+  return s;
+}
+
+// Returns the job of the partition, which may have gone meanwhile.
+static struct job *job_of(struct round *r, const struct compact_merge *m) {
+  if (!round_has(r, m->tree)) return NULL;
+  const struct round_tree *const tree = &r->trees[m->tree];
+  const struct kref anchor = kref(m->anchor, m->len);
+  const uint32_t part = version_find(tree->base, anchor);
+  struct job *const j = &r->jobs[tree->first_job + part];
+  return kv_eq(part_anchor(old_part(j)), anchor) && part_remix(old_part(j)) ? j : NULL;
+}
+
+void garbage_plan_step(struct round *r, struct compact_room *room) {
+  uint64_t bytes = 0;
+  do {
+    const struct compact_merge *const m = room->merges[room->at++];
+    struct job *const j = job_of(r, m);
+    if (!j) continue;
+    bytes += m->cost;
+    j->garbage = true;
+    plan_all(j);
+  } while (room->at < room->nr && bytes + room->merges[room->at]->cost <= room->step);
+}
+
+// ---- a store at rest
+
 bool garbage_due(const struct compact *c, const struct garbage *all) {
   return all->files > all->live + all->live / 5 && all->garbage > all->live / GARBAGE_REST &&
-         all->garbage > c->memtable_size / GARBAGE_REST && enough(c, all);
+         all->garbage > c->memtable_size / GARBAGE_REST && enough(c, all->garbage);
 }
 
 enum remixdb_status garbage_plan_rest(struct round *r, const struct version *base) {
   struct candidate *list;
-  struct garbage sums;
+  struct outlook o;
   uint32_t nr;
-  const enum remixdb_status s = candidates(r, base, &list, &nr, &sums);
+  const enum remixdb_status s = candidates(r, base, &list, &nr, &o);
   if (s != REMIXDB_OK) return s;
   const uint32_t most = atomic_load_explicit(&r->c->scan_merge_parts, memory_order_relaxed);
-  for (uint32_t i = 0; i < nr && i < most && garbage_due(r->c, &sums); i++) {
+  for (uint32_t i = 0; i < nr && i < most && garbage_due(r->c, &o.all); i++) {
     const struct garbage *const g = &list[i].g;
     if (g->garbage <= g->live / GARBAGE_REST) break;
-    sums.files -= g->garbage < sums.files ? g->garbage : sums.files;
-    sums.garbage -= g->garbage;
+    take_off(&o.all.files, g->garbage);
+    o.all.garbage -= g->garbage;
     list[i].job->scan_merge = list[i].job->garbage = true;
     plan_all(list[i].job);
   }

@@ -6,13 +6,16 @@
 // and with much, and its garbage is about half of that of the worst.
 //
 // Room is the bytes of tables and REMIX files. There are two bounds.
-//   - A round of a memtable keeps the room below garbage_most: 1.6 times the live bytes, less the log of two memtables
-//     and the room of about four, which the round's new files take before the old ones go. A store of less than thirty
-//     memtables may have more, because there it would have to merge everything in each round. So may a store whose
-//     files without any garbage are much larger than the live bytes, as with values of a few bytes: its garbage may be
-//     a fifth of what the files would be without it. A round does not merge more for
-//     this than GARBAGE_ROUND memtables: if deletes make garbage faster than that, the room exceeds the bound until the
-//     garbage is so much that merges are cheap.
+//   - A round of a memtable (garbage_plan_room) first makes a plan, so it knows about how many bytes its files will
+//     take beside those of the store's version. These, the version's, and the store's other files (log, reserved room)
+//     together are to take at most 1.6 times the live bytes. If they would take more, merges come before the round, in
+//     steps: a step merges a few partitions, and the store installs its version, which frees the room of what was
+//     merged, before the next step. The steps merge the partitions that the round would write as a whole anyway, but
+//     without its new data: so the round itself writes little. Then they merge for garbage, until the bound holds, or
+//     the garbage is little (GARBAGE_FLOOR), or they have written as much as GARBAGE_ROUND memtables. So a store of few
+//     memtables may have more than 1.6 times its live bytes, because there log and new files are much of it, and less
+//     garbage would mean to write the store again and again. So may a store whose files without any garbage are much
+//     larger than the live bytes, as with values of a few bytes.
 //   - A store at rest (store/garbage_merge.h) is merged until its room is at most 6/5 of the live bytes, or its garbage
 //     at most 1/16 of them, so that the room with the log stays below 1.3 times the live bytes.
 #ifndef COMPACT_GARBAGE_H
@@ -23,13 +26,18 @@
 
 #define GARBAGE_LEAST 8u  // a partition is not merged for garbage of less than 1/8 of its live bytes,
 #define GARBAGE_REST 16u  // or less than 1/16 at rest
-#define GARBAGE_ROUND 6u
+#define GARBAGE_ROUND 6u  // memtables
+#define GARBAGE_FLOOR 6u  // tables and REMIX files may always have 7/6 of what they would have without garbage
+#define GARBAGE_STEP 16u  // a step writes about 1/16 of the live bytes, or one memtable, or one partition
 
-// Bytes that tables and REMIX files may have after a round of a memtable. memtable: bytes. all: the sums.
-uint64_t garbage_most(size_t memtable, const struct garbage *all);
-// Plans merges in a round of a memtable until its room is within the bound. The other jobs are decided. base: the
-// round's version. Fails with REMIXDB_NOMEM.
-MUST_CHECK enum remixdb_status garbage_bound(struct round *r, const struct version *base);
+// Bytes that tables and REMIX files may have. all: the sums. beside: bytes that other files will have.
+uint64_t garbage_most(const struct garbage *all, uint64_t beside);
+// Plans the merges that make room for a round of a memtable, whose jobs are decided. base: the round's version. Sets
+// the estimate of the work. Fails with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status garbage_plan_room(struct round *r, const struct version *base,
+                                                 struct compact_room *room);
+// Plans the next step of these: a round without new data.
+void garbage_plan_step(struct round *r, struct compact_room *room);
 // Tells whether a store at rest has so much garbage that it is to be merged. all: garbage_all.
 bool garbage_due(const struct compact *c, const struct garbage *all);
 // Plans the merges of a store at rest, at most as many as a round makes for scans. Fails with REMIXDB_NOMEM.

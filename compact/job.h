@@ -98,14 +98,15 @@ struct round {
   struct compact *c;
   struct worker *self;
   struct round_tree trees[TREES];
-  bool scans;            // a scan round
-  bool dropped;          // a scan round that merges partitions with keys of dropped spaces, and no others
-  bool garbage;          // a scan round that merges partitions for their garbage, and no others
-  bool pieces;           // the cache cannot hold all tables: readers will read pieces of blocks
-  struct packing *pack;  // gets the tables and REMIX files; NULL: they are files of their own
-  _Atomic bool failed;   // a job has failed: the others end soon. Relaxed
-  struct fresh *fresh;   // of both trees
-  struct job *jobs;      // tree by tree, in order of their keys; room for two per partition
+  bool scans;                 // a scan round
+  bool dropped;               // a scan round that merges partitions with keys of dropped spaces, and no others
+  bool garbage;               // a scan round that merges partitions for their garbage, and no others
+  struct compact_room *room;  // such a round, which makes room for a round of a memtable; NULL: the store is at rest
+  bool pieces;                // the cache cannot hold all tables: readers will read pieces of blocks
+  struct packing *pack;       // gets the tables and REMIX files; NULL: they are files of their own
+  _Atomic bool failed;        // a job has failed: the others end soon. Relaxed
+  struct fresh *fresh;        // of both trees
+  struct job *jobs;           // tree by tree, in order of their keys; room for two per partition
   uint32_t nr_jobs, cap_jobs;
   struct output *outputs;  // in order of their jobs
   uint32_t nr_outputs;

@@ -431,20 +431,21 @@ enum remixdb_status plan_aborts(struct round *r) {
   return REMIXDB_OK;
 }
 
-void plan_work(struct round *r) {
-  uint64_t work = 0;
-  for (uint32_t i = 0; i < r->nr_jobs; i++) {
-    const struct job *j = &r->jobs[i];
-    if (!writes_tables(j)) continue;
-    work += (plan_merged_bytes(j, j->take) + j->apart) >> COMPACT_PROGRESS_SHIFT;
-    work += j->count;
-    for (uint32_t k = 0; k < j->nr_parts && !j->append; k++) {
-      const struct part *const p = j->base->parts[j->part + k];
-      const struct remix *const old = part_remix(p), *const young = part_young(p);
-      if (young) work += young->nr_entries;
-      if (old && !j->young) work += old->nr_entries;
-    }
+uint64_t plan_job_work(const struct job *j) {
+  uint64_t work = ((plan_merged_bytes(j, j->take) + j->apart) >> COMPACT_PROGRESS_SHIFT) + j->count;
+  for (uint32_t k = 0; k < j->nr_parts && !j->append; k++) {
+    const struct part *const p = j->base->parts[j->part + k];
+    const struct remix *const old = part_remix(p), *const young = part_young(p);
+    if (young) work += young->nr_entries;
+    if (old && !j->young) work += old->nr_entries;
   }
+  return work;
+}
+
+void plan_work(struct round *r) {
+  uint64_t work = atomic_load_explicit(&r->c->progress, memory_order_relaxed);
+  for (uint32_t i = 0; i < r->nr_jobs; i++)
+    if (writes_tables(&r->jobs[i])) work += plan_job_work(&r->jobs[i]);
   atomic_store_explicit(&r->c->work, work ? work : 1, memory_order_relaxed);
 }
 

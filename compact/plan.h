@@ -21,8 +21,10 @@ void plan_dropped_one(struct round *r);
 // Decides which jobs hand their new data back to the active memtable, because writing it is expensive. Fails with
 // REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status plan_aborts(struct round *r);
-// Sets the estimate of the round's work (compact.work).
+// Sets the estimate of the work (compact.work): that of the round, after what is done already.
 void plan_work(struct round *r);
+// The work of one job that writes tables.
+uint64_t plan_job_work(const struct job *j);
 // Estimates how many bytes of data blocks the job writes if it merges the newest `take` runs with its new data. A job
 // of several partitions merges all of their runs; `take` then has no effect.
 uint64_t plan_merged_bytes(const struct job *j, uint32_t take);

@@ -354,7 +354,7 @@ static void round_count(struct round *r) {
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     const struct job *j = &r->jobs[i];
     // not counted: a partition that stays beside a job that appends, and partitions that a scan round does not merge
-    const bool counts = !r->scans ? !(j->upto && j->kind == COMPACT_KEEP) : j->scan_merge;
+    const bool counts = !r->scans ? !(j->upto && j->kind == COMPACT_KEEP) : writes_tables(j);
     if (counts) atomic_fetch_add_explicit(&stats->kinds[j->kind], 1, memory_order_relaxed);
     if (j->scan_merge && !r->dropped && !r->garbage)
       atomic_fetch_add_explicit(&stats->scan_merges, 1, memory_order_relaxed);
@@ -434,10 +434,13 @@ static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
 
 enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base, const struct wh *frozen,
                                   const struct wh *spaces, bool allow_abort, struct compact_whole *whole,
-                                  struct version **out) {
+                                  struct compact_room *room, struct version **out) {
   struct round r = {.c = c, .self = self};
   uint32_t next = 0;
-  atomic_store_explicit(&c->progress, 0, memory_order_relaxed);
+  *out = NULL;
+  const bool ask = room && !room->planned;
+  // the steps for room are work of this round, too
+  if (!room || ask) atomic_store_explicit(&c->progress, 0, memory_order_relaxed);
   // New data waits for no whole compaction, and a tree without new data needs a round only for that.
   const bool dropped = atomic_load_explicit(&c->dropped_too, memory_order_relaxed);
   const bool both = base->spaces &&
@@ -453,8 +456,9 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
     if (round_has(&r, i)) plan_jobs(&r, i, all ? whole : NULL, all ? &next : &none);
   }
   if (s == REMIXDB_OK && dropped && both) plan_dropped_one(&r);
-  if (s == REMIXDB_OK && !whole) s = garbage_bound(&r, base);
-  if (s == REMIXDB_OK) s = round_make(&r, base, allow_abort, out);
+  if (s == REMIXDB_OK && ask) s = garbage_plan_room(&r, base, room);
+  if (s != REMIXDB_OK || (ask && room->nr)) return round_end(&r, s);
+  s = round_make(&r, base, allow_abort, out);
   if (s == REMIXDB_OK) {
     if (whole) whole_came(whole, base, next);
     round_count(&r);
@@ -482,9 +486,10 @@ static enum remixdb_status scan_round(struct round *r, struct version *base, str
   enum remixdb_status s = round_begin(r, base, !version_is_empty(base->spaces));
   bool any = false;
   if (s == REMIXDB_OK) plan_scan_merges(r);
-  if (s == REMIXDB_OK && r->garbage) s = garbage_plan_rest(r, base);
+  if (s == REMIXDB_OK && r->room) garbage_plan_step(r, r->room);
+  else if (s == REMIXDB_OK && r->garbage) s = garbage_plan_rest(r, base);
   if (s == REMIXDB_OK) {
-    for (uint32_t i = 0; i < r->nr_jobs; i++) any = any || r->jobs[i].scan_merge;
+    for (uint32_t i = 0; i < r->nr_jobs; i++) any = any || writes_tables(&r->jobs[i]);
     if (any) s = round_make(r, base, false, out);
   }
   if (s == REMIXDB_OK && any) round_count(r);
@@ -507,6 +512,18 @@ enum remixdb_status compact_garbage_round(struct compact *c, struct worker *self
                                           struct version **out) {
   struct round r = {.c = c, .self = self, .garbage = true};
   return scan_round(&r, base, out);
+}
+
+enum remixdb_status compact_room_step(struct compact *c, struct worker *self, struct version *base,
+                                      struct compact_room *room, struct version **out) {
+  enum remixdb_status s = REMIXDB_OK;
+  *out = NULL;
+  // no merge is left of a step if its partitions went meanwhile
+  while (s == REMIXDB_OK && !*out && room->at < room->nr) {
+    struct round r = {.c = c, .self = self, .garbage = true, .room = room};
+    s = scan_round(&r, base, out);
+  }
+  return s;
 }
 
 bool compact_garbage_due(const struct compact *c, const struct version *v) {

@@ -131,6 +131,13 @@ static uint64_t wal_room(struct wal *w) {
   return room;
 }
 
+uint64_t wal_room_most(struct wal *w) {
+  (void)pthread_mutex_lock(&w->admin);
+  const uint64_t room = wal_room(w);
+  (void)pthread_mutex_unlock(&w->admin);
+  return room;
+}
+
 // Returns how many of `more` bytes of room the limit allows. Under admin.
 static uint64_t wal_within(struct wal *w, uint64_t more) {
   const uint64_t room = wal_room(w), left = room < w->limit ? w->limit - room : 0;

@@ -79,13 +79,10 @@ static enum remixdb_status install_both(struct xdb *x, struct worker *w, struct 
   return err_raise(&why);
 }
 
-static enum remixdb_status compact_and_install(struct xdb *x, struct worker *w, const struct memtable_round *r) {
-  const uint64_t began = time_ns();
-  atomic_store_explicit(&x->pace.round_began_ns, began, memory_order_relaxed);
+// Makes the next version of the frozen memtable's round; NULL: room is to be made first.
+static enum remixdb_status compact_frozen(struct xdb *x, struct worker *w, const struct memtable_round *r,
+                                          struct compact_room *room, struct ingest_made *made, struct version **next) {
   struct xdb_ingesting *const ingest = r->whole ? r->whole->ingest : NULL;
-  struct version *next;
-  struct ingest_made made = {0};
-  (void)expiry_settle(x);
   // Names of spaces may be installed meanwhile. That replaces the super, but no tree, and the memtable stays frozen.
   xdb_lock(x);
   struct super *const super = xdb_super(x);
@@ -94,11 +91,48 @@ static enum remixdb_status compact_and_install(struct xdb *x, struct worker *w, 
   xdb_unlock(x);
   const bool back = !r->asked && !values_many(x, frozen);
   enum remixdb_status s = compact_round(&x->compact, w, super->version, frozen->wh, memtable_tree(frozen, TREE_SPACES),
-                                        back, r->whole && !ingest ? &r->whole->work : NULL, &next);
-  if (ingest && !ingest->tried && s == REMIXDB_OK) ingest_round_make(x, w, ingest, super->version, next, &made);
+                                        back, r->whole && !ingest ? &r->whole->work : NULL, room, next);
+  if (ingest && !ingest->tried && s == REMIXDB_OK) ingest_round_make(x, w, ingest, super->version, *next, made);
   err_cleanup_begin();
   super_unref(super);  // before the install, which waits for the last use
   err_cleanup_end();
+  return s;
+}
+
+// Merges for the round that has asked for room. Each step installs its version, so that what it replaced goes. On a
+// full disk the round goes on without the rest: it may need less than a step.
+static enum remixdb_status run_room_steps(struct xdb *x, struct worker *w, struct compact_room *room) {
+  struct version *next = NULL;
+  enum remixdb_status s;
+  do {
+    uint64_t when;
+    xdb_lock(x);
+    struct version *const base = xdb_super(x)->version;
+    version_ref(base);
+    xdb_unlock(x);
+    s = compact_room_step(&x->compact, w, base, room, &next);
+    err_cleanup_begin();
+    version_unref(base);
+    err_cleanup_end();
+    if (s == REMIXDB_OK && next) s = round_install(x, next, false, &when);
+  } while (s == REMIXDB_OK && next);
+  return s == REMIXDB_NOSPACE ? REMIXDB_OK : s;
+}
+
+static enum remixdb_status compact_and_install(struct xdb *x, struct worker *w, const struct memtable_round *r) {
+  const uint64_t began = time_ns();
+  atomic_store_explicit(&x->pace.round_began_ns, began, memory_order_relaxed);
+  struct xdb_ingesting *const ingest = r->whole ? r->whole->ingest : NULL;
+  struct version *next = NULL;
+  struct ingest_made made = {0};
+  (void)expiry_settle(x);
+  struct compact_room room = {.beside = wal_room_most(x->wal) + reserve_bytes(x)};
+  enum remixdb_status s = compact_frozen(x, w, r, r->whole ? NULL : &room, &made, &next);
+  if (s == REMIXDB_OK && !next) {
+    s = run_room_steps(x, w, &room);
+    if (s == REMIXDB_OK) s = compact_frozen(x, w, r, &room, &made, &next);
+  }
+  compact_room_fini(&room);
   if (s != REMIXDB_OK) return s;
   const uint64_t worked = time_ns() - began, work = atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
   uint64_t installed = 0;

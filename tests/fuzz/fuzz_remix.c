@@ -466,7 +466,7 @@ static void compact(struct use *u, uint32_t how) {
   FUZZ_OK(version_create(&part, 1, &base));
   struct compact_whole *const whole = fuzz_alloc(sizeof(*whole));
   whole->budget = 1 << 30;
-  if (went_well(u, compact_round(c, w, base, frozen, NULL, how & 0x80, how & 0x40 ? whole : NULL, &next))) {
+  if (went_well(u, compact_round(c, w, base, frozen, NULL, how & 0x80, how & 0x40 ? whole : NULL, NULL, &next))) {
     compact_retire(next, base);  // its new files go with it
     version_unref(next);
   }

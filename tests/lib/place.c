@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/lib/place.h"
 
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
 static _Atomic int64_t fault_io_left;  // calls until the one that fails; <= 0: it has failed
 
 static _Atomic unsigned fault_io_kinds;
@@ -177,6 +181,18 @@ char *place_files(struct place *p) {
   }
   free(n);
   return all;
+}
+
+uint64_t place_bytes(const struct place *p) {
+  uint64_t bytes = 0;
+  struct stat st;
+  DIR *const d = opendir(p->dir);
+  assert_non_null(d);
+  for (const struct dirent *e; (e = readdir(d)) != NULL;)
+    if (fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+      bytes += (uint64_t)st.st_blocks * 512;
+  (void)closedir(d);
+  return bytes;
 }
 
 void byte_flip(const char *path, long off) {

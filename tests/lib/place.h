@@ -86,6 +86,8 @@ static inline void leave(struct place *p) { epoch_exit(&p->slot); }
 
 // The names in the directory, sorted, one to a line. The caller frees.
 char *place_files(struct place *p);
+// Bytes on the disk of all files in the directory.
+uint64_t place_bytes(const struct place *p);
 // Compares two names, for qsort.
 int place_name_cmp(const void *a, const void *b);
 

@@ -21,11 +21,12 @@ static enum remixdb_status hand_back(void *arg, struct worker *wk, uint32_t tree
 static void round_fn(void *arg, struct worker *wk) {
   struct world *w = arg;
   struct version *next = NULL;
-  const enum remixdb_status s = w->garbage ? compact_garbage_round(&w->c, wk, w->base, &next)
+  const enum remixdb_status s = w->step      ? compact_room_step(&w->c, wk, w->base, &w->room, &next)
+                                : w->garbage ? compact_garbage_round(&w->c, wk, w->base, &next)
                                 : w->scan_merges
                                     ? compact_scan_round(&w->c, wk, w->base, &next)
                                     : compact_round(&w->c, wk, w->base, w->frozen, w->both ? w->frozen : NULL,
-                                                    w->allow_abort, w->whole, &next);
+                                                    w->allow_abort, w->whole, w->bounded ? &w->room : NULL, &next);
   pthread_mutex_lock(&w->lock);
   w->status = s;
   err_save(&w->error, s);
@@ -338,12 +339,62 @@ static void expect_back(struct world *w, uint64_t aborted) {
   assert_true(w->back_bytes <= w->c.memtable_size / COMPACT_ABORT_SHARE);
 }
 
+// The version takes the place of the base: files that only the base has go.
+static void base_replace(struct world *w, struct version *next) {
+  const uint64_t room = place_bytes(&w->p);
+  if (room > w->most_room) w->most_room = room;
+  compact_retire(w->base, next);
+  for (uint32_t i = 0; i < w->base->values.nr; i++) {
+    struct value_file *const f = w->base->values.files[i];
+    if (!value_set_find(&next->values, f->number) && !value_log_has(&w->c.values, f)) value_file_retire(f);
+  }
+  version_unref(w->base);
+  w->base = next;
+  packs_reclaim(w->p.ctx.packs);
+  value_log_drop(&w->c.values, value_log_settle(&w->c.values, in_base, w));
+}
+
+static void room_end(struct world *w) {
+  const uint64_t beside = w->room.beside;
+  compact_room_fini(&w->room);
+  w->room.beside = beside;
+}
+
+void world_install_step(struct world *w) {
+  expect_contents(w, w->next, w->disk);
+  world_values(w, w->next);
+  base_replace(w, w->next);
+  w->next = NULL;
+  expect_files(w, w->base);
+}
+
+// Takes the steps for room that the round asks for.
+static void make_room(struct world *w) {
+  if (!w->bounded) return;
+  OK(round_try(w));
+  if (w->next) {  // none is asked for: the round comes again, as planned
+    round_drop(w);
+    return;
+  }
+  assert_true(w->room.nr > 0);
+  for (w->step = true;;) {
+    const uint64_t merges = atomic_load(&w->c.stats.garbage_merges);
+    OK(round_try(w));
+    if (!w->next) break;
+    assert_true(atomic_load(&w->c.stats.garbage_merges) > merges);
+    world_install_step(w);
+  }
+  w->step = false;
+}
+
 void round_ok(struct world *w, uint64_t *kinds_out) {
   uint64_t before[COMPACT_KINDS], after[COMPACT_KINDS];
+  make_room(w);
   const uint64_t rounds = atomic_load(&w->c.stats.rounds);
   kinds_get(w, before);
   const enum remixdb_status s = round_try(w);
   if (s != REMIXDB_OK) fail_msg("status %d: %s", s, w->error.msg);
+  if (w->bounded) room_end(w);
   kinds_get(w, after);
   uint64_t all = 0;
   for (uint32_t i = 0; i < COMPACT_KINDS; i++) all += after[i] -= before[i];
@@ -390,18 +441,6 @@ static void round_went(struct world *w) {
     const struct part *const is = w->next->parts[version_find(w->next, part_anchor(was))];
     went_one(w, was, kv_eq(part_anchor(was), part_anchor(is)) ? is : NULL);
   }
-}
-
-// The version takes the place of the base: files that only the base has go.
-static void base_replace(struct world *w, struct version *next) {
-  compact_retire(w->base, next);
-  for (uint32_t i = 0; i < w->base->values.nr; i++) {
-    struct value_file *const f = w->base->values.files[i];
-    if (!value_set_find(&next->values, f->number) && !value_log_has(&w->c.values, f)) value_file_retire(f);
-  }
-  version_unref(w->base);
-  w->base = next;
-  value_log_drop(&w->c.values, value_log_settle(&w->c.values, in_base, w));
 }
 
 void world_install(struct world *w) {

@@ -46,6 +46,10 @@ struct world {
   struct compact_whole *whole;  // NULL, or for the next round
   bool scan_merges;             // rounds merge for scans, where scan debt has paid for it
   bool garbage;                 // rounds merge for garbage, as in a store at rest
+  bool bounded;                 // rounds ask for room, and it is made before them
+  struct compact_room room;     // of the round; `beside` is kept
+  bool step;                    // the next round is a step for room
+  uint64_t most_room;           // bytes that all files have taken at once, since the test has set it to 0
   bool both;                    // the spaces' tree has the same keys and gets the same new data
   uint64_t went[WENT_KINDS];    // in all rounds that were installed
   pthread_mutex_t lock;
@@ -95,6 +99,8 @@ void round_ok(struct world *w, uint64_t *kinds_out);
 
 // Checks the version that the last round made, and installs it in place of base.
 void world_install(struct world *w);
+// The same for a step for room, which brings no new data.
+void world_install_step(struct world *w);
 
 // The round did so many partitions in this way.
 void expect_kind_at(int line, const uint64_t *kinds, enum compact_kind kind, uint64_t nr);

@@ -113,6 +113,7 @@ static void open_store(int workers) {
   o.cache_mb = 1;
   if (xdb_open(DIR_NAME, &o, simdisk_env(disk), &x) != REMIXDB_OK)
     fail_msg("FULL_SEED=%llu: %s", (unsigned long long)check_seed, remixdb_errmsg());
+  x->compact.garbage_from = 0;  // so that overwrites fill the disk
   CHECK((ref = remixdb_ref(x)) != NULL);
 }
 
