@@ -781,11 +781,15 @@ enum remixdb_status remix_open_paged(const struct sst_ctx *ctx, uint64_t number,
 enum remixdb_status remix_page_out(struct remix *x) {
   struct remix_paged *g = NULL;
   const uint32_t nr_segs = x->nr_segs;
+  const struct remix_layout lay = x->index->lay;  // of the image in memory; the file's head sets another
   assert(!x->paged && !x->of && !x->index->young);
   if (!x->ctx->pages) return REMIXDB_OK;
   const enum remixdb_status s = paged_open(x, &g);
   x->nr_segs = nr_segs;
-  if (s != REMIXDB_OK || !g) return s;
+  if (s != REMIXDB_OK || !g) {
+    x->index->lay = lay;
+    return s;
+  }
   remix_drop_image(x);
   x->paged = g;
   x->paged_memory = g->memory;
