@@ -8,6 +8,7 @@
 
 #include "log/segments.h"
 
+#define WAL_END_PAGE 4096u  // the system reads a page of a file that a write does not fill
 #define NR_BUFS(w) (sizeof((w)->bufs) / sizeof((w)->bufs[0]))
 
 // ---- events
@@ -206,12 +207,23 @@ void wal_seal(struct wal *w) {
   wal_out_add(w, b);
 }
 
+// A write that ends inside a page of a file that is written again waits for the disk, if that page is not in the page
+// cache. So once a full buffer is written, this asks for the pages in which the next one may end. That one fills
+// meanwhile. `off`: where it begins.
+static void wal_ask_ahead(struct wal *w, const struct wal_seg *seg, uint64_t off) {
+  const uint64_t page = (off + WAL_BUF) & ~(uint64_t)(WAL_END_PAGE - 1);
+  const uint64_t from = page > WAL_END_PAGE ? page - WAL_END_PAGE : 0;
+  env_advise(w->env, seg->fd, from, page + WAL_END_PAGE - from, ENV_WILL_NEED);
+}
+
 // Writes a sealed buffer. Yields the lock. If the call fails with REMIXDB_NOSPACE, the buffer stays in the queue.
 static enum remixdb_status wal_write(struct wal *w, struct wal_buf *b) {
   struct wal_seg *const seg = b->seg;
   assert(b->state == WAL_BUF_SEALED);
   b->state = WAL_BUF_WRITING;
   if (b->kind == WAL_BUF_HEADER) wal_head_complete(w, seg);
+  const bool goes_on = b->kind == WAL_BUF_NORMAL && b->len > WAL_BUF / 2 && seg == w->active &&
+                       seg->alloc - b->off >= 2 * (uint64_t)WAL_BUF + WAL_END_PAGE;
   lib_unlock(&w->lock);
   if (b->kind != WAL_BUF_HEADER) {
     const struct wal_frame f = {.len = (uint32_t)(b->len - WAL_FRAME_HEAD),
@@ -222,6 +234,7 @@ static enum remixdb_status wal_write(struct wal *w, struct wal_buf *b) {
     b->sum = wal_frame_put(b->mem, &seg->key, b->off, &f);
   }
   const enum remixdb_status s = env_write(w->env, seg->fd, seg->path, b->mem, b->len, b->off);
+  if (goes_on && s == REMIXDB_OK) wal_ask_ahead(w, seg, b->off + b->len);
   lib_lock(&w->lock);
   if (s == REMIXDB_NOSPACE) {
     b->state = WAL_BUF_SEALED;

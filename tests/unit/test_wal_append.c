@@ -310,6 +310,72 @@ static void run_crowd(const struct env_dir *dir) {
   free(c);
 }
 
+// ---- pages in which a write ends
+
+#define PAGE 4096u
+
+static struct env_ops ask_ops;
+static uint64_t asked_at[64];  // pages that were asked for
+static uint32_t nr_asked, nr_frames, nr_unasked;
+static bool first_frame;
+
+static int ask_advise(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice) {
+  (void)e, (void)fd;
+  if (advice != ENV_WILL_NEED) return 0;
+  for (uint64_t p = off / PAGE; p < (off + len + PAGE - 1) / PAGE; p++) asked_at[nr_asked++ % 64] = p;
+  return 0;
+}
+
+static ssize_t ask_pwrite(struct env *e, int fd, const void *buf, size_t len, uint64_t off) {
+  if (len > WAL_BUF / 2 && !first_frame) {
+    bool asked = (off + len) % PAGE == 0;
+    for (uint32_t i = 0; i < 64 && i < nr_asked; i++) asked = asked || asked_at[i] == (off + len) / PAGE;
+    nr_frames++;
+    nr_unasked += !asked;
+  }
+  if (len > WAL_BUF / 2) first_frame = false;
+  return env_posix()->ops->pwrite(e, fd, buf, len, off);
+}
+
+// Full frames follow each other: each but the first ends in a page that was asked for. Small ones ask for nothing.
+static void test_asks_ahead(void **state) {
+  (void)state;
+  char dir[TEMP_DIR];
+  uint8_t value[500] = {0};
+  uint64_t gen, seed = check_seed_or(1);
+  struct wal *w;
+  assert_true(temp_make(dir, "wal"));
+  ask_ops = *env_posix()->ops;
+  ask_ops.advise = ask_advise;
+  ask_ops.pwrite = ask_pwrite;
+  struct env mine = {.ops = &ask_ops};
+  struct env_dir held;
+  OK(env_dir_open(ENV_PATHS(&mine), dir, &held));
+  const struct wal_opts o = {.dir = &held, .store_id = STORE};
+  OK(wal_open(&o, 1, 0, true, NULL, NULL, NULL, &w));
+  nr_asked = nr_frames = nr_unasked = 0;
+  first_frame = true;
+  for (uint32_t i = 0; i < 8; i++) {
+    OK(wal_begin(w, 600, &gen));
+    (void)wal_put(w, KV_REC(kref("key", 3), value, 100, false));
+    wal_end(w);
+    OK(wal_sync(w));
+  }
+  assert_int_equal(nr_asked, 0);
+  for (uint32_t bytes = 0; bytes < 12 * WAL_BUF;) {
+    const uint32_t len = (uint32_t)(rng_next(&seed) % sizeof(value));
+    OK(wal_begin(w, 600, &gen));
+    (void)wal_put(w, KV_REC(kref("key", 3), value, len, false));
+    wal_end(w);
+    bytes += len;
+  }
+  assert_true(nr_frames >= 10 && nr_asked >= 2 * nr_frames);
+  assert_true(nr_unasked <= 2);  // near the end of the room
+  OK(wal_close(w));
+  env_dir_close(&held);
+  assert_int_equal(remove_tree(dir), 0);
+}
+
 static void test_threads(void **state) {
   (void)state;
   struct simdisk *const d = disk_create();
@@ -425,10 +491,15 @@ static void test_hold(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_format),
-      cmocka_unit_test(test_large_batches), cmocka_unit_test(test_replay_status),
-      cmocka_unit_test(test_threads),       cmocka_unit_test(test_threads_on_files),
-      cmocka_unit_test(test_hold),          cmocka_unit_test(test_threads_and_a_failing_sync),
+      cmocka_unit_test(test_round_trip),
+      cmocka_unit_test(test_format),
+      cmocka_unit_test(test_large_batches),
+      cmocka_unit_test(test_replay_status),
+      cmocka_unit_test(test_asks_ahead),
+      cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_threads_on_files),
+      cmocka_unit_test(test_hold),
+      cmocka_unit_test(test_threads_and_a_failing_sync),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
