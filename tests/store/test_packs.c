@@ -164,7 +164,6 @@ static void flush_files(uint32_t parts, int workers) {
   struct xdb_ref *r;
   OK(xdb_ref(x, &r));
   const uint32_t nr = grow(x, r, parts, what, 400000), every = nr / parts / 4;
-  x->compact.garbage_from = 0;  // merges for room are rounds of their own
   struct counts most = {0};
   if (!holes(x)) skip();
   for (uint32_t round = 2; round < 40; round++) {
