@@ -193,10 +193,11 @@ static inline void compact_whole_on(struct compact_whole *whole) {
   whole->from_tree = whole->to_tree;
 }
 
-// Room that is made before a round of a memtable (compact/garbage.h). Zeroed but for `beside`.
+// Room for a round of a memtable (compact/garbage.h). Zeroed but for the first two.
 struct compact_merge;
 struct compact_room {
   uint64_t beside;  // bytes that the store's other files take, or will take: log, reserved room
+  bool steps;       // merges may come before the round; else they are within it
   // private to compact/
   bool planned;
   uint64_t step;                  // bytes that the merges of one step may write, about
@@ -211,8 +212,9 @@ void compact_room_fini(struct compact_room *room);
 // the round hands nothing back. whole: NULL, or the range of keys in which all partitions are to be compacted; the call
 // sets the results in it if the round succeeds. A round that fails leaves no new file. The values that the round has
 // written apart are in c->values and not synced: the caller syncs them before it names the version. No file leaves
-// c->values meanwhile. room: NULL, or the first call asks for room if its files would take too much beside the old
-// ones: *out is then NULL, and the caller runs compact_room_step, and calls again with the newest version as base.
+// c->values meanwhile. room: NULL, or the bound for all files. With steps the first call asks for room if its files
+// would take too much beside the old ones: *out is then NULL, and the caller runs compact_room_step, and calls again
+// with the newest version as base.
 // Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base,
                                              const struct wh *frozen, const struct wh *spaces, bool allow_abort,

@@ -198,6 +198,31 @@ enum remixdb_status garbage_plan_room(struct round *r, const struct version *bas
   return s;
 }
 
+enum remixdb_status garbage_plan_within(struct round *r, const struct version *base, const struct compact_room *room) {
+  struct candidate *list;
+  struct outlook o;
+  uint32_t nr;
+  const enum remixdb_status s = candidates(r, base, &list, &nr, &o);
+  if (s != REMIXDB_OK) return s;
+  const uint64_t most = garbage_most(&o.all, room->beside + o.fresh);
+  uint64_t left = GARBAGE_ROUND * (uint64_t)r->c->memtable_size;
+  bool any = false;
+  for (uint32_t i = 0; i < nr && o.all.files > most && enough(r->c, o.all.garbage); i++) {
+    const struct garbage *const g = &list[i].g;
+    struct job *const j = list[i].job;
+    if (j->all || j->append || j->upto) continue;
+    if (g->garbage < g->live / GARBAGE_LEAST || (g->live > left && any)) break;
+    take_off(&left, g->live);
+    take_off(&o.all.files, freed(g));
+    take_off(&o.all.garbage, g->garbage);
+    j->may_abort = false;
+    j->garbage = any = true;
+    plan_all(j);
+  }
+  mem_free(list);
+  return s;
+}
+
 // Returns the job of the partition, which may have gone meanwhile.
 static struct job *job_of(struct round *r, const struct compact_merge *m) {
   if (!round_has(r, m->tree)) return NULL;

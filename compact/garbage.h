@@ -15,7 +15,8 @@
 //     the garbage is little (GARBAGE_FLOOR), or they have written as much as GARBAGE_ROUND memtables. So a store of few
 //     memtables may have more than 1.6 times its live bytes, because there log and new files are much of it, and less
 //     garbage would mean to write the store again and again. So may a store whose files without any garbage are much
-//     larger than the live bytes, as with values of a few bytes.
+//     larger than the live bytes, as with values of a few bytes. A round for which a call waits makes no steps, so that
+//     a flush is one round: it makes these merges itself.
 //   - A store at rest (store/garbage_merge.h) is merged until its room is at most 6/5 of the live bytes, or its garbage
 //     at most 1/16 of them, so that the room with the log stays below 1.3 times the live bytes.
 #ifndef COMPACT_GARBAGE_H
@@ -36,7 +37,11 @@ uint64_t garbage_most(const struct garbage *all, uint64_t beside);
 // the estimate of the work. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status garbage_plan_room(struct round *r, const struct version *base,
                                                  struct compact_room *room);
-// Plans the next step of these: a round without new data.
+// The same for a round without steps: it merges some partitions with much garbage itself. So the bound holds when it
+// has ended, about, but not while it has both its files and those that it replaces. Fails with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status garbage_plan_within(struct round *r, const struct version *base,
+                                                   const struct compact_room *room);
+// Plans the next step of garbage_plan_room: a round without new data.
 void garbage_plan_step(struct round *r, struct compact_room *room);
 // Tells whether a store at rest has so much garbage that it is to be merged. all: garbage_all.
 bool garbage_due(const struct compact *c, const struct garbage *all);

@@ -438,9 +438,9 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
   struct round r = {.c = c, .self = self};
   uint32_t next = 0;
   *out = NULL;
-  const bool ask = room && !room->planned;
+  const bool steps = room && room->steps, ask = steps && !room->planned;
   // the steps for room are work of this round, too
-  if (!room || ask) atomic_store_explicit(&c->progress, 0, memory_order_relaxed);
+  if (!steps || ask) atomic_store_explicit(&c->progress, 0, memory_order_relaxed);
   // New data waits for no whole compaction, and a tree without new data needs a round only for that.
   const bool dropped = atomic_load_explicit(&c->dropped_too, memory_order_relaxed);
   const bool both = base->spaces &&
@@ -457,6 +457,7 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
   }
   if (s == REMIXDB_OK && dropped && both) plan_dropped_one(&r);
   if (s == REMIXDB_OK && ask) s = garbage_plan_room(&r, base, room);
+  else if (s == REMIXDB_OK && room && !steps) s = garbage_plan_within(&r, base, room);
   if (s != REMIXDB_OK || (ask && room->nr)) return round_end(&r, s);
   s = round_make(&r, base, allow_abort, out);
   if (s == REMIXDB_OK) {

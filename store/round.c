@@ -126,9 +126,9 @@ static enum remixdb_status compact_and_install(struct xdb *x, struct worker *w, 
   struct version *next = NULL;
   struct ingest_made made = {0};
   (void)expiry_settle(x);
-  struct compact_room room = {.beside = wal_room_most(x->wal) + reserve_bytes(x)};
   // a call that waits for the round waits for that alone
-  enum remixdb_status s = compact_frozen(x, w, r, r->whole || r->asked ? NULL : &room, &made, &next);
+  struct compact_room room = {.beside = wal_room_most(x->wal) + reserve_bytes(x), .steps = !r->asked};
+  enum remixdb_status s = compact_frozen(x, w, r, r->whole ? NULL : &room, &made, &next);
   if (s == REMIXDB_OK && !next) {
     s = run_room_steps(x, w, &room);
     if (s == REMIXDB_OK) s = compact_frozen(x, w, r, &room, &made, &next);

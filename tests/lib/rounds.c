@@ -356,8 +356,10 @@ static void base_replace(struct world *w, struct version *next) {
 
 static void room_end(struct world *w) {
   const uint64_t beside = w->room.beside;
+  const bool steps = w->room.steps;
   compact_room_fini(&w->room);
   w->room.beside = beside;
+  w->room.steps = steps;
 }
 
 void world_install_step(struct world *w) {
@@ -370,7 +372,7 @@ void world_install_step(struct world *w) {
 
 // Takes the steps for room that the round asks for.
 static void make_room(struct world *w) {
-  if (!w->bounded) return;
+  if (!w->bounded || !w->room.steps) return;
   OK(round_try(w));
   if (w->next) {  // none is asked for: the round comes again, as planned
     round_drop(w);

@@ -46,8 +46,8 @@ struct world {
   struct compact_whole *whole;  // NULL, or for the next round
   bool scan_merges;             // rounds merge for scans, where scan debt has paid for it
   bool garbage;                 // rounds merge for garbage, as in a store at rest
-  bool bounded;                 // rounds ask for room, and it is made before them
-  struct compact_room room;     // of the round; `beside` is kept
+  bool bounded;                 // rounds keep to `room`; with steps it is made before them
+  struct compact_room room;     // of the round; `beside` and `steps` are kept
   bool step;                    // the next round is a step for room
   uint64_t most_room;           // bytes that all files have taken at once, since the test has set it to 0
   bool both;                    // the spaces' tree has the same keys and gets the same new data
