@@ -48,14 +48,18 @@ void remix_narrow(struct remix *x, size_t head, uint8_t *to) {
     const uint8_t *const q = seg_at(ix, i);
     const struct blind bits = seg_blind(ix, q);
     uint8_t *const p = segs + (size_t)i * lay.stride;
-    memcpy(p, q, lay.offs);
-    for (uint32_t r = 0; r < x->nr_runs; r++)
-      memcpy(p + lay.offs + lay.off_size * r, q + ix->lay.offs + 4 * r, lay.off_size);
-    memset(p + lay.dbits, 0, lay.stride - lay.dbits);
+    // copies of fixed sizes: calls for a few bytes cost more
+    if (x->tags) memcpy(p, q, REMIX_SEG);
+    memcpy(p + lay.sel, q + lay.sel, REMIX_SEG);
+    memcpy(p + lay.head, q + lay.head, REMIX_SEG_HEAD);
+    // each offset overwrites what the one before has written too much, and the bits follow
+    for (uint32_t r = 0; r < x->nr_runs; r++) store32le(p + lay.offs + lay.off_size * r, seg_off(ix, q, r));
+    memset(p + lay.dbits + BLIND_NARROW, 0, lay.stride - lay.dbits - BLIND_NARROW);
     if (likely(blind_near(bits))) {
       narrow_bits(p + lay.dbits, bits.bits);
       continue;
     }
+    memset(p + lay.dbits, 0, BLIND_NARROW);
     p[lay.head + REMIX_SEG_FLAGS] |= REMIX_SEG_WIDE;
     store32le(p + lay.dbits, wide);
     memcpy(list + (size_t)wide++ * BLIND_WIDE, bits.bits, BLIND_WIDE);
