@@ -47,22 +47,19 @@
 #include "wh.h"
 #include "base/workers.h"
 
-#define COMPACT_RUNS 14u         // runs that a partition may have, on average
-#define COMPACT_RUNS_SPREAD 7u   // number of different limits
-#define COMPACT_SPLIT_RUNS 10u   // runs that a partition may have if only a split can make them fewer
-#define COMPACT_PART_TABLES 2u   // tables in each partition that a split makes
-#define COMPACT_FIRST_PARTS 16u  // partitions that an empty tree gets from a memtable that is at least half full,
-#define COMPACT_FIRST_LEAST 4u   // or fewer, but at least four,
-#define COMPACT_FIRST_MIN (256u << 10)  // if each gets so many bytes
-#define COMPACT_APPEND_RUNS 8u          // runs; a partition that would get more takes no new data after all of its keys
-#define COMPACT_ABORT_SHARE 16u         // a round hands back at most 1/16 of a memtable
-#define COMPACT_TABLE_MIN (8u << 20)    // bytes
-#define COMPACT_YOUNG_FROM 32u          // a young view begins if the partition has 32 times the new data's entries,
-#define COMPACT_YOUNG_SHARE 8u          // and ends if it would have more than 1/8 of the older view's entries
-#define COMPACT_PROGRESS_SHIFT 5u       // a unit of progress: 32 bytes written, or one entry of a REMIX
-#define COMPACT_SCAN_DEBT_MIN 512u      // jumps; fewer are not worth a round
-#define COMPACT_APART 4096u             // bytes; a value of so many is written apart
-#define COMPACT_GARBAGE (1u << 20)      // bytes; a store with less garbage is not merged for it
+#define COMPACT_RUNS 14u              // runs that a partition may have, on average
+#define COMPACT_RUNS_SPREAD 7u        // number of different limits
+#define COMPACT_SPLIT_RUNS 10u        // runs that a partition may have if only a split can make them fewer
+#define COMPACT_PART_TABLES 2u        // tables in each partition that a split makes
+#define COMPACT_APPEND_RUNS 8u        // runs; a partition that would get more takes no new data after all of its keys
+#define COMPACT_ABORT_SHARE 16u       // a round hands back at most 1/16 of a memtable
+#define COMPACT_TABLE_MIN (8u << 20)  // bytes
+#define COMPACT_YOUNG_FROM 32u        // a young view begins if the partition has 32 times the new data's entries,
+#define COMPACT_YOUNG_SHARE 8u        // and ends if it would have more than 1/8 of the older view's entries
+#define COMPACT_PROGRESS_SHIFT 5u     // a unit of progress: 32 bytes written, or one entry of a REMIX
+#define COMPACT_SCAN_DEBT_MIN 512u    // jumps; fewer are not worth a round
+#define COMPACT_APART 4096u           // bytes; a value of so many is written apart
+#define COMPACT_GARBAGE (1u << 20)    // bytes; a store with less garbage is not merged for it
 
 enum compact_kind { COMPACT_KEEP, COMPACT_ABORT, COMPACT_MINOR, COMPACT_MAJOR, COMPACT_SPLIT, COMPACT_KINDS };
 
@@ -91,7 +88,6 @@ struct compact {
                                  // it at any time
   bool tags;
   uint32_t young_from;                // COMPACT_YOUNG_FROM; 0: there are no young views
-  uint32_t first_parts;               // COMPACT_FIRST_PARTS; 0: an empty tree gets as few as hold its first memtable
   _Atomic uint64_t garbage_from;      // COMPACT_GARBAGE; 0: there are no merges for garbage. Relaxed: tests change it
   _Atomic uint32_t scan_merge_parts;  // partitions that a scan round merges at most; at least 1
   size_t memtable_size;               // bytes; 1/16 of it may be handed back

@@ -50,7 +50,6 @@ struct job {
   bool scan_merge;          // a scan merge, or such a merge for dropped spaces or garbage: may be given up
   bool dropped;             // a merge only because the partition has keys of dropped spaces
   bool garbage;             // a merge only because the partition has much garbage
-  bool begins;              // the tree is empty: each table becomes a partition
   bool append;              // a split that leaves the partition as it is and makes new partitions after it
   bool young;               // the tables go into the young view; the older view stays
   bool upto;                // another job appends the new data after the partition's keys

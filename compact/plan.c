@@ -187,14 +187,6 @@ static bool fits_young(const struct job *j) {
   return (there + j->count) * COMPACT_YOUNG_SHARE <= old;
 }
 
-// The first memtable of a tree makes several small partitions. They are merged one by one when they have many runs; a
-// single partition would be split at that time, and the store would take twice its bytes.
-static uint64_t first_parts(const struct job *j) {
-  if (j->base->nr_parts > 1 || part_remix(old_part(j)) || j->bytes < j->c->memtable_size / 2) return 1;
-  const uint64_t most = j->bytes / COMPACT_FIRST_MIN, nr = most < j->c->first_parts ? most : j->c->first_parts;
-  return nr >= COMPACT_FIRST_LEAST && j->bytes / nr < table_bytes(j->c) / 2 ? nr : 1;
-}
-
 static void decide(struct job *j) {
   const struct compact *c = j->c;
   const struct part *const p = old_part(j);
@@ -206,11 +198,6 @@ static void decide(struct job *j) {
   // in an empty partition tombstones hide no record
   if (!part_remix(p) || mostly_garbage(c, p, j->bytes) || (j->names && part_has_dropped(p, j->names))) {
     plan_all(j);
-    const uint64_t nr = first_parts(j);
-    if (nr == 1) return;
-    j->begins = true;
-    j->kind = COMPACT_SPLIT;
-    j->table_bytes = j->bytes / nr + 1;
     return;
   }
   uint32_t take = part_runs(p) + fresh > compact_run_limit(c, p, j->bytes) ? merge_depth(j, fresh) : 0;

@@ -144,9 +144,9 @@ static void plan_outputs(struct round *r, struct job *j) {
   const bool one = j->kind == COMPACT_MINOR || kept || j->young;
   for (uint32_t at = 0, group; at < j->nr_tables; at += group) {
     const uint32_t left = j->nr_tables - at;
-    group = one || left < COMPACT_PART_TABLES ? left : j->begins ? 1 : COMPACT_PART_TABLES;
+    group = one || left < COMPACT_PART_TABLES ? left : COMPACT_PART_TABLES;
     // a small rest makes no separate partition
-    if (left == group + 1 && !j->begins && j->tables[j->nr_tables - 1]->nr_pages < table_pages(j->c) / 4) group = left;
+    if (left == group + 1 && j->tables[j->nr_tables - 1]->nr_pages < table_pages(j->c) / 4) group = left;
     assert(group > 0 && group <= left);
     struct output *o = &r->outputs[r->nr_outputs++];
     *o = (struct output){.job = j, .fresh = j->tables + at, .nr_fresh = group};

@@ -42,5 +42,4 @@ void shrink(struct xdb *x, size_t memtable, uint32_t table_pages) {
   pthread_mutex_unlock(&x->lock);
   x->compact.memtable_size = memtable;
   x->compact.build.max_pages = table_pages;
-  x->compact.first_parts = 0;
 }

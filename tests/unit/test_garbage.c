@@ -177,33 +177,6 @@ static void test_bound(void **state) {
   }
 }
 
-// An empty tree gets several partitions from a memtable that is large enough, and later ones fit into these.
-static void test_first_parts(void **state) {
-  (void)state;
-  static const struct {
-    double bytes;
-    uint32_t parts, least, most;
-  } cases[] = {{5.5, 16, 5, 6}, {5.5, 4, 4, 5}, {5.5, 0, 1, 1}, {3.5, 16, 1, 1}};
-  for (uint32_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-    struct world w;
-    world_init(&w, 12000, 0, 140 + i);
-    w.value = 600;
-    w.c.build.max_pages = 2048;
-    w.c.memtable_size = 2 << 20;
-    w.c.first_parts = cases[i].parts;
-    const uint32_t n = keys_for(&w, cases[i].bytes * COMPACT_FIRST_MIN / (2048 * BLOCK_PAGE));
-    put_range(&w, 0, n, 1, false);
-    round_ok(&w, NULL);
-    const uint32_t nr = w.base->nr_parts;
-    if (nr < cases[i].least || nr > cases[i].most) fail_msg("case %u: %u partitions", i, nr);
-    for (uint32_t p = 0; p < nr; p++) assert_int_equal(part_runs(w.base->parts[p]), 1);
-    put_range(&w, 0, n, 1, false);
-    round_ok(&w, NULL);
-    assert_int_equal(w.base->nr_parts, nr);
-    world_fini(&w);
-  }
-}
-
 // A world with much garbage in some partitions, and little in others.
 static void garbage_init(struct world *w, uint32_t keys, uint32_t threads, uint64_t seed) {
   world_init(w, keys, threads, seed);
@@ -355,8 +328,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_estimates),  cmocka_unit_test(test_hides),      cmocka_unit_test(test_most),
       cmocka_unit_test(test_bound),      cmocka_unit_test(test_rest),       cmocka_unit_test(test_rest_yields),
-      cmocka_unit_test(test_rest_fails), cmocka_unit_test(test_compressed), cmocka_unit_test(test_first_parts),
-      cmocka_unit_test(test_steps_fail),
+      cmocka_unit_test(test_rest_fails), cmocka_unit_test(test_compressed), cmocka_unit_test(test_steps_fail),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
