@@ -25,7 +25,7 @@ struct outlook {
   uint64_t fresh;      // and of the new data alone
 };
 
-// With what files have beside blocks of data.
+// A file has other parts beside blocks of data.
 static uint64_t on_disk(uint64_t cost) { return cost + cost / 8; }
 
 uint64_t garbage_most(const struct garbage *all, uint64_t beside) {
@@ -49,8 +49,8 @@ static void add_fresh(struct garbage *g, const struct fresh *f) {
   g->garbage += bytes;
 }
 
-// Adds the partitions of a tree that takes part: what is in them and comes, and those that may be merged. Returns how
-// many these are.
+// Adds the partitions of a tree that takes part, with the new data, to the outlook, and lists those that may be merged.
+// Returns the length of that list.
 static uint32_t add_tree(const struct round *r, const struct round_tree *tree, struct candidate *to,
                          struct outlook *o) {
   uint32_t nr = 0;

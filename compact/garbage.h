@@ -33,8 +33,8 @@
 
 // Bytes that tables and REMIX files may have. all: the sums. beside: bytes that other files will have.
 uint64_t garbage_most(const struct garbage *all, uint64_t beside);
-// Plans the merges that make room for a round of a memtable, whose jobs are decided. base: the round's version. Sets
-// the estimate of the work. Fails with REMIXDB_NOMEM.
+// Plans the merges that make room for a round of a memtable. The round has decided its jobs. base: the round's version.
+// Sets the estimate of the work. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status garbage_plan_room(struct round *r, const struct version *base,
                                                  struct compact_room *room);
 // The same for a round without steps: it merges some partitions with much garbage itself. So the bound holds when it

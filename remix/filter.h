@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Filters: what stays of a page of a paged REMIX (remix/paged.h) when the page itself leaves memory. A filter tells of
-// most keys that are not in the page that they are not. So a get of an absent key reads no page.
+// Filters: a page of a paged REMIX (remix/paged.h) that leaves memory leaves a filter. It excludes most keys that are
+// not in the page. So a get of an absent key reads no page.
 //
 // The page's segments make sets: each set is 1 << level segments that are next to each other. A filter has for each set
 // the tags of its live entries. The higher the level, the smaller is the filter, and the more keys seem to be there:
