@@ -206,6 +206,11 @@ static void test_steps_fail(void **state) {
   OK(round_try(&w));
   assert_true(!w.next && w.room.nr > 1 && w.room.at == 0);
   w.step = true;
+  // one write fails, and the next merge would not: the step fails all the same
+  fault_io_set(FAULT_WRITE, 1, false);
+  assert_int_equal(round_try(&w), REMIXDB_NOSPACE);
+  fault_io_set(0, 0, false);
+  assert_null(w.next);
   for (int64_t nth = 1; nth < 40; nth += 13) {
     fault_io_set(FAULT_WRITE, nth, true);
     const enum remixdb_status s = round_try(&w);
