@@ -40,7 +40,7 @@ static inline uint32_t cursor_came(const struct remix_cursor *c) {
 // At most so many records of the entry's run, as far as the bounds go.
 static __attribute__((noinline)) uint32_t expect_within(const struct remix_cursor *c, const uint8_t *s, uint32_t i,
                                                         uint32_t most) {
-  const uint32_t run = s[c->x->index->lay.sel + i] & REMIX_RUN;
+  const uint32_t run = seg_run(c->x->index, s, i);
   return edge_records(c, run, seg_pos(c->x, s, run, i), most);
 }
 
@@ -51,14 +51,14 @@ static inline uint32_t cursor_expect(const struct remix_cursor *c, const uint8_t
   if (c->way == REMIX_BACK) return SST_ALL;
   if (c->way == REMIX_SOUGHT && c->usual == 0) return 1;
   const uint32_t came = cursor_came(c), left = came < c->usual ? c->usual - came : came - c->usual;
-  const uint8_t *const sel = s + c->x->index->lay.sel;
-  const uint32_t share = set32_count(set32_eq8(sel, REMIX_RUN, sel[i] & REMIX_RUN));  // of the segment
+  const struct seg_sels sels = seg_sels(c->x->index, s);
+  const uint32_t share = set32_count(sels_of(sels, sels_run(sels, i)));  // of the segment
   const uint32_t most = 1 + share * ((left < USUAL_MAX ? left : USUAL_MAX) + USUAL_MORE) / REMIX_SEG;
   return likely(!c->bounded) ? most : expect_within(c, s, i, most);
 }
 
 static bool entry_missing(const struct remix_cursor *c, const uint8_t *s, uint32_t i) {
-  const uint32_t run = s[c->x->index->lay.sel + i] & REMIX_RUN;
+  const uint32_t run = seg_run(c->x->index, s, i);
   return missing(&c->holds[run], c->x->runs[run], sst_pos_block(seg_pos(c->x, s, run, i)));
 }
 
@@ -66,7 +66,7 @@ static bool entry_missing(const struct remix_cursor *c, const uint8_t *s, uint32
 static enum remixdb_status entry_seek(struct remix_cursor *c, const uint8_t *s, uint32_t i, uint32_t expect,
                                       struct kv_rec *rec_out) {
   const struct remix *const x = c->x;
-  const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
+  const uint32_t run = seg_run(x->index, s, i);
   if (x->index->young) c->scan_debt += missing(&c->holds[run], x->runs[run], sst_pos_block(seg_pos(x, s, run, i)));
   return entry_read(x, s, i, expect, &c->holds[run], rec_out);
 }
@@ -90,13 +90,13 @@ static inline bool near_prefetch(const struct remix_run_pos *n, sst_pos off, uin
 static void group_prefetch(const struct remix_cursor *c, const uint8_t *s, uint32_t from, uint32_t nr) {
   const struct remix *const x = c->x;
   const struct remix_index *const ix = x->index;
-  const uint8_t *const sel = s + ix->lay.sel;
+  const struct seg_sels sels = seg_sels(ix, s);
   struct {
     uint32_t run, before, nr;
   } parts[REMIX_SEG];
   uint32_t nr_parts = 0;
   for (uint32_t m = seg_live(ix, s) & ~set32_below(from) & set32_below(from + nr), mine; m; m &= ~mine) {
-    const uint32_t i = set32_first(m), run = sel[i] & REMIX_RUN, all = set32_eq8(sel, REMIX_RUN, (uint8_t)run);
+    const uint32_t i = set32_first(m), run = sels_run(sels, i), all = sels_of(sels, run);
     mine = all & m;
     const uint32_t passed = all & set32_below(i), before = passed ? set32_count(passed) : 0, mines = set32_count(mine);
     const sst_pos off = seg_off(ix, s, run);
@@ -117,7 +117,7 @@ static void group_prefetch(const struct remix_cursor *c, const uint8_t *s, uint3
 // disk, its block is not at hand, and its key costs no more than its block. Later keys then come with it. A record that
 // expires is always read, because it has the time.
 static bool entry_key_cheap(const struct remix_cursor *c, const uint8_t *s, uint32_t i) {
-  const uint8_t sel = s[c->x->index->lay.sel + i];
+  const uint8_t sel = seg_sel(c->x->index, s, i);
   struct sst *const t = c->x->runs[sel & REMIX_RUN];
   return sst_has_keys(t) && !(sel & REMIX_EXPIRES) &&
          sst_key_cheap(t, seg_pos(c->x, s, sel & REMIX_RUN, i), &c->keys[sel & REMIX_RUN].hold);
@@ -127,7 +127,7 @@ static bool entry_key_cheap(const struct remix_cursor *c, const uint8_t *s, uint
 static enum remixdb_status seg_search_keys(struct remix_cursor *c, const uint8_t *p, struct kref key, uint32_t cand,
                                            struct seg_pos_found *out) {
   const struct remix *const x = c->x;
-  const uint32_t run = p[x->index->lay.sel + cand] & REMIX_RUN;
+  const uint32_t run = seg_run(x->index, p, cand);
   struct kref found;
   enum remixdb_status s = c->bounded ? edge_find_near(c, c->front_seg) : REMIXDB_OK;
   if (s == REMIXDB_OK) s = sst_key_at(x->runs[run], seg_pos(x, p, run, cand), &c->keys[run].hold, &found);
@@ -295,7 +295,7 @@ static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
   REMIX_COUNT(segments);
   c->seg = seg;
   c->s = seg_at(ix, seg);
-  c->sel = c->s + ix->lay.sel;
+  c->sel = seg_bytes(ix, c->s, c->room);
   c->live = seg_live(ix, c->s);
   if (unlikely(c->bounded)) c->live &= edge_within(c, seg);
   set_plain(c);

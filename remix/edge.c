@@ -26,7 +26,7 @@ struct edge_reader {
 static enum remixdb_status edge_entry(void *arg, const uint8_t *s, uint32_t i, struct kv_rec *rec_out) {
   struct edge_reader *const r = arg;
   const struct remix *const x = r->c->x;
-  const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
+  const uint32_t run = seg_run(x->index, s, i);
   const sst_pos pos = seg_pos(x, s, run, i);
   struct sst_hold *const had = &r->c->holds[run];
   const bool there = sst_holds_some(had, x->runs[run], sst_pos_block(pos), sst_pos_idx(pos), 1);

@@ -31,7 +31,10 @@
 #define REMIX_FLAG_TAGS 1u     // header flag: entries have tags
 #define REMIX_FLAG_KINDS 2u    // in files of format 4: some record expires, or is erased
 #define REMIX_SEG_FAR 1u       // segment flag: some discriminating bit is BLIND_FAR (base/blind.h)
-#define REMIX_SEG_WIDE 2u      // segment flag of a narrow image, never of a file (remix/narrow.h)
+// segment flags of a narrow image, never of a file (remix/narrow.h)
+#define REMIX_SEG_WIDE 2u     // its discriminating bits are wide
+#define REMIX_SEG_NIBBLES 4u  // its selectors are nibbles
+#define REMIX_SEG_OLD 8u      // some entry is old
 
 // Offsets in the header.
 enum {
@@ -66,7 +69,10 @@ struct remix_layout {
   uint32_t sel, head, offs, dbits, stride;
   uint32_t off_size, off_mask;  // bytes of a cursor offset, and the bits of so many
   bool narrow;                  // of a narrow image (remix/narrow.h); false in files
+  bool nibbles;                 // a segment has room for selectors of a nibble each
 };
+#define REMIX_NIBBLES 16u  // bytes of selectors that are nibbles
+#define REMIX_LISTED 32u   // bytes of an element of a narrow image's list
 // Offsets in a segment's head.
 enum {
   REMIX_SEG_NR = 0,     // u8, entries
@@ -74,20 +80,22 @@ enum {
   REMIX_SEG_BASE = 2,   // u16, bytes that all keys share; dbits count from there
   REMIX_SEG_HEAD = 4,   // size
 };
-static inline struct remix_layout remix_layout_of(uint32_t nr_runs, bool tags, bool narrow, uint32_t off_size) {
+static inline struct remix_layout remix_layout_of(uint32_t nr_runs, bool tags, bool narrow, bool nibbles,
+                                                  uint32_t off_size) {
   struct remix_layout l;
   l.narrow = narrow;
+  l.nibbles = nibbles;
   l.off_size = off_size;
   l.off_mask = UINT32_MAX >> (32 - 8 * off_size);
   l.sel = tags ? REMIX_SEG : 0;
-  l.head = l.sel + REMIX_SEG;
+  l.head = l.sel + (nibbles ? REMIX_NIBBLES : REMIX_SEG);
   l.offs = l.head + REMIX_SEG_HEAD;
   l.dbits = l.offs + off_size * nr_runs;
   l.stride = (uint32_t)align_up(l.dbits + (narrow ? 1 : 2) * REMIX_SEG, narrow ? REMIX_NARROW_ALIGN : REMIX_SEG_ALIGN);
   return l;
 }
 static inline struct remix_layout remix_layout(uint32_t nr_runs, bool tags) {
-  return remix_layout_of(nr_runs, tags, false, 4);
+  return remix_layout_of(nr_runs, tags, false, false, 4);
 }
 // The fields of a segment s.
 static inline uint32_t remix_seg_nr(const struct remix_layout *l, const uint8_t *s) {

@@ -71,13 +71,12 @@ static bool gather_block(struct gather *g, uint32_t run, uint32_t block) {
 // Adds the blocks of entries `set` of segment s, those that are needed first in front.
 static bool gather_set(struct gather *g, const uint8_t *s, uint32_t set, bool back) {
   const struct remix *const x = g->x;
-  const uint8_t *const sel = s + x->index->lay.sel;
+  const struct seg_sels sels = seg_sels(x->index, s);
   while (set) {
-    const uint32_t run = sel[back ? set32_last(set) : set32_first(set)] & REMIX_RUN;
-    const uint32_t mine = set & set32_eq8(sel, REMIX_RUN, (uint8_t)run);
+    const uint32_t run = sels_run(sels, back ? set32_last(set) : set32_first(set)), mine = set & sels_of(sels, run);
     const struct sst *const t = x->runs[run];
-    const uint32_t lo = sst_pos_block(seg_pos(x, s, run, set32_first(mine))),
-                   hi = sst_pos_block(seg_pos(x, s, run, set32_last(mine)));
+    const uint32_t lo = sst_pos_block(sels_pos(x, s, sels, run, set32_first(mine))),
+                   hi = sst_pos_block(sels_pos(x, s, sels, run, set32_last(mine)));
     set &= ~mine;
     for (uint32_t b = back ? hi : lo;;) {
       if (gather_missing(g, run, b) && !gather_block(g, run, b)) return false;
@@ -272,7 +271,7 @@ bool remix_may_have(const struct remix_cursor *c, struct kref key, uint64_t hash
 // ---- records ahead
 
 static bool record_at_hand(const struct remix_cursor *c, const uint8_t *s, uint32_t i, struct kv_rec *out) {
-  const uint32_t run = s[c->x->index->lay.sel + i] & REMIX_RUN;
+  const uint32_t run = seg_run(c->x->index, s, i);
   struct sst *const t = c->x->runs[run];
   const struct sst_hold *const h = &c->holds[run];
   const sst_pos pos = seg_pos(c->x, s, run, i);

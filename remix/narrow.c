@@ -6,11 +6,11 @@
 #include "remix/seg.h"
 
 // The layout of a narrow image: cursor offsets have as many bytes as the longest run needs.
-static struct remix_layout narrow_layout(const struct remix *x) {
+static struct remix_layout narrow_layout(const struct remix *x, bool nibbles) {
   sst_pos most = 0;
   for (uint32_t r = 0; r < x->nr_runs; r++)
     if (sst_end(x->runs[r]) > most) most = sst_end(x->runs[r]);
-  return remix_layout_of(x->nr_runs, x->tags, true, most <= 0xFFFF ? 2 : most <= 0xFFFFFF ? 3 : 4);
+  return remix_layout_of(x->nr_runs, x->tags, true, nibbles, most <= 0xFFFF ? 2 : most <= 0xFFFFFF ? 3 : 4);
 }
 
 // Bytes of the ends of the anchors, and of the anchors.
@@ -19,30 +19,68 @@ static size_t anchors_size(const struct remix *x) {
   return 4 * ((size_t)x->nr_segs + 1) + load32le(a->offs + 4 * (size_t)x->nr_segs);
 }
 
-static size_t wide_at(const struct remix *x, size_t head, uint32_t stride) {
-  return align_up(head + (size_t)x->nr_segs * stride + anchors_size(x), BLIND_NARROW);
+static size_t list_at(const struct remix *x, size_t head, uint32_t stride) {
+  return align_up(head + (size_t)x->nr_segs * stride + anchors_size(x), REMIX_LISTED);
 }
 
-size_t remix_narrow_size(const struct remix *x, size_t head) {
+// Whether the selectors of a plain segment have bits that nibbles lack. Those beyond the last entry are 0.
+static bool sels_marked(const uint8_t *sel) { return set32_eq8(sel, REMIX_TOMB | REMIX_EXPIRES, 0) != UINT32_MAX; }
+
+struct narrow_form remix_narrow_form(const struct remix *x, size_t head) {
   const struct remix_index *const ix = x->index;
-  const struct remix_layout lay = narrow_layout(x);
-  uint32_t wide = 0;
+  struct narrow_form f = {.size = 0};
+  uint32_t wide = 0, marked = 0;
   assert(!ix->lay.narrow);
-  for (uint32_t i = 0; i < x->nr_segs; i++) wide += !blind_near(seg_blind(ix, seg_at(ix, i)));
-  if (wide > x->nr_segs / NARROW_SHARE) return 0;
-  return wide_at(x, head, lay.stride) + (size_t)wide * BLIND_WIDE;
+  for (uint32_t i = 0; i < x->nr_segs; i++) {
+    const uint8_t *const s = seg_at(ix, i);
+    wide += !blind_near(seg_blind(ix, s));
+    marked += sels_marked(s + ix->lay.sel);
+  }
+  if (wide > x->nr_segs / NARROW_SHARE) return f;
+  const bool nibbles = x->nr_runs <= NARROW_RUNS && marked <= x->nr_segs / NARROW_SHARE;
+  const size_t listed = (size_t)wide * BLIND_WIDE + (nibbles ? (size_t)marked * REMIX_SEG : 0);
+  f.lay = narrow_layout(x, nibbles);
+  f.size = list_at(x, head, f.lay.stride) + listed;
+  return f;
 }
 
 static void narrow_bits(uint8_t *restrict to, const uint8_t *restrict wide) {
   for (uint32_t i = 0; i < REMIX_SEG; i++) to[i] = wide[2 * i];
 }
 
-void remix_narrow(struct remix *x, size_t head, uint8_t *to) {
+// The list while it is made.
+struct listing {
+  uint8_t *list;
+  uint32_t nr;
+};
+
+// Puts the bytes into the list, and their number to `place`, which has `room` bytes.
+static void list_put(struct listing *l, const uint8_t *from, size_t len, uint8_t *place, size_t room) {
+  memset(place, 0, room);
+  store32le(place, l->nr);
+  memcpy(l->list + (size_t)l->nr * REMIX_LISTED, from, len);
+  l->nr += (uint32_t)(len / REMIX_LISTED);
+}
+
+// Makes the selectors of a segment. Returns flags.
+static uint8_t narrow_sels(const struct remix_layout *lay, const uint8_t *sel, uint8_t *to, struct listing *l) {
+  if (!lay->nibbles) {
+    memcpy(to, sel, REMIX_SEG);
+    return 0;
+  }
+  if (unlikely(sels_marked(sel))) {
+    list_put(l, sel, REMIX_SEG, to, REMIX_NIBBLES);
+    return 0;
+  }
+  set32_join(sel, to);
+  return set32_eq8(sel, REMIX_OLD, 0) == UINT32_MAX ? REMIX_SEG_NIBBLES : REMIX_SEG_NIBBLES | REMIX_SEG_OLD;
+}
+
+void remix_narrow(struct remix *x, size_t head, const struct narrow_form *form, uint8_t *to) {
   struct remix_index *const ix = x->index;
-  const struct remix_layout lay = narrow_layout(x);
+  const struct remix_layout lay = form->lay;
   uint8_t *const segs = to + head, *const offs = segs + (size_t)x->nr_segs * lay.stride;
-  uint8_t *const list = to + wide_at(x, head, lay.stride);
-  uint32_t wide = 0;
+  struct listing l = {.list = to + list_at(x, head, lay.stride)};
   memcpy(to, x->image, head);
   for (uint32_t i = 0; i < x->nr_segs; i++) {
     const uint8_t *const q = seg_at(ix, i);
@@ -50,8 +88,8 @@ void remix_narrow(struct remix *x, size_t head, uint8_t *to) {
     uint8_t *const p = segs + (size_t)i * lay.stride;
     // copies of fixed sizes: calls for a few bytes cost more
     if (x->tags) memcpy(p, q, REMIX_SEG);
-    memcpy(p + lay.sel, q + lay.sel, REMIX_SEG);
-    memcpy(p + lay.head, q + lay.head, REMIX_SEG_HEAD);
+    memcpy(p + lay.head, q + ix->lay.head, REMIX_SEG_HEAD);
+    p[lay.head + REMIX_SEG_FLAGS] |= narrow_sels(&lay, q + ix->lay.sel, p + lay.sel, &l);
     // each offset overwrites what the one before has written too much, and the bits follow
     for (uint32_t r = 0; r < x->nr_runs; r++) store32le(p + lay.offs + lay.off_size * r, seg_off(ix, q, r));
     memset(p + lay.dbits + BLIND_NARROW, 0, lay.stride - lay.dbits - BLIND_NARROW);
@@ -59,21 +97,25 @@ void remix_narrow(struct remix *x, size_t head, uint8_t *to) {
       narrow_bits(p + lay.dbits, bits.bits);
       continue;
     }
-    memset(p + lay.dbits, 0, BLIND_NARROW);
     p[lay.head + REMIX_SEG_FLAGS] |= REMIX_SEG_WIDE;
-    store32le(p + lay.dbits, wide);
-    memcpy(list + (size_t)wide++ * BLIND_WIDE, bits.bits, BLIND_WIDE);
+    list_put(&l, bits.bits, BLIND_WIDE, p + lay.dbits, BLIND_NARROW);
   }
   const size_t anchors = anchors_size(x);
   memcpy(offs, ix->anchors.offs, anchors);
-  memset(offs + anchors, 0, (size_t)(list - offs) - anchors);
+  memset(offs + anchors, 0, (size_t)(l.list - offs) - anchors);
+  assert((size_t)(l.list - to) + (size_t)l.nr * REMIX_LISTED == form->size);
   x->image = to;
-  x->image_size = (size_t)(list - to) + (size_t)wide * BLIND_WIDE;
+  x->image_size = form->size;
   ix->lay = lay;
   ix->segs = segs;
-  ix->wide = list;
+  ix->list = l.list;
   ix->anchors.offs = offs;
   ix->anchors.bytes = offs + 4 * ((size_t)x->nr_segs + 1);
+}
+
+void remix_sels(const struct remix_index *ix, const uint8_t *s, uint8_t *to) {
+  const uint8_t *const sel = seg_bytes(ix, s, to);
+  if (sel != to) memcpy(to, sel, REMIX_SEG);
 }
 
 void remix_widen(struct blind b, uint8_t *to) {
@@ -101,9 +143,11 @@ void remix_plain(const struct remix *x, uint8_t *to) {
   for (uint32_t i = 0; i < x->nr_segs; i++) {
     const uint8_t *const q = seg_at(ix, i);
     uint8_t *const p = to + head + (size_t)i * lay.stride;
-    memcpy(p, q, lay.offs);
+    if (x->tags) memcpy(p, q, REMIX_SEG);
+    remix_sels(ix, q, p + lay.sel);
+    memcpy(p + lay.head, q + ix->lay.head, REMIX_SEG_HEAD);
     for (uint32_t r = 0; r < x->nr_runs; r++) store32le(p + lay.offs + 4 * r, seg_off(ix, q, r));
-    p[lay.head + REMIX_SEG_FLAGS] &= (uint8_t)~REMIX_SEG_WIDE;
+    p[lay.head + REMIX_SEG_FLAGS] &= REMIX_SEG_FAR;
     remix_widen(seg_blind(ix, q), p + lay.dbits);
     memset(p + lay.dbits + BLIND_WIDE, 0, lay.stride - lay.dbits - BLIND_WIDE);
   }

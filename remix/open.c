@@ -325,7 +325,7 @@ void remix_drop_image(struct remix *x) {
   x->index->anchors = (struct anchors){0};
   mem_free(x->index->live);
   x->index->live = NULL;
-  x->index->wide = NULL;
+  x->index->list = NULL;
   x->image = NULL;
   x->image_size = 0;
   x->nr_segs = 0;
@@ -357,16 +357,17 @@ static void take_image(struct remix *x, const struct remix_built *built) {
 static enum remixdb_status keep_image(struct remix *x, struct mem_map *plain) {
   struct mem_map *const map = &((struct remix_whole *)x)->map;
   struct remix_index *const ix = x->index;
-  const size_t head = remix_segs_off(x->nr_runs), narrow = remix_narrow_size(x, head);
-  if (!narrow && plain->ptr) {
+  const size_t head = remix_segs_off(x->nr_runs);
+  const struct narrow_form narrow = remix_narrow_form(x, head);
+  if (!narrow.size && plain->ptr) {
     *map = *plain;
     *plain = (struct mem_map){0};
     return REMIXDB_OK;
   }
-  const enum remixdb_status s = mem_map_table(narrow ? narrow : x->image_size, map);
+  const enum remixdb_status s = mem_map_table(narrow.size ? narrow.size : x->image_size, map);
   if (s != REMIXDB_OK) return s;
-  if (narrow) {
-    remix_narrow(x, head, map->ptr);
+  if (narrow.size) {
+    remix_narrow(x, head, &narrow, map->ptr);
     return s;
   }
   memcpy(map->ptr, x->image, x->image_size);

@@ -363,11 +363,11 @@ static enum remixdb_status page_fill(const struct remix *x, struct remix_slot *s
 // Makes the page's image narrow, if it can be, and prepares the search.
 static enum remixdb_status page_keep(struct remix_in *in) {
   struct remix *const page = &in->x;
-  const size_t narrow = remix_narrow_size(page, 0);
-  if (narrow) {
-    uint8_t *const plain = in->image, *const image = mem_alloc_aligned(CACHE_LINE, align_up(narrow, CACHE_LINE));
+  const struct narrow_form narrow = remix_narrow_form(page, 0);
+  if (narrow.size) {
+    uint8_t *const plain = in->image, *const image = mem_alloc_aligned(CACHE_LINE, align_up(narrow.size, CACHE_LINE));
     if (!image) return REMIXDB_NOMEM;
-    remix_narrow(page, 0, image);
+    remix_narrow(page, 0, &narrow, image);
     in->image = image;
     mem_free(plain);
   }
@@ -591,7 +591,8 @@ uint64_t remix_whole_memory(struct sst *const *runs, uint32_t nr_runs) {
     keys += runs[r]->key_bytes;
   }
   const uint64_t key = records ? keys / records : 0;
-  return records / (REMIX_SEG * 7 / 8) * (remix_layout_of(nr_runs, true, true, 4).stride + key + 24);
+  return records / (REMIX_SEG * 7 / 8) *
+         (remix_layout_of(nr_runs, true, true, nr_runs <= NARROW_RUNS, 4).stride + key + 24);
 }
 
 // ---- opening

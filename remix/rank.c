@@ -65,13 +65,14 @@ enum remixdb_status remix_live_near(const struct remix *x, uint64_t rank, uint64
   }
   const struct remix_index *const ix = x->index;
   const uint32_t seg = seg_live_after(x, 0, (uint32_t)rank);
-  const uint8_t *const p = seg_at(ix, seg), *const sel = p + ix->lay.sel;
+  const uint8_t *const p = seg_at(ix, seg);
+  const struct seg_sels sels = seg_sels(ix, p);
   const uint64_t base = ix->live[seg];
   uint32_t set = seg_live(ix, p);
   const uint32_t at = set32_nth(set, (uint32_t)(rank - base)), nr = set32_count(set);
   if (from > base) set &= ~set32_below(set32_nth(set, (uint32_t)(from - base)));
   if (to < base + nr) set &= set32_below(set32_nth(seg_live(ix, p), (uint32_t)(to - base)));
-  set &= set32_eq8(sel, REMIX_RUN, sel[at] & REMIX_RUN);
+  set &= sels_of(sels, sels_run(sels, at));
   const uint32_t near = set32_count(set);
   enum remixdb_status s = REMIXDB_OK;
   for (; set && s == REMIXDB_OK; set &= set - 1) {
@@ -84,7 +85,8 @@ enum remixdb_status remix_live_near(const struct remix *x, uint64_t rank, uint64
 
 static void share_segment(const struct remix *x, const uint8_t *p, struct remix_share *out) {
   const struct remix_index *const ix = x->index;
-  const uint8_t *const sel = p + ix->lay.sel;
+  uint8_t room[REMIX_SEG];
+  const uint8_t *const sel = seg_bytes(ix, p, room);
   const uint32_t live = seg_live(ix, p), all = set32_below(seg_nr(ix, p)),
                  tombs = set32_eq8(sel, REMIX_ERASED, REMIX_TOMB) & all;
   out->segs++;
@@ -213,5 +215,5 @@ enum remix_guess remix_guess(const struct remix *x, struct kref key, uint64_t ha
   if (seg_far(ix, p)) return seg_tagged(ix, p, hash) ? REMIX_UNKNOWN : REMIX_ABSENT;
   const uint32_t set = seg_candidate(ix, p, key, hash);
   if (!set) return REMIX_ABSENT;
-  return p[ix->lay.sel + set32_first(set)] & REMIX_TOMB ? REMIX_DELETED : REMIX_THERE;
+  return seg_sel(ix, p, set32_first(set)) & REMIX_TOMB ? REMIX_DELETED : REMIX_THERE;
 }

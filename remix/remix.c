@@ -16,7 +16,8 @@ _Static_assert(REMIX_SEG == 32, "a set of entries has 32 bits");
 enum remixdb_status seg_search_binary(const struct remix *x, const uint8_t *p, struct kref key, seg_read_fn read,
                                       void *arg, struct seg_pos_found *out, struct kv_rec *rec_out) {
   const struct remix_index *const ix = x->index;
-  const uint8_t *const sel = p + ix->lay.sel;
+  uint8_t room[REMIX_SEG];
+  const uint8_t *const sel = seg_bytes(ix, p, room);
   uint32_t lo = 0, hi = seg_nr(ix, p);
   out->equal = false;
   while (lo < hi) {
@@ -121,15 +122,18 @@ enum remixdb_status remix_get_end(struct remix *x, const uint8_t *p, struct kref
   const struct remix_index *const ix = x->index;
   if (unlikely(!p)) return x->paged ? get_paged(x, key, hash, h, rec_out) : REMIXDB_NOTFOUND;
   if (!x->tags) return get_blind(x, p, key, h, rec_out);
-  uint32_t m = set32_eq8(p, 0xFF, remix_tag(hash)) & seg_live(ix, p);
+  uint32_t m = set32_eq8(p, 0xFF, remix_tag(hash));
+  if (m == 0) return REMIXDB_NOTFOUND;
+  const struct seg_sels sels = seg_sels(ix, p);
+  m &= seg_live(ix, p);
   // if several have the tag, half of the first reads would be in vain; and a young view lacks most keys
   const bool sought = unlikely(m & (m - 1)) || (unlikely(ix->young) && m);
   if (unlikely(sought)) m = only_candidate(ix, p, key, m);
   while (m) {
-    const uint32_t i = set32_first(m), run = p[ix->lay.sel + i] & REMIX_RUN;
+    const uint32_t i = set32_first(m), run = sels_run(sels, i);
     struct sst *const t = x->runs[run];
     sst_prefetch_place(t, seg_off(ix, p, run));
-    const sst_pos pos = seg_pos(x, p, run, i);
+    const sst_pos pos = sels_pos(x, p, sels, run, i);
     if (!sought && unlikely(missing(h, t, sst_pos_block(pos))) && !entry_fits(ix, p, key, i))
       break;  // the only candidate
     REMIX_COUNT(key_reads);
@@ -224,12 +228,13 @@ void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
   for (uint32_t i = 0; i < nr; i++) {
     struct remix_probe *const w = &p[which[i]];
     const struct remix_index *const ix = w->x->index;
-    const uint32_t entry = set32_first(w->set), run = w->seg[ix->lay.sel + entry] & REMIX_RUN;
+    const struct seg_sels sels = seg_sels(ix, w->seg);
+    const uint32_t entry = set32_first(w->set), run = sels_run(sels, entry);
     w->set &= w->set - 1;
     w->entry = entry;
     w->sst = w->x->runs[run];
     w->pos = seg_off(ix, w->seg, run);
-    w->at = set32_count(set32_eq8(w->seg + ix->lay.sel, REMIX_RUN, (uint8_t)run) & set32_below(entry));
+    w->at = set32_count(sels_of(sels, run) & set32_below(entry));
     prefetch(&w->sst->nr_recs[sst_pos_block(w->pos)]);
   }
   for (uint32_t i = 0; i < nr; i++) {
@@ -256,7 +261,7 @@ static inline void walk_seg(struct remix_walk *w) {
   const uint8_t *const s = seg_at(ix, w->seg);
   w->at = 0;
   w->nr = seg_nr(ix, s);
-  w->sel = s + ix->lay.sel;
+  w->sel = seg_bytes(ix, s, w->room);
   w->tag = w->x->tags ? s : NULL;
 }
 

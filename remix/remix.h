@@ -122,6 +122,7 @@ struct remix_walk {
   const struct remix *x;
   uint32_t seg, at, nr;      // as in the cursor
   const uint8_t *sel, *tag;  // of the segment; tag NULL without tags
+  uint8_t room[REMIX_SEG];   // private: for selectors
 };
 void remix_walk_init(struct remix_walk *w, const struct remix *x);  // at the first entry
 static inline bool remix_walk_valid(const struct remix_walk *w) { return w->seg < w->x->nr_segs; }

@@ -15,18 +15,65 @@ static inline uint32_t seg_base(const struct remix_index *ix, const uint8_t *s) 
 static inline bool seg_far(const struct remix_index *ix, const uint8_t *s) {
   return remix_seg_flags(&ix->lay, s) & REMIX_SEG_FAR;
 }
+// An element of the list behind a narrow image's anchors.
+static inline const uint8_t *seg_listed(const struct remix_index *ix, const uint8_t *number) {
+  return ix->list + (size_t)load32le(number) * REMIX_LISTED;
+}
 // The discriminating bits of a segment (N1).
 static inline struct blind seg_blind(const struct remix_index *ix, const uint8_t *s) {
   const uint8_t *const bits = s + ix->lay.dbits;
   if (unlikely(!ix->lay.narrow)) return (struct blind){bits, true};
   if (likely(!(remix_seg_flags(&ix->lay, s) & REMIX_SEG_WIDE))) return (struct blind){bits, false};
-  return (struct blind){ix->wide + (size_t)load32le(bits) * BLIND_WIDE, true};
+  return (struct blind){seg_listed(ix, bits), true};
 }
 static inline sst_pos seg_off(const struct remix_index *ix, const uint8_t *s, uint32_t run) {
   return remix_seg_off(&ix->lay, s, run);
 }
+
+// The selectors of a segment: bytes, or nibbles, which have the runs only (N1).
+struct seg_sels {
+  const uint8_t *p;
+  bool nibbles;
+};
+static inline struct seg_sels seg_sels(const struct remix_index *ix, const uint8_t *s) {
+  const uint8_t *const p = s + ix->lay.sel;
+  if (likely(remix_seg_flags(&ix->lay, s) & REMIX_SEG_NIBBLES)) return (struct seg_sels){p, true};
+  return (struct seg_sels){likely(!ix->lay.nibbles) ? p : seg_listed(ix, p), false};
+}
+// The run of entry i.
+static inline uint32_t sels_run(struct seg_sels sels, uint32_t i) {
+  return likely(sels.nibbles) ? set32_nibble(sels.p, i) : sels.p[i] & REMIX_RUN;
+}
+static inline uint32_t seg_run(const struct remix_index *ix, const uint8_t *s, uint32_t i) {
+  return sels_run(seg_sels(ix, s), i);
+}
+// The entries of a run; those beyond the last entry count as of run 0.
+static inline uint32_t sels_of(struct seg_sels sels, uint32_t run) {
+  return likely(sels.nibbles) ? set32_eq4(sels.p, run) : set32_eq8(sels.p, REMIX_RUN, (uint8_t)run);
+}
+// The selector of entry i without the bit REMIX_OLD.
+static inline uint8_t seg_sel(const struct remix_index *ix, const uint8_t *s, uint32_t i) {
+  const struct seg_sels sels = seg_sels(ix, s);
+  return likely(sels.nibbles) ? (uint8_t)set32_nibble(sels.p, i) : sels.p[i] & (uint8_t)~REMIX_OLD;
+}
+// The selectors as 32 bytes: in the image, or in `room`.
+static inline const uint8_t *seg_bytes(const struct remix_index *ix, const uint8_t *s, uint8_t *room) {
+  const struct seg_sels sels = seg_sels(ix, s);
+  if (unlikely(!sels.nibbles)) return sels.p;
+  set32_spread(sels.p, room);
+  if (unlikely(remix_seg_flags(&ix->lay, s) & REMIX_SEG_OLD))
+    for (uint32_t m = blind_same(seg_blind(ix, s)) & set32_below(seg_nr(ix, s)); m; m &= m - 1)
+      room[set32_first(m)] |= REMIX_OLD;
+  return room;
+}
+
 static inline uint32_t seg_live(const struct remix_index *ix, const uint8_t *s) {
-  const uint8_t *const sel = s + ix->lay.sel;
+  const uint32_t flags = remix_seg_flags(&ix->lay, s);
+  if (likely(flags & REMIX_SEG_NIBBLES)) {  // no tombstone, and nothing is erased
+    const uint32_t in = set32_below(seg_nr(ix, s));
+    return likely(!(flags & REMIX_SEG_OLD)) ? in : in & ~blind_same(seg_blind(ix, s));
+  }
+  const uint8_t *const sel = seg_sels(ix, s).p;
   uint32_t shown;
   if (likely(!ix->young)) shown = set32_eq8(sel, REMIX_OLD | REMIX_TOMB, 0);
   else shown = set32_eq8(sel, REMIX_OLD, 0) & ~set32_eq8(sel, REMIX_ERASED, REMIX_ERASED);
@@ -48,10 +95,13 @@ static inline void seg_prefetch(const struct remix_index *ix, const uint8_t *s) 
 }
 
 // Returns the position of the run's first record at or after entry i (R4).
+static inline sst_pos sels_pos(const struct remix *x, const uint8_t *s, struct seg_sels sels, uint32_t run,
+                               uint32_t i) {
+  const uint32_t before = set32_count(sels_of(sels, run) & set32_below(i));
+  return sst_advance(x->runs[run], seg_off(x->index, s, run), before);
+}
 static inline sst_pos seg_pos(const struct remix *x, const uint8_t *s, uint32_t run, uint32_t i) {
-  const struct remix_index *ix = x->index;
-  const uint32_t before = set32_count(set32_eq8(s + ix->lay.sel, REMIX_RUN, (uint8_t)run) & set32_below(i));
-  return sst_advance(x->runs[run], seg_off(ix, s, run), before);
+  return sels_pos(x, s, seg_sels(x->index, s), run, i);
 }
 
 // Tells whether a reader with this hold must read the block from disk.
@@ -64,16 +114,18 @@ static inline bool missing(const struct sst_hold *h, const struct sst *t, uint32
 // records of the run, from this record on, the caller is going to read.
 static inline enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, uint32_t nr,
                                              struct sst_hold *h, struct kv_rec *rec_out) {
-  const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
+  const struct seg_sels sels = seg_sels(x->index, s);
+  const uint32_t run = sels_run(sels, i);
   REMIX_COUNT(key_reads);
   sst_prefetch_place(x->runs[run], seg_off(x->index, s, run));
-  return sst_read_some(x->runs[run], seg_pos(x, s, run, i), nr, false, h, rec_out);
+  return sst_read_some(x->runs[run], sels_pos(x, s, sels, run, i), nr, false, h, rec_out);
 }
 
 // Prefetches the memory that entry_read of entry i reads.
 static inline void entry_prefetch(const struct remix *x, const uint8_t *s, uint32_t i) {
-  const uint32_t run = s[x->index->lay.sel + i] & REMIX_RUN;
-  sst_prefetch(x->runs[run], seg_pos(x, s, run, i));
+  const struct seg_sels sels = seg_sels(x->index, s);
+  const uint32_t run = sels_run(sels, i);
+  sst_prefetch(x->runs[run], sels_pos(x, s, sels, run, i));
 }
 
 // Returns the last of [lo, hi) whose count is not above rank, by binary search. The caller knows that lo's count is not

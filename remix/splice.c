@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "remix/narrow.h"
 #include "remix/seg.h"
 
 #define SPLICE_BATCH 64u                 // new keys whose blocks are read together
@@ -135,6 +136,7 @@ struct splice {
   uint32_t common;  // bytes that all anchors except the first one share
 
   struct here here;             // the segment being spliced into
+  uint8_t sels[2 * REMIX_SEG];  // its selectors, and room behind them
   bool open;                    // there is such a segment
   bool entered;                 // a new key has been put into it, right before entry `at`
   uint32_t at;                  // its first entry that has not been passed
@@ -223,20 +225,18 @@ static inline struct here old_here(const struct splice *x, uint32_t seg) {
                        .nr = remix_seg_nr(l, s),
                        .base = remix_seg_base(l, s),
                        .far = remix_seg_flags(l, s) & REMIX_SEG_FAR,
-                       .sel = s + l->sel,
                        .tag = x->in->old->tags ? s : NULL,
                        .dbits = seg_blind(x->in->old->index, s)};
 }
 
 static inline uint32_t old_run(const struct splice *x, uint32_t seg, uint32_t at) {
-  return old_seg(x, seg)[x->lay.sel + at] & REMIX_RUN;
+  return seg_run(x->in->old->index, old_seg(x, seg), at);
 }
 
 // Returns the position of an entry in its run (R4).
 static inline sst_pos old_pos(const struct splice *x, uint32_t seg, uint32_t at, uint32_t run) {
   const uint8_t *const s = old_seg(x, seg);
-  const uint32_t before = set32_count(set32_eq8(s + x->lay.sel, REMIX_RUN, (uint8_t)run) & set32_below(at));
-  return sst_advance(x->in->old->runs[run], remix_seg_off(&x->lay, s, run), before);
+  return seg_pos(x->in->old, s, run, at);
 }
 
 // Puts an entry's block on the list of wanted blocks if the entry's run is read in single blocks. Does nothing if the
@@ -633,7 +633,8 @@ static bool leaves(const struct splice *x, uint32_t seg) {
   if (!x->dropping) return false;
   const uint8_t *const p = old_seg(x, seg);
   bool all = true;
-  for (uint32_t i = 0; i < remix_seg_nr(&x->lay, p); i++) all &= x->in->keep >> (p[x->lay.sel + i] & REMIX_RUN) & 1;
+  const struct seg_sels sels = seg_sels(x->in->old->index, p);
+  for (uint32_t i = 0; i < remix_seg_nr(&x->lay, p); i++) all &= x->in->keep >> sels_run(sels, i) & 1;
   return !all;
 }
 
@@ -641,6 +642,8 @@ static enum remixdb_status open_seg(struct splice *x, uint32_t seg) {
   const struct remix *const old = x->in->old;
   struct here *const w = &x->here;
   *w = old_here(x, seg);
+  remix_sels(old->index, old_seg(x, seg), x->sels);
+  w->sel = x->sels;
   x->open = true;
   x->entered = false;
   x->at = 0;

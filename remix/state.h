@@ -69,7 +69,7 @@ struct remix {
 // Pointers into the image, and facts that the image does not have.
 struct remix_index {
   const uint8_t *segs;  // each of lay.stride bytes
-  const uint8_t *wide;  // of a narrow image (remix/narrow.h)
+  const uint8_t *list;  // of a narrow image (remix/narrow.h, N1)
   struct remix_layout lay;
   bool young;  // tombstones are live
   bool plain;  // no record expires

@@ -150,9 +150,9 @@ static uint8_t *write_same(struct remix_write *w, const struct remix_index *ix, 
   w->image.len += l->stride;
   w->nr_segs++;
   if (w->tags) memcpy(p, q, REMIX_SEG);
-  memcpy(p + l->sel, q + k->sel, REMIX_SEG);
+  remix_sels(ix, q, p + l->sel);
   memcpy(p + l->head, q + k->head, REMIX_SEG_HEAD);
-  p[l->head + REMIX_SEG_FLAGS] &= (uint8_t)~REMIX_SEG_WIDE;
+  p[l->head + REMIX_SEG_FLAGS] &= REMIX_SEG_FAR;
   remix_widen(seg_blind(ix, q), p + l->dbits);
   memset(p + l->dbits + 2 * REMIX_SEG, 0, l->stride - l->dbits - 2 * REMIX_SEG);
   const uint32_t nr = remix_seg_nr(l, p);

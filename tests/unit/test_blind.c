@@ -96,6 +96,34 @@ static void test_comparisons(void **state) {
   }
 }
 
+static void test_nibbles(void **state) {
+  (void)state;
+  uint64_t rng = seed_start("nibbles");
+  for (uint32_t round = 0; round < 20000; round++) {
+    uint8_t bytes[32], nibbles[16 + 1], spread[32], plain[32];
+    uint32_t eq = 0, lt = 0;
+    const uint32_t few = rng_next(&rng) % 2 ? 16 : 3, v = (uint32_t)(rng_next(&rng) % few);
+    for (uint32_t i = 0; i < 32; i++) {
+      bytes[i] = (uint8_t)(rng_next(&rng) % few);
+      eq |= (uint32_t)(bytes[i] == v) << i;
+      lt |= (uint32_t)(bytes[i] < v) << i;
+    }
+    uint8_t *const p = nibbles + round % 2;
+    uint8_t marked[32];
+    for (uint32_t i = 0; i < 32; i++) marked[i] = bytes[i] | (uint8_t)(rng_next(&rng) % 16 << 4);
+    set32_join(marked, p);
+    for (uint32_t i = 0; i < 32; i++) assert_int_equal(set32_nibble(p, i), bytes[i]);
+    set32_spread(p, spread);
+    set32_spread_plain(p, plain);
+    assert_memory_equal(spread, bytes, 32);
+    assert_memory_equal(plain, bytes, 32);
+    assert_int_equal(set32_eq4_plain(p, v), eq);
+    assert_int_equal(set32_lt4_plain(p, v), lt);
+    assert_int_equal(set32_eq4(p, v), eq);
+    assert_int_equal(set32_lt4(p, v), lt);
+  }
+}
+
 // ---- blind search
 
 static uint32_t slow_bit(struct kref k, uint32_t byte, uint32_t b) {
@@ -248,6 +276,6 @@ static void test_blind(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_bits), cmocka_unit_test(test_comparisons),
-                                     cmocka_unit_test(test_blind)};
+                                     cmocka_unit_test(test_nibbles), cmocka_unit_test(test_blind)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,11 +124,15 @@ static void same_answers(struct paged *w, struct kref key) {
 static void same_segment(const struct remix_index *a, uint32_t at, const struct remix_index *b, uint32_t bt,
                          uint32_t nr_runs) {
   const uint8_t *const s = seg_at(a, at), *const t = seg_at(b, bt);
-  const uint32_t flags = a->lay.head + REMIX_SEG_FLAGS, base = a->lay.head + REMIX_SEG_BASE;
-  uint8_t bits[2][BLIND_WIDE];
-  assert_memory_equal(s, t, flags);
-  assert_int_equal(s[flags] & REMIX_SEG_FAR, t[flags] & REMIX_SEG_FAR);
-  assert_int_equal(load16le(s + base), load16le(t + base));
+  uint8_t bits[2][BLIND_WIDE], sels[2][REMIX_SEG];
+  assert_int_equal(a->lay.sel, b->lay.sel);
+  assert_memory_equal(s, t, a->lay.sel);  // tags
+  assert_int_equal(seg_nr(a, s), seg_nr(b, t));
+  assert_int_equal(seg_far(a, s), seg_far(b, t));
+  assert_int_equal(seg_base(a, s), seg_base(b, t));
+  remix_sels(a, s, sels[0]);
+  remix_sels(b, t, sels[1]);
+  assert_memory_equal(sels[0], sels[1], REMIX_SEG);
   for (uint32_t r = 0; r < nr_runs; r++) assert_int_equal(seg_off(a, s, r), seg_off(b, t, r));
   remix_widen(seg_blind(a, s), bits[0]);
   remix_widen(seg_blind(b, t), bits[1]);

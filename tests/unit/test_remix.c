@@ -203,7 +203,7 @@ enum { FORM_PLAIN, FORM_NARROW, FORM_MIXED, FORMS };
 
 static uint32_t form_of(const struct remix *x) {
   if (!x->index->lay.narrow) return FORM_PLAIN;
-  return x->image + x->image_size > x->index->wide ? FORM_MIXED : FORM_NARROW;
+  return x->image + x->image_size > x->index->list ? FORM_MIXED : FORM_NARROW;
 }
 
 static void test_random_partitions(void **state) {

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Narrow images against the plain ones that they are made of: segments of all shapes, in views of all layouts. No
+// tables: a run has an end only.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "tests/lib/check.h"
+
+#include "remix/narrow.h"
+#include "remix/seg.h"
+
+// ---- plain images
+
+// Which marks the selectors of a segment have.
+enum marks { MARKS_NONE, MARKS_OLD, MARKS_TOMB, MARKS_EXPIRES, MARKS_ERASED, MARKS_ALL, MARKS };
+// Where the discriminating bits of a segment lie.
+enum bits { BITS_NONE, BITS_RANDOM, BITS_DIGITS, BITS_TEXT, BITS_NEAR, BITS_WIDE, BITS_FAR, BITS };
+
+// A view. nr segments, of which one in `odd` has any marks and any bits; the others have those of the view.
+struct shape {
+  uint32_t nr, runs, odd;
+  bool tags, young;
+  sst_pos end;  // of the longest run
+  enum marks marks;
+  enum bits bits;
+};
+
+struct view {
+  struct remix x;
+  struct remix_index ix;
+  struct sst *runs[REMIX_RUNS_MAX], tables[REMIX_RUNS_MAX];
+  size_t size;
+  uint8_t *plain, *narrow;
+  struct remix_index plain_ix;  // the index of the plain image
+};
+
+static uint32_t below(uint32_t n) { return (uint32_t)(rng_next(&check_seed) % n); }
+
+static uint8_t mark_of(enum marks marks) {
+  switch (marks == MARKS_ALL ? 1 + below(MARKS_ALL - 1) : marks) {
+    case MARKS_TOMB: return below(3) ? 0 : REMIX_TOMB;
+    case MARKS_EXPIRES: return below(3) ? 0 : REMIX_EXPIRES;
+    case MARKS_ERASED: return below(3) ? 0 : REMIX_ERASED;
+    default: return 0;
+  }
+}
+
+// A bit after the segment's lowest one, which is in byte 0.
+static uint32_t bit_of(enum bits bits, uint32_t lowest) {
+  const uint32_t byte = below(below(3) ? 2 : 3);
+  switch (bits) {
+    case BITS_RANDOM: return byte << 4 | (1 + below(8));
+    case BITS_DIGITS: return below(4) << 4 | (5 + below(4));
+    case BITS_TEXT: return byte << 4 | (below(8) ? 2 + below(7) : 0);
+    case BITS_NEAR: return below(16) << 4 | below(9);
+    case BITS_WIDE: return below(BLIND_BYTE_MAX) << 4 | below(9);
+    case BITS_FAR: return below(4) ? below(40) << 4 | below(9) : BLIND_FAR;
+    default: return lowest;
+  }
+}
+
+static void make_segment(const struct shape *shape, const struct remix_layout *lay, uint8_t *s) {
+  const bool odd = below(shape->odd) == 0;
+  const enum marks marks = odd ? (enum marks)below(MARKS) : shape->marks;
+  const enum bits bits = odd ? (enum bits)below(BITS) : shape->bits;
+  const uint32_t nr = below(4) ? REMIX_SEG - below(4) : 1 + below(REMIX_SEG);
+  const bool versions = (marks == MARKS_OLD || marks == MARKS_ALL) && shape->runs > 1;
+  const uint32_t lowest = bits == BITS_DIGITS ? 5 + below(4) : bits == BITS_RANDOM ? 1 + below(8) : below(9);
+  bool far = false;
+  memset(s, 0, lay->stride);
+  for (uint32_t i = 0; i < nr; i++) {
+    uint32_t run = below(shape->runs), d = bit_of(bits, lowest);
+    const uint32_t before = i ? s[lay->sel + i - 1] & REMIX_RUN : 0;
+    const bool old = i && versions && before && below(3) == 0;
+    if (old) run = below(before);
+    if (d < lowest || (i == 1 && !old)) d = lowest;
+    if (i && old) d = BLIND_SAME;
+    far |= i && d == BLIND_FAR;
+    if (lay->sel) s[i] = (uint8_t)rng_next(&check_seed);
+    s[lay->sel + i] = (uint8_t)(run | mark_of(marks) | (old ? REMIX_OLD : 0));
+    store16le(s + lay->dbits + 2 * i, i ? d : 0);
+  }
+  s[lay->head + REMIX_SEG_NR] = (uint8_t)nr;
+  s[lay->head + REMIX_SEG_FLAGS] = far ? REMIX_SEG_FAR : 0;
+  store16le(s + lay->head + REMIX_SEG_BASE, below(3) ? below(20) : below(65535));
+  for (uint32_t r = 0; r < shape->runs; r++) store32le(s + lay->offs + 4 * r, below(shape->end + 1));
+}
+
+static void view_make(const struct shape *shape, struct view *v) {
+  *v = (struct view){.size = 0};
+  struct remix *const x = &v->x;
+  for (uint32_t r = 0; r < shape->runs; r++) {
+    v->tables[r].nr_pages = (r + 1 == shape->runs ? shape->end : below(shape->end + 1)) >> 8;
+    v->runs[r] = &v->tables[r];
+  }
+  x->runs = v->runs;
+  x->nr_runs = shape->runs;
+  x->nr_segs = shape->nr;
+  x->tags = shape->tags;
+  x->index = &v->ix;
+  v->ix.lay = remix_layout(shape->runs, shape->tags);
+  v->ix.young = shape->young;
+  const size_t head = remix_segs_off(shape->runs), stride = v->ix.lay.stride;
+  const size_t anchors = shape->nr ? 5 * (shape->nr - 1u) : 0, offs = head + shape->nr * stride;
+  v->size = offs + 4 * (shape->nr + 1u) + anchors + REMIX_SUM;
+  v->plain = calloc(1, v->size);
+  assert_non_null(v->plain);
+  for (uint32_t i = 0; i < head; i++) v->plain[i] = (uint8_t)rng_next(&check_seed);
+  for (uint32_t i = 0; i < shape->nr; i++) make_segment(shape, &v->ix.lay, v->plain + head + i * stride);
+  for (uint32_t i = 0; i <= shape->nr; i++) store32le(v->plain + offs + 4 * i, i ? 5 * (i - 1) : 0);
+  for (size_t i = 0; i < anchors; i++) v->plain[offs + 4 * (shape->nr + 1u) + i] = (uint8_t)rng_next(&check_seed);
+  x->image = v->plain;
+  x->image_size = v->size;
+  v->ix.segs = v->plain + head;
+  v->ix.anchors = (struct anchors){.offs = v->plain + offs, .nr = shape->nr};
+  v->ix.anchors.bytes = v->ix.anchors.offs + 4 * (shape->nr + 1u);
+  v->plain_ix = v->ix;
+}
+
+static void view_fini(struct view *v) {
+  free(v->plain);
+  free(v->narrow);
+}
+
+// ---- comparing
+
+struct seen {
+  uint32_t plain, narrow;                // views
+  uint32_t nibbles, old, listed, bytes;  // segments by their selectors
+  uint32_t wide, near;                   // and by their bits
+};
+
+static void check_sels(const struct remix_index *ix, const uint8_t *s, const struct remix_index *pix, const uint8_t *p,
+                       uint32_t runs) {
+  const uint8_t *const want = p + pix->lay.sel;
+  const uint32_t in = set32_below(seg_nr(pix, p));
+  uint8_t room[REMIX_SEG], copy[REMIX_SEG];
+  assert_memory_equal(seg_bytes(ix, s, room), want, REMIX_SEG);
+  remix_sels(ix, s, copy);
+  assert_memory_equal(copy, want, REMIX_SEG);
+  for (uint32_t i = 0; i < REMIX_SEG; i++) {
+    assert_int_equal(seg_run(ix, s, i), want[i] & REMIX_RUN);
+    assert_int_equal(seg_sel(ix, s, i), want[i] & ~REMIX_OLD);
+  }
+  for (uint32_t r = 0; r < runs; r++) {
+    assert_int_equal(sels_of(seg_sels(ix, s), r) & in, sels_of(seg_sels(pix, p), r) & in);
+    assert_int_equal(seg_off(ix, s, r), load32le(p + pix->lay.offs + 4 * r));
+  }
+}
+
+static void check_bits(struct blind a, struct blind b, uint32_t nr) {
+  uint8_t wide[BLIND_WIDE];
+  assert_int_equal(blind_same(a) & set32_below(nr), blind_same(b) & set32_below(nr));
+  for (uint32_t i = 1; i < nr; i++) {
+    const uint32_t bit = blind_bit(b, i), in = set32_below(nr) & ~1u;
+    assert_int_equal(blind_bit(a, i), bit);
+    assert_int_equal(blind_less(a, bit) & in, blind_less(b, bit) & in);
+    if (bit < BLIND_SAME) assert_int_equal(blind_less(a, bit + 1) & in, blind_less(b, bit + 1) & in);
+  }
+  remix_widen(a, wide);
+  assert_memory_equal(wide, b.bits, BLIND_WIDE);
+}
+
+static void count_segment(struct seen *seen, const struct remix_index *ix, const uint8_t *s) {
+  const uint32_t flags = remix_seg_flags(&ix->lay, s);
+  if (!(flags & REMIX_SEG_NIBBLES)) (*(ix->lay.nibbles ? &seen->listed : &seen->bytes))++;
+  else if (flags & REMIX_SEG_OLD) seen->old++;
+  else seen->nibbles++;
+  if (flags & REMIX_SEG_WIDE) seen->wide++;
+  else seen->near++;
+}
+
+static void check_segments(const struct view *v, struct seen *seen) {
+  const struct remix_index *const ix = &v->ix, *const pix = &v->plain_ix;
+  for (uint32_t i = 0; i < v->x.nr_segs; i++) {
+    const uint8_t *const s = seg_at(ix, i), *const p = seg_at(pix, i);
+    count_segment(seen, ix, s);
+    if (v->x.tags) assert_memory_equal(s, p, REMIX_SEG);
+    assert_int_equal(seg_nr(ix, s), seg_nr(pix, p));
+    assert_int_equal(seg_base(ix, s), seg_base(pix, p));
+    assert_int_equal(seg_far(ix, s), seg_far(pix, p));
+    assert_int_equal(seg_live(ix, s), seg_live(pix, p));
+    check_sels(ix, s, pix, p, v->x.nr_runs);
+    check_bits(seg_blind(ix, s), seg_blind(pix, p), seg_nr(pix, p));
+  }
+}
+
+// The form is the one that N2 tells.
+static void check_form(const struct view *v, const struct narrow_form *form) {
+  const struct remix_index *const pix = &v->plain_ix;
+  uint32_t wide = 0, marked = 0;
+  for (uint32_t i = 0; i < v->x.nr_segs; i++) {
+    const uint8_t *const p = seg_at(pix, i);
+    bool is_marked = false;
+    for (uint32_t e = 0; e < REMIX_SEG; e++) is_marked |= (p[pix->lay.sel + e] & (REMIX_TOMB | REMIX_EXPIRES)) != 0;
+    marked += is_marked;
+    wide += !blind_near(seg_blind(pix, p));
+  }
+  assert_int_equal(form->size != 0, wide <= v->x.nr_segs / NARROW_SHARE);
+  if (form->size)
+    assert_int_equal(form->lay.nibbles, v->x.nr_runs <= NARROW_RUNS && marked <= v->x.nr_segs / NARROW_SHARE);
+}
+
+static void check_view(const struct shape *shape, struct seen *seen) {
+  struct view v;
+  view_make(shape, &v);
+  const size_t head = remix_segs_off(shape->runs);
+  const struct narrow_form form = remix_narrow_form(&v.x, head);
+  check_form(&v, &form);
+  if (form.size) {
+    seen->narrow++;
+    v.narrow = malloc(form.size);
+    assert_non_null(v.narrow);
+    remix_narrow(&v.x, head, &form, v.narrow);
+    assert_int_equal(v.x.image_size, form.size);
+    assert_memory_equal(v.narrow, v.plain, head);
+    for (uint32_t i = 0; i < shape->nr; i++)
+      assert_true(kv_eq(anchors_at(&v.ix.anchors, i), anchors_at(&v.plain_ix.anchors, i)));
+    check_segments(&v, seen);
+    assert_int_equal(remix_plain_size(&v.x), v.size);
+    uint8_t *const again = malloc(v.size);
+    assert_non_null(again);
+    remix_plain(&v.x, again);
+    assert_memory_equal(again, v.plain, v.size);
+    free(again);
+  } else {
+    seen->plain++;
+  }
+  view_fini(&v);
+}
+
+static void test_forms(void **state) {
+  (void)state;
+  check_seed = check_seed_for("forms");
+  struct seen seen = {0};
+  for (uint32_t round = 0; round < 600; round++) {
+    const sst_pos ends[] = {0x100, 0xFF00, 0x10000, 0xFFFF00, 0x1000000, 0xFFFFFF00};
+    struct shape shape = {.nr = below(8) ? 1 + below(60) : below(3), .tags = below(2), .young = below(2)};
+    shape.runs = below(2) ? 1 + below(NARROW_RUNS) : 1 + below(REMIX_RUNS_MAX);
+    shape.odd = below(2) ? 12 : 1 + below(4);
+    shape.end = ends[below(6)];
+    shape.marks = below(2) ? (enum marks)below(MARKS) : below(2) ? MARKS_NONE : MARKS_OLD;
+    shape.bits = (enum bits)below(BITS);
+    check_view(&shape, &seen);
+  }
+  print_message(
+      "  views: %u plain, %u narrow; segments: %u nibbles, %u with old, %u listed, %u bytes; %u near, %u wide\n",
+      seen.plain, seen.narrow, seen.nibbles, seen.old, seen.listed, seen.bytes, seen.near, seen.wide);
+  assert_true(seen.plain && seen.narrow && seen.nibbles > 100 && seen.old > 100 && seen.listed > 100 &&
+              seen.bytes > 100 && seen.near > 100 && seen.wide > 100);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_forms)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
