@@ -10,14 +10,14 @@
 #define TAGS 256u          // how many tags there are
 #define WORDS (TAGS / 64)  // of a set of tags
 #define BOUND_MORE 8u
-#define BOUNDS_MAX (16 * REMIX_PAGE_SEGS)  // bytes of all bounds; numbers take half of it, at most
+#define BOUNDS_MAX (16 * REMIX_PAGE_MOST)  // bytes of all bounds; numbers take half of it, at most
 #define SLACK 8u                           // bytes that may be read after the data
 // The longest lists: all entries of a page with tags of their own. k bits and one more for each of them, and one for
 // each 1 << k tags of all sets.
-#define LISTS_MAX (REMIX_PAGE_SEGS * TAGS / 8 / 8 + REMIX_PAGE_SEGS * REMIX_SEG * 4 / 8)
-#define LISTS_NR_MAX (REMIX_PAGE_SEGS / FILTER_STRETCH)
+#define LISTS_MAX (REMIX_PAGE_MOST * TAGS / 8 / 8 + REMIX_PAGE_MOST * REMIX_SEG * 4 / 8)
+#define LISTS_NR_MAX (REMIX_PAGE_MOST / FILTER_STRETCH)
 
-_Static_assert(REMIX_PAGE_SEGS <= 128, "nr_sets has 8 bits, and a list begins within the first 65,536 bits");
+_Static_assert(REMIX_PAGE_MOST <= 128, "nr_sets has 8 bits, and a list begins within the first 65,536 bits");
 _Static_assert(1u << (FILTER_LEVELS - 1) <= FILTER_STRETCH, "a list has whole sets");
 
 // The piece of a key from `from` (<= key.len) on, padded with zeros, as a number that sorts as the bytes do.
@@ -31,7 +31,7 @@ static uint64_t number_of(struct kref key, uint32_t from) {
 
 struct sets {
   uint32_t nr;
-  uint64_t tags[REMIX_PAGE_SEGS][WORDS];
+  uint64_t tags[REMIX_PAGE_MOST][WORDS];
 };
 
 static void sets_fill(const struct remix *page, uint32_t level, struct sets *out) {
@@ -168,7 +168,7 @@ struct remix_filter *remix_filter_make(const struct remix *page, uint32_t shared
   uint8_t lists[LISTS_MAX + 2 * SLACK], bounds[BOUNDS_MAX + SLACK];
   uint16_t starts[LISTS_NR_MAX + 1];
   struct bits b = {lists, 0};
-  assert(page->tags && page->nr_segs <= REMIX_PAGE_SEGS && level < FILTER_LEVELS);
+  assert(page->tags && page->nr_segs <= REMIX_PAGE_MOST && level < FILTER_LEVELS);
   sets_fill(page, level, &sets);
   struct remix_filter head = {.k = sets_k(&sets), .nr_sets = (uint8_t)sets.nr, .shared = shared};
   head.per_list = (uint8_t)(FILTER_STRETCH >> level);

@@ -535,23 +535,29 @@ enum remixdb_status remix_dir_begin(struct remix_dir *d, const uint8_t *head, co
   return REMIXDB_OK;
 }
 
+struct remix_page remix_page_of_entry(const uint8_t *entry, uint32_t nr_runs, uint64_t at) {
+  return (struct remix_page){
+      .at = at,
+      .size = load32le(entry + PAGE_SIZE),
+      .nr_segs = load32le(entry + PAGE_SEGS),
+      .nr_entries = load32le(entry + PAGE_ENTRIES),
+      .nr_keys = load32le(entry + PAGE_KEYS),
+      .anchors_len = load32le(entry + PAGE_ANCHORS),
+      .sum = load64le(entry + PAGE_SUM),
+      .starts = entry + PAGE_STARTS,
+      .anchor = kref(entry + PAGE_STARTS + 4 * (size_t)nr_runs, load32le(entry + PAGE_ANCHOR)),
+  };
+}
+
 enum remixdb_status remix_dir_next(struct remix_dir *d, struct remix_page *out) {
   const uint8_t *const p = d->p;
   if (d->left < page_entry(d->nr_runs, 0)) return err_corrupt(d->path, d->end, "directory ends within a page");
-  *out = (struct remix_page){.at = d->at,
-                             .size = load32le(p + PAGE_SIZE),
-                             .nr_segs = load32le(p + PAGE_SEGS),
-                             .nr_entries = load32le(p + PAGE_ENTRIES),
-                             .nr_keys = load32le(p + PAGE_KEYS),
-                             .anchors_len = load32le(p + PAGE_ANCHORS),
-                             .sum = load64le(p + PAGE_SUM),
-                             .starts = p + PAGE_STARTS};
   const uint32_t len = load32le(p + PAGE_ANCHOR);
   if (len > KV_KEY_MAX || d->left < page_entry(d->nr_runs, len))
     return err_corrupt(d->path, d->end, "anchor of a page has %u bytes", len);
-  out->anchor = kref(p + PAGE_STARTS + 4 * (size_t)d->nr_runs, len);
+  *out = remix_page_of_entry(p, d->nr_runs, d->at);
   const bool first = d->last.ptr == NULL;
-  const bool fits = out->nr_segs > 0 && out->nr_segs <= REMIX_PAGE_SEGS && out->nr_segs <= d->segs &&
+  const bool fits = out->nr_segs > 0 && out->nr_segs <= REMIX_PAGE_MOST && out->nr_segs <= d->segs &&
                     out->nr_entries >= out->nr_segs && out->nr_entries <= REMIX_SEG * out->nr_segs &&
                     out->nr_entries <= d->entries && out->nr_keys <= d->keys && out->nr_keys <= out->nr_entries &&
                     (uint64_t)out->anchors_len + len <= d->anchors && out->size >= REMIX_PAGE_HEAD &&

@@ -15,8 +15,11 @@
 #include "base/zmem.h"
 #include "remix/state.h"
 
-#define REMIX_PAGE_SEGS 128u   // segments of a page, at most; all pages but the last one have so many
-#define REMIX_PAGED_FROM 256u  // segments of a view whose file has pages, at least
+// Segments of a page: all pages of a view but the last one have so many. A page takes about 4 KiB in the file, so most
+// take one or two pages of the disk. Larger ones are read and unpacked in vain, smaller ones make larger directories.
+#define REMIX_PAGE_SEGS 64u
+#define REMIX_PAGE_MOST 128u                                // segments of a page that readers take, at most
+#define REMIX_PAGED_FROM 256u                               // segments of a view whose file has pages, at least
 extern _Atomic uint32_t remix_paged_from, remix_page_segs;  // the same; tests make both smaller. Relaxed
 
 // Makes the file of an image of `len` bytes, whose header must be right. The caller frees *file_out with mem_free.
@@ -44,12 +47,14 @@ struct remix_page {
   const uint8_t *starts;  // u32 for each run: its cursor offset at the page's beginning
   struct kref anchor;     // of the page's first segment
 };
+// The page at `at` in a file over so many runs, of its entry in the directory, which has been read (remix_dir_next).
+struct remix_page remix_page_of_entry(const uint8_t *entry, uint32_t nr_runs, uint64_t at);
 // Reads the directory, page after page, while `left` is not 0.
 struct remix_dir {
-  size_t left;  // bytes
+  size_t left;       // bytes
+  const uint8_t *p;  // the entry of the next page
   // private
   const char *path;
-  const uint8_t *p;
   uint32_t nr_runs, segs;
   uint64_t at, end, entries, keys, anchors;
   struct kref last;

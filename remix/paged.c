@@ -26,26 +26,31 @@ struct remix_in {
 
 // A page of a paged REMIX.
 struct remix_slot {
-  struct remix_page page;
+  _Atomic(struct remix *) in;             // NULL: it is not in memory. Published with release
+  _Atomic(struct remix_filter *) filter;  // NULL: there is none. Published with release
+  uint64_t at;                            // offset in the file
+  uint32_t entry;                         // offset of its entry in the directory
   uint32_t live;                          // live entries before it
   uint32_t segs;                          // segments before it
   _Atomic bool used;                      // since the hand last passed. Relaxed
   _Atomic bool missed;                    // since it came in, a get has read it in vain. Relaxed
-  _Atomic(struct remix *) in;             // NULL: it is not in memory. Published with release
-  _Atomic(struct remix_filter *) filter;  // NULL: there is none. Published with release
 };
 
 struct remix_paged {
   struct fdpool_file file;  // not used if the REMIX is a part of a pack
   uint32_t nr;
   struct remix_slot *slots;
-  uint8_t *head, *dir;  // bytes of the file, to which the slots point
+  uint8_t *head, *dir;  // bytes of the file
   uint64_t number;
   // Anchors of the pages, for the search.
   uint8_t *offs, *bytes;
   struct anchors anchors;
   size_t memory;
 };
+
+static inline struct remix_page slot_page(const struct remix_paged *g, uint32_t nr_runs, const struct remix_slot *s) {
+  return remix_page_of_entry(g->dir + s->entry, nr_runs, s->at);
+}
 
 // ---- the pool
 
@@ -296,15 +301,16 @@ static uint64_t records_between(const struct sst *t, sst_pos from, sst_pos to, u
 // Runs end where the next page begins.
 static sst_pos slot_end(const struct remix *x, const struct remix_slot *s, uint32_t run) {
   const bool last = s + 1 == x->paged->slots + x->paged->nr;
-  return last ? sst_end(x->runs[run]) : load32le(s[1].page.starts + 4 * run);
+  return last ? sst_end(x->runs[run]) : load32le(slot_page(x->paged, x->nr_runs, s + 1).starts + 4 * run);
 }
 
 // Checks that the page's selectors go from its cursor offsets to those of the next page (G4).
-static enum remixdb_status check_walk(const struct remix *x, const struct remix_slot *s, const uint64_t *seen) {
+static enum remixdb_status check_walk(const struct remix *x, const struct remix_slot *s, const struct remix_page *p,
+                                      const uint64_t *seen) {
   for (uint32_t r = 0; r < x->nr_runs; r++) {
-    const sst_pos from = load32le(s->page.starts + 4 * r);
-    if (records_between(x->runs[r], from, slot_end(x, s, r), s->page.nr_entries) != seen[r])
-      return err_corrupt(x->path, s->page.at, "a page has %llu entries of run %u", (unsigned long long)seen[r], r);
+    const sst_pos from = load32le(p->starts + 4 * r);
+    if (records_between(x->runs[r], from, slot_end(x, s, r), p->nr_entries) != seen[r])
+      return err_corrupt(x->path, p->at, "a page has %llu entries of run %u", (unsigned long long)seen[r], r);
   }
   return REMIXDB_OK;
 }
@@ -321,9 +327,8 @@ static void unpacker_give(struct remix_pool *p, struct ZSTD_DCtx_s *z) {
 }
 
 // Unpacks a page's bytes into `in`, and checks it.
-static enum remixdb_status page_fill(const struct remix *x, struct remix_slot *slot, const uint8_t *bytes,
-                                     struct remix_in *in) {
-  const struct remix_page *const p = &slot->page;
+static enum remixdb_status page_fill(const struct remix *x, struct remix_slot *slot, const struct remix_page *p,
+                                     const uint8_t *bytes, struct remix_in *in) {
   struct remix_index *const ix = &in->ix;
   struct remix *const page = &in->x;
   uint64_t seen[REMIX_RUNS_MAX] = {0};
@@ -331,7 +336,7 @@ static enum remixdb_status page_fill(const struct remix *x, struct remix_slot *s
   if (!z) return REMIXDB_NOMEM;
   enum remixdb_status s = remix_page_unpack(p, bytes, x, x->paged->number, z, in->image, seen);
   unpacker_give(x->ctx->pages, z);
-  if (s == REMIXDB_OK) s = check_walk(x, slot, seen);
+  if (s == REMIXDB_OK) s = check_walk(x, slot, p, seen);
   if (s != REMIXDB_OK) return s;
   page->ctx = x->ctx;
   page->number = x->number;
@@ -356,7 +361,8 @@ static enum remixdb_status page_fill(const struct remix *x, struct remix_slot *s
   ix->anchors = (struct anchors){.offs = in->image + (size_t)p->nr_segs * ix->lay.stride, .nr = p->nr_segs};
   ix->anchors.bytes = ix->anchors.offs + 4 * ((size_t)p->nr_segs + 1);
   in->slot = slot;
-  if (slot + 1 < x->paged->slots + x->paged->nr) in->shared = kv_lcp_from(p->anchor, slot[1].page.anchor, 0);
+  if (slot + 1 < x->paged->slots + x->paged->nr)
+    in->shared = kv_lcp_from(p->anchor, slot_page(x->paged, x->nr_runs, slot + 1).anchor, 0);
   return remix_check_image(page, p->anchors_len, true);
 }
 
@@ -375,8 +381,8 @@ static enum remixdb_status page_keep(struct remix_in *in) {
 }
 
 // A page without content. NULL: REMIXDB_NOMEM.
-static struct remix_in *page_new(const struct remix *x, const struct remix_slot *slot) {
-  const size_t image = remix_page_image(&slot->page, &x->index->lay);
+static struct remix_in *page_new(const struct remix *x, const struct remix_page *p) {
+  const size_t image = remix_page_image(p, &x->index->lay);
   struct remix_in *const in = mem_calloc(1, sizeof(*in));
   if (!in || (in->image = mem_alloc_aligned(CACHE_LINE, align_up(image, CACHE_LINE)))) return in;
   mem_free(in);
@@ -384,26 +390,26 @@ static struct remix_in *page_new(const struct remix *x, const struct remix_slot 
 }
 
 // Fills a page, and counts it as read.
-static enum remixdb_status page_make(const struct remix *x, struct remix_slot *slot, const uint8_t *bytes,
-                                     struct remix_in *in) {
+static enum remixdb_status page_make(const struct remix *x, struct remix_slot *slot, const struct remix_page *p,
+                                     const uint8_t *bytes, struct remix_in *in) {
   struct remix_pool *const pool = x->ctx->pages;
-  enum remixdb_status s = page_fill(x, slot, bytes, in);
+  enum remixdb_status s = page_fill(x, slot, p, bytes, in);
   if (s == REMIXDB_OK) s = page_keep(in);
   if (s != REMIXDB_OK) return s;
   in->bytes = sizeof(*in) + align_up(in->x.image_size, CACHE_LINE) + anchors_memory(&in->ix.anchors) +
-              ((size_t)slot->page.nr_segs + 1) * sizeof(in->ix.live[0]);
+              ((size_t)p->nr_segs + 1) * sizeof(in->ix.live[0]);
   atomic_fetch_add_explicit(&pool->loads, 1, memory_order_relaxed);
-  atomic_fetch_add_explicit(&pool->loaded, slot->page.size, memory_order_relaxed);
+  atomic_fetch_add_explicit(&pool->loaded, p->size, memory_order_relaxed);
   return s;
 }
 
 static enum remixdb_status page_read(const struct remix *x, struct remix_slot *slot, struct remix_in **out) {
-  const struct remix_page *const p = &slot->page;
-  struct remix_in *const in = page_new(x, slot);
-  uint8_t *const bytes = mem_alloc(p->size);
+  const struct remix_page p = slot_page(x->paged, x->nr_runs, slot);
+  struct remix_in *const in = page_new(x, &p);
+  uint8_t *const bytes = mem_alloc(p.size);
   enum remixdb_status s = in && bytes ? REMIXDB_OK : REMIXDB_NOMEM;
-  if (s == REMIXDB_OK) s = read_bytes(x, x->paged, p->at, p->size, bytes);
-  if (s == REMIXDB_OK) s = page_make(x, slot, bytes, in);
+  if (s == REMIXDB_OK) s = read_bytes(x, x->paged, p.at, p.size, bytes);
+  if (s == REMIXDB_OK) s = page_make(x, slot, &p, bytes, in);
   mem_free(bytes);
   if (s == REMIXDB_OK) *out = in;
   else if (in) page_free(&in->x);
@@ -476,14 +482,15 @@ _Static_assert(REMIX_NEEDS_MAX < NO_PAGE, "numbers of pages have 8 bits");
 
 // Adds a page. False: there is no room, no memory or no descriptor for it.
 static bool together_add(struct together *t, const struct remix *x, struct remix_slot *slot) {
-  const uint64_t size = remix_page_image(&slot->page, &x->index->lay);
-  const uint64_t at = slot->page.at + (x->part ? x->part->at.off : 0), end = at + slot->page.size;
+  const struct remix_page p = slot_page(x->paged, x->nr_runs, slot);
+  const uint64_t size = remix_page_image(&p, &x->index->lay);
+  const uint64_t at = p.at + (x->part ? x->part->at.off : 0), end = at + p.size;
   const uint64_t align = x->part && x->ctx->direct_io ? BLKIO_ALIGN : 1, from = at & ~(align - 1);
   struct fdpool_file *const file = x->part ? &x->part->pack->file : &x->paged->file;
   const uint32_t n = t->nr;
   int fd;
   if (t->nr && size > t->room) return false;
-  struct remix_in *const in = page_new(x, slot);
+  struct remix_in *const in = page_new(x, &p);
   const uint64_t len = align_up(end, align) - from;
   uint8_t *const bytes = mem_alloc_aligned(align > 1 ? align : CACHE_LINE, align_up(len, CACHE_LINE));
   if (!in || !bytes || !fdpool_try_acquire(file, &fd)) {
@@ -528,9 +535,10 @@ static void together_end(struct together *t, uint32_t n, const struct remix_need
   const struct remix *const x = t->of[n].x;
   struct remix_slot *const slot = t->of[n].slot;
   struct remix_in *in = t->of[n].in;
-  const uint64_t skip = slot->page.at + (x->part ? x->part->at.off : 0) - t->reads[n].off;
+  const struct remix_page p = slot_page(x->paged, x->nr_runs, slot);
+  const uint64_t skip = p.at + (x->part ? x->part->at.off : 0) - t->reads[n].off;
   fdpool_release(t->of[n].file);
-  if (t->reads[n].status == REMIXDB_OK && page_make(x, slot, t->of[n].bytes + skip, in) == REMIXDB_OK) {
+  if (t->reads[n].status == REMIXDB_OK && page_make(x, slot, &p, t->of[n].bytes + skip, in) == REMIXDB_OK) {
     for (uint32_t i = 0; i < nr; i++)
       if (t->page[i] == n && !page_shows(&in->x, needs[i].key, needs[i].hash))
         atomic_store_explicit(&slot->missed, true, memory_order_relaxed);
@@ -566,7 +574,7 @@ uint64_t remix_page_rank(const struct remix *x, uint32_t page) {
 }
 uint32_t remix_page_segment(const struct remix *x, uint32_t page) {
   const struct remix_slot *const last = &x->paged->slots[x->paged->nr - 1];
-  return page < x->paged->nr ? x->paged->slots[page].segs : last->segs + last->page.nr_segs;
+  return page < x->paged->nr ? x->paged->slots[page].segs : last->segs + slot_page(x->paged, x->nr_runs, last).nr_segs;
 }
 
 uint32_t remix_page_at(const struct remix *x, uint64_t rank) {
@@ -643,29 +651,29 @@ static bool position_is(const struct sst *t, sst_pos pos) {
   return pos == sst_end(t) || (block < t->nr_pages && sst_pos_idx(pos) < t->nr_recs[block]);
 }
 
-// Takes a page of the directory.
-static enum remixdb_status slot_fill(const struct remix *x, struct remix_slot *s, bool first) {
+// Checks the cursor offsets of a page. last: those of the page before; NULL: it is the first one.
+static enum remixdb_status check_starts(const struct remix *x, const struct remix_page *p, const uint8_t *last) {
   for (uint32_t r = 0; r < x->nr_runs; r++) {
-    const sst_pos pos = load32le(s->page.starts + 4 * r), before = first ? pos : load32le(s[-1].page.starts + 4 * r);
-    const bool right = first ? pos == sst_advance(x->runs[r], 0, 0) : position_is(x->runs[r], pos) && before <= pos;
-    if (!right) return err_corrupt(x->path, s->page.at, "cursor offset of a page, run %u", r);
+    const sst_pos pos = load32le(p->starts + 4 * r);
+    const bool right = last ? position_is(x->runs[r], pos) && load32le(last + 4 * r) <= pos
+                            : pos == sst_advance(x->runs[r], 0, 0);
+    if (!right) return err_corrupt(x->path, p->at, "cursor offset of a page, run %u", r);
   }
   return REMIXDB_OK;
 }
 
-static enum remixdb_status take_anchors(struct remix_paged *g) {
+static enum remixdb_status take_anchors(struct remix_paged *g, uint32_t nr_runs) {
   size_t len = 0;
-  for (uint32_t i = 0; i < g->nr; i++) len += g->slots[i].page.anchor.len;
+  for (uint32_t i = 0; i < g->nr; i++) len += slot_page(g, nr_runs, &g->slots[i]).anchor.len;
   g->offs = mem_alloc(4 * ((size_t)g->nr + 1));
   g->bytes = mem_alloc(len + 1);
   if (!g->offs || !g->bytes) return REMIXDB_NOMEM;
   uint32_t at = 0;
   for (uint32_t i = 0; i < g->nr; i++) {
-    struct kref *const a = &g->slots[i].page.anchor;
+    const struct kref a = slot_page(g, nr_runs, &g->slots[i]).anchor;
     store32le(g->offs + 4 * (size_t)i, at);
-    if (a->len) memcpy(g->bytes + at, a->ptr, a->len);
-    a->ptr = g->bytes + at;
-    at += a->len;
+    if (a.len) memcpy(g->bytes + at, a.ptr, a.len);
+    at += a.len;
   }
   store32le(g->offs + 4 * (size_t)g->nr, at);
   g->memory += len + 1 + 4 * ((size_t)g->nr + 1);
@@ -693,16 +701,22 @@ static enum remixdb_status take_dir(struct remix *x, struct remix_paged *g, size
   enum remixdb_status s = count_pages(x, g, room);
   if (s == REMIXDB_OK && !(g->slots = mem_calloc(g->nr, sizeof(*g->slots)))) s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = remix_dir_begin(&d, g->head, g->dir, room, x->path);
+  const uint8_t *last = NULL;
   for (uint32_t i = 0; i < g->nr && s == REMIXDB_OK; i++) {
     struct remix_slot *const slot = &g->slots[i];
-    s = remix_dir_next(&d, &slot->page);
-    if (s == REMIXDB_OK) s = slot_fill(x, slot, i == 0);
+    struct remix_page p;
+    slot->entry = (uint32_t)(d.p - g->dir);
+    s = remix_dir_next(&d, &p);
+    if (s == REMIXDB_OK) s = check_starts(x, &p, last);
+    if (s != REMIXDB_OK) return s;
+    slot->at = p.at;
     slot->live = (uint32_t)live;
     slot->segs = segs;
-    live += slot->page.nr_keys;
-    segs += slot->page.nr_segs;
+    live += p.nr_keys;
+    segs += p.nr_segs;
+    last = p.starts;
   }
-  if (s == REMIXDB_OK) s = take_anchors(g);
+  if (s == REMIXDB_OK) s = take_anchors(g, x->nr_runs);
   g->memory += sizeof(*g) + g->nr * sizeof(*g->slots) + room + remix_segs_off(x->nr_runs) + anchors_memory(&g->anchors);
   return s;
 }
@@ -722,7 +736,8 @@ static enum remixdb_status read_dir(struct remix *x, struct remix_paged *g, uint
   x->nr_segs = 0;
   g->number = x->number;
   const uint64_t at = load64le(g->head + REMIX_HEAD_SEGS_AT);
-  if (at < head || at > size - 2 * REMIX_SUM) return err_corrupt(x->path, REMIX_HEAD_SEGS_AT, "place of the directory");
+  if (at < head || at > size - 2 * REMIX_SUM || size - at > UINT32_MAX)
+    return err_corrupt(x->path, REMIX_HEAD_SEGS_AT, "place of the directory");
   if (!(g->dir = mem_alloc(size - at))) return REMIXDB_NOMEM;
   s = read_bytes(x, g, at, size - at, g->dir);
   if (s != REMIXDB_OK) return s;

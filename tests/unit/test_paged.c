@@ -265,10 +265,10 @@ static void check_filters(struct paged *w, struct asked *out) {
 
 static void test_filters(void **state) {
   (void)state;
-  static const uint32_t segs[] = {2, 3, 20, REMIX_PAGE_SEGS};
+  static const uint32_t segs[] = {2, 3, 20, REMIX_PAGE_SEGS, REMIX_PAGE_MOST};
   for (uint32_t kind = 0; kind < KEYS_KINDS; kind++) {
     struct asked asked[FILTER_LEVELS] = {{0}};
-    for (uint32_t i = 0; i < 4; i++) {
+    for (uint32_t i = 0; i < sizeof(segs) / sizeof(segs[0]); i++) {
       struct paged w;
       make_pages(&w, kind, 3000 / SLOW, 1 + i % 3, true, segs[i]);
       enter(&w.p);
