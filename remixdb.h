@@ -158,8 +158,8 @@ struct remixdb_opts {
   // One budget for the memory of the store, in MiB: block cache, memtables, indexes, metadata of tables, buffers of the
   // log, and compaction, together. 0: a quarter of the machine's memory, or of what the process's cgroup may use, if
   // that is less; the default. cache_mb and memtable_mb rule where they are set; if both are set and memory_mb is 0,
-  // there is no budget. Where indexes need more than five sixteenths of the budget, they are read page by page when
-  // they are needed: a get then costs up to one read more.
+  // there is no budget. Where indexes need more than five sixteenths of the budget, or an eighth of the memory if there
+  // is none, they are read page by page when they are needed: a get then costs up to one read more.
   size_t memory_mb;
 };
 

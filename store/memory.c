@@ -61,14 +61,14 @@ static size_t cache_first(size_t budget, size_t memtable) {
   return taken + least < budget ? budget - taken : least;
 }
 
-static void set_indexes(struct memory *m, size_t budget) {
-  atomic_store_explicit(&m->accounts.indexes_most, budget / 16 * MEMORY_INDEX_PARTS, memory_order_relaxed);
+static void set_indexes(struct memory *m, size_t budget, uint32_t parts) {
+  atomic_store_explicit(&m->accounts.indexes_most, budget / 16 * parts, memory_order_relaxed);
 }
 
 static void set_bounds(struct memory *m, size_t budget) {
   atomic_store_explicit(&m->accounts.work_most, work_share(budget), memory_order_relaxed);
   atomic_store_explicit(&m->accounts.pieces_most, budget / MEMORY_PIECES_PART, memory_order_relaxed);
-  set_indexes(m, budget);
+  set_indexes(m, budget, MEMORY_INDEX_PARTS);
 }
 
 void memory_plan(struct xdb *x) {
@@ -81,7 +81,7 @@ void memory_plan(struct xdb *x) {
     const uint64_t machine = cgroup_memory();
     budget = (size_t)(machine ? machine : UNKNOWN_MACHINE) / DEFAULT_PART;
     if (!follows && !m->memtable_follows) {
-      set_indexes(m, budget);
+      set_indexes(m, budget, MEMORY_INDEX_ALONE);
       budget = 0;
     }
   }

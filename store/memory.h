@@ -2,8 +2,8 @@
 //
 // One budget for the memory of a store (the option memory_mb). It is divided like this: memtables, compaction and
 // indexes have shares, and the block cache gets the rest and follows it. The options cache_mb and memtable_mb rule
-// where they are set: then the cache or the memtables do not follow. Where both are set, and the budget is not, indexes
-// have their share of the budget that would be.
+// where they are set: then the cache or the memtables do not follow. Where both are set, and the budget is not, they
+// take nothing of the budget that would be, and indexes have MEMORY_INDEX_ALONE/16 of it.
 //
 //   indexes      and the metadata of tables, MEMORY_INDEX_PARTS/16: beyond that, REMIXes are paged (remix/paged.h)
 //   memtables    1/MEMORY_MEMTABLE_PART of the budget for each of two, a power of two of MiB, MEMORY_MEMTABLE_MAX at
@@ -30,6 +30,7 @@
 #define MEMORY_WORK_MAX ((size_t)256 << 20)
 #define MEMORY_PIECES_PART 16u
 #define MEMORY_INDEX_PARTS 5u
+#define MEMORY_INDEX_ALONE 8u
 #define MEMORY_CACHE_PART 16u
 #define MEMORY_REST_NS 5000000000ull
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The memory that a store takes: none after close, a bounded amount more for a round, and figures that explain it.
+#include "base/cgroup.h"
+#include "store/memory.h"
 #include "tests/lib/check.h"
 #include "tests/lib/sample.h"
 
@@ -28,16 +30,19 @@ static size_t anonymous(void) {
   return kib << 10;
 }
 
-static struct xdb *open_store(const char *dir, int workers) {
+static struct xdb *open_within(const char *dir, int workers, size_t memory_mb) {
   struct remixdb_opts o;
   remixdb_opts_init(&o, sizeof(o));
   o.cache_mb = 8;
   o.memtable_mb = 2;
+  o.memory_mb = memory_mb;
   o.workers = workers;
   struct xdb *const x = remixdb_open_opts(dir, &o);
   CHECK_SAYS(x, "%s", remixdb_errmsg());
   return x;
 }
+
+static struct xdb *open_store(const char *dir, int workers) { return open_within(dir, workers, 0); }
 
 static uint32_t key_of(uint32_t i, char *key) { return (uint32_t)sprintf(key, "%08x", i * 2654435761u); }
 
@@ -157,11 +162,25 @@ static void test_round(void **state) {
   remixdb_close(x);
 }
 
+// The bound of indexes where the cache and the memtables are set: with a budget, and without one.
+static void test_indexes(void **state) {
+  (void)state;
+  char dir[PATH_SIZE];
+  struct xdb *x = open_within(dir_of(dir, "indexes"), 1, 160);
+  CHECK(atomic_load(&x->memory.accounts.indexes_most) == 50 * MIB);
+  remixdb_close(x);
+  x = open_store(dir, 1);
+  const uint64_t machine = cgroup_memory(), bound = atomic_load(&x->memory.accounts.indexes_most);
+  CHECK(machine == 0 || (bound <= machine / 8 && bound >= machine / 8 - 64));
+  remixdb_close(x);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_closed),
       cmocka_unit_test(test_explained),
       cmocka_unit_test(test_round),
+      cmocka_unit_test(test_indexes),
   };
   return cmocka_run_group_tests(tests, base_setup, base_teardown);
 }
