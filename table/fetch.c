@@ -19,6 +19,7 @@ struct sst_fetcher {
   struct sst_fetch *waiting, **waiting_tail;
   struct sst_fetch *plain;      // cannot start: to be read by a plain call. At most one
   struct sst_fetch *added;      // given to the flow since it last submitted
+  struct sst_fetch *ended;      // AIO: their reads have ended, and they have no descriptor any more
   struct sst_fetch *idle;       // the one used last first: no more memory is touched than is needed
   struct sst_scratch *scratch;  // has the data of the fetch that was taken; NULL: it is in its own memory
   struct sst_fetch **buckets;   // by block
@@ -220,17 +221,39 @@ static enum remixdb_status fetch_verify(struct sst_fetcher *fr, struct sst_fetch
                     &fr->scratch->zstd, fr->scratch->buf);
 }
 
+// The next fetch whose read has ended; NULL: none. *good_out: it has its bytes.
+static struct sst_fetch *fetcher_next(struct sst_fetcher *fr, bool wait, bool *good_out) {
+  struct sst_fetch *f = fr->ended;
+  if (f) {
+    fr->ended = f->next;
+    *good_out = f->good;
+    return f;
+  }
+  struct blkio_read *const r = blkio_flow_take(fr->flow, wait);
+  *good_out = r && r->status == REMIXDB_OK;
+  return (struct sst_fetch *)r;
+}
+
+// Waits for all reads that need their descriptors (L5).
+static void fetcher_end_all(struct sst_fetcher *fr) {
+  struct blkio_read *r;
+  while (fr->nr_opened && (r = blkio_flow_take(fr->flow, true)) != NULL) {
+    struct sst_fetch *const f = (struct sst_fetch *)r;
+    fetch_close(fr, f);
+    f->good = r->status == REMIXDB_OK;
+    f->next = fr->ended;
+    fr->ended = f;
+  }
+}
+
 struct sst_fetch *sst_fetcher_take(struct sst_fetcher *fr, bool wait) {
   struct sst_fetch *f = fr->plain;
   bool good = false;
+  fetcher_end_all(fr);
   fr->plain = NULL;
   if (!f && fr->waiting && !blkio_flow_works(fr->flow)) f = waiting_pop(fr);
-  if (!f) {
-    struct blkio_read *const r = blkio_flow_take(fr->flow, wait);
-    if (!r) return NULL;
-    f = (struct sst_fetch *)r;
-    good = r->status == REMIXDB_OK;
-  }
+  if (!f) f = fetcher_next(fr, wait, &good);
+  if (!f) return NULL;
   f->status = good ? REMIXDB_OK : fetch_read(f);
   fetch_close(fr, f);
   if (f->status == REMIXDB_OK) f->status = fetch_verify(fr, f);

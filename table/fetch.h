@@ -12,6 +12,9 @@
 //       takes all fetches before it returns (sst_fetcher_lasts).
 //   L3  Its readers keep the fetch's table open until the fetch is given back, or all fetches are destroyed.
 //   L4  A fetch's memory is the kernel's until the fetch is taken. The destruction waits for that.
+//   L5  While the owner uses a fetch that was taken, no fetch has a descriptor, so the owner may wait for one. Under
+//   AIO
+//       all reads that are under way end first.
 #ifndef TABLE_FETCH_H
 #define TABLE_FETCH_H
 
@@ -32,6 +35,7 @@ struct sst_fetch {
   uint32_t size;            // of buf
   uint32_t pages;
   bool opened;  // it has a descriptor
+  bool good;    // its read has ended well; of the list `ended`
 };
 
 struct sst_fetcher;  // one thread at a time
