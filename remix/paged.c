@@ -276,6 +276,7 @@ static void pool_put(struct remix_pool *p, struct remix_slot *s, struct remix_in
 
 // ---- reading a page
 
+// The header or the directory.
 static enum remixdb_status read_bytes(const struct remix *x, struct remix_paged *g, uint64_t at, size_t len,
                                       uint8_t *to) {
   int fd;
@@ -403,20 +404,58 @@ static enum remixdb_status page_make(const struct remix *x, struct remix_slot *s
   return s;
 }
 
-static enum remixdb_status page_read(const struct remix *x, struct remix_slot *slot, struct remix_in **out) {
+// Where the bytes of a page are. With direct I/O from a pack they are read from a little before the page on.
+struct page_place {
+  struct fdpool_file *file;
+  uint64_t from;
+  uint32_t len, skip;  // skip: bytes that are read before the page
+  uint32_t align;      // of the memory
+};
+
+static struct page_place page_place(const struct remix *x, const struct remix_page *p) {
+  const bool whole = x->part && x->ctx->direct_io;
+  const uint64_t at = p->at + (x->part ? x->part->at.off : 0), end = at + p->size;
+  const uint64_t from = whole ? at & ~(uint64_t)(BLKIO_ALIGN - 1) : at, to = whole ? align_up(end, BLKIO_ALIGN) : end;
+  return (struct page_place){.file = x->part ? &x->part->pack->file : &x->paged->file,
+                             .from = from,
+                             .len = (uint32_t)(to - from),
+                             .skip = (uint32_t)(at - from),
+                             .align = whole ? BLKIO_ALIGN : CACHE_LINE};
+}
+
+static uint8_t *page_room(const struct page_place *at) {
+  return mem_alloc_aligned(at->align, align_up(at->len, at->align));
+}
+
+// wait: for a descriptor. Otherwise REMIXDB_ABORTED: none is free.
+static enum remixdb_status page_read_bytes(const struct remix *x, const struct page_place *at, bool wait, uint8_t *to) {
+  int fd;
+  if (wait) {
+    const enum remixdb_status s = fdpool_acquire(at->file, &fd);
+    if (s != REMIXDB_OK) return s;
+  } else if (!fdpool_try_acquire(at->file, &fd)) {
+    return err_set(REMIXDB_ABORTED, "%s: no descriptor is free", at->file->path);
+  }
+  const enum remixdb_status s = blkio_read_one(x->ctx->io, fd, at->file->path, to, at->len, at->from);
+  fdpool_release(at->file);
+  return s;
+}
+
+static enum remixdb_status page_read(const struct remix *x, struct remix_slot *slot, bool wait, struct remix_in **out) {
   const struct remix_page p = slot_page(x->paged, x->nr_runs, slot);
+  const struct page_place at = page_place(x, &p);
   struct remix_in *const in = page_new(x, &p);
-  uint8_t *const bytes = mem_alloc(p.size);
+  uint8_t *const bytes = page_room(&at);
   enum remixdb_status s = in && bytes ? REMIXDB_OK : REMIXDB_NOMEM;
-  if (s == REMIXDB_OK) s = read_bytes(x, x->paged, p.at, p.size, bytes);
-  if (s == REMIXDB_OK) s = page_make(x, slot, &p, bytes, in);
+  if (s == REMIXDB_OK) s = page_read_bytes(x, &at, wait, bytes);
+  if (s == REMIXDB_OK) s = page_make(x, slot, &p, bytes + at.skip, in);
   mem_free(bytes);
   if (s == REMIXDB_OK) *out = in;
   else if (in) page_free(&in->x);
   return s;
 }
 
-enum remixdb_status remix_page(const struct remix *x, uint32_t page, struct remix **out) {
+static enum remixdb_status page_find(const struct remix *x, uint32_t page, bool wait, struct remix **out) {
   struct remix_slot *const slot = &x->paged->slots[page];
   assert(page < x->paged->nr);
   struct remix *const there = atomic_load_explicit(&slot->in, memory_order_acquire);
@@ -427,11 +466,15 @@ enum remixdb_status remix_page(const struct remix *x, uint32_t page, struct remi
     return REMIXDB_OK;
   }
   struct remix_in *in = NULL;
-  const enum remixdb_status s = page_read(x, slot, &in);
+  const enum remixdb_status s = page_read(x, slot, wait, &in);
   if (s != REMIXDB_OK) return s;
   pool_put(x->ctx->pages, slot, &in);
   *out = &in->x;
   return s;
+}
+
+enum remixdb_status remix_page(const struct remix *x, uint32_t page, struct remix **out) {
+  return page_find(x, page, true, out);
 }
 
 // Whether the key may be live in a page, as far as the page shows.
@@ -442,10 +485,11 @@ static bool page_shows(const struct remix *page, struct kref key, uint64_t hash)
   return seg_far(ix, s) ? seg_tagged(ix, s, hash) != 0 : seg_candidate(ix, s, key, hash) != 0;
 }
 
-enum remixdb_status remix_page_get(const struct remix *x, struct kref key, uint64_t hash, struct remix **out) {
+enum remixdb_status remix_page_get(const struct remix *x, struct kref key, uint64_t hash, bool wait,
+                                   struct remix **out) {
   const uint32_t i = remix_page_of(x, key);
   struct remix_slot *const slot = &x->paged->slots[i];
-  if (atomic_load_explicit(&slot->in, memory_order_relaxed)) return remix_page(x, i, out);
+  if (atomic_load_explicit(&slot->in, memory_order_relaxed)) return page_find(x, i, wait, out);
   struct remix_filter *const f = atomic_load_explicit(&slot->filter, memory_order_acquire);
   *out = NULL;
   if (f && !remix_filter_asks(f, key, remix_tag(hash))) {
@@ -454,7 +498,7 @@ enum remixdb_status remix_page_get(const struct remix *x, struct kref key, uint6
     atomic_fetch_add_explicit(&x->ctx->pages->filters.denied, 1, memory_order_relaxed);
     return REMIXDB_OK;
   }
-  const enum remixdb_status s = remix_page(x, i, out);
+  const enum remixdb_status s = page_find(x, i, wait, out);
   if (s != REMIXDB_OK || page_shows(*out, key, hash)) return s;
   atomic_store_explicit(&slot->missed, true, memory_order_relaxed);
   *out = NULL;
@@ -470,8 +514,8 @@ struct together {
     const struct remix *x;
     struct remix_slot *slot;
     struct remix_in *in;
-    struct fdpool_file *file;
-    uint8_t *bytes;  // as they are read: with direct I/O from a pack they begin before the page
+    struct page_place at;
+    uint8_t *bytes;
   } of[REMIX_NEEDS_MAX];
   uint8_t page[REMIX_NEEDS_MAX];  // of each key: the number of its page, or NO_PAGE
   uint32_t nr;
@@ -484,16 +528,13 @@ _Static_assert(REMIX_NEEDS_MAX < NO_PAGE, "numbers of pages have 8 bits");
 static bool together_add(struct together *t, const struct remix *x, struct remix_slot *slot) {
   const struct remix_page p = slot_page(x->paged, x->nr_runs, slot);
   const uint64_t size = remix_page_image(&p, &x->index->lay);
-  const uint64_t at = p.at + (x->part ? x->part->at.off : 0), end = at + p.size;
-  const uint64_t align = x->part && x->ctx->direct_io ? BLKIO_ALIGN : 1, from = at & ~(align - 1);
-  struct fdpool_file *const file = x->part ? &x->part->pack->file : &x->paged->file;
+  const struct page_place at = page_place(x, &p);
   const uint32_t n = t->nr;
   int fd;
   if (t->nr && size > t->room) return false;
   struct remix_in *const in = page_new(x, &p);
-  const uint64_t len = align_up(end, align) - from;
-  uint8_t *const bytes = mem_alloc_aligned(align > 1 ? align : CACHE_LINE, align_up(len, CACHE_LINE));
-  if (!in || !bytes || !fdpool_try_acquire(file, &fd)) {
+  uint8_t *const bytes = page_room(&at);
+  if (!in || !bytes || !fdpool_try_acquire(at.file, &fd)) {
     if (in) page_free(&in->x);
     mem_free(bytes);
     return false;
@@ -501,9 +542,9 @@ static bool together_add(struct together *t, const struct remix *x, struct remix
   t->of[n].x = x;
   t->of[n].slot = slot;
   t->of[n].in = in;
-  t->of[n].file = file;
+  t->of[n].at = at;
   t->of[n].bytes = bytes;
-  t->reads[n] = (struct blkio_read){.fd = fd, .path = file->path, .buf = bytes, .len = (uint32_t)len, .off = from};
+  t->reads[n] = (struct blkio_read){.fd = fd, .path = at.file->path, .buf = bytes, .len = at.len, .off = at.from};
   t->room -= size < t->room ? size : t->room;
   t->nr++;
   return true;
@@ -536,9 +577,8 @@ static void together_end(struct together *t, uint32_t n, const struct remix_need
   struct remix_slot *const slot = t->of[n].slot;
   struct remix_in *in = t->of[n].in;
   const struct remix_page p = slot_page(x->paged, x->nr_runs, slot);
-  const uint64_t skip = p.at + (x->part ? x->part->at.off : 0) - t->reads[n].off;
-  fdpool_release(t->of[n].file);
-  if (t->reads[n].status == REMIXDB_OK && page_make(x, slot, &p, t->of[n].bytes + skip, in) == REMIXDB_OK) {
+  fdpool_release(t->of[n].at.file);
+  if (t->reads[n].status == REMIXDB_OK && page_make(x, slot, &p, t->of[n].bytes + t->of[n].at.skip, in) == REMIXDB_OK) {
     for (uint32_t i = 0; i < nr; i++)
       if (t->page[i] == n && !page_shows(&in->x, needs[i].key, needs[i].hash))
         atomic_store_explicit(&slot->missed, true, memory_order_relaxed);

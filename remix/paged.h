@@ -89,12 +89,13 @@ uint32_t remix_page_of(const struct remix *x, struct kref key);     // the page 
 uint32_t remix_page_at(const struct remix *x, uint64_t rank);       // the page of the live entry of this rank
 uint64_t remix_page_rank(const struct remix *x, uint32_t page);     // live entries before the page (G2)
 uint32_t remix_page_segment(const struct remix *x, uint32_t page);  // segments before the page
-// Finds a page, and reads it if it is not in memory. Inside an epoch; *out is valid until the epoch ends (G3). Fails as
-// the reading of a file does.
+// Finds a page, and reads it if it is not in memory. Then it may wait for a descriptor (fdpool_acquire). Inside an
+// epoch; *out is valid until the epoch ends (G3). Fails as the reading of a file does.
 MUST_CHECK enum remixdb_status remix_page(const struct remix *x, uint32_t page, struct remix **out);
 // Finds the page in which a key may be live, as remix_page does. *out NULL: the key is live in none. That is certain.
-// Filters are asked before a page is read.
-MUST_CHECK enum remixdb_status remix_page_get(const struct remix *x, struct kref key, uint64_t hash,
+// Filters are asked before a page is read. wait: waits for a descriptor, so that the caller holds none. Otherwise fails
+// with REMIXDB_ABORTED if a page has to be read and no descriptor is free.
+MUST_CHECK enum remixdb_status remix_page_get(const struct remix *x, struct kref key, uint64_t hash, bool wait,
                                               struct remix **out);
 // Keys that are to be looked up.
 #define REMIX_NEEDS_MAX 64u

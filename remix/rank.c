@@ -202,7 +202,7 @@ enum remixdb_status remix_share(const struct remix *x, uint64_t from, uint64_t t
 // A page that cannot be read makes the caller look the key up, and find the failure.
 static __attribute__((noinline)) enum remix_guess guess_paged(const struct remix *x, struct kref key, uint64_t hash) {
   struct remix *page;
-  if (remix_page_get(x, key, hash, &page) != REMIXDB_OK) return REMIX_UNKNOWN;
+  if (remix_page_get(x, key, hash, true, &page) != REMIXDB_OK) return REMIX_UNKNOWN;
   return page ? remix_guess(page, key, hash) : REMIX_ABSENT;
 }
 

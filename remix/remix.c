@@ -112,7 +112,7 @@ enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, s
 static __attribute__((noinline)) enum remixdb_status get_paged(const struct remix *x, struct kref key, uint64_t hash,
                                                                struct sst_hold *h, struct kv_rec *rec_out) {
   struct remix *page;
-  const enum remixdb_status s = remix_page_get(x, key, hash, &page);
+  const enum remixdb_status s = remix_page_get(x, key, hash, true, &page);
   if (s != REMIXDB_OK) return s;
   return page ? remix_get(page, key, hash, h, rec_out) : REMIXDB_NOTFOUND;
 }
@@ -161,21 +161,21 @@ static void probe_pages(const struct remix_probe *p, const uint8_t *which, uint3
 }
 
 // Goes on in the page of key p[which[at]], of nr keys. Returns the segment, or NULL: the key is in no page, or the page
-// cannot be read, and remix_get will find the failure again.
+// cannot be read now, and remix_get will read it or find the failure again.
 static __attribute__((noinline)) const uint8_t *probe_page(struct remix_probe *p, const uint8_t *which, uint32_t at,
-                                                           uint32_t nr) {
+                                                           uint32_t nr, bool wait) {
   struct remix_probe *const w = &p[which[at]];
   struct remix *page;
   if (!w->x->paged) return NULL;
   if (nr - at > 1) probe_pages(p, which + at, nr - at);
-  w->search = remix_page_get(w->x, w->key, w->hash, &page) != REMIXDB_OK;
+  w->search = remix_page_get(w->x, w->key, w->hash, wait, &page) != REMIXDB_OK;
   if (w->search || !page) return NULL;
   w->x = page;
   return seg_at(page->index, anchors_find(&page->index->anchors, w->key));
 }
 
 // Group prefetching: the anchors of all keys (anchors_find_many), then the lines of all segments.
-void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr) {
+void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr, bool wait) {
   struct anchors_lookup wants[ANCHORS_MANY_MAX];
   uint32_t found[ANCHORS_MANY_MAX];
   for (uint32_t from = 0; from < nr; from += ANCHORS_MANY_MAX) {
@@ -189,7 +189,7 @@ void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
       struct remix_probe *const w = &p[which[from + i]];
       w->search = w->several = false;
       w->set = 0;
-      w->seg = likely(w->x->nr_segs != 0) ? seg_at(w->x->index, found[i]) : probe_page(p, which, from + i, nr);
+      w->seg = likely(w->x->nr_segs != 0) ? seg_at(w->x->index, found[i]) : probe_page(p, which, from + i, nr, wait);
     }
   }
   for (uint32_t i = 0; i < nr; i++) {

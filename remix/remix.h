@@ -100,7 +100,7 @@ struct remix_probe {
   const struct remix *older;  // for the caller's use: the view to try if the key is not in x
   struct kref key;
   uint64_t hash;
-  bool search;      // out: only remix_get can search x: the segment has far bits, or the page cannot be read
+  bool search;      // out: only remix_get can search x: the segment has far bits, or the page cannot be read now
   uint32_t set;     // out: entries that can be the key and have not been taken yet; empty with search
   struct sst *sst;  // out: the place of the entry that was taken last
   sst_pos pos;
@@ -108,8 +108,9 @@ struct remix_probe {
   const uint8_t *seg;
   uint32_t at, entry;
 };
-// Finds the candidates of the nr probes p[which[0]], p[which[1]], ... Reads no block from disk.
-void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr);
+// Finds the candidates of the nr probes p[which[0]], p[which[1]], ... Reads no block from disk, but pages of paged
+// views (remix/paged.h). wait: may wait for a descriptor to read one, so that the caller holds none.
+void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr, bool wait);
 // Takes the candidate with the lowest index out of each probe's set, which must not be empty, and sets sst and pos.
 // Prefetches the cache's slot of the candidate's block.
 void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr);

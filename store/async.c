@@ -273,7 +273,7 @@ static bool get_advance(struct xdb_gets *g, struct get *w, const struct sst_fetc
     }
     if (!p->older) break;
     candidate_older(p);
-    remix_probe_find(p, first, 1);
+    remix_probe_find(p, first, 1, true);
   }
   get_ready(g, w, REMIXDB_NOTFOUND);
   return true;
@@ -343,7 +343,7 @@ enum remixdb_status xdb_get_begin(struct xdb_gets *g, struct kref key, void *val
   } else if (unlikely(s != REMIXDB_OK)) {
     get_failed(g, w, s);
   } else {
-    remix_probe_find(&w->probe, first, 1);
+    remix_probe_find(&w->probe, first, 1, true);
     if (!get_advance(g, w, NULL)) get_hold(g, w, v->version);
   }
   g->super = NULL;

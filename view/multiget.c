@@ -20,11 +20,12 @@ _Static_assert(1 + (SST_BATCH_MAX - 1) / COLD_ADD_MIN <= SST_BATCH_PARTS, "the r
 #define BATCH_PAGES 1024u  // most pages of the blocks of a batch: bounds its memory and its time
 
 // A waiting key. It waits for the batch that reads the block of its candidate, which is not in the cache. Or it waits
-// for the end of the batch, to be looked up alone. (A thread that has reads in flight must not wait for other threads'
-// reads.)
+// for the end of the batch, to be looked up alone, or to begin when its partition is not away any more. A thread that
+// has reads in flight holds descriptors, so it must not wait for other threads' reads or descriptors.
 struct waiting {
-  uint64_t id;  // id of the block, from table and number; NO_BLOCK: the key is to be looked up alone
-  size_t key;   // of the call
+  uint64_t id;              // id of the block, from table and number; NO_BLOCK: the key waits for the batch's end
+  size_t key;               // of the call
+  const struct part *away;  // NO_BLOCK: the partition with which it begins; NULL: it is looked up alone
   struct remix_probe probe;
 };
 
@@ -226,9 +227,10 @@ static uint32_t look_in_memtable(struct multiget *m, const struct wh *wh, uint64
 
 #define NO_BLOCK UINT64_MAX  // sorts last
 
-static void wait_alone(struct multiget *m, uint32_t k) {
+// away: as in struct waiting.
+static void wait_for_end(struct multiget *m, uint32_t k, const struct part *away) {
   assert(m->nr_waiting < SST_BATCH_MAX);
-  m->waiting[m->nr_waiting++] = (struct waiting){.id = NO_BLOCK, .key = m->at[k], .probe = m->probe[k]};
+  m->waiting[m->nr_waiting++] = (struct waiting){.id = NO_BLOCK, .key = m->at[k], .away = away, .probe = m->probe[k]};
 }
 
 static void wait_for_block(struct multiget *m, uint32_t k) {
@@ -264,7 +266,7 @@ static void sort_out(struct multiget *m, const uint8_t *which, uint32_t nr, uint
   for (uint32_t i = 0; i < nr; i++) {
     const uint32_t k = which[i];
     if (m->probe[k].set) with[(*nr_with)++] = (uint8_t)k;
-    else if (unlikely(m->probe[k].search)) wait_alone(m, k);
+    else if (unlikely(m->probe[k].search)) wait_for_end(m, k, NULL);
     else if (unlikely(m->probe[k].older != NULL)) older[(*nr_older)++] = (uint8_t)k;
   }
 }
@@ -277,7 +279,7 @@ static void probe_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
     sort_out(m, which, nr, which, &left, older, &nr_older);
     for (uint32_t i = 0; i < nr_older; i++) candidate_older(&m->probe[older[i]]);
     if (unlikely(nr_older)) {
-      remix_probe_find(m->probe, older, nr_older);
+      remix_probe_find(m->probe, older, nr_older, !m->begun);
       sort_out(m, older, nr_older, which, &left, older, &(uint32_t){0});
     }
     if (left == 0) return;
@@ -309,11 +311,17 @@ static void probe_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
 }
 
 // The same as candidate_begin for a partition that may be away. If it cannot be opened, the key counts as failed.
-static bool begin_away(struct multiget *m, const struct part *part, uint32_t k) {
-  if (!part_is_away(part)) return candidate_begin(&m->probe[k], part, m->key[k], m->hash[k]);
+static bool begin_away(struct multiget *m, const struct part *part, struct kref key, uint64_t hash, uint32_t k) {
+  if (!part_is_away(part)) return candidate_begin(&m->probe[k], part, key, hash);
+  if (m->begun) {
+    m->probe[k].key = key;
+    m->probe[k].hash = hash;
+    wait_for_end(m, k, part);
+    return false;
+  }
   const enum remixdb_status s = part_ready(part);
   if (s != REMIXDB_OK) failed(m, s);
-  return s == REMIXDB_OK && candidate_begin(&m->probe[k], part, m->key[k], m->hash[k]);
+  return s == REMIXDB_OK && candidate_begin(&m->probe[k], part, key, hash);
 }
 
 static void look_in_tables(struct multiget *m, const struct version *version, uint8_t *which, uint32_t nr) {
@@ -321,10 +329,11 @@ static void look_in_tables(struct multiget *m, const struct version *version, ui
   for (uint32_t i = 0; i < nr; i++) {
     const uint32_t k = which[i];
     const struct part *const part = version->parts[version_find(version, m->key[k])];
-    if (likely(candidate_begin(&m->probe[k], part, m->key[k], m->hash[k])) || begin_away(m, part, k))
+    if (likely(candidate_begin(&m->probe[k], part, m->key[k], m->hash[k])) ||
+        begin_away(m, part, m->key[k], m->hash[k], k))
       which[left++] = (uint8_t)k;
   }
-  remix_probe_find(m->probe, which, left);
+  remix_probe_find(m->probe, which, left, !m->begun);
   probe_candidates(m, which, left);
 }
 
@@ -388,22 +397,26 @@ static void end_waiting(struct multiget *m) {
   m->nr_waiting = m->pages_waiting = m->nr_added = 0;
   m->begun = false;
   for (uint32_t from = 0; from < nr; from += MULTIGET_GROUP) {
-    uint8_t which[MULTIGET_GROUP];
-    uint32_t had = 0;
+    uint8_t which[MULTIGET_GROUP], begun[MULTIGET_GROUP];
+    uint32_t had = 0, nr_begun = 0, used = 0;
     for (uint32_t i = from; i < nr && i < from + MULTIGET_GROUP; i++) {
-      if (unlikely(m->waiting[i].id == NO_BLOCK)) {
-        look_up_alone(m, &m->waiting[i]);
+      const struct waiting *const w = &m->waiting[i];
+      if (unlikely(w->id == NO_BLOCK)) {
+        m->at[used] = w->key;
+        if (!w->away) look_up_alone(m, w);
+        else if (begin_away(m, w->away, w->probe.key, w->probe.hash, used)) begun[nr_begun++] = (uint8_t)used++;
         continue;
       }
-      const struct sst_request *const w = &m->batch.requests[m->want[i]];
-      if (unlikely(w->status != REMIXDB_OK)) continue;  // sst_batch_end reports it
-      m->at[had] = m->waiting[i].key;
-      m->probe[had] = m->waiting[i].probe;
-      m->data[had] = w->hold->cb.data;
-      which[had] = (uint8_t)had;
-      had++;
+      const struct sst_request *const r = &m->batch.requests[m->want[i]];
+      if (unlikely(r->status != REMIXDB_OK)) continue;  // sst_batch_end reports it
+      m->at[used] = w->key;
+      m->probe[used] = w->probe;
+      m->data[used] = r->hold->cb.data;
+      which[had++] = (uint8_t)used++;
     }
     had = compare_candidates(m, which, had);
+    if (unlikely(nr_begun)) remix_probe_find(m->probe, begun, nr_begun, true);
+    for (uint32_t i = 0; i < nr_begun; i++) which[had++] = begun[i];
     probe_candidates(m, which, had);
   }
   for (uint32_t i = 0; batch && i < m->batch.nr; i++) sst_hold_fini(&m->holds[i]);

@@ -126,8 +126,9 @@ static struct reads ask(struct xdb *db, struct xdb_ref *r, enum ask what, uint32
     else check_get(r, what == ABSENT ? KEYS + i : i);
   }
   remixdb_iter_destroy(it);
-  const struct reads got = {(double)(figure(db, "indexes.page_reads") - pages) / nr,
-                            (double)(figure(db, "io_totals.reads") - blocks) / nr};
+  const uint64_t read = figure(db, "indexes.page_reads") - pages, all = figure(db, "io_totals.reads") - blocks;
+  CHECK(all >= read);
+  const struct reads got = {(double)read / nr, (double)(all - read) / nr};
   print_message("%s: %.3f reads of pages, %.3f of blocks\n", names[what], got.pages, got.blocks);
   return got;
 }

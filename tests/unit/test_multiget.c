@@ -7,10 +7,12 @@
 #include "tests/lib/check.h"
 
 #include <sys/stat.h>
+#include "remix/paged.h"
 #include "view/multiget.h"
 
 #include "tests/lib/scene.h"
 #include "tests/lib/simdisk.h"
+#include "tests/lib/starve.h"
 #include "tests/lib/temp.h"
 #include "store/below.h"
 #include "xdb.h"
@@ -253,6 +255,67 @@ static void test_cold_turns(void **state) {
     }
   }
   place_native = place_cold = false;
+  free(l);
+}
+
+// ---- few descriptors
+
+static struct place *watched;
+static bool beyond;  // a descriptor more than there may be: somebody has lost patience
+
+static int watch_open(struct env *e, int at, const char *path, unsigned flags) {
+  if (watched && fdpool_open_count(watched->fds) > place_max_open) beyond = true;
+  return place_open(e, at, path, flags);
+}
+
+// As version_again, but the partitions are away.
+static void version_away(struct scene *s) {
+  version_again(s);
+  version_unref(s->version);
+  OK(version_open(&s->p.ctx, NULL, NULL, &s->version));
+}
+
+// A thread whose reads are under way has descriptors. It waits for none to read a page of an index, or to open a
+// partition: the pool need not pass its bound.
+static void test_waits_for_no_descriptor(void **state) {
+  (void)state;
+  struct list *const l = malloc(sizeof(*l));
+  struct remix_pool pool;
+  uint64_t rng = check_seed, loads = 0;
+  place_max_open = 2;
+  place_cold = true;  // so that reads begin with the first block
+  starve(true);
+  atomic_store(&version_eager, 0);
+  for (uint32_t n = 0; n < 6; n++) {
+    struct scene s;
+    struct multiget *m;
+    size_t nr;
+    scene_young = n % 2 ? YOUNG_SOME : YOUNG_NOWHERE;
+    scene_init(&s, &(struct plan){4000, 30, 30, n % 3 ? 8 : 60, n % 3 ? 4 : 2, 6, n < 4 ? 0 : 1 << 20}, rng_next(&rng));
+    remix_pool_init(&pool, &s.p.epoch, NULL);
+    if (n % 3) s.p.ctx.pages = &pool;
+    s.p.ops.open = watch_open;
+    watched = &s.p;
+    OK(multiget_create(blkio_shared(&s.p.io), &m));
+    for (uint32_t i = 0; i < 6; i++) {
+      if (i % 3 == 0 || n % 3 == 0) version_away(&s);
+      list_random(&s, l, 400, &rng);
+      const enum remixdb_status got = look_up(&s, m, l, &nr, NULL, &rng);
+      list_check(&s, l, got, nr, false);
+      CHECK(!beyond);
+    }
+    watched = NULL;
+    loads += atomic_load(&pool.loads);
+    multiget_destroy(m);
+    scene_fini(&s);
+    remix_pool_fini(&pool);
+  }
+  CHECK(loads > 100);
+  scene_young = YOUNG_NOWHERE;
+  starve(false);
+  atomic_store(&version_eager, VERSION_EAGER);
+  place_max_open = 100;
+  place_cold = false;
   free(l);
 }
 
@@ -895,6 +958,7 @@ int main(void) {
       cmocka_unit_test(test_model),
       cmocka_unit_test(test_young),
       cmocka_unit_test(test_cold_turns),
+      cmocka_unit_test(test_waits_for_no_descriptor),
       cmocka_unit_test(test_fails),
       cmocka_unit_test(test_young_fails),
       cmocka_unit_test_setup_teardown(test_contract, setup, teardown),

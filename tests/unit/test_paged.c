@@ -336,6 +336,29 @@ static void test_loads(void **state) {
   end(&w);
 }
 
+// A page that is read counts as a read of the store, and one in memory does not.
+static void test_counted(void **state) {
+  (void)state;
+  struct paged w;
+  struct remix *page;
+  make(&w, KEYS_NUMBERS, 3000 / SLOW, 3, true);
+  atomic_store(&budget_starved, false);
+  for (uint32_t again = 0; again < 2; again++) {
+    for (uint32_t i = 0; i < remix_pages(w.x); i++) {
+      const uint64_t reads = atomic_load(&w.p.io.nr_reads), bytes = atomic_load(&w.p.io.read_bytes),
+                     trips = atomic_load(&w.p.io.nr_trips), loaded = atomic_load(&w.pool.loaded);
+      enter(&w.p);
+      OK(remix_page(w.x, i, &page));
+      leave(&w.p);
+      assert_int_equal(atomic_load(&w.p.io.nr_reads) - reads, !again);
+      assert_int_equal(atomic_load(&w.p.io.nr_trips) - trips, !again);
+      assert_int_equal(atomic_load(&w.p.io.read_bytes) - bytes, atomic_load(&w.pool.loaded) - loaded);
+    }
+  }
+  atomic_store(&budget_starved, true);
+  end(&w);
+}
+
 // ---- pages of many keys
 
 #define NEEDS 40u
@@ -693,10 +716,11 @@ static void test_page_out(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_answers), cmocka_unit_test(test_loads),     cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_damage),  cmocka_unit_test(test_failures),  cmocka_unit_test(test_page_out),
-      cmocka_unit_test(test_filters), cmocka_unit_test(test_no_filter), cmocka_unit_test(test_gone),
-      cmocka_unit_test(test_forged),  cmocka_unit_test(test_together),  cmocka_unit_test(test_not_together),
+      cmocka_unit_test(test_answers),      cmocka_unit_test(test_loads),   cmocka_unit_test(test_counted),
+      cmocka_unit_test(test_threads),      cmocka_unit_test(test_damage),  cmocka_unit_test(test_failures),
+      cmocka_unit_test(test_page_out),     cmocka_unit_test(test_filters), cmocka_unit_test(test_no_filter),
+      cmocka_unit_test(test_gone),         cmocka_unit_test(test_forged),  cmocka_unit_test(test_together),
+      cmocka_unit_test(test_not_together),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

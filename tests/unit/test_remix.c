@@ -164,7 +164,7 @@ static void check_probes(struct tables *t, struct remix *x, uint64_t *rng) {
   const uint32_t all = left;
   bool found[GROUP] = {false};
   enter(t->p);
-  remix_probe_find(p, which, left);
+  remix_probe_find(p, which, left, true);
   for (;;) {
     uint32_t again = 0;
     for (uint32_t i = 0; i < left; i++) {
