@@ -29,7 +29,7 @@ struct shape {
   enum bits bits;
 };
 
-struct view {
+struct made_view {
   struct remix x;
   struct remix_index ix;
   struct sst *runs[REMIX_RUNS_MAX], tables[REMIX_RUNS_MAX];
@@ -90,8 +90,8 @@ static void make_segment(const struct shape *shape, const struct remix_layout *l
   for (uint32_t r = 0; r < shape->runs; r++) store32le(s + lay->offs + 4 * r, below(shape->end + 1));
 }
 
-static void view_make(const struct shape *shape, struct view *v) {
-  *v = (struct view){.size = 0};
+static void view_make(const struct shape *shape, struct made_view *v) {
+  *v = (struct made_view){.size = 0};
   struct remix *const x = &v->x;
   for (uint32_t r = 0; r < shape->runs; r++) {
     v->tables[r].nr_pages = (r + 1 == shape->runs ? shape->end : below(shape->end + 1)) >> 8;
@@ -121,7 +121,7 @@ static void view_make(const struct shape *shape, struct view *v) {
   v->plain_ix = v->ix;
 }
 
-static void view_fini(struct view *v) {
+static void view_fini(struct made_view *v) {
   free(v->plain);
   free(v->narrow);
 }
@@ -174,7 +174,7 @@ static void count_segment(struct seen *seen, const struct remix_index *ix, const
   else seen->near++;
 }
 
-static void check_segments(const struct view *v, struct seen *seen) {
+static void check_segments(const struct made_view *v, struct seen *seen) {
   const struct remix_index *const ix = &v->ix, *const pix = &v->plain_ix;
   for (uint32_t i = 0; i < v->x.nr_segs; i++) {
     const uint8_t *const s = seg_at(ix, i), *const p = seg_at(pix, i);
@@ -190,7 +190,7 @@ static void check_segments(const struct view *v, struct seen *seen) {
 }
 
 // The form is the one that N2 tells.
-static void check_form(const struct view *v, const struct narrow_form *form) {
+static void check_form(const struct made_view *v, const struct narrow_form *form) {
   const struct remix_index *const pix = &v->plain_ix;
   uint32_t wide = 0, marked = 0;
   for (uint32_t i = 0; i < v->x.nr_segs; i++) {
@@ -206,7 +206,7 @@ static void check_form(const struct view *v, const struct narrow_form *form) {
 }
 
 static void check_view(const struct shape *shape, struct seen *seen) {
-  struct view v;
+  struct made_view v;
   view_make(shape, &v);
   const size_t head = remix_segs_off(shape->runs);
   const struct narrow_form form = remix_narrow_form(&v.x, head);
