@@ -37,24 +37,30 @@ static inline uint32_t cursor_came(const struct remix_cursor *c) {
   return c->way == REMIX_BACK && remix_valid(c) ? c->came + c->from - cursor_ordinal(c) : c->came;
 }
 
+// Takes the selectors of a segment.
+static inline void cursor_take(struct remix_cursor *c, const uint8_t *s) {
+  if (s == c->s) return;
+  c->s = s;
+  c->sel = seg_bytes(c->x->index, s, c->room);
+}
+static inline struct seg_sels cursor_sels(const struct remix_cursor *c) { return (struct seg_sels){c->sel, false}; }
+
 // At most so many records of the entry's run, as far as the bounds go.
-static __attribute__((noinline)) uint32_t expect_within(const struct remix_cursor *c, const uint8_t *s, uint32_t i,
-                                                        uint32_t most) {
-  const uint32_t run = seg_run(c->x->index, s, i);
-  return edge_records(c, run, seg_pos(c->x, s, run, i), most);
+static __attribute__((noinline)) uint32_t expect_within(const struct remix_cursor *c, uint32_t i, uint32_t most) {
+  const uint32_t run = c->sel[i] & REMIX_RUN;
+  return edge_records(c, run, sels_pos(c->x, c->s, cursor_sels(c), run, i), most);
 }
 
-// Estimates the records of entry i's run that the cursor reads from that one on. It takes as many steps as after the
-// last seeks; if it has taken more, it takes as many again. A seek that follows a seek without steps reads one record.
-// Stepping back may need the whole block.
-static inline uint32_t cursor_expect(const struct remix_cursor *c, const uint8_t *s, uint32_t i) {
+// Estimates the records of the run of entry i, of the cursor's segment, that the cursor reads from that one on. It
+// takes as many steps as after the last seeks; if it has taken more, it takes as many again. A seek that follows a seek
+// without steps reads one record. Stepping back may need the whole block.
+static inline uint32_t cursor_expect(const struct remix_cursor *c, uint32_t i) {
   if (c->way == REMIX_BACK) return SST_ALL;
   if (c->way == REMIX_SOUGHT && c->usual == 0) return 1;
   const uint32_t came = cursor_came(c), left = came < c->usual ? c->usual - came : came - c->usual;
-  const struct seg_sels sels = seg_sels(c->x->index, s);
-  const uint32_t share = set32_count(sels_of(sels, sels_run(sels, i)));  // of the segment
+  const uint32_t share = set32_count(sels_of(cursor_sels(c), c->sel[i] & REMIX_RUN));  // of the segment
   const uint32_t most = 1 + share * ((left < USUAL_MAX ? left : USUAL_MAX) + USUAL_MORE) / REMIX_SEG;
-  return likely(!c->bounded) ? most : expect_within(c, s, i, most);
+  return likely(!c->bounded) ? most : expect_within(c, i, most);
 }
 
 static bool entry_missing(const struct remix_cursor *c, const uint8_t *s, uint32_t i) {
@@ -62,18 +68,19 @@ static bool entry_missing(const struct remix_cursor *c, const uint8_t *s, uint32
   return missing(&c->holds[run], c->x->runs[run], sst_pos_block(seg_pos(c->x, s, run, i)));
 }
 
-// entry_read for a seek, with the cursor's hold of the run. In a young view a block from disk is a jump.
-static enum remixdb_status entry_seek(struct remix_cursor *c, const uint8_t *s, uint32_t i, uint32_t expect,
-                                      struct kv_rec *rec_out) {
+// sels_read for a seek, with the cursor's hold of the run. In a young view a block from disk is a jump.
+static inline enum remixdb_status entry_seek(struct remix_cursor *c, const uint8_t *s, struct seg_sels sels, uint32_t i,
+                                             uint32_t expect, struct kv_rec *rec_out) {
   const struct remix *const x = c->x;
-  const uint32_t run = seg_run(x->index, s, i);
-  if (x->index->young) c->scan_debt += missing(&c->holds[run], x->runs[run], sst_pos_block(seg_pos(x, s, run, i)));
-  return entry_read(x, s, i, expect, &c->holds[run], rec_out);
+  const uint32_t run = sels_run(sels, i);
+  if (x->index->young)
+    c->scan_debt += missing(&c->holds[run], x->runs[run], sst_pos_block(sels_pos(x, s, sels, run, i)));
+  return sels_read(x, s, sels, i, expect, &c->holds[run], rec_out);
 }
 
-// A seek's reader for seg_search_binary: arg is the cursor.
+// A seek's reader for seg_search_binary: arg is the cursor, which has taken the segment.
 static enum remixdb_status seek_entry(void *arg, const uint8_t *s, uint32_t i, struct kv_rec *rec_out) {
-  return entry_seek(arg, s, i, cursor_expect(arg, s, i), rec_out);
+  return entry_seek(arg, s, cursor_sels(arg), i, cursor_expect(arg, i), rec_out);
 }
 
 // Prefetches the nr records that follow so many others behind off, if the cursor holds their block and the record
@@ -90,7 +97,8 @@ static inline bool near_prefetch(const struct remix_run_pos *n, sst_pos off, uin
 static void group_prefetch(const struct remix_cursor *c, const uint8_t *s, uint32_t from, uint32_t nr) {
   const struct remix *const x = c->x;
   const struct remix_index *const ix = x->index;
-  const struct seg_sels sels = seg_sels(ix, s);
+  uint8_t room[REMIX_SEG];
+  const struct seg_sels sels = {seg_bytes(ix, s, room), false};
   struct {
     uint32_t run, before, nr;
   } parts[REMIX_SEG];
@@ -162,20 +170,21 @@ static enum remixdb_status seg_search(struct remix_cursor *c, uint32_t seg, cons
   struct kv_rec rec;
   c->front_seg = seg;
   c->front_at = 0;
+  cursor_take(c, p);
   if (unlikely(seg_far(ix, p))) return seg_search_binary(x, p, key, seek_entry, c, out, &rec);
   const struct blind dbits = seg_blind(ix, p);
   const uint32_t nr = seg_nr(ix, p), base = seg_base(ix, p);
   const uint32_t tagged = x->tags ? set32_eq8(p, 0xFF, remix_tag(hash64(key.ptr, key.len))) & set32_below(nr) : 0;
   if (ahead)  // for all runs at once: else each group of entries would wait for its own
     for (uint32_t r = 0; r < x->nr_runs; r++) sst_prefetch_place(x->runs[r], seg_off(ix, p, r));
-  if (tagged) entry_prefetch(x, p, set32_first(tagged));
+  if (tagged) sels_prefetch(x, p, cursor_sels(c), set32_first(tagged));
   const uint32_t cand = blind_candidate(dbits, nr, base, key);
   if (ahead) {
     prefetch(&ix->live[seg + 1]);  // for the step to the next segment
     group_prefetch(c, p, cand, ahead);
     c->front_at = cand + ahead < nr ? cand + ahead : nr;
   } else if (x->tags && !tagged && cand + 1 < nr) {
-    entry_prefetch(x, p, cand + 1);
+    sels_prefetch(x, p, cursor_sels(c), cand + 1);
   }
   if (unlikely(remix_stirred(c))) {
     const enum remixdb_status cold = seg_search_cold(c, p, key, cand, x->tags && !(tagged >> cand & 1), out);
@@ -185,7 +194,7 @@ static enum remixdb_status seg_search(struct remix_cursor *c, uint32_t seg, cons
     const enum remixdb_status near = edge_find_near(c, seg);
     if (near != REMIXDB_OK) return near;
   }
-  const enum remixdb_status s = entry_seek(c, p, cand, cursor_expect(c, p, cand), &rec);
+  const enum remixdb_status s = entry_seek(c, p, cursor_sels(c), cand, cursor_expect(c, cand), &rec);
   if (s != REMIXDB_OK) return s;
   REMIX_COUNT(key_compares);
   out->at = blind_place(dbits, nr, base, key, cand, kref(rec.key, rec.klen), &out->equal);
@@ -294,8 +303,7 @@ static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
   const struct remix_index *const ix = c->x->index;
   REMIX_COUNT(segments);
   c->seg = seg;
-  c->s = seg_at(ix, seg);
-  c->sel = seg_bytes(ix, c->s, c->room);
+  cursor_take(c, seg_at(ix, seg));
   c->live = seg_live(ix, c->s);
   if (unlikely(c->bounded)) c->live &= edge_within(c, seg);
   set_plain(c);
@@ -542,7 +550,7 @@ enum remixdb_status remix_none_between(struct remix_cursor *c, struct kref key, 
   const uint32_t cand = blind_candidate(dbits, nr, base, key);
   struct kv_rec rec;
   bool equal;
-  const enum remixdb_status s = entry_seek(c, p, cand, 1, &rec);
+  const enum remixdb_status s = entry_seek(c, p, seg_sels(x->index, p), cand, 1, &rec);
   if (s != REMIXDB_OK) return s;
   const struct kref found = kref(rec.key, rec.klen);
   const uint32_t at = blind_place(dbits, nr, base, key, cand, found, &equal);
@@ -707,7 +715,7 @@ static inline bool follows(const struct sst_hold *h, const struct sst *t, uint32
 static __attribute__((noinline)) enum remixdb_status record_read(struct remix_cursor *c, struct sst *t, sst_pos pos,
                                                                  struct sst_hold *h, struct remix_run_pos *n,
                                                                  struct kv_rec *rec_out) {
-  const uint32_t block = sst_pos_block(pos), few = cursor_expect(c, c->s, c->at);
+  const uint32_t block = sst_pos_block(pos), few = cursor_expect(c, c->at);
   if (missing(h, t, block)) {
     const bool on = follows(h, t, block), back = h->sst == t && block + sst_block_pages(t, block) == h->block;
     if (!on && !back) c->scan_debt += c->begun;
@@ -746,7 +754,7 @@ enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out)
     block_record(n->data, n->idx, rec_out);
     return REMIXDB_OK;
   }
-  const sst_pos pos = seg_pos(c->x, c->s, run, c->at);
+  const sst_pos pos = sels_pos(c->x, c->s, cursor_sels(c), run, c->at);
   n->nr = 0;
   if (unlikely(c->keys_only) && keys_suit(c, run, t, sst_pos_block(pos))) return record_key(c, run, pos, rec_out);
   const enum remixdb_status s = record_read(c, t, pos, h, n, rec_out);

@@ -44,7 +44,7 @@ struct remix_cursor {
   uint32_t live;               // the segment's live entries within the bounds, one bit each
   uint32_t plain;              // those of them whose records do not expire
   uint32_t cap;                // runs that holds and near have room for
-  const uint8_t *s, *sel;      // the segment, and its selectors, in the image or in `room`
+  const uint8_t *s, *sel;      // the segment that it last came to, and its selectors, in the image or in `room`
   struct sst_hold *holds;      // one for each run
   struct remix_run_pos *near;  // one for each run
   struct blkio_queue *queue;   // for readahead; NULL: none

@@ -112,18 +112,20 @@ static inline bool missing(const struct sst_hold *h, const struct sst *t, uint32
 
 // Reads the record of entry i. The record is valid until the epoch ends, because a search pins nothing. nr: how many
 // records of the run, from this record on, the caller is going to read.
-static inline enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, uint32_t nr,
-                                             struct sst_hold *h, struct kv_rec *rec_out) {
-  const struct seg_sels sels = seg_sels(x->index, s);
+static inline enum remixdb_status sels_read(const struct remix *x, const uint8_t *s, struct seg_sels sels, uint32_t i,
+                                            uint32_t nr, struct sst_hold *h, struct kv_rec *rec_out) {
   const uint32_t run = sels_run(sels, i);
   REMIX_COUNT(key_reads);
   sst_prefetch_place(x->runs[run], seg_off(x->index, s, run));
   return sst_read_some(x->runs[run], sels_pos(x, s, sels, run, i), nr, false, h, rec_out);
 }
+static inline enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, uint32_t nr,
+                                             struct sst_hold *h, struct kv_rec *rec_out) {
+  return sels_read(x, s, seg_sels(x->index, s), i, nr, h, rec_out);
+}
 
 // Prefetches the memory that entry_read of entry i reads.
-static inline void entry_prefetch(const struct remix *x, const uint8_t *s, uint32_t i) {
-  const struct seg_sels sels = seg_sels(x->index, s);
+static inline void sels_prefetch(const struct remix *x, const uint8_t *s, struct seg_sels sels, uint32_t i) {
   const uint32_t run = sels_run(sels, i);
   sst_prefetch(x->runs[run], sels_pos(x, s, sels, run, i));
 }
