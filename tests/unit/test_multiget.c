@@ -261,10 +261,12 @@ static void test_cold_turns(void **state) {
 // ---- few descriptors
 
 static struct place *watched;
-static bool beyond;  // a descriptor more than there may be: somebody has lost patience
+static bool beyond;     // a descriptor more than there may be: somebody has lost patience
+static uint32_t opens;  // of files
 
 static int watch_open(struct env *e, int at, const char *path, unsigned flags) {
   if (watched && fdpool_open_count(watched->fds) > place_max_open) beyond = true;
+  opens++;
   return place_open(e, at, path, flags);
 }
 
@@ -316,6 +318,70 @@ static void test_waits_for_no_descriptor(void **state) {
   atomic_store(&version_eager, VERSION_EAGER);
   place_max_open = 100;
   place_cold = false;
+  free(l);
+}
+
+// ---- groups where reads come from the disk
+
+static uint32_t reads_first;  // reads of blocks before the first file was opened
+static ssize_t (*place_read)(struct env *e, int fd, void *buf, size_t len, uint64_t off);
+
+static ssize_t watch_read(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
+  reads_first += opens == 0;
+  return place_read(e, fd, buf, len, off);
+}
+
+#define TWO_KEYS 40u
+
+// Adds keys that are in tables of the partition, until the list has nr. False: there are too few.
+static bool list_of_part(const struct scene *s, struct list *l, uint32_t part, uint32_t nr) {
+  for (uint32_t a = 0; a < s->k.nr && l->nr < nr; a++)
+    if (s->disk[a] != NONE && version_find(s->version, s->k.keys[a]) == part)
+      l->keys[l->nr++] = (struct remixdb_slice){s->k.keys[a].ptr, s->k.keys[a].len};
+  return l->nr == nr;
+}
+
+// The first partition from `part` on that has so many keys.
+static uint32_t part_with(const struct scene *s, struct list *l, uint32_t part) {
+  for (l->nr = 0; !list_of_part(s, l, part, TWO_KEYS); l->nr = 0) CHECK(++part < s->version->nr_parts);
+  return part;
+}
+
+// The keys of the call are looked up in groups of 16, and the blocks of the first group are asked for before the second
+// one is looked up. A partition that is away tells: where the 17th key is the first of it, blocks are read before its
+// files are opened.
+static void test_cold_groups(void **state) {
+  (void)state;
+  struct list *const l = calloc(1, sizeof(*l));
+  struct scene s;
+  struct multiget *m;
+  size_t nr;
+  place_cold = true;
+  atomic_store(&version_eager, 0);
+  scene_init(&s, &(struct plan){20000, 0, UINT32_MAX, 12, 6, 9, 0}, check_seed);
+  place_read = s.p.ops.pread;
+  OK(multiget_create(blkio_shared(&s.p.io), &m));
+  const uint32_t one = part_with(&s, l, 0), two = part_with(&s, l, one + 1);
+  for (uint32_t first = 1; first < TWO_KEYS; first++) {
+    version_away(&s);
+    OK(part_ready(s.version->parts[one]));
+    // a call before has waited for blocks, and has opened the tables
+    l->nr = 0;
+    CHECK(list_of_part(&s, l, one, first));
+    CHECK(look_up(&s, m, l, &nr, NULL, NULL) == REMIXDB_OK);
+    CHECK(list_of_part(&s, l, two, TWO_KEYS));
+    s.p.ops.open = watch_open;
+    s.p.ops.pread = watch_read;
+    opens = reads_first = 0;
+    CHECK(look_up(&s, m, l, &nr, NULL, NULL) == REMIXDB_OK);
+    s.p.ops.open = place_open;
+    s.p.ops.pread = place_read;
+    CHECK(opens > 0 && (reads_first > 0) == (first >= 16));
+  }
+  multiget_destroy(m);
+  scene_fini(&s);
+  place_cold = false;
+  atomic_store(&version_eager, VERSION_EAGER);
   free(l);
 }
 
@@ -959,6 +1025,7 @@ int main(void) {
       cmocka_unit_test(test_young),
       cmocka_unit_test(test_cold_turns),
       cmocka_unit_test(test_waits_for_no_descriptor),
+      cmocka_unit_test(test_cold_groups),
       cmocka_unit_test(test_fails),
       cmocka_unit_test(test_young_fails),
       cmocka_unit_test_setup_teardown(test_contract, setup, teardown),
