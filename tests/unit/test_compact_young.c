@@ -3,6 +3,7 @@
 // Young views, from the side that writes them: when one begins, goes on, has runs merged within it and ends, in all
 // kinds of rounds, and every failure on the way.
 #include "tests/lib/check.h"
+#include "tests/lib/keys_packed.h"
 #include "tests/lib/rounds.h"
 
 // ---- young views
@@ -56,6 +57,33 @@ static void young_ends(struct world *w) {
   assert_int_equal(w->went[BEGUN], 1);
   assert_int_equal(w->went[WENT_ON], 1);
   assert_int_equal(w->went[JOINED], 1);
+}
+
+// Puts every `every`-th of the keys that are much like the keys beside them, from the `from`-th on.
+static void put_like(struct world *w, uint32_t from, uint32_t every) {
+  uint32_t n = 0;
+  for (uint32_t a = 0; a < w->k.nr; a++)
+    if (w->k.keys[a].len == 12 && memcmp(w->k.keys[a].ptr, "user", 4) == 0 && n++ % every == from) put(w, a, false);
+  round_ok(w, NULL);
+}
+
+// Tables of a young view are soon merged: their keys are not packed, and those of other tables are.
+static void test_young_keys(void **state) {
+  (void)state;
+  for (uint32_t from = 0; from <= 8; from += 8) {
+    struct world w;
+    world_init(&w, 9000, 0, 66 + from);
+    w.c.build.max_pages = 8 * YOUNG_TABLE;
+    w.value = YOUNG_VALUE;
+    put_like(&w, 0, 2);
+    assert_true(w.base->nr_parts == 1 && keys_packed(remix_of(&w, 0)->runs[0]));
+    w.c.young_from = from;
+    put_like(&w, 1, 20);
+    assert_int_equal(young_of(&w, 0) != NULL, from != 0);
+    const struct remix *const x = from ? young_of(&w, 0) : remix_of(&w, 0);
+    assert_int_equal(keys_packed(x->runs[x->nr_runs - 1]), from == 0);
+    world_fini(&w);
+  }
 }
 
 static void test_young_begins(void **state) {
@@ -751,6 +779,7 @@ int main(void) {
       cmocka_unit_test(test_young_no_memory),
       cmocka_unit_test(test_young_io_fails),
       cmocka_unit_test(test_young_scan_merge_fails),
+      cmocka_unit_test(test_young_keys),
       cmocka_unit_test(test_young_begins),
       cmocka_unit_test(test_young_merged),
       cmocka_unit_test(test_young_merged_some),

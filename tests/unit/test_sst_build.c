@@ -2,6 +2,7 @@
 //
 // Building tables: tables of all kinds of records, read again in all ways; records out of order; failures of memory and
 // of the disk.
+#include "tests/lib/keys_packed.h"
 #include "tests/lib/check.h"
 #include "tests/lib/tables.h"
 
@@ -608,17 +609,12 @@ static uint64_t keys_of(struct world *w, uint64_t number, bool brief, uint32_t n
   struct sst_build *b;
   struct sst *t;
   uint64_t size;
-  int fd;
-  uint8_t word[4];
   OK(sst_build_create(&w->ctx, &o, w->q, &b));
   sst_build_start(b, number);
   (void)add_long(b, 0, nr, 24, 0, vlen);
   OK(sst_build_finish(b, &size));
   OK(sst_open(&w->ctx, number, &t));
-  OK(fdpool_acquire(t->file, &fd));
-  OK(env_read(w->ctx.env, fd, t->path, word, sizeof(word), t->ckb_off + CKB_OFF_LENGTH));
-  fdpool_release(t->file);
-  *packed_out = load32le(word) & CKB_PACKED;
+  *packed_out = keys_packed(t);
   const uint64_t len = t->ckb_len;
   sst_unref(t);
   sst_build_destroy(b);
