@@ -17,28 +17,105 @@
 #define BLIND_FAR 0xFFFEu
 #define BLIND_BYTE_MAX 4094u  // the largest distance of a byte from the base that can be stored
 
-// The discriminating bits of 32 entries: wide, as numbers of 16 bits; or narrow, as bytes. The bits of a segment may be
-// narrow if all lie in the 16 bytes from its base on: a narrow one is the low byte of the number, and SAME is 0xFF.
+// The discriminating bits of 32 entries: wide, as numbers of 16 bits; narrow, as bytes; or as nibbles. The bits of a
+// segment may be narrow if all lie in the 16 bytes from its base on: a narrow one is the low byte of the number, and
+// SAME is 0xFF. A nibble is the place of a narrow bit in a table of 15 that ascend, and SAME is 15.
+//
+// A table has narrow bits that follow each other from the segment's lowest one on, except that it may leave out some in
+// one place. Bits in which keys of a kind never differ do not count: the leading ones if no key ends, the highest ones
+// of ASCII, letters or digits.
 struct blind {
   const uint8_t *bits;
   bool wide;
+  uint16_t table;  // of nibbles: which one (blind_table_make); else 0
 };
-#define BLIND_WIDE 64u    // bytes that wide bits take,
-#define BLIND_NARROW 32u  // and narrow ones
+#define BLIND_WIDE 64u     // bytes that wide bits take,
+#define BLIND_NARROW 32u   // narrow ones,
+#define BLIND_NIBBLES 16u  // and nibbles
 #define BLIND_SAME_NARROW 0xFFu
+#define BLIND_SAME_NIBBLE 15u
+#define BLIND_KINDS 5u
+#define BLIND_GAP_MAX 15u
+#define BLIND_KIND_BITS 40u  // those of byte 0 before the lowest one, those of a table, those left out, one of 16 more
+extern const uint8_t blind_kinds[2 * BLIND_KINDS + 1][BLIND_KIND_BITS];  // the narrow bits of each kind, which ascend
+extern const uint8_t blind_lanes[2 * BLIND_NIBBLES];                     // half ones, half zeros
+
+// A table: of a kind (from 1 on), from its bit `low` on; it leaves out `gap` bits after `from` bits.
+static inline uint32_t blind_table_make(uint32_t kind, uint32_t low, uint32_t from, uint32_t gap) {
+  return kind | low << 4 | from << 8 | gap << 12;
+}
+static inline const uint8_t *blind_table_bits(uint32_t table) { return blind_kinds[table & 15] + (table >> 4 & 15); }
+// The narrow bit whose place is n, n < 15.
+static inline uint32_t blind_table_bit(uint32_t table, uint32_t n) {
+  return blind_table_bits(table)[n + (n >= (table >> 8 & 15) ? table >> 12 : 0)];
+}
+#if defined(SET32_SSE2)
+// All bits of the table, and SAME.
+static inline __m128i blind_table_sse2(uint32_t table) {
+  const uint8_t *const bits = blind_table_bits(table);
+  const __m128i first = _mm_loadu_si128((const __m128i *)bits),
+                second = _mm_loadu_si128((const __m128i *)(bits + (table >> 12))),
+                lanes = _mm_loadu_si128((const __m128i *)(blind_lanes + BLIND_NIBBLES - (table >> 8 & 15)));
+  return _mm_or_si128(_mm_or_si128(_mm_and_si128(lanes, first), _mm_andnot_si128(lanes, second)),
+                      _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, (char)BLIND_SAME_NARROW));
+}
+#endif
+// Makes nibbles of narrow bits; the first nr are used, and entry 0 has none. The lowest one must be in byte 0. Returns
+// their table, or 0: no table has all of the bits.
+uint32_t blind_nibbles(const uint8_t *narrow, uint32_t nr, uint8_t *to);
 
 // The discriminating bit of entry i, as a wide number.
 static inline uint32_t blind_bit(struct blind b, uint32_t i) {
+  if (likely(b.table)) {
+    const uint32_t n = set32_nibble(b.bits, i);
+    return n == BLIND_SAME_NIBBLE ? BLIND_SAME : blind_table_bit(b.table, n);
+  }
   if (unlikely(b.wide)) return load16le(b.bits + 2 * i);
   return b.bits[i] == BLIND_SAME_NARROW ? BLIND_SAME : b.bits[i];
 }
+// Makes wide bits of all 32: BLIND_WIDE bytes.
+static inline void blind_widen(struct blind b, uint8_t *to) {
+  uint8_t spread[32];
+  uint16_t of[BLIND_NIBBLES];
+  if (likely(b.table)) {
+    for (uint32_t n = 0; n < BLIND_SAME_NIBBLE; n++) of[n] = blind_table_bit(b.table, n);
+    of[BLIND_SAME_NIBBLE] = BLIND_SAME;
+    set32_spread(b.bits, spread);
+    for (uint32_t i = 0; i < 32; i++) store16le(to + 2 * i, of[spread[i]]);
+  } else if (unlikely(b.wide)) {
+    memcpy(to, b.bits, BLIND_WIDE);
+  } else {
+    for (uint32_t i = 0; i < 32; i++) {
+      to[2 * i] = b.bits[i];
+      to[2 * i + 1] = b.bits[i] == BLIND_SAME_NARROW ? BLIND_SAME_NARROW : 0;
+    }
+  }
+}
+// How many bits of a table are less than the narrow bit.
+static inline uint32_t blind_rank(uint32_t table, uint32_t bit) {
+#if defined(SET32_SSE2)
+  const __m128i t = blind_table_sse2(table);
+  return set32_first((uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(_mm_max_epu8(t, _mm_set1_epi8((char)bit)), t)));
+#else
+  uint32_t n = 0;
+  while (n < BLIND_SAME_NIBBLE && blind_table_bit(table, n) < bit) n++;
+  return n;
+#endif
+}
 // The entries whose discriminating bit is less than `bit`, a wide number.
 static inline uint32_t blind_less(struct blind b, uint32_t bit) {
+  if (likely(b.table)) return set32_lt4(b.bits, blind_rank(b.table, bit < BLIND_SAME_NARROW ? bit : BLIND_SAME_NARROW));
   if (unlikely(b.wide)) return set32_lt16(b.bits, bit);
   return set32_lt8(b.bits, bit < BLIND_SAME_NARROW ? bit : BLIND_SAME_NARROW);
 }
+// The entries whose discriminating bit is less than that of entry i.
+static inline uint32_t blind_below(struct blind b, uint32_t i) {
+  if (likely(b.table)) return set32_lt4(b.bits, set32_nibble(b.bits, i));
+  return blind_less(b, blind_bit(b, i));
+}
 // The entries with SAME.
 static inline uint32_t blind_same(struct blind b) {
+  if (likely(b.table)) return set32_eq4(b.bits, BLIND_SAME_NIBBLE);
   return unlikely(b.wide) ? set32_eq16(b.bits, BLIND_SAME) : set32_eq8(b.bits, 0xFF, BLIND_SAME_NARROW);
 }
 
@@ -104,10 +181,19 @@ BLIND_SSSE3 uint32_t blind_bits_ssse3(struct blind dbits, uint32_t base, struct 
   }
   window = _mm_shuffle_epi8(window, _mm_add_epi8(iota, _mm_set1_epi8((char)(0x70 + skip))));
   const __m128i end = _mm_set1_epi8((char)(rest < 16 ? rest : 16));
+  __m128i narrow[2];
+  if (likely(dbits.table)) {
+    const __m128i n = _mm_loadu_si128((const __m128i *)dbits.bits), table = blind_table_sse2(dbits.table);
+    narrow[0] = _mm_shuffle_epi8(table, set32_low4(n));
+    narrow[1] = _mm_shuffle_epi8(table, set32_high4(n));
+  } else {
+    for (uint32_t i = 0; i < 2; i++)
+      narrow[i] = dbits.wide ? blind_narrow16(dbits.bits + 32 * i)
+                             : _mm_loadu_si128((const __m128i *)(dbits.bits + 16 * i));
+  }
   uint32_t bits = 0;
   for (uint32_t i = 0; i < 32; i += 16) {
-    const __m128i d = dbits.wide ? blind_narrow16(dbits.bits + 2 * i)
-                                 : _mm_loadu_si128((const __m128i *)(dbits.bits + i));
+    const __m128i d = narrow[i / 16];
     const __m128i byte = _mm_and_si128(_mm_srli_epi16(d, 4), low), b = _mm_and_si128(d, low);
     const __m128i clear = _mm_cmpeq_epi8(_mm_and_si128(_mm_shuffle_epi8(window, byte), _mm_shuffle_epi8(weights, b)),
                                          zero);
@@ -131,10 +217,22 @@ static inline uint32_t blind_bits_neon(struct blind dbits, uint32_t base, struct
   uint8_t bytes[16] = {0};
   if (n == 16) memcpy(bytes, key.ptr + base, 16);
   else if (n) memcpy(bytes, key.ptr + base, n);
+  uint8x16_t table = vdupq_n_u8(0);
+  if (likely(dbits.table != 0)) {
+    const uint8_t *const all = blind_table_bits(dbits.table);
+    const uint8x16_t lanes = vld1q_u8(blind_lanes + BLIND_NIBBLES - (dbits.table >> 8 & 15));
+    table = vsetq_lane_u8(BLIND_SAME_NARROW, vbslq_u8(lanes, vld1q_u8(all), vld1q_u8(all + (dbits.table >> 12))), 15);
+  }
   const uint8x16_t window = vld1q_u8(bytes), weight = vld1q_u8(weights), end = vdupq_n_u8((uint8_t)n);
   uint32_t bits = 0;
   for (uint32_t i = 0; i < 32; i += 16) {
-    const uint8x16_t d = dbits.wide ? blind_narrow16(dbits.bits + 2 * i) : vld1q_u8(dbits.bits + i);
+    uint8x16_t d;
+    if (likely(dbits.table != 0)) {
+      const uint8x16_t n = vld1q_u8(dbits.bits);
+      d = vqtbl1q_u8(table, i ? vshrq_n_u8(n, 4) : vandq_u8(n, vdupq_n_u8(15)));
+    } else {
+      d = dbits.wide ? blind_narrow16(dbits.bits + 2 * i) : vld1q_u8(dbits.bits + i);
+    }
     const uint8x16_t byte = vshrq_n_u8(d, 4), b = vandq_u8(d, vdupq_n_u8(15));
     const uint8x16_t set = vtstq_u8(vqtbl1q_u8(window, byte), vqtbl1q_u8(weight, b));
     const uint8x16_t in = vandq_u8(vceqzq_u8(b), vcltq_u8(byte, end));
@@ -169,7 +267,7 @@ static inline uint32_t blind_candidate_in(struct blind dbits, uint32_t from, uin
     if (zero > i) cand = zero - 1;
     if (m == 0) return cand;
     // The key has a 0 here. All entries up to the next smaller bit have a 1, so the search leaps over them.
-    const uint32_t less = blind_less(dbits, blind_bit(dbits, zero)) & set32_above(zero) & set32_below(nr);
+    const uint32_t less = blind_below(dbits, zero) & set32_above(zero) & set32_below(nr);
     if (less == 0) return cand;
     i = set32_first(less);
   }

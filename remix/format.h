@@ -27,7 +27,7 @@
 #define REMIX_FORMAT_PLAIN 2u
 #define REMIX_ALIGN 64u        // of the segments' offset
 #define REMIX_SEG_ALIGN 16u    // of a segment's size: whole cache lines would cost up to a third more memory
-#define REMIX_NARROW_ALIGN 4u  // the same in a narrow image
+#define REMIX_NARROW_ALIGN 1u  // the same in a narrow image
 #define REMIX_FLAG_TAGS 1u     // header flag: entries have tags
 #define REMIX_FLAG_KINDS 2u    // in files of format 4: some record expires, or is erased
 #define REMIX_SEG_FAR 1u       // segment flag: some discriminating bit is BLIND_FAR (base/blind.h)
@@ -70,8 +70,9 @@ struct remix_layout {
   uint32_t off_size, off_mask;  // bytes of a cursor offset, and the bits of so many
   bool narrow;                  // of a narrow image (remix/narrow.h); false in files
   bool nibbles;                 // a segment has room for selectors of a nibble each
+  bool tables;                  // a segment has room for discriminating bits of a nibble each, and for their table
 };
-#define REMIX_NIBBLES 16u  // bytes of selectors that are nibbles
+#define REMIX_NIBBLES 16u  // bytes of selectors, or of discriminating bits, that are nibbles
 #define REMIX_LISTED 32u   // bytes of an element of a narrow image's list
 // Offsets in a segment's head.
 enum {
@@ -79,23 +80,26 @@ enum {
   REMIX_SEG_FLAGS = 1,  // u8
   REMIX_SEG_BASE = 2,   // u16, bytes that all keys share; dbits count from there
   REMIX_SEG_HEAD = 4,   // size
+  REMIX_SEG_TABLE = 4,  // u16, if `tables`: of the bits that are nibbles; 0: the bits are not
 };
-static inline struct remix_layout remix_layout_of(uint32_t nr_runs, bool tags, bool narrow, bool nibbles,
+static inline struct remix_layout remix_layout_of(uint32_t nr_runs, bool tags, bool narrow, bool nibbles, bool tables,
                                                   uint32_t off_size) {
   struct remix_layout l;
   l.narrow = narrow;
   l.nibbles = nibbles;
+  l.tables = tables;
   l.off_size = off_size;
   l.off_mask = UINT32_MAX >> (32 - 8 * off_size);
   l.sel = tags ? REMIX_SEG : 0;
   l.head = l.sel + (nibbles ? REMIX_NIBBLES : REMIX_SEG);
-  l.offs = l.head + REMIX_SEG_HEAD;
+  l.offs = l.head + REMIX_SEG_HEAD + (tables ? 2 : 0);
   l.dbits = l.offs + off_size * nr_runs;
-  l.stride = (uint32_t)align_up(l.dbits + (narrow ? 1 : 2) * REMIX_SEG, narrow ? REMIX_NARROW_ALIGN : REMIX_SEG_ALIGN);
+  const uint32_t bits = tables ? REMIX_NIBBLES : narrow ? REMIX_SEG : 2 * REMIX_SEG;
+  l.stride = (uint32_t)align_up(l.dbits + bits, narrow ? REMIX_NARROW_ALIGN : REMIX_SEG_ALIGN);
   return l;
 }
 static inline struct remix_layout remix_layout(uint32_t nr_runs, bool tags) {
-  return remix_layout_of(nr_runs, tags, false, false, 4);
+  return remix_layout_of(nr_runs, tags, false, false, false, 4);
 }
 // The fields of a segment s.
 static inline uint32_t remix_seg_nr(const struct remix_layout *l, const uint8_t *s) {

@@ -6,11 +6,11 @@
 #include "remix/seg.h"
 
 // The layout of a narrow image: cursor offsets have as many bytes as the longest run needs.
-static struct remix_layout narrow_layout(const struct remix *x, bool nibbles) {
+static struct remix_layout narrow_layout(const struct remix *x, bool nibbles, bool tables) {
   sst_pos most = 0;
   for (uint32_t r = 0; r < x->nr_runs; r++)
     if (sst_end(x->runs[r]) > most) most = sst_end(x->runs[r]);
-  return remix_layout_of(x->nr_runs, x->tags, true, nibbles, most <= 0xFFFF ? 2 : most <= 0xFFFFFF ? 3 : 4);
+  return remix_layout_of(x->nr_runs, x->tags, true, nibbles, tables, most <= 0xFFFF ? 2 : most <= 0xFFFFFF ? 3 : 4);
 }
 
 // Bytes of the ends of the anchors, and of the anchors.
@@ -26,27 +26,47 @@ static size_t list_at(const struct remix *x, size_t head, uint32_t stride) {
 // Whether the selectors of a plain segment have bits that nibbles lack. Those beyond the last entry are 0.
 static bool sels_marked(const uint8_t *sel) { return set32_eq8(sel, REMIX_TOMB | REMIX_EXPIRES, 0) != UINT32_MAX; }
 
-struct narrow_form remix_narrow_form(const struct remix *x, size_t head) {
-  const struct remix_index *const ix = x->index;
-  struct narrow_form f = {.size = 0};
-  uint32_t wide = 0, marked = 0;
-  assert(!ix->lay.narrow);
-  for (uint32_t i = 0; i < x->nr_segs; i++) {
-    const uint8_t *const s = seg_at(ix, i);
-    wide += !blind_near(seg_blind(ix, s));
-    marked += sels_marked(s + ix->lay.sel);
-  }
-  if (wide > x->nr_segs / NARROW_SHARE) return f;
-  const bool nibbles = x->nr_runs <= NARROW_RUNS && marked <= x->nr_segs / NARROW_SHARE;
-  const size_t listed = (size_t)wide * BLIND_WIDE + (nibbles ? (size_t)marked * REMIX_SEG : 0);
-  f.lay = narrow_layout(x, nibbles);
-  f.size = list_at(x, head, f.lay.stride) + listed;
-  return f;
-}
-
 static void narrow_bits(uint8_t *restrict to, const uint8_t *restrict wide) {
   for (uint32_t i = 0; i < REMIX_SEG; i++) to[i] = wide[2 * i];
 }
+
+// The discriminating bits of a segment as nibbles.
+struct narrow_bits {
+  uint16_t table;  // 0: no table has them
+  uint8_t nibbles[BLIND_NIBBLES];
+};
+
+enum remixdb_status remix_narrow_form(const struct remix *x, size_t head, struct narrow_form *out) {
+  const struct remix_index *const ix = x->index;
+  uint8_t bits[BLIND_NARROW];
+  uint32_t wide = 0, narrow = 0, marked = 0;
+  assert(!ix->lay.narrow);
+  *out = (struct narrow_form){.bits = mem_alloc(x->nr_segs * sizeof(*out->bits) + 1)};
+  if (!out->bits) return REMIXDB_NOMEM;
+  for (uint32_t i = 0; i < x->nr_segs; i++) {
+    const uint8_t *const s = seg_at(ix, i);
+    struct narrow_bits *const b = &out->bits[i];
+    b->table = 0;
+    marked += sels_marked(s + ix->lay.sel);
+    if (unlikely(!blind_near(seg_blind(ix, s)))) {
+      wide++;
+      continue;
+    }
+    narrow_bits(bits, s + ix->lay.dbits);
+    b->table = (uint16_t)blind_nibbles(bits, seg_nr(ix, s), b->nibbles);
+    narrow += b->table == 0;
+  }
+  if (wide > x->nr_segs / NARROW_SHARE) return REMIXDB_OK;
+  const bool sels = x->nr_runs <= NARROW_RUNS && marked <= x->nr_segs / NARROW_SHARE,
+             tables = wide + narrow <= x->nr_segs / NARROW_SHARE;
+  const size_t listed = (size_t)wide * BLIND_WIDE + (tables ? (size_t)narrow * BLIND_NARROW : 0) +
+                        (sels ? (size_t)marked * REMIX_SEG : 0);
+  out->lay = narrow_layout(x, sels, tables);
+  out->size = list_at(x, head, out->lay.stride) + listed;
+  return REMIXDB_OK;
+}
+
+void remix_narrow_end(struct narrow_form *form) { mem_free(form->bits); }
 
 // The list while it is made.
 struct listing {
@@ -60,6 +80,25 @@ static void list_put(struct listing *l, const uint8_t *from, size_t len, uint8_t
   store32le(place, l->nr);
   memcpy(l->list + (size_t)l->nr * REMIX_LISTED, from, len);
   l->nr += (uint32_t)(len / REMIX_LISTED);
+}
+
+// Makes the discriminating bits of segment p. Its head is there.
+static void narrow_dbits(const struct remix_layout *lay, struct blind wide, const struct narrow_bits *b, uint8_t *p,
+                         struct listing *l) {
+  uint8_t bits[BLIND_NARROW], *const to = p + lay->dbits;
+  const size_t room = lay->tables ? BLIND_NIBBLES : BLIND_NARROW;
+  if (lay->tables) store16le(p + lay->head + REMIX_SEG_TABLE, b->table);
+  if (likely(lay->tables && b->table)) {
+    memcpy(to, b->nibbles, BLIND_NIBBLES);
+  } else if (unlikely(!blind_near(wide))) {
+    p[lay->head + REMIX_SEG_FLAGS] |= REMIX_SEG_WIDE;
+    list_put(l, wide.bits, BLIND_WIDE, to, room);
+  } else if (lay->tables) {
+    narrow_bits(bits, wide.bits);
+    list_put(l, bits, BLIND_NARROW, to, room);
+  } else {
+    narrow_bits(to, wide.bits);
+  }
 }
 
 // Makes the selectors of a segment. Returns flags.
@@ -84,7 +123,6 @@ void remix_narrow(struct remix *x, size_t head, const struct narrow_form *form, 
   memcpy(to, x->image, head);
   for (uint32_t i = 0; i < x->nr_segs; i++) {
     const uint8_t *const q = seg_at(ix, i);
-    const struct blind bits = seg_blind(ix, q);
     uint8_t *const p = segs + (size_t)i * lay.stride;
     // copies of fixed sizes: calls for a few bytes cost more
     if (x->tags) memcpy(p, q, REMIX_SEG);
@@ -92,13 +130,7 @@ void remix_narrow(struct remix *x, size_t head, const struct narrow_form *form, 
     p[lay.head + REMIX_SEG_FLAGS] |= narrow_sels(&lay, q + ix->lay.sel, p + lay.sel, &l);
     // each offset overwrites what the one before has written too much, and the bits follow
     for (uint32_t r = 0; r < x->nr_runs; r++) store32le(p + lay.offs + lay.off_size * r, seg_off(ix, q, r));
-    memset(p + lay.dbits + BLIND_NARROW, 0, lay.stride - lay.dbits - BLIND_NARROW);
-    if (likely(blind_near(bits))) {
-      narrow_bits(p + lay.dbits, bits.bits);
-      continue;
-    }
-    p[lay.head + REMIX_SEG_FLAGS] |= REMIX_SEG_WIDE;
-    list_put(&l, bits.bits, BLIND_WIDE, p + lay.dbits, BLIND_NARROW);
+    narrow_dbits(&lay, seg_blind(ix, q), &form->bits[i], p, &l);
   }
   const size_t anchors = anchors_size(x);
   memcpy(offs, ix->anchors.offs, anchors);
@@ -118,15 +150,10 @@ void remix_sels(const struct remix_index *ix, const uint8_t *s, uint8_t *to) {
   if (sel != to) memcpy(to, sel, REMIX_SEG);
 }
 
-void remix_widen(struct blind b, uint8_t *to) {
-  if (unlikely(b.wide)) {
-    memcpy(to, b.bits, BLIND_WIDE);
-    return;
-  }
-  for (uint32_t i = 0; i < REMIX_SEG; i++) {
-    to[2 * i] = b.bits[i];
-    to[2 * i + 1] = b.bits[i] == BLIND_SAME_NARROW ? BLIND_SAME_NARROW : 0;
-  }
+void remix_widen(struct blind b, uint32_t nr, uint8_t *to) {
+  blind_widen(b, to);
+  store16le(to, 0);
+  memset(to + 2 * (size_t)nr, 0, BLIND_WIDE - 2 * (size_t)nr);
 }
 
 size_t remix_plain_size(const struct remix *x) {
@@ -148,7 +175,7 @@ void remix_plain(const struct remix *x, uint8_t *to) {
     memcpy(p + lay.head, q + ix->lay.head, REMIX_SEG_HEAD);
     for (uint32_t r = 0; r < x->nr_runs; r++) store32le(p + lay.offs + 4 * r, seg_off(ix, q, r));
     p[lay.head + REMIX_SEG_FLAGS] &= REMIX_SEG_FAR;
-    remix_widen(seg_blind(ix, q), p + lay.dbits);
+    remix_widen(seg_blind(ix, q), seg_nr(ix, q), p + lay.dbits);
     memset(p + lay.dbits + BLIND_WIDE, 0, lay.stride - lay.dbits - BLIND_WIDE);
   }
   uint8_t *const offs = to + head + (size_t)x->nr_segs * lay.stride;

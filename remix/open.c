@@ -358,18 +358,22 @@ static enum remixdb_status keep_image(struct remix *x, struct mem_map *plain) {
   struct mem_map *const map = &((struct remix_whole *)x)->map;
   struct remix_index *const ix = x->index;
   const size_t head = remix_segs_off(x->nr_runs);
-  const struct narrow_form narrow = remix_narrow_form(x, head);
-  if (!narrow.size && plain->ptr) {
-    *map = *plain;
-    *plain = (struct mem_map){0};
-    return REMIXDB_OK;
-  }
-  const enum remixdb_status s = mem_map_table(narrow.size ? narrow.size : x->image_size, map);
+  struct narrow_form narrow;
+  enum remixdb_status s = remix_narrow_form(x, head, &narrow);
   if (s != REMIXDB_OK) return s;
   if (narrow.size) {
-    remix_narrow(x, head, &narrow, map->ptr);
+    s = mem_map_table(narrow.size, map);
+    if (s == REMIXDB_OK) remix_narrow(x, head, &narrow, map->ptr);
+  }
+  remix_narrow_end(&narrow);
+  if (narrow.size || s != REMIXDB_OK) return s;
+  if (plain->ptr) {
+    *map = *plain;
+    *plain = (struct mem_map){0};
     return s;
   }
+  s = mem_map_table(x->image_size, map);
+  if (s != REMIXDB_OK) return s;
   memcpy(map->ptr, x->image, x->image_size);
   ix->segs = map->ptr + (ix->segs - x->image);
   ix->anchors.offs = map->ptr + (ix->anchors.offs - x->image);

@@ -22,9 +22,14 @@ static inline const uint8_t *seg_listed(const struct remix_index *ix, const uint
 // The discriminating bits of a segment (N1).
 static inline struct blind seg_blind(const struct remix_index *ix, const uint8_t *s) {
   const uint8_t *const bits = s + ix->lay.dbits;
-  if (unlikely(!ix->lay.narrow)) return (struct blind){bits, true};
-  if (likely(!(remix_seg_flags(&ix->lay, s) & REMIX_SEG_WIDE))) return (struct blind){bits, false};
-  return (struct blind){seg_listed(ix, bits), true};
+  if (likely(ix->lay.tables)) {
+    const uint16_t table = (uint16_t)load16le(s + ix->lay.head + REMIX_SEG_TABLE);
+    if (likely(table)) return (struct blind){bits, false, table};
+    return (struct blind){seg_listed(ix, bits), (remix_seg_flags(&ix->lay, s) & REMIX_SEG_WIDE) != 0, 0};
+  }
+  if (unlikely(!ix->lay.narrow)) return (struct blind){bits, true, 0};
+  if (likely(!(remix_seg_flags(&ix->lay, s) & REMIX_SEG_WIDE))) return (struct blind){bits, false, 0};
+  return (struct blind){seg_listed(ix, bits), true, 0};
 }
 static inline sst_pos seg_off(const struct remix_index *ix, const uint8_t *s, uint32_t run) {
   return remix_seg_off(&ix->lay, s, run);

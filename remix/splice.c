@@ -649,8 +649,10 @@ static enum remixdb_status open_seg(struct splice *x, uint32_t seg) {
   x->at = 0;
   x->next = seg + 1;
   const uint32_t base = w->base << 4;
+  uint8_t wide[BLIND_WIDE];
+  blind_widen(w->dbits, wide);
   for (uint32_t i = 0; i < REMIX_SEG; i++) {
-    const uint32_t d = blind_bit(w->dbits, i);
+    const uint32_t d = load16le(wide + 2 * i);
     x->rel[i] = d == BLIND_SAME ? REMIX_SAME : base + d;
   }
   x->rel[0] = 0;

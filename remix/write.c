@@ -153,7 +153,7 @@ static uint8_t *write_same(struct remix_write *w, const struct remix_index *ix, 
   remix_sels(ix, q, p + l->sel);
   memcpy(p + l->head, q + k->head, REMIX_SEG_HEAD);
   p[l->head + REMIX_SEG_FLAGS] &= REMIX_SEG_FAR;
-  remix_widen(seg_blind(ix, q), p + l->dbits);
+  remix_widen(seg_blind(ix, q), remix_seg_nr(k, q), p + l->dbits);
   memset(p + l->dbits + 2 * REMIX_SEG, 0, l->stride - l->dbits - 2 * REMIX_SEG);
   const uint32_t nr = remix_seg_nr(l, p);
   w->nr_keys += write_count_keys(p + l->sel, nr);

@@ -144,6 +144,8 @@ struct segment {
   struct kref keys[32];  // equal ones are versions
   uint32_t nr, base;
   uint8_t wide[BLIND_WIDE], narrow[BLIND_NARROW];  // its discriminating bits; narrow ones only if all are near
+  uint8_t nibbles[BLIND_NIBBLES];                  // if `table`
+  uint16_t table;
 };
 
 static int by_key(const void *a, const void *b) { return kv_cmp(*(const struct kref *)a, *(const struct kref *)b); }
@@ -179,6 +181,8 @@ static void segment_make(struct segment *s, uint32_t common, uint32_t spread, ui
     store16le(s->wide + 2 * i, d[i] == BLIND_SAME ? BLIND_SAME : d[i] - (s->base << 4));
     s->narrow[i] = (uint8_t)load16le(s->wide + 2 * i);
   }
+  s->table = 0;
+  if (blind_near((struct blind){s->wide, true, 0})) s->table = (uint16_t)blind_nibbles(s->narrow, s->nr, s->nibbles);
 }
 
 // Own memory for each, so that a sanitizer sees a look beyond it.
@@ -206,9 +210,9 @@ static struct kref probe(const struct segment *s, uint32_t i, uint64_t *rng) {
 }
 
 static void check_key_bits(const struct segment *s, struct blind dbits, struct kref key) {
-  const uint32_t in = set32_below(s->nr), plain = blind_bits_plain(dbits, s->base, key) & in;
+  const uint32_t in = set32_below(s->nr) & ~1u, plain = blind_bits_plain(dbits, s->base, key) & in;
   uint32_t want = 0;
-  for (uint32_t i = 0; i < s->nr; i++) {
+  for (uint32_t i = 1; i < s->nr; i++) {
     const uint32_t d = load16le(s->wide + 2 * i);
     assert_int_equal(blind_bit(dbits, i), d);
     if (d != BLIND_SAME) want |= slow_bit(key, s->base + (d >> 4), d & 15) << i;
@@ -239,39 +243,43 @@ static void check_search(const struct segment *s, struct blind dbits, struct kre
   assert_int_equal(equal, here);
 }
 
-// Both forms mean the same.
+// Both forms mean the same for the entries that have bits.
 static void check_forms(const struct segment *s, struct blind narrow, struct blind wide, uint64_t *rng) {
+  const uint32_t in = set32_below(s->nr) & ~1u;
   const uint32_t bits[] = {0, 1, 0xF8, 0xFE, 0xFF, 0x100, BLIND_FAR, BLIND_SAME, (uint32_t)(rng_next(rng) % 0x120)};
-  assert_int_equal(blind_same(narrow), blind_same(wide));
+  assert_int_equal(blind_same(narrow), blind_same(wide));  // none beyond
   for (uint32_t i = 0; i < sizeof(bits) / sizeof(bits[0]); i++)
-    assert_int_equal(blind_less(narrow, bits[i]), blind_less(wide, bits[i]));
-  for (uint32_t i = 0; i < s->nr; i++) {
+    assert_int_equal(blind_less(narrow, bits[i]) & in, blind_less(wide, bits[i]) & in);
+  for (uint32_t i = 1; i < s->nr; i++) {
     const uint32_t bit = blind_bit(wide, i);
-    assert_int_equal(blind_less(narrow, bit), blind_less(wide, bit));
+    assert_int_equal(blind_bit(narrow, i), bit);
+    assert_int_equal(blind_less(narrow, bit) & in, blind_less(wide, bit) & in);
+    assert_int_equal(blind_below(narrow, i) & in, blind_less(wide, bit) & in);
   }
 }
 
 static void test_blind(void **state) {
   (void)state;
   uint64_t rng = seed_start("blind");
-  uint32_t near = 0, wide = 0;
+  uint32_t near = 0, wide = 0, tables = 0;
   for (uint32_t round = 0; round < 3000; round++) {
     struct segment s;
     const uint32_t commons[] = {0, 1, 7, 8, 15, 16, 30, 90}, spreads[] = {3, 12, 16, 60};
     segment_make(&s, commons[round % 8], spreads[rng_next(&rng) % 4], 1 + (uint32_t)(rng_next(&rng) % 20), &rng);
-    const struct blind forms[] = {{s.wide, true}, {s.narrow, false}};
-    const uint32_t nr_forms = blind_near(forms[0]) ? 2 : 1;
-    if (nr_forms == 2) near++;
+    const struct blind forms[] = {{s.wide, true, 0}, {s.narrow, false, 0}, {s.nibbles, false, s.table}};
+    const uint32_t nr_forms = s.table ? 3 : blind_near(forms[0]) ? 2 : 1;
+    if (nr_forms > 1) near++;
     else wide++;
-    if (nr_forms == 2) check_forms(&s, forms[1], forms[0], &rng);
+    tables += nr_forms > 2;
+    for (uint32_t f = 1; f < nr_forms; f++) check_forms(&s, forms[f], forms[0], &rng);
     for (uint32_t i = 0; i < s.nr + 40; i++) {
       const struct kref key = probe(&s, i, &rng);
       for (uint32_t f = 0; f < nr_forms; f++) check_search(&s, forms[f], key);
       free((void *)(uintptr_t)key.ptr);
     }
   }
-  print_message("  %u near, %u wide\n", near, wide);
-  assert_true(near > 500 && wide > 500);
+  print_message("  %u near, %u of them in tables, %u wide\n", near, tables, wide);
+  assert_true(near > 500 && wide > 500 && tables > 300 && near - tables > 300);
 }
 
 int main(void) {

@@ -131,7 +131,7 @@ static void view_fini(struct made_view *v) {
 struct seen {
   uint32_t plain, narrow;                // views
   uint32_t nibbles, old, listed, bytes;  // segments by their selectors
-  uint32_t wide, near;                   // and by their bits
+  uint32_t wide, tables, unlike, near;   // and by their bits; unlike: listed, because no table has them
 };
 
 static void check_sels(const struct remix_index *ix, const uint8_t *s, const struct remix_index *pix, const uint8_t *p,
@@ -159,9 +159,10 @@ static void check_bits(struct blind a, struct blind b, uint32_t nr) {
     const uint32_t bit = blind_bit(b, i), in = set32_below(nr) & ~1u;
     assert_int_equal(blind_bit(a, i), bit);
     assert_int_equal(blind_less(a, bit) & in, blind_less(b, bit) & in);
+    assert_int_equal(blind_below(a, i) & in, blind_less(b, bit) & in);
     if (bit < BLIND_SAME) assert_int_equal(blind_less(a, bit + 1) & in, blind_less(b, bit + 1) & in);
   }
-  remix_widen(a, wide);
+  remix_widen(a, nr, wide);
   assert_memory_equal(wide, b.bits, BLIND_WIDE);
 }
 
@@ -171,7 +172,9 @@ static void count_segment(struct seen *seen, const struct remix_index *ix, const
   else if (flags & REMIX_SEG_OLD) seen->old++;
   else seen->nibbles++;
   if (flags & REMIX_SEG_WIDE) seen->wide++;
-  else seen->near++;
+  else if (!ix->lay.tables) seen->near++;
+  else if (seg_blind(ix, s).table) seen->tables++;
+  else seen->unlike++;
 }
 
 static void check_segments(const struct made_view *v, struct seen *seen) {
@@ -209,7 +212,8 @@ static void check_view(const struct shape *shape, struct seen *seen) {
   struct made_view v;
   view_make(shape, &v);
   const size_t head = remix_segs_off(shape->runs);
-  const struct narrow_form form = remix_narrow_form(&v.x, head);
+  struct narrow_form form;
+  assert_int_equal(remix_narrow_form(&v.x, head, &form), REMIXDB_OK);
   check_form(&v, &form);
   if (form.size) {
     seen->narrow++;
@@ -230,6 +234,7 @@ static void check_view(const struct shape *shape, struct seen *seen) {
   } else {
     seen->plain++;
   }
+  remix_narrow_end(&form);
   view_fini(&v);
 }
 
@@ -248,10 +253,12 @@ static void test_forms(void **state) {
     check_view(&shape, &seen);
   }
   print_message(
-      "  views: %u plain, %u narrow; segments: %u nibbles, %u with old, %u listed, %u bytes; %u near, %u wide\n",
-      seen.plain, seen.narrow, seen.nibbles, seen.old, seen.listed, seen.bytes, seen.near, seen.wide);
+      "  views: %u plain, %u narrow; segments: %u nibbles, %u with old, %u listed, %u bytes; %u tables, %u unlike, "
+      "%u near, %u wide\n",
+      seen.plain, seen.narrow, seen.nibbles, seen.old, seen.listed, seen.bytes, seen.tables, seen.unlike, seen.near,
+      seen.wide);
   assert_true(seen.plain && seen.narrow && seen.nibbles > 100 && seen.old > 100 && seen.listed > 100 &&
-              seen.bytes > 100 && seen.near > 100 && seen.wide > 100);
+              seen.bytes > 100 && seen.tables > 100 && seen.unlike > 100 && seen.near > 100 && seen.wide > 100);
 }
 
 int main(void) {

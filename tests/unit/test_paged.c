@@ -134,8 +134,8 @@ static void same_segment(const struct remix_index *a, uint32_t at, const struct 
   remix_sels(b, t, sels[1]);
   assert_memory_equal(sels[0], sels[1], REMIX_SEG);
   for (uint32_t r = 0; r < nr_runs; r++) assert_int_equal(seg_off(a, s, r), seg_off(b, t, r));
-  remix_widen(seg_blind(a, s), bits[0]);
-  remix_widen(seg_blind(b, t), bits[1]);
+  remix_widen(seg_blind(a, s), seg_nr(a, s), bits[0]);
+  remix_widen(seg_blind(b, t), seg_nr(b, t), bits[1]);
   assert_memory_equal(bits[0], bits[1], BLIND_WIDE);
 }
 
