@@ -94,8 +94,10 @@ struct compact {
   uint64_t memory;                    // bytes of memory that the process may use, with its page cache; 0: not known
   _Atomic uint64_t next_file;         // the next free file number
   // The round in progress: the work done, and the estimate of all work (0: not known yet), in units of
-  // COMPACT_PROGRESS_SHIFT. The writers' pace and waiting callers use them. Relaxed.
+  // COMPACT_PROGRESS_SHIFT. A round and its steps for room are one sum. The opening of partitions that are away counts,
+  // too. The writers' pace and waiting callers use them. Relaxed.
   _Atomic uint64_t progress, work;
+  uint64_t written_ns;              // when the last round had written its tables and REMIXes. The round's thread
   _Atomic uint64_t expired_ms;      // records with an expiry up to this time go; 0: none. Relaxed
   _Atomic bool yield;               // a scan round ends soon. Relaxed
   _Atomic bool dropped_too;         // the round of a memtable merges a partition for dropped spaces, too. Relaxed

@@ -379,7 +379,7 @@ enum remixdb_status compact_ingest(struct compact *c, struct worker *self, struc
       .c = c, .self = self, .tree = from->tree, .base = version_tree(base, from->tree), .moves = from->moves};
   const struct value_mark mark = value_log_mark(&c->values);
   assert(in.base);
-  enum remixdb_status s = version_tree_ready(in.base, c->workers, self);
+  enum remixdb_status s = version_tree_ready(in.base, c->workers, self, NULL);
   if (s != REMIXDB_OK) return s;
   s = ingest_make(&in, base, from, out);
   err_cleanup_begin();

@@ -10,6 +10,7 @@
 #include "remix/paged.h"
 
 #define REMIX_READ_BYTES (160u << 10)  // for each run whose keys a build reads
+#define ROUND_WORK 4u                  // a round is guessed to write four times its memtable, in units of progress
 
 // ---- REMIXes and the next version
 
@@ -344,6 +345,7 @@ static enum remixdb_status round_make(struct round *r, struct version *base, boo
   if ((s = pack_begin(r)) != REMIXDB_OK) return s;
   if ((s = write_all(r)) != REMIXDB_OK) return s;
   if ((s = build_remixes(r)) != REMIXDB_OK) return s;
+  r->c->written_ns = time_ns();
   if (r->pack && has_tables(r) && (s = packing_finish(r->pack)) != REMIXDB_OK) return s;
   if ((s = hand_back(r)) != REMIXDB_OK) return s;
   return next_version(r, base, out);
@@ -377,6 +379,19 @@ static void choose_past(const struct compact *c, const struct version *base) {
   blkio_set_past(io, c->memory && sum > c->memory && blkio_cold(io));
 }
 
+// The first round of a memtable after an opening may have to read all indexes, which takes as long as a round or
+// longer. So that is work, too. The rest is not planned yet: a guess.
+static void work_to_open(const struct round *r) {
+  uint64_t away = 0, fresh = 0;
+  for (uint32_t i = 0; i < TREES; i++) {
+    if (!round_has(r, i)) continue;
+    away += version_tree_away(r->trees[i].base);
+    if (r->trees[i].frozen) fresh += wh_memory(r->trees[i].frozen);
+  }
+  if (likely(away == 0) || fresh == 0) return;
+  atomic_store_explicit(&r->c->work, away + ROUND_WORK * (fresh >> COMPACT_PROGRESS_SHIFT), memory_order_relaxed);
+}
+
 // spaces: whether the spaces' tree of base takes part.
 static enum remixdb_status round_begin(struct round *r, const struct version *base, bool spaces) {
   struct round_tree *const trees = r->trees;
@@ -387,9 +402,11 @@ static enum remixdb_status round_begin(struct round *r, const struct version *ba
   trees[TREE_SPACES].names = base->names;
   trees[TREE_UNNAMED].moves = trees[TREE_SPACES].moves = base->moves.nr ? &base->moves : NULL;
   const uint32_t nr_parts = base->nr_parts + (spaces ? base->spaces->nr_parts : 0);
+  work_to_open(r);
   for (uint32_t i = 0; i < TREES; i++) {
-    const enum remixdb_status s = round_has(r, i) ? version_tree_ready(trees[i].base, r->c->workers, r->self)
-                                                  : REMIXDB_OK;
+    const enum remixdb_status s = round_has(r, i)
+                                      ? version_tree_ready(trees[i].base, r->c->workers, r->self, &r->c->progress)
+                                      : REMIXDB_OK;
     if (s != REMIXDB_OK) return s;
   }
   r->pieces = !plan_fits_cache(r->c, base);
@@ -445,9 +462,9 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
   const bool dropped = atomic_load_explicit(&c->dropped_too, memory_order_relaxed);
   const bool both = base->spaces &&
                     ((spaces && wh_count(spaces)) || (whole && whole->from_tree == TREE_SPACES) || dropped);
-  enum remixdb_status s = round_begin(&r, base, both);
   r.trees[TREE_UNNAMED].frozen = frozen;
   r.trees[TREE_SPACES].frozen = spaces;
+  enum remixdb_status s = round_begin(&r, base, both);
   for (uint32_t i = 0; i < TREES && s == REMIXDB_OK; i++)
     if (round_has(&r, i) && r.trees[i].frozen) s = fresh_measure(&r, &r.trees[i]);
   for (uint32_t i = 0; i < TREES && s == REMIXDB_OK; i++) {

@@ -11,6 +11,7 @@
 #define PACE_NAP_MAX 5000000u
 #define PACE_WORK_MIN 10000u  // a round with less work says nothing about the rate
 #define PACE_BEFORE 4u        // earlier rounds count as 1/4 of this round's work
+#define PACE_TAIL 16u         // the end of the first round takes 1/16 of its time
 
 void xdb_pace_stalled(struct xdb *x, uint64_t ns) {
   atomic_fetch_add_explicit(&x->pace.stall_ns, ns, memory_order_relaxed);
@@ -25,9 +26,16 @@ static void learn(_Atomic uint64_t *mean, uint64_t seen) {
   atomic_store_explicit(mean, was ? was / 2 + seen / 2 : seen, memory_order_relaxed);
 }
 
+// An end that took longer than the mean is expected again: writers that are too slow for it lose little, and one that
+// is too fast stops.
+static void learn_tail(struct xdb *x, uint64_t seen) {
+  const uint64_t was = atomic_load_explicit(&x->pace.round_tail_ns, memory_order_relaxed);
+  if (seen < was) learn(&x->pace.round_tail_ns, seen);
+  else atomic_store_explicit(&x->pace.round_tail_ns, seen, memory_order_relaxed);
+}
+
 void xdb_pace_learn(struct xdb *x, uint64_t work, uint64_t ns, uint64_t tail_ns) {
-  learn(&x->pace.round_tail_ns,
-        tail_ns < ns ? tail_ns : ns);  // a disk that hung once would slow writers down for rounds to come
+  learn_tail(x, tail_ns < ns ? tail_ns : ns);  // a disk that hung once would slow writers down for rounds to come
   if (work >= PACE_WORK_MIN) learn(&x->pace.round_rate, (uint64_t)((double)work * 1e9 / (double)(ns + 1)) + 1);
 }
 
@@ -40,7 +48,8 @@ static double round_remaining(struct xdb *x, uint64_t now) {
   const double work = (double)atomic_load_explicit(&x->compact.work, memory_order_relaxed);
   const double done = (double)atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
   const double rate = (double)atomic_load_explicit(&x->pace.round_rate, memory_order_relaxed) * 1e-9;
-  const double tail = (double)atomic_load_explicit(&x->pace.round_tail_ns, memory_order_relaxed);
+  const double known = (double)atomic_load_explicit(&x->pace.round_tail_ns, memory_order_relaxed),
+               tail = known > 0 ? known : elapsed / PACE_TAIL;
   if (work == 0) {  // unknown yet: assume as much as the last round
     const double last = (double)atomic_load_explicit(&x->pace.last_round_ns, memory_order_relaxed);
     return last - elapsed > tail ? last - elapsed : tail;

@@ -7,9 +7,9 @@
 // the time that a quantum of new data should take. All writers draw from one clock, so the pace holds for all of them
 // together. A writer that comes later than the clock does not wait. If a quantum would take long, the quantum is made
 // smaller, so that no nap is long. A writer naps only when its naps add up to two milliseconds, unless the memtable is
-// nearly full: a few slow writes are better than many writes that are a little slow. During the end of a round the
-// round's work does not advance. So the remaining time never counts as less than the time that this end takes. Writers
-// therefore slow down while the memtable becomes full, and rarely have to stop.
+// nearly full: a few slow writes are better than many writes that are a little slow. During the end of a round, when
+// its files are synced and installed, its work does not advance. So the remaining time never counts as less than the
+// time that this end takes. Writers therefore slow down while the memtable becomes full, and rarely have to stop.
 #ifndef STORE_PACE_H
 #define STORE_PACE_H
 
@@ -21,8 +21,9 @@ static inline void xdb_pace(struct xdb_ref *r, size_t nbytes) {
   if (unlikely((r->debt += nbytes) >= r->debt_max)) xdb_pace_draw(r);
 }
 
-// Learns from a round that succeeded: the round's work (compact.work), the time that the work took, and the time from
-// the end of the work until the round was installed. One thread at a time.
+// Learns from a round that succeeded: the round's work (compact.progress) with that of its steps for room, the time
+// from its begin until its last table or REMIX was written, and the time from then until it was installed. One thread
+// at a time.
 void xdb_pace_learn(struct xdb *x, uint64_t work, uint64_t ns, uint64_t tail_ns);
 
 // Adds a wait of a writer to the figures.

@@ -135,10 +135,12 @@ static enum remixdb_status compact_and_install(struct xdb *x, struct worker *w, 
   }
   compact_room_fini(&room);
   if (s != REMIXDB_OK) return s;
-  const uint64_t worked = time_ns() - began, work = atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
+  // the sync of what was written shows no progress
+  const uint64_t written = ingest ? time_ns() : x->compact.written_ns,
+                 work = atomic_load_explicit(&x->compact.progress, memory_order_relaxed);
   uint64_t installed = 0;
   s = ingest ? install_both(x, w, ingest, next, &made, &installed) : round_install(x, next, true, &installed);
-  if (s == REMIXDB_OK) xdb_pace_learn(x, work, worked, installed - began - worked);
+  if (s == REMIXDB_OK) xdb_pace_learn(x, work, written - began, installed - written);
   return s;
 }
 

@@ -309,7 +309,8 @@ struct load {
   struct current_part names;
   struct kref end;
   bool spaces;
-  struct part *part;  // out; or the partition to open
+  struct part *part;           // out; or the partition to open
+  _Atomic uint64_t *progress;  // of opening; NULL: nobody wants to know
 };
 
 // If several partitions fail, the call reports the error of the one with the lowest number, whatever the order of the
@@ -339,6 +340,7 @@ static void ready_task(struct task *t, struct worker *w) {
   struct load *const l = (struct load *)t;
   (void)w;
   if (load_wanted(l)) load_ended(l, part_ready(l->part));
+  if (l->progress) atomic_fetch_add_explicit(l->progress, l->task.size, memory_order_relaxed);
 }
 
 // Runs the tasks of all loads.
@@ -373,7 +375,15 @@ static enum remixdb_status look_at_parts(struct workers *ws, struct worker *self
   return s;
 }
 
-enum remixdb_status version_tree_ready(const struct version *tree, struct workers *ws, struct worker *self) {
+uint64_t version_tree_away(const struct version *tree) {
+  uint64_t entries = 0;
+  for (uint32_t i = 0; i < tree->nr_parts; i++)
+    if (part_is_away(tree->parts[i])) entries += tree->parts[i]->away->entries;
+  return entries;
+}
+
+enum remixdb_status version_tree_ready(const struct version *tree, struct workers *ws, struct worker *self,
+                                       _Atomic uint64_t *progress) {
   uint32_t nr = 0;
   for (uint32_t i = 0; i < tree->nr_parts; i++) nr += part_is_away(tree->parts[i]);
   if (likely(nr == 0)) return REMIXDB_OK;
@@ -383,6 +393,7 @@ enum remixdb_status version_tree_ready(const struct version *tree, struct worker
   for (uint32_t i = 0; i < tree->nr_parts; i++) {
     if (!part_is_away(tree->parts[i])) continue;
     loads[nr].part = tree->parts[i];
+    loads[nr].progress = progress;
     loads[nr++].task.size = tree->parts[i]->away->entries;
   }
   const enum remixdb_status s = nr ? load_all(ws, self, loads, nr, ready_task) : REMIXDB_OK;
@@ -391,8 +402,8 @@ enum remixdb_status version_tree_ready(const struct version *tree, struct worker
 }
 
 enum remixdb_status version_ready(const struct version *v, struct workers *ws, struct worker *self) {
-  const enum remixdb_status s = version_tree_ready(v, ws, self);
-  return s == REMIXDB_OK && v->spaces ? version_tree_ready(v->spaces, ws, self) : s;
+  const enum remixdb_status s = version_tree_ready(v, ws, self, NULL);
+  return s == REMIXDB_OK && v->spaces ? version_tree_ready(v->spaces, ws, self, NULL) : s;
 }
 
 // Every part of a pack that CURRENT lists is a file of a partition. named: keys of their files, ascending.

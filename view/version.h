@@ -189,8 +189,11 @@ MUST_CHECK enum remixdb_status version_open(const struct sst_ctx *ctx, struct wo
 // Opens the files of the partitions of both trees that are away, in the same way. Fails as part_ready does; partitions
 // that did not fail are then not away.
 MUST_CHECK enum remixdb_status version_ready(const struct version *v, struct workers *ws, struct worker *self);
-// The same for one tree.
-MUST_CHECK enum remixdb_status version_tree_ready(const struct version *tree, struct workers *ws, struct worker *self);
+// The same for one tree. progress: gets the entries of each partition's views when it was opened; NULL is allowed.
+MUST_CHECK enum remixdb_status version_tree_ready(const struct version *tree, struct workers *ws, struct worker *self,
+                                                  _Atomic uint64_t *progress);
+// Entries of the views of a tree's partitions that are away, about: a reader may bring some meanwhile.
+uint64_t version_tree_away(const struct version *tree);
 // version_open and version_ready.
 MUST_CHECK enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, struct worker *self,
                                             struct version **out);

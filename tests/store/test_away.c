@@ -15,8 +15,18 @@ static struct env counting;
 static const struct env_ops *real;
 static struct env_ops ops;
 static _Atomic uint64_t bytes_read;
+static struct xdb *watched;  // the store whose round is watched while it opens partitions; NULL: none is
+static uint64_t least_work, most_done, nr_looks;
+
+static void look(void) {
+  if (version_tree_away(xdb_super(watched)->version) == 0) return;
+  const uint64_t work = atomic_load(&watched->compact.work), done = atomic_load(&watched->compact.progress);
+  if (nr_looks++ == 0 || work < least_work) least_work = work;
+  if (done > most_done) most_done = done;
+}
 
 static ssize_t count_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
+  if (watched) look();
   const ssize_t n = real->pread(e, fd, buf, len, off);
   if (n > 0) atomic_fetch_add_explicit(&bytes_read, (uint64_t)n, memory_order_relaxed);
   return n;
@@ -231,6 +241,31 @@ static void test_threads(void **state) {
   }
 }
 
+// Writers are slowed down by the work that a round has left. That counts the indexes that the first round after an
+// opening has to read.
+static void test_work(void **state) {
+  (void)state;
+  struct state s;
+  store_make();
+  store_open(&s, 0);
+  const struct version *const v = xdb_super(s.x)->version;
+  uint64_t entries = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) entries += v->parts[i]->away->entries;
+  assert_true(entries >= KEYS);
+  assert_int_equal(version_tree_away(v), entries);
+  CHECK(remixdb_put(s.ref, "x", 1, "y", 1));
+  nr_looks = most_done = 0;
+  watched = s.x;
+  CHECK(remixdb_flush(s.ref));
+  watched = NULL;
+  assert_true(nr_looks > 4);
+  assert_true(least_work > entries);
+  assert_true(most_done > 0 && most_done <= entries);
+  assert_true(atomic_load(&s.x->compact.progress) >= entries);
+  assert_int_equal(version_tree_away(xdb_super(s.x)->version), 0);
+  store_close(&s);
+}
+
 // The path of the file of the REMIX or a table of the partition with this key.
 static void path_of(struct xdb *x, uint32_t i, bool table, char *buf, size_t size) {
   char key[24], name[32];
@@ -365,8 +400,9 @@ static void test_untouched(void **state) {
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_opening), cmocka_unit_test(test_ways),    cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_damaged), cmocka_unit_test(test_missing), cmocka_unit_test(test_untouched),
+      cmocka_unit_test(test_opening),   cmocka_unit_test(test_ways),    cmocka_unit_test(test_work),
+      cmocka_unit_test(test_threads),   cmocka_unit_test(test_damaged), cmocka_unit_test(test_missing),
+      cmocka_unit_test(test_untouched),
   };
   return check_seed_end(cmocka_run_group_tests(tests, setup, teardown));
 }
