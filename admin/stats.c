@@ -23,7 +23,7 @@ struct parts_figures {
   uint64_t tables_without_keys;
   uint64_t table_bytes, ckb_bytes, remix_bytes;  // on disk
   uint64_t table_memory, remix_memory;           // in memory
-  uint64_t paged;                                // older views
+  uint64_t paged;                                // views
   struct garbage garbage;
 };
 

@@ -14,7 +14,8 @@ struct cut {
   bool whole;                      // all keys of the partition lie in one range
   uint64_t live;                   // live entries of both views
   struct remix_span *old, *young;  // one for each range, or NULL if the partition has no such view or goes as a whole
-  struct remix *view;              // the older view, whole, to which `old` refers; with a reference, or NULL
+  // The views, whole, to which `old` and `young` refer; each with a reference, or NULL.
+  struct remix *view, *young_view;
 };
 
 static bool before(struct kref key, struct kref bound) { return !bound.ptr || kv_cmp(key, bound) < 0; }
@@ -48,6 +49,7 @@ static void cut_fini(struct cut *k) {
   mem_free(k->old);
   mem_free(k->young);
   remix_unref(k->view);
+  remix_unref(k->young_view);
   *k = (struct cut){.whole = false};
 }
 
@@ -69,7 +71,8 @@ static enum remixdb_status cut_part(const struct compact_erase *e, const struct 
   remix_cursor_init(&cursor, NULL);
   enum remixdb_status s = remix_whole(part_remix(p), &out->view);
   if (s == REMIXDB_OK) s = cut_view(e, &cursor, out->view, &out->old, &out->live);
-  if (s == REMIXDB_OK) s = cut_view(e, &cursor, part_young(p), &out->young, &out->live);
+  if (s == REMIXDB_OK && part_young(p)) s = remix_whole(part_young(p), &out->young_view);
+  if (s == REMIXDB_OK) s = cut_view(e, &cursor, out->young_view, &out->young, &out->live);
   epoch_enter(e->c->epoch, e->slot);
   remix_cursor_fini(&cursor);
   epoch_exit(e->slot);
@@ -120,7 +123,7 @@ static enum remixdb_status erase_part(const struct compact_erase *e, const struc
                                       struct part **out) {
   struct remix *old, *young = NULL;
   enum remixdb_status s = erase_view(e, k->view, k->old, &old);
-  if (s == REMIXDB_OK) s = erase_view(e, part_young(p), k->young, &young);
+  if (s == REMIXDB_OK) s = erase_view(e, k->young_view, k->young, &young);
   return part_new(p, s, old, young, e->queue != NULL, out);
 }
 

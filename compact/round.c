@@ -36,7 +36,7 @@ static enum remixdb_status hidden_counted(struct remix *x) {
   return apart ? remix_hidden(x, &hidden) : REMIXDB_OK;
 }
 
-// Makes a new view of the older kind paged if indexes have no room. Its file is written.
+// Makes a new view paged if indexes have no room. Its file is written.
 static void view_page_out(struct remix *x) {
   if (budget_index_fits(x->ctx->budget, 0)) return;
   IGNORED(hidden_counted(x), "they are counted when somebody asks");
@@ -75,7 +75,7 @@ enum remixdb_status round_view_build(struct compact *c, struct remix_build *b, s
   }
   remix_watch(*out, c->watch);
   if (young) remix_make_young(*out);
-  else view_page_out(*out);
+  view_page_out(*out);
   return s;
 }
 

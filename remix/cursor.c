@@ -554,8 +554,9 @@ enum remixdb_status remix_none_between(struct remix_cursor *c, struct kref key, 
   if (s != REMIXDB_OK) return s;
   const struct kref found = kref(rec.key, rec.klen);
   const uint32_t at = blind_place(dbits, nr, base, key, cand, found, &equal);
-  // the view's next entry in the direction may be in another segment
-  if (equal || (back ? at == 0 && seg > 0 : at == nr && seg + 1 < x->nr_segs)) return REMIXDB_OK;
+  // the view's next entry in the direction may be in another segment, or in another page
+  const bool page = x->of != NULL;
+  if (equal || (back ? at == 0 && (seg > 0 || page) : at == nr && (seg + 1 < x->nr_segs || page))) return REMIXDB_OK;
   if (cand == (back ? at - 1 : at)) *none_out = (back ? kv_cmp(to, found) : kv_cmp(found, to)) > 0;
   else *none_out = bits_shared(key, found) < bits_shared(key, to);
   return s;

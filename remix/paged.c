@@ -39,6 +39,7 @@ struct remix_slot {
 struct remix_paged {
   struct fdpool_file file;  // not used if the REMIX is a part of a pack
   uint32_t nr;
+  uint32_t live;  // live entries of all pages
   struct remix_slot *slots;
   uint8_t *head, *dir;  // bytes of the file
   uint64_t number;
@@ -403,6 +404,7 @@ static enum remixdb_status page_make(const struct remix *x, struct remix_slot *s
   enum remixdb_status s = page_fill(x, slot, p, bytes, in);
   if (s == REMIXDB_OK) s = page_keep(in);
   if (s != REMIXDB_OK) return s;
+  if (x->index->young) remix_make_young(&in->x);
   in->bytes = sizeof(*in) + align_up(in->x.image_size, CACHE_LINE) + anchors_memory(&in->ix.anchors) +
               ((size_t)p->nr_segs + 1) * sizeof(in->ix.live[0]);
   atomic_fetch_add_explicit(&pool->loads, 1, memory_order_relaxed);
@@ -616,7 +618,7 @@ bool remix_page_lacks(const struct remix_need *w) {
 uint32_t remix_pages(const struct remix *x) { return x->paged->nr; }
 uint32_t remix_page_of(const struct remix *x, struct kref key) { return anchors_find(&x->paged->anchors, key); }
 uint64_t remix_page_rank(const struct remix *x, uint32_t page) {
-  return page < x->paged->nr ? x->paged->slots[page].live : x->nr_keys;
+  return page < x->paged->nr ? x->paged->slots[page].live : x->paged->live;
 }
 uint32_t remix_page_segment(const struct remix *x, uint32_t page) {
   const struct remix_slot *const last = &x->paged->slots[x->paged->nr - 1];
@@ -762,6 +764,7 @@ static enum remixdb_status take_dir(struct remix *x, struct remix_paged *g, size
     segs += p.nr_segs;
     last = p.starts;
   }
+  g->live = (uint32_t)live;
   if (s == REMIXDB_OK) s = take_anchors(g, x->nr_runs);
   g->memory += sizeof(*g) + g->nr * sizeof(*g->slots) + room + remix_segs_off(x->nr_runs) + anchors_memory(&g->anchors);
   return s;
@@ -840,11 +843,17 @@ enum remixdb_status remix_open_paged(const struct sst_ctx *ctx, uint64_t number,
   return s == REMIXDB_OK ? remix_open(ctx, number, runs, nr_runs, out) : s;
 }
 
+// The directory does not tell how many entries of a young view are live (G2).
+static void take_live(struct remix_paged *g, const uint32_t *live, uint32_t nr_segs) {
+  for (uint32_t i = 0; i < g->nr; i++) g->slots[i].live = live[g->slots[i].segs];
+  g->live = live[nr_segs];
+}
+
 enum remixdb_status remix_page_out(struct remix *x) {
   struct remix_paged *g = NULL;
   const uint32_t nr_segs = x->nr_segs;
   const struct remix_layout lay = x->index->lay;  // of the image in memory; the file's head sets another
-  assert(!x->paged && !x->of && !x->index->young);
+  assert(!x->paged && !x->of);
   if (!x->ctx->pages) return REMIXDB_OK;
   const enum remixdb_status s = paged_open(x, &g);
   x->nr_segs = nr_segs;
@@ -852,6 +861,7 @@ enum remixdb_status remix_page_out(struct remix *x) {
     x->index->lay = lay;
     return s;
   }
+  take_live(g, x->index->live, nr_segs);
   remix_drop_image(x);
   x->paged = g;
   x->paged_memory = g->memory;
@@ -866,8 +876,9 @@ enum remixdb_status remix_whole(struct remix *x, struct remix **out) {
     return REMIXDB_OK;
   }
   const enum remixdb_status s = remix_open(x->ctx, x->number, x->runs, x->nr_runs, out);
-  if (s == REMIXDB_OK)
-    atomic_store_explicit(&(*out)->scan_debt, atomic_load_explicit(&x->scan_debt, memory_order_relaxed),
-                          memory_order_relaxed);
+  if (s != REMIXDB_OK) return s;
+  if (x->index->young) remix_make_young(*out);
+  atomic_store_explicit(&(*out)->scan_debt, atomic_load_explicit(&x->scan_debt, memory_order_relaxed),
+                        memory_order_relaxed);
   return s;
 }

@@ -11,8 +11,8 @@
 // Invariants
 //   G1  A REMIX is whole or paged for all its life after another thread has it. It is paged only if its file has its
 //       entries: a view that was erased in memory alone (remix/erase.h) stays whole.
-//   G2  `live` of a page is the number of live entries before it; the sum of all is nr_keys. A paged REMIX is no young
-//       view.
+//   G2  `live` of a page is the number of live entries before it. The directory tells it, except for young views, whose
+//       tombstones are live: such a view is opened whole, and counted, before it is paged.
 //   G3  A page's slot has one reference to it. The pool takes it out of the slot, and gives the reference back when all
 //       threads that were inside an epoch then have left. So a page that a reader has found stays until the reader
 //       leaves its epoch; to keep it longer, the reader takes a reference.
@@ -74,11 +74,11 @@ void remix_pool_fini(struct remix_pool *p);  // after the last REMIX
 // header and the directory, and checks all that can be checked without the pages. Fails as remix_open does.
 MUST_CHECK enum remixdb_status remix_open_paged(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
                                                 uint32_t nr_runs, struct remix **out);
-// Makes a whole REMIX paged, which no other thread has and which is of its file (G1). Nothing changes if the file has
-// no pages. After a failure it is whole. Fails as remix_open does.
+// Makes a whole REMIX paged, which no other thread has and which is of its file (G1). It may be a young view. Nothing
+// changes if the file has no pages. After a failure it is whole. Fails as remix_open does.
 MUST_CHECK enum remixdb_status remix_page_out(struct remix *x);
-// Opens the whole REMIX: x itself, or another one with the same entries, which must not be retired. *out has a
-// reference. Fails as remix_open does.
+// Opens the whole REMIX: x itself, or another one with the same entries, which must not be retired. It is young if x
+// is. *out has a reference. Fails as remix_open does.
 MUST_CHECK enum remixdb_status remix_whole(struct remix *x, struct remix **out);
 
 // ---- pages of a paged REMIX

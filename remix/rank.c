@@ -16,7 +16,9 @@ static enum remixdb_status rank_entry(void *arg, const uint8_t *s, uint32_t i, s
   return entry_read(r->x, s, i, 1, r->hold, rec_out);
 }
 
-uint64_t remix_live(const struct remix *x) { return x->paged ? x->nr_keys : x->index->live[x->nr_segs]; }
+uint64_t remix_live(const struct remix *x) {
+  return x->paged ? remix_page_rank(x, remix_pages(x)) : x->index->live[x->nr_segs];
+}
 
 static enum remixdb_status rank_paged(const struct remix *x, struct kref key, struct sst_hold *h, uint64_t *rank_out) {
   const uint32_t i = remix_page_of(x, key);
@@ -60,7 +62,7 @@ enum remixdb_status remix_live_near(const struct remix *x, uint64_t rank, uint64
     struct remix *page;
     const enum remixdb_status s = remix_page(x, i, &page);
     if (s != REMIXDB_OK) return s;
-    const uint64_t end = to - before < page->nr_keys ? to - before : page->nr_keys;
+    const uint64_t all = remix_live(page), end = to - before < all ? to - before : all;
     return remix_live_near(page, rank - before, from > before ? from - before : 0, end, h, fn, arg);
   }
   const struct remix_index *const ix = x->index;

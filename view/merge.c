@@ -86,21 +86,22 @@ static inline bool beyond(const struct merge *m, struct kref key) {
 }
 
 // Gives a view's cursor the bounds that lie in the view's partition. A bound in another page of a paged view is none.
-static __attribute__((noinline)) void bound_cursor(const struct merge *m, struct remix_cursor *c, uint32_t part) {
+static __attribute__((noinline)) void bound_cursor(const struct merge *m, struct remix_cursor *c,
+                                                   const struct merge_page *g, uint32_t part) {
   if (!c->x) return;
   const struct kref open = kref(NULL, 0);
   struct kref low = part == m->part_low ? m->low : open, high = part == m->part_high && m->high_inside ? m->high : open;
   const bool bounded = low.ptr || high.ptr;
-  if (c->x->of && low.ptr && remix_page_of(c->x->of, low) != m->page) low = open;
-  if (c->x->of && high.ptr && remix_page_of(c->x->of, high) != m->page) high = open;
+  if (c->x->of && low.ptr && remix_page_of(c->x->of, low) != g->page) low = open;
+  if (c->x->of && high.ptr && remix_page_of(c->x->of, high) != g->page) high = open;
   remix_bound(c, low, high);
   c->bounded = bounded;  // so that blocks are read ahead within the page only
 }
 
 // The cursor is not in a page any more.
-static __attribute__((noinline)) void page_leave(struct merge *m) {
-  remix_unref(m->in);
-  m->in = m->paged = NULL;
+static __attribute__((noinline)) void page_leave(struct merge_page *g) {
+  remix_unref(g->in);
+  g->in = g->paged = NULL;
 }
 
 static void parts_leave(struct merge *m) {
@@ -109,8 +110,9 @@ static void parts_leave(struct merge *m) {
   m->young_state = MERGE_YOUNG_KNOWN;
   m->parts_later = false;
   IGNORED(remix_cursor_set(&m->remix, NULL), "setting no REMIX allocates nothing, so it cannot fail");
-  if (unlikely(m->in != NULL)) page_leave(m);
+  if (unlikely(m->remix_page.in != NULL)) page_leave(&m->remix_page);
   if (m->young.x) IGNORED(remix_cursor_set(&m->young, NULL), "the same");
+  if (unlikely(m->young_page.in != NULL)) page_leave(&m->young_page);
 }
 
 void merge_set(struct merge *m, const struct wh *active, const struct wh *frozen, const struct version *version,
@@ -188,21 +190,20 @@ static void besides(struct merge *m) {
   m->young.beside = both ? &m->remix : NULL;
 }
 
-// Sets the cursor to a page of a paged view, which it keeps until it leaves.
-static enum remixdb_status page_enter(struct merge *m, struct remix *x, uint32_t page) {
+// Sets the cursor, whose place is *g, to a page of a paged view of this partition. It keeps the page until it leaves.
+static enum remixdb_status page_enter(struct merge *m, struct remix_cursor *c, struct merge_page *g, uint32_t part,
+                                      struct remix *x, uint32_t page) {
   struct remix *in;
   look_up_begin(m);
   enum remixdb_status s = remix_page(x, page, &in);
   if (s == REMIXDB_OK) remix_ref(in);
   look_up_end(m);
   if (s != REMIXDB_OK) return s;
-  struct remix *const was = m->in;
-  m->paged = x;
-  m->page = page;
-  m->in = in;
-  if (m->remix.x != in) {
-    s = remix_cursor_set(&m->remix, in);
-    if (unlikely(m->bounded) && s == REMIXDB_OK) bound_cursor(m, &m->remix, m->part);
+  struct remix *const was = g->in;
+  *g = (struct merge_page){x, in, page};
+  if (c->x != in) {
+    s = remix_cursor_set(c, in);
+    if (unlikely(m->bounded) && s == REMIXDB_OK) bound_cursor(m, c, g, part);
   }
   remix_unref(was);
   return s;
@@ -218,19 +219,20 @@ static uint32_t page_last(const struct merge *m, const struct remix *x, uint32_t
   return part == m->part_high && m->high_inside ? remix_page_of(x, m->high) : remix_pages(x) - 1;
 }
 
-static __attribute__((noinline)) enum remixdb_status paged_enter(struct merge *m, struct remix *x, uint32_t part,
+static __attribute__((noinline)) enum remixdb_status paged_enter(struct merge *m, struct remix_cursor *c,
+                                                                 struct merge_page *g, uint32_t part, struct remix *x,
                                                                  enum entry at, struct kref key) {
-  const enum remixdb_status s = page_enter(m, x,
+  const enum remixdb_status s = page_enter(m, c, g, part, x,
                                            at == ENTER_FIRST  ? page_first(m, x, part)
                                            : at == ENTER_LAST ? page_last(m, x, part)
                                                               : remix_page_of(x, key));
-  if (at == ENTER_KEY) m->remix.turned = false;  // the seek forgets the runs' positions
+  if (at == ENTER_KEY) c->turned = false;  // the seek forgets the runs' positions
   return s;
 }
 
-// Whether the cursor's view has another page within the bounds in this direction.
-static bool page_follows(const struct merge *m, bool backward) {
-  return backward ? m->page > page_first(m, m->paged, m->part) : m->page < page_last(m, m->paged, m->part);
+// Whether the cursor's view, of this partition, has another page within the bounds in this direction.
+static bool page_follows(const struct merge *m, const struct merge_page *g, uint32_t part, bool backward) {
+  return backward ? g->page > page_first(m, g->paged, part) : g->page < page_last(m, g->paged, part);
 }
 
 static inline enum remixdb_status parts_enter(struct merge *m, uint32_t part, enum entry at, struct kref key) {
@@ -241,10 +243,10 @@ static inline enum remixdb_status parts_enter(struct merge *m, uint32_t part, en
   m->part = part;
   if (unlikely(m->has[MERGE_YOUNG])) besides(m);
   if (m->remix.x == x) return REMIXDB_OK;
-  if (unlikely(x && x->paged)) return paged_enter(m, x, part, at, key);
+  if (unlikely(x && x->paged)) return paged_enter(m, &m->remix, &m->remix_page, part, x, at, key);
   const enum remixdb_status s = remix_cursor_set(&m->remix, x);
-  if (unlikely(m->in != NULL)) page_leave(m);
-  if (unlikely(m->bounded) && s == REMIXDB_OK) bound_cursor(m, &m->remix, part);
+  if (unlikely(m->remix_page.in != NULL)) page_leave(&m->remix_page);
+  if (unlikely(m->bounded) && s == REMIXDB_OK) bound_cursor(m, &m->remix, &m->remix_page, part);
   return s;
 }
 
@@ -265,8 +267,9 @@ static enum remixdb_status parts_settle(struct merge *m, bool backward) {
   if (unlikely(m->bounded)) s = bound_settle(m, &m->remix, backward);
   if (likely(parts_valid(m)) || s != REMIXDB_OK) return s;
   while (!parts_valid(m) && s == REMIXDB_OK) {
-    if (unlikely(m->paged != NULL) && page_follows(m, backward)) {
-      s = page_enter(m, m->paged, backward ? m->page - 1 : m->page + 1);
+    struct merge_page *const g = &m->remix_page;
+    if (unlikely(g->paged != NULL) && page_follows(m, g, m->part, backward)) {
+      s = page_enter(m, &m->remix, g, m->part, g->paged, backward ? g->page - 1 : g->page + 1);
     } else {
       if (m->part == (backward ? m->part_low : m->part_high)) break;
       s = parts_enter(m, backward ? m->part - 1 : m->part + 1, backward ? ENTER_LAST : ENTER_FIRST, kref(NULL, 0));
@@ -332,15 +335,19 @@ static enum remixdb_status parts_key(struct merge *m, struct kref *out) {
 
 // ---- the young views, one after the other
 
-static enum remixdb_status young_enter(struct merge *m, uint32_t at) {
-  const struct part *const p = m->version->parts[m->version->young[at]];
+static enum remixdb_status young_enter(struct merge *m, uint32_t at, enum entry where, struct kref key) {
+  const uint32_t part = m->version->young[at];
+  const struct part *const p = m->version->parts[part];
   enum remixdb_status s = part_ready(p);
   struct remix *const x = part_young(p);
   if (unlikely(s != REMIXDB_OK)) return s;
   m->young_at = at;
-  if (m->young.x != x) {
+  if (unlikely(x->paged != NULL)) {
+    s = paged_enter(m, &m->young, &m->young_page, part, x, where, key);
+  } else if (m->young.x != x) {
     s = remix_cursor_set(&m->young, x);
-    if (unlikely(m->bounded) && s == REMIXDB_OK) bound_cursor(m, &m->young, m->version->young[at]);
+    if (unlikely(m->young_page.in != NULL)) page_leave(&m->young_page);
+    if (unlikely(m->bounded) && s == REMIXDB_OK) bound_cursor(m, &m->young, &m->young_page, part);
   }
   besides(m);
   return s;
@@ -367,14 +374,21 @@ static enum remixdb_status young_arrive(struct merge *m) {
   return m->young_state == MERGE_YOUNG_AWAY ? REMIXDB_OK : stream_record(m, &m->young, &m->young_rec);
 }
 
-// At the end of a young view, moves on to the next (backward: the previous) one.
+// At the end of a young view, moves on to the next (backward: the previous) page or young view.
 static enum remixdb_status young_settle(struct merge *m, bool backward) {
   enum remixdb_status s = REMIXDB_OK;
   m->young_state = MERGE_YOUNG_KNOWN;
   if (unlikely(m->bounded)) s = bound_settle(m, &m->young, backward);
   while (!remix_valid(&m->young) && s == REMIXDB_OK) {
-    if (m->young_at == (backward ? m->young_low : m->young_high - 1)) return REMIXDB_OK;
-    s = young_enter(m, backward ? m->young_at - 1 : m->young_at + 1);
+    struct merge_page *const g = &m->young_page;
+    const uint32_t part = m->version->young[m->young_at];
+    if (unlikely(g->paged != NULL) && page_follows(m, g, part, backward)) {
+      s = page_enter(m, &m->young, g, part, g->paged, backward ? g->page - 1 : g->page + 1);
+    } else {
+      if (m->young_at == (backward ? m->young_low : m->young_high - 1)) return REMIXDB_OK;
+      s = young_enter(m, backward ? m->young_at - 1 : m->young_at + 1, backward ? ENTER_LAST : ENTER_FIRST,
+                      kref(NULL, 0));
+    }
     if (s == REMIXDB_OK) s = young_to_end(m, backward);
     if (s == REMIXDB_OK && unlikely(m->bounded)) s = bound_settle(m, &m->young, backward);
   }
@@ -389,9 +403,15 @@ static enum remixdb_status young_seek_begin(struct merge *m, uint32_t part, stru
   m->young_there = at < m->young_high && v->young[at] == part;
   if (!m->young_there && (backward ? at == m->young_low : at == m->young_high)) {  // at the end
     m->remix.beside = NULL;
-    return remix_cursor_set(&m->young, NULL);
+    const enum remixdb_status s = remix_cursor_set(&m->young, NULL);
+    if (unlikely(m->young_page.in != NULL)) page_leave(&m->young_page);
+    return s;
   }
-  const enum remixdb_status s = young_enter(m, m->young_there || !backward ? at : at - 1);
+  const enum remixdb_status s = young_enter(m, m->young_there || !backward ? at : at - 1,
+                                            m->young_there ? ENTER_KEY
+                                            : backward     ? ENTER_LAST
+                                                           : ENTER_FIRST,
+                                            key);
   if (s == REMIXDB_OK && m->young_there) remix_seek_begin(&m->young, key);
   return s;
 }
@@ -413,7 +433,8 @@ static enum remixdb_status young_seek(struct merge *m, struct kref key, bool bac
 
 // Moves to the last key of all; backward false: to the first.
 static enum remixdb_status young_seek_end(struct merge *m, bool backward) {
-  enum remixdb_status s = young_enter(m, backward ? m->young_high - 1 : m->young_low);
+  enum remixdb_status s = young_enter(m, backward ? m->young_high - 1 : m->young_low,
+                                      backward ? ENTER_LAST : ENTER_FIRST, kref(NULL, 0));
   if (s == REMIXDB_OK) s = young_to_end(m, backward);
   return s == REMIXDB_OK ? young_settle(m, backward) : s;
 }
@@ -499,9 +520,9 @@ static inline bool new_special(const struct merge *m) {
 
 // Finds the partition's segment that the next newer key belongs to.
 static void clear_find(struct merge *m) {
-  const uint32_t part = version_find(m->version, m->new_key),
-                 page = m->paged && part == m->part ? remix_page_of(m->paged, m->new_key) : m->page;
-  const bool here = part == m->part && page == m->page, behind = part > m->part || (part == m->part && page > m->page);
+  const uint32_t part = version_find(m->version, m->new_key), at = m->remix_page.page,
+                 page = m->remix_page.paged && part == m->part ? remix_page_of(m->remix_page.paged, m->new_key) : at;
+  const bool here = part == m->part && page == at, behind = part > m->part || (part == m->part && page > at);
   m->clear = here ? remix_segment(m->remix.x, m->new_key) : behind ? UINT32_MAX : 0;
   m->clear_found = true;
 }

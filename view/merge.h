@@ -51,6 +51,12 @@ enum merge_young {
   MERGE_YOUNG_LATER,  // the seek left the stream alone; the next step moves it first
 };
 
+// The place of a cursor in a view that is paged (remix/paged.h).
+struct merge_page {
+  struct remix *paged, *in;  // the view, and the cursor's page with a reference; NULL: the cursor is in no such view
+  uint32_t page;             // its number
+};
+
 struct merge {
   struct wh_cursor mem[2];  // [MERGE_ACTIVE], [MERGE_FROZEN]
   bool has[3];              // there is such a memtable with keys; [MERGE_YOUNG]: there is a young view
@@ -63,14 +69,12 @@ struct merge {
   uint32_t young_low, young_high;  // the young views of these partitions: [young_low, young_high)
   uint32_t part;                   // the partition of the REMIX cursor
   struct remix_cursor remix;
-  // If the partition's view is paged (remix/paged.h): the view, and the cursor's page with a reference. Else NULL.
-  struct remix *paged, *in;
-  uint32_t page;          // its number
-  struct kref remix_key;  // of the REMIX cursor's entry; ptr NULL: not read yet
-  uint32_t at;            // the stream that holds the current key; MERGE_NONE: not valid
-  uint32_t same;          // bit i: stream i stands on the same key
-  enum merge_near near;   // the streams that a step in the merge's direction must look at
-  bool backward;          // streams that are not at the current key stand before it, else after it
+  struct merge_page remix_page;  // its place
+  struct kref remix_key;         // of the REMIX cursor's entry; ptr NULL: not read yet
+  uint32_t at;                   // the stream that holds the current key; MERGE_NONE: not valid
+  uint32_t same;                 // bit i: stream i stands on the same key
+  enum merge_near near;          // the streams that a step in the merge's direction must look at
+  bool backward;                 // streams that are not at the current key stand before it, else after it
   // The newer streams alone:
   uint32_t new_at, new_same;  // as at and same
   struct kref new_key;
@@ -80,6 +84,7 @@ struct merge {
   bool clear_found;
   uint32_t since;  // the REMIX's segment in which new_key was first compared; UINT32_MAX: not yet
   struct remix_cursor young;
+  struct merge_page young_page;  // its place
   enum merge_young young_state;
   bool parts_later;         // the seek left the partitions' stream alone; the next step moves it first
   bool young_there;         // the partition of the last seek has a young view

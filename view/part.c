@@ -153,15 +153,17 @@ static enum remixdb_status open_tables(const struct part *p, struct sst **runs) 
   return s;
 }
 
-// whole: a young view never is paged.
+// Opens a view. It is paged if indexes have no room for it; a young one is opened whole first, and counted.
 static enum remixdb_status open_view(const struct part_away *a, const struct part_file *f, struct sst *const *runs,
-                                     uint32_t nr, bool whole, struct remix **out) {
+                                     uint32_t nr, bool young, struct remix **out) {
   *out = NULL;
   if (f->number == 0) return REMIXDB_OK;
-  whole = whole || !a->ctx->pages || budget_index_fits(a->ctx->budget, remix_whole_memory(runs, nr));
-  const enum remixdb_status s = whole ? remix_open(a->ctx, f->number, runs, nr, out)
-                                      : remix_open_paged(a->ctx, f->number, runs, nr, out);
+  const bool whole = !a->ctx->pages || budget_index_fits(a->ctx->budget, remix_whole_memory(runs, nr));
+  enum remixdb_status s = whole || young ? remix_open(a->ctx, f->number, runs, nr, out)
+                                         : remix_open_paged(a->ctx, f->number, runs, nr, out);
   if (s != REMIXDB_OK) return s;
+  if (young) remix_make_young(*out);
+  if (young && !whole && (s = remix_page_out(*out)) != REMIXDB_OK) return s;
   remix_watch(*out, a->watch);
   return (*out)->print == f->print ? REMIXDB_OK : current_other_history((*out)->path);
 }
@@ -183,7 +185,6 @@ static enum remixdb_status bring(struct part *p) {
   }
   err_cleanup_end();
   if (s != REMIXDB_OK) return s;
-  if (young) remix_make_young(young);
   atomic_store_explicit(&p->young, young, memory_order_relaxed);
   atomic_store_explicit(&p->remix, remix, memory_order_release);  // P1
   return REMIXDB_OK;

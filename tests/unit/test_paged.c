@@ -42,6 +42,15 @@ static void make(struct paged *w, uint32_t kind, uint32_t keys, uint32_t runs, b
   make_pages(w, kind, keys, runs, tags, 2);
 }
 
+// Makes both REMIXes young views.
+static void make_young(struct paged *w) {
+  remix_make_young(w->whole);
+  remix_unref(w->x);
+  OK(remix_open(&w->p.ctx, w->whole->number, w->t.sst, w->t.nr, &w->x));
+  remix_make_young(w->x);
+  OK(remix_page_out(w->x));
+}
+
 static void end(struct paged *w) {
   remix_unref(w->x);
   done(w->whole);
@@ -71,6 +80,15 @@ static struct kref some_key(const struct paged *w, uint8_t *buf) {
       break;
     default: break;
   }
+  return kref(buf, len);
+}
+
+// A key near this one, but not the same.
+static struct kref near_key(struct kref key, uint8_t *buf) {
+  uint32_t len = key.len;
+  if (len) memcpy(buf, key.ptr, len);
+  if (len && rng_next(&check_seed) % 4) buf[len - 1] ^= (uint8_t)(1 + rng_next(&check_seed) % 4);
+  else buf[len++] = (uint8_t)rng_next(&check_seed);
   return kref(buf, len);
 }
 
@@ -120,6 +138,28 @@ static void same_answers(struct paged *w, struct kref key) {
   sst_hold_fini(&h);
 }
 
+// A page that knows of no key between two keys is right for its whole view.
+static uint32_t check_none_between(struct paged *w, struct kref a, struct kref b) {
+  const bool back = rng_next(&check_seed) % 2;
+  const struct kref low = kv_cmp(a, b) < 0 ? a : b, high = kv_cmp(a, b) < 0 ? b : a, from = back ? high : low;
+  struct sst_hold h = {0};
+  struct remix_cursor c;
+  struct remix *page;
+  uint64_t before = 0, behind = 0;
+  bool none;
+  remix_cursor_init(&c, NULL);
+  OK(remix_page(w->x, remix_page_of(w->x, from), &page));
+  OK(remix_cursor_set(&c, page));
+  remix_seek_begin(&c, from);
+  OK(remix_none_between(&c, from, back ? low : high, back, &none));
+  OK(remix_rank(w->whole, low, &h, &before));
+  OK(remix_rank(w->whole, high, &h, &behind));
+  assert_true(!none || before == behind);
+  remix_cursor_fini(&c);
+  sst_hold_fini(&h);
+  return none;
+}
+
 // A page and the whole view may have images of different forms.
 static void same_segment(const struct remix_index *a, uint32_t at, const struct remix_index *b, uint32_t bt,
                          uint32_t nr_runs) {
@@ -161,7 +201,24 @@ static void check_pages(struct paged *w) {
   }
   assert_int_equal(segs, w->whole->nr_segs);
   assert_int_equal(entries, w->whole->nr_entries);
-  assert_int_equal(live, w->whole->nr_keys);
+  assert_int_equal(live, remix_live(w->whole));
+  assert_int_equal(live, remix_live(w->x));
+}
+
+// The same around the border of two pages: the key is of the one, the next key of the other.
+static void check_borders(struct paged *w) {
+  uint8_t *const buf = malloc(2 * (KV_KEY_MAX + 8)), *const other = buf + KV_KEY_MAX + 8;
+  for (uint32_t i = 1; i < remix_pages(w->x); i++) {
+    const struct kref a = remix_anchor(w->whole, remix_page_segment(w->x, i));
+    memcpy(buf, a.ptr, a.len);
+    memcpy(other, a.ptr, a.len);
+    buf[a.len - 1] -= buf[a.len - 1] > 0;
+    memset(other + a.len, 0xFF, 4);
+    enter(&w->p);
+    (void)check_none_between(w, kref(buf, a.len), kref(other, a.len + 4));
+    leave(&w->p);
+  }
+  free(buf);
 }
 
 static void check_whole(struct paged *w) {
@@ -190,20 +247,24 @@ static void check_share(struct paged *w) {
 
 static void test_answers(void **state) {
   (void)state;
-  uint32_t pages = 0;
+  uint32_t pages = 0, none = 0;
   uint64_t denied = 0;
-  for (uint32_t i = 0; i < 5 * KEYS_KINDS; i++) {
+  for (uint32_t i = 0; i < 6 * KEYS_KINDS; i++) {
     struct paged w;
-    uint8_t *const buf = malloc(KV_KEY_MAX + 8);
+    uint8_t *const buf = malloc(2 * (KV_KEY_MAX + 8)), *const other = buf + KV_KEY_MAX + 8;
     make(&w, i % KEYS_KINDS, i < KEYS_KINDS ? 90 : 1500 / SLOW, 1 + i % 6, i % 3 != 0);
+    if (i / KEYS_KINDS % 2) make_young(&w);
     if (remix_is_paged(w.x)) {
       pages += remix_pages(w.x);
       check_pages(&w);
       check_whole(&w);
       check_share(&w);
+      check_borders(&w);
       for (uint32_t n = 0; n < 400 / SLOW; n++) {
         enter(&w.p);
-        same_answers(&w, some_key(&w, buf));
+        const struct kref key = some_key(&w, buf);
+        same_answers(&w, key);
+        none += check_none_between(&w, key, near_key(key, other));
         leave(&w.p);
         assert_true(atomic_load(&w.pool.bytes) <= REMIX_POOL_LEAST_STARVED);
         if (!w.x->tags) assert_int_equal(atomic_load(&w.pool.filters.made), 0);
@@ -214,7 +275,7 @@ static void test_answers(void **state) {
     free(buf);
     end(&w);
   }
-  assert_true(pages > 200 / SLOW && denied > 200 / SLOW);
+  assert_true(pages > 200 / SLOW && denied > 200 / SLOW && none > 200 / SLOW);
 }
 
 // ---- filters
