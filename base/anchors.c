@@ -9,30 +9,32 @@
 #define REF_TREE 0x80000000u
 #define PLACES_MAX 6u    // bytes of a number that choose its cell, at most
 #define CELL_NUMBERS 4u  // numbers of a cell, on average
-#define CELL_LINE 7u     // numbers in the cell's own line; a cell with more refers to level 0
-#define CELL_SCAN 16u    // a cell with more numbers is searched through the levels
+#define CELL_LINE 7u     // numbers in the cell's own line; those of a cell with more lie in the nodes
+#define CELL_SCAN 32u    // a cell with more numbers is searched through the levels, which read as many lines
 #define SCAN_STEP 4u     // numbers compared without a branch between them
 #define BYTES 256u
 
 // The cells of a tree. At each of the first places of the numbers, the bytes that occur there are ranked, so that
-// digits or letters fill the cells as evenly as random bytes. A number's ranks are the digits of one large number. That
-// number, scaled down, is the cell. Ranks ascend with bytes, so
+// digits or letters fill the cells as evenly as random bytes. A number's ranks are the digits of one large number. Its
+// distance from that of the tree's first number, scaled down, is the cell. Ranks ascend with bytes, so
 //   A1  the cell of the smaller of two numbers is not after the cell of the other.
 // So the lowest number not less than v lies in v's cell, or is the lowest number after that cell.
 struct anchors_cells {
   uint32_t lines;      // where its lines begin
   uint32_t ranks;      // where its ranks begin: for each place and byte, how many smaller bytes occur there, and ABSENT
   uint16_t nr_places;  // bytes that choose the cell
-  uint16_t shift;      // cell = (number made of the ranks >> shift) * scale >> 32
+  uint16_t shift;      // cell = (distance >> shift) * scale >> 32
   uint32_t scale;
-  uint64_t weight[PLACES_MAX];  // of each place's rank in that number
+  uint64_t low, range;          // the number made of the first number's ranks; the distance of the last number
+  uint32_t weight[PLACES_MAX];  // of each place's rank
+  uint64_t unused;
 };
 _Static_assert(sizeof(struct anchors_cells) == CACHE_LINE, "choosing a cell reads one cache line");
 
 struct anchors_line {
   uint32_t first;               // index of the tree's first number that lies in the cell or after it
   uint32_t nr;                  // how many lie in the cell
-  uint64_t numbers[CELL_LINE];  // the first ones of the cell's numbers, then all ones
+  uint64_t numbers[CELL_LINE];  // of the cell, then all ones; or the place of the first number among all nodes
 };
 _Static_assert(sizeof(struct anchors_line) == CACHE_LINE, "a cell is one cache line");
 #define ABSENT 1u  // flag of a rank: the byte does not occur at that place
@@ -48,6 +50,7 @@ struct anchors_tree {
   uint32_t nr;           // numbers
   uint32_t refs;   // where its nr + 1 refs begin; NO_REFS: each number belongs to one string, number i to first + i
   uint32_t cells;  // its cells; NO_CELLS: it is too small, or its numbers lie too unevenly
+  // 0: the tree has cells, no one with more than CELL_SCAN numbers, and no levels.
   uint32_t nr_levels;
   // Where each level begins, in nodes. Level 0 has all numbers in order. A number of another level is the greatest one
   // of the node below. Every level ends in padding of all ones, so a search never leaves it.
@@ -81,7 +84,9 @@ static inline uint32_t tree_step(const struct anchors *a, const struct anchors_t
 
 // sum: the number made of the ranks.
 static inline uint64_t cell_of(const struct anchors_cells *c, uint64_t sum) {
-  return (sum >> c->shift) * c->scale >> 32;
+  uint64_t distance = sum > c->low ? sum - c->low : 0;
+  distance = distance < c->range ? distance : c->range;
+  return (distance >> c->shift) * c->scale >> 32;
 }
 
 // Returns the number made of v's ranks if a byte of v does not occur at its place. The first such place ends the
@@ -91,7 +96,7 @@ static __attribute__((noinline)) uint64_t sum_absent(const struct anchors_cells 
   uint64_t sum = 0;
   for (uint32_t p = 0; p < c->nr_places; p++) {
     const uint32_t rank = ranks[p * BYTES + (v >> (56 - 8 * p) & 255)];
-    sum += (rank >> RANK_SHIFT) * c->weight[p];
+    sum += (uint64_t)(rank >> RANK_SHIFT) * c->weight[p];
     if (rank & ABSENT) break;
   }
   return sum;
@@ -104,22 +109,11 @@ static inline const struct anchors_line *cell_line(const struct anchors *a, cons
   uint32_t all = 0;
   for (uint32_t p = 0; p < c->nr_places; p++) {
     const uint32_t rank = ranks[p * BYTES + (v >> (56 - 8 * p) & 255)];
-    sum += (rank >> RANK_SHIFT) * c->weight[p];
+    sum += (uint64_t)(rank >> RANK_SHIFT) * c->weight[p];
     all |= rank;
   }
   if (unlikely(all & ABSENT)) sum = sum_absent(c, ranks, v);
   return a->lines + c->lines + cell_of(c, sum);
-}
-
-// Returns the index of the first number not less than v, which is in from .. to. The call compares SCAN_STEP numbers at
-// a time, so it may read beyond `to`. This is safe: numbers after `to` and padding are never less than v.
-static inline uint32_t cell_scan(const struct anchors *a, const struct anchors_tree *t, uint32_t from, uint32_t to,
-                                 uint64_t v) {
-  const uint64_t *const numbers = a->nodes + (size_t)t->level[0] * NODE;
-  uint32_t at = from;
-  for (uint32_t i = from; i < to; i += SCAN_STEP)
-    for (uint32_t k = 0; k < SCAN_STEP; k++) at += numbers[i + k] < v;
-  return at;
 }
 
 // Returns the first string with number `at`; after the last number, the string after the tree.
@@ -160,6 +154,21 @@ static inline void line_search(const struct anchors_line *line, struct way *w) {
   w->equal = less < line->nr && line->numbers[less] == w->v;
 }
 
+static inline const uint64_t *crowd(const struct anchors *a, const struct anchors_line *line) {
+  return a->nodes + line->numbers[0];
+}
+
+// Searches the numbers of a cell whose line does not hold them. The call compares SCAN_STEP numbers at a time, so it
+// may read beyond them. This is safe: numbers of later cells and padding are never less than v.
+static inline void crowd_search(const struct anchors *a, const struct anchors_line *line, struct way *w) {
+  const uint64_t *const numbers = crowd(a, line);
+  uint32_t less = 0;
+  for (uint32_t i = 0; i < line->nr; i += SCAN_STEP)
+    for (uint32_t k = 0; k < SCAN_STEP; k++) less += numbers[i + k] < w->v;
+  w->at = line->first + less;
+  w->equal = less < line->nr && numbers[less] == w->v;
+}
+
 // Notes that the search has found `at` in level 0.
 static inline void tree_found(const struct anchors *a, struct way *w, uint32_t at) {
   w->at = at;
@@ -176,7 +185,7 @@ static inline void tree_search(const struct anchors *a, struct way *w) {
       return;
     }
     if (line->nr <= CELL_SCAN) {
-      tree_found(a, w, cell_scan(a, t, line->first, line->first + line->nr, w->v));
+      crowd_search(a, line, w);
       return;
     }
   }
@@ -247,9 +256,9 @@ static inline bool many_line(const struct anchors *a, struct way *w, const struc
     *step = (uint8_t)(w->t->nr_levels - 1);
     return false;
   }
-  const uint64_t *const numbers = a->nodes + (size_t)w->t->level[0] * NODE;
-  for (uint32_t n = 0; n < line->nr; n += NODE) prefetch(numbers + line->first + n);
-  prefetch(numbers + line->first + line->nr);
+  const uint64_t *const numbers = crowd(a, line);
+  for (uint32_t n = 0; n < line->nr; n += NODE) prefetch(numbers + n);
+  prefetch(numbers + line->nr);
   *step = STEP_SCAN;
   return false;
 }
@@ -258,7 +267,7 @@ static inline bool many_line(const struct anchors *a, struct way *w, const struc
 static inline bool many_step(const struct anchors *a, struct way *w, const struct anchors_line *line, uint8_t *step) {
   if (*step == STEP_LINE) return many_line(a, w, line, step);
   if (*step == STEP_SCAN) {
-    tree_found(a, w, cell_scan(a, w->t, line->first, line->first + line->nr, w->v));
+    crowd_search(a, line, w);
     return true;
   }
   w->at = tree_step(a, w->t, *step, w->at, w->v);
@@ -358,26 +367,35 @@ static enum remixdb_status group_add(struct build *b, uint32_t common, uint32_t 
   return tree_add(b, i, first, end - 1, common + PIECE);
 }
 
+// The number made of the ranks of a number of the tree.
+static inline uint64_t sum_of(const struct anchors_cells *c, uint16_t (*ranks)[BYTES], uint64_t number) {
+  uint64_t sum = 0;
+  for (uint32_t p = 0; p < c->nr_places; p++)
+    sum += (uint64_t)(ranks[p][number >> (56 - 8 * p) & 255] >> RANK_SHIFT) * c->weight[p];
+  return sum;
+}
+
 // Ranks the bytes at the first places of the numbers. Stops when the ranks can tell as many cells apart as there are
-// numbers. Returns how many places it has ranked. *product_out: how many cells the ranks can tell apart.
-static uint32_t rank_bytes(const uint64_t *numbers, uint32_t nr, uint16_t (*ranks)[BYTES], struct anchors_cells *c,
-                           uint64_t *product_out) {
+// numbers. Sets the weights, and the first and the last number made of ranks.
+static void rank_bytes(const uint64_t *numbers, uint32_t nr, uint16_t (*ranks)[BYTES], struct anchors_cells *c) {
   bool there[PLACES_MAX][BYTES] = {0};
   uint32_t kinds[PLACES_MAX], places = 0;
+  uint64_t product = 1;
   for (uint32_t i = 0; i < nr; i++)
     for (uint32_t p = 0; p < PLACES_MAX; p++) there[p][numbers[i] >> (56 - 8 * p) & 255] = true;
-  *product_out = 1;
-  for (; places < PLACES_MAX && *product_out < nr; places++) {
+  for (; places < PLACES_MAX && product < nr && product <= UINT32_MAX / BYTES; places++) {
     kinds[places] = 0;
     for (uint32_t byte = 0; byte < BYTES; byte++) {
       ranks[places][byte] = (uint16_t)(kinds[places] << RANK_SHIFT | (there[places][byte] ? 0 : ABSENT));
       kinds[places] += there[places][byte];
     }
-    *product_out *= kinds[places];
+    product *= kinds[places];
   }
-  uint64_t weight = *product_out;
+  uint32_t weight = (uint32_t)product;
   for (uint32_t p = 0; p < places; p++) c->weight[p] = weight /= kinds[p];
-  return places;
+  c->nr_places = (uint16_t)places;
+  c->low = sum_of(c, ranks, numbers[0]);
+  c->range = sum_of(c, ranks, numbers[nr - 1]) - c->low;
 }
 
 // Fills the lines of the cells. Returns how many numbers lie in cells that are not too crowded to scan.
@@ -388,10 +406,7 @@ static uint32_t lines_fill(struct anchors_line *lines, uint64_t nr_lines, const 
     for (uint32_t k = 0; k < CELL_LINE; k++) lines[i].numbers[k] = UINT64_MAX;
   }
   for (uint32_t i = 0; i < nr; i++) {
-    uint64_t sum = 0;
-    for (uint32_t p = 0; p < c->nr_places; p++)
-      sum += (ranks[p][numbers[i] >> (56 - 8 * p) & 255] >> RANK_SHIFT) * c->weight[p];
-    const uint64_t cell = cell_of(c, sum);
+    const uint64_t cell = cell_of(c, sum_of(c, ranks, numbers[i]));
     assert(cell < nr_lines);
     struct anchors_line *const line = &lines[cell];
     if (line->nr < CELL_LINE) line->numbers[line->nr] = numbers[i];
@@ -412,15 +427,14 @@ static enum remixdb_status cells_build(struct build *b, struct anchors_tree *t, 
   uint16_t ranks[PLACES_MAX][BYTES];
   struct anchors_cells c = {.lines = (uint32_t)(b->lines.len / sizeof(struct anchors_line)),
                             .ranks = (uint32_t)(b->ranks.len / sizeof(uint16_t))};
-  uint64_t product;
   t->cells = NO_CELLS;
   if ((size_t)t->nr * sizeof(*numbers) < 8 * sizeof(ranks[0])) return REMIXDB_OK;
-  c.nr_places = (uint16_t)rank_bytes(numbers, t->nr, ranks, &c, &product);
+  rank_bytes(numbers, t->nr, ranks, &c);
   if ((size_t)t->nr * sizeof(*numbers) < 8 * c.nr_places * sizeof(ranks[0])) return REMIXDB_OK;
   // There are no more cells than the ranks can tell apart.
-  const uint64_t nr = product < t->nr / CELL_NUMBERS ? product : t->nr / CELL_NUMBERS;
-  while ((product - 1) >> c.shift >= UINT32_MAX) c.shift++;
-  c.scale = (uint32_t)(((nr << 32) - 1) / (((product - 1) >> c.shift) + 1));
+  const uint64_t nr = c.range + 1 < t->nr / CELL_NUMBERS ? c.range + 1 : t->nr / CELL_NUMBERS;
+  while (c.range >> c.shift >= UINT32_MAX) c.shift++;
+  c.scale = (uint32_t)(((nr << 32) - 1) / ((c.range >> c.shift) + 1));
   const size_t before = b->lines.len;
   struct anchors_line *const lines = extend(&b->lines, nr * sizeof(*lines));
   if (!lines) return REMIXDB_NOMEM;
@@ -435,6 +449,28 @@ static enum remixdb_status cells_build(struct build *b, struct anchors_tree *t, 
   *cells = c;
   t->cells = (uint32_t)(b->cells.len / sizeof(*cells)) - 1;
   return REMIXDB_OK;
+}
+
+// Tells the lines of crowded cells where their numbers are: in level 0, from node `begin` on. If the levels are not
+// needed, only these numbers stay. Returns how many numbers of the nodes stay, padding included; all: that there are.
+static size_t crowds_build(struct build *b, struct anchors_tree *t, uint64_t *level, size_t begin, size_t all) {
+  const uint32_t from = ((struct anchors_cells *)(void *)b->cells.p)[t->cells].lines;
+  struct anchors_line *const lines = (struct anchors_line *)(void *)b->lines.p;
+  const size_t end = b->lines.len / sizeof(*lines);
+  bool scanned = true;  // no search needs levels
+  size_t kept = 0;
+  for (size_t i = from; i < end; i++) scanned &= lines[i].nr <= CELL_SCAN;
+  for (size_t i = from; i < end; i++) {
+    if (lines[i].nr <= CELL_LINE) continue;
+    lines[i].numbers[0] = begin + (scanned ? kept : lines[i].first);
+    if (scanned) memmove(level + kept, level + lines[i].first, lines[i].nr * sizeof(*level));
+    kept += lines[i].nr;
+  }
+  if (!scanned) return all;
+  t->nr_levels = 0;
+  const size_t nr = align_up(kept + SCAN_STEP, NODE);
+  for (size_t i = kept; i < nr; i++) level[i] = UINT64_MAX;
+  return nr;
 }
 
 // Counts the distinct numbers of the tree.
@@ -493,6 +529,7 @@ static enum remixdb_status tree_build(struct build *b, size_t number) {
   enum remixdb_status s = numbers_build(b, &t, level, len[0]);
   if (s == REMIXDB_OK) s = cells_build(b, &t, level);
   if (s != REMIXDB_OK) return s;
+  if (t.cells != NO_CELLS) b->nodes.len = (begin + crowds_build(b, &t, level, begin, all)) * sizeof(*level);
   for (uint32_t l = 1; l < t.nr_levels; l++) {
     const uint64_t *const below = level;
     const size_t nodes = len[l - 1] / NODE;

@@ -16,7 +16,7 @@
 // Cells are a shortcut for large trees. The first bytes of a number select its cell (the radix table of Kipf and
 // others, "RadixSpline", aiDM 2020, made of the ranks of bytes instead of bits). A cell is one cache line with about
 // four numbers, so most searches read one line. If more numbers fall into a cell than its line holds, the search scans
-// all numbers of the tree from there, or goes through the levels when they are many.
+// them elsewhere, or goes through the levels when they are many. If no cell has so many, the tree has no levels.
 #ifndef ANCHORS_H
 #define ANCHORS_H
 
@@ -35,7 +35,7 @@ struct anchors {
   uint32_t nr;
   // private below
   const struct anchors_tree *trees;   // tree 0 holds all strings except the empty one
-  const uint64_t *nodes;              // of all trees
+  const uint64_t *nodes;              // of all trees; the numbers of cells whose line does not hold them
   const uint32_t *refs;               // of trees in which strings share a number
   const struct anchors_cells *cells;  // of trees with cells
   const struct anchors_line *lines;   // of all cells
