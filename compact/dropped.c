@@ -183,7 +183,7 @@ static enum remixdb_status view_without(struct compact *c, struct worker *self, 
   // three plain images; a narrow one is more than 3/4 of a plain one (remix/narrow.h)
   const uint64_t bytes = (uint64_t)BLKIO_WRITER_NR * BLKIO_WRITER_BUF + 4 * (uint64_t)x->image_size;
   budget_work_begin(memory, bytes);
-  const enum remixdb_status s = round_view_build(c, &b, runs, nr, remix_is_young(x), out);
+  const enum remixdb_status s = round_view_build(c, &b, runs, nr, remix_is_young(x), x, out);
   budget_work_end(memory, bytes);
   return s;
 }

@@ -185,7 +185,7 @@ static enum remixdb_status view_build(const struct piece *p, struct worker *w, c
                           .keep = kept == 32 ? UINT32_MAX : (1u << kept) - 1,
                           .fresh = tables,
                           .nr_fresh = nr};
-  return round_view_build(p->c, &b, runs, kept + nr, young, out);
+  return round_view_build(p->c, &b, runs, kept + nr, young, below, out);
 }
 
 static enum remixdb_status piece_make(struct piece *p, struct worker *w) {

@@ -36,15 +36,15 @@ static enum remixdb_status hidden_counted(struct remix *x) {
   return apart ? remix_hidden(x, &hidden) : REMIXDB_OK;
 }
 
-// Makes a new view paged if indexes have no room. Its file is written.
-static void view_page_out(struct remix *x) {
+// Makes a new view paged if indexes have no room. Its file is written. before: the view that had its keys; or NULL.
+static void view_page_out(struct remix *x, const struct remix *before) {
   if (budget_index_fits(x->ctx->budget, 0)) return;
   IGNORED(hidden_counted(x), "they are counted when somebody asks");
-  IGNORED(remix_page_out(x), "it stays whole, which takes more memory and is as right");
+  IGNORED(remix_page_out(x, before), "it stays whole, which takes more memory and is as right");
 }
 
 enum remixdb_status round_view_build(struct compact *c, struct remix_build *b, struct sst *const *runs, uint32_t nr,
-                                     bool young, struct remix **out) {
+                                     bool young, const struct remix *before, struct remix **out) {
   const struct remix *const old = b->old;
   struct remix *whole = NULL;
   *out = NULL;
@@ -75,7 +75,7 @@ enum remixdb_status round_view_build(struct compact *c, struct remix_build *b, s
   }
   remix_watch(*out, c->watch);
   if (young) remix_make_young(*out);
-  view_page_out(*out);
+  view_page_out(*out, before);
   return s;
 }
 
@@ -99,7 +99,10 @@ static void build_remix_in(struct output *o, struct worker *w, struct sst **runs
                           .pack = o->job->pack,
                           .progress = &c->progress};
   b.moved = o->job->count == 0 && !o->job->hid && (o->job->young || part_young_runs(old_part(o->job)) == 0);
-  const enum remixdb_status s = round_view_build(c, &b, runs, nr, o->job->young, &o->remix);
+  const struct version *const base = o->job->base;
+  const struct part *const part = base->parts[version_find(base, o->fresh[0]->min)];
+  const struct remix *const before = o->job->young ? part_young(part) : part_remix(part);
+  const enum remixdb_status s = round_view_build(c, &b, runs, nr, o->job->young, before, &o->remix);
   if (s != REMIXDB_OK) err_save(&o->error, o->status = s);
 }
 

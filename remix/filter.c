@@ -29,17 +29,23 @@ static uint64_t number_of(struct kref key, uint32_t from) {
 
 // ---- making one
 
+// The segments of a page: `nr` of them, from the index's segment `first` on.
+struct page_segs {
+  const struct remix_index *ix;
+  uint32_t first, nr;
+};
+
 struct sets {
   uint32_t nr;
   uint64_t tags[REMIX_PAGE_MOST][WORDS];
 };
 
-static void sets_fill(const struct remix *page, uint32_t level, struct sets *out) {
-  const struct remix_index *const ix = page->index;
-  out->nr = (page->nr_segs + (1u << level) - 1) >> level;
+static void sets_fill(const struct page_segs *page, uint32_t level, struct sets *out) {
+  const struct remix_index *const ix = page->ix;
+  out->nr = (page->nr + (1u << level) - 1) >> level;
   memset(out->tags, 0, out->nr * sizeof(out->tags[0]));
-  for (uint32_t i = 0; i < page->nr_segs; i++) {
-    const uint8_t *const s = seg_at(ix, i);
+  for (uint32_t i = 0; i < page->nr; i++) {
+    const uint8_t *const s = seg_at(ix, page->first + i);
     uint64_t *const tags = out->tags[i >> level];
     for (uint32_t live = seg_live(ix, s); live; live &= live - 1) {
       const uint8_t tag = s[set32_first(live)];
@@ -87,8 +93,8 @@ static void list_put(struct bits *b, const struct sets *sets, uint32_t from, uin
       }
 }
 
-static struct kref bound_anchor(const struct remix *page, uint32_t level, uint32_t set) {
-  return anchors_at(&page->index->anchors, set << level);
+static struct kref bound_anchor(const struct page_segs *page, uint32_t level, uint32_t set) {
+  return anchors_at(&page->ix->anchors, page->first + (set << level));
 }
 
 static uint64_t bound_at(const struct remix_filter *f, uint32_t i) {  // of set i + 1
@@ -102,7 +108,7 @@ static uint8_t shift_for(uint64_t range, uint32_t width) {
 }
 
 // Writes the bounds as numbers of f->width bytes. Returns how many equal the one before.
-static uint32_t numbers_put(const struct remix *page, uint32_t level, struct remix_filter *f, uint8_t *to) {
+static uint32_t numbers_put(const struct page_segs *page, uint32_t level, struct remix_filter *f, uint8_t *to) {
   const uint32_t common = f->shared + f->more;
   uint32_t equal = 0;
   uint64_t before = 0;
@@ -119,7 +125,7 @@ static uint32_t numbers_put(const struct remix *page, uint32_t level, struct rem
 
 // Writes the bounds as strings; to: as a buffer of `room` bytes. Returns how many bytes they take, or 0: there is no
 // room.
-static size_t strings_put(const struct remix *page, uint32_t level, const struct remix_filter *f, uint8_t *to,
+static size_t strings_put(const struct page_segs *page, uint32_t level, const struct remix_filter *f, uint8_t *to,
                           size_t room) {
   const uint32_t common = f->shared + f->more;
   uint8_t *p = to;
@@ -141,7 +147,7 @@ static size_t strings_put(const struct remix *page, uint32_t level, const struct
 // Finds the bytes that all bounds begin with, and writes the bounds in the form that is shorter: numbers of which few
 // are equal, or strings. f->nr_sets is set, and at least 2. to: room for BOUNDS_MAX bytes. False: no filter can be
 // made.
-static bool bounds_put(const struct remix *page, uint32_t level, struct remix_filter *f, uint8_t *to) {
+static bool bounds_put(const struct page_segs *page, uint32_t level, struct remix_filter *f, uint8_t *to) {
   const struct kref first = bound_anchor(page, level, 1), last = bound_anchor(page, level, f->nr_sets - 1u);
   const uint32_t common = kv_lcp_from(first, last, 0);
   if (common < f->shared || common - f->shared > UINT8_MAX) return false;
@@ -163,16 +169,18 @@ static bool bounds_put(const struct remix *page, uint32_t level, struct remix_fi
 
 static uint32_t lists_of(const struct remix_filter *f) { return (f->nr_sets + f->per_list - 1u) / f->per_list; }
 
-struct remix_filter *remix_filter_make(const struct remix *page, uint32_t shared, uint32_t level) {
+struct remix_filter *remix_filter_make(const struct remix *x, uint32_t first, uint32_t nr_segs, uint32_t shared,
+                                       uint32_t level) {
+  const struct page_segs page = {x->index, first, nr_segs};
   struct sets sets;
   uint8_t lists[LISTS_MAX + 2 * SLACK], bounds[BOUNDS_MAX + SLACK];
   uint16_t starts[LISTS_NR_MAX + 1];
   struct bits b = {lists, 0};
-  assert(page->tags && page->nr_segs <= REMIX_PAGE_MOST && level < FILTER_LEVELS);
-  sets_fill(page, level, &sets);
+  assert(x->tags && nr_segs <= REMIX_PAGE_MOST && level < FILTER_LEVELS);
+  sets_fill(&page, level, &sets);
   struct remix_filter head = {.k = sets_k(&sets), .nr_sets = (uint8_t)sets.nr, .shared = shared};
   head.per_list = (uint8_t)(FILTER_STRETCH >> level);
-  if (sets.nr > 1 && !bounds_put(page, level, &head, bounds)) return NULL;
+  if (sets.nr > 1 && !bounds_put(&page, level, &head, bounds)) return NULL;
   const uint32_t nr = lists_of(&head);
   for (uint32_t i = 0; i < nr; i++) {
     const uint32_t from = i * head.per_list, to = from + head.per_list;
@@ -185,7 +193,7 @@ struct remix_filter *remix_filter_make(const struct remix *page, uint32_t shared
   struct remix_filter *const f = mem_alloc(head.size);
   if (!f) return NULL;
   memcpy(f, &head, sizeof(head));
-  if (f->more) memcpy(f->data, bound_anchor(page, level, 1).ptr + f->shared, f->more);
+  if (f->more) memcpy(f->data, bound_anchor(&page, level, 1).ptr + f->shared, f->more);
   if (f->bounds) memcpy(f->data + f->more, bounds, f->bounds);
   for (uint32_t i = 0; i <= nr; i++) store16le(f->data + before + 2 * (size_t)i, starts[i]);
   memcpy(f->data + before + 2 * (size_t)(nr + 1), lists, len);
@@ -194,6 +202,10 @@ struct remix_filter *remix_filter_make(const struct remix *page, uint32_t shared
 }
 
 void remix_filter_free(struct remix_filter *f) { mem_free(f); }
+
+uint32_t remix_filter_level(const struct remix_filter *f) {
+  return (uint32_t)__builtin_ctz(FILTER_STRETCH / f->per_list);
+}
 
 // ---- asking
 

@@ -57,8 +57,11 @@ struct remix_filter {
                        // lists
 };
 
-// Makes the filter of a page, which has tags. shared: as above. NULL: memory is missing, or the anchors do not suit.
-struct remix_filter *remix_filter_make(const struct remix *page, uint32_t shared, uint32_t level);
+// Makes the filter of the page that has these segments of a view or a page in memory, which has tags. shared: as above.
+// NULL: memory is missing, or the anchors do not suit.
+struct remix_filter *remix_filter_make(const struct remix *x, uint32_t first, uint32_t nr_segs, uint32_t shared,
+                                       uint32_t level);
+uint32_t remix_filter_level(const struct remix_filter *f);
 void remix_filter_free(struct remix_filter *f);  // NULL is allowed
 // Returns false if no live entry of the page has the key. The page must be that of the key. tag: of the key's hash.
 bool remix_filter_asks(const struct remix_filter *f, struct kref key, uint8_t tag);

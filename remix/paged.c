@@ -53,6 +53,12 @@ static inline struct remix_page slot_page(const struct remix_paged *g, uint32_t 
   return remix_page_of_entry(g->dir + s->entry, nr_runs, s->at);
 }
 
+// The bytes that all keys of the page share, as far as the directory tells.
+static uint32_t slot_shared(const struct remix_paged *g, uint32_t nr_runs, const struct remix_slot *s) {
+  const bool last = s + 1 == g->slots + g->nr;
+  return last ? 0 : kv_lcp_from(slot_page(g, nr_runs, s).anchor, slot_page(g, nr_runs, s + 1).anchor, 0);
+}
+
 // ---- the pool
 
 static void page_free(struct remix *page) {
@@ -232,7 +238,7 @@ static void page_leave(struct remix_pool *p, struct remix_in *in) {
   struct remix_filter *f = NULL;
   if (in->missed) {
     err_cleanup_begin();  // without memory there is no filter
-    f = remix_filter_make(&in->x, in->shared, pool_level(p));
+    f = remix_filter_make(&in->x, 0, in->x.nr_segs, in->shared, pool_level(p));
     err_cleanup_end();
   }
   pthread_mutex_lock(&p->lock);
@@ -249,6 +255,14 @@ static void page_leave(struct remix_pool *p, struct remix_in *in) {
   remix_filter_free(f);
   if (s) epoch_retire(p->epoch, &in->item, page_passed, NULL);
   else remix_unref(&in->x);
+}
+
+static void pages_leave(struct remix_pool *p, struct remix_in *leaving) {
+  for (struct remix_in *next; leaving; leaving = next) {
+    next = leaving->next;
+    page_leave(p, leaving);
+  }
+  epoch_reclaim(p->epoch);
 }
 
 // Puts a page into its slot. If another thread was quicker, *in_io becomes its page. Both are valid until the caller's
@@ -268,11 +282,7 @@ static void pool_put(struct remix_pool *p, struct remix_slot *s, struct remix_in
     page_free(&(*in_io)->x);
     *in_io = (struct remix_in *)there;
   }
-  for (struct remix_in *next; leaving; leaving = next) {
-    next = leaving->next;
-    page_leave(p, leaving);
-  }
-  epoch_reclaim(p->epoch);
+  pages_leave(p, leaving);
 }
 
 // ---- reading a page
@@ -363,8 +373,7 @@ static enum remixdb_status page_fill(const struct remix *x, struct remix_slot *s
   ix->anchors = (struct anchors){.offs = in->image + (size_t)p->nr_segs * ix->lay.stride, .nr = p->nr_segs};
   ix->anchors.bytes = ix->anchors.offs + 4 * ((size_t)p->nr_segs + 1);
   in->slot = slot;
-  if (slot + 1 < x->paged->slots + x->paged->nr)
-    in->shared = kv_lcp_from(p->anchor, slot_page(x->paged, x->nr_runs, slot + 1).anchor, 0);
+  in->shared = slot_shared(x->paged, x->nr_runs, slot);
   return remix_check_image(page, p->anchors_len, true);
 }
 
@@ -849,23 +858,96 @@ static void take_live(struct remix_paged *g, const uint32_t *live, uint32_t nr_s
   g->live = live[nr_segs];
 }
 
-enum remixdb_status remix_page_out(struct remix *x) {
+// ---- filters of a new view (G6)
+
+// How often absent keys of a range are asked for.
+struct range_asked {
+  bool filter;     // the range's pages get filters,
+  bool used;       // which count as used since the hand last passed,
+  uint32_t level;  // of this level; FILTER_LEVELS: not known
+};
+
+// Looks at the pages of `before` that have keys in [from, end); end.ptr NULL: to the last one.
+static struct range_asked range_asked(struct remix_pool *p, const struct remix *before, struct kref from,
+                                      struct kref end) {
+  const struct anchors *const anchors = &before->paged->anchors;
+  const uint32_t first = anchors_find(anchors, from);
+  uint32_t last = end.ptr ? anchors_find(anchors, end) : before->paged->nr - 1, asked = 0;
+  struct range_asked got = {.level = FILTER_LEVELS};
+  if (end.ptr && last > first && kv_eq(anchors_at(anchors, last), end)) last--;
+  pthread_mutex_lock(&p->lock);
+  for (uint32_t i = first; i <= last; i++) {
+    const struct remix_slot *const s = &before->paged->slots[i];
+    const struct remix_filter *const f = atomic_load_explicit(&s->filter, memory_order_relaxed);
+    const bool missed = atomic_load_explicit(&s->missed, memory_order_relaxed);
+    asked += f || missed;
+    if (f) got.level = remix_filter_level(f);
+    if (missed || (f && atomic_load_explicit(&f->used, memory_order_relaxed))) got.used = true;
+  }
+  pthread_mutex_unlock(&p->lock);
+  got.filter = 2 * asked > last - first;
+  return got;
+}
+
+// Makes the filters that the pages of x get, which is whole and will have these pages. Returns a list of them; nobody
+// else has them.
+static struct remix_filter *filters_make(const struct remix *x, struct remix_paged *g, const struct remix *before) {
+  struct remix_pool *const p = x->ctx->pages;
+  struct remix_filter *all = NULL;
+  err_cleanup_begin();  // without memory there is no filter
+  for (uint32_t i = 0; i < g->nr; i++) {
+    struct remix_slot *const s = &g->slots[i];
+    const struct kref from = anchors_at(&g->anchors, i),
+                      end = i + 1 < g->nr ? anchors_at(&g->anchors, i + 1) : kref(NULL, 0);
+    const struct range_asked asked = range_asked(p, before, from, end);
+    if (!asked.filter) continue;
+    const uint32_t level = asked.level < FILTER_LEVELS ? asked.level : pool_level(p),
+                   nr_segs = slot_page(g, x->nr_runs, s).nr_segs;
+    struct remix_filter *const f = remix_filter_make(x, s->segs, nr_segs, slot_shared(g, x->nr_runs, s), level);
+    if (!f) continue;
+    f->slot = s;
+    atomic_store_explicit(&f->used, asked.used, memory_order_relaxed);
+    f->next = all;
+    all = f;
+  }
+  err_cleanup_end();
+  return all;
+}
+
+// Gives the pages of a new view their filters, as far as the bounds allow.
+static void filters_give(struct remix_pool *p, struct remix_filter *all) {
+  for (struct remix_filter *f = all, *next; f; f = next) {
+    next = f->next;
+    const bool used = atomic_load_explicit(&f->used, memory_order_relaxed);
+    pthread_mutex_lock(&p->lock);
+    filter_add(p, f->slot, f);
+    atomic_store_explicit(&f->used, used, memory_order_relaxed);
+    struct remix_in *const leaving = pool_trim(p);
+    pthread_mutex_unlock(&p->lock);
+    pages_leave(p, leaving);
+  }
+}
+
+enum remixdb_status remix_page_out(struct remix *x, const struct remix *before) {
   struct remix_paged *g = NULL;
+  struct remix_filter *filters = NULL;
   const uint32_t nr_segs = x->nr_segs;
   const struct remix_layout lay = x->index->lay;  // of the image in memory; the file's head sets another
   assert(!x->paged && !x->of);
   if (!x->ctx->pages) return REMIXDB_OK;
   const enum remixdb_status s = paged_open(x, &g);
+  const struct remix_layout file_lay = x->index->lay;
   x->nr_segs = nr_segs;
-  if (s != REMIXDB_OK || !g) {
-    x->index->lay = lay;
-    return s;
-  }
+  x->index->lay = lay;
+  if (s != REMIXDB_OK || !g) return s;
   take_live(g, x->index->live, nr_segs);
+  if (before && before->paged && x->tags) filters = filters_make(x, g, before);
   remix_drop_image(x);
+  x->index->lay = file_lay;
   x->paged = g;
   x->paged_memory = g->memory;
   x->fini = paged_fini;
+  filters_give(x->ctx->pages, filters);
   return s;
 }
 

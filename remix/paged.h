@@ -26,6 +26,9 @@
 //       filter stays when the page comes in again. It goes by CLOCK, too: one is looked at whenever REMIX_FILTERS_STEP
 //       pages have left, and when filters take more than their part. So filters stay where absent keys are asked for.
 //       Without memory for a filter there is none.
+//       A view that is made anew takes filters over: where at least half of the pages before it have filters, or were
+//       read in vain, its pages get filters of the same levels (remix_page_out). These are in the same ring, within the
+//       same bounds.
 //   G7  Between the time when a page is taken out of the ring and when it is out of its slot, the thread that drops it
 //       has no lock, and uses the page alone: its REMIX may go meanwhile.
 //
@@ -75,8 +78,10 @@ void remix_pool_fini(struct remix_pool *p);  // after the last REMIX
 MUST_CHECK enum remixdb_status remix_open_paged(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
                                                 uint32_t nr_runs, struct remix **out);
 // Makes a whole REMIX paged, which no other thread has and which is of its file (G1). It may be a young view. Nothing
-// changes if the file has no pages. After a failure it is whole. Fails as remix_open does.
-MUST_CHECK enum remixdb_status remix_page_out(struct remix *x);
+// changes if the file has no pages. before: a REMIX of the keys that x has, or of some of them, whose filters x takes
+// over if it is paged (G6); or NULL. The caller has a reference to it. After a failure x is whole. Fails as remix_open
+// does. Outside of any lock.
+MUST_CHECK enum remixdb_status remix_page_out(struct remix *x, const struct remix *before);
 // Opens the whole REMIX: x itself, or another one with the same entries, which must not be retired. It is young if x
 // is. *out has a reference. Fails as remix_open does.
 MUST_CHECK enum remixdb_status remix_whole(struct remix *x, struct remix **out);

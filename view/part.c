@@ -163,7 +163,7 @@ static enum remixdb_status open_view(const struct part_away *a, const struct par
                                          : remix_open_paged(a->ctx, f->number, runs, nr, out);
   if (s != REMIXDB_OK) return s;
   if (young) remix_make_young(*out);
-  if (young && !whole && (s = remix_page_out(*out)) != REMIXDB_OK) return s;
+  if (young && !whole && (s = remix_page_out(*out, NULL)) != REMIXDB_OK) return s;
   remix_watch(*out, a->watch);
   return (*out)->print == f->print ? REMIXDB_OK : current_other_history((*out)->path);
 }

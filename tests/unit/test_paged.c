@@ -48,7 +48,7 @@ static void make_young(struct paged *w) {
   remix_unref(w->x);
   OK(remix_open(&w->p.ctx, w->whole->number, w->t.sst, w->t.nr, &w->x));
   remix_make_young(w->x);
-  OK(remix_page_out(w->x));
+  OK(remix_page_out(w->x, NULL));
 }
 
 static void end(struct paged *w) {
@@ -311,7 +311,8 @@ static void check_filters(struct paged *w, struct asked *out) {
     struct remix *page;
     enter(&w->p);
     OK(remix_page(w->x, i, &page));
-    for (uint32_t level = 0; level < FILTER_LEVELS; level++) f[level] = remix_filter_make(page, shared_of(w, i), level);
+    for (uint32_t level = 0; level < FILTER_LEVELS; level++)
+      f[level] = remix_filter_make(page, 0, page->nr_segs, shared_of(w, i), level);
     leave(&w->p);
     for (uint32_t n = 0; n < w->t.k.nr; n++) {
       if (remix_page_of(w->x, w->t.k.keys[n]) == i)
@@ -755,7 +756,7 @@ static void test_page_out(void **state) {
   OK(remix_open(&w.p.ctx, w.whole->number, w.t.sst, w.t.nr, &x));
   const size_t before = remix_memory(x);
   fault_mem_set(2);
-  assert_int_equal(remix_page_out(x), REMIXDB_NOMEM);
+  assert_int_equal(remix_page_out(x, NULL), REMIXDB_NOMEM);
   assert_true(fault_mem_end() && !remix_is_paged(x));
   for (uint32_t i = 0; i < 2; i++) {
     const struct kref key = some_key(&w, buf);
@@ -763,25 +764,93 @@ static void test_page_out(void **state) {
     const struct got a = get(w.whole, key), b = get(x, key);
     leave(&w.p);
     assert_true(a.status == b.status && a.sum == b.sum);
-    if (i == 0) OK(remix_page_out(x));
+    if (i == 0) OK(remix_page_out(x, NULL));
   }
   assert_true(remix_is_paged(x) && remix_memory(x) < before && x->nr_keys == w.whole->nr_keys);
   remix_unref(x);
   atomic_store(&remix_paged_from, REMIX_PAGED_FROM);
   struct remix *const small = part_build_all(&w.t, true);
-  OK(remix_page_out(small));
+  OK(remix_page_out(small, NULL));
   assert_false(remix_is_paged(small));
   done(small);
   end(&w);
 }
 
+// A view over one more table, paged, which takes over the filters of w->x.
+static struct remix *anew_make(struct paged *w) {
+  struct remix *x;
+  struct sst *runs[REMIX_RUNS_MAX];
+  uint32_t *const what = calloc(w->t.k.nr, sizeof(*what));
+  for (uint32_t i = 0; i < w->t.k.nr; i += 7) what[i] = 2 + i;
+  for (uint32_t r = 0; r < w->t.nr; r++) runs[r] = w->t.sst[r];
+  runs[w->t.nr] = table_make(&w->p, &w->t.k, what, 0, w->t.k.nr, 20, true);
+  struct remix_build b = place_build(&w->p, w->p.next++, w->whole, &runs[w->t.nr], 1);
+  OK(remix_build(&b));
+  OK(remix_open(&w->p.ctx, b.number, runs, w->t.nr + 1, &x));
+  sst_unref(runs[w->t.nr]);
+  free(what);
+  return x;
+}
+
+// Absent keys are looked up in pages of the first half of the keys, until their filters are there.
+static void ask_first_half(struct paged *w) {
+  uint8_t buf[4096];
+  for (uint32_t n = 0; n < 4000; n++) {
+    const struct kref key = some_key(w, buf);
+    if (kv_cmp(key, w->t.k.keys[w->t.k.nr / 2]) >= 0) continue;
+    enter(&w->p);
+    (void)get(w->x, key);
+    leave(&w->p);
+  }
+}
+
+// Where pages had filters the pages of the view after them have filters, if memory is there, and others have none.
+static void test_filters_anew(void **state) {
+  (void)state;
+  uint8_t buf[4096];
+  for (uint32_t fail = 0; fail < 2; fail++) {
+    struct paged w;
+    uint64_t low = 0, high = 0;
+    make_pages(&w, KEYS_NUMBERS, 6000 / SLOW, 3, true, 6);
+    ask_first_half(&w);
+    const uint64_t had = atomic_load(&w.pool.filters.nr);
+    assert_true(had > 2);
+    struct remix *const x = anew_make(&w);
+    atomic_store(&budget_starved, false);
+    if (fail) fault_mem_set_lasting(16);
+    const enum remixdb_status s = remix_page_out(x, w.x);
+    const bool bad = fail && fault_mem_end();
+    OK(s);
+    assert_true(remix_is_paged(x) && (!fail || bad));
+    const uint64_t got = atomic_load(&w.pool.filters.nr) - had;
+    assert_true(fail ? got < had : got >= had / 2 && got <= 2 * had + 2);
+    const uint64_t denied = atomic_load(&w.pool.filters.denied);
+    for (uint32_t n = 0; n < 2000; n++) {
+      const struct kref key = some_key(&w, buf);
+      enter(&w.p);
+      const uint64_t before = atomic_load(&w.pool.filters.denied);
+      const enum remixdb_status is = get(x, key).status;
+      const struct got was = get(w.whole, key);
+      leave(&w.p);
+      assert_true(is == REMIXDB_OK || is == REMIXDB_NOTFOUND);
+      assert_true(is == REMIXDB_OK || was.status == REMIXDB_NOTFOUND);
+      const uint64_t more = atomic_load(&w.pool.filters.denied) - before;
+      *(kv_cmp(key, w.t.k.keys[w.t.k.nr / 2]) < 0 ? &low : &high) += more;
+    }
+    assert_true(fail || (low > 0 && high * 8 < low && atomic_load(&w.pool.filters.denied) > denied));
+    atomic_store(&budget_starved, true);
+    done(x);
+    end(&w);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_answers),      cmocka_unit_test(test_loads),   cmocka_unit_test(test_counted),
-      cmocka_unit_test(test_threads),      cmocka_unit_test(test_damage),  cmocka_unit_test(test_failures),
-      cmocka_unit_test(test_page_out),     cmocka_unit_test(test_filters), cmocka_unit_test(test_no_filter),
-      cmocka_unit_test(test_gone),         cmocka_unit_test(test_forged),  cmocka_unit_test(test_together),
-      cmocka_unit_test(test_not_together),
+      cmocka_unit_test(test_answers),      cmocka_unit_test(test_loads),        cmocka_unit_test(test_counted),
+      cmocka_unit_test(test_threads),      cmocka_unit_test(test_damage),       cmocka_unit_test(test_failures),
+      cmocka_unit_test(test_page_out),     cmocka_unit_test(test_filters),      cmocka_unit_test(test_no_filter),
+      cmocka_unit_test(test_filters_anew), cmocka_unit_test(test_gone),         cmocka_unit_test(test_forged),
+      cmocka_unit_test(test_together),     cmocka_unit_test(test_not_together),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
