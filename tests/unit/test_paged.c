@@ -811,7 +811,7 @@ static void test_filters_anew(void **state) {
   for (uint32_t fail = 0; fail < 2; fail++) {
     struct paged w;
     uint64_t low = 0, high = 0;
-    make_pages(&w, KEYS_NUMBERS, 6000 / SLOW, 3, true, 6);
+    make_pages(&w, KEYS_NUMBERS, 6000, 3, true, 6);
     ask_first_half(&w);
     const uint64_t had = atomic_load(&w.pool.filters.nr);
     assert_true(had > 2);
