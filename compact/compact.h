@@ -97,6 +97,7 @@ struct compact {
   // COMPACT_PROGRESS_SHIFT. A round and its steps for room are one sum. The opening of partitions that are away counts,
   // too. The writers' pace and waiting callers use them. Relaxed.
   _Atomic uint64_t progress, work;
+  _Atomic uint64_t beside;          // bytes of the store's other files: log, reserved room. Relaxed
   uint64_t written_ns;              // when the last round had written its tables and REMIXes. The round's thread
   _Atomic uint64_t expired_ms;      // records with an expiry up to this time go; 0: none. Relaxed
   _Atomic bool yield;               // a scan round ends soon. Relaxed

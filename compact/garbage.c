@@ -248,7 +248,8 @@ void garbage_plan_step(struct round *r, struct compact_room *room) {
 // ---- a store at rest
 
 bool garbage_due(const struct compact *c, const struct garbage *all) {
-  return all->files > all->live + all->live / 5 && all->garbage > all->live / GARBAGE_REST &&
+  const uint64_t beside = atomic_load_explicit(&c->beside, memory_order_relaxed);
+  return all->files + beside > all->live + all->live / 25 * 7 && all->garbage > all->live / GARBAGE_REST &&
          all->garbage > c->memtable_size / GARBAGE_REST && enough(c, all->garbage);
 }
 

@@ -17,8 +17,8 @@
 //     garbage would mean to write the store again and again. So may a store whose files without any garbage are much
 //     larger than the live bytes, as with values of a few bytes. A round for which a call waits makes no steps, so that
 //     a flush is one round: it makes these merges itself.
-//   - A store at rest (store/garbage_merge.h) is merged until its room is at most 6/5 of the live bytes, or its garbage
-//     at most 1/16 of them, so that the room with the log stays below 1.3 times the live bytes.
+//   - A store at rest (store/garbage_merge.h) is merged until all of its files, with log and reserved room, take at
+//     most 1.28 times the live bytes, or its garbage is at most 1/32 of them.
 #ifndef COMPACT_GARBAGE_H
 #define COMPACT_GARBAGE_H
 
@@ -26,7 +26,7 @@
 #include "view/garbage.h"
 
 #define GARBAGE_LEAST 8u  // a partition is not merged for garbage of less than 1/8 of its live bytes,
-#define GARBAGE_REST 16u  // or less than 1/16 at rest
+#define GARBAGE_REST 32u  // or less than 1/32 at rest
 #define GARBAGE_ROUND 6u  // memtables
 #define GARBAGE_FLOOR 6u  // tables and REMIX files may always have 7/6 of what they would have without garbage
 #define GARBAGE_STEP 16u  // a step writes about 1/16 of the live bytes, or one memtable, or one partition

@@ -605,7 +605,7 @@ static bool wal_cut_active(struct wal *w) {
   return any;
 }
 
-bool wal_yield(struct wal *w) {
+bool wal_cut_waiting(struct wal *w) {
   if (w->read_only) return false;
   (void)pthread_mutex_lock(&w->admin);
   struct wal_seg *const next = w->next;
@@ -616,5 +616,10 @@ bool wal_yield(struct wal *w) {
     any = true;
   }
   (void)pthread_mutex_unlock(&w->admin);
-  return wal_cut_active(w) || any;
+  return any;
+}
+
+bool wal_yield(struct wal *w) {
+  const bool any = wal_cut_waiting(w);
+  return (!w->read_only && wal_cut_active(w)) || any;
 }

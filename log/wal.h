@@ -218,6 +218,8 @@ void wal_scarce(struct wal *w, bool on);
 // segment and of the unused room of the active one. Returns whether it gave any room back. If a step fails, the call
 // gives less room back. Any thread; blocks for the disk.
 bool wal_yield(struct wal *w);
+// The same for the pool and the prepared segment alone, which then grows again when it is the active one.
+bool wal_cut_waiting(struct wal *w);
 
 // Reads and checks again the part of the log that is known to be durable, segment by segment. The call leaves a segment
 // out if the log recycles it meanwhile. Any thread, also while others append. Calls fn (may be NULL) for each record.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/garbage_look.h"
 
+#include "store/reserve.h"
+
 void garbage_look_after(struct xdb *x, uint64_t ns) {
   atomic_store_explicit(&x->garbage_merges.look_ns, time_ns() + ns, memory_order_relaxed);
 }
@@ -21,6 +23,8 @@ uint64_t garbage_look(struct xdb *x, struct epoch_slot *slot) {
     atomic_store_explicit(&g->written, written, memory_order_relaxed);
     next = now + atomic_load_explicit(&g->rest_ns, memory_order_relaxed);
   } else {
+    (void)wal_cut_waiting(x->wal);
+    atomic_store_explicit(&x->compact.beside, wal_room_most(x->wal) + reserve_bytes(x), memory_order_relaxed);
     epoch_enter(&x->epoch, slot);
     due = compact_garbage_due(&x->compact, xdb_super(x)->version);
     epoch_exit(slot);

@@ -4,7 +4,7 @@
 #define RESERVE_PART 16u  // at least 1/16 of the tables
 #define RESERVE_MIN ((uint64_t)32 << 10)
 #define RESERVE_MAX ((uint64_t)64 << 20)
-#define RESERVE_STEPS 8u                  // sizes between a power of two and the next,
+#define RESERVE_STEPS 32u                 // sizes between a power of two and the next,
 #define RESERVE_FINE ((uint64_t)1 << 20)  // from here on
 
 void reserve_init(struct xdb *x) { pthread_mutex_init(&x->reserve.lock, NULL); }
