@@ -38,7 +38,7 @@ static inline uint32_t cursor_came(const struct remix_cursor *c) {
 }
 
 // Takes the selectors of a segment.
-static inline void cursor_take(struct remix_cursor *c, const uint8_t *s) {
+static inline void cursor_sels_take(struct remix_cursor *c, const uint8_t *s) {
   if (s == c->s) return;
   c->s = s;
   c->sel = seg_bytes(c->x->index, s, c->room);
@@ -170,7 +170,7 @@ static enum remixdb_status seg_search(struct remix_cursor *c, uint32_t seg, cons
   struct kv_rec rec;
   c->front_seg = seg;
   c->front_at = 0;
-  cursor_take(c, p);
+  cursor_sels_take(c, p);
   if (unlikely(seg_far(ix, p))) return seg_search_binary(x, p, key, seek_entry, c, out, &rec);
   const struct blind dbits = seg_blind(ix, p);
   const uint32_t nr = seg_nr(ix, p), base = seg_base(ix, p);
@@ -303,7 +303,7 @@ static inline void cursor_seg(struct remix_cursor *c, uint32_t seg) {
   const struct remix_index *const ix = c->x->index;
   REMIX_COUNT(segments);
   c->seg = seg;
-  cursor_take(c, seg_at(ix, seg));
+  cursor_sels_take(c, seg_at(ix, seg));
   c->live = seg_live(ix, c->s);
   if (unlikely(c->bounded)) c->live &= edge_within(c, seg);
   set_plain(c);
