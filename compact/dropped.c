@@ -180,8 +180,9 @@ static enum remixdb_status view_without(struct compact *c, struct worker *self, 
   for (uint32_t r = 0; r < x->nr_runs; r++)
     if (!(leave >> r & 1)) runs[nr++] = x->runs[r];
   struct budget *const memory = c->ctx->budget;
-  // three plain images; a narrow one is more than 3/4 of a plain one (remix/narrow.h)
-  const uint64_t bytes = (uint64_t)BLKIO_WRITER_NR * BLKIO_WRITER_BUF + 4 * (uint64_t)x->image_size;
+  // three plain images, with about 24 bytes for a segment's anchor
+  const uint64_t image = (uint64_t)remix_segments(x) * (remix_layout(x->nr_runs, x->tags).stride + 24),
+                 bytes = (uint64_t)BLKIO_WRITER_NR * BLKIO_WRITER_BUF + 3 * image;
   budget_work_begin(memory, bytes);
   const enum remixdb_status s = round_view_build(c, &b, runs, nr, remix_is_young(x), x, out);
   budget_work_end(memory, bytes);
