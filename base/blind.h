@@ -22,8 +22,8 @@
 // SAME is 0xFF. A nibble is the place of a narrow bit in a table of 15 that ascend, and SAME is 15.
 //
 // A table has narrow bits that follow each other from the segment's lowest one on, except that it may leave out some in
-// one place. Bits in which keys of a kind never differ do not count: the leading ones if no key ends, the highest ones
-// of ASCII, letters or digits.
+// one place. Bits in which keys of a kind never differ do not count: the leading ones if no key ends, and in ASCII, in
+// letters and in digits the highest ones.
 struct blind {
   const uint8_t *bits;
   bool wide;
@@ -40,7 +40,7 @@ struct blind {
 extern const uint8_t blind_kinds[2 * BLIND_KINDS + 1][BLIND_KIND_BITS];  // the narrow bits of each kind, which ascend
 extern const uint8_t blind_lanes[2 * BLIND_NIBBLES];                     // half ones, half zeros
 
-// A table: of a kind (from 1 on), from its bit `low` on; it leaves out `gap` bits after `from` bits.
+// The table with the bits that a kind (from 1 on) has from bit `low` on; after `from` bits it leaves out `gap` bits.
 static inline uint32_t blind_table_make(uint32_t kind, uint32_t low, uint32_t from, uint32_t gap) {
   return kind | low << 4 | from << 8 | gap << 12;
 }

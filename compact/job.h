@@ -132,8 +132,8 @@ static inline const struct sst *last_table(const struct part *p) {
 
 // Builds a view over these runs and opens it (round.c). b: what is built, without context, number and tags. young: it
 // is a young view. If all runs of the old view stay, the new one takes over the scan debt. before: the view of the base
-// that has the new one's first keys, of which a paged one takes filters over; or NULL. *out has one reference. On
-// failure no file is left.
+// that has the new one's first keys; or NULL. If the new one is paged, it takes filters over from that. *out has one
+// reference. On failure no file is left.
 MUST_CHECK enum remixdb_status round_view_build(struct compact *c, struct remix_build *b, struct sst *const *runs,
                                                 uint32_t nr, bool young, const struct remix *before,
                                                 struct remix **out);
