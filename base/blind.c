@@ -198,3 +198,79 @@ uint32_t blind_nibbles(const uint8_t *narrow, uint32_t nr, uint8_t *to) {
   work_end(&w, from, gap, to);
   return blind_table_make(1 + 2 * kind + lead, before, from, gap);
 }
+
+bool blind_densify(const uint8_t *wide, uint8_t *to) {
+  if ((set32_lt16(wide, BLIND_DENSE_BYTES << 4) | set32_eq16(wide, BLIND_SAME)) != UINT32_MAX) return false;
+  for (uint32_t i = 0; i < 32; i++) {
+    const uint32_t d = load16le(wide + 2 * i);
+    to[i] = (uint8_t)(d == BLIND_SAME ? BLIND_SAME_NARROW : 9 * (d >> 4) + (d & 15));
+  }
+  return true;
+}
+
+uint32_t blind_less_other(struct blind b, uint32_t bit) {
+  const uint32_t byte = bit >> 4, in = bit & 15;
+  if (b.form == BLIND_IS_WIDE) return set32_lt16(b.bits, bit);
+  return set32_lt8(b.bits, byte < BLIND_DENSE_BYTES ? 9 * byte + (in < 9 ? in : 9) : BLIND_SAME_NARROW);
+}
+
+// ---- the key's bits at dense bits. A bit's byte is found by a product: d * 57 >> 9 is d / 9 for a byte d. That of
+// SAME is the first one behind BLIND_DENSE_BYTES; in its place the key has a 0.
+
+#if defined(SET32_SSE2)
+BLIND_SSSE3 uint32_t dense_ssse3(const uint8_t *dense, uint32_t base, struct kref key) {
+  const __m128i weights = _mm_setr_epi8(0, (char)0x80, 0x40, 0x20, 0x10, 8, 4, 2, 1, 0, 0, 0, 0, 0, 0, 0);
+  const __m128i part = _mm_set1_epi16(57), even = _mm_set1_epi16(0xFF), zero = _mm_setzero_si128();
+  const uint32_t rest = key.len > base ? key.len - base : 0, behind = rest > 16 ? rest - 16 : 0;
+  const __m128i first = blind_window(key, base, rest),
+                second = _mm_and_si128(blind_window(key, base + 16, behind), _mm_setr_epi32(-1, -1, -1, 0));
+  const __m128i end = _mm_set1_epi8((char)(rest < BLIND_DENSE_BYTES ? rest : BLIND_DENSE_BYTES));
+  uint32_t bits = 0;
+  for (uint32_t i = 0; i < 32; i += 16) {
+    const __m128i d = _mm_loadu_si128((const __m128i *)(dense + i));
+    const __m128i lo = _mm_srli_epi16(_mm_mullo_epi16(_mm_and_si128(d, even), part), 9),
+                  hi = _mm_srli_epi16(_mm_mullo_epi16(_mm_srli_epi16(d, 8), part), 9);
+    const __m128i byte = _mm_or_si128(lo, _mm_slli_epi16(hi, 8));
+    const __m128i b = _mm_sub_epi8(d, _mm_add_epi8(byte, _mm_slli_epi16(byte, 3)));  // 8 * byte passes no lane's byte
+    // each shuffle gives 0 for the bytes of the other one
+    const __m128i v = _mm_or_si128(_mm_shuffle_epi8(first, _mm_add_epi8(byte, _mm_set1_epi8(0x70))),
+                                   _mm_shuffle_epi8(second, _mm_sub_epi8(byte, _mm_set1_epi8(16))));
+    const __m128i clear = _mm_cmpeq_epi8(_mm_and_si128(v, _mm_shuffle_epi8(weights, b)), zero);
+    const __m128i in = _mm_and_si128(_mm_cmpeq_epi8(b, zero), _mm_cmpgt_epi8(end, byte));
+    bits |= (((uint32_t)_mm_movemask_epi8(clear) ^ 0xFFFF) | (uint32_t)_mm_movemask_epi8(in)) << i;
+  }
+  return bits;
+}
+#endif
+
+#if defined(SET32_NEON)
+static uint32_t dense_neon(const uint8_t *dense, uint32_t base, struct kref key) {
+  static const uint8_t weights[16] = {0, 0x80, 0x40, 0x20, 0x10, 8, 4, 2, 1};
+  const uint32_t rest = key.len > base ? key.len - base : 0, n = rest < BLIND_DENSE_BYTES ? rest : BLIND_DENSE_BYTES;
+  uint8_t bytes[32] = {0};
+  if (n) memcpy(bytes, key.ptr + base, n);
+  const uint8x16x2_t window = {{vld1q_u8(bytes), vld1q_u8(bytes + 16)}};
+  const uint8x16_t weight = vld1q_u8(weights), end = vdupq_n_u8((uint8_t)n);
+  const uint8x8_t part = vdup_n_u8(57);
+  uint32_t bits = 0;
+  for (uint32_t i = 0; i < 32; i += 16) {
+    const uint8x16_t d = vld1q_u8(dense + i);
+    const uint8x16_t half = vcombine_u8(vshrn_n_u16(vmull_u8(vget_low_u8(d), part), 8),
+                                        vshrn_n_u16(vmull_u8(vget_high_u8(d), part), 8));
+    const uint8x16_t byte = vshrq_n_u8(half, 1), b = vsubq_u8(d, vmulq_u8(byte, vdupq_n_u8(9)));
+    const uint8x16_t set = vtstq_u8(vqtbl2q_u8(window, byte), vqtbl1q_u8(weight, b));
+    const uint8x16_t in = vandq_u8(vceqzq_u8(b), vcltq_u8(byte, end));
+    bits |= set32_neon_bits(vorrq_u8(set, in)) << i;
+  }
+  return bits;
+}
+#endif
+
+uint32_t blind_bits_dense(struct blind dbits, uint32_t base, struct kref key) {
+#if defined(SET32_SSE2)
+  if (__builtin_cpu_supports("ssse3")) return dense_ssse3(dbits.bits, base, key);
+#elif defined(SET32_NEON)
+  return dense_neon(dbits.bits, base, key);
+#endif
+  return blind_bits_plain(dbits, base, key);
+}

@@ -17,23 +17,27 @@
 #define BLIND_FAR 0xFFFEu
 #define BLIND_BYTE_MAX 4094u  // the largest distance of a byte from the base that can be stored
 
-// The discriminating bits of 32 entries: wide, as numbers of 16 bits; narrow, as bytes; or as nibbles. The bits of a
-// segment may be narrow if all lie in the 16 bytes from its base on: a narrow one is the low byte of the number, and
-// SAME is 0xFF. A nibble is the place of a narrow bit in a table of 15 that ascend, and SAME is 15.
+// The discriminating bits of 32 entries: wide, as numbers of 16 bits; narrow or dense, as bytes; or as nibbles. The
+// bits of a segment may be narrow if all lie in the 16 bytes from its base on: a narrow one is the low byte of the
+// number, and SAME is 0xFF. They may be dense if all lie in the BLIND_DENSE_BYTES bytes from its base on: byte number n
+// has the dense bits 9 * n + b, and SAME is 0xFF. A nibble is the place of a narrow bit in a table of 15 that ascend,
+// and SAME is 15.
 //
 // A table has narrow bits that follow each other from the segment's lowest one on, except that it may leave out some in
 // one place. Bits in which keys of a kind never differ do not count: the leading ones if no key ends, and in ASCII, in
 // letters and in digits the highest ones.
+enum blind_form { BLIND_IS_NARROW, BLIND_IS_DENSE, BLIND_IS_WIDE };
 struct blind {
   const uint8_t *bits;
-  bool wide;
+  uint8_t form;    // enum blind_form
   uint16_t table;  // of nibbles: which one (blind_table_make); else 0
 };
-#define BLIND_WIDE 64u     // bytes that wide bits take,
-#define BLIND_NARROW 32u   // narrow ones,
-#define BLIND_NIBBLES 16u  // and nibbles
-#define BLIND_SAME_NARROW 0xFFu
+#define BLIND_WIDE 64u           // bytes that wide bits take,
+#define BLIND_NARROW 32u         // narrow or dense ones,
+#define BLIND_NIBBLES 16u        // and nibbles
+#define BLIND_SAME_NARROW 0xFFu  // of dense bits, too
 #define BLIND_SAME_NIBBLE 15u
+#define BLIND_DENSE_BYTES 28u
 #define BLIND_KINDS 5u
 #define BLIND_GAP_MAX 15u
 #define BLIND_KIND_BITS 40u  // those of byte 0 before the lowest one, those of a table, those left out, one of 16 more
@@ -63,6 +67,13 @@ static inline __m128i blind_table_sse2(uint32_t table) {
 // Makes nibbles of narrow bits; the first nr are used, and entry 0 has none. The lowest one must be in byte 0. Returns
 // their table, or 0: no table has all of the bits.
 uint32_t blind_nibbles(const uint8_t *narrow, uint32_t nr, uint8_t *to);
+// Makes dense bits of wide ones: BLIND_NARROW bytes. Returns false if some bit is too far from the base.
+bool blind_densify(const uint8_t *wide, uint8_t *to);
+
+// The wide number of a dense bit.
+static inline uint32_t blind_dense_wide(uint32_t dense) {
+  return dense == BLIND_SAME_NARROW ? BLIND_SAME : dense / 9 << 4 | dense % 9;
+}
 
 // The discriminating bit of entry i, as a wide number.
 static inline uint32_t blind_bit(struct blind b, uint32_t i) {
@@ -70,7 +81,8 @@ static inline uint32_t blind_bit(struct blind b, uint32_t i) {
     const uint32_t n = set32_nibble(b.bits, i);
     return n == BLIND_SAME_NIBBLE ? BLIND_SAME : blind_table_bit(b.table, n);
   }
-  if (unlikely(b.wide)) return load16le(b.bits + 2 * i);
+  if (unlikely(b.form != BLIND_IS_NARROW))
+    return b.form == BLIND_IS_DENSE ? blind_dense_wide(b.bits[i]) : load16le(b.bits + 2 * i);
   return b.bits[i] == BLIND_SAME_NARROW ? BLIND_SAME : b.bits[i];
 }
 // Makes wide bits of all 32: BLIND_WIDE bytes.
@@ -82,8 +94,10 @@ static inline void blind_widen(struct blind b, uint8_t *to) {
     of[BLIND_SAME_NIBBLE] = BLIND_SAME;
     set32_spread(b.bits, spread);
     for (uint32_t i = 0; i < 32; i++) store16le(to + 2 * i, of[spread[i]]);
-  } else if (unlikely(b.wide)) {
+  } else if (unlikely(b.form == BLIND_IS_WIDE)) {
     memcpy(to, b.bits, BLIND_WIDE);
+  } else if (unlikely(b.form == BLIND_IS_DENSE)) {
+    for (uint32_t i = 0; i < 32; i++) store16le(to + 2 * i, blind_dense_wide(b.bits[i]));
   } else {
     for (uint32_t i = 0; i < 32; i++) {
       to[2 * i] = b.bits[i];
@@ -102,10 +116,11 @@ static inline uint32_t blind_rank(uint32_t table, uint32_t bit) {
   return n;
 #endif
 }
+uint32_t blind_less_other(struct blind b, uint32_t bit);  // private: of wide and dense bits
 // The entries whose discriminating bit is less than `bit`, a wide number.
 static inline uint32_t blind_less(struct blind b, uint32_t bit) {
   if (likely(b.table)) return set32_lt4(b.bits, blind_rank(b.table, bit < BLIND_SAME_NARROW ? bit : BLIND_SAME_NARROW));
-  if (unlikely(b.wide)) return set32_lt16(b.bits, bit);
+  if (unlikely(b.form != BLIND_IS_NARROW)) return blind_less_other(b, bit);
   return set32_lt8(b.bits, bit < BLIND_SAME_NARROW ? bit : BLIND_SAME_NARROW);
 }
 // The entries whose discriminating bit is less than that of entry i.
@@ -116,7 +131,8 @@ static inline uint32_t blind_below(struct blind b, uint32_t i) {
 // The entries with SAME.
 static inline uint32_t blind_same(struct blind b) {
   if (likely(b.table)) return set32_eq4(b.bits, BLIND_SAME_NIBBLE);
-  return unlikely(b.wide) ? set32_eq16(b.bits, BLIND_SAME) : set32_eq8(b.bits, 0xFF, BLIND_SAME_NARROW);
+  return unlikely(b.form == BLIND_IS_WIDE) ? set32_eq16(b.bits, BLIND_SAME)
+                                           : set32_eq8(b.bits, 0xFF, BLIND_SAME_NARROW);
 }
 
 // ---- the key's bits at the discriminating bits of all entries (0 at SAME). The code takes all 32 without a branch,
@@ -136,10 +152,11 @@ static inline uint32_t blind_bits_plain(struct blind dbits, uint32_t base, struc
   return bits;
 }
 
-// Tells whether all bits lie in the 16 bytes from the base on, as for most keys. The vector versions below need it.
+// Tells whether all bits are, or may be, narrow, as for most keys. The vector versions below need it.
 static inline bool blind_near(struct blind dbits) {
-  if (likely(!dbits.wide)) return true;
-  return (set32_lt16(dbits.bits, 16 << 4) | ~set32_lt16(dbits.bits, BLIND_SAME)) == UINT32_MAX;
+  if (likely(dbits.form == BLIND_IS_NARROW)) return true;
+  return dbits.form == BLIND_IS_WIDE &&
+         (set32_lt16(dbits.bits, 16 << 4) | ~set32_lt16(dbits.bits, BLIND_SAME)) == UINT32_MAX;
 }
 
 #if defined(SET32_SSE2)
@@ -152,12 +169,9 @@ static inline __m128i blind_narrow16(const uint8_t *wide) {
                           _mm_and_si128(_mm_loadu_si128((const __m128i *)(wide + 16)), low));
 }
 
-// Looks up the bytes of 16 entries at once.
-BLIND_SSSE3 uint32_t blind_bits_ssse3(struct blind dbits, uint32_t base, struct kref key) {
-  const __m128i iota = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), zero = _mm_setzero_si128();
-  const __m128i weights = _mm_setr_epi8(0, (char)0x80, 0x40, 0x20, 0x10, 8, 4, 2, 1, 0, 0, 0, 0, 0, 0, 0);
-  const __m128i low = _mm_set1_epi8(15);
-  const uint32_t rest = key.len > base ? key.len - base : 0;
+// 16 bytes of the key from `base` on, of which it has `rest`; 0 behind its end.
+BLIND_SSSE3 __m128i blind_window(struct kref key, uint32_t base, uint32_t rest) {
+  const __m128i iota = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   // 16 bytes of the key, from `skip` bytes before the base on, and no byte outside of the key. The shuffle gives 0
   // where it has no byte.
   __m128i window;
@@ -179,7 +193,15 @@ BLIND_SSSE3 uint32_t blind_bits_ssse3(struct blind dbits, uint32_t base, struct 
     window = _mm_set_epi64x((long long)hi, (long long)lo);
     skip = base < 16 ? base : 16;
   }
-  window = _mm_shuffle_epi8(window, _mm_add_epi8(iota, _mm_set1_epi8((char)(0x70 + skip))));
+  return _mm_shuffle_epi8(window, _mm_add_epi8(iota, _mm_set1_epi8((char)(0x70 + skip))));
+}
+
+// Looks up the bytes of 16 entries at once.
+BLIND_SSSE3 uint32_t blind_bits_ssse3(struct blind dbits, uint32_t base, struct kref key) {
+  const __m128i weights = _mm_setr_epi8(0, (char)0x80, 0x40, 0x20, 0x10, 8, 4, 2, 1, 0, 0, 0, 0, 0, 0, 0);
+  const __m128i low = _mm_set1_epi8(15), zero = _mm_setzero_si128();
+  const uint32_t rest = key.len > base ? key.len - base : 0;
+  const __m128i window = blind_window(key, base, rest);
   const __m128i end = _mm_set1_epi8((char)(rest < 16 ? rest : 16));
   __m128i narrow[2];
   if (likely(dbits.table)) {
@@ -188,8 +210,8 @@ BLIND_SSSE3 uint32_t blind_bits_ssse3(struct blind dbits, uint32_t base, struct 
     narrow[1] = _mm_shuffle_epi8(table, set32_high4(n));
   } else {
     for (uint32_t i = 0; i < 2; i++)
-      narrow[i] = dbits.wide ? blind_narrow16(dbits.bits + 32 * i)
-                             : _mm_loadu_si128((const __m128i *)(dbits.bits + 16 * i));
+      narrow[i] = dbits.form == BLIND_IS_WIDE ? blind_narrow16(dbits.bits + 32 * i)
+                                              : _mm_loadu_si128((const __m128i *)(dbits.bits + 16 * i));
   }
   uint32_t bits = 0;
   for (uint32_t i = 0; i < 32; i += 16) {
@@ -231,7 +253,7 @@ static inline uint32_t blind_bits_neon(struct blind dbits, uint32_t base, struct
       const uint8x16_t n = vld1q_u8(dbits.bits);
       d = vqtbl1q_u8(table, i ? vshrq_n_u8(n, 4) : vandq_u8(n, vdupq_n_u8(15)));
     } else {
-      d = dbits.wide ? blind_narrow16(dbits.bits + 2 * i) : vld1q_u8(dbits.bits + i);
+      d = dbits.form == BLIND_IS_WIDE ? blind_narrow16(dbits.bits + 2 * i) : vld1q_u8(dbits.bits + i);
     }
     const uint8x16_t byte = vshrq_n_u8(d, 4), b = vandq_u8(d, vdupq_n_u8(15));
     const uint8x16_t set = vtstq_u8(vqtbl1q_u8(window, byte), vqtbl1q_u8(weight, b));
@@ -242,12 +264,16 @@ static inline uint32_t blind_bits_neon(struct blind dbits, uint32_t base, struct
 }
 #endif
 
+// The same for dense bits, with vector instructions if the processor has them.
+uint32_t blind_bits_dense(struct blind dbits, uint32_t base, struct kref key);
+
 static inline uint32_t blind_bits(struct blind dbits, uint32_t base, struct kref key) {
 #if defined(SET32_SSE2)
   if (likely(__builtin_cpu_supports("ssse3") && blind_near(dbits))) return blind_bits_ssse3(dbits, base, key);
 #elif defined(SET32_NEON)
   if (likely(blind_near(dbits))) return blind_bits_neon(dbits, base, key);
 #endif
+  if (dbits.form == BLIND_IS_DENSE) return blind_bits_dense(dbits, base, key);
   return blind_bits_plain(dbits, base, key);
 }
 

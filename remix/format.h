@@ -35,6 +35,7 @@
 #define REMIX_SEG_WIDE 2u     // its discriminating bits are wide
 #define REMIX_SEG_NIBBLES 4u  // its selectors are nibbles
 #define REMIX_SEG_OLD 8u      // some entry is old
+#define REMIX_SEG_DENSE 16u   // its discriminating bits are dense
 
 // Offsets in the header.
 enum {
@@ -70,8 +71,11 @@ struct remix_layout {
   uint32_t off_size, off_mask;  // bytes of a cursor offset, and the bits of so many
   bool narrow;                  // of a narrow image (remix/narrow.h); false in files
   bool nibbles;                 // a segment has room for selectors of a nibble each
+  bool wide;                    // a segment has wide discriminating bits
   bool tables;                  // a segment has room for discriminating bits of a nibble each, and for their table
 };
+// The room that a segment has for discriminating bits: wide ones, bytes, or nibbles.
+enum remix_room { REMIX_ROOM_WIDE, REMIX_ROOM_BYTES, REMIX_ROOM_NIBBLES };
 #define REMIX_NIBBLES 16u  // bytes of selectors, or of discriminating bits, that are nibbles
 #define REMIX_LISTED 32u   // bytes of an element of a narrow image's list
 // Offsets in a segment's head.
@@ -82,24 +86,25 @@ enum {
   REMIX_SEG_HEAD = 4,   // size
   REMIX_SEG_TABLE = 4,  // u16, if `tables`: of the bits that are nibbles; 0: the bits are not
 };
-static inline struct remix_layout remix_layout_of(uint32_t nr_runs, bool tags, bool narrow, bool nibbles, bool tables,
-                                                  uint32_t off_size) {
+static inline struct remix_layout remix_layout_of(uint32_t nr_runs, bool tags, bool narrow, bool nibbles,
+                                                  enum remix_room room, uint32_t off_size) {
   struct remix_layout l;
   l.narrow = narrow;
   l.nibbles = nibbles;
-  l.tables = tables;
+  l.wide = room == REMIX_ROOM_WIDE;
+  l.tables = room == REMIX_ROOM_NIBBLES;
   l.off_size = off_size;
   l.off_mask = UINT32_MAX >> (32 - 8 * off_size);
   l.sel = tags ? REMIX_SEG : 0;
   l.head = l.sel + (nibbles ? REMIX_NIBBLES : REMIX_SEG);
-  l.offs = l.head + REMIX_SEG_HEAD + (tables ? 2 : 0);
+  l.offs = l.head + REMIX_SEG_HEAD + (l.tables ? 2 : 0);
   l.dbits = l.offs + off_size * nr_runs;
-  const uint32_t bits = tables ? REMIX_NIBBLES : narrow ? REMIX_SEG : 2 * REMIX_SEG;
+  const uint32_t bits = l.tables ? REMIX_NIBBLES : l.wide ? 2 * REMIX_SEG : REMIX_SEG;
   l.stride = (uint32_t)align_up(l.dbits + bits, narrow ? REMIX_NARROW_ALIGN : REMIX_SEG_ALIGN);
   return l;
 }
 static inline struct remix_layout remix_layout(uint32_t nr_runs, bool tags) {
-  return remix_layout_of(nr_runs, tags, false, false, false, 4);
+  return remix_layout_of(nr_runs, tags, false, false, REMIX_ROOM_WIDE, 4);
 }
 // The fields of a segment s.
 static inline uint32_t remix_seg_nr(const struct remix_layout *l, const uint8_t *s) {

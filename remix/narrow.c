@@ -6,11 +6,11 @@
 #include "remix/seg.h"
 
 // The layout of a narrow image: cursor offsets have as many bytes as the longest run needs.
-static struct remix_layout narrow_layout(const struct remix *x, bool nibbles, bool tables) {
+static struct remix_layout narrow_layout(const struct remix *x, bool nibbles, enum remix_room room) {
   sst_pos most = 0;
   for (uint32_t r = 0; r < x->nr_runs; r++)
     if (sst_end(x->runs[r]) > most) most = sst_end(x->runs[r]);
-  return remix_layout_of(x->nr_runs, x->tags, true, nibbles, tables, most <= 0xFFFF ? 2 : most <= 0xFFFFFF ? 3 : 4);
+  return remix_layout_of(x->nr_runs, x->tags, true, nibbles, room, most <= 0xFFFF ? 2 : most <= 0xFFFFFF ? 3 : 4);
 }
 
 // Bytes of the ends of the anchors, and of the anchors.
@@ -39,7 +39,7 @@ struct narrow_bits {
 enum remixdb_status remix_narrow_form(const struct remix *x, size_t head, struct narrow_form *out) {
   const struct remix_index *const ix = x->index;
   uint8_t bits[BLIND_NARROW];
-  uint32_t wide = 0, narrow = 0, marked = 0;
+  uint32_t wide = 0, bytes = 0, marked = 0;  // segments with wide bits, with other bits that are no nibbles, with marks
   assert(!ix->lay.narrow);
   *out = (struct narrow_form){.bits = mem_alloc(x->nr_segs * sizeof(*out->bits) + 1)};
   if (!out->bits) return REMIXDB_NOMEM;
@@ -49,19 +49,24 @@ enum remixdb_status remix_narrow_form(const struct remix *x, size_t head, struct
     b->table = 0;
     marked += sels_marked(s + ix->lay.sel);
     if (unlikely(!blind_near(seg_blind(ix, s)))) {
-      wide++;
+      const bool dense = blind_densify(s + ix->lay.dbits, bits);
+      bytes += dense;
+      wide += !dense;
       continue;
     }
     narrow_bits(bits, s + ix->lay.dbits);
     b->table = (uint16_t)blind_nibbles(bits, seg_nr(ix, s), b->nibbles);
-    narrow += b->table == 0;
+    bytes += b->table == 0;
   }
-  if (wide > x->nr_segs / NARROW_SHARE) return REMIXDB_OK;
-  const bool sels = x->nr_runs <= NARROW_RUNS && marked <= x->nr_segs / NARROW_SHARE,
-             tables = wide + narrow <= x->nr_segs / NARROW_SHARE;
-  const size_t listed = (size_t)wide * BLIND_WIDE + (tables ? (size_t)narrow * BLIND_NARROW : 0) +
+  const uint32_t few = x->nr_segs / NARROW_SHARE;
+  const bool sels = x->nr_runs <= NARROW_RUNS && marked <= few;
+  const enum remix_room room = wide + bytes <= few ? REMIX_ROOM_NIBBLES
+                               : wide <= few       ? REMIX_ROOM_BYTES
+                                                   : REMIX_ROOM_WIDE;
+  const size_t listed = (room != REMIX_ROOM_WIDE ? (size_t)wide * BLIND_WIDE : 0) +
+                        (room == REMIX_ROOM_NIBBLES ? (size_t)bytes * BLIND_NARROW : 0) +
                         (sels ? (size_t)marked * REMIX_SEG : 0);
-  out->lay = narrow_layout(x, sels, tables);
+  out->lay = narrow_layout(x, sels, room);
   out->size = list_at(x, head, out->lay.stride) + listed;
   return REMIXDB_OK;
 }
@@ -86,19 +91,26 @@ static void list_put(struct listing *l, const uint8_t *from, size_t len, uint8_t
 static void narrow_dbits(const struct remix_layout *lay, struct blind wide, const struct narrow_bits *b, uint8_t *p,
                          struct listing *l) {
   uint8_t bits[BLIND_NARROW], *const to = p + lay->dbits;
-  const size_t room = lay->tables ? BLIND_NIBBLES : BLIND_NARROW;
+  if (lay->wide) {
+    memcpy(to, wide.bits, BLIND_WIDE);
+    return;
+  }
   if (lay->tables) store16le(p + lay->head + REMIX_SEG_TABLE, b->table);
   if (likely(lay->tables && b->table)) {
     memcpy(to, b->nibbles, BLIND_NIBBLES);
-  } else if (unlikely(!blind_near(wide))) {
-    p[lay->head + REMIX_SEG_FLAGS] |= REMIX_SEG_WIDE;
-    list_put(l, wide.bits, BLIND_WIDE, to, room);
-  } else if (lay->tables) {
-    narrow_bits(bits, wide.bits);
-    list_put(l, bits, BLIND_NARROW, to, room);
-  } else {
-    narrow_bits(to, wide.bits);
+    return;
   }
+  if (likely(blind_near(wide))) {
+    narrow_bits(bits, wide.bits);
+  } else if (blind_densify(wide.bits, bits)) {
+    p[lay->head + REMIX_SEG_FLAGS] |= REMIX_SEG_DENSE;
+  } else {
+    p[lay->head + REMIX_SEG_FLAGS] |= REMIX_SEG_WIDE;
+    list_put(l, wide.bits, BLIND_WIDE, to, lay->tables ? BLIND_NIBBLES : BLIND_NARROW);
+    return;
+  }
+  if (lay->tables) list_put(l, bits, BLIND_NARROW, to, BLIND_NIBBLES);
+  else memcpy(to, bits, BLIND_NARROW);
 }
 
 // Makes the selectors of a segment. Returns flags.

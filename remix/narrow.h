@@ -1,27 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Narrow images: what a view in memory looks like, if it can. A plain image, which docs/FORMAT.md describes, has two
-// bytes for each discriminating bit. Nearly all segments need one: the keys of a segment mostly differ within 16 bytes.
-// A plain selector is a byte. Nearly all segments need a nibble of each: there are few runs, and few entries are
-// tombstones, expire or are erased. Old versions need no bit: their discriminating bits are SAME. Cursor offsets are
-// shorter, too. Most segments have few different bits, near each other: then a bit takes a nibble. So a narrow segment
-// is 64 bytes shorter and more. Files, builds and checks know plain images only.
+// Narrow images: what a view in memory looks like. A plain image, which docs/FORMAT.md describes, has two
+// bytes for each discriminating bit. Nearly all segments need one: the keys of a segment mostly differ within 16 bytes,
+// and those of URLs, which vary in several places, within 28 (dense bits, base/blind.h). A plain selector is a byte.
+// Nearly all segments need a nibble of each: there are few runs, and few entries are tombstones, expire or are erased.
+// Old versions need no bit: their discriminating bits are SAME. Cursor offsets are shorter, too. Most segments have few
+// different bits, near each other: then a bit takes a nibble. So a narrow segment is 64 bytes shorter and more. Files,
+// builds and checks know plain images only.
 //
 // Invariants
 //   N1  A narrow image has the parts of the plain one in the same order, with shorter segments, and after the anchors a
 //       list of what is too long for a segment. An element of the list has REMIX_LISTED bytes. In the place of what
 //       lies in the list a segment has a u32, the number of its first element. Discriminating bits: a segment whose
-//       bits are not all near (blind_near) has the flag REMIX_SEG_WIDE and its wide bits in two elements. The bits of
-//       any other segment are nibbles, and the head ends in their table (base/blind.h); if no table has them, it is 0,
-//       and narrow bits lie in an element. Or the layout has room for narrow bits and no table, and all these segments
-//       have narrow bits. Selectors: a segment has the flag REMIX_SEG_NIBBLES if its selectors are nibbles: the runs.
-//       Such a segment has the flag REMIX_SEG_OLD if it has old versions. Any other segment has its selectors in an
-//       element. Or the layout has room for bytes, and all selectors are bytes. A cursor offset has the fewest bytes,
-//       from 2 on, that hold the ends of all runs.
-//   N2  A view has a narrow image if no more than one of NARROW_SHARE segments needs wide bits; else it stays plain.
-//       Its layout has room for bits that are nibbles only, if no more than one of NARROW_SHARE segments lacks such
-//       bits. It has room for selectors that are nibbles only, if there are at most NARROW_RUNS runs, and no more than
-//       one of NARROW_SHARE segments needs bytes.
+//       bits can be neither narrow nor dense (base/blind.h) has the flag REMIX_SEG_WIDE and its wide bits in two
+//       elements. The bits of any other segment are nibbles, and the head ends in their table; if no table has them, it
+//       is 0, and narrow bits lie in an element, or dense ones, with the flag REMIX_SEG_DENSE. Or the layout has room
+//       for bytes and no table, and all these segments have narrow or dense bits in place. Or it has room for wide
+//       bits, and all segments have wide bits without a flag. Selectors: a segment has the flag REMIX_SEG_NIBBLES if
+//       its selectors are nibbles: the runs. Such a segment has the flag REMIX_SEG_OLD if it has old versions. Any
+//       other segment has its selectors in an element. Or the layout has room for bytes, and all selectors are bytes. A
+//       cursor offset has the fewest bytes, from 2 on, that hold the ends of all runs.
+//   N2  The layout of a narrow image has room for bits that are nibbles only, if no more than one of NARROW_SHARE
+//       segments lacks such bits. It has room for bytes, if no more than one of NARROW_SHARE segments needs wide bits.
+//       Otherwise it has room for wide bits. It has room for selectors that are nibbles only, if there are at most
+//       NARROW_RUNS runs, and no more than one of NARROW_SHARE segments needs bytes.
 //   N3  The plain image can be made of the narrow one without loss, except for the checksum at its end.
 #ifndef REMIX_NARROW_H
 #define REMIX_NARROW_H
@@ -34,7 +36,7 @@
 struct narrow_bits;
 struct narrow_form {
   struct remix_layout lay;
-  size_t size;               // bytes of the image; 0: it stays plain (N2)
+  size_t size;               // bytes of the image
   struct narrow_bits *bits;  // private: of each segment
 };
 // Chooses the form of the narrow image of x, whose plain image has been checked. head: bytes of the image before the

@@ -352,33 +352,16 @@ static void take_image(struct remix *x, const struct remix_built *built) {
   x->print = built->print;
 }
 
-// Copies a view's plain image, which is checked, into memory that suits random reads: narrow, if it can be. Takes the
-// memory of *plain over if that may stay as it is.
-static enum remixdb_status keep_image(struct remix *x, struct mem_map *plain) {
+// Copies a view's plain image, which is checked, into memory that suits random reads, in its narrow form.
+static enum remixdb_status keep_image(struct remix *x) {
   struct mem_map *const map = &((struct remix_whole *)x)->map;
-  struct remix_index *const ix = x->index;
   const size_t head = remix_segs_off(x->nr_runs);
   struct narrow_form narrow;
   enum remixdb_status s = remix_narrow_form(x, head, &narrow);
   if (s != REMIXDB_OK) return s;
-  if (narrow.size) {
-    s = mem_map_table(narrow.size, map);
-    if (s == REMIXDB_OK) remix_narrow(x, head, &narrow, map->ptr);
-  }
+  s = mem_map_table(narrow.size, map);
+  if (s == REMIXDB_OK) remix_narrow(x, head, &narrow, map->ptr);
   remix_narrow_end(&narrow);
-  if (narrow.size || s != REMIXDB_OK) return s;
-  if (plain->ptr) {
-    *map = *plain;
-    *plain = (struct mem_map){0};
-    return s;
-  }
-  s = mem_map_table(x->image_size, map);
-  if (s != REMIXDB_OK) return s;
-  memcpy(map->ptr, x->image, x->image_size);
-  ix->segs = map->ptr + (ix->segs - x->image);
-  ix->anchors.offs = map->ptr + (ix->anchors.offs - x->image);
-  ix->anchors.bytes = map->ptr + (ix->anchors.bytes - x->image);
-  x->image = map->ptr;
   return s;
 }
 
@@ -432,7 +415,7 @@ static enum remixdb_status open_from(const struct sst_ctx *ctx, uint64_t number,
     s = err_corrupt(x->path, REMIX_HEAD_SIZE, "too short for %u runs", nr_runs);
   if (s == REMIXDB_OK) s = check_header(x);
   if (s == REMIXDB_OK) s = remix_check_image(x, load64le(x->image + REMIX_HEAD_ANCHORS_LEN), walked);
-  if (s == REMIXDB_OK) s = keep_image(x, &plain);
+  if (s == REMIXDB_OK) s = keep_image(x);
   if (s == REMIXDB_OK) s = remix_take_anchors(x);
   mem_unmap(&plain);
   if (s != REMIXDB_OK) {

@@ -377,21 +377,19 @@ static enum remixdb_status page_fill(const struct remix *x, struct remix_slot *s
   return remix_check_image(page, p->anchors_len, true);
 }
 
-// Makes the page's image narrow, if it can be, and prepares the search.
+// Makes the page's image narrow, and prepares the search.
 static enum remixdb_status page_keep(struct remix_in *in) {
   struct remix *const page = &in->x;
   struct narrow_form narrow;
   enum remixdb_status s = remix_narrow_form(page, 0, &narrow);
   if (s != REMIXDB_OK) return s;
-  if (narrow.size) {
-    uint8_t *const plain = in->image, *const image = mem_alloc_aligned(CACHE_LINE, align_up(narrow.size, CACHE_LINE));
-    if (image) {
-      remix_narrow(page, 0, &narrow, image);
-      in->image = image;
-      mem_free(plain);
-    } else {
-      s = REMIXDB_NOMEM;
-    }
+  uint8_t *const plain = in->image, *const image = mem_alloc_aligned(CACHE_LINE, align_up(narrow.size, CACHE_LINE));
+  if (image) {
+    remix_narrow(page, 0, &narrow, image);
+    in->image = image;
+    mem_free(plain);
+  } else {
+    s = REMIXDB_NOMEM;
   }
   remix_narrow_end(&narrow);
   return s == REMIXDB_OK ? remix_take_anchors(page) : s;
@@ -657,7 +655,7 @@ uint64_t remix_whole_memory(struct sst *const *runs, uint32_t nr_runs) {
   }
   const uint64_t key = records ? keys / records : 0;
   return records / (REMIX_SEG * 7 / 8) *
-         (remix_layout_of(nr_runs, true, true, nr_runs <= NARROW_RUNS, true, 4).stride + key + 24);
+         (remix_layout_of(nr_runs, true, true, nr_runs <= NARROW_RUNS, REMIX_ROOM_NIBBLES, 4).stride + key + 24);
 }
 
 // ---- opening

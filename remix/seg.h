@@ -19,17 +19,22 @@ static inline bool seg_far(const struct remix_index *ix, const uint8_t *s) {
 static inline const uint8_t *seg_listed(const struct remix_index *ix, const uint8_t *number) {
   return ix->list + (size_t)load32le(number) * REMIX_LISTED;
 }
+// The form of a segment's discriminating bits that are no nibbles.
+static inline uint8_t seg_form(const struct remix_index *ix, const uint8_t *s) {
+  const uint32_t flags = remix_seg_flags(&ix->lay, s);
+  return flags & REMIX_SEG_WIDE ? BLIND_IS_WIDE : flags & REMIX_SEG_DENSE ? BLIND_IS_DENSE : BLIND_IS_NARROW;
+}
 // The discriminating bits of a segment (N1).
 static inline struct blind seg_blind(const struct remix_index *ix, const uint8_t *s) {
   const uint8_t *const bits = s + ix->lay.dbits;
   if (likely(ix->lay.tables)) {
     const uint16_t table = (uint16_t)load16le(s + ix->lay.head + REMIX_SEG_TABLE);
-    if (likely(table)) return (struct blind){bits, false, table};
-    return (struct blind){seg_listed(ix, bits), (remix_seg_flags(&ix->lay, s) & REMIX_SEG_WIDE) != 0, 0};
+    if (likely(table)) return (struct blind){bits, BLIND_IS_NARROW, table};
+    return (struct blind){seg_listed(ix, bits), seg_form(ix, s), 0};
   }
-  if (unlikely(!ix->lay.narrow)) return (struct blind){bits, true, 0};
-  if (likely(!(remix_seg_flags(&ix->lay, s) & REMIX_SEG_WIDE))) return (struct blind){bits, false, 0};
-  return (struct blind){seg_listed(ix, bits), true, 0};
+  if (unlikely(ix->lay.wide)) return (struct blind){bits, BLIND_IS_WIDE, 0};
+  const uint8_t form = seg_form(ix, s);
+  return (struct blind){likely(form != BLIND_IS_WIDE) ? bits : seg_listed(ix, bits), form, 0};
 }
 static inline sst_pos seg_off(const struct remix_index *ix, const uint8_t *s, uint32_t run) {
   return remix_seg_off(&ix->lay, s, run);

@@ -144,7 +144,9 @@ struct segment {
   struct kref keys[32];  // equal ones are versions
   uint32_t nr, base;
   uint8_t wide[BLIND_WIDE], narrow[BLIND_NARROW];  // its discriminating bits; narrow ones only if all are near
-  uint8_t nibbles[BLIND_NIBBLES];                  // if `table`
+  uint8_t dense[BLIND_NARROW];                     // if `is_dense`
+  bool is_dense;
+  uint8_t nibbles[BLIND_NIBBLES];  // if `table`
   uint16_t table;
 };
 
@@ -182,7 +184,9 @@ static void segment_make(struct segment *s, uint32_t common, uint32_t spread, ui
     s->narrow[i] = (uint8_t)load16le(s->wide + 2 * i);
   }
   s->table = 0;
-  if (blind_near((struct blind){s->wide, true, 0})) s->table = (uint16_t)blind_nibbles(s->narrow, s->nr, s->nibbles);
+  s->is_dense = blind_densify(s->wide, s->dense);
+  if (blind_near((struct blind){s->wide, BLIND_IS_WIDE, 0}))
+    s->table = (uint16_t)blind_nibbles(s->narrow, s->nr, s->nibbles);
 }
 
 // Own memory for each, so that a sanitizer sees a look beyond it.
@@ -246,7 +250,19 @@ static void check_search(const struct segment *s, struct blind dbits, struct kre
 // Both forms mean the same for the entries that have bits.
 static void check_forms(const struct segment *s, struct blind narrow, struct blind wide, uint64_t *rng) {
   const uint32_t in = set32_below(s->nr) & ~1u;
-  const uint32_t bits[] = {0, 1, 0xF8, 0xFE, 0xFF, 0x100, BLIND_FAR, BLIND_SAME, (uint32_t)(rng_next(rng) % 0x120)};
+  const uint32_t bits[] = {0,
+                           1,
+                           0xF8,
+                           0xFE,
+                           0xFF,
+                           0x100,
+                           0x1B7,
+                           0x1B8,
+                           0x1B9,
+                           0x1C0,
+                           BLIND_FAR,
+                           BLIND_SAME,
+                           (uint32_t)(rng_next(rng) % 0x1D0)};
   assert_int_equal(blind_same(narrow), blind_same(wide));  // none beyond
   for (uint32_t i = 0; i < sizeof(bits) / sizeof(bits[0]); i++)
     assert_int_equal(blind_less(narrow, bits[i]) & in, blind_less(wide, bits[i]) & in);
@@ -261,16 +277,24 @@ static void check_forms(const struct segment *s, struct blind narrow, struct bli
 static void test_blind(void **state) {
   (void)state;
   uint64_t rng = seed_start("blind");
-  uint32_t near = 0, wide = 0, tables = 0;
+  uint32_t near = 0, wide = 0, tables = 0, dense = 0;
   for (uint32_t round = 0; round < 3000; round++) {
     struct segment s;
-    const uint32_t commons[] = {0, 1, 7, 8, 15, 16, 30, 90}, spreads[] = {3, 12, 16, 60};
-    segment_make(&s, commons[round % 8], spreads[rng_next(&rng) % 4], 1 + (uint32_t)(rng_next(&rng) % 20), &rng);
-    const struct blind forms[] = {{s.wide, true, 0}, {s.narrow, false, 0}, {s.nibbles, false, s.table}};
-    const uint32_t nr_forms = s.table ? 3 : blind_near(forms[0]) ? 2 : 1;
-    if (nr_forms > 1) near++;
-    else wide++;
-    tables += nr_forms > 2;
+    const uint32_t commons[] = {0, 1, 7, 8, 15, 16, 30, 90}, spreads[] = {3, 12, 16, 60, 26};
+    segment_make(&s, commons[round % 8], spreads[rng_next(&rng) % 5], 1 + (uint32_t)(rng_next(&rng) % 20), &rng);
+    struct blind forms[4] = {{s.wide, BLIND_IS_WIDE, 0}};
+    uint32_t nr_forms = 1;
+    uint32_t last = 0;
+    for (uint32_t i = 1; i < s.nr; i++)
+      if (load16le(s.wide + 2 * i) != BLIND_SAME && load16le(s.wide + 2 * i) >> 4 > last)
+        last = load16le(s.wide + 2 * i) >> 4;
+    assert_int_equal(s.is_dense, last < BLIND_DENSE_BYTES);
+    assert_int_equal(blind_near(forms[0]), last < 16);
+    if (s.is_dense) forms[nr_forms++] = (struct blind){s.dense, BLIND_IS_DENSE, 0};
+    if (blind_near(forms[0])) forms[nr_forms++] = (struct blind){s.narrow, BLIND_IS_NARROW, 0};
+    if (s.table) forms[nr_forms++] = (struct blind){s.nibbles, BLIND_IS_NARROW, s.table};
+    (*(blind_near(forms[0]) ? &near : s.is_dense ? &dense : &wide))++;
+    tables += s.table != 0;
     for (uint32_t f = 1; f < nr_forms; f++) check_forms(&s, forms[f], forms[0], &rng);
     for (uint32_t i = 0; i < s.nr + 40; i++) {
       const struct kref key = probe(&s, i, &rng);
@@ -278,8 +302,8 @@ static void test_blind(void **state) {
       free((void *)(uintptr_t)key.ptr);
     }
   }
-  print_message("  %u near, %u of them in tables, %u wide\n", near, tables, wide);
-  assert_true(near > 500 && wide > 500 && tables > 300 && near - tables > 300);
+  print_message("  %u near, %u of them in tables, %u dense, %u wide\n", near, tables, dense, wide);
+  assert_true(near > 500 && wide > 300 && dense > 100 && tables > 300 && near - tables > 300);
 }
 
 int main(void) {

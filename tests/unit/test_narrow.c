@@ -18,7 +18,7 @@
 // Which marks the selectors of a segment have.
 enum marks { MARKS_NONE, MARKS_OLD, MARKS_TOMB, MARKS_EXPIRES, MARKS_ERASED, MARKS_ALL, MARKS };
 // Where the discriminating bits of a segment lie.
-enum bits { BITS_NONE, BITS_RANDOM, BITS_DIGITS, BITS_TEXT, BITS_NEAR, BITS_WIDE, BITS_FAR, BITS };
+enum bits { BITS_NONE, BITS_RANDOM, BITS_DIGITS, BITS_TEXT, BITS_NEAR, BITS_DENSE, BITS_WIDE, BITS_FAR, BITS };
 
 // A view. nr segments, of which one in `odd` has any marks and any bits; the others have those of the view.
 struct shape {
@@ -57,6 +57,7 @@ static uint32_t bit_of(enum bits bits, uint32_t lowest) {
     case BITS_DIGITS: return below(4) << 4 | (5 + below(4));
     case BITS_TEXT: return byte << 4 | (below(8) ? 2 + below(7) : 0);
     case BITS_NEAR: return below(16) << 4 | below(9);
+    case BITS_DENSE: return below(BLIND_DENSE_BYTES) << 4 | below(9);
     case BITS_WIDE: return below(BLIND_BYTE_MAX) << 4 | below(9);
     case BITS_FAR: return below(4) ? below(40) << 4 | below(9) : BLIND_FAR;
     default: return lowest;
@@ -129,9 +130,10 @@ static void view_fini(struct made_view *v) {
 // ---- comparing
 
 struct seen {
-  uint32_t plain, narrow;                // views
-  uint32_t nibbles, old, listed, bytes;  // segments by their selectors
-  uint32_t wide, tables, unlike, near;   // and by their bits; unlike: listed, because no table has them
+  uint32_t rooms[REMIX_ROOM_NIBBLES + 1];           // views
+  uint32_t nibbles, old, listed, bytes;             // segments by their selectors
+  uint32_t wide, listed_wide, dense, tables, near;  // and by their bits
+  uint32_t unlike, unlike_dense;                    // those that are listed because no table has them
 };
 
 static void check_sels(const struct remix_index *ix, const uint8_t *s, const struct remix_index *pix, const uint8_t *p,
@@ -171,10 +173,11 @@ static void count_segment(struct seen *seen, const struct remix_index *ix, const
   if (!(flags & REMIX_SEG_NIBBLES)) (*(ix->lay.nibbles ? &seen->listed : &seen->bytes))++;
   else if (flags & REMIX_SEG_OLD) seen->old++;
   else seen->nibbles++;
-  if (flags & REMIX_SEG_WIDE) seen->wide++;
-  else if (!ix->lay.tables) seen->near++;
+  if (ix->lay.wide) seen->wide++;
+  else if (flags & REMIX_SEG_WIDE) seen->listed_wide++;
+  else if (!ix->lay.tables) (*(flags & REMIX_SEG_DENSE ? &seen->dense : &seen->near))++;
   else if (seg_blind(ix, s).table) seen->tables++;
-  else seen->unlike++;
+  else (*(flags & REMIX_SEG_DENSE ? &seen->unlike_dense : &seen->unlike))++;
 }
 
 static void check_segments(const struct made_view *v, struct seen *seen) {
@@ -195,17 +198,27 @@ static void check_segments(const struct made_view *v, struct seen *seen) {
 // The form is the one that N2 tells.
 static void check_form(const struct made_view *v, const struct narrow_form *form) {
   const struct remix_index *const pix = &v->plain_ix;
-  uint32_t wide = 0, marked = 0;
+  const uint32_t few = v->x.nr_segs / NARROW_SHARE;
+  uint32_t wide = 0, bytes = 0, marked = 0;
   for (uint32_t i = 0; i < v->x.nr_segs; i++) {
     const uint8_t *const p = seg_at(pix, i);
     bool is_marked = false;
     for (uint32_t e = 0; e < REMIX_SEG; e++) is_marked |= (p[pix->lay.sel + e] & (REMIX_TOMB | REMIX_EXPIRES)) != 0;
     marked += is_marked;
-    wide += !blind_near(seg_blind(pix, p));
+    uint32_t last = 0;
+    uint8_t narrow[BLIND_NARROW], nibbles[BLIND_NIBBLES];
+    for (uint32_t e = 0; e < REMIX_SEG; e++) {
+      const uint32_t bit = load16le(p + pix->lay.dbits + 2 * e);
+      narrow[e] = (uint8_t)bit;
+      if (bit != BLIND_SAME && bit >> 4 > last) last = bit >> 4;
+    }
+    wide += last >= BLIND_DENSE_BYTES;
+    bytes += last < BLIND_DENSE_BYTES && (last >= 16 || !blind_nibbles(narrow, seg_nr(pix, p), nibbles));
   }
-  assert_int_equal(form->size != 0, wide <= v->x.nr_segs / NARROW_SHARE);
-  if (form->size)
-    assert_int_equal(form->lay.nibbles, v->x.nr_runs <= NARROW_RUNS && marked <= v->x.nr_segs / NARROW_SHARE);
+  assert_true(form->lay.narrow);
+  assert_int_equal(form->lay.wide, wide > few);
+  assert_int_equal(form->lay.tables, wide + bytes <= few);
+  assert_int_equal(form->lay.nibbles, v->x.nr_runs <= NARROW_RUNS && marked <= few);
 }
 
 static void check_view(const struct shape *shape, struct seen *seen) {
@@ -215,25 +228,21 @@ static void check_view(const struct shape *shape, struct seen *seen) {
   struct narrow_form form;
   assert_int_equal(remix_narrow_form(&v.x, head, &form), REMIXDB_OK);
   check_form(&v, &form);
-  if (form.size) {
-    seen->narrow++;
-    v.narrow = malloc(form.size);
-    assert_non_null(v.narrow);
-    remix_narrow(&v.x, head, &form, v.narrow);
-    assert_int_equal(v.x.image_size, form.size);
-    assert_memory_equal(v.narrow, v.plain, head);
-    for (uint32_t i = 0; i < shape->nr; i++)
-      assert_true(kv_eq(anchors_at(&v.ix.anchors, i), anchors_at(&v.plain_ix.anchors, i)));
-    check_segments(&v, seen);
-    assert_int_equal(remix_plain_size(&v.x), v.size);
-    uint8_t *const again = malloc(v.size);
-    assert_non_null(again);
-    remix_plain(&v.x, again);
-    assert_memory_equal(again, v.plain, v.size);
-    free(again);
-  } else {
-    seen->plain++;
-  }
+  seen->rooms[form.lay.tables ? REMIX_ROOM_NIBBLES : form.lay.wide ? REMIX_ROOM_WIDE : REMIX_ROOM_BYTES]++;
+  v.narrow = malloc(form.size);
+  assert_non_null(v.narrow);
+  remix_narrow(&v.x, head, &form, v.narrow);
+  assert_int_equal(v.x.image_size, form.size);
+  assert_memory_equal(v.narrow, v.plain, head);
+  for (uint32_t i = 0; i < shape->nr; i++)
+    assert_true(kv_eq(anchors_at(&v.ix.anchors, i), anchors_at(&v.plain_ix.anchors, i)));
+  check_segments(&v, seen);
+  assert_int_equal(remix_plain_size(&v.x), v.size);
+  uint8_t *const again = malloc(v.size);
+  assert_non_null(again);
+  remix_plain(&v.x, again);
+  assert_memory_equal(again, v.plain, v.size);
+  free(again);
   remix_narrow_end(&form);
   view_fini(&v);
 }
@@ -252,13 +261,16 @@ static void test_forms(void **state) {
     shape.bits = (enum bits)below(BITS);
     check_view(&shape, &seen);
   }
-  print_message(
-      "  views: %u plain, %u narrow; segments: %u nibbles, %u with old, %u listed, %u bytes; %u tables, %u unlike, "
-      "%u near, %u wide\n",
-      seen.plain, seen.narrow, seen.nibbles, seen.old, seen.listed, seen.bytes, seen.tables, seen.unlike, seen.near,
-      seen.wide);
-  assert_true(seen.plain && seen.narrow && seen.nibbles > 100 && seen.old > 100 && seen.listed > 100 &&
-              seen.bytes > 100 && seen.tables > 100 && seen.unlike > 100 && seen.near > 100 && seen.wide > 100);
+  print_message("  views: %u wide, %u bytes, %u nibbles; selectors: %u nibbles, %u with old, %u listed, %u bytes; "
+                "bits: %u tables, "
+                "%u unlike, %u unlike and dense, %u near, %u dense, %u wide, %u listed wide\n",
+                seen.rooms[REMIX_ROOM_WIDE], seen.rooms[REMIX_ROOM_BYTES], seen.rooms[REMIX_ROOM_NIBBLES], seen.nibbles,
+                seen.old, seen.listed, seen.bytes, seen.tables, seen.unlike, seen.unlike_dense, seen.near, seen.dense,
+                seen.wide, seen.listed_wide);
+  for (uint32_t i = 0; i <= REMIX_ROOM_NIBBLES; i++) assert_true(seen.rooms[i] > 20);
+  const uint32_t segments[] = {seen.nibbles, seen.old,    seen.listed, seen.bytes,  seen.wide,        seen.listed_wide,
+                               seen.dense,   seen.tables, seen.near,   seen.unlike, seen.unlike_dense};
+  for (uint32_t i = 0; i < sizeof(segments) / sizeof(segments[0]); i++) assert_true(segments[i] > 20);
 }
 
 int main(void) {

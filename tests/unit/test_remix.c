@@ -4,6 +4,8 @@
 #include "tests/lib/check.h"
 #include "tests/lib/remix_model.h"
 
+#include "remix/seg.h"
+
 // A key near one of the set, which may be in it. In buf.
 static struct kref probe_make(const struct tables *t, uint64_t *rng, uint8_t *buf) {
   const struct kref k = t->k.keys[rng_next(rng) % t->k.nr];
@@ -198,18 +200,25 @@ static void check_probes(struct tables *t, struct remix *x, uint64_t *rng) {
   free(e);
 }
 
-// Forms of a view's image (remix/narrow.h): plain, narrow, narrow with some wide bits.
-enum { FORM_PLAIN, FORM_NARROW, FORM_MIXED, FORMS };
+// Forms of a view's image (remix/narrow.h): with wide bits, without a list, with a list.
+enum { FORM_WIDE, FORM_NARROW, FORM_MIXED, FORMS };
 
 static uint32_t form_of(const struct remix *x) {
-  if (!x->index->lay.narrow) return FORM_PLAIN;
+  assert_true(x->index->lay.narrow);
+  if (x->index->lay.wide) return FORM_WIDE;
   return x->image + x->image_size > x->index->list ? FORM_MIXED : FORM_NARROW;
+}
+
+static bool has_dense(const struct remix *x) {
+  for (uint32_t i = 0; i < x->nr_segs; i++)
+    if (seg_blind(x->index, seg_at(x->index, i)).form == BLIND_IS_DENSE) return true;
+  return false;
 }
 
 static void test_random_partitions(void **state) {
   (void)state;
   uint64_t rng = check_seed_for("random partitions");
-  uint32_t far = 0, forms[FORMS] = {0};
+  uint32_t far = 0, dense = 0, forms[FORMS] = {0};
   for (uint32_t round = 0; round < 36; round++) {
     struct place p;
     place_cold = round % 7 >= 4;
@@ -229,6 +238,7 @@ static void test_random_partitions(void **state) {
       uint64_t pages;
       struct remix *y = part_build(&t, x, UINT32_MAX, 1, tags, &pages);
       forms[form_of(y)]++;
+      dense += has_dense(y);
       // a table of few keys that are far apart and long has no compressed keys
       if (ckeys == 1 && kind != KEYS_FAR) assert_int_equal(pages, 0);
       if (ckeys == 0) assert_true(pages > 0);
@@ -261,7 +271,9 @@ static void test_random_partitions(void **state) {
     place_fini(&p);
   }
   assert_true(far > 0);
-  print_message("  %u plain, %u narrow, %u with wide bits\n", forms[FORM_PLAIN], forms[FORM_NARROW], forms[FORM_MIXED]);
+  print_message("  views: %u wide, %u narrow, %u with a list; %u have dense bits\n", forms[FORM_WIDE],
+                forms[FORM_NARROW], forms[FORM_MIXED], dense);
+  assert_true(dense > 0);
   for (uint32_t f = 0; f < FORMS; f++) assert_true(forms[f] > 0);
 }
 
