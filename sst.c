@@ -20,7 +20,7 @@ size_t sst_memory(const struct sst *t) {
   size_t n = sizeof(*t) + t->nr_pages + 1 + t->min.len + t->max.len + sst_pieces_memory(t);
   n += t->part ? sizeof(*t->part) : strlen(t->path) + 1;
   n += sst_chunks_memory(t);
-  if (t->cache.cache) n += (size_t)t->nr_pages * sizeof(*t->cache.slots);
+  if (t->cache.slots) n += (size_t)t->nr_pages * sizeof(*t->cache.slots);
   if (t->offs) n += ((size_t)t->nr_pages + 1) * sizeof(*t->offs);
   if (t->zdict) n += ZSTD_sizeof_DDict(t->zdict);
   n += t->nr_apart * sizeof(*t->apart);

@@ -112,7 +112,7 @@ static uint64_t others(struct xdb *x, size_t budget) {
   if (m->busy && work < work_share(budget)) work = work_share(budget);
   struct wal_stats log = {0};
   if (x->wal) wal_stats(x->wal, &log);
-  return memtables + work + log.buffer_bytes + x->kept + budget / SMALL_PART +
+  return memtables + work + log.buffer_bytes + x->kept + budget / SMALL_PART + cache_common(x->cache) +
          budget_used(&m->accounts, BUDGET_INDEXES) + budget_used(&m->accounts, BUDGET_TABLES) +
          budget_used(&m->accounts, BUDGET_PIECES);
 }

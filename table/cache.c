@@ -2,8 +2,11 @@
 #include "table/cache.h"
 
 #include <assert.h>
+#include <stddef.h>
 
+#include "base/budget.h"
 #include "table/records.h"
+#include "table/slots.h"
 
 #define SHARDS_MAX 16u
 #define SHARD_BYTES_MIN ((size_t)8 << 20)  // a cache has one shard per this many bytes
@@ -88,6 +91,7 @@ struct cache_full {
   _Atomic bool idle;          // in the turn before, hardly any record was found or kept; relaxed
   _Atomic uint32_t giving;    // the next shard that gives; relaxed
   _Atomic uint32_t nr_pages;  // of all shards: the size; relaxed
+  _Atomic uint64_t own;       // slots of all tables' arrays; relaxed
   uint32_t most;              // pages of all shards, as far as they can grow
   uint32_t nr_shards;         // a power of two
   struct shard *shards;
@@ -98,6 +102,9 @@ struct cache_full {
 };
 
 static inline struct cache_full *cache_full(const struct cache *c) { return (struct cache_full *)(uintptr_t)c; }
+static inline struct slots *common(const struct cache_full *c) {
+  return atomic_load_explicit(&c->pub.common, memory_order_acquire);
+}
 
 // ---- creation
 
@@ -214,6 +221,8 @@ size_t cache_size(const struct cache *c) { return (size_t)size_now(cache_full(c)
 
 size_t cache_most(const struct cache *c) { return (size_t)cache_full(c)->most * BLOCK_PAGE; }
 
+size_t cache_common(const struct cache *c) { return slots_memory(common(cache_full(c))); }
+
 size_t cache_step(const struct cache *c) { return cache_full(c)->nr_shards * CACHE_AHEAD; }
 
 void cache_destroy(struct cache *pub) {
@@ -224,6 +233,7 @@ void cache_destroy(struct cache *pub) {
     (void)pthread_mutex_destroy(&c->shards[i].lock);
   }
   records_destroy(c->pub.records);
+  slots_destroy(common(c));
   mem_unreserve(&c->map, (size_t)c->nr_pages * BLOCK_PAGE);
   mem_unreserve(&c->page_map, pages_bytes(c->nr_pages));
   mem_unreserve(&c->mark_map, marks_bytes(c->nr_pages));
@@ -483,6 +493,64 @@ static uint32_t frame_take(struct cache_full *c, struct shard *sh, uint32_t n) {
   return f;
 }
 
+// ---- common slots (C9); the caller has the shard's lock, except for cache_common_frame
+
+// A hash of both: splitmix64's finalizer (Steele, Lea, Flood, OOPSLA 2014) without its last step. The upper bits are
+// well mixed.
+static inline uint64_t block_hash(const struct cache_table *t, uint32_t block) {
+  uint64_t h = t->id * 0x9E3779B97F4A7C15ull + block;
+  h = (h ^ h >> 30) * 0xBF58476D1CE4E5B9ull;
+  return (h ^ h >> 27) * 0x94D049BB133111EBull;
+}
+
+static inline struct slots_key common_key(const struct cache_table *t, uint32_t block) {
+  return (struct slots_key){.table = t, .block = block, .hash = block_hash(t, block)};
+}
+
+uint32_t cache_common_frame(const struct cache_table *t, uint32_t block) {
+  return cache_slot_frame(slots_frame(common(cache_full(t->cache)), common_key(t, block)));
+}
+
+static inline uint32_t slot_now(const struct slot *s) { return atomic_load_explicit(&s->frame, memory_order_relaxed); }
+
+// The slot in the bucket that is empty, or else has the oldest miss. NULL: all have frames.
+static struct slot *common_idle(const struct shard *sh, struct slot *bucket) {
+  struct slot *idle = NULL;
+  uint32_t oldest = 0;
+  for (uint32_t i = 0; i < SLOTS_BUCKET; i++) {
+    const uint32_t now = slot_now(&bucket[i]), age = ((uint32_t)sh->misses - now) % CACHE_MISSED;
+    if (now == 0) return &bucket[i];
+    if (!(now & CACHE_MISSED) || (idle && age <= oldest)) continue;
+    idle = &bucket[i];
+    oldest = age;
+  }
+  return idle;
+}
+
+// Evicts a block of the bucket, all of whose slots have frames: one that was not used since the last such eviction, and
+// is not pinned, if there is one.
+static struct slot *common_evict(struct cache_full *c, struct shard *sh, struct slot *bucket) {
+  struct slot *victim = NULL;
+  for (uint32_t i = 0; i < SLOTS_BUCKET; i++) {
+    const uint32_t f = slot_now(&bucket[i]);
+    if (frame_used(c, f)) frame_clear(c, f);
+    else if (!victim && !frame_pinned(c, f, memory_order_relaxed)) victim = &bucket[i];
+  }
+  if (!victim) victim = &bucket[sh->misses % SLOTS_BUCKET];
+  const uint32_t f = slot_now(victim);
+  frame_unpublish(c->pages, sh, f);
+  limbo_stamp(c, f);
+  return victim;
+}
+
+// A slot for the key, which names no frame.
+static struct slot *common_take(struct cache_full *c, struct shard *sh, struct slots_key k) {
+  const struct slots *const all = common(c);
+  struct slot *const bucket = slots_bucket(all, k.hash), *s = slots_find(all, k);
+  if (!s) s = common_idle(sh, bucket);
+  return s ? s : common_evict(c, sh, bucket);
+}
+
 // ---- records without their blocks
 
 // records_room.give
@@ -578,6 +646,48 @@ static void shrink(struct cache_full *c) {
   } while (over && tries < SHRINK_TRIES);
 }
 
+static inline struct slots_key slot_key(const struct slot *s) {
+  const struct cache_table *const t = atomic_load_explicit(&s->table, memory_order_relaxed);
+  return common_key(t, atomic_load_explicit(&s->block, memory_order_relaxed));
+}
+
+// Gives all blocks that use common slots a slot among others. Those for which there is none are evicted. The caller has
+// all locks.
+static void common_move(struct cache_full *c, const struct slots *from, const struct slots *to) {
+  struct page *const pages = c->pages;
+  for (uint32_t i = 0; i < c->nr_shards; i++) {
+    struct shard *const sh = &c->shards[i];
+    for (uint32_t f = sh->first; f < sh->fresh; f += pages[f].nr_pages) {
+      if (pages[f].state != PAGE_LIVE || !slots_have(from, pages[f].slot)) continue;
+      const void *const was = (const uint8_t *)pages[f].slot - offsetof(struct slot, frame);
+      const struct slots_key k = slot_key(was);
+      struct slot *const s = common_idle(sh, slots_bucket(to, k.hash));
+      if (s) {
+        slots_set(s, k, f);
+        pages[f].slot = &s->frame;
+      } else {
+        frame_unpublish(pages, sh, f);
+        limbo_stamp(c, f);
+      }
+    }
+  }
+}
+
+// Makes more common slots for a cache of nr pages, if it has outgrown them. Readers of the old ones find frames there
+// that were evicted meanwhile, but these are not used for another block before such readers have left their epochs
+// (C2). Fails with REMIXDB_NOMEM.
+static enum remixdb_status common_grow(struct cache_full *c, uint32_t nr) {
+  struct slots *const old = common(c);
+  if (!old || nr / 2 <= old->nr_frames) return REMIXDB_OK;
+  struct slots *const more = slots_create(nr, old);
+  if (!more) return REMIXDB_NOMEM;
+  for (uint32_t i = 0; i < c->nr_shards; i++) (void)pthread_mutex_lock(&c->shards[i].lock);
+  common_move(c, old, more);
+  atomic_store_explicit(&c->pub.common, more, memory_order_release);
+  for (uint32_t i = c->nr_shards; i > 0; i--) (void)pthread_mutex_unlock(&c->shards[i - 1].lock);
+  return REMIXDB_OK;
+}
+
 enum remixdb_status cache_resize(struct cache *pub, size_t size) {
   struct cache_full *const c = cache_full(pub);
   const uint32_t nr = pages_of(size), was = size_now(c);
@@ -586,10 +696,9 @@ enum remixdb_status cache_resize(struct cache *pub, size_t size) {
   if (nr > c->most)
     return err_set(REMIXDB_INVALID, "the block cache can have %zu bytes at most, not %zu", cache_most(pub), size);
   uint32_t *chunks = NULL, nr_chunks = 0;
-  if (c->pub.records) {
-    const enum remixdb_status s = records_resize(c->pub.records, nr, &chunks, &nr_chunks);
-    if (s != REMIXDB_OK) return s;
-  }
+  enum remixdb_status s = common_grow(c, nr);
+  if (s == REMIXDB_OK && c->pub.records) s = records_resize(c->pub.records, nr, &chunks, &nr_chunks);
+  if (s != REMIXDB_OK) return s;
   for (uint32_t i = 0; i < nr_chunks; i++) chunk_back(c, chunks[i]);
   mem_free(chunks);
   atomic_store_explicit(&c->nr_pages, nr, memory_order_relaxed);
@@ -651,11 +760,23 @@ bool cache_ahead(struct cache *pub) {
 // ---- blocks
 
 static inline struct shard *shard_of(struct cache_full *c, const struct cache_table *t, uint32_t block) {
-  // the multiplications of splitmix64's finalizer; the upper bits are the well-mixed ones
-  const uint64_t h = (t->id * 0x9E3779B97F4A7C15ull + block) * 0xBF58476D1CE4E5B9ull;
-  return &c->shards[h >> 60 & (c->nr_shards - 1)];
+  return &c->shards[block_hash(t, block) >> 60 & (c->nr_shards - 1)];
 }
 _Static_assert(SHARDS_MAX <= 16, "four bits of the hash choose the shard");
+
+// Puts the count of misses into the slot of a block without a frame. Returns what the slot had. Without room in the
+// common slots it puts it nowhere.
+static uint32_t miss_exchange(const struct cache_full *c, struct shard *sh, const struct cache_table *t, uint32_t block,
+                              uint32_t now) {
+  const memory_order relaxed = memory_order_relaxed;
+  if (likely(t->slots != NULL)) return atomic_exchange_explicit(&t->slots[block], now, relaxed);
+  const struct slots_key k = common_key(t, block);
+  struct slot *s = slots_find(common(c), k);
+  const uint32_t was = s ? slot_now(s) : 0;
+  if (!s) s = common_idle(sh, slots_bucket(common(c), k.hash));
+  if (s) slots_set(s, k, now);
+  return was;
+}
 
 // Whether the shard has room for a block of nr_pages without an eviction.
 static inline bool shard_roomy(const struct shard *sh, uint32_t nr_pages) {
@@ -664,19 +785,18 @@ static inline bool shard_roomy(const struct shard *sh, uint32_t nr_pages) {
 }
 
 // Tells whether a missed block gets a frame (C7). If not, records the miss in the block's slot. lone: as in cache_get.
-static bool shard_admits(const struct cache_full *c, struct shard *sh, _Atomic uint32_t *slot, uint32_t nr_pages,
-                         bool lone) {
+static bool shard_admits(const struct cache_full *c, struct shard *sh, const struct cache_table *t, uint32_t block,
+                         uint32_t nr_pages, bool lone) {
   if (shard_roomy(sh, nr_pages) || (!lone && atomic_load_explicit(&c->pub.disk, memory_order_relaxed))) return true;
-  const uint32_t was = atomic_load_explicit(slot, memory_order_relaxed), now = (uint32_t)sh->misses | CACHE_MISSED;
+  const uint32_t now = (uint32_t)sh->misses | CACHE_MISSED, was = miss_exchange(c, sh, t, block, now);
   const uint32_t within = (sh->size - sh->given_pages) / nr_pages / ADMIT_PART;
   if (was && (now - was) % CACHE_MISSED <= (within ? within : 1)) return true;
-  atomic_store_explicit(slot, now, memory_order_relaxed);
   sh->declined++;
   return false;
 }
 
-static void load_begin(struct shard *sh, struct cache_load *load, const _Atomic uint32_t *slot) {
-  *load = (struct cache_load){.slot = slot, .seq = sh->load_seq++, .nr_waiters = 0, .next = sh->loads};
+static void load_begin(struct shard *sh, struct cache_load *load, const struct cache_table *t, uint32_t block) {
+  *load = (struct cache_load){.table = t, .block = block, .seq = sh->load_seq++, .nr_waiters = 0, .next = sh->loads};
   sh->loads = load;
 }
 
@@ -687,26 +807,31 @@ static void load_end(struct shard *sh, struct cache_load *load) {
   if (load->nr_waiters) (void)pthread_cond_broadcast(&sh->loaded);
 }
 
-static struct cache_load *load_find(const struct shard *sh, const _Atomic uint32_t *slot) {
+static struct cache_load *load_find(const struct shard *sh, const struct cache_table *t, uint32_t block) {
   struct cache_load *load = sh->loads;
-  while (load && load->slot != slot) load = load->next;
+  while (load && (load->block != block || load->table != t)) load = load->next;
   return load;
 }
 
 // Waits until another thread's read has ended or failed. That thread takes no lock meanwhile, and does not wait for the
 // epoch of this one.
-static void load_wait(struct shard *sh, struct cache_load *load, const _Atomic uint32_t *slot) {
+static void load_wait(struct shard *sh, struct cache_load *load, const struct cache_table *t, uint32_t block) {
   const uint64_t seq = load->seq;
   load->nr_waiters++;
   do cond_wait(&sh->loaded, &sh->lock);
-  while ((load = load_find(sh, slot)) && load->seq == seq);
+  while ((load = load_find(sh, t, block)) && load->seq == seq);
 }
 
-static void frame_publish(struct page *pages, uint32_t f, _Atomic uint32_t *slot) {
+static void frame_publish(struct cache_full *c, struct shard *sh, const struct cache_table *t, uint32_t block,
+                          uint32_t f) {
+  struct slot *const common = t->slots ? NULL : common_take(c, sh, common_key(t, block));
+  _Atomic uint32_t *const slot = common ? &common->frame : &t->slots[block];
   assert(cache_slot_frame(atomic_load_explicit(slot, memory_order_relaxed)) == 0);
-  pages[f].state = PAGE_LIVE;
-  pages[f].slot = slot;
-  atomic_store_explicit(slot, f, memory_order_release);  // readers see the whole block
+  c->pages[f].state = PAGE_LIVE;
+  c->pages[f].slot = slot;
+  // release: readers see the whole block
+  if (common) slots_set(common, common_key(t, block), f);
+  else atomic_store_explicit(slot, f, memory_order_release);
 }
 
 static void block_set(const struct cache *c, struct cache_block *b, uint32_t frame) {
@@ -754,7 +879,7 @@ void cache_fill_end(struct cache_table *t, uint32_t block, uint32_t nr_pages, st
   struct cache_full *const c = cache_full(t->cache);
   struct shard *const sh = shard_of(c, t, block);
   (void)pthread_mutex_lock(&sh->lock);
-  if (good) frame_publish(c->pages, fill->frame, &t->slots[block]);
+  if (good) frame_publish(c, sh, t, block, fill->frame);
   else free_put(c->pages, sh, fill->frame, nr_pages);  // no reader has seen it
   load_end(sh, &fill->load);
   (void)pthread_mutex_unlock(&sh->lock);
@@ -777,16 +902,15 @@ enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr
 
   struct cache_full *const c = cache_full(t->cache);
   struct shard *const sh = shard_of(c, t, block);
-  _Atomic uint32_t *const slot = &t->slots[block];
   struct cache_fill self;
   (void)pthread_mutex_lock(&sh->lock);
   // Slots change under the lock only, and a frame in a slot stays whole until this thread's epoch ends
   f = cache_frame(t, block);
-  struct cache_load *other = f ? NULL : load_find(sh, slot);
+  struct cache_load *other = f ? NULL : load_find(sh, t, block);
   if (other) {
-    load_wait(sh, other, slot);
+    load_wait(sh, other, t, block);
     f = cache_frame(t, block);
-    other = f ? NULL : load_find(sh, slot);  // that read failed, and no thread waits twice
+    other = f ? NULL : load_find(sh, t, block);  // that read failed, and no thread waits twice
   }
   if (f) {
     (void)pthread_mutex_unlock(&sh->lock);
@@ -796,14 +920,14 @@ enum remixdb_status cache_get(struct cache_table *t, uint32_t block, uint32_t nr
   }
   sh->misses++;
   const bool timed = sh->misses % LOADS_TIMED == 0;
-  const bool wanted = !other && shard_admits(c, sh, slot, nr_pages, lone);
+  const bool wanted = !other && shard_admits(c, sh, t, block, nr_pages, lone);
   f = wanted ? frame_take(c, sh, nr_pages) : 0;
   if (!f) {
     sh->bypasses += wanted || other;
     (void)pthread_mutex_unlock(&sh->lock);
     return block_load_own(c, timed, b, block, nr_pages, load, arg);
   }
-  load_begin(sh, &self.load, slot);
+  load_begin(sh, &self.load, t, block);
   (void)pthread_mutex_unlock(&sh->lock);
 
   self.frame = f;
@@ -822,16 +946,15 @@ enum cache_fill_begun cache_fill_begin(struct cache_table *t, uint32_t block, ui
     assert(block < t->nr_pages);
     struct cache_full *const c = cache_full(t->cache);
     struct shard *const sh = shard_of(c, t, block);
-    _Atomic uint32_t *const slot = &t->slots[block];
     (void)pthread_mutex_lock(&sh->lock);
     // as in cache_get
     const uint32_t f = cache_frame(t, block);
-    const bool other = !f && load_find(sh, slot);
+    const bool other = !f && load_find(sh, t, block);
     if (!f && !other) {
       sh->misses++;
-      const bool wanted = shard_admits(c, sh, slot, nr_pages, false);
+      const bool wanted = shard_admits(c, sh, t, block, nr_pages, false);
       fill->frame = wanted ? frame_take(c, sh, nr_pages) : 0;
-      if (fill->frame) load_begin(sh, &fill->load, slot);
+      if (fill->frame) load_begin(sh, &fill->load, t, block);
       else sh->bypasses += wanted;
     }
     (void)pthread_mutex_unlock(&sh->lock);
@@ -864,22 +987,21 @@ static void block_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages
   assert(block < t->nr_pages);
   struct cache_full *const c = cache_full(t->cache);
   struct shard *const sh = shard_of(c, t, block);
-  _Atomic uint32_t *const slot = &t->slots[block];
   struct cache_load self;
   (void)pthread_mutex_lock(&sh->lock);
   sh->misses += missed;
-  const bool lacks = !cache_frame(t, block) && !load_find(sh, slot);
-  const bool wanted = lacks && (!missed || shard_admits(c, sh, slot, nr_pages, false));
+  const bool lacks = !cache_frame(t, block) && !load_find(sh, t, block);
+  const bool wanted = lacks && (!missed || shard_admits(c, sh, t, block, nr_pages, false));
   const uint32_t f = wanted ? frame_take(c, sh, nr_pages) : 0;
   sh->bypasses += missed && wanted && !f;
-  if (f) load_begin(sh, &self, slot);
+  if (f) load_begin(sh, &self, t, block);
   (void)pthread_mutex_unlock(&sh->lock);
   if (!f) return;
 
   memcpy(c->pub.pages + (size_t)(f - 1) * BLOCK_PAGE, data, (size_t)nr_pages * BLOCK_PAGE);
 
   (void)pthread_mutex_lock(&sh->lock);
-  frame_publish(c->pages, f, slot);
+  frame_publish(c, sh, t, block, f);
   load_end(sh, &self);
   (void)pthread_mutex_unlock(&sh->lock);
   ahead_ask(c);
@@ -894,7 +1016,7 @@ void cache_offer_missed(struct cache_table *t, uint32_t block, uint32_t nr_pages
 }
 
 const uint8_t *cache_prefetch(const struct cache_table *t, uint32_t block) {
-  const uint32_t frame = t->cache ? cache_slot_frame(atomic_load_explicit(&t->slots[block], memory_order_relaxed)) : 0;
+  const uint32_t frame = t->cache ? cache_frame(t, block) : 0;
   if (frame == 0) return NULL;
   prefetch_write((const void *)&t->cache->marks[frame]);
   const uint8_t *const data = cache_frame_data(t->cache, frame);
@@ -912,13 +1034,58 @@ void cache_block_fini(struct cache_table *t, struct cache_block *b) {
 
 // ---- tables
 
-enum remixdb_status cache_table_init(struct cache_table *t, struct cache *c, uint32_t nr_pages, uint64_t id) {
-  *t = (struct cache_table){.cache = NULL, .slots = NULL, .nr_pages = nr_pages, .id = id};
-  if (!c || size_now(cache_full(c)) == 0) return REMIXDB_OK;
-  t->slots = mem_calloc(nr_pages, sizeof(*t->slots));
-  if (!t->slots) return REMIXDB_NOMEM;
-  t->cache = c;
+// Whether a table of nr_pages has its own slots (C9). Counts them.
+static bool own_take(struct cache_full *c, uint32_t nr_pages) {
+  const uint64_t part = (uint64_t)CACHE_OWN * size_now(c), most = part > CACHE_OWN_LEAST ? part : CACHE_OWN_LEAST;
+  if (unlikely(atomic_load_explicit(&budget_starved, memory_order_relaxed))) return false;
+  const uint64_t before = atomic_fetch_add_explicit(&c->own, nr_pages, memory_order_relaxed);
+  if (before + nr_pages <= most) return true;
+  atomic_fetch_sub_explicit(&c->own, nr_pages, memory_order_relaxed);
+  return false;
+}
+
+// Makes the common slots, if there are none.
+static enum remixdb_status common_make(struct cache_full *c) {
+  struct slots *none = NULL, *made;
+  if (common(c)) return REMIXDB_OK;
+  if (!(made = slots_create(size_now(c), NULL))) return REMIXDB_NOMEM;
+  if (!atomic_compare_exchange_strong_explicit(&c->pub.common, &none, made, memory_order_acq_rel, memory_order_acquire))
+    slots_destroy(made);  // another thread was quicker
   return REMIXDB_OK;
+}
+
+enum remixdb_status cache_table_init(struct cache_table *t, struct cache *pub, uint32_t nr_pages, uint64_t id) {
+  struct cache_full *const c = cache_full(pub);
+  *t = (struct cache_table){.cache = NULL, .slots = NULL, .nr_pages = nr_pages, .id = id};
+  if (!c || size_now(c) == 0) return REMIXDB_OK;
+  enum remixdb_status s = REMIXDB_OK;
+  if (!own_take(c, nr_pages)) {
+    s = common_make(c);
+  } else if (!(t->slots = mem_calloc(nr_pages, sizeof(*t->slots)))) {
+    atomic_fetch_sub_explicit(&c->own, nr_pages, memory_order_relaxed);
+    s = REMIXDB_NOMEM;
+  }
+  if (s == REMIXDB_OK) t->cache = pub;
+  return s;
+}
+
+// Takes a frame from a table that ends. common: a common slot names it.
+static void frame_forget(struct cache_full *c, struct shard *sh, uint32_t f, bool common) {
+  struct page *const p = &c->pages[f];
+  const bool pinned = frame_pinned(c, f, memory_order_acquire);
+  assert(!pinned);
+  if (unlikely(common)) {
+    frame_unpublish(c->pages, sh, f);
+    limbo_stamp(c, f);
+    return;
+  }
+  atomic_store_explicit(p->slot, 0, memory_order_relaxed);
+  if (likely(!pinned)) {
+    free_put(c->pages, sh, f, p->nr_pages);
+  } else {  // a caller's mistake: the frame stays whole for its reader
+    p->state = PAGE_LIMBO;
+    queue_push(c->pages, &sh->held, f);
+  }
 }
 
 void cache_table_fini(struct cache_table *t) {
@@ -930,20 +1097,10 @@ void cache_table_fini(struct cache_table *t) {
     struct shard *const sh = shard_of(c, t, block);
     (void)pthread_mutex_lock(&sh->lock);
     const uint32_t f = cache_frame(t, block);  // an eviction may have come first
-    if (f) {
-      struct page *const p = &c->pages[f];
-      atomic_store_explicit(&t->slots[block], 0, memory_order_relaxed);
-      const bool pinned = frame_pinned(c, f, memory_order_acquire);
-      assert(!pinned);
-      if (likely(!pinned)) {
-        free_put(c->pages, sh, f, p->nr_pages);
-      } else {  // a caller's mistake: the frame stays whole for its reader
-        p->state = PAGE_LIMBO;
-        queue_push(c->pages, &sh->held, f);
-      }
-    }
+    if (f) frame_forget(c, sh, f, !t->slots);
     (void)pthread_mutex_unlock(&sh->lock);
   }
+  if (t->slots) atomic_fetch_sub_explicit(&c->own, t->nr_pages, memory_order_relaxed);
   mem_free(t->slots);
   t->slots = NULL;
   t->cache = NULL;

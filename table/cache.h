@@ -2,7 +2,8 @@
 //
 // The block cache. Its memory is one mapping, cut into pages of BLOCK_PAGE bytes. A frame is 1 to BLOCK_PAGES_MAX
 // contiguous pages; it holds one block, verified and decompressed. A frame's number is the index of its first page + 1.
-// Each table owns an array of slots, one per page of its data. The slot at a block's number holds:
+// A table has an array of slots, one per page of its data, or its blocks use the common slots (C9). The slot of a block
+// holds:
 //   - the number of the frame that has the block, or
 //   - CACHE_MISSED with the shard's count of misses at the time when the block was last refused a frame (C7), or
 //   - 0.
@@ -43,6 +44,14 @@
 //       So a shard that comes near the end of a stretch of CACHE_AHEAD bytes asks for the next one, and another
 //       thread has the system clear it (cache_ahead). A reader never waits for that, and nothing else depends on it.
 //       Clearing keeps what a page has, so it takes no lock.
+//   C9  Slots take memory in proportion to the cache, not to the store. Tables have arrays as long as these have no
+//   more
+//       than CACHE_OWN slots for each page of the cache, or CACHE_OWN_LEAST slots. Other tables use the common slots
+//       (table/slots.h), of which there are three for each page of the cache. A block whose bucket of these is full
+//       takes the slot of a block that was missed, or else of a cached block, which is evicted as by CLOCK (C2). But
+//       the miss of a block is not noted where all of its bucket are cached. A frame that a common slot named is reused
+//       only after its epoch, even when its table has gone: readers of other tables look at that slot. When the cache
+//       has grown to more than twice the size for which common slots were made, it gets more of them.
 #ifndef CACHE_H
 #define CACHE_H
 
@@ -51,9 +60,11 @@
 
 // The part of the cache that a hit reads; constant after creation. The rest of the cache is private.
 struct records;
+struct slots;
 struct cache {
   uint8_t *pages;
-  struct records *records;  // NULL: too small to keep records by themselves
+  struct records *records;         // NULL: too small to keep records by themselves
+  _Atomic(struct slots *) common;  // NULL: no table uses them. Published with release
   // Per frame number: CACHE_USED (hit since the hand last passed; relaxed) and the number of pins. A pin is taken
   // relaxed inside an epoch, given back with release, and read with acquire before reuse. A step through a block needs
   // both, so they share a word. The frame's other fields are elsewhere, so that many marks share a cache line.
@@ -66,9 +77,12 @@ struct cache {
 
 #define CACHE_AHEAD ((size_t)2 << 20)  // bytes; a huge page, where the system has transparent ones
 
-struct cache_table {        // embedded in a table; cache_table_init makes it
+#define CACHE_OWN 16u                // arrays of slots have so many slots for a page of the cache, at most,
+#define CACHE_OWN_LEAST (64u << 10)  // or so many slots. None if budget_starved is set
+
+struct cache_table {        // embedded in a table; cache_table_init makes it. It does not move
   struct cache *cache;      // NULL: no cache, or one of size 0. Then no slots, and cache_hit must not be called
-  _Atomic uint32_t *slots;  // one per page of data: nr_pages
+  _Atomic uint32_t *slots;  // one per page of data: nr_pages; NULL: the table uses the common ones
   uint32_t nr_pages;
   uint64_t id;  // part of the choice of a shard
 };
@@ -96,10 +110,11 @@ MUST_CHECK enum remixdb_status cache_resize(struct cache *c, size_t size);
 void cache_on_ask(struct cache *c, void (*tell)(void *arg), void *arg);
 // Has one stretch of memory cleared that readers will touch soon (C8). False: there is none. One thread at a time.
 MUST_CHECK bool cache_ahead(struct cache *c);
-size_t cache_size(const struct cache *c);  // bytes for blocks
-size_t cache_most(const struct cache *c);  // bytes that cache_resize can give it at most
-size_t cache_step(const struct cache *c);  // multiples of so many bytes are sizes that fill the system's huge pages
-void cache_destroy(struct cache *c);       // after the last table; NULL is allowed
+size_t cache_size(const struct cache *c);    // bytes for blocks
+size_t cache_most(const struct cache *c);    // bytes that cache_resize can give it at most
+size_t cache_common(const struct cache *c);  // bytes of the common slots
+size_t cache_step(const struct cache *c);    // multiples of so many bytes are sizes that fill the system's huge pages
+void cache_destroy(struct cache *c);         // after the last table; NULL is allowed
 MUST_CHECK enum remixdb_status cache_table_init(struct cache_table *t, struct cache *c, uint32_t nr_pages, uint64_t id);
 // Frees the table's slots and its frames. No reader uses the table any more, and no pin is left.
 void cache_table_fini(struct cache_table *t);
@@ -121,13 +136,15 @@ static inline void cache_frame_touch(const struct cache *c, uint32_t frame) {
 
 #define CACHE_MISSED 0x80000000u  // in a slot: no frame; the other bits are a count of misses
 static inline uint32_t cache_slot_frame(uint32_t slot) { return slot & CACHE_MISSED ? 0 : slot; }
-// The frame that has the block, or 0. Acquire: its data can be read.
+uint32_t cache_common_frame(const struct cache_table *t, uint32_t block);  // for cache_frame
+// The frame that has the block, or 0. Acquire: its data can be read. Inside an epoch; elsewhere it is a guess.
 static inline uint32_t cache_frame(const struct cache_table *t, uint32_t block) {
+  if (unlikely(!t->slots)) return cache_common_frame(t, block);
   return cache_slot_frame(atomic_load_explicit(&t->slots[block], memory_order_acquire));
 }
 // Whether the cache has the block. A guess: it may come or go at any time.
 static inline bool cache_has(const struct cache_table *t, uint32_t block) {
-  return t->cache && cache_slot_frame(atomic_load_explicit(&t->slots[block], memory_order_relaxed)) != 0;
+  return t->cache && cache_frame(t, block) != 0;
 }
 
 // The fast path of a get; NULL on a miss. Inside an epoch; the data is valid until the epoch is left.
@@ -148,7 +165,8 @@ MUST_CHECK enum remixdb_status cache_get(struct cache_table *t, uint32_t block, 
 // ---- many blocks at once: fills begin one by one, the caller reads them together, and they end one by one. One
 // thread.
 struct cache_load {  // private: a block that a thread is reading
-  const _Atomic uint32_t *slot;
+  const struct cache_table *table;
+  uint32_t block;
   uint64_t seq;  // distinguishes it from a later load at the same address
   uint32_t nr_waiters;
   struct cache_load *next;

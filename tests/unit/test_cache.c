@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/budget.h"
 #include "table/cache.h"
 
 #define PAGE BLOCK_PAGE
@@ -76,8 +77,15 @@ static int setup(void **state) {
   return 0;
 }
 
+// The same where all tables use the common slots.
+static int setup_common(void **state) {
+  atomic_store(&budget_starved, true);
+  return setup(state);
+}
+
 static int teardown(void **state) {
   (void)state;
+  atomic_store(&budget_starved, false);
   cache_destroy(cache);
   epoch_leave(&ep, &me);
   epoch_leave(&ep, &other);
@@ -227,7 +235,7 @@ static void test_epoch_keeps(void **state) {
   for (uint32_t i = 0; i < 8; i++) assert_true(is_block(3, i, 1, held[i].data));
   // C5: nothing can be reused before that epoch ends, and nobody waited for it.
   const struct cache_stats st = stats();
-  assert_true(st.bypasses > 900);
+  assert_true(st.bypasses > 800);
   assert_true(st.evictions > 0 && st.evictions <= 64 / 8 + 1);
   assert_true(st.used <= st.size);
   epoch_exit(&other);
@@ -1297,12 +1305,184 @@ static void test_resize(void **state) {
   assert_int_equal(stats().used, 0);
 }
 
+// ---- common slots (C9)
+
+// Tables have arrays until these have so many slots; the others share slots, whose number follows from the cache.
+static void test_own_or_common(void **state) {
+  (void)state;
+  static struct tab tabs[70];
+  make_cache(64);
+  for (uint32_t k = 0; k < 64; k++) tab_init(&tabs[k], CACHE_OWN_LEAST / 64, k);
+  assert_int_equal(cache_common(cache), 0);
+  for (uint32_t k = 64; k < 69; k++) tab_init(&tabs[k], k == 64 ? 1 : 1000000, k);
+  for (uint32_t k = 0; k < 69; k++) assert_true((tabs[k].t.slots != NULL) == (k < 64));
+  const size_t bytes = cache_common(cache);
+  assert_true(bytes >= 64 * 3 * 16 && bytes <= 64 * 3 * 16 + 1024 + 64);
+  cache_table_fini(&tabs[7].t);
+  tab_init(&tabs[7], CACHE_OWN_LEAST / 64 + 1, 7);  // no room for one more
+  assert_null(tabs[7].t.slots);
+  cache_table_fini(&tabs[7].t);
+  tab_init(&tabs[7], CACHE_OWN_LEAST / 64, 7);
+  assert_non_null(tabs[7].t.slots);
+  for (uint32_t k = 0; k < 69; k++) {  // both kinds in one cache
+    (void)bring(&tabs[k], 0, 1);
+    assert_true(touch(&tabs[k], 0, 1));
+  }
+  for (uint32_t k = 0; k < 69; k++) cache_table_fini(&tabs[k].t);
+  assert_int_equal(stats().used, 0);
+  assert_int_equal(cache_common(cache), bytes);
+
+  cache_destroy(cache);
+  make_cache(16384);
+  for (uint32_t k = 0; k < 5; k++) tab_init(&tabs[k], 4 * 16384, k);
+  for (uint32_t k = 0; k < 5; k++) assert_true((tabs[k].t.slots != NULL) == (k < CACHE_OWN / 4));
+  for (uint32_t k = 0; k < 5; k++) cache_table_fini(&tabs[k].t);
+}
+
+// Two tables of one number, as two views of one file have them: each has its own frames, and an end of one leaves
+// those of the other.
+static void test_common_twins(void **state) {
+  (void)state;
+  struct tab a, b;
+  make_cache(64);
+  tab_init(&a, 1000, 5);
+  tab_init(&b, 1000, 5);
+  for (uint32_t i = 0; i < 10; i++) {
+    assert_false(touch(&a, i, 1));
+    assert_false(touch(&b, i, 1));
+  }
+  struct cache_block held = {NULL, 0, false, NULL, 0};
+  epoch_enter(&ep, &me);
+  OK(cache_get(&b.t, 3, 1, false, load, &b, &held));
+  cache_block_pin(&b.t, &held);
+  epoch_exit(&me);
+  uint32_t there = 0;
+  for (uint32_t i = 0; i < 10; i++) there += cached(&b, i);
+  cache_table_fini(&a.t);
+  for (uint32_t i = 0; i < 10; i++) there -= cached(&b, i);
+  assert_int_equal(there, 0);
+  assert_true(is_block(5, 3, 1, held.data));
+  cache_block_fini(&b.t, &held);
+  cache_table_fini(&b.t);
+  assert_int_equal(stats().used, 0);
+}
+
+// Nearly all of a cache is of use, though buckets may be full: what was used lately is there again.
+static void test_common_fill(void **state) {
+  (void)state;
+  struct tab tab;
+  for (uint32_t pages = 64; pages <= 4096; pages *= 4) {
+    make_cache(pages);
+    tab_init(&tab, 1000000, pages);
+    const uint32_t nr = pages / 4 * 3;
+    for (uint32_t n = 0; n < 4; n++)
+      for (uint32_t i = 0; i < nr; i++) (void)bring(&tab, i * 97, 1);
+    uint32_t there = 0;
+    for (uint32_t i = 0; i < nr; i++) there += cached(&tab, i * 97);
+    assert_true(there >= nr - nr / 12 && there <= nr);
+    for (uint32_t i = 0; i < nr; i++) (void)touch(&tab, i * 97, 1);  // compares what is there
+    cache_table_fini(&tab.t);
+    assert_int_equal(stats().used, 0);
+    cache_destroy(cache);
+    cache = NULL;
+  }
+}
+
+// A full bucket gives up a block that was not used, rather than one that is used or pinned.
+static void test_common_full(void **state) {
+  (void)state;
+  struct tab tab;
+  make_cache(1024);
+  tab_init(&tab, 1000000, 1);
+  struct cache_block held = {NULL, 0, false, NULL, 0};
+  epoch_enter(&ep, &me);
+  OK(cache_get(&tab.t, 77, 1, false, load, &tab, &held));
+  cache_block_pin(&tab.t, &held);
+  epoch_exit(&me);
+  const uint64_t evictions = stats().evictions;
+  for (uint32_t i = 1000; i < 1400; i++) {  // many more than a bucket has, fewer than the cache
+    (void)touch(&tab, i, 1);
+    (void)touch(&tab, 78, 1);
+  }
+  assert_true(stats().evictions < evictions + 20);
+  cache->disk_ns = 0;  // from the disk, a block gets a frame at its first miss (C7)
+  atomic_store(&cache->disk, true);
+  uint32_t lost = 0;
+  for (uint32_t i = 2000; i < 200000 && cached(&tab, 77); i++) {
+    (void)bring(&tab, i, 1);
+    if (i % 8 == 0) lost += !touch(&tab, 78, 1);
+  }
+  assert_true(cached(&tab, 77) && lost == 0);
+  assert_true(is_block(1, 77, 1, held.data));
+  cache_block_fini(&tab.t, &held);
+  cache_table_fini(&tab.t);
+}
+
+// The second miss of a block counts as in arrays, as long as its slot keeps the first one.
+static void test_common_again(void **state) {
+  (void)state;
+  struct tab tab;
+  make_cache(1024);
+  tab_init(&tab, 1000000, 1);
+  for (uint32_t i = 0; i < 2000; i++) (void)touch(&tab, i, 1);  // full
+  uint64_t declined = stats().declined;
+  for (uint32_t i = 10000; i < 10100; i++) (void)touch(&tab, i, 1);
+  assert_true(stats().declined >= declined + 90);
+  uint32_t there = 0;
+  for (uint32_t i = 10000; i < 10100; i++) {
+    (void)touch(&tab, i, 1);
+    there += cached(&tab, i);
+  }
+  assert_true(there >= 85);
+  declined = stats().declined;
+  for (uint32_t i = 20000; i < 20400; i++) (void)touch(&tab, i, 1);
+  (void)touch(&tab, 20000, 1);  // too long ago
+  assert_false(cached(&tab, 20000));
+  assert_true(stats().declined > declined);
+  cache_table_fini(&tab.t);
+}
+
+// A larger cache gets more common slots, and keeps its blocks.
+static void test_common_grows(void **state) {
+  (void)state;
+  struct tab tab;
+  make_cache_most(64, 4096);
+  tab_init(&tab, 1000000, 1);
+  const size_t bytes = cache_common(cache);
+  struct cache_block held = {NULL, 0, false, NULL, 0};
+  for (uint32_t i = 0; i < 40; i++) (void)touch(&tab, i, 1);
+  epoch_enter(&ep, &me);
+  OK(cache_get(&tab.t, 7, 1, false, load, &tab, &held));
+  cache_block_pin(&tab.t, &held);
+  epoch_exit(&me);
+  uint32_t there = 0;
+  for (uint32_t i = 0; i < 40; i++) there += cached(&tab, i);
+  OK(cache_resize(cache, 100 * PAGE));  // enough slots for these, too
+  assert_int_equal(cache_common(cache), bytes);
+  OK(cache_resize(cache, 4096 * PAGE));
+  assert_true(cache_common(cache) > 10 * bytes && cache_common(cache) < (size_t)4096 * 80);
+  for (uint32_t i = 0; i < 40; i++) there -= cached(&tab, i);
+  assert_int_equal(there, 0);
+  assert_true(cached(&tab, 7));
+  for (uint32_t i = 0; i < 3000; i++) (void)bring(&tab, i, 1);
+  for (uint32_t i = 0; i < 3000; i++) there += cached(&tab, i);
+  assert_true(there > 2800);
+  OK(cache_resize(cache, 64 * PAGE));
+  assert_true(cached(&tab, 7) && is_block(1, 7, 1, held.data));
+  cache_block_fini(&tab.t, &held);
+  cache_table_fini(&tab.t);
+  assert_int_equal(stats().used, 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_no_cache, setup, teardown),
       cmocka_unit_test_setup_teardown(test_hit, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_hit, setup_common, teardown),
       cmocka_unit_test_setup_teardown(test_load_fails, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_load_fails, setup_common, teardown),
       cmocka_unit_test_setup_teardown(test_epoch_keeps, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_epoch_keeps, setup_common, teardown),
       cmocka_unit_test_setup_teardown(test_reserve_grows, setup, teardown),
       cmocka_unit_test_setup_teardown(test_small, setup, teardown),
       cmocka_unit_test_setup_teardown(test_clock, setup, teardown),
@@ -1312,20 +1492,34 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_disk, setup, teardown),
       cmocka_unit_test_setup_teardown(test_once_otherwise, setup, teardown),
       cmocka_unit_test_setup_teardown(test_pin, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_pin, setup_common, teardown),
       cmocka_unit_test_setup_teardown(test_pin_in_limbo, setup, teardown),
       cmocka_unit_test_setup_teardown(test_accounting, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_accounting, setup_common, teardown),
       cmocka_unit_test_setup_teardown(test_table_gone, setup, teardown),
       cmocka_unit_test_setup_teardown(test_offer, setup, teardown),
       cmocka_unit_test_setup_teardown(test_ahead, setup, teardown),
       cmocka_unit_test_setup_teardown(test_ahead_small, setup, teardown),
       cmocka_unit_test_setup_teardown(test_large_among_small, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_large_among_small, setup_common, teardown),
       cmocka_unit_test_setup_teardown(test_nomem, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_nomem, setup_common, teardown),
       cmocka_unit_test_setup_teardown(test_load_once, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_load_once, setup_common, teardown),
       cmocka_unit_test_setup_teardown(test_fills, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_fills, setup_common, teardown),
       cmocka_unit_test_setup_teardown(test_fills_without, setup, teardown),
       cmocka_unit_test_setup_teardown(test_threads, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_threads, setup_common, teardown),
       cmocka_unit_test_setup_teardown(test_resize, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_own_or_common, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_common_twins, setup_common, teardown),
+      cmocka_unit_test_setup_teardown(test_common_fill, setup_common, teardown),
+      cmocka_unit_test_setup_teardown(test_common_full, setup_common, teardown),
+      cmocka_unit_test_setup_teardown(test_common_again, setup_common, teardown),
+      cmocka_unit_test_setup_teardown(test_common_grows, setup_common, teardown),
       cmocka_unit_test_setup_teardown(test_resize_threads, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_resize_threads, setup_common, teardown),
   };
   return cmocka_run_group_tests_name("cache", tests, NULL, NULL);
 }
