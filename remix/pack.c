@@ -535,7 +535,7 @@ enum remixdb_status remix_dir_begin(struct remix_dir *d, const uint8_t *head, co
   return REMIXDB_OK;
 }
 
-struct remix_page remix_page_of_entry(const uint8_t *entry, uint32_t nr_runs, uint64_t at) {
+static struct remix_page page_of_entry(const uint8_t *entry, uint32_t nr_runs, uint64_t at) {
   return (struct remix_page){
       .at = at,
       .size = load32le(entry + PAGE_SIZE),
@@ -555,7 +555,7 @@ enum remixdb_status remix_dir_next(struct remix_dir *d, struct remix_page *out) 
   const uint32_t len = load32le(p + PAGE_ANCHOR);
   if (len > KV_KEY_MAX || d->left < page_entry(d->nr_runs, len))
     return err_corrupt(d->path, d->end, "anchor of a page has %u bytes", len);
-  *out = remix_page_of_entry(p, d->nr_runs, d->at);
+  *out = page_of_entry(p, d->nr_runs, d->at);
   const bool first = d->last.ptr == NULL;
   const bool fits = out->nr_segs > 0 && out->nr_segs <= REMIX_PAGE_MOST && out->nr_segs <= d->segs &&
                     out->nr_entries >= out->nr_segs && out->nr_entries <= REMIX_SEG * out->nr_segs &&

@@ -47,8 +47,6 @@ struct remix_page {
   const uint8_t *starts;  // u32 for each run: its cursor offset at the page's beginning
   struct kref anchor;     // of the page's first segment
 };
-// The page at `at` in a file over so many runs, of its entry in the directory, which has been read (remix_dir_next).
-struct remix_page remix_page_of_entry(const uint8_t *entry, uint32_t nr_runs, uint64_t at);
 // Reads the directory, page after page, while `left` is not 0.
 struct remix_dir {
   size_t left;       // bytes

@@ -24,24 +24,30 @@ struct remix_in {
   bool missed;      // a leaving page leaves a filter
 };
 
-// A page of a paged REMIX.
+// A page of a paged REMIX: what the directory tells of it, in little memory, for it stays as long as the REMIX.
 struct remix_slot {
   _Atomic(struct remix *) in;             // NULL: it is not in memory. Published with release
   _Atomic(struct remix_filter *) filter;  // NULL: there is none. Published with release
-  uint64_t at;                            // offset in the file
-  uint32_t entry;                         // offset of its entry in the directory
+  uint64_t sum;                           // checksum
+  uint32_t at;                            // offset in the file
   uint32_t live;                          // live entries before it
   uint32_t segs;                          // segments before it
+  uint32_t anchors_len;                   // bytes of its segments' anchors, the first one not counted
+  uint16_t nr_entries, nr_keys;           // as in struct remix_page
   _Atomic bool used;                      // since the hand last passed. Relaxed
   _Atomic bool missed;                    // since it came in, a get has read it in vain. Relaxed
 };
+_Static_assert(sizeof(struct remix_slot) <= 48 && REMIX_PAGE_MOST * REMIX_SEG <= UINT16_MAX, "slots are small");
 
 struct remix_paged {
   struct fdpool_file file;  // not used if the REMIX is a part of a pack
   uint32_t nr;
-  uint32_t live;  // live entries of all pages
-  struct remix_slot *slots;
-  uint8_t *head, *dir;  // bytes of the file
+  uint32_t live;             // live entries of all pages
+  uint32_t segs;             // of all pages
+  uint32_t end;              // of the last page in the file
+  struct remix_slot *slots;  // nr
+  uint8_t *starts;           // u32 for each page and run: its cursor offset at the page's beginning
+  uint8_t *head;             // bytes of the file, until it is open
   uint64_t number;
   // Anchors of the pages, for the search.
   uint8_t *offs, *bytes;
@@ -49,14 +55,34 @@ struct remix_paged {
   size_t memory;
 };
 
-static inline struct remix_page slot_page(const struct remix_paged *g, uint32_t nr_runs, const struct remix_slot *s) {
-  return remix_page_of_entry(g->dir + s->entry, nr_runs, s->at);
+static inline const uint8_t *slot_starts(const struct remix_paged *g, uint32_t nr_runs, const struct remix_slot *s) {
+  return g->starts + 4 * (size_t)(s - g->slots) * nr_runs;
+}
+
+static inline bool slot_is_last(const struct remix_paged *g, const struct remix_slot *s) {
+  return s + 1 == g->slots + g->nr;
+}
+
+static inline uint32_t slot_segs(const struct remix_paged *g, const struct remix_slot *s) {
+  return (slot_is_last(g, s) ? g->segs : s[1].segs) - s->segs;
+}
+
+static struct remix_page slot_page(const struct remix_paged *g, uint32_t nr_runs, const struct remix_slot *s) {
+  return (struct remix_page){.at = s->at,
+                             .size = (slot_is_last(g, s) ? g->end : s[1].at) - s->at,
+                             .nr_segs = slot_segs(g, s),
+                             .nr_entries = s->nr_entries,
+                             .nr_keys = s->nr_keys,
+                             .anchors_len = s->anchors_len,
+                             .sum = s->sum,
+                             .starts = slot_starts(g, nr_runs, s),
+                             .anchor = anchors_at(&g->anchors, (uint32_t)(s - g->slots))};
 }
 
 // The bytes that all keys of the page share, as far as the directory tells.
-static uint32_t slot_shared(const struct remix_paged *g, uint32_t nr_runs, const struct remix_slot *s) {
-  const bool last = s + 1 == g->slots + g->nr;
-  return last ? 0 : kv_lcp_from(slot_page(g, nr_runs, s).anchor, slot_page(g, nr_runs, s + 1).anchor, 0);
+static uint32_t slot_shared(const struct remix_paged *g, const struct remix_slot *s) {
+  const uint32_t i = (uint32_t)(s - g->slots);
+  return slot_is_last(g, s) ? 0 : kv_lcp_from(anchors_at(&g->anchors, i), anchors_at(&g->anchors, i + 1), 0);
 }
 
 // ---- the pool
@@ -312,8 +338,8 @@ static uint64_t records_between(const struct sst *t, sst_pos from, sst_pos to, u
 
 // Runs end where the next page begins.
 static sst_pos slot_end(const struct remix *x, const struct remix_slot *s, uint32_t run) {
-  const bool last = s + 1 == x->paged->slots + x->paged->nr;
-  return last ? sst_end(x->runs[run]) : load32le(slot_page(x->paged, x->nr_runs, s + 1).starts + 4 * run);
+  const struct remix_paged *const g = x->paged;
+  return slot_is_last(g, s) ? sst_end(x->runs[run]) : load32le(slot_starts(g, x->nr_runs, s + 1) + 4 * run);
 }
 
 // Checks that the page's selectors go from its cursor offsets to those of the next page (G4).
@@ -373,7 +399,7 @@ static enum remixdb_status page_fill(const struct remix *x, struct remix_slot *s
   ix->anchors = (struct anchors){.offs = in->image + (size_t)p->nr_segs * ix->lay.stride, .nr = p->nr_segs};
   ix->anchors.bytes = ix->anchors.offs + 4 * ((size_t)p->nr_segs + 1);
   in->slot = slot;
-  in->shared = slot_shared(x->paged, x->nr_runs, slot);
+  in->shared = slot_shared(x->paged, slot);
   return remix_check_image(page, p->anchors_len, true);
 }
 
@@ -628,8 +654,7 @@ uint64_t remix_page_rank(const struct remix *x, uint32_t page) {
   return page < x->paged->nr ? x->paged->slots[page].live : x->paged->live;
 }
 uint32_t remix_page_segment(const struct remix *x, uint32_t page) {
-  const struct remix_slot *const last = &x->paged->slots[x->paged->nr - 1];
-  return page < x->paged->nr ? x->paged->slots[page].segs : last->segs + slot_page(x->paged, x->nr_runs, last).nr_segs;
+  return page < x->paged->nr ? x->paged->slots[page].segs : x->paged->segs;
 }
 
 uint32_t remix_page_at(const struct remix *x, uint64_t rank) {
@@ -664,8 +689,8 @@ static void paged_free(struct remix_paged *g) {
   if (!g) return;
   anchors_fini(&g->anchors);
   mem_free(g->slots);
+  mem_free(g->starts);
   mem_free(g->head);
-  mem_free(g->dir);
   mem_free(g->offs);
   mem_free(g->bytes);
   mem_free(g);
@@ -717,67 +742,83 @@ static enum remixdb_status check_starts(const struct remix *x, const struct remi
   return REMIXDB_OK;
 }
 
-static enum remixdb_status take_anchors(struct remix_paged *g, uint32_t nr_runs) {
-  size_t len = 0;
-  for (uint32_t i = 0; i < g->nr; i++) len += slot_page(g, nr_runs, &g->slots[i]).anchor.len;
-  g->offs = mem_alloc(4 * ((size_t)g->nr + 1));
-  g->bytes = mem_alloc(len + 1);
-  if (!g->offs || !g->bytes) return REMIXDB_NOMEM;
-  uint32_t at = 0;
-  for (uint32_t i = 0; i < g->nr; i++) {
-    const struct kref a = slot_page(g, nr_runs, &g->slots[i]).anchor;
-    store32le(g->offs + 4 * (size_t)i, at);
-    if (a.len) memcpy(g->bytes + at, a.ptr, a.len);
-    at += a.len;
-  }
-  store32le(g->offs + 4 * (size_t)g->nr, at);
-  g->memory += len + 1 + 4 * ((size_t)g->nr + 1);
-  return anchors_init(&g->anchors, g->offs, g->bytes, g->nr);
-}
-
-// Counts the pages of the directory. room: its bytes, with its checksum.
-static enum remixdb_status count_pages(const struct remix *x, struct remix_paged *g, size_t room) {
+// Counts the pages of the directory, and the bytes of their anchors. room: its bytes, with its checksum.
+static enum remixdb_status count_pages(const struct remix *x, struct remix_paged *g, const uint8_t *dir, size_t room,
+                                       size_t *anchors_out) {
   struct remix_page page;
   struct remix_dir d;
-  enum remixdb_status s = remix_dir_begin(&d, g->head, g->dir, room, x->path);
-  for (; s == REMIXDB_OK && d.left; g->nr += s == REMIXDB_OK) s = remix_dir_next(&d, &page);
+  enum remixdb_status s = remix_dir_begin(&d, g->head, dir, room, x->path);
+  *anchors_out = 0;
+  while (s == REMIXDB_OK && d.left) {
+    s = remix_dir_next(&d, &page);
+    if (s != REMIXDB_OK) return s;
+    g->nr++;
+    *anchors_out += page.anchor.len;
+  }
   return s == REMIXDB_OK && g->nr == 0 ? err_corrupt(x->path, d.end, "no pages") : s;
 }
 
-// Makes the slots of the directory's bytes.
-static enum remixdb_status take_dir(struct remix *x, struct remix_paged *g, size_t room) {
-  uint64_t records = 0, live = 0;
-  uint32_t segs = 0;
+// Room for what memory keeps of the directory.
+static enum remixdb_status paged_room(struct remix_paged *g, uint32_t nr_runs, size_t anchors) {
+  const size_t slots = g->nr * sizeof(*g->slots), starts = 4 * (size_t)g->nr * nr_runs, offs = 4 * ((size_t)g->nr + 1);
+  g->slots = mem_calloc(g->nr, sizeof(*g->slots));
+  g->starts = mem_alloc(starts + 1);
+  g->offs = mem_alloc(offs);
+  g->bytes = mem_alloc(anchors + 1);
+  g->memory = sizeof(*g) + slots + starts + offs + anchors + 2;
+  return g->slots && g->starts && g->offs && g->bytes ? REMIXDB_OK : REMIXDB_NOMEM;
+}
+
+// Takes page i of the directory. *anchors_io: bytes of the anchors so far.
+static void take_page(struct remix_paged *g, uint32_t i, uint32_t nr_runs, const struct remix_page *p,
+                      uint32_t *anchors_io) {
+  struct remix_slot *const slot = &g->slots[i];
+  slot->sum = p->sum;
+  slot->at = (uint32_t)p->at;
+  slot->live = g->live;
+  slot->segs = g->segs;
+  slot->anchors_len = p->anchors_len;
+  slot->nr_entries = (uint16_t)p->nr_entries;
+  slot->nr_keys = (uint16_t)p->nr_keys;
+  memcpy(g->starts + 4 * (size_t)i * nr_runs, p->starts, 4 * (size_t)nr_runs);
+  store32le(g->offs + 4 * (size_t)i, *anchors_io);
+  if (p->anchor.len) memcpy(g->bytes + *anchors_io, p->anchor.ptr, p->anchor.len);
+  *anchors_io += p->anchor.len;
+  store32le(g->offs + 4 * ((size_t)i + 1), *anchors_io);
+  g->live += p->nr_keys;
+  g->segs += p->nr_segs;
+  g->end = (uint32_t)(p->at + p->size);
+}
+
+// Checks the directory's bytes, and takes from them what memory keeps.
+static enum remixdb_status take_dir(struct remix *x, struct remix_paged *g, const uint8_t *dir, size_t room) {
+  uint64_t records = 0;
+  uint32_t anchors = 0;
+  size_t anchors_len;
   struct remix_dir d;
   for (uint32_t r = 0; r < x->nr_runs; r++) records += x->runs[r]->nr_records;
   if (x->nr_entries != records || load32le(g->head + REMIX_HEAD_SEGS) > records)
     return err_corrupt(x->path, REMIX_HEAD_ENTRIES, "%llu entries of %llu records", (unsigned long long)x->nr_entries,
                        (unsigned long long)records);
-  enum remixdb_status s = count_pages(x, g, room);
-  if (s == REMIXDB_OK && !(g->slots = mem_calloc(g->nr, sizeof(*g->slots)))) s = REMIXDB_NOMEM;
-  if (s == REMIXDB_OK) s = remix_dir_begin(&d, g->head, g->dir, room, x->path);
+  enum remixdb_status s = count_pages(x, g, dir, room, &anchors_len);
+  if (s == REMIXDB_OK) s = paged_room(g, x->nr_runs, anchors_len);
+  if (s == REMIXDB_OK) s = remix_dir_begin(&d, g->head, dir, room, x->path);
   const uint8_t *last = NULL;
   for (uint32_t i = 0; i < g->nr && s == REMIXDB_OK; i++) {
-    struct remix_slot *const slot = &g->slots[i];
     struct remix_page p;
-    slot->entry = (uint32_t)(d.p - g->dir);
     s = remix_dir_next(&d, &p);
     if (s == REMIXDB_OK) s = check_starts(x, &p, last);
     if (s != REMIXDB_OK) return s;
-    slot->at = p.at;
-    slot->live = (uint32_t)live;
-    slot->segs = segs;
-    live += p.nr_keys;
-    segs += p.nr_segs;
+    take_page(g, i, x->nr_runs, &p, &anchors);
     last = p.starts;
   }
-  g->live = (uint32_t)live;
-  if (s == REMIXDB_OK) s = take_anchors(g, x->nr_runs);
-  g->memory += sizeof(*g) + g->nr * sizeof(*g->slots) + room + remix_segs_off(x->nr_runs) + anchors_memory(&g->anchors);
+  if (s == REMIXDB_OK) s = anchors_init(&g->anchors, g->offs, g->bytes, g->nr);
+  g->memory += anchors_memory(&g->anchors);
   return s;
 }
 
-// Reads header, directory and the checksum at the file's end. size: of the file. *paged_out false: it has no pages.
+// Reads header, directory and the checksum at the file's end. size: of the file. *paged_out false: it has no pages, or
+// is too large.
 static enum remixdb_status read_dir(struct remix *x, struct remix_paged *g, uint64_t size, bool *paged_out) {
   const size_t head = remix_segs_off(x->nr_runs);
   *paged_out = false;
@@ -785,7 +826,7 @@ static enum remixdb_status read_dir(struct remix *x, struct remix_paged *g, uint
   if (!(g->head = mem_alloc(head))) return REMIXDB_NOMEM;
   enum remixdb_status s = read_bytes(x, g, 0, head, g->head);
   if (s == REMIXDB_OK) s = remix_check_start(x->path, size, g->head);
-  if (s != REMIXDB_OK || !remix_file_is_paged(g->head)) return s;
+  if (s != REMIXDB_OK || !remix_file_is_paged(g->head) || size > UINT32_MAX) return s;
   *paged_out = true;
   x->file_size = size;
   if ((s = remix_check_head(x, g->head)) != REMIXDB_OK) return s;
@@ -794,11 +835,17 @@ static enum remixdb_status read_dir(struct remix *x, struct remix_paged *g, uint
   const uint64_t at = load64le(g->head + REMIX_HEAD_SEGS_AT);
   if (at < head || at > size - 2 * REMIX_SUM || size - at > UINT32_MAX)
     return err_corrupt(x->path, REMIX_HEAD_SEGS_AT, "place of the directory");
-  if (!(g->dir = mem_alloc(size - at))) return REMIXDB_NOMEM;
-  s = read_bytes(x, g, at, size - at, g->dir);
-  if (s != REMIXDB_OK) return s;
-  x->print = load64le(g->dir + (size - at - REMIX_SUM));
-  return take_dir(x, g, size - at - REMIX_SUM);
+  uint8_t *const dir = mem_alloc(size - at);
+  if (!dir) return REMIXDB_NOMEM;
+  s = read_bytes(x, g, at, size - at, dir);
+  if (s == REMIXDB_OK) {
+    x->print = load64le(dir + (size - at - REMIX_SUM));
+    s = take_dir(x, g, dir, size - at - REMIX_SUM);
+  }
+  mem_free(dir);
+  mem_free(g->head);
+  g->head = NULL;
+  return s;
 }
 
 // Finds the file, or the part of a pack, and its size.
@@ -899,9 +946,8 @@ static struct remix_filter *filters_make(const struct remix *x, struct remix_pag
                       end = i + 1 < g->nr ? anchors_at(&g->anchors, i + 1) : kref(NULL, 0);
     const struct range_asked asked = range_asked(p, before, from, end);
     if (!asked.filter) continue;
-    const uint32_t level = asked.level < FILTER_LEVELS ? asked.level : pool_level(p),
-                   nr_segs = slot_page(g, x->nr_runs, s).nr_segs;
-    struct remix_filter *const f = remix_filter_make(x, s->segs, nr_segs, slot_shared(g, x->nr_runs, s), level);
+    const uint32_t level = asked.level < FILTER_LEVELS ? asked.level : pool_level(p);
+    struct remix_filter *const f = remix_filter_make(x, s->segs, slot_segs(g, s), slot_shared(g, s), level);
     if (!f) continue;
     f->slot = s;
     atomic_store_explicit(&f->used, asked.used, memory_order_relaxed);

@@ -10,7 +10,7 @@
 //
 // Invariants
 //   G1  A REMIX is whole or paged for all its life after another thread has it. It is paged only if its file has its
-//       entries: a view that was erased in memory alone (remix/erase.h) stays whole.
+//       entries: a view that was erased in memory alone (remix/erase.h) stays whole. So does one of 4 GiB or more.
 //   G2  `live` of a page is the number of live entries before it. The directory tells it, except for young views, whose
 //       tombstones are live: such a view is opened whole, and counted, before it is paged.
 //   G3  A page's slot has one reference to it. The pool takes it out of the slot, and gives the reference back when all
