@@ -28,6 +28,7 @@ struct budget {
   _Atomic uint64_t work_most;    // work of several threads begins only within this bound
   // Indexes and metadata of tables should stay within this bound (remix/paged.h).
   _Atomic uint64_t indexes_most;
+  _Atomic uint64_t away;  // entries of partitions that are not open yet; relaxed
   // Called when a piece of work is to begin that is by itself above the bound; before it takes its memory. NULL: not.
   // In the thread of the work, without locks and outside of any epoch.
   void (*lacks)(void *arg);
@@ -36,6 +37,9 @@ struct budget {
   pthread_cond_t ended;  // a piece of work has ended
   uint32_t working;      // pieces of work under way
 };
+
+// A partition's metadata of tables and its directory of pages (remix/paged.h) take a byte for so many entries, about.
+#define BUDGET_AWAY_ENTRIES 16u
 
 extern _Atomic bool budget_starved;  // for tests: no index fits, and indexes always are too much. Relaxed
 
@@ -64,13 +68,20 @@ static inline bool budget_indexes_over(const struct budget *b) {
   if (unlikely(atomic_load_explicit(&budget_starved, memory_order_relaxed))) return true;
   return b && budget_indexes(b) > atomic_load_explicit(&b->indexes_most, memory_order_relaxed);
 }
-// Tells whether a whole index of so many bytes fits beside all others. A quarter of the room is for pages of those that
-// are not whole.
+// Counts the entries of a partition that is not open, or no longer counts them.
+static inline void budget_away(struct budget *b, uint64_t entries, bool away) {
+  if (!b) return;
+  if (away) atomic_fetch_add_explicit(&b->away, entries, memory_order_relaxed);
+  else atomic_fetch_sub_explicit(&b->away, entries, memory_order_relaxed);
+}
+// Tells whether a whole index of so many bytes fits beside all others, and beside what stays in memory of the
+// partitions that are not open yet, once they are. A quarter of the room is for pages of those that are not whole.
 static inline bool budget_index_fits(const struct budget *b, uint64_t bytes) {
   if (unlikely(atomic_load_explicit(&budget_starved, memory_order_relaxed))) return false;
   if (!b) return true;
   const uint64_t most = atomic_load_explicit(&b->indexes_most, memory_order_relaxed);
-  return budget_indexes(b) + bytes <= most - most / 4;
+  const uint64_t away = atomic_load_explicit(&b->away, memory_order_relaxed) / BUDGET_AWAY_ENTRIES;
+  return budget_indexes(b) + away + bytes <= most - most / 4;
 }
 
 // Begins work that takes about so many bytes, and waits for room. The caller holds no lock, is outside of any epoch,

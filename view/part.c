@@ -28,8 +28,16 @@ enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct 
 
 void part_ref(struct part *p) { atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed); }
 
+// Counts the partition's entries while it is not open.
+static void away_count(struct part_away *a, bool away) {
+  if (a->counted == away) return;
+  a->counted = away;
+  budget_away(a->ctx->budget, a->entries, away);
+}
+
 static void away_free(struct part_away *a) {
   if (!a) return;
+  away_count(a, false);
   pthread_mutex_destroy(&a->lock);
   mem_free(a);
 }
@@ -127,6 +135,7 @@ enum remixdb_status part_look(const struct sst_ctx *ctx, const struct current_pa
     if (end.len) memcpy(a->end, end.ptr, end.len);
     take_names(a, names);
     s = look_at_files(a, spaces);
+    away_count(a, true);
     if (s == REMIXDB_OK && a->odd) s = part_bring(p);
   }
   if (s == REMIXDB_OK) *out = p;
@@ -175,6 +184,7 @@ static enum remixdb_status bring(struct part *p) {
   struct remix *remix = NULL, *young = NULL;
   enum remixdb_status s = open_tables(p, runs);
   if (s != REMIXDB_OK) return s;
+  away_count(p->away, false);
   s = open_view(p->away, &f->remix, runs, nr_old, false, &remix);
   if (s == REMIXDB_OK) s = open_view(p->away, &f->young, runs + nr_old, f->nr_young, true, &young);
   err_cleanup_begin();
@@ -182,6 +192,7 @@ static enum remixdb_status bring(struct part *p) {
   if (s != REMIXDB_OK) {
     remix_unref(remix);
     remix_unref(young);
+    away_count(p->away, true);
   }
   err_cleanup_end();
   if (s != REMIXDB_OK) return s;

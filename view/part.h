@@ -40,6 +40,7 @@ struct part_away {
   struct part_files files;
   bool printed;            // CURRENT has fingerprints
   bool expires;            // some record expires
+  bool counted;            // in the accounts (budget_away). Under the lock once others have the partition
   bool odd;                // the opening brings the partition, to find out what is wrong
   uint64_t entries, keys;  // of both views, as their files say
   pthread_mutex_t lock;    // held while the files are opened: at most one thread does that

@@ -4,6 +4,8 @@
 // partitions that cannot be brought, and calls that must work while partitions are away.
 #include "tests/lib/store.h"
 
+#include "remix/pack.h"
+#include "remix/paged.h"
 #include "remixdb.h"
 #include "tests/lib/paths.h"
 #include "view/version.h"
@@ -266,6 +268,58 @@ static void test_work(void **state) {
   store_close(&s);
 }
 
+static uint32_t nr_paged(struct xdb *x) {
+  const struct version *const v = xdb_super(x)->version;
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) nr += part_remix(v->parts[i]) && remix_is_paged(part_remix(v->parts[i]));
+  return nr;
+}
+
+// Entries of partitions that are away, as the accounts have them.
+static uint64_t away_counted(struct xdb *x) {
+  const struct version *const v = xdb_super(x)->version;
+  const uint64_t entries = atomic_load(&x->memory.accounts.away);
+  assert_int_equal(entries, version_tree_away(v) + version_tree_away(v->spaces));
+  return entries;
+}
+
+// Reads all keys, so that none of their partitions is away. Returns how many of them are paged.
+static uint32_t paged_of(struct state *s, uint64_t bound) {
+  atomic_store(&s->x->memory.accounts.indexes_most, bound);
+  for (uint32_t i = 0; i < KEYS; i++) check_key(s->ref, i);
+  assert_int_equal(version_tree_away(xdb_super(s->x)->version), 0);
+  assert_true(away_counted(s->x) < 1000);  // of the named space
+  return nr_paged(s->x);
+}
+
+// A partition gets a whole index only if there is room for what the partitions need that come after it. So the first
+// ones do not take the room of the directories of the others.
+static void test_room(void **state) {
+  (void)state;
+  struct state s;
+  const uint32_t from = atomic_load(&remix_paged_from);
+  atomic_store(&remix_paged_from, 1);
+  store_make();
+  store_open(&s, 0);
+  const uint32_t nr = xdb_super(s.x)->version->nr_parts;
+  assert_true(nr > 4 && away_counted(s.x) >= KEYS);
+  assert_int_equal(paged_of(&s, UINT64_MAX), 0);
+  const uint64_t whole = budget_indexes(&s.x->memory.accounts);
+  store_close(&s);
+  store_open(&s, 0);
+  const uint32_t some = paged_of(&s, whole);  // a quarter is for pages
+  assert_true(some > 0 && some < nr);
+  store_close(&s);
+  store_open(&s, 0);
+  struct budget *const b = &s.x->memory.accounts;
+  const uint64_t others = away_counted(s.x) / BUDGET_AWAY_ENTRIES, room = 3000 + budget_indexes(b) + others;
+  atomic_store(&b->indexes_most, room + room / 3);
+  assert_true(budget_index_fits(b, 2990));  // beside what the others will need
+  assert_false(budget_index_fits(b, 3010));
+  store_close(&s);
+  atomic_store(&remix_paged_from, from);
+}
+
 // The path of the file of the REMIX or a table of the partition with this key.
 static void path_of(struct xdb *x, uint32_t i, bool table, char *buf, size_t size) {
   char key[24], name[32];
@@ -400,9 +454,9 @@ static void test_untouched(void **state) {
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_opening),   cmocka_unit_test(test_ways),    cmocka_unit_test(test_work),
-      cmocka_unit_test(test_threads),   cmocka_unit_test(test_damaged), cmocka_unit_test(test_missing),
-      cmocka_unit_test(test_untouched),
+      cmocka_unit_test(test_opening), cmocka_unit_test(test_ways),      cmocka_unit_test(test_work),
+      cmocka_unit_test(test_room),    cmocka_unit_test(test_threads),   cmocka_unit_test(test_damaged),
+      cmocka_unit_test(test_missing), cmocka_unit_test(test_untouched),
   };
   return check_seed_end(cmocka_run_group_tests(tests, setup, teardown));
 }
