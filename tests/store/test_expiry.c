@@ -9,7 +9,7 @@
 
 #define YEAR_MS (365ull * 86400000)
 
-static uint64_t wall = 50 * YEAR_MS, steady = 1000;
+static _Atomic uint64_t wall = 50 * YEAR_MS, steady = 1000;  // workers read them, too
 static uint64_t wall_ms(void *arg) { return (void)arg, wall; }
 static uint64_t steady_ms(void *arg) { return (void)arg, steady; }
 static const struct env_clock test_clock = {wall_ms, steady_ms, NULL};
