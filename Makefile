@@ -99,8 +99,8 @@ flags_tsan := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
 flags_cov := -O0 -g --coverage
 # Buffers are small there: the little data of an input fills several of each, and the sanitizer is slow with large ones.
 flags_fuzz := -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
-  -fno-sanitize-recover=undefined -DFUZZ_ONE -DBLKIO_WRITER_BUF=32768u -DWAL_BUF=32768u -DWAL_WINDOW=65536u \
-  -DSST_BUILD_GATHER=65536u
+  -fno-sanitize-recover=undefined -DFUZZ_ONE -DBLKIO_WRITER_BUF=32768u -DBLKIO_DIRECT_BUF=16384u -DWAL_BUF=32768u \
+  -DWAL_WINDOW=65536u -DSST_BUILD_GATHER=65536u
 flags_msan := -O1 -g -fno-omit-frame-pointer -fsanitize=memory -fsanitize-memory-track-origins \
   -mllvm -msan-eager-checks=1
 flags_valgrind := -O1 -g -gdwarf-4 -fno-omit-frame-pointer -DTEST_SLOW=40u \

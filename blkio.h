@@ -235,7 +235,7 @@ struct blkio_writer;
 #define BLKIO_WRITER_NR 4
 // Past the page cache the disk gets each buffer as it is, so fewer and smaller ones are in flight: a read of the disk
 // waits behind all of them.
-#if !defined(BLKIO_DIRECT_BUF)
+#if !defined(BLKIO_DIRECT_BUF)  // the same
 #define BLKIO_DIRECT_BUF (256u << 10)
 #endif
 #define BLKIO_DIRECT_NR 2
