@@ -3,9 +3,9 @@
 
 #include <assert.h>
 
-#define NODE 8u         // numbers of a node: one cache line
+#define NODE ANCHORS_NODE
 #define LEVELS_MAX 11u  // 8^11 passes 2^32
-#define PIECE 8u        // bytes of a number
+#define PIECE ANCHORS_PIECE
 #define REF_TREE 0x80000000u
 #define PLACES_MAX 6u    // bytes of a number that choose its cell, at most
 #define CELL_NUMBERS 4u  // numbers of a cell, on average
@@ -566,6 +566,14 @@ static enum remixdb_status gather(struct anchors *a, const struct build *b) {
   return REMIXDB_OK;
 }
 
+// Notes the levels for anchors_find_plain.
+static void plain_set(struct anchors *a) {
+  const struct anchors_tree *const t = a->trees;
+  if (t->common || t->refs != NO_REFS || t->cells != NO_CELLS || t->nr_levels > ANCHORS_PLAIN) return;
+  a->nr_plain = t->nr_levels;
+  for (uint32_t l = 0; l < t->nr_levels; l++) a->plain[l] = a->nodes + (size_t)t->level[l] * NODE;
+}
+
 enum remixdb_status anchors_init(struct anchors *a, const uint8_t *offs, const uint8_t *bytes, uint32_t nr) {
   *a = (struct anchors){.offs = offs, .bytes = bytes, .nr = nr};
   if (nr <= 1) return REMIXDB_OK;
@@ -574,6 +582,7 @@ enum remixdb_status anchors_init(struct anchors *a, const uint8_t *offs, const u
   // building a tree may add others after it
   for (size_t i = 0; s == REMIXDB_OK && i < nr_trees(&b); i++) s = tree_build(&b, i);
   if (s == REMIXDB_OK) s = gather(a, &b);
+  if (s == REMIXDB_OK) plain_set(a);
   mem_free(b.trees.p);
   mem_free(b.nodes.p);
   mem_free(b.refs.p);

@@ -23,6 +23,9 @@
 #include "kv.h"
 
 #define ANCHORS_FEW 8u
+#define ANCHORS_NODE 8u   // numbers of a node: one cache line
+#define ANCHORS_PIECE 8u  // bytes of a number
+#define ANCHORS_PLAIN 3u
 
 struct anchors_tree;
 struct anchors_cells;
@@ -34,6 +37,7 @@ struct anchors {
   const uint8_t *bytes;
   uint32_t nr;
   // private below
+  uint32_t nr_plain;                  // levels of `plain`; 0: there are none
   const struct anchors_tree *trees;   // tree 0 holds all strings except the empty one
   const uint64_t *nodes;              // of all trees; the numbers of cells whose line does not hold them
   const uint32_t *refs;               // of trees in which strings share a number
@@ -42,6 +46,8 @@ struct anchors {
   const uint16_t *ranks;              // of all trees with cells
   const uint8_t *shared;              // the common bytes of each tree's strings
   struct mem_map map;                 // memory of all the above
+  // The levels of the only tree, if all strings differ in their first 8 bytes and are too few for cells.
+  const uint64_t *plain[ANCHORS_PLAIN];
 };
 
 // Prepares the search. The caller owns the strings, which must not change while `a` lives. The strings ascend strictly,
@@ -50,6 +56,21 @@ MUST_CHECK enum remixdb_status anchors_init(struct anchors *a, const uint8_t *of
 void anchors_fini(struct anchors *a);  // zeroed memory is allowed
 // Returns the number of the last string that is not greater than the key; 0 when there are no strings. Any thread.
 uint32_t anchors_find(const struct anchors *a, struct kref key);
+// The same, faster for some hundreds of strings that differ in their first bytes, as partitions do.
+static inline uint32_t anchors_find_plain(const struct anchors *a, struct kref key) {
+  if (likely(a->nr_plain && key.len >= ANCHORS_PIECE)) {
+    const uint64_t v = load64be(key.ptr);
+    uint32_t at = 0;  // numbers that are less
+    for (uint32_t l = a->nr_plain; l-- > 0;) {
+      const uint64_t *const node = a->plain[l] + (size_t)at * ANCHORS_NODE;
+      uint32_t less = 0;
+      for (uint32_t i = 0; i < ANCHORS_NODE; i++) less += node[i] < v;
+      at = at * ANCHORS_NODE + less;
+    }
+    if (likely(a->plain[0][at] != v)) return at;  // string 0 has no number
+  }
+  return anchors_find(a, key);
+}
 // Looks up many keys side by side: found_out[i] for wants[i], nr <= ANCHORS_MANY_MAX. Each key may be looked up in
 // other strings. The searches go down level by level, and each search prefetches its next node while the others go on
 // (group prefetching: Chen, Ailamaki, Gibbons, Mowry, "Improving Hash Join Performance through Prefetching", ICDE

@@ -20,7 +20,7 @@ struct xdb_below {
 static inline void xdb_below_begin(const struct super *v, uint32_t tree, struct kref key, uint64_t hash,
                                    struct xdb_below *out) {
   const struct version *const version = version_tree(v->version, tree);
-  const struct part *const part = out->part = version->parts[version->nr_parts > 1 ? version_find(version, key) : 0];
+  const struct part *const part = out->part = version->parts[version_find(version, key)];
   out->index = super_frozen(v, tree);
   if (unlikely(out->index != NULL)) out->frozen = wh_get_begin(out->index, key, hash);
   const struct remix *const remix = part_remix(part), *const young = part_young(

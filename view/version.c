@@ -245,8 +245,6 @@ void version_destroy(struct version *v) {
   mem_free(v);
 }
 
-uint32_t version_find(const struct version *v, struct kref key) { return anchors_find(&v->anchors, key); }
-
 // ---- versions on disk
 
 enum remixdb_status version_peek(const struct env_dir *dir, uint64_t *store_id_out) {

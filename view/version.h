@@ -140,7 +140,9 @@ MUST_CHECK enum remixdb_status version_get(const struct version *tree, struct kr
                                            struct kv_rec *rec_out);
 
 // Returns the index of the partition to which a key belongs.
-uint32_t version_find(const struct version *v, struct kref key);
+static inline uint32_t version_find(const struct version *v, struct kref key) {
+  return v->nr_parts > 1 ? anchors_find_plain(&v->anchors, key) : 0;
+}
 // Reads the store's id from CURRENT before any table is opened. Fails with REMIXDB_NOTFOUND if there is no CURRENT, or
 // with REMIXDB_VERSION or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status version_peek(const struct env_dir *dir, uint64_t *store_id_out);

@@ -158,8 +158,9 @@ static void strings_check(const struct strings *s, const struct shape *shape, ui
   uint8_t buf[KEY_MAX + 64];
   for (uint32_t i = 0; i < s->nr + times; i++) {
     const struct kref key = i < s->nr ? s->at[i] : probe(s, shape, rng, buf);
-    const uint32_t got = anchors_find(&a, key), expected = model(s, key);
+    const uint32_t got = anchors_find(&a, key), plain = anchors_find_plain(&a, key), expected = model(s, key);
     if (got != expected) fail_msg("key of %u bytes: string %u, %u expected of %u", key.len, got, expected, s->nr);
+    if (plain != expected) fail_msg("key of %u bytes: plain string %u, %u expected", key.len, plain, expected);
   }
   assert_int_equal(anchors_find(&a, kref(NULL, 0)), 0);
   for (uint32_t i = 0; i < s->nr; i++) assert_true(kv_eq(anchors_at(&a, i), s->at[i]));
