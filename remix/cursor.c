@@ -75,7 +75,7 @@ static inline enum remixdb_status entry_seek(struct remix_cursor *c, const uint8
   const uint32_t run = sels_run(sels, i);
   if (x->index->young)
     c->scan_debt += missing(&c->holds[run], x->runs[run], sst_pos_block(sels_pos(x, s, sels, run, i)));
-  return sels_read(x, s, sels, i, expect, &c->holds[run], rec_out);
+  return sels_read(x, s, sels, i, expect, remix_hold(c, run), rec_out);
 }
 
 // A seek's reader for seg_search_binary: arg is the cursor, which has taken the segment.
@@ -236,7 +236,8 @@ static enum remixdb_status keys_reserve(struct remix_cursor *c, uint32_t nr) {
 
 // Forgets the places of the runs: the cursor goes elsewhere, or a search uses its holds.
 static inline void cursor_leave(struct remix_cursor *c) {
-  for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = c->near[r].ahead = 0;
+  for (uint32_t m = c->placed; m; m &= m - 1) c->near[set32_first(m)].nr = c->near[set32_first(m)].ahead = 0;
+  c->placed = 0;
   if (unlikely(c->keys_only)) keys_forget(c);
   c->begun = c->x->index->young;
   if (unlikely(c->scan_debt >= DEBT_TOGETHER)) cursor_add_debt(c);
@@ -246,12 +247,13 @@ static void cursor_drop(struct remix_cursor *c) {
   if (!c->x) return;
   cursor_leave(c);
   if (unlikely(c->scan_debt)) cursor_add_debt(c);
-  for (uint32_t r = 0; r < c->x->nr_runs; r++) sst_hold_drop(&c->holds[r]);
+  for (uint32_t m = c->held; m; m &= m - 1) sst_hold_drop(&c->holds[set32_first(m)]);
+  c->held = 0;
 }
 
 // The cursor goes to another page of its view, which has the same runs.
 static void cursor_turn_page(struct remix_cursor *c) {
-  for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = 0;
+  for (uint32_t m = c->placed; m; m &= m - 1) c->near[set32_first(m)].nr = 0;
 }
 
 static inline void cursor_end(struct remix_cursor *c) { c->seg = c->x ? c->x->nr_segs : 0; }
@@ -264,6 +266,24 @@ void remix_cursor_fini(struct remix_cursor *c) {
   remix_cursor_init(c, NULL);
 }
 
+// Makes room for the runs of a view.
+static __attribute__((noinline)) enum remixdb_status runs_reserve(struct remix_cursor *c, uint32_t nr) {
+  struct sst_hold *const holds = mem_realloc(c->holds, nr * (sizeof(*holds) + sizeof(*c->near)));
+  if (!holds) return REMIXDB_NOMEM;
+  memset(holds + c->cap, 0, (nr - c->cap) * sizeof(*holds));
+  c->holds = holds;
+  c->cap = nr;
+  c->near = (struct remix_run_pos *)(holds + c->cap);
+  memset(c->near, 0, c->cap * sizeof(*c->near));
+  return REMIXDB_OK;
+}
+
+// The cursor goes to no view: gives back what the runs have.
+static __attribute__((noinline)) void runs_free(struct remix_cursor *c) {
+  for (uint32_t r = 0; r < c->cap; r++) sst_hold_fini(&c->holds[r]);  // with their own memory
+  if (unlikely(c->keys_only)) keys_fini(c);
+}
+
 enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
   assert(!x || !x->paged);
   c->came = cursor_came(c);
@@ -271,28 +291,17 @@ enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
   if (c->turned) cursor_turn_page(c);
   else cursor_drop(c);
   c->x = NULL;
-  cursor_end(c);
-  c->from = cursor_ordinal(c);
+  c->seg = 0;
   c->s = NULL;
   c->no_room = c->wanted = c->bounded = false;
-  for (uint32_t r = 0; !x && r < c->cap; r++) sst_hold_fini(&c->holds[r]);  // with their own memory
-  if (unlikely(c->keys_only)) {
-    if (!x) keys_fini(c);
-    else if (keys_reserve(c, x->nr_runs) != REMIXDB_OK) return REMIXDB_NOMEM;
-  }
-  if (x && x->nr_runs > c->cap) {
-    struct sst_hold *const holds = mem_realloc(c->holds, x->nr_runs * (sizeof(*holds) + sizeof(*c->near)));
-    if (!holds) return REMIXDB_NOMEM;
-    memset(holds + c->cap, 0, (x->nr_runs - c->cap) * sizeof(*holds));
-    c->holds = holds;
-    c->cap = x->nr_runs;
-    c->near = (struct remix_run_pos *)(holds + c->cap);
-    memset(c->near, 0, c->cap * sizeof(*c->near));
-  }
-  c->x = x;
+  enum remixdb_status s = REMIXDB_OK;
+  if (unlikely(!x)) runs_free(c);
+  else if (unlikely(x->nr_runs > c->cap)) s = runs_reserve(c, x->nr_runs);
+  if (unlikely(c->keys_only) && x && s == REMIXDB_OK) s = keys_reserve(c, x->nr_runs);
+  if (likely(s == REMIXDB_OK)) c->x = x;
   cursor_end(c);
   c->from = cursor_ordinal(c);
-  return REMIXDB_OK;
+  return s;
 }
 
 static inline void set_plain(struct remix_cursor *c) {
@@ -337,11 +346,11 @@ static void cursor_step_way(struct remix_cursor *c, enum remix_way way) {
     c->front_seg = c->seg;
     c->front_at = c->at + (way == REMIX_BACK);
     c->group = REMIX_GROUP_MIN;
-    for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].ahead = 0;
+    for (uint32_t m = c->placed; m; m &= m - 1) c->near[set32_first(m)].ahead = 0;
   }
   // a hold may lack its block's records before those that were read
   if (way == REMIX_BACK)
-    for (uint32_t r = 0; r < c->x->nr_runs; r++) c->near[r].nr = 0;
+    for (uint32_t m = c->placed; m; m &= m - 1) c->near[set32_first(m)].nr = 0;
   cursor_turn(c, way);
 }
 
@@ -749,7 +758,6 @@ enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out)
   const uint32_t run = remix_run(c);
   struct remix_run_pos *const n = &c->near[run];
   struct sst *const t = c->x->runs[run];
-  struct sst_hold *const h = &c->holds[run];
   REMIX_COUNT(records);
   if (n->idx < n->nr) {
     block_record(n->data, n->idx, rec_out);
@@ -757,6 +765,8 @@ enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out)
   }
   const sst_pos pos = sels_pos(c->x, c->s, cursor_sels(c), run, c->at);
   n->nr = 0;
+  c->placed |= 1u << run;
+  struct sst_hold *const h = remix_hold(c, run);
   if (unlikely(c->keys_only) && keys_suit(c, run, t, sst_pos_block(pos))) return record_key(c, run, pos, rec_out);
   const enum remixdb_status s = record_read(c, t, pos, h, n, rec_out);
   if (unlikely(s != REMIXDB_OK)) return s;

@@ -47,8 +47,11 @@ struct remix_cursor {
   const uint8_t *s, *sel;      // the segment that it last came to, and its selectors, in the image or in `room`
   struct sst_hold *holds;      // one for each run
   struct remix_run_pos *near;  // one for each run
-  struct blkio_queue *queue;   // for readahead; NULL: none
-  bool no_room;                // the cache had no room for readahead; it is not tried again on this REMIX
+  // Bit r: since the cursor came to its view, holds[r] was used; since its last move that was not a step, near[r] was.
+  // A seek comes to one run or two, so a cursor that leaves them looks at these bits, and not at all runs.
+  uint32_t held, placed;
+  struct blkio_queue *queue;  // for readahead; NULL: none
+  bool no_room;               // the cache had no room for readahead; it is not tried again on this REMIX
   bool begun;  // since the last move that was not a step, a block has been read or did not need to be: the next block
                // of another run is a jump
   uint32_t scan_debt;  // not yet added to the REMIX's
@@ -84,6 +87,13 @@ struct remix_cursor {
   uint8_t room[REMIX_SEG];  // for selectors
 };
 
+_Static_assert(REMIX_RUNS_MAX <= 32, "held and placed have a bit for each run");
+
+// The hold of a run, for a read.
+static inline struct sst_hold *remix_hold(struct remix_cursor *c, uint32_t run) {
+  c->held |= 1u << run;
+  return &c->holds[run];
+}
 static inline bool remix_valid(const struct remix_cursor *c) { return c->x && c->seg < c->x->nr_segs; }
 // Whether reads of blocks come from the disk.
 static inline bool remix_cold(const struct remix_cursor *c) { return c->queue && blkio_cold(c->queue->io); }
