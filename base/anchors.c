@@ -2,6 +2,7 @@
 #include "base/anchors.h"
 
 #include <assert.h>
+#include <stddef.h>
 
 #define NODE ANCHORS_NODE
 #define LEVELS_MAX 11u  // 8^11 passes 2^32
@@ -102,9 +103,9 @@ static __attribute__((noinline)) uint64_t sum_absent(const struct anchors_cells 
   return sum;
 }
 
-// Returns the line of v's cell.
-static inline const struct anchors_line *cell_line(const struct anchors *a, const struct anchors_cells *c, uint64_t v) {
-  const uint16_t *const ranks = a->ranks + c->ranks;
+// Returns the line of v's cell. lines, ranks: the tree's.
+static inline const struct anchors_line *line_of(const struct anchors_line *lines, const uint16_t *ranks,
+                                                 const struct anchors_cells *c, uint64_t v) {
   uint64_t sum = 0;
   uint32_t all = 0;
   for (uint32_t p = 0; p < c->nr_places; p++) {
@@ -113,7 +114,10 @@ static inline const struct anchors_line *cell_line(const struct anchors *a, cons
     all |= rank;
   }
   if (unlikely(all & ABSENT)) sum = sum_absent(c, ranks, v);
-  return a->lines + c->lines + cell_of(c, sum);
+  return lines + cell_of(c, sum);
+}
+static inline const struct anchors_line *cell_line(const struct anchors *a, const struct anchors_cells *c, uint64_t v) {
+  return line_of(a->lines + c->lines, a->ranks + c->ranks, c, v);
 }
 
 // Returns the first string with number `at`; after the last number, the string after the tree.
@@ -122,6 +126,8 @@ static inline uint32_t tree_string(const struct anchors *a, const struct anchors
   const uint32_t ref = a->refs[t->refs + at];
   return ref & REF_TREE ? a->trees[ref & ~REF_TREE].group : ref;
 }
+
+_Static_assert(sizeof(void *) != 8 || offsetof(struct anchors, shared) == CACHE_LINE, "a search reads one line first");
 
 // The state of a search.
 struct way {
@@ -220,8 +226,22 @@ static inline bool tree_leave(const struct anchors *a, struct kref key, struct w
   return false;
 }
 
+// Tells whether the key goes on behind the bytes that all strings share, so that a piece of it tells its cell.
+static inline bool celled(const struct anchors *a, struct kref key) {
+  return a->celled && key.len >= a->common + PIECE &&
+         (likely(a->common == 0) || memcmp(key.ptr, a->shared, a->common) == 0);
+}
+
 uint32_t anchors_find(const struct anchors *a, struct kref key) {
   if (unlikely(a->nr <= 1)) return 0;
+  if (likely(celled(a, key))) {  // tree 0 is the first in each array
+    const uint64_t v = load64be(key.ptr + a->common);
+    const struct anchors_line *const line = line_of(a->lines, a->ranks, a->cells, v);
+    uint32_t less = 0;
+    for (uint32_t i = 0; i < CELL_LINE; i++) less += line->numbers[i] < v;
+    if (likely(line->nr <= CELL_LINE) && likely(less == line->nr || line->numbers[less] != v))
+      return line->first + less;
+  }
   struct way w = {.t = a->trees};
   while (tree_enter(a, key, &w)) {
     tree_search(a, &w);
@@ -566,10 +586,14 @@ static enum remixdb_status gather(struct anchors *a, const struct build *b) {
   return REMIXDB_OK;
 }
 
-// Notes the levels for anchors_find_plain.
-static void plain_set(struct anchors *a) {
+// Notes what the quick ways of a search need.
+static void quick_set(struct anchors *a) {
   const struct anchors_tree *const t = a->trees;
-  if (t->common || t->refs != NO_REFS || t->cells != NO_CELLS || t->nr_levels > ANCHORS_PLAIN) return;
+  if (t->refs != NO_REFS) return;
+  a->common = t->common;
+  a->celled = t->cells != NO_CELLS;
+  assert(!a->celled || (t->cells == 0 && a->cells->lines == 0 && a->cells->ranks == 0));
+  if (a->celled || t->common || t->nr_levels > ANCHORS_PLAIN) return;
   a->nr_plain = t->nr_levels;
   for (uint32_t l = 0; l < t->nr_levels; l++) a->plain[l] = a->nodes + (size_t)t->level[l] * NODE;
 }
@@ -582,7 +606,7 @@ enum remixdb_status anchors_init(struct anchors *a, const uint8_t *offs, const u
   // building a tree may add others after it
   for (size_t i = 0; s == REMIXDB_OK && i < nr_trees(&b); i++) s = tree_build(&b, i);
   if (s == REMIXDB_OK) s = gather(a, &b);
-  if (s == REMIXDB_OK) plain_set(a);
+  if (s == REMIXDB_OK) quick_set(a);
   mem_free(b.trees.p);
   mem_free(b.nodes.p);
   mem_free(b.refs.p);

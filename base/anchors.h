@@ -32,22 +32,24 @@ struct anchors_cells;
 struct anchors_line;
 
 struct anchors {
-  const uint8_t
-      *offs;  // nr + 1 times u32, little-endian: where each string begins in `bytes`, and where the last string ends
-  const uint8_t *bytes;
   uint32_t nr;
-  // private below
-  uint32_t nr_plain;                  // levels of `plain`; 0: there are none
-  const struct anchors_tree *trees;   // tree 0 holds all strings except the empty one
-  const uint64_t *nodes;              // of all trees; the numbers of cells whose line does not hold them
-  const uint32_t *refs;               // of trees in which strings share a number
+  // Private. The fields up to `ranks` are all that most searches read, besides what these point to: one cache line.
+  uint32_t nr_plain;  // levels of `plain`; 0: there are none
+  uint32_t common;    // if `celled`: bytes that all strings but the empty one share
+  bool celled;        // tree 0 has cells, and each of its numbers belongs to one string
+  // The levels of tree 0, if all strings differ in their first 8 bytes and are too few for cells.
+  const uint64_t *plain[ANCHORS_PLAIN];
   const struct anchors_cells *cells;  // of trees with cells
   const struct anchors_line *lines;   // of all cells
   const uint16_t *ranks;              // of all trees with cells
   const uint8_t *shared;              // the common bytes of each tree's strings
+  const struct anchors_tree *trees;   // tree 0 holds all strings except the empty one
+  const uint64_t *nodes;              // of all trees; the numbers of cells whose line does not hold them
+  const uint32_t *refs;               // of trees in which strings share a number
   struct mem_map map;                 // memory of all the above
-  // The levels of the only tree, if all strings differ in their first 8 bytes and are too few for cells.
-  const uint64_t *plain[ANCHORS_PLAIN];
+  // Public: where each string begins in `bytes`, and where the last one ends, nr + 1 times u32, little-endian.
+  const uint8_t *offs;
+  const uint8_t *bytes;
 };
 
 // Prepares the search. The caller owns the strings, which must not change while `a` lives. The strings ascend strictly,

@@ -12,7 +12,7 @@
 // One allocation, so that x, ix and map are near each other in memory.
 struct remix_whole {
   struct remix x;
-  struct remix_index ix;
+  _Alignas(CACHE_LINE) struct remix_index ix;
   struct mem_map map;  // of the image
   size_t counted;      // bytes in the account of indexes (base/budget.h)
 };
@@ -378,8 +378,9 @@ static enum remixdb_status make_path(struct remix *x) {
 enum remixdb_status remix_create(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs, uint32_t nr_runs,
                                  struct remix **out) {
   assert(nr_runs <= REMIX_RUNS_MAX);
-  struct remix_whole *const whole = mem_calloc(1, sizeof(*whole));
+  struct remix_whole *const whole = mem_alloc_aligned(CACHE_LINE, sizeof(*whole));
   if (!whole) return REMIXDB_NOMEM;
+  memset(whole, 0, sizeof(*whole));
   struct remix *const x = &whole->x;
   x->index = &whole->ix;
   x->ctx = ctx;

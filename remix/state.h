@@ -4,6 +4,8 @@
 #ifndef REMIX_STATE_H
 #define REMIX_STATE_H
 
+#include <stddef.h>
+
 #include "base/anchors.h"
 #include "base/blind.h"
 #include "base/set32.h"
@@ -35,26 +37,27 @@ struct remix_watch {
 };
 
 struct remix {
+  // One cache line has all that a reader reads first. The fields `index`, `paged` and `of` are private.
+  struct sst **runs;  // nr_runs tables, from the oldest to the newest; each referenced
+  uint32_t nr_runs;
+  uint32_t nr_segs;  // 0 if it is paged
+  struct remix_index *index;
+  struct remix_paged *paged;  // remix/paged.h; NULL: it is whole
+  struct remix *of;           // it is a page of this REMIX; else NULL
   const struct sst_ctx *ctx;
+  bool tags;
   uint64_t number;
   struct pack_part *part;  // the file is this part of a pack; NULL: it is a file of its own
   uint64_t origin;         // the id of the store that wrote the file
   uint64_t print;          // the file's fingerprint: its checksum
   char *path;
-  struct sst **runs;  // nr_runs tables, from the oldest to the newest; each referenced
-  uint32_t nr_runs;
-  uint32_t nr_segs;     // 0 if it is paged
   uint64_t nr_entries;  // all versions
   uint64_t nr_keys;     // newest versions that are not tombstones
-  bool tags;
   uint64_t file_size;
   uint8_t *image;  // the view, unpacked and checked: plain, as docs/FORMAT.md has it, or narrow. NULL: it is paged
   size_t image_size;
   // private below
-  struct remix_index *index;
-  struct remix_paged *paged;      // remix/paged.h; NULL: it is whole
   size_t paged_memory;            // bytes that it takes, without the pages; 0: it is whole
-  struct remix *of;               // it is a page of this REMIX; else NULL
   void (*fini)(struct remix *x);  // of one that is paged: frees what it has for that; of a page: frees it. Else NULL
   _Atomic uint32_t refs;
   _Atomic bool obsolete;
@@ -73,9 +76,10 @@ struct remix_index {
   struct remix_layout lay;
   bool young;  // tombstones are live
   bool plain;  // no record expires
-  struct anchors anchors;
   // The number of live entries before each segment; nr_segs + 1 elements. A cursor searches this array to pass segments
   // without live entries, and to skip any number of keys.
   uint32_t *live;
+  struct anchors anchors;  // in the next cache line
 };
+_Static_assert(sizeof(void *) != 8 || offsetof(struct remix_index, anchors) == CACHE_LINE, "a seek reads two lines");
 #endif
