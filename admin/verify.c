@@ -226,8 +226,7 @@ static enum remixdb_status check_entry(const struct remix *x, const struct remix
   if (w->tag && w->tag[w->at] != remix_tag(hash64(key.ptr, key.len))) return WRONG("wrong tag");
   if (kv_cmp(key, low) < 0 || (high.ptr && kv_cmp(key, high) >= 0)) return WRONG("key outside of its partition");
   if (w->at == 0) {
-    const struct kref anchor = remix_anchor(x, w->seg);
-    if (kv_cmp(anchor, key) > 0 || (prev->any && kv_cmp(before, anchor) >= 0))
+    if (remix_anchor_cmp(x, w->seg, key) > 0 || (prev->any && remix_anchor_cmp(x, w->seg, before) <= 0))
       return WRONG("the anchor does not separate the segments");
   }
   const char *const wrong = remix_walk_wrong(w, before, key);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/anchors.h"
 
-#include <assert.h>
 #include <stddef.h>
 
 #define NODE ANCHORS_NODE
@@ -221,9 +220,21 @@ static inline bool tree_leave(const struct anchors *a, struct kref key, struct w
   } else {
     end = tree_string(a, t, at + 1);
   }
-  while (i < end && kv_cmp(anchors_at(a, i), key) <= 0) i++;
+  while (i < end && kv_cmp(anchors_rest(a, i), key) <= 0) i++;
   w->at = i - 1;
   return false;
+}
+
+// Takes the head off the key. Returns false if *found_out is the answer.
+ALWAYS_INLINE bool head_off(const struct anchors *a, struct kref *key, uint32_t *found_out) {
+  const uint32_t n = key->len < a->cut ? key->len : a->cut;
+  const int r = n ? memcmp(key->ptr, a->head, n) : 0;
+  if (unlikely(r != 0 || n < a->cut)) {
+    *found_out = r > 0 ? a->nr - 1 : 0;
+    return false;
+  }
+  *key = kref(key->ptr + a->cut, key->len - a->cut);
+  return true;
 }
 
 // Tells whether the key goes on behind the bytes that all strings share, so that a piece of it tells its cell.
@@ -233,7 +244,9 @@ static inline bool celled(const struct anchors *a, struct kref key) {
 }
 
 uint32_t anchors_find(const struct anchors *a, struct kref key) {
+  uint32_t found;
   if (unlikely(a->nr <= 1)) return 0;
+  if (unlikely(a->has_head) && !head_off(a, &key, &found)) return found;
   if (likely(celled(a, key))) {  // tree 0 is the first in each array
     const uint64_t v = load64be(key.ptr + a->common);
     const struct anchors_line *const line = line_of(a->lines, a->ranks, a->cells, v);
@@ -307,8 +320,10 @@ void anchors_find_many(const struct anchors_lookup *wants, uint32_t nr, uint32_t
   assert(nr <= ANCHORS_MANY_MAX);
   for (uint32_t i = 0; i < nr; i++) {
     const struct anchors *const a = wants[i].anchors;
+    struct kref key = wants[i].key;
     ways[i] = (struct way){.t = a->trees};
-    if (unlikely(a->nr <= 1) || !tree_enter(a, wants[i].key, &ways[i])) continue;
+    if (unlikely(a->nr <= 1) || (unlikely(a->has_head) && !head_off(a, &key, &ways[i].at))) continue;
+    if (!tree_enter(a, key, &ways[i])) continue;
     step[i] = (uint8_t)many_enter(a, &ways[i], &lines[i]);
     going[left++] = (uint8_t)i;
   }
@@ -318,7 +333,8 @@ void anchors_find_many(const struct anchors_lookup *wants, uint32_t nr, uint32_t
       const uint32_t i = going[k];
       const struct anchors *const a = wants[i].anchors;
       if (many_step(a, &ways[i], lines[i], &step[i])) {
-        if (likely(!tree_leave(a, wants[i].key, &ways[i])) || !tree_enter(a, wants[i].key, &ways[i])) continue;
+        const struct kref key = kref(wants[i].key.ptr + a->cut, wants[i].key.len - a->cut);  // has the head
+        if (likely(!tree_leave(a, key, &ways[i])) || !tree_enter(a, key, &ways[i])) continue;
         step[i] = (uint8_t)many_enter(a, &ways[i], &lines[i]);
       }
       going[stay++] = (uint8_t)i;
@@ -362,8 +378,8 @@ static inline size_t nr_trees(const struct build *b) { return b->trees.len / siz
 
 // Adds a tree. known: bytes in which a key that comes to the tree agrees with it.
 static enum remixdb_status tree_add(struct build *b, uint32_t group, uint32_t first, uint32_t last, uint32_t known) {
-  const struct kref k = anchors_at(b->a, first);
-  const uint32_t common = kv_lcp_from(k, anchors_at(b->a, last), known);
+  const struct kref k = anchors_rest(b->a, first);
+  const uint32_t common = kv_lcp_from(k, anchors_rest(b->a, last), known);
   const size_t at = b->shared.len;
   if (at + (common - known) > UINT32_MAX) return err_set(REMIXDB_NOMEM, "an index of anchors would pass 4 GiB");
   uint8_t *const shared = extend(&b->shared, common - known);
@@ -381,7 +397,7 @@ static enum remixdb_status group_add(struct build *b, uint32_t common, uint32_t 
   uint32_t *const ref = extend(&b->refs, sizeof(*ref));
   if (!ref) return REMIXDB_NOMEM;
   *ref = i;
-  while (first < end && anchors_at(b->a, first).len < common + PIECE) first++;
+  while (first < end && anchors_rest(b->a, first).len < common + PIECE) first++;
   if (end - first <= ANCHORS_FEW) return REMIXDB_OK;
   *ref = REF_TREE | (uint32_t)nr_trees(b);
   return tree_add(b, i, first, end - 1, common + PIECE);
@@ -498,7 +514,7 @@ static uint32_t count_numbers(const struct anchors *a, const struct anchors_tree
   uint32_t nr = 0;
   uint64_t before = 0;
   for (uint32_t i = t->first; i <= t->last; i++) {
-    const uint64_t v = piece(anchors_at(a, i), t->common);
+    const uint64_t v = piece(anchors_rest(a, i), t->common);
     nr += i == t->first || v != before;
     before = v;
   }
@@ -512,7 +528,7 @@ static enum remixdb_status numbers_build(struct build *b, struct anchors_tree *t
   enum remixdb_status s = REMIXDB_OK;
   t->refs = several ? (uint32_t)(b->refs.len / sizeof(uint32_t)) : NO_REFS;
   for (uint32_t i = t->first; i <= t->last && s == REMIXDB_OK; i++) {
-    const uint64_t v = piece(anchors_at(b->a, i), t->common);
+    const uint64_t v = piece(anchors_rest(b->a, i), t->common);
     if (nr && level[nr - 1] == v) continue;
     assert(!nr || level[nr - 1] < v);
     if (nr && several) s = group_add(b, t->common, from, i);
@@ -593,13 +609,18 @@ static void quick_set(struct anchors *a) {
   a->common = t->common;
   a->celled = t->cells != NO_CELLS;
   assert(!a->celled || (t->cells == 0 && a->cells->lines == 0 && a->cells->ranks == 0));
-  if (a->celled || t->common || t->nr_levels > ANCHORS_PLAIN) return;
+  if (a->celled || a->has_head || t->common || t->nr_levels > ANCHORS_PLAIN) return;
   a->nr_plain = t->nr_levels;
   for (uint32_t l = 0; l < t->nr_levels; l++) a->plain[l] = a->nodes + (size_t)t->level[l] * NODE;
 }
 
 enum remixdb_status anchors_init(struct anchors *a, const uint8_t *offs, const uint8_t *bytes, uint32_t nr) {
-  *a = (struct anchors){.offs = offs, .bytes = bytes, .nr = nr};
+  return anchors_init_cut(a, offs, bytes, nr, 0, NULL);
+}
+
+enum remixdb_status anchors_init_cut(struct anchors *a, const uint8_t *offs, const uint8_t *bytes, uint32_t nr,
+                                     uint32_t cut, const uint8_t *head) {
+  *a = (struct anchors){.offs = offs, .bytes = bytes, .nr = nr, .has_head = cut > 0, .cut = cut, .head = head};
   if (nr <= 1) return REMIXDB_OK;
   struct build b = {.a = a};
   enum remixdb_status s = tree_add(&b, 1, 1, nr - 1, 0);
@@ -620,4 +641,17 @@ enum remixdb_status anchors_init(struct anchors *a, const uint8_t *offs, const u
 void anchors_fini(struct anchors *a) {
   mem_unmap(&a->map);
   *a = (struct anchors){0};
+}
+
+void anchors_copy(const struct anchors *a, uint32_t i, uint32_t from, uint32_t len, uint8_t *to) {
+  const uint32_t cut = i ? a->cut : 0, of_head = from < cut ? (len < cut - from ? len : cut - from) : 0;
+  if (of_head) memcpy(to, a->head + from, of_head);
+  if (len > of_head) memcpy(to + of_head, anchors_rest(a, i).ptr + (from + of_head - cut), len - of_head);
+}
+
+int anchors_cmp(const struct anchors *a, uint32_t i, struct kref key) {
+  const uint32_t cut = i ? a->cut : 0, n = key.len < cut ? key.len : cut;
+  const int r = n ? memcmp(a->head, key.ptr, n) : 0;
+  if (r != 0) return r;
+  return key.len < cut ? 1 : kv_cmp(anchors_rest(a, i), kref(key.ptr + cut, key.len - cut));
 }

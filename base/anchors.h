@@ -20,6 +20,8 @@
 #ifndef ANCHORS_H
 #define ANCHORS_H
 
+#include <assert.h>
+
 #include "kv.h"
 
 #define ANCHORS_FEW 8u
@@ -35,8 +37,9 @@ struct anchors {
   uint32_t nr;
   // Private. The fields up to `ranks` are all that most searches read, besides what these point to: one cache line.
   uint32_t nr_plain;  // levels of `plain`; 0: there are none
-  uint32_t common;    // if `celled`: bytes that all strings but the empty one share
+  uint32_t common;    // if `celled`: bytes that all strings but the empty one share, behind the head
   bool celled;        // tree 0 has cells, and each of its numbers belongs to one string
+  bool has_head;      // `cut` is not 0
   // The levels of tree 0, if all strings differ in their first 8 bytes and are too few for cells.
   const uint64_t *plain[ANCHORS_PLAIN];
   const struct anchors_cells *cells;  // of trees with cells
@@ -50,11 +53,18 @@ struct anchors {
   // Public: where each string begins in `bytes`, and where the last one ends, nr + 1 times u32, little-endian.
   const uint8_t *offs;
   const uint8_t *bytes;
+  // How many bytes are stored once for all strings but the first: `bytes` has only what follows them. Each of these
+  // strings has at least one byte more.
+  uint32_t cut;
+  const uint8_t *head;  // these bytes
 };
 
 // Prepares the search. The caller owns the strings, which must not change while `a` lives. The strings ascend strictly,
 // and string 0 is empty, so every key has a place. nr may be 0. Fails with REMIXDB_NOMEM; `a` then holds no memory.
 MUST_CHECK enum remixdb_status anchors_init(struct anchors *a, const uint8_t *offs, const uint8_t *bytes, uint32_t nr);
+// The same with a cut. Searches take the head off the key first.
+MUST_CHECK enum remixdb_status anchors_init_cut(struct anchors *a, const uint8_t *offs, const uint8_t *bytes,
+                                                uint32_t nr, uint32_t cut, const uint8_t *head);
 void anchors_fini(struct anchors *a);  // zeroed memory is allowed
 // Returns the number of the last string that is not greater than the key; 0 when there are no strings. Any thread.
 uint32_t anchors_find(const struct anchors *a, struct kref key);
@@ -85,8 +95,21 @@ struct anchors_lookup {
 void anchors_find_many(const struct anchors_lookup *wants, uint32_t nr, uint32_t *found_out);
 static inline size_t anchors_memory(const struct anchors *a) { return a->map.size; }  // bytes, without the strings
 
-static inline struct kref anchors_at(const struct anchors *a, uint32_t i) {
+// String i without the head.
+static inline struct kref anchors_rest(const struct anchors *a, uint32_t i) {
   const uint32_t off = load32le(a->offs + 4 * (size_t)i);
   return kref(a->bytes + off, load32le(a->offs + 4 * (size_t)i + 4) - off);
 }
+static inline uint32_t anchors_len(const struct anchors *a, uint32_t i) {
+  return anchors_rest(a, i).len + (i ? a->cut : 0);
+}
+// String i, without a cut.
+static inline struct kref anchors_at(const struct anchors *a, uint32_t i) {
+  assert(a->cut == 0);
+  return anchors_rest(a, i);
+}
+// Copies len bytes of string i from byte `from` on, which it has.
+void anchors_copy(const struct anchors *a, uint32_t i, uint32_t from, uint32_t len, uint8_t *to);
+// As kv_cmp of string i and the key.
+int anchors_cmp(const struct anchors *a, uint32_t i, struct kref key);
 #endif

@@ -8,7 +8,7 @@ static void edge_init(struct remix_cursor *c, struct remix_edge *e, struct kref 
   *e = (struct remix_edge){.key = key, .seg = open, .known = true};
   if (!key.ptr || c->x->nr_segs == 0) return;
   e->seg = anchors_find(&c->x->index->anchors, key);
-  e->known = kv_eq(anchors_at(&c->x->index->anchors, e->seg), key);  // then no entry of the segment is less (R3)
+  e->known = anchors_cmp(&c->x->index->anchors, e->seg, key) == 0;  // then no entry of the segment is less (R3)
 }
 
 void edge_set(struct remix_cursor *c, struct kref low, struct kref high) {

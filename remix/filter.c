@@ -93,8 +93,9 @@ static void list_put(struct bits *b, const struct sets *sets, uint32_t from, uin
       }
 }
 
+// The first anchor of a set, without the head.
 static struct kref bound_anchor(const struct page_segs *page, uint32_t level, uint32_t set) {
-  return anchors_at(&page->ix->anchors, page->first + (set << level));
+  return anchors_rest(&page->ix->anchors, page->first + (set << level));
 }
 
 static uint64_t bound_at(const struct remix_filter *f, uint32_t i) {  // of set i + 1
@@ -109,7 +110,7 @@ static uint8_t shift_for(uint64_t range, uint32_t width) {
 
 // Writes the bounds as numbers of f->width bytes. Returns how many equal the one before.
 static uint32_t numbers_put(const struct page_segs *page, uint32_t level, struct remix_filter *f, uint8_t *to) {
-  const uint32_t common = f->shared + f->more;
+  const uint32_t common = f->shared + f->more - page->ix->anchors.cut;
   uint32_t equal = 0;
   uint64_t before = 0;
   f->shift = shift_for(f->high - f->low, f->width);
@@ -127,7 +128,7 @@ static uint32_t numbers_put(const struct page_segs *page, uint32_t level, struct
 // room.
 static size_t strings_put(const struct page_segs *page, uint32_t level, const struct remix_filter *f, uint8_t *to,
                           size_t room) {
-  const uint32_t common = f->shared + f->more;
+  const uint32_t common = f->shared + f->more - page->ix->anchors.cut;
   uint8_t *p = to;
   uint32_t shared = common, next = common;  // with the anchor before, and with the next one
   for (uint32_t i = 1; i < f->nr_sets; i++, shared = next) {
@@ -149,9 +150,9 @@ static size_t strings_put(const struct page_segs *page, uint32_t level, const st
 // made.
 static bool bounds_put(const struct page_segs *page, uint32_t level, struct remix_filter *f, uint8_t *to) {
   const struct kref first = bound_anchor(page, level, 1), last = bound_anchor(page, level, f->nr_sets - 1u);
-  const uint32_t common = kv_lcp_from(first, last, 0);
-  if (common < f->shared || common - f->shared > UINT8_MAX) return false;
-  f->more = (uint8_t)(common - f->shared);
+  const uint32_t common = kv_lcp_from(first, last, 0), all = common + page->ix->anchors.cut;
+  if (all < f->shared || all - f->shared > UINT8_MAX) return false;
+  f->more = (uint8_t)(all - f->shared);
   f->low = number_of(first, common);
   f->high = number_of(last, common);
   for (f->width = 2; f->width < 4; f->width++)
@@ -193,7 +194,7 @@ struct remix_filter *remix_filter_make(const struct remix *x, uint32_t first, ui
   struct remix_filter *const f = mem_alloc(head.size);
   if (!f) return NULL;
   memcpy(f, &head, sizeof(head));
-  if (f->more) memcpy(f->data, bound_anchor(&page, level, 1).ptr + f->shared, f->more);
+  if (f->more) anchors_copy(&page.ix->anchors, first + (1u << level), f->shared, f->more, f->data);
   if (f->bounds) memcpy(f->data + f->more, bounds, f->bounds);
   for (uint32_t i = 0; i <= nr; i++) store16le(f->data + before + 2 * (size_t)i, starts[i]);
   memcpy(f->data + before + 2 * (size_t)(nr + 1), lists, len);

@@ -13,14 +13,64 @@ static struct remix_layout narrow_layout(const struct remix *x, bool nibbles, en
   return remix_layout_of(x->nr_runs, x->tags, true, nibbles, room, most <= 0xFFFF ? 2 : most <= 0xFFFFFF ? 3 : 4);
 }
 
-// Bytes of the ends of the anchors, and of the anchors.
+// How often the head of anchors with a cut is left out.
+static uint32_t cut_times(const struct remix *x) { return x->nr_segs > 1 ? x->nr_segs - 1 : 0; }
+
+// Bytes of the ends of the anchors, and of the whole anchors.
 static size_t anchors_size(const struct remix *x) {
   const struct anchors *const a = &x->index->anchors;
-  return 4 * ((size_t)x->nr_segs + 1) + load32le(a->offs + 4 * (size_t)x->nr_segs);
+  return 4 * ((size_t)x->nr_segs + 1) + load32le(a->offs + 4 * (size_t)x->nr_segs) + (size_t)a->cut * cut_times(x);
 }
 
-static size_t list_at(const struct remix *x, size_t head, uint32_t stride) {
-  return align_up(head + (size_t)x->nr_segs * stride + anchors_size(x), REMIX_LISTED);
+// The cut of a plain image's anchors: each one keeps a byte.
+static uint32_t anchors_cut(const struct remix *x) {
+  const struct anchors *const a = &x->index->anchors;
+  if (x->nr_segs <= 2) return 0;
+  const uint32_t common = kv_lcp_from(anchors_at(a, 1), anchors_at(a, x->nr_segs - 1), 0), len = anchors_len(a, 1);
+  return common < len ? common : len - 1;
+}
+
+// The same bytes, of anchors with a cut, and the head.
+static size_t cut_size(const struct remix *x, uint32_t cut) {
+  return anchors_size(x) - (size_t)cut * cut_times(x) + cut;
+}
+
+static size_t list_at(const struct remix *x, size_t head, const struct narrow_form *form) {
+  return align_up(head + (size_t)x->nr_segs * form->lay.stride + cut_size(x, form->cut), REMIX_LISTED);
+}
+
+// Makes the ends of the anchors, the anchors without the head, and the head.
+static void cut_anchors(const struct remix *x, uint32_t cut, uint8_t *to) {
+  const struct anchors *const a = &x->index->anchors;
+  uint8_t *p = to + 4 * ((size_t)x->nr_segs + 1);
+  uint32_t at = 0;
+  if (cut == 0) {
+    memcpy(to, a->offs, anchors_size(x));
+    return;
+  }
+  for (uint32_t i = 0; i < x->nr_segs; i++) {
+    const struct kref anchor = anchors_at(a, i);
+    store32le(to + 4 * (size_t)i, at);
+    if (i == 0) continue;  // it is empty
+    memcpy(p + at, anchor.ptr + cut, anchor.len - cut);
+    at += anchor.len - cut;
+  }
+  store32le(to + 4 * (size_t)x->nr_segs, at);
+  memcpy(p + at, anchors_at(a, 1).ptr, cut);
+}
+
+// Makes the ends of the anchors, and the whole anchors.
+static void whole_anchors(const struct remix *x, uint8_t *to) {
+  const struct anchors *const a = &x->index->anchors;
+  uint8_t *const p = to + 4 * ((size_t)x->nr_segs + 1);
+  uint32_t at = 0;
+  for (uint32_t i = 0; i < x->nr_segs; i++) {
+    const uint32_t len = anchors_len(a, i);
+    store32le(to + 4 * (size_t)i, at);
+    anchors_copy(a, i, 0, len, p + at);
+    at += len;
+  }
+  store32le(to + 4 * (size_t)x->nr_segs, at);
 }
 
 // Whether the selectors of a plain segment have bits that nibbles lack. Those beyond the last entry are 0.
@@ -67,7 +117,8 @@ enum remixdb_status remix_narrow_form(const struct remix *x, size_t head, struct
                         (room == REMIX_ROOM_NIBBLES ? (size_t)bytes * BLIND_NARROW : 0) +
                         (sels ? (size_t)marked * REMIX_SEG : 0);
   out->lay = narrow_layout(x, sels, room);
-  out->size = list_at(x, head, out->lay.stride) + listed;
+  out->cut = anchors_cut(x);
+  out->size = list_at(x, head, out) + listed;
   return REMIXDB_OK;
 }
 
@@ -131,7 +182,7 @@ void remix_narrow(struct remix *x, size_t head, const struct narrow_form *form, 
   struct remix_index *const ix = x->index;
   const struct remix_layout lay = form->lay;
   uint8_t *const segs = to + head, *const offs = segs + (size_t)x->nr_segs * lay.stride;
-  struct listing l = {.list = to + list_at(x, head, lay.stride)};
+  struct listing l = {.list = to + list_at(x, head, form)};
   memcpy(to, x->image, head);
   for (uint32_t i = 0; i < x->nr_segs; i++) {
     const uint8_t *const q = seg_at(ix, i);
@@ -144,8 +195,8 @@ void remix_narrow(struct remix *x, size_t head, const struct narrow_form *form, 
     for (uint32_t r = 0; r < x->nr_runs; r++) store32le(p + lay.offs + lay.off_size * r, seg_off(ix, q, r));
     narrow_dbits(&lay, seg_blind(ix, q), &form->bits[i], p, &l);
   }
-  const size_t anchors = anchors_size(x);
-  memcpy(offs, ix->anchors.offs, anchors);
+  const size_t anchors = cut_size(x, form->cut);
+  cut_anchors(x, form->cut, offs);
   memset(offs + anchors, 0, (size_t)(l.list - offs) - anchors);
   assert((size_t)(l.list - to) + (size_t)l.nr * REMIX_LISTED == form->size);
   x->image = to;
@@ -155,6 +206,8 @@ void remix_narrow(struct remix *x, size_t head, const struct narrow_form *form, 
   ix->list = l.list;
   ix->anchors.offs = offs;
   ix->anchors.bytes = offs + 4 * ((size_t)x->nr_segs + 1);
+  ix->anchors.cut = form->cut;
+  ix->anchors.head = ix->anchors.bytes + load32le(offs + 4 * (size_t)x->nr_segs);
 }
 
 void remix_sels(const struct remix_index *ix, const uint8_t *s, uint8_t *to) {
@@ -191,6 +244,6 @@ void remix_plain(const struct remix *x, uint8_t *to) {
     memset(p + lay.dbits + BLIND_WIDE, 0, lay.stride - lay.dbits - BLIND_WIDE);
   }
   uint8_t *const offs = to + head + (size_t)x->nr_segs * lay.stride;
-  memcpy(offs, ix->anchors.offs, anchors_size(x));
+  whole_anchors(x, offs);
   memset(offs + anchors_size(x), 0, REMIX_SUM);
 }

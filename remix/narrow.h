@@ -19,7 +19,8 @@
 //       bits, and all segments have wide bits without a flag. Selectors: a segment has the flag REMIX_SEG_NIBBLES if
 //       its selectors are nibbles: the runs. Such a segment has the flag REMIX_SEG_OLD if it has old versions. Any
 //       other segment has its selectors in an element. Or the layout has room for bytes, and all selectors are bytes. A
-//       cursor offset has the fewest bytes, from 2 on, that hold the ends of all runs.
+//       cursor offset has the fewest bytes, from 2 on, that hold the ends of all runs. Anchors: the bytes that all but
+//       the first share are stored once, behind the others (`cut`, base/anchors.h).
 //   N2  The layout of a narrow image has room for bits that are nibbles only, if no more than one of NARROW_SHARE
 //       segments lacks such bits. It has room for bytes, if no more than one of NARROW_SHARE segments needs wide bits.
 //       Otherwise it has room for wide bits. It has room for selectors that are nibbles only, if there are at most
@@ -37,6 +38,7 @@ struct narrow_bits;
 struct narrow_form {
   struct remix_layout lay;
   size_t size;               // bytes of the image
+  uint32_t cut;              // of its anchors
   struct narrow_bits *bits;  // private: of each segment
 };
 // Chooses the form of the narrow image of x, whose plain image has been checked. head: bytes of the image before the

@@ -208,7 +208,7 @@ enum remixdb_status remix_check_image(struct remix *x, uint64_t anchors_len, boo
 
 enum remixdb_status remix_take_anchors(struct remix *x) {
   struct anchors *const a = &x->index->anchors;
-  return anchors_init(a, a->offs, a->bytes, x->nr_segs);
+  return anchors_init_cut(a, a->offs, a->bytes, x->nr_segs, a->cut, a->head);
 }
 
 // The same of a REMIX in a pack.
@@ -480,6 +480,14 @@ size_t remix_memory(const struct remix *x) {
          (x->paged ? x->paged_memory : ((size_t)x->nr_segs + 1) * sizeof(whole->ix.live[0]));
 }
 
-struct kref remix_anchor(const struct remix *x, uint32_t seg) {
-  return anchors_at(&x->index->anchors, seg);
+struct kref remix_anchor(const struct remix *x, uint32_t seg, uint8_t *room) {
+  const struct anchors *const a = &x->index->anchors;
+  if (a->cut == 0) return anchors_at(a, seg);
+  const uint32_t len = anchors_len(a, seg);
+  anchors_copy(a, seg, 0, len, room);
+  return kref(room, len);
+}
+
+int remix_anchor_cmp(const struct remix *x, uint32_t seg, struct kref key) {
+  return anchors_cmp(&x->index->anchors, seg, key);
 }

@@ -50,8 +50,10 @@ void remix_watch(struct remix *x, const struct remix_watch *w);
 void remix_add_debt(struct remix *x, uint64_t scan_debt);
 // Tells whether some record of the view expires.
 bool remix_expires(const struct remix *x);
-struct kref remix_anchor(const struct remix *x,
-                         uint32_t seg);  // of a whole view or a page; points into the image; seg < nr_segs
+// The anchor of a segment, seg < nr_segs, of a whole view or a page: points into the image, or to `room`, which has
+// KV_KEY_MAX bytes.
+struct kref remix_anchor(const struct remix *x, uint32_t seg, uint8_t *room);
+int remix_anchor_cmp(const struct remix *x, uint32_t seg, struct kref key);  // as kv_cmp of the anchor and the key
 
 // ---- steps of an opening, for this file and remix/paged.c
 

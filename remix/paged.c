@@ -671,14 +671,18 @@ sst_pos remix_page_end(const struct remix *page, uint32_t run) {
   return slot_end(page->of, ((const struct remix_in *)page)->slot, run);
 }
 
-// Segments are mostly 7/8 full. Each has an anchor with its place in the search, and two words beside it.
+// Segments are mostly 7/8 full. Each has an anchor, without the bytes that all keys share, with its place in the
+// search, and two words beside it.
 uint64_t remix_whole_memory(struct sst *const *runs, uint32_t nr_runs) {
   uint64_t records = 0, keys = 0;
+  struct kref min = {0}, max = {0};
   for (uint32_t r = 0; r < nr_runs; r++) {
     records += runs[r]->nr_records;
     keys += runs[r]->key_bytes;
+    if (r == 0 || kv_cmp(runs[r]->min, min) < 0) min = runs[r]->min;
+    if (r == 0 || kv_cmp(runs[r]->max, max) > 0) max = runs[r]->max;
   }
-  const uint64_t key = records ? keys / records : 0;
+  const uint64_t key = records ? keys / records - kv_lcp_from(min, max, 0) : 0;
   return records / (REMIX_SEG * 7 / 8) *
          (remix_layout_of(nr_runs, true, true, nr_runs <= NARROW_RUNS, REMIX_ROOM_NIBBLES, 4).stride + key + 24);
 }

@@ -40,7 +40,7 @@ enum remixdb_status remix_rank(const struct remix *x, struct kref key, struct ss
   const uint32_t seg = anchors_find(&ix->anchors, key);
   const uint8_t *const p = seg_at(ix, seg);
   enum remixdb_status s = REMIXDB_OK;
-  if (kv_eq(anchors_at(&ix->anchors, seg), key)) {
+  if (anchors_cmp(&ix->anchors, seg, key) == 0) {
     spot.at = 0;  // no entry of the segment is less (R3)
   } else if (seg_far(ix, p)) {
     s = seg_search_binary(x, p, key, rank_entry, &reader, &spot, &rec);

@@ -292,10 +292,10 @@ const char *remix_walk_wrong(const struct remix_walk *w, struct kref before, str
   const uint8_t *const s = seg_at(ix, w->seg);
   const uint32_t lcp = kv_lcp_from(before, key, 0);
   if (w->at == 0) {
-    const struct kref anchor = anchors_at(&ix->anchors, w->seg);
+    const uint32_t len = anchors_len(&ix->anchors, w->seg);
     if (!base_is_right(ix, s, w->nr)) return "wrong base";
     if (w->seg == 0) return NULL;
-    const bool begins = anchor.len == lcp + 1 && anchor.len <= key.len && memcmp(anchor.ptr, key.ptr, anchor.len) == 0;
+    const bool begins = len == lcp + 1 && len <= key.len && anchors_cmp(&ix->anchors, w->seg, kref(key.ptr, len)) == 0;
     return begins ? NULL : "wrong anchor";
   }
   const uint32_t d = blind_bit(seg_blind(ix, s), w->at), base = seg_base(ix, s);
@@ -312,7 +312,7 @@ uint32_t remix_walk_lcp(const struct remix_walk *w, bool *known_out) {
   const struct remix_index *const ix = w->x->index;
   *known_out = true;
   // An anchor is one byte longer than the prefix that its key shares with the key before (R3).
-  if (w->at == 0) return w->seg ? anchors_at(&ix->anchors, w->seg).len - 1 : 0;
+  if (w->at == 0) return w->seg ? anchors_len(&ix->anchors, w->seg) - 1 : 0;
   const uint8_t *const s = seg_at(ix, w->seg);
   const uint32_t d = blind_bit(seg_blind(ix, s), w->at);
   if (d == BLIND_SAME) return REMIX_SAME;

@@ -134,6 +134,8 @@ struct splice {
   struct remix_layout lay;  // of the old view's segments
   const uint8_t *segs;
   uint32_t common;  // bytes that all anchors except the first one share
+  uint8_t *begins;  // these bytes
+  uint8_t *anchor;  // room for the last anchor of an old segment (old_anchor)
 
   struct here here;             // the segment being spliced into
   uint8_t sels[2 * REMIX_SEG];  // its selectors, and room behind them
@@ -213,6 +215,9 @@ static enum remixdb_status blocks_fetch(struct splice *x) {
   }
   return REMIXDB_OK;
 }
+
+// The anchor of an old segment, until the next call.
+static struct kref old_anchor(const struct splice *x, uint32_t seg) { return remix_anchor(x->in->old, seg, x->anchor); }
 
 static inline const uint8_t *old_seg(const struct splice *x, uint32_t seg) {
   return x->segs + (size_t)seg * x->lay.stride;
@@ -360,7 +365,7 @@ static bool window_anchor_known(const struct splice *x, uint32_t i, struct kref 
     return true;
   }
   if (piece_at(p, i) > 0) return false;
-  const struct kref a = remix_anchor(x->in->old, p->seg);
+  const struct kref a = old_anchor(x, p->seg);
   *out = kref(a.ptr, len);
   return len <= a.len;
 }
@@ -659,11 +664,12 @@ static enum remixdb_status open_seg(struct splice *x, uint32_t seg) {
   x->floor = 0;
   if (seg > 0) {
     // An anchor is one byte longer than the prefix that its key shares with the key before (R3).
-    const struct kref a = remix_anchor(old, seg);
+    const struct anchors *const anchors = &old->index->anchors;
+    const struct kref a = old_anchor(x, seg);
     if (unlikely(a.len == 0 || a.len > KV_KEY_MAX)) return err_corrupt(old->path, 0, "anchor of segment %u", seg);
     x->rel[0] = rel_join(a.len - 1, a.ptr[a.len - 1]);
     // Two keys of the segment, or a key and the anchor before or after it, do not differ earlier.
-    const uint32_t behind = x->next < old->nr_segs ? remix_anchor(old, x->next).len - 1 : 0;
+    const uint32_t behind = x->next < old->nr_segs ? anchors_len(anchors, x->next) - 1 : 0;
     x->floor = a.len < behind ? a.len : behind;
     if (w->nr > 1 && w->base < x->floor) x->floor = w->base;
   }
@@ -680,7 +686,7 @@ static enum remixdb_status close_seg(struct splice *x) {
 static enum remixdb_status copy_segs(struct splice *x, uint32_t to) {
   const uint32_t from = x->next;
   const struct remix *const old = x->in->old;
-  struct kref anchor = remix_anchor(old, from);
+  struct kref anchor = old_anchor(x, from);
   // if the entry before segment `from` was left out, the segment's anchor may get shorter
   if (from > 0 && rel_byte(x->pending) < anchor.len) anchor.len = rel_byte(x->pending) + 1;
   x->pending = REMIX_SAME;
@@ -911,20 +917,22 @@ static uint32_t find_seg(struct splice *x, struct kref key, uint32_t shared) {
   if (shared < x->find_common) x->find_common = shared;
   if (lo == last) return lo;
   if (x->find_common < x->common) {
-    const struct kref a = kref(remix_anchor(old, 1).ptr, x->common);
+    const struct kref a = kref(x->begins, x->common);
     const uint32_t lcp = kv_lcp_from(key, a, x->find_common);
     x->in->key_bytes_compared += lcp - x->find_common + 1;
     x->find_common = lcp;
     if (lcp < x->common) return lcp < key.len && key.ptr[lcp] > a.ptr[lcp] ? last : lo;
   }
+  const uint32_t cut = old->index->anchors.cut;  // at most `common`
+  const struct kref rest = kref(key.ptr + cut, key.len - cut);
   bool near = true;
   while (hi - lo > 1) {
     uint32_t mid = lo + (hi - lo) / 2;
     if (near) mid = hi - lo > step ? lo + step : hi - 1;
-    const struct kref a = remix_anchor(old, mid);
-    const uint32_t lcp = kv_lcp_from(key, a, x->common);
-    x->in->key_bytes_compared += lcp - x->common + 1;
-    if (lcp == a.len || (lcp < key.len && a.ptr[lcp] < key.ptr[lcp])) {
+    const struct kref a = anchors_rest(&old->index->anchors, mid);
+    const uint32_t lcp = kv_lcp_from(rest, a, x->common - cut);
+    x->in->key_bytes_compared += lcp + cut - x->common + 1;
+    if (lcp == a.len || (lcp < rest.len && a.ptr[lcp] < rest.ptr[lcp])) {
       lo = mid;
       step *= 2;
     } else {
@@ -992,12 +1000,17 @@ enum remixdb_status remix_splice(struct remix_splice *in) {
   x->pending = REMIX_SAME;
   x->lay = old->index->lay;
   x->segs = old->index->segs;
-  if (old->nr_segs > 2) x->common = kv_lcp_from(remix_anchor(old, 1), remix_anchor(old, old->nr_segs - 1), 0);
-  else if (old->nr_segs == 2) x->common = remix_anchor(old, 1).len;
+  const struct anchors *const anchors = &old->index->anchors;
+  if (old->nr_segs > 1)
+    x->common = anchors->cut + kv_lcp_from(anchors_rest(anchors, 1), anchors_rest(anchors, old->nr_segs - 1), 0);
   for (uint32_t i = 0; i < SPLICE_BLOCKS; i++) x->blocks.id[i] = UINT64_MAX;
   for (uint32_t r = 0; r < old->nr_runs; r++) x->dropping |= !(in->keep >> r & 1);
   x->last = mem_alloc(KV_KEY_MAX);
-  enum remixdb_status s = x->last ? splice_all(x) : REMIXDB_NOMEM;
+  x->begins = mem_alloc(x->common + 1);
+  x->anchor = mem_alloc(anchors->cut ? KV_KEY_MAX : 1);
+  enum remixdb_status s = x->last && x->begins && x->anchor ? REMIXDB_OK : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK && x->common) anchors_copy(anchors, 1, 0, x->common, x->begins);
+  if (s == REMIXDB_OK) s = splice_all(x);
   report(x, 0);
   for (uint32_t r = 0; r < old->nr_runs; r++) {
     in->data_pages_read += sst_keys_blocks_read(&x->keys[r]);
@@ -1006,6 +1019,8 @@ enum remixdb_status remix_splice(struct remix_splice *in) {
   }
   for (uint32_t i = 0; i < SPLICE_BLOCKS; i++) mem_free(x->blocks.buf[i]);
   mem_free(x->last);
+  mem_free(x->begins);
+  mem_free(x->anchor);
   mem_free(x->win.bytes.p);
   mem_free(x->batch.bytes.p);
   mem_free(x->far.bytes.p);

@@ -64,14 +64,26 @@ void remix_write_fini(struct remix_write *w) {
 
 // ---- segments
 
-static enum remixdb_status write_anchor(struct remix_write *w, struct kref anchor) {
+// Writes the anchor that consists of two parts.
+static enum remixdb_status write_parts(struct remix_write *w, struct kref head, struct kref rest) {
   uint8_t off[4];
-  if (w->nr_segs == 0) anchor.len = 0;
-  if (unlikely(w->anchors.len + anchor.len > UINT32_MAX))
+  if (w->nr_segs == 0) head.len = rest.len = 0;
+  if (unlikely(w->anchors.len + head.len + rest.len > UINT32_MAX))
     return err_set(REMIXDB_NOMEM, "REMIX %llu: anchors pass 4 GiB", (unsigned long long)w->number);
   store32le(off, (uint32_t)w->anchors.len);
-  const enum remixdb_status s = remix_bytes_put(&w->anchor_offs, off, sizeof(off));
-  return s == REMIXDB_OK ? remix_bytes_put(&w->anchors, anchor.ptr, anchor.len) : s;
+  enum remixdb_status s = remix_bytes_put(&w->anchor_offs, off, sizeof(off));
+  if (s == REMIXDB_OK && head.len) s = remix_bytes_put(&w->anchors, head.ptr, head.len);
+  return s == REMIXDB_OK ? remix_bytes_put(&w->anchors, rest.ptr, rest.len) : s;
+}
+
+static enum remixdb_status write_anchor(struct remix_write *w, struct kref anchor) {
+  return write_parts(w, kref(NULL, 0), anchor);
+}
+
+// Writes the anchor of segment seg of another view.
+static enum remixdb_status write_anchor_of(struct remix_write *w, const struct remix *x, uint32_t seg) {
+  const struct anchors *const a = &x->index->anchors;
+  return write_parts(w, kref(a->head, seg ? a->cut : 0), anchors_rest(a, seg));
 }
 
 static enum remixdb_status write_room(struct remix_write *w, uint32_t nr_segs) {
@@ -185,7 +197,7 @@ enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *
 
   for (uint32_t seg = from; seg < to; seg++) {
     const uint8_t *const q = segs + (size_t)seg * k.stride;
-    s = write_anchor(w, seg == from ? anchor : remix_anchor(x, seg));
+    s = seg == from ? write_anchor(w, anchor) : write_anchor_of(w, x, seg);
     if (s != REMIXDB_OK) return s;
     uint8_t *const p = write_same(w, x->index, q);
     const uint32_t nr = remix_seg_nr(l, p);
@@ -221,7 +233,7 @@ enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix 
   enum remixdb_status s = write_room(w, x->nr_segs);
   for (uint32_t seg = 0; seg < x->nr_segs && s == REMIXDB_OK; seg++) {
     const uint8_t *const q = x->index->segs + (size_t)seg * k.stride;
-    if ((s = write_anchor(w, remix_anchor(x, seg))) != REMIXDB_OK) break;
+    if ((s = write_anchor_of(w, x, seg)) != REMIXDB_OK) break;
     uint8_t *const p = write_same(w, x->index, q), *const sel = p + l->sel;
     write_offs(w, p, x, &k, q, run_map);
     const uint32_t nr = remix_seg_nr(l, p);

@@ -212,7 +212,8 @@ struct scan {
 static void scan_segment(struct scan *v, struct kref key, uint32_t bit) {
   const struct remix *const x = v->t->x;
   assert_true(v->seg < x->nr_segs);
-  const struct kref anchor = remix_anchor(x, v->seg);
+  static uint8_t room[KV_KEY_MAX];
+  const struct kref anchor = remix_anchor(x, v->seg, room);
   assert_int_equal(anchor.len, v->seg ? (bit >> 4) + 1 : 0);
   assert_true(anchor.len <= key.len && memcmp(anchor.ptr, key.ptr, anchor.len) == 0);
   v->s = v->plain + remix_segs_off(x->nr_runs) + (size_t)v->seg++ * v->l.stride;

@@ -126,6 +126,8 @@ static struct kref probe(const struct strings *s, const struct shape *shape, uin
   return kref(buf, len);
 }
 
+static uint32_t cuts;  // strings that had some
+
 // Many keys side by side, among all strings, among the first half of them, and among none.
 static void many_check(const struct strings *s, const struct anchors *a, const struct shape *shape, uint32_t times,
                        uint64_t *rng) {
@@ -152,6 +154,45 @@ static void many_check(const struct strings *s, const struct anchors *a, const s
   anchors_fini(&half);
 }
 
+// The same strings with a cut.
+static void cut_check(const struct strings *s, const struct shape *shape, uint32_t times, uint64_t *rng) {
+  const uint32_t common = s->nr > 2 ? kv_lcp_from(s->at[1], s->at[s->nr - 1], 0) : s->nr > 1 ? s->at[1].len : 0;
+  const uint32_t most = s->nr > 1 && common == s->at[1].len ? common - 1 : common;
+  const uint32_t cut = rng_next(rng) % 2 ? most : (uint32_t)(rng_next(rng) % (most + 1));
+  uint8_t *const offs = malloc(4 * ((size_t)s->nr + 1)), *const bytes = malloc(load32le(s->offs + 4 * (size_t)s->nr) +
+                                                                               1);
+  static uint8_t buf[ANCHORS_MANY_MAX][KEY_MAX + 64];
+  struct anchors_lookup wants[ANCHORS_MANY_MAX];
+  uint32_t found[ANCHORS_MANY_MAX], at = 0;
+  struct anchors a;
+  for (uint32_t i = 0; i < s->nr; i++) {
+    store32le(offs + 4 * (size_t)i, at);
+    if (i == 0) continue;
+    memcpy(bytes + at, s->at[i].ptr + cut, s->at[i].len - cut);
+    at += s->at[i].len - cut;
+  }
+  store32le(offs + 4 * (size_t)s->nr, at);
+  OK(anchors_init_cut(&a, offs, bytes, s->nr, cut, s->nr > 1 ? s->at[1].ptr : NULL));
+  for (uint32_t t = 0; t < times; t += ANCHORS_MANY_MAX) {
+    for (uint32_t i = 0; i < ANCHORS_MANY_MAX; i++) {
+      wants[i] = (struct anchors_lookup){&a, probe(s, shape, rng, buf[i])};
+      if (t + i < s->nr) wants[i].key = s->at[t + i];
+    }
+    anchors_find_many(wants, ANCHORS_MANY_MAX, found);
+    for (uint32_t i = 0; i < ANCHORS_MANY_MAX; i++) {
+      const uint32_t expected = model(s, wants[i].key);
+      assert_int_equal(found[i], expected);
+      assert_int_equal(anchors_find(&a, wants[i].key), expected);
+      assert_true(anchors_cmp(&a, expected, wants[i].key) <= 0);
+      if (expected + 1 < s->nr) assert_true(anchors_cmp(&a, expected + 1, wants[i].key) > 0);
+    }
+  }
+  cuts += cut > 0;
+  anchors_fini(&a);
+  free(offs);
+  free(bytes);
+}
+
 static void strings_check(const struct strings *s, const struct shape *shape, uint32_t times, uint64_t *rng) {
   struct anchors a;
   OK(anchors_init(&a, s->offs, s->bytes, s->nr));
@@ -165,6 +206,7 @@ static void strings_check(const struct strings *s, const struct shape *shape, ui
   assert_int_equal(anchors_find(&a, kref(NULL, 0)), 0);
   for (uint32_t i = 0; i < s->nr; i++) assert_true(kv_eq(anchors_at(&a, i), s->at[i]));
   many_check(s, &a, shape, 1 + times / 50, rng);
+  cut_check(s, shape, times, rng);
   anchors_fini(&a);
 }
 
@@ -191,6 +233,8 @@ static void test_shapes(void **state) {
       strings_check(&s, &shapes[n], 1500, &rng);
       strings_free(&s);
     }
+  print_message("  %u cuts\n", cuts);
+  assert_true(cuts > 30);
 }
 
 // A probe as above, or with bytes at the first places that no string has there: also after all others, and before

@@ -20,9 +20,14 @@ enum marks { MARKS_NONE, MARKS_OLD, MARKS_TOMB, MARKS_EXPIRES, MARKS_ERASED, MAR
 // Where the discriminating bits of a segment lie.
 enum bits { BITS_NONE, BITS_RANDOM, BITS_DIGITS, BITS_TEXT, BITS_NEAR, BITS_DENSE, BITS_WIDE, BITS_FAR, BITS };
 
+#define SEGS_MAX 60u
+#define COMMON_MAX 40u
+
 // A view. nr segments, of which one in `odd` has any marks and any bits; the others have those of the view.
 struct shape {
   uint32_t nr, runs, odd;
+  uint32_t common;  // bytes that all anchors but the first share
+  bool steep;       // and no more
   bool tags, young;
   sst_pos end;  // of the longest run
   enum marks marks;
@@ -91,6 +96,24 @@ static void make_segment(const struct shape *shape, const struct remix_layout *l
   for (uint32_t r = 0; r < shape->runs; r++) store32le(s + lay->offs + 4 * r, below(shape->end + 1));
 }
 
+// The ends of anchors that begin with the same bytes. The first one is empty, and the second one may have only these.
+static uint32_t anchor_ends(const struct shape *shape, uint32_t *ends) {
+  uint32_t at = 0;
+  ends[0] = 0;
+  for (uint32_t i = 0; i < shape->nr; i++) {
+    if (i) at += shape->common + (i == 1 && shape->common && below(2) ? 0 : 2 + below(4));
+    ends[i + 1] = at;
+  }
+  return at;
+}
+
+static void make_anchor(const struct shape *shape, uint32_t i, uint32_t len, uint8_t *to) {
+  for (uint32_t k = 0; k < len; k++) to[k] = k < shape->common ? (uint8_t)(k * 7) : (uint8_t)rng_next(&check_seed);
+  if (len == shape->common) return;
+  to[shape->common] = (uint8_t)(shape->steep ? 4 * i : 0);
+  to[shape->common + 1] = (uint8_t)(4 * i);
+}
+
 static void view_make(const struct shape *shape, struct made_view *v) {
   *v = (struct made_view){.size = 0};
   struct remix *const x = &v->x;
@@ -106,14 +129,17 @@ static void view_make(const struct shape *shape, struct made_view *v) {
   v->ix.lay = remix_layout(shape->runs, shape->tags);
   v->ix.young = shape->young;
   const size_t head = remix_segs_off(shape->runs), stride = v->ix.lay.stride;
-  const size_t anchors = shape->nr ? 5 * (shape->nr - 1u) : 0, offs = head + shape->nr * stride;
+  uint32_t ends[SEGS_MAX + 1];
+  const uint32_t anchors = anchor_ends(shape, ends);
+  const size_t offs = head + shape->nr * stride;
   v->size = offs + 4 * (shape->nr + 1u) + anchors + REMIX_SUM;
   v->plain = calloc(1, v->size);
   assert_non_null(v->plain);
   for (uint32_t i = 0; i < head; i++) v->plain[i] = (uint8_t)rng_next(&check_seed);
   for (uint32_t i = 0; i < shape->nr; i++) make_segment(shape, &v->ix.lay, v->plain + head + i * stride);
-  for (uint32_t i = 0; i <= shape->nr; i++) store32le(v->plain + offs + 4 * i, i ? 5 * (i - 1) : 0);
-  for (size_t i = 0; i < anchors; i++) v->plain[offs + 4 * (shape->nr + 1u) + i] = (uint8_t)rng_next(&check_seed);
+  for (uint32_t i = 0; i <= shape->nr; i++) store32le(v->plain + offs + 4 * i, ends[i]);
+  for (uint32_t i = 1; i < shape->nr; i++)
+    make_anchor(shape, i, ends[i + 1] - ends[i], v->plain + offs + 4 * (shape->nr + 1u) + ends[i]);
   x->image = v->plain;
   x->image_size = v->size;
   v->ix.segs = v->plain + head;
@@ -130,10 +156,10 @@ static void view_fini(struct made_view *v) {
 // ---- comparing
 
 struct seen {
-  uint32_t rooms[REMIX_ROOM_NIBBLES + 1];           // views
-  uint32_t nibbles, old, listed, bytes;             // segments by their selectors
-  uint32_t wide, listed_wide, dense, tables, near;  // and by their bits
-  uint32_t unlike, unlike_dense;                    // those that are listed because no table has them
+  uint32_t cuts, uncut, rooms[REMIX_ROOM_NIBBLES + 1];  // views
+  uint32_t nibbles, old, listed, bytes;                 // segments by their selectors
+  uint32_t wide, listed_wide, dense, tables, near;      // and by their bits
+  uint32_t unlike, unlike_dense;                        // those that are listed because no table has them
 };
 
 static void check_sels(const struct remix_index *ix, const uint8_t *s, const struct remix_index *pix, const uint8_t *p,
@@ -221,6 +247,25 @@ static void check_form(const struct made_view *v, const struct narrow_form *form
   assert_int_equal(form->lay.nibbles, v->x.nr_runs <= NARROW_RUNS && marked <= few);
 }
 
+static void check_anchor(const struct anchors *a, uint32_t i, struct kref want) {
+  uint8_t copy[COMMON_MAX + 8];
+  assert_int_equal(anchors_len(a, i), want.len);
+  if (i) assert_true(anchors_rest(a, i).len > 0);
+  for (uint32_t from = 0; from <= want.len; from++) {
+    anchors_copy(a, i, from, want.len - from, copy);
+    assert_memory_equal(copy, want.ptr + from, want.len - from);
+    assert_true(anchors_cmp(a, i, kref(want.ptr, from)) == 0 ? from == want.len
+                                                             : anchors_cmp(a, i, kref(want.ptr, from)) > 0);
+    if (from == want.len) break;
+    memcpy(copy, want.ptr, want.len);
+    copy[from] ^= 1;
+    assert_int_equal(anchors_cmp(a, i, kref(copy, want.len)) > 0, copy[from] < want.ptr[from]);
+  }
+  memcpy(copy, want.ptr, want.len);
+  copy[want.len] = 0;
+  assert_true(anchors_cmp(a, i, kref(copy, want.len + 1)) < 0);
+}
+
 static void check_view(const struct shape *shape, struct seen *seen) {
   struct made_view v;
   view_make(shape, &v);
@@ -228,14 +273,14 @@ static void check_view(const struct shape *shape, struct seen *seen) {
   struct narrow_form form;
   assert_int_equal(remix_narrow_form(&v.x, head, &form), REMIXDB_OK);
   check_form(&v, &form);
+  (*(form.cut ? &seen->cuts : &seen->uncut))++;
   seen->rooms[form.lay.tables ? REMIX_ROOM_NIBBLES : form.lay.wide ? REMIX_ROOM_WIDE : REMIX_ROOM_BYTES]++;
   v.narrow = malloc(form.size);
   assert_non_null(v.narrow);
   remix_narrow(&v.x, head, &form, v.narrow);
   assert_int_equal(v.x.image_size, form.size);
   assert_memory_equal(v.narrow, v.plain, head);
-  for (uint32_t i = 0; i < shape->nr; i++)
-    assert_true(kv_eq(anchors_at(&v.ix.anchors, i), anchors_at(&v.plain_ix.anchors, i)));
+  for (uint32_t i = 0; i < shape->nr; i++) check_anchor(&v.ix.anchors, i, anchors_at(&v.plain_ix.anchors, i));
   check_segments(&v, seen);
   assert_int_equal(remix_plain_size(&v.x), v.size);
   uint8_t *const again = malloc(v.size);
@@ -253,7 +298,9 @@ static void test_forms(void **state) {
   struct seen seen = {0};
   for (uint32_t round = 0; round < 600; round++) {
     const sst_pos ends[] = {0x100, 0xFF00, 0x10000, 0xFFFF00, 0x1000000, 0xFFFFFF00};
-    struct shape shape = {.nr = below(8) ? 1 + below(60) : below(3), .tags = below(2), .young = below(2)};
+    struct shape shape = {.nr = below(8) ? 1 + below(SEGS_MAX) : below(3), .tags = below(2), .young = below(2)};
+    shape.common = below(3) ? 0 : below(COMMON_MAX + 1);
+    shape.steep = below(2);
     shape.runs = below(2) ? 1 + below(NARROW_RUNS) : 1 + below(REMIX_RUNS_MAX);
     shape.odd = below(2) ? 12 : 1 + below(4);
     shape.end = ends[below(6)];
@@ -267,6 +314,7 @@ static void test_forms(void **state) {
                 seen.rooms[REMIX_ROOM_WIDE], seen.rooms[REMIX_ROOM_BYTES], seen.rooms[REMIX_ROOM_NIBBLES], seen.nibbles,
                 seen.old, seen.listed, seen.bytes, seen.tables, seen.unlike, seen.unlike_dense, seen.near, seen.dense,
                 seen.wide, seen.listed_wide);
+  assert_true(seen.cuts > 50 && seen.uncut > 50);
   for (uint32_t i = 0; i <= REMIX_ROOM_NIBBLES; i++) assert_true(seen.rooms[i] > 20);
   const uint32_t segments[] = {seen.nibbles, seen.old,    seen.listed, seen.bytes,  seen.wide,        seen.listed_wide,
                                seen.dense,   seen.tables, seen.near,   seen.unlike, seen.unlike_dense};

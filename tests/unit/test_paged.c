@@ -15,6 +15,8 @@
 
 #define THREADS 4u
 
+static uint8_t anchor_room[2 * KV_KEY_MAX];  // for anchors
+
 struct paged {
   struct place p;
   struct budget budget;
@@ -191,8 +193,9 @@ static void check_pages(struct paged *w) {
     OK(remix_page(w->x, i, &page));
     for (uint32_t s = 0; s < page->nr_segs; s++) {
       same_segment(page->index, s, w->whole->index, segs + s, page->nr_runs);
-      if (s) assert_true(kv_eq(remix_anchor(page, s), remix_anchor(w->whole, segs + s)));
-      assert_int_equal(remix_page_of(w->x, remix_anchor(w->whole, segs + s)), i);
+      const struct kref a = remix_anchor(w->whole, segs + s, anchor_room);
+      if (s) assert_true(kv_eq(remix_anchor(page, s, anchor_room + KV_KEY_MAX), a));
+      assert_int_equal(remix_page_of(w->x, a), i);
     }
     segs += page->nr_segs;
     entries += page->nr_entries;
@@ -209,7 +212,7 @@ static void check_pages(struct paged *w) {
 static void check_borders(struct paged *w) {
   uint8_t *const buf = malloc(2 * (KV_KEY_MAX + 8)), *const other = buf + KV_KEY_MAX + 8;
   for (uint32_t i = 1; i < remix_pages(w->x); i++) {
-    const struct kref a = remix_anchor(w->whole, remix_page_segment(w->x, i));
+    const struct kref a = remix_anchor(w->whole, remix_page_segment(w->x, i), anchor_room);
     memcpy(buf, a.ptr, a.len);
     memcpy(other, a.ptr, a.len);
     buf[a.len - 1] -= buf[a.len - 1] > 0;
@@ -300,7 +303,8 @@ static void ask_filters(struct remix_filter *const *f, struct kref key, bool the
 static uint32_t shared_of(const struct paged *w, uint32_t page) {
   if (page + 1 == remix_pages(w->x)) return 0;
   const uint32_t at = remix_page_segment(w->x, page), next = remix_page_segment(w->x, page + 1);
-  return kv_lcp_from(remix_anchor(w->whole, at), remix_anchor(w->whole, next), 0);
+  return kv_lcp_from(remix_anchor(w->whole, at, anchor_room), remix_anchor(w->whole, next, anchor_room + KV_KEY_MAX),
+                     0);
 }
 
 // Each live key, and keys beside them, are asked of the filters of their pages.
