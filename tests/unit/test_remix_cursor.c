@@ -33,6 +33,14 @@ static void test_readahead(void **state) {
 }
 
 // A cursor moves to a REMIX with more or fewer runs, and to none.
+// How many runs hold a block that a cursor has pinned, or that it has for itself.
+static uint32_t nr_held(const struct remix_cursor *c) {
+  uint32_t nr = 0;
+  for (uint32_t r = 0; r < c->cap; r++) nr += c->holds[r].kind > SST_HOLD_FRAME;
+  return nr;
+}
+
+// A cursor that comes to another view holds nothing of the one before.
 static void test_cursor_moves(void **state) {
   (void)state;
   uint64_t rng = check_seed_for("cursor moves");
@@ -49,14 +57,17 @@ static void test_cursor_moves(void **state) {
     e[i] = part_live(&t, &nr[i]);
   }
   struct remix_cursor c;
+  uint32_t held = 0;
   remix_cursor_init(&c, NULL);
   OK(remix_seek(&c, kref("a", 1)));
   assert_false(remix_valid(&c));
   for (uint32_t i = 0; i < 200; i++) {
     const uint32_t n = (uint32_t)(rng_next(&rng) % 9);
     const struct kref key = t.k.keys[rng_next(&rng) % t.k.nr];
+    held += nr_held(&c);
     OK(remix_cursor_set(&c, x[n]));
     assert_false(remix_valid(&c));
+    assert_int_equal(nr_held(&c), 0);
     enter(&p);
     OK(remix_seek(&c, key));
     uint32_t at = lower(&t, e[n], nr[n], key);
@@ -68,6 +79,7 @@ static void test_cursor_moves(void **state) {
     leave(&p);
     if (i % 10 == 0) OK(remix_cursor_set(&c, NULL));
   }
+  assert_true(held > 200);
   remix_cursor_fini(&c);
   for (uint32_t i = 0; i < 9; i++) {
     done(x[i]);
