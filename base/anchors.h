@@ -39,7 +39,7 @@ struct anchors {
   uint32_t nr_plain;  // levels of `plain`; 0: there are none
   uint32_t common;    // if `celled`: bytes that all strings but the empty one share, behind the head
   bool celled;        // tree 0 has cells, and each of its numbers belongs to one string
-  bool has_head;      // `cut` is not 0
+  bool has_head;      // `cut`, which lies in another line, is not 0
   // The levels of tree 0, if all strings differ in their first 8 bytes and are too few for cells.
   const uint64_t *plain[ANCHORS_PLAIN];
   const struct anchors_cells *cells;  // of trees with cells

@@ -116,7 +116,7 @@ static inline uint32_t blind_rank(uint32_t table, uint32_t bit) {
   return n;
 #endif
 }
-uint32_t blind_less_other(struct blind b, uint32_t bit);  // private: of wide and dense bits
+uint32_t blind_less_other(struct blind b, uint32_t bit);  // private: blind_less for wide and dense bits
 // The entries whose discriminating bit is less than `bit`, a wide number.
 static inline uint32_t blind_less(struct blind b, uint32_t bit) {
   if (likely(b.table)) return set32_lt4(b.bits, blind_rank(b.table, bit < BLIND_SAME_NARROW ? bit : BLIND_SAME_NARROW));
@@ -169,7 +169,7 @@ static inline __m128i blind_narrow16(const uint8_t *wide) {
                           _mm_and_si128(_mm_loadu_si128((const __m128i *)(wide + 16)), low));
 }
 
-// 16 bytes of the key from `base` on, of which it has `rest`; 0 behind its end.
+// 16 bytes of the key from `base` on, and 0 behind its end. rest: bytes that the key has there.
 BLIND_SSSE3 __m128i blind_window(struct kref key, uint32_t base, uint32_t rest) {
   const __m128i iota = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   // 16 bytes of the key, from `skip` bytes before the base on, and no byte outside of the key. The shuffle gives 0

@@ -24,7 +24,7 @@ struct remix_in {
   bool missed;      // a leaving page leaves a filter
 };
 
-// A page of a paged REMIX: what the directory tells of it, in little memory, for it stays as long as the REMIX.
+// A page of a paged REMIX. It has the contents of its entry in the directory, and stays as long as the REMIX.
 struct remix_slot {
   _Atomic(struct remix *) in;             // NULL: it is not in memory. Published with release
   _Atomic(struct remix_filter *) filter;  // NULL: there is none. Published with release

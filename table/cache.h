@@ -44,9 +44,8 @@
 //       So a shard that comes near the end of a stretch of CACHE_AHEAD bytes asks for the next one, and another
 //       thread has the system clear it (cache_ahead). A reader never waits for that, and nothing else depends on it.
 //       Clearing keeps what a page has, so it takes no lock.
-//   C9  Slots take memory in proportion to the cache, not to the store. Tables have arrays as long as these have no
-//   more
-//       than CACHE_OWN slots for each page of the cache, or CACHE_OWN_LEAST slots. Other tables use the common slots
+//   C9  Slots take memory in proportion to the cache, not to the store. Tables have arrays as long as these have at
+//       most CACHE_OWN slots for each page of the cache, or CACHE_OWN_LEAST slots. Other tables use the common slots
 //       (table/slots.h), of which there are three for each page of the cache. A block whose bucket of these is full
 //       takes the slot of a block that was missed, or else of a cached block, which is evicted as by CLOCK (C2). But
 //       the miss of a block is not noted where all of its bucket are cached. A frame that a common slot named is reused

@@ -112,7 +112,7 @@ static inline void frame_clear(const struct cache_full *c, uint32_t f) {
 
 // ---- pages of a shard (cache_pages.c); the caller has its lock
 
-// Waiting lines: of frames in limbo, of those that are pinned there, of withdrawn pages.
+// Waiting lines, for frames in limbo, for those that are pinned there, and for withdrawn pages.
 void cache_queue_push(struct page *pages, struct page_queue *q, uint32_t f);
 uint32_t cache_queue_pop(struct page *pages, struct page_queue *q);  // there is one
 // Gives pages back, joined with their free neighbours.

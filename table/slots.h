@@ -29,7 +29,7 @@ struct slots {
   struct slots *before;
 };
 
-// A key: a block of a table. hash: of both, whose upper bits are well mixed.
+// A key: a block of a table. Its hash has well mixed upper bits.
 struct slots_key {
   const void *table;
   uint32_t block;
