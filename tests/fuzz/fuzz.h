@@ -313,6 +313,13 @@ static inline void fuzz_table_build(const struct fuzz_place *p, const struct fuz
   free(vbuf);
 }
 
+// The limits of a record in a table, stated once more: an expiry changes no length, a reference has limits of its own.
+static inline bool fuzz_fits_table(const struct kv_rec *r) {
+  if (r->kind & ~(uint32_t)(KV_TOMB | KV_EXPIRES | KV_APART)) return false;
+  if (r->kind & KV_TOMB) return r->kind == KV_TOMB && r->vlen == 0 && r->klen <= KV_KEY_MAX;
+  return r->kind & KV_APART ? r->klen <= KV_KEY_MAX && r->vlen <= KV_REF_MAX : r->klen + r->vlen <= KV_KEY_MAX;
+}
+
 static inline bool fuzz_same_record(const struct kv_rec *a, const struct kv_rec *b) {
   return a->klen == b->klen && a->vlen == b->vlen && a->kind == b->kind &&
          (a->klen == 0 || memcmp(a->key, b->key, a->klen) == 0) &&

@@ -145,7 +145,7 @@ static enum remixdb_status read_from(const uint8_t *p, size_t size, size_t off, 
       s = ckb_read_next(&r, PATH, off);
       if (s != REMIXDB_OK) break;
       const struct kref key = kref(r.key, r.klen), before = kref(last, last_len);
-      FUZZ_CHECK(r.klen <= REMIXDB_KV_MAX);
+      FUZZ_CHECK(r.klen <= KV_KEY_MAX);
       if (any) FUZZ_CHECK(kv_cmp(before, key) < 0 && r.shared == kv_lcp_from(before, key, 0));
       else FUZZ_CHECK(r.shared == 0);
       last = realloc(last, r.klen + 1);

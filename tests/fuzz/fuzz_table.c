@@ -114,7 +114,7 @@ static bool went_well(const struct reading *r, enum remixdb_status s) {
 static void look_at(const struct reading *r, uint64_t nr, const struct kv_rec *rec) {
   fuzz_touch(rec->key, rec->klen);
   fuzz_touch(rec->val, rec->vlen);
-  FUZZ_CHECK(rec->klen + rec->vlen <= REMIXDB_KV_MAX && nr < r->t->nr_records);
+  FUZZ_CHECK(fuzz_fits_table(rec) && nr < r->t->nr_records);
   if (!r->good) return;
   struct kv_rec want;
   fuzz_record(r->good, (uint32_t)nr, r->kbuf, r->vbuf, &want);
@@ -194,7 +194,7 @@ static void by_keys(const struct reading *r) {
       break;
     }
     if (!went_well(r, s)) break;
-    FUZZ_CHECK(k.pos == want && k.key.len <= REMIXDB_KV_MAX);
+    FUZZ_CHECK(k.pos == want && k.key.len <= KV_KEY_MAX);
     const struct kref before = kref(last, last_len);
     if (nr) FUZZ_CHECK(kv_cmp(before, k.key) < 0 && k.shared == kv_lcp_from(before, k.key, 0));
     if (r->good) {
