@@ -4,7 +4,7 @@
 // any compiler and in every mode. A target that finds a fault reports it and aborts. The file is named before
 // that.
 //
-// CORPUS in the environment is another directory of the same shape; CORPUS_SEED repeats the changes of a run.
+// CORPUS in the environment is another directory of the same shape; TEST_SEED repeats the changes of a run.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -82,7 +82,7 @@ static void replay(const char *name, target_fn fn) {
     (void)snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
     const size_t len = slurp(path, whole);
     // said in the buffer of a stream that is not flushed when all is well
-    (void)fprintf(stdout, "%s, CORPUS_SEED=%llu\n", path, (unsigned long long)check_seed);
+    (void)fprintf(stdout, "%s, TEST_SEED=%llu\n", path, (unsigned long long)check_seed);
     (void)fflush(stdout);
     run_one(fn, whole, len);
     uint64_t rng = hash64_seed(whole, len, check_seed);
@@ -104,9 +104,8 @@ static void replay(const char *name, target_fn fn) {
 TARGETS(TEST)
 
 int main(void) {
-  const char *const s = getenv("CORPUS_SEED");
-  check_seed = s ? strtoull(s, NULL, 10) : time_ns();
+  check_seed_start();
 #define ENTRY(name) cmocka_unit_test(test_##name),
   const struct CMUnitTest tests[] = {TARGETS(ENTRY)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }
