@@ -51,6 +51,7 @@ void ckb_build_init(struct ckb_build *c, uint64_t table) {
   c->count = 0;
   c->entries = 0;
   c->plain = false;
+  c->left = c->left_of = 0;
   c->last_len = 0;
   c->table = table;
 }
@@ -67,6 +68,10 @@ static enum remixdb_status ckb_build_pack(struct ckb_build *c, uint32_t entries,
   *len_out = 0;
   const size_t most = entries - (entries + 7) / 8, head = CKB_PACKED_HEAD - CKB_CHUNK_HEAD;  // saves an eighth
   if (most <= head || c->plain) return REMIXDB_OK;
+  if (c->left) {
+    c->left--;
+    return REMIXDB_OK;
+  }
   const enum remixdb_status s = ckb_reserve(&c->packed, &c->packed_cap, most);
   if (s != REMIXDB_OK) return s;
   ZSTD_CCtx *const z = zmem_packer_take();
@@ -75,9 +80,13 @@ static enum remixdb_status ckb_build_pack(struct ckb_build *c, uint32_t entries,
   zmem_packer_give(z);
   if (!ZSTD_isError(n)) {
     *len_out = n;
+    c->left_of = 0;
   } else if (ZSTD_getErrorCode(n) != ZSTD_error_dstSize_tooSmall) {
     // any other error of this call means that memory is missing
     return err_set(REMIXDB_NOMEM, "no memory for compression: %s", ZSTD_getErrorName(n));
+  } else {
+    if (c->left_of < CKB_LEFT_MAX) c->left_of = 2 * c->left_of + 1;
+    c->left = c->left_of;
   }
   return REMIXDB_OK;
 }

@@ -12,8 +12,9 @@
 //   16  u32  bytes of the entries
 //   20  the entries as one zstd frame
 // The first entry of a chunk shares nothing, so a reader can begin at any chunk. The writer packs a chunk if that saves
-// at least an eighth of the entries' bytes, and if `plain` is not set. Head and unpacked entries together have at most
-// CKB_CHUNK bytes, so the largest key fits.
+// at least an eighth of the entries' bytes, and if `plain` is not set. Where it has saved less, the writer leaves the
+// next chunks as they are: 1, then 3, then CKB_LEFT_MAX, until a chunk saves enough again. Head and unpacked entries
+// together have at most CKB_CHUNK bytes, so the largest key fits.
 #ifndef CKB_H
 #define CKB_H
 
@@ -30,6 +31,7 @@ enum {                          // offsets in a chunk
   CKB_OFF_COUNT = 12,
   CKB_OFF_UNPACKED = 16,  // bytes of the entries; packed only
 };
+#define CKB_LEFT_MAX 7u  // chunks in a row that are not tried
 #define CKB_BACK 256u  // entries before the current one that ckb_read_back can reach
 
 // ---- writing, into memory that grows. One thread.
@@ -40,6 +42,8 @@ struct ckb_build {
   uint32_t count;    // keys in the open chunk
   uint64_t entries;  // bytes of all entries, before packing
   bool plain;        // set by the caller: chunks that are closed while it is true are not packed
+  uint32_t left;     // so many chunks are left as they are before packing is tried again,
+  uint32_t left_of;  // of so many; 0: the last try saved enough
   uint8_t *last;     // the last key
   uint32_t last_len, last_cap;
   uint64_t table;
