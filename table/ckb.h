@@ -32,7 +32,7 @@ enum {                          // offsets in a chunk
   CKB_OFF_UNPACKED = 16,  // bytes of the entries; packed only
 };
 #define CKB_LEFT_MAX 7u  // chunks in a row that are not tried
-#define CKB_BACK 256u  // entries before the current one that ckb_read_back can reach
+#define CKB_BACK 256u    // entries before the current one that ckb_read_back can reach
 
 // ---- writing, into memory that grows. One thread.
 struct ckb_build {
