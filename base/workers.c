@@ -29,7 +29,7 @@ struct workers {
   void *arg;
   pthread_mutex_t lock;  // guards all below
   pthread_cond_t work;   // somebody asked for a round or idle work, gave tasks, or told the threads to stop
-  pthread_cond_t done;   // a task has ended
+  pthread_cond_t done;   // the last running task has ended, or one was added
   bool round_asked, in_round, stop;
   bool used;             // a round has run, or tasks have, and the memory that they freed is still kept (mem_trim)
   workers_idle_fn idle;  // the idle work that was asked for; NULL: none
@@ -42,6 +42,7 @@ struct workers {
   struct task **tasks;    // of the workers_run in progress, largest first; NULL: none
   uint32_t nr_tasks;
   uint32_t next;        // tasks[next] is the first that nobody has taken
+  struct task *added;   // tasks that others have added and nobody has taken, largest first
   uint32_t running;     // tasks that have begun and not ended
   struct worker self;   // the caller's, when there are no threads
   _Atomic uint32_t nr;  // threads; relaxed. Stays 0 if it was 0 at first
@@ -49,10 +50,19 @@ struct workers {
   struct worker_thread threads[WORKERS_MAX];
 };
 
+// Returns a task to run, or NULL. The caller holds the lock.
+static struct task *next_task(struct workers *ws) {
+  if (!ws->tasks) return NULL;
+  if (ws->next < ws->nr_tasks) return ws->tasks[ws->next++];
+  struct task *const t = ws->added;
+  if (t) ws->added = t->next;
+  return t;
+}
+
 // Runs one task, if there is one to take. The caller holds the lock, and it is free during the task.
 static bool take_task(struct workers *ws, struct worker *w) {
-  if (!ws->tasks || ws->next == ws->nr_tasks) return false;
-  struct task *t = ws->tasks[ws->next++];
+  struct task *const t = next_task(ws);
+  if (!t) return false;
   ws->running++;
   pthread_mutex_unlock(&ws->lock);
   t->run(t, w);
@@ -316,11 +326,28 @@ void workers_run(struct workers *ws, struct worker *self, struct task **tasks, u
   ws->tasks = tasks;
   ws->nr_tasks = nr;
   ws->next = 0;
+  ws->added = NULL;
   pthread_cond_broadcast(&ws->work);
-  while (take_task(ws, self)) {}
-  while (ws->running) cond_wait(&ws->done, &ws->lock);
+  for (;;) {
+    if (take_task(ws, self)) continue;
+    if (ws->running == 0) break;
+    cond_wait(&ws->done, &ws->lock);
+  }
   ws->used = true;
   ws->tasks = NULL;
+  pthread_mutex_unlock(&ws->lock);
+}
+
+void workers_add(struct workers *ws, struct task *t) {
+  pthread_mutex_lock(&ws->lock);
+  assert(ws->tasks && ws->running > 0);
+  struct task **at = &ws->added;
+  while (*at && (*at)->size >= t->size) at = &(*at)->next;
+  t->next = *at;
+  *at = t;
+  // Some thread has to take it. The one that waits for the end of the run may be the only idle one.
+  pthread_cond_signal(&ws->work);
+  pthread_cond_broadcast(&ws->done);
   pthread_mutex_unlock(&ws->lock);
 }
 

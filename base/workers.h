@@ -4,7 +4,8 @@
 // last round one of them gives back the memory that rounds have freed (mem_trim).
 //
 // workers_kick asks for a round, and one worker runs it; at most one round runs at a time. The round gives its tasks to
-// workers_run: this worker and all idle ones take them, the largest first.
+// workers_run: this worker and all idle ones take them, the largest first. A task that runs may add others, which come
+// after them.
 //
 // A store may have no workers. Then workers_kick and workers_run do everything in the calling thread. If a round runs
 // there already, in this thread or another one, that one's call runs the next round, too.
@@ -23,6 +24,7 @@ struct worker {
 struct task {
   void (*run)(struct task *t, struct worker *w);  // reports its outcome in its own fields
   uint64_t size;                                  // any measure of the work: larger tasks begin first
+  struct task *next;                              // private: of the added tasks
 };
 
 struct workers;
@@ -59,6 +61,9 @@ void workers_later(struct workers *ws, workers_idle_fn idle, uint64_t ns);
 // Runs all tasks and waits for them. Call it inside a round, or while no round was asked for. Tasks that run in the
 // caller get `self`. Sorts the array.
 void workers_run(struct workers *ws, struct worker *self, struct task **tasks, uint32_t nr);
+// Adds a task to the workers_run in progress, which waits for it, too. Only a task of that run calls this. The run's
+// own tasks begin first, then the added ones, the largest first.
+void workers_add(struct workers *ws, struct task *t);
 
 // Turns the options into a number of workers and their cores.
 //   asked: how many workers; < 0: as many as suit the machine, or one for each core of the list.

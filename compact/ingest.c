@@ -159,7 +159,7 @@ static enum remixdb_status write_again(struct ingest *in, uint32_t part, const s
                   .table_bytes = table_bytes(in->c),
                   .cuts = cuts,
                   .nr_cuts = nr_cuts};
-  tables_write(&j.task, in->self);
+  tables_write(&j, in->self);
   if (j.values.log) value_batch_fini(&j.values);
   enum remixdb_status s = j.status == REMIXDB_OK ? REMIXDB_OK : err_raise(&j.error);
   for (uint32_t i = 0; i < j.nr_tables; i++) {

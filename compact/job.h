@@ -3,8 +3,10 @@
 // A running round: its jobs, one or two for each partition, and their results. Private to compact/.
 //
 // A round has four steps, each in a file: measure the new data (fresh.c), decide (plan.c), write tables (tables.c),
-// build REMIXes and make the next version (round.c). Jobs run side by side on the workers. Until all jobs have ended,
-// only the job's own thread uses a job's fields.
+// build REMIXes and make the next version (round.c). Jobs run side by side on the workers. The REMIXes of a job are
+// built when its tables are there, while other jobs still write theirs. Until all jobs have ended, only the job's own
+// thread uses a job's fields, and only an output's own thread those of the output; a task that builds a REMIX reads its
+// job, which has ended.
 #ifndef COMPACT_JOB_H
 #define COMPACT_JOB_H
 
@@ -68,6 +70,8 @@ struct job {
   struct value_batch values;  // log NULL: none was written
   struct sst **tables;
   uint32_t nr_tables, cap_tables;
+  struct output *outputs;  // the partitions that hold the tables, in their order
+  uint32_t nr_outputs;
   enum remixdb_status status;
   struct err_saved error;
 };
@@ -80,6 +84,7 @@ struct output {
   uint32_t nr_fresh;
   uint32_t keep;  // bit r: run r of the old view stays
   struct remix *remix;
+  bool in_vain;  // another part of the round has failed, and nothing was built
   enum remixdb_status status;
   struct err_saved error;
 };
@@ -104,12 +109,10 @@ struct round {
   struct compact_room *room;  // such a round, which makes room for a round of a memtable; NULL: the store is at rest
   bool pieces;                // the cache cannot hold all tables: readers will read pieces of blocks
   struct packing *pack;       // gets the tables and REMIX files; NULL: they are files of their own
-  _Atomic bool failed;        // a job has failed: the others end soon. Relaxed
+  _Atomic bool failed;        // a job or an output has failed: the others end soon. Relaxed
   struct fresh *fresh;        // of both trees
   struct job *jobs;           // tree by tree, in order of their keys; room for two per partition
   uint32_t nr_jobs, cap_jobs;
-  struct output *outputs;  // in order of their jobs
-  uint32_t nr_outputs;
   struct task **tasks;  // room for all jobs
 };
 // Takes part in the round.
@@ -122,6 +125,11 @@ static inline const struct remix *old_view(const struct job *j) {
   return j->young ? part_young(old_part(j)) : part_remix(old_part(j));
 }
 static inline bool writes_tables(const struct job *j) { return j->kind >= COMPACT_MINOR; }
+// Keeps the error of a job that has failed, as the thread has it, so that the round can raise it.
+static inline void job_fail(struct job *j, enum remixdb_status s) {
+  err_save(&j->error, j->status = s);
+  atomic_store_explicit(j->failed, true, memory_order_relaxed);
+}
 // The table with the largest key of a partition that has any.
 static inline const struct sst *last_table(const struct part *p) {
   const struct sst *last = part_run(p, 0);

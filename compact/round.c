@@ -89,6 +89,11 @@ static uint64_t output_memory(const struct output *o, uint32_t nr) {
   return (uint64_t)BLKIO_WRITER_NR * BLKIO_WRITER_BUF + nr * REMIX_READ_BYTES + 3 * image;
 }
 
+static void output_fail(struct output *o, enum remixdb_status s) {
+  err_save(&o->error, o->status = s);
+  atomic_store_explicit(o->job->failed, true, memory_order_relaxed);
+}
+
 static void build_remix_in(struct output *o, struct worker *w, struct sst **runs, uint32_t nr) {
   struct compact *const c = o->job->c;
   struct remix_build b = {.queue = w->queue,
@@ -103,7 +108,7 @@ static void build_remix_in(struct output *o, struct worker *w, struct sst **runs
   const struct part *const part = base->parts[version_find(base, o->fresh[0]->min)];
   const struct remix *const before = o->job->young ? part_young(part) : part_remix(part);
   const enum remixdb_status s = round_view_build(c, &b, runs, nr, o->job->young, before, &o->remix);
-  if (s != REMIXDB_OK) err_save(&o->error, o->status = s);
+  if (s != REMIXDB_OK) output_fail(o, s);
 }
 
 static void build_remix(struct task *t, struct worker *w) {
@@ -111,9 +116,10 @@ static void build_remix(struct task *t, struct worker *w) {
   struct budget *const b = o->job->c->ctx->budget;
   struct sst *runs[REMIX_RUNS_MAX];
   uint32_t nr = 0;
+  if ((o->in_vain = atomic_load_explicit(o->job->failed, memory_order_relaxed))) return;
   const enum remixdb_status s = output_runs(o, o->keep ? old_view(o->job) : NULL, runs, &nr);
   if (s != REMIXDB_OK) {
-    err_save(&o->error, o->status = s);
+    output_fail(o, s);
     return;
   }
   const uint64_t bytes = output_memory(o, nr);
@@ -122,23 +128,8 @@ static void build_remix(struct task *t, struct worker *w) {
   budget_work_end(b, bytes);
 }
 
-static enum remixdb_status write_all(struct round *r) {
-  uint32_t nr = 0;
-  for (uint32_t i = 0; i < r->nr_jobs; i++) {
-    struct job *j = &r->jobs[i];
-    if (!writes_tables(j)) continue;
-    j->task.run = tables_write;
-    j->task.size = j->cost;
-    r->tasks[nr++] = &j->task;
-  }
-  workers_run(r->c->workers, r->self, r->tasks, nr);
-  for (uint32_t i = 0; i < r->nr_jobs; i++)
-    if (r->jobs[i].status != REMIXDB_OK && !r->jobs[i].in_vain) return err_raise(&r->jobs[i].error);
-  return REMIXDB_OK;
-}
-
-// Plans the partitions that hold a job's tables.
-static void plan_outputs(struct round *r, struct job *j) {
+// Plans the partitions that hold a job's tables. There are as many outputs as tables at most.
+static void plan_outputs(struct job *j) {
   const uint32_t young = part_young_runs(old_part(j));
   const uint32_t kept = j->append || j->all ? 0
                         : j->young          ? young - j->take
@@ -152,7 +143,7 @@ static void plan_outputs(struct round *r, struct job *j) {
     // a small rest makes no separate partition
     if (left == group + 1 && j->tables[j->nr_tables - 1]->nr_pages < table_pages(j->c) / 4) group = left;
     assert(group > 0 && group <= left);
-    struct output *o = &r->outputs[r->nr_outputs++];
+    struct output *o = &j->outputs[j->nr_outputs++];
     *o = (struct output){.job = j, .fresh = j->tables + at, .nr_fresh = group};
     o->keep = kept ? (kept == 32 ? UINT32_MAX : (1u << kept) - 1) : 0;
     o->task.run = build_remix;
@@ -161,24 +152,43 @@ static void plan_outputs(struct round *r, struct job *j) {
   }
 }
 
-static enum remixdb_status build_remixes(struct round *r) {
-  uint32_t nr = 0;
-  for (uint32_t i = 0; i < r->nr_jobs; i++) nr += r->jobs[i].nr_tables;
-  if (nr == 0) return REMIXDB_OK;
-  struct task **tasks = mem_alloc(nr * sizeof(*tasks));
-  r->outputs = mem_calloc(nr, sizeof(*r->outputs));
-  if (!tasks || !r->outputs) {
-    mem_free(tasks);
-    return REMIXDB_NOMEM;
+// Writes a job's tables, and adds a task for each REMIX of theirs: an idle worker does not wait for the longest merge.
+static void run_job(struct task *t, struct worker *w) {
+  struct job *const j = (struct job *)t;
+  tables_write(j, w);
+  if (j->status != REMIXDB_OK || j->nr_tables == 0) return;
+  j->outputs = mem_calloc(j->nr_tables, sizeof(*j->outputs));
+  if (!j->outputs) {
+    job_fail(j, REMIXDB_NOMEM);
+    return;
   }
-  for (uint32_t i = 0; i < r->nr_jobs; i++)
-    if (r->jobs[i].nr_tables) plan_outputs(r, &r->jobs[i]);
-  for (uint32_t i = 0; i < r->nr_outputs; i++) tasks[i] = &r->outputs[i].task;
-  workers_run(r->c->workers, r->self, tasks, r->nr_outputs);
-  mem_free(tasks);
-  for (uint32_t i = 0; i < r->nr_outputs; i++)
-    if (r->outputs[i].status != REMIXDB_OK) return err_raise(&r->outputs[i].error);
+  plan_outputs(j);
+  for (uint32_t i = 0; i < j->nr_outputs; i++) workers_add(j->c->workers, &j->outputs[i].task);
+}
+
+// Raises the error of the part of the round that has failed. The others may have ended in vain.
+static enum remixdb_status jobs_status(const struct round *r) {
+  for (uint32_t i = 0; i < r->nr_jobs; i++) {
+    const struct job *const j = &r->jobs[i];
+    if (j->status != REMIXDB_OK && !j->in_vain) return err_raise(&j->error);
+    for (uint32_t o = 0; o < j->nr_outputs; o++)
+      if (j->outputs[o].status != REMIXDB_OK) return err_raise(&j->outputs[o].error);
+  }
+  assert(!atomic_load_explicit(&r->failed, memory_order_relaxed));
   return REMIXDB_OK;
+}
+
+static enum remixdb_status run_jobs(struct round *r) {
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < r->nr_jobs; i++) {
+    struct job *j = &r->jobs[i];
+    if (!writes_tables(j)) continue;
+    j->task.run = run_job;
+    j->task.size = j->cost;
+    r->tasks[nr++] = &j->task;
+  }
+  workers_run(r->c->workers, r->self, r->tasks, nr);
+  return jobs_status(r);
 }
 
 static enum remixdb_status hand_back(struct round *r) {
@@ -261,20 +271,21 @@ static enum remixdb_status add_output(const struct output *o, const struct sst *
   return s;
 }
 
-// Makes the next version of a tree. *at: the first output of its jobs; the call sets it to the output after the last.
-static enum remixdb_status next_tree(struct round *r, const struct round_tree *tree, uint32_t *at,
-                                     struct version **out) {
-  struct part **parts = mem_calloc(tree->end_job - tree->first_job + r->nr_outputs, sizeof(*parts));
+// Makes the next version of a tree.
+static enum remixdb_status next_tree(const struct round *r, const struct round_tree *tree, struct version **out) {
+  uint32_t nr = tree->end_job - tree->first_job;
+  for (uint32_t i = tree->first_job; i < tree->end_job; i++) nr += r->jobs[i].nr_outputs;
+  struct part **parts = mem_calloc(nr, sizeof(*parts));
   if (!parts) return REMIXDB_NOMEM;
-  uint32_t nr = 0;
+  nr = 0;
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = tree->first_job; i < tree->end_job && s == REMIXDB_OK; i++) {
     const struct job *j = &r->jobs[i];
     assert(i == tree->first_job || j->part == r->jobs[i - 1].part + (j->append ? 0 : r->jobs[i - 1].nr_parts));
     if ((s = check_range(j)) == REMIXDB_OK) s = add_old_parts(j, parts, &nr);
     const struct sst *before = j->append ? last_table(old_part(j)) : NULL;
-    for (; *at < r->nr_outputs && r->outputs[*at].job == j && s == REMIXDB_OK; ++*at) {
-      const struct output *o = &r->outputs[*at];
+    for (uint32_t at = 0; at < j->nr_outputs && s == REMIXDB_OK; at++) {
+      const struct output *o = &j->outputs[at];
       s = add_output(o, before, parts, &nr);
       before = o->fresh[o->nr_fresh - 1];
     }
@@ -290,16 +301,14 @@ static enum remixdb_status next_tree(struct round *r, const struct round_tree *t
 // Makes the next version of both trees. A tree that took no part stays.
 static enum remixdb_status next_version(struct round *r, struct version *base, struct version **out) {
   struct version *v, *spaces = base->spaces;
-  uint32_t at = 0;
-  enum remixdb_status s = next_tree(r, &r->trees[TREE_UNNAMED], &at, &v);
+  enum remixdb_status s = next_tree(r, &r->trees[TREE_UNNAMED], &v);
   if (s != REMIXDB_OK) return s;
-  if (round_has(r, TREE_SPACES)) s = next_tree(r, &r->trees[TREE_SPACES], &at, &spaces);
+  if (round_has(r, TREE_SPACES)) s = next_tree(r, &r->trees[TREE_SPACES], &spaces);
   else if (spaces) version_ref(spaces);
   if (s != REMIXDB_OK) {
     version_unref(v);
     return s;
   }
-  assert(at == r->nr_outputs);
   v->spaces = spaces;
   *out = v;
   return s;
@@ -346,8 +355,7 @@ static enum remixdb_status round_make(struct round *r, struct version *base, boo
   if (allow_abort && (s = plan_aborts(r)) != REMIXDB_OK) return s;
   if (!r->scans) plan_work(r);
   if ((s = pack_begin(r)) != REMIXDB_OK) return s;
-  if ((s = write_all(r)) != REMIXDB_OK) return s;
-  if ((s = build_remixes(r)) != REMIXDB_OK) return s;
+  if ((s = run_jobs(r)) != REMIXDB_OK) return s;
   r->c->written_ns = time_ns();
   if (r->pack && has_tables(r) && (s = packing_finish(r->pack)) != REMIXDB_OK) return s;
   if ((s = hand_back(r)) != REMIXDB_OK) return s;
@@ -428,13 +436,14 @@ static enum remixdb_status round_begin(struct round *r, const struct version *ba
 static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
   if (s != REMIXDB_OK && s != REMIXDB_ABORTED) atomic_fetch_add_explicit(&r->c->stats.failed, 1, memory_order_relaxed);
   err_cleanup_begin();
-  for (uint32_t i = 0; i < r->nr_outputs; i++) {
-    if (!r->outputs[i].remix) continue;
-    if (s != REMIXDB_OK) remix_retire(r->outputs[i].remix);
-    remix_unref(r->outputs[i].remix);
-  }
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     struct job *j = &r->jobs[i];
+    for (uint32_t o = 0; o < j->nr_outputs; o++) {
+      if (!j->outputs[o].remix) continue;
+      if (s != REMIXDB_OK) remix_retire(j->outputs[o].remix);
+      remix_unref(j->outputs[o].remix);
+    }
+    mem_free(j->outputs);
     for (uint32_t t = 0; t < j->nr_tables; t++) {
       if (s != REMIXDB_OK) sst_retire(j->tables[t]);
       sst_unref(j->tables[t]);
@@ -444,7 +453,6 @@ static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
   }
   packing_end(r->pack, s == REMIXDB_OK);  // after the last use of its parts by a round that failed
   if (s != REMIXDB_OK) compact_undo_values(r->c);
-  mem_free(r->outputs);
   mem_free(r->tasks);
   mem_free(r->jobs);
   mem_free(r->fresh);

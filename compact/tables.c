@@ -386,16 +386,12 @@ static void write_job(struct job *j, struct worker *w, bool pieces) {
     s = write_merged(&tw, range, &old);
   }
   old_close(&old);
-  if (s != REMIXDB_OK) {
-    err_save(&j->error, j->status = s);  // before the builder's clean-up can set another message
-    atomic_store_explicit(j->failed, true, memory_order_relaxed);
-  }
+  if (s != REMIXDB_OK) job_fail(j, s);  // before the builder's clean-up can set another message
   sst_build_destroy(tw.build);
   mem_free(range);
 }
 
-void tables_write(struct task *t, struct worker *w) {
-  struct job *const j = (struct job *)t;
+void tables_write(struct job *j, struct worker *w) {
   struct budget *const b = j->c->ctx->budget;
   const bool pieces = j->pieces && budget_pieces_fit(b, table_pages(j->c) * sizeof(struct sst_pieces));
   const uint64_t bytes = job_memory(j, pieces);

@@ -6,8 +6,8 @@
 
 #include "compact/job.h"
 
-// The task of a job: writes and syncs the tables. The job then holds a reference to each table. Sets the job's status.
-void tables_write(struct task *t, struct worker *w);
+// Writes and syncs the job's tables. The job then holds a reference to each table. Sets the job's status.
+void tables_write(struct job *j, struct worker *w);
 // Removes a new file that could not be opened; no version names it. Returns `why` and keeps the message of `why`. If
 // the file cannot be removed now, the next opening of the store removes it.
 MUST_CHECK enum remixdb_status tables_remove_new(const struct compact *c, const char *name, enum remixdb_status why);

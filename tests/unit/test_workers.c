@@ -127,7 +127,7 @@ static void round_fn(void *arg, struct worker *w) {
     uint64_t rng = b + 1;
     for (uint32_t i = 0; i < nr; i++) {
       all[i].g = g;
-      all[i].task = (struct task){counted_run, rng_next(&rng) % 50};
+      all[i].task = (struct task){.run = counted_run, .size = rng_next(&rng) % 50};
       list[i] = &all[i].task;
     }
     workers_run(g->ws, w, list, nr);
@@ -215,7 +215,7 @@ static void order_round(void *arg, struct worker *w) {
   struct workers **ws = arg;
   struct task tasks[8], *list[8];
   for (uint32_t i = 0; i < 8; i++) {
-    tasks[i] = (struct task){order_run, sizes[i]};
+    tasks[i] = (struct task){.run = order_run, .size = sizes[i]};
     list[i] = &tasks[i];
   }
   order_nr = 0;
@@ -264,7 +264,7 @@ static void meet_round(void *arg, struct worker *w) {
   (void)arg;
   struct task tasks[3], *list[3];
   for (uint32_t i = 0; i < 3; i++) {
-    tasks[i] = (struct task){meet_run, i};
+    tasks[i] = (struct task){.run = meet_run, .size = i};
     list[i] = &tasks[i];
   }
   meeting.host = w;
@@ -292,6 +292,122 @@ static void test_parallel(void **state) {
   assert_ptr_not_equal(meeting.who[0], meeting.who[2]);
   assert_ptr_not_equal(meeting.who[1], meeting.who[2]);
   epoch_fini(&epoch);
+}
+
+// Added tasks come after the run's own ones, the largest first, and may add tasks themselves.
+struct adding {
+  struct task task;
+  struct adding *adds;
+  uint32_t nr;
+};
+static struct workers *adding_ws;
+static void adding_run(struct task *t, struct worker *w) {
+  const struct adding *const a = (const struct adding *)t;
+  (void)w;
+  order_seen[order_nr++] = t;
+  for (uint32_t i = 0; i < a->nr; i++) workers_add(adding_ws, &a->adds[i].task);
+}
+static void adding_round(void *arg, struct worker *w) {
+  (void)arg;
+  struct adding last = {.task = {.run = adding_run, .size = 60}};
+  struct adding mid[] = {{.task = {.run = adding_run, .size = 10}},
+                         {.task = {.run = adding_run, .size = 70}, .adds = &last, .nr = 1},
+                         {.task = {.run = adding_run, .size = 50}}};
+  struct adding own[] = {{.task = {.run = adding_run, .size = 9}, .adds = mid, .nr = 3},
+                         {.task = {.run = adding_run, .size = 5}}};
+  struct task *list[] = {&own[1].task, &own[0].task};
+  const struct task *const want[] = {&own[0].task, &own[1].task, &mid[1].task, &last.task, &mid[2].task, &mid[0].task};
+  order_nr = 0;
+  workers_run(adding_ws, w, list, 2);
+  assert_int_equal(order_nr, 6);
+  for (uint32_t i = 0; i < 6; i++) assert_ptr_equal(order_seen[i], want[i]);
+  workers_run(adding_ws, w, list, 0);  // nothing is left of them
+  assert_int_equal(order_nr, 6);
+}
+static void test_added(void **state) {
+  (void)state;
+  struct epoch epoch;
+  struct blkio io;
+  epoch_init(&epoch);
+  blkio_init(&io, env_posix(), BLKIO_SYNC);
+  OK(workers_create(0, NULL, 0, &io, &epoch, adding_round, NULL, &adding_ws));
+  workers_kick(adding_ws);
+  assert_int_equal(order_nr, 6);
+  workers_destroy(adding_ws);
+  epoch_fini(&epoch);
+}
+
+// An added task begins while the task that added it runs: in an idle worker, and in the thread that waits for the end
+// of the run. Two tasks meet, so that each has a thread of its own; then the host's one, or the guest's, adds a task
+// and waits for it.
+static struct {
+  struct task added;
+  const struct worker *by;
+  uint32_t met;
+  bool from_host, begun, over;
+} helped;
+static void helped_run(struct task *t, struct worker *w) {
+  (void)t;
+  pthread_mutex_lock(&meeting.lock);
+  helped.by = w;
+  helped.begun = true;
+  pthread_cond_broadcast(&meeting.changed);
+  pthread_mutex_unlock(&meeting.lock);
+  time_sleep_ns(3000000);  // so that the round has to wait for it
+  pthread_mutex_lock(&meeting.lock);
+  helped.over = true;
+  pthread_mutex_unlock(&meeting.lock);
+}
+static void helping_run(struct task *t, struct worker *w) {
+  (void)t;
+  pthread_mutex_lock(&meeting.lock);
+  helped.met++;
+  pthread_cond_broadcast(&meeting.changed);
+  while (helped.met < 2) pthread_cond_wait(&meeting.changed, &meeting.lock);
+  pthread_mutex_unlock(&meeting.lock);
+  if ((w == meeting.host) != helped.from_host) return;
+  time_sleep_ns(1000000);  // the other one waits by now, mostly
+  workers_add(meeting.ws, &helped.added);
+  pthread_mutex_lock(&meeting.lock);
+  while (!helped.begun) pthread_cond_wait(&meeting.changed, &meeting.lock);
+  pthread_mutex_unlock(&meeting.lock);
+}
+static void helping_round(void *arg, struct worker *w) {
+  (void)arg;
+  struct task tasks[2], *list[2];
+  for (uint32_t i = 0; i < 2; i++) {
+    tasks[i] = (struct task){.run = helping_run};
+    list[i] = &tasks[i];
+  }
+  meeting.host = w;
+  workers_run(meeting.ws, w, list, 2);
+  pthread_mutex_lock(&meeting.lock);
+  meeting.early = !helped.over;
+  meeting.done = true;
+  pthread_cond_broadcast(&meeting.changed);
+  pthread_mutex_unlock(&meeting.lock);
+}
+static void test_added_beside(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 20; i++) {
+    struct epoch epoch;
+    struct blkio io;
+    epoch_init(&epoch);
+    blkio_init(&io, env_posix(), BLKIO_SYNC);
+    memset(&helped, 0, sizeof(helped));
+    helped.added.run = helped_run;
+    helped.from_host = i % 2;
+    meeting.done = false;
+    OK(workers_create(2, NULL, 0, &io, &epoch, helping_round, NULL, &meeting.ws));
+    workers_kick(meeting.ws);
+    pthread_mutex_lock(&meeting.lock);
+    while (!meeting.done) pthread_cond_wait(&meeting.changed, &meeting.lock);
+    pthread_mutex_unlock(&meeting.lock);
+    workers_destroy(meeting.ws);
+    assert_false(meeting.early);
+    assert_int_equal(helped.by == meeting.host, !helped.from_host);
+    epoch_fini(&epoch);
+  }
 }
 
 // However often a round is asked for while one runs, one more follows.
@@ -527,12 +643,13 @@ static void test_no_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_plan),      cmocka_unit_test(test_tasks),
-      cmocka_unit_test(test_order),     cmocka_unit_test(test_parallel),
-      cmocka_unit_test(test_destroy),   cmocka_unit_test(test_kick_while_running),
-      cmocka_unit_test(test_no_memory), cmocka_unit_test(test_kick_from_many),
-      cmocka_unit_test(test_idle),      cmocka_unit_test(test_kick_alone),
-      cmocka_unit_test(test_later),
+      cmocka_unit_test(test_plan),         cmocka_unit_test(test_tasks),
+      cmocka_unit_test(test_order),        cmocka_unit_test(test_parallel),
+      cmocka_unit_test(test_destroy),      cmocka_unit_test(test_kick_while_running),
+      cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_kick_from_many),
+      cmocka_unit_test(test_idle),         cmocka_unit_test(test_kick_alone),
+      cmocka_unit_test(test_later),        cmocka_unit_test(test_added),
+      cmocka_unit_test(test_added_beside),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
