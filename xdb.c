@@ -346,6 +346,7 @@ ALWAYS_INLINE enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, s
 
 enum write_how {
   WRITE_NEW,
+  WRITE_LATE,  // it has waited for a round: a full memtable takes it, too, up to 1/ROOM_LATE_PART beyond the limit
   WRITE_LAST,  // a full memtable takes it, too, up to a quarter beyond the limit
   WRITE_BACK,  // a full memtable takes it without a limit; nothing happens when the memtable has the key
 };
@@ -354,6 +355,7 @@ enum write_how {
 static bool takes(struct xdb *x, const struct memtable *m, enum write_how how) {
   if (how == WRITE_NEW) return !xdb_round_due(x, m, 0);
   const size_t limit = xdb_memtable_limit(x);
+  if (how == WRITE_LATE) return memtable_memory(m) < limit + limit / ROOM_LATE_PART && !wal_full(x->wal, 0, false);
   return how == WRITE_BACK || (memtable_memory(m) < limit + limit / 4 && !wal_full(x->wal, 0, true));
 }
 
@@ -367,7 +369,7 @@ ALWAYS_INLINE enum remixdb_status write_once_of(struct xdb *x, struct epoch_slot
   epoch_enter(&x->epoch, es);
   const struct super *const v = xdb_super(x);
   struct memtable *m = v->active;
-  *full_out = !takes(x, m, how) || (unlikely(kind & KV_APART) && how == WRITE_NEW && values_full(x, m));
+  *full_out = !takes(x, m, how) || (unlikely(kind & KV_APART) && how <= WRITE_LATE && values_full(x, m));
   if (unlikely(*full_out)) {
     epoch_exit(es);
     return REMIXDB_ABORTED;
@@ -417,6 +419,17 @@ enum remixdb_status write_wait_room(struct xdb *x, size_t batch) {
   return s;
 }
 
+// The same for one record that may be late: *late_out tells that it need not wait any longer. Without workers a writer
+// waits for as long as it takes, so that the calls alone decide what happens.
+static enum remixdb_status wait_room_or_late(struct xdb *x, bool *late_out) {
+  *late_out = false;
+  if (workers_count(x->workers) == 0) return write_wait_room(x, 0);
+  const uint64_t began = time_ns();
+  const enum remixdb_status s = xdb_wait_room_a_while(x, late_out);
+  if (s == REMIXDB_OK) xdb_pace_stalled(x, time_ns() - began);
+  return s;
+}
+
 // The disk is full, and a write was refused. REMIXDB_ABORTED: something has changed, try the write once more. For a
 // delete the store flushes, which may spend the reserved room, and then the log has room again.
 __attribute__((noinline)) enum remixdb_status write_no_room(struct xdb *x, bool tomb) {
@@ -444,9 +457,11 @@ static __attribute__((noinline)) enum remixdb_status put_again(struct xdb_ref *r
   bool tried = false;
   for (;;) {
     if (full) {
-      s = write_wait_room(x, 0);
+      bool late;
+      s = wait_room_or_late(x, &late);
+      if (how <= WRITE_LATE) how = late ? WRITE_LATE : WRITE_NEW;
       // Deletes make room, so a full memtable takes them while the log has room left.
-      if (s == REMIXDB_NOSPACE && tomb && how == WRITE_NEW) {
+      if (s == REMIXDB_NOSPACE && tomb && how <= WRITE_LATE) {
         how = WRITE_LAST;
         s = REMIXDB_OK;
       }

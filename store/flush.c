@@ -65,15 +65,16 @@ static enum remixdb_status waiter_wait(struct waiter *w) {
   return s;
 }
 
-// Waits for a change while a memtable is frozen; w: the waiting call, or NULL. If the round has failed, asks for
-// another one. xdb.lock is held; the call releases it while it waits. Returns a failure if the round will not end soon.
-static enum remixdb_status wait_on(struct xdb *x, struct waiter *w) {
+// Waits for a change while a memtable is frozen; w: the waiting call, or NULL, which waits for at most so long. If the
+// round has failed, asks for another one. xdb.lock is held; the call releases it while it waits. Returns a failure if
+// the round will not end soon.
+static enum remixdb_status wait_on(struct xdb *x, struct waiter *w, uint64_t ns) {
   assert(xdb_lock_is_mine(x));
   const enum remixdb_status s = xdb_failure(x);
   if (s != REMIXDB_OK) return s;
   if (x->rounds.error.status == REMIXDB_OK) {
     if (w) return waiter_wait(w);
-    xdb_lock_wait(x, RETRY_NS);
+    xdb_lock_wait(x, ns);
     return REMIXDB_OK;
   }
   if (time_ns() - x->rounds.failed_ns < RETRY_NS) return err_raise(&x->rounds.error);
@@ -92,7 +93,7 @@ static bool must_not_freeze(const struct xdb *x) {
 // Waits until a memtable may be frozen. xdb.lock is held; the call releases it while it waits.
 static enum remixdb_status wait_for_round(struct xdb *x, struct waiter *w) {
   enum remixdb_status s = REMIXDB_OK;
-  while (s == REMIXDB_OK && must_not_freeze(x)) s = wait_on(x, w);
+  while (s == REMIXDB_OK && must_not_freeze(x)) s = wait_on(x, w, RETRY_NS);
   return s;
 }
 
@@ -116,16 +117,21 @@ static bool freeze_due(struct xdb *x, enum xdb_freeze when, size_t batch) {
          (when == XDB_FREEZE_USED ? memtable_count(m) != 0 : xdb_round_due(x, m, batch) || values_full(x, m));
 }
 
-enum remixdb_status xdb_wait_room(struct xdb *x, enum xdb_freeze when, size_t batch) {
+// until: the time to give up (*late_out); UINT64_MAX: never.
+static enum remixdb_status wait_room(struct xdb *x, enum xdb_freeze when, size_t batch, uint64_t until,
+                                     bool *late_out) {
   bool kick = false;
+  *late_out = false;
   xdb_lock(x);
   enum remixdb_status s = xdb_failure(x);
   // Another writer may freeze the memtable earlier. The new memtable then has room, and this call need not wait for a
   // round. A flush may do the same. Flushes go before writers, because otherwise writers would make a flush wait for
   // one round after the other.
-  while (s == REMIXDB_OK && !kick && freeze_due(x, when, batch)) {
+  while (s == REMIXDB_OK && !kick && !*late_out && freeze_due(x, when, batch)) {
     if (must_not_freeze(x) || x->rounds.nr_flushers) {
-      s = wait_on(x, NULL);
+      const uint64_t now = until == UINT64_MAX ? 0 : time_ns(), left = until > now ? until - now : 0;
+      if (left) s = wait_on(x, NULL, left < RETRY_NS ? left : RETRY_NS);
+      else *late_out = true;
     } else {
       s = round_freeze(x);
       kick = s == REMIXDB_OK;
@@ -134,6 +140,15 @@ enum remixdb_status xdb_wait_room(struct xdb *x, enum xdb_freeze when, size_t ba
   xdb_unlock(x);
   if (kick) workers_kick(x->workers);
   return s;
+}
+
+enum remixdb_status xdb_wait_room(struct xdb *x, enum xdb_freeze when, size_t batch) {
+  bool late;
+  return wait_room(x, when, batch, UINT64_MAX, &late);
+}
+
+enum remixdb_status xdb_wait_room_a_while(struct xdb *x, bool *late_out) {
+  return wait_room(x, XDB_FREEZE_FULL, 0, time_ns() + ROOM_WAIT_NS, late_out);
 }
 
 // ---- flush

@@ -19,6 +19,16 @@ static uint64_t fill(struct xdb_ref *r, uint64_t i) {
   return i;
 }
 
+static bool is_late_full(void) {
+  return memtable_memory(xdb_super(x)->active) >= x->memtable_limit + x->memtable_limit / ROOM_LATE_PART;
+}
+
+// Puts until the active memtable takes not even late records. Returns the next number to put.
+static uint64_t fill_late(struct xdb_ref *r, uint64_t i) {
+  for (i = fill(r, i); !is_late_full();) put(r, i++);
+  return i;
+}
+
 // Opens a store and fills a memtable, whose round is held up. *next_out is the next number to put.
 static struct xdb_ref *begin_held(uint64_t *next_out) {
   struct xdb_ref *r;
@@ -47,7 +57,7 @@ struct writer {
   pthread_t thread;
   uint32_t nr;
 };
-static _Atomic uint32_t coming;
+static _Atomic uint32_t coming, written;
 
 static void *write_one(void *arg) {
   const struct writer *const w = arg;
@@ -56,6 +66,7 @@ static void *write_one(void *arg) {
   THREAD_CHECK(xdb_ref(x, &r) == REMIXDB_OK);
   atomic_fetch_add(&coming, 1);
   THREAD_CHECK(xdb_put(r, KV_REC(kref(&key, sizeof(key)), "v", 1, false)) == REMIXDB_OK);
+  atomic_fetch_add(&written, 1);
   xdb_unref(r);
   return NULL;
 }
@@ -63,6 +74,7 @@ static void *write_one(void *arg) {
 // Starts all writers; each is about to write, or waits already.
 static void start_writers(struct writer writers[WRITERS]) {
   atomic_store(&coming, 0);
+  atomic_store(&written, 0);
   for (uint32_t w = 0; w < WRITERS; w++) {
     writers[w].nr = w;
     CHECK(pthread_create(&writers[w].thread, NULL, write_one, &writers[w]) == 0);
@@ -75,7 +87,7 @@ static void test_one_round_for_all(void **state) {
   struct writer writers[WRITERS];
   uint64_t i;
   struct xdb_ref *const r = begin_held(&i);
-  fill(r, i);  // a full one, and one that is frozen: all wait
+  fill_late(r, i);  // a full one, and one that is frozen: all wait
   start_writers(writers);
   time_sleep_ns(20000000);  // most of them have come to where they wait
   assert_int_equal(frozen(), 1);
@@ -83,6 +95,38 @@ static void test_one_round_for_all(void **state) {
   wait_held(2);
   for (uint32_t w = 0; w < WRITERS; w++) pthread_join(writers[w].thread, NULL);  // while the second round is held up
   assert_int_equal(frozen(), 2);
+  xdb_unref(r);
+  end();
+}
+
+// While a round is held up, a full memtable takes late records, and not too many. Puts and deletes are alike.
+static void test_late(void **state) {
+  (void)state;
+  struct writer writers[WRITERS];
+  uint64_t i;
+  struct xdb_ref *const r = begin_held(&i);
+  const uint64_t first = i = fill(r, i);
+  while (!is_late_full()) {
+    const uint64_t key = i++;
+    if (key % 2) put(r, key);
+    else OK(xdb_put(r, KV_REC(kref(&key, sizeof(key)), NULL, 0, true)));
+  }
+  assert_true(i > first + 2);
+  assert_int_equal(frozen(), 1);
+  const size_t used = memtable_memory(xdb_super(x)->active);
+  assert_in_range(used, x->memtable_limit, x->memtable_limit + x->memtable_limit / ROOM_LATE_PART + 1000);
+  start_writers(writers);
+  time_sleep_ns(10 * ROOM_WAIT_NS);
+  assert_int_equal(atomic_load(&written), 0);
+  assert_int_equal(memtable_memory(xdb_super(x)->active), used);
+  allow(UINT64_MAX);
+  for (uint32_t w = 0; w < WRITERS; w++) pthread_join(writers[w].thread, NULL);
+  for (uint64_t key = first; key < i; key++) {
+    uint8_t val[100];
+    uint32_t len;
+    const enum remixdb_status s = xdb_get(r, kref(&key, sizeof(key)), val, sizeof(val), &len);
+    assert_int_equal(s, key % 2 ? REMIXDB_OK : REMIXDB_NOTFOUND);
+  }
   xdb_unref(r);
   end();
 }
@@ -102,7 +146,7 @@ static void test_flush_is_next(void **state) {
     pthread_t flusher;
     uint64_t i;
     struct xdb_ref *const r = begin_held(&i);
-    fill(r, i);
+    fill_late(r, i);
     start_writers(writers);
     time_sleep_ns(5000000);
     CHECK(pthread_create(&flusher, NULL, flush_it, NULL) == 0);
@@ -128,6 +172,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_room_is_there, setup, teardown),
       cmocka_unit_test_setup_teardown(test_one_round_for_all, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_late, setup, teardown),
       cmocka_unit_test_setup_teardown(test_flush_is_next, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
