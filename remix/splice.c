@@ -127,6 +127,7 @@ struct splice {
   struct remix_splice *in;
   struct remix_write *w;
   bool dropping;                         // some run leaves
+  bool renamed;                          // some run that stays has another number in the new view
   struct sst_keys keys[REMIX_RUNS_MAX];  // of the old view's runs, opened when needed
   uint32_t find_at;                      // segment of the last key that was found
   uint32_t find_common;                  // bytes of that key that are equal to the anchors' common bytes
@@ -601,8 +602,15 @@ static enum remixdb_status pass_one(struct splice *x, uint32_t i) {
   return REMIXDB_OK;
 }
 
-// Passes entries [from, to) of the open segment. No run leaves, so runs keep their numbers. The entry before them is in
-// the window and begins their piece.
+// Returns the first entry of the open segment, from `from` on and before `to`, whose run leaves; to: there is none.
+static uint32_t stays_until(const struct splice *x, uint32_t from, uint32_t to) {
+  if (!x->dropping) return to;
+  while (from < to && x->in->keep >> (x->here.sel[from] & REMIX_RUN) & 1) from++;
+  return from;
+}
+
+// Passes entries [from, to) of the open segment. All of them stay, and their runs keep their numbers. The entry before
+// them is in the window and begins their piece.
 static void pass_many(struct splice *x, uint32_t from, uint32_t to) {
   const struct here *const w = &x->here;
   struct window *const win = &x->win;
@@ -623,10 +631,12 @@ static enum remixdb_status pass(struct splice *x, uint32_t to) {
   if (x->win.nr + REMIX_SEG > SPLICE_WINDOW) window_pack(&x->win);
   assert(x->win.nr + REMIX_SEG <= SPLICE_WINDOW);
   while (x->at < to && s == REMIXDB_OK) {
+    const uint32_t nr = x->win.nr;
     s = pass_one(x, x->at++);
-    if (x->dropping || s != REMIXDB_OK) continue;
-    if (x->at < to) pass_many(x, x->at, to);
-    x->at = to;
+    if (x->renamed || x->win.nr == nr || s != REMIXDB_OK) continue;
+    const uint32_t end = stays_until(x, x->at, to);
+    if (x->at < end) pass_many(x, x->at, end);
+    x->at = end;
   }
   return s;
 }
@@ -1004,7 +1014,11 @@ enum remixdb_status remix_splice(struct remix_splice *in) {
   if (old->nr_segs > 1)
     x->common = anchors->cut + kv_lcp_from(anchors_rest(anchors, 1), anchors_rest(anchors, old->nr_segs - 1), 0);
   for (uint32_t i = 0; i < SPLICE_BLOCKS; i++) x->blocks.id[i] = UINT64_MAX;
-  for (uint32_t r = 0; r < old->nr_runs; r++) x->dropping |= !(in->keep >> r & 1);
+  for (uint32_t r = 0; r < old->nr_runs; r++) {
+    const bool stays = in->keep >> r & 1;
+    x->dropping |= !stays;
+    x->renamed |= stays && in->run_map[r] != r;
+  }
   x->last = mem_alloc(KV_KEY_MAX);
   x->begins = mem_alloc(x->common + 1);
   x->anchor = mem_alloc(anchors->cut ? KV_KEY_MAX : 1);
