@@ -88,6 +88,17 @@ static inline bool remix_prev_fast(struct remix_cursor *c) {
   c->near[c->sel[to] & REMIX_RUN].idx--;
   return true;
 }
+// The key that remix_prev_fast would come to, as remix_key_ahead.
+MUST_CHECK static inline bool remix_key_behind(const struct remix_cursor *c, struct kref *out) {
+  if (unlikely(c->at <= c->cool || !(c->plain >> (c->at - 1) & 1))) return false;
+  const struct remix_run_pos *const n = &c->near[c->sel[c->at - 1] & REMIX_RUN];
+  const uint32_t idx = n->idx - 1;  // of 0: beyond nr
+  struct kv_rec r;
+  if (unlikely(idx >= n->nr || !block_record_short(n->data, idx, &r))) return false;
+  REMIX_COUNT(records);
+  *out = kref(r.key, r.klen);
+  return true;
+}
 void remix_prev_slow(struct remix_cursor *c);  // private to remix_prev
 static inline void remix_prev(struct remix_cursor *c) {
   if (unlikely(!remix_prev_fast(c))) remix_prev_slow(c);

@@ -158,7 +158,7 @@ static inline bool parts_valid(const struct merge *m) { return remix_valid(&m->r
 static inline bool some_later(const struct merge *m) { return m->young_state == MERGE_YOUNG_LATER || m->parts_later; }
 
 static void clear_forget(struct merge *m) {
-  m->clear = 0;
+  m->clear = m->backward ? UINT32_MAX : 0;
   m->clear_found = false;
   m->since = UINT32_MAX;
 }
@@ -523,17 +523,22 @@ static void clear_find(struct merge *m) {
   const uint32_t part = version_find(m->version, m->new_key), at = m->remix_page.page,
                  page = m->remix_page.paged && part == m->part ? remix_page_of(m->remix_page.paged, m->new_key) : at;
   const bool here = part == m->part && page == at, behind = part > m->part || (part == m->part && page > at);
-  m->clear = here ? remix_segment(m->remix.x, m->new_key) : behind ? UINT32_MAX : 0;
+  m->clear = here ? remix_segment(m->remix.x, m->new_key) + m->backward : behind ? UINT32_MAX : 0;
   m->clear_found = true;
+}
+
+// Whether the partitions' entries in this segment come before the newer one, in the direction.
+static inline bool segment_clear(const struct merge *m, uint32_t seg) {
+  return m->backward ? seg >= m->clear : seg < m->clear;
 }
 
 // Whether the partitions' entry is known to come before the newer one, without a look at its key.
 static inline bool parts_clear(struct merge *m) {
   const uint32_t seg = m->remix.seg;
-  if (m->backward) return false;
   if (m->since == UINT32_MAX) m->since = seg;
-  if (unlikely(seg > m->since + 1) && !m->clear_found) clear_find(m);
-  return seg < m->clear;
+  const bool passed_one = m->backward ? seg + 1 < m->since : seg > m->since + 1;
+  if (unlikely(passed_one) && !m->clear_found) clear_find(m);
+  return segment_clear(m, seg);
 }
 
 // ---- all together
@@ -724,8 +729,9 @@ static enum remixdb_status settle(struct merge *m) {
   }
   if (s != REMIXDB_OK) return fail(m, s);
   if (m->same != 1u << MERGE_PARTS || m->at != MERGE_PARTS || some_later(m)) m->near = MERGE_FAR;
-  else if (m->backward) m->near = m->new_at == MERGE_NONE ? MERGE_BACK : MERGE_FAR;
-  else m->near = m->new_at == MERGE_NONE || m->remix.seg < m->clear ? MERGE_ALONE : MERGE_BESIDE;
+  else if (m->new_at == MERGE_NONE || segment_clear(m, m->remix.seg))
+    m->near = m->backward ? MERGE_BACK_ALONE : MERGE_ALONE;
+  else m->near = m->backward ? MERGE_BACK_BESIDE : MERGE_BESIDE;
   return s;
 }
 
@@ -970,12 +976,13 @@ static enum remixdb_status step(struct merge *m, bool backward) {
   return s == REMIXDB_OK ? settle(m) : fail(m, s);
 }
 
-bool merge_next_held(struct merge *m) {
+// A step of the REMIX within its segment, if the key that it comes to is held: that decides between the streams.
+static inline bool step_held(struct merge *m, bool backward) {
   struct kref key;
-  if (!remix_key_ahead(&m->remix, &key)) return false;
-  const int c = kv_cmp(m->new_key, key);
+  if (!(backward ? remix_key_behind(&m->remix, &key) : remix_key_ahead(&m->remix, &key))) return false;
+  const int c = backward ? kv_cmp(key, m->new_key) : kv_cmp(m->new_key, key);
   if (c <= 0 && new_special(m)) return false;  // a longer way
-  if (!remix_next_fast(&m->remix)) return false;
+  if (!(backward ? remix_prev_fast(&m->remix) : remix_next_fast(&m->remix))) return false;
   m->remix_key = key;
   if (c <= 0) {
     m->near = MERGE_FAR;
@@ -984,6 +991,8 @@ bool merge_next_held(struct merge *m) {
   }
   return true;
 }
+bool merge_next_held(struct merge *m) { return step_held(m, false); }
+bool merge_prev_held(struct merge *m) { return step_held(m, true); }
 
 enum remixdb_status merge_next(struct merge *m) { return step(m, false); }
 enum remixdb_status merge_prev(struct merge *m) { return step(m, true); }

@@ -41,7 +41,9 @@ enum merge_near {
   MERGE_FAR,     // all streams
   MERGE_BESIDE,  // the current key is the partitions' alone; a newer stream's key may come before their next one
   MERGE_ALONE,   // the same, and no newer key comes before the end of the segment
-  MERGE_BACK,    // backward: the current key is the partitions' alone, and the newer streams are at their end
+  // The same backward:
+  MERGE_BACK_BESIDE,
+  MERGE_BACK_ALONE,  // no newer key comes before the begin of the segment
 };
 
 // The state of the young views' stream.
@@ -78,8 +80,9 @@ struct merge {
   // The newer streams alone:
   uint32_t new_at, new_same;  // as at and same
   struct kref new_key;
-  // The segment of this partition that new_key belongs to, if clear_found: entries of segments before it are less,
-  // entries of segments after it are not. Else 0. Forward only.
+  // If clear_found: the segment of this partition that new_key belongs to: entries of segments before it are less,
+  // entries of segments after it are greater. Backward it is the segment after that, so that entries from it on are
+  // greater. Else no segment comes before new_key: forward 0, backward UINT32_MAX.
   uint32_t clear;
   bool clear_found;
   uint32_t since;  // the REMIX's segment in which new_key was first compared; UINT32_MAX: not yet
@@ -140,6 +143,7 @@ MUST_CHECK enum remixdb_status merge_seek_last(struct merge *m);
 MUST_CHECK enum remixdb_status merge_next(struct merge *m);  // must be valid
 MUST_CHECK enum remixdb_status merge_prev(struct merge *m);  // must be valid
 bool merge_next_held(struct merge *m);                       // private to merge_next_fast
+bool merge_prev_held(struct merge *m);                       // private to merge_prev_fast
 // A merge_next that needs no epoch: a step of the REMIX within its segment. It requires that no newer key can come
 // before the next one, or that the next one's block is held. Else it returns false and moves nothing.
 static inline bool merge_next_fast(struct merge *m) {
@@ -150,7 +154,8 @@ static inline bool merge_next_fast(struct merge *m) {
 }
 // The same for merge_prev.
 static inline bool merge_prev_fast(struct merge *m) {
-  if (unlikely(m->near != MERGE_BACK || !remix_prev_fast(&m->remix))) return false;
+  if (unlikely(m->near != MERGE_BACK_ALONE)) return m->near == MERGE_BACK_BESIDE && merge_prev_held(m);
+  if (unlikely(!remix_prev_fast(&m->remix))) return false;
   m->remix_key.ptr = NULL;
   return true;
 }

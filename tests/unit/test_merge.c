@@ -748,43 +748,59 @@ static void test_no_memory(void **state) {
 }
 
 // Up to where the partitions come before the next newer key is found out when steps have passed a whole segment after
-// the one where it was first compared, not before; from there on a step does not look at it.
+// the one where it was first compared, not before; from there on a step does not look at it. Both ways.
+struct since {
+  uint32_t passed_one, exact;
+};
+static void since_check(const struct merge *m, uint32_t since, struct since *sum) {
+  const uint32_t seg = m->remix.seg, gone = m->backward ? since - seg : seg - since;
+  assert_int_equal(m->since, since);
+  assert_int_equal(m->clear_found, gone > 1);
+  sum->passed_one += gone == 1;
+  sum->exact += m->clear_found;
+  if (m->clear_found) {
+    const uint32_t part = version_find(m->version, m->new_key);
+    assert_int_equal(m->clear, part > m->part   ? UINT32_MAX
+                               : part < m->part ? 0
+                                                : remix_segment(m->remix.x, m->new_key) + m->backward);
+  }
+  const bool clear = m->clear_found && (m->backward ? seg >= m->clear : seg < m->clear);
+  if (m->at == MERGE_PARTS && m->same == 1u << MERGE_PARTS)
+    assert_int_equal(m->near, m->backward ? (clear ? MERGE_BACK_ALONE : MERGE_BACK_BESIDE)
+                                          : (clear ? MERGE_ALONE : MERGE_BESIDE));
+}
+static void since_walk(struct scene *s, bool backward, struct since *sum) {
+  struct merge m;
+  merge_init(&m, NULL);
+  merge_set(&m, s->active, s->frozen, s->version, s->moment);
+  enter(&s->p);
+  OK(backward ? merge_seek_last(&m) : merge_seek(&m, kref(NULL, 0)));
+  const uint8_t *key = NULL;
+  uint32_t part = UINT32_MAX, since = 0;
+  for (uint32_t n = 0; merge_valid(&m); n++) {
+    if (m.new_at == MERGE_NONE || !parts_valid(&m)) break;
+    if (m.new_key.ptr != key || m.part != part) since = m.remix.seg;
+    key = m.new_key.ptr;
+    part = m.part;
+    since_check(&m, since, sum);
+    if (n % 3 && (backward ? merge_prev_fast(&m) : merge_next_fast(&m))) continue;
+    OK(backward ? merge_prev(&m) : merge_next(&m));
+  }
+  leave(&s->p);
+  merge_park(&m);
+  merge_fini(&m);
+}
 static void test_since(void **state) {
   (void)state;
-  uint32_t passed_one = 0, exact = 0;
+  struct since sums[2] = {{0}};
   for (uint64_t seed = 1; seed <= 6; seed++) {
     struct scene s;
     scene_init(&s, &(struct plan){4000, 12, 12, 1 + seed % 3, 3, 50, 1 << 20}, seed);
-    struct merge m;
-    merge_init(&m, NULL);
-    merge_set(&m, s.active, s.frozen, s.version, s.moment);
-    enter(&s.p);
-    OK(merge_seek(&m, kref(NULL, 0)));
-    const uint8_t *key = NULL;
-    uint32_t part = UINT32_MAX, since = 0;
-    for (uint32_t n = 0; merge_valid(&m); n++) {
-      if (m.new_at == MERGE_NONE || !parts_valid(&m)) break;
-      const uint32_t seg = m.remix.seg;
-      if (m.new_key.ptr != key || m.part != part) since = seg;
-      key = m.new_key.ptr;
-      part = m.part;
-      assert_int_equal(m.since, since);
-      assert_int_equal(m.clear_found, seg > since + 1);
-      passed_one += seg == since + 1;
-      exact += m.clear_found;
-      if (m.clear_found)
-        assert_int_equal(m.clear,
-                         version_find(m.version, m.new_key) > part ? UINT32_MAX : remix_segment(m.remix.x, m.new_key));
-      if (m.at == MERGE_PARTS && m.same == 1u << MERGE_PARTS)
-        assert_int_equal(m.near, seg < m.clear ? MERGE_ALONE : MERGE_BESIDE);
-      if (n % 3 == 0 || !merge_next_fast(&m)) OK(merge_next(&m));
-    }
-    leave(&s.p);
-    merge_park(&m);
-    merge_fini(&m);
+    since_walk(&s, false, &sums[0]);
+    since_walk(&s, true, &sums[1]);
     scene_fini(&s);
   }
-  assert_true(passed_one > 100 && exact > 100);
+  for (uint32_t i = 0; i < 2; i++) assert_true(sums[i].passed_one > 100 && sums[i].exact > 100);
 }
 
 // Goes through all keys, and counts the steps, and those that are plain steps within a segment.
@@ -802,14 +818,14 @@ static void fast_steps(struct scene *s, struct merge *m, bool backward, uint32_t
 }
 
 // If a partition alone has keys, and no old versions, most steps are plain ones, both ways. The others are the first
-// step of a segment, and those at which a group of records is prefetched.
-static void test_fast_steps(void **state) {
-  (void)state;
+// step of a segment, and those at which a group of records is prefetched. Few newer keys change little, also where each
+// segment has one or two: they only need the other record's block.
+static void count_fast_steps(const struct plan *plan) {
   uint32_t steps[2] = {0}, fast[2] = {0};
   for (uint32_t seed = 1; seed <= 6; seed++) {
     struct scene s;
     struct merge m;
-    scene_init(&s, &(struct plan){4000, 0, UINT32_MAX, 1, 1, 1000000, 4 << 20}, seed);
+    scene_init(&s, plan, seed);
     merge_init(&m, NULL);
     enter(&s.p);
     for (uint32_t backward = 0; backward < 2; backward++) {
@@ -823,6 +839,12 @@ static void test_fast_steps(void **state) {
   }
   for (uint32_t i = 0; i < 2; i++)
     if (steps[i] < 4000 || fast[i] < steps[i] / 4 * 3) fail_msg("%u of %u steps, backward %u", fast[i], steps[i], i);
+}
+static void test_fast_steps(void **state) {
+  (void)state;
+  count_fast_steps(&(struct plan){4000, 0, UINT32_MAX, 1, 1, 1000000, 4 << 20});
+  count_fast_steps(&(struct plan){4000, 12, UINT32_MAX, 1, 1, 1000000, 4 << 20});
+  count_fast_steps(&(struct plan){4000, 150, UINT32_MAX, 1, 1, 1000000, 4 << 20});
 }
 
 // ---- gaps: long runs of tombstones in both memtables, over tables and over each other; keys that come to where they
