@@ -13,6 +13,7 @@
 #define CELL_SCAN 32u    // a cell with more numbers is searched through the levels, which read as many lines
 #define SCAN_STEP 4u     // numbers compared without a branch between them
 #define BYTES 256u
+#define CELLS_LEAST (8 * BYTES * sizeof(uint16_t) / sizeof(uint64_t))  // numbers of a tree with cells, at least
 
 // The cells of a tree. At each of the first places of the numbers, the bytes that occur there are ranked, so that
 // digits or letters fill the cells as evenly as random bytes. A number's ranks are the digits of one large number. Its
@@ -103,7 +104,7 @@ static __attribute__((noinline)) uint64_t sum_absent(const struct anchors_cells 
 }
 
 // Returns the line of v's cell. lines, ranks: the tree's.
-static inline const struct anchors_line *line_of(const struct anchors_line *lines, const uint16_t *ranks,
+ALWAYS_INLINE const struct anchors_line *line_of(const struct anchors_line *lines, const uint16_t *ranks,
                                                  const struct anchors_cells *c, uint64_t v) {
   uint64_t sum = 0;
   uint32_t all = 0;
@@ -138,7 +139,7 @@ struct way {
 };
 
 // Enters the tree w->t. Returns false if the answer is known without a search.
-static inline bool tree_enter(const struct anchors *a, struct kref key, struct way *w) {
+ALWAYS_INLINE bool tree_enter(const struct anchors *a, struct kref key, struct way *w) {
   const struct anchors_tree *const t = w->t;
   if (t->common > w->known) {
     const uint32_t n = (key.len < t->common ? key.len : t->common) - w->known;
@@ -180,7 +181,7 @@ static inline void tree_found(const struct anchors *a, struct way *w, uint32_t a
   w->equal = at < w->t->nr && a->nodes[(size_t)w->t->level[0] * NODE + at] == w->v;
 }
 
-static inline void tree_search(const struct anchors *a, struct way *w) {
+ALWAYS_INLINE void tree_search(const struct anchors *a, struct way *w) {
   const struct anchors_tree *const t = w->t;
   if (t->cells != NO_CELLS) {
     const struct anchors_line *const line = cell_line(a, &a->cells[t->cells], w->v);
@@ -200,7 +201,7 @@ static inline void tree_search(const struct anchors *a, struct way *w) {
 }
 
 // Goes on after the search of a tree. Returns true if the search goes on in another tree, false if w->at is the answer.
-static inline bool tree_leave(const struct anchors *a, struct kref key, struct way *w) {
+ALWAYS_INLINE bool tree_leave(const struct anchors *a, struct kref key, struct way *w) {
   const struct anchors_tree *const t = w->t;
   const uint32_t at = w->at;
   uint32_t i = tree_string(a, t, at), end;
@@ -237,23 +238,42 @@ ALWAYS_INLINE bool head_off(const struct anchors *a, struct kref *key, uint32_t 
   return true;
 }
 
-// Tells whether the key goes on behind the bytes that all strings share, so that a piece of it tells its cell.
-static inline bool celled(const struct anchors *a, struct kref key) {
-  return a->celled && key.len >= a->common + PIECE &&
-         (likely(a->common == 0) || memcmp(key.ptr, a->shared, a->common) == 0);
+// Searches the line of the key's cell. Fails if the key does not go on behind the bytes that all strings share, if it
+// has the number of a string, or if the cell is crowded.
+ALWAYS_INLINE uint32_t quick_find(const struct anchors_cells *cells, const struct anchors_line *lines,
+                                  const uint16_t *ranks, const uint8_t *shared, uint32_t common, struct kref key) {
+  if (unlikely(key.len < common + PIECE) || (unlikely(common != 0) && memcmp(key.ptr, shared, common) != 0))
+    return ANCHORS_UNKNOWN;
+  const uint64_t v = load64be(key.ptr + common);
+  const struct anchors_line *const line = line_of(lines, ranks, cells, v);
+  uint32_t less = 0;
+  for (uint32_t i = 0; i < CELL_LINE; i++) less += line->numbers[i] < v;
+  if (likely(line->nr <= CELL_LINE) && likely(less == line->nr || line->numbers[less] != v)) return line->first + less;
+  return ANCHORS_UNKNOWN;
+}
+
+uint32_t anchors_quick_find(const struct anchors_quick *q, struct kref key) {
+  if (unlikely(!q->cells)) return ANCHORS_UNKNOWN;
+  return quick_find(q->cells, q->lines, q->ranks, q->shared, q->common, key);
+}
+
+void anchors_quick_set(struct anchors_quick *q, const struct anchors *a) {
+  *q = (struct anchors_quick){.owned = q->owned};
+  if (!a->celled || (a->has_head && a->common)) return;  // the head and the common bytes lie apart
+  q->cells = a->cells;
+  q->lines = a->lines;
+  q->ranks = a->ranks;
+  q->shared = a->has_head ? a->head : a->shared;
+  q->common = a->has_head ? a->cut : a->common;
 }
 
 uint32_t anchors_find(const struct anchors *a, struct kref key) {
   uint32_t found;
   if (unlikely(a->nr <= 1)) return 0;
   if (unlikely(a->has_head) && !head_off(a, &key, &found)) return found;
-  if (likely(celled(a, key))) {  // tree 0 is the first in each array
-    const uint64_t v = load64be(key.ptr + a->common);
-    const struct anchors_line *const line = line_of(a->lines, a->ranks, a->cells, v);
-    uint32_t less = 0;
-    for (uint32_t i = 0; i < CELL_LINE; i++) less += line->numbers[i] < v;
-    if (likely(line->nr <= CELL_LINE) && likely(less == line->nr || line->numbers[less] != v))
-      return line->first + less;
+  if (likely(a->celled)) {  // tree 0 is the first in each array
+    found = quick_find(a->cells, a->lines, a->ranks, a->shared, a->common, key);
+    if (likely(found != ANCHORS_UNKNOWN)) return found;
   }
   struct way w = {.t = a->trees};
   while (tree_enter(a, key, &w)) {
@@ -464,7 +484,7 @@ static enum remixdb_status cells_build(struct build *b, struct anchors_tree *t, 
   struct anchors_cells c = {.lines = (uint32_t)(b->lines.len / sizeof(struct anchors_line)),
                             .ranks = (uint32_t)(b->ranks.len / sizeof(uint16_t))};
   t->cells = NO_CELLS;
-  if ((size_t)t->nr * sizeof(*numbers) < 8 * sizeof(ranks[0])) return REMIXDB_OK;
+  if (t->nr < CELLS_LEAST) return REMIXDB_OK;
   rank_bytes(numbers, t->nr, ranks, &c);
   if ((size_t)t->nr * sizeof(*numbers) < 8 * c.nr_places * sizeof(ranks[0])) return REMIXDB_OK;
   // There are no more cells than the ranks can tell apart.
@@ -550,10 +570,11 @@ static enum remixdb_status tree_build(struct build *b, size_t number) {
   struct anchors_tree t = *tree_at(b, number);
   t.nr = count_numbers(b->a, &t);
 
-  // Level 0 has room for SCAN_STEP more numbers: every level needs padding, and scans read beyond the last number.
+  // Every level needs padding. In a tree that may get cells, level 0 has room for SCAN_STEP more numbers, because scans
+  // read beyond the last number. So up to 7 numbers without cells are one node.
   const size_t begin = b->nodes.len / sizeof(uint64_t);
   size_t len[LEVELS_MAX], all = 0;
-  for (size_t n = (size_t)t.nr + SCAN_STEP;; n = len[t.nr_levels - 1] / NODE) {
+  for (size_t n = (size_t)t.nr + (t.nr >= CELLS_LEAST ? SCAN_STEP : 1);; n = len[t.nr_levels - 1] / NODE) {
     assert(t.nr_levels < LEVELS_MAX);
     t.level[t.nr_levels] = (uint32_t)((begin + all) / NODE);
     len[t.nr_levels] = align_up(n, NODE);

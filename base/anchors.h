@@ -83,6 +83,21 @@ static inline uint32_t anchors_find_plain(const struct anchors *a, struct kref k
   }
   return anchors_find(a, key);
 }
+// The part of the search that most keys need, for a caller who keeps it where he looks first: the search then reads
+// nothing of struct anchors. Valid as long as the struct is.
+#define ANCHORS_UNKNOWN UINT32_MAX
+struct anchors_quick {
+  const struct anchors_cells *cells;  // NULL: there is no quick search
+  const struct anchors_line *lines;
+  const uint16_t *ranks;
+  const uint8_t *shared;
+  uint32_t common;
+  uint32_t owned;  // for the caller's use
+};
+// Sets all but `owned`.
+void anchors_quick_set(struct anchors_quick *q, const struct anchors *a);
+// Returns what anchors_find returns, or ANCHORS_UNKNOWN: the caller asks that. Any thread.
+uint32_t anchors_quick_find(const struct anchors_quick *q, struct kref key);
 // Looks up many keys side by side: found_out[i] for wants[i], nr <= ANCHORS_MANY_MAX. Each key may be looked up in
 // other strings. The searches go down level by level, and each search prefetches its next node while the others go on
 // (group prefetching: Chen, Ailamaki, Gibbons, Mowry, "Improving Hash Join Performance through Prefetching", ICDE

@@ -477,10 +477,14 @@ static void cursor_stand_before(struct remix_cursor *c, uint32_t seg, uint32_t a
   else cursor_prev_segment(c);
 }
 
+void remix_seek_begun(struct remix_cursor *c, uint32_t seg) {
+  c->begun_seg = seg;
+  c->wanted = true;
+}
+
 void remix_seek_begin(struct remix_cursor *c, struct kref key) {
   if (!c->x || c->x->nr_segs == 0) return;
-  c->begun_seg = anchors_find(&c->x->index->anchors, key);
-  c->wanted = true;
+  remix_seek_begun(c, anchors_find(&c->x->index->anchors, key));
   seg_prefetch(c->x->index, seg_at(c->x->index, c->begun_seg));
 }
 

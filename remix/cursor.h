@@ -53,6 +53,8 @@ MUST_CHECK enum remixdb_status remix_none_between(struct remix_cursor *c, struct
                                                   bool *none_out);
 // Prefetches the segment that a seek of this key reads first. The seek is the cursor's next call, in the same epoch.
 void remix_seek_begin(struct remix_cursor *c, struct kref key);
+// The same, of a segment that the caller has found and prefetched (remix_quick_find).
+void remix_seek_begun(struct remix_cursor *c, uint32_t seg);
 // Does remix_next if the next entry is live, does not expire, and a plain step suffices. Else returns false, and
 // nothing has moved. Needs no epoch: it reads the view and memory that lives as long as the tables.
 static inline bool remix_next_fast(struct remix_cursor *c) {

@@ -104,6 +104,14 @@ const uint8_t *remix_get_begin(const struct remix *x, struct kref key) {
   return s;
 }
 
+void remix_quick_set(struct remix_quick *q, const struct remix *x) {
+  *q = (struct remix_quick){0};
+  if (!x || x->nr_segs == 0) return;
+  anchors_quick_set(&q->anchors, &x->index->anchors);
+  q->anchors.owned = x->index->lay.stride;
+  q->segs = x->index->segs;
+}
+
 enum remixdb_status remix_get(struct remix *x, struct kref key, uint64_t hash, struct sst_hold *h,
                               struct kv_rec *rec_out) {
   return remix_get_end(x, remix_get_begin(x, key), key, hash, h, rec_out);

@@ -23,10 +23,7 @@ static inline void xdb_below_begin(const struct super *v, uint32_t tree, struct 
   const struct part *const part = out->part = version->parts[version_find(version, key)];
   out->index = super_frozen(v, tree);
   if (unlikely(out->index != NULL)) out->frozen = wh_get_begin(out->index, key, hash);
-  const struct remix *const remix = part_remix(part), *const young = part_young(
-                                                          part);  // in this order (view/part.h, P1)
-  const struct remix *const newest = unlikely(young != NULL) ? young : remix;
-  out->seg = likely(remix != NULL) ? remix_get_begin(newest, key) : NULL;
+  out->seg = part_get_begin(part, key);
 }
 // xdb_below_tables for a partition that was away or empty.
 MUST_CHECK enum remixdb_status xdb_below_away(const struct part *part, struct kref key, uint64_t hash,

@@ -286,8 +286,11 @@ static enum remixdb_status parts_settle(struct merge *m, bool backward) {
 }
 
 static inline enum remixdb_status parts_seek_begin(struct merge *m, struct kref key) {
-  const enum remixdb_status s = parts_enter(m, version_find(m->version, key), ENTER_KEY, key);
-  if (s == REMIXDB_OK) remix_seek_begin(&m->remix, key);
+  const uint32_t part = version_find(m->version, key), seg = part_seek_begin(m->version->parts[part], key);
+  const enum remixdb_status s = parts_enter(m, part, ENTER_KEY, key);
+  if (unlikely(s != REMIXDB_OK)) return s;
+  if (likely(seg != ANCHORS_UNKNOWN)) remix_seek_begun(&m->remix, seg);
+  else remix_seek_begin(&m->remix, key);
   return s;
 }
 

@@ -7,7 +7,7 @@
 #include "table/format.h"
 
 enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct remix *young, struct part **out) {
-  struct part *const p = mem_alloc(sizeof(*p) + anchor.len);
+  struct part *const p = mem_alloc_aligned(CACHE_LINE, sizeof(*p) + anchor.len);
   assert(remix || !young);
   if (!p) {
     remix_unref(remix);
@@ -17,6 +17,7 @@ enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct 
   atomic_init(&p->refs, 1);
   atomic_init(&p->remix, remix);
   atomic_init(&p->young, young);
+  remix_quick_set(&p->quick, remix);
   p->away = NULL;
   atomic_init(&p->dropped, 0);
   p->hides = PART_HIDES_UNKNOWN;
@@ -196,8 +197,9 @@ static enum remixdb_status bring(struct part *p) {
   }
   err_cleanup_end();
   if (s != REMIXDB_OK) return s;
+  remix_quick_set(&p->quick, remix);
   atomic_store_explicit(&p->young, young, memory_order_relaxed);
-  atomic_store_explicit(&p->remix, remix, memory_order_release);  // P1
+  atomic_store_explicit(&p->remix, remix, memory_order_release);  // P1, P3
   return REMIXDB_OK;
 }
 

@@ -12,6 +12,9 @@
 //       release, `remix`. They never change after that. So a reader that loads `remix` with acquire, and finds it, has
 //       both. Only a partition without files has no `remix` for ever.
 //   P2  A partition that cannot be opened stays away. Each use tries again, and fails with what is wrong.
+//   P3  `quick` is a copy of fields of `remix`, or empty: the partition is empty, away or paged. It is written before
+//       `remix`, so a reader who has found `remix` (P1) has it, too. It has no reference of its own, because a view
+//       that a partition has never changes, and lives as long as the partition.
 #ifndef PART_H
 #define PART_H
 
@@ -50,16 +53,20 @@ struct part_away {
 };
 
 struct part {  // counted, shared between versions; immutable but for P1
-  _Atomic uint32_t refs;
+  // One cache line has what a reader needs to find the segment of a key.
   _Atomic(struct remix *) remix;  // referenced; NULL: the partition is empty, or away
   _Atomic(struct remix *) young;  // referenced; NULL: no young view. Its tombstones hide keys of `remix`
                                   // (remix_make_young)
-  struct part_away *away;         // NULL: it never was away
-  _Atomic uint64_t dropped;       // part_dropped (view/version.h); 0: not known. Relaxed
-  uint64_t hides;                 // part_hides; set before another thread has the partition
+  struct remix_quick quick;       // P3
+  _Atomic uint32_t refs;
+  struct part_away *away;    // NULL: it never was away
+  _Atomic uint64_t dropped;  // part_dropped (view/version.h); 0: not known. Relaxed
+  uint64_t hides;            // part_hides; set before another thread has the partition
   uint32_t alen;
   uint8_t anchor[];
 };
+
+_Static_assert(sizeof(void *) != 8 || offsetof(struct part, refs) == CACHE_LINE, "a search reads one line first");
 
 // Makes a partition with one reference. Takes the caller's references to remix and young over, also if it fails. Fails
 // with REMIXDB_NOMEM.
@@ -79,6 +86,21 @@ static inline struct remix *part_remix(const struct part *p) {
 }
 static inline struct remix *part_young(const struct part *p) {
   return atomic_load_explicit(&p->young, memory_order_acquire);
+}
+// Prefetches the segment to which the key belongs, in the newest view. The segment is for remix_get_end of that view.
+// NULL: the partition is empty or away, or that view is paged. Inside an epoch.
+static inline const uint8_t *part_get_begin(const struct part *p, struct kref key) {
+  const struct remix *const remix = part_remix(p), *const young = part_young(p);  // in this order (P1)
+  if (unlikely(!remix)) return NULL;
+  const uint32_t seg = likely(!young) ? remix_quick_find(&p->quick, key) : ANCHORS_UNKNOWN;
+  if (likely(seg != ANCHORS_UNKNOWN)) return remix_quick_seg(&p->quick, seg);
+  return remix_get_begin(unlikely(young != NULL) ? young : remix, key);
+}
+// The same for a seek in the older view: its segment. ANCHORS_UNKNOWN: the cursor searches for it (remix_seek_begin).
+static inline uint32_t part_seek_begin(const struct part *p, struct kref key) {
+  const uint32_t seg = likely(part_remix(p) != NULL) ? remix_quick_find(&p->quick, key) : ANCHORS_UNKNOWN;
+  if (likely(seg != ANCHORS_UNKNOWN)) (void)remix_quick_seg(&p->quick, seg);
+  return seg;
 }
 static inline bool part_is_away(const struct part *p) { return !part_remix(p) && p->away; }
 static inline bool part_is_empty(const struct part *p) { return !part_remix(p) && !p->away; }

@@ -320,6 +320,93 @@ static void test_room(void **state) {
   atomic_store(&remix_paged_from, from);
 }
 
+#define QUICK_KEYS 50000u
+static uint32_t quick_key(uint32_t i, char buf[32]) {
+  const uint64_t mixed = (i + 1) * 0x9E3779B97F4A7C15ull;
+  memcpy(buf, "user:", 5);
+  memcpy(buf + 5, &mixed, 8);
+  memcpy(buf + 13, "profile", 7);
+  return 20;
+}
+
+// Compares what partitions find first with what their views find. Returns how many of the keys were found in the copy.
+static uint32_t quick_check(struct xdb *x) {
+  const struct version *const v = xdb_super(x)->version;
+  uint32_t quick = 0;
+  for (uint32_t i = 0; i < QUICK_KEYS; i += 7) {
+    char buf[32];
+    const struct kref key = kref(buf, quick_key(i, buf) - i % 3 * 5);
+    const struct part *const p = v->parts[version_find(v, key)];
+    const struct remix *const remix = part_remix(p), *const young = part_young(p);
+    const uint8_t *const seg = part_get_begin(p, key);
+    const uint32_t seek = part_seek_begin(p, key);
+    if (!remix) assert_true(seg == NULL && seek == ANCHORS_UNKNOWN);
+    else assert_ptr_equal(seg, remix_get_begin(young ? young : remix, key));
+    if (seek != ANCHORS_UNKNOWN) assert_int_equal(seek, remix_segment(remix, key));
+    quick += seek != ANCHORS_UNKNOWN;
+  }
+  return quick;
+}
+
+static void quick_read(struct xdb_ref *ref) {
+  struct xdb_iter *const it = remixdb_iter_create(ref);
+  assert_non_null(it);
+  for (uint32_t i = 0; i < QUICK_KEYS; i += 11) {
+    char buf[32], got[32];
+    uint32_t klen;
+    const uint32_t len = quick_key(i, buf);
+    CHECK(remixdb_probe(ref, buf, len));
+    remixdb_iter_seek(it, buf, len);
+    CHECK(remixdb_iter_peek(it, got, &klen, NULL, NULL) && klen == len && memcmp(got, buf, len) == 0);
+    buf[len - 1] = '~';
+    CHECK(!remixdb_probe(ref, buf, len));
+  }
+  remixdb_iter_destroy(it);
+}
+
+// A partition keeps a copy of what a search for a segment reads of its view: from the first moment when a round has
+// made it, with the view when it was away, and never of a paged view.
+static void test_quick(void **state) {
+  (void)state;
+  const struct remixdb_opts o = options();
+  const uint32_t from = atomic_load(&remix_paged_from);
+  struct xdb *x;
+  char buf[32];
+  setup_again();
+  OK(xdb_open(dir, &o, quick_env(), &x));
+  struct xdb_ref *ref = remixdb_ref(x);
+  for (uint32_t i = 0; i < QUICK_KEYS; i++)
+    CHECK(remixdb_put(ref, buf, quick_key((uint32_t)((uint64_t)i * 7919 % QUICK_KEYS), buf), "value", 5));
+  CHECK(remixdb_flush(ref));
+  assert_true(quick_check(x) > QUICK_KEYS / 7 / 2);
+  quick_read(ref);
+  x->compact.young_from = 2;
+  CHECK(remixdb_put(ref, buf, quick_key(QUICK_KEYS / 2, buf), "other", 5));
+  CHECK(remixdb_flush(ref));
+  CHECK(xdb_super(x)->version->nr_young > 0);
+  assert_true(quick_check(x) > QUICK_KEYS / 7 / 2);
+  quick_read(ref);
+  for (uint32_t paged = 0; paged < 2; paged++) {
+    remixdb_unref(ref);
+    OK(xdb_close(x));
+    atomic_store(&version_eager, 0);
+    atomic_store(&remix_paged_from, paged ? 1 : from);
+    OK(xdb_open(dir, &o, quick_env(), &x));
+    if (paged) atomic_store(&x->memory.accounts.indexes_most, 1);
+    assert_non_null(ref = remixdb_ref(x));
+    assert_int_equal(quick_check(x), 0);
+    quick_read(ref);
+    assert_int_equal(version_tree_away(xdb_super(x)->version), 0);
+    assert_int_equal(nr_paged(x), paged ? xdb_super(x)->version->nr_parts : 0);
+    if (paged) assert_int_equal(quick_check(x), 0);
+    else assert_true(quick_check(x) > QUICK_KEYS / 7 / 2);
+  }
+  remixdb_unref(ref);
+  OK(xdb_close(x));
+  atomic_store(&version_eager, VERSION_EAGER);
+  atomic_store(&remix_paged_from, from);
+}
+
 // The path of the file of the REMIX or a table of the partition with this key.
 static void path_of(struct xdb *x, uint32_t i, bool table, char *buf, size_t size) {
   char key[24], name[32];
@@ -456,7 +543,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_opening), cmocka_unit_test(test_ways),      cmocka_unit_test(test_work),
       cmocka_unit_test(test_room),    cmocka_unit_test(test_threads),   cmocka_unit_test(test_damaged),
-      cmocka_unit_test(test_missing), cmocka_unit_test(test_untouched),
+      cmocka_unit_test(test_missing), cmocka_unit_test(test_untouched), cmocka_unit_test(test_quick),
   };
   return check_seed_end(cmocka_run_group_tests(tests, setup, teardown));
 }

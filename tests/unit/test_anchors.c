@@ -126,7 +126,14 @@ static struct kref probe(const struct strings *s, const struct shape *shape, uin
   return kref(buf, len);
 }
 
-static uint32_t cuts;  // strings that had some
+static uint32_t cuts;   // strings that had some
+static uint32_t quick;  // quick searches that found the string
+
+static void quick_check(const struct anchors_quick *q, struct kref key, uint32_t expected) {
+  const uint32_t found = anchors_quick_find(q, key);
+  if (found != ANCHORS_UNKNOWN) assert_int_equal(found, expected);
+  quick += found != ANCHORS_UNKNOWN;
+}
 
 // Many keys side by side, among all strings, among the first half of them, and among none.
 static void many_check(const struct strings *s, const struct anchors *a, const struct shape *shape, uint32_t times,
@@ -173,6 +180,8 @@ static void cut_check(const struct strings *s, const struct shape *shape, uint32
   }
   store32le(offs + 4 * (size_t)s->nr, at);
   OK(anchors_init_cut(&a, offs, bytes, s->nr, cut, s->nr > 1 ? s->at[1].ptr : NULL));
+  struct anchors_quick q = {.owned = 77};
+  anchors_quick_set(&q, &a);
   for (uint32_t t = 0; t < times; t += ANCHORS_MANY_MAX) {
     for (uint32_t i = 0; i < ANCHORS_MANY_MAX; i++) {
       wants[i] = (struct anchors_lookup){&a, probe(s, shape, rng, buf[i])};
@@ -183,11 +192,13 @@ static void cut_check(const struct strings *s, const struct shape *shape, uint32
       const uint32_t expected = model(s, wants[i].key);
       assert_int_equal(found[i], expected);
       assert_int_equal(anchors_find(&a, wants[i].key), expected);
+      quick_check(&q, wants[i].key, expected);
       assert_true(anchors_cmp(&a, expected, wants[i].key) <= 0);
       if (expected + 1 < s->nr) assert_true(anchors_cmp(&a, expected + 1, wants[i].key) > 0);
     }
   }
   cuts += cut > 0;
+  assert_int_equal(q.owned, 77);
   anchors_fini(&a);
   free(offs);
   free(bytes);
@@ -329,12 +340,17 @@ static void test_cells(void **state) {
       if (sets[n].even && !zeros && anchors_memory(&a) > 24ull * s.nr)
         fail_msg("%s: %zu bytes for %u, so there are levels", sets[n].what, anchors_memory(&a), s.nr);
       for (uint32_t i = 0; i < s.nr; i++) assert_int_equal(anchors_find(&a, s.at[i]), i);
+      struct anchors_quick q;
+      anchors_quick_set(&q, &a);
+      quick = 0;
       for (uint32_t i = 0; i < 40000; i++) {
         const struct kref key = cell_probe(&s, &rng, buf);
         const uint32_t got = anchors_find(&a, key), expected = model(&s, key);
+        quick_check(&q, key, expected);
         if (got != expected)
           fail_msg("%s: key of %u bytes: string %u, %u expected of %u", sets[n].what, key.len, got, expected, s.nr);
       }
+      if (a.celled && sets[n].len >= 12 && quick < 8000) fail_msg("%s: %u quick searches", sets[n].what, quick);
       // after all strings, and the greatest number of all, which is what a cell's line is filled up with
       memset(buf, 'p', sets[n].common);
       memset(buf + sets[n].common, 0xFF, 20);
@@ -373,6 +389,36 @@ static void test_zeros(void **state) {
     }
     strings_close(&s);
     strings_check(&s, &shape, 3000, &rng);
+    strings_free(&s);
+  }
+}
+
+// Few strings, with numbers of all ones among them: nodes that are full but for their padding. Up to 7 numbers are one
+// node.
+static void test_few(void **state) {
+  (void)state;
+  uint64_t rng = 4;
+  static const struct shape shape = {0, 1, 1, 0, 12, 3};
+  for (uint32_t nr = 2; nr <= 80; nr++) {
+    struct strings s = {.at = malloc((nr + 1) * sizeof(*s.at)), .nr = 1};
+    for (uint32_t i = 0; i < nr; i++) {
+      uint8_t buf[10] = {(uint8_t)(i + 1), 1, 2, 3, 4, 5, 6, 7, 8, 9};
+      if (i + 1 == nr) memset(buf, 0xFF, 8);
+      s.at[s.nr++] = copy(buf, 8 + i % 3);
+    }
+    strings_close(&s);
+    struct anchors a;
+    OK(anchors_init(&a, s.offs, s.bytes, s.nr));
+    assert_int_equal(a.nr_plain, nr < 8 ? 1 : nr < 64 ? 2 : 3);
+    for (uint32_t i = 0; i < 300; i++) {
+      uint8_t buf[9];
+      for (uint32_t b = 0; b < 9; b++)
+        buf[b] = i < 100 ? 0xFF : (uint8_t)(b ? rng_next(&rng) : rng_next(&rng) % (nr + 3));
+      const struct kref key = kref(buf, 8 + i % 2);
+      assert_int_equal(anchors_find_plain(&a, key), model(&s, key));
+    }
+    anchors_fini(&a);
+    strings_check(&s, &shape, 1000, &rng);
     strings_free(&s);
   }
 }
@@ -446,8 +492,9 @@ static void test_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_shapes), cmocka_unit_test(test_cells),     cmocka_unit_test(test_zeros),
-      cmocka_unit_test(test_none),   cmocka_unit_test(test_no_memory), cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_shapes), cmocka_unit_test(test_cells), cmocka_unit_test(test_zeros),
+      cmocka_unit_test(test_few),    cmocka_unit_test(test_none),  cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
