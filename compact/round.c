@@ -52,6 +52,8 @@ enum remixdb_status round_view_build(struct compact *c, struct remix_build *b, s
   b->number = b->pack ? compact_part_number(c) : compact_new_number(c, remix_name);
   b->tags = c->tags;
   b->keep_image = true;
+  // a young view is built again soon, and nobody reads its pages while all indexes fit in memory
+  b->large_pages = young && budget_index_fits(c->ctx->budget, 0);
   enum remixdb_status s = old ? remix_whole((struct remix *)(uintptr_t)old, &whole) : REMIXDB_OK;
   b->old = whole;
   if (s == REMIXDB_OK) s = remix_build(b);

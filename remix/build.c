@@ -371,6 +371,7 @@ enum remixdb_status remix_build(struct remix_build *b) {
   remix_fresh_init(&x->fresh_keys, b->fresh, b->nr_fresh, b->queue);
   enum remixdb_status s = remix_write_start(&x->write, b->ctx, b->queue, b->number, x->runs, x->nr_runs, b->tags);
   x->write.pack = b->pack;
+  x->write.large_pages = b->large_pages;
   if (s == REMIXDB_OK) s = build_choose(x);
   if (s == REMIXDB_OK) s = build_check(x);
   remix_fresh_fini(&x->fresh_keys);

@@ -99,7 +99,7 @@ enum remixdb_status remix_erase(const struct remix *x, const struct remix_span *
   struct remix_built built = {.image = e.image, .image_size = size, .file_size = x->file_size};
   enum remixdb_status s = REMIXDB_OK;
   if (queue) {
-    s = remix_write_image(x->ctx, queue, number, NULL, e.image, size, &built.file_size, &built.print);
+    s = remix_write_image(x->ctx, queue, number, NULL, e.image, size, false, &built.file_size, &built.print);
     *bytes_out = built.file_size;
   }
   if (s == REMIXDB_OK && (s = remix_open_built(x->ctx, number, x->runs, x->nr_runs, &built, out)) == REMIXDB_OK) {

@@ -178,6 +178,7 @@ struct packing {
   struct column cols[COLS];
   uint8_t *file;
   size_t at, cap;
+  uint32_t page_segs;
 };
 
 static enum remixdb_status packing_reserve(struct packing *k, size_t more) {
@@ -266,7 +267,7 @@ static enum remixdb_status pack_pages(struct packing *k, uint64_t number) {
   struct column dir = {0};
   size_t room = 0;
   enum remixdb_status s = REMIXDB_OK;
-  const uint32_t most = atomic_load_explicit(&remix_page_segs, memory_order_relaxed);
+  const uint32_t most = k->page_segs;
   for (uint32_t i = 0; i < h->nr_segs; i += most) room += page_entry(h->nr_runs, image_anchor(k->image, h, i).len);
   s = column_make(&dir, room);
   for (uint32_t i = 0; i < h->nr_segs && s == REMIXDB_OK; i += most) {
@@ -314,11 +315,13 @@ static enum remixdb_status pack_file(struct packing *k) {
   return s;
 }
 
-enum remixdb_status remix_pack(const uint8_t *image, size_t len, uint8_t **file_out, size_t *len_out) {
+enum remixdb_status remix_pack(const uint8_t *image, size_t len, bool large_pages, uint8_t **file_out,
+                               size_t *len_out) {
   const struct shape h = shape_of(image, load32le(image + REMIX_HEAD_RUNS));
   assert(h.size == len);
   (void)len;
   struct packing k = {.image = image, .h = &h, .z = zmem_packer_take()};
+  k.page_segs = atomic_load_explicit(&remix_page_segs, memory_order_relaxed) << large_pages;
   const enum remixdb_status s = k.z ? pack_file(&k) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) {
     *file_out = k.file;

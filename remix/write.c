@@ -320,11 +320,11 @@ static enum remixdb_status write_file(const struct sst_ctx *ctx, struct blkio_qu
 }
 
 enum remixdb_status remix_write_image(const struct sst_ctx *ctx, struct blkio_queue *q, uint64_t number,
-                                      struct packing *pack, const uint8_t *image, size_t image_size, uint64_t *size_out,
-                                      uint64_t *print_out) {
+                                      struct packing *pack, const uint8_t *image, size_t image_size, bool large_pages,
+                                      uint64_t *size_out, uint64_t *print_out) {
   uint8_t *file = NULL;
   size_t len = 0;
-  enum remixdb_status s = remix_pack(image, image_size, &file, &len);
+  enum remixdb_status s = remix_pack(image, image_size, large_pages, &file, &len);
   if (s != REMIXDB_OK) return s;
   *size_out = len;
   *print_out = load64le(file + len - REMIX_SUM);
@@ -340,7 +340,7 @@ enum remixdb_status remix_write_image(const struct sst_ctx *ctx, struct blkio_qu
 
 enum remixdb_status remix_write_finish(struct remix_write *w, uint64_t *size_out, uint64_t *print_out) {
   const enum remixdb_status s = write_head(w);
-  return s != REMIXDB_OK
-             ? s
-             : remix_write_image(w->ctx, w->queue, w->number, w->pack, w->image.p, w->image.len, size_out, print_out);
+  return s != REMIXDB_OK ? s
+                         : remix_write_image(w->ctx, w->queue, w->number, w->pack, w->image.p, w->image.len,
+                                             w->large_pages, size_out, print_out);
 }

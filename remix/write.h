@@ -35,7 +35,8 @@ struct remix_write {
   struct remix_bytes image, anchors, anchor_offs;
   uint32_t nr_segs;
   uint64_t nr_entries, nr_keys;
-  bool expires;  // some entry has REMIX_EXPIRES
+  bool expires;      // some entry has REMIX_EXPIRES
+  bool large_pages;  // as of remix_pack. Set after remix_write_start
 };
 
 // Begins a file of this number over these runs, from the oldest to the newest; w takes no references to them. The
@@ -65,7 +66,7 @@ MUST_CHECK enum remixdb_status remix_write_finish(struct remix_write *w, uint64_
 // The same for a whole image, which the caller has made. pack: as above.
 MUST_CHECK enum remixdb_status remix_write_image(const struct sst_ctx *ctx, struct blkio_queue *q, uint64_t number,
                                                  struct packing *pack, const uint8_t *image, size_t image_size,
-                                                 uint64_t *size_out, uint64_t *print_out);
+                                                 bool large_pages, uint64_t *size_out, uint64_t *print_out);
 
 // remix_bytes_reserve makes room for more bytes after len; remix_bytes_put appends bytes. Both fail with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_bytes_reserve(struct remix_bytes *a, size_t more);

@@ -166,7 +166,7 @@ static struct fuzz_image pack_paged(const struct fuzz_image *image) {
   store32le(copy + 8, REMIX_FORMAT_PLAIN);
   atomic_store(&remix_paged_from, 1);
   atomic_store(&remix_page_segs, 2);
-  FUZZ_OK(remix_pack(copy, image->len, &file, &out.len));
+  FUZZ_OK(remix_pack(copy, image->len, false, &file, &out.len));
   atomic_store(&remix_paged_from, REMIX_PAGED_FROM);
   atomic_store(&remix_page_segs, REMIX_PAGE_SEGS);
   out.p = keep(file, out.len);

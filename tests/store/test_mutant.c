@@ -894,7 +894,7 @@ static void pack_image(struct changed *m, const struct spot *s) {
   size_t len;
   if (strcmp(s->table->heading, "A segment") != 0 || strncmp(s->field->meaning, "number of entries", 17) == 0) return;
   store32le(m->p + 8, REMIX_FORMAT_KINDS);
-  OK(remix_pack(m->p, m->len, &file, &len));
+  OK(remix_pack(m->p, m->len, false, &file, &len));
   store64le(file + len - 8, hash64_seed(file, len - 8, load64le(file + 24)));
   CHECK(len <= m->len + 4096);
   memcpy(m->p, file, len);

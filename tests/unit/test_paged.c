@@ -669,6 +669,42 @@ static void test_damage(void **state) {
   end(&w);
 }
 
+// Packs an image, checks that all pages but the last have so many segments, and that the file is the image.
+static size_t check_packed(const struct paged *w, const uint8_t *image, size_t size, bool large_pages, uint32_t segs) {
+  uint8_t *file;
+  size_t len, back;
+  struct mem_map map;
+  struct remix_dir d;
+  struct remix_page page = {.nr_segs = segs};
+  OK(remix_pack(image, size, large_pages, &file, &len));
+  const size_t at = load64le(file + REMIX_HEAD_SEGS_AT);
+  OK(remix_dir_begin(&d, file, file + at, len - REMIX_SUM - at, "a file"));
+  while (d.left) {
+    assert_int_equal(page.nr_segs, segs);
+    OK(remix_dir_next(&d, &page));
+  }
+  assert_in_range(page.nr_segs, 1, segs);
+  OK(remix_unpack(file, len, w->t.sst, w->t.nr, "a file", &map, &back));
+  assert_int_equal(back, size);
+  assert_memory_equal(map.ptr, image, size - REMIX_SUM);
+  mem_unmap(&map);
+  mem_free(file);
+  return len;
+}
+
+// Large pages have twice as many segments, and the file is shorter.
+static void test_large_pages(void **state) {
+  (void)state;
+  struct paged w;
+  make_pages(&w, 0, 3000, 3, true, 5);
+  const size_t size = remix_plain_size(w.whole);
+  uint8_t *const image = malloc(size);
+  remix_plain(w.whole, image);
+  assert_true(check_packed(&w, image, size, true, 10) < check_packed(&w, image, size, false, 5));
+  free(image);
+  end(&w);
+}
+
 // Gives one entry of page i to another run, and makes a file of this with checksums that are right.
 static void forge(const struct paged *w, uint32_t i) {
   const struct remix_layout lay = remix_layout(w->t.nr, true);
@@ -680,7 +716,7 @@ static void forge(const struct paged *w, uint32_t i) {
   uint8_t *const s = image + remix_segs_off(w->t.nr) + (first + rng_next(&check_seed) % nr) * lay.stride;
   uint8_t *const sel = s + lay.sel + rng_next(&check_seed) % remix_seg_nr(&lay, s);
   *sel = (uint8_t)((*sel & ~REMIX_RUN) | ((*sel & REMIX_RUN) + 1) % w->t.nr);
-  OK(remix_pack(image, size, &file, &len));
+  OK(remix_pack(image, size, false, &file, &len));
   file_write(w->whole->path, file, len);
   mem_free(file);
   free(image);
@@ -867,7 +903,7 @@ int main(void) {
       cmocka_unit_test(test_threads),      cmocka_unit_test(test_damage),       cmocka_unit_test(test_failures),
       cmocka_unit_test(test_page_out),     cmocka_unit_test(test_filters),      cmocka_unit_test(test_no_filter),
       cmocka_unit_test(test_filters_anew), cmocka_unit_test(test_gone),         cmocka_unit_test(test_forged),
-      cmocka_unit_test(test_together),     cmocka_unit_test(test_not_together),
+      cmocka_unit_test(test_together),     cmocka_unit_test(test_not_together), cmocka_unit_test(test_large_pages),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
