@@ -44,6 +44,8 @@ static inline void cursor_sels_take(struct remix_cursor *c, const uint8_t *s) {
   c->sel = seg_bytes(c->x->index, s, c->room);
 }
 static inline struct seg_sels cursor_sels(const struct remix_cursor *c) { return (struct seg_sels){c->sel, false}; }
+// The run of entry i of the cursor's segment.
+static inline uint32_t cursor_run(const struct remix_cursor *c, uint32_t i) { return c->sel[i] & REMIX_RUN; }
 
 // At most so many records of the entry's run, as far as the bounds go.
 static __attribute__((noinline)) uint32_t expect_within(const struct remix_cursor *c, uint32_t i, uint32_t most) {
@@ -68,19 +70,25 @@ static bool entry_missing(const struct remix_cursor *c, const uint8_t *s, uint32
   return missing(&c->holds[run], c->x->runs[run], sst_pos_block(seg_pos(c->x, s, run, i)));
 }
 
-// sels_read for a seek, with the cursor's hold of the run. In a young view a block from disk is a jump.
-static inline enum remixdb_status entry_seek(struct remix_cursor *c, const uint8_t *s, struct seg_sels sels, uint32_t i,
-                                             uint32_t expect, struct kv_rec *rec_out) {
-  const struct remix *const x = c->x;
-  const uint32_t run = sels_run(sels, i);
-  if (x->index->young)
-    c->scan_debt += missing(&c->holds[run], x->runs[run], sst_pos_block(sels_pos(x, s, sels, run, i)));
-  return sels_read(x, s, sels, i, expect, remix_hold(c, run), rec_out);
+// Reads a run's record for a seek, with the cursor's hold of the run. In a young view a block from disk is a jump.
+static inline enum remixdb_status entry_seek(struct remix_cursor *c, uint32_t run, sst_pos pos, uint32_t expect,
+                                             struct kv_rec *rec_out) {
+  struct sst *const t = c->x->runs[run];
+  REMIX_COUNT(key_reads);
+  if (c->x->index->young) c->scan_debt += missing(&c->holds[run], t, sst_pos_block(pos));
+  return sst_read_some(t, pos, expect, false, remix_hold(c, run), rec_out);
+}
+
+// The position of entry i of the cursor's segment.
+static inline sst_pos entry_place(const struct remix_cursor *c, uint32_t i) {
+  return sels_place(c->x, c->s, cursor_sels(c), cursor_run(c, i), i);
 }
 
 // A seek's reader for seg_search_binary: arg is the cursor, which has taken the segment.
 static enum remixdb_status seek_entry(void *arg, const uint8_t *s, uint32_t i, struct kv_rec *rec_out) {
-  return entry_seek(arg, s, cursor_sels(arg), i, cursor_expect(arg, i), rec_out);
+  struct remix_cursor *const c = arg;
+  (void)s;
+  return entry_seek(c, cursor_run(c, i), entry_place(c, i), cursor_expect(c, i), rec_out);
 }
 
 // Prefetches the nr records that follow so many others behind off, if the cursor holds their block and the record
@@ -99,25 +107,27 @@ static void group_prefetch(const struct remix_cursor *c, const uint8_t *s, uint3
   const struct remix_index *const ix = x->index;
   uint8_t room[REMIX_SEG];
   const struct seg_sels sels = {seg_bytes(ix, s, room), false};
+  const uint8_t *const row = seg_row(ix, s);
   struct {
     uint32_t run, before, nr;
+    sst_pos off;
   } parts[REMIX_SEG];
   uint32_t nr_parts = 0;
   for (uint32_t m = seg_live(ix, s) & ~set32_below(from) & set32_below(from + nr), mine; m; m &= ~mine) {
     const uint32_t i = set32_first(m), run = sels_run(sels, i), all = sels_of(sels, run);
     mine = all & m;
     const uint32_t passed = all & set32_below(i), before = passed ? set32_count(passed) : 0, mines = set32_count(mine);
-    const sst_pos off = seg_off(ix, s, run);
+    const sst_pos off = seg_off_by(x, s, row, run);
     if (likely(near_prefetch(&c->near[run], off, before, mines))) continue;
     parts[nr_parts].run = run;
+    parts[nr_parts].off = off;
     parts[nr_parts].before = before;
     parts[nr_parts++].nr = mines;
     sst_prefetch_place(x->runs[run], off);
   }
   for (uint32_t i = 0; i < nr_parts; i++) {
     const struct sst *const t = x->runs[parts[i].run];
-    sst_prefetch_stretch(t, sst_advance(t, seg_off(ix, s, parts[i].run), parts[i].before), parts[i].nr,
-                         &c->holds[parts[i].run]);
+    sst_prefetch_stretch(t, sst_advance(t, parts[i].off, parts[i].before), parts[i].nr, &c->holds[parts[i].run]);
   }
 }
 
@@ -129,6 +139,14 @@ static bool entry_key_cheap(const struct remix_cursor *c, const uint8_t *s, uint
   struct sst *const t = c->x->runs[sel & REMIX_RUN];
   return sst_has_keys(t) && !(sel & REMIX_EXPIRES) &&
          sst_key_cheap(t, seg_pos(c->x, s, sel & REMIX_RUN, i), &c->keys[sel & REMIX_RUN].hold);
+}
+
+// Prefetches the memory that entry_seek of entry i of the cursor's segment reads. Returns the position.
+static inline sst_pos entry_prefetch(const struct remix_cursor *c, uint32_t i) {
+  const uint32_t run = cursor_run(c, i);
+  const sst_pos pos = sels_pos(c->x, c->s, cursor_sels(c), run, i);
+  sst_prefetch(c->x->runs[run], pos);
+  return pos;
 }
 
 // The rest of seg_search, if the candidate's key is read from the compressed keys.
@@ -175,16 +193,24 @@ static enum remixdb_status seg_search(struct remix_cursor *c, uint32_t seg, cons
   const struct blind dbits = seg_blind(ix, p);
   const uint32_t nr = seg_nr(ix, p), base = seg_base(ix, p);
   const uint32_t tagged = x->tags ? set32_eq8(p, 0xFF, remix_tag(hash64(key.ptr, key.len))) & set32_below(nr) : 0;
-  if (ahead)  // for all runs at once: else each group of entries would wait for its own
-    for (uint32_t r = 0; r < x->nr_runs; r++) sst_prefetch_place(x->runs[r], seg_off(ix, p, r));
-  if (tagged) sels_prefetch(x, p, cursor_sels(c), set32_first(tagged));
+  if (ahead) {  // for all runs at once: else each group of entries would wait for its own
+    sst_pos offs[REMIX_RUNS_MAX];
+    seg_offs(x, p, offs);
+    for (uint32_t r = 0; r < x->nr_runs; r++) sst_prefetch_place(x->runs[r], offs[r]);
+  }
+  uint32_t first = REMIX_SEG;
+  sst_pos pos = 0;  // of entry `first`
+  if (tagged) {
+    first = set32_first(tagged);
+    pos = entry_prefetch(c, first);
+  }
   const uint32_t cand = blind_candidate(dbits, nr, base, key);
   if (ahead) {
     prefetch(&ix->live[seg + 1]);  // for the step to the next segment
     group_prefetch(c, p, cand, ahead);
     c->front_at = cand + ahead < nr ? cand + ahead : nr;
   } else if (x->tags && !tagged && cand + 1 < nr) {
-    sels_prefetch(x, p, cursor_sels(c), cand + 1);
+    entry_prefetch(c, cand + 1);
   }
   if (unlikely(remix_stirred(c))) {
     const enum remixdb_status cold = seg_search_cold(c, p, key, cand, x->tags && !(tagged >> cand & 1), out);
@@ -194,7 +220,8 @@ static enum remixdb_status seg_search(struct remix_cursor *c, uint32_t seg, cons
     const enum remixdb_status near = edge_find_near(c, seg);
     if (near != REMIXDB_OK) return near;
   }
-  const enum remixdb_status s = entry_seek(c, p, cursor_sels(c), cand, cursor_expect(c, cand), &rec);
+  if (cand != first) pos = entry_place(c, cand);
+  const enum remixdb_status s = entry_seek(c, cursor_run(c, cand), pos, cursor_expect(c, cand), &rec);
   if (s != REMIXDB_OK) return s;
   REMIX_COUNT(key_compares);
   out->at = blind_place(dbits, nr, base, key, cand, kref(rec.key, rec.klen), &out->equal);
@@ -372,7 +399,7 @@ static void warm_on(struct remix_cursor *c) {
     c->front_at += n;
     if (n == left) {
       c->front_at = 0;
-      if (++c->front_seg < c->x->nr_segs) seg_prefetch(ix, seg_at(ix, c->front_seg));
+      if (++c->front_seg < c->x->nr_segs) seg_prefetch(ix, c->front_seg);
     }
     if (c->group < REMIX_GROUP_MAX) c->group *= 2;
   }
@@ -485,7 +512,7 @@ void remix_seek_begun(struct remix_cursor *c, uint32_t seg) {
 void remix_seek_begin(struct remix_cursor *c, struct kref key) {
   if (!c->x || c->x->nr_segs == 0) return;
   remix_seek_begun(c, anchors_find(&c->x->index->anchors, key));
-  seg_prefetch(c->x->index, seg_at(c->x->index, c->begun_seg));
+  seg_prefetch(c->x->index, c->begun_seg);
 }
 
 // ahead: entries to prefetch at once; 0: none.
@@ -560,10 +587,11 @@ enum remixdb_status remix_none_between(struct remix_cursor *c, struct kref key, 
   const uint32_t nr = seg_nr(x->index, p), base = seg_base(x->index, p);
   if (seg_far(x->index, p)) return REMIXDB_OK;
   cursor_leave(c);
-  const uint32_t cand = blind_candidate(dbits, nr, base, key);
+  const struct seg_sels sels = seg_sels(x->index, p);
+  const uint32_t cand = blind_candidate(dbits, nr, base, key), run = sels_run(sels, cand);
   struct kv_rec rec;
   bool equal;
-  const enum remixdb_status s = entry_seek(c, p, seg_sels(x->index, p), cand, 1, &rec);
+  const enum remixdb_status s = entry_seek(c, run, sels_place(x, p, sels, run, cand), 1, &rec);
   if (s != REMIXDB_OK) return s;
   const struct kref found = kref(rec.key, rec.klen);
   const uint32_t at = blind_place(dbits, nr, base, key, cand, found, &equal);

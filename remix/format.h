@@ -36,6 +36,7 @@
 #define REMIX_SEG_NIBBLES 4u  // its selectors are nibbles
 #define REMIX_SEG_OLD 8u      // some entry is old
 #define REMIX_SEG_DENSE 16u   // its discriminating bits are dense
+#define REMIX_SEG_GROUP 5u    // the flags from this bit on: its number in its group
 
 // Offsets in the header.
 enum {
@@ -67,12 +68,25 @@ static inline uint8_t remix_sel_kind(uint32_t kind) {
 // Where the parts of a segment are: tags, selectors, head, cursor offsets, discriminating bits, in this order. A get
 // needs only the parts at the segment's beginning.
 struct remix_layout {
-  uint32_t sel, head, offs, dbits, stride;
-  uint32_t off_size, off_mask;  // bytes of a cursor offset, and the bits of so many
-  bool narrow;                  // of a narrow image (remix/narrow.h); false in files
-  bool nibbles;                 // a segment has room for selectors of a nibble each
-  bool wide;                    // a segment has wide discriminating bits
-  bool tables;                  // a segment has room for discriminating bits of a nibble each, and for their table
+  uint16_t sel, head, offs, dbits;
+  uint32_t stride;
+  uint16_t row;       // bytes of the row before each group of REMIX_GROUP segments (remix/narrow.h); 0: no groups
+  uint32_t group;     // bytes of REMIX_GROUP segments and their row
+  uint32_t off_mask;  // no groups: the bits of a cursor offset
+  uint16_t inverse;   // groups: 65536 / radix, rounded up; radix: by what a distance is divided, from 2 on
+  uint8_t beyond;     // groups: 256 - radix
+  uint8_t off_size;   // bytes of a cursor offset; groups: of its distance
+  bool narrow;        // of a narrow image; false in files
+  bool nibbles;       // a segment has room for selectors of a nibble each
+  bool wide;          // a segment has wide discriminating bits
+  bool tables;        // a segment has room for discriminating bits of a nibble each, and for their table
+};
+#define REMIX_GROUP 8u    // segments of a group
+#define REMIX_BASE 2u     // bytes of a block's number in a row
+#define REMIX_WALK 0xFFu  // the distance of an offset that has to be counted
+// The widths of cursor offsets: `size` bytes each, or, with a radix, a distance in a group.
+struct remix_offs {
+  uint32_t size, radix;
 };
 // The room that a segment has for discriminating bits: wide ones, bytes, or nibbles.
 enum remix_room { REMIX_ROOM_WIDE, REMIX_ROOM_BYTES, REMIX_ROOM_NIBBLES };
@@ -87,24 +101,45 @@ enum {
   REMIX_SEG_TABLE = 4,  // u16, if `tables`: of the bits that are nibbles; 0: the bits are not
 };
 static inline struct remix_layout remix_layout_of(uint32_t nr_runs, bool tags, bool narrow, bool nibbles,
-                                                  enum remix_room room, uint32_t off_size) {
+                                                  enum remix_room room, struct remix_offs offs) {
   struct remix_layout l;
+  const uint32_t off_size = offs.radix ? 1 : offs.size;
   l.narrow = narrow;
   l.nibbles = nibbles;
   l.wide = room == REMIX_ROOM_WIDE;
   l.tables = room == REMIX_ROOM_NIBBLES;
-  l.off_size = off_size;
+  l.row = (uint16_t)(offs.radix ? REMIX_BASE * nr_runs : 0);
+  l.beyond = (uint8_t)(256 - offs.radix);
+  l.inverse = offs.radix ? (uint16_t)((0x10000 + offs.radix - 1) / offs.radix) : 0;
+  l.off_size = (uint8_t)off_size;
   l.off_mask = UINT32_MAX >> (32 - 8 * off_size);
   l.sel = tags ? REMIX_SEG : 0;
-  l.head = l.sel + (nibbles ? REMIX_NIBBLES : REMIX_SEG);
-  l.offs = l.head + REMIX_SEG_HEAD + (l.tables ? 2 : 0);
-  l.dbits = l.offs + off_size * nr_runs;
+  l.head = (uint16_t)(l.sel + (nibbles ? REMIX_NIBBLES : REMIX_SEG));
+  l.offs = (uint16_t)(l.head + REMIX_SEG_HEAD + (l.tables ? 2 : 0));
+  l.dbits = (uint16_t)(l.offs + off_size * nr_runs);
   const uint32_t bits = l.tables ? REMIX_NIBBLES : l.wide ? 2 * REMIX_SEG : REMIX_SEG;
   l.stride = (uint32_t)align_up(l.dbits + bits, narrow ? REMIX_NARROW_ALIGN : REMIX_SEG_ALIGN);
+  l.group = REMIX_GROUP * l.stride + l.row;
   return l;
 }
 static inline struct remix_layout remix_layout(uint32_t nr_runs, bool tags) {
-  return remix_layout_of(nr_runs, tags, false, false, REMIX_ROOM_WIDE, 4);
+  return remix_layout_of(nr_runs, tags, false, false, REMIX_ROOM_WIDE, (struct remix_offs){.size = 4});
+}
+// The first segment of a group of those that begin at segs; a row is before it.
+static inline const uint8_t *remix_group_at(const struct remix_layout *l, const uint8_t *segs, uint32_t group) {
+  return segs + (size_t)group * l->group;
+}
+static inline const uint8_t *remix_seg_at(const struct remix_layout *l, const uint8_t *segs, uint32_t seg) {
+  return remix_group_at(l, segs, seg / REMIX_GROUP) + (size_t)(seg % REMIX_GROUP) * l->stride;
+}
+// Prefetches the row before the first segment of a group.
+static inline void remix_row_prefetch(const uint8_t *first, uint32_t row) {
+  prefetch(first - 1);
+  prefetch(first - row);
+}
+// Bytes of nr segments and their rows.
+static inline size_t remix_segs_size(const struct remix_layout *l, uint32_t nr) {
+  return (size_t)nr * l->stride + (size_t)((nr + REMIX_GROUP - 1) / REMIX_GROUP) * l->row;
 }
 // The fields of a segment s.
 static inline uint32_t remix_seg_nr(const struct remix_layout *l, const uint8_t *s) {
@@ -116,6 +151,7 @@ static inline uint32_t remix_seg_flags(const struct remix_layout *l, const uint8
 static inline uint32_t remix_seg_base(const struct remix_layout *l, const uint8_t *s) {
   return load16le(s + l->head + REMIX_SEG_BASE);
 }
+// A layout without groups.
 static inline uint32_t remix_seg_off(const struct remix_layout *l, const uint8_t *s, uint32_t run) {
   return load32le(s + l->offs + l->off_size * run) & l->off_mask;  // discriminating bits follow
 }

@@ -213,7 +213,7 @@ void gather_seek(struct remix_cursor *c, struct kref key, const uint8_t *s, uint
   struct gather g = {.nr = 0};
   assert(c->queue);
   gather_view(&g, c);
-  const uint32_t seg = (uint32_t)((size_t)(s - c->x->index->segs) / c->x->index->lay.stride);
+  const uint32_t seg = c->front_seg;
   g.first = c->x->index->young;
   const uint32_t nr = gather_sought(c);
   gather_candidate(&g, seg, s, cand, absent, c->back);

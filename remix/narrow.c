@@ -5,12 +5,70 @@
 
 #include "remix/seg.h"
 
-// The layout of a narrow image: cursor offsets have as many bytes as the longest run needs.
-static struct remix_layout narrow_layout(const struct remix *x, bool nibbles, enum remix_room room) {
+// A cursor offset's distance from the block of its group's row (N4); REMIX_WALK: it does not fit.
+static uint32_t offset_distance(uint32_t block, sst_pos off, uint32_t radix) {
+  const uint32_t blocks = sst_pos_block(off) - block;
+  const uint64_t distance = (uint64_t)blocks * radix + sst_pos_idx(off);
+  return distance < REMIX_WALK ? (uint32_t)distance : REMIX_WALK;
+}
+
+// The radix of a view's distances, from 2 on.
+static uint32_t offsets_radix(const struct remix *x) {
+  const struct remix_index *const ix = x->index;
+  uint32_t most = 1;
+  for (uint32_t i = 0; i < x->nr_segs; i++) {
+    const uint8_t *const s = seg_at(ix, i);
+    for (uint32_t r = 0; r < x->nr_runs; r++) {
+      const uint32_t idx = sst_pos_idx(remix_seg_off(&ix->lay, s, r));
+      most = idx > most ? idx : most;
+    }
+  }
+  return most + 1;
+}
+
+// How many offsets of the view do not fit.
+static uint64_t offsets_walked(const struct remix *x, uint32_t radix) {
+  const struct remix_index *const ix = x->index;
+  uint64_t nr = 0;
+  for (uint32_t i = 0; i < x->nr_segs; i++) {
+    const uint8_t *const s = seg_at(ix, i), *const first = seg_at(ix, i - i % REMIX_GROUP);
+    for (uint32_t r = 0; r < x->nr_runs; r++)
+      nr += offset_distance(sst_pos_block(remix_seg_off(&ix->lay, first, r)), remix_seg_off(&ix->lay, s, r), radix) ==
+            REMIX_WALK;
+  }
+  return nr;
+}
+
+// The widths of the cursor offsets (N1, N2).
+static struct remix_offs narrow_offs(const struct remix *x) {
   sst_pos most = 0;
   for (uint32_t r = 0; r < x->nr_runs; r++)
     if (sst_end(x->runs[r]) > most) most = sst_end(x->runs[r]);
-  return remix_layout_of(x->nr_runs, x->tags, true, nibbles, room, most <= 0xFFFF ? 2 : most <= 0xFFFFFF ? 3 : 4);
+  struct remix_offs offs = {.size = most <= 0xFFFF ? 2 : most <= 0xFFFFFF ? 3 : 4};
+  if (x->nr_runs < NARROW_GROUPED || sst_pos_block(most) > NARROW_BLOCKS) return offs;
+  const uint32_t radix = offsets_radix(x);
+  if (radix <= REMIX_WALK && offsets_walked(x, radix) <= (uint64_t)x->nr_segs * x->nr_runs / NARROW_WALKED)
+    offs.radix = radix;
+  return offs;
+}
+
+// Makes the cursor offsets of segment p, number i, whose head is there. first: the first segment of its group in the
+// plain image.
+static void narrow_seg_offs(const struct remix *x, const struct remix_layout *lay, uint32_t i, const uint8_t *q,
+                            const uint8_t *first, uint8_t *p) {
+  const struct remix_layout *const from = &x->index->lay;
+  const uint32_t in = i % REMIX_GROUP;
+  if (!lay->row) {
+    // each offset overwrites what the one before has written too much, and the bits follow
+    for (uint32_t r = 0; r < x->nr_runs; r++) store32le(p + lay->offs + lay->off_size * r, remix_seg_off(from, q, r));
+    return;
+  }
+  p[lay->head + REMIX_SEG_FLAGS] |= (uint8_t)(in << REMIX_SEG_GROUP);
+  for (uint32_t r = 0; r < x->nr_runs; r++) {
+    const uint32_t block = sst_pos_block(remix_seg_off(from, first, r));
+    if (in == 0) store16le(p - lay->row + REMIX_BASE * r, block);
+    p[lay->offs + r] = (uint8_t)offset_distance(block, remix_seg_off(from, q, r), 256u - lay->beyond);
+  }
 }
 
 // How often the head of anchors with a cut is left out.
@@ -36,7 +94,7 @@ static size_t cut_size(const struct remix *x, uint32_t cut) {
 }
 
 static size_t list_at(const struct remix *x, size_t head, const struct narrow_form *form) {
-  return align_up(head + (size_t)x->nr_segs * form->lay.stride + cut_size(x, form->cut), REMIX_LISTED);
+  return align_up(head + remix_segs_size(&form->lay, x->nr_segs) + cut_size(x, form->cut), REMIX_LISTED);
 }
 
 // Makes the ends of the anchors, the anchors without the head, and the head.
@@ -116,7 +174,7 @@ enum remixdb_status remix_narrow_form(const struct remix *x, size_t head, struct
   const size_t listed = (room != REMIX_ROOM_WIDE ? (size_t)wide * BLIND_WIDE : 0) +
                         (room == REMIX_ROOM_NIBBLES ? (size_t)bytes * BLIND_NARROW : 0) +
                         (sels ? (size_t)marked * REMIX_SEG : 0);
-  out->lay = narrow_layout(x, sels, room);
+  out->lay = remix_layout_of(x->nr_runs, x->tags, true, sels, room, narrow_offs(x));
   out->cut = anchors_cut(x);
   out->size = list_at(x, head, out) + listed;
   return REMIXDB_OK;
@@ -181,18 +239,17 @@ static uint8_t narrow_sels(const struct remix_layout *lay, const uint8_t *sel, u
 void remix_narrow(struct remix *x, size_t head, const struct narrow_form *form, uint8_t *to) {
   struct remix_index *const ix = x->index;
   const struct remix_layout lay = form->lay;
-  uint8_t *const segs = to + head, *const offs = segs + (size_t)x->nr_segs * lay.stride;
+  uint8_t *const segs = to + head + lay.row, *const offs = to + head + remix_segs_size(&lay, x->nr_segs);
   struct listing l = {.list = to + list_at(x, head, form)};
   memcpy(to, x->image, head);
   for (uint32_t i = 0; i < x->nr_segs; i++) {
     const uint8_t *const q = seg_at(ix, i);
-    uint8_t *const p = segs + (size_t)i * lay.stride;
+    uint8_t *const p = segs + (remix_seg_at(&lay, segs, i) - segs);
     // copies of fixed sizes: calls for a few bytes cost more
     if (x->tags) memcpy(p, q, REMIX_SEG);
     memcpy(p + lay.head, q + ix->lay.head, REMIX_SEG_HEAD);
     p[lay.head + REMIX_SEG_FLAGS] |= narrow_sels(&lay, q + ix->lay.sel, p + lay.sel, &l);
-    // each offset overwrites what the one before has written too much, and the bits follow
-    for (uint32_t r = 0; r < x->nr_runs; r++) store32le(p + lay.offs + lay.off_size * r, seg_off(ix, q, r));
+    narrow_seg_offs(x, &lay, i, q, seg_at(ix, i - i % REMIX_GROUP), p);
     narrow_dbits(&lay, seg_blind(ix, q), &form->bits[i], p, &l);
   }
   const size_t anchors = cut_size(x, form->cut);
@@ -238,7 +295,9 @@ void remix_plain(const struct remix *x, uint8_t *to) {
     if (x->tags) memcpy(p, q, REMIX_SEG);
     remix_sels(ix, q, p + lay.sel);
     memcpy(p + lay.head, q + ix->lay.head, REMIX_SEG_HEAD);
-    for (uint32_t r = 0; r < x->nr_runs; r++) store32le(p + lay.offs + 4 * r, seg_off(ix, q, r));
+    sst_pos pos[REMIX_RUNS_MAX];
+    seg_offs(x, q, pos);
+    for (uint32_t r = 0; r < x->nr_runs; r++) store32le(p + lay.offs + 4 * r, pos[r]);
     p[lay.head + REMIX_SEG_FLAGS] &= REMIX_SEG_FAR;
     remix_widen(seg_blind(ix, q), seg_nr(ix, q), p + lay.dbits);
     memset(p + lay.dbits + BLIND_WIDE, 0, lay.stride - lay.dbits - BLIND_WIDE);

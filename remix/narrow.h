@@ -18,14 +18,24 @@
 //       for bytes and no table, and all these segments have narrow or dense bits in place. Or it has room for wide
 //       bits, and all segments have wide bits without a flag. Selectors: a segment has the flag REMIX_SEG_NIBBLES if
 //       its selectors are nibbles: the runs. Such a segment has the flag REMIX_SEG_OLD if it has old versions. Any
-//       other segment has its selectors in an element. Or the layout has room for bytes, and all selectors are bytes. A
-//       cursor offset has the fewest bytes, from 2 on, that hold the ends of all runs. Anchors: the bytes that all but
-//       the first share are stored once, behind the others (`cut`, base/anchors.h).
+//       other segment has its selectors in an element. Or the layout has room for bytes, and all selectors are bytes.
+//       Cursor offsets: the layout has groups (N4), or an offset has the fewest bytes, from 2 on, that hold the ends of
+//       all runs. Anchors: the bytes that all but the first share are stored once, behind the others (`cut`,
+//       base/anchors.h).
 //   N2  The layout of a narrow image has room for bits that are nibbles only, if no more than one of NARROW_SHARE
 //       segments lacks such bits. It has room for bytes, if no more than one of NARROW_SHARE segments needs wide bits.
 //       Otherwise it has room for wide bits. It has room for selectors that are nibbles only, if there are at most
-//       NARROW_RUNS runs, and no more than one of NARROW_SHARE segments needs bytes.
+//       NARROW_RUNS runs, and no more than one of NARROW_SHARE segments needs bytes. It has groups if there are
+//       at least NARROW_GROUPED runs, none of more than NARROW_BLOCKS pages, and no more than one of NARROW_WALKED
+//       offsets is REMIX_WALK then.
 //   N3  The plain image can be made of the narrow one without loss, except for the checksum at its end.
+//   N4  Groups: REMIX_GROUP segments, one after the other, are a group; the last one may have fewer. Before its first
+//       segment a group has a row: for each run the number of the block, as u16, in which the run's cursor offset of
+//       that segment is. A segment has its number in its group in its flags, from bit REMIX_SEG_GROUP on, so its own
+//       address tells where the row is. Its offset of a run is a byte, the distance from the row's block: blocks x
+//       radix + record. The radix is greater than any record of an offset of the view.
+//   N5  A distance that does not fit in the byte is REMIX_WALK. Such an offset is that of the segment before, moved on
+//       by the selectors of the run there. The first segment of a group has no such offset.
 #ifndef REMIX_NARROW_H
 #define REMIX_NARROW_H
 
@@ -33,6 +43,9 @@
 
 #define NARROW_SHARE 4u
 #define NARROW_RUNS 16u
+#define NARROW_GROUPED 3u
+#define NARROW_BLOCKS 0xFFFFu
+#define NARROW_WALKED 16u
 
 struct narrow_bits;
 struct narrow_form {

@@ -149,7 +149,7 @@ static enum remixdb_status check_segments(struct remix *x, bool walked) {
     const uint32_t nr = seg_nr(ix, s), in = set32_below(nr);
     uint32_t known = walked ? nr : 0;
     for (uint32_t r = 0; r < x->nr_runs && !walked; r++) {
-      if (unlikely(seg_off(ix, s, r) != pos[r]))
+      if (unlikely(remix_seg_off(&ix->lay, s, r) != pos[r]))
         return err_corrupt(x->path, at, "segment %u: cursor offset of run %u", i, r);
       const uint32_t n = set32_count(set32_eq8(sel, REMIX_RUN, (uint8_t)r) & in);
       pos[r] = sst_advance(x->runs[r], pos[r], n);

@@ -684,7 +684,9 @@ uint64_t remix_whole_memory(struct sst *const *runs, uint32_t nr_runs) {
   }
   const uint64_t key = records ? keys / records - kv_lcp_from(min, max, 0) : 0;
   return records / (REMIX_SEG * 7 / 8) *
-         (remix_layout_of(nr_runs, true, true, nr_runs <= NARROW_RUNS, REMIX_ROOM_NIBBLES, 4).stride + key + 24);
+         (remix_layout_of(nr_runs, true, true, nr_runs <= NARROW_RUNS, REMIX_ROOM_NIBBLES, (struct remix_offs){4, 0})
+              .stride +
+          key + 24);
 }
 
 // ---- opening

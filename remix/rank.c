@@ -127,8 +127,7 @@ static void share_bounds(const struct remix *x, uint64_t from, uint64_t to, uint
 // Pages of each run before a segment of a whole view, or of a page.
 static void share_pages(const struct remix *x, uint32_t seg, double *pages_out) {
   for (uint32_t r = 0; r < x->nr_runs; r++)
-    pages_out[r] = seg < x->nr_segs ? pages_to(x->runs[r], seg_off(x->index, seg_at(x->index, seg), r))
-                                    : x->runs[r]->nr_pages;
+    pages_out[r] = seg < x->nr_segs ? pages_to(x->runs[r], seg_off(x, seg_at(x->index, seg), r)) : x->runs[r]->nr_pages;
 }
 
 static void share_end(const struct remix *x, uint64_t live, uint32_t segs, const double *low, const double *high,

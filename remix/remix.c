@@ -11,6 +11,18 @@ struct remix_counters remix_counters;
 
 _Static_assert(REMIX_SEG == 32, "a set of entries has 32 bits");
 
+// ---- cursor offsets
+
+sst_pos seg_off_walk(const struct remix *x, const uint8_t *s, uint32_t run) {
+  const struct remix_index *const ix = x->index;
+  uint32_t passed = 0;
+  do {
+    s -= ix->lay.stride;
+    passed += set32_count(sels_of(seg_sels(ix, s), run) & set32_below(seg_nr(ix, s)));
+  } while (s[ix->lay.offs + run] == REMIX_WALK);
+  return sst_advance(x->runs[run], seg_off(x, s, run), passed);
+}
+
 // ---- searching within a segment
 
 enum remixdb_status seg_search_binary(const struct remix *x, const uint8_t *p, struct kref key, seg_read_fn read,
@@ -99,16 +111,15 @@ static bool entry_fits(const struct remix_index *ix, const uint8_t *s, struct kr
 const uint8_t *remix_get_begin(const struct remix *x, struct kref key) {
   const struct remix_index *const ix = x->index;
   if (unlikely(x->nr_segs == 0)) return NULL;
-  const uint8_t *const s = seg_at(ix, anchors_find(&ix->anchors, key));
-  seg_prefetch(ix, s);
-  return s;
+  return seg_prefetch(ix, anchors_find(&ix->anchors, key));
 }
 
 void remix_quick_set(struct remix_quick *q, const struct remix *x) {
   *q = (struct remix_quick){0};
   if (!x || x->nr_segs == 0) return;
   anchors_quick_set(&q->anchors, &x->index->anchors);
-  q->anchors.owned = x->index->lay.stride;
+  assert(x->index->lay.stride <= REMIX_QUICK_STRIDE);
+  q->anchors.owned = x->index->lay.stride | (uint32_t)x->index->lay.row << REMIX_QUICK_ROW;
   q->segs = x->index->segs;
 }
 
@@ -140,8 +151,7 @@ enum remixdb_status remix_get_end(struct remix *x, const uint8_t *p, struct kref
   while (m) {
     const uint32_t i = set32_first(m), run = sels_run(sels, i);
     struct sst *const t = x->runs[run];
-    sst_prefetch_place(t, seg_off(ix, p, run));
-    const sst_pos pos = sels_pos(x, p, sels, run, i);
+    const sst_pos pos = sels_place(x, p, sels, run, i);
     if (!sought && unlikely(missing(h, t, sst_pos_block(pos))) && !entry_fits(ix, p, key, i))
       break;  // the only candidate
     REMIX_COUNT(key_reads);
@@ -197,7 +207,12 @@ void remix_probe_find(struct remix_probe *p, const uint8_t *which, uint32_t nr, 
       struct remix_probe *const w = &p[which[from + i]];
       w->search = w->several = false;
       w->set = 0;
-      w->seg = likely(w->x->nr_segs != 0) ? seg_at(w->x->index, found[i]) : probe_page(p, which, from + i, nr, wait);
+      if (likely(w->x->nr_segs != 0)) {
+        w->seg = seg_at(w->x->index, found[i]);
+        if (w->x->index->lay.row) seg_row_prefetch(w->x->index, found[i]);
+      } else {
+        w->seg = probe_page(p, which, from + i, nr, wait);
+      }
     }
   }
   for (uint32_t i = 0; i < nr; i++) {
@@ -241,7 +256,7 @@ void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
     w->set &= w->set - 1;
     w->entry = entry;
     w->sst = w->x->runs[run];
-    w->pos = seg_off(ix, w->seg, run);
+    w->pos = seg_off(w->x, w->seg, run);
     w->at = set32_count(sels_of(sels, run) & set32_below(entry));
     prefetch(&w->sst->nr_recs[sst_pos_block(w->pos)]);
   }

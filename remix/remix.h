@@ -51,9 +51,11 @@ const uint8_t *remix_get_begin(const struct remix *x, struct kref key);
 // The same first step from a copy of the fields that most keys need (remix_quick_set). A partition has it in one cache
 // line, so the step reads neither x nor its index. A paged view has no such copy.
 struct remix_quick {
-  struct anchors_quick anchors;  // `owned`: bytes of a segment
+  struct anchors_quick anchors;  // `owned`: bytes of a segment; from bit REMIX_QUICK_ROW on, those of a group's row
   const uint8_t *segs;
 };
+#define REMIX_QUICK_ROW 16u
+#define REMIX_QUICK_STRIDE 0xFFFFu
 _Static_assert(sizeof(void *) != 8 || sizeof(struct remix_quick) == 48, "it fits into a partition's first line");
 // Copies the fields of a view that does not change any more. The copy is valid as long as x. x NULL: makes it empty.
 void remix_quick_set(struct remix_quick *q, const struct remix *x);
@@ -61,10 +63,13 @@ void remix_quick_set(struct remix_quick *q, const struct remix *x);
 static inline uint32_t remix_quick_find(const struct remix_quick *q, struct kref key) {
   return anchors_quick_find(&q->anchors, key);
 }
-// Prefetches a segment. Returns what remix_get_begin returns.
+// Prefetches a segment, and its group's row. Returns what remix_get_begin returns.
 static inline const uint8_t *remix_quick_seg(const struct remix_quick *q, uint32_t seg) {
-  const uint8_t *const s = q->segs + (size_t)seg * q->anchors.owned;
-  for (uint32_t o = 0; o < q->anchors.owned; o += CACHE_LINE) prefetch(s + o);
+  const uint32_t stride = q->anchors.owned & REMIX_QUICK_STRIDE, row = q->anchors.owned >> REMIX_QUICK_ROW;
+  const uint8_t *const first = q->segs + (size_t)(seg / REMIX_GROUP) * (REMIX_GROUP * stride + row),
+                *const s = first + (size_t)(seg % REMIX_GROUP) * stride;
+  if (row) remix_row_prefetch(first, row);
+  for (uint32_t o = 0; o < stride; o += CACHE_LINE) prefetch(s + o);
   return s;
 }
 MUST_CHECK enum remixdb_status remix_get_end(struct remix *x, const uint8_t *wanted, struct kref key, uint64_t hash,

@@ -8,7 +8,7 @@
 #include "remix/state.h"
 
 static inline const uint8_t *seg_at(const struct remix_index *ix, uint32_t seg) {
-  return ix->segs + (size_t)seg * ix->lay.stride;
+  return remix_seg_at(&ix->lay, ix->segs, seg);
 }
 static inline uint32_t seg_nr(const struct remix_index *ix, const uint8_t *s) { return remix_seg_nr(&ix->lay, s); }
 static inline uint32_t seg_base(const struct remix_index *ix, const uint8_t *s) { return remix_seg_base(&ix->lay, s); }
@@ -36,8 +36,29 @@ static inline struct blind seg_blind(const struct remix_index *ix, const uint8_t
   const uint8_t form = seg_form(ix, s);
   return (struct blind){likely(form != BLIND_IS_WIDE) ? bits : seg_listed(ix, bits), form, 0};
 }
-static inline sst_pos seg_off(const struct remix_index *ix, const uint8_t *s, uint32_t run) {
-  return remix_seg_off(&ix->lay, s, run);
+
+// A cursor offset that is far from its group's row (N5).
+sst_pos seg_off_walk(const struct remix *x, const uint8_t *s, uint32_t run);
+// The row of a segment's group; s itself if there are no groups.
+static inline const uint8_t *seg_row(const struct remix_index *ix, const uint8_t *s) {
+  if (!ix->lay.row) return s;
+  return s - (size_t)(remix_seg_flags(&ix->lay, s) >> REMIX_SEG_GROUP) * ix->lay.stride - ix->lay.row;
+}
+// A cursor offset (N4). row: the segment's.
+static inline sst_pos seg_off_by(const struct remix *x, const uint8_t *s, const uint8_t *row, uint32_t run) {
+  const struct remix_layout *const l = &x->index->lay;
+  if (!l->row) return remix_seg_off(l, s, run);
+  const uint32_t far = s[l->offs + run];
+  if (unlikely(far == REMIX_WALK)) return seg_off_walk(x, s, run);
+  return sst_pos_make(load16le(row + REMIX_BASE * run), 0) + far + (far * l->inverse >> 16) * l->beyond;
+}
+static inline sst_pos seg_off(const struct remix *x, const uint8_t *s, uint32_t run) {
+  return seg_off_by(x, s, seg_row(x->index, s), run);
+}
+// The cursor offsets of all runs.
+static inline void seg_offs(const struct remix *x, const uint8_t *s, sst_pos *out) {
+  const uint8_t *const row = seg_row(x->index, s);
+  for (uint32_t r = 0; r < x->nr_runs; r++) out[r] = seg_off_by(x, s, row, r);
 }
 
 // The selectors of a segment: bytes, or nibbles, which have the runs only (N1).
@@ -100,18 +121,37 @@ static inline uint32_t seg_candidate(const struct remix_index *ix, const uint8_t
   return set ? set & 1u << blind_candidate(seg_blind(ix, s), seg_nr(ix, s), seg_base(ix, s), key) : 0;
 }
 
-static inline void seg_prefetch(const struct remix_index *ix, const uint8_t *s) {
+// Prefetches the row of a segment's group.
+static inline void seg_row_prefetch(const struct remix_index *ix, uint32_t seg) {
+  remix_row_prefetch(remix_group_at(&ix->lay, ix->segs, seg / REMIX_GROUP), ix->lay.row);
+}
+// Prefetches a segment, and its group's row. Returns the segment.
+static inline const uint8_t *seg_prefetch(const struct remix_index *ix, uint32_t seg) {
+  const uint8_t *const s = seg_at(ix, seg);
+  if (ix->lay.row) seg_row_prefetch(ix, seg);
   for (uint32_t o = 0; o < ix->lay.stride; o += CACHE_LINE) prefetch(s + o);
+  return s;
 }
 
-// Returns the position of the run's first record at or after entry i (R4).
+// Returns the position of the run's first record at or after entry i (R4). off: the run's cursor offset.
+static inline sst_pos sels_pos_from(const struct remix *x, sst_pos off, struct seg_sels sels, uint32_t run,
+                                    uint32_t i) {
+  return sst_advance(x->runs[run], off, set32_count(sels_of(sels, run) & set32_below(i)));
+}
 static inline sst_pos sels_pos(const struct remix *x, const uint8_t *s, struct seg_sels sels, uint32_t run,
                                uint32_t i) {
-  const uint32_t before = set32_count(sels_of(sels, run) & set32_below(i));
-  return sst_advance(x->runs[run], seg_off(x->index, s, run), before);
+  return sels_pos_from(x, seg_off(x, s, run), sels, run, i);
 }
 static inline sst_pos seg_pos(const struct remix *x, const uint8_t *s, uint32_t run, uint32_t i) {
   return sels_pos(x, s, seg_sels(x->index, s), run, i);
+}
+
+// The same, and prefetches what sst_advance reads if the position is in another block than the offset.
+static inline sst_pos sels_place(const struct remix *x, const uint8_t *s, struct seg_sels sels, uint32_t run,
+                                 uint32_t i) {
+  const sst_pos off = seg_off(x, s, run);
+  sst_prefetch_place(x->runs[run], off);
+  return sels_pos_from(x, off, sels, run, i);
 }
 
 // Tells whether a reader with this hold must read the block from disk.
@@ -126,18 +166,11 @@ static inline enum remixdb_status sels_read(const struct remix *x, const uint8_t
                                             uint32_t nr, struct sst_hold *h, struct kv_rec *rec_out) {
   const uint32_t run = sels_run(sels, i);
   REMIX_COUNT(key_reads);
-  sst_prefetch_place(x->runs[run], seg_off(x->index, s, run));
-  return sst_read_some(x->runs[run], sels_pos(x, s, sels, run, i), nr, false, h, rec_out);
+  return sst_read_some(x->runs[run], sels_place(x, s, sels, run, i), nr, false, h, rec_out);
 }
 static inline enum remixdb_status entry_read(const struct remix *x, const uint8_t *s, uint32_t i, uint32_t nr,
                                              struct sst_hold *h, struct kv_rec *rec_out) {
   return sels_read(x, s, seg_sels(x->index, s), i, nr, h, rec_out);
-}
-
-// Prefetches the memory that entry_read of entry i reads.
-static inline void sels_prefetch(const struct remix *x, const uint8_t *s, struct seg_sels sels, uint32_t i) {
-  const uint32_t run = sels_run(sels, i);
-  sst_prefetch(x->runs[run], sels_pos(x, s, sels, run, i));
 }
 
 // Returns the last of [lo, hi) whose count is not above rank, by binary search. The caller knows that lo's count is not

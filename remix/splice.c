@@ -221,7 +221,7 @@ static enum remixdb_status blocks_fetch(struct splice *x) {
 static struct kref old_anchor(const struct splice *x, uint32_t seg) { return remix_anchor(x->in->old, seg, x->anchor); }
 
 static inline const uint8_t *old_seg(const struct splice *x, uint32_t seg) {
-  return x->segs + (size_t)seg * x->lay.stride;
+  return remix_seg_at(&x->lay, x->segs, seg);
 }
 
 static inline struct here old_here(const struct splice *x, uint32_t seg) {

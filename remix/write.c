@@ -176,27 +176,27 @@ static uint8_t *write_same(struct remix_write *w, const struct remix_index *ix, 
 
 // Writes a segment's cursor offsets. A kept run has the same offset as in segment q of the other view, any other run
 // has its offset in w->pos.
-static void write_offs(struct remix_write *w, uint8_t *p, const struct remix *x, const struct remix_layout *k,
-                       const uint8_t *q, const uint8_t *run_map) {
+static void write_offs(struct remix_write *w, uint8_t *p, const struct remix *x, const uint8_t *q,
+                       const uint8_t *run_map) {
   const struct remix_layout *const l = &w->lay;
+  sst_pos offs[REMIX_RUNS_MAX];
+  seg_offs(x, q, offs);
   memcpy(p + l->offs, w->pos, 4 * w->nr_runs);
   for (uint32_t r = 0; r < x->nr_runs; r++)
-    if (run_map[r] < w->nr_runs) store32le(p + l->offs + 4 * run_map[r], remix_seg_off(k, q, r));
+    if (run_map[r] < w->nr_runs) store32le(p + l->offs + 4 * run_map[r], offs[r]);
 }
 
 enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *x, uint32_t from, uint32_t to,
                                      const uint8_t *run_map, struct kref anchor) {
   const struct remix_layout *const l = &w->lay;
-  const struct remix_layout k = x->index->lay;
   assert(from < to && (x->tags || !w->tags));
   enum remixdb_status s = write_room(w, to - from);
   if (s != REMIXDB_OK) return s;
-  const uint8_t *const segs = x->index->segs;
   bool renamed = false;
   for (uint32_t r = 0; r < x->nr_runs; r++) renamed |= run_map[r] < w->nr_runs && run_map[r] != r;
 
   for (uint32_t seg = from; seg < to; seg++) {
-    const uint8_t *const q = segs + (size_t)seg * k.stride;
+    const uint8_t *const q = seg_at(x->index, seg);
     s = seg == from ? write_anchor(w, anchor) : write_anchor_of(w, x, seg);
     if (s != REMIXDB_OK) return s;
     uint8_t *const p = write_same(w, x->index, q);
@@ -204,12 +204,12 @@ enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *
     if (renamed)
       for (uint32_t i = 0; i < nr; i++)
         p[l->sel + i] = (uint8_t)((p[l->sel + i] & ~REMIX_RUN) | run_map[p[l->sel + i] & REMIX_RUN]);
-    write_offs(w, p, x, &k, q, run_map);
+    write_offs(w, p, x, q, run_map);
   }
   // a kept run goes on at its cursor offset in the other view's next segment
   for (uint32_t r = 0; r < x->nr_runs; r++) {
     if (run_map[r] >= w->nr_runs) continue;
-    w->pos[run_map[r]] = to < x->nr_segs ? remix_seg_off(&k, segs + (size_t)to * k.stride, r) : sst_end(x->runs[r]);
+    w->pos[run_map[r]] = to < x->nr_segs ? seg_off(x, seg_at(x->index, to), r) : sst_end(x->runs[r]);
   }
   return REMIXDB_OK;
 }
@@ -223,7 +223,6 @@ static void moved_to(uint8_t *names, const struct remix *x, const uint8_t *run_m
 enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix *x, const uint8_t *run_map,
                                       uint32_t first) {
   const struct remix_layout *const l = &w->lay;
-  const struct remix_layout k = x->index->lay;
   assert(first < w->nr_runs && (x->tags || !w->tags));
   uint32_t table = first;
   uint64_t left = w->runs[table]->nr_records;  // records of the table without an entry yet
@@ -232,10 +231,10 @@ enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix 
   moved_to(names, x, run_map, w->nr_runs, table);
   enum remixdb_status s = write_room(w, x->nr_segs);
   for (uint32_t seg = 0; seg < x->nr_segs && s == REMIXDB_OK; seg++) {
-    const uint8_t *const q = x->index->segs + (size_t)seg * k.stride;
+    const uint8_t *const q = seg_at(x->index, seg);
     if ((s = write_anchor_of(w, x, seg)) != REMIXDB_OK) break;
     uint8_t *const p = write_same(w, x->index, q), *const sel = p + l->sel;
-    write_offs(w, p, x, &k, q, run_map);
+    write_offs(w, p, x, q, run_map);
     const uint32_t nr = remix_seg_nr(l, p);
     for (uint32_t at = 0;;) {
       const uint32_t end = left < nr - at ? at + (uint32_t)left : nr;  // the table has all moved entries of [at, end)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Narrow images against the plain ones that they are made of: segments of all shapes, in views of all layouts. No
-// tables: a run has an end only.
+// Narrow images against the plain ones that they are made of: segments of all shapes, in views of all layouts. A table
+// has nothing but the numbers of records of its blocks.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -22,6 +22,61 @@ enum bits { BITS_NONE, BITS_RANDOM, BITS_DIGITS, BITS_TEXT, BITS_NEAR, BITS_DENS
 
 #define SEGS_MAX 60u
 #define COMMON_MAX 40u
+#define PAGES_MAX 0xFFFFFFu  // of a table
+#define PATTERN 4096u
+
+// ---- tables
+
+// How many records the blocks of a table have.
+enum fill { FILL_FEW, FILL_USUAL, FILL_MANY, FILL_MIXED, FILL_LARGE, FILLS };
+static uint8_t *fills[FILLS];  // records of the block at each page, for the largest table. Others have its first pages
+
+static uint8_t fill_records(enum fill fill) {
+  switch (fill) {
+    case FILL_FEW: return (uint8_t)(1 + rng_next(&check_seed) % 3);
+    case FILL_USUAL: return (uint8_t)(28 + rng_next(&check_seed) % 8);
+    case FILL_MANY: return (uint8_t)(200 + rng_next(&check_seed) % 56);
+    case FILL_LARGE: return 1;
+    default: return (uint8_t)(1 + rng_next(&check_seed) % 255);
+  }
+}
+
+// A block of `fill` has up to so many pages.
+static uint32_t fill_pages(enum fill fill) { return fill == FILL_LARGE ? 40 : fill == FILL_FEW ? 3 : 1; }
+
+static int fills_make(void **state) {
+  (void)state;
+  check_seed = check_seed_for("tables");
+  for (uint32_t f = 0; f < FILLS; f++) {
+    uint8_t *const to = fills[f] = calloc(1, PAGES_MAX + 2);
+    assert_non_null(to);
+    for (uint32_t p = 0; p < PATTERN;) {
+      to[p] = fill_records((enum fill)f);
+      p += 1 + (uint32_t)(rng_next(&check_seed) % fill_pages((enum fill)f));
+    }
+    for (uint32_t p = PATTERN; p < PAGES_MAX; p += PATTERN)
+      memcpy(to + p, to, PAGES_MAX - p < PATTERN ? PAGES_MAX - p : PATTERN);
+    const uint32_t ends[] = {0xFF, 0x100, 0xFFFF, 0x10000, PAGES_MAX};
+    for (uint32_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) to[ends[i]] = 1;
+  }
+  return 0;
+}
+
+static int fills_free(void **state) {
+  (void)state;
+  for (uint32_t f = 0; f < FILLS; f++) free(fills[f]);
+  return 0;
+}
+
+static void table_make(struct sst *t, enum fill fill, uint32_t pages) {
+  static const uint32_t least[FILLS] = {1, 28, 200, 1, 1};
+  t->nr_recs = fills[fill];
+  while (pages && t->nr_recs[pages] == 0) pages--;
+  t->nr_pages = pages;
+  t->least = pages > 0xFF ? 1 : least[fill];  // blocks that end a table have one record
+  t->last = pages ? pages - 1 : 0;
+  while (t->last && t->nr_recs[t->last] == 0) t->last--;
+}
 
 // A view. nr segments, of which one in `odd` has any marks and any bits; the others have those of the view.
 struct shape {
@@ -29,7 +84,9 @@ struct shape {
   uint32_t common;  // bytes that all anchors but the first share
   bool steep;       // and no more
   bool tags, young;
-  sst_pos end;  // of the longest run
+  enum fill fill;  // of the tables
+  bool lone;       // nearly all entries are of one run
+  sst_pos end;     // of the longest run
   enum marks marks;
   enum bits bits;
 };
@@ -40,7 +97,8 @@ struct made_view {
   struct sst *runs[REMIX_RUNS_MAX], tables[REMIX_RUNS_MAX];
   size_t size;
   uint8_t *plain, *narrow;
-  struct remix_index plain_ix;  // the index of the plain image
+  struct remix plain_x;  // the view with the plain image
+  struct remix_index plain_ix;
 };
 
 static uint32_t below(uint32_t n) { return (uint32_t)(rng_next(&check_seed) % n); }
@@ -69,6 +127,19 @@ static uint32_t bit_of(enum bits bits, uint32_t lowest) {
   }
 }
 
+// The run of an entry, one of nr.
+static uint32_t run_of(const struct shape *shape, uint32_t nr) { return shape->lone && below(16) ? nr - 1 : below(nr); }
+
+// Writes the cursor offsets, and moves the runs on by the selectors.
+static void make_offs(const struct remix_layout *lay, struct sst *const *runs, uint32_t nr_runs, sst_pos *pos,
+                      uint8_t *s) {
+  for (uint32_t r = 0; r < nr_runs; r++) store32le(s + lay->offs + 4 * r, pos[r]);
+  for (uint32_t i = 0; i < s[lay->head + REMIX_SEG_NR]; i++) {
+    const uint32_t r = s[lay->sel + i] & REMIX_RUN;
+    pos[r] = sst_advance(runs[r], pos[r], 1);
+  }
+}
+
 static void make_segment(const struct shape *shape, const struct remix_layout *lay, uint8_t *s) {
   const bool odd = below(shape->odd) == 0;
   const enum marks marks = odd ? (enum marks)below(MARKS) : shape->marks;
@@ -79,10 +150,10 @@ static void make_segment(const struct shape *shape, const struct remix_layout *l
   bool far = false;
   memset(s, 0, lay->stride);
   for (uint32_t i = 0; i < nr; i++) {
-    uint32_t run = below(shape->runs), d = bit_of(bits, lowest);
+    uint32_t run = run_of(shape, shape->runs), d = bit_of(bits, lowest);
     const uint32_t before = i ? s[lay->sel + i - 1] & REMIX_RUN : 0;
     const bool old = i && versions && before && below(3) == 0;
-    if (old) run = below(before);
+    if (old) run = run_of(shape, before);
     if (d < lowest || (i == 1 && !old)) d = lowest;
     if (i && old) d = BLIND_SAME;
     far |= i && d == BLIND_FAR;
@@ -93,7 +164,6 @@ static void make_segment(const struct shape *shape, const struct remix_layout *l
   s[lay->head + REMIX_SEG_NR] = (uint8_t)nr;
   s[lay->head + REMIX_SEG_FLAGS] = far ? REMIX_SEG_FAR : 0;
   store16le(s + lay->head + REMIX_SEG_BASE, below(3) ? below(20) : below(65535));
-  for (uint32_t r = 0; r < shape->runs; r++) store32le(s + lay->offs + 4 * r, below(shape->end + 1));
 }
 
 // The ends of anchors that begin with the same bytes. The first one is empty, and the second one may have only these.
@@ -117,9 +187,16 @@ static void make_anchor(const struct shape *shape, uint32_t i, uint32_t len, uin
 static void view_make(const struct shape *shape, struct made_view *v) {
   *v = (struct made_view){.size = 0};
   struct remix *const x = &v->x;
+  sst_pos pos[REMIX_RUNS_MAX];
   for (uint32_t r = 0; r < shape->runs; r++) {
-    v->tables[r].nr_pages = (r + 1 == shape->runs ? shape->end : below(shape->end + 1)) >> 8;
-    v->runs[r] = &v->tables[r];
+    struct sst *const t = v->runs[r] = &v->tables[r];
+    table_make(t, shape->fill, (r + 1 == shape->runs ? shape->end : below(shape->end + 1)) >> 8);
+    // somewhere, or near the end
+    const uint32_t from = below(2) ? t->nr_pages - below(t->nr_pages < 8 ? t->nr_pages + 1 : 8)
+                                   : below(t->nr_pages + 1);
+    pos[r] = sst_pos_make(from, 0);
+    while (pos[r] && from < t->nr_pages && t->nr_recs[sst_pos_block(pos[r])] == 0) pos[r] -= 1u << 8;
+    if (from < t->nr_pages) pos[r] = sst_advance(t, pos[r], below(300));
   }
   x->runs = v->runs;
   x->nr_runs = shape->runs;
@@ -136,7 +213,11 @@ static void view_make(const struct shape *shape, struct made_view *v) {
   v->plain = calloc(1, v->size);
   assert_non_null(v->plain);
   for (uint32_t i = 0; i < head; i++) v->plain[i] = (uint8_t)rng_next(&check_seed);
-  for (uint32_t i = 0; i < shape->nr; i++) make_segment(shape, &v->ix.lay, v->plain + head + i * stride);
+  for (uint32_t i = 0; i < shape->nr; i++) {
+    uint8_t *const s = v->plain + head + i * stride;
+    make_segment(shape, &v->ix.lay, s);
+    make_offs(&v->ix.lay, v->runs, shape->runs, pos, s);
+  }
   for (uint32_t i = 0; i <= shape->nr; i++) store32le(v->plain + offs + 4 * i, ends[i]);
   for (uint32_t i = 1; i < shape->nr; i++)
     make_anchor(shape, i, ends[i + 1] - ends[i], v->plain + offs + 4 * (shape->nr + 1u) + ends[i]);
@@ -146,6 +227,8 @@ static void view_make(const struct shape *shape, struct made_view *v) {
   v->ix.anchors = (struct anchors){.offs = v->plain + offs, .nr = shape->nr};
   v->ix.anchors.bytes = v->ix.anchors.offs + 4 * (shape->nr + 1u);
   v->plain_ix = v->ix;
+  v->plain_x = *x;
+  v->plain_x.index = &v->plain_ix;
 }
 
 static void view_fini(struct made_view *v) {
@@ -160,10 +243,12 @@ struct seen {
   uint32_t nibbles, old, listed, bytes;                 // segments by their selectors
   uint32_t wide, listed_wide, dense, tables, near;      // and by their bits
   uint32_t unlike, unlike_dense;                        // those that are listed because no table has them
+  uint32_t grouped, strewn;                             // views of three runs and more that have groups, or have none
+  uint32_t close, walked, walked_far;                   // offsets of groups; walked over several segments
 };
 
-static void check_sels(const struct remix_index *ix, const uint8_t *s, const struct remix_index *pix, const uint8_t *p,
-                       uint32_t runs) {
+static void check_sels(const struct made_view *v, const uint8_t *s, const uint8_t *p) {
+  const struct remix_index *const ix = &v->ix, *const pix = &v->plain_ix;
   const uint8_t *const want = p + pix->lay.sel;
   const uint32_t in = set32_below(seg_nr(pix, p));
   uint8_t room[REMIX_SEG], copy[REMIX_SEG];
@@ -174,9 +259,26 @@ static void check_sels(const struct remix_index *ix, const uint8_t *s, const str
     assert_int_equal(seg_run(ix, s, i), want[i] & REMIX_RUN);
     assert_int_equal(seg_sel(ix, s, i), want[i] & ~REMIX_OLD);
   }
-  for (uint32_t r = 0; r < runs; r++) {
+  for (uint32_t r = 0; r < v->x.nr_runs; r++)
     assert_int_equal(sels_of(seg_sels(ix, s), r) & in, sels_of(seg_sels(pix, p), r) & in);
-    assert_int_equal(seg_off(ix, s, r), load32le(p + pix->lay.offs + 4 * r));
+}
+
+static void check_offs(const struct made_view *v, uint32_t seg, struct seen *seen) {
+  const struct remix_layout *const lay = &v->ix.lay;
+  const uint8_t *const s = seg_at(&v->ix, seg), *const p = seg_at(&v->plain_ix, seg);
+  sst_pos all[REMIX_RUNS_MAX];
+  seg_offs(&v->x, s, all);
+  for (uint32_t r = 0; r < v->x.nr_runs; r++) {
+    const sst_pos want = load32le(p + v->plain_ix.lay.offs + 4 * r);
+    assert_int_equal(seg_off(&v->x, s, r), want);
+    assert_int_equal(all[r], want);
+    assert_int_equal(seg_off(&v->plain_x, p, r), want);
+    if (!lay->row) continue;
+    const bool walk = s[lay->offs + r] == REMIX_WALK;
+    if (walk) assert_true(seg % REMIX_GROUP > 0);
+    seen->walked += walk;
+    seen->walked_far += walk && (s - lay->stride)[lay->offs + r] == REMIX_WALK;
+    seen->close += !walk;
   }
 }
 
@@ -216,9 +318,31 @@ static void check_segments(const struct made_view *v, struct seen *seen) {
     assert_int_equal(seg_base(ix, s), seg_base(pix, p));
     assert_int_equal(seg_far(ix, s), seg_far(pix, p));
     assert_int_equal(seg_live(ix, s), seg_live(pix, p));
-    check_sels(ix, s, pix, p, v->x.nr_runs);
+    check_sels(v, s, p);
+    check_offs(v, i, seen);
     check_bits(seg_blind(ix, s), seg_blind(pix, p), seg_nr(pix, p));
   }
+}
+
+// Whether the view gets groups (N2). The distances are counted here without a radix: blocks apart and records.
+static bool groups_pay(const struct made_view *v) {
+  const struct remix_index *const pix = &v->plain_ix;
+  uint32_t most = 0, walked = 0;
+  if (v->x.nr_runs < NARROW_GROUPED) return false;
+  for (uint32_t r = 0; r < v->x.nr_runs; r++) {
+    if (v->runs[r]->nr_pages > NARROW_BLOCKS) return false;
+    for (uint32_t i = 0; i < v->x.nr_segs; i++) {
+      const uint32_t idx = load32le(seg_at(pix, i) + pix->lay.offs + 4 * r) & 255;
+      most = idx > most ? idx : most;
+    }
+  }
+  for (uint32_t r = 0; r < v->x.nr_runs; r++)
+    for (uint32_t i = 0; i < v->x.nr_segs; i++) {
+      const sst_pos here = load32le(seg_at(pix, i) + pix->lay.offs + 4 * r),
+                    first = load32le(seg_at(pix, i / REMIX_GROUP * REMIX_GROUP) + pix->lay.offs + 4 * r);
+      walked += ((here >> 8) - (first >> 8)) * (most > 1 ? most + 1 : 2) + (here & 255) > 254;
+    }
+  return walked <= v->x.nr_segs * v->x.nr_runs / NARROW_WALKED;
 }
 
 // The form is the one that N2 tells.
@@ -245,6 +369,7 @@ static void check_form(const struct made_view *v, const struct narrow_form *form
   assert_int_equal(form->lay.wide, wide > few);
   assert_int_equal(form->lay.tables, wide + bytes <= few);
   assert_int_equal(form->lay.nibbles, v->x.nr_runs <= NARROW_RUNS && marked <= few);
+  assert_int_equal(form->lay.row != 0, groups_pay(v));
 }
 
 static void check_anchor(const struct anchors *a, uint32_t i, struct kref want) {
@@ -274,6 +399,7 @@ static void check_view(const struct shape *shape, struct seen *seen) {
   assert_int_equal(remix_narrow_form(&v.x, head, &form), REMIXDB_OK);
   check_form(&v, &form);
   (*(form.cut ? &seen->cuts : &seen->uncut))++;
+  if (shape->runs >= NARROW_GROUPED) (*(form.lay.row ? &seen->grouped : &seen->strewn))++;
   seen->rooms[form.lay.tables ? REMIX_ROOM_NIBBLES : form.lay.wide ? REMIX_ROOM_WIDE : REMIX_ROOM_BYTES]++;
   v.narrow = malloc(form.size);
   assert_non_null(v.narrow);
@@ -304,6 +430,8 @@ static void test_forms(void **state) {
     shape.runs = below(2) ? 1 + below(NARROW_RUNS) : 1 + below(REMIX_RUNS_MAX);
     shape.odd = below(2) ? 12 : 1 + below(4);
     shape.end = ends[below(6)];
+    shape.fill = (enum fill)below(FILLS);
+    shape.lone = below(2);
     shape.marks = below(2) ? (enum marks)below(MARKS) : below(2) ? MARKS_NONE : MARKS_OLD;
     shape.bits = (enum bits)below(BITS);
     check_view(&shape, &seen);
@@ -316,12 +444,15 @@ static void test_forms(void **state) {
                 seen.wide, seen.listed_wide);
   assert_true(seen.cuts > 50 && seen.uncut > 50);
   for (uint32_t i = 0; i <= REMIX_ROOM_NIBBLES; i++) assert_true(seen.rooms[i] > 20);
-  const uint32_t segments[] = {seen.nibbles, seen.old,    seen.listed, seen.bytes,  seen.wide,        seen.listed_wide,
-                               seen.dense,   seen.tables, seen.near,   seen.unlike, seen.unlike_dense};
+  print_message("  cursor offsets: %u views with groups, %u without; %u near, %u walked, %u of them far\n",
+                seen.grouped, seen.strewn, seen.close, seen.walked, seen.walked_far);
+  const uint32_t segments[] = {seen.grouped, seen.strewn, seen.close,  seen.walked,      seen.walked_far,  seen.nibbles,
+                               seen.old,     seen.listed, seen.bytes,  seen.wide,        seen.listed_wide, seen.dense,
+                               seen.tables,  seen.near,   seen.unlike, seen.unlike_dense};
   for (uint32_t i = 0; i < sizeof(segments) / sizeof(segments[0]); i++) assert_true(segments[i] > 20);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_forms)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return cmocka_run_group_tests(tests, fills_make, fills_free);
 }

@@ -163,8 +163,8 @@ static uint32_t check_none_between(struct paged *w, struct kref a, struct kref b
 }
 
 // A page and the whole view may have images of different forms.
-static void same_segment(const struct remix_index *a, uint32_t at, const struct remix_index *b, uint32_t bt,
-                         uint32_t nr_runs) {
+static void same_segment(const struct remix *x, uint32_t at, const struct remix *y, uint32_t bt) {
+  const struct remix_index *const a = x->index, *const b = y->index;
   const uint8_t *const s = seg_at(a, at), *const t = seg_at(b, bt);
   uint8_t bits[2][BLIND_WIDE], sels[2][REMIX_SEG];
   assert_int_equal(a->lay.sel, b->lay.sel);
@@ -175,7 +175,7 @@ static void same_segment(const struct remix_index *a, uint32_t at, const struct 
   remix_sels(a, s, sels[0]);
   remix_sels(b, t, sels[1]);
   assert_memory_equal(sels[0], sels[1], REMIX_SEG);
-  for (uint32_t r = 0; r < nr_runs; r++) assert_int_equal(seg_off(a, s, r), seg_off(b, t, r));
+  for (uint32_t r = 0; r < x->nr_runs; r++) assert_int_equal(seg_off(x, s, r), seg_off(y, t, r));
   remix_widen(seg_blind(a, s), seg_nr(a, s), bits[0]);
   remix_widen(seg_blind(b, t), seg_nr(b, t), bits[1]);
   assert_memory_equal(bits[0], bits[1], BLIND_WIDE);
@@ -192,7 +192,7 @@ static void check_pages(struct paged *w) {
     assert_int_equal(remix_page_segment(w->x, i), segs);
     OK(remix_page(w->x, i, &page));
     for (uint32_t s = 0; s < page->nr_segs; s++) {
-      same_segment(page->index, s, w->whole->index, segs + s, page->nr_runs);
+      same_segment(page, s, w->whole, segs + s);
       const struct kref a = remix_anchor(w->whole, segs + s, anchor_room);
       if (s) assert_true(kv_eq(remix_anchor(page, s, anchor_room + KV_KEY_MAX), a));
       assert_int_equal(remix_page_of(w->x, a), i);
