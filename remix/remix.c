@@ -264,7 +264,7 @@ void remix_probe_next(struct remix_probe *p, const uint8_t *which, uint32_t nr) 
     struct remix_probe *const w = &p[which[i]];
     REMIX_COUNT(key_reads);
     w->pos = sst_advance(w->sst, w->pos, w->at);
-    if (w->sst->cache.cache) prefetch((const void *)&w->sst->cache.slots[sst_pos_block(w->pos)]);
+    if (w->sst->cache.slots) prefetch((const void *)&w->sst->cache.slots[sst_pos_block(w->pos)]);
   }
 }
 

@@ -33,7 +33,7 @@ static inline void sst_prefetch_all_of(const struct sst *t, const uint8_t *data,
 static inline void sst_prefetch_place(const struct sst *t, sst_pos pos) {
   const struct sst_pieces *const pieces = atomic_load_explicit(&t->pieces, memory_order_relaxed);
   prefetch(&t->nr_recs[sst_pos_block(pos)]);
-  if (likely(t->cache.cache != NULL)) prefetch((const void *)&t->cache.slots[sst_pos_block(pos)]);
+  if (likely(t->cache.slots != NULL)) prefetch((const void *)&t->cache.slots[sst_pos_block(pos)]);
   if (pieces) prefetch(&pieces[sst_pos_block(pos)]);
 }
 // Prefetches the record at pos, if the cache has the block of pos.
