@@ -67,7 +67,7 @@ static inline uint32_t remix_quick_find(const struct remix_quick *q, struct kref
 static inline const uint8_t *remix_quick_seg(const struct remix_quick *q, uint32_t seg) {
   const uint32_t stride = q->anchors.owned & REMIX_QUICK_STRIDE, row = q->anchors.owned >> REMIX_QUICK_ROW;
   const uint8_t *const first = q->segs + (size_t)(seg / REMIX_GROUP) * (REMIX_GROUP * stride + row),
-                *const s = first + (size_t)(seg % REMIX_GROUP) * stride;
+                       *const s = first + (size_t)(seg % REMIX_GROUP) * stride;
   if (row) remix_row_prefetch(first, row);
   for (uint32_t o = 0; o < stride; o += CACHE_LINE) prefetch(s + o);
   return s;
