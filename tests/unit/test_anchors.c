@@ -351,6 +351,7 @@ static void test_cells(void **state) {
           fail_msg("%s: key of %u bytes: string %u, %u expected of %u", sets[n].what, key.len, got, expected, s.nr);
       }
       if (a.celled && sets[n].len >= 12 && quick < 8000) fail_msg("%s: %u quick searches", sets[n].what, quick);
+      cut_check(&s, &(struct shape){sets[n].common, 1, 1, 0, sets[n].len, 8}, 1000, &rng);
       // after all strings, and the greatest number of all, which is what a cell's line is filled up with
       memset(buf, 'p', sets[n].common);
       memset(buf + sets[n].common, 0xFF, 20);
