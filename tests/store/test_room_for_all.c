@@ -19,9 +19,7 @@ static uint64_t fill(struct xdb_ref *r, uint64_t i) {
   return i;
 }
 
-static bool is_late_full(void) {
-  return memtable_memory(xdb_super(x)->active) >= x->memtable_limit + x->memtable_limit / ROOM_LATE_PART;
-}
+static bool is_late_full(void) { return memtable_memory(xdb_super(x)->active) >= room_late(x->memtable_limit); }
 
 // Puts until the active memtable takes not even late records. Returns the next number to put.
 static uint64_t fill_late(struct xdb_ref *r, uint64_t i) {
@@ -114,7 +112,7 @@ static void test_late(void **state) {
   assert_true(i > first + 2);
   assert_int_equal(frozen(), 1);
   const size_t used = memtable_memory(xdb_super(x)->active);
-  assert_in_range(used, x->memtable_limit, x->memtable_limit + x->memtable_limit / ROOM_LATE_PART + 1000);
+  assert_in_range(used, x->memtable_limit, x->memtable_limit + x->memtable_limit / 8);
   start_writers(writers);
   time_sleep_ns(10 * ROOM_WAIT_NS);
   assert_int_equal(atomic_load(&written), 0);
