@@ -226,6 +226,11 @@ ALWAYS_INLINE bool tree_leave(const struct anchors *a, struct kref key, struct w
   return false;
 }
 
+// The key behind its first bytes, which it has. An empty key may have no address.
+ALWAYS_INLINE struct kref behind(struct kref key, uint32_t bytes) {
+  return kref(bytes ? key.ptr + bytes : key.ptr, key.len - bytes);
+}
+
 // Takes the head off the key. Returns false if *found_out is the answer.
 ALWAYS_INLINE bool head_off(const struct anchors *a, struct kref *key, uint32_t *found_out) {
   const uint32_t n = key->len < a->cut ? key->len : a->cut;
@@ -353,7 +358,7 @@ void anchors_find_many(const struct anchors_lookup *wants, uint32_t nr, uint32_t
       const uint32_t i = going[k];
       const struct anchors *const a = wants[i].anchors;
       if (many_step(a, &ways[i], lines[i], &step[i])) {
-        const struct kref key = kref(wants[i].key.ptr + a->cut, wants[i].key.len - a->cut);  // has the head
+        const struct kref key = behind(wants[i].key, a->cut);  // has the head
         if (likely(!tree_leave(a, key, &ways[i])) || !tree_enter(a, key, &ways[i])) continue;
         step[i] = (uint8_t)many_enter(a, &ways[i], &lines[i]);
       }
@@ -674,5 +679,5 @@ int anchors_cmp(const struct anchors *a, uint32_t i, struct kref key) {
   const uint32_t cut = i ? a->cut : 0, n = key.len < cut ? key.len : cut;
   const int r = n ? memcmp(a->head, key.ptr, n) : 0;
   if (r != 0) return r;
-  return key.len < cut ? 1 : kv_cmp(anchors_rest(a, i), kref(key.ptr + cut, key.len - cut));
+  return key.len < cut ? 1 : kv_cmp(anchors_rest(a, i), behind(key, cut));
 }
