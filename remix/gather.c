@@ -75,8 +75,9 @@ static bool gather_set(struct gather *g, const uint8_t *s, uint32_t set, bool ba
   while (set) {
     const uint32_t run = sels_run(sels, back ? set32_last(set) : set32_first(set)), mine = set & sels_of(sels, run);
     const struct sst *const t = x->runs[run];
-    const uint32_t lo = sst_pos_block(sels_pos(x, s, sels, run, set32_first(mine))),
-                   hi = sst_pos_block(sels_pos(x, s, sels, run, set32_last(mine)));
+    const sst_pos off = seg_off(x, s, run);
+    const uint32_t lo = sst_pos_block(sels_pos_from(x, off, sels, run, set32_first(mine))),
+                   hi = sst_pos_block(sels_pos_from(x, off, sels, run, set32_last(mine)));
     set &= ~mine;
     for (uint32_t b = back ? hi : lo;;) {
       if (gather_missing(g, run, b) && !gather_block(g, run, b)) return false;

@@ -45,7 +45,7 @@ static inline const uint8_t *seg_row(const struct remix_index *ix, const uint8_t
   return s - (size_t)(remix_seg_flags(&ix->lay, s) >> REMIX_SEG_GROUP) * ix->lay.stride - ix->lay.row;
 }
 // A cursor offset (N4). row: the segment's.
-static inline sst_pos seg_off_by(const struct remix *x, const uint8_t *s, const uint8_t *row, uint32_t run) {
+ALWAYS_INLINE sst_pos seg_off_by(const struct remix *x, const uint8_t *s, const uint8_t *row, uint32_t run) {
   const struct remix_layout *const l = &x->index->lay;
   if (!l->row) return remix_seg_off(l, s, run);
   const uint32_t far = s[l->offs + run];
@@ -134,11 +134,11 @@ static inline const uint8_t *seg_prefetch(const struct remix_index *ix, uint32_t
 }
 
 // Returns the position of the run's first record at or after entry i (R4). off: the run's cursor offset.
-static inline sst_pos sels_pos_from(const struct remix *x, sst_pos off, struct seg_sels sels, uint32_t run,
+ALWAYS_INLINE sst_pos sels_pos_from(const struct remix *x, sst_pos off, struct seg_sels sels, uint32_t run,
                                     uint32_t i) {
   return sst_advance(x->runs[run], off, set32_count(sels_of(sels, run) & set32_below(i)));
 }
-static inline sst_pos sels_pos(const struct remix *x, const uint8_t *s, struct seg_sels sels, uint32_t run,
+ALWAYS_INLINE sst_pos sels_pos(const struct remix *x, const uint8_t *s, struct seg_sels sels, uint32_t run,
                                uint32_t i) {
   return sels_pos_from(x, seg_off(x, s, run), sels, run, i);
 }
@@ -147,7 +147,7 @@ static inline sst_pos seg_pos(const struct remix *x, const uint8_t *s, uint32_t 
 }
 
 // The same, and prefetches what sst_advance reads if the position is in another block than the offset.
-static inline sst_pos sels_place(const struct remix *x, const uint8_t *s, struct seg_sels sels, uint32_t run,
+ALWAYS_INLINE sst_pos sels_place(const struct remix *x, const uint8_t *s, struct seg_sels sels, uint32_t run,
                                  uint32_t i) {
   const sst_pos off = seg_off(x, s, run);
   sst_prefetch_place(x->runs[run], off);

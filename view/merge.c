@@ -980,7 +980,7 @@ static enum remixdb_status step(struct merge *m, bool backward) {
 }
 
 // A step of the REMIX within its segment, if the key that it comes to is held: that decides between the streams.
-static inline bool step_held(struct merge *m, bool backward) {
+ALWAYS_INLINE bool step_held(struct merge *m, bool backward) {
   struct kref key;
   if (!(backward ? remix_key_behind(&m->remix, &key) : remix_key_ahead(&m->remix, &key))) return false;
   const int c = backward ? kv_cmp(key, m->new_key) : kv_cmp(m->new_key, key);
