@@ -346,7 +346,7 @@ ALWAYS_INLINE enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, s
 
 enum write_how {
   WRITE_NEW,
-  WRITE_LATE,  // it has waited for a round: a full memtable takes it, too, up to room_late
+  WRITE_LATE,  // it has waited for a round: a full memtable takes it, too, up to memory_late
   WRITE_LAST,  // a full memtable takes it, too, up to a quarter beyond the limit
   WRITE_BACK,  // a full memtable takes it without a limit; nothing happens when the memtable has the key
 };
@@ -355,7 +355,7 @@ enum write_how {
 static bool takes(struct xdb *x, const struct memtable *m, enum write_how how) {
   if (how == WRITE_NEW) return !xdb_round_due(x, m, 0);
   const size_t limit = xdb_memtable_limit(x);
-  if (how == WRITE_LATE) return memtable_memory(m) < room_late(limit) && !wal_full(x->wal, 0, false);
+  if (how == WRITE_LATE) return memtable_memory(m) < memory_late(limit) && !wal_full(x->wal, 0, false);
   return how == WRITE_BACK || (memtable_memory(m) < limit + limit / 4 && !wal_full(x->wal, 0, true));
 }
 
@@ -457,8 +457,9 @@ static __attribute__((noinline)) enum remixdb_status put_again(struct xdb_ref *r
   bool tried = false;
   for (;;) {
     if (full) {
-      bool late;
-      s = wait_room_or_late(x, &late);
+      bool late = false;
+      // refused although it is late: nothing but the end of the round helps
+      s = how == WRITE_LATE ? write_wait_room(x, 0) : wait_room_or_late(x, &late);
       if (how <= WRITE_LATE) how = late ? WRITE_LATE : WRITE_NEW;
       // Deletes make room, so a full memtable takes them while the log has room left.
       if (s == REMIXDB_NOSPACE && tomb && how <= WRITE_LATE) {

@@ -19,12 +19,10 @@ enum xdb_freeze { XDB_FREEZE_FULL, XDB_FREEZE_USED, XDB_FREEZE_ANY };
 MUST_CHECK enum remixdb_status xdb_wait_room(struct xdb *x, enum xdb_freeze when, size_t batch);
 // The same for one record and a full memtable, but waits for a round or a flush no longer than ROOM_WAIT_NS. *late_out:
 // the time has passed, and there is still no room. The full memtable then takes the record all the same, up to
-// room_late: 1/ROOM_LATE_PART beyond its limit and what a round may have handed back into it. So writers wait for the
-// end of a round in small steps, hundreds in a second, and a memtable of 64 MiB takes some ten thousand records in that
-// way.
+// memory_late (store/memory.h). So writers wait for the end of a round in small steps, hundreds in a second, and a
+// memtable of 64 MiB takes some ten thousand small records in that way. The log's segment must have room, too: it is
+// full before a memtable of records of more than about 1.6 KB, so these wait for the round.
 #define ROOM_WAIT_NS 5000000u
-#define ROOM_LATE_PART 32u
-static inline size_t room_late(size_t limit) { return limit + limit / COMPACT_ABORT_SHARE + limit / ROOM_LATE_PART; }
 MUST_CHECK enum remixdb_status xdb_wait_room_a_while(struct xdb *x, bool *late_out);
 
 // Waits until no memtable is frozen, no round runs, and no version waits to be destroyed. For the store's end, for

@@ -51,8 +51,9 @@ static size_t cache_least(size_t budget) {
   return part > MIB ? part : MIB;
 }
 
-// Two memtables while a round compacts one of them. Batches make some a little larger than the limit.
-static inline size_t memtables_share(size_t limit) { return 2 * limit + limit / 8; }
+// Two memtables while a round compacts one of them. Batches, records that come back and late ones make some a little
+// larger than the limit.
+static inline size_t memtables_share(size_t limit) { return 2 * memory_late(limit); }
 
 // The cache to begin with: what a busy store without data leaves.
 static size_t cache_first(size_t budget, size_t memtable) {

@@ -24,6 +24,13 @@
 
 #include "store/state.h"
 
+// Bytes that a memtable with this limit may have once records are late (xdb_wait_room_a_while): what a round may have
+// handed back, and 1/MEMORY_LATE_PART, beyond the limit.
+#define MEMORY_LATE_PART 32u
+static inline size_t memory_late(size_t limit) {
+  return limit + limit / COMPACT_ABORT_SHARE + limit / MEMORY_LATE_PART;
+}
+
 #define MEMORY_MEMTABLE_PART 8u
 #define MEMORY_MEMTABLE_MAX ((size_t)256 << 20)
 #define MEMORY_WORK_PART 4u

@@ -2,6 +2,7 @@
 //
 // Writers that come to a full memtable together: one of them freezes it, and then there is room for all. Rounds are
 // held up, so a writer that waits for one round too many hangs until the alarm.
+#include "store/memory.h"
 #include "tests/lib/check.h"
 #include "tests/lib/gates.h"
 
@@ -19,7 +20,7 @@ static uint64_t fill(struct xdb_ref *r, uint64_t i) {
   return i;
 }
 
-static bool is_late_full(void) { return memtable_memory(xdb_super(x)->active) >= room_late(x->memtable_limit); }
+static bool is_late_full(void) { return memtable_memory(xdb_super(x)->active) >= memory_late(x->memtable_limit); }
 
 // Puts until the active memtable takes not even late records. Returns the next number to put.
 static uint64_t fill_late(struct xdb_ref *r, uint64_t i) {
