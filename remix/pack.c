@@ -322,6 +322,7 @@ enum remixdb_status remix_pack(const uint8_t *image, size_t len, bool large_page
   (void)len;
   struct packing k = {.image = image, .h = &h, .z = zmem_packer_take()};
   k.page_segs = atomic_load_explicit(&remix_page_segs, memory_order_relaxed) << large_pages;
+  if (k.page_segs > REMIX_PAGE_MOST) k.page_segs = REMIX_PAGE_MOST;
   const enum remixdb_status s = k.z ? pack_file(&k) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) {
     *file_out = k.file;

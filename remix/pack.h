@@ -15,15 +15,17 @@
 #include "base/zmem.h"
 #include "remix/state.h"
 
-// Segments of a page: all pages of a view but the last one have so many. A page takes about 4 KiB in the file, so most
-// take one or two pages of the disk. Larger ones are read and unpacked in vain, smaller ones make larger directories.
+// Segments of a page: all pages of a view but the last one have so many, or twice as many (large pages). A page takes
+// about 4 KiB in the file, so most take one or two pages of the disk. Larger ones are read and unpacked in vain,
+// smaller ones make larger directories.
 #define REMIX_PAGE_SEGS 64u
 #define REMIX_PAGE_MOST (2 * REMIX_PAGE_SEGS)               // segments of a page that readers take, at most
 #define REMIX_PAGED_FROM 256u                               // segments of a view whose file has pages, at least
-extern _Atomic uint32_t remix_paged_from, remix_page_segs;  // the same; tests make both smaller. Relaxed
+extern _Atomic uint32_t remix_paged_from, remix_page_segs;  // the same; tests change both. Relaxed
 
 // Makes the file of an image of `len` bytes, whose header must be right. The caller frees *file_out with mem_free.
-// large_pages: its pages have twice as many segments, which takes less time and room. Fails with REMIXDB_NOMEM.
+// large_pages: its pages have twice as many segments (at most REMIX_PAGE_MOST), which takes less time and
+// room. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_pack(const uint8_t *image, size_t len, bool large_pages, uint8_t **file_out,
                                           size_t *len_out);
 // Makes the image of such a file over these tables. The caller has verified the file's checksum, and checks the

@@ -683,10 +683,10 @@ uint64_t remix_whole_memory(struct sst *const *runs, uint32_t nr_runs) {
     if (r == 0 || kv_cmp(runs[r]->max, max) > 0) max = runs[r]->max;
   }
   const uint64_t key = records ? keys / records - kv_lcp_from(min, max, 0) : 0;
-  return records / (REMIX_SEG * 7 / 8) *
-         (remix_layout_of(nr_runs, true, true, nr_runs <= NARROW_RUNS, REMIX_ROOM_NIBBLES, (struct remix_offs){4, 0})
-              .stride +
-          key + 24);
+  const struct remix_offs offs = {.size = 4, .radix = nr_runs >= NARROW_GROUPED ? 2 : 0};
+  const struct remix_layout lay = remix_layout_of(nr_runs, true, true, nr_runs <= NARROW_RUNS, REMIX_ROOM_NIBBLES,
+                                                  offs);
+  return records / (REMIX_SEG * 7 / 8) * (lay.group / REMIX_GROUP + key + 24);
 }
 
 // ---- opening
