@@ -10,6 +10,7 @@ void budget_init(struct budget *b) {
   atomic_init(&b->pieces_most, UINT64_MAX);
   atomic_init(&b->work_most, UINT64_MAX);
   atomic_init(&b->indexes_most, UINT64_MAX);
+  atomic_init(&b->away, 0);
   b->lacks = NULL;
   b->arg = NULL;
   b->working = 0;

@@ -4,9 +4,8 @@
 //
 // A round has four steps, each in a file: measure the new data (fresh.c), decide (plan.c), write tables (tables.c),
 // build REMIXes and make the next version (round.c). Jobs run side by side on the workers. The REMIXes of a job are
-// built when its tables are there, while other jobs still write theirs. Until all jobs have ended, only the job's own
-// thread uses a job's fields, and only an output's own thread those of the output; a task that builds a REMIX reads its
-// job, which has ended.
+// built when its tables are there, while other jobs still write theirs. A job's thread alone uses the job's fields
+// until it adds its outputs. From then on nobody changes them, and only an output's task changes that output.
 #ifndef COMPACT_JOB_H
 #define COMPACT_JOB_H
 
@@ -84,7 +83,6 @@ struct output {
   uint32_t nr_fresh;
   uint32_t keep;  // bit r: run r of the old view stays
   struct remix *remix;
-  bool in_vain;  // another part of the round has failed, and nothing was built
   enum remixdb_status status;
   struct err_saved error;
 };

@@ -113,12 +113,15 @@ static void build_remix_in(struct output *o, struct worker *w, struct sst **runs
   if (s != REMIXDB_OK) output_fail(o, s);
 }
 
+// Another part of the round has failed: what is not begun is in vain.
+static bool in_vain(const struct output *o) { return atomic_load_explicit(o->job->failed, memory_order_relaxed); }
+
 static void build_remix(struct task *t, struct worker *w) {
   struct output *const o = (struct output *)t;
   struct budget *const b = o->job->c->ctx->budget;
   struct sst *runs[REMIX_RUNS_MAX];
   uint32_t nr = 0;
-  if ((o->in_vain = atomic_load_explicit(o->job->failed, memory_order_relaxed))) return;
+  if (in_vain(o)) return;
   const enum remixdb_status s = output_runs(o, o->keep ? old_view(o->job) : NULL, runs, &nr);
   if (s != REMIXDB_OK) {
     output_fail(o, s);
@@ -126,7 +129,7 @@ static void build_remix(struct task *t, struct worker *w) {
   }
   const uint64_t bytes = output_memory(o, nr);
   budget_work_begin(b, bytes);
-  build_remix_in(o, w, runs, nr);
+  if (!in_vain(o)) build_remix_in(o, w, runs, nr);
   budget_work_end(b, bytes);
 }
 
