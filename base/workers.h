@@ -23,7 +23,8 @@ struct worker {
 
 struct task {
   void (*run)(struct task *t, struct worker *w);  // reports its outcome in its own fields
-  uint64_t size;                                  // any measure of the work: larger tasks begin first
+  uint64_t size;                                  // any measure of the work: of a run's own tasks, and of
+                                                  // those that are added, larger ones begin first
   struct task *next;                              // private: of the added tasks
 };
 

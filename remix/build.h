@@ -42,7 +42,7 @@ struct remix_build {
   enum remix_build_way way;  // in: the way wanted, for tests and measurements. out: the way taken. Without an old view
                              // with segments (and with tags, if tags are wanted) it is a merge; it is not the moved way
                              // if `moved` is false or the numbers of records differ
-  bool large_pages;          // in: as of remix_pack
+  bool large_pages;          // in: see remix_pack
   bool keep_image;           // in: the caller wants the image, for remix_open_built
   // out
   uint8_t *image;  // set on success if it is wanted, else NULL; the caller frees it with mem_free

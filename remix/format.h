@@ -36,7 +36,7 @@
 #define REMIX_SEG_NIBBLES 4u  // its selectors are nibbles
 #define REMIX_SEG_OLD 8u      // some entry is old
 #define REMIX_SEG_DENSE 16u   // its discriminating bits are dense
-#define REMIX_SEG_GROUP 5u    // the flags from this bit on: its number in its group
+#define REMIX_SEG_GROUP 5u    // no flag: the flags from this bit on are its number in its group
 
 // Offsets in the header.
 enum {
@@ -66,7 +66,7 @@ static inline uint8_t remix_sel_kind(uint32_t kind) {
 }
 
 // Where the parts of a segment are: tags, selectors, head, cursor offsets, discriminating bits, in this order. A get
-// needs only the parts at the segment's beginning.
+// mostly needs the parts at the segment's beginning, one cursor offset, and the row of its group.
 struct remix_layout {
   uint16_t sel, head, offs, dbits;
   uint32_t stride;

@@ -26,8 +26,7 @@
 //   G1  A seek gathers only blocks that tell the place of its key. With an `expect` it also gathers the blocks of the
 //       entries that the caller is going to read.
 //   G2  The first step gathers as many entries as the last scans read (`reach`), or as `expect` tells. Each later
-//   gather
-//       of the scan doubles the entries, up to GATHER_ENTRIES, so that long scans read large pieces.
+//       gather of the scan doubles the entries, up to GATHER_ENTRIES, so that long scans read large pieces.
 //   G3  A gather reads a block without any of these entries only if the block fills a hole of at most GATHER_HOLE pages
 //       between two blocks that have some.
 #ifndef REMIX_GATHER_H
@@ -39,9 +38,9 @@
 #define GATHER_PAGES 256u     // pages of a gather, about
 #define GATHER_FEW 8u         // entries of a gather if nothing is known of the scan
 
-// The cursor's seek has found its candidate, entry `cand` of segment s, whose block is missing. Reads it together with
-// the other blocks that the seek needs. absent: the view does not have the key. Then the place is the candidate or, as
-// often, the entry after it (backward: before it).
+// The cursor's seek has found its candidate, entry `cand` of segment s, number c->front_seg, whose block is missing.
+// Reads it together with the other blocks that the seek needs. absent: the view does not have the key. Then the place
+// is the candidate or, as often, the entry after it (backward: before it).
 void gather_seek(struct remix_cursor *c, struct kref key, const uint8_t *s, uint32_t cand, bool absent);
 // The block of the cursor's entry is missing. Reads it together with those of the entries that come next.
 void gather_steps(struct remix_cursor *c);

@@ -26,8 +26,8 @@
 //       segments lacks such bits. It has room for bytes, if no more than one of NARROW_SHARE segments needs wide bits.
 //       Otherwise it has room for wide bits. It has room for selectors that are nibbles only, if there are at most
 //       NARROW_RUNS runs, and no more than one of NARROW_SHARE segments needs bytes. It has groups if there are
-//       at least NARROW_GROUPED runs, none of more than NARROW_BLOCKS pages, and no more than one of NARROW_WALKED
-//       offsets is REMIX_WALK then.
+//       at least NARROW_GROUPED runs, none of more than NARROW_BLOCKS pages, no offset names a record beyond the 254th
+//       of its block, and no more than one of NARROW_WALKED offsets is REMIX_WALK then.
 //   N3  The plain image can be made of the narrow one without loss, except for the checksum at its end.
 //   N4  Groups: REMIX_GROUP segments, one after the other, are a group; the last one may have fewer. Before its first
 //       segment a group has a row: for each run the number of the block, as u16, in which the run's cursor offset of

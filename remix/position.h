@@ -65,7 +65,7 @@ struct remix_cursor {
   // in entries, as if all segments were full.
   uint32_t from, came;  // a place, and how far the cursor had stepped from the last seek to there
   uint32_t usual;       // about the usual distance; 0: no step followed the last seek
-  uint32_t begun_seg;   // the segment that remix_seek_begin found, if wanted
+  uint32_t begun_seg;   // the segment that remix_seek_begin found, or its caller, if wanted
   bool wanted;
   bool turned;   // it has come from another page of the same view, so a scan of the runs goes on
   bool bounded;  // there are bounds: `low` and `high` (remix_bound)

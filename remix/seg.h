@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Segments of a REMIX in memory: their parts, and reading an entry. Private to remix.c, cursor.c and gather.c.
+// Segments of a REMIX in memory: their parts, and reading an entry. Private to remix/.
 #ifndef REMIX_SEG_H
 #define REMIX_SEG_H
 

@@ -71,7 +71,7 @@ struct remix {
 
 // Pointers into the image, and facts that the image does not have.
 struct remix_index {
-  const uint8_t *segs;  // each of lay.stride bytes
+  const uint8_t *segs;  // the first segment; lay tells where the others are (remix_seg_at)
   const uint8_t *list;  // of a narrow image (remix/narrow.h, N1)
   struct remix_layout lay;
   bool young;  // tombstones are live

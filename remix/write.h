@@ -36,7 +36,7 @@ struct remix_write {
   uint32_t nr_segs;
   uint64_t nr_entries, nr_keys;
   bool expires;      // some entry has REMIX_EXPIRES
-  bool large_pages;  // as of remix_pack. Set after remix_write_start
+  bool large_pages;  // see remix_pack. Set after remix_write_start
 };
 
 // Begins a file of this number over these runs, from the oldest to the newest; w takes no references to them. The

@@ -7,12 +7,13 @@
 //   - the number of the frame that has the block, or
 //   - CACHE_MISSED with the shard's count of misses at the time when the block was last refused a frame (C7), or
 //   - 0.
-// A hit is one load of the slot (acquire). The only shared cache line that it writes is the frame's mark, once per
-// sweep of the clock hand.
+// A hit is one load of the slot (acquire), or a few where slots are common (C9). The only shared cache line that it
+// writes is the frame's mark, once per sweep of the clock hand.
 //
 // Frames are divided into shards, chosen by (table, block). A shard has a mutex, which only misses take, a CLOCK hand,
 // and lists of free runs by length. The hand sweeps in the order of addresses, so evicted neighbours make contiguous
-// runs for large blocks. Lock order: the shard's mutex, then the epoch's lock (epoch_passed).
+// runs for large blocks. Lock order: the shard's mutex (or those of all shards, in their order), then the epoch's lock
+// (epoch_passed).
 //
 // Invariants
 //   C1  A slot names a frame only while the frame holds that block, verified. The slot is published (release) after the
@@ -47,17 +48,19 @@
 //   C9  Slots take memory in proportion to the cache, not to the store. Tables have arrays as long as these have at
 //       most CACHE_OWN slots for each page of the cache, or CACHE_OWN_LEAST slots. Other tables use the common slots
 //       (table/slots.h), of which there are three for each page of the cache. A block whose bucket of these is full
-//       takes the slot of a block that was missed, or else of a cached block, which is evicted as by CLOCK (C2). But
-//       the miss of a block is not noted where all of its bucket are cached. A frame that a common slot named is reused
-//       only after its epoch, even when its table has gone: readers of other tables look at that slot. When the cache
-//       has grown to more than twice the size for which common slots were made, it gets more of them.
+//       takes the slot of a block that was missed, or else of a cached block, which is evicted, preferably one that
+//       CLOCK would evict (C2). But the miss of a block is not noted where all of its bucket are cached. A frame that a
+//       common slot named is reused only after its epoch, even when its table has gone: readers of other tables look at
+//       that slot. When the cache has grown to more than twice the size for which common slots were made, it gets more
+//       of them.
 #ifndef CACHE_H
 #define CACHE_H
 
 #include "base/epoch.h"
 #include "table/block.h"
 
-// The part of the cache that a hit reads; constant after creation. The rest of the cache is private.
+// The part of the cache that a hit reads; all but the atomic fields is constant after creation. The rest of the cache
+// is private.
 struct records;
 struct slots;
 struct cache {
@@ -83,7 +86,7 @@ struct cache_table {        // embedded in a table; cache_table_init makes it. I
   struct cache *cache;      // NULL: no cache, or one of size 0. Then no slots, and cache_hit must not be called
   _Atomic uint32_t *slots;  // one per page of data: nr_pages; NULL: the table uses the common ones
   uint32_t nr_pages;
-  uint64_t id;  // part of the choice of a shard
+  uint64_t id;  // part of the choice of a shard and of a bucket
 };
 
 // A reader's claim on one block. Zero it before the first use, reuse it for the next block, and end with

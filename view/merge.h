@@ -43,7 +43,7 @@ enum merge_near {
   MERGE_ALONE,   // the same, and no newer key comes before the end of the segment
   // The same backward:
   MERGE_BACK_BESIDE,
-  MERGE_BACK_ALONE,  // no newer key comes before the begin of the segment
+  MERGE_BACK_ALONE,  // no newer key comes before the beginning of the segment
 };
 
 // The state of the young views' stream.
@@ -80,9 +80,10 @@ struct merge {
   // The newer streams alone:
   uint32_t new_at, new_same;  // as at and same
   struct kref new_key;
-  // If clear_found: the segment of this partition that new_key belongs to: entries of segments before it are less,
-  // entries of segments after it are greater. Backward it is the segment after that, so that entries from it on are
-  // greater. Else no segment comes before new_key: forward 0, backward UINT32_MAX.
+  // Which segments of the partition come before new_key as a whole, in the direction. Forward it is all before number
+  // `clear`, the segment that new_key belongs to. Backward it is all from number `clear` on, the segment after that
+  // one. `clear` is UINT32_MAX if new_key belongs to a later page or partition, 0 if it belongs to an earlier one.
+  // Until clear_found no segment is known to: 0, and backward UINT32_MAX.
   uint32_t clear;
   bool clear_found;
   uint32_t since;  // the REMIX's segment in which new_key was first compared; UINT32_MAX: not yet

@@ -204,7 +204,7 @@ static enum remixdb_status bring(struct part *p) {
 }
 
 enum remixdb_status part_bring(const struct part *p) {
-  struct part *const mine = (struct part *)(uintptr_t)p;  // immutable to its users; this is the one change (P1)
+  struct part *const mine = (struct part *)(uintptr_t)p;  // immutable to its users; this is the one change (P1, P3)
   pthread_mutex_lock(&p->away->lock);
   const enum remixdb_status s = part_remix(p) ? REMIXDB_OK : bring(mine);
   pthread_mutex_unlock(&p->away->lock);

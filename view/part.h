@@ -12,9 +12,10 @@
 //       release, `remix`. They never change after that. So a reader that loads `remix` with acquire, and finds it, has
 //       both. Only a partition without files has no `remix` for ever.
 //   P2  A partition that cannot be opened stays away. Each use tries again, and fails with what is wrong.
-//   P3  `quick` is a copy of fields of `remix`, or empty: the partition is empty, away or paged. It is written before
-//       `remix`, so a reader who has found `remix` (P1) has it, too. It has no reference of its own, because a view
-//       that a partition has never changes, and lives as long as the partition.
+//   P3  `quick` is a copy of fields of `remix`, or empty: the partition is empty, away or paged, or the anchors of its
+//       view have no quick search (anchors_quick_set). It is written before `remix`, so a reader who has found `remix`
+//       (P1) has it, too. It has no reference of its own, because a view that a partition has never changes, and lives
+//       as long as the partition.
 #ifndef PART_H
 #define PART_H
 
@@ -36,7 +37,7 @@ struct part_files {
   struct part_file tables[REMIX_RUNS_MAX];  // from the oldest to the newest
 };
 
-// More fields of a partition that was opened away. All but `watch` is set when it is made.
+// More fields of a partition that was opened away. All but `watch` and `counted` is set when it is made.
 struct part_away {
   const struct sst_ctx *ctx;
   const struct remix_watch *watch;  // for its REMIXes (compact_watch); NULL: none
@@ -52,7 +53,7 @@ struct part_away {
   uint8_t end[];
 };
 
-struct part {  // counted, shared between versions; immutable but for P1
+struct part {  // counted, shared between versions; immutable but for P1 and P3
   // One cache line has what a reader needs to find the segment of a key.
   _Atomic(struct remix *) remix;  // referenced; NULL: the partition is empty, or away
   _Atomic(struct remix *) young;  // referenced; NULL: no young view. Its tombstones hide keys of `remix`
