@@ -23,9 +23,9 @@ struct worker {
 
 struct task {
   void (*run)(struct task *t, struct worker *w);  // reports its outcome in its own fields
-  uint64_t size;                                  // any measure of the work: of a run's own tasks, and of
-                                                  // those that are added, larger ones begin first
-  struct task *next;                              // private: of the added tasks
+  uint64_t size;                                  // any measure of the work. Larger tasks begin first: among a run's
+                                                  // own ones, and then among those that are added
+  struct task *next;                              // private: the next one that was added
 };
 
 struct workers;

@@ -113,7 +113,7 @@ static void build_remix_in(struct output *o, struct worker *w, struct sst **runs
   if (s != REMIXDB_OK) output_fail(o, s);
 }
 
-// Another part of the round has failed: what is not begun is in vain.
+// Tells whether another part of the round has failed. To build a REMIX is in vain then.
 static bool in_vain(const struct output *o) { return atomic_load_explicit(o->job->failed, memory_order_relaxed); }
 
 static void build_remix(struct task *t, struct worker *w) {

@@ -94,7 +94,7 @@ static inline bool remix_prev_fast(struct remix_cursor *c) {
 MUST_CHECK static inline bool remix_key_behind(const struct remix_cursor *c, struct kref *out) {
   if (unlikely(c->at <= c->cool || !(c->plain >> (c->at - 1) & 1))) return false;
   const struct remix_run_pos *const n = &c->near[c->sel[c->at - 1] & REMIX_RUN];
-  const uint32_t idx = n->idx - 1;  // of 0: beyond nr
+  const uint32_t idx = n->idx - 1;  // 0 wraps: it is beyond nr
   struct kv_rec r;
   if (unlikely(idx >= n->nr || !block_record_short(n->data, idx, &r))) return false;
   REMIX_COUNT(records);

@@ -75,7 +75,7 @@ struct remix_layout {
   uint32_t off_mask;  // no groups: the bits of a cursor offset
   uint16_t inverse;   // groups: 65536 / radix, rounded up; radix: by what a distance is divided, from 2 on
   uint8_t beyond;     // groups: 256 - radix
-  uint8_t off_size;   // bytes of a cursor offset; groups: of its distance
+  uint8_t off_size;   // bytes of a cursor offset, or, with groups, of its distance
   bool narrow;        // of a narrow image; false in files
   bool nibbles;       // a segment has room for selectors of a nibble each
   bool wide;          // a segment has wide discriminating bits

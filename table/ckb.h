@@ -43,7 +43,7 @@ struct ckb_build {
   uint64_t entries;  // bytes of all entries, before packing
   bool plain;        // set by the caller: chunks that are closed while it is true are not packed
   uint32_t left;     // so many chunks are left as they are before packing is tried again,
-  uint32_t left_of;  // of so many; 0: the last try saved enough
+  uint32_t left_of;  // how many chunks `left` began with; 0: the last try saved enough
   uint8_t *last;     // the last key
   uint32_t last_len, last_cap;
   uint64_t table;

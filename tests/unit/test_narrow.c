@@ -22,7 +22,7 @@ enum bits { BITS_NONE, BITS_RANDOM, BITS_DIGITS, BITS_TEXT, BITS_NEAR, BITS_DENS
 
 #define SEGS_MAX 60u
 #define COMMON_MAX 40u
-#define PAGES_MAX 0xFFFFFFu  // of a table
+#define PAGES_MAX 0xFFFFFFu  // pages of a table
 #define PATTERN 4096u
 
 // ---- tables
@@ -84,9 +84,9 @@ struct shape {
   uint32_t common;  // bytes that all anchors but the first share
   bool steep;       // and no more
   bool tags, young;
-  enum fill fill;  // of the tables
+  enum fill fill;  // how the tables are filled
   bool lone;       // nearly all entries are of one run
-  sst_pos end;     // of the longest run
+  sst_pos end;     // the end of the longest run
   enum marks marks;
   enum bits bits;
 };

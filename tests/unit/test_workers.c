@@ -248,6 +248,31 @@ static struct {
   const struct worker *who[3];
 } meeting = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
+// Ends the round of a meeting. early: the run ended before its tasks. The lock is held; the call releases it.
+static void meeting_end(bool early) {
+  meeting.early = early;
+  meeting.done = true;
+  pthread_cond_broadcast(&meeting.changed);
+  pthread_mutex_unlock(&meeting.lock);
+}
+
+// Lets so many workers run one round, which ends with meeting_end.
+static void meeting_hold(uint32_t nr, void (*round)(void *arg, struct worker *w)) {
+  struct epoch epoch;
+  struct blkio io;
+  epoch_init(&epoch);
+  blkio_init(&io, env_posix(), BLKIO_SYNC);
+  meeting.done = false;
+  OK(workers_create(nr, NULL, 0, &io, &epoch, round, NULL, &meeting.ws));
+  workers_kick(meeting.ws);
+  pthread_mutex_lock(&meeting.lock);
+  while (!meeting.done) pthread_cond_wait(&meeting.changed, &meeting.lock);
+  pthread_mutex_unlock(&meeting.lock);
+  workers_destroy(meeting.ws);
+  assert_false(meeting.early);
+  epoch_fini(&epoch);
+}
+
 static void meet_run(struct task *t, struct worker *w) {
   (void)t;
   pthread_mutex_lock(&meeting.lock);
@@ -270,28 +295,14 @@ static void meet_round(void *arg, struct worker *w) {
   meeting.host = w;
   workers_run(meeting.ws, w, list, 3);
   pthread_mutex_lock(&meeting.lock);
-  meeting.early = meeting.left != 3;
-  meeting.done = true;
-  pthread_cond_broadcast(&meeting.changed);
-  pthread_mutex_unlock(&meeting.lock);
+  meeting_end(meeting.left != 3);
 }
 static void test_parallel(void **state) {
   (void)state;
-  struct epoch epoch;
-  struct blkio io;
-  epoch_init(&epoch);
-  blkio_init(&io, env_posix(), BLKIO_SYNC);
-  OK(workers_create(3, NULL, 0, &io, &epoch, meet_round, NULL, &meeting.ws));
-  workers_kick(meeting.ws);
-  pthread_mutex_lock(&meeting.lock);
-  while (!meeting.done) pthread_cond_wait(&meeting.changed, &meeting.lock);
-  pthread_mutex_unlock(&meeting.lock);
-  workers_destroy(meeting.ws);
-  assert_false(meeting.early);
+  meeting_hold(3, meet_round);
   assert_ptr_not_equal(meeting.who[0], meeting.who[1]);
   assert_ptr_not_equal(meeting.who[0], meeting.who[2]);
   assert_ptr_not_equal(meeting.who[1], meeting.who[2]);
-  epoch_fini(&epoch);
 }
 
 // Added tasks come after the run's own ones, the largest first, and may add tasks themselves.
@@ -382,31 +393,16 @@ static void helping_round(void *arg, struct worker *w) {
   meeting.host = w;
   workers_run(meeting.ws, w, list, 2);
   pthread_mutex_lock(&meeting.lock);
-  meeting.early = !helped.over;
-  meeting.done = true;
-  pthread_cond_broadcast(&meeting.changed);
-  pthread_mutex_unlock(&meeting.lock);
+  meeting_end(!helped.over);
 }
 static void test_added_beside(void **state) {
   (void)state;
   for (uint32_t i = 0; i < 20; i++) {
-    struct epoch epoch;
-    struct blkio io;
-    epoch_init(&epoch);
-    blkio_init(&io, env_posix(), BLKIO_SYNC);
     memset(&helped, 0, sizeof(helped));
     helped.added.run = helped_run;
     helped.from_host = i % 2;
-    meeting.done = false;
-    OK(workers_create(2, NULL, 0, &io, &epoch, helping_round, NULL, &meeting.ws));
-    workers_kick(meeting.ws);
-    pthread_mutex_lock(&meeting.lock);
-    while (!meeting.done) pthread_cond_wait(&meeting.changed, &meeting.lock);
-    pthread_mutex_unlock(&meeting.lock);
-    workers_destroy(meeting.ws);
-    assert_false(meeting.early);
+    meeting_hold(2, helping_round);
     assert_int_equal(helped.by == meeting.host, !helped.from_host);
-    epoch_fini(&epoch);
   }
 }
 
