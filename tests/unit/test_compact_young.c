@@ -2,6 +2,8 @@
 //
 // Young views, from the side that writes them: when one begins, goes on, has runs merged within it and ends, in all
 // kinds of rounds, and every failure on the way.
+#include "remix/pack.h"
+#include "tests/lib/bytes.h"
 #include "tests/lib/check.h"
 #include "tests/lib/keys_packed.h"
 #include "tests/lib/rounds.h"
@@ -84,6 +86,45 @@ static void test_young_keys(void **state) {
     assert_int_equal(keys_packed(x->runs[x->nr_runs - 1]), from == 0);
     world_fini(&w);
   }
+}
+
+// How many segments the first page of a view's file has.
+static uint32_t page_segs(const struct remix *x) {
+  size_t len;
+  uint8_t *const file = file_read(x->path, &len);
+  const size_t at = load64le(file + REMIX_HEAD_SEGS_AT);
+  struct remix_dir d;
+  struct remix_page page;
+  OK(remix_dir_begin(&d, file, file + at, len - REMIX_SUM - at, x->path));
+  OK(remix_dir_next(&d, &page));
+  assert_true(d.left > 0);  // not the last one, which may have fewer
+  free(file);
+  return page.nr_segs;
+}
+
+// The file of a young view has large pages while indexes fit in memory, and pages like all others where they do not.
+static void test_young_pages(void **state) {
+  (void)state;
+  const uint32_t from = atomic_load(&remix_paged_from), segs = atomic_load(&remix_page_segs);
+  atomic_store(&remix_paged_from, 1);
+  atomic_store(&remix_page_segs, 1);
+  for (uint32_t starved = 0; starved < 2; starved++) {
+    struct world w;
+    world_init(&w, 9000, 0, 68);
+    w.c.build.max_pages = 8 * YOUNG_TABLE;
+    w.value = YOUNG_VALUE;
+    put_like(&w, 0, 2);
+    assert_int_equal(page_segs(remix_of(&w, 0)), 1);
+    w.c.young_from = 8;
+    atomic_store(&budget_starved, starved);
+    put_like(&w, 1, 20);
+    atomic_store(&budget_starved, false);
+    assert_non_null(young_of(&w, 0));
+    assert_int_equal(page_segs(young_of(&w, 0)), starved ? 1 : 2);
+    world_fini(&w);
+  }
+  atomic_store(&remix_paged_from, from);
+  atomic_store(&remix_page_segs, segs);
 }
 
 static void test_young_begins(void **state) {
@@ -780,6 +821,7 @@ int main(void) {
       cmocka_unit_test(test_young_io_fails),
       cmocka_unit_test(test_young_scan_merge_fails),
       cmocka_unit_test(test_young_keys),
+      cmocka_unit_test(test_young_pages),
       cmocka_unit_test(test_young_begins),
       cmocka_unit_test(test_young_merged),
       cmocka_unit_test(test_young_merged_some),
