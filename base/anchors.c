@@ -200,6 +200,17 @@ ALWAYS_INLINE void tree_search(const struct anchors *a, struct way *w) {
   tree_found(a, w, at);
 }
 
+// Returns the first of the strings i .. end - 1 that is greater than the key, or `end`.
+static inline uint32_t strings_pass(const struct anchors *a, uint32_t i, uint32_t end, struct kref key) {
+  uint32_t from = anchors_begin(a, i);
+  for (; i < end; i++) {
+    const uint32_t to = anchors_begin(a, i + 1);
+    if (kv_cmp(kref(a->bytes + from, to - from), key) > 0) break;
+    from = to;
+  }
+  return i;
+}
+
 // Goes on after the search of a tree. Returns true if the search goes on in another tree, false if w->at is the answer.
 ALWAYS_INLINE bool tree_leave(const struct anchors *a, struct kref key, struct way *w) {
   const struct anchors_tree *const t = w->t;
@@ -221,8 +232,7 @@ ALWAYS_INLINE bool tree_leave(const struct anchors *a, struct kref key, struct w
   } else {
     end = tree_string(a, t, at + 1);
   }
-  while (i < end && kv_cmp(anchors_rest(a, i), key) <= 0) i++;
-  w->at = i - 1;
+  w->at = strings_pass(a, i, end, key) - 1;
   return false;
 }
 
@@ -641,15 +651,15 @@ static void quick_set(struct anchors *a) {
 }
 
 enum remixdb_status anchors_init(struct anchors *a, const uint8_t *offs, const uint8_t *bytes, uint32_t nr) {
-  return anchors_init_cut(a, offs, bytes, nr, 0, NULL);
+  *a = (struct anchors){.offs = offs, .bytes = bytes, .nr = nr};
+  return anchors_prepare(a);
 }
 
-enum remixdb_status anchors_init_cut(struct anchors *a, const uint8_t *offs, const uint8_t *bytes, uint32_t nr,
-                                     uint32_t cut, const uint8_t *head) {
-  *a = (struct anchors){.offs = offs, .bytes = bytes, .nr = nr, .has_head = cut > 0, .cut = cut, .head = head};
-  if (nr <= 1) return REMIXDB_OK;
+enum remixdb_status anchors_prepare(struct anchors *a) {
+  a->has_head = a->cut > 0;
+  if (a->nr <= 1) return REMIXDB_OK;
   struct build b = {.a = a};
-  enum remixdb_status s = tree_add(&b, 1, 1, nr - 1, 0);
+  enum remixdb_status s = tree_add(&b, 1, 1, a->nr - 1, 0);
   // building a tree may add others after it
   for (size_t i = 0; s == REMIXDB_OK && i < nr_trees(&b); i++) s = tree_build(&b, i);
   if (s == REMIXDB_OK) s = gather(a, &b);

@@ -22,6 +22,7 @@
 
 #include <assert.h>
 
+#include "base/rising.h"
 #include "kv.h"
 
 #define ANCHORS_FEW 8u
@@ -50,8 +51,10 @@ struct anchors {
   const uint64_t *nodes;              // of all trees; the numbers of cells whose line does not hold them
   const uint32_t *refs;               // of trees in which strings share a number
   struct mem_map map;                 // memory of all the above
-  // Public: where each string begins in `bytes`, and where the last one ends, nr + 1 times u32, little-endian.
+  // Public: where each string begins in `bytes`, and where the last one ends: nr + 1 times u32, little-endian, or, if
+  // offs is NULL, rising numbers.
   const uint8_t *offs;
+  const struct rising_line *rising;
   const uint8_t *bytes;
   // How many bytes are stored once for all strings but the first: `bytes` has only what follows them. Each of these
   // strings has at least one byte more.
@@ -62,9 +65,9 @@ struct anchors {
 // Prepares the search. The caller owns the strings, which must not change while `a` lives. The strings ascend strictly,
 // and string 0 is empty, so every key has a place. nr may be 0. Fails with REMIXDB_NOMEM; `a` then holds no memory.
 MUST_CHECK enum remixdb_status anchors_init(struct anchors *a, const uint8_t *offs, const uint8_t *bytes, uint32_t nr);
-// The same with a cut. Searches take the head off the key first.
-MUST_CHECK enum remixdb_status anchors_init_cut(struct anchors *a, const uint8_t *offs, const uint8_t *bytes,
-                                                uint32_t nr, uint32_t cut, const uint8_t *head);
+// The same for strings that the public fields tell; the others are zero. With a cut searches take the head off the key
+// first.
+MUST_CHECK enum remixdb_status anchors_prepare(struct anchors *a);
 void anchors_fini(struct anchors *a);  // zeroed memory is allowed
 // Returns the number of the last string that is not greater than the key; 0 when there are no strings. Any thread.
 uint32_t anchors_find(const struct anchors *a, struct kref key);
@@ -110,10 +113,14 @@ struct anchors_lookup {
 void anchors_find_many(const struct anchors_lookup *wants, uint32_t nr, uint32_t *found_out);
 static inline size_t anchors_memory(const struct anchors *a) { return a->map.size; }  // bytes, without the strings
 
+// Where string i begins; nr: where the last one ends.
+static inline uint32_t anchors_begin(const struct anchors *a, uint32_t i) {
+  return a->offs ? load32le(a->offs + 4 * (size_t)i) : rising_at(a->rising, i);
+}
 // String i without the head.
 static inline struct kref anchors_rest(const struct anchors *a, uint32_t i) {
-  const uint32_t off = load32le(a->offs + 4 * (size_t)i);
-  return kref(a->bytes + off, load32le(a->offs + 4 * (size_t)i + 4) - off);
+  const uint32_t off = anchors_begin(a, i);
+  return kref(a->bytes + off, anchors_begin(a, i + 1) - off);
 }
 static inline uint32_t anchors_len(const struct anchors *a, uint32_t i) {
   return anchors_rest(a, i).len + (i ? a->cut : 0);

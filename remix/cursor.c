@@ -206,7 +206,6 @@ static enum remixdb_status seg_search(struct remix_cursor *c, uint32_t seg, cons
   }
   const uint32_t cand = blind_candidate(dbits, nr, base, key);
   if (ahead) {
-    prefetch(&ix->live[seg + 1]);  // for the step to the next segment
     group_prefetch(c, p, cand, ahead);
     c->front_at = cand + ahead < nr ? cand + ahead : nr;
   } else if (x->tags && !tagged && cand + 1 < nr) {
@@ -435,12 +434,11 @@ static inline void run_pos_pass(struct remix_cursor *c, uint32_t from, uint32_t 
 // Goes to the first live entry behind segment c->seg.
 static void cursor_next_segment(struct remix_cursor *c) {
   const struct remix *const x = c->x;
-  const uint32_t rank = x->index->live[c->seg + 1];
-  if (rank == x->index->live[x->nr_segs]) {
+  const uint32_t seg = seg_live_next(x, c->seg + 1);
+  if (seg == x->nr_segs) {
     cursor_end(c);
     return;
   }
-  const uint32_t seg = seg_live_after(x, c->seg + 1, rank);
   if (unlikely(c->bounded) && edge_beyond(c, seg, false)) {
     remix_stop(c);
     return;
@@ -469,12 +467,11 @@ void remix_next_slow(struct remix_cursor *c) {
 // Goes to the last live entry before segment c->seg.
 static void cursor_prev_segment(struct remix_cursor *c) {
   const struct remix *const x = c->x;
-  const uint32_t rank = x->index->live[c->seg];
-  if (rank == 0) {
+  const uint32_t seg = seg_live_prev(x, c->seg);
+  if (seg == x->nr_segs) {
     cursor_end(c);
     return;
   }
-  const uint32_t seg = seg_live_before(x, c->seg, rank - 1);
   if (unlikely(c->bounded) && edge_beyond(c, seg, true)) {
     remix_stop(c);
     return;
@@ -688,7 +685,7 @@ void remix_prev_slow(struct remix_cursor *c) {
 
 uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
   const struct remix *const x = c->x;
-  const uint32_t *const live = x->index->live;
+  const struct remix_index *const ix = x->index;
   if (nr == 0 || c->seg >= end) return 0;
   const uint32_t here = c->live & set32_above(c->at), left = set32_count(here);
   if (nr == 1 && left) {
@@ -701,7 +698,8 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
     c->at = to;
     return nr;
   }
-  const uint32_t rank = live[c->seg + 1] - left - 1, last = live[end < x->nr_segs ? end : x->nr_segs] - 1;
+  const uint32_t rank = seg_rank(ix, c->seg + 1) - left - 1,
+                 last = seg_rank(ix, end < x->nr_segs ? end : x->nr_segs) - 1;
   const uint32_t moved = last - rank < nr ? last - rank : nr;
   if (moved == 0) return 0;
   const uint32_t seg = seg_live_after(x, c->seg, rank + moved);
@@ -709,8 +707,8 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
   if (seg != c->seg) cursor_seg(c, seg);
   cursor_leave(c);
   c->warm = 0;
-  const uint32_t set = likely(!c->bounded) ? c->live : seg_live(x->index, c->s);  // ranks know no bounds
-  c->at = set32_nth(set, rank + moved - live[seg]);
+  const uint32_t set = likely(!c->bounded) ? c->live : seg_live(ix, c->s);  // ranks know no bounds
+  c->at = set32_nth(set, rank + moved - seg_rank(ix, seg));
   c->from = cursor_ordinal(c);
   return moved;
 }

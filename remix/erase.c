@@ -22,8 +22,8 @@ static enum remixdb_status place(struct remix_cursor *c, const struct remix *x, 
 // How many live entries come before entry `at` of the segment.
 static uint64_t rank_of(const struct remix *x, uint32_t seg, uint32_t at) {
   const struct remix_index *const ix = x->index;
-  if (seg == x->nr_segs) return ix->live[seg];
-  return ix->live[seg] + set32_count(seg_live(ix, seg_at(ix, seg)) & set32_below(at));
+  if (seg == x->nr_segs) return seg_rank(ix, seg);
+  return seg_rank(ix, seg) + set32_count(seg_live(ix, seg_at(ix, seg)) & set32_below(at));
 }
 
 enum remixdb_status remix_span_find(struct remix_cursor *c, struct remix *x, struct kref from, struct kref to,

@@ -102,11 +102,12 @@ static void gather_on(struct gather *g, uint32_t seg, uint32_t at, uint32_t nr) 
       if (!edge_open(g->cursor, seg, false)) return;
       set &= edge_within(g->cursor, seg);
     }
-    const uint32_t n = set32_count(set), rank = ix->live[seg + 1];
+    const uint32_t n = set32_count(set);
     if (n > nr) set &= set32_below(set32_nth(set, nr));
-    if (!gather_set(g, s, set, false) || n >= nr || rank == ix->live[x->nr_segs]) return;
+    if (!gather_set(g, s, set, false) || n >= nr) return;
     nr -= n;
-    seg = seg_live_after(x, seg + 1, rank);
+    seg = seg_live_next(x, seg + 1);
+    if (seg == x->nr_segs) return;
     at = 0;
   }
 }
@@ -122,11 +123,12 @@ static void gather_back(struct gather *g, uint32_t seg, uint32_t at, uint32_t nr
       if (!edge_open(g->cursor, seg, true)) return;
       set &= edge_within(g->cursor, seg);
     }
-    const uint32_t n = set32_count(set), rank = ix->live[seg];
+    const uint32_t n = set32_count(set);
     if (n > nr) set &= ~set32_below(set32_nth(set, n - nr));
-    if (!gather_set(g, s, set, true) || n >= nr || rank == 0) return;
+    if (!gather_set(g, s, set, true) || n >= nr) return;
     nr -= n;
-    seg = seg_live_before(x, seg, rank - 1);
+    seg = seg_live_prev(x, seg);
+    if (seg == x->nr_segs) return;
     at = REMIX_SEG - 1;
   }
 }
@@ -156,8 +158,8 @@ static void gather_candidate(struct gather *g, uint32_t seg, const uint8_t *s, u
 // The live entries before an entry, given by its ordinal.
 static uint32_t live_rank(const struct remix *x, uint32_t ordinal) {
   const uint32_t seg = ordinal / REMIX_SEG;
-  if (seg >= x->nr_segs) return x->index->live[x->nr_segs];
-  return x->index->live[seg] +
+  if (seg >= x->nr_segs) return seg_rank(x->index, x->nr_segs);
+  return seg_rank(x->index, seg) +
          set32_count(seg_live(x->index, seg_at(x->index, seg)) & set32_below(ordinal % REMIX_SEG));
 }
 
@@ -297,9 +299,8 @@ static uint32_t steps_expected(const struct remix_cursor *c) {
 // Goes to the next segment with live entries. False: there is none within the bounds.
 static bool segment_ahead(const struct remix_cursor *c, bool back, uint32_t *seg, uint32_t *set_out) {
   const struct remix *const x = c->x;
-  const uint32_t rank = x->index->live[*seg + !back];
-  if (rank == (back ? 0 : x->index->live[x->nr_segs])) return false;
-  *seg = back ? seg_live_before(x, *seg, rank - 1) : seg_live_after(x, *seg + 1, rank);
+  *seg = back ? seg_live_prev(x, *seg) : seg_live_next(x, *seg + 1);
+  if (*seg == x->nr_segs) return false;
   *set_out = seg_live(x->index, seg_at(x->index, *seg));
   if (likely(!c->bounded)) return true;
   *set_out &= edge_within(c, *seg);

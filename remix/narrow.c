@@ -74,10 +74,10 @@ static void narrow_seg_offs(const struct remix *x, const struct remix_layout *la
 // How often the head of anchors with a cut is left out.
 static uint32_t cut_times(const struct remix *x) { return x->nr_segs > 1 ? x->nr_segs - 1 : 0; }
 
-// Bytes of the ends of the anchors, and of the whole anchors.
+// Bytes of the whole anchors, and of their ends in a plain image.
 static size_t anchors_size(const struct remix *x) {
   const struct anchors *const a = &x->index->anchors;
-  return 4 * ((size_t)x->nr_segs + 1) + load32le(a->offs + 4 * (size_t)x->nr_segs) + (size_t)a->cut * cut_times(x);
+  return 4 * ((size_t)x->nr_segs + 1) + anchors_begin(a, x->nr_segs) + (size_t)a->cut * cut_times(x);
 }
 
 // The cut of a plain image's anchors: each one keeps a byte.
@@ -88,33 +88,54 @@ static uint32_t anchors_cut(const struct remix *x) {
   return common < len ? common : len - 1;
 }
 
-// The same bytes, of anchors with a cut, and the head.
-static size_t cut_size(const struct remix *x, uint32_t cut) {
-  return anchors_size(x) - (size_t)cut * cut_times(x) + cut;
+// Where an anchor of a plain image begins when all are cut.
+static uint32_t cut_begin(const struct remix *x, uint32_t cut, uint32_t i) {
+  return anchors_begin(&x->index->anchors, i) - (i ? cut * (i - 1) : 0);
 }
 
-static size_t list_at(const struct remix *x, size_t head, const struct narrow_form *form) {
-  return align_up(head + remix_segs_size(&form->lay, x->nr_segs) + cut_size(x, form->cut), REMIX_LISTED);
+// Whether the ends of the anchors can be rising numbers.
+static bool anchors_rise(const struct remix *x, uint32_t cut) {
+  for (uint32_t i = 0; i <= x->nr_segs; i++)
+    if (cut_begin(x, cut, i) - cut_begin(x, cut, i - i % RISING_LINE) > RISING_MOST) return false;
+  return true;
 }
 
-// Makes the ends of the anchors, the anchors without the head, and the head.
-static void cut_anchors(const struct remix *x, uint32_t cut, uint8_t *to) {
+// Where the parts behind the segments are in an image.
+struct behind {
+  size_t begin, ends, anchors, head, list;
+};
+static struct behind behind_segs(const struct remix *x, size_t before, const struct narrow_form *form) {
+  const size_t nr = (size_t)x->nr_segs + 1;
+  struct behind at;
+  at.begin = before + remix_segs_size(&form->lay, x->nr_segs);
+  at.ends = align_up(at.begin, _Alignof(struct rising_line));
+  at.anchors = at.ends + (form->rising ? rising_lines(nr) * sizeof(struct rising_line) : 4 * nr);
+  at.head = at.anchors + cut_begin(x, form->cut, x->nr_segs);
+  at.list = align_up(at.head + form->cut, REMIX_LISTED);
+  return at;
+}
+
+// Makes the ends of the anchors, the anchors without the head, and the head. Returns them.
+static struct anchors cut_anchors(const struct remix *x, const struct narrow_form *form, uint8_t *to,
+                                  const struct behind *at) {
   const struct anchors *const a = &x->index->anchors;
-  uint8_t *p = to + 4 * ((size_t)x->nr_segs + 1);
-  uint32_t at = 0;
-  if (cut == 0) {
-    memcpy(to, a->offs, anchors_size(x));
-    return;
-  }
-  for (uint32_t i = 0; i < x->nr_segs; i++) {
+  struct rising_line *const rising = (struct rising_line *)(void *)(to + at->ends);
+  memset(to + at->begin, 0, at->list - at->begin);
+  for (uint32_t i = 0; i <= x->nr_segs; i++) {
+    const uint32_t begin = cut_begin(x, form->cut, i);
+    if (form->rising) rising_set(rising, i, begin);
+    else store32le(to + at->ends + 4 * (size_t)i, begin);
+    if (i == 0 || i == x->nr_segs) continue;  // anchor 0 is empty
     const struct kref anchor = anchors_at(a, i);
-    store32le(to + 4 * (size_t)i, at);
-    if (i == 0) continue;  // it is empty
-    memcpy(p + at, anchor.ptr + cut, anchor.len - cut);
-    at += anchor.len - cut;
+    memcpy(to + at->anchors + begin, anchor.ptr + form->cut, anchor.len - form->cut);
   }
-  store32le(to + 4 * (size_t)x->nr_segs, at);
-  memcpy(p + at, anchors_at(a, 1).ptr, cut);
+  if (form->cut) memcpy(to + at->head, anchors_at(a, 1).ptr, form->cut);
+  return (struct anchors){.nr = x->nr_segs,
+                          .offs = form->rising ? NULL : to + at->ends,
+                          .rising = form->rising ? rising : NULL,
+                          .bytes = to + at->anchors,
+                          .cut = form->cut,
+                          .head = to + at->head};
 }
 
 // Makes the ends of the anchors, and the whole anchors.
@@ -176,7 +197,8 @@ enum remixdb_status remix_narrow_form(const struct remix *x, size_t head, struct
                         (sels ? (size_t)marked * REMIX_SEG : 0);
   out->lay = remix_layout_of(x->nr_runs, x->tags, true, sels, room, narrow_offs(x));
   out->cut = anchors_cut(x);
-  out->size = list_at(x, head, out) + listed;
+  out->rising = anchors_rise(x, out->cut);
+  out->size = behind_segs(x, head, out).list + listed;
   return REMIXDB_OK;
 }
 
@@ -239,8 +261,9 @@ static uint8_t narrow_sels(const struct remix_layout *lay, const uint8_t *sel, u
 void remix_narrow(struct remix *x, size_t head, const struct narrow_form *form, uint8_t *to) {
   struct remix_index *const ix = x->index;
   const struct remix_layout lay = form->lay;
-  uint8_t *const segs = to + head + lay.row, *const offs = to + head + remix_segs_size(&lay, x->nr_segs);
-  struct listing l = {.list = to + list_at(x, head, form)};
+  const struct behind at = behind_segs(x, head, form);
+  uint8_t *const segs = to + head + lay.row;
+  struct listing l = {.list = to + at.list};
   memcpy(to, x->image, head);
   for (uint32_t i = 0; i < x->nr_segs; i++) {
     const uint8_t *const q = seg_at(ix, i);
@@ -252,19 +275,13 @@ void remix_narrow(struct remix *x, size_t head, const struct narrow_form *form, 
     narrow_seg_offs(x, &lay, i, q, seg_at(ix, i - i % REMIX_GROUP), p);
     narrow_dbits(&lay, seg_blind(ix, q), &form->bits[i], p, &l);
   }
-  const size_t anchors = cut_size(x, form->cut);
-  cut_anchors(x, form->cut, offs);
-  memset(offs + anchors, 0, (size_t)(l.list - offs) - anchors);
+  ix->anchors = cut_anchors(x, form, to, &at);
   assert((size_t)(l.list - to) + (size_t)l.nr * REMIX_LISTED == form->size);
   x->image = to;
   x->image_size = form->size;
   ix->lay = lay;
   ix->segs = segs;
   ix->list = l.list;
-  ix->anchors.offs = offs;
-  ix->anchors.bytes = offs + 4 * ((size_t)x->nr_segs + 1);
-  ix->anchors.cut = form->cut;
-  ix->anchors.head = ix->anchors.bytes + load32le(offs + 4 * (size_t)x->nr_segs);
 }
 
 void remix_sels(const struct remix_index *ix, const uint8_t *s, uint8_t *to) {

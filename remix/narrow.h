@@ -21,7 +21,8 @@
 //       other segment has its selectors in an element. Or the layout has room for bytes, and all selectors are bytes.
 //       Cursor offsets: the layout has groups (N4), or an offset has the fewest bytes, from 2 on, that hold the ends of
 //       all runs. Anchors: the bytes that all but the first share are stored once, behind the others (`cut`,
-//       base/anchors.h).
+//       base/anchors.h). Their ends, which lie before them, are rising numbers (base/rising.h), unless anchors are so
+//       long that a line of such numbers cannot have them.
 //   N2  The layout of a narrow image has room for bits that are nibbles only, if no more than one of NARROW_SHARE
 //       segments lacks such bits. It has room for bytes, if no more than one of NARROW_SHARE segments needs wide bits.
 //       Otherwise it has room for wide bits. It has room for selectors that are nibbles only, if there are at most
@@ -52,6 +53,7 @@ struct narrow_form {
   struct remix_layout lay;
   size_t size;               // bytes of the image
   uint32_t cut;              // of its anchors
+  bool rising;               // their ends are rising numbers
   struct narrow_bits *bits;  // private: of each segment
 };
 // Chooses the form of the narrow image of x, whose plain image has been checked. head: bytes of the image before the

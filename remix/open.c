@@ -136,7 +136,7 @@ static const char *check_entries(const struct remix_index *ix, const uint8_t *s)
 // go through each table exactly from its beginning to its end.
 static enum remixdb_status check_segments(struct remix *x, bool walked) {
   struct remix_index *const ix = x->index;
-  ix->live = mem_alloc(((size_t)x->nr_segs + 1) * sizeof(ix->live[0]));
+  ix->live = mem_alloc(remix_live_size(x));
   if (!ix->live) return REMIXDB_NOMEM;
   sst_pos pos[REMIX_RUNS_MAX];
   uint64_t seen[REMIX_RUNS_MAX] = {0}, entries = 0, keys = 0;
@@ -158,10 +158,10 @@ static enum remixdb_status check_segments(struct remix *x, bool walked) {
     }
     if (unlikely(known != nr)) return err_corrupt(x->path, at, "segment %u: selector of a run that is not there", i);
     entries += nr;
-    ix->live[i] = (uint32_t)keys;  // tables have fewer than 2^24 records each
+    rising_set(ix->live, i, (uint32_t)keys);  // tables have fewer than 2^24 records each
     keys += set32_count(seg_live(ix, s));
   }
-  ix->live[x->nr_segs] = (uint32_t)keys;
+  rising_set(ix->live, x->nr_segs, (uint32_t)keys);
   for (uint32_t r = 0; r < x->nr_runs && !walked; r++)
     if (pos[r] != sst_end(x->runs[r]) || seen[r] != x->runs[r]->nr_records)
       return err_corrupt(x->path, 0, "%llu entries of run %u, whose table has %llu records",
@@ -206,10 +206,7 @@ enum remixdb_status remix_check_image(struct remix *x, uint64_t anchors_len, boo
   return s == REMIXDB_OK ? check_segments(x, walked) : s;
 }
 
-enum remixdb_status remix_take_anchors(struct remix *x) {
-  struct anchors *const a = &x->index->anchors;
-  return anchors_init_cut(a, a->offs, a->bytes, x->nr_segs, a->cut, a->head);
-}
+enum remixdb_status remix_take_anchors(struct remix *x) { return anchors_prepare(&x->index->anchors); }
 
 // The same of a REMIX in a pack.
 static enum remixdb_status read_part_ends(const struct pack_part *part, const char *path, uint8_t *head,
@@ -466,10 +463,10 @@ void remix_make_young(struct remix *x) {
   assert(!x->paged);
   ix->young = true;
   for (uint32_t i = 0; i < x->nr_segs; i++) {
-    ix->live[i] = live;
+    rising_set(ix->live, i, live);
     live += set32_count(seg_live(ix, seg_at(ix, i)));
   }
-  ix->live[x->nr_segs] = live;
+  rising_set(ix->live, x->nr_segs, live);
 }
 
 bool remix_is_young(const struct remix *x) { return x->index->young; }
@@ -477,7 +474,7 @@ bool remix_is_young(const struct remix *x) { return x->index->young; }
 size_t remix_memory(const struct remix *x) {
   const struct remix_whole *const whole = (const struct remix_whole *)x;
   return sizeof(*whole) + x->nr_runs * sizeof(x->runs[0]) + whole->map.size + anchors_memory(&whole->ix.anchors) +
-         (x->paged ? x->paged_memory : ((size_t)x->nr_segs + 1) * sizeof(whole->ix.live[0]));
+         (x->paged ? x->paged_memory : remix_live_size(x));
 }
 
 struct kref remix_anchor(const struct remix *x, uint32_t seg, uint8_t *room) {

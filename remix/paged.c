@@ -439,7 +439,7 @@ static enum remixdb_status page_make(const struct remix *x, struct remix_slot *s
   if (s != REMIXDB_OK) return s;
   if (x->index->young) remix_make_young(&in->x);
   in->bytes = sizeof(*in) + align_up(in->x.image_size, CACHE_LINE) + anchors_memory(&in->ix.anchors) +
-              ((size_t)p->nr_segs + 1) * sizeof(in->ix.live[0]);
+              remix_live_size(&in->x);
   atomic_fetch_add_explicit(&pool->loads, 1, memory_order_relaxed);
   atomic_fetch_add_explicit(&pool->loaded, p->size, memory_order_relaxed);
   return s;
@@ -672,7 +672,7 @@ sst_pos remix_page_end(const struct remix *page, uint32_t run) {
 }
 
 // Segments are mostly 7/8 full. Each has an anchor, without the bytes that all keys share, with its place in the
-// search, and two words beside it.
+// search, and two rising numbers.
 uint64_t remix_whole_memory(struct sst *const *runs, uint32_t nr_runs) {
   uint64_t records = 0, keys = 0;
   struct kref min = {0}, max = {0};
@@ -686,7 +686,7 @@ uint64_t remix_whole_memory(struct sst *const *runs, uint32_t nr_runs) {
   const struct remix_offs offs = {.size = 4, .radix = nr_runs >= NARROW_GROUPED ? 2 : 0};
   const struct remix_layout lay = remix_layout_of(nr_runs, true, true, nr_runs <= NARROW_RUNS, REMIX_ROOM_NIBBLES,
                                                   offs);
-  return records / (REMIX_SEG * 7 / 8) * (lay.group / REMIX_GROUP + key + 24);
+  return records / (REMIX_SEG * 7 / 8) * (lay.group / REMIX_GROUP + key + 21);
 }
 
 // ---- opening
@@ -904,9 +904,9 @@ enum remixdb_status remix_open_paged(const struct sst_ctx *ctx, uint64_t number,
 }
 
 // The directory does not tell how many entries of a young view are live (G2).
-static void take_live(struct remix_paged *g, const uint32_t *live, uint32_t nr_segs) {
-  for (uint32_t i = 0; i < g->nr; i++) g->slots[i].live = live[g->slots[i].segs];
-  g->live = live[nr_segs];
+static void take_live(struct remix_paged *g, const struct remix_index *ix, uint32_t nr_segs) {
+  for (uint32_t i = 0; i < g->nr; i++) g->slots[i].live = seg_rank(ix, g->slots[i].segs);
+  g->live = seg_rank(ix, nr_segs);
 }
 
 // ---- filters of a new view (G6)
@@ -990,7 +990,7 @@ enum remixdb_status remix_page_out(struct remix *x, const struct remix *before) 
   x->nr_segs = nr_segs;
   x->index->lay = lay;
   if (s != REMIXDB_OK || !g) return s;
-  take_live(g, x->index->live, nr_segs);
+  take_live(g, x->index, nr_segs);
   if (before && before->paged && x->tags) filters = filters_make(x, g, before);
   remix_drop_image(x);
   x->index->lay = file_lay;

@@ -17,7 +17,7 @@ static enum remixdb_status rank_entry(void *arg, const uint8_t *s, uint32_t i, s
 }
 
 uint64_t remix_live(const struct remix *x) {
-  return x->paged ? remix_page_rank(x, remix_pages(x)) : x->index->live[x->nr_segs];
+  return x->paged ? remix_page_rank(x, remix_pages(x)) : seg_rank(x->index, x->nr_segs);
 }
 
 static enum remixdb_status rank_paged(const struct remix *x, struct kref key, struct sst_hold *h, uint64_t *rank_out) {
@@ -50,7 +50,7 @@ enum remixdb_status remix_rank(const struct remix *x, struct kref key, struct ss
     s = rank_entry(&reader, p, cand, &rec);
     if (s == REMIXDB_OK) spot.at = blind_place(dbits, nr, base, key, cand, kref(rec.key, rec.klen), &spot.equal);
   }
-  if (s == REMIXDB_OK) *rank_out = ix->live[seg] + set32_count(seg_live(ix, p) & set32_below(spot.at));
+  if (s == REMIXDB_OK) *rank_out = seg_rank(ix, seg) + set32_count(seg_live(ix, p) & set32_below(spot.at));
   return s;
 }
 
@@ -69,7 +69,7 @@ enum remixdb_status remix_live_near(const struct remix *x, uint64_t rank, uint64
   const uint32_t seg = seg_live_after(x, 0, (uint32_t)rank);
   const uint8_t *const p = seg_at(ix, seg);
   const struct seg_sels sels = seg_sels(ix, p);
-  const uint64_t base = ix->live[seg];
+  const uint64_t base = seg_rank(ix, seg);
   uint32_t set = seg_live(ix, p);
   const uint32_t at = set32_nth(set, (uint32_t)(rank - base)), nr = set32_count(set);
   if (from > base) set &= ~set32_below(set32_nth(set, (uint32_t)(from - base)));

@@ -173,13 +173,16 @@ static inline enum remixdb_status entry_read(const struct remix *x, const uint8_
   return sels_read(x, s, seg_sels(x->index, s), i, nr, h, rec_out);
 }
 
+// The number of live entries before a segment; of all, before segment nr_segs.
+static inline uint32_t seg_rank(const struct remix_index *ix, uint32_t seg) { return rising_at(ix->live, seg); }
+
 // Returns the last of [lo, hi) whose count is not above rank, by binary search. The caller knows that lo's count is not
 // above rank.
-static inline uint32_t seg_live_between(const uint32_t *live, uint32_t lo, uint32_t hi, uint32_t rank) {
+static inline uint32_t seg_live_between(const struct remix_index *ix, uint32_t lo, uint32_t hi, uint32_t rank) {
   while (hi - lo > 1) {
     const uint32_t mid = lo + (hi - lo) / 2;
     REMIX_COUNT(probes);
-    if (live[mid] > rank) hi = mid;
+    if (seg_rank(ix, mid) > rank) hi = mid;
     else lo = mid;
   }
   return lo;
@@ -188,26 +191,41 @@ static inline uint32_t seg_live_between(const uint32_t *live, uint32_t lo, uint3
 // Returns the segment of the live entry with `rank` live entries before it in the view. The segment is at or after
 // `from`, and mostly near.
 static inline uint32_t seg_live_after(const struct remix *x, uint32_t from, uint32_t rank) {
-  const uint32_t *const live = x->index->live;
   uint32_t lo = from, hi = x->nr_segs;
   for (uint32_t step = 1; step < hi - lo; step *= 2) {
     REMIX_COUNT(probes);
-    if (live[lo + step] > rank) hi = lo + step;
+    if (seg_rank(x->index, lo + step) > rank) hi = lo + step;
     else lo += step;
   }
-  return seg_live_between(live, lo, hi, rank);
+  return seg_live_between(x->index, lo, hi, rank);
 }
 
 // Returns the same for a segment before `to`.
 static inline uint32_t seg_live_before(const struct remix *x, uint32_t to, uint32_t rank) {
-  const uint32_t *const live = x->index->live;
   uint32_t hi = to, lo = to - 1;
-  for (uint32_t step = 1; live[lo] > rank; step *= 2) {
+  for (uint32_t step = 1; seg_rank(x->index, lo) > rank; step *= 2) {
     REMIX_COUNT(probes);
     hi = lo;
     lo = lo > step ? lo - step : 0;
   }
-  return seg_live_between(live, lo, hi, rank);
+  return seg_live_between(x->index, lo, hi, rank);
+}
+
+// Returns the first segment with live entries at or after `from`; nr_segs: there is none. Mostly `from` has some, so it
+// is looked at itself.
+static inline uint32_t seg_live_next(const struct remix *x, uint32_t from) {
+  const struct remix_index *const ix = x->index;
+  if (from == x->nr_segs || likely(seg_live(ix, seg_at(ix, from)) != 0)) return from;
+  const uint32_t rank = seg_rank(ix, from);
+  return rank == seg_rank(ix, x->nr_segs) ? x->nr_segs : seg_live_after(x, from, rank);
+}
+// Returns the last segment with live entries before `to`; nr_segs: there is none.
+static inline uint32_t seg_live_prev(const struct remix *x, uint32_t to) {
+  const struct remix_index *const ix = x->index;
+  if (to == 0) return x->nr_segs;
+  if (likely(seg_live(ix, seg_at(ix, to - 1)) != 0)) return to - 1;
+  const uint32_t rank = seg_rank(ix, to);
+  return rank == 0 ? x->nr_segs : seg_live_before(x, to, rank - 1);
 }
 
 // The place of a key in a segment.

@@ -78,8 +78,12 @@ struct remix_index {
   bool plain;  // no record expires
   // The number of live entries before each segment; nr_segs + 1 elements. A cursor searches this array to pass segments
   // without live entries, and to skip any number of keys.
-  uint32_t *live;
+  struct rising_line *live;
   struct anchors anchors;  // in the next cache line
 };
+// Bytes of that array, of a view that is whole or of a page.
+static inline size_t remix_live_size(const struct remix *x) {
+  return rising_lines((size_t)x->nr_segs + 1) * sizeof(struct rising_line);
+}
 _Static_assert(sizeof(void *) != 8 || offsetof(struct remix_index, anchors) == CACHE_LINE, "a seek reads two lines");
 #endif

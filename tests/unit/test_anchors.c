@@ -127,6 +127,7 @@ static struct kref probe(const struct strings *s, const struct shape *shape, uin
 }
 
 static uint32_t cuts;   // strings that had some
+static uint32_t rises;  // and those whose ends were rising numbers
 static uint32_t quick;  // quick searches that found the string
 
 static void quick_check(const struct anchors_quick *q, struct kref key, uint32_t expected) {
@@ -161,7 +162,24 @@ static void many_check(const struct strings *s, const struct anchors *a, const s
   anchors_fini(&half);
 }
 
-// The same strings with a cut.
+// The same numbers in their short form; NULL: a line cannot have them.
+static struct rising_line *rising_of(const uint8_t *numbers, uint32_t nr) {
+  struct rising_line *const lines = malloc(rising_lines(nr) * sizeof(*lines));
+  assert_non_null(lines);
+  for (uint32_t i = 0; i < nr; i++) {
+    const uint32_t v = load32le(numbers + 4 * (size_t)i);
+    if (v - load32le(numbers + 4 * (size_t)(i - i % RISING_LINE)) > RISING_MOST) {
+      free(lines);
+      return NULL;
+    }
+    rising_set(lines, i, v);
+    assert_int_equal(rising_at(lines, i), v);
+  }
+  for (uint32_t i = 0; i < nr; i++) assert_int_equal(rising_at(lines, i), load32le(numbers + 4 * (size_t)i));
+  return lines;
+}
+
+// The same strings with a cut, and with ends that are rising numbers or not.
 static void cut_check(const struct strings *s, const struct shape *shape, uint32_t times, uint64_t *rng) {
   const uint32_t common = s->nr > 2 ? kv_lcp_from(s->at[1], s->at[s->nr - 1], 0) : s->nr > 1 ? s->at[1].len : 0;
   const uint32_t most = s->nr > 1 && common == s->at[1].len ? common - 1 : common;
@@ -179,7 +197,11 @@ static void cut_check(const struct strings *s, const struct shape *shape, uint32
     at += s->at[i].len - cut;
   }
   store32le(offs + 4 * (size_t)s->nr, at);
-  OK(anchors_init_cut(&a, offs, bytes, s->nr, cut, s->nr > 1 ? s->at[1].ptr : NULL));
+  a = (struct anchors){.nr = s->nr, .bytes = bytes, .cut = cut, .head = s->nr > 1 ? s->at[1].ptr : NULL};
+  struct rising_line *const rising = rng_next(rng) % 2 ? rising_of(offs, s->nr + 1) : NULL;
+  a.offs = rising ? NULL : offs;
+  a.rising = rising;
+  OK(anchors_prepare(&a));
   struct anchors_quick q = {.owned = 77};
   anchors_quick_set(&q, &a);
   for (uint32_t t = 0; t < times; t += ANCHORS_MANY_MAX) {
@@ -198,8 +220,10 @@ static void cut_check(const struct strings *s, const struct shape *shape, uint32
     }
   }
   cuts += cut > 0;
+  rises += rising != NULL;
   assert_int_equal(q.owned, 77);
   anchors_fini(&a);
+  free(rising);
   free(offs);
   free(bytes);
 }
@@ -244,8 +268,8 @@ static void test_shapes(void **state) {
       strings_check(&s, &shapes[n], 1500, &rng);
       strings_free(&s);
     }
-  print_message("  %u cuts\n", cuts);
-  assert_true(cuts > 30);
+  print_message("  %u cuts, %u of rising ends\n", cuts, rises);
+  assert_true(cuts > 30 && rises > 30);
 }
 
 // A probe as above, or with bytes at the first places that no string has there: also after all others, and before

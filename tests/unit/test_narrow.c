@@ -22,6 +22,7 @@ enum bits { BITS_NONE, BITS_RANDOM, BITS_DIGITS, BITS_TEXT, BITS_NEAR, BITS_DENS
 
 #define SEGS_MAX 60u
 #define COMMON_MAX 40u
+#define LONGER_MAX 5000u     // so that two bytes hold the ends of 30 anchors or do not
 #define PAGES_MAX 0xFFFFFFu  // pages of a table
 #define PATTERN 4096u
 
@@ -83,6 +84,7 @@ struct shape {
   uint32_t nr, runs, odd;
   uint32_t common;  // bytes that all anchors but the first share
   bool steep;       // and no more
+  uint32_t longer;  // how many bytes anchors have more than these and a few
   bool tags, young;
   enum fill fill;  // how the tables are filled
   bool lone;       // nearly all entries are of one run
@@ -171,7 +173,9 @@ static uint32_t anchor_ends(const struct shape *shape, uint32_t *ends) {
   uint32_t at = 0;
   ends[0] = 0;
   for (uint32_t i = 0; i < shape->nr; i++) {
-    if (i) at += shape->common + (i == 1 && shape->common && below(2) ? 0 : 2 + below(4));
+    if (i)
+      at += shape->common +
+            (i == 1 && shape->common && below(2) ? 0 : 2 + below(4) + (shape->longer ? below(shape->longer) : 0));
     ends[i + 1] = at;
   }
   return at;
@@ -239,12 +243,12 @@ static void view_fini(struct made_view *v) {
 // ---- comparing
 
 struct seen {
-  uint32_t cuts, uncut, rooms[REMIX_ROOM_NIBBLES + 1];  // views
-  uint32_t nibbles, old, listed, bytes;                 // segments by their selectors
-  uint32_t wide, listed_wide, dense, tables, near;      // and by their bits
-  uint32_t unlike, unlike_dense;                        // those that are listed because no table has them
-  uint32_t grouped, strewn;                             // views of three runs and more that have groups, or have none
-  uint32_t close, walked, walked_far;                   // offsets of groups; walked over several segments
+  uint32_t cuts, uncut, rising, steeper, rooms[REMIX_ROOM_NIBBLES + 1];  // views
+  uint32_t nibbles, old, listed, bytes;                                  // segments by their selectors
+  uint32_t wide, listed_wide, dense, tables, near;                       // and by their bits
+  uint32_t unlike, unlike_dense;       // those that are listed because no table has them
+  uint32_t grouped, strewn;            // views of three runs and more that have groups, or have none
+  uint32_t close, walked, walked_far;  // offsets of groups; walked over several segments
 };
 
 static void check_sels(const struct made_view *v, const uint8_t *s, const uint8_t *p) {
@@ -373,15 +377,15 @@ static void check_form(const struct made_view *v, const struct narrow_form *form
 }
 
 static void check_anchor(const struct anchors *a, uint32_t i, struct kref want) {
-  uint8_t copy[COMMON_MAX + 8];
+  static uint8_t copy[COMMON_MAX + LONGER_MAX + 8];
   assert_int_equal(anchors_len(a, i), want.len);
   if (i) assert_true(anchors_rest(a, i).len > 0);
-  for (uint32_t from = 0; from <= want.len; from++) {
+  for (uint32_t from = 0, step = 1 + want.len / 64; from <= want.len; from += step) {
     anchors_copy(a, i, from, want.len - from, copy);
     assert_memory_equal(copy, want.ptr + from, want.len - from);
     assert_true(anchors_cmp(a, i, kref(want.ptr, from)) == 0 ? from == want.len
                                                              : anchors_cmp(a, i, kref(want.ptr, from)) > 0);
-    if (from == want.len) break;
+    if (from == want.len) continue;
     memcpy(copy, want.ptr, want.len);
     copy[from] ^= 1;
     assert_int_equal(anchors_cmp(a, i, kref(copy, want.len)) > 0, copy[from] < want.ptr[from]);
@@ -389,6 +393,19 @@ static void check_anchor(const struct anchors *a, uint32_t i, struct kref want) 
   memcpy(copy, want.ptr, want.len);
   copy[want.len] = 0;
   assert_true(anchors_cmp(a, i, kref(copy, want.len + 1)) < 0);
+}
+
+// Whether two bytes tell where each anchor begins behind the first one of its line (N1).
+static bool ends_rise(const struct made_view *v, uint32_t cut) {
+  const struct anchors *const a = &v->plain_ix.anchors;
+  uint32_t sum = 0;
+  bool rise = true;
+  for (uint32_t i = 0; i < a->nr; i++) {
+    if (i % RISING_LINE == 0) sum = 0;
+    rise &= sum <= 0xFFFF;
+    sum += anchors_at(a, i).len - (i ? cut : 0);
+  }
+  return rise && (a->nr % RISING_LINE == 0 || sum <= 0xFFFF);
 }
 
 static void check_view(const struct shape *shape, struct seen *seen) {
@@ -399,6 +416,8 @@ static void check_view(const struct shape *shape, struct seen *seen) {
   assert_int_equal(remix_narrow_form(&v.x, head, &form), REMIXDB_OK);
   check_form(&v, &form);
   (*(form.cut ? &seen->cuts : &seen->uncut))++;
+  assert_int_equal(form.rising, ends_rise(&v, form.cut));
+  (*(form.rising ? &seen->rising : &seen->steeper))++;
   if (shape->runs >= NARROW_GROUPED) (*(form.lay.row ? &seen->grouped : &seen->strewn))++;
   seen->rooms[form.lay.tables ? REMIX_ROOM_NIBBLES : form.lay.wide ? REMIX_ROOM_WIDE : REMIX_ROOM_BYTES]++;
   v.narrow = malloc(form.size);
@@ -406,6 +425,7 @@ static void check_view(const struct shape *shape, struct seen *seen) {
   remix_narrow(&v.x, head, &form, v.narrow);
   assert_int_equal(v.x.image_size, form.size);
   assert_memory_equal(v.narrow, v.plain, head);
+  assert_true(form.rising == !v.ix.anchors.offs);
   for (uint32_t i = 0; i < shape->nr; i++) check_anchor(&v.ix.anchors, i, anchors_at(&v.plain_ix.anchors, i));
   check_segments(&v, seen);
   assert_int_equal(remix_plain_size(&v.x), v.size);
@@ -427,6 +447,7 @@ static void test_forms(void **state) {
     struct shape shape = {.nr = below(8) ? 1 + below(SEGS_MAX) : below(3), .tags = below(2), .young = below(2)};
     shape.common = below(3) ? 0 : below(COMMON_MAX + 1);
     shape.steep = below(2);
+    shape.longer = below(4) ? 0 : LONGER_MAX;
     shape.runs = below(2) ? 1 + below(NARROW_RUNS) : 1 + below(REMIX_RUNS_MAX);
     shape.odd = below(2) ? 12 : 1 + below(4);
     shape.end = ends[below(6)];
@@ -442,7 +463,7 @@ static void test_forms(void **state) {
                 seen.rooms[REMIX_ROOM_WIDE], seen.rooms[REMIX_ROOM_BYTES], seen.rooms[REMIX_ROOM_NIBBLES], seen.nibbles,
                 seen.old, seen.listed, seen.bytes, seen.tables, seen.unlike, seen.unlike_dense, seen.near, seen.dense,
                 seen.wide, seen.listed_wide);
-  assert_true(seen.cuts > 50 && seen.uncut > 50);
+  assert_true(seen.cuts > 50 && seen.uncut > 50 && seen.rising > 50 && seen.steeper > 20);
   for (uint32_t i = 0; i <= REMIX_ROOM_NIBBLES; i++) assert_true(seen.rooms[i] > 20);
   print_message("  cursor offsets: %u views with groups, %u without; %u near, %u walked, %u of them far\n",
                 seen.grouped, seen.strewn, seen.close, seen.walked, seen.walked_far);
