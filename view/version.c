@@ -32,6 +32,19 @@ static enum remixdb_status index_anchors(struct version *v) {
   return anchors_init(&v->anchors, p, p + offs, v->nr_parts);
 }
 
+// Sets `few` and `before` (V9).
+static void index_few(struct version *v) {
+  v->few = v->nr_parts <= VERSION_FEW;
+  memset(v->before, 0xFF, sizeof(v->before));
+  for (uint32_t i = 1; i < v->nr_parts && v->few; i++) {
+    const struct kref a = part_anchor(v->parts[i]);
+    uint8_t first[8] = {0};
+    memcpy(first, a.ptr, a.len < sizeof(first) ? a.len : sizeof(first));
+    v->few = a.len <= sizeof(first) && load64be(first) != 0;
+    v->before[i - 1] = load64be(first) - 1;
+  }
+}
+
 static enum remixdb_status index_young(struct version *v) {
   uint32_t nr = 0;
   for (uint32_t i = 0; i < v->nr_parts; i++) nr += part_has_young(v->parts[i]);
@@ -43,15 +56,18 @@ static enum remixdb_status index_young(struct version *v) {
 }
 
 enum remixdb_status version_create(struct part **parts, uint32_t nr, struct version **out) {
-  struct version *v = mem_calloc(1, sizeof(*v) + nr * sizeof(v->parts[0]));
+  const size_t size = sizeof(struct version) + nr * sizeof(parts[0]);
+  struct version *const v = mem_alloc_aligned(CACHE_LINE, size);
   if (!v) {
     for (uint32_t i = 0; i < nr; i++) part_unref(parts[i]);
     return REMIXDB_NOMEM;
   }
+  memset(v, 0, size);
   atomic_init(&v->refs, 1);
   v->nr_parts = nr;
   memcpy(v->parts, parts, nr * sizeof(v->parts[0]));
   for (uint32_t i = 0; i < nr && !v->expires; i++) v->expires = part_expires(parts[i]);
+  index_few(v);
   enum remixdb_status s = index_anchors(v);
   if (s == REMIXDB_OK) s = index_young(v);
   if (s != REMIXDB_OK) {

@@ -33,6 +33,10 @@
 //       exist. If a record that readers find still refers to it, the version has an index (value/index.h) that tells
 //       where the value is, and the file with the value. After a replay the version that was loaded also has the files
 //       that the log's records refer to.
+//   V9  With at most VERSION_FEW partitions, whose anchors have at most 8 bytes, and not only zeros, `few` is set.
+//       before[i] is then the number that comes before that of partition i + 1's anchor: 8 bytes, big-endian, zeros
+//       behind its end. UINT64_MAX: there is no such partition. So a key of 8 bytes or more belongs to the partition
+//       whose number is how many of these its first 8 bytes exceed, and a search reads one cache line.
 #ifndef VERSION_H
 #define VERSION_H
 
@@ -44,11 +48,15 @@
 #include "value/index.h"
 #include "view/part.h"
 
+#define VERSION_FEW 7u
 struct version {
+  // One cache line.
   _Atomic uint32_t refs;
   uint32_t nr_parts;
-  uint32_t nr_young;  // partitions with a young view
-  bool expires;       // some record of the tree expires
+  uint32_t nr_young;                 // partitions with a young view
+  bool expires;                      // some record of the tree expires
+  bool few;                          // V9
+  uint64_t before[VERSION_FEW - 1];  // V9
   uint64_t store_id;
   uint64_t number;     // grows by one with each install
   uint64_t next_file;  // file numbers from here on are free
@@ -70,6 +78,7 @@ struct version {
   struct version *next;      // in the list of versions without a reference (store/idle.h)
   struct part *parts[];      // each referenced
 };
+_Static_assert(offsetof(struct version, store_id) == CACHE_LINE, "a search among few partitions reads one line");
 
 // Makes a version of these partitions, with one reference. Takes the caller's references to the partitions over, also
 // if it fails. Fails with REMIXDB_NOMEM.
@@ -141,7 +150,12 @@ MUST_CHECK enum remixdb_status version_get(const struct version *tree, struct kr
 
 // Returns the index of the partition to which a key belongs.
 static inline uint32_t version_find(const struct version *v, struct kref key) {
-  return v->nr_parts > 1 ? anchors_find_plain(&v->anchors, key) : 0;
+  if (v->nr_parts == 1) return 0;
+  if (unlikely(!v->few) || unlikely(key.len < sizeof(v->before[0]))) return anchors_find_plain(&v->anchors, key);
+  const uint64_t first = load64be(key.ptr);
+  uint32_t at = 0;
+  for (uint32_t i = 0; i < VERSION_FEW - 1; i++) at += v->before[i] < first;
+  return at;
 }
 // Reads the store's id from CURRENT before any table is opened. Fails with REMIXDB_NOTFOUND if there is no CURRENT, or
 // with REMIXDB_VERSION or REMIXDB_CORRUPT.

@@ -46,9 +46,21 @@ static uint32_t shape_key(const struct shape *s, uint64_t *rng, uint8_t *buf) {
   return len;
 }
 
-static void find_once(const struct shape *s, uint64_t seed) {
+// Whether a search may compare the first bytes of a key only (V9).
+static bool model_few(const struct kref *anchors, uint32_t nr) {
+  bool few = nr <= VERSION_FEW;
+  for (uint32_t i = 1; i < nr; i++) {
+    bool zeros = true;
+    for (uint32_t b = 0; b < anchors[i].len; b++) zeros = zeros && anchors[i].ptr[b] == 0;
+    few = few && anchors[i].len <= 8 && !zeros;
+  }
+  return few;
+}
+
+// most: how many partitions the version may have. Returns whether there are several, and they are few (V9).
+static bool find_once(const struct shape *s, uint32_t most, uint64_t seed) {
   uint64_t rng = seed;
-  const uint32_t want = 1 + (uint32_t)(rng_next(&rng) % 120);
+  const uint32_t want = 1 + (uint32_t)(rng_next(&rng) % most);
   static uint8_t bytes[128][64];
   struct kref anchors[128];
   uint32_t nr = 1;
@@ -64,6 +76,7 @@ static void find_once(const struct shape *s, uint64_t seed) {
   nr = distinct;
   struct version *v = version_of(anchors, nr);
   assert_int_equal(v->nr_parts, nr);
+  assert_int_equal(v->few, model_few(anchors, nr));
   for (uint32_t i = 0; i < 400; i++) {
     uint8_t key[80];
     uint32_t len;
@@ -88,7 +101,9 @@ static void find_once(const struct shape *s, uint64_t seed) {
       fail_msg("seed %llu: key %u: partition %u, %u expected of %u", (unsigned long long)seed, i, got, expected, nr);
   }
   assert_int_equal(version_find(v, kref(NULL, 0)), 0);
+  const bool few = v->few && nr > 1;
   version_unref(v);
+  return few;
 }
 
 static void test_find(void **state) {
@@ -97,8 +112,12 @@ static void test_find(void **state) {
       {0, 0, 12, 8}, {0, 0, 3, 3}, {0, 8, 6, 4}, {0, 9, 4, 2},   {1, 0, 10, 8}, {5, 0, 6, 8},
       {7, 0, 3, 8},  {8, 0, 8, 8}, {9, 8, 5, 4}, {20, 0, 20, 2}, {20, 8, 9, 8},
   };
-  for (uint32_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++)
-    for (uint64_t seed = 1; seed <= 25; seed++) find_once(&shapes[i], seed * 1000 + i);
+  uint32_t nr_few = 0;
+  for (uint32_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+    for (uint64_t seed = 1; seed <= 25; seed++) (void)find_once(&shapes[i], 120, seed * 1000 + i);
+    for (uint64_t seed = 1; seed <= 50; seed++) nr_few += find_once(&shapes[i], VERSION_FEW + 2, seed * 1000 + i);
+  }
+  assert_true(nr_few > 50);
 }
 
 // ---- versions with tables
