@@ -444,11 +444,14 @@ static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg
 }
 
 // Returns the segment that appends can continue as it is, or NULL. Such a segment is empty, no frame of its generation
-// lies after its header, and the log has no files outside the chain. So a later recovery cannot take a cut frame for a
-// frame that is appended now, and cannot take a segment that lost its header for the next segment.
+// lies after its header, and there are no files with a log's name outside the chain. So a later recovery cannot take a
+// cut frame for a frame that is appended now, and cannot take a segment that lost its header for the next segment. A
+// file that looks foreign counts, too: a header that was torn while it was overwritten may be the old one again after a
+// power cut, and its generation may be the next one.
 static struct wal_seg *wal_reusable(struct wal *w, const struct wal_recovery *rec) {
   struct wal_seg *const seg = w->active;
-  const bool alone = atomic_load_explicit(&w->nr_pooled, memory_order_relaxed) == 0 && rec->cut_bytes == 0;
+  const bool alone = atomic_load_explicit(&w->nr_pooled, memory_order_relaxed) == 0 && !w->foreign &&
+                     rec->cut_bytes == 0;
   const bool fits = seg && !seg->shared && seg->end == WAL_HEAD && seg->size <= w->limit / 2 &&
                     seg->size <= WAL_PREALLOC;
   return alone && fits ? seg : NULL;
