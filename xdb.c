@@ -34,6 +34,11 @@
 
 // For rounds (compact.hand_back): writes a record again, see "putting".
 static enum remixdb_status write_back(void *arg, struct worker *w, uint32_t tree, const struct kv_rec *rec);
+// For rounds (compact.secure).
+static enum remixdb_status secure_log(void *arg) {
+  const struct xdb *const x = arg;
+  return wal_sync_active(x->wal);
+}
 
 // Held by opening until the store's super has taken it over.
 struct opening {
@@ -124,6 +129,7 @@ enum remixdb_status xdb_open_at(const struct env_dir *at, const char *name, cons
   struct xdb *x = setup_create(o, at->env);
   if (!x) return REMIXDB_NOMEM;
   x->compact.hand_back = write_back;
+  x->compact.secure = secure_log;
   x->compact.arg = x;
   x->txns.let_go = txn_pool_let_go;
   x->txns.fini = txn_pool_fini;

@@ -110,6 +110,9 @@ struct compact {
   struct compact_stats stats;
   // Puts a key of a tree back into the active memtable and its log, unless a newer version is there.
   enum remixdb_status (*hand_back)(void *arg, struct worker *w, uint32_t tree, const struct kv_rec *rec);
+  // The round of a memtable calls this once, after its last hand_back and before it writes: makes durable what was
+  // handed back, and the beginning of the log that the next version will name. NULL: there is no log.
+  enum remixdb_status (*secure)(void *arg);
   void *arg;
 };
 

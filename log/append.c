@@ -445,8 +445,22 @@ void wal_end(struct wal *w) {
 
 // ---- sync
 
-// With the lock held and `syncing` set: makes all records durable that were appended up to now. Yields the lock.
-static enum remixdb_status wal_sync_lead(struct wal *w) {
+// Yields the lock.
+static enum remixdb_status wal_sync_seg(struct wal *w, const struct wal_seg *seg) {
+  lib_unlock(&w->lock);
+  const enum remixdb_status s = env_sync_data(w->env, seg->fd, seg->path);
+  lib_lock(&w->lock);
+  if (s == REMIXDB_OK) {
+    w->st.syncs++;
+    return s;
+  }
+  wal_fail(w, s);
+  return wal_error(w);
+}
+
+// With the lock held and `syncing` set: makes all records durable that were appended up to now, or, with `alone`, those
+// of the active segment. Yields the lock.
+static enum remixdb_status wal_sync_lead(struct wal *w, bool alone) {
   assert(w->syncing);
   wal_seal(w);
   struct wal_seg *const last = w->active;
@@ -462,27 +476,33 @@ static enum remixdb_status wal_sync_lead(struct wal *w) {
       return wal_error(w);
     }
   }
-  // The loop syncs the oldest segment first, because no segment may become durable before an older one (log/wal.h, L5).
-  // `i` stays valid without the lock: a segment stays in the list until it is durable, and only this thread makes
-  // segments durable. All segments before `last` have their final length.
-  for (struct wal_seg *i = w->segs;; i = i->next) {
-    const uint64_t end = i == last ? last_end : i->end;
-    if (i->durable < end) {
-      lib_unlock(&w->lock);
-      s = env_sync_data(w->env, i->fd, i->path);
-      lib_lock(&w->lock);
-      if (s != REMIXDB_OK) {
-        wal_fail(w, s);
-        return wal_error(w);
-      }
-      i->durable = end;
-      w->st.syncs++;
-    }
-    if (i == last) break;
+  // The loop syncs the oldest segment first, because no segment may count as durable before an older one (log/wal.h,
+  // L5). `i` stays valid without the lock: while a thread leads a sync, only segments that are durable leave the list,
+  // and only this thread makes segments durable. All segments before `last` have their final length.
+  bool whole = true;  // everything before `last` is durable
+  for (struct wal_seg *i = w->segs; i != last; i = i->next) {
+    if (i->durable == i->end) continue;
+    whole = false;
+    if (alone) break;
+    if ((s = wal_sync_seg(w, i)) != REMIXDB_OK) return s;
+    i->durable = i->end;
+    whole = true;
   }
+  if (last->durable < last_end && (s = wal_sync_seg(w, last)) != REMIXDB_OK) return s;
   w->durable_gen = last->h.gen;
+  if (!whole) return REMIXDB_OK;
+  last->durable = last_end;
   atomic_store_explicit(&w->durable_seq, seq, memory_order_relaxed);
   return REMIXDB_OK;
+}
+
+// Leads a sync. With the lock held; yields it.
+static enum remixdb_status wal_sync_once(struct wal *w, bool alone) {
+  w->syncing = true;
+  const enum remixdb_status s = wal_sync_lead(w, alone);
+  w->syncing = false;
+  wal_event_wake(&w->synced);
+  return s;
 }
 
 enum remixdb_status wal_sync(struct wal *w) {
@@ -499,12 +519,18 @@ enum remixdb_status wal_sync(struct wal *w) {
       wal_event_wait(w, &w->synced);
       continue;
     }
-    w->syncing = true;
-    s = wal_sync_lead(w);
-    w->syncing = false;
-    wal_event_wake(&w->synced);
-    if (s != REMIXDB_OK) break;
+    if ((s = wal_sync_once(w, false)) != REMIXDB_OK) break;
   }
+  lib_unlock(&w->lock);
+  return s;
+}
+
+enum remixdb_status wal_sync_active(struct wal *w) {
+  if (w->read_only) return REMIXDB_OK;
+  lib_lock(&w->lock);
+  while (w->syncing) wal_event_wait(w, &w->synced);
+  enum remixdb_status s = wal_error(w);
+  if (s == REMIXDB_OK) s = wal_sync_once(w, true);
   lib_unlock(&w->lock);
   return s;
 }

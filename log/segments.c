@@ -334,23 +334,22 @@ static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool 
 
 // ---- preparing and switching
 
-enum remixdb_status wal_settle(struct wal *w) {
+// Makes durable what must be before a further segment begins: the header of the active one, and all older ones (L4).
+// Recovery relies on that for three facts. A generation that is missing between two others is damage, never the effect
+// of a crash. So is a broken frame in a segment after which more than one other begins. No frame on disk has a
+// generation that is more than one above the largest generation in a header on disk. Under admin.
+static enum remixdb_status wal_settle(struct wal *w) {
   lib_lock(&w->lock);
   const enum remixdb_status s = wal_error(w);
-  const bool settled = w->durable_gen >= w->active->h.gen;
+  bool settled = w->durable_gen >= w->active->h.gen;
+  for (const struct wal_seg *i = w->segs; i != w->active && settled; i = i->next) settled = i->durable == i->end;
   lib_unlock(&w->lock);
   return s != REMIXDB_OK || settled ? s : wal_sync(w);
 }
 
 // Prepares the next segment. make: if the pool is empty, the call makes a new file. Under admin.
-//
-// A segment begins only after the header of the previous segment is durable (L4). Recovery relies on that for two
-// facts. A generation that is missing between two others is damage, never the effect of a crash. No frame on disk has a
-// generation that is more than one above the largest generation in a header on disk.
 static enum remixdb_status wal_prepare_locked(struct wal *w, uint64_t expected, bool make) {
   if (w->read_only) return err_set(REMIXDB_READONLY, "%s: the log was opened read-only", w->dir->path);
-  const enum remixdb_status s = wal_settle(w);
-  if (s != REMIXDB_OK) return s;
   atomic_store_explicit(&w->next_for, expected, memory_order_relaxed);
   struct wal_seg *const next = w->next;
   if (!next) return make || w->pool ? wal_file_take(w, expected, false, &w->next) : REMIXDB_OK;
@@ -455,6 +454,7 @@ enum remixdb_status wal_switch_after(struct wal *w, const struct kv_rec *last, u
                                      void (*fn)(void *arg, uint64_t new_gen), void *arg) {
   (void)pthread_mutex_lock(&w->admin);
   enum remixdb_status s = wal_prepare_locked(w, 0, true);
+  if (s == REMIXDB_OK) s = wal_settle(w);
   if (s == REMIXDB_OK && (s = wal_switch_lock(w, last)) == REMIXDB_OK) {
     s = wal_error(w);
     if (s == REMIXDB_OK && w->active->h.gen >= WAL_NUMBER_MAX)
@@ -548,14 +548,19 @@ enum remixdb_status wal_trim(struct wal *w, uint32_t keep) {
 enum remixdb_status wal_release(struct wal *w, uint64_t gen) {
   if (w->read_only) return REMIXDB_OK;
   (void)pthread_mutex_lock(&w->admin);
-  // After wal_settle every older segment is durable, so no write and no sync of an older segment is under way.
-  enum remixdb_status s = wal_settle(w);
+  lib_lock(&w->lock);
+  enum remixdb_status s = wal_error(w);
+  // Once a sync has made the active header durable, no write of an older segment is under way.
+  const bool written = w->durable_gen >= w->active->h.gen;
+  lib_unlock(&w->lock);
+  if (s == REMIXDB_OK && !written) s = wal_sync_active(w);
   while (s == REMIXDB_OK) {
     lib_lock(&w->lock);
     struct wal_seg *const old = w->segs;
     const bool take = old != w->active && old->h.gen < gen;
+    // A thread that leads a sync uses the segments that are not durable yet. Two syncs make this one durable.
+    while (take && w->syncing && old->durable < old->end) wal_event_wait(w, &w->synced);
     if (take) {
-      assert(old->durable == old->end);
       w->segs = old->next;
       w->st.segments--;
       wal_bound(w);

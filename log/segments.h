@@ -57,6 +57,4 @@ bool wal_is_behind(const struct wal *w);
 MUST_CHECK enum remixdb_status wal_grow(struct wal *w, uint64_t need);
 // Makes room ahead of need, or records that the disk refused it. Yields the lock.
 void wal_grow_ahead(struct wal *w);
-// Makes the active segment's header durable, and with it all older segments. Under admin, without the log's lock.
-MUST_CHECK enum remixdb_status wal_settle(struct wal *w);
 #endif

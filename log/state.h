@@ -91,7 +91,7 @@ struct wal {
   bool held;                 // wal_hold
   uint64_t grow_refused;     // making room ahead failed at this size, so wal_ahead does not try again until an append
                              // needs room
-  uint64_t durable_gen;      // the newest segment with a durable header
+  uint64_t durable_gen;      // the newest segment with a durable header; all buffers of older ones are written
   struct err_saved err;      // the sticky error
   struct wal_event written;  // a write or a growth has ended
   struct wal_event synced;   // a sync has ended

@@ -26,11 +26,14 @@
 //         does not cover it, so a torn watermark damages nothing else.
 //   L4  Chain. A header states the generation and the final length of the segment before it. A segment is replayed only
 //       when the one before is complete up to that length; else L3 decides between cut and corrupt. A segment begins
-//       only when the header of the one before is durable, so a generation missing between two others is
-//       REMIXDB_CORRUPT. Generations grow. A recovery leaves one generation out. A crash may have lost the header of a
-//       segment with that generation and left its frames, and these frames must never belong to a later segment.
+//       only when the header of the one before is durable, and all that is older as a whole, or released. So a
+//       generation missing between two others is REMIXDB_CORRUPT, and so is a torn segment before two others.
+//       Generations grow. A recovery leaves one generation out. A crash may have lost the header of a segment with that
+//       generation and left its frames, and these frames must never belong to a later segment.
 //   L5  Durability. wal_sync returns only when everything appended before the call, in all segments, is durable. A
-//       segment is never synced before the older ones.
+//       segment is never known to be durable before the older ones: wal_sync syncs them in order. wal_sync_active makes
+//       the active segment durable alone. No frame, header or watermark states that, so L3 takes the torn tail of an
+//       older segment for what it is. When a version names the active segment, nobody needs the older ones.
 //   L6  Errors. A failed write or fsync is sticky: later appends and syncs return it. An append's REMIXDB_NOSPACE is
 //       not: room on disk is reserved before a record is accepted, so a full disk refuses the record and changes
 //       nothing else.
@@ -160,6 +163,10 @@ MUST_CHECK enum remixdb_status wal_begin_held(struct wal *w, size_t nbytes, uint
 // header is durable then, too, so a version may name the segment's generation. Blocks for the disk. After
 // REMIXDB_NOSPACE (possible if the file system reserves no room) nothing is lost, and the caller may try again.
 MUST_CHECK enum remixdb_status wal_sync(struct wal *w);
+// Makes the header of the active segment durable, and the records that were appended to it before the call, whatever
+// becomes of the older segments. A version may name the segment's generation then, as the one at which the replay
+// begins. The records of older segments count as durable only after wal_sync. Otherwise like wal_sync.
+MUST_CHECK enum remixdb_status wal_sync_active(struct wal *w);
 // Returns the last sequence number that is known to be durable. Relaxed.
 uint64_t wal_durable_seq(const struct wal *w);
 // Writes the buffers without a sync: the records survive the process, but not the machine.
@@ -174,8 +181,8 @@ MUST_CHECK enum remixdb_status wal_mark(struct wal *w);
 // ---- log segments
 
 // Prepares the next segment's file: a recycled file, or a new file whose name is durable. The file gets as much room on
-// disk as the active segment has, if the disk and the limit allow that. Also makes the active header durable. Blocks
-// for the disk without the log's lock. Fails with REMIXDB_NOSPACE, REMIXDB_NOMEM or REMIXDB_IO.
+// disk as the active segment has, if the disk and the limit allow that. Blocks for the disk without the log's lock.
+// Fails with REMIXDB_NOSPACE, REMIXDB_NOMEM or REMIXDB_IO.
 MUST_CHECK enum remixdb_status wal_prepare(struct wal *w);
 // Does work ahead of time, so that an append or a switch need not wait for it. It makes room on disk in the active
 // segment. When the active header is durable, it also prepares the next segment's file. After the first switch it makes
@@ -184,7 +191,8 @@ MUST_CHECK enum remixdb_status wal_prepare(struct wal *w);
 void wal_ahead(struct wal *w);
 // Guesses whether wal_ahead has something to do. Relaxed.
 bool wal_ahead_pending(const struct wal *w);
-// Makes the next segment the active one. If the next segment is not prepared yet, the call prepares it. Calls fn(arg,
+// Makes the next segment the active one. If the next segment is not prepared yet, the call prepares it. If older
+// segments are left, or the active header is not durable (wal_sync_active), it syncs the log first. Calls fn(arg,
 // new_gen) under the log's lock at the moment of the switch; fn may be NULL. All records appended before that moment
 // belong to the old generation, all later ones to the new one. On failure nothing has changed and fn is not called.
 MUST_CHECK enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), void *arg);

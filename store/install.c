@@ -89,8 +89,8 @@ static struct super *prepare(struct xdb *x, struct version *next, bool had_froze
   return fresh;
 }
 
-// The segment that the version names has a durable header (after a freeze: once the log is synced), so its fingerprint
-// is known.
+// The segment that the version names has a durable header (after a freeze: a round has secured its log before it wrote
+// tables), so its fingerprint is known.
 static enum remixdb_status name_log(struct xdb *x, struct version *next) {
   next->printed = true;
   return wal_print(x->wal, next->log_gen, &next->log_print);
@@ -184,7 +184,6 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   const struct values_new values = {.frozen = frozen, .moved = moved};
   enum remixdb_status s = fresh ? values_of_next(x, next, base, &values) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = value_log_sync(&x->compact.values);
-  if (s == REMIXDB_OK && had_frozen) s = wal_sync(x->wal);
   if (s == REMIXDB_OK) s = name_log(x, next);
   if (s == REMIXDB_OK) s = make_durable(x, next, &unknown);
   if (s != REMIXDB_OK) {

@@ -70,6 +70,7 @@ enum remixdb_status open_model(const struct env_dir *dir, struct model *m, struc
   if (s != REMIXDB_OK) return s;
   check_recovered(m, &rec);
   m->nr = m->synced = m->gen_seq = rec.last_seq;
+  m->secured_gen = 0;
   m->gen = wal_gen(*out);
   m->fresh = false;
   assert_int_equal(wal_durable_seq(*out), m->nr);
@@ -112,6 +113,14 @@ enum remixdb_status sync_model(struct wal *w, struct model *m) {
   return s;
 }
 
+enum remixdb_status secure_model(struct wal *w, struct model *m) {
+  const enum remixdb_status s = wal_sync_active(w);
+  if (s != REMIXDB_OK) return s;
+  m->secured = m->nr;
+  m->secured_gen = m->gen;
+  return s;
+}
+
 void switched(void *arg, uint64_t gen) {
   struct model *const m = arg;
   assert_true(gen > m->gen);
@@ -124,6 +133,15 @@ enum remixdb_status release_model(struct wal *w, struct model *m) {
   if (s != REMIXDB_OK) return s;
   m->oldest_gen = m->gen;
   m->oldest_seq = m->gen_seq;
+  return wal_release(w, m->gen);
+}
+
+enum remixdb_status install_model(struct wal *w, struct model *m) {
+  const enum remixdb_status s = m->secured_gen == m->gen ? REMIXDB_OK : secure_model(w, m);
+  if (s != REMIXDB_OK) return s;
+  m->oldest_gen = m->gen;
+  m->oldest_seq = m->gen_seq;
+  if (m->synced < m->secured) m->synced = m->secured;
   return wal_release(w, m->gen);
 }
 

@@ -27,6 +27,7 @@ struct model {
   uint64_t synced;                  // acknowledged as durable
   uint64_t oldest_gen, oldest_seq;  // as the version file would have them
   uint64_t gen, gen_seq;            // the active segment and the number it began after
+  uint64_t secured, secured_gen;    // wal_sync_active has returned for records up to here, of this segment
   bool fresh;
 };
 
@@ -54,10 +55,13 @@ enum remixdb_status append(struct wal *w, struct model *m, uint64_t *rng, uint32
 enum remixdb_status append_by(struct wal *w, struct model *m, uint64_t *rng, uint32_t nr,
                               enum remixdb_status (*begin)(struct wal *w, size_t nbytes, uint64_t *gen_out));
 enum remixdb_status sync_model(struct wal *w, struct model *m);
+enum remixdb_status secure_model(struct wal *w, struct model *m);  // wal_sync_active
 // For wal_switch, with the model as its argument.
 void switched(void *arg, uint64_t gen);
-// Acts as an installed version does: it releases every segment before the active one.
+// Acts as an installed version does: it releases every segment before the active one. The first one syncs the log
+// before; for the other it is enough that the active segment is secured.
 enum remixdb_status release_model(struct wal *w, struct model *m);
+enum remixdb_status install_model(struct wal *w, struct model *m);
 
 // The image opens, holds a prefix with all synced records, and is not changed by opening it read-only.
 void check_image(struct simdisk *d, const struct model *m);

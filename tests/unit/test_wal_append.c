@@ -183,6 +183,7 @@ struct crowd {
   _Atomic uint64_t published;
   _Atomic bool stop;
   _Atomic uint32_t bad;
+  bool installs;  // each switch is followed by the release of the older segments, which nobody has synced
   struct model *m;
 };
 
@@ -256,9 +257,13 @@ static void *switcher_main(void *arg) {
   while (!atomic_load(&c->stop)) {
     if (wal_prepare(c->w) != REMIXDB_OK) atomic_fetch_add(&c->bad, 1);
     if (wal_switch(c->w, crowd_switched, c) != REMIXDB_OK) atomic_fetch_add(&c->bad, 1);
-    if (wal_sync(c->w) != REMIXDB_OK) atomic_fetch_add(&c->bad, 1);
-    // releases none, as all are replayed at the end
-    if (wal_release(c->w, c->m->oldest_gen) != REMIXDB_OK) atomic_fetch_add(&c->bad, 1);
+    if (c->installs) {
+      if (install_model(c->w, c->m) != REMIXDB_OK) atomic_fetch_add(&c->bad, 1);
+    } else {
+      if (wal_sync(c->w) != REMIXDB_OK) atomic_fetch_add(&c->bad, 1);
+      // releases none, as all are replayed at the end
+      if (wal_release(c->w, c->m->oldest_gen) != REMIXDB_OK) atomic_fetch_add(&c->bad, 1);
+    }
     time_sleep_ns(2000000);
   }
   return NULL;
@@ -276,12 +281,13 @@ static enum remixdb_status crowd_replay(void *arg, uint64_t seq, const struct kv
   return REMIXDB_OK;
 }
 
-static void run_crowd(const struct env_dir *dir) {
+static void run_crowd(const struct env_dir *dir, bool installs) {
   struct crowd *const c = calloc(1, sizeof(*c));
   struct appender a[APPENDERS];
   pthread_t threads[APPENDERS + 3];
   struct wal_recovery rec;
   assert_non_null(c);
+  c->installs = installs;
   c->m = model_create();
   OK(open_model(dir, c->m, &c->w));
   for (int i = 0; i < APPENDERS; i++) {
@@ -301,9 +307,10 @@ static void run_crowd(const struct env_dir *dir) {
   assert_int_equal(st.records, nr);
   OK(wal_close(c->w));
   const struct wal_opts o = {.dir = dir, .store_id = STORE};
-  OK(wal_open(&o, 1, 0, false, crowd_replay, c, &rec, &c->w));
+  assert_int_equal(c->m->oldest_gen > 1, installs);
+  OK(wal_open(&o, c->m->oldest_gen, c->m->oldest_seq, false, crowd_replay, c, &rec, &c->w));
   assert_int_equal(rec.last_seq, nr);
-  assert_int_equal(rec.nr_records, nr);
+  assert_int_equal(rec.nr_records, nr - c->m->oldest_seq);
   assert_int_equal(rec.cut_bytes, 0);
   OK(wal_close(c->w));
   free(c->m);
@@ -377,21 +384,19 @@ static void test_asks_ahead(void **state) {
 }
 
 static void test_threads(void **state) {
-  (void)state;
   struct simdisk *const d = disk_create();
   simdisk_no_allocate(d, true);
   simdisk_short_io(d, 99);
-  run_crowd(dir_of(d));
+  run_crowd(dir_of(d), *(bool *)*state);
   simdisk_destroy(d);
 }
 
 static void test_threads_on_files(void **state) {
-  (void)state;
   char dir[TEMP_DIR];
   assert_true(temp_make(dir, "wal"));
   struct env_dir held;
   OK(env_dir_open(ENV_PATHS(env_posix()), dir, &held));
-  run_crowd(&held);
+  run_crowd(&held, *(bool *)*state);
   env_dir_close(&held);
   assert_int_equal(remove_tree(dir), 0);
 }
@@ -490,14 +495,17 @@ static void test_hold(void **state) {
 }
 
 int main(void) {
+  bool replays = false, installs = true;
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_round_trip),
       cmocka_unit_test(test_format),
       cmocka_unit_test(test_large_batches),
       cmocka_unit_test(test_replay_status),
       cmocka_unit_test(test_asks_ahead),
-      cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_threads_on_files),
+      cmocka_unit_test_prestate(test_threads, &replays),
+      cmocka_unit_test_prestate(test_threads, &installs),
+      cmocka_unit_test_prestate(test_threads_on_files, &replays),
+      cmocka_unit_test_prestate(test_threads_on_files, &installs),
       cmocka_unit_test(test_hold),
       cmocka_unit_test(test_threads_and_a_failing_sync),
   };
