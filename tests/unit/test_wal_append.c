@@ -254,7 +254,7 @@ static void crowd_switched(void *arg, uint64_t gen) {
 
 static void *switcher_main(void *arg) {
   struct crowd *const c = arg;
-  while (!atomic_load(&c->stop)) {
+  do {
     if (wal_prepare(c->w) != REMIXDB_OK) atomic_fetch_add(&c->bad, 1);
     if (wal_switch(c->w, crowd_switched, c) != REMIXDB_OK) atomic_fetch_add(&c->bad, 1);
     if (c->installs) {
@@ -265,7 +265,7 @@ static void *switcher_main(void *arg) {
       if (wal_release(c->w, c->m->oldest_gen) != REMIXDB_OK) atomic_fetch_add(&c->bad, 1);
     }
     time_sleep_ns(2000000);
-  }
+  } while (!atomic_load(&c->stop));  // once at least, on a busy machine, too
   return NULL;
 }
 
