@@ -454,6 +454,9 @@ size_t wh_memory_small(const struct wh *wh) { return arena_used_small(&wh->arena
 
 bool wh_expires(const struct wh *wh) { return atomic_load_explicit(&wh->expires, memory_order_relaxed); }
 
+// False: no key is there, up to the moment that the reader has taken.
+static inline bool wh_used(const struct wh *wh) { return atomic_load_explicit(&wh->used, memory_order_relaxed); }
+
 uint64_t wh_count(const struct wh *wh) { return atomic_load_explicit(&wh->count, memory_order_relaxed); }
 
 // ---- writing
@@ -559,6 +562,7 @@ static inline void leaf_note(struct wh_slot *slot, const struct wh_ver *older, b
 enum remixdb_status wh_link(struct wh_slot *slot, const struct kv_rec *rec) {
   struct wh *wh = slot->wh;
   const bool tomb = rec->kind & KV_TOMB;
+  if (unlikely(!wh_used(wh))) atomic_store_explicit(&wh->used, true, memory_order_relaxed);
   if (unlikely(rec->kind & KV_EXPIRES)) atomic_store_explicit(&wh->expires, true, memory_order_relaxed);
   const size_t size = sizeof(struct wh_ver) + rec->vlen + (rec->kind & KV_EXPIRES ? sizeof(rec->expiry) : 0);
   struct wh_entry *e = slot->entry;
@@ -781,7 +785,8 @@ static inline const struct wh_ver *leaf_get(const struct wh *wh, struct wh_leaf 
 }
 
 struct wh_begun wh_get_begin(const struct wh *wh, struct kref key, uint64_t hash) {
-  // In a nearly empty index, `recent` is not worth reading a cache line. Stores that are only read have such an index.
+  if (!wh_used(wh)) return (struct wh_begun){NULL, NULL};
+  // In a nearly empty index, `recent` is not worth reading a cache line.
   const bool few = atomic_load_explicit(&wh->guide, memory_order_relaxed) == NULL;
   const void *const recent = few ? NULL : recent_find(wh, hash);
   if (recent) {
@@ -795,8 +800,8 @@ struct wh_begun wh_get_begin(const struct wh *wh, struct kref key, uint64_t hash
   return (struct wh_begun){l, NULL};
 }
 
-const struct wh_ver *wh_get_end(const struct wh *wh, struct wh_begun w, struct kref key, uint64_t hash,
-                                uint64_t moment) {
+const struct wh_ver *wh_get_rest(const struct wh *wh, struct wh_begun w, struct kref key, uint64_t hash,
+                                 uint64_t moment) {
   if (w.recent) {
     const struct wh_ver *v = NULL;
     if (wh_recent_is_ver(w.recent)) v = kv_eq(wh_ver_key(w.recent), key) ? w.recent : NULL;

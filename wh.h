@@ -179,13 +179,17 @@ void wh_many_unlock(struct wh_many *m);  // unlocks all leaves and frees the lis
 const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash, uint64_t moment);
 // wh_get in two steps, inside one epoch. The first step prefetches the memory that the second step reads first, so the
 // caller can do something else between them.
-struct wh_begun {        // one of the two is set
+struct wh_begun {        // at most one of the two is set; none: nothing was ever linked
   struct wh_leaf *leaf;  // most likely the key's leaf
   const void *recent;    // most likely the key's entry or version (wh/leaf.h: wh_recent_is_ver)
 };
 struct wh_begun wh_get_begin(const struct wh *wh, struct kref key, uint64_t hash);
-const struct wh_ver *wh_get_end(const struct wh *wh, struct wh_begun wanted, struct kref key, uint64_t hash,
-                                uint64_t moment);
+const struct wh_ver *wh_get_rest(const struct wh *wh, struct wh_begun wanted, struct kref key, uint64_t hash,
+                                 uint64_t moment);  // private to wh_get_end
+static inline const struct wh_ver *wh_get_end(const struct wh *wh, struct wh_begun wanted, struct kref key,
+                                              uint64_t hash, uint64_t moment) {
+  return wanted.leaf || wanted.recent ? wh_get_rest(wh, wanted, key, hash, moment) : NULL;
+}
 // wh_get for many keys at one moment: versions_out[which[i]] for keys[which[i]] and hashes[which[i]], i < nr <=
 // WH_GROUP_MAX. The lookups go side by side. Each step prefetches the memory that the next step reads, so that all
 // lookups wait for memory together.

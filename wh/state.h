@@ -30,6 +30,7 @@ struct wh {
   _Atomic uint64_t *recent;  // by the lower half of the hash: the word (wh_entry_word) of the entry or version that was
                              // written last at this place; release; 0: none
   uint32_t nr_recent;
+  _Atomic bool used;  // some version was linked; relaxed, set before the version is
   struct epoch *epoch;
   struct wh_trie trie;
   _Atomic bool expires;  // some version that was linked expires; relaxed

@@ -6,6 +6,35 @@
 // TEST_SEED in the environment repeats a run's random choices.
 #include "tests/lib/wh_model.h"
 
+// Whether a get of the key looks into the index.
+static bool looks(const struct wh_model *m, struct kref key) {
+  const struct wh_begun w = wh_get_begin(m->wh, key, key_hash(key));
+  return w.leaf || w.recent;
+}
+
+// A get does not search an index to which nothing was ever linked, and searches any other.
+static void test_unused(void **state) {
+  (void)state;
+  struct wh_model m;
+  const struct kref key = kref("a", 1);
+  wh_model_init(&m);
+  epoch_enter(&m.epoch, &m.slot);
+  struct wh_slot s;
+  wh_lock(m.wh, key, key_hash(key), &s);
+  wh_unlock(&s);
+  CHECK(!looks(&m, key));
+  CHECK(wh_get(m.wh, key, key_hash(key), WH_PENDING - 1) == NULL);
+  wh_lock(m.wh, key, key_hash(key), &s);
+  OK(wh_link(&s, KV_REC(kref(NULL, 0), NULL, 0, true)));
+  CHECK(looks(&m, key) && looks(&m, kref("b", 1)));
+  wh_unlink(&s);
+  wh_unlock(&s);
+  CHECK(looks(&m, key));
+  CHECK(wh_get(m.wh, key, key_hash(key), WH_PENDING - 1) == NULL);
+  epoch_exit(&m.slot);
+  wh_model_fini(&m);
+}
+
 static void test_empty(void **state) {
   (void)state;
   struct wh_model m;
@@ -373,10 +402,10 @@ static void test_wanted(void **state) {
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_empty),        cmocka_unit_test(test_model), cmocka_unit_test(test_moment),
-      cmocka_unit_test(test_recycle),      cmocka_unit_test(test_many),  cmocka_unit_test(test_growth),
-      cmocka_unit_test(test_nomem_create), cmocka_unit_test(test_nomem), cmocka_unit_test(test_nomem_many),
-      cmocka_unit_test(test_wanted),
+      cmocka_unit_test(test_unused),     cmocka_unit_test(test_empty),        cmocka_unit_test(test_model),
+      cmocka_unit_test(test_moment),     cmocka_unit_test(test_recycle),      cmocka_unit_test(test_many),
+      cmocka_unit_test(test_growth),     cmocka_unit_test(test_nomem_create), cmocka_unit_test(test_nomem),
+      cmocka_unit_test(test_nomem_many), cmocka_unit_test(test_wanted),
   };
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }
