@@ -812,7 +812,20 @@ static __attribute__((noinline)) void skip_slow(struct xdb_iter *it, uint32_t nr
   done_at(it, s == REMIXDB_OK ? xdb_iter_skip(it, nr) : s);
 }
 
-PUBLIC void remixdb_iter_skip(struct xdb_iter *it, uint32_t nr) { skip_slow(it, nr); }
+static inline void skip_one(struct xdb_iter *it) {
+  if (unlikely(!it || fork_now() != 0 || !xdb_iter_next_fast(it))) {
+    skip_slow(it, 1);
+    return;
+  }
+  stepped(it);
+}
+
+PUBLIC void remixdb_iter_skip1(struct xdb_iter *it) { skip_one(it); }
+PUBLIC void remixdb_iter_skip(struct xdb_iter *it, uint32_t nr) {
+  if (likely(nr == 1)) skip_one(it);
+  else skip_slow(it, nr);
+}
+
 static __attribute__((noinline)) void prev_slow(struct xdb_iter *it) {
   const enum remixdb_status s = check_iter(it);
   done_at(it, s == REMIXDB_OK ? xdb_iter_prev(it) : s);
@@ -821,13 +834,6 @@ static __attribute__((noinline)) void prev_slow(struct xdb_iter *it) {
 PUBLIC void remixdb_iter_prev(struct xdb_iter *it) {
   if (unlikely(!it || fork_now() != 0 || !xdb_iter_prev_fast(it))) {
     prev_slow(it);
-    return;
-  }
-  stepped(it);
-}
-PUBLIC void remixdb_iter_skip1(struct xdb_iter *it) {
-  if (unlikely(!it || fork_now() != 0 || !xdb_iter_next_fast(it))) {
-    skip_slow(it, 1);
     return;
   }
   stepped(it);
