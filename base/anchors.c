@@ -103,21 +103,26 @@ static __attribute__((noinline)) uint64_t sum_absent(const struct anchors_cells 
   return sum;
 }
 
-// Returns the line of v's cell. lines, ranks: the tree's.
-ALWAYS_INLINE const struct anchors_line *line_of(const struct anchors_line *lines, const uint16_t *ranks,
-                                                 const struct anchors_cells *c, uint64_t v) {
+// Makes the number of v's ranks. Returns false if a byte of v does not occur at its place.
+ALWAYS_INLINE bool sum_known(const struct anchors_cells *c, const uint16_t *ranks, uint64_t v, uint64_t *sum_out) {
   uint64_t sum = 0;
   uint32_t all = 0;
-  for (uint32_t p = 0; p < c->nr_places; p++) {
-    const uint32_t rank = ranks[p * BYTES + (v >> (56 - 8 * p) & 255)];
+  for (uint32_t p = 0; p < c->nr_places; p++, ranks += BYTES) {
+    v = v << 8 | v >> 56;  // its next byte is the lowest one now
+    const uint32_t rank = ranks[(uint8_t)v];
     sum += (uint64_t)(rank >> RANK_SHIFT) * c->weight[p];
     all |= rank;
   }
-  if (unlikely(all & ABSENT)) sum = sum_absent(c, ranks, v);
-  return lines + cell_of(c, sum);
+  *sum_out = sum;
+  return likely(!(all & ABSENT));
 }
+
+// Returns the line of v's cell.
 static inline const struct anchors_line *cell_line(const struct anchors *a, const struct anchors_cells *c, uint64_t v) {
-  return line_of(a->lines + c->lines, a->ranks + c->ranks, c, v);
+  const uint16_t *const ranks = a->ranks + c->ranks;
+  uint64_t sum;
+  if (!sum_known(c, ranks, v, &sum)) sum = sum_absent(c, ranks, v);
+  return a->lines + c->lines + cell_of(c, sum);
 }
 
 // Returns the first string with number `at`; after the last number, the string after the tree.
@@ -253,23 +258,39 @@ ALWAYS_INLINE bool head_off(const struct anchors *a, struct kref *key, uint32_t 
   return true;
 }
 
-// Searches the line of the key's cell. Fails if the key does not go on behind the bytes that all strings share, if it
-// has the number of a string, or if the cell is crowded.
-ALWAYS_INLINE uint32_t quick_find(const struct anchors_cells *cells, const struct anchors_line *lines,
-                                  const uint16_t *ranks, const uint8_t *shared, uint32_t common, struct kref key) {
-  if (unlikely(key.len < common + PIECE) || (unlikely(common != 0) && memcmp(key.ptr, shared, common) != 0))
-    return ANCHORS_UNKNOWN;
-  const uint64_t v = load64be(key.ptr + common);
-  const struct anchors_line *const line = line_of(lines, ranks, cells, v);
+// Searches the line of a cell that v belongs to. Fails if v is the number of a string, or if the cell is crowded.
+ALWAYS_INLINE uint32_t quick_line(const struct anchors_line *line, uint64_t v) {
   uint32_t less = 0;
   for (uint32_t i = 0; i < CELL_LINE; i++) less += line->numbers[i] < v;
   if (likely(line->nr <= CELL_LINE) && likely(less == line->nr || line->numbers[less] != v)) return line->first + less;
   return ANCHORS_UNKNOWN;
 }
 
+static __attribute__((noinline)) uint32_t quick_absent(const struct anchors_cells *cells,
+                                                       const struct anchors_line *lines, const uint16_t *ranks,
+                                                       uint64_t v) {
+  return quick_line(lines + cell_of(cells, sum_absent(cells, ranks, v)), v);
+}
+
+// Searches the cell of v, the key's number behind the bytes that all strings share. Every call is the last thing that
+// the caller does, so the way that most keys go needs no stack.
+ALWAYS_INLINE uint32_t quick_number(const struct anchors_cells *cells, const struct anchors_line *lines,
+                                    const uint16_t *ranks, uint64_t v) {
+  uint64_t sum;
+  if (!sum_known(cells, ranks, v, &sum)) return quick_absent(cells, lines, ranks, v);
+  return quick_line(lines + cell_of(cells, sum), v);
+}
+
+// The same, of a key that has to be compared with these bytes first.
+static __attribute__((noinline)) uint32_t quick_shared(const struct anchors_quick *q, struct kref key) {
+  if (memcmp(key.ptr, q->shared, q->common) != 0) return ANCHORS_UNKNOWN;
+  return quick_number(q->cells, q->lines, q->ranks, load64be(key.ptr + q->common));
+}
+
 uint32_t anchors_quick_find(const struct anchors_quick *q, struct kref key) {
-  if (unlikely(!q->cells)) return ANCHORS_UNKNOWN;
-  return quick_find(q->cells, q->lines, q->ranks, q->shared, q->common, key);
+  if (unlikely(!q->cells || key.len < q->common + PIECE)) return ANCHORS_UNKNOWN;
+  if (unlikely(q->common != 0)) return quick_shared(q, key);
+  return quick_number(q->cells, q->lines, q->ranks, load64be(key.ptr));
 }
 
 void anchors_quick_set(struct anchors_quick *q, const struct anchors *a) {
@@ -286,8 +307,10 @@ uint32_t anchors_find(const struct anchors *a, struct kref key) {
   uint32_t found;
   if (unlikely(a->nr <= 1)) return 0;
   if (unlikely(a->has_head) && !head_off(a, &key, &found)) return found;
-  if (likely(a->celled)) {  // tree 0 is the first in each array
-    found = quick_find(a->cells, a->lines, a->ranks, a->shared, a->common, key);
+  // tree 0 is the first in each array
+  if (likely(a->celled) && likely(key.len >= a->common + PIECE) &&
+      (likely(a->common == 0) || memcmp(key.ptr, a->shared, a->common) == 0)) {
+    found = quick_number(a->cells, a->lines, a->ranks, load64be(key.ptr + a->common));
     if (likely(found != ANCHORS_UNKNOWN)) return found;
   }
   struct way w = {.t = a->trees};

@@ -69,7 +69,7 @@ static inline const uint8_t *remix_quick_seg(const struct remix_quick *q, uint32
   const uint8_t *const first = q->segs + (size_t)(seg / REMIX_GROUP) * (REMIX_GROUP * stride + row),
                        *const s = first + (size_t)(seg % REMIX_GROUP) * stride;
   if (row) remix_row_prefetch(first, row);
-  for (uint32_t o = 0; o < stride; o += CACHE_LINE) prefetch(s + o);
+  remix_stride_prefetch(s, stride);
   return s;
 }
 MUST_CHECK enum remixdb_status remix_get_end(struct remix *x, const uint8_t *wanted, struct kref key, uint64_t hash,

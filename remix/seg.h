@@ -129,7 +129,7 @@ static inline void seg_row_prefetch(const struct remix_index *ix, uint32_t seg) 
 static inline const uint8_t *seg_prefetch(const struct remix_index *ix, uint32_t seg) {
   const uint8_t *const s = seg_at(ix, seg);
   if (ix->lay.row) seg_row_prefetch(ix, seg);
-  for (uint32_t o = 0; o < ix->lay.stride; o += CACHE_LINE) prefetch(s + o);
+  remix_stride_prefetch(s, ix->lay.stride);
   return s;
 }
 
