@@ -752,6 +752,44 @@ static void test_write_aligned(void **state) {
   blkio_queue_destroy(q);
 }
 
+// A file that fits into one buffer is written by the thread itself, whatever the engine. Longer files leave to the
+// engine what the thread need not wait for.
+static void test_write_short(void **state) {
+  (void)state;
+  static const uint32_t lens[] = {1, 4096, 60000, BLKIO_WRITER_BUF - 1};
+  fake_reset(true);  // native: the ring is used, and the plain calls are counted
+  for (uint32_t k = 0; k < KINDS; k++) {
+    struct blkio b;
+    blkio_init(&b, &fake, kinds[k]);
+    struct blkio_queue *const q = make_queue(&b);
+    struct blkio_writer *w = NULL;
+    OK(blkio_writer_create(q, &w));
+    const int fd = open_out(false);
+    for (uint32_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+      const uint64_t turns = atomic_load(&b.nr_turns);
+      atomic_store(&fake_writes, 0);
+      assert_int_equal(ftruncate(fd, 0), 0);
+      blkio_writer_start(w, fd, out_path, false);
+      blkio_writer_put(w, data, lens[i]);
+      OK(blkio_writer_finish(w, false));
+      assert_int_equal(atomic_load(&fake_writes), 1);
+      assert_int_equal(atomic_load(&b.nr_turns), turns);
+      check_file(lens[i]);
+    }
+    const uint64_t turns = atomic_load(&b.nr_turns);
+    atomic_store(&fake_writes, 0);
+    blkio_writer_start(w, fd, out_path, false);
+    blkio_writer_put(w, data, 2 * BLKIO_WRITER_BUF);
+    OK(blkio_writer_finish(w, false));
+    if (b.kind == BLKIO_URING) assert_true(atomic_load(&b.nr_turns) > turns);
+    if (b.kind == BLKIO_SYNC) assert_int_equal(atomic_load(&fake_writes), 2);
+    check_file(2 * BLKIO_WRITER_BUF);
+    (void)close(fd);
+    blkio_writer_destroy(w);
+    blkio_queue_destroy(q);
+  }
+}
+
 // ---- rings that cannot be had, or fail later
 
 static void test_ring_lost(void **state) {
@@ -1251,6 +1289,7 @@ int main(void) {
       cmocka_unit_test_setup(test_write_failure, reset),
       cmocka_unit_test_setup(test_write_fake, reset),
       cmocka_unit_test_setup(test_write_aligned, reset),
+      cmocka_unit_test_setup(test_write_short, reset),
       cmocka_unit_test_setup(test_ring_lost, reset),
       cmocka_unit_test_setup(test_engine_fails, reset),
       cmocka_unit_test_setup(test_nomem, reset),
