@@ -16,8 +16,12 @@
 #define PACK_LEVEL (-100)
 
 // The columns, in the order of the file. The file has a column as it is, or as one zstd frame if the frame is shorter.
-// Tags are never compressed.
 enum { COL_TAGS, COL_HEADS, COL_SELS, COL_DBITS_LOW, COL_DBITS_HIGH, COL_ANCHORS, COLS };
+// Columns that are not compressed. Tags are bytes of hashes, which do not get shorter. Large pages are for files that
+// the next round replaces: what the short columns of heads and anchors save there is not worth two frames for each
+// page.
+#define PLAIN (1u << COL_TAGS)
+#define PLAIN_LARGE (PLAIN | 1u << COL_HEADS | 1u << COL_ANCHORS)
 #define COLUMN_SLACK REMIX_SEG  // readable bytes after a column: segments are copied in full width
 // A page begins with the length of each column in the file, and the length of the column of anchors; u32 each.
 #define REMIX_PAGE_HEAD (4u * (COLS + 1))
@@ -155,7 +159,6 @@ static enum remixdb_status pack_columns(const uint8_t *image, const struct shape
   return s;
 }
 
-// compress is false for tags: they are bytes of hashes, which do not get shorter.
 static enum remixdb_status pack_column(ZSTD_CCtx *z, const struct column *c, bool compress, uint8_t *to,
                                        size_t *len_out) {
   if (compress && c->len > 1) {
@@ -172,6 +175,7 @@ static enum remixdb_status pack_column(ZSTD_CCtx *z, const struct column *c, boo
 
 // A file that is being made: room for `cap` bytes.
 struct packing {
+  uint32_t plain;  // bit c: column c is not compressed
   const uint8_t *image;
   const struct shape *h;
   ZSTD_CCtx *z;
@@ -203,7 +207,7 @@ static enum remixdb_status pack_stretch(struct packing *k, const struct stretch 
   if (s == REMIXDB_OK) k->at += head;
   for (uint32_t i = 0; i < COLS && s == REMIXDB_OK; i++) {
     lens_out[i][0] = k->cols[i].len;
-    s = pack_column(k->z, &k->cols[i], i != COL_TAGS, k->file + k->at, &lens_out[i][1]);
+    s = pack_column(k->z, &k->cols[i], !(k->plain >> i & 1), k->file + k->at, &lens_out[i][1]);
     k->at += lens_out[i][1];
   }
   return s;
@@ -321,6 +325,7 @@ enum remixdb_status remix_pack(const uint8_t *image, size_t len, bool large_page
   assert(h.size == len);
   (void)len;
   struct packing k = {.image = image, .h = &h, .z = zmem_packer_take()};
+  k.plain = large_pages ? PLAIN_LARGE : PLAIN;
   k.page_segs = atomic_load_explicit(&remix_page_segs, memory_order_relaxed) << large_pages;
   if (k.page_segs > REMIX_PAGE_MOST) k.page_segs = REMIX_PAGE_MOST;
   const enum remixdb_status s = k.z ? pack_file(&k) : REMIXDB_NOMEM;

@@ -24,8 +24,8 @@
 extern _Atomic uint32_t remix_paged_from, remix_page_segs;  // the same; tests change both. Relaxed
 
 // Makes the file of an image of `len` bytes, whose header must be right. The caller frees *file_out with mem_free.
-// large_pages: its pages have twice as many segments (at most REMIX_PAGE_MOST), which takes less time and
-// room. Fails with REMIXDB_NOMEM.
+// large_pages: its pages have twice as many segments (at most REMIX_PAGE_MOST), and short columns are not compressed.
+// That takes less time, and a few bytes more. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_pack(const uint8_t *image, size_t len, bool large_pages, uint8_t **file_out,
                                           size_t *len_out);
 // Makes the image of such a file over these tables. The caller has verified the file's checksum, and checks the
