@@ -123,10 +123,12 @@ static uint32_t table_files(struct xdb *x, uint32_t asked, uint64_t limit) {
 
 uint32_t setup_table_files(struct xdb *x, uint32_t asked) { return table_files(x, asked, process_descriptors()); }
 
-#define KEEP_PART 16u               // of the budget of memory
-#define KEEP_MAX ((size_t)8 << 20)  // bytes; larger work reads so much that the price of its memory is small
+#define KEEP_PART 16u                // of the budget of memory
+#define KEEP_MAX ((size_t)12 << 20)  // bytes; larger work reads so much that the price of its memory is small
 
-#define KEEP_MADE ((size_t)2 << 20)  // bytes of a table or REMIX in the making, with the buffers of its writer
+// Bytes of a table and of a REMIX in the making, with the buffers of the writer and what both need besides. With 2 MiB
+// the buffers of one drove out those of the other, so each partition paid for new pages.
+#define KEEP_MADE ((size_t)5 << 20)
 
 // Lets freed memory stay for the next merge and the next REMIX: as much as two workers take.
 static void keep_memory(struct xdb *x) {
