@@ -454,7 +454,7 @@ size_t wh_memory_small(const struct wh *wh) { return arena_used_small(&wh->arena
 
 bool wh_expires(const struct wh *wh) { return atomic_load_explicit(&wh->expires, memory_order_relaxed); }
 
-// False: no key is there, up to the moment that the reader has taken.
+// False: nothing is linked up to the moment that the reader has taken. A writer may have linked since.
 static inline bool wh_used(const struct wh *wh) { return atomic_load_explicit(&wh->used, memory_order_relaxed); }
 
 uint64_t wh_count(const struct wh *wh) { return atomic_load_explicit(&wh->count, memory_order_relaxed); }

@@ -179,7 +179,7 @@ void wh_many_unlock(struct wh_many *m);  // unlocks all leaves and frees the lis
 const struct wh_ver *wh_get(const struct wh *wh, struct kref key, uint64_t hash, uint64_t moment);
 // wh_get in two steps, inside one epoch. The first step prefetches the memory that the second step reads first, so the
 // caller can do something else between them.
-struct wh_begun {        // at most one of the two is set; none: nothing was ever linked
+struct wh_begun {        // at most one of the two is set; none: the moment shows nothing
   struct wh_leaf *leaf;  // most likely the key's leaf
   const void *recent;    // most likely the key's entry or version (wh/leaf.h: wh_recent_is_ver)
 };

@@ -272,8 +272,8 @@ static __attribute__((noinline)) uint32_t quick_absent(const struct anchors_cell
   return quick_line(lines + cell_of(cells, sum_absent(cells, ranks, v)), v);
 }
 
-// Searches the cell of v, the key's number behind the bytes that all strings share. Every call is the last thing that
-// the caller does, so the way that most keys go needs no stack.
+// Searches the cell of v, the key's number behind the bytes that all strings share. Its calls are the last thing that
+// anchors_quick_find does, so the way that most keys go there needs no stack.
 ALWAYS_INLINE uint32_t quick_number(const struct anchors_cells *cells, const struct anchors_line *lines,
                                     const uint16_t *ranks, uint64_t v) {
   uint64_t sum;

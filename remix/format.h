@@ -137,7 +137,7 @@ static inline void remix_row_prefetch(const uint8_t *first, uint32_t row) {
   prefetch(first - 1);
   prefetch(first - row);
 }
-// Prefetches a segment, of which the first lines are needed first. Nearly all narrow ones have two.
+// Prefetches a segment, the first lines first. Nearly all narrow ones have 65 to 128 bytes.
 static inline void remix_stride_prefetch(const uint8_t *s, uint32_t stride) {
   prefetch(s);
   prefetch(s + CACHE_LINE);

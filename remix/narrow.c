@@ -88,7 +88,7 @@ static uint32_t anchors_cut(const struct remix *x) {
   return common < len ? common : len - 1;
 }
 
-// Where an anchor of a plain image begins when all are cut.
+// Where an anchor of a plain image, which has no cut yet, begins when all are cut; nr_segs: where the last one ends.
 static uint32_t cut_begin(const struct remix *x, uint32_t cut, uint32_t i) {
   return anchors_begin(&x->index->anchors, i) - (i ? cut * (i - 1) : 0);
 }

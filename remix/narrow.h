@@ -60,8 +60,8 @@ struct narrow_form {
 // segments, 0 for a page. The caller ends the form. Fails with REMIXDB_NOMEM; the form then needs no end.
 MUST_CHECK enum remixdb_status remix_narrow_form(const struct remix *x, size_t head, struct narrow_form *out);
 void remix_narrow_end(struct narrow_form *form);
-// Makes the narrow image at `to`, which has the form's size and replaces x's image: x and its index point into it
-// afterwards.
+// Makes the narrow image at `to`, which has the form's size and the alignment of a u32, and replaces x's image: x and
+// its index point into it afterwards.
 void remix_narrow(struct remix *x, size_t head, const struct narrow_form *form, uint8_t *to);
 // Bytes of the plain image of a whole view.
 size_t remix_plain_size(const struct remix *x);

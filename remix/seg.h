@@ -176,8 +176,7 @@ static inline enum remixdb_status entry_read(const struct remix *x, const uint8_
 // The number of live entries before a segment; of all, before segment nr_segs.
 static inline uint32_t seg_rank(const struct remix_index *ix, uint32_t seg) { return rising_at(ix->live, seg); }
 
-// Returns the last of [lo, hi) whose count is not above rank, by binary search. The caller knows that lo's count is not
-// above rank.
+// Returns the last of [lo, hi) whose rank is not above `rank`, by binary search. The caller knows that lo's is not.
 static inline uint32_t seg_live_between(const struct remix_index *ix, uint32_t lo, uint32_t hi, uint32_t rank) {
   while (hi - lo > 1) {
     const uint32_t mid = lo + (hi - lo) / 2;
@@ -215,6 +214,7 @@ static inline uint32_t seg_live_before(const struct remix *x, uint32_t to, uint3
 // is looked at itself.
 static inline uint32_t seg_live_next(const struct remix *x, uint32_t from) {
   const struct remix_index *const ix = x->index;
+  REMIX_COUNT(probes);
   if (from == x->nr_segs || likely(seg_live(ix, seg_at(ix, from)) != 0)) return from;
   const uint32_t rank = seg_rank(ix, from);
   return rank == seg_rank(ix, x->nr_segs) ? x->nr_segs : seg_live_after(x, from, rank);
@@ -222,6 +222,7 @@ static inline uint32_t seg_live_next(const struct remix *x, uint32_t from) {
 // Returns the last segment with live entries before `to`; nr_segs: there is none.
 static inline uint32_t seg_live_prev(const struct remix *x, uint32_t to) {
   const struct remix_index *const ix = x->index;
+  REMIX_COUNT(probes);
   if (to == 0) return x->nr_segs;
   if (likely(seg_live(ix, seg_at(ix, to - 1)) != 0)) return to - 1;
   const uint32_t rank = seg_rank(ix, to);

@@ -18,7 +18,7 @@ struct remix_counters {
   _Atomic uint64_t key_compares;  // and those that it compared in full
   _Atomic uint64_t records;       // records that remix_record gave
   _Atomic uint64_t segments;      // segments that cursors came to
-  _Atomic uint64_t probes;        // looks at a count of live entries, to pass segments
+  _Atomic uint64_t probes;        // looks at a segment's live entries, or at a rank, to pass segments
 };
 extern struct remix_counters remix_counters;
 #if defined(REMIX_COUNTERS)
@@ -76,8 +76,8 @@ struct remix_index {
   struct remix_layout lay;
   bool young;  // tombstones are live
   bool plain;  // no record expires
-  // The number of live entries before each segment; nr_segs + 1 elements. A cursor searches this array to pass segments
-  // without live entries, and to skip any number of keys.
+  // The number of live entries before each segment: nr_segs + 1 rising numbers, which seg_rank reads. A cursor searches
+  // them to pass segments without live entries, and to skip any number of keys.
   struct rising_line *live;
   struct anchors anchors;  // in the next cache line
 };

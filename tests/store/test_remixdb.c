@@ -374,6 +374,9 @@ static void seek_and_skip(struct xdb_iter *it) {
   check_at(it, 'd');
   remixdb_iter_skip(it, 3);
   check_at(it, 'j');
+  remixdb_iter_seek(it, "c", 1);
+  remixdb_iter_skip(it, 1);
+  check_at(it, 'f');
   remixdb_iter_seek(it, "j", 1);
   check_at(it, 'j');
   remixdb_iter_skip(it, UINT32_MAX);

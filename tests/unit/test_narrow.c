@@ -391,6 +391,7 @@ static void check_anchor(const struct anchors *a, uint32_t i, struct kref want) 
     assert_int_equal(anchors_cmp(a, i, kref(copy, want.len)) > 0, copy[from] < want.ptr[from]);
   }
   memcpy(copy, want.ptr, want.len);
+  assert_int_equal(anchors_cmp(a, i, kref(copy, want.len)), 0);
   copy[want.len] = 0;
   assert_true(anchors_cmp(a, i, kref(copy, want.len + 1)) < 0);
 }
