@@ -83,7 +83,9 @@ static enum remixdb_status tables_have(struct logging *g, const struct kv_rec *r
 static enum remixdb_status see_release(void *arg, uint64_t seq, const struct kv_rec *rec) {
   struct logging *const g = arg;
   bool same = false, any;
-  if (seq >= g->doubt || g->released == g->out.gen || rec->kind & KV_RANGE) return REMIXDB_OK;
+  // A record that states a number of its own was handed back: its memtable's round has written it to tables as well, if
+  // it was tried again.
+  if (seq >= g->doubt || g->released == g->out.gen || rec->kind & KV_RANGE || rec->seq != seq) return REMIXDB_OK;
   const enum remixdb_status s = tables_have(g, rec, &same, &any);
   if (s == REMIXDB_OK && same) g->released = g->out.gen;  // segments come from the oldest to the newest
   return s;

@@ -359,7 +359,7 @@ static enum remixdb_status round_make(struct round *r, struct version *base, boo
   enum remixdb_status s = REMIXDB_OK;
   if (allow_abort && (s = plan_aborts(r)) != REMIXDB_OK) return s;
   if (!r->scans) plan_work(r);
-  // The log of the active memtable is short now. At the round's end a sync of it would write a memtable of data.
+  // The log of the active memtable is mostly short now. At the round's end a sync of it would write a memtable of data.
   if ((s = hand_back(r)) != REMIXDB_OK) return s;
   if (!r->scans && r->c->secure && (s = r->c->secure(r->c->arg)) != REMIXDB_OK) return s;
   if ((s = pack_begin(r)) != REMIXDB_OK) return s;

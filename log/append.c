@@ -478,7 +478,8 @@ static enum remixdb_status wal_sync_lead(struct wal *w, bool alone) {
   }
   // The loop syncs the oldest segment first, because no segment may count as durable before an older one (log/wal.h,
   // L5). `i` stays valid without the lock: while a thread leads a sync, only segments that are durable leave the list,
-  // and only this thread makes segments durable. All segments before `last` have their final length.
+  // and only this thread makes segments durable. `last` stays, too: a segment is released for a newer one, whose header
+  // no other thread can make durable meanwhile. All segments before `last` have their final length.
   bool whole = true;  // everything before `last` is durable
   for (struct wal_seg *i = w->segs; i != last; i = i->next) {
     if (i->durable == i->end) continue;
@@ -490,7 +491,12 @@ static enum remixdb_status wal_sync_lead(struct wal *w, bool alone) {
   }
   if (last->durable < last_end && (s = wal_sync_seg(w, last)) != REMIXDB_OK) return s;
   w->durable_gen = last->h.gen;
-  if (!whole) return REMIXDB_OK;
+  if (!whole) {
+    w->secured_gen = last->h.gen;
+    w->secured_end = last_end;
+    w->secured_seq = seq;
+    return REMIXDB_OK;
+  }
   last->durable = last_end;
   atomic_store_explicit(&w->durable_seq, seq, memory_order_relaxed);
   return REMIXDB_OK;
@@ -505,6 +511,12 @@ static enum remixdb_status wal_sync_once(struct wal *w, bool alone) {
   return s;
 }
 
+// Tells whether the records up to seq are known to be durable, and the header of the segment gen: the store's next
+// version may name a segment without records.
+static bool wal_is_durable(const struct wal *w, uint64_t seq, uint64_t gen) {
+  return atomic_load_explicit(&w->durable_seq, memory_order_relaxed) >= seq && w->durable_gen >= gen;
+}
+
 enum remixdb_status wal_sync(struct wal *w) {
   enum remixdb_status s;
   if (w->read_only) return REMIXDB_OK;
@@ -512,9 +524,7 @@ enum remixdb_status wal_sync(struct wal *w) {
   const uint64_t seq = w->seq, gen = w->active->h.gen;
   for (;;) {
     s = wal_error(w);
-    if (s != REMIXDB_OK) break;
-    // The active segment's header must be durable, too: the store's next version may name a segment without records.
-    if (atomic_load_explicit(&w->durable_seq, memory_order_relaxed) >= seq && w->durable_gen >= gen) break;
+    if (s != REMIXDB_OK || wal_is_durable(w, seq, gen)) break;
     if (w->syncing) {  // that sync may have begun before our records; if so, one of the waiting threads leads the next
       wal_event_wait(w, &w->synced);
       continue;
@@ -526,11 +536,19 @@ enum remixdb_status wal_sync(struct wal *w) {
 }
 
 enum remixdb_status wal_sync_active(struct wal *w) {
+  enum remixdb_status s;
   if (w->read_only) return REMIXDB_OK;
   lib_lock(&w->lock);
-  while (w->syncing) wal_event_wait(w, &w->synced);
-  enum remixdb_status s = wal_error(w);
-  if (s == REMIXDB_OK) s = wal_sync_once(w, true);
+  const uint64_t seq = w->seq, gen = w->active->h.gen;
+  for (;;) {
+    s = wal_error(w);
+    if (s != REMIXDB_OK || wal_is_durable(w, seq, gen) || (w->secured_gen >= gen && w->secured_seq >= seq)) break;
+    if (w->syncing) {
+      wal_event_wait(w, &w->synced);
+      continue;
+    }
+    if ((s = wal_sync_once(w, true)) != REMIXDB_OK) break;
+  }
   lib_unlock(&w->lock);
   return s;
 }

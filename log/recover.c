@@ -321,8 +321,7 @@ static enum remixdb_status wal_judge_seg(struct recovering *v, struct wal_seg *s
     return wal_lost(&lost, "broken frame; by the watermark in %s this was durable", v->top->path);
   }
   if (whole) return REMIXDB_OK;
-  // The segment after `next` began only after the header of `next` was durable (L4). At that time this whole segment
-  // was durable, too (L5).
+  // The segment after `next` began only after the header of `next` was durable, and this whole segment, too (L4).
   if (next && next->next) {
     if ((s = wal_broken(v, seg, 0, &lost)) != REMIXDB_OK) return s;
     return wal_lost(&lost, "broken frame; the log goes on for more than one segment after it");
@@ -419,7 +418,8 @@ static enum remixdb_status wal_seg_unshare(struct wal *w, struct wal_seg *seg) {
 // Makes the replayed records durable before a record is appended after them. If only the process died, the records may
 // be in the system's memory only. A sync does not suffice, because the system treats a page whose write has failed as
 // clean. So the call writes bytes again unless a durable offset proves that they are on disk. If any byte of a segment
-// is durable, all older segments are durable (L5). keep: a segment that stays open and keeps its size; may be NULL.
+// is known to be durable, all older segments are durable (L5). keep: a segment that stays open and keeps its size; may
+// be NULL.
 static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg *keep) {
   const struct wal_seg *proven = NULL;
   for (const struct wal_seg *seg = w->segs; seg; seg = seg->next)
@@ -443,15 +443,31 @@ static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg
   return REMIXDB_OK;
 }
 
+// Makes files that look foreign durable as they are. One of them may be a segment's file whose header was torn when the
+// process died that wrote a new one. After a power cut it could have the old header again, with the generation that the
+// next segment gets when the last one goes on. Other names, and files that cannot be opened, are no segment's.
+static enum remixdb_status wal_settle_foreign(struct wal *w) {
+  enum remixdb_status s = REMIXDB_OK;
+  for (const struct wal_seg *i = w->foreign; i && s == REMIXDB_OK; i = i->next) {
+    struct env_stat info;
+    int fd = -1;
+    err_cleanup_begin();
+    const bool is = env_stat(w->dir, wal_seg_name(i), &info) == REMIXDB_OK && info.is_file &&
+                    env_open(w->dir, wal_seg_name(i), ENV_READ, &fd) == REMIXDB_OK;
+    err_cleanup_end();
+    if (!is) continue;
+    s = env_sync_all(w->env, fd, i->path);
+    env_close_quiet(w->env, fd);
+  }
+  return s;
+}
+
 // Returns the segment that appends can continue as it is, or NULL. Such a segment is empty, no frame of its generation
-// lies after its header, and there are no files with a log's name outside the chain. So a later recovery cannot take a
-// cut frame for a frame that is appended now, and cannot take a segment that lost its header for the next segment. A
-// file that looks foreign counts, too: a header that was torn while it was overwritten may be the old one again after a
-// power cut, and its generation may be the next one.
+// lies after its header, and the log has no files outside the chain. So a later recovery cannot take a cut frame for a
+// frame that is appended now, and cannot take a segment that lost its header for the next segment.
 static struct wal_seg *wal_reusable(struct wal *w, const struct wal_recovery *rec) {
   struct wal_seg *const seg = w->active;
-  const bool alone = atomic_load_explicit(&w->nr_pooled, memory_order_relaxed) == 0 && !w->foreign &&
-                     rec->cut_bytes == 0;
+  const bool alone = atomic_load_explicit(&w->nr_pooled, memory_order_relaxed) == 0 && rec->cut_bytes == 0;
   const bool fits = seg && !seg->shared && seg->end == WAL_HEAD && seg->size <= w->limit / 2 &&
                     seg->size <= WAL_PREALLOC;
   return alone && fits ? seg : NULL;
@@ -485,6 +501,7 @@ static enum remixdb_status wal_go_on(struct wal *w) {
 enum remixdb_status wal_begin_after(struct wal *w, uint64_t gen, const struct wal_recovery *rec) {
   struct wal_seg *const last = w->active, *const keep = wal_reusable(w, rec);
   enum remixdb_status s = wal_sync_replayed(w, keep);
+  if (s == REMIXDB_OK) s = wal_settle_foreign(w);
   if (s != REMIXDB_OK) return s;
   if (keep) {
     wal_adopt(w, keep);

@@ -334,9 +334,9 @@ static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool 
 
 // ---- preparing and switching
 
-// Makes durable what must be before a further segment begins: the header of the active one, and all older ones (L4).
-// Recovery relies on that for three facts. A generation that is missing between two others is damage, never the effect
-// of a crash. So is a broken frame in a segment after which more than one other begins. No frame on disk has a
+// Makes durable what must be durable before a further segment begins: the header of the active one, and all older ones
+// (L4). Recovery relies on that for three facts. A generation that is missing between two others is damage, never the
+// effect of a crash. So is a broken frame in a segment after which more than one other begins. No frame on disk has a
 // generation that is more than one above the largest generation in a header on disk. Under admin.
 static enum remixdb_status wal_settle(struct wal *w) {
   lib_lock(&w->lock);
@@ -545,6 +545,19 @@ enum remixdb_status wal_trim(struct wal *w, uint32_t keep) {
   return REMIXDB_OK;
 }
 
+// If no older segment is left, what wal_sync_active has made durable is known to be so: later frames and a watermark
+// state it.
+static void wal_know_secured(struct wal *w) {
+  lib_lock(&w->lock);
+  struct wal_seg *const seg = w->active;
+  if (w->segs == seg && w->secured_gen == seg->h.gen && seg->durable < w->secured_end) {
+    seg->durable = w->secured_end;
+    if (w->secured_seq > atomic_load_explicit(&w->durable_seq, memory_order_relaxed))
+      atomic_store_explicit(&w->durable_seq, w->secured_seq, memory_order_relaxed);
+  }
+  lib_unlock(&w->lock);
+}
+
 enum remixdb_status wal_release(struct wal *w, uint64_t gen) {
   if (w->read_only) return REMIXDB_OK;
   (void)pthread_mutex_lock(&w->admin);
@@ -570,6 +583,7 @@ enum remixdb_status wal_release(struct wal *w, uint64_t gen) {
     wal_seg_close(w, old);
     wal_pool_add(w, old);
   }
+  if (s == REMIXDB_OK) wal_know_secured(w);
   if (s == REMIXDB_OK) s = wal_trim(w, WAL_POOL);
   (void)pthread_mutex_unlock(&w->admin);
   return s;

@@ -46,7 +46,8 @@ struct wal_seg {
   struct wal_level level;  // the watermark in its header; written under admin
   uint64_t end;            // end of the bytes that were sealed for this segment
   uint64_t frames;         // the sum of the checksums of the frames that were written, modulo 2^64
-  // This segment is known to be on disk up to here, and every older segment as a whole. 0: not even the header is.
+  // This segment is known to be on disk up to here, and every older segment as a whole. 0: not known. The header alone
+  // may be known to be there (wal.durable_gen).
   uint64_t durable;
   uint64_t alloc;  // the file has room on disk up to here; in the pool: the file's size
   struct wal_buf head_buf;
@@ -85,13 +86,16 @@ struct wal {
   struct wal_buf *out_head, *out_tail;  // buffers that are sealed or being written, in order of tickets
   uint64_t next_ticket;
   uint32_t nr_retained;
-  bool syncing;              // a thread leads a sync
-  bool growing;              // a thread makes room in the active segment
-  bool scarce;               // wal_scarce
-  bool held;                 // wal_hold
-  uint64_t grow_refused;     // making room ahead failed at this size, so wal_ahead does not try again until an append
-                             // needs room
-  uint64_t durable_gen;      // the newest segment with a durable header; all buffers of older ones are written
+  bool syncing;           // a thread leads a sync
+  bool growing;           // a thread makes room in the active segment
+  bool scarce;            // wal_scarce
+  bool held;              // wal_hold
+  uint64_t grow_refused;  // making room ahead failed at this size, so wal_ahead does not try again until an append
+                          // needs room
+  uint64_t durable_gen;   // the newest segment with a durable header; all buffers of older ones are written
+  // wal_sync_active has made the records up to this number durable in the segment `secured_gen`, up to `secured_end`;
+  // older segments were not. When they are released, that segment is durable up to there.
+  uint64_t secured_gen, secured_end, secured_seq;
   struct err_saved err;      // the sticky error
   struct wal_event written;  // a write or a growth has ended
   struct wal_event synced;   // a sync has ended

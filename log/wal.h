@@ -16,7 +16,8 @@
 //       So stale bytes of a recycled file, or of another store, never pass for a frame.
 //   L3  Torn or damaged. Each frame states the offset up to which its segment was known to be durable at the seal.
 //       - A broken frame is REMIXDB_CORRUPT if it lies before an offset that a later valid frame calls durable. That
-//       frame may be in the same segment or in a later one, because a segment is synced only after the older ones.
+//       frame may be in the same segment or in a later one, because a segment counts as durable only after the
+//       older ones.
 //       - Any other broken frame is a torn tail. Recovery cuts it and all that follows, later segments included, so the
 //         recovered records are a prefix.
 //       - If nothing is written after a sync, no later frame states the durable offset. A watermark does so instead. It
@@ -192,7 +193,7 @@ void wal_ahead(struct wal *w);
 // Guesses whether wal_ahead has something to do. Relaxed.
 bool wal_ahead_pending(const struct wal *w);
 // Makes the next segment the active one. If the next segment is not prepared yet, the call prepares it. If older
-// segments are left, or the active header is not durable (wal_sync_active), it syncs the log first. Calls fn(arg,
+// segments that are not durable are left, or the active header is not durable, it syncs the log first. Calls fn(arg,
 // new_gen) under the log's lock at the moment of the switch; fn may be NULL. All records appended before that moment
 // belong to the old generation, all later ones to the new one. On failure nothing has changed and fn is not called.
 MUST_CHECK enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, uint64_t new_gen), void *arg);

@@ -19,9 +19,10 @@
 enum { COL_TAGS, COL_HEADS, COL_SELS, COL_DBITS_LOW, COL_DBITS_HIGH, COL_ANCHORS, COLS };
 // Columns that are not compressed. Tags are bytes of hashes, which do not get shorter. Large pages are for files that
 // the next round replaces: what the short columns of heads and anchors save there is not worth two frames for each
-// page.
+// page. Anchors are short if they have PLAIN_ANCHOR bytes each on average.
 #define PLAIN (1u << COL_TAGS)
 #define PLAIN_LARGE (PLAIN | 1u << COL_HEADS | 1u << COL_ANCHORS)
+#define PLAIN_ANCHOR 16u
 #define COLUMN_SLACK REMIX_SEG  // readable bytes after a column: segments are copied in full width
 // A page begins with the length of each column in the file, and the length of the column of anchors; u32 each.
 #define REMIX_PAGE_HEAD (4u * (COLS + 1))
@@ -205,9 +206,11 @@ static enum remixdb_status pack_stretch(struct packing *k, const struct stretch 
   for (uint32_t i = 0; i < COLS; i++) room += k->cols[i].len;
   if (s == REMIXDB_OK) s = packing_reserve(k, room);
   if (s == REMIXDB_OK) k->at += head;
+  const bool long_anchors = k->cols[COL_ANCHORS].len > PLAIN_ANCHOR * (size_t)(t->to - t->from);
   for (uint32_t i = 0; i < COLS && s == REMIXDB_OK; i++) {
+    const bool compress = !(k->plain >> i & 1) || (i == COL_ANCHORS && long_anchors);
     lens_out[i][0] = k->cols[i].len;
-    s = pack_column(k->z, &k->cols[i], !(k->plain >> i & 1), k->file + k->at, &lens_out[i][1]);
+    s = pack_column(k->z, &k->cols[i], compress, k->file + k->at, &lens_out[i][1]);
     k->at += lens_out[i][1];
   }
   return s;

@@ -89,14 +89,15 @@ static struct super *prepare(struct xdb *x, struct version *next, bool had_froze
   return fresh;
 }
 
-// The segment that the version names has a durable header (after a freeze: a round has secured its log before it wrote
-// tables), so its fingerprint is known.
+// The segment that the version names has a durable header, so its fingerprint is known. After a freeze that is the
+// active memtable's segment, which the round has secured before it wrote tables.
 static enum remixdb_status name_log(struct xdb *x, struct version *next) {
   next->printed = true;
   return wal_print(x->wal, next->log_gen, &next->log_print);
 }
 
-// Makes a version durable that names its log: log and directory first, then CURRENT. *unknown_out: a crash now could
+// Makes a version durable that names its log: the directory first, and the log up to a range's deletion (D4), then
+// CURRENT. *unknown_out: a crash now could
 // leave either CURRENT.
 static enum remixdb_status make_durable(struct xdb *x, const struct version *next, bool *unknown_out) {
   const bool ahead = next->erased > wal_durable_seq(x->wal);  // D4 of store/ranges.h

@@ -123,19 +123,15 @@ static uint32_t table_files(struct xdb *x, uint32_t asked, uint64_t limit) {
 
 uint32_t setup_table_files(struct xdb *x, uint32_t asked) { return table_files(x, asked, process_descriptors()); }
 
-#define KEEP_PART 16u                // of the budget of memory
-#define KEEP_MAX ((size_t)12 << 20)  // bytes; larger work reads so much that the price of its memory is small
+#define KEEP_PART 16u  // of the budget of memory
+// Bytes: a table and a REMIX in the making for two workers, with their reads and the buffers of the writer. With 6 MiB
+// the buffers of one drove out those of the other. Larger work reads so much that the price of its memory is small.
+#define KEEP_MAX ((size_t)12 << 20)
 
-// Bytes of a table and of a REMIX in the making, with the buffers of the writer and what both need besides. With 2 MiB
-// the buffers of one drove out those of the other, so each partition paid for new pages.
-#define KEEP_MADE ((size_t)5 << 20)
-
-// Lets freed memory stay for the next merge and the next REMIX: as much as two workers take.
+// Lets freed memory stay for the next merge and the next REMIX.
 static void keep_memory(struct xdb *x) {
-  const size_t work = 2 * (x->ctx.scan_room + KEEP_MADE);
-  const size_t most = x->memory.budget && x->memory.budget / KEEP_PART < KEEP_MAX ? x->memory.budget / KEEP_PART
-                                                                                  : KEEP_MAX;
-  x->kept = work < most ? work : most;
+  const size_t part = x->memory.budget / KEEP_PART;
+  x->kept = x->memory.budget && part < KEEP_MAX ? part : KEEP_MAX;
   mem_keep(x->kept);
 }
 

@@ -137,12 +137,14 @@ enum remixdb_status release_model(struct wal *w, struct model *m) {
 }
 
 enum remixdb_status install_model(struct wal *w, struct model *m) {
-  const enum remixdb_status s = m->secured_gen == m->gen ? REMIXDB_OK : secure_model(w, m);
+  enum remixdb_status s = m->secured_gen == m->gen ? REMIXDB_OK : secure_model(w, m);
   if (s != REMIXDB_OK) return s;
   m->oldest_gen = m->gen;
   m->oldest_seq = m->gen_seq;
   if (m->synced < m->secured) m->synced = m->secured;
-  return wal_release(w, m->gen);
+  s = wal_release(w, m->gen);
+  if (s == REMIXDB_OK) CHECK_SAYS(wal_durable_seq(w) >= m->secured, "what was secured is not known to be durable");
+  return s;
 }
 
 struct simdisk *disk_create(void) {
