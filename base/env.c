@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/env.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -125,6 +127,23 @@ static int raw_sync_all(struct env *e, int fd) {
   (void)e;
   return fsync(fd) == 0 ? 0 : -errno;
 #endif
+}
+
+// Linux has no call for a part of a file but msync, which syncs what the mapped pages stand for. Nobody touches the
+// mapping itself. A file that cannot be mapped is synced as a whole.
+static int raw_sync_head(struct env *e, int fd, uint64_t len) {
+  CANCEL_LATER;
+#if defined(__linux__)
+  void *const p = len <= SIZE_MAX ? mmap(NULL, (size_t)len, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
+  if (p != MAP_FAILED) {
+    const int rc = msync(p, (size_t)len, MS_SYNC) == 0 ? 0 : -errno;
+    (void)munmap(p, (size_t)len);
+    return rc;
+  }
+#else
+  (void)len;
+#endif
+  return raw_sync_data(e, fd);
 }
 
 static int raw_truncate(struct env *e, int fd, uint64_t size) {
@@ -323,6 +342,7 @@ static const struct env_ops raw_ops = {
     .pwrite = raw_pwrite,
     .sync_data = raw_sync_data,
     .sync_all = raw_sync_all,
+    .sync_head = raw_sync_head,
     .truncate = raw_truncate,
     .allocate = raw_allocate,
     .punch = raw_punch,
@@ -467,6 +487,14 @@ enum remixdb_status env_sync_data(struct env *e, int fd, const char *path) {
 enum remixdb_status env_sync_all(struct env *e, int fd, const char *path) {
   int rc;
   do rc = e->ops->sync_all(e, fd);
+  while (rc == -EINTR);
+  return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "sync", path);
+}
+
+enum remixdb_status env_sync_head(struct env *e, int fd, const char *path, uint64_t len) {
+  int rc;
+  assert(len > 0);
+  do rc = e->ops->sync_head(e, fd, len);
   while (rc == -EINTR);
   return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "sync", path);
 }

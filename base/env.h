@@ -52,6 +52,8 @@ struct env_ops {
   ssize_t (*pwrite)(struct env *e, int fd, const void *buf, size_t len, uint64_t off);
   int (*sync_data)(struct env *e, int fd);  // fdatasync (F_FULLFSYNC on macOS)
   int (*sync_all)(struct env *e, int fd);   // fsync
+  // Like sync_data, for the first len bytes of a file that is open for reading. May write more.
+  int (*sync_head)(struct env *e, int fd, uint64_t len);
   int (*truncate)(struct env *e, int fd, uint64_t size);
   // Allocates room on disk and grows the file's size. Returns -EOPNOTSUPP if the system cannot do that.
   int (*allocate)(struct env *e, int fd, uint64_t off, uint64_t len);
@@ -152,6 +154,9 @@ MUST_CHECK enum remixdb_status env_write(struct env *e, int fd, const char *path
                                          uint64_t off);
 MUST_CHECK enum remixdb_status env_sync_data(struct env *e, int fd, const char *path);
 MUST_CHECK enum remixdb_status env_sync_all(struct env *e, int fd, const char *path);
+// Makes the first len bytes durable, and the file's length. The system may keep all behind them in its memory, which
+// takes no time. fd: open for reading, too.
+MUST_CHECK enum remixdb_status env_sync_head(struct env *e, int fd, const char *path, uint64_t len);
 MUST_CHECK enum remixdb_status env_truncate(struct env *e, int fd, const char *path, uint64_t size);
 // Allocates room for [off, off + len). On a system that cannot do so, the call succeeds without effect.
 MUST_CHECK enum remixdb_status env_allocate(struct env *e, int fd, const char *path, uint64_t off, uint64_t len);

@@ -445,10 +445,10 @@ void wal_end(struct wal *w) {
 
 // ---- sync
 
-// Yields the lock.
-static enum remixdb_status wal_sync_seg(struct wal *w, const struct wal_seg *seg) {
+// Makes a segment's bytes up to `end` durable. Yields the lock.
+static enum remixdb_status wal_sync_seg(struct wal *w, const struct wal_seg *seg, uint64_t end) {
   lib_unlock(&w->lock);
-  const enum remixdb_status s = env_sync_data(w->env, seg->fd, seg->path);
+  const enum remixdb_status s = wal_file_sync(w, seg, seg->fd, end);
   lib_lock(&w->lock);
   if (s == REMIXDB_OK) {
     w->st.syncs++;
@@ -485,11 +485,11 @@ static enum remixdb_status wal_sync_lead(struct wal *w, bool alone) {
     if (i->durable == i->end) continue;
     whole = false;
     if (alone) break;
-    if ((s = wal_sync_seg(w, i)) != REMIXDB_OK) return s;
+    if ((s = wal_sync_seg(w, i, i->end)) != REMIXDB_OK) return s;
     i->durable = i->end;
     whole = true;
   }
-  if (last->durable < last_end && (s = wal_sync_seg(w, last)) != REMIXDB_OK) return s;
+  if (last->durable < last_end && (s = wal_sync_seg(w, last, last_end)) != REMIXDB_OK) return s;
   w->durable_gen = last->h.gen;
   if (!whole) {
     w->secured_gen = last->h.gen;
@@ -592,7 +592,7 @@ static enum remixdb_status wal_level_write(struct wal *w, struct wal_seg *seg, c
   else if (!shared) s = env_write(w->env, fd, seg->path, p, WAL_LEVEL_LEN, WAL_LEVEL);
   // A failed fsync may have lost frames that were written earlier. So each failure of the fsync becomes REMIXDB_IO,
   // which wal_mark makes sticky. A write that fails with REMIXDB_NOSPACE or REMIXDB_NOMEM is not sticky.
-  if (s == REMIXDB_OK && env_sync_data(w->env, fd, seg->path) != REMIXDB_OK) s = REMIXDB_IO;
+  if (s == REMIXDB_OK && wal_file_sync(w, seg, fd, WAL_HEAD) != REMIXDB_OK) s = REMIXDB_IO;
   if (fd != seg->fd) env_close_quiet(w->env, fd);
   if (s == REMIXDB_OK && !shared) seg->level = *l;
   return s;

@@ -27,6 +27,8 @@ bool wal_is_own(const struct wal *w, const uint8_t *head, size_t nr);
 
 // ---- the pool; under admin
 void wal_pool_add(struct wal *w, struct wal_seg *seg);
+// Makes the bytes of a segment's file up to `end`, and the file's size, durable. fd: of the file.
+MUST_CHECK enum remixdb_status wal_file_sync(struct wal *w, const struct wal_seg *seg, int fd, uint64_t end);
 void wal_foreign_add(struct wal *w, struct wal_seg *seg);  // closes the file of seg
 // Removes files of the pool until at most `keep` are left and all files together keep the log's limit.
 MUST_CHECK enum remixdb_status wal_trim(struct wal *w, uint32_t keep);

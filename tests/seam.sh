@@ -34,6 +34,7 @@ BEGIN {
   allow("lib", "pthread_cond_timedwait pthread_cond_wait pthread_join")
   allow("lib", "clock_gettime nanosleep sched_yield syscall getentropy")  # syscall: futex
   allow("base/env", "openat close pread pwrite fsync fdatasync ftruncate fallocate posix_fallocate sync_file_range")
+  allow("base/env", "mmap msync munmap")
   allow("base/env", "posix_fadvise clock_gettime")
   allow("base/env", "lseek fstat fstatat fcntl flock renameat unlinkat linkat mkdirat fdopendir readdir closedir")
   allow("base/epoch", "sched_yield")

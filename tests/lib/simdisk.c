@@ -690,6 +690,48 @@ static void sim_sync_dir(struct simdisk *d, const struct sim_node *dir) {
   sim_sweep(d);
 }
 
+// The first len bytes are durable, and the length. The rest of a change that goes on behind them may still be lost.
+static void node_keep_head(struct sim_node *n, uint64_t len) {
+  size_t left = 0;
+  for (size_t i = 0; i < n->nr_changes; i++) {
+    struct sim_change c = n->changes[i];
+    const uint64_t in = c.off < len ? len - c.off : 0;
+    struct sim_change head = c;
+    if (c.is_size) {
+      bytes_apply(&n->kept, &c);
+      // what was written before behind the new end is gone
+      for (size_t k = 0; k < left && !c.grow_only; k++)
+        if (n->changes[k].off + n->changes[k].len > c.off)
+          n->changes[k].len = n->changes[k].off < c.off ? (size_t)(c.off - n->changes[k].off) : 0;
+      continue;
+    }
+    if (in >= c.len) {
+      bytes_apply(&n->kept, &c);
+      free(c.data);
+      continue;
+    }
+    head.len = (size_t)in;
+    if (in) bytes_apply(&n->kept, &head);
+    c.off += in;
+    c.len -= (size_t)in;
+    if (in && c.data) memmove(c.data, c.data + in, c.len);
+    n->changes[left++] = c;
+  }
+  n->nr_changes = left;
+}
+
+static int sim_sync_head(struct env *e, int fd, uint64_t len) {
+  struct simdisk *const d = sim_enter(e);
+  const struct sim_fd *const f = sim_fd(d, fd);
+  bool after;
+  if (!f || f->node->is_dir) return sim_leave(d, -EBADF);
+  if (sim_now_and_then(d, 8)) return sim_leave(d, -EINTR);
+  const int rc = sim_change(d, SIMDISK_SYNC, f->name, &after);
+  if (rc < 0) return sim_leave(d, rc);
+  node_keep_head(f->node, len);
+  return sim_leave(d, after ? -EIO : 0);
+}
+
 static int sim_sync(struct env *e, int fd) {
   struct simdisk *const d = sim_enter(e);
   const struct sim_fd *const f = sim_fd(d, fd);
@@ -931,6 +973,7 @@ static const struct env_ops sim_ops = {
     .pread = sim_pread,
     .pwrite = sim_pwrite,
     .sync_data = sim_sync,
+    .sync_head = sim_sync_head,
     .sync_all = sim_sync,
     .truncate = sim_truncate,
     .allocate = sim_allocate,

@@ -33,11 +33,17 @@ static int bad_sync(struct env *e, int fd) {
   return atomic_load(&trouble) == TROUBLE_SYNC ? -EIO : env_posix()->ops->sync_data(e, fd);
 }
 
+static int bad_sync_head(struct env *e, int fd, uint64_t len) {
+  (void)len;
+  return bad_sync(e, fd);
+}
+
 static void bad_open(struct model *m) {
   bad_ops = *env_posix()->ops;
   bad_ops.pwrite = bad_pwrite;
   bad_ops.allocate = bad_allocate;
   bad_ops.sync_data = bad_ops.sync_all = bad_sync;
+  bad_ops.sync_head = bad_sync_head;
   atomic_store(&trouble, TROUBLE_NONE);
   if (xdb_open(dir, &m->opts, &bad_env, &m->xdb) != REMIXDB_OK) fail_msg("%s", err_msg());
   m->ref = remixdb_ref(m->xdb);

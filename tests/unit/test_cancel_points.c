@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -87,6 +88,7 @@ POINT(int, close, (int fd), (fd))
 POINT(ssize_t, pread, (int fd, void *buf, size_t len, off_t off), (fd, buf, len, off))
 POINT(ssize_t, pwrite, (int fd, const void *buf, size_t len, off_t off), (fd, buf, len, off))
 POINT(int, fdatasync, (int fd), (fd))
+POINT(int, msync, (void *addr, size_t len, int flags), (addr, len, flags))
 POINT(int, fsync, (int fd), (fd))
 POINT(int, ftruncate, (int fd, off_t size), (fd, size))
 POINT(int, fallocate, (int fd, int mode, off_t off, off_t len), (fd, mode, off, len))
@@ -153,6 +155,7 @@ static bool do_pread(struct place *p) {
 static bool do_pwrite(struct place *p) { return p->ops->pwrite(p->e, p->fd, "ABCDEFGH", 8, 0) == 8; }
 static bool do_sync_data(struct place *p) { return p->ops->sync_data(p->e, p->fd) >= 0; }
 static bool do_sync_all(struct place *p) { return p->ops->sync_all(p->e, p->fd) >= 0; }
+static bool do_sync_head(struct place *p) { return p->ops->sync_head(p->e, p->fd, 4) >= 0; }
 static bool do_truncate(struct place *p) { return p->ops->truncate(p->e, p->fd, 4) >= 0; }
 static bool do_allocate(struct place *p) {
   const int rc = p->ops->allocate(p->e, p->fd, 0, 4096);
@@ -228,14 +231,14 @@ struct call {
 };
 // One for each function of the table, in its order.
 static const struct call ops[] = {
-    {"open", do_open, 4},         {"close", do_close, 1},         {"pread", do_pread, 1},
-    {"pwrite", do_pwrite, 1},     {"sync_data", do_sync_data, 1}, {"sync_all", do_sync_all, 1},
-    {"truncate", do_truncate, 1}, {"allocate", do_allocate, 1},   {"punch", do_punch, 1},
-    {"fstat", do_fstat, 1},       {"stat", do_stat, 1},           {"rename", do_rename, 1},
-    {"unlink", do_unlink, 1},     {"link", do_link, 1},           {"mkdir", do_mkdir, 1},
-    {"rmdir", do_rmdir, 1},       {"list", do_list, 5},           {"lock", do_lock, 1},
-    {"unlock", do_unlock, 1},     {"seek", do_seek, 1},           {"write_out", do_write_out, 1},
-    {"advise", do_advise, 1},     {"no_direct", do_no_direct, 0},
+    {"open", do_open, 4},           {"close", do_close, 1},         {"pread", do_pread, 1},
+    {"pwrite", do_pwrite, 1},       {"sync_data", do_sync_data, 1}, {"sync_all", do_sync_all, 1},
+    {"sync_head", do_sync_head, 1}, {"truncate", do_truncate, 1},   {"allocate", do_allocate, 1},
+    {"punch", do_punch, 1},         {"fstat", do_fstat, 1},         {"stat", do_stat, 1},
+    {"rename", do_rename, 1},       {"unlink", do_unlink, 1},       {"link", do_link, 1},
+    {"mkdir", do_mkdir, 1},         {"rmdir", do_rmdir, 1},         {"list", do_list, 5},
+    {"lock", do_lock, 1},           {"unlock", do_unlock, 1},       {"seek", do_seek, 1},
+    {"write_out", do_write_out, 1}, {"advise", do_advise, 1},       {"no_direct", do_no_direct, 0},
 };
 _Static_assert(sizeof(ops) / sizeof(ops[0]) == sizeof(struct env_ops) / sizeof(void (*)(void)),
                "every function of the table is called");

@@ -356,6 +356,7 @@ enum op {
   OP_WRITE,
   OP_SYNC_DATA,
   OP_SYNC_ALL,
+  OP_SYNC_HEAD,
   OP_TRUNC,
   OP_ALLOC,
   OP_PUNCH,
@@ -408,6 +409,10 @@ static int bad_sync_all(struct env *e, int fd) {
   if (bad_of(e)->jumpy && bad_of(e)->turn++ % 2 == 0) return -EINTR;
   return bad_hit(e, OP_SYNC_ALL) ? bad_hit(e, OP_SYNC_ALL) : px->ops->sync_all(px, fd);
 }
+static int bad_sync_head(struct env *e, int fd, uint64_t len) {
+  if (bad_of(e)->jumpy && bad_of(e)->turn++ % 2 == 0) return -EINTR;
+  return bad_hit(e, OP_SYNC_HEAD) ? bad_hit(e, OP_SYNC_HEAD) : px->ops->sync_head(px, fd, len);
+}
 static int bad_truncate(struct env *e, int fd, uint64_t size) {
   return bad_hit(e, OP_TRUNC) ? bad_hit(e, OP_TRUNC) : px->ops->truncate(px, fd, size);
 }
@@ -437,6 +442,7 @@ static struct env *bad_init(struct bad *b, enum op fail, int error) {
   b->ops.pwrite = bad_pwrite;
   b->ops.sync_data = bad_sync_data;
   b->ops.sync_all = bad_sync_all;
+  b->ops.sync_head = bad_sync_head;
   b->ops.truncate = bad_truncate;
   b->ops.allocate = bad_allocate;
   b->ops.punch = bad_punch;
@@ -555,6 +561,14 @@ static void test_single_failures(void **state) {
   OK(env_open(ENV_PATHS(e), path, ENV_READ | ENV_WRITE | ENV_CREATE, &fd));
   b.fail = OP_SYNC_DATA, b.error = EIO;
   FAILS(env_sync_data(e, fd, path), REMIXDB_IO);
+  b.jumpy = true;
+  OK(env_sync_head(e, fd, path, 1));  // of an empty file
+  OK(env_write(e, fd, path, "head and tail", 13, 0));
+  OK(env_sync_head(e, fd, path, 4));
+  b.jumpy = false;
+  b.fail = OP_SYNC_HEAD, b.error = EIO;
+  FAILS(env_sync_head(e, fd, path, 4), REMIXDB_IO);
+  FAILS(env_sync_head(px, -1, path, 4), REMIXDB_IO);  // neither mapped nor synced as a whole
   b.fail = OP_TRUNC, b.error = EIO;
   FAILS(env_truncate(e, fd, path, 0), REMIXDB_IO);
   b.fail = OP_ALLOC, b.error = EOPNOTSUPP;
