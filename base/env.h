@@ -154,8 +154,8 @@ MUST_CHECK enum remixdb_status env_write(struct env *e, int fd, const char *path
                                          uint64_t off);
 MUST_CHECK enum remixdb_status env_sync_data(struct env *e, int fd, const char *path);
 MUST_CHECK enum remixdb_status env_sync_all(struct env *e, int fd, const char *path);
-// Makes the first len bytes durable, and the file's length. The system may keep all behind them in its memory, which
-// takes no time. fd: open for reading, too.
+// Makes the first len bytes durable, and the file's length as far as env_allocate or env_truncate has set it. The
+// system need not write what lies behind them. fd: open for reading, too.
 MUST_CHECK enum remixdb_status env_sync_head(struct env *e, int fd, const char *path, uint64_t len);
 MUST_CHECK enum remixdb_status env_truncate(struct env *e, int fd, const char *path, uint64_t size);
 // Allocates room for [off, off + len). On a system that cannot do so, the call succeeds without effect.

@@ -542,12 +542,12 @@ enum remixdb_status wal_sync_active(struct wal *w) {
   const uint64_t seq = w->seq, gen = w->active->h.gen;
   for (;;) {
     s = wal_error(w);
-    if (s != REMIXDB_OK || wal_is_durable(w, seq, gen) || (w->secured_gen >= gen && w->secured_seq >= seq)) break;
+    if (s != REMIXDB_OK || wal_is_durable(w, seq, gen) || (w->secured_gen == gen && w->secured_seq >= seq)) break;
     if (w->syncing) {
       wal_event_wait(w, &w->synced);
       continue;
     }
-    if ((s = wal_sync_once(w, true)) != REMIXDB_OK) break;
+    if ((s = wal_sync_once(w, w->active->h.gen == gen)) != REMIXDB_OK) break;  // after a switch, of all segments
   }
   lib_unlock(&w->lock);
   return s;

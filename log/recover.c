@@ -443,22 +443,26 @@ static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg
   return REMIXDB_OK;
 }
 
-// Makes files that look foreign durable as they are. One of them may be a segment's file whose header was torn when the
-// process died that wrote a new one. After a power cut it could have the old header again, with the generation that the
-// next segment gets when the last one goes on. Other names, and files that cannot be opened, are no segment's.
+// Makes a file that looks foreign durable as it is. Other names than those of regular files are no segment's.
+static enum remixdb_status wal_settle_file(struct wal *w, const struct wal_seg *seg) {
+  struct env_stat info;
+  int fd = -1;
+  enum remixdb_status s = env_stat(w->dir, wal_seg_name(seg), &info);
+  if (s == REMIXDB_OK && !info.is_file) return s;
+  if (s == REMIXDB_OK) s = env_open(w->dir, wal_seg_name(seg), ENV_READ, &fd);
+  if (s == REMIXDB_NOTFOUND) return REMIXDB_OK;
+  if (s != REMIXDB_OK) return s;
+  s = env_sync_all(w->env, fd, seg->path);
+  env_close_quiet(w->env, fd);
+  return s;
+}
+
+// One of the files that look foreign may be a segment's whose header was torn when the process died that wrote a new
+// one. After a power cut it could have the old header again, with the generation that the next segment gets when the
+// last one goes on.
 static enum remixdb_status wal_settle_foreign(struct wal *w) {
   enum remixdb_status s = REMIXDB_OK;
-  for (const struct wal_seg *i = w->foreign; i && s == REMIXDB_OK; i = i->next) {
-    struct env_stat info;
-    int fd = -1;
-    err_cleanup_begin();
-    const bool is = env_stat(w->dir, wal_seg_name(i), &info) == REMIXDB_OK && info.is_file &&
-                    env_open(w->dir, wal_seg_name(i), ENV_READ, &fd) == REMIXDB_OK;
-    err_cleanup_end();
-    if (!is) continue;
-    s = env_sync_all(w->env, fd, i->path);
-    env_close_quiet(w->env, fd);
-  }
+  for (const struct wal_seg *i = w->foreign; i && s == REMIXDB_OK; i = i->next) s = wal_settle_file(w, i);
   return s;
 }
 

@@ -22,7 +22,7 @@ void wal_seg_close(struct wal *w, struct wal_seg *seg) {
 }
 
 enum remixdb_status wal_file_sync(struct wal *w, const struct wal_seg *seg, int fd, uint64_t end) {
-  return seg->stale ? env_sync_head(w->env, fd, seg->path, end) : env_sync_data(w->env, fd, seg->path);
+  return end < seg->stale ? env_sync_head(w->env, fd, seg->path, end) : env_sync_data(w->env, fd, seg->path);
 }
 
 void wal_seg_destroy(struct wal *w, struct wal_seg *seg) {
@@ -250,6 +250,7 @@ static enum remixdb_status wal_seg_reserve(struct wal *w, struct wal_seg *seg, u
   }
   if (s != REMIXDB_OK) return s;
   seg->alloc = to;
+  // The size is of the data's metadata. A new file needs all of its metadata.
   return seg->stale ? wal_file_sync(w, seg, seg->fd, WAL_HEAD) : env_sync_all(w->env, seg->fd, seg->path);
 }
 
@@ -578,7 +579,8 @@ enum remixdb_status wal_release(struct wal *w, uint64_t gen) {
     // A thread that leads a sync uses the segments that are not durable yet. Two syncs make this one durable.
     while (take && w->syncing && old->durable < old->end) wal_event_wait(w, &w->synced);
     if (take) {
-      old->stale |= old->durable < old->end;
+      if (old->durable < old->end) old->stale = old->stale > old->end ? old->stale : old->end;
+      else if (old->end >= old->stale) old->stale = 0;
       w->segs = old->next;
       w->st.segments--;
       wal_bound(w);

@@ -21,14 +21,15 @@ static inline const char *wal_seg_name(const struct wal_seg *seg) { return env_n
 // Makes seg the segment h, in memory, with a random number and the log's origins in its header. The header is not
 // written.
 void wal_seg_begin(const struct wal *w, struct wal_seg *seg, const struct wal_head *h);
+// Makes the bytes of a segment's file up to `end` durable, and the room and the size that it was given. fd: of the
+// file.
+MUST_CHECK enum remixdb_status wal_file_sync(struct wal *w, const struct wal_seg *seg, int fd, uint64_t end);
 // Tells whether the first `nr` bytes of a file, at most WAL_HEAD, begin a segment of this log, or are all zero. A file
 // of zeros was made for a segment that was not begun.
 bool wal_is_own(const struct wal *w, const uint8_t *head, size_t nr);
 
 // ---- the pool; under admin
 void wal_pool_add(struct wal *w, struct wal_seg *seg);
-// Makes the bytes of a segment's file up to `end`, and the file's size, durable. fd: of the file.
-MUST_CHECK enum remixdb_status wal_file_sync(struct wal *w, const struct wal_seg *seg, int fd, uint64_t end);
 void wal_foreign_add(struct wal *w, struct wal_seg *seg);  // closes the file of seg
 // Removes files of the pool until at most `keep` are left and all files together keep the log's limit.
 MUST_CHECK enum remixdb_status wal_trim(struct wal *w, uint32_t keep);

@@ -41,9 +41,9 @@ struct wal_seg {
   bool foreign;   // neither a segment of this log nor blank: the log never writes to it, and never removes it
   uint64_t size;  // of the file
 
-  // The file is that of a segment which was released before it was durable. A sync of all of it would also write what
-  // the system still has of that segment.
-  bool stale;
+  // The file was that of a segment which was released before it was durable: the system may have bytes of it up to
+  // here. A sync of the whole file would write those behind this segment's end, too.
+  uint64_t stale;
   struct wal_head h;
   struct wal_key key;
   struct wal_level level;  // the watermark in its header; written under admin

@@ -33,8 +33,9 @@
 //       generation and left its frames, and these frames must never belong to a later segment.
 //   L5  Durability. wal_sync returns only when everything appended before the call, in all segments, is durable. A
 //       segment is never known to be durable before the older ones: wal_sync syncs them in order. wal_sync_active makes
-//       the active segment durable alone. No frame, header or watermark states that, so L3 takes the torn tail of an
-//       older segment for what it is. When a version names the active segment, nobody needs the older ones.
+//       the active segment durable alone. No frame, header or watermark states that while older segments are there
+//       which are not durable, so L3 takes the torn tail of an older segment for what it is. When a version names the
+//       active segment, nobody needs the older ones: their release (wal_release) makes it known.
 //   L6  Errors. A failed write or fsync is sticky: later appends and syncs return it. An append's REMIXDB_NOSPACE is
 //       not: room on disk is reserved before a record is accepted, so a full disk refuses the record and changes
 //       nothing else.
@@ -166,7 +167,8 @@ MUST_CHECK enum remixdb_status wal_begin_held(struct wal *w, size_t nbytes, uint
 MUST_CHECK enum remixdb_status wal_sync(struct wal *w);
 // Makes the header of the active segment durable, and the records that were appended to it before the call, whatever
 // becomes of the older segments. A version may name the segment's generation then, as the one at which the replay
-// begins. The records of older segments count as durable only after wal_sync. Otherwise like wal_sync.
+// begins. The records count as durable (wal_durable_seq) only after wal_sync, or when the older segments are released.
+// Otherwise like wal_sync.
 MUST_CHECK enum remixdb_status wal_sync_active(struct wal *w);
 // Returns the last sequence number that is known to be durable. Relaxed.
 uint64_t wal_durable_seq(const struct wal *w);

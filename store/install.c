@@ -97,8 +97,7 @@ static enum remixdb_status name_log(struct xdb *x, struct version *next) {
 }
 
 // Makes a version durable that names its log: the directory first, and the log up to a range's deletion (D4), then
-// CURRENT. *unknown_out: a crash now could
-// leave either CURRENT.
+// CURRENT. *unknown_out: a crash now could leave either CURRENT.
 static enum remixdb_status make_durable(struct xdb *x, const struct version *next, bool *unknown_out) {
   const bool ahead = next->erased > wal_durable_seq(x->wal);  // D4 of store/ranges.h
   *unknown_out = false;

@@ -690,6 +690,21 @@ static void sim_sync_dir(struct simdisk *d, const struct sim_node *dir) {
   sim_sweep(d);
 }
 
+// Drops what the first nr changes, which are no sizes, wrote from `end` on. Returns how many are left.
+static size_t changes_cut(struct sim_node *n, size_t nr, uint64_t end) {
+  size_t left = 0;
+  for (size_t i = 0; i < nr; i++) {
+    struct sim_change c = n->changes[i];
+    if (c.off >= end) {
+      free(c.data);
+      continue;
+    }
+    if (c.off + c.len > end) c.len = (size_t)(end - c.off);
+    n->changes[left++] = c;
+  }
+  return left;
+}
+
 // The first len bytes are durable, and the length. The rest of a change that goes on behind them may still be lost.
 static void node_keep_head(struct sim_node *n, uint64_t len) {
   size_t left = 0;
@@ -699,10 +714,7 @@ static void node_keep_head(struct sim_node *n, uint64_t len) {
     struct sim_change head = c;
     if (c.is_size) {
       bytes_apply(&n->kept, &c);
-      // what was written before behind the new end is gone
-      for (size_t k = 0; k < left && !c.grow_only; k++)
-        if (n->changes[k].off + n->changes[k].len > c.off)
-          n->changes[k].len = n->changes[k].off < c.off ? (size_t)(c.off - n->changes[k].off) : 0;
+      if (!c.grow_only) left = changes_cut(n, left, c.off);
       continue;
     }
     if (in >= c.len) {
@@ -724,7 +736,7 @@ static int sim_sync_head(struct env *e, int fd, uint64_t len) {
   struct simdisk *const d = sim_enter(e);
   const struct sim_fd *const f = sim_fd(d, fd);
   bool after;
-  if (!f || f->node->is_dir) return sim_leave(d, -EBADF);
+  if (!f || f->node->is_dir || !(f->flags & ENV_READ)) return sim_leave(d, -EBADF);
   if (sim_now_and_then(d, 8)) return sim_leave(d, -EINTR);
   const int rc = sim_change(d, SIMDISK_SYNC, f->name, &after);
   if (rc < 0) return sim_leave(d, rc);

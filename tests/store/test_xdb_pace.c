@@ -260,6 +260,11 @@ static int watched_sync(struct env *e, int fd) {
   return 0;
 }
 
+static int watched_sync_head(struct env *e, int fd, uint64_t len) {
+  (void)len;
+  return watched_sync(e, fd);
+}
+
 static int watched_allocate(struct env *e, int fd, uint64_t off, uint64_t len) {
   (void)e;
   made();
@@ -307,6 +312,7 @@ static void test_log_ahead(void **state) {
   o.memtable_mb = 4;
   struct env_ops ops = *env_posix()->ops;
   ops.sync_data = ops.sync_all = watched_sync;
+  ops.sync_head = watched_sync_head;
   ops.allocate = watched_allocate;
   ops.open = watched_open;
   struct env env = {.ops = &ops};
