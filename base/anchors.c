@@ -281,7 +281,7 @@ ALWAYS_INLINE uint32_t quick_number(const struct anchors_cells *cells, const str
   return quick_line(lines + cell_of(cells, sum), v);
 }
 
-// The same, of a key that has to be compared with these bytes first.
+// The same for a key that has to be compared with these bytes first.
 static __attribute__((noinline)) uint32_t quick_shared(const struct anchors_quick *q, struct kref key) {
   if (memcmp(key.ptr, q->shared, q->common) != 0) return ANCHORS_UNKNOWN;
   return quick_number(q->cells, q->lines, q->ranks, load64be(key.ptr + q->common));

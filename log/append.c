@@ -502,22 +502,15 @@ static enum remixdb_status wal_sync_lead(struct wal *w, bool alone) {
   return REMIXDB_OK;
 }
 
-// Leads a sync. With the lock held; yields it.
-static enum remixdb_status wal_sync_once(struct wal *w, bool alone) {
-  w->syncing = true;
-  const enum remixdb_status s = wal_sync_lead(w, alone);
-  w->syncing = false;
-  wal_event_wake(&w->synced);
-  return s;
-}
-
 // Tells whether the records up to seq are known to be durable, and the header of the segment gen: the store's next
 // version may name a segment without records.
 static bool wal_is_durable(const struct wal *w, uint64_t seq, uint64_t gen) {
   return atomic_load_explicit(&w->durable_seq, memory_order_relaxed) >= seq && w->durable_gen >= gen;
 }
 
-enum remixdb_status wal_sync(struct wal *w) {
+// Syncs all segments, or, with `alone`, the active one. If the log switches meanwhile, all of them: the next segment
+// alone would leave records out.
+static enum remixdb_status wal_sync_as(struct wal *w, bool alone) {
   enum remixdb_status s;
   if (w->read_only) return REMIXDB_OK;
   lib_lock(&w->lock);
@@ -525,33 +518,24 @@ enum remixdb_status wal_sync(struct wal *w) {
   for (;;) {
     s = wal_error(w);
     if (s != REMIXDB_OK || wal_is_durable(w, seq, gen)) break;
+    if (alone && w->secured_gen == gen && w->secured_seq >= seq) break;
     if (w->syncing) {  // that sync may have begun before our records; if so, one of the waiting threads leads the next
       wal_event_wait(w, &w->synced);
       continue;
     }
-    if ((s = wal_sync_once(w, false)) != REMIXDB_OK) break;
+    w->syncing = true;
+    s = wal_sync_lead(w, alone && w->active->h.gen == gen);
+    w->syncing = false;
+    wal_event_wake(&w->synced);
+    if (s != REMIXDB_OK) break;
   }
   lib_unlock(&w->lock);
   return s;
 }
 
-enum remixdb_status wal_sync_active(struct wal *w) {
-  enum remixdb_status s;
-  if (w->read_only) return REMIXDB_OK;
-  lib_lock(&w->lock);
-  const uint64_t seq = w->seq, gen = w->active->h.gen;
-  for (;;) {
-    s = wal_error(w);
-    if (s != REMIXDB_OK || wal_is_durable(w, seq, gen) || (w->secured_gen == gen && w->secured_seq >= seq)) break;
-    if (w->syncing) {
-      wal_event_wait(w, &w->synced);
-      continue;
-    }
-    if ((s = wal_sync_once(w, w->active->h.gen == gen)) != REMIXDB_OK) break;  // after a switch, of all segments
-  }
-  lib_unlock(&w->lock);
-  return s;
-}
+enum remixdb_status wal_sync(struct wal *w) { return wal_sync_as(w, false); }
+
+enum remixdb_status wal_sync_active(struct wal *w) { return wal_sync_as(w, true); }
 
 enum remixdb_status wal_flush(struct wal *w) {
   if (w->read_only) return REMIXDB_OK;

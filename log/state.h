@@ -42,7 +42,8 @@ struct wal_seg {
   uint64_t size;  // of the file
 
   // The file was that of a segment which was released before it was durable: the system may have bytes of it up to
-  // here. A sync of the whole file would write those behind this segment's end, too.
+  // here. A sync of the whole file would write those behind this segment's end, too. Changes at a release only, which
+  // waits for a sync of the segment.
   uint64_t stale;
   struct wal_head h;
   struct wal_key key;
