@@ -515,11 +515,28 @@ static void test_memory(void **state) {
   strings_free(&s);
 }
 
+// Rising numbers at the borders of lines, and with the largest difference that a line can have.
+static void test_rising(void **state) {
+  (void)state;
+  static const uint32_t sizes[] = {1, 2, 29, 30, 31, 60, 61};
+  for (uint32_t k = 0; k < sizeof(sizes) / sizeof(sizes[0]); k++) {
+    const uint32_t nr = sizes[k];
+    struct rising_line lines[3];
+    assert_int_equal(rising_lines(nr), nr <= 30 ? 1 : nr <= 60 ? 2 : 3);
+    for (uint32_t most = 0; most <= RISING_MOST; most += RISING_MOST) {
+      // each line ascends by `most` at its last number, and by as much again at the first of the next line
+      for (uint32_t i = 0; i < nr; i++) rising_set(lines, i, 7 + most * (2 * (i / 30) + (i % 30 == 29)));
+      for (uint32_t i = 0; i < nr; i++)
+        assert_int_equal(rising_at(lines, i), 7 + most * (2 * (i / 30) + (i % 30 == 29)));
+    }
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_shapes), cmocka_unit_test(test_cells), cmocka_unit_test(test_zeros),
-      cmocka_unit_test(test_few),    cmocka_unit_test(test_none),  cmocka_unit_test(test_no_memory),
-      cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_shapes), cmocka_unit_test(test_cells),  cmocka_unit_test(test_zeros),
+      cmocka_unit_test(test_few),    cmocka_unit_test(test_none),   cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_memory), cmocka_unit_test(test_rising),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
