@@ -76,7 +76,7 @@ static inline enum remixdb_status entry_seek(struct remix_cursor *c, uint32_t ru
   struct sst *const t = c->x->runs[run];
   REMIX_COUNT(key_reads);
   if (c->x->index->young) c->scan_debt += missing(&c->holds[run], t, sst_pos_block(pos));
-  return sst_read_some(t, pos, expect, false, remix_hold(c, run), rec_out);
+  return sst_read_some(t, pos, expect, false, &c->holds[run], rec_out);
 }
 
 // The position of entry i of the cursor's segment.
@@ -269,14 +269,6 @@ static inline void cursor_leave(struct remix_cursor *c) {
   if (unlikely(c->scan_debt >= DEBT_TOGETHER)) cursor_add_debt(c);
 }
 
-static void cursor_drop(struct remix_cursor *c) {
-  if (!c->x) return;
-  cursor_leave(c);
-  if (unlikely(c->scan_debt)) cursor_add_debt(c);
-  for (uint32_t m = c->held; m; m &= m - 1) sst_hold_drop(&c->holds[set32_first(m)]);
-  c->held = 0;
-}
-
 // The cursor goes to another page of its view, which has the same runs.
 static void cursor_turn_page(struct remix_cursor *c) {
   for (uint32_t m = c->placed; m; m &= m - 1) c->near[set32_first(m)].nr = 0;
@@ -284,10 +276,15 @@ static void cursor_turn_page(struct remix_cursor *c) {
 
 static inline void cursor_end(struct remix_cursor *c) { c->seg = c->x ? c->x->nr_segs : 0; }
 
+// Drops the holds, and gives back what the runs have.
+static __attribute__((noinline)) void runs_free(struct remix_cursor *c) {
+  for (uint32_t r = 0; r < c->cap; r++) sst_hold_fini(&c->holds[r]);  // with their own memory
+  if (unlikely(c->keys_only)) keys_fini(c);
+}
+
 void remix_cursor_fini(struct remix_cursor *c) {
-  cursor_drop(c);
-  for (uint32_t r = 0; r < c->cap; r++) sst_hold_fini(&c->holds[r]);
-  keys_fini(c);
+  if (c->scan_debt) cursor_add_debt(c);
+  runs_free(c);
   mem_free(c->holds);
   remix_cursor_init(c, NULL);
 }
@@ -304,27 +301,21 @@ static __attribute__((noinline)) enum remixdb_status runs_reserve(struct remix_c
   return REMIXDB_OK;
 }
 
-// The cursor goes to no view: gives back what the runs have.
-static __attribute__((noinline)) void runs_free(struct remix_cursor *c) {
-  for (uint32_t r = 0; r < c->cap; r++) sst_hold_fini(&c->holds[r]);  // with their own memory
-  if (unlikely(c->keys_only)) keys_fini(c);
-}
-
+// The places of the runs stay until the seek that comes next forgets them (cursor_leave).
 enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
   assert(!x || !x->paged);
+  enum remixdb_status s = REMIXDB_OK;
   c->came = cursor_came(c);
-  c->turned = c->x && x && unlikely(x->of != NULL) && x->of == c->x->of;
-  if (c->turned) cursor_turn_page(c);
-  else cursor_drop(c);
-  c->x = NULL;
-  c->seg = 0;
+  c->turned = x && unlikely(x->of != NULL) && c->x && x->of == c->x->of;
+  if (unlikely(c->turned)) cursor_turn_page(c);
+  else if (unlikely(c->scan_debt)) cursor_add_debt(c);
+  if (likely(x) && unlikely(x->nr_runs > c->cap)) s = runs_reserve(c, x->nr_runs);
+  if (unlikely(c->keys_only) && x && s == REMIXDB_OK) s = keys_reserve(c, x->nr_runs);
+  if (unlikely(s != REMIXDB_OK)) x = NULL;
+  if (unlikely(!x)) runs_free(c);
+  c->x = x;
   c->s = NULL;
   c->no_room = c->wanted = c->bounded = false;
-  enum remixdb_status s = REMIXDB_OK;
-  if (unlikely(!x)) runs_free(c);
-  else if (unlikely(x->nr_runs > c->cap)) s = runs_reserve(c, x->nr_runs);
-  if (unlikely(c->keys_only) && x && s == REMIXDB_OK) s = keys_reserve(c, x->nr_runs);
-  if (likely(s == REMIXDB_OK)) c->x = x;
   cursor_end(c);
   c->from = cursor_ordinal(c);
   return s;
@@ -796,7 +787,7 @@ enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out)
   const sst_pos pos = sels_pos(c->x, c->s, cursor_sels(c), run, c->at);
   n->nr = 0;
   c->placed |= 1u << run;
-  struct sst_hold *const h = remix_hold(c, run);
+  struct sst_hold *const h = &c->holds[run];
   if (unlikely(c->keys_only) && keys_suit(c, run, t, sst_pos_block(pos))) return record_key(c, run, pos, rec_out);
   const enum remixdb_status s = record_read(c, t, pos, h, n, rec_out);
   if (unlikely(s != REMIXDB_OK)) return s;

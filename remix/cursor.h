@@ -9,10 +9,11 @@
 // A cursor without a REMIX; zeroed. queue may be NULL.
 void remix_cursor_init(struct remix_cursor *c, struct blkio_queue *queue);
 void remix_cursor_fini(struct remix_cursor *c);
-// Drops the holds and moves the cursor to another REMIX; it is not valid afterwards. NULL gives back the holds' memory.
-// Between pages of a paged REMIX the holds stay, and remix_enter, remix_seek_first and remix_seek_last go on with the
-// scans of the runs; before a seek of a key, the caller sets `turned` to false. x is no paged REMIX, but may be a page.
-// REMIXDB_NOMEM, but not with NULL.
+// Moves the cursor to another REMIX; it is not valid afterwards. The holds stay, each until its run's next read, so
+// that a change of the REMIX costs little. So tables that the cursor was at must stay open until it is set to NULL,
+// which drops all holds and gives back their memory. Between pages of a paged REMIX remix_enter, remix_seek_first and
+// remix_seek_last go on with the scans of the runs; before a seek of a key, the caller sets `turned` to false. x is no
+// paged REMIX, but may be a page. REMIXDB_NOMEM, but not with NULL; it is then set to NULL.
 MUST_CHECK enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x);
 // From now on remix_record needs to give no values. A record of a table with compressed keys then may come from these,
 // without a value. A scan so reads no more than a few blocks of each run. Call it when the cursor has no REMIX.

@@ -28,7 +28,7 @@ static enum remixdb_status edge_entry(void *arg, const uint8_t *s, uint32_t i, s
   const struct remix *const x = r->c->x;
   const uint32_t run = seg_run(x->index, s, i);
   const sst_pos pos = seg_pos(x, s, run, i);
-  struct sst_hold *const had = remix_hold(r->c, run);
+  struct sst_hold *const had = &r->c->holds[run];
   const bool there = sst_holds_some(had, x->runs[run], sst_pos_block(pos), sst_pos_idx(pos), 1);
   REMIX_COUNT(key_reads);
   return sst_read_some(x->runs[run], pos, 1, false, r->own || there ? had : &r->hold, rec_out);

@@ -56,7 +56,7 @@ static bool gather_block(struct gather *g, uint32_t run, uint32_t block) {
     g->pages += w->from - block;
     w->from = block;
   } else {
-    struct sst_hold *const hold = w ? NULL : remix_hold(g->cursor, run);
+    struct sst_hold *const hold = w ? NULL : &g->cursor->holds[run];
     if (!hold && !t->cache.cache) return true;
     if (g->nr == BLKIO_BATCH_MAX) return false;
     g->jumps[g->nr] = (g->nr || g->first) && !w && !gather_near(g, run, block, to);

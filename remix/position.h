@@ -11,6 +11,9 @@
 // tell which entries to pass. For each run the cursor holds the block that it reads, pinned or in private memory. So it
 // may stand still outside of any epoch. The REMIX must stay alive. One thread uses a cursor. Seeks and remix_record
 // need an epoch; steps need none.
+//
+// A cursor that goes to another view keeps its holds: that of a run may still have a block of another view's run. It is
+// replaced when the run is read.
 enum remix_way { REMIX_SOUGHT, REMIX_ON, REMIX_BACK };
 
 // The block that a cursor holds for a run. idx is the run's first record at or after the cursor's entry, if it is less
@@ -47,9 +50,9 @@ struct remix_cursor {
   const uint8_t *s, *sel;      // the segment that it last came to, and its selectors, in the image or in `room`
   struct sst_hold *holds;      // one for each run
   struct remix_run_pos *near;  // one for each run
-  // Bit r: since the cursor came to its view, holds[r] was used; since its last move that was not a step, near[r] was.
-  // A seek comes to one run or two, so a cursor that leaves them looks at these bits, and not at all runs.
-  uint32_t held, placed;
+  // Bit r: near[r] was set since the cursor's last move that was not a step. A seek comes to one run or two, so a
+  // cursor that leaves them looks at these bits, and not at all runs.
+  uint32_t placed;
   struct blkio_queue *queue;  // for readahead; NULL: none
   bool no_room;               // the cache had no room for readahead; it is not tried again on this REMIX
   bool begun;  // since the last move that was not a step, a block has been read or did not need to be: the next block
@@ -87,13 +90,8 @@ struct remix_cursor {
   uint8_t room[REMIX_SEG];  // for selectors
 };
 
-_Static_assert(REMIX_RUNS_MAX <= 32, "held and placed have a bit for each run");
+_Static_assert(REMIX_RUNS_MAX <= 32, "placed has a bit for each run");
 
-// The hold of a run, for a read.
-static inline struct sst_hold *remix_hold(struct remix_cursor *c, uint32_t run) {
-  c->held |= 1u << run;
-  return &c->holds[run];
-}
 static inline bool remix_valid(const struct remix_cursor *c) { return c->x && c->seg < c->x->nr_segs; }
 // Whether reads of blocks come from the disk.
 static inline bool remix_cold(const struct remix_cursor *c) { return c->queue && blkio_cold(c->queue->io); }

@@ -50,17 +50,6 @@ void merge_bound(struct merge *m, struct kref low, struct kref high) {
   m->bounded = low.ptr || high.ptr;
 }
 
-// The first young view of this partition or a later one; nr_young: there is none.
-static uint32_t young_find(const struct version *v, uint32_t part) {
-  uint32_t lo = 0, hi = v->nr_young;
-  while (lo < hi) {
-    const uint32_t mid = lo + (hi - lo) / 2;
-    if (v->young[mid] < part) lo = mid + 1;
-    else hi = mid;
-  }
-  return lo;
-}
-
 // Finds the partitions and the young views that may hold keys within the bounds.
 static void bounds_find(struct merge *m) {
   const struct version *const v = m->version;
@@ -75,8 +64,8 @@ static void bounds_find(struct merge *m) {
     m->part_high--;
     m->high_inside = false;
   }
-  m->young_low = young_find(v, m->part_low);
-  m->young_high = young_find(v, m->part_high + 1);
+  m->young_low = version_young_from(v, m->part_low);
+  m->young_high = version_young_from(v, m->part_high + 1);
 }
 
 // Whether a key that a seek is to go to lies beyond the bound in the direction: no key within can follow.
@@ -401,14 +390,13 @@ static enum remixdb_status young_settle(struct merge *m, bool backward) {
 // Chooses the young view that a seek of the key goes to, and prefetches what it reads first. young_there: the key's
 // partition has one. Otherwise it is the next (backward: the previous) one, or none.
 static enum remixdb_status young_seek_begin(struct merge *m, uint32_t part, struct kref key, bool backward) {
-  const struct version *const v = m->version;
-  uint32_t at = young_find(v, part);
-  m->young_there = at < m->young_high && v->young[at] == part;
-  if (!m->young_there && (backward ? at == m->young_low : at == m->young_high)) {  // at the end
-    m->remix.beside = NULL;
-    const enum remixdb_status s = remix_cursor_set(&m->young, NULL);
-    if (unlikely(m->young_page.in != NULL)) page_leave(&m->young_page);
-    return s;
+  const uint32_t at = version_young_from(m->version, part);
+  m->young_there = at < m->young_high && m->version->young[at] == part;
+  m->young_ended = !m->young_there && at == (backward ? m->young_low : m->young_high);
+  if (unlikely(m->young_ended)) {
+    remix_stop(&m->young);
+    m->young.wanted = false;
+    return REMIXDB_OK;
   }
   const enum remixdb_status s = young_enter(m, m->young_there || !backward ? at : at - 1,
                                             m->young_there ? ENTER_KEY
@@ -423,7 +411,7 @@ static enum remixdb_status young_seek_begin(struct merge *m, uint32_t part, stru
 static enum remixdb_status young_seek_do(struct merge *m, struct kref key, bool backward) {
   enum remixdb_status s = REMIXDB_OK;
   m->young_state = MERGE_YOUNG_KNOWN;
-  if (!m->young.x) return s;
+  if (unlikely(m->young_ended)) return s;
   if (!m->young_there) s = young_to_end(m, backward);
   else s = backward ? remix_seek_for_prev(&m->young, key) : remix_seek(&m->young, key);
   return s == REMIXDB_OK ? young_settle(m, backward) : s;

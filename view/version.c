@@ -49,9 +49,13 @@ static enum remixdb_status index_young(struct version *v) {
   uint32_t nr = 0;
   for (uint32_t i = 0; i < v->nr_parts; i++) nr += part_has_young(v->parts[i]);
   if (nr == 0) return REMIXDB_OK;
-  if (!(v->young = mem_alloc(nr * sizeof(v->young[0])))) return REMIXDB_NOMEM;
-  for (uint32_t i = 0; i < v->nr_parts; i++)
+  if (!(v->young = mem_alloc((nr + v->nr_parts + 1) * sizeof(v->young[0])))) return REMIXDB_NOMEM;
+  v->young_from = v->young + nr;
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    v->young_from[i] = v->nr_young;
     if (part_has_young(v->parts[i])) v->young[v->nr_young++] = i;
+  }
+  v->young_from[v->nr_parts] = nr;
   return REMIXDB_OK;
 }
 

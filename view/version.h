@@ -70,6 +70,8 @@ struct version {
   struct anchors anchors;  // of the partitions
   uint8_t *anchor_bytes;   // the bytes into which `anchors` points; own memory
   uint32_t *young;         // numbers of the partitions with a young view, ascending; own memory; NULL if there are none
+  uint32_t *young_from;    // of each partition, and of one behind the last: how many of the partitions before it have a
+                           // young view; in the same memory. Only version_young_from reads it
   struct names *names;     // of the spaces (view/names.h), counted; NULL: there never was a space
   // The value files that a record of the tables of both trees may refer to (V8). Empty in a spaces' tree.
   struct value_set values;
@@ -156,6 +158,10 @@ static inline uint32_t version_find(const struct version *v, struct kref key) {
   uint32_t at = 0;
   for (uint32_t i = 0; i < VERSION_FEW - 1; i++) at += v->before[i] < first;
   return at;
+}
+// Returns the first young view of this partition or a later one, as an index of v->young; nr_young: there is none.
+static inline uint32_t version_young_from(const struct version *v, uint32_t part) {
+  return v->nr_young ? v->young_from[part] : 0;
 }
 // Reads the store's id from CURRENT before any table is opened. Fails with REMIXDB_NOTFOUND if there is no CURRENT, or
 // with REMIXDB_VERSION or REMIXDB_CORRUPT.

@@ -121,6 +121,7 @@ static void check(const struct version *v) {
   for (uint32_t i = 0; i < v->nr_parts; i++) {
     const struct part *const p = v->parts[i];
     if (i) FUZZ_CHECK(kv_cmp(part_anchor(v->parts[i - 1]), part_anchor(p)) < 0);
+    FUZZ_CHECK(version_young_from(v, i) == young);
     if (p->young) {  // V4
       FUZZ_CHECK(p->remix && p->young != p->remix && remix_is_young(p->young) && p->young->nr_runs > 0);
       FUZZ_CHECK(young < v->nr_young && v->young[young] == i);

@@ -40,7 +40,8 @@ static uint32_t nr_held(const struct remix_cursor *c) {
   return nr;
 }
 
-// A cursor that comes to another view holds nothing of the one before.
+// A cursor that comes to another view keeps what it holds, one block for each run, and reads right with it. Without a
+// view it holds nothing.
 static void test_cursor_moves(void **state) {
   (void)state;
   uint64_t rng = check_seed_for("cursor moves");
@@ -64,10 +65,11 @@ static void test_cursor_moves(void **state) {
   for (uint32_t i = 0; i < 200; i++) {
     const uint32_t n = (uint32_t)(rng_next(&rng) % 9);
     const struct kref key = t.k.keys[rng_next(&rng) % t.k.nr];
-    held += nr_held(&c);
+    const uint32_t before = nr_held(&c);
+    held += before;
     OK(remix_cursor_set(&c, x[n]));
     assert_false(remix_valid(&c));
-    assert_int_equal(nr_held(&c), 0);
+    assert_int_equal(nr_held(&c), before);
     enter(&p);
     OK(remix_seek(&c, key));
     uint32_t at = lower(&t, e[n], nr[n], key);
@@ -77,7 +79,9 @@ static void test_cursor_moves(void **state) {
       check_at(&t, &c, e[n], nr[n], ++at, j % 2);
     }
     leave(&p);
-    if (i % 10 == 0) OK(remix_cursor_set(&c, NULL));
+    if (i % 10) continue;
+    OK(remix_cursor_set(&c, NULL));
+    assert_int_equal(nr_held(&c), 0);
   }
   assert_true(held > 200);
   remix_cursor_fini(&c);
@@ -86,6 +90,57 @@ static void test_cursor_moves(void **state) {
     free(e[i]);
   }
   part_fini(&t);
+  place_fini(&p);
+}
+
+// A cursor that goes to and fro between two views reads a block again only if it has read another block of that run.
+// A scan of one view is none in the other.
+static void test_to_and_fro(void **state) {
+  (void)state;
+  struct place p;
+  uint64_t rng = check_seed_for("to and fro");
+  struct remix *x[2];
+  struct entry *e[2];
+  struct tables t[2];
+  uint32_t nr[2], at[2];
+  place_init(&p, 0);  // each block that is not held is read
+  for (uint32_t i = 0; i < 2; i++) {
+    part_small(&t[i], &p, KEYS_BINARY, 2000, 4, &rng);
+    x[i] = part_build_all(&t[i], true);
+    e[i] = part_live(&t[i], &nr[i]);
+  }
+  // an entry of the first view, and one of the second in another run
+  at[0] = nr[0] / 2;
+  for (at[1] = 0; e[1][at[1]].run == e[0][at[0]].run; at[1]++) assert_true(at[1] < nr[1]);
+  struct remix_cursor c;
+  remix_cursor_init(&c, NULL);
+  uint64_t reads = 0;
+  for (uint32_t i = 0; i < 20; i++) {
+    const uint32_t n = i % 2;
+    OK(remix_cursor_set(&c, x[n]));
+    enter(&p);
+    OK(remix_seek(&c, t[n].k.keys[e[n][at[n]].key]));
+    check_at(&t[n], &c, e[n], nr[n], at[n], true);
+    leave(&p);
+    if (i == 1) reads = atomic_load(&p.io.nr_reads);
+  }
+  assert_int_equal(atomic_load(&p.io.nr_reads), reads);
+  // steps in one view, then the other one from its beginning
+  for (uint32_t i = 0; i < 4; i++) {
+    const uint32_t n = i % 2;
+    OK(remix_cursor_set(&c, x[n]));
+    enter(&p);
+    remix_seek_first(&c);
+    for (uint32_t k = 0; k < 100; k++, remix_next(&c)) check_at(&t[n], &c, e[n], nr[n], k, true);
+    leave(&p);
+  }
+  assert_true(nr_held(&c) > 1);
+  remix_cursor_fini(&c);
+  for (uint32_t i = 0; i < 2; i++) {
+    done(x[i]);
+    free(e[i]);
+    part_fini(&t[i]);
+  }
   place_fini(&p);
 }
 
@@ -191,10 +246,8 @@ static void test_threads(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_readahead),
-      cmocka_unit_test(test_cursor_moves),
-      cmocka_unit_test(test_young_far),
-      cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_readahead), cmocka_unit_test(test_cursor_moves), cmocka_unit_test(test_to_and_fro),
+      cmocka_unit_test(test_young_far), cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -206,6 +206,52 @@ static void test_no_memory(void **state) {
   place_fini(&p);
 }
 
+// A cursor that lacks memory for a view with more runs is at no view, and holds nothing of the one before.
+static void test_no_memory_to_move(void **state) {
+  (void)state;
+  uint64_t rng = 12;
+  struct place p;
+  place_init(&p, 1 << 20);
+  struct tables t;
+  part_small(&t, &p, KEYS_PATHS, 400, 5, &rng);
+  t.nr = 1;
+  struct remix *const one = part_build_all(&t, true);
+  const struct kref key = t.sst[0]->min;
+  t.nr = 5;
+  struct remix *const five = part_build_all(&t, true);
+  for (uint32_t keys_only = 0; keys_only < 2; keys_only++) {
+    struct remix_cursor c;
+    struct kv_rec r;
+    remix_cursor_init(&c, p.queue);
+    if (keys_only) remix_keys_only(&c);
+    for (int64_t n = 1;; n++) {
+      OK(remix_cursor_set(&c, one));
+      enter(&p);
+      OK(remix_seek(&c, key));
+      OK(remix_record(&c, &r));
+      leave(&p);
+      assert_int_equal(c.holds[0].kind, SST_HOLD_PINNED);
+      fault_mem_set(n);
+      const enum remixdb_status s = remix_cursor_set(&c, five);
+      (void)fault_mem_end();
+      if (s == REMIXDB_OK) break;
+      FAILS(s, REMIXDB_NOMEM);
+      assert_true(!c.x && !remix_valid(&c) && c.holds[0].kind == SST_HOLD_NONE);
+      assert_int_equal(n, 1 + (c.cap == 5));  // the holds, and then the keys
+    }
+    assert_int_equal(c.holds[0].kind, SST_HOLD_PINNED);
+    enter(&p);
+    OK(remix_seek(&c, key));
+    OK(remix_record(&c, &r));
+    leave(&p);
+    remix_cursor_fini(&c);
+  }
+  done(one);
+  done(five);
+  part_fini(&t);
+  place_fini(&p);
+}
+
 // The disk fails at each call in turn. The call gives a status and leaves no file.
 static void test_disk_fails(void **state) {
   (void)state;
@@ -301,7 +347,8 @@ static void test_damaged_table(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_damaged_file), cmocka_unit_test(test_open_refuses),  cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_damaged_file), cmocka_unit_test(test_open_refuses),
+      cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_no_memory_to_move),
       cmocka_unit_test(test_disk_fails),   cmocka_unit_test(test_damaged_table),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

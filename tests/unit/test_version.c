@@ -200,6 +200,10 @@ static void expect_same(const struct version *a, const struct version *b) {
     assert_int_equal(a->young[i], b->young[i]);
     assert_non_null(a->parts[a->young[i]]->young);
   }
+  for (uint32_t i = 0, nr = 0; i <= a->nr_parts; i++) {
+    assert_int_equal(version_young_from(a, i), nr);
+    nr += i < a->nr_parts && a->parts[i]->young != NULL;
+  }
 }
 
 static enum remixdb_status list(struct store *s) {
