@@ -81,6 +81,13 @@ void mem_trim(void);
 // Lets the process keep so many bytes more of freed blocks; none, to begin with. One block is at most a quarter of all.
 void mem_keep(size_t more);
 void mem_keep_less(size_t less);  // takes back what mem_keep was given, and returns what is too much
+// The system changes the mappings of a process one after the other. A thread that takes or frees a large block may wait
+// for all threads that are at it, and for those that read pages in meanwhile: 145 ms were seen. So a thread is in a
+// hurry while writers wait for it. It cuts its blocks from kept ones of any size, and leaves to others what is too
+// much: it may keep a quarter more than mem_keep allows.
+void mem_hurry(bool on);
+// For tests: how often the calling thread has changed the mappings of the process.
+uint64_t mem_changes(void);
 // Sanitizers and valgrind watch the heap only, so nothing is large there.
 #if !defined(MEM_LARGE)
 #if LIB_SANITIZED

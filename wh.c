@@ -51,7 +51,7 @@ static void guide_free(struct epoch_item *item, void *arg) {
 
 // Makes the guide again from the list. If memory is missing, the old guide stays and its hints get worse. Under the
 // structure lock.
-static void guide_renew(struct wh *wh) {
+static void guide_make(struct wh *wh) {
   struct guide *const old = atomic_load_explicit(&wh->guide, memory_order_relaxed), *fresh = NULL;
   const uint32_t nr = wh->nr_leaves;
   const uint32_t more = nr / 8 + GUIDE_LEAVES;
@@ -75,6 +75,12 @@ static void guide_renew(struct wh *wh) {
     if (old) epoch_retire(wh->epoch, &old->retired, guide_free, NULL);
   }
   mem_free(bounds);
+}
+
+static void guide_renew(struct wh *wh) {
+  mem_hurry(true);
+  guide_make(wh);
+  mem_hurry(false);
 }
 
 // Makes the guide name the new leaf in place of the old leaf, from this bound on (W7). Under the structure lock.

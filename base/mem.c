@@ -23,6 +23,13 @@ _Atomic size_t mem_large_from = MEM_LARGE;
 static _Atomic size_t heap_bytes;    // in small blocks, as the heap rounds them; relaxed
 static _Atomic size_t mapped_bytes;  // of mem_map; relaxed
 
+static _Thread_local bool hurried;
+static _Thread_local uint64_t nr_changes;
+
+void mem_hurry(bool on) { hurried = on; }
+
+uint64_t mem_changes(void) { return nr_changes; }
+
 static inline bool mem_denied(size_t size) {
   bool (*const fault)(size_t) = atomic_load_explicit(&mem_fault, memory_order_relaxed);
   return unlikely(fault != NULL) && !fault(size);
@@ -46,6 +53,7 @@ static size_t page_size(void) {
 // ---- pages of the system
 
 static void *pages_map(size_t size, int flags) {
+  nr_changes++;
   void *const p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
   return p == MAP_FAILED ? NULL : p;
 }
@@ -53,6 +61,7 @@ static void *pages_map(size_t size, int flags) {
 // A process that has as many mappings as it may have cannot cut one in two. Then the pages go back, and only their
 // addresses stay taken.
 static void pages_unmap(void *p, size_t size) {
+  nr_changes++;
   if (munmap(p, size) != 0) (void)madvise(p, size, MADV_DONTNEED);
 }
 
@@ -69,8 +78,11 @@ struct region {
 #define LARGE_SLOTS_MIN 256u
 // More blocks than this go to the heap. The system bounds the mappings of a process; Linux allows 65530.
 #define LARGE_NR_MAX 16384u
-// Blocks that were freed and are kept for the next ones.
+// Blocks that were freed and are kept for the next ones; more of them, and more bytes, than that only by threads in a
+// hurry.
 #define KEPT_NR 128u
+#define KEPT_NR_MOST (KEPT_NR + 32u)
+#define KEPT_MORE 4u                   // 1/4 of the bytes
 #define KEPT_LEAST ((size_t)32 << 10)  // bytes
 
 static struct {
@@ -78,7 +90,7 @@ static struct {
   struct region *slots;  // open addressing, half full at most
   size_t nr_slots, nr;   // a power of two, or 0
   size_t bytes;
-  struct region kept[KEPT_NR];  // the oldest first
+  struct region kept[KEPT_NR_MOST];  // the oldest first
   uint32_t nr_kept;
   size_t kept_bytes, kept_limit;
   uint64_t nr_mapped, nr_reused;
@@ -148,14 +160,14 @@ static void regions_unmap(const struct region *r, uint32_t nr) {
 }
 
 // Takes `size` bytes of the smallest kept block that has so many. at NULL: none has, or more than twice as many: the
-// next work of the same kind needs such a block whole. A rest that is worth it stays kept; a small one goes with the
-// block, or into *rest for the caller to unmap.
+// next work of the same kind needs such a block whole, unless the thread is in a hurry. A rest that is worth it stays
+// kept; a small one goes with the block, or into *rest for the caller to unmap.
 static struct region kept_take(size_t size, struct region *rest) {
-  uint32_t best = KEPT_NR;
+  uint32_t best = KEPT_NR_MOST;
   *rest = (struct region){NULL, 0};
   for (uint32_t i = 0; i < large.nr_kept; i++)
-    if (large.kept[i].size >= size && (best == KEPT_NR || large.kept[i].size < large.kept[best].size)) best = i;
-  if (best == KEPT_NR || large.kept[best].size / 2 > size) return (struct region){NULL, 0};
+    if (large.kept[i].size >= size && (best == KEPT_NR_MOST || large.kept[i].size < large.kept[best].size)) best = i;
+  if (best == KEPT_NR_MOST || (!hurried && large.kept[best].size / 2 > size)) return (struct region){NULL, 0};
   struct region *const k = &large.kept[best];
   const size_t left = k->size - size;
   if (left >= KEPT_LEAST) {
@@ -164,7 +176,7 @@ static struct region kept_take(size_t size, struct region *rest) {
     return (struct region){k->at + left, size};
   }
   struct region r = kept_remove(best);
-  if (left > size / 8) {
+  if (left > size / 8 && !hurried) {
     *rest = (struct region){r.at + size, left};
     r.size = size;
   }
@@ -217,7 +229,7 @@ static void *large_alloc(size_t size, bool *clean_out, bool *full_out) {
 
 // Frees p if it is a large block, and returns whether it is.
 static bool large_free(void *p) {
-  struct region out[KEPT_NR + 1];
+  struct region out[KEPT_NR_MOST + 1];
   uint32_t nr_out = 0;
   lib_lock(&large.lock);
   const size_t slot = slots_find(p);
@@ -232,8 +244,9 @@ static bool large_free(void *p) {
   if (r.size > large.kept_limit / 4) {
     out[nr_out++] = r;
   } else {
-    if (large.nr_kept == KEPT_NR) out[nr_out++] = kept_remove(0);
-    nr_out += kept_shrink(large.kept_limit - r.size, out + nr_out);
+    const size_t most = large.kept_limit + (hurried ? large.kept_limit / KEPT_MORE : 0);
+    while (large.nr_kept >= (hurried ? KEPT_NR_MOST : KEPT_NR)) out[nr_out++] = kept_remove(0);
+    nr_out += kept_shrink(most - r.size, out + nr_out);
     large.kept[large.nr_kept++] = r;
     large.kept_bytes += r.size;
   }
@@ -253,7 +266,7 @@ static size_t large_size(const void *p) {
 }
 
 void mem_trim(void) {
-  struct region out[KEPT_NR];
+  struct region out[KEPT_NR_MOST];
   lib_lock(&large.lock);
   const uint32_t nr = kept_shrink(0, out);
   lib_unlock(&large.lock);
@@ -267,7 +280,7 @@ void mem_keep(size_t more) {
 }
 
 void mem_keep_less(size_t less) {
-  struct region out[KEPT_NR], slots = {NULL, 0};
+  struct region out[KEPT_NR_MOST], slots = {NULL, 0};
   lib_lock(&large.lock);
   assert(less <= large.kept_limit);
   large.kept_limit -= less;
@@ -383,15 +396,18 @@ static void *large_resize(void *p, size_t has, size_t size) {
 #if defined(__linux__)
   const size_t full = align_up(size, page_size());
   if (full < size) return NULL;
+  // The system may take long, so nobody waits for the lock meanwhile. The block still counts in large.nr, so its place
+  // in the table stays free.
   lib_lock(&large.lock);
   const size_t slot = slots_find(p);
   assert(slot != large.nr_slots);
+  slots_remove(slot);
+  lib_unlock(&large.lock);
+  nr_changes++;
   uint8_t *const to = mremap(p, has, full, MREMAP_MAYMOVE);
-  if (to != MAP_FAILED) {
-    slots_remove(slot);
-    slots_put(large.slots, large.nr_slots, (struct region){to, full});
-    large.bytes += full - has;
-  }
+  lib_lock(&large.lock);
+  slots_put(large.slots, large.nr_slots, to == MAP_FAILED ? (struct region){p, has} : (struct region){to, full});
+  if (to != MAP_FAILED) large.bytes += full - has;
   lib_unlock(&large.lock);
   return to == MAP_FAILED ? NULL : to;
 #else

@@ -17,6 +17,13 @@ size_t idle_memory(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out) {
   return used;
 }
 
+void idle_fill(struct xdb *x, struct epoch_slot *slot) {
+  epoch_enter(&x->epoch, slot);
+  const size_t wanted = memtables_growth(&x->memtables, xdb_super(x)->active);
+  epoch_exit(slot);
+  while (arena_pool_fill(&x->memtables.chunks, wanted)) continue;
+}
+
 static bool idle_step(void *arg, struct worker *w);
 
 // Makes the store busy if a writer has asked for it, lets it come to rest when its time has come, and looks at the

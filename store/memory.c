@@ -93,6 +93,12 @@ void memory_plan(struct xdb *x) {
   if (budget) set_bounds(m, budget);
 }
 
+// All chunks of a memtable that has taken late records wait for the next one: else writers would wait for new ones.
+void memory_chunks(struct xdb *x, size_t limit) {
+  struct arena_pool *const p = &x->memtables.chunks;
+  if (p->limit) arena_pool_limit(p, memory_late(limit));
+}
+
 // ---- the division
 
 // Memtables that only iterators and snapshots keep take the room of chunks that wait for the next ones. m->lock is
@@ -194,7 +200,7 @@ void memory_set(struct xdb *x, size_t budget) {
   if (m->memtable_follows) {
     const size_t limit = memtable_share(budget);
     atomic_store_explicit(&x->memtable_limit, limit, memory_order_relaxed);
-    arena_pool_limit(&x->memtables.chunks, limit);
+    memory_chunks(x, limit);
     atomic_store_explicit(&m->resized, true, memory_order_relaxed);
   }
   divide(x);

@@ -41,6 +41,8 @@ static inline size_t memory_late(size_t limit) {
 #define MEMORY_CACHE_PART 16u
 #define MEMORY_REST_NS 5000000000ull
 
+// Sets how many chunks wait for the next memtables, which have this limit. If none wait, that stays so.
+void memory_chunks(struct xdb *x, size_t limit);
 void memory_init(struct xdb *x);  // no budget, and accounts that are empty
 void memory_fini(struct xdb *x);
 // Gives the options cache_mb and memtable_mb their values from the budget if they are not set. Touches no file of the

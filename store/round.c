@@ -183,6 +183,7 @@ static void round_failed(struct xdb *x, struct xdb_whole *whole, enum remixdb_st
 // Returns false when the round failed.
 static bool memtable_run(struct xdb *x, struct worker *w, const struct memtable_round *r) {
   const uint64_t began = time_ns();
+  if (workers_count(x->workers) && !r->asked) idle_fill(x, &w->slot);  // writers have filled a memtable
   enum remixdb_status s = compact_and_install(x, w, r);
   if (s == REMIXDB_NOSPACE && make_room(x, r->asked)) s = compact_and_install(x, w, r);
   if (s == REMIXDB_OK) round_succeeded(x, r->whole, began);

@@ -80,6 +80,7 @@ enum remixdb_status setup_limits(struct xdb *x, const struct env_dir *at, const 
   x->memtable_limit = x->opts.memtable_mb * MIB;
   x->wal_limit = (uint64_t)x->opts.wal_mb * MIB;
   memtables_init(&x->memtables, &x->epoch, &x->cursors, x->memtable_limit);
+  memory_chunks(x, x->memtable_limit);
   if (!(x->dir = env_path_new(at, name))) return REMIXDB_NOMEM;
   struct compact *c = &x->compact;
   c->ctx = &x->ctx;

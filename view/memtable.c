@@ -31,11 +31,22 @@ uint64_t memtables_kept(struct memtables *all, const struct memtable *active, co
   return bytes;
 }
 
+// Bytes of its chunks.
+static size_t used_small(const struct memtable *m) {
+  const struct wh *const spaces = memtable_tree(m, TREE_SPACES);
+  return wh_memory_small(m->wh) + (spaces ? wh_memory_small(spaces) : 0);
+}
+
+size_t memtables_growth(const struct memtables *all, const struct memtable *active) {
+  const struct arena_pool *const p = &all->chunks;
+  const size_t used = used_small(active);
+  return p->chunk_size >= MAPPED_CHUNK && used < p->limit ? p->limit - used : 0;
+}
+
 size_t memtables_target(const struct memtables *all, const struct memtable *active, bool frozen) {
   const struct arena_pool *const p = &all->chunks;
   if (p->chunk_size < MAPPED_CHUNK) return 0;
-  const struct wh *const spaces = memtable_tree(active, TREE_SPACES);
-  const size_t half = p->limit / 2, used = wh_memory_small(active->wh) + (spaces ? wh_memory_small(spaces) : 0);
+  const size_t half = p->limit / 2, used = used_small(active);
   return p->chunk_size + (used > half && !frozen ? 2 * (used - half) : 0);
 }
 

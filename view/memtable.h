@@ -45,6 +45,9 @@ uint64_t memtables_kept(struct memtables *all, const struct memtable *active, co
 // While another memtable is frozen, it is one chunk, because the frozen memtable's chunks will serve again. 0: chunks
 // of this size are not fetched ahead. Any thread, in the memtable's epoch.
 size_t memtables_target(const struct memtables *all, const struct memtable *active, bool frozen);
+// Returns how many bytes should be ready when the round of a full memtable begins: what this one may still take. 0, and
+// callers: as above.
+size_t memtables_growth(const struct memtables *all, const struct memtable *active);
 
 // Makes an empty memtable with one reference, which the caller owns. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status memtable_create(struct memtables *all, struct memtable **out);

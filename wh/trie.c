@@ -129,7 +129,9 @@ static void table_delete(struct wh_table *t, const struct wh_node *node) {
 
 static struct wh_table *table_create(uint64_t buckets) {
   const size_t bytes = sizeof(struct wh_table) + buckets * sizeof(struct wh_bucket);
+  mem_hurry(true);
   struct wh_table *t = mem_alloc_aligned(CACHE_LINE, bytes);
+  mem_hurry(false);
   if (t == NULL) return NULL;
   memset(t, 0, bytes);
   t->mask = (uint32_t)(buckets - 1);

@@ -8,6 +8,7 @@
 #include "tests/lib/slow.h"
 #include "tests/lib/store.h"
 #include "log/state.h"
+#include "store/memory.h"
 #include "store/pace.h"
 #include "store/ref.h"
 #include "store/flush.h"
@@ -250,7 +251,7 @@ static void test_cache_ahead(void **state) {
 
 static pthread_t writer;
 static _Atomic uint32_t of_writer;  // calls that wait for the file system, made in its thread
-static _Atomic bool hold_rounds;
+static _Atomic bool hold_rounds, is_held;
 
 static void made(void) { atomic_fetch_add(&of_writer, pthread_equal(pthread_self(), writer) != 0); }
 
@@ -279,6 +280,7 @@ static int watched_open(struct env *e, int at, const char *path, unsigned flags)
     const uint64_t until = time_ns() + SLOW_HANG_S * SECOND;
     for (bool due = false; (strstr(path, ".sst") || strstr(path, ".pack")) && !due && atomic_load(&hold_rounds);) {
       CHECK(time_ns() < until);
+      atomic_store(&is_held, true);
       pthread_mutex_lock(&x->lock);
       due = xdb_round_due(x, xdb_super(x)->active, 0);
       pthread_mutex_unlock(&x->lock);
@@ -333,6 +335,41 @@ static void test_log_ahead(void **state) {
       }
     }
     assert_int_equal(atomic_load(&of_writer), 0);
+    atomic_store(&hold_rounds, false);
+    end();
+    setup_again();
+  }
+}
+
+// When the round of a full memtable writes, all memory is ready that the next one may take, late records included: the
+// writer need not get any, though no worker is idle. Before a flush none is fetched.
+static void test_chunks_ahead(void **state) {
+  (void)state;
+  static const uint8_t val[1000];
+  struct remixdb_opts o = small_opts(1);
+  o.memtable_mb = 40;
+  struct env_ops ops = *env_posix()->ops;
+  ops.open = watched_open;
+  struct env env = {.ops = &ops};
+  for (uint32_t flushed = 0; flushed < 2; flushed++) {
+    atomic_store(&hold_rounds, flushed == 0);
+    atomic_store(&is_held, false);
+    OK(xdb_open(dir, &o, &env, &x));
+    OK(xdb_ref(x, &r));
+    struct arena_pool *const pool = &x->memtables.chunks;
+    const uint64_t first = wal_gen(x->wal), until = time_ns() + SLOW_HANG_S * SECOND;
+    uint32_t k = 0;
+    for (; wal_gen(x->wal) == first && (flushed == 0 || k < 100); k++)
+      OK(xdb_put(r, KV_REC(kref(&k, sizeof(k)), val, sizeof(val), false)));
+    if (flushed) OK(xdb_flush(x));
+    while (flushed == 0 && !atomic_load(&is_held)) {
+      assert_true(time_ns() < until);
+      time_sleep_ns(1000000);
+    }
+    const size_t used = wh_memory_small(xdb_super(x)->active->wh), held = arena_pool_held(pool);
+    if (LIB_SANITIZED) assert_int_equal(held, 0);
+    else if (flushed) assert_true(held <= 2 * pool->chunk_size);
+    else assert_true(used + held + pool->chunk_size > memory_late(x->memtable_limit));
     atomic_store(&hold_rounds, false);
     end();
     setup_again();
@@ -413,6 +450,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_ahead, setup, teardown),
       cmocka_unit_test_setup_teardown(test_cache_ahead, setup, teardown),
       cmocka_unit_test_setup_teardown(test_log_ahead, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_chunks_ahead, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nap, setup, teardown),
       cmocka_unit_test_setup_teardown(test_learn, setup, teardown),
   };

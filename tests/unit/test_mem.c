@@ -132,6 +132,64 @@ static void test_rest(void **state) {
   mem_keep_less(KEEP);
 }
 
+// A thread in a hurry changes no mapping. It takes its block from a much larger one, and keeps a rest that another
+// thread would give back. Freed blocks beyond the limit stay, too, until another thread frees one. Beyond a quarter
+// more the thread unmaps them itself.
+static void test_hurry(void **state) {
+  (void)state;
+  mem_keep(KEEP);
+  uint8_t *const p = mem_alloc(4 * BLOCK);
+  mem_free(p);
+  uint64_t before = mem_changes();
+  mem_hurry(true);
+  uint8_t *const q = mem_alloc(BLOCK);
+  mem_hurry(false);
+  CHECK(q >= p && q < p + 4 * BLOCK && stats().kept == 3 * BLOCK && mem_changes() == before);
+  mem_free(q);
+  mem_trim();
+  const size_t rest = 3 * page();
+  mem_free(mem_alloc(BLOCK / 2 + rest));
+  before = mem_changes();
+  mem_hurry(true);
+  uint8_t *const r = mem_alloc(BLOCK / 2);
+  mem_hurry(false);
+  CHECK(stats().kept == 0 && mapped(r + BLOCK / 2) && mem_changes() == before);
+  mem_free(r);
+  mem_trim();
+  void *many[24], *last = mem_alloc(BLOCK);  // of KEEP / 16 each
+  for (uint32_t i = 0; i < 24; i++) many[i] = mem_alloc(BLOCK);
+  before = mem_changes();
+  mem_hurry(true);
+  for (uint32_t i = 0; i < 20; i++) mem_free(many[i]);
+  CHECK(stats().kept == KEEP + KEEP / 4 && mem_changes() == before);
+  for (uint32_t i = 20; i < 24; i++) mem_free(many[i]);
+  CHECK(stats().kept == KEEP + KEEP / 4 && mem_changes() == before + 4);
+  mem_hurry(false);
+  mem_free(last);
+  CHECK(stats().kept == KEEP);
+  mem_keep_less(KEEP);
+  CHECK(stats().kept == 0);
+}
+
+// The same with more blocks than are kept: a thread in a hurry may keep 32 more.
+static void test_hurry_many(void **state) {
+  (void)state;
+  enum { NR = 200, SMALL = 128, MOST = 160 };
+  void *many[NR];
+  mem_keep((size_t)NR * BLOCK);
+  for (uint32_t i = 0; i < NR; i++) many[i] = mem_alloc(BLOCK / 2);
+  mem_hurry(true);
+  const uint64_t before = mem_changes();
+  for (uint32_t i = 0; i < MOST; i++) mem_free(many[i]);
+  CHECK(stats().kept == MOST * (BLOCK / 2) && mem_changes() == before);
+  for (uint32_t i = MOST; i + 1 < NR; i++) mem_free(many[i]);
+  CHECK(stats().kept == MOST * (BLOCK / 2));
+  mem_hurry(false);
+  mem_free(many[NR - 1]);
+  CHECK(stats().kept == SMALL * (BLOCK / 2));
+  mem_keep_less((size_t)NR * BLOCK);
+}
+
 static void fill(uint8_t *p, size_t from, size_t to) {
   for (size_t i = from; i < to; i++) p[i] = (uint8_t)(i * 7 + i / 251);
 }
@@ -278,6 +336,8 @@ int main(void) {
     cmocka_unit_test(test_kept),
     cmocka_unit_test(test_not_cut),
     cmocka_unit_test(test_rest),
+    cmocka_unit_test(test_hurry),
+    cmocka_unit_test(test_hurry_many),
     cmocka_unit_test(test_denied),
     cmocka_unit_test(test_grow),
     cmocka_unit_test(test_many),

@@ -236,6 +236,52 @@ static void test_growth(void **state) {
   wh_model_fini(&m);
 }
 
+// A memtable's growth changes no mapping, though its tables and guides are large blocks: writers wait for it. Its
+// chunks are ready, and one kept block is large enough for all of these together.
+static void test_growth_unmapped(void **state) {
+  (void)state;
+  uint64_t rng = check_seed;
+  const size_t chunk = 256u << 10, keep = 64u << 20;
+  const size_t large = atomic_exchange(&mem_large_from, (size_t)4096);  // with sanitizers, too
+  struct epoch e;
+  struct epoch_slot slot;
+  struct arena_pool pool;
+  struct wh *wh;
+  epoch_init(&e);
+  epoch_join(&e, &slot);
+  arena_pool_init(&pool, chunk, 64 * chunk);
+  while (arena_pool_fill(&pool, 64 * chunk)) {}
+  OK(wh_create(&e, chunk, &pool, &wh));
+  mem_keep(keep);
+  mem_free(mem_alloc(keep / 4));
+  struct mem_stats was, now;
+  mem_stats(&was);
+  CHECK(was.kept == keep / 4);
+  const uint64_t before = mem_changes();
+  uint64_t seq = 0;
+  for (uint32_t n = 0; n < 60000; n++) {
+    const uint64_t bytes[2] = {rng_next(&rng), n};
+    const struct kref key = kref(bytes, sizeof(bytes));
+    struct wh_slot at;
+    epoch_enter(&e, &slot);
+    wh_lock(wh, key, key_hash(key), &at);
+    OK(wh_link(&at, KV_REC(key, "", 0, 0)));
+    wh_stamp(&at, ++seq);
+    wh_unlock(&at);
+    epoch_exit(&slot);
+  }
+  mem_stats(&now);
+  CHECK_SAYS(mem_changes() == before && now.nr_reused - was.nr_reused > 12, "%u changes, %u kept ones used",
+             (uint32_t)(mem_changes() - before), (uint32_t)(now.nr_reused - was.nr_reused));
+  epoch_leave(&e, &slot);
+  epoch_reclaim(&e);
+  wh_destroy(wh);
+  arena_pool_fini(&pool);
+  epoch_fini(&e);
+  mem_keep_less(keep);
+  atomic_store(&mem_large_from, large);
+}
+
 // ---- no memory
 
 static uint64_t fault_rng;
@@ -402,10 +448,10 @@ static void test_wanted(void **state) {
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_unused),     cmocka_unit_test(test_empty),        cmocka_unit_test(test_model),
-      cmocka_unit_test(test_moment),     cmocka_unit_test(test_recycle),      cmocka_unit_test(test_many),
-      cmocka_unit_test(test_growth),     cmocka_unit_test(test_nomem_create), cmocka_unit_test(test_nomem),
-      cmocka_unit_test(test_nomem_many), cmocka_unit_test(test_wanted),
+      cmocka_unit_test(test_unused), cmocka_unit_test(test_empty),           cmocka_unit_test(test_model),
+      cmocka_unit_test(test_moment), cmocka_unit_test(test_recycle),         cmocka_unit_test(test_many),
+      cmocka_unit_test(test_growth), cmocka_unit_test(test_growth_unmapped), cmocka_unit_test(test_nomem_create),
+      cmocka_unit_test(test_nomem),  cmocka_unit_test(test_nomem_many),      cmocka_unit_test(test_wanted),
   };
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }
