@@ -302,21 +302,18 @@ static __attribute__((noinline)) enum remixdb_status runs_reserve(struct remix_c
 }
 
 // The places of the runs stay until the seek that comes next forgets them (cursor_leave).
-enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
-  assert(!x || !x->paged);
+enum remixdb_status remix_cursor_set_slow(struct remix_cursor *c, struct remix *x) {
   enum remixdb_status s = REMIXDB_OK;
+  const bool turned = x && unlikely(x->of != NULL) && c->x && x->of == c->x->of;
   c->came = cursor_came(c);
-  c->turned = x && unlikely(x->of != NULL) && c->x && x->of == c->x->of;
-  if (unlikely(c->turned)) cursor_turn_page(c);
+  if (unlikely(turned)) cursor_turn_page(c);
   else if (unlikely(c->scan_debt)) cursor_add_debt(c);
-  if (likely(x) && unlikely(x->nr_runs > c->cap)) s = runs_reserve(c, x->nr_runs);
+  if (x && unlikely(x->nr_runs > c->cap)) s = runs_reserve(c, x->nr_runs);
   if (unlikely(c->keys_only) && x && s == REMIXDB_OK) s = keys_reserve(c, x->nr_runs);
   if (unlikely(s != REMIXDB_OK)) x = NULL;
   if (unlikely(!x)) runs_free(c);
-  c->x = x;
-  c->s = NULL;
-  c->no_room = c->wanted = c->bounded = false;
-  cursor_end(c);
+  remix_cursor_come(c, x);
+  c->turned = turned;
   c->from = cursor_ordinal(c);
   return s;
 }

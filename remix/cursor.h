@@ -4,17 +4,34 @@
 #ifndef REMIX_CURSOR_H
 #define REMIX_CURSOR_H
 
+#include <assert.h>
+
 #include "remix/position.h"
 
 // A cursor without a REMIX; zeroed. queue may be NULL.
 void remix_cursor_init(struct remix_cursor *c, struct blkio_queue *queue);
 void remix_cursor_fini(struct remix_cursor *c);
+// Private to remix_cursor_set:
+static inline void remix_cursor_come(struct remix_cursor *c, struct remix *x) {
+  c->x = x;
+  c->seg = x ? x->nr_segs : 0;
+  c->s = NULL;
+  c->wanted = c->turned = c->bounded = c->no_room = false;
+}
+MUST_CHECK enum remixdb_status remix_cursor_set_slow(struct remix_cursor *c, struct remix *x);
 // Moves the cursor to another REMIX; it is not valid afterwards. The holds stay, each until its run's next read, so
 // that a change of the REMIX costs little. So tables that the cursor was at must stay open until it is set to NULL,
 // which drops all holds and gives back their memory. Between pages of a paged REMIX remix_enter, remix_seek_first and
 // remix_seek_last go on with the scans of the runs; before a seek of a key, the caller sets `turned` to false. x is no
 // paged REMIX, but may be a page. REMIXDB_NOMEM, but not with NULL; it is then set to NULL.
-MUST_CHECK enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x);
+MUST_CHECK static inline enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
+  assert(!x || !x->paged);
+  // mostly from a seek to a seek: the runs have room, and no step and no jump is to be counted
+  if (unlikely(!x || x->of || x->nr_runs > c->cap || c->way != REMIX_SOUGHT || c->scan_debt || c->keys_only))
+    return remix_cursor_set_slow(c, x);
+  remix_cursor_come(c, x);
+  return REMIXDB_OK;
+}
 // From now on remix_record needs to give no values. A record of a table with compressed keys then may come from these,
 // without a value. A scan so reads no more than a few blocks of each run. Call it when the cursor has no REMIX.
 static inline void remix_keys_only(struct remix_cursor *c) { c->keys_only = true; }

@@ -54,7 +54,6 @@ struct remix_cursor {
   // cursor that leaves them looks at these bits, and not at all runs.
   uint32_t placed;
   struct blkio_queue *queue;  // for readahead; NULL: none
-  bool no_room;               // the cache had no room for readahead; it is not tried again on this REMIX
   bool begun;  // since the last move that was not a step, a block has been read or did not need to be: the next block
                // of another run is a jump
   uint32_t scan_debt;  // not yet added to the REMIX's
@@ -69,9 +68,11 @@ struct remix_cursor {
   uint32_t from, came;  // a place, and how far the cursor had stepped from the last seek to there
   uint32_t usual;       // about the usual distance; 0: no step followed the last seek
   uint32_t begun_seg;   // the segment that remix_seek_begin found, or its caller, if wanted
+  // These four are false when the cursor comes to a view. They lie together, so one store does it.
   bool wanted;
-  bool turned;   // it has come from another page of the same view, so a scan of the runs goes on
+  bool turned;   // but if it has come from another page of the same view, this is true: a scan of the runs goes on
   bool bounded;  // there are bounds: `low` and `high` (remix_bound)
+  bool no_room;  // the cache had no room for readahead; it is not tried again on this REMIX
   bool equal;    // the last seek ended at its key; known only with a cursor beside, or if `onward`
   // Gathering (remix/gather.h).
   bool back;                    // the seek's direction

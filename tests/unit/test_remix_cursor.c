@@ -125,10 +125,13 @@ static void test_to_and_fro(void **state) {
     if (i == 1) reads = atomic_load(&p.io.nr_reads);
   }
   assert_int_equal(atomic_load(&p.io.nr_reads), reads);
-  // steps in one view, then the other one from its beginning
+  // steps in one view, then the other one from its beginning; the steps are remembered, as entries of all versions
   for (uint32_t i = 0; i < 4; i++) {
-    const uint32_t n = i % 2;
+    const uint32_t n = i % 2, came = remix_came(&c);
+    assert_int_equal(came, i ? 100 : 0);
+    c.scan_debt = 0;  // as if all blocks had been in the cache
     OK(remix_cursor_set(&c, x[n]));
+    assert_in_range(remix_came(&c), came, 5 * came);
     enter(&p);
     remix_seek_first(&c);
     for (uint32_t k = 0; k < 100; k++, remix_next(&c)) check_at(&t[n], &c, e[n], nr[n], k, true);
@@ -168,7 +171,10 @@ static void test_young_far(void **state) {
     assert_int_equal(c.scan_debt - before, atomic_load(&p.io.nr_reads) - reads);
   }
   leave(&p);
-  assert_true(atomic_load(&x->scan_debt) > 300);
+  const uint64_t left = c.scan_debt, debt = atomic_load(&x->scan_debt);
+  assert_true(debt > 300 && left > 0);
+  OK(remix_cursor_set(&c, x));
+  assert_true(c.scan_debt == 0 && atomic_load(&x->scan_debt) == debt + left);
   remix_cursor_fini(&c);
   done(x);
   part_fini(&t);
