@@ -9,6 +9,7 @@
 #include "log/segments.h"
 
 #define WAL_END_PAGE 4096u  // the system reads a page of a file that a write does not fill
+#define WAL_ASKED 16u       // buffers
 #define NR_BUFS(w) (sizeof((w)->bufs) / sizeof((w)->bufs[0]))
 
 // ---- events
@@ -208,12 +209,21 @@ void wal_seal(struct wal *w) {
 }
 
 // A write that ends inside a page of a file that is written again waits for the disk, if that page is not in the page
-// cache. So once a full buffer is written, this asks for the pages in which the next one may end. That one fills
-// meanwhile. `off`: where it begins.
-static void wal_ask_ahead(struct wal *w, const struct wal_seg *seg, uint64_t off) {
-  const uint64_t page = (off + WAL_BUF) & ~(uint64_t)(WAL_END_PAGE - 1);
+// cache. So once a full buffer is written, this asks for the pages in which later ones may end: the next one, which
+// fills meanwhile, and the one after WAL_ASKED buffers, because a read of a busy disk may take longer than a buffer
+// takes to fill. That one ends where it would if all had the length of this one. `first`: this one does not end where
+// the one before has said, so it asks for all up to there. `end`: where this one ends. alloc: the segment's room.
+static void wal_ask_ahead(struct wal *w, const struct wal_seg *seg, bool first, uint64_t end, uint64_t len,
+                          uint64_t alloc) {
+  const uint64_t page = (end + WAL_BUF) & ~(uint64_t)(WAL_END_PAGE - 1);
   const uint64_t from = page > WAL_END_PAGE ? page - WAL_END_PAGE : 0;
   env_advise(w->env, seg->fd, from, page + WAL_END_PAGE - from, ENV_WILL_NEED);
+  for (uint64_t n = first ? 2 : WAL_ASKED; n <= WAL_ASKED; n++) {
+    const uint64_t at = (end + n * len) & ~(uint64_t)(WAL_END_PAGE - 1);
+    if (at + 2 * WAL_END_PAGE > alloc) break;
+    const uint64_t low = at > WAL_END_PAGE ? at - WAL_END_PAGE : 0;
+    env_advise(w->env, seg->fd, low, at + 2 * WAL_END_PAGE - low, ENV_WILL_NEED);
+  }
 }
 
 // Writes a sealed buffer. Yields the lock. If the call fails with REMIXDB_NOSPACE, the buffer stays in the queue.
@@ -224,6 +234,9 @@ static enum remixdb_status wal_write(struct wal *w, struct wal_buf *b) {
   if (b->kind == WAL_BUF_HEADER) wal_head_complete(w, seg);
   const bool goes_on = b->kind == WAL_BUF_NORMAL && b->len > WAL_BUF / 2 && seg == w->active &&
                        seg->alloc - b->off >= 2 * (uint64_t)WAL_BUF + WAL_END_PAGE;
+  const uint64_t alloc = seg->alloc, end = b->off + b->len;
+  const bool first = b->off == WAL_HEAD || end + WAL_END_PAGE < w->ends_at || end > w->ends_at + WAL_END_PAGE;
+  if (goes_on) w->ends_at = end + b->len;
   lib_unlock(&w->lock);
   if (b->kind != WAL_BUF_HEADER) {
     const struct wal_frame f = {.len = (uint32_t)(b->len - WAL_FRAME_HEAD),
@@ -234,7 +247,7 @@ static enum remixdb_status wal_write(struct wal *w, struct wal_buf *b) {
     b->sum = wal_frame_put(b->mem, &seg->key, b->off, &f);
   }
   const enum remixdb_status s = env_write(w->env, seg->fd, seg->path, b->mem, b->len, b->off);
-  if (goes_on && s == REMIXDB_OK) wal_ask_ahead(w, seg, b->off + b->len);
+  if (goes_on && s == REMIXDB_OK) wal_ask_ahead(w, seg, first, end, b->len, alloc);
   lib_lock(&w->lock);
   if (s == REMIXDB_NOSPACE) {
     b->state = WAL_BUF_SEALED;

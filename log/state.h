@@ -100,6 +100,7 @@ struct wal {
   // wal_sync_active has made the records up to this number durable in the segment `secured_gen`, up to `secured_end`;
   // older segments were not. When they are released, that segment is durable up to there.
   uint64_t secured_gen, secured_end, secured_seq;
+  uint64_t ends_at;          // where the next full buffer ends if it is as long as the one before
   struct err_saved err;      // the sticky error
   struct wal_event written;  // a write or a growth has ended
   struct wal_event synced;   // a sync has ended

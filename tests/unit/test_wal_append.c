@@ -325,11 +325,16 @@ static struct env_ops ask_ops;
 static uint64_t asked_at[64];  // pages that were asked for
 static uint32_t nr_asked, nr_frames, nr_unasked;
 static bool first_frame;
+static uint32_t asked_after[8192];  // by the page: after how many full frames it was asked for, at first; 0: never
+static uint32_t nr_full, nr_late, first_full;  // first_full: since a sync, whose frame was short
 
 static int ask_advise(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice) {
   (void)e, (void)fd;
   if (advice != ENV_WILL_NEED) return 0;
-  for (uint64_t p = off / PAGE; p < (off + len + PAGE - 1) / PAGE; p++) asked_at[nr_asked++ % 64] = p;
+  for (uint64_t p = off / PAGE; p < (off + len + PAGE - 1) / PAGE; p++) {
+    asked_at[nr_asked++ % 64] = p;
+    if (p < 8192 && asked_after[p] == 0) asked_after[p] = nr_full;
+  }
   return 0;
 }
 
@@ -340,7 +345,14 @@ static ssize_t ask_pwrite(struct env *e, int fd, const void *buf, size_t len, ui
     nr_frames++;
     nr_unasked += !asked;
   }
-  if (len > WAL_BUF / 2) first_frame = false;
+  if (len > WAL_BUF / 2) {
+    const uint64_t end = (off + len) / PAGE;
+    const uint32_t after = end < 8192 ? asked_after[end] : 0,
+                   due = nr_full > first_full + 15 ? nr_full - 15 : first_full + 1;
+    nr_late += nr_full > first_full && (after == 0 || after > due);
+    nr_full++;
+    first_frame = false;
+  }
   return env_posix()->ops->pwrite(e, fd, buf, len, off);
 }
 
@@ -378,6 +390,24 @@ static void test_asks_ahead(void **state) {
   }
   assert_true(nr_frames >= 10 && nr_asked >= 2 * nr_frames);
   assert_true(nr_unasked <= 2);  // near the end of the room
+  // In a segment that has all of its room, records of one length: the page is asked for 16 frames earlier, or after the
+  // first one since the segment began or a sync has cut a frame short.
+  for (uint32_t seg = 0; seg < 2; seg++) {
+    memset(asked_after, 0, sizeof(asked_after));
+    nr_full = nr_late = first_full = 0;
+    for (uint32_t left = 200; nr_full < 50;) {
+      if (nr_full == 20 && left && --left == 0) {
+        OK(wal_sync(w));
+        first_full = nr_full;
+      }
+      OK(wal_begin(w, 600, &gen));
+      (void)wal_put(w, KV_REC(kref("key", 3), value, 100, false));
+      wal_end(w);
+    }
+    if (seg == 0) OK(wal_prepare(w));
+    if (seg == 0) OK(wal_switch(w, NULL, NULL));
+  }
+  assert_int_equal(nr_late, 0);
   OK(wal_close(w));
   env_dir_close(&held);
   assert_int_equal(remove_tree(dir), 0);
