@@ -296,17 +296,23 @@ static void test_told(void **state) {
   }
 }
 
-static void log_put(struct wal *w, const char *key, const char *value) {
+// own: the number that the record states, as one does that was handed back; 0: none.
+static void log_put_own(struct wal *w, const char *key, const char *value, uint64_t own) {
+  struct kv_rec rec;
   uint64_t gen;
-  OK(wal_begin(w, kv_rec_size(KV_REC(kref(NULL, (uint32_t)strlen(key)), NULL, (uint32_t)strlen(value), false)), &gen));
-  (void)wal_put(w, KV_REC(kref(key, (uint32_t)strlen(key)), value, (uint32_t)strlen(value), false));
+  (void)kv_rec_set(&rec, kref(key, (uint32_t)strlen(key)), value, (uint32_t)strlen(value), own ? KV_SEQ : 0);
+  rec.seq = own;
+  OK(wal_begin(w, kv_rec_size(&rec), &gen));
+  (void)wal_put(w, &rec);
   wal_end(w);
   OK(wal_sync(w));
 }
+static void log_put(struct wal *w, const char *key, const char *value) { log_put_own(w, key, value, 0); }
 
 // CURRENT is lost, and the log has a hole: its segments say "old", the hole "new", the tables what they were given.
-// Returns the value of the key after the repair.
-static void repair_hole(bool released, char *value, uint32_t cap, struct repair_report *rep) {
+// back: the tables have a record that the log has, too, because it was handed back. Returns the value of the key after
+// the repair.
+static void repair_hole(bool released, bool back, char *value, uint32_t cap, struct repair_report *rep) {
   struct simdisk *disk = simdisk_create();
   struct env *const env = simdisk_env(disk);
   const struct remixdb_opts o = options(REMIXDB_COMPRESSION_NONE);
@@ -316,7 +322,7 @@ static void repair_hole(bool released, char *value, uint32_t cap, struct repair_
   const uint64_t id = x->store_id;
   OK(xdb_ref(x, &r));
   OK(xdb_put(r, KV_REC(kref("key", 3), released ? "new" : "before", released ? 3 : 6, false)));
-  if (released) OK(xdb_put(r, KV_REC(kref("other", 5), "same", 4, false)));
+  if (released || back) OK(xdb_put(r, KV_REC(kref("other", 5), "same", 4, false)));
   x->compact.memtable_size = 0;
   OK(xdb_flush(x));
   xdb_unref(r);
@@ -325,7 +331,8 @@ static void repair_hole(bool released, char *value, uint32_t cap, struct repair_
   const struct wal_opts wo = {.dir = simdisk_dir(env, DIR_NAME), .store_id = id, .step = 64u << 10};
   struct wal *w;
   OK(wal_open(&wo, 1, 0, true, NULL, NULL, NULL, &w));
-  log_put(w, "other", "same");
+  if (back) log_put(w, "first", "x");
+  log_put_own(w, "other", "same", back ? 1 : 0);
   log_put(w, "key", "old");
   const uint64_t hole = wal_segment_bytes(w);
   log_put(w, "key", "new");
@@ -347,16 +354,18 @@ static void repair_hole(bool released, char *value, uint32_t cap, struct repair_
 }
 
 // A segment that had been released does not bring back what the tables have a newer version of; one that had not is
-// newer than they are.
+// newer than they are, also if a record in it was handed back.
 static void test_released_and_a_hole(void **state) {
   (void)state;
   struct repair_report rep;
   char value[32];
-  repair_hole(true, value, sizeof(value), &rep);
+  repair_hole(true, false, value, sizeof(value), &rep);
   assert_string_equal(value, "new");
   assert_true(rep.version_lost && rep.more_lost && rep.losses >= 3);
-  repair_hole(false, value, sizeof(value), &rep);
-  assert_string_equal(value, "old");
+  for (uint32_t back = 0; back < 2; back++) {
+    repair_hole(false, back, value, sizeof(value), &rep);
+    assert_string_equal(value, "old");
+  }
 }
 
 // Where the number of its format is in a file of `size` bytes.
