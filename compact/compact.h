@@ -10,6 +10,7 @@
 //          take part, the merge drops tombstones;
 //   split  the merge of the whole partition, or the new data after all of its keys, is too large for one partition.
 //          The split makes several partitions of two tables each.
+// Neighbours in which little lives become one partition by one major (compact/join.h).
 //
 // A round without new data does scan merges. If blocks are not in the cache, a scan reads a block of each run that has
 // a record in the scan's range. The jumps of a REMIX (remix/state.h) count the blocks that scans read only because
@@ -59,6 +60,7 @@
 #define COMPACT_PROGRESS_SHIFT 5u     // a unit of progress: 32 bytes written, or one entry of a REMIX
 #define COMPACT_SCAN_DEBT_MIN 512u    // jumps; fewer are not worth a round
 #define COMPACT_APART 4096u           // bytes; a value of so many is written apart
+#define COMPACT_JOIN 2u               // partitions are joined to at most half a table (compact/join.h)
 #define COMPACT_GARBAGE (1u << 20)    // bytes; a store with less garbage is not merged for it
 
 enum compact_kind { COMPACT_KEEP, COMPACT_ABORT, COMPACT_MINOR, COMPACT_MAJOR, COMPACT_SPLIT, COMPACT_KINDS };
@@ -72,6 +74,8 @@ struct compact_stats {  // since the store was opened; relaxed
   _Atomic uint64_t scan_merges;               // partitions
   _Atomic uint64_t dropped_merges;            // partitions that were merged only for dropped spaces
   _Atomic uint64_t garbage_merges;            // partitions that were merged only for their garbage
+  _Atomic uint64_t joined;                    // partitions that became one with neighbours
+  _Atomic uint64_t emptied;                   // partitions that left because nothing lived in them
   _Atomic uint64_t dropped_tables;            // tables of dropped spaces that left partitions with other tables
   _Atomic uint64_t apart;                     // values that were written apart
   _Atomic uint64_t young;                     // partitions of which only the young view was built again
@@ -89,6 +93,8 @@ struct compact {
   bool tags;
   uint32_t young_from;                // COMPACT_YOUNG_FROM; 0: there are no young views
   _Atomic uint64_t garbage_from;      // COMPACT_GARBAGE; 0: there are no merges for garbage. Relaxed: tests change it
+  _Atomic uint32_t join;              // COMPACT_JOIN; 0: there are no joins, and no partition leaves because nothing
+                                      // lives in it. Relaxed: tests change it
   _Atomic uint32_t scan_merge_parts;  // partitions that a scan round merges at most; at least 1
   size_t memtable_size;               // bytes; 1/16 of it may be handed back
   uint64_t memory;                    // bytes of memory that the process may use, with its page cache; 0: not known
@@ -261,8 +267,8 @@ MUST_CHECK enum remixdb_status compact_scan_round(struct compact *c, struct work
 // account of scans.
 MUST_CHECK enum remixdb_status compact_dropped_round(struct compact *c, struct worker *self, struct version *base,
                                                      struct version **out);
-// Makes a round that merges partitions for their garbage, as a store at rest does (compact/garbage.h). Otherwise like
-// compact_dropped_round.
+// Makes a round that joins partitions (compact/join.h), or merges some for their garbage, as a store at rest does
+// (compact/garbage.h). Otherwise like compact_dropped_round.
 MUST_CHECK enum remixdb_status compact_garbage_round(struct compact *c, struct worker *self, struct version *base,
                                                      struct version **out);
 // Tells whether such a round has something to do.

@@ -49,8 +49,8 @@ static void add_fresh(struct garbage *g, const struct fresh *f) {
   g->garbage += bytes;
 }
 
-// Adds the partitions of a tree that takes part, with the new data, to the outlook, and lists those that may be merged.
-// Returns the length of that list.
+// Adds the partitions of a tree that takes part, with the new data, to the outlook, and lists those that may be merged:
+// a join merges its own. Returns the length of that list.
 static uint32_t add_tree(const struct round *r, const struct round_tree *tree, struct candidate *to,
                          struct outlook *o) {
   uint32_t nr = 0;
@@ -59,14 +59,15 @@ static uint32_t add_tree(const struct round *r, const struct round_tree *tree, s
     if (writes_tables(j)) o->cost += on_disk(j->cost);
     o->fresh += on_disk(j->bytes);
     o->all.live += j->bytes;
-    if (j->append) continue;
-    struct garbage g;
-    garbage_of(old_part(j), &g);
-    if (part_remix(old_part(j))) to[nr++] = (struct candidate){j, g};
-    add_fresh(&g, &tree->fresh[j->part]);
-    o->all.files += g.files;
-    o->all.live += g.live;
-    o->all.garbage += g.garbage;
+    for (uint32_t k = 0; k < j->nr_parts && !j->append; k++) {
+      struct garbage g;
+      garbage_of(tree->base->parts[j->part + k], &g);
+      if (j->nr_parts == 1 && part_remix(old_part(j))) to[nr++] = (struct candidate){j, g};
+      add_fresh(&g, &tree->fresh[j->part + k]);
+      o->all.files += g.files;
+      o->all.live += g.live;
+      o->all.garbage += g.garbage;
+    }
   }
   return nr;
 }
@@ -168,7 +169,7 @@ static enum remixdb_status plan_worst(const struct round *r, struct compact_room
     struct job merge = *list[i].job;
     merge.bytes = merge.apart = merge.count = 0;
     plan_all(&merge);
-    *work_out += plan_job_work(&merge);
+    if (!merge.gone) *work_out += plan_job_work(&merge);
     take_off(&left, g->live);
     take_off(&o->all.files, freed(g));
     take_off(&o->all.garbage, g->garbage);
@@ -211,6 +212,11 @@ enum remixdb_status garbage_plan_within(struct round *r, const struct version *b
     const struct garbage *const g = &list[i].g;
     struct job *const j = list[i].job;
     if (j->all || j->append || j->upto) continue;
+    if (j->gone) {
+      take_off(&o.all.files, g->files);
+      take_off(&o.all.garbage, g->garbage);
+      continue;
+    }
     if (g->garbage < g->live / GARBAGE_LEAST || (g->live > left && any)) break;
     take_off(&left, g->live);
     take_off(&o.all.files, freed(g));
@@ -240,6 +246,7 @@ void garbage_plan_step(struct round *r, struct compact_room *room) {
     struct job *const j = job_of(r, m);
     if (!j) continue;
     bytes += m->cost;
+    if (j->gone) continue;  // with the step's version
     j->garbage = true;
     plan_all(j);
   } while (room->at < room->nr && bytes + room->merges[room->at]->cost <= room->step);

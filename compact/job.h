@@ -51,6 +51,8 @@ struct job {
   bool scan_merge;          // a scan merge, or such a merge for dropped spaces or garbage: may be given up
   bool dropped;             // a merge only because the partition has keys of dropped spaces
   bool garbage;             // a merge only because the partition has much garbage
+  bool joins;               // its partitions are neighbours that become one (compact/join.h)
+  bool gone;                // nothing lives in the partition: it leaves, and the job writes nothing
   bool append;              // a split that leaves the partition as it is and makes new partitions after it
   bool young;               // the tables go into the young view; the older view stays
   bool upto;                // another job appends the new data after the partition's keys

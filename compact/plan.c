@@ -60,6 +60,14 @@ static uint64_t live_bytes(const struct compact *c, const struct part *p, uint64
 
 static uint64_t all_live_bytes(const struct compact *c, const struct part *p) { return live_bytes(c, p, all_bytes(p)); }
 
+uint64_t plan_part_bytes(const struct part *p) { return all_bytes(p); }
+
+uint64_t plan_live_bytes(const struct compact *c, const struct part *p) {
+  if (likely(!part_is_away(p))) return all_live_bytes(c, p);
+  const struct part_away *const a = p->away;
+  return a->entries ? (uint64_t)((double)all_bytes(p) * (double)a->keys / (double)a->entries) : 0;
+}
+
 bool plan_fits_cache(const struct compact *c, const struct version *v) {
   uint64_t sum = 0;
   for (const struct version *tree = v; tree; tree = tree->spaces)
@@ -386,7 +394,7 @@ void plan_dropped_one(struct round *r) {
   const struct round_tree *const tree = &r->trees[TREE_SPACES];
   for (uint32_t i = tree->first_job; i < tree->end_job && tree->names; i++) {
     struct job *const j = &r->jobs[i];
-    if (j->kind != COMPACT_KEEP || j->upto || part_dropped(old_part(j), tree->names) != PART_DUE) continue;
+    if (j->kind != COMPACT_KEEP || j->upto || j->gone || part_dropped(old_part(j), tree->names) != PART_DUE) continue;
     j->dropped = true;
     plan_all(j);
     return;

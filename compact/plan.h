@@ -28,6 +28,10 @@ uint64_t plan_job_work(const struct job *j);
 // Estimates how many bytes of data blocks the job writes if it merges the newest `take` runs with its new data. A job
 // of several partitions merges all of their runs; `take` then has no effect.
 uint64_t plan_merged_bytes(const struct job *j, uint32_t take);
+// The bytes of a partition's runs, and about how many of these are neither old versions nor tombstones, and have not
+// expired. Also if it is away; then what has expired counts.
+uint64_t plan_part_bytes(const struct part *p);
+uint64_t plan_live_bytes(const struct compact *c, const struct part *p);
 // Tells whether the block cache can hold all tables of the version.
 bool plan_fits_cache(const struct compact *c, const struct version *v);
 #endif

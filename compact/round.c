@@ -5,6 +5,7 @@
 
 #include "compact/fresh.h"
 #include "compact/garbage.h"
+#include "compact/join.h"
 #include "compact/plan.h"
 #include "compact/tables.h"
 #include "remix/paged.h"
@@ -243,7 +244,7 @@ static enum remixdb_status check_range(const struct job *j) {
 static enum remixdb_status add_old_parts(const struct job *j, struct part **parts, uint32_t *nr) {
   struct part *const old = j->base->parts[j->part];
   enum remixdb_status s = REMIXDB_OK;
-  if (!writes_tables(j)) {
+  if (!writes_tables(j) && !j->gone) {
     if (part_is_empty(old) && *nr) return s;
     part_ref(old);
     parts[(*nr)++] = old;
@@ -380,6 +381,8 @@ static void round_count(struct round *r) {
       atomic_fetch_add_explicit(&stats->scan_merges, 1, memory_order_relaxed);
     if (j->garbage) atomic_fetch_add_explicit(&stats->garbage_merges, 1, memory_order_relaxed);
     if (j->dropped) atomic_fetch_add_explicit(&stats->dropped_merges, 1, memory_order_relaxed);
+    if (j->joins) atomic_fetch_add_explicit(&stats->joined, j->nr_parts, memory_order_relaxed);
+    if (j->gone) atomic_fetch_add_explicit(&stats->emptied, 1, memory_order_relaxed);
     if (j->young) atomic_fetch_add_explicit(&stats->young, 1, memory_order_relaxed);
     if (j->kind == COMPACT_ABORT)
       atomic_fetch_add_explicit(&stats->handed_back, j->bytes + j->apart, memory_order_relaxed);
@@ -478,8 +481,8 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
   if (!steps || ask) atomic_store_explicit(&c->progress, 0, memory_order_relaxed);
   // New data waits for no whole compaction, and a tree without new data needs a round only for that.
   const bool dropped = atomic_load_explicit(&c->dropped_too, memory_order_relaxed);
-  const bool both = base->spaces &&
-                    ((spaces && wh_count(spaces)) || (whole && whole->from_tree == TREE_SPACES) || dropped);
+  const bool both = base->spaces && ((spaces && wh_count(spaces)) || (whole && whole->from_tree == TREE_SPACES) ||
+                                     dropped || join_due(c, base->spaces));
   r.trees[TREE_UNNAMED].frozen = frozen;
   r.trees[TREE_SPACES].frozen = spaces;
   enum remixdb_status s = round_begin(&r, base, both);
@@ -489,6 +492,10 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
     uint32_t none;
     const bool all = whole && whole->from_tree == i;
     if (round_has(&r, i)) plan_jobs(&r, i, all ? whole : NULL, all ? &next : &none);
+  }
+  if (s == REMIXDB_OK) {
+    join_dead(&r);
+    join_plan(&r, whole ? whole->from_tree : TREES);
   }
   if (s == REMIXDB_OK && dropped && both) plan_dropped_one(&r);
   if (s == REMIXDB_OK && ask) s = garbage_plan_room(&r, base, room);
@@ -515,19 +522,27 @@ void compact_watch(const struct compact *c, const struct version *v) {
   }
 }
 
+// Tells whether the round makes another version. Only merges for garbage are a reason to let partitions leave.
+static bool changes(const struct round *r) {
+  bool any = false;
+  for (uint32_t i = 0; i < r->nr_jobs; i++) any = any || writes_tables(&r->jobs[i]) || (r->jobs[i].gone && r->garbage);
+  return any;
+}
+
 // r: which merges.
 static enum remixdb_status scan_round(struct round *r, struct version *base, struct version **out) {
   r->scans = true;
   *out = NULL;
   enum remixdb_status s = round_begin(r, base, !version_is_empty(base->spaces));
-  bool any = false;
-  if (s == REMIXDB_OK) plan_scan_merges(r);
-  if (s == REMIXDB_OK && r->room) garbage_plan_step(r, r->room);
-  else if (s == REMIXDB_OK && r->garbage) s = garbage_plan_rest(r, base);
   if (s == REMIXDB_OK) {
-    for (uint32_t i = 0; i < r->nr_jobs; i++) any = any || writes_tables(&r->jobs[i]);
-    if (any) s = round_make(r, base, false, out);
+    plan_scan_merges(r);
+    join_dead(r);
+    if (r->garbage && !r->room) join_plan(r, TREES);
   }
+  if (s == REMIXDB_OK && r->room) garbage_plan_step(r, r->room);
+  else if (s == REMIXDB_OK && r->garbage && !changes(r)) s = garbage_plan_rest(r, base);
+  const bool any = s == REMIXDB_OK && changes(r);
+  if (any) s = round_make(r, base, false, out);
   if (s == REMIXDB_OK && any) round_count(r);
   return round_end(r, s);
 }
@@ -564,6 +579,8 @@ enum remixdb_status compact_room_step(struct compact *c, struct worker *self, st
 
 bool compact_garbage_due(const struct compact *c, const struct version *v) {
   struct garbage all;
+  for (const struct version *tree = v; tree; tree = tree->spaces)
+    if (join_due(c, tree)) return true;
   garbage_all(v, &all);
   return garbage_due(c, &all);
 }

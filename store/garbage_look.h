@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether a store at rest has so much garbage that it is to be merged (store/garbage_merge.h). After each new version
-// an idle worker looks at the store (idle_garbage), until it is at rest or has too little garbage. Then it asks for a
-// round.
+// Whether a store at rest has so much garbage that it is to be merged, or partitions that are to be joined
+// (store/garbage_merge.h). After each new version an idle worker looks at the store (idle_garbage), until it is at rest
+// or has too little garbage. Then it asks for a round.
 #ifndef STORE_GARBAGE_LOOK_H
 #define STORE_GARBAGE_LOOK_H
 

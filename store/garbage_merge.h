@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Merges of a store at rest for room on the disk: partitions whose garbage is much of their bytes (compact/garbage.h).
+// Merges of a store at rest: joins of neighbours in which little lives (compact/join.h), and then merges for room on
+// the disk, of partitions whose garbage is much of their bytes (compact/garbage.h).
 //
 // A store is at rest if nothing was written for a second (store/garbage_look.h). While something is written such merges
 // would make the same room several times over; then only the bound of a memtable's round holds. The merges are made a

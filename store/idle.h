@@ -24,8 +24,8 @@ void idle_busy(struct xdb *x);
 void idle_grow(struct xdb *x);
 // A version is about to be the store's: if it has records that expire, a worker looks at it from time to time.
 void idle_expiry(struct xdb *x, const struct version *v);
-// A version was installed: a worker looks for garbage to merge when the store may be at rest (store/garbage_look.h).
-// Any thread; does not wait.
+// A version was installed, or an edit: a worker looks for garbage to merge when the store may be at rest
+// (store/garbage_look.h). Any thread; does not wait.
 void idle_garbage(struct xdb *x);
 // Returns the bytes that the active memtable takes. *wanted_out: how many bytes should be ready for the memtable's
 // growth and for the next memtable. slot: the caller's slot, outside of any epoch.

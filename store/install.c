@@ -455,6 +455,7 @@ enum remixdb_status round_edit(struct xdb *x, struct version *next, const struct
     s = edit_save(x);
     struct err_saved why;
     err_save(&why, s);
+    idle_garbage(x);
     x->txns.let_go(x);
     epoch_wait(&x->epoch, epoch_stamp(&x->epoch));
     super_unref(old);

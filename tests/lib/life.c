@@ -134,6 +134,7 @@ struct run *run_create(uint64_t s) {
   static const uint32_t garbage_from[] = {0, 1, 100000};
   r->plan.garbage_from = garbage_from[below(&r->wear_rng, 3)];
   r->plan.garbage = (uint32_t)below(&r->wear_rng, 7);
+  r->plan.join = s % 4 ? 1 + (uint32_t)(s % 2) : 0;
   starve(below(&r->wear_rng, 3) == 0);
   if (below(&r->wear_rng, 4) == 0) {  // next to no memory: the least cache, and workers wait for each other
     r->plan.opts.cache_mb = REMIXDB_AUTO;
@@ -164,6 +165,20 @@ void run_apart(struct run *r) {
   r->plan.flush = 80 + (uint32_t)below(&r->rng, 100);
 }
 
+void run_sparse(struct run *r) {
+  r->plan.nr_keys = r->model.nr_keys = KEYS_MAX;
+  r->plan.vlen_max = 2500;
+  r->plan.table_pages = 32;
+  r->plan.other_pages = 4;
+  r->plan.spaces = 0;
+  r->plan.join = 1;
+  r->plan.focus = 0;
+  r->plan.del = 100 + (uint32_t)below(&r->rng, 400);
+  r->plan.flush = 25 + (uint32_t)below(&r->rng, 25);
+  r->plan.reopen = 20;
+  r->plan.garbage = 50;
+}
+
 void run_disk(struct run *r, struct simdisk *d) {
   simdisk_destroy(r->disk);
   r->disk = d;
@@ -178,6 +193,8 @@ enum remixdb_status run_close(struct run *r) {
   for (uint32_t k = 0; k < COMPACT_KINDS; k++) counts.kinds[k] += atomic_load(&r->x->compact.stats.kinds[k]);
   counts.scan_merges += atomic_load(&r->x->compact.stats.scan_merges);
   counts.young += atomic_load(&r->x->compact.stats.young);
+  counts.joined += atomic_load(&r->x->compact.stats.joined);
+  counts.emptied += atomic_load(&r->x->compact.stats.emptied);
   counts.apart += atomic_load(&r->x->compact.stats.apart);
   counts.collections += atomic_load(&r->x->collect.nr);
   counts.moved += atomic_load(&r->x->collect.moved_bytes);
@@ -215,6 +232,11 @@ static enum remixdb_status make_refs(struct run *r) {
 
 enum remixdb_status run_open(struct run *r) {
   r->ref = NULL;
+  if (r->plan.other_pages) {
+    const uint32_t pages = r->plan.table_pages;
+    r->plan.table_pages = r->plan.other_pages;
+    r->plan.other_pages = pages;
+  }
   expect_reads(r->plan.cold);
   atomic_store(&version_eager, r->plan.away ? 0 : VERSION_EAGER);
   enum remixdb_status s = xdb_open(DIR_NAME, &r->plan.opts, simdisk_env(r->disk), &r->x);
@@ -240,6 +262,7 @@ enum remixdb_status run_open(struct run *r) {
   r->x->compact.build.max_pages = r->plan.table_pages;
   r->x->compact.young_from = r->plan.young_from;
   r->x->compact.garbage_from = r->plan.garbage_from;
+  r->x->compact.join = r->plan.join;
   r->x->garbage_merges.rest_ns = 1000000;
   r->x->compact.apart_from = r->plan.apart_from;
   r->x->values.full = r->x->compact.values.full = r->plan.values_full;
@@ -274,6 +297,7 @@ struct run *run_small(uint32_t small) {
   p->memtable_limit = 64u << 10;
   p->table_pages = 4;
   p->young_from = plan;
+  p->join = 1;
   starve(plan == 1);
   p->apart_from = 1500;  // a sixth of the values
   p->values_full = 50000;
@@ -1000,6 +1024,18 @@ bool small_life(struct run *r, uint32_t nr) {
     return false;
   }
   return steps(r, nr) && do_flush(r) && steps(r, nr / 4) && do_reopen(r) && steps(r, nr / 4);
+}
+
+bool sparse_life(struct run *r) {
+  const uint32_t nr = r->plan.nr_keys / 3;
+  bool ok = run_open(r) == REMIXDB_OK;
+  for (uint32_t k = 0; k < nr && ok; k++) ok = life_put(r, k, false);
+  if (r->x) r->x->compact.build.max_pages = 1;
+  ok = ok && life_compact_range(r, 0, nr) && do_reopen(r);
+  for (uint32_t k = 0; k < nr && ok; k++) ok = k % 5 == 0 || life_put(r, k, true);
+  if (!ok || !do_flush(r)) return false;
+  do_garbage(r);
+  return steps(r, 5) && do_flush(r);
 }
 
 uint64_t first_seed(void) {

@@ -29,7 +29,7 @@
 extern struct life_counts {
   uint64_t cuts, calls, recoveries, torn_openings, faults;
   uint64_t hit;  // faults that made a call fail
-  uint64_t kinds[COMPACT_KINDS], scan_merges, young;
+  uint64_t kinds[COMPACT_KINDS], scan_merges, young, joined, emptied;
   uint64_t apart;  // values that rounds wrote apart
   // of the calls that succeeded: ingests, values of at least VALUE_LARGE put, values read in pieces, counts,
   // compactions of ranges, iterators with options read, batches with ranges; records that have expired
@@ -58,17 +58,17 @@ struct model {
 
 struct plan {
   uint32_t nr_keys, vlen_max;
-  size_t memtable_limit;  // under the least that the options allow, so that little data makes many rounds
-  uint32_t table_pages;
-  uint32_t young_from, apart_from, garbage_from;     // of struct compact
-  uint64_t values_full;                              // bytes of a full value file
-  uint32_t cold;                                     // dice of expect_reads
-  bool away;                                         // an opening brings no partition (view/part.h)
-  uint32_t flush, sync, reopen, del, wear, garbage;  // in 1000 steps
-  uint32_t large, large_max;                         // in 1000 puts: values of VALUE_LARGE to large_max bytes
-  uint32_t focus;                                    // percent of writes that go to few keys
-  uint32_t range_few;                                // of struct range_limits
-  uint32_t apart;                                    // percent of values that are long enough to lie apart
+  size_t memtable_limit;              // under the least that the options allow, so that little data makes many rounds
+  uint32_t table_pages, other_pages;  // other_pages: of every other opening; 0: as the others
+  uint32_t young_from, apart_from, garbage_from, join;  // of struct compact
+  uint64_t values_full;                                 // bytes of a full value file
+  uint32_t cold;                                        // dice of expect_reads
+  bool away;                                            // an opening brings no partition (view/part.h)
+  uint32_t flush, sync, reopen, del, wear, garbage;     // in 1000 steps
+  uint32_t large, large_max;                            // in 1000 puts: values of VALUE_LARGE to large_max bytes
+  uint32_t focus;                                       // percent of writes that go to few keys
+  uint32_t range_few;                                   // of struct range_limits
+  uint32_t apart;                                       // percent of values that are long enough to lie apart
   uint32_t spaces;  // named spaces: key k is in space k % (spaces + 1), 0 is the unnamed one
   bool no_allocate, short_io;
   struct remixdb_opts opts;
@@ -111,6 +111,9 @@ static inline bool chance(uint64_t *rng, uint32_t percent) { return rng_next(rng
 struct run *run_create(uint64_t s);
 // Makes the run one of values that lie apart in small files, and are written again and again. Before it has a disk.
 void run_apart(struct run *r);
+// Makes the run one of partitions that are small for the tables of the next opening, and in which little lives. Before
+// it has a disk.
+void run_sparse(struct run *r);
 // Gives the run a disk, which it owns, and destroys the one before.
 void run_disk(struct run *r, struct simdisk *d);
 enum remixdb_status run_open(struct run *r);
@@ -198,6 +201,8 @@ bool steps(struct run *r, uint64_t nr);
 uint64_t enough(struct run *r, uint64_t rounds);
 // The life of a small store from its creation on.
 bool small_life(struct run *r, uint32_t nr);
+// The same of a store in which most is deleted, so that partitions are joined. run_sparse has made the plan.
+bool sparse_life(struct run *r);
 
 // ---- power cuts
 

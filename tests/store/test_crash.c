@@ -34,6 +34,7 @@ static void cut_seed(uint64_t s, int workers) {
   struct run *r = run_create(s);
   r->plan.opts.workers = workers;
   if (s % 4 == 2) run_apart(r);
+  if (s % 8 == 5) run_sparse(r);
   run_disk(r, simdisk_create());
   OK(run_open(r));
   for (uint32_t life = 0; life < 3; life++) {
@@ -114,10 +115,12 @@ static void each_call_seed(uint64_t s, uint32_t outcomes) {
   if (r->plan.vlen_max > 2500) r->plan.vlen_max = 2500;
   r->plan.memtable_limit = 70u << 10;
   if (s % 3 == 0) run_apart(r);
+  const bool sparse = s % 24 == 1;
+  if (sparse) run_sparse(r);
   struct watch w = {.r = r, .rng = s * 31 + 7, .outcomes = outcomes};
   run_disk(r, simdisk_create());
   simdisk_on_change(r->disk, cut_here, &w);
-  CHECK(small_life(r, 120));
+  CHECK(sparse ? sparse_life(r) : small_life(r, 120));
   CHECK(run_close(r) == REMIXDB_OK);
   CHECK(w.calls == simdisk_changes(r->disk));
   counts.calls += w.calls;
@@ -136,10 +139,12 @@ static void test_power_cuts(void **state) {
     print_message(" %llu %s", (unsigned long long)counts.kinds[k], names[k]);
     if (nr >= 40) assert_true(counts.kinds[k] > 0);  // otherwise the cuts are not where they should be
   }
-  print_message("; %llu merged for scans, %llu young views made, %llu values written apart by rounds\n",
-                (unsigned long long)counts.scan_merges, (unsigned long long)counts.young,
-                (unsigned long long)counts.apart);
-  if (nr >= 40) assert_true(counts.scan_merges > 0 && counts.young > 0 && counts.apart > 1000);
+  print_message(
+      "; %llu merged for scans, %llu joined, %llu left empty, %llu young views made, %llu values written apart "
+      "by rounds\n",
+      (unsigned long long)counts.scan_merges, (unsigned long long)counts.joined, (unsigned long long)counts.emptied,
+      (unsigned long long)counts.young, (unsigned long long)counts.apart);
+  if (nr >= 40) assert_true(counts.scan_merges > 0 && counts.young > 0 && counts.apart > 1000 && counts.joined > 0);
   if (nr >= 40) assert_true(counts.collections > 0 && counts.moved > 0);
   print_message("%llu collections of garbage moved %llu bytes\n", (unsigned long long)counts.collections,
                 (unsigned long long)counts.moved);
@@ -166,12 +171,14 @@ static void test_power_cuts_with_a_worker(void **state) {
 static void test_each_call(void **state) {
   (void)state;
   const uint64_t first = first_seed(), nr = nr_seeds(24);
-  counts.cuts = counts.calls = counts.scan_merges = counts.apart = 0;
+  counts.cuts = counts.calls = counts.scan_merges = counts.apart = counts.joined = counts.emptied = 0;
   for (uint64_t s = first; s < first + nr; s++) each_call_seed(s, 3);
-  print_message("before each of %llu calls, and in the recoveries: %llu power cuts; %llu merged for scans\n",
-                (unsigned long long)counts.calls, (unsigned long long)counts.cuts,
-                (unsigned long long)counts.scan_merges);
-  if (nr >= 20) assert_true(counts.scan_merges > 0 && counts.apart > 1000);
+  print_message(
+      "before each of %llu calls, and in the recoveries: %llu power cuts; %llu merged for scans, %llu joined, "
+      "%llu left empty\n",
+      (unsigned long long)counts.calls, (unsigned long long)counts.cuts, (unsigned long long)counts.scan_merges,
+      (unsigned long long)counts.joined, (unsigned long long)counts.emptied);
+  if (nr >= 20) assert_true(counts.scan_merges > 0 && counts.apart > 1000 && counts.joined > 0);
 }
 
 // After an opening no power cut brings back the mark of a new store. With the mark, a later opening would remove the

@@ -21,6 +21,7 @@ static void fault_life(uint64_t s, const struct fault *f) {
   if (r->plan.vlen_max > 2500) r->plan.vlen_max = 2500;
   r->plan.memtable_limit = 70u << 10;
   if (s % 3 == 0) run_apart(r);
+  if (s % 6 == 1) run_sparse(r);
   const bool late = f->full || chance(&r->rng, 50), stay = passes(f) && chance(&r->rng, 70);
   if (stay) r->plan.reopen = 0;
   run_disk(r, simdisk_create());
@@ -95,13 +96,16 @@ static void fault_seed(uint64_t s) {
 static void test_faults(void **state) {
   (void)state;
   const uint64_t first = first_seed(), nr = nr_seeds(150);
-  counts.scan_merges = counts.apart = 0;
+  counts.scan_merges = counts.apart = counts.joined = counts.emptied = 0;
   for (uint64_t s = first; s < first + nr; s++) fault_seed(s);
-  print_message("%llu faults, %llu of them made calls fail; %llu merged for scans; %llu collections moved %llu bytes\n",
+  print_message("%llu faults, %llu of them made calls fail; %llu merged for scans, %llu joined, %llu left empty; %llu "
+                "collections moved %llu bytes\n",
                 (unsigned long long)counts.faults, (unsigned long long)counts.hit,
-                (unsigned long long)counts.scan_merges, (unsigned long long)counts.collections,
+                (unsigned long long)counts.scan_merges, (unsigned long long)counts.joined,
+                (unsigned long long)counts.emptied, (unsigned long long)counts.collections,
                 (unsigned long long)counts.moved);
   if (nr >= 40) assert_true(counts.scan_merges > 0 && counts.apart > 1000 && counts.collections > 0);
+  if (nr >= 40) assert_true(counts.joined > 0);
 }
 
 static uint64_t threads, threads_fail_at, threads_fail_nr;

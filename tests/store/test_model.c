@@ -70,7 +70,7 @@ static uint64_t wall_ms(void *arg) { return (void)arg, wall; }
 static uint64_t steady_ms(void *arg) { return (void)arg, steady; }
 static const struct env_clock test_clock = {wall_ms, steady_ms, NULL};
 
-static uint64_t nr_ops, nr_opened, kinds[COMPACT_KINDS], young, collections;
+static uint64_t nr_ops, nr_opened, kinds[COMPACT_KINDS], young, joined, collections;
 
 // ---- opening and closing
 
@@ -115,6 +115,7 @@ static void run_open(struct run *r) {
   r->x->compact.young_from = from[below(&r->m.rng, sizeof(from))];
   static const uint32_t garbage[] = {0, 1, 50000, COMPACT_GARBAGE};
   r->x->compact.garbage_from = garbage[below(&r->m.rng, 4)];
+  r->x->compact.join = (uint32_t)below(&r->m.rng, 1 + COMPACT_JOIN);
   r->x->garbage_merges.rest_ns = 1000000 << below(&r->m.rng, 8);
   static const uint64_t few[] = {0, 3, 50, RANGES_FEW};
   r->x->ranges.few = few[below(&r->m.rng, 4)];
@@ -147,6 +148,7 @@ static void run_close(struct run *r) {
   past_gets_drop(&r->gets);
   for (uint32_t k = 0; k < COMPACT_KINDS; k++) kinds[k] += atomic_load(&r->x->compact.stats.kinds[k]);
   young += atomic_load(&r->x->compact.stats.young);
+  joined += atomic_load(&r->x->compact.stats.joined);
   collections += atomic_load(&r->x->collect.nr);
   remixdb_unref(r->ref);
   remixdb_close(r->x);
@@ -858,10 +860,11 @@ static void report(void) {
   print_message("%llu operations, %llu openings; partitions:", (unsigned long long)nr_ops,
                 (unsigned long long)nr_opened);
   for (uint32_t k = 0; k < COMPACT_KINDS; k++) print_message(" %llu %s", (unsigned long long)kinds[k], names[k]);
-  print_message("; %llu young views made; %llu collections of garbage; transactions: %llu committed, %llu conflicts, "
+  print_message("; %llu joined; %llu young views made; %llu collections of garbage; transactions: %llu committed, %llu "
+                "conflicts, "
                 "%llu given up\n",
-                (unsigned long long)young, (unsigned long long)collections, (unsigned long long)txns[0],
-                (unsigned long long)txns[1], (unsigned long long)txns[2]);
+                (unsigned long long)joined, (unsigned long long)young, (unsigned long long)collections,
+                (unsigned long long)txns[0], (unsigned long long)txns[1], (unsigned long long)txns[2]);
 }
 
 static void test_model(void **state) {

@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Joins of partitions in which little lives, and partitions in which nothing lives (compact/join.h, J1 to J5): by a
+// round of a memtable and by a store at rest, against the model; and rounds with joins that fail.
+#include "tests/lib/check.h"
+#include "tests/lib/rounds.h"
+
+#include "compact/join.h"
+#include "compact/plan.h"
+#include "tests/lib/slow.h"
+
+#define WIDE (8 * TABLE)    // pages of a table, where the first ones had fewer
+#define NARROW (TABLE / 4)  // so that a few thousand records make many partitions
+#define WIDE_BYTES ((uint64_t)WIDE * BLOCK_PAGE)
+
+static uint64_t joined(const struct world *w) { return atomic_load(&w->c.stats.joined); }
+static uint64_t emptied(const struct world *w) { return atomic_load(&w->c.stats.emptied); }
+static uint64_t tables_written(const struct world *w) { return atomic_load(&w->c.stats.table_bytes); }
+static uint64_t tables_read(const struct world *w) { return atomic_load(&w->c.stats.read_bytes); }
+
+static uint64_t live_of(const struct world *w, uint32_t part) { return plan_live_bytes(&w->c, w->base->parts[part]); }
+
+// J3: no join is due, and so any JOIN_MANY neighbours have much.
+static void expect_none_due(const struct world *w) {
+  assert_false(join_due(&w->c, w->base));
+  for (uint32_t i = 0; i + JOIN_MANY <= w->base->nr_parts; i++) {
+    uint64_t sum = 0, reads = 0;
+    for (uint32_t k = i; k < i + JOIN_MANY; k++) {
+      sum += live_of(w, k);
+      reads += plan_part_bytes(w->base->parts[k]);
+    }
+    const uint64_t table = (uint64_t)w->c.build.max_pages * BLOCK_PAGE;
+    assert_true(sum > table / 2 || reads > JOIN_READ * table);
+  }
+}
+
+// Many partitions that are small for the tables of later rounds. at_rest: only a store at rest joins them.
+static void small_parts(struct world *w, uint32_t keys, uint32_t threads, uint64_t seed) {
+  world_init(w, keys, threads, seed);
+  w->value = VALUE + 10;
+  w->c.build.max_pages = TABLE / 8;
+  w->c.memtable_size = 64 << 10;
+  put_range(w, 0, w->k.nr, 1, false);
+  round_ok(w, NULL);
+  assert_true(w->base->nr_parts > 3 * JOIN_MANY);
+  w->c.build.max_pages = WIDE;
+  w->c.join = COMPACT_JOIN;
+  assert_true(join_due(&w->c, w->base));
+}
+
+// One record in each round, until no join is due.
+static void test_memtable_rounds(void **state) {
+  (void)state;
+  struct world w;
+  uint32_t rounds = 0;
+  small_parts(&w, 6000, 0, 40);
+  const uint32_t before = w.base->nr_parts;
+  while (join_due(&w.c, w.base)) {
+    const uint64_t did = joined(&w), wrote = tables_written(&w), read = tables_read(&w);
+    const uint32_t parts = w.base->nr_parts;
+    put(&w, (rounds * 331) % w.k.nr, rounds % 2);
+    round_ok(&w, NULL);
+    const uint64_t now = joined(&w) - did;
+    assert_true(now >= JOIN_LEAST && w.base->nr_parts < parts);
+    // J5: what JOIN_ROUND memtables are, and here a join is more than that
+    assert_true(tables_written(&w) - wrote <= WIDE_BYTES * 3 / 4);
+    assert_true(tables_read(&w) - read <= JOIN_ROUND * w.c.memtable_size + WIDE_BYTES);
+    assert_true(++rounds < 50);
+  }
+  assert_true(rounds > 1 && w.base->nr_parts < before / 2);
+  assert_true(joined(&w) > before / 2);
+  expect_none_due(&w);
+  // J1
+  for (uint32_t i = 0; i < w.base->nr_parts; i++) assert_true(live_of(&w, i) <= WIDE_BYTES * 5 / 8);
+  world_fini(&w);
+}
+
+// A join is work of the round, and so is what it reads and writes: writers are slowed down by it.
+static void test_work(void **state) {
+  (void)state;
+  struct world w;
+  small_parts(&w, 6000, 0, 41);
+  put(&w, 5, false);
+  round_ok(&w, NULL);
+  const uint64_t progress = atomic_load(&w.c.progress), work = atomic_load(&w.c.work);
+  assert_true(work > WIDE_BYTES / 4 >> COMPACT_PROGRESS_SHIFT);
+  if (progress < work / 2 || progress > work + work / 4) fail_msg("%u done of %u", (unsigned)progress, (unsigned)work);
+  world_fini(&w);
+}
+
+// A store at rest joins without new data, and gives a join up for a memtable.
+static void test_at_rest(void **state) {
+  (void)state;
+  for (uint32_t threads = 0; threads < 3; threads++) {
+    struct world w;
+    uint32_t rounds = 0;
+    small_parts(&w, 6000, threads, 42 + threads);
+    w.garbage = true;
+    atomic_store(&w.c.yield, true);
+    FAILS(round_try(&w), REMIXDB_ABORTED);
+    expect_failed(&w, REMIXDB_ABORTED, true);
+    atomic_store(&w.c.yield, false);
+    const uint64_t work = atomic_load(&w.c.work);
+    for (;; rounds++) {
+      const uint64_t did = joined(&w);
+      const uint32_t parts = w.base->nr_parts;
+      assert_int_equal(compact_garbage_due(&w.c, w.base), join_due(&w.c, w.base));
+      OK(round_try(&w));
+      if (!w.next) break;
+      const uint64_t now = joined(&w) - did;
+      assert_true(now >= JOIN_LEAST);
+      world_install_step(&w);
+      assert_true(parts - w.base->nr_parts < now);
+      assert_true(parts - w.base->nr_parts >= now - w.c.scan_merge_parts);
+    }
+    assert_true(rounds > 1);
+    assert_int_equal(atomic_load(&w.c.work), work);  // writers do not wait for it
+    assert_int_equal(atomic_load(&w.c.stats.garbage_merges), 0);
+    expect_none_due(&w);
+    world_fini(&w);
+  }
+}
+
+// All records of some partitions are deleted, and these leave without being read (J4); the first one stays.
+static void test_emptied(void **state) {
+  (void)state;
+  for (uint32_t way = 0; way < 3; way++) {
+    struct world w;
+    world_init(&w, 12000, 0, 50);
+    w.value = VALUE + 10;
+    w.c.build.max_pages = NARROW;
+    put_range(&w, 0, keys_for(&w, 20), 1, false);
+    round_ok(&w, NULL);
+    const uint32_t parts = w.base->nr_parts, from = way == 1 ? 0 : 3, end = way == 2 ? parts : 6;
+    assert_true(parts > 8);
+    const uint32_t low = first_key_of(&w, from), high = end < parts ? first_key_of(&w, end) : w.k.nr;
+    // with these tombstones beside them the records are not garbage enough for a merge
+    w.c.build.max_pages = 16 * TABLE;
+    put_range(&w, low, high, 1, true);
+    round_ok(&w, NULL);
+    assert_int_equal(w.base->nr_parts, parts);
+    w.c.build.max_pages = NARROW;
+    w.c.join = COMPACT_JOIN;
+    assert_true(join_due(&w.c, w.base));
+    const uint64_t wrote = tables_written(&w), read = tables_read(&w);
+    w.garbage = true;
+    OK(round_try(&w));
+    assert_non_null(w.next);
+    world_install_step(&w);
+    w.garbage = false;
+    assert_int_equal(emptied(&w), end - from);
+    assert_int_equal(w.base->nr_parts, parts - (end - from) + (from == 0));
+    assert_true(tables_written(&w) == wrote && tables_read(&w) == read);
+    assert_true(from || !remix_of(&w, 0));
+    assert_false(join_due(&w.c, w.base));
+    // the range is there for new records
+    put_range(&w, low, high, 7, false);
+    round_ok(&w, NULL);
+    assert_int_equal(emptied(&w), end - from);
+    world_fini(&w);
+  }
+}
+
+// The same in a round of a memtable. A partition that gets a record does not leave.
+static void test_emptied_beside(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 12000, 0, 51);
+  w.value = VALUE + 10;
+  w.c.build.max_pages = NARROW;
+  put_range(&w, 0, keys_for(&w, 20), 1, false);
+  round_ok(&w, NULL);
+  const uint32_t parts = w.base->nr_parts;
+  w.c.build.max_pages = 16 * TABLE;
+  put_range(&w, first_key_of(&w, 2), first_key_of(&w, 5), 1, true);
+  round_ok(&w, NULL);
+  w.c.build.max_pages = NARROW;
+  w.c.join = COMPACT_JOIN;
+  put(&w, first_key_of(&w, 3) + 1, false);
+  round_ok(&w, NULL);
+  assert_int_equal(emptied(&w), 2);
+  assert_int_equal(w.base->nr_parts, parts - 2);
+  world_fini(&w);
+}
+
+// A young view may hide all of the older view: nobody has counted that, so the partition is read, with others.
+static void test_hidden_by_young(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 9000, 0, 52);
+  w.value = VALUE + 10;
+  w.c.build.max_pages = NARROW;
+  put_range(&w, 0, keys_for(&w, 16), 1, false);
+  round_ok(&w, NULL);
+  const uint32_t parts = w.base->nr_parts, low = first_key_of(&w, 2), high = first_key_of(&w, 2 + JOIN_MANY);
+  assert_true(parts > 2 + JOIN_MANY);
+  w.c.build.max_pages = 16 * TABLE;
+  w.c.young_from = 1;
+  for (uint32_t i = 2; i < 2 + JOIN_MANY; i++) {
+    // all but a tenth go from the older view before
+    const uint32_t first = first_key_of(&w, i), end = first_key_of(&w, i + 1), rest = end - (end - first) / 10;
+    put_range(&w, first, rest, 1, true);
+  }
+  w.c.young_from = 0;
+  round_ok(&w, NULL);
+  w.c.young_from = 1;
+  for (uint32_t a = low; a < high; a++)
+    if (w.disk[a] > TOMB) put(&w, a, true);
+  round_ok(&w, NULL);
+  uint32_t young = 0;
+  for (uint32_t i = 0; i < w.base->nr_parts; i++) young += young_of(&w, i) != NULL;
+  assert_int_equal(young, JOIN_MANY);
+  w.c.build.max_pages = TABLE;
+  w.c.join = COMPACT_JOIN;
+  w.garbage = true;
+  while (join_due(&w.c, w.base)) {
+    OK(round_try(&w));
+    assert_non_null(w.next);
+    world_install_step(&w);
+  }
+  assert_true(joined(&w) > JOIN_LEAST && emptied(&w) == 0);
+  assert_int_equal(w.base->nr_parts, parts - joined(&w));
+  world_fini(&w);
+}
+
+// Partitions of an even load are not joined, and joined ones are not split, before much has changed (J1).
+static void test_to_and_fro(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t rng = 7, kinds[COMPACT_KINDS];
+  world_init(&w, 20000, 0, 60);
+  w.value = VALUE + 10;
+  w.c.join = COMPACT_JOIN;
+  w.c.memtable_size = 1 << 20;
+  for (uint32_t r = 0; r < 40; r++) {
+    for (uint32_t i = 0; i < 900; i++) put(&w, (uint32_t)(rng_next(&rng) % w.k.nr), false);
+    round_ok(&w, NULL);
+  }
+  if (joined(&w) || w.base->nr_parts <= 10) fail_msg("%u of %u", (unsigned)joined(&w), w.base->nr_parts);
+  // all but one in 30 is deleted: the partitions are joined
+  const uint32_t most = w.base->nr_parts;
+  for (uint32_t r = 1; r < 30; r++) {
+    put_range(&w, r, w.k.nr, 30, true);
+    round_ok(&w, NULL);
+  }
+  for (uint32_t r = 0; r < 2 * most && join_due(&w.c, w.base); r++) {
+    put(&w, 30 * r % w.k.nr, false);
+    round_ok(&w, NULL);
+  }
+  expect_none_due(&w);
+  const uint64_t did = joined(&w) + emptied(&w);
+  assert_true(did > most / 2 && w.base->nr_parts <= most / 3);
+  // a few come back and go again
+  uint64_t splits = 0;
+  for (uint32_t r = 0; r < 20; r++) {
+    put_range(&w, 1 + r / 2, w.k.nr, 30, r % 2);
+    round_ok(&w, kinds);
+    splits += kinds[COMPACT_SPLIT];
+  }
+  assert_int_equal(splits, 0);
+  assert_int_equal(joined(&w) + emptied(&w), did);
+  world_fini(&w);
+}
+
+// Keys that rise in small steps make small partitions: a join does not write the same records each time (J2).
+static uint32_t rise(uint32_t join, double *written_out) {
+  struct world w;
+  uint64_t bytes = 0;
+  static uint8_t buf[VALUE_MAX];
+  world_init(&w, 8000, 0, 70);
+  w.c.build.max_pages = 128;
+  w.c.memtable_size = 4096;
+  w.c.join = join;
+  for (uint32_t at = 0; at + 20 <= w.k.nr; at += 20) {
+    put_range(&w, at, at + 20, 1, false);
+    for (uint32_t a = at; a < at + 20; a++)
+      bytes += w.k.keys[a].len + value_make(w.k.keys[a], w.fresh[a], w.value, buf);
+    round_ok(&w, NULL);
+  }
+  *written_out = (double)tables_written(&w) / (double)bytes;
+  const uint32_t parts = w.base->nr_parts;
+  if (join) assert_true(joined(&w) > parts);
+  world_fini(&w);
+  return parts;
+}
+
+static void test_rising(void **state) {
+  (void)state;
+  double written, before;
+  const uint32_t many = rise(0, &before), few = rise(COMPACT_JOIN, &written);
+  printf("%u partitions and %.2f times the bytes written without joins, %u and %.2f with them\n", many, before, few,
+         written);
+  assert_true(few < many / 4);
+  assert_true(written < before + 3.5);
+}
+
+// Away, partitions tell as much.
+static void test_away(void **state) {
+  (void)state;
+  for (uint32_t small = 0; small < 2; small++) {
+    struct world w;
+    struct version *v;
+    small_parts(&w, 6000, 0, 80);
+    w.c.build.max_pages = small ? WIDE : TABLE / 8;
+    const bool due = join_due(&w.c, w.base);
+    assert_int_equal(due, small);
+    w.base->store_id = PLACE_STORE_ID;
+    w.base->number = w.base->log_gen = 1;
+    w.base->next_file = atomic_load(&w.c.next_file);
+    OK(version_save(&w.p.ctx, w.base));
+    atomic_store(&version_eager, 0);
+    OK(version_open(&w.p.ctx, NULL, NULL, &v));
+    atomic_store(&version_eager, VERSION_EAGER);
+    assert_true(part_is_away(v->parts[1]));
+    assert_int_equal(join_due(&w.c, v), due);
+    assert_true(part_is_away(v->parts[1]));
+    version_unref(v);
+    world_fini(&w);
+  }
+}
+
+// The tree of the named spaces gets no new data, and its partitions are joined by the rounds of the other tree.
+static void test_other_tree(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 5000, 0, 81);
+  w.value = VALUE + 10;
+  w.both = true;
+  OK(version_begin_spaces(w.base));
+  w.c.build.max_pages = TABLE / 8;
+  put_range(&w, 0, w.k.nr, 1, false);
+  round_ok(&w, NULL);
+  const uint32_t parts = w.base->spaces->nr_parts;
+  assert_true(parts > 3 * JOIN_MANY);
+  w.c.build.max_pages = WIDE;
+  w.c.join = COMPACT_JOIN;
+  for (uint32_t r = 0; r < 2 * parts && (join_due(&w.c, w.base) || join_due(&w.c, w.base->spaces)); r++) {
+    round_ok(&w, NULL);
+    expect_files(&w, w.base);
+  }
+  assert_false(join_due(&w.c, w.base->spaces));
+  assert_true(w.base->spaces->nr_parts < parts / 3 && w.base->nr_parts < parts / 3);
+  world_fini(&w);
+}
+
+// ---- rounds that fail
+
+// The next round joins partitions, lets one leave, and brings new data.
+static void ready_to_fail(struct world *w, uint64_t seed) {
+  world_init(w, 2500, 0, seed);
+  w->value = VALUE + 10;
+  w->c.build.max_pages = 2;
+  put_range(w, 0, w->k.nr, 1, false);
+  round_ok(w, NULL);
+  const uint32_t parts = w->base->nr_parts;
+  assert_true(parts > JOIN_MANY);
+  w->c.build.max_pages = 256;
+  w->c.young_from = 1;
+  put_range(w, first_key_of(w, parts / 2), first_key_of(w, parts / 2 + 1), 1, true);
+  put_range(w, first_key_of(w, 2), first_key_of(w, 3), 11, false);
+  round_ok(w, NULL);
+  assert_true(w->base->nr_parts == parts && young_of(w, 2));
+  w->c.build.max_pages = 40;
+  w->c.join = COMPACT_JOIN;
+}
+
+static void test_fails(void **state) {
+  (void)state;
+  for (uint32_t rest = 0; rest < 2; rest++) {
+    struct world w;
+    for (uint32_t io = 0; io < 2; io++) {
+      ready_to_fail(&w, 90 + io);
+      w.garbage = rest;
+      if (!rest) put_range(&w, 0, w.k.nr, 29, false);
+      if (io) io_fails(&w);
+      else no_memory(&w, 2);
+      OK(round_try(&w));
+      assert_true(joined(&w) >= JOIN_LEAST && (emptied(&w) > 0 || !rest));
+      if (rest) world_install_step(&w);
+      else world_install(&w);
+      world_fini(&w);
+    }
+  }
+}
+
+// ---- by chance
+
+// Rounds of all kinds, in which much is deleted, with joins as soon as may be.
+static void chance_once(uint64_t seed) {
+  struct world w;
+  uint64_t rng = seed;
+  world_init(&w, 200 + (uint32_t)(rng_next(&rng) % 4000), (uint32_t)(seed % 3), seed);
+  w.value = VALUE + 10;
+  w.both = seed % 4 == 1;
+  w.c.memtable_size = 8 << 10;
+  w.c.build.max_pages = NARROW;
+  if (seed % 5 == 2) world_apart(&w, 55);
+  if (w.both) OK(version_begin_spaces(w.base));
+  w.allow_abort = !w.both;
+  for (uint32_t r = 0; r < 40; r++) {
+    w.c.join = rng_next(&rng) % 4 ? COMPACT_JOIN : 0;
+    w.c.young_from = 1u << rng_next(&rng) % 6;
+    const uint32_t from = (uint32_t)(rng_next(&rng) % w.k.nr), span = w.k.nr >> rng_next(&rng) % 5;
+    const uint32_t end = from + span < w.k.nr ? from + span : w.k.nr, every = 1 + (uint32_t)(rng_next(&rng) % 5);
+    put_range(&w, from, end, every, rng_next(&rng) % 3 != 0);
+    if (rng_next(&rng) % 6 == 0) erase_some(&w, &rng, NULL);
+    round_ok(&w, NULL);
+    if (rng_next(&rng) % 3) continue;
+    w.garbage = true;
+    OK(round_try(&w));
+    if (w.next) world_install_step(&w);
+    w.garbage = false;
+  }
+  world_fini(&w);
+}
+
+static void test_by_chance(void **state) {
+  (void)state;
+  check_seed = check_seed_or(1);
+  for (uint64_t i = 0; i < (SLOW > 1 ? 6 : 20); i++) chance_once(check_seed + i);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_memtable_rounds),
+      cmocka_unit_test(test_work),
+      cmocka_unit_test(test_at_rest),
+      cmocka_unit_test(test_emptied),
+      cmocka_unit_test(test_emptied_beside),
+      cmocka_unit_test(test_hidden_by_young),
+      cmocka_unit_test(test_to_and_fro),
+      cmocka_unit_test(test_rising),
+      cmocka_unit_test(test_away),
+      cmocka_unit_test(test_other_tree),
+      cmocka_unit_test(test_fails),
+      cmocka_unit_test(test_by_chance),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
