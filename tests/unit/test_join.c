@@ -183,6 +183,31 @@ static void test_emptied_beside(void **state) {
   world_fini(&w);
 }
 
+// In the older view nothing lives, and in the young view a record does: the partition stays.
+static void test_lives_in_young(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 12000, 0, 53);
+  w.value = VALUE + 10;
+  w.c.build.max_pages = NARROW;
+  put_range(&w, 0, keys_for(&w, 20), 1, false);
+  round_ok(&w, NULL);
+  const uint32_t parts = w.base->nr_parts, key = first_key_of(&w, 3) + 1;
+  w.c.build.max_pages = 16 * TABLE;
+  put_range(&w, first_key_of(&w, 3), first_key_of(&w, 4), 1, true);
+  round_ok(&w, NULL);
+  w.c.young_from = 1;
+  put(&w, key, false);
+  round_ok(&w, NULL);
+  assert_true(young_of(&w, 3) && remix_of(&w, 3)->nr_keys == 0);
+  w.c.build.max_pages = NARROW;
+  w.c.join = COMPACT_JOIN;
+  put(&w, 0, false);
+  round_ok(&w, NULL);
+  assert_true(emptied(&w) == 0 && w.base->nr_parts == parts);
+  world_fini(&w);
+}
+
 // A young view may hide all of the older view: nobody has counted that, so the partition is read, with others.
 static void test_hidden_by_young(void **state) {
   (void)state;
@@ -422,17 +447,12 @@ static void test_by_chance(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_memtable_rounds),
-      cmocka_unit_test(test_work),
-      cmocka_unit_test(test_at_rest),
-      cmocka_unit_test(test_emptied),
-      cmocka_unit_test(test_emptied_beside),
-      cmocka_unit_test(test_hidden_by_young),
-      cmocka_unit_test(test_to_and_fro),
-      cmocka_unit_test(test_rising),
-      cmocka_unit_test(test_away),
-      cmocka_unit_test(test_other_tree),
-      cmocka_unit_test(test_fails),
+      cmocka_unit_test(test_memtable_rounds), cmocka_unit_test(test_work),
+      cmocka_unit_test(test_at_rest),         cmocka_unit_test(test_emptied),
+      cmocka_unit_test(test_emptied_beside),  cmocka_unit_test(test_lives_in_young),
+      cmocka_unit_test(test_hidden_by_young), cmocka_unit_test(test_to_and_fro),
+      cmocka_unit_test(test_rising),          cmocka_unit_test(test_away),
+      cmocka_unit_test(test_other_tree),      cmocka_unit_test(test_fails),
       cmocka_unit_test(test_by_chance),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
