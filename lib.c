@@ -182,6 +182,12 @@ bool arena_pool_short(struct arena_pool *p, size_t enough) {
   return is;
 }
 
+void arena_pool_drains(struct arena_pool *p) {
+  (void)pthread_mutex_lock(&p->lock);
+  p->spilled = false;
+  (void)pthread_mutex_unlock(&p->lock);
+}
+
 bool arena_pool_fill(struct arena_pool *p, size_t enough) {
   if (!arena_pool_short(p, enough)) return false;
   struct arena_chunk *const c = arena_chunk_create(p->chunk_size, ARENA_HEAD);

@@ -191,6 +191,8 @@ void arena_pool_trim(struct arena_pool *p, size_t keep);    // returns chunks to
 void arena_pool_limit(struct arena_pool *p, size_t limit);  // changes the limit, and trims to it
 // Tells whether the pool has less than `enough` bytes, has room for one more chunk, and has not spilled.
 bool arena_pool_short(struct arena_pool *p, size_t enough);
+// Forgets that the pool has spilled.
+void arena_pool_drains(struct arena_pool *p);
 // If arena_pool_short and if there is memory, adds a chunk. Writes to the chunk's pages, so that the system allocates
 // and zeroes them now. Returns whether it added a chunk. A failure is harmless: an arena that needs a chunk then takes
 // it from the system.

@@ -21,6 +21,7 @@ void idle_fill(struct xdb *x, struct epoch_slot *slot) {
   epoch_enter(&x->epoch, slot);
   const size_t wanted = memtables_growth(&x->memtables, xdb_super(x)->active);
   epoch_exit(slot);
+  arena_pool_drains(&x->memtables.chunks);
   while (arena_pool_fill(&x->memtables.chunks, wanted)) continue;
 }
 
