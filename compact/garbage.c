@@ -15,6 +15,7 @@ struct candidate {
 struct compact_merge {
   uint64_t cost;
   uint32_t tree, len;
+  bool first;  // of the first split of a tree
   uint8_t anchor[];
 };
 
@@ -110,7 +111,10 @@ static enum remixdb_status add_merge(struct compact_room *room, const struct can
   const struct kref anchor = part_anchor(old_part(c->job));
   struct compact_merge *const m = mem_alloc(sizeof(*m) + anchor.len);
   if (!m) return REMIXDB_NOMEM;
-  *m = (struct compact_merge){.cost = on_disk(c->g.live), .tree = c->job->tree, .len = anchor.len};
+  *m = (struct compact_merge){.cost = on_disk(c->g.live),
+                              .tree = c->job->tree,
+                              .len = anchor.len,
+                              .first = c->job->first};
   if (anchor.len) memcpy(m->anchor, anchor.ptr, anchor.len);
   room->merges[room->nr++] = m;
   return REMIXDB_OK;
@@ -248,7 +252,8 @@ void garbage_plan_step(struct round *r, struct compact_room *room) {
     bytes += m->cost;
     if (j->gone) continue;  // with the step's version
     j->garbage = true;
-    plan_all(j);
+    if (m->first) plan_first(j);
+    else plan_all(j);
   } while (room->at < room->nr && bytes + room->merges[room->at]->cost <= room->step);
 }
 
