@@ -51,8 +51,7 @@
 #define COMPACT_RUNS 14u              // runs that a partition may have, on average
 #define COMPACT_RUNS_SPREAD 7u        // number of different limits
 #define COMPACT_SPLIT_RUNS 10u        // runs that a partition may have if only a split can make them fewer
-#define COMPACT_PART_TABLES 2u        // tables in each partition that a split makes;
-#define COMPACT_FIRST_PARTS 6u        // but the first split of a tree makes so many partitions of a table each
+#define COMPACT_PART_TABLES 2u        // tables in each partition that a split makes
 #define COMPACT_APPEND_RUNS 8u        // runs; a partition that would get more takes no new data after all of its keys
 #define COMPACT_ABORT_SHARE 16u       // a round hands back at most 1/16 of a memtable
 #define COMPACT_TABLE_MIN (8u << 20)  // bytes
@@ -93,7 +92,6 @@ struct compact {
                                  // it at any time
   bool tags;
   uint32_t young_from;                // COMPACT_YOUNG_FROM; 0: there are no young views
-  uint32_t first_parts;               // COMPACT_FIRST_PARTS; 0: the first split of a tree is like the others
   _Atomic uint64_t garbage_from;      // COMPACT_GARBAGE; 0: there are no merges for garbage. Relaxed: tests change it
   _Atomic uint32_t join;              // COMPACT_JOIN; 0: there are no joins, and no partition leaves because nothing
                                       // lives in it. Relaxed: tests change it

@@ -15,7 +15,6 @@ struct candidate {
 struct compact_merge {
   uint64_t cost;
   uint32_t tree, len;
-  bool first;  // of the first split of a tree
   uint8_t anchor[];
 };
 
@@ -111,10 +110,7 @@ static enum remixdb_status add_merge(struct compact_room *room, const struct can
   const struct kref anchor = part_anchor(old_part(c->job));
   struct compact_merge *const m = mem_alloc(sizeof(*m) + anchor.len);
   if (!m) return REMIXDB_NOMEM;
-  *m = (struct compact_merge){.cost = on_disk(c->g.live),
-                              .tree = c->job->tree,
-                              .len = anchor.len,
-                              .first = c->job->first};
+  *m = (struct compact_merge){.cost = on_disk(c->g.live), .tree = c->job->tree, .len = anchor.len};
   if (anchor.len) memcpy(m->anchor, anchor.ptr, anchor.len);
   room->merges[room->nr++] = m;
   return REMIXDB_OK;
@@ -252,8 +248,7 @@ void garbage_plan_step(struct round *r, struct compact_room *room) {
     bytes += m->cost;
     if (j->gone) continue;  // with the step's version
     j->garbage = true;
-    if (m->first) plan_first(j);
-    else plan_all(j);
+    plan_all(j);
   } while (room->at < room->nr && bytes + room->merges[room->at]->cost <= room->step);
 }
 

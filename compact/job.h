@@ -58,7 +58,6 @@ struct job {
   bool upto;                // another job appends the new data after the partition's keys
   uint32_t take;            // number of the newest runs that are merged with the new data
   bool all;                 // all runs of all of its partitions are merged
-  bool first;               // the first split of a tree: each of its tables becomes a partition
   bool pieces;              // as the round's
   struct packing *pack;     // the round's
   _Atomic bool *failed;     // the round's

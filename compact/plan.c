@@ -7,7 +7,6 @@
 #define GARBAGE_SLACK 40u  // percent of a table
 #define ABORT_COST 3u      // a partition may be aborted if it writes more bytes than this per byte of new data
 #define ABORT_ENTRY 96u    // bytes that a record takes in a memtable more than in a block
-#define FIRST_SHARE 4u     // new data of less than 1/4 of a table is no reason for an early first split
 #define MERGE_COST 8u  // bytes that a merge of some runs may write per byte of new data and per table that it removes
 
 static uint32_t tables_for(const struct compact *c, uint64_t bytes) {
@@ -143,23 +142,6 @@ void plan_all(struct job *j) {
   j->table_bytes = share_for(j->c, j->cost);
 }
 
-void plan_first(struct job *j) {
-  plan_all(j);
-  const uint64_t bytes = j->cost + j->cost / 16;
-  if (bytes > j->c->first_parts * table_bytes(j->c)) return;
-  j->kind = COMPACT_SPLIT;
-  j->table_bytes = bytes / j->c->first_parts;
-  j->first = true;
-}
-
-// Tells whether the only partition of a tree needs more tables than a partition is to have. It is then split, however
-// few its runs are: a later split would write more beside the old tables at once. If the new data is small beside a
-// table, a later split comes soon enough: the runs are too many before their data is much more.
-static bool first_split_due(const struct job *j) {
-  return j->c->first_parts && j->base->nr_parts == 1 && j->bytes >= table_bytes(j->c) / FIRST_SHARE &&
-         tables_for(j->c, plan_merged_bytes(j, old_runs(j))) > COMPACT_PART_TABLES;
-}
-
 // Tells whether run n's key range overlaps none of runs first .. n - 1. Runs are counted from the view's newest.
 static bool lies_apart(const struct remix *x, uint32_t first, uint32_t n) {
   const struct sst *const t = x->runs[x->nr_runs - 1 - n];
@@ -224,10 +206,6 @@ static void decide(struct job *j) {
   // in an empty partition tombstones hide no record
   if (!part_remix(p) || mostly_garbage(c, p, j->bytes) || (j->names && part_has_dropped(p, j->names))) {
     plan_all(j);
-    return;
-  }
-  if (first_split_due(j)) {
-    plan_first(j);
     return;
   }
   uint32_t take = part_runs(p) + fresh > compact_run_limit(c, p, j->bytes) ? merge_depth(j, fresh) : 0;

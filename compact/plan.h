@@ -14,9 +14,6 @@
 void plan_jobs(struct round *r, uint32_t tree, struct compact_whole *whole, uint32_t *next_out);
 // Decides to merge all runs of the job's partitions with the new data.
 void plan_all(struct job *j);
-// Plans the first split of a tree, whose only partition the job merges: into c->first_parts partitions of a table each,
-// if these have room for the data; else as plan_all.
-void plan_first(struct job *j);
 // Makes the jobs of both trees for a scan round. For a round of merges for garbage, it plans none of these.
 void plan_scan_merges(struct round *r);
 // Plans the merge of one more partition of the spaces' tree, which is worth it only for its keys of dropped spaces.

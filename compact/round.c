@@ -143,12 +143,11 @@ static void plan_outputs(struct job *j) {
   assert(writes_tables(j) && (j->young ? j->take <= young : j->all || j->append || j->take >= young));
   assert(kept <= REMIX_RUNS_MAX);
   const bool one = j->kind == COMPACT_MINOR || kept || j->young;
-  const uint32_t most = j->first ? 1 : COMPACT_PART_TABLES;
   for (uint32_t at = 0, group; at < j->nr_tables; at += group) {
     const uint32_t left = j->nr_tables - at;
-    group = one || left < most ? left : most;
-    // a small rest makes no separate partition; in a first split no table is small beside the others
-    if (!j->first && left == group + 1 && j->tables[j->nr_tables - 1]->nr_pages < table_pages(j->c) / 4) group = left;
+    group = one || left < COMPACT_PART_TABLES ? left : COMPACT_PART_TABLES;
+    // a small rest makes no separate partition
+    if (left == group + 1 && j->tables[j->nr_tables - 1]->nr_pages < table_pages(j->c) / 4) group = left;
     assert(group > 0 && group <= left);
     struct output *o = &j->outputs[j->nr_outputs++];
     *o = (struct output){.job = j, .fresh = j->tables + at, .nr_fresh = group};

@@ -93,7 +93,6 @@ enum remixdb_status setup_limits(struct xdb *x, const struct env_dir *at, const 
   c->tags = x->opts.tags;
   c->memory = cgroup_memory();
   c->young_from = COMPACT_YOUNG_FROM;
-  c->first_parts = COMPACT_FIRST_PARTS;
   c->garbage_from = COMPACT_GARBAGE;
   c->join = COMPACT_JOIN;
   x->garbage_merges.rest_ns = GARBAGE_REST_NS;

@@ -58,37 +58,6 @@ static void test_first(void **state) {
   world_fini(&w);
 }
 
-// The only partition of a tree is split as soon as it needs more tables than a partition is to have: into partitions of
-// a table each, or, if they have no room for its data, of two.
-static void test_first_split_needs_few_runs(void **state) {
-  (void)state;
-  for (uint32_t large = 0; large < 2; large++) {
-    struct world w;
-    uint64_t kinds[COMPACT_KINDS];
-    world_init(&w, 16000, 0, 7 + large);
-    const uint32_t n = keys_for(&w, large ? 5.4 : 2.7), tables = large ? 2 : 1;
-    w.c.first_parts = large ? 0 : 4;
-    for (uint32_t r = 0; r < 2; r++) {
-      put_range(&w, r, n, 3, false);
-      round_ok(&w, kinds);
-      assert_int_equal(w.base->nr_parts, 1);
-      assert_int_equal(remix_of(&w, 0)->nr_runs, tables * (r + 1));
-    }
-    w.c.first_parts = 4;
-    put_range(&w, 2, n, 3, false);
-    round_ok(&w, kinds);
-    expect_kind(kinds, COMPACT_SPLIT, 1);
-    if (large) assert_in_range(w.base->nr_parts, 3, 4);
-    else assert_int_equal(w.base->nr_parts, 4);
-    for (uint32_t i = 0; i + 1 < w.base->nr_parts; i++) assert_int_equal(remix_of(&w, i)->nr_runs, tables);
-    // the next round goes to each of them
-    put_range(&w, 0, n, 9, false);
-    round_ok(&w, kinds);
-    expect_kind(kinds, COMPACT_MINOR, w.base->nr_parts);
-    world_fini(&w);
-  }
-}
-
 static void test_minor(void **state) {
   (void)state;
   struct world w;
@@ -459,14 +428,11 @@ static void test_low_estimate(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_keep),          cmocka_unit_test(test_first),
-      cmocka_unit_test(test_minor),         cmocka_unit_test(test_first_split_needs_few_runs),
-      cmocka_unit_test(test_major_some),    cmocka_unit_test(test_major_all),
-      cmocka_unit_test(test_major_garbage), cmocka_unit_test(test_split),
-      cmocka_unit_test(test_append),        cmocka_unit_test(test_append_over),
-      cmocka_unit_test(test_empty_parts),   cmocka_unit_test(test_abort),
-      cmocka_unit_test(test_abort_fails),   cmocka_unit_test(test_compressed),
-      cmocka_unit_test(test_split_soon),    cmocka_unit_test(test_low_estimate),
+      cmocka_unit_test(test_keep),        cmocka_unit_test(test_first),      cmocka_unit_test(test_minor),
+      cmocka_unit_test(test_major_some),  cmocka_unit_test(test_major_all),  cmocka_unit_test(test_major_garbage),
+      cmocka_unit_test(test_split),       cmocka_unit_test(test_append),     cmocka_unit_test(test_append_over),
+      cmocka_unit_test(test_empty_parts), cmocka_unit_test(test_abort),      cmocka_unit_test(test_abort_fails),
+      cmocka_unit_test(test_compressed),  cmocka_unit_test(test_split_soon), cmocka_unit_test(test_low_estimate),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,7 +41,6 @@ static struct env env = {.ops = &ops};
 static _Atomic uint8_t file_of[FD_MAX];
 static _Atomic uint64_t written[FILES];
 static _Atomic int64_t room;  // bytes that tables and REMIXes may still take; INT64_MAX: any
-static void (*wrote)(void);   // called after each write of tables and REMIXes; NULL: nothing is
 
 static enum file kind_of(const char *path) {
   const char *name = strrchr(path, '/');
@@ -67,7 +66,6 @@ static ssize_t counting_pwrite(struct env *e, int fd, const void *buf, size_t le
     return -ENOSPC;
   const ssize_t n = env_posix()->ops->pwrite(e, fd, buf, len, off);
   if (n > 0) atomic_fetch_add(&written[kind], (uint64_t)n);
-  if (wrote && kind != FILE_LOG && kind != FILE_OTHER) wrote();
   return n;
 }
 
@@ -92,7 +90,6 @@ static int setup(void **state) {
   ops.sync_data = no_sync;
   ops.sync_all = no_sync;
   atomic_store(&room, INT64_MAX);
-  wrote = NULL;
   for (uint32_t i = 0; i < FILES; i++) atomic_store(&written[i], 0);
   user = 0;
   x = NULL;
@@ -411,58 +408,6 @@ static bool add_size(void *arg, const char *name) {
   return true;
 }
 
-// The most room that all files took, per byte put, since so many bytes were put.
-static double room_most;
-static uint64_t room_from;
-
-static void look_at_room(void) {
-  uint64_t size = 0;
-  if (user < room_from || paths_list(env_posix(), dir, add_size, &size) != REMIXDB_OK) return;
-  const double now = (double)size / (double)user;
-  if (now > room_most) room_most = now;
-}
-
-// Loads random keys, of 16 memtables, into tables as large as a memtable. Notes the most room since six memtables, and
-// the first number of partitions above 1 with the bytes that were there then.
-static void load_looking(uint32_t first_parts, uint64_t *split_out, uint64_t *user_out) {
-  *split_out = 1;
-  store_open_plain(0);
-  x->compact.build.max_pages = MEMTABLE / BLOCK_PAGE;
-  x->compact.garbage_from = 4 * KIB;  // as much less as the memtable
-  x->compact.first_parts = first_parts;
-  room_most = 0;
-  room_from = 6 * MEMTABLE;
-  user = 0;
-  wrote = look_at_room;
-  for (uint64_t i = 0; i < FULL / 4; i++) {
-    put(spread(i), 1);
-    if (*split_out != 1 || i % 64) continue;
-    *split_out = stat_of(x, "partitions");
-    *user_out = user;
-  }
-  wrote = NULL;
-  assert_int_equal(count_keys(), FULL / 4);
-  printf("first split into %u at %.1f memtables, most room %.2f\n", (unsigned)*split_out,
-         (double)*user_out / (double)MEMTABLE, room_most);
-  store_close();
-}
-
-// The first split of a tree comes when its data needs more than two tables, and makes four partitions. It so needs
-// little room beside the old tables. A split that waits for many runs needs all of the data's room again.
-static void test_first_split(void **state) {
-  (void)state;
-  uint64_t parts, bytes;
-  load_looking(COMPACT_FIRST_PARTS, &parts, &bytes);
-  assert_int_equal(parts, COMPACT_FIRST_PARTS);
-  assert_true(bytes >= 2 * MEMTABLE && bytes <= 4 * MEMTABLE);
-  const double early = room_most;
-  assert_int_equal(remove_tree(dir), 0);
-  assert_int_equal(mkdir(dir, 0700), 0);
-  load_looking(0, &parts, &bytes);
-  assert_true(bytes >= 5 * MEMTABLE);
-  assert_true(early <= 1.7 && room_most >= 2);
-}
-
 // All partitions are as small as they can be, and hold nothing that nobody can read.
 static void expect_compact(uint64_t keys) {
   const struct version *v = atomic_load(&x->super)->version;
@@ -748,7 +693,6 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_sequential_threads, setup, teardown),
       cmocka_unit_test_setup_teardown(test_skewed_overwrites, setup, teardown),
       cmocka_unit_test_setup_teardown(test_flush, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_first_split, setup, teardown),
       cmocka_unit_test_setup_teardown(test_compact_space, setup, teardown),
       cmocka_unit_test_setup_teardown(test_compact_joins, setup, teardown),
       cmocka_unit_test_setup_teardown(test_compact_while_writing, setup, teardown),
