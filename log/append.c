@@ -211,14 +211,14 @@ void wal_seal(struct wal *w) {
 // A write that ends inside a page of a file that is written again waits for the disk, if that page is not in the page
 // cache. So once a full buffer is written, this asks for the pages in which later ones may end: the next one, which
 // fills meanwhile, and the one after WAL_ASKED buffers, because a read of a busy disk may take longer than a buffer
-// takes to fill. That one ends where it would if all had the length of this one. `first`: this one does not end where
-// the one before has said, so it asks for all up to there. `end`: where this one ends. alloc: the segment's room.
-static void wal_ask_ahead(struct wal *w, const struct wal_seg *seg, bool first, uint64_t end, uint64_t len,
+// takes to fill. That one ends where it would if all had the length of this one. `all`: nobody has asked for the pages
+// up to there. `end`: where this one ends. alloc: the segment's room.
+static void wal_ask_ahead(struct wal *w, const struct wal_seg *seg, bool all, uint64_t end, uint64_t len,
                           uint64_t alloc) {
   const uint64_t page = (end + WAL_BUF) & ~(uint64_t)(WAL_END_PAGE - 1);
   const uint64_t from = page > WAL_END_PAGE ? page - WAL_END_PAGE : 0;
   env_advise(w->env, seg->fd, from, page + WAL_END_PAGE - from, ENV_WILL_NEED);
-  for (uint64_t n = first ? 2 : WAL_ASKED; n <= WAL_ASKED; n++) {
+  for (uint64_t n = all ? 2 : WAL_ASKED; n <= WAL_ASKED; n++) {
     const uint64_t at = (end + n * len) & ~(uint64_t)(WAL_END_PAGE - 1);
     if (at + 2 * WAL_END_PAGE > alloc) break;
     const uint64_t low = at > WAL_END_PAGE ? at - WAL_END_PAGE : 0;
@@ -236,7 +236,10 @@ static enum remixdb_status wal_write(struct wal *w, struct wal_buf *b) {
                        seg->alloc - b->off >= 2 * (uint64_t)WAL_BUF + WAL_END_PAGE;
   const uint64_t alloc = seg->alloc, end = b->off + b->len;
   const bool first = b->off == WAL_HEAD || end + WAL_END_PAGE < w->ends_at || end > w->ends_at + WAL_END_PAGE;
+  // Frames of uneven lengths end where nobody can tell: one that follows such a frame does not ask for all again.
+  const bool all = first && !w->ends_wrong;
   if (goes_on) w->ends_at = end + b->len;
+  if (goes_on) w->ends_wrong = first;
   lib_unlock(&w->lock);
   if (b->kind != WAL_BUF_HEADER) {
     const struct wal_frame f = {.len = (uint32_t)(b->len - WAL_FRAME_HEAD),
@@ -247,7 +250,7 @@ static enum remixdb_status wal_write(struct wal *w, struct wal_buf *b) {
     b->sum = wal_frame_put(b->mem, &seg->key, b->off, &f);
   }
   const enum remixdb_status s = env_write(w->env, seg->fd, seg->path, b->mem, b->len, b->off);
-  if (goes_on && s == REMIXDB_OK) wal_ask_ahead(w, seg, first, end, b->len, alloc);
+  if (goes_on && s == REMIXDB_OK) wal_ask_ahead(w, seg, all, end, b->len, alloc);
   lib_lock(&w->lock);
   if (s == REMIXDB_NOSPACE) {
     b->state = WAL_BUF_SEALED;

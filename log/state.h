@@ -101,6 +101,7 @@ struct wal {
   // older segments were not. When they are released, that segment is durable up to there.
   uint64_t secured_gen, secured_end, secured_seq;
   uint64_t ends_at;          // where the next full buffer ends if it is as long as the one before
+  bool ends_wrong;           // the last full buffer did not end where the one before had said
   struct err_saved err;      // the sticky error
   struct wal_event written;  // a write or a growth has ended
   struct wal_event synced;   // a sync has ended
