@@ -18,11 +18,14 @@ size_t idle_memory(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out) {
 }
 
 void idle_fill(struct xdb *x, struct epoch_slot *slot) {
-  epoch_enter(&x->epoch, slot);
-  const size_t wanted = memtables_growth(&x->memtables, xdb_super(x)->active);
-  epoch_exit(slot);
+  size_t wanted;
   arena_pool_drains(&x->memtables.chunks);
-  while (arena_pool_fill(&x->memtables.chunks, wanted)) continue;
+  do {  // writers take chunks meanwhile
+    epoch_enter(&x->epoch, slot);
+    const struct super *const v = xdb_super(x);
+    wanted = memtables_growth(&x->memtables, v->active, v->frozen);
+    epoch_exit(slot);
+  } while (arena_pool_fill(&x->memtables.chunks, wanted));
 }
 
 static bool idle_step(void *arg, struct worker *w);

@@ -37,10 +37,12 @@ static size_t used_small(const struct memtable *m) {
   return wh_memory_small(m->wh) + (spaces ? wh_memory_small(spaces) : 0);
 }
 
-size_t memtables_growth(const struct memtables *all, const struct memtable *active) {
+size_t memtables_growth(const struct memtables *all, const struct memtable *active, const struct memtable *frozen) {
   const struct arena_pool *const p = &all->chunks;
-  const size_t used = used_small(active);
-  return p->chunk_size >= MAPPED_CHUNK && used < p->limit ? p->limit - used : 0;
+  if (!frozen || p->chunk_size < MAPPED_CHUNK) return 0;
+  const size_t full = used_small(frozen), more = full + full / MEMTABLE_LATE, used = used_small(active);
+  const size_t most = more < p->limit ? more : p->limit;
+  return used < most ? most - used : 0;
 }
 
 size_t memtables_target(const struct memtables *all, const struct memtable *active, bool frozen) {

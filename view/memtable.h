@@ -32,7 +32,8 @@ struct memtable {
   _Atomic uint64_t apart_bytes;  // of the values that were written apart for its records, about. Relaxed
 };
 
-// cursors: see wh_recycle. limit: bytes of a full memtable; the pool keeps as many bytes for the next memtables.
+// cursors: see wh_recycle. limit: bytes of a full memtable; the pool keeps as many bytes for the next memtables,
+// until its limit is set anew.
 void memtables_init(struct memtables *all, struct epoch *epoch, struct epoch *cursors, size_t limit);
 // All memtables must be gone. Does nothing without memtables_init.
 void memtables_fini(struct memtables *all);
@@ -41,13 +42,15 @@ void memtables_fini(struct memtables *all);
 uint64_t memtables_kept(struct memtables *all, const struct memtable *active, const struct memtable *frozen);
 
 // Returns how many bytes the pool should hold while this memtable is active. Until the memtable is half full, that is
-// one chunk. Then it is more and more, so that the pool has all memory of the next memtable when this memtable is full.
-// While another memtable is frozen, it is one chunk, because the frozen memtable's chunks will serve again. 0: chunks
-// of this size are not fetched ahead. Any thread, in the memtable's epoch.
+// one chunk. Then it is more and more, so that the pool has most memory of the next memtable when this memtable is
+// full. While another memtable is frozen, it is one chunk, because the frozen memtable's chunks will serve again. 0:
+// chunks of this size are not fetched ahead. Any thread, in the memtable's epoch.
 size_t memtables_target(const struct memtables *all, const struct memtable *active, bool frozen);
-// Returns how many bytes should be ready when the round of a full memtable begins: what this one may still take. 0, and
-// callers: as above.
-size_t memtables_growth(const struct memtables *all, const struct memtable *active);
+// Returns how many bytes should be ready while the round of a full memtable runs: what the active one may still take if
+// it becomes like the frozen one, and gets late records. Few chunks make a memtable full if its values are apart. 0,
+// and callers: as above.
+#define MEMTABLE_LATE 4u  // 1/4 of a memtable is more than records that are late or handed back take
+size_t memtables_growth(const struct memtables *all, const struct memtable *active, const struct memtable *frozen);
 
 // Makes an empty memtable with one reference, which the caller owns. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status memtable_create(struct memtables *all, struct memtable **out);

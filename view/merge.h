@@ -91,8 +91,8 @@ struct merge {
   struct merge_page young_page;  // its place
   enum merge_young young_state;
   bool parts_later;         // the seek left the partitions' stream alone; the next step moves it first
-  bool young_there;         // the partition of the last seek has a young view;
-  bool young_ended;         // it has none, and there is none in the seek's direction: `young` was left where it was
+  bool young_there;         // the partition of the last seek has a young view
+  bool young_ended;         // there is no young view in that seek's direction: `young` was left where it was
   uint32_t young_at;        // the partition of `young`, or its last one, as an index of version->young
   struct kv_rec young_rec;  // of its entry, if it is valid
   // The caller's, or NULL:

@@ -70,8 +70,8 @@ struct version {
   struct anchors anchors;  // of the partitions
   uint8_t *anchor_bytes;   // the bytes into which `anchors` points; own memory
   uint32_t *young;         // numbers of the partitions with a young view, ascending; own memory; NULL if there are none
-  uint32_t *young_from;    // of each partition, and of one behind the last: how many of the partitions before it have a
-                           // young view; in the same memory. Only version_young_from reads it
+  uint32_t *young_from;    // young_from[i]: how many partitions before i have a young view; nr_parts + 1 items, in the
+                           // same memory. Only version_young_from reads it
   struct names *names;     // of the spaces (view/names.h), counted; NULL: there never was a space
   // The value files that a record of the tables of both trees may refer to (V8). Empty in a spaces' tree.
   struct value_set values;
