@@ -95,6 +95,7 @@ struct compact {
   _Atomic uint64_t garbage_from;      // COMPACT_GARBAGE; 0: there are no merges for garbage. Relaxed: tests change it
   _Atomic uint32_t join;              // COMPACT_JOIN; 0: there are no joins, and no partition leaves because nothing
                                       // lives in it. Relaxed: tests change it
+  _Atomic uint64_t joins_ns;          // no join before this time, because the disk was full. Relaxed
   _Atomic uint32_t scan_merge_parts;  // partitions that a scan round merges at most; at least 1
   size_t memtable_size;               // bytes; 1/16 of it may be handed back
   uint64_t memory;                    // bytes of memory that the process may use, with its page cache; 0: not known

@@ -7,12 +7,18 @@
 
 // Neighbours that may become one.
 struct group {
+  uint64_t room;  // bound of `bytes`
   uint32_t nr;
   uint64_t bytes;  // of the result
   uint64_t most;   // of that, from one partition that the round would not write as a whole
   uint64_t reads;  // bytes of runs
   uint64_t cost;   // bytes that the join reads and writes, and the round would not
 };
+
+// A group of none. share: COMPACT_JOIN.
+static struct group group_none(const struct compact *c, uint32_t share) {
+  return (struct group){.room = table_bytes(c) / share};
+}
 
 static uint32_t join_share(const struct compact *c) { return atomic_load_explicit(&c->join, memory_order_relaxed); }
 
@@ -27,7 +33,7 @@ static bool is_dead(const struct part *p) {
 // it does not belong to the group.
 static bool group_add(struct group *g, const struct compact *c, const struct part *p, uint64_t fresh, bool whole) {
   const uint64_t bytes = plan_live_bytes(c, p) + fresh, reads = plan_part_bytes(p);
-  if (g->bytes + bytes > table_bytes(c) / join_share(c) || g->reads + reads > JOIN_READ * table_bytes(c)) return false;
+  if (g->bytes + bytes > g->room || g->reads + reads > JOIN_READ * table_bytes(c)) return false;
   g->nr++;
   g->bytes += bytes;
   g->reads += reads;
@@ -50,11 +56,11 @@ static bool may_join(const struct job *j) {
 }
 
 // The largest group worth a join that begins with job `at`. nr 0: there is none.
-static struct group group_of(const struct round *r, uint32_t at, uint32_t end) {
-  struct group g = {0}, best = {0};
+static struct group group_of(const struct round *r, uint32_t share, uint32_t at, uint32_t end) {
+  struct group g = group_none(r->c, share), best = g;
   for (; at < end && may_join(&r->jobs[at]); at++) {
     const struct job *const j = &r->jobs[at];
-    if (!group_add(&g, r->c, old_part(j), j->bytes, j->all)) break;
+    if (!group_add(&g, r->c, old_part(j), j->bytes, j->all && !plan_may_abort(j))) break;
     if (worth(&g)) best = g;
   }
   return best;
@@ -95,16 +101,18 @@ struct purse {
   bool any;
 };
 
+// A group that costs too much waits for a later round, and so do all behind it.
 static bool spend(struct purse *p, const struct group *g) {
-  if (p->groups == 0 || (p->any && g->cost > p->cost)) return false;
+  if (p->any && g->cost > p->cost) p->groups = 0;
+  if (p->groups == 0) return false;
   p->cost -= g->cost < p->cost ? g->cost : p->cost;
   p->groups--;
   p->any = true;
   return true;
 }
 
-// Moves a tree's jobs to `to`, and joins some. Returns the place behind them.
-static uint32_t join_tree(struct round *r, struct round_tree *tree, bool joins, uint32_t to) {
+// Moves a tree's jobs to `to`, and joins some; share 0: none. Returns the place behind them.
+static uint32_t join_tree(struct round *r, struct round_tree *tree, uint32_t share, uint32_t to) {
   const uint32_t most = atomic_load_explicit(&r->c->scan_merge_parts, memory_order_relaxed);
   struct purse purse = {.cost = r->scans ? UINT64_MAX : JOIN_ROUND * (uint64_t)r->c->memtable_size,
                         .groups = r->scans ? most : UINT32_MAX};
@@ -113,7 +121,8 @@ static uint32_t join_tree(struct round *r, struct round_tree *tree, bool joins, 
   assert(to <= at);
   tree->first_job = to;
   while (at < end) {
-    const struct group g = joins ? group_of(r, at, end) : (struct group){0};
+    struct group g = {.nr = 0};
+    if (share && purse.groups) g = group_of(r, share, at, end);
     if (g.nr && spend(&purse, &g)) {
       join(r, at, g.nr, &r->jobs[to++]);
       at += g.nr;
@@ -126,21 +135,30 @@ static uint32_t join_tree(struct round *r, struct round_tree *tree, bool joins, 
 }
 
 void join_plan(struct round *r, uint32_t but) {
+  const uint32_t share = join_share(r->c);
   uint32_t to = 0;
-  if (join_share(r->c) == 0) return;
+  if (share == 0 || time_ns() < atomic_load_explicit(&r->c->joins_ns, memory_order_relaxed)) return;
   for (uint32_t i = 0; i < TREES; i++)
-    if (round_has(r, i)) to = join_tree(r, &r->trees[i], i != but, to);
+    if (round_has(r, i)) to = join_tree(r, &r->trees[i], i != but ? share : 0, to);
   r->nr_jobs = to;
+}
+
+void join_failed(struct round *r) {
+  bool any = false;
+  for (uint32_t i = 0; i < r->nr_jobs; i++) any = any || r->jobs[i].joins;
+  if (any) atomic_store_explicit(&r->c->joins_ns, time_ns() + JOIN_AGAIN_NS, memory_order_relaxed);
 }
 
 // ---- whether one is due
 
 bool join_due(const struct compact *c, const struct version *tree) {
-  if (join_share(c) == 0) return false;
+  const uint32_t share = join_share(c);
+  if (share == 0 || version_tree_away(tree)) return false;
+  const bool now = time_ns() >= atomic_load_explicit(&c->joins_ns, memory_order_relaxed);
   for (uint32_t i = 0; i < tree->nr_parts; i++) {
-    struct group g = {0};
+    struct group g = group_none(c, share);
     if (is_dead(tree->parts[i])) return true;
-    for (uint32_t k = i; k < tree->nr_parts && !worth(&g); k++)
+    for (uint32_t k = i; now && k < tree->nr_parts && !worth(&g); k++)
       if (!group_add(&g, c, tree->parts[k], 0, false)) break;
     if (worth(&g)) return true;
   }

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Joins: neighbours of a tree in which little lives become one partition. So the number of partitions follows what
-// lives, also where keys rise and the oldest are deleted, where most of a store is deleted, or where the range of keys
-// that are written moves on. A partition in which nothing lives leaves.
+// Joins: neighbours of a tree in which little lives become one partition. So the number of partitions follows the
+// live records, also where keys rise and the oldest are deleted, where most of a store is deleted, or where the range
+// of keys that are written moves on. A partition in which nothing lives leaves.
 //
 // Invariants
 //   J1  A join makes one partition of neighbours of one tree. It merges all of their runs and their new data. By the
-//       estimate, the result has at most 1/COMPACT_JOIN of a table. A partition that a split makes has more, and is
-//       joined only when it has lost a part of that. A joined partition is split only when it has grown to more than
-//       COMPACT_PART_TABLES tables. So a partition does not go to and fro.
+//       estimate, the result has at most 1/COMPACT_JOIN of a table. A split of a full partition makes larger ones,
+//       which are joined only when they have lost a part of that. A joined partition is split only when it has grown to
+//       more than COMPACT_PART_TABLES tables. So a partition does not go to and fro. A small append makes a small
+//       partition, which may be joined; J2 bounds how often.
 //   J2  A join takes JOIN_LEAST partitions or more, none of which has more than half of the result, or JOIN_MANY or
 //       more. A partition that the round writes as a whole anyway counts as small. So joins write a record as often as
 //       its partition becomes twice as large, and a row of small appends does not write the same records each time.
 //   J3  When no join is due, more than 1/COMPACT_JOIN of a table lives in any JOIN_MANY neighbours of a tree that get
-//       no new data, or their runs have more than JOIN_READ tables. So a tree has at most JOIN_MANY * COMPACT_JOIN
-//       partitions for each table of live records, and few more.
-//   J4  A partition in which nothing lives leaves the version in the next round that has no new data for it. Its views
-//       tell that nothing lives, so nothing is read or written. The partition before it takes over its range; the first
-//       one stays, without tables.
-//   J5  In each tree, the joins of a memtable's round read and write as much as JOIN_ROUND memtables, or are one join.
-//       They are part of the round's estimates of work and of room. A store at rest makes as many joins in a round as
-//       it merges partitions for scans, and gives them up for a memtable.
+//       no new data, or their runs have more than JOIN_READ tables.
+//   J4  A partition in which nothing lives leaves the version in the next round of a memtable that has no new data for
+//       it, or in the next one for garbage. Its views tell that nothing lives, so nothing is read or written. The
+//       partition before it takes over its range; the first one stays, without tables.
+//   J5  In each tree, the joins of a memtable's round read and write JOIN_ROUND memtables at most, or are one join.
+//       A join reads JOIN_READ tables at most. They are part of the round's estimates of work and of
+//       room. A store at rest makes as many joins in a round as it merges partitions for scans, and gives them up for a
+//       memtable. Where partitions can leave, a round at rest does only that.
 #ifndef COMPACT_JOIN_H
 #define COMPACT_JOIN_H
 
@@ -30,13 +31,17 @@
 #define JOIN_MANY 8u
 #define JOIN_READ 10u  // tables
 #define JOIN_ROUND 2u  // memtables
+#define JOIN_AGAIN_NS 60000000000ull
 
 // Finds the partitions that leave (J4). The round has decided its jobs.
 void join_dead(struct round *r);
 // Plans joins in the trees whose jobs are decided: the jobs of neighbours become one job. but: a tree that is left out;
 // TREES: none.
 void join_plan(struct round *r, uint32_t but);
-// Tells whether a partition of the tree can leave, or some can be joined, if there is no new data. Partitions may be
-// away.
+// The round has failed for want of room on the disk. If it had joins, the next ones wait for JOIN_AGAIN_NS: a flush
+// that frees room must not need room for them.
+void join_failed(struct round *r);
+// Tells whether a partition of the tree can leave, or some can be joined, if there is no new data. A tree of which some
+// partition is away is left alone: a look opens none.
 bool join_due(const struct compact *c, const struct version *tree);
 #endif

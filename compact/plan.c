@@ -405,6 +405,8 @@ void plan_dropped_one(struct round *r) {
 static uint64_t new_bytes(const struct job *j) { return j->bytes + j->apart; }
 static uint64_t all_cost(const struct job *j) { return j->cost + j->apart; }
 
+bool plan_may_abort(const struct job *j) { return j->count && j->may_abort && all_cost(j) / ABORT_COST > new_bytes(j); }
+
 static int worst_first(const void *a, const void *b) {
   const struct job *x = *(struct job *const *)a, *y = *(struct job *const *)b;
   const double cx = (double)all_cost(x) / (double)new_bytes(x), cy = (double)all_cost(y) / (double)new_bytes(y);
@@ -419,7 +421,7 @@ enum remixdb_status plan_aborts(struct round *r) {
   uint32_t nr = 0;
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     struct job *j = &r->jobs[i];
-    if (j->count && j->may_abort && all_cost(j) / ABORT_COST > new_bytes(j)) by_cost[nr++] = j;
+    if (plan_may_abort(j)) by_cost[nr++] = j;
   }
   qsort(by_cost, nr, sizeof(*by_cost), worst_first);
   uint64_t room = r->c->memtable_size / COMPACT_ABORT_SHARE;

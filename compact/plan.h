@@ -21,6 +21,8 @@ void plan_dropped_one(struct round *r);
 // Decides which jobs hand their new data back to the active memtable, because writing it is expensive. Fails with
 // REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status plan_aborts(struct round *r);
+// Tells whether the job's new data may be handed back: to write it is expensive.
+bool plan_may_abort(const struct job *j);
 // Sets the estimate of the work (compact.work): that of the round, after what is done already.
 void plan_work(struct round *r);
 // The work of one job that writes tables.
@@ -29,7 +31,7 @@ uint64_t plan_job_work(const struct job *j);
 // of several partitions merges all of their runs; `take` then has no effect.
 uint64_t plan_merged_bytes(const struct job *j, uint32_t take);
 // The bytes of a partition's runs, and about how many of these are neither old versions nor tombstones, and have not
-// expired. Also if it is away; then what has expired counts.
+// expired. A partition may be away: then records that have expired count.
 uint64_t plan_part_bytes(const struct part *p);
 uint64_t plan_live_bytes(const struct compact *c, const struct part *p);
 // Tells whether the block cache can hold all tables of the version.

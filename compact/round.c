@@ -461,6 +461,7 @@ static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
     mem_free(j->tables);
     if (j->values.log) value_batch_fini(&j->values);
   }
+  if (s == REMIXDB_NOSPACE) join_failed(r);
   packing_end(r->pack, s == REMIXDB_OK);  // after the last use of its parts by a round that failed
   if (s != REMIXDB_OK) compact_undo_values(r->c);
   mem_free(r->tasks);
@@ -482,7 +483,7 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
   // New data waits for no whole compaction, and a tree without new data needs a round only for that.
   const bool dropped = atomic_load_explicit(&c->dropped_too, memory_order_relaxed);
   const bool both = base->spaces && ((spaces && wh_count(spaces)) || (whole && whole->from_tree == TREE_SPACES) ||
-                                     dropped || join_due(c, base->spaces));
+                                     dropped || join_due(c, base->spaces));  // opens no partition
   r.trees[TREE_UNNAMED].frozen = frozen;
   r.trees[TREE_SPACES].frozen = spaces;
   enum remixdb_status s = round_begin(&r, base, both);
@@ -495,7 +496,7 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
   }
   if (s == REMIXDB_OK) {
     join_dead(&r);
-    join_plan(&r, whole ? whole->from_tree : TREES);
+    if (!whole || whole->most == 0) join_plan(&r, whole ? whole->from_tree : TREES);
   }
   if (s == REMIXDB_OK && dropped && both) plan_dropped_one(&r);
   if (s == REMIXDB_OK && ask) s = garbage_plan_room(&r, base, room);
@@ -537,7 +538,7 @@ static enum remixdb_status scan_round(struct round *r, struct version *base, str
   if (s == REMIXDB_OK) {
     plan_scan_merges(r);
     join_dead(r);
-    if (r->garbage && !r->room) join_plan(r, TREES);
+    if (r->garbage && !r->room && !changes(r)) join_plan(r, TREES);
   }
   if (s == REMIXDB_OK && r->room) garbage_plan_step(r, r->room);
   else if (s == REMIXDB_OK && r->garbage && !changes(r)) s = garbage_plan_rest(r, base);

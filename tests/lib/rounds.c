@@ -692,6 +692,7 @@ void ready_to_fail_scan_merge(struct world *w, uint64_t seed) {
 }
 
 enum remixdb_status round_again(struct world *w) {
+  atomic_store(&w->c.joins_ns, 0);  // also after one that failed for want of room
   for (uint32_t i = 0; i < 2 && w->scan_merges; i++) {
     wear(w, i);
     if (young_of(w, i)) remix_add_debt(young_of(w, i), UINT32_MAX);

@@ -178,7 +178,7 @@ static void test_each_call(void **state) {
       "%llu left empty\n",
       (unsigned long long)counts.calls, (unsigned long long)counts.cuts, (unsigned long long)counts.scan_merges,
       (unsigned long long)counts.joined, (unsigned long long)counts.emptied);
-  if (nr >= 20) assert_true(counts.scan_merges > 0 && counts.apart > 1000 && counts.joined > 0);
+  if (nr >= 20) assert_true(counts.scan_merges > 0 && counts.apart > 1000 && counts.joined > 0 && counts.emptied > 0);
 }
 
 // After an opening no power cut brings back the mark of a new store. With the mark, a later opening would remove the

@@ -319,7 +319,7 @@ static void test_rising(void **state) {
   assert_true(written < before + 3.5);
 }
 
-// Away, partitions tell as much.
+// A look opens no partition, and tells nothing of a tree that has one away.
 static void test_away(void **state) {
   (void)state;
   for (uint32_t small = 0; small < 2; small++) {
@@ -337,8 +337,10 @@ static void test_away(void **state) {
     OK(version_open(&w.p.ctx, NULL, NULL, &v));
     atomic_store(&version_eager, VERSION_EAGER);
     assert_true(part_is_away(v->parts[1]));
-    assert_int_equal(join_due(&w.c, v), due);
+    assert_false(join_due(&w.c, v));
     assert_true(part_is_away(v->parts[1]));
+    OK(version_ready(v, NULL, NULL));
+    assert_int_equal(join_due(&w.c, v), due);
     version_unref(v);
     world_fini(&w);
   }
@@ -396,15 +398,46 @@ static void test_fails(void **state) {
     for (uint32_t io = 0; io < 2; io++) {
       ready_to_fail(&w, 90 + io);
       w.garbage = rest;
+      if (rest) {  // a partition leaves first
+        OK(round_try(&w));
+        assert_true(emptied(&w) == 1 && joined(&w) == 0);
+        world_install_step(&w);
+      }
       if (!rest) put_range(&w, 0, w.k.nr, 29, false);
       if (io) io_fails(&w);
       else no_memory(&w, 2);
-      OK(round_try(&w));
+      OK(round_again(&w));
       assert_true(joined(&w) >= JOIN_LEAST && (emptied(&w) > 0 || !rest));
       if (rest) world_install_step(&w);
       else world_install(&w);
       world_fini(&w);
     }
+  }
+}
+
+// On a full disk joins do not keep a round from its own work: the next rounds have none for a while.
+static void test_full_disk(void **state) {
+  (void)state;
+  for (uint32_t rest = 0; rest < 2; rest++) {
+    struct world w;
+    small_parts(&w, 6000, 0, 97);
+    w.garbage = rest;
+    if (!rest) put_range(&w, 0, w.k.nr, 29, false);
+    fault_io_set(FAULT_WRITE, 1, true);
+    FAILS(round_try(&w), REMIXDB_NOSPACE);
+    (void)fault_io_end();
+    assert_false(join_due(&w.c, w.base));
+    OK(round_try(&w));
+    assert_int_equal(joined(&w), 0);
+    assert_int_equal(w.next == NULL, rest);
+    if (!rest) world_install(&w);
+    atomic_store(&w.c.joins_ns, 0);
+    w.garbage = true;
+    assert_true(join_due(&w.c, w.base));
+    OK(round_try(&w));
+    assert_true(joined(&w) >= JOIN_LEAST);
+    world_install_step(&w);
+    world_fini(&w);
   }
 }
 
@@ -452,8 +485,8 @@ int main(void) {
       cmocka_unit_test(test_emptied_beside),  cmocka_unit_test(test_lives_in_young),
       cmocka_unit_test(test_hidden_by_young), cmocka_unit_test(test_to_and_fro),
       cmocka_unit_test(test_rising),          cmocka_unit_test(test_away),
-      cmocka_unit_test(test_other_tree),      cmocka_unit_test(test_fails),
-      cmocka_unit_test(test_by_chance),
+      cmocka_unit_test(test_full_disk),       cmocka_unit_test(test_other_tree),
+      cmocka_unit_test(test_fails),           cmocka_unit_test(test_by_chance),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
