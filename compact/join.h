@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Joins: neighbours of a tree in which little lives become one partition. So the number of partitions follows the
-// live records, also where keys rise and the oldest are deleted, where most of a store is deleted, or where the range
-// of keys that are written moves on. A partition in which nothing lives leaves.
+// Joins: neighbours of a tree in which little lives become one partition. So the number of partitions follows the live
+// records, also where keys rise and the oldest are deleted, where most of a store is deleted, or where writes move on
+// to other keys. A partition in which nothing lives leaves.
 //
 // Invariants
 //   J1  A join makes one partition of neighbours of one tree. It merges all of their runs and their new data. By the

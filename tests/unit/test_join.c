@@ -88,6 +88,34 @@ static void test_work(void **state) {
   world_fini(&w);
 }
 
+// New data that would be handed back, because its partition is mostly garbage, does not make a join cheap (J5).
+static void test_handed_back(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 30000, 0, 44);
+  w.value = VALUE + 10;
+  w.c.build.max_pages = NARROW;
+  const uint32_t keys = keys_for(&w, 80);
+  put_range(&w, 0, keys, 1, false);
+  round_ok(&w, NULL);
+  const uint32_t parts = w.base->nr_parts;
+  w.c.build.max_pages = 16 * TABLE;  // beside such tables nothing is garbage enough for a merge
+  for (uint32_t i = 0; i < parts; i++) {
+    const uint32_t from = first_key_of(&w, i), end = i + 1 < parts ? first_key_of(&w, i + 1) : keys;
+    put_range(&w, from + 4, end, 1, true);
+  }
+  round_ok(&w, NULL);
+  assert_true(w.base->nr_parts == parts && parts > JOIN_MANY);
+  w.c.build.max_pages = TABLE;
+  w.c.join = COMPACT_JOIN;
+  w.c.memtable_size = 64 << 10;
+  w.allow_abort = true;
+  for (uint32_t i = 0; i < parts; i++) put(&w, first_key_of(&w, i), false);
+  round_ok(&w, NULL);
+  assert_true(joined(&w) >= JOIN_LEAST && joined(&w) < parts / 2);
+  world_fini(&w);
+}
+
 // A store at rest joins without new data, and gives a join up for a memtable.
 static void test_at_rest(void **state) {
   (void)state;
@@ -485,8 +513,9 @@ int main(void) {
       cmocka_unit_test(test_emptied_beside),  cmocka_unit_test(test_lives_in_young),
       cmocka_unit_test(test_hidden_by_young), cmocka_unit_test(test_to_and_fro),
       cmocka_unit_test(test_rising),          cmocka_unit_test(test_away),
-      cmocka_unit_test(test_full_disk),       cmocka_unit_test(test_other_tree),
-      cmocka_unit_test(test_fails),           cmocka_unit_test(test_by_chance),
+      cmocka_unit_test(test_full_disk),       cmocka_unit_test(test_handed_back),
+      cmocka_unit_test(test_other_tree),      cmocka_unit_test(test_fails),
+      cmocka_unit_test(test_by_chance),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
