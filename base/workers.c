@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/eventcount.h"
 #include "base/zmem.h"
 
 // A round seldom has more partitions that are worth a thread.
@@ -27,13 +28,18 @@ struct workers {
   struct epoch *epoch;
   void (*round)(void *arg, struct worker *w);
   void *arg;
+  struct eventcount work;  // somebody asked for a round or idle work, gave tasks, or told the threads to stop
+  struct eventcount done;  // the last running task has ended, or one was added
+  // Requests. They are written without the lock, by exchanges that release, and taken by exchanges that acquire, with
+  // the lock. So a thread that takes a request sees what all threads did before they made it.
+  _Atomic bool round_asked;
+  _Atomic(workers_idle_fn) idle;  // the idle work that was asked for; NULL: none
+  // Written with the lock. In one order with the accesses to `idle`, all of them seq_cst: a thread that asks for idle
+  // work and finds it under way knows that the worker at it looks again.
+  _Atomic bool in_idle;
   pthread_mutex_t lock;  // guards all below
-  pthread_cond_t work;   // somebody asked for a round or idle work, gave tasks, or told the threads to stop
-  pthread_cond_t done;   // the last running task has ended, or one was added
-  bool round_asked, in_round, stop;
-  bool used;             // a round has run, or tasks have, and the memory that they freed is still kept (mem_trim)
-  workers_idle_fn idle;  // the idle work that was asked for; NULL: none
-  bool in_idle;
+  bool in_round, stop;
+  bool used;              // a round has run, or tasks have, and the memory that they freed is still kept (mem_trim)
   workers_idle_fn tick;   // idle work that begins by itself; NULL: none
   uint64_t tick_ns;       // every so many ns,
   uint64_t tick_at;       // next at this time
@@ -67,35 +73,45 @@ static bool take_task(struct workers *ws, struct worker *w) {
   pthread_mutex_unlock(&ws->lock);
   t->run(t, w);
   pthread_mutex_lock(&ws->lock);
-  if (--ws->running == 0) pthread_cond_broadcast(&ws->done);
+  if (--ws->running == 0) eventcount_wake_all(&ws->done);
   return true;
+}
+
+// Whether there is a round to take. The caller holds the lock; so in idle_due.
+static bool round_due(const struct workers *ws) {
+  return atomic_load_explicit(&ws->round_asked, memory_order_relaxed) && !ws->in_round && !ws->stop;
+}
+
+static bool idle_due(const struct workers *ws) {
+  return atomic_load_explicit(&ws->idle, memory_order_seq_cst) &&
+         !atomic_load_explicit(&ws->in_idle, memory_order_relaxed) && !ws->stop;
 }
 
 // Runs a round, if one was asked for and none runs. The lock as in take_task; so in take_idle.
 static bool take_round(struct workers *ws, struct worker *w) {
-  if (!ws->round_asked || ws->in_round || ws->stop) return false;
-  ws->round_asked = false;
+  if (!round_due(ws)) return false;
+  (void)atomic_exchange_explicit(&ws->round_asked, false, memory_order_acquire);
   ws->in_round = true;
   pthread_mutex_unlock(&ws->lock);
   ws->round(ws->arg, w);
   pthread_mutex_lock(&ws->lock);
   ws->in_round = false;
   ws->used = true;
-  pthread_cond_broadcast(&ws->work);
+  eventcount_wake_all(&ws->work);
   return true;
 }
 
 // Runs one piece of idle work, if it was asked for and nobody is at it.
 static bool take_idle(struct workers *ws, struct worker *w) {
-  if (!ws->idle || ws->in_idle || ws->stop) return false;
-  const workers_idle_fn idle = ws->idle;
-  ws->idle = NULL;  // a request that comes meanwhile is a new one
-  ws->in_idle = true;
+  if (!idle_due(ws)) return false;
+  // a request that comes meanwhile is a new one
+  const workers_idle_fn idle = atomic_exchange_explicit(&ws->idle, NULL, memory_order_seq_cst);
+  atomic_store_explicit(&ws->in_idle, true, memory_order_seq_cst);
   pthread_mutex_unlock(&ws->lock);
   const bool more = idle(ws->arg, w);
   pthread_mutex_lock(&ws->lock);
-  ws->in_idle = false;
-  if (more) ws->idle = idle;
+  atomic_store_explicit(&ws->in_idle, false, memory_order_seq_cst);
+  if (more) (void)atomic_exchange_explicit(&ws->idle, idle, memory_order_seq_cst);
   return true;
 }
 
@@ -106,13 +122,13 @@ static bool ask_timed(struct workers *ws, uint64_t *ns_out) {
   *ns_out = UINT64_MAX;
   if (ws->tick && now >= ws->tick_at) {
     ws->tick_at = now + ws->tick_ns;
-    ws->idle = ws->tick;
+    (void)atomic_exchange_explicit(&ws->idle, ws->tick, memory_order_seq_cst);
     any = true;
   } else if (ws->tick) {
     *ns_out = ws->tick_at - now;
   }
   if (ws->later && now >= ws->later_at) {
-    ws->idle = ws->later;
+    (void)atomic_exchange_explicit(&ws->idle, ws->later, memory_order_seq_cst);
     ws->later = NULL;
     any = true;
   } else if (ws->later && ws->later_at - now < *ns_out) {
@@ -124,15 +140,15 @@ static bool ask_timed(struct workers *ws, uint64_t *ns_out) {
 // Waits for something to do. If nothing comes for a while, the memory that rounds have freed goes back to the system.
 // Rounds that follow each other closely would have to get it again.
 static void wait_work(struct workers *ws) {
-  const bool trims = ws->used && !ws->in_round;
   uint64_t timed;
-  if (ask_timed(ws, &timed)) return;
-  if (!trims && timed == UINT64_MAX) {
-    cond_wait(&ws->work, &ws->lock);
+  const uint32_t begun = eventcount_begin(&ws->work);
+  if (ask_timed(ws, &timed) || round_due(ws) || idle_due(ws)) {
+    eventcount_end(&ws->work);
     return;
   }
+  const bool trims = ws->used && !ws->in_round;
   const bool first = timed < TRIM_NS || !trims;  // timed work comes before the end of the wait for the trim
-  const bool woken = cond_wait_ns(&ws->work, &ws->lock, first ? timed : TRIM_NS);
+  const bool woken = eventcount_sleep_unlocked(&ws->work, begun, &ws->lock, first ? timed : TRIM_NS);
   if (!woken && !first && !ws->in_round && ws->used) {
     ws->used = false;
     pthread_mutex_unlock(&ws->lock);
@@ -149,7 +165,7 @@ static void *worker_main(void *arg) {
   pthread_mutex_lock(&ws->lock);
   while (t->index < ws->wanted && (!ws->stop || ws->in_round))
     if (!take_task(ws, &t->w) && !take_round(ws, &t->w) && !take_idle(ws, &t->w)) wait_work(ws);
-  pthread_cond_broadcast(&ws->work);  // a thread that ends early may have taken the signal of another one
+  eventcount_wake_all(&ws->work);  // a thread that ends early may have been woken in place of another one (E3)
   pthread_mutex_unlock(&ws->lock);
   return NULL;
 }
@@ -203,8 +219,8 @@ enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t 
   ws->arg = arg;
   ws->wanted = nr;
   pthread_mutex_init(&ws->lock, NULL);
-  cond_init(&ws->work);
-  cond_init(&ws->done);
+  eventcount_init(&ws->work);
+  eventcount_init(&ws->done);
   const enum remixdb_status s = nr == 0 ? worker_init(ws, &ws->self) : workers_start(ws, nr, cores, nr_cores);
   if (s != REMIXDB_OK) {
     workers_destroy(ws);
@@ -219,14 +235,14 @@ enum remixdb_status workers_resize(struct workers *ws, uint32_t nr, const uint32
   assert(before > 0 && nr > 0 && nr <= WORKERS_MAX);
   pthread_mutex_lock(&ws->lock);
   ws->wanted = nr;
-  pthread_cond_broadcast(&ws->work);
+  eventcount_wake_all(&ws->work);
   pthread_mutex_unlock(&ws->lock);
   workers_end(ws, nr);
   const enum remixdb_status s = workers_start(ws, nr, cores, nr_cores);
   if (s == REMIXDB_OK) return s;
   pthread_mutex_lock(&ws->lock);
   ws->wanted = before;
-  pthread_cond_broadcast(&ws->work);
+  eventcount_wake_all(&ws->work);
   pthread_mutex_unlock(&ws->lock);
   err_cleanup_begin();
   workers_end(ws, before);
@@ -238,12 +254,12 @@ void workers_destroy(struct workers *ws) {
   if (!ws) return;
   pthread_mutex_lock(&ws->lock);
   ws->stop = true;
-  pthread_cond_broadcast(&ws->work);
+  eventcount_wake_all(&ws->work);
   pthread_mutex_unlock(&ws->lock);
   workers_end(ws, 0);
   worker_fini(ws, &ws->self);
-  pthread_cond_destroy(&ws->work);
-  pthread_cond_destroy(&ws->done);
+  eventcount_fini(&ws->work);
+  eventcount_fini(&ws->done);
   pthread_mutex_destroy(&ws->lock);
   mem_free(ws);
 }
@@ -254,11 +270,10 @@ uint32_t workers_count(const struct workers *ws) { return atomic_load_explicit(&
 // with one more round.
 static void run_here(struct workers *ws) {
   pthread_mutex_lock(&ws->lock);
-  ws->round_asked = true;
+  atomic_store_explicit(&ws->round_asked, true, memory_order_relaxed);
   const bool busy = ws->in_round;
   ws->in_round = true;
-  while (!busy && ws->round_asked) {
-    ws->round_asked = false;
+  while (!busy && atomic_exchange_explicit(&ws->round_asked, false, memory_order_relaxed)) {
     pthread_mutex_unlock(&ws->lock);
     ws->round(ws->arg, &ws->self);
     pthread_mutex_lock(&ws->lock);
@@ -275,18 +290,15 @@ void workers_kick(struct workers *ws) {
     run_here(ws);
     return;
   }
-  pthread_mutex_lock(&ws->lock);
-  ws->round_asked = true;
-  pthread_cond_signal(&ws->work);
-  pthread_mutex_unlock(&ws->lock);
+  (void)atomic_exchange_explicit(&ws->round_asked, true, memory_order_release);
+  eventcount_wake(&ws->work);
 }
 
 void workers_idle(struct workers *ws, workers_idle_fn idle) {
   if (workers_count(ws) == 0) return;
-  pthread_mutex_lock(&ws->lock);
-  if (!ws->idle && !ws->in_idle) pthread_cond_signal(&ws->work);  // the worker that is at it looks again at its end
-  ws->idle = idle;
-  pthread_mutex_unlock(&ws->lock);
+  const workers_idle_fn asked = atomic_exchange_explicit(&ws->idle, idle, memory_order_seq_cst);
+  // The worker that is at it looks again at its end, and another request has woken a worker.
+  if (!asked && !atomic_load_explicit(&ws->in_idle, memory_order_seq_cst)) eventcount_wake(&ws->work);
 }
 
 void workers_tick(struct workers *ws, workers_idle_fn idle, uint64_t ns) {
@@ -296,7 +308,7 @@ void workers_tick(struct workers *ws, workers_idle_fn idle, uint64_t ns) {
     ws->tick = idle;
     ws->tick_ns = ns;
     ws->tick_at = time_ns() + ns;
-    pthread_cond_broadcast(&ws->work);
+    eventcount_wake_all(&ws->work);
   }
   pthread_mutex_unlock(&ws->lock);
 }
@@ -308,7 +320,7 @@ void workers_later(struct workers *ws, workers_idle_fn idle, uint64_t ns) {
   if (!ws->later || at < ws->later_at) {
     ws->later = idle;
     ws->later_at = at;
-    pthread_cond_signal(&ws->work);
+    eventcount_wake(&ws->work);
   }
   pthread_mutex_unlock(&ws->lock);
 }
@@ -327,11 +339,11 @@ void workers_run(struct workers *ws, struct worker *self, struct task **tasks, u
   ws->nr_tasks = nr;
   ws->next = 0;
   ws->added = NULL;
-  pthread_cond_broadcast(&ws->work);
+  eventcount_wake_all(&ws->work);
   for (;;) {
     if (take_task(ws, self)) continue;
     if (ws->running == 0) break;
-    cond_wait(&ws->done, &ws->lock);
+    (void)eventcount_wait(&ws->done, &ws->lock, EVENTCOUNT_NEVER);
   }
   ws->used = true;
   ws->tasks = NULL;
@@ -346,8 +358,8 @@ void workers_add(struct workers *ws, struct task *t) {
   t->next = *at;
   *at = t;
   // Some thread has to take it. The one that waits for the end of the run may be the only idle one.
-  pthread_cond_signal(&ws->work);
-  pthread_cond_broadcast(&ws->done);
+  eventcount_wake(&ws->work);
+  eventcount_wake_all(&ws->done);
   pthread_mutex_unlock(&ws->lock);
 }
 

@@ -7,6 +7,8 @@
 // workers_run: this worker and all idle ones take them, the largest first. A task that runs may add others, which come
 // after them.
 //
+// A thread that asks for a round or for idle work takes no lock, and waits for no worker, whether that runs or not.
+//
 // A store may have no workers. Then workers_kick and workers_run do everything in the calling thread. If a round runs
 // there already, in this thread or another one, that one's call runs the next round, too.
 #ifndef WORKERS_H

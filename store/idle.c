@@ -80,7 +80,7 @@ void idle_grow(struct xdb *x) {
     idle_busy(x);
     return;
   }
-  atomic_store_explicit(&x->memory.asked, true, memory_order_relaxed);  // the workers' lock orders it before the work
+  atomic_store_explicit(&x->memory.asked, true, memory_order_relaxed);  // idle_ask orders it before the work
   idle_ask(x);
 }
 

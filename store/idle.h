@@ -34,8 +34,7 @@ size_t idle_memory(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out);
 // workers are busy, writers would have to get it. slot: as for idle_memory.
 void idle_fill(struct xdb *x, struct epoch_slot *slot);
 // super_unref for readers: does not wait for the removal of files. If it drops the last reference to a replaced
-// version, it takes the workers' lock for a short time, to wake a worker. Any thread, outside of any epoch; NULL is
-// allowed.
+// version, it wakes a worker. Any thread, outside of any epoch; NULL is allowed.
 void xdb_super_drop(struct xdb *x, struct super *v);
 // Does the same for a version to which the caller holds a reference.
 void xdb_version_drop(struct xdb *x, struct version *v);

@@ -38,6 +38,7 @@ BEGIN {
   allow("base/env", "posix_fadvise clock_gettime")
   allow("base/env", "lseek fstat fstatat fcntl flock renameat unlinkat linkat mkdirat fdopendir readdir closedir")
   allow("base/epoch", "sched_yield")
+  allow("base/eventcount", "syscall")  # futex
   allow("base/fork", "pthread_atfork dso_handle")
   # on descriptors of a native env only: tests/unit/test_blkio.c holds that against an env that is not
   allow("blkio", "aio_error aio_read aio_return aio_suspend aio_write lio_listio")

@@ -520,6 +520,55 @@ static void test_later(void **state) {
   }
 }
 
+// Requests that come while a worker falls asleep, or ends what it was at, are seen. A worker that has run a round looks
+// by itself once after a tenth of a second, so a lost request for a round is a late one.
+static struct { _Atomic uint32_t rounds, idles; } quick;
+
+static void quick_round(void *arg, struct worker *w) {
+  (void)arg, (void)w;
+  atomic_fetch_add(&quick.rounds, 1);
+}
+
+static bool quick_idle(void *arg, struct worker *w) {
+  (void)arg, (void)w;
+  atomic_fetch_add(&quick.idles, 1);
+  return false;
+}
+
+// Waits without sleep. Returns whether that took longer than a twentieth of a second.
+static bool wait_quick(_Atomic uint32_t *count, uint32_t nr) {
+  const uint64_t began = time_ns();
+  while (atomic_load(count) < nr)
+    if (time_ns() - began > 5000000000ull) fail_msg("request %u is lost", nr);
+  return time_ns() - began > 50000000;
+}
+
+static void test_asked_at_any_time(void **state) {
+  (void)state;
+  struct epoch epoch;
+  struct blkio io;
+  const uint32_t nr = LIB_SANITIZED ? 5000 : 50000;
+  uint64_t rng = check_seed_for("test_asked_at_any_time");
+  epoch_init(&epoch);
+  blkio_init(&io, env_posix(), BLKIO_SYNC);
+  for (uint32_t threads = 1; threads <= 2; threads++) {
+    struct workers *ws;
+    uint32_t late = 0;
+    OK(workers_create(threads, NULL, 0, &io, &epoch, quick_round, NULL, &ws));
+    atomic_store(&quick.rounds, 0);
+    atomic_store(&quick.idles, 0);
+    for (uint32_t i = 1; i <= 2 * nr; i++) {
+      if (i <= nr) workers_idle(ws, quick_idle);
+      else workers_kick(ws);
+      late += i <= nr ? wait_quick(&quick.idles, i) : wait_quick(&quick.rounds, i - nr);
+      for (volatile uint64_t spin = rng_next(&rng) % 256; spin > 0; spin--) {}
+    }
+    workers_destroy(ws);
+    assert_true(late < nr / 1000);
+  }
+  epoch_fini(&epoch);
+}
+
 static void *kicker(void *arg) {
   struct group *g = arg;
   for (uint32_t i = 0; i < 50; i++) workers_kick(g->ws);
@@ -645,7 +694,7 @@ int main(void) {
       cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_kick_from_many),
       cmocka_unit_test(test_idle),         cmocka_unit_test(test_kick_alone),
       cmocka_unit_test(test_later),        cmocka_unit_test(test_added),
-      cmocka_unit_test(test_added_beside),
+      cmocka_unit_test(test_added_beside), cmocka_unit_test(test_asked_at_any_time),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
