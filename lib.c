@@ -64,16 +64,23 @@ void arena_init(struct arena *a, size_t chunk_size, struct arena_pool *pool) {
   (void)pthread_mutex_init(&a->lock, NULL);
 }
 
+static inline size_t pool_get(const _Atomic size_t *field) { return atomic_load_explicit(field, memory_order_relaxed); }
+static inline void pool_set(_Atomic size_t *field, size_t n) { atomic_store_explicit(field, n, memory_order_relaxed); }
+static inline void pool_spilled(struct arena_pool *p, bool is) {
+  atomic_store_explicit(&p->spilled, is, memory_order_relaxed);
+}
+
 // Keeps the chunk for the next arena. Returns false when the pool is full.
 static bool arena_pool_put(struct arena_pool *p, struct arena_chunk *c) {
   (void)pthread_mutex_lock(&p->lock);
-  const bool kept = p->held + c->size <= p->limit;
+  const bool kept = pool_get(&p->held) + c->size <= pool_get(&p->limit);
   if (kept) {
     c->next = p->chunks;
     p->chunks = c;
-    p->held += c->size;
+    pool_set(&p->held, pool_get(&p->held) + c->size);
+  } else {
+    pool_spilled(p, true);
   }
-  p->spilled = p->spilled || !kept;
   (void)pthread_mutex_unlock(&p->lock);
   return kept;
 }
@@ -83,9 +90,9 @@ static struct arena_chunk *arena_pool_take(struct arena_pool *p) {
   struct arena_chunk *const c = p->chunks;
   if (c) {
     p->chunks = c->next;
-    p->held -= c->size;
+    pool_set(&p->held, pool_get(&p->held) - c->size);
   } else {
-    p->spilled = false;
+    pool_spilled(p, false);
   }
   (void)pthread_mutex_unlock(&p->lock);
   if (c) arena_hide((uint8_t *)c + ARENA_HEAD, c->size - ARENA_HEAD);
@@ -118,12 +125,7 @@ void arena_pool_fini(struct arena_pool *p) {
   (void)pthread_mutex_destroy(&p->lock);
 }
 
-size_t arena_pool_held(struct arena_pool *p) {
-  (void)pthread_mutex_lock(&p->lock);
-  const size_t held = p->held;
-  (void)pthread_mutex_unlock(&p->lock);
-  return held;
-}
+size_t arena_pool_held(struct arena_pool *p) { return pool_get(&p->held); }
 
 void arena_fini(struct arena *a) {
   arena_free_list(atomic_load_explicit(&a->chunk, memory_order_relaxed), a->pool);
@@ -157,10 +159,10 @@ static struct arena_chunk *arena_chunk_create(size_t size, size_t cut) {
 void arena_pool_trim(struct arena_pool *p, size_t keep) {
   struct arena_chunk *out = NULL;
   (void)pthread_mutex_lock(&p->lock);
-  while (p->held > keep) {
+  while (pool_get(&p->held) > keep) {
     struct arena_chunk *const c = p->chunks;
     p->chunks = c->next;
-    p->held -= c->size;
+    pool_set(&p->held, pool_get(&p->held) - c->size);
     c->next = out;
     out = c;
   }
@@ -170,21 +172,20 @@ void arena_pool_trim(struct arena_pool *p, size_t keep) {
 
 void arena_pool_limit(struct arena_pool *p, size_t limit) {
   (void)pthread_mutex_lock(&p->lock);
-  p->limit = limit;
+  pool_set(&p->limit, limit);
   (void)pthread_mutex_unlock(&p->lock);
   arena_pool_trim(p, limit);
 }
 
 bool arena_pool_short(struct arena_pool *p, size_t enough) {
-  (void)pthread_mutex_lock(&p->lock);
-  const bool is = p->held < enough && p->held + p->chunk_size <= p->limit && !p->spilled;
-  (void)pthread_mutex_unlock(&p->lock);
-  return is;
+  const size_t held = pool_get(&p->held);
+  return held < enough && held + p->chunk_size <= pool_get(&p->limit) &&
+         !atomic_load_explicit(&p->spilled, memory_order_relaxed);
 }
 
 void arena_pool_drains(struct arena_pool *p) {
   (void)pthread_mutex_lock(&p->lock);
-  p->spilled = false;
+  pool_spilled(p, false);
   (void)pthread_mutex_unlock(&p->lock);
 }
 

@@ -177,19 +177,20 @@ size_t arena_used_small(const struct arena *a);  // the same without the separat
 // A pool keeps the chunks of ended arenas for later arenas. New pages from the system are expensive, because the system
 // zeroes them: that takes longer than all work of the arena on them. Any thread.
 struct arena_pool {
-  pthread_mutex_t lock;  // guards all below
+  pthread_mutex_t lock;  // guards all below. arena_pool_short reads without it, relaxed
   struct arena_chunk *chunks;
-  size_t chunk_size;
-  size_t held, limit;  // bytes
-  bool spilled;  // true: chunks went back to the system because the pool was full, and the pool has not been empty
-                 // since then. So the pool needs no more chunks
+  size_t chunk_size;           // constant
+  _Atomic size_t held, limit;  // bytes
+  _Atomic bool spilled;  // true: chunks went back to the system because the pool was full, and the pool has not been
+                         // empty since then. So the pool needs no more chunks
 };
 void arena_pool_init(struct arena_pool *p, size_t chunk_size, size_t limit);
 void arena_pool_fini(struct arena_pool *p);
 size_t arena_pool_held(struct arena_pool *p);               // bytes
 void arena_pool_trim(struct arena_pool *p, size_t keep);    // returns chunks to the system until so many bytes are left
 void arena_pool_limit(struct arena_pool *p, size_t limit);  // changes the limit, and trims to it
-// Tells whether the pool has less than `enough` bytes, has room for one more chunk, and has not spilled.
+// Tells whether the pool has less than `enough` bytes, has room for one more chunk, and has not spilled. Takes no lock:
+// the answer is a guess while others take or give chunks.
 bool arena_pool_short(struct arena_pool *p, size_t enough);
 // Forgets that the pool has spilled.
 void arena_pool_drains(struct arena_pool *p);

@@ -14,33 +14,11 @@
 
 // ---- events
 
-static void wal_event_init(struct wal_event *e) {
-  (void)pthread_mutex_init(&e->mu, NULL);
-  cond_init(&e->cond);
-}
-
-static void wal_event_fini(struct wal_event *e) {
-  (void)pthread_cond_destroy(&e->cond);
-  (void)pthread_mutex_destroy(&e->mu);
-}
-
-void wal_event_wait(struct wal *w, struct wal_event *e) {
-  const uint64_t tick = e->tick;
-  e->waiters++;
+void wal_wait(struct wal *w, struct eventcount *e) {
+  const uint32_t begun = eventcount_begin(e);
   lib_unlock(&w->lock);
-  (void)pthread_mutex_lock(&e->mu);
-  while (e->tick == tick) cond_wait(&e->cond, &e->mu);
-  (void)pthread_mutex_unlock(&e->mu);
+  (void)eventcount_sleep(e, begun, EVENTCOUNT_NEVER);
   lib_lock(&w->lock);
-  e->waiters--;
-}
-
-void wal_event_wake(struct wal_event *e) {
-  if (e->waiters == 0) return;
-  (void)pthread_mutex_lock(&e->mu);
-  e->tick++;
-  (void)pthread_cond_broadcast(&e->cond);
-  (void)pthread_mutex_unlock(&e->mu);
 }
 
 // ---- errors
@@ -55,8 +33,8 @@ static void wal_fail(struct wal *w, enum remixdb_status s) {
     w->err.status = REMIXDB_IO;
   }
   w->lim = w->pos;
-  wal_event_wake(&w->written);
-  wal_event_wake(&w->synced);
+  eventcount_wake_all(&w->written);
+  eventcount_wake_all(&w->synced);
 }
 
 enum remixdb_status wal_error(const struct wal *w) {
@@ -92,9 +70,9 @@ static void wal_buf_put(struct wal *w, struct wal_buf *b) {
 }
 
 bool wal_buffers_init(struct wal *w) {
-  wal_event_init(&w->written);
-  wal_event_init(&w->synced);
-  wal_event_init(&w->unheld);
+  eventcount_init(&w->written);
+  eventcount_init(&w->synced);
+  eventcount_init(&w->unheld);
   w->pos = w->lim = w->none;
   for (size_t i = 0; i < NR_BUFS(w) && !w->read_only; i++) {
     struct wal_buf *const b = &w->bufs[i];
@@ -116,9 +94,9 @@ void wal_buffers_fini(struct wal *w) {
   }
   if (w->cur) wal_buf_put(w, w->cur);
   for (size_t i = 0; i < NR_BUFS(w); i++) mem_free(w->bufs[i].mem);
-  wal_event_fini(&w->written);
-  wal_event_fini(&w->synced);
-  wal_event_fini(&w->unheld);
+  eventcount_fini(&w->written);
+  eventcount_fini(&w->synced);
+  eventcount_fini(&w->unheld);
 }
 
 uint64_t wal_at(const struct wal *w) {
@@ -264,7 +242,7 @@ static enum remixdb_status wal_write(struct wal *w, struct wal_buf *b) {
     wal_buf_put(w, b);
     if (s != REMIXDB_OK) wal_fail(w, s);
   }
-  wal_event_wake(&w->written);
+  eventcount_wake_all(&w->written);
   return s == REMIXDB_OK || s == REMIXDB_NOSPACE ? s : wal_error(w);
 }
 
@@ -281,7 +259,7 @@ static enum remixdb_status wal_drain(struct wal *w, uint64_t end) {
       s = wal_write(w, b);
       if (s != REMIXDB_OK) return s;
     } else {
-      wal_event_wait(w, &w->written);
+      wal_wait(w, &w->written);
     }
   }
 }
@@ -294,7 +272,7 @@ void wal_push(struct wal *w) {
 static enum remixdb_status wal_write_oldest(struct wal *w) {
   struct wal_buf *const b = wal_out_sealed(w);
   if (b) return wal_write(w, b);
-  wal_event_wait(w, &w->written);
+  wal_wait(w, &w->written);
   return REMIXDB_OK;
 }
 
@@ -345,7 +323,7 @@ static enum remixdb_status wal_try_room(struct wal *w, size_t nbytes, enum wal_h
   const enum remixdb_status s = wal_error(w);
   if (s != REMIXDB_OK) return s;
   if (w->held && how != WAL_HELD) {
-    wal_event_wait(w, &w->unheld);
+    wal_wait(w, &w->unheld);
     return REMIXDB_OK;
   }
   if (w->nr_retained) return wal_write_oldest(w);  // records that were accepted come first
@@ -427,7 +405,7 @@ void wal_unhold(struct wal *w) {
   assert(w->held);
   w->held = false;
   wal_limit(w);
-  wal_event_wake(&w->unheld);
+  eventcount_wake_all(&w->unheld);
   lib_unlock(&w->lock);
 }
 
@@ -536,13 +514,13 @@ static enum remixdb_status wal_sync_as(struct wal *w, bool alone) {
     if (s != REMIXDB_OK || wal_is_durable(w, seq, gen)) break;
     if (alone && w->secured_gen == gen && w->secured_seq >= seq) break;
     if (w->syncing) {  // that sync may have begun before our records; if so, one of the waiting threads leads the next
-      wal_event_wait(w, &w->synced);
+      wal_wait(w, &w->synced);
       continue;
     }
     w->syncing = true;
     s = wal_sync_lead(w, alone && w->active->h.gen == gen);
     w->syncing = false;
-    wal_event_wake(&w->synced);
+    eventcount_wake_all(&w->synced);
     if (s != REMIXDB_OK) break;
   }
   lib_unlock(&w->lock);
@@ -603,7 +581,7 @@ enum remixdb_status wal_mark(struct wal *w) {
   (void)pthread_mutex_lock(&w->admin);  // keeps the list of segments and the active segment unchanged
   lib_lock(&w->lock);
   // If two fsyncs of a file run at once, the system may report a failure to one of them only. So no other sync may run.
-  while (w->syncing) wal_event_wait(w, &w->synced);
+  while (w->syncing) wal_wait(w, &w->synced);
   enum remixdb_status s = wal_error(w);
   struct wal_seg *const seg = w->active;
   struct wal_seg *before = w->segs;
@@ -624,7 +602,7 @@ enum remixdb_status wal_mark(struct wal *w) {
       wal_fail(w, s);
       s = wal_error(w);
     }
-    wal_event_wake(&w->synced);
+    eventcount_wake_all(&w->synced);
   }
   lib_unlock(&w->lock);
   (void)pthread_mutex_unlock(&w->admin);

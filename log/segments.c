@@ -178,7 +178,7 @@ bool wal_short_of_room(const struct wal *w, uint32_t part) {
 
 enum remixdb_status wal_grow(struct wal *w, uint64_t need) {
   if (w->growing) {
-    wal_event_wait(w, &w->written);
+    wal_wait(w, &w->written);
     return REMIXDB_OK;
   }
   struct wal_seg *const seg = w->active;
@@ -194,7 +194,7 @@ enum remixdb_status wal_grow(struct wal *w, uint64_t need) {
     seg->alloc = to;
     wal_limit(w);
   }
-  wal_event_wake(&w->written);
+  eventcount_wake_all(&w->written);
   return s;
 }
 
@@ -449,7 +449,7 @@ static enum remixdb_status wal_switch_lock(struct wal *w, const struct kv_rec *l
     if (last) s = wal_lock_with_room(w, nbytes);
     else lib_lock(&w->lock);
     if (s != REMIXDB_OK) return s;
-    while (w->growing) wal_event_wait(w, &w->written);
+    while (w->growing) wal_wait(w, &w->written);
     if (nbytes <= (size_t)(w->lim - w->pos)) return s;  // others may have used the room meanwhile
     lib_unlock(&w->lock);
   }
@@ -577,7 +577,7 @@ enum remixdb_status wal_release(struct wal *w, uint64_t gen) {
     struct wal_seg *const old = w->segs;
     const bool take = old != w->active && old->h.gen < gen;
     // A thread that leads a sync uses the segments that are not durable yet. Two syncs make this one durable.
-    while (take && w->syncing && old->durable < old->end) wal_event_wait(w, &w->synced);
+    while (take && w->syncing && old->durable < old->end) wal_wait(w, &w->synced);
     if (take) {
       if (old->durable < old->end) old->stale = old->stale > old->end ? old->stale : old->end;
       else if (old->end >= old->stale) old->stale = 0;
@@ -612,7 +612,7 @@ enum remixdb_status wal_shed(struct wal *w) {
 // Cuts off the room that the active segment does not need soon. Returns whether there was such room.
 static bool wal_cut_active(struct wal *w) {
   lib_lock(&w->lock);
-  while (w->growing) wal_event_wait(w, &w->written);
+  while (w->growing) wal_wait(w, &w->written);
   struct wal_seg *const seg = w->active;
   const uint64_t to = align_up(wal_at(w), WAL_REST) + WAL_FIRST;
   const bool any = w->err.status == REMIXDB_OK && w->nr_retained == 0 && seg->alloc > to;
@@ -625,7 +625,7 @@ static bool wal_cut_active(struct wal *w) {
     IGNORED(env_truncate(w->env, seg->fd, seg->path, to), "the file stays longer than known; later growth uses that");
     lib_lock(&w->lock);
     w->growing = false;
-    wal_event_wake(&w->written);
+    eventcount_wake_all(&w->written);
   }
   lib_unlock(&w->lock);
   return any;

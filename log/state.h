@@ -5,6 +5,7 @@
 #ifndef WAL_STATE_H
 #define WAL_STATE_H
 
+#include "base/eventcount.h"
 #include "log/format.h"
 #include "log/wal.h"
 
@@ -59,15 +60,6 @@ struct wal_seg {
   char path[];  // for messages; its last part is the file's name
 };
 
-// Threads wait for an event without the log's lock. A waiting thread reads `tick` under the log's lock, then sleeps
-// under mu until it changes. `tick` changes under both locks, so either one suffices to read it.
-struct wal_event {
-  pthread_mutex_t mu;
-  pthread_cond_t cond;
-  uint64_t tick;
-  uint32_t waiters;  // guarded by the log's lock
-};
-
 // `lock` guards all of this, except where a comment says otherwise.
 struct wal {
   // Touched by every append.
@@ -100,12 +92,13 @@ struct wal {
   // wal_sync_active has made the records up to this number durable in the segment `secured_gen`, up to `secured_end`;
   // older segments were not. When they are released, that segment is durable up to there.
   uint64_t secured_gen, secured_end, secured_seq;
-  uint64_t ends_at;          // where the next full buffer ends if it is as long as the one before
-  bool ends_wrong;           // the last full buffer did not end where the one before had said
-  struct err_saved err;      // the sticky error
-  struct wal_event written;  // a write or a growth has ended
-  struct wal_event synced;   // a sync has ended
-  struct wal_event unheld;   // the hold has ended
+  uint64_t ends_at;      // where the next full buffer ends if it is as long as the one before
+  bool ends_wrong;       // the last full buffer did not end where the one before had said
+  struct err_saved err;  // the sticky error
+  // Threads wait without the log's lock. They begin and are woken under it.
+  struct eventcount written;  // a write or a growth has ended
+  struct eventcount synced;   // a sync has ended
+  struct eventcount unheld;   // the hold has ended
   struct wal_stats st;
   struct wal_buf bufs[4];
   uint8_t none[8];  // pos and lim point here when there is no buffer
@@ -141,8 +134,7 @@ void wal_destroy(struct wal *w);
 // the caller must read everything again.
 
 // Yields until the event happens the next time. May return earlier.
-void wal_event_wait(struct wal *w, struct wal_event *e);
-void wal_event_wake(struct wal_event *e);
+void wal_wait(struct wal *w, struct eventcount *e);
 
 // The sticky error, or REMIXDB_OK.
 MUST_CHECK enum remixdb_status wal_error(const struct wal *w);

@@ -465,7 +465,7 @@ static void install(struct xdb *x) {
   }
   (void)pthread_mutex_unlock(&x->collect.lock);
   xdb_lock(x);
-  pthread_cond_broadcast(&x->changed);
+  eventcount_wake_all(&x->changed);
   xdb_unlock(x);
 }
 
@@ -527,7 +527,7 @@ bool collect_idle(struct xdb *x, struct epoch_slot *slot) {
   if (ready) workers_kick(x->workers);
   if (!more) {
     xdb_lock(x);
-    pthread_cond_broadcast(&x->changed);
+    eventcount_wake_all(&x->changed);
     xdb_unlock(x);
   }
   return more;

@@ -131,7 +131,7 @@ void xdb_edits_run(struct xdb *x, struct worker *w) {
     xdb_lock(x);
     e->error = result;
     e->done = true;
-    pthread_cond_broadcast(&x->changed);
+    eventcount_wake_all(&x->changed);
     xdb_unlock(x);
   }
 }

@@ -56,7 +56,7 @@ static enum remixdb_status waiter_wait(struct waiter *w) {
   xdb_lock_wait(x, REPORT_NS);
   if (time_ns() - w->told_ns < REPORT_NS) return REMIXDB_OK;
   waiter_look(w);
-  if (!w->own && --x->rounds.nr_flushers == 0) pthread_cond_broadcast(&x->changed);
+  if (!w->own && --x->rounds.nr_flushers == 0) eventcount_wake_all(&x->changed);
   xdb_unlock(x);
   const enum remixdb_status s = progress_report(&w->progress, w->what, w->done, w->total);
   w->told_ns = time_ns();
@@ -206,7 +206,7 @@ static enum remixdb_status flush_round(struct waiter *w, enum xdb_freeze when) {
   xdb_lock(x);
   enum remixdb_status s = xdb_failure(x);
   const bool due = s == REMIXDB_OK && freeze_in_turn(w, when, &s);
-  pthread_cond_broadcast(&x->changed);  // writers that let this call go first look again
+  eventcount_wake_all(&x->changed);  // writers that let this call go first look again
   if (due && s == REMIXDB_OK) {
     const uint64_t nr = x->rounds.nr_frozen;
     x->rounds.flushing = true;

@@ -133,7 +133,7 @@ void idle_destroy(struct xdb *x) {
   }
   packs_reclaim(x->packs);
   xdb_lock(x);
-  pthread_cond_broadcast(&x->changed);
+  eventcount_wake_all(&x->changed);
   xdb_unlock(x);
 }
 

@@ -135,7 +135,7 @@ static void publish(struct xdb *x, struct super *fresh, bool had_frozen, struct 
   if (had_frozen) {
     atomic_store_explicit(&x->rounds.compacting, false, memory_order_release);
     x->rounds.flushing = false;
-    pthread_cond_broadcast(&x->changed);
+    eventcount_wake_all(&x->changed);
   }
   xdb_unlock(x);
 }
@@ -212,7 +212,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   // A flush that waits for the round also waits until the round has given room back.
   xdb_lock(x);
   x->rounds.nr_installed++;
-  pthread_cond_broadcast(&x->changed);
+  eventcount_wake_all(&x->changed);
   xdb_unlock(x);
   return REMIXDB_OK;
 }

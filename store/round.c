@@ -46,14 +46,14 @@ static void whole_done(struct xdb *x, struct xdb_whole *whole) {
   if (!whole) return;
   if (whole->abandoned) mem_free(whole);
   else whole->done = true;
-  pthread_cond_broadcast(&x->changed);
+  eventcount_wake_all(&x->changed);
 }
 
 // The active memtable is the next one that an ingest takes the place of: nobody else freezes it.
 static void set_ingesting(struct xdb *x, bool is) {
   xdb_lock(x);
   x->rounds.ingesting = is;
-  if (!is) pthread_cond_broadcast(&x->changed);
+  if (!is) eventcount_wake_all(&x->changed);
   xdb_unlock(x);
 }
 
@@ -175,7 +175,7 @@ static void round_failed(struct xdb *x, struct xdb_whole *whole, enum remixdb_st
     x->rounds.failed_ns = time_ns();
   }
   whole_done(x, whole);
-  pthread_cond_broadcast(&x->changed);
+  eventcount_wake_all(&x->changed);
   xdb_unlock(x);
   if (again) xdb_say(x, "compaction failed and will be tried again: %s", why.msg);
 }
@@ -194,7 +194,7 @@ static bool memtable_run(struct xdb *x, struct worker *w, const struct memtable_
 static void set_at(struct xdb *x, enum xdb_at at) {
   xdb_lock(x);
   x->rounds.at = at;
-  if (at == XDB_AT_REST) pthread_cond_broadcast(&x->changed);
+  if (at == XDB_AT_REST) eventcount_wake_all(&x->changed);
   xdb_unlock(x);
 }
 

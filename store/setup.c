@@ -36,9 +36,8 @@ struct xdb *setup_create(const struct remixdb_opts *o, struct env *env) {
   epoch_init(&x->epoch);
   epoch_init(&x->cursors);
   pthread_mutex_init(&x->lock, NULL);
-  cond_init(&x->changed);
-  pthread_mutex_init(&x->syncer.lock, NULL);
-  cond_init(&x->syncer.wake);
+  eventcount_init(&x->changed);
+  eventcount_init(&x->syncer.wake);
   pthread_mutex_init(&x->snapshots.lock, NULL);
   x->ranges = (struct range_limits){RANGES_FEW, RANGES_CUT_FEW};
   pthread_mutex_init(&x->spaces.changing, NULL);
@@ -231,10 +230,9 @@ void setup_destroy(struct xdb *x) {
   blkio_fini(&x->io);
   dirlock_give(&x->dirlock);
   env_dir_close(&x->home);
-  pthread_cond_destroy(&x->changed);
+  eventcount_fini(&x->changed);
   pthread_mutex_destroy(&x->lock);
-  pthread_cond_destroy(&x->syncer.wake);
-  pthread_mutex_destroy(&x->syncer.lock);
+  eventcount_fini(&x->syncer.wake);
   pthread_mutex_destroy(&x->snapshots.lock);
   pthread_mutex_destroy(&x->settings.lock);
   mem_free(x->settings.worker_cores);

@@ -27,6 +27,7 @@
 #define STORE_STATE_H
 
 #include "base/dirlock.h"
+#include "base/eventcount.h"
 #include "base/pool.h"
 #include "compact/compact.h"
 #include "remix/paged.h"
@@ -97,10 +98,9 @@ struct syncer {
   _Atomic bool running;  // the thread is there. Written by the opening and by store/settings.c; relaxed, like `how`
   uint32_t every_ms;     // of the thread that is there
   pthread_t thread;
-  pthread_mutex_t lock;  // guards `stop`
-  pthread_cond_t wake;
-  bool stop;
-  _Atomic bool dirty;  // something was written since the thread last looked
+  struct eventcount wake;  // something was written, or the thread is to stop
+  _Atomic bool stop;       // relaxed
+  _Atomic bool dirty;      // something was written since the thread last looked
 };
 
 // The snapshots that exist (snapshot.c).
@@ -262,7 +262,7 @@ struct xdb {
   pthread_mutex_t installing;  // held while CURRENT and the super are replaced; before `lock`
   pthread_mutex_t lock;        // guards rounds, scan_merges, error, and the replacement of super; take it with xdb_lock
   const void *lock_owner;      // debug builds: the thread that holds `lock`
-  pthread_cond_t changed;      // a round has ended, or a thread that waits to freeze has had its turn
+  struct eventcount changed;   // a round has ended, or a thread that waits to freeze has had its turn
   struct err_saved error;      // why `failed`
 
   struct xdb_reserve reserve;
@@ -301,10 +301,10 @@ static inline void xdb_unlock(struct xdb *x) {
   xdb_lock_note(x, false);
   pthread_mutex_unlock(&x->lock);
 }
-// Releases xdb.lock until `changed` is signalled or so many nanoseconds have passed. May return early.
+// Releases xdb.lock until `changed` is told or so many nanoseconds have passed. May return early.
 static inline void xdb_lock_wait(struct xdb *x, uint64_t ns) {
   xdb_lock_note(x, false);
-  (void)cond_wait_ns(&x->changed, &x->lock, ns);
+  (void)eventcount_wait(&x->changed, &x->lock, ns);
   xdb_lock_note(x, true);
 }
 

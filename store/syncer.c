@@ -15,21 +15,26 @@ enum remixdb_status xdb_sync_all(struct xdb *x) {
   return s;
 }
 
-// Waits so long. syncer.lock is held; the call releases it while it waits. Returns false if the thread is to stop, or
-// (with `rest`) if something was written.
+static bool stopping(const struct xdb *x) { return atomic_load_explicit(&x->syncer.stop, memory_order_relaxed); }
+static bool is_dirty(const struct xdb *x) { return atomic_load_explicit(&x->syncer.dirty, memory_order_acquire); }
+
+// Waits so long. Returns false if the thread is to stop, or (with `rest`) if something was written.
 static bool sync_wait(struct xdb *x, uint64_t ns, bool rest) {
-  const uint64_t until = time_ns() + ns;
+  const uint64_t until = ns == EVENTCOUNT_NEVER ? ns : time_ns() + ns;
   for (;;) {
-    if (x->syncer.stop || (rest && atomic_load_explicit(&x->syncer.dirty, memory_order_relaxed))) return false;
-    const uint64_t now = time_ns();
-    if (now >= until) return true;
-    (void)cond_wait_ns(&x->syncer.wake, &x->syncer.lock, until - now);
+    const uint32_t begun = eventcount_begin(&x->syncer.wake);
+    const bool ends = stopping(x) || (rest && is_dirty(x));
+    const uint64_t now = ends ? 0 : time_ns();
+    if (ends || now >= until) {
+      eventcount_end(&x->syncer.wake);
+      return !ends;
+    }
+    (void)eventcount_sleep(&x->syncer.wake, begun, ns == EVENTCOUNT_NEVER ? ns : until - now);
   }
 }
 
-// Runs wal_sync or wal_mark. syncer.lock is held; the call releases it meanwhile. Returns whether to try again.
+// Runs wal_sync or wal_mark. Returns whether to try again.
 static bool sync_run(struct xdb *x, enum remixdb_status (*fn)(struct wal *w)) {
-  pthread_mutex_unlock(&x->syncer.lock);
   const enum remixdb_status s = fn(x->wal);
   const bool again = s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM;
   if (s != REMIXDB_OK && !again) {
@@ -37,7 +42,6 @@ static bool sync_run(struct xdb *x, enum remixdb_status (*fn)(struct wal *w)) {
     err_save(&why, s);
     xdb_fail(x, &why);
   }
-  pthread_mutex_lock(&x->syncer.lock);
   return again;
 }
 
@@ -46,9 +50,8 @@ static void *sync_main(void *arg) {
   const uint64_t every = (uint64_t)x->syncer.every_ms * 1000000;
   bool marked = true;  // no sync has come since the watermark was written
   uint64_t began = 0;  // when the last sync began, if something was written during it
-  pthread_mutex_lock(&x->syncer.lock);
-  while (!x->syncer.stop) {
-    if (atomic_load_explicit(&x->syncer.dirty, memory_order_acquire)) {
+  while (!stopping(x)) {
+    if (is_dirty(x)) {
       const uint64_t passed = began ? time_ns() - began : 0;
       if (passed < every) (void)sync_wait(x, every - passed, false);
       atomic_store_explicit(&x->syncer.dirty, false,
@@ -59,12 +62,11 @@ static void *sync_main(void *arg) {
       if (again || !atomic_load_explicit(&x->syncer.dirty, memory_order_relaxed)) began = 0;
       marked = false;
     } else if (marked) {
-      cond_wait(&x->syncer.wake, &x->syncer.lock);
+      (void)sync_wait(x, EVENTCOUNT_NEVER, true);
     } else if (sync_wait(x, REST_NS, true)) {
       marked = !sync_run(x, wal_mark);
     }
   }
-  pthread_mutex_unlock(&x->syncer.lock);
   return NULL;
 }
 
@@ -72,7 +74,7 @@ enum remixdb_status xdb_sync_start(struct xdb *x) {
   const int how = atomic_load_explicit(&x->syncer.how, memory_order_relaxed);
   if (how <= 0) return REMIXDB_OK;
   x->syncer.every_ms = (uint32_t)how;
-  x->syncer.stop = false;
+  atomic_store_explicit(&x->syncer.stop, false, memory_order_relaxed);
   const enum remixdb_status s = thread_start(&x->syncer.thread, sync_main, x, "remixdb-sync");
   atomic_store_explicit(&x->syncer.running, s == REMIXDB_OK, memory_order_relaxed);
   return s;
@@ -80,10 +82,8 @@ enum remixdb_status xdb_sync_start(struct xdb *x) {
 
 void xdb_sync_stop(struct xdb *x) {
   if (!atomic_load_explicit(&x->syncer.running, memory_order_relaxed)) return;
-  pthread_mutex_lock(&x->syncer.lock);
-  x->syncer.stop = true;
-  pthread_cond_signal(&x->syncer.wake);
-  pthread_mutex_unlock(&x->syncer.lock);
+  atomic_store_explicit(&x->syncer.stop, true, memory_order_relaxed);
+  eventcount_wake(&x->syncer.wake);
   thread_join(x->syncer.thread);
   atomic_store_explicit(&x->syncer.running, false, memory_order_relaxed);
 }
@@ -108,7 +108,5 @@ enum remixdb_status xdb_sync_change(struct xdb *x, int how) {
 
 void xdb_sync_signal(struct xdb *x) {
   if (atomic_exchange_explicit(&x->syncer.dirty, true, memory_order_acq_rel)) return;
-  pthread_mutex_lock(&x->syncer.lock);
-  pthread_cond_signal(&x->syncer.wake);
-  pthread_mutex_unlock(&x->syncer.lock);
+  eventcount_wake(&x->syncer.wake);
 }
