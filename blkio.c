@@ -529,7 +529,7 @@ static bool batch_advise(struct blkio_batch *b, uint32_t from) {
   struct blkio *const io = b->q->io;
   if (io->direct || !blkio_cold(io)) return false;
   for (uint32_t i = from; i < b->nr; i++)
-    env_advise(io->env, b->reads[i].fd, b->reads[i].off, b->reads[i].len, ENV_WILL_NEED);
+    if (!b->reads[i].past) env_advise(io->env, b->reads[i].fd, b->reads[i].off, b->reads[i].len, ENV_WILL_NEED);
   return b->advised = true;
 }
 

@@ -130,6 +130,7 @@ struct blkio_read {
   const char *path;  // for messages
   void *buf;
   uint32_t len;
+  bool past;  // fd bypasses the page cache: the system is not asked to bring the bytes there
   uint64_t off;
   enum remixdb_status status;  // out; REMIXDB_CORRUPT: the file ends before off + len
 };

@@ -31,7 +31,7 @@ static void sst_free(struct sst *t) {
   budget_give(t->ctx->budget, BUDGET_TABLES, t->counted + sst_chunks_memory(t));
   budget_give(t->ctx->budget, BUDGET_PIECES, sst_pieces_memory(t));
   cache_table_fini(&t->cache);
-  for (uint32_t i = 0; i < 2; i++)
+  for (uint32_t i = 0; i < 3; i++)
     if (t->own[i].pool) fdpool_remove(&t->own[i]);
   mem_free(atomic_load_explicit(&t->pieces, memory_order_relaxed));
   mem_free(atomic_load_explicit(&t->chunks, memory_order_relaxed));
@@ -248,6 +248,7 @@ static enum remixdb_status take_part(struct sst *t) {
   t->file_size = t->part->at.len;
   t->file = &k->file;
   t->scans = &k->scans;
+  t->past = &k->past;
   return sst_check_size(t->path, t->file_size);
 }
 
@@ -264,9 +265,11 @@ static enum remixdb_status take_file(struct sst *t) {
   if ((s = sst_check_size(t->path, file.size)) != REMIXDB_OK) return s;
   t->file = &t->own[0];
   t->scans = &t->own[1];
+  t->past = &t->own[2];
   fdpool_add(ctx->fds, t->file, ctx->dir, t->path, ENV_READ | (ctx->direct_io ? ENV_DIRECT : 0));
   fdpool_add(ctx->fds, t->scans, ctx->dir, t->path, t->file->flags);
   t->scans->advice = ENV_SEQUENTIAL;
+  fdpool_add(ctx->fds, t->past, ctx->dir, t->path, ENV_READ | ENV_DIRECT);
   return s;
 }
 

@@ -118,6 +118,7 @@ static enum remixdb_status open_steps(struct xdb *x, const struct env_dir *at, c
     idle_garbage(x);
   }
   reserve_measure(x, o->version, x->recovery.bytes);
+  memory_data(x, o->version);
   (void)reserve_keep(x);
   if (!x->opts.read_only && version_may_have_dropped(o->version)) dropped_ask(x);
   memory_begin(x, memtable_memory(o->active));

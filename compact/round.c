@@ -394,10 +394,7 @@ static void round_count(struct round *r) {
 // the round writes in memory.
 static void choose_past(const struct compact *c, const struct version *base) {
   struct blkio *const io = c->ctx->io;
-  uint64_t sum = 0;
-  for (const struct version *tree = base; tree; tree = tree->spaces)
-    for (uint32_t i = 0; i < tree->nr_parts; i++) sum += part_table_bytes(tree->parts[i]);
-  blkio_set_past(io, c->memory && sum > c->memory && blkio_cold(io));
+  blkio_set_past(io, c->memory && version_table_bytes(base) > c->memory && blkio_cold(io));
 }
 
 // The first round of a memtable after an opening may have to read all indexes, which takes as long as a round or

@@ -6,6 +6,7 @@
 #include "store/expiry.h"
 #include "store/handover.h"
 #include "store/idle.h"
+#include "store/memory.h"
 #include "store/reserve.h"
 #include "store/values.h"
 
@@ -153,6 +154,7 @@ static void retire(struct xdb *x, struct version *base, struct version *next, co
   version_unref(x->rounds.unsaved);
   x->rounds.unsaved = NULL;
   reserve_measure(x, next, 0);
+  memory_data(x, next);
 }
 
 // Retires the files of partitions that version_trim has left out.

@@ -121,7 +121,7 @@ static uint64_t others(struct xdb *x, size_t budget) {
   if (x->wal) wal_stats(x->wal, &log);
   return memtables + work + log.buffer_bytes + x->kept + budget / SMALL_PART + cache_common(x->cache) +
          budget_used(&m->accounts, BUDGET_INDEXES) + budget_used(&m->accounts, BUDGET_TABLES) +
-         budget_used(&m->accounts, BUDGET_PIECES);
+         budget_used(&m->accounts, BUDGET_PIECES) + admission_memory(&x->admission);
 }
 
 // Gives the cache what the others leave. A change that is small and makes it larger is not worth the work. m->lock is
@@ -140,6 +140,11 @@ static void divide(struct xdb *x) {
   size -= size % step;
   if (size < is || size > is + budget / MEMORY_CACHE_PART)
     IGNORED(cache_resize(x->cache, size), "without memory for the change the cache keeps its size until the next look");
+}
+
+void memory_data(struct xdb *x, const struct version *v) {
+  const size_t most = x->cache ? cache_size(x->cache) / MEMORY_ADMISSION_PART : 0;
+  admission_set(&x->admission, version_table_bytes(v), x->compact.memory, most);
 }
 
 void memory_look(struct xdb *x) {

@@ -36,6 +36,7 @@ static inline size_t memory_late(size_t limit) {
 #define MEMORY_WORK_PART 4u
 #define MEMORY_WORK_MAX ((size_t)256 << 20)
 #define MEMORY_PIECES_PART 16u
+#define MEMORY_ADMISSION_PART 16u  // of the cache: the table of base/admission.h takes as much at most
 #define MEMORY_INDEX_PARTS 5u
 #define MEMORY_INDEX_ALONE 8u
 #define MEMORY_CACHE_PART 16u
@@ -52,6 +53,10 @@ void memory_plan(struct xdb *x);
 void memory_rounds(struct xdb *x);
 // The store is open: from now on the cache follows the budget. used: the bytes of the active memtable.
 void memory_begin(struct xdb *x, size_t used);
+
+// The store has this version: how large it is beside memory decides whether reads may go past the page cache
+// (base/admission.h). Any thread.
+void memory_data(struct xdb *x, const struct version *v);
 
 // Lets the cache follow the budget. Any thread, outside of any epoch, without locks. May wait until readers have left
 // blocks that go, and for another thread that does the same.

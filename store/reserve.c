@@ -11,9 +11,7 @@ void reserve_init(struct xdb *x) { pthread_mutex_init(&x->reserve.lock, NULL); }
 void reserve_fini(struct xdb *x) { pthread_mutex_destroy(&x->reserve.lock); }
 
 void reserve_measure(struct xdb *x, const struct version *v, uint64_t logged) {
-  uint64_t bytes = logged * RESERVE_PART;
-  for (const struct version *tree = v; tree; tree = tree->spaces)
-    for (uint32_t i = 0; i < tree->nr_parts; i++) bytes += part_table_bytes(tree->parts[i]);
+  const uint64_t bytes = logged * RESERVE_PART + version_table_bytes(v);
   const uint64_t part = bytes / RESERVE_PART;
   uint64_t want = RESERVE_MIN;
   while (want < RESERVE_MAX && want < part) want *= 2;

@@ -48,6 +48,7 @@ struct xdb *setup_create(const struct remixdb_opts *o, struct env *env) {
   expiry_init(&x->expiry);
   reserve_init(x);
   memory_init(x);
+  admission_init(&x->admission);
   remix_pool_init(&x->pages, &x->epoch, &x->memory.accounts);
   return x;
 }
@@ -159,6 +160,7 @@ enum remixdb_status setup_services(struct xdb *x) {
                             .packs = x->packs,
                             .store_id = x->store_id,
                             .direct_io = x->opts.direct_io,
+                            .admission = x->opts.direct_io ? NULL : &x->admission,
                             .retired = &x->retired,
                             .scan_room = x->ctx.scan_room,
                             .budget = &x->memory.accounts,
@@ -228,6 +230,7 @@ void setup_destroy(struct xdb *x) {
   packs_destroy(x->packs);
   fdpool_destroy(x->fds);
   blkio_fini(&x->io);
+  admission_fini(&x->admission);
   dirlock_give(&x->dirlock);
   env_dir_close(&x->home);
   eventcount_fini(&x->changed);

@@ -226,6 +226,7 @@ struct xdb {
   struct memtable *replay_into;
   const struct version *replay_from;
   struct cache *cache;
+  struct admission admission;  // of readers to the page cache
   struct sst_ctx ctx;
   struct wal *wal;           // with read_only it was replayed, and takes no records
   struct workers *workers;   // NULL with read_only

@@ -36,12 +36,20 @@ static void batch_done(void *arg, struct blkio_read *read) {
   else batch_fail(b, w, s);
 }
 
+// Without batches of the system the page cache brings all blocks at once (B4).
+static struct fdpool_file *batch_file(const struct sst_batch *b, struct sst *t, uint32_t block) {
+  return b->io.q->io->kind == BLKIO_SYNC ? t->file : sst_file_for(t, block);
+}
+
 // Begins the fills of requests [from, to) that have no block yet, and lists their reads. A compressed block is read in
 // whole aligned pages, for direct I/O, into memory that batch_scratch gives. A request that cannot begin now keeps its
 // status: another fill reads its block, or memory or a descriptor is lacking.
 static void batch_list(struct sst_batch *b, uint32_t from, uint32_t to) {
-  const struct sst *opened = NULL;  // the last table with a read: one descriptor serves all its reads
-  int fd = -1;
+  // The descriptors of the last table with a read, through the page cache and past it: each serves all its reads.
+  struct {
+    struct fdpool_file *file;
+    int fd;
+  } open[2] = {{.file = NULL}, {.file = NULL}};
   for (uint32_t i = from; i < to; i++) {
     struct sst_request *const w = &b->requests[i];
     if (w->status != REMIXDB_ABORTED) continue;
@@ -54,22 +62,28 @@ static void batch_list(struct sst_batch *b, uint32_t from, uint32_t to) {
       w->status = REMIXDB_OK;
     }
     if (begun != CACHE_FILL_READ) continue;
-    b->of[n].opened = t != opened;
-    if (t != opened) {
-      if (!fdpool_try_acquire(t->file, &fd)) {
+    struct fdpool_file *const file = batch_file(b, t, w->block);
+    const bool past = file == t->past;
+    b->of[n].opened = NULL;
+    if (file != open[past].file) {
+      open[past].file = NULL;
+      if (!fdpool_try_acquire(file, &open[past].fd)) {
         cache_fill_end(&t->cache, w->block, pages, &w->hold->cb, fill, false);
-        opened = NULL;  // fd is no table's any more
         continue;
       }
-      opened = t;
+      open[past].file = b->of[n].opened = file;
     }
     const uint64_t off = sst_block_off(t, w->block), end = off + sst_block_stored(t, w->block, pages);
     const uint64_t begin = t->offs ? sst_align_down(off) : off, stop = t->offs ? align_up(end, BLKIO_ALIGN) : end;
     b->of[n].request = w;
     b->of[n].pages = pages;
     b->of[n].part = (uint8_t)b->nr_parts;
-    b->reads[n] = (struct blkio_read){
-        .fd = fd, .path = t->path, .buf = t->offs ? NULL : fill->buf, .len = (uint32_t)(stop - begin), .off = begin};
+    b->reads[n] = (struct blkio_read){.fd = open[past].fd,
+                                      .path = t->path,
+                                      .buf = t->offs ? NULL : fill->buf,
+                                      .len = (uint32_t)(stop - begin),
+                                      .past = past,
+                                      .off = begin};
     b->nr_reads++;
   }
 }
@@ -109,7 +123,7 @@ static bool batch_start(struct sst_batch *b, uint32_t from, uint32_t to) {
   for (uint32_t i = first; i < b->nr_reads; i++) {
     struct sst_request *const w = b->of[i].request;
     cache_fill_end(&w->sst->cache, w->block, b->of[i].pages, &w->hold->cb, &b->of[i].fill, false);
-    if (b->of[i].opened) fdpool_release(w->sst->file);
+    if (b->of[i].opened) fdpool_release(b->of[i].opened);
   }
   b->nr_reads = first;
   return false;
@@ -119,7 +133,7 @@ static bool batch_start(struct sst_batch *b, uint32_t from, uint32_t to) {
 static void batch_finish(struct sst_batch *b) {
   batch_note(b, blkio_batch_end(&b->io));  // batch_done has noted it, too
   for (uint32_t i = 0; i < b->nr_reads; i++)
-    if (b->of[i].opened) fdpool_release(b->of[i].request->sst->file);
+    if (b->of[i].opened) fdpool_release(b->of[i].opened);
   for (uint32_t i = 0; i < b->nr_parts; i++) {
     if (b->scratch[i]) sst_scratch_give(b->scratch[i]);
   }

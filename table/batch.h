@@ -26,7 +26,7 @@ struct sst_batch {  // the caller's memory; large
     struct cache_fill fill;
     uint32_t pages;
     uint8_t part;
-    bool opened;  // this read took a descriptor, for itself and the reads after it
+    struct fdpool_file *opened;  // this read took its descriptor, for itself and reads after it; NULL: it did not
   } of[SST_BATCH_MAX];
   uint32_t nr_reads, nr_parts;
   struct sst_scratch

@@ -50,7 +50,7 @@ enum remixdb_status sst_fetcher_create(struct blkio *io, uint32_t depth, struct 
 
 static void fetch_close(struct sst_fetcher *fr, struct sst_fetch *f) {
   if (!f->opened) return;
-  fdpool_release(f->sst->file);
+  fdpool_release(f->file);
   f->opened = false;
   fr->nr_opened--;
 }
@@ -82,6 +82,7 @@ struct sst_fetch *sst_fetcher_ask(struct sst_fetcher *fr, struct sst *t, uint32_
   fr->idle = f->next;
   f->sst = t;
   f->block = block;
+  f->file = sst_file_for(t, block);
   f->pages = sst_block_pages(t, block);
   f->readers = NULL;
   f->data = NULL;
@@ -160,10 +161,10 @@ static void fetcher_hand_over(struct sst_fetcher *fr) {
 // Gives a waiting fetch's read to the flow. False: not now.
 static bool fetch_start(struct sst_fetcher *fr, struct sst_fetch *f) {
   int fd;
-  bool opened = fdpool_try_acquire(f->sst->file, &fd);
+  bool opened = fdpool_try_acquire(f->file, &fd);
   if (!opened && fr->added) {
     fetcher_hand_over(fr);
-    opened = fdpool_try_acquire(f->sst->file, &fd);
+    opened = fdpool_try_acquire(f->file, &fd);
   }
   // The plain call waits for a descriptor, so this thread must have none then.
   if (!opened && fr->nr_opened) return false;
@@ -196,11 +197,11 @@ static enum remixdb_status fetch_read(struct sst_fetch *f) {
   const bool opened = f->opened;
   enum remixdb_status s = REMIXDB_OK;
   if (opened) fd = f->read.fd;
-  else s = fdpool_acquire(f->sst->file, &fd);
+  else s = fdpool_acquire(f->file, &fd);
   if (s != REMIXDB_OK) return s;
   s = fetch_prepare(f);
   if (s == REMIXDB_OK) s = blkio_read_one(f->sst->ctx->io, fd, f->sst->path, f->buf, f->read.len, f->read.off);
-  if (!opened) fdpool_release(f->sst->file);
+  if (!opened) fdpool_release(f->file);
   return s;
 }
 

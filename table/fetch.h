@@ -23,6 +23,7 @@
 struct sst_fetch {
   struct blkio_read read;  // private; the first member, because blkio hands it back
   struct sst *sst;
+  struct fdpool_file *file;  // of the table's: the one that is read
   uint32_t block;
   void *readers;               // the caller's: NULL when sst_fetcher_ask has made the fetch
   enum remixdb_status status;  // of a fetch that was taken; the thread's message is of this status

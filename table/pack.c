@@ -39,6 +39,7 @@ static void pack_free(struct pack *k) {
   if (!k) return;
   if (k->file.pool) fdpool_remove(&k->file);
   if (k->scans.pool) fdpool_remove(&k->scans);
+  if (k->past.pool) fdpool_remove(&k->past);
   for (uint32_t i = 0; i < k->nr_parts; i++) mem_free(k->parts[i]);
   mem_free(k->parts);
   mem_free(k->dead);
@@ -220,6 +221,7 @@ static enum remixdb_status pack_make(struct packs *p, uint64_t number, struct pa
   fdpool_add(p->fds, &k->file, p->dir, k->path, ENV_READ | (p->direct_io ? ENV_DIRECT : 0));
   fdpool_add(p->fds, &k->scans, p->dir, k->path, k->file.flags);
   k->scans.advice = ENV_SEQUENTIAL;
+  fdpool_add(p->fds, &k->past, p->dir, k->path, ENV_READ | ENV_DIRECT);
   *out = k;
   return REMIXDB_OK;
 }

@@ -26,8 +26,8 @@
 //   K7  A part also can be found without CURRENT: by the pack's directory, which has a checksum. A table states its own
 //       size, so without a directory tables can be found by their footers (admin/repair.h).
 //
-// All parts of a pack share its two descriptors in the pool. `lock` guards the list of packs, the parts' table and the
-// dead places. A thread that holds it takes no other lock and does no I/O.
+// All parts of a pack share its three descriptors in the pool. `lock` guards the list of packs, the parts' table and
+// the dead places. A thread that holds it takes no other lock and does no I/O.
 #ifndef TABLE_PACK_H
 #define TABLE_PACK_H
 
@@ -45,6 +45,7 @@ struct pack {
   char *path;
   struct fdpool_file file;   // for single reads; advised for random reads
   struct fdpool_file scans;  // the same file, for long scans
+  struct fdpool_file past;   // the same file, for single reads past the page cache
   // private to table/pack.c, under the lock
   struct pack *next;         // with a larger number
   uint64_t dev, ino;         // of the file; 0, 0: not known

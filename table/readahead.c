@@ -15,11 +15,12 @@
 #define AHEAD_KEPT (128u << 10)  // a buffer larger than this, and than four times what is needed, is given back
 
 struct sst_ahead_mem {
-  uint64_t off;       // the file's offset of buf[0]
-  uint8_t *buf;       // the blocks as they are stored; aligned to BLKIO_ALIGN
-  size_t size;        // of buf
-  uint8_t *block;     // the last block that was taken, unpacked; NULL until a compressed table needs it
-  uint32_t from, to;  // the pages that are being read, between sst_ahead_begin and sst_ahead_end
+  struct fdpool_file *file;  // that is being read, between sst_ahead_begin and sst_ahead_end
+  uint64_t off;              // the file's offset of buf[0]
+  uint8_t *buf;              // the blocks as they are stored; aligned to BLKIO_ALIGN
+  size_t size;               // of buf
+  uint8_t *block;            // the last block that was taken, unpacked; NULL until a compressed table needs it
+  uint32_t from, to;         // the pages that are being read, between sst_ahead_begin and sst_ahead_end
   // The rest is of stretches that follow each other.
   bool back;
   uint64_t edge;     // the offset where the reader's need ends; going back: begins
@@ -151,13 +152,16 @@ bool sst_ahead_begin(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_
   while (t->nr_recs[last] == 0) last--;
   const uint32_t to = last + sst_block_pages(t, last);
   const uint64_t end = sst_block_off(t, last) + sst_block_stored(t, last, to - last);
-  const uint64_t off = sst_block_off(t, block), from = t->ctx->direct_io ? sst_align_down(off) : off,
-                 until = t->ctx->direct_io ? align_up(end, BLKIO_ALIGN) : end;
+  struct fdpool_file *const file = sst_file_for(t, block);
+  const bool aligned = sst_reads_aligned(t, file);
+  const uint64_t off = sst_block_off(t, block), from = aligned ? sst_align_down(off) : off,
+                 until = aligned ? align_up(end, BLKIO_ALIGN) : end;
   int fd;
   a->from = a->to = 0;
   a->shared = false;
   struct sst_ahead_mem *const m = ahead_reserve(a, until - from);
-  if (!m || !fdpool_try_acquire(t->file, &fd)) return false;
+  if (!m || !fdpool_try_acquire(file, &fd)) return false;
+  m->file = file;
   m->off = from;
   m->from = block;
   m->to = to;
@@ -167,12 +171,13 @@ bool sst_ahead_begin(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_
                               .buf = m->buf,
                               .len = (uint32_t)(until - from),
                               .off = from,
+                              .past = file == t->past,
                               .status = REMIXDB_ABORTED};
   return true;
 }
 
 void sst_ahead_end(struct sst_ahead *a, struct sst *t, enum remixdb_status s) {
-  fdpool_release(t->file);
+  fdpool_release(a->mem->file);
   if (s != REMIXDB_OK) return;  // the read that needs a block meets the error again, and reports it
   a->number = t->number;
   a->from = a->mem->from;

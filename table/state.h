@@ -4,6 +4,7 @@
 #ifndef TABLE_STATE_H
 #define TABLE_STATE_H
 
+#include "base/admission.h"
 #include "base/budget.h"
 #include "base/files.h"
 #include "blkio.h"
@@ -41,6 +42,7 @@ struct sst_ctx {
   uint32_t nr_origins;
   struct value_ctx *values;  // of the store's value files (value/file.h)
   bool direct_io;
+  struct admission *admission;  // which blocks readers read past the page cache; NULL: none
   struct sst_retired *retired;  // counts retired tables and REMIX files; NULL: they are not counted
   size_t scan_room;             // bytes that one thread's reads of many tables at once take (table/scan.h); 0: standard
   struct budget *budget;        // the store's accounts of memory; NULL: nothing is counted
@@ -78,6 +80,7 @@ struct sst {
   struct pack_part *part;     // the table is this part of a pack; NULL: it has a file of its own
   struct fdpool_file *file;   // for single reads, advised for random reads: own[0], or the pack's
   struct fdpool_file *scans;  // the same file, for long scans, advised for sequential reads: own[1], or the pack's
+  struct fdpool_file *past;   // the same file, for single reads past the page cache: own[2], or the pack's
   uint64_t base;              // offset of the table in its file
   struct cache_table cache;
   uint32_t nr_pages;     // pages of data blocks
@@ -105,13 +108,22 @@ struct sst {
   struct kref min, max;       // smallest and largest key, in one allocation that the table owns
   _Atomic uint32_t refs;
   _Atomic bool obsolete;  // the last reference removes the file, or drops the part
-  struct fdpool_file own[2];
+  struct fdpool_file own[3];
   size_t counted;  // bytes in the account of tables (base/budget.h), besides the chunks
 };
 
 // Returns the sequence number of a record that was read from this block of the table.
 static inline uint64_t sst_seq(const struct sst *t, const struct kv_rec *r) {
   return t->seq_min + block_seq(t->form, r);
+}
+
+// Notes that a reader misses the block, and returns the file that it reads the block from: `past`, or `file`.
+static inline struct fdpool_file *sst_file_for(struct sst *t, uint32_t block) {
+  return admission_past(t->ctx->admission, t->ctx->io, block_seed(t->number, block)) ? t->past : t->file;
+}
+// Whether reads of one of the table's files need aligned places and memory.
+static inline bool sst_reads_aligned(const struct sst *t, const struct fdpool_file *file) {
+  return t->ctx->direct_io || file == t->past;
 }
 
 typedef uint32_t sst_pos;  // block number << 8 | index of the record

@@ -400,6 +400,13 @@ uint64_t version_tree_away(const struct version *tree) {
   return entries;
 }
 
+uint64_t version_table_bytes(const struct version *v) {
+  uint64_t bytes = 0;
+  for (const struct version *tree = v; tree; tree = tree->spaces)
+    for (uint32_t i = 0; i < tree->nr_parts; i++) bytes += part_table_bytes(tree->parts[i]);
+  return bytes;
+}
+
 enum remixdb_status version_tree_ready(const struct version *tree, struct workers *ws, struct worker *self,
                                        _Atomic uint64_t *progress) {
   uint32_t nr = 0;

@@ -216,6 +216,8 @@ MUST_CHECK enum remixdb_status version_tree_ready(const struct version *tree, st
                                                   _Atomic uint64_t *progress);
 // Entries of the views of a tree's partitions that are away, about: a reader may bring some meanwhile.
 uint64_t version_tree_away(const struct version *tree);
+// Bytes of the tables' files, of both trees.
+uint64_t version_table_bytes(const struct version *v);
 // version_open and version_ready.
 MUST_CHECK enum remixdb_status version_load(const struct sst_ctx *ctx, struct workers *ws, struct worker *self,
                                             struct version **out);

@@ -426,6 +426,7 @@ static enum remixdb_status try_open(struct run *r, const char *dir, bool read_on
     r->x = NULL;
     return s;
   }
+  if (r->opened & 4) expect_small_memory(r->x);
   r->x->memtable_limit = r->memtable_limit;
   r->x->compact.memtable_size = r->memtable_limit;
   r->x->compact.build.max_pages = r->table_pages;

@@ -13,6 +13,16 @@
 // for the disk's.
 static inline void expect_reads(uint64_t dice) { atomic_store(&blkio_test_cold, (int)(dice % 3)); }
 
+// The store, which was just opened, takes itself for much larger than memory. Where reads come from the disk, its
+// rounds go past the page cache, and so do readers of blocks that nobody has missed lately. No worker is at work.
+static inline void expect_small_memory(struct xdb *x) {
+  x->compact.memory = 1;
+  admission_set(&x->admission, UINT64_MAX, 1, SIZE_MAX);
+  _Atomic uint8_t *const missed = atomic_load(&x->admission.missed);
+  // so that there is no free byte, and the first miss of a block goes past the page cache; 2 is no block's mark
+  for (uint32_t i = 0; missed && i <= x->admission.mask; i++) atomic_store(&missed[i], 2);
+}
+
 static inline uint32_t expect_length(uint64_t dice) {
   static const uint32_t lengths[] = {0, 1, 7, 50, 5000, UINT32_MAX};
   return lengths[dice % 6];

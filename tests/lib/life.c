@@ -258,7 +258,7 @@ enum remixdb_status run_open(struct run *r) {
   r->x->memtable_limit = r->plan.memtable_limit;
   pthread_mutex_unlock(&r->x->lock);
   r->x->compact.memtable_size = r->plan.memtable_limit;
-  r->x->compact.memory = 1;  // rounds bypass the page cache where reads come from the disk
+  expect_small_memory(r->x);
   r->x->compact.build.max_pages = r->plan.table_pages;
   r->x->compact.young_from = r->plan.young_from;
   r->x->compact.garbage_from = r->plan.garbage_from;

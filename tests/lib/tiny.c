@@ -133,6 +133,7 @@ enum remixdb_status tiny_try_open(struct tiny *t, bool read_only) {
     t->x = NULL;
     return s;
   }
+  if (t->opened & 4) expect_small_memory(t->x);
   t->x->compact.memtable_size = 0;  // nothing is handed back: each flush makes a run
   if (t->table_pages) t->x->compact.build.max_pages = t->table_pages;
   OK(xdb_ref(t->x, &t->ref));

@@ -283,6 +283,7 @@ static uint32_t cold_scans(const char *dir, const struct remixdb_opts *o, uint64
     struct xdb *x;
     struct xdb_ref *const r = sample_open(dir, o, &x);
     const uint64_t trips = atomic_load(&x->io.nr_trips), reads = atomic_load(&x->io.nr_reads);
+    if (dice & 1) expect_small_memory(x);
     fault_mem_set(n);
     refused += cold_scan(r, dice);
     hit = fault_mem_end();

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Which rounds read and write past the page cache: those of a store that is larger than memory, while reads come from
-// the disk. The disk is simulated. It counts what is written so, and refuses what is not in whole pages.
+// the disk. Which readers do: those that miss a block for the first time in such a store. The disk is simulated. It
+// counts what is read and written so, and refuses what is not in whole pages. Rings need a real one.
 #include "tests/lib/check.h"
 
 #include <stdio.h>
 
+#include "tests/lib/expect.h"
 #include "tests/lib/simdisk.h"
 #include "tests/lib/store.h"
 #include "tests/lib/temp.h"
@@ -120,10 +122,172 @@ static void test_readers_decide(void **state) {
   simdisk_destroy(t.disk);
 }
 
+// ---- readers
+
+// Readers of every kind: each reads all records, or some in each part of the store.
+static void multi_get_all(struct past *t, uint32_t pass) {
+  enum { NR = 50 };
+  static uint8_t got[NR][VALUE];
+  char keys[NR][24];
+  for (uint32_t i = 0; i < KEYS; i += NR) {
+    struct remixdb_slice slices[NR];
+    struct remixdb_buf values[NR];
+    uint8_t value[VALUE];
+    bool found[NR];
+    for (uint32_t k = 0; k < NR; k++) {
+      const uint32_t at = (i + k * 61) % KEYS;
+      slices[k] = (struct remixdb_slice){keys[k], key_of(at, keys[k])};
+      values[k] = (struct remixdb_buf){.ptr = got[k], .cap = VALUE};
+    }
+    CHECK(remixdb_multi_get(t->ref, NR, slices, values, found) == NR);
+    for (uint32_t k = 0; k < NR; k++) {
+      fill_value(value, (i + k * 61) % KEYS, pass);
+      CHECK(values[k].len == VALUE && memcmp(got[k], value, VALUE) == 0);
+    }
+  }
+}
+
+static void scan_some(struct past *t, uint32_t pass, bool back) {
+  for (uint32_t i = 0; i < KEYS; i += 97) {
+    struct xdb_iter *const it = expect_iter(t->ref, i);
+    char key[24];
+    CHECK(it);
+    remixdb_iter_seek(it, key, key_of(i, key));
+    for (uint32_t k = 0; k < 30 && (back ? k <= i : i + k < KEYS); k++) {
+      uint8_t value[VALUE], got[VALUE];
+      uint32_t len = VALUE;
+      CHECK(remixdb_iter_peek(it, NULL, NULL, got, &len) && len == VALUE);
+      fill_value(value, back ? i - k : i + k, pass);
+      CHECK(memcmp(value, got, VALUE) == 0);
+      if (back) remixdb_iter_prev(it);
+      else remixdb_iter_skip1(it);
+    }
+    remixdb_iter_destroy(it);
+  }
+}
+
+static void async_get_all(struct past *t, uint32_t pass) {
+  enum { NR = 40 };
+  static uint8_t values[NR][VALUE];
+  struct xdb_gets *const gets = remixdb_gets_create(t->ref, NR);
+  CHECK(gets);
+  for (uint32_t i = 0; i < KEYS; i += NR) {
+    struct remixdb_got got[NR];
+    uint8_t value[VALUE];
+    char key[24];
+    for (uint32_t k = 0; k < NR; k++)
+      CHECK(remixdb_get_begin(gets, key, key_of(i + k, key), values[k], VALUE, values[k]));
+    CHECK(remixdb_get_poll(gets, got, NR, NR) == NR);
+    for (uint32_t k = 0; k < NR; k++) {
+      fill_value(value, i + (uint32_t)((uint8_t(*)[VALUE])got[k].priv - values), pass);
+      CHECK(got[k].status == REMIXDB_OK && got[k].len == VALUE && memcmp(got[k].priv, value, VALUE) == 0);
+    }
+  }
+  remixdb_gets_destroy(gets);
+}
+
+static uint64_t nr_past(const struct past *t) { return atomic_load(&t->x->admission.nr_past); }
+
+static void read_all(struct past *t, uint32_t way) {
+  switch (way) {
+    case 0: get_all(t, 0); break;
+    case 1: multi_get_all(t, 0); break;
+    case 2: scan_some(t, 0, false); break;
+    case 3: scan_some(t, 0, true); break;
+    default: async_get_all(t, 0);
+  }
+}
+#define WAYS 5u
+
+// Opens a store of a cache that holds less than half of it, with an empty cache.
+static void open_to_read(struct past *t, const struct remixdb_opts *o, struct env *env, const char *where) {
+  OK(xdb_open(where, o, env, &t->x));
+  expect_small_memory(t->x);
+  CHECK(t->ref = remixdb_ref(t->x));
+}
+
+static struct remixdb_opts reader_opts(uint32_t n) {
+  struct remixdb_opts o = small_opts(0);
+  o.cache_mb = 1;
+  o.memtable_mb = 64;
+  o.compression = n & 1 ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
+  return o;
+}
+
+static void test_readers(void **state) {
+  (void)state;
+  check_seed = check_seed_or(1);
+  for (uint32_t n = 0; n < 4; n++) {
+    const bool refused = n & 2;
+    const struct remixdb_opts o = reader_opts(n);
+    struct past t = {.disk = simdisk_create(), .rng = check_seed};
+    struct env *const env = simdisk_env(t.disk);
+    atomic_store(&blkio_test_cold, 1);
+    OK(xdb_open("/store", &o, env, &t.x));
+    shrink(t.x, 512 << 10, 100);
+    CHECK(t.ref = remixdb_ref(t.x));
+    put_all(&t, 0);
+    CHECK(nr_past(&t) == 0);
+    for (uint32_t way = 0; way < WAYS; way++) {
+      close_it(&t);
+      simdisk_no_direct(t.disk, refused);
+      atomic_store(&blkio_test_cold, 2);
+      open_to_read(&t, &o, env, "/store");
+      const uint64_t before = simdisk_direct_read(t.disk), refusals = simdisk_refused(t.disk);
+      read_all(&t, way);
+      const uint64_t first = nr_past(&t);
+      // Without batches of the system those of many keys go through the page cache.
+      if (way == 1) CHECK(first == 0);
+      else CHECK_SAYS(first > 100 || o.compression, "%llu blocks", (unsigned long long)first);
+      CHECK((simdisk_direct_read(t.disk) > before) == (first > 0 && !refused));
+      if (!refused) CHECK(simdisk_refused(t.disk) == refusals);
+      read_all(&t, way);
+      const uint64_t again = nr_past(&t) - first;
+      CHECK_SAYS(again <= first / 2, "%llu blocks, then %llu", (unsigned long long)first, (unsigned long long)again);
+    }
+    close_it(&t);
+    simdisk_destroy(t.disk);
+  }
+}
+
+// The same on a real disk, whose reads of many blocks are batches.
+static void test_readers_batches(void **state) {
+  (void)state;
+  check_seed = check_seed_or(1);
+  static const char *const engines[] = {"uring", "aio", "sync"};
+  for (uint32_t n = 0; n < 6; n++) {
+    struct remixdb_opts o = reader_opts(n);
+    struct past t = {.rng = check_seed};
+    o.io = engines[n / 2];
+    setup_again();
+    atomic_store(&blkio_test_cold, 1);
+    OK(xdb_open(dir, &o, env_posix(), &t.x));
+    shrink(t.x, 512 << 10, 100);
+    CHECK(t.ref = remixdb_ref(t.x));
+    CHECK(t.x->io.kind == BLKIO_URING || n / 2 || t.x->io.refused);  // or the system forbids it
+    put_all(&t, 0);
+    for (uint32_t way = 0; way < WAYS; way++) {
+      close_it(&t);
+      atomic_store(&blkio_test_cold, 2);
+      open_to_read(&t, &o, env_posix(), dir);
+      read_all(&t, way);
+      const uint64_t first = nr_past(&t);
+      CHECK((first > 0) == (way != 1 || t.x->io.kind != BLKIO_SYNC));
+      read_all(&t, way);
+      const uint64_t again = nr_past(&t) - first;
+      CHECK_SAYS(again <= first / 2, "%u/%u: %llu blocks, then %llu", n, way, (unsigned long long)first,
+                 (unsigned long long)again);
+    }
+    close_it(&t);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_when),
       cmocka_unit_test(test_readers_decide),
+      cmocka_unit_test(test_readers),
+      cmocka_unit_test_setup_teardown(test_readers_batches, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Admission to the system's page cache: whether a reader reads a block through it or past it.
+//
+// A page that the page cache has is read in a microsecond. To bring in a page that it does not have takes more
+// processor time than a read past it, and costs another page its place. That pays if the page is read again while it is
+// there. Where the store is larger than memory, most pages that readers miss are not. So a reader reads past the page
+// cache what it has not missed before, and through it what it has missed lately: that is in the page cache, or is worth
+// its place there. A table of bytes remembers what was missed (a doorkeeper: Einziger, Friedman, Manes: TinyLFU, ACM
+// Transactions on Storage 13, 2017).
+//
+// Invariants
+//   A1  A block has one byte of the table, which its hash tells. The byte holds further bits of the hash of the last
+//       block that was missed there. So a block is remembered until another one takes its byte, and the table forgets
+//       by itself: with N bytes a block is still known after k other misses with a probability of exp(-k / N).
+//   A2  A block whose byte nobody has taken goes through the page cache: there is room in it, too, at that time.
+//   A3  An answer is a guess. A wrong one costs time, and never changes what is read.
+//   A4  The table is made once and stays as large as it is. Threads read and write its bytes without order (relaxed):
+//       what one thread overwrites of another's is forgotten.
+#ifndef ADMISSION_H
+#define ADMISSION_H
+
+#include "blkio.h"
+
+// The table has a byte for each page of the memory, or up to twice as many. The page cache has about half of the
+// memory, so what was missed is remembered for longer than the page cache would keep all that was read
+// (docs/DECISIONS.md).
+#define ADMISSION_LEAST 4096u  // bytes of the table, which are a power of two
+// Where the data take no more than this, most blocks that readers miss are in the page cache.
+#define ADMISSION_DATA(memory) ((memory) + (memory) / 2)
+
+struct admission {
+  _Atomic bool on;                    // some reads go past the page cache. Relaxed
+  _Atomic(_Atomic uint8_t *) missed;  // the table; NULL until it is needed. A byte of 0 is free
+  uint32_t mask;                      // its size - 1; written before `missed` is published
+  _Atomic uint64_t nr_past;           // blocks that went past the page cache; relaxed, for figures
+  pthread_mutex_t lock;               // of admission_set; no lock is taken within it
+};
+
+void admission_init(struct admission *a);  // all reads go through the page cache
+void admission_fini(struct admission *a);
+// Decides whether there is a choice. data: bytes of all tables; memory: that the process may use with its page cache,
+// 0: not known; most: bytes that the table may take. Without memory for the table all reads go through the page cache.
+// Any thread.
+void admission_set(struct admission *a, uint64_t data, uint64_t memory, size_t most);
+size_t admission_memory(const struct admission *a);  // bytes of the table
+// Notes that a reader misses the block that these 64 bits tell. Returns whether it was missed lately, or has a byte
+// of its own (A2).
+bool admission_knows(struct admission *a, uint64_t block);
+
+// Whether a reader that misses a block should read it past the page cache. a NULL: never. Any thread.
+static inline bool admission_past(struct admission *a, const struct blkio *io, uint64_t block) {
+  if (!a || !atomic_load_explicit(&a->on, memory_order_relaxed) || !blkio_cold(io) || admission_knows(a, block))
+    return false;
+  (void)atomic_fetch_add_explicit(&a->nr_past, 1, memory_order_relaxed);
+  return true;
+}
+#endif
