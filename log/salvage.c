@@ -196,11 +196,13 @@ static enum remixdb_status wal_salvage_head(struct wal *w, struct wal_reader *r,
 static enum remixdb_status wal_salvage_heads(struct wal *w, struct wal_reader *r, struct wal_seg **all, size_t nr,
                                              uint64_t oldest, uint64_t level) {
   const uint64_t newest = nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
-  const uint64_t last = newest > oldest ? newest : oldest, to = newest ? last + 2 * nr : last + SALVAGE_GENS - 1;
+  const uint64_t last = newest > oldest ? newest : oldest, more = newest ? 2 * nr : SALVAGE_GENS - 1;
+  // A damaged version may state a generation that no segment can have. Then `to` is below `oldest`, and none is tried.
+  const uint64_t to = last < WAL_NUMBER_MAX - more ? last + more : WAL_NUMBER_MAX;
   const struct wal_wanted g = {.oldest = oldest,
                                .newest = newest,
                                .level = level,
-                               .from = to - oldest < SALVAGE_GENS ? oldest : to - SALVAGE_GENS + 1,
+                               .from = to < oldest || to - oldest < SALVAGE_GENS ? oldest : to - SALVAGE_GENS + 1,
                                .to = to};
   enum remixdb_status s = REMIXDB_OK;
   for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) {

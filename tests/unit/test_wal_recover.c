@@ -992,6 +992,27 @@ static void test_store_id(void **state) {
   simdisk_destroy(d);
 }
 
+// Generations that no segment can have: nothing is found, and the search ends. The oldest file has lost its header and
+// its first frame, or both files have.
+static void test_impossible_generations(void **state) {
+  (void)state;
+  for (uint32_t headed = 0; headed < 2; headed++) {
+    struct simdisk *const d = disk_create();
+    struct wal *w = open_log(simdisk_env(d), true);
+    put(w, 1, 100);
+    OK(wal_switch(w, NULL, NULL));
+    put(w, 2, 100);
+    OK(wal_close(w));
+    for (uint64_t gen = 1; gen < 3 - headed; gen++) damage(d, gen, 1, HEADER_AND_FIRST);
+    for (uint64_t below = 0; below < 5000; below += below < 8 ? 1 : 4096 - 9) {
+      struct wal_salvage out;
+      OK(salvage(simdisk_env(d), UINT64_MAX - below, &out));
+      expect_seen(NULL, 0);
+    }
+    simdisk_destroy(d);
+  }
+}
+
 static enum remixdb_status refuse(void *arg, uint64_t seq, const struct kv_rec *r) {
   (void)arg, (void)seq, (void)r;
   return err_set(REMIXDB_IO, "refused");
@@ -1030,6 +1051,7 @@ int main(void) {
       cmocka_unit_test(test_all_sessions),
       cmocka_unit_test(test_broken_headers),
       cmocka_unit_test(test_unread),
+      cmocka_unit_test(test_impossible_generations),
       cmocka_unit_test(test_refused),
       cmocka_unit_test(test_store_id),
       cmocka_unit_test(test_stated),
