@@ -217,14 +217,17 @@ static uint32_t indexed_key(uint32_t shape, uint32_t i, char *key) {
 // than the bytes were when this was written, where pages of memory have 4 KiB: an image takes whole ones.
 static void test_index_bytes(void **state) {
   (void)state;
-  static const double allowed[] = {3.3, 4.5, 3.75};
+  static const double allowed[] = {3.3, 4.65, 3.6};
+  static const uint32_t flushes[] = {6, 8, 12};  // so many memtables, whatever a sanitizer makes a record take
   for (uint32_t shape = 0; shape < 3; shape++) {
     char dir[PATH_SIZE], name[16], key[256];
     (void)snprintf(name, sizeof(name), "bytes-%u", shape);
     struct xdb *const x = open_store(dir_of(dir, name), 0);
     struct xdb_ref *const ref = remixdb_ref(x);
-    for (uint32_t i = 0; i < INDEXED; i++) CHECK(remixdb_put(ref, key, indexed_key(shape, i, key), "value", 5));
-    CHECK(remixdb_flush(ref));
+    for (uint32_t i = 0; i < INDEXED; i++) {
+      CHECK(remixdb_put(ref, key, indexed_key(shape, i, key), "value", 5));
+      if ((i + 1) % (INDEXED / flushes[shape]) == 0) CHECK(remixdb_flush(ref));
+    }
     for (uint32_t compacted = 0; compacted < 2; compacted++) {
       const struct version *const v = xdb_super(x)->version;
       size_t bytes = 0;
