@@ -195,6 +195,9 @@ struct compact_whole {
 };
 // Returns the number of the first partition of a tree behind the range; nr_parts: the tree's end. tree NULL: 0.
 uint32_t compact_whole_stop(const struct compact_whole *whole, const struct version *tree);
+// Tells whether another pass would make fewer tables of the partitions [from, stop) of a tree, and for that reason
+// alone: a pass only knows about how large the partitions become that it makes.
+bool compact_whole_fits(const struct compact *c, const struct version *tree, uint32_t from, uint32_t stop);
 // Call it after the version of a round that is not at the end is installed: the next round goes on from `to`.
 static inline void compact_whole_on(struct compact_whole *whole) {
   memcpy(whole->from, whole->to, whole->to_len);

@@ -280,35 +280,62 @@ static void plan_part(struct round *r, const struct round_tree *tree, uint32_t p
   j->table_bytes = share_for(r->c, j->bytes);
 }
 
-// Plans a part of a full compaction, from partition `part` on, before `end`. The part is one partition, or several
-// neighbours that need fewer tables together and at most `most` bytes to write. The job merges them if that makes fewer
-// tables or drops records. Returns the number of the partition after the part.
+// A part of a full compaction: one partition, or several neighbours that need fewer tables together.
+struct whole_part {
+  uint32_t part, next;  // partitions part to next - 1
+  uint64_t bytes;       // to write
+  uint32_t tables;      // that it has
+  bool drops;           // a merge brings new data, or drops records
+};
+
+// Finds the part that begins with partition `part`. It ends before partition `end`, and has at most `most` bytes to
+// write if it is more than one partition. fresh: of the tree's partitions; NULL: there is no new data.
+static struct whole_part whole_part_of(const struct compact *c, const struct version *tree, const struct names *names,
+                                       const struct fresh *fresh, uint32_t part, uint32_t end, uint64_t most) {
+  struct whole_part w = {.part = part, .next = part};
+  do {
+    const struct part *const p = tree->parts[w.next];
+    const struct fresh f = fresh ? fresh[w.next] : (struct fresh){0};
+    const uint64_t more = all_live_bytes(c, p) + f.bytes + f.behind_bytes;
+    const uint32_t apart = tables_for(c, w.bytes) + tables_for(c, more), together = tables_planned(c, w.bytes + more);
+    if (w.next > part && more && (together >= apart || together > COMPACT_PART_TABLES || w.bytes + more > most)) break;
+    w.bytes += more;
+    w.tables += part_runs(p);
+    w.drops = w.drops || (names && part_has_dropped(p, names));
+    const struct remix *const old = part_remix(p);
+    w.drops = w.drops || f.count + f.behind_count || part_young(p) || expired_bytes(p, expired_ms(c)) > 0 ||
+              (old && old->nr_keys != old->nr_entries);
+  } while (++w.next < end);
+  return w;
+}
+
+static bool makes_fewer(const struct compact *c, const struct whole_part *w) {
+  return w->tables > tables_for(c, w->bytes);
+}
+
+// Plans a part of a full compaction, from partition `part` on. The job merges it if that makes fewer tables or drops
+// records. Returns the number of the partition after the part.
 static uint32_t plan_whole(struct round *r, const struct round_tree *tree, uint32_t part, uint32_t end, uint64_t most) {
   const struct compact *c = r->c;
-  uint64_t bytes = 0;
-  uint32_t next = part, tables = 0;
-  bool needed = false;
-  do {
-    const struct part *const p = tree->base->parts[next];
-    const struct fresh *f = &tree->fresh[next];
-    const uint64_t more = all_live_bytes(c, p) + f->bytes + f->behind_bytes;
-    const uint32_t apart = tables_for(c, bytes) + tables_for(c, more), together = tables_planned(c, bytes + more);
-    if (next > part && more && (together >= apart || together > COMPACT_PART_TABLES || bytes + more > most)) break;
-    bytes += more;
-    tables += part_runs(p);
-    needed = needed || (tree->names && part_has_dropped(p, tree->names));
-    const struct remix *const old = part_remix(p);
-    needed = needed || f->count + f->behind_count || part_young(p) || expired_bytes(p, expired_ms(c)) > 0 ||
-             (old && old->nr_keys != old->nr_entries);
-  } while (++next < end);
-  if (needed || tables > tables_for(c, bytes)) {
-    struct job *j = add_job(r, tree, part, next - part);
+  const struct whole_part w = whole_part_of(c, tree->base, tree->names, tree->fresh, part, end, most);
+  if (w.drops || makes_fewer(c, &w)) {
+    struct job *j = add_job(r, tree, part, w.next - part);
     plan_all(j);
     j->table_bytes = table_bytes(c);  // full tables: the fewest, even if the estimate is wrong
   } else {
-    for (uint32_t i = part; i < next; i++) decide(add_job(r, tree, i, 1));
+    for (uint32_t i = part; i < w.next; i++) decide(add_job(r, tree, i, 1));
   }
-  return next;
+  return w.next;
+}
+
+bool compact_whole_fits(const struct compact *c, const struct version *tree, uint32_t from, uint32_t stop) {
+  if (version_tree_away(tree)) return false;
+  for (uint32_t at = from; at < stop;) {
+    const struct whole_part w = whole_part_of(c, tree, NULL, NULL, at, stop, UINT64_MAX);
+    if (!w.drops && makes_fewer(c, &w)) return true;
+    at = w.next;
+  }
+  return false;
 }
 
 uint32_t compact_whole_stop(const struct compact_whole *whole, const struct version *tree) {

@@ -13,6 +13,7 @@
 #define RETRY_NS 1000000000ull      // between two tries of a round that failed for want of space or memory
 #define WHOLE_MOST_MIN (64u << 10)  // a compaction of the whole that cannot write so many bytes at once gives up
 #define WHOLE_PASSES 16u            // the most passes over partitions that the disk had no room for
+#define WHOLE_AGAIN 3u              // the most passes more for neighbours that have come to fit each other
 
 // ---- waiting for rounds
 
@@ -333,11 +334,29 @@ static enum remixdb_status compact_pass(struct waiter *w, bool *any_out) {
   return s;
 }
 
-// Makes passes until no partition is left out for lack of room, or a pass achieves nothing.
+// Tells whether neighbours fit together since the last pass has made them smaller.
+static bool fits_again(struct waiter *w) {
+  const struct compact_whole *const work = &w->whole->work;
+  bool fits = false;
+  xdb_lock(w->x);
+  const struct version *const v = xdb_super(w->x)->version;
+  for (uint32_t i = 0; i < TREES; i++) {
+    const struct version *const tree = version_tree(v, i);
+    if (!tree || (work->within && i != w->tree)) continue;
+    const uint32_t from = work->within ? version_find(tree, w->low) : 0;
+    fits = fits || compact_whole_fits(&w->x->compact, tree, from, compact_whole_stop(work, tree));
+  }
+  xdb_unlock(w->x);
+  return fits;
+}
+
+// Makes passes until no partition is left out for lack of room and no neighbours fit together, or a pass achieves
+// nothing.
 static enum remixdb_status compact_passes(struct waiter *w) {
   enum remixdb_status s = REMIXDB_OK;
-  bool any = true, left = true;
-  for (uint32_t pass = 0; s == REMIXDB_OK && left && any && pass < WHOLE_PASSES; pass++) {
+  bool any = true, left = true, again = false;
+  uint32_t more = WHOLE_AGAIN;  // writers make neighbours that fit, too
+  for (uint32_t pass = 0; s == REMIXDB_OK && (left || again) && any && pass < WHOLE_PASSES; pass++) {
     any = w->whole->work.left = false;
     w->whole->work.most = UINT64_MAX;
     w->whole->work.from_len = w->low.len;
@@ -345,6 +364,7 @@ static enum remixdb_status compact_passes(struct waiter *w) {
     w->whole->work.from_tree = w->tree;
     s = compact_pass(w, &any);
     left = w->whole && w->whole->work.left;
+    again = s == REMIXDB_OK && !left && more-- && fits_again(w);
   }
   if (s == REMIXDB_OK && left)
     s = err_set(REMIXDB_NOSPACE, "%s: No space left on device: some partitions could not be compacted", w->x->dir);

@@ -475,6 +475,59 @@ static void test_compact_space(void **state) {
   }
 }
 
+// Records of all sizes up to `most`, spread over all keys; a part of them overwritten and deleted.
+struct shape {
+  uint32_t pages, keys, most, overwritten, deleted;  // the last two in percent
+};
+
+static void put_sized(uint64_t k, uint32_t what, uint32_t most) {
+  uint8_t key[KEY], val[6000];
+  uint64_t seed = k ^ what;
+  const uint32_t len = (uint32_t)(rng_next(&seed) % most);
+  assert_true(most <= sizeof(val));
+  memset(val, (int)what, len);
+  OK(xdb_put(ref, KV_REC(key_of(k, key), val, len, false)));
+}
+
+static uint64_t written_to_tables(void) {
+  return atomic_load(&written[FILE_TABLE]) + atomic_load(&written[FILE_REMIX]) + atomic_load(&written[FILE_PACK]);
+}
+
+// A compaction right after another one has nothing to do: not even where the first one did not know how large the
+// partitions would become that it made.
+static void test_compact_again(void **state) {
+  (void)state;
+  static const struct shape shapes[] = {{64, 20000, 200, 50, 30},  {64, 12000, 800, 30, 60},  {16, 9000, 300, 90, 90},
+                                        {64, 3000, 4000, 60, 40},  {256, 30000, 100, 80, 80}, {32, 2000, 6000, 50, 50},
+                                        {128, 20000, 120, 10, 97}, {64, 20000, 200, 0, 0}};
+  check_seed = check_seed_or(1);
+  for (uint32_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+    const struct shape *const s = &shapes[i];
+    uint64_t rng = check_seed + i;
+    store_open_plain(1);
+    x->compact.build.max_pages = s->pages;
+    for (uint64_t k = 0; k < s->keys; k++) put_sized(spread(k), 1, s->most);
+    OK(xdb_flush(x));
+    for (uint64_t n = 0; n < (uint64_t)s->keys * s->overwritten / 100; n++)
+      put_sized(spread(rng_next(&rng) % s->keys), 2, s->most);
+    for (uint64_t n = 0; n < (uint64_t)s->keys * s->deleted / 100; n++) del(spread(rng_next(&rng) % s->keys));
+    OK(xdb_compact(x));
+    const uint64_t before = stat_of(x, "table_bytes_written"), keys = count_keys();
+    OK(xdb_wait_idle(x));
+    const uint64_t bytes = written_to_tables(), partitions = stat_of(x, "partitions");
+    assert_true(stat_of(x, "table_entries") == keys && stat_of(x, "table_keys") == keys);
+    OK(xdb_compact(x));
+    OK(xdb_wait_idle(x));
+    const uint64_t again = stat_of(x, "table_bytes_written") - before;
+    printf("%u pages, values to %u: %u partitions, %u bytes written, %u again\n", s->pages, s->most,
+           (unsigned)partitions, (unsigned)before, (unsigned)again);
+    if (again || written_to_tables() != bytes) fail_msg("shape %u: %u bytes", i, (unsigned)again);
+    assert_int_equal(count_keys(), keys);
+    store_close();
+    CHECK(remove_tree(dir) == 0 && mkdir(dir, 0700) == 0);
+  }
+}
+
 // Small neighbours, as a sequential load with small memtables leaves them, become one.
 static void test_compact_joins(void **state) {
   (void)state;
@@ -694,6 +747,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_skewed_overwrites, setup, teardown),
       cmocka_unit_test_setup_teardown(test_flush, setup, teardown),
       cmocka_unit_test_setup_teardown(test_compact_space, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_compact_again, setup, teardown),
       cmocka_unit_test_setup_teardown(test_compact_joins, setup, teardown),
       cmocka_unit_test_setup_teardown(test_compact_while_writing, setup, teardown),
       cmocka_unit_test_setup_teardown(test_compact_fails, setup, teardown),
