@@ -211,16 +211,38 @@ static double amplification(const char *what) {
 #define FULL (64 * MEMTABLE / (KEY + VALUE))
 #define LOAD (SLOW > 1 ? FULL / 2 : FULL)
 
+// Loads so many records in no order. Returns the bytes written per byte put.
+static double random_load(int workers, uint64_t nr) {
+  char what[40];
+  user = 0;
+  for (uint32_t i = 0; i < FILES; i++) atomic_store(&written[i], 0);
+  store_open_plain(workers);
+  for (uint64_t i = 0; i < nr; i++) put(spread(i), 1);
+  OK(xdb_flush(x));
+  (void)snprintf(what, sizeof(what), "random load of %.0f memtables", (double)user / MEMTABLE);
+  const double bytes = amplification(what);
+  assert_int_equal(stat_of(x, "table_keys"), nr);
+  assert_true(stat_of(x, "minor") > 0 && stat_of(x, "major") > 0);
+  for (uint64_t i = 0; i < nr; i += 97) expect_is(spread(i), 1);
+  store_close();
+  CHECK(remove_tree(dir) == 0 && mkdir(dir, 0700) == 0);
+  return bytes;
+}
+
+// A partition writes much when it is split, and little for a long time after that. So loads of different sizes write
+// between 3.6 and 4.9 bytes per byte, and 4.2 on average. When a load's rounds come changes that by less than 1/100.
 static void test_random_load(void **state) {
   (void)state;
-  store_open_plain(1);
-  for (uint64_t i = 0; i < LOAD; i++) put(spread(i), 1);
-  OK(xdb_flush(x));
-  assert_true(amplification("random load") <= 5);
-  assert_int_equal(stat_of(x, "table_keys"), LOAD);
-  assert_true(stat_of(x, "minor") > 0 && stat_of(x, "major") > 0);
-  for (uint64_t i = 0; i < LOAD; i += 97) expect_is(spread(i), 1);
-  store_close();
+  const uint32_t most = LOAD / (FULL / 8);
+  double sum = 0;
+  for (uint32_t eighths = 2; eighths <= most; eighths++) {
+    const double bytes = random_load(eighths % 3 ? 1 : 0, FULL / 8 * eighths);
+    assert_true(bytes <= 5.2);
+    sum += bytes;
+  }
+  const double mean = sum / (most - 1);
+  printf("random loads: %.3f on average\n", mean);
+  assert_true(mean <= (most < 8 ? 4.0 : 4.4));
 }
 
 struct table_list {
