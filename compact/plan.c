@@ -6,6 +6,7 @@
 
 #define GARBAGE_SLACK 40u  // percent of a table
 #define ABORT_COST 3u      // a partition may be aborted if it writes more bytes than this per byte of new data
+#define READ_COST 4u       // to read so many bytes that are not written again takes as long as to write one
 #define ABORT_ENTRY 96u    // bytes that a record takes in a memtable more than in a block
 #define MERGE_COST 8u  // bytes that a merge of some runs may write per byte of new data and per table that it removes
 
@@ -477,6 +478,14 @@ uint64_t plan_job_work(const struct job *j) {
     if (old && !j->young) work += old->nr_entries;
   }
   return work;
+}
+
+uint64_t plan_job_size(const struct job *j) {
+  uint64_t reads = 0;
+  for (uint32_t k = 0; k < j->nr_parts && j->all; k++) reads += all_bytes(j->base->parts[j->part + k]);
+  if (!j->all && j->take) reads = runs_bytes(old_part(j), j->take);
+  const uint64_t merged = plan_merged_bytes(j, j->take), again = merged > j->bytes ? merged - j->bytes : 0;
+  return j->cost + (reads > again ? reads - again : 0) / READ_COST;
 }
 
 void plan_work(struct round *r) {

@@ -27,6 +27,8 @@ bool plan_may_abort(const struct job *j);
 void plan_work(struct round *r);
 // The work of one job that writes tables.
 uint64_t plan_job_work(const struct job *j);
+// How long the job's tables take, about, in bytes to write: jobs begin in this order, the largest ahead.
+uint64_t plan_job_size(const struct job *j);
 // Estimates how many bytes of data blocks the job writes if it merges the newest `take` runs with its new data. A job
 // of several partitions merges all of their runs; `take` then has no effect.
 uint64_t plan_merged_bytes(const struct job *j, uint32_t take);

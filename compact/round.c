@@ -190,7 +190,7 @@ static enum remixdb_status run_jobs(struct round *r) {
     struct job *j = &r->jobs[i];
     if (!writes_tables(j)) continue;
     j->task.run = run_job;
-    j->task.size = j->cost;
+    j->task.size = plan_job_size(j);
     r->tasks[nr++] = &j->task;
   }
   workers_run(r->c->workers, r->self, r->tasks, nr);

@@ -10,10 +10,20 @@
 #include "table/scan.h"
 
 // A job reports its progress at least once in so many records, or in so many bytes. The writers' pace needs reports of
-// long records, too.
+// long records, too. Each entry of the job's views and each new record is a unit of work besides the bytes: the REMIX
+// gets an entry for it, or the merge leaves it out.
 #define TABLE_BYTES ((uint64_t)BLKIO_WRITER_NR * BLKIO_WRITER_BUF + (1u << 20))  // a table in the making
 #define PROGRESS_EVERY 256u                                                      // records
 #define PROGRESS_BYTES (256u << 10)
+
+// Tells whether the job goes on, where others may have failed or a scan merge is to be given up.
+static enum remixdb_status job_goes_on(struct job *j) {
+  if (j->scan_merge && atomic_load_explicit(&j->c->yield, memory_order_relaxed))
+    return err_set(REMIXDB_ABORTED, "the merge was given up for a more urgent one");
+  if (likely(!atomic_load_explicit(j->failed, memory_order_relaxed))) return REMIXDB_OK;
+  j->in_vain = true;
+  return err_set(REMIXDB_ABORTED, "another part of the round has failed");
+}
 
 // The newest runs of a view as one sorted stream, with the newest version that they have of each key. Erased keys are
 // left out: all older versions of such a key are erased, too (remix/remix.h, R6). The first of them comes as a
@@ -25,11 +35,19 @@ struct run_stream {
   bool found;              // the stream has returned a version of the current key
   bool any;                // there is a record
   bool any_erased;         // an erased key has come
+  uint32_t skipped;        // records since the last report
+  struct job *j;
   struct kv_rec rec;
   struct sst_scan *scans[REMIX_RUNS_MAX];
 };
 
+static void report_left_out(const struct job *j, uint32_t *nr) {
+  atomic_fetch_add_explicit(&j->c->progress, *nr, memory_order_relaxed);
+  *nr = 0;
+}
+
 static void run_stream_close(struct run_stream *v) {
+  if (v->skipped) report_left_out(v->j, &v->skipped);
   for (uint32_t r = 0; v->walk.x && r < v->walk.x->nr_runs; r++) {
     sst_scan_destroy(v->scans[r]);
     v->scans[r] = NULL;
@@ -38,6 +56,14 @@ static void run_stream_close(struct run_stream *v) {
   remix_unref(v->whole);
   v->whole = NULL;
   v->any = false;
+}
+
+// There may be no other records for long.
+static enum remixdb_status run_stream_skip(struct run_stream *v, struct sst_scan *scan) {
+  sst_scan_skip(scan, 1);
+  if (likely(++v->skipped < PROGRESS_EVERY)) return REMIXDB_OK;
+  report_left_out(v->j, &v->skipped);
+  return job_goes_on(v->j);
 }
 
 // Goes to the next record; at the end sets `any` to false.
@@ -52,7 +78,8 @@ static enum remixdb_status run_stream_next(struct run_stream *v) {
     const bool erased = !v->found && (sel & REMIX_ERASED) == REMIX_ERASED;
     if (v->found || (erased && v->any_erased)) {
       v->found = true;
-      sst_scan_skip(v->scans[run], 1);
+      const enum remixdb_status s = run_stream_skip(v, v->scans[run]);
+      if (unlikely(s != REMIXDB_OK)) return s;
       continue;
     }
     v->found = true;
@@ -73,11 +100,13 @@ static enum remixdb_status run_stream_next(struct run_stream *v) {
 // Begins a stream of the newest `take` runs of the view, at its first record. `all` runs are read at once, of both
 // views.
 static enum remixdb_status run_stream_begin(struct run_stream *v, struct remix *x, uint32_t take, uint32_t all,
-                                            struct compact *c, struct blkio_queue *queue) {
+                                            struct job *j, struct blkio_queue *queue) {
+  struct compact *const c = j->c;
   if (take == 0) return REMIXDB_OK;
   assert(take <= x->nr_runs && !v->whole);
   const enum remixdb_status whole = remix_whole(x, &v->whole);
   if (whole != REMIXDB_OK) return whole;
+  v->j = j;
   v->first = x->nr_runs - take;
   v->found = v->any_erased = false;
   remix_walk_init(&v->walk, v->whole);
@@ -93,7 +122,7 @@ static enum remixdb_status run_stream_begin(struct run_stream *v, struct remix *
 // The same over all partitions of a job and both views of each partition. If both views have a key, the record of the
 // young view is newer.
 struct old_stream {
-  const struct job *j;
+  struct job *j;
   struct worker *w;
   uint32_t next_part;  // the job's partition after the current one; nr_parts: there is none
   struct run_stream old, young;
@@ -107,7 +136,7 @@ static void old_close(struct old_stream *o) {
   o->old_given = o->young_given = false;
 }
 
-static void old_init(struct old_stream *o, const struct job *j, struct worker *w) {
+static void old_init(struct old_stream *o, struct job *j, struct worker *w) {
   memset(o, 0, sizeof(*o));
   o->j = j;
   o->w = w;
@@ -116,13 +145,13 @@ static void old_init(struct old_stream *o, const struct job *j, struct worker *w
 
 // Goes to the job's next partition. Fails with REMIXDB_NOTFOUND if there is none.
 static enum remixdb_status old_next_part(struct old_stream *o) {
-  const struct job *j = o->j;
+  struct job *const j = o->j;
   old_close(o);
   if (o->next_part == j->nr_parts) return REMIXDB_NOTFOUND;
   const struct part *const p = j->base->parts[j->part + o->next_part++];
   const uint32_t take = j->all ? part_runs(p) : j->take, young = take < part_young_runs(p) ? take : part_young_runs(p);
-  const enum remixdb_status s = run_stream_begin(&o->young, part_young(p), young, take, j->c, o->w->queue);
-  return s == REMIXDB_OK ? run_stream_begin(&o->old, part_remix(p), take - young, take, j->c, o->w->queue) : s;
+  const enum remixdb_status s = run_stream_begin(&o->young, part_young(p), young, take, j, o->w->queue);
+  return s == REMIXDB_OK ? run_stream_begin(&o->old, part_remix(p), take - young, take, j, o->w->queue) : s;
 }
 
 // Reads the next record. Fails with REMIXDB_NOTFOUND at the end. The record is valid until the next call.
@@ -135,6 +164,7 @@ static enum remixdb_status old_next(struct old_stream *o, const struct kv_rec **
   const int c = !o->young.any ? -1 : !o->old.any ? 1 : kv_cmp(kref(a->key, a->klen), kref(b->key, b->klen));
   o->old_given = c <= 0;
   o->young_given = c >= 0;
+  o->old.skipped += c == 0;  // the young view hides it
   *rec_out = c < 0 ? a : b;
   return REMIXDB_OK;
 }
@@ -166,7 +196,8 @@ struct table_writer {
   uint64_t seen;             // bytes of records so far, in tables
   uint64_t apart, reported;  // bytes that went apart; bytes of both kinds that were reported
   uint32_t apart_from;       // compact/apart.h
-  uint32_t since;            // records since the last report
+  uint32_t since;            // records since the last report,
+  uint32_t left_out;         // and how many of them, and of those that they hide, get no entry
   uint32_t cuts;             // of the job that were passed
   uint32_t id;               // of the last record's space; 0: none yet
   bool dropped;              // that space is dropped
@@ -225,22 +256,12 @@ static bool table_cut(struct table_writer *tw, const struct kv_rec *next) {
   return tw->cuts != was;
 }
 
-static bool told_to_yield(const struct job *j) {
-  return j->scan_merge && atomic_load_explicit(&j->c->yield, memory_order_relaxed);
-}
-
-static bool others_failed(const struct job *j) { return atomic_load_explicit(j->failed, memory_order_relaxed); }
-
-static enum remixdb_status end_in_vain(struct job *j) {
-  j->in_vain = true;
-  return err_set(REMIXDB_ABORTED, "another part of the round has failed");
-}
-
 static void report(struct table_writer *tw) {
   const uint64_t all = tw->seen + tw->apart;
   tw->since = 0;
   atomic_fetch_add_explicit(&tw->j->c->progress, (all - tw->reported) >> COMPACT_PROGRESS_SHIFT, memory_order_relaxed);
   tw->reported = all;
+  report_left_out(tw->j, &tw->left_out);
 }
 
 // Tells whether a record belongs to a space that is dropped. Records of a space follow each other.
@@ -275,12 +296,11 @@ enum remixdb_status tables_add(const struct compact *c, const struct value_moves
 
 static enum remixdb_status table_add(struct table_writer *tw, const struct kv_rec *rec) {
   struct compact *c = tw->j->c;
-  tw->seen += record_bytes(rec);
   if (++tw->since >= PROGRESS_EVERY || tw->seen + tw->apart - tw->reported >= PROGRESS_BYTES) {
     report(tw);
-    if (told_to_yield(tw->j)) return err_set(REMIXDB_ABORTED, "the merge was given up for a more urgent one");
     if (unlikely(tw->number && sst_build_failed(tw->build))) return table_end(tw);
-    if (unlikely(others_failed(tw->j))) return end_in_vain(tw->j);
+    const enum remixdb_status s = job_goes_on(tw->j);
+    if (unlikely(s != REMIXDB_OK)) return s;
   }
   struct kv_rec hiding;
   if (unlikely(rec->kind & KV_EXPIRES) && rec->expiry <= tw->expired_ms) {
@@ -290,8 +310,11 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
     rec = &hiding;
     tw->j->hid = true;
   }
-  if (rec->kind & KV_TOMB && tw->drop_tombs) return REMIXDB_OK;
-  if (unlikely(tw->j->names != NULL) && tw->drop_tombs && of_dropped_space(tw, rec)) return REMIXDB_OK;
+  if (tw->drop_tombs && (rec->kind & KV_TOMB || (unlikely(tw->j->names != NULL) && of_dropped_space(tw, rec)))) {
+    tw->left_out++;
+    return REMIXDB_OK;
+  }
+  tw->seen += record_bytes(rec);
   struct kv_rec with_ref;
   if (unlikely(rec->vlen >= tw->apart_from)) {
     const uint64_t off = apart_bytes(rec, tw->apart_from);
@@ -330,6 +353,7 @@ static enum remixdb_status write_merged(struct table_writer *tw, struct range *r
                   : !has_old ? -1
                              : kv_cmp(kref(new_rec.key, new_rec.klen), kref(old_rec->key, old_rec->klen));
     if ((s = table_add(tw, c <= 0 ? &new_rec : old_rec)) != REMIXDB_OK) return s;
+    tw->left_out += c == 0;
     if (c <= 0) {
       range_next(range);
       if ((has_new = range_valid(range))) range_record(range, &new_rec);
@@ -380,7 +404,7 @@ static void write_job(struct job *j, struct worker *w, bool pieces) {
   opts.pieces = pieces;
   opts.brief = j->young;
   enum remixdb_status s = range ? sst_build_create(c->ctx, &opts, w->queue, &tw.build) : REMIXDB_NOMEM;
-  if (s == REMIXDB_OK && others_failed(j)) s = end_in_vain(j);
+  if (s == REMIXDB_OK) s = job_goes_on(j);
   if (s == REMIXDB_OK) {
     range_begin(range, j, w);
     s = write_merged(&tw, range, &old);

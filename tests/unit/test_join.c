@@ -75,6 +75,13 @@ static void test_memtable_rounds(void **state) {
   world_fini(&w);
 }
 
+// The round has done so much of what was estimated, in percent.
+static void expect_work(const struct world *w, uint32_t least, uint32_t most) {
+  const uint64_t progress = atomic_load(&w->c.progress), work = atomic_load(&w->c.work);
+  if (progress < work * least / 100 || progress > work * most / 100)
+    fail_msg("%u done of %u", (unsigned)progress, (unsigned)work);
+}
+
 // A join is work of the round, and so is what it reads and writes: writers are slowed down by it.
 static void test_work(void **state) {
   (void)state;
@@ -82,9 +89,28 @@ static void test_work(void **state) {
   small_parts(&w, 6000, 0, 41);
   put(&w, 5, false);
   round_ok(&w, NULL);
-  const uint64_t progress = atomic_load(&w.c.progress), work = atomic_load(&w.c.work);
-  assert_true(work > WIDE_BYTES / 4 >> COMPACT_PROGRESS_SHIFT);
-  if (progress < work / 2 || progress > work + work / 4) fail_msg("%u done of %u", (unsigned)progress, (unsigned)work);
+  assert_true(atomic_load(&w.c.work) > WIDE_BYTES / 4 >> COMPACT_PROGRESS_SHIFT);
+  expect_work(&w, 50, 105);  // small tables are not full
+  world_fini(&w);
+}
+
+// New records of all partitions of a join count.
+static void test_work_for_new(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 20000, 0, 45);
+  w.value = 10;
+  w.c.build.max_pages = NARROW;
+  put_range(&w, 0, w.k.nr, 4, false);
+  round_ok(&w, NULL);
+  w.c.build.max_pages = 4 * WIDE;
+  w.c.join = COMPACT_JOIN;
+  w.c.memtable_size = 8 << 20;
+  for (uint32_t a = first_key_of(&w, 1); a < w.k.nr; a++)
+    if (a % 4 == 1 || a % 4 == 2) put(&w, a, false);
+  round_ok(&w, NULL);
+  assert_true(joined(&w) > 0);
+  expect_work(&w, 90, 105);
   world_fini(&w);
 }
 
@@ -113,6 +139,93 @@ static void test_handed_back(void **state) {
   for (uint32_t i = 0; i < parts; i++) put(&w, first_key_of(&w, i), false);
   round_ok(&w, NULL);
   assert_true(joined(&w) >= JOIN_LEAST && joined(&w) < parts / 2);
+  world_fini(&w);
+}
+
+// Partitions of which one record in ten lives, if they have no new data.
+static uint32_t dead_parts(struct world *w, uint64_t seed) {
+  world_init(w, 30000, 0, seed);
+  w->value = VALUE + 10;
+  w->c.build.max_pages = NARROW;
+  const uint32_t keys = keys_for(w, 80);
+  put_range(w, 0, keys, 1, false);
+  round_ok(w, NULL);
+  w->c.build.max_pages = 16 * TABLE;  // beside such tables nothing is garbage enough for a merge
+  for (uint32_t a = 0; a < keys; a++)
+    if (a % 10) put(w, a, true);
+  round_ok(w, NULL);
+  w->c.build.max_pages = 4 * TABLE;
+  w->c.join = COMPACT_JOIN;
+  return keys;
+}
+
+// Records that a join reads and leaves out are work, too, as many as there are.
+static void test_work_for_dead(void **state) {
+  (void)state;
+  struct world w;
+  const uint32_t keys = dead_parts(&w, 46), parts = w.base->nr_parts;
+  put(&w, keys - 1, false);
+  round_ok(&w, NULL);
+  assert_true(joined(&w) > parts / 2);
+  assert_true(atomic_load(&w.c.progress) > keys);
+  expect_work(&w, 95, 105);
+  world_fini(&w);
+}
+
+// Among the tasks of a round a join counts by what it reads, too: it begins before a task that writes a little more.
+static void test_order(void **state) {
+  (void)state;
+  struct world w;
+  const uint32_t keys = dead_parts(&w, 47);
+  w.c.memtable_size = 1;  // one join
+  put_range(&w, keys - 1, w.k.nr, 7, false);
+  round_ok(&w, NULL);
+  const uint32_t last = w.base->nr_parts - 1;
+  const struct sst *const both = part_run(w.base->parts[0], 0), *const fresh = part_run(w.base->parts[last],
+                                                                                        part_runs(w.base->parts[last]) -
+                                                                                            1);
+  assert_true(joined(&w) >= JOIN_LEAST && part_runs(w.base->parts[0]) == 1);
+  if (fresh->data_size < both->data_size || fresh->number < both->number)
+    fail_msg("%u bytes in table %u, %u in table %u", (unsigned)fresh->data_size, (unsigned)fresh->number,
+             (unsigned)both->data_size, (unsigned)both->number);
+  world_fini(&w);
+}
+
+static struct compact *to_yield;
+static uint32_t reads;
+static ssize_t yielding_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
+  if (++reads == 2) atomic_store(&to_yield->yield, true);
+  return PLACE_REAL->pread(e, fd, buf, len, off);
+}
+
+// All but one record of each partition are erased: a join writes nothing for long. It sees all the same that it is to
+// give way.
+static void test_erased_yields(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 9000, 0, 48);
+  w.c.build.max_pages = NARROW;
+  const uint32_t keys = keys_for(&w, 24);
+  put_range(&w, 0, keys, 1, false);
+  round_ok(&w, NULL);
+  for (uint32_t i = 0; i < w.base->nr_parts; i++) {
+    const uint32_t end = i + 1 < w.base->nr_parts ? first_key_of(&w, i + 1) : keys,
+                   at[1][2] = {{first_key_of(&w, i) + 1, end}};
+    erase_keys(&w, at, 1, 0, NULL);
+  }
+  w.c.build.max_pages = 4 * TABLE;
+  w.c.join = COMPACT_JOIN;
+  w.garbage = true;
+  assert_true(join_due(&w.c, w.base));
+  atomic_store(&w.c.progress, 0);
+  to_yield = &w.c;
+  reads = 0;
+  const struct env_ops was = w.p.ops;
+  w.p.ops.pread = yielding_pread;
+  FAILS(round_try(&w), REMIXDB_ABORTED);
+  w.p.ops = was;
+  expect_failed(&w, REMIXDB_ABORTED, true);
+  assert_in_range(atomic_load(&w.c.progress), 1, keys / 2);
   world_fini(&w);
 }
 
@@ -509,6 +622,8 @@ static void test_by_chance(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_memtable_rounds), cmocka_unit_test(test_work),
+      cmocka_unit_test(test_work_for_new),    cmocka_unit_test(test_work_for_dead),
+      cmocka_unit_test(test_order),           cmocka_unit_test(test_erased_yields),
       cmocka_unit_test(test_at_rest),         cmocka_unit_test(test_emptied),
       cmocka_unit_test(test_emptied_beside),  cmocka_unit_test(test_lives_in_young),
       cmocka_unit_test(test_hidden_by_young), cmocka_unit_test(test_to_and_fro),
