@@ -114,6 +114,8 @@ struct compact {
   bool marked;                      // a round has begun, and its version is not installed yet. The round's thread
   uint32_t apart_from;              // COMPACT_APART, at least KV_REF_MAX + 1; 0: no value is written apart
   const struct remix_watch *watch;  // the watch of the REMIXes that rounds make; NULL: no watch
+  struct err_saved left_out;  // why the last rounds left merges undone; status REMIXDB_OK: none was. The caller of
+                              // a round reads and clears it
   struct compact_stats stats;
   // Puts a key of a tree back into the active memtable and its log, unless a newer version is there.
   enum remixdb_status (*hand_back)(void *arg, struct worker *w, uint32_t tree, const struct kv_rec *rec);
@@ -170,7 +172,7 @@ uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64
 // A partition is merged when so much of its bytes has expired: 1/COMPACT_EXPIRED_SHARE, by the estimate of its tables.
 #define COMPACT_EXPIRED_SHARE 4u
 // Tells whether that is so at this time; 0: nothing has expired. A scan round merges such partitions, too.
-// For a partition that is away: whether any record expires.
+// For a partition that is away: whether any record expires. Not for one that is damaged (view/part.h, P4).
 bool compact_mostly_expired(const struct part *p, uint64_t ms);
 
 // Full compaction: a round brings partitions of one tree down to the fewest tables, from the partition of the key
@@ -226,7 +228,9 @@ void compact_room_fini(struct compact_room *room);
 // written apart are in c->values and not synced: the caller syncs them before it names the version. No file leaves
 // c->values meanwhile. room: NULL, or the bound for all files. With steps the first call asks for room if its files
 // would take too much beside the old ones: *out is then NULL, and the caller runs compact_room_step, and calls again
-// with the newest version as base.
+// with the newest version as base. Merges that can be left undone (joins, merges for garbage and for dropped spaces) do
+// not make the round fail: if one of them finds a damaged table, or joins may have taken the room on the disk or the
+// memory, the call makes the round once more without them.
 // Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base,
                                              const struct wh *frozen, const struct wh *spaces, bool allow_abort,

@@ -155,7 +155,7 @@ enum remixdb_status compact_dropped_find(struct compact *c, struct epoch_slot *s
     uint32_t old, young;
     if (part_is_dropped(p, n)) out->parts = true;
     else if (part_runs_dropped(p, n, &old, &young)) out->tables = true;
-    else if (what == PART_DUE) out->due++;
+    else if (what == PART_DUE && !part_is_damaged(p)) out->due++;
     else continue;
     out->apart = out->apart || has_apart(p);
   }

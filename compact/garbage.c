@@ -62,7 +62,8 @@ static uint32_t add_tree(const struct round *r, const struct round_tree *tree, s
     for (uint32_t k = 0; k < j->nr_parts && !j->append; k++) {
       struct garbage g;
       garbage_of(tree->base->parts[j->part + k], &g);
-      if (j->nr_parts == 1 && part_remix(old_part(j))) to[nr++] = (struct candidate){j, g};
+      if (j->nr_parts == 1 && part_remix(old_part(j)) && !part_is_damaged(old_part(j)))
+        to[nr++] = (struct candidate){j, g};
       add_fresh(&g, &tree->fresh[j->part + k]);
       o->all.files += g.files;
       o->all.live += g.live;

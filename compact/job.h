@@ -63,6 +63,7 @@ struct job {
   _Atomic bool *failed;     // the round's
   bool hid;                 // some record that had expired became a tombstone, or went
   bool in_vain;             // the job ended because another one failed
+  bool damaged;             // old records cannot be read, and the job has marked their partition (view/part.h, P4)
   uint64_t cost;            // bytes to write, about
   uint64_t table_bytes;     // bytes of data for each new table
   const struct kref *cuts;  // ascending keys: no table has keys on both sides of one
@@ -114,6 +115,7 @@ struct round {
   struct job *jobs;           // tree by tree, in order of their keys; room for two per partition
   uint32_t nr_jobs, cap_jobs;
   struct task **tasks;  // room for all jobs
+  bool again;           // the round has failed, and the next one can leave undone what it failed by
 };
 // Takes part in the round.
 static inline bool round_has(const struct round *r, uint32_t tree) { return r->trees[tree].base != NULL; }
@@ -125,6 +127,8 @@ static inline const struct remix *old_view(const struct job *j) {
   return j->young ? part_young(old_part(j)) : part_remix(old_part(j));
 }
 static inline bool writes_tables(const struct job *j) { return j->kind >= COMPACT_MINOR; }
+// The merge can be left undone.
+static inline bool is_optional(const struct job *j) { return j->joins || j->garbage || j->dropped; }
 // Keeps the error of a job that has failed, as the thread has it, so that the round can raise it.
 static inline void job_fail(struct job *j, enum remixdb_status s) {
   err_save(&j->error, j->status = s);

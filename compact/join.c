@@ -33,7 +33,7 @@ static bool is_dead(const struct part *p) {
 // it does not belong to the group.
 static bool group_add(struct group *g, const struct compact *c, const struct part *p, uint64_t fresh, bool whole) {
   const uint64_t bytes = plan_live_bytes(c, p) + fresh, reads = plan_part_bytes(p);
-  if (g->bytes + bytes > g->room || g->reads + reads > JOIN_READ * table_bytes(c)) return false;
+  if (part_is_damaged(p) || g->bytes + bytes > g->room || g->reads + reads > JOIN_READ * table_bytes(c)) return false;
   g->nr++;
   g->bytes += bytes;
   g->reads += reads;
@@ -111,7 +111,7 @@ static bool spend(struct purse *p, const struct group *g) {
   return true;
 }
 
-// Moves a tree's jobs to `to`, and joins some; share 0: none. Returns the place behind them.
+// Moves a tree's jobs to `to`, and joins some. Returns the place behind them.
 static uint32_t join_tree(struct round *r, struct round_tree *tree, uint32_t share, uint32_t to) {
   const uint32_t most = atomic_load_explicit(&r->c->scan_merge_parts, memory_order_relaxed);
   struct purse purse = {.cost = r->scans ? UINT64_MAX : JOIN_ROUND * (uint64_t)r->c->memtable_size,
@@ -122,7 +122,7 @@ static uint32_t join_tree(struct round *r, struct round_tree *tree, uint32_t sha
   tree->first_job = to;
   while (at < end) {
     struct group g = {.nr = 0};
-    if (share && purse.groups) g = group_of(r, share, at, end);
+    if (purse.groups) g = group_of(r, share, at, end);
     if (g.nr && spend(&purse, &g)) {
       join(r, at, g.nr, &r->jobs[to++]);
       at += g.nr;
@@ -134,19 +134,20 @@ static uint32_t join_tree(struct round *r, struct round_tree *tree, uint32_t sha
   return to;
 }
 
-void join_plan(struct round *r, uint32_t but) {
+void join_plan(struct round *r) {
   const uint32_t share = join_share(r->c);
   uint32_t to = 0;
   if (share == 0 || time_ns() < atomic_load_explicit(&r->c->joins_ns, memory_order_relaxed)) return;
   for (uint32_t i = 0; i < TREES; i++)
-    if (round_has(r, i)) to = join_tree(r, &r->trees[i], i != but ? share : 0, to);
+    if (round_has(r, i)) to = join_tree(r, &r->trees[i], share, to);
   r->nr_jobs = to;
 }
 
-void join_failed(struct round *r) {
+bool join_failed(struct round *r) {
   bool any = false;
   for (uint32_t i = 0; i < r->nr_jobs; i++) any = any || r->jobs[i].joins;
   if (any) atomic_store_explicit(&r->c->joins_ns, time_ns() + JOIN_AGAIN_NS, memory_order_relaxed);
+  return any;
 }
 
 // ---- whether one is due

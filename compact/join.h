@@ -9,7 +9,8 @@
 //       estimate, the result has at most 1/COMPACT_JOIN of a table. A split of a full partition makes larger ones,
 //       which are joined only when they have lost a part of that. A joined partition is split only when it has grown to
 //       more than COMPACT_PART_TABLES tables. So a partition does not go to and fro. A small append makes a small
-//       partition, which may be joined; J2 bounds how often.
+//       partition, which may be joined; J2 bounds how often. A whole compaction brings neighbours together itself, and
+//       its rounds have no joins.
 //   J2  A join takes JOIN_LEAST partitions or more, none of which has more than half of the result, or JOIN_MANY or
 //       more. A partition that the round writes as a whole anyway counts as small. So joins write a record as often as
 //       its partition becomes twice as large, and a row of small appends does not write the same records each time.
@@ -22,6 +23,13 @@
 //       A join reads JOIN_READ tables at most. They are part of the round's estimates of work and of
 //       room. A store at rest makes as many joins in a round as it merges partitions for scans, and gives them up for a
 //       memtable. Where partitions can leave, a round at rest does only that.
+//   J6  No round of a memtable fails because of a join alone. If a join finds a damaged table, or a round with joins
+//       finds no room on the disk or no memory, the round is made again without it (compact_round). A partition with a
+//       damaged table is not joined again (view/part.h, P4).
+//
+// Joins take no account of named spaces, nor do the tables of a round, which have records of all of them. Otherwise
+// each space would keep a partition for ever, and a store may have NAMES_MAX of them. The drop of a space that shares a
+// joined partition merges that partition (compact/dropped.h), which has at most 1/COMPACT_JOIN of a table.
 #ifndef COMPACT_JOIN_H
 #define COMPACT_JOIN_H
 
@@ -35,12 +43,11 @@
 
 // Finds the partitions that leave (J4). The round has decided its jobs.
 void join_dead(struct round *r);
-// Plans joins in the trees whose jobs are decided: the jobs of neighbours become one job. but: a tree that is left out;
-// TREES: none.
-void join_plan(struct round *r, uint32_t but);
-// The round has failed for want of room on the disk. If it had joins, the next ones wait for JOIN_AGAIN_NS: a flush
-// that frees room must not need room for them.
-void join_failed(struct round *r);
+// Plans joins in the trees whose jobs are decided: the jobs of neighbours become one job.
+void join_plan(struct round *r);
+// The round has failed for want of room on the disk, or of memory. If it had joins, returns true, and the next ones
+// wait for JOIN_AGAIN_NS: a flush that frees room must not need room for them.
+bool join_failed(struct round *r);
 // Tells whether a partition of the tree can leave, or some can be joined, if there is no new data. A tree of which some
 // partition is away is left alone: a look opens none.
 bool join_due(const struct compact *c, const struct version *tree);

@@ -39,6 +39,7 @@ static uint64_t expired_ms(const struct compact *c) {
 
 bool compact_mostly_expired(const struct part *p, uint64_t ms) {
   if (part_is_away(p)) return part_expires(p);
+  if (part_is_damaged(p)) return false;
   const uint64_t expired = expired_bytes(p, ms);
   return expired > 0 && expired >= all_bytes(p) / COMPACT_EXPIRED_SHARE;
 }
@@ -387,7 +388,7 @@ static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint
     const struct part *const p = tree->base->parts[i];
     if (!*left || r->garbage) continue;
     if (r->dropped) {
-      if (!tree->names || part_dropped(p, tree->names) != PART_DUE) continue;
+      if (!tree->names || part_dropped(p, tree->names) != PART_DUE || part_is_damaged(p)) continue;
       j->scan_merge = j->dropped = true;
       plan_all(j);
       --*left;
@@ -404,9 +405,10 @@ static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint
                             : young && compact_scan_debt_paid(young) ? young
                                                                      : NULL;
     if (!x) continue;
+    atomic_store_explicit(&x->scan_debt, 0, memory_order_relaxed);
+    if (part_is_damaged(p)) continue;
     j->scan_merge = true;
     decide_major(j, part_young_runs(p) + (x == old ? scan_merge_depth(x, &bytes) : 0));
-    atomic_store_explicit(&x->scan_debt, 0, memory_order_relaxed);
     --*left;
   }
   tree->end_job = r->nr_jobs;
@@ -422,7 +424,8 @@ void plan_dropped_one(struct round *r) {
   const struct round_tree *const tree = &r->trees[TREE_SPACES];
   for (uint32_t i = tree->first_job; i < tree->end_job && tree->names; i++) {
     struct job *const j = &r->jobs[i];
-    if (j->kind != COMPACT_KEEP || j->upto || j->gone || part_dropped(old_part(j), tree->names) != PART_DUE) continue;
+    if (j->kind != COMPACT_KEEP || j->upto || j->gone || part_is_damaged(old_part(j))) continue;
+    if (part_dropped(old_part(j), tree->names) != PART_DUE) continue;
     j->dropped = true;
     plan_all(j);
     return;

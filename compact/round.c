@@ -439,10 +439,29 @@ static enum remixdb_status round_begin(struct round *r, const struct version *ba
   return REMIXDB_OK;
 }
 
+// Tells whether a round that failed had merges that can be left undone, and would do without them: because these alone
+// could not read old records, or because joins may have taken the room or the memory. The next round does not make
+// them.
+static bool can_leave_out(struct round *r, enum remixdb_status s) {
+  bool any = false;
+  if (s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM) return join_failed(r);
+  for (uint32_t i = 0; i < r->nr_jobs; i++) {
+    const struct job *const j = &r->jobs[i];
+    if (j->status != REMIXDB_OK && !j->in_vain) {
+      if (!j->damaged || !is_optional(j)) return false;
+      any = true;
+    }
+    for (uint32_t o = 0; o < j->nr_outputs; o++)
+      if (j->outputs[o].status != REMIXDB_OK) return false;
+  }
+  return any;
+}
+
 // Frees a round. If the round has failed, removes its files. Returns s.
 static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
   if (s != REMIXDB_OK && s != REMIXDB_ABORTED) atomic_fetch_add_explicit(&r->c->stats.failed, 1, memory_order_relaxed);
   err_cleanup_begin();
+  r->again = s != REMIXDB_OK && can_leave_out(r, s);
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     struct job *j = &r->jobs[i];
     for (uint32_t o = 0; o < j->nr_outputs; o++) {
@@ -458,7 +477,6 @@ static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
     mem_free(j->tables);
     if (j->values.log) value_batch_fini(&j->values);
   }
-  if (s == REMIXDB_NOSPACE) join_failed(r);
   packing_end(r->pack, s == REMIXDB_OK);  // after the last use of its parts by a round that failed
   if (s != REMIXDB_OK) compact_undo_values(r->c);
   mem_free(r->tasks);
@@ -468,43 +486,68 @@ static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
   return s;
 }
 
-enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base, const struct wh *frozen,
-                                  const struct wh *spaces, bool allow_abort, struct compact_whole *whole,
-                                  struct compact_room *room, struct version **out) {
-  struct round r = {.c = c, .self = self};
+// Tells whether the spaces' tree takes part in the round of a memtable, which may have new data for it. New data waits
+// for no whole compaction. Without these only merges that can be left undone are a reason: not if a partition cannot be
+// opened.
+static bool spaces_take_part(const struct round *r, const struct version *tree, const struct compact_whole *whole,
+                             bool dropped) {
+  const struct wh *const fresh = r->trees[TREE_SPACES].frozen;
+  if (!tree) return false;
+  if ((fresh && wh_count(fresh)) || (whole && whole->from_tree == TREE_SPACES)) return true;
+  if (!dropped) return !whole && join_due(r->c, tree);  // opens no partition
+  err_cleanup_begin();
+  const enum remixdb_status s = version_tree_ready(tree, r->c->workers, r->self, NULL);
+  err_cleanup_end();
+  return s == REMIXDB_OK;
+}
+
+// The round of a memtable, once.
+static enum remixdb_status memtable_round(struct round *r, struct version *base, bool allow_abort,
+                                          struct compact_whole *whole, struct compact_room *room,
+                                          struct version **out) {
+  struct compact *const c = r->c;
   uint32_t next = 0;
-  *out = NULL;
   const bool steps = room && room->steps, ask = steps && !room->planned;
   // the steps for room are work of this round, too
   if (!steps || ask) atomic_store_explicit(&c->progress, 0, memory_order_relaxed);
-  // New data waits for no whole compaction, and a tree without new data needs a round only for that.
-  const bool dropped = atomic_load_explicit(&c->dropped_too, memory_order_relaxed);
-  const bool both = base->spaces && ((spaces && wh_count(spaces)) || (whole && whole->from_tree == TREE_SPACES) ||
-                                     dropped || join_due(c, base->spaces));  // opens no partition
-  r.trees[TREE_UNNAMED].frozen = frozen;
-  r.trees[TREE_SPACES].frozen = spaces;
-  enum remixdb_status s = round_begin(&r, base, both);
+  const bool dropped = atomic_load_explicit(&c->dropped_too, memory_order_relaxed),
+             both = spaces_take_part(r, base->spaces, whole, dropped);
+  enum remixdb_status s = round_begin(r, base, both);
   for (uint32_t i = 0; i < TREES && s == REMIXDB_OK; i++)
-    if (round_has(&r, i) && r.trees[i].frozen) s = fresh_measure(&r, &r.trees[i]);
+    if (round_has(r, i) && r->trees[i].frozen) s = fresh_measure(r, &r->trees[i]);
   for (uint32_t i = 0; i < TREES && s == REMIXDB_OK; i++) {
     uint32_t none;
     const bool all = whole && whole->from_tree == i;
-    if (round_has(&r, i)) plan_jobs(&r, i, all ? whole : NULL, all ? &next : &none);
+    if (round_has(r, i)) plan_jobs(r, i, all ? whole : NULL, all ? &next : &none);
   }
-  if (s == REMIXDB_OK) {
-    join_dead(&r);
-    if (!whole || whole->most == 0) join_plan(&r, whole ? whole->from_tree : TREES);
-  }
-  if (s == REMIXDB_OK && dropped && both) plan_dropped_one(&r);
-  if (s == REMIXDB_OK && ask) s = garbage_plan_room(&r, base, room);
-  else if (s == REMIXDB_OK && room && !steps) s = garbage_plan_within(&r, base, room);
-  if (s != REMIXDB_OK || (ask && room->nr)) return round_end(&r, s);
-  s = round_make(&r, base, allow_abort, out);
+  if (s == REMIXDB_OK) join_dead(r);
+  if (s == REMIXDB_OK && !whole) join_plan(r);  // a whole compaction brings neighbours together itself
+  if (s == REMIXDB_OK && dropped && both) plan_dropped_one(r);
+  if (s == REMIXDB_OK && ask) s = garbage_plan_room(r, base, room);
+  else if (s == REMIXDB_OK && room && !steps) s = garbage_plan_within(r, base, room);
+  if (s != REMIXDB_OK || (ask && room->nr)) return round_end(r, s);
+  s = round_make(r, base, allow_abort, out);
   if (s == REMIXDB_OK) {
     if (whole) whole_came(whole, base, next);
-    round_count(&r);
+    round_count(r);
   }
-  return round_end(&r, s);
+  return round_end(r, s);
+}
+
+enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base, const struct wh *frozen,
+                                  const struct wh *spaces, bool allow_abort, struct compact_whole *whole,
+                                  struct compact_room *room, struct version **out) {
+  struct round r;
+  enum remixdb_status s;
+  *out = NULL;
+  do {
+    r = (struct round){.c = c, .self = self};
+    r.trees[TREE_UNNAMED].frozen = frozen;
+    r.trees[TREE_SPACES].frozen = spaces;
+    s = memtable_round(&r, base, allow_abort, whole, room, out);
+    if (r.again) err_save(&c->left_out, s);
+  } while (r.again);
+  return s;
 }
 
 // ---- scan merges
@@ -535,7 +578,7 @@ static enum remixdb_status scan_round(struct round *r, struct version *base, str
   if (s == REMIXDB_OK) {
     plan_scan_merges(r);
     join_dead(r);
-    if (r->garbage && !r->room && !changes(r)) join_plan(r, TREES);
+    if (r->garbage && !r->room && !changes(r)) join_plan(r);
   }
   if (s == REMIXDB_OK && r->room) garbage_plan_step(r, r->room);
   else if (s == REMIXDB_OK && r->garbage && !changes(r)) s = garbage_plan_rest(r, base);
@@ -565,14 +608,15 @@ enum remixdb_status compact_garbage_round(struct compact *c, struct worker *self
 
 enum remixdb_status compact_room_step(struct compact *c, struct worker *self, struct version *base,
                                       struct compact_room *room, struct version **out) {
-  enum remixdb_status s = REMIXDB_OK;
   *out = NULL;
-  // no merge is left of a step if its partitions went meanwhile
-  while (s == REMIXDB_OK && !*out && room->at < room->nr) {
+  // no merge is left of a step if its partitions went meanwhile, and none is made if one of them is damaged
+  while (!*out && room->at < room->nr) {
     struct round r = {.c = c, .self = self, .garbage = true, .room = room};
-    s = scan_round(&r, base, out);
+    const enum remixdb_status s = scan_round(&r, base, out);
+    if (s != REMIXDB_OK && !r.again) return s;
+    if (r.again) err_save(&c->left_out, s);
   }
-  return s;
+  return REMIXDB_OK;
 }
 
 bool compact_garbage_due(const struct compact *c, const struct version *v) {

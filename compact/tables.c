@@ -128,6 +128,7 @@ struct old_stream {
   struct run_stream old, young;
   // The stream has returned the current record of this view, or the other view's record hides it.
   bool old_given, young_given;
+  bool failed;  // a record could not be read
 };
 
 static void old_close(struct old_stream *o) {
@@ -159,6 +160,7 @@ static enum remixdb_status old_next(struct old_stream *o, const struct kv_rec **
   enum remixdb_status s = o->old_given ? run_stream_next(&o->old) : REMIXDB_OK;
   if (s == REMIXDB_OK && o->young_given) s = run_stream_next(&o->young);
   while (s == REMIXDB_OK && !o->old.any && !o->young.any) s = old_next_part(o);
+  o->failed = s != REMIXDB_OK && s != REMIXDB_NOTFOUND;
   if (s != REMIXDB_OK) return s;
   const struct kv_rec *const a = &o->old.rec, *const b = &o->young.rec;
   const int c = !o->young.any ? -1 : !o->old.any ? 1 : kv_cmp(kref(a->key, a->klen), kref(b->key, b->klen));
@@ -167,6 +169,15 @@ static enum remixdb_status old_next(struct old_stream *o, const struct kv_rec **
   o->old.skipped += c == 0;  // the young view hides it
   *rec_out = c < 0 ? a : b;
   return REMIXDB_OK;
+}
+
+// The job has failed. If the partition that it reads is damaged, marks it.
+static void old_damaged(const struct old_stream *o, enum remixdb_status s) {
+  struct job *const j = o->j;
+  if (s != REMIXDB_CORRUPT && (s != REMIXDB_IO || !o->failed)) return;
+  if (o->next_part == 0 || !(j->all || j->take)) return;
+  struct part *const p = j->base->parts[j->part + o->next_part - 1];
+  j->damaged = !atomic_exchange_explicit(&p->damaged, true, memory_order_relaxed);
 }
 
 // A file of another program may have the name of the next number. That file keeps its name, and the number is skipped.
@@ -410,6 +421,7 @@ static void write_job(struct job *j, struct worker *w, bool pieces) {
     s = write_merged(&tw, range, &old);
   }
   old_close(&old);
+  old_damaged(&old, s);
   if (s != REMIXDB_OK) job_fail(j, s);  // before the builder's clean-up can set another message
   sst_build_destroy(tw.build);
   mem_free(range);

@@ -180,6 +180,14 @@ static void round_failed(struct xdb *x, struct xdb_whole *whole, enum remixdb_st
   if (again) xdb_say(x, "compaction failed and will be tried again: %s", why.msg);
 }
 
+// Says which merges the round has left undone.
+static void say_left_out(struct xdb *x) {
+  struct err_saved *const why = &x->compact.left_out;
+  if (why->status == REMIXDB_OK) return;
+  xdb_say(x, "compaction has left out merges that can wait: %s", why->msg);
+  why->status = REMIXDB_OK;
+}
+
 // Returns false when the round failed.
 static bool memtable_run(struct xdb *x, struct worker *w, const struct memtable_round *r) {
   const uint64_t began = time_ns();
@@ -188,6 +196,7 @@ static bool memtable_run(struct xdb *x, struct worker *w, const struct memtable_
   if (s == REMIXDB_NOSPACE && make_room(x, r->asked)) s = compact_and_install(x, w, r);
   if (s == REMIXDB_OK) round_succeeded(x, r->whole, began);
   else round_failed(x, r->whole, s);
+  say_left_out(x);
   return s == REMIXDB_OK;
 }
 

@@ -17,6 +17,7 @@ enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct 
   atomic_init(&p->refs, 1);
   atomic_init(&p->remix, remix);
   atomic_init(&p->young, young);
+  atomic_init(&p->damaged, false);
   remix_quick_set(&p->quick, remix);
   p->away = NULL;
   atomic_init(&p->dropped, 0);

@@ -16,6 +16,8 @@
 //       view have no quick search (anchors_quick_set). It is written before `remix`, so a reader who has found `remix`
 //       (P1) has it, too. It has no reference of its own, because a view that a partition has never changes, and lives
 //       as long as the partition.
+//   P4  `damaged` tells that a merge could not read the partition's tables. No merge takes it from then on that can be
+//       left undone: other work in its round would fail with it. It is never cleared.
 #ifndef PART_H
 #define PART_H
 
@@ -60,6 +62,7 @@ struct part {  // counted, shared between versions; immutable but for P1 and P3
                                   // (remix_make_young)
   struct remix_quick quick;       // P3
   _Atomic uint32_t refs;
+  _Atomic bool damaged;      // P4. Relaxed
   struct part_away *away;    // NULL: it never was away
   _Atomic uint64_t dropped;  // part_dropped (view/version.h); 0: not known. Relaxed
   uint64_t hides;            // part_hides; set before another thread has the partition
@@ -104,6 +107,9 @@ static inline uint32_t part_seek_begin(const struct part *p, struct kref key) {
   return seg;
 }
 static inline bool part_is_away(const struct part *p) { return !part_remix(p) && p->away; }
+static inline bool part_is_damaged(const struct part *p) {  // P4
+  return atomic_load_explicit(&p->damaged, memory_order_relaxed);
+}
 static inline bool part_is_empty(const struct part *p) { return !part_remix(p) && !p->away; }
 // Tells whether the partition has a young view, also if it is away.
 static inline bool part_has_young(const struct part *p) {

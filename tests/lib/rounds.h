@@ -112,6 +112,9 @@ static inline struct remix *young_of(struct world *w, uint32_t part) { return w-
 
 uint64_t tombs_of(struct world *w, uint32_t part);
 
+// Flips a bit in each page of the oldest table of a partition of a tree; the next call flips them back.
+void damage(const struct version *tree, uint32_t part);
+
 // The number of first keys that fill about so many tables.
 uint32_t keys_for(struct world *w, double tables);
 

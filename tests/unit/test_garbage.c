@@ -230,6 +230,56 @@ static void test_steps_fail(void **state) {
   world_fini(&w);
 }
 
+static uint32_t worst_of(const struct version *v) {
+  double most = 0;
+  uint32_t worst = 0;
+  for (uint32_t i = 0; i < v->nr_parts; i++) {
+    struct garbage g;
+    garbage_of(v->parts[i], &g);
+    if ((double)g.garbage / (double)(g.live + 1) <= most) continue;
+    most = (double)g.garbage / (double)(g.live + 1);
+    worst = i;
+  }
+  return worst;
+}
+
+// The partition with the most garbage cannot be read. All other work is done, and nobody tries to merge that one again.
+static void test_damaged(void **state) {
+  (void)state;
+  for (enum way way = FREE; way < WAYS; way++) {  // FREE: at rest
+    struct world w;
+    garbage_init(&w, 9000, 0, 160);
+    const uint32_t bad = worst_of(w.base), other = w.base->nr_parts - 2, key = first_key_of(&w, other);
+    const struct sst *const run = part_run(w.base->parts[bad], 0);
+    w.garbage = way == FREE;
+    w.bounded = way != FREE;
+    w.room.steps = way == STEPS;
+    w.c.memtable_size = 64 << 10;
+    if (way != FREE) put_range(&w, key, first_key_of(&w, other + 1), 5, false);
+    damage(w.base, bad);
+    assert_true(bad + 1 < other);
+    if (way == FREE) FAILS(round_try(&w), REMIXDB_CORRUPT);
+    OK(round_try(&w));
+    damage(w.base, bad);
+    for (w.step = way == STEPS; w.step; damage(w.base, bad)) {
+      if (w.next) world_install_step(&w);
+      damage(w.base, bad);
+      OK(round_try(&w));
+      w.step = w.next != NULL;
+    }
+    if (way == STEPS) OK(round_try(&w));
+    assert_non_null(w.next);
+    if (way == FREE) world_install_step(&w);
+    else world_install(&w);
+    assert_int_equal(atomic_load(&w.c.stats.failed), 1);
+    assert_true(atomic_load(&w.c.stats.garbage_merges) > 0);
+    assert_true(part_is_damaged(w.base->parts[bad]) && part_run(w.base->parts[bad], 0) == run);
+    assert_true((w.c.left_out.status == REMIXDB_CORRUPT) == (way != FREE));
+    compact_room_fini(&w.room);
+    world_fini(&w);
+  }
+}
+
 // Log and reserved room count, too.
 static void test_beside(void **state) {
   (void)state;
@@ -351,7 +401,7 @@ int main(void) {
       cmocka_unit_test(test_estimates),   cmocka_unit_test(test_hides),      cmocka_unit_test(test_most),
       cmocka_unit_test(test_bound),       cmocka_unit_test(test_beside),     cmocka_unit_test(test_rest),
       cmocka_unit_test(test_rest_yields), cmocka_unit_test(test_rest_fails), cmocka_unit_test(test_compressed),
-      cmocka_unit_test(test_steps_fail),
+      cmocka_unit_test(test_steps_fail),  cmocka_unit_test(test_damaged),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

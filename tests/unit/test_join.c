@@ -556,6 +556,94 @@ static void test_fails(void **state) {
   }
 }
 
+// A table of a partition that would be joined is damaged. The round does all else, and later ones do not try again.
+static void test_damaged(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 6; i++) {
+    struct world w;
+    const bool rest = i % 2;
+    small_parts(&w, 6000, i % 3, 98);
+    const uint32_t parts = w.base->nr_parts, bad = i / 2 == 0 ? 0 : i / 2 == 1 ? JOIN_LEAST / 2 : parts - 1;
+    struct part *const was = w.base->parts[bad];
+    part_ref(was);
+    w.garbage = rest;
+    for (uint32_t rounds = 0; rest || join_due(&w.c, w.base) || !part_is_damaged(was); rounds++) {
+      const uint32_t at = version_find(w.base, part_anchor(was));
+      assert_true(rounds < 50 && w.base->parts[at] == was);
+      if (!rest) put(&w, first_key_of(&w, at ? 0 : 1), false);
+      damage(w.base, at);
+      const enum remixdb_status s = round_try(&w);
+      damage(w.base, at);
+      if (rest && s == REMIXDB_CORRUPT) continue;
+      OK(s);
+      if (!w.next) break;
+      if (rest) world_install_step(&w);
+      else world_install(&w);
+    }
+    const uint32_t at = version_find(w.base, part_anchor(was));
+    assert_true(w.base->parts[at] == was && part_is_damaged(was));
+    assert_int_equal(atomic_load(&w.c.stats.failed), 1);
+    assert_true(joined(&w) > parts / 2 && w.base->nr_parts < parts / 2);
+    assert_int_equal(w.c.left_out.status, rest ? REMIXDB_OK : REMIXDB_CORRUPT);
+    part_unref(was);
+    world_fini(&w);
+  }
+}
+
+// A compaction of the whole, in parts, while most is deleted, so that partitions leave or are joined between its
+// rounds and in them.
+static void test_whole_beside(void **state) {
+  (void)state;
+  static struct compact_whole whole;
+  uint64_t did = 0, left = 0;
+  check_seed = check_seed_or(1);
+  for (uint32_t i = 0; i < 6; i++) {
+    struct world w;
+    uint64_t rng = check_seed + i;
+    uint32_t rounds = 0, between = 0;
+    world_init(&w, 8000, i % 3, check_seed + i);
+    w.value = VALUE + 10;
+    w.both = i % 2;
+    if (w.both) OK(version_begin_spaces(w.base));
+    w.c.build.max_pages = NARROW;
+    put_range(&w, 0, w.k.nr, 1, false);
+    round_ok(&w, NULL);
+    put_range(&w, 0, w.k.nr, 40, false);  // a part of each partition, so that the whole takes many rounds
+    round_ok(&w, NULL);
+    const uint32_t parts = w.base->nr_parts;
+    w.c.join = COMPACT_JOIN;
+    whole = (struct compact_whole){.budget = 1};
+    for (;; rounds++) {
+      const uint32_t from = (uint32_t)(rng_next(&rng) % w.k.nr), span = w.k.nr / 12,
+                     end = from + span < w.k.nr ? from + span : w.k.nr;
+      assert_true(rounds < 400);
+      const bool stay = rng_next(&rng) % 2;  // dead ones do, for a while
+      w.c.build.max_pages = stay ? 16 * TABLE : NARROW;
+      w.c.join = stay ? 0 : COMPACT_JOIN;
+      for (uint32_t a = from; a < end; a++)
+        if (rng_next(&rng) % 2 || a % 24) put(&w, a, true);
+      if (rng_next(&rng) % 2) {
+        round_ok(&w, NULL);
+        between++;
+        w.c.build.max_pages = NARROW;
+        continue;
+      }
+      w.c.build.max_pages = NARROW;
+      w.c.join = COMPACT_JOIN;
+      w.whole = &whole;
+      round_ok(&w, NULL);
+      w.whole = NULL;
+      if (whole.end) break;
+      compact_whole_on(&whole);
+    }
+    did += joined(&w);
+    left += emptied(&w);
+    assert_true(between > 3 && rounds - between > 3 && w.base->nr_parts < parts);
+    world_fini(&w);
+  }
+  assert_true(did > 0 && left > 0);
+}
+
 // On a full disk joins do not keep a round from its own work: the next rounds have none for a while.
 static void test_full_disk(void **state) {
   (void)state;
@@ -624,6 +712,7 @@ int main(void) {
       cmocka_unit_test(test_memtable_rounds), cmocka_unit_test(test_work),
       cmocka_unit_test(test_work_for_new),    cmocka_unit_test(test_work_for_dead),
       cmocka_unit_test(test_order),           cmocka_unit_test(test_erased_yields),
+      cmocka_unit_test(test_damaged),         cmocka_unit_test(test_whole_beside),
       cmocka_unit_test(test_at_rest),         cmocka_unit_test(test_emptied),
       cmocka_unit_test(test_emptied_beside),  cmocka_unit_test(test_lives_in_young),
       cmocka_unit_test(test_hidden_by_young), cmocka_unit_test(test_to_and_fro),
