@@ -355,6 +355,133 @@ static void test_away(void **state) {
   }
 }
 
+// ---- spaces of which little is left
+
+#define MANY 40u
+
+static struct xdb_ref *many_ref(struct world *w, uint32_t i) {
+  char name[16];
+  (void)snprintf(name, sizeof(name), "many %02u", i);
+  struct xdb_space *const sp = remixdb_space_open(w->x, name, true);
+  struct xdb_ref *const r = sp ? remixdb_space_ref(sp) : NULL;
+  CHECK(r);
+  remixdb_space_close(sp);
+  return r;
+}
+
+// Many spaces, each with records [0, 60), and then with [0, 2) only.
+static void fill_many(struct world *w) {
+  uint8_t v[1000];
+  for (uint32_t i = 0; i < MANY; i++) {
+    struct xdb_ref *const r = many_ref(w, i);
+    for (uint32_t k = 0; k < 60; k++) {
+      char key[16];
+      (void)snprintf(key, sizeof(key), "%08u", k);
+      value_of(i, k, v, sizeof(v));
+      CHECK(remixdb_put(r, key, 8, v, sizeof(v)));
+    }
+    remixdb_unref(r);
+  }
+  CHECK(remixdb_flush(w->r));
+  for (uint32_t i = 0; i < MANY; i++) {
+    struct xdb_ref *const r = many_ref(w, i);
+    const struct remixdb_range most = {{"00000002", 8}, {"9", 1}};
+    CHECK(remixdb_del_range(r, &most));
+    remixdb_unref(r);
+  }
+}
+
+// Rounds of a few records of the unnamed space, until nothing is left to join.
+static void settle_many(struct world *w) {
+  uint64_t before = UINT64_MAX;
+  for (uint32_t n = 0; n < 50; n++) {
+    CHECK(remixdb_put(w->r, "k", 1, "v", 1) && remixdb_flush(w->r));
+    const uint64_t now = xdb_super(w->x)->version->spaces->nr_parts;
+    if (now == before) return;
+    before = now;
+  }
+  CHECK(!"the joins come to an end");
+}
+
+// The number of partitions follows what lives, not the number of spaces: what is left of many is in one partition. Each
+// of them can be dropped all the same, and the others stay.
+static void test_joined(void **state) {
+  (void)state;
+  for (int workers = 0; workers <= 2; workers += 2) {
+    struct world w;
+    world_init(&w, workers);
+    fill_many(&w);
+    settle_many(&w);
+    const uint32_t parts = xdb_super(w.x)->version->spaces->nr_parts;
+    CHECK_SAYS(parts <= 4 && stat_of(w.x, "joined") + stat_of(w.x, "emptied") > 8, "%u partitions", parts);
+    for (uint32_t gone = 0; gone < MANY; gone += 13) {
+      char name[16];
+      (void)snprintf(name, sizeof(name), "many %02u", gone);
+      CHECK(remixdb_space_drop(w.x, name));
+      settle(&w);
+      CHECK(stat_of(w.x, "dropped_bytes") == 0);
+    }
+    for (uint32_t i = 0; i < MANY; i++) {
+      struct xdb_ref *const r = many_ref(&w, i);
+      check_space(r, i, i % 13 ? 2 : 0, 1000);
+      remixdb_unref(r);
+    }
+    CHECK(remixdb_verify(w.r));
+    leave(&w);
+  }
+}
+
+static void damage_all(const struct sst *t) {
+  FILE *const f = fopen(t->path, "r+b");
+  CHECK(f);
+  for (uint32_t p = 0; p < t->nr_pages; p++) {
+    const long off = (long)(t->base + (uint64_t)p * BLOCK_PAGE) + 40;
+    CHECK(fseek(f, off, SEEK_SET) == 0);
+    const int c = fgetc(f);
+    CHECK(c != EOF && fseek(f, off, SEEK_SET) == 0 && fputc(c ^ 1, f) != EOF);
+  }
+  CHECK(fclose(f) == 0);
+}
+
+// A table of a space is damaged, where partitions of spaces are to be joined. The store takes writes all the same, of
+// the space, too, and all other records are there.
+static void test_damaged(void **state) {
+  (void)state;
+  for (int workers = 0; workers <= 2; workers += 2) {
+    struct world w;
+    world_init(&w, workers);
+    w.x->compact.join = 0;
+    fill_many(&w);
+    CHECK(remixdb_flush(w.r));
+    const struct version *const tree = xdb_super(w.x)->version->spaces;
+    CHECK(tree->nr_parts > 16);
+    damage_all(part_run(tree->parts[tree->nr_parts / 2], 0));
+    const uint64_t was = stat_of(w.x, "joined");
+    w.x->compact.join = COMPACT_JOIN;
+    settle_many(&w);
+    CHECK(stat_of(w.x, "joined") > was + 4 && stat_of(w.x, "failed") == 1);
+    uint32_t lost = 0;
+    for (uint32_t i = 0; i < MANY; i++) {
+      struct xdb_ref *const r = many_ref(&w, i);
+      for (uint32_t k = 0; k < 2; k++) {
+        char key[16];
+        uint8_t v[1000], want[1000];
+        (void)snprintf(key, sizeof(key), "%08u", k);
+        value_of(i, k, want, sizeof(want));
+        if (remixdb_getn(r, key, 8, v, sizeof(v), NULL)) CHECK(memcmp(v, want, sizeof(want)) == 0);
+        else {
+          CHECK(remixdb_errcode() == REMIXDB_CORRUPT);
+          lost++;
+        }
+      }
+      CHECK(remixdb_put(r, "zz", 2, "new", 3));
+      remixdb_unref(r);
+    }
+    CHECK_SAYS(lost > 0 && lost <= 8, "%u", lost);
+    leave(&w);
+  }
+}
+
 // ---- power cuts and a full disk
 
 // Fills three spaces on the disk, drops the one in the middle, and one at the end.
@@ -499,6 +626,7 @@ int main(void) {
       cmocka_unit_test(test_mixed),   cmocka_unit_test(test_tables),   cmocka_unit_test(test_readers),
       cmocka_unit_test(test_writers), cmocka_unit_test(test_given_up), cmocka_unit_test(test_cuts),
       cmocka_unit_test(test_full),    cmocka_unit_test(test_no_room),  cmocka_unit_test(test_away),
+      cmocka_unit_test(test_joined),  cmocka_unit_test(test_damaged),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
