@@ -465,8 +465,7 @@ static void install(struct xdb *x) {
   }
   (void)pthread_mutex_unlock(&x->collect.lock);
   xdb_lock(x);
-  eventcount_wake_all(&x->changed);
-  xdb_unlock(x);
+  xdb_unlock_changed(x);
 }
 
 // ---- who collects
@@ -527,8 +526,7 @@ bool collect_idle(struct xdb *x, struct epoch_slot *slot) {
   if (ready) workers_kick(x->workers);
   if (!more) {
     xdb_lock(x);
-    eventcount_wake_all(&x->changed);
-    xdb_unlock(x);
+    xdb_unlock_changed(x);
   }
   return more;
 }

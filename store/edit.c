@@ -131,7 +131,6 @@ void xdb_edits_run(struct xdb *x, struct worker *w) {
     xdb_lock(x);
     e->error = result;
     e->done = true;
-    eventcount_wake_all(&x->changed);
-    xdb_unlock(x);
+    xdb_unlock_changed(x);
   }
 }

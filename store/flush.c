@@ -57,8 +57,8 @@ static enum remixdb_status waiter_wait(struct waiter *w) {
   xdb_lock_wait(x, REPORT_NS);
   if (time_ns() - w->told_ns < REPORT_NS) return REMIXDB_OK;
   waiter_look(w);
-  if (!w->own && --x->rounds.nr_flushers == 0) eventcount_wake_all(&x->changed);
-  xdb_unlock(x);
+  x->rounds.nr_flushers -= !w->own;
+  xdb_unlock_changed(x);
   const enum remixdb_status s = progress_report(&w->progress, w->what, w->done, w->total);
   w->told_ns = time_ns();
   xdb_lock(x);
@@ -207,20 +207,19 @@ static enum remixdb_status flush_round(struct waiter *w, enum xdb_freeze when) {
   xdb_lock(x);
   enum remixdb_status s = xdb_failure(x);
   const bool due = s == REMIXDB_OK && freeze_in_turn(w, when, &s);
-  eventcount_wake_all(&x->changed);  // writers that let this call go first look again
   if (due && s == REMIXDB_OK) {
     const uint64_t nr = x->rounds.nr_frozen;
     x->rounds.flushing = true;
     x->rounds.whole = w->whole;
     w->own = true;
-    xdb_unlock(x);
+    xdb_unlock_changed(x);  // writers that let this call go first look again
     workers_kick(x->workers);
     xdb_lock(x);
     s = wait_installed(w, nr);
     w->own = false;
     if (x->rounds.whole == w->whole) x->rounds.whole = NULL;
   }
-  xdb_unlock(x);
+  xdb_unlock_changed(x);
   return s;
 }
 

@@ -133,8 +133,7 @@ void idle_destroy(struct xdb *x) {
   }
   packs_reclaim(x->packs);
   xdb_lock(x);
-  eventcount_wake_all(&x->changed);
-  xdb_unlock(x);
+  xdb_unlock_changed(x);
 }
 
 void idle_destroy_wait(struct xdb *x) {

@@ -136,9 +136,8 @@ static void publish(struct xdb *x, struct super *fresh, bool had_frozen, struct 
   if (had_frozen) {
     atomic_store_explicit(&x->rounds.compacting, false, memory_order_release);
     x->rounds.flushing = false;
-    eventcount_wake_all(&x->changed);
   }
-  xdb_unlock(x);
+  xdb_unlock_changed(x);
 }
 
 // `next` is durable: files go that only the version on disk before it had, or the version before it in memory. beside:
@@ -214,8 +213,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   // A flush that waits for the round also waits until the round has given room back.
   xdb_lock(x);
   x->rounds.nr_installed++;
-  eventcount_wake_all(&x->changed);
-  xdb_unlock(x);
+  xdb_unlock_changed(x);
   return REMIXDB_OK;
 }
 

@@ -40,21 +40,19 @@ static bool take_work(struct xdb *x, struct memtable_round *r) {
   return any;
 }
 
-// Ends the round's use of `whole`; NULL is allowed. xdb.lock is held.
-static void whole_done(struct xdb *x, struct xdb_whole *whole) {
-  assert(xdb_lock_is_mine(x));
+// Ends the round's use of `whole`; NULL is allowed. xdb.lock is held, and the caller gives it back by
+// xdb_unlock_changed.
+static void whole_done(struct xdb_whole *whole) {
   if (!whole) return;
   if (whole->abandoned) mem_free(whole);
   else whole->done = true;
-  eventcount_wake_all(&x->changed);
 }
 
 // The active memtable is the next one that an ingest takes the place of: nobody else freezes it.
 static void set_ingesting(struct xdb *x, bool is) {
   xdb_lock(x);
   x->rounds.ingesting = is;
-  if (!is) eventcount_wake_all(&x->changed);
-  xdb_unlock(x);
+  xdb_unlock_changed(x);
 }
 
 // Installs the version of a round with an ingest, then the one that has the ingest's tables, too.
@@ -155,8 +153,8 @@ static void round_succeeded(struct xdb *x, struct xdb_whole *whole, uint64_t beg
   if (whole) {
     whole->installed = !whole->ingest || whole->ingest->done;
     xdb_lock(x);
-    whole_done(x, whole);
-    xdb_unlock(x);
+    whole_done(whole);
+    xdb_unlock_changed(x);
   }
   const uint64_t took = time_ns() - began;
   atomic_store_explicit(&x->pace.last_round_ns, took, memory_order_relaxed);
@@ -174,9 +172,8 @@ static void round_failed(struct xdb *x, struct xdb_whole *whole, enum remixdb_st
     x->rounds.error = why;
     x->rounds.failed_ns = time_ns();
   }
-  whole_done(x, whole);
-  eventcount_wake_all(&x->changed);
-  xdb_unlock(x);
+  whole_done(whole);
+  xdb_unlock_changed(x);
   if (again) xdb_say(x, "compaction failed and will be tried again: %s", why.msg);
 }
 
@@ -203,8 +200,7 @@ static bool memtable_run(struct xdb *x, struct worker *w, const struct memtable_
 static void set_at(struct xdb *x, enum xdb_at at) {
   xdb_lock(x);
   x->rounds.at = at;
-  if (at == XDB_AT_REST) eventcount_wake_all(&x->changed);
-  xdb_unlock(x);
+  xdb_unlock_changed(x);
 }
 
 void xdb_round_run(void *arg, struct worker *w) {

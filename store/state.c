@@ -28,8 +28,7 @@ void xdb_fail(struct xdb *x, const struct err_saved *why) {
     x->error = *why;
     atomic_store_explicit(&x->failed, (uint32_t)why->status, memory_order_release);
   }
-  eventcount_wake_all(&x->changed);
-  xdb_unlock(x);
+  xdb_unlock_changed(x);
   xdb_say(x, "writes are refused from now on: %s", why->msg);
 }
 

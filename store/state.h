@@ -302,6 +302,12 @@ static inline void xdb_unlock(struct xdb *x) {
   xdb_lock_note(x, false);
   pthread_mutex_unlock(&x->lock);
 }
+// Releases xdb.lock after a change that others may wait for, and then wakes them. A thread that is woken often takes
+// the processor from the one that wakes it. If that one had the lock still, writers would wait for it.
+static inline void xdb_unlock_changed(struct xdb *x) {
+  xdb_unlock(x);
+  eventcount_wake_all(&x->changed);
+}
 // Releases xdb.lock until `changed` is told or so many nanoseconds have passed. May return early.
 static inline void xdb_lock_wait(struct xdb *x, uint64_t ns) {
   xdb_lock_note(x, false);
