@@ -992,17 +992,23 @@ static void test_store_id(void **state) {
   simdisk_destroy(d);
 }
 
+// A log whose segments have a record each.
+static struct simdisk *two_segments(void) {
+  struct simdisk *const d = disk_create();
+  struct wal *const w = open_log(simdisk_env(d), true);
+  put(w, 1, 100);
+  OK(wal_switch(w, NULL, NULL));
+  put(w, 2, 100);
+  OK(wal_close(w));
+  return d;
+}
+
 // Generations that no segment can have: nothing is found, and the search ends. The oldest file has lost its header and
 // its first frame, or both files have.
 static void test_impossible_generations(void **state) {
   (void)state;
   for (uint32_t headed = 0; headed < 2; headed++) {
-    struct simdisk *const d = disk_create();
-    struct wal *w = open_log(simdisk_env(d), true);
-    put(w, 1, 100);
-    OK(wal_switch(w, NULL, NULL));
-    put(w, 2, 100);
-    OK(wal_close(w));
+    struct simdisk *const d = two_segments();
     for (uint64_t gen = 1; gen < 3 - headed; gen++) damage(d, gen, 1, HEADER_AND_FIRST);
     for (uint64_t below = 0; below < 5000; below += below < 8 ? 1 : 4096 - 9) {
       struct wal_salvage out;
@@ -1021,12 +1027,7 @@ static enum remixdb_status refuse(void *arg, uint64_t seq, const struct kv_rec *
 // The consumer of the records may fail with the same status as a read; that ends the salvage.
 static void test_refused(void **state) {
   (void)state;
-  struct simdisk *const d = disk_create();
-  struct wal *w = open_log(simdisk_env(d), true);
-  put(w, 1, 100);
-  OK(wal_switch(w, NULL, NULL));
-  put(w, 2, 100);
-  OK(wal_close(w));
+  struct simdisk *const d = two_segments();
   const struct wal_opts o = {.dir = simdisk_dir(simdisk_env(d), DIR), .store_id = STORE, .read_only = true};
   struct wal_salvage out;
   const struct wal_salvage_to to = {.record = refuse};
