@@ -670,6 +670,60 @@ static void test_full_disk(void **state) {
   }
 }
 
+// The disk has room for the round, and not for its joins: it is made without them at once.
+static void test_room_without(void **state) {
+  (void)state;
+  struct world w;
+  small_parts(&w, 6000, 0, 99);
+  put(&w, 5, false);
+  fault_io_set(FAULT_WRITE, 1, false);
+  OK(round_try(&w));
+  assert_true(fault_io_end());
+  assert_int_equal(atomic_load(&w.c.stats.failed), 1);
+  assert_int_equal(w.c.left_out.status, REMIXDB_NOSPACE);
+  assert_true(joined(&w) == 0 && !join_due(&w.c, w.base));
+  world_install(&w);
+  world_fini(&w);
+}
+
+// The spaces' tree has no new data, and would take part only for a dropped space. A partition of it cannot be opened:
+// the round is made without that tree.
+static void test_spaces_closed(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 5000, 0, 82);
+  w.both = true;
+  OK(version_begin_spaces(w.base));
+  put_range(&w, 0, w.k.nr, 1, false);
+  round_ok(&w, NULL);
+  w.base->store_id = PLACE_STORE_ID;
+  w.base->number = w.base->log_gen = 1;
+  w.base->next_file = atomic_load(&w.c.next_file);
+  OK(version_save(&w.p.ctx, w.base));
+  const struct remix *const x = part_remix(w.base->spaces->parts[w.base->spaces->nr_parts - 1]);
+  char path[ENV_PATH_MAX];
+  (void)snprintf(path, sizeof(path), "%s", x->runs[0]->path);  // of the pack
+  assert_non_null(x->part);
+  const long off = (long)(x->part->at.off + x->part->at.len / 2);
+  version_unref(w.base);
+  packs_destroy(w.p.ctx.packs);
+  OK(packs_create(&w.p.at, w.p.fds, false, true, &w.p.ctx.packs));
+  atomic_store(&version_eager, 0);
+  OK(version_open(&w.p.ctx, NULL, NULL, &w.base));
+  atomic_store(&version_eager, VERSION_EAGER);
+  w.both = false;
+  put(&w, 7, false);
+  byte_flip(path, off);
+  FAILS(version_tree_ready(w.base->spaces, w.c.workers, NULL, NULL), REMIXDB_CORRUPT);
+  atomic_store(&w.c.dropped_too, true);
+  OK(round_try(&w));
+  byte_flip(path, off);
+  assert_ptr_equal(w.next->spaces, w.base->spaces);
+  compact_retire(w.next, w.base);
+  version_unref(w.next);
+  world_fini(&w);
+}
+
 // ---- by chance
 
 // Rounds of all kinds, in which much is deleted, with joins as soon as may be.
@@ -713,6 +767,7 @@ int main(void) {
       cmocka_unit_test(test_work_for_new),    cmocka_unit_test(test_work_for_dead),
       cmocka_unit_test(test_order),           cmocka_unit_test(test_erased_yields),
       cmocka_unit_test(test_damaged),         cmocka_unit_test(test_whole_beside),
+      cmocka_unit_test(test_room_without),    cmocka_unit_test(test_spaces_closed),
       cmocka_unit_test(test_at_rest),         cmocka_unit_test(test_emptied),
       cmocka_unit_test(test_emptied_beside),  cmocka_unit_test(test_lives_in_young),
       cmocka_unit_test(test_hidden_by_young), cmocka_unit_test(test_to_and_fro),
