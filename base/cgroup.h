@@ -15,4 +15,5 @@
 uint64_t cgroup_limit(struct env *env, const char *root);
 // Returns the bytes of memory that this process may use. 0: the system does not tell.
 uint64_t cgroup_memory(void);
+extern _Atomic uint64_t cgroup_test_memory;  // for tests: if not 0, cgroup_memory returns it. Relaxed
 #endif

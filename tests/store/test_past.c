@@ -11,6 +11,7 @@
 #include "tests/lib/simdisk.h"
 #include "tests/lib/store.h"
 #include "tests/lib/temp.h"
+#include "base/cgroup.h"
 #include "blkio.h"
 #include "xdb.h"
 
@@ -214,6 +215,31 @@ static struct remixdb_opts reader_opts(uint32_t n) {
   return o;
 }
 
+// A store that has become larger than memory gives its readers the choice, and so does one that is so at its opening.
+static void test_readers_begin(void **state) {
+  (void)state;
+  check_seed = check_seed_or(1);
+  struct past t = {.disk = NULL};
+  open_it(&t, 2, 1 << 20, check_seed, false);
+  CHECK(!atomic_load(&t.x->admission.on));
+  put_all(&t, 0);
+  CHECK(atomic_load(&t.x->admission.on));
+  for (uint32_t n = 0; n < 4; n++) {
+    struct remixdb_opts o = reader_opts(n & 1);
+    close_it(&t);
+    o.direct_io = n & 2;
+    atomic_store(&cgroup_test_memory, (uint64_t)(1 + n % 2 * 8) << 20);
+    OK(xdb_open("/store", &o, simdisk_env(t.disk), &t.x));
+    atomic_store(&cgroup_test_memory, 0);
+    CHECK(t.ref = remixdb_ref(t.x));
+    CHECK(atomic_load(&t.x->admission.on) == (n % 2 == 0));
+    CHECK((t.x->ctx.admission == NULL) == o.direct_io);
+    get_all(&t, 0);
+  }
+  close_it(&t);
+  simdisk_destroy(t.disk);
+}
+
 static void test_readers(void **state) {
   (void)state;
   check_seed = check_seed_or(1);
@@ -286,6 +312,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_when),
       cmocka_unit_test(test_readers_decide),
+      cmocka_unit_test(test_readers_begin),
       cmocka_unit_test(test_readers),
       cmocka_unit_test_setup_teardown(test_readers_batches, setup, teardown),
   };
