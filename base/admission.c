@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/admission.h"
 
+_Atomic bool admission_test_sync;
+
 void admission_init(struct admission *a) {
   *a = (struct admission){.on = false};
   (void)pthread_mutex_init(&a->lock, NULL);

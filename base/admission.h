@@ -2,12 +2,13 @@
 //
 // Admission to the system's page cache: whether a reader reads a block through it or past it.
 //
-// A page that the page cache has is read in a microsecond. To bring in a page that it does not have takes more
-// processor time than a read past it, and costs another page its place. That pays if the page is read again while it is
-// there. Where the store is larger than memory, most pages that readers miss are not. So a reader reads past the page
-// cache what it has not missed before, and through it what it has missed lately: that is in the page cache, or is worth
-// its place there. A table of bytes remembers what was missed (a doorkeeper: Einziger, Friedman, Manes: TinyLFU, ACM
-// Transactions on Storage 13, 2017).
+// A page that the page cache has is read in a microsecond. To bring in pages that it does not have costs other pages
+// their place, and where many reads are under way at once it takes the system twice the processor time of reads past
+// it. That pays if a page is read again while it is there. Where the store is larger than memory, most pages that
+// readers miss are not. So a reader of many blocks reads past the page cache what nobody has missed before, and through
+// it what was missed lately: that is in the page cache, or is worth its place there. A table of bytes remembers what was
+// missed (a doorkeeper: Einziger, Friedman, Manes: TinyLFU, ACM Transactions on Storage 13, 2017). A single read goes
+// through the page cache, where it costs next to nothing more, and is remembered.
 //
 // Invariants
 //   A1  A block has one byte of the table, which its hash tells. The byte holds further bits of the hash of the last
@@ -37,6 +38,8 @@ struct admission {
   pthread_mutex_t lock;               // of admission_set; no lock is taken within it
 };
 
+extern _Atomic bool admission_test_sync;  // for tests: stores without batches of the system choose, too. Relaxed
+
 void admission_init(struct admission *a);  // all reads go through the page cache
 void admission_fini(struct admission *a);
 // Decides whether there is a choice. data: bytes of all tables; memory: that the process may use with its page cache,
@@ -44,14 +47,21 @@ void admission_fini(struct admission *a);
 // Any thread.
 void admission_set(struct admission *a, uint64_t data, uint64_t memory, size_t most);
 size_t admission_memory(const struct admission *a);  // bytes of the table
-// Notes that a reader misses the block that these 64 bits tell. Returns whether it was missed lately, or has a byte
-// of its own (A2).
+// Notes that a reader misses the block that these 64 bits tell. Returns whether it was missed lately, or has a byte of
+// its own (A2). Any thread.
 bool admission_knows(struct admission *a, uint64_t block);
 
-// Whether a reader that misses a block should read it past the page cache. a NULL: never. Any thread.
+// Whether there is a choice. a NULL: never.
+static inline bool admission_chooses(const struct admission *a, const struct blkio *io) {
+  return a && atomic_load_explicit(&a->on, memory_order_relaxed) && blkio_cold(io);
+}
+// A reader misses a block and reads it alone, through the page cache. Any thread; so in admission_past.
+static inline void admission_note(struct admission *a, const struct blkio *io, uint64_t block) {
+  if (admission_chooses(a, io)) (void)admission_knows(a, block);
+}
+// Whether a reader that misses a block should read it past the page cache, beside others.
 static inline bool admission_past(struct admission *a, const struct blkio *io, uint64_t block) {
-  if (!a || !atomic_load_explicit(&a->on, memory_order_relaxed) || !blkio_cold(io) || admission_knows(a, block))
-    return false;
+  if (!admission_chooses(a, io) || admission_knows(a, block)) return false;
   (void)atomic_fetch_add_explicit(&a->nr_past, 1, memory_order_relaxed);
   return true;
 }

@@ -144,7 +144,8 @@ static void divide(struct xdb *x) {
 
 void memory_data(struct xdb *x, const struct version *v) {
   const size_t most = x->cache ? cache_size(x->cache) / MEMORY_ADMISSION_PART : 0;
-  admission_set(&x->admission, version_table_bytes(v), x->compact.memory, most);
+  const bool batches = x->io.kind != BLKIO_SYNC || atomic_load_explicit(&admission_test_sync, memory_order_relaxed);
+  admission_set(&x->admission, version_table_bytes(v), batches ? x->compact.memory : 0, most);
 }
 
 void memory_look(struct xdb *x) {

@@ -36,11 +36,6 @@ static void batch_done(void *arg, struct blkio_read *read) {
   else batch_fail(b, w, s);
 }
 
-// Without batches of the system the page cache brings all blocks at once (B4).
-static struct fdpool_file *batch_file(const struct sst_batch *b, struct sst *t, uint32_t block) {
-  return b->io.q->io->kind == BLKIO_SYNC ? t->file : sst_file_for(t, block);
-}
-
 // Begins the fills of requests [from, to) that have no block yet, and lists their reads. A compressed block is read in
 // whole aligned pages, for direct I/O, into memory that batch_scratch gives. A request that cannot begin now keeps its
 // status: another fill reads its block, or memory or a descriptor is lacking.
@@ -62,7 +57,7 @@ static void batch_list(struct sst_batch *b, uint32_t from, uint32_t to) {
       w->status = REMIXDB_OK;
     }
     if (begun != CACHE_FILL_READ) continue;
-    struct fdpool_file *const file = batch_file(b, t, w->block);
+    struct fdpool_file *const file = sst_file_for(t, w->block);
     const bool past = file == t->past;
     b->of[n].opened = NULL;
     if (file != open[past].file) {

@@ -8,20 +8,19 @@
 #include "table/records.h"
 #include "table/stored.h"
 
-// aligned: the descriptor needs aligned places and memory.
-static enum remixdb_status sst_load_at(struct sst *t, int fd, bool aligned, uint32_t block, uint32_t pages,
-                                       uint8_t *buf) {
+static enum remixdb_status sst_load_at(struct sst *t, int fd, uint32_t block, uint32_t pages, uint8_t *buf) {
   struct blkio *const io = t->ctx->io;
   const uint64_t off = sst_block_off(t, block);
   const uint32_t len = sst_block_stored(t, block, pages);
-  if (likely(!t->offs && (!aligned || (uintptr_t)buf % BLKIO_ALIGN == 0))) {
+  const bool aligned = !t->ctx->direct_io || (uintptr_t)buf % BLKIO_ALIGN == 0;
+  if (likely(!t->offs && aligned)) {
     const enum remixdb_status s = blkio_read_one(io, fd, t->path, buf, len, off);
     return s == REMIXDB_OK ? block_verify(buf, pages, t->nr_recs[block], t->form, t->number, block, t->path, off) : s;
   }
   struct sst_scratch *const x = sst_scratch_take();
   if (!x) return REMIXDB_NOMEM;
-  const uint64_t from = aligned ? sst_align_down(off) : off;
-  const uint64_t to = aligned ? align_up(off + len, BLKIO_ALIGN) : off + len;
+  const uint64_t from = t->ctx->direct_io ? sst_align_down(off) : off;
+  const uint64_t to = t->ctx->direct_io ? align_up(off + len, BLKIO_ALIGN) : off + len;
   enum remixdb_status s = sst_scratch_reserve(x, BLOCK_BYTES_MAX + 2 * BLKIO_ALIGN);
   if (s == REMIXDB_OK) s = blkio_read_one(io, fd, t->path, x->buf, (uint32_t)(to - from), from);
   if (s == REMIXDB_OK) {
@@ -47,11 +46,11 @@ struct load {
 static enum remixdb_status sst_load(void *arg, uint32_t block, uint32_t nr_pages, uint8_t *buf, bool own) {
   struct load *const l = arg;
   struct sst *const t = l->t;
-  struct fdpool_file *const file = sst_file_for(t, block);
   int fd;
-  enum remixdb_status s = fdpool_acquire(file, &fd);
+  enum remixdb_status s = fdpool_acquire(t->file, &fd);
   if (s != REMIXDB_OK) return s;
-  const bool few = own && l->nr != SST_ALL && file != t->past;
+  admission_note(t->ctx->admission, t->ctx->io, block_seed(t->number, block));
+  const bool few = own && l->nr != SST_ALL;
   l->from = l->to = 0;
   s = few ? sst_pieces_read(t, fd, block, l->idx, l->nr, l->span, buf, &l->from, &l->to) : REMIXDB_NOTFOUND;
   if (unlikely(l->span && s != REMIXDB_OK && s != REMIXDB_NOTFOUND)) {
@@ -60,12 +59,12 @@ static enum remixdb_status sst_load(void *arg, uint32_t block, uint32_t nr_pages
   }
   if (s == REMIXDB_NOTFOUND) {
     l->span = 0;
-    s = sst_load_at(t, fd, sst_reads_aligned(t, file), block, nr_pages, buf);
+    s = sst_load_at(t, fd, block, nr_pages, buf);
     l->from = 0;
     l->to = SST_ALL;
     if (few && s == REMIXDB_OK) sst_pieces_learn(t, block, buf);
   }
-  fdpool_release(file);
+  fdpool_release(t->file);
   return s;
 }
 

@@ -45,7 +45,7 @@ struct pack {
   char *path;
   struct fdpool_file file;   // for single reads; advised for random reads
   struct fdpool_file scans;  // the same file, for long scans
-  struct fdpool_file past;   // the same file, for single reads past the page cache
+  struct fdpool_file past;   // the same file, for reads past the page cache beside others
   // private to table/pack.c, under the lock
   struct pack *next;         // with a larger number
   uint64_t dev, ino;         // of the file; 0, 0: not known

@@ -153,7 +153,7 @@ bool sst_ahead_begin(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_
   const uint32_t to = last + sst_block_pages(t, last);
   const uint64_t end = sst_block_off(t, last) + sst_block_stored(t, last, to - last);
   struct fdpool_file *const file = sst_file_for(t, block);
-  const bool aligned = sst_reads_aligned(t, file);
+  const bool aligned = t->ctx->direct_io || file == t->past;
   const uint64_t off = sst_block_off(t, block), from = aligned ? sst_align_down(off) : off,
                  until = aligned ? align_up(end, BLKIO_ALIGN) : end;
   int fd;

@@ -80,7 +80,7 @@ struct sst {
   struct pack_part *part;     // the table is this part of a pack; NULL: it has a file of its own
   struct fdpool_file *file;   // for single reads, advised for random reads: own[0], or the pack's
   struct fdpool_file *scans;  // the same file, for long scans, advised for sequential reads: own[1], or the pack's
-  struct fdpool_file *past;   // the same file, for single reads past the page cache: own[2], or the pack's
+  struct fdpool_file *past;   // the same file, for reads past the page cache beside others: own[2], or the pack's
   uint64_t base;              // offset of the table in its file
   struct cache_table cache;
   uint32_t nr_pages;     // pages of data blocks
@@ -117,13 +117,10 @@ static inline uint64_t sst_seq(const struct sst *t, const struct kv_rec *r) {
   return t->seq_min + block_seq(t->form, r);
 }
 
-// Notes that a reader misses the block, and returns the file that it reads the block from: `past`, or `file`.
+// Notes that a reader misses the block, and returns the file that it reads the block from beside others: `past`, or
+// `file`.
 static inline struct fdpool_file *sst_file_for(struct sst *t, uint32_t block) {
   return admission_past(t->ctx->admission, t->ctx->io, block_seed(t->number, block)) ? t->past : t->file;
-}
-// Whether reads of one of the table's files need aligned places and memory.
-static inline bool sst_reads_aligned(const struct sst *t, const struct fdpool_file *file) {
-  return t->ctx->direct_io || file == t->past;
 }
 
 typedef uint32_t sst_pos;  // block number << 8 | index of the record
