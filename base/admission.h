@@ -6,9 +6,9 @@
 // their place, and where many reads are under way at once it takes the system twice the processor time of reads past
 // it. That pays if a page is read again while it is there. Where the store is larger than memory, most pages that
 // readers miss are not. So a reader of many blocks reads past the page cache what nobody has missed before, and through
-// it what was missed lately: that is in the page cache, or is worth its place there. A table of bytes remembers what was
-// missed (a doorkeeper: Einziger, Friedman, Manes: TinyLFU, ACM Transactions on Storage 13, 2017). A single read goes
-// through the page cache, where it costs next to nothing more, and is remembered.
+// it what was missed lately: that is in the page cache, or is worth its place there. A table of bytes remembers what
+// was missed (a doorkeeper: Einziger, Friedman, Manes: TinyLFU, ACM Transactions on Storage 13, 2017). A single read
+// goes through the page cache, where it costs next to nothing more, and is remembered.
 //
 // Invariants
 //   A1  A block has one byte of the table, which its hash tells. The byte holds further bits of the hash of the last

@@ -288,7 +288,9 @@ static enum remixdb_status add_made(struct ingest *in, const struct piece *p) {
     remix_ref(p->young);
     remix_ref(part_remix(p->old));
   }
-  return add_part(in, p->anchor, p->young ? part_remix(p->old) : p->remix, p->young);
+  const enum remixdb_status s = add_part(in, p->anchor, p->young ? part_remix(p->old) : p->remix, p->young);
+  if (s == REMIXDB_OK && p->old) part_inherit(in->parts[in->nr_parts - 1], p->old);
+  return s;
 }
 
 static enum remixdb_status plan_all(struct ingest *in) {

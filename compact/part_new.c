@@ -12,6 +12,7 @@ enum remixdb_status part_new(const struct part *p, enum remixdb_status s, struct
     if (remix) remix_ref(remix);
     if (young) remix_ref(young);
     s = part_create(part_anchor(p), remix, young, out);
+    if (s == REMIXDB_OK) part_inherit(*out, p);
   }
   err_cleanup_begin();
   if (s != REMIXDB_OK) {

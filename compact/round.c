@@ -272,6 +272,7 @@ static enum remixdb_status add_output(const struct output *o, const struct sst *
   const enum remixdb_status s = j->young ? part_create(anchor, part_remix(old), o->remix, &parts[*nr])
                                          : part_create(anchor, o->remix, NULL, &parts[*nr]);
   if (s != REMIXDB_OK) return s;
+  if (j->young || o->keep) part_inherit(parts[*nr], old);
   if (j->young) parts[*nr]->hides = hides_now(j, old, o->remix);
   ++*nr;
   return s;

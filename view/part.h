@@ -16,8 +16,9 @@
 //       view have no quick search (anchors_quick_set). It is written before `remix`, so a reader who has found `remix`
 //       (P1) has it, too. It has no reference of its own, because a view that a partition has never changes, and lives
 //       as long as the partition.
-//   P4  `damaged` tells that a merge could not read the partition's tables. No merge takes it from then on that can be
-//       left undone: other work in its round would fail with it. It is never cleared.
+//   P4  `damaged` tells that a merge could not read the partition's tables. From then on no merge that can be left
+//       undone takes the partition: other work in its round would fail with it. It is never cleared, and a partition
+//       that is made with tables of this one inherits it (part_inherit).
 #ifndef PART_H
 #define PART_H
 
@@ -109,6 +110,10 @@ static inline uint32_t part_seek_begin(const struct part *p, struct kref key) {
 static inline bool part_is_away(const struct part *p) { return !part_remix(p) && p->away; }
 static inline bool part_is_damaged(const struct part *p) {  // P4
   return atomic_load_explicit(&p->damaged, memory_order_relaxed);
+}
+// p was made, and may keep tables of `from` (P4). Before another thread has p.
+static inline void part_inherit(struct part *p, const struct part *from) {
+  if (unlikely(part_is_damaged(from))) atomic_store_explicit(&p->damaged, true, memory_order_relaxed);
 }
 static inline bool part_is_empty(const struct part *p) { return !part_remix(p) && !p->away; }
 // Tells whether the partition has a young view, also if it is away.

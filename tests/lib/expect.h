@@ -14,7 +14,8 @@
 static inline void expect_reads(uint64_t dice) { atomic_store(&blkio_test_cold, (int)(dice % 3)); }
 
 // The store, which was just opened, takes itself for much larger than memory. Where reads come from the disk, its
-// rounds go past the page cache, and so do readers of several blocks that nobody has missed lately. No worker is at work.
+// rounds go past the page cache, and so do readers of several blocks that nobody has missed lately. No worker is at
+// work.
 static inline void expect_small_memory(struct xdb *x) {
   x->compact.memory = 1;
   atomic_store(&admission_test_sync, true);

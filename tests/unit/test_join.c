@@ -590,6 +590,34 @@ static void test_damaged(void **state) {
   }
 }
 
+// New data comes into a damaged partition: the partition that is made of it, with the damaged table, is not joined,
+// either. i: with a young view, or after some of its keys have been erased.
+static void test_damaged_grows(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 4; i++) {
+    struct world w;
+    uint32_t young = 0;
+    small_parts(&w, 6000, 0, 99);
+    w.c.young_from = i % 2;
+    w.c.memtable_size = 1 << 10;  // one join in each round
+    for (uint32_t rounds = 0; rounds < 4; rounds++) {
+      assert_true(join_due(&w.c, w.base) && part_runs(w.base->parts[0]) == 2 + rounds);
+      if (i / 2 && rounds == 2) erase_keys(&w, (const uint32_t[][2]){{0, 1}}, 1, 0, NULL);
+      put(&w, first_key_of(&w, 1) - 1 - rounds, false);  // the first table has lower keys
+      damage(w.base, 0);
+      const enum remixdb_status s = round_try(&w);
+      damage(w.base, 0);
+      OK(s);
+      world_install(&w);
+      young += young_of(&w, 0) != NULL;
+      assert_true(part_is_damaged(w.base->parts[0]));
+      assert_int_equal(atomic_load(&w.c.stats.failed), 1);
+    }
+    assert_true(joined(&w) > 0 && !young == !(i % 2));
+    world_fini(&w);
+  }
+}
+
 // A compaction of the whole, in parts, while most is deleted, so that partitions leave or are joined between its
 // rounds and in them.
 static void test_whole_beside(void **state) {
@@ -774,7 +802,7 @@ int main(void) {
       cmocka_unit_test(test_rising),          cmocka_unit_test(test_away),
       cmocka_unit_test(test_full_disk),       cmocka_unit_test(test_handed_back),
       cmocka_unit_test(test_other_tree),      cmocka_unit_test(test_fails),
-      cmocka_unit_test(test_by_chance),
+      cmocka_unit_test(test_by_chance),       cmocka_unit_test(test_damaged_grows),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
