@@ -440,20 +440,24 @@ static enum remixdb_status round_begin(struct round *r, const struct version *ba
   return REMIXDB_OK;
 }
 
+// A want of room or memory. Where a round has failed for another reason, too, its next try meets the want itself, if
+// that is still there.
+static bool is_want(enum remixdb_status s) { return s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM; }
+
 // Tells whether a round that failed had merges that can be left undone, and would do without them: because these alone
 // could not read old records, or because joins may have taken the room or the memory. The next round does not make
 // them.
 static bool can_leave_out(struct round *r, enum remixdb_status s) {
   bool any = false;
-  if (s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM) return join_failed(r);
+  if (is_want(s) && join_failed(r)) return true;
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     const struct job *const j = &r->jobs[i];
-    if (j->status != REMIXDB_OK && !j->in_vain) {
+    if (j->status != REMIXDB_OK && !j->in_vain && !is_want(j->status)) {
       if (!j->damaged || !is_optional(j)) return false;
       any = true;
     }
     for (uint32_t o = 0; o < j->nr_outputs; o++)
-      if (j->outputs[o].status != REMIXDB_OK) return false;
+      if (j->outputs[o].status != REMIXDB_OK && !is_want(j->outputs[o].status)) return false;
   }
   return any;
 }

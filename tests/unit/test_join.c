@@ -618,6 +618,38 @@ static void test_damaged_grows(void **state) {
   }
 }
 
+// A join finds a damaged table, and another job of the round has no memory, before it sees that the round has failed:
+// the round is made again, or lacks memory. It never fails by the damage.
+static void test_damaged_and_no_memory(void **state) {
+  (void)state;
+  struct world w;
+  uint32_t both = 0;
+  small_parts(&w, 6000, 0, 100);
+  w.c.memtable_size = 1 << 10;  // one join
+  put(&w, first_key_of(&w, w.base->nr_parts - 1), false);
+  for (int64_t n = 1;; n++) {
+    const uint64_t before = atomic_load(&w.c.stats.failed);
+    assert_false(part_is_damaged(w.base->parts[0]));
+    damage(w.base, 0);
+    fault_mem_set(n);
+    const enum remixdb_status s = round_try(&w);
+    const bool any = fault_mem_end();
+    damage(w.base, 0);
+    if (s != REMIXDB_OK) FAILS(s, REMIXDB_NOMEM);
+    both += s == REMIXDB_OK && any && part_is_damaged(w.base->parts[0]);
+    assert_true(atomic_load(&w.c.stats.failed) > before || n < 10);
+    atomic_store(&w.base->parts[0]->damaged, false);
+    atomic_store(&w.c.joins_ns, 0);
+    if (!any) break;
+    if (s != REMIXDB_OK) continue;
+    compact_retire(w.next, w.base);
+    version_unref(w.next);
+  }
+  assert_true(both > 0);
+  world_install(&w);
+  world_fini(&w);
+}
+
 // A compaction of the whole, in parts, while most is deleted, so that partitions leave or are joined between its
 // rounds and in them.
 static void test_whole_beside(void **state) {
@@ -791,18 +823,31 @@ static void test_by_chance(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_memtable_rounds), cmocka_unit_test(test_work),
-      cmocka_unit_test(test_work_for_new),    cmocka_unit_test(test_work_for_dead),
-      cmocka_unit_test(test_order),           cmocka_unit_test(test_erased_yields),
-      cmocka_unit_test(test_damaged),         cmocka_unit_test(test_whole_beside),
-      cmocka_unit_test(test_room_without),    cmocka_unit_test(test_spaces_closed),
-      cmocka_unit_test(test_at_rest),         cmocka_unit_test(test_emptied),
-      cmocka_unit_test(test_emptied_beside),  cmocka_unit_test(test_lives_in_young),
-      cmocka_unit_test(test_hidden_by_young), cmocka_unit_test(test_to_and_fro),
-      cmocka_unit_test(test_rising),          cmocka_unit_test(test_away),
-      cmocka_unit_test(test_full_disk),       cmocka_unit_test(test_handed_back),
-      cmocka_unit_test(test_other_tree),      cmocka_unit_test(test_fails),
-      cmocka_unit_test(test_by_chance),       cmocka_unit_test(test_damaged_grows),
+      cmocka_unit_test(test_memtable_rounds),
+      cmocka_unit_test(test_work),
+      cmocka_unit_test(test_work_for_new),
+      cmocka_unit_test(test_work_for_dead),
+      cmocka_unit_test(test_order),
+      cmocka_unit_test(test_erased_yields),
+      cmocka_unit_test(test_damaged),
+      cmocka_unit_test(test_whole_beside),
+      cmocka_unit_test(test_room_without),
+      cmocka_unit_test(test_spaces_closed),
+      cmocka_unit_test(test_at_rest),
+      cmocka_unit_test(test_emptied),
+      cmocka_unit_test(test_emptied_beside),
+      cmocka_unit_test(test_lives_in_young),
+      cmocka_unit_test(test_hidden_by_young),
+      cmocka_unit_test(test_to_and_fro),
+      cmocka_unit_test(test_rising),
+      cmocka_unit_test(test_away),
+      cmocka_unit_test(test_full_disk),
+      cmocka_unit_test(test_handed_back),
+      cmocka_unit_test(test_other_tree),
+      cmocka_unit_test(test_fails),
+      cmocka_unit_test(test_by_chance),
+      cmocka_unit_test(test_damaged_grows),
+      cmocka_unit_test(test_damaged_and_no_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
