@@ -539,22 +539,33 @@ void blkio_batch_begin(struct blkio_batch *b, struct blkio_queue *q, struct blki
   b->lane = NULL;
   b->reads = reads;
   b->nr = b->next = b->left = 0;
-  b->advised = false;
+  b->advised = b->past = false;
   b->done = done;
   b->arg = arg;
   b->first.status = REMIXDB_OK;
   b->first_read = NULL;
 }
 
+_Atomic bool blkio_test_lane;
+
+static bool batch_lane(struct blkio_batch *b) { return b->lane || (b->lane = queue_lane(b->q)) != NULL; }
+
+bool blkio_batch_lane(struct blkio_batch *b) {
+  return batch_lane(b) || unlikely(atomic_load_explicit(&blkio_test_lane, memory_order_relaxed));
+}
+
 void blkio_batch_add(struct blkio_batch *b, uint32_t nr) {
   uint64_t bytes = 0;
   if (nr == 0) return;
-  for (uint32_t i = 0; i < nr; i++) bytes += b->reads[b->nr + i].len;
+  for (uint32_t i = 0; i < nr; i++) {
+    bytes += b->reads[b->nr + i].len;
+    b->past |= b->reads[b->nr + i].past;
+  }
   (void)count_reads(b->q->io, nr, bytes);
   assert(b->next <= b->nr);
   b->nr += nr;
   b->left += nr;
-  if (b->advised || (!b->lane && !(b->lane = queue_lane(b->q)))) {
+  if (b->advised || !batch_lane(b)) {
     if (!batch_advise(b, b->nr - nr)) batch_plain(b);
     return;
   }
@@ -572,9 +583,9 @@ enum remixdb_status blkio_batch_end(struct blkio_batch *b) {
     batch_drive(b, false);  // what comes from memory has ended by now
     const uint64_t began = b->left ? time_ns() : 0;
     while (b->left > 0) batch_drive(b, true);
-    if (b->q->shared)
+    if (b->q->shared && !b->past && b->nr)
       cold_learn(b->q->io, began ? time_ns() - began : 0, 0);  // a worker's reads say nothing of readers'
-    count_trips(b->q->io, 1);
+    if (b->nr) count_trips(b->q->io, 1);
     if (b->q->shared) lane_give(b->q->io, b->lane);
   }
   assert(b->left == 0 && b->next == b->nr);

@@ -26,8 +26,8 @@
 //   B3  The pool has at most `lanes_max` lanes. A batch that finds no idle lane makes one if the pool has fewer.
 //   B4  Nobody waits for a lane. A batch without a lane reads one by one, in its own thread, with plain calls, and
 //       depends on no other thread. So an open batch blocks nobody, even if it stays open between calls of the user.
-//       If reads come from the disk through the page cache, such a batch first tells the system of all its reads, and
-//       reads at its end. The disk then works on all of them at once.
+//       If reads come from the disk through the page cache, such a batch first tells the system of all these, and reads
+//       at its end. The disk then works on all of them at once.
 //   B5  A lane whose ring was refused, or has failed, never returns to the pool. BLKIO_RETRY_NS pass before the next
 //       ring is tried. blkio calls `trouble` once per store: when a lane cannot be made, or is lost, for the first
 //       time.
@@ -151,6 +151,7 @@ struct blkio_batch {  // the caller's memory
   uint32_t next;  // the first that is not started
   uint32_t left;  // how many have not ended
   bool advised;   // without a lane: the system was told of them, and the end reads them
+  bool past;      // some went past the page cache: how long they took does not tell what the page cache has
   blkio_done_fn done;
   void *arg;
   struct err_saved first;
@@ -160,6 +161,9 @@ struct blkio_batch {  // the caller's memory
 // serves no other batch until blkio_batch_end. Takes no lane.
 void blkio_batch_begin(struct blkio_batch *b, struct blkio_queue *q, struct blkio_read *reads, blkio_done_fn done,
                        void *arg);
+// Takes a lane for the reads that the caller will add. False: none is to be had, so the batch would read one by one
+// what bypasses the page cache (B4).
+MUST_CHECK bool blkio_batch_lane(struct blkio_batch *b);
 // Adds the next nr reads and starts them. Does not wait for them. An exception is a read that no lane or engine takes:
 // this call does it with pread, or leaves it to the end (B4).
 void blkio_batch_add(struct blkio_batch *b, uint32_t nr);
@@ -258,6 +262,8 @@ bool blkio_writer_failed(const struct blkio_writer *w);      // has met an error
 // Writes the rest of the buffer and waits for all writes. sync: then syncs the whole file.
 MUST_CHECK enum remixdb_status blkio_writer_finish(struct blkio_writer *w, bool sync);
 
+// For tests: blkio_batch_lane says that there is a lane, also on a disk that is not the kernel's. Relaxed.
+extern _Atomic bool blkio_test_lane;
 // For tests: if not 0, each attempt to create or use a ring fails with this errno.
 extern _Atomic int blkio_test_ring_errno;
 // For tests. 0: a blkio learns from the times of reads whether it is cold. 1: a blkio that is made from now on is never

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/admission.h"
 
-_Atomic bool admission_test_sync;
-
 void admission_init(struct admission *a) {
   *a = (struct admission){.on = false};
   (void)pthread_mutex_init(&a->lock, NULL);
@@ -18,11 +16,11 @@ size_t admission_memory(const struct admission *a) {
   return atomic_load_explicit(&a->missed, memory_order_acquire) ? (size_t)a->mask + 1 : 0;
 }
 
-// Makes the table, under the lock. False: it may not be large enough to be of use, or there is no memory.
+// Makes the table, under the lock. False: it may not be large enough, or there is no memory.
 static bool table_make(struct admission *a, uint64_t pages, size_t most) {
   uint32_t size = ADMISSION_LEAST;
-  if (most < size) return false;
-  while (size < (1u << 30) && size < pages && 2 * (size_t)size <= most) size *= 2;
+  while (size < (1u << 30) && size < 2 * pages && 2 * (size_t)size <= most) size *= 2;
+  if (size > most || size < pages) return false;
   err_cleanup_begin();
   _Atomic uint8_t *const table = mem_calloc(size, 1);
   err_cleanup_end();

@@ -23,9 +23,9 @@
 
 #include "blkio.h"
 
-// The table has a byte for each page of the memory, or up to twice as many. The page cache has about half of the
-// memory, so what was missed is remembered for longer than the page cache would keep all that was read
-// (docs/DECISIONS.md).
+// The table has two bytes for each page of the memory, up to four, or one where it may not have more: so what was
+// missed is remembered for longer than the page cache would keep all that was read (docs/DECISIONS.md). A smaller one
+// forgets blocks that are in the page cache.
 #define ADMISSION_LEAST 4096u  // bytes of the table, which are a power of two
 // Where the data take no more than this, most blocks that readers miss are in the page cache.
 #define ADMISSION_DATA(memory) ((memory) + (memory) / 2)
@@ -38,12 +38,10 @@ struct admission {
   pthread_mutex_t lock;               // of admission_set; no lock is taken within it
 };
 
-extern _Atomic bool admission_test_sync;  // for tests: stores without batches of the system choose, too. Relaxed
-
 void admission_init(struct admission *a);  // all reads go through the page cache
 void admission_fini(struct admission *a);
 // Decides whether there is a choice. data: bytes of all tables; memory: that the process may use with its page cache,
-// 0: not known; most: bytes that the table may take. Without memory for the table all reads go through the page cache.
+// 0: not known; most: bytes that the table may take. Without room for the table all reads go through the page cache.
 // Any thread.
 void admission_set(struct admission *a, uint64_t data, uint64_t memory, size_t most);
 size_t admission_memory(const struct admission *a);  // bytes of the table
@@ -55,14 +53,18 @@ bool admission_knows(struct admission *a, uint64_t block);
 static inline bool admission_chooses(const struct admission *a, const struct blkio *io) {
   return a && atomic_load_explicit(&a->on, memory_order_relaxed) && blkio_cold(io);
 }
-// A reader misses a block and reads it alone, through the page cache. Any thread; so in admission_past.
+// A reader misses a block and reads it through the page cache. Any thread.
 static inline void admission_note(struct admission *a, const struct blkio *io, uint64_t block) {
   if (admission_chooses(a, io)) (void)admission_knows(a, block);
 }
-// Whether a reader that misses a block should read it past the page cache, beside others.
+// Reads past the page cache are for `nr` blocks. Any thread.
+static inline void admission_count(struct admission *a, uint32_t nr) {
+  (void)atomic_fetch_add_explicit(&a->nr_past, nr, memory_order_relaxed);
+}
+// Whether a reader that misses a block should read it past the page cache, beside others. Any thread.
 static inline bool admission_past(struct admission *a, const struct blkio *io, uint64_t block) {
   if (!admission_chooses(a, io) || admission_knows(a, block)) return false;
-  (void)atomic_fetch_add_explicit(&a->nr_past, 1, memory_order_relaxed);
+  admission_count(a, 1);
   return true;
 }
 #endif

@@ -9,6 +9,8 @@
 #include <unistd.h>
 #endif
 
+#define EVENTCOUNT_LONG ((uint64_t)1 << 60)  // 36 years: a wait without a limit
+
 _Atomic bool eventcount_portable;
 
 void eventcount_init(struct eventcount *e) {
@@ -25,7 +27,8 @@ void eventcount_fini(struct eventcount *e) {
 
 static inline bool portable(void) {
 #if defined(__linux__)
-  return unlikely(atomic_load_explicit(&eventcount_portable, memory_order_relaxed));
+  // the call takes two words, which a longer time_t of a 32-bit system is not
+  return sizeof(time_t) > sizeof(long) || unlikely(atomic_load_explicit(&eventcount_portable, memory_order_relaxed));
 #else
   return true;
 #endif
@@ -33,7 +36,7 @@ static inline bool portable(void) {
 
 // Returns false if the time has passed.
 static bool sleep_portable(struct eventcount *e, uint32_t begun, uint64_t ns) {
-  const uint64_t until = ns == EVENTCOUNT_NEVER ? 0 : time_ns() + ns;
+  const uint64_t until = ns < EVENTCOUNT_LONG ? time_ns() + ns : 0;
   bool in_time = true;
   (void)pthread_mutex_lock(&e->lock);
   while (in_time && atomic_load_explicit(&e->turn, memory_order_relaxed) == begun) {
@@ -48,10 +51,8 @@ static bool sleep_portable(struct eventcount *e, uint32_t begun, uint64_t ns) {
 
 #if defined(__linux__)
 static bool sleep_system(struct eventcount *e, uint32_t begun, uint64_t ns) {
-  const uint64_t most = (uint64_t)1 << 60;  // 36 years
-  const struct timespec ts = {.tv_sec = (time_t)((ns < most ? ns : most) / 1000000000),
-                              .tv_nsec = (long)(ns % 1000000000)};
-  return syscall(SYS_futex, &e->turn, FUTEX_WAIT_PRIVATE, begun, ns == EVENTCOUNT_NEVER ? NULL : &ts, NULL, 0) == 0 ||
+  const struct timespec ts = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+  return syscall(SYS_futex, &e->turn, FUTEX_WAIT_PRIVATE, begun, ns < EVENTCOUNT_LONG ? &ts : NULL, NULL, 0) == 0 ||
          errno != ETIMEDOUT;
 }
 #else

@@ -197,7 +197,7 @@ static enum remixdb_status wal_salvage_heads(struct wal *w, struct wal_reader *r
                                              uint64_t oldest, uint64_t level) {
   const uint64_t newest = nr && all[nr - 1]->headed ? all[nr - 1]->h.gen : 0;
   const uint64_t last = newest > oldest ? newest : oldest, more = newest ? 2 * nr : SALVAGE_GENS - 1;
-  // A damaged version may state a generation that no segment can have. Then `to` is below `oldest`, and none is tried.
+  // A caller may ask for a generation that no segment can have. Then `to` is below `oldest`, and none is tried.
   const uint64_t to = last < WAL_NUMBER_MAX - more ? last + more : WAL_NUMBER_MAX;
   const struct wal_wanted g = {.oldest = oldest,
                                .newest = newest,

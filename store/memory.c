@@ -143,9 +143,9 @@ static void divide(struct xdb *x) {
 }
 
 void memory_data(struct xdb *x, const struct version *v) {
+  if (!x->ctx.admission) return;  // all reads go past the page cache
   const size_t most = x->cache ? cache_size(x->cache) / MEMORY_ADMISSION_PART : 0;
-  const bool batches = x->io.kind != BLKIO_SYNC || atomic_load_explicit(&admission_test_sync, memory_order_relaxed);
-  admission_set(&x->admission, version_table_bytes(v), batches ? x->compact.memory : 0, most);
+  admission_set(&x->admission, version_table_bytes(v), x->compact.memory, most);
 }
 
 void memory_look(struct xdb *x) {

@@ -55,8 +55,7 @@ void memory_rounds(struct xdb *x);
 void memory_begin(struct xdb *x, size_t used);
 
 // The store has this version: how large it is beside memory decides whether reads may go past the page cache
-// (base/admission.h). Without batches of the system none does: the page cache brings many blocks at once (blkio.h, B4).
-// Any thread.
+// (base/admission.h). Any thread.
 void memory_data(struct xdb *x, const struct version *v);
 
 // Lets the cache follow the budget. Any thread, outside of any epoch, without locks. May wait until readers have left

@@ -308,7 +308,8 @@ static inline void xdb_unlock_changed(struct xdb *x) {
   xdb_unlock(x);
   eventcount_wake_all(&x->changed);
 }
-// Releases xdb.lock until `changed` is told or so many nanoseconds have passed. May return early.
+// Releases xdb.lock until somebody wakes those that wait for `changed`, or so many nanoseconds have passed. May return
+// early.
 static inline void xdb_lock_wait(struct xdb *x, uint64_t ns) {
   xdb_lock_note(x, false);
   (void)eventcount_wait(&x->changed, &x->lock, ns);

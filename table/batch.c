@@ -36,6 +36,14 @@ static void batch_done(void *arg, struct blkio_read *read) {
   else batch_fail(b, w, s);
 }
 
+// Notes that the block is missed, and returns the file that it is read from.
+static struct fdpool_file *batch_file(struct sst_batch *b, struct sst *t, uint32_t block) {
+  const uint64_t seed = block_seed(t->number, block);
+  if (blkio_batch_lane(&b->io)) return admission_past(t->ctx->admission, t->ctx->io, seed) ? t->past : t->file;
+  admission_note(t->ctx->admission, t->ctx->io, seed);
+  return t->file;
+}
+
 // Begins the fills of requests [from, to) that have no block yet, and lists their reads. A compressed block is read in
 // whole aligned pages, for direct I/O, into memory that batch_scratch gives. A request that cannot begin now keeps its
 // status: another fill reads its block, or memory or a descriptor is lacking.
@@ -57,7 +65,7 @@ static void batch_list(struct sst_batch *b, uint32_t from, uint32_t to) {
       w->status = REMIXDB_OK;
     }
     if (begun != CACHE_FILL_READ) continue;
-    struct fdpool_file *const file = sst_file_for(t, w->block);
+    struct fdpool_file *const file = batch_file(b, t, w->block);
     const bool past = file == t->past;
     b->of[n].opened = NULL;
     if (file != open[past].file) {

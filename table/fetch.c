@@ -82,7 +82,7 @@ struct sst_fetch *sst_fetcher_ask(struct sst_fetcher *fr, struct sst *t, uint32_
   fr->idle = f->next;
   f->sst = t;
   f->block = block;
-  f->file = sst_file_for(t, block);
+  f->file = admission_past(t->ctx->admission, t->ctx->io, block_seed(t->number, block)) ? t->past : t->file;
   f->pages = sst_block_pages(t, block);
   f->readers = NULL;
   f->data = NULL;

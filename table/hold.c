@@ -244,17 +244,22 @@ void sst_fetch(struct blkio_queue *q, const struct sst_need *needs, uint32_t nr)
   struct blkio_read reads[BLKIO_BATCH_MAX];
   struct sst_ahead spare[BLKIO_BATCH_MAX], *to[BLKIO_BATCH_MAX];
   uint32_t of[BLKIO_BATCH_MAX], n = 0;
+  struct blkio_batch b;
   err_cleanup_begin();
+  blkio_batch_begin(&b, q, reads, NULL, NULL);
+  const bool many = nr > 1 && blkio_batch_lane(&b);
   for (uint32_t i = 0; i < nr; i++) {
     const struct sst_need *const w = &needs[i];
     if (!w->hold && !w->t->cache.cache) continue;
     spare[n] = (struct sst_ahead){0};
     to[n] = w->hold ? hold_ahead_free(w->hold) : &spare[n];
     of[n] = i;
-    if (sst_ahead_begin(to[n], w->t, w->from, w->to - w->from, &reads[n])) n++;
+    if (sst_ahead_begin(to[n], w->t, w->from, w->to - w->from, many, &reads[n])) n++;
     else if (!w->hold) sst_ahead_fini(&spare[n]);
   }
-  if (n) IGNORED(blkio_read_batch(q, reads, n), "each read has its status");
+  if (many) blkio_batch_add(&b, n);
+  if (many) IGNORED(blkio_batch_end(&b), "each read has its status");
+  else if (n) IGNORED(blkio_read_batch(q, reads, n), "each read has its status");
   for (uint32_t i = 0; i < n; i++) {
     const struct sst_need *const w = &needs[of[i]];
     sst_ahead_end(to[i], w->t, reads[i].status);

@@ -146,13 +146,26 @@ void sst_ahead_read_back(struct sst_ahead *a, struct sst *t, uint32_t block, uin
   ahead_read(a, t, sst_block_back(t, block, nr_pages), block + sst_block_pages(t, block), true);
 }
 
-bool sst_ahead_begin(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_t nr_pages, struct blkio_read *read) {
+// Notes that the blocks in the pages [from, to) are missed, and returns the file that they are read from.
+static struct fdpool_file *ahead_file(struct sst *t, uint32_t from, uint32_t to, bool many) {
+  struct admission *const a = t->ctx->admission;
+  uint32_t nr = 0, known = 0;
+  if (!admission_chooses(a, t->ctx->io)) return t->file;
+  for (uint32_t b = from; b < to; b += sst_block_pages(t, b), nr++)
+    known += admission_knows(a, block_seed(t->number, b));
+  if (!many || 2 * known >= nr) return t->file;
+  admission_count(a, nr);
+  return t->past;
+}
+
+bool sst_ahead_begin(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_t nr_pages, bool many,
+                     struct blkio_read *read) {
   assert(nr_pages > 0 && block + nr_pages <= t->nr_pages && t->nr_recs[block]);
   uint32_t last = block + nr_pages - 1;
   while (t->nr_recs[last] == 0) last--;
   const uint32_t to = last + sst_block_pages(t, last);
   const uint64_t end = sst_block_off(t, last) + sst_block_stored(t, last, to - last);
-  struct fdpool_file *const file = sst_file_for(t, block);
+  struct fdpool_file *const file = ahead_file(t, block, to, many);
   const bool aligned = t->ctx->direct_io || file == t->past;
   const uint64_t off = sst_block_off(t, block), from = aligned ? sst_align_down(off) : off,
                  until = aligned ? align_up(end, BLKIO_ALIGN) : end;

@@ -41,9 +41,10 @@ void sst_ahead_read(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_t
 // The same for a reader that goes back: reads `block`, and the blocks before it that begin in the nr_pages pages which
 // end with this block. At the table's beginning they are fewer.
 void sst_ahead_read_back(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_t nr_pages);
-// The first in two halves, so that one batch can have the reads of several. False: no memory or no descriptor, and
-// nothing to end. Otherwise the caller does *read and ends with its status.
-MUST_CHECK bool sst_ahead_begin(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_t nr_pages,
+// The first in two halves, so that one batch can have the reads of several. many: the system takes all these reads at
+// once, so that some may go past the page cache. False: no memory or no descriptor, and nothing to end. Otherwise the
+// caller does *read and ends with its status.
+MUST_CHECK bool sst_ahead_begin(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_t nr_pages, bool many,
                                 struct blkio_read *read);
 void sst_ahead_end(struct sst_ahead *a, struct sst *t, enum remixdb_status s);
 // A block that is there, verified. Its data is valid until the next take or read. REMIXDB_CORRUPT, REMIXDB_NOMEM.

@@ -117,12 +117,6 @@ static inline uint64_t sst_seq(const struct sst *t, const struct kv_rec *r) {
   return t->seq_min + block_seq(t->form, r);
 }
 
-// Notes that a reader misses the block, and returns the file that it reads the block from beside others: `past`, or
-// `file`.
-static inline struct fdpool_file *sst_file_for(struct sst *t, uint32_t block) {
-  return admission_past(t->ctx->admission, t->ctx->io, block_seed(t->number, block)) ? t->past : t->file;
-}
-
 typedef uint32_t sst_pos;  // block number << 8 | index of the record
 static inline sst_pos sst_pos_make(uint32_t block, uint32_t idx) { return block << 8 | idx; }
 static inline uint32_t sst_pos_block(sst_pos p) { return p >> 8; }

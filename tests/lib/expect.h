@@ -18,7 +18,7 @@ static inline void expect_reads(uint64_t dice) { atomic_store(&blkio_test_cold, 
 // work.
 static inline void expect_small_memory(struct xdb *x) {
   x->compact.memory = 1;
-  atomic_store(&admission_test_sync, true);
+  atomic_store(&blkio_test_lane, true);
   admission_set(&x->admission, UINT64_MAX, 1, SIZE_MAX);
   _Atomic uint8_t *const missed = atomic_load(&x->admission.missed);
   // so that there is no free byte, and the first miss of a block goes past the page cache; 2 is no block's mark

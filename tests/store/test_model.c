@@ -108,8 +108,8 @@ static void run_open(struct run *r) {
   atomic_store(&version_eager, chance(&r->m.rng, 50) ? 0 : VERSION_EAGER);
   r->env->clock = &test_clock;
   OK(xdb_open(dir, &r->opts, r->env, &r->x));
-  if (chance(&r->m.rng, 50)) expect_small_memory(r->x);
   shrink(r->x, r->memtable, 4 + (uint32_t)below(&r->m.rng, chance(&r->m.rng, 50) ? 20 : 300));
+  if (chance(&r->m.rng, 50)) expect_small_memory(r->x);
   static const uint64_t full[] = {VALUE_FILE, 2u << 20, 300u << 10};
   r->x->values.full = r->x->compact.values.full = full[below(&r->m.rng, 3)];
   static const uint8_t from[] = {0, 1, 2, 8, COMPACT_YOUNG_FROM};

@@ -194,8 +194,8 @@ static void world_open(struct world *w) {
   choose_opts(w);
   expect_reads(rng_next(&w->rng));
   OK(xdb_open("/store", &w->opts, w->env, &w->x));
-  if (chance(&w->rng, 50)) expect_small_memory(w->x);
   shrink(w->x, w->memtable, w->pages);
+  if (chance(&w->rng, 50)) expect_small_memory(w->x);
   static const uint8_t from[] = {0, 1, 2, COMPACT_YOUNG_FROM};
   static const uint64_t few[] = {0, 3, 50, RANGES_FEW};
   w->x->compact.young_from = from[below(&w->rng, 4)];

@@ -8,7 +8,8 @@
 #include "base/admission.h"
 
 #define MEMORY ((uint64_t)256 << 20)
-#define BYTES ((uint32_t)(MEMORY / BLKIO_ALIGN))
+#define PAGES ((uint32_t)(MEMORY / BLKIO_ALIGN))
+#define BYTES (2 * PAGES)
 #define DATA (ADMISSION_DATA(MEMORY) + 1)
 
 static struct blkio io;
@@ -32,11 +33,12 @@ static void test_choice(void **state) {
       {DATA + BLKIO_ALIGN * 2, MEMORY + BLKIO_ALIGN, SIZE_MAX, 2 * (size_t)BYTES},  // a page more: a power of two more
       {DATA, 0, SIZE_MAX, 0},                                                       // the memory is not known
       {UINT64_MAX, UINT64_MAX, SIZE_MAX, 0},
-      {DATA, MEMORY, ADMISSION_LEAST - 1, 0},
-      {DATA, MEMORY, ADMISSION_LEAST, ADMISSION_LEAST},
-      {DATA, MEMORY, 2 * (size_t)ADMISSION_LEAST - 1, ADMISSION_LEAST},
+      {DATA, MEMORY, BYTES - 1, PAGES},
+      {DATA, MEMORY, PAGES, PAGES},
+      {DATA, MEMORY, PAGES - 1, 0},  // it would forget what is in the page cache
       {UINT64_MAX, 1, SIZE_MAX, ADMISSION_LEAST},
-      {UINT64_MAX, UINT64_MAX / 4, 1 << 20, 1 << 20},
+      {UINT64_MAX, 1, ADMISSION_LEAST - 1, 0},
+      {UINT64_MAX, UINT64_MAX / 4, SIZE_MAX, 0},
   };
   for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
     struct admission a;
