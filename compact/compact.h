@@ -186,6 +186,7 @@ struct compact_whole {
   bool within;
   uint32_t until_len;
   uint8_t until[KV_KEY_MAX];
+  bool fits_only;  // merge only what compact_whole_fits tells of
   // out, also if the round fails
   uint64_t largest;  // bytes to write for the largest partition that is not left
   bool left;         // some partition is left
@@ -197,8 +198,8 @@ struct compact_whole {
 };
 // Returns the number of the first partition of a tree behind the range; nr_parts: the tree's end. tree NULL: 0.
 uint32_t compact_whole_stop(const struct compact_whole *whole, const struct version *tree);
-// Tells whether another pass would make fewer tables of the partitions [from, stop) of a tree, and for that reason
-// alone: a pass only knows about how large the partitions become that it makes.
+// Tells whether another pass would make fewer tables of the partitions [from, stop) of a tree. Partitions that it would
+// write for another reason do not count. A pass plans by estimates, so its partitions may be smaller.
 bool compact_whole_fits(const struct compact *c, const struct version *tree, uint32_t from, uint32_t stop);
 // Call it after the version of a round that is not at the end is installed: the next round goes on from `to`.
 static inline void compact_whole_on(struct compact_whole *whole) {

@@ -316,11 +316,12 @@ static bool makes_fewer(const struct compact *c, const struct whole_part *w) {
 }
 
 // Plans a part of a full compaction, from partition `part` on. The job merges it if that makes fewer tables or drops
-// records. Returns the number of the partition after the part.
-static uint32_t plan_whole(struct round *r, const struct round_tree *tree, uint32_t part, uint32_t end, uint64_t most) {
+// records; fits_only: if it only makes fewer tables. Returns the number of the partition after the part.
+static uint32_t plan_whole(struct round *r, const struct round_tree *tree, uint32_t part, uint32_t end, uint64_t most,
+                           bool fits_only) {
   const struct compact *c = r->c;
   const struct whole_part w = whole_part_of(c, tree->base, tree->names, tree->fresh, part, end, most);
-  if (w.drops || makes_fewer(c, &w)) {
+  if (w.drops ? !fits_only : makes_fewer(c, &w)) {
     struct job *j = add_job(r, tree, part, w.next - part);
     plan_all(j);
     j->table_bytes = table_bytes(c);  // full tables: the fewest, even if the estimate is wrong
@@ -361,7 +362,7 @@ void plan_jobs(struct round *r, uint32_t which, struct compact_whole *whole, uin
   while (at < stop && bytes < whole->budget) {
     const uint32_t first = r->nr_jobs, from = at;
     uint64_t cost = 0;
-    at = plan_whole(r, tree, at, stop, most);
+    at = plan_whole(r, tree, at, stop, most, whole->fits_only);
     for (uint32_t i = first; i < r->nr_jobs; i++) cost += r->jobs[i].cost;
     if (cost > most) {
       r->nr_jobs = first;

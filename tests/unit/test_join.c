@@ -704,6 +704,32 @@ static void test_whole_beside(void **state) {
   assert_true(did > 0 && left > 0);
 }
 
+// A pass for neighbours that fit together writes nothing for another reason: not what drops records.
+static void test_fits_only(void **state) {
+  (void)state;
+  static struct compact_whole whole;
+  for (uint32_t fresh = 0; fresh < 2; fresh++) {
+    struct world w;
+    uint64_t kinds[COMPACT_KINDS];
+    small_parts(&w, 6000, 0, 101);
+    w.c.join = 0;
+    put(&w, 1, false);
+    if (!fresh) round_ok(&w, NULL);
+    const uint32_t parts = w.base->nr_parts, runs = part_runs(w.base->parts[0]);
+    assert_true(compact_whole_fits(&w.c, w.base, 0, parts));
+    whole = (struct compact_whole){.budget = UINT64_MAX, .fits_only = true};
+    w.whole = &whole;
+    round_ok(&w, kinds);
+    assert_true(whole.end && w.base->nr_parts < parts && part_runs(w.base->parts[0]) == runs + fresh);
+    expect_kind(kinds, COMPACT_MINOR, fresh);
+    assert_false(compact_whole_fits(&w.c, w.base, 0, w.base->nr_parts));
+    whole = (struct compact_whole){.budget = UINT64_MAX};
+    round_ok(&w, NULL);
+    assert_true(part_runs(w.base->parts[0]) <= 2);
+    world_fini(&w);
+  }
+}
+
 // On a full disk joins do not keep a round from its own work: the next rounds have none for a while.
 static void test_full_disk(void **state) {
   (void)state;
@@ -823,31 +849,19 @@ static void test_by_chance(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_memtable_rounds),
-      cmocka_unit_test(test_work),
-      cmocka_unit_test(test_work_for_new),
-      cmocka_unit_test(test_work_for_dead),
-      cmocka_unit_test(test_order),
-      cmocka_unit_test(test_erased_yields),
-      cmocka_unit_test(test_damaged),
-      cmocka_unit_test(test_whole_beside),
-      cmocka_unit_test(test_room_without),
-      cmocka_unit_test(test_spaces_closed),
-      cmocka_unit_test(test_at_rest),
-      cmocka_unit_test(test_emptied),
-      cmocka_unit_test(test_emptied_beside),
-      cmocka_unit_test(test_lives_in_young),
-      cmocka_unit_test(test_hidden_by_young),
-      cmocka_unit_test(test_to_and_fro),
-      cmocka_unit_test(test_rising),
-      cmocka_unit_test(test_away),
-      cmocka_unit_test(test_full_disk),
-      cmocka_unit_test(test_handed_back),
-      cmocka_unit_test(test_other_tree),
-      cmocka_unit_test(test_fails),
-      cmocka_unit_test(test_by_chance),
-      cmocka_unit_test(test_damaged_grows),
-      cmocka_unit_test(test_damaged_and_no_memory),
+      cmocka_unit_test(test_memtable_rounds), cmocka_unit_test(test_work),
+      cmocka_unit_test(test_work_for_new),    cmocka_unit_test(test_work_for_dead),
+      cmocka_unit_test(test_order),           cmocka_unit_test(test_erased_yields),
+      cmocka_unit_test(test_damaged),         cmocka_unit_test(test_whole_beside),
+      cmocka_unit_test(test_room_without),    cmocka_unit_test(test_spaces_closed),
+      cmocka_unit_test(test_at_rest),         cmocka_unit_test(test_emptied),
+      cmocka_unit_test(test_emptied_beside),  cmocka_unit_test(test_lives_in_young),
+      cmocka_unit_test(test_hidden_by_young), cmocka_unit_test(test_to_and_fro),
+      cmocka_unit_test(test_rising),          cmocka_unit_test(test_away),
+      cmocka_unit_test(test_full_disk),       cmocka_unit_test(test_handed_back),
+      cmocka_unit_test(test_other_tree),      cmocka_unit_test(test_fails),
+      cmocka_unit_test(test_by_chance),       cmocka_unit_test(test_damaged_grows),
+      cmocka_unit_test(test_fits_only),       cmocka_unit_test(test_damaged_and_no_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
