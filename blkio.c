@@ -471,6 +471,7 @@ static void batch_ended(struct blkio_batch *b, struct blkio_read *r, enum remixd
     b->first_read = r;
   }
   b->left--;
+  b->through_left -= !r->past;
   if (b->done) b->done(b->arg, r);
 }
 
@@ -539,7 +540,8 @@ void blkio_batch_begin(struct blkio_batch *b, struct blkio_queue *q, struct blki
   b->lane = NULL;
   b->reads = reads;
   b->nr = b->next = b->left = 0;
-  b->advised = b->past = false;
+  b->through = b->through_left = 0;
+  b->advised = false;
   b->done = done;
   b->arg = arg;
   b->first.status = REMIXDB_OK;
@@ -559,7 +561,8 @@ void blkio_batch_add(struct blkio_batch *b, uint32_t nr) {
   if (nr == 0) return;
   for (uint32_t i = 0; i < nr; i++) {
     bytes += b->reads[b->nr + i].len;
-    b->past |= b->reads[b->nr + i].past;
+    b->through += !b->reads[b->nr + i].past;
+    b->through_left += !b->reads[b->nr + i].past;
   }
   (void)count_reads(b->q->io, nr, bytes);
   assert(b->next <= b->nr);
@@ -581,9 +584,9 @@ enum remixdb_status blkio_batch_end(struct blkio_batch *b) {
   if (b->advised) batch_plain(b);
   if (b->lane) {
     batch_drive(b, false);  // what comes from memory has ended by now
-    const uint64_t began = b->left ? time_ns() : 0;
+    const uint64_t began = b->through_left ? time_ns() : 0;
     while (b->left > 0) batch_drive(b, true);
-    if (b->q->shared && !b->past && b->nr)
+    if (b->q->shared && b->through)  // how long the others took does not tell what the page cache has
       cold_learn(b->q->io, began ? time_ns() - began : 0, 0);  // a worker's reads say nothing of readers'
     if (b->nr) count_trips(b->q->io, 1);
     if (b->q->shared) lane_give(b->q->io, b->lane);

@@ -148,10 +148,10 @@ struct blkio_batch {  // the caller's memory
   struct blkio_read *reads;
   uint32_t nr;  // added so far
   // private below
-  uint32_t next;  // the first that is not started
-  uint32_t left;  // how many have not ended
-  bool advised;   // without a lane: the system was told of them, and the end reads them
-  bool past;      // some went past the page cache: how long they took does not tell what the page cache has
+  uint32_t next;                   // the first that is not started
+  uint32_t left;                   // how many have not ended
+  uint32_t through, through_left;  // the same of those that do not bypass the page cache: how many there are, and left
+  bool advised;                    // without a lane: the system was told of them, and the end reads them
   blkio_done_fn done;
   void *arg;
   struct err_saved first;

@@ -312,6 +312,37 @@ static void test_readers_batches(void **state) {
   }
 }
 
+// Reads past the page cache do not tell where those through it come from. When these find all there, the choice ends.
+static void test_readers_learn(void **state) {
+  (void)state;
+  check_seed = check_seed_or(1);
+  const struct remixdb_opts o = reader_opts(0);
+  struct past t = {.rng = check_seed};
+  atomic_store(&blkio_test_cold, 0);
+  OK(xdb_open(dir, &o, env_posix(), &t.x));
+  shrink(t.x, 512 << 10, 100);
+  CHECK(t.ref = remixdb_ref(t.x));
+  put_all(&t, 0);
+  close_it(&t);
+  open_to_read(&t, &o, env_posix(), dir);
+  atomic_store(&blkio_test_lane, false);
+  t.x->io.disk_ns = UINT64_MAX;  // no read takes so long
+  atomic_store(&t.x->io.cold, 256);
+  char keys[2][24];
+  const struct remixdb_slice two[2] = {{keys[0], key_of(0, keys[0])}, {keys[1], key_of(KEYS / 2, keys[1])}};
+  bool found[2];
+  CHECK(remixdb_multi_get(t.ref, 2, two, NULL, found) == 2);
+  if (t.x->io.kind != BLKIO_SYNC) {
+    CHECK(nr_past(&t) == 2 && atomic_load(&t.x->io.cold) == 256);
+    for (uint32_t i = 0; i < 8; i++) read_all(&t, 1);
+    CHECK(!blkio_cold(&t.x->io));
+    const uint64_t before = nr_past(&t);
+    read_all(&t, 1);
+    CHECK(nr_past(&t) == before);
+  }
+  close_it(&t);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_when),
@@ -319,6 +350,7 @@ int main(void) {
       cmocka_unit_test(test_readers_begin),
       cmocka_unit_test(test_readers),
       cmocka_unit_test_setup_teardown(test_readers_batches, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_readers_learn, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
