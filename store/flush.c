@@ -333,7 +333,7 @@ static enum remixdb_status compact_pass(struct waiter *w, bool *any_out) {
   return s;
 }
 
-// Tells whether neighbours fit together since the last pass has made them smaller.
+// Tells whether neighbours fit together now that the last pass has made them smaller.
 static bool fits_again(struct waiter *w) {
   const struct compact_whole *const work = &w->whole->work;
   bool fits = false;
@@ -349,25 +349,36 @@ static bool fits_again(struct waiter *w) {
   return fits;
 }
 
-// Makes passes until no partition is left out for lack of room and no neighbours fit together, or a pass achieves
-// nothing.
+// Makes a pass. fits_only: as in struct compact_whole. Sets *any_out to whether it has written something, and *left_out
+// to whether it has left out a partition for lack of room.
+static enum remixdb_status pass_from_start(struct waiter *w, bool fits_only, bool *any_out, bool *left_out) {
+  struct compact_whole *const work = &w->whole->work;
+  *any_out = work->left = false;
+  work->fits_only = fits_only;
+  work->most = UINT64_MAX;
+  work->from_len = w->low.len;
+  if (w->low.len) memcpy(work->from, w->low.ptr, w->low.len);
+  work->from_tree = w->tree;
+  const enum remixdb_status s = compact_pass(w, any_out);
+  *left_out = w->whole && w->whole->work.left;
+  return s;
+}
+
+// Makes passes until no partition is left out for lack of room, or a pass achieves nothing. Then makes passes for
+// neighbours that have come to fit each other. A lack of room or memory ends these without a failure: the call has
+// already done its work.
 static enum remixdb_status compact_passes(struct waiter *w) {
   enum remixdb_status s = REMIXDB_OK;
-  bool any = true, left = true, again = false;
-  uint32_t more = WHOLE_AGAIN;  // writers make neighbours that fit, too
-  for (uint32_t pass = 0; s == REMIXDB_OK && (left || again) && any && pass < WHOLE_PASSES; pass++) {
-    any = w->whole->work.left = false;
-    w->whole->work.most = UINT64_MAX;
-    w->whole->work.from_len = w->low.len;
-    if (w->low.len) memcpy(w->whole->work.from, w->low.ptr, w->low.len);
-    w->whole->work.from_tree = w->tree;
-    s = compact_pass(w, &any);
-    left = w->whole && w->whole->work.left;
-    again = s == REMIXDB_OK && !left && more-- && fits_again(w);
-  }
+  bool any = true, left = true;
+  for (uint32_t pass = 0; s == REMIXDB_OK && left && any && pass < WHOLE_PASSES; pass++)
+    s = pass_from_start(w, false, &any, &left);
   if (s == REMIXDB_OK && left)
     s = err_set(REMIXDB_NOSPACE, "%s: No space left on device: some partitions could not be compacted", w->x->dir);
-  return s;
+  if (s != REMIXDB_OK) return s;
+  // writers make neighbours that fit, too
+  for (uint32_t more = 0; s == REMIXDB_OK && !left && any && more < WHOLE_AGAIN && fits_again(w); more++)
+    s = pass_from_start(w, true, &any, &left);
+  return s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM ? REMIXDB_OK : s;
 }
 
 // Removes the log files that are kept for reuse, and replaces the active segment, which has grown, by a new one.

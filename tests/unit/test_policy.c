@@ -515,6 +515,27 @@ static uint64_t written_to_tables(void) {
   return atomic_load(&written[FILE_TABLE]) + atomic_load(&written[FILE_REMIX]) + atomic_load(&written[FILE_PACK]);
 }
 
+// Loads so, and returns the number of keys to expect.
+static uint64_t load_shape(const struct shape *s, uint64_t seed) {
+  uint64_t rng = seed;
+  const uint64_t n = s->keys / (SLOW > 8 ? 4 : SLOW > 1 ? 2 : 1);
+  x->compact.build.max_pages = s->pages;
+  for (uint64_t k = 0; k < n; k++) put_sized(spread(k), 1, s->most);
+  OK(xdb_flush(x));
+  for (uint64_t i = 0; i < n * s->overwritten / 100; i++) put_sized(spread(rng_next(&rng) % n), 2, s->most);
+  for (uint64_t i = 0; i < n * s->deleted / 100; i++) del(spread(rng_next(&rng) % n));
+  return count_keys();
+}
+
+static void expect_one_version(uint64_t keys) {
+  assert_true(stat_of(x, "table_entries") == keys && stat_of(x, "table_keys") == keys);
+}
+
+static void store_remove(void) {
+  store_close();
+  CHECK(remove_tree(dir) == 0 && mkdir(dir, 0700) == 0);
+}
+
 // A compaction right after another one has nothing to do: not even where the first one did not know how large the
 // partitions would become that it made.
 static void test_compact_again(void **state) {
@@ -525,19 +546,14 @@ static void test_compact_again(void **state) {
   check_seed = check_seed_or(1);
   for (uint32_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
     const struct shape *const s = &shapes[i];
-    uint64_t rng = check_seed + i;
     store_open_plain(1);
-    x->compact.build.max_pages = s->pages;
-    for (uint64_t k = 0; k < s->keys; k++) put_sized(spread(k), 1, s->most);
-    OK(xdb_flush(x));
-    for (uint64_t n = 0; n < (uint64_t)s->keys * s->overwritten / 100; n++)
-      put_sized(spread(rng_next(&rng) % s->keys), 2, s->most);
-    for (uint64_t n = 0; n < (uint64_t)s->keys * s->deleted / 100; n++) del(spread(rng_next(&rng) % s->keys));
+    const uint64_t keys = load_shape(s, check_seed + i);
     OK(xdb_compact(x));
-    const uint64_t before = stat_of(x, "table_bytes_written"), keys = count_keys();
+    const uint64_t before = stat_of(x, "table_bytes_written");
+    assert_int_equal(count_keys(), keys);
     OK(xdb_wait_idle(x));
     const uint64_t bytes = written_to_tables(), partitions = stat_of(x, "partitions");
-    assert_true(stat_of(x, "table_entries") == keys && stat_of(x, "table_keys") == keys);
+    expect_one_version(keys);
     OK(xdb_compact(x));
     OK(xdb_wait_idle(x));
     const uint64_t again = stat_of(x, "table_bytes_written") - before;
@@ -545,9 +561,35 @@ static void test_compact_again(void **state) {
            (unsigned)partitions, (unsigned)before, (unsigned)again);
     if (again || written_to_tables() != bytes) fail_msg("shape %u: %u bytes", i, (unsigned)again);
     assert_int_equal(count_keys(), keys);
-    store_close();
-    CHECK(remove_tree(dir) == 0 && mkdir(dir, 0700) == 0);
+    store_remove();
   }
+}
+
+// A compaction has compacted all, and then the disk has no room to bring neighbours together that have come to fit:
+// that is no failure.
+static void test_compact_fits_full(void **state) {
+  (void)state;
+  static const struct shape shapes[] = {{16, 9000, 300, 90, 90}, {64, 3000, 4000, 60, 40}, {32, 2000, 6000, 50, 50}};
+  const int64_t most = INT64_MAX / 2;
+  uint32_t met = 0;
+  for (uint32_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+    int64_t took = 0;
+    for (uint32_t full = 0; full < 2; full++) {
+      store_open_plain(0);
+      const uint64_t keys = load_shape(&shapes[i], 1 + i);
+      atomic_store(&room, full ? took - (int64_t)(32 * KIB) : most);
+      const enum remixdb_status s = xdb_compact(x);
+      if (s != REMIXDB_OK) FAILS(full ? s : REMIXDB_OK, REMIXDB_NOSPACE);
+      if (s == REMIXDB_OK) expect_one_version(keys);
+      else assert_true(stat_of(x, "table_entries") != keys);  // the disk was full earlier
+      met += full && s == REMIXDB_OK;
+      if (!full) took = most - atomic_load(&room);
+      atomic_store(&room, INT64_MAX);
+      assert_int_equal(count_keys(), keys);
+      store_remove();
+    }
+  }
+  if (SLOW == 1) assert_true(met > 1);  // with fewer records there may be nothing to bring together
 }
 
 // Small neighbours, as a sequential load with small memtables leaves them, become one.
@@ -770,6 +812,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_flush, setup, teardown),
       cmocka_unit_test_setup_teardown(test_compact_space, setup, teardown),
       cmocka_unit_test_setup_teardown(test_compact_again, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_compact_fits_full, setup, teardown),
       cmocka_unit_test_setup_teardown(test_compact_joins, setup, teardown),
       cmocka_unit_test_setup_teardown(test_compact_while_writing, setup, teardown),
       cmocka_unit_test_setup_teardown(test_compact_fails, setup, teardown),
