@@ -115,6 +115,7 @@ struct round {
   struct job *jobs;           // tree by tree, in order of their keys; room for two per partition
   uint32_t nr_jobs, cap_jobs;
   struct task **tasks;  // room for all jobs
+  bool retry;           // a try of the same round has failed, and left `again`
   bool again;           // the round has failed, and the next one can leave undone what it failed by
 };
 // Takes part in the round.

@@ -506,15 +506,15 @@ static bool spaces_take_part(const struct round *r, const struct version *tree, 
   return s == REMIXDB_OK;
 }
 
-// The round of a memtable, once.
+// One try of the round of a memtable.
 static enum remixdb_status memtable_round(struct round *r, struct version *base, bool allow_abort,
                                           struct compact_whole *whole, struct compact_room *room,
                                           struct version **out) {
   struct compact *const c = r->c;
   uint32_t next = 0;
   const bool steps = room && room->steps, ask = steps && !room->planned;
-  // the steps for room are work of this round, too
-  if (!steps || ask) atomic_store_explicit(&c->progress, 0, memory_order_relaxed);
+  // the steps for room, and a try before this one, are work of this round, too
+  if (!r->retry && (!steps || ask)) atomic_store_explicit(&c->progress, 0, memory_order_relaxed);
   const bool dropped = atomic_load_explicit(&c->dropped_too, memory_order_relaxed),
              both = spaces_take_part(r, base->spaces, whole, dropped);
   enum remixdb_status s = round_begin(r, base, both);
@@ -542,11 +542,11 @@ static enum remixdb_status memtable_round(struct round *r, struct version *base,
 enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base, const struct wh *frozen,
                                   const struct wh *spaces, bool allow_abort, struct compact_whole *whole,
                                   struct compact_room *room, struct version **out) {
-  struct round r;
+  struct round r = {.again = false};
   enum remixdb_status s;
   *out = NULL;
   do {
-    r = (struct round){.c = c, .self = self};
+    r = (struct round){.c = c, .self = self, .retry = r.again};
     r.trees[TREE_UNNAMED].frozen = frozen;
     r.trees[TREE_SPACES].frozen = spaces;
     s = memtable_round(&r, base, allow_abort, whole, room, out);

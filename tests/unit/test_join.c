@@ -94,6 +94,32 @@ static void test_work(void **state) {
   world_fini(&w);
 }
 
+// A try that fails is work of the round, too: the writers' pace compares work with the time of both tries.
+static void test_work_of_tries(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t did[2];
+  small_parts(&w, 6000, 0, 42);
+  w.c.memtable_size = 1 << 10;  // one join
+  put(&w, first_key_of(&w, w.base->nr_parts - 1), false);
+  for (uint32_t i = 0; i < 2; i++) {
+    damage(w.base, JOIN_LEAST - 1);
+    const enum remixdb_status s = round_try(&w);
+    damage(w.base, JOIN_LEAST - 1);
+    OK(s);
+    assert_int_equal(atomic_load(&w.c.stats.failed), 1);
+    did[i] = atomic_load(&w.c.progress);
+    expect_work(&w, 50, 105);
+    if (i == 0) {
+      compact_retire(w.next, w.base);
+      version_unref(w.next);
+    }
+  }
+  assert_true(did[0] > did[1]);
+  world_install(&w);
+  world_fini(&w);
+}
+
 // New records of all partitions of a join count.
 static void test_work_for_new(void **state) {
   (void)state;
@@ -849,19 +875,33 @@ static void test_by_chance(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_memtable_rounds), cmocka_unit_test(test_work),
-      cmocka_unit_test(test_work_for_new),    cmocka_unit_test(test_work_for_dead),
-      cmocka_unit_test(test_order),           cmocka_unit_test(test_erased_yields),
-      cmocka_unit_test(test_damaged),         cmocka_unit_test(test_whole_beside),
-      cmocka_unit_test(test_room_without),    cmocka_unit_test(test_spaces_closed),
-      cmocka_unit_test(test_at_rest),         cmocka_unit_test(test_emptied),
-      cmocka_unit_test(test_emptied_beside),  cmocka_unit_test(test_lives_in_young),
-      cmocka_unit_test(test_hidden_by_young), cmocka_unit_test(test_to_and_fro),
-      cmocka_unit_test(test_rising),          cmocka_unit_test(test_away),
-      cmocka_unit_test(test_full_disk),       cmocka_unit_test(test_handed_back),
-      cmocka_unit_test(test_other_tree),      cmocka_unit_test(test_fails),
-      cmocka_unit_test(test_by_chance),       cmocka_unit_test(test_damaged_grows),
-      cmocka_unit_test(test_fits_only),       cmocka_unit_test(test_damaged_and_no_memory),
+      cmocka_unit_test(test_memtable_rounds),
+      cmocka_unit_test(test_work),
+      cmocka_unit_test(test_work_for_new),
+      cmocka_unit_test(test_work_for_dead),
+      cmocka_unit_test(test_order),
+      cmocka_unit_test(test_erased_yields),
+      cmocka_unit_test(test_damaged),
+      cmocka_unit_test(test_whole_beside),
+      cmocka_unit_test(test_room_without),
+      cmocka_unit_test(test_spaces_closed),
+      cmocka_unit_test(test_at_rest),
+      cmocka_unit_test(test_emptied),
+      cmocka_unit_test(test_emptied_beside),
+      cmocka_unit_test(test_lives_in_young),
+      cmocka_unit_test(test_hidden_by_young),
+      cmocka_unit_test(test_to_and_fro),
+      cmocka_unit_test(test_rising),
+      cmocka_unit_test(test_away),
+      cmocka_unit_test(test_full_disk),
+      cmocka_unit_test(test_handed_back),
+      cmocka_unit_test(test_other_tree),
+      cmocka_unit_test(test_fails),
+      cmocka_unit_test(test_by_chance),
+      cmocka_unit_test(test_damaged_grows),
+      cmocka_unit_test(test_work_of_tries),
+      cmocka_unit_test(test_fits_only),
+      cmocka_unit_test(test_damaged_and_no_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
