@@ -95,7 +95,8 @@ struct compact {
   _Atomic uint64_t garbage_from;      // COMPACT_GARBAGE; 0: there are no merges for garbage. Relaxed: tests change it
   _Atomic uint32_t join;              // COMPACT_JOIN; 0: there are no joins, and no partition leaves because nothing
                                       // lives in it. Relaxed: tests change it
-  _Atomic uint64_t joins_ns;          // no join before this time, because the disk was full. Relaxed
+  _Atomic uint64_t joins_ns;          // no join before this time, because the disk was full, or memory was short.
+                                      // Relaxed
   _Atomic uint32_t scan_merge_parts;  // partitions that a scan round merges at most; at least 1
   size_t memtable_size;               // bytes; 1/16 of it may be handed back
   uint64_t memory;                    // bytes of memory that the process may use, with its page cache; 0: not known
@@ -119,8 +120,8 @@ struct compact {
   struct compact_stats stats;
   // Puts a key of a tree back into the active memtable and its log, unless a newer version is there.
   enum remixdb_status (*hand_back)(void *arg, struct worker *w, uint32_t tree, const struct kv_rec *rec);
-  // The round of a memtable calls this once, after its last hand_back and before it writes: makes durable what was
-  // handed back, and the beginning of the log that the next version will name. NULL: there is no log.
+  // Each try of a memtable's round calls this once, after its last hand_back and before it writes: makes durable what
+  // was handed back, and the beginning of the log that the next version will name. NULL: there is no log.
   enum remixdb_status (*secure)(void *arg);
   void *arg;
 };
@@ -229,9 +230,10 @@ void compact_room_fini(struct compact_room *room);
 // written apart are in c->values and not synced: the caller syncs them before it names the version. No file leaves
 // c->values meanwhile. room: NULL, or the bound for all files. With steps the first call asks for room if its files
 // would take too much beside the old ones: *out is then NULL, and the caller runs compact_room_step, and calls again
-// with the newest version as base. Merges that can be left undone (joins, merges for garbage and for dropped spaces) do
-// not make the round fail: if one of them finds a damaged table, or joins may have taken the room on the disk or the
-// memory, the call makes the round once more without them.
+// with the newest version as base. Merges that can be left undone are joins, merges for garbage and for dropped spaces.
+// The round does not fail because one of them finds a damaged table: the call makes it again without that partition,
+// once for each partition that is newly found. For want of room or memory only joins are left undone: the call makes a
+// round that had some again without them.
 // Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base,
                                              const struct wh *frozen, const struct wh *spaces, bool allow_abort,

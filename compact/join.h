@@ -15,7 +15,7 @@
 //       more. A partition that the round writes as a whole anyway counts as small. So joins write a record as often as
 //       its partition becomes twice as large, and a row of small appends does not write the same records each time.
 //   J3  When no join is due, more than 1/COMPACT_JOIN of a table lives in any JOIN_MANY neighbours of a tree that get
-//       no new data, or their runs have more than JOIN_READ tables.
+//       no new data, or their runs have more than JOIN_READ tables, or one of them is damaged.
 //   J4  A partition in which nothing lives leaves the version in the next round of a memtable that has no new data for
 //       it, or in the next one for garbage. Its views tell that nothing lives, so nothing is read or written. The
 //       partition before it takes over its range; the first one stays, without tables.
