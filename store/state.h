@@ -226,7 +226,6 @@ struct xdb {
   struct memtable *replay_into;
   const struct version *replay_from;
   struct cache *cache;
-  struct admission admission;  // of readers to the page cache
   struct sst_ctx ctx;
   struct wal *wal;           // with read_only it was replayed, and takes no records
   struct workers *workers;   // NULL with read_only
@@ -259,6 +258,7 @@ struct xdb {
   struct txns txns;
   struct collect collect;
   struct idle idle;
+  struct admission admission;  // of readers to the page cache
 
   pthread_mutex_t installing;  // held while CURRENT and the super are replaced; before `lock`
   pthread_mutex_t lock;        // guards rounds, scan_merges, error, and the replacement of super; take it with xdb_lock

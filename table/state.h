@@ -42,11 +42,11 @@ struct sst_ctx {
   uint32_t nr_origins;
   struct value_ctx *values;  // of the store's value files (value/file.h)
   bool direct_io;
-  struct admission *admission;  // which blocks readers read past the page cache; NULL: none
   struct sst_retired *retired;  // counts retired tables and REMIX files; NULL: they are not counted
   size_t scan_room;             // bytes that one thread's reads of many tables at once take (table/scan.h); 0: standard
   struct budget *budget;        // the store's accounts of memory; NULL: nothing is counted
   struct remix_pool *pages;     // of its REMIXes (remix/paged.h); NULL: these are opened whole
+  struct admission *admission;  // which blocks readers read past the page cache; NULL: none
 };
 
 static inline struct files_ids sst_ctx_ids(const struct sst_ctx *ctx) {
@@ -80,7 +80,6 @@ struct sst {
   struct pack_part *part;     // the table is this part of a pack; NULL: it has a file of its own
   struct fdpool_file *file;   // for single reads, advised for random reads: own[0], or the pack's
   struct fdpool_file *scans;  // the same file, for long scans, advised for sequential reads: own[1], or the pack's
-  struct fdpool_file *past;   // the same file, for reads past the page cache beside others: own[2], or the pack's
   uint64_t base;              // offset of the table in its file
   struct cache_table cache;
   uint32_t nr_pages;     // pages of data blocks
@@ -108,6 +107,8 @@ struct sst {
   struct kref min, max;       // smallest and largest key, in one allocation that the table owns
   _Atomic uint32_t refs;
   _Atomic bool obsolete;  // the last reference removes the file, or drops the part
+  // the same file as `file`, for reads past the page cache beside others: own[2], or the pack's
+  struct fdpool_file *past;
   struct fdpool_file own[3];
   size_t counted;  // bytes in the account of tables (base/budget.h), besides the chunks
 };
