@@ -16,8 +16,8 @@
 //       by itself: with N bytes a block is still known after k other misses with a probability of exp(-k / N).
 //   A2  A block whose byte nobody has taken goes through the page cache: there is room in it, too, at that time.
 //   A3  An answer is a guess. A wrong one costs time, and never changes what is read.
-//   A4  The table is made once and stays as large as it is. Threads read and write its bytes without order (relaxed):
-//       what one thread overwrites of another's is forgotten.
+//   A4  The table is made once and stays as large as it is. Threads read and write its bytes without order (relaxed).
+//       One thread may overwrite the note of another, which is then forgotten.
 #ifndef ADMISSION_H
 #define ADMISSION_H
 

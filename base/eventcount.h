@@ -6,8 +6,8 @@
 //
 // A thread that waits calls eventcount_begin. Then it looks once more whether it has to wait, and calls
 // eventcount_sleep if so, else eventcount_end. A thread that does what others wait for stores that first, and then
-// calls eventcount_wake or eventcount_wake_all. If all of them do so under a mutex, eventcount_wait has the three steps
-// of a waiting thread.
+// calls eventcount_wake or eventcount_wake_all. If all of them do so under a mutex, a waiting thread has no need for
+// the look, and eventcount_wait is all that it calls.
 //
 // Invariants (tests/unit/test_eventcount.c)
 //   E1  No wake-up is lost. Both threads change `waiters`, in some order. If the change of the waiting thread comes

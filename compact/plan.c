@@ -290,8 +290,8 @@ struct whole_part {
   bool drops;           // a merge brings new data, or drops records
 };
 
-// Finds the part that begins with partition `part`. It ends before partition `end`, and has at most `most` bytes to
-// write if it is more than one partition. fresh: of the tree's partitions; NULL: there is no new data.
+// Finds the part that begins with partition `part`. It ends before partition `end`. If it is more than one partition,
+// it has at most `most` bytes to write. fresh: the new data of each partition of the tree; NULL: there is none.
 static struct whole_part whole_part_of(const struct compact *c, const struct version *tree, const struct names *names,
                                        const struct fresh *fresh, uint32_t part, uint32_t end, uint64_t most) {
   struct whole_part w = {.part = part, .next = part};

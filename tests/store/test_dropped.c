@@ -403,8 +403,8 @@ static void settle_many(struct world *w) {
   CHECK(!"the joins come to an end");
 }
 
-// The number of partitions follows what lives, not the number of spaces: what is left of many is in one partition. Each
-// of them can be dropped all the same, and the others stay.
+// The number of partitions follows what lives, not the number of spaces: what is left of many is in one partition. All
+// can be dropped one by one, and the others stay.
 static void test_joined(void **state) {
   (void)state;
   for (int workers = 0; workers <= 2; workers += 2) {
