@@ -515,13 +515,21 @@ static void batch_drive(struct blkio_batch *b, bool wait) {
   }
 }
 
-// Does all reads that were added, without a lane.
+// Does all reads that were added, without a lane. Their time tells whether they came from the disk; that of a worker's
+// reads says nothing of readers'.
 static void batch_plain(struct blkio_batch *b) {
-  if (b->next < b->nr) count_trips(b->q->io, b->advised ? 1 : b->nr - b->next);
+  struct blkio *const io = b->q->io;
+  if (b->next == b->nr) return;
+  const bool learns = b->q->shared && b->through_left;
+  const uint64_t began = learns ? time_ns() : 0;
+  uint64_t bytes = 0;
+  count_trips(io, b->advised ? 1 : b->nr - b->next);
   while (b->next < b->nr) {
     struct blkio_read *const r = &b->reads[b->next++];
-    batch_ended(b, r, env_read(b->q->io->env, r->fd, r->path, r->buf, r->len, r->off));
+    bytes += r->len;
+    batch_ended(b, r, env_read(io->env, r->fd, r->path, r->buf, r->len, r->off));
   }
+  if (learns) cold_learn(io, time_ns() - began, bytes);
 }
 
 // Without a lane, the system can bring all blocks of a batch into its page cache at once. Tells it of the reads from
@@ -550,7 +558,11 @@ void blkio_batch_begin(struct blkio_batch *b, struct blkio_queue *q, struct blki
 
 _Atomic bool blkio_test_lane;
 
-static bool batch_lane(struct blkio_batch *b) { return b->lane || (b->lane = queue_lane(b->q)) != NULL; }
+static bool batch_lane(struct blkio_batch *b) {
+  const struct blkio *const io = b->q->io;
+  if (io->kind == BLKIO_AIO && b->q->shared && !io->direct) return false;  // B4
+  return b->lane || (b->lane = queue_lane(b->q)) != NULL;
+}
 
 bool blkio_batch_lane(struct blkio_batch *b) {
   return batch_lane(b) || unlikely(atomic_load_explicit(&blkio_test_lane, memory_order_relaxed));

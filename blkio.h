@@ -27,7 +27,8 @@
 //   B4  Nobody waits for a lane. A batch without a lane reads one by one, in its own thread, with plain calls, and
 //       depends on no other thread. So an open batch blocks nobody, even if it stays open between calls of the user.
 //       If reads come from the disk through the page cache, such a batch first tells the system of all these, and reads
-//       at its end. The disk then works on all of them at once.
+//       at its end. The disk then works on all of them at once. POSIX AIO gives the shared queue no lane for reads
+//       through the page cache: glibc has threads for that, and does the transfers of a file one after the other.
 //   B5  A lane whose ring was refused, or has failed, never returns to the pool. BLKIO_RETRY_NS pass before the next
 //       ring is tried. blkio calls `trouble` once per store: when a lane cannot be made, or is lost, for the first
 //       time.

@@ -919,6 +919,7 @@ static void test_pool(void **state) {
     blkio_init(&b, &fake, kinds[k]);
     blkio_pool(&b, (uint64_t)POOL * BLKIO_DESCRIPTORS, NULL, NULL);
     b.lanes_max = POOL;  // of engines without descriptors, too
+    b.direct = b.kind == BLKIO_AIO;
     const uint32_t most = b.kind == BLKIO_SYNC ? 0 : POOL, ring = b.kind == BLKIO_URING, before = open_descriptors();
     struct blkio_batch none;
     blkio_batch_begin(&none, blkio_shared(&b), NULL, NULL, NULL);
@@ -985,6 +986,7 @@ static void test_pool_trouble(void **state) {
       blkio_init(&b, env_posix(), how == 2 ? BLKIO_AIO : BLKIO_URING);
       if (b.kind != (how == 2 ? BLKIO_AIO : BLKIO_URING)) continue;  // a machine may have none
       blkio_pool(&b, UINT64_MAX, on_trouble, &troubles);
+      b.direct = how == 2;
       troubles = 0;
       (void)err_set(REMIXDB_INVALID, "what was there");
       if (how == 1) check_batch(blkio_shared(&b), 100, &rng);  // it is there, and is lost
@@ -1083,6 +1085,8 @@ static void test_threads(void **state) {
     from_pool = k >= KINDS;
     blkio_init(&shared, env_posix(), kinds[k % KINDS]);
     shared.lanes_max = POOL;
+    shared.direct = k % 2;
+    const bool lanes = shared.kind == BLKIO_URING || (shared.kind == BLKIO_AIO && shared.direct);
     atomic_store(&wrong, 0);
     for (uint32_t i = 0; i < READERS; i++) OK(thread_start(&t[i], reader, (void *)(uintptr_t)(i + 1), "reader"));
     for (uint32_t i = 0; i < READERS; i++) (void)pthread_join(t[i], NULL);
@@ -1090,7 +1094,7 @@ static void test_threads(void **state) {
     assert_int_equal(atomic_load(&shared.nr_reads), READERS * 20 * 80);
     assert_int_equal(atomic_load(&shared.read_bytes), READERS * 20 * 80 * 4096);
     assert_true(blkio_lanes(&shared) <= POOL);
-    assert_int_equal(blkio_lanes(&shared) > 0, from_pool && shared.kind != BLKIO_SYNC);
+    assert_int_equal(blkio_lanes(&shared) > 0, from_pool && lanes);
     blkio_fini(&shared);
   }
 }
@@ -1127,16 +1131,18 @@ static void test_handed_on(void **state) {
   }
 }
 
-// Where reads come from the disk, a batch without a lane is read at its end, in one trip; not under direct I/O.
+// Where reads come from the disk, a batch without a lane is read at its end, in one trip; not under direct I/O. AIO has
+// lanes for direct I/O alone.
 static void test_cold(void **state) {
   (void)state;
   static struct opened one;
   uint64_t rng = 9;
   fake_reset(true);
-  for (uint32_t direct = 0; direct < 2; direct++) {
+  for (uint32_t n = 0; n < 3; n++) {
     struct blkio b;
+    const uint32_t direct = n == 1;
     atomic_store(&blkio_test_cold, 2);
-    blkio_init(&b, &fake, BLKIO_SYNC);
+    blkio_init(&b, &fake, n == 2 ? BLKIO_AIO : BLKIO_SYNC);
     atomic_store(&blkio_test_cold, 1);
     b.direct = direct;
     const uint32_t before = atomic_load(&fake_reads);
@@ -1145,6 +1151,7 @@ static void test_cold(void **state) {
     opened_end(&one);
     assert_int_equal(atomic_load(&fake_reads), before + 4);
     assert_int_equal(atomic_load(&b.nr_trips), direct ? 4 : 1);
+    assert_int_equal(blkio_lanes(&b), 0);
     blkio_fini(&b);
   }
 }
@@ -1188,6 +1195,33 @@ static void test_cold_learned(void **state) {
   assert_true(blkio_cold(&b));  // one in a few dozen is enough to care
   for (uint32_t i = 0; i < 300; i++) OK(blkio_read_one(&b, data_fd, data_path, buf, sizeof(buf), 0));
   assert_false(blkio_cold(&b));
+  blkio_fini(&b);
+}
+
+// So do batches without a lane. Reads past the page cache, and those of a worker, tell nothing.
+static void test_cold_learned_by_batches(void **state) {
+  (void)state;
+  struct blkio b;
+  struct blkio_queue *own;
+  uint8_t buf[2][512];
+  struct blkio_read reads[2];
+  for (uint32_t i = 0; i < 2; i++)
+    reads[i] = (struct blkio_read){.fd = data_fd, .path = data_path, .buf = buf[i], .len = 512, .off = i};
+  fake_reset(true);
+  blkio_init(&b, &fake, BLKIO_SYNC);
+  OK(blkio_queue_create(&b, &own));
+  b.disk_ns = 0;
+  for (uint32_t i = 0; i < 8; i++) OK(blkio_read_batch(own, reads, 2));
+  reads[0].past = reads[1].past = true;
+  for (uint32_t i = 0; i < 8; i++) OK(blkio_read_batch(blkio_shared(&b), reads, 2));
+  assert_int_equal(atomic_load(&b.cold), 0);
+  reads[1].past = false;
+  for (uint32_t i = 0; i < 8; i++) OK(blkio_read_batch(blkio_shared(&b), reads, 2));
+  assert_true(blkio_cold(&b));
+  b.disk_ns = UINT64_MAX;
+  for (uint32_t i = 0; i < 300; i++) OK(blkio_read_batch(blkio_shared(&b), reads, 2));
+  assert_false(blkio_cold(&b));
+  blkio_queue_destroy(own);
   blkio_fini(&b);
 }
 
@@ -1301,6 +1335,7 @@ int main(void) {
       cmocka_unit_test(test_cold),
       cmocka_unit_test_setup(test_turns, reset),
       cmocka_unit_test(test_cold_learned),
+      cmocka_unit_test(test_cold_learned_by_batches),
       cmocka_unit_test_setup(test_flights, reset),
       cmocka_unit_test_setup(test_pool_bound, reset),
       cmocka_unit_test_setup(test_pool_trouble, reset),
