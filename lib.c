@@ -318,7 +318,10 @@ void lib_lock_slow(struct lib_lock *l) {
 #endif
 }
 
+void (*_Atomic wake_watch)(const void *what);
+
 void lib_lock_wake(struct lib_lock *l) {
+  wake_tell(l);
 #if defined(__linux__)
   (void)syscall(SYS_futex, &l->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 #else

@@ -215,6 +215,21 @@ static inline void lib_lock(struct lib_lock *l) {
 static inline void lib_unlock(struct lib_lock *l) {
   if (unlikely(atomic_exchange_explicit(&l->word, 0, memory_order_release) == 2)) lib_lock_wake(l);
 }
+// lib_unlock in two steps, for a thread that releases another lock in between. Returns whether lib_lock_wake must
+// follow.
+MUST_CHECK static inline bool lib_lock_release(struct lib_lock *l) {
+  return atomic_exchange_explicit(&l->word, 0, memory_order_release) == 2;
+}
+
+// A thread that is woken often takes the processor from the one that wakes it. So a thread wakes others when it has
+// released the locks that others may need, as far as it can.
+// For tests: if a test sets this function, each wake-up of a thread that may sleep calls it first, with the lib_lock or
+// the eventcount. In the thread that wakes, which may hold locks.
+extern void (*_Atomic wake_watch)(const void *what);
+static inline void wake_tell(const void *what) {
+  void (*const watch)(const void *) = atomic_load_explicit(&wake_watch, memory_order_relaxed);
+  if (unlikely(watch != NULL)) watch(what);
+}
 
 // ---- threads
 // Starts fn(arg) with all signals blocked. The system shows at most 15 characters of name. Fails with REMIXDB_NOMEM or

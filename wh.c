@@ -496,6 +496,8 @@ void wh_lock(struct wh *wh, struct kref key, uint64_t hash, struct wh_slot *slot
 }
 
 void wh_unlock(struct wh_slot *slot) { lib_unlock(&slot->leaf->lock); }
+bool wh_release(struct wh_slot *slot) { return lib_lock_release(&slot->leaf->lock); }
+void wh_wake(const struct wh_slot *slot) { lib_lock_wake(&slot->leaf->lock); }
 
 const struct wh_ver *wh_slot_newest(const struct wh_slot *slot) {
   const struct wh_ver *v = slot->entry ? wh_entry_newest(slot->entry) : NULL;
@@ -755,14 +757,26 @@ void wh_many_unlink(struct wh_many *m, const struct wh_link *l) {
   m->holes = true;
 }
 
-void wh_many_unlock(struct wh_many *m) {
+void wh_many_release(struct wh_many *m) {
+  uint32_t nr = 0;
   for (uint32_t i = 0; i < m->nr; i++) {
-    if (unlikely(m->holes)) m->leaves[i]->holes = true;  // any of the leaves may have entries without a version
-    if (unlikely(m->back)) leaf_recount(m->leaves[i]);
-    lib_unlock(&m->leaves[i]->lock);
+    struct wh_leaf *const l = m->leaves[i];
+    if (unlikely(m->holes)) l->holes = true;  // any of the leaves may have entries without a version
+    if (unlikely(m->back)) leaf_recount(l);
+    if (unlikely(lib_lock_release(&l->lock))) m->leaves[nr++] = l;
   }
+  m->nr = nr;
+}
+
+void wh_many_wake(struct wh_many *m) {
+  for (uint32_t i = 0; i < m->nr; i++) lib_lock_wake(&m->leaves[i]->lock);
   if (unlikely(m->leaves != m->few)) mem_free(m->leaves);
   wh_many_init(m, m->wh);
+}
+
+void wh_many_unlock(struct wh_many *m) {
+  wh_many_release(m);
+  wh_many_wake(m);
 }
 
 // ---- reading

@@ -129,6 +129,10 @@ static inline void wh_stamp(struct wh_slot *slot, uint64_t seq) {
 // slot stays locked.
 void wh_unlink(struct wh_slot *slot);
 void wh_unlock(struct wh_slot *slot);
+// The same in two steps, for a thread that releases the log's lock in between. wh_release releases the leaf, and
+// returns whether wh_wake must follow.
+MUST_CHECK bool wh_release(struct wh_slot *slot);
+void wh_wake(const struct wh_slot *slot);
 
 // ---- writing many keys as one: wh_many_init, wh_many_link for each key, (the log's lock: stamp all), wh_many_unlock.
 // The leaves of all keys stay locked from the first link on. So no other version of any of these keys is committed in
@@ -172,6 +176,9 @@ MUST_CHECK enum remixdb_status wh_many_delete(struct wh_many *m, struct kref fro
 // leaf's next rebuild.
 void wh_many_unlink(struct wh_many *m, const struct wh_link *l);
 void wh_many_unlock(struct wh_many *m);  // unlocks all leaves and frees the list
+// The same in two steps, for a thread that releases the log's lock in between.
+void wh_many_release(struct wh_many *m);
+void wh_many_wake(struct wh_many *m);
 
 // ---- reading. A reader at a moment sees the versions with seq <= moment.
 // Returns the newest version of the key at the moment, which may be a tombstone. Returns NULL if this index has none.

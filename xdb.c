@@ -316,12 +316,22 @@ static __attribute__((noinline)) enum remixdb_status take_back(struct wh_slot *s
   return s;
 }
 
+// Step 5 of a commit whose leaf another thread waits for. That one is woken without the log's lock, and before the
+// thread writes a buffer.
+static __attribute__((noinline)) void end_waited(struct xdb *x, struct epoch_slot *es, const struct wh_slot *slot) {
+  const bool write = wal_end_unlock(x->wal);
+  wh_wake(slot);
+  epoch_exit(es);
+  if (write) wal_end_write(x->wal);
+}
+
 // Commits one record. The caller has locked the key's leaf and is inside an epoch. The steps:
 //   1. link    the new version stands first in its key's chain, pending: no reader sees it (wh_link)
 //   2. log     the record goes into the log's buffer, which gives it its sequence number (wal_begin, wal_put)
 //   3. stamp   the version gets that number (wh_stamp)
 //   4. publish the number becomes the newest moment that readers take (X1)
-//   5. unlock  the leaf, the epoch, then the log's buffer, which wal_end may write out
+//   5. unlock  the leaf, the epoch, then the log's buffer, which wal_end may write out. If a thread sleeps on the leaf,
+//              it is woken when both are unlocked (end_waited)
 // On failure nothing is linked, and the caller still holds the leaf and the epoch. REMIXDB_ABORTED: the memtable was
 // frozen between 1 and 2 (X3), or `on` is not the store's super any more; on NULL: any will do. last: on a full disk
 // the log takes the record into the room that it keeps for deletes. kind: rec's, so that a caller who knows it pays for
@@ -338,7 +348,10 @@ ALWAYS_INLINE enum remixdb_status commit(struct xdb *x, struct epoch_slot *es, s
       const uint64_t seq = wal_put(x->wal, rec);
       wh_stamp(slot, unlikely(kind & KV_SEQ) ? rec->seq : seq);
       atomic_store_explicit(&x->published, seq, memory_order_release);
-      wh_unlock(slot);
+      if (unlikely(wh_release(slot))) {
+        end_waited(x, es, slot);
+        return REMIXDB_OK;
+      }
       epoch_exit(es);
       wal_end(x->wal);  // last, because it may write a buffer out: no thread waits for the leaf or this epoch meanwhile
       return REMIXDB_OK;
@@ -671,9 +684,11 @@ static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es,
   if (logged) log_many(x, w);
   else
     for (; linked > 0; linked--) wh_many_unlink(&many[op_tree(&w->ops[linked - 1])], &w->links[linked - 1]);
-  for (uint32_t i = 0; i < TREES; i++) wh_many_unlock(&many[i]);
+  for (uint32_t i = 0; i < TREES; i++) wh_many_release(&many[i]);
+  const bool write = logged && wal_end_unlock(x->wal);
+  for (uint32_t i = 0; i < TREES; i++) wh_many_wake(&many[i]);
   epoch_exit(es);
-  if (logged) wal_end(x->wal);
+  if (write) wal_end_write(x->wal);
   return s;
 }
 

@@ -15,12 +15,12 @@ void budget_init(struct budget *b) {
   b->arg = NULL;
   b->working = 0;
   (void)pthread_mutex_init(&b->lock, NULL);
-  cond_init(&b->ended);
+  eventcount_init(&b->ended);
 }
 
 void budget_fini(struct budget *b) {
   assert(b->working == 0);
-  (void)pthread_cond_destroy(&b->ended);
+  eventcount_fini(&b->ended);
   (void)pthread_mutex_destroy(&b->lock);
 }
 
@@ -32,7 +32,7 @@ void budget_work_begin(struct budget *b, uint64_t bytes) {
     most = atomic_load_explicit(&b->work_most, memory_order_relaxed);
     const uint64_t used = budget_used(b, BUDGET_WORK);
     if (b->working == 0 || (used <= most && bytes <= most - used)) break;
-    cond_wait(&b->ended, &b->lock);
+    (void)eventcount_wait(&b->ended, &b->lock, EVENTCOUNT_NEVER);
   }
   b->working++;
   budget_take(b, BUDGET_WORK, bytes);
@@ -46,6 +46,6 @@ void budget_work_end(struct budget *b, uint64_t bytes) {
   assert(b->working > 0);
   b->working--;
   budget_give(b, BUDGET_WORK, bytes);
-  (void)pthread_cond_broadcast(&b->ended);
   (void)pthread_mutex_unlock(&b->lock);
+  eventcount_wake_all(&b->ended);
 }

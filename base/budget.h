@@ -11,7 +11,7 @@
 #ifndef BUDGET_H
 #define BUDGET_H
 
-#include "lib.h"
+#include "base/eventcount.h"
 
 enum budget_kind {
   BUDGET_INDEXES,  // images of REMIXes
@@ -33,9 +33,9 @@ struct budget {
   // In the thread of the work, without locks and outside of any epoch.
   void (*lacks)(void *arg);
   void *arg;
-  pthread_mutex_t lock;  // guards `working`; no lock is taken within it
-  pthread_cond_t ended;  // a piece of work has ended
-  uint32_t working;      // pieces of work under way
+  pthread_mutex_t lock;     // guards `working`; no lock is taken within it
+  uint32_t working;         // pieces of work under way
+  struct eventcount ended;  // a piece of work has ended; threads are woken without the lock
 };
 
 // A partition's metadata of tables and its directory of pages (remix/paged.h) take a byte for so many entries, about.

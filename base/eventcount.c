@@ -73,6 +73,7 @@ bool eventcount_sleep_unlocked(struct eventcount *e, uint32_t begun, pthread_mut
 }
 
 void eventcount_wake_slow(struct eventcount *e, bool all) {
+  wake_tell(e);
   if (portable()) {
     (void)pthread_mutex_lock(&e->lock);
     atomic_fetch_add_explicit(&e->turn, 1, memory_order_release);

@@ -14,11 +14,27 @@
 
 // ---- events
 
+// Called without the lock.
+static __attribute__((noinline)) void wal_wake(struct wal *w, unsigned events) {
+  if (events & WAL_WRITTEN) eventcount_wake_all(&w->written);
+  if (events & WAL_SYNCED) eventcount_wake_all(&w->synced);
+  if (events & WAL_UNHELD) eventcount_wake_all(&w->unheld);
+}
+
+void wal_lock(struct wal *w) { lib_lock(&w->lock); }
+
+void wal_unlock(struct wal *w) {
+  const unsigned events = w->events;
+  w->events = 0;
+  lib_unlock(&w->lock);
+  if (unlikely(events)) wal_wake(w, events);
+}
+
 void wal_wait(struct wal *w, struct eventcount *e) {
   const uint32_t begun = eventcount_begin(e);
-  lib_unlock(&w->lock);
+  wal_unlock(w);
   (void)eventcount_sleep(e, begun, EVENTCOUNT_NEVER);
-  lib_lock(&w->lock);
+  wal_lock(w);
 }
 
 // ---- errors
@@ -33,8 +49,7 @@ static void wal_fail(struct wal *w, enum remixdb_status s) {
     w->err.status = REMIXDB_IO;
   }
   w->lim = w->pos;
-  eventcount_wake_all(&w->written);
-  eventcount_wake_all(&w->synced);
+  w->events |= WAL_WRITTEN | WAL_SYNCED;
 }
 
 enum remixdb_status wal_error(const struct wal *w) {
@@ -73,7 +88,7 @@ bool wal_buffers_init(struct wal *w) {
   eventcount_init(&w->written);
   eventcount_init(&w->synced);
   eventcount_init(&w->unheld);
-  w->pos = w->lim = w->none;
+  wal_pos_none(w);
   for (size_t i = 0; i < NR_BUFS(w) && !w->read_only; i++) {
     struct wal_buf *const b = &w->bufs[i];
     b->mem = mem_alloc_aligned(4096, WAL_BUF);
@@ -103,12 +118,17 @@ uint64_t wal_at(const struct wal *w) {
   return w->cur ? w->cur->off + (uint64_t)(w->pos - w->cur->mem) : w->active->end;
 }
 
+void wal_pos_none(struct wal *w) {
+  w->pos = w->lim = w->none;
+  w->base = atomic_load_explicit(&w->seg_bytes, memory_order_relaxed) - (uint64_t)(uintptr_t)w->none;
+}
+
 // Records end where the buffer ends, or where the segment's room on disk ends. The room that only wal_begin_last may
 // use does not count.
 void wal_limit(struct wal *w) {
   const struct wal_buf *const b = w->cur;
   if (!b) {
-    w->pos = w->lim = w->none;
+    wal_pos_none(w);
     return;
   }
   const uint64_t keep = wal_keep(w, w->active),
@@ -129,6 +149,7 @@ static void wal_buf_open(struct wal *w, struct wal_buf *b) {
   b->first_seq = w->seq + 1;
   w->cur = b;
   w->pos = b->mem + WAL_FRAME_HEAD;
+  w->base = b->off - (uint64_t)(uintptr_t)b->mem;
   wal_limit(w);
 }
 
@@ -218,7 +239,7 @@ static enum remixdb_status wal_write(struct wal *w, struct wal_buf *b) {
   const bool all = first && !w->ends_wrong;
   if (goes_on) w->ends_at = end + b->len;
   if (goes_on) w->ends_wrong = first;
-  lib_unlock(&w->lock);
+  wal_unlock(w);
   if (b->kind != WAL_BUF_HEADER) {
     const struct wal_frame f = {.len = (uint32_t)(b->len - WAL_FRAME_HEAD),
                                 .kinds = KV_IN_LOG,
@@ -229,7 +250,7 @@ static enum remixdb_status wal_write(struct wal *w, struct wal_buf *b) {
   }
   const enum remixdb_status s = env_write(w->env, seg->fd, seg->path, b->mem, b->len, b->off);
   if (goes_on && s == REMIXDB_OK) wal_ask_ahead(w, seg, all, end, b->len, alloc);
-  lib_lock(&w->lock);
+  wal_lock(w);
   if (s == REMIXDB_NOSPACE) {
     b->state = WAL_BUF_SEALED;
     if (!b->retained) w->nr_retained++;
@@ -242,7 +263,7 @@ static enum remixdb_status wal_write(struct wal *w, struct wal_buf *b) {
     wal_buf_put(w, b);
     if (s != REMIXDB_OK) wal_fail(w, s);
   }
-  eventcount_wake_all(&w->written);
+  w->events |= WAL_WRITTEN;
   return s == REMIXDB_OK || s == REMIXDB_NOSPACE ? s : wal_error(w);
 }
 
@@ -354,20 +375,21 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, enum wal_
   struct wal_buf *big = NULL;
   enum remixdb_status s = wal_check_append(w, nbytes);
   if (s == REMIXDB_OK && WAL_FRAME_HEAD + nbytes > WAL_BUF) {
-    lib_unlock(&w->lock);
+    wal_unlock(w);
     big = wal_buf_create(WAL_FRAME_HEAD + nbytes);
     if (!big) return REMIXDB_NOMEM;
-    lib_lock(&w->lock);
+    wal_lock(w);
     w->st.buffer_bytes += big->cap;
   }
   for (bool fits = false; s == REMIXDB_OK && !fits;) s = wal_try_room(w, nbytes, how, &big, &fits);
   if (big) wal_buf_put(w, big);
-  if (s != REMIXDB_OK) lib_unlock(&w->lock);
+  if (s != REMIXDB_OK) wal_unlock(w);
+  else if (w->events) w->end_work = true;
   return s;
 }
 
 static inline enum remixdb_status wal_begin_as(struct wal *w, size_t nbytes, enum wal_how how, uint64_t *gen_out) {
-  lib_lock(&w->lock);
+  wal_lock(w);
   if (unlikely(nbytes > (size_t)(w->lim - w->pos))) {
     const enum remixdb_status s = wal_make_room(w, nbytes, how);
     if (s != REMIXDB_OK) return s;
@@ -393,20 +415,20 @@ enum remixdb_status wal_begin_held(struct wal *w, size_t nbytes, uint64_t *gen_o
 
 // Every append of bytes takes the slow path then, and waits there.
 void wal_hold(struct wal *w) {
-  lib_lock(&w->lock);
+  wal_lock(w);
   assert(!w->held);
   w->held = true;
   w->lim = w->pos;
-  lib_unlock(&w->lock);
+  wal_unlock(w);
 }
 
 void wal_unhold(struct wal *w) {
-  lib_lock(&w->lock);
+  wal_lock(w);
   assert(w->held);
   w->held = false;
   wal_limit(w);
-  eventcount_wake_all(&w->unheld);
-  lib_unlock(&w->lock);
+  w->events |= WAL_UNHELD;
+  wal_unlock(w);
 }
 
 uint64_t wal_put(struct wal *w, const struct kv_rec *rec) {
@@ -426,24 +448,39 @@ static void wal_end_slow(struct wal *w) {
     if (wal_write(w, b) != REMIXDB_OK) break;
   }
   if (wal_short_of_room(w, WAL_NEEDED) && !w->growing && w->err.status == REMIXDB_OK) wal_grow_ahead(w);
-  lib_unlock(&w->lock);
+  wal_unlock(w);
+}
+
+static inline void wal_count_bytes(struct wal *w) {
+  atomic_store_explicit(&w->seg_bytes, w->base + (uint64_t)(uintptr_t)w->pos, memory_order_relaxed);
 }
 
 void wal_end(struct wal *w) {
-  const struct wal_buf *const b = w->cur;
-  if (likely(b != NULL))
-    atomic_store_explicit(&w->seg_bytes, b->off + (uint64_t)(w->pos - b->mem), memory_order_relaxed);
+  wal_count_bytes(w);
+  assert(w->end_work || !w->events);
   if (unlikely(w->end_work)) wal_end_slow(w);
   else lib_unlock(&w->lock);
+}
+
+bool wal_end_unlock(struct wal *w) {
+  wal_count_bytes(w);
+  const bool work = w->end_work;  // another thread may do it meanwhile
+  wal_unlock(w);
+  return work;
+}
+
+void wal_end_write(struct wal *w) {
+  wal_lock(w);
+  wal_end_slow(w);
 }
 
 // ---- sync
 
 // Makes a segment's bytes up to `end` durable. Yields the lock.
 static enum remixdb_status wal_sync_seg(struct wal *w, const struct wal_seg *seg, uint64_t end) {
-  lib_unlock(&w->lock);
+  wal_unlock(w);
   const enum remixdb_status s = wal_file_sync(w, seg, seg->fd, end);
-  lib_lock(&w->lock);
+  wal_lock(w);
   if (s == REMIXDB_OK) {
     w->st.syncs++;
     return s;
@@ -462,9 +499,9 @@ static enum remixdb_status wal_sync_lead(struct wal *w, bool alone) {
   enum remixdb_status s = wal_drain(w, w->next_ticket);
   if (s != REMIXDB_OK) return s;
   if (w->values) {  // before the records that refer to them (L8)
-    lib_unlock(&w->lock);
+    wal_unlock(w);
     s = w->values->sync(w->values->arg);
-    lib_lock(&w->lock);
+    wal_lock(w);
     if (s != REMIXDB_OK) {
       wal_fail(w, s);
       return wal_error(w);
@@ -507,7 +544,7 @@ static bool wal_is_durable(const struct wal *w, uint64_t seq, uint64_t gen) {
 static enum remixdb_status wal_sync_as(struct wal *w, bool alone) {
   enum remixdb_status s;
   if (w->read_only) return REMIXDB_OK;
-  lib_lock(&w->lock);
+  wal_lock(w);
   const uint64_t seq = w->seq, gen = w->active->h.gen;
   for (;;) {
     s = wal_error(w);
@@ -520,10 +557,10 @@ static enum remixdb_status wal_sync_as(struct wal *w, bool alone) {
     w->syncing = true;
     s = wal_sync_lead(w, alone && w->active->h.gen == gen);
     w->syncing = false;
-    eventcount_wake_all(&w->synced);
+    w->events |= WAL_SYNCED;
     if (s != REMIXDB_OK) break;
   }
-  lib_unlock(&w->lock);
+  wal_unlock(w);
   return s;
 }
 
@@ -533,13 +570,13 @@ enum remixdb_status wal_sync_active(struct wal *w) { return wal_sync_as(w, true)
 
 enum remixdb_status wal_flush(struct wal *w) {
   if (w->read_only) return REMIXDB_OK;
-  lib_lock(&w->lock);
+  wal_lock(w);
   enum remixdb_status s = wal_error(w);
   if (s == REMIXDB_OK) {
     wal_seal(w);
     s = wal_drain(w, w->next_ticket);
   }
-  lib_unlock(&w->lock);
+  wal_unlock(w);
   return s;
 }
 
@@ -579,7 +616,7 @@ static enum remixdb_status wal_level_write(struct wal *w, struct wal_seg *seg, c
 enum remixdb_status wal_mark(struct wal *w) {
   if (w->read_only) return REMIXDB_OK;
   (void)pthread_mutex_lock(&w->admin);  // keeps the list of segments and the active segment unchanged
-  lib_lock(&w->lock);
+  wal_lock(w);
   // If two fsyncs of a file run at once, the system may report a failure to one of them only. So no other sync may run.
   while (w->syncing) wal_wait(w, &w->synced);
   enum remixdb_status s = wal_error(w);
@@ -591,20 +628,20 @@ enum remixdb_status wal_mark(struct wal *w) {
   const bool news = l.end > WAL_HEAD || (l.end == WAL_HEAD && seg->h.prev_durable < seg->h.prev_len);
   if (s == REMIXDB_OK && news) {
     w->syncing = true;
-    lib_unlock(&w->lock);
+    wal_unlock(w);
     if (seg->level.end < l.end) s = wal_level_write(w, seg, &l);
     if (s == REMIXDB_OK && before != seg && before->level.gen < l.gen) s = wal_level_write(w, before, &l);
     if (s == REMIXDB_NOSPACE)
       s = REMIXDB_OK;  // copy-on-write file systems need room to overwrite; the log is whole without a watermark
-    lib_lock(&w->lock);
+    wal_lock(w);
     w->syncing = false;
     if (s != REMIXDB_OK && s != REMIXDB_NOMEM) {
       wal_fail(w, s);
       s = wal_error(w);
     }
-    eventcount_wake_all(&w->synced);
+    w->events |= WAL_SYNCED;
   }
-  lib_unlock(&w->lock);
+  wal_unlock(w);
   (void)pthread_mutex_unlock(&w->admin);
   return s;
 }

@@ -157,10 +157,10 @@ enum remixdb_status wal_close(struct wal *w) {
 }
 
 void wal_stats(struct wal *w, struct wal_stats *out) {
-  lib_lock(&w->lock);
+  wal_lock(w);
   *out = w->st;
   out->records = w->seq - w->st.records;  // st.records: the last sequence number before the first append
   if (w->cur) out->bytes += (uint64_t)(w->pos - w->cur->mem);
-  lib_unlock(&w->lock);
+  wal_unlock(w);
   out->pool_segments = atomic_load_explicit(&w->nr_pooled, memory_order_relaxed);
 }

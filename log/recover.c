@@ -535,7 +535,7 @@ static enum remixdb_status wal_seg_copy(struct wal *w, uint64_t gen, struct wal_
   struct wal_seg *const c = wal_seg_create(w->dir, UINT32_MAX);  // its path has room for any number
   *out = NULL;
   if (!c) return REMIXDB_NOMEM;
-  lib_lock(&w->lock);
+  wal_lock(w);
   const struct wal_seg *i = w->segs;
   while (i && i->h.gen < gen) i = i->next;
   if (i) {
@@ -544,7 +544,7 @@ static enum remixdb_status wal_seg_copy(struct wal *w, uint64_t gen, struct wal_
     c->durable = i->durable;
     memcpy(c->path, i->path, strlen(i->path) + 1);
   }
-  lib_unlock(&w->lock);
+  wal_unlock(w);
   if (i) *out = c;
   else wal_seg_destroy(w, c);
   return REMIXDB_OK;

@@ -126,12 +126,12 @@ uint64_t wal_watch(const struct wal *w, const struct wal_seg *seg) {
 static uint64_t wal_room(struct wal *w) {
   const uint64_t last = w->limit / WAL_FULL_PART;
   uint64_t room = w->next ? w->next->alloc : 0;
-  lib_lock(&w->lock);
+  wal_lock(w);
   const uint64_t full = w->limit == UINT64_MAX ? 0 : atomic_load_explicit(&w->full_at, memory_order_relaxed) + last;
   if (w->active && w->active->alloc < full) room += full - w->active->alloc;
   for (const struct wal_seg *seg = w->segs; seg; seg = seg->next) room += seg->alloc;
   for (const struct wal_seg *seg = w->pool; seg; seg = seg->next) room += seg->alloc;
-  lib_unlock(&w->lock);
+  wal_unlock(w);
   return room;
 }
 
@@ -186,15 +186,15 @@ enum remixdb_status wal_grow(struct wal *w, uint64_t need) {
   const uint64_t to = all <= most ? all : need < most ? most : need;
   assert(need > from && to >= need);
   w->growing = true;  // keeps the segment active
-  lib_unlock(&w->lock);
+  wal_unlock(w);
   const enum remixdb_status s = env_allocate(w->env, seg->fd, seg->path, from, to - from);
-  lib_lock(&w->lock);
+  wal_lock(w);
   w->growing = false;
   if (s == REMIXDB_OK) {
     seg->alloc = to;
     wal_limit(w);
   }
-  eventcount_wake_all(&w->written);
+  w->events |= WAL_WRITTEN;
   return s;
 }
 
@@ -219,9 +219,9 @@ bool wal_is_behind(const struct wal *w) {
 }
 
 void wal_scarce(struct wal *w, bool on) {
-  lib_lock(&w->lock);
+  wal_lock(w);
   w->scarce = on;
-  lib_unlock(&w->lock);
+  wal_unlock(w);
 }
 
 // ---- a file for a segment; under admin
@@ -344,11 +344,11 @@ static enum remixdb_status wal_file_take(struct wal *w, uint64_t expected, bool 
 // effect of a crash. So is a broken frame in a segment after which more than one other begins. No frame on disk has a
 // generation that is more than one above the largest generation in a header on disk. Under admin.
 static enum remixdb_status wal_settle(struct wal *w) {
-  lib_lock(&w->lock);
+  wal_lock(w);
   const enum remixdb_status s = wal_error(w);
   bool settled = w->durable_gen >= w->active->h.gen;
   for (const struct wal_seg *i = w->segs; i != w->active && settled; i = i->next) settled = i->durable == i->end;
-  lib_unlock(&w->lock);
+  wal_unlock(w);
   return s != REMIXDB_OK || settled ? s : wal_sync(w);
 }
 
@@ -376,10 +376,10 @@ static struct wal_seg *wal_next_take(struct wal *w) {
 
 static enum remixdb_status wal_prepare_as(struct wal *w, bool ahead) {
   (void)pthread_mutex_lock(&w->admin);
-  lib_lock(&w->lock);
+  wal_lock(w);
   const uint64_t expected = w->scarce ? 0 : w->active->alloc;
   const bool make = !ahead || !w->turned || w->segs == w->active;
-  lib_unlock(&w->lock);
+  wal_unlock(w);
   const enum remixdb_status s = wal_prepare_locked(w, expected, make);
   (void)pthread_mutex_unlock(&w->admin);
   return s;
@@ -390,13 +390,13 @@ enum remixdb_status wal_prepare(struct wal *w) { return wal_prepare_as(w, false)
 bool wal_ahead_pending(const struct wal *w) { return atomic_load_explicit(&w->behind, memory_order_relaxed); }
 
 void wal_ahead(struct wal *w) {
-  lib_lock(&w->lock);
+  wal_lock(w);
   // The next buffer sets the flag again, so a failed step is not repeated without pause.
   atomic_store_explicit(&w->behind, false, memory_order_relaxed);
   const bool sound = w->err.status == REMIXDB_OK && !w->read_only;
   if (sound && wal_short_of_room(w, WAL_LOW) && !w->growing) wal_grow_ahead(w);
   const bool next = sound && wal_is_behind(w) && !wal_short_of_room(w, WAL_LOW);
-  lib_unlock(&w->lock);
+  wal_unlock(w);
   // A failure needs no report here, because the next switch meets the same failure and reports it. (IGNORED is not
   // used, because the message of a sticky error must stay.)
   if (next && wal_prepare_as(w, true) != REMIXDB_OK) return;
@@ -413,6 +413,7 @@ static void wal_activate(struct wal *w, struct wal_seg *seg) {
   w->st.segments++;
   atomic_store_explicit(&w->gen, seg->h.gen, memory_order_relaxed);
   atomic_store_explicit(&w->seg_bytes, seg->end, memory_order_relaxed);
+  wal_pos_none(w);
   wal_bound(w);
 }
 
@@ -447,11 +448,11 @@ static enum remixdb_status wal_switch_lock(struct wal *w, const struct kv_rec *l
   for (;;) {
     enum remixdb_status s = REMIXDB_OK;
     if (last) s = wal_lock_with_room(w, nbytes);
-    else lib_lock(&w->lock);
+    else wal_lock(w);
     if (s != REMIXDB_OK) return s;
     while (w->growing) wal_wait(w, &w->written);
     if (nbytes <= (size_t)(w->lim - w->pos)) return s;  // others may have used the room meanwhile
-    lib_unlock(&w->lock);
+    wal_unlock(w);
   }
 }
 
@@ -469,7 +470,7 @@ enum remixdb_status wal_switch_after(struct wal *w, const struct kv_rec *last, u
       wal_turn(w, fn, arg);
       wal_push(w);
     }
-    lib_unlock(&w->lock);
+    wal_unlock(w);
   }
   (void)pthread_mutex_unlock(&w->admin);
   return s;
@@ -508,15 +509,16 @@ void wal_adopt(struct wal *w, struct wal_seg *seg) {
   w->active = seg;
   atomic_store_explicit(&w->gen, seg->h.gen, memory_order_relaxed);
   atomic_store_explicit(&w->seg_bytes, seg->end, memory_order_relaxed);
+  wal_pos_none(w);
   wal_bound(w);
 }
 
 enum remixdb_status wal_print(struct wal *w, uint64_t gen, uint64_t *print_out) {
-  lib_lock(&w->lock);
+  wal_lock(w);
   const struct wal_seg *seg = w->segs;
   while (seg && seg->h.gen != gen) seg = seg->next;
   if (seg) *print_out = seg->h.print;
-  lib_unlock(&w->lock);
+  wal_unlock(w);
   return seg ? REMIXDB_OK
              : err_set(REMIXDB_CORRUPT, "%s: the log has no generation %llu", w->dir->path, (unsigned long long)gen);
 }
@@ -553,27 +555,27 @@ enum remixdb_status wal_trim(struct wal *w, uint32_t keep) {
 // If no older segment is left, what wal_sync_active has made durable is known to be so: later frames and a watermark
 // state it.
 static void wal_know_secured(struct wal *w) {
-  lib_lock(&w->lock);
+  wal_lock(w);
   struct wal_seg *const seg = w->active;
   if (w->segs == seg && w->secured_gen == seg->h.gen && seg->durable < w->secured_end) {
     seg->durable = w->secured_end;
     if (w->secured_seq > atomic_load_explicit(&w->durable_seq, memory_order_relaxed))
       atomic_store_explicit(&w->durable_seq, w->secured_seq, memory_order_relaxed);
   }
-  lib_unlock(&w->lock);
+  wal_unlock(w);
 }
 
 enum remixdb_status wal_release(struct wal *w, uint64_t gen) {
   if (w->read_only) return REMIXDB_OK;
   (void)pthread_mutex_lock(&w->admin);
-  lib_lock(&w->lock);
+  wal_lock(w);
   enum remixdb_status s = wal_error(w);
   // Once a sync has made the active header durable, no write of an older segment is under way.
   const bool written = w->durable_gen >= w->active->h.gen;
-  lib_unlock(&w->lock);
+  wal_unlock(w);
   if (s == REMIXDB_OK && !written) s = wal_sync_active(w);
   while (s == REMIXDB_OK) {
-    lib_lock(&w->lock);
+    wal_lock(w);
     struct wal_seg *const old = w->segs;
     const bool take = old != w->active && old->h.gen < gen;
     // A thread that leads a sync uses the segments that are not durable yet. Two syncs make this one durable.
@@ -585,7 +587,7 @@ enum remixdb_status wal_release(struct wal *w, uint64_t gen) {
       w->st.segments--;
       wal_bound(w);
     }
-    lib_unlock(&w->lock);
+    wal_unlock(w);
     if (!take) break;
     wal_seg_close(w, old);
     wal_pool_add(w, old);
@@ -611,7 +613,7 @@ enum remixdb_status wal_shed(struct wal *w) {
 
 // Cuts off the room that the active segment does not need soon. Returns whether there was such room.
 static bool wal_cut_active(struct wal *w) {
-  lib_lock(&w->lock);
+  wal_lock(w);
   while (w->growing) wal_wait(w, &w->written);
   struct wal_seg *const seg = w->active;
   const uint64_t to = align_up(wal_at(w), WAL_REST) + WAL_FIRST;
@@ -621,13 +623,13 @@ static bool wal_cut_active(struct wal *w) {
     seg->alloc = w->grow_refused = to;
     wal_limit(w);
     w->growing = true;
-    lib_unlock(&w->lock);
+    wal_unlock(w);
     IGNORED(env_truncate(w->env, seg->fd, seg->path, to), "the file stays longer than known; later growth uses that");
-    lib_lock(&w->lock);
+    wal_lock(w);
     w->growing = false;
-    eventcount_wake_all(&w->written);
+    w->events |= WAL_WRITTEN;
   }
-  lib_unlock(&w->lock);
+  wal_unlock(w);
   return any;
 }
 

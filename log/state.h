@@ -60,14 +60,24 @@ struct wal_seg {
   char path[];  // for messages; its last part is the file's name
 };
 
+// A thread that has made one of these happen notes it in `events`, and releases the lock by wal_unlock, or by wal_end
+// after it has set end_work. Then those that wait are woken.
+enum wal_event {
+  WAL_WRITTEN = 1,
+  WAL_SYNCED = 2,
+  WAL_UNHELD = 4,
+};
+
 // `lock` guards all of this, except where a comment says otherwise.
 struct wal {
   // Touched by every append.
   struct lib_lock lock;
   bool end_work;        // wal_end has more to do than unlock
+  uint8_t events;       // enum wal_event: what others wait for and has happened while this thread has the lock
   uint8_t *pos;         // where the next record goes in `cur`
   uint8_t *lim;         // records may go up to here; equal to pos when every append must take the slow path
   uint64_t seq;         // the last number given
+  uint64_t base;        // plus the address `pos`, modulo 2^64: the bytes appended to the segment (seg_bytes)
   struct wal_buf *cur;  // the buffer being filled, or NULL
   // Written under the lock; any thread reads them relaxed.
   _Atomic uint64_t gen, seg_bytes;  // of the active segment
@@ -95,7 +105,7 @@ struct wal {
   uint64_t ends_at;      // where the next full buffer ends if it is as long as the one before
   bool ends_wrong;       // the last full buffer did not end where the one before had said
   struct err_saved err;  // the sticky error
-  // Threads wait without the log's lock. They begin and are woken under it.
+  // Threads wait without the log's lock. They begin under it, and wal_unlock wakes them without it.
   struct eventcount written;  // a write or a growth has ended
   struct eventcount synced;   // a sync has ended
   struct eventcount unheld;   // the hold has ended
@@ -144,6 +154,8 @@ MUST_CHECK enum remixdb_status wal_lock_with_room(struct wal *w, size_t nbytes);
 
 // Returns the active segment's end, with the open buffer.
 uint64_t wal_at(const struct wal *w);
+// There is no buffer: sets w->pos and w->lim for that, after each change of seg_bytes.
+void wal_pos_none(struct wal *w);
 // Sets w->lim after a change of the segment's room.
 void wal_limit(struct wal *w);
 // Ends the open frame, if there is one. A thread writes it later, without the lock.

@@ -153,6 +153,13 @@ uint64_t wal_put(struct wal *w, const struct kv_rec *rec);
 // Releases the lock, then writes the buffers that this call filled. A write error becomes sticky; the next call reports
 // it.
 void wal_end(struct wal *w);
+// The same in two steps. wal_end_unlock releases the lock, and returns whether wal_end_write must follow. In between
+// the thread releases what others wait for.
+MUST_CHECK bool wal_end_unlock(struct wal *w);
+void wal_end_write(struct wal *w);
+// The lock alone: no record is appended, and no segment begins meanwhile.
+void wal_lock(struct wal *w);
+void wal_unlock(struct wal *w);
 
 // Holds the log (L9): until wal_unhold, wal_begin and wal_begin_last of bytes wait. One thread at a time. A thread that
 // holds the log must not wait for one that may be in such a call, nor for a lock that one may have, such as a leaf's.

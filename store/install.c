@@ -314,15 +314,14 @@ static enum remixdb_status place_held(struct placing *p, struct worker *w) {
 static bool place_publish(struct placing *p, bool good, uint64_t *when_out) {
   struct xdb *const x = p->x;
   struct super *const v = good ? p->fresh : p->again;
-  uint64_t gen;
   if (!p->h.switched) return false;
   xdb_lock(x);
-  IGNORED(wal_begin(x->wal, 0, &gen), "no bytes always fit");
+  wal_lock(x->wal);
   assert(xdb_super(x) == p->old);
   v->since = good ? p->h.last : p->old->since;
   atomic_store_explicit(&x->super, v, memory_order_release);
   atomic_store_explicit(&x->published, p->h.last, memory_order_release);
-  wal_end(x->wal);
+  wal_unlock(x->wal);
   *when_out = time_ns();
   if (good) x->scan_merges.used = 0;  // that look was at the old memtable
   else froze(x);

@@ -406,9 +406,11 @@ enum remixdb_status range_group_commit(struct range_group *g, struct xdb *x, str
   if (s == REMIXDB_OK) s = commit_linked(g, x, v, next, nbytes);
   for (uint32_t t = TREES; t-- > 0;) {
     if (s != REMIXDB_OK) unlink_tree(&many[t], &g->trees[t]);
-    wh_many_unlock(&many[t]);
+    wh_many_release(&many[t]);
   }
+  const bool write = s == REMIXDB_OK && wal_end_unlock(x->wal);
+  for (uint32_t t = 0; t < TREES; t++) wh_many_wake(&many[t]);
   epoch_exit(slot);
-  if (s == REMIXDB_OK) wal_end(x->wal);
+  if (write) wal_end_write(x->wal);
   return s;
 }

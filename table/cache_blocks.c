@@ -62,11 +62,13 @@ static void load_begin(struct shard *sh, struct cache_load *load, const struct c
   sh->loads = load;
 }
 
+// Ends a load, and releases the shard's lock. Then wakes those that wait for the load.
 static void load_end(struct shard *sh, struct cache_load *load) {
   struct cache_load **p = &sh->loads;
   while (*p != load) p = &(*p)->next;
   *p = load->next;
-  if (load->nr_waiters) (void)pthread_cond_broadcast(&sh->loaded);
+  (void)pthread_mutex_unlock(&sh->lock);
+  if (load->nr_waiters) eventcount_wake_all(&sh->loaded);
 }
 
 static struct cache_load *load_find(const struct shard *sh, const struct cache_table *t, uint32_t block) {
@@ -80,7 +82,7 @@ static struct cache_load *load_find(const struct shard *sh, const struct cache_t
 static void load_wait(struct shard *sh, struct cache_load *load, const struct cache_table *t, uint32_t block) {
   const uint64_t seq = load->seq;
   load->nr_waiters++;
-  do cond_wait(&sh->loaded, &sh->lock);
+  do (void)eventcount_wait(&sh->loaded, &sh->lock, EVENTCOUNT_NEVER);
   while ((load = load_find(sh, t, block)) && load->seq == seq);
 }
 
@@ -144,7 +146,6 @@ void cache_fill_end(struct cache_table *t, uint32_t block, uint32_t nr_pages, st
   if (good) frame_publish(c, sh, t, block, fill->frame);
   else cache_pages_give(c->pages, sh, fill->frame, nr_pages);  // no reader has seen it
   load_end(sh, &fill->load);
-  (void)pthread_mutex_unlock(&sh->lock);
   cache_ask(c);
   if (good) block_set(&c->pub, b, fill->frame);
 }
@@ -265,7 +266,6 @@ static void block_offer(struct cache_table *t, uint32_t block, uint32_t nr_pages
   (void)pthread_mutex_lock(&sh->lock);
   frame_publish(c, sh, t, block, f);
   load_end(sh, &self);
-  (void)pthread_mutex_unlock(&sh->lock);
   cache_ask(c);
 }
 

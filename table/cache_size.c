@@ -58,7 +58,7 @@ static void shard_measure(struct shard *sh) {
 
 static void shard_init(struct shard *sh, uint32_t first, uint32_t end, uint32_t size) {
   (void)pthread_mutex_init(&sh->lock, NULL);
-  (void)pthread_cond_init(&sh->loaded, NULL);
+  eventcount_init(&sh->loaded);
   sh->first = sh->fresh = sh->ready = sh->hand = sh->run_hand = first;
   sh->end = end;
   sh->size = size;
@@ -150,7 +150,7 @@ void cache_destroy(struct cache *pub) {
   if (!pub) return;
   struct cache_full *const c = cache_full(pub);
   for (uint32_t i = 0; c->shards && i < c->nr_shards; i++) {
-    (void)pthread_cond_destroy(&c->shards[i].loaded);
+    eventcount_fini(&c->shards[i].loaded);
     (void)pthread_mutex_destroy(&c->shards[i].lock);
   }
   records_destroy(c->pub.records);

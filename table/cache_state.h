@@ -6,6 +6,7 @@
 #ifndef CACHE_STATE_H
 #define CACHE_STATE_H
 
+#include "base/eventcount.h"
 #include "table/cache.h"
 #include "table/records.h"
 #include "table/slots.h"
@@ -41,7 +42,6 @@ struct page_queue {
 
 struct shard {
   _Alignas(CACHE_LINE) pthread_mutex_t lock;
-  pthread_cond_t loaded;  // a load with waiters has ended
   struct cache_load *loads;
   uint64_t load_seq;
   uint32_t first, end;  // its pages, as far as it can grow
@@ -64,6 +64,7 @@ struct shard {
   struct page_queue limbo;             // in order of stamp
   struct page_queue held;              // stamp passed, but pinned
   uint64_t misses, evictions, declined, bypasses;
+  struct eventcount loaded;  // a load with waiters has ended; they are woken without the lock
 };
 
 // How many pages may still be used for the first time.

@@ -4,19 +4,40 @@
 #include <assert.h>
 #include <errno.h>
 
+#include "base/eventcount.h"
+
 struct fdpool {
   struct env *env;
   uint32_t max_open;
   _Atomic uint32_t wanted;  // waiting threads and places beyond the bound; changes under the lock (F2)
   _Alignas(CACHE_LINE) pthread_mutex_t lock;  // guards the rest
-  pthread_cond_t freed;                       // a place has become free, or its descriptor unused
   uint32_t nr_open;                           // taken places: descriptors open, being opened or closed; reserved places
   uint32_t nr_reserved;                       // the reserved ones of these
   uint32_t nr_passing;                        // and those of readers that pass through a file
   uint32_t nr_waiting;                        // threads
   uint32_t nr_ring;                           // open files
   struct fdpool_file *hand;                   // CLOCK: the next one to look at; NULL: no file is open
+  bool tell;                                  // pool_unlock is to wake those that wait
+  struct eventcount freed;                    // a place has become free, or its descriptor unused
 };
+
+static void pool_lock(struct fdpool *p) { (void)pthread_mutex_lock(&p->lock); }
+
+// Wakes waiting threads without the lock.
+static void pool_unlock(struct fdpool *p) {
+  const bool tell = p->tell;
+  p->tell = false;
+  (void)pthread_mutex_unlock(&p->lock);
+  if (tell) eventcount_wake_all(&p->freed);
+}
+
+// Releases the lock until a place may be free, or for so many nanoseconds.
+static void pool_wait(struct fdpool *p, uint64_t ns) {
+  const uint32_t begun = eventcount_begin(&p->freed);
+  pool_unlock(p);
+  (void)eventcount_sleep(&p->freed, begun, ns);
+  pool_lock(p);
+}
 
 enum remixdb_status fdpool_create(struct env *env, uint32_t max_open, struct fdpool **out) {
   struct fdpool *const p = mem_alloc_aligned(CACHE_LINE, sizeof(*p));
@@ -26,14 +47,14 @@ enum remixdb_status fdpool_create(struct env *env, uint32_t max_open, struct fdp
   p->env = env;
   p->max_open = max_open;
   (void)pthread_mutex_init(&p->lock, NULL);
-  cond_init(&p->freed);
+  eventcount_init(&p->freed);
   return REMIXDB_OK;
 }
 
 void fdpool_destroy(struct fdpool *p) {
   if (!p) return;
   assert(p->nr_open == 0 && p->nr_waiting == 0 && !p->hand);
-  (void)pthread_cond_destroy(&p->freed);
+  eventcount_fini(&p->freed);
   (void)pthread_mutex_destroy(&p->lock);
   mem_free(p);
 }
@@ -110,14 +131,14 @@ static void place_take(struct fdpool *p) {
 static void place_give(struct fdpool *p) {
   p->nr_open--;
   count_waiters(p);
-  if (p->nr_waiting) (void)pthread_cond_broadcast(&p->freed);
+  if (p->nr_waiting) p->tell = true;
 }
 
 // Closes a descriptor, without the lock, and then gives its place back.
 static void close_fd(struct fdpool *p, int fd) {
-  (void)pthread_mutex_unlock(&p->lock);
+  pool_unlock(p);
   env_close_quiet(p->env, fd);
-  (void)pthread_mutex_lock(&p->lock);
+  pool_lock(p);
   place_give(p);
 }
 
@@ -143,14 +164,14 @@ static void wait_end(struct fdpool *p) {
 
 void fdpool_remove(struct fdpool_file *f) {
   struct fdpool *const p = f->pool;
-  (void)pthread_mutex_lock(&p->lock);
+  pool_lock(p);
   const uint64_t state = atomic_exchange(&f->state, 0);
   assert(state_users(state) == 0);
   if (state_fd(state) >= 0) {
     ring_remove(p, f);
     close_fd(p, state_fd(state));
   }
-  (void)pthread_mutex_unlock(&p->lock);
+  pool_unlock(p);
 }
 
 // Makes the env's raw call, because the errno decides what to do. Holds no lock, so that a slow file system delays only
@@ -161,10 +182,10 @@ static int open_fd(struct fdpool *p, const struct fdpool_file *f, unsigned flags
     if (fd == -EINTR) continue;
     if (fd >= 0) env_advise(p->env, fd, 0, 0, advice);
     if (fd != -EMFILE && fd != -ENFILE) return fd;
-    (void)pthread_mutex_lock(&p->lock);
+    pool_lock(p);
     const int unused = take_unused(p);
     if (unused >= 0) close_fd(p, unused);
-    (void)pthread_mutex_unlock(&p->lock);
+    pool_unlock(p);
     if (unused < 0) return fd;
   }
 }
@@ -176,14 +197,14 @@ static bool place_for(struct fdpool_file *f, bool wait, int *fd_out) {
   uint64_t until = 0;
   int unused = -1;
   bool placed = false;
-  (void)pthread_mutex_lock(&p->lock);
+  pool_lock(p);
   while (!file_enter(f, fd_out) && !(placed = find_place(p, &unused)) && wait) {
     const uint64_t now = time_ns();
     if (until == 0) {
       until = now + FDPOOL_PATIENCE_NS;
       wait_begin(p);
     } else if (now < until) {
-      (void)cond_wait_ns(&p->freed, &p->lock, until - now);
+      pool_wait(p, until - now);
     } else {
       place_take(p);
       placed = true;
@@ -191,7 +212,7 @@ static bool place_for(struct fdpool_file *f, bool wait, int *fd_out) {
     }
   }
   if (until) wait_end(p);
-  (void)pthread_mutex_unlock(&p->lock);
+  pool_unlock(p);
   env_close_quiet(p->env, unused);
   return placed;
 }
@@ -204,7 +225,7 @@ static __attribute__((noinline)) int get_closed(struct fdpool_file *f, bool wait
   *fd_out = -1;
   if (!place_for(f, wait, fd_out)) return *fd_out >= 0 ? 0 : EAGAIN;
   const int fd = open_fd(p, f, f->flags, f->advice);
-  (void)pthread_mutex_lock(&p->lock);
+  pool_lock(p);
   if (file_enter(f, fd_out)) {  // another thread has opened it: one descriptor is enough
     if (fd >= 0) close_fd(p, fd);
     else place_give(p);
@@ -214,7 +235,7 @@ static __attribute__((noinline)) int get_closed(struct fdpool_file *f, bool wait
   } else {
     place_give(p);
   }
-  (void)pthread_mutex_unlock(&p->lock);
+  pool_unlock(p);
   return *fd_out >= 0 ? 0 : -fd;
 }
 
@@ -231,10 +252,10 @@ bool fdpool_try_acquire(struct fdpool_file *f, int *fd_out) {
 // Serves waiting threads, and brings the pool back to its bound.
 static __attribute__((noinline)) void release_to_waiters(struct fdpool *p) {
   int fd;
-  (void)pthread_mutex_lock(&p->lock);
+  pool_lock(p);
   while (p->nr_open > p->max_open && (fd = take_unused(p)) >= 0) close_fd(p, fd);
-  if (p->nr_waiting) (void)pthread_cond_broadcast(&p->freed);
-  (void)pthread_mutex_unlock(&p->lock);
+  if (p->nr_waiting) p->tell = true;
+  pool_unlock(p);
 }
 
 void fdpool_release(struct fdpool_file *f) {
@@ -247,21 +268,21 @@ void fdpool_release(struct fdpool_file *f) {
 
 void fdpool_set_max(struct fdpool *p, uint32_t max_open) {
   int fd;
-  (void)pthread_mutex_lock(&p->lock);
+  pool_lock(p);
   p->max_open = max_open;
   while (p->nr_open > p->max_open && (fd = take_unused(p)) >= 0) close_fd(p, fd);
   count_waiters(p);
-  if (p->nr_waiting) (void)pthread_cond_broadcast(&p->freed);
-  (void)pthread_mutex_unlock(&p->lock);
+  if (p->nr_waiting) p->tell = true;
+  pool_unlock(p);
 }
 
 bool fdpool_open_passing(struct fdpool_file *f, bool direct, int *fd_out) {
   struct fdpool *const p = f->pool;
   int unused = -1;
-  (void)pthread_mutex_lock(&p->lock);
+  pool_lock(p);
   const bool placed = p->nr_passing < p->max_open / 4 && find_place(p, &unused);
   p->nr_passing += placed;
-  (void)pthread_mutex_unlock(&p->lock);
+  pool_unlock(p);
   env_close_quiet(p->env, unused);
   if (!placed) return false;
   const int fd = open_fd(p, f, f->flags | (direct ? ENV_DIRECT : 0), ENV_SEQUENTIAL);
@@ -273,36 +294,35 @@ bool fdpool_open_passing(struct fdpool_file *f, bool direct, int *fd_out) {
 void fdpool_close_passing(struct fdpool_file *f, int fd) {
   struct fdpool *const p = f->pool;
   env_close_quiet(p->env, fd);
-  (void)pthread_mutex_lock(&p->lock);
+  pool_lock(p);
   assert(p->nr_passing > 0);
   p->nr_passing--;
   place_give(p);
-  (void)pthread_mutex_unlock(&p->lock);
+  pool_unlock(p);
 }
 
 void fdpool_reserve(struct fdpool *p) {
   int unused;
-  (void)pthread_mutex_lock(&p->lock);
+  pool_lock(p);
   wait_begin(p);
-  while (p->nr_reserved >= (p->max_open + 1) / 2 || !find_place(p, &unused))
-    (void)cond_wait_ns(&p->freed, &p->lock, FDPOOL_PATIENCE_NS);
+  while (p->nr_reserved >= (p->max_open + 1) / 2 || !find_place(p, &unused)) pool_wait(p, FDPOOL_PATIENCE_NS);
   wait_end(p);
   p->nr_reserved++;
-  (void)pthread_mutex_unlock(&p->lock);
+  pool_unlock(p);
   env_close_quiet(p->env, unused);
 }
 
 void fdpool_unreserve(struct fdpool *p) {
-  (void)pthread_mutex_lock(&p->lock);
+  pool_lock(p);
   assert(p->nr_reserved > 0);
   p->nr_reserved--;
   place_give(p);
-  (void)pthread_mutex_unlock(&p->lock);
+  pool_unlock(p);
 }
 
 uint32_t fdpool_open_count(struct fdpool *p) {
-  (void)pthread_mutex_lock(&p->lock);
+  pool_lock(p);
   const uint32_t nr = p->nr_open;
-  (void)pthread_mutex_unlock(&p->lock);
+  pool_unlock(p);
   return nr;
 }
