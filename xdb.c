@@ -1247,8 +1247,14 @@ enum remixdb_status xdb_iter_load(struct xdb_iter *it, struct kv_rec *rec, void 
     if (!(it->value = mem_alloc(len))) return iter_lost(it, REMIXDB_NOMEM);
     it->value_cap = len;
   }
-  if (value_cold(&it->ref->xdb->value_ctx) && !it->own) values_ahead(it->ref, it->super, &it->merge, &it->told);
-  s = super_read(it->super, key, rec, 0, buf ? buf : it->value, len, &n);
+  struct value_ref to;
+  struct value_file *f;
+  if ((s = super_value(it->super, rec, &to, &f)) != REMIXDB_OK) return iter_lost(it, s);
+  if (value_cold(&it->ref->xdb->value_ctx) && !it->own) {
+    values_jumped(&it->merge, &to, &it->told);
+    values_ahead(it->ref, it->super, &it->merge, &it->told);
+  }
+  s = value_read(f, &to, key, 0, buf ? buf : it->value, len, &n);
   if (s != REMIXDB_OK) return iter_lost(it, s);
   if (buf) return s;
   rec->val = it->value;

@@ -18,6 +18,8 @@
 // write, a scan merge merges these runs. So scan merges write no more than scans have read in vain, apart from small
 // records, REMIXes and merges that are given up. LevelDB compacts a table after a number of seeks for the same reason.
 //
+// Scans that read values apart in disorder pay for value merges (compact/value_merge.h).
+//
 // In a large partition, new data goes into the young view (view/version.h, V4). Then the round builds only the young
 // view again, and merges only runs of the young view. If the young view would be more than a small share of the older
 // view, or if runs of the older view are to be merged, too, all runs of the young view take part in the merge, and the
@@ -72,6 +74,7 @@ struct compact_stats {  // since the store was opened; relaxed
   _Atomic uint64_t read_bytes;                // bytes of tables that were merged
   _Atomic uint64_t handed_back;               // bytes of records
   _Atomic uint64_t scan_merges;               // partitions
+  _Atomic uint64_t again;                     // values that lay apart and were written again in the order of keys
   _Atomic uint64_t dropped_merges;            // partitions that were merged only for dropped spaces
   _Atomic uint64_t garbage_merges;            // partitions that were merged only for their garbage
   _Atomic uint64_t joined;                    // partitions that became one with neighbours
@@ -97,6 +100,8 @@ struct compact {
                                       // lives in it. Relaxed: tests change it
   _Atomic uint64_t joins_ns;          // no join before this time, because the disk was full, or memory was short.
                                       // Relaxed
+  _Atomic uint64_t value_debt;        // bytes that are due for a span (compact/value_merge.h); 0: by its values and
+                                      // tables. Relaxed: tests set it
   _Atomic uint32_t scan_merge_parts;  // partitions that a scan round merges at most; at least 1
   size_t memtable_size;               // bytes; 1/16 of it may be handed back
   uint64_t memory;                    // bytes of memory that the process may use, with its page cache; 0: not known
@@ -269,6 +274,8 @@ MUST_CHECK enum remixdb_status compact_ingest(struct compact *c, struct worker *
 void compact_watch(const struct compact *c, const struct version *v);
 // Tells whether scans have paid for a merge of some of the REMIX's runs; sets scan_debt_due. Any thread; x is alive.
 bool compact_scan_debt_paid(struct remix *x);
+// The same for values apart (compact/value_merge.h).
+bool compact_value_debt_paid(const struct compact *c, const struct remix *x);
 // Runs a scan round: merges partitions that scans have paid for, at most scan_merge_parts. *out is NULL if there are
 // none. Fails with REMIXDB_ABORTED if c->yield was set. After a failure scans have to pay again. Otherwise like
 // compact_round.

@@ -38,6 +38,7 @@ struct job {
   const struct version *base;       // the tree's partitions
   const struct names *names;        // of the spaces' tree: records of other spaces are dropped. NULL: none is
   const struct value_moves *moves;  // of the store's version; NULL: none
+  const struct version *store;      // the store's version, which has the value files
   const struct wh *frozen;          // the tree's new data; NULL: none
   uint32_t part, nr_parts;
   uint64_t bytes;    // of new records in tables
@@ -54,6 +55,7 @@ struct job {
   bool joins;               // its partitions are neighbours that become one (compact/join.h)
   bool gone;                // nothing lives in the partition: it leaves, and the job writes nothing
   bool append;              // a split that leaves the partition as it is and makes new partitions after it
+  uint32_t spans;           // bit i: values of this span are written apart again (compact/value_merge.h)
   bool young;               // the tables go into the young view; the older view stays
   bool upto;                // another job appends the new data after the partition's keys
   uint32_t take;            // number of the newest runs that are merged with the new data
@@ -96,6 +98,7 @@ struct round_tree {
   const struct wh *frozen;     // NULL: no new data
   const struct names *names;   // as a job's
   const struct value_moves *moves;
+  const struct version *store;  // as a job's
   struct fresh *fresh;          // one for each partition of the base
   uint32_t first_job, end_job;  // the tree's jobs
 };

@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "compact/value_merge.h"
+
 #define GARBAGE_SLACK 40u  // percent of a table
 #define ABORT_COST 3u      // a partition may be aborted if it writes more bytes than this per byte of new data
 #define READ_COST 4u       // to read so many bytes that are not written again takes as long as to write one
@@ -244,6 +246,7 @@ static struct job *add_job(struct round *r, const struct round_tree *tree, uint3
                     .base = tree->base,
                     .names = tree->names,
                     .moves = tree->moves,
+                    .store = tree->store,
                     .frozen = tree->frozen,
                     .part = part,
                     .nr_parts = nr_parts,
@@ -402,6 +405,14 @@ static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint
       continue;
     }
     struct remix *const old = part_remix(p), *const young = part_young(p);
+    const uint32_t spans = old ? value_merge_spans(r->c, old) : 0;
+    if (unlikely(spans) && !part_is_damaged(p)) {
+      j->scan_merge = true;
+      j->spans = spans;
+      plan_all(j);
+      --*left;
+      continue;
+    }
     struct remix *const x = old && compact_scan_debt_paid(old)       ? old
                             : young && compact_scan_debt_paid(young) ? young
                                                                      : NULL;

@@ -9,6 +9,7 @@
 #include "compact/plan.h"
 #include "compact/tables.h"
 #include "remix/paged.h"
+#include "remix/value_debt.h"
 
 #define REMIX_READ_BYTES (160u << 10)  // for each run whose keys a build reads
 #define ROUND_WORK 4u                  // a round is guessed to write four times its memtable, in units of progress
@@ -112,6 +113,9 @@ static void build_remix_in(struct output *o, struct worker *w, struct sst **runs
   const struct remix *const before = o->job->young ? part_young(part) : part_remix(part);
   const enum remixdb_status s = round_view_build(c, &b, runs, nr, o->job->young, before, &o->remix);
   if (s != REMIXDB_OK) output_fail(o, s);
+  // the values of a partition that gets no other keys lie where they lay
+  else if (before && !o->job->young && !o->job->append && o->job->nr_parts == 1 && o->job->nr_outputs == 1)
+    remix_take_value_debt(o->remix, before, o->job->spans);
 }
 
 // Tells whether another part of the round has failed. To build a REMIX is in vain then.
@@ -420,6 +424,7 @@ static enum remixdb_status round_begin(struct round *r, const struct version *ba
   trees[TREE_SPACES].base = spaces ? base->spaces : NULL;
   trees[TREE_SPACES].names = base->names;
   trees[TREE_UNNAMED].moves = trees[TREE_SPACES].moves = base->moves.nr ? &base->moves : NULL;
+  trees[TREE_UNNAMED].store = trees[TREE_SPACES].store = base;
   const uint32_t nr_parts = base->nr_parts + (spaces ? base->spaces->nr_parts : 0);
   work_to_open(r);
   for (uint32_t i = 0; i < TREES; i++) {

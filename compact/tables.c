@@ -6,7 +6,9 @@
 #include "compact/apart.h"
 #include "compact/fresh.h"
 #include "compact/plan.h"
+#include "compact/value_merge.h"
 #include "remix/paged.h"
+#include "remix/value_debt.h"
 #include "table/scan.h"
 
 // A job reports its progress at least once in so many records, or in so many bytes. The writers' pace needs reports of
@@ -129,6 +131,7 @@ struct old_stream {
   // The stream has returned the current record of this view, or the other view's record hides it.
   bool old_given, young_given;
   bool failed;  // a record could not be read
+  bool again;   // the value of the current record is to go apart again
 };
 
 static void old_close(struct old_stream *o) {
@@ -155,6 +158,9 @@ static enum remixdb_status old_next_part(struct old_stream *o) {
   return s == REMIXDB_OK ? run_stream_begin(&o->old, part_remix(p), take - young, take, j, o->w->queue) : s;
 }
 
+// The span of the older view's current record; or of the next one.
+static uint32_t old_span(const struct old_stream *o) { return remix_span(o->old.walk.seg, o->old.walk.x->nr_segs); }
+
 // Reads the next record. Fails with REMIXDB_NOTFOUND at the end. The record is valid until the next call.
 static enum remixdb_status old_next(struct old_stream *o, const struct kv_rec **rec_out) {
   enum remixdb_status s = o->old_given ? run_stream_next(&o->old) : REMIXDB_OK;
@@ -167,6 +173,7 @@ static enum remixdb_status old_next(struct old_stream *o, const struct kv_rec **
   o->old_given = c <= 0;
   o->young_given = c >= 0;
   o->old.skipped += c == 0;  // the young view hides it
+  o->again = unlikely(o->j->spans) && c < 0 && (o->j->spans >> old_span(o) & 1u);
   *rec_out = c < 0 ? a : b;
   return REMIXDB_OK;
 }
@@ -201,18 +208,19 @@ struct table_writer {
   struct sst_build *build;
   uint64_t number;  // of the table being built; 0: none
   bool drop_tombs;
-  uint64_t expired_ms;       // records with an expiry up to this time have expired
-  struct seqs seqs;          // of all records
-  uint64_t expected;         // bytes of all records in tables, about
-  uint64_t seen;             // bytes of records so far, in tables
-  uint64_t apart, reported;  // bytes that went apart; bytes of both kinds that were reported
-  uint32_t apart_from;       // compact/apart.h
-  uint32_t since;            // records since the last report,
-  uint32_t left_out;         // and how many of them, and of those that they hide, get no entry
-  uint32_t cuts;             // of the job that were passed
-  uint32_t id;               // of the last record's space; 0: none yet
-  bool dropped;              // that space is dropped
-  uint8_t ref[VALUE_REF];    // of the last record
+  uint64_t expired_ms;        // records with an expiry up to this time have expired
+  struct seqs seqs;           // of all records
+  uint64_t expected;          // bytes of all records in tables, about
+  uint64_t seen;              // bytes of records so far, in tables
+  uint64_t apart, reported;   // bytes that went apart; bytes of both kinds that were reported
+  uint32_t apart_from;        // compact/apart.h
+  uint32_t since;             // records since the last report,
+  uint32_t left_out;          // and how many of them, and of those that they hide, get no entry
+  uint32_t cuts;              // of the job that were passed
+  uint32_t id;                // of the last record's space; 0: none yet
+  bool dropped;               // that space is dropped
+  uint8_t ref[VALUE_REF];     // of the last record
+  struct value_merge *merge;  // values go apart again: it gets the records first; NULL: they do not
 };
 
 // Makes room for one more table of the job.
@@ -351,6 +359,12 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
   return tables_add(c, tw->j->moves, tw->build, rec);
 }
 
+static enum remixdb_status table_take(void *arg, const struct kv_rec *rec) { return table_add(arg, rec); }
+
+static enum remixdb_status write_record(struct table_writer *tw, const struct kv_rec *rec, bool again) {
+  return likely(!tw->merge) ? table_add(tw, rec) : value_merge_add(tw->merge, rec, again);
+}
+
 static enum remixdb_status write_merged(struct table_writer *tw, struct range *range, struct old_stream *old) {
   struct kv_rec new_rec;
   const struct kv_rec *old_rec = NULL;
@@ -363,7 +377,7 @@ static enum remixdb_status write_merged(struct table_writer *tw, struct range *r
     const int c = !has_new   ? 1
                   : !has_old ? -1
                              : kv_cmp(kref(new_rec.key, new_rec.klen), kref(old_rec->key, old_rec->klen));
-    if ((s = table_add(tw, c <= 0 ? &new_rec : old_rec)) != REMIXDB_OK) return s;
+    if ((s = write_record(tw, c <= 0 ? &new_rec : old_rec, c > 0 && old->again)) != REMIXDB_OK) return s;
     tw->left_out += c == 0;
     if (c <= 0) {
       range_next(range);
@@ -375,8 +389,9 @@ static enum remixdb_status write_merged(struct table_writer *tw, struct range *r
       has_old = s == REMIXDB_OK;
     }
   }
+  s = tw->merge ? value_merge_end(tw->merge) : REMIXDB_OK;
   report(tw);
-  s = table_end(tw);
+  if (s == REMIXDB_OK) s = table_end(tw);
   return s == REMIXDB_OK ? apart_end(tw->j) : s;
 }
 
@@ -398,7 +413,8 @@ static uint64_t job_memory(const struct job *j, bool pieces) {
   for (uint32_t i = 0; i < j->nr_parts && j->all; i++)
     if (part_runs(j->base->parts[j->part + i]) > runs) runs = part_runs(j->base->parts[j->part + i]);
   const uint64_t reads = 2 * runs * sst_scan_share(c->ctx, (uint32_t)(runs ? runs : 1));
-  return reads + TABLE_BYTES + (pieces ? 2 * table_pages(c) * sizeof(struct sst_pieces) : 0);
+  const uint64_t values = j->spans ? VALUE_MERGE_MEMORY : 0;
+  return reads + values + TABLE_BYTES + (pieces ? 2 * table_pages(c) * sizeof(struct sst_pieces) : 0);
 }
 
 static void write_job(struct job *j, struct worker *w, bool pieces) {
@@ -415,6 +431,7 @@ static void write_job(struct job *j, struct worker *w, bool pieces) {
   opts.pieces = pieces;
   opts.brief = j->young;
   enum remixdb_status s = range ? sst_build_create(c->ctx, &opts, w->queue, &tw.build) : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK && j->spans) s = value_merge_create(j, table_take, &tw, &tw.merge);
   if (s == REMIXDB_OK) s = job_goes_on(j);
   if (s == REMIXDB_OK) {
     range_begin(range, j, w);
@@ -424,6 +441,7 @@ static void write_job(struct job *j, struct worker *w, bool pieces) {
   old_damaged(&old, s);
   if (s != REMIXDB_OK) job_fail(j, s);  // before the builder's clean-up can set another message
   sst_build_destroy(tw.build);
+  value_merge_destroy(tw.merge);
   mem_free(range);
 }
 

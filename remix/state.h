@@ -28,9 +28,10 @@ extern struct remix_counters remix_counters;
 #endif
 
 struct remix;
+struct remix_value_debt;
 
-// A watch of scan debt. When a REMIX has enough scan debt, a reader's thread calls `due`, inside an epoch or not; the
-// REMIX is alive meanwhile. After the first call, each further jump calls `due` again. `due` must not wait.
+// A watch of scan debt and value debt. When a REMIX has enough of one, a reader's thread calls `due`, inside an epoch
+// or not; the REMIX is alive meanwhile. After the first call, each further jump calls `due` again. `due` must not wait.
 struct remix_watch {
   void (*due)(void *arg, struct remix *x);
   void *arg;
@@ -65,8 +66,9 @@ struct remix {
   // where it begins, and then the blocks that follow in the same run; a block of another run is a jump. In a young view
   // the block where a scan begins is a jump, too. The watch sets scan_debt_due, which begins with 0. Both are relaxed.
   _Atomic uint64_t scan_debt, scan_debt_due;
-  const struct remix_watch *watch;  // NULL: none
-  _Atomic(uint32_t *) hidden;       // remix_hidden; NULL until somebody asks. Published with release
+  const struct remix_watch *watch;            // NULL: none
+  _Atomic(struct remix_value_debt *) values;  // remix/value_debt.h; NULL: none yet. Published with release
+  _Atomic(uint32_t *) hidden;                 // remix_hidden; NULL until somebody asks. Published with release
 };
 
 // Pointers into the image, and facts that the image does not have.

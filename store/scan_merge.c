@@ -96,7 +96,8 @@ void scan_merge_ask(void *arg, struct remix *r) {
   struct xdb *const x = arg;
   // An obsolete REMIX may have readers, but no round can merge its runs.
   if (atomic_load_explicit(&x->scan_merges.due, memory_order_relaxed) ||
-      atomic_load_explicit(&r->obsolete, memory_order_relaxed) || !compact_scan_debt_paid(r))
+      atomic_load_explicit(&r->obsolete, memory_order_relaxed) ||
+      !(compact_scan_debt_paid(r) || compact_value_debt_paid(&x->compact, r)))
     return;
   const uint64_t again = atomic_load_explicit(&x->scan_merges.again_ns, memory_order_relaxed);
   if (again && time_ns() < again) return;

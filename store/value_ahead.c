@@ -49,3 +49,13 @@ void values_ahead(struct xdb_ref *r, const struct super *super, const struct mer
     }
   }
 }
+
+void values_jumped(const struct merge *merge, const struct value_ref *to, struct values_told *told) {
+  const struct value_ref before = told->read;
+  if (merge->at != MERGE_PARTS) return;
+  told->read = *to;
+  // Where a scan begins, and how long values lie apart, is of no account.
+  if (to->len > VALUE_CHUNK || remix_came(&merge->remix) == 0) return;
+  const uint64_t way = to->at > before.at ? to->at - before.at : before.at - to->at;
+  if (to->file != before.file || way > VALUES_NEAR) merge_add_value_debt(merge, to->len);
+}

@@ -13,9 +13,12 @@
 #define VALUES_AHEAD 32u                        // values that are on their way at once, at most
 #define VALUES_AHEAD_BYTES ((uint64_t)1 << 20)  // of them together; the first is asked for, however long it is
 
-// The values that were asked for last, of the older and of the young views; file 0: none. Zero it before the first use.
+#define VALUES_NEAR ((uint64_t)256 << 10)  // bytes between two values that one read of the disk brings
+
+// The values that were asked for last, of the older and of the young views, and the last one that was read of the older
+// views; file 0: none. Zero it before the first use.
 struct values_told {
-  struct value_ref last[2];
+  struct value_ref last[2], read;
 };
 
 // Asks for the values of the records that the next steps of an iterator's merge come to, as many as the scan is
@@ -23,4 +26,8 @@ struct values_told {
 // count. super: of the merge's sources; the ref's thread is in no epoch. Cannot fail: what is not asked for is read
 // when the iterator comes there.
 void values_ahead(struct xdb_ref *r, const struct super *super, const struct merge *merge, struct values_told *told);
+
+// The iterator reads the value of its record from the disk. If the value lies elsewhere than the one before it, that
+// adds to the value debt of the view.
+void values_jumped(const struct merge *merge, const struct value_ref *to, struct values_told *told);
 #endif

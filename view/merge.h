@@ -30,6 +30,7 @@
 #define MERGE_H
 
 #include "remix/cursor.h"
+#include "remix/value_debt.h"
 #include "view/version.h"
 #include "wh.h"
 
@@ -179,6 +180,10 @@ static inline uint32_t merge_next_records(const struct merge *m, bool young, str
   if (!young && m->parts_later) return 0;
   const bool own = !(m->same & 1u << (young ? MERGE_YOUNG : MERGE_PARTS));
   return remix_next_records(young ? &m->young : &m->remix, own, out, most);
+}
+// The value of the partitions' record was read away from the one before it (remix/value_debt.h).
+static inline void merge_add_value_debt(const struct merge *m, uint64_t bytes) {
+  remix_add_value_debt(m->remix.x, m->remix_page.page, m->remix.seg, bytes);
 }
 // The same as merge_record if it needs no lookup and so no epoch; else false.
 static inline bool merge_record_held(const struct merge *m, struct kv_rec *rec_out) {

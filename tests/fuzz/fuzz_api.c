@@ -427,6 +427,7 @@ static enum remixdb_status try_open(struct run *r, const char *dir, bool read_on
     return s;
   }
   if (r->opened & 4) expect_small_memory(r->x);
+  if (r->opened & 2) expect_value_merges(r->x, 1);
   r->x->memtable_limit = r->memtable_limit;
   r->x->compact.memtable_size = r->memtable_limit;
   r->x->compact.build.max_pages = r->table_pages;

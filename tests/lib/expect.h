@@ -43,4 +43,6 @@ static inline enum remixdb_status expect_iter_below(struct xdb_ref *ref, uint64_
   const struct xdb_iter_opts o = {.expect = expect_length(dice), .hold = dice % 13 == 0};
   return xdb_iter_create_opts(ref, &o, out);
 }
+// Scans pay for value merges (compact/value_merge.h) with so many bytes.
+static inline void expect_value_merges(struct xdb *x, uint64_t bytes) { atomic_store(&x->compact.value_debt, bytes); }
 #endif

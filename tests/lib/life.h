@@ -30,7 +30,8 @@ extern struct life_counts {
   uint64_t cuts, calls, recoveries, torn_openings, faults;
   uint64_t hit;  // faults that made a call fail
   uint64_t kinds[COMPACT_KINDS], scan_merges, young, joined, emptied;
-  uint64_t apart;  // values that rounds wrote apart
+  uint64_t apart;  // values that rounds wrote apart,
+  uint64_t again;  // and those that value merges wrote again
   // of the calls that succeeded: ingests, values of at least VALUE_LARGE put, values read in pieces, counts,
   // compactions of ranges, iterators with options read, batches with ranges; records that have expired
   uint64_t ingests, large, pieces, counted, range_compacts, bounded, batch_ranges, expired;
@@ -85,6 +86,7 @@ struct run {
   uint64_t rng;
   uint64_t wear_rng;              // its own, so that the other choices of a seed do not depend on it
   uint64_t iter_rng;              // of iterators; its own for the same reason
+  uint32_t wears;                 // views to which do_wear has added debt
   uint32_t front;                 // keys that come one after the other
   bool faulty;                    // calls may fail
   bool no_memory;                 // they may fail for want of memory, and for nothing else

@@ -134,6 +134,7 @@ enum remixdb_status tiny_try_open(struct tiny *t, bool read_only) {
     return s;
   }
   if (t->opened & 4) expect_small_memory(t->x);
+  if (t->opened & 2) expect_value_merges(t->x, 1);
   t->x->compact.memtable_size = 0;  // nothing is handed back: each flush makes a run
   if (t->table_pages) t->x->compact.build.max_pages = t->table_pages;
   OK(xdb_ref(t->x, &t->ref));

@@ -141,11 +141,11 @@ static void test_power_cuts(void **state) {
   }
   print_message(
       "; %llu merged for scans, %llu joined, %llu left empty, %llu young views made, %llu values written apart "
-      "by rounds\n",
+      "by rounds, %llu again\n",
       (unsigned long long)counts.scan_merges, (unsigned long long)counts.joined, (unsigned long long)counts.emptied,
-      (unsigned long long)counts.young, (unsigned long long)counts.apart);
+      (unsigned long long)counts.young, (unsigned long long)counts.apart, (unsigned long long)counts.again);
   if (nr >= 40) assert_true(counts.scan_merges > 0 && counts.young > 0 && counts.apart > 1000 && counts.joined > 0);
-  if (nr >= 40) assert_true(counts.collections > 0 && counts.moved > 0);
+  if (nr >= 40) assert_true(counts.collections > 0 && counts.moved > 0 && counts.again > 0);
   print_message("%llu collections of garbage moved %llu bytes\n", (unsigned long long)counts.collections,
                 (unsigned long long)counts.moved);
   print_message("%llu ingests, %llu large values, %llu reads in pieces, %llu counts, %llu compactions of ranges, "
@@ -171,7 +171,7 @@ static void test_power_cuts_with_a_worker(void **state) {
 static void test_each_call(void **state) {
   (void)state;
   const uint64_t first = first_seed(), nr = nr_seeds(24);
-  counts.cuts = counts.calls = counts.scan_merges = counts.apart = counts.joined = counts.emptied = 0;
+  counts.cuts = counts.calls = counts.scan_merges = counts.apart = counts.again = counts.joined = counts.emptied = 0;
   for (uint64_t s = first; s < first + nr; s++) each_call_seed(s, 3);
   print_message(
       "before each of %llu calls, and in the recoveries: %llu power cuts; %llu merged for scans, %llu joined, "
@@ -179,6 +179,7 @@ static void test_each_call(void **state) {
       (unsigned long long)counts.calls, (unsigned long long)counts.cuts, (unsigned long long)counts.scan_merges,
       (unsigned long long)counts.joined, (unsigned long long)counts.emptied);
   if (nr >= 20) assert_true(counts.scan_merges > 0 && counts.apart > 1000 && counts.joined > 0 && counts.emptied > 0);
+  if (nr >= 20) assert_true(counts.again > 0);
 }
 
 // After an opening no power cut brings back the mark of a new store. With the mark, a later opening would remove the

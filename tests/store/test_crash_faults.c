@@ -96,7 +96,7 @@ static void fault_seed(uint64_t s) {
 static void test_faults(void **state) {
   (void)state;
   const uint64_t first = first_seed(), nr = nr_seeds(150);
-  counts.scan_merges = counts.apart = counts.joined = counts.emptied = 0;
+  counts.scan_merges = counts.apart = counts.again = counts.joined = counts.emptied = 0;
   for (uint64_t s = first; s < first + nr; s++) fault_seed(s);
   print_message("%llu faults, %llu of them made calls fail; %llu merged for scans, %llu joined, %llu left empty; %llu "
                 "collections moved %llu bytes\n",
@@ -104,7 +104,8 @@ static void test_faults(void **state) {
                 (unsigned long long)counts.scan_merges, (unsigned long long)counts.joined,
                 (unsigned long long)counts.emptied, (unsigned long long)counts.collections,
                 (unsigned long long)counts.moved);
-  if (nr >= 40) assert_true(counts.scan_merges > 0 && counts.apart > 1000 && counts.collections > 0);
+  if (nr >= 40)
+    assert_true(counts.scan_merges > 0 && counts.apart > 1000 && counts.again > 0 && counts.collections > 0);
   if (nr >= 40) assert_true(counts.joined > 0);
 }
 

@@ -369,13 +369,15 @@ static void test_nth(void **state) {
   for (uint32_t plan = 0; plan < COLD_PLANS; plan++) {
     uint64_t calls[SIMDISK_CALLS + 1];
     memset(counts.kinds, 0, sizeof(counts.kinds));
-    counts.scan_merges = counts.young = counts.apart = 0;
+    counts.scan_merges = counts.young = counts.apart = counts.again = 0;
     nth_count(plan, calls, &calls[SIMDISK_CALLS]);
     // every kind of compaction happens (under a sanitizer memtables fill up at other moments)
     for (uint32_t k = 0; k < COMPACT_KINDS && plan == 0 && !LIB_SANITIZED; k++) {
       if (counts.kinds[k] == 0) fail_msg("no partition was of kind %u", k);
     }
     if (counts.scan_merges == 0 && !LIB_SANITIZED) fail_msg("no partition was merged for scans");
+    if (counts.again == 0 && plan % 2 == 1 && !LIB_SANITIZED)
+      fail_msg("no value was written again in the order of keys");
     if (counts.apart < 20) fail_msg("rounds wrote %llu values apart", (unsigned long long)counts.apart);
     if (counts.young == 0 && plan == 1 && !LIB_SANITIZED) fail_msg("no young view was made");
     for (uint32_t c = 0; c <= SIMDISK_CALLS; c++) {
