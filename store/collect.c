@@ -373,6 +373,27 @@ static enum remixdb_status end_file(struct xdb *x, struct collecting *c, enum co
   return next_or_finish(x, c, how);
 }
 
+// A pass does not see a record whose head is damaged. Tells whether there may be one that lives: the file has fewer
+// bytes of values than were written to it, and the values that were found live are not all to which tables refer.
+static bool may_miss(struct xdb *x, const struct collecting *c) {
+  const struct value_file *const f = c->pass.f;
+  if (c->seen >= atomic_load_explicit(&f->value_bytes, memory_order_relaxed)) return false;
+  xdb_lock(x);
+  struct super *const v = xdb_super(x);
+  super_ref(v);
+  xdb_unlock(x);
+  const uint64_t referred = live_referred(v->version, f);
+  xdb_super_drop(x, v);
+  return c->live < referred;
+}
+
+// The file cannot be collected: its garbage stays.
+static enum remixdb_status stuck(struct xdb *x, struct collecting *c, enum collect_how how) {
+  xdb_say(x, "%s: its garbage stays: %s", c->pass.f->path, err_msg());
+  c->pass.f->stuck = true;
+  return skip_file(x, c, how);
+}
+
 // A file whose live part is much larger than it seemed is left alone.
 static bool is_worth(const struct collecting *c, enum collect_how how) {
   if (how == COLLECT_WHOLE || c->seen == 0 || c->pass.at < c->pass.end / LOOK_PART) return true;
@@ -393,12 +414,12 @@ static enum remixdb_status go_on(struct xdb *x, struct epoch_slot *slot, enum co
   if (s == REMIXDB_OK) {
     const bool worth = is_worth(c, how);
     if (worth && c->pass.at + VALUE_REC_HEAD <= c->pass.end) return s;
-    return end_file(x, c, how, worth);
+    if (!worth || !may_miss(x, c)) return end_file(x, c, how, worth);
+    (void)err_corrupt(c->pass.f->path, 0, "the head of a value is damaged");
+    return stuck(x, c, how);
   }
   if (!of_source || (s != REMIXDB_CORRUPT && s != REMIXDB_IO)) return s;
-  xdb_say(x, "%s: its garbage stays: %s", c->pass.f->path, err_msg());
-  c->pass.f->stuck = true;
-  return skip_file(x, c, how);
+  return stuck(x, c, how);
 }
 
 // One piece of work, under the lock. Returns whether there is more before an install.

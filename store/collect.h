@@ -25,7 +25,9 @@
 //       its base, and what it writes is in the new indexes: an index has each record that was copied under its place in
 //       the old file, also if tables reached that by an older index.
 //   G3  A collection that fails before the install leaves nothing behind and changes nothing. A file with a live value
-//       that cannot be read, or whose tables cannot be read, is never collected: the damage stays where it is.
+//       that cannot be read, or whose tables cannot be read, is never collected: the damage stays where it is. A value
+//       whose head is damaged is not seen. So the values of a file that are seen are counted, and their bytes are those
+//       that were written to it, or all that tables refer to is among them.
 #ifndef STORE_COLLECT_H
 #define STORE_COLLECT_H
 

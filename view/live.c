@@ -46,6 +46,27 @@ uint64_t live_young(const struct version *v) {
   return bytes;
 }
 
+// The bytes of a table's values that are in the file now.
+static uint64_t table_refers(const struct version *v, const struct sst *t, const struct value_file *f) {
+  uint64_t bytes = 0;
+  for (uint32_t k = 0; k < t->nr_apart; k++) {
+    const struct value_index *const moved = value_moves_find(&v->moves, t->apart[k].file);
+    if (t->apart[k].file == f->number || (moved && moved->file == f)) bytes += t->apart[k].bytes;
+  }
+  return bytes;
+}
+
+uint64_t live_referred(const struct version *v, const struct value_file *f) {
+  uint64_t bytes = 0;
+  for (const struct version *tree = v; tree; tree = tree->spaces)
+    for (uint32_t i = 0; i < tree->nr_parts; i++) {
+      const struct part *const p = tree->parts[i];
+      if (part_is_away(p)) return UINT64_MAX;
+      for (uint32_t r = 0; r < part_runs(p); r++) bytes += table_refers(v, part_run(p, r), f);
+    }
+  return bytes;
+}
+
 enum remixdb_status live_values(const struct version *v, uint64_t *live_out) {
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = 0; i < v->values.nr; i++) live_out[i] = 0;
