@@ -732,7 +732,8 @@ bool remixdb_txn_rollback(struct xdb_txn *txn);
 bool remixdb_flush(struct xdb_ref *ref);
 // Brings all earlier writes into the fewest tables, without deleted keys and overwritten values, and waits until they
 // are there. The call works on one part of the store at a time, and needs room on disk for a copy of that part. Writers
-// go on meanwhile. Otherwise like remixdb_flush.
+// go on meanwhile. A part that cannot be read is left as it is: the call compacts the others, and then fails with
+// REMIXDB_CORRUPT or REMIXDB_IO. Otherwise like remixdb_flush.
 bool remixdb_compact(struct xdb_ref *ref);
 // The same for the parts of the store that may hold keys of the range: also their other keys, and no other part. An
 // empty range does nothing. REMIXDB_TOOBIG: a bound is longer than a key can be. Reports as "compact"

@@ -39,6 +39,14 @@ static enum remixdb_status secure_log(void *arg) {
   const struct xdb *const x = arg;
   return wal_sync_active(x->wal);
 }
+// For rounds (compact.tell).
+static void tell_unread(void *arg, const struct err_saved *why) {
+  struct err_saved was;  // the logger may call the library
+  err_save(&was, REMIXDB_OK);
+  const bool damage = why->status == REMIXDB_CORRUPT;
+  xdb_say(arg, "a partition cannot be merged %s: %s", damage ? "any more" : "now, and will be tried again", why->msg);
+  err_restore(&was);
+}
 
 // Held by opening until the store's super has taken it over.
 struct opening {
@@ -131,6 +139,7 @@ enum remixdb_status xdb_open_at(const struct env_dir *at, const char *name, cons
   if (!x) return REMIXDB_NOMEM;
   x->compact.hand_back = write_back;
   x->compact.secure = secure_log;
+  x->compact.tell = tell_unread;
   x->compact.arg = x;
   x->txns.let_go = txn_pool_let_go;
   x->txns.fini = txn_pool_fini;

@@ -54,6 +54,7 @@
 #define COMPACT_RUNS_SPREAD 7u        // number of different limits
 #define COMPACT_SPLIT_RUNS 10u        // runs that a partition may have if only a split can make them fewer
 #define COMPACT_PART_TABLES 2u        // tables in each partition that a split makes
+#define COMPACT_UNREAD_RUNS 28u       // runs that a partition may have if merges cannot read it
 #define COMPACT_APPEND_RUNS 8u        // runs; a partition that would get more takes no new data after all of its keys
 #define COMPACT_ABORT_SHARE 16u       // a round hands back at most 1/16 of a memtable
 #define COMPACT_TABLE_MIN (8u << 20)  // bytes
@@ -120,14 +121,17 @@ struct compact {
   bool marked;                      // a round has begun, and its version is not installed yet. The round's thread
   uint32_t apart_from;              // COMPACT_APART, at least KV_REF_MAX + 1; 0: no value is written apart
   const struct remix_watch *watch;  // the watch of the REMIXes that rounds make; NULL: no watch
-  struct err_saved left_out;  // why the last rounds left merges undone; status REMIXDB_OK: none was. The caller of
-                              // a round reads and clears it
+  struct err_saved left_out;  // why the last rounds left merges undone, apart from partitions that could not be read
+                              // (`tell`); status REMIXDB_OK: none was. The caller of a round reads and clears it
   struct compact_stats stats;
   // Puts a key of a tree back into the active memtable and its log, unless a newer version is there.
   enum remixdb_status (*hand_back)(void *arg, struct worker *w, uint32_t tree, const struct kv_rec *rec);
   // Each try of a memtable's round calls this once, after its last hand_back and before it writes: makes durable what
   // was handed back, and the beginning of the log that the next version will name. NULL: there is no log.
   enum remixdb_status (*secure)(void *arg);
+  // Each time that a merge could not read a partition, and marked it (view/part.h, P4), this is called once. In a
+  // round's thread, with no lock held; keeps the thread's message. NULL: nobody is told.
+  void (*tell)(void *arg, const struct err_saved *why);
   void *arg;
 };
 
@@ -178,7 +182,7 @@ uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64
 // A partition is merged when so much of its bytes has expired: 1/COMPACT_EXPIRED_SHARE, by the estimate of its tables.
 #define COMPACT_EXPIRED_SHARE 4u
 // Tells whether that is so at this time; 0: nothing has expired. A scan round merges such partitions, too.
-// For a partition that is away: whether any record expires. Not for one that is damaged (view/part.h, P4).
+// For a partition that is away: whether any record expires. Not for one that is left out now (view/part.h, P4).
 bool compact_mostly_expired(const struct part *p, uint64_t ms);
 
 // Full compaction: a round brings partitions of one tree down to the fewest tables, from the partition of the key
@@ -194,8 +198,10 @@ struct compact_whole {
   uint8_t until[KV_KEY_MAX];
   bool fits_only;  // merge only what compact_whole_fits tells of
   // out, also if the round fails
-  uint64_t largest;  // bytes to write for the largest partition that is not left
-  bool left;         // some partition is left
+  uint64_t largest;         // bytes to write for the largest partition that is not left
+  bool left;                // some partition is left
+  struct err_saved unread;  // why the first partition that could not be read is as it was. Once it is set, the call
+                            // leaves all that are known as such (view/part.h, P4). Status REMIXDB_OK: there is none
   // out
   bool end;                     // all partitions have been seen
   uint32_t from_tree, to_tree;  // not at the end: `to` is the key to go on from, in the tree `to_tree`
@@ -235,10 +241,12 @@ void compact_room_fini(struct compact_room *room);
 // written apart are in c->values and not synced: the caller syncs them before it names the version. No file leaves
 // c->values meanwhile. room: NULL, or the bound for all files. With steps the first call asks for room if its files
 // would take too much beside the old ones: *out is then NULL, and the caller runs compact_room_step, and calls again
-// with the newest version as base. Merges that can be left undone are joins, merges for garbage and for dropped spaces.
-// The round does not fail because one of them finds a damaged table: the call makes it again without that partition,
-// once for each partition that is newly found. For want of room or memory only joins are left undone: the call makes a
-// round that had some again without them.
+// with the newest version as base. The round does not fail because a merge cannot read a table, once that is found: the
+// call makes it again without that partition (view/part.h, P4). Joins, merges for garbage, for dropped spaces and of
+// `whole` leave it as it is. New data becomes a run of its young view, or, where young views are not wanted, of its
+// view. So only a partition of COMPACT_UNREAD_RUNS runs, one that cannot be opened, and one whose young view cannot be
+// built fail the round. For want of room or memory only joins are left undone: the call makes a round that had some
+// again without them.
 // Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base,
                                              const struct wh *frozen, const struct wh *spaces, bool allow_abort,
@@ -277,8 +285,8 @@ bool compact_scan_debt_paid(struct remix *x);
 // The same for values apart (compact/value_merge.h).
 bool compact_value_debt_paid(const struct compact *c, const struct remix *x);
 // Runs a scan round: merges partitions that scans have paid for, at most scan_merge_parts. *out is NULL if there are
-// none. Fails with REMIXDB_ABORTED if c->yield was set. After a failure scans have to pay again. Otherwise like
-// compact_round.
+// none. Fails with REMIXDB_ABORTED if c->yield was set. After a failure scans have to pay again. A partition that
+// cannot be read is left out. Otherwise like compact_round.
 MUST_CHECK enum remixdb_status compact_scan_round(struct compact *c, struct worker *self, struct version *base,
                                                   struct version **out);
 // The same for partitions that are worth a merge because they have keys of dropped spaces (PART_DUE). It takes no

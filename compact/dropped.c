@@ -138,25 +138,38 @@ static enum remixdb_status look_at(struct compact *c, struct epoch_slot *slot, c
   return s;
 }
 
+// Nothing tells which keys the partition has. Only as a whole, or with a whole table, they can leave.
+static void damaged(const struct compact *c, struct part *p, const struct names *n) {
+  struct err_saved why;
+  err_save(&why, REMIXDB_CORRUPT);
+  part_set_dropped(p, n, PART_FEW);
+  if (part_set_unread(p, REMIXDB_CORRUPT)) round_tell(c, &why);
+}
+
 enum remixdb_status compact_dropped_find(struct compact *c, struct epoch_slot *slot, const struct version *base,
                                          struct compact_dropped *out) {
   const struct names *const n = base->names;
   const struct version *const tree = base->spaces;
+  const uint64_t now = time_ns();
   *out = (struct compact_dropped){.due = 0};
   for (uint32_t i = 0; names_dropped(n) && tree && i < tree->nr_parts; i++) {
     struct part *const p = tree->parts[i];
     enum part_dropped what = part_dropped(p, n);
     if (what == PART_UNKNOWN) {
       const enum remixdb_status s = look_at(c, slot, tree, i, n);
-      if (s != REMIXDB_OK) return s;
+      if (s == REMIXDB_CORRUPT) damaged(c, p, n);
+      else if (s != REMIXDB_OK) return s;
       what = part_dropped(p, n);
     }
     if (what == PART_CLEAN) continue;
     uint32_t old, young;
     if (part_is_dropped(p, n)) out->parts = true;
     else if (part_runs_dropped(p, n, &old, &young)) out->tables = true;
-    else if (what == PART_DUE && !part_is_damaged(p)) out->due++;
-    else continue;
+    else if (what == PART_DUE && !part_is_left(p)) out->due++;
+    else {
+      if (what == PART_DUE) part_add_again(p, now, &out->again_ns);
+      continue;
+    }
     out->apart = out->apart || has_apart(p);
   }
   const struct part *const first = out->parts ? version_trim_first(base) : NULL;

@@ -20,10 +20,11 @@
 #define COMPACT_DROPPED_SHARE 32u
 
 struct compact_dropped {
-  bool parts;    // there are partitions for version_trim
-  bool tables;   // there are tables for compact_dropped_tables
-  uint32_t due;  // partitions for compact_dropped_round
-  bool apart;    // some value of all these partitions is apart
+  bool parts;         // there are partitions for version_trim
+  bool tables;        // there are tables for compact_dropped_tables
+  uint32_t due;       // partitions for compact_dropped_round
+  bool apart;         // some value of all these partitions is apart
+  uint64_t again_ns;  // nanoseconds until a partition can be tried again that is left out meanwhile; 0: there is none
 };
 // Looks at all partitions of the version's spaces. Opens those that are away, unless their anchors tell that they have
 // no such keys; and the one that version_trim_first returns, if there are partitions for version_trim. Reads one block

@@ -161,6 +161,7 @@ static enum remixdb_status write_again(struct ingest *in, uint32_t part, const s
                   .nr_cuts = nr_cuts};
   tables_write(&j, in->self);
   if (j.values.log) value_batch_fini(&j.values);
+  if (j.tell) round_tell(in->c, &j.error);
   enum remixdb_status s = j.status == REMIXDB_OK ? REMIXDB_OK : err_raise(&j.error);
   for (uint32_t i = 0; i < j.nr_tables; i++) {
     if (s == REMIXDB_OK && (s = push(&in->made, &in->nr_made, &in->cap_made, j.tables[i])) == REMIXDB_OK) continue;

@@ -65,7 +65,10 @@ struct job {
   _Atomic bool *failed;     // the round's
   bool hid;                 // some record that had expired became a tombstone, or went
   bool in_vain;             // the job ended because another one failed
-  bool damaged;             // old records cannot be read, and the job has marked their partition (view/part.h, P4)
+  bool whole;               // a merge of compact_whole
+  bool unread;              // old records could not be read: their partition is marked (view/part.h, P4),
+  bool newly;               // and was not left out before,
+  bool tell;                // and that is to be told
   uint64_t cost;            // bytes to write, about
   uint64_t table_bytes;     // bytes of data for each new table
   const struct kref *cuts;  // ascending keys: no table has keys on both sides of one
@@ -88,6 +91,7 @@ struct output {
   uint32_t nr_fresh;
   uint32_t keep;  // bit r: run r of the old view stays
   struct remix *remix;
+  bool unread;  // the job's old view could not be read
   enum remixdb_status status;
   struct err_saved error;
 };
@@ -107,15 +111,16 @@ struct round {
   struct compact *c;
   struct worker *self;
   struct round_tree trees[TREES];
-  bool scans;                 // a scan round
-  bool dropped;               // a scan round that merges partitions with keys of dropped spaces, and no others
-  bool garbage;               // a scan round that merges partitions for their garbage, and no others
-  struct compact_room *room;  // such a round, which makes room for a round of a memtable; NULL: the store is at rest
-  bool pieces;                // the cache cannot hold all tables: readers will read pieces of blocks
-  struct packing *pack;       // gets the tables and REMIX files; NULL: they are files of their own
-  _Atomic bool failed;        // a job or an output has failed: the others end soon. Relaxed
-  struct fresh *fresh;        // of both trees
-  struct job *jobs;           // tree by tree, in order of their keys; room for two per partition
+  bool scans;                   // a scan round
+  bool dropped;                 // a scan round that merges partitions with keys of dropped spaces, and no others
+  bool garbage;                 // a scan round that merges partitions for their garbage, and no others
+  struct compact_room *room;    // such a round, which makes room for a round of a memtable; NULL: the store is at rest
+  bool pieces;                  // the cache cannot hold all tables: readers will read pieces of blocks
+  struct compact_whole *whole;  // NULL, or the range of keys to compact
+  struct packing *pack;         // gets the tables and REMIX files; NULL: they are files of their own
+  _Atomic bool failed;          // a job or an output has failed: the others end soon. Relaxed
+  struct fresh *fresh;          // of both trees
+  struct job *jobs;             // tree by tree, in order of their keys; room for two per partition
   uint32_t nr_jobs, cap_jobs;
   struct task **tasks;  // room for all jobs
   bool retry;           // a try of the same round has failed, and left `again`
@@ -131,8 +136,12 @@ static inline const struct remix *old_view(const struct job *j) {
   return j->young ? part_young(old_part(j)) : part_remix(old_part(j));
 }
 static inline bool writes_tables(const struct job *j) { return j->kind >= COMPACT_MINOR; }
-// The merge can be left undone.
-static inline bool is_optional(const struct job *j) { return j->joins || j->garbage || j->dropped; }
+// Records of the partition could not be read, because of s: REMIXDB_CORRUPT or REMIXDB_IO. Marks it.
+static inline void job_unread(struct job *j, struct part *p, enum remixdb_status s) {
+  j->unread = true;
+  j->newly = !part_is_left(p);
+  j->tell = part_set_unread(p, s);
+}
 // Keeps the error of a job that has failed, as the thread has it, so that the round can raise it.
 static inline void job_fail(struct job *j, enum remixdb_status s) {
   err_save(&j->error, j->status = s);
@@ -145,6 +154,9 @@ static inline const struct sst *last_table(const struct part *p) {
     if (kv_cmp(last->max, part_run(p, r)->max) < 0) last = part_run(p, r);
   return last;
 }
+
+// Tells that a partition could not be read (round.c).
+void round_tell(const struct compact *c, const struct err_saved *why);
 
 // Builds a view over these runs and opens it (round.c). b: what is built, without context, number and tags. young: it
 // is a young view. If all runs of the old view stay, the new one takes over the scan debt. before: the view of the base

@@ -33,7 +33,7 @@ static bool is_dead(const struct part *p) {
 // it does not belong to the group.
 static bool group_add(struct group *g, const struct compact *c, const struct part *p, uint64_t fresh, bool whole) {
   const uint64_t bytes = plan_live_bytes(c, p) + fresh, reads = plan_part_bytes(p);
-  if (part_is_damaged(p) || g->bytes + bytes > g->room || g->reads + reads > JOIN_READ * table_bytes(c)) return false;
+  if (part_is_left(p) || g->bytes + bytes > g->room || g->reads + reads > JOIN_READ * table_bytes(c)) return false;
   g->nr++;
   g->bytes += bytes;
   g->reads += reads;

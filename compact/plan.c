@@ -41,7 +41,7 @@ static uint64_t expired_ms(const struct compact *c) {
 
 bool compact_mostly_expired(const struct part *p, uint64_t ms) {
   if (part_is_away(p)) return part_expires(p);
-  if (part_is_damaged(p)) return false;
+  if (part_is_left(p)) return false;
   const uint64_t expired = expired_bytes(p, ms);
   return expired > 0 && expired >= all_bytes(p) / COMPACT_EXPIRED_SHARE;
 }
@@ -199,6 +199,22 @@ static bool fits_young(const struct job *j) {
   return (there + j->count) * COMPACT_YOUNG_SHARE <= old;
 }
 
+static void decide_minor(struct job *j) {
+  j->kind = COMPACT_MINOR;
+  j->cost = j->bytes + (old_view(j) ? old_view(j)->file_size : 0);
+  j->table_bytes = share_for(j->c, j->bytes);
+}
+
+// Decides for a partition that merges could not read: its new data becomes a run of the young view, so nothing of the
+// older view is read. Returns false if it has too many runs.
+static bool decide_unread(struct job *j, uint32_t fresh) {
+  const struct part *const p = old_part(j);
+  if (!part_remix(p) || part_runs(p) + fresh >= COMPACT_UNREAD_RUNS) return false;
+  j->young = j->c->young_from || part_young(p);
+  decide_minor(j);
+  return true;
+}
+
 static void decide(struct job *j) {
   const struct compact *c = j->c;
   const struct part *const p = old_part(j);
@@ -207,6 +223,7 @@ static void decide(struct job *j) {
     j->kind = COMPACT_KEEP;
     return;
   }
+  if (part_is_left(p) && decide_unread(j, fresh)) return;
   // in an empty partition tombstones hide no record
   if (!part_remix(p) || mostly_garbage(c, p, j->bytes) || (j->names && part_has_dropped(p, j->names))) {
     plan_all(j);
@@ -220,9 +237,7 @@ static void decide(struct job *j) {
     decide_major(j, take);
     return;
   }
-  j->kind = COMPACT_MINOR;
-  j->cost = j->bytes + (old_view(j) ? old_view(j)->file_size : 0);
-  j->table_bytes = share_for(c, j->bytes);
+  decide_minor(j);
 }
 
 // Tells whether a separate job makes new partitions of the new data after all of the partition's keys. That is so if
@@ -303,6 +318,7 @@ static struct whole_part whole_part_of(const struct compact *c, const struct ver
     const struct fresh f = fresh ? fresh[w.next] : (struct fresh){0};
     const uint64_t more = all_live_bytes(c, p) + f.bytes + f.behind_bytes;
     const uint32_t apart = tables_for(c, w.bytes) + tables_for(c, more), together = tables_planned(c, w.bytes + more);
+    if (w.next > part && (part_is_unread(p) || part_is_unread(tree->parts[part]))) break;  // alone
     if (w.next > part && more && (together >= apart || together > COMPACT_PART_TABLES || w.bytes + more > most)) break;
     w.bytes += more;
     w.tables += part_runs(p);
@@ -319,14 +335,16 @@ static bool makes_fewer(const struct compact *c, const struct whole_part *w) {
 }
 
 // Plans a part of a full compaction, from partition `part` on. The job merges it if that makes fewer tables or drops
-// records; fits_only: if it only makes fewer tables. Returns the number of the partition after the part.
-static uint32_t plan_whole(struct round *r, const struct round_tree *tree, uint32_t part, uint32_t end, uint64_t most,
-                           bool fits_only) {
+// records; fits_only: if it only makes fewer tables. When the call has found one partition that cannot be read, it
+// leaves all that are known as such. Returns the number of the partition after the part.
+static uint32_t plan_whole(struct round *r, const struct round_tree *tree, uint32_t part, uint32_t end, uint64_t most) {
   const struct compact *c = r->c;
+  const bool leave = r->whole->unread.status != REMIXDB_OK && part_is_unread(tree->base->parts[part]);
   const struct whole_part w = whole_part_of(c, tree->base, tree->names, tree->fresh, part, end, most);
-  if (w.drops ? !fits_only : makes_fewer(c, &w)) {
+  if (!leave && (w.drops ? !r->whole->fits_only : makes_fewer(c, &w))) {
     struct job *j = add_job(r, tree, part, w.next - part);
     plan_all(j);
+    j->whole = true;
     j->table_bytes = table_bytes(c);  // full tables: the fewest, even if the estimate is wrong
   } else {
     for (uint32_t i = part; i < w.next; i++) decide(add_job(r, tree, i, 1));
@@ -338,7 +356,7 @@ bool compact_whole_fits(const struct compact *c, const struct version *tree, uin
   if (version_tree_away(tree)) return false;
   for (uint32_t at = from; at < stop;) {
     const struct whole_part w = whole_part_of(c, tree, NULL, NULL, at, stop, UINT64_MAX);
-    if (!w.drops && makes_fewer(c, &w)) return true;
+    if (!w.drops && makes_fewer(c, &w) && !part_is_unread(tree->parts[at])) return true;
     at = w.next;
   }
   return false;
@@ -365,7 +383,7 @@ void plan_jobs(struct round *r, uint32_t which, struct compact_whole *whole, uin
   while (at < stop && bytes < whole->budget) {
     const uint32_t first = r->nr_jobs, from = at;
     uint64_t cost = 0;
-    at = plan_whole(r, tree, at, stop, most, whole->fits_only);
+    at = plan_whole(r, tree, at, stop, most);
     for (uint32_t i = first; i < r->nr_jobs; i++) cost += r->jobs[i].cost;
     if (cost > most) {
       r->nr_jobs = first;
@@ -392,7 +410,7 @@ static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint
     const struct part *const p = tree->base->parts[i];
     if (!*left || r->garbage) continue;
     if (r->dropped) {
-      if (!tree->names || part_dropped(p, tree->names) != PART_DUE || part_is_damaged(p)) continue;
+      if (!tree->names || part_dropped(p, tree->names) != PART_DUE || part_is_left(p)) continue;
       j->scan_merge = j->dropped = true;
       plan_all(j);
       --*left;
@@ -406,7 +424,7 @@ static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint
     }
     struct remix *const old = part_remix(p), *const young = part_young(p);
     const uint32_t spans = old ? value_merge_spans(r->c, old) : 0;
-    if (unlikely(spans) && !part_is_damaged(p)) {
+    if (unlikely(spans) && !part_is_left(p)) {
       j->scan_merge = true;
       j->spans = spans;
       plan_all(j);
@@ -418,7 +436,7 @@ static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint
                                                                      : NULL;
     if (!x) continue;
     atomic_store_explicit(&x->scan_debt, 0, memory_order_relaxed);
-    if (part_is_damaged(p)) continue;
+    if (part_is_left(p)) continue;
     j->scan_merge = true;
     decide_major(j, part_young_runs(p) + (x == old ? scan_merge_depth(x, &bytes) : 0));
     --*left;
@@ -436,7 +454,7 @@ void plan_dropped_one(struct round *r) {
   const struct round_tree *const tree = &r->trees[TREE_SPACES];
   for (uint32_t i = tree->first_job; i < tree->end_job && tree->names; i++) {
     struct job *const j = &r->jobs[i];
-    if (j->kind != COMPACT_KEEP || j->upto || j->gone || part_is_damaged(old_part(j))) continue;
+    if (j->kind != COMPACT_KEEP || j->upto || j->gone || part_is_left(old_part(j))) continue;
     if (part_dropped(old_part(j), tree->names) != PART_DUE) continue;
     j->dropped = true;
     plan_all(j);

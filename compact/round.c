@@ -58,6 +58,7 @@ enum remixdb_status round_view_build(struct compact *c, struct remix_build *b, s
   b->large_pages = young && budget_index_fits(c->ctx->budget, 0);
   enum remixdb_status s = old ? remix_whole((struct remix *)(uintptr_t)old, &whole) : REMIXDB_OK;
   b->old = whole;
+  b->old_unread = s == REMIXDB_CORRUPT;
   if (s == REMIXDB_OK) s = remix_build(b);
   remix_unref(whole);
   b->old = old;
@@ -93,6 +94,10 @@ static uint64_t output_memory(const struct output *o, uint32_t nr) {
   return (uint64_t)BLKIO_WRITER_NR * BLKIO_WRITER_BUF + nr * REMIX_READ_BYTES + 3 * image;
 }
 
+void round_tell(const struct compact *c, const struct err_saved *why) {
+  if (c->tell) c->tell(c->arg, why);
+}
+
 static void output_fail(struct output *o, enum remixdb_status s) {
   err_save(&o->error, o->status = s);
   atomic_store_explicit(o->job->failed, true, memory_order_relaxed);
@@ -112,6 +117,7 @@ static void build_remix_in(struct output *o, struct worker *w, struct sst **runs
   const struct part *const part = base->parts[version_find(base, o->fresh[0]->min)];
   const struct remix *const before = o->job->young ? part_young(part) : part_remix(part);
   const enum remixdb_status s = round_view_build(c, &b, runs, nr, o->job->young, before, &o->remix);
+  o->unread = s != REMIXDB_OK && b.old_unread;
   if (s != REMIXDB_OK) output_fail(o, s);
   // the values of a partition that gets no other keys lie where they lay
   else if (before && !o->job->young && !o->job->append && o->job->nr_parts == 1 && o->job->nr_outputs == 1)
@@ -449,27 +455,46 @@ static enum remixdb_status round_begin(struct round *r, const struct version *ba
 // that is still there.
 static bool is_want(enum remixdb_status s) { return s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM; }
 
-// Tells whether a round that failed had merges that can be left undone, and would do without them: because these alone
-// could not read old records, or because joins may have taken the room or the memory. The next round does not make
-// them.
+// Tells whether the job could not read old records, and the next try can do without them: it leaves the partition as it
+// is, or adds the new data to it without reading it.
+static bool can_do_without(const struct job *j) { return j->unread && (j->whole || j->newly); }
+
+// Tells whether a round that failed would do without what it failed by: because merges alone could not read old
+// records, or because joins may have taken the room or the memory. The next try does not make them. (A merge that gives
+// way does so again.)
 static bool can_leave_out(struct round *r, enum remixdb_status s) {
   bool any = false;
   if (is_want(s) && join_failed(r)) return true;
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     const struct job *const j = &r->jobs[i];
-    if (j->status != REMIXDB_OK && !j->in_vain && !is_want(j->status)) {
-      if (!j->damaged || !is_optional(j)) return false;
-      any = true;
-    }
+    bool failed = j->status != REMIXDB_OK && !j->in_vain && !is_want(j->status) && j->status != REMIXDB_ABORTED;
     for (uint32_t o = 0; o < j->nr_outputs; o++)
-      if (j->outputs[o].status != REMIXDB_OK && !is_want(j->outputs[o].status)) return false;
+      failed = failed || (j->outputs[o].status != REMIXDB_OK && !is_want(j->outputs[o].status));
+    if (failed && !can_do_without(j)) return false;
+    any = any || failed;
   }
   return any;
+}
+
+// Tells which partitions could not be read. The next round leaves them out.
+static void tell_unread(struct round *r) {
+  for (uint32_t i = 0; i < r->nr_jobs; i++) {
+    struct job *const j = &r->jobs[i];
+    const struct err_saved *why = &j->error;
+    for (uint32_t o = 0; o < j->nr_outputs; o++) {
+      if (!j->outputs[o].unread) continue;
+      why = &j->outputs[o].error;
+      job_unread(j, j->base->parts[j->part], why->status);
+    }
+    if (j->whole && j->unread && r->whole->unread.status == REMIXDB_OK) r->whole->unread = *why;
+    if (j->tell) round_tell(r->c, why);
+  }
 }
 
 // Frees a round. If the round has failed, removes its files. Returns s.
 static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
   if (s != REMIXDB_OK && s != REMIXDB_ABORTED) atomic_fetch_add_explicit(&r->c->stats.failed, 1, memory_order_relaxed);
+  if (s != REMIXDB_OK) tell_unread(r);
   err_cleanup_begin();
   r->again = s != REMIXDB_OK && can_leave_out(r, s);
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
@@ -498,16 +523,18 @@ static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
 
 // Tells whether the spaces' tree takes part in the round of a memtable, which may have new data for it. New data waits
 // for no whole compaction. Without these only merges that can be left undone are a reason: not if a partition cannot be
-// opened.
+// opened, which compact.left_out tells then.
 static bool spaces_take_part(const struct round *r, const struct version *tree, const struct compact_whole *whole,
                              bool dropped) {
   const struct wh *const fresh = r->trees[TREE_SPACES].frozen;
   if (!tree) return false;
   if ((fresh && wh_count(fresh)) || (whole && whole->from_tree == TREE_SPACES)) return true;
   if (!dropped) return !whole && join_due(r->c, tree);  // opens no partition
-  err_cleanup_begin();
+  struct err_saved was;
+  err_save(&was, REMIXDB_OK);
   const enum remixdb_status s = version_tree_ready(tree, r->c->workers, r->self, NULL);
-  err_cleanup_end();
+  if (s != REMIXDB_OK) err_save(&r->c->left_out, s);
+  err_restore(&was);
   return s == REMIXDB_OK;
 }
 
@@ -551,11 +578,11 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
   enum remixdb_status s;
   *out = NULL;
   do {
-    r = (struct round){.c = c, .self = self, .retry = r.again};
+    r = (struct round){.c = c, .self = self, .whole = whole, .retry = r.again};
     r.trees[TREE_UNNAMED].frozen = frozen;
     r.trees[TREE_SPACES].frozen = spaces;
     s = memtable_round(&r, base, allow_abort, whole, room, out);
-    if (r.again) err_save(&c->left_out, s);
+    if (r.again && is_want(s)) err_save(&c->left_out, s);
   } while (r.again);
   return s;
 }
@@ -580,8 +607,8 @@ static bool changes(const struct round *r) {
   return any;
 }
 
-// r: which merges.
-static enum remixdb_status scan_round(struct round *r, struct version *base, struct version **out) {
+// One try. r: which merges.
+static enum remixdb_status scan_round_once(struct round *r, struct version *base, struct version **out) {
   r->scans = true;
   *out = NULL;
   enum remixdb_status s = round_begin(r, base, !version_is_empty(base->spaces));
@@ -596,6 +623,18 @@ static enum remixdb_status scan_round(struct round *r, struct version *base, str
   if (any) s = round_make(r, base, false, out);
   if (s == REMIXDB_OK && any) round_count(r);
   return round_end(r, s);
+}
+
+// The same until it does not fail by partitions that cannot be read, which the next try leaves out.
+static enum remixdb_status scan_round(const struct round *which, struct version *base, struct version **out) {
+  enum remixdb_status s;
+  bool again;
+  do {
+    struct round r = *which;
+    s = scan_round_once(&r, base, out);
+    again = r.again && !is_want(s);
+  } while (again);
+  return s;
 }
 
 enum remixdb_status compact_scan_round(struct compact *c, struct worker *self, struct version *base,
@@ -619,12 +658,11 @@ enum remixdb_status compact_garbage_round(struct compact *c, struct worker *self
 enum remixdb_status compact_room_step(struct compact *c, struct worker *self, struct version *base,
                                       struct compact_room *room, struct version **out) {
   *out = NULL;
-  // no merge is left of a step if its partitions went meanwhile, and none is made if one of them is damaged
+  // no merge is left of a step if its partitions went meanwhile, and none is made if one of them cannot be read
   while (!*out && room->at < room->nr) {
     struct round r = {.c = c, .self = self, .garbage = true, .room = room};
-    const enum remixdb_status s = scan_round(&r, base, out);
+    const enum remixdb_status s = scan_round_once(&r, base, out);
     if (s != REMIXDB_OK && !r.again) return s;
-    if (r.again) err_save(&c->left_out, s);
   }
   return REMIXDB_OK;
 }

@@ -130,8 +130,8 @@ struct old_stream {
   struct run_stream old, young;
   // The stream has returned the current record of this view, or the other view's record hides it.
   bool old_given, young_given;
-  bool failed;  // a record could not be read
-  bool again;   // the value of the current record is to go apart again
+  enum remixdb_status failed;  // why a record could not be read
+  bool again;                  // the value of the current record is to go apart again
 };
 
 static void old_close(struct old_stream *o) {
@@ -166,7 +166,7 @@ static enum remixdb_status old_next(struct old_stream *o, const struct kv_rec **
   enum remixdb_status s = o->old_given ? run_stream_next(&o->old) : REMIXDB_OK;
   if (s == REMIXDB_OK && o->young_given) s = run_stream_next(&o->young);
   while (s == REMIXDB_OK && !o->old.any && !o->young.any) s = old_next_part(o);
-  o->failed = s != REMIXDB_OK && s != REMIXDB_NOTFOUND;
+  if (s == REMIXDB_CORRUPT || s == REMIXDB_IO) o->failed = s;
   if (s != REMIXDB_OK) return s;
   const struct kv_rec *const a = &o->old.rec, *const b = &o->young.rec;
   const int c = !o->young.any ? -1 : !o->old.any ? 1 : kv_cmp(kref(a->key, a->klen), kref(b->key, b->klen));
@@ -178,13 +178,17 @@ static enum remixdb_status old_next(struct old_stream *o, const struct kv_rec **
   return REMIXDB_OK;
 }
 
-// The job has failed. If the partition that it reads is damaged, marks it.
-static void old_damaged(const struct old_stream *o, enum remixdb_status s) {
-  struct job *const j = o->j;
-  if (s != REMIXDB_CORRUPT && (s != REMIXDB_IO || !o->failed)) return;
-  if (o->next_part == 0 || !(j->all || j->take)) return;
-  struct part *const p = j->base->parts[j->part + o->next_part - 1];
-  j->damaged = !atomic_exchange_explicit(&p->damaged, true, memory_order_relaxed);
+// If the stream has failed, marks the partition that it reads. A failure of what is written says nothing about that.
+static void old_end(const struct old_stream *o) {
+  if (likely(o->failed == REMIXDB_OK)) return;
+  assert(o->next_part > 0);
+  job_unread(o->j, o->j->base->parts[o->j->part + o->next_part - 1], o->failed);
+}
+
+// The merge could not add a record of the old stream. Tells the stream if the record itself is wrong.
+static void old_not_added(struct old_stream *o, const struct kv_rec *rec) {
+  struct value_ref to;
+  if (rec->kind & KV_APART && !value_ref_get(rec->val, rec->vlen, &to)) o->failed = REMIXDB_CORRUPT;
 }
 
 // A file of another program may have the name of the next number. That file keeps its name, and the number is skipped.
@@ -377,7 +381,10 @@ static enum remixdb_status write_merged(struct table_writer *tw, struct range *r
     const int c = !has_new   ? 1
                   : !has_old ? -1
                              : kv_cmp(kref(new_rec.key, new_rec.klen), kref(old_rec->key, old_rec->klen));
-    if ((s = write_record(tw, c <= 0 ? &new_rec : old_rec, c > 0 && old->again)) != REMIXDB_OK) return s;
+    if ((s = write_record(tw, c <= 0 ? &new_rec : old_rec, c > 0 && old->again)) != REMIXDB_OK) {
+      if (c > 0 && !tw->merge) old_not_added(old, old_rec);
+      return s;
+    }
     tw->left_out += c == 0;
     if (c <= 0) {
       range_next(range);
@@ -438,7 +445,7 @@ static void write_job(struct job *j, struct worker *w, bool pieces) {
     s = write_merged(&tw, range, &old);
   }
   old_close(&old);
-  old_damaged(&old, s);
+  old_end(&old);
   if (s != REMIXDB_OK) job_fail(j, s);  // before the builder's clean-up can set another message
   sst_build_destroy(tw.build);
   value_merge_destroy(tw.merge);

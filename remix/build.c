@@ -211,7 +211,9 @@ static enum remixdb_status build_next_fresh(struct build *x) {
   h->run = x->nr_kept + f->table;
   h->kind = f->kind;
   h->tag = NULL;
-  return build_head_lcp(x, h, f->shared, true);
+  const enum remixdb_status order = build_head_lcp(x, h, f->shared, true);
+  f->failed = order != REMIXDB_OK;
+  return order;
 }
 
 // Decides which head is written next. It is the head that shares the longer prefix with the last key written. If both
@@ -352,16 +354,19 @@ static void build_runs(struct build *x) {
 }
 
 // Checks that the view has all records of its tables. A REMIX that leaves out a record would not open.
-static enum remixdb_status build_check(const struct build *x) {
-  for (uint32_t r = 0; r < x->nr_runs; r++)
-    if (x->write.pos[r] != sst_end(x->runs[r]))
-      return err_corrupt(x->runs[r]->path, 0, "has more keys than its REMIX says");
+static enum remixdb_status build_check(struct build *x) {
+  for (uint32_t r = 0; r < x->nr_runs; r++) {
+    if (x->write.pos[r] == sst_end(x->runs[r])) continue;
+    x->fresh_keys.failed = r >= x->nr_kept;
+    return err_corrupt(x->runs[r]->path, 0, "has more keys than its REMIX says");
+  }
   return REMIXDB_OK;
 }
 
 enum remixdb_status remix_build(struct remix_build *b) {
   b->file_size = b->data_pages_read = b->ckb_bytes_read = b->key_bytes_compared = b->keys_read = b->entries_copied = 0;
   b->print = 0;
+  b->old_unread = false;
   b->image = NULL;
   b->image_size = 0;
   struct build *const x = mem_calloc(1, sizeof(*x));
@@ -374,6 +379,7 @@ enum remixdb_status remix_build(struct remix_build *b) {
   x->write.large_pages = b->large_pages;
   if (s == REMIXDB_OK) s = build_choose(x);
   if (s == REMIXDB_OK) s = build_check(x);
+  b->old_unread = s == REMIXDB_CORRUPT && x->nr_kept && !x->fresh_keys.failed;
   remix_fresh_fini(&x->fresh_keys);
   b->data_pages_read += x->fresh_keys.data_pages_read;
   b->ckb_bytes_read += x->fresh_keys.ckb_bytes_read;

@@ -22,23 +22,28 @@ static enum remixdb_status fresh_order(struct remix_fresh *f) {
   return REMIXDB_OK;
 }
 
+static enum remixdb_status fresh_fail(struct remix_fresh *f, enum remixdb_status s) {
+  f->failed = s != REMIXDB_OK;
+  return s;
+}
+
 enum remixdb_status remix_fresh_next(struct remix_fresh *f) {
   bool first = false;
   for (;;) {
     if (unlikely(!f->keys.state)) {
       if (f->table == f->nr) return REMIXDB_NOTFOUND;
       const enum remixdb_status s = sst_keys_open(f->tables[f->table], f->queue, &f->keys);
-      if (s != REMIXDB_OK) return s;
+      if (s != REMIXDB_OK) return fresh_fail(f, s);
       first = true;
     }
     const enum remixdb_status s = sst_keys_next(&f->keys);
     if (likely(s == REMIXDB_OK)) break;
-    if (s != REMIXDB_NOTFOUND) return s;
+    if (s != REMIXDB_NOTFOUND) return fresh_fail(f, s);
     fresh_close(f);
     f->table++;
   }
   f->key = f->keys.key;
   f->kind = f->keys.kind;
   f->shared = f->keys.shared;
-  return first && f->table > 0 ? fresh_order(f) : REMIXDB_OK;
+  return first && f->table > 0 ? fresh_fail(f, fresh_order(f)) : REMIXDB_OK;
 }

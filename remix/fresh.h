@@ -11,6 +11,7 @@ struct remix_fresh {
   uint32_t shared;  // bytes that the key shares with the key before it (0 for the first key of the stream)
   uint32_t kind;    // of its record
   uint32_t table;   // the index of the key's table
+  bool failed;      // a table could not be read
   uint64_t data_pages_read, ckb_bytes_read;  // of the tables read to the end; after remix_fresh_fini, of all
   // private
   struct sst *const *tables;

@@ -15,7 +15,7 @@ static void again_after(struct xdb *x, uint64_t ns) {
   idle_later(x, ns);
 }
 
-// A step did not succeed. A lack of room or memory may end. Any other failure would come again.
+// A step did not succeed. A lack of room or memory may end, and so may a failing disk. Damage stays.
 static void step_failed(struct xdb *x, uint64_t stamp, enum remixdb_status s) {
   struct dropped *const d = &x->dropped;
   if (s == REMIXDB_ABORTED) {
@@ -24,7 +24,7 @@ static void step_failed(struct xdb *x, uint64_t stamp, enum remixdb_status s) {
     return;
   }
   xdb_say(x, "a dropped space keeps some of its room: %s", err_msg());
-  if (s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM) {
+  if (s == REMIXDB_CORRUPT) {
     d->given_up = stamp;
     return;
   }
@@ -66,7 +66,10 @@ static enum remixdb_status step(struct xdb *x, struct worker *w, struct version 
   enum remixdb_status s = compact_dropped_find(&x->compact, &w->slot, base, &found);
   const bool merge = s == REMIXDB_OK && !found.parts && !found.tables && found.due;
   *more_out = s == REMIXDB_OK && (found.parts || found.tables || (merge && merges));
-  if (s == REMIXDB_OK && !*more_out && !merge) all_done(x);
+  if (s == REMIXDB_OK && !*more_out && !merge) {
+    all_done(x);
+    if (found.again_ns) again_after(x, found.again_ns);
+  }
   if (!*more_out) return s;
   if (found.apart) {
     // A partition that is away could refer to any value file.

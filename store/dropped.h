@@ -7,9 +7,10 @@
 // memtable, if there is one, and at last it merges partitions. Such a merge is given up when a memtable is frozen or
 // the store closes, as scan merges are. If that happens DROPPED_WAITS times, the round of a memtable does it.
 //
-// A merge that finds no room on the disk is tried again, after a time that doubles. After another failure the
-// partitions stay as they are, until the next drop or opening. Without workers there is no later time: the call that
-// drops the space does all of this, and what fails waits for the next round.
+// A step that finds no room on the disk, or whose reads or writes fail, is tried again, after a time that doubles. A
+// partition that a merge cannot read is left out for a time, or for ever if it is damaged (view/part.h, P4). After
+// other damage the partitions stay as they are, until the next drop or opening. Without workers there is no later time:
+// the call that drops the space does all of this, and what fails waits for the next round.
 #ifndef STORE_DROPPED_H
 #define STORE_DROPPED_H
 

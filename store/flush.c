@@ -323,6 +323,7 @@ static enum remixdb_status compact_pass(struct waiter *w, bool *any_out) {
     w->whole->work.largest = 0;
     s = flush_round(w, XDB_FREEZE_ANY);
     if (s == REMIXDB_NOSPACE && go_smaller(w)) s = REMIXDB_OK;
+    if (s == REMIXDB_OK && w->whole->error.status != REMIXDB_OK) s = err_raise(&w->whole->error);
     if (s != REMIXDB_OK || !w->whole->installed) continue;  // the round with this work failed: once more
     *any_out = *any_out || w->whole->work.largest;
     end = w->whole->work.end;
@@ -397,6 +398,7 @@ static enum remixdb_status compact_with(struct waiter *w) {
   if (w->progress.fn && !x->opts.read_only) w->total = whole_bytes(w);
   enum remixdb_status s = waiter_begin(w);
   if (s == REMIXDB_OK) s = compact_passes(w);
+  if (s == REMIXDB_OK && w->whole) s = err_raise(&w->whole->work.unread);  // all else is done
   mem_free(w->whole);
   return s;
 }

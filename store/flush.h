@@ -35,7 +35,8 @@ MUST_CHECK enum remixdb_status xdb_flush(struct xdb *x);
 // Like xdb_flush, for the closing of a store, so that the log is empty. If the flush fails, the log keeps the records.
 void xdb_flush_last(struct xdb *x);
 // Brings all earlier writes into the fewest tables, without tombstones and old versions, in several rounds, and waits
-// for these rounds. Writers go on meanwhile. Otherwise like xdb_flush.
+// for these rounds. Writers go on meanwhile. A partition that cannot be read is left as it is: when all others are
+// compacted, the call fails with REMIXDB_CORRUPT or REMIXDB_IO, and names the file. Otherwise like xdb_flush.
 MUST_CHECK enum remixdb_status xdb_compact(struct xdb *x);
 // Freezes the active memtable, and waits for its round, which puts the tables of g above all. Fails as a flush
 // does, or with g->error. After a failure the files of g are the caller's to remove if g->tried is not set.

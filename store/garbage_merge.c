@@ -24,7 +24,7 @@ static struct version *begin(struct xdb *x) {
 void garbage_merge_run(struct xdb *x, struct worker *w) {
   struct garbage_merges *const g = &x->garbage_merges;
   struct version *base, *next = NULL;
-  uint64_t installed;
+  uint64_t installed, again_ns = 0;
   enum remixdb_status s = REMIXDB_OK;
   // taken before the work: a look that finds more to do meanwhile is not lost
   if (!atomic_exchange_explicit(&g->due, false, memory_order_relaxed)) return;
@@ -33,6 +33,7 @@ void garbage_merge_run(struct xdb *x, struct worker *w) {
     if (!(base = begin(x))) break;
     (void)expiry_settle(x);
     s = compact_garbage_round(&x->compact, w, base, &next);
+    again_ns = version_again_ns(base, began);
     err_cleanup_begin();
     version_unref(base);
     err_cleanup_end();
@@ -45,5 +46,8 @@ void garbage_merge_run(struct xdb *x, struct worker *w) {
     idle_later(x, FAILED_NS);
   } else if (!base || s != REMIXDB_OK) {
     idle_garbage(x);
+  } else if (again_ns) {
+    garbage_look_after(x, again_ns);
+    idle_later(x, again_ns);
   }
 }

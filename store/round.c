@@ -97,23 +97,31 @@ static enum remixdb_status compact_frozen(struct xdb *x, struct worker *w, const
   return s;
 }
 
+// A lack of space or memory may end.
+static bool may_end(enum remixdb_status s) { return s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM; }
+
 // Merges for the round that has asked for room. Each step installs its version, so that what it replaced goes. On a
-// full disk the round goes on without the rest: it may need less than a step.
+// full disk the round goes on without the rest: it may need less than a step. Where a step fails otherwise, the
+// memtable does not need it either.
 static enum remixdb_status run_room_steps(struct xdb *x, struct worker *w, struct compact_room *room) {
   struct version *next = NULL;
-  enum remixdb_status s;
+  enum remixdb_status s, made;
   do {
     uint64_t when;
     xdb_lock(x);
     struct version *const base = xdb_super(x)->version;
     version_ref(base);
     xdb_unlock(x);
-    s = compact_room_step(&x->compact, w, base, room, &next);
+    s = made = compact_room_step(&x->compact, w, base, room, &next);
     err_cleanup_begin();
     version_unref(base);
     err_cleanup_end();
     if (s == REMIXDB_OK && next) s = round_install(x, next, false, &when);
   } while (s == REMIXDB_OK && next);
+  if (made != REMIXDB_OK && !may_end(made)) {
+    xdb_say(x, "a merge for room failed: %s", err_msg());
+    return REMIXDB_OK;
+  }
   return s == REMIXDB_NOSPACE ? REMIXDB_OK : s;
 }
 
@@ -161,9 +169,23 @@ static void round_succeeded(struct xdb *x, struct xdb_whole *whole, uint64_t beg
   xdb_say(x, "compaction: %.3f s", (double)took * 1e-9);
 }
 
-// A lack of space or memory may end; after any other failure the store refuses writes.
+// The round has failed for another reason, with the work of a call that compacts the store. The memtable needs none of
+// that: the call fails, and the round goes on without. Returns false if the store is not as it was, or there is no such
+// work.
+static bool leave_whole(struct xdb *x, struct memtable_round *r, enum remixdb_status s) {
+  if (!r->whole || r->whole->ingest || atomic_load_explicit(&x->failed, memory_order_relaxed)) return false;
+  err_save(&r->whole->error, s);
+  xdb_say(x, "a compaction failed: %s", r->whole->error.msg);
+  xdb_lock(x);
+  whole_done(r->whole);
+  xdb_unlock_changed(x);
+  r->whole = NULL;
+  return true;
+}
+
+// After other failures than a lack of space or memory the store refuses writes.
 static void round_failed(struct xdb *x, struct xdb_whole *whole, enum remixdb_status s) {
-  const bool again = s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM;
+  const bool again = may_end(s);
   struct err_saved why;
   err_save(&why, s);
   if (!again) xdb_fail(x, &why);
@@ -186,10 +208,11 @@ static void say_left_out(struct xdb *x) {
 }
 
 // Returns false when the round failed.
-static bool memtable_run(struct xdb *x, struct worker *w, const struct memtable_round *r) {
+static bool memtable_run(struct xdb *x, struct worker *w, struct memtable_round *r) {
   const uint64_t began = time_ns();
   if (workers_count(x->workers) && !r->asked) idle_fill(x, &w->slot);  // writers have filled a memtable
   enum remixdb_status s = compact_and_install(x, w, r);
+  if (s != REMIXDB_OK && !may_end(s) && leave_whole(x, r, s)) s = compact_and_install(x, w, r);
   if (s == REMIXDB_NOSPACE && make_room(x, r->asked)) s = compact_and_install(x, w, r);
   if (s == REMIXDB_OK) round_succeeded(x, r->whole, began);
   else round_failed(x, r->whole, s);

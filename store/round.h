@@ -16,11 +16,13 @@ struct xdb_whole {
   bool abandoned;  // the call has ended without waiting for the round, so the round frees this struct
   bool installed;  // set before `done`: the store has the round's version. If not set, the results in `work` mean
                    // nothing
+  struct err_saved error;  // set before `done`: why the work has failed, although the round may succeed without it
 };
 
 // One round; arg is the store. Workers call it after workers_kick. When no memtable is frozen it makes scan merges
 // only. When the disk is full or memory is short, the memtable stays frozen, rounds.error says why, and a waiting call
-// asks again (store/flush.h). After any other failure the store refuses writes.
+// asks again (store/flush.h). If the round fails otherwise with a call's work, it is made again without that. If it
+// fails without, the store refuses writes.
 void xdb_round_run(void *arg, struct worker *w);
 
 // Tells whether the memtable is full: for one record (batch 0), or for a batch that takes `batch` bytes of memory. With

@@ -121,7 +121,7 @@ struct spaces {
 struct dropped {
   _Atomic bool asked;         // the next round begins with it
   _Atomic uint64_t again_ns;  // an idle worker asks at this time; 0: no
-  uint64_t delay_ns;          // the last time between two tries that failed for want of room
+  uint64_t delay_ns;          // the last time between two tries that failed
   uint64_t given_up;          // the stamp of the names for which a step has failed for good
   uint32_t waits;             // merges that were given up or could not begin, in a row
 };

@@ -17,7 +17,8 @@ enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct 
   atomic_init(&p->refs, 1);
   atomic_init(&p->remix, remix);
   atomic_init(&p->young, young);
-  atomic_init(&p->damaged, false);
+  atomic_init(&p->failed_reads, 0);
+  atomic_init(&p->unread_ns, 0);
   remix_quick_set(&p->quick, remix);
   p->away = NULL;
   atomic_init(&p->dropped, 0);
@@ -51,6 +52,16 @@ void part_unref(struct part *p) {
   remix_unref(part_young(p));
   away_free(p->away);
   mem_free(p);
+}
+
+bool part_set_unread(struct part *p, enum remixdb_status s) {
+  if (s == REMIXDB_CORRUPT)
+    return atomic_exchange_explicit(&p->unread_ns, PART_DAMAGED, memory_order_relaxed) != PART_DAMAGED;
+  if (part_unread_ns(p) == PART_DAMAGED) return false;
+  const uint32_t failed = atomic_fetch_add_explicit(&p->failed_reads, 1, memory_order_relaxed);
+  const uint64_t pause = PART_PAUSE_NS << (failed < PART_PAUSES ? failed : PART_PAUSES);
+  atomic_store_explicit(&p->unread_ns, time_ns() + pause, memory_order_relaxed);
+  return true;
 }
 
 // ---- a partition that is away

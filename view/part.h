@@ -16,9 +16,10 @@
 //       view have no quick search (anchors_quick_set). It is written before `remix`, so a reader who has found `remix`
 //       (P1) has it, too. It has no reference of its own, because a view that a partition has never changes, and lives
 //       as long as the partition.
-//   P4  `damaged` tells that a merge could not read the partition's tables. From then on no merge that can be left
-//       undone takes the partition: other work in its round would fail with it. It is never cleared, and a partition
-//       that is made with tables of this one inherits it (part_inherit).
+//   P4  `unread_ns` tells that a merge could not read the partition's tables (part_set_unread). Merges that can be left
+//       undone do not take such a partition, because other work in their round would fail with them: of a damaged one
+//       none does, ever; where a read has failed, none does for a time that doubles with each failure. A partition that
+//       is made with tables of this one inherits that (part_inherit).
 #ifndef PART_H
 #define PART_H
 
@@ -63,10 +64,11 @@ struct part {  // counted, shared between versions; immutable but for P1 and P3
                                   // (remix_make_young)
   struct remix_quick quick;       // P3
   _Atomic uint32_t refs;
-  _Atomic bool damaged;      // P4. Relaxed
-  struct part_away *away;    // NULL: it never was away
-  _Atomic uint64_t dropped;  // part_dropped (view/version.h); 0: not known. Relaxed
-  uint64_t hides;            // part_hides; set before another thread has the partition
+  _Atomic uint32_t failed_reads;  // P4: how often a read has failed. Relaxed
+  _Atomic uint64_t unread_ns;     // P4: 0: nothing has failed; PART_DAMAGED; else the time of the next try. Relaxed
+  struct part_away *away;         // NULL: it never was away
+  _Atomic uint64_t dropped;       // part_dropped (view/version.h); 0: not known. Relaxed
+  uint64_t hides;                 // part_hides; set before another thread has the partition
   uint32_t alen;
   uint8_t anchor[];
 };
@@ -108,12 +110,35 @@ static inline uint32_t part_seek_begin(const struct part *p, struct kref key) {
   return seg;
 }
 static inline bool part_is_away(const struct part *p) { return !part_remix(p) && p->away; }
-static inline bool part_is_damaged(const struct part *p) {  // P4
-  return atomic_load_explicit(&p->damaged, memory_order_relaxed);
+// P4
+#define PART_DAMAGED UINT64_MAX
+#define PART_PAUSE_NS 4000000000ull  // after the first failed read
+#define PART_PAUSES 8u               // so often that time doubles
+static inline uint64_t part_unread_ns(const struct part *p) {
+  return atomic_load_explicit(&p->unread_ns, memory_order_relaxed);
 }
+// Tells whether some merge could not read the partition's tables, now or earlier.
+static inline bool part_is_unread(const struct part *p) { return unlikely(part_unread_ns(p) != 0); }
+// Tells whether a merge that can be left undone is to leave the partition out now.
+static inline bool part_is_left(const struct part *p) {
+  const uint64_t at = part_unread_ns(p);
+  return unlikely(at != 0) && (at == PART_DAMAGED || time_ns() < at);
+}
+// Adds the nanoseconds from `now` until the partition can be tried again to their least value in *least; 0: none.
+static inline void part_add_again(const struct part *p, uint64_t now, uint64_t *least) {
+  const uint64_t at = part_unread_ns(p);
+  if (likely(at == 0) || at == PART_DAMAGED || at <= now) return;
+  if (*least == 0 || at - now < *least) *least = at - now;
+}
+// A merge could not read the partition: s is REMIXDB_CORRUPT or REMIXDB_IO. Returns whether to tell that: damage only
+// once.
+bool part_set_unread(struct part *p, enum remixdb_status s);
 // p was made, and may keep tables of `from` (P4). Before another thread has p.
 static inline void part_inherit(struct part *p, const struct part *from) {
-  if (unlikely(part_is_damaged(from))) atomic_store_explicit(&p->damaged, true, memory_order_relaxed);
+  if (likely(!part_is_unread(from))) return;
+  atomic_store_explicit(&p->unread_ns, part_unread_ns(from), memory_order_relaxed);
+  const uint32_t failed = atomic_load_explicit(&from->failed_reads, memory_order_relaxed);
+  atomic_store_explicit(&p->failed_reads, failed, memory_order_relaxed);
 }
 static inline bool part_is_empty(const struct part *p) { return !part_remix(p) && !p->away; }
 // Tells whether the partition has a young view, also if it is away.

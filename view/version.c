@@ -400,6 +400,13 @@ uint64_t version_tree_away(const struct version *tree) {
   return entries;
 }
 
+uint64_t version_again_ns(const struct version *v, uint64_t now) {
+  uint64_t least = 0;
+  for (const struct version *tree = v; tree; tree = tree->spaces)
+    for (uint32_t i = 0; i < tree->nr_parts; i++) part_add_again(tree->parts[i], now, &least);
+  return least;
+}
+
 uint64_t version_table_bytes(const struct version *v) {
   uint64_t bytes = 0;
   for (const struct version *tree = v; tree; tree = tree->spaces)

@@ -216,6 +216,9 @@ MUST_CHECK enum remixdb_status version_tree_ready(const struct version *tree, st
                                                   _Atomic uint64_t *progress);
 // Entries of the views of a tree's partitions that are away, about: a reader may bring some meanwhile.
 uint64_t version_tree_away(const struct version *tree);
+// Nanoseconds from `now` until a partition that merges leave out can be tried again (view/part.h, P4); 0: there is
+// none.
+uint64_t version_again_ns(const struct version *v, uint64_t now);
 // Bytes of the tables' files, of both trees.
 uint64_t version_table_bytes(const struct version *v);
 // version_open and version_ready.

@@ -41,6 +41,8 @@ struct world {
   uint64_t back_bytes;
   bool back_wrong;
   enum remixdb_status back_status;  // returned by hand_back
+  _Atomic uint32_t told;            // calls of compact.tell
+  struct err_saved tell;            // what the last one said
   // the round's way to the workers and back
   bool allow_abort;
   struct compact_whole *whole;  // NULL, or for the next round
@@ -114,6 +116,9 @@ uint64_t tombs_of(struct world *w, uint32_t part);
 
 // Flips a bit in each page of the oldest table of a partition of a tree; the next call flips them back.
 void damage(const struct version *tree, uint32_t part);
+// No merge leaves the partition out any more (view/part.h, P4).
+void forgive(struct part *p);
+static inline bool is_damaged(const struct part *p) { return part_unread_ns(p) == PART_DAMAGED; }
 
 // The number of first keys that fill about so many tables.
 uint32_t keys_for(struct world *w, double tables);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rounds of compaction that fail: no memory, failing calls, damaged tables, and a REMIX that was forged.
+// Rounds of compaction that fail: no memory, failing calls, and a REMIX that was forged. test_unread.c has damaged
+// tables.
 #include "tests/lib/check.h"
 #include "tests/lib/rounds.h"
 
@@ -155,31 +156,6 @@ static void test_erase_fails(void **state) {
   world_fini(&w);
 }
 
-// A damaged table fails the round that has to read it, and no data is lost.
-static void test_damaged(void **state) {
-  (void)state;
-  struct world w;
-  ready_to_fail(&w, 32);
-  const struct remix *x = remix_of(&w, 1);
-  struct sst *t = x->runs[x->nr_runs - 1];
-  FILE *f = fopen(t->path, "r+b");
-  assert_non_null(f);
-  assert_int_equal(fseek(f, 60, SEEK_SET), 0);
-  uint8_t was[8];
-  assert_int_equal(fread(was, 1, 8, f), 8);
-  assert_int_equal(fseek(f, 60, SEEK_SET), 0);
-  assert_int_equal(fwrite("damaged!", 1, 8, f), 8);
-  assert_int_equal(fflush(f), 0);
-  FAILS(round_try(&w), REMIXDB_CORRUPT);
-  assert_non_null(strstr(w.error.msg, t->path));
-  expect_failed(&w, REMIXDB_CORRUPT, false);
-  assert_int_equal(fseek(f, 60, SEEK_SET), 0);
-  assert_int_equal(fwrite(was, 1, 8, f), 8);
-  assert_int_equal(fclose(f), 0);
-  round_ok(&w, NULL);
-  world_fini(&w);
-}
-
 // A full table with keys of a letter and ascending numbers; after 400 more bytes where the letter is a capital one.
 static struct sst *forged_table(struct place *p, char letter, uint32_t *counter) {
   struct sst_build *b;
@@ -261,13 +237,9 @@ static void test_forged_order(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_no_memory),
-      cmocka_unit_test(test_io_fails),
-      cmocka_unit_test(test_erase_fails),
-      cmocka_unit_test(test_fails_soon),
-      cmocka_unit_test(test_damaged),
-      cmocka_unit_test(test_forged_order),
-      cmocka_unit_test(test_tells_of_long_records),
+      cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_io_fails),
+      cmocka_unit_test(test_erase_fails),  cmocka_unit_test(test_fails_soon),
+      cmocka_unit_test(test_forged_order), cmocka_unit_test(test_tells_of_long_records),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
