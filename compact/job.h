@@ -55,7 +55,7 @@ struct job {
   bool joins;               // its partitions are neighbours that become one (compact/join.h)
   bool gone;                // nothing lives in the partition: it leaves, and the job writes nothing
   bool append;              // a split that leaves the partition as it is and makes new partitions after it
-  uint32_t spans;           // bit i: values of this span are written apart again (compact/value_merge.h)
+  uint64_t spans;           // bit i: values of this span are written apart again (compact/value_merge.h)
   bool young;               // the tables go into the young view; the older view stays
   bool upto;                // another job appends the new data after the partition's keys
   uint32_t take;            // number of the newest runs that are merged with the new data

@@ -423,7 +423,7 @@ static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint
       continue;
     }
     struct remix *const old = part_remix(p), *const young = part_young(p);
-    const uint32_t spans = old ? value_merge_spans(r->c, old) : 0;
+    const uint64_t spans = old ? value_merge_spans(r->c, tree->store, old) : 0;
     if (unlikely(spans) && !part_is_left(p)) {
       j->scan_merge = true;
       j->spans = spans;

@@ -173,7 +173,7 @@ static enum remixdb_status old_next(struct old_stream *o, const struct kv_rec **
   o->old_given = c <= 0;
   o->young_given = c >= 0;
   o->old.skipped += c == 0;  // the young view hides it
-  o->again = unlikely(o->j->spans) && c < 0 && (o->j->spans >> old_span(o) & 1u);
+  o->again = unlikely(o->j->spans) && c < 0 && (o->j->spans >> old_span(o) & 1);
   *rec_out = c < 0 ? a : b;
   return REMIXDB_OK;
 }

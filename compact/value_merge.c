@@ -3,10 +3,12 @@
 
 #include "compact/apart.h"
 #include "remix/value_debt.h"
+#include "view/live.h"
 
-#define HELD 256u                // records that are held back at most,
-#define HELD_VALUES 32u          // with so many values to come,
-#define HELD_BYTES (256u << 10)  // and so many bytes
+#define ROOM_LEAST ((uint64_t)16 << 20)  // bytes of garbage that value files may have in any case
+#define HELD 256u                        // records that are held back at most,
+#define HELD_VALUES 32u                  // with so many values to come,
+#define HELD_BYTES (256u << 10)          // and so many bytes
 
 // ---- debt
 
@@ -35,19 +37,32 @@ bool compact_value_debt_paid(const struct compact *c, const struct remix *x) {
   return paid;
 }
 
-uint32_t value_merge_spans(const struct compact *c, const struct remix *x) {
+// Bytes that may be written before value files take too much (O3).
+static uint64_t room_left(const struct compact *c, const struct version *store) {
+  uint64_t *const lives = mem_alloc((store->values.nr ? store->values.nr : 1) * sizeof(*lives)), live = 0;
+  if (lives && live_values(store, lives) == REMIXDB_OK)
+    for (uint32_t i = 0; i < store->values.nr; i++) live += lives[i];
+  mem_free(lives);
+  const uint64_t room = atomic_load_explicit(&c->values.ctx->room, memory_order_relaxed);
+  const uint64_t most = live + (live / 2 > ROOM_LEAST ? live / 2 : ROOM_LEAST);
+  return most > room ? most - room : 0;
+}
+
+uint64_t value_merge_spans(const struct compact *c, const struct version *store, const struct remix *x) {
   struct remix_value_debt *const d = remix_value_debt(x);
-  uint32_t set = 0;
-  if (!d) return 0;
-  uint64_t share, bytes = 0;
-  const uint64_t due = debt_due(c, x, &share);
+  if (!d || !compact_value_debt_paid(c, x)) return 0;
+  uint64_t set = 0, share, bytes = 0, highest = 0;
+  const uint64_t due = debt_due(c, x, &share), most = room_left(c, store);
   for (uint32_t i = 0; i < REMIX_SPANS; i++) {
-    if (atomic_load_explicit(&d->spans[i], memory_order_relaxed) < due) continue;
-    if (set && bytes + share > COMPACT_VALUES_MOST) break;
+    const uint64_t debt = atomic_load_explicit(&d->spans[i], memory_order_relaxed);
+    if (debt > highest) highest = debt;
+    if (debt < due || bytes + share > most || (set && bytes + share > COMPACT_VALUES_MOST)) continue;
     bytes += share;
-    set |= 1u << i;
+    set |= (uint64_t)1 << i;
     atomic_store_explicit(&d->spans[i], 0, memory_order_relaxed);
   }
+  // Without room each further jump would ask for the merge again: a span's share of jumps later is soon enough.
+  if (set == 0) atomic_store_explicit(&d->due, highest + share + 1, memory_order_relaxed);
   return set;
 }
 

@@ -11,20 +11,23 @@
 //
 // Invariants
 //   O1  A value merge changes where values lie, and nothing else of a record. A value that cannot be read stays where
-//   it
-//       is, and so does the damage.
-//   O2  It writes COMPACT_VALUES_MOST bytes of values at most, about, or one span.
+//       it is, and so does the damage.
+//   O2  It writes COMPACT_VALUES_MOST bytes of values at most, about, or one span: it may be given up, and that was in
+//       vain then.
+//   O3  It does not begin if value files would take more than 1.5 times the bytes of their live values then. The
+//       collection of garbage makes room first (store/collect.h).
 #ifndef COMPACT_VALUE_MERGE_H
 #define COMPACT_VALUE_MERGE_H
 
 #include "compact/job.h"
 
-#define COMPACT_VALUES_MOST ((uint64_t)256 << 20)   // bytes
+#define COMPACT_VALUES_MOST ((uint64_t)64 << 20)    // bytes
 #define COMPACT_VALUE_DEBT_MIN ((uint64_t)2 << 20)  // bytes; less is not worth a merge
 #define VALUE_MERGE_MEMORY ((uint64_t)384 << 10)    // bytes that a job takes for it
 
-// The spans of an older view whose debt pays for a merge, one bit each, within O2. Their debt begins again.
-uint32_t value_merge_spans(const struct compact *c, const struct remix *x);
+// The spans of an older view of the store's version whose debt pays for a merge, one bit each, within O2 and O3. Their
+// debt begins again.
+uint64_t value_merge_spans(const struct compact *c, const struct version *store, const struct remix *x);
 
 struct value_merge;
 // add: gets each record, in the order of the calls of value_merge_add; `arg` is its first argument. The records have

@@ -28,11 +28,11 @@ void remix_add_value_debt(struct remix *x, uint32_t page, uint32_t seg, uint64_t
   if (x->watch && sum >= atomic_load_explicit(&d->due, memory_order_relaxed)) x->watch->due(x->watch->arg, x);
 }
 
-void remix_take_value_debt(struct remix *to, const struct remix *from, uint32_t but) {
+void remix_take_value_debt(struct remix *to, const struct remix *from, uint64_t but) {
   const struct remix_value_debt *const old = remix_value_debt(from);
   struct remix_value_debt *const d = old ? debt_make(to) : NULL;
   for (uint32_t i = 0; d && i < REMIX_SPANS; i++) {
-    if (but & 1u << i) continue;
+    if (but >> i & 1) continue;
     const uint64_t bytes = atomic_load_explicit(&old->spans[i], memory_order_relaxed);
     atomic_store_explicit(&d->spans[i], bytes, memory_order_relaxed);
   }

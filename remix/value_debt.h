@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Value debt: bytes of values apart that scans read from the disk away from the value that they read before. There is a
-// sum for each span, a sixteenth of the view's segments, so that a merge pays for the keys that are scanned. It takes
+// sum for each span, a 64th of the view's segments, so that a merge pays for the keys that are scanned. It takes
 // memory once a scan has added to it. Any thread; all sums are relaxed.
 #ifndef REMIX_VALUE_DEBT_H
 #define REMIX_VALUE_DEBT_H
 
 #include "remix/state.h"
 
-#define REMIX_SPANS 16u
+#define REMIX_SPANS 64u
 
 struct remix_value_debt {
   _Atomic uint64_t due;  // a merge pays for a span with so much; 0: not known yet
@@ -28,5 +28,5 @@ static inline struct remix_value_debt *remix_value_debt(const struct remix *x) {
 }
 // Gives `to`, a view of about the same keys that no other thread has yet, the debt of `from`, but for the spans of
 // which `but` has a bit.
-void remix_take_value_debt(struct remix *to, const struct remix *from, uint32_t but);
+void remix_take_value_debt(struct remix *to, const struct remix *from, uint64_t but);
 #endif
