@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A thread that wakes others holds no lock that others may need. A thread that is woken often takes the processor from
-// the one that wakes it.
+// A thread that wakes others holds no lock that others may need, because a thread that is woken often takes the
+// processor from the one that wakes it. And it does not wait for a thread that was woken earlier and has no processor.
 #include "tests/lib/wakes.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -34,6 +35,69 @@ static pthread_t started(void *(*fn)(void *), void *arg) {
   return t;
 }
 
+// ---- a thread that waits and does not get on, as if it had no processor: it is in the handler of a signal
+
+static _Atomic bool go_on, inside;
+
+static void hold_here(int nr) {
+  (void)nr;
+  atomic_store(&inside, true);
+  while (!atomic_load(&go_on)) {
+    const struct timespec nap = {.tv_nsec = 1000000};
+    (void)nanosleep(&nap, NULL);
+  }
+}
+
+static bool comes(_Atomic bool *what) {
+  const uint64_t until = time_ns() + LOST_NS;
+  while (!atomic_load(what) && time_ns() < until) time_sleep_ns(100000);
+  return atomic_load(what);
+}
+
+struct waking {
+  void (*wakes)(void *arg);
+  void *arg;
+  _Atomic bool done;
+};
+
+static void *wake_thrice(void *arg) {
+  struct waking *const k = arg;
+  for (uint32_t i = 0; i < 3; i++) k->wakes(k->arg);
+  atomic_store(&k->done, true);
+  return NULL;
+}
+
+#if defined(__linux__)
+// `waits` returns after `ends`. Meanwhile `wakes` wakes the threads that are in it, again and again.
+static void check_stuck(void *(*waits)(void *arg), void (*wakes)(void *arg), void (*ends)(void *arg), void *arg) {
+  struct sigaction act = {.sa_handler = hold_here}, before;
+  struct waking k = {.wakes = wakes, .arg = arg};
+  pthread_t stuck;
+  atomic_store(&go_on, false);
+  atomic_store(&inside, false);
+  assert_int_equal(sigaction(SIGUSR1, &act, &before), 0);
+  assert_int_equal(pthread_create(&stuck, NULL, waits, arg), 0);  // thread_start blocks signals
+  time_sleep_ns(ASLEEP_NS);
+  assert_int_equal(pthread_kill(stuck, SIGUSR1), 0);
+  assert_true(comes(&inside));
+  wakes(arg);
+  const pthread_t other = started(waits, arg), waker = started(wake_thrice, &k);
+  const bool done = comes(&k.done);
+  atomic_store(&go_on, true);
+  thread_join(waker);
+  ends(arg);
+  thread_join(other);
+  thread_join(stuck);
+  assert_int_equal(sigaction(SIGUSR1, &before, NULL), 0);
+  assert_true(done);
+}
+#else  // E4 of base/eventcount.h does not hold
+static void check_stuck(void *(*waits)(void *arg), void (*wakes)(void *arg), void (*ends)(void *arg), void *arg) {
+  (void)waits, (void)wakes, (void)hold_here, (void)comes, (void)wake_thrice;
+  ends(arg);
+}
+#endif
+
 // ---- the budget of work
 
 static void *work_more(void *arg) {
@@ -47,6 +111,8 @@ static void work_little(void *arg) {
   budget_work_end(arg, 1);
 }
 
+static void work_half_ends(void *arg) { budget_work_end(arg, 50); }
+
 static void test_budget(void **state) {
   (void)state;
   struct budget b;
@@ -58,6 +124,8 @@ static void test_budget(void **state) {
   budget_work_end(&b, 50);
   thread_join(t);
   assert_true(wakes_end() >= 1);
+  budget_work_begin(&b, 50);
+  check_stuck(work_more, work_little, work_half_ends, &b);
   budget_fini(&b);
 }
 
@@ -77,6 +145,12 @@ static void *reserve(void *arg) {
   fdpool_reserve(arg);
   fdpool_unreserve(arg);
   return NULL;
+}
+
+static void same_most(void *arg) { fdpool_set_max(arg, 2); }
+static void second_free(void *arg) {
+  (void)arg;
+  fdpool_release(&files[1]);
 }
 
 static void count_open(void *arg) { right(fdpool_open_count(arg) <= 3); }
@@ -110,6 +184,11 @@ static void test_fdpool(void **state) {
     if (how == 3) fdpool_release(&files[1]);
     fdpool_release(&files[0]);
   }
+  fdpool_set_max(p, 2);
+  OK(fdpool_acquire(&files[0], &fd));
+  OK(fdpool_acquire(&files[1], &fd));
+  check_stuck(use_third, same_most, second_free, p);
+  fdpool_release(&files[0]);
   assert_int_equal(atomic_load(&wrong), 0);
   for (uint32_t i = 0; i < 3; i++) fdpool_remove(&files[i]);
   fdpool_destroy(p);
@@ -121,8 +200,12 @@ static void test_fdpool(void **state) {
 
 struct reading {
   struct epoch ep;
+  struct epoch_slot slot;
   struct cache *cache;
   struct cache_table t;
+  struct cache_block b;
+  struct cache_fill f;     // of block 10
+  _Atomic uint32_t other;  // another block
 };
 
 static enum remixdb_status fill(void *arg, uint32_t block, uint32_t nr_pages, uint8_t *buf, bool own) {
@@ -150,35 +233,67 @@ static void *get_same(void *arg) {
 
 static void get_another(void *arg) { get(arg, 20); }
 
-static void test_cache(void **state) {
-  (void)state;
-  struct reading r = {0};
+static void *get_other(void *arg) {
+  struct reading *const r = arg;
+  get(r, atomic_load(&r->other));
+  return NULL;
+}
+
+static void fill_tenth(void *arg) {
+  struct reading *const r = arg;
+  right(fill(NULL, 10, 1, r->f.buf, false) == REMIXDB_OK);
+  cache_fill_end(&r->t, 10, 1, &r->b, &r->f, true);
+}
+
+// Reads another block, for which a thread waits.
+static void fill_other(void *arg) {
+  struct reading *const r = arg;
+  const uint32_t block = atomic_fetch_add(&r->other, 1) + 1;
   struct epoch_slot slot;
   struct cache_block b = {0};
   struct cache_fill f;
+  pthread_t t;
+  epoch_join(&r->ep, &slot);
+  epoch_enter(&r->ep, &slot);
+  right(cache_fill_begin(&r->t, block, 1, &b, &f) == CACHE_FILL_READ);
+  right(pthread_create(&t, NULL, get_other, r) == 0);
+  time_sleep_ns(ASLEEP_NS);
+  cache_fill_end(&r->t, block, 1, &b, &f, false);  // that thread reads it by itself
+  (void)pthread_join(t, NULL);
+  cache_block_drop(&r->t, &b);
+  epoch_exit(&slot);
+  cache_block_fini(&r->t, &b);
+  epoch_leave(&r->ep, &slot);
+}
+
+static void test_cache(void **state) {
+  (void)state;
+  struct reading r = {.other = 30};
   epoch_init(&r.ep);
-  epoch_join(&r.ep, &slot);
+  epoch_join(&r.ep, &r.slot);
   OK(cache_create(256 * BLOCK_PAGE, 0, &r.ep, &r.cache));  // too small for two shards
-  OK(cache_table_init(&r.t, r.cache, 100, 1));
-  for (uint32_t good = 0; good < 2; good++) {
-    epoch_enter(&r.ep, &slot);
-    assert_int_equal(cache_fill_begin(&r.t, 10, 1, &b, &f), CACHE_FILL_READ);
-    const pthread_t t = started(get_same, &r);
-    OK(fill(NULL, 10, 1, f.buf, false));
-    wakes_begin(get_another, &r);
-    cache_fill_end(&r.t, 10, 1, &b, &f, good);
-    thread_join(t);
-    assert_true(wakes_end() >= 1);
-    cache_block_drop(&r.t, &b);
-    epoch_exit(&slot);
-    cache_table_fini(&r.t);
+  for (uint32_t how = 0; how < 3; how++) {
     OK(cache_table_init(&r.t, r.cache, 100, 1));
+    epoch_enter(&r.ep, &r.slot);
+    assert_int_equal(cache_fill_begin(&r.t, 10, 1, &r.b, &r.f), CACHE_FILL_READ);
+    if (how < 2) {
+      const pthread_t t = started(get_same, &r);
+      OK(fill(NULL, 10, 1, r.f.buf, false));
+      wakes_begin(get_another, &r);
+      cache_fill_end(&r.t, 10, 1, &r.b, &r.f, how == 0);
+      thread_join(t);
+      assert_true(wakes_end() >= 1);
+    } else {
+      check_stuck(get_same, fill_other, fill_tenth, &r);
+    }
+    cache_block_drop(&r.t, &r.b);
+    epoch_exit(&r.slot);
+    cache_table_fini(&r.t);
   }
   assert_int_equal(atomic_load(&wrong), 0);
-  cache_block_fini(&r.t, &b);
-  cache_table_fini(&r.t);
+  cache_block_fini(&r.t, &r.b);
   cache_destroy(r.cache);
-  epoch_leave(&r.ep, &slot);
+  epoch_leave(&r.ep, &r.slot);
   epoch_fini(&r.ep);
 }
 
