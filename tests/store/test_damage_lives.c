@@ -224,25 +224,6 @@ static void store_close(struct life *l) {
 
 // ---- the damage
 
-// Finds out which keys it has reached, by a copy of the disk. The store is open, and synced.
-static void look_at_damage(struct life *l) {
-  struct life *const c = malloc(sizeof(*c));
-  CHECK(c);
-  *c = *l;
-  c->disk = simdisk_crash(l->disk, 1);
-  if (!store_open(c, DIR, true, true)) {
-    failed(l, "an opening of a copy");
-    l->may_refuse = true;
-    memset(l->bad, true, sizeof(l->bad));
-  } else {
-    for (uint32_t s = 0; s < SPACES; s++)
-      for (uint32_t k = 0; k < KEYS && c->refs[s]; k++) l->bad[s][k] = !read_key(c, c->refs[s], s, k);
-    store_close(c);
-  }
-  simdisk_destroy(c->disk);
-  free(c);
-}
-
 static bool is_there(const struct life *l, const struct pack_part *part, uint64_t number,
                      void (*name_of)(char *, uint64_t)) {
   char name[32];
@@ -267,6 +248,26 @@ static bool in_young_view(struct life *l) {
   return in;
 }
 
+// Finds out which keys it has reached, by a copy of the disk. No other thread uses the disk, and all of it is durable.
+static void look_at_damage(struct life *l) {
+  struct life *const c = malloc(sizeof(*c));
+  CHECK(c);
+  *c = *l;
+  c->disk = simdisk_crash(l->disk, 1);
+  if (!store_open(c, DIR, true, true)) {
+    failed(l, "an opening of a copy");
+    l->may_refuse = true;
+    memset(l->bad, true, sizeof(l->bad));
+  } else {
+    for (uint32_t s = 0; s < SPACES; s++)
+      for (uint32_t k = 0; k < KEYS && c->refs[s]; k++) l->bad[s][k] = !read_key(c, c->refs[s], s, k);
+    l->may_refuse = in_young_view(c);
+    store_close(c);
+  }
+  simdisk_destroy(c->disk);
+  free(c);
+}
+
 static void flip_all(struct life *l) {
   char path[96];
   (void)snprintf(path, sizeof(path), DIR "/%s", l->name);
@@ -280,7 +281,7 @@ static void damage(struct life *l) {
   size_t nr, nr_fit = 0;
   const bool value = below(l, 4) == 0;  // there are more value files than others
   CHECK(remixdb_sync(l->refs[0]));
-  CHECK(xdb_wait_idle(l->x) == REMIXDB_OK);
+  if (l->opts.workers) store_close(l);
   OK(paths_files(simdisk_env(l->disk), DIR, &list, &nr));
   for (size_t i = 0; i < nr && nr_fit < 256; i++) {
     char path[96];
@@ -301,8 +302,11 @@ static void damage(struct life *l) {
   sums.kinds[f->kind]++;
   mem_free(list);
   look_at_damage(l);
-  l->may_refuse = l->may_refuse || in_young_view(l);
   sums.may_refuse += l->may_refuse;
+  if (l->opts.workers && !store_open(l, DIR, false, !l->away)) {
+    failed(l, "an opening");
+    CHECK(l->may_refuse);
+  }
 }
 
 // ---- steps
@@ -394,7 +398,7 @@ static void live(uint64_t seed) {
   for (uint32_t i = 0; i < 60; i++) step(l);
   CHECK(l->x && !l->refused);
   damage(l);
-  if (below(l, 2)) reopen(l, !l->away);
+  if (l->x && below(l, 2)) reopen(l, !l->away);
   for (uint32_t i = 0; i < 90 && l->x; i++) step(l);
   sums.refused += l->refused;
   sums.unopened += !l->x;

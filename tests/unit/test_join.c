@@ -797,6 +797,35 @@ static void test_room_without(void **state) {
   world_fini(&w);
 }
 
+// The same for memory.
+static void test_memory_without(void **state) {
+  (void)state;
+  struct world w;
+  uint32_t without = 0;
+  small_parts(&w, 6000, 0, 99);
+  put(&w, 5, false);
+  for (int64_t n = 1;; n += 9) {
+    const uint64_t did = joined(&w), failed = atomic_load(&w.c.stats.failed);
+    w.c.left_out.status = REMIXDB_OK;
+    atomic_store(&w.c.joins_ns, 0);
+    fault_mem_set(n);
+    const enum remixdb_status s = round_try(&w);
+    const bool any = fault_mem_end();
+    if (s != REMIXDB_OK) FAILS(s, REMIXDB_NOMEM);
+    const bool again = s == REMIXDB_OK && atomic_load(&w.c.stats.failed) != failed;
+    assert_int_equal(w.c.left_out.status, again ? REMIXDB_NOMEM : REMIXDB_OK);
+    if (again) assert_true(joined(&w) == did && !join_due(&w.c, w.base));
+    without += again;
+    if (s == REMIXDB_OK) {
+      compact_retire(w.next, w.base);
+      version_unref(w.next);
+    }
+    if (!any) break;
+  }
+  assert_true(without > 5);
+  world_fini(&w);
+}
+
 // The spaces' tree has no new data, and would take part only for a dropped space. A partition of it cannot be opened:
 // the round is made without that tree.
 static void test_spaces_closed(void **state) {
@@ -830,6 +859,8 @@ static void test_spaces_closed(void **state) {
   OK(round_try(&w));
   byte_flip(path, off);
   assert_ptr_equal(w.next->spaces, w.base->spaces);
+  assert_int_equal(w.c.left_out.status, REMIXDB_CORRUPT);
+  assert_non_null(strstr(w.c.left_out.msg, path));
   compact_retire(w.next, w.base);
   version_unref(w.next);
   world_fini(&w);
@@ -883,6 +914,7 @@ int main(void) {
       cmocka_unit_test(test_damaged),
       cmocka_unit_test(test_whole_beside),
       cmocka_unit_test(test_room_without),
+      cmocka_unit_test(test_memory_without),
       cmocka_unit_test(test_spaces_closed),
       cmocka_unit_test(test_at_rest),
       cmocka_unit_test(test_emptied),

@@ -11,6 +11,7 @@
 #include "tests/lib/check.h"
 
 #include "base/workers.h"
+#include "tests/lib/slow.h"
 
 // ---- plans
 
@@ -201,6 +202,45 @@ static void test_tasks(void **state) {
       group_fini(&g);
     }
   }
+}
+
+// Work that is asked for right when the work before has ended: the worker is about to sleep, and sees the request in
+// its last look, or is woken.
+static _Atomic uint32_t look_calls;
+static void look_round(void *arg, struct worker *w) {
+  (void)arg;
+  (void)w;
+  atomic_fetch_add(&look_calls, 1);
+}
+static bool look_idle(void *arg, struct worker *w) {
+  look_round(arg, w);
+  return false;
+}
+static void test_last_look(void **state) {
+  (void)state;
+  struct epoch epoch;
+  struct blkio io;
+  struct workers *ws;
+  uint64_t rng = 7;
+  uint32_t late[2] = {0};
+  epoch_init(&epoch);
+  blkio_init(&io, env_posix(), BLKIO_SYNC);
+  OK(workers_create(1, NULL, 0, &io, &epoch, look_round, NULL, &ws));
+  for (uint32_t rounds = 0; rounds < 2; rounds++)
+    for (uint32_t i = 0; i < 150000 / SLOW; i++) {
+      const uint32_t before = atomic_load(&look_calls);
+      const uint64_t began = time_ns();
+      if (rounds) workers_kick(ws);
+      else workers_idle(ws, look_idle);
+      // for ever, if idle work was missed
+      while (atomic_load(&look_calls) == before) assert_true(time_ns() - began < 30000000000ull);
+      late[rounds] += time_ns() - began >= 100000000ull;
+      for (uint64_t spin = rng_next(&rng) % 1000; spin; spin--) (void)atomic_load(&look_calls);
+    }
+  // A worker that has missed a round looks again when it gives memory back, after 100 ms. A busy machine is as slow.
+  if (late[1] > 3 + 2 * late[0]) fail_msg("%u late rounds, and %u late idle work", late[1], late[0]);
+  workers_destroy(ws);
+  epoch_fini(&epoch);
 }
 
 // Without threads all happens in the caller, in the order of size: nothing depends on chance.
@@ -688,13 +728,21 @@ static void test_no_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_plan),         cmocka_unit_test(test_tasks),
-      cmocka_unit_test(test_order),        cmocka_unit_test(test_parallel),
-      cmocka_unit_test(test_destroy),      cmocka_unit_test(test_kick_while_running),
-      cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_kick_from_many),
-      cmocka_unit_test(test_idle),         cmocka_unit_test(test_kick_alone),
-      cmocka_unit_test(test_later),        cmocka_unit_test(test_added),
-      cmocka_unit_test(test_added_beside), cmocka_unit_test(test_asked_at_any_time),
+      cmocka_unit_test(test_plan),
+      cmocka_unit_test(test_tasks),
+      cmocka_unit_test(test_last_look),
+      cmocka_unit_test(test_order),
+      cmocka_unit_test(test_parallel),
+      cmocka_unit_test(test_destroy),
+      cmocka_unit_test(test_kick_while_running),
+      cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_kick_from_many),
+      cmocka_unit_test(test_idle),
+      cmocka_unit_test(test_kick_alone),
+      cmocka_unit_test(test_later),
+      cmocka_unit_test(test_added),
+      cmocka_unit_test(test_added_beside),
+      cmocka_unit_test(test_asked_at_any_time),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
