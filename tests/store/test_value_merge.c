@@ -8,6 +8,7 @@
 #include "remix/value_debt.h"
 #include "store/collect.h"
 #include "tests/lib/expect.h"
+#include "tests/lib/simdisk.h"
 
 #define KEYS 1200u
 #define MOST 80000u  // bytes of a value
@@ -51,18 +52,18 @@ static void put(uint32_t i, uint32_t turn) {
   now[i] = turn;
 }
 
-static void open_on(struct env *env, int workers) {
+static void open_in(const char *where, struct env *env, int workers) {
   struct remixdb_opts o = small_opts(workers);
   o.cache_mb = 8;  // all blocks of tables: no scan pays for another merge
   atomic_store(&blkio_test_cold, 2);
-  OK(xdb_open(dir, &o, env, &x));
+  OK(xdb_open(where, &o, env, &x));
   atomic_store(&blkio_test_cold, 0);
   shrink(x, 1u << 20, 256);
   GOOD((r = remixdb_ref(x)) != NULL);
   GOOD((space = remixdb_space_open(x, "other", true)) != NULL);
   GOOD((spaced = remixdb_space_ref(space)) != NULL);
 }
-static void open_it(int workers) { open_on(quick_env(), workers); }
+static void open_it(int workers) { open_in(dir, quick_env(), workers); }
 
 static void close_it(void) {
   remixdb_unref(spaced);
@@ -381,6 +382,31 @@ static void test_room(void **state) {
   close_it();
 }
 
+// A merge that finds the disk full changes nothing, and scans have to pay for the next one.
+static void test_full_disk(void **state) {
+  (void)state;
+  struct simdisk *const disk = simdisk_create();
+  open_in("/store", simdisk_env(disk), 1);
+  load();
+  simdisk_space(disk, 200000);
+  expect_value_merges(x, 300000);  // of one of 64 spans: many scans
+  for (uint32_t n = 0; figure("compaction.failed") == 0; n++) {
+    CHECK(n < 100);
+    (void)passes(false);
+    settle();
+  }
+  const uint64_t failed = figure("compaction.failed");
+  for (uint32_t n = 0; n < 3; n++) (void)passes(false);  // each span of both trees gets its debt once, about
+  settle();
+  CHECK_SAYS(figure("compaction.failed") <= failed + 3 * REMIX_SPANS, "%llu, then %llu", (unsigned long long)failed,
+             (unsigned long long)figure("compaction.failed"));
+  simdisk_space(disk, UINT64_MAX);
+  (void)scan_until_ordered();
+  GOOD(remixdb_verify(r));
+  close_it();
+  simdisk_destroy(disk);
+}
+
 // ---- damage
 
 // A value that cannot be read stays where it is, and all others move.
@@ -452,6 +478,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_span, setup, teardown),
       cmocka_unit_test_setup_teardown(test_large, setup, teardown),
       cmocka_unit_test_setup_teardown(test_room, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_full_disk, setup, teardown),
       cmocka_unit_test_setup_teardown(test_damage, setup, teardown),
   };
   const int rc = check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
