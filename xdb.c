@@ -1261,7 +1261,7 @@ enum remixdb_status xdb_iter_load(struct xdb_iter *it, struct kv_rec *rec, void 
   if ((s = super_value(it->super, rec, &to, &f)) != REMIXDB_OK) return iter_lost(it, s);
   if (value_cold(&it->ref->xdb->value_ctx) && !it->own) {
     values_jumped(&it->merge, &to, &it->told);
-    values_ahead(it->ref, it->super, &it->merge, &it->told);
+    values_ahead(it->ref, it->super, &it->merge, &to, &it->told);
   }
   s = value_read(f, &to, key, 0, buf ? buf : it->value, len, &n);
   if (s != REMIXDB_OK) return iter_lost(it, s);

@@ -3,6 +3,7 @@
 
 #include "compact/apart.h"
 #include "remix/value_debt.h"
+#include "value/readahead.h"
 #include "view/live.h"
 
 #define ROOM_LEAST ((uint64_t)16 << 20)  // bytes of garbage that value files may have in any case
@@ -116,10 +117,21 @@ static enum remixdb_status give(struct value_merge *m, const struct held *h) {
   return m->add(m->arg, &whole);
 }
 
+// While values come from the disk: asks for those that are held back.
+static void ask(const struct value_merge *m) {
+  struct value_want wants[HELD_VALUES];
+  _Static_assert(HELD_VALUES <= VALUE_AHEAD_NR, "all are asked for together");
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < m->nr; i++) {
+    const struct held *const h = &m->held[i];
+    if (h->file && value_cold(h->file->ctx)) wants[nr++] = (struct value_want){h->file, h->to, h->rec.klen};
+  }
+  value_ask(wants, nr);
+}
+
 enum remixdb_status value_merge_end(struct value_merge *m) {
   enum remixdb_status s = REMIXDB_OK;
-  for (uint32_t i = 0; i < m->nr; i++)
-    if (m->held[i].file) value_will_need(m->held[i].file, &m->held[i].to, m->held[i].rec.klen);
+  ask(m);
   for (uint32_t i = 0; i < m->nr && s == REMIXDB_OK; i++) s = give(m, &m->held[i]);
   m->nr = m->values = 0;
   m->len = 0;

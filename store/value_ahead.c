@@ -1,53 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/value_ahead.h"
 
-// A record whose value is apart.
-struct referring {
-  uint8_t ref[VALUE_REF];
-  uint32_t klen;
+// The records that the merge comes to next, of the older views and of the young ones.
+struct next {
+  struct kv_rec recs[2][VALUE_AHEAD_NR];
+  uint32_t at[2], nr[2];
 };
 
-// Copies what the next records refer to. Returns how many there are.
-static uint32_t references(struct xdb_ref *r, const struct merge *m, bool young, struct referring out[VALUES_AHEAD]) {
-  struct kv_rec recs[VALUES_AHEAD];
+// Takes the record that comes first. If two records have one key, the newer one hides the other, which goes, too.
+static const struct kv_rec *next_take(struct next *n, bool back) {
+  const struct kv_rec *const old = &n->recs[0][n->at[0]], *const young = &n->recs[1][n->at[1]];
+  const bool olds = n->at[0] < n->nr[0], youngs = n->at[1] < n->nr[1];
+  int order = olds ? -1 : 1;  // below 0: `old` comes first
+  if (olds && youngs) {
+    order = kv_cmp(kref(old->key, old->klen), kref(young->key, young->klen));
+    if (back) order = -order;
+    n->at[0] += order == 0;
+  }
+  n->at[order >= 0]++;
+  return order < 0 ? old : young;
+}
+
+// Sets the values that the next records refer to. Returns how many there are.
+static uint32_t next_values(struct xdb_ref *r, const struct super *super, const struct merge *m,
+                            struct value_want wants[VALUE_AHEAD_NR]) {
+  struct next n;
+  uint64_t bytes = 0;
   uint32_t nr = 0;
   epoch_enter(&r->xdb->epoch, &r->slot);
-  const uint32_t found = merge_next_records(m, young, recs, VALUES_AHEAD);
-  for (uint32_t i = 0; i < found; i++) {
-    if (!(recs[i].kind & KV_APART) || recs[i].vlen != VALUE_REF) continue;
-    memcpy(out[nr].ref, recs[i].val, VALUE_REF);
-    out[nr++].klen = recs[i].klen;
+  for (uint32_t young = 0; young < 2; young++) {
+    n.at[young] = 0;
+    n.nr[young] = merge_next_records(m, young, n.recs[young], VALUE_AHEAD_NR);
+  }
+  while (nr < VALUE_AHEAD_NR && (n.at[0] < n.nr[0] || n.at[1] < n.nr[1])) {
+    const struct kv_rec *const rec = next_take(&n, m->backward);
+    struct value_want *const w = &wants[nr];
+    if (!(rec->kind & KV_APART)) continue;
+    if (super_value(super, rec, &w->to, &w->file) != REMIXDB_OK) break;  // the step to this record reports it
+    w->klen = rec->klen;
+    bytes += w->to.len;
+    if (nr && bytes > VALUES_AHEAD_BYTES) break;
+    nr++;
   }
   epoch_exit(&r->slot);
   return nr;
 }
 
-// How many of them were asked for, if `last` was asked for last.
-static uint32_t known(const struct value_ref *last, const struct referring *refs, uint32_t nr) {
-  for (uint32_t i = nr; i > 0; i--) {
-    struct value_ref to;
-    if (value_ref_get(refs[i - 1].ref, VALUE_REF, &to) && to.file == last->file && to.at == last->at) return i;
-  }
-  return 0;
-}
-
-void values_ahead(struct xdb_ref *r, const struct super *super, const struct merge *merge, struct values_told *told) {
-  for (uint32_t young = 0; young < 2; young++) {
-    struct referring refs[VALUES_AHEAD];
-    struct value_ref *const last = &told->last[young];
-    uint64_t bytes = 0;
-    const uint32_t nr = references(r, merge, young, refs), from = known(last, refs, nr);
-    for (uint32_t i = 0; i < nr && bytes < VALUES_AHEAD_BYTES; i++) {
-      const struct kv_rec rec = {.val = refs[i].ref, .vlen = VALUE_REF, .kind = KV_APART};
-      struct value_ref to;
-      struct value_file *f;
-      if (super_value(super, &rec, &to, &f) != REMIXDB_OK) return;  // the step to this record reports it
-      bytes += to.len;
-      if (i < from) continue;
-      value_will_need(f, &to, refs[i].klen);
-      *last = to;
-    }
-  }
+void values_ahead(struct xdb_ref *r, const struct super *super, struct merge *merge, const struct value_ref *now,
+                  struct values_told *told) {
+  struct value_want wants[VALUE_AHEAD_NR];
+  merge_reads_values(merge);
+  if (merge->at != MERGE_PARTS && merge->at != MERGE_YOUNG) return;  // a memtable's record, between those of tables
+  // The system may have dropped the values that were asked for before the seek.
+  if (merge->remix.way == REMIX_SOUGHT) told->asked.nr = 0;
+  if (value_readahead_due(&told->asked, now))
+    value_readahead_ask(&told->asked, wants, next_values(r, super, merge, wants));
 }
 
 void values_jumped(const struct merge *merge, const struct value_ref *to, struct values_told *told) {

@@ -2,30 +2,30 @@
 //
 // Values apart that an iterator comes to next. While values come from the disk, a scan over records whose values are
 // apart would wait for each value in turn. The records lie close together in their blocks, so the references of the
-// next ones are mostly at hand. The system is asked for their values before the current one is read, and so brings all
-// of them at once.
+// next ones are mostly at hand. Their values are asked for together (value/readahead.h).
 #ifndef VALUE_AHEAD_H
 #define VALUE_AHEAD_H
 
 #include "store/ref.h"
+#include "value/readahead.h"
 #include "view/merge.h"
 
-#define VALUES_AHEAD 32u                        // values that are on their way at once, at most
-#define VALUES_AHEAD_BYTES ((uint64_t)1 << 20)  // of them together; the first is asked for, however long it is
+#define VALUES_AHEAD_BYTES ((uint64_t)1 << 20)  // that are on their way at once; the first value is, however long
+#define VALUES_NEAR ((uint64_t)256 << 10)       // bytes between two values that one read of the disk brings
 
-#define VALUES_NEAR ((uint64_t)256 << 10)  // bytes between two values that one read of the disk brings
-
-// The values that were asked for last, of the older and of the young views, and the last one that was read of the older
-// views; file 0: none. Zero it before the first use.
+// The values that an iterator has asked for, and the last one that it read of the older views; file 0: none. Zero it
+// before the first use.
 struct values_told {
-  struct value_ref last[2], read;
+  struct value_readahead asked;
+  struct value_ref read;
 };
 
-// Asks for the values of the records that the next steps of an iterator's merge come to, as many as the scan is
-// expected to go (merge_next_records), except for those that it has asked for before. Records of memtables do not
-// count. super: of the merge's sources; the ref's thread is in no epoch. Cannot fail: what is not asked for is read
-// when the iterator comes there.
-void values_ahead(struct xdb_ref *r, const struct super *super, const struct merge *merge, struct values_told *told);
+// The iterator reads the value `now` of its record next: asks for the values that the next steps of its merge come to,
+// as many as the scan is expected to go (merge_next_records), except for those that it has asked for before. Records of
+// memtables do not count. The merge learns from this scan how far scans go. super: of the merge's sources; the ref's
+// thread is in no epoch. Cannot fail: what is not asked for is read when the iterator comes there.
+void values_ahead(struct xdb_ref *r, const struct super *super, struct merge *merge, const struct value_ref *now,
+                  struct values_told *told);
 
 // The iterator reads the value of its record from the disk. If the value lies elsewhere than the one before it, that
 // adds to the value debt of the view.

@@ -5,7 +5,6 @@
 
 #include "base/zmem.h"
 
-#define VALUE_ONCE (128u << 10)    // a value of so many bytes is read by one call, with its head
 #define VALUE_TRUSTED (16u << 20)  // memory for so many bytes is taken on a reference's word
 #define VALUE_RUN (1u << 20)       // bytes of whole chunks that one call reads
 #define VALUE_COLD 256u            // values that are asked for before they are read, once one came from the disk
@@ -388,16 +387,19 @@ enum remixdb_status value_read(struct value_file *f, const struct value_ref *r, 
   return n ? reading_run(f, r, key, off, buf, n, false) : REMIXDB_OK;
 }
 
-void value_will_need(struct value_file *f, const struct value_ref *r, uint32_t klen) {
+uint64_t value_first_end(const struct value_ref *r, uint32_t klen) {
+  return r->at + (r->len <= VALUE_ONCE ? first_read(klen, r->len) : VALUE_ONCE);
+}
+
+void value_will_need(struct value_file *f, uint64_t from, uint64_t to, uint32_t nr) {
   struct value_ctx *const c = f->ctx;
   const uint32_t cold = atomic_load_explicit(&c->cold, memory_order_relaxed);
   const uint64_t size = value_file_size(f);
   int fd;
-  if (cold == 0 || r->at >= size || !fdpool_try_acquire(&f->file, &fd)) return;
-  const uint64_t want = r->len <= VALUE_ONCE ? first_read(klen, r->len) : VALUE_ONCE, left = size - r->at;
-  env_advise(c->sst->env, fd, r->at, want < left ? want : left, ENV_WILL_NEED);
+  if (from >= size || !fdpool_try_acquire(&f->file, &fd)) return;
+  env_advise(c->sst->env, fd, from, (to < size ? to : size) - from, ENV_WILL_NEED);
   fdpool_release(&f->file);
-  atomic_store_explicit(&c->cold, cold - 1, memory_order_relaxed);  // two threads may count as one
+  atomic_store_explicit(&c->cold, cold > nr ? cold - nr : 0, memory_order_relaxed);  // two threads may count as one
 }
 
 enum remixdb_status value_expect(struct value_file *f, const struct value_ref *r, struct kref key) {

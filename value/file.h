@@ -10,7 +10,8 @@
 #include "table/fdpool.h"
 #include "value/format.h"
 
-#define VALUE_SCRATCH 8u  // sets of scratch memory that are kept
+#define VALUE_SCRATCH 8u         // sets of scratch memory that are kept
+#define VALUE_ONCE (128u << 10)  // a value of so many bytes is read by one call, with its head
 
 struct value_scratch;
 
@@ -82,9 +83,11 @@ MUST_CHECK enum remixdb_status value_read(struct value_file *f, const struct val
 static inline bool value_cold(const struct value_ctx *c) {
   return unlikely(atomic_load_explicit(&c->cold, memory_order_relaxed) != 0);
 }
-// While values come from the disk: asks the system to bring the value into its page cache, as much of it as value_read
-// reads at once, and does not wait. klen: of the record's key. Takes no descriptor that others need.
-void value_will_need(struct value_file *f, const struct value_ref *r, uint32_t klen);
+// The end of what value_read reads at once of the value, in the file. klen: of the record's key.
+uint64_t value_first_end(const struct value_ref *r, uint32_t klen);
+// Asks the system to bring [from, to) of the file into its page cache, where nr values begin, and does not wait. For
+// callers that have asked value_cold. Takes no descriptor that others need.
+void value_will_need(struct value_file *f, uint64_t from, uint64_t to, uint32_t nr);
 // Call it before taking memory for a whole value: a broken reference must not ask for 4 GiB. If the value is long,
 // reads its head and its last chunk. Fails as value_read does.
 MUST_CHECK enum remixdb_status value_expect(struct value_file *f, const struct value_ref *r, struct kref key);

@@ -41,7 +41,8 @@ static __attribute__((noinline)) void reach_note(struct merge *m) {
 // A scan has ended: learns how far it came. The estimate rises at once, because a second trip costs more than a few
 // pages.
 static inline void reach_learn(struct merge *m) {
-  if (unlikely(m->remix.way != REMIX_SOUGHT && remix_stirred(&m->remix)) && m->reach && !m->learned) reach_note(m);
+  if (likely(m->remix.way == REMIX_SOUGHT)) return;
+  if (unlikely(m->values || remix_stirred(&m->remix)) && m->reach && !m->learned) reach_note(m);
 }
 
 void merge_bound(struct merge *m, struct kref low, struct kref high) {
@@ -729,7 +730,7 @@ static enum remixdb_status settle(struct merge *m) {
 // A seek runs in its caller's epoch.
 static void seek_begin(struct merge *m, bool backward, struct kref key) {
   reach_learn(m);
-  m->learned = false;
+  m->learned = m->values = false;
   m->young_state = MERGE_YOUNG_KNOWN;
   m->parts_later = false;
   m->backward = backward;

@@ -105,6 +105,7 @@ struct merge {
   uint32_t steps;   // keys passed in this epoch
   uint32_t *reach;  // the caller's: about how many keys the last scans came on; NULL: not learned
   bool learned;     // it knows of this scan
+  bool values;      // this scan reads values apart from the disk (merge_reads_values)
 };
 
 // queue: for readahead; NULL: none.
@@ -118,6 +119,9 @@ void merge_use_epoch(struct merge *m, struct epoch *epoch, struct epoch_slot *sl
 // many as the last scans read, which *reach tells. The merge updates *reach, and others may share it, in the same
 // thread.
 void merge_learn(struct merge *m, uint32_t expect, uint32_t *reach);
+// The scan since the last seek reads values apart from the disk. So the merge learns how far it goes, as from a scan
+// that reads blocks.
+static inline void merge_reads_values(struct merge *m) { m->values = true; }
 // From now on merge_record needs to give no values (remix_keys_only). Call it before merge_set.
 static inline void merge_keys_only(struct merge *m) {
   remix_keys_only(&m->remix);

@@ -5,6 +5,7 @@
 
 #include "remix/paged.h"
 #include "table/batch.h"
+#include "value/readahead.h"
 #include "view/candidate.h"
 #include "view/super.h"
 
@@ -145,41 +146,39 @@ static __attribute__((noinline)) void found_apart(struct multiget *m, size_t i, 
   m->apart[m->nr_apart++] = a;
 }
 
-#define APART_AHEAD MULTIGET_GROUP      // values that are asked for before the first of them is read
-#define APART_AHEAD_BYTES (8ull << 20)  // and their bytes
+#define APART_AHEAD_BYTES (8ull << 20)  // of values that are asked for before the first of them is read
 
-// While values come from the disk: asks for the values from `i` on that it has not asked for. told: how many it has;
-// *bytes: of those that are not read yet.
-static size_t ask_apart(const struct multiget *m, size_t i, size_t told, uint64_t *bytes) {
-  if (told < i) told = i;
-  for (; told < m->nr_apart && told < i + APART_AHEAD && *bytes < APART_AHEAD_BYTES; told++) {
-    const struct apart *const a = &m->apart[told];
-    if (!value_cold(a->file->ctx)) break;
-    value_will_need(a->file, &a->to, (uint32_t)m->keys[a->key].len);
-    *bytes += a->to.len;
+// Asks for the values behind `i`.
+static void ask_apart(const struct multiget *m, struct value_readahead *ahead, size_t i) {
+  struct value_want wants[VALUE_AHEAD_NR];
+  uint64_t bytes = 0;
+  uint32_t nr = 0;
+  while (++i < m->nr_apart && nr < VALUE_AHEAD_NR) {
+    const struct apart *const a = &m->apart[i];
+    bytes += a->to.len;
+    if (nr && bytes > APART_AHEAD_BYTES) break;
+    wants[nr++] = (struct value_want){a->file, a->to, (uint32_t)m->keys[a->key].len};
   }
-  return told;
+  value_readahead_ask(ahead, wants, nr);
 }
 
-// Reads the values that are apart.
+// Reads the values that are apart. While values come from the disk, it asks for many of them first.
 static void read_apart(struct multiget *m) {
-  size_t told = 0;
-  uint64_t bytes = 0;
+  struct value_readahead ahead = {.nr = 0};
   for (size_t i = 0; i < m->nr_apart; i++) {
-    if (m->nr_apart > 1) told = ask_apart(m, i, told, &bytes);
-    if (i < told) bytes -= m->apart[i].to.len;
     struct apart *const a = &m->apart[i];
     const struct remixdb_slice *const key = &m->keys[a->key];
     struct remixdb_buf *const b = &m->values[a->key];
     uint32_t n;
+    if (value_cold(a->file->ctx) && value_readahead_due(&ahead, &a->to)) ask_apart(m, &ahead, i);
     const enum remixdb_status s = value_read(a->file, &a->to, kref(key->ptr, key->len), 0, b->ptr, b->cap, &n);
-    value_file_unref(a->file);
     if (s == REMIXDB_OK) continue;
     failed(m, s);
     m->found[a->key] = false;
     m->nr_found--;
     b->len = 0;
   }
+  for (size_t i = 0; i < m->nr_apart; i++) value_file_unref(m->apart[i].file);
   m->nr_apart = 0;
 }
 

@@ -287,10 +287,10 @@ static void test_waits_apart(void **state) {
     if (getenv("VERBOSE")) print_message("values apart, young %u\n", young);
     AT_MOST(gets(&t, false), 150);
     for (uint32_t back = 0; back < 2; back++) {
-      AT_MOST(scans(&t, back, 0), 600);
-      AT_MOST(scans(&t, back, LENGTH), 500);
+      AT_MOST(scans(&t, back, 0), young ? 325 : 250);
+      AT_MOST(scans(&t, back, LENGTH), 125);
     }
-    AT_MOST(many(&t), 150);
+    AT_MOST(many(&t), 125);
     trips_free(&t);
   }
 }
