@@ -389,7 +389,7 @@ static void live(uint64_t seed) {
   l->opts.logger = listen;
   l->opts.logger_priv = l;
   l->table_pages = 3;
-  l->young_from = below(l, 2) ? 1 + below(l, 32) : 0;
+  l->young_from = below(l, 2) ? 1 + below(l, 32) : 1u << 20;  // hardly any young views
   l->join = below(l, 4) ? COMPACT_JOIN : 0;
   l->away = below(l, 2);
   CHECK(store_open(l, DIR, false, true));

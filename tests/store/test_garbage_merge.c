@@ -171,6 +171,40 @@ static void test_fails(void **state) {
   reopen(r);
 }
 
+// A read has failed: the merges wait for a while, and are made then, although nothing else happens. A damaged partition
+// is never merged.
+static void test_unread(void **state) {
+  (void)state;
+  struct xdb_ref *const r = load_garbage(1);
+  wait_settled();
+  make_garbage(r);
+  const uint64_t merges = stat_of(x, "garbage_merges"), began = time_ns();
+  pthread_mutex_lock(&x->lock);
+  const struct version *const v = xdb_super(x)->version;
+  for (uint32_t i = 0; i < v->nr_parts; i++) CHECK(part_set_unread(v->parts[i], REMIXDB_IO));
+  pthread_mutex_unlock(&x->lock);
+  x->garbage_merges.rest_ns = MS;
+  idle_garbage(x);
+  while (stat_of(x, "garbage_merges") == merges) {
+    CHECK(time_ns() - began < 20 * PART_PAUSE_NS);
+    time_sleep_ns(10 * MS);
+  }
+  CHECK(time_ns() - began >= PART_PAUSE_NS);
+  wait_settled();
+  check_all(r, newest);
+  make_garbage(r);
+  const uint64_t then = stat_of(x, "garbage_merges");
+  pthread_mutex_lock(&x->lock);
+  const struct version *const now = xdb_super(x)->version;
+  for (uint32_t i = 0; i < now->nr_parts; i++) CHECK(part_set_unread(now->parts[i], REMIXDB_CORRUPT));
+  pthread_mutex_unlock(&x->lock);
+  x->garbage_merges.rest_ns = MS;
+  idle_garbage(x);
+  wait_settled();  // the look ends
+  CHECK(stat_of(x, "garbage_merges") == then);
+  reopen(r);
+}
+
 int main(void) {
   check_seed = check_seed_or(1);
   alarm(200);
@@ -180,6 +214,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_none, setup, teardown),
       cmocka_unit_test_setup_teardown(test_yields, setup, teardown),
       cmocka_unit_test_setup_teardown(test_fails, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_unread, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,6 +131,28 @@ static void test_compact_not_installed(void **state) {
   disk_close(r);
 }
 
+// A compaction that was asked for fails by a call to the disk. The memtable's round goes on without it, so the store
+// takes writes.
+static void test_compact_fails(void **state) {
+  (void)state;
+  const struct remixdb_opts o = small_opts(0);
+  struct xdb_ref *const r = disk_open(&o);
+  put_some(r, 150);
+  CHECK(runs(r) > 1);
+  simdisk_fault_name(disk, "0");  // tables and the like
+  simdisk_fault(disk, SIMDISK_OPEN, 0, 1, EIO);
+  CHECK(xdb_compact(x) == REMIXDB_IO && strstr(err_msg(), "open"));
+  simdisk_fault_name(disk, NULL);
+  CHECK(simdisk_calls(disk, SIMDISK_OPEN) > 0 && runs(r) > 1);
+  OK(xdb_put(r, KV_REC(kref("more", 4), "v", 1, false)));
+  OK(xdb_flush(x));
+  get_all(r, 150);
+  OK(xdb_compact(x));
+  CHECK(runs(r) == 1);
+  get_all(r, 150);
+  disk_close(r);
+}
+
 // A version that cannot be installed gives back what its round has written apart, however often it is tried.
 static void test_values_given_back(void **state) {
   (void)state;
@@ -178,6 +200,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_no_descriptor, disk_setup, disk_teardown),
       cmocka_unit_test_setup_teardown(test_reason, disk_setup, disk_teardown),
       cmocka_unit_test_setup_teardown(test_compact_not_installed, disk_setup, disk_teardown),
+      cmocka_unit_test_setup_teardown(test_compact_fails, disk_setup, disk_teardown),
       cmocka_unit_test_setup_teardown(test_values_given_back, disk_setup, disk_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
