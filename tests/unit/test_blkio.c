@@ -1225,6 +1225,39 @@ static void test_cold_learned_by_batches(void **state) {
   blkio_fini(&b);
 }
 
+static void *fill_pipe(void *arg) {
+  static const uint8_t bytes[512];
+  time_sleep_ns(3000000);
+  if (write(*(const int *)arg, bytes, sizeof(bytes)) != sizeof(bytes)) abort();
+  return NULL;
+}
+
+// A batch waits for a read past the page cache, after all others came from memory. How long that took tells nothing.
+static void test_cold_beside_past(void **state) {
+  (void)state;
+  struct blkio b;
+  uint8_t buf[2][512];
+  int ends[2];
+  blkio_init(&b, env_posix(), BLKIO_URING);
+  if (b.kind != BLKIO_URING) {
+    blkio_fini(&b);
+    skip();
+  }
+  assert_int_equal(pipe(ends), 0);
+  b.disk_ns = 1000;
+  for (uint32_t i = 0; i < 20; i++) {
+    pthread_t thread;
+    struct blkio_read reads[2] = {{.fd = data_fd, .path = data_path, .buf = buf[0], .len = 512, .off = 0},
+                                  {.fd = ends[0], .path = "pipe", .buf = buf[1], .len = 512, .past = true}};
+    assert_int_equal(pthread_create(&thread, NULL, fill_pipe, &ends[1]), 0);
+    OK(blkio_read_batch(blkio_shared(&b), reads, 2));
+    assert_int_equal(pthread_join(thread, NULL), 0);
+  }
+  assert_int_equal(atomic_load(&b.cold), 0);
+  assert_true(close(ends[0]) == 0 && close(ends[1]) == 0);
+  blkio_fini(&b);
+}
+
 static uint64_t place_at(void *arg, uint64_t len, bool all) {
   uint64_t *const told = arg;
   told[0] = len;
@@ -1335,6 +1368,7 @@ int main(void) {
       cmocka_unit_test(test_cold),
       cmocka_unit_test_setup(test_turns, reset),
       cmocka_unit_test(test_cold_learned),
+      cmocka_unit_test(test_cold_beside_past),
       cmocka_unit_test(test_cold_learned_by_batches),
       cmocka_unit_test_setup(test_flights, reset),
       cmocka_unit_test_setup(test_pool_bound, reset),
