@@ -25,7 +25,7 @@ void value_ask(const struct value_want *wants, uint32_t nr);
 // The values that a reader has asked for, in the order of its reading. All zero: none. One thread at a time uses it.
 struct value_readahead {
   uint32_t nr, next;               // next: the one behind the last that was read
-  uint64_t asked[VALUE_AHEAD_NR];  // the places of the values
+  uint32_t asked[VALUE_AHEAD_NR];  // marks of the values
 };
 
 // The reader is about to read this value. Returns whether it should look now at what it comes to, and call
