@@ -285,8 +285,8 @@ static void sets_by_numbers(const struct remix_filter *f, uint64_t number, uint3
 
 // Compares the key with the bytes that all bounds begin with: 0, or the key is below or above all bounds.
 static int compare_more(const struct remix_filter *f, struct kref key) {
-  const uint32_t len = key.len - f->shared;
-  const int r = f->more ? memcmp(key.ptr + f->shared, f->data, len < f->more ? len : f->more) : 0;
+  const uint32_t len = key.len - f->shared, nr = len < f->more ? len : f->more;
+  const int r = nr ? memcmp(key.ptr + f->shared, f->data, nr) : 0;
   return r ? r : len < f->more ? -1 : 0;
 }
 
