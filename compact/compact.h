@@ -241,13 +241,13 @@ void compact_room_fini(struct compact_room *room);
 // written apart are in c->values and not synced: the caller syncs them before it names the version. No file leaves
 // c->values meanwhile. room: NULL, or the bound for all files. With steps the first call asks for room if its files
 // would take too much beside the old ones: *out is then NULL, and the caller runs compact_room_step, and calls again
-// with the newest version as base. The round does not fail because a merge cannot read a table, once that is found: the
-// call makes it again without that partition (view/part.h, P4). Joins, merges for garbage, for dropped spaces and of
-// `whole` leave it as it is. New data becomes a run of its young view, or, where young views are not wanted, of its
-// view. So only a partition of COMPACT_UNREAD_RUNS runs, one that cannot be opened, and one whose young view cannot be
-// built fail the round. For want of room or memory only joins are left undone: the call makes a round that had some
-// again without them.
-// Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
+// with the newest version as base. If a merge cannot read a table, the call makes the round again without that merge
+// (view/part.h, P4). Joins, merges for garbage, for dropped spaces and of `whole` then leave the partition as it is.
+// New data becomes a run of its young view, or, where young views are not wanted, of its view. At COMPACT_UNREAD_RUNS
+// runs the new data is merged with all runs of the young view. So the round fails only if a partition would have that
+// many runs all the same, or cannot be opened, or its young view cannot be built. For want of room or memory only joins
+// are left undone: the call makes a round that had some again without them. Fails with REMIXDB_NOMEM, REMIXDB_IO,
+// REMIXDB_NOSPACE or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base,
                                              const struct wh *frozen, const struct wh *spaces, bool allow_abort,
                                              struct compact_whole *whole, struct compact_room *room,

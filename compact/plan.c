@@ -205,13 +205,22 @@ static void decide_minor(struct job *j) {
   j->table_bytes = share_for(j->c, j->bytes);
 }
 
-// Decides for a partition that merges could not read: its new data becomes a run of the young view, so nothing of the
-// older view is read. Returns false if it has too many runs.
+// Decides for a partition that merges could not read: its new data becomes a run of the young view. Where it has too
+// many runs, the new data is merged with all runs of the young view. Neither reads anything of the older view. Returns
+// false if it would have too many runs all the same.
 static bool decide_unread(struct job *j, uint32_t fresh) {
   const struct part *const p = old_part(j);
-  if (!part_remix(p) || part_runs(p) + fresh >= COMPACT_UNREAD_RUNS) return false;
-  j->young = j->c->young_from || part_young(p);
-  decide_minor(j);
+  const uint32_t young = part_young_runs(p);
+  if (!part_remix(p)) return false;
+  if (part_runs(p) + fresh < COMPACT_UNREAD_RUNS) {
+    j->young = j->c->young_from || young;
+    decide_minor(j);
+    return true;
+  }
+  const uint32_t merged = tables_planned(j->c, plan_merged_bytes(j, young));
+  if (young == 0 || part_old_runs(p) + merged >= COMPACT_UNREAD_RUNS) return false;
+  j->young = true;
+  decide_major(j, young);
   return true;
 }
 

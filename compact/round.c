@@ -58,7 +58,7 @@ enum remixdb_status round_view_build(struct compact *c, struct remix_build *b, s
   b->large_pages = young && budget_index_fits(c->ctx->budget, 0);
   enum remixdb_status s = old ? remix_whole((struct remix *)(uintptr_t)old, &whole) : REMIXDB_OK;
   b->old = whole;
-  b->old_unread = s == REMIXDB_CORRUPT;
+  b->old_unread = s == REMIXDB_CORRUPT || s == REMIXDB_IO;
   if (s == REMIXDB_OK) s = remix_build(b);
   remix_unref(whole);
   b->old = old;

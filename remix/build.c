@@ -379,7 +379,8 @@ enum remixdb_status remix_build(struct remix_build *b) {
   x->write.large_pages = b->large_pages;
   if (s == REMIXDB_OK) s = build_choose(x);
   if (s == REMIXDB_OK) s = build_check(x);
-  b->old_unread = s == REMIXDB_CORRUPT && x->nr_kept && !x->fresh_keys.failed;
+  // nothing is written before remix_write_finish, so a failure of I/O is that of a read
+  b->old_unread = (s == REMIXDB_CORRUPT || s == REMIXDB_IO) && x->nr_kept && !x->fresh_keys.failed;
   remix_fresh_fini(&x->fresh_keys);
   b->data_pages_read += x->fresh_keys.data_pages_read;
   b->ckb_bytes_read += x->fresh_keys.ckb_bytes_read;

@@ -45,7 +45,8 @@ struct remix_build {
   bool large_pages;          // in: see remix_pack
   bool keep_image;           // in: the caller wants the image, for remix_open_built
   // out
-  bool old_unread;  // the call has failed with REMIXDB_CORRUPT, because of the old view or a table of it
+  bool old_unread;  // the call has failed with REMIXDB_CORRUPT or REMIXDB_IO, because it could not read the old view or
+                    // a table of it
   uint8_t *image;   // set on success if it is wanted, else NULL; the caller frees it with mem_free
   size_t image_size;
   uint64_t file_size;
