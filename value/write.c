@@ -224,10 +224,11 @@ static void put_ref(uint8_t *ref, const struct value_file *f, uint64_t at, const
   value_ref_put(ref, &to);
 }
 
-static void count(struct value_log *l, struct value_file *f, const struct value_rec *r) {
-  atomic_fetch_add_explicit(&f->value_bytes, r->vlen, memory_order_relaxed);
-  atomic_fetch_add_explicit(&l->values, 1, memory_order_relaxed);
-  atomic_fetch_add_explicit(&l->value_bytes, r->vlen, memory_order_relaxed);
+// The values are in the file.
+static void count(struct value_log *l, struct value_file *f, uint64_t values, uint64_t bytes) {
+  atomic_fetch_add_explicit(&f->value_bytes, bytes, memory_order_relaxed);
+  atomic_fetch_add_explicit(&l->values, values, memory_order_relaxed);
+  atomic_fetch_add_explicit(&l->value_bytes, bytes, memory_order_relaxed);
 }
 
 // ---- one value
@@ -332,7 +333,7 @@ enum remixdb_status value_put(struct value_log *l, struct kref key, const void *
   const struct packing how = packing_of(l);
   s = !how.plain && vlen > VALUE_STAGE ? put_pieces(l, how.level, key.ptr, &r, val, ref, file_out)
                                        : put_staged(l, how, key.ptr, &r, val, ref, file_out);
-  if (s == REMIXDB_OK) count(l, *file_out, &r);
+  if (s == REMIXDB_OK) count(l, *file_out, 1, r.vlen);
   return s;
 }
 
@@ -358,8 +359,10 @@ static enum remixdb_status batch_write(struct value_batch *b) {
   if (s != REMIXDB_OK) return write_failed(l, f, b->at, VALUE_EXTENT, s);
   give_back(l, f, b->at, VALUE_EXTENT, b->len);
   if (b->len) wrote(f);
+  count(l, f, b->values, b->value_bytes);
   batch_out(b, f, b->at, b->len);
   b->len = 0;
+  b->values = b->value_bytes = 0;
   value_put_end(l, f);  // b->files has the file
   return REMIXDB_OK;
 }
@@ -382,6 +385,7 @@ static enum remixdb_status batch_extend(struct value_batch *b) {
   if (!b->buf && !(b->buf = mem_alloc(VALUE_EXTENT))) return REMIXDB_NOMEM;
   if ((s = reserve(b->log, VALUE_EXTENT, false, &b->file, &b->at)) != REMIXDB_OK) return s;
   b->len = 0;
+  b->values = b->value_bytes = 0;
   return batch_keep(b, b->file);
 }
 
@@ -429,7 +433,8 @@ enum remixdb_status value_batch_put(struct value_batch *b, struct kref key, cons
   value_rec_put(p, b->file->key, b->at + b->len, key.ptr, &r);
   put_ref(ref, b->file, b->at + b->len, &r);
   b->len += len;
-  count(b->log, b->file, &r);
+  b->values++;
+  b->value_bytes += vlen;
   return REMIXDB_OK;
 }
 

@@ -100,13 +100,14 @@ void value_log_rewind(struct value_log *l, const struct value_mark *m);
 // ---- many values in a row, by one thread. Short ones are gathered; a value that fills an extent is written at once.
 struct value_batch {
   struct value_log *log;
-  struct value_file *file;  // with a reference, in use; NULL: no extent
-  uint64_t at;              // of the extent
-  uint8_t *buf;             // VALUE_EXTENT bytes; NULL: not needed yet
-  size_t len;               // bytes gathered
-  ZSTD_CCtx *zstd;          // NULL: not needed yet
-  int level;                // that it is set to
-  uint64_t out_file;        // the number of a file of which all before `out` is on its way to the disk
+  struct value_file *file;       // with a reference, in use; NULL: no extent
+  uint64_t at;                   // of the extent
+  uint8_t *buf;                  // VALUE_EXTENT bytes; NULL: not needed yet
+  size_t len;                    // bytes gathered,
+  uint64_t values, value_bytes;  // and the values in them
+  ZSTD_CCtx *zstd;               // NULL: not needed yet
+  int level;                     // that it is set to
+  uint64_t out_file;             // the number of a file of which all before `out` is on its way to the disk
   uint64_t out;
   struct value_set files;  // all files that the batch has written to; they stay in use until value_batch_fini
 };
