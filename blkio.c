@@ -24,6 +24,7 @@
 #define NAP_NS 50000u                                         // a nap after a refusal
 #define READS_TIMED 8u                                        // one in this many single reads is timed,
 #define READS_FIRST 64u                                       // and each of the first ones
+#define BATCH_PROBE 8u   // one batch without a lane in this many waits for its first read
 #define COLD_SAMPLES 8u  // the share of reads from the disk follows about so many timed reads
 _Static_assert(INFLIGHT_MAX <= RING_ENTRIES, "the ring holds all that may be in flight");
 _Static_assert(BLKIO_WRITER_BUF % BLKIO_ALIGN == 0 && BLKIO_DIRECT_BUF % BLKIO_ALIGN == 0,
@@ -515,30 +516,33 @@ static void batch_drive(struct blkio_batch *b, bool wait) {
   }
 }
 
-// Does all reads that were added, without a lane. Their time tells whether they came from the disk; that of a worker's
-// reads says nothing of readers'.
+// Does all reads that were added, without a lane. The first one through the page cache tells whether it came from the
+// disk, unless the system was told of it; a worker's says nothing of readers'.
 static void batch_plain(struct blkio_batch *b) {
   struct blkio *const io = b->q->io;
-  if (b->next == b->nr) return;
-  const bool learns = b->q->shared && b->through_left;
-  const uint64_t began = learns ? time_ns() : 0;
-  uint64_t bytes = 0;
-  count_trips(io, b->advised ? 1 : b->nr - b->next);
+  bool learns = b->q->shared && b->next == 0 && (!b->advised || b->probes);
+  if (b->next < b->nr) count_trips(io, b->advised ? 1 : b->nr - b->next);
   while (b->next < b->nr) {
     struct blkio_read *const r = &b->reads[b->next++];
-    bytes += r->len;
+    const bool timed = learns && !r->past;
+    const uint64_t began = timed ? time_ns() : 0;
     batch_ended(b, r, env_read(io->env, r->fd, r->path, r->buf, r->len, r->off));
+    if (timed) cold_learn(io, time_ns() - began, r->len);
+    learns = learns && !timed;
   }
-  if (learns) cold_learn(io, time_ns() - began, bytes);
+  b->probes = false;
 }
 
 // Without a lane, the system can bring all blocks of a batch into its page cache at once. Tells it of the reads from
-// `from` on. False: that would not help.
+// `from` on, but in one batch of BATCH_PROBE not of the first one, which tells then whether reads still come from the
+// disk. False: that would not help.
 static bool batch_advise(struct blkio_batch *b, uint32_t from) {
   struct blkio *const io = b->q->io;
   if (io->direct || !blkio_cold(io)) return false;
+  if (from == 0) b->probes = atomic_load_explicit(&io->nr_trips, memory_order_relaxed) % BATCH_PROBE == 0;
   for (uint32_t i = from; i < b->nr; i++)
-    if (!b->reads[i].past) env_advise(io->env, b->reads[i].fd, b->reads[i].off, b->reads[i].len, ENV_WILL_NEED);
+    if (!b->reads[i].past && !(i == 0 && b->probes))
+      env_advise(io->env, b->reads[i].fd, b->reads[i].off, b->reads[i].len, ENV_WILL_NEED);
   return b->advised = true;
 }
 
@@ -549,7 +553,7 @@ void blkio_batch_begin(struct blkio_batch *b, struct blkio_queue *q, struct blki
   b->reads = reads;
   b->nr = b->next = b->left = 0;
   b->through = b->through_left = 0;
-  b->advised = false;
+  b->advised = b->probes = false;
   b->done = done;
   b->arg = arg;
   b->first.status = REMIXDB_OK;

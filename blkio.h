@@ -27,8 +27,8 @@
 //   B4  Nobody waits for a lane. A batch without a lane reads one by one, in its own thread, with plain calls, and
 //       depends on no other thread. So an open batch blocks nobody, even if it stays open between calls of the user.
 //       If reads come from the disk through the page cache, such a batch first tells the system of all these, and reads
-//       at its end. The disk then works on all of them at once. POSIX AIO gives the shared queue no lane for reads
-//       through the page cache: glibc has threads for that, and does the transfers of a file one after the other.
+//       at its end. The disk then works on all of them at once. POSIX AIO gives the shared queue a lane for direct I/O
+//       only: glibc has threads for that, and does the transfers of a file one after the other.
 //   B5  A lane whose ring was refused, or has failed, never returns to the pool. BLKIO_RETRY_NS pass before the next
 //       ring is tried. blkio calls `trouble` once per store: when a lane cannot be made, or is lost, for the first
 //       time.
@@ -152,7 +152,8 @@ struct blkio_batch {  // the caller's memory
   uint32_t next;                   // the first that is not started
   uint32_t left;                   // how many have not ended
   uint32_t through, through_left;  // the same of those that do not bypass the page cache: how many there are, and left
-  bool advised;                    // without a lane: the system was told of them, and the end reads them
+  bool advised;                    // without a lane: the system was told of them, and the end reads them,
+  bool probes;                     // but it was not told of the first one
   blkio_done_fn done;
   void *arg;
   struct err_saved first;
