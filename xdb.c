@@ -1259,9 +1259,10 @@ enum remixdb_status xdb_iter_load(struct xdb_iter *it, struct kv_rec *rec, void 
   struct value_ref to;
   struct value_file *f;
   if ((s = super_value(it->super, rec, &to, &f)) != REMIXDB_OK) return iter_lost(it, s);
-  if (value_cold(&it->ref->xdb->value_ctx) && !it->own) {
-    values_jumped(&it->merge, &to, &it->told);
-    values_ahead(it->ref, it->super, &it->merge, &to, &it->told);
+  if (!it->own) {
+    const bool cold = value_cold(&it->ref->xdb->value_ctx);
+    values_came(it->ref, &it->merge, cold, &to, &it->told);
+    if (cold) values_ahead(it->ref, it->super, &it->merge, &to, &it->told);
   }
   s = value_read(f, &to, key, 0, buf ? buf : it->value, len, &n);
   if (s != REMIXDB_OK) return iter_lost(it, s);

@@ -411,7 +411,7 @@ void plan_jobs(struct round *r, uint32_t which, struct compact_whole *whole, uin
 
 // Plans scan merges of partitions that scans have paid for, as many as a round may merge. Their debt begins again, even
 // if the merges fail. A scan merge always ends the young view.
-static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint32_t *left) {
+static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint32_t *left, uint64_t *room) {
   uint64_t bytes;
   tree->first_job = r->nr_jobs;
   for (uint32_t i = 0; i < tree->base->nr_parts; i++) {
@@ -432,7 +432,7 @@ static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint
       continue;
     }
     struct remix *const old = part_remix(p), *const young = part_young(p);
-    const uint64_t spans = old ? value_merge_spans(r->c, tree->store, old) : 0;
+    const uint64_t spans = old ? value_merge_spans(r->c, tree->store, old, room) : 0;
     if (unlikely(spans) && !part_is_left(p)) {
       j->scan_merge = true;
       j->spans = spans;
@@ -455,8 +455,9 @@ static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint
 
 void plan_scan_merges(struct round *r) {
   uint32_t left = atomic_load_explicit(&r->c->scan_merge_parts, memory_order_relaxed);
+  uint64_t room = VALUE_ROOM_UNKNOWN;
   for (uint32_t i = 0; i < TREES; i++)
-    if (round_has(r, i)) plan_tree_scan_merges(r, &r->trees[i], &left);
+    if (round_has(r, i)) plan_tree_scan_merges(r, &r->trees[i], &left, &room);
 }
 
 void plan_dropped_one(struct round *r) {

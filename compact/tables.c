@@ -158,7 +158,8 @@ static enum remixdb_status old_next_part(struct old_stream *o) {
   return s == REMIXDB_OK ? run_stream_begin(&o->old, part_remix(p), take - young, take, j, o->w->queue) : s;
 }
 
-// The span of the older view's current record; or of the next one.
+// The span of the older view's current record; or of the next one, which may begin a span: one record more or less goes
+// apart again.
 static uint32_t old_span(const struct old_stream *o) { return remix_span(o->old.walk.seg, o->old.walk.x->nr_segs); }
 
 // Reads the next record. Fails with REMIXDB_NOTFOUND at the end. The record is valid until the next call.
@@ -382,7 +383,7 @@ static enum remixdb_status write_merged(struct table_writer *tw, struct range *r
                   : !has_old ? -1
                              : kv_cmp(kref(new_rec.key, new_rec.klen), kref(old_rec->key, old_rec->klen));
     if ((s = write_record(tw, c <= 0 ? &new_rec : old_rec, c > 0 && old->again)) != REMIXDB_OK) {
-      if (c > 0 && !tw->merge) old_not_added(old, old_rec);
+      if (c > 0) old_not_added(old, old_rec);
       return s;
     }
     tw->left_out += c == 0;

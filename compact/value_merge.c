@@ -7,6 +7,7 @@
 #include "view/live.h"
 
 #define ROOM_LEAST ((uint64_t)16 << 20)  // bytes of garbage that value files may have in any case
+#define AGAIN_NS 1000000000ull           // without room scans ask again after this time
 #define HELD 256u                        // records that are held back at most,
 #define HELD_VALUES 32u                  // with so many values to come,
 #define HELD_BYTES (256u << 10)          // and so many bytes
@@ -35,35 +36,37 @@ bool compact_value_debt_paid(const struct compact *c, const struct remix *x) {
   if (due == 0) atomic_store_explicit(&d->due, due = debt_due(c, x, &share), memory_order_relaxed);
   for (uint32_t i = 0; i < REMIX_SPANS; i++)
     paid = paid || atomic_load_explicit(&d->spans[i], memory_order_relaxed) >= due;
-  return paid;
+  const uint64_t again_ns = paid ? atomic_load_explicit(&d->again_ns, memory_order_relaxed) : 0;
+  return paid && (again_ns == 0 || time_ns() >= again_ns);
 }
 
-// Bytes that may be written before value files take too much (O3).
-static uint64_t room_left(const struct compact *c, const struct version *store) {
+uint64_t value_merge_room(const struct compact *c, const struct version *store) {
   uint64_t *const lives = mem_alloc((store->values.nr ? store->values.nr : 1) * sizeof(*lives)), live = 0;
   if (lives && live_values(store, lives) == REMIXDB_OK)
     for (uint32_t i = 0; i < store->values.nr; i++) live += lives[i];
   mem_free(lives);
-  const uint64_t room = atomic_load_explicit(&c->values.ctx->room, memory_order_relaxed);
-  const uint64_t most = live + (live / 2 > ROOM_LEAST ? live / 2 : ROOM_LEAST);
+  const uint64_t room = atomic_load_explicit(&c->values.ctx->room, memory_order_relaxed), part = live / 16 * 5;
+  const uint64_t most = live + (part > ROOM_LEAST ? part : ROOM_LEAST);
   return most > room ? most - room : 0;
 }
 
-uint64_t value_merge_spans(const struct compact *c, const struct version *store, const struct remix *x) {
+uint64_t value_merge_spans(const struct compact *c, const struct version *store, const struct remix *x,
+                           uint64_t *room) {
   struct remix_value_debt *const d = remix_value_debt(x);
   if (!d || !compact_value_debt_paid(c, x)) return 0;
-  uint64_t set = 0, share, bytes = 0, highest = 0;
-  const uint64_t due = debt_due(c, x, &share), most = room_left(c, store);
+  uint64_t set = 0, share, bytes = 0;
+  const uint64_t due = debt_due(c, x, &share);
+  if (*room == VALUE_ROOM_UNKNOWN) *room = value_merge_room(c, store);
   for (uint32_t i = 0; i < REMIX_SPANS; i++) {
-    const uint64_t debt = atomic_load_explicit(&d->spans[i], memory_order_relaxed);
-    if (debt > highest) highest = debt;
-    if (debt < due || bytes + share > most || (set && bytes + share > COMPACT_VALUES_MOST)) continue;
+    if (atomic_load_explicit(&d->spans[i], memory_order_relaxed) < due || bytes + share > *room) continue;
+    if (set && bytes + share > COMPACT_VALUES_MOST) break;
     bytes += share;
     set |= (uint64_t)1 << i;
     atomic_store_explicit(&d->spans[i], 0, memory_order_relaxed);
   }
-  // Without room each further jump would ask for the merge again: a span's share of jumps later is soon enough.
-  if (set == 0) atomic_store_explicit(&d->due, highest + share + 1, memory_order_relaxed);
+  *room -= bytes;
+  // Without room each further jump would ask for the merge again.
+  if (set == 0) atomic_store_explicit(&d->again_ns, time_ns() + AGAIN_NS, memory_order_relaxed);
   return set;
 }
 
@@ -146,12 +149,19 @@ static void find(const struct value_merge *m, struct held *h) {
   h->file = version_value(m->j->store, &h->to);
 }
 
+// Tells whether the record has a reference that cannot be one. The table does not take it.
+static bool is_bad(const struct kv_rec *rec) {
+  struct value_ref to;
+  return unlikely(rec->kind & KV_APART) && !value_ref_get(rec->val, rec->vlen, &to);
+}
+
 enum remixdb_status value_merge_add(struct value_merge *m, const struct kv_rec *rec, bool again) {
   const size_t need = (size_t)rec->klen + rec->vlen;
+  const bool at_once = need > HELD_BYTES || is_bad(rec);
   enum remixdb_status s = REMIXDB_OK;
-  if (m->nr == HELD || m->values == HELD_VALUES || need > HELD_BYTES - m->len) s = value_merge_end(m);
+  if (m->nr == HELD || m->values == HELD_VALUES || at_once || need > HELD_BYTES - m->len) s = value_merge_end(m);
   if (s != REMIXDB_OK) return s;
-  if (need > HELD_BYTES || (m->nr == 0 && !again)) return m->add(m->arg, rec);
+  if (at_once || (m->nr == 0 && !again)) return m->add(m->arg, rec);
   struct held *const h = &m->held[m->nr++];
   h->rec = *rec;
   h->file = NULL;

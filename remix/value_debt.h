@@ -11,7 +11,8 @@
 #define REMIX_SPANS 64u
 
 struct remix_value_debt {
-  _Atomic uint64_t due;  // a merge pays for a span with so much; 0: not known yet
+  _Atomic uint64_t due;       // a merge pays for a span with so much; 0: not known yet
+  _Atomic uint64_t again_ns;  // no merge is asked for before this time (time_ns); 0: at any time
   _Atomic uint64_t spans[REMIX_SPANS];
 };
 

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "store/collect.h"
 #include "store/expiry.h"
 #include "store/install.h"
 
@@ -88,7 +89,7 @@ void scan_merge_run(struct xdb *x, struct worker *w) {
     if (any) s = round_install(x, next, false, &installed);
     if (s != REMIXDB_OK) xdb_say(x, "a scan merge failed: %s", err_msg());
     else if (any) xdb_say(x, "scan merge: %.3f s", (double)(installed - began) * 1e-9);
-    again = any && s == REMIXDB_OK;
+    if (again = any && s == REMIXDB_OK, again) collect_round(x, w);  // values that were written again leave garbage
   }
 }
 

@@ -57,12 +57,19 @@ void values_ahead(struct xdb_ref *r, const struct super *super, struct merge *me
     value_readahead_ask(&told->asked, wants, next_values(r, super, merge, wants));
 }
 
-void values_jumped(const struct merge *merge, const struct value_ref *to, struct values_told *told) {
+void values_came(const struct xdb_ref *r, const struct merge *merge, bool cold, const struct value_ref *to,
+                 struct values_told *told) {
+  const uint32_t least = r->xdb->compact.apart_from;
+  if (merge->at != MERGE_PARTS || least == 0 || to->len < least || to->len > VALUE_CHUNK) return;
   const struct value_ref before = told->read;
-  if (merge->at != MERGE_PARTS) return;
-  told->read = *to;
-  // Where a scan begins, and how long values lie apart, is of no account.
-  if (to->len > VALUE_CHUNK || remix_came(&merge->remix) == 0) return;
+  const uint32_t came = remix_came(&merge->remix), was = told->came;
   const uint64_t way = to->at > before.at ? to->at - before.at : before.at - to->at;
-  if (to->file != before.file || way > VALUES_NEAR) merge_add_value_debt(merge, to->len);
+  const bool near = to->file == before.file && way <= VALUES_NEAR;
+  // A scan begins somewhere; one that leaves values out reads elsewhere in any order; and where rounds write values in
+  // stretches side by side, a scan goes from stretch to stretch.
+  const bool free = came <= was || came - was > VALUES_STEPS || told->ordered >= VALUES_NEAR / 2;
+  told->read = *to;
+  told->came = came;
+  told->ordered = near ? told->ordered + to->len : 0;
+  if (cold && !near && !free) merge_add_value_debt(merge, to->len);
 }
