@@ -9,7 +9,7 @@ static struct {
   void *arg;
   _Atomic bool busy;  // a thread is held up, or a probe goes on
   _Atomic bool through;
-  _Atomic uint32_t nr, nr_stuck, nr_threads;
+  _Atomic uint32_t nr, nr_stuck, nr_missed, nr_threads;
   pthread_t threads[PROBES];
 } w;
 
@@ -25,10 +25,12 @@ static void watch(const void *what) {
   (void)what;
   if (atomic_exchange(&w.busy, true)) return;
   const uint32_t i = atomic_load(&w.nr_threads);
-  if (i == PROBES) return;
   atomic_fetch_add(&w.nr, 1);
   atomic_store(&w.through, false);
-  if (pthread_create(&w.threads[i], NULL, probe_main, NULL) != 0) return;
+  if (i == PROBES || pthread_create(&w.threads[i], NULL, probe_main, NULL) != 0) {
+    atomic_fetch_add(&w.nr_missed, 1);  // `busy` stays: the watch has failed
+    return;
+  }
   atomic_store(&w.nr_threads, i + 1);
   const uint64_t until = time_ns() + PATIENCE_NS;
   while (!atomic_load(&w.through) && time_ns() < until) time_sleep_ns(100000);
@@ -42,6 +44,7 @@ void wakes_begin(void (*probe)(void *arg), void *arg) {
   atomic_store(&w.busy, false);
   atomic_store(&w.nr, 0);
   atomic_store(&w.nr_stuck, 0);
+  atomic_store(&w.nr_missed, 0);
   atomic_store(&w.nr_threads, 0);
   atomic_store(&wake_watch, watch);
 }
@@ -50,5 +53,6 @@ uint32_t wakes_end(void) {
   atomic_store(&wake_watch, NULL);
   for (uint32_t i = 0; i < atomic_load(&w.nr_threads); i++) (void)pthread_join(w.threads[i], NULL);
   CHECK(atomic_load(&w.nr_stuck) == 0);
+  CHECK_SAYS(atomic_load(&w.nr_missed) == 0, "no probe after the first %u", PROBES);
   return atomic_load(&w.nr);
 }

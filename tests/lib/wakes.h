@@ -11,7 +11,8 @@
 
 // Begins to watch. The probe holds no lock when it returns, and waits for no thread that wakes others.
 void wakes_begin(void (*probe)(void *arg), void *arg);
-// Ends the watch. Returns how many wake-ups there were. Fails if a probe had to wait for the thread that woke another.
+// Ends the watch. Returns how many wake-ups there were. Fails if a probe had to wait for the thread that woke another,
+// or if there were more than 64: then the later ones have no probe.
 // All threads that wake others have ended.
 uint32_t wakes_end(void);
 #endif
