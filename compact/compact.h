@@ -182,8 +182,9 @@ uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64
 // A partition is merged when so much of its bytes has expired: 1/COMPACT_EXPIRED_SHARE, by the estimate of its tables.
 #define COMPACT_EXPIRED_SHARE 4u
 // Tells whether that is so at this time; 0: nothing has expired. A scan round merges such partitions, too.
-// For a partition that is away: whether any record expires. Not for one that is left out now (view/part.h, P4).
-bool compact_mostly_expired(const struct part *p, uint64_t ms);
+// For a partition that is away: whether any record expires. Not for one that is left out (view/part.h, P4). now: as for
+// part_is_left.
+bool compact_mostly_expired(const struct part *p, uint64_t ms, uint64_t now);
 
 // Full compaction: a round brings partitions of one tree down to the fewest tables, from the partition of the key
 // `from` on, until it has about `budget` bytes to write. The unnamed tree comes first. Neighbours that need fewer

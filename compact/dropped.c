@@ -138,12 +138,13 @@ static enum remixdb_status look_at(struct compact *c, struct epoch_slot *slot, c
   return s;
 }
 
-// Nothing tells which keys the partition has. Only as a whole, or with a whole table, they can leave.
-static void damaged(const struct compact *c, struct part *p, const struct names *n) {
+// The partition could not be read, because of s. Nothing tells which keys a damaged one has: only as a whole, or with a
+// whole table, they can leave. Where a read has failed, a later look may tell.
+static void unread(const struct compact *c, struct part *p, const struct names *n, enum remixdb_status s) {
   struct err_saved why;
-  err_save(&why, REMIXDB_CORRUPT);
-  part_set_dropped(p, n, PART_FEW);
-  if (part_set_unread(p, REMIXDB_CORRUPT)) round_tell(c, &why);
+  err_save(&why, s);
+  if (s == REMIXDB_CORRUPT) part_set_dropped(p, n, PART_FEW);
+  if (part_set_unread(p, s)) round_tell(c, &why);
 }
 
 enum remixdb_status compact_dropped_find(struct compact *c, struct epoch_slot *slot, const struct version *base,
@@ -155,19 +156,20 @@ enum remixdb_status compact_dropped_find(struct compact *c, struct epoch_slot *s
   for (uint32_t i = 0; names_dropped(n) && tree && i < tree->nr_parts; i++) {
     struct part *const p = tree->parts[i];
     enum part_dropped what = part_dropped(p, n);
-    if (what == PART_UNKNOWN) {
+    // one whose read has failed is looked at when its time has come
+    if (what == PART_UNKNOWN && (!part_is_left(p, now) || part_unread_ns(p) == PART_DAMAGED)) {
       const enum remixdb_status s = look_at(c, slot, tree, i, n);
-      if (s == REMIXDB_CORRUPT) damaged(c, p, n);
+      if (s == REMIXDB_CORRUPT || s == REMIXDB_IO) unread(c, p, n, s);
       else if (s != REMIXDB_OK) return s;
       what = part_dropped(p, n);
     }
     if (what == PART_CLEAN) continue;
     uint32_t old, young;
     if (part_is_dropped(p, n)) out->parts = true;
-    else if (part_runs_dropped(p, n, &old, &young)) out->tables = true;
-    else if (what == PART_DUE && !part_is_left(p)) out->due++;
+    else if (what != PART_UNKNOWN && part_runs_dropped(p, n, &old, &young)) out->tables = true;
+    else if (what == PART_DUE && !part_is_left(p, now)) out->due++;
     else {
-      if (what == PART_DUE) part_add_again(p, now, &out->again_ns);
+      if (what == PART_DUE || what == PART_UNKNOWN) part_add_again(p, now, &out->again_ns);
       continue;
     }
     out->apart = out->apart || has_apart(p);

@@ -24,12 +24,15 @@ struct compact_dropped {
   bool tables;        // there are tables for compact_dropped_tables
   uint32_t due;       // partitions for compact_dropped_round
   bool apart;         // some value of all these partitions is apart
-  uint64_t again_ns;  // nanoseconds until a partition can be tried again that is left out meanwhile; 0: there is none
+  uint64_t again_ns;  // nanoseconds until a partition can be tried again that is left out meanwhile, by merges or by
+                      // the look; 0: there is none
 };
 // Looks at all partitions of the version's spaces. Opens those that are away, unless their anchors tell that they have
 // no such keys; and the one that version_trim_first returns, if there are partitions for version_trim. Reads one block
-// for each dropped space that lies between the keys of a table, unless the partition is known. slot: the caller's,
-// outside of any epoch. Fails as reads do. One thread at a time.
+// for each dropped space that lies between the keys of a table, unless the partition is known. A
+// partition that cannot be read is marked (view/part.h, P4), and the look goes on with the next one. slot: the
+// caller's, outside of any epoch. Fails with REMIXDB_NOMEM, and as part_ready does for the partition of
+// version_trim_first. One thread at a time.
 MUST_CHECK enum remixdb_status compact_dropped_find(struct compact *c, struct epoch_slot *slot,
                                                     const struct version *base, struct compact_dropped *out);
 // Estimates how many bytes of tables and of values apart dropped spaces have in the version. Reads no block.

@@ -62,7 +62,7 @@ static uint32_t add_tree(const struct round *r, const struct round_tree *tree, s
     for (uint32_t k = 0; k < j->nr_parts && !j->append; k++) {
       struct garbage g;
       garbage_of(tree->base->parts[j->part + k], &g);
-      if (j->nr_parts == 1 && part_remix(old_part(j)) && !part_is_left(old_part(j)))
+      if (j->nr_parts == 1 && part_remix(old_part(j)) && !part_is_left(old_part(j), r->now))
         to[nr++] = (struct candidate){j, g};
       add_fresh(&g, &tree->fresh[j->part + k]);
       o->all.files += g.files;
@@ -247,7 +247,7 @@ void garbage_plan_step(struct round *r, struct compact_room *room) {
     struct job *const j = job_of(r, m);
     if (!j) continue;
     bytes += m->cost;
-    if (j->gone || part_is_left(old_part(j))) continue;  // it goes with the step's version; it cannot be read
+    if (j->gone || part_is_left(old_part(j), r->now)) continue;  // it goes with the step's version; it cannot be read
     j->garbage = true;
     plan_all(j);
   } while (room->at < room->nr && bytes + room->merges[room->at]->cost <= room->step);

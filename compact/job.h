@@ -61,14 +61,15 @@ struct job {
   uint32_t take;            // number of the newest runs that are merged with the new data
   bool all;                 // all runs of all of its partitions are merged
   bool pieces;              // as the round's
+  uint64_t now;             // as the round's
   struct packing *pack;     // the round's
   _Atomic bool *failed;     // the round's
   bool hid;                 // some record that had expired became a tombstone, or went
   bool in_vain;             // the job ended because another one failed
   bool whole;               // a merge of compact_whole
-  bool unread;              // old records could not be read: their partition is marked (view/part.h, P4),
-  bool newly;               // and was not left out before,
-  bool tell;                // and that is to be told
+  bool unread;              // old records could not be read: their partition is marked (view/part.h, P4)
+  bool newly;               // the partition was not left out before
+  bool tell;                // the mark is to be told
   uint64_t cost;            // bytes to write, about
   uint64_t table_bytes;     // bytes of data for each new table
   const struct kref *cuts;  // ascending keys: no table has keys on both sides of one
@@ -123,8 +124,10 @@ struct round {
   struct job *jobs;             // tree by tree, in order of their keys; room for two per partition
   uint32_t nr_jobs, cap_jobs;
   struct task **tasks;  // room for all jobs
+  uint64_t now;         // when the call began, for part_is_left: all tries leave out what one of them has marked
   bool retry;           // a try of the same round has failed, and left `again`
   bool again;           // the round has failed, and the next one can leave undone what it failed by
+  bool joins_left;      // these are joins, which may have taken the room or the memory
 };
 // Takes part in the round.
 static inline bool round_has(const struct round *r, uint32_t tree) { return r->trees[tree].base != NULL; }
@@ -139,7 +142,7 @@ static inline bool writes_tables(const struct job *j) { return j->kind >= COMPAC
 // Records of the partition could not be read, because of s: REMIXDB_CORRUPT or REMIXDB_IO. Marks it.
 static inline void job_unread(struct job *j, struct part *p, enum remixdb_status s) {
   j->unread = true;
-  j->newly = !part_is_left(p);
+  j->newly = !part_is_left(p, j->now);
   j->tell = part_set_unread(p, s);
 }
 // Keeps the error of a job that has failed, as the thread has it, so that the round can raise it.

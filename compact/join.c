@@ -7,6 +7,7 @@
 
 // Neighbours that may become one.
 struct group {
+  uint64_t now;   // as of a round
   uint64_t room;  // bound of `bytes`
   uint32_t nr;
   uint64_t bytes;  // of the result
@@ -16,8 +17,8 @@ struct group {
 };
 
 // A group of none. share: COMPACT_JOIN.
-static struct group group_none(const struct compact *c, uint32_t share) {
-  return (struct group){.room = table_bytes(c) / share};
+static struct group group_none(const struct compact *c, uint32_t share, uint64_t now) {
+  return (struct group){.now = now, .room = table_bytes(c) / share};
 }
 
 static uint32_t join_share(const struct compact *c) { return atomic_load_explicit(&c->join, memory_order_relaxed); }
@@ -33,7 +34,8 @@ static bool is_dead(const struct part *p) {
 // it does not belong to the group.
 static bool group_add(struct group *g, const struct compact *c, const struct part *p, uint64_t fresh, bool whole) {
   const uint64_t bytes = plan_live_bytes(c, p) + fresh, reads = plan_part_bytes(p);
-  if (part_is_left(p) || g->bytes + bytes > g->room || g->reads + reads > JOIN_READ * table_bytes(c)) return false;
+  if (part_is_left(p, g->now) || g->bytes + bytes > g->room || g->reads + reads > JOIN_READ * table_bytes(c))
+    return false;
   g->nr++;
   g->bytes += bytes;
   g->reads += reads;
@@ -57,7 +59,7 @@ static bool may_join(const struct job *j) {
 
 // The largest group worth a join that begins with job `at`. nr 0: there is none.
 static struct group group_of(const struct round *r, uint32_t share, uint32_t at, uint32_t end) {
-  struct group g = group_none(r->c, share), best = g;
+  struct group g = group_none(r->c, share, r->now), best = g;
   for (; at < end && may_join(&r->jobs[at]); at++) {
     const struct job *const j = &r->jobs[at];
     if (!group_add(&g, r->c, old_part(j), j->bytes, j->all && !plan_may_abort(j))) break;
@@ -155,11 +157,12 @@ bool join_failed(struct round *r) {
 bool join_due(const struct compact *c, const struct version *tree) {
   const uint32_t share = join_share(c);
   if (share == 0 || version_tree_away(tree)) return false;
-  const bool now = time_ns() >= atomic_load_explicit(&c->joins_ns, memory_order_relaxed);
+  const uint64_t now = time_ns();
+  const bool may = now >= atomic_load_explicit(&c->joins_ns, memory_order_relaxed);
   for (uint32_t i = 0; i < tree->nr_parts; i++) {
-    struct group g = group_none(c, share);
+    struct group g = group_none(c, share, now);
     if (is_dead(tree->parts[i])) return true;
-    for (uint32_t k = i; now && k < tree->nr_parts && !worth(&g); k++)
+    for (uint32_t k = i; may && k < tree->nr_parts && !worth(&g); k++)
       if (!group_add(&g, c, tree->parts[k], 0, false)) break;
     if (worth(&g)) return true;
   }

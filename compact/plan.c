@@ -39,9 +39,9 @@ static uint64_t expired_ms(const struct compact *c) {
   return atomic_load_explicit(&c->expired_ms, memory_order_relaxed);
 }
 
-bool compact_mostly_expired(const struct part *p, uint64_t ms) {
+bool compact_mostly_expired(const struct part *p, uint64_t ms, uint64_t now) {
   if (part_is_away(p)) return part_expires(p);
-  if (part_is_left(p)) return false;
+  if (part_is_left(p, now)) return false;
   const uint64_t expired = expired_bytes(p, ms);
   return expired > 0 && expired >= all_bytes(p) / COMPACT_EXPIRED_SHARE;
 }
@@ -232,7 +232,7 @@ static void decide(struct job *j) {
     j->kind = COMPACT_KEEP;
     return;
   }
-  if (part_is_left(p) && decide_unread(j, fresh)) return;
+  if (part_is_left(p, j->now) && decide_unread(j, fresh)) return;
   // in an empty partition tombstones hide no record
   if (!part_remix(p) || mostly_garbage(c, p, j->bytes) || (j->names && part_has_dropped(p, j->names))) {
     plan_all(j);
@@ -275,6 +275,7 @@ static struct job *add_job(struct round *r, const struct round_tree *tree, uint3
                     .part = part,
                     .nr_parts = nr_parts,
                     .pieces = r->pieces,
+                    .now = r->now,
                     .failed = &r->failed};
   for (uint32_t i = part; i < part + nr_parts; i++) {
     j->bytes += tree->fresh[i].bytes + tree->fresh[i].behind_bytes;
@@ -419,13 +420,13 @@ static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint
     const struct part *const p = tree->base->parts[i];
     if (!*left || r->garbage) continue;
     if (r->dropped) {
-      if (!tree->names || part_dropped(p, tree->names) != PART_DUE || part_is_left(p)) continue;
+      if (!tree->names || part_dropped(p, tree->names) != PART_DUE || part_is_left(p, r->now)) continue;
       j->scan_merge = j->dropped = true;
       plan_all(j);
       --*left;
       continue;
     }
-    if (unlikely(compact_mostly_expired(p, expired_ms(r->c)))) {
+    if (unlikely(compact_mostly_expired(p, expired_ms(r->c), r->now))) {
       j->scan_merge = true;
       plan_all(j);
       --*left;
@@ -433,7 +434,7 @@ static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint
     }
     struct remix *const old = part_remix(p), *const young = part_young(p);
     const uint64_t spans = old ? value_merge_spans(r->c, tree->store, old, room) : 0;
-    if (unlikely(spans) && !part_is_left(p)) {
+    if (unlikely(spans) && !part_is_left(p, r->now)) {
       j->scan_merge = true;
       j->spans = spans;
       plan_all(j);
@@ -445,7 +446,7 @@ static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint
                                                                      : NULL;
     if (!x) continue;
     atomic_store_explicit(&x->scan_debt, 0, memory_order_relaxed);
-    if (part_is_left(p)) continue;
+    if (part_is_left(p, r->now)) continue;
     j->scan_merge = true;
     decide_major(j, part_young_runs(p) + (x == old ? scan_merge_depth(x, &bytes) : 0));
     --*left;
@@ -464,7 +465,7 @@ void plan_dropped_one(struct round *r) {
   const struct round_tree *const tree = &r->trees[TREE_SPACES];
   for (uint32_t i = tree->first_job; i < tree->end_job && tree->names; i++) {
     struct job *const j = &r->jobs[i];
-    if (j->kind != COMPACT_KEEP || j->upto || j->gone || part_is_left(old_part(j))) continue;
+    if (j->kind != COMPACT_KEEP || j->upto || j->gone || part_is_left(old_part(j), r->now)) continue;
     if (part_dropped(old_part(j), tree->names) != PART_DUE) continue;
     j->dropped = true;
     plan_all(j);

@@ -464,7 +464,7 @@ static bool can_do_without(const struct job *j) { return j->unread && (j->whole 
 // way does so again.)
 static bool can_leave_out(struct round *r, enum remixdb_status s) {
   bool any = false;
-  if (is_want(s) && join_failed(r)) return true;
+  if (is_want(s) && join_failed(r)) return r->joins_left = true;
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     const struct job *const j = &r->jobs[i];
     bool failed = j->status != REMIXDB_OK && !j->in_vain && !is_want(j->status) && j->status != REMIXDB_ABORTED;
@@ -574,15 +574,17 @@ static enum remixdb_status memtable_round(struct round *r, struct version *base,
 enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base, const struct wh *frozen,
                                   const struct wh *spaces, bool allow_abort, struct compact_whole *whole,
                                   struct compact_room *room, struct version **out) {
+  const uint64_t now = time_ns();
   struct round r = {.again = false};
   enum remixdb_status s;
   *out = NULL;
   do {
-    r = (struct round){.c = c, .self = self, .whole = whole, .retry = r.again};
+    r = (struct round){.c = c, .self = self, .whole = whole, .now = now, .retry = r.again};
     r.trees[TREE_UNNAMED].frozen = frozen;
     r.trees[TREE_SPACES].frozen = spaces;
     s = memtable_round(&r, base, allow_abort, whole, room, out);
-    if (r.again && is_want(s)) err_save(&c->left_out, s);
+    // joins alone are left undone for a want, which may have come with damage that is told already
+    if (r.again && r.joins_left) err_save(&c->left_out, s);
   } while (r.again);
   return s;
 }
@@ -627,10 +629,12 @@ static enum remixdb_status scan_round_once(struct round *r, struct version *base
 
 // The same until it does not fail by partitions that cannot be read, which the next try leaves out.
 static enum remixdb_status scan_round(const struct round *which, struct version *base, struct version **out) {
+  const uint64_t now = time_ns();
   enum remixdb_status s;
   bool again;
   do {
     struct round r = *which;
+    r.now = now;
     s = scan_round_once(&r, base, out);
     again = r.again && !is_want(s);
   } while (again);
@@ -657,12 +661,13 @@ enum remixdb_status compact_garbage_round(struct compact *c, struct worker *self
 
 enum remixdb_status compact_room_step(struct compact *c, struct worker *self, struct version *base,
                                       struct compact_room *room, struct version **out) {
+  const uint64_t now = time_ns();
   *out = NULL;
   // no merge is left of a step if its partitions went meanwhile, and none is made if one of them cannot be read
   while (!*out && room->at < room->nr) {
-    struct round r = {.c = c, .self = self, .garbage = true, .room = room};
+    struct round r = {.c = c, .self = self, .garbage = true, .room = room, .now = now};
     const enum remixdb_status s = scan_round_once(&r, base, out);
-    if (s != REMIXDB_OK && !r.again) return s;
+    if (s != REMIXDB_OK && (!r.again || is_want(s))) return s;
   }
   return REMIXDB_OK;
 }

@@ -34,9 +34,10 @@ bool expiry_watch(struct xdb *x, const struct version *v) {
 }
 
 static bool any_due(const struct version *v, uint64_t settled) {
+  const uint64_t now = time_ns();
   for (const struct version *tree = v; tree; tree = tree->spaces)
     for (uint32_t i = 0; tree->expires && i < tree->nr_parts; i++)
-      if (compact_mostly_expired(tree->parts[i], settled)) return true;
+      if (compact_mostly_expired(tree->parts[i], settled, now)) return true;
   return false;
 }
 

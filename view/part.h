@@ -17,9 +17,10 @@
 //       (P1) has it, too. It has no reference of its own, because a view that a partition has never changes, and lives
 //       as long as the partition.
 //   P4  `unread_ns` tells that a merge could not read the partition's tables (part_set_unread). Merges that can be left
-//       undone do not take such a partition, because other work in their round would fail with them: of a damaged one
-//       none does, ever; where a read has failed, none does for a time that doubles with each failure. A partition that
-//       is made with tables of this one inherits that (part_inherit).
+//       undone do not take such a partition, because other work in their round would fail with them. They never take a
+//       damaged one. Where a read has failed, they take none for a time that doubles with each failure. A compaction
+//       that a caller asked for is an exception: each call tries such partitions until it has met one that it cannot
+//       read. A partition that is made with tables of this one inherits the mark (part_inherit).
 #ifndef PART_H
 #define PART_H
 
@@ -119,10 +120,11 @@ static inline uint64_t part_unread_ns(const struct part *p) {
 }
 // Tells whether some merge could not read the partition's tables, now or earlier.
 static inline bool part_is_unread(const struct part *p) { return unlikely(part_unread_ns(p) != 0); }
-// Tells whether a merge that can be left undone is to leave the partition out now.
-static inline bool part_is_left(const struct part *p) {
+// Tells whether a merge that can be left undone is to leave the partition out. now: when the call began to plan merges:
+// a partition that the call itself has marked stays out of it, however long it takes.
+static inline bool part_is_left(const struct part *p, uint64_t now) {
   const uint64_t at = part_unread_ns(p);
-  return unlikely(at != 0) && (at == PART_DAMAGED || time_ns() < at);
+  return unlikely(at != 0) && (at == PART_DAMAGED || now < at);
 }
 // Adds the nanoseconds from `now` until the partition can be tried again to their least value in *least; 0: none.
 static inline void part_add_again(const struct part *p, uint64_t now, uint64_t *least) {
