@@ -390,15 +390,17 @@ static enum remixdb_status shrink_log(struct xdb *x) {
   return s == REMIXDB_OK ? wal_shed(x->wal) : s;
 }
 
-// Compacts what w->whole says, and frees that.
-static enum remixdb_status compact_with(struct waiter *w) {
+// Compacts what w->whole says, and frees that. Also where it returns REMIXDB_OK, partitions may be as they were,
+// because they could not be read. *unread_out tells why: the call fails by that when all else is done.
+static enum remixdb_status compact_with(struct waiter *w, struct err_saved *unread_out) {
   struct xdb *const x = w->x;
   // A round takes about as long as writing a few memtables: a writer waits for one round at most.
   w->whole->work.budget = 4 * xdb_memtable_limit(x);
   if (w->progress.fn && !x->opts.read_only) w->total = whole_bytes(w);
+  unread_out->status = REMIXDB_OK;
   enum remixdb_status s = waiter_begin(w);
   if (s == REMIXDB_OK) s = compact_passes(w);
-  if (s == REMIXDB_OK && w->whole) s = err_raise(&w->whole->work.unread);  // all else is done
+  if (s == REMIXDB_OK && w->whole) *unread_out = w->whole->work.unread;
   mem_free(w->whole);
   return s;
 }
@@ -408,9 +410,11 @@ enum remixdb_status xdb_compact_told(struct xdb *x, const struct progress *p) {
   if (!w.whole) return REMIXDB_NOMEM;
   value_log_turn(&x->values);  // the garbage in all files is collected, also in those that are not full
   value_log_turn(&x->compact.values);
-  enum remixdb_status s = compact_with(&w);
+  struct err_saved unread;
+  enum remixdb_status s = compact_with(&w, &unread);
   if (s == REMIXDB_OK) s = collect_all(x, &w.progress, w.what, w.done, w.total);
   if (s == REMIXDB_OK && shrink_log(x) != REMIXDB_OK) xdb_say(x, "the log could not be made smaller: %s", err_msg());
+  if (s == REMIXDB_OK) s = err_raise(&unread);
   return s == REMIXDB_OK ? waiter_end(&w) : s;
 }
 
@@ -426,7 +430,9 @@ enum remixdb_status xdb_compact_range(struct xdb *x, uint32_t tree, struct kref 
   work->within = true;
   work->until_len = high.ptr ? whole_key(high).len : UINT32_MAX;
   if (high.ptr) memcpy(work->until, high.ptr, work->until_len);
-  const enum remixdb_status s = compact_with(&w);
+  struct err_saved unread;
+  enum remixdb_status s = compact_with(&w, &unread);
+  if (s == REMIXDB_OK) s = err_raise(&unread);
   return s == REMIXDB_OK ? waiter_end(&w) : s;
 }
 

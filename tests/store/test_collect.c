@@ -362,6 +362,13 @@ static int collect_setup(void **state) {
 
 #define MIDDLE 500000  // of a value file, about
 
+static void flip(const char *path, long at) {
+  FILE *const f = fopen(path, "r+b");
+  CHECK(f && fseek(f, at, SEEK_SET) == 0);
+  const int c = fgetc(f);
+  CHECK(fseek(f, at, SEEK_SET) == 0 && fputc(c ^ 16, f) != EOF && fclose(f) == 0);
+}
+
 // The place of the last key in the first part of the file.
 static long place_of_key(FILE *f) {
   static char buf[MIDDLE];
@@ -391,9 +398,8 @@ static uint32_t damage_files(bool head) {
     CHECK(f || undo);
     if (!f) continue;
     if (!undo) done[i].at = head ? place_of_key(f) : MIDDLE;
-    CHECK(fseek(f, done[i].at, SEEK_SET) == 0);
-    const int c = fgetc(f);
-    CHECK(fseek(f, done[i].at, SEEK_SET) == 0 && fputc(c ^ 16, f) != EOF && fclose(f) == 0);
+    CHECK(fclose(f) == 0);
+    flip(done[i].path, done[i].at);
   }
   const uint32_t was = nr;
   if (undo) nr = 0;
@@ -433,6 +439,40 @@ static void test_stuck(void **state) {
   }
 }
 
+// A compaction that cannot read one table collects the garbage of value files all the same, and then fails.
+static void test_damaged_table(void **state) {
+  (void)state;
+  full = 1u << 30;  // no round collects
+  begin(0, REMIXDB_COMPRESSION_NONE);
+  for (uint32_t i = 0; i < 300; i++) {
+    char k[16];
+    GOOD(remixdb_put(r, k, (uint32_t)snprintf(k, sizeof(k), "zz-%05u", i), val, 100));
+  }
+  write_turn(2, 100);
+  GOOD(remixdb_flush(r));
+  const struct version *const v = xdb_super(x)->version;
+  const struct part *const last = v->parts[v->nr_parts - 1];
+  char path[2 * TEMP_DIR];
+  long at = -1;
+  for (uint32_t t = 0; t < part_runs(last) && at < 0; t++) {
+    const struct sst *const s = part_run(last, t);
+    if (s->nr_pages < 4 || memcmp(s->max.ptr, "zz-", 3) != 0) continue;
+    (void)snprintf(path, sizeof(path), "%s", s->path);
+    at = (long)(s->base + (uint64_t)(s->nr_pages - 1) * BLOCK_PAGE) + 40;
+  }
+  CHECK(at > 0);
+  flip(path, at);
+  const uint64_t was = figure("values.collected_files");
+  CHECK(!remixdb_compact(r) && remixdb_errcode() == REMIXDB_CORRUPT && strstr(remixdb_errmsg(), path));
+  CHECK(figure("values.collected_files") > was && figure("values.freed_bytes") > live_bytes(now) / 2);
+  flip(path, at);
+  const struct remixdb_range small = {{"zz-", 3}, {"zz.", 3}};
+  GOOD(remixdb_del_range(r, &small));
+  all_is(r, spaced, now);
+  close_it();
+  full = FULL;
+}
+
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
@@ -443,6 +483,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_checkpoint, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_repair, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_stuck, collect_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_damaged_table, collect_setup, teardown),
   };
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }
