@@ -374,10 +374,11 @@ static enum remixdb_status end_file(struct xdb *x, struct collecting *c, enum co
 }
 
 // A pass does not see a record whose head is damaged. Tells whether there may be one that lives: the file has fewer
-// bytes of values than were written to it, and the values that were found live are not all to which tables refer.
+// bytes of values than were written to it, or nobody has counted those; and the values that were found live are not all
+// to which tables refer.
 static bool may_miss(struct xdb *x, const struct collecting *c) {
   const struct value_file *const f = c->pass.f;
-  if (c->seen >= atomic_load_explicit(&f->value_bytes, memory_order_relaxed)) return false;
+  if (!f->uncounted && c->seen >= atomic_load_explicit(&f->value_bytes, memory_order_relaxed)) return false;
   xdb_lock(x);
   struct super *const v = xdb_super(x);
   super_ref(v);
@@ -391,6 +392,20 @@ static bool may_miss(struct xdb *x, const struct collecting *c) {
 static enum remixdb_status stuck(struct xdb *x, struct collecting *c, enum collect_how how) {
   xdb_say(x, "%s: its garbage stays: %s", c->pass.f->path, err_msg());
   c->pass.f->stuck = true;
+  return skip_file(x, c, how);
+}
+
+// The pass may have missed a live value. After a full compaction no record is hidden, so what is missing is damaged.
+// Else hidden records may be what tables refer to besides, and a power cut may have taken bytes that were counted: the
+// file is left out until less of it is expected to live.
+static enum remixdb_status missed(struct xdb *x, struct collecting *c, enum collect_how how) {
+  struct value_file *const f = c->pass.f;
+  if (how == COLLECT_WHOLE || c->expected == 0) {
+    (void)err_corrupt(f->path, 0, "the head of a value is damaged");
+    return stuck(x, c, how);
+  }
+  f->measured = atomic_load_explicit(&f->value_bytes, memory_order_relaxed);
+  f->expected = c->expected;
   return skip_file(x, c, how);
 }
 
@@ -414,9 +429,7 @@ static enum remixdb_status go_on(struct xdb *x, struct epoch_slot *slot, enum co
   if (s == REMIXDB_OK) {
     const bool worth = is_worth(c, how);
     if (worth && c->pass.at + VALUE_REC_HEAD <= c->pass.end) return s;
-    if (!worth || !may_miss(x, c)) return end_file(x, c, how, worth);
-    (void)err_corrupt(c->pass.f->path, 0, "the head of a value is damaged");
-    return stuck(x, c, how);
+    return worth && may_miss(x, c) ? missed(x, c, how) : end_file(x, c, how, worth);
   }
   if (!of_source || (s != REMIXDB_CORRUPT && s != REMIXDB_IO)) return s;
   return stuck(x, c, how);

@@ -26,8 +26,9 @@
 //       the old file, also if tables reached that by an older index.
 //   G3  A collection that fails before the install leaves nothing behind and changes nothing. A file with a live value
 //       that cannot be read, or whose tables cannot be read, is never collected: the damage stays where it is. A value
-//       whose head is damaged is not seen. So the values of a file that are seen are counted, and their bytes are those
-//       that were written to it, or all that tables refer to is among them.
+//       whose head is damaged is not seen. So the pass counts the bytes of the values that it sees. If they are fewer
+//       than were written to the file, or nobody knows how many were, the file is collected only if the live ones among
+//       them are all to which tables refer.
 #ifndef STORE_COLLECT_H
 #define STORE_COLLECT_H
 

@@ -36,9 +36,9 @@ static enum remixdb_status note_whole(struct xdb *x, struct value_file *f, const
   const uint64_t end = to->at + value_cost(klen, to->len);
   if (f->high == 0 || to->at < f->low) f->low = to->at;
   if (end > f->high) f->high = end;
-  // CURRENT states the bytes of the files that it names.
-  if (!value_set_find(&x->replay_from->values, f->number))
-    atomic_fetch_add_explicit(&f->value_bytes, to->len, memory_order_relaxed);
+  // CURRENT states the bytes of the files that it names, as they were when it was written.
+  if (value_set_find(&x->replay_from->values, f->number)) f->uncounted = true;
+  else atomic_fetch_add_explicit(&f->value_bytes, to->len, memory_order_relaxed);
   atomic_fetch_add_explicit(&x->replay_into->apart_bytes, to->len, memory_order_relaxed);
   return value_list_add(&x->replay_into->values, f);
 }

@@ -50,6 +50,7 @@ struct value_file {
   uint64_t low, high;            // for a replay: the records that the log refers to are in [low, high); 0: none
   // For the collection of garbage (store/collect.h); guarded by collect.lock
   uint64_t measured, expected;  // live bytes that a pass found, and those that were expected then; 0: no pass yet
+  bool uncounted;               // value_bytes may lack values that the log has after the last save; set by the replay
   bool stuck;                   // it cannot be collected: a live value in it cannot be read
   _Atomic bool dirty;           // it has bytes that no sync has covered; release by the writer of the bytes
 };
