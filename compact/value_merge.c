@@ -40,7 +40,8 @@ bool compact_value_debt_paid(const struct compact *c, const struct remix *x) {
   return paid && (again_ns == 0 || time_ns() >= again_ns);
 }
 
-uint64_t value_merge_room(const struct compact *c, const struct version *store) {
+// Bytes that may be written before value files take too much (O3). Passes over all tables.
+static uint64_t room_left(const struct compact *c, const struct version *store) {
   uint64_t *const lives = mem_alloc((store->values.nr ? store->values.nr : 1) * sizeof(*lives)), live = 0;
   if (lives && live_values(store, lives) == REMIXDB_OK)
     for (uint32_t i = 0; i < store->values.nr; i++) live += lives[i];
@@ -56,7 +57,7 @@ uint64_t value_merge_spans(const struct compact *c, const struct version *store,
   if (!d || !compact_value_debt_paid(c, x)) return 0;
   uint64_t set = 0, share, bytes = 0;
   const uint64_t due = debt_due(c, x, &share);
-  if (*room == VALUE_ROOM_UNKNOWN) *room = value_merge_room(c, store);
+  if (*room == VALUE_ROOM_UNKNOWN) *room = room_left(c, store);
   for (uint32_t i = 0; i < REMIX_SPANS; i++) {
     if (atomic_load_explicit(&d->spans[i], memory_order_relaxed) < due || bytes + share > *room) continue;
     if (set && bytes + share > COMPACT_VALUES_MOST) break;

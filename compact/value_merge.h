@@ -31,8 +31,6 @@
 // debt begins again. *room: bytes that the round may still write for O3, less what is chosen after the call; first
 // VALUE_ROOM_UNKNOWN.
 uint64_t value_merge_spans(const struct compact *c, const struct version *store, const struct remix *x, uint64_t *room);
-// Those bytes. Passes over all tables.
-uint64_t value_merge_room(const struct compact *c, const struct version *store);
 
 struct value_merge;
 // add: gets each record, in the order of the calls of value_merge_add; `arg` is its first argument. The records have

@@ -19,7 +19,7 @@ struct value_want {
 };
 
 // Asks for values, at most VALUE_AHEAD_NR, neighbours together. For callers that have asked value_cold. Cannot fail:
-// what is not asked for is read when the reader comes there. Takes no descriptor that others need.
+// the reader reads all the same when it comes there. Takes no descriptor that others need.
 void value_ask(const struct value_want *wants, uint32_t nr);
 
 // The values that a reader has asked for, in the order of its reading. All zero: none. One thread at a time uses it.

@@ -53,8 +53,8 @@ static void probe(void *arg) {
   else put("else");
 }
 
-// The first thread holds the leaf and waits for the log, the second one waits for the leaf. Returns the wake-ups: that
-// of the first thread, and that of the second one, unless it did not sleep yet.
+// The first thread holds the leaf and waits for the log, the second one waits for the leaf. Returns how many were
+// woken: the first thread, and the second one, unless it did not sleep yet.
 static uint32_t wakes_of(void *(*first)(void *arg)) {
   pthread_t t[2];
   put("same");
