@@ -95,14 +95,15 @@ struct compact {
                                  // COMPACT_LEVEL_BIAS) in the bits above. 0: as in `build`. Relaxed: a user may change
                                  // it at any time
   bool tags;
-  uint32_t young_from;                // COMPACT_YOUNG_FROM; 0: there are no young views
-  _Atomic uint64_t garbage_from;      // COMPACT_GARBAGE; 0: there are no merges for garbage. Relaxed: tests change it
-  _Atomic uint32_t join;              // COMPACT_JOIN; 0: there are no joins, and no partition leaves because nothing
-                                      // lives in it. Relaxed: tests change it
-  _Atomic uint64_t joins_ns;          // no join before this time, because the disk was full, or memory was short.
-                                      // Relaxed
-  _Atomic uint64_t value_debt;        // bytes that are due for a span (compact/value_merge.h); 0: by its values and
-                                      // tables. Relaxed: tests set it
+  uint32_t young_from;            // COMPACT_YOUNG_FROM; 0: there are no young views
+  _Atomic uint64_t garbage_from;  // COMPACT_GARBAGE; 0: there are no merges for garbage. Relaxed: tests change it
+  _Atomic uint32_t join;          // COMPACT_JOIN; 0: there are no joins, and no partition leaves because nothing
+                                  // lives in it. Relaxed: tests change it
+  _Atomic uint64_t joins_ns;      // no join before this time, because the disk was full, or memory was short.
+                                  // Relaxed
+  _Atomic uint64_t value_debt;    // bytes that are due for a span (compact/value_merge.h); 0: by its values and
+                                  // tables. Relaxed: tests set it
+  _Atomic uint64_t values_room;   // bytes of garbage that value merges may leave; 0: by O3 there. Relaxed: tests set it
   _Atomic uint32_t scan_merge_parts;  // partitions that a scan round merges at most; at least 1
   size_t memtable_size;               // bytes; 1/16 of it may be handed back
   uint64_t memory;                    // bytes of memory that the process may use, with its page cache; 0: not known
@@ -116,6 +117,7 @@ struct compact {
   _Atomic uint64_t expired_ms;      // records with an expiry up to this time go; 0: none. Relaxed
   _Atomic bool yield;               // a scan round ends soon. Relaxed
   _Atomic bool dropped_too;         // the round of a memtable merges a partition for dropped spaces, too. Relaxed
+  _Atomic bool values_wait;         // a value merge is due, and value files have no room for it. Relaxed: advice
   struct value_log values;          // where rounds write values apart; nobody else does
   struct value_mark mark;           // of `values`, when the round in progress began, if `marked`
   bool marked;                      // a round has begun, and its version is not installed yet. The round's thread
@@ -244,11 +246,11 @@ void compact_room_fini(struct compact_room *room);
 // would take too much beside the old ones: *out is then NULL, and the caller runs compact_room_step, and calls again
 // with the newest version as base. If a merge cannot read a table, the call makes the round again without that merge
 // (view/part.h, P4). Joins, merges for garbage, for dropped spaces and of `whole` then leave the partition as it is.
-// New data becomes a run of its young view, or, where young views are not wanted, of its view. At COMPACT_UNREAD_RUNS
-// runs the new data is merged with all runs of the young view. So the round fails only if a partition would have that
-// many runs all the same, or cannot be opened, or its young view cannot be built. For want of room or memory only joins
-// are left undone: the call makes a round that had some again without them. Fails with REMIXDB_NOMEM, REMIXDB_IO,
-// REMIXDB_NOSPACE or REMIXDB_CORRUPT.
+// New data becomes a run in its young view, or in its older view where young views are not wanted. At
+// COMPACT_UNREAD_RUNS runs the new data is merged with all runs of the young view. So the round fails only if a
+// partition would have that many runs all the same, or cannot be opened, or its young view cannot be built. For want of
+// room or memory only joins are left undone: the call makes a round that had some again without them. Fails with
+// REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base,
                                              const struct wh *frozen, const struct wh *spaces, bool allow_abort,
                                              struct compact_whole *whole, struct compact_room *room,

@@ -6,6 +6,7 @@
 #include "value/readahead.h"
 #include "view/live.h"
 
+#define MEMTABLES 4u                     // the values of a memtable take so many times its bytes, at most
 #define ROOM_LEAST ((uint64_t)16 << 20)  // bytes of garbage that value files may have in any case
 #define AGAIN_NS 1000000000ull           // without room scans ask again after this time
 #define HELD 256u                        // records that are held back at most,
@@ -46,13 +47,17 @@ static uint64_t room_left(const struct compact *c, const struct version *store) 
   if (lives && live_values(store, lives) == REMIXDB_OK)
     for (uint32_t i = 0; i < store->values.nr; i++) live += lives[i];
   mem_free(lives);
-  const uint64_t room = atomic_load_explicit(&c->values.ctx->room, memory_order_relaxed), part = live / 16 * 5;
-  const uint64_t most = live + (part > ROOM_LEAST ? part : ROOM_LEAST);
-  return most > room ? most - room : 0;
+  const uint64_t room = atomic_load_explicit(&c->values.ctx->room, memory_order_relaxed);
+  const uint64_t writers = MEMTABLES * (uint64_t)c->memtable_size;
+  uint64_t garbage = live / 16 * 5 + (writers > COMPACT_VALUES_MOST ? writers : COMPACT_VALUES_MOST);
+  if (garbage > live / 2) garbage = live / 2;
+  if (garbage < ROOM_LEAST) garbage = ROOM_LEAST;
+  const uint64_t given = atomic_load_explicit(&c->values_room, memory_order_relaxed);
+  if (unlikely(given != 0)) garbage = given;
+  return live + garbage > room ? live + garbage - room : 0;
 }
 
-uint64_t value_merge_spans(const struct compact *c, const struct version *store, const struct remix *x,
-                           uint64_t *room) {
+uint64_t value_merge_spans(struct compact *c, const struct version *store, const struct remix *x, uint64_t *room) {
   struct remix_value_debt *const d = remix_value_debt(x);
   if (!d || !compact_value_debt_paid(c, x)) return 0;
   uint64_t set = 0, share, bytes = 0;
@@ -67,6 +72,7 @@ uint64_t value_merge_spans(const struct compact *c, const struct version *store,
   }
   *room -= bytes;
   // Without room each further jump would ask for the merge again.
+  atomic_store_explicit(&c->values_wait, set == 0, memory_order_relaxed);
   if (set == 0) atomic_store_explicit(&d->again_ns, time_ns() + AGAIN_NS, memory_order_relaxed);
   return set;
 }

@@ -14,9 +14,10 @@
 //       it is, and so does the damage.
 //   O2  It writes COMPACT_VALUES_MOST bytes of values at most, about, or one span: it may be given up, and that was in
 //       vain then.
-//   O3  It does not begin if value files would take more than 21/16 of the bytes of their live values then, or 16 MiB
-//       more than these: as much as writers may fill without a wait (store/value_pace.h). Before that the collection of
-//       garbage is due, and makes room (store/collect.h).
+//   O3  It does not begin if value files would have more garbage then than 5/16 of the bytes of their live values, and
+//       the values of a memtable; or than half of the live ones. (16 MiB are never too much.) So writers still have
+//       room before they wait (store/value_pace.h). A merge that has no room tells that (compact.values_wait), and the
+//       collection makes room (store/collect.h).
 #ifndef COMPACT_VALUE_MERGE_H
 #define COMPACT_VALUE_MERGE_H
 
@@ -30,7 +31,7 @@
 // The spans of an older view of the store's version whose debt pays for a merge, one bit each, within O2 and O3. Their
 // debt begins again. *room: bytes that the round may still write for O3, less what is chosen after the call; first
 // VALUE_ROOM_UNKNOWN.
-uint64_t value_merge_spans(const struct compact *c, const struct version *store, const struct remix *x, uint64_t *room);
+uint64_t value_merge_spans(struct compact *c, const struct version *store, const struct remix *x, uint64_t *room);
 
 struct value_merge;
 // add: gets each record, in the order of the calls of value_merge_add; `arg` is its first argument. The records have

@@ -13,7 +13,8 @@
 
 #define SHARE 3u           // a file is collected if 1/3 of it is garbage,
 #define SHARE_FULL 6u      // or 1/6 if all garbage is more than
-#define FULL_PERCENT 30u   // so much of what lives
+#define FULL_PERCENT 30u   // so much of what lives; while a value merge waits for room,
+#define WAIT_PERCENT 20u   // so much
 #define LEAST_PART 64u     // all garbage together is worth a collection if it is 1/64 of a full file
 #define WHOLE_PERCENT 10u  // the same for collect_all,
 #define WHOLE_SHARE 16u    // which collects a file if 1/16 of it is garbage
@@ -160,7 +161,9 @@ static bool is_due(const struct xdb *x, const struct choice *c, enum collect_how
   const uint64_t garbage = c->file ? c->bytes - c->live : 0, all = c->all - c->all_live;
   if (how == COLLECT_WHOLE) return all > c->all_live / 100 * WHOLE_PERCENT && garbage > c->bytes / WHOLE_SHARE;
   if (all < x->values.full / LEAST_PART || garbage == 0) return false;
-  return garbage >= c->bytes / SHARE || (all > c->all_live / 100 * FULL_PERCENT && garbage >= c->bytes / SHARE_FULL);
+  const bool waits = atomic_load_explicit(&x->compact.values_wait, memory_order_relaxed);
+  const uint64_t full = c->all_live / 100 * (waits ? WAIT_PERCENT : FULL_PERCENT);
+  return garbage >= c->bytes / SHARE || (all > full && garbage >= c->bytes / SHARE_FULL);
 }
 
 // Begins with the next file. *any_out: there is one.

@@ -7,10 +7,11 @@
 //
 // A collection takes files that are settled (store/values.h) and of which at least a third seems to be garbage
 // (view/live.h), those with the largest share first. If the garbage of all files is more than three tenths of what
-// lives, a sixth is enough. It is not worth it while all garbage is less than 1/64 of a full file. It passes over the
-// file's records. A record is live if the newest record of its key in the tables has the reference to it, itself or by
-// an index. (Memtables have no reference to a settled file. Records that a newer one hides are never read again: not by
-// this version, and not by a later one.)
+// lives, a sixth is enough; so it is from a fifth on while a value merge waits for room (compact/value_merge.h). It is
+// not worth it while all garbage is less than 1/64 of a full file. It passes over the file's records. A record is live
+// if the newest record of its key in the tables has the reference to it, itself or by an index. (Memtables have no
+// reference to a settled file. Records that a newer one hides are never read again: not by this version, and not by a
+// later one.)
 //
 // A file that still takes values is closed to them when a third of it is garbage, at the end of a round.
 //

@@ -89,7 +89,9 @@ void scan_merge_run(struct xdb *x, struct worker *w) {
     if (any) s = round_install(x, next, false, &installed);
     if (s != REMIXDB_OK) xdb_say(x, "a scan merge failed: %s", err_msg());
     else if (any) xdb_say(x, "scan merge: %.3f s", (double)(installed - began) * 1e-9);
-    if (again = any && s == REMIXDB_OK, again) collect_round(x, w);  // values that were written again leave garbage
+    again = any && s == REMIXDB_OK;
+    // Values that were written again leave garbage, and further merges may wait for its room.
+    if (again || atomic_load_explicit(&x->compact.values_wait, memory_order_relaxed)) collect_round(x, w);
   }
 }
 

@@ -391,27 +391,33 @@ static void load_large(void) {
   GOOD(remixdb_flush(r));
 }
 
-// The collection makes room for the next merge, until all values lie in order.
+// The collection makes room for the next merge, until all values lie in order. In the second turn garbage may hardly be
+// as much as a collection is due for by itself.
 static void test_large(void **state) {
   (void)state;
-  load_large();
-  for (uint32_t n = 0; scan_large() > NR / 5; n++) CHECK(n < 200);
-  CHECK(again() >= NR / 2);
-  close_it();
+  for (uint32_t turn = 0; turn < 2; turn++) {
+    load_large();
+    x->values.full = x->compact.values.full = 4u << 20;
+    if (turn) atomic_store(&x->compact.values_room, (uint64_t)NR * LEN / 100 * 27);
+    for (uint32_t n = 0; scan_large() > NR / 5; n++) CHECK(n < 200);
+    CHECK(again() >= NR / 2);
+    close_it();
+    if (turn == 0) setup_again();
+  }
 }
 
-// Without a collection garbage comes to 5/16 of what lives, or 16 MiB. Then merges end, and scans do not ask for more
+// Without a collection garbage comes to half of what lives. Then merges end, and scans do not ask for more
 // all the time.
 static void test_room(void **state) {
   (void)state;
   static const uint64_t live = (uint64_t)NR * LEN;
   load_large();
   collect_stop(x);
-  for (uint32_t n = 0; again() <= NR / 4; n++) CHECK(scan_large() > 0 && n < 60);
+  for (uint32_t n = 0; again() <= NR / 3; n++) CHECK(scan_large() > 0 && n < 60);
   for (uint32_t n = 0; n < 6; n++) (void)scan_large();
   const uint64_t room = figure("values.room"), moved = again();
-  CHECK_SAYS(room <= live / 100 * 140, "%llu of %llu", (unsigned long long)room, (unsigned long long)live);
-  CHECK_SAYS(moved <= NR / 5 * 2, "%llu", (unsigned long long)moved);
+  CHECK_SAYS(room <= live / 100 * 155, "%llu of %llu", (unsigned long long)room, (unsigned long long)live);
+  CHECK_SAYS(moved <= NR / 8 * 5, "%llu", (unsigned long long)moved);
   epoch_enter(&x->epoch, &r->slot);
   const struct version *const v = xdb_super(x)->version;
   for (uint32_t i = 0; i < v->nr_parts; i++) CHECK(atomic_load(&remix_value_debt(v->parts[i]->remix)->again_ns) != 0);

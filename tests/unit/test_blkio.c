@@ -1198,6 +1198,13 @@ static void test_cold_learned(void **state) {
   blkio_fini(&b);
 }
 
+static uint32_t advised;
+static int count_advice(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice) {
+  (void)e, (void)fd, (void)off, (void)len;
+  advised += advice == ENV_WILL_NEED;
+  return 0;
+}
+
 // So do batches without a lane. Reads past the page cache, and those of a worker, tell nothing.
 static void test_cold_learned_by_batches(void **state) {
   (void)state;
@@ -1221,6 +1228,23 @@ static void test_cold_learned_by_batches(void **state) {
   // The system was told of most reads, so how soon they are there says nothing.
   const uint32_t cold = atomic_load(&b.cold);
   b.disk_ns = UINT64_MAX;
+  // A batch that reads at once times its first read alone.
+  atomic_store(&b.cold, 15);
+  struct blkio_batch two;
+  blkio_batch_begin(&two, blkio_shared(&b), reads, NULL, NULL);
+  reads[0].past = false;
+  blkio_batch_add(&two, 1);
+  blkio_batch_add(&two, 1);
+  OK(blkio_batch_end(&two));
+  assert_int_equal(atomic_load(&b.cold), 14);
+  atomic_store(&b.cold, cold);
+  // The system is told of all reads but the first of each eighth batch.
+  fake_ops.advise = count_advice;
+  advised = 0;
+  atomic_store(&b.nr_trips, 0);
+  for (uint32_t i = 0; i < 8; i++) OK(blkio_read_batch(blkio_shared(&b), reads, 2));
+  assert_int_equal(advised, 8 * 2 - 1);
+  atomic_store(&b.cold, cold);
   atomic_store(&b.nr_trips, 1);
   for (uint32_t i = 0; i < 6; i++) OK(blkio_read_batch(blkio_shared(&b), reads, 2));
   assert_int_equal(atomic_load(&b.cold), cold);
