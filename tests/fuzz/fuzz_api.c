@@ -9,9 +9,6 @@
 // synced, and no batch by half; after a clean close, of all writes.
 #include <errno.h>
 
-#define ZDICT_STATIC_LINKING_ONLY
-#include <zdict.h>
-
 #include "store/async.h"
 #include "store/batch.h"
 #include "store/pin.h"
@@ -99,15 +96,6 @@ struct run {
   uint64_t snapshot_ids[ALL_MAX];
   uint8_t kbuf[FUZZ_KEY_MAX], kbuf2[FUZZ_KEY_MAX], value[VALUE_MAX], got[VALUE_MAX];
 };
-
-// Replaces zstd's function, which tries several parameters with tables of 8 MB each and would take most of an input's
-// time. The store works alike with any dictionary.
-#if defined(FUZZ_ONE)
-size_t ZDICT_trainFromBuffer(void *dict, size_t cap, const void *samples, const size_t *sizes, unsigned nr) {
-  const ZDICT_fastCover_params_t p = {.k = 200, .d = 8, .f = 12, .accel = 1};
-  return ZDICT_trainFromBuffer_fastCover(dict, cap, samples, sizes, nr, p);
-}
-#endif
 
 static int64_t mem_left;  // allocations until the one that fails
 static bool mem_deny(size_t size) {

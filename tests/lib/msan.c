@@ -5,6 +5,7 @@
 // into every program of that mode, as is uring.c.
 #include <aio.h>
 #include <sys/stat.h>
+#define ZDICT_STATIC_LINKING_ONLY
 #include <zdict.h>
 #include <zstd.h>
 
@@ -42,11 +43,12 @@ WRAP(size_t, ZSTD_decompress_usingDDict,
   WRAP_READ(src, len);
   return zstd_wrote(dst, __real_ZSTD_decompress_usingDDict(d, dst, cap, src, len, dict));
 }
-WRAP(size_t, ZDICT_trainFromBuffer, (void *dict, size_t cap, const void *samples, const size_t *sizes, unsigned nr)) {
+WRAP(size_t, ZDICT_trainFromBuffer_fastCover,
+     (void *dict, size_t cap, const void *samples, const size_t *sizes, unsigned nr, ZDICT_fastCover_params_t how)) {
   WRAP_READ(sizes, nr * sizeof(*sizes));
   const char *p = samples;
   for (unsigned i = 0; i < nr; p += sizes[i++]) WRAP_READ(p, sizes[i]);
-  return zstd_wrote(dict, __real_ZDICT_trainFromBuffer(dict, cap, samples, sizes, nr));
+  return zstd_wrote(dict, __real_ZDICT_trainFromBuffer_fastCover(dict, cap, samples, sizes, nr, how));
 }
 
 // ---- AIO
