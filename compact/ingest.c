@@ -5,6 +5,7 @@
 #include <assert.h>
 
 #include "compact/compact.h"
+#include "compact/plan.h"
 #include "compact/tables.h"
 #include "remix/build.h"
 #include "table/scan.h"
@@ -15,13 +16,15 @@
 struct piece {
   struct task task;
   struct compact *c;
-  const struct part *old;  // its views stay below the new tables; NULL: none
-  struct sst **lower;      // else these tables are below: old records that were written again
+  struct part *old;    // its views stay below the new tables; NULL: none
+  bool into_young;     // the new tables go into the young view of `old`: nothing of its older view is read
+  struct sst **lower;  // in place of the view that gets the new tables: its records, written again
   uint32_t nr_lower;
   struct sst **tables;  // of the ingest
   uint32_t nr;
   struct kref anchor;
   struct remix *remix, *young;  // made
+  bool unread;                  // the view of `old` that gets the new tables could not be read
   enum remixdb_status status;
   struct err_saved error;
 };
@@ -32,6 +35,8 @@ struct ingest {
   const struct version *base;  // the tree's
   const struct value_moves *moves;
   uint32_t tree;
+  uint64_t now;         // when the call began, for part_is_left: all tries leave out what one of them has marked
+  bool again;           // a partition could not be read, and the next try leaves it out
   struct sst **tables;  // of the ingest, cut at the partitions' borders; referenced
   uint32_t nr, cap;
   struct sst **made;  // tables that this call has written; referenced
@@ -144,57 +149,60 @@ static enum remixdb_status take_tables(struct ingest *in, const struct compact_i
   return s;
 }
 
-// Writes all records of a partition again, in tables that are cut at the keys `cuts`. Adds them to `made`.
-static enum remixdb_status write_again(struct ingest *in, uint32_t part, const struct kref *cuts, uint32_t nr_cuts) {
-  _Atomic bool failed = false;
-  struct job j = {.c = in->c,
-                  .tree = in->tree,
-                  .base = in->base,
-                  .moves = in->moves,
-                  .part = part,
-                  .nr_parts = 1,
-                  .kind = COMPACT_SPLIT,
-                  .all = true,
-                  .failed = &failed,
-                  .table_bytes = table_bytes(in->c),
-                  .cuts = cuts,
-                  .nr_cuts = nr_cuts};
-  tables_write(&j, in->self);
-  if (j.values.log) value_batch_fini(&j.values);
-  if (j.tell) round_tell(in->c, &j.error);
-  enum remixdb_status s = j.status == REMIXDB_OK ? REMIXDB_OK : err_raise(&j.error);
-  for (uint32_t i = 0; i < j.nr_tables; i++) {
-    if (s == REMIXDB_OK && (s = push(&in->made, &in->nr_made, &in->cap_made, j.tables[i])) == REMIXDB_OK) continue;
-    sst_retire(j.tables[i]);
-    sst_unref(j.tables[i]);
+// A job that writes records of a partition again.
+static struct job job_of(const struct ingest *in, uint32_t part, _Atomic bool *failed) {
+  return (struct job){.c = in->c,
+                      .tree = in->tree,
+                      .base = in->base,
+                      .moves = in->moves,
+                      .part = part,
+                      .nr_parts = 1,
+                      .now = in->now,
+                      .failed = failed,
+                      .table_bytes = table_bytes(in->c)};
+}
+
+// Runs the job, and adds its tables to `made`.
+static enum remixdb_status write_again(struct ingest *in, struct job *j) {
+  tables_write(j, in->self);
+  if (j->values.log) value_batch_fini(&j->values);
+  if (j->tell) round_tell(in->c, &j->error);
+  in->again = in->again || (j->unread && j->newly);
+  enum remixdb_status s = j->status == REMIXDB_OK ? REMIXDB_OK : err_raise(&j->error);
+  for (uint32_t i = 0; i < j->nr_tables; i++) {
+    if (s == REMIXDB_OK && (s = push(&in->made, &in->nr_made, &in->cap_made, j->tables[i])) == REMIXDB_OK) continue;
+    sst_retire(j->tables[i]);
+    sst_unref(j->tables[i]);
   }
-  mem_free(j.tables);
+  mem_free(j->tables);
   return s;
 }
 
 // ---- REMIXes
 
 // Builds a view over the runs of `below` (NULL: none) and then these tables.
-static enum remixdb_status view_build(const struct piece *p, struct worker *w, const struct remix *below,
-                                      struct sst *const *tables, uint32_t nr, bool young, struct remix **out) {
-  const uint32_t kept = below ? below->nr_runs : 0;
+static enum remixdb_status view_build(struct piece *p, struct worker *w, const struct remix *below,
+                                      struct sst *const *tables, uint32_t nr, struct remix **out) {
+  const uint32_t kept = below ? below->nr_runs : 0, all = kept + nr + (p->into_young ? part_old_runs(p->old) : 0);
   struct sst *runs[REMIX_RUNS_MAX];
-  if (kept + nr > REMIX_RUNS_MAX) return err_set(REMIXDB_INVALID, "a partition cannot have %u tables", kept + nr);
+  if (all > REMIX_RUNS_MAX) return err_set(REMIXDB_INVALID, "a partition cannot have %u tables", all);
   for (uint32_t i = 0; i < kept + nr; i++) runs[i] = i < kept ? below->runs[i] : tables[i - kept];
   struct remix_build b = {.queue = w->queue,
                           .old = below,
                           .keep = kept == 32 ? UINT32_MAX : (1u << kept) - 1,
                           .fresh = tables,
                           .nr_fresh = nr};
-  return round_view_build(p->c, &b, runs, kept + nr, young, below, out);
+  const enum remixdb_status s = round_view_build(p->c, &b, runs, kept + nr, p->into_young, below, out);
+  p->unread = s != REMIXDB_OK && b.old_unread && !p->nr_lower;
+  return s;
 }
 
 static enum remixdb_status piece_make(struct piece *p, struct worker *w) {
   struct remix *lower = NULL;
-  enum remixdb_status s = REMIXDB_OK;
-  if (p->old && part_young(p->old)) return view_build(p, w, part_young(p->old), p->tables, p->nr, true, &p->young);
-  if (p->nr_lower) s = view_build(p, w, NULL, p->lower, p->nr_lower, false, &lower);
-  if (s == REMIXDB_OK) s = view_build(p, w, p->old ? part_remix(p->old) : lower, p->tables, p->nr, false, &p->remix);
+  const struct remix *const below = !p->old ? NULL : p->into_young ? part_young(p->old) : part_remix(p->old);
+  enum remixdb_status s = p->nr_lower ? view_build(p, w, NULL, p->lower, p->nr_lower, &lower) : REMIXDB_OK;
+  if (s == REMIXDB_OK)
+    s = view_build(p, w, lower ? lower : below, p->tables, p->nr, p->into_young ? &p->young : &p->remix);
   if (lower) {
     remix_retire(lower);
     remix_unref(lower);
@@ -209,13 +217,17 @@ static void piece_run(struct task *t, struct worker *w) {
 
 // ---- pieces
 
-static void add_piece(struct ingest *in, const struct part *old, struct kref anchor, struct sst **tables, uint32_t nr,
-                      struct sst **lower, uint32_t nr_lower) {
+static struct piece *add_piece(struct ingest *in, struct part *old, struct kref anchor, uint32_t from, uint32_t to) {
   struct piece *const p = &in->pieces[in->nr_pieces++];
-  *p = (struct piece){
-      .c = in->c, .old = old, .anchor = anchor, .tables = tables, .nr = nr, .lower = lower, .nr_lower = nr_lower};
+  *p = (struct piece){.c = in->c,
+                      .old = old,
+                      .into_young = old && part_young(old),
+                      .anchor = anchor,
+                      .tables = in->tables + from,
+                      .nr = to - from};
   p->task.run = piece_run;
-  for (uint32_t i = 0; i < nr; i++) p->task.size += tables[i]->nr_records;
+  for (uint32_t i = 0; i < p->nr; i++) p->task.size += p->tables[i]->nr_records;
+  return p;
 }
 
 // Makes new partitions for the tables [from, to). anchor: the first partition's; ptr NULL: the call chooses a key
@@ -225,7 +237,7 @@ static void add_groups(struct ingest *in, uint32_t from, uint32_t to, struct kre
     const uint32_t nr = to - at < COMPACT_PART_TABLES ? to - at : COMPACT_PART_TABLES;
     const struct sst *const last = at > from ? in->tables[at - 1] : before;
     const struct kref key = at == from && anchor.ptr ? anchor : tables_separator(last, in->tables[at]);
-    add_piece(in, NULL, key, in->tables + at, nr, NULL, 0);
+    (void)add_piece(in, NULL, key, at, at + nr);
     at += nr;
   }
 }
@@ -239,13 +251,31 @@ static enum remixdb_status add_groups_again(struct ingest *in, uint32_t part, ui
   add_groups(in, from, to, part_anchor(old), NULL);
   for (uint32_t i = 1; i < nr_groups; i++) cuts[i - 1] = in->pieces[first + i].anchor;
   const uint32_t made = in->nr_made;
-  const enum remixdb_status s = write_again(in, part, cuts, nr_groups - 1);
+  _Atomic bool failed = false;
+  struct job j = job_of(in, part, &failed);
+  j.kind = COMPACT_SPLIT;
+  j.all = true;
+  j.cuts = cuts;
+  j.nr_cuts = nr_groups - 1;
+  const enum remixdb_status s = write_again(in, &j);
   mem_free(cuts);
   if (s != REMIXDB_OK) return s;
   for (uint32_t i = made, g = first; i < in->nr_made; i++) {
     while (g + 1 < in->nr_pieces && kv_cmp(in->made[i]->min, in->pieces[g + 1].anchor) >= 0) g++;
     in->pieces[g].nr_lower++;
   }
+  return s;
+}
+
+// Plans a partition that merges could not read: it gets the tables [from, to) as plan_unread has decided.
+static enum remixdb_status add_unread(struct ingest *in, struct job *j, uint32_t from, uint32_t to) {
+  struct part *const p = in->base->parts[j->part];
+  struct piece *const piece = add_piece(in, p, part_anchor(p), from, to);
+  const uint32_t made = in->nr_made;
+  piece->into_young = j->young;
+  if (j->kind != COMPACT_MAJOR) return REMIXDB_OK;
+  const enum remixdb_status s = write_again(in, j);
+  piece->nr_lower = in->nr_made - made;
   return s;
 }
 
@@ -260,7 +290,7 @@ static void place_lower(struct ingest *in, uint32_t first, uint32_t made) {
 
 // Plans a partition, which gets the tables [from, to).
 static enum remixdb_status plan_part(struct ingest *in, uint32_t part, uint32_t from, uint32_t to) {
-  const struct part *const p = in->base->parts[part];
+  struct part *const p = in->base->parts[part];
   if (!part_remix(p)) {
     add_groups(in, from, to, part_anchor(p), NULL);
     return REMIXDB_OK;
@@ -268,8 +298,17 @@ static enum remixdb_status plan_part(struct ingest *in, uint32_t part, uint32_t 
   const struct sst *const last = last_table(p);
   uint32_t behind = from;
   while (behind < to && kv_cmp(in->tables[behind]->min, last->max) <= 0) behind++;
-  if (part_runs(p) + (behind - from) > INGEST_RUNS && behind > from) return add_groups_again(in, part, from, to);
-  if (behind > from) add_piece(in, p, part_anchor(p), in->tables + from, behind - from, NULL, 0);
+  const uint32_t nr = behind - from;
+  _Atomic bool failed = false;
+  struct job j = job_of(in, part, &failed);
+  if (nr && part_is_left(p, in->now) && plan_unread(&j, nr, nr)) {
+    const enum remixdb_status s = add_unread(in, &j, from, behind);
+    if (s != REMIXDB_OK) return s;
+  } else if (nr && part_runs(p) + nr > INGEST_RUNS) {
+    return add_groups_again(in, part, from, to);
+  } else if (nr) {
+    (void)add_piece(in, p, part_anchor(p), from, behind);
+  }
   const struct sst *before = last;
   if (behind > from && kv_cmp(in->tables[behind - 1]->max, last->max) > 0) before = in->tables[behind - 1];
   add_groups(in, behind, to, kref(NULL, 0), before);
@@ -294,7 +333,7 @@ static enum remixdb_status add_made(struct ingest *in, const struct piece *p) {
   return s;
 }
 
-static enum remixdb_status plan_all(struct ingest *in) {
+static enum remixdb_status plan_parts(struct ingest *in) {
   uint32_t at = 0;
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = 0; i < in->base->nr_parts && s == REMIXDB_OK; i++) {
@@ -307,12 +346,23 @@ static enum remixdb_status plan_all(struct ingest *in) {
   return s;
 }
 
+// Marks partitions that could not be read. The next try leaves them out.
+static void tell_unread(struct ingest *in) {
+  for (uint32_t i = 0; i < in->nr_pieces; i++) {
+    const struct piece *const p = &in->pieces[i];
+    if (!p->unread) continue;
+    in->again = in->again || !part_is_left(p->old, in->now);
+    if (part_set_unread(p->old, p->status)) round_tell(in->c, &p->error);
+  }
+}
+
 static enum remixdb_status build_all(struct ingest *in) {
   struct task **const tasks = mem_alloc((in->nr_pieces + 1) * sizeof(*tasks));
   if (!tasks) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < in->nr_pieces; i++) tasks[i] = &in->pieces[i].task;
   workers_run(in->c->workers, in->self, tasks, in->nr_pieces);
   mem_free(tasks);
+  tell_unread(in);
   for (uint32_t i = 0; i < in->nr_pieces; i++)
     if (in->pieces[i].status != REMIXDB_OK) return err_raise(&in->pieces[i].error);
   return REMIXDB_OK;
@@ -369,47 +419,57 @@ static enum remixdb_status ingest_make(struct ingest *in, struct version *base, 
   if (!in->pieces) return REMIXDB_NOMEM;
   // Tables that were cut are among the made ones, too, but no piece's lower ones.
   const uint32_t made = in->nr_made;
-  if ((s = plan_all(in)) != REMIXDB_OK) return s;
+  if ((s = plan_parts(in)) != REMIXDB_OK) return s;
   place_lower(in, 0, made);
   if ((s = build_all(in)) != REMIXDB_OK) return s;
   if ((s = next_tree(in, &tree)) != REMIXDB_OK) return s;
   return with_tree(base, in->tree, tree, out);
 }
 
-enum remixdb_status compact_ingest(struct compact *c, struct worker *self, struct version *base,
-                                   struct compact_ingest *from, struct version **out) {
-  struct ingest in = {
-      .c = c, .self = self, .tree = from->tree, .base = version_tree(base, from->tree), .moves = from->moves};
-  const struct value_mark mark = value_log_mark(&c->values);
-  assert(in.base);
-  enum remixdb_status s = version_tree_ready(in.base, c->workers, self, NULL);
-  if (s != REMIXDB_OK) return s;
-  s = ingest_make(&in, base, from, out);
+// One try.
+static enum remixdb_status ingest_once(struct ingest *in, struct version *base, struct compact_ingest *from,
+                                       struct version **out) {
+  const struct value_mark mark = value_log_mark(&in->c->values);
+  const enum remixdb_status s = ingest_make(in, base, from, out);
   err_cleanup_begin();
   for (uint32_t i = 0; i < from->nr && s == REMIXDB_OK; i++)
-    if (crosses(&in, from->tables[i])) sst_retire(from->tables[i]);
-  for (uint32_t i = 0; i < in.nr_pieces; i++) {
-    struct remix *const both[] = {in.pieces[i].remix, in.pieces[i].young};
+    if (crosses(in, from->tables[i])) sst_retire(from->tables[i]);
+  for (uint32_t i = 0; i < in->nr_pieces; i++) {
+    struct remix *const both[] = {in->pieces[i].remix, in->pieces[i].young};
     for (uint32_t k = 0; k < 2; k++) {
       if (both[k] && s != REMIXDB_OK) remix_retire(both[k]);
       remix_unref(both[k]);
     }
   }
-  for (uint32_t i = 0; i < in.nr_made; i++) {
-    if (s != REMIXDB_OK) sst_retire(in.made[i]);
-    sst_unref(in.made[i]);
+  for (uint32_t i = 0; i < in->nr_made; i++) {
+    if (s != REMIXDB_OK) sst_retire(in->made[i]);
+    sst_unref(in->made[i]);
   }
   if (s == REMIXDB_OK) {
-    from->placed = in.tables;
-    from->nr_placed = in.nr;
+    from->placed = in->tables;
+    from->nr_placed = in->nr;
   } else {
-    for (uint32_t i = 0; i < in.nr; i++) sst_unref(in.tables[i]);
-    mem_free(in.tables);
+    for (uint32_t i = 0; i < in->nr; i++) sst_unref(in->tables[i]);
+    mem_free(in->tables);
   }
-  if (s != REMIXDB_OK) value_log_rewind(&c->values, &mark);
-  mem_free(in.pieces);
-  mem_free(in.parts);
-  mem_free(in.made);
+  if (s != REMIXDB_OK) value_log_rewind(&in->c->values, &mark);
+  mem_free(in->pieces);
+  mem_free(in->parts);
+  mem_free(in->made);
   err_cleanup_end();
+  return s;
+}
+
+enum remixdb_status compact_ingest(struct compact *c, struct worker *self, struct version *base,
+                                   struct compact_ingest *from, struct version **out) {
+  const struct version *const tree = version_tree(base, from->tree);
+  const uint64_t now = time_ns();
+  assert(tree);
+  enum remixdb_status s = version_tree_ready(tree, c->workers, self, NULL);
+  for (bool again = s == REMIXDB_OK; again;) {
+    struct ingest in = {.c = c, .self = self, .tree = from->tree, .base = tree, .moves = from->moves, .now = now};
+    s = ingest_once(&in, base, from, out);
+    again = s != REMIXDB_OK && in.again;
+  }
   return s;
 }

@@ -205,10 +205,7 @@ static void decide_minor(struct job *j) {
   j->table_bytes = share_for(j->c, j->bytes);
 }
 
-// Decides for a partition that merges could not read: its new data becomes a run of the young view. Where it has too
-// many runs, the new data is merged with all runs of the young view. Neither reads anything of the older view. Returns
-// false if it would have too many runs all the same.
-static bool decide_unread(struct job *j, uint32_t fresh) {
+bool plan_unread(struct job *j, uint32_t fresh, uint32_t beside) {
   const struct part *const p = old_part(j);
   const uint32_t young = part_young_runs(p);
   if (!part_remix(p)) return false;
@@ -218,7 +215,7 @@ static bool decide_unread(struct job *j, uint32_t fresh) {
     return true;
   }
   const uint32_t merged = tables_planned(j->c, plan_merged_bytes(j, young));
-  if (young == 0 || part_old_runs(p) + merged >= COMPACT_UNREAD_RUNS) return false;
+  if (young == 0 || part_old_runs(p) + merged + beside >= COMPACT_UNREAD_RUNS) return false;
   j->young = true;
   decide_major(j, young);
   return true;
@@ -232,7 +229,7 @@ static void decide(struct job *j) {
     j->kind = COMPACT_KEEP;
     return;
   }
-  if (part_is_left(p, j->now) && decide_unread(j, fresh)) return;
+  if (part_is_left(p, j->now) && plan_unread(j, fresh, 0)) return;
   // in an empty partition tombstones hide no record
   if (!part_remix(p) || mostly_garbage(c, p, j->bytes) || (j->names && part_has_dropped(p, j->names))) {
     plan_all(j);

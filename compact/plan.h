@@ -14,6 +14,11 @@
 void plan_jobs(struct round *r, uint32_t tree, struct compact_whole *whole, uint32_t *next_out);
 // Decides to merge all runs of the job's partitions with the new data.
 void plan_all(struct job *j);
+// Decides for a partition that merges could not read: its new data, of `fresh` tables, becomes runs of the young view.
+// Where it would have too many runs, all runs of the young view are merged with the new data of the job. Neither reads
+// anything of the older view. Returns false if it would have too many runs all the same. beside: further tables that
+// come above that merge.
+bool plan_unread(struct job *j, uint32_t fresh, uint32_t beside);
 // Makes the jobs of both trees for a scan round. For a round of merges for garbage, it plans none of these.
 void plan_scan_merges(struct round *r);
 // Plans the merge of one more partition of the spaces' tree, which is worth it only for its keys of dropped spaces.

@@ -24,9 +24,16 @@ static struct xdb_ref *ref;
 
 static uint32_t key_of(uint32_t i, char buf[16]) { return (uint32_t)snprintf(buf, 16, "%06u", i); }
 
+// For the stores that are opened from now on.
+static void (*logger)(void *priv, const char *line);
+static bool plain;  // no cache, so what is read comes from the disk; and each table is a file of its own
+
 static void open_on(struct simdisk *d, uint32_t workers) {
   struct remixdb_opts o = small_opts(workers);
+  o.logger = logger;
+  if (plain) o.cache_mb = 0;
   OK(xdb_open("/store", &o, simdisk_env(d), &x));
+  if (plain) packs_cannot(x->packs);
   CHECK(ref = remixdb_ref(x));
 }
 
@@ -291,6 +298,120 @@ static void test_unread(void **state) {
   version_unref(before);
   close_it();
   simdisk_destroy(disk);
+}
+
+// ---- below it a partition that cannot be read
+
+static char bad_name[32];  // of the file
+static uint32_t told_bad;  // lines with its name
+
+static void count_bad(void *arg, const char *line) {
+  (void)arg;
+  told_bad += bad_name[0] && strstr(line, bad_name) != NULL;
+}
+
+// A store whose second partition is to be damaged. *path_out: of its oldest table, which is a file of its own.
+static struct part *bad_make(uint32_t young_from, const char **path_out) {
+  logger = count_bad;
+  plain = true;
+  bad_name[0] = 0;
+  store_make(2);
+  x->compact.young_from = young_from;
+  OK(xdb_flush(x));
+  struct part *const p = xdb_super(x)->version->parts[1];
+  CHECK(xdb_super(x)->version->nr_parts > 2 && !part_run(p, 0)->part && !part_is_unread(p));
+  part_ref(p);
+  *path_out = part_run(p, 0)->path;
+  (void)snprintf(bad_name, sizeof(bad_name), "%s", env_name(*path_out));
+  told_bad = 0;
+  return p;
+}
+
+static void bad_end(struct part *p) {
+  part_unref(p);
+  check_files(disk);
+  close_it();
+  simdisk_destroy(disk);
+  logger = NULL;
+  plain = false;
+}
+
+// Flips a bit in each block of the partition's oldest table, and in its compressed keys; the next call flips them back.
+static void damage(const struct part *p) {
+  const struct sst *const t = part_run(p, 0);
+  for (uint64_t off = 40; off < (uint64_t)t->nr_pages * BLOCK_PAGE; off += 512)
+    CHECK(simdisk_flip(disk, t->path, t->base + off, 1));
+  for (uint64_t off = 0; off < t->ckb_len; off += 64) CHECK(simdisk_flip(disk, t->path, t->base + t->ckb_off + off, 1));
+}
+
+static const struct part *part_now(const struct part *was) {
+  const struct version *const v = xdb_super(x)->version;
+  return v->parts[version_find(v, part_anchor(was))];
+}
+
+// A record of the ingest once more, in the partition.
+static bool ingest_one(const struct part *p, uint32_t n) {
+  char key[16], value[60];
+  uint32_t i = 0;
+  for (uint32_t seen = 0;; i++) {
+    const struct kref k = kref(key, key_of(i, key));
+    const bool in = in_ingest(i) && kv_cmp(k, part_anchor(p)) >= 0 && kv_cmp(k, part_run(p, 0)->max) < 0;
+    if (in && seen++ == n) break;
+  }
+  memset(value, 'n', sizeof(value));
+  struct xdb_ingest *const g = remixdb_ingest_begin(ref);
+  CHECK(g && remixdb_ingest_put(g, key, key_of(i, key), value, sizeof(value)));
+  return remixdb_ingest_commit(g);
+}
+
+// The tables of an ingest go into the young view of a damaged partition, and the damage is told once. Where it has too
+// many runs, those of the young view are merged. Without young views the ingest fails, and names the file; writes go
+// on.
+static void test_damaged(void **state) {
+  (void)state;
+  for (uint32_t young = 0; young < 2; young++) {
+    const char *path;
+    struct part *const p = bad_make(young ? COMPACT_YOUNG_FROM : 0, &path);
+    const uint32_t old = part_old_runs(p);
+    uint32_t fewer = 0, most = 0;
+    damage(p);
+    CHECK(ingest() == (young != 0));
+    if (!young) CHECK(remixdb_errcode() == REMIXDB_CORRUPT && strstr(remixdb_errmsg(), path));
+    CHECK(told_bad == 1 && part_unread_ns(part_now(p)) == PART_DAMAGED);
+    for (uint32_t n = 0; n < 45 && young; n++) {
+      const uint32_t before = part_runs(part_now(p));
+      CHECK_SAYS(ingest_one(p, n % 5), "%u: %s", n, remixdb_errmsg());
+      const uint32_t is = part_runs(part_now(p));
+      CHECK(part_old_runs(part_now(p)) == old && part_unread_ns(part_now(p)) == PART_DAMAGED);
+      fewer += is < before;
+      if (is > most) most = is;
+      if (n % 9 == 0) CHECK(remixdb_put(ref, "zz", 2, "w", 1) && remixdb_del(ref, "zz", 2) && remixdb_flush(ref));
+    }
+    CHECK(!young || (fewer > 0 && most + 2 >= COMPACT_UNREAD_RUNS && most < COMPACT_UNREAD_RUNS));
+    CHECK(remixdb_put(ref, "zz", 2, "w", 1) && remixdb_flush(ref) && remixdb_del(ref, "zz", 2));
+    CHECK(told_bad == 1);
+    damage(p);
+    CHECK(has_ingest() == (young != 0));
+    CHECK((young || ingest()) && has_ingest());
+    CHECK(remixdb_compact(ref) && has_ingest() && remixdb_verify(ref));
+    bad_end(p);
+  }
+}
+
+// The same where a read fails.
+static void test_reads_fail(void **state) {
+  (void)state;
+  const char *path;
+  struct part *const p = bad_make(COMPACT_YOUNG_FROM, &path);
+  simdisk_fault_name(disk, bad_name);
+  simdisk_fault(disk, SIMDISK_READ, 0, UINT64_MAX, EIO);
+  CHECK_SAYS(ingest(), "%s", remixdb_errmsg());
+  const struct part *const is = part_now(p);
+  CHECK(told_bad == 1 && part_is_left(is, time_ns()) && part_unread_ns(is) != PART_DAMAGED);
+  CHECK(atomic_load(&is->failed_reads) == 1 && part_young_runs(is) > 0);
+  simdisk_fault(disk, SIMDISK_READ, 0, 0, 0);
+  CHECK(has_ingest() && remixdb_compact(ref) && has_ingest() && remixdb_verify(ref));
+  bad_end(p);
 }
 
 static void test_shapes(void **state) {
@@ -635,6 +756,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls),          cmocka_unit_test(test_power_cuts),
                                      cmocka_unit_test(test_failing_calls),  cmocka_unit_test(test_shapes),
                                      cmocka_unit_test(test_unread),         cmocka_unit_test(test_beside),
+                                     cmocka_unit_test(test_damaged),        cmocka_unit_test(test_reads_fail),
                                      cmocka_unit_test(test_progress),       cmocka_unit_test(test_any_length),
                                      cmocka_unit_test(test_many_partitions)};
   return cmocka_run_group_tests(tests, NULL, NULL);
