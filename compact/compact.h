@@ -121,6 +121,8 @@ struct compact {
   struct value_log values;          // where rounds write values apart; nobody else does
   struct value_mark mark;           // of `values`, when the round in progress began, if `marked`
   bool marked;                      // a round has begun, and its version is not installed yet. The round's thread
+  bool unopened;                    // the last round has failed because a read failed while it opened a partition that
+                                    // was away (view/part.h). The round's thread
   uint32_t apart_from;              // COMPACT_APART, at least KV_REF_MAX + 1; 0: no value is written apart
   const struct remix_watch *watch;  // the watch of the REMIXes that rounds make; NULL: no watch
   struct err_saved left_out;  // why the last rounds left merges undone, apart from partitions that could not be read

@@ -432,11 +432,13 @@ static enum remixdb_status round_begin(struct round *r, const struct version *ba
   trees[TREE_UNNAMED].moves = trees[TREE_SPACES].moves = base->moves.nr ? &base->moves : NULL;
   trees[TREE_UNNAMED].store = trees[TREE_SPACES].store = base;
   const uint32_t nr_parts = base->nr_parts + (spaces ? base->spaces->nr_parts : 0);
+  r->c->unopened = false;
   work_to_open(r);
   for (uint32_t i = 0; i < TREES; i++) {
     const enum remixdb_status s = round_has(r, i)
                                       ? version_tree_ready(trees[i].base, r->c->workers, r->self, &r->c->progress)
                                       : REMIXDB_OK;
+    r->c->unopened = s == REMIXDB_IO;
     if (s != REMIXDB_OK) return s;
   }
   r->pieces = !plan_fits_cache(r->c, base);

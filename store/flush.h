@@ -3,7 +3,8 @@
 // Calls that freeze the active memtable, and calls that wait for rounds: room for writers, flush, compaction of the
 // whole store. All of them run outside of any epoch and lock.
 //
-// If a round fails for lack of space or memory, the call that waits for the round asks for another round after a while.
+// If a round fails for lack of space or memory, or because a read fails while it opens a partition, the call that waits
+// for the round asks for another round after a while.
 #ifndef STORE_FLUSH_H
 #define STORE_FLUSH_H
 
@@ -14,8 +15,8 @@
 // too, lets the log release its older segments.
 enum xdb_freeze { XDB_FREEZE_FULL, XDB_FREEZE_USED, XDB_FREEZE_ANY };
 // Makes room for a writer: waits until no memtable is frozen, then freezes the active memtable, if it still is as
-// `when` demands (batch: see xdb_round_due). Does not wait for the round. Fails with REMIXDB_NOSPACE or REMIXDB_NOMEM
-// if there is no room now, or with the failure that stopped the store.
+// `when` demands (batch: see xdb_round_due). Does not wait for the round. Fails with REMIXDB_NOSPACE, REMIXDB_NOMEM or
+// REMIXDB_IO if there is no room now, or with the failure that stopped the store.
 MUST_CHECK enum remixdb_status xdb_wait_room(struct xdb *x, enum xdb_freeze when, size_t batch);
 // The same for one record and a full memtable, but waits for a round or a flush no longer than ROOM_WAIT_NS. *late_out:
 // the time has passed, and there is still no room. The full memtable then takes the record all the same, up to
@@ -29,8 +30,8 @@ MUST_CHECK enum remixdb_status xdb_wait_room_a_while(struct xdb *x, bool *late_o
 // tests and benchmarks.
 MUST_CHECK enum remixdb_status xdb_wait_idle(struct xdb *x);
 // Brings the active memtable into tables, and waits until it is there. Returns the failure of the memtable's round
-// (REMIXDB_NOSPACE, REMIXDB_NOMEM, or the failure that stopped the store), although a later round may still succeed.
-// Fails also with REMIXDB_READONLY.
+// (REMIXDB_NOSPACE, REMIXDB_NOMEM, REMIXDB_IO, or the failure that stopped the store), although a later round may still
+// succeed. Fails also with REMIXDB_READONLY.
 MUST_CHECK enum remixdb_status xdb_flush(struct xdb *x);
 // Like xdb_flush, for the closing of a store, so that the log is empty. If the flush fails, the log keeps the records.
 void xdb_flush_last(struct xdb *x);

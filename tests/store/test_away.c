@@ -4,6 +4,8 @@
 // partitions that cannot be brought, and calls that must work while partitions are away.
 #include "tests/lib/store.h"
 
+#include <errno.h>
+
 #include "remix/pack.h"
 #include "remix/paged.h"
 #include "remixdb.h"
@@ -17,6 +19,7 @@ static struct env counting;
 static const struct env_ops *real;
 static struct env_ops ops;
 static _Atomic uint64_t bytes_read;
+static _Atomic bool reads_fail;
 static struct xdb *watched;  // the store whose round is watched while it opens partitions; NULL: none is
 static uint64_t least_work, most_done, nr_looks;
 
@@ -29,6 +32,7 @@ static void look(void) {
 
 static ssize_t count_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
   if (watched) look();
+  if (atomic_load_explicit(&reads_fail, memory_order_relaxed)) return -EIO;
   const ssize_t n = real->pread(e, fd, buf, len, off);
   if (n > 0) atomic_fetch_add_explicit(&bytes_read, (uint64_t)n, memory_order_relaxed);
   return n;
@@ -498,6 +502,52 @@ static void test_damaged(void **state) {
   files_only = false;
 }
 
+// A failed round may be tried again at once.
+static void hurry(struct xdb *x) {
+  pthread_mutex_lock(&x->lock);
+  x->rounds.failed_ns = 0;
+  pthread_mutex_unlock(&x->lock);
+}
+
+#define IO_ERROR(call) assert_true(!(call) && remixdb_errcode() == REMIXDB_IO && remixdb_errmsg()[0])
+
+// A read fails while the round of a memtable opens partitions. Writes go on until the next memtable is full, too. When
+// reads succeed again, so does the round, and so do writes.
+static void test_reads_fail(void **state) {
+  (void)state;
+  struct state s;
+  char key[24], value[100] = {0};
+  store_make();
+  store_open(&s, 0);
+  const uint32_t away = nr_away(s.x);
+  CHECK(remixdb_put(s.ref, key, key_of(1, key), value, 1));
+  atomic_store(&reads_fail, true);
+  IO_ERROR(remixdb_flush(s.ref));
+  assert_int_equal(nr_away(s.x), away);
+  uint32_t nr = 0;
+  while (remixdb_put(s.ref, key, key_of(nr, key), value, nr % 100)) CHECK(++nr < KEYS);
+  assert_int_equal(remixdb_errcode(), REMIXDB_IO);
+  assert_true(nr > 100);
+  hurry(s.x);
+  IO_ERROR(remixdb_flush(s.ref));
+  IO_ERROR(remixdb_put(s.ref, "x", 1, "y", 1));
+  atomic_store(&reads_fail, false);
+  hurry(s.x);
+  CHECK(remixdb_put(s.ref, "x", 1, "y", 1) && remixdb_flush(s.ref));
+  assert_true(nr_away(s.x) < away);
+  for (uint32_t again = 0; again < 2; again++) {
+    for (uint32_t i = 0; i < nr; i++) {
+      uint32_t len = 100;
+      CHECK(remixdb_getn(s.ref, key, key_of(i, key), value, sizeof(value), &len) && len == i % 100);
+    }
+    check_key(s.ref, KEYS - 1);
+    CHECK(remixdb_probe(s.ref, "x", 1) && remixdb_verify(s.ref));
+    store_close(&s);
+    store_open(&s, 0);
+  }
+  store_close(&s);
+}
+
 // A missing or foreign file is found by the opening itself.
 static void test_missing(void **state) {
   (void)state;
@@ -558,9 +608,10 @@ static void test_untouched(void **state) {
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_opening), cmocka_unit_test(test_ways),      cmocka_unit_test(test_work),
-      cmocka_unit_test(test_room),    cmocka_unit_test(test_threads),   cmocka_unit_test(test_damaged),
-      cmocka_unit_test(test_missing), cmocka_unit_test(test_untouched), cmocka_unit_test(test_quick),
+      cmocka_unit_test(test_opening),    cmocka_unit_test(test_ways),      cmocka_unit_test(test_work),
+      cmocka_unit_test(test_room),       cmocka_unit_test(test_threads),   cmocka_unit_test(test_damaged),
+      cmocka_unit_test(test_missing),    cmocka_unit_test(test_untouched), cmocka_unit_test(test_quick),
+      cmocka_unit_test(test_reads_fail),
   };
   return check_seed_end(cmocka_run_group_tests(tests, setup, teardown));
 }
