@@ -97,9 +97,17 @@ static uint32_t runs_dropped(const struct remix *x, const struct names *n) {
   return set;
 }
 
-// The same for both views of a partition. Returns false if no run can leave. Returns false, too, if all runs of the
+// Tells whether a look at the partition, or a view that is built from its own, has to wait until its time has come: a
+// read has failed. A view may be built all the same where others found damage, because no record is read.
+static bool waits(const struct part *p, uint64_t now) {
+  return part_is_left(p, now) && part_unread_ns(p) != PART_DAMAGED;
+}
+
+// The same for both views of a partition. Returns false if no run can leave now. Returns false, too, if all runs of the
 // older view would leave: then only a merge can remove them.
-static bool part_runs_dropped(const struct part *p, const struct names *n, uint32_t *old_out, uint32_t *young_out) {
+static bool part_runs_dropped(const struct part *p, const struct names *n, uint64_t now, uint32_t *old_out,
+                              uint32_t *young_out) {
+  if (part_dropped(p, n) == PART_STUCK || waits(p, now)) return false;
   *old_out = runs_dropped(part_remix(p), n);
   *young_out = runs_dropped(part_young(p), n);
   return (*old_out || *young_out) && set32_count(*old_out) < part_old_runs(p);
@@ -138,12 +146,13 @@ static enum remixdb_status look_at(struct compact *c, struct epoch_slot *slot, c
   return s;
 }
 
-// The partition could not be read, because of s. Nothing tells which keys a damaged one has: only as a whole, or with a
-// whole table, they can leave. Where a read has failed, a later look may tell.
-static void unread(const struct compact *c, struct part *p, const struct names *n, enum remixdb_status s) {
+// The partition could not be read, because of s. A damaged one becomes `what`; where a read has failed, a later try may
+// succeed.
+static void unread(const struct compact *c, struct part *p, const struct names *n, enum part_dropped what,
+                   enum remixdb_status s) {
   struct err_saved why;
   err_save(&why, s);
-  if (s == REMIXDB_CORRUPT) part_set_dropped(p, n, PART_FEW);
+  if (s == REMIXDB_CORRUPT) part_set_dropped(p, n, what);
   if (part_set_unread(p, s)) round_tell(c, &why);
 }
 
@@ -156,20 +165,20 @@ enum remixdb_status compact_dropped_find(struct compact *c, struct epoch_slot *s
   for (uint32_t i = 0; names_dropped(n) && tree && i < tree->nr_parts; i++) {
     struct part *const p = tree->parts[i];
     enum part_dropped what = part_dropped(p, n);
-    // one whose read has failed is looked at when its time has come
-    if (what == PART_UNKNOWN && (!part_is_left(p, now) || part_unread_ns(p) == PART_DAMAGED)) {
+    if (what == PART_UNKNOWN && !waits(p, now)) {
       const enum remixdb_status s = look_at(c, slot, tree, i, n);
-      if (s == REMIXDB_CORRUPT || s == REMIXDB_IO) unread(c, p, n, s);
+      // nothing tells which keys a damaged one has: they leave as a whole, or with a whole table
+      if (s == REMIXDB_CORRUPT || s == REMIXDB_IO) unread(c, p, n, PART_FEW, s);
       else if (s != REMIXDB_OK) return s;
       what = part_dropped(p, n);
     }
     if (what == PART_CLEAN) continue;
     uint32_t old, young;
     if (part_is_dropped(p, n)) out->parts = true;
-    else if (what != PART_UNKNOWN && part_runs_dropped(p, n, &old, &young)) out->tables = true;
+    else if (what != PART_UNKNOWN && part_runs_dropped(p, n, now, &old, &young)) out->tables = true;
     else if (what == PART_DUE && !part_is_left(p, now)) out->due++;
     else {
-      if (what == PART_DUE || what == PART_UNKNOWN) part_add_again(p, now, &out->again_ns);
+      part_add_again(p, now, &out->again_ns);
       continue;
     }
     out->apart = out->apart || has_apart(p);
@@ -180,10 +189,12 @@ enum remixdb_status compact_dropped_find(struct compact *c, struct epoch_slot *s
 
 // ---- tables that leave
 
-// Makes the view without these runs. *out NULL: all leave, or there is no view.
+// Makes the view without these runs. *out NULL: all leave, or there is no view. *unread_out: the call has failed
+// because it could not read the view or its keys.
 static enum remixdb_status view_without(struct compact *c, struct worker *self, struct remix *x, uint32_t leave,
-                                        struct remix **out) {
+                                        struct remix **out, bool *unread_out) {
   *out = NULL;
+  *unread_out = false;
   if (!x || set32_count(leave) == x->nr_runs) return REMIXDB_OK;
   if (leave == 0) {
     remix_ref(*out = x);
@@ -201,34 +212,45 @@ static enum remixdb_status view_without(struct compact *c, struct worker *self, 
   budget_work_begin(memory, bytes);
   const enum remixdb_status s = round_view_build(c, &b, runs, nr, remix_is_young(x), x, out);
   budget_work_end(memory, bytes);
+  *unread_out = s != REMIXDB_OK && b.old_unread;
   return s;
 }
 
 static enum remixdb_status part_without(struct compact *c, struct worker *self, struct part *p, uint32_t leave_old,
-                                        uint32_t leave_young, struct part **out) {
+                                        uint32_t leave_young, struct part **out, bool *unread_out) {
   struct remix *old, *young = NULL;
-  enum remixdb_status s = view_without(c, self, part_remix(p), leave_old, &old);
-  if (s == REMIXDB_OK) s = view_without(c, self, part_young(p), leave_young, &young);
+  enum remixdb_status s = view_without(c, self, part_remix(p), leave_old, &old, unread_out);
+  if (s == REMIXDB_OK) s = view_without(c, self, part_young(p), leave_young, &young, unread_out);
   return part_new(p, s, old, young, true, out);
 }
 
-// Makes the tree without the tables. *left_out: how many left.
+// Makes the partition for the tree without the tables. One that cannot be read stays as it is. Adds to *left_out how
+// many tables have left.
+static enum remixdb_status make_without(struct compact *c, struct worker *self, struct part *p, const struct names *n,
+                                        uint64_t now, uint32_t *left_out, struct part **out) {
+  uint32_t runs, young_runs;
+  if (!part_is_dropped(p, n) && part_runs_dropped(p, n, now, &runs, &young_runs)) {
+    bool cannot;
+    const enum remixdb_status s = part_without(c, self, p, runs, young_runs, out, &cannot);
+    if (s == REMIXDB_OK) *left_out += set32_count(runs) + set32_count(young_runs);
+    if (s == REMIXDB_OK || !cannot) return s;
+    unread(c, p, n, PART_STUCK, s);
+  }
+  part_ref(*out = p);
+  return REMIXDB_OK;
+}
+
+// Makes the tree without the tables. *left_out: how many have left.
 static enum remixdb_status tree_without(struct compact *c, struct worker *self, const struct version *tree,
                                         const struct names *n, uint32_t *left_out, struct version **out) {
   struct part **const parts = mem_calloc(tree->nr_parts, sizeof(*parts));
   if (!parts) return REMIXDB_NOMEM;
   enum remixdb_status s = REMIXDB_OK;
-  uint32_t nr = 0, runs, young_runs;
+  const uint64_t now = time_ns();
+  uint32_t nr = 0;
   *left_out = 0;
-  for (; nr < tree->nr_parts && s == REMIXDB_OK; nr += s == REMIXDB_OK) {
-    struct part *const p = tree->parts[nr];
-    if (part_is_dropped(p, n) || !part_runs_dropped(p, n, &runs, &young_runs)) {
-      part_ref(parts[nr] = p);
-      continue;
-    }
-    *left_out += set32_count(runs) + set32_count(young_runs);
-    s = part_without(c, self, p, runs, young_runs, &parts[nr]);
-  }
+  for (; nr < tree->nr_parts && s == REMIXDB_OK; nr += s == REMIXDB_OK)
+    s = make_without(c, self, tree->parts[nr], n, now, left_out, &parts[nr]);
   for (uint32_t i = 0; i < nr; i++) part_ref(parts[i]);
   if (s == REMIXDB_OK) s = version_create(parts, nr, out);
   else
@@ -248,8 +270,13 @@ enum remixdb_status compact_dropped_tables(struct compact *c, struct worker *sel
   assert(base->names && base->spaces);
   struct version *tree, *v;
   uint32_t left;
+  *out = NULL;
   enum remixdb_status s = tree_without(c, self, base->spaces, base->names, &left, &tree);
   if (s != REMIXDB_OK) return s;
+  if (left == 0) {
+    version_unref(tree);
+    return s;
+  }
   version_like(tree, base->spaces);
   if ((s = version_copy(base, &v)) != REMIXDB_OK) {
     err_cleanup_begin();

@@ -38,8 +38,10 @@ MUST_CHECK enum remixdb_status compact_dropped_find(struct compact *c, struct ep
 // Estimates how many bytes of tables and of values apart dropped spaces have in the version. Reads no block.
 uint64_t compact_dropped_bytes(const struct version *base);
 // Makes the version without the tables that have keys of dropped spaces only, in partitions that have other tables. It
-// has one reference, and no names. Its REMIX files are synced, and the caller syncs their directory entries. On failure
-// no new file is left. Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
+// has one reference, and no names. Its REMIX files are synced, and the caller syncs their directory entries. A
+// partition that cannot be read is marked (view/part.h, P4) and stays as it is: a damaged one for these names, another
+// one until its time has come. *out NULL: no table has left. On failure no new file is left. Fails with REMIXDB_NOMEM,
+// REMIXDB_IO or REMIXDB_NOSPACE.
 MUST_CHECK enum remixdb_status compact_dropped_tables(struct compact *c, struct worker *self,
                                                       const struct version *base, struct version **out);
 #endif

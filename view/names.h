@@ -55,8 +55,8 @@ bool names_have_ids(const struct names *n, uint32_t first, uint32_t last);
 // Finds the first stretch of ids from `from` on that no space has, up to `last`: [*first_out, *last_out]. Returns false
 // if there is none.
 bool names_gap(const struct names *n, uint32_t from, uint32_t last, uint32_t *first_out, uint32_t *last_out);
-// Tells lists of one store apart: lists with the same stamp have the same spaces. The lowest two bits are 0.
-static inline uint64_t names_stamp(const struct names *n) { return (uint64_t)n->next_id << 32 | (uint64_t)n->nr << 2; }
+// Tells lists of one store apart: lists with the same stamp have the same spaces. The lowest three bits are 0.
+static inline uint64_t names_stamp(const struct names *n) { return (uint64_t)n->next_id << 32 | (uint64_t)n->nr << 3; }
 // Tells whether some space was ever dropped; NULL: none was.
 static inline bool names_dropped(const struct names *n) { return n && n->nr + 1 < n->next_id; }
 

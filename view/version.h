@@ -120,10 +120,11 @@ enum part_dropped {
   PART_CLEAN,  // there is none
   PART_FEW,    // they are too few for a merge
   PART_DUE,    // they are worth a merge
+  PART_STUCK,  // the partition is damaged: they can only leave with all of it
 };
 static inline enum part_dropped part_dropped(const struct part *p, const struct names *n) {
   const uint64_t known = atomic_load_explicit(&p->dropped, memory_order_relaxed);
-  return (known ^ names_stamp(n)) < 4 ? (enum part_dropped)(known & 3) : PART_UNKNOWN;
+  return (known ^ names_stamp(n)) < 8 ? (enum part_dropped)(known & 7) : PART_UNKNOWN;
 }
 static inline void part_set_dropped(struct part *p, const struct names *n, enum part_dropped what) {
   atomic_store_explicit(&p->dropped, names_stamp(n) | (uint64_t)what, memory_order_relaxed);

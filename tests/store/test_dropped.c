@@ -553,6 +553,103 @@ static void test_reads_fail(void **state) {
   no_cache = false;
 }
 
+// Two partitions of the spaces' tree, each with tables of all spaces and then with one of each of its spaces alone.
+static void fill_two(struct world *w, struct simdisk *d) {
+  const struct remixdb_opts o = options(0);
+  struct xdb *x;
+  memset(w, 0, sizeof(*w));
+  OK(xdb_open("/store", &o, simdisk_env(d), &x));
+  use(w, x);
+  packs_cannot(x->packs);
+  shrink(x, (size_t)400 << 10, 16);
+  x->compact.join = 0;
+  x->compact.young_from = 0;
+  for (uint32_t i = 0; i < SPACES; i++) make(w, i);
+  for (uint32_t i = 0; i < SPACES; i++) fill(w, i, 0, 40, 1000);
+  CHECK(remixdb_compact(w->r));
+  x->compact.build.max_pages = 128;
+  for (uint32_t i = SPACES; i-- > 0;) {
+    fill(w, i, 40, 80, 1000);
+    CHECK(remixdb_flush(w->r));
+  }
+  CHECK(xdb_super(x)->version->spaces->nr_parts == 2);
+}
+
+// Flips bits in all blocks and compressed keys of the partition's tables; the next call flips them back.
+static void damage_part(struct simdisk *d, const struct part *p) {
+  for (uint32_t r = 0; r < part_runs(p); r++) {
+    const struct sst *const t = part_run(p, r);
+    for (uint64_t off = 40; off < (uint64_t)t->nr_pages * BLOCK_PAGE; off += 512)
+      CHECK(simdisk_flip(d, t->path, t->base + off, 1));
+    for (uint64_t off = 0; off < t->ckb_len; off += 64) CHECK(simdisk_flip(d, t->path, t->base + t->ckb_off + off, 1));
+  }
+}
+
+// Tables leave a partition, although they cannot leave a damaged one before it.
+static void test_tables_damaged(void **state) {
+  (void)state;
+  struct world w;
+  struct simdisk *const d = simdisk_create();
+  no_cache = true;
+  fill_two(&w, d);
+  struct part *const p = xdb_super(w.x)->version->spaces->parts[0];
+  part_ref(p);
+  damage_part(d, p);
+  drop(&w, 1);
+  CHECK(stat_of(w.x, "dropped_tables") == 0 && part_unread_ns(p) == PART_DAMAGED);
+  drop(&w, 3);
+  const struct version *const v = xdb_super(w.x)->version;
+  CHECK(stat_of(w.x, "dropped_tables") == 1 && v->spaces->parts[0] == p);
+  CHECK(part_dropped(p, v->names) == PART_STUCK);
+  for (uint32_t r = 0; r < part_runs(v->spaces->parts[1]); r++)
+    CHECK(!table_is_dropped(part_run(v->spaces->parts[1], r), v->names));
+  CHECK(stat_of(w.x, "dropped_bytes") > 0);
+  fill(&w, 4, 80, 85, 1000);
+  CHECK(remixdb_flush(w.r));
+  damage_part(d, p);
+  check_all(&w);
+  CHECK(remixdb_compact(w.r));
+  CHECK(stat_of(w.x, "dropped_bytes") == 0);
+  check_all(&w);
+  part_unref(p);
+  leave(&w);
+  simdisk_destroy(d);
+  no_cache = false;
+}
+
+// The nth read fails while a space is dropped. The room of the space comes back when its time has come.
+static void test_tables_reads(void **state) {
+  (void)state;
+  uint32_t failed = 0;
+  no_cache = true;
+  for (uint64_t n = 0;; n++) {
+    struct world w;
+    struct simdisk *const d = simdisk_create();
+    fill_two(&w, d);
+    const uint64_t before = simdisk_calls(d, SIMDISK_READ);
+    simdisk_fault(d, SIMDISK_READ, n, 1, EIO);
+    drop(&w, 1);
+    const bool hit = simdisk_calls(d, SIMDISK_READ) > before + n;
+    simdisk_fault(d, SIMDISK_READ, 0, 0, 0);
+    const struct version *const v = xdb_super(w.x)->version;
+    for (uint32_t i = 0; i < v->spaces->nr_parts; i++) {
+      struct part *const p = v->spaces->parts[i];
+      failed += part_is_unread(p);
+      CHECK(part_unread_ns(p) != PART_DAMAGED);
+      atomic_store(&p->unread_ns, 0);
+    }
+    dropped_ask(w.x);
+    CHECK_SAYS(stat_of(w.x, "dropped_bytes") == 0, "%llu", (unsigned long long)n);
+    CHECK(stat_of(w.x, "dropped_tables") == 1);
+    check_all(&w);
+    leave(&w);
+    simdisk_destroy(d);
+    if (!hit) break;
+  }
+  CHECK(failed > 3);
+  no_cache = false;
+}
+
 // ---- power cuts and a full disk
 
 // Fills three spaces on the disk, drops the one in the middle, and one at the end.
@@ -694,10 +791,11 @@ static void test_no_room(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_mixed),   cmocka_unit_test(test_tables),   cmocka_unit_test(test_readers),
-      cmocka_unit_test(test_writers), cmocka_unit_test(test_given_up), cmocka_unit_test(test_cuts),
-      cmocka_unit_test(test_full),    cmocka_unit_test(test_no_room),  cmocka_unit_test(test_away),
-      cmocka_unit_test(test_joined),  cmocka_unit_test(test_damaged),  cmocka_unit_test(test_reads_fail),
+      cmocka_unit_test(test_mixed),          cmocka_unit_test(test_tables),       cmocka_unit_test(test_readers),
+      cmocka_unit_test(test_writers),        cmocka_unit_test(test_given_up),     cmocka_unit_test(test_cuts),
+      cmocka_unit_test(test_full),           cmocka_unit_test(test_no_room),      cmocka_unit_test(test_away),
+      cmocka_unit_test(test_joined),         cmocka_unit_test(test_damaged),      cmocka_unit_test(test_reads_fail),
+      cmocka_unit_test(test_tables_damaged), cmocka_unit_test(test_tables_reads),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
