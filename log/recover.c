@@ -18,6 +18,8 @@ struct wal_replayed {
   uint64_t durable;  // the largest durable offset that a frame states
   uint64_t frames;   // the sum of the frames' checksums
   bool over;         // a whole frame goes on after the limit: no crash leaves that
+  // Why the frame at `end` is broken, if a value is not whole to which it refers; else status REMIXDB_OK.
+  struct err_saved value;
 };
 
 // Tells whether the values of all records of a frame are whole (L8). p: its records.
@@ -62,7 +64,10 @@ static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_
     if (!wal_frame_decodes(&f, p)) break;
     bool whole;
     if ((s = wal_values_whole(r->values, &f, p, &whole)) != REMIXDB_OK) return s;
-    if (!whole) break;
+    if (!whole) {
+      err_save(&out->value, REMIXDB_CORRUPT);
+      break;
+    }
     const uint8_t *const end = p + f.len;
     for (uint32_t i = 0; i < f.count; i++) {
       struct kv_rec kv;
@@ -190,8 +195,9 @@ static enum remixdb_status wal_chain(struct wal *w, struct wal_seg **all, size_t
 struct recovering {
   struct wal *w;
   struct wal_reader r;
-  const struct wal_seg *top;  // the segment with the highest watermark, or NULL
-  struct wal_level level;     // that watermark
+  const struct wal_seg *top;      // the segment with the highest watermark, or NULL
+  struct wal_level level;         // that watermark
+  char broken[ERR_MSG_MAX + 40];  // what is wrong at the end of the segment that was replayed last
   wal_replay_fn fn;
   void *arg;
   struct wal_recovery *rec;
@@ -240,7 +246,7 @@ static enum remixdb_status wal_judge(struct recovering *v, const struct wal_seg 
   const uint64_t durable = next && next->h.prev_durable > heads.durable ? next->h.prev_durable : heads.durable;
   if (durable > seg->end) {
     if ((s = wal_broken(v, seg, 0, &lost)) != REMIXDB_OK) return s;
-    return wal_lost(&lost, "broken frame; the log says later on that all before %llu was durable",
+    return wal_lost(&lost, "%s; the log says later on that all before %llu was durable", v->broken,
                     (unsigned long long)durable);
   }
   v->rec->cut_bytes += next ? wal_seg_limit(seg) - seg->end : heads.end - seg->end;
@@ -249,7 +255,7 @@ static enum remixdb_status wal_judge(struct recovering *v, const struct wal_seg 
   if ((s = wal_scan(&v->r, &next->key, WAL_HEAD, next->size, &after)) != REMIXDB_OK) return s;
   if (after.durable > 0) {
     if ((s = wal_broken(v, seg, 0, &lost)) != REMIXDB_OK) return s;
-    return wal_lost(&lost, "broken frame; the next segment, %s, was synced after this one", next->path);
+    return wal_lost(&lost, "%s; the next segment, %s, was synced after this one", v->broken, next->path);
   }
   v->rec->cut_bytes += after.end - WAL_HEAD;
   return REMIXDB_OK;
@@ -274,6 +280,13 @@ static enum remixdb_status wal_find_level(struct recovering *v) {
                   (unsigned long long)top->level.gen, (unsigned long long)top->level.end);
 }
 
+// Says what is wrong where a replay has ended.
+static void wal_say_broken(struct recovering *v, const struct wal_replayed *found) {
+  const bool value = found->value.status != REMIXDB_OK;
+  (void)snprintf(v->broken, sizeof(v->broken), value ? "broken frame, by a value apart: %s" : "broken frame%s",
+                 value ? found->value.msg : "");
+}
+
 // Replays one segment. Sets seg->durable to the largest durable offset that a frame, a watermark or the next header
 // states.
 static enum remixdb_status wal_replay_seg(struct recovering *v, struct wal_seg *seg) {
@@ -294,6 +307,7 @@ static enum remixdb_status wal_replay_seg(struct recovering *v, struct wal_seg *
   wal_reader_aim(&v->r, seg);
   s = wal_replay(&v->r, wal_seg_limit(seg), v->fn, v->arg, v->rec, &found);
   if (s != REMIXDB_OK) return s;
+  wal_say_broken(v, &found);
   seg->end = found.end;
   seg->durable = found.durable;
   seg->frames = found.frames;
@@ -318,13 +332,13 @@ static enum remixdb_status wal_judge_seg(struct recovering *v, struct wal_seg *s
   if (marked ? seg->end < v->level.end : v->level.gen > seg->h.gen && !whole) {
     s = wal_broken(v, seg, marked ? v->level.end : 0, &lost);
     if (s != REMIXDB_OK) return s;
-    return wal_lost(&lost, "broken frame; by the watermark in %s this was durable", v->top->path);
+    return wal_lost(&lost, "%s; by the watermark in %s this was durable", v->broken, v->top->path);
   }
   if (whole) return REMIXDB_OK;
   // The segment after `next` began only after the header of `next` was durable, and this whole segment, too (L4).
   if (next && next->next) {
     if ((s = wal_broken(v, seg, 0, &lost)) != REMIXDB_OK) return s;
-    return wal_lost(&lost, "broken frame; the log goes on for more than one segment after it");
+    return wal_lost(&lost, "%s; the log goes on for more than one segment after it", v->broken);
   }
   s = next ? wal_seg_open(v->w, next) : REMIXDB_OK;
   return s == REMIXDB_OK ? wal_judge(v, seg) : s;

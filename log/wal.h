@@ -81,7 +81,8 @@ struct wal_values {
   // makes these records durable. A failure becomes the log's sticky error.
   enum remixdb_status (*sync)(void *arg);
   // Tells whether the value of a record is whole. In a recovery a frame with a value that is not whole counts as broken
-  // (L3). Any status other than REMIXDB_OK ends the recovery.
+  // (L3), and the thread's message tells why the value is not whole. Any status other than REMIXDB_OK ends the
+  // recovery.
   enum remixdb_status (*check)(void *arg, const struct kv_rec *rec, bool *whole_out);
   void *arg;
 };

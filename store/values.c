@@ -18,7 +18,7 @@ static enum remixdb_status sync_values(void *arg) { return value_log_sync(&((str
 
 // ---- replaying
 
-// Opens the file of a reference, or finds it among the open ones. *out NULL: there is no such file.
+// Opens the file of a reference, or finds it among the open ones.
 static enum remixdb_status file_of(struct xdb *x, uint64_t number, struct value_file **out) {
   struct value_file *f = value_list_find(&x->replay_into->values, number);
   if (!f) f = value_set_find(&x->replay_from->values, number);
@@ -27,8 +27,7 @@ static enum remixdb_status file_of(struct xdb *x, uint64_t number, struct value_
     value_file_ref(f);
     return REMIXDB_OK;
   }
-  const enum remixdb_status s = value_file_open(&x->value_ctx, number, out);
-  return s == REMIXDB_CORRUPT ? REMIXDB_OK : s;
+  return value_file_open(&x->value_ctx, number, out);
 }
 
 // The record's value is whole: the memtable that the record will be in has its file (A1).
@@ -49,17 +48,15 @@ static enum remixdb_status check_value(void *arg, const struct kv_rec *rec, bool
   struct value_ref to;
   struct value_file *f = NULL;
   *whole_out = !(rec->kind & KV_APART);
-  if (*whole_out || !value_ref_get(rec->val, rec->vlen, &to)) return REMIXDB_OK;
-  err_cleanup_begin();  // a value that is not whole is no failure
-  enum remixdb_status s = file_of(x, to.file, &f);
-  if (s == REMIXDB_OK && f) s = value_check(f, &to, kref(rec->key, rec->klen));
-  *whole_out = s == REMIXDB_OK && f;
-  err_cleanup_end();
-  if (s == REMIXDB_CORRUPT) s = REMIXDB_OK;
-  else if (s != REMIXDB_OK) s = err_set(s, "%s: value file %llu cannot be read", x->dir, (unsigned long long)to.file);
-  if (*whole_out) s = note_whole(x, f, &to, rec->klen);
+  if (*whole_out) return REMIXDB_OK;
+  const bool fits = value_ref_get(rec->val, rec->vlen, &to);
+  enum remixdb_status s = fits ? file_of(x, to.file, &f)
+                               : err_set(REMIXDB_CORRUPT, "a record has a reference to a value that cannot be one");
+  if (s == REMIXDB_OK) s = value_check(f, &to, kref(rec->key, rec->klen));
+  *whole_out = s == REMIXDB_OK;
+  if (s == REMIXDB_OK) s = note_whole(x, f, &to, rec->klen);
   value_file_unref(f);
-  return s;
+  return s == REMIXDB_CORRUPT ? REMIXDB_OK : s;
 }
 
 enum remixdb_status values_replayed(struct xdb *x, struct version *v, const struct memtable *m) {

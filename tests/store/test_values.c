@@ -10,6 +10,8 @@
 #include <dirent.h>
 #include <errno.h>
 
+#include "value/format.h"
+
 #define KEYS 40u
 #define MOST (8u << 20)
 
@@ -580,6 +582,38 @@ static void test_damage(void **state) {
   close_it();
 }
 
+// The header of the value file is damaged, to which durable records of the log refer. The opening names the file.
+static void test_damaged_header(void **state) {
+  (void)state;
+  const struct remixdb_opts o = small_opts(0);
+  memset(now, 0, sizeof(now));
+  open_it(&o);
+  for (uint32_t i = 0; i < 5; i++) put(i, (struct item){true, i, 70000});
+  GOOD(remixdb_sync(r));
+  x->leave_log = true;
+  close_it();
+  char path[2 * TEMP_DIR + 300] = "";
+  DIR *const d = opendir(dir);
+  for (const struct dirent *e; d && (e = readdir(d)) != NULL;)
+    if (ends_with(e->d_name, ".val")) (void)snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+  if (d) (void)closedir(d);
+  for (long off = 0; off < (long)VALUE_HEAD; off += 9) {
+    for (uint32_t turn = 0; turn < 2; turn++) {
+      FILE *const f = fopen(path, "r+b");
+      CHECK(f && fseek(f, off, SEEK_SET) == 0);
+      const int c = fgetc(f);
+      CHECK(fseek(f, off, SEEK_SET) == 0 && fputc(c ^ 16, f) != EOF && fclose(f) == 0);
+      if (turn) continue;
+      struct xdb *none;
+      CHECK(xdb_open(dir, &o, quick_env(), &none) == REMIXDB_CORRUPT);
+      CHECK_SAYS(strstr(err_msg(), path) && strstr(err_msg(), "wal-"), "%s", err_msg());
+    }
+  }
+  open_it(&o);
+  all_is(r, now);
+  close_it();
+}
+
 // A value that is too large for the memory of a memtable and for the log needs neither.
 static void test_large(void **state) {
   (void)state;
@@ -702,6 +736,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_checkpoint, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_checkpoint_beside, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_damage, values_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_damaged_header, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_large, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_amplification, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_beside_a_round, values_setup, teardown),
