@@ -130,9 +130,12 @@ check-layers:
 	@sh tests/layers_check.sh
 check-headers:
 	$(check) $(HDRS) compat/leveldb/leveldb/c.h
-# EXTRA_CFLAGS names a directory that has the headers of xxHash, zstd and cmocka and no others.
+# EXTRA_CFLAGS names a directory that has the headers of xxHash, zstd and cmocka. If it has leveldb/c.h, too, ours comes
+# before.
+check-compile: private CFLAGS_ALL := -Icompat/leveldb $(CFLAGS_ALL)
 check-compile:
-	$(check) $(SRCS) $(SIMPLE:%.out=%.c) $(TOOLS:%=%.c) tools/remixdb.c $(BENCH:%=%.c) $(FIXTURE_SRCS) $(UNIT_SRCS)
+	$(check) $(SRCS) $(LEVELDB_SRCS) $(SIMPLE:%.out=%.c) $(TOOLS:%=%.c) tools/remixdb.c $(BENCH:%=%.c) $(FIXTURE_SRCS) \
+	  $(UNIT_SRCS)
 check-leaks: $B/tests/lib/leak
 	$(check) $<
 check-prefetch: $B/table/hold.o

@@ -169,7 +169,7 @@ static void read_at_moment(struct actor *a, struct xdb_ref *ref, uint32_t key) {
 // Several keys of a space, with their graves, by one call.
 static void read_many(struct actor *a, struct xdb_ref *ref, uint32_t space, uint32_t nr) {
   static _Thread_local uint8_t room[MANY][STAGE_VALUE_MAX], grave[MANY][8];
-  struct remixdb_slice keys[2 * MANY];
+  struct remixdb_slice keys[2 * MANY] = {{NULL, 0}};
   struct remixdb_buf values[2 * MANY];
   bool found[2 * MANY];
   char names[2 * MANY][KLEN_MAX];

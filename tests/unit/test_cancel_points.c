@@ -192,6 +192,7 @@ static bool do_write_out(struct place *p) { return p->ops->write_out(p->e, p->fd
 static bool do_no_direct(struct place *p) { return p->ops->no_direct(p->e, p->fd) >= 0; }
 static bool do_advise(struct place *p) { return p->ops->advise(p->e, p->fd, 0, 8, ENV_WILL_NEED) >= 0; }
 
+#if !defined(REMIXDB_NO_URING)
 // Makes a ring, where the system has them, and ends it.
 static bool do_ring(struct place *p) {
   struct blkio io;
@@ -199,6 +200,7 @@ static bool do_ring(struct place *p) {
   blkio_fini(&io);
   return true;
 }
+#endif
 
 // Finds out whether there is AIO, and reads by it.
 static bool do_aio(struct place *p) {
