@@ -41,7 +41,7 @@ typedef bool (*workers_idle_fn)(void *arg, struct worker *w);
 MUST_CHECK enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t nr_cores, struct blkio *io,
                                               struct epoch *epoch, void (*round)(void *arg, struct worker *w),
                                               void *arg, struct workers **out);
-// Waits until a running round ends, then ends the threads. NULL is allowed.
+// Waits until a running round ends, then ends the threads. No idle work begins any more. NULL is allowed.
 void workers_destroy(struct workers *ws);
 uint32_t workers_count(const struct workers *ws);
 // Changes the number of threads while others ask for rounds; both numbers are 1 to WORKERS_MAX. New threads are pinned

@@ -539,6 +539,94 @@ static void test_idle(void **state) {
   }
 }
 
+// ---- idle work that waits for its turn
+
+static struct {
+  _Atomic uint32_t rounds, idles;  // that have begun
+  _Atomic bool idle_on, round_on;  // they end
+  struct workers *ws;
+} turn;
+
+static bool turn_idle(void *arg, struct worker *w) {
+  (void)arg, (void)w;
+  atomic_fetch_add(&turn.idles, 1);
+  while (!atomic_load(&turn.idle_on)) time_sleep_ns(100000);
+  return false;
+}
+
+static void turn_round(void *arg, struct worker *w) {
+  (void)arg, (void)w;
+  atomic_fetch_add(&turn.rounds, 1);
+  while (!atomic_load(&turn.round_on)) time_sleep_ns(100000);
+}
+
+static void turn_init(struct epoch *epoch, struct blkio *io) {
+  atomic_store(&turn.rounds, 0);
+  atomic_store(&turn.idles, 0);
+  atomic_store(&turn.idle_on, false);
+  atomic_store(&turn.round_on, false);
+  epoch_init(epoch);
+  blkio_init(io, env_posix(), BLKIO_SYNC);
+  OK(workers_create(2, NULL, 0, io, epoch, turn_round, NULL, &turn.ws));
+}
+
+static void wait_for(_Atomic uint32_t *count, uint32_t nr) {
+  while (atomic_load(count) < nr) time_sleep_ns(100000);
+}
+
+// Idle work that is asked for while a worker is at it waits for that one, although another worker has nothing to do.
+static void test_idle_in_turn(void **state) {
+  (void)state;
+  struct epoch epoch;
+  struct blkio io;
+  turn_init(&epoch, &io);
+  atomic_store(&turn.round_on, true);
+  workers_idle(turn.ws, turn_idle);
+  wait_for(&turn.idles, 1);
+  workers_idle(turn.ws, turn_idle);
+  for (uint32_t i = 1; i <= 10; i++) {
+    workers_kick(turn.ws);
+    wait_for(&turn.rounds, i);
+    time_sleep_ns(2000000);  // the worker looks for more
+    assert_int_equal(atomic_load(&turn.idles), 1);
+  }
+  atomic_store(&turn.idle_on, true);
+  wait_for(&turn.idles, 2);
+  workers_destroy(turn.ws);
+  assert_int_equal(atomic_load(&turn.idles), 2);
+  epoch_fini(&epoch);
+}
+
+static void *destroyer(void *arg) {
+  workers_destroy(turn.ws);
+  return arg;
+}
+
+// Idle work that a round asks for does not begin when the threads have been told to end. Nobody can see when they are
+// told, so a slow machine gets several tries.
+static void test_idle_at_end(void **state) {
+  (void)state;
+  uint32_t none = 0;
+  for (uint32_t n = 0; n < 10 && none == 0; n++) {
+    struct epoch epoch;
+    struct blkio io;
+    pthread_t t;
+    turn_init(&epoch, &io);
+    atomic_store(&turn.idle_on, true);
+    workers_kick(turn.ws);
+    wait_for(&turn.rounds, 1);
+    assert_int_equal(pthread_create(&t, NULL, destroyer, NULL), 0);
+    time_sleep_ns(20000000);
+    workers_idle(turn.ws, turn_idle);
+    time_sleep_ns(20000000);
+    atomic_store(&turn.round_on, true);
+    assert_int_equal(pthread_join(t, NULL), 0);
+    none += atomic_load(&turn.idles) == 0;
+    epoch_fini(&epoch);
+  }
+  assert_int_equal(none, 1);
+}
+
 // Later idle work comes by itself, once; ticks go on beside it.
 static void test_later(void **state) {
   (void)state;
@@ -738,6 +826,8 @@ int main(void) {
       cmocka_unit_test(test_no_memory),
       cmocka_unit_test(test_kick_from_many),
       cmocka_unit_test(test_idle),
+      cmocka_unit_test(test_idle_in_turn),
+      cmocka_unit_test(test_idle_at_end),
       cmocka_unit_test(test_kick_alone),
       cmocka_unit_test(test_later),
       cmocka_unit_test(test_added),
