@@ -4,6 +4,7 @@
 #include "tests/lib/check.h"
 #include "tests/lib/rounds.h"
 
+#include "remix/value_debt.h"
 #include "table/scan.h"
 
 #define FROM 60u  // bytes; about half of the values are apart
@@ -209,10 +210,40 @@ static void test_io_fails(void **state) {
   world_fini(&w);
 }
 
+// A value merge that fails has spent its debt: no other one is made before scans have paid again.
+static void test_debt_spent(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w, 2000, 0, 56);
+  world_apart(&w, FROM);
+  w.c.build.max_pages = 4;
+  put_range(&w, 0, w.k.nr, 1, false);
+  round_ok(&w, NULL);
+  struct remix *const x = remix_of(&w, 0);
+  atomic_store(&w.c.value_debt, 1000);
+  w.scan_merges = true;
+  remix_add_value_debt(x, 0, 0, 2000);
+  assert_true(compact_value_debt_paid(&w.c, x));
+  fault_io_set(FAULT_WRITE, 1, true);
+  FAILS(round_try(&w), REMIXDB_NOSPACE);
+  (void)fault_io_end();
+  expect_failed(&w, REMIXDB_NOSPACE, true);
+  assert_false(compact_value_debt_paid(&w.c, x));
+  OK(round_try(&w));
+  assert_null(w.next);
+  remix_add_value_debt(x, 0, 0, 2000);
+  assert_true(compact_value_debt_paid(&w.c, x));
+  OK(round_try(&w));
+  assert_true(w.next && atomic_load(&w.c.stats.again) > 0);
+  world_install(&w);
+  world_fini(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_once), cmocka_unit_test(test_border),    cmocka_unit_test(test_no_value),
-      cmocka_unit_test(test_plan), cmocka_unit_test(test_no_memory), cmocka_unit_test(test_io_fails),
+      cmocka_unit_test(test_once),       cmocka_unit_test(test_border),    cmocka_unit_test(test_no_value),
+      cmocka_unit_test(test_plan),       cmocka_unit_test(test_no_memory), cmocka_unit_test(test_io_fails),
+      cmocka_unit_test(test_debt_spent),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
