@@ -364,11 +364,53 @@ static void test_handed_back(void **state) {
   world_fini(&w);
 }
 
+// The disk is full from the nth write on, where the round meets a damaged partition. The round fails for want of room,
+// and changes nothing. With room it goes on, without the merge.
+static void test_full_disk(void **state) {
+  (void)state;
+  static struct compact_whole whole;
+  struct world w;
+  uint32_t failed = 0;
+  many_runs(&w, 280);
+  w.c.young_from = 1;
+  fill(&w, 0);
+  for (int64_t n = 1;; n++) {
+    w.told = 0;
+    for (uint32_t i = 0; i < w.base->nr_parts; i++) forgive(part_of(&w, i));
+    damage_all(part_of(&w, 1), n % 2);
+    fault_io_set(FAULT_WRITE, n, true);
+    enum remixdb_status s = round_try(&w);
+    const bool any = fault_io_end();
+    damage_all(part_of(&w, 1), n % 2);
+    assert_true(any == (s != REMIXDB_OK) && w.told <= 1 && is_damaged(part_of(&w, 1)) == (w.told == 1));
+    if (any) {
+      failed++;
+      expect_failed(&w, REMIXDB_NOSPACE, n % 4 == 0);
+      damage_all(part_of(&w, 1), n % 2);
+      s = round_try(&w);
+      damage_all(part_of(&w, 1), n % 2);
+    }
+    OK(s);
+    assert_true(w.told == 1 && is_damaged(part_of(&w, 1)) && w.next->parts[1]->young);
+    if (!any) break;
+    compact_retire(w.next, w.base);
+    version_unref(w.next);
+  }
+  assert_true(failed > 3);
+  world_install(&w);
+  whole = (struct compact_whole){.budget = UINT64_MAX};
+  w.whole = &whole;
+  round_ok(&w, NULL);
+  assert_true(whole.end && whole.unread.status == REMIXDB_OK);
+  world_fini(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_memtable),   cmocka_unit_test(test_minor),       cmocka_unit_test(test_minor_io),
       cmocka_unit_test(test_whole),      cmocka_unit_test(test_pause),       cmocka_unit_test(test_given_up),
       cmocka_unit_test(test_new_record), cmocka_unit_test(test_handed_back), cmocka_unit_test(test_long_try),
+      cmocka_unit_test(test_full_disk),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
