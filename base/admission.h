@@ -43,8 +43,8 @@ void admission_fini(struct admission *a);
 // Decides whether there is a choice. data: bytes of all tables; memory: that the process may use with its page cache,
 // 0: not known; most: bytes that the table may take. Without room for the table all reads go through the page cache.
 // Values apart do not count. They are read through the page cache, whatever the choice is, and take room in it from
-// blocks. But where they are most of a store, a block has the references to a hundred values or so: it is read a
-// hundred times as often as one of them, and belongs into the page cache before they do. Any thread.
+// blocks. But where they are most of a store, a block has the references to about a hundred values. So the block is
+// read a hundred times as often as one value, and belongs in the page cache before the values do. Any thread.
 void admission_set(struct admission *a, uint64_t data, uint64_t memory, size_t most);
 size_t admission_memory(const struct admission *a);  // bytes of the table
 // Notes that a reader misses the block that these 64 bits tell. Returns whether it was missed lately, or has a byte of

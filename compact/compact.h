@@ -121,8 +121,8 @@ struct compact {
   struct value_log values;          // where rounds write values apart; nobody else does
   struct value_mark mark;           // of `values`, when the round in progress began, if `marked`
   bool marked;                      // a round has begun, and its version is not installed yet. The round's thread
-  bool unopened;                    // the last round has failed because a read failed while it opened a partition that
-                                    // was away (view/part.h). The round's thread
+  bool reads_failed;                // the last round has failed only because the system could not read: a partition
+                                    // that was away (view/part.h), or records that the round needed. Its thread
   uint32_t apart_from;              // COMPACT_APART, at least KV_REF_MAX + 1; 0: no value is written apart
   const struct remix_watch *watch;  // the watch of the REMIXes that rounds make; NULL: no watch
   struct err_saved left_out;  // why the last rounds left merges undone, apart from partitions that could not be read
@@ -280,9 +280,10 @@ struct compact_ingest {
 // Makes the version that has these tables, too. In each partition they become the newest runs; behind a partition's
 // last key, and in one that is empty, they become new partitions. A table that does not fit into one partition is cut,
 // and a partition that would get too many runs is written again: both go into new tables. In a partition that cannot be
-// read (view/part.h, P4) the tables become runs of the young view, where those of that view are merged first if there
-// are too many; if the partition would have COMPACT_UNREAD_RUNS all the same, the call fails as the read does. *out and
-// other failures as for compact_round; the tables of the ingest stay the caller's, but those that were cut are retired.
+// read (view/part.h, P4) the tables become runs of the young view, whose runs are merged first if there are too many.
+// The call fails as the read does if that leaves too little room for the rounds of memtables, if the young view cannot
+// be read either, or if the store has no young views. *out and other failures as for compact_round; the tables of the
+// ingest stay the caller's, but those that were cut are retired.
 MUST_CHECK enum remixdb_status compact_ingest(struct compact *c, struct worker *self, struct version *base,
                                               struct compact_ingest *in, struct version **out);
 // Sets c->watch for all REMIXes of a version. Call it before another thread has the version.

@@ -97,8 +97,8 @@ static uint32_t runs_dropped(const struct remix *x, const struct names *n) {
   return set;
 }
 
-// Tells whether a look at the partition, or a view that is built from its own, has to wait until its time has come: a
-// read has failed. A view may be built all the same where others found damage, because no record is read.
+// Tells whether a look at the partition, or the build of a view from its views, has to wait until its time has come: a
+// read has failed. Where merges found damage, a build may succeed all the same, because it reads keys only.
 static bool waits(const struct part *p, uint64_t now) {
   return part_is_left(p, now) && part_unread_ns(p) != PART_DAMAGED;
 }
@@ -146,13 +146,13 @@ static enum remixdb_status look_at(struct compact *c, struct epoch_slot *slot, c
   return s;
 }
 
-// The partition could not be read, because of s. A damaged one becomes `what`; where a read has failed, a later try may
-// succeed.
+// The partition could not be read, because of s. It becomes `what` if it is damaged, now or by an earlier merge. Where
+// a read has failed, a later try may succeed.
 static void unread(const struct compact *c, struct part *p, const struct names *n, enum part_dropped what,
                    enum remixdb_status s) {
   struct err_saved why;
   err_save(&why, s);
-  if (s == REMIXDB_CORRUPT) part_set_dropped(p, n, what);
+  if (s == REMIXDB_CORRUPT || part_unread_ns(p) == PART_DAMAGED) part_set_dropped(p, n, what);
   if (part_set_unread(p, s)) round_tell(c, &why);
 }
 

@@ -10,7 +10,8 @@
 #include "remix/build.h"
 #include "table/scan.h"
 
-#define INGEST_RUNS 20u  // runs that an ingest may leave in a partition: the next rounds merge them
+#define INGEST_RUNS 20u    // runs that an ingest may leave in a partition: the next rounds merge them
+#define INGEST_RESERVE 6u  // runs of a partition that cannot be read that an ingest leaves to rounds of memtables
 
 // A partition of the next version that the ingest changes or makes.
 struct piece {
@@ -288,6 +289,16 @@ static void place_lower(struct ingest *in, uint32_t first, uint32_t made) {
   }
 }
 
+// Tells whether rounds of memtables can go on in a partition that cannot be read when it has the tables [from, to),
+// too: a merge of its young view leaves room for more runs. An ingest may fail; a memtable that cannot be brought into
+// tables ends all writes.
+static bool leaves_room(const struct ingest *in, const struct part *p, uint32_t from, uint32_t to) {
+  uint64_t bytes = 0;
+  for (uint32_t r = part_old_runs(p); r < part_runs(p); r++) bytes += run_bytes(part_run(p, r));
+  for (uint32_t i = from; i < to; i++) bytes += run_bytes(in->tables[i]);
+  return part_old_runs(p) + plan_tables(in->c, bytes) + INGEST_RESERVE < COMPACT_UNREAD_RUNS;
+}
+
 // Plans a partition, which gets the tables [from, to).
 static enum remixdb_status plan_part(struct ingest *in, uint32_t part, uint32_t from, uint32_t to) {
   struct part *const p = in->base->parts[part];
@@ -301,7 +312,7 @@ static enum remixdb_status plan_part(struct ingest *in, uint32_t part, uint32_t 
   const uint32_t nr = behind - from;
   _Atomic bool failed = false;
   struct job j = job_of(in, part, &failed);
-  if (nr && part_is_left(p, in->now) && plan_unread(&j, nr, nr)) {
+  if (nr && part_is_left(p, in->now) && leaves_room(in, p, from, behind) && plan_unread(&j, nr, nr)) {
     const enum remixdb_status s = add_unread(in, &j, from, behind);
     if (s != REMIXDB_OK) return s;
   } else if (nr && part_runs(p) + nr > INGEST_RUNS) {

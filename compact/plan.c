@@ -93,12 +93,12 @@ uint64_t plan_merged_bytes(const struct job *j, uint32_t take) {
 }
 
 // The slack is for blocks that do not fill up.
-static uint32_t tables_planned(const struct compact *c, uint64_t bytes) { return tables_for(c, bytes + bytes / 16); }
+uint32_t plan_tables(const struct compact *c, uint64_t bytes) { return tables_for(c, bytes + bytes / 16); }
 
 // Returns the bytes for each table, so that a job writes equal tables rather than full tables and one small table. A
 // single table may become full, because a smaller share could be less than a block.
 static uint64_t share_for(const struct compact *c, uint64_t bytes) {
-  const uint32_t nr = tables_planned(c, bytes);
+  const uint32_t nr = plan_tables(c, bytes);
   return nr <= 1 ? table_bytes(c) : (bytes + bytes / 16) / nr;
 }
 
@@ -214,7 +214,7 @@ bool plan_unread(struct job *j, uint32_t fresh, uint32_t beside) {
     decide_minor(j);
     return true;
   }
-  const uint32_t merged = tables_planned(j->c, plan_merged_bytes(j, young));
+  const uint32_t merged = plan_tables(j->c, plan_merged_bytes(j, young));
   if (young == 0 || part_old_runs(p) + merged + beside >= COMPACT_UNREAD_RUNS) return false;
   j->young = true;
   decide_major(j, young);
@@ -324,7 +324,7 @@ static struct whole_part whole_part_of(const struct compact *c, const struct ver
     const struct part *const p = tree->parts[w.next];
     const struct fresh f = fresh ? fresh[w.next] : (struct fresh){0};
     const uint64_t more = all_live_bytes(c, p) + f.bytes + f.behind_bytes;
-    const uint32_t apart = tables_for(c, w.bytes) + tables_for(c, more), together = tables_planned(c, w.bytes + more);
+    const uint32_t apart = tables_for(c, w.bytes) + tables_for(c, more), together = plan_tables(c, w.bytes + more);
     if (w.next > part && (part_is_unread(p) || part_is_unread(tree->parts[part]))) break;  // alone
     if (w.next > part && more && (together >= apart || together > COMPACT_PART_TABLES || w.bytes + more > most)) break;
     w.bytes += more;

@@ -432,13 +432,13 @@ static enum remixdb_status round_begin(struct round *r, const struct version *ba
   trees[TREE_UNNAMED].moves = trees[TREE_SPACES].moves = base->moves.nr ? &base->moves : NULL;
   trees[TREE_UNNAMED].store = trees[TREE_SPACES].store = base;
   const uint32_t nr_parts = base->nr_parts + (spaces ? base->spaces->nr_parts : 0);
-  r->c->unopened = false;
+  r->c->reads_failed = false;
   work_to_open(r);
   for (uint32_t i = 0; i < TREES; i++) {
     const enum remixdb_status s = round_has(r, i)
                                       ? version_tree_ready(trees[i].base, r->c->workers, r->self, &r->c->progress)
                                       : REMIXDB_OK;
-    r->c->unopened = s == REMIXDB_IO;
+    r->c->reads_failed = s == REMIXDB_IO;
     if (s != REMIXDB_OK) return s;
   }
   r->pieces = !plan_fits_cache(r->c, base);
@@ -478,6 +478,23 @@ static bool can_leave_out(struct round *r, enum remixdb_status s) {
   return any;
 }
 
+// Tells whether nothing has failed but reads of old records.
+static bool only_reads_failed(const struct round *r) {
+  bool any = false;
+  for (uint32_t i = 0; i < r->nr_jobs; i++) {
+    const struct job *const j = &r->jobs[i];
+    bool failed = j->status != REMIXDB_OK && !j->in_vain;
+    if (failed && !j->unread) return false;
+    for (uint32_t o = 0; o < j->nr_outputs; o++) {
+      if (j->outputs[o].status == REMIXDB_OK) continue;
+      if (!j->outputs[o].unread) return false;
+      failed = true;
+    }
+    any = any || failed;
+  }
+  return any;
+}
+
 // Tells which partitions could not be read. The next round leaves them out.
 static void tell_unread(struct round *r) {
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
@@ -497,6 +514,7 @@ static void tell_unread(struct round *r) {
 static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
   if (s != REMIXDB_OK && s != REMIXDB_ABORTED) atomic_fetch_add_explicit(&r->c->stats.failed, 1, memory_order_relaxed);
   if (s != REMIXDB_OK) tell_unread(r);
+  if (s == REMIXDB_IO && only_reads_failed(r)) r->c->reads_failed = true;
   err_cleanup_begin();
   r->again = s != REMIXDB_OK && can_leave_out(r, s);
   for (uint32_t i = 0; i < r->nr_jobs; i++) {

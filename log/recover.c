@@ -18,7 +18,7 @@ struct wal_replayed {
   uint64_t durable;  // the largest durable offset that a frame states
   uint64_t frames;   // the sum of the frames' checksums
   bool over;         // a whole frame goes on after the limit: no crash leaves that
-  // Why the frame at `end` is broken, if a value is not whole to which it refers; else status REMIXDB_OK.
+  // Why the frame at `end` is broken, if a value to which it refers is not whole; else status REMIXDB_OK.
   struct err_saved value;
 };
 

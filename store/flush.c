@@ -10,7 +10,7 @@
 #include "store/values.h"
 
 #define REPORT_NS 50000000ull       // between two reports of a call that waits for a round
-#define RETRY_NS 1000000000ull      // between two tries of a round that failed for want of space or memory
+#define RETRY_NS 1000000000ull      // between two tries of a round that failed in a way that may end
 #define WHOLE_MOST_MIN (64u << 10)  // a compaction of the whole that cannot write so many bytes at once gives up
 #define WHOLE_PASSES 16u            // the most passes over partitions that the disk had no room for
 #define WHOLE_AGAIN 3u              // the most passes more for neighbours that have come to fit each other

@@ -3,7 +3,7 @@
 // Calls that freeze the active memtable, and calls that wait for rounds: room for writers, flush, compaction of the
 // whole store. All of them run outside of any epoch and lock.
 //
-// If a round fails for lack of space or memory, or because a read fails while it opens a partition, the call that waits
+// If a round fails for lack of space or memory, or because the system cannot read what it needs, the call that waits
 // for the round asks for another round after a while.
 #ifndef STORE_FLUSH_H
 #define STORE_FLUSH_H

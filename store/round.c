@@ -183,10 +183,10 @@ static bool leave_whole(struct xdb *x, struct memtable_round *r, enum remixdb_st
   return true;
 }
 
-// After other failures than a lack of space or memory the store refuses writes. One exception: a partition could not be
-// opened, because a read has failed. New data cannot go into it before it is open, and nothing was written.
+// After other failures than a lack of space or memory the store refuses writes. One exception: the system could not
+// read what the round needs, to open a partition or to build a young view. The round itself has installed nothing.
 static void round_failed(struct xdb *x, struct xdb_whole *whole, enum remixdb_status s) {
-  const bool again = may_end(s) || x->compact.unopened;
+  const bool again = may_end(s) || x->compact.reads_failed;
   struct err_saved why;
   err_save(&why, s);
   if (!again) xdb_fail(x, &why);

@@ -20,9 +20,9 @@ struct xdb_whole {
 };
 
 // One round; arg is the store. Workers call it after workers_kick. When no memtable is frozen it makes scan merges
-// only. When the disk is full, memory is short, or a read fails while a partition is opened, the memtable stays frozen,
-// rounds.error says why, and a waiting call asks again (store/flush.h). If the round fails otherwise with a call's
-// work, it is made again without that. If it fails without, the store refuses writes.
+// only. When the disk is full, memory is short, or the system cannot read what the round needs, the memtable stays
+// frozen, rounds.error says why, and a waiting call asks again (store/flush.h). If the round fails otherwise with a
+// call's work, it is made again without that. If it fails without, the store refuses writes.
 void xdb_round_run(void *arg, struct worker *w);
 
 // Tells whether the memtable is full: for one record (batch 0), or for a batch that takes `batch` bytes of memory. With

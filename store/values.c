@@ -55,7 +55,9 @@ static enum remixdb_status check_value(void *arg, const struct kv_rec *rec, bool
   if (s == REMIXDB_OK) s = value_check(f, &to, kref(rec->key, rec->klen));
   *whole_out = s == REMIXDB_OK;
   if (s == REMIXDB_OK) s = note_whole(x, f, &to, rec->klen);
+  err_cleanup_begin();  // the message tells why the value is not whole
   value_file_unref(f);
+  err_cleanup_end();
   return s == REMIXDB_CORRUPT ? REMIXDB_OK : s;
 }
 

@@ -263,8 +263,11 @@ static enum remixdb_status sst_build_pack(struct sst_build *b, const uint8_t *bl
 }
 
 // How dictionaries are trained. ZDICT_trainFromBuffer tries five lengths of segments, with 4 MiB of counters each. It
-// takes 30 to 40 ms, as long as the compression of 8 MB. With these it is 2 to 3 ms, and tables are 2 % larger or
-// smaller (docs/DECISIONS.md).
+// takes 25 to 41 ms, as long as the compression of 5 to 8 MB. With these parameters it takes 2 to 3 ms, and tables are
+// 2 % larger or smaller (docs/DECISIONS.md). Versions before 1.4.5 may have another struct.
+#if ZSTD_VERSION_NUMBER < 10405
+#error "zstd 1.4.5 or later is needed"
+#endif
 static const ZDICT_fastCover_params_t trained_by = {.k = 100, .d = 6, .f = 16, .accel = 2, .splitPoint = 1};
 
 // Trains a dictionary on pages spread over the gathered blocks. A table that is too small or too random has none.
@@ -281,7 +284,9 @@ static enum remixdb_status sst_build_train(struct sst_build *b) {
     memcpy(b->samples + i * BLOCK_PAGE, b->gathered + i * pages / nr * BLOCK_PAGE, BLOCK_PAGE);
     sizes[i] = BLOCK_PAGE;
   }
-  const size_t n = ZDICT_trainFromBuffer_fastCover(b->dict, cap, b->samples, sizes, (unsigned)nr, trained_by);
+  const size_t n = ZSTD_versionNumber() < 10405
+                       ? ZDICT_trainFromBuffer(b->dict, cap, b->samples, sizes, (unsigned)nr)
+                       : ZDICT_trainFromBuffer_fastCover(b->dict, cap, b->samples, sizes, (unsigned)nr, trained_by);
   if (ZDICT_isError(n) || n == 0) return REMIXDB_OK;
   // The parameters are for inputs of one page, because most blocks have one page. Without a size zstd would choose
   // parameters for large inputs. This function allocates the dictionary's memory itself, because zstd up to 1.5.4

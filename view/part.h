@@ -135,12 +135,23 @@ static inline void part_add_again(const struct part *p, uint64_t now, uint64_t *
 // A merge could not read the partition: s is REMIXDB_CORRUPT or REMIXDB_IO. Returns whether to tell that: damage only
 // once.
 bool part_set_unread(struct part *p, enum remixdb_status s);
+// What is known of the keys that a partition has of dropped spaces (part_dropped in view/version.h).
+enum part_dropped {
+  PART_UNKNOWN,
+  PART_CLEAN,  // there is none
+  PART_FEW,    // they are too few for a merge
+  PART_DUE,    // they are worth a merge
+  PART_STUCK,  // the partition is damaged: they can only leave with all of it
+};
+#define PART_DROPPED 7u  // the bits of `dropped` that have it
 // p was made, and may keep tables of `from` (P4). Before another thread has p.
 static inline void part_inherit(struct part *p, const struct part *from) {
   if (likely(!part_is_unread(from))) return;
   atomic_store_explicit(&p->unread_ns, part_unread_ns(from), memory_order_relaxed);
   const uint32_t failed = atomic_load_explicit(&from->failed_reads, memory_order_relaxed);
   atomic_store_explicit(&p->failed_reads, failed, memory_order_relaxed);
+  const uint64_t dropped = atomic_load_explicit(&from->dropped, memory_order_relaxed);
+  if ((dropped & PART_DROPPED) == PART_STUCK) atomic_store_explicit(&p->dropped, dropped, memory_order_relaxed);
 }
 static inline bool part_is_empty(const struct part *p) { return !part_remix(p) && !p->away; }
 // Tells whether the partition has a young view, also if it is away.

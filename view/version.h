@@ -115,16 +115,9 @@ bool part_is_dropped(const struct part *p, const struct names *n);
 // smallest and largest keys; if the partition is away, by the anchors.
 bool part_may_have_dropped(const struct version *tree, uint32_t i, const struct names *n);
 // Knowledge about the keys that a partition has of spaces that n has not. compact/dropped.h finds it out.
-enum part_dropped {
-  PART_UNKNOWN,
-  PART_CLEAN,  // there is none
-  PART_FEW,    // they are too few for a merge
-  PART_DUE,    // they are worth a merge
-  PART_STUCK,  // the partition is damaged: they can only leave with all of it
-};
 static inline enum part_dropped part_dropped(const struct part *p, const struct names *n) {
   const uint64_t known = atomic_load_explicit(&p->dropped, memory_order_relaxed);
-  return (known ^ names_stamp(n)) < 8 ? (enum part_dropped)(known & 7) : PART_UNKNOWN;
+  return (known ^ names_stamp(n)) <= PART_DROPPED ? (enum part_dropped)(known & PART_DROPPED) : PART_UNKNOWN;
 }
 static inline void part_set_dropped(struct part *p, const struct names *n, enum part_dropped what) {
   atomic_store_explicit(&p->dropped, names_stamp(n) | (uint64_t)what, memory_order_relaxed);

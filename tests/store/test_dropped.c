@@ -605,7 +605,11 @@ static void test_tables_damaged(void **state) {
     CHECK(!table_is_dropped(part_run(v->spaces->parts[1], r), v->names));
   CHECK(stat_of(w.x, "dropped_bytes") > 0);
   fill(&w, 4, 80, 85, 1000);
+  w.x->compact.young_from = 1;
+  fill(&w, 0, 80, 85, 1000);
   CHECK(remixdb_flush(w.r));
+  const struct version *const next = xdb_super(w.x)->version;
+  CHECK(next->spaces->parts[0] != p && part_dropped(next->spaces->parts[0], next->names) == PART_STUCK);
   damage_part(d, p);
   check_all(&w);
   CHECK(remixdb_compact(w.r));
@@ -647,6 +651,37 @@ static void test_tables_reads(void **state) {
     if (!hit) break;
   }
   CHECK(failed > 3);
+  no_cache = false;
+}
+
+// All reads fail from the nth one on, where merges have found damage. The look for dropped spaces ends all the same.
+static void test_tables_reads_damaged(void **state) {
+  (void)state;
+  uint32_t stuck = 0;
+  no_cache = true;
+  for (uint64_t n = 0;; n++) {
+    struct world w;
+    struct simdisk *const d = simdisk_create();
+    fill_two(&w, d);
+    struct part *const p = xdb_super(w.x)->version->spaces->parts[0];
+    part_ref(p);
+    (void)part_set_unread(p, REMIXDB_CORRUPT);
+    const uint64_t before = simdisk_calls(d, SIMDISK_READ);
+    simdisk_fault(d, SIMDISK_READ, n, UINT64_MAX, EIO);
+    drop(&w, 1);
+    drop(&w, 3);
+    const bool hit = simdisk_calls(d, SIMDISK_READ) > before + n;
+    simdisk_fault(d, SIMDISK_READ, 0, 0, 0);
+    const struct version *const v = xdb_super(w.x)->version;
+    if (v->spaces->parts[0] == p) CHECK(part_dropped(p, v->names) != PART_UNKNOWN);
+    stuck += part_dropped(p, v->names) == PART_STUCK;
+    check_all(&w);
+    part_unref(p);
+    leave(&w);
+    simdisk_destroy(d);
+    if (!hit) break;
+  }
+  CHECK(stuck > 0);
   no_cache = false;
 }
 
@@ -791,11 +826,21 @@ static void test_no_room(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_mixed),          cmocka_unit_test(test_tables),       cmocka_unit_test(test_readers),
-      cmocka_unit_test(test_writers),        cmocka_unit_test(test_given_up),     cmocka_unit_test(test_cuts),
-      cmocka_unit_test(test_full),           cmocka_unit_test(test_no_room),      cmocka_unit_test(test_away),
-      cmocka_unit_test(test_joined),         cmocka_unit_test(test_damaged),      cmocka_unit_test(test_reads_fail),
-      cmocka_unit_test(test_tables_damaged), cmocka_unit_test(test_tables_reads),
+      cmocka_unit_test(test_mixed),
+      cmocka_unit_test(test_tables),
+      cmocka_unit_test(test_readers),
+      cmocka_unit_test(test_writers),
+      cmocka_unit_test(test_given_up),
+      cmocka_unit_test(test_cuts),
+      cmocka_unit_test(test_full),
+      cmocka_unit_test(test_no_room),
+      cmocka_unit_test(test_away),
+      cmocka_unit_test(test_joined),
+      cmocka_unit_test(test_damaged),
+      cmocka_unit_test(test_reads_fail),
+      cmocka_unit_test(test_tables_damaged),
+      cmocka_unit_test(test_tables_reads),
+      cmocka_unit_test(test_tables_reads_damaged),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -300,7 +300,7 @@ static void test_unread(void **state) {
   simdisk_destroy(disk);
 }
 
-// ---- below it a partition that cannot be read
+// ---- an ingest into a partition that cannot be read
 
 static char bad_name[32];  // of the file
 static uint32_t told_bad;  // lines with its name
@@ -349,18 +349,22 @@ static const struct part *part_now(const struct part *was) {
   return v->parts[version_find(v, part_anchor(was))];
 }
 
+// The nth key of the ingest that is in the partition.
+static uint32_t key_in(const struct part *p, uint32_t n, char *key) {
+  for (uint32_t i = 0, seen = 0;; i++) {
+    const struct kref k = kref(key, key_of(i, key));
+    const bool in = in_ingest(i) && kv_cmp(k, part_anchor(p)) >= 0 && kv_cmp(k, part_run(p, 0)->max) < 0;
+    if (in && seen++ == n) return k.len;
+  }
+}
+
 // A record of the ingest once more, in the partition.
 static bool ingest_one(const struct part *p, uint32_t n) {
   char key[16], value[60];
-  uint32_t i = 0;
-  for (uint32_t seen = 0;; i++) {
-    const struct kref k = kref(key, key_of(i, key));
-    const bool in = in_ingest(i) && kv_cmp(k, part_anchor(p)) >= 0 && kv_cmp(k, part_run(p, 0)->max) < 0;
-    if (in && seen++ == n) break;
-  }
   memset(value, 'n', sizeof(value));
   struct xdb_ingest *const g = remixdb_ingest_begin(ref);
-  CHECK(g && remixdb_ingest_put(g, key, key_of(i, key), value, sizeof(value)));
+  const uint32_t len = key_in(p, n, key);
+  CHECK(g && remixdb_ingest_put(g, key, len, value, sizeof(value)));
   return remixdb_ingest_commit(g);
 }
 
@@ -398,6 +402,27 @@ static void test_damaged(void **state) {
   }
 }
 
+// Ingests of many full tables fail before they take the runs that memtables need.
+static void test_damaged_full(void **state) {
+  (void)state;
+  const char *path;
+  struct part *const p = bad_make(COMPACT_YOUNG_FROM, &path);
+  damage(p);
+  CHECK(ingest());
+  x->compact.build.max_pages = 4;
+  uint32_t taken = 0;
+  while (taken < 40 && ingest()) taken++;
+  CHECK_SAYS(taken < 40 && remixdb_errcode() == REMIXDB_CORRUPT && strstr(remixdb_errmsg(), path), "%s",
+             remixdb_errmsg());
+  for (uint32_t n = 0; n < 40; n++) {
+    char key[16];
+    const uint32_t len = key_in(p, n % 3, key);
+    CHECK_SAYS(remixdb_put(ref, key, len, "w", 1) && remixdb_flush(ref), "%u: %s", n, remixdb_errmsg());
+  }
+  damage(p);
+  bad_end(p);
+}
+
 // The same where a read fails.
 static void test_reads_fail(void **state) {
   (void)state;
@@ -409,7 +434,16 @@ static void test_reads_fail(void **state) {
   const struct part *const is = part_now(p);
   CHECK(told_bad == 1 && part_is_left(is, time_ns()) && part_unread_ns(is) != PART_DAMAGED);
   CHECK(atomic_load(&is->failed_reads) == 1 && part_young_runs(is) > 0);
+  // a young view that cannot be read keeps the memtable from tables until it can
+  char key[16];
+  const uint32_t len = key_in(p, 0, key);
+  simdisk_fault_name(disk, env_name(part_run(is, part_old_runs(is))->path));
+  CHECK(remixdb_put(ref, key, len, "w", 1) && !remixdb_flush(ref) && remixdb_errcode() == REMIXDB_IO);
+  CHECK(remixdb_put(ref, key, len, "v", 1));
   simdisk_fault(disk, SIMDISK_READ, 0, 0, 0);
+  x->rounds.failed_ns = 0;  // no call waits for the next try
+  CHECK_SAYS(remixdb_flush(ref), "%s", remixdb_errmsg());
+  CHECK(remixdb_del(ref, key, len) && ingest());
   CHECK(has_ingest() && remixdb_compact(ref) && has_ingest() && remixdb_verify(ref));
   bad_end(p);
 }
@@ -753,11 +787,11 @@ static void test_progress(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls),          cmocka_unit_test(test_power_cuts),
-                                     cmocka_unit_test(test_failing_calls),  cmocka_unit_test(test_shapes),
-                                     cmocka_unit_test(test_unread),         cmocka_unit_test(test_beside),
-                                     cmocka_unit_test(test_damaged),        cmocka_unit_test(test_reads_fail),
-                                     cmocka_unit_test(test_progress),       cmocka_unit_test(test_any_length),
-                                     cmocka_unit_test(test_many_partitions)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls),         cmocka_unit_test(test_power_cuts),
+                                     cmocka_unit_test(test_failing_calls), cmocka_unit_test(test_shapes),
+                                     cmocka_unit_test(test_unread),        cmocka_unit_test(test_beside),
+                                     cmocka_unit_test(test_damaged),       cmocka_unit_test(test_reads_fail),
+                                     cmocka_unit_test(test_damaged_full),  cmocka_unit_test(test_progress),
+                                     cmocka_unit_test(test_any_length),    cmocka_unit_test(test_many_partitions)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -582,7 +582,7 @@ static void test_damage(void **state) {
   close_it();
 }
 
-// The header of the value file is damaged, to which durable records of the log refer. The opening names the file.
+// Durable records of the log refer to a value file with a damaged header. The opening names the file.
 static void test_damaged_header(void **state) {
   (void)state;
   const struct remixdb_opts o = small_opts(0);
