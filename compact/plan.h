@@ -18,8 +18,8 @@ void plan_all(struct job *j);
 uint32_t plan_tables(const struct compact *c, uint64_t bytes);
 // Decides for a partition that merges could not read. It gets `fresh` more tables, which become runs of the young view.
 // If it would have too many runs, the job merges all runs of the young view, with its new data if it has some. Neither
-// reads anything of the older view. Returns false if the partition would have too many runs all the same. beside: those
-// of the `fresh` tables that are not merged, because they are written already, as the tables of an ingest are.
+// reads anything of the older view. Returns false if the partition would have too many runs all the same. beside: how
+// many `fresh` tables are not merged, because they are written already, as the tables of an ingest are.
 bool plan_unread(struct job *j, uint32_t fresh, uint32_t beside);
 // Makes the jobs of both trees for a scan round. For a round of merges for garbage, it plans none of these.
 void plan_scan_merges(struct round *r);
