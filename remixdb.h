@@ -728,7 +728,8 @@ bool remixdb_txn_rollback(struct xdb_txn *txn);
 // ---- administration
 
 // Brings the memtable into tables, and waits until it is there. Fails also with REMIXDB_NOSPACE, or with
-// REMIXDB_READONLY; the latter also on a snapshot's ref.
+// REMIXDB_READONLY; the latter also on a snapshot's ref. Where the system cannot read what a compaction needs, a flush
+// fails with REMIXDB_IO, and so do puts while memtables are full. Both go on when the read succeeds.
 bool remixdb_flush(struct xdb_ref *ref);
 // Brings all earlier writes into the fewest tables, without deleted keys and overwritten values, and waits until they
 // are there. The call works on one part of the store at a time, and needs room on disk for a copy of that part. Writers
