@@ -280,10 +280,10 @@ struct compact_ingest {
 // Makes the version that has these tables, too. In each partition they become the newest runs; behind a partition's
 // last key, and in one that is empty, they become new partitions. A table that does not fit into one partition is cut,
 // and a partition that would get too many runs is written again: both go into new tables. In a partition that cannot be
-// read (view/part.h, P4) the tables become runs of the young view, whose runs are merged first if there are too many.
-// The call fails as the read does if that leaves too little room for the rounds of memtables, if the young view cannot
-// be read either, or if the store has no young views. *out and other failures as for compact_round; the tables of the
-// ingest stay the caller's, but those that were cut are retired.
+// read (view/part.h, P4) the tables become runs of the young view. If there are too many, the other runs of that view
+// are merged first. The call fails as the read does if that leaves too little room for the rounds of memtables, if the
+// young view cannot be read either, or if the store has no young views. *out and other failures as for compact_round;
+// the tables of the ingest stay the caller's, but those that were cut are retired.
 MUST_CHECK enum remixdb_status compact_ingest(struct compact *c, struct worker *self, struct version *base,
                                               struct compact_ingest *in, struct version **out);
 // Sets c->watch for all REMIXes of a version. Call it before another thread has the version.

@@ -310,7 +310,8 @@ static void count_bad(void *arg, const char *line) {
   told_bad += bad_name[0] && strstr(line, bad_name) != NULL;
 }
 
-// A store whose second partition is to be damaged. *path_out: of its oldest table, which is a file of its own.
+// Makes a store and returns the partition that is to be damaged, its second one. *path_out names the file of the
+// partition's oldest table.
 static struct part *bad_make(uint32_t young_from, const char **path_out) {
   logger = count_bad;
   plain = true;
