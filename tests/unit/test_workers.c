@@ -597,34 +597,66 @@ static void test_idle_in_turn(void **state) {
   epoch_fini(&epoch);
 }
 
-static void *destroyer(void *arg) {
-  workers_destroy(turn.ws);
-  return arg;
+// ---- idle work that comes too late
+
+static struct {
+  _Atomic uint32_t begun, idles;
+  _Atomic bool slept, told;  // the other worker has slept; the threads have been told to end
+  struct workers *ws;
+} at_end;
+
+static bool at_end_idle(void *arg, struct worker *w) {
+  (void)arg, (void)w;
+  atomic_fetch_add(&at_end.idles, 1);
+  return false;
 }
 
-// Idle work that a round asks for does not begin when the threads have been told to end. Nobody can see when they are
-// told, so a slow machine gets several tries.
+// Both tasks of a run have to begin before one of them ends, so each of two workers has one.
+static void at_end_task(struct task *t, struct worker *w) {
+  (void)t, (void)w;
+  atomic_fetch_add(&at_end.begun, 1);
+  while (atomic_load(&at_end.begun) < 2) time_sleep_ns(100000);
+}
+
+// Both workers take a task. The other one looks for idle work after its task, and goes to sleep before the call
+// returns, or does the work.
+static void at_end_meet(struct worker *w) {
+  struct task tasks[2] = {{.run = at_end_task}, {.run = at_end_task}}, *both[2] = {&tasks[0], &tasks[1]};
+  atomic_store(&at_end.begun, 0);
+  workers_run(at_end.ws, w, both, 2);
+}
+
+static void at_end_round(void *arg, struct worker *w) {
+  (void)arg;
+  at_end_meet(w);
+  atomic_store(&at_end.slept, true);
+  while (!atomic_load(&at_end.told)) time_sleep_ns(100000);
+  workers_idle(at_end.ws, at_end_idle);
+  at_end_meet(w);
+}
+
+// For wake_watch: the next thread that wakes the other worker has told it to end.
+static void at_end_wake(const void *what) {
+  (void)what;
+  atomic_store(&at_end.told, true);
+}
+
+// Idle work that a round asks for does not begin when the threads have been told to end.
 static void test_idle_at_end(void **state) {
   (void)state;
-  uint32_t none = 0;
-  for (uint32_t n = 0; n < 10 && none == 0; n++) {
-    struct epoch epoch;
-    struct blkio io;
-    pthread_t t;
-    turn_init(&epoch, &io);
-    atomic_store(&turn.idle_on, true);
-    workers_kick(turn.ws);
-    wait_for(&turn.rounds, 1);
-    assert_int_equal(pthread_create(&t, NULL, destroyer, NULL), 0);
-    time_sleep_ns(20000000);
-    workers_idle(turn.ws, turn_idle);
-    time_sleep_ns(20000000);
-    atomic_store(&turn.round_on, true);
-    assert_int_equal(pthread_join(t, NULL), 0);
-    none += atomic_load(&turn.idles) == 0;
-    epoch_fini(&epoch);
-  }
-  assert_int_equal(none, 1);
+  struct epoch epoch;
+  struct blkio io;
+  epoch_init(&epoch);
+  blkio_init(&io, env_posix(), BLKIO_SYNC);
+  OK(workers_create(2, NULL, 0, &io, &epoch, at_end_round, NULL, &at_end.ws));
+  workers_kick(at_end.ws);
+  while (!atomic_load(&at_end.slept)) time_sleep_ns(100000);
+  atomic_store(&wake_watch, at_end_wake);
+  workers_destroy(at_end.ws);
+  atomic_store(&wake_watch, NULL);
+  assert_true(atomic_load(&at_end.told));
+  assert_int_equal(atomic_load(&at_end.idles), 0);
+  epoch_fini(&epoch);
 }
 
 // Later idle work comes by itself, once; ticks go on beside it.
