@@ -35,6 +35,7 @@ struct build_seg {
 struct build {
   struct remix_build *b;
   uint32_t nr_runs, nr_kept;
+  uint32_t fresh_at;                 // the first new table's number in the new view
   struct sst *runs[REMIX_RUNS_MAX];  // of the new view
   uint8_t run_map[REMIX_RUNS_MAX];   // each old run's number in the new view; UINT8_MAX: the run leaves
   struct remix_fresh fresh_keys;
@@ -208,7 +209,7 @@ static enum remixdb_status build_next_fresh(struct build *x) {
   h->any = s == REMIXDB_OK;
   if (s != REMIXDB_OK) return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
   h->key = f->key;
-  h->run = x->nr_kept + f->table;
+  h->run = x->fresh_at + f->table;
   h->kind = f->kind;
   h->tag = NULL;
   const enum remixdb_status order = build_head_lcp(x, h, f->shared, true);
@@ -218,18 +219,21 @@ static enum remixdb_status build_next_fresh(struct build *x) {
 
 // Decides which head is written next. It is the head that shares the longer prefix with the last key written. If both
 // prefixes have the same length, the call compares the two keys from there on; the lcp of the other head then becomes
-// the length of the prefix that the two heads share.
+// the length of the prefix that the two heads share. Of two versions of a key the newer one comes first.
 static inline enum remixdb_status build_order(struct build *x, bool *old_out) {
   struct build_head *const a = &x->old, *const b = &x->fresh;
   *old_out = a->any;
   if (!a->any || !b->any) return REMIXDB_OK;
   *old_out = a->lcp > b->lcp;
   if (a->lcp != b->lcp) return REMIXDB_OK;
-  if (unlikely(a->lcp == REMIX_SAME)) return err_corrupt(x->runs[b->run]->path, 0, "two versions of a key");
+  if (unlikely(a->lcp == REMIX_SAME)) {
+    if (x->b->newer == 0) return err_corrupt(x->runs[b->run]->path, 0, "two versions of a key");
+    *old_out = a->run > b->run;
+    return REMIXDB_OK;
+  }
   const uint32_t lcp = build_lcp(x, a->key, b->key, a->lcp);
   const bool same = lcp == a->key.len && lcp == b->key.len;
-  // the fresh version of a key comes before the old ones
-  *old_out = !same && (lcp == a->key.len || (lcp < b->key.len && a->key.ptr[lcp] < b->key.ptr[lcp]));
+  *old_out = same ? a->run > b->run : lcp == a->key.len || (lcp < b->key.len && a->key.ptr[lcp] < b->key.ptr[lcp]);
   // the lcp of the head that is written first stays: build_put needs it
   (*old_out ? b : a)->lcp = same ? REMIX_SAME : lcp;
   return REMIXDB_OK;
@@ -297,22 +301,30 @@ static enum remixdb_status build_by_splice(struct build *x, bool dense, bool pro
 
 // ---- which way
 
+static bool build_is_fresh(const struct build *x, uint32_t run) {
+  return run >= x->fresh_at && run - x->fresh_at < x->b->nr_fresh;
+}
+
 // Tells whether the new tables have exactly the records of the leaving runs. (If a version had been dropped, they would
-// have fewer records.) The leaving runs must be newer than the runs that stay, because the new tables are. A view with
-// thin segments is moved only if the caller asks for that way.
+// have fewer records.) The leaving runs must lie together in age, where the new tables come to lie. A view with thin
+// segments is moved only if the caller asks for that way.
 static bool build_can_move(const struct build *x, uint64_t fresh) {
   const struct remix_build *const b = x->b;
   const struct remix *const old = b->old;
+  const uint32_t behind = old->nr_runs - b->newer;
   uint64_t leaving = 0;
-  if (!b->moved || fresh == 0 || (b->keep & (b->keep + 1)) != 0) return false;
-  for (uint32_t r = 0; r < old->nr_runs; r++)
-    if (!(b->keep >> r & 1)) leaving += old->runs[r]->nr_records;
+  if (!b->moved || fresh == 0) return false;
+  for (uint32_t r = 0; r < old->nr_runs; r++) {
+    const bool stays = b->keep >> r & 1;
+    if (stays != (r < x->fresh_at || r >= behind)) return false;
+    if (!stays) leaving += old->runs[r]->nr_records;
+  }
   return leaving == fresh &&
          (b->way == REMIX_BUILD_MOVED || old->nr_entries >= (uint64_t)old->nr_segs * BUILD_MOVE_FILL);
 }
 
 static enum remixdb_status build_by_moving(struct build *x) {
-  const enum remixdb_status s = remix_write_moved(&x->write, x->b->old, x->run_map, x->nr_kept);
+  const enum remixdb_status s = remix_write_moved(&x->write, x->b->old, x->run_map, x->fresh_at, x->b->nr_fresh);
   x->b->entries_copied += x->write.nr_entries;
   x->unreported = (uint32_t)x->write.nr_entries;
   build_report(x, 0);
@@ -324,7 +336,8 @@ static enum remixdb_status build_choose(struct build *x) {
   const struct remix *const old = b->old;
   uint64_t fresh = 0, kept = 0, pages = 0;
   for (uint32_t i = 0; i < b->nr_fresh; i++) fresh += b->fresh[i]->nr_records;
-  for (uint32_t r = 0; r < x->nr_kept; r++) {
+  for (uint32_t r = 0; r < x->nr_runs; r++) {
+    if (build_is_fresh(x, r)) continue;
     kept += x->runs[r]->nr_records;
     if (!x->runs[r]->ckb_len) pages += x->runs[r]->nr_pages;
   }
@@ -333,31 +346,38 @@ static enum remixdb_status build_choose(struct build *x) {
     b->way = REMIX_BUILD_MOVED;
     return build_by_moving(x);
   }
-  const bool splice = usable && (b->way == REMIX_BUILD_SPLICE || (b->way == REMIX_BUILD_AUTO && kept > 2 * fresh));
+  const bool splice = usable && b->newer == 0 &&
+                      (b->way == REMIX_BUILD_SPLICE || (b->way == REMIX_BUILD_AUTO && kept > 2 * fresh));
   b->way = splice ? REMIX_BUILD_SPLICE : REMIX_BUILD_MERGE;
   return splice ? build_by_splice(x, 2 * fresh >= old->nr_segs, 4 * fresh < pages) : build_by_merge(x);
 }
 
-// Lists the runs of the new view: first the old runs that stay, then the new tables.
+static void build_fresh_runs(struct build *x) {
+  x->fresh_at = x->nr_runs;
+  for (uint32_t i = 0; i < x->b->nr_fresh; i++) x->runs[x->nr_runs++] = x->b->fresh[i];
+}
+
+// Lists the runs of the new view: the old runs that stay, and the new tables at their place among them.
 static void build_runs(struct build *x) {
   const struct remix_build *const b = x->b;
   memset(x->run_map, UINT8_MAX, sizeof(x->run_map));
-  for (uint32_t r = 0; b->old && r < b->old->nr_runs; r++) {
+  for (uint32_t r = 0; b->old && r < b->old->nr_runs; r++) x->nr_kept += b->keep >> r & 1;
+  assert(b->newer <= x->nr_kept && x->nr_kept + b->nr_fresh <= REMIX_RUNS_MAX);
+  const uint32_t older = x->nr_kept - b->newer;
+  for (uint32_t r = 0; x->nr_kept && r < b->old->nr_runs; r++) {
     if (!(b->keep >> r & 1)) continue;
-    assert(x->nr_runs < REMIX_RUNS_MAX);
+    if (b->newer && x->nr_runs == older) build_fresh_runs(x);
     x->run_map[r] = (uint8_t)x->nr_runs;
     x->runs[x->nr_runs++] = b->old->runs[r];
   }
-  x->nr_kept = x->nr_runs;
-  assert(x->nr_kept + b->nr_fresh <= REMIX_RUNS_MAX);
-  for (uint32_t i = 0; i < b->nr_fresh; i++) x->runs[x->nr_runs++] = b->fresh[i];
+  if (b->newer == 0) build_fresh_runs(x);
 }
 
 // Checks that the view has all records of its tables. A REMIX that leaves out a record would not open.
 static enum remixdb_status build_check(struct build *x) {
   for (uint32_t r = 0; r < x->nr_runs; r++) {
     if (x->write.pos[r] == sst_end(x->runs[r])) continue;
-    x->fresh_keys.failed = r >= x->nr_kept;
+    x->fresh_keys.failed = build_is_fresh(x, r);
     return err_corrupt(x->runs[r]->path, 0, "has more keys than its REMIX says");
   }
   return REMIXDB_OK;

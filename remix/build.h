@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Builds a REMIX from an old view without its leaving runs, and from new tables, which do not overlap each other. Keys
-// come from the tables' compressed-keys blocks; if a table has none, they come from its data. There are three ways:
+// Builds a REMIX from an old view without its leaving runs, and from new tables, which do not overlap each other. The
+// new tables are the newest runs, or lie in age where the leaving runs lay. Keys come from the tables' compressed-keys
+// blocks; if a table has none, they come from its data. There are three ways:
 //
 //   moved   The new tables are the merged leaving runs, and no record was dropped. So the order of entries stays, with
 //           tags, discriminating bits and anchors. Only selectors and cursor offsets change. The build counts selectors
@@ -15,7 +16,7 @@
 //           more.
 //
 // The build chooses a splice rather than a merge if the old entries that stay are more than twice as many as the new
-// entries.
+// entries, and the new tables are the newest runs.
 #ifndef REMIX_BUILD_H
 #define REMIX_BUILD_H
 
@@ -31,9 +32,10 @@ struct remix_build {
   uint64_t number;          // the number of the file to write
   struct packing *pack;     // the file becomes a part of this pack; NULL: a file of its own
   const struct remix *old;  // the old view; NULL: there is none
-  uint32_t keep;            // bit r: run r of old stays. The new view's lowest runs are these runs, in their order,
-  struct sst *const
-      *fresh;  // and then these tables: newer than all kept runs, in ascending key ranges that do not overlap
+  uint32_t keep;            // bit r: run r of old stays. The new view has these runs, in their order
+  uint32_t newer;           // so many of the kept runs, the last ones, are newer than the new tables. Then all that
+                            // leave are older than these, and newer than the other kept runs
+  struct sst *const *fresh;  // new tables, in ascending key ranges that do not overlap
   uint32_t nr_fresh;
   bool moved;  // the new tables have the newest version of each key of the leaving runs, tombstones included, and
                // nothing else

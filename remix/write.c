@@ -221,9 +221,9 @@ static void moved_to(uint8_t *names, const struct remix *x, const uint8_t *run_m
 }
 
 enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix *x, const uint8_t *run_map,
-                                      uint32_t first) {
+                                      uint32_t first, uint32_t nr_tables) {
   const struct remix_layout *const l = &w->lay;
-  assert(first < w->nr_runs && (x->tags || !w->tags));
+  assert(nr_tables > 0 && first + nr_tables <= w->nr_runs && (x->tags || !w->tags));
   uint32_t table = first;
   uint64_t left = w->runs[table]->nr_records;  // records of the table without an entry yet
   bool over = false;                           // the last table has been passed
@@ -248,7 +248,7 @@ enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix 
       at = end;
       if (likely(at == nr)) break;
       if (left > 0) continue;
-      over = table + 1 == w->nr_runs;
+      over = table + 1 == first + nr_tables;
       left = over ? UINT64_MAX : w->runs[++table]->nr_records;
       moved_to(names, x, run_map, w->nr_runs, table);
     }

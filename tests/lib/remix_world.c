@@ -156,8 +156,9 @@ void world_build(struct world *t, uint32_t keep, uint32_t nr_fresh, enum remix_b
   struct place *const p = t->p;
   _Atomic uint64_t progress;
   atomic_init(&progress, 0);
-  t->b = place_build(p, p->next++, t->x, t->sst + t->nr - nr_fresh, nr_fresh);
+  t->b = place_build(p, p->next++, t->x, t->sst + t->nr - t->newer - nr_fresh, nr_fresh);
   t->b.keep = keep;
+  t->b.newer = t->newer;
   t->b.moved = t->moved;
   t->b.tags = t->tags;
   t->b.progress = &progress;

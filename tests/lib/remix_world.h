@@ -27,6 +27,7 @@ struct world {
   uint32_t ckb, value, tables;   // how tables are made; value: greatest length
   bool tags, zstd;
   bool moved;            // for remix_build
+  uint32_t newer;        // for remix_build: so many of the last runs are newer than the new tables before them
   struct remix_build b;  // the last build
 };
 
@@ -58,7 +59,8 @@ uint32_t count(const uint8_t *has, uint32_t from, uint32_t to);
 
 // ---- views
 
-// Builds the REMIX of all runs from the one before, of which the runs of `keep` stay; the last nr_fresh tables are new.
+// Builds the REMIX of all runs from the one before, of which the runs of `keep` stay; the nr_fresh tables before the
+// last `newer` runs are new.
 // Opens the file and compares it with the image in memory.
 void world_build(struct world *t, uint32_t keep, uint32_t nr_fresh, enum remix_build_way way);
 // Goes back to the REMIX before the last build.

@@ -70,6 +70,20 @@ static uint32_t world_merge(struct world *t, uint32_t take, uint32_t tables, boo
   return world_add_some(t, has, tables);
 }
 
+// The same for `take` runs that are older than the last `newer` ones.
+static uint32_t world_merge_below(struct world *t, uint32_t newer, uint32_t take, uint32_t tables, bool *same) {
+  struct sst *sst[REMIX_RUNS_MAX];
+  uint8_t *has[REMIX_RUNS_MAX];
+  t->nr -= newer;
+  memcpy(sst, t->sst + t->nr, newer * sizeof(*sst));
+  memcpy(has, t->has + t->nr, newer * sizeof(*has));
+  const uint32_t made = world_merge(t, take, tables, same);
+  memcpy(t->sst + t->nr, sst, newer * sizeof(*sst));
+  memcpy(t->has + t->nr, has, newer * sizeof(*has));
+  t->nr += newer;
+  return made;
+}
+
 // New tables are made of the newest runs alone. When they have all records of these, and the caller says so, the build
 // reads no key. Otherwise it notices.
 static void test_moved(void **state) {
@@ -105,6 +119,79 @@ static void test_moved(void **state) {
     place_fini(&p);
   }
   assert_true(moved > 20 && not_same > 5);
+}
+
+// New tables are made of runs that are older than some of those that stay.
+static void test_below(void **state) {
+  (void)state;
+  uint32_t moved = 0, not_same = 0;
+  for (uint32_t round = 0; round < (SLOW > 1 ? 60 : 240); round++) {
+    struct place p;
+    struct world t;
+    bool same;
+    small_world(&t, &p, round % KEYS_KINDS, round / KEYS_KINDS % 3);
+    world_spread(&t, 2 + below(8), below(3) ? 0 : 1 + below(50), NULL);
+    for (uint32_t more = below(3); more > 0; more--) {  // with tombstones, and more versions of keys
+      world_add(&t, fresh_keys(&t, below(LAYOUTS), 1 + below(40)));
+      world_build(&t, UINT32_MAX, 1, REMIX_BUILD_SPLICE);
+    }
+    const bool full = t.x->nr_entries >= t.x->nr_segs * 24;
+    const uint32_t nr = t.nr, newer = 1 + below(nr - 1), take = 1 + below(nr - newer);
+    const enum remix_build_way way = (enum remix_build_way)below(REMIX_BUILD_MOVED + 1);
+    const uint32_t made = world_merge_below(&t, newer, take, 1 + below(4), &same);
+    t.moved = below(8) > 0;
+    t.newer = newer;
+    world_build(&t, first_runs(nr - newer - take) | first_runs(newer) << (nr - newer), made, way);
+    check_view(&t);
+    const bool expected = t.moved && same && (way == REMIX_BUILD_MOVED || (way == REMIX_BUILD_AUTO && full));
+    assert_int_equal(t.b.way, expected ? REMIX_BUILD_MOVED : REMIX_BUILD_MERGE);
+    if (expected)
+      assert_int_equal(t.b.ckb_bytes_read + t.b.data_pages_read + t.b.keys_read + t.b.key_bytes_compared, 0);
+    moved += expected;
+    not_same += !same;
+    t.newer = 0;
+    check_from_scratch(&t);
+    views_fini(&t);
+    place_fini(&p);
+  }
+  assert_true(moved > 10 && not_same > 5);
+}
+
+// Runs leave, and nothing new comes, as where a partition is cut: the view of the runs of each range of keys.
+static void test_range(void **state) {
+  (void)state;
+  for (uint32_t round = 0; round < (SLOW > 1 ? 40 : 120); round++) {
+    struct place p;
+    struct world t;
+    small_world(&t, &p, round % KEYS_KINDS, round / KEYS_KINDS % 3);
+    const uint32_t cut = 1 + below(t.k.nr - 1), groups = 1 + below(4);
+    uint8_t *const upper = calloc(t.k.nr, 1), *const lower = calloc(t.k.nr, 1);
+    memset(upper + cut, 1, t.k.nr - cut);
+    memset(lower, 1, cut);
+    for (uint32_t g = 0; g < groups; g++) {
+      world_spread(&t, 1 + below(3), below(4), upper);
+      world_spread(&t, 1 + below(3), below(4), lower);
+    }
+    free(upper);
+    free(lower);
+    const bool low = below(2);
+    uint32_t keep = 0;
+    for (uint32_t r = t.nr; r-- > 0;) {
+      const bool here = count(t.has[r], 0, cut) > 0 && count(t.has[r], cut, t.k.nr) == 0;
+      if (here == low) keep |= 1u << r;
+      else world_drop(&t, r);
+    }
+    if (keep == 0) {
+      views_fini(&t);
+      place_fini(&p);
+      continue;
+    }
+    world_build(&t, keep, 0, (enum remix_build_way)below(REMIX_BUILD_SPLICE + 1));
+    check_view(&t);
+    check_from_scratch(&t);
+    views_fini(&t);
+    place_fini(&p);
+  }
 }
 
 // A view with half full segments, each with all 17 versions of one key, is made anew instead.
@@ -179,7 +266,7 @@ static void test_moved_too_few(void **state) {
   run_map[0] = 0;
   struct remix_write w = {0};
   OK(remix_write_start(&w, &p.ctx, p.queue, p.next++, runs, 2, true));
-  FAILS(remix_write_moved(&w, t.x, run_map, 1), REMIXDB_CORRUPT);
+  FAILS(remix_write_moved(&w, t.x, run_map, 1, 1), REMIXDB_CORRUPT);
   remix_write_fini(&w);
   views_fini(&t);
   place_fini(&p);
@@ -266,7 +353,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_ways_agree),       cmocka_unit_test(test_moved),         cmocka_unit_test(test_moved_lean),
       cmocka_unit_test(test_moved_not_newest), cmocka_unit_test(test_moved_too_few), cmocka_unit_test(test_fifty_steps),
-      cmocka_unit_test(test_all_versions),
+      cmocka_unit_test(test_all_versions),     cmocka_unit_test(test_below),         cmocka_unit_test(test_range),
   };
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }
