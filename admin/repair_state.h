@@ -66,6 +66,9 @@ MUST_CHECK enum remixdb_status repair_packs_search(struct repair *p, const struc
                                                    uint64_t *tables_out);
 // Adds these tables to v->tables, which has room for them.
 void repair_packs_tables(struct repair *p, struct version_names *v);
+// Without CURRENT: puts tables, which come in the order of their numbers, into the order of their age
+// (admin/repair_order.c). p->ctx has the store's id, if it is known. Fails with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status repair_order(struct repair *p, uint64_t *tables, size_t nr);
 // If a pack's table is newer than *newest_io, that becomes its number, and *id_out the id that the pack states.
 void repair_packs_id(struct repair *p, uint64_t *newest_io, uint64_t *id_out);
 // Writes a record to the new store; kind KV_SPACES: into the tree of the named spaces. Leaves a record of a dropped

@@ -78,6 +78,7 @@ struct compact_stats {  // since the store was opened; relaxed
   _Atomic uint64_t again;                     // values that lay apart and were written again in the order of keys
   _Atomic uint64_t dropped_merges;            // partitions that were merged only for dropped spaces
   _Atomic uint64_t garbage_merges;            // partitions that were merged only for their garbage
+  _Atomic uint64_t cuts;                      // partitions that were split in steps (compact/cut.h)
   _Atomic uint64_t joined;                    // partitions that became one with neighbours
   _Atomic uint64_t emptied;                   // partitions that left because nothing lived in them
   _Atomic uint64_t dropped_tables;            // tables of dropped spaces that left partitions with other tables

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "compact/cut.h"
 #include "compact/plan.h"
 
 // A partition that may be merged for its garbage.
@@ -11,9 +12,11 @@ struct candidate {
   struct garbage g;  // without the new data
 };
 
-// A merge that a step will make.
+// A merge that a step will make: of a partition, or one slice of its cut.
 struct compact_merge {
   uint64_t cost;
+  struct cut *cut;  // NULL: of the partition. The merge of slice 0 owns it
+  uint32_t slice;
   uint32_t tree, len;
   uint8_t anchor[];
 };
@@ -101,19 +104,39 @@ static bool enough(const struct compact *c, uint64_t bytes) {
 // ---- room for a round of a memtable
 
 void compact_room_fini(struct compact_room *room) {
-  for (uint32_t i = 0; i < room->nr; i++) mem_free(room->merges[i]);
+  for (uint32_t i = 0; i < room->nr; i++) {
+    if (room->merges[i]->slice == 0) cut_destroy(room->merges[i]->cut);
+    mem_free(room->merges[i]);
+  }
   mem_free(room->merges);
   *room = (struct compact_room){0};
 }
 
-// Adds the merge of a partition without the new data to the steps.
-static enum remixdb_status add_merge(struct compact_room *room, const struct candidate *c) {
-  const struct kref anchor = part_anchor(old_part(c->job));
+// Adds a merge of a job's partition, without the new data, to the steps. Returns it; NULL: without memory.
+static struct compact_merge *add_step(struct compact_room *room, const struct job *j, uint64_t bytes) {
+  const struct kref anchor = part_anchor(old_part(j));
   struct compact_merge *const m = mem_alloc(sizeof(*m) + anchor.len);
-  if (!m) return REMIXDB_NOMEM;
-  *m = (struct compact_merge){.cost = on_disk(c->g.live), .tree = c->job->tree, .len = anchor.len};
+  if (!m) return NULL;
+  *m = (struct compact_merge){.cost = on_disk(bytes), .tree = j->tree, .len = anchor.len};
   if (anchor.len) memcpy(m->anchor, anchor.ptr, anchor.len);
-  room->merges[room->nr++] = m;
+  return room->merges[room->nr++] = m;
+}
+
+static enum remixdb_status add_merge(struct compact_room *room, const struct candidate *c) {
+  return add_step(room, c->job, c->g.live) ? REMIXDB_OK : REMIXDB_NOMEM;
+}
+
+// Adds the slices of the partition's cut. The room takes the cut over.
+static enum remixdb_status add_cut(struct compact_room *room, const struct candidate *c, struct cut *k) {
+  for (uint32_t i = 0; i < cut_slices(k); i++) {
+    struct compact_merge *const m = add_step(room, c->job, cut_bytes(k, i));
+    if (!m) {
+      if (i == 0) cut_destroy(k);
+      return REMIXDB_NOMEM;
+    }
+    m->cut = k;
+    m->slice = i;
+  }
   return REMIXDB_OK;
 }
 
@@ -130,19 +153,44 @@ static bool exceeds(const struct outlook *o, const struct compact_room *room) {
   return o->all.files + o->cost + room->beside > o->all.live + o->all.live * 3 / 5;
 }
 
-// The partitions that the round would write as a whole: without them it writes little.
+// Bytes that files may take beside those of the store, within the bound. The step before has freed what it replaced.
+static uint64_t room_left(const struct outlook *o, const struct compact_room *room) {
+  const uint64_t most = o->all.live + o->all.live * 3 / 5, now = o->all.files + room->beside;
+  return most > now ? most - now : 0;
+}
+
+// Plans the cut of a partition with much of the store, if a merge of it would exceed the bound by itself. *out NULL: it
+// is not to be cut.
+static enum remixdb_status plan_cut(const struct compact_room *room, const struct candidate *c, const struct outlook *o,
+                                    struct cut **out) {
+  const struct job *const j = c->job;
+  const uint64_t left = room_left(o, room);
+  *out = NULL;
+  if (j->kind != COMPACT_SPLIT || c->g.live < GARBAGE_CUT * room->step || on_disk(c->g.live) <= left) return REMIXDB_OK;
+  return cut_plan(j, left - left / 9, out);  // on_disk adds as much
+}
+
+// The partitions that the round would write as a whole: without them it writes little. *work_out: what cuts of these
+// take more: each slice makes a view of all entries.
 static enum remixdb_status plan_due(const struct round *r, struct compact_room *room, const struct candidate *list,
-                                    uint32_t nr, struct outlook *o) {
+                                    uint32_t nr, struct outlook *o, uint64_t *work_out) {
   uint64_t sum = 0;
+  *work_out = 0;
   for (uint32_t i = 0; i < nr; i++) sum += list[i].job->all ? list[i].job->cost : 0;
   if (!enough(r->c, sum)) return REMIXDB_OK;
   for (uint32_t i = 0; i < nr && exceeds(o, room); i++) {
     const struct job *const j = list[i].job;
     if (!j->all) continue;
-    const enum remixdb_status s = add_merge(room, &list[i]);
+    struct cut *cut;
+    enum remixdb_status s = plan_cut(room, &list[i], o, &cut);
+    if (s == REMIXDB_OK) s = cut ? add_cut(room, &list[i], cut) : add_merge(room, &list[i]);
     if (s != REMIXDB_OK) return s;
     const uint64_t then = on_disk(j->bytes) + part_remix(old_part(j))->file_size, now = on_disk(j->cost);
     take_off(&o->cost, now > then ? now - then : 0);
+    if (cut) {
+      *work_out += cut_slices(cut) * part_remix(old_part(j))->nr_entries;
+      continue;
+    }
     take_off(&o->all.files, freed(&list[i].g));
     take_off(&o->all.garbage, list[i].g.garbage);
   }
@@ -156,25 +204,25 @@ static uint64_t before_round(const struct outlook *o, const struct compact_room 
   return garbage_most(&o->all, room->beside + (o->cost > next ? o->cost : next));
 }
 
-// The partitions with the most garbage, until the bound holds. *work_out: the work of these.
+// The partitions with the most garbage, until the bound holds. Adds the work of these to *work_out.
 static enum remixdb_status plan_worst(const struct round *r, struct compact_room *room, const struct candidate *list,
                                       uint32_t nr, struct outlook *o, uint64_t *work_out) {
-  uint64_t left = GARBAGE_ROUND * (uint64_t)r->c->memtable_size;
-  *work_out = 0;
+  uint64_t left = GARBAGE_ROUND * (uint64_t)r->c->memtable_size, work = 0;
   for (uint32_t i = 0; i < nr && o->all.files > before_round(o, room) && enough(r->c, o->all.garbage); i++) {
     const struct garbage *const g = &list[i].g;
     if (list[i].job->all) continue;
-    if (g->garbage < g->live / GARBAGE_LEAST || (g->live > left && *work_out)) break;
+    if (g->garbage < g->live / GARBAGE_LEAST || (g->live > left && work)) break;
     const enum remixdb_status s = add_merge(room, &list[i]);
     if (s != REMIXDB_OK) return s;
     struct job merge = *list[i].job;
     merge.bytes = merge.apart = merge.count = 0;
     plan_all(&merge);
-    if (!merge.gone) *work_out += plan_job_work(&merge);
+    if (!merge.gone) work += plan_job_work(&merge);
     take_off(&left, g->live);
     take_off(&o->all.files, freed(g));
     take_off(&o->all.garbage, g->garbage);
   }
+  *work_out += work;
   return REMIXDB_OK;
 }
 
@@ -188,9 +236,9 @@ enum remixdb_status garbage_plan_room(struct round *r, const struct version *bas
   if (s != REMIXDB_OK) return s;
   room->step = o.all.live / GARBAGE_STEP;
   if (room->step < r->c->memtable_size) room->step = r->c->memtable_size;
-  room->merges = mem_alloc((nr + 1) * sizeof(*room->merges));
+  room->merges = mem_alloc(((size_t)nr * CUT_SLICES + 1) * sizeof(*room->merges));
   if (!room->merges) s = REMIXDB_NOMEM;
-  if (s == REMIXDB_OK) s = plan_due(r, room, list, nr, &o);
+  if (s == REMIXDB_OK) s = plan_due(r, room, list, nr, &o, &work);
   if (s == REMIXDB_OK) s = plan_worst(r, room, list, nr, &o, &work);
   mem_free(list);
   if (s == REMIXDB_OK && room->nr) {
@@ -240,17 +288,26 @@ static struct job *job_of(struct round *r, const struct compact_merge *m) {
   return kv_eq(part_anchor(old_part(j)), anchor) && part_remix(old_part(j)) ? j : NULL;
 }
 
+// Decides a step's merge. Returns false if it makes none: the partition leaves with the step's version, cannot be read,
+// or is not as it was.
+static bool decide_step(struct round *r, const struct compact_merge *m) {
+  struct job *const j = job_of(r, m);
+  if (!j || j->gone || part_is_left(old_part(j), r->now)) return false;
+  if (m->cut) return cut_decide(j, m->cut, m->slice);
+  j->garbage = true;
+  plan_all(j);
+  return true;
+}
+
 void garbage_plan_step(struct round *r, struct compact_room *room) {
   uint64_t bytes = 0;
+  const struct compact_merge *next = room->merges[room->at];
   do {
-    const struct compact_merge *const m = room->merges[room->at++];
-    struct job *const j = job_of(r, m);
-    if (!j) continue;
-    bytes += m->cost;
-    if (j->gone || part_is_left(old_part(j), r->now)) continue;  // it goes with the step's version; it cannot be read
-    j->garbage = true;
-    plan_all(j);
-  } while (room->at < room->nr && bytes + room->merges[room->at]->cost <= room->step);
+    if (decide_step(r, next)) bytes += next->cost;
+    const bool alone = next->cut;
+    next = ++room->at < room->nr ? room->merges[room->at] : NULL;
+    if (alone) return;
+  } while (next && !next->cut && bytes + next->cost <= room->step);
 }
 
 // ---- a store at rest

@@ -11,12 +11,13 @@
 //     together are to take at most 1.6 times the live bytes. If they would take more, merges come before the round, in
 //     steps: a step merges a few partitions, and the store installs its version, which frees the room of what was
 //     merged, before the next step. The steps merge the partitions that the round would write as a whole anyway, but
-//     without its new data: so the round itself writes little. Then they merge for garbage, until the bound holds, or
-//     the garbage is little (GARBAGE_FLOOR), or they have written as much as GARBAGE_ROUND memtables. So a store of few
-//     memtables may have more than 1.6 times its live bytes, because there log and new files are much of it, and less
-//     garbage would mean to write the store again and again. So may a store whose files without any garbage are much
-//     larger than the live bytes, as with values of a few bytes. A round for which a call waits makes no steps, so that
-//     a flush is one round: it makes these merges itself.
+//     without its new data: so the round itself writes little. They cut one that has much of the store, as the first
+//     one has (compact/cut.h). Then they merge for garbage, until the bound holds, or the garbage is little
+//     (GARBAGE_FLOOR), or they have written as much as GARBAGE_ROUND memtables. So a store of few memtables may have
+//     more than 1.6 times its live bytes, because there log and new files are much of it, and less garbage would mean
+//     to write the store again and again. So may a store whose files without any garbage are much larger than the live
+//     bytes, as with values of a few bytes. A round for which a call waits makes no steps, so that a flush is one
+//     round: it makes these merges itself.
 //   - A store at rest (store/garbage_merge.h) is merged until all of its files, with log and reserved room, take at
 //     most 1.28 times the live bytes, or its garbage is at most 1/32 of them.
 #ifndef COMPACT_GARBAGE_H
@@ -29,7 +30,8 @@
 #define GARBAGE_REST 32u  // or less than 1/32 at rest
 #define GARBAGE_ROUND 6u  // memtables
 #define GARBAGE_FLOOR 6u  // tables and REMIX files may always have 7/6 of what they would have without garbage
-#define GARBAGE_STEP 16u  // a step writes about 1/16 of the live bytes, or one memtable, or one partition
+#define GARBAGE_STEP 16u  // a step writes about 1/16 of the live bytes, or one memtable, or one partition,
+#define GARBAGE_CUT 4u    // or a slice of one that is larger than 4 steps (compact/cut.h)
 
 // Bytes that tables and REMIX files may have. all: the sums. beside: bytes that other files will have.
 uint64_t garbage_most(const struct garbage *all, uint64_t beside);

@@ -30,6 +30,9 @@ struct fresh {
   struct seqs seqs;
 };
 
+// A job's part in a cut (compact/cut.h).
+enum job_cut { CUT_NONE, CUT_SLICE, CUT_LAST };
+
 // The work on one partition of a tree, or on several neighbours that become one.
 struct job {
   struct task task;
@@ -58,7 +61,9 @@ struct job {
   uint64_t spans;           // bit i: values of this span are written apart again (compact/value_merge.h)
   bool young;               // the tables go into the young view; the older view stays
   bool upto;                // another job appends the new data after the partition's keys
-  uint32_t take;            // number of the newest runs that are merged with the new data
+  enum job_cut cut;         // CUT_NONE: it is no slice of a cut
+  uint32_t newer;           // of a slice: so many of the partition's newest runs stay newer than its tables
+  uint32_t take;            // number of the newest runs, behind the `newer` ones, that are merged with the new data
   bool all;                 // all runs of all of its partitions are merged
   bool pieces;              // as the round's
   uint64_t now;             // as the round's
@@ -88,9 +93,11 @@ struct job {
 struct output {
   struct task task;
   struct job *job;
-  struct sst **fresh;  // within job->tables
+  struct sst **fresh;  // within job->tables; there may be none if runs stay
   uint32_t nr_fresh;
-  uint32_t keep;  // bit r: run r of the old view stays
+  uint32_t keep;       // bit r: run r of the old view stays
+  uint32_t newer;      // so many of these, the last ones, are newer than the new tables
+  struct kref anchor;  // ptr NULL: the partition's or, behind another table of the job, a key between the two
   struct remix *remix;
   bool unread;  // the job's old view could not be read
   enum remixdb_status status;

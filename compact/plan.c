@@ -19,14 +19,15 @@ static uint32_t tables_for(const struct compact *c, uint64_t bytes) {
 
 static const struct sst *nth_newest(const struct part *p, uint32_t n) { return part_run(p, part_runs(p) - 1 - n); }
 
-static uint64_t runs_bytes(const struct part *p, uint32_t newest) {
+// The bytes of the newest runs `from` to `to` - 1.
+static uint64_t runs_bytes(const struct part *p, uint32_t from, uint32_t to) {
   uint64_t sum = 0;
-  for (uint32_t n = 0; n < newest; n++) sum += run_bytes(nth_newest(p, n));
+  for (uint32_t n = from; n < to; n++) sum += run_bytes(nth_newest(p, n));
   return sum;
 }
 
 static uint64_t all_bytes(const struct part *p) {
-  return part_is_away(p) ? part_table_bytes(p) : runs_bytes(p, part_runs(p));
+  return part_is_away(p) ? part_table_bytes(p) : runs_bytes(p, 0, part_runs(p));
 }
 
 static uint64_t expired_bytes(const struct part *p, uint64_t ms) {
@@ -86,7 +87,7 @@ uint64_t plan_merged_bytes(const struct job *j, uint32_t take) {
   if (j->nr_parts > 1) {
     for (uint32_t i = 0; i < j->nr_parts; i++) sum += all_live_bytes(j->c, j->base->parts[j->part + i]);
   } else if (take) {
-    const uint64_t bytes = runs_bytes(p, take), live = live_bytes(j->c, p, bytes);
+    const uint64_t bytes = runs_bytes(p, j->newer, j->newer + take), live = live_bytes(j->c, p, bytes);
     sum += take == part_runs(p) ? live : (bytes + live) / 2;
   }
   return sum;
@@ -524,7 +525,7 @@ uint64_t plan_job_work(const struct job *j) {
 uint64_t plan_job_size(const struct job *j) {
   uint64_t reads = 0;
   for (uint32_t k = 0; k < j->nr_parts && j->all; k++) reads += all_bytes(j->base->parts[j->part + k]);
-  if (!j->all && j->take) reads = runs_bytes(old_part(j), j->take);
+  if (!j->all && j->take) reads = runs_bytes(old_part(j), j->newer, j->newer + j->take);
   const uint64_t merged = plan_merged_bytes(j, j->take), again = merged > j->bytes ? merged - j->bytes : 0;
   return j->cost + (reads > again ? reads - again : 0) / READ_COST;
 }

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "compact/cut.h"
 #include "compact/fresh.h"
 #include "compact/garbage.h"
 #include "compact/join.h"
@@ -16,17 +17,25 @@
 
 // ---- REMIXes and the next version
 
-// The runs of an output's view: the kept runs of the old view, then the new tables. Both views together must not have
-// more runs than a version may name.
+// The runs of the partition's view that the output leaves as it is.
+static uint32_t runs_beside(const struct output *o) {
+  const struct part *const p = old_part(o->job);
+  return o->job->young ? part_old_runs(p) : o->job->cut == CUT_SLICE ? part_young_runs(p) : 0;
+}
+
+// The runs of an output's view: the kept runs of the old view, and the new tables at their place. Both views together
+// must not have more runs than a version may name.
 static enum remixdb_status output_runs(const struct output *o, const struct remix *old, struct sst **runs,
                                        uint32_t *nr_out) {
   uint32_t nr = 0;
   for (uint32_t r = 0; old && r < old->nr_runs; r++)
     if (o->keep & 1u << r) runs[nr++] = old->runs[r];
-  const uint32_t all = nr + o->nr_fresh + (o->job->young ? part_old_runs(old_part(o->job)) : 0);
+  const uint32_t all = nr + o->nr_fresh + runs_beside(o);
   if (all > REMIX_RUNS_MAX) return err_set(REMIXDB_INVALID, "a partition cannot have %u tables", all);
-  for (uint32_t i = 0; i < o->nr_fresh; i++) runs[nr++] = o->fresh[i];
-  *nr_out = nr;
+  const uint32_t at = nr - o->newer;
+  memmove(runs + at + o->nr_fresh, runs + at, o->newer * sizeof(*runs));
+  for (uint32_t i = 0; i < o->nr_fresh; i++) runs[at + i] = o->fresh[i];
+  *nr_out = nr + o->nr_fresh;
   return REMIXDB_OK;
 }
 
@@ -84,10 +93,10 @@ enum remixdb_status round_view_build(struct compact *c, struct remix_build *b, s
   return s;
 }
 
-// Bytes that building the REMIX takes, about: see compact_scan_room. nr: its runs.
-static uint64_t output_memory(const struct output *o, uint32_t nr) {
+// Bytes that building the REMIX takes, about: see compact_scan_room.
+static uint64_t output_memory(const struct output *o, struct sst *const *runs, uint32_t nr) {
   const struct compact *const c = o->job->c;
-  const struct sst *const t = o->fresh[0];
+  const struct sst *const t = o->nr_fresh ? o->fresh[0] : runs[0];
   // Segments are seldom full, and each has an anchor and two words beside it.
   const uint64_t seg = remix_layout(nr, c->tags).stride + t->key_bytes / t->nr_records + 8;
   const uint64_t image = o->task.size * seg / (REMIX_SEG * 7 / 8);
@@ -108,13 +117,15 @@ static void build_remix_in(struct output *o, struct worker *w, struct sst **runs
   struct remix_build b = {.queue = w->queue,
                           .old = o->keep ? old_view(o->job) : NULL,
                           .keep = o->keep,
+                          .newer = o->newer,
                           .fresh = o->fresh,
                           .nr_fresh = o->nr_fresh,
                           .pack = o->job->pack,
                           .progress = &c->progress};
-  b.moved = o->job->count == 0 && !o->job->hid && (o->job->young || part_young_runs(old_part(o->job)) == 0);
+  b.moved = o->job->count == 0 && !o->job->hid && o->job->cut != CUT_LAST &&
+            (o->job->young || o->job->cut || part_young_runs(old_part(o->job)) == 0);
   const struct version *const base = o->job->base;
-  const struct part *const part = base->parts[version_find(base, o->fresh[0]->min)];
+  const struct part *const part = base->parts[version_find(base, runs[0]->min)];
   const struct remix *const before = o->job->young ? part_young(part) : part_remix(part);
   const enum remixdb_status s = round_view_build(c, &b, runs, nr, o->job->young, before, &o->remix);
   o->unread = s != REMIXDB_OK && b.old_unread;
@@ -138,13 +149,14 @@ static void build_remix(struct task *t, struct worker *w) {
     output_fail(o, s);
     return;
   }
-  const uint64_t bytes = output_memory(o, nr);
+  const uint64_t bytes = output_memory(o, runs, nr);
   budget_work_begin(b, bytes);
   if (!in_vain(o)) build_remix_in(o, w, runs, nr);
   budget_work_end(b, bytes);
 }
 
-// Plans the partitions that hold a job's tables. There are as many outputs as tables at most.
+// Plans the partitions that hold a job's tables, unless it is a slice of a cut. There are as many outputs as tables at
+// most.
 static void plan_outputs(struct job *j) {
   const uint32_t young = part_young_runs(old_part(j));
   const uint32_t kept = j->append || j->all ? 0
@@ -160,12 +172,19 @@ static void plan_outputs(struct job *j) {
     if (left == group + 1 && j->tables[j->nr_tables - 1]->nr_pages < table_pages(j->c) / 4) group = left;
     assert(group > 0 && group <= left);
     struct output *o = &j->outputs[j->nr_outputs++];
-    *o = (struct output){.job = j, .fresh = j->tables + at, .nr_fresh = group};
+    *o = (struct output){.fresh = j->tables + at, .nr_fresh = group};
     o->keep = kept ? (kept == 32 ? UINT32_MAX : (1u << kept) - 1) : 0;
-    o->task.run = build_remix;
-    for (uint32_t i = 0; i < o->nr_fresh; i++) o->task.size += o->fresh[i]->nr_records;
-    for (uint32_t i = 0; i < kept; i++) o->task.size += old_view(j)->runs[i]->nr_records;
   }
+}
+
+// Plans the task of a job's output.
+static void output_task(struct job *j, struct output *o) {
+  const struct remix *const old = o->keep ? old_view(j) : NULL;
+  o->job = j;
+  o->task.run = build_remix;
+  for (uint32_t i = 0; i < o->nr_fresh; i++) o->task.size += o->fresh[i]->nr_records;
+  for (uint32_t r = 0; old && r < old->nr_runs; r++)
+    if (o->keep >> r & 1) o->task.size += old->runs[r]->nr_records;
 }
 
 // Writes a job's tables, and adds a task for each REMIX of theirs: an idle worker does not wait for the longest merge.
@@ -173,12 +192,14 @@ static void run_job(struct task *t, struct worker *w) {
   struct job *const j = (struct job *)t;
   tables_write(j, w);
   if (j->status != REMIXDB_OK || j->nr_tables == 0) return;
-  j->outputs = mem_calloc(j->nr_tables, sizeof(*j->outputs));
+  j->outputs = mem_calloc(j->cut ? cut_outputs_most(j) : j->nr_tables, sizeof(*j->outputs));
   if (!j->outputs) {
     job_fail(j, REMIXDB_NOMEM);
     return;
   }
-  plan_outputs(j);
+  if (j->cut) cut_outputs(j);
+  else plan_outputs(j);
+  for (uint32_t i = 0; i < j->nr_outputs; i++) output_task(j, &j->outputs[i]);
   for (uint32_t i = 0; i < j->nr_outputs; i++) workers_add(j->c->workers, &j->outputs[i].task);
 }
 
@@ -276,14 +297,20 @@ static enum remixdb_status add_output(const struct output *o, const struct sst *
                                       uint32_t *nr) {
   const struct job *const j = o->job;
   struct part *const old = j->base->parts[j->part];
-  const struct kref anchor = before ? tables_separator(before, o->fresh[0]) : part_anchor(old);
-  remix_ref(o->remix);
-  if (j->young) remix_ref(part_remix(old));
-  const enum remixdb_status s = j->young ? part_create(anchor, part_remix(old), o->remix, &parts[*nr])
-                                         : part_create(anchor, o->remix, NULL, &parts[*nr]);
+  const struct kref anchor = o->anchor.ptr ? o->anchor
+                             : before      ? tables_separator(before, o->fresh[0])
+                                           : part_anchor(old);
+  struct remix *const remix = j->young ? part_remix(old) : o->remix, *const young = j->young ? o->remix
+                                                                                    : j->cut == CUT_SLICE
+                                                                                        ? part_young(old)
+                                                                                        : NULL;
+  remix_ref(remix);
+  if (young) remix_ref(young);
+  const enum remixdb_status s = part_create(anchor, remix, young, &parts[*nr]);
   if (s != REMIXDB_OK) return s;
   if (j->young || o->keep) part_inherit(parts[*nr], old);
   if (j->young) parts[*nr]->hides = hides_now(j, old, o->remix);
+  else if (young) parts[*nr]->hides = old->hides;
   ++*nr;
   return s;
 }
@@ -304,7 +331,7 @@ static enum remixdb_status next_tree(const struct round *r, const struct round_t
     for (uint32_t at = 0; at < j->nr_outputs && s == REMIXDB_OK; at++) {
       const struct output *o = &j->outputs[at];
       s = add_output(o, before, parts, &nr);
-      before = o->fresh[o->nr_fresh - 1];
+      if (o->nr_fresh) before = o->fresh[o->nr_fresh - 1];
     }
   }
   if (s == REMIXDB_OK) s = version_create(parts, nr, out);
@@ -392,6 +419,7 @@ static void round_count(struct round *r) {
       atomic_fetch_add_explicit(&stats->scan_merges, 1, memory_order_relaxed);
     if (j->garbage) atomic_fetch_add_explicit(&stats->garbage_merges, 1, memory_order_relaxed);
     if (j->dropped) atomic_fetch_add_explicit(&stats->dropped_merges, 1, memory_order_relaxed);
+    if (j->cut == CUT_LAST) atomic_fetch_add_explicit(&stats->cuts, 1, memory_order_relaxed);
     if (j->joins) atomic_fetch_add_explicit(&stats->joined, j->nr_parts, memory_order_relaxed);
     if (j->gone) atomic_fetch_add_explicit(&stats->emptied, 1, memory_order_relaxed);
     if (j->young) atomic_fetch_add_explicit(&stats->young, 1, memory_order_relaxed);

@@ -27,13 +27,13 @@ static enum remixdb_status job_goes_on(struct job *j) {
   return err_set(REMIXDB_ABORTED, "another part of the round has failed");
 }
 
-// The newest runs of a view as one sorted stream, with the newest version that they have of each key. Erased keys are
+// Some runs of a view as one sorted stream, with the newest version that they have of each key. Erased keys are
 // left out: all older versions of such a key are erased, too (remix/remix.h, R6). The first of them comes as a
 // tombstone, so that a merge of some runs does not end without a table: its partition would lose the runs that stay.
 struct run_stream {
   struct remix_walk walk;  // x NULL: no run takes part
   struct remix *whole;     // the view, with a reference
-  uint32_t first;          // runs from this one on
+  uint32_t first, end;     // the runs
   bool found;              // the stream has returned a version of the current key
   bool any;                // there is a record
   bool any_erased;         // an erased key has come
@@ -50,7 +50,7 @@ static void report_left_out(const struct job *j, uint32_t *nr) {
 
 static void run_stream_close(struct run_stream *v) {
   if (v->skipped) report_left_out(v->j, &v->skipped);
-  for (uint32_t r = 0; v->walk.x && r < v->walk.x->nr_runs; r++) {
+  for (uint32_t r = v->first; v->walk.x && r < v->end; r++) {
     sst_scan_destroy(v->scans[r]);
     v->scans[r] = NULL;
   }
@@ -76,7 +76,7 @@ static enum remixdb_status run_stream_next(struct run_stream *v) {
     const uint32_t run = sel & REMIX_RUN;
     if (!(sel & REMIX_OLD)) v->found = false;
     remix_walk_next(&v->walk);
-    if (run < v->first) continue;
+    if (run < v->first || run >= v->end) continue;
     const bool erased = !v->found && (sel & REMIX_ERASED) == REMIX_ERASED;
     if (v->found || (erased && v->any_erased)) {
       v->found = true;
@@ -99,20 +99,21 @@ static enum remixdb_status run_stream_next(struct run_stream *v) {
   return REMIXDB_OK;
 }
 
-// Begins a stream of the newest `take` runs of the view, at its first record. `all` runs are read at once, of both
-// views.
-static enum remixdb_status run_stream_begin(struct run_stream *v, struct remix *x, uint32_t take, uint32_t all,
-                                            struct job *j, struct blkio_queue *queue) {
+// Begins a stream of `take` runs of the view, the newest but `newer` ones, at its first record. `all` runs are read at
+// once, of both views.
+static enum remixdb_status run_stream_begin(struct run_stream *v, struct remix *x, uint32_t newer, uint32_t take,
+                                            uint32_t all, struct job *j, struct blkio_queue *queue) {
   struct compact *const c = j->c;
   if (take == 0) return REMIXDB_OK;
-  assert(take <= x->nr_runs && !v->whole);
+  assert(newer + take <= x->nr_runs && !v->whole);
   const enum remixdb_status whole = remix_whole(x, &v->whole);
   if (whole != REMIXDB_OK) return whole;
   v->j = j;
-  v->first = x->nr_runs - take;
+  v->end = x->nr_runs - newer;
+  v->first = v->end - take;
   v->found = v->any_erased = false;
   remix_walk_init(&v->walk, v->whole);
-  for (uint32_t r = v->first; r < x->nr_runs; r++) {
+  for (uint32_t r = v->first; r < v->end; r++) {
     const enum remixdb_status s = sst_scan_create(x->runs[r], queue, &v->scans[r]);
     if (s != REMIXDB_OK) return s;
     sst_scan_limit(v->scans[r], sst_scan_share(c->ctx, all));
@@ -153,9 +154,11 @@ static enum remixdb_status old_next_part(struct old_stream *o) {
   old_close(o);
   if (o->next_part == j->nr_parts) return REMIXDB_NOTFOUND;
   const struct part *const p = j->base->parts[j->part + o->next_part++];
+  if (j->newer)
+    return run_stream_begin(&o->old, part_remix(p), j->newer - part_young_runs(p), j->take, j->take, j, o->w->queue);
   const uint32_t take = j->all ? part_runs(p) : j->take, young = take < part_young_runs(p) ? take : part_young_runs(p);
-  const enum remixdb_status s = run_stream_begin(&o->young, part_young(p), young, take, j, o->w->queue);
-  return s == REMIXDB_OK ? run_stream_begin(&o->old, part_remix(p), take - young, take, j, o->w->queue) : s;
+  const enum remixdb_status s = run_stream_begin(&o->young, part_young(p), 0, young, take, j, o->w->queue);
+  return s == REMIXDB_OK ? run_stream_begin(&o->old, part_remix(p), 0, take - young, take, j, o->w->queue) : s;
 }
 
 // The span of the older view's current record; or of the next one, which may begin a span: one record more or less goes
@@ -408,7 +411,8 @@ static struct seqs job_seqs(const struct job *j) {
   struct seqs s = j->seqs;
   for (uint32_t i = 0; i < j->nr_parts && (j->all || j->take); i++) {
     const struct part *const p = j->base->parts[j->part + i];
-    for (uint32_t r = j->all ? 0 : part_runs(p) - j->take; r < part_runs(p); r++)
+    const uint32_t end = part_runs(p) - j->newer;
+    for (uint32_t r = j->all ? 0 : end - j->take; r < end; r++)
       seqs_add(&s, part_run(p, r)->seq_min, part_run(p, r)->seq_max);
   }
   return s;

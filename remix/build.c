@@ -219,7 +219,7 @@ static enum remixdb_status build_next_fresh(struct build *x) {
 
 // Decides which head is written next. It is the head that shares the longer prefix with the last key written. If both
 // prefixes have the same length, the call compares the two keys from there on; the lcp of the other head then becomes
-// the length of the prefix that the two heads share. Of two versions of a key the newer one comes first.
+// the length of the prefix that the two heads share. The newer version of a key comes first.
 static inline enum remixdb_status build_order(struct build *x, bool *old_out) {
   struct build_head *const a = &x->old, *const b = &x->fresh;
   *old_out = a->any;

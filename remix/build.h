@@ -29,12 +29,12 @@ enum remix_build_way { REMIX_BUILD_AUTO, REMIX_BUILD_MERGE, REMIX_BUILD_SPLICE, 
 struct remix_build {
   const struct sst_ctx *ctx;
   struct blkio_queue *queue;
-  uint64_t number;          // the number of the file to write
-  struct packing *pack;     // the file becomes a part of this pack; NULL: a file of its own
-  const struct remix *old;  // the old view; NULL: there is none
-  uint32_t keep;            // bit r: run r of old stays. The new view has these runs, in their order
-  uint32_t newer;           // so many of the kept runs, the last ones, are newer than the new tables. Then all that
-                            // leave are older than these, and newer than the other kept runs
+  uint64_t number;           // the number of the file to write
+  struct packing *pack;      // the file becomes a part of this pack; NULL: a file of its own
+  const struct remix *old;   // the old view; NULL: there is none
+  uint32_t keep;             // bit r: run r of old stays. The new view has these runs, in their order
+  uint32_t newer;            // so many of the kept runs, the last ones, are newer than the new tables. Then all that
+                             // leave are older than these, and newer than the other kept runs
   struct sst *const *fresh;  // new tables, in ascending key ranges that do not overlap
   uint32_t nr_fresh;
   bool moved;  // the new tables have the newest version of each key of the leaving runs, tombstones included, and

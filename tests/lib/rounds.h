@@ -51,6 +51,7 @@ struct world {
   bool bounded;                 // rounds keep to `room`; with steps it is made before them
   struct compact_room room;     // of the round; `beside` and `steps` are kept
   bool step;                    // the next round is a step for room
+  uint32_t step_at;             // of `room`: where round_again begins the step
   uint64_t most_room;           // bytes that all files have taken at once, since the test has set it to 0
   bool both;                    // the spaces' tree has the same keys and gets the same new data
   uint64_t went[WENT_KINDS];    // in all rounds that were installed

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cuts: a large partition is split in steps. A merge of all its runs writes the tables of the new partitions beside
+// them, so it takes as much room again as the partition has. The first split of a store takes as much as the store. A
+// cut takes a part of that: it merges the runs group by group.
+//
+//   - Keys, the cuts, divide the partition into ranges of about the same bytes.
+//   - Each step, a *slice*, merges some runs that are neighbours in age, the oldest first. Its tables end at the cuts,
+//     and take the place of the runs. The store installs the version, so these runs go before the next step writes.
+//   - The last slice merges all newer runs. Each range then becomes a partition, and keeps the tables that the slices
+//     have written for it. None is written again.
+//
+// A cut writes about the bytes of the merge, and for each slice one view of all entries. Its partitions have a table of
+// each slice, and old versions that lie in different slices stay.
+//
+// Invariants
+//   C1  After each slice the partition is a partition like others, which has more runs: CUT_RUNS at most, by the plan.
+//       A cut that is given up, or ends with the process, leaves nothing to finish. A later round decides anew.
+//   C2  The runs of a slice are known by the numbers of the oldest and the newest. If the partition has them no longer,
+//       the slice is left out. The last slice is made only if each table of the others lies between two cuts.
+//   C3  A slice that is not the last one writes tombstones, too: older runs may have records of their keys.
+//   C4  The young view stays until the last slice, which merges it.
+//   C5  Tables of newer records have larger numbers, but for those of a slice that is not the last one: newer runs have
+//       smaller ones. The sequence numbers tell which is which: those of a slice are smaller than all in newer runs. A
+//       partition whose runs have no such order is not cut. A repair without CURRENT needs that.
+#ifndef COMPACT_CUT_H
+#define COMPACT_CUT_H
+
+#include "compact/job.h"
+
+#define CUT_SLICES 5u  // at most
+#define CUT_RUNS 26u   // fewer than COMPACT_UNREAD_RUNS
+
+struct cut;
+// Plans the cut of a job's partition, which a split is decided for, into the fewest slices of at most `most` bytes
+// each, or into as many as C1 allows. *out NULL: it cannot be cut. Fails with REMIXDB_NOMEM, or as remix_divide does.
+MUST_CHECK enum remixdb_status cut_plan(const struct job *j, uint64_t most, struct cut **out);
+void cut_destroy(struct cut *k);  // NULL is allowed
+uint32_t cut_slices(const struct cut *k);
+// The bytes of a slice's runs.
+uint64_t cut_bytes(const struct cut *k, uint32_t slice);
+// Decides that a job without new data makes a slice. k outlives the job. Returns false if the slice is left out (C2).
+bool cut_decide(struct job *j, const struct cut *k, uint32_t slice);
+// Lists the outputs of a slice whose tables are written: `outputs` has room for cut_outputs_most(j), and is zeroed.
+uint32_t cut_outputs_most(const struct job *j);
+void cut_outputs(struct job *j);
+#endif

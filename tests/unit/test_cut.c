@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Cuts: a partition with much of the store is split in steps. The tests look at the room that the store takes
+// meanwhile, at the contents after each slice, and at slices that fail, or find the partition changed.
+#include "tests/lib/check.h"
+
+#include "admin/repair.h"
+#include "base/files.h"
+#include "compact/cut.h"
+#include "tests/lib/rounds.h"
+#include "xdb.h"
+
+#define RUNS 10u  // runs that the partition has before its split, if all are large
+
+// The version goes through the disk, as when the store is opened again.
+static void again(struct world *w) {
+  char path[ENV_PATH_MAX];
+  w->base->store_id = PLACE_STORE_ID;
+  w->base->number = w->base->log_gen = 1;
+  w->base->next_file = atomic_load(&w->c.next_file);
+  world_settle(w);
+  OK(version_save(&w->p.ctx, w->base));
+  world_reload(w);
+  expect_contents(w, w->base, w->disk);
+  OK(env_path(path, w->p.dir, FILES_CURRENT));
+  assert_int_equal(unlink(path), 0);
+}
+
+static uint64_t cuts_of(const struct world *w) { return atomic_load(&w->c.stats.cuts); }
+
+// A world whose rounds make room in steps. Its records have about `value` bytes.
+static void cut_init(struct world *w, uint32_t keys, uint32_t threads, uint64_t seed, uint32_t value) {
+  world_init(w, keys, threads, seed);
+  w->value = value;
+  w->c.memtable_size = 128 << 10;
+  w->c.build.max_pages = 32;
+  w->c.garbage_from = 1;
+  w->bounded = w->room.steps = true;
+}
+
+// Puts every nr-th key from r on: memtables with the keys of the whole store, of which no two have a key in common.
+static void put_share(struct world *w, uint32_t r, uint32_t nr) { put_range(w, r, w->k.nr, nr, false); }
+
+// Bytes of keys and values that the model has.
+static uint64_t model_bytes(const struct world *w) {
+  static uint8_t buf[VALUE_MAX];
+  uint64_t sum = 0;
+  for (uint32_t a = 0; a < w->k.nr; a++)
+    if (w->disk[a] > TOMB) sum += w->k.keys[a].len + value_make(w->k.keys[a], w->disk[a], w->value, buf);
+  return sum;
+}
+
+// Loads a store of 16 memtables. Returns the most room of its files, in percent of the live bytes, from 8 on.
+static uint32_t load(bool steps) {
+  struct world w;
+  uint32_t worst = 0;
+  cut_init(&w, 2000, 0, 20, 600);
+  w.room.steps = steps;
+  for (uint32_t r = 0; r < 16; r++) {
+    w.most_room = 0;
+    put_share(&w, r, 16);
+    round_ok(&w, NULL);
+    const uint32_t share = (uint32_t)(w.most_room * 100 / model_bytes(&w));
+    if (r >= 8 && share > worst) worst = share;
+  }
+  assert_int_equal(cuts_of(&w), steps);
+  assert_true(w.base->nr_parts >= 3);
+  world_fini(&w);
+  return worst;
+}
+
+static void test_room(void **state) {
+  (void)state;
+  const uint32_t most = load(false), least = load(true);
+  printf("percent of the live bytes: %u at once, %u in steps\n", most, least);
+  assert_true(most > 200 && least < 160);
+}
+
+// Loads RUNS memtables, and one more that is not flushed: its round asks for a cut.
+static void load_due(struct world *w) {
+  for (uint32_t r = 0; r < RUNS; r++) {
+    put_share(w, r, RUNS + 1);
+    round_ok(w, NULL);
+  }
+  assert_true(w->base->nr_parts == 1 && part_runs(w->base->parts[0]) == RUNS);
+  put_share(w, RUNS, RUNS + 1);
+}
+
+// Has the round plan its steps. Returns how many these are.
+static uint32_t ask(struct world *w) {
+  OK(round_try(w));
+  assert_null(w->next);
+  w->step = true;
+  return w->room.nr;
+}
+
+static void finish(struct world *w) {
+  w->step = false;
+  OK(round_try(w));
+  assert_non_null(w->next);
+  world_install(w);
+  compact_room_fini(&w->room);
+}
+
+// Each slice takes the place of some runs, the oldest first, and the last one makes partitions that keep the tables of
+// the others. No version has more runs than the plan allows, and no record is written twice.
+static void test_slices(void **state) {
+  (void)state;
+  struct world w;
+  cut_init(&w, 1800, 0, 30, 600);
+  load_due(&w);
+  const uint32_t slices = ask(&w);
+  assert_true(slices > 1 && slices <= CUT_SLICES);
+  const uint64_t all = part_table_bytes(w.base->parts[0]), before = atomic_load(&w.c.stats.table_bytes);
+  uint32_t old = RUNS, tables = 0;
+  for (uint32_t i = 0; i < slices; i++) {
+    struct sst *first[REMIX_RUNS_MAX];
+    for (uint32_t r = 0; r < tables; r++) first[r] = part_run(w.base->parts[0], r);
+    const struct sst *const newest = part_run(w.base->parts[0], part_runs(w.base->parts[0]) - 1);
+    OK(round_try(&w));
+    assert_non_null(w.next);
+    if (i + 1 == slices) {
+      uint32_t kept = 0;
+      for (uint32_t n = 0; n < w.next->nr_parts; n++)
+        for (uint32_t r = 0; r < part_runs(w.next->parts[n]); r++)
+          for (uint32_t t = 0; t < tables; t++) kept += part_run(w.next->parts[n], r) == first[t];
+      assert_int_equal(kept, tables);
+      world_install_step(&w);
+      break;
+    }
+    assert_int_equal(w.next->nr_parts, 1);
+    const struct part *const p = w.next->parts[0];
+    assert_true(part_runs(p) <= CUT_RUNS && part_run(p, part_runs(p) - 1) == newest);
+    for (uint32_t r = 0; r < tables; r++) assert_ptr_equal(part_run(p, r), first[r]);
+    while (part_run(p, tables)->number > newest->number) tables++;
+    assert_true(part_runs(p) - tables < old);
+    old = part_runs(p) - tables;
+    world_install_step(&w);
+  }
+  assert_true(w.base->nr_parts >= 3 && cuts_of(&w) == 1);
+  assert_true(atomic_load(&w.c.stats.table_bytes) - before < all + all / 20);
+  OK(round_try(&w));
+  assert_null(w.next);
+  finish(&w);
+  world_fini(&w);
+}
+
+// Overwrites, tombstones, values apart, young views, values of very different sizes, keys that rise: whatever the
+// partition has, the contents stay right.
+static void test_kinds(void **state) {
+  (void)state;
+  uint64_t cuts = 0, young = 0;
+  for (uint32_t kind = 0; kind < 24; kind++) {
+    struct world w;
+    uint64_t rng = check_seed + kind;
+    cut_init(&w, kind % 3 ? 2500 : 6000, kind % 2, check_seed + kind, kind % 3 ? 500 : 120);
+    if (kind % 4 == 1) world_apart(&w, 600);
+    w.both = kind % 5 == 4;
+    if (w.both) OK(version_begin_spaces(w.base));
+    const bool small = kind % 4 == 2;  // so that there is a young view
+    if (small) w.c.young_from = 8;
+    for (uint32_t r = 0; r < (small ? 60 : 24); r++) {
+      const uint32_t n = w.k.nr, from = (uint32_t)(rng_next(&rng) % n);
+      if (small) put_range(&w, r % 40, n, 40, r > 30 && r % 7 == 0);
+      else if (kind % 6 == 5) put_range(&w, r * (n / 24), (r + 2) * (n / 24) < n ? (r + 2) * (n / 24) : n, 1, false);
+      else put_range(&w, r % 12, n, 12, false);
+      if (kind % 4 == 3) put_range(&w, from, from + n / 20 < n ? from + n / 20 : n, 2, r % 2);
+      uint64_t before = cuts_of(&w);
+      const bool had = w.base->nr_parts == 1 && part_young_runs(w.base->parts[0]);
+      round_ok(&w, NULL);
+      young += cuts_of(&w) > before && had;
+      if (r % 9 == 8) erase_some(&w, &rng, NULL);
+    }
+    cuts += cuts_of(&w);
+    again(&w);
+    world_fini(&w);
+  }
+  printf("%u cuts, %u of them with a young view\n", (unsigned)cuts, (unsigned)young);
+  assert_true(cuts >= 8 && young > 0);
+}
+
+// Between two slices the partition becomes another one: what is left of the cut is left out, and nothing is lost.
+static void test_changed(void **state) {
+  (void)state;
+  for (uint32_t done = 0; done < 2; done++) {
+    struct world w;
+    cut_init(&w, 1800, 0, 40 + done, 600);
+    load_due(&w);
+    const uint32_t slices = ask(&w);
+    assert_true(slices > done + 1);
+    for (uint32_t i = 0; i < done; i++) {
+      OK(round_try(&w));
+      world_install_step(&w);
+    }
+    // the next slice is lost
+    w.room.at++;
+    while (w.room.at + 1 < w.room.nr) {
+      OK(round_try(&w));
+      assert_non_null(w.next);
+      world_install_step(&w);
+    }
+    OK(round_try(&w));
+    assert_null(w.next);
+    assert_true(cuts_of(&w) == 0 && w.base->nr_parts == 1);
+    finish(&w);
+    world_fini(&w);
+  }
+}
+
+// A store that ends between two slices comes again, with all that it had.
+static void test_reload(void **state) {
+  (void)state;
+  for (uint32_t done = 1; done < 3; done++) {
+    struct world w;
+    cut_init(&w, 1800, 0, 50, 600);
+    load_due(&w);
+    assert_true(ask(&w) > done);
+    for (uint32_t i = 0; i < done; i++) {
+      OK(round_try(&w));
+      world_install_step(&w);
+    }
+    compact_room_fini(&w.room);
+    w.room.steps = true;
+    w.step = false;
+    again(&w);
+    round_ok(&w, NULL);
+    world_fini(&w);
+  }
+}
+
+// A store that a repair has made of the world's files has the records of the model.
+static void expect_repaired(struct world *w) {
+  static uint8_t val[VALUE_MAX], got[VALUE_MAX];
+  char dir[TEMP_DIR], from[ENV_PATH_MAX], to[ENV_PATH_MAX];
+  char *const names = place_files(&w->p);
+  struct remixdb_opts o = small_opts(0);
+  struct repair_report report;
+  struct xdb *x;
+  struct xdb_ref *r;
+  assert_true(temp_make(dir, "cut"));
+  for (char *name = strtok(names, "\n"); name; name = strtok(NULL, "\n")) {
+    OK(env_path(from, w->p.dir, name));
+    OK(env_path(to, dir, name));
+    copy_file(from, to);
+  }
+  free(names);
+  OK(repair_store(env_posix(), dir, &report));
+  assert_true(report.version_lost);
+  OK(xdb_open(dir, &o, env_posix(), &x));
+  OK(xdb_ref(x, &r));
+  for (uint32_t a = 0; a < w->k.nr; a++) {
+    uint32_t len;
+    const enum remixdb_status s = xdb_get(r, w->k.keys[a], got, sizeof(got), &len);
+    assert_int_equal(s, w->disk[a] > TOMB ? REMIXDB_OK : REMIXDB_NOTFOUND);
+    if (s != REMIXDB_OK) continue;
+    assert_int_equal(len, value_make(w->k.keys[a], w->disk[a], w->value, val));
+    assert_memory_equal(got, val, len);
+  }
+  xdb_unref(r);
+  OK(xdb_close(x));
+  assert_int_equal(remove_tree(dir), 0);
+}
+
+// CURRENT is lost between two slices. Tables of a slice have larger numbers than runs that are newer, and the repair
+// finds out which is which.
+static void test_lost(void **state) {
+  (void)state;
+  for (uint32_t done = 0; done < 5; done++) {
+    struct world w;
+    cut_init(&w, 1500, 0, 80 + done, 600);
+    for (uint32_t r = 0; r <= RUNS; r++) {
+      put_share(&w, r, RUNS + 1);
+      put_range(&w, r % 5, w.k.nr, 50, r % 3 == 2);
+      if (r < RUNS) round_ok(&w, NULL);
+    }
+    assert_true(ask(&w) > 1);
+    for (uint32_t i = 0; i < done && w.room.at < w.room.nr; i++) {
+      OK(round_try(&w));
+      world_install_step(&w);
+    }
+    expect_repaired(&w);
+    compact_room_fini(&w.room);
+    world_fini(&w);
+  }
+}
+
+// Each slice fails at each allocation and at each call to the disk, and changes nothing then.
+static void test_faults(void **state) {
+  (void)state;
+  struct world w;
+  cut_init(&w, 900, 2, 60, 300);
+  w.c.memtable_size = 32 << 10;
+  w.c.build.max_pages = 8;
+  load_due(&w);
+  const uint32_t slices = ask(&w);
+  for (uint32_t i = 0; i < slices; i++) {
+    w.step_at = i;
+    if (i == 1 || i + 1 == slices) {
+      no_memory(&w, 3);
+      io_fails(&w);
+    }
+    OK(round_again(&w));
+    assert_non_null(w.next);
+    world_install_step(&w);
+  }
+  assert_int_equal(cuts_of(&w) > 0, true);
+  finish(&w);
+  world_fini(&w);
+}
+
+// A run cannot be read. The slices that need it are left out, the partition is marked, and the round goes on.
+static void test_damaged(void **state) {
+  (void)state;
+  struct world w;
+  cut_init(&w, 1800, 0, 70, 600);
+  w.c.young_from = COMPACT_YOUNG_FROM;
+  load_due(&w);
+  (void)ask(&w);
+  damage(w.base, 0);
+  OK(round_try(&w));
+  assert_null(w.next);
+  damage(w.base, 0);
+  assert_true(w.told == 1 && is_damaged(w.base->parts[0]) && w.base->nr_parts == 1 && cuts_of(&w) == 0);
+  w.step = false;
+  damage(w.base, 0);
+  OK(round_try(&w));
+  assert_non_null(w.next);
+  damage(w.base, 0);
+  world_install(&w);
+  assert_non_null(young_of(&w, 0));
+  compact_room_fini(&w.room);
+  world_fini(&w);
+}
+
+int main(void) {
+  (void)check_seed_start();
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_room),    cmocka_unit_test(test_slices), cmocka_unit_test(test_kinds),
+      cmocka_unit_test(test_changed), cmocka_unit_test(test_reload), cmocka_unit_test(test_faults),
+      cmocka_unit_test(test_damaged), cmocka_unit_test(test_lost),
+  };
+  return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
+}
