@@ -304,9 +304,7 @@ void garbage_plan_step(struct round *r, struct compact_room *room) {
   const struct compact_merge *next = room->merges[room->at];
   do {
     if (decide_step(r, next)) bytes += next->cost;
-    const bool alone = next->cut;
     next = ++room->at < room->nr ? room->merges[room->at] : NULL;
-    if (alone) return;
   } while (next && !next->cut && bytes + next->cost <= room->step);
 }
 

@@ -145,6 +145,38 @@ static void test_slices(void **state) {
   world_fini(&w);
 }
 
+// A partition with many full tables has fewer slices, so that it does not get too many runs.
+static void test_many_runs(void **state) {
+  (void)state;
+  struct world w;
+  cut_init(&w, 3600, 0, 35, 600);
+  w.room.beside = 1 << 30;
+  put_range(&w, 0, w.k.nr, 90, false);  // a small run, so that the limit is that of small ones
+  round_ok(&w, NULL);
+  while (w.base->nr_parts == 1) {
+    const uint32_t runs = part_runs(w.base->parts[0]);
+    assert_true(runs < 20);
+    put_share(&w, runs, 20);
+    OK(round_try(&w));
+    if (w.next) {
+      world_install(&w);
+      compact_room_fini(&w.room);
+      w.room = (struct compact_room){.beside = 1 << 30, .steps = true};
+      continue;
+    }
+    assert_true(runs > RUNS && w.room.nr > 1);
+    for (w.step = true;;) {
+      OK(round_try(&w));
+      if (!w.next) break;
+      assert_true(part_runs(w.next->parts[0]) <= CUT_RUNS);
+      world_install_step(&w);
+    }
+    finish(&w);
+  }
+  assert_int_equal(cuts_of(&w), 1);
+  world_fini(&w);
+}
+
 // Overwrites, tombstones, values apart, young views, values of very different sizes, keys that rise: whatever the
 // partition has, the contents stay right.
 static void test_kinds(void **state) {
@@ -177,6 +209,48 @@ static void test_kinds(void **state) {
   }
   printf("%u cuts, %u of them with a young view\n", (unsigned)cuts, (unsigned)young);
   assert_true(cuts >= 8 && young > 0);
+}
+
+// A memtable becomes two tables of the same age, which no cut divides (C5): the fixture looks at that in each version.
+static void test_same_age(void **state) {
+  (void)state;
+  struct world w;
+  uint32_t pairs = 0;  // before the cut
+  cut_init(&w, 2000, 0, 36, 600);
+  w.c.memtable_size = 64 << 10;
+  w.c.build.max_pages = 16;
+  for (uint32_t r = 0; r < 16 && cuts_of(&w) == 0; r++) {
+    const struct part *const p = w.base->parts[0];
+    pairs = 0;
+    for (uint32_t n = 1; n < part_runs(p); n++) pairs += part_run(p, n - 1)->seq_min == part_run(p, n)->seq_min;
+    put_share(&w, r, 16);
+    round_ok(&w, NULL);
+  }
+  assert_true(cuts_of(&w) == 1 && pairs > 2);
+  world_fini(&w);
+}
+
+// Many keys were deleted as a range. The cut passes their records, and makes no partition where nothing else is.
+static void test_erased(void **state) {
+  (void)state;
+  struct world w;
+  cut_init(&w, 1800, 0, 37, 600);
+  load_due(&w);
+  const uint32_t n = w.k.nr, gone[1][2] = {{n * 3 / 10, n * 7 / 10}};
+  thaw(&w);
+  erase_keys(&w, gone, 1, 0, NULL);
+  put_range(&w, 0, n * 3 / 10, RUNS, false);
+  put_range(&w, n * 7 / 10, n, RUNS, false);
+  w.room.beside = 1 << 30;
+  const uint32_t slices = ask(&w);
+  for (uint32_t i = 0; i < slices; i++) {
+    OK(round_try(&w));
+    world_install_step(&w);
+  }
+  assert_true(cuts_of(&w) == 1 && w.base->nr_parts >= 2);
+  for (uint32_t i = 0; i < w.base->nr_parts; i++) assert_int_equal(remix_of(&w, i)->nr_keys > 0, true);
+  finish(&w);
+  world_fini(&w);
 }
 
 // Between two slices the partition becomes another one: what is left of the cut is left out, and nothing is lost.
@@ -261,16 +335,34 @@ static void expect_repaired(struct world *w) {
   assert_int_equal(remove_tree(dir), 0);
 }
 
+// A partition behind the first one, with a table that is younger than all runs of that, and whose records are as old as
+// all of these.
+static void merge_behind(struct world *w) {
+  assert_int_equal(w->base->nr_parts, 2);
+  const uint32_t from = first_key_of(w, 1);
+  put_range(w, from, w->k.nr, 9, false);
+  round_ok(w, NULL);
+  w->scan_merges = true;
+  wear(w, 1);
+  scan_merge_ok(w, 1, NULL);
+  w->scan_merges = false;
+}
+
 // CURRENT is lost between two slices. Tables of a slice have larger numbers than runs that are newer, and the repair
 // finds out which is which.
 static void test_lost(void **state) {
   (void)state;
-  for (uint32_t done = 0; done < 5; done++) {
+  for (uint32_t turn = 0; turn < 8; turn++) {
     struct world w;
-    cut_init(&w, 1500, 0, 80 + done, 600);
+    const bool behind = turn % 2;
+    const uint32_t done = turn / 2;
+    cut_init(&w, 1500, 0, 80 + turn, 600);
+    const uint32_t n = behind ? w.k.nr * 4 / 5 : w.k.nr;
     for (uint32_t r = 0; r <= RUNS; r++) {
-      put_share(&w, r, RUNS + 1);
-      put_range(&w, r % 5, w.k.nr, 50, r % 3 == 2);
+      if (behind && r == RUNS) merge_behind(&w);
+      put_range(&w, r, n, RUNS + 1, false);
+      put_range(&w, r % 5, n, 50, r % 3 == 2);
+      if (behind && r == 2) put_range(&w, n, w.k.nr, 2, false);
       if (r < RUNS) round_ok(&w, NULL);
     }
     assert_true(ask(&w) > 1);
@@ -335,9 +427,10 @@ static void test_damaged(void **state) {
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_room),    cmocka_unit_test(test_slices), cmocka_unit_test(test_kinds),
-      cmocka_unit_test(test_changed), cmocka_unit_test(test_reload), cmocka_unit_test(test_faults),
-      cmocka_unit_test(test_damaged), cmocka_unit_test(test_lost),
+      cmocka_unit_test(test_room),     cmocka_unit_test(test_slices), cmocka_unit_test(test_kinds),
+      cmocka_unit_test(test_changed),  cmocka_unit_test(test_reload), cmocka_unit_test(test_faults),
+      cmocka_unit_test(test_damaged),  cmocka_unit_test(test_lost),   cmocka_unit_test(test_many_runs),
+      cmocka_unit_test(test_same_age), cmocka_unit_test(test_erased),
   };
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }
