@@ -64,6 +64,7 @@
 #define COMPACT_SCAN_DEBT_MIN 512u    // jumps; fewer are not worth a round
 #define COMPACT_APART 4096u           // bytes; a value of so many is written apart
 #define COMPACT_JOIN 2u               // partitions are joined to at most half a table (compact/join.h)
+#define COMPACT_CUT_FROM 4u           // steps for room; a partition of so many bytes is split in slices (compact/cut.h)
 #define COMPACT_GARBAGE (1u << 20)    // bytes; a store with less garbage is not merged for it
 
 enum compact_kind { COMPACT_KEEP, COMPACT_ABORT, COMPACT_MINOR, COMPACT_MAJOR, COMPACT_SPLIT, COMPACT_KINDS };
@@ -98,6 +99,7 @@ struct compact {
   bool tags;
   uint32_t young_from;            // COMPACT_YOUNG_FROM; 0: there are no young views
   _Atomic uint64_t garbage_from;  // COMPACT_GARBAGE; 0: there are no merges for garbage. Relaxed: tests change it
+  _Atomic uint32_t cut_from;      // COMPACT_CUT_FROM. Relaxed: tests change it
   _Atomic uint32_t join;          // COMPACT_JOIN; 0: there are no joins, and no partition leaves because nothing
                                   // lives in it. Relaxed: tests change it
   _Atomic uint64_t joins_ns;      // no join before this time, because the disk was full, or memory was short.

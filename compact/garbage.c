@@ -164,9 +164,9 @@ static uint64_t room_left(const struct outlook *o, const struct compact_room *ro
 static enum remixdb_status plan_cut(const struct compact_room *room, const struct candidate *c, const struct outlook *o,
                                     struct cut **out) {
   const struct job *const j = c->job;
-  const uint64_t left = room_left(o, room);
+  const uint64_t left = room_left(o, room), from = atomic_load_explicit(&j->c->cut_from, memory_order_relaxed);
   *out = NULL;
-  if (j->kind != COMPACT_SPLIT || c->g.live < GARBAGE_CUT * room->step || on_disk(c->g.live) <= left) return REMIXDB_OK;
+  if (j->kind != COMPACT_SPLIT || c->g.live < from * room->step || on_disk(c->g.live) <= left) return REMIXDB_OK;
   return cut_plan(j, left - left / 9, out);  // on_disk adds as much
 }
 

@@ -30,8 +30,7 @@
 #define GARBAGE_REST 32u  // or less than 1/32 at rest
 #define GARBAGE_ROUND 6u  // memtables
 #define GARBAGE_FLOOR 6u  // tables and REMIX files may always have 7/6 of what they would have without garbage
-#define GARBAGE_STEP 16u  // a step writes about 1/16 of the live bytes, or one memtable, or one partition,
-#define GARBAGE_CUT 4u    // or a slice of one that is larger than 4 steps (compact/cut.h)
+#define GARBAGE_STEP 16u  // a step writes about 1/16 of the live bytes, or one memtable, or one partition, or a slice
 
 // Bytes that tables and REMIX files may have. all: the sums. beside: bytes that other files will have.
 uint64_t garbage_most(const struct garbage *all, uint64_t beside);

@@ -94,6 +94,7 @@ enum remixdb_status setup_limits(struct xdb *x, const struct env_dir *at, const 
   c->memory = cgroup_memory();
   c->young_from = COMPACT_YOUNG_FROM;
   c->garbage_from = COMPACT_GARBAGE;
+  c->cut_from = COMPACT_CUT_FROM;
   c->join = COMPACT_JOIN;
   x->garbage_merges.rest_ns = GARBAGE_REST_NS;
   c->apart_from = COMPACT_APART;

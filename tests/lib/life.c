@@ -135,6 +135,7 @@ struct run *run_create(uint64_t s) {
   static const uint32_t garbage_from[] = {0, 1, 100000};
   r->plan.garbage_from = garbage_from[below(&r->wear_rng, 3)];
   r->plan.garbage = (uint32_t)below(&r->wear_rng, 7);
+  r->plan.cut_from = s % 8 ? 0 : COMPACT_CUT_FROM;
   r->plan.join = s % 4 ? 1 + (uint32_t)(s % 2) : 0;
   starve(below(&r->wear_rng, 3) == 0);
   if (below(&r->wear_rng, 4) == 0) {  // next to no memory: the least cache, and workers wait for each other
@@ -264,6 +265,7 @@ enum remixdb_status run_open(struct run *r) {
   r->x->compact.build.max_pages = r->plan.table_pages;
   r->x->compact.young_from = r->plan.young_from;
   r->x->compact.garbage_from = r->plan.garbage_from;
+  r->x->compact.cut_from = r->plan.cut_from;
   r->x->compact.join = r->plan.join;
   r->x->garbage_merges.rest_ns = 1000000;
   r->x->compact.apart_from = r->plan.apart_from;

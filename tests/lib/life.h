@@ -61,16 +61,16 @@ struct plan {
   uint32_t nr_keys, vlen_max;
   size_t memtable_limit;              // under the least that the options allow, so that little data makes many rounds
   uint32_t table_pages, other_pages;  // other_pages: of every other opening; 0: as the others
-  uint32_t young_from, apart_from, garbage_from, join;  // of struct compact
-  uint64_t values_full;                                 // bytes of a full value file
-  uint32_t cold;                                        // dice of expect_reads
-  bool away;                                            // an opening brings no partition (view/part.h)
-  uint32_t flush, sync, reopen, del, wear, garbage;     // in 1000 steps
-  uint32_t large, large_max;                            // in 1000 puts: values of VALUE_LARGE to large_max bytes
-  uint32_t focus;                                       // percent of writes that go to few keys
-  uint32_t range_few;                                   // of struct range_limits
-  uint32_t apart;                                       // percent of values that are long enough to lie apart
-  uint32_t spaces;  // named spaces: key k is in space k % (spaces + 1), 0 is the unnamed one
+  uint32_t young_from, apart_from, garbage_from, cut_from, join;  // of struct compact
+  uint64_t values_full;                                           // bytes of a full value file
+  uint32_t cold;                                                  // dice of expect_reads
+  bool away;                                                      // an opening brings no partition (view/part.h)
+  uint32_t flush, sync, reopen, del, wear, garbage;               // in 1000 steps
+  uint32_t large, large_max;  // in 1000 puts: values of VALUE_LARGE to large_max bytes
+  uint32_t focus;             // percent of writes that go to few keys
+  uint32_t range_few;         // of struct range_limits
+  uint32_t apart;             // percent of values that are long enough to lie apart
+  uint32_t spaces;            // named spaces: key k is in space k % (spaces + 1), 0 is the unnamed one
   bool no_allocate, short_io;
   struct remixdb_opts opts;
 };

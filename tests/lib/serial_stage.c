@@ -664,6 +664,7 @@ void stage_open(struct stage *w, int workers, int sync) {
   shrink(w->x, (size_t)(200 + below(&rng, 400)) << 10, 4 + (uint32_t)below(&rng, 40));
   w->x->compact.young_from = (uint32_t)below(&rng, 4) * 2;
   w->x->compact.garbage_from = w->seed % 2;
+  w->x->compact.cut_from = 0;
   w->x->compact.join = (uint32_t)(w->seed / 2 % 3);
   w->x->garbage_merges.rest_ns = 1000000;
   for (uint32_t s = 1; s < STAGE_SPACES; s++) {

@@ -218,6 +218,7 @@ static void script(struct script *c) {
   told(c, v == REMIXDB_OK);
   do_wear(r, 1);
   r->x->compact.garbage_from = 1;
+  r->x->compact.cut_from = 0;
   do_garbage(r);
   script_puts(c, 5, 3, 20);
   told(c, do_sync(r));

@@ -188,6 +188,7 @@ static bool store_open(struct life *l, const char *dir, bool read_only, bool eag
     l->x->compact.build.max_pages = l->table_pages;
     l->x->compact.young_from = l->young_from;
     l->x->compact.garbage_from = 1;
+    l->x->compact.cut_from = 0;
     l->x->compact.join = l->join;
     l->x->garbage_merges.rest_ns = 1000000;
     l->x->compact.apart_from = 2000;

@@ -1145,6 +1145,7 @@ static void run_open(struct run *r, size_t memtable, uint32_t pages) {
   r->x->ranges = (struct range_limits){few[check_seed % 3], few[check_seed % 3] / 4};
   r->x->compact.young_from = (uint32_t)(check_seed % 4) * 2;  // none, or as soon as may be
   r->x->compact.garbage_from = check_seed % 3 ? 1 : 0;
+  r->x->compact.cut_from = 0;
   r->x->compact.join = (uint32_t)(check_seed / 2 % 3);
   r->x->garbage_merges.rest_ns = 1000000;
 }

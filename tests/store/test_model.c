@@ -116,6 +116,7 @@ static void run_open(struct run *r) {
   r->x->compact.young_from = from[below(&r->m.rng, sizeof(from))];
   static const uint32_t garbage[] = {0, 1, 50000, COMPACT_GARBAGE};
   r->x->compact.garbage_from = garbage[below(&r->m.rng, 4)];
+  r->x->compact.cut_from = 0;
   r->x->compact.join = (uint32_t)below(&r->m.rng, 1 + COMPACT_JOIN);
   r->x->garbage_merges.rest_ns = 1000000 << below(&r->m.rng, 8);
   static const uint64_t few[] = {0, 3, 50, RANGES_FEW};

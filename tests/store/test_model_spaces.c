@@ -200,6 +200,7 @@ static void world_open(struct world *w) {
   static const uint64_t few[] = {0, 3, 50, RANGES_FEW};
   w->x->compact.young_from = from[below(&w->rng, 4)];
   w->x->compact.garbage_from = from[below(&w->rng, 4)];
+  w->x->compact.cut_from = 0;
   w->x->compact.join = from[below(&w->rng, 3)];
   w->x->garbage_merges.rest_ns = 1000000;
   w->x->ranges.few = few[below(&w->rng, 4)];

@@ -35,6 +35,7 @@ static void cut_init(struct world *w, uint32_t keys, uint32_t threads, uint64_t 
   w->c.memtable_size = 128 << 10;
   w->c.build.max_pages = 32;
   w->c.garbage_from = 1;
+  w->c.cut_from = COMPACT_CUT_FROM;
   w->bounded = w->room.steps = true;
 }
 
