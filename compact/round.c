@@ -466,7 +466,7 @@ static enum remixdb_status round_begin(struct round *r, const struct version *ba
     const enum remixdb_status s = round_has(r, i)
                                       ? version_tree_ready(trees[i].base, r->c->workers, r->self, &r->c->progress)
                                       : REMIXDB_OK;
-    r->c->reads_failed = s == REMIXDB_IO;
+    r->c->reads_failed = s == REMIXDB_IO || s == REMIXDB_CORRUPT;
     if (s != REMIXDB_OK) return s;
   }
   r->pieces = !plan_fits_cache(r->c, base);

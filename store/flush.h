@@ -15,8 +15,8 @@
 // too, lets the log release its older segments.
 enum xdb_freeze { XDB_FREEZE_FULL, XDB_FREEZE_USED, XDB_FREEZE_ANY };
 // Makes room for a writer: waits until no memtable is frozen, then freezes the active memtable, if it still is as
-// `when` demands (batch: see xdb_round_due). Does not wait for the round. Fails with REMIXDB_NOSPACE, REMIXDB_NOMEM or
-// REMIXDB_IO if there is no room now, or with the failure that stopped the store.
+// `when` demands (batch: see xdb_round_due). Does not wait for the round. Fails with REMIXDB_NOSPACE, REMIXDB_NOMEM,
+// REMIXDB_IO or REMIXDB_CORRUPT if there is no room now, or with the failure that stopped the store.
 MUST_CHECK enum remixdb_status xdb_wait_room(struct xdb *x, enum xdb_freeze when, size_t batch);
 // The same for one record and a full memtable, but waits for a round or a flush no longer than ROOM_WAIT_NS. *late_out:
 // the time has passed, and there is still no room. The full memtable then takes the record all the same, up to

@@ -509,29 +509,37 @@ static void hurry(struct xdb *x) {
   pthread_mutex_unlock(&x->lock);
 }
 
-#define IO_ERROR(call) assert_true(!(call) && remixdb_errcode() == REMIXDB_IO && remixdb_errmsg()[0])
+#define FAILS_BY(status, call) assert_true(!(call) && remixdb_errcode() == (status) && remixdb_errmsg()[0])
 
-// A read fails while the round of a memtable opens partitions. Writes go on until the next memtable is full, too. When
-// reads succeed again, so does the round, and so do writes.
-static void test_reads_fail(void **state) {
-  (void)state;
+// All reads fail; or a table's metadata is damaged, or an index.
+enum unread { READS_FAIL, TABLE_DAMAGED, INDEX_DAMAGED };
+
+// The round of a memtable cannot open a partition. Writes go on until the next memtable is full, too. When the
+// partition can be opened, the round succeeds, and so do writes. Nothing is lost.
+static void run_unread(enum unread how) {
   struct state s;
-  char key[24], value[100] = {0};
+  char path[3 * TEMP_DIR], key[24], value[100] = {0};
+  const enum remixdb_status want = how == READS_FAIL ? REMIXDB_IO : REMIXDB_CORRUPT;
+  const uint64_t at = how == TABLE_DAMAGED ? 300 : 40;
   store_make();
   store_open(&s, 0);
   const uint32_t away = nr_away(s.x);
+  path_of(s.x, KEYS / 2, how == TABLE_DAMAGED, path, sizeof(path));
   CHECK(remixdb_put(s.ref, key, key_of(1, key), value, 1));
-  atomic_store(&reads_fail, true);
-  IO_ERROR(remixdb_flush(s.ref));
-  assert_int_equal(nr_away(s.x), away);
+  if (how == READS_FAIL) atomic_store(&reads_fail, true);
+  else flip(path, at);
+  FAILS_BY(want, remixdb_flush(s.ref));
+  assert_true(nr_away(s.x) == away || how != READS_FAIL);
+  assert_true(nr_away(s.x) > 0);
   uint32_t nr = 0;
   while (remixdb_put(s.ref, key, key_of(nr, key), value, nr % 100)) CHECK(++nr < KEYS);
-  assert_int_equal(remixdb_errcode(), REMIXDB_IO);
+  assert_int_equal(remixdb_errcode(), want);
   assert_true(nr > 100);
   hurry(s.x);
-  IO_ERROR(remixdb_flush(s.ref));
-  IO_ERROR(remixdb_put(s.ref, "x", 1, "y", 1));
-  atomic_store(&reads_fail, false);
+  FAILS_BY(want, remixdb_flush(s.ref));
+  FAILS_BY(want, remixdb_put(s.ref, "x", 1, "y", 1));
+  if (how == READS_FAIL) atomic_store(&reads_fail, false);
+  else flip(path, at);
   hurry(s.x);
   CHECK(remixdb_put(s.ref, "x", 1, "y", 1) && remixdb_flush(s.ref));
   assert_true(nr_away(s.x) < away);
@@ -546,6 +554,13 @@ static void test_reads_fail(void **state) {
     store_open(&s, 0);
   }
   store_close(&s);
+}
+
+static void test_unread(void **state) {
+  (void)state;
+  files_only = true;
+  for (enum unread how = READS_FAIL; how <= INDEX_DAMAGED; how++) run_unread(how);
+  files_only = false;
 }
 
 // A missing or foreign file is found by the opening itself.
@@ -608,10 +623,10 @@ static void test_untouched(void **state) {
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_opening),    cmocka_unit_test(test_ways),      cmocka_unit_test(test_work),
-      cmocka_unit_test(test_room),       cmocka_unit_test(test_threads),   cmocka_unit_test(test_damaged),
-      cmocka_unit_test(test_missing),    cmocka_unit_test(test_untouched), cmocka_unit_test(test_quick),
-      cmocka_unit_test(test_reads_fail),
+      cmocka_unit_test(test_opening), cmocka_unit_test(test_ways),      cmocka_unit_test(test_work),
+      cmocka_unit_test(test_room),    cmocka_unit_test(test_threads),   cmocka_unit_test(test_damaged),
+      cmocka_unit_test(test_missing), cmocka_unit_test(test_untouched), cmocka_unit_test(test_quick),
+      cmocka_unit_test(test_unread),
   };
   return check_seed_end(cmocka_run_group_tests(tests, setup, teardown));
 }
