@@ -44,7 +44,7 @@ static struct version *begin(struct xdb *x) {
   struct version *base = NULL;
   xdb_lock(x);
   struct version *const v = xdb_super(x)->version;
-  const bool any = names_dropped(v->names) && !version_is_empty(v->spaces) &&
+  const bool any = names_dropped(v->names) && (!version_is_empty(v->spaces) || x->dropped.values_stay) &&
                    names_stamp(v->names) != x->dropped.given_up && !x->scan_merges.ending &&
                    atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
   if (any) version_ref(base = v);
@@ -52,10 +52,23 @@ static struct version *begin(struct xdb *x) {
   return base;
 }
 
-// Value files go when nobody refers to them, but not while they take new values.
-static void turn_values(struct xdb *x) {
+// Value files go when nobody refers to them, but not while they take new values. A partition that is away could refer
+// to any of them, so all are opened first. If one cannot be opened, the files stay with the next version.
+static enum remixdb_status turn_values(struct xdb *x, struct worker *w, struct version *base) {
+  const enum remixdb_status s = version_ready(base, x->workers, w);
+  if (s != REMIXDB_OK && s != REMIXDB_IO && s != REMIXDB_CORRUPT) return s;
+  if (s != REMIXDB_OK) x->dropped.values_stay = true;
   value_log_turn(&x->values);
   value_log_turn(&x->compact.values);
+  return REMIXDB_OK;
+}
+
+// Installs a version without the value files that a step has left to it.
+static enum remixdb_status leave_values(struct xdb *x, struct worker *w, struct version *base) {
+  enum remixdb_status s = version_ready(base, x->workers, w);
+  if (s == REMIXDB_OK) s = install_trim(x);
+  if (s == REMIXDB_OK) x->dropped.values_stay = false;
+  return s;
 }
 
 // Makes what is to be done next, and installs it. *more_out: something may be left to do.
@@ -67,15 +80,12 @@ static enum remixdb_status step(struct xdb *x, struct worker *w, struct version 
   const bool merge = s == REMIXDB_OK && !found.parts && !found.tables && found.due;
   *more_out = s == REMIXDB_OK && (found.parts || found.tables || (merge && merges));
   if (s == REMIXDB_OK && !*more_out && !merge) {
+    if (x->dropped.values_stay && (s = leave_values(x, w, base)) != REMIXDB_OK) return s;
     all_done(x);
     if (found.again_ns) again_after(x, found.again_ns);
   }
   if (!*more_out) return s;
-  if (found.apart) {
-    // A partition that is away could refer to any value file.
-    if ((s = version_ready(base, x->workers, w)) != REMIXDB_OK) return s;
-    turn_values(x);
-  }
+  if (found.apart && (s = turn_values(x, w, base)) != REMIXDB_OK) return s;
   if (found.parts) return install_trim(x);
   if (merge && !scan_merge_may_begin(x)) return REMIXDB_ABORTED;
   s = merge ? compact_dropped_round(&x->compact, w, base, &next) : compact_dropped_tables(&x->compact, w, base, &next);

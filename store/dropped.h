@@ -8,9 +8,10 @@
 // the store closes, as scan merges are. If that happens DROPPED_WAITS times, the round of a memtable does it.
 //
 // A step that finds no room on the disk, or whose reads or writes fail, is tried again, after a time that doubles. A
-// partition that a merge cannot read is left out for a time, or for ever if it is damaged (view/part.h, P4). After
-// other damage the partitions stay as they are, until the next drop or opening. Without workers there is no later time:
-// the call that drops the space does all of this, and what fails waits for the next round.
+// partition that a merge cannot read is left out for a time, or for ever if it is damaged (view/part.h, P4). While a
+// partition cannot be opened, no partition is merged, and value files stay; what leaves as a whole leaves all the same.
+// After other damage the partitions stay as they are, until the next drop or opening. Without workers there is no later
+// time: the call that drops the space does all of this, and what fails waits for the next round.
 #ifndef STORE_DROPPED_H
 #define STORE_DROPPED_H
 

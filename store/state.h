@@ -124,6 +124,7 @@ struct dropped {
   uint64_t delay_ns;          // the last time between two tries that failed
   uint64_t given_up;          // the stamp of the names for which a step has failed for good
   uint32_t waits;             // merges that were given up or could not begin, in a row
+  bool values_stay;           // a version was installed while a partition could not be opened: it has all value files
 };
 
 // Transactions (txn_pool.c).

@@ -553,6 +553,54 @@ static void test_reads_fail(void **state) {
   no_cache = false;
 }
 
+// The number of a table of the unnamed space, as the beginning of its file's name.
+static void unnamed_table(struct xdb *x, char *name) {
+  struct part_files f;
+  part_files(xdb_super(x)->version->parts[0], &f);
+  CHECK(f.nr > 0);
+  sst_name(name, f.tables[0].number);
+}
+
+// A partition of the unnamed space cannot be opened, and may refer to any value file. A dropped space leaves all the
+// same. Its value files go when the partition can be opened.
+static void test_values_stay(void **state) {
+  (void)state;
+  struct world w = {0};
+  struct xdb *x;
+  struct simdisk *const d = simdisk_create();
+  const struct remixdb_opts o = options(0);
+  char name[32];
+  OK(xdb_open("/store", &o, simdisk_env(d), &x));
+  use(&w, x);
+  packs_cannot(x->packs);
+  make(&w, 1);
+  fill(&w, 1, 0, 60, APART);
+  CHECK(remixdb_put(w.r, "k", 1, "v", 1) && remixdb_flush(w.r));
+  leave(&w);
+  atomic_store(&version_eager, 0);
+  OK(xdb_open("/store", &o, simdisk_env(d), &x));
+  atomic_store(&version_eager, VERSION_EAGER);
+  use(&w, x);
+  unnamed_table(x, name);
+  const uint64_t before = simdisk_used(d), took = (uint64_t)60 * APART;
+  simdisk_fault_name(d, name);
+  simdisk_fault(d, SIMDISK_READ, 0, UINT64_MAX, EIO);
+  drop(&w, 1);
+  CHECK(version_is_empty(xdb_super(x)->version->spaces));
+  CHECK(simdisk_used(d) > before - took / 8 && atomic_load(&x->dropped.again_ns) > time_ns());
+  dropped_ask(x);
+  CHECK(simdisk_used(d) > before - took / 8);
+  simdisk_fault(d, SIMDISK_READ, 0, 0, 0);
+  dropped_ask(x);
+  CHECK(simdisk_used(d) < before - took + took / 8);
+  const uint64_t number = xdb_super(x)->version->number;
+  dropped_ask(x);
+  CHECK(xdb_super(x)->version->number == number && remixdb_probe(w.r, "k", 1));
+  check_all(&w);
+  leave(&w);
+  simdisk_destroy(d);
+}
+
 // Two partitions of the spaces' tree, each with tables of all spaces and then with one of each of its spaces alone.
 static void fill_two(struct world *w, struct simdisk *d) {
   const struct remixdb_opts o = options(0);
@@ -834,21 +882,14 @@ static void test_no_room(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_mixed),
-      cmocka_unit_test(test_tables),
-      cmocka_unit_test(test_readers),
-      cmocka_unit_test(test_writers),
-      cmocka_unit_test(test_given_up),
-      cmocka_unit_test(test_cuts),
-      cmocka_unit_test(test_full),
-      cmocka_unit_test(test_no_room),
-      cmocka_unit_test(test_away),
-      cmocka_unit_test(test_joined),
-      cmocka_unit_test(test_damaged),
-      cmocka_unit_test(test_reads_fail),
-      cmocka_unit_test(test_tables_damaged),
-      cmocka_unit_test(test_tables_reads),
-      cmocka_unit_test(test_tables_reads_damaged),
+      cmocka_unit_test(test_mixed),        cmocka_unit_test(test_tables),
+      cmocka_unit_test(test_readers),      cmocka_unit_test(test_writers),
+      cmocka_unit_test(test_given_up),     cmocka_unit_test(test_cuts),
+      cmocka_unit_test(test_full),         cmocka_unit_test(test_no_room),
+      cmocka_unit_test(test_away),         cmocka_unit_test(test_joined),
+      cmocka_unit_test(test_damaged),      cmocka_unit_test(test_reads_fail),
+      cmocka_unit_test(test_values_stay),  cmocka_unit_test(test_tables_damaged),
+      cmocka_unit_test(test_tables_reads), cmocka_unit_test(test_tables_reads_damaged),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
