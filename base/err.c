@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,17 +12,42 @@ ERR_TLS_FAST struct err_state err_state;
 static __thread char err_buf[ERR_MSG_MAX];
 static __thread uint32_t err_cleaning;  // depth of err_cleanup_begin: no message changes above 0
 
+// Writes as much of the text as fits. Returns whether all of it does.
+__attribute__((format(printf, 4, 0))) static bool write_text(char *buf, size_t cap, const char *head, const char *fmt,
+                                                             va_list ap) {
+  const int n = head ? snprintf(buf, cap, "%s", head) : 0;
+  const size_t used = n < 0 ? 0 : (size_t)n < cap ? (size_t)n : cap - 1;
+  buf[used] = '\0';
+  const int more = vsnprintf(buf + used, cap - used, fmt, ap);
+  if (more < 0) buf[used] = '\0';
+  return n < 0 || more < 0 || (size_t)n + (size_t)more < cap;
+}
+
+// Writes a text of which only a part fits.
+__attribute__((format(printf, 4, 0), noinline)) static void shorten_text(char *buf, size_t cap, const char *head,
+                                                                         const char *fmt, va_list ap) {
+  char all[ERR_TEXT_MAX];
+  (void)write_text(all, sizeof(all), head, fmt, ap);
+  static const char dots[] = "...";
+  const size_t len = strlen(all), keep = cap - sizeof(dots), first = keep / 4, last = keep - first;
+  memcpy(buf, all, first);
+  memcpy(buf + first, dots, sizeof(dots) - 1);
+  memcpy(buf + first + sizeof(dots) - 1, all + len - last, last + 1);
+}
+
+void err_text(char *buf, size_t cap, const char *head, const char *fmt, va_list ap) {
+  va_list again;
+  assert(cap >= 16 && cap < ERR_TEXT_MAX);
+  va_copy(again, ap);
+  if (!write_text(buf, cap, head, fmt, ap)) shorten_text(buf, cap, head, fmt, again);
+  va_end(again);
+}
+
 // Formats into a separate buffer, because the arguments may point into err_buf.
-static void err_format(const char *head, const char *fmt, va_list ap) {
+__attribute__((format(printf, 2, 0))) static void err_format(const char *head, const char *fmt, va_list ap) {
   if (err_cleaning) return;
   char buf[ERR_MSG_MAX];
-  size_t used = 0;
-  if (head) {
-    const int n = snprintf(buf, sizeof(buf), "%s", head);
-    used = n < 0 ? 0 : (size_t)n < sizeof(buf) ? (size_t)n : sizeof(buf) - 1;
-  }
-  buf[used] = '\0';
-  if (vsnprintf(buf + used, sizeof(buf) - used, fmt, ap) < 0) buf[used] = '\0';
+  err_text(buf, sizeof(buf), head, fmt, ap);
   memcpy(err_buf, buf, strlen(buf) + 1);
   err_state.has_msg = 1;
 }

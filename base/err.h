@@ -7,13 +7,21 @@
 #ifndef ERR_H
 #define ERR_H
 
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "remixdb.h"
 
 #define MUST_CHECK __attribute__((warn_unused_result))
-#define ERR_MSG_MAX 512  // bytes of a message, its end included; a longer one is cut
+#define ERR_MSG_MAX 512  // bytes of a message, its end included; of a longer one the middle is left out
+
+// Writes head (NULL: none) and what vsnprintf makes of fmt into buf, which has cap bytes, at least 16. Of a text that
+// does not fit, the first quarter and the end stay, with "..." between them: a long text has a long path, and the
+// reason is before it or behind it. Of more than ERR_TEXT_MAX bytes nobody sees the end.
+#define ERR_TEXT_MAX 8192
+void err_text(char *buf, size_t cap, const char *head, const char *fmt, va_list ap)
+    __attribute__((format(printf, 4, 0)));
 
 // Records the thread's message and returns s.
 enum remixdb_status err_set(enum remixdb_status s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -2,7 +2,6 @@
 #include "store/state.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 
 #ifndef NDEBUG
 static __thread char self;  // its address names the thread
@@ -13,10 +12,10 @@ bool xdb_lock_is_mine(const struct xdb *x) { return x->lock_owner == &self; }
 
 void xdb_say(struct xdb *x, const char *fmt, ...) {
   if (!x->opts.logger) return;
-  char line[ERR_MSG_MAX + 128];
+  char line[2 * ERR_MSG_MAX];  // three quarters of it have room for a message and its head
   va_list ap;
   va_start(ap, fmt);
-  vsnprintf(line, sizeof(line), fmt, ap);
+  err_text(line, sizeof(line), NULL, fmt, ap);
   va_end(ap);
   CANCEL_LATER;
   x->opts.logger(x->opts.logger_priv, line);

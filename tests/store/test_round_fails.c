@@ -193,6 +193,30 @@ static void test_values_given_back(void **state) {
   disk_close(r);
 }
 
+static char told[2048];
+
+static void note_line(void *arg, const char *line) {
+  (void)arg;
+  (void)snprintf(told, sizeof(told), "%s", line);
+}
+
+// The lines that tell of a store in a directory with a very long name have their ends all the same.
+static void test_long_name(void **state) {
+  (void)state;
+  struct remixdb_opts o = small_opts(0);
+  struct xdb_ref *r;
+  char name[3000] = "/";
+  memset(name + 1, 'd', sizeof(name) - 2);
+  o.logger = note_line;
+  OK(xdb_open(name, &o, simdisk_env(disk), &x));
+  CHECK_SAYS(strstr(told, "0 files removed, io "), "%s", told);
+  OK(xdb_ref(x, &r));
+  OK(xdb_put(r, KV_REC(kref("k", 1), "v", 1, false)));
+  simdisk_fault(disk, SIMDISK_RENAME, 0, UINT64_MAX, ENOSPC);
+  disk_close(r);
+  CHECK_SAYS(strstr(told, "into tables: ") && strstr(told, strerror(ENOSPC)) && strstr(told, "rename"), "%s", told);
+}
+
 int main(void) {
   check_seed = check_seed_or(1);
   alarm(100);
@@ -202,6 +226,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_compact_not_installed, disk_setup, disk_teardown),
       cmocka_unit_test_setup_teardown(test_compact_fails, disk_setup, disk_teardown),
       cmocka_unit_test_setup_teardown(test_values_given_back, disk_setup, disk_teardown),
+      cmocka_unit_test_setup_teardown(test_long_name, disk_setup, disk_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,6 +105,37 @@ static void test_long_is_cut(void **state) {
   assert_int_equal(strlen(err_msg()), ERR_MSG_MAX - 1);
 }
 
+// The message is as long as it may be, with these words at its ends and dots in between.
+static void check_cut(const char *begin, const char *end) {
+  const char *const msg = err_msg();
+  assert_int_equal(strlen(msg), ERR_MSG_MAX - 1);
+  assert_memory_equal(msg, begin, strlen(begin));
+  assert_string_equal(msg + strlen(msg) - strlen(end), end);
+  assert_non_null(strstr(msg, "..."));
+}
+
+// A message begins with a path that is too long, ends with it, or has it between its words. The other words stay.
+static void test_long_keeps_words(void **state) {
+  (void)state;
+  static char path[4096];
+  memset(path, '#', sizeof(path) - 1);
+  (void)err_set(REMIXDB_READONLY, "%s: opened with read_only", path);
+  check_cut("####", "####: opened with read_only");
+  (void)err_set(REMIXDB_INVALID, "path too long: %s", path);
+  check_cut("path too long: ####", "####");
+  (void)err_set(REMIXDB_IO, "between %s and %s, nothing", path, path + 96);
+  check_cut("between ####", "####, nothing");
+  (void)err_set(REMIXDB_IO, "%s%s%s", path, path, path);  // longer than what is looked at
+  check_cut("####", "####");
+  (void)err_corrupt(path, 7, "%.300s: a long reason", path);
+  check_cut("...####", "####: a long reason");
+  // the longest that is whole, and the next one
+  (void)err_set(REMIXDB_IO, "%s", path + sizeof(path) - ERR_MSG_MAX);
+  assert_string_equal(err_msg(), path + sizeof(path) - ERR_MSG_MAX);
+  (void)err_set(REMIXDB_IO, "%s", path + sizeof(path) - ERR_MSG_MAX - 1);
+  check_cut("####", "####");
+}
+
 static void test_message_may_quote_itself(void **state) {
   (void)state;
   (void)err_set(REMIXDB_IO, "inner");
@@ -164,6 +195,7 @@ int main(void) {
       cmocka_unit_test(test_corrupt),
       cmocka_unit_test(test_long_path),
       cmocka_unit_test(test_long_is_cut),
+      cmocka_unit_test(test_long_keeps_words),
       cmocka_unit_test(test_message_may_quote_itself),
       cmocka_unit_test(test_save_and_threads),
       cmocka_unit_test(test_cleanup_keeps_the_first),
