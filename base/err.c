@@ -23,7 +23,7 @@ __attribute__((format(printf, 4, 0))) static bool write_text(char *buf, size_t c
   return n < 0 || more < 0 || (size_t)n + (size_t)more < cap;
 }
 
-// Writes a text of which only a part fits.
+// The same for a text that does not fit: leaves its middle out.
 __attribute__((format(printf, 4, 0), noinline)) static void shorten_text(char *buf, size_t cap, const char *head,
                                                                          const char *fmt, va_list ap) {
   char all[ERR_TEXT_MAX];

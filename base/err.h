@@ -14,11 +14,11 @@
 #include "remixdb.h"
 
 #define MUST_CHECK __attribute__((warn_unused_result))
-#define ERR_MSG_MAX 512  // bytes of a message, its end included; of a longer one the middle is left out
+#define ERR_MSG_MAX 512  // bytes of a message, its end included; a longer one loses its middle
 
-// Writes head (NULL: none) and what vsnprintf makes of fmt into buf, which has cap bytes, at least 16. Of a text that
-// does not fit, the first quarter and the end stay, with "..." between them: a long text has a long path, and the
-// reason is before it or behind it. Of more than ERR_TEXT_MAX bytes nobody sees the end.
+// Writes head (NULL: none) and what vsnprintf makes of fmt into buf, which has cap bytes, at least 16. If the text does
+// not fit, its first quarter and its end stay, with "..." between them: a long text has a long path, and the reason is
+// before it or behind it. A text with more than ERR_TEXT_MAX bytes loses its end, too.
 #define ERR_TEXT_MAX 8192
 void err_text(char *buf, size_t cap, const char *head, const char *fmt, va_list ap)
     __attribute__((format(printf, 4, 0)));
