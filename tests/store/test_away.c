@@ -563,6 +563,38 @@ static void test_unread(void **state) {
   files_only = false;
 }
 
+// A store with a log of many segments freezes its memtable when it is opened. It opens and takes writes, although the
+// round cannot open a partition.
+static void test_long_log(void **state) {
+  (void)state;
+  struct state s;
+  char path[3 * TEMP_DIR], key[24];
+  files_only = true;
+  store_make();
+  for (uint32_t i = 0; i < 5; i++) {
+    store_open(&s, 0);
+    CHECK(remixdb_put(s.ref, key, key_of(i, key), "x", 1));
+    s.x->leave_log = true;
+    if (i == 4) path_of(s.x, KEYS / 2, false, path, sizeof(path));
+    store_close(&s);
+  }
+  flip(path, 40);
+  const struct remixdb_opts o = options();
+  atomic_store(&version_eager, 0);
+  OK(xdb_open(dir, &o, counting_env(), &s.x));
+  assert_non_null(s.ref = remixdb_ref(s.x));
+  CHECK(s.x->recovery.nr_segments > 4 && s.x->rounds.error.status == REMIXDB_CORRUPT);
+  CHECK(remixdb_put(s.ref, "x", 1, "y", 1));
+  FAILS_BY(REMIXDB_CORRUPT, remixdb_flush(s.ref));
+  flip(path, 40);
+  hurry(s.x);
+  CHECK(remixdb_flush(s.ref));
+  for (uint32_t i = 0; i < 5; i++) CHECK(remixdb_probe(s.ref, key, key_of(i, key)));
+  CHECK(remixdb_probe(s.ref, "x", 1) && remixdb_verify(s.ref));
+  store_close(&s);
+  files_only = false;
+}
+
 // A missing or foreign file is found by the opening itself.
 static void test_missing(void **state) {
   (void)state;
@@ -626,7 +658,7 @@ int main(void) {
       cmocka_unit_test(test_opening), cmocka_unit_test(test_ways),      cmocka_unit_test(test_work),
       cmocka_unit_test(test_room),    cmocka_unit_test(test_threads),   cmocka_unit_test(test_damaged),
       cmocka_unit_test(test_missing), cmocka_unit_test(test_untouched), cmocka_unit_test(test_quick),
-      cmocka_unit_test(test_unread),
+      cmocka_unit_test(test_unread),  cmocka_unit_test(test_long_log),
   };
   return check_seed_end(cmocka_run_group_tests(tests, setup, teardown));
 }
