@@ -184,7 +184,8 @@ static inline size_t compact_scan_room(size_t memtable_size) {
 // The number of runs above which some of a partition's runs are merged. Partitions that fill at the same pace must not
 // all be merged in the same round, so their limits differ by the number of their oldest table. The limit is
 // COMPACT_SPLIT_RUNS if no run, nor the new data (bytes), is smaller than two fifths of a table. A merge of such runs
-// would hardly make them fewer, so the whole partition will be written again. The sooner, the less there is to write.
+// would hardly make them fewer, so the whole partition will be written again. The sooner, the less there is to write. A
+// partition that a cut has made has a higher limit (C6 in compact/cut.h).
 uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64_t bytes);
 
 // A partition is merged when so much of its bytes has expired: 1/COMPACT_EXPIRED_SHARE, by the estimate of its tables.

@@ -192,6 +192,8 @@ static void range_outputs(struct job *j) {
     for (uint32_t r = 0; r < kept; r++)
       if (range_of(j->cuts, j->nr_cuts, x->runs[r]->min) == i) o.keep |= 1u << r;
     if (o.nr_fresh == 0 && o.keep == 0) continue;
+    const uint32_t runs = o.nr_fresh + (uint32_t)__builtin_popcount(o.keep);
+    if (runs > COMPACT_PART_TABLES) o.more_runs = runs - COMPACT_PART_TABLES;
     if (j->nr_outputs) o.anchor = j->cuts[i - 1];
     j->outputs[j->nr_outputs++] = o;
   }

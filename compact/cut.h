@@ -23,6 +23,9 @@
 //   C5  Tables of newer records have larger numbers, but for those of a slice that is not the last one: newer runs have
 //       smaller ones. The sequence numbers tell which is which: those of a slice are smaller than all in newer runs. A
 //       partition whose runs have no such order is not cut. A repair without CURRENT needs that.
+//   C6  A partition that a cut has made may have as many more runs, up to the largest limit, as it has more than one
+//       that a split makes. Otherwise it would be merged as a whole so much sooner. That holds until all of its runs
+//       are merged, or the store is closed.
 #ifndef COMPACT_CUT_H
 #define COMPACT_CUT_H
 

@@ -97,6 +97,7 @@ struct output {
   uint32_t nr_fresh;
   uint32_t keep;       // bit r: run r of the old view stays
   uint32_t newer;      // so many of these, the last ones, are newer than the new tables
+  uint32_t more_runs;  // of the partition
   struct kref anchor;  // ptr NULL: the partition's or, behind another table of the job, a key between the two
   struct remix *remix;
   bool unread;  // the job's old view could not be read

@@ -114,8 +114,11 @@ uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64
   const uint64_t small = table_bytes(c) * 2 / 5;
   bool large = bytes >= small;
   for (uint32_t r = 0; r < part_runs(p) && large; r++) large = run_bytes(part_run(p, r)) >= small;
-  return large ? COMPACT_SPLIT_RUNS
-               : COMPACT_RUNS - COMPACT_RUNS_SPREAD / 2 + (uint32_t)(part_run(p, 0)->number % COMPACT_RUNS_SPREAD);
+  if (large) return COMPACT_SPLIT_RUNS + p->more_runs;
+  const uint32_t most = COMPACT_RUNS + COMPACT_RUNS_SPREAD / 2,
+                 limit = COMPACT_RUNS - COMPACT_RUNS_SPREAD / 2 + p->more_runs +
+                         (uint32_t)(part_run(p, 0)->number % COMPACT_RUNS_SPREAD);
+  return limit < most ? limit : most;
 }
 
 // Returns how many of the newest runs to merge with the new data, because there are too many runs. The merge takes a

@@ -309,6 +309,8 @@ static enum remixdb_status add_output(const struct output *o, const struct sst *
   const enum remixdb_status s = part_create(anchor, remix, young, &parts[*nr]);
   if (s != REMIXDB_OK) return s;
   if (j->young || o->keep) part_inherit(parts[*nr], old);
+  if (j->cut == CUT_LAST) parts[*nr]->more_runs = o->more_runs;
+  else if (j->young || o->keep) parts[*nr]->more_runs = old->more_runs;
   if (j->young) parts[*nr]->hides = hides_now(j, old, o->remix);
   else if (young) parts[*nr]->hides = old->hides;
   ++*nr;

@@ -23,6 +23,7 @@ enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct 
   p->away = NULL;
   atomic_init(&p->dropped, 0);
   p->hides = PART_HIDES_UNKNOWN;
+  p->more_runs = 0;
   p->alen = anchor.len;
   if (anchor.len) memcpy(p->anchor, anchor.ptr, anchor.len);
   *out = p;

@@ -70,6 +70,8 @@ struct part {  // counted, shared between versions; immutable but for P1 and P3
   struct part_away *away;         // NULL: it never was away
   _Atomic uint64_t dropped;       // part_dropped (view/version.h); 0: not known. Relaxed
   uint64_t hides;                 // part_hides; set before another thread has the partition
+  uint32_t more_runs;             // so many more runs it may have, because a cut made it (C6 in compact/cut.h). Set
+                                  // before another thread has the partition; not saved
   uint32_t alen;
   uint8_t anchor[];
 };

@@ -140,6 +140,15 @@ static void test_slices(void **state) {
   }
   assert_true(w.base->nr_parts >= 3 && cuts_of(&w) == 1);
   assert_true(atomic_load(&w.c.stats.table_bytes) - before < all + all / 20);
+  for (uint32_t i = 0; i < w.base->nr_parts; i++) {  // C6
+    struct part *const p = w.base->parts[i];
+    const uint32_t more = p->more_runs, limit = compact_run_limit(&w.c, p, 0);
+    assert_true(part_runs(p) > COMPACT_PART_TABLES && more == part_runs(p) - COMPACT_PART_TABLES);
+    p->more_runs = 0;
+    const uint32_t without = compact_run_limit(&w.c, p, 0), most = COMPACT_RUNS + COMPACT_RUNS_SPREAD / 2;
+    assert_int_equal(limit, without + more < most ? without + more : most);
+    p->more_runs = more;
+  }
   OK(round_try(&w));
   assert_null(w.next);
   finish(&w);
