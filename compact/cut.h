@@ -31,8 +31,8 @@
 
 #include "compact/job.h"
 
-#define CUT_SLICES 5u  // at most
-#define CUT_RUNS 26u   // fewer than COMPACT_UNREAD_RUNS
+#define CUT_SLICES 4u  // at most
+#define CUT_RUNS 22u   // so that six are left below COMPACT_UNREAD_RUNS: a partition between two slices may be damaged
 
 struct cut;
 // Plans the cut of a job's partition, which a split is decided for, into the fewest slices of at most `most` bytes
