@@ -153,9 +153,9 @@ static enum remixdb_status find_tables(struct repair *p, const struct files_entr
   if (s == REMIXDB_VERSION) return s;  // a newer library wrote it: it is not damaged
   if (s == REMIXDB_NOTFOUND) repair_lose(p, 0, true, "%s/" FILES_CURRENT ": is missing", p->dir.path);
   else repair_lose(p, 0, true, "%s", err_msg());
-  repair_note(p,
-              "  all tables in the directory are used, in order of their numbers; deleted keys may come back if their "
-              "tombstones were compacted away");
+  repair_note(
+      p, "  all tables in the directory are used, from the oldest to the newest; deleted keys may come back if their "
+         "tombstones were compacted away");
   p->report.version_lost = true;
   *v = (struct version_names){0};
   uint64_t packed = 0;

@@ -4,7 +4,7 @@
 //
 // The repair builds a new store in a directory within the old one's. It reads the old tables and log from the oldest to
 // the newest, so the newest readable version of every key remains. CURRENT tells the order of the tables. Without
-// CURRENT the numbers of the tables tell it, because newer tables have larger numbers, but for those of a cut
+// CURRENT the numbers of the tables tell it, because newer tables mostly have larger numbers
 // (admin/repair_order.c). The old files stay untouched until the new store is whole and durable. Then they are put
 // aside, and the new files take their place.
 //

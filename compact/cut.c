@@ -5,6 +5,7 @@
 
 #include "compact/plan.h"
 #include "remix/divide.h"
+#include "remix/paged.h"
 
 #define CUT_FILL 4u  // fifths of a table that a slice writes for each range, at most
 
@@ -96,12 +97,28 @@ static uint32_t ranges_for(const struct job *j, uint32_t slices) {
   return parts > least ? parts : least;
 }
 
-// The most runs that the partition has, by the plan: before the last slice.
+// The most runs that the partition has behind a slice, by the plan.
 static uint32_t runs_most(const struct job *j, const struct cut *k) {
   const struct part *const p = old_part(j);
-  uint32_t left = 0;
-  while (part_run(p, part_runs(p) - 1 - left++)->number != k->slices[k->nr - 1].oldest) {}
-  return (k->nr - 1) * ranges_for(j, k->nr) + left;
+  const uint32_t ranges = ranges_for(j, k->nr);
+  uint32_t most = 0;
+  for (uint32_t i = 0, merged = 0; i + 1 < k->nr; i++) {
+    while (part_run(p, merged++)->number != k->slices[i].newest) {}
+    const uint32_t runs = (i + 1) * ranges + part_runs(p) - merged;
+    if (runs > most) most = runs;
+  }
+  return most;
+}
+
+// A paged view is read as a whole for that.
+static enum remixdb_status divide(const struct job *j, uint32_t ranges, struct remix_keys *out) {
+  struct remix *const x = part_remix(old_part(j));
+  struct budget *const b = j->c->ctx->budget;
+  const uint64_t bytes = remix_is_paged(x) ? remix_whole_memory(x->runs, x->nr_runs) : 0;
+  budget_work_begin(b, bytes);
+  const enum remixdb_status s = remix_divide(x, ranges, out);
+  budget_work_end(b, bytes);
+  return s;
 }
 
 enum remixdb_status cut_plan(const struct job *j, uint64_t most, struct cut **out) {
@@ -113,7 +130,7 @@ enum remixdb_status cut_plan(const struct job *j, uint64_t most, struct cut **ou
     best = k;
   }
   if (best.nr == 0) return REMIXDB_OK;
-  const enum remixdb_status s = remix_divide(part_remix(p), ranges_for(j, best.nr), &best.keys);
+  const enum remixdb_status s = divide(j, ranges_for(j, best.nr), &best.keys);
   if (s != REMIXDB_OK) return s;
   *out = best.keys.nr ? mem_alloc(sizeof(**out)) : NULL;
   if (*out) **out = best;

@@ -159,15 +159,29 @@ static uint64_t room_left(const struct outlook *o, const struct compact_room *ro
   return most > now ? most - now : 0;
 }
 
+// Tells whether a merge of the partition drops much, as a cut does not (C3 in compact/cut.h).
+static bool drops_much(const struct candidate *c) {
+  const struct job *const j = c->job;
+  const struct part *const p = old_part(j);
+  const uint64_t ms = atomic_load_explicit(&j->c->expired_ms, memory_order_relaxed);
+  return c->g.garbage > c->g.live / GARBAGE_CUT || (j->names && part_has_dropped(p, j->names)) ||
+         compact_mostly_expired(p, ms, j->now);
+}
+
 // Plans the cut of a partition with much of the store, if a merge of it would exceed the bound by itself. *out NULL: it
 // is not to be cut.
 static enum remixdb_status plan_cut(const struct compact_room *room, const struct candidate *c, const struct outlook *o,
                                     struct cut **out) {
   const struct job *const j = c->job;
-  const uint64_t left = room_left(o, room), from = atomic_load_explicit(&j->c->cut_from, memory_order_relaxed);
+  const uint64_t left = room_left(o, room), from = atomic_load_explicit(&j->c->cut_from, memory_order_relaxed),
+                 view = part_remix(old_part(j))->file_size;  // each slice writes one
   *out = NULL;
-  if (j->kind != COMPACT_SPLIT || c->g.live < from * room->step || on_disk(c->g.live) <= left) return REMIXDB_OK;
-  return cut_plan(j, left - left / 9, out);  // on_disk adds as much
+  if (j->kind != COMPACT_SPLIT || c->g.live < from * room->step || on_disk(c->g.live) <= left || drops_much(c))
+    return REMIXDB_OK;
+  const uint64_t most = left > view ? left - view : 0;
+  const enum remixdb_status s = cut_plan(j, most - most / 9, out);  // on_disk adds as much
+  // a merge that cannot read the view, either, marks the partition
+  return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
 }
 
 // The partitions that the round would write as a whole: without them it writes little. *work_out: what cuts of these

@@ -30,6 +30,7 @@
 #define GARBAGE_REST 32u  // or less than 1/32 at rest
 #define GARBAGE_ROUND 6u  // memtables
 #define GARBAGE_FLOOR 6u  // tables and REMIX files may always have 7/6 of what they would have without garbage
+#define GARBAGE_CUT 4u    // a partition with garbage of more than 1/4 of its live bytes is merged rather than cut
 #define GARBAGE_STEP 16u  // a step writes about 1/16 of the live bytes, or one memtable, or one partition, or a slice
 
 // Bytes that tables and REMIX files may have. all: the sums. beside: bytes that other files will have.
