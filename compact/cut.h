@@ -18,7 +18,7 @@
 //       A cut that is given up, or ends with the process, leaves nothing to finish. A later round decides anew.
 //   C2  The runs of a slice are known by the numbers of the oldest and the newest. If the partition has them no longer,
 //       the slice is left out. The last slice is made only if each table of the others lies between two cuts.
-//   C3  A slice that is not the last one writes tombstones, too: older runs may have records of their keys.
+//   C3  Slices write tombstones, too, because older runs may have records of their keys. So a cut drops little.
 //   C4  The young view stays until the last slice, which merges it.
 //   C5  The tables of a slice that is not the last one have larger numbers than newer runs. The sequence numbers tell
 //       which is which: those of a slice are smaller than all in newer runs. A partition whose runs have no such order
