@@ -173,12 +173,11 @@ static bool drops_much(const struct candidate *c) {
 static enum remixdb_status plan_cut(const struct compact_room *room, const struct candidate *c, const struct outlook *o,
                                     struct cut **out) {
   const struct job *const j = c->job;
-  const uint64_t left = room_left(o, room), share = o->all.live / 8, memtable = j->c->memtable_size,
-                 least = atomic_load_explicit(&j->c->cut_from, memory_order_relaxed) *
-                         (share > memtable ? share : memtable),
+  const uint64_t left = room_left(o, room), from = atomic_load_explicit(&j->c->cut_from, memory_order_relaxed),
                  view = part_remix(old_part(j))->file_size;  // each slice writes one
   *out = NULL;
-  if (j->kind != COMPACT_SPLIT || c->g.live < least || on_disk(c->g.live) <= left || drops_much(c)) return REMIXDB_OK;
+  if (j->kind != COMPACT_SPLIT || c->g.live < from * room->step || on_disk(c->g.live) <= left || drops_much(c))
+    return REMIXDB_OK;
   const uint64_t most = left > view ? left - view : 0;
   const enum remixdb_status s = cut_plan(j, most - most / 9, out);  // on_disk adds as much
   // a merge that cannot read the view, either, marks the partition
