@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "base/set32.h"
 #include "compact/plan.h"
 #include "remix/divide.h"
 #include "remix/paged.h"
@@ -185,8 +186,6 @@ bool cut_decide(struct job *j, const struct cut *k, uint32_t slice) {
 
 // ---- its outputs
 
-static uint32_t bits(uint32_t nr) { return nr == 32 ? UINT32_MAX : (1u << nr) - 1; }
-
 // The partition with the tables in place of the runs that were merged.
 static void slice_output(struct job *j) {
   const struct part *const p = old_part(j);
@@ -194,7 +193,7 @@ static void slice_output(struct job *j) {
   struct output *const o = &j->outputs[j->nr_outputs++];
   o->fresh = j->tables;
   o->nr_fresh = j->nr_tables;
-  o->keep = bits(older) | (newer ? bits(newer) << end : 0);
+  o->keep = set32_below(older) | (set32_below(end + newer) & ~set32_below(end));
   o->newer = newer;
 }
 
@@ -209,7 +208,7 @@ static void range_outputs(struct job *j) {
     for (uint32_t r = 0; r < kept; r++)
       if (range_of(j->cuts, j->nr_cuts, x->runs[r]->min) == i) o.keep |= 1u << r;
     if (o.nr_fresh == 0 && o.keep == 0) continue;
-    const uint32_t runs = o.nr_fresh + (uint32_t)__builtin_popcount(o.keep);
+    const uint32_t runs = o.nr_fresh + set32_count(o.keep);
     if (runs > COMPACT_PART_TABLES) o.more_runs = runs - COMPACT_PART_TABLES;
     if (j->nr_outputs) o.anchor = j->cuts[i - 1];
     j->outputs[j->nr_outputs++] = o;

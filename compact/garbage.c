@@ -12,10 +12,10 @@ struct candidate {
   struct garbage g;  // without the new data
 };
 
-// A merge that a step will make: of a partition, or one slice of its cut.
+// A merge that a step will make: a whole partition, or one slice of its cut.
 struct compact_merge {
   uint64_t cost;
-  struct cut *cut;  // NULL: of the partition. The merge of slice 0 owns it
+  struct cut *cut;  // NULL: the whole partition. The merge of slice 0 owns it
   uint32_t slice;
   uint32_t tree, len;
   uint8_t anchor[];
@@ -184,8 +184,8 @@ static enum remixdb_status plan_cut(const struct compact_room *room, const struc
   return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
 }
 
-// The partitions that the round would write as a whole: without them it writes little. *work_out: what cuts of these
-// take more: each slice makes a view of all entries.
+// Plans the partitions that the round would write as a whole: without them it writes little. *work_out: the work that
+// cuts add to that of the round, because each slice makes a view of all entries.
 static enum remixdb_status plan_due(const struct round *r, struct compact_room *room, const struct candidate *list,
                                     uint32_t nr, struct outlook *o, uint64_t *work_out) {
   uint64_t sum = 0;

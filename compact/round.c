@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "base/set32.h"
 #include "compact/cut.h"
 #include "compact/fresh.h"
 #include "compact/garbage.h"
@@ -173,7 +174,7 @@ static void plan_outputs(struct job *j) {
     assert(group > 0 && group <= left);
     struct output *o = &j->outputs[j->nr_outputs++];
     *o = (struct output){.fresh = j->tables + at, .nr_fresh = group};
-    o->keep = kept ? (kept == 32 ? UINT32_MAX : (1u << kept) - 1) : 0;
+    o->keep = set32_below(kept);
   }
 }
 

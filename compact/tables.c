@@ -99,8 +99,8 @@ static enum remixdb_status run_stream_next(struct run_stream *v) {
   return REMIXDB_OK;
 }
 
-// Begins a stream of `take` runs of the view, the newest but `newer` ones, at its first record. `all` runs are read at
-// once, of both views.
+// Begins a stream of `take` runs of the view, the newest but `newer` ones, at its first record. In both views `all`
+// runs are read at once.
 static enum remixdb_status run_stream_begin(struct run_stream *v, struct remix *x, uint32_t newer, uint32_t take,
                                             uint32_t all, struct job *j, struct blkio_queue *queue) {
   struct compact *const c = j->c;

@@ -59,9 +59,8 @@ uint32_t count(const uint8_t *has, uint32_t from, uint32_t to);
 
 // ---- views
 
-// Builds the REMIX of all runs from the one before, of which the runs of `keep` stay; the nr_fresh tables before the
-// last `newer` runs are new.
-// Opens the file and compares it with the image in memory.
+// Builds the REMIX of all runs. The runs of `keep` stay from the one before; the nr_fresh tables before the last
+// `newer` runs are new. Opens the file and compares it with the image in memory.
 void world_build(struct world *t, uint32_t keep, uint32_t nr_fresh, enum remix_build_way way);
 // Goes back to the REMIX before the last build.
 void world_back(struct world *t, struct remix *old);

@@ -147,11 +147,38 @@ void world_fini(struct world *w) {
   place_fini(&w->p);
 }
 
+void world_save(struct world *w) {
+  w->base->store_id = PLACE_STORE_ID;
+  w->base->number = w->base->log_gen = 1;
+  w->base->next_file = atomic_load(&w->c.next_file);
+  OK(version_save(&w->p.ctx, w->base));
+}
+
 void world_reload(struct world *w) {
   version_unref(w->base);
   packs_destroy(w->p.ctx.packs);
   OK(packs_create(&w->p.at, w->p.fds, false, true, &w->p.ctx.packs));
   OK(version_load(&w->p.ctx, NULL, NULL, &w->base));
+}
+
+void world_again(struct world *w) {
+  char path[ENV_PATH_MAX];
+  uint32_t cleaned;
+  world_settle(w);
+  world_save(w);
+  world_reload(w);
+  OK(version_clean(&w->p.ctx, w->base, &cleaned));
+  assert_int_equal(cleaned, 0);
+  OK(env_path(path, w->p.dir, FILES_CURRENT));
+  assert_int_equal(unlink(path), 0);
+}
+
+uint64_t world_bytes(const struct world *w) {
+  static uint8_t buf[VALUE_MAX];
+  uint64_t sum = 0;
+  for (uint32_t a = 0; a < w->k.nr; a++)
+    if (w->disk[a] > TOMB) sum += w->k.keys[a].len + value_make(w->k.keys[a], w->disk[a], w->value, buf);
+  return sum;
 }
 
 void put(struct world *w, uint32_t at, bool tomb) {

@@ -67,8 +67,14 @@ struct world {
 void world_init(struct world *w, uint32_t keys, uint32_t threads, uint64_t seed);
 
 void world_fini(struct world *w);
+// Saves base as CURRENT.
+void world_save(struct world *w);
 // Loads the version that is saved in place of base.
 void world_reload(struct world *w);
+// Base goes through the disk, as when the store is opened again. No file is to be cleaned, and CURRENT goes.
+void world_again(struct world *w);
+// Bytes of keys and values that the model of base has.
+uint64_t world_bytes(const struct world *w);
 // From now on the rounds write values apart that have at least so many bytes.
 void world_apart(struct world *w, uint32_t bytes);
 // The value files that the version's tables state, which are in the version, in base or in the rounds' log.

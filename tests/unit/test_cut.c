@@ -7,24 +7,12 @@
 #include "admin/repair.h"
 #include "base/files.h"
 #include "compact/cut.h"
+#include "remix/paged.h"
 #include "tests/lib/rounds.h"
+#include "tests/lib/starve.h"
 #include "xdb.h"
 
 #define RUNS 10u  // runs that the partition has before its split, if all are large
-
-// The version goes through the disk, as when the store is opened again.
-static void again(struct world *w) {
-  char path[ENV_PATH_MAX];
-  w->base->store_id = PLACE_STORE_ID;
-  w->base->number = w->base->log_gen = 1;
-  w->base->next_file = atomic_load(&w->c.next_file);
-  world_settle(w);
-  OK(version_save(&w->p.ctx, w->base));
-  world_reload(w);
-  expect_contents(w, w->base, w->disk);
-  OK(env_path(path, w->p.dir, FILES_CURRENT));
-  assert_int_equal(unlink(path), 0);
-}
 
 static uint64_t cuts_of(const struct world *w) { return atomic_load(&w->c.stats.cuts); }
 
@@ -39,17 +27,8 @@ static void cut_init(struct world *w, uint32_t keys, uint32_t threads, uint64_t 
   w->bounded = w->room.steps = true;
 }
 
-// Puts every nr-th key from r on: memtables with the keys of the whole store, of which no two have a key in common.
+// Puts every nr-th key from r on. Such memtables have keys of the whole store, and no two of them have one in common.
 static void put_share(struct world *w, uint32_t r, uint32_t nr) { put_range(w, r, w->k.nr, nr, false); }
-
-// Bytes of keys and values that the model has.
-static uint64_t model_bytes(const struct world *w) {
-  static uint8_t buf[VALUE_MAX];
-  uint64_t sum = 0;
-  for (uint32_t a = 0; a < w->k.nr; a++)
-    if (w->disk[a] > TOMB) sum += w->k.keys[a].len + value_make(w->k.keys[a], w->disk[a], w->value, buf);
-  return sum;
-}
 
 // Loads a store of 16 memtables. Returns the most room of its files, in percent of the live bytes, from 8 on.
 static uint32_t load(bool steps) {
@@ -61,7 +40,7 @@ static uint32_t load(bool steps) {
     w.most_room = 0;
     put_share(&w, r, 16);
     round_ok(&w, NULL);
-    const uint32_t share = (uint32_t)(w.most_room * 100 / model_bytes(&w));
+    const uint32_t share = (uint32_t)(w.most_room * 100 / world_bytes(&w));
     if (r >= 8 && share > worst) worst = share;
   }
   assert_int_equal(cuts_of(&w), steps);
@@ -263,7 +242,8 @@ static void test_kinds(void **state) {
       if (r % 9 == 8) erase_some(&w, &rng, NULL);
     }
     cuts += cuts_of(&w);
-    again(&w);
+    world_again(&w);
+    expect_contents(&w, w.base, w.disk);
     world_fini(&w);
   }
   printf("%u cuts\n", (unsigned)cuts);
@@ -369,7 +349,8 @@ static void test_reload(void **state) {
     compact_room_fini(&w.room);
     w.room.steps = true;
     w.step = false;
-    again(&w);
+    world_again(&w);
+    expect_contents(&w, w.base, w.disk);
     round_ok(&w, NULL);
     world_fini(&w);
   }
@@ -529,14 +510,60 @@ static void test_damaged(void **state) {
   world_fini(&w);
 }
 
+// The partition's view is paged, and each call to the disk fails while the steps are planned. No plan fails: a merge in
+// place of the cut meets what is wrong.
+static void test_paged(void **state) {
+  (void)state;
+  struct world w;
+  struct budget budget;
+  struct remix_pool pool;
+  static const unsigned kinds[] = {FAULT_OPEN, FAULT_READ};
+  uint32_t merges = 0;
+  cut_init(&w, 1800, 0, 90, 600);
+  budget_init(&budget);
+  remix_pool_init(&pool, &w.p.epoch, &budget);
+  w.p.ctx.budget = &budget;
+  w.p.ctx.pages = &pool;
+  starve(true);
+  load_due(&w);
+  assert_true(remix_is_paged(remix_of(&w, 0)));
+  for (uint32_t k = 0; k < 2; k++) {
+    bool any = true;
+    for (int64_t n = 1; any; n++) {
+      fault_io_set(kinds[k], n, false);
+      OK(round_try(&w));
+      any = fault_io_end();
+      assert_null(w.next);
+      merges += w.room.nr == 1;
+      assert_true(w.room.nr > 1 || any);
+      forget(&w);
+    }
+  }
+  assert_true(merges > 0);
+  make_steps(&w, ask(&w));
+  assert_int_equal(cuts_of(&w), 1);
+  finish(&w);
+  version_unref(w.base);
+  struct part *only;
+  OK(part_create(kref(NULL, 0), NULL, NULL, &only));
+  OK(version_create(&only, 1, &w.base));
+  w.p.ctx.pages = NULL;
+  epoch_reclaim(&w.p.epoch);
+  remix_pool_fini(&pool);
+  starve(false);
+  w.p.ctx.budget = NULL;
+  world_fini(&w);
+  budget_fini(&budget);
+}
+
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_room),        cmocka_unit_test(test_slices), cmocka_unit_test(test_kinds),
-      cmocka_unit_test(test_changed),     cmocka_unit_test(test_reload), cmocka_unit_test(test_faults),
-      cmocka_unit_test(test_damaged),     cmocka_unit_test(test_lost),   cmocka_unit_test(test_many_runs),
-      cmocka_unit_test(test_same_age),    cmocka_unit_test(test_erased), cmocka_unit_test(test_young),
-      cmocka_unit_test(test_lost_narrow),
+      cmocka_unit_test(test_room),     cmocka_unit_test(test_slices),      cmocka_unit_test(test_kinds),
+      cmocka_unit_test(test_changed),  cmocka_unit_test(test_reload),      cmocka_unit_test(test_faults),
+      cmocka_unit_test(test_damaged),  cmocka_unit_test(test_lost),        cmocka_unit_test(test_many_runs),
+      cmocka_unit_test(test_same_age), cmocka_unit_test(test_erased),      cmocka_unit_test(test_young),
+      cmocka_unit_test(test_paged),    cmocka_unit_test(test_lost_narrow),
   };
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -12,15 +12,6 @@
 
 #define NEAR(a, b, share) (fabs((double)(a) - (double)(b)) <= (share) * (double)(b))
 
-// Bytes of keys and values that the model has.
-static uint64_t model_bytes(const struct world *w) {
-  static uint8_t buf[VALUE_MAX];
-  uint64_t sum = 0;
-  for (uint32_t a = 0; a < w->k.nr; a++)
-    if (w->disk[a] > TOMB) sum += w->k.keys[a].len + value_make(w->k.keys[a], w->disk[a], w->value, buf);
-  return sum;
-}
-
 static uint64_t model_keys(const struct world *w) {
   uint64_t sum = 0;
   for (uint32_t a = 0; a < w->k.nr; a++) sum += w->disk[a] > TOMB;
@@ -41,7 +32,7 @@ static uint64_t table_sum(const struct version *v) {
 static void expect_estimate(const struct world *w) {
   struct garbage all;
   garbage_all(w->base, &all);
-  const uint64_t live = model_bytes(w), sum = table_sum(w->base);
+  const uint64_t live = world_bytes(w), sum = table_sum(w->base);
   if (!NEAR(all.live, live, 0.06)) fail_msg("live %" PRIu64 ", not %" PRIu64, all.live, live);
   if (!NEAR(all.keys, model_keys(w), 0.03)) fail_msg("keys %" PRIu64 ", not %" PRIu64, all.keys, model_keys(w));
   if (!NEAR(all.garbage + all.live, sum, 0.01)) fail_msg("all %" PRIu64 ", not %" PRIu64, all.garbage + all.live, sum);
@@ -153,7 +144,7 @@ static uint32_t overwrite(enum way way, uint32_t tombs, uint64_t *written_out) {
   for (uint32_t r = 0; r < 60; r++) {
     w.most_room = 0;
     change_some(&w, n, 400, tombs, &rng);
-    const uint32_t share = (uint32_t)(w.most_room * 100 / model_bytes(&w));
+    const uint32_t share = (uint32_t)(w.most_room * 100 / world_bytes(&w));
     if (share > worst) worst = share;
   }
   assert_int_equal(atomic_load(&w.c.stats.garbage_merges) > 0, way != FREE);

@@ -496,10 +496,7 @@ static void test_away(void **state) {
     w.c.build.max_pages = small ? WIDE : TABLE / 8;
     const bool due = join_due(&w.c, w.base);
     assert_int_equal(due, small);
-    w.base->store_id = PLACE_STORE_ID;
-    w.base->number = w.base->log_gen = 1;
-    w.base->next_file = atomic_load(&w.c.next_file);
-    OK(version_save(&w.p.ctx, w.base));
+    world_save(&w);
     atomic_store(&version_eager, 0);
     OK(version_open(&w.p.ctx, NULL, NULL, &v));
     atomic_store(&version_eager, VERSION_EAGER);
@@ -836,10 +833,7 @@ static void test_spaces_closed(void **state) {
   OK(version_begin_spaces(w.base));
   put_range(&w, 0, w.k.nr, 1, false);
   round_ok(&w, NULL);
-  w.base->store_id = PLACE_STORE_ID;
-  w.base->number = w.base->log_gen = 1;
-  w.base->next_file = atomic_load(&w.c.next_file);
-  OK(version_save(&w.p.ctx, w.base));
+  world_save(&w);
   const struct remix *const x = part_remix(w.base->spaces->parts[w.base->spaces->nr_parts - 1]);
   char path[ENV_PATH_MAX];
   (void)snprintf(path, sizeof(path), "%s", x->runs[0]->path);  // of the pack
