@@ -3,6 +3,7 @@
 
 #include "base/dirlock.h"
 #include "admin/destroy.h"
+#include "compact/erase.h"
 #include "store/dir.h"
 #include "store/idle.h"
 
@@ -23,6 +24,9 @@ struct target {
   uint64_t store_id;  // its own, so that a file of its source is told from one of it once the two have gone on
   uint64_t *origins;  // the ids of the files that it links; own memory
   uint32_t nr_origins;
+  struct sst_ctx ctx;       // of the new store's files
+  struct version *version;  // of the source, but all its views have files; those that this call has made are of `ctx`
+  uint64_t next_file;       // the number of the next file
   struct value_set values;  // value files that the tables and the log refer to
   uint64_t log_print;       // of its log's first segment
   const struct progress *progress;
@@ -102,6 +106,20 @@ static enum remixdb_status share_pack(const struct xdb *x, struct target *t, con
   return share_file(&x->home, t, name, 0);
 }
 
+// A view that no file of the source has: range deletions that an opening with read_only has found in the log.
+static enum remixdb_status file_views(struct xdb *x, struct version *v, struct target *t) {
+  if (!compact_unfiled(v)) {
+    version_ref(t->version = v);
+    return REMIXDB_OK;
+  }
+  struct compact_filing f = {.ctx = &t->ctx, .next_file = t->next_file};
+  enum remixdb_status s = blkio_queue_create(&x->io, &f.queue);
+  if (s == REMIXDB_OK) s = compact_file_views(&f, v, &t->version);
+  blkio_queue_destroy(f.queue);
+  t->next_file = f.next_file;
+  return s;
+}
+
 static enum remixdb_status share_one(const struct xdb *x, struct target *t, const struct part_file *f,
                                      void (*name_of)(char *buf, uint64_t number)) {
   char name[32];
@@ -114,14 +132,20 @@ static enum remixdb_status share_one(const struct xdb *x, struct target *t, cons
   return share_file(&x->home, t, name, f->size);
 }
 
+static enum remixdb_status share_view(const struct xdb *x, struct target *t, const struct part_file *f,
+                                      const struct remix *view) {
+  return view && view->ctx == &t->ctx ? went_on(t, f->size) : share_one(x, t, f, remix_name);
+}
+
 // The files of a tree.
 static enum remixdb_status share_files(const struct xdb *x, const struct version *v, struct target *t) {
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = 0; i < v->nr_parts && s == REMIXDB_OK; i++) {
+    struct part *const p = v->parts[i];
     struct part_files f;
-    part_files(v->parts[i], &f);
-    s = share_one(x, t, &f.remix, remix_name);
-    if (s == REMIXDB_OK) s = share_one(x, t, &f.young, remix_name);
+    part_files(p, &f);
+    s = share_view(x, t, &f.remix, part_remix(p));
+    if (s == REMIXDB_OK) s = share_view(x, t, &f.young, part_young(p));
     for (uint32_t r = 0; r < f.nr && s == REMIXDB_OK; r++) s = share_one(x, t, &f.tables[r], sst_name);
   }
   return s;
@@ -238,27 +262,19 @@ static enum remixdb_status make_log(struct xdb_ref *r, const struct super *v, ui
   return s;
 }
 
-static enum remixdb_status make_current(const struct xdb *x, const struct version *base, uint64_t moment,
-                                        const struct target *t) {
+static enum remixdb_status make_current(const struct version *base, uint64_t moment, const struct target *t) {
   struct version *v;
-  enum remixdb_status s = version_copy(base, &v);
+  enum remixdb_status s = version_copy(t->version, &v);
   if (s != REMIXDB_OK) return s;
+  v->next_file = t->next_file;
   v->store_id = t->store_id;
   v->log_gen = 1;
   v->log_seq = moment;
   v->log_print = t->log_print;
   v->printed = true;
-  for (uint32_t i = 0; i < t->values.nr && s == REMIXDB_OK; i++) {
-    s = value_set_add(&v->values, t->values.files[i]);
-    if (v->next_file <= t->values.files[i]->number) v->next_file = t->values.files[i]->number + 1;
-  }
+  for (uint32_t i = 0; i < t->values.nr && s == REMIXDB_OK; i++) s = value_set_add(&v->values, t->values.files[i]);
   for (uint32_t i = 0; i < base->moves.nr && s == REMIXDB_OK; i++) s = value_moves_add(&v->moves, base->moves.all[i]);
-  struct sst_ctx ctx = x->ctx;
-  ctx.dir = &t->dir;
-  ctx.store_id = t->store_id;
-  ctx.origins = t->origins;
-  ctx.nr_origins = t->nr_origins;
-  if (s == REMIXDB_OK) s = version_save(&ctx, v);
+  if (s == REMIXDB_OK) s = version_save(&t->ctx, v);
   version_unref(v);
   return s;
 }
@@ -270,6 +286,18 @@ static enum remixdb_status make_mark(const struct env_dir *dir) {
   return s == REMIXDB_OK ? env_sync_dir(dir) : s;
 }
 
+// Sets what the new store's files are made by. No file of the new store has the next number, or a larger one.
+static void target_files(const struct xdb *x, const struct version *v, struct target *t) {
+  t->ctx = x->ctx;
+  t->ctx.dir = &t->dir;
+  t->ctx.store_id = t->store_id;
+  t->ctx.origins = t->origins;
+  t->ctx.nr_origins = t->nr_origins;
+  t->next_file = v->next_file;
+  for (uint32_t i = 0; i < t->values.nr; i++)
+    if (t->next_file <= t->values.files[i]->number) t->next_file = t->values.files[i]->number + 1;
+}
+
 // Makes the store in the directory, which holds no store and is locked.
 static enum remixdb_status fill(struct xdb_ref *r, const struct super *v, uint64_t moment, struct target *t) {
   struct xdb *x = r->xdb;
@@ -279,12 +307,14 @@ static enum remixdb_status fill(struct xdb_ref *r, const struct super *v, uint64
   if (s == REMIXDB_OK) s = version_origins(v->version, t->store_id, &t->origins, &t->nr_origins);
   if (s == REMIXDB_OK) s = add_origins(t);
   if (s == REMIXDB_OK) s = make_mark(&t->dir);
-  for (const struct version *tree = v->version; tree && s == REMIXDB_OK; tree = tree->spaces)
+  target_files(x, v->version, t);
+  if (s == REMIXDB_OK) s = file_views(x, v->version, t);
+  for (const struct version *tree = t->version; tree && s == REMIXDB_OK; tree = tree->spaces)
     s = share_files(x, tree, t);
   if (s == REMIXDB_OK) s = share_values(x, t);
   if (s == REMIXDB_OK) s = make_log(r, v, moment, t);
   if (s == REMIXDB_OK) s = env_sync_dir(&t->dir);
-  if (s == REMIXDB_OK) s = make_current(x, v->version, moment, t);
+  if (s == REMIXDB_OK) s = make_current(v->version, moment, t);
   if (s == REMIXDB_OK) s = env_unlink(&t->dir, FILES_CHECKPOINTING);
   if (s == REMIXDB_OK) s = env_sync_dir(&t->dir);
   return s == REMIXDB_OK ? files_sync_parent(t->env, t->path, t->made) : s;
@@ -368,6 +398,7 @@ enum remixdb_status checkpoint_make(struct xdb_ref *r, const char *path) {
   t.total = bytes_of(v);
   s = fill(r, v, moment, &t);
   err_cleanup_begin();
+  version_unref(t.version);
   xdb_super_drop(r->xdb, v);
   mem_free(t.origins);
   mem_free(t.packs);

@@ -230,3 +230,61 @@ enum remixdb_status compact_erase(struct compact_erase *e, struct version *base,
   (*out)->spaces = next;
   return s;
 }
+
+// ---- views that no file has
+
+static bool is_unfiled(const struct remix *x) { return x && x->unfiled; }
+static bool part_unfiled(const struct part *p) { return is_unfiled(part_remix(p)) || is_unfiled(part_young(p)); }
+
+bool compact_unfiled(const struct version *v) {
+  for (const struct version *tree = v; tree; tree = tree->spaces)
+    for (uint32_t i = 0; i < tree->nr_parts; i++)
+      if (part_unfiled(tree->parts[i])) return true;
+  return false;
+}
+
+// x NULL: *out is NULL.
+static enum remixdb_status file_view(struct compact_filing *f, struct remix *x, struct remix **out) {
+  uint64_t bytes;
+  if (is_unfiled(x)) return remix_file_again(x, f->ctx, f->queue, f->next_file++, out, &bytes);
+  if (x) remix_ref(x);
+  *out = x;
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status file_part(struct compact_filing *f, struct part *p, struct part **out) {
+  struct remix *remix = NULL, *young = NULL;
+  if (!part_unfiled(p)) {
+    part_ref(*out = p);
+    return REMIXDB_OK;
+  }
+  enum remixdb_status s = file_view(f, part_remix(p), &remix);
+  if (s == REMIXDB_OK) s = file_view(f, part_young(p), &young);
+  return part_new(p, s, remix, young, false, out);
+}
+
+static enum remixdb_status file_tree(struct compact_filing *f, const struct version *tree, struct version **out) {
+  struct part **const parts = mem_alloc(tree->nr_parts * sizeof(*parts));
+  if (!parts) return REMIXDB_NOMEM;
+  enum remixdb_status s = REMIXDB_OK;
+  uint32_t nr = 0;
+  for (; nr < tree->nr_parts && s == REMIXDB_OK; nr += s == REMIXDB_OK) s = file_part(f, tree->parts[nr], &parts[nr]);
+  if (s == REMIXDB_OK) s = version_create(parts, nr, out);
+  else
+    for (uint32_t i = 0; i < nr; i++) part_unref(parts[i]);
+  if (s == REMIXDB_OK) version_like(*out, tree);
+  mem_free(parts);
+  return s;
+}
+
+enum remixdb_status compact_file_views(struct compact_filing *f, const struct version *v, struct version **out) {
+  struct version *made;
+  enum remixdb_status s = file_tree(f, v, &made);
+  if (s != REMIXDB_OK) return s;
+  if (v->spaces && (s = file_tree(f, v->spaces, &made->spaces)) != REMIXDB_OK) {
+    version_unref(made);
+    return s;
+  }
+  *out = made;
+  return s;
+}

@@ -41,4 +41,18 @@ MUST_CHECK enum remixdb_status compact_range_keys(struct compact_erase *e, const
 // keys that are left. On failure no new file is left. Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or
 // REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status compact_erase(struct compact_erase *e, struct version *base, struct version **out);
+
+// Makes files in another directory of the views that no file has (remix_erase).
+struct compact_filing {
+  const struct sst_ctx *ctx;  // of the directory
+  struct blkio_queue *queue;
+  uint64_t next_file;  // the number of the next file
+};
+// Tells whether the version has such views.
+bool compact_unfiled(const struct version *v);
+// Makes a version of the same trees, with the same names, in which all views have files; those that are made are of
+// f->ctx. They are synced, and the caller syncs their directory entries. On failure the caller removes the files. Fails
+// with REMIXDB_NOMEM, REMIXDB_IO or REMIXDB_NOSPACE.
+MUST_CHECK enum remixdb_status compact_file_views(struct compact_filing *f, const struct version *v,
+                                                  struct version **out);
 #endif

@@ -76,39 +76,54 @@ static uint64_t count_keys(const struct erased *e) {
   return keys;
 }
 
-static void set_head(const struct erased *e, uint64_t number) {
+static void set_head(const struct erased *e, const struct sst_ctx *ctx, uint64_t number) {
   uint8_t *const p = e->image;
   store32le(p + REMIX_HEAD_FORMAT, REMIX_FORMAT_KINDS);
-  store64le(p + REMIX_HEAD_STORE_ID, e->x->ctx->store_id);
+  store64le(p + REMIX_HEAD_STORE_ID, ctx->store_id);
   store64le(p + REMIX_HEAD_NUMBER, number);
   store64le(p + REMIX_HEAD_SIZE, e->size);
   store64le(p + REMIX_HEAD_KEYS, count_keys(e));
 }
 
-enum remixdb_status remix_erase(const struct remix *x, const struct remix_span *spans, uint32_t nr,
-                                struct blkio_queue *queue, uint64_t number, struct remix **out, uint64_t *bytes_out) {
+// queue NULL: no file is written, and number is x's.
+static enum remixdb_status erase_in(const struct sst_ctx *ctx, const struct remix *x, const struct remix_span *spans,
+                                    uint32_t nr, struct blkio_queue *queue, uint64_t number, struct remix **out,
+                                    uint64_t *bytes_out) {
   *out = NULL;
   *bytes_out = 0;
   const size_t size = remix_plain_size(x);
   const struct erased e = {x, remix_layout(x->nr_runs, x->tags), size, mem_alloc(size)};
   if (!e.image) return REMIXDB_NOMEM;
-  if (!queue) number = x->number;
   remix_plain(x, e.image);
   for (uint32_t i = 0; i < nr; i++) erase_span(&e, &spans[i]);
-  set_head(&e, number);
-  struct remix_built built = {.image = e.image, .image_size = size, .file_size = x->file_size};
+  set_head(&e, ctx, number);
+  struct remix_built built = {.image = e.image, .image_size = size, .file_size = x->file_size, .print = x->print};
   enum remixdb_status s = REMIXDB_OK;
   if (queue) {
-    s = remix_write_image(x->ctx, queue, number, NULL, e.image, size, false, &built.file_size, &built.print);
+    s = remix_write_image(ctx, queue, number, NULL, e.image, size, false, &built.file_size, &built.print);
     *bytes_out = built.file_size;
   }
-  if (s == REMIXDB_OK && (s = remix_open_built(x->ctx, number, x->runs, x->nr_runs, &built, out)) == REMIXDB_OK) {
+  if (s == REMIXDB_OK && (s = remix_open_built(ctx, number, x->runs, x->nr_runs, &built, out)) == REMIXDB_OK) {
     if (remix_is_young(x)) remix_make_young(*out);
   } else if (s != REMIXDB_OK && *bytes_out) {
     char name[32];
     remix_name(name, number);
-    IGNORED(env_unlink(x->ctx->dir, name), "the next opening of the store removes the file");
+    IGNORED(env_unlink(ctx->dir, name), "the next opening of the store removes the file");
   }
   mem_free(e.image);
   return s;
+}
+
+enum remixdb_status remix_erase(const struct remix *x, const struct remix_span *spans, uint32_t nr,
+                                struct blkio_queue *queue, uint64_t number, struct remix **out, uint64_t *bytes_out) {
+  const enum remixdb_status s = erase_in(x->ctx, x, spans, nr, queue, queue ? number : x->number, out, bytes_out);
+  if (s != REMIXDB_OK || queue) return s;
+  (*out)->origin = x->origin;
+  (*out)->unfiled = true;
+  return s;
+}
+
+enum remixdb_status remix_file_again(const struct remix *x, const struct sst_ctx *ctx, struct blkio_queue *queue,
+                                     uint64_t number, struct remix **out, uint64_t *bytes_out) {
+  return erase_in(ctx, x, NULL, 0, queue, number, out, bytes_out);
 }

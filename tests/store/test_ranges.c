@@ -8,7 +8,11 @@
 #include "remix/cursor.c"
 #include "remix/remix.c"
 
+#include <dirent.h>
+
+#include "admin/checkpoint.h"
 #include "store/ranges.h"
+#include "tests/lib/fault.h"
 #include "tests/lib/store.h"
 
 #define MANY 1100000u
@@ -280,6 +284,114 @@ static void test_threads(void **state) {
   }
 }
 
+// ---- a store that is opened with read_only makes the edits of its log in memory
+
+static void copy_all(const char *from, const char *to) {
+  CHECK(mkdir(to, 0777) == 0);
+  DIR *const d = opendir(from);
+  CHECK(d);
+  for (const struct dirent *e; (e = readdir(d)) != NULL;) {
+    char a[4 * TEMP_DIR], b[4 * TEMP_DIR];
+    if (e->d_type != DT_REG) continue;
+    (void)snprintf(a, sizeof(a), "%s/%s", from, e->d_name);
+    (void)snprintf(b, sizeof(b), "%s/%s", to, e->d_name);
+    copy_file(a, b);
+  }
+  (void)closedir(d);
+}
+
+// Makes the older and the young view of a partition, as they are before the deletion.
+static void load_views(struct xdb *x, struct xdb_ref *r) {
+  char key[16];
+  load(r, 60000);
+  CHECK(remixdb_compact(r));
+  for (uint32_t i = 0; i < 60000; i += 600) CHECK(remixdb_put(r, key, key_of(i, key), "new", 3));
+  CHECK(remixdb_flush(r));
+  const struct version *const v = version_tree(xdb_super(x)->version, r->tree);
+  CHECK(v->nr_parts == 1 && part_remix(v->parts[0]) && part_young(v->parts[0]));
+}
+
+// Makes a store in `at` whose log has the deletion of a range in both trees, and whose CURRENT has not.
+static void make_unsaved(const char *at) {
+  char from[4 * TEMP_DIR], to[4 * TEMP_DIR], saved[4 * TEMP_DIR], key[16];
+  const struct remixdb_opts o = some_opts();
+  struct xdb *const x = quick_open(&o);
+  x->compact.young_from = 1;
+  struct xdb_space *const space = remixdb_space_open(x, "space", true);
+  struct xdb_ref *const refs[] = {remixdb_ref(x), remixdb_space_ref(space)};
+  for (uint32_t i = 0; i < 2; i++) load_views(x, refs[i]);
+  OK(xdb_wait_idle(x));
+  struct xdb_snapshot *const snap = remixdb_snapshot(refs[0]);  // the older files stay
+  (void)snprintf(from, sizeof(from), "%s/CURRENT", dir);
+  (void)snprintf(saved, sizeof(saved), "%s/saved", dir);
+  copy_file(from, saved);
+  for (uint32_t i = 0; i < 2; i++) {
+    CHECK(del(refs[i], 1000, 50000));
+    CHECK(remixdb_put(refs[i], key, key_of(2000, key), "back", 4));
+  }
+  CHECK(remixdb_sync(refs[0]));
+  copy_all(dir, at);
+  (void)snprintf(from, sizeof(from), "%s/saved", at);
+  (void)snprintf(to, sizeof(to), "%s/CURRENT", at);
+  CHECK(rename(from, to) == 0);
+  remixdb_snapshot_release(snap);
+  for (uint32_t i = 0; i < 2; i++) remixdb_unref(refs[i]);
+  remixdb_space_close(space);
+  remixdb_close(x);
+}
+
+static void check_edited(struct xdb *x) {
+  struct xdb_space *const space = remixdb_space_open(x, "space", false);
+  CHECK(space);
+  struct xdb_ref *const refs[] = {remixdb_ref(x), remixdb_space_ref(space)};
+  for (uint32_t i = 0; i < 2; i++) {
+    char key[16], value[8];
+    uint32_t len;
+    CHECK(keys_there(refs[i]) == 11001);
+    CHECK(remixdb_get(refs[i], key, key_of(2000, key), value, &len) && len == 4);
+    CHECK(remixdb_get(refs[i], key, key_of(600, key), value, &len) && len == 3);
+    CHECK(!remixdb_probe(refs[i], key, key_of(3000, key)));
+    remixdb_unref(refs[i]);
+  }
+  remixdb_space_close(space);
+}
+
+// Its files are whole all the same, and a checkpoint has files of what it reads. A checkpoint that fails leaves
+// nothing.
+static void test_read_only(void **state) {
+  (void)state;
+  char crashed[3 * TEMP_DIR], copy[3 * TEMP_DIR];
+  (void)snprintf(crashed, sizeof(crashed), "%s/crashed", dir);
+  (void)snprintf(copy, sizeof(copy), "%s/copy", dir);
+  make_unsaved(crashed);
+  struct remixdb_opts o = some_opts();
+  o.read_only = true;
+  struct xdb *x;
+  OK(xdb_open(crashed, &o, quick_env(), &x));
+  check_edited(x);
+  struct xdb_ref *const r = remixdb_ref(x);
+  CHECK(remixdb_verify(r));
+  bool failed = true;
+  for (int64_t n = 1; failed; n++) {
+    fault_mem_set(n);
+    const enum remixdb_status s = checkpoint_make(r, copy);
+    failed = fault_mem_end();
+    CHECK(s == REMIXDB_NOMEM || s == REMIXDB_OK);
+    CHECK((access(copy, F_OK) == 0) == (s == REMIXDB_OK));
+    if (failed && s == REMIXDB_OK) CHECK(remixdb_destroy(copy));
+  }
+  remixdb_unref(r);
+  remixdb_close(x);
+  o.read_only = false;
+  OK(xdb_open(copy, &o, quick_env(), &x));
+  check_edited(x);
+  struct xdb_ref *const c = remixdb_ref(x);
+  CHECK(remixdb_verify(c) && remixdb_compact(c) && remixdb_verify(c));
+  remixdb_unref(c);
+  check_edited(x);
+  remixdb_close(x);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_many, setup, teardown),
@@ -287,6 +399,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_few, setup, teardown),
       cmocka_unit_test_setup_teardown(test_refused, setup, teardown),
       cmocka_unit_test_setup_teardown(test_threads, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_read_only, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
