@@ -32,7 +32,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, overload
 
@@ -58,42 +58,71 @@ def _bytes(x: Data, what: str) -> bytes:
     raise TypeError(f"a {what} is bytes, bytearray, memoryview or str, not {type(x).__name__}")
 
 
+class _Threads(ThreadPoolExecutor):
+    """The threads of a store. A call after their end raises the error of a store that is closed."""
+
+    ended = False
+
+    def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
+        if self.ended:
+            raise xdb.XdbError(xdb.Status.INVALID, "the store is closed")
+        return super().submit(fn, *args, **kwargs)
+
+    def end(self) -> None:
+        self.ended = True
+        self.shutdown(wait=False)
+
+
 class _Gets:
     """The gets of one ref. Those that tasks begin in one turn of the event loop start together."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ref: xdb.XdbRef, depth: int) -> None:
         self._loop, self._ref = loop, ref
         self._gets = ref.gets(depth)
-        self._room = asyncio.Semaphore(depth)
+        self._room = asyncio.Semaphore(depth)  # a get has its place until the library has ended it
+        self._under_way: set[asyncio.Future[bytes | None]] = set()  # also of tasks that do not wait any more
         self._due = False  # whether a poll comes in this turn
         loop.add_reader(self._gets.fileno(), self._poll)
 
     async def get(self, key: bytes) -> bytes | None:
-        async with self._room:
-            done: asyncio.Future[bytes | None] = self._loop.create_future()
+        await self._room.acquire()
+        done: asyncio.Future[bytes | None] = self._loop.create_future()
+        try:
             self._gets.begin(key, done)
-            if not self._due:
-                self._due = True
-                self._loop.call_soon(self._poll)
-            return await done
+        except BaseException:
+            self._room.release()
+            raise
+        self._under_way.add(done)
+        if not self._due:
+            self._due = True
+            self._loop.call_soon(self._poll)
+        return await done
 
     def _poll(self) -> None:
         self._due = False
         if self._gets.closed:
             return
         for done, value in self._gets.poll():
-            if done.cancelled():
-                continue
-            if isinstance(value, xdb.XdbError):
-                done.set_exception(value)
-            else:
-                done.set_result(value)
+            self._under_way.discard(done)
+            self._end(done, value)
+
+    def _end(self, done: asyncio.Future[bytes | None], value: bytes | None | xdb.XdbError) -> None:
+        self._room.release()
+        if done.cancelled():
+            return
+        if isinstance(value, xdb.XdbError):
+            done.set_exception(value)
+        else:
+            done.set_result(value)
 
     def close(self) -> None:
-        if not self._gets.closed:
-            self._loop.remove_reader(self._gets.fileno())
-            self._gets.close()
-            self._ref.close()
+        if self._gets.closed:
+            return
+        self._loop.remove_reader(self._gets.fileno())
+        self._gets.close()
+        self._ref.close()
+        while self._under_way:
+            self._end(self._under_way.pop(), xdb.XdbError(xdb.Status.INVALID, "the object of gets is closed"))
 
 
 class _Within:
@@ -212,7 +241,7 @@ class _Changes(_Records):
 class _Reads(_Records):
     """What a store, a space and a snapshot have in common. `source` is closed with it."""
 
-    def __init__(self, source: _Source, pool: ThreadPoolExecutor, depth: int, ring: bool) -> None:
+    def __init__(self, source: _Source, pool: _Threads, depth: int, ring: bool) -> None:
         self._loop = asyncio.get_running_loop()
         self._source, self._pool, self._depth, self._ring = source, pool, depth, ring
         self._ref = source.ref()
@@ -240,10 +269,11 @@ class _Reads(_Records):
         return self._source.closed
 
     async def close(self) -> None:
-        """Closes it. Calls under way raise XdbError, or asyncio.CancelledError."""
+        """Closes it. Calls under way raise XdbError, or asyncio.CancelledError. Closing twice does nothing."""
         if self._gets is not None:
             self._gets.close()
-        await self._run(self._source.close)
+        if not self._source.closed:
+            await self._run(self._source.close)
 
 
 _ASelf = TypeVar("_ASelf", bound="_Context")
@@ -307,7 +337,7 @@ class Batch:
 class _InTransaction(_Changes):
     """Reads and writes of a transaction, in one key space."""
 
-    def __init__(self, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, pool: _Threads) -> None:
         self._loop, self._pool = asyncio.get_running_loop(), pool
 
     async def _run(self, call: Callable[..., _T], *args: Any) -> _T:
@@ -340,7 +370,7 @@ class TransactionRef(_InTransaction):
     """A transaction's reads and writes in one key space; made by Transaction.ref() and Transaction.untracked(). It
     ends with the transaction."""
 
-    def __init__(self, pool: ThreadPoolExecutor, make: Callable[[], xdb.XdbRef]) -> None:
+    def __init__(self, pool: _Threads, make: Callable[[], xdb.XdbRef]) -> None:
         super().__init__(pool)
         self._make = make
         self._lock = threading.Lock()
@@ -428,7 +458,8 @@ class Transaction(_InTransaction):
 
     async def abort(self) -> None:
         """Ends it, and forgets its writes."""
-        await self._run(self._open().abort)
+        if not self._open().closed:
+            await self._run(self._open().abort)
 
 
 class _Change(NamedTuple):
@@ -484,7 +515,7 @@ class _Writes(_Context, _Changes):
 
     _source: xdb.Xdb | xdb.XdbSpace
 
-    def __init__(self, source: xdb.Xdb | xdb.XdbSpace, pool: ThreadPoolExecutor, depth: int, ring: bool) -> None:
+    def __init__(self, source: xdb.Xdb | xdb.XdbSpace, pool: _Threads, depth: int, ring: bool) -> None:
         super().__init__(source, pool, depth, ring)
         self._writer = source.ref()  # the thread that writes the batches has it alone
         self._pending: list[tuple[_Change, asyncio.Future[None]]] = []  # the writes that no batch has yet
@@ -512,6 +543,8 @@ class _Writes(_Context, _Changes):
                 errors: list[BaseException | None] = [asyncio.CancelledError()] * len(changes)
                 try:
                     errors = await self._run(self._write_changes, [change for change, _ in changes])
+                except Exception as e:
+                    errors = [e] * len(changes)
                 finally:
                     for (_, done), error in zip(changes, errors):
                         if isinstance(error, asyncio.CancelledError):
@@ -565,15 +598,17 @@ class _Writes(_Context, _Changes):
         """Closes it when the writes under way have ended."""
         if self._writing is not None:
             await self._writing
-        await super().close()
-        for ref in (self._ref, self._writer):
-            ref.close()
+        try:
+            await super().close()
+        finally:
+            for ref in (self._ref, self._writer):
+                ref.close()
 
 
 class Space(_Writes):
     """A named key space; made by Db.space()."""
 
-    def __init__(self, space: xdb.XdbSpace, pool: ThreadPoolExecutor, depth: int, ring: bool) -> None:
+    def __init__(self, space: xdb.XdbSpace, pool: _Threads, depth: int, ring: bool) -> None:
         super().__init__(space, pool, depth, ring)
         self._space = space
 
@@ -587,7 +622,7 @@ class Db(_Writes):
 
     def __init__(self, store: xdb.Xdb, depth: int = 256) -> None:
         ring = store.stats()["io"] == "uring"
-        super().__init__(store, ThreadPoolExecutor(_THREADS, thread_name_prefix="xdb"), depth, ring)
+        super().__init__(store, _Threads(_THREADS, thread_name_prefix="xdb"), depth, ring)
         self._store = store
 
     async def space(self, name: str | bytes, create: bool = True) -> Space:
@@ -632,8 +667,10 @@ class Db(_Writes):
 
     async def close(self) -> None:
         """Closes the store when the writes under way have ended."""
-        await super().close()
-        self._pool.shutdown(wait=False)
+        try:
+            await super().close()
+        finally:
+            self._pool.end()
 
 
 async def open(dirname: Any, *args: Any, depth: int = 256, **options: Any) -> Db:  # noqa: A001
