@@ -274,7 +274,7 @@ PUBLIC struct xdb_ref *remixdb_ref_borrow(struct xdb *xdb) {
 }
 
 PUBLIC void remixdb_ref_return(struct xdb_ref *ref) {
-  if (ref && may_go_on(check_ref(ref))) refpool_return(ref);
+  if (ref && may_go_on(check_plain_ref(ref))) refpool_return(ref);
 }
 
 PUBLIC bool remixdb_set_option(struct xdb *xdb, const char *name, const char *value) {

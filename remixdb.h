@@ -704,12 +704,13 @@ struct xdb_txn;
 
 // Begins a transaction. Returns NULL on failure.
 struct xdb_txn *remixdb_txn_begin(struct xdb *xdb);
-// Returns a ref of the transaction, which ends with it: remixdb_unref refuses it. Gets, multi-gets, merges, iterators,
-// puts, deletes and batches work on it as on other refs. An iterator sees the transaction's writes up to its last seek,
-// and must seek again after a rollback. remixdb_flush, remixdb_compact, remixdb_checkpoint, remixdb_verify,
-// remixdb_snapshot and remixdb_gets_create fail with REMIXDB_INVALID. space NULL: the unnamed space. The refs of all
-// spaces belong to one transaction. The commit of a transaction that has written to a space that is dropped fails with
-// REMIXDB_ABORTED. Returns NULL on failure, with REMIXDB_GONE if the space is dropped.
+// Returns a ref of the transaction, which ends with it: remixdb_unref and remixdb_ref_return refuse it. Gets,
+// multi-gets, merges, iterators, puts, deletes and batches work on it as on other refs. An iterator sees the
+// transaction's writes up to its last seek, and must seek again after a rollback. remixdb_flush, remixdb_compact,
+// remixdb_checkpoint, remixdb_verify, remixdb_snapshot and remixdb_gets_create fail with REMIXDB_INVALID. space NULL:
+// the unnamed space. The refs of all spaces belong to one transaction. The commit of a transaction that has written to
+// a space that is dropped fails with REMIXDB_ABORTED. Returns NULL on failure, with REMIXDB_GONE if the space is
+// dropped.
 struct xdb_ref *remixdb_txn_ref(struct xdb_txn *txn, struct xdb_space *space);
 // The same, but reads through this ref cause no conflicts.
 struct xdb_ref *remixdb_txn_untracked(struct xdb_txn *txn, struct xdb_space *space);

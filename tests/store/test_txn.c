@@ -227,6 +227,9 @@ static void test_calls(void **state) {
   CHECK(!remixdb_gets_create(r, 4) && remixdb_errcode() == REMIXDB_INVALID);
   remixdb_unref(r);
   CHECK(remixdb_errcode() == REMIXDB_INVALID);
+  CHECK(remixdb_sync(r));
+  remixdb_ref_return(r);
+  CHECK(remixdb_errcode() == REMIXDB_INVALID);
   CHECK(remixdb_txn_commit(t));
   IS(ref, "a", "1+2+3");
   IS(ref, "b", "-");
