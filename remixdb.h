@@ -765,7 +765,8 @@ bool remixdb_ingest_put(struct xdb_ingest *g, const void *kbuf, uint32_t klen, c
 // call: remixdb_flush, remixdb_compact, remixdb_compact_range, another ingest's commit, and remixdb_del_range of more
 // than a few thousand keys. No read waits. All of it is durable when the call returns true. Frees the ingest in any
 // case. After a failure none of the records is there, and the files are gone; after REMIXDB_IO the next opening
-// decides. The progress function (remixdb_progress) can give the ingest up before the call flushes, and not later.
+// decides. Fails also with REMIXDB_GONE if the space is dropped before that moment. The progress function
+// (remixdb_progress) can give the ingest up before the call flushes, and not later.
 bool remixdb_ingest_commit(struct xdb_ingest *g);
 // Gives the ingest up and removes its files. Does nothing for NULL.
 void remixdb_ingest_abort(struct xdb_ingest *g);

@@ -8,6 +8,7 @@
 #include "store/idle.h"
 #include "store/memory.h"
 #include "store/reserve.h"
+#include "store/space_ref.h"
 #include "store/values.h"
 
 // ---- freezing
@@ -280,6 +281,8 @@ static enum remixdb_status place_prepare(struct placing *p, struct worker *w) {
   struct super *const other = prepare(x, p->next, false, true, &p->base, &p->full);  // for the version's fields
   if (other) super_unref(other);
   if (!other || !p->fresh || !p->again) return REMIXDB_NOMEM;
+  // The names stay as they are until the end: only an install changes them.
+  if (p->in->tree == TREE_SPACES && (s = space_check_write(p->fresh, p->in->low)) != REMIXDB_OK) return s;
   s = values_of_next(x, p->next, p->base, &(struct values_new){.ingest = p->in->values});
   if (s == REMIXDB_OK) s = value_log_sync(&x->compact.values);
   if (s == REMIXDB_OK) s = value_log_sync(p->in->values);

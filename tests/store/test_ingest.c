@@ -129,13 +129,14 @@ static void check_files(struct simdisk *d) {
   uint64_t packs[256];
   CHECK(xdb_wait_idle(x) == REMIXDB_OK);
   OK(paths_list(simdisk_env(d), "/store", count_table, &files));
-  const struct version *const v = xdb_super(x)->version;
-  for (uint32_t i = 0; i < v->nr_parts; i++) {
-    struct part_files f;
-    part_files(v->parts[i], &f);
-    count_named(&f.remix, packs, &nr_packs, &named);
-    count_named(&f.young, packs, &nr_packs, &named);
-    for (uint32_t t = 0; t < f.nr; t++) count_named(&f.tables[t], packs, &nr_packs, &named);
+  for (const struct version *v = xdb_super(x)->version; v; v = v->spaces) {
+    for (uint32_t i = 0; i < v->nr_parts; i++) {
+      struct part_files f;
+      part_files(v->parts[i], &f);
+      count_named(&f.remix, packs, &nr_packs, &named);
+      count_named(&f.young, packs, &nr_packs, &named);
+      for (uint32_t t = 0; t < f.nr; t++) count_named(&f.tables[t], packs, &nr_packs, &named);
+    }
   }
   if (files != named) fail_msg("TEST_SEED=%llu: %u files, %u named", (unsigned long long)check_seed, files, named);
 }
@@ -796,6 +797,51 @@ static void test_progress(void **state) {
   simdisk_destroy(disk);
 }
 
+static bool drop_it(void *priv, const char *what, uint64_t done, uint64_t total) {
+  bool *const dropped = priv;
+  (void)what;
+  (void)done;
+  if (total) return true;
+  CHECK(*dropped || remixdb_space_drop(x, "dropped"));
+  return *dropped = true;
+}
+
+// The space is dropped in the commit, before its records are there. mixed: another space has keys in the same
+// partition.
+static void drop_in_commit(bool mixed) {
+  bool dropped = false;
+  disk = simdisk_create();
+  open_on(disk, 0);
+  struct xdb_space *const space = remixdb_space_open(x, "dropped", true), *const other = remixdb_space_open(x, "b",
+                                                                                                            true);
+  struct xdb_ref *const r = remixdb_space_ref(space), *const b = remixdb_space_ref(other);
+  CHECK(r && b);
+  if (mixed) CHECK(remixdb_put(b, "k", 1, "v", 1) && remixdb_flush(b) && remixdb_put(b, "l", 1, "w", 1));
+  struct xdb_ingest *const g = remixdb_ingest_begin(r);
+  CHECK(g);
+  for (uint32_t i = 0; i < 1000; i++) {
+    char key[16];
+    CHECK(remixdb_ingest_put(g, key, key_of(i, key), key, 6));
+  }
+  remixdb_progress(r, drop_it, &dropped);
+  CHECK(!remixdb_ingest_commit(g) && remixdb_errcode() == REMIXDB_GONE && dropped);
+  check_files(disk);
+  CHECK(remixdb_probe(b, "k", 1) == mixed && remixdb_probe(b, "l", 1) == mixed);
+  CHECK(remixdb_put(b, "m", 1, "x", 1) && remixdb_flush(b) && remixdb_verify(b));
+  remixdb_unref(r);
+  remixdb_unref(b);
+  remixdb_space_close(space);
+  remixdb_space_close(other);
+  close_it();
+  simdisk_destroy(disk);
+}
+
+static void test_dropped(void **state) {
+  (void)state;
+  drop_in_commit(false);
+  drop_in_commit(true);
+}
+
 // The tables of an ingest were numbered before a round made others with older records. Without CURRENT a repair finds
 // out which are older.
 static void test_numbers(void **state) {
@@ -823,6 +869,6 @@ int main(void) {
                                      cmocka_unit_test(test_damaged),       cmocka_unit_test(test_reads_fail),
                                      cmocka_unit_test(test_damaged_full),  cmocka_unit_test(test_progress),
                                      cmocka_unit_test(test_any_length),    cmocka_unit_test(test_many_partitions),
-                                     cmocka_unit_test(test_numbers)};
+                                     cmocka_unit_test(test_numbers),       cmocka_unit_test(test_dropped)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
