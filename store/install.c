@@ -8,7 +8,6 @@
 #include "store/idle.h"
 #include "store/memory.h"
 #include "store/reserve.h"
-#include "store/space_ref.h"
 #include "store/values.h"
 
 // ---- freezing
@@ -282,7 +281,8 @@ static enum remixdb_status place_prepare(struct placing *p, struct worker *w) {
   if (other) super_unref(other);
   if (!other || !p->fresh || !p->again) return REMIXDB_NOMEM;
   // The names stay as they are until the end: only an install changes them.
-  if (p->in->tree == TREE_SPACES && (s = space_check_write(p->fresh, p->in->low)) != REMIXDB_OK) return s;
+  if (p->in->tree == TREE_SPACES && !names_have_key(p->next->names, p->in->low))
+    return err_set(REMIXDB_GONE, "the space is dropped");
   s = values_of_next(x, p->next, p->base, &(struct values_new){.ingest = p->in->values});
   if (s == REMIXDB_OK) s = value_log_sync(&x->compact.values);
   if (s == REMIXDB_OK) s = value_log_sync(p->in->values);
