@@ -3,9 +3,10 @@
 // Ranges of keys: their sizes, and their compaction.
 #include "compat/leveldb/internal.h"
 
-// A bound. No key is longer than REMIXDB_KV_MAX, so a longer bound divides the keys as its beginning does.
+// A bound. No key is longer than REMIXDB_KV_MAX, so a longer bound divides the keys as its beginning does. NULL is the
+// empty key, as in all of LevelDB but leveldb_compact_range.
 static struct remixdb_slice bound(const char *key, size_t len) {
-  return (struct remixdb_slice){key, len < REMIXDB_KV_MAX ? (uint32_t)len : REMIXDB_KV_MAX};
+  return (struct remixdb_slice){key ? key : "", len < REMIXDB_KV_MAX ? (uint32_t)len : REMIXDB_KV_MAX};
 }
 
 void leveldb_approximate_sizes(leveldb_t *db, int num_ranges, const char *const *range_start_key,

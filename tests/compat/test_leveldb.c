@@ -429,6 +429,11 @@ static void test_sizes(void **state) {
   CHECK_SAYS(sizes[1] > 1500000 && sizes[1] < 2700000, "%llu", (unsigned long long)sizes[1]);
   CHECK_SAYS(sizes[2] > 1500000 && sizes[2] < 2700000, "%llu", (unsigned long long)sizes[2]);
   CHECK(sizes[3] < 100000 && sizes[4] < 100000);
+  // NULL is the empty key: no key is below that limit, and all are behind that start
+  const char *const empty[] = {NULL, NULL}, *const ends[] = {NULL, "999999"};
+  const size_t no_lens[] = {0, 0}, end_lens[] = {0, 6};
+  leveldb_approximate_sizes(db, 2, empty, no_lens, ends, end_lens, sizes);
+  CHECK_SAYS(sizes[0] == 0 && sizes[1] > 3200000, "%llu", (unsigned long long)sizes[0]);
   leveldb_close(db);
 }
 
