@@ -225,9 +225,10 @@ static struct xdb_iter *scan_iter(struct actor *a, struct xdb_ref *ref, const ch
   return it;
 }
 
-// Reads the keys from..to - 1 of a space, or some at its end of the beginning. at_seek: the operation takes place at
-// the seek.
-static void scan(struct actor *a, struct xdb_ref *ref, uint32_t from, uint32_t to, bool backward, bool at_seek) {
+// Reads the keys from..to - 1 of a space; at most so many records, at its end of the beginning. at_seek: the operation
+// takes place at the seek.
+static void scan(struct actor *a, struct xdb_ref *ref, uint32_t from, uint32_t to, bool backward, bool at_seek,
+                 uint64_t most) {
   static _Thread_local struct met m;
   char low[KLEN_MAX], high[KLEN_MAX];
   const uint32_t space = from / STAGE_PER, base = space * STAGE_PER, nr_low = key_name(from, low);
@@ -239,7 +240,6 @@ static void scan(struct actor *a, struct xdb_ref *ref, uint32_t from, uint32_t t
   if (backward) remixdb_iter_seek_for_prev(it, high, nr_high);
   else remixdb_iter_seek(it, low, nr_low);
   if (at_seek) op_returned(a);
-  const uint64_t most = chance(&a->rng, 20) ? 1 + below(&a->rng, 30) : UINT64_MAX;
   uint32_t first = from, end = to;  // the keys that were read
   for (uint64_t n = 0; remixdb_iter_valid(it); n++) {
     const uint32_t key = meet(a, it, space, &m);
@@ -332,7 +332,7 @@ void actor_begin(struct actor *a) {
 void actor_read(struct actor *a, uint32_t key) { read_at_moment(a, a->read_refs[key / STAGE_PER], key); }
 
 void actor_scan(struct actor *a, uint32_t from, uint32_t to, bool backward) {
-  scan(a, a->read_refs[from / STAGE_PER], from, to, backward, false);
+  scan(a, a->read_refs[from / STAGE_PER], from, to, backward, false, UINT64_MAX);
 }
 
 void actor_put(struct actor *a, uint32_t key) { write_put(a, NULL, key); }
@@ -382,6 +382,13 @@ static uint32_t end_of(struct actor *a, uint32_t key, uint32_t most) {
   return end < last ? end : last;
 }
 
+// Reads a few keys from this one on, in some direction, or a part of them.
+static void scan_some(struct actor *a, struct xdb_ref *ref, uint32_t key, bool at_seek) {
+  const uint32_t end = end_of(a, key, SCAN_MAX);
+  const bool backward = chance(&a->rng, 50);
+  scan(a, ref, key, end, backward, at_seek, chance(&a->rng, 20) ? 1 + below(&a->rng, 30) : UINT64_MAX);
+}
+
 struct merging {
   struct actor *a;
   uint32_t key, id, was;  // id: of the new value; was: the old value, 0: none
@@ -425,7 +432,7 @@ static void txn_read(struct actor *a) {
   const uint32_t key = any_key(a);
   if (dice < 55) actor_read(a, key);
   else if (dice < 65) read_many(a, a->read_refs[key / STAGE_PER], key / STAGE_PER, 1 + (uint32_t)below(&a->rng, MANY));
-  else actor_scan(a, key, end_of(a, key, SCAN_MAX), chance(&a->rng, 50));
+  else scan_some(a, a->read_refs[key / STAGE_PER], key, false);
 }
 
 // Writes after a savepoint, and takes them back; reads of before and behind it stay.
@@ -544,7 +551,7 @@ static void act_read(struct actor *a) {
     op_returned(a);
   } else if (dice < 75) {
     (void)op_begin(a, "scan");
-    scan(a, a->refs[space], key, end_of(a, key, SCAN_MAX), chance(&a->rng, 50), true);
+    scan_some(a, a->refs[space], key, true);
   } else {
     (void)op_begin(a, "snapshot");
     struct xdb_snapshot *const s = remixdb_snapshot(a->refs[space]);
@@ -552,7 +559,7 @@ static void act_read(struct actor *a) {
     struct xdb_ref *const ref = s ? remixdb_snapshot_space_ref(s, a->w->spaces[space]) : NULL;
     THREAD_CHECK(ref);
     for (uint64_t n = 1 + below(&a->rng, 4); n; n--) read_at_moment(a, ref, space * STAGE_PER + any_key(a) % STAGE_PER);
-    scan(a, ref, key, end_of(a, key, SCAN_MAX), chance(&a->rng, 50), false);
+    scan_some(a, ref, key, false);
     remixdb_unref(ref);
     remixdb_snapshot_release(s);
   }

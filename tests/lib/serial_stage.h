@@ -86,7 +86,7 @@ void actor_destroy(struct actor *a);
 // Parts of transactions, for the caller to interleave.
 void actor_begin(struct actor *a);
 void actor_read(struct actor *a, uint32_t key);
-void actor_scan(struct actor *a, uint32_t from, uint32_t to, bool backward);  // keys of one space
+void actor_scan(struct actor *a, uint32_t from, uint32_t to, bool backward);  // all of these keys, of one space
 void actor_put(struct actor *a, uint32_t key);
 void actor_del(struct actor *a, uint32_t key);
 void actor_del_range(struct actor *a, uint32_t from, uint32_t to);
