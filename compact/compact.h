@@ -64,8 +64,10 @@
 #define COMPACT_SCAN_DEBT_MIN 512u    // jumps; fewer are not worth a round
 #define COMPACT_APART 4096u           // bytes; a value of so many is written apart
 #define COMPACT_JOIN 2u               // partitions are joined to at most half a table (compact/join.h)
-#define COMPACT_CUT_FROM 4u           // steps for room; a partition of so many bytes is split in slices (compact/cut.h)
-#define COMPACT_GARBAGE (1u << 20)    // bytes; a store with less garbage is not merged for it
+#define COMPACT_CUT_FROM \
+  4u                                // steps for room; a partition of so many bytes is split in slices (compact/cut.h),
+                                    // and one of a fourth of that if it is merged for its garbage
+#define COMPACT_GARBAGE (1u << 20)  // bytes; a store with less garbage is not merged for it
 
 enum compact_kind { COMPACT_KEEP, COMPACT_ABORT, COMPACT_MINOR, COMPACT_MAJOR, COMPACT_SPLIT, COMPACT_KINDS };
 

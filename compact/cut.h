@@ -11,14 +11,16 @@
 //     have written for it. None is written again.
 //
 // A cut writes about the bytes of the merge, and for each slice one view of all entries. Its partitions have a table of
-// each slice, and old versions that lie in different slices stay.
+// each slice.
 //
 // Invariants
 //   C1  After each slice the partition is a partition like others, which has more runs: CUT_RUNS at most, by the plan.
 //       A cut that is given up, or ends with the process, leaves nothing to finish. A later round decides anew.
 //   C2  The runs of a slice are known by the numbers of the oldest and the newest. If the partition has them no longer,
 //       the slice is left out. The last slice is made only if each table of the others lies between two cuts.
-//   C3  Slices write tombstones, too, because older runs may have records of their keys. So a cut drops little.
+//   C3  A slice leaves out the records that newer runs of the older view hide, although these runs take no part. If
+//       that leaves nothing, it makes no table. It writes tombstones, because older runs may have records of their
+//       keys, and records that the young view hides. These stay when a cut has ended.
 //   C4  The young view stays until the last slice, which merges it.
 //   C5  The tables of a slice that is not the last one have larger numbers than newer runs. The sequence numbers tell
 //       which is which: those of a slice are smaller than all in newer runs. A partition whose runs have no such order

@@ -31,9 +31,11 @@ struct outlook {
 // A file has other parts beside blocks of data.
 static uint64_t on_disk(uint64_t cost) { return cost + cost / 8; }
 
+// The bound, a little less for what estimates err.
+static uint64_t bound(const struct garbage *all) { return all->live + all->live * 3 / 5 - all->live / 256; }
+
 uint64_t garbage_most(const struct garbage *all, uint64_t beside) {
-  const uint64_t most = all->live + all->live * 3 / 5, clean = all->files - all->garbage,
-                 least = clean + clean / GARBAGE_FLOOR;
+  const uint64_t most = bound(all), clean = all->files - all->garbage, least = clean + clean / GARBAGE_FLOOR;
   return most > beside + least ? most - beside : least;
 }
 
@@ -122,10 +124,6 @@ static struct compact_merge *add_step(struct compact_room *room, const struct jo
   return room->merges[room->nr++] = m;
 }
 
-static enum remixdb_status add_merge(struct compact_room *room, const struct candidate *c) {
-  return add_step(room, c->job, c->g.live) ? REMIXDB_OK : REMIXDB_NOMEM;
-}
-
 // Adds the slices of the partition's cut. The room takes the cut over.
 static enum remixdb_status add_cut(struct compact_room *room, const struct candidate *c, struct cut *k) {
   for (uint32_t i = 0; i < cut_slices(k); i++) {
@@ -150,39 +148,53 @@ static void take_off(uint64_t *from, uint64_t bytes) { *from -= bytes < *from ? 
 
 // Tells whether the round's files would take the store beyond the bound.
 static bool exceeds(const struct outlook *o, const struct compact_room *room) {
-  return o->all.files + o->cost + room->beside > o->all.live + o->all.live * 3 / 5;
+  return o->all.files + o->cost + room->beside > bound(&o->all);
 }
 
 // Bytes that files may take beside those of the store, within the bound. The step before has freed what it replaced.
 static uint64_t room_left(const struct outlook *o, const struct compact_room *room) {
-  const uint64_t most = o->all.live + o->all.live * 3 / 5, now = o->all.files + room->beside;
+  const uint64_t most = bound(&o->all), now = o->all.files + room->beside;
   return most > now ? most - now : 0;
 }
 
-// Tells whether a merge of the partition drops much, as a cut does not (C3 in compact/cut.h).
-static bool drops_much(const struct candidate *c) {
+// Tells whether a merge of the partition drops much that a cut does not drop (C3 in compact/cut.h).
+static bool drops_more(const struct candidate *c) {
   const struct job *const j = c->job;
   const struct part *const p = old_part(j);
   const uint64_t ms = atomic_load_explicit(&j->c->expired_ms, memory_order_relaxed);
-  return c->g.garbage > c->g.live / GARBAGE_CUT || (j->names && part_has_dropped(p, j->names)) ||
+  uint64_t stay = part_hides(p);
+  for (uint32_t r = 0; r < part_runs(p); r++) stay += part_run(p, r)->nr_tombs;
+  return stay > c->g.keys / GARBAGE_CUT || (j->names && part_has_dropped(p, j->names)) ||
          compact_mostly_expired(p, ms, j->now);
 }
 
-// Plans the cut of a partition with much of the store, if a merge of it would exceed the bound by itself. *out NULL: it
-// is not to be cut.
-static enum remixdb_status plan_cut(const struct compact_room *room, const struct candidate *c, const struct outlook *o,
-                                    struct cut **out) {
-  const struct job *const j = c->job;
-  const uint64_t left = room_left(o, room), from = atomic_load_explicit(&j->c->cut_from, memory_order_relaxed),
-                 view = part_remix(old_part(j))->file_size;  // each slice writes one
+// Plans the cut of a partition of `from` steps and more, if a merge of it would exceed the bound by itself. j: a job
+// that splits it. *out NULL: it is not to be cut.
+static enum remixdb_status plan_cut(const struct compact_room *room, const struct candidate *c, const struct job *j,
+                                    uint64_t from, const struct outlook *o, struct cut **out) {
+  const uint64_t left = room_left(o, room), view = part_remix(old_part(j))->file_size;  // each slice writes one
   *out = NULL;
-  if (j->kind != COMPACT_SPLIT || c->g.live < from * room->step || on_disk(c->g.live) <= left || drops_much(c))
+  if (j->kind != COMPACT_SPLIT || c->g.live < from * room->step || on_disk(c->g.live) <= left || drops_more(c))
     return REMIXDB_OK;
-  const uint64_t most = left > view ? left - view : 0;
-  const enum remixdb_status s = cut_plan(j, most - most / 9, out);  // on_disk adds as much
+  const double most = left > view ? (double)(left - view) / 9 * 8 : 0;  // on_disk adds as much
+  const double all = (double)(c->g.live + c->g.garbage);                // a slice writes about its share of what lives
+  const enum remixdb_status s = cut_plan(j, (uint64_t)(most * (c->g.live ? all / (double)c->g.live : 1)), out);
   // a merge that cannot read the view, either, marks the partition
   return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
 }
+
+// Adds the merge of a partition: as one step, or as the slices of a cut, which the room takes over.
+static enum remixdb_status add_merge(struct compact_room *room, const struct candidate *c, struct cut *k) {
+  if (k) return add_cut(room, c, k);
+  return add_step(room, c->job, c->g.live) ? REMIXDB_OK : REMIXDB_NOMEM;
+}
+
+// The work of a cut beside that of a merge: each slice makes a view of all entries.
+static uint64_t cut_work(const struct candidate *c, const struct cut *k) {
+  return cut_slices(k) * part_remix(old_part(c->job))->nr_entries;
+}
+
+static uint64_t cut_from(const struct compact *c) { return atomic_load_explicit(&c->cut_from, memory_order_relaxed); }
 
 // Plans the partitions that the round would write as a whole: without them it writes little. *work_out: the work that
 // cuts add to that of the round, because each slice makes a view of all entries.
@@ -196,15 +208,12 @@ static enum remixdb_status plan_due(const struct round *r, struct compact_room *
     const struct job *const j = list[i].job;
     if (!j->all) continue;
     struct cut *cut;
-    enum remixdb_status s = plan_cut(room, &list[i], o, &cut);
-    if (s == REMIXDB_OK) s = cut ? add_cut(room, &list[i], cut) : add_merge(room, &list[i]);
+    enum remixdb_status s = plan_cut(room, &list[i], j, cut_from(r->c), o, &cut);
+    if (s == REMIXDB_OK) s = add_merge(room, &list[i], cut);
     if (s != REMIXDB_OK) return s;
     const uint64_t then = on_disk(j->bytes) + part_remix(old_part(j))->file_size, now = on_disk(j->cost);
     take_off(&o->cost, now > then ? now - then : 0);
-    if (cut) {
-      *work_out += cut_slices(cut) * part_remix(old_part(j))->nr_entries;
-      continue;
-    }
+    if (cut) *work_out += cut_work(&list[i], cut);
     take_off(&o->all.files, freed(&list[i].g));
     take_off(&o->all.garbage, list[i].g.garbage);
   }
@@ -226,12 +235,16 @@ static enum remixdb_status plan_worst(const struct round *r, struct compact_room
     const struct garbage *const g = &list[i].g;
     if (list[i].job->all) continue;
     if (g->garbage < g->live / GARBAGE_LEAST || (g->live > left && work)) break;
-    const enum remixdb_status s = add_merge(room, &list[i]);
-    if (s != REMIXDB_OK) return s;
     struct job merge = *list[i].job;
     merge.bytes = merge.apart = merge.count = 0;
     plan_all(&merge);
+    struct cut *cut = NULL;
+    enum remixdb_status s = REMIXDB_OK;
+    if (room_left(o, room) >= room->step / 2) s = plan_cut(room, &list[i], &merge, cut_from(r->c) / 4, o, &cut);
+    if (s == REMIXDB_OK) s = add_merge(room, &list[i], cut);
+    if (s != REMIXDB_OK) return s;
     if (!merge.gone) work += plan_job_work(&merge);
+    if (cut) work += cut_work(&list[i], cut);
     take_off(&left, g->live);
     take_off(&o->all.files, freed(g));
     take_off(&o->all.garbage, g->garbage);

@@ -13,7 +13,8 @@
 //     merged, before the next step. The steps merge the partitions that the round would write as a whole anyway, but
 //     without its new data: so the round itself writes little. They cut one that has much of the store, as the first
 //     one has (compact/cut.h). Then they merge for garbage, until the bound holds, or the garbage is little
-//     (GARBAGE_FLOOR), or they have written as much as GARBAGE_ROUND memtables. So a store of few memtables may have
+//     (GARBAGE_FLOOR), or they have written as much as GARBAGE_ROUND memtables. One of these merges that would exceed
+//     the bound by itself is made as a cut, too. So a store of few memtables may have
 //     more than 1.6 times its live bytes, because there log and new files are much of it, and less garbage would mean
 //     to write the store again and again. So may a store whose files without any garbage are much larger than the live
 //     bytes, as with values of a few bytes. A round for which a call waits makes no steps, so that a flush is one
@@ -30,7 +31,7 @@
 #define GARBAGE_REST 32u  // or less than 1/32 at rest
 #define GARBAGE_ROUND 6u  // memtables
 #define GARBAGE_FLOOR 6u  // tables and REMIX files may always have 7/6 of what they would have without garbage
-#define GARBAGE_CUT 4u    // a partition with garbage of more than 1/4 of its live bytes is merged rather than cut
+#define GARBAGE_CUT 4u  // not cut: a partition that would keep more hidden records and tombstones than 1/4 of its keys
 #define GARBAGE_STEP 16u  // a step writes about 1/16 of the live bytes, or one memtable, or one partition, or a slice
 
 // Bytes that tables and REMIX files may have. all: the sums. beside: bytes that other files will have.

@@ -192,7 +192,7 @@ static void output_task(struct job *j, struct output *o) {
 static void run_job(struct task *t, struct worker *w) {
   struct job *const j = (struct job *)t;
   tables_write(j, w);
-  if (j->status != REMIXDB_OK || j->nr_tables == 0) return;
+  if (j->status != REMIXDB_OK || (j->nr_tables == 0 && j->cut != CUT_SLICE)) return;
   j->outputs = mem_calloc(j->cut ? cut_outputs_most(j) : j->nr_tables, sizeof(*j->outputs));
   if (!j->outputs) {
     job_fail(j, REMIXDB_NOMEM);
@@ -280,7 +280,7 @@ static enum remixdb_status add_old_parts(const struct job *j, struct part **part
     if (part_is_empty(old) && *nr) return s;
     part_ref(old);
     parts[(*nr)++] = old;
-  } else if (j->nr_tables == 0 && *nr == 0) {
+  } else if (j->nr_outputs == 0 && *nr == 0) {
     s = part_create(part_anchor(old), NULL, NULL, &parts[0]);
     *nr += s == REMIXDB_OK;
   }
@@ -390,10 +390,10 @@ static enum remixdb_status pack_begin(struct round *r) {
   return s;
 }
 
-// Tells whether some job has made a table: all records of a round may be tombstones that go.
-static bool has_tables(const struct round *r) {
+// Tells whether some job has made a file: all records of a round may be tombstones that go.
+static bool has_files(const struct round *r) {
   for (uint32_t i = 0; i < r->nr_jobs; i++)
-    if (r->jobs[i].nr_tables) return true;
+    if (r->jobs[i].nr_outputs) return true;
   return false;
 }
 
@@ -407,7 +407,7 @@ static enum remixdb_status round_make(struct round *r, struct version *base, boo
   if ((s = pack_begin(r)) != REMIXDB_OK) return s;
   if ((s = run_jobs(r)) != REMIXDB_OK) return s;
   r->c->written_ns = time_ns();
-  if (r->pack && has_tables(r) && (s = packing_finish(r->pack)) != REMIXDB_OK) return s;
+  if (r->pack && has_files(r) && (s = packing_finish(r->pack)) != REMIXDB_OK) return s;
   return next_version(r, base, out);
 }
 

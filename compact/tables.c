@@ -27,14 +27,15 @@ static enum remixdb_status job_goes_on(struct job *j) {
   return err_set(REMIXDB_ABORTED, "another part of the round has failed");
 }
 
-// Some runs of a view as one sorted stream, with the newest version that they have of each key. Erased keys are
-// left out: all older versions of such a key are erased, too (remix/remix.h, R6). The first of them comes as a
-// tombstone, so that a merge of some runs does not end without a table: its partition would lose the runs that stay.
+// Some runs of a view as one sorted stream, with the newest version of each key that they have. Records that a newer
+// run of the view hides are left out, although that run takes no part. Erased keys are left out: all older versions of
+// such a key are erased, too (remix/remix.h, R6). The first of them comes as a tombstone, so that a merge of some runs
+// does not end without a table: its partition would lose the runs that stay.
 struct run_stream {
   struct remix_walk walk;  // x NULL: no run takes part
   struct remix *whole;     // the view, with a reference
   uint32_t first, end;     // the runs
-  bool found;              // the stream has returned a version of the current key
+  bool found;              // the stream has returned a version of the current key, or a newer run has one
   bool any;                // there is a record
   bool any_erased;         // an erased key has come
   uint32_t skipped;        // records since the last report
@@ -76,6 +77,7 @@ static enum remixdb_status run_stream_next(struct run_stream *v) {
     const uint32_t run = sel & REMIX_RUN;
     if (!(sel & REMIX_OLD)) v->found = false;
     remix_walk_next(&v->walk);
+    v->found |= run >= v->end;
     if (run < v->first || run >= v->end) continue;
     const bool erased = !v->found && (sel & REMIX_ERASED) == REMIX_ERASED;
     if (v->found || (erased && v->any_erased)) {

@@ -56,6 +56,43 @@ static void test_room(void **state) {
   assert_true(most > 200 && least < 160);
 }
 
+// Loads a store of 13 memtables and overwrites it. Returns the most room, in thousandths of the live bytes, while it is
+// overwritten. *cuts_out: how many partitions were cut meanwhile.
+static uint32_t overwrite(uint32_t from, uint64_t beside, uint64_t *cuts_out) {
+  struct world w;
+  uint32_t worst = 0;
+  cut_init(&w, 10400, 0, 25, 600);
+  w.c.memtable_size = 512 << 10;
+  w.c.build.max_pages = 128;
+  w.c.cut_from = from;
+  for (uint32_t r = 0; r < 2 * 13; r++) {
+    if (r == 13) {
+      *cuts_out = cuts_of(&w);
+      w.room.beside = beside;
+    }
+    w.most_room = 0;
+    put_share(&w, r % 13, 13);
+    round_ok(&w, NULL);
+    const uint32_t share = (uint32_t)(w.most_room * 1000 / world_bytes(&w));
+    if (r >= 13 && share > worst) worst = share;
+  }
+  *cuts_out = cuts_of(&w) - *cuts_out;
+  world_fini(&w);
+  return worst;
+}
+
+// A partition with garbage is cut, too, where its merge would take too much room.
+static void test_overwritten(void **state) {
+  (void)state;
+  uint64_t none, cuts, vain;
+  const uint32_t most = overwrite(1 << 20, 0, &none), least = overwrite(COMPACT_CUT_FROM, 0, &cuts);
+  printf("thousandths of the live bytes: %u at once, %u in steps, %u cuts\n", most, least, (unsigned)cuts);
+  assert_true(none == 0 && cuts > 0);
+  assert_true(most > 1700 && least < 1640);
+  (void)overwrite(COMPACT_CUT_FROM, 1 << 30, &vain);  // the bound is out of reach
+  assert_true(vain == 0);
+}
+
 // Loads RUNS memtables, and one more that is not flushed: its round asks for a cut.
 static void load_due(struct world *w) {
   for (uint32_t r = 0; r < RUNS; r++) {
@@ -159,6 +196,56 @@ static void test_slices(void **state) {
   assert_null(w.next);
   finish(&w);
   world_fini(&w);
+}
+
+// Records that newer runs hide are left out. A slice that has no others makes no table.
+static void test_hidden(void **state) {
+  (void)state;
+  struct world w;
+  cut_init(&w, 1800, 0, 33, 600);
+  w.bounded = false;
+  for (uint32_t r = 0; r < RUNS; r++) {
+    put_share(&w, r % (RUNS - 3), RUNS + 1);
+    round_ok(&w, NULL);
+  }
+  put_share(&w, RUNS, RUNS + 1);
+  w.bounded = true;
+  w.room.beside = 1 << 30;  // as many slices as may be
+  const uint32_t slices = ask(&w), runs = part_runs(w.base->parts[0]);
+  make_steps(&w, 1);
+  const uint32_t left = part_runs(w.base->parts[0]);
+  assert_true(left < runs && part_run(w.base->parts[0], 0)->number < part_run(w.base->parts[0], left - 1)->number);
+  make_steps(&w, slices - 1);
+  uint64_t entries = 0, keys = 0;
+  for (uint32_t i = 0; i < w.base->nr_parts; i++) {
+    entries += remix_of(&w, i)->nr_entries;
+    keys += remix_of(&w, i)->nr_keys;
+  }
+  assert_true(cuts_of(&w) == 1 && w.base->nr_parts > 2);
+  assert_int_equal(entries, keys);
+  finish(&w);
+  world_fini(&w);
+}
+
+// A cut keeps tombstones. So a partition with many is merged.
+static void test_tombstones(void **state) {
+  (void)state;
+  for (uint32_t many = 0; many < 2; many++) {
+    struct world w;
+    cut_init(&w, 1800, 0, 39, 600);
+    w.bounded = false;
+    for (uint32_t r = 0; r < RUNS; r++) {
+      put_share(&w, r, RUNS + 1);
+      if (r == 8) put_range(&w, 0, w.k.nr * 2 / 5, many ? 2 : 40, true);
+      round_ok(&w, NULL);
+    }
+    put_share(&w, RUNS, RUNS + 1);
+    w.bounded = true;
+    w.room.beside = 1 << 30;
+    assert_int_equal(ask(&w) == 1, many);
+    forget(&w);
+    world_fini(&w);
+  }
 }
 
 // A partition with many full tables has fewer slices, so that it does not get too many runs.
@@ -559,11 +646,12 @@ static void test_paged(void **state) {
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_room),     cmocka_unit_test(test_slices),      cmocka_unit_test(test_kinds),
-      cmocka_unit_test(test_changed),  cmocka_unit_test(test_reload),      cmocka_unit_test(test_faults),
-      cmocka_unit_test(test_damaged),  cmocka_unit_test(test_lost),        cmocka_unit_test(test_many_runs),
-      cmocka_unit_test(test_same_age), cmocka_unit_test(test_erased),      cmocka_unit_test(test_young),
-      cmocka_unit_test(test_paged),    cmocka_unit_test(test_lost_narrow),
+      cmocka_unit_test(test_room),        cmocka_unit_test(test_slices),      cmocka_unit_test(test_kinds),
+      cmocka_unit_test(test_changed),     cmocka_unit_test(test_reload),      cmocka_unit_test(test_faults),
+      cmocka_unit_test(test_damaged),     cmocka_unit_test(test_lost),        cmocka_unit_test(test_many_runs),
+      cmocka_unit_test(test_same_age),    cmocka_unit_test(test_erased),      cmocka_unit_test(test_young),
+      cmocka_unit_test(test_paged),       cmocka_unit_test(test_lost_narrow), cmocka_unit_test(test_hidden),
+      cmocka_unit_test(test_overwritten), cmocka_unit_test(test_tombstones),
   };
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }
