@@ -678,6 +678,7 @@ static void test_no_memory(void **state) {
   uint32_t n = 0;
   enum remixdb_status s;
   do {
+    zmem_trim();
     atomic_store(&allowed, n++);
     atomic_store(&mem_fault, allow_some);
     s = read_all(c.buf, c.len, 0, NULL, 0, &nr);
