@@ -70,7 +70,8 @@ VERSION := $(shell sed -n 's/^.define REMIXDB_VERSION_STRING "\(.*\)"/\1/p' remi
 
 # ---- the compiler and the mode
 
-CCC ?= $(shell for c in clang gcc; do command -v $$c >/dev/null 2>&1 && { echo $$c; exit; }; done; echo cc)
+FOUND_CC = $(shell for c in clang gcc; do command -v $$c >/dev/null 2>&1 && { echo $$c; exit; }; done; echo cc)
+CCC ?= $(if $(filter default undefined,$(origin CC)),$(FOUND_CC),$(CC))
 CCC := $(CCC)
 UNAME := $(shell uname)
 # The processor that is built for; it need not be this machine's.
