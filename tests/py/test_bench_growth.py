@@ -52,7 +52,7 @@ def test_files_and_syncs_are_counted(syncs, tmp_path):
 def test_a_small_run(syncs, tmp_path):
     if not (ROOT / "xdbbench.out").exists():
         pytest.skip("xdbbench.out is not built")
-    command = [sys.executable, ROOT / "tools" / "bench" / "bench_growth.py", "--steps", "2e4,1e9", "--most", "1e5",
+    command = [sys.executable, ROOT / "tools" / "bench" / "bench_growth.py", "--steps", "2e5,1e9", "--most", "1e6",
                "--engines", "remixdb", "--limit-mb", "0", "--db", tmp_path, "--syncs", syncs, "--memtable-mb", "1",
                "--cache-mb", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

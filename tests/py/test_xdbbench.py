@@ -206,6 +206,15 @@ def test_reads_beside_a_filling(tmp_path):
     assert int(filling["reads"]) > 0 and float(filling["side_ops_per_s"]) > 0
 
 
+def test_the_room_of_a_filling_is_watched(tmp_path):
+    figures = tmp_path / "figures.csv"
+    done = bench(tmp_path / "db", f"--csv={figures}", "--num=400000", "--memtable_mb=1", "--cache_mb=1",
+                 "--benchmarks=fillrandom:room_from=8,fillrandom,fillrandom:room_from=1000,overwrite:room_from=8")
+    most = [float(row["room_most"]) for row in rows(figures)]
+    assert 1 < most[0] < 10 and most[1:] == [0, 0, 0]
+    assert done.stdout.count("of what was put") == 1
+
+
 def test_few_operations_are_drawn_ahead(tmp_path):
     """They are the same operations."""
     for ahead in (256, 1 << 20):

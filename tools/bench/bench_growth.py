@@ -40,6 +40,7 @@ ROWS = [
     ("processor, us a put", "put_us", "{:.2f}"),
     ("write amplification", "write_amp", "{:.2f}"),
     ("room / data", "space_amp", "{:.2f}"),
+    ("loading, most room / data from 8 memtables on", "load_space", "{:.2f}"),
     ("longest put, ms", "put_max_ms", "{:.1f}"),
     ("descriptors", "descriptors", "{:.0f}"),
     ("get at rest, p99.9, us", "get_us", "{:.1f}"),
@@ -135,7 +136,8 @@ def number(row, name):
 
 def measure(engine, args, records):
     """The figures of one engine at one step."""
-    load, loading = run(engine, args, records, "fillrandom:unique,waitidle,flush,waitidle")
+    watched = f"fillrandom:unique:room_from={8 * args.memtable_mb}"
+    load, loading = run(engine, args, records, f"{watched},waitidle,flush,waitidle")
     fill, rest = load[0], load[-1]
     again, opening = run(engine, args, records, "readrandom:ops=1,reopen,reopen,dropcaches,reopen,warm",
                              ["--use_existing_db=1"])
@@ -157,6 +159,8 @@ def measure(engine, args, records):
         "over_max_ms": number(over[0], "write_max_us") / 1e3, "over_amp": number(over[-1], "write_amp_total"),
         "over_space": overwriting.room / (records * (KEY + VALUE)), "rest_space": number(over[-1], "space_amp"),
     }
+    if number(fill, "room_most"):  # else the data has no 8 memtables
+        figures["load_space"] = number(fill, "room_most")
     if args.syncs:
         # A flush of half a memtable of overwrites, all over the keys: what a process with two of them has more than one
         # with one. So neither the opening nor the close counts.

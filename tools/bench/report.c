@@ -61,6 +61,7 @@ void bench_report_print(FILE *f, const struct bench_report *t) {
   print_storage(f, t);
   fprintf(f, "space %.1f MB", mb(t->space));
   if (t->live) fprintf(f, " (amplification %.2f)", space_amp(t));
+  if (t->r.room_most > 0) fprintf(f, ", at most %.2f of what was put", t->r.room_most);
   if (t->after.memory_known)
     fprintf(f, "; memory %.1f MB at its peak, %.1f after (%.1f of its own)", mb(t->after.rss_peak), mb(t->after.rss),
             mb(t->after.rss_anon));
@@ -118,6 +119,7 @@ static void csv_bytes(struct out *o, const struct bench_report *t) {
   real(o, "read_amp", read_amp(t));
   count(o, "space_bytes", t->space);
   real(o, "space_amp", space_amp(t));
+  real(o, "room_most", t->r.room_most);
 }
 
 static void known_count(struct out *o, const char *name,

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#define ROOM_LOOK_NS 20000000
 #define SIDE_TRACE (4u << 20)  // operations of the writer beside readers; it begins again after them
 #define SAMPLE 16u             // one operation of so many is timed
 #define MULTI_DEFAULT 32u
@@ -184,7 +185,8 @@ struct worker {
   bool lenient;        // the content is not known: it was not at the start, or others change it meanwhile
   bool one_writer;     // a read version can be compared with the last one written
   _Atomic bool *stop;  // the threads that it runs beside are done
-  // Records that the first thread of a filling has put so far. Release and acquire: the reader beside it finds them.
+  // Records that the first thread of a filling has put so far; NULL: nobody asks. Release and acquire: the reader
+  // beside it finds them.
   _Atomic uint64_t *filled;
 
   uint64_t random, drawn, total;  // operations drawn, to draw
@@ -717,6 +719,30 @@ static void collect(struct worker *ws, uint32_t readers, uint32_t all, struct be
   bench_hist_merge(&result->all, &result->write);
 }
 
+// The room that a filling takes, looked at every so often. The threads of a filling put about as many records each.
+struct room_watch {
+  const struct bench_run *run;
+  _Atomic uint64_t *filled;
+  uint32_t threads;
+  uint64_t from;  // bytes
+  double most;    // of the files' bytes by those put so far
+  _Atomic bool end;
+  pthread_t thread;
+};
+
+static void *room_look(void *arg) {
+  struct room_watch *const x = arg;
+  const uint64_t size = x->run->keys.mean_size + x->run->keys.value_size;
+  while (!atomic_load_explicit(&x->end, memory_order_relaxed)) {
+    nanosleep(&(struct timespec){.tv_nsec = ROOM_LOOK_NS}, NULL);
+    const uint64_t put = atomic_load_explicit(x->filled, memory_order_relaxed) * x->threads * size;
+    if (put < x->from) continue;
+    const double share = (double)bench_dir_bytes(x->run->dir) / (double)put;
+    if (share > x->most) x->most = share;
+  }
+  return NULL;
+}
+
 static bool run_workers(struct worker *ws, uint32_t readers, uint32_t all, struct start_line *line,
                         _Atomic bool *stop) {
   uint32_t started = 0;
@@ -746,7 +772,7 @@ static void worker_role(struct worker *w, uint32_t id, uint32_t all, _Atomic uin
   w->id = id;
   w->is_writer = beside && k->beside == BESIDE_WRITER;
   w->is_reader = beside && k->beside == BESIDE_READER;
-  w->filled = k->beside == BESIDE_READER ? filled : NULL;
+  w->filled = k->beside == BESIDE_READER || (k->fill && w->p->room_from) ? filled : NULL;
   w->writes_only = w->is_writer || (k->fill && !w->is_reader) || k->put == 100 || k->del == 100;
   w->lenient = run->may_miss || (run->sparse && all > 1 && !(session_flags(w) & BENCH_READS_ONLY));
   w->one_writer = w->threads == 1 || session_flags(w) & BENCH_READS_ONLY || k->beside;
@@ -803,8 +829,15 @@ bool bench_work(struct bench_run *run, const char *name, const struct bench_para
             name, inserted, num);
     good = false;
   } else {
+    struct room_watch room = {.run = run, .filled = &filled, .threads = readers, .from = (uint64_t)p->room_from << 20};
+    const bool watched = k->fill && p->room_from && !pthread_create(&room.thread, NULL, room_look, &room);
     good = run_workers(ws, readers, all, &line, &stop);
     collect(ws, readers, all, result);
+    if (watched) {
+      atomic_store_explicit(&room.end, true, memory_order_relaxed);
+      pthread_join(room.thread, NULL);
+      result->room_most = room.most;
+    }
     run->inserted += inserted;
     run->empty &= result->writes == 0;
     if (good && common.fills) {

@@ -28,6 +28,7 @@ struct bench_params {
   uint64_t read_rate;         // per second, of the reader beside a filling; 0: as fast as it goes
   uint32_t drawn_ahead;       // operations that are drawn before the clock starts; more are drawn with it stopped
   uint32_t depth;             // reads in flight: bench_disk
+  uint32_t room_from;         // MiB that a filling has put when its room begins to be watched; 0: it is not
   double zipf_theta;
   enum bench_distribution distribution;
   bool unique;  // fillrandom: every record once, in random order
@@ -41,6 +42,7 @@ struct bench_params {
 struct bench_run {
   const struct bench_engine *engine;
   void *store;
+  const char *dir;  // of its files
   struct bench_keys keys;
   uint64_t seed;
   bool full;                  // verify whole values, the order of records and that no write was lost
@@ -63,6 +65,7 @@ struct bench_result {
   struct bench_thread_usage used;      // by the threads that made `ops`
   uint64_t bytes_read, bytes_written;  // keys and values, of the caller's
   uint64_t trace_bytes;                // memory the drawn operations take
+  double room_most;                    // of a filling: the most room of the files by the bytes put so far; 0: not known
   struct bench_hist read, write, all;  // ticks
 };
 

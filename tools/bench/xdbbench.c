@@ -136,6 +136,8 @@ static const struct flag flags[] = {
     {"drawn_ahead", FLAG_U32, &g.params.drawn_ahead,
      "operations of each thread, 8 bytes each, that are drawn before the clock starts; more with it stopped", 256,
      1u << 30},
+    {"room_from", FLAG_U32, &g.params.room_from,
+     "MiB that a filling has put when its room begins to be watched (it is not)", 0, 1u << 30},
     {"unique", FLAG_BOOL, &g.params.unique, "fillrandom and ycsbload put every record once", 0, 1},
     {"sync", FLAG_BOOL, &g.params.sync, "each write on disk before the next", 0, 1},
     {"histogram", FLAG_BOOL, &g.params.histogram, "time every operation, not one of 16 where there are reads", 0, 1},
@@ -320,7 +322,7 @@ static bool store_place(void) {
     return wrong("--db is \"%s\", which is too long a name", g.db);
   if ((size_t)snprintf(g.disk_file, sizeof(g.disk_file), "%s/disk", g.db) >= sizeof(g.disk_file))
     return wrong("--db is \"%s\", which is too long a name", g.db);
-  g.config.dir = g.dir;
+  g.config.dir = g.run.dir = g.dir;
   if (stat(path, &st) && !stat(g.dir, &st))
     return wrong("%s is there, and xdbbench did not make it; give another --db", g.dir);
   const int mark = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
