@@ -8,7 +8,10 @@
 #include "remix/divide.h"
 #include "remix/paged.h"
 
-#define CUT_FILL 4u  // fifths of a table that a slice writes for each range, at most
+#define CUT_FILL 4u   // fifths of a table that a slice writes for each range, at most
+#define CUT_LEAST 1u  // tables, with all runs, in each range between the borders of a cut before,
+#define CUT_MOST (2u * COMPACT_PART_TABLES)  // and at most so many
+#define CUT_HIDDEN 8u                        // of the records between such borders a newer run hides 1/8 at most
 
 // Runs that are merged together.
 struct slice {
@@ -56,16 +59,17 @@ static uint64_t bytes_of(const struct remix *x, uint32_t from, uint32_t to) {
   return sum;
 }
 
-// Divides the older view's runs into nr slices of about the same bytes. The last one has the young view, too. Returns
-// false if there are too few runs.
-static bool group(struct cut *k, const struct part *p, uint32_t nr) {
+// Divides the older view's runs, behind the `from` oldest, into nr slices of about the same bytes. The last one has the
+// young view, too. Returns false if there are too few runs.
+static bool group(struct cut *k, const struct part *p, uint32_t from, uint32_t nr) {
   const struct remix *const x = part_remix(p);
-  const uint64_t all = plan_part_bytes(p);
-  uint32_t ends[REMIX_RUNS_MAX], from = 0, at = 0;
+  const uint64_t all = plan_part_bytes(p) - bytes_of(x, 0, from);
+  uint32_t ends[REMIX_RUNS_MAX], at = 0;
   const uint32_t nr_ends = places(p, ends);
   uint64_t sum = 0;
   *k = (struct cut){.nr = nr};
-  if (nr_ends < nr) return false;
+  while (at < nr_ends && ends[at] <= from) at++;
+  if (nr_ends - at < nr) return false;
   for (uint32_t i = 0; i < nr; i++) {
     struct slice *const s = &k->slices[i];
     s->oldest = x->runs[from]->number;
@@ -98,45 +102,188 @@ static uint32_t ranges_for(const struct job *j, uint32_t slices) {
   return parts > least ? parts : least;
 }
 
-// The most runs that the partition has behind a slice, by the plan.
-static uint32_t runs_most(const struct job *j, const struct cut *k) {
-  const struct part *const p = old_part(j);
-  const uint32_t ranges = ranges_for(j, k->nr);
+// The most runs that the partition has behind a slice, by the plan. kept: so many of its runs no slice merges. tables:
+// what each slice writes.
+static uint32_t runs_most(const struct part *p, const struct cut *k, uint32_t kept, const uint32_t *tables) {
   uint32_t most = 0;
-  for (uint32_t i = 0, merged = 0; i + 1 < k->nr; i++) {
+  for (uint32_t i = 0, merged = kept, written = kept; i + 1 < k->nr; i++) {
     while (part_run(p, merged++)->number != k->slices[i].newest) {}
-    const uint32_t runs = (i + 1) * ranges + part_runs(p) - merged;
+    written += tables[i];
+    const uint32_t runs = written + part_runs(p) - merged;
     if (runs > most) most = runs;
   }
   return most;
 }
 
-// A paged view is read as a whole for that.
-static enum remixdb_status divide(const struct job *j, uint32_t ranges, struct remix_keys *out) {
-  struct remix *const x = part_remix(old_part(j));
-  struct budget *const b = j->c->ctx->budget;
-  const uint64_t bytes = remix_is_paged(x) ? remix_whole_memory(x->runs, x->nr_runs) : 0;
-  budget_work_begin(b, bytes);
-  const enum remixdb_status s = remix_divide(x, ranges, out);
-  budget_work_end(b, bytes);
-  return s;
+// Tells whether another slice makes a plan better, whose best so far is this one.
+static bool wants_more(const struct cut *best, uint32_t nr, uint64_t most) {
+  return nr <= CUT_SLICES && (best->nr == 0 || largest(best) > most);
+}
+
+static enum remixdb_status plan_anew(const struct job *j, struct remix *whole, uint64_t most, struct cut *best) {
+  const struct part *const p = old_part(j);
+  struct cut k;
+  for (uint32_t nr = 2; wants_more(best, nr, most); nr++) {
+    uint32_t tables[CUT_SLICES];
+    for (uint32_t i = 0; i < nr; i++) tables[i] = ranges_for(j, nr);
+    if (!group(&k, p, 0, nr) || runs_most(p, &k, 0, tables) > CUT_RUNS) break;
+    *best = k;
+  }
+  return best->nr ? remix_divide(whole, ranges_for(j, best->nr), &best->keys) : REMIXDB_OK;
+}
+
+// ---- the plan of a cut that goes on where another one was given up (C7)
+
+// Keys at which a partition may be cut, and how many pages of each run lie before each of them. The last entry of
+// `pages` is for the end.
+struct borders {
+  uint32_t nr;
+  struct kref keys[REMIX_RUNS_MAX];
+  uint32_t pages[REMIX_RUNS_MAX + 1][REMIX_RUNS_MAX];
+};
+
+// Finds the keys between which the oldest `nr` runs lie.
+static void borders_of(const struct remix *x, uint32_t nr, struct borders *b) {
+  const struct sst *by_min[REMIX_RUNS_MAX], *last;
+  for (uint32_t r = 0; r < nr; r++) {
+    uint32_t at = r;
+    for (; at > 0 && kv_cmp(by_min[at - 1]->min, x->runs[r]->min) > 0; at--) by_min[at] = by_min[at - 1];
+    by_min[at] = x->runs[r];
+  }
+  b->nr = 0;
+  last = by_min[0];
+  for (uint32_t i = 1; i < nr; i++) {
+    if (kv_cmp(last->max, by_min[i]->min) < 0) b->keys[b->nr++] = tables_separator(last, by_min[i]);
+    if (kv_cmp(last->max, by_min[i]->max) < 0) last = by_min[i];
+  }
+}
+
+static uint64_t pages_before(const struct borders *b, uint32_t at, uint32_t nr_runs) {
+  uint64_t sum = 0;
+  for (uint32_t r = 0; r < nr_runs; r++) sum += b->pages[at][r];
+  return sum;
+}
+
+// Measures the ranges, and leaves out borders of small ones. Returns false if some range is too large.
+static bool even(const struct job *j, const struct remix *whole, struct borders *b) {
+  const uint64_t table = table_pages(j->c);
+  uint64_t all, before = 0;
+  uint32_t nr = 0;
+  for (uint32_t i = 0; i < b->nr; i++) remix_pages_before(whole, b->keys[i], b->pages[i]);
+  for (uint32_t r = 0; r < whole->nr_runs; r++) b->pages[b->nr][r] = whole->runs[r]->nr_pages;
+  all = pages_before(b, b->nr, whole->nr_runs);
+  for (uint32_t i = 0; i <= b->nr; i++) {
+    const uint64_t here = pages_before(b, i, whole->nr_runs);
+    if (i < b->nr && (here - before < CUT_LEAST * table || all - here < CUT_LEAST * table)) continue;
+    if (here - before > CUT_MOST * table) return false;
+    if (i < b->nr) b->keys[nr] = b->keys[i];
+    memcpy(b->pages[nr++], b->pages[i], sizeof(b->pages[i]));
+    before = here;
+  }
+  b->nr = nr - 1;
+  return b->nr > 0;
+}
+
+// Tables that a merge of runs [from, to) writes, by the plan.
+static uint32_t tables_of(const struct job *j, const struct borders *b, uint32_t from, uint32_t to) {
+  const uint64_t table = table_pages(j->c);
+  uint32_t tables = 0;
+  for (uint32_t i = 0; i <= b->nr; i++) {
+    uint64_t pages = 0;
+    for (uint32_t r = from; r < to; r++) pages += b->pages[i][r] - (i ? b->pages[i - 1][r] : 0);
+    tables += (uint32_t)((pages * 5 + table * CUT_FILL - 1) / (table * CUT_FILL));
+  }
+  return tables;
+}
+
+// Plans slices behind the oldest `kept` runs.
+static void plan_behind(const struct job *j, const struct borders *b, uint32_t kept, uint64_t most, struct cut *best) {
+  const struct part *const p = old_part(j);
+  struct cut k;
+  for (uint32_t nr = 1; wants_more(best, nr, most); nr++) {
+    uint32_t tables[CUT_SLICES];
+    if (!group(&k, p, kept, nr)) break;
+    for (uint32_t i = 0, from = kept, to = kept; i + 1 < nr; i++, from = to) {
+      while (part_run(p, to++)->number != k.slices[i].newest) {}
+      tables[i] = tables_of(j, b, from, to);
+    }
+    if (runs_most(p, &k, kept, tables) > CUT_RUNS) break;
+    *best = k;
+  }
+}
+
+static enum remixdb_status copy_keys(const struct borders *b, struct remix_keys *out) {
+  size_t bytes = 0;
+  for (uint32_t i = 0; i < b->nr; i++) bytes += b->keys[i].len;
+  out->keys = mem_alloc(b->nr * sizeof(*out->keys) + bytes);
+  if (!out->keys) return REMIXDB_NOMEM;
+  uint8_t *at = (uint8_t *)(out->keys + b->nr);
+  for (out->nr = 0; out->nr < b->nr; out->nr++) {
+    const struct kref key = b->keys[out->nr];
+    memcpy(at, key.ptr, key.len);
+    out->keys[out->nr] = kref(at, key.len);
+    at += key.len;
+  }
+  return REMIXDB_OK;
+}
+
+// Tells whether the oldest `nr` runs have little that a merge of them would leave out.
+static bool clean(const struct remix *x, uint32_t nr, const uint32_t *hidden) {
+  uint64_t records = 0, gone = 0;
+  for (uint32_t r = 0; r < nr; r++) {
+    records += x->runs[r]->nr_records;
+    gone += hidden[r];
+  }
+  return gone <= records / CUT_HIDDEN;
+}
+
+// best->nr 0: the oldest runs have no such keys.
+static enum remixdb_status plan_again(const struct job *j, struct remix *whole, uint64_t most, struct cut *best) {
+  const struct remix *const x = part_remix(old_part(j));
+  uint32_t ends[REMIX_RUNS_MAX];
+  const uint32_t *hidden;
+  struct borders b;
+  for (uint32_t i = places(old_part(j), ends); i-- > 0;) {
+    if (ends[i] < 2 || ends[i] == x->nr_runs) continue;
+    borders_of(x, ends[i], &b);
+    if (b.nr == 0 || !even(j, whole, &b)) continue;
+    const enum remixdb_status s = remix_hidden(whole, &hidden);
+    if (s != REMIXDB_OK) return s;
+    if (!clean(x, ends[i], hidden)) continue;
+    plan_behind(j, &b, ends[i], most, best);
+    if (best->nr) return copy_keys(&b, &best->keys);
+  }
+  return REMIXDB_OK;
+}
+
+// Plans with a view that is not paged.
+static enum remixdb_status plan_by(const struct job *j, struct remix *whole, uint64_t most, struct cut **out) {
+  struct cut best = {.nr = 0};
+  enum remixdb_status s = plan_again(j, whole, most, &best);
+  if (s == REMIXDB_OK && best.nr == 0) s = plan_anew(j, whole, most, &best);
+  if (s != REMIXDB_OK || best.keys.nr == 0) {
+    mem_free(best.keys.keys);
+    return s;
+  }
+  *out = mem_alloc(sizeof(**out));
+  if (*out) **out = best;
+  else mem_free(best.keys.keys);
+  return *out ? REMIXDB_OK : REMIXDB_NOMEM;
 }
 
 enum remixdb_status cut_plan(const struct job *j, uint64_t most, struct cut **out) {
-  const struct part *const p = old_part(j);
-  struct cut best = {.nr = 0}, k;
+  struct remix *const x = part_remix(old_part(j)), *whole;
+  struct budget *const b = j->c->ctx->budget;
+  const uint64_t bytes = remix_is_paged(x) ? remix_whole_memory(x->runs, x->nr_runs) : 0;
   *out = NULL;
-  for (uint32_t nr = 2; nr <= CUT_SLICES && (best.nr == 0 || largest(&best) > most); nr++) {
-    if (!group(&k, p, nr) || runs_most(j, &k) > CUT_RUNS) break;
-    best = k;
+  budget_work_begin(b, bytes);
+  enum remixdb_status s = remix_whole(x, &whole);
+  if (s == REMIXDB_OK) {
+    s = plan_by(j, whole, most, out);
+    remix_unref(whole);
   }
-  if (best.nr == 0) return REMIXDB_OK;
-  const enum remixdb_status s = divide(j, ranges_for(j, best.nr), &best.keys);
-  if (s != REMIXDB_OK) return s;
-  *out = best.keys.nr ? mem_alloc(sizeof(**out)) : NULL;
-  if (*out) **out = best;
-  else mem_free(best.keys.keys);
-  return *out || best.keys.nr == 0 ? REMIXDB_OK : REMIXDB_NOMEM;
+  budget_work_end(b, bytes);
+  return s;
 }
 
 // ---- a slice

@@ -15,7 +15,7 @@
 //
 // Invariants
 //   C1  After each slice the partition is a partition like others, which has more runs: CUT_RUNS at most, by the plan.
-//       A cut that is given up, or ends with the process, leaves nothing to finish. A later round decides anew.
+//       A cut that is given up, or ends with the process, leaves nothing to finish. A later round decides anew (C7).
 //   C2  The runs of a slice are known by the numbers of the oldest and the newest. If the partition has them no longer,
 //       the slice is left out. The last slice is made only if each table of the others lies between two cuts.
 //   C3  A slice leaves out the records that newer runs of the older view hide, although these runs take no part. If
@@ -28,6 +28,10 @@
 //   C6  A partition that a cut has made may have as many more runs, up to the largest limit, as it has more than one
 //       that a split makes. Otherwise it would be merged as a whole so much sooner. That holds until all of its runs
 //       are merged, or the store is closed.
+//   C7  A plan first looks at the oldest runs. Where they lie between keys that divide the partition into ranges of one
+//       to four tables, as those of the slices before a full disk do, these keys are the cuts. The slices then merge
+//       newer runs only. So what slices have written is not written again. The runs must have little that newer ones
+//       hide (C3).
 #ifndef COMPACT_CUT_H
 #define COMPACT_CUT_H
 
@@ -38,7 +42,8 @@
 
 struct cut;
 // Plans the cut of a job's partition, which a split is decided for, into the fewest slices of at most `most` bytes
-// each, or into as many as C1 allows. *out NULL: it cannot be cut. Fails with REMIXDB_NOMEM, or as remix_divide does.
+// each, or into as many as C1 allows: two or more, or one that ends an earlier cut (C7). *out NULL: it cannot be cut.
+// Fails with REMIXDB_NOMEM, or as remix_divide does.
 MUST_CHECK enum remixdb_status cut_plan(const struct job *j, uint64_t most, struct cut **out);
 void cut_destroy(struct cut *k);  // NULL is allowed
 uint32_t cut_slices(const struct cut *k);

@@ -6,13 +6,25 @@
 #include "remix/paged.h"
 #include "remix/seg.h"
 
+// The pages of each table before a segment.
+static void pages_of_each(const struct remix *x, uint32_t seg, uint32_t *out) {
+  sst_pos offs[REMIX_RUNS_MAX];
+  seg_offs(x, seg_at(x->index, seg), offs);
+  for (uint32_t r = 0; r < x->nr_runs; r++) out[r] = sst_pos_block(offs[r]);
+}
+
 // The pages of all tables before a segment.
 static uint64_t pages_before(const struct remix *x, uint32_t seg) {
-  sst_pos offs[REMIX_RUNS_MAX];
+  uint32_t each[REMIX_RUNS_MAX];
   uint64_t sum = 0;
-  seg_offs(x, seg_at(x->index, seg), offs);
-  for (uint32_t r = 0; r < x->nr_runs; r++) sum += sst_pos_block(offs[r]);
+  pages_of_each(x, seg, each);
+  for (uint32_t r = 0; r < x->nr_runs; r++) sum += each[r];
   return sum;
+}
+
+void remix_pages_before(const struct remix *x, struct kref key, uint32_t *out) {
+  assert(!remix_is_paged(x));
+  pages_of_each(x, remix_segment(x, key), out);
 }
 
 // The first segment from `from` on with so many pages before it; nr_segs: there is none.

@@ -93,15 +93,17 @@ static void test_overwritten(void **state) {
   assert_true(vain == 0);
 }
 
-// Loads RUNS memtables, and one more that is not flushed: its round asks for a cut.
-static void load_due(struct world *w) {
+// Loads RUNS memtables, and one more that is not flushed: its round asks for a cut. They have so many of `shares`.
+static void load_shares(struct world *w, uint32_t shares) {
   for (uint32_t r = 0; r < RUNS; r++) {
-    put_share(w, r, RUNS + 1);
+    put_share(w, r, shares);
     round_ok(w, NULL);
   }
   assert_true(w->base->nr_parts == 1 && part_runs(w->base->parts[0]) == RUNS);
-  put_share(w, RUNS, RUNS + 1);
+  put_share(w, RUNS, shares);
 }
+
+static void load_due(struct world *w) { load_shares(w, RUNS + 1); }
 
 // Has the round plan its steps. Returns how many these are.
 static uint32_t ask(struct world *w) {
@@ -303,6 +305,104 @@ static void test_young(void **state) {
   for (uint32_t i = 0; i < w.base->nr_parts; i++) assert_null(young_of(&w, i));
   finish(&w);
   world_fini(&w);
+}
+
+// Tells which tables a version has.
+static bool has_table(const struct version *v, uint64_t number) {
+  for (uint32_t i = 0; i < v->nr_parts; i++)
+    for (uint32_t r = 0; r < part_runs(v->parts[i]); r++)
+      if (part_run(v->parts[i], r)->number == number) return true;
+  return false;
+}
+
+// The disk is full in the middle of a slice, so the cut is given up. The next one goes on where it was: at the keys of
+// the tables that are there, and writes none of them again. So it does when the store was closed meanwhile (C7).
+static void test_full_disk(void **state) {
+  (void)state;
+  enum { SHARES = RUNS + 6 };
+  uint32_t cases = 0;
+  for (uint32_t done = 1, slices = 2; done < slices; done++)
+    for (uint32_t again = 0; again < 2; again++, cases++) {
+      struct world w;
+      uint64_t made[REMIX_RUNS_MAX], made_bytes = 0;
+      uint32_t nr = 0;
+      cut_init(&w, 2600, 0, 30 + done, 600);
+      w.room.beside = 1 << 30;  // as many slices as may be
+      load_shares(&w, SHARES);
+      slices = ask(&w);
+      assert_true(slices > 2);
+      const uint64_t newest = part_run(w.base->parts[0], RUNS - 1)->number;
+      make_steps(&w, done);
+      fault_io_set(FAULT_WRITE, 2, true);
+      assert_int_equal(round_try(&w), REMIXDB_NOSPACE);
+      assert_true(fault_io_end());
+      for (uint32_t r = 0; r < part_runs(w.base->parts[0]); r++) {
+        const struct sst *const t = part_run(w.base->parts[0], r);
+        if (t->number <= newest) continue;
+        made_bytes += t->file_size;
+        made[nr++] = t->number;
+      }
+      assert_true(nr >= 3 * done);
+      w.step = false;
+      forget(&w);
+      if (again) world_again(&w);
+      for (uint32_t r = 0; round_or_ask(&w); r++) {  // small tables may let the partition have more runs
+        assert_true(RUNS + 1 + r < SHARES);
+        put_share(&w, RUNS + 1 + r, SHARES);
+      }
+      const uint64_t then = atomic_load(&w.c.stats.table_bytes), rest = part_table_bytes(w.base->parts[0]) - made_bytes;
+      const uint32_t left = w.room.nr;
+      assert_true(left > 0 && left <= CUT_SLICES);
+      for (uint32_t i = 0; i < left; i++) {
+        for (uint32_t t = 0; t < nr; t++) assert_true(has_table(w.base, made[t]));
+        assert_true(part_runs(w.base->parts[0]) <= CUT_RUNS);
+        make_steps(&w, 1);
+      }
+      for (uint32_t t = 0; t < nr; t++) assert_true(has_table(w.base, made[t]));
+      assert_true(cuts_of(&w) == 1 && w.base->nr_parts >= 3);
+      assert_true(atomic_load(&w.c.stats.table_bytes) - then < rest + rest / 10);
+      finish(&w);
+      world_fini(&w);
+    }
+  printf("%u slices that failed\n", cases);
+}
+
+// The oldest runs have no keys in common. The cut keeps them only where the ranges between them are neither small nor
+// large, and where little is hidden. turn 0: the first run has few keys, so the second one has nearly all; 1: each has
+// a half; 2: one has few keys, and three have a third each; 3: the same, and a newer run has a fifth of their keys,
+// too.
+static void test_uneven(void **state) {
+  (void)state;
+  for (uint32_t turn = 0; turn < 4; turn++) {
+    struct world w;
+    cut_init(&w, turn == 1 ? 3600 : 2400, 0, 95 + turn, 600);
+    w.room.beside = 1 << 30;
+    const uint32_t n = w.k.nr, few = n / 40, first = turn >= 2 ? 4 : 2;
+    const uint32_t at[4][5] = {{0, few, n},
+                               {0, n / 2, n},
+                               {0, few, n / 3, n * 2 / 3, n},
+                               {0, few, n / 3, n * 2 / 3, n}};
+    uint64_t numbers[4];
+    uint32_t r = 0;
+    do {
+      if (r < first) put_range(&w, at[turn][r] / 20 * 20 + 19, at[turn][r + 1], 20, false);
+      else put_share(&w, r, 20);
+      for (uint32_t i = 0; turn == 3 && r == 8 && i < first; i++)
+        put_range(&w, at[turn][i] / 20 * 20 + 19, at[turn][i + 1], 60, false);
+      assert_true(r < 20);
+    } while (r++, round_or_ask(&w));
+    const struct part *const p = w.base->parts[0];
+    for (uint32_t i = 0; i < first; i++) {
+      numbers[i] = part_run(p, i)->number;
+      assert_true(i == 0 || kv_cmp(part_run(p, i - 1)->max, part_run(p, i)->min) < 0);
+    }
+    assert_true(w.base->nr_parts == 1 && w.room.nr > 1);
+    make_steps(&w, w.room.nr);
+    assert_true(cuts_of(&w) == 1 && (turn == 2 ? w.base->nr_parts == 3 : w.base->nr_parts > 2));
+    for (uint32_t i = 0; i < first; i++) assert_true(has_table(w.base, numbers[i]) == (turn == 2));
+    finish(&w);
+    world_fini(&w);
+  }
 }
 
 // Overwrites, tombstones, values apart, values of very different sizes, keys that rise, deleted ranges: whatever the
@@ -651,7 +751,8 @@ int main(void) {
       cmocka_unit_test(test_damaged),     cmocka_unit_test(test_lost),        cmocka_unit_test(test_many_runs),
       cmocka_unit_test(test_same_age),    cmocka_unit_test(test_erased),      cmocka_unit_test(test_young),
       cmocka_unit_test(test_paged),       cmocka_unit_test(test_lost_narrow), cmocka_unit_test(test_hidden),
-      cmocka_unit_test(test_overwritten), cmocka_unit_test(test_tombstones),
+      cmocka_unit_test(test_overwritten), cmocka_unit_test(test_tombstones),  cmocka_unit_test(test_full_disk),
+      cmocka_unit_test(test_uneven),
   };
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }
