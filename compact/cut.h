@@ -41,9 +41,9 @@
 #define CUT_RUNS 22u   // so that six are left below COMPACT_UNREAD_RUNS: a partition between two slices may be damaged
 
 struct cut;
-// Plans the cut of a job's partition, which a split is decided for, into the fewest slices of at most `most` bytes
-// each, or into as many as C1 allows: two or more, or one that ends an earlier cut (C7). *out NULL: it cannot be cut.
-// Fails with REMIXDB_NOMEM, or as remix_divide does.
+// Plans the cut of a job's partition, which a merge of all runs is decided for, into the fewest slices of at most
+// `most` bytes each, or into as many as C1 allows: two or more, or one that ends an earlier cut (C7). *out NULL: it
+// cannot be cut. Fails with REMIXDB_NOMEM, or as remix_divide does.
 MUST_CHECK enum remixdb_status cut_plan(const struct job *j, uint64_t most, struct cut **out);
 void cut_destroy(struct cut *k);  // NULL is allowed
 uint32_t cut_slices(const struct cut *k);

@@ -169,13 +169,12 @@ static bool drops_more(const struct candidate *c) {
 }
 
 // Plans the cut of a partition of `from` steps and more, if a merge of it would exceed the bound by itself. j: a job
-// that splits it. *out NULL: it is not to be cut.
+// that merges all of it. *out NULL: it is not to be cut.
 static enum remixdb_status plan_cut(const struct compact_room *room, const struct candidate *c, const struct job *j,
                                     uint64_t from, const struct outlook *o, struct cut **out) {
   const uint64_t left = room_left(o, room), view = part_remix(old_part(j))->file_size;  // each slice writes one
   *out = NULL;
-  if (j->kind != COMPACT_SPLIT || c->g.live < from * room->step || on_disk(c->g.live) <= left || drops_more(c))
-    return REMIXDB_OK;
+  if (c->g.live < from * room->step || on_disk(c->g.live) <= left || drops_more(c)) return REMIXDB_OK;
   const double most = left > view ? (double)(left - view) / 9 * 8 : 0;  // on_disk adds as much
   const double all = (double)(c->g.live + c->g.garbage);                // a slice writes about its share of what lives
   const enum remixdb_status s = cut_plan(j, (uint64_t)(most * (c->g.live ? all / (double)c->g.live : 1)), out);

@@ -56,25 +56,25 @@ static void test_room(void **state) {
   assert_true(most > 200 && least < 160);
 }
 
-// Loads a store of 13 memtables and overwrites it. Returns the most room, in thousandths of the live bytes, while it is
-// overwritten. *cuts_out: how many partitions were cut meanwhile.
-static uint32_t overwrite(uint32_t from, uint64_t beside, uint64_t *cuts_out) {
+// Loads a store of `nr` memtables and overwrites it. Returns the most room, in thousandths of the live bytes, while it
+// is overwritten. *cuts_out: how many partitions were cut meanwhile.
+static uint32_t overwrite(uint32_t nr, uint32_t from, uint64_t beside, uint64_t *cuts_out) {
   struct world w;
   uint32_t worst = 0;
-  cut_init(&w, 10400, 0, 25, 600);
+  cut_init(&w, 800 * nr, 0, 25, 600);
   w.c.memtable_size = 512 << 10;
   w.c.build.max_pages = 128;
   w.c.cut_from = from;
-  for (uint32_t r = 0; r < 2 * 13; r++) {
-    if (r == 13) {
+  for (uint32_t r = 0; r < 2 * nr; r++) {
+    if (r == nr) {
       *cuts_out = cuts_of(&w);
       w.room.beside = beside;
     }
     w.most_room = 0;
-    put_share(&w, r % 13, 13);
+    put_share(&w, r % nr, nr);
     round_ok(&w, NULL);
     const uint32_t share = (uint32_t)(w.most_room * 1000 / world_bytes(&w));
-    if (r >= 13 && share > worst) worst = share;
+    if (r >= nr && share > worst) worst = share;
   }
   *cuts_out = cuts_of(&w) - *cuts_out;
   world_fini(&w);
@@ -85,12 +85,13 @@ static uint32_t overwrite(uint32_t from, uint64_t beside, uint64_t *cuts_out) {
 static void test_overwritten(void **state) {
   (void)state;
   uint64_t none, cuts, vain;
-  const uint32_t most = overwrite(1 << 20, 0, &none), least = overwrite(COMPACT_CUT_FROM, 0, &cuts);
+  const uint32_t most = overwrite(13, 1 << 20, 0, &none), least = overwrite(13, COMPACT_CUT_FROM, 0, &cuts);
   printf("thousandths of the live bytes: %u at once, %u in steps, %u cuts\n", most, least, (unsigned)cuts);
   assert_true(none == 0 && cuts > 0);
   assert_true(most > 1700 && least < 1640);
-  (void)overwrite(COMPACT_CUT_FROM, 1 << 30, &vain);  // the bound is out of reach
-  assert_true(vain == 0);
+  (void)overwrite(13, COMPACT_CUT_FROM, 1 << 30, &vain);  // the bound is out of reach
+  (void)overwrite(20, COMPACT_CUT_FROM, 0, &cuts);        // no partition has more than two tables
+  assert_true(vain == 0 && cuts > 0);
 }
 
 // Loads RUNS memtables, and one more that is not flushed: its round asks for a cut. They have so many of `shares`.

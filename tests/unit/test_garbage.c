@@ -140,6 +140,7 @@ static uint32_t overwrite(enum way way, uint32_t tombs, uint64_t *written_out) {
   put_range(&w, 0, n, 1, false);
   round_ok(&w, NULL);
   w.c.garbage_from = 1;
+  w.c.cut_from = COMPACT_CUT_FROM;
   w.bounded = way != FREE;
   w.room.steps = way == STEPS;
   for (uint32_t r = 0; r < 60; r++) {
