@@ -102,8 +102,8 @@ static uint32_t ranges_for(const struct job *j, uint32_t slices) {
   return parts > least ? parts : least;
 }
 
-// The most runs that the partition has behind a slice, by the plan. kept: so many of its runs no slice merges. tables:
-// what each slice writes.
+// The most runs that the partition has behind a slice, by the plan. No slice merges the oldest `kept` runs; slice i
+// writes tables[i] tables.
 static uint32_t runs_most(const struct part *p, const struct cut *k, uint32_t kept, const uint32_t *tables) {
   uint32_t most = 0;
   for (uint32_t i = 0, merged = kept, written = kept; i + 1 < k->nr; i++) {
@@ -115,7 +115,7 @@ static uint32_t runs_most(const struct part *p, const struct cut *k, uint32_t ke
   return most;
 }
 
-// Tells whether another slice makes a plan better, whose best so far is this one.
+// Tells whether a plan with nr slices is to be tried. best: the best plan so far.
 static bool wants_more(const struct cut *best, uint32_t nr, uint64_t most) {
   return nr <= CUT_SLICES && (best->nr == 0 || largest(best) > most);
 }

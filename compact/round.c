@@ -192,7 +192,7 @@ static void output_task(struct job *j, struct output *o) {
 static void run_job(struct task *t, struct worker *w) {
   struct job *const j = (struct job *)t;
   tables_write(j, w);
-  if (j->status != REMIXDB_OK || (j->nr_tables == 0 && j->cut != CUT_SLICE)) return;
+  if (j->status != REMIXDB_OK || (j->nr_tables == 0 && j->cut == CUT_NONE)) return;
   j->outputs = mem_calloc(j->cut ? cut_outputs_most(j) : j->nr_tables, sizeof(*j->outputs));
   if (!j->outputs) {
     job_fail(j, REMIXDB_NOMEM);

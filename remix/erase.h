@@ -19,10 +19,10 @@ MUST_CHECK enum remixdb_status remix_span_find(struct remix_cursor *c, struct re
                                                struct kref to, struct remix_span *out);
 
 // Makes a REMIX like x in which all entries of the spans are erased. number: of its file, which is written and synced
-// through the queue; the caller syncs the directory entry. queue NULL: no file is written, the REMIX keeps what x knows
-// of its own file, it is `unfiled`, and no version with it may be saved. *out has one reference, and no watch. It is
-// young if x is. *bytes_out: the file's size, or 0. On failure no file is left. Fails with REMIXDB_NOMEM, REMIXDB_IO or
-// REMIXDB_NOSPACE.
+// through the queue; the caller syncs the directory entry. queue NULL: no file is written, the REMIX has the number and
+// the fingerprint of x's file, it is `unfiled`, and no version with it may be saved. *out has one reference, and no
+// watch. It is young if x is. *bytes_out: the file's size, or 0. On failure no file is left. Fails with REMIXDB_NOMEM,
+// REMIXDB_IO or REMIXDB_NOSPACE.
 MUST_CHECK enum remixdb_status remix_erase(const struct remix *x, const struct remix_span *spans, uint32_t nr,
                                            struct blkio_queue *queue, uint64_t number, struct remix **out,
                                            uint64_t *bytes_out);

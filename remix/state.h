@@ -47,7 +47,7 @@ struct remix {
   struct remix *of;           // it is a page of this REMIX; else NULL
   const struct sst_ctx *ctx;
   bool tags;
-  bool unfiled;  // no file has it: it was made in memory (remix_erase), of the view that the file of its number has
+  bool unfiled;  // made in memory (remix_erase): no file has it, and the file of its number has the view before it
   uint64_t number;
   struct pack_part *part;  // the file is this part of a pack; NULL: it is a file of its own
   uint64_t origin;         // the id of the store that wrote the file
