@@ -125,6 +125,7 @@ static void build_remix_in(struct output *o, struct worker *w, struct sst **runs
                           .progress = &c->progress};
   b.moved = o->job->count == 0 && !o->job->hid && o->job->cut != CUT_LAST &&
             (o->job->young || o->job->cut || part_young_runs(old_part(o->job)) == 0);
+  b.passing = o->job->cut == CUT_SLICE;
   const struct version *const base = o->job->base;
   const struct part *const part = base->parts[version_find(base, runs[0]->min)];
   const struct remix *const before = o->job->young ? part_young(part) : part_remix(part);

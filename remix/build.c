@@ -9,6 +9,7 @@
 // Entries in a segment on average. A view with fewer entries per segment is merged instead of moved. A splice keeps the
 // average near SPLICE_FILL.
 #define BUILD_MOVE_FILL 24u
+#define BUILD_PASSING_FILL 12u  // the same for a view that is replaced soon
 
 // The head of one of the two sorted streams: its next entry.
 struct build_head {
@@ -305,22 +306,32 @@ static bool build_is_fresh(const struct build *x, uint32_t run) {
   return run >= x->fresh_at && run - x->fresh_at < x->b->nr_fresh;
 }
 
-// Tells whether the new tables have exactly the records of the leaving runs. (If a version had been dropped, they would
-// have fewer records.) The leaving runs must lie together in age, where the new tables come to lie. A view with thin
-// segments is moved only if the caller asks for that way.
-static bool build_can_move(const struct build *x, uint64_t fresh) {
+// Tells whether the new tables have exactly the records of the leaving runs that are not hidden. (Where a range
+// deletion has erased records, they have one more or fewer.) The leaving runs must lie together in age, where the new
+// tables come to lie. A view with thin segments is moved only if the caller asks for that way. *can_out is set on
+// success. Fails with REMIXDB_NOMEM.
+static enum remixdb_status build_can_move(const struct build *x, uint64_t fresh, bool *can_out) {
   const struct remix_build *const b = x->b;
   const struct remix *const old = b->old;
   const uint32_t behind = old->nr_runs - b->newer;
-  uint64_t leaving = 0;
-  if (!b->moved || fresh == 0) return false;
+  const uint32_t *hidden;
+  uint64_t leaving = 0, left_out = 0;
+  *can_out = false;
+  if (!b->moved) return REMIXDB_OK;
   for (uint32_t r = 0; r < old->nr_runs; r++) {
     const bool stays = b->keep >> r & 1;
-    if (stays != (r < x->fresh_at || r >= behind)) return false;
+    if (stays != (r < x->fresh_at || r >= behind)) return REMIXDB_OK;
     if (!stays) leaving += old->runs[r]->nr_records;
   }
-  return leaving == fresh &&
-         (b->way == REMIX_BUILD_MOVED || old->nr_entries >= (uint64_t)old->nr_segs * BUILD_MOVE_FILL);
+  if (leaving != fresh) {
+    const enum remixdb_status s = remix_hidden((struct remix *)(uintptr_t)old, &hidden);
+    if (s != REMIXDB_OK) return s;
+    for (uint32_t r = x->fresh_at; r < behind; r++) left_out += hidden[r];
+  }
+  const uint64_t fill = b->passing ? BUILD_PASSING_FILL : BUILD_MOVE_FILL;
+  *can_out = leaving - left_out == fresh &&
+             (b->way == REMIX_BUILD_MOVED || old->nr_entries - left_out >= old->nr_segs * fill);
+  return REMIXDB_OK;
 }
 
 static enum remixdb_status build_by_moving(struct build *x) {
@@ -342,9 +353,14 @@ static enum remixdb_status build_choose(struct build *x) {
     if (!x->runs[r]->ckb_len) pages += x->runs[r]->nr_pages;
   }
   const bool usable = old && old->nr_segs && (old->tags || !b->tags);
-  if (usable && (b->way == REMIX_BUILD_AUTO || b->way == REMIX_BUILD_MOVED) && build_can_move(x, fresh)) {
-    b->way = REMIX_BUILD_MOVED;
-    return build_by_moving(x);
+  if (usable && (b->way == REMIX_BUILD_AUTO || b->way == REMIX_BUILD_MOVED)) {
+    bool can;
+    const enum remixdb_status s = build_can_move(x, fresh, &can);
+    if (s != REMIXDB_OK) return s;
+    if (can) {
+      b->way = REMIX_BUILD_MOVED;
+      return build_by_moving(x);
+    }
   }
   const bool splice = usable && b->newer == 0 &&
                       (b->way == REMIX_BUILD_SPLICE || (b->way == REMIX_BUILD_AUTO && kept > 2 * fresh));

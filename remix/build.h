@@ -4,9 +4,9 @@
 // new tables are the newest runs, or lie in age where the leaving runs lay. Keys come from the tables' compressed-keys
 // blocks; if a table has none, they come from its data. There are three ways:
 //
-//   moved   The new tables are the merged leaving runs, and no record was dropped. So the order of entries stays, with
-//           tags, discriminating bits and anchors. Only selectors and cursor offsets change. The build counts selectors
-//           and reads no key.
+//   moved   The new tables are the merged leaving runs, without the records that newer runs of the view hide. So the
+//           order of the other entries stays, with tags, discriminating bits and anchors. Only selectors and cursor
+//           offsets change. The build counts selectors and reads no key.
 //   merge   Both streams are read from the beginning. The merge carries the lengths of common prefixes along (Ng and
 //           Kakehi, "Merging String Sequences by Longest Common Prefixes", 2008), so it compares no key from its start,
 //           and gets discriminating bits and anchors for free.
@@ -37,13 +37,14 @@ struct remix_build {
                              // leave are older than these, and newer than the other kept runs
   struct sst *const *fresh;  // new tables, in ascending key ranges that do not overlap
   uint32_t nr_fresh;
-  bool moved;  // the new tables have the newest version of each key of the leaving runs, tombstones included, and
-               // nothing else
+  bool moved;  // the new tables have the newest version of each key of the leaving runs, tombstones included, unless a
+               // run that stays is newer and has the key; and nothing else
+  bool passing;  // another view replaces this one soon: it may have thin segments
   bool tags;
   _Atomic uint64_t *progress;  // the build adds the entries that it has done; may be NULL
   enum remix_build_way way;  // in: the way wanted, for tests and measurements. out: the way taken. Without an old view
                              // with segments (and with tags, if tags are wanted) it is a merge; it is not the moved way
-                             // if `moved` is false or the numbers of records differ
+                             // if `moved` is false or the new tables have another number of records than that says
   bool large_pages;          // in: see remix_pack
   bool keep_image;           // in: the caller wants the image, for remix_open_built
   // out

@@ -153,9 +153,18 @@ enum remixdb_status remix_write_segment(struct remix_write *w, const struct remi
   return REMIXDB_OK;
 }
 
+// Counts a segment's entries.
+static void write_count(struct remix_write *w, const uint8_t *p) {
+  const struct remix_layout *const l = &w->lay;
+  const uint32_t nr = remix_seg_nr(l, p);
+  w->nr_keys += write_count_keys(p + l->sel, nr);
+  w->expires |= write_has(p + l->sel, REMIX_EXPIRES);
+  w->nr_entries += nr;
+}
+
 // Copies a segment of another view without its cursor offsets, and returns the copy. Discriminating bits do not depend
-// on runs. The caller fills in the cursor offsets, and changes the numbers of runs in the selectors. There must be
-// room.
+// on runs. The caller counts the entries, fills in the cursor offsets, and changes the numbers of runs in the
+// selectors. There must be room.
 static uint8_t *write_same(struct remix_write *w, const struct remix_index *ix, const uint8_t *q) {
   const struct remix_layout *const l = &w->lay, *const k = &ix->lay;
   uint8_t *const p = w->image.p + w->image.len;
@@ -167,10 +176,6 @@ static uint8_t *write_same(struct remix_write *w, const struct remix_index *ix, 
   p[l->head + REMIX_SEG_FLAGS] &= REMIX_SEG_FAR;
   remix_widen(seg_blind(ix, q), remix_seg_nr(k, q), p + l->dbits);
   memset(p + l->dbits + 2 * REMIX_SEG, 0, l->stride - l->dbits - 2 * REMIX_SEG);
-  const uint32_t nr = remix_seg_nr(l, p);
-  w->nr_keys += write_count_keys(p + l->sel, nr);
-  w->expires |= write_has(p + l->sel, REMIX_EXPIRES);
-  w->nr_entries += nr;
   return p;
 }
 
@@ -201,6 +206,7 @@ enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *
     if (s != REMIXDB_OK) return s;
     uint8_t *const p = write_same(w, x->index, q);
     const uint32_t nr = remix_seg_nr(l, p);
+    write_count(w, p);
     if (renamed)
       for (uint32_t i = 0; i < nr; i++)
         p[l->sel + i] = (uint8_t)((p[l->sel + i] & ~REMIX_RUN) | run_map[p[l->sel + i] & REMIX_RUN]);
@@ -220,13 +226,39 @@ static void moved_to(uint8_t *names, const struct remix *x, const uint8_t *run_m
   for (uint32_t r = 0; r < x->nr_runs; r++) names[r] = run_map[r] < nr_runs ? run_map[r] : (uint8_t)table;
 }
 
+// Leaves out the old entries of the runs with a bit in `leaving`. The first version of each key stays. So the segment
+// keeps its keys, its base and its anchor, and each entry that stays keeps its discriminating bit.
+static void write_without(const struct remix_write *w, uint8_t *p, uint32_t leaving) {
+  const struct remix_layout *const l = &w->lay;
+  uint8_t *const sel = p + l->sel, *const dbits = p + l->dbits;
+  const uint32_t nr = remix_seg_nr(l, p), old = set32_eq8(sel, REMIX_OLD, REMIX_OLD);
+  uint32_t out = 0;
+  for (uint32_t m = old; m; m &= m - 1) {
+    const uint32_t i = set32_first(m);
+    out |= (leaving >> (sel[i] & REMIX_RUN) & 1) << i;
+  }
+  if (out == 0) return;
+  uint32_t to = set32_first(out);
+  for (uint32_t m = ~out & set32_below(nr) & ~set32_below(to); m; m &= m - 1, to++) {
+    const uint32_t i = set32_first(m);
+    if (w->tags) p[to] = p[i];
+    sel[to] = sel[i];
+    memcpy(dbits + 2 * to, dbits + 2 * i, 2);
+  }
+  if (w->tags) memset(p + to, 0, nr - to);
+  memset(sel + to, 0, nr - to);
+  memset(dbits + 2 * to, 0, 2 * (nr - to));
+  p[l->head + REMIX_SEG_NR] = (uint8_t)to;
+}
+
 enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix *x, const uint8_t *run_map,
                                       uint32_t first, uint32_t nr_tables) {
   const struct remix_layout *const l = &w->lay;
-  assert(nr_tables > 0 && first + nr_tables <= w->nr_runs && (x->tags || !w->tags));
-  uint32_t table = first;
-  uint64_t left = w->runs[table]->nr_records;  // records of the table without an entry yet
-  bool over = false;                           // the last table has been passed
+  assert(first + nr_tables <= w->nr_runs && (x->tags || !w->tags));
+  bool over = nr_tables == 0;                                      // the last table has been passed
+  uint32_t table = over ? w->nr_runs : first, leaving = 0;         // without tables a number that no run has
+  uint64_t left = over ? UINT64_MAX : w->runs[table]->nr_records;  // records of the table without an entry yet
+  for (uint32_t r = 0; r < x->nr_runs; r++) leaving |= (uint32_t)(run_map[r] >= w->nr_runs) << r;
   uint8_t names[REMIX_RUN + 1] = {0};
   moved_to(names, x, run_map, w->nr_runs, table);
   enum remixdb_status s = write_room(w, x->nr_segs);
@@ -234,6 +266,8 @@ enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix 
     const uint8_t *const q = seg_at(x->index, seg);
     if ((s = write_anchor_of(w, x, seg)) != REMIXDB_OK) break;
     uint8_t *const p = write_same(w, x->index, q), *const sel = p + l->sel;
+    write_without(w, p, leaving);
+    write_count(w, p);
     write_offs(w, p, x, q, run_map);
     const uint32_t nr = remix_seg_nr(l, p);
     for (uint32_t at = 0;;) {

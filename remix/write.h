@@ -54,10 +54,10 @@ MUST_CHECK enum remixdb_status remix_write_segment(struct remix_write *w, const 
 // Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_write_copy(struct remix_write *w, const struct remix *x, uint32_t from,
                                                 uint32_t to, const uint8_t *run_map, struct kref anchor);
-// Copies all segments of another view. Some of its runs, the leaving ones, have become `nr_tables` tables of this view,
-// from number `first` on, with the same number of records in the same order. run_map gives a leaving run a number that
-// is not below nr_runs; each entry of such a run becomes the next record of those tables. Fails with REMIXDB_NOMEM, or
-// with REMIXDB_CORRUPT if the tables have fewer records.
+// Copies all segments of another view. Some of its runs, the leaving ones, lie together in age and have become
+// `nr_tables` tables of this view, from number `first` on. run_map gives a leaving run a number that is not below
+// nr_runs. The old entries of such runs are left out; each other one becomes the next record of those tables. Fails
+// with REMIXDB_NOMEM, or with REMIXDB_CORRUPT if the tables have fewer records.
 MUST_CHECK enum remixdb_status remix_write_moved(struct remix_write *w, const struct remix *x, const uint8_t *run_map,
                                                  uint32_t first, uint32_t nr_tables);
 // Writes and syncs the file, or adds the part to the pack; *size_out: its size; *print_out: its fingerprint. On failure

@@ -160,6 +160,7 @@ void world_build(struct world *t, uint32_t keep, uint32_t nr_fresh, enum remix_b
   t->b.keep = keep;
   t->b.newer = t->newer;
   t->b.moved = t->moved;
+  t->b.passing = t->passing;
   t->b.tags = t->tags;
   t->b.progress = &progress;
   t->b.way = way;

@@ -26,7 +26,7 @@ struct world {
   struct remix *x;               // of all runs, or NULL
   uint32_t ckb, value, tables;   // how tables are made; value: greatest length
   bool tags, zstd;
-  bool moved;            // for remix_build
+  bool moved, passing;   // for remix_build
   uint32_t newer;        // for remix_build: so many of the last runs are newer than the new tables before them
   struct remix_build b;  // the last build
 };
