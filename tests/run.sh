@@ -8,7 +8,7 @@
 #
 # Environment:
 #   UNDER         what a test program is run by, such as an emulator
-#   TEST_TIMEOUT  the seconds that one item may take (600)
+#   TEST_TIMEOUT  the seconds that one item may take (1200)
 #   PYTHON        a Python that has pytest, xxhash and zstandard; looked for without it
 #   LOGS          the directory of the logs (build/logs); the line of the totals is also in LOGS/total
 #   RUN_NAME      one word that stands before the totals (tests)
@@ -25,7 +25,7 @@ name_of() {
 # Runs one item in this process's place.
 run() {
   timeout=
-  command -v timeout >/dev/null 2>&1 && timeout="timeout ${TEST_TIMEOUT:-600}"
+  command -v timeout >/dev/null 2>&1 && timeout="timeout ${TEST_TIMEOUT:-1200}"
   case $1 in
     *.py)
       # shellcheck disable=SC2086
@@ -123,7 +123,7 @@ TOTALS
           [ $((p + s)) -gt 0 ] || how="FAILED: it ran no test" f=1
           ;;
         77) how="skipped: $(tail -n 1 "$log")" p=0 f=0 s=1 ;;
-        124) how="FAILED: not done after ${TEST_TIMEOUT:-600} s" ;;
+        124) how="FAILED: not done after ${TEST_TIMEOUT:-1200} s" ;;
         *) how="FAILED: exit status $status" ;;
       esac
       case $status in

@@ -67,7 +67,7 @@ UNDER := $(if $(filter valgrind,$(MODE)),valgrind -q --error-exitcode=97 --leak-
   --suppressions=tests/lib/valgrind.supp)
 # LeakSanitizer comes with the address sanitizer, but not everywhere.
 LEAK_MEMORY := $(if $(filter asan,$(MODE)),$(filter Linux,$(UNAME)),$(filter valgrind,$(MODE)))
-TEST_TIMEOUT ?= $(if $(filter valgrind,$(MODE)),1800,600)
+TEST_TIMEOUT ?= $(if $(filter valgrind,$(MODE)),1800,1200)
 # The Python tests use the library that is in the root; they are not run with a sanitizer or coverage.
 PYTHON_TESTS := $(if $(filter release debug,$(MODE)),$(PY_TESTS))
 CHECKS := lint $(addprefix check-,built headers exports seam prefetch leaks layers words)

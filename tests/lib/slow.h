@@ -14,8 +14,9 @@
 #define SLOW 1u
 #endif
 
-// Seconds after which a program that hangs ends itself, before the Makefile's limit ends it without a word.
-#define SLOW_HANG_S (SLOW > 8 ? 1700u : 110u)
+// Seconds after which a program that hangs ends itself, before the Makefile's limit ends it without a word. Much more
+// than any program takes on a slow machine that has other work, too.
+#define SLOW_HANG_S (SLOW > 8 ? 1700u : 1100u)
 // After these the program says that it hangs, and ends.
 void hang_alarm(void);
 // The same without a time: the caller sets the alarm.

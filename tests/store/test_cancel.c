@@ -9,7 +9,6 @@
 
 #define KEYS 6000u
 #define VALUE 400u
-#define PATIENCE 120u  // seconds until a test that hangs is killed
 
 static struct remixdb_slice key_of(char *buf, uint32_t n) {
   return (struct remixdb_slice){buf, (uint32_t)sprintf(buf, "key%08u", n)};
@@ -272,7 +271,7 @@ static void test_at_any_moment(void **state) {
 }
 
 int main(void) {
-  (void)alarm(PATIENCE);
+  hang_alarm();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_pending, setup, teardown),
       cmocka_unit_test_setup_teardown(test_at_any_moment, setup, teardown),

@@ -11,8 +11,7 @@
 #include "tests/lib/check.h"
 #include "tests/lib/store.h"
 
-#define STEPS 64u     // records of a block
-#define PATIENCE 60u  // seconds until a test that hangs is killed
+#define STEPS 64u  // records of a block
 
 static struct remixdb_opts opts(void) {
   struct remixdb_opts o = small_opts(
@@ -45,7 +44,7 @@ static pid_t child(void) {
   (void)fflush(NULL);
   const pid_t pid = fork();
   CHECK(pid >= 0);
-  if (pid == 0) (void)alarm(PATIENCE);
+  if (pid == 0) (void)alarm(SLOW_HANG_S);
   return pid;
 }
 
@@ -465,7 +464,7 @@ static void test_merge(void **state) {
 }
 
 int main(void) {
-  (void)alarm(PATIENCE);
+  hang_alarm();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_calls, setup, teardown),
       cmocka_unit_test_setup_teardown(test_exit, setup, teardown),

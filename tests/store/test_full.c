@@ -21,7 +21,6 @@
 
 #define DIR_NAME "/store"
 #define NR 6000u
-#define WAIT_NS 20000000000ull
 
 static struct simdisk *disk;
 static struct xdb *x;
@@ -154,7 +153,7 @@ static bool flush(uint32_t i) {
 // There is room again. A compaction that failed for want of it is tried again after a second; until then it may be
 // told.
 static void soon(bool (*fn)(uint32_t i), uint32_t i) {
-  const uint64_t until = time_ns() + WAIT_NS;
+  const uint64_t until = time_ns() + SLOW_HANG_S * 1000000000ull;
   while (!fn(i)) {
     check_refused();
     CHECK(time_ns() < until);

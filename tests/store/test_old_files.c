@@ -132,7 +132,7 @@ static void test_removed_in_the_end(void **state) {
 
 int main(void) {
   check_seed = check_seed_or(1);
-  alarm(100);
+  hang_alarm();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_readers_remove_nothing, setup, teardown),
       cmocka_unit_test_setup_teardown(test_removed_in_the_end, setup, teardown),

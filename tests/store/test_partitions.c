@@ -377,7 +377,7 @@ static void test_scene(void **state) { run_scene(*state); }
 
 int main(int argc, char **argv) {
   check_seed = check_seed_or(1);
-  alarm(300);
+  hang_alarm();
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   struct CMUnitTest tests[sizeof(scenes) / sizeof(scenes[0])];
   for (uint32_t i = 0; i < sizeof(scenes) / sizeof(scenes[0]); i++)

@@ -167,7 +167,7 @@ static void test_flush_is_next(void **state) {
 
 int main(void) {
   check_seed = check_seed_or(1);
-  alarm(100);
+  hang_alarm();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_room_is_there, setup, teardown),
       cmocka_unit_test_setup_teardown(test_one_round_for_all, setup, teardown),

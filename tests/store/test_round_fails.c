@@ -219,7 +219,7 @@ static void test_long_name(void **state) {
 
 int main(void) {
   check_seed = check_seed_or(1);
-  alarm(100);
+  hang_alarm();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_no_descriptor, disk_setup, disk_teardown),
       cmocka_unit_test_setup_teardown(test_reason, disk_setup, disk_teardown),

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/fork.h"
+#include "tests/lib/slow.h"
 
 #define BLOCK ((size_t)64 << 10)
 #define KEEP ((size_t)1 << 20)
@@ -315,7 +316,7 @@ static void test_fork(void **state) {
     const pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-      (void)alarm(20);  // a lock that nobody will give back
+      (void)alarm(SLOW_HANG_S);  // a lock that nobody will give back
       void *const p = mem_alloc(BLOCK);
       mem_free(p);
       _exit(p ? 0 : 1);
