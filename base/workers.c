@@ -21,7 +21,7 @@ struct worker_thread {
   int core;  // -1: not pinned
 };
 
-#define TRIM_NS 100000000ull  // without work, until memory is given back
+_Atomic uint64_t workers_trim_ns = WORKERS_TRIM_NS;
 
 struct workers {
   struct blkio *io;
@@ -147,8 +147,9 @@ static void wait_work(struct workers *ws) {
     return;
   }
   const bool trims = ws->used && !ws->in_round;
-  const bool first = timed < TRIM_NS || !trims;  // timed work comes before the end of the wait for the trim
-  const bool woken = eventcount_sleep_unlocked(&ws->work, begun, &ws->lock, first ? timed : TRIM_NS);
+  const uint64_t trim = atomic_load_explicit(&workers_trim_ns, memory_order_relaxed);
+  const bool first = timed < trim || !trims;  // timed work comes before the end of the wait for the trim
+  const bool woken = eventcount_sleep_unlocked(&ws->work, begun, &ws->lock, first ? timed : trim);
   if (!woken && !first && !ws->in_round && ws->used) {
     ws->used = false;
     pthread_mutex_unlock(&ws->lock);

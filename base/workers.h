@@ -32,6 +32,8 @@ struct task {
 
 struct workers;
 #define WORKERS_MAX 64u
+#define WORKERS_TRIM_NS 100000000ull      // without work after a round, until a worker gives memory back
+extern _Atomic uint64_t workers_trim_ns;  // this, unless a test changes it; relaxed
 
 // Does one piece of idle work. Returns false when nothing is left to do.
 typedef bool (*workers_idle_fn)(void *arg, struct worker *w);
