@@ -6,6 +6,10 @@
 
 #include "base/eventcount.h"
 
+_Atomic uint64_t fdpool_patience_ns = FDPOOL_PATIENCE_NS;
+
+static uint64_t patience(void) { return atomic_load_explicit(&fdpool_patience_ns, memory_order_relaxed); }
+
 struct fdpool {
   struct env *env;
   uint32_t max_open;
@@ -201,7 +205,7 @@ static bool place_for(struct fdpool_file *f, bool wait, int *fd_out) {
   while (!file_enter(f, fd_out) && !(placed = find_place(p, &unused)) && wait) {
     const uint64_t now = time_ns();
     if (until == 0) {
-      until = now + FDPOOL_PATIENCE_NS;
+      until = now + patience();
       wait_begin(p);
     } else if (now < until) {
       pool_wait(p, until - now);
@@ -305,7 +309,7 @@ void fdpool_reserve(struct fdpool *p) {
   int unused;
   pool_lock(p);
   wait_begin(p);
-  while (p->nr_reserved >= (p->max_open + 1) / 2 || !find_place(p, &unused)) pool_wait(p, FDPOOL_PATIENCE_NS);
+  while (p->nr_reserved >= (p->max_open + 1) / 2 || !find_place(p, &unused)) pool_wait(p, patience());
   wait_end(p);
   p->nr_reserved++;
   pool_unlock(p);

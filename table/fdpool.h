@@ -41,7 +41,7 @@ void fdpool_add(struct fdpool *p, struct fdpool_file *f, const struct env_dir *d
                 unsigned flags);            // opens nothing
 void fdpool_remove(struct fdpool_file *f);  // closes the file, which has no users
 // The descriptor, valid until fdpool_release. May wait until other threads give descriptors back, so the caller must
-// hold none of this pool. After FDPOOL_PATIENCE_NS the pool passes its bound, so that threads that break this rule do
+// hold none of this pool. After fdpool_patience_ns the pool passes its bound, so that threads that break this rule do
 // not wait for ever. REMIXDB_IO, also when the file is gone.
 MUST_CHECK enum remixdb_status fdpool_acquire(struct fdpool_file *f, int *fd_out);
 // The same without waiting, for a caller that may hold others. False: no place is free, or the file cannot be opened,
@@ -58,6 +58,7 @@ void fdpool_close_passing(struct fdpool_file *f, int fd);
 void fdpool_reserve(struct fdpool *p);
 void fdpool_unreserve(struct fdpool *p);
 #define FDPOOL_PATIENCE_NS 2000000000ull
+extern _Atomic uint64_t fdpool_patience_ns;  // FDPOOL_PATIENCE_NS, unless a test changes it; relaxed
 // Descriptors that are open or being opened, and reserved places.
 uint32_t fdpool_open_count(struct fdpool *p);
 #endif
