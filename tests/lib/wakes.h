@@ -15,4 +15,8 @@ void wakes_begin(void (*probe)(void *arg), void *arg);
 // or if there were more than 64: then the later ones have no probe.
 // All threads that wake others have ended.
 uint32_t wakes_end(void);
+
+// Starts a thread that runs fn(arg), and returns when that thread sleeps, as far as the system tells, or has ended.
+// False: there is no new thread. Any thread may call this.
+bool wakes_asleep(pthread_t *thread, void *(*fn)(void *arg), void *arg);
 #endif

@@ -16,8 +16,7 @@
 #include "table/fdpool.h"
 #include "tests/lib/temp.h"
 
-#define ASLEEP_NS 30000000ull  // a thread that begins to wait sleeps after that
-#define LOST_NS 5000000000ull  // a wake-up that has not come by then is lost
+#define LOST_NS 60000000000ull  // a wake-up that has not come by then is lost
 
 static _Atomic uint32_t wrong;
 static void right(bool is) { atomic_fetch_add(&wrong, !is); }
@@ -30,8 +29,7 @@ static int begin(void **state) {
 
 static pthread_t started(void *(*fn)(void *), void *arg) {
   pthread_t t;
-  OK(thread_start(&t, fn, arg, "wakes"));
-  time_sleep_ns(ASLEEP_NS);
+  assert_true(wakes_asleep(&t, fn, arg));
   return t;
 }
 
@@ -72,12 +70,10 @@ static void *wake_thrice(void *arg) {
 static void check_stuck(void *(*waits)(void *arg), void (*wakes)(void *arg), void (*ends)(void *arg), void *arg) {
   struct sigaction act = {.sa_handler = hold_here}, before;
   struct waking k = {.wakes = wakes, .arg = arg};
-  pthread_t stuck;
   atomic_store(&go_on, false);
   atomic_store(&inside, false);
   assert_int_equal(sigaction(SIGUSR1, &act, &before), 0);
-  assert_int_equal(pthread_create(&stuck, NULL, waits, arg), 0);  // thread_start blocks signals
-  time_sleep_ns(ASLEEP_NS);
+  const pthread_t stuck = started(waits, arg);
   assert_int_equal(pthread_kill(stuck, SIGUSR1), 0);
   assert_true(comes(&inside));
   wakes(arg);
@@ -163,6 +159,7 @@ static void test_fdpool(void **state) {
   struct fdpool *p;
   int fd;
   assert_true(temp_make(dir, "wakes"));
+  atomic_store(&fdpool_patience_ns, 10 * LOST_NS);
   OK(env_dir_open(ENV_PATHS(env_posix()), dir, &held));
   OK(fdpool_create(env_posix(), 2, &p));
   for (uint32_t i = 0; i < 3; i++) {
@@ -256,8 +253,7 @@ static void fill_other(void *arg) {
   epoch_join(&r->ep, &slot);
   epoch_enter(&r->ep, &slot);
   right(cache_fill_begin(&r->t, block, 1, &b, &f) == CACHE_FILL_READ);
-  right(pthread_create(&t, NULL, get_other, r) == 0);
-  time_sleep_ns(ASLEEP_NS);
+  right(wakes_asleep(&t, get_other, r));
   cache_fill_end(&r->t, block, 1, &b, &f, false);  // that thread reads it by itself
   (void)pthread_join(t, NULL);
   cache_block_drop(&r->t, &b);
