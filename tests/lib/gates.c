@@ -38,6 +38,13 @@ static bool scan_merging(void) {
   return now;
 }
 
+bool scan_merge_begun(void) {
+  pthread_mutex_lock(&x->lock);
+  const bool any = atomic_load(&x->scan_merges.due) || x->rounds.at == XDB_AT_SCANS;
+  pthread_mutex_unlock(&x->lock);
+  return any || stat_of(x, "scan_merges") != 0;
+}
+
 // A scan merge comes to the gate. Returns 0, or the negative error that it fails with.
 static int gate_pass(enum gate at) {
   pthread_mutex_lock(&lock);

@@ -43,6 +43,8 @@ enum gate {
   GATE_CURRENT,  // before its version is installed
 };
 
+// Tells whether a scan merge was asked for, is being made, or has been made.
+bool scan_merge_begun(void);
 // Scan merges stop at the gate; at none from then on.
 void hold(enum gate at);
 void wait_held_at(enum gate at);

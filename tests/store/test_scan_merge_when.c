@@ -13,7 +13,7 @@ static void test_nearly_full(void **state) {
   const size_t used = wh_memory(xdb_super(x)->active->wh);
   limit(used + used / 4);
   wear(r);
-  time_sleep_ns(20000000);  // for a round to begin that should not
+  idle();
   CHECK(runs(r) == before && stat_of(x, "scan_merges") == 0);
   limit(ROOM);
   OK(xdb_wait_room(x, XDB_FREEZE_ANY, 0));
@@ -32,6 +32,7 @@ static struct xdb_ref *load_nearly_full(uint32_t *runs_out) {
   const size_t used = wh_memory(xdb_super(x)->active->wh);
   limit(used + used / 4);
   wear(r);
+  idle();  // a worker has looked
   return r;
 }
 
@@ -50,7 +51,7 @@ static void test_nearly_full_for_long(void **state) {
   struct xdb_ref *r = load_nearly_full(&before);
   time_sleep_ns(150000000);
   grow_and_wear(r);
-  time_sleep_ns(20000000);  // for a round to begin that should not
+  idle();
   CHECK(runs(r) == before && stat_of(x, "scan_merges") == 0);
   while (runs(r) == before) {  // for ever: the alarm ends it
     wear(r);
@@ -93,10 +94,9 @@ static void test_nearly_full_seldom(void **state) {
   (void)state;
   uint32_t before;
   struct xdb_ref *r = load_nearly_full(&before);
-  time_sleep_ns(20000000);  // for a round to begin that should not
   look_long_ago();
   grow_and_wear(r);
-  time_sleep_ns(20000000);
+  idle();
   CHECK(runs(r) == before && stat_of(x, "scan_merges") == 0);
   ask_until_merged(r, before, 0);
 }
@@ -140,7 +140,7 @@ static void test_obsolete(void **state) {
 
 int main(void) {
   check_seed = check_seed_or(1);
-  alarm(100);
+  hang_alarm();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_nearly_full, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nearly_full_for_long, setup, teardown),

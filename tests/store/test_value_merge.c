@@ -127,7 +127,7 @@ static uint32_t passes(bool back) { return pass(r, now, 0, back) + pass(spaced, 
 static void settle(void) {
   for (uint64_t was = UINT64_MAX, is = again(); is != was; is = again()) {
     was = is;
-    for (uint32_t i = 0; i < 20; i++) time_sleep_ns(2000000);
+    while (atomic_load(&x->scan_merges.due)) time_sleep_ns(100000);
     OK(xdb_wait_idle(x));
   }
 }
