@@ -12,6 +12,7 @@
 #include "view/garbage.h"
 
 #define MS 1000000ull
+#define REST_NS (3000 * MS)
 
 static void wait_settled(void) {
   do {
@@ -92,13 +93,18 @@ static void test_not_at_rest(void **state) {
   wait_settled();
   make_garbage(r);
   const uint64_t merges = stat_of(x, "garbage_merges");
-  x->garbage_merges.rest_ns = 3000 * MS;
+  x->garbage_merges.rest_ns = REST_NS;
   idle_garbage(x);
+  uint64_t wrote = time_ns(), longest = 0;
   for (uint32_t i = 0; i < 100; i++) {  // too little for a round
+    const uint64_t before = wrote;
+    wrote = time_ns();
     write_key(r, i, false);
-    time_sleep_ns(40 * MS);
+    time_sleep_ns(REST_NS / 75);
+    if (time_ns() - before > longest) longest = time_ns() - before;
   }
-  CHECK(garbage_pending(x) && stat_of(x, "garbage_merges") == merges);
+  const bool waits = garbage_pending(x) && stat_of(x, "garbage_merges") == merges;
+  CHECK(waits || longest >= REST_NS);  // a machine that stands still for so long lets the store rest
   x->garbage_merges.rest_ns = MS;
   idle_garbage(x);
   wait_settled();
@@ -207,7 +213,7 @@ static void test_unread(void **state) {
 
 int main(void) {
   check_seed = check_seed_or(1);
-  alarm(200);
+  hang_alarm();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_at_rest, setup, teardown),
       cmocka_unit_test_setup_teardown(test_not_at_rest, setup, teardown),
