@@ -194,6 +194,7 @@ static void ask_step(bool wait) {
 // ---- the gate, at each change of the disk that the commit makes
 
 static bool armed, cutting;
+static bool renamed;  // the commit has renamed a file last, and no sync has made that last
 static struct simdisk *cuts[CUTS];
 static uint32_t nr_cuts, nr_held;
 
@@ -209,11 +210,28 @@ static void cut_power(uint32_t nr) {
   for (; nr > 0 && nr_cuts < CUTS; nr--, nr_cuts++) cuts[nr_cuts] = simdisk_crash(disk, check_seed + nr_cuts);
 }
 
+// Tells whether a power cut has kept the name that CURRENT has now.
+static bool has_current(struct simdisk *cut) {
+  static const char path[] = "/store/CURRENT";
+  static uint8_t is[1 << 16], was[1 << 16];
+  const int64_t size = simdisk_size(disk, path);
+  CHECK(size > 0 && size <= (int64_t)sizeof(is));
+  return simdisk_size(cut, path) == size && simdisk_peek(disk, path, 0, is, (size_t)size) &&
+         simdisk_peek(cut, path, 0, was, (size_t)size) && memcmp(is, was, (size_t)size) == 0;
+}
+
 static void gate(void) {
   if (!armed || is_other) return;
   const bool held = is_held();
   nr_held += held;
+  const uint32_t from = nr_cuts;
   if (cutting) cut_power(held ? 4 : 1);
+  // One of the cuts before the sync keeps the new name, whatever the seed is.
+  for (bool kept = !cutting || !renamed; !kept && nr_cuts < CUTS;) {
+    for (uint32_t i = from; i < nr_cuts; i++) kept = kept || has_current(cuts[i]);
+    if (!kept) cut_power(1);
+  }
+  renamed = false;
   // While the log is held, the step waits for the end of the hold. A power cut needs a disk that is alone.
   if (!held) ask_step(true);
   else if (!cutting && nr_held == 1) ask_step(false);
@@ -233,6 +251,7 @@ static int gate_sync_all(struct env *e, int fd) {
 }
 static int gate_rename(struct env *e, int from_at, const char *from, int to_at, const char *to) {
   gate();
+  renamed = armed && !is_other;
   return simdisk_env(disk)->ops->rename(e, from_at, from, to_at, to);
 }
 
