@@ -10,6 +10,8 @@
 #define FILE_PART 16u  // a file has 1/16 of what lives,
 #define HELD_PART 8u   // and at least 1/8 of what a full memtable holds
 
+_Atomic uint64_t value_pace_most_ns = VALUE_PACE_MOST_NS;
+
 void value_pace_init(struct xdb *x) { value_pace_set(x, 0); }
 
 void value_pace_set(struct xdb *x, uint64_t live) {
@@ -27,8 +29,9 @@ bool value_pace_far(const struct xdb *x) {
 
 // Nanoseconds that a put waits at most.
 static uint64_t longest(const struct xdb *x) {
-  const uint64_t over = value_pace_over(x), zone = atomic_load_explicit(&x->collect.zone, memory_order_relaxed);
-  return over < zone ? (uint64_t)((double)VALUE_PACE_MOST_NS * (double)over / (double)zone) : VALUE_PACE_MOST_NS;
+  const uint64_t over = value_pace_over(x), zone = atomic_load_explicit(&x->collect.zone, memory_order_relaxed),
+                 most = atomic_load_explicit(&value_pace_most_ns, memory_order_relaxed);
+  return over < zone ? (uint64_t)((double)most * (double)over / (double)zone) : most;
 }
 
 // Tells whether what the files have becomes less soon: garbage is collected, or the round ends that knows of it.

@@ -18,7 +18,8 @@
 
 #include "store/state.h"
 
-#define VALUE_PACE_MOST_NS 50000000u  // the longest wait of a put
+#define VALUE_PACE_MOST_NS 50000000u         // the longest wait of a put
+extern _Atomic uint64_t value_pace_most_ns;  // this, unless a test changes it; relaxed
 
 void value_pace_init(struct xdb *x);
 // Sets what the files may have, and their size. live: bytes of value files that tables refer to.
