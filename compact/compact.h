@@ -256,10 +256,11 @@ void compact_room_fini(struct compact_room *room);
 // with the newest version as base. If a merge cannot read a table, the call makes the round again without that merge
 // (view/part.h, P4). Joins, merges for garbage, for dropped spaces and of `whole` then leave the partition as it is.
 // New data becomes a run in its young view, or in its older view where young views are not wanted. At
-// COMPACT_UNREAD_RUNS runs the new data is merged with all runs of the young view. So the round fails only if a
-// partition would have that many runs all the same, or cannot be opened, or its young view cannot be built. For want of
-// room or memory only joins are left undone: the call makes a round that had some again without them. Fails with
-// REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
+// COMPACT_UNREAD_RUNS runs the new data is merged with all runs of the young view. A partition that is away and damaged
+// is left out in the same way (view/part.h, P5 to P7). So the round fails only if a partition would have that many runs
+// all the same, or its young view cannot be opened or built, or if a partition cannot be opened for another reason than
+// damage. For want of room or memory only joins are left undone: the call makes a round that had some again without
+// them. Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base,
                                              const struct wh *frozen, const struct wh *spaces, bool allow_abort,
                                              struct compact_whole *whole, struct compact_room *room,
@@ -289,7 +290,8 @@ struct compact_ingest {
 // and a partition that would get too many runs is written again: both go into new tables. In a partition that cannot be
 // read (view/part.h, P4) the tables become runs of the young view. If there are too many, the other runs of that view
 // are merged first. The call fails as the read does if that leaves too little room for the rounds of memtables, if the
-// young view cannot be read either, or if the store has no young views. *out and other failures as for compact_round;
+// young view cannot be read either, if the store has no young views, or if the partition is away. *out and other
+// failures as for compact_round;
 // the tables of the ingest stay the caller's, but those that were cut are retired.
 MUST_CHECK enum remixdb_status compact_ingest(struct compact *c, struct worker *self, struct version *base,
                                               struct compact_ingest *in, struct version **out);

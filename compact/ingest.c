@@ -302,6 +302,7 @@ static bool leaves_room(const struct ingest *in, const struct part *p, uint32_t 
 // Plans a partition, which gets the tables [from, to).
 static enum remixdb_status plan_part(struct ingest *in, uint32_t part, uint32_t from, uint32_t to) {
   struct part *const p = in->base->parts[part];
+  if (unlikely(part_is_away(p))) return part_why(p);
   if (!part_remix(p)) {
     add_groups(in, from, to, part_anchor(p), NULL);
     return REMIXDB_OK;
@@ -476,11 +477,12 @@ enum remixdb_status compact_ingest(struct compact *c, struct worker *self, struc
   const struct version *const tree = version_tree(base, from->tree);
   const uint64_t now = time_ns();
   assert(tree);
-  enum remixdb_status s = version_tree_ready(tree, c->workers, self, NULL);
+  enum remixdb_status s = version_tree_try(tree, c->workers, self, false, NULL);
   for (bool again = s == REMIXDB_OK; again;) {
     struct ingest in = {.c = c, .self = self, .tree = from->tree, .base = tree, .moves = from->moves, .now = now};
     s = ingest_once(&in, base, from, out);
     again = s != REMIXDB_OK && in.again;
   }
+  version_release(tree);
   return s;
 }

@@ -75,6 +75,7 @@ struct job {
   bool unread;              // old records could not be read: their partition is marked (view/part.h, P4)
   bool newly;               // the partition was not left out before
   bool tell;                // the mark is to be told
+  bool full;                // the partition is away (view/part.h, P7), and cannot take the new data: the round fails
   uint64_t cost;            // bytes to write, about
   uint64_t table_bytes;     // bytes of data for each new table
   const struct kref *cuts;  // ascending keys: no table has keys on both sides of one

@@ -41,8 +41,8 @@ static uint64_t expired_ms(const struct compact *c) {
 }
 
 bool compact_mostly_expired(const struct part *p, uint64_t ms, uint64_t now) {
-  if (part_is_away(p)) return part_expires(p);
   if (part_is_left(p, now)) return false;
+  if (part_is_away(p)) return part_expires(p);
   const uint64_t expired = expired_bytes(p, ms);
   return expired > 0 && expired >= all_bytes(p) / COMPACT_EXPIRED_SHARE;
 }
@@ -53,7 +53,7 @@ static uint64_t live_bytes(const struct compact *c, const struct part *p, uint64
   const struct remix *const old = part_remix(p), *const young = part_young(p);
   if (old) entries = old->nr_entries, keys = old->nr_keys;
   if (young) entries += young->nr_entries, keys += young->nr_keys;
-  const uint64_t hidden = part_hides(p);
+  const uint64_t hidden = likely(!part_is_away(p)) ? part_hides(p) : 0;  // of a view that takes no part
   keys -= hidden < keys ? hidden : keys;
   if (entries == 0) return 0;
   const uint64_t live = (uint64_t)((double)bytes * (double)keys / (double)entries),
@@ -88,7 +88,7 @@ uint64_t plan_merged_bytes(const struct job *j, uint32_t take) {
     for (uint32_t i = 0; i < j->nr_parts; i++) sum += all_live_bytes(j->c, j->base->parts[j->part + i]);
   } else if (take) {
     const uint64_t bytes = runs_bytes(p, j->newer, j->newer + take), live = live_bytes(j->c, p, bytes);
-    sum += take == part_runs(p) ? live : (bytes + live) / 2;
+    sum += take == part_runs(p) && !part_is_away(p) ? live : (bytes + live) / 2;
   }
   return sum;
 }
@@ -142,6 +142,7 @@ static uint32_t merge_depth(const struct job *j, uint32_t fresh) {
 }
 
 void plan_all(struct job *j) {
+  for (uint32_t i = 0; i < j->nr_parts && !j->append; i++) assert(!part_is_away(j->base->parts[j->part + i]));
   j->take = old_runs(j);
   j->all = true;
   j->young = false;
@@ -184,7 +185,7 @@ static uint32_t scan_merge_depth(const struct remix *x, uint64_t *bytes_out) {
 static void decide_major(struct job *j, uint32_t take) {
   assert(take > 0 && take <= old_runs(j));
   j->take = take;
-  if (take == old_runs(j)) {
+  if (take == old_runs(j) && !part_is_away(old_part(j))) {
     plan_all(j);
     return;
   }
@@ -211,15 +212,16 @@ static void decide_minor(struct job *j) {
 
 bool plan_unread(struct job *j, uint32_t fresh, uint32_t beside) {
   const struct part *const p = old_part(j);
-  const uint32_t young = part_young_runs(p);
-  if (!part_remix(p)) return false;
-  if (part_runs(p) + fresh < COMPACT_UNREAD_RUNS) {
-    j->young = j->c->young_from || young;
+  const uint32_t young = part_young_runs(p), old = part_older_tables(p);
+  const bool away = part_is_away(p);
+  if (part_is_empty(p) || (away && !part_takes_tables(p))) return false;
+  if (old + young + fresh < COMPACT_UNREAD_RUNS) {
+    j->young = j->c->young_from || young || away;
     decide_minor(j);
     return true;
   }
   const uint32_t merged = plan_tables(j->c, plan_merged_bytes(j, young));
-  if (young == 0 || part_old_runs(p) + merged + beside >= COMPACT_UNREAD_RUNS) return false;
+  if (young == 0 || old + merged + beside >= COMPACT_UNREAD_RUNS) return false;
   j->young = true;
   decide_major(j, young);
   return true;
@@ -234,6 +236,11 @@ static void decide(struct job *j) {
     return;
   }
   if (part_is_left(p, j->now) && plan_unread(j, fresh, 0)) return;
+  if (unlikely(part_is_away(p))) {
+    j->kind = COMPACT_KEEP;
+    j->full = true;
+    return;
+  }
   // in an empty partition tombstones hide no record
   if (!part_remix(p) || mostly_garbage(c, p, j->bytes) || (j->names && part_has_dropped(p, j->names))) {
     plan_all(j);
@@ -329,7 +336,8 @@ static struct whole_part whole_part_of(const struct compact *c, const struct ver
     const struct fresh f = fresh ? fresh[w.next] : (struct fresh){0};
     const uint64_t more = all_live_bytes(c, p) + f.bytes + f.behind_bytes;
     const uint32_t apart = tables_for(c, w.bytes) + tables_for(c, more), together = plan_tables(c, w.bytes + more);
-    if (w.next > part && (part_is_unread(p) || part_is_unread(tree->parts[part]))) break;  // alone
+    if (w.next > part && (part_is_unread(p) || part_is_unread(tree->parts[part])))
+      break;  // alone, as all that are away
     if (w.next > part && more && (together >= apart || together > COMPACT_PART_TABLES || w.bytes + more > most)) break;
     w.bytes += more;
     w.tables += part_runs(p);
@@ -350,7 +358,9 @@ static bool makes_fewer(const struct compact *c, const struct whole_part *w) {
 // leaves all that are known as such. Returns the number of the partition after the part.
 static uint32_t plan_whole(struct round *r, const struct round_tree *tree, uint32_t part, uint32_t end, uint64_t most) {
   const struct compact *c = r->c;
-  const bool leave = r->whole->unread.status != REMIXDB_OK && part_is_unread(tree->base->parts[part]);
+  const struct part *const p = tree->base->parts[part];
+  const bool away = part_is_away(p), leave = away || (r->whole->unread.status != REMIXDB_OK && part_is_unread(p));
+  if (away && r->whole->unread.status == REMIXDB_OK && !part_opens(p)) err_save(&r->whole->unread, part_why(p));
   const struct whole_part w = whole_part_of(c, tree->base, tree->names, tree->fresh, part, end, most);
   if (!leave && (w.drops ? !r->whole->fits_only : makes_fewer(c, &w))) {
     struct job *j = add_job(r, tree, part, w.next - part);

@@ -21,7 +21,7 @@
 // The runs of the partition's view that the output leaves as it is.
 static uint32_t runs_beside(const struct output *o) {
   const struct part *const p = old_part(o->job);
-  return o->job->young ? part_old_runs(p) : o->job->cut == CUT_SLICE ? part_young_runs(p) : 0;
+  return o->job->young ? part_older_tables(p) : o->job->cut == CUT_SLICE ? part_young_runs(p) : 0;
 }
 
 // The runs of an output's view: the kept runs of the old view, and the new tables at their place. Both views together
@@ -279,8 +279,13 @@ static enum remixdb_status add_old_parts(const struct job *j, struct part **part
   enum remixdb_status s = REMIXDB_OK;
   if (!writes_tables(j) && !j->gone) {
     if (part_is_empty(old) && *nr) return s;
-    part_ref(old);
-    parts[(*nr)++] = old;
+    if (unlikely(part_opens(old))) {
+      if (part_young(old)) remix_ref(part_young(old));
+      s = part_above(old, part_young(old), &parts[*nr]);
+    } else {
+      part_ref(parts[*nr] = old);
+    }
+    *nr += s == REMIXDB_OK;
   } else if (j->nr_outputs == 0 && *nr == 0) {
     s = part_create(part_anchor(old), NULL, NULL, &parts[0]);
     *nr += s == REMIXDB_OK;
@@ -306,9 +311,10 @@ static enum remixdb_status add_output(const struct output *o, const struct sst *
                                                                                     : j->cut == CUT_SLICE
                                                                                         ? part_young(old)
                                                                                         : NULL;
-  remix_ref(remix);
+  if (remix) remix_ref(remix);
   if (young) remix_ref(young);
-  const enum remixdb_status s = part_create(anchor, remix, young, &parts[*nr]);
+  const enum remixdb_status s = j->young && part_is_away(old) ? part_above(old, young, &parts[*nr])
+                                                              : part_create(anchor, remix, young, &parts[*nr]);
   if (s != REMIXDB_OK) return s;
   if (j->young || o->keep) part_inherit(parts[*nr], old);
   if (j->cut == CUT_LAST) parts[*nr]->more_runs = o->more_runs;
@@ -453,6 +459,33 @@ static void work_to_open(const struct round *r) {
   atomic_store_explicit(&r->c->work, away + ROUND_WORK * (fresh >> COMPACT_PROGRESS_SHIFT), memory_order_relaxed);
 }
 
+// Opens the partitions of a tree. Those that are away after that are damaged, and stay away until the round ends. They
+// are marked: merges leave them out, and the first round to find one so tells it.
+static enum remixdb_status round_open(const struct round *r, const struct version *tree, _Atomic uint64_t *progress) {
+  const enum remixdb_status s = version_tree_try(tree, r->c->workers, r->self, r->whole != NULL, progress);
+  for (uint32_t i = 0; i < tree->nr_parts && s == REMIXDB_OK; i++) {
+    struct part *const p = tree->parts[i];
+    struct err_saved why;
+    if (likely(!part_is_away(p)) || !part_set_unread(p, REMIXDB_CORRUPT)) continue;
+    err_save(&why, part_why(p));
+    round_tell(r->c, &why);
+  }
+  return s;
+}
+
+// A partition that is away cannot take its new data: its young view is damaged, or it has too many tables. The next try
+// may find it whole.
+static enum remixdb_status check_full(const struct round *r) {
+  const struct job *full = NULL;
+  struct err_saved why;
+  for (uint32_t i = 0; i < r->nr_jobs && !full; i++)
+    if (unlikely(r->jobs[i].full)) full = &r->jobs[i];
+  if (likely(!full)) return REMIXDB_OK;
+  r->c->reads_failed = true;
+  err_save(&why, part_why(old_part(full)));
+  return err_set(why.status, "a damaged partition takes no more data until the store is repaired: %s", why.msg);
+}
+
 // spaces: whether the spaces' tree of base takes part.
 static enum remixdb_status round_begin(struct round *r, const struct version *base, bool spaces) {
   struct round_tree *const trees = r->trees;
@@ -467,10 +500,8 @@ static enum remixdb_status round_begin(struct round *r, const struct version *ba
   r->c->reads_failed = false;
   work_to_open(r);
   for (uint32_t i = 0; i < TREES; i++) {
-    const enum remixdb_status s = round_has(r, i)
-                                      ? version_tree_ready(trees[i].base, r->c->workers, r->self, &r->c->progress)
-                                      : REMIXDB_OK;
-    r->c->reads_failed = s == REMIXDB_IO || s == REMIXDB_CORRUPT;
+    const enum remixdb_status s = round_has(r, i) ? round_open(r, trees[i].base, &r->c->progress) : REMIXDB_OK;
+    r->c->reads_failed = s == REMIXDB_IO;
     if (s != REMIXDB_OK) return s;
   }
   r->pieces = !plan_fits_cache(r->c, base);
@@ -569,13 +600,14 @@ static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
   mem_free(r->tasks);
   mem_free(r->jobs);
   mem_free(r->fresh);
+  version_release(r->trees[TREE_UNNAMED].store);
   err_cleanup_end();
   return s;
 }
 
 // Tells whether the spaces' tree takes part in the round of a memtable, which may have new data for it. New data waits
 // for no whole compaction. Without these only merges that can be left undone are a reason: not if a partition cannot be
-// opened, which compact.left_out tells then.
+// opened for another reason than damage, which compact.left_out tells then.
 static bool spaces_take_part(const struct round *r, const struct version *tree, const struct compact_whole *whole,
                              bool dropped) {
   const struct wh *const fresh = r->trees[TREE_SPACES].frozen;
@@ -584,7 +616,7 @@ static bool spaces_take_part(const struct round *r, const struct version *tree, 
   if (!dropped) return !whole && join_due(r->c, tree);  // opens no partition
   struct err_saved was;
   err_save(&was, REMIXDB_OK);
-  const enum remixdb_status s = version_tree_ready(tree, r->c->workers, r->self, NULL);
+  const enum remixdb_status s = round_open(r, tree, NULL);
   if (s != REMIXDB_OK) err_save(&r->c->left_out, s);
   err_restore(&was);
   return s == REMIXDB_OK;
@@ -609,6 +641,7 @@ static enum remixdb_status memtable_round(struct round *r, struct version *base,
     const bool all = whole && whole->from_tree == i;
     if (round_has(r, i)) plan_jobs(r, i, all ? whole : NULL, all ? &next : &none);
   }
+  if (s == REMIXDB_OK) s = check_full(r);
   if (s == REMIXDB_OK) join_dead(r);
   if (s == REMIXDB_OK && !whole) join_plan(r);  // a whole compaction brings neighbours together itself
   if (s == REMIXDB_OK && dropped && both) plan_dropped_one(r);
@@ -736,13 +769,9 @@ bool compact_garbage_due(const struct compact *c, const struct version *v) {
 
 // Tells whether a partition of [from, to) has this REMIX or table.
 static bool parts_have(const struct version *v, uint32_t from, uint32_t to, const void *object) {
-  for (uint32_t i = from; i < to; i++) {
-    const struct part *const p = v->parts[i];
-    if (object == part_remix(p) || object == part_young(p)) return true;
-    for (uint32_t r = 0; r < part_runs(p); r++)
-      if (object == part_run(p, r)) return true;
-  }
-  return false;
+  bool has = false;
+  for (uint32_t i = from; i < to && !has; i++) has = part_has(v->parts[i], object);
+  return has;
 }
 
 void compact_retire_tree(const struct version *base, const struct version *next) {

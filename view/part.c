@@ -6,9 +6,9 @@
 #include "remix/paged.h"
 #include "table/format.h"
 
-enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct remix *young, struct part **out) {
+// Takes the references over.
+static enum remixdb_status create(struct kref anchor, struct remix *remix, struct remix *young, struct part **out) {
   struct part *const p = mem_alloc_aligned(CACHE_LINE, sizeof(*p) + anchor.len);
-  assert(remix || !young);
   if (!p) {
     remix_unref(remix);
     remix_unref(young);
@@ -30,6 +30,11 @@ enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct 
   return REMIXDB_OK;
 }
 
+enum remixdb_status part_create(struct kref anchor, struct remix *remix, struct remix *young, struct part **out) {
+  assert(remix || !young);
+  return create(anchor, remix, young, out);
+}
+
 void part_ref(struct part *p) { atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed); }
 
 // Counts the partition's entries while it is not open.
@@ -39,9 +44,41 @@ static void away_count(struct part_away *a, bool away) {
   budget_away(a->ctx->budget, a->entries, away);
 }
 
+static void older_unref(struct part_older *o) {
+  // acq_rel: as in part_unref
+  if (!o || atomic_fetch_sub_explicit(&o->refs, 1, memory_order_acq_rel) != 1) return;
+  remix_unref(o->remix);
+  pthread_mutex_destroy(&o->lock);
+  mem_free(o);
+}
+
+// older: its reference is taken over, also if the call fails. NULL: the partition is the first one with that view.
+// Returns NULL without memory.
+static struct part_away *away_new(const struct sst_ctx *ctx, struct part_older *older, struct kref end) {
+  struct part_away *const a = mem_calloc(1, sizeof(*a) + end.len);
+  if (a && !older && (older = mem_calloc(1, sizeof(*older)))) {
+    atomic_init(&older->refs, 1);
+    (void)pthread_mutex_init(&older->lock, NULL);
+  }
+  if (!a || !older) {
+    older_unref(older);
+    mem_free(a);
+    return NULL;
+  }
+  a->ctx = ctx;
+  a->older = older;
+  a->bounded = end.ptr != NULL;
+  a->end_len = end.len;
+  if (end.len) memcpy(a->end, end.ptr, end.len);
+  (void)pthread_mutex_init(&a->lock, NULL);
+  return a;
+}
+
 static void away_free(struct part_away *a) {
   if (!a) return;
   away_count(a, false);
+  older_unref(a->older);
+  mem_free(a->error);
   pthread_mutex_destroy(&a->lock);
   mem_free(a);
 }
@@ -105,6 +142,11 @@ static enum remixdb_status look_at_view(struct part_away *a, struct part_file *f
   if (f->number == 0) return REMIXDB_OK;
   const enum remixdb_status s = remix_look(a->ctx, f->number, &seen);
   if (s != REMIXDB_OK) return s;
+  if (f == &a->files.remix) {
+    a->old_expires = seen.expires;
+    a->old_entries = seen.entries;
+    a->old_keys = seen.keys;
+  }
   a->odd = a->odd || seen.odd;
   a->expires = a->expires || seen.expires;
   a->entries += seen.entries;
@@ -136,17 +178,9 @@ enum remixdb_status part_look(const struct sst_ctx *ctx, const struct current_pa
   struct part *p;
   enum remixdb_status s = part_create(names->anchor, NULL, NULL, &p);
   if (s != REMIXDB_OK) return s;
-  if (names->nr) {
-    p->away = mem_calloc(1, sizeof(*p->away) + end.len);
-    s = p->away ? REMIXDB_OK : REMIXDB_NOMEM;
-  }
+  if (names->nr && !(p->away = away_new(ctx, NULL, end))) s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK && p->away) {
     struct part_away *const a = p->away;
-    (void)pthread_mutex_init(&a->lock, NULL);
-    a->ctx = ctx;
-    a->bounded = end.ptr != NULL;
-    a->end_len = end.len;
-    if (end.len) memcpy(a->end, end.ptr, end.len);
     take_names(a, names);
     s = look_at_files(a, spaces);
     away_count(a, true);
@@ -157,14 +191,15 @@ enum remixdb_status part_look(const struct sst_ctx *ctx, const struct current_pa
   return s;
 }
 
-// Opens the tables. On failure closes them. A file may have been exchanged since part_look, so the call compares again.
-static enum remixdb_status open_tables(const struct part *p, struct sst **runs) {
+// Opens the tables [from, to). On failure closes them. A file may have been exchanged since part_look, so the call
+// compares again.
+static enum remixdb_status open_tables(const struct part *p, uint32_t from, uint32_t to, struct sst **runs) {
   const struct part_away *const a = p->away;
   const struct kref end = kref(a->end, a->end_len);
   enum remixdb_status s = REMIXDB_OK;
   uint32_t opened = 0;
-  while (opened < a->files.nr && s == REMIXDB_OK) {
-    const struct part_file *const f = &a->files.tables[opened];
+  while (from + opened < to && s == REMIXDB_OK) {
+    const struct part_file *const f = &a->files.tables[from + opened];
     struct sst **const t = &runs[opened];
     if ((s = sst_open(a->ctx, f->number, t)) != REMIXDB_OK) break;
     opened++;
@@ -191,36 +226,205 @@ static enum remixdb_status open_view(const struct part_away *a, const struct par
   return (*out)->print == f->print ? REMIXDB_OK : current_other_history((*out)->path);
 }
 
-static enum remixdb_status bring(struct part *p) {
-  const struct part_files *const f = &p->away->files;
-  const uint32_t nr_old = f->nr - f->nr_young;
+// Opens a view with its tables [from, to). *out: one reference, or NULL: the partition has no such view.
+static enum remixdb_status open_with_tables(const struct part *p, const struct part_file *f, uint32_t from, uint32_t to,
+                                            bool young, struct remix **out) {
   struct sst *runs[REMIX_RUNS_MAX];
-  struct remix *remix = NULL, *young = NULL;
-  enum remixdb_status s = open_tables(p, runs);
+  *out = NULL;
+  enum remixdb_status s = open_tables(p, from, to, runs);
   if (s != REMIXDB_OK) return s;
-  away_count(p->away, false);
-  s = open_view(p->away, &f->remix, runs, nr_old, false, &remix);
-  if (s == REMIXDB_OK) s = open_view(p->away, &f->young, runs + nr_old, f->nr_young, true, &young);
+  s = open_view(p->away, f, runs, to - from, young, out);
   err_cleanup_begin();
-  for (uint32_t i = 0; i < f->nr; i++) sst_unref(runs[i]);
+  for (uint32_t i = 0; i < to - from; i++) sst_unref(runs[i]);
   if (s != REMIXDB_OK) {
-    remix_unref(remix);
-    remix_unref(young);
-    away_count(p->away, true);
+    remix_unref(*out);
+    *out = NULL;
   }
   err_cleanup_end();
-  if (s != REMIXDB_OK) return s;
+  return s;
+}
+
+// The opened older view, with a reference; NULL: it is not open.
+static struct remix *older_get(struct part_older *o) {
+  pthread_mutex_lock(&o->lock);
+  struct remix *const x = o->remix;
+  if (x) remix_ref(x);
+  pthread_mutex_unlock(&o->lock);
+  return x;
+}
+
+// Opens the older view. *out: as of older_get.
+static enum remixdb_status older_open(const struct part *p, struct remix **out) {
+  const struct part_files *const f = &p->away->files;
+  struct part_older *const o = p->away->older;
+  enum remixdb_status s = REMIXDB_OK;
+  pthread_mutex_lock(&o->lock);
+  if (!o->remix) s = open_with_tables(p, &f->remix, 0, f->nr - f->nr_young, false, &o->remix);
+  *out = o->remix;
+  if (*out) remix_ref(*out);
+  pthread_mutex_unlock(&o->lock);
+  return s;
+}
+
+// Opens the young view, if it is not open. Under away->lock.
+static enum remixdb_status young_open(struct part *p) {
+  const struct part_files *const f = &p->away->files;
+  struct remix *young;
+  if (part_young(p) || f->nr_young == 0) return REMIXDB_OK;
+  const enum remixdb_status s = open_with_tables(p, &f->young, f->nr - f->nr_young, f->nr, true, &young);
+  if (s == REMIXDB_OK) atomic_store_explicit(&p->young, young, memory_order_release);  // a round may look at it
+  return s;
+}
+
+// Under away->lock. The files are whole, so a mark by an earlier try goes.
+static enum remixdb_status bring(struct part *p) {
+  struct remix *remix;
+  away_count(p->away, false);
+  enum remixdb_status s = older_open(p, &remix);
+  if (s == REMIXDB_OK && (s = young_open(p)) != REMIXDB_OK) {
+    err_cleanup_begin();
+    remix_unref(remix);
+    err_cleanup_end();
+  }
+  if (s != REMIXDB_OK) {
+    away_count(p->away, true);
+    return s;
+  }
   remix_quick_set(&p->quick, remix);
-  atomic_store_explicit(&p->young, young, memory_order_relaxed);
+  atomic_store_explicit(&p->unread_ns, 0, memory_order_relaxed);
   atomic_store_explicit(&p->remix, remix, memory_order_release);  // P1, P3
   return REMIXDB_OK;
 }
 
 enum remixdb_status part_bring(const struct part *p) {
   struct part *const mine = (struct part *)(uintptr_t)p;  // immutable to its users; this is the one change (P1, P3)
+  struct part_away *const a = p->away;
+  pthread_mutex_lock(&a->lock);
+  const enum remixdb_status s = part_remix(p) ? REMIXDB_OK : a->shut || a->held ? err_raise(a->error) : bring(mine);
+  pthread_mutex_unlock(&a->lock);
+  return s;
+}
+
+// ---- a partition that is away and damaged
+
+// Keeps what is wrong with the partition, as the thread has it. Returns NULL without memory.
+static struct err_saved *error_new(enum remixdb_status s) {
+  struct err_saved *const e = mem_alloc(sizeof(*e));
+  if (e) err_save(e, s);
+  return e;
+}
+
+// The partition is damaged, because of s. Under away->lock.
+static enum remixdb_status hold(struct part *p, enum remixdb_status s) {
+  struct err_saved *const why = error_new(s);
+  if (!why) return REMIXDB_NOMEM;
+  if ((s = young_open(p)) != REMIXDB_OK && s != REMIXDB_CORRUPT) {
+    mem_free(why);
+    return s;
+  }
+  mem_free(p->away->error);
+  p->away->error = why;
+  p->away->held = true;
+  return REMIXDB_OK;
+}
+
+enum remixdb_status part_try(struct part *p, bool again, bool *held_out) {
+  struct part_away *const a = p->away;
+  enum remixdb_status s = REMIXDB_OK;
+  *held_out = false;
+  if (!part_is_away(p)) return s;
+  if (a->shut) {
+    struct remix *remix = NULL;
+    if (again) s = older_open(p, &remix);
+    remix_unref(remix);
+    if (s == REMIXDB_CORRUPT) s = REMIXDB_OK;
+    *held_out = s == REMIXDB_OK;
+    return s;
+  }
+  pthread_mutex_lock(&a->lock);
+  if (!part_remix(p)) s = bring(p);
+  if (s == REMIXDB_CORRUPT) {
+    s = hold(p, s);
+    *held_out = s == REMIXDB_OK;
+  }
+  pthread_mutex_unlock(&a->lock);
+  return s;
+}
+
+void part_release(struct part *p) {
+  if (!part_is_away(p)) return;  // it was not held
   pthread_mutex_lock(&p->away->lock);
-  const enum remixdb_status s = part_remix(p) ? REMIXDB_OK : bring(mine);
+  p->away->held = false;
   pthread_mutex_unlock(&p->away->lock);
+}
+
+enum remixdb_status part_why(const struct part *p) {
+  assert(p->away && (p->away->held || p->away->shut));
+  return err_raise(p->away->error);
+}
+
+bool part_opens(const struct part *p) {
+  if (!part_is_shut(p)) return false;
+  struct remix *const x = older_get(p->away->older);
+  remix_unref(x);
+  return x != NULL;
+}
+
+static struct part_file file_of_view(const struct remix *x) {
+  return x ? (struct part_file){x->number, x->print, x->origin, x->file_size, x->part} : (struct part_file){0};
+}
+
+static struct part_file file_of_table(const struct sst *t) {
+  return (struct part_file){t->number, t->print, t->origin, t->file_size, t->part};
+}
+
+// Makes the fields of a shut partition. young NULL: there is no young view. Returns NULL without memory.
+static struct part_away *away_above(const struct part_away *old, const struct remix *young) {
+  const struct part_files *const was = &old->files;
+  atomic_fetch_add_explicit(&old->older->refs, 1, memory_order_relaxed);
+  struct part_away *const a = away_new(old->ctx, old->older,
+                                       old->bounded ? kref(old->end, old->end_len) : kref(NULL, 0));
+  if (!a) return NULL;
+  if (!(a->error = mem_alloc(sizeof(*a->error)))) {
+    away_free(a);
+    return NULL;
+  }
+  *a->error = *old->error;
+  a->shut = true;
+  a->watch = old->watch;
+  a->printed = old->printed;
+  a->files = (struct part_files){.remix = was->remix, .young = file_of_view(young), .nr = was->nr - was->nr_young};
+  memcpy(a->files.tables, was->tables, a->files.nr * sizeof(was->tables[0]));
+  for (uint32_t r = 0; young && r < young->nr_runs; r++) {
+    assert(a->files.nr < REMIX_RUNS_MAX);
+    a->files.tables[a->files.nr++] = file_of_table(young->runs[r]);
+    a->files.nr_young++;
+  }
+  a->old_expires = old->old_expires;
+  a->old_entries = old->old_entries;
+  a->old_keys = old->old_keys;
+  a->expires = old->old_expires || (young && remix_expires(young));
+  a->entries = old->old_entries + (young ? young->nr_entries : 0);
+  a->keys = old->old_keys + (young ? young->nr_keys : 0);
+  away_count(a, true);
+  return a;
+}
+
+enum remixdb_status part_above(struct part *old, struct remix *young, struct part **out) {
+  struct remix *const remix = older_get(old->away->older);
+  if (remix) return part_create(part_anchor(old), remix, young, out);
+  struct part_away *const a = away_above(old->away, young);
+  if (!a) {
+    remix_unref(young);
+    return REMIXDB_NOMEM;
+  }
+  const enum remixdb_status s = create(part_anchor(old), NULL, young, out);
+  if (s == REMIXDB_OK) {
+    (*out)->away = a;
+    part_inherit(*out, old);
+  } else {
+    away_free(a);
+  }
   return s;
 }
 
@@ -238,10 +442,6 @@ uint64_t part_hides(const struct part *p) {
 
 // ---- its files
 
-static struct part_file file_of_view(const struct remix *x) {
-  return x ? (struct part_file){x->number, x->print, x->origin, x->file_size, x->part} : (struct part_file){0};
-}
-
 void part_files(const struct part *p, struct part_files *out) {
   if (part_is_away(p)) {
     *out = p->away->files;
@@ -250,10 +450,7 @@ void part_files(const struct part *p, struct part_files *out) {
   *out = (struct part_files){.nr = part_runs(p), .nr_young = part_young_runs(p)};
   out->remix = file_of_view(part_remix(p));
   out->young = file_of_view(part_young(p));
-  for (uint32_t r = 0; r < out->nr; r++) {
-    const struct sst *const t = part_run(p, r);
-    out->tables[r] = (struct part_file){t->number, t->print, t->origin, t->file_size, t->part};
-  }
+  for (uint32_t r = 0; r < out->nr; r++) out->tables[r] = file_of_table(part_run(p, r));
 }
 
 uint32_t part_nr_files(const struct part *p) {
@@ -267,4 +464,20 @@ uint64_t part_table_bytes(const struct part *p) {
   part_files(p, &f);
   for (uint32_t i = 0; i < f.nr; i++) bytes += f.tables[i].size;
   return bytes;
+}
+
+static bool view_has(const struct remix *x, const void *object) {
+  bool has = x == object;
+  for (uint32_t r = 0; r < x->nr_runs && !has; r++) has = x->runs[r] == object;
+  return has;
+}
+
+bool part_has(const struct part *p, const void *object) {
+  const struct remix *const old = part_remix(p), *const young = part_young(p);
+  if ((old && view_has(old, object)) || (young && view_has(young, object))) return true;
+  if (old || !p->away) return false;
+  struct remix *const x = older_get(p->away->older);
+  const bool has = x && view_has(x, object);
+  remix_unref(x);
+  return has;
 }

@@ -8,10 +8,12 @@
 // round has made never is away.
 //
 // Invariants
-//   P1  `remix` and `young` of a partition that is away are NULL. part_ready stores `young` first and then, with
-//       release, `remix`. They never change after that. So a reader that loads `remix` with acquire, and finds it, has
-//       both. Only a partition without files has no `remix` for ever.
-//   P2  A partition that cannot be opened stays away. Each use tries again, and fails with what is wrong.
+//   P1  `remix` of a partition that is away is NULL. part_ready stores `young` first and then, with release, `remix`.
+//       They never change after that. So a reader that loads `remix` with acquire, and finds it, has both. A reader
+//       that does not find `remix` uses nothing of `young`. Only a partition without files has no `remix` for ever.
+//   P2  A partition that cannot be opened stays away. Each use tries again, and fails with what is wrong. A round is an
+//       exception: it holds a damaged partition (part_hold). Until the end of the round each use fails at once, with
+//       what the round has found, so the partition stays away for all of the round.
 //   P3  `quick` is a copy of fields of `remix`, or empty: the partition is empty, away or paged, or the anchors of its
 //       view have no quick search (anchors_quick_set). It is written before `remix`, so a reader who has found `remix`
 //       (P1) has it, too. It has no reference of its own, because a view that a partition has never changes, and lives
@@ -21,6 +23,17 @@
 //       damaged one. Where a read has failed, they take none for a time that doubles with each failure. A compaction
 //       that a caller asked for is an exception: each call tries such partitions until it has met one that it cannot
 //       read. A partition that is made with tables of this one inherits the mark (part_inherit).
+//   P5  A partition that a round makes of a damaged one that is away is *shut* (part_above): its older view stays as it
+//       is, unopened, and its young view, which is open, has the new tables. Readers get nothing of it: they fail with
+//       what is wrong, and do not try to open it. It is not among the young views of its version, so readers of other
+//       partitions do not meet it. A shut partition stays away. A compaction that a caller asked for tries to open the
+//       older view. If that succeeds, the next version has an ordinary partition in its place.
+//   P6  Partitions that have the same older view share it (struct part_older), so a process opens its files once. Its
+//       files are made obsolete only when they were opened: by a round that has merged them.
+//   P7  Who plans a round must not take a partition that is away for an empty one: it has no `remix`, and part_runs
+//       counts only the tables of its open young view. part_is_empty tells the difference, part_older_tables counts the
+//       tables of the older view. Only the young view of such a partition may be merged or built. The partition stays
+//       in each next version, with all the files that it had, until it is opened.
 #ifndef PART_H
 #define PART_H
 
@@ -42,18 +55,31 @@ struct part_files {
   struct part_file tables[REMIX_RUNS_MAX];  // from the oldest to the newest
 };
 
-// More fields of a partition that was opened away. All but `watch` and `counted` is set when it is made.
+// An older view that may be unopened, shared by partitions (P6).
+struct part_older {
+  _Atomic uint32_t refs;
+  pthread_mutex_t lock;  // held while the files are opened: at most one thread does that
+  struct remix *remix;   // referenced; NULL: not opened. Under the lock
+};
+
+// More fields of a partition that was made away. All but `watch`, `counted`, `held` and `error` is set when it is made.
 struct part_away {
   const struct sst_ctx *ctx;
   const struct remix_watch *watch;  // for its REMIXes (compact_watch); NULL: none
+  struct part_older *older;         // referenced
   struct part_files files;
-  bool printed;            // CURRENT has fingerprints
-  bool expires;            // some record expires
-  bool counted;            // in the accounts (budget_away). Under the lock once others have the partition
-  bool odd;                // the opening brings the partition, to find out what is wrong
-  uint64_t entries, keys;  // of both views, as their files say
-  pthread_mutex_t lock;    // held while the files are opened: at most one thread does that
-  bool bounded;            // `end` is the next partition's anchor; else there is none
+  bool printed;                    // CURRENT has fingerprints
+  bool expires;                    // some record expires
+  bool counted;                    // in the accounts (budget_away). Under the lock once others have the partition
+  bool odd;                        // the opening brings the partition, to find out what is wrong
+  bool shut;                       // P5
+  bool held;                       // P2. Under the lock
+  struct err_saved *error;         // what a round has found wrong; own memory; NULL: nothing. Under the lock
+  uint64_t entries, keys;          // of both views, as their files say
+  uint64_t old_keys, old_entries;  // of the older view
+  bool old_expires;
+  pthread_mutex_t lock;  // held while the partition is opened: at most one thread does that. Before that of `older`
+  bool bounded;          // `end` is the next partition's anchor; else there is none
   uint32_t end_len;
   uint8_t end[];
 };
@@ -67,7 +93,7 @@ struct part {  // counted, shared between versions; immutable but for P1 and P3
   _Atomic uint32_t refs;
   _Atomic uint32_t failed_reads;  // P4: how often a read has failed. Relaxed
   _Atomic uint64_t unread_ns;     // P4: 0: nothing has failed; PART_DAMAGED; else the time of the next try. Relaxed
-  struct part_away *away;         // NULL: it never was away
+  struct part_away *away;         // NULL: it was not made away
   _Atomic uint64_t dropped;       // part_dropped (view/version.h); 0: not known. Relaxed
   uint64_t hides;                 // part_hides; set before another thread has the partition
   uint32_t more_runs;             // so many more runs it may have, because a cut made it (C6 in compact/cut.h). Set
@@ -87,6 +113,11 @@ MUST_CHECK enum remixdb_status part_create(struct kref anchor, struct remix *rem
 // store or history: REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_NOMEM or REMIXDB_IO.
 MUST_CHECK enum remixdb_status part_look(const struct sst_ctx *ctx, const struct current_part *names, struct kref end,
                                          bool spaces, struct part **out);
+// Makes the partition that a round puts in the place of `old`, which was away when the round began, with this young
+// view in place of its own; NULL: it has none. The older view stays. The partition is shut, or an ordinary one if the
+// older view has been opened meanwhile. Takes the caller's reference to young over, also if it fails. Fails with
+// REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status part_above(struct part *old, struct remix *young, struct part **out);
 void part_ref(struct part *p);
 void part_unref(struct part *p);  // NULL is allowed
 
@@ -113,6 +144,7 @@ static inline uint32_t part_seek_begin(const struct part *p, struct kref key) {
   return seg;
 }
 static inline bool part_is_away(const struct part *p) { return !part_remix(p) && p->away; }
+static inline bool part_is_shut(const struct part *p) { return p->away && p->away->shut; }  // P5
 // P4
 #define PART_DAMAGED UINT64_MAX
 #define PART_PAUSE_NS 4000000000ull  // after the first failed read
@@ -156,9 +188,9 @@ static inline void part_inherit(struct part *p, const struct part *from) {
   if ((dropped & PART_DROPPED) == PART_STUCK) atomic_store_explicit(&p->dropped, dropped, memory_order_relaxed);
 }
 static inline bool part_is_empty(const struct part *p) { return !part_remix(p) && !p->away; }
-// Tells whether the partition has a young view, also if it is away.
+// Tells whether the partition has a young view for readers, also if it is away.
 static inline bool part_has_young(const struct part *p) {
-  return part_young(p) || (p->away && p->away->files.young.number);
+  return !part_is_shut(p) && (part_young(p) || (p->away && p->away->files.young.number));
 }
 bool part_expires(const struct part *p);  // some record expires; also if it is away
 // part_ready for a partition that is away.
@@ -169,10 +201,25 @@ MUST_CHECK static inline enum remixdb_status part_ready(const struct part *p) {
   return likely(part_remix(p) != NULL) || !p->away ? REMIXDB_OK : part_bring(p);
 }
 
+// Rounds alone call these. part_try opens a partition that is away, as part_ready does. If it is damaged, the call
+// holds it (P2), and opens its young view alone, if it has one. *held_out tells that; the status is then REMIXDB_OK.
+// The call does not try to open a shut partition, unless `again` is set: then it tries to open the older view, and the
+// next version gets an ordinary partition (part_above). Other failures as for part_ready; the partition is not held
+// then. part_release ends the hold.
+MUST_CHECK enum remixdb_status part_try(struct part *p, bool again, bool *held_out);
+void part_release(struct part *p);
+// Raises what is wrong with a partition that is held or shut.
+enum remixdb_status part_why(const struct part *p);
+// Tells whether new tables can go into the young view of a partition that is held or shut: it has none, or it is open.
+static inline bool part_takes_tables(const struct part *p) { return part_young(p) || p->away->files.nr_young == 0; }
+// Tells whether the partition that a round makes of this one would differ, without new data: it is shut, and its older
+// view has been opened.
+bool part_opens(const struct part *p);
+
 static inline struct kref part_anchor(const struct part *p) { return kref(p->anchor, p->alen); }
 
-// Return the number of a partition's runs in both views, and the r-th oldest run, counted from 0. The partition is not
-// away.
+// Return the number of a partition's runs in both views, and the r-th oldest run, counted from 0. A partition that is
+// away has only the runs of its open young view here (P7).
 static inline uint32_t part_old_runs(const struct part *p) {
   const struct remix *const x = part_remix(p);
   return x ? x->nr_runs : 0;
@@ -187,6 +234,14 @@ static inline struct sst *part_run(const struct part *p, uint32_t r) {
   assert(r < part_runs(p));
   return r < old ? part_remix(p)->runs[r] : part_young(p)->runs[r - old];
 }
+
+// The number of tables of the older view, also if the partition is away.
+static inline uint32_t part_older_tables(const struct part *p) {
+  return part_is_away(p) ? p->away->files.nr - p->away->files.nr_young : part_old_runs(p);
+}
+// Tells whether a view or a table is one of the partition's. Also finds an opened older view of a partition that is
+// away, and its tables.
+bool part_has(const struct part *p, const void *object);
 
 // How many keys of the older view the young view hides, about. The round that made the partition may know; else it is
 // half of the young view's entries. The partition is not away.

@@ -329,6 +329,7 @@ struct load {
   bool spaces;
   struct part *part;           // out; or the partition to open
   _Atomic uint64_t *progress;  // of opening; NULL: nobody wants to know
+  bool again;                  // of part_try
 };
 
 // If several partitions fail, the call reports the error of the one with the lowest number, whatever the order of the
@@ -358,6 +359,14 @@ static void ready_task(struct task *t, struct worker *w) {
   struct load *const l = (struct load *)t;
   (void)w;
   if (load_wanted(l)) load_ended(l, part_ready(l->part));
+  if (l->progress) atomic_fetch_add_explicit(l->progress, l->task.size, memory_order_relaxed);
+}
+
+static void try_task(struct task *t, struct worker *w) {
+  struct load *const l = (struct load *)t;
+  bool held;
+  (void)w;
+  if (load_wanted(l)) load_ended(l, part_try(l->part, l->again, &held));
   if (l->progress) atomic_fetch_add_explicit(l->progress, l->task.size, memory_order_relaxed);
 }
 
@@ -395,8 +404,10 @@ static enum remixdb_status look_at_parts(struct workers *ws, struct worker *self
 
 uint64_t version_tree_away(const struct version *tree) {
   uint64_t entries = 0;
-  for (uint32_t i = 0; i < tree->nr_parts; i++)
-    if (part_is_away(tree->parts[i])) entries += tree->parts[i]->away->entries;
+  for (uint32_t i = 0; i < tree->nr_parts; i++) {
+    const struct part *const p = tree->parts[i];
+    if (part_is_away(p) && part_unread_ns(p) != PART_DAMAGED) entries += p->away->entries;
+  }
   return entries;
 }
 
@@ -414,8 +425,10 @@ uint64_t version_table_bytes(const struct version *v) {
   return bytes;
 }
 
-enum remixdb_status version_tree_ready(const struct version *tree, struct workers *ws, struct worker *self,
-                                       _Atomic uint64_t *progress) {
+// Runs a task for each partition of the tree that is away.
+static enum remixdb_status open_parts(const struct version *tree, struct workers *ws, struct worker *self,
+                                      void (*run)(struct task *t, struct worker *w), bool again,
+                                      _Atomic uint64_t *progress) {
   uint32_t nr = 0;
   for (uint32_t i = 0; i < tree->nr_parts; i++) nr += part_is_away(tree->parts[i]);
   if (likely(nr == 0)) return REMIXDB_OK;
@@ -425,17 +438,32 @@ enum remixdb_status version_tree_ready(const struct version *tree, struct worker
   for (uint32_t i = 0; i < tree->nr_parts; i++) {
     if (!part_is_away(tree->parts[i])) continue;
     loads[nr].part = tree->parts[i];
-    loads[nr].progress = progress;
+    loads[nr].again = again;
+    loads[nr].progress = part_unread_ns(tree->parts[i]) != PART_DAMAGED ? progress : NULL;
     loads[nr++].task.size = tree->parts[i]->away->entries;
   }
-  const enum remixdb_status s = nr ? load_all(ws, self, loads, nr, ready_task) : REMIXDB_OK;
+  const enum remixdb_status s = nr ? load_all(ws, self, loads, nr, run) : REMIXDB_OK;
   mem_free(loads);
   return s;
 }
 
+enum remixdb_status version_tree_ready(const struct version *tree, struct workers *ws, struct worker *self) {
+  return open_parts(tree, ws, self, ready_task, false, NULL);
+}
+
+enum remixdb_status version_tree_try(const struct version *tree, struct workers *ws, struct worker *self, bool again,
+                                     _Atomic uint64_t *progress) {
+  return open_parts(tree, ws, self, try_task, again, progress);
+}
+
+void version_release(const struct version *v) {
+  for (const struct version *tree = v; tree; tree = tree->spaces)
+    for (uint32_t i = 0; i < tree->nr_parts; i++) part_release(tree->parts[i]);
+}
+
 enum remixdb_status version_ready(const struct version *v, struct workers *ws, struct worker *self) {
-  const enum remixdb_status s = version_tree_ready(v, ws, self, NULL);
-  return s == REMIXDB_OK && v->spaces ? version_tree_ready(v->spaces, ws, self, NULL) : s;
+  const enum remixdb_status s = version_tree_ready(v, ws, self);
+  return s == REMIXDB_OK && v->spaces ? version_tree_ready(v->spaces, ws, self) : s;
 }
 
 // Every part of a pack that CURRENT lists is a file of a partition. named: keys of their files, ascending.

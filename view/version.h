@@ -205,10 +205,16 @@ MUST_CHECK enum remixdb_status version_open(const struct sst_ctx *ctx, struct wo
 // Opens the files of the partitions of both trees that are away, in the same way. Fails as part_ready does; partitions
 // that did not fail are then not away.
 MUST_CHECK enum remixdb_status version_ready(const struct version *v, struct workers *ws, struct worker *self);
-// The same for one tree. progress: gets the entries of each partition's views when it was opened; NULL is allowed.
-MUST_CHECK enum remixdb_status version_tree_ready(const struct version *tree, struct workers *ws, struct worker *self,
-                                                  _Atomic uint64_t *progress);
-// Entries of the views of a tree's partitions that are away, about: a reader may bring some meanwhile.
+// The same for one tree.
+MUST_CHECK enum remixdb_status version_tree_ready(const struct version *tree, struct workers *ws, struct worker *self);
+// The same for a round: part_try opens the partitions, so damage is no failure. The partitions that are away after the
+// call are damaged, and stay away until version_release. again: as for part_try. progress: gets the entries of each
+// partition's views when it was opened; NULL is allowed.
+MUST_CHECK enum remixdb_status version_tree_try(const struct version *tree, struct workers *ws, struct worker *self,
+                                                bool again, _Atomic uint64_t *progress);
+void version_release(const struct version *v);  // both trees
+// Entries of the views of a tree's partitions that are away, about: a reader may bring some meanwhile. Those that are
+// known to be damaged do not count.
 uint64_t version_tree_away(const struct version *tree);
 // Nanoseconds from `now` until a partition that merges leave out can be tried again (view/part.h, P4); 0: there is
 // none.

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A store that goes on beside a damaged partition that nobody has opened (view/part.h, P5): all calls that need nothing
+// of that partition work, its new data goes into tables, and all of it is there when the damage is undone.
+#include "tests/lib/store.h"
+
+#include "remixdb.h"
+#include "store/idle.h"
+#include "value/set.h"
+#include "view/version.h"
+
+#define KEYS 20000u
+#define LONG 5000u  // bytes of a value that lies apart
+
+struct state {
+  struct xdb *x;
+  struct xdb_ref *ref;
+  struct xdb_space *space;
+  struct xdb_ref *there;    // of the space
+  uint32_t told;            // events of damage
+  char path[3 * TEMP_DIR];  // of the damaged file,
+  uint64_t off;             // and the byte
+  uint32_t *round;          // model: the number of the last write of each key; 0: none
+  bool spaces;              // the damaged partition is of the named space
+};
+
+static uint32_t key_of(uint32_t i, char buf[24]) { return (uint32_t)snprintf(buf, 24, "%08u", i); }
+
+static uint32_t value_of(uint32_t i, uint32_t round, uint8_t *buf) {
+  const uint32_t len = i % 50 == 3 ? LONG + round : 20 + (i + round) % 80;
+  memset(buf, (int)(i + round), len);
+  return len;
+}
+
+static void listen(void *arg, const char *line) {
+  struct state *const s = arg;
+  s->told += strstr(line, "cannot be merged any more") != NULL;
+}
+
+static void store_open(struct state *s, int workers) {
+  struct remixdb_opts o;
+  remixdb_opts_init(&o, sizeof(o));
+  o.cache_mb = 1;
+  o.memtable_mb = 8;
+  o.workers = workers;
+  o.logger = listen;
+  o.logger_priv = s;
+  atomic_store(&version_eager, 0);
+  OK(xdb_open(dir, &o, quick_env(), &s->x));
+  atomic_store(&version_eager, VERSION_EAGER);
+  packs_cannot(s->x->packs);
+  shrink(s->x, 256 << 10, 20);
+  s->x->compact.young_from = 2;
+  s->x->values.full = s->x->compact.values.full = 200000;
+  CHECK((s->ref = remixdb_ref(s->x)) && (s->space = remixdb_space_open(s->x, "other", true)));
+  CHECK((s->there = remixdb_space_ref(s->space)) != NULL);
+}
+
+static void store_close(struct state *s) {
+  remixdb_unref(s->there);
+  remixdb_space_close(s->space);
+  remixdb_unref(s->ref);
+  OK(xdb_close(s->x));
+}
+
+static struct xdb_ref *ref_of(const struct state *s) { return s->spaces ? s->there : s->ref; }
+
+static void put(struct state *s, uint32_t i, uint32_t round) {
+  static uint8_t value[2 * LONG];
+  char key[24];
+  CHECK(remixdb_put(ref_of(s), key, key_of(i, key), value, value_of(i, round, value)));
+  s->round[i] = round;
+}
+
+// Tells whether the key can be read. If so, it has its value.
+static bool good(struct state *s, struct xdb_ref *ref, uint32_t i) {
+  static uint8_t value[2 * LONG], want[2 * LONG];
+  char key[24];
+  uint32_t len = 0;
+  if (!remixdb_getn(ref, key, key_of(i, key), value, sizeof(value), &len)) {
+    CHECK(remixdb_errcode() == REMIXDB_CORRUPT && strstr(remixdb_errmsg(), strrchr(s->path, '/')));
+    return false;
+  }
+  CHECK(len == value_of(i, s->round[i], want) && memcmp(value, want, len) == 0);
+  return true;
+}
+
+static const struct version *tree_of(const struct state *s) {
+  return version_tree(xdb_super(s->x)->version, s->spaces ? TREE_SPACES : TREE_UNNAMED);
+}
+
+static void flip(const struct state *s) {
+  FILE *const f = fopen(s->path, "r+b");
+  assert_true(f && fseek(f, (long)s->off, SEEK_SET) == 0);
+  const int c = fgetc(f);
+  assert_true(fseek(f, -1, SEEK_CUR) == 0 && fputc(c ^ 4, f) != EOF && fclose(f) == 0);
+}
+
+// A store whose partitions are away. One of them, with *from_out <= key < *to_out, is about to be damaged.
+static void ready(struct state *s, bool spaces, bool table, int workers, uint32_t *from_out, uint32_t *to_out) {
+  char name[32];
+  setup_again();
+  *s = (struct state){.spaces = spaces, .round = calloc(KEYS, sizeof(*s->round))};
+  CHECK(s->round);
+  store_open(s, 0);
+  for (uint32_t i = 0; i < KEYS; i++) put(s, (uint32_t)((uint64_t)i * 7919 % KEYS), 1);
+  CHECK(remixdb_put(s->ref, "x", 1, "y", 1) && remixdb_put(s->there, "x", 1, "y", 1) && remixdb_compact(s->ref));
+  store_close(s);
+  store_open(s, workers);
+  const struct version *const tree = tree_of(s);
+  CHECK(tree->nr_parts > 5);
+  const uint32_t at = tree->nr_parts / 2;
+  struct part_files f;
+  part_files(tree->parts[at], &f);
+  if (table) sst_name(name, f.tables[0].number);
+  else remix_name(name, f.remix.number);
+  (void)snprintf(s->path, sizeof(s->path), "%s/%s", dir, name);
+  s->off = table ? f.tables[0].size - 300 : f.remix.size - 40;
+  // anchors may be shorter than keys
+  const uint32_t skip = spaces ? NAMES_ID : 0;
+  for (uint32_t k = 0; k < 2; k++) {
+    const struct kref a = part_anchor(tree->parts[at + k]);
+    char digits[9] = "00000000";
+    memcpy(digits, a.ptr + skip, a.len - skip);
+    *(k ? to_out : from_out) = (uint32_t)strtoul(digits, NULL, 10);
+  }
+  CHECK(*to_out > *from_out + 100);
+}
+
+static const struct part *shut_part(const struct state *s) {
+  const struct version *const tree = tree_of(s);
+  const struct part *p = NULL;
+  for (uint32_t i = 0; i < tree->nr_parts; i++) {
+    if (!part_is_shut(tree->parts[i])) continue;
+    CHECK(!p);
+    p = tree->parts[i];
+  }
+  return p;
+}
+
+// All keys but those of the damaged partition are there.
+static void check_all(struct state *s, uint32_t from, uint32_t to, bool damaged) {
+  for (uint32_t i = 0; i < KEYS; i++)
+    CHECK_SAYS(good(s, ref_of(s), i) == (!damaged || i < from || i >= to), "key %u", i);
+}
+
+// An iterator goes through all that is before the partition, and through all that is behind it.
+static void check_scans(struct state *s, uint32_t from, uint32_t to) {
+  char key[24];
+  struct xdb_iter *const it = remixdb_iter_create(ref_of(s));
+  uint32_t nr = 0;
+  CHECK(it);
+  for (remixdb_iter_seek(it, NULL, 0); remixdb_iter_valid(it); remixdb_iter_skip1(it)) nr++;
+  CHECK(nr == from && remixdb_iter_status(it) == REMIXDB_CORRUPT);
+  nr = 0;
+  for (remixdb_iter_seek(it, key, key_of(to, key)); remixdb_iter_valid(it); remixdb_iter_skip1(it)) nr++;
+  CHECK(nr == KEYS - to + 1 && remixdb_iter_status(it) == REMIXDB_OK);  // and "x"
+  nr = 0;
+  for (remixdb_iter_seek_last(it); remixdb_iter_valid(it); remixdb_iter_prev(it)) nr++;
+  CHECK(nr == KEYS - to + 1 && remixdb_iter_status(it) == REMIXDB_CORRUPT);
+  remixdb_iter_destroy(it);
+}
+
+// Many memtables are written, and all calls are made that change the store.
+static void go_on(struct state *s, uint32_t from, uint32_t to, uint32_t *round) {
+  char key[24], other[24];
+  for (uint32_t n = 0; n < 3; n++) {
+    ++*round;
+    for (uint32_t i = 0; i < KEYS; i++)
+      if (i % 3 == n || (i % 50 == 3 && i < from)) put(s, (uint32_t)((uint64_t)i * 7919 % KEYS), *round);
+    CHECK(remixdb_sync(s->ref) && remixdb_flush(s->ref));
+    OK(xdb_wait_idle(s->x));
+    CHECK(s->told == 1 && s->x->rounds.error.status == REMIXDB_OK && atomic_load(&s->x->failed) == 0);
+    CHECK(wal_segment_bytes(s->x->wal) < 100000 && shut_part(s));
+  }
+  CHECK(!remixdb_compact(s->ref) && remixdb_errcode() == REMIXDB_CORRUPT);
+  CHECK(strstr(remixdb_errmsg(), strrchr(s->path, '/')));
+  // a range before the partition, by reference and by tombstones; then one that touches it
+  const struct remixdb_range range = {{key, key_of(from, key)}, {other, key_of(to, other)}};
+  CHECK(!remixdb_del_range(ref_of(s), &range) && remixdb_errcode() == REMIXDB_CORRUPT);
+  CHECK(remixdb_del_range(ref_of(s), &(struct remixdb_range){{NULL, 0}, {key, key_of(from / 2, key)}}));
+  ++*round;
+  for (uint32_t i = 0; i < from / 2; i++) put(s, i, *round);
+  CHECK(remixdb_flush(s->ref));
+  idle_garbage(s->x);
+  OK(xdb_wait_idle(s->x));
+}
+
+static void ingest(struct state *s, uint32_t from, uint32_t to, uint32_t round, bool works) {
+  static uint8_t value[2 * LONG];
+  char key[24];
+  struct xdb_ingest *const g = remixdb_ingest_begin(ref_of(s));
+  CHECK(g);
+  for (uint32_t i = from; i < to; i++)
+    CHECK(remixdb_ingest_put(g, key, key_of(i, key), value, value_of(i, round, value)));
+  CHECK_SAYS(remixdb_ingest_commit(g) == works, "%u to %u", from, to);
+  if (!works) CHECK(remixdb_errcode() == REMIXDB_CORRUPT && strstr(remixdb_errmsg(), strrchr(s->path, '/')));
+  for (uint32_t i = from; i < to && works; i++) s->round[i] = round;
+}
+
+// A checkpoint that was just made: it has the damage, too. Where only an index is damaged, a repair finds all keys.
+static void check_copy(struct state *s, char *copy, uint32_t from, uint32_t to, bool repair) {
+  char keep[sizeof(dir)];
+  (void)snprintf(keep, sizeof(keep), "%s", dir);
+  (void)snprintf(dir, sizeof(dir), "%s", copy);
+  store_open(s, 0);
+  check_all(s, from, to, true);
+  store_close(s);
+  if (repair) {
+    CHECK(remixdb_repair(copy));
+    store_open(s, 0);
+    check_all(s, from, to, false);
+    store_close(s);
+  }
+  CHECK(remixdb_destroy(copy));
+  (void)snprintf(dir, sizeof(dir), "%s", keep);
+}
+
+static void run(bool spaces, bool table, int workers) {
+  struct state s;
+  char copy[sizeof(dir)];
+  uint32_t from, to, round = 1;
+  ready(&s, spaces, table, workers, &from, &to);
+  flip(&s);
+  struct xdb_snapshot *const snap = remixdb_snapshot(s.ref);
+  CHECK(snap);
+  go_on(&s, from, to, &round);
+  check_all(&s, from, to, true);
+  check_scans(&s, from, to);
+  ++round;
+  ingest(&s, 10, from / 2, round, true);
+  ingest(&s, from, from + 50, round, false);
+  CHECK(!remixdb_verify(s.ref) && remixdb_errcode() == REMIXDB_CORRUPT);
+  (void)snprintf(copy, sizeof(copy), "%.100s.c", dir);
+  CHECK(remixdb_checkpoint(s.ref, copy));
+  remixdb_snapshot_release(snap);
+  store_close(&s);
+  check_copy(&s, copy, from, to, !table);
+  // opened again, the partition is away, and damaged
+  s.told = 0;
+  store_open(&s, workers);
+  CHECK(!shut_part(&s));
+  check_all(&s, from, to, true);
+  go_on(&s, from, to, &round);
+  check_all(&s, from, to, true);
+  // the damage is undone
+  flip(&s);
+  if (workers) {
+    store_close(&s);
+    store_open(&s, workers);
+  } else {
+    CHECK(remixdb_compact(s.ref) && !shut_part(&s));
+  }
+  check_all(&s, from, to, false);
+  CHECK(remixdb_compact(s.ref) && remixdb_verify(s.ref));
+  check_all(&s, from, to, false);
+  store_close(&s);
+  free(s.round);
+}
+
+static void test_goes_on(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 4; i++) run(i & 1, i & 2, i == 3 ? 2 : 0);
+}
+
+int main(void) {
+  (void)check_seed_start();
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_goes_on),
+  };
+  return check_seed_end(cmocka_run_group_tests(tests, setup, teardown));
+}
