@@ -50,11 +50,13 @@
 #include "wh.h"
 #include "base/workers.h"
 
-#define COMPACT_RUNS 14u              // runs that a partition may have, on average
-#define COMPACT_RUNS_SPREAD 7u        // number of different limits
-#define COMPACT_SPLIT_RUNS 10u        // runs that a partition may have if only a split can make them fewer
-#define COMPACT_PART_TABLES 2u        // tables in each partition that a split makes
-#define COMPACT_UNREAD_RUNS 28u       // runs that a partition may have if merges cannot read it
+#define COMPACT_RUNS 14u         // runs that a partition may have, on average
+#define COMPACT_RUNS_SPREAD 7u   // number of different limits
+#define COMPACT_SPLIT_RUNS 10u   // runs that a partition may have if only a split can make them fewer
+#define COMPACT_PART_TABLES 2u   // tables in each partition that a split makes
+#define COMPACT_UNREAD_RUNS 28u  // runs that a partition may have if merges cannot read it
+// Runs that a partition may have between two slices of a cut (compact/cut.h): it may be damaged then, so six are left.
+#define COMPACT_CUT_RUNS 22u
 #define COMPACT_APPEND_RUNS 8u        // runs; a partition that would get more takes no new data after all of its keys
 #define COMPACT_ABORT_SHARE 16u       // a round hands back at most 1/16 of a memtable
 #define COMPACT_TABLE_MIN (8u << 20)  // bytes
@@ -239,6 +241,7 @@ struct compact_room {
   bool steps;       // merges may come before the round; else they are within it
   // private to compact/
   bool planned;
+  bool scarce;                    // the disk was full in a step
   uint64_t step;                  // bytes that the merges of one step may write, about
   struct compact_merge **merges;  // each, and the list: own memory
   uint32_t nr, at;
@@ -253,14 +256,16 @@ void compact_room_fini(struct compact_room *room);
 // written apart are in c->values and not synced: the caller syncs them before it names the version. No file leaves
 // c->values meanwhile. room: NULL, or the bound for all files. With steps the first call asks for room if its files
 // would take too much beside the old ones: *out is then NULL, and the caller runs compact_room_step, and calls again
-// with the newest version as base. If a merge cannot read a table, the call makes the round again without that merge
-// (view/part.h, P4). Joins, merges for garbage, for dropped spaces and of `whole` then leave the partition as it is.
-// New data becomes a run in its young view, or in its older view where young views are not wanted. At
-// COMPACT_UNREAD_RUNS runs the new data is merged with all runs of the young view. A partition that is away and damaged
-// is left out in the same way (view/part.h, P5 to P7). So the round fails only if a partition would have that many runs
-// all the same, or its young view cannot be opened or built, or if a partition cannot be opened for another reason than
-// damage. For want of room or memory only joins are left undone: the call makes a round that had some again without
-// them. Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
+// with the newest version as base. If a step has found the disk full, the round merges no partition as a whole that may
+// have one more run, COMPACT_CUT_RUNS at most (compact/cut.h): a later round can still cut it. If a merge cannot read a
+// table, the call makes the round again without that merge (view/part.h, P4). Joins, merges for garbage, for dropped
+// spaces and of `whole` then leave the partition as it is. New data becomes a run in its young view, or in its older
+// view where young views are not wanted. At COMPACT_UNREAD_RUNS runs the new data is merged with all runs of the young
+// view. A partition that is away and damaged is left out in the same way (view/part.h, P5 to P7). So the round fails
+// only if a partition would have that many runs all the same, or its young view cannot be opened or built, or if a
+// partition cannot be opened for another reason than damage. For want of room or memory only joins are left undone: the
+// call makes a round that had some again without them. Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or
+// REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base,
                                              const struct wh *frozen, const struct wh *spaces, bool allow_abort,
                                              struct compact_whole *whole, struct compact_room *room,

@@ -126,7 +126,7 @@ static enum remixdb_status plan_anew(const struct job *j, struct remix *whole, u
   for (uint32_t nr = 2; wants_more(best, nr, most); nr++) {
     uint32_t tables[CUT_SLICES];
     for (uint32_t i = 0; i < nr; i++) tables[i] = ranges_for(j, nr);
-    if (!group(&k, p, 0, nr) || runs_most(p, &k, 0, tables) > CUT_RUNS) break;
+    if (!group(&k, p, 0, nr) || runs_most(p, &k, 0, tables) > COMPACT_CUT_RUNS) break;
     *best = k;
   }
   return best->nr ? remix_divide(whole, ranges_for(j, best->nr), &best->keys) : REMIXDB_OK;
@@ -207,7 +207,7 @@ static void plan_behind(const struct job *j, const struct borders *b, uint32_t k
       while (part_run(p, to++)->number != k.slices[i].newest) {}
       tables[i] = tables_of(j, b, from, to);
     }
-    if (runs_most(p, &k, kept, tables) > CUT_RUNS) break;
+    if (runs_most(p, &k, kept, tables) > COMPACT_CUT_RUNS) break;
     *best = k;
   }
 }

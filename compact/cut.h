@@ -14,8 +14,9 @@
 // each slice.
 //
 // Invariants
-//   C1  After each slice the partition is a partition like others, which has more runs: CUT_RUNS at most, by the plan.
-//       A cut that is given up, or ends with the process, leaves nothing to finish. A later round decides anew (C7).
+//   C1  After each slice the partition is a partition like others. It has more runs, COMPACT_CUT_RUNS at most, by the
+//       plan. A cut that is given up, or ends with the process, leaves nothing to finish. A later round decides anew
+//       (C7).
 //   C2  The runs of a slice are known by the numbers of the oldest and the newest. If the partition has them no longer,
 //       the slice is left out. The last slice is made only if each table of the others lies between two cuts.
 //   C3  A slice leaves out the records that newer runs of the older view hide, although these runs take no part. If
@@ -38,7 +39,6 @@
 #include "compact/job.h"
 
 #define CUT_SLICES 4u  // at most
-#define CUT_RUNS 22u   // so that six are left below COMPACT_UNREAD_RUNS: a partition between two slices may be damaged
 
 struct cut;
 // Plans the cut of a job's partition, which a merge of all runs is decided for, into the fewest slices of at most

@@ -67,6 +67,7 @@ struct job {
   bool all;                 // all runs of all of its partitions are merged
   bool pieces;              // as the round's
   uint64_t now;             // as the round's
+  bool scarce;              // as the round's
   struct packing *pack;     // the round's
   _Atomic bool *failed;     // the round's
   bool hid;                 // some record that had expired became a tombstone, or went
@@ -136,6 +137,7 @@ struct round {
   uint64_t now;         // when the call began, for part_is_left: all tries leave out what one of them has marked
   bool retry;           // a try of the same round has failed, and left `again`
   bool again;           // the round has failed, and the next one can leave undone what it failed by
+  bool scarce;          // the disk was full in a step for the round
   bool joins_left;      // these are joins, which may have taken the room or the memory
 };
 // Takes part in the round.

@@ -247,6 +247,8 @@ static void decide(struct job *j) {
     return;
   }
   uint32_t take = part_runs(p) + fresh > compact_run_limit(c, p, j->bytes) ? merge_depth(j, fresh) : 0;
+  // a merge of the whole needs more room than the step that had none; a later round can still cut the partition (C1)
+  if (unlikely(j->scarce) && take == part_runs(p) && take + fresh <= COMPACT_CUT_RUNS) take = 0;
   j->young = take <= part_young_runs(p) && fits_young(j);
   // a young view that does not stay becomes a table of the older view
   if (!j->young && take < part_young_runs(p)) take = part_young_runs(p);
@@ -284,6 +286,7 @@ static struct job *add_job(struct round *r, const struct round_tree *tree, uint3
                     .nr_parts = nr_parts,
                     .pieces = r->pieces,
                     .now = r->now,
+                    .scarce = r->scarce,
                     .failed = &r->failed};
   for (uint32_t i = part; i < part + nr_parts; i++) {
     j->bytes += tree->fresh[i].bytes + tree->fresh[i].behind_bytes;

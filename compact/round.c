@@ -665,6 +665,7 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
   *out = NULL;
   do {
     r = (struct round){.c = c, .self = self, .whole = whole, .now = now, .retry = r.again};
+    r.scarce = room && room->scarce;
     r.trees[TREE_UNNAMED].frozen = frozen;
     r.trees[TREE_SPACES].frozen = spaces;
     s = memtable_round(&r, base, allow_abort, whole, room, out);
@@ -752,6 +753,7 @@ enum remixdb_status compact_room_step(struct compact *c, struct worker *self, st
   while (!*out && room->at < room->nr) {
     struct round r = {.c = c, .self = self, .garbage = true, .room = room, .now = now};
     const enum remixdb_status s = scan_round_once(&r, base, out);
+    room->scarce = room->scarce || s == REMIXDB_NOSPACE;
     if (s != REMIXDB_OK && (!r.again || is_want(s))) return s;
   }
   return REMIXDB_OK;

@@ -101,8 +101,8 @@ static enum remixdb_status compact_frozen(struct xdb *x, struct worker *w, const
 static bool may_end(enum remixdb_status s) { return s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM; }
 
 // Merges for the round that has asked for room. Each step installs its version, so that what it replaced goes. On a
-// full disk the round goes on without the rest: it may need less than a step. Where a step fails otherwise, the
-// memtable does not need it either.
+// full disk the round goes on without the rest: it needs less than a step, because it merges no partition as a whole
+// that can wait for that (room.scarce). Where a step fails otherwise, the memtable does not need it either.
 static enum remixdb_status run_room_steps(struct xdb *x, struct worker *w, struct compact_room *room) {
   struct version *next = NULL;
   enum remixdb_status s, made;

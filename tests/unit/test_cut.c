@@ -177,7 +177,7 @@ static void test_slices(void **state) {
     }
     assert_int_equal(w.next->nr_parts, 1);
     const struct part *const p = w.next->parts[0];
-    assert_true(part_runs(p) <= CUT_RUNS && part_run(p, part_runs(p) - 1) == newest);
+    assert_true(part_runs(p) <= COMPACT_CUT_RUNS && part_run(p, part_runs(p) - 1) == newest);
     for (uint32_t r = 0; r < tables; r++) assert_ptr_equal(part_run(p, r), first[r]);
     while (part_run(p, tables)->number > newest->number) tables++;
     assert_true(part_runs(p) - tables < old);
@@ -268,7 +268,7 @@ static void test_many_runs(void **state) {
     for (w.step = true;;) {
       OK(round_try(&w));
       if (!w.next) break;
-      assert_true(part_runs(w.next->parts[0]) <= CUT_RUNS);
+      assert_true(part_runs(w.next->parts[0]) <= COMPACT_CUT_RUNS);
       world_install_step(&w);
     }
     finish(&w);
@@ -356,7 +356,7 @@ static void test_full_disk(void **state) {
       assert_true(left > 0 && left <= CUT_SLICES);
       for (uint32_t i = 0; i < left; i++) {
         for (uint32_t t = 0; t < nr; t++) assert_true(has_table(w.base, made[t]));
-        assert_true(part_runs(w.base->parts[0]) <= CUT_RUNS);
+        assert_true(part_runs(w.base->parts[0]) <= COMPACT_CUT_RUNS);
         make_steps(&w, 1);
       }
       for (uint32_t t = 0; t < nr; t++) assert_true(has_table(w.base, made[t]));
@@ -366,6 +366,65 @@ static void test_full_disk(void **state) {
       world_fini(&w);
     }
   printf("%u slices that failed\n", cases);
+}
+
+// The disk is full in a slice, so the cut is given up.
+static void fail_slice(struct world *w) {
+  fault_io_set(FAULT_WRITE, 2, true);
+  assert_int_equal(round_try(w), REMIXDB_NOSPACE);
+  assert_true(fault_io_end());
+  w->step = false;
+}
+
+// The round that has asked for a slice that found the disk full needs room for its new data and a view: it does not
+// split the partition, and leaves what earlier slices have made. A later round goes on with the cut, also after several
+// such rounds. Where the partition would have too many runs, the round is as it was planned.
+static void run_full_round(uint32_t rounds) {
+  enum { SHARES = 40 };
+  struct world w;
+  uint32_t done = 0, slices;
+  cut_init(&w, 6000, 0, 35, 600);
+  w.room.beside = 1 << 30;
+  load_shares(&w, SHARES);
+  slices = ask(&w);
+  assert_true(slices > 2);
+  make_steps(&w, 1);
+  for (; done < rounds; done++) {
+    const uint64_t minors = atomic_load(&w.c.stats.kinds[COMPACT_MINOR]);
+    const uint32_t before = part_runs(w.base->parts[0]);
+    uint64_t fresh = 0;
+    fail_slice(&w);
+    const uint64_t made = atomic_load(&w.c.stats.table_bytes);
+    OK(round_try(&w));
+    world_install(&w);
+    forget(&w);
+    if (atomic_load(&w.c.stats.kinds[COMPACT_SPLIT])) break;
+    const struct part *const p = w.base->parts[0];
+    for (uint32_t r = before; r < part_runs(p); r++) fresh += part_run(p, r)->file_size;
+    assert_true(w.base->nr_parts == 1 && atomic_load(&w.c.stats.kinds[COMPACT_MINOR]) == minors + 1);
+    assert_true(part_runs(p) > before && part_runs(p) <= COMPACT_CUT_RUNS);
+    assert_int_equal(atomic_load(&w.c.stats.table_bytes) - made, fresh);
+    put_share(&w, RUNS + 1 + done, SHARES);
+    slices = ask(&w);
+    assert_true(slices > 0);
+  }
+  if (done == rounds) {
+    make_steps(&w, slices);
+    assert_int_equal(cuts_of(&w), 1);
+    finish(&w);
+  } else {
+    assert_int_equal(cuts_of(&w), 0);
+    printf("%u rounds beside a full disk\n", done);
+  }
+  assert_true(w.base->nr_parts >= 3 && (rounds < 20) == (done == rounds) && (rounds < 20 || done > 4));
+  world_fini(&w);
+}
+
+static void test_full_round(void **state) {
+  (void)state;
+  run_full_round(1);
+  run_full_round(3);
+  run_full_round(20);
 }
 
 // The oldest runs have no keys in common. The cut keeps them only where the ranges between them are neither small nor
@@ -753,7 +812,7 @@ int main(void) {
       cmocka_unit_test(test_same_age),    cmocka_unit_test(test_erased),      cmocka_unit_test(test_young),
       cmocka_unit_test(test_paged),       cmocka_unit_test(test_lost_narrow), cmocka_unit_test(test_hidden),
       cmocka_unit_test(test_overwritten), cmocka_unit_test(test_tombstones),  cmocka_unit_test(test_full_disk),
-      cmocka_unit_test(test_uneven),
+      cmocka_unit_test(test_full_round),  cmocka_unit_test(test_uneven),
   };
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }
