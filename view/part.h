@@ -12,7 +12,7 @@
 //       They never change after that. So a reader that loads `remix` with acquire, and finds it, has both. A reader
 //       that does not find `remix` uses nothing of `young`. Only a partition without files has no `remix` for ever.
 //   P2  A partition that cannot be opened stays away. Each use tries again, and fails with what is wrong. A round is an
-//       exception: it holds a damaged partition (part_hold). Until the end of the round each use fails at once, with
+//       exception: it holds a damaged partition (part_try). Until the end of the round each use fails at once, with
 //       what the round has found, so the partition stays away for all of the round.
 //   P3  `quick` is a copy of fields of `remix`, or empty: the partition is empty, away or paged, or the anchors of its
 //       view have no quick search (anchors_quick_set). It is written before `remix`, so a reader who has found `remix`
@@ -30,7 +30,7 @@
 //       older view. If that succeeds, the next version has an ordinary partition in its place.
 //   P6  Partitions that have the same older view share it (struct part_older), so a process opens its files once. Its
 //       files are made obsolete only when they were opened: by a round that has merged them.
-//   P7  Who plans a round must not take a partition that is away for an empty one: it has no `remix`, and part_runs
+//   P7  The plan of a round must not take a partition that is away for an empty one: it has no `remix`, and part_runs
 //       counts only the tables of its open young view. part_is_empty tells the difference, part_older_tables counts the
 //       tables of the older view. Only the young view of such a partition may be merged or built. The partition stays
 //       in each next version, with all the files that it had, until it is opened.
