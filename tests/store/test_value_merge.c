@@ -132,13 +132,12 @@ static void settle(void) {
   }
 }
 
-// Scans until the values lie in order. Returns how many passes that took.
-static uint32_t scan_until_ordered(void) {
-  for (uint32_t n = 1;; n++) {
+// Scans until the values lie in order. For ever: the alarm ends it. A merge without room waits for a second, so the
+// number of scans depends on the machine.
+static void scan_until_ordered(void) {
+  for (uint32_t n = 1; passes(false) > 2 * KEYS / 10; n++) {
     (void)passes(n % 3 == 0);
     settle();
-    if (passes(false) <= 2 * KEYS / 10) return n;
-    CHECK(n < 60);
   }
 }
 
@@ -154,7 +153,7 @@ static void test_order(void **state) {
   memcpy(then, now, sizeof(then));
   GOOD((snap = remixdb_snapshot(r)) != NULL);
   GOOD((old = remixdb_snapshot_ref(snap)) != NULL);
-  (void)scan_until_ordered();
+  scan_until_ordered();
   const uint64_t moved = again();
   CHECK(moved >= before / 2 && figure("compaction.scan_merges") > 0 && figure("compaction.failed") == 0);
   // Scans end to pay for more when all values lie in order.
@@ -399,7 +398,7 @@ static void test_large(void **state) {
   for (uint32_t turn = 0; turn < 2; turn++) {
     load_large();
     if (turn) atomic_store(&x->compact.values_room, (uint64_t)NR * LEN / 100 * 27);
-    for (uint32_t n = 0; scan_large() > NR / 5; n++) CHECK(n < 200);
+    while (scan_large() > NR / 5) continue;  // for ever: the alarm ends it
     CHECK(again() >= NR / 2);
     close_it();
     if (turn == 0) setup_again();
@@ -426,8 +425,8 @@ static void test_room(void **state) {
   static const uint64_t live = (uint64_t)NR * LEN;
   load_large();
   collect_stop(x);
-  for (uint32_t n = 0; again() <= NR / 3; n++) CHECK(scan_large() > 0 && n < 60);
-  for (uint32_t n = 0; !all_wait(); n++) CHECK(scan_large() > 0 && n < 60);
+  while (again() <= NR / 3) CHECK(scan_large() > 0);
+  while (!all_wait()) CHECK(scan_large() > 0);
   const uint64_t room = figure("values.room"), moved = again();
   CHECK_SAYS(room <= live / 100 * 155, "%llu of %llu", (unsigned long long)room, (unsigned long long)live);
   CHECK_SAYS(moved <= NR / 8 * 5, "%llu", (unsigned long long)moved);
@@ -442,8 +441,7 @@ static void test_full_disk(void **state) {
   load();
   simdisk_space(disk, 200000);
   expect_value_merges(x, 300000);  // of one of 64 spans: many scans
-  for (uint32_t n = 0; figure("compaction.failed") == 0; n++) {
-    CHECK(n < 100);
+  while (figure("compaction.failed") == 0) {
     (void)passes(false);
     settle();
   }
@@ -453,7 +451,7 @@ static void test_full_disk(void **state) {
   CHECK_SAYS(figure("compaction.failed") <= failed + 3 * REMIX_SPANS, "%llu, then %llu", (unsigned long long)failed,
              (unsigned long long)figure("compaction.failed"));
   simdisk_space(disk, UINT64_MAX);
-  (void)scan_until_ordered();
+  scan_until_ordered();
   GOOD(remixdb_verify(r));
   close_it();
   simdisk_destroy(disk);
@@ -488,8 +486,7 @@ static void test_damage(void **state) {
   CHECK(close(fd) == 0);
   xdb_iter_destroy(it);
   expect_value_merges(x, 200000);
-  for (uint32_t n = 0; again() <= KEYS / 2; n++) {
-    CHECK(n < 100);
+  while (again() <= KEYS / 2) {
     OK(xdb_iter_create(r, &it));
     OK(xdb_iter_seek(it, kref("", 0)));
     for (uint32_t i = 0; i < KEYS; i++) {
@@ -521,6 +518,7 @@ int main(void) {
   check_seed = check_seed_start();
   rng = check_seed;
   val = malloc(MOST);
+  hang_alarm();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_order, setup, teardown),
       cmocka_unit_test_setup_teardown(test_no_debt, setup, teardown),
