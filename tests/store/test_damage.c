@@ -5,6 +5,10 @@
 #include "tests/lib/check.h"
 #include "tests/lib/sample.h"
 
+#include "log/state.h"
+#include "tests/lib/slow.h"
+#include "xdb.h"
+
 // An open of dir must fail with one of two statuses, name the file, and change nothing.
 static void check_refused(const char *dir, enum remixdb_status s, enum remixdb_status or_s, const char *name,
                           const char *what) {
@@ -189,6 +193,19 @@ static void test_flips_compressed(void **state) {
   flip_all_over(sample_zstd, "flips-zstd");
 }
 
+// Tells whether all that was written is durable, and the log's watermark says so.
+static bool log_rests(struct xdb *x) {
+  struct wal *const w = x->wal;
+  uint64_t durable = 0, sequence = 1;
+  (void)pthread_mutex_lock(&w->admin);
+  lib_lock(&w->lock);
+  const bool marked = w->active->level.gen == w->active->h.gen && w->active->level.end == w->active->durable;
+  lib_unlock(&w->lock);
+  (void)pthread_mutex_unlock(&w->admin);
+  return marked && remixdb_figure(x, "log.durable_sequence", &durable) && remixdb_figure(x, "sequence", &sequence) &&
+         durable == sequence;
+}
+
 // A log that is broken in the middle is not the same as one that ends early.
 static void test_damaged_log(void **state) {
   (void)state;
@@ -206,7 +223,8 @@ static void test_damaged_log(void **state) {
       sample_put(r, i);
       if (i % 50 == 49 && !remixdb_sync(r)) _exit(1);
     }
-    (void)sleep(3);
+    (void)alarm(SLOW_HANG_S);
+    while (!log_rests(x)) time_sleep_ns(10000000);
     _exit(0);
   }
   int status;

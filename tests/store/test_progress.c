@@ -12,10 +12,19 @@
 
 static struct env slow;  // real files, whose syncs take a while: so does each round
 static _Atomic uint32_t sync_ms;
+static _Atomic uint32_t reports;         // reports of the call
+static _Atomic uint32_t reports_wanted;  // syncs of workers wait for so many
+static pthread_t caller;
+
+#define LONG_NS 20000000000ull  // a sync does not wait longer than that for reports
 
 static int slow_sync(struct env *e, int fd) {
   (void)e, (void)fd;
   time_sleep_ns((uint64_t)atomic_load(&sync_ms) * 1000000);
+  const uint64_t until = time_ns() + LONG_NS;
+  while (!pthread_equal(pthread_self(), caller) && atomic_load(&reports) < atomic_load(&reports_wanted) &&
+         time_ns() < until)
+    time_sleep_ns(1000000);
   return 0;
 }
 
@@ -49,6 +58,7 @@ struct told {
 static bool hear(void *priv, const char *what, uint64_t done, uint64_t total) {
   struct told *const t = priv;
   t->nr++;
+  atomic_store(&reports, t->nr);
   const bool right = strcmp(what, t->what) == 0 && pthread_equal(pthread_self(), t->thread) &&
                      (t->nr > 1 || done == 0) && done >= t->done && (total == 0 || done <= total);
   if (!right)
@@ -68,6 +78,7 @@ static bool hear(void *priv, const char *what, uint64_t done, uint64_t total) {
 
 static void listen(struct xdb *x, struct xdb_ref *ref, struct told *t, const char *what, uint32_t give_up_at) {
   *t = (struct told){.x = x, .what = what, .thread = pthread_self(), .give_up_at = give_up_at};
+  atomic_store(&reports, 0);
   remixdb_progress(ref, hear, t);
 }
 
@@ -167,6 +178,7 @@ static void test_waiting_is_told(void **state) {
   struct xdb *const x = open_slow(1, true);
   struct xdb_ref *const r = remixdb_ref(x), *const other = remixdb_ref(x);
   CHECK(r && other);
+  caller = pthread_self();
   for (uint32_t n = 0; n < 4; n++) {
     const uint32_t c = n % 2;
     atomic_store(&sync_ms, 0);
@@ -177,7 +189,9 @@ static void test_waiting_is_told(void **state) {
     struct told t;
     listen(x, r, &t, calls[c].what, 0);
     t.other = n < 2 ? NULL : other;  // which waits for the round in the function, so that there are fewer reports
+    atomic_store(&reports_wanted, n < 2 ? 3 : 2);  // and one at the end
     CHECK(calls[c].fn(r));
+    atomic_store(&reports_wanted, 0);
     check_told(&t, true);
     CHECK(t.nr >= (n < 2 ? 4u : 3u));
   }
