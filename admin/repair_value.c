@@ -95,8 +95,8 @@ static enum remixdb_status read_at(struct value_file *f, const struct value_ref 
   return s;
 }
 
-// Tells whether CURRENT says that no reader finds a table's record with this reference: its file was collected, and the
-// value was not moved.
+// Tells whether CURRENT says that no reader finds a table's record with this reference, to which no index leads: its
+// file was collected, and the value was not moved.
 static bool is_hidden(const struct repair *p, const struct value_ref *to) {
   const struct version_names *const c = p->current;
   bool moved = false;
@@ -124,15 +124,17 @@ enum remixdb_status repair_value(struct repair *p, const struct kv_rec *rec, uin
   if (s == REMIXDB_OK || is_fatal(s)) return s;
   struct err_saved first;
   err_save(&first, s);
+  bool moved_any = false;
   s = p->searched ? REMIXDB_OK : find_indexes(p);
   if (s != REMIXDB_OK) return s;
   for (uint32_t i = 0; i < p->nr_indexes; i++) {
     struct value_ref moved = to;
     if (p->indexes[i]->number != to.file || !value_index_find(p->indexes[i], &moved)) continue;
+    moved_any = true;
     if ((s = read_at(p->indexes[i]->file, &moved, key, val_out)) == REMIXDB_OK || is_fatal(s)) return s;
     err_save(&first, s);  // the copy is damaged; another one may not be
   }
-  *hidden_out = is_hidden(p, &to);
+  *hidden_out = !moved_any && is_hidden(p, &to);
   return err_raise(&first);
 }
 

@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 
+#include "admin/repair.h"
 #include "store/collect.h"
 #include "value/move.h"
 
@@ -371,6 +372,39 @@ static void flip(const char *path, long at) {
   CHECK(fseek(f, at, SEEK_SET) == 0 && fputc(c ^ 16, f) != EOF && fclose(f) == 0);
 }
 
+// A repair counts moved values that are damaged as lost, although their collected file is gone.
+static void test_repair_moved(void **state) {
+  (void)state;
+  begin(0, REMIXDB_COMPRESSION_NONE);
+  (void)collect(2, 3);
+  // All values that the last collection moved live. They get damaged.
+  const struct value_moves *const moves = &xdb_super(x)->version->moves;
+  const struct value_index *newest = moves->nr ? moves->all[0] : NULL;
+  for (uint32_t i = 1; i < moves->nr; i++)
+    if (moves->all[i]->file->number > newest->file->number) newest = moves->all[i];
+  CHECK(newest && newest->nr <= 2 * KEYS);
+  const uint32_t nr = newest->nr;
+  char path[2 * TEMP_DIR];
+  static long places[2 * KEYS];
+  (void)snprintf(path, sizeof(path), "%s", newest->file->path);
+  for (uint32_t i = 0; i < nr; i++)
+    places[i] = (long)value_moved_get(newest->entries + i * VALUE_MOVED).to + 1000;  // within the value
+  close_it();
+  for (uint32_t i = 0; i < nr; i++) flip(path, places[i]);
+  open_it(0, REMIXDB_COMPRESSION_NONE);
+  uint32_t bad = 0;
+  for (uint32_t i = 0; i < 2 * KEYS; i++) {
+    char k[16];
+    const uint32_t klen = key_of(i, k);
+    bad += !remixdb_get(ref_of(i, r, spaced), k, klen, got, NULL);
+  }
+  CHECK(bad > 0);
+  close_it();
+  struct repair_report rep;
+  OK(repair_store(quick_env(), dir, &rep));
+  CHECK_SAYS(rep.records_lost >= bad, "%llu of %u", (unsigned long long)rep.records_lost, bad);
+}
+
 // The place of the last key in the first part of the file.
 static long place_of_key(FILE *f) {
   static char buf[MIDDLE];
@@ -572,6 +606,34 @@ static void test_not_counted(void **state) {
   simdisk_destroy(e);
 }
 
+// A repair counts a damaged value as lost that only the log refers to, in a file that CURRENT does not name.
+static void test_repair_logged(void **state) {
+  (void)state;
+  struct remixdb_opts o = small_opts(0);
+  struct simdisk *const d = simdisk_create();
+  struct xdb *y;
+  struct repair_report rep;
+  char k[16];
+  OK(xdb_open("/store", &o, simdisk_env(d), &y));
+  tune(y);
+  struct xdb_ref *const a = remixdb_ref(y);
+  for (uint32_t i = 0; i < 80; i++) {
+    fill(i, 1);
+    GOOD(remixdb_put(a, k, key_of(i, k), val, len_of(i, 1)));
+    if (i == 7) GOOD(remixdb_flush(a));
+  }
+  GOOD(remixdb_sync(a));
+  struct simdisk *const e = simdisk_crash(d, 1);
+  remixdb_unref(a);
+  OK(xdb_close(y));
+  simdisk_destroy(d);
+  (void)key_of(79, k);
+  CHECK(flip_head(e, k) == 1);
+  OK(repair_store(simdisk_env(e), "/store", &rep));
+  CHECK_SAYS(rep.records_lost == 1, "%llu", (unsigned long long)rep.records_lost);
+  simdisk_destroy(e);
+}
+
 // A compaction that cannot read one table collects the garbage of value files all the same, and then fails.
 static void test_damaged_table(void **state) {
   (void)state;
@@ -615,6 +677,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_snapshots, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_checkpoint, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_repair, collect_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_repair_moved, collect_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_repair_logged, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_stuck, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_lost_tail, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_not_counted, collect_setup, teardown),
