@@ -195,6 +195,7 @@ enum remixdb_status run_close(struct run *r) {
   for (uint32_t k = 0; k < COMPACT_KINDS; k++) counts.kinds[k] += atomic_load(&r->x->compact.stats.kinds[k]);
   counts.scan_merges += atomic_load(&r->x->compact.stats.scan_merges);
   counts.young += atomic_load(&r->x->compact.stats.young);
+  counts.part_cuts += atomic_load(&r->x->compact.stats.cuts);
   counts.joined += atomic_load(&r->x->compact.stats.joined);
   counts.emptied += atomic_load(&r->x->compact.stats.emptied);
   counts.apart += atomic_load(&r->x->compact.stats.apart);

@@ -29,7 +29,7 @@
 extern struct life_counts {
   uint64_t cuts, calls, recoveries, torn_openings, faults;
   uint64_t hit;  // faults that made a call fail
-  uint64_t kinds[COMPACT_KINDS], scan_merges, young, joined, emptied;
+  uint64_t kinds[COMPACT_KINDS], scan_merges, young, joined, emptied, part_cuts;
   uint64_t apart;  // values that rounds wrote apart,
   uint64_t again;  // and those that value merges wrote again
   // of the calls that succeeded: ingests, values of at least VALUE_LARGE put, values read in pieces, counts,

@@ -140,10 +140,11 @@ static void test_power_cuts(void **state) {
     if (nr >= 40) assert_true(counts.kinds[k] > 0);  // otherwise the cuts are not where they should be
   }
   print_message(
-      "; %llu merged for scans, %llu joined, %llu left empty, %llu young views made, %llu values written apart "
-      "by rounds, %llu again\n",
-      (unsigned long long)counts.scan_merges, (unsigned long long)counts.joined, (unsigned long long)counts.emptied,
-      (unsigned long long)counts.young, (unsigned long long)counts.apart, (unsigned long long)counts.again);
+      "; %llu merged for scans, %llu cut, %llu joined, %llu left empty, %llu young views made, %llu values written "
+      "apart by rounds, %llu again\n",
+      (unsigned long long)counts.scan_merges, (unsigned long long)counts.part_cuts, (unsigned long long)counts.joined,
+      (unsigned long long)counts.emptied, (unsigned long long)counts.young, (unsigned long long)counts.apart,
+      (unsigned long long)counts.again);
   if (nr >= 40) assert_true(counts.scan_merges > 0 && counts.young > 0 && counts.apart > 1000 && counts.joined > 0);
   if (nr >= 40) assert_true(counts.collections > 0 && counts.moved > 0 && counts.again > 0);
   print_message("%llu collections of garbage moved %llu bytes\n", (unsigned long long)counts.collections,

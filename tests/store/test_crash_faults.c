@@ -96,17 +96,17 @@ static void fault_seed(uint64_t s) {
 static void test_faults(void **state) {
   (void)state;
   const uint64_t first = first_seed(), nr = nr_seeds(150);
-  counts.scan_merges = counts.apart = counts.again = counts.joined = counts.emptied = 0;
+  counts.scan_merges = counts.part_cuts = counts.apart = counts.again = counts.joined = counts.emptied = 0;
   for (uint64_t s = first; s < first + nr; s++) fault_seed(s);
-  print_message("%llu faults, %llu of them made calls fail; %llu merged for scans, %llu joined, %llu left empty; %llu "
-                "collections moved %llu bytes\n",
+  print_message("%llu faults, %llu of them made calls fail; %llu merged for scans, %llu cut, %llu joined, %llu left "
+                "empty; %llu collections moved %llu bytes\n",
                 (unsigned long long)counts.faults, (unsigned long long)counts.hit,
-                (unsigned long long)counts.scan_merges, (unsigned long long)counts.joined,
-                (unsigned long long)counts.emptied, (unsigned long long)counts.collections,
-                (unsigned long long)counts.moved);
+                (unsigned long long)counts.scan_merges, (unsigned long long)counts.part_cuts,
+                (unsigned long long)counts.joined, (unsigned long long)counts.emptied,
+                (unsigned long long)counts.collections, (unsigned long long)counts.moved);
   if (nr >= 40)
     assert_true(counts.scan_merges > 0 && counts.apart > 1000 && counts.again > 0 && counts.collections > 0);
-  if (nr >= 40) assert_true(counts.joined > 0);
+  if (nr >= 40) assert_true(counts.joined > 0 && counts.part_cuts > 0);
 }
 
 static uint64_t threads, threads_fail_at, threads_fail_nr;
