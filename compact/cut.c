@@ -16,7 +16,7 @@
 // Runs that are merged together.
 struct slice {
   uint64_t oldest, newest;  // numbers of tables of the older view
-  uint64_t bytes;
+  uint64_t bytes;           // that the slice writes, about
 };
 
 struct cut {
@@ -53,17 +53,24 @@ static uint32_t places(const struct part *p, uint32_t *out) {
   return nr;
 }
 
-static uint64_t bytes_of(const struct remix *x, uint32_t from, uint32_t to) {
+// The bytes that a slice of these runs writes, about. hidden: how many records of each run it leaves out (C3).
+static uint64_t bytes_of(const struct remix *x, const uint32_t *hidden, uint32_t from, uint32_t to) {
   uint64_t sum = 0;
-  for (uint32_t r = from; r < to; r++) sum += run_bytes(x->runs[r]);
+  for (uint32_t r = from; r < to; r++) {
+    const struct sst *const t = x->runs[r];
+    const uint64_t gone = hidden[r] < t->nr_records ? hidden[r] : t->nr_records;
+    sum += (uint64_t)((double)run_bytes(t) / (double)t->nr_records * (double)(t->nr_records - gone));
+  }
   return sum;
 }
 
-// Divides the older view's runs, behind the `from` oldest, into nr slices of about the same bytes. The last one has the
-// young view, too. Returns false if there are too few runs.
-static bool group(struct cut *k, const struct part *p, uint32_t from, uint32_t nr) {
+// Divides the older view's runs, behind the `from` oldest, into nr slices that write about the same bytes. The last one
+// has the young view, too. Returns false if there are too few runs.
+static bool group(struct cut *k, const struct part *p, const uint32_t *hidden, uint32_t from, uint32_t nr) {
   const struct remix *const x = part_remix(p);
-  const uint64_t all = plan_part_bytes(p) - bytes_of(x, 0, from);
+  uint64_t young = 0;
+  for (uint32_t r = part_old_runs(p); r < part_runs(p); r++) young += run_bytes(part_run(p, r));
+  const uint64_t all = bytes_of(x, hidden, from, x->nr_runs) + young;
   uint32_t ends[REMIX_RUNS_MAX], at = 0;
   const uint32_t nr_ends = places(p, ends);
   uint64_t sum = 0;
@@ -74,7 +81,7 @@ static bool group(struct cut *k, const struct part *p, uint32_t from, uint32_t n
     struct slice *const s = &k->slices[i];
     s->oldest = x->runs[from]->number;
     for (uint32_t least = at + 1, left = nr - 1 - i; at < nr_ends - left; at++) {  // each later slice needs something
-      const uint64_t more = bytes_of(x, from, ends[at]);
+      const uint64_t more = bytes_of(x, hidden, from, ends[at]);
       if (left && at >= least && sum + s->bytes + more / 2 > all * (i + 1) / nr) break;  // half of it would be too much
       s->bytes += more;
       from = ends[at];
@@ -82,7 +89,7 @@ static bool group(struct cut *k, const struct part *p, uint32_t from, uint32_t n
     s->newest = x->runs[from - 1]->number;
     sum += s->bytes;
   }
-  for (uint32_t r = part_old_runs(p); r < part_runs(p); r++) k->slices[nr - 1].bytes += run_bytes(part_run(p, r));
+  k->slices[nr - 1].bytes += young;
   return true;
 }
 
@@ -120,13 +127,14 @@ static bool wants_more(const struct cut *best, uint32_t nr, uint64_t most) {
   return nr <= CUT_SLICES && (best->nr == 0 || largest(best) > most);
 }
 
-static enum remixdb_status plan_anew(const struct job *j, struct remix *whole, uint64_t most, struct cut *best) {
+static enum remixdb_status plan_anew(const struct job *j, struct remix *whole, const uint32_t *hidden, uint64_t most,
+                                     struct cut *best) {
   const struct part *const p = old_part(j);
   struct cut k;
   for (uint32_t nr = 2; wants_more(best, nr, most); nr++) {
     uint32_t tables[CUT_SLICES];
     for (uint32_t i = 0; i < nr; i++) tables[i] = ranges_for(j, nr);
-    if (!group(&k, p, 0, nr) || runs_most(p, &k, 0, tables) > COMPACT_CUT_RUNS) break;
+    if (!group(&k, p, hidden, 0, nr) || runs_most(p, &k, 0, tables) > COMPACT_CUT_RUNS) break;
     *best = k;
   }
   return best->nr ? remix_divide(whole, ranges_for(j, best->nr), &best->keys) : REMIXDB_OK;
@@ -197,12 +205,13 @@ static uint32_t tables_of(const struct job *j, const struct borders *b, uint32_t
 }
 
 // Plans slices behind the oldest `kept` runs.
-static void plan_behind(const struct job *j, const struct borders *b, uint32_t kept, uint64_t most, struct cut *best) {
+static void plan_behind(const struct job *j, const struct borders *b, const uint32_t *hidden, uint32_t kept,
+                        uint64_t most, struct cut *best) {
   const struct part *const p = old_part(j);
   struct cut k;
   for (uint32_t nr = 1; wants_more(best, nr, most); nr++) {
     uint32_t tables[CUT_SLICES];
-    if (!group(&k, p, kept, nr)) break;
+    if (!group(&k, p, hidden, kept, nr)) break;
     for (uint32_t i = 0, from = kept, to = kept; i + 1 < nr; i++, from = to) {
       while (part_run(p, to++)->number != k.slices[i].newest) {}
       tables[i] = tables_of(j, b, from, to);
@@ -238,19 +247,17 @@ static bool clean(const struct remix *x, uint32_t nr, const uint32_t *hidden) {
 }
 
 // best->nr 0: the oldest runs have no such keys.
-static enum remixdb_status plan_again(const struct job *j, struct remix *whole, uint64_t most, struct cut *best) {
+static enum remixdb_status plan_again(const struct job *j, struct remix *whole, const uint32_t *hidden, uint64_t most,
+                                      struct cut *best) {
   const struct remix *const x = part_remix(old_part(j));
   uint32_t ends[REMIX_RUNS_MAX];
-  const uint32_t *hidden;
   struct borders b;
   for (uint32_t i = places(old_part(j), ends); i-- > 0;) {
     if (ends[i] < 2 || ends[i] == x->nr_runs) continue;
     borders_of(x, ends[i], &b);
     if (b.nr == 0 || !even(j, whole, &b)) continue;
-    const enum remixdb_status s = remix_hidden(whole, &hidden);
-    if (s != REMIXDB_OK) return s;
     if (!clean(x, ends[i], hidden)) continue;
-    plan_behind(j, &b, ends[i], most, best);
+    plan_behind(j, &b, hidden, ends[i], most, best);
     if (best->nr) return copy_keys(&b, &best->keys);
   }
   return REMIXDB_OK;
@@ -259,8 +266,10 @@ static enum remixdb_status plan_again(const struct job *j, struct remix *whole, 
 // Plans with a view that is not paged.
 static enum remixdb_status plan_by(const struct job *j, struct remix *whole, uint64_t most, struct cut **out) {
   struct cut best = {.nr = 0};
-  enum remixdb_status s = plan_again(j, whole, most, &best);
-  if (s == REMIXDB_OK && best.nr == 0) s = plan_anew(j, whole, most, &best);
+  const uint32_t *hidden;
+  enum remixdb_status s = remix_hidden(whole, &hidden);
+  if (s == REMIXDB_OK) s = plan_again(j, whole, hidden, most, &best);
+  if (s == REMIXDB_OK && best.nr == 0) s = plan_anew(j, whole, hidden, most, &best);
   if (s != REMIXDB_OK || best.keys.nr == 0) {
     mem_free(best.keys.keys);
     return s;

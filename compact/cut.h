@@ -41,13 +41,13 @@
 #define CUT_SLICES 4u  // at most
 
 struct cut;
-// Plans the cut of a job's partition, which a merge of all runs is decided for, into the fewest slices of at most
-// `most` bytes each, or into as many as C1 allows: two or more, or one that ends an earlier cut (C7). *out NULL: it
-// cannot be cut. Fails with REMIXDB_NOMEM, or as remix_divide does.
+// Plans the cut of a job's partition, which a merge of all runs is decided for, into the fewest slices that write at
+// most `most` bytes each, or into as many as C1 allows: two or more, or one that ends an earlier cut (C7). *out NULL:
+// it cannot be cut. Fails with REMIXDB_NOMEM, or as remix_divide does.
 MUST_CHECK enum remixdb_status cut_plan(const struct job *j, uint64_t most, struct cut **out);
 void cut_destroy(struct cut *k);  // NULL is allowed
 uint32_t cut_slices(const struct cut *k);
-// The bytes of a slice's runs.
+// The bytes of tables that a slice writes, about: those of its runs without the records that it leaves out (C3).
 uint64_t cut_bytes(const struct cut *k, uint32_t slice);
 // Decides that a job without new data makes a slice. k outlives the job. Returns false if the slice is left out (C2).
 bool cut_decide(struct job *j, const struct cut *k, uint32_t slice);

@@ -175,9 +175,8 @@ static enum remixdb_status plan_cut(const struct compact_room *room, const struc
   const uint64_t left = room_left(o, room), view = part_remix(old_part(j))->file_size;  // each slice writes one
   *out = NULL;
   if (c->g.live < from * room->step || on_disk(c->g.live) <= left || drops_more(c)) return REMIXDB_OK;
-  const double most = left > view ? (double)(left - view) / 9 * 8 : 0;  // on_disk adds as much
-  const double all = (double)(c->g.live + c->g.garbage);                // a slice writes about its share of what lives
-  const enum remixdb_status s = cut_plan(j, (uint64_t)(most * (c->g.live ? all / (double)c->g.live : 1)), out);
+  const uint64_t most = left > view ? left - view : 0;
+  const enum remixdb_status s = cut_plan(j, most - most / 9, out);  // on_disk adds as much
   // a merge that cannot read the view, either, marks the partition
   return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
 }
