@@ -63,6 +63,10 @@ class _Threads(ThreadPoolExecutor):
 
     ended = False
 
+    def __init__(self, size: int) -> None:
+        super().__init__(size, thread_name_prefix="xdb")
+        self.gets: set[_Gets] = set()  # of the store and of all that was made of it; they end before it
+
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
         if self.ended:
             raise xdb.XdbError(xdb.Status.INVALID, "the store is closed")
@@ -76,13 +80,15 @@ class _Threads(ThreadPoolExecutor):
 class _Gets:
     """The gets of one ref. Those that tasks begin in one turn of the event loop start together."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, ref: xdb.XdbRef, depth: int) -> None:
-        self._loop, self._ref = loop, ref
+    def __init__(self, loop: asyncio.AbstractEventLoop, pool: _Threads, ref: xdb.XdbRef, depth: int) -> None:
+        self._loop, self._pool, self._ref = loop, pool, ref
         self._gets = ref.gets(depth)
         self._room = asyncio.Semaphore(depth)  # a get has its place until the library has ended it
         self._under_way: set[asyncio.Future[bytes | None]] = set()  # also of tasks that do not wait any more
         self._due = False  # whether a poll comes in this turn
-        loop.add_reader(self._gets.fileno(), self._poll)
+        self._fd: int | None = self._gets.fileno()  # the loop watches it; None: these gets have ended
+        loop.add_reader(self._fd, self._poll)
+        pool.gets.add(self)
 
     async def get(self, key: bytes) -> bytes | None:
         await self._room.acquire()
@@ -100,7 +106,7 @@ class _Gets:
 
     def _poll(self) -> None:
         self._due = False
-        if self._gets.closed:
+        if self._fd is None or self._gets.closed:
             return
         for done, value in self._gets.poll():
             self._under_way.discard(done)
@@ -116,9 +122,11 @@ class _Gets:
             done.set_result(value)
 
     def close(self) -> None:
-        if self._gets.closed:
+        if self._fd is None:
             return
-        self._loop.remove_reader(self._gets.fileno())
+        self._loop.remove_reader(self._fd)
+        self._fd = None
+        self._pool.gets.discard(self)
         self._gets.close()
         self._ref.close()
         while self._under_way:
@@ -130,13 +138,17 @@ class _Within:
 
     def __init__(self, snapshot: xdb.XdbSnapshot, space: xdb.XdbSpace) -> None:
         self._snapshot, self._space = snapshot, space
-        self.closed = False
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        return self._closed or self._snapshot.closed
 
     def ref(self) -> xdb.XdbRef:
         return self._snapshot.ref(self._space)
 
     def close(self) -> None:
-        self.closed = True
+        self._closed = True
 
 
 _Source = Union[xdb.Xdb, xdb.XdbSnapshot, xdb.XdbSpace, _Within]
@@ -246,7 +258,7 @@ class _Reads(_Records):
         self._source, self._pool, self._depth, self._ring = source, pool, depth, ring
         self._ref = source.ref()
         # Without a ring, a poll waits for the disk: gets run in threads then.
-        self._gets = _Gets(self._loop, source.ref(), depth) if ring else None
+        self._gets = _Gets(self._loop, pool, source.ref(), depth) if ring else None
 
     def _readable(self) -> xdb.Xdb | xdb.XdbSnapshot | xdb.XdbSpace | xdb.XdbRef:
         return self._source if not isinstance(self._source, _Within) else self._ref
@@ -268,10 +280,15 @@ class _Reads(_Records):
     def closed(self) -> bool:
         return self._source.closed
 
-    async def close(self) -> None:
-        """Closes it. Calls under way raise XdbError, or asyncio.CancelledError. Closing twice does nothing."""
+    def _end_gets(self) -> None:
+        """Ends the gets of this object, and of all that end with it. The loop must not watch a descriptor that the
+        library has closed: the next one to be opened may get its number."""
         if self._gets is not None:
             self._gets.close()
+
+    async def close(self) -> None:
+        """Closes it. Calls under way raise XdbError, or asyncio.CancelledError. Closing twice does nothing."""
+        self._end_gets()
         if not self._source.closed:
             await self._run(self._source.close)
 
@@ -291,12 +308,24 @@ class _Context(_Reads):
 class Snapshot(_Context):
     """The store at one moment; made by Db.snapshot(). With a space it shows that space."""
 
+    def __init__(self, source: xdb.XdbSnapshot | _Within, pool: _Threads, depth: int, ring: bool) -> None:
+        super().__init__(source, pool, depth, ring)
+        self._spaces: list[Snapshot] = []  # they end with the snapshot
+
     async def space(self, space: Space) -> Snapshot:
-        """The key space at that moment. Close it before the snapshot."""
+        """The key space at that moment. It ends with the snapshot."""
         source = self._source
         if not isinstance(source, xdb.XdbSnapshot):
             raise TypeError("a snapshot of one space has no others")
-        return Snapshot(_Within(source, space._space), self._pool, self._depth, self._ring)
+        self._spaces = [other for other in self._spaces if not other.closed]
+        within = Snapshot(_Within(source, space._space), self._pool, self._depth, self._ring)
+        self._spaces.append(within)
+        return within
+
+    def _end_gets(self) -> None:
+        super()._end_gets()
+        for within in self._spaces:
+            within._end_gets()
 
     async def close(self) -> None:
         """Closes it. Calls under way raise XdbError, or asyncio.CancelledError."""
@@ -622,7 +651,7 @@ class Db(_Writes):
 
     def __init__(self, store: xdb.Xdb, depth: int = 256) -> None:
         ring = store.stats()["io"] == "uring"
-        super().__init__(store, _Threads(_THREADS, thread_name_prefix="xdb"), depth, ring)
+        super().__init__(store, _Threads(_THREADS), depth, ring)
         self._store = store
 
     async def space(self, name: str | bytes, create: bool = True) -> Space:
@@ -664,6 +693,10 @@ class Db(_Writes):
     async def stats(self) -> dict[str, Any]:
         """The store's figures, as a dict."""
         return await self._run(self._store.stats)
+
+    def _end_gets(self) -> None:
+        for gets in list(self._pool.gets):
+            gets.close()
 
     async def close(self) -> None:
         """Closes the store when the writes under way have ended."""

@@ -164,6 +164,35 @@ def test_a_close_ends_all_calls(tmp_path, io):
     asyncio.run(main())
 
 
+def test_what_is_left_open_ends_with_its_owner(tmp_path):
+    """Gets of spaces and snapshots raise when the store closes, those of a snapshot's space when the snapshot does. The
+    loop watches none of their descriptors then, so that a store opened later may have their numbers."""
+    async def main():
+        for _ in range(3):
+            db = await store(tmp_path / "s", io="uring", depth=2)
+            if db._gets is None:
+                pytest.skip("there is no io_uring here")
+            space = await db.space("b")
+            await asyncio.gather(db.put("a", "1"), space.put("a", "2"))
+            async with await db.snapshot() as old, await db.snapshot() as other:
+                within, last = await old.space(space), await other.space(space)
+                assert [await of.get("a") for of in (db, space, old, within)] == [b"1", b"2", b"1", b"2"]
+                for owner, left in (old, [within]), (db, [db, space, other, last]):
+                    descriptors, gets = [of._gets._gets.fileno() for of in left], []
+                    for of in left:
+                        of._gets._gets = Slow(of._gets._gets)
+                        gets += [asyncio.create_task(of.get("a")) for _ in range(4)]
+                    await asyncio.sleep(0.01)
+                    await owner.close()
+                    for got in await asyncio.wait_for(asyncio.gather(*gets, return_exceptions=True), 30):
+                        assert isinstance(got, XdbError) and got.status is Status.INVALID
+                    assert not any(map(asyncio.get_running_loop().remove_reader, descriptors))
+                    assert all(of.closed for of in left)
+                await last.close()
+
+    asyncio.run(main())
+
+
 def test_spaces_and_versions(tmp_path):
     async def main():
         async with await store(tmp_path / "s") as db, await db.space("fruit") as fruit:
