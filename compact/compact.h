@@ -128,9 +128,8 @@ struct compact {
   struct value_log values;          // where rounds write values apart; nobody else does
   struct value_mark mark;           // of `values`, when the round in progress began, if `marked`
   bool marked;                      // a round has begun, and its version is not installed yet. The round's thread
-  bool reads_failed;                // the last round has failed only because a partition could not be opened that was
-                                    // away (view/part.h), or the system could not read records that the round needed.
-                                    // Its thread
+  bool reads_failed;                // the last round has failed only because old records that it needed, or a partition
+                                    // that was away (view/part.h), could not be read. Its thread
   uint32_t apart_from;              // COMPACT_APART, at least KV_REF_MAX + 1; 0: no value is written apart
   const struct remix_watch *watch;  // the watch of the REMIXes that rounds make; NULL: no watch
   struct err_saved left_out;  // why the last rounds left merges undone, apart from partitions that could not be read

@@ -12,6 +12,7 @@
 // The part of a partition that the ranges take.
 struct cut {
   bool whole;                      // all keys of the partition lie in one range
+  bool damaged;                    // so it is known by its anchors: it cannot be opened
   uint64_t live;                   // live entries of both views
   struct remix_span *old, *young;  // one for each range, or NULL if the partition has no such view or goes as a whole
   // The views, whole, to which `old` and `young` refer; each with a reference, or NULL.
@@ -53,10 +54,29 @@ static void cut_fini(struct cut *k) {
   *k = (struct cut){.whole = false};
 }
 
-// Finds out what the ranges take of a partition. On success the caller ends with cut_fini.
-static enum remixdb_status cut_part(const struct compact_erase *e, const struct part *p, struct cut *out) {
+// Tells whether a range has all keys that can belong to the tree's partition `at`.
+static bool covers(const struct compact_erase *e, const struct version *tree, uint32_t at) {
+  const struct part *const p = tree->parts[at];
+  const struct kref end = at + 1 < tree->nr_parts ? part_anchor(tree->parts[at + 1]) : kref(NULL, 0);
+  bool all = false;
+  for (uint32_t i = 0; i < e->nr && !all; i++) {
+    const struct compact_range *const r = &e->ranges[i];
+    all = at_or_behind(part_anchor(p), r->from) && (!r->to.ptr || (end.ptr && kv_cmp(end, r->to) <= 0));
+  }
+  return all;
+}
+
+// Finds out what the ranges take of the tree's partition `at`. On success the caller ends with cut_fini.
+static enum remixdb_status cut_part(const struct compact_erase *e, const struct version *tree, uint32_t at,
+                                    struct cut *out) {
+  const struct part *const p = tree->parts[at];
   *out = (struct cut){.whole = false};
+  if (part_ends_before(p, e->ranges[0].from)) return REMIXDB_OK;
   const enum remixdb_status ready = part_ready(p);
+  if (ready == REMIXDB_CORRUPT && covers(e, tree, at)) {
+    *out = (struct cut){.whole = true, .damaged = true, .live = p->away->keys};
+    return REMIXDB_OK;
+  }
   if (ready != REMIXDB_OK || !part_remix(p)) return ready;
   const struct kref min = first_table(p)->min, max = last_table(p)->max;
   bool any = false;
@@ -96,9 +116,11 @@ enum remixdb_status compact_range_keys(struct compact_erase *e, const struct ver
   if (tree && e->nr) parts_touched(e, tree, &i, &end);
   for (; i < end && *keys_out <= most; i++) {
     struct cut k;
-    const enum remixdb_status s = cut_part(e, tree->parts[i], &k);
+    const enum remixdb_status s = cut_part(e, tree, i, &k);
     if (s != REMIXDB_OK) return s;
-    *keys_out += k.live;
+    // one by one they would have to be read
+    const bool unread = k.damaged || (k.whole && part_unread_ns(tree->parts[i]) == PART_DAMAGED);
+    *keys_out = unread && most < UINT64_MAX ? most + 1 : *keys_out + k.live;
     cut_fini(&k);
   }
   return REMIXDB_OK;
@@ -128,10 +150,11 @@ static enum remixdb_status erase_part(const struct compact_erase *e, const struc
 }
 
 // Adds what is left of a partition to parts. The first partition of a tree stays, because its anchor is empty.
-static enum remixdb_status add_rest(struct compact_erase *e, struct part *p, struct part **parts, uint32_t *nr,
-                                    bool *any) {
+static enum remixdb_status add_rest(struct compact_erase *e, const struct version *tree, uint32_t at,
+                                    struct part **parts, uint32_t *nr, bool *any) {
+  struct part *const p = tree->parts[at];
   struct cut k;
-  enum remixdb_status s = cut_part(e, p, &k);
+  enum remixdb_status s = cut_part(e, tree, at, &k);
   if (s != REMIXDB_OK) return s;
   const bool stays = !k.whole && k.live <= e->few;
   if (stays) {
@@ -169,7 +192,7 @@ static enum remixdb_status erase_tree(struct compact_erase *e, const struct vers
   parts_touched(e, tree, &from, &end);
   for (uint32_t i = 0; i < tree->nr_parts && s == REMIXDB_OK; i++) {
     if (i >= from && i < end) {
-      s = add_rest(e, tree->parts[i], parts, &nr, &any);
+      s = add_rest(e, tree, i, parts, &nr, &any);
       continue;
     }
     part_ref(tree->parts[i]);

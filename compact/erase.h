@@ -3,7 +3,8 @@
 // Range deletion in a version: the next version, in which no key of some ranges is left, or few are. No table is
 // written. A partition whose keys all lie in a range goes as a whole. In a partition that a range cuts, the entries of
 // the range are erased (remix/erase.h). If the cut has few keys, they may be left: a tombstone for each costs less than
-// a REMIX.
+// a REMIX. A damaged partition that cannot be opened goes only if a range has all keys that can belong to it. Then its
+// files stay until the next opening of the store.
 #ifndef COMPACT_ERASE_H
 #define COMPACT_ERASE_H
 
@@ -33,7 +34,8 @@ struct compact_erase {
 uint32_t compact_ranges_join(struct compact_range *ranges, uint32_t nr);
 
 // Counts the keys that the ranges have in the version's tables, as `keys` above does, up to `most` and a few more.
-// Reads one block for each view and bound. Fails as reads do.
+// Reads one block for each view and bound. More than `most` is also the answer if a partition that goes as a whole is
+// damaged. Fails as reads do.
 MUST_CHECK enum remixdb_status compact_range_keys(struct compact_erase *e, const struct version *base, uint64_t most,
                                                   uint64_t *keys_out);
 // Makes the next version. It has one reference, and what is not about partitions it has from base, its number too. Its

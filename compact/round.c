@@ -577,7 +577,7 @@ static void tell_unread(struct round *r) {
 static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
   if (s != REMIXDB_OK && s != REMIXDB_ABORTED) atomic_fetch_add_explicit(&r->c->stats.failed, 1, memory_order_relaxed);
   if (s != REMIXDB_OK) tell_unread(r);
-  if (s == REMIXDB_IO && only_reads_failed(r)) r->c->reads_failed = true;
+  if ((s == REMIXDB_IO || s == REMIXDB_CORRUPT) && only_reads_failed(r)) r->c->reads_failed = true;
   err_cleanup_begin();
   r->again = s != REMIXDB_OK && can_leave_out(r, s);
   for (uint32_t i = 0; i < r->nr_jobs; i++) {

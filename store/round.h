@@ -20,7 +20,7 @@ struct xdb_whole {
 };
 
 // One round; arg is the store. Workers call it after workers_kick. When no memtable is frozen it makes scan merges
-// only. When the disk is full, memory is short, or the system cannot read what the round needs, the memtable stays
+// only. When the disk is full, memory is short, or what the round needs cannot be read, the memtable stays
 // frozen, rounds.error says why, and a waiting call asks again (store/flush.h). If the round fails otherwise with a
 // call's work, it is made again without that. If it fails without, the store refuses writes.
 void xdb_round_run(void *arg, struct worker *w);

@@ -235,6 +235,9 @@ static inline struct sst *part_run(const struct part *p, uint32_t r) {
   return r < old ? part_remix(p)->runs[r] : part_young(p)->runs[r - old];
 }
 
+// Tells whether a partition that is away has no key from this one on, for certain: it has taken the range of partitions
+// behind it that have left. False if it is not away.
+bool part_ends_before(const struct part *p, struct kref key);
 // The number of tables of the older view, also if the partition is away.
 static inline uint32_t part_older_tables(const struct part *p) {
   return part_is_away(p) ? p->away->files.nr - p->away->files.nr_young : part_old_runs(p);

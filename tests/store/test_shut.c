@@ -176,7 +176,7 @@ static void go_on(struct state *s, uint32_t from, uint32_t to, uint32_t *round) 
   CHECK(!remixdb_compact(s->ref) && remixdb_errcode() == REMIXDB_CORRUPT);
   CHECK(strstr(remixdb_errmsg(), strrchr(s->path, '/')));
   // a range before the partition, by reference and by tombstones; then one that touches it
-  const struct remixdb_range range = {{key, key_of(from, key)}, {other, key_of(to, other)}};
+  const struct remixdb_range range = {{key, key_of(from, key)}, {other, key_of(to - 1, other)}};
   CHECK(!remixdb_del_range(ref_of(s), &range) && remixdb_errcode() == REMIXDB_CORRUPT);
   CHECK(remixdb_del_range(ref_of(s), &(struct remixdb_range){{NULL, 0}, {key, key_of(from / 2, key)}}));
   ++*round;
@@ -263,10 +263,144 @@ static void test_goes_on(void **state) {
   for (uint32_t i = 0; i < 4; i++) run(i & 1, i & 2, i == 3 ? 2 : 0);
 }
 
+// Flips a bit in each sector of a file, but for its end.
+static void flip_all(const char *path) {
+  FILE *const f = fopen(path, "r+b");
+  assert_true(f && fseek(f, 0, SEEK_END) == 0);
+  const long size = ftell(f);
+  for (long off = 40; off < size; off += 64) {
+    assert_true(fseek(f, off, SEEK_SET) == 0);
+    const int c = fgetc(f);
+    assert_true(fseek(f, -1, SEEK_CUR) == 0 && fputc(c ^ 4, f) != EOF);
+  }
+  assert_int_equal(fclose(f), 0);
+}
+
+static void hurry(struct xdb *x) {
+  pthread_mutex_lock(&x->lock);
+  x->rounds.failed_ns = 0;
+  pthread_mutex_unlock(&x->lock);
+}
+
+// The young view of an open partition is damaged, so new data for it goes nowhere. Writes fail while memtables are
+// full. They go on when the files are whole again, or when the range of the partition is deleted, which reads nothing
+// of it.
+static void run_open(bool undo, int workers) {
+  struct state s;
+  uint32_t from, to, nr = 0, len;
+  char key[24], other[24];
+  ready(&s, false, true, workers, &from, &to);
+  OK(version_ready(xdb_super(s.x)->version, NULL, NULL));
+  for (uint32_t i = from; i < to; i += 40) put(&s, i, 2);
+  CHECK(remixdb_flush(s.ref));
+  const struct part *const p = tree_of(&s)->parts[version_find(tree_of(&s), kref(key, key_of(from, key)))];
+  CHECK(part_young(p) && part_young_runs(p) == 1);
+  (void)snprintf(s.path, sizeof(s.path), "%s", part_run(p, part_runs(p) - 1)->path);
+  flip_all(s.path);
+  for (uint32_t i = from; i < to; i += 7) put(&s, i, 3);
+  CHECK(!remixdb_flush(s.ref) && remixdb_errcode() == REMIXDB_CORRUPT);
+  CHECK(strstr(remixdb_errmsg(), strrchr(s.path, '/')) && s.told == 1);
+  static uint8_t value[2 * LONG];
+  while (remixdb_put(s.ref, key, key_of(nr, key), value, value_of(nr, 4, value))) {
+    s.round[nr] = 4;
+    CHECK(++nr < from);
+  }
+  CHECK(nr > 100 && remixdb_errcode() == REMIXDB_CORRUPT && strstr(remixdb_errmsg(), strrchr(s.path, '/')));
+  if (undo) {
+    flip_all(s.path);
+  } else {
+    const struct remixdb_range range = {{key, key_of(from, key)}, {other, key_of(to, other)}};
+    CHECK(remixdb_del_range(s.ref, &range));
+  }
+  hurry(s.x);
+  for (uint32_t i = 0; i < from; i++) put(&s, i, 5);
+  CHECK(remixdb_flush(s.ref));
+  for (uint32_t i = 0; i < KEYS; i++) {
+    if (undo || i < from || i >= to) CHECK(good(&s, s.ref, i));
+    else CHECK(!remixdb_getn(s.ref, key, key_of(i, key), NULL, 0, &len) && remixdb_errcode() == REMIXDB_NOTFOUND);
+  }
+  CHECK(remixdb_compact(s.ref) == true && remixdb_verify(s.ref));
+  store_close(&s);
+  free(s.round);
+}
+
+static bool del(struct state *s, uint32_t from, uint32_t to) {
+  char key[24], other[24];
+  const struct remixdb_range range = {{key, key_of(from, key)}, {other, key_of(to, other)}};
+  return remixdb_del_range(ref_of(s), &range);
+}
+
+// The partition behind the damaged one goes, so that one takes its range over. *to: its end, before and after.
+static void widen(struct state *s, uint32_t *to) {
+  char key[24], digits[9] = "00000000";
+  const struct version *tree = tree_of(s);
+  const uint32_t at = version_find(tree, kref(key, key_of(*to - 1, key))), was = *to;
+  CHECK(!s->spaces && at + 2 < tree->nr_parts);
+  const struct kref end = part_anchor(tree->parts[at + 2]);
+  memcpy(digits, end.ptr, end.len);
+  *to = (uint32_t)strtoul(digits, NULL, 10);
+  s->x->ranges.few = 100;
+  CHECK(del(s, was, *to) && remixdb_flush(s->ref));
+  tree = tree_of(s);
+  CHECK(version_find(tree, kref(key, key_of(*to - 1, key))) == at);
+  for (uint32_t i = was; i < *to; i++) put(s, i, 7);
+  CHECK(remixdb_flush(s->ref));
+  // a range with all keys that the partition could have before
+  CHECK(!del(s, was - 1, *to - 1) && remixdb_errcode() == REMIXDB_CORRUPT);
+}
+
+// The range of the damaged partition is deleted, as a whole. Then the store has no damage any more. nr: rounds that
+// have put tables above the partition.
+static void run_deleted(uint32_t nr, bool spaces, bool wide, int workers) {
+  struct state s;
+  uint32_t from, to, len;
+  char key[24];
+  ready(&s, spaces, true, workers, &from, &to);
+  flip(&s);
+  for (uint32_t n = 0; n < nr; n++) {
+    for (uint32_t i = 0; i < KEYS; i += 9) put(&s, i, 2 + n);
+    CHECK(remixdb_flush(s.ref));
+  }
+  const uint32_t narrow = to;
+  if (wide) widen(&s, &to);
+  CHECK((shut_part(&s) != NULL) == (nr > 0 || wide));
+  for (uint32_t i = from - 40; i < from + 40; i++) put(&s, i, 9);
+  CHECK(!del(&s, from - 1, wide ? narrow : to - 1) && remixdb_errcode() == REMIXDB_CORRUPT);
+  CHECK(del(&s, from - 1, to));  // an anchor may be shorter than the least key behind it
+  for (uint32_t again = 0; again < 3; again++) {
+    for (uint32_t i = 0; i < KEYS; i++) {
+      if (i < from - 1 || i >= to || s.round[i] == 10) CHECK_SAYS(good(&s, ref_of(&s), i), "key %u", i);
+      else
+        CHECK(!remixdb_getn(ref_of(&s), key, key_of(i, key), NULL, 0, &len) && remixdb_errcode() == REMIXDB_NOTFOUND);
+    }
+    CHECK(!shut_part(&s) && remixdb_verify(s.ref));
+    if (again == 0) CHECK(remixdb_compact(s.ref));
+    for (uint32_t i = from; i < to && again == 1; i += 3) put(&s, i, 10);
+    if (again < 2) store_close(&s);
+    if (again < 2) store_open(&s, workers);
+  }
+  store_close(&s);
+  free(s.round);
+}
+
+static void test_deleted(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 4; i++) run_deleted(i, i & 1, false, i == 2);
+  run_deleted(0, false, true, 0);
+  run_deleted(2, false, true, 0);
+}
+
+static void test_open(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 4; i++) run_open(i & 1, i & 2);
+}
+
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_goes_on),
+      cmocka_unit_test(test_open),
+      cmocka_unit_test(test_deleted),
   };
   return check_seed_end(cmocka_run_group_tests(tests, setup, teardown));
 }

@@ -72,6 +72,7 @@ static void test_memtable(void **state) {
     assert_true(rounds >= 3 && most + 8 > COMPACT_UNREAD_RUNS && most <= COMPACT_UNREAD_RUNS);
     assert_true(keys ? rounds == 40 && fewer >= 2 : rounds < 20 && fewer == 0);
     if (!keys) expect_failed(&w, REMIXDB_CORRUPT, true);
+    assert_int_equal(w.c.reads_failed, !keys);
     assert_int_equal(w.told, 1);
     whole = (struct compact_whole){.budget = UINT64_MAX};
     w.whole = &whole;  // it tries all partitions
