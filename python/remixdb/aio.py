@@ -23,7 +23,7 @@ a thread writes; the writes of a task keep their order. All other calls run in t
 as its namesake in xdb does.
 
 An object belongs to the event loop that runs when it is made. A task that is cancelled in a write leaves it open
-whether the write is done.
+whether the write is done. A close that is cancelled goes on; another close waits for its end.
 """
 
 from __future__ import annotations
@@ -257,6 +257,7 @@ class _Reads(_Records):
         self._loop = asyncio.get_running_loop()
         self._source, self._pool, self._depth, self._ring = source, pool, depth, ring
         self._ref = source.ref()
+        self._closing: asyncio.Task[None] | None = None
         # Without a ring, a poll waits for the disk: gets run in threads then.
         self._gets = _Gets(self._loop, pool, source.ref(), depth) if ring else None
 
@@ -288,6 +289,16 @@ class _Reads(_Records):
 
     async def close(self) -> None:
         """Closes it. Calls under way raise XdbError, or asyncio.CancelledError. Closing twice does nothing."""
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._close())
+        closing = self._closing
+        try:
+            await asyncio.shield(closing)  # it goes on when this task is cancelled
+        finally:
+            if closing.done():
+                self._closing = None
+
+    async def _close(self) -> None:
         self._end_gets()
         if not self._source.closed:
             await self._run(self._source.close)
@@ -327,9 +338,8 @@ class Snapshot(_Context):
         for within in self._spaces:
             within._end_gets()
 
-    async def close(self) -> None:
-        """Closes it. Calls under way raise XdbError, or asyncio.CancelledError."""
-        await super().close()
+    async def _close(self) -> None:
+        await super()._close()
         self._ref.close()
 
 
@@ -582,6 +592,9 @@ class _Writes(_Context, _Changes):
                             done.set_result(None) if error is None else done.set_exception(error)
         finally:
             self._writing = None
+            for _, done in self._pending:  # this task was cancelled
+                done.cancel()
+            self._pending.clear()
 
     def _write_changes(self, changes: list[_Change]) -> list[BaseException | None]:
         """Writes them as one batch. When that fails, one by one, because the error may be that of one of them alone.
@@ -624,11 +637,15 @@ class _Writes(_Context, _Changes):
         return Ingest(self)
 
     async def close(self) -> None:
-        """Closes it when the writes under way have ended."""
+        """Closes it when the writes under way have ended. Other calls under way raise XdbError, or
+        asyncio.CancelledError. Closing twice does nothing."""
+        await super().close()
+
+    async def _close(self) -> None:
         if self._writing is not None:
-            await self._writing
+            await asyncio.wait([self._writing])
         try:
-            await super().close()
+            await super()._close()
         finally:
             for ref in (self._ref, self._writer):
                 ref.close()
@@ -698,11 +715,11 @@ class Db(_Writes):
         for gets in list(self._pool.gets):
             gets.close()
 
-    async def close(self) -> None:
-        """Closes the store when the writes under way have ended."""
+    async def _close(self) -> None:
         try:
-            await super().close()
+            await super()._close()
         finally:
+            self._end_gets()  # of what was made meanwhile
             self._pool.end()
 
 

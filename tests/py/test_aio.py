@@ -466,6 +466,63 @@ def test_closing_waits_for_the_writes(tmp_path):
     asyncio.run(main())
 
 
+class Held:
+    """In place of a function: its call waits for `go`."""
+
+    def __init__(self, function):
+        self._function, self.inside, self.go = function, threading.Event(), threading.Event()
+
+    def __call__(self, *args):
+        self.inside.set()
+        assert self.go.wait(60)
+        return self._function(*args)
+
+
+def test_a_cancelled_close_goes_on(tmp_path):
+    """The writes of other tasks end, and the store closes."""
+    async def main():
+        for slow in "_write_changes", "_source.close":
+            db = await store(tmp_path / "s")
+            owner, name = (db._source, "close") if "." in slow else (db, slow)
+            held = Held(getattr(owner, name))
+            setattr(owner, name, held)
+            puts = [asyncio.create_task(db.put("a", "1"))]
+            await asyncio.sleep(0.01)
+            puts.append(asyncio.create_task(db.put("b", "2")))  # for the next batch
+            await asyncio.sleep(0.01)
+            for _ in range(2):
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(db.close(), 0.05)
+            assert held.inside.is_set() and not db.closed
+            held.go.set()
+            assert await asyncio.wait_for(asyncio.gather(*puts), 30) == [None, None]
+            await asyncio.wait_for(db.close(), 30)
+            assert db.closed and db._pool.ended
+            with xdb.Xdb(tmp_path / "s", 8, 8) as again:
+                assert dict(again.map()) == {b"a": b"1", b"b": b"2"}
+
+    asyncio.run(main())
+
+
+def test_writes_end_when_their_task_is_cancelled(tmp_path):
+    async def main():
+        async with await store(tmp_path / "s") as db:
+            db._write_changes = held = Held(db._write_changes)
+            puts = [asyncio.create_task(db.put("a", "1"))]
+            while not held.inside.is_set():
+                await asyncio.sleep(0.001)
+            puts.append(asyncio.create_task(db.put("b", "2")))
+            await asyncio.sleep(0.001)
+            db._writing.cancel()
+            ends = await asyncio.wait_for(asyncio.gather(*puts, return_exceptions=True), 30)
+            assert [type(end) for end in ends] == [asyncio.CancelledError] * 2
+            held.go.set()
+            await db.put("c", "3")
+            assert await db.get("c") == b"3"
+
+    asyncio.run(main())
+
+
 def test_an_interrupted_iteration_leaves_nothing(tmp_path):
     async def main():
         async with await store(tmp_path / "s") as db:
