@@ -94,6 +94,8 @@ class _Gets:
         await self._room.acquire()
         done: asyncio.Future[bytes | None] = self._loop.create_future()
         try:
+            if self._fd is None:
+                raise self._ended()
             self._gets.begin(key, done)
         except BaseException:
             self._room.release()
@@ -121,16 +123,22 @@ class _Gets:
         else:
             done.set_result(value)
 
-    def close(self) -> None:
+    def end(self) -> None:
+        """Ends the gets under way, and takes no others. `close` follows, in a thread: it waits for the disk."""
         if self._fd is None:
             return
         self._loop.remove_reader(self._fd)
         self._fd = None
         self._pool.gets.discard(self)
+        while self._under_way:
+            self._end(self._under_way.pop(), self._ended())
+
+    def _ended(self) -> xdb.XdbError:
+        return xdb.XdbError(xdb.Status.INVALID, "the object of gets is closed")
+
+    def close(self) -> None:
         self._gets.close()
         self._ref.close()
-        while self._under_way:
-            self._end(self._under_way.pop(), xdb.XdbError(xdb.Status.INVALID, "the object of gets is closed"))
 
 
 class _Within:
@@ -160,6 +168,9 @@ def _ends(start: Data | None, stop: Data | None) -> tuple[bytes | None, bytes | 
 
 class _Records:
     """What has records to read."""
+
+    _loop: asyncio.AbstractEventLoop
+    _pool: _Threads
 
     async def _run(self, call: Callable[..., _T], *args: Any) -> _T:
         raise NotImplementedError
@@ -223,7 +234,8 @@ class _Records:
                     yield record
                 size = min(size * 4, _PAGE_MAX)
         finally:
-            it.close()
+            if not it.closed:  # a thread may be reading: the loop does not wait for it
+                await asyncio.shield(self._loop.run_in_executor(self._pool, it.close))
 
 
 class _Changes(_Records):
@@ -285,7 +297,7 @@ class _Reads(_Records):
         """Ends the gets of this object, and of all that end with it. The loop must not watch a descriptor that the
         library has closed: the next one to be opened may get its number."""
         if self._gets is not None:
-            self._gets.close()
+            self._gets.end()
 
     async def close(self) -> None:
         """Closes it. Calls under way raise XdbError, or asyncio.CancelledError. Closing twice does nothing."""
@@ -301,7 +313,14 @@ class _Reads(_Records):
     async def _close(self) -> None:
         self._end_gets()
         if not self._source.closed:
-            await self._run(self._source.close)
+            await self._run(self._close_in_thread)
+
+    def _close_in_thread(self) -> None:
+        """Waits for the disk, and for calls of other threads."""
+        if self._gets is not None:
+            self._gets.close()
+        self._source.close()  # with all that was made of it
+        self._ref.close()
 
 
 _ASelf = TypeVar("_ASelf", bound="_Context")
@@ -337,10 +356,6 @@ class Snapshot(_Context):
         super()._end_gets()
         for within in self._spaces:
             within._end_gets()
-
-    async def _close(self) -> None:
-        await super()._close()
-        self._ref.close()
 
 
 class Batch:
@@ -644,11 +659,13 @@ class _Writes(_Context, _Changes):
     async def _close(self) -> None:
         if self._writing is not None:
             await asyncio.wait([self._writing])
+        await super()._close()
+
+    def _close_in_thread(self) -> None:
         try:
-            await super()._close()
+            super()._close_in_thread()
         finally:
-            for ref in (self._ref, self._writer):
-                ref.close()
+            self._writer.close()
 
 
 class Space(_Writes):
@@ -713,7 +730,7 @@ class Db(_Writes):
 
     def _end_gets(self) -> None:
         for gets in list(self._pool.gets):
-            gets.close()
+            gets.end()
 
     async def _close(self) -> None:
         try:

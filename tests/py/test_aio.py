@@ -537,3 +537,46 @@ def test_an_interrupted_iteration_leaves_nothing(tmp_path):
             assert (await db.stats())["iterators"] == 0
 
     asyncio.run(main())
+
+
+def test_the_event_loop_waits_for_no_end(tmp_path, monkeypatch):
+    """Iterators, gets and refs end in threads, because an end waits for calls under way: that of an iterator for the
+    read of a page."""
+    threads = {}
+
+    def note(cls):
+        real = cls.close
+
+        def close(self):
+            threads.setdefault(cls, set()).add(threading.current_thread().name)
+            real(self)
+        monkeypatch.setattr(cls, "close", close)
+
+    async def main():
+        async with await store(tmp_path / "s", io="uring") as db:
+            async with db.batch() as batch:
+                batch.update({"%04d" % i: "v" for i in range(3000)})
+            async with await db.space("b"), await db.snapshot() as old:
+                for owner in db, old:
+                    threads.pop(xdb.XdbIter, None)
+                    walk = owner.iter()
+                    await walk.__anext__()
+                    await walk.aclose()
+                    walking = asyncio.Event()
+
+                    async def walk_on():
+                        async for _ in owner.iter():
+                            walking.set()
+                            await asyncio.sleep(60)
+
+                    task = asyncio.create_task(walk_on())
+                    await walking.wait()
+                    task.cancel()
+                    await asyncio.wait([task])
+                    assert xdb.XdbIter in threads
+            return {xdb.XdbIter, xdb.XdbRef, xdb.XdbSnapshot, *([xdb.XdbGets] if db._gets else [])}
+
+    for cls in xdb.XdbIter, xdb.XdbGets, xdb.XdbRef, xdb.XdbSnapshot:
+        note(cls)
+    assert asyncio.run(main()) == threads.keys()
+    assert all(name.startswith("xdb") for names in threads.values() for name in names), threads
