@@ -2,12 +2,12 @@
 //
 // Stores with damaged files. A store that cannot be opened is reported with the file's name and left as it was found;
 // one that can be opened returns no wrong data. test_rot.c goes through every bit of smaller stores.
-#include "tests/lib/check.h"
-#include "tests/lib/sample.h"
-
 #include "log/state.h"
+#include "tests/lib/check.h"
 #include "tests/lib/slow.h"
 #include "xdb.h"
+
+#include "tests/lib/sample.h"
 
 // An open of dir must fail with one of two statuses, name the file, and change nothing.
 static void check_refused(const char *dir, enum remixdb_status s, enum remixdb_status or_s, const char *name,
