@@ -44,6 +44,8 @@ __all__ = ["open", "Db", "Space", "Snapshot", "Batch", "Ingest", "Transaction", 
 _T = TypeVar("_T")
 _THREADS = 4  # of a store, for calls that wait
 _PAGE_FIRST, _PAGE_MAX = 16, 1024  # records that an iterator's thread brings at a time
+_PAGE_BYTES = 1 << 20  # of these records, about; a larger record has a page alone
+_COPY_BYTES = 1 << 16  # of the records that the library copies by one call; a larger record comes alone
 _INGEST_PAGE = 1024  # records that an ingest's thread takes at a time
 
 
@@ -166,6 +168,19 @@ def _ends(start: Data | None, stop: Data | None) -> tuple[bytes | None, bytes | 
     return (None if start is None else _bytes(start, "key")), (None if stop is None else _bytes(stop, "key"))
 
 
+def _page(it: xdb.XdbIter[Any], size: int) -> list[Any]:
+    """The next records of an iterator: at most `size`, and about _PAGE_BYTES at most."""
+    page: list[Any] = []
+    room = _PAGE_BYTES
+    while room > 0 and len(page) < size:
+        if (record := next(it, None)) is None:
+            break
+        page.append(record)
+        page += itertools.islice(it, min(it._left(), size - len(page)))  # what was copied with it
+        room -= max(_COPY_BYTES, len(record) if isinstance(record, bytes) else sum(map(len, record)))
+    return page
+
+
 class _Records:
     """What has records to read."""
 
@@ -229,7 +244,7 @@ class _Records:
         it = await self._run(lambda: self._readable().iter(**options))
         try:
             size = _PAGE_FIRST
-            while page := await self._run(lambda: list(itertools.islice(it, size))):
+            while page := await self._run(_page, it, size):
                 for record in page:
                     yield record
                 size = min(size * 4, _PAGE_MAX)

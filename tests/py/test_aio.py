@@ -580,3 +580,33 @@ def test_the_event_loop_waits_for_no_end(tmp_path, monkeypatch):
         note(cls)
     assert asyncio.run(main()) == threads.keys()
     assert all(name.startswith("xdb") for names in threads.values() for name in names), threads
+
+
+def test_an_iteration_takes_little_memory(tmp_path, monkeypatch):
+    """A thread brings about a MiB of records at a time, or one larger record."""
+    sizes = {"%04d" % i: (300, 1 << 18, 3 << 20)[i % 200 // 190 + (i == 777)] for i in range(1000)}
+    pages = []
+    real = aio._page
+
+    def page(it, size):
+        pages.append(real(it, size))
+        return pages[-1]
+
+    monkeypatch.setattr(aio, "_page", page)
+
+    async def main():
+        async with await store(tmp_path / "s") as db:
+            async with db.batch() as batch:
+                batch.update({key: bytes(size) for key, size in sizes.items()})
+            for reverse in False, True:
+                pages.clear()
+                keys = sorted(sizes, reverse=reverse)
+                assert [(key.decode(), len(value)) async for key, value in db.iter(reverse=reverse)] == [
+                    (key, sizes[key]) for key in keys]
+                bytes_of = [sum(len(value) for _, value in page) for page in pages]
+                assert max(map(len, pages)) > 150 and sorted(bytes_of)[-2] < 5 << 18 and max(bytes_of) < 17 << 18
+                pages.clear()
+                assert [key.decode() async for key in db.iter(reverse=reverse, keys_only=True)] == keys
+                assert len(pages) < 12
+
+    asyncio.run(main())
