@@ -351,7 +351,7 @@ class Xdb(_Closable, _Source):
     def spaces(self) -> list[str]:
         """The names of all key spaces, the oldest first."""
         lib = _lib()
-        return os.fsdecode(self._text(lib.remixdb_space_list)).splitlines()
+        return [os.fsdecode(name) for name in self._text(lib.remixdb_space_list).split(b"\n") if name]
 
     def drop_space(self, name: str | bytes) -> None:
         """Drops the key space of this name with all its keys. Calls of its refs then raise XdbError with GONE."""

@@ -1423,6 +1423,13 @@ def test_names_of_spaces_that_are_refused(db, name, error):
     assert db.spaces() == []
 
 
+def test_names_of_spaces_may_have_any_byte_but_two(db):
+    names = [f"a{chr(c)}b" for c in (*range(1, 10), *range(11, 256), 0x2028, 0x2029)] + ["\r", "\udcff"]
+    for name in names:
+        db.space(name).close()
+    assert db.spaces() == names
+
+
 def test_a_space_that_is_dropped(db, ref):
     ref.put("a", "unnamed")
     with db.space("fruit") as fruit, fruit.ref() as there:
