@@ -1043,7 +1043,8 @@ class XdbTransaction(XdbRef):
         self._source = self._store = store
         self._rooms = []
         self._value_guess = 256
-        self._marks: list[bool] = []  # as many as there are savepoints
+        self._marks: list[int] = []  # a number for each savepoint there is
+        self._mark_numbers = itertools.count()
         parent = store._handle
         self._whole = _Handle("transaction", lib.remixdb_txn_abort, parent=parent)
         try:
@@ -1113,20 +1114,20 @@ class XdbTransaction(XdbRef):
             if not marks:
                 raise XdbError(Status.INVALID, "the transaction has no savepoint")
             # The assignment calls the library, and removes the mark when that succeeds.
-            marks[-1:] = itertools.filterfalse(None, map(lib.remixdb_txn_rollback, [pointer]))
+            marks[-1:] = itertools.compress(marks[-1:], map(operator.not_, map(lib.remixdb_txn_rollback, [pointer])))
             if len(marks) == depth:
                 raise _last_error(lib)
 
     def _mark(self) -> int:
-        """Makes a savepoint. Returns the number of those before it."""
+        """Makes a savepoint. Returns its number, which no other one of the transaction has."""
         lib = _lib()
         whole, marks = self._whole, self._marks
         with whole as lock, lock:
-            depth = len(marks)
-            marks.extend(filter(None, map(lib.remixdb_txn_savepoint, [whole.pointer])))
+            depth, number = len(marks), next(self._mark_numbers)
+            marks.extend(itertools.compress([number], map(lib.remixdb_txn_savepoint, [whole.pointer])))
             if len(marks) == depth:
                 raise _last_error(lib)
-            return depth
+            return number
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
@@ -1141,11 +1142,11 @@ class XdbSavepoint:
 
     def __init__(self, transaction: XdbTransaction) -> None:
         self._transaction = transaction
-        self._depth = transaction._mark()
+        self._number = transaction._mark()
 
     def rollback(self) -> None:
         """Takes back the writes since then, with later savepoints. Does nothing when it was rolled back."""
-        while len(self._transaction._marks) > self._depth:
+        while self._number in self._transaction._marks:
             self._transaction.rollback()
 
     def __enter__(self) -> "XdbSavepoint":

@@ -1109,6 +1109,34 @@ def test_savepoints(db, ref):
     assert dict(ref.iter()) == {b"a": b"1"}
 
 
+def test_a_savepoint_that_was_rolled_back_does_nothing(db, ref):
+    """Others may have its place then."""
+    with db.transaction() as t:
+        first = t.savepoint()
+        t.put("a", "1")
+        first.rollback()
+        second = t.savepoint()
+        t.put("b", "2")
+        third = t.savepoint()
+        t.put("c", "3")
+        first.rollback()
+        assert t.get("c") == b"3"
+        second.rollback()
+        fourth, fifth = t.savepoint(), t.savepoint()
+        t.put("d", "4")
+        for old in first, second, third:
+            old.rollback()
+        t.rollback()
+        fifth.rollback()
+        t.put("e", "5")
+        fifth.rollback()
+        assert t.get("e") == b"5"
+        fourth.rollback()
+        assert t.get("e") is None
+        t.put("f", "6")
+    assert dict(ref.iter()) == {b"f": b"6"}
+
+
 def test_transact_tries_again(db):
     """Threads that all add to the same counters lose nothing."""
     def work():
