@@ -734,7 +734,7 @@ struct iter {
   bool placed;               // a seek was made, and no park after it
   bool fresh;                // neither a seek nor a park yet
   int give;                  // enum give
-  PyObject *pair;            // owned: the last pair, used again when nobody else has it
+  PyObject *pair;            // owned: the last pair, used again when nobody else has it; NULL since Python 3.14
 };
 
 static PyObject *iter_new(PyTypeObject *type, PyObject *args, PyObject *kw) {
@@ -843,13 +843,19 @@ static int iter_fill(struct iter *it, bool back) {
 }
 
 // Returns a new reference to a pair that nobody else has; NULL with an exception. Makes the pair for all records that
-// are taken until somebody keeps it. The making may start the garbage collector, and so run any Python code.
+// are taken until somebody keeps it, or for one record since Python 3.14: a tuple keeps its hash from there on. The
+// making may start the garbage collector, and so run any Python code.
 static PyObject *iter_pair(struct iter *it) {
+#if PY_VERSION_HEX >= 0x030E0000
+  (void)it;
+  return PyTuple_Pack(2, Py_None, Py_None);
+#else
   if (it->pair != NULL && Py_REFCNT(it->pair) == 1) return Py_NewRef(it->pair);
   PyObject *pair = PyTuple_Pack(2, Py_None, Py_None);
   if (pair == NULL) return NULL;
   Py_XSETREF(it->pair, Py_NewRef(pair));
   return pair;
+#endif
 }
 
 // Puts x, whose reference it takes over, in the place of the pair's item.
