@@ -194,6 +194,7 @@ enum text_kind text_kind(const void *head, size_t len, bool whole, const struct 
   const char *const p = head;
   // only this form has escapes
   if (f->raw || len == 0 || p[0] == '\\' || p[0] == '\n') return TEXT_PLAIN;
+  if ((unsigned char)p[0] == f->separator) return TEXT_PLAIN;  // a record with an empty key
   for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
     if (kinds[k].magic && len >= kinds[k].len && memcmp(p, kinds[k].magic, kinds[k].len) == 0) return (enum text_kind)k;
   if (len >= 2 && memcmp(p, "\xfe\xff", 2) == 0) return TEXT_UTF16;

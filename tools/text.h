@@ -64,7 +64,8 @@ enum text_kind {
 #define TEXT_MARK_LEN 3u
 
 // head: the first TEXT_HEAD bytes of the file, or all of it (`whole`). Output of text_write can look like another kind
-// than TEXT_PLAIN by chance; an escape for its first byte prevents that. With f->raw every file is TEXT_PLAIN.
+// than TEXT_PLAIN by chance; an escape for its first byte, which is no separator then, prevents that. A file that
+// begins with a separator, and with f->raw every file, is TEXT_PLAIN.
 enum text_kind text_kind(const void *head, size_t len, bool whole, const struct text_format *f);
 // The name of the kind ("compressed by gzip"), and advice in the form of a command or of words. Neither holds a file
 // name.

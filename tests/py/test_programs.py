@@ -578,6 +578,18 @@ def test_what_is_dumped_is_imported(tmp_path, flags):
         assert dump_bytes(second, *flags) == text
 
 
+@pytest.mark.parametrize("beginning", [b"\x1f\x8b\x08", b"BZh91AY", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfdx", b"PK\x03\x04x",
+                                       b"\x04\x22\x4d\x18x", b"\xff\xfea", b"\xfe\xffa", b"\xef\xbb\xbfa"])
+def test_a_separator_that_begins_another_kind_of_file(tmp_path, beginning):
+    """The separator of a first record with an empty key, and its value, look like the beginning of such a file."""
+    flag, records = "--separator=\\x%02x" % beginning[0], {b"": beginning[1:], b"z": b"1"}
+    fill(tmp_path / "a", records)
+    text = dump_bytes(tmp_path / "a", flag)
+    assert text.startswith(beginning[:1])
+    import_bytes(tmp_path / "b", text, flag)
+    assert records_of(tmp_path / "b") == records
+
+
 @pytest.mark.parametrize("data, kind, advice", [
     (gzip.compress(b"a\tb\n"), "compressed by gzip", "gzip -dc"), (b"BZh91AY", "compressed by bzip2", "bzip2 -dc"),
     (b"\xfd7zXZ\0", "compressed by xz", "xz -dc"),
