@@ -9,6 +9,8 @@ Its stores are RemixDB's; files of LevelDB are not read. What differs:
 - paranoid_checks, block_size, block_restart_interval, max_file_size, bloom_filter_bits, verify_checksums and
   fill_cache are accepted and have no effect: every block that is read is checked, and filters are built in.
   "snappy" is accepted and means no compression; "zstd" compresses.
+- Keys have at most 65,500 bytes. A longer one is not there for a get, is refused by a put and a delete, and is as good
+  as another one for a seek and as the end of a range.
 - A store may be closed while iterators, batches and snapshots of it exist. They then raise RuntimeError.
 """
 
@@ -70,6 +72,14 @@ def _data(x: Bytes, what: str) -> bytes:
     raise TypeError(f"a {what} is bytes or an object with a buffer, not {type(x).__name__}")
 
 
+def _bound(key: bytes) -> bytes | None:
+    """The first key that there can be at or above this one, which may be too long for a key. None: there is none."""
+    if len(key) <= xdb.KV_MAX:
+        return key
+    cut = key[:xdb.KV_MAX].rstrip(b"\xff")  # it is below `key`, and nothing that can be a key is between them
+    return cut[:-1] + bytes([cut[-1] + 1]) if cut else None
+
+
 def _count(x: int | None, what: str) -> int | None:
     if x is not None and (not isinstance(x, int) or isinstance(x, bool)):
         raise TypeError(f"{what} is an int, not {type(x).__name__}")
@@ -119,8 +129,11 @@ class _Reads:
             fill_cache: bool = True) -> Any:
         """The key's value, `default` when there is no such key."""
         key = _data(key, "key")
+        if self._prefix:
+            key = self._prefix + key
         try:
-            value = self._reader().get(self._prefix + key if self._prefix else key)
+            reader = self._reader()
+            value = reader.get(key) if len(key) <= xdb.KV_MAX else None
         except xdb.XdbError as e:
             raise _error(e) from e
         return default if value is None else value
@@ -135,6 +148,10 @@ class _Reads:
         first = None if start is None else self._prefix + _data(start, "key") + (b"" if include_start else b"\0")
         last = None if stop is None else self._prefix + _data(stop, "key") + (b"\0" if include_stop else b"")
         begin = self._prefix if prefix is None else self._prefix + _data(prefix, "prefix")
+        above = first is not None and (first := _bound(first)) is None
+        last = None if last is None else _bound(last)
+        if above or len(begin) > xdb.KV_MAX:  # there are no such keys
+            first, last, begin = None, b"", b""
         return Iterator(self._reader(), len(self._prefix), reverse, first, last, begin or None, include_key,
                         include_value)
 
@@ -285,10 +302,12 @@ class DB(_Writes):
 
     def compact_range(self, *, start: Bytes | None = None, stop: Bytes | None = None) -> None:
         """Brings the keys from start to stop into the fewest tables, and waits for it."""
-        first = None if start is None else _data(start, "key")
-        last = None if stop is None else _data(stop, "key")
+        first = None if start is None else _bound(_data(start, "key"))
+        last = None if stop is None else _bound(_data(stop, "key"))
         try:
-            self._reader().compact_range(first, last)
+            reader = self._reader()
+            if start is None or first is not None:
+                reader.compact_range(first, last)
         except xdb.XdbError as e:
             raise _error(e) from e
 
@@ -302,10 +321,10 @@ class DB(_Writes):
         for one in ranges:
             if not isinstance(one, tuple) or len(one) != 2:
                 raise TypeError("a range is a tuple (start, stop)")
-            checked.append((_data(one[0], "key"), _data(one[1], "key")))
+            checked.append((_bound(_data(one[0], "key")), _bound(_data(one[1], "key"))))
         try:
             ref = self._reader()
-            return [ref.count(start, stop)[1] for start, stop in checked]
+            return [0 if first is None else ref.count(first, last)[1] for first, last in checked]
         except xdb.XdbError as e:
             raise _error(e) from e
 
@@ -494,8 +513,11 @@ class Iterator(_Iterator[_R], Generic[_R]):
 
     def seek(self, target: Bytes) -> None:
         """Goes before the first key that is not smaller."""
-        key = self._prefix[:self._all] + _data(target, "key")
-        self._seek(lambda it: it.seek(key), True)
+        key = _bound(self._prefix[:self._all] + _data(target, "key"))
+        if key is None:
+            self.seek_to_stop()
+        else:
+            self._seek(lambda it: it.seek(key), True)
 
     def _seek(self, move: Callable[[xdb.XdbIter[Any]], None], ahead: bool) -> None:
         try:
@@ -547,8 +569,13 @@ class RawIterator:
 
     def seek(self, target: Bytes) -> None:
         """Goes to the first key that is not smaller."""
-        key = self._prefix + _data(target, "key")
-        self._call(lambda: self._it.seek(key))
+        key = _bound(self._prefix + _data(target, "key"))
+        if key is not None:
+            self._call(lambda: self._it.seek(key))
+        else:
+            self.seek_to_last()
+            if self.valid():
+                self.next()
 
     def next(self) -> None:
         """Goes to the next record. IteratorInvalidError when it stands on none."""

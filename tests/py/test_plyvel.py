@@ -133,3 +133,49 @@ def test_prefixes_nest_and_are_cut_off(db):
         assert not raw.valid()
         with pytest.raises(plyvel.IteratorInvalidError):
             raw.prev()
+
+
+@pytest.mark.parametrize("prefix", [b"", b"p", b"\xff"])
+def test_keys_at_the_greatest_length_and_above(db, prefix):
+    """Ranges and seeks do what their bounds say, also where no key can be as long as a bound."""
+    most = 65500 - len(prefix)
+    for part in b"", b"p", b"\xff":
+        keys = [part + b"a", part + b"b" * (65500 - len(part)), part + b"c", (part + b"\xff" * 65500)[:65500]]
+        with db.write_batch() as batch:
+            for key in keys:
+                batch.put(key, b"v")
+    of = db.prefixed_db(prefix)
+    keys = [key for key in of.iterator(include_value=False)]
+    assert {len(key) for key in keys} >= {1, most} and keys == sorted(keys)
+    long = [b"a" * 70000, b"b" * most, b"b" * (most + 1), b"b" * most + b"\xff" * 9, b"c" * 70000, b"\xff" * most,
+            b"\xff" * (most + 1), b"b" * (most - 1) + b"\xff" * 3]
+    bounds = [None, b"", b"c", *long]
+    for start in bounds:
+        for stop in bounds:
+            for flags in range(4):
+                with_start, with_stop = bool(flags & 1), bool(flags & 2)
+                want = [key for key in keys if
+                        (start is None or key > start or (with_start and key == start)) and
+                        (stop is None or key < stop or (with_stop and key == stop))]
+                for reverse in False, True:
+                    got = list(of.iterator(start=start, stop=stop, include_start=with_start, include_stop=with_stop,
+                                           include_value=False, reverse=reverse))
+                    assert got == (want[::-1] if reverse else want)
+    raw, it = of.raw_iterator(), of.iterator(include_value=False)
+    for key in long:
+        assert of.get(key) == (b"v" if key in keys else None) and of.get(key, 7) == (b"v" if key in keys else 7)
+        assert list(of.iterator(prefix=key, include_value=False)) == [one for one in keys if one.startswith(key)]
+        ahead = [one for one in keys if one >= key]
+        raw.seek(key)
+        assert raw.valid() == bool(ahead) and (not ahead or raw.key() == ahead[0])
+        it.seek(key)
+        assert list(it) == ahead
+        it.seek(key)
+        before = [one for one in keys if one < key]
+        assert it.prev() == before[-1]
+        db.compact_range(start=key, stop=key + b"x")
+        assert db.approximate_size(b"", key) >= 0 and db.approximate_size(key, key) == 0
+        if len(key) > most:
+            for refused in lambda: of.put(key, b""), lambda: of.delete(key):
+                with pytest.raises(plyvel.Error, match="65500|long"):
+                    refused()
