@@ -9,6 +9,7 @@
 
 #define CACHE_MB 256u
 #define MEMTABLE_MB 256u
+#define MEMTABLE_MOST ((size_t)1 << 30)  // bytes; LevelDB takes no larger ones
 
 static void set_opts(struct remixdb_opts *opts, const leveldb_options_t *o) {
   remixdb_opts_init(opts, sizeof(*opts));
@@ -16,7 +17,8 @@ static void set_opts(struct remixdb_opts *opts, const leveldb_options_t *o) {
   opts->error_if_exists = o->error_if_exists;
   opts->compression = o->compressed ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
   opts->cache_mb = CACHE_MB;
-  opts->memtable_mb = o->write_buffer_size ? (o->write_buffer_size - 1) / (1 << 20) + 1 : MEMTABLE_MB;
+  const size_t size = o->write_buffer_size < MEMTABLE_MOST ? o->write_buffer_size : MEMTABLE_MOST;
+  opts->memtable_mb = size ? (size - 1) / (1 << 20) + 1 : MEMTABLE_MB;
   if (o->max_open_files > 0) opts->max_open_files = o->max_open_files < 16 ? 16 : (uint32_t)o->max_open_files;
 }
 

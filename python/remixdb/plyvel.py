@@ -226,7 +226,7 @@ class DB(_Writes):
             _count(number, what)
         files = _count(max_open_files, "max_open_files")
         cache = _mib(_count(lru_cache_size, "lru_cache_size"), 256)
-        memtable = _mib(_count(write_buffer_size, "write_buffer_size"), 64)
+        memtable = min(_mib(_count(write_buffer_size, "write_buffer_size"), 64), 1024)  # LevelDB takes no larger ones
         self._name = name
         try:
             self._db = xdb.Xdb(name, cache, memtable, create=create_if_missing, error_if_exists=error_if_exists,

@@ -178,6 +178,19 @@ static void test_options_have_an_effect(void **state) {
   CHECK(bytes[0] > 5000000 && bytes[1] < bytes[0] / 4);
 }
 
+// LevelDB clips a size that is out of its range, so the store opens with any.
+static void test_any_write_buffer(void **state) {
+  (void)state;
+  const size_t sizes[] = {1, (1u << 20) + 1, SIZE_MAX - 1, SIZE_MAX};
+  for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+    leveldb_options_set_write_buffer_size(options, sizes[i]);
+    leveldb_t *const db = open_it();
+    put(db, "key", "value");
+    check_get(db, "key", "value");
+    leveldb_close(db);
+  }
+}
+
 // ---- reading and writing
 
 static void test_values(void **state) {
@@ -710,6 +723,7 @@ int main(void) {
       TEST(test_open),
       TEST(test_options_are_accepted),
       TEST(test_options_have_an_effect),
+      TEST(test_any_write_buffer),
       TEST(test_values),
       TEST(test_too_long),
       TEST(test_batches),
