@@ -272,8 +272,9 @@ uint32_t value_make(struct kref key, uint32_t what, uint32_t base, uint8_t *buf)
 
 bool value_is(const struct kv_rec *r, struct kref key, uint32_t what, uint32_t base) {
   static _Thread_local uint8_t buf[VALUE_MAX];
-  if (what == TOMB) return r->kind;
-  return !r->kind && value_make(key, what, base, buf) == r->vlen && memcmp(buf, r->val, r->vlen) == 0;
+  if (what == TOMB) return r->kind & KV_TOMB;
+  return !(r->kind & ~(uint32_t)KV_EXPIRES) && value_make(key, what, base, buf) == r->vlen &&
+         memcmp(buf, r->val, r->vlen) == 0;
 }
 
 void mem_put(struct place *p, struct wh *wh, struct kref key, uint32_t what, uint32_t base, uint64_t seq) {

@@ -342,6 +342,61 @@ static void expect_scan_merge_after(struct world *w) {
   world_fini(w);
 }
 
+// Puts a key whose record has expired at `expiry`; the model takes it for one that has not.
+static void put_expiring(struct world *w, uint32_t at, uint64_t expiry) {
+  static uint8_t buf[VALUE_MAX];
+  struct wh_slot s;
+  const struct kref key = w->k.keys[at];
+  w->fresh[at] = w->next_what++;
+  struct kv_rec rec = *KV_REC(kref(NULL, 0), buf, value_make(key, w->fresh[at], w->value, buf), false);
+  rec.kind |= KV_EXPIRES;
+  rec.expiry = expiry;
+  enter(&w->p);
+  wh_lock(w->frozen, key, hash64(key.ptr, key.len), &s);
+  OK(wh_link(&s, &rec));
+  wh_stamp(&s, ++w->seq);
+  wh_unlock(&s);
+  leave(&w->p);
+}
+
+// Expired records become tombstones in a merge of some runs, as many as they were. The selectors of the view say so
+// afterwards: the next builds read these keys, and find what the selectors say.
+static void test_scan_merge_expired(void **state) {
+  (void)state;
+  const uint64_t expiry = 1ull << 50;  // later than any clock, so that the checks read the records
+  struct world w;
+  world_init(&w, 3000, 0, 50);
+  const uint32_t n = keys_for(&w, 0.85);
+  put_range(&w, 0, n, 1, false);
+  round_ok(&w, NULL);
+  struct sst *const oldest = remix_of(&w, 0)->runs[0];
+  for (uint32_t r = 0; r < 5; r++) {
+    for (uint32_t a = r; a < n; a += 40) put_expiring(&w, a, expiry);
+    round_ok(&w, NULL);
+  }
+  const uint32_t runs = remix_of(&w, 0)->nr_runs;
+  const uint64_t entries = remix_of(&w, 0)->nr_entries;
+  assert_int_equal(tombs_of(&w, 0), 0);
+  atomic_store(&w.c.expired_ms, expiry);
+  wear(&w, 0);
+  w.scan_merges = true;
+  OK(round_try(&w));
+  w.scan_merges = false;
+  assert_non_null(w.next);
+  for (uint32_t r = 0; r < 5; r++)
+    for (uint32_t a = r; a < n; a += 40) w.disk[a] = TOMB;
+  world_install_step(&w);
+  assert_true(remix_of(&w, 0)->nr_runs > 1 && remix_of(&w, 0)->nr_runs < runs);
+  assert_ptr_equal(remix_of(&w, 0)->runs[0], oldest);
+  assert_int_equal(remix_of(&w, 0)->nr_entries, entries);
+  assert_true(tombs_of(&w, 0) > 0);
+  for (uint32_t r = 0; r < 2; r++) {  // beside these keys, then over them
+    for (uint32_t a = 6 - r; a < n; a += 40) put(&w, a, false);
+    round_ok(&w, NULL);
+  }
+  world_fini(&w);
+}
+
 static void test_scan_merge_no_memory(void **state) {
   (void)state;
   struct world w;
@@ -365,6 +420,7 @@ int main(void) {
       cmocka_unit_test(test_scan_merge_workers),   cmocka_unit_test(test_scan_merge_yield_together),
       cmocka_unit_test(test_scan_merge_yield),     cmocka_unit_test(test_scan_merge_threads),
       cmocka_unit_test(test_scan_merge_no_memory), cmocka_unit_test(test_scan_merge_io_fails),
+      cmocka_unit_test(test_scan_merge_expired),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
