@@ -174,7 +174,7 @@ enum remixdb_status compact_dropped_find(struct compact *c, struct epoch_slot *s
     }
     if (what == PART_CLEAN) continue;
     uint32_t old, young;
-    if (part_is_dropped(p, n)) out->parts = true;
+    if (part_is_dropped(tree, i, n)) out->parts = true;
     else if (what != PART_UNKNOWN && part_runs_dropped(p, n, now, &old, &young)) out->tables = true;
     else if (what == PART_DUE && !part_is_left(p, now)) out->due++;
     else {
@@ -224,12 +224,13 @@ static enum remixdb_status part_without(struct compact *c, struct worker *self, 
   return part_new(p, s, old, young, true, out);
 }
 
-// Makes the partition for the tree without the tables. One that cannot be read stays as it is. Adds to *left_out how
-// many tables have left.
-static enum remixdb_status make_without(struct compact *c, struct worker *self, struct part *p, const struct names *n,
-                                        uint64_t now, uint32_t *left_out, struct part **out) {
+// Makes the tree's partition i for the tree without the tables. One that cannot be read stays as it is. Adds to
+// *left_out how many tables have left.
+static enum remixdb_status make_without(struct compact *c, struct worker *self, const struct version *tree, uint32_t i,
+                                        const struct names *n, uint64_t now, uint32_t *left_out, struct part **out) {
+  struct part *const p = tree->parts[i];
   uint32_t runs, young_runs;
-  if (!part_is_dropped(p, n) && part_runs_dropped(p, n, now, &runs, &young_runs)) {
+  if (!part_is_dropped(tree, i, n) && part_runs_dropped(p, n, now, &runs, &young_runs)) {
     bool cannot;
     const enum remixdb_status s = part_without(c, self, p, runs, young_runs, out, &cannot);
     if (s == REMIXDB_OK) *left_out += set32_count(runs) + set32_count(young_runs);
@@ -250,7 +251,7 @@ static enum remixdb_status tree_without(struct compact *c, struct worker *self, 
   uint32_t nr = 0;
   *left_out = 0;
   for (; nr < tree->nr_parts && s == REMIXDB_OK; nr += s == REMIXDB_OK)
-    s = make_without(c, self, tree->parts[nr], n, now, left_out, &parts[nr]);
+    s = make_without(c, self, tree, nr, n, now, left_out, &parts[nr]);
   for (uint32_t i = 0; i < nr; i++) part_ref(parts[i]);
   if (s == REMIXDB_OK) s = version_create(parts, nr, out);
   else

@@ -54,16 +54,28 @@ static void cut_fini(struct cut *k) {
   *k = (struct cut){.whole = false};
 }
 
-// Tells whether a range has all keys that can belong to the tree's partition `at`.
+// Tells whether the tree can have a key in from <= key < to. to.ptr NULL: no upper bound.
+static bool may_have(const struct compact_erase *e, struct kref from, struct kref to) {
+  if (e->names) return names_may_have(e->names, from, to);
+  return !to.ptr || kv_cmp(from, to) < 0;
+}
+
+// Tells whether the ranges have all keys that can belong to the tree's partition `at`.
 static bool covers(const struct compact_erase *e, const struct version *tree, uint32_t at) {
-  const struct part *const p = tree->parts[at];
   const struct kref end = at + 1 < tree->nr_parts ? part_anchor(tree->parts[at + 1]) : kref(NULL, 0);
-  bool all = false;
-  for (uint32_t i = 0; i < e->nr && !all; i++) {
+  struct kref from = part_anchor(tree->parts[at]);  // keys before this one are covered
+  for (uint32_t i = 0; i < e->nr; i++) {
     const struct compact_range *const r = &e->ranges[i];
-    all = at_or_behind(part_anchor(p), r->from) && (!r->to.ptr || (end.ptr && kv_cmp(end, r->to) <= 0));
+    if (r->from.ptr && end.ptr && kv_cmp(r->from, end) >= 0) break;
+    if (r->from.ptr && may_have(e, from, r->from)) return false;
+    if (!r->to.ptr) return true;
+    if (kv_cmp(from, r->to) < 0) from = r->to;
   }
-  return all;
+  return !may_have(e, from, end);
+}
+
+static void find_names(struct compact_erase *e, const struct version *base) {
+  e->names = e->tree == TREE_SPACES ? base->names : NULL;
 }
 
 // Finds out what the ranges take of the tree's partition `at`. On success the caller ends with cut_fini.
@@ -71,7 +83,6 @@ static enum remixdb_status cut_part(const struct compact_erase *e, const struct 
                                     struct cut *out) {
   const struct part *const p = tree->parts[at];
   *out = (struct cut){.whole = false};
-  if (part_ends_before(p, e->ranges[0].from)) return REMIXDB_OK;
   const enum remixdb_status ready = part_ready(p);
   if (ready == REMIXDB_CORRUPT && covers(e, tree, at)) {
     *out = (struct cut){.whole = true, .damaged = true, .live = p->away->keys};
@@ -113,6 +124,7 @@ enum remixdb_status compact_range_keys(struct compact_erase *e, const struct ver
   const struct version *const tree = version_tree(base, e->tree);
   uint32_t i = 0, end = 0;
   *keys_out = 0;
+  find_names(e, base);
   if (tree && e->nr) parts_touched(e, tree, &i, &end);
   for (; i < end && *keys_out <= most; i++) {
     struct cut k;
@@ -149,14 +161,15 @@ static enum remixdb_status erase_part(const struct compact_erase *e, const struc
   return part_new(p, s, old, young, e->queue != NULL, out);
 }
 
-// Adds what is left of a partition to parts. The first partition of a tree stays, because its anchor is empty.
+// Adds what is left of a partition to parts. The first partition of a tree stays, because its anchor is empty, and so
+// does one behind a partition that is away (P8 in view/part.h).
 static enum remixdb_status add_rest(struct compact_erase *e, const struct version *tree, uint32_t at,
                                     struct part **parts, uint32_t *nr, bool *any) {
   struct part *const p = tree->parts[at];
   struct cut k;
   enum remixdb_status s = cut_part(e, tree, at, &k);
   if (s != REMIXDB_OK) return s;
-  const bool stays = !k.whole && k.live <= e->few;
+  const bool stays = !k.whole && k.live <= e->few, leaves = k.whole && part_takes_over(*nr ? parts[*nr - 1] : NULL);
   if (stays) {
     e->left += k.live;
     part_ref(p);
@@ -165,10 +178,11 @@ static enum remixdb_status add_rest(struct compact_erase *e, const struct versio
     e->keys += k.live;
     *any = true;
     *(k.whole ? &e->dropped : &e->erased) += 1;
-    if (k.whole && *nr == 0) s = part_create(part_anchor(p), NULL, NULL, &parts[*nr]);
-    if (!k.whole) s = erase_part(e, p, &k, &parts[*nr]);
+    if (leaves) s = REMIXDB_OK;
+    else if (k.whole) s = part_create(part_anchor(p), NULL, NULL, &parts[*nr]);
+    else s = erase_part(e, p, &k, &parts[*nr]);
   }
-  if (s == REMIXDB_OK && (!k.whole || *nr == 0)) (*nr)++;
+  if (s == REMIXDB_OK && !leaves) (*nr)++;
   cut_fini(&k);
   return s;
 }
@@ -231,6 +245,7 @@ enum remixdb_status compact_erase(struct compact_erase *e, struct version *base,
   const struct version *const tree = version_tree(base, e->tree);
   struct version *next;
   *out = NULL;
+  find_names(e, base);
   e->keys = e->left = 0;
   e->dropped = e->erased = 0;
   if (!tree || e->nr == 0) return REMIXDB_OK;

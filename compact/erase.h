@@ -3,8 +3,8 @@
 // Range deletion in a version: the next version, in which no key of some ranges is left, or few are. No table is
 // written. A partition whose keys all lie in a range goes as a whole. In a partition that a range cuts, the entries of
 // the range are erased (remix/erase.h). If the cut has few keys, they may be left: a tombstone for each costs less than
-// a REMIX. A damaged partition that cannot be opened goes only if a range has all keys that can belong to it. Then its
-// files stay until the next opening of the store.
+// a REMIX. A damaged partition that cannot be opened goes only if the ranges have all keys that can belong to it: of
+// the spaces' tree only keys of spaces that are there. Its files then stay until the next opening of the store.
 #ifndef COMPACT_ERASE_H
 #define COMPACT_ERASE_H
 
@@ -24,6 +24,8 @@ struct compact_erase {
   const struct compact_range *ranges;  // ascending, apart from each other
   uint32_t nr;
   uint64_t few;  // a cut with at most so many keys is left
+  // private: the spaces whose keys the tree has; NULL: it is not the spaces' tree
+  const struct names *names;
   // out
   uint64_t keys;  // keys that the next version has not, about: a key of both views of a partition counts twice
   uint64_t left;  // keys that are left, in the same way

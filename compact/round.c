@@ -273,12 +273,14 @@ static enum remixdb_status check_range(const struct job *j) {
 }
 
 // Adds the partitions that a job leaves as they are, or empty, to parts. An empty partition is dropped, and the
-// partition before it takes over the range. Partition 0 stays, because its anchor is empty.
+// partition before it takes over the range, unless that is away (P8 in view/part.h). Partition 0 stays, because its
+// anchor is empty.
 static enum remixdb_status add_old_parts(const struct job *j, struct part **parts, uint32_t *nr) {
   struct part *const old = j->base->parts[j->part];
+  const bool leaves = part_takes_over(*nr ? parts[*nr - 1] : NULL);
   enum remixdb_status s = REMIXDB_OK;
   if (!writes_tables(j) && !j->gone) {
-    if (part_is_empty(old) && *nr) return s;
+    if (part_is_empty(old) && leaves) return s;
     if (unlikely(part_opens(old))) {
       if (part_young(old)) remix_ref(part_young(old));
       s = part_above(old, part_young(old), &parts[*nr]);
@@ -286,8 +288,8 @@ static enum remixdb_status add_old_parts(const struct job *j, struct part **part
       part_ref(parts[*nr] = old);
     }
     *nr += s == REMIXDB_OK;
-  } else if (j->nr_outputs == 0 && *nr == 0) {
-    s = part_create(part_anchor(old), NULL, NULL, &parts[0]);
+  } else if (j->nr_outputs == 0 && !leaves && !j->append) {
+    s = part_create(part_anchor(old), NULL, NULL, &parts[*nr]);
     *nr += s == REMIXDB_OK;
   }
   return s;
@@ -316,7 +318,8 @@ static enum remixdb_status add_output(const struct output *o, const struct sst *
   const enum remixdb_status s = j->young && part_is_away(old) ? part_above(old, young, &parts[*nr])
                                                               : part_create(anchor, remix, young, &parts[*nr]);
   if (s != REMIXDB_OK) return s;
-  if (j->young || o->keep) part_inherit(parts[*nr], old);
+  const bool opened = part_is_away(old) && !part_is_away(parts[*nr]);  // its files are whole again
+  if ((j->young || o->keep) && !opened) part_inherit(parts[*nr], old);
   if (j->cut == CUT_LAST) parts[*nr]->more_runs = o->more_runs;
   else if (j->young || o->keep) parts[*nr]->more_runs = old->more_runs;
   if (j->young) parts[*nr]->hides = hides_now(j, old, o->remix);

@@ -144,7 +144,6 @@ static enum remixdb_status gather_tables(struct gathered *to, struct xdb *x, str
   const uint32_t end = r->to.ptr ? version_find(tree, r->to) + 1 : tree->nr_parts;
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = version_find(tree, r->from); i < end && s == REMIXDB_OK; i++) {
-    if (part_ends_before(tree->parts[i], r->from)) continue;
     s = part_ready(tree->parts[i]);
     if (s == REMIXDB_OK) s = gather_view(to, x, slot, part_remix(tree->parts[i]), r);
     if (s == REMIXDB_OK) s = gather_view(to, x, slot, part_young(tree->parts[i]), r);

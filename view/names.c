@@ -139,6 +139,16 @@ bool names_have_ids(const struct names *n, uint32_t first, uint32_t last) {
   return i < names_count(n) && n->entries[i].id <= last;
 }
 
+bool names_may_have(const struct names *n, struct kref from, struct kref to) {
+  if (to.ptr && kv_cmp(from, to) >= 0) return false;
+  uint32_t last = to.ptr ? names_id_from(to) : UINT32_MAX;
+  if (to.ptr && to.len <= NAMES_ID) {  // no key of that id is below
+    if (last == 0) return false;
+    last--;
+  }
+  return names_have_ids(n, names_id_from(from), last);
+}
+
 bool names_gap(const struct names *n, uint32_t from, uint32_t last, uint32_t *first_out, uint32_t *last_out) {
   uint32_t i = index_from(n, from);
   while (i < names_count(n) && n->entries[i].id == from) {

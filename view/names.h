@@ -52,6 +52,9 @@ const struct names_entry *names_find(const struct names *n, const char *name, si
 const struct names_entry *names_find_id(const struct names *n, uint32_t id);
 // Tells whether some space has an id from `first` to `last`.
 bool names_have_ids(const struct names *n, uint32_t first, uint32_t last);
+// Tells whether a key of some space may be in from <= key < to, bounds of the spaces' tree. to.ptr NULL: no upper
+// bound.
+bool names_may_have(const struct names *n, struct kref from, struct kref to);
 // Finds the first stretch of ids from `from` on that no space has, up to `last`: [*first_out, *last_out]. Returns false
 // if there is none.
 bool names_gap(const struct names *n, uint32_t from, uint32_t last, uint32_t *first_out, uint32_t *last_out);
@@ -72,6 +75,12 @@ MUST_CHECK enum remixdb_status names_drop(const struct names *n, uint32_t id, st
 // The id before a key.
 static inline void names_id_put(uint8_t *key, uint32_t id) { store32le(key, __builtin_bswap32(id)); }
 static inline uint32_t names_id_get(const uint8_t *key) { return __builtin_bswap32(load32le(key)); }
+// The least id that a key from this bound on can have. A bound may end within an id.
+static inline uint32_t names_id_from(struct kref bound) {
+  uint8_t id[NAMES_ID] = {0};
+  if (bound.len) memcpy(id, bound.ptr, bound.len < NAMES_ID ? bound.len : NAMES_ID);
+  return names_id_get(id);
+}
 // Tells whether a key of the spaces' tree belongs to a space that is there. A damaged file may have a key without an
 // id.
 static inline bool names_have_key(const struct names *n, struct kref key) {

@@ -481,13 +481,3 @@ bool part_has(const struct part *p, const void *object) {
   remix_unref(x);
   return has;
 }
-
-bool part_ends_before(const struct part *p, struct kref key) {
-  const struct part_away *const a = p->away;
-  if (!part_is_away(p) || !a->bounded || !key.ptr || kv_cmp(kref(a->end, a->end_len), key) > 0) return false;
-  // only the tables of a shut partition's young view may have keys behind `end`
-  const struct remix *const young = a->shut ? part_young(p) : NULL;
-  bool before = true;
-  for (uint32_t r = 0; young && r < young->nr_runs && before; r++) before = kv_cmp(young->runs[r]->max, key) < 0;
-  return before;
-}

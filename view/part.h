@@ -34,6 +34,9 @@
 //       counts only the tables of its open young view. part_is_empty tells the difference, part_older_tables counts the
 //       tables of the older view. Only the young view of such a partition may be merged or built. The partition stays
 //       in each next version, with all the files that it had, until it is opened.
+//   P8  A partition that is away never gets a larger range: damage would spread to keys that it never had. So an empty
+//       partition stays where it stands behind one that is away, and stays in the place of one that leaves from there
+//       (part_takes_over).
 #ifndef PART_H
 #define PART_H
 
@@ -215,6 +218,8 @@ static inline bool part_takes_tables(const struct part *p) { return part_young(p
 // Tells whether the partition that a round makes of this one would differ, without new data: it is shut, and its older
 // view has been opened.
 bool part_opens(const struct part *p);
+// Tells whether this partition may take over the range of an empty one behind it (P8). p NULL: there is none.
+static inline bool part_takes_over(const struct part *p) { return p && !part_is_away(p); }
 
 static inline struct kref part_anchor(const struct part *p) { return kref(p->anchor, p->alen); }
 
@@ -235,9 +240,6 @@ static inline struct sst *part_run(const struct part *p, uint32_t r) {
   return r < old ? part_remix(p)->runs[r] : part_young(p)->runs[r - old];
 }
 
-// Tells whether a partition that is away has no key from this one on, for certain: it has taken the range of partitions
-// behind it that have left. False if it is not away.
-bool part_ends_before(const struct part *p, struct kref key);
 // The number of tables of the older view, also if the partition is away.
 static inline uint32_t part_older_tables(const struct part *p) {
   return part_is_away(p) ? p->away->files.nr - p->away->files.nr_young : part_old_runs(p);

@@ -156,25 +156,21 @@ bool part_has_dropped(const struct part *p, const struct names *n) {
   return false;
 }
 
-bool part_is_dropped(const struct part *p, const struct names *n) {
+bool part_is_dropped(const struct version *tree, uint32_t i, const struct names *n) {
+  const struct part *const p = tree->parts[i];
+  const struct kref end = i + 1 < tree->nr_parts ? part_anchor(tree->parts[i + 1]) : kref(NULL, 0);
+  if (part_is_away(p)) return part_unread_ns(p) == PART_DAMAGED && !names_may_have(n, part_anchor(p), end);
   bool dropped = part_remix(p) != NULL;
   for (uint32_t r = 0; r < part_runs(p) && dropped; r++) dropped = table_is_dropped(part_run(p, r), n);
   return dropped;
-}
-
-// Returns the least id that a key from this anchor on can have. An anchor may end within an id.
-static uint32_t id_from(struct kref anchor) {
-  uint8_t id[NAMES_ID] = {0};
-  if (anchor.len) memcpy(id, anchor.ptr, anchor.len < NAMES_ID ? anchor.len : NAMES_ID);
-  return names_id_get(id);
 }
 
 bool part_may_have_dropped(const struct version *tree, uint32_t i, const struct names *n) {
   const struct part *const p = tree->parts[i];
   uint32_t first, last, none;
   if (part_is_away(p)) {
-    first = id_from(part_anchor(p));
-    last = i + 1 < tree->nr_parts ? id_from(part_anchor(tree->parts[i + 1])) : UINT32_MAX;
+    first = names_id_from(part_anchor(p));
+    last = i + 1 < tree->nr_parts ? names_id_from(part_anchor(tree->parts[i + 1])) : UINT32_MAX;
     if (last >= n->next_id) last = n->next_id - 1;
     return names_gap(n, first ? first : 1, last, &none, &none);
   }
@@ -203,7 +199,7 @@ bool version_may_have_dropped(const struct version *v) {
 
 const struct part *version_trim_first(const struct version *v) {
   for (uint32_t i = 0; names_dropped(v->names) && v->spaces && i < v->spaces->nr_parts; i++)
-    if (!part_is_dropped(v->spaces->parts[i], v->names)) return i ? v->spaces->parts[i] : NULL;
+    if (!part_is_dropped(v->spaces, i, v->names)) return i ? v->spaces->parts[i] : NULL;
   return NULL;
 }
 
@@ -213,7 +209,7 @@ static bool has_dropped_parts(const struct version *v) {
   bool any = false;
   if (first && part_is_away(first)) return false;
   for (uint32_t i = 0; names_dropped(v->names) && v->spaces && i < v->spaces->nr_parts && !any; i++)
-    any = part_is_dropped(v->spaces->parts[i], v->names);
+    any = part_is_dropped(v->spaces, i, v->names);
   return any;
 }
 
@@ -227,8 +223,10 @@ enum remixdb_status version_trim(struct version *v, struct version **full_out) {
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = 0; i < full->nr_parts && s == REMIXDB_OK; i++) {
     struct part *const p = full->parts[i];
-    if (part_is_dropped(p, v->names)) continue;
-    if (nr == 0 && p->alen) s = make_first(p, &parts[0]);
+    const bool dropped = part_is_dropped(full, i, v->names);
+    if (dropped && (nr == 0 || part_takes_over(parts[nr - 1]))) continue;
+    if (dropped) s = part_create(part_anchor(p), NULL, NULL, &parts[nr]);
+    else if (nr == 0 && p->alen) s = make_first(p, &parts[0]);
     else part_ref(parts[nr] = p);
     nr += s == REMIXDB_OK;
   }

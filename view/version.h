@@ -109,8 +109,9 @@ bool version_may_have_dropped(const struct version *v);
 bool part_has_dropped(const struct part *p, const struct names *n);
 // Tells whether all keys of a table belong to spaces that n has not.
 bool table_is_dropped(const struct sst *t, const struct names *n);
-// Tells whether the partition has tables, and all of their keys belong to spaces that n has not. False if it is away.
-bool part_is_dropped(const struct part *p, const struct names *n);
+// Tells whether the tree's partition i has tables, and all of their keys belong to spaces that n has not. If it is
+// away, that is only known of a damaged one, by the anchors: no space has keys between them.
+bool part_is_dropped(const struct version *tree, uint32_t i, const struct names *n);
 // Tells whether some key of the tree's partition i may belong to a space that n has not, by the ids in the tables'
 // smallest and largest keys; if the partition is away, by the anchors.
 bool part_may_have_dropped(const struct version *tree, uint32_t i, const struct names *n);

@@ -249,7 +249,9 @@ static void run(bool spaces, bool table, int workers) {
     store_close(&s);
     store_open(&s, workers);
   } else {
+    for (uint32_t i = from; i < to && table; i += 7) put(&s, i, round);  // the round that opens it may have new data
     CHECK(remixdb_compact(s.ref) && !shut_part(&s));
+    for (uint32_t i = 0; i < tree_of(&s)->nr_parts; i++) CHECK(!part_is_unread(tree_of(&s)->parts[i]));
   }
   check_all(&s, from, to, false);
   CHECK(remixdb_compact(s.ref) && remixdb_verify(s.ref));
@@ -330,28 +332,55 @@ static bool del(struct state *s, uint32_t from, uint32_t to) {
   return remixdb_del_range(ref_of(s), &range);
 }
 
-// The partition behind the damaged one goes, so that one takes its range over. *to: its end, before and after.
-static void widen(struct state *s, uint32_t *to) {
+// Scans over the keys from `to` on give all of them. Backward they end at the damaged partition.
+static void check_behind(struct state *s, uint32_t to) {
+  char key[24];
+  struct xdb_iter *const it = remixdb_iter_create(s->ref);
+  uint32_t nr = 1;  // "x"
+  CHECK(it);
+  for (uint32_t i = to; i < KEYS; i++) nr += s->round[i] != 0;
+  uint32_t left = nr;
+  for (remixdb_iter_seek(it, key, key_of(to, key)); remixdb_iter_valid(it); remixdb_iter_skip1(it)) left--;
+  CHECK(left == 0 && remixdb_iter_status(it) == REMIXDB_OK);
+  left = nr;
+  for (remixdb_iter_seek_last(it); remixdb_iter_valid(it); remixdb_iter_prev(it)) left--;
+  CHECK(left == 0 && remixdb_iter_status(it) == REMIXDB_CORRUPT);
+  remixdb_iter_destroy(it);
+}
+
+// All keys of the partition behind the damaged one go, in one of three ways. The damaged one does not take its range
+// over, so the keys that are written there again can be read.
+static void empty_behind(struct state *s, uint32_t to, uint32_t way) {
   char key[24], digits[9] = "00000000";
   const struct version *tree = tree_of(s);
-  const uint32_t at = version_find(tree, kref(key, key_of(*to - 1, key))), was = *to;
+  const uint32_t at = version_find(tree, kref(key, key_of(to - 1, key)));
   CHECK(!s->spaces && at + 2 < tree->nr_parts);
   const struct kref end = part_anchor(tree->parts[at + 2]);
   memcpy(digits, end.ptr, end.len);
-  *to = (uint32_t)strtoul(digits, NULL, 10);
+  const uint32_t behind = (uint32_t)strtoul(digits, NULL, 10);
   s->x->ranges.few = 100;
-  CHECK(del(s, was, *to) && remixdb_flush(s->ref));
-  tree = tree_of(s);
-  CHECK(version_find(tree, kref(key, key_of(*to - 1, key))) == at);
-  for (uint32_t i = was; i < *to; i++) put(s, i, 7);
+  if (way == 0) CHECK(del(s, to, behind));
+  for (uint32_t i = to; i < behind && way > 0; i++) CHECK(remixdb_del(s->ref, key, key_of(i, key)));
   CHECK(remixdb_flush(s->ref));
-  // a range with all keys that the partition could have before
-  CHECK(!del(s, was - 1, *to - 1) && remixdb_errcode() == REMIXDB_CORRUPT);
+  if (way == 2) CHECK(!remixdb_compact(s->ref) && remixdb_errcode() == REMIXDB_CORRUPT);
+  for (uint32_t i = to; i < behind; i++) s->round[i] = 0;
+  tree = tree_of(s);
+  CHECK(version_find(tree, kref(key, key_of(behind - 1, key))) == at + 1);
+  if (way != 1) CHECK(part_is_empty(tree->parts[at + 1]));
+  check_behind(s, to);
+  for (uint32_t i = to; i < behind; i += 2) put(s, i, 7);
+  CHECK(remixdb_flush(s->ref));
+  for (uint32_t i = to; i < behind; i += 2) CHECK(good(s, s->ref, i));
+  check_behind(s, to);
+  for (uint32_t i = to + 1; i < behind; i += 2) put(s, i, 7);
+  // the partition that was empty can be deleted, too
+  CHECK(del(s, to, behind));
+  for (uint32_t i = to; i < behind; i++) put(s, i, 8);
 }
 
 // The range of the damaged partition is deleted, as a whole. Then the store has no damage any more. nr: rounds that
-// have put tables above the partition.
-static void run_deleted(uint32_t nr, bool spaces, bool wide, int workers) {
+// have put tables above the partition. behind: the way of empty_behind; 3: all keys stay.
+static void run_deleted(uint32_t nr, bool spaces, uint32_t behind, int workers) {
   struct state s;
   uint32_t from, to, len;
   char key[24];
@@ -361,11 +390,10 @@ static void run_deleted(uint32_t nr, bool spaces, bool wide, int workers) {
     for (uint32_t i = 0; i < KEYS; i += 9) put(&s, i, 2 + n);
     CHECK(remixdb_flush(s.ref));
   }
-  const uint32_t narrow = to;
-  if (wide) widen(&s, &to);
-  CHECK((shut_part(&s) != NULL) == (nr > 0 || wide));
+  if (behind < 3) empty_behind(&s, to, behind);
+  CHECK((shut_part(&s) != NULL) == (nr > 0));
   for (uint32_t i = from - 40; i < from + 40; i++) put(&s, i, 9);
-  CHECK(!del(&s, from - 1, wide ? narrow : to - 1) && remixdb_errcode() == REMIXDB_CORRUPT);
+  CHECK(!del(&s, from - 1, to - 1) && remixdb_errcode() == REMIXDB_CORRUPT);
   CHECK(del(&s, from - 1, to));  // an anchor may be shorter than the least key behind it
   for (uint32_t again = 0; again < 3; again++) {
     for (uint32_t i = 0; i < KEYS; i++) {
@@ -385,9 +413,83 @@ static void run_deleted(uint32_t nr, bool spaces, bool wide, int workers) {
 
 static void test_deleted(void **state) {
   (void)state;
-  for (uint32_t i = 0; i < 4; i++) run_deleted(i, i & 1, false, i == 2);
-  run_deleted(0, false, true, 0);
-  run_deleted(2, false, true, 0);
+  for (uint32_t i = 0; i < 4; i++) run_deleted(i, i & 1, 3, i == 2);
+  for (uint32_t i = 0; i < 6; i++) run_deleted(i / 3 * 2, false, i % 3, 0);
+}
+
+static void damage_table(struct state *s, const struct part *p) {
+  char name[32];
+  struct part_files f;
+  part_files(p, &f);
+  sst_name(name, f.tables[0].number);
+  (void)snprintf(s->path, sizeof(s->path), "%s/%s", dir, name);
+  s->off = f.tables[0].size - 300;
+  flip(s);
+}
+
+static void drop_other(struct state *s) {
+  remixdb_unref(s->there);
+  remixdb_space_close(s->space);
+  s->there = NULL;
+  s->space = NULL;
+  CHECK(remixdb_space_drop(s->x, "other"));
+}
+
+// The first partition of the spaces' tree, or the last one of a space, is damaged. It goes when all of its space is
+// deleted, and when its space is dropped. Keys of a later space do not come to lie in it.
+static void run_edge(bool last, bool drop) {
+  struct state s = {.spaces = true, .round = calloc(KEYS, sizeof(*s.round))};
+  char key[24], got[8];
+  uint32_t len, at = 0;
+  CHECK(s.round);
+  setup_again();
+  store_open(&s, 0);
+  struct xdb_space *b = remixdb_space_open(s.x, "b", true);
+  struct xdb_ref *r = remixdb_space_ref(b);
+  CHECK(b && r);
+  for (uint32_t i = 0; i < KEYS; i++) {
+    put(&s, i, 1);
+    if (last) CHECK(remixdb_put(r, key, key_of(i, key), key, 8));
+  }
+  CHECK(remixdb_compact(s.ref));
+  remixdb_unref(r);
+  remixdb_space_close(b);
+  store_close(&s);
+  store_open(&s, 0);
+  for (uint32_t i = 0; last && i < tree_of(&s)->nr_parts; i++)
+    if (names_id_from(part_anchor(tree_of(&s)->parts[i])) == 1) at = i;
+  CHECK(at + 1 < tree_of(&s)->nr_parts && (at > 0) == last);
+  damage_table(&s, tree_of(&s)->parts[at]);
+  CHECK(remixdb_space_drop(s.x, "b") && remixdb_flush(s.ref));
+  put(&s, 0, 2);
+  CHECK(remixdb_flush(s.ref));
+  OK(xdb_wait_idle(s.x));
+  CHECK((b = remixdb_space_open(s.x, "c", true)) && (r = remixdb_space_ref(b)));
+  for (uint32_t i = 0; i < KEYS; i++) CHECK(remixdb_put(r, key, key_of(i, key), key, 8));
+  CHECK(remixdb_flush(s.ref));
+  for (uint32_t i = 0; i < KEYS; i++)
+    CHECK(remixdb_getn(r, key, key_of(i, key), got, sizeof(got), &len) && len == 8 && memcmp(got, key, len) == 0);
+  if (drop) {
+    drop_other(&s);
+    CHECK(remixdb_put(r, "x", 1, "y", 1) && remixdb_flush(s.ref));
+    OK(xdb_wait_idle(s.x));
+  } else {
+    CHECK(remixdb_del_range(s.there, &(struct remixdb_range){{NULL, 0}, {NULL, 0}}));
+    CHECK(!remixdb_getn(s.there, "x", 1, NULL, 0, &len) && remixdb_errcode() == REMIXDB_NOTFOUND);
+  }
+  for (uint32_t i = 0; i < tree_of(&s)->nr_parts; i++) CHECK(!part_is_away(tree_of(&s)->parts[i]));
+  CHECK(remixdb_compact(s.ref) && remixdb_verify(s.ref));
+  for (uint32_t i = 0; i < KEYS; i++)
+    CHECK(remixdb_getn(r, key, key_of(i, key), got, sizeof(got), &len) && len == 8 && memcmp(got, key, len) == 0);
+  remixdb_unref(r);
+  remixdb_space_close(b);
+  store_close(&s);
+  free(s.round);
+}
+
+static void test_edges(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 4; i++) run_edge(i & 1, i & 2);
 }
 
 static void test_open(void **state) {
@@ -401,6 +503,7 @@ int main(void) {
       cmocka_unit_test(test_goes_on),
       cmocka_unit_test(test_open),
       cmocka_unit_test(test_deleted),
+      cmocka_unit_test(test_edges),
   };
   return check_seed_end(cmocka_run_group_tests(tests, setup, teardown));
 }

@@ -37,6 +37,30 @@ static void replace(struct names **n, struct names *next) {
   *n = next;
 }
 
+// Makes a bound near some id: cut short, the id itself, or longer. Returns its length.
+static uint32_t some_bound(uint64_t *rng, uint32_t next_id, uint8_t *buf) {
+  names_id_put(buf, (uint32_t)(rng_next(rng) % (next_id + 2)));
+  memset(buf + NAMES_ID, (int)(rng_next(rng) % 3), 2);
+  return (uint32_t)(rng_next(rng) % (NAMES_ID + 3));
+}
+
+// A key of a space is in a range if the range and that of the space overlap.
+static void expect_may_have(const struct names *n, uint64_t *rng, uint32_t next_id) {
+  uint8_t a[NAMES_ID + 2], b[NAMES_ID + 2], id[NAMES_ID], end[NAMES_ID];
+  const struct kref from = kref(a, some_bound(rng, next_id, a));
+  const uint32_t len = some_bound(rng, next_id, b);
+  const struct kref to = rng_next(rng) % 4 ? kref(b, len) : kref(NULL, 0);
+  bool any = false;
+  for (uint32_t i = 0; i < names_count(n); i++) {
+    names_id_put(id, n->entries[i].id);
+    names_id_put(end, n->entries[i].id + 1);
+    const struct kref low = kref(id, NAMES_ID), high = kref(end, NAMES_ID);
+    const struct kref least = kv_cmp(from, low) > 0 ? from : low;
+    any = any || (kv_cmp(least, high) < 0 && (!to.ptr || kv_cmp(least, to) < 0));
+  }
+  assert_int_equal(names_may_have(n, from, to), any);
+}
+
 // Random changes beside a model: an id for each name, 0: none.
 static void test_changes(void **state) {
   (void)state;
@@ -74,6 +98,7 @@ static void test_changes(void **state) {
     bool any = false;
     for (uint32_t k = 0; k < NAMES; k++) any = any || (ids[k] >= first && ids[k] <= last && ids[k]);
     assert_int_equal(names_have_ids(n, first, last), any);
+    expect_may_have(n, &rng, next_id);
     // the stretches without a space, one after the other
     bool in_gap[9] = {false};
     uint32_t lo, hi, end = first;
