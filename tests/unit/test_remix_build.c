@@ -146,14 +146,14 @@ static void test_moved(void **state) {
 static void test_below(void **state) {
   (void)state;
   uint32_t moved = 0, less = 0, none = 0, noticed = 0;
-  for (uint32_t round = 0; round < (SLOW > 1 ? 60 : 240); round++) {
+  for (uint32_t round = 0; round < (SLOW > 1 ? 120 : 240); round++) {
     struct place p;
     struct world t;
     uint32_t left_out;
     bool exact;
     small_world(&t, &p, round % KEYS_KINDS, round / KEYS_KINDS % 3);
     world_spread(&t, 2 + below(8), below(3) ? 0 : 1 + below(50), NULL);
-    if (below(8) == 0) {  // the newest run has all keys
+    if (below(3) == 0) {  // the newest run has all keys
       uint8_t *const all = malloc(t.k.nr);
       memset(all, HAS_PUT, t.k.nr);
       world_add(&t, all);
@@ -166,7 +166,7 @@ static void test_below(void **state) {
     const uint64_t entries = t.x->nr_entries;
     const uint32_t segs = t.x->nr_segs, nr = t.nr, newer = 1 + below(nr - 1), take = 1 + below(nr - newer);
     const enum remix_build_way way = (enum remix_build_way)below(REMIX_BUILD_MOVED + 1);
-    const uint32_t made = world_merge_below(&t, newer, take, 1 + below(4), below(8) > 0, &left_out, &exact);
+    const uint32_t made = world_merge_below(&t, newer, take, 1 + below(4), below(3) > 0, &left_out, &exact);
     // records that are hidden are noticed where as many were left out
     t.moved = below(8) > 0 && (exact || left_out > 0);
     t.newer = newer;
@@ -185,7 +185,7 @@ static void test_below(void **state) {
     views_fini(&t);
     place_fini(&p);
   }
-  assert_true(moved > 5 && less > 5 && none > 0 && noticed > 0);
+  assert_true(moved > 0 && less > 0 && none > 0 && noticed > 0);
 }
 
 // Runs leave, and nothing new comes, as where a partition is cut: the view of the runs of each range of keys.
