@@ -16,11 +16,10 @@ void plan_jobs(struct round *r, uint32_t tree, struct compact_whole *whole, uint
 void plan_all(struct job *j);
 // Tables that a merge of so many bytes is planned to write.
 uint32_t plan_tables(const struct compact *c, uint64_t bytes);
-// Decides for a partition that merges could not read, or that is away. It gets `fresh` more tables, which become runs
+// Decides for a partition that merges could not read, or that is away. It gets `fresh` more tables. These become runs
 // of the young view. If it would have too many runs, the job merges all runs of the young view, with its new data if it
 // has some. Neither reads anything of the older view. Returns false if the partition would have too many runs all the
-// same. beside: how many `fresh` tables are not merged, because they are written already, as the tables of an ingest
-// are.
+// same. beside: how many `fresh` tables are not merged, because they are written already, as an ingest's are.
 bool plan_unread(struct job *j, uint32_t fresh, uint32_t beside);
 // Makes the jobs of both trees for a scan round. For a round of merges for garbage, it plans none of these.
 void plan_scan_merges(struct round *r);

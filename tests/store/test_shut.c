@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A store that goes on beside a damaged partition that nobody has opened (view/part.h, P5): all calls that need nothing
-// of that partition work, its new data goes into tables, and all of it is there when the damage is undone.
+// A store that goes on beside a damaged partition that nobody has opened (view/part.h, P5): all calls that do not need
+// that partition work, its new data goes into tables, and all of it is there when the damage is undone.
 #include "tests/lib/store.h"
 
 #include "remixdb.h"
@@ -285,8 +285,7 @@ static void hurry(struct xdb *x) {
 }
 
 // The young view of an open partition is damaged, so new data for it goes nowhere. Writes fail while memtables are
-// full. They go on when the files are whole again, or when the range of the partition is deleted, which reads nothing
-// of it.
+// full. They go on when the files are whole again, or when the partition's range is deleted, which does not read it.
 static void run_open(bool undo, int workers) {
   struct state s;
   uint32_t from, to, nr = 0, len;
