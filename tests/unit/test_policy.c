@@ -230,19 +230,27 @@ static double random_load(int workers, uint64_t nr) {
 }
 
 // A partition writes much when it is split, and little for a long time after that. So loads of different sizes write
-// between 3.6 and 4.9 bytes per byte, and 4.2 on average. When a load's rounds come changes that by less than 1/100.
+// between 3.6 and 5.1 bytes per byte, and 4.39 on average. A round in the caller's thread comes at the same record each
+// time, so these figures are the same on each machine.
 static void test_random_load(void **state) {
   (void)state;
   const uint32_t most = LOAD / (FULL / 8);
   double sum = 0;
   for (uint32_t eighths = 2; eighths <= most; eighths++) {
-    const double bytes = random_load(eighths % 3 ? 1 : 0, FULL / 8 * eighths);
+    const double bytes = random_load(0, FULL / 8 * eighths);
     assert_true(bytes <= 5.2);
     sum += bytes;
   }
   const double mean = sum / (most - 1);
   printf("random loads: %.3f on average\n", mean);
-  assert_true(mean <= (most < 8 ? 4.0 : 4.4));
+  assert_true(mean <= (most < 8 ? 4.0 : 4.45));
+}
+
+// A worker's rounds come when the system lets them, and each may bring a split to this load or keep one from it: 4.4 to
+// 4.9 bytes were seen. A split too many costs half a byte.
+static void test_random_load_worker(void **state) {
+  (void)state;
+  assert_true(random_load(1, LOAD) <= 5.5);
 }
 
 struct table_list {
@@ -806,6 +814,7 @@ static void test_compression(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_random_load, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_random_load_worker, setup, teardown),
       cmocka_unit_test_setup_teardown(test_sequential_load, setup, teardown),
       cmocka_unit_test_setup_teardown(test_sequential_threads, setup, teardown),
       cmocka_unit_test_setup_teardown(test_skewed_overwrites, setup, teardown),
