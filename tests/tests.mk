@@ -19,7 +19,7 @@ endif
 
 # The replay of the corpus holds every fuzz target. Parts of the benchmark are no parts of the library.
 $B/tests/fuzz/test_corpus: $(FUZZ_SRCS:%.c=$B/%.o)
-$B/tests/unit/test_bench_%: $B/tests/unit/test_bench_%.o $B/tools/bench/%.o
+$B/tests/unit/test_bench_%: $B/tests/unit/test_bench_%.o $B/tools/bench/%.o $(WRAP_O)
 	$(call say,LINK)
 	$(link) $(if $(WRAP_O),$(LIBS)) $(TEST_LIBS) -lm -o $@
 

@@ -64,6 +64,19 @@ def test_deps_come_before_all_other_goals():
     assert told.index(".ci/deps") < told.index("tests/lint.sh")
 
 
+@pytest.mark.parametrize("mode", ["msan", "valgrind"])
+def test_functions_that_stand_before_others_are_linked(mode):
+    """Every command that links with --wrap links the files of tests/lib/wrap.h, too. None is carried out."""
+    told = make("-n", "-B", "V=1", f"O={mode}", "units", "xdbtest.out").stdout
+    links = [line.split() for line in told.splitlines() if " -Wl,--wrap=" in line and " -o " in line]
+    links = [words for words in links if "printf" not in words[0]]
+    assert len(links) > 100
+    for words in links:
+        files = {word.rpartition("/")[2] for word in words}
+        wanted = {"msan": {"msan.o", "uring.o"}, "valgrind": {"uring.o"}}[mode]
+        assert wanted <= files, words[-1]
+
+
 def test_help_names_goals_that_there_are():
     told = make("help").stdout
     rules = set(re.findall(r"^([\w-]+):", make("-npq", "nosuch", status=2).stdout, re.M))
