@@ -63,7 +63,7 @@ WRAP(ssize_t, aio_return64, (struct aiocb * cb)) {
   return n;
 }
 
-// ---- files: of the C library, but not every version of the sanitizer knows these names of it
+// ---- of the C library, but not every version of the sanitizer knows these names
 
 #if defined(__GLIBC__)
 WRAP(int, stat64, (const char *path, struct stat *st)) {
@@ -74,6 +74,16 @@ WRAP(int, stat64, (const char *path, struct stat *st)) {
 WRAP(int, fstat64, (int fd, struct stat *st)) {
   const int rc = __real_fstat64(fd, st);
   if (rc == 0) WRAP_WRITTEN(st, sizeof(*st));
+  return rc;
+}
+WRAP(int, fstatat64, (int at, const char *path, struct stat *st, int flags)) {
+  const int rc = __real_fstatat64(at, path, st, flags);
+  if (rc == 0) WRAP_WRITTEN(st, sizeof(*st));
+  return rc;
+}
+WRAP(int, getentropy, (void *p, size_t n)) {
+  const int rc = __real_getentropy(p, n);
+  if (rc == 0) WRAP_WRITTEN(p, n);
   return rc;
 }
 #endif
