@@ -250,8 +250,8 @@ static inline uint32_t blind_bits_neon(struct blind dbits, uint32_t base, struct
   for (uint32_t i = 0; i < 32; i += 16) {
     uint8x16_t d;
     if (likely(dbits.table != 0)) {
-      const uint8x16_t n = vld1q_u8(dbits.bits);
-      d = vqtbl1q_u8(table, i ? vshrq_n_u8(n, 4) : vandq_u8(n, vdupq_n_u8(15)));
+      const uint8x16_t nibbles = vld1q_u8(dbits.bits);
+      d = vqtbl1q_u8(table, i ? vshrq_n_u8(nibbles, 4) : vandq_u8(nibbles, vdupq_n_u8(15)));
     } else {
       d = dbits.form == BLIND_IS_WIDE ? blind_narrow16(dbits.bits + 2 * i) : vld1q_u8(dbits.bits + i);
     }
