@@ -9,10 +9,13 @@ void budget_init(struct budget *b) {
   for (uint32_t i = 0; i < BUDGET_KINDS; i++) atomic_init(&b->used[i], 0);
   atomic_init(&b->pieces_most, UINT64_MAX);
   atomic_init(&b->work_most, UINT64_MAX);
+  atomic_init(&b->scans_most, UINT64_MAX);
   atomic_init(&b->indexes_most, UINT64_MAX);
   atomic_init(&b->away, 0);
   b->lacks = NULL;
   b->arg = NULL;
+  b->scans_changed = NULL;
+  b->scans_arg = NULL;
   b->working = 0;
   (void)pthread_mutex_init(&b->lock, NULL);
   eventcount_init(&b->ended);
@@ -48,4 +51,11 @@ void budget_work_end(struct budget *b, uint64_t bytes) {
   budget_give(b, BUDGET_WORK, bytes);
   (void)pthread_mutex_unlock(&b->lock);
   eventcount_wake_all(&b->ended);
+}
+
+void budget_scans(struct budget *b, uint64_t was, uint64_t is) {
+  if (!b || was == is) return;
+  const uint64_t before = atomic_fetch_add_explicit(&b->used[BUDGET_SCANS], is - was, memory_order_relaxed);
+  if (before / BUDGET_SCANS_STEP != (before + is - was) / BUDGET_SCANS_STEP && b->scans_changed)
+    b->scans_changed(b->scans_arg);
 }

@@ -18,6 +18,7 @@ enum budget_kind {
   BUDGET_TABLES,   // metadata of open tables
   BUDGET_PIECES,   // pieces of blocks (table/pieces.h)
   BUDGET_WORK,     // compaction
+  BUDGET_SCANS,    // blocks and readahead memory that scans keep for themselves (table/hold.h)
   BUDGET_KINDS
 };
 
@@ -26,6 +27,7 @@ struct budget {
   // Bounds in bytes; UINT64_MAX: none. Relaxed: a thread uses the old value or the new one.
   _Atomic uint64_t pieces_most;  // a table gets pieces only within this bound
   _Atomic uint64_t work_most;    // work of several threads begins only within this bound
+  _Atomic uint64_t scans_most;   // scans read ahead into memory of their own only within this bound
   // Indexes and metadata of tables should stay within this bound (remix/paged.h).
   _Atomic uint64_t indexes_most;
   _Atomic uint64_t away;  // entries of partitions that are not open yet; relaxed
@@ -33,6 +35,10 @@ struct budget {
   // In the thread of the work, without locks and outside of any epoch.
   void (*lacks)(void *arg);
   void *arg;
+  // Called when the account of scans has become another multiple of BUDGET_SCANS_STEP. In the thread of a scan, maybe
+  // inside an epoch; must not wait. NULL: not. Set it while no other thread uses the accounts.
+  void (*scans_changed)(void *arg);
+  void *scans_arg;
   pthread_mutex_t lock;     // guards `working`; no lock is taken within it
   uint32_t working;         // pieces of work under way
   struct eventcount ended;  // a piece of work has ended; threads are woken without the lock
@@ -40,8 +46,9 @@ struct budget {
 
 // A partition's metadata of tables and its directory of pages (remix/paged.h) take a byte for so many entries, about.
 #define BUDGET_AWAY_ENTRIES 16u
+#define BUDGET_SCANS_STEP ((uint64_t)1 << 20)  // bytes
 
-extern _Atomic bool budget_starved;  // for tests: no index fits, and indexes always are too much. Relaxed
+extern _Atomic bool budget_starved;  // for tests: no index fits, indexes always are too much, and scans get no room
 
 void budget_init(struct budget *b);  // no bounds
 void budget_fini(struct budget *b);
@@ -58,6 +65,16 @@ static inline uint64_t budget_used(const struct budget *b, enum budget_kind kind
 // Tells whether there is room for pieces of so many bytes. Threads that ask at the same time may all get them.
 static inline bool budget_pieces_fit(const struct budget *b, uint64_t bytes) {
   return !b || budget_used(b, BUDGET_PIECES) + bytes <= atomic_load_explicit(&b->pieces_most, memory_order_relaxed);
+}
+
+// A scan has kept `was` bytes for itself, and now keeps `is`.
+void budget_scans(struct budget *b, uint64_t was, uint64_t is);
+// How many bytes more scans may keep for themselves. Threads that ask at the same time may all get them.
+static inline uint64_t budget_scans_left(const struct budget *b) {
+  if (unlikely(atomic_load_explicit(&budget_starved, memory_order_relaxed))) return 0;
+  if (!b) return UINT64_MAX;
+  const uint64_t most = atomic_load_explicit(&b->scans_most, memory_order_relaxed), used = budget_used(b, BUDGET_SCANS);
+  return used < most ? most - used : 0;
 }
 
 static inline uint64_t budget_indexes(const struct budget *b) {

@@ -69,6 +69,7 @@ static void set_indexes(struct memory *m, size_t budget, uint32_t parts) {
 static void set_bounds(struct memory *m, size_t budget) {
   atomic_store_explicit(&m->accounts.work_most, work_share(budget), memory_order_relaxed);
   atomic_store_explicit(&m->accounts.pieces_most, budget / MEMORY_PIECES_PART, memory_order_relaxed);
+  atomic_store_explicit(&m->accounts.scans_most, budget / MEMORY_SCANS_PART, memory_order_relaxed);
   set_indexes(m, budget, MEMORY_INDEX_PARTS);
 }
 
@@ -83,6 +84,7 @@ void memory_plan(struct xdb *x) {
     budget = (size_t)(machine ? machine : UNKNOWN_MACHINE) / DEFAULT_PART;
     if (!follows && !m->memtable_follows) {
       set_indexes(m, budget, MEMORY_INDEX_ALONE);
+      atomic_store_explicit(&m->accounts.scans_most, budget / MEMORY_SCANS_PART, memory_order_relaxed);
       budget = 0;
     }
   }
@@ -117,9 +119,12 @@ static uint64_t others(struct xdb *x, size_t budget) {
   memtables += m->busy ? 0 : limit / GROW_PART;
   if (m->busy && memtables < memtables_share(limit)) memtables = memtables_share(limit);
   if (m->busy && work < work_share(budget)) work = work_share(budget);
+  uint64_t scans = budget_used(&m->accounts, BUDGET_SCANS);
+  // nobody changes the cache when scans begin
+  if (!m->accounts.scans_changed && scans < budget / MEMORY_SCANS_PART) scans = budget / MEMORY_SCANS_PART;
   struct wal_stats log = {0};
   if (x->wal) wal_stats(x->wal, &log);
-  return memtables + work + log.buffer_bytes + x->kept + budget / SMALL_PART + cache_common(x->cache) +
+  return memtables + work + scans + log.buffer_bytes + x->kept + budget / SMALL_PART + cache_common(x->cache) +
          budget_used(&m->accounts, BUDGET_INDEXES) + budget_used(&m->accounts, BUDGET_TABLES) +
          budget_used(&m->accounts, BUDGET_PIECES) + admission_memory(&x->admission);
 }

@@ -9,6 +9,8 @@
 //   memtables    1/MEMORY_MEMTABLE_PART of the budget for each of two, a power of two of MiB, MEMORY_MEMTABLE_MAX at
 //                most
 //   compaction   1/MEMORY_WORK_PART, MEMORY_WORK_MAX at most; work that needs more runs alone (base/budget.h)
+//   scans        the blocks that they keep for themselves, and what they read ahead: that within 1/MEMORY_SCANS_PART,
+//                beyond which they read into the cache
 //   pieces       1/MEMORY_PIECES_PART at most: beyond that, new tables get none
 //   the cache    the rest, at least 1/MEMORY_CACHE_PART
 //
@@ -36,6 +38,7 @@ static inline size_t memory_late(size_t limit) {
 #define MEMORY_WORK_PART 4u
 #define MEMORY_WORK_MAX ((size_t)256 << 20)
 #define MEMORY_PIECES_PART 16u
+#define MEMORY_SCANS_PART 16u
 #define MEMORY_ADMISSION_PART 16u  // of the cache: the table of base/admission.h takes as much at most
 #define MEMORY_INDEX_PARTS 5u
 #define MEMORY_INDEX_ALONE 8u

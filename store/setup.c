@@ -174,7 +174,7 @@ enum remixdb_status setup_services(struct xdb *x) {
 
 // ---- threads
 
-static void cache_asks(void *arg) { idle_ask(arg); }
+static void asks(void *arg) { idle_ask(arg); }
 
 void setup_scan_merges(struct xdb *x, uint32_t nr_workers) {
   // Scan merges leave one processor to scans, where there are several.
@@ -205,7 +205,9 @@ enum remixdb_status setup_threads(struct xdb *x) {
   if (nr) {  // without workers the work of a call must not depend on the cache
     x->watch = (struct remix_watch){scan_merge_ask, x};
     x->compact.watch = &x->watch;
-    if (x->cache) cache_on_ask(x->cache, cache_asks, x);
+    if (x->cache) cache_on_ask(x->cache, asks, x);
+    x->memory.accounts.scans_changed = asks;
+    x->memory.accounts.scans_arg = x;
   }
   return xdb_sync_start(x);
 }

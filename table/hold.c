@@ -8,6 +8,25 @@
 #include "table/records.h"
 #include "table/stored.h"
 
+// ---- the account of scans
+
+// Brings the account up to date. Call it when h has got memory, or given some back.
+static void hold_count(struct sst_hold *h, const struct sst *t) {
+  const size_t has = h->cb.own_size + sst_ahead_memory(&h->ahead[0]) + sst_ahead_memory(&h->ahead[1]);
+  if (likely(has == h->counted)) return;
+  if (!h->budget) h->budget = t->ctx->budget;
+  budget_scans(h->budget, h->counted, has);
+  h->counted = has;
+}
+
+// How many pages a may read, beside all that scans keep.
+static uint32_t ahead_room(const struct sst_ahead *a, const struct sst *t) {
+  const uint64_t left = budget_scans_left(t->ctx->budget), has = sst_ahead_memory(a), most = SST_FULL_PAGES;
+  return left / BLOCK_PAGE < most ? (uint32_t)((left + has) / BLOCK_PAGE) : SST_FULL_PAGES;
+}
+
+// ---- blocks
+
 static enum remixdb_status sst_load_at(struct sst *t, int fd, uint32_t block, uint32_t pages, uint8_t *buf) {
   struct blkio *const io = t->ctx->io;
   const uint64_t off = sst_block_off(t, block);
@@ -68,6 +87,13 @@ static enum remixdb_status sst_load(void *arg, uint32_t block, uint32_t nr_pages
   return s;
 }
 
+// Makes room in h's own buffer for so many bytes. False: there is no memory, or the account of scans has no room.
+static bool hold_reserve(struct sst_hold *h, const struct sst *t, uint32_t bytes) {
+  const uint32_t pages = (bytes + BLOCK_PAGE - 1) / BLOCK_PAGE + BLOCK_GROW_PAGES;
+  if (h->cb.own_size < pages * BLOCK_PAGE && budget_scans_left(t->ctx->budget) < pages * BLOCK_PAGE) return false;
+  return cache_block_reserve(&h->cb, pages) == REMIXDB_OK;
+}
+
 static __attribute__((noinline)) enum remixdb_status sst_read_slow(struct sst *t, uint32_t block, uint32_t idx,
                                                                    uint32_t nr, bool lone, struct sst_hold *h) {
   const uint32_t pages = sst_block_pages(t, block);
@@ -76,9 +102,10 @@ static __attribute__((noinline)) enum remixdb_status sst_read_slow(struct sst *t
   h->sst = NULL;
   h->cb.data = NULL;
   if (nr != SST_ALL && nr > t->nr_recs[block] - idx && (l.span = sst_pieces_span(t, block, idx, nr)) != 0 &&
-      cache_block_reserve(&h->cb, (l.span + BLOCK_PAGE - 1) / BLOCK_PAGE + BLOCK_GROW_PAGES) != REMIXDB_OK)
+      !hold_reserve(h, t, l.span))
     l.span = 0;
   const enum remixdb_status s = cache_get(&t->cache, block, pages, lone, sst_load, &l, &h->cb);
+  hold_count(h, t);
   if (s != REMIXDB_OK) return s;
   sst_hold_set_read(h, t, block);
   h->from = l.from;
@@ -141,6 +168,7 @@ static __attribute__((noinline)) enum remixdb_status hold_take_ahead(struct sst 
   const uint8_t side = sst_ahead_has(&h->ahead[1], t, block);
   sst_hold_drop(h);
   const enum remixdb_status s = sst_ahead_take(&h->ahead[side], t, block, &data);
+  hold_count(h, t);  // a packed block takes memory
   if (s != REMIXDB_OK) return s;
   if (h->ahead[side].shared) cache_offer(&t->cache, block, sst_block_pages(t, block), data);
   h->cb.data = data;
@@ -211,24 +239,42 @@ enum remixdb_status sst_read_block(struct sst *t, uint32_t block, struct sst_hol
   return sst_read_slow(t, block, 0, SST_ALL, false, h);
 }
 
-void sst_hold_readahead(struct sst *t, uint32_t block, uint32_t nr_pages, uint32_t edge, struct sst_hold *h) {
+// Gets h ready for a stretch that begins with this block. Returns how many of its pages may be read; 0: none.
+static uint32_t hold_stretch(struct sst *t, uint32_t block, uint32_t nr_pages, uint32_t edge, struct sst_hold *h) {
   sst_hold_drop(h);  // the read replaces readahead memory
+  const uint32_t room = ahead_room(&h->ahead[0], t);
+  if (unlikely(room < sst_block_pages(t, block))) {
+    sst_ahead_fini(&h->ahead[0]);
+    sst_ahead_fini(&h->ahead[1]);
+    hold_count(h, t);
+    return 0;
+  }
   h->has_ahead = true;
   h->ahead[0].edge = edge;
-  sst_ahead_read(&h->ahead[0], t, block, nr_pages);
+  return nr_pages < room ? nr_pages : room;
+}
+
+void sst_hold_readahead(struct sst *t, uint32_t block, uint32_t nr_pages, uint32_t edge, struct sst_hold *h) {
+  const uint32_t nr = hold_stretch(t, block, nr_pages, edge, h);
+  if (nr) sst_ahead_read(&h->ahead[0], t, block, nr);
+  hold_count(h, t);
 }
 
 void sst_hold_readahead_back(struct sst *t, uint32_t block, uint32_t nr_pages, uint32_t edge, struct sst_hold *h) {
-  sst_hold_drop(h);
-  h->has_ahead = true;
-  h->ahead[0].edge = edge;
-  sst_ahead_read_back(&h->ahead[0], t, block, nr_pages);
+  const uint32_t nr = hold_stretch(t, block, nr_pages, edge, h);
+  if (nr) sst_ahead_read_back(&h->ahead[0], t, block, nr);
+  hold_count(h, t);
 }
 
-// The side of the hold's readahead memory that a read may replace.
-static struct sst_ahead *hold_ahead_free(struct sst_hold *h) {
+// The side of the hold's readahead memory that a read of so many pages may replace. NULL: there is no room for them.
+static struct sst_ahead *hold_ahead_free(struct sst_hold *h, const struct sst *t, uint32_t nr_pages) {
+  struct sst_ahead *const a = &h->ahead[h->kind == SST_HOLD_AHEAD ? !h->side : h->side];
+  if (unlikely(ahead_room(a, t) < nr_pages)) {
+    sst_ahead_fini(a);
+    return NULL;
+  }
   h->has_ahead = true;
-  return &h->ahead[h->kind == SST_HOLD_AHEAD ? !h->side : h->side];
+  return a;
 }
 
 // Offers all blocks that were read to the cache, and frees their memory.
@@ -250,12 +296,14 @@ void sst_fetch(struct blkio_queue *q, const struct sst_need *needs, uint32_t nr)
   const bool many = nr > 1 && blkio_batch_lane(&b);
   for (uint32_t i = 0; i < nr; i++) {
     const struct sst_need *const w = &needs[i];
-    if (!w->hold && !w->t->cache.cache) continue;
+    struct sst_ahead *const own = w->hold ? hold_ahead_free(w->hold, w->t, w->to - w->from) : NULL;
+    if (!own && !w->t->cache.cache) continue;
     spare[n] = (struct sst_ahead){0};
-    to[n] = w->hold ? hold_ahead_free(w->hold) : &spare[n];
+    to[n] = own ? own : &spare[n];
     of[n] = i;
     if (sst_ahead_begin(to[n], w->t, w->from, w->to - w->from, many, &reads[n])) n++;
-    else if (!w->hold) sst_ahead_fini(&spare[n]);
+    else if (!own) sst_ahead_fini(&spare[n]);
+    if (w->hold) hold_count(w->hold, w->t);
   }
   if (many) blkio_batch_add(&b, n);
   if (many) IGNORED(blkio_batch_end(&b), "each read has its status");
@@ -263,7 +311,7 @@ void sst_fetch(struct blkio_queue *q, const struct sst_need *needs, uint32_t nr)
   for (uint32_t i = 0; i < n; i++) {
     const struct sst_need *const w = &needs[of[i]];
     sst_ahead_end(to[i], w->t, reads[i].status);
-    if (w->hold) to[i]->shared = true;
+    if (to[i] != &spare[i]) to[i]->shared = true;
     else ahead_publish(to[i], w->t);
   }
   err_cleanup_end();
@@ -283,6 +331,8 @@ void sst_hold_fini(struct sst_hold *h) {
   cache_block_fini(NULL, &h->cb);
   sst_ahead_fini(&h->ahead[0]);
   sst_ahead_fini(&h->ahead[1]);
+  budget_scans(h->budget, h->counted, 0);
+  h->counted = 0;
 }
 
 // ---- prefetches

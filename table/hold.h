@@ -36,6 +36,9 @@ struct sst_hold {
   struct sst_ahead ahead[2];
   uint8_t side;
   bool has_ahead;  // there may be blocks in it
+  // The account of scans (base/budget.h) has `counted` bytes for cb.own and for readahead memory.
+  struct budget *budget;
+  size_t counted;
 };
 
 // Whether h has the block, or some of it, and still does after the epoch.
@@ -100,8 +103,8 @@ static inline void sst_hold_set_read(struct sst_hold *h, struct sst *t, uint32_t
   sst_hold_set(h, t, block, h->cb.frame ? SST_HOLD_FRAME : SST_HOLD_OWN);
 }
 // Reads the blocks that begin in the nr_pages pages from `block` on into readahead memory, where sst_read finds them.
-// Drops what h holds. The later sst_read meets an error again, and reports it. edge: the page at which the reader ends;
-// t->nr_pages: with the table.
+// Drops what h holds. Reads fewer blocks, or none, where the account of scans has no room for them. The later sst_read
+// meets an error again, and reports it. edge: the page at which the reader ends; t->nr_pages: with the table.
 void sst_hold_readahead(struct sst *t, uint32_t block, uint32_t nr_pages, uint32_t edge, struct sst_hold *h);
 // The same for a reader that goes back: the blocks before `block`, and this one (sst_ahead_read_back). edge: the first
 // page that the reader needs.
@@ -115,7 +118,8 @@ struct sst_need {
   struct sst_hold *hold;  // where sst_read will look for them, no other need's; NULL: they go to the cache
 };
 // Reads all of them in one batch. A hold keeps what it holds, and gets the blocks as readahead memory; the cache is
-// offered each block that is read there. A need that fails is left out: the later sst_read meets the error again, and
+// offered each block that is read there. Where the account of scans has no room, the blocks go to the cache alone. A
+// need that fails is left out: the later sst_read meets the error again, and
 // reports it. nr <= BLKIO_BATCH_MAX. Inside an epoch.
 void sst_fetch(struct blkio_queue *q, const struct sst_need *needs, uint32_t nr);
 // Prefetches the nr records from pos on, as far as they exist, and what a pin of their blocks reads. Their places come

@@ -39,6 +39,10 @@ static struct sst_ahead_mem *ahead_reserve(struct sst_ahead *a, size_t size) {
   return m->buf ? m : NULL;
 }
 
+size_t sst_ahead_memory(const struct sst_ahead *a) {
+  return a->mem ? a->mem->size + (a->mem->block ? BLOCK_BYTES_MAX : 0) : 0;
+}
+
 void sst_ahead_fini(struct sst_ahead *a) {
   if (a->mem) {
     mem_free(a->mem->buf);

@@ -50,6 +50,7 @@ void sst_ahead_end(struct sst_ahead *a, struct sst *t, enum remixdb_status s);
 // A block that is there, verified. Its data is valid until the next take or read. REMIXDB_CORRUPT, REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_ahead_take(struct sst_ahead *a, const struct sst *t, uint32_t block,
                                               const uint8_t **data_out);
+size_t sst_ahead_memory(const struct sst_ahead *a);  // bytes that it keeps
 void sst_ahead_fini(struct sst_ahead *a);
 
 // Returns the first of the blocks that sst_ahead_read_back would read. A reader that goes back gives it to

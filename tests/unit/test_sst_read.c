@@ -266,6 +266,65 @@ static void test_ahead_fails(void **state) {
   model_free(&m);
 }
 
+// ---- the account of scans
+
+#define ROOM_HOLDS 12u
+#define ROOM_PAGES 40u
+
+// The bytes that the holds keep, and those of readahead memory among them.
+static uint64_t room_kept(const struct sst_hold *holds, uint64_t *ahead_out) {
+  uint64_t own = 0, ahead = 0;
+  for (uint32_t i = 0; i < ROOM_HOLDS; i++) {
+    own += holds[i].cb.own_size;
+    ahead += sst_ahead_memory(&holds[i].ahead[0]) + sst_ahead_memory(&holds[i].ahead[1]);
+  }
+  *ahead_out = ahead;
+  return own + ahead;
+}
+
+// Scans that read ahead, each in its own way, keep no more for that than the account has room for, and read the right
+// records where it has none. The account has all that they keep, and nothing when they end.
+static void test_room(void **state) {
+  (void)state;
+  struct model m = model_make(TEXT, 4000);
+  for (uint32_t v = 0; v < 4; v++) {
+    struct world *const w = world_open(env_posix(), v & 2 ? 1u << 20 : 0, false);
+    struct budget b;
+    budget_init(&b);
+    atomic_store(&b.scans_most, ROOM_PAGES * BLOCK_PAGE);
+    w->ctx.budget = &b;
+    sst_pos *pos;
+    struct sst *const t = table_new(w, 1, &m, opts(false, v & 1), &pos);
+    struct sst_hold holds[ROOM_HOLDS] = {0};
+    uint32_t full = 0, some = 0;
+    uint64_t ahead;
+    for (uint32_t n = 0; n < 2000; n++) {
+      struct sst_hold *const h = &holds[below(ROOM_HOLDS)];
+      const uint32_t at = below(m.nr), block = sst_pos_block(pos[at]), most = t->nr_pages - block,
+                     nr = 1 + below(most < 24 ? most : 24), how = below(8);
+      const struct sst_need need = {t, block, block + sst_block_pages(t, block), h};
+      epoch_enter(&w->epoch, &w->slot);
+      if (how < 3) sst_hold_readahead(t, block, nr, 0, h);
+      else if (how < 5) sst_hold_readahead_back(t, block, nr, 0, h);
+      else if (how < 7) sst_fetch(w->q, &need, 1);
+      else sst_hold_fini(h);
+      if (how < 7) *(sst_holds_ahead(h, t, block) ? &some : &full) += 1;
+      ahead_is(t, &m, pos, at, h);
+      ahead_is(t, &m, pos, at + 1 < m.nr ? at + 1 : at, h);
+      epoch_exit(&w->slot);
+      assert_int_equal(budget_used(&b, BUDGET_SCANS), room_kept(holds, &ahead));
+      if (!t->offs) assert_true(ahead <= ROOM_PAGES * BLOCK_PAGE);
+    }
+    assert_true(some > 100 && full > 100);
+    for (uint32_t i = 0; i < ROOM_HOLDS; i++) sst_hold_fini(&holds[i]);
+    assert_int_equal(budget_used(&b, BUDGET_SCANS), 0);
+    table_end(t, pos);
+    world_close(w);
+    budget_fini(&b);
+  }
+  model_free(&m);
+}
+
 // ---- many blocks at once
 
 struct many {
@@ -566,9 +625,9 @@ static void test_threads(void **state) {
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_holds),       cmocka_unit_test(test_prefetch), cmocka_unit_test(test_ahead),
-      cmocka_unit_test(test_ahead_fails), cmocka_unit_test(test_many),     cmocka_unit_test(test_many_one_by_one),
-      cmocka_unit_test(test_many_fails),  cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_holds),           cmocka_unit_test(test_prefetch),   cmocka_unit_test(test_ahead),
+      cmocka_unit_test(test_ahead_fails),     cmocka_unit_test(test_room),       cmocka_unit_test(test_many),
+      cmocka_unit_test(test_many_one_by_one), cmocka_unit_test(test_many_fails), cmocka_unit_test(test_threads),
   };
   return check_seed_end(cmocka_run_group_tests(tests, root_setup, root_teardown));
 }
