@@ -596,7 +596,7 @@ static void test_filters(void **state) {
 static void test_repair(void **state) {
   (void)state;
   leveldb_t *db = open_it();
-  char path[700];
+  char path[700] = {0};
   for (uint32_t i = 0; i < 2000; i++) {
     leveldb_put(db, writes, (const char *)&i, sizeof(i), path, 100, &err);
     FINE;
