@@ -165,6 +165,7 @@ enum remixdb_status sst_batch_end(struct sst_batch *b) {
   // one more turn, or several when there are more tables than descriptors
   do batch_finish(b);
   while (batch_start(b, 0, b->nr));
+  batch_finish(b);  // a turn that could begin no read may have taken a lane
   // Reads the rest one by one. Now that this thread has no fill open it may wait for others (C4).
   for (uint32_t i = 0; i < b->nr; i++) {
     struct sst_request *const w = &b->requests[i];

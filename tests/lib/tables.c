@@ -54,6 +54,7 @@ void world_close(struct world *w) {
   epoch_fini(&w->epoch);
   fdpool_destroy(w->fds);
   blkio_queue_destroy(w->q);
+  blkio_fini(&w->io);
   env_dir_close(&w->at);
   assert_int_equal(remove_tree(w->dir), 0);
   mem_free(w);

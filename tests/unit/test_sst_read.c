@@ -349,9 +349,9 @@ static void many_want(struct many *x) {
   }
 }
 
-// Adds the requests, at once or in parts.
+// Adds the requests, at once or in parts, with a queue of the thread's own or with the shared one.
 static enum remixdb_status many_read(struct many *x, struct world *w) {
-  sst_batch_begin(x->batch, w->q);
+  sst_batch_begin(x->batch, below(2) ? w->q : blkio_shared(&w->io));
   const uint32_t most = below(2) ? SST_BATCH_MAX : 1 + below(40);
   for (uint32_t at = 0, step; at < x->nr; at += step) {
     step = x->nr - at < most ? x->nr - at : most;
@@ -537,6 +537,42 @@ static void test_many_fails(void **state) {
   model_free(&m);
 }
 
+// Other users have all descriptors, so no read of a batch can begin, and the blocks are read one by one. The batch
+// gives its lane of the disk engine back all the same: as many batches as there are lanes leave none of them taken.
+static void test_many_without_descriptors(void **state) {
+  (void)state;
+  struct model m = model_make(TEXT, 300);
+  struct many x;
+  for (uint32_t v = 0; v < 8; v++) {  // each kind of disk engine twice
+    struct world *const w = world_open(env_posix(), v & 1 ? 1u << 20 : 0, v & 4);
+    struct fdpool_file others[2];
+    int fd;
+    many_open(&x, w, &m, v & 2);
+    fdpool_set_max(w->fds, 2);
+    for (uint32_t i = 0; i < 2; i++) {
+      fdpool_add(w->fds, &others[i], &w->at, x.t[i]->path, ENV_READ);
+      OK(fdpool_acquire(&others[i], &fd));
+    }
+    atomic_store(&fdpool_patience_ns, 1);
+    for (uint32_t n = 0; n < BLKIO_LANES_MAX; n++) {
+      epoch_enter(&w->epoch, &w->slot);
+      many_want(&x);
+      OK(many_read(&x, w));
+      many_check(&x);
+      epoch_exit(&w->slot);
+      many_drop(&x);
+    }
+    atomic_store(&fdpool_patience_ns, FDPOOL_PATIENCE_NS);
+    for (uint32_t i = 0; i < 2; i++) {
+      fdpool_release(&others[i]);
+      fdpool_remove(&others[i]);
+    }
+    many_close(&x);
+    world_close(w);
+  }
+  model_free(&m);
+}
+
 struct reader {
   pthread_t thread;
   struct world *w;
@@ -625,9 +661,16 @@ static void test_threads(void **state) {
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_holds),           cmocka_unit_test(test_prefetch),   cmocka_unit_test(test_ahead),
-      cmocka_unit_test(test_ahead_fails),     cmocka_unit_test(test_room),       cmocka_unit_test(test_many),
-      cmocka_unit_test(test_many_one_by_one), cmocka_unit_test(test_many_fails), cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_holds),
+      cmocka_unit_test(test_prefetch),
+      cmocka_unit_test(test_ahead),
+      cmocka_unit_test(test_ahead_fails),
+      cmocka_unit_test(test_room),
+      cmocka_unit_test(test_many),
+      cmocka_unit_test(test_many_one_by_one),
+      cmocka_unit_test(test_many_fails),
+      cmocka_unit_test(test_many_without_descriptors),
+      cmocka_unit_test(test_threads),
   };
   return check_seed_end(cmocka_run_group_tests(tests, root_setup, root_teardown));
 }
