@@ -805,7 +805,7 @@ static void test_ring_lost(void **state) {
     atomic_store(&blkio_test_ring_errno, errnos[i]);
     struct blkio_queue *const q = make_queue(&b);
     check_batch(q, 100, &seed);
-    assert_null(q->lane);
+    assert_true(b.kind == BLKIO_AIO || !q->lane);  // AIO: the system has no rings for this process
     atomic_store(&blkio_test_ring_errno, 0);
     check_batch(q, 100, &seed);
     assert_true(b.kind == BLKIO_SYNC || (q->lane == NULL) == (b.kind == BLKIO_URING));
@@ -1262,11 +1262,13 @@ static void *fill_pipe(void *arg) {
 }
 
 // A batch waits for a read past the page cache, after all others came from memory. How long that took tells nothing.
+// Rings of some file systems, such as tmpfs, end no read at once: a batch counts only if that read had ended.
 static void test_cold_beside_past(void **state) {
   (void)state;
   struct blkio b;
   uint8_t buf[2][512];
   int ends[2];
+  uint32_t counted = 0;
   blkio_init(&b, env_posix(), BLKIO_URING);
   if (b.kind != BLKIO_URING) {
     blkio_fini(&b);
@@ -1278,13 +1280,20 @@ static void test_cold_beside_past(void **state) {
     pthread_t thread;
     struct blkio_read reads[2] = {{.fd = data_fd, .path = data_path, .buf = buf[0], .len = 512, .off = 0},
                                   {.fd = ends[0], .path = "pipe", .buf = buf[1], .len = 512, .past = true}};
+    struct blkio_batch batch;
     assert_int_equal(pthread_create(&thread, NULL, fill_pipe, &ends[1]), 0);
-    OK(blkio_read_batch(blkio_shared(&b), reads, 2));
+    blkio_batch_begin(&batch, blkio_shared(&b), reads, NULL, NULL);
+    blkio_batch_add(&batch, 2);
+    const bool ended = batch.through_left == 0;
+    const uint32_t cold = atomic_load(&b.cold);
+    OK(blkio_batch_end(&batch));
     assert_int_equal(pthread_join(thread, NULL), 0);
+    if (ended) assert_true(atomic_load(&b.cold) <= cold);
+    counted += ended;
   }
-  assert_int_equal(atomic_load(&b.cold), 0);
   assert_true(close(ends[0]) == 0 && close(ends[1]) == 0);
   blkio_fini(&b);
+  if (counted == 0) skip();
 }
 
 static uint64_t place_at(void *arg, uint64_t len, bool all) {
