@@ -13,7 +13,8 @@ bad=
 
 for t in model model_spaces history serial; do
   SOAK_SECONDS=$share "$dir/test_$t" >"$dir/soak_$t.log" 2>&1 || bad="$bad $t"
-  echo "$t: $(grep -a operations "$dir/soak_$t.log" | tail -n 1)"
+  # The checker of test_serial has shown cycles that were planted, too.
+  echo "$t: $(grep -a operations "$dir/soak_$t.log" | grep -v ', a cycle:$' | tail -n 1)"
 done
 
 CRASH_NTH=all "$dir/test_crash_nth" test_nth >"$dir/soak_nth.log" 2>&1 || bad="$bad nth"
