@@ -2287,13 +2287,12 @@ def handler(*_):
 signal.signal(signal.SIGALRM, handler)
 signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0003)
 until = time.monotonic() + 1
-while time.monotonic() < until:
+while time.monotonic() < until or calls <= 10:  # a machine may stand still for all the time
     assert ref.get("a") == b"1" * 50
     assert it.peek() == (b"a", b"1" * 50)
 signal.setitimer(signal.ITIMER_REAL, 0)
-print(calls > 10)
 """, tmp_path / "s")
-    assert (result.returncode, result.stdout) == (0, "True\n"), result.stderr
+    assert (result.returncode, result.stdout) == (0, ""), result.stderr
 
 
 def test_a_merge_that_is_interrupted(tmp_path):
