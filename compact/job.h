@@ -74,6 +74,7 @@ struct job {
   bool in_vain;             // the job ended because another one failed
   bool whole;               // a merge of compact_whole
   bool unread;              // old records could not be read: their partition is marked (view/part.h, P4)
+  bool fresh_unread;        // a table that it has written could not be opened
   bool newly;               // the partition was not left out before
   bool tell;                // the mark is to be told
   bool full;                // the partition is away (view/part.h, P7), and cannot take the new data: the round fails
@@ -102,7 +103,8 @@ struct output {
   uint32_t more_runs;  // of the partition
   struct kref anchor;  // ptr NULL: the partition's or, behind another table of the job, a key between the two
   struct remix *remix;
-  bool unread;  // the job's old view could not be read
+  bool unread;        // the job's old view could not be read
+  bool fresh_unread;  // a new table could not be read again
   enum remixdb_status status;
   struct err_saved error;
 };

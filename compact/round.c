@@ -131,6 +131,7 @@ static void build_remix_in(struct output *o, struct worker *w, struct sst **runs
   const struct remix *const before = o->job->young ? part_young(part) : part_remix(part);
   const enum remixdb_status s = round_view_build(c, &b, runs, nr, o->job->young, before, &o->remix);
   o->unread = s != REMIXDB_OK && b.old_unread;
+  o->fresh_unread = s != REMIXDB_OK && b.fresh_unread;
   if (s != REMIXDB_OK) output_fail(o, s);
   // the values of a partition that gets no other keys lie where they lay
   else if (before && !o->job->young && !o->job->append && o->job->nr_parts == 1 && o->job->nr_outputs == 1)
@@ -544,16 +545,16 @@ static bool can_leave_out(struct round *r, enum remixdb_status s) {
   return any;
 }
 
-// Tells whether nothing has failed but reads of old records.
+// Tells whether nothing has failed but reads of old records, and those of new tables, which the next try makes again.
 static bool only_reads_failed(const struct round *r) {
   bool any = false;
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     const struct job *const j = &r->jobs[i];
     bool failed = j->status != REMIXDB_OK && !j->in_vain;
-    if (failed && !j->unread) return false;
+    if (failed && !j->unread && !j->fresh_unread) return false;
     for (uint32_t o = 0; o < j->nr_outputs; o++) {
       if (j->outputs[o].status == REMIXDB_OK) continue;
-      if (!j->outputs[o].unread) return false;
+      if (!j->outputs[o].unread && !j->outputs[o].fresh_unread) return false;
       failed = true;
     }
     any = any || failed;

@@ -256,7 +256,10 @@ static enum remixdb_status table_end(struct table_writer *tw) {
   if (s != REMIXDB_OK) return s;
   atomic_fetch_add_explicit(&c->stats.table_bytes, size, memory_order_relaxed);
   s = table_room(j);
-  if (s == REMIXDB_OK) s = sst_open(c->ctx, number, &j->tables[j->nr_tables]);
+  if (s == REMIXDB_OK) {
+    s = sst_open(c->ctx, number, &j->tables[j->nr_tables]);
+    j->fresh_unread = s == REMIXDB_IO || s == REMIXDB_CORRUPT;
+  }
   if (s != REMIXDB_OK) {
     char name[32];
     if (j->pack) return s;  // the pack goes

@@ -402,7 +402,7 @@ static enum remixdb_status build_check(struct build *x) {
 enum remixdb_status remix_build(struct remix_build *b) {
   b->file_size = b->data_pages_read = b->ckb_bytes_read = b->key_bytes_compared = b->keys_read = b->entries_copied = 0;
   b->print = 0;
-  b->old_unread = false;
+  b->old_unread = b->fresh_unread = false;
   b->image = NULL;
   b->image_size = 0;
   struct build *const x = mem_calloc(1, sizeof(*x));
@@ -416,7 +416,9 @@ enum remixdb_status remix_build(struct remix_build *b) {
   if (s == REMIXDB_OK) s = build_choose(x);
   if (s == REMIXDB_OK) s = build_check(x);
   // nothing is written before remix_write_finish, so a failure of I/O is that of a read
-  b->old_unread = (s == REMIXDB_CORRUPT || s == REMIXDB_IO) && x->nr_kept && !x->fresh_keys.failed;
+  const bool unread = s == REMIXDB_CORRUPT || s == REMIXDB_IO;
+  b->old_unread = unread && x->nr_kept && !x->fresh_keys.failed;
+  b->fresh_unread = unread && x->fresh_keys.failed;
   remix_fresh_fini(&x->fresh_keys);
   b->data_pages_read += x->fresh_keys.data_pages_read;
   b->ckb_bytes_read += x->fresh_keys.ckb_bytes_read;

@@ -50,7 +50,8 @@ struct remix_build {
   // out
   bool old_unread;  // the call has failed with REMIXDB_CORRUPT or REMIXDB_IO, because it could not read the old view or
                     // a table of it
-  uint8_t *image;   // set on success if it is wanted, else NULL; the caller frees it with mem_free
+  bool fresh_unread;  // the same, because it could not read a new table
+  uint8_t *image;     // set on success if it is wanted, else NULL; the caller frees it with mem_free
   size_t image_size;
   uint64_t file_size;
   uint64_t print;               // the file's fingerprint

@@ -51,21 +51,22 @@ static void get_all(struct xdb_ref *r, uint32_t keys) {
   for (uint32_t i = 0; i < keys; i++) OK(xdb_get(r, number_key(key, i), NULL, 0, NULL));
 }
 
-// A flush without a descriptor for the `skip`th file that it opens. Returns whether it opens so many; counts in
-// *failed.
-static bool flush_without_descriptor(uint64_t skip, uint32_t *failed) {
+// A flush whose `skip`th call of a kind fails once, with this error. The store takes writes all the while, and the next
+// flush succeeds. Returns whether the flush makes so many calls; counts in *failed.
+static bool flush_fails(enum simdisk_call call, uint64_t skip, int error, enum remixdb_status status, const char *says,
+                        uint32_t *failed) {
   struct remixdb_opts o = small_opts(0);
   struct xdb_ref *r = disk_open(&o);
   put_some(r, 300);
-  const uint64_t before = simdisk_calls(disk, SIMDISK_OPEN);
-  simdisk_fault(disk, SIMDISK_OPEN, skip, 1, skip % 2 ? ENFILE : EMFILE);
+  const uint64_t before = simdisk_calls(disk, call);
+  simdisk_fault(disk, call, skip, 1, error);
   const enum remixdb_status s = xdb_flush(x);
-  const bool hit = simdisk_calls(disk, SIMDISK_OPEN) - before > skip;
+  const bool hit = simdisk_calls(disk, call) - before > skip;
   if (s != REMIXDB_OK) {
-    CHECK(s == REMIXDB_NOMEM && strstr(err_msg(), "open files"));
+    CHECK_SAYS(s == status && strstr(err_msg(), says), "%s", err_msg());
     ++*failed;
   }
-  simdisk_fault(disk, SIMDISK_OPEN, 0, 0, 0);
+  simdisk_fault(disk, call, 0, 0, 0);
   OK(xdb_put(r, KV_REC(kref("more", 4), "v", 1, false)));
   pthread_mutex_lock(&x->lock);
   x->rounds.failed_ns = 0;  // it may be tried again at once
@@ -81,13 +82,21 @@ static bool flush_without_descriptor(uint64_t skip, uint32_t *failed) {
   return hit;
 }
 
-// No descriptor is left for one of the files that a flush makes, or for a directory that it syncs. That passes, and the
-// store takes writes all the while.
+// No descriptor is left for one of the files that a flush makes, or for a directory that it syncs.
 static void test_no_descriptor(void **state) {
   uint32_t failed = 0;
-  for (uint64_t skip = 0; flush_without_descriptor(skip, &failed); skip++)
+  for (uint64_t skip = 0;
+       flush_fails(SIMDISK_OPEN, skip, skip % 2 ? ENFILE : EMFILE, REMIXDB_NOMEM, "open files", &failed); skip++)
     CHECK(disk_teardown(state) == 0 && disk_setup(state) == 0);
   CHECK(failed >= 3);
+}
+
+// The disk fails to read something: old tables, or those that the flush has just written.
+static void test_failed_read(void **state) {
+  uint32_t failed = 0;
+  for (uint64_t skip = 0; flush_fails(SIMDISK_READ, skip, EIO, REMIXDB_IO, "read", &failed); skip++)
+    CHECK(disk_teardown(state) == 0 && disk_setup(state) == 0);
+  CHECK_SAYS(failed >= 2, "%u", failed);
 }
 
 // A version that cannot be installed takes its files with it. The message has the first error, not that of the removal.
@@ -222,6 +231,7 @@ int main(void) {
   hang_alarm();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_no_descriptor, disk_setup, disk_teardown),
+      cmocka_unit_test_setup_teardown(test_failed_read, disk_setup, disk_teardown),
       cmocka_unit_test_setup_teardown(test_reason, disk_setup, disk_teardown),
       cmocka_unit_test_setup_teardown(test_compact_not_installed, disk_setup, disk_teardown),
       cmocka_unit_test_setup_teardown(test_compact_fails, disk_setup, disk_teardown),

@@ -103,7 +103,7 @@ static void test_minor(void **state) {
   world_fini(&w);
 }
 
-// The same where a read of an old table fails. Where one of a new table does, the round fails.
+// The same where a read of an old table fails. Where one of a new table does, the round fails, and may be tried again.
 static void test_minor_io(void **state) {
   (void)state;
   struct world w;
@@ -122,7 +122,7 @@ static void test_minor_io(void **state) {
     const bool any = fault_io_end();
     if (s != REMIXDB_OK) {
       expect_failed(&w, REMIXDB_IO, false);
-      assert_true(w.told == 0 && !part_is_unread(part_of(&w, 1)));
+      assert_true(w.c.reads_failed && w.told == 0 && !part_is_unread(part_of(&w, 1)));
       for (uint32_t r = 0; r < part_runs(part_of(&w, 1)); r++)
         assert_null(strstr(w.error.msg, part_run(part_of(&w, 1), r)->path));
       continue;
