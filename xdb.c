@@ -1245,7 +1245,21 @@ enum remixdb_status xdb_iter_refer(struct xdb_iter *it, struct kv_rec *rec_out) 
 
 #define VALUE_KEPT (1u << 20)  // bytes of memory for values that an iterator keeps from one record to the next
 
+// The same for a ref with calls.
+static enum remixdb_status own_load(struct xdb_iter *it, struct kv_rec *rec, void *buf) {
+  struct kv_rec whole = *rec;
+  whole.key -= it->nr_space;
+  whole.klen += it->nr_space;
+  const enum remixdb_status s = it->ref->calls->iter_load(it->own, &whole, buf);
+  if (s != REMIXDB_OK) return iter_lost(it, s);
+  rec->val = whole.val;
+  rec->vlen = whole.vlen;
+  rec->kind = whole.kind;
+  return s;
+}
+
 enum remixdb_status xdb_iter_load(struct xdb_iter *it, struct kv_rec *rec, void *buf) {
+  if (unlikely(it->own != NULL)) return own_load(it, rec, buf);
   const uint32_t len = super_vlen(rec);
   const struct kref key = kref(rec->key - it->nr_space, rec->klen + it->nr_space);  // as it is in the store
   uint32_t n;
@@ -1259,11 +1273,9 @@ enum remixdb_status xdb_iter_load(struct xdb_iter *it, struct kv_rec *rec, void 
   struct value_ref to;
   struct value_file *f;
   if ((s = super_value(it->super, rec, &to, &f)) != REMIXDB_OK) return iter_lost(it, s);
-  if (!it->own) {
-    const bool cold = value_cold(&it->ref->xdb->value_ctx);
-    values_came(it->ref, &it->merge, cold, &to, &it->told);
-    if (cold) values_ahead(it->ref, it->super, &it->merge, &to, &it->told);
-  }
+  const bool cold = value_cold(&it->ref->xdb->value_ctx);
+  values_came(it->ref, &it->merge, cold, &to, &it->told);
+  if (cold) values_ahead(it->ref, it->super, &it->merge, &to, &it->told);
   s = value_read(f, &to, key, 0, buf ? buf : it->value, len, &n);
   if (s != REMIXDB_OK) return iter_lost(it, s);
   if (buf) return s;

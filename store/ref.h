@@ -50,7 +50,9 @@ struct xdb_ref_calls {
   enum remixdb_status (*iter_seek)(struct xdb_own_iter *it, enum seek_how how, struct kref key);
   enum remixdb_status (*iter_skip)(struct xdb_own_iter *it, uint32_t nr);  // must be valid, as for the next two
   enum remixdb_status (*iter_prev)(struct xdb_own_iter *it);
+  // The record may have a reference to a value that is apart, which iter_load reads, as xdb_iter_load does.
   enum remixdb_status (*iter_record)(struct xdb_own_iter *it, struct kv_rec *rec_out);
+  enum remixdb_status (*iter_load)(struct xdb_own_iter *it, struct kv_rec *rec, void *buf);
   // Back from an end that a step has reached, to the last key (first: the first one). Without such an end it does
   // nothing.
   enum remixdb_status (*iter_unend)(struct xdb_own_iter *it, bool first);

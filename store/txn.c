@@ -402,6 +402,7 @@ static const struct xdb_ref_calls txn_calls = {.find = txn_find,
                                                .iter_skip = txn_iter_skip,
                                                .iter_prev = txn_iter_prev,
                                                .iter_record = txn_iter_record,
+                                               .iter_load = txn_iter_load,
                                                .iter_unend = txn_iter_unend};
 
 // ---- the commit

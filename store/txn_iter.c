@@ -61,7 +61,7 @@ enum remixdb_status txn_iter_create(struct xdb_ref *r, const struct xdb_iter_opt
   if (o && o->snapshot) return err_set(REMIXDB_INVALID, "an iterator of a transaction does not read a snapshot");
   struct txn_iter *const t = mem_calloc(1, sizeof(*t));
   if (!t) return REMIXDB_NOMEM;
-  struct xdb_iter_opts below = {.expect = o ? o->expect : 0};
+  struct xdb_iter_opts below = {.expect = o ? o->expect : 0, .keys_only = o && o->keys_only};
   if (bounds) {
     t->from = bounds->low;
     t->to = bounds->high;
@@ -91,7 +91,7 @@ static inline struct txn_iter *iter_of(struct xdb_own_iter *it) { return (struct
 // ---- what was read
 
 static enum remixdb_status record(struct txn_iter *t, struct kv_rec *rec_out) {
-  if (t->at == TXN_BELOW) return xdb_iter_record(t->below, rec_out);
+  if (t->at == TXN_BELOW) return xdb_iter_refer(t->below, rec_out);
   const struct overlay_ver *const v = t->own.ver;
   overlay_record(v, rec_out);
   return REMIXDB_OK;
@@ -188,7 +188,7 @@ static enum remixdb_status find(struct txn_iter *t) {
     int c = -1;  // the transaction's key compared with the other, in the direction
     if (below) {
       struct kv_rec rec;
-      const enum remixdb_status s = xdb_iter_record(t->below, &rec);
+      const enum remixdb_status s = xdb_iter_refer(t->below, &rec);
       if (s != REMIXDB_OK) return lost(t, s);
       c = kv_cmp(overlay_key(t->own.node), kref(rec.key, rec.klen));
       if (t->backward) c = -c;
@@ -316,6 +316,10 @@ enum remixdb_status txn_iter_unend(struct xdb_own_iter *it, bool first) {
 
 enum remixdb_status txn_iter_record(struct xdb_own_iter *it, struct kv_rec *rec_out) {
   return record(iter_of(it), rec_out);
+}
+
+enum remixdb_status txn_iter_load(struct xdb_own_iter *it, struct kv_rec *rec, void *buf) {
+  return xdb_iter_load(iter_of(it)->below, rec, buf);  // the transaction's own values are never apart
 }
 
 // ---- the end

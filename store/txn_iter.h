@@ -26,5 +26,6 @@ MUST_CHECK enum remixdb_status txn_iter_seek(struct xdb_own_iter *it, enum seek_
 MUST_CHECK enum remixdb_status txn_iter_skip(struct xdb_own_iter *it, uint32_t nr);
 MUST_CHECK enum remixdb_status txn_iter_prev(struct xdb_own_iter *it);
 MUST_CHECK enum remixdb_status txn_iter_record(struct xdb_own_iter *it, struct kv_rec *rec_out);
+MUST_CHECK enum remixdb_status txn_iter_load(struct xdb_own_iter *it, struct kv_rec *rec, void *buf);
 MUST_CHECK enum remixdb_status txn_iter_unend(struct xdb_own_iter *it, bool first);
 #endif

@@ -4,6 +4,9 @@
 #include "tests/lib/store.h"
 #include "store/txn_state.h"
 
+#include <dirent.h>
+#include <unistd.h>
+
 static struct xdb *x;
 static struct xdb_ref *ref;
 static struct xdb_space *space;  // of `ref`
@@ -963,6 +966,82 @@ static enum remixdb_merge_op keep(const void *v0, uint32_t v0len, const void **v
   return REMIXDB_MERGE_KEEP;
 }
 
+#define APART 64u            // records whose values lie apart,
+#define APART_VALUE 100000u  // of so many bytes
+
+// Passes all nr keys of an iterator, on and back, and turns at each eighth. values: reads the value of every 16th
+// record whose value lies apart.
+static void scan_apart(struct xdb_iter *it, bool values, uint32_t nr) {
+  char key[32];
+  uint32_t klen, vlen, at = 0;
+  for (remixdb_iter_seek(it, "", 0); remixdb_iter_valid(it); remixdb_iter_skip1(it), at++) {
+    const void *const k = remixdb_iter_key(it, &klen);
+    CHECK(k && klen == (uint32_t)sprintf(key, "%04u", at) && memcmp(k, key, klen) == 0);
+    if (at % 8 == 0 && at) {
+      remixdb_iter_prev(it);
+      remixdb_iter_skip1(it);
+    }
+    if (!values || at % 16 || at == APART) continue;
+    const uint8_t *const v = remixdb_iter_value(it, &vlen);
+    CHECK(v && vlen == APART_VALUE && v[0] == (uint8_t)at && v[vlen - 1] == (uint8_t)at);
+  }
+  CHECK(at == nr && remixdb_iter_status(it) == REMIXDB_OK);
+  for (remixdb_iter_seek_last(it); remixdb_iter_valid(it); remixdb_iter_prev(it)) at--;
+  CHECK(at == 0 && remixdb_iter_status(it) == REMIXDB_OK);
+}
+
+// Cuts all value files, so that each read of a value fails.
+static void cut_values(void) {
+  char path[2 * TEMP_DIR + 300];
+  uint32_t nr = 0;
+  DIR *const d = opendir(dir);
+  for (const struct dirent *e; d && (e = readdir(d)) != NULL;) {
+    const size_t len = strlen(e->d_name);
+    if (len < 4 || strcmp(e->d_name + len - 4, ".val") != 0) continue;
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+    CHECK(truncate(path, 0) == 0);
+    nr++;
+  }
+  if (d) (void)closedir(d);
+  CHECK(nr > 0);
+}
+
+// A transaction's scan of keys reads no value that lies apart, and any other scan only those that it is asked for.
+static void test_apart(void **state) {
+  (void)state;
+  static uint8_t value[APART_VALUE];
+  char key[32];
+  struct xdb_ref *r;
+  uint32_t len;
+  for (uint32_t i = 0; i < APART; i++) {
+    memset(value, (int)i, sizeof(value));
+    CHECK(remixdb_put(ref, key, (uint32_t)sprintf(key, "%04u", i), value, sizeof(value)));
+  }
+  CHECK(remixdb_flush(ref));
+  for (uint32_t way = 0; way < 6; way++) {
+    const bool own = way & 1;
+    if (way == 2) cut_values();
+    struct xdb_txn *const t = begin_txn(&r);
+    if (own) put(r, "0064", "mine");
+    struct remixdb_iter_opts o;
+    remixdb_iter_opts_init(&o, sizeof(o));
+    o.keys_only = way >= 4;
+    struct xdb_iter *const it = remixdb_iter_create_opts(r, &o);
+    CHECK(it);
+    scan_apart(it, way < 2, APART + own);
+    remixdb_iter_seek(it, "0001", 4);
+    CHECK(!remixdb_iter_value(it, &len) == (way >= 2) && remixdb_iter_valid(it) == (way < 2 || way >= 4));
+    remixdb_iter_destroy(it);
+    remixdb_txn_abort(t);
+  }
+}
+
+static void test_apart_in_space(void **state) {
+  enter_space();
+  test_apart(state);
+  leave_space();
+}
+
 static void test_broken_reference(void **state) {
   (void)state;
   static uint8_t value[200000];
@@ -1004,6 +1083,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_blind_range, begin, end),
       cmocka_unit_test_setup_teardown(test_read_only, begin, end),
       cmocka_unit_test_setup_teardown(test_same_value, begin, end),
+      cmocka_unit_test_setup_teardown(test_apart, begin, end),
+      cmocka_unit_test_setup_teardown(test_apart_in_space, begin, end),
       cmocka_unit_test_setup_teardown(test_write_skew, begin, end),
       cmocka_unit_test_setup_teardown(test_among_tombstones, begin, end),
       cmocka_unit_test_setup_teardown(test_in_space, begin, end),
