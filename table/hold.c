@@ -181,7 +181,11 @@ static __attribute__((noinline)) enum remixdb_status hold_take_ahead(struct sst 
 static inline enum remixdb_status hold_get(struct sst *t, uint32_t block, uint32_t idx, uint32_t nr,
                                            struct sst_hold *h) {
   assert(!sst_holds_some(h, t, block, idx, nr));
-  if (unlikely(sst_holds_ahead(h, t, block))) return hold_take_ahead(t, block, h);
+  if (unlikely(sst_holds_ahead(h, t, block))) {
+    const enum remixdb_status s = hold_take_ahead(t, block, h);
+    if (s != REMIXDB_CORRUPT) return s;
+    // the bytes may have been spoilt on their way, some time ago: another read decides
+  }
   if (unlikely(h->kind == SST_HOLD_PINNED)) sst_hold_drop(h);
   uint32_t frame;
   const uint8_t *const data = t->cache.cache ? cache_hit(&t->cache, block, &frame) : NULL;

@@ -251,6 +251,48 @@ static void ahead_of_damage(struct world *w, struct sst *t, const struct model *
   sst_hold_fini(&h);
 }
 
+static _Atomic uint32_t spoil;  // so many reads have a flipped bit
+
+static ssize_t spoilt_pread(struct env *env, int fd, void *buf, size_t len, uint64_t off) {
+  const ssize_t n = env_posix()->ops->pread(env, fd, buf, len, off);
+  if (n > 600 && atomic_load(&spoil)) {
+    ((uint8_t *)buf)[600] ^= 1;
+    atomic_fetch_sub(&spoil, 1);
+  }
+  return n;
+}
+
+// The disk gives a wrong bit once, while blocks are read ahead. The reader that comes to the block reads it again.
+static void test_ahead_spoilt(void **state) {
+  (void)state;
+  struct env_ops ops = *env_posix()->ops;
+  struct env env = {.ops = &ops};
+  ops.pread = spoilt_pread;
+  struct model m = model_make(TEXT, 1500);
+  uint32_t met = 0;
+  for (uint32_t v = 0; v < 8; v++) {
+    struct world *const w = world_open(&env, v & 2 ? 1u << 20 : 0, false);
+    sst_pos *pos;
+    struct sst *const t = table_new(w, 1, &m, opts(false, v & 1), &pos);
+    struct sst_hold h = {0};
+    const uint32_t block = sst_pos_block(pos[m.nr / 2]);
+    for (uint32_t n = 0; n < 2; n++) {
+      epoch_enter(&w->epoch, &w->slot);
+      atomic_store(&spoil, 1);
+      if (n == 0) sst_hold_readahead(t, block, 8, 0, &h);
+      else sst_fetch(w->q, &(struct sst_need){t, block, block + sst_block_pages(t, block), &h}, 1);
+      met += atomic_exchange(&spoil, 0) == 0;
+      for (uint32_t i = m.nr / 2; i < m.nr && sst_pos_block(pos[i]) < block + 8; i++) ahead_is(t, &m, pos, i, &h);
+      epoch_exit(&w->slot);
+    }
+    sst_hold_fini(&h);
+    table_end(t, pos);
+    world_close(w);
+  }
+  assert_true(met >= 4);
+  model_free(&m);
+}
+
 static void test_ahead_fails(void **state) {
   (void)state;
   struct model m = model_make(TEXT, 1500);
@@ -661,15 +703,11 @@ static void test_threads(void **state) {
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_holds),
-      cmocka_unit_test(test_prefetch),
-      cmocka_unit_test(test_ahead),
-      cmocka_unit_test(test_ahead_fails),
-      cmocka_unit_test(test_room),
-      cmocka_unit_test(test_many),
-      cmocka_unit_test(test_many_one_by_one),
-      cmocka_unit_test(test_many_fails),
-      cmocka_unit_test(test_many_without_descriptors),
+      cmocka_unit_test(test_holds),      cmocka_unit_test(test_prefetch),
+      cmocka_unit_test(test_ahead),      cmocka_unit_test(test_ahead_fails),
+      cmocka_unit_test(test_room),       cmocka_unit_test(test_ahead_spoilt),
+      cmocka_unit_test(test_many),       cmocka_unit_test(test_many_one_by_one),
+      cmocka_unit_test(test_many_fails), cmocka_unit_test(test_many_without_descriptors),
       cmocka_unit_test(test_threads),
   };
   return check_seed_end(cmocka_run_group_tests(tests, root_setup, root_teardown));
