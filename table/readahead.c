@@ -17,7 +17,7 @@
 struct sst_ahead_mem {
   struct fdpool_file *file;  // that is being read, between sst_ahead_begin and sst_ahead_end
   uint64_t off;              // the file's offset of buf[0]
-  uint8_t *buf;              // the blocks as they are stored; aligned to BLKIO_ALIGN
+  uint8_t *buf;              // the blocks as they are stored
   size_t size;               // of buf
   uint8_t *block;            // the last block that was taken, unpacked; NULL until a compressed table needs it
   uint32_t from, to;         // the pages that are being read, between sst_ahead_begin and sst_ahead_end
@@ -29,12 +29,14 @@ struct sst_ahead_mem {
   uint32_t cold;     // stretches still to be advised; 0: the next one is timed
 };
 
-static struct sst_ahead_mem *ahead_reserve(struct sst_ahead *a, size_t size) {
+// aligned: the buffer begins at a multiple of BLKIO_ALIGN. The heap loses up to as many bytes for that.
+static struct sst_ahead_mem *ahead_reserve(struct sst_ahead *a, size_t size, bool aligned) {
   if (!a->mem) a->mem = mem_calloc(1, sizeof(*a->mem));
   struct sst_ahead_mem *const m = a->mem;
-  if (!m || (m->size >= size && (m->size <= AHEAD_KEPT || m->size / 4 <= size))) return m;
+  const bool fits = m && m->size >= size && (!aligned || (uintptr_t)m->buf % BLKIO_ALIGN == 0);
+  if (!m || (fits && (m->size <= AHEAD_KEPT || m->size / 4 <= size))) return m;
   mem_free(m->buf);
-  m->buf = mem_alloc_aligned(BLKIO_ALIGN, size);
+  m->buf = mem_alloc_aligned(aligned ? BLKIO_ALIGN : CACHE_LINE, size);
   m->size = m->buf ? size : 0;
   return m->buf ? m : NULL;
 }
@@ -112,7 +114,7 @@ static void ahead_read(struct sst_ahead *a, struct sst *t, uint32_t from, uint32
   const bool follows = ahead_follows(a, t, from, to, back);
   a->from = a->to = 0;
   a->shared = false;
-  struct sst_ahead_mem *const m = ahead_reserve(a, end - off);
+  struct sst_ahead_mem *const m = ahead_reserve(a, end - off, t->ctx->direct_io);
   if (!m) return;
   if (!follows) ahead_anew(m, back);
   const bool whole = a->edge == 0 || a->edge == t->nr_pages;
@@ -176,7 +178,7 @@ bool sst_ahead_begin(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_
   int fd;
   a->from = a->to = 0;
   a->shared = false;
-  struct sst_ahead_mem *const m = ahead_reserve(a, until - from);
+  struct sst_ahead_mem *const m = ahead_reserve(a, until - from, aligned);
   if (!m || !fdpool_try_acquire(file, &fd)) return false;
   m->file = file;
   m->off = from;
