@@ -9,8 +9,8 @@
 //   memtables    1/MEMORY_MEMTABLE_PART of the budget for each of two, a power of two of MiB, MEMORY_MEMTABLE_MAX at
 //                most
 //   compaction   1/MEMORY_WORK_PART, MEMORY_WORK_MAX at most; work that needs more runs alone (base/budget.h)
-//   scans        the blocks that they keep for themselves, and what they read ahead: that within 1/MEMORY_SCANS_PART,
-//                beyond which they read into the cache
+//   scans        what iterators and refs keep for themselves, with readahead memory of 1/MEMORY_SCANS_PART at most:
+//                beyond that they read into the cache, or block by block
 //   pieces       1/MEMORY_PIECES_PART at most: beyond that, new tables get none
 //   the cache    the rest, at least 1/MEMORY_CACHE_PART
 //

@@ -217,6 +217,7 @@ void setup_end_threads(struct xdb *x) {
   workers_destroy(x->workers);
   x->workers = NULL;
   if (x->cache) cache_on_ask(x->cache, NULL, NULL);
+  x->memory.accounts.scans_changed = NULL;
 }
 
 void setup_destroy(struct xdb *x) {

@@ -119,8 +119,8 @@ struct sst_need {
 };
 // Reads all of them in one batch. A hold keeps what it holds, and gets the blocks as readahead memory; the cache is
 // offered each block that is read there. Where the account of scans has no room, the blocks go to the cache alone. A
-// need that fails is left out: the later sst_read meets the error again, and
-// reports it. nr <= BLKIO_BATCH_MAX. Inside an epoch.
+// need that fails is left out: the later sst_read meets the error again, and reports it. nr <= BLKIO_BATCH_MAX. Inside
+// an epoch.
 void sst_fetch(struct blkio_queue *q, const struct sst_need *needs, uint32_t nr);
 // Prefetches the nr records from pos on, as far as they exist, and what a pin of their blocks reads. Their places come
 // from h when it has their block, and otherwise from the average size of a record.

@@ -189,6 +189,44 @@ static void test_kept(void **state) {
   remixdb_close(x);
 }
 
+#define POOLED 60u
+#define LONG_KEY 60000u
+
+// Refs in the pool keep blocks of their own, MiBs in sum. They go at the close, when the workers have gone that follow
+// the account of scans.
+static void test_pooled(void **state) {
+  (void)state;
+  char dir[PATH_SIZE];
+  static uint8_t key[LONG_KEY], value[16];
+  struct xdb_ref *refs[POOLED];
+  uint32_t len;
+  struct remixdb_opts o;
+  remixdb_opts_init(&o, sizeof(o));
+  o.cache_mb = 1;
+  o.memtable_mb = 8;
+  o.workers = 1;
+  struct xdb *const x = remixdb_open_opts(dir_of(dir, "pooled"), &o);
+  CHECK(x);
+  for (uint32_t i = 0; i < POOLED; i++) CHECK((refs[i] = remixdb_ref_borrow(x)) != NULL);
+  memset(key, 'k', sizeof(key));
+  for (uint32_t i = 0; i < POOLED; i++) {
+    key[0] = (uint8_t)i;
+    CHECK(remixdb_put(refs[0], key, sizeof(key), value, sizeof(value)));
+  }
+  CHECK(remixdb_flush(refs[0]));
+  for (uint32_t i = 0; i < POOLED * POOLED; i++) {
+    key[0] = (uint8_t)(i / POOLED + i % POOLED) % POOLED;
+    CHECK(remixdb_get(refs[i % POOLED], key, sizeof(key), value, &len));
+  }
+  uint64_t kept = 0;
+  CHECK(remixdb_figure(x, "memory.scans", &kept));
+  CHECK_SAYS(kept >= 2 * MIB, "%" PRIu64 " bytes", kept);
+  for (uint32_t i = 0; i < POOLED; i++) remixdb_ref_return(refs[i]);
+  CHECK(remixdb_figure(x, "refs_in_pool", &kept) && kept > POOLED / 2);
+  remixdb_close(x);
+  CHECK(remixdb_errcode() == REMIXDB_OK);
+}
+
 // The bound of indexes where the cache and the memtables are set: with a budget, and without one.
 static void test_indexes(void **state) {
   (void)state;
@@ -260,6 +298,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_closed),  cmocka_unit_test(test_explained),   cmocka_unit_test(test_round),
       cmocka_unit_test(test_indexes), cmocka_unit_test(test_index_bytes), cmocka_unit_test(test_kept),
+      cmocka_unit_test(test_pooled),
   };
   return cmocka_run_group_tests(tests, base_setup, base_teardown);
 }
