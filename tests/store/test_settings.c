@@ -109,6 +109,7 @@ static void test_workers(void **state) {
 // budget has. A size that the user sets stays.
 static void test_memory(void **state) {
   (void)state;
+  uint64_t first[2];
   for (int workers = 0; workers < 2; workers++) {
     struct remixdb_opts o = small_opts(workers);
     o.cache_mb = REMIXDB_AUTO;
@@ -118,6 +119,7 @@ static void test_memory(void **state) {
     struct xdb_ref *const r = remixdb_ref(x);
     // without workers nobody would make the cache smaller when scans begin, so their share stays free
     const uint64_t sixteenth = workers ? 0 : 4u << 20, at_rest = figure(x, "memory.cache_size") + sixteenth;
+    first[workers] = at_rest;
     CHECK(figure(x, "memory.budget") == 64u << 20 && at_rest > 48u << 20 && at_rest < 64u << 20);
     if (!LIB_SANITIZED) CHECK(x->memtables.chunks.limit == memory_late(x->memtable_limit));
     put_some(r, 0, 500, 3000);  // a sixth of a memtable
@@ -148,6 +150,24 @@ static void test_memory(void **state) {
     remixdb_unref(r);
     remixdb_close(x);
   }
+  CHECK(first[0] == first[1]);
+}
+
+// The cache gives what scans keep for themselves, and has it again when they end.
+static void test_scans(void **state) {
+  (void)state;
+  struct remixdb_opts o = small_opts(1);
+  o.cache_mb = REMIXDB_AUTO;
+  o.memtable_mb = 0;
+  o.memory_mb = 64;
+  struct xdb *const x = quick_open(&o);
+  const uint64_t before = figure(x, "memory.cache_size"), scans = 16u << 20;
+  budget_scans(&x->memory.accounts, 0, scans);
+  while (figure(x, "memory.cache_size") + scans > before) time_sleep_ns(1000000);  // a worker is at it
+  CHECK(figure(x, "memory.scans") == scans && figure(x, "memory.cache_size") + scans + (4u << 20) > before);
+  budget_scans(&x->memory.accounts, scans, 0);
+  while (figure(x, "memory.cache_size") + (4u << 20) < before) time_sleep_ns(1000000);
+  remixdb_close(x);
 }
 
 static void test_sync(void **state) {
@@ -362,8 +382,15 @@ int main(int argc, char **argv) {
   hang_alarm();
   check_seed_start();
 #define TEST(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
-  const struct CMUnitTest tests[] = {TEST(test_wrong),          TEST(test_workers),     TEST(test_memory),
-                                     TEST(test_sync),           TEST(test_compression), TEST(test_compression_apart),
-                                     TEST(test_max_open_files), TEST(test_cache),       TEST(test_threads)};
+  const struct CMUnitTest tests[] = {TEST(test_wrong),
+                                     TEST(test_workers),
+                                     TEST(test_memory),
+                                     TEST(test_scans),
+                                     TEST(test_sync),
+                                     TEST(test_compression),
+                                     TEST(test_compression_apart),
+                                     TEST(test_max_open_files),
+                                     TEST(test_cache),
+                                     TEST(test_threads)};
   return check_seed_end(cmocka_run_group_tests_name("settings", tests, NULL, NULL));
 }
