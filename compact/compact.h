@@ -119,18 +119,18 @@ struct compact {
   // COMPACT_PROGRESS_SHIFT. A round and its steps for room are one sum. The opening of partitions that are away counts,
   // too. The writers' pace and waiting callers use them. Relaxed.
   _Atomic uint64_t progress, work;
-  _Atomic uint64_t beside;      // bytes of the store's other files: log, reserved room. Relaxed
-  uint64_t written_ns;          // when the last round had written its tables and REMIXes. The round's thread
-  _Atomic uint64_t expired_ms;  // records with an expiry up to this time go; 0: none. Relaxed
-  _Atomic bool yield;           // a scan round ends soon. Relaxed
-  _Atomic bool dropped_too;     // the round of a memtable merges a partition for dropped spaces, too. Relaxed
-  _Atomic bool values_wait;     // a value merge is due, and value files have no room for it. Relaxed: advice
-  struct value_log values;      // where rounds write values apart; nobody else does
-  struct value_mark mark;       // of `values`, when the round in progress began, if `marked`
-  bool marked;                  // a round has begun, and its version is not installed yet. The round's thread
-  bool reads_failed;            // the last round has failed only because old records that it needed, a table that it
-                                // has made, or a partition that was away (view/part.h), could not be read. Its thread
-  uint32_t apart_from;          // COMPACT_APART, at least KV_REF_MAX + 1; 0: no value is written apart
+  _Atomic uint64_t beside;          // bytes of the store's other files: log, reserved room. Relaxed
+  uint64_t written_ns;              // when the last round had written its tables and REMIXes. The round's thread
+  _Atomic uint64_t expired_ms;      // records with an expiry up to this time go; 0: none. Relaxed
+  _Atomic bool yield;               // a scan round ends soon. Relaxed
+  _Atomic bool dropped_too;         // the round of a memtable merges a partition for dropped spaces, too. Relaxed
+  _Atomic bool values_wait;         // a value merge is due, and value files have no room for it. Relaxed: advice
+  struct value_log values;          // where rounds write values apart; nobody else does
+  struct value_mark mark;           // of `values`, when the round in progress began, if `marked`
+  bool marked;                      // a round has begun, and its version is not installed yet. The round's thread
+  bool reads_failed;                // the last round has failed only because old records that it needed, a table of its
+                                    // own, or a partition that was away (view/part.h), could not be read. Its thread
+  uint32_t apart_from;              // COMPACT_APART, at least KV_REF_MAX + 1; 0: no value is written apart
   const struct remix_watch *watch;  // the watch of the REMIXes that rounds make; NULL: no watch
   struct err_saved left_out;  // why the last rounds left merges undone, apart from partitions that could not be read
                               // (`tell`); status REMIXDB_OK: none was. The caller of a round reads and clears it

@@ -183,9 +183,9 @@ static bool leave_whole(struct xdb *x, struct memtable_round *r, enum remixdb_st
   return true;
 }
 
-// After other failures than a lack of space or memory the store refuses writes, unless a read of a partition failed
-// that the round needs. The files may be whole again, or the partition's range deleted, when it is tried again. The
-// round itself has installed nothing.
+// After other failures than a lack of space or memory the store refuses writes, unless the round failed only because it
+// could not read a partition, or a table that it had made. The files may be whole again, or the partition's range
+// deleted, when it is tried again. The round itself has installed nothing.
 static void round_failed(struct xdb *x, struct xdb_whole *whole, enum remixdb_status s) {
   const bool again = may_end(s) || x->compact.reads_failed;
   struct err_saved why;
