@@ -553,9 +553,11 @@ static void run_beside_filling(struct worker *w) {
   const struct bench_engine *e = w->run->engine;
   const struct bench_keys *k = &w->run->keys;
   struct op op = {.kind = OP_GET};
-  while (!atomic_load_explicit(w->stop, memory_order_relaxed)) {
+  for (;;) {
     if (w->p->read_rate) wait_for_rate(w, w->p->read_rate);
+    const bool over = atomic_load_explicit(w->stop, memory_order_relaxed);
     const uint64_t filled = atomic_load_explicit(w->filled, memory_order_acquire);
+    if (over && (w->r.ops || !filled)) break;  // it reads once, also where it has begun after the filling's end
     if (!filled) continue;
     op.index = (uint32_t)bench_perm_at(w->order, bench_random_below(&w->random, filled) * w->threads);
     w->klen = bench_key(k, op.index, BENCH_LOADED, w->key);
