@@ -5,7 +5,6 @@ import asyncio
 import pathlib
 import sys
 import threading
-import time
 
 import pytest
 
@@ -130,10 +129,11 @@ def test_a_cancelled_get_keeps_its_place_until_it_ends(tmp_path):
             for task in tasks:
                 task.cancel()
             tasks += [asyncio.create_task(db.get("a")) for _ in range(4)]
-            await asyncio.wait(tasks, timeout=0.1)
+            await asyncio.wait(tasks[:2])
+            await asyncio.sleep(0.1)  # for a get that should not begin
             assert all(task.cancelled() for task in tasks[:2]) and not any(task.done() for task in tasks[2:])
             slow.go = True
-            assert await asyncio.wait_for(asyncio.gather(*tasks[2:]), 30) == [b"1"] * 4
+            assert await asyncio.wait_for(asyncio.gather(*tasks[2:]), 1100) == [b"1"] * 4
 
     asyncio.run(main())
 
@@ -151,12 +151,12 @@ def test_a_close_ends_all_calls(tmp_path, io):
             gets = [asyncio.create_task(db.get("a")) for _ in range(4)]
             await asyncio.sleep(0.01)
             await db.close()
-            for got in await asyncio.wait_for(asyncio.gather(*gets, return_exceptions=True), 30):
+            for got in await asyncio.wait_for(asyncio.gather(*gets, return_exceptions=True), 1100):
                 assert isinstance(got, XdbError) and got.status is Status.INVALID
         await db.close()
         for late in (db.get, db.probe, db.delete, space.get, space.delete, old.get, transaction.get):
             with pytest.raises(XdbError) as info:
-                await asyncio.wait_for(late("a"), 30)
+                await asyncio.wait_for(late("a"), 1100)
             assert info.value.status is Status.INVALID
         for end in space.close, old.close, transaction.abort, db.close:
             await end()
@@ -184,7 +184,7 @@ def test_what_is_left_open_ends_with_its_owner(tmp_path):
                         gets += [asyncio.create_task(of.get("a")) for _ in range(4)]
                     await asyncio.sleep(0.01)
                     await owner.close()
-                    for got in await asyncio.wait_for(asyncio.gather(*gets, return_exceptions=True), 30):
+                    for got in await asyncio.wait_for(asyncio.gather(*gets, return_exceptions=True), 1100):
                         assert isinstance(got, XdbError) and got.status is Status.INVALID
                     assert not any(map(asyncio.get_running_loop().remove_reader, descriptors))
                     assert all(of.closed for of in left)
@@ -439,7 +439,7 @@ def test_the_event_loop_goes_on_while_a_call_waits(tmp_path):
 
             def slow(value):
                 inside.set()
-                go_on.wait(60)
+                go_on.wait(500)
                 return "done"
 
             task = asyncio.create_task(db.merge("k", slow))
@@ -474,7 +474,7 @@ class Held:
 
     def __call__(self, *args):
         self.inside.set()
-        assert self.go.wait(60)
+        assert self.go.wait(500)
         return self._function(*args)
 
 
@@ -487,16 +487,19 @@ def test_a_cancelled_close_goes_on(tmp_path):
             held = Held(getattr(owner, name))
             setattr(owner, name, held)
             puts = [asyncio.create_task(db.put("a", "1"))]
-            await asyncio.sleep(0.01)
+            while slow == "_write_changes" and not held.inside.is_set():
+                await asyncio.sleep(0.001)
             puts.append(asyncio.create_task(db.put("b", "2")))  # for the next batch
             await asyncio.sleep(0.01)
-            for _ in range(2):
+            closes = 0
+            while closes < 2 or not held.inside.is_set():
                 with pytest.raises(asyncio.TimeoutError):
                     await asyncio.wait_for(db.close(), 0.05)
-            assert held.inside.is_set() and not db.closed
+                closes += 1
+            assert not db.closed
             held.go.set()
-            assert await asyncio.wait_for(asyncio.gather(*puts), 30) == [None, None]
-            await asyncio.wait_for(db.close(), 30)
+            assert await asyncio.wait_for(asyncio.gather(*puts), 1100) == [None, None]
+            await asyncio.wait_for(db.close(), 1100)
             assert db.closed and db._pool.ended
             with xdb.Xdb(tmp_path / "s", 8, 8) as again:
                 assert dict(again.map()) == {b"a": b"1", b"b": b"2"}
@@ -514,7 +517,7 @@ def test_writes_end_when_their_task_is_cancelled(tmp_path):
             puts.append(asyncio.create_task(db.put("b", "2")))
             await asyncio.sleep(0.001)
             db._writing.cancel()
-            ends = await asyncio.wait_for(asyncio.gather(*puts, return_exceptions=True), 30)
+            ends = await asyncio.wait_for(asyncio.gather(*puts, return_exceptions=True), 1100)
             assert [type(end) for end in ends] == [asyncio.CancelledError] * 2
             held.go.set()
             await db.put("c", "3")
@@ -531,10 +534,8 @@ def test_an_interrupted_iteration_leaves_nothing(tmp_path):
             walk = db.iter()
             assert await walk.__anext__() == (b"0000", b"v")
             await walk.aclose()
-            deadline = time.monotonic() + 60
-            while (await db.stats())["iterators"] and time.monotonic() < deadline:
+            while (await db.stats())["iterators"]:
                 await asyncio.sleep(0.01)
-            assert (await db.stats())["iterators"] == 0
 
     asyncio.run(main())
 
@@ -567,7 +568,7 @@ def test_the_event_loop_waits_for_no_end(tmp_path, monkeypatch):
                     async def walk_on():
                         async for _ in owner.iter():
                             walking.set()
-                            await asyncio.sleep(60)
+                            await asyncio.sleep(1100)
 
                     task = asyncio.create_task(walk_on())
                     await walking.wait()

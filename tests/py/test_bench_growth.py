@@ -55,7 +55,7 @@ def test_a_small_run(syncs, tmp_path):
     command = [sys.executable, ROOT / "tools" / "bench" / "bench_growth.py", "--steps", "2e5,1e9", "--most", "1e6",
                "--engines", "remixdb", "--limit-mb", "0", "--db", tmp_path, "--syncs", syncs, "--memtable-mb", "1",
                "--cache-mb", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1100)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len([line for line in lines if line.startswith("| ")]) == 1 + len(growth.ROWS)

@@ -50,7 +50,7 @@ def in_place_of_tmp(text, tmp_path):
 
 
 def run(command, tmp_path, **env):
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, env={**os.environ, **env})
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1100, env={**os.environ, **env})
     assert done.returncode == 0 and done.stderr == "", done.stdout + done.stderr
     return done.stdout
 
@@ -63,7 +63,7 @@ def test_c(block, tmp_path):
     source.write_text(in_place_of_tmp(whole, tmp_path))
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-variable", f"-I{ROOT}"]
     libraries = [f"-L{ROOT}", "-lremixdb", f"-Wl,-rpath,{ROOT}"]
-    subprocess.run([*COMPILER.split(), *flags, source, *libraries, "-o", tmp_path / "block"], check=True, timeout=120)
+    subprocess.run([*COMPILER.split(), *flags, source, *libraries, "-o", tmp_path / "block"], check=True, timeout=1100)
     run([tmp_path / "block"], tmp_path)
     assert (tmp_path / "example" / "CURRENT").exists()
 

@@ -32,7 +32,7 @@ def test_plyvels_own_tests(tmp_path):
     deselected = [f"--deselect=test_of_plyvel.py::{name}" for name in NOT_FOR_US]
     env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'python'}", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *deselected, "."], env=env,
-                          cwd=tmp_path, capture_output=True, text=True, timeout=500)
+                          cwd=tmp_path, capture_output=True, text=True, timeout=1100)
     assert done.returncode == 0, done.stdout + done.stderr
     counts = dict(re.findall(r"(\d+) (\w+)", done.stdout.splitlines()[-1]))
     counts = {word: int(number) for number, word in counts.items()}

@@ -26,7 +26,7 @@ import xdb  # noqa: E402
 
 
 def run(program, *args, status=0, **env):
-    done = subprocess.run([ROOT / f"{program}.out", *map(str, args)], capture_output=True, text=True, timeout=120,
+    done = subprocess.run([ROOT / f"{program}.out", *map(str, args)], capture_output=True, text=True, timeout=1100,
                           env={**os.environ, **env})
     assert done.returncode == status, done.stdout + done.stderr
     return done
@@ -70,7 +70,7 @@ def test_wrong_arguments_are_named(tmp_path, program, args, env, part):
                                            ("xdbexit", ("-x", 1, 4))])
 def test_a_flag_is_not_taken_for_a_directory(tmp_path, program, args):
     done = subprocess.run([ROOT / f"{program}.out", *map(str, args)], cwd=tmp_path, capture_output=True, text=True,
-                          timeout=120)
+                          timeout=1100)
     assert done.returncode == 2 and 'no flag "-x"; a directory of that name is given as ./-x' in done.stderr
     assert not list(tmp_path.iterdir())
 
@@ -78,7 +78,7 @@ def test_a_flag_is_not_taken_for_a_directory(tmp_path, program, args):
 def test_tables_leave_descriptors_to_the_rest_of_the_store(tmp_path):
     few = 32  # the store has more tables than that at times
     done = subprocess.run([ROOT / "xdbtest.out", tmp_path / "store", "4", "1", "17", "17", "2"], capture_output=True,
-                          text=True, timeout=120,
+                          text=True, timeout=1100,
                           env={**os.environ, "THREADS": "1", "WORKERS": "1"},
                           preexec_fn=lambda: resource.setrlimit(
                               resource.RLIMIT_NOFILE, (few, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
@@ -143,7 +143,7 @@ def test_an_interrupted_tour_removes_its_directory(tmp_path, sig, room):
         assert process.poll() is None
         time.sleep(0.001)
     process.send_signal(sig)
-    assert process.communicate(timeout=120)[1] == ""
+    assert process.communicate(timeout=1100)[1] == ""
     os.close(reader)
     os.close(writer)
     assert process.returncode == -sig
@@ -155,7 +155,7 @@ def test_a_tour_that_nobody_reads_removes_its_directory(tmp_path):
     os.close(reader)
     process = tour(tmp_path, writer)
     os.close(writer)
-    assert process.communicate(timeout=120)[1] == ""
+    assert process.communicate(timeout=1100)[1] == ""
     assert process.returncode == -signal.SIGPIPE
     assert not list(tmp_path.iterdir())
 
@@ -170,7 +170,7 @@ def test_a_signal_that_is_ignored_does_not_end_the_tour(tmp_path):
     process.send_signal(signal.SIGHUP)
     with open(reader, "rb") as out:
         assert out.read().endswith(b"Every step did what it should.\n")
-    assert process.communicate(timeout=120)[1] == "" and process.returncode == 0
+    assert process.communicate(timeout=1100)[1] == "" and process.returncode == 0
     assert not list(tmp_path.iterdir())
 
 
@@ -465,7 +465,7 @@ EVERY_MODE = pytest.mark.parametrize("program, args", [(program, args) for progr
 def run_mode(store, program, args, **kw):
     args = [str(a).replace("STORE", str(store)).replace("NEW", str(store) + ".new") for a in args]
     env = {**os.environ, "TMPDIR": str(store.parent), "THREADS": "1", "WORKERS": "1"}
-    return subprocess.run([ROOT / f"{program}.out", *args], text=True, timeout=120, env=env, **kw)
+    return subprocess.run([ROOT / f"{program}.out", *args], text=True, timeout=1100, env=env, **kw)
 
 
 def test_every_command_is_among_the_modes():
@@ -498,11 +498,11 @@ def test_import_of_what_cannot_be_read_makes_no_store(tmp_path):
     assert str(tmp_path / "none") in tool("import", store, tmp_path / "none", status=1).stderr
     fd = os.open(tmp_path, os.O_RDONLY)
     done = subprocess.run([ROOT / "remixdb.out", "import", store, "-"], stdin=fd, capture_output=True, text=True,
-                          timeout=120)
+                          timeout=1100)
     os.close(fd)
     assert done.returncode == 1 and "directory" in done.stderr
     done = subprocess.run([ROOT / "remixdb.out", "import", store, "-"], preexec_fn=lambda: os.close(0),
-                          capture_output=True, text=True, timeout=120)
+                          capture_output=True, text=True, timeout=1100)
     assert done.returncode == 1 and done.stderr.startswith("remixdb: -: ")
     assert not store.exists()
     (tmp_path / "empty").write_text("")
@@ -515,13 +515,13 @@ def test_import_of_what_cannot_be_read_makes_no_store(tmp_path):
 
 def import_bytes(store, data, *flags, status=0):
     done = subprocess.run([ROOT / "remixdb.out", "import", *flags, store, "-"], input=data, capture_output=True,
-                          timeout=120)
+                          timeout=1100)
     assert done.returncode == status, done.stderr
     return done
 
 
 def dump_bytes(store, *flags, command="dump"):
-    done = subprocess.run([ROOT / "remixdb.out", command, *flags, store], capture_output=True, timeout=120)
+    done = subprocess.run([ROOT / "remixdb.out", command, *flags, store], capture_output=True, timeout=1100)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -557,7 +557,7 @@ def test_lines_without_escapes_come_back_as_sort_prints_them(tmp_path):
     keyed = {line.split(b"\t")[0]: line for line in sorted(lines) if line.split(b"\t")[0]}
     (tmp_path / "lines").write_bytes(b"".join(line + b"\n" for line in chance.sample(list(keyed.values()), len(keyed))))
     run("xdbdemo", "import", tmp_path / "store", tmp_path / "lines")
-    done = subprocess.run([ROOT / "xdbdemo.out", "dump", tmp_path / "store"], capture_output=True, timeout=120,
+    done = subprocess.run([ROOT / "xdbdemo.out", "dump", tmp_path / "store"], capture_output=True, timeout=1100,
                           check=True)
     assert done.stdout == b"".join(keyed[key] + b"\n" for key in sorted(keyed))
 
@@ -695,7 +695,7 @@ def test_keys_and_values_with_escapes(tmp_path):
     tool("put", store, "-e", "--")  # behind DIR all is KEY and VALUE
     assert tool("get", store, "-e").stdout == "--\n"
     done = subprocess.run([ROOT / "remixdb.out", "put", store, "input"], input=bytes(range(256)),
-                          capture_output=True, timeout=60)
+                          capture_output=True, timeout=1100)
     assert done.returncode == 0 and records_of(store)[b"input"] == bytes(range(256))
 
 
@@ -718,7 +718,7 @@ def test_the_systems_reason_comes_first(tmp_path):
         if not under:
             (tmp_path / "closed").chmod(0o555)
         command = [*under, tmp_path / "remixdb.out", "put", tmp_path / "closed" / "store", "k", "v"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1100)
         assert done.returncode == 1 and done.stderr.startswith("remixdb: open: Permission denied: "), done.stderr
 
 
@@ -763,7 +763,7 @@ def test_progress_on_a_terminal(tmp_path, command):
         done += len(os.read(pipe, step)) if command == "dump" else os.write(pipe, lines[done:done + step])
         time.sleep(0.06 if command == "dump" else 0.12)
     os.close(pipe)
-    assert process.wait(timeout=120) == 0
+    assert process.wait(timeout=1100) == 0
     said = b""
     with contextlib.suppress(OSError):  # that is how the end is told
         while piece := os.read(ours, 65536):

@@ -23,7 +23,7 @@ CLEAN = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVE
 
 
 def run(*command, status=0, **kw):
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=600, env=CLEAN, **kw)
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=1100, env=CLEAN, **kw)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
 
@@ -130,5 +130,5 @@ def test_the_extension_module_is_used_where_it_is_built():
         pytest.skip(f"_xdb{suffix} is not built: Python's headers are not here")
     env = {k: v for k, v in CLEAN.items() if k != "REMIXDB_PYTHON"}
     done = subprocess.run([sys.executable, "-c", "import xdb; print(xdb._fast.__file__)"], cwd=ROOT, env=env,
-                          capture_output=True, text=True, timeout=60)
+                          capture_output=True, text=True, timeout=1100)
     assert done.stdout.strip() == str(ROOT / f"_xdb{suffix}"), done.stderr

@@ -589,7 +589,7 @@ def test_a_batch_whose_putting_is_interrupted_is_whole(tmp_path, lib, monkeypatc
 def script(text, *args):
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run([sys.executable, "-c", text, *map(str, args)], env=env, capture_output=True, text=True,
-                          timeout=120)
+                          timeout=1100)
 
 
 def test_a_handler_that_closes_the_store_and_ends_the_program(tmp_path):
