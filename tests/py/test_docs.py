@@ -50,7 +50,8 @@ def in_place_of_tmp(text, tmp_path):
 
 
 def run(command, tmp_path, **env):
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1100, env={**os.environ, **env})
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1100,
+                          env={**os.environ, **env})
     assert done.returncode == 0 and done.stderr == "", done.stdout + done.stderr
     return done.stdout
 
