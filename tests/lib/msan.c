@@ -4,6 +4,7 @@
 // is not instrumented (zstd, the C library's AIO), see that what goes in was written, and tell what comes out. Linked
 // into every program of that mode, as is uring.c.
 #include <aio.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #define ZDICT_STATIC_LINKING_ONLY
 #include <zdict.h>
@@ -86,4 +87,12 @@ WRAP(int, getentropy, (void *p, size_t n)) {
   if (rc == 0) WRAP_WRITTEN(p, n);
   return rc;
 }
+#if defined(__linux__)
+// The sanitizer would take what it knows of the pages that were at the new address before.
+WRAP(void *, mremap, (void *p, size_t had, size_t size, int how, ...)) {
+  void *const to = __real_mremap(p, had, size, how);
+  if (to != MAP_FAILED) WRAP_WRITTEN(to, size);
+  return to;
+}
+#endif
 #endif
