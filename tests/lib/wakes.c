@@ -9,8 +9,8 @@
 #endif
 
 #define PROBES 64u
-#define PATIENCE_NS 60000000000ull  // a probe that takes longer waits for the thread that is held up
-#define ASLEEP_NS 20000000ull       // a thread that begins to wait mostly sleeps after that
+#define PATIENCE_NS 300000000000ull  // a probe that takes longer waits for the thread that is held up
+#define ASLEEP_NS 20000000ull        // a thread that begins to wait mostly sleeps after that
 #define LOOK_NS 1000000ull
 
 static struct {

@@ -14,7 +14,7 @@
 
 #include "base/eventcount.h"
 
-#define PATIENCE_NS 100000000000ull  // a wake-up that has not come by then is lost, however slow the machine is
+#define PATIENCE_NS 300000000000ull  // a wake-up that has not come by then is lost, however slow the machine is
 
 static int set_up(void **state) {
   atomic_store(&eventcount_portable, *(const bool *)*state);

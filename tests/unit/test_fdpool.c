@@ -20,7 +20,7 @@
 #include "tests/lib/temp.h"
 
 #define FILES 16
-#define LONG_NS 100000000000ull  // no thread is held up for so long, however slow the machine is
+#define LONG_NS 600000000000ull  // no thread is held up for so long, however slow the machine is
 #define SHORT_NS 50000000ull
 
 static char dir[ENV_PATH_MAX];
