@@ -90,7 +90,7 @@ void xdb_sync_stop(struct xdb *x) {
 
 enum remixdb_status xdb_sync_change(struct xdb *x, int how) {
   const int before = atomic_load_explicit(&x->syncer.how, memory_order_relaxed);
-  if (how == before) return REMIXDB_OK;
+  if (how == before) return how == REMIXDB_SYNC_NONE ? REMIXDB_OK : xdb_sync_all(x);
   xdb_sync_stop(x);
   atomic_store_explicit(&x->syncer.how, how, memory_order_relaxed);
   enum remixdb_status s = xdb_sync_start(x);

@@ -180,12 +180,16 @@ static void test_sync(void **state) {
     uint64_t syncs = figure(x, "log.syncs");
     put_some(r, 0, 20, 10);
     CHECK(figure(x, "log.syncs") == syncs && figure(x, "log.durable_sequence") < figure(x, "sequence"));
+    CHECK(set(x, "sync", "none") && figure(x, "log.syncs") == syncs);
     CHECK(set(x, "sync", "each"));
     put_some(r, 0, 20, 10);
     CHECK(figure(x, "log.syncs") >= syncs + 20 && figure(x, "log.durable_sequence") == figure(x, "sequence"));
     CHECK(set(x, "sync", "3600000"));  // once an hour
     put_some(r, 0, 1, 10);
     CHECK(figure(x, "log.durable_sequence") < figure(x, "sequence"));
+    CHECK(set(x, "sync", "3600000"));  // the same value syncs, too
+    CHECK(figure(x, "log.durable_sequence") == figure(x, "sequence"));
+    put_some(r, 0, 1, 10);
     CHECK(set(x, "sync", "1"));  // this syncs what the other value has left
     CHECK(figure(x, "log.durable_sequence") == figure(x, "sequence"));
     for (uint32_t n = 0; n < 3; n++) {
