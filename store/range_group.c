@@ -207,7 +207,8 @@ enum remixdb_status range_group_gather(struct range_group *g, struct xdb *x, str
     len += to[t].len;
   }
   if (s == REMIXDB_OK && !(g->keys = mem_alloc(len + 1))) s = REMIXDB_NOMEM;
-  for (uint32_t t = 0, at = 0; t < TREES; t++) {
+  size_t at = 0;
+  for (uint32_t t = 0; t < TREES; t++) {
     if (s == REMIXDB_OK) {
       if (to[t].len) memcpy(g->keys + at, to[t].bytes, to[t].len);
       s = gathered_merge(g, &g->trees[t], t, &to[t], g->keys + at);
