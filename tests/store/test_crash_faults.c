@@ -129,7 +129,7 @@ static uint32_t nr_threads(void) {
 // At most nr threads run. A joined one may be seen until the system has run it once more, which on a busy machine takes
 // seconds.
 static void check_threads(uint32_t nr) {
-  for (uint32_t tries = 0; nr_threads() > nr && tries < 6000; tries++) time_sleep_ns(10000000);
+  for (uint32_t tries = 0; nr_threads() > nr && tries < 60000; tries++) time_sleep_ns(10000000);
   CHECK(nr_threads() <= nr);
 }
 
