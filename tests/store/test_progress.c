@@ -16,7 +16,7 @@ static _Atomic uint32_t reports;         // reports of the call
 static _Atomic uint32_t reports_wanted;  // syncs of workers wait for so many
 static pthread_t caller;
 
-#define LONG_NS 20000000000ull  // a sync does not wait longer than that for reports
+#define LONG_NS 200000000000ull  // a sync does not wait longer than that for reports
 
 static int slow_sync(struct env *e, int fd) {
   (void)e, (void)fd;
