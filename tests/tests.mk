@@ -74,16 +74,17 @@ CHECKS := lint $(addprefix check-,built headers exports seam prefetch leaks laye
 
 run_tests = LOGS=$B/logs UNDER='$(UNDER)' TEST_TIMEOUT=$(TEST_TIMEOUT) REMIXDB_LIBRARY='$(CURDIR)/$(SO)' \
   MAKE='$(firstword $(MAKE))' sh tests/run.sh $(filter -j%,$(MAKEFLAGS))
-# Tests that do not compile have failed (check-built); those that do still run.
+# Tests that do not compile have failed (check-built); those that do still run. The recipe line begins with `+`: make
+# does not see that it runs make, and would give it one job.
 build = @mkdir -p $B; rm -f $B/unbuilt; $(MAKE) --no-print-directory -k $(1) || touch $B/unbuilt
 
 test:
 	@$(deps_check) $(if $(PYTHON_TESTS),,--units)
-	$(call build,units all)
+	+$(call build,units all)
 	@$(run_tests) $(PYTHON_TESTS) $(UNITS) $(CHECKS)
 test-unit:
 	@$(deps_check) --units
-	$(call build,units)
+	+$(call build,units)
 	@$(run_tests) $(UNITS) check-built check-leaks
 check-built:
 	@[ ! -e $B/unbuilt ] || { echo "not everything was built; the errors are further up"; exit 1; }
