@@ -121,7 +121,7 @@ static enum remixdb_status open_steps(struct xdb *x, const struct env_dir *at, c
   if (s == REMIXDB_OK) s = recover(x, o);
   if (s != REMIXDB_OK) return s;
   clean_up(x, o);
-  memory_begin(x, memtable_memory(o->active));  // before a round can begin, whose work asks the budget
+  memory_begin(x, memtable_memory(o->active));  // before the first round, which asks the budget
   if (!x->opts.read_only) {
     idle_expiry(x, o->version);
     idle_garbage(x);

@@ -793,7 +793,7 @@ static void test_nothing_left(void **state) {
   simdisk_destroy(whole);
 }
 
-// Makes a store with two deleted ranges: of one there are still records in tables, the other one is only in the log.
+// Makes a store with two deleted ranges. The records of the first are still in tables. Only the log has the second.
 static struct tiny *make_ranges(void) {
   struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
   uint8_t key[16];
