@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # soak.sh DIR [SECONDS]: random campaigns with new seeds, by the programs test_model, test_model_spaces, test_history,
 # test_serial and test_crash (with test_crash_faults) in DIR. Each of the five has a sixth of the time. The campaign
-# that fails every call once, test_crash_nth, runs in full, which takes about three minutes. The logs, DIR/soak_*.log,
-# have the seeds of failures; the command that repeats one is at the top of the test's source.
+# that fails every call once, test_crash_nth, and the one that flips every bit, test_rot, run in full, which takes about
+# five minutes. The logs, DIR/soak_*.log, have the seeds of failures; the command that repeats one is at the top of the
+# test's source.
 set -u
 
 [ $# -ge 1 ] || { echo "usage: $0 DIR [SECONDS]" >&2; exit 2; }
@@ -19,6 +20,9 @@ done
 
 CRASH_NTH=all "$dir/test_crash_nth" test_nth >"$dir/soak_nth.log" 2>&1 || bad="$bad nth"
 echo "failing calls: $(grep -a 'lives in all' "$dir/soak_nth.log")"
+
+ROT_ALL=1 "$dir/test_rot" >"$dir/soak_rot.log" 2>&1 || bad="$bad rot"
+echo "damage: $(grep -a 'bits flipped' "$dir/soak_rot.log" | tail -n 1)"
 
 for mb in 128 512; do
   TEST_BUDGET_MB=$mb "$dir/test_budget" >"$dir/soak_budget.log" 2>&1 || { bad="$bad budget" && break; }

@@ -173,7 +173,7 @@ static void test_each_call(void **state) {
   (void)state;
   const uint64_t first = first_seed(), nr = nr_seeds(24);
   counts.cuts = counts.calls = counts.scan_merges = counts.apart = counts.again = counts.joined = counts.emptied = 0;
-  for (uint64_t s = first; s < first + nr; s++) each_call_seed(s, 3);
+  for (uint64_t s = first; s < first + nr; s++) each_call_seed(s, 2);
   print_message(
       "before each of %llu calls, and in the recoveries: %llu power cuts; %llu merged for scans, %llu joined, "
       "%llu left empty\n",

@@ -365,7 +365,7 @@ static uint64_t nth_of(uint32_t plan, uint32_t call, uint64_t nr, const struct e
 static void test_nth(void **state) {
   (void)state;
   const char *const given = getenv("CRASH_NTH");
-  const uint64_t stride = given && *given ? 1 : 25 * SLOW;
+  const uint64_t stride = given && *given ? 1 : 50 * SLOW;
   uint64_t all = 0, rng = time_ns();
   for (uint32_t plan = 0; plan < COLD_PLANS; plan++) {
     uint64_t calls[SIMDISK_CALLS + 1];
