@@ -44,6 +44,12 @@ WRAP(size_t, ZSTD_decompress_usingDDict,
   WRAP_READ(src, len);
   return zstd_wrote(dst, __real_ZSTD_decompress_usingDDict(d, dst, cap, src, len, dict));
 }
+WRAP(size_t, ZSTD_decompress_usingDict,
+     (ZSTD_DCtx * d, void *dst, size_t cap, const void *src, size_t len, const void *dict, size_t dict_len)) {
+  WRAP_READ(src, len);
+  WRAP_READ(dict, dict_len);
+  return zstd_wrote(dst, __real_ZSTD_decompress_usingDict(d, dst, cap, src, len, dict, dict_len));
+}
 WRAP(size_t, ZDICT_trainFromBuffer_fastCover,
      (void *dict, size_t cap, const void *samples, const size_t *sizes, unsigned nr, ZDICT_fastCover_params_t how)) {
   WRAP_READ(sizes, nr * sizeof(*sizes));
@@ -67,6 +73,11 @@ WRAP(ssize_t, aio_return64, (struct aiocb * cb)) {
 // ---- of the C library, but not every version of the sanitizer knows these names
 
 #if defined(__GLIBC__)
+WRAP(int, lstat64, (const char *path, struct stat *st)) {
+  const int rc = __real_lstat64(path, st);
+  if (rc == 0) WRAP_WRITTEN(st, sizeof(*st));
+  return rc;
+}
 WRAP(int, stat64, (const char *path, struct stat *st)) {
   const int rc = __real_stat64(path, st);
   if (rc == 0) WRAP_WRITTEN(st, sizeof(*st));
