@@ -54,8 +54,8 @@ void memory_fini(struct xdb *x);
 void memory_plan(struct xdb *x);
 // Sets the sizes by which rounds go, from the limit of memtables. No round runs.
 void memory_rounds(struct xdb *x);
-// The store is open: from now on the cache follows the budget. No round has begun, and none begins before the call
-// ends. used: the bytes of the active memtable.
+// The store is open: from now on the cache follows the budget. No round runs, and none begins before the call ends.
+// used: the bytes of the active memtable.
 void memory_begin(struct xdb *x, size_t used);
 
 // The store has this version: how large it is beside memory decides whether reads may go past the page cache
