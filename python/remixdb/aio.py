@@ -18,9 +18,9 @@
         await db.sync()
 
 The event loop never waits for the disk. With io_uring the library has all gets under way together, and the event loop
-watches one descriptor; without it gets run in threads. Writes that tasks make at the same time go into one batch, which
-a thread writes; the writes of a task keep their order. All other calls run in threads. Every call raises xdb.XdbError
-as its namesake in xdb does.
+watches one descriptor. Without it gets run in threads, and a get of a store or a space waits while a merge's function
+runs in it. Writes that tasks make at the same time go into one batch, which a thread writes; the writes of a task keep
+their order. All other calls run in threads. Every call raises xdb.XdbError as its namesake in xdb does.
 
 An object belongs to the event loop that runs when it is made. A task that is cancelled in a write leaves it open
 whether the write is done. A close that is cancelled goes on; another close waits for its end.
