@@ -555,7 +555,7 @@ static void run_beside_filling(struct worker *w) {
   struct op op = {.kind = OP_GET};
   for (;;) {
     if (w->p->read_rate) wait_for_rate(w, w->p->read_rate);
-    const bool over = atomic_load_explicit(w->stop, memory_order_relaxed);
+    const bool over = atomic_load_explicit(w->stop, memory_order_acquire);  // then `filled` is the last value
     const uint64_t filled = atomic_load_explicit(w->filled, memory_order_acquire);
     if (over && (w->r.ops || !filled)) break;  // it reads once, also where it has begun after the filling's end
     if (!filled) continue;
