@@ -11,8 +11,6 @@
 #include "admin/witness.h"
 #include "store/flush.h"
 #include "store/install.h"
-#include "store/space.h"
-#include "store/ranges.h"
 #include "store/syncer.h"
 
 #define MEMTABLE_MB 64u
@@ -23,40 +21,6 @@
 #define REPORT_LOST "LOST, see below  "
 #define REPORT_WHOLE "nothing is lost  "
 #define REPORT_HEAD (7u + 16 + 2 + sizeof(REPORT_LOST) - 1 + 1)  // bytes of the first line
-
-// ---- the report
-
-void repair_note(struct repair *p, const char *fmt, ...) {
-  char line[ERR_MSG_MAX + 256];
-  va_list ap;
-  va_start(ap, fmt);
-  const int n = vsnprintf(line, sizeof(line) - 1, fmt, ap);
-  va_end(ap);
-  if (n < 0) return;
-  size_t len = (size_t)n < sizeof(line) - 2 ? (size_t)n : sizeof(line) - 2;
-  line[len++] = '\n';
-  if (p->text_len + len > p->text_cap) {
-    const size_t cap = p->text_cap ? p->text_cap * 2 : 4096;
-    char *grown = mem_realloc(p->text, cap);
-    if (!grown) return;
-    p->text = grown;
-    p->text_cap = cap;
-  }
-  memcpy(p->text + p->text_len, line, len);
-  p->text_len += len;
-}
-
-void repair_lose(struct repair *p, uint64_t records, bool more, const char *fmt, ...) {
-  char line[ERR_MSG_MAX + WAL_LOSS_TEXT];
-  va_list ap;
-  va_start(ap, fmt);
-  if (vsnprintf(line, sizeof(line), fmt, ap) < 0) line[0] = '\0';
-  va_end(ap);
-  repair_note(p, "LOST: %s", line);
-  p->report.losses++;
-  p->report.records_lost += records;
-  p->report.more_lost = p->report.more_lost || more;
-}
 
 // ---- directories
 
@@ -72,43 +36,6 @@ static enum remixdb_status enter(const struct env_dir *at, const char *name, str
 }
 
 // ---- reading the damaged files
-
-// Finds out whether a space is there, and takes it in if nobody can know its name.
-static enum remixdb_status take_space(struct repair *p, uint32_t id, bool *there_out) {
-  struct names *const now = space_names(p->x), *next = NULL;
-  const struct names_entry *const e = names_find_id(now, id);
-  enum remixdb_status s = REMIXDB_OK;
-  *there_out = e && e->len;
-  if (!e && p->report.version_lost && id > 0 && id < NAMES_ID_MAX && (!now || now->nr < NAMES_MAX)) {
-    char name[32];
-    const int len = snprintf(name, sizeof(name), "recovered-%" PRIu32, id);
-    s = names_insert(now, id, name, (size_t)len, &next);
-    if (s == REMIXDB_OK) s = install_names(p->x, next);
-    if (s == REMIXDB_OK) repair_note(p, "  the name of key space %" PRIu32 " is lost: it is called %s", id, name);
-    *there_out = s == REMIXDB_OK;
-    names_unref(next);
-  }
-  names_unref(now);
-  return s;
-}
-
-enum remixdb_status repair_keep(struct repair *p, const struct kv_rec *rec) {
-  if (unlikely(rec->kind & KV_APART)) return repair_keep_apart(p, rec);
-  if (rec->kind & KV_SPACES) {
-    bool there = false;
-    const enum remixdb_status s = rec->klen < NAMES_ID ? REMIXDB_OK : take_space(p, names_id_get(rec->key), &there);
-    p->put_failed = s != REMIXDB_OK;
-    if (s != REMIXDB_OK || !there) return s;
-  }
-  p->report.records++;
-  const struct kref key = kref(rec->key, rec->klen);
-  const enum remixdb_status s = rec->kind & KV_RANGE
-                                    ? ranges_delete(p->r, rec->kind & KV_SPACES ? TREE_SPACES : TREE_UNNAMED, key,
-                                                    kref(rec->vlen ? rec->val : NULL, rec->vlen), false)
-                                    : xdb_put(p->r, rec);
-  p->put_failed = s != REMIXDB_OK;
-  return s;
-}
 
 static int cmp_u64(const void *a, const void *b) {
   const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;

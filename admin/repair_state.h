@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A repair in memory, for its own files: admin/repair.c (the steps), admin/repair_table.c and admin/repair_log.c
-// (reading the damaged files).
+// A repair in memory, and its parts, which admin/repair.c takes one after the other.
 #ifndef REPAIR_STATE_H
 #define REPAIR_STATE_H
 
@@ -44,20 +43,29 @@ struct repair {
   size_t text_len, text_cap;
 };
 
+// ---- keeping records, and the report (admin/repair_keep.c)
+
 // Adds a line to the report. Without memory the line is left out; the figures still count.
 void repair_note(struct repair *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 // Counts a loss of `records` records (more: or more), and adds a line that describes it.
 void repair_lose(struct repair *p, uint64_t records, bool more, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+// Writes a record to the new store; kind KV_SPACES: into the tree of the named spaces. Leaves a record of a dropped
+// space out. A record whose value is apart and cannot be read is a loss, and no failure. The deletion of a range
+// deletes there what was kept before. Returns the status of the write.
+MUST_CHECK enum remixdb_status repair_keep(struct repair *p, const struct kv_rec *rec);
+
+// ---- values apart (admin/repair_value.c)
+
 // Reads the value of a record that is apart. The caller frees *val_out with mem_free. Fails with REMIXDB_CORRUPT or
 // REMIXDB_IO if it cannot be read, or with REMIXDB_NOMEM. *hidden_out: it fails because a newer record hides this one.
 MUST_CHECK enum remixdb_status repair_value(struct repair *p, const struct kv_rec *rec, uint8_t **val_out,
                                             uint32_t *vlen_out, bool *hidden_out);
-// repair_keep for such a record.
-MUST_CHECK enum remixdb_status repair_keep_apart(struct repair *p, const struct kv_rec *rec);
 void repair_values_fini(struct repair *p);
-// Packs (admin/repair_pack.c). Adds those that CURRENT names to p->ctx.packs, with the parts that it names. Fails with
-// REMIXDB_NOMEM.
+
+// ---- packs (admin/repair_pack.c)
+
+// Adds the packs that CURRENT names to p->ctx.packs, with the parts that it names. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status repair_packs_named(struct repair *p, const struct version_names *v);
 // Without CURRENT: adds all packs of the list, with the parts that their directories name. If a directory cannot be
 // read, the tables are found by their footers. Places that were given back to the disk are left out. *tables_out: how
@@ -66,16 +74,14 @@ MUST_CHECK enum remixdb_status repair_packs_search(struct repair *p, const struc
                                                    uint64_t *tables_out);
 // Adds these tables to v->tables, which has room for them.
 void repair_packs_tables(struct repair *p, struct version_names *v);
-// Without CURRENT: puts tables, which come in the order of their numbers, into the order of their age
-// (admin/repair_order.c). p->ctx has the store's id, if it is known. Fails with REMIXDB_NOMEM.
-MUST_CHECK enum remixdb_status repair_order(struct repair *p, uint64_t *tables, size_t nr);
 // If a pack's table is newer than *newest_io, that becomes its number, and *id_out the id that the pack states.
 void repair_packs_id(struct repair *p, uint64_t *newest_io, uint64_t *id_out);
-// Writes a record to the new store; kind KV_SPACES: into the tree of the named spaces. Leaves a record of a dropped
-// space out. A record whose value is apart and cannot be read is a loss, and no failure. The deletion of a range
-// deletes there what was kept before. Returns the status of the write.
-MUST_CHECK enum remixdb_status repair_keep(struct repair *p, const struct kv_rec *rec);
 
+// ---- tables (admin/repair_order.c, admin/repair_table.c)
+
+// Without CURRENT: puts tables, which come in the order of their numbers, into the order of their age. p->ctx has the
+// store's id, if it is known. Fails with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status repair_order(struct repair *p, uint64_t *tables, size_t nr);
 // Keeps every readable record of a table. Succeeds even if no record is readable. print: the fingerprint that CURRENT
 // has for the table; NULL: none. Leaves a table with another fingerprint out, because it is of another history. Fails
 // with REMIXDB_VERSION if a newer library wrote the table, which then is not damaged. Fails also with REMIXDB_NOMEM, or
@@ -90,6 +96,9 @@ MUST_CHECK enum remixdb_status repair_table(struct repair *p, uint64_t number, c
 MUST_CHECK enum remixdb_status repair_erased_find(struct repair *p, const struct version_names *v,
                                                   const struct version_view *view, struct repair_erased *out);
 void repair_erased_fini(struct repair_erased *e);
+
+// ---- the log (admin/repair_log.c)
+
 // Keeps every readable record of the log. v: the contents of CURRENT; only its store_id counts if the report says that
 // CURRENT is lost. Fails as repair_table does.
 MUST_CHECK enum remixdb_status repair_log(struct repair *p, const struct version_names *v);

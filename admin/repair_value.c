@@ -137,20 +137,3 @@ enum remixdb_status repair_value(struct repair *p, const struct kv_rec *rec, uin
   *hidden_out = !moved_any && is_hidden(p, &to);
   return err_raise(&first);
 }
-
-enum remixdb_status repair_keep_apart(struct repair *p, const struct kv_rec *rec) {
-  struct kv_rec whole = *rec;
-  uint8_t *val;
-  bool hidden;
-  enum remixdb_status s = repair_value(p, rec, &val, &whole.vlen, &hidden);
-  if (is_fatal(s)) return s;
-  if (s != REMIXDB_OK) {
-    if (!hidden) repair_lose(p, 1, false, "1 record: %s", err_msg());
-    return REMIXDB_OK;
-  }
-  whole.val = val;
-  whole.kind &= ~(uint32_t)KV_APART;
-  s = repair_keep(p, &whole);
-  mem_free(val);
-  return s;
-}
