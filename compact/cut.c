@@ -5,6 +5,7 @@
 
 #include "base/set32.h"
 #include "compact/plan.h"
+#include "compact/tables.h"
 #include "remix/divide.h"
 #include "remix/paged.h"
 

@@ -5,6 +5,7 @@
 
 #include "compact/job.h"
 #include "compact/part_new.h"
+#include "compact/views.h"
 #include "remix/erase.h"
 
 // ---- dropped spaces in a view
@@ -153,7 +154,7 @@ static void unread(const struct compact *c, struct part *p, const struct names *
   struct err_saved why;
   err_save(&why, s);
   if (s == REMIXDB_CORRUPT || part_unread_ns(p) == PART_DAMAGED) part_set_dropped(p, n, what);
-  if (part_set_unread(p, s)) round_tell(c, &why);
+  if (part_set_unread(p, s)) compact_tell(c, &why);
 }
 
 enum remixdb_status compact_dropped_find(struct compact *c, struct epoch_slot *slot, const struct version *base,
@@ -210,7 +211,7 @@ static enum remixdb_status view_without(struct compact *c, struct worker *self, 
   const uint64_t image = (uint64_t)remix_segments(x) * (remix_layout(x->nr_runs, x->tags).stride + 24),
                  bytes = (uint64_t)BLKIO_WRITER_NR * BLKIO_WRITER_BUF + 3 * image;
   budget_work_begin(memory, bytes);
-  const enum remixdb_status s = round_view_build(c, &b, runs, nr, remix_is_young(x), x, out);
+  const enum remixdb_status s = views_build(c, &b, runs, nr, remix_is_young(x), x, out);
   budget_work_end(memory, bytes);
   *unread_out = s != REMIXDB_OK && b.old_unread;
   return s;

@@ -7,6 +7,7 @@
 #include "compact/compact.h"
 #include "compact/plan.h"
 #include "compact/tables.h"
+#include "compact/views.h"
 #include "remix/build.h"
 #include "table/scan.h"
 
@@ -167,7 +168,7 @@ static struct job job_of(const struct ingest *in, uint32_t part, _Atomic bool *f
 static enum remixdb_status write_again(struct ingest *in, struct job *j) {
   tables_write(j, in->self);
   if (j->values.log) value_batch_fini(&j->values);
-  if (j->tell) round_tell(in->c, &j->error);
+  if (j->tell) compact_tell(in->c, &j->error);
   in->again = in->again || (j->unread && j->newly);
   enum remixdb_status s = j->status == REMIXDB_OK ? REMIXDB_OK : err_raise(&j->error);
   for (uint32_t i = 0; i < j->nr_tables; i++) {
@@ -193,7 +194,7 @@ static enum remixdb_status view_build(struct piece *p, struct worker *w, const s
                           .keep = kept == 32 ? UINT32_MAX : (1u << kept) - 1,
                           .fresh = tables,
                           .nr_fresh = nr};
-  const enum remixdb_status s = round_view_build(p->c, &b, runs, kept + nr, p->into_young, below, out);
+  const enum remixdb_status s = views_build(p->c, &b, runs, kept + nr, p->into_young, below, out);
   p->unread = s != REMIXDB_OK && b.old_unread && !p->nr_lower;
   return s;
 }
@@ -364,7 +365,7 @@ static void tell_unread(struct ingest *in) {
     const struct piece *const p = &in->pieces[i];
     if (!p->unread) continue;
     in->again = in->again || !part_is_left(p->old, in->now);
-    if (part_set_unread(p->old, p->status)) round_tell(in->c, &p->error);
+    if (part_set_unread(p->old, p->status)) compact_tell(in->c, &p->error);
   }
 }
 

@@ -2,9 +2,9 @@
 //
 // A running round: its jobs, one or two for each partition, and their results. Private to compact/.
 //
-// A round has four steps, each in a file: measure the new data (fresh.c), decide (plan.c), write tables (tables.c),
-// build REMIXes and make the next version (round.c). Jobs run side by side on the workers. The REMIXes of a job are
-// built when its tables are there, while other jobs still write theirs. A job's thread alone uses the job's fields
+// A round has five steps, each in a file: measure the new data (fresh.c), decide (plan.c), write tables (tables.c),
+// build REMIXes (views.c), make the next version (next.c). Jobs run side by side on the workers. The REMIXes of a job
+// are built when its tables are there, while other jobs still write theirs. A job's thread alone uses the job's fields
 // until it adds its outputs. From then on nobody changes them, and only an output's task changes that output.
 #ifndef COMPACT_JOB_H
 #define COMPACT_JOB_H
@@ -171,23 +171,13 @@ static inline const struct sst *last_table(const struct part *p) {
   return last;
 }
 
-// Tells that a partition could not be read (round.c).
-void round_tell(const struct compact *c, const struct err_saved *why);
-
-// Builds a view over these runs and opens it (round.c). b: what is built, without context, number and tags. young: it
-// is a young view. If all runs of the old view stay, the new one takes over the scan debt. before: the view of the base
-// that has the new one's first keys; or NULL. If the new one is paged, it takes filters over from that. *out has one
-// reference. On failure no file is left.
-MUST_CHECK enum remixdb_status round_view_build(struct compact *c, struct remix_build *b, struct sst *const *runs,
-                                                uint32_t nr, bool young, const struct remix *before,
-                                                struct remix **out);
+// Tells that a partition could not be read.
+static inline void compact_tell(const struct compact *c, const struct err_saved *why) {
+  if (c->tell) c->tell(c->arg, why);
+}
 
 // Bytes of a record in a block: the record and its offset.
 static inline uint64_t record_bytes(const struct kv_rec *rec) { return kv_rec_size(rec) + 2; }
-
-// Returns the shortest key that is greater than all keys of one table and not greater than any key of the next table
-// (round.c).
-struct kref tables_separator(const struct sst *before, const struct sst *after);
 
 // Sizes in bytes of blocks before compression: these decide when a table is full.
 static inline uint32_t table_pages(const struct compact *c) {

@@ -8,155 +8,14 @@
 #include "compact/fresh.h"
 #include "compact/garbage.h"
 #include "compact/join.h"
+#include "compact/next.h"
 #include "compact/plan.h"
 #include "compact/tables.h"
-#include "remix/paged.h"
-#include "remix/value_debt.h"
+#include "compact/views.h"
 
-#define REMIX_READ_BYTES (160u << 10)  // for each run whose keys a build reads
-#define ROUND_WORK 4u                  // a round is guessed to write four times its memtable, in units of progress
+#define ROUND_WORK 4u  // a round is guessed to write four times its memtable, in units of progress
 
-// ---- REMIXes and the next version
-
-// The runs of the partition's view that the output leaves as it is.
-static uint32_t runs_beside(const struct output *o) {
-  const struct part *const p = old_part(o->job);
-  return o->job->young ? part_older_tables(p) : o->job->cut == CUT_SLICE ? part_young_runs(p) : 0;
-}
-
-// The runs of an output's view: the kept runs of the old view, and the new tables at their place. Both views together
-// must not have more runs than a version may name.
-static enum remixdb_status output_runs(const struct output *o, const struct remix *old, struct sst **runs,
-                                       uint32_t *nr_out) {
-  uint32_t nr = 0;
-  for (uint32_t r = 0; old && r < old->nr_runs; r++)
-    if (o->keep & 1u << r) runs[nr++] = old->runs[r];
-  const uint32_t all = nr + o->nr_fresh + runs_beside(o);
-  if (all > REMIX_RUNS_MAX) return err_set(REMIXDB_INVALID, "a partition cannot have %u tables", all);
-  const uint32_t at = nr - o->newer;
-  memmove(runs + at + o->nr_fresh, runs + at, o->newer * sizeof(*runs));
-  for (uint32_t i = 0; i < o->nr_fresh; i++) runs[at + i] = o->fresh[i];
-  *nr_out = nr + o->nr_fresh;
-  return REMIXDB_OK;
-}
-
-// The collection of values asks which of their records are hidden.
-static enum remixdb_status hidden_counted(struct remix *x) {
-  const uint32_t *hidden;
-  bool apart = false;
-  for (uint32_t r = 0; r < x->nr_runs; r++) apart = apart || x->runs[r]->nr_apart;
-  return apart ? remix_hidden(x, &hidden) : REMIXDB_OK;
-}
-
-// Makes a new view paged if indexes have no room. Its file is written. before: the view that had its keys; or NULL.
-static void view_page_out(struct remix *x, const struct remix *before) {
-  if (budget_index_fits(x->ctx->budget, 0)) return;
-  IGNORED(hidden_counted(x), "they are counted when somebody asks");
-  IGNORED(remix_page_out(x, before), "it stays whole, which takes more memory and is as right");
-}
-
-enum remixdb_status round_view_build(struct compact *c, struct remix_build *b, struct sst *const *runs, uint32_t nr,
-                                     bool young, const struct remix *before, struct remix **out) {
-  const struct remix *const old = b->old;
-  struct remix *whole = NULL;
-  *out = NULL;
-  b->ctx = c->ctx;
-  b->number = b->pack ? compact_part_number(c) : compact_new_number(c, remix_name);
-  b->tags = c->tags;
-  b->keep_image = true;
-  // a young view is built again soon, and nobody reads its pages while all indexes fit in memory
-  b->large_pages = young && budget_index_fits(c->ctx->budget, 0);
-  enum remixdb_status s = old ? remix_whole((struct remix *)(uintptr_t)old, &whole) : REMIXDB_OK;
-  b->old = whole;
-  b->old_unread = s == REMIXDB_CORRUPT || s == REMIXDB_IO;
-  if (s == REMIXDB_OK) s = remix_build(b);
-  remix_unref(whole);
-  b->old = old;
-  if (s != REMIXDB_OK) return s;
-  atomic_fetch_add_explicit(&c->stats.remix_bytes, b->file_size, memory_order_relaxed);
-  atomic_fetch_add_explicit(&c->stats.remix_data_pages, b->data_pages_read, memory_order_relaxed);
-  const struct remix_built built = {b->image, b->image_size, b->file_size, b->print};
-  s = remix_open_built(c->ctx, b->number, runs, nr, &built, out);
-  mem_free(b->image);
-  if (s != REMIXDB_OK) {
-    char name[32];
-    if (b->pack) return s;  // the pack goes
-    remix_name(name, b->number);
-    return tables_remove_new(c, name, s);
-  }
-  if (old && nr == old->nr_runs + b->nr_fresh) {
-    const uint64_t scan_debt = atomic_load_explicit(&old->scan_debt, memory_order_relaxed);
-    atomic_store_explicit(&(*out)->scan_debt, scan_debt, memory_order_relaxed);
-  }
-  remix_watch(*out, c->watch);
-  if (young) remix_make_young(*out);
-  view_page_out(*out, before);
-  return s;
-}
-
-// Bytes that building the REMIX takes, about: see compact_scan_room.
-static uint64_t output_memory(const struct output *o, struct sst *const *runs, uint32_t nr) {
-  const struct compact *const c = o->job->c;
-  const struct sst *const t = o->nr_fresh ? o->fresh[0] : runs[0];
-  // Segments are seldom full, and each has an anchor and two words beside it.
-  const uint64_t seg = remix_layout(nr, c->tags).stride + t->key_bytes / t->nr_records + 8;
-  const uint64_t image = o->task.size * seg / (REMIX_SEG * 7 / 8);
-  return (uint64_t)BLKIO_WRITER_NR * BLKIO_WRITER_BUF + nr * REMIX_READ_BYTES + 3 * image;
-}
-
-void round_tell(const struct compact *c, const struct err_saved *why) {
-  if (c->tell) c->tell(c->arg, why);
-}
-
-static void output_fail(struct output *o, enum remixdb_status s) {
-  err_save(&o->error, o->status = s);
-  atomic_store_explicit(o->job->failed, true, memory_order_relaxed);
-}
-
-static void build_remix_in(struct output *o, struct worker *w, struct sst **runs, uint32_t nr) {
-  struct compact *const c = o->job->c;
-  struct remix_build b = {.queue = w->queue,
-                          .old = o->keep ? old_view(o->job) : NULL,
-                          .keep = o->keep,
-                          .newer = o->newer,
-                          .fresh = o->fresh,
-                          .nr_fresh = o->nr_fresh,
-                          .pack = o->job->pack,
-                          .progress = &c->progress};
-  b.moved = o->job->count == 0 && !o->job->hid && o->job->cut != CUT_LAST &&
-            (o->job->young || o->job->cut || part_young_runs(old_part(o->job)) == 0);
-  b.passing = o->job->cut == CUT_SLICE;
-  const struct version *const base = o->job->base;
-  const struct part *const part = base->parts[version_find(base, runs[0]->min)];
-  const struct remix *const before = o->job->young ? part_young(part) : part_remix(part);
-  const enum remixdb_status s = round_view_build(c, &b, runs, nr, o->job->young, before, &o->remix);
-  o->unread = s != REMIXDB_OK && b.old_unread;
-  o->fresh_unread = s != REMIXDB_OK && b.fresh_unread;
-  if (s != REMIXDB_OK) output_fail(o, s);
-  // the values of a partition that gets no other keys lie where they lay
-  else if (before && !o->job->young && !o->job->append && o->job->nr_parts == 1 && o->job->nr_outputs == 1)
-    remix_take_value_debt(o->remix, before, o->job->spans);
-}
-
-// Tells whether another part of the round has failed. To build a REMIX is in vain then.
-static bool in_vain(const struct output *o) { return atomic_load_explicit(o->job->failed, memory_order_relaxed); }
-
-static void build_remix(struct task *t, struct worker *w) {
-  struct output *const o = (struct output *)t;
-  struct budget *const b = o->job->c->ctx->budget;
-  struct sst *runs[REMIX_RUNS_MAX];
-  uint32_t nr = 0;
-  if (in_vain(o)) return;
-  const enum remixdb_status s = output_runs(o, o->keep ? old_view(o->job) : NULL, runs, &nr);
-  if (s != REMIXDB_OK) {
-    output_fail(o, s);
-    return;
-  }
-  const uint64_t bytes = output_memory(o, runs, nr);
-  budget_work_begin(b, bytes);
-  if (!in_vain(o)) build_remix_in(o, w, runs, nr);
-  budget_work_end(b, bytes);
-}
+// ---- the jobs
 
 // Plans the partitions that hold a job's tables, unless it is a slice of a cut. There are as many outputs as tables at
 // most.
@@ -184,7 +43,7 @@ static void plan_outputs(struct job *j) {
 static void output_task(struct job *j, struct output *o) {
   const struct remix *const old = o->keep ? old_view(j) : NULL;
   o->job = j;
-  o->task.run = build_remix;
+  o->task.run = views_output;
   for (uint32_t i = 0; i < o->nr_fresh; i++) o->task.size += o->fresh[i]->nr_records;
   for (uint32_t r = 0; old && r < old->nr_runs; r++)
     if (o->keep >> r & 1) o->task.size += old->runs[r]->nr_records;
@@ -245,130 +104,6 @@ static enum remixdb_status hand_back(struct round *r) {
     }
   }
   mem_free(range);
-  return s;
-}
-
-struct kref tables_separator(const struct sst *before, const struct sst *after) {
-  const uint32_t lcp = kv_lcp_from(before->max, after->min, 0);
-  assert(kv_cmp(before->max, after->min) < 0);
-  return kref(after->min.ptr, lcp < after->min.len ? lcp + 1 : after->min.len);
-}
-
-// A merge takes the order of records from the old files. The builder of each table has checked the order within the
-// table. This function checks the order between a job's tables, and at the ends of the job's range. A version with a
-// table outside of its partition could not be opened again.
-static enum remixdb_status check_range(const struct job *j) {
-  const struct version *v = j->base;
-  const uint32_t next = j->part + j->nr_parts;
-  const struct kref low = part_anchor(old_part(j)),
-                    end = next < v->nr_parts ? part_anchor(v->parts[next]) : kref(NULL, 0);
-  const struct sst *before = j->append ? last_table(old_part(j)) : NULL;
-  for (uint32_t i = 0; i < j->nr_tables; before = j->tables[i++]) {
-    const struct sst *const t = j->tables[i];
-    bool in = kv_cmp(t->min, low) >= 0 && (!before || kv_cmp(before->max, t->min) < 0) &&
-              (!end.ptr || kv_cmp(t->max, end) < 0);
-    if (j->upto) in = in && kv_cmp(t->max, last_table(old_part(j))->max) <= 0;
-    if (!in) return err_corrupt(t->path, 0, "what it was merged from is not in order, or not of its partition");
-  }
-  return REMIXDB_OK;
-}
-
-// Adds the partitions that a job leaves as they are, or empty, to parts. An empty partition is dropped, and the
-// partition before it takes over the range, unless that is away (P8 in view/part.h). Partition 0 stays, because its
-// anchor is empty.
-static enum remixdb_status add_old_parts(const struct job *j, struct part **parts, uint32_t *nr) {
-  struct part *const old = j->base->parts[j->part];
-  const bool leaves = part_takes_over(*nr ? parts[*nr - 1] : NULL);
-  enum remixdb_status s = REMIXDB_OK;
-  if (!writes_tables(j) && !j->gone) {
-    if (part_is_empty(old) && leaves) return s;
-    if (unlikely(part_opens(old))) {
-      if (part_young(old)) remix_ref(part_young(old));
-      s = part_above(old, part_young(old), &parts[*nr]);
-    } else {
-      part_ref(parts[*nr] = old);
-    }
-    *nr += s == REMIXDB_OK;
-  } else if (j->nr_outputs == 0 && !leaves && !j->append) {
-    s = part_create(part_anchor(old), NULL, NULL, &parts[*nr]);
-    *nr += s == REMIXDB_OK;
-  }
-  return s;
-}
-
-// How many keys of the older view a new young view hides: those that the young view before it hid, and more.
-static uint64_t hides_now(const struct job *j, const struct part *old, const struct remix *young) {
-  const uint64_t sum = part_hides(old) + j->hides, most = remix_live(young);
-  return sum < most ? sum : most;
-}
-
-// Adds the partition of an output. before: the job's table before this partition's tables, if there is one.
-static enum remixdb_status add_output(const struct output *o, const struct sst *before, struct part **parts,
-                                      uint32_t *nr) {
-  const struct job *const j = o->job;
-  struct part *const old = j->base->parts[j->part];
-  const struct kref anchor = o->anchor.ptr ? o->anchor
-                             : before      ? tables_separator(before, o->fresh[0])
-                                           : part_anchor(old);
-  struct remix *const remix = j->young ? part_remix(old) : o->remix, *const young = j->young ? o->remix
-                                                                                    : j->cut == CUT_SLICE
-                                                                                        ? part_young(old)
-                                                                                        : NULL;
-  if (remix) remix_ref(remix);
-  if (young) remix_ref(young);
-  const enum remixdb_status s = j->young && part_is_away(old) ? part_above(old, young, &parts[*nr])
-                                                              : part_create(anchor, remix, young, &parts[*nr]);
-  if (s != REMIXDB_OK) return s;
-  const bool opened = part_is_away(old) && !part_is_away(parts[*nr]);  // its files are whole again
-  if ((j->young || o->keep) && !opened) part_inherit(parts[*nr], old);
-  if (j->cut == CUT_LAST) parts[*nr]->more_runs = o->more_runs;
-  else if (j->young || o->keep) parts[*nr]->more_runs = old->more_runs;
-  if (j->young) parts[*nr]->hides = hides_now(j, old, o->remix);
-  else if (young) parts[*nr]->hides = old->hides;
-  ++*nr;
-  return s;
-}
-
-// Makes the next version of a tree.
-static enum remixdb_status next_tree(const struct round *r, const struct round_tree *tree, struct version **out) {
-  uint32_t nr = tree->end_job - tree->first_job;
-  for (uint32_t i = tree->first_job; i < tree->end_job; i++) nr += r->jobs[i].nr_outputs;
-  struct part **parts = mem_calloc(nr, sizeof(*parts));
-  if (!parts) return REMIXDB_NOMEM;
-  nr = 0;
-  enum remixdb_status s = REMIXDB_OK;
-  for (uint32_t i = tree->first_job; i < tree->end_job && s == REMIXDB_OK; i++) {
-    const struct job *j = &r->jobs[i];
-    assert(i == tree->first_job || j->part == r->jobs[i - 1].part + (j->append ? 0 : r->jobs[i - 1].nr_parts));
-    if ((s = check_range(j)) == REMIXDB_OK) s = add_old_parts(j, parts, &nr);
-    const struct sst *before = j->append ? last_table(old_part(j)) : NULL;
-    for (uint32_t at = 0; at < j->nr_outputs && s == REMIXDB_OK; at++) {
-      const struct output *o = &j->outputs[at];
-      s = add_output(o, before, parts, &nr);
-      if (o->nr_fresh) before = o->fresh[o->nr_fresh - 1];
-    }
-  }
-  if (s == REMIXDB_OK) s = version_create(parts, nr, out);
-  else
-    for (uint32_t i = 0; i < nr; i++) part_unref(parts[i]);
-  if (s == REMIXDB_OK) (*out)->erased = tree->base->erased;
-  mem_free(parts);
-  return s;
-}
-
-// Makes the next version of both trees. A tree that took no part stays.
-static enum remixdb_status next_version(struct round *r, struct version *base, struct version **out) {
-  struct version *v, *spaces = base->spaces;
-  enum remixdb_status s = next_tree(r, &r->trees[TREE_UNNAMED], &v);
-  if (s != REMIXDB_OK) return s;
-  if (round_has(r, TREE_SPACES)) s = next_tree(r, &r->trees[TREE_SPACES], &spaces);
-  else if (spaces) version_ref(spaces);
-  if (s != REMIXDB_OK) {
-    version_unref(v);
-    return s;
-  }
-  v->spaces = spaces;
-  *out = v;
   return s;
 }
 
@@ -472,7 +207,7 @@ static enum remixdb_status round_open(const struct round *r, const struct versio
     struct err_saved why;
     if (likely(!part_is_away(p)) || !part_set_unread(p, REMIXDB_CORRUPT)) continue;
     err_save(&why, part_why(p));
-    round_tell(r->c, &why);
+    compact_tell(r->c, &why);
   }
   return s;
 }
@@ -573,7 +308,7 @@ static void tell_unread(struct round *r) {
       job_unread(j, j->base->parts[j->part], why->status);
     }
     if (j->whole && j->unread && r->whole->unread.status == REMIXDB_OK) r->whole->unread = *why;
-    if (j->tell) round_tell(r->c, why);
+    if (j->tell) compact_tell(r->c, why);
   }
 }
 

@@ -470,3 +470,9 @@ void tables_write(struct job *j, struct worker *w) {
   write_job(j, w, pieces);
   budget_work_end(b, bytes);
 }
+
+struct kref tables_separator(const struct sst *before, const struct sst *after) {
+  const uint32_t lcp = kv_lcp_from(before->max, after->min, 0);
+  assert(kv_cmp(before->max, after->min) < 0);
+  return kref(after->min.ptr, lcp < after->min.len ? lcp + 1 : after->min.len);
+}

@@ -16,4 +16,6 @@ MUST_CHECK enum remixdb_status tables_remove_new(const struct compact *c, const 
 // reference.
 MUST_CHECK enum remixdb_status tables_add(const struct compact *c, const struct value_moves *moves, struct sst_build *b,
                                           const struct kv_rec *rec);
+// Returns the shortest key that is greater than all keys of one table and not greater than any key of the next table.
+struct kref tables_separator(const struct sst *before, const struct sst *after);
 #endif
