@@ -2,144 +2,15 @@
 //
 // Appending and group commit. Appends fill a buffer and seal it. Threads write the sealed buffers, the oldest first;
 // several threads may write at once. A sync makes the written bytes durable.
-#include "log/state.h"
+#include "log/file.h"
+#include "log/room.h"
 
 #include <assert.h>
 
-#include "log/segments.h"
-
 #define WAL_END_PAGE 4096u  // the system reads a page of a file that a write does not fill
 #define WAL_ASKED 16u       // buffers
-#define NR_BUFS(w) (sizeof((w)->bufs) / sizeof((w)->bufs[0]))
 
-// ---- events
-
-// Called without the lock.
-static __attribute__((noinline)) void wal_wake(struct wal *w, unsigned events) {
-  if (events & WAL_WRITTEN) eventcount_wake_all(&w->written);
-  if (events & WAL_SYNCED) eventcount_wake_all(&w->synced);
-  if (events & WAL_UNHELD) eventcount_wake_all(&w->unheld);
-}
-
-void wal_lock(struct wal *w) { lib_lock(&w->lock); }
-
-void wal_unlock(struct wal *w) {
-  const unsigned events = w->events;
-  w->events = 0;
-  lib_unlock(&w->lock);
-  if (unlikely(events)) wal_wake(w, events);
-}
-
-void wal_wait(struct wal *w, struct eventcount *e) {
-  const uint32_t begun = eventcount_begin(e);
-  wal_unlock(w);
-  (void)eventcount_sleep(e, begun, EVENTCOUNT_NEVER);
-  wal_lock(w);
-}
-
-// ---- errors
-
-// Makes a failure sticky: every later append and sync returns REMIXDB_IO with the message of the first such failure.
-// The lock is held. If an fsync reports a full disk, that is sticky, too, because the system may have dropped data that
-// it had accepted.
-static void wal_fail(struct wal *w, enum remixdb_status s) {
-  assert(s != REMIXDB_OK);
-  if (w->err.status == REMIXDB_OK) {
-    err_save(&w->err, s);
-    w->err.status = REMIXDB_IO;
-  }
-  w->lim = w->pos;
-  w->events |= WAL_WRITTEN | WAL_SYNCED;
-}
-
-enum remixdb_status wal_error(const struct wal *w) {
-  return likely(w->err.status == REMIXDB_OK) ? REMIXDB_OK : err_raise(&w->err);
-}
-
-// ---- buffers. The lock is held, except in wal_buf_create, wal_buffers_init and wal_buffers_fini.
-
-static struct wal_buf *wal_buf_create(size_t size) {
-  struct wal_buf *const b = mem_calloc(1, sizeof(*b));
-  if (!b) return NULL;
-  b->mem = mem_alloc(size);
-  if (!b->mem) {
-    mem_free(b);
-    return NULL;
-  }
-  b->cap = size;
-  b->kind = WAL_BUF_BIG;
-  return b;
-}
-
-static void wal_buf_put(struct wal *w, struct wal_buf *b) {
-  b->state = WAL_BUF_FREE;
-  b->retained = false;
-  if (b->kind == WAL_BUF_NORMAL) {
-    b->next = w->free;
-    w->free = b;
-  } else if (b->kind == WAL_BUF_BIG) {
-    w->st.buffer_bytes -= b->cap;
-    mem_free(b->mem);
-    mem_free(b);
-  }
-}
-
-bool wal_buffers_init(struct wal *w) {
-  eventcount_init(&w->written);
-  eventcount_init(&w->synced);
-  eventcount_init(&w->unheld);
-  wal_pos_none(w);
-  for (size_t i = 0; i < NR_BUFS(w) && !w->read_only; i++) {
-    struct wal_buf *const b = &w->bufs[i];
-    b->mem = mem_alloc_aligned(4096, WAL_BUF);
-    if (!b->mem) return false;
-    b->cap = WAL_BUF;
-    w->st.buffer_bytes += b->cap;
-    wal_buf_put(w, b);
-  }
-  return true;
-}
-
-void wal_buffers_fini(struct wal *w) {
-  struct wal_buf *b = w->out_head;
-  while (b) {
-    struct wal_buf *const next = b->next;
-    wal_buf_put(w, b);
-    b = next;
-  }
-  if (w->cur) wal_buf_put(w, w->cur);
-  for (size_t i = 0; i < NR_BUFS(w); i++) mem_free(w->bufs[i].mem);
-  eventcount_fini(&w->written);
-  eventcount_fini(&w->synced);
-  eventcount_fini(&w->unheld);
-}
-
-uint64_t wal_at(const struct wal *w) {
-  return w->cur ? w->cur->off + (uint64_t)(w->pos - w->cur->mem) : w->active->end;
-}
-
-void wal_pos_none(struct wal *w) {
-  w->pos = w->lim = w->none;
-  w->base = atomic_load_explicit(&w->seg_bytes, memory_order_relaxed) - (uint64_t)(uintptr_t)w->none;
-}
-
-// Records end where the buffer ends, or where the segment's room on disk ends. The room that only wal_begin_last may
-// use does not count.
-void wal_limit(struct wal *w) {
-  const struct wal_buf *const b = w->cur;
-  if (!b) {
-    wal_pos_none(w);
-    return;
-  }
-  const uint64_t keep = wal_keep(w, w->active),
-                 room = w->active->alloc > b->off + keep ? w->active->alloc - b->off - keep : 0;
-  w->lim = b->mem + (room < b->cap ? (size_t)room : b->cap);
-  // The append that would pass this offset takes the slow path, and so does the append after it. That one sets
-  // `behind`, so that a worker makes more room.
-  const uint64_t watch = wal_watch(w, w->active);
-  if (watch > wal_at(w) && watch - b->off < (uint64_t)(w->lim - b->mem)) w->lim = b->mem + (watch - b->off);
-  if (w->lim < w->pos || w->err.status != REMIXDB_OK || w->nr_retained || w->held) w->lim = w->pos;
-}
+// ---- writing buffers. The lock is held.
 
 static void wal_buf_open(struct wal *w, struct wal_buf *b) {
   assert(!w->cur);
@@ -389,7 +260,7 @@ static enum remixdb_status wal_make_room(struct wal *w, size_t nbytes, enum wal_
 }
 
 static inline enum remixdb_status wal_begin_as(struct wal *w, size_t nbytes, enum wal_how how, uint64_t *gen_out) {
-  wal_lock(w);
+  lib_lock(&w->lock);
   if (unlikely(nbytes > (size_t)(w->lim - w->pos))) {
     const enum remixdb_status s = wal_make_room(w, nbytes, how);
     if (s != REMIXDB_OK) return s;
@@ -465,7 +336,8 @@ void wal_end(struct wal *w) {
 bool wal_end_unlock(struct wal *w) {
   wal_count_bytes(w);
   const bool work = w->end_work;  // another thread may do it meanwhile
-  wal_unlock(w);
+  if (unlikely(w->events)) wal_unlock(w);
+  else lib_unlock(&w->lock);
   return work;
 }
 

@@ -221,6 +221,80 @@ enum remixdb_status wal_list(struct wal *w, struct err_saved *unread, struct wal
   return REMIXDB_OK;
 }
 
+// ---- where a segment is broken
+
+// Finds the next whole frame at or after `off` with numbers above seq. *at_out: its offset; limit: there is none.
+static enum remixdb_status wal_next_whole(struct wal_reader *r, const struct wal_key *k, uint64_t off, uint64_t limit,
+                                          uint64_t seq, uint64_t *at_out) {
+  *at_out = limit;
+  for (; (off = wal_pass_hole(r, off, limit)) < limit && limit - off >= WAL_FRAME_HEAD; off++) {
+    const uint8_t *p;
+    size_t nr;
+    struct wal_frame f;
+    enum remixdb_status s = wal_reader_get(r, off, WAL_FRAME_HEAD, &p, &nr);
+    if (s != REMIXDB_OK) return s;
+    if (nr < WAL_FRAME_HEAD) return REMIXDB_OK;
+    if (load32le(p + WAL_FRAME_MAGIC) != k->magic || !wal_frame_get(p, k, off, &f) || f.first_seq <= seq ||
+        WAL_FRAME_HEAD + (uint64_t)f.len > limit - off)
+      continue;
+    if (f.len > WAL_WINDOW && env_is_hollow(r->env, r->seg->fd, off, off + f.len, WAL_HOLE)) continue;
+    const size_t size = WAL_FRAME_HEAD + (size_t)f.len;
+    if ((s = wal_reader_get(r, off, size, &p, &nr)) != REMIXDB_OK) return s;
+    if (nr < size || wal_frame_sum(k, off, p, f.len) != f.sum || !wal_frame_decodes(&f, p + WAL_FRAME_HEAD)) continue;
+    *at_out = off;
+    return REMIXDB_OK;
+  }
+  return REMIXDB_OK;
+}
+
+// Finds the loss after a break in the newest segment that no whole frame follows. The heads of frames and the watermark
+// tell which records were there.
+static enum remixdb_status wal_tail_loss(struct wal_reader *r, const struct wal_break *b, struct wal_loss *l) {
+  const struct wal_seg *const seg = r->seg;
+  const uint64_t level_end = b->level_end;
+  struct wal_heads heads;
+  const enum remixdb_status s = wal_scan(r, &seg->key, l->off, b->limit, &heads);
+  if (s != REMIXDB_OK) return s;
+  const uint64_t end = heads.frame_end > level_end ? heads.frame_end : level_end;
+  const bool durable = b->durable || level_end > l->off || heads.durable > l->off ||
+                       (seg->guessed && heads.durable > 0);
+  if (end > l->off) l->bytes = end - l->off;
+  if (heads.last_seq >= l->first_seq) l->last_seq = heads.last_seq;
+  else if (level_end > l->off) l->last_seq = l->first_seq;  // at least one record
+  l->more = heads.frame_end == 0 || heads.frame_end != level_end;
+  l->torn = !durable;
+  return s;
+}
+
+enum remixdb_status wal_hole(struct wal_reader *r, const struct wal_break *b, struct wal_loss *out,
+                             uint64_t *whole_out) {
+  const struct wal_seg *const seg = r->seg;
+  *out = (struct wal_loss){
+      .path = seg->path, .gen = seg->h.gen, .off = b->off, .first_seq = b->seq + 1, .last_seq = b->seq};
+  *whole_out = b->limit;
+  if (b->seq >= b->upto) return REMIXDB_OK;
+  uint64_t at;
+  enum remixdb_status s = wal_next_whole(r, &seg->key, b->off, b->limit, b->seq, &at);
+  if (s != REMIXDB_OK) return s;
+  if (at < b->limit) {
+    const uint8_t *p;
+    size_t nr;
+    struct wal_frame f;
+    if ((s = wal_reader_get(r, at, WAL_FRAME_HEAD, &p, &nr)) != REMIXDB_OK) return s;
+    if (nr == WAL_FRAME_HEAD && wal_frame_get(p, &seg->key, at, &f) &&
+        f.first_seq <= b->upto) {  // else a recovery cut the frame, and gave its sequence numbers again
+      out->last_seq = f.first_seq - 1;
+      out->bytes = at - b->off;
+      *whole_out = at;
+      return REMIXDB_OK;
+    }
+  }
+  if (b->upto == UINT64_MAX) return wal_tail_loss(r, b, out);
+  out->last_seq = b->upto;
+  out->bytes = b->limit > b->off ? b->limit - b->off : 0;
+  return REMIXDB_OK;
+}
+
 // ---- what is lost
 
 const char *wal_loss_text(const struct wal_loss *l, char *buf, size_t cap) {

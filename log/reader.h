@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading the files of a log: bytes through a window, heads of frames, the list of files; and the words for losses. For
-// recovery, verification and salvage. Private to the log. One thread uses a reader at a time.
+// Reading the files of a log: bytes through a window, heads of frames, the list of files, what a break loses; and the
+// words for losses. For recovery, verification and salvage. Private to the log. One thread uses a reader at a time.
 #ifndef WAL_READER_H
 #define WAL_READER_H
 

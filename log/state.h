@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A log in memory: its segments, its buffers and their locks; and the steps of log/append.c that log segments need.
-// Private to the files of the log.
+// A log in memory: its segments, its buffers, its lock, the events that threads wait for, and the sticky error. Private
+// to the files of the log.
 #ifndef WAL_STATE_H
 #define WAL_STATE_H
 
@@ -135,29 +135,40 @@ struct wal {
   _Atomic uint64_t next_for;  // the active segment's room when the next one was last prepared; 0: not yet
 };
 
-// ---- log/open.c
+// ---- log/create.c
 // NULL: REMIXDB_NOMEM.
 struct wal *wal_create(const struct wal_opts *o);
 void wal_destroy(struct wal *w);
 
-// ---- log/append.c. All are called with the log's lock held. "Yields" marks those that release it for a while; then
-// the caller must read everything again.
+// ---- log/state.c. All are called with the log's lock held. "Yields" marks those that release it for a while; then the
+// caller must read everything again.
 
 // Yields until the event happens the next time. May return earlier.
 void wal_wait(struct wal *w, struct eventcount *e);
 
+// Makes a failure sticky: every later append and sync returns REMIXDB_IO with the message of the first such failure. If
+// an fsync reports a full disk, that is sticky, too, because the system may have dropped data that it had accepted.
+void wal_fail(struct wal *w, enum remixdb_status s);
 // The sticky error, or REMIXDB_OK.
 MUST_CHECK enum remixdb_status wal_error(const struct wal *w);
-// Takes the log's lock, with room for nbytes of records, for the thread that holds the log. After a failure the lock is
-// not held (append.c).
-MUST_CHECK enum remixdb_status wal_lock_with_room(struct wal *w, size_t nbytes);
 
 // Returns the active segment's end, with the open buffer.
 uint64_t wal_at(const struct wal *w);
 // There is no buffer: sets w->pos and w->lim for that, after each change of seg_bytes.
 void wal_pos_none(struct wal *w);
-// Sets w->lim after a change of the segment's room.
-void wal_limit(struct wal *w);
+// Gives a buffer back that nobody uses.
+void wal_buf_put(struct wal *w, struct wal_buf *b);
+// A buffer for one append, without the lock. NULL: REMIXDB_NOMEM.
+struct wal_buf *wal_buf_create(size_t size);
+// Before and after the log's life. False: REMIXDB_NOMEM; the caller must call wal_buffers_fini all the same.
+MUST_CHECK bool wal_buffers_init(struct wal *w);
+void wal_buffers_fini(struct wal *w);
+
+// ---- log/append.c, the part for log segments. As above.
+
+// Takes the log's lock, with room for nbytes of records, for the thread that holds the log. After a failure the lock is
+// not held.
+MUST_CHECK enum remixdb_status wal_lock_with_room(struct wal *w, size_t nbytes);
 // Ends the open frame, if there is one. A thread writes it later, without the lock.
 void wal_seal(struct wal *w);
 // Puts a buffer at the end of the queue of buffers to write.
@@ -165,9 +176,4 @@ void wal_out_add(struct wal *w, struct wal_buf *b);
 // Yields until all queued buffers are written. A failure is sticky, or leaves its buffer in the queue; a later call
 // reports it.
 void wal_push(struct wal *w);
-
-// Before and after the log's life:
-MUST_CHECK bool wal_buffers_init(
-    struct wal *w);  // false: REMIXDB_NOMEM, the caller must call wal_buffers_fini all the same
-void wal_buffers_fini(struct wal *w);
 #endif
