@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The basics: memory, locks, threads, time, bits, hashing. Nothing here depends on a store.
+// The basics: memory (base/mem.c), a lock, time, bits, hashing. Nothing here depends on a store.
 #ifndef LIB_H
 #define LIB_H
 
@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/err.h"
 
@@ -146,59 +147,6 @@ void mem_unreserve(struct mem_map *m, size_t size);  // frees the space; size: a
 void mem_give_back(void *p, size_t size);
 void mem_unmap(struct mem_map *m);  // frees the memory of both calls; m->ptr may be NULL
 
-// ---- arena: many small allocations that arena_fini frees together. Any number of threads may allocate at the same
-// time. A small allocation is one atomic add. It takes a lock only if the arena needs a new chunk: at the first
-// allocation, and when a chunk is used up. A large allocation always takes the lock.
-struct arena_chunk;
-struct arena_pool;
-struct arena {
-  _Atomic(struct arena_chunk *)
-      chunk;  // the chunk that allocations are cut from; published with release after its header is written
-  _Atomic size_t large_used;  // bytes handed out in separate chunks (relaxed)
-  struct arena_chunk *large;  // the separate chunks; guarded by the lock
-  size_t chunk_size;          // bytes of each normal chunk
-  struct arena_pool *pool;    // normal chunks come from this pool; NULL: from the system
-  pthread_mutex_t lock;       // held while a thread adds a chunk
-};
-// chunk_size: bytes, a power of two >= 64 KB. pool: NULL, or a pool with the same chunk size that outlives the arena.
-// The arena takes no memory before its first allocation.
-void arena_init(struct arena *a, size_t chunk_size, struct arena_pool *pool);
-void arena_fini(struct arena *a);
-// Allocates size > 0 bytes, aligned to 8 bytes and not zeroed. A size above 1/4 of a chunk gets a separate chunk.
-// Returns NULL on failure (REMIXDB_NOMEM).
-void *arena_alloc(struct arena *a, size_t size);
-// Returns the bytes handed out. The number includes alignment and the unused tails of used-up chunks (each less than
-// 1/4 of a chunk). It never decreases. Any thread, also while others allocate.
-size_t arena_used(const struct arena *a);
-size_t arena_used_small(const struct arena *a);  // the same without the separate chunks
-// Bytes between two allocations. With them the address sanitizer sees a write past the end of an allocation.
-#define ARENA_GAP (LIB_ASAN ? 8u : 0u)
-
-// A pool keeps the chunks of ended arenas for later arenas. New pages from the system are expensive, because the system
-// zeroes them: that takes longer than all work of the arena on them. Any thread.
-struct arena_pool {
-  pthread_mutex_t lock;  // guards all below. arena_pool_short reads without it, relaxed
-  struct arena_chunk *chunks;
-  size_t chunk_size;           // constant
-  _Atomic size_t held, limit;  // bytes
-  _Atomic bool spilled;  // true: chunks went back to the system because the pool was full, and the pool has not been
-                         // empty since then. So the pool needs no more chunks
-};
-void arena_pool_init(struct arena_pool *p, size_t chunk_size, size_t limit);
-void arena_pool_fini(struct arena_pool *p);
-size_t arena_pool_held(struct arena_pool *p);               // bytes
-void arena_pool_trim(struct arena_pool *p, size_t keep);    // returns chunks to the system until so many bytes are left
-void arena_pool_limit(struct arena_pool *p, size_t limit);  // changes the limit, and trims to it
-// Tells whether the pool has less than `enough` bytes, has room for one more chunk, and has not spilled. Takes no lock:
-// the answer is a guess while others take or give chunks.
-bool arena_pool_short(struct arena_pool *p, size_t enough);
-// Forgets that the pool has spilled.
-void arena_pool_drains(struct arena_pool *p);
-// If arena_pool_short and if there is memory, adds a chunk. Writes to the chunk's pages, so that the system allocates
-// and zeroes them now. Returns whether it added a chunk. A failure is harmless: an arena that needs a chunk then takes
-// it from the system.
-bool arena_pool_fill(struct arena_pool *p, size_t enough);
-
 // ---- a lock of 4 bytes for short critical sections. A thread that waits spins a little, then sleeps: in the kernel on
 // Linux (futex), elsewhere by yielding and short naps. Zero is unlocked. The lock is not recursive and not fair.
 struct lib_lock {
@@ -231,30 +179,6 @@ static inline void wake_tell(const void *what) {
   if (unlikely(watch != NULL)) watch(what);
 }
 
-// ---- threads
-// Starts fn(arg) with all signals blocked. The system shows at most 15 characters of name. Fails with REMIXDB_NOMEM or
-// REMIXDB_IO.
-MUST_CHECK enum remixdb_status thread_start(pthread_t *out, void *(*fn)(void *), void *arg, const char *name);
-// For tests: if a test sets this function, every start calls it first. If the function returns false, the start fails
-// as if the system had no threads left.
-extern bool (*_Atomic thread_fault)(void);
-// Writes the processors that this process may run on, ascending, at most cap of them. Returns how many there are, at
-// least 1.
-uint32_t thread_cores(uint32_t *cores_out, uint32_t cap);
-// Binds the calling thread to one processor. Returns false when the system refuses.
-bool thread_pin(uint32_t core);
-// Returns how many descriptors this process may have open at once.
-uint64_t process_descriptors(void);
-// Parses a list like "0,2,4-7" into at most cap cores. Fails with REMIXDB_INVALID.
-MUST_CHECK enum remixdb_status thread_parse_cores(const char *list, uint32_t *cores_out, uint32_t cap,
-                                                  uint32_t *nr_out);
-void thread_join(pthread_t t);
-// Condition variables on the monotonic clock. cond_wait_ns waits at most ns nanoseconds. It returns false if this time
-// has passed.
-void cond_init(pthread_cond_t *c);
-void cond_wait(pthread_cond_t *c, pthread_mutex_t *m);
-bool cond_wait_ns(pthread_cond_t *c, pthread_mutex_t *m, uint64_t ns);
-
 // A cancelled thread (pthread_cancel) must not end inside the library, where it may hold locks. CANCEL_LATER, as the
 // first declaration of a block, delays a deferred cancellation until the block ends. It stands around every
 // cancellation point and every call of a user's function, and nowhere else, so that other calls pay nothing. The
@@ -267,9 +191,16 @@ static inline int cancel_off(void) {
 static inline void cancel_back(const int *before) { (void)pthread_setcancelstate(*before, NULL); }
 #define CANCEL_LATER const int cancel_before __attribute__((cleanup(cancel_back), unused)) = cancel_off()
 
+// ---- the process
+// Returns how many descriptors this process may have open at once.
+uint64_t process_descriptors(void);
+
 // ---- time: monotonic nanoseconds
 uint64_t time_ns(void);
 void time_sleep_ns(uint64_t ns);
+static inline struct timespec time_spec(uint64_t ns) {
+  return (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+}
 
 // ---- bits
 // align: a power of two

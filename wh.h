@@ -75,6 +75,7 @@
 
 #include "wh/ver.h"
 
+struct arena_pool;
 struct wh;
 struct wh_leaf;
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/eventcount.h"
 
+#include "base/thread.h"
+
 #include <errno.h>
 #if defined(__linux__)
 #include <limits.h>

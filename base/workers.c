@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/cores.h"
 #include "base/eventcount.h"
+#include "base/thread.h"
 #include "base/zmem.h"
 
 // A round seldom has more partitions that are worth a thread.
@@ -162,7 +164,7 @@ static void wait_work(struct workers *ws) {
 static void *worker_main(void *arg) {
   struct worker_thread *t = arg;
   struct workers *ws = t->ws;
-  if (t->core >= 0) (void)thread_pin((uint32_t)t->core);  // without its core the thread is only slower
+  if (t->core >= 0) (void)cores_pin((uint32_t)t->core);  // without its core the thread is only slower
   pthread_mutex_lock(&ws->lock);
   while (t->index < ws->wanted && (!ws->stop || ws->in_round))
     if (!take_task(ws, &t->w) && !take_round(ws, &t->w) && !take_idle(ws, &t->w)) wait_work(ws);
@@ -374,12 +376,12 @@ static uint32_t plan_count(uint32_t nr_cores) {
 enum remixdb_status workers_plan(int asked, const char *cores, uint32_t *nr_out, uint32_t *cores_out, uint32_t cap,
                                  uint32_t *nr_cores_out) {
   uint32_t list[1024];
-  uint32_t nr_list = thread_cores(list, 1024);
+  uint32_t nr_list = cores_list(list, 1024);
   if (nr_list > 1024) nr_list = 1024;  // the machine has more, and the list ends here
   const bool automatic = !cores || strcmp(cores, "auto") == 0, none = cores && strcmp(cores, "none") == 0;
   uint32_t named = 0;
   if (!automatic && !none) {
-    const enum remixdb_status s = thread_parse_cores(cores, cores_out, cap, &named);
+    const enum remixdb_status s = cores_parse(cores, cores_out, cap, &named);
     if (s != REMIXDB_OK) return s;
   }
   const uint32_t nr = asked >= 0 ? (uint32_t)asked : named ? named : plan_count(nr_list);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/cgroup.h"
+#include "base/cores.h"
 #include "store/collect.h"
 #include "store/expiry.h"
 #include "store/garbage_look.h"
@@ -178,7 +179,7 @@ static void asks(void *arg) { idle_ask(arg); }
 
 void setup_scan_merges(struct xdb *x, uint32_t nr_workers) {
   // Scan merges leave one processor to scans, where there are several.
-  const uint32_t processors = thread_cores(NULL, 0), others = processors > 1 ? processors - 1 : 1;
+  const uint32_t processors = cores_list(NULL, 0), others = processors > 1 ? processors - 1 : 1;
   const uint32_t parts = nr_workers > others ? others : nr_workers > 0 ? nr_workers : 1;
   atomic_store_explicit(&x->compact.scan_merge_parts, parts, memory_order_relaxed);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/syncer.h"
 
+#include "base/thread.h"
+
 #define REST_NS 1000000000ull  // if no write comes for so long after a sync, the thread writes the log's watermark
 
 enum remixdb_status xdb_sync_all(struct xdb *x) {

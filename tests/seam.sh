@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # seam.sh MODE OBJECT...: what each object of the library may ask of the system. Nothing touches a file behind env's
-# back, nothing takes memory or starts threads but lib, nothing prints, exits or changes the process. Every name that an
-# object leaves undefined is one of the library's own or is allowed below; all others fail. Calls that compiler and
-# sanitizers insert are left out.
+# back, nothing takes memory but base/mem, nothing starts threads but base/thread, nothing prints, exits or changes the
+# process. Every name that an object leaves undefined is one of the library's own or is allowed below; all others fail.
+# Calls that compiler and sanitizers insert are left out.
 mode=$1
 shift
 {
@@ -27,11 +27,12 @@ BEGIN {
   allow("base/err", "strerror_r")
   allow("base/mem", "malloc calloc realloc free posix_memalign malloc_usable_size malloc_size malloc_trim")
   allow("base/mem", "mmap munmap mremap madvise sysconf")
-  allow("lib", "sysconf getrlimit")
-  allow("lib", "pthread_create pthread_self pthread_sigmask sigfillset pthread_setname_np pthread_set_name_np")
-  allow("lib", "pthread_setaffinity_np sched_getaffinity cpuset_getaffinity sched_cpucount")
-  allow("lib", "pthread_condattr_init pthread_condattr_destroy pthread_condattr_setclock")
-  allow("lib", "pthread_cond_timedwait pthread_cond_wait pthread_join")
+  allow("base/cores", "sysconf pthread_self")
+  allow("base/cores", "pthread_setaffinity_np sched_getaffinity cpuset_getaffinity sched_cpucount")
+  allow("base/thread", "pthread_create pthread_self pthread_sigmask sigfillset pthread_setname_np pthread_set_name_np")
+  allow("base/thread", "pthread_condattr_init pthread_condattr_destroy pthread_condattr_setclock")
+  allow("base/thread", "pthread_cond_timedwait pthread_cond_wait pthread_join")
+  allow("lib", "getrlimit")
   allow("lib", "clock_gettime nanosleep sched_yield syscall getentropy")  # syscall: futex
   allow("base/env", "openat close pread pwrite fsync fdatasync ftruncate fallocate posix_fallocate sync_file_range")
   allow("base/env", "mmap msync munmap")

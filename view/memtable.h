@@ -7,6 +7,7 @@
 #ifndef MEMTABLE_H
 #define MEMTABLE_H
 
+#include "base/arena.h"
 #include "value/set.h"
 #include "view/current.h"
 #include "wh.h"

@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 
+#include "base/arena.h"
 #include "wh/ver.h"
 
 #define WH_IDX_SIZE 192u  // at most WH_LEAF_KEYS places of it are taken

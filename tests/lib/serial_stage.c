@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/lib/serial_stage.h"
 
+#include "base/thread.h"
+
 #include <sched.h>
 #include <sys/mman.h>
 

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <poll.h>
 
+#include "base/thread.h"
 #include "tests/lib/check.h"
 #include "tests/lib/fault.h"
 #include "tests/lib/store.h"

@@ -3,6 +3,7 @@
 // The whole store with failing calls, a full disk, no memory and no threads, in random lives.
 //
 // CRASH_SEED and CRASH_SEEDS: see tests/lib/life.h.
+#include "base/thread.h"
 #include "tests/lib/check.h"
 #include "tests/lib/life_faults.h"
 

@@ -8,6 +8,7 @@
 #include <sys/file.h>
 #include <sys/wait.h>
 
+#include "base/thread.h"
 #include "tests/lib/check.h"
 #include "tests/lib/store.h"
 

@@ -14,6 +14,7 @@
 // seeds that long.
 #include <sched.h>
 
+#include "base/thread.h"
 #include "tests/lib/starve.h"
 #include "tests/lib/check.h"
 #include "tests/lib/expect.h"

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "base/thread.h"
 #include "tests/lib/check.h"
 
 #include "xdb.h"

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include "base/thread.h"
 #include "tests/lib/check.h"
 #include "tests/lib/store.h"
 

@@ -2,6 +2,7 @@
 //
 // Scan merges: that scans bring them about, and what they do when a memtable is frozen, readers are at work, the store
 // is closed or the disk fails just then. test_scan_merge_when.c asks when they are made.
+#include "base/cores.h"
 #include "tests/lib/check.h"
 #include "tests/lib/gates.h"
 
@@ -65,7 +66,7 @@ static void test_scans_merge(void **state) {
 // Partitions that are merged together for scans leave them a processor, but one is merged at a time in any case.
 static void test_scans_keep_a_processor(void **state) {
   (void)state;
-  const uint32_t processors = thread_cores(NULL, 0);
+  const uint32_t processors = cores_list(NULL, 0);
   for (int workers = 0; workers <= 3; workers++) {
     struct xdb_ref *r = load(workers, SMALL);
     const uint32_t parts = x->compact.scan_merge_parts;

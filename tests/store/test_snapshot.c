@@ -6,6 +6,7 @@
 // TEST_SEED in the environment repeats a run's random choices.
 #include <dirent.h>
 
+#include "base/thread.h"
 #include "tests/lib/check.h"
 #include "tests/lib/fault.h"
 #include "tests/lib/past.h"

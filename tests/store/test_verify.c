@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "base/thread.h"
 #include "tests/lib/check.h"
 
 #include <errno.h>

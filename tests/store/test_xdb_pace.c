@@ -4,6 +4,7 @@
 // draw from, so nothing here depends on the machine's speed.
 #include <sys/mman.h>
 
+#include "base/arena.h"
 #include "tests/lib/check.h"
 #include "tests/lib/slow.h"
 #include "tests/lib/store.h"

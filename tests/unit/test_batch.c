@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <signal.h>
 
+#include "base/thread.h"
 #include "tests/lib/check.h"
 #include "tests/lib/fault.h"
 #include "tests/lib/simdisk.h"

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "base/thread.h"
 #include "tests/lib/check.h"
 #include "tests/lib/simdisk.h"
 #include "tests/lib/temp.h"

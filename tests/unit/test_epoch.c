@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include "base/cores.h"
+#include "base/thread.h"
 #include "tests/lib/check.h"
 
 #include <sched.h>
@@ -276,7 +278,7 @@ static void some_delay(uint64_t *rng, uint32_t most) {
 // On a processor of its own: threads that take turns on one have a fence between them.
 static void pin(uint32_t which) {
   uint32_t cores[2];
-  if (thread_cores(cores, 2) > 1) (void)thread_pin(cores[which]);
+  if (cores_list(cores, 2) > 1) (void)cores_pin(cores[which]);
 }
 
 static void *entrant_main(void *p) {

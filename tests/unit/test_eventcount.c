@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "base/thread.h"
 #include "tests/lib/check.h"
 
 #include "base/eventcount.h"

@@ -6,6 +6,9 @@
 
 #include <cmocka.h>
 
+#include "base/arena.h"
+#include "base/cores.h"
+#include "base/thread.h"
 #include "tests/lib/check.h"
 
 #define XXH_INLINE_ALL
@@ -382,17 +385,17 @@ static void test_thread_start(void **state) {
 
 static void *thread_pins(void *p) {
   uint32_t cores[4];
-  if (!thread_pin(*(uint32_t *)p)) return NULL;
+  if (!cores_pin(*(uint32_t *)p)) return NULL;
   // a pinned thread may run on that core only
-  return thread_cores(cores, 4) == 1 && cores[0] == *(uint32_t *)p ? p : NULL;
+  return cores_list(cores, 4) == 1 && cores[0] == *(uint32_t *)p ? p : NULL;
 }
 
 static void test_cores(void **state) {
   (void)state;
   uint32_t cores[1024];
-  const uint32_t nr = thread_cores(cores, 1024);
+  const uint32_t nr = cores_list(cores, 1024);
   assert_true(nr >= 1);
-  assert_int_equal(thread_cores(NULL, 0), nr);
+  assert_int_equal(cores_list(NULL, 0), nr);
   for (uint32_t i = 1; i < nr && i < 1024; i++) assert_true(cores[i] > cores[i - 1]);
 #if defined(__linux__)
   pthread_t t;
@@ -400,7 +403,7 @@ static void test_cores(void **state) {
   OK(thread_start(&t, thread_pins, &cores[0], "pin"));
   assert_int_equal(pthread_join(t, &ret), 0);
   assert_ptr_equal(ret, &cores[0]);
-  assert_false(thread_pin(0xffffffffu));
+  assert_false(cores_pin(0xffffffffu));
 #else
   (void)thread_pins;
 #endif
@@ -409,21 +412,21 @@ static void test_cores(void **state) {
 static void test_parse_cores(void **state) {
   (void)state;
   uint32_t cores[8], nr = 0;
-  OK(thread_parse_cores("0,2,4-7", cores, 8, &nr));
+  OK(cores_parse("0,2,4-7", cores, 8, &nr));
   const uint32_t want[] = {0, 2, 4, 5, 6, 7};
   assert_int_equal(nr, 6);
   assert_memory_equal(cores, want, sizeof(want));
-  OK(thread_parse_cores("3-3", cores, 1, &nr));
+  OK(cores_parse("3-3", cores, 1, &nr));
   assert_int_equal(nr, 1);
   assert_int_equal(cores[0], 3);
   const char *const bad[] = {
       "", ",", "1,", ",1", "a", "1-", "-1", "4-2", "1 2", "1,,2", "99999999999999999999", "1-2-3", "0-65536", "auto"};
   for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
     err_finish(REMIXDB_OK);
-    FAILS(thread_parse_cores(bad[i], cores, 8, &nr), REMIXDB_INVALID);
+    FAILS(cores_parse(bad[i], cores, 8, &nr), REMIXDB_INVALID);
     assert_true(strlen(err_msg()) > 0);
   }
-  FAILS(thread_parse_cores("0-8", cores, 8, &nr), REMIXDB_INVALID);  // nine do not fit
+  FAILS(cores_parse("0-8", cores, 8, &nr), REMIXDB_INVALID);  // nine do not fit
 }
 
 static void test_cond(void **state) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Large blocks of memory: mappings of their own, kept ones, and the counts.
+#include "base/thread.h"
 #include "tests/lib/check.h"
 
 #include <stdlib.h>

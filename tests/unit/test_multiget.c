@@ -4,6 +4,7 @@
 // had; then whole stores through the public interface, against gets one by one.
 //
 // TEST_SEED in the environment repeats a run's random choices.
+#include "base/thread.h"
 #include "tests/lib/check.h"
 
 #include <sys/stat.h>

@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "base/thread.h"
 #include "tests/lib/check.h"
 
 #include "tests/lib/slow.h"

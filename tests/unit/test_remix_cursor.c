@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Cursors of a REMIX: reading ahead, moving from one REMIX to another, scan debt in young views, and threads.
+#include "base/thread.h"
 #include "tests/lib/check.h"
 #include "tests/lib/remix_model.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Reading tables: holds, reading ahead, many blocks at once, and threads.
+#include "base/thread.h"
 #include "tests/lib/check.h"
 #include "tests/lib/tables.h"
 

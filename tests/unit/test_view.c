@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "base/arena.h"
 #include "tests/lib/check.h"
 
 #include "tests/lib/fault.h"

@@ -2,6 +2,7 @@
 //
 // A thread that wakes others holds no lock that others may need, because a thread that is woken often takes the
 // processor from the one that wakes it. And it does not wait for a thread that was woken earlier and has no processor.
+#include "base/thread.h"
 #include "tests/lib/wakes.h"
 
 #include <errno.h>

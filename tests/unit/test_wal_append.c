@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The write-ahead log: appending, syncing, reopening, the format of a file, large batches, and threads that append.
+#include "base/thread.h"
 #include "tests/lib/check.h"
 #include "tests/lib/temp.h"
 #include "tests/lib/wal_model.h"

@@ -4,6 +4,7 @@
 // leaves. test_wh_leaves.c looks at the leaves, test_wh_threads.c has several threads.
 //
 // TEST_SEED in the environment repeats a run's random choices.
+#include "base/arena.h"
 #include "tests/lib/wh_model.h"
 
 // Whether a get of the key looks into the index.

@@ -3,6 +3,7 @@
 // Several threads in the index in memory: writers that commit, take back and leave pending, beside readers at moments.
 //
 // TEST_SEED in the environment repeats the random choices of each thread.
+#include "base/thread.h"
 #include "tests/lib/wh_model.h"
 
 #include <sched.h>

@@ -8,6 +8,8 @@
 
 #include <cmocka.h>
 
+#include "base/cores.h"
+#include "base/thread.h"
 #include "tests/lib/check.h"
 
 #include "base/eventcount.h"
@@ -19,7 +21,7 @@
 static void test_plan(void **state) {
   (void)state;
   static uint32_t mine[65536];
-  const uint32_t nr_mine = thread_cores(mine, 65536);
+  const uint32_t nr_mine = cores_list(mine, 65536);
   uint32_t nr, nr_cores, cores[WORKERS_MAX];
   static const char *const automatic[] = {NULL, "auto"};
   for (uint32_t a = 0; a < 2; a++) {
