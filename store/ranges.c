@@ -11,6 +11,7 @@
 #include "store/value_pace.h"
 #include "store/values.h"
 #include "store/write.h"
+#include "store/write_steps.h"
 
 static struct kref op_key(const struct batch_op *op) { return kref(op->rec.key, op->rec.klen); }
 

@@ -70,16 +70,4 @@ struct merge_call {
 // Decides by the user's function, whose decision it checks, or by the version. rec: the key's record, with its seq if
 // c->compares is set; or NULL.
 MUST_CHECK enum remixdb_status merge_decide(const struct xdb *x, struct merge_call *c, const struct kv_rec *rec);
-
-// ---- the steps of a write, before and after its tries. Outside of any epoch.
-
-// Fails with REMIXDB_READONLY if the ref takes no writes.
-MUST_CHECK enum remixdb_status write_check(const struct xdb_ref *r);
-// The memtable is full: for a group of so many bytes, or for one record (0). Makes room, or waits for it.
-MUST_CHECK enum remixdb_status write_wait_room(struct xdb *x, size_t batch);
-// The disk is full, and a write was refused (REMIXDB_NOSPACE is the thread's error). REMIXDB_ABORTED: something has
-// changed, try the write once more. tomb: the write deletes only.
-MUST_CHECK enum remixdb_status write_no_room(struct xdb *x, bool tomb);
-// After a write of so many bytes.
-MUST_CHECK enum remixdb_status write_done(struct xdb_ref *r, size_t nbytes);
 #endif

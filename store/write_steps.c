@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/write_steps.h"
+
+#include "store/flush.h"
+#include "store/reserve.h"
+
+enum remixdb_status write_check(const struct xdb_ref *r) {
+  struct xdb *x = r->xdb;
+  if (unlikely(r->super)) return err_set(REMIXDB_READONLY, "%s: a snapshot is not written to", x->dir);
+  if (unlikely(x->opts.read_only)) return err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir);
+  return REMIXDB_OK;
+}
+
+enum remixdb_status write_wait_room(struct xdb *x, size_t batch) {
+  const uint64_t began = time_ns();
+  const enum remixdb_status s = xdb_wait_room(x, XDB_FREEZE_FULL, batch);
+  if (s == REMIXDB_OK) xdb_pace_stalled(x, time_ns() - began);
+  return s;
+}
+
+// A delete flushes, which may spend the reserved room, and then the log has room again.
+enum remixdb_status write_no_room(struct xdb *x, bool tomb) {
+  struct err_saved why;
+  err_save(&why, REMIXDB_NOSPACE);
+  if (tomb ? xdb_flush(x) == REMIXDB_OK : reserve_back(x)) return REMIXDB_ABORTED;
+  return err_raise(&why);
+}
