@@ -26,9 +26,12 @@ void value_log_fini(struct value_log *l) {
   l->ctx = NULL;
 }
 
-static enum remixdb_status sticky(const struct value_log *l) {
-  // acquire: pairs with the release in fail
-  return likely(atomic_load_explicit(&l->failed, memory_order_acquire) == 0) ? REMIXDB_OK : err_raise(&l->error);
+static enum remixdb_status sticky(struct value_log *l) {
+  if (likely(atomic_load_explicit(&l->failed, memory_order_relaxed) == 0)) return REMIXDB_OK;
+  lib_lock(&l->lock);
+  const enum remixdb_status s = err_raise(&l->error);
+  lib_unlock(&l->lock);
+  return s;
 }
 
 // Makes s, with the thread's message, the sticky error. Returns the sticky error.
@@ -36,10 +39,22 @@ static enum remixdb_status fail(struct value_log *l, enum remixdb_status s) {
   lib_lock(&l->lock);
   if (atomic_load_explicit(&l->failed, memory_order_relaxed) == 0) {
     err_save(&l->error, s);
-    atomic_store_explicit(&l->failed, (uint32_t)s, memory_order_release);
+    atomic_store_explicit(&l->failed, (uint32_t)s, memory_order_relaxed);
   }
+  s = err_raise(&l->error);
   lib_unlock(&l->lock);
-  return err_raise(&l->error);
+  return s;
+}
+
+// Ends a sticky error that may end: a sync found the disk full, or memory short, and all that it was to make durable is
+// given back. The system may have dropped any of it, so nothing is written behind what stays. The lock is held.
+static void recover(struct value_log *l) {
+  const uint32_t failed = atomic_load_explicit(&l->failed, memory_order_relaxed);
+  if (likely(failed != REMIXDB_NOSPACE && failed != REMIXDB_NOMEM)) return;
+  if (l->active) l->active->full = true;
+  l->active = NULL;
+  l->error = (struct err_saved){0};
+  atomic_store_explicit(&l->failed, 0, memory_order_relaxed);
 }
 
 // ---- files and places
@@ -512,6 +527,7 @@ void value_log_rewind(struct value_log *l, const struct value_mark *m) {
     f->next = gone;
     gone = f;
   }
+  recover(l);
   lib_unlock(&l->lock);
   value_log_drop(l, gone);
 }

@@ -9,7 +9,8 @@
 //   W2  value_log_sync makes all values durable whose value_put or value_batch_end returned before the call, and the
 //       names of their files. A caller that writes references syncs the values first.
 //   W3  A failed sync, and a failed write for another reason than a full disk or want of memory, is sticky: later puts
-//       and syncs return it.
+//       and syncs return it. A rewind ends a sync's want of room or memory, because it gives back all that is not
+//       durable.
 //   W4  A file counts as in use (`writers`) from the reservation of a place until the caller says that the reference is
 //       held (value_put_end), and while a batch that has written to it has not ended (`kept`). Only a file that is
 //       full, synced and not in use leaves the log's list (value_log_settle). A full file without `writers` needs no
@@ -39,8 +40,8 @@ struct value_log {
   struct value_file *active;  // takes the next values; NULL: none
   ZSTD_CCtx *zstd;            // kept for the next value; NULL: none
   pthread_mutex_t sync_lock;  // held by a sync. Taken before `lock`
-  _Atomic uint32_t failed;    // the sticky error's status, or 0; released after `error` is written
-  struct err_saved error;     // written once, under `lock`
+  _Atomic uint32_t failed;    // the sticky error's status, or 0; written under `lock`
+  struct err_saved error;     // guarded by `lock`
   _Atomic uint64_t values, value_bytes, file_bytes, nr_files, syncs;  // written since the store was opened. Relaxed
 };
 

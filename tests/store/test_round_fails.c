@@ -202,6 +202,45 @@ static void test_values_given_back(void **state) {
   disk_close(r);
 }
 
+// A flush with values apart, beside those of an earlier one, whose `skip`th sync finds no room or no memory. The next
+// flush succeeds, and no power cut loses a value then. Returns whether the flush makes so many syncs; counts in
+// *failed.
+static bool value_sync_fails(uint64_t skip, int error, uint32_t *failed) {
+  static const uint8_t value[COMPACT_APART + 1000] = {1};
+  const struct remixdb_opts o = small_opts(0);
+  struct xdb_ref *r = disk_open(&o);
+  char key[16];
+  for (uint32_t i = 0; i < 40; i++) {
+    if (i == 20) OK(xdb_flush(x));
+    OK(xdb_put(r, KV_REC(number_key(key, i), value, sizeof(value), false)));
+  }
+  const uint64_t before = simdisk_calls(disk, SIMDISK_SYNC);
+  simdisk_fault(disk, SIMDISK_SYNC, skip, 1, error);
+  const enum remixdb_status s = xdb_flush(x);
+  const bool hit = simdisk_calls(disk, SIMDISK_SYNC) - before > skip;
+  *failed += s != REMIXDB_OK;
+  simdisk_fault(disk, SIMDISK_SYNC, 0, 0, 0);
+  x->rounds.failed_ns = 0;
+  const bool goes_on = xdb_failure(x) == REMIXDB_OK;  // otherwise the log's sync has failed, which no try mends
+  if (goes_on) OK(xdb_flush(x));
+  struct simdisk *const left = simdisk_crash(disk, skip + 1);
+  xdb_unref(r);
+  IGNORED(xdb_close(x), "it may have failed");
+  simdisk_destroy(disk);
+  disk = left;
+  r = disk_open(&o);
+  for (uint32_t i = 0; i < (goes_on ? 40u : 20u); i++) OK(xdb_get(r, number_key(key, i), NULL, 0, NULL));
+  disk_close(r);
+  return hit;
+}
+
+static void test_value_sync_fails(void **state) {
+  uint32_t failed = 0;
+  for (uint64_t skip = 0; value_sync_fails(skip / 2, skip % 2 ? ENOSPC : ENOMEM, &failed); skip++)
+    CHECK(disk_teardown(state) == 0 && disk_setup(state) == 0);
+  CHECK_SAYS(failed >= 4, "%u", failed);
+}
+
 static char told[2048];
 
 static void note_line(void *arg, const char *line) {
@@ -236,6 +275,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_compact_not_installed, disk_setup, disk_teardown),
       cmocka_unit_test_setup_teardown(test_compact_fails, disk_setup, disk_teardown),
       cmocka_unit_test_setup_teardown(test_values_given_back, disk_setup, disk_teardown),
+      cmocka_unit_test_setup_teardown(test_value_sync_fails, disk_setup, disk_teardown),
       cmocka_unit_test_setup_teardown(test_long_name, disk_setup, disk_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
