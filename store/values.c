@@ -9,7 +9,8 @@ static uint64_t new_number(void *arg, void (*name_of)(char *buf, uint64_t number
 
 void values_log_init(struct xdb *x, struct value_log *l) {
   value_log_init(l, &x->value_ctx);
-  value_log_compress(l, x->opts.compression, x->opts.compression_level);
+  if (l == &x->values) value_log_compress(l, x->opts.compression, x->opts.compression_level);
+  else value_log_compress_as(l, &x->values);  // a setting may have changed it
   l->new_number = new_number;
   l->arg = x;
 }

@@ -51,6 +51,11 @@ void value_log_init(struct value_log *l, struct value_ctx *c);
 static inline void value_log_compress(struct value_log *l, enum remixdb_compression how, int level) {
   atomic_store_explicit(&l->packing, (uint64_t)how << 32 | (uint32_t)level, memory_order_relaxed);
 }
+// The same as of another log.
+static inline void value_log_compress_as(struct value_log *l, const struct value_log *other) {
+  const uint64_t packing = atomic_load_explicit(&other->packing, memory_order_relaxed);
+  atomic_store_explicit(&l->packing, packing, memory_order_relaxed);
+}
 // Files that begin after the call are full at so many bytes, at most at l->full.
 static inline void value_log_size(struct value_log *l, uint64_t file) {
   atomic_store_explicit(&l->file, file, memory_order_relaxed);

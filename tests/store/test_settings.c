@@ -226,6 +226,36 @@ static void test_compression(void **state) {
   remixdb_close(x);
 }
 
+// Tables and values of ingests, too.
+static void test_compression_ingest(void **state) {
+  (void)state;
+  enum { SHORT = 1000, LONG = 40000, NR = 100 };
+  static uint8_t value[LONG];
+  memset(value, 'x', sizeof(value));
+  const struct remixdb_opts o = small_opts(1);
+  struct xdb *const x = quick_open(&o);
+  struct xdb_ref *const r = remixdb_ref(x);
+  static const char *const how[] = {NULL, "zstd", "none"};
+  for (uint32_t i = 0; i < sizeof(how) / sizeof(how[0]); i++) {
+    if (how[i]) CHECK(set(x, "compression", how[i]));
+    const bool packed = how[i] && how[i][0] == 'z';
+    const uint64_t tables = figure(x, "disk.table_bytes"), values = figure(x, "values.room");
+    struct xdb_ingest *const g = remixdb_ingest_begin(r);
+    for (uint32_t k = 0; k < 2 * NR; k++) {
+      char key[16];
+      const uint32_t klen = (uint32_t)snprintf(key, sizeof(key), "%u %06u", i, k);
+      CHECK(remixdb_ingest_put(g, key, klen, value, k < NR ? SHORT : LONG));
+    }
+    CHECK(remixdb_ingest_commit(g));
+    const uint64_t table = figure(x, "disk.table_bytes") - tables, apart = figure(x, "values.room") - values;
+    CHECK_SAYS(packed ? table < NR * SHORT / 2 : table > NR * SHORT, "%u: %llu", i, (unsigned long long)table);
+    CHECK_SAYS(packed ? apart < NR * LONG / 20 : apart > NR * LONG, "%u: %llu", i, (unsigned long long)apart);
+  }
+  CHECK(remixdb_verify(r));
+  remixdb_unref(r);
+  remixdb_close(x);
+}
+
 // Values apart, of puts and of rounds. Values that lie there stay as they are and are read.
 static void test_compression_apart(void **state) {
   (void)state;
@@ -392,6 +422,7 @@ int main(int argc, char **argv) {
                                      TEST(test_scans),
                                      TEST(test_sync),
                                      TEST(test_compression),
+                                     TEST(test_compression_ingest),
                                      TEST(test_compression_apart),
                                      TEST(test_max_open_files),
                                      TEST(test_cache),
