@@ -72,6 +72,8 @@ static enum remixdb_status load(struct xdb *x, const struct env_dir *at, const c
   struct super *super = super_create(o->active, NULL, o->version);
   if (!super) return REMIXDB_NOMEM;
   atomic_store_explicit(&x->super, super, memory_order_release);
+  // how much of the value files lives is found out at the end of the first round
+  value_pace_set(x, atomic_load_explicit(&x->value_ctx.room, memory_order_relaxed));
   // A process that died may have renamed CURRENT without syncing the directory. Until that is durable, no file that the
   // older CURRENT names may go.
   return o->exists && !x->opts.read_only ? env_sync_dir(&x->home) : REMIXDB_OK;
@@ -834,7 +836,7 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct merge_call *c, b
   epoch_enter(&x->epoch, &r->slot);
   const struct super *v = xdb_super(x);
   struct memtable *m = v->active;
-  *full_out = xdb_round_due(x, m, 0);
+  *full_out = xdb_round_due(x, m, 0) || values_full(x, m);
   if (unlikely(*full_out)) {
     epoch_exit(&r->slot);
     return REMIXDB_ABORTED;

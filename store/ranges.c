@@ -39,8 +39,9 @@ static enum remixdb_status write_few(struct range_group *g, struct xdb_ref *r, b
   struct xdb *const x = r->xdb;
   uint64_t moment, keys;
   struct super *const v = xdb_ref_hold(r, &moment);
-  *full_out = false;
-  enum remixdb_status s = g->tombstones ? REMIXDB_OK : count_keys(g, x, &r->slot, v, &keys);
+  *full_out = g->puts && values_full(x, v->active);
+  enum remixdb_status s = *full_out ? REMIXDB_ABORTED : REMIXDB_OK;
+  if (s == REMIXDB_OK && !g->tombstones) s = count_keys(g, x, &r->slot, v, &keys);
   if (s == REMIXDB_OK && !g->tombstones && keys > x->ranges.few) s = REMIXDB_TOOBIG;
   if (s == REMIXDB_OK) s = range_group_gather(g, x, &r->slot, v, v->version);
   if (s == REMIXDB_OK && (*full_out = xdb_round_due(x, v->active, g->memory))) s = REMIXDB_ABORTED;

@@ -34,14 +34,22 @@ static enum remixdb_status all_live(const struct version *v, uint64_t *live_out)
   return REMIXDB_OK;
 }
 
+// Bytes apart of all records of a view; NULL: none.
+static uint64_t view_apart(const struct remix *x) {
+  uint64_t bytes = 0;
+  for (uint32_t r = 0; x && r < x->nr_runs; r++)
+    for (uint32_t k = 0; k < x->runs[r]->nr_apart; k++) bytes += x->runs[r]->apart[k].bytes;
+  return bytes;
+}
+
 uint64_t live_young(const struct version *v) {
   uint64_t bytes = 0;
   for (const struct version *tree = v; tree; tree = tree->spaces)
     for (uint32_t i = 0; i < tree->nr_parts; i++) {
       const struct part *const p = tree->parts[i];
-      const struct remix *const young = part_is_away(p) ? NULL : part_young(p);
-      for (uint32_t r = 0; young && r < young->nr_runs; r++)
-        for (uint32_t k = 0; k < young->runs[r]->nr_apart; k++) bytes += young->runs[r]->apart[k].bytes;
+      if (part_is_away(p)) continue;
+      const uint64_t hiding = view_apart(part_young(p)), hidden = view_apart(part_remix(p));
+      bytes += hiding < hidden ? hiding : hidden;
     }
   return bytes;
 }

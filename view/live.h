@@ -17,6 +17,6 @@ MUST_CHECK enum remixdb_status live_values(const struct version *v, uint64_t *li
 // so nobody knows.
 uint64_t live_referred(const struct version *v, const struct value_file *f);
 // The most bytes by which all of live_out together may be too large because of young views: those to which their
-// records refer, as if each hid a record of the older view.
+// records refer, as if each hid a record of the older view with as many, as far as that view has them.
 uint64_t live_young(const struct version *v);
 #endif
