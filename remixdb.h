@@ -773,7 +773,9 @@ void remixdb_ingest_abort(struct xdb_ingest *g);
 
 // Makes a separate store in `dir`, with the records that the ref reads at this moment. For a snapshot's ref these are
 // the records of the snapshot. The call links the tables where the file system can, else copies them, and writes the
-// records of the memtables to a new log. The new store is durable when the call returns true. Writers go on meanwhile.
+// records of the memtables to a new log. It copies a value file that has values of the memtables, if the store is open
+// with read_only or the file may still be written to. The new store is durable when the call returns true. Writers go
+// on meanwhile.
 // Fails also with REMIXDB_EXISTS (`dir` holds a store), REMIXDB_LOCKED (`dir` holds a store, which is open) or
 // REMIXDB_NOSPACE. A call that fails removes the files that it made, but not a directory that existed. If the process
 // dies in the call, the opening of `dir` fails with REMIXDB_CORRUPT; remixdb_destroy removes the unfinished store, and

@@ -165,15 +165,21 @@ static enum remixdb_status find_values(const struct super *v, struct value_set *
   return s;
 }
 
-// A file that may still be written to is copied, because a file with a second name is never written to. The values of
-// the super's records are in it already.
-static enum remixdb_status share_values(struct xdb *x, struct target *t) {
+// Tells whether a value file is copied even where links are possible. A file that may still be written to is, because a
+// file with a second name is never written to; the values of the super's records are in it already. An opening with
+// read_only does not secure the values that the log refers to (values_replayed), and the writer may have ended before
+// it synced them. A sync now would not do: an earlier one may have failed (value_file_secure).
+static bool copies_values(struct xdb *x, const struct super *v, const struct value_file *f) {
+  if (x->opts.read_only) return value_list_find(&v->active->values, f->number) != NULL;
+  return value_log_has(&x->values, f) || value_log_has(&x->compact.values, f);
+}
+
+static enum remixdb_status share_values(struct xdb *x, const struct super *v, struct target *t) {
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = 0; i < t->values.nr && s == REMIXDB_OK; i++) {
     const struct value_file *const f = t->values.files[i];
-    const bool written = value_log_has(&x->values, f) || value_log_has(&x->compact.values, f);
-    s = written ? copy_file(&x->home, t, env_name(f->path))
-                : share_file(&x->home, t, env_name(f->path), value_file_size(f));
+    s = copies_values(x, v, f) ? copy_file(&x->home, t, env_name(f->path))
+                               : share_file(&x->home, t, env_name(f->path), value_file_size(f));
   }
   return s;
 }
@@ -311,7 +317,7 @@ static enum remixdb_status fill(struct xdb_ref *r, const struct super *v, uint64
   if (s == REMIXDB_OK) s = file_views(x, v->version, t);
   for (const struct version *tree = t->version; tree && s == REMIXDB_OK; tree = tree->spaces)
     s = share_files(x, tree, t);
-  if (s == REMIXDB_OK) s = share_values(x, t);
+  if (s == REMIXDB_OK) s = share_values(x, v, t);
   if (s == REMIXDB_OK) s = make_log(r, v, moment, t);
   if (s == REMIXDB_OK) s = env_sync_dir(&t->dir);
   if (s == REMIXDB_OK) s = make_current(v->version, moment, t);
