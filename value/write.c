@@ -119,11 +119,26 @@ static void give_back(struct value_log *l, struct value_file *f, uint64_t at, ui
   lib_unlock(&l->lock);
 }
 
+// Takes a file out of the list, and retires it, if it is full, not in use, and has no value. The log's lock is held.
+// Returns the file, for value_log_drop; NULL: it stays.
+static struct value_file *take_empty(struct value_log *l, struct value_file *f) {
+  if (!f->full || f->writers || f->kept || f->syncing || value_file_size(f) > VALUE_HEAD) return NULL;
+  struct value_file **at = &l->files;
+  while (*at && *at != f) at = &(*at)->next;
+  if (!*at) return NULL;
+  value_file_retire(f);
+  *at = f->next;
+  f->next = NULL;
+  return f;
+}
+
 void value_put_end(struct value_log *l, struct value_file *f) {
   lib_lock(&l->lock);
   assert(f->writers > 0);
   f->writers--;
+  struct value_file *const gone = take_empty(l, f);
   lib_unlock(&l->lock);
+  if (unlikely(gone != NULL)) value_log_drop(l, gone);
   value_file_unref(f);
 }
 

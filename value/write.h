@@ -14,7 +14,8 @@
 //   W4  A file counts as in use (`writers`) from the reservation of a place until the caller says that the reference is
 //       held (value_put_end), and while a batch that has written to it has not ended (`kept`). Only a file that is
 //       full, synced and not in use leaves the log's list (value_log_settle). A full file without `writers` needs no
-//       descriptor any more once it is synced.
+//       descriptor any more once it is synced. A full file that is not in use and has no value leaves the list and the
+//       disk at once: a value that was to have it for its own was not written.
 #ifndef VALUE_WRITE_H
 #define VALUE_WRITE_H
 

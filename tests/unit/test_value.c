@@ -449,6 +449,35 @@ static void test_full_disk(void **state) {
   }
 }
 
+// A value that finds the disk full leaves no file of its own: no descriptor and no room.
+static void test_own_files_go(void **state) {
+  (void)state;
+  for (int zstd = 0; zstd < 2; zstd++) {
+    struct world *const w = world_new(zstd ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE);
+    struct kept a = make(4, 5000), big = make(4, 600000), own = make(4, MOST);
+    w->log.full = 1u << 20;
+    put_good(w, &a);
+    const uint32_t open = simdisk_open_files(w->disk);
+    const uint64_t used = simdisk_used(w->disk);
+    simdisk_space(w->disk, used + 8192);
+    for (uint32_t i = 0; i < 20; i++) {
+      FAILS(put(w, &big), REMIXDB_NOSPACE);
+      FAILS(put(w, &own), REMIXDB_NOSPACE);
+    }
+    CHECK_SAYS(in_list(w) == 1 && simdisk_open_files(w->disk) == open, "%u files", in_list(w));
+    CHECK(simdisk_used(w->disk) == used && simdisk_size(w->disk, "/000002.val") < 0);
+    simdisk_space(w->disk, UINT64_MAX);
+    put_good(w, &own);
+    CHECK(in_list(w) == 2);
+    OK(value_log_sync(&w->log));
+    read_good(&a);
+    read_good(&own);
+    value_file_unref(a.file);
+    value_file_unref(own.file);
+    world_end(w);
+  }
+}
+
 // Any other failure of a write or a sync is sticky.
 static void test_sticky(void **state) {
   (void)state;
@@ -594,8 +623,8 @@ int main(void) {
       cmocka_unit_test(test_lengths),          cmocka_unit_test(test_batch),   cmocka_unit_test(test_files),
       cmocka_unit_test(test_write_out),        cmocka_unit_test(test_flips),   cmocka_unit_test(test_header),
       cmocka_unit_test(test_wrong_references), cmocka_unit_test(test_crafted), cmocka_unit_test(test_full_disk),
-      cmocka_unit_test(test_sticky),           cmocka_unit_test(test_memory),  cmocka_unit_test(test_power_cuts),
-      cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_own_files_go),     cmocka_unit_test(test_sticky),  cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_power_cuts),       cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, setup, NULL);
 }
