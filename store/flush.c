@@ -257,6 +257,7 @@ enum remixdb_status xdb_ingest_round(struct xdb *x, struct xdb_ingesting *g) {
   enum remixdb_status s = flush_round(&w, XDB_FREEZE_ANY);
   // A round of the memtable that succeeds without the ingest says why; one that failed may have been tried again.
   if (g->tried && !g->done) s = err_raise(&g->error);
+  else if (s == REMIXDB_OK && !g->done && w.whole->error.status != REMIXDB_OK) s = err_raise(&w.whole->error);
   else if (s == REMIXDB_OK && !g->done) s = err_set(REMIXDB_ABORTED, "%s: the round of the ingest has failed", x->dir);
   mem_free(w.whole);
   return s;

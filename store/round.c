@@ -196,6 +196,7 @@ static void round_failed(struct xdb *x, struct xdb_whole *whole, enum remixdb_st
     x->rounds.error = why;
     x->rounds.failed_ns = time_ns();
   }
+  if (whole && whole->ingest) whole->error = why;  // the next try may begin before the ingest looks
   whole_done(whole);
   xdb_unlock_changed(x);
   if (again) xdb_say(x, "compaction failed and will be tried again: %s", why.msg);
