@@ -309,7 +309,8 @@ struct xdb_pin;  // a value that stays where it is until it is released
 //   - a value of at most 1 KiB: a copy in the pin, which is cheaper than the other ways and keeps nothing else;
 //   - a longer value that was written lately: the memtable that has it, with all memory of that memtable;
 //   - a longer value in a table: its block in the block cache, and the table's file, even after compaction;
-//   - a longer value whose block gets no room in the cache: a copy in the pin.
+//   - a longer value whose block gets no room in the cache, or that lies apart from its record, as values of 4 KiB or
+//     more do: a copy in the pin.
 // A pin does not stop reclamation of anything else. A program should hold few memtables and blocks for long: the figure
 // `pinned` tells. Release all pins before the store closes. Returns NULL on failure: REMIXDB_NOTFOUND, or an error; the
 // outputs are then unchanged.
@@ -434,14 +435,15 @@ struct remixdb_got {
 // be a snapshot's. NULL: REMIXDB_NOMEM, REMIXDB_INVALID (depth).
 #define REMIXDB_GETS_MAX 4096u
 struct xdb_gets *remixdb_gets_create(struct xdb_ref *ref, uint32_t depth);
-// Begins a get, and does not wait for the disk. (It does for a key of more than 4 KiB that shares that much with other
-// keys.) The get reads the store, or the snapshot, as it is during this call; later writes do not change its result.
-// The call copies the key. At most vcap bytes of the value go to vbuf, which must stay until the result is taken; its
-// contents are undefined before, and after another status than REMIXDB_OK and REMIXDB_TOOBIG. NULL with vcap 0: the
-// caller wants the length only. A get that needs no disk has its result at once, and gives it to the next poll. Reads
-// from the disk are gathered, and the next poll, or a later begin, starts them together. True: the get has begun, and
-// will have one result. False: it has not, and will have none. REMIXDB_ABORTED: `depth` gets are under way, so results
-// must be taken first.
+// Begins a get, and does not wait for the disk. There are two exceptions. A key of more than 4 KiB that shares that
+// much with other keys is one. The other is a value that lies apart from its record, as values of 4 KiB or more do: the
+// call that finds the record reads it, this one or a poll. The get reads the store, or the snapshot, as it is during
+// this call; later writes do not change its result. The call copies the key. At most vcap bytes of the value go to
+// vbuf, which must stay until the result is taken; its contents are undefined before, and after another status than
+// REMIXDB_OK and REMIXDB_TOOBIG. NULL with vcap 0: the caller wants the length only. A get that needs no disk has its
+// result at once, and gives it to the next poll. Reads from the disk are gathered, and the next poll, or a later begin,
+// starts them together. True: the get has begun, and will have one result. False: it has not, and will have none.
+// REMIXDB_ABORTED: `depth` gets are under way, so results must be taken first.
 bool remixdb_get_begin(struct xdb_gets *gets, const void *kbuf, uint32_t klen, void *vbuf, uint32_t vcap, void *priv);
 // Starts what was gathered, and takes at most `max` results, in any order. Waits until `min` gets have ended, or all
 // that are under way, or `max`, whichever is least; with 0 it does not wait. With 0 for max, out may be NULL. Returns
@@ -803,9 +805,9 @@ bool remixdb_repair(const char *dir);
 // REMIXDB_LOCKED (the store is open).
 bool remixdb_destroy(const char *dir);
 
-// A function that a long call reports its progress to. `what` is "flush", "compact", "checkpoint" or "verify". done and
-// total count the same unit, which differs from call to call. total is an estimate, and 0 while it is unknown. If the
-// function returns false, the long call gives up and fails with REMIXDB_ABORTED.
+// A function that a long call reports its progress to. `what` is "flush", "compact", "ingest", "checkpoint" or
+// "verify". done and total count the same unit, which differs from call to call. total is an estimate, and 0 while it
+// is unknown. If the function returns false, the long call gives up and fails with REMIXDB_ABORTED.
 typedef bool (*remixdb_progress_fn)(void *priv, const char *what, uint64_t done, uint64_t total);
 // Sets fn as the progress function of this ref: later calls of remixdb_flush, remixdb_compact, remixdb_compact_range,
 // remixdb_checkpoint and remixdb_verify on the ref report to fn. NULL, the default, means no reports. fn runs in the

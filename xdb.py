@@ -1184,8 +1184,9 @@ class XdbGets(_Closable):
         self._some = _Got * min(depth, _GOT_MAX)  # results of one call
 
     def begin(self, key: Data, tag: Any = None) -> None:
-        """Begins a get of the key as the store is now, and does not wait for the disk. `tag` comes back with the
-        result; without one the key does. XdbError with ABORTED: as many gets as there may be are under way."""
+        """Begins a get of the key as the store is now, and does not wait for the disk, except for a value of 4 KiB or
+        more. `tag` comes back with the result; without one the key does. XdbError with ABORTED: as many gets as there
+        may be are under way."""
         key = _bytes(key, "key")
         klen = _length(key, "key")
         lib = _lib()
