@@ -505,7 +505,7 @@ static __attribute__((noinline)) enum remixdb_status put_apart(struct xdb_ref *r
   if (s == REMIXDB_NOSPACE && (s = write_no_room(x, false)) == REMIXDB_ABORTED) s = values_put(x, &with, &apart);
   if (s != REMIXDB_OK) return s;
   s = put_special(r, &with);
-  values_end(x, &apart);
+  values_end(x, &apart, s);
   return s;
 }
 
@@ -543,8 +543,9 @@ static enum remixdb_status many_apart(struct xdb *x, struct many_writes *w) {
   return REMIXDB_OK;
 }
 
-static void many_apart_end(struct xdb *x, struct many_writes *w) {
-  for (size_t i = 0; w->apart && i < w->nr; i++) values_end(x, &w->apart[i]);
+// s: see values_end.
+static void many_apart_end(struct xdb *x, struct many_writes *w, enum remixdb_status s) {
+  for (size_t i = 0; w->apart && i < w->nr; i++) values_end(x, &w->apart[i], s);
   mem_free(w->apart);
   w->apart = NULL;
 }
@@ -687,7 +688,7 @@ enum remixdb_status xdb_write_many(struct xdb_ref *r, struct many_writes *w) {
     if (again) s = full ? write_wait_room(x, w->memory) : REMIXDB_OK;
     if (again && s == REMIXDB_OK) s = xdb_failure(x);
   }
-  many_apart_end(x, w);
+  many_apart_end(x, w, s);
   return s == REMIXDB_OK ? write_done(r, w->memory) : s;
 }
 
@@ -783,7 +784,7 @@ static enum remixdb_status merge_commit(struct xdb_ref *r, const struct super *v
   struct value_apart apart = {0};
   enum remixdb_status s = values_put(x, &to, &apart);
   if (s == REMIXDB_OK) s = commit(x, &r->slot, v->active, slot, &to, to.kind, false, v);
-  values_end(x, &apart);
+  values_end(x, &apart, s);
   return s;
 }
 

@@ -33,6 +33,7 @@ static void froze(struct xdb *x) {
   x->rounds.error.status = REMIXDB_OK;
   x->scan_merges.used = 0;  // that look was at the old memtable
   x->rounds.nr_frozen++;
+  atomic_store_explicit(&x->values_lost, 0, memory_order_relaxed);  // its round settles their files
 }
 
 enum remixdb_status round_freeze(struct xdb *x) {

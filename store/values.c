@@ -127,8 +127,11 @@ enum remixdb_status values_hold(struct xdb *x, struct memtable *m, const struct 
   return s;
 }
 
-void values_end(struct xdb *x, struct value_apart *a) {
-  if (a->file) value_put_end(&x->values, a->file);
+void values_end(struct xdb *x, struct value_apart *a, enum remixdb_status s) {
+  if (!a->file) return;
+  if (unlikely(s != REMIXDB_OK))
+    atomic_fetch_add_explicit(&x->values_lost, value_ref_len(a->ref), memory_order_relaxed);
+  value_put_end(&x->values, a->file);
   a->file = NULL;
 }
 
@@ -138,7 +141,8 @@ uint64_t values_most(const struct xdb *x) {
 }
 
 bool values_full(const struct xdb *x, const struct memtable *m) {
-  return atomic_load_explicit(&m->apart_bytes, memory_order_relaxed) > values_most(x);
+  const uint64_t lost = atomic_load_explicit(&x->values_lost, memory_order_relaxed);
+  return atomic_load_explicit(&m->apart_bytes, memory_order_relaxed) + lost > values_most(x);
 }
 
 bool values_many(const struct xdb *x, const struct memtable *m) {

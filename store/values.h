@@ -48,11 +48,14 @@ MUST_CHECK enum remixdb_status values_put(struct xdb *x, struct kv_rec *rec, str
 // Makes the memtable hold the file of a record whose value is apart, before the memtable gets the record (A1). The file
 // is one that values_put has in use, or that the frozen memtable has. Inside an epoch. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status values_hold(struct xdb *x, struct memtable *m, const struct kv_rec *rec);
-// Call it when the record is in a memtable that holds the file, or is given up.
-void values_end(struct xdb *x, struct value_apart *a);
+// Call it when the record is in a memtable that holds the file, or is given up. s: REMIXDB_OK, or why it may be given
+// up. A value that is given up stays until a round settles its file, so it counts as the active memtable's
+// (values_full).
+void values_end(struct xdb *x, struct value_apart *a, enum remixdb_status s);
 // That many bytes.
 uint64_t values_most(const struct xdb *x);
-// Tells whether the memtable has records with so many bytes apart that it is to be frozen. Relaxed.
+// Tells whether the active memtable is to be frozen, because its records have so many bytes apart, with those that were
+// given up meanwhile. Relaxed.
 bool values_full(const struct xdb *x, const struct memtable *m);
 // Tells whether the values apart of its records are so much of that that a round hands no record back: the records are
 // few bytes, and their values would make the next memtable full at once.

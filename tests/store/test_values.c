@@ -715,6 +715,52 @@ static void test_beside_a_round(void **state) {
   close_it();
 }
 
+// Commits a transaction with a long value, which conflicts.
+static void commit_in_vain(bool deletes) {
+  struct xdb_txn *const t = remixdb_txn_begin(x);
+  uint32_t len;
+  CHECK(t);
+  struct xdb_ref *const mine = remixdb_txn_ref(t, NULL);
+  CHECK(mine);
+  (void)remixdb_get(mine, "a", 1, NULL, &len);
+  GOOD(remixdb_put(mine, "key", 3, noise, 300000));
+  if (deletes) GOOD(remixdb_del_range(mine, &(struct remixdb_range){{"x", 1}, {"y", 1}}));
+  GOOD(remixdb_put(r, "a", 1, "b", 1));
+  CHECK(!remixdb_txn_commit(t) && remixdb_errcode() == REMIXDB_ABORTED);
+}
+
+// A value that its write gives up after it was written, with no record.
+static void give_up(void) {
+  struct value_apart apart = {0};
+  struct kv_rec rec = {.key = (const uint8_t *)"key", .klen = 3, .val = noise, .vlen = 300000};
+  OK(values_put(x, &rec, &apart));
+  values_end(x, &apart, REMIXDB_ABORTED);
+}
+
+// Values that are given up take no more room and descriptors than those of a few memtables, although no record of them
+// comes to be.
+static void test_given_up(void **state) {
+  (void)state;
+  const struct remixdb_opts o = small_opts(0);
+  open_it(&o);
+  x->values.full = 1u << 20;  // each value has a file of its own
+  x->values_least = 4u << 20;
+  for (uint32_t way = 0; way < 3; way++) {
+    const uint64_t rounds = figure("compaction.rounds");
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < 120; i++) {
+      if (way < 2) commit_in_vain(way == 1);
+      else give_up();
+      // 20 of them make the memtable full, which has no record then
+      if (way == 2 && i % 20 == 19) GOOD(remixdb_put(r, "b", 1, noise, 20000));
+      const uint32_t nr = value_files(dir, NULL);
+      if (nr > most) most = nr;
+    }
+    CHECK_SAYS(most <= 40 && figure("compaction.rounds") > rounds, "way %u: %u files", way, most);
+  }
+  close_it();
+}
+
 static int values_setup(void **state) {
   if (!noise) {
     noise = malloc(MOST + 8192);
@@ -740,6 +786,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_large, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_amplification, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_beside_a_round, values_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_given_up, values_setup, teardown),
   };
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }
