@@ -328,7 +328,8 @@ typedef enum remixdb_merge_op (*remixdb_merge_fn)(const void *v0, uint32_t v0len
                                                   void *priv);
 // Atomic read-modify-write: no other write of the key comes between fn's argument and fn's decision. fn runs in this
 // thread, while other writers of the key wait: fn must be short, and must not call the store. If the memtable is
-// switched meanwhile, fn runs again with the newest value, and fn's last decision counts. Otherwise like remixdb_put.
+// switched meanwhile, or another thread writes the key while a value of 16 KiB or more is written, fn runs again with
+// the newest value, and fn's last decision counts. Otherwise like remixdb_put.
 bool remixdb_merge(struct xdb_ref *ref, const void *kbuf, uint32_t klen, remixdb_merge_fn fn, void *priv);
 // A merge function and the function's decision. Bindings need it for languages where a function may end without a
 // result, for example by an exception. The decision is REMIXDB_MERGE_KEEP until the function changes it.

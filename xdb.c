@@ -774,23 +774,46 @@ struct before {
   bool there;
 };
 
-// Commits the decision, whose value may be long. The key's leaf is locked.
+// A long value is written before the leaf is locked, so that no writer waits for the disk: a first try decides, the
+// value is written, and a later try commits if the key has the same record. Another writer may come between again and
+// again; after so many values that were written in vain the next one is written with the leaf locked.
+#define MERGE_VALUES 4u
+
+// The value that a merge has written apart.
+struct merge_apart {
+  struct value_apart value;
+  struct kv_rec to;  // the decision; once the value is written, with the reference to it
+  bool due;          // out of a try: the value is to be written
+  bool vain;         // out of a try: the key has another record
+  uint32_t nr;       // values written
+  uint64_t seq;      // of the record for which it was decided; 0: there was none
+};
+
+// Tells whether the new value is a part of the old one.
+static bool is_part(const struct kv_rec *to, const struct kv_rec *rec) {
+  const uintptr_t at = (uintptr_t)to->val, from = (uintptr_t)rec->val;
+  return to->vlen && at >= from && at < from + rec->vlen;
+}
+
+// Commits the decision. The key's leaf is locked.
 static enum remixdb_status merge_commit(struct xdb_ref *r, const struct super *v, struct wh_slot *slot,
-                                        struct merge_call *c) {
+                                        struct merge_call *c, struct merge_apart *a) {
   struct xdb *x = r->xdb;
-  struct kv_rec to = c->to;
+  enum remixdb_status s = REMIXDB_OK;
+  if (!a->value.file) {
+    a->to = c->to;
+    a->due = values_direct(a->to.klen, a->to.vlen) && a->nr < MERGE_VALUES;
+    if (unlikely(a->due)) return REMIXDB_ABORTED;
+    if (values_direct(a->to.klen, a->to.vlen)) s = values_put(x, &a->to, &a->value);
+  }
+  struct kv_rec to = a->to;
   if (r->space) to.kind |= KV_SPACES;
-  if (!values_direct(to.klen, to.vlen)) return commit(x, &r->slot, v->active, slot, &to, to.kind, false, v);
-  struct value_apart apart = {0};
-  enum remixdb_status s = values_put(x, &to, &apart);
-  if (s == REMIXDB_OK) s = commit(x, &r->slot, v->active, slot, &to, to.kind, false, v);
-  values_end(x, &apart, s);
-  return s;
+  return s == REMIXDB_OK ? commit(x, &r->slot, v->active, slot, &to, to.kind, false, v) : s;
 }
 
 // Decides and commits under the leaf's lock. Leaves the epoch in any case.
 static enum remixdb_status merge_locked(struct xdb_ref *r, const struct super *v, struct merge_call *c,
-                                        const struct before *before) {
+                                        const struct before *before, struct merge_apart *a) {
   struct xdb *x = r->xdb;
   struct memtable *const m = v->active;
   struct wh_slot slot;
@@ -804,9 +827,15 @@ static enum remixdb_status merge_locked(struct xdb_ref *r, const struct super *v
   const bool there = (newest || before->there) && !xdb_ref_absent(r, &rec);
   // Another thread has put a long value meanwhile: it is read before the next try.
   const bool again = there && rec.kind & KV_APART && !c->compares;
-  enum remixdb_status s = again ? REMIXDB_ABORTED : merge_decide(x, c, there ? &rec : NULL);
+  const uint64_t seq = there ? rec.seq : 0;
+  a->vain = a->value.file && a->seq != seq;
+  enum remixdb_status s = REMIXDB_OK;
+  if (again || a->vain) s = REMIXDB_ABORTED;
+  else if (!a->value.file) s = merge_decide(x, c, there ? &rec : NULL);
+  a->seq = seq;
+  if (there && is_part(&c->to, &rec)) a->nr = MERGE_VALUES;  // these bytes stay as long as the leaf is locked
   if (s == REMIXDB_OK && c->op != REMIXDB_MERGE_KEEP) {
-    s = merge_commit(r, v, &slot, c);
+    s = merge_commit(r, v, &slot, c, a);
     if (likely(s == REMIXDB_OK)) return s;
   }
   wh_unlock(&slot);
@@ -831,7 +860,7 @@ static enum remixdb_status merge_load(const struct super *v, struct merge_call *
 }
 
 // One try; see write_once.
-static enum remixdb_status merge_once(struct xdb_ref *r, struct merge_call *c, bool *full_out) {
+static enum remixdb_status merge_once(struct xdb_ref *r, struct merge_call *c, struct merge_apart *a, bool *full_out) {
   struct xdb *x = r->xdb;
   struct before before;
   epoch_enter(&x->epoch, &r->slot);
@@ -861,9 +890,22 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct merge_call *c, b
   }
   before.there = s == REMIXDB_OK;
   if (before.there && unlikely(before.rec.kind & KV_APART) && !c->compares) s = merge_load(v, c, &before.rec);
-  if (likely(s == REMIXDB_OK || s == REMIXDB_NOTFOUND)) return merge_locked(r, v, c, &before);
+  if (likely(s == REMIXDB_OK || s == REMIXDB_NOTFOUND)) return merge_locked(r, v, c, &before, a);
   epoch_exit(&r->slot);
   return s;
+}
+
+// After a try that was given up: drops the value that was written in vain, or writes the one that is due. Outside of
+// any epoch and lock. REMIXDB_ABORTED: try again.
+static enum remixdb_status merge_apart(struct xdb *x, struct merge_apart *a) {
+  enum remixdb_status s = REMIXDB_OK;
+  if (a->vain) values_end(x, &a->value, REMIXDB_ABORTED);
+  if (a->due) {
+    a->nr++;
+    s = values_put(x, &a->to, &a->value);
+  }
+  a->vain = a->due = false;
+  return s == REMIXDB_OK ? REMIXDB_ABORTED : s;
 }
 
 // Tries until the memtable takes the record, and none is frozen meanwhile.
@@ -878,10 +920,12 @@ static enum remixdb_status merge_all(struct xdb_ref *r, struct merge_call *c) {
     c->to.key = c->key.ptr;
     c->to.klen = c->key.len;
   }
+  struct merge_apart apart = {0};
   bool full, tried = false;
   do {
     if ((s = xdb_failure(x)) != REMIXDB_OK) break;
-    s = merge_once(r, c, &full);
+    s = merge_once(r, c, &apart, &full);
+    if (unlikely(apart.due || apart.vain)) s = merge_apart(x, &apart);
     if (unlikely(full) && (s = write_wait_room(x, 0)) == REMIXDB_OK) s = REMIXDB_ABORTED;
     if (unlikely(s == REMIXDB_NOSPACE) && !tried) {
       tried = true;
@@ -889,6 +933,7 @@ static enum remixdb_status merge_all(struct xdb_ref *r, struct merge_call *c) {
     }
   } while (unlikely(s == REMIXDB_ABORTED));
   mem_free(c->was);
+  values_end(x, &apart.value, s);
   if (s == REMIXDB_OK && values_apart(c->to.klen, c->to.vlen)) value_pace(x);
   if (s != REMIXDB_OK || c->op == REMIXDB_MERGE_KEEP) return s;
   return write_done(r, c->to.klen + c->to.vlen + sizeof(struct wh_ver));

@@ -64,6 +64,11 @@ static bool saw(const void *v0, uint32_t len) {
   return now.calls == 1 && now.there == (v0 != NULL) && now.v0len == len && (len == 0 || memcmp(now.v0, v0, len) == 0);
 }
 
+// The last of several calls.
+static bool saw_last(const void *v0, uint32_t len) {
+  return now.there && now.v0len == len && memcmp(now.v0, v0, len) == 0;
+}
+
 static bool holds(struct xdb_ref *r, const char *key, const void *val, uint32_t len) {
   static uint8_t got[REMIXDB_KV_MAX];
   uint32_t n = 0;
@@ -336,7 +341,9 @@ static void test_switched(void **state) {
       OK(thread_start(&t[1], write_main, &s, "write"));
       CHECK(remixdb_merge(r, "k", 1, switch_fn, &s));
       CHECK(pthread_join(t[0], NULL) == 0 && pthread_join(t[1], NULL) == 0);
-      CHECK(s.calls == cases[i].calls && strcmp(s.seen[0], "first") == 0);
+      // the end of the flush's round replaces the super once more, perhaps beside the second try
+      const bool tries = s.calls == cases[i].calls || (cases[i].calls > 1 && s.calls == cases[i].calls + 1);
+      CHECK_SAYS(tries && strcmp(s.seen[0], "first") == 0, "case %u, place %d: %u calls", i, place, s.calls);
       if (cases[i].second) CHECK(strcmp(s.seen[1], cases[i].second) == 0);
       CHECK(holds(r, "k", cases[i].end, (uint32_t)strlen(cases[i].end)));
       CHECK(remixdb_flush(r) && holds(r, "k", cases[i].end, (uint32_t)strlen(cases[i].end)));
@@ -479,6 +486,75 @@ static void test_counters(void **state) {
     free((void *)taken);
     setup_again();
   }
+}
+
+// ---- long values, which are written with the leaf unlocked
+
+// A put of another ref, made where the merge's thread writes its value: once for each decision, `left` times. It would
+// wait for ever for a leaf that the merge has locked.
+static struct {
+  struct xdb_ref *r;
+  const char *key;
+  uint32_t left, calls;
+} beside;
+
+static void put_beside(void *arg) {
+  (void)arg;
+  if (beside.left == 0 || beside.calls == now.calls) return;
+  beside.left--;
+  beside.calls = now.calls;
+  CHECK(remixdb_put(beside.r, beside.key, (uint32_t)strlen(beside.key), "beside", 6));
+}
+
+static void begin_beside(const char *key, uint32_t left) {
+  beside.key = key;
+  beside.left = left;
+  beside.calls = UINT32_MAX;
+}
+
+static void test_long_values(void **state) {
+  (void)state;
+  enum { LONG = 20000, IN_VAIN = 4 };
+  static uint8_t value[LONG];
+  struct remixdb_opts o = small_opts(0);
+  struct simdisk *const disk = simdisk_create();
+  struct xdb *x;
+  memset(value, 'v', sizeof(value));
+  OK(xdb_open("/store", &o, simdisk_env(disk), &x));
+  struct xdb_ref *const r = remixdb_ref(x);
+  beside.r = remixdb_ref(x);
+  CHECK(r && beside.r && remixdb_put(r, "k", 1, "old", 3));
+  simdisk_on_change(disk, put_beside, NULL);
+  const struct call to_long = {.op = REMIXDB_MERGE_PUT, .v1 = value, .v1len = LONG};
+  begin_beside("l", 1);  // a neighbour
+  CHECK(merge(r, "k", to_long) && now.calls == 1 && beside.left == 0);
+  CHECK(holds(r, "k", value, LONG) && holds(r, "l", "beside", 6));
+  for (uint32_t times = 1; times <= IN_VAIN; times++) {  // the key itself, which had a long value and a short one
+    begin_beside("k", times);
+    CHECK(merge(r, "k", to_long) && now.calls == 1 + times && beside.left == 0 && saw_last("beside", 6));
+    CHECK(holds(r, "k", value, LONG));
+  }
+  begin_beside("none", 1);
+  CHECK(remixdb_del(r, "none", 4) && merge(r, "none", to_long) && now.calls == 2 && saw_last("beside", 6));
+
+  uint64_t version = 0;
+  uint32_t len;
+  char text[8];
+  CHECK(remixdb_put(r, "c", 1, "old", 3) && remixdb_getv(r, "c", 1, text, sizeof(text), &len, &version));
+  now.calls = 0;
+  begin_beside("c", 1);
+  CHECK(!remixdb_put_if(r, "c", 1, value, LONG, version) && remixdb_errcode() == REMIXDB_ABORTED);
+  CHECK(beside.left == 0 && holds(r, "c", "beside", 6));
+  CHECK(remixdb_getv(r, "c", 1, text, sizeof(text), &len, &version));
+  CHECK(remixdb_put_if(r, "c", 1, value, LONG, version) && holds(r, "c", value, LONG));
+  begin_beside("c", 0);
+  struct call part = {.op = REMIXDB_MERGE_PUT, .own = true, .from = 10, .cut = 90};
+  CHECK(merge(r, "k", part) && now.calls == 1 && holds(r, "k", value, LONG - 100));
+  simdisk_on_change(disk, NULL, NULL);
+  remixdb_unref(beside.r);
+  remixdb_unref(r);
+  OK(xdb_close(x));
+  simdisk_destroy(disk);
 }
 
 // ---- a process that is killed
@@ -682,6 +758,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_failures),
       cmocka_unit_test_setup_teardown(test_switched, setup, teardown),
       cmocka_unit_test_setup_teardown(test_counters, setup, teardown),
+      cmocka_unit_test(test_long_values),
       cmocka_unit_test(test_power),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
