@@ -112,7 +112,7 @@ void arena_fini(struct arena *a) {
   (void)pthread_mutex_destroy(&a->lock);
 }
 
-// Makes a chunk of at least `size` bytes, of which `cut` are taken. NULL: REMIXDB_NOMEM.
+// Makes a chunk of at least `size` bytes; `cut` of them are taken. NULL: REMIXDB_NOMEM.
 static struct arena_chunk *arena_chunk_create(size_t size, size_t cut) {
   struct mem_map map = {NULL, 0, 0};
   struct arena_chunk *c;

@@ -14,8 +14,7 @@ static inline const char *wal_seg_name(const struct wal_seg *seg) { return env_n
 // Makes seg the segment h, in memory, with a random number and the log's origins in its header. The header is not
 // written.
 void wal_seg_begin(const struct wal *w, struct wal_seg *seg, const struct wal_head *h);
-// Makes the bytes of a segment's file up to `end` durable, and the room and the size that it was given. fd: of the
-// file.
+// Makes the bytes of a segment's file up to `end` durable, and the room and the size that it was given. fd: the file's.
 MUST_CHECK enum remixdb_status wal_file_sync(struct wal *w, const struct wal_seg *seg, int fd, uint64_t end);
 // Tells whether the first `nr` bytes of a file, at most WAL_HEAD, begin a segment of this log, or are all zero. Zeros
 // are in a file that was made for a segment which was not begun.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Reading the files of a log: bytes through a window, heads of frames, the list of files, what a break loses; and the
+// Reading the files of a log: bytes through a window, heads of frames, the list of files, the loss at a break; and the
 // words for losses. For recovery, verification and salvage. Private to the log. One thread uses a reader at a time.
 #ifndef WAL_READER_H
 #define WAL_READER_H

@@ -41,7 +41,7 @@ struct value_log {
   struct value_file *active;  // takes the next values; NULL: none
   ZSTD_CCtx *zstd;            // kept for the next value; NULL: none
   pthread_mutex_t sync_lock;  // held by a sync. Taken before `lock`
-  _Atomic uint32_t failed;    // the sticky error's status, or 0; written under `lock`
+  _Atomic uint32_t failed;    // the sticky error's status, or 0; written under `lock`, read relaxed
   struct err_saved error;     // guarded by `lock`
   _Atomic uint64_t values, value_bytes, file_bytes, nr_files, syncs;  // written since the store was opened. Relaxed
 };

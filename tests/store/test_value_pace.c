@@ -38,18 +38,23 @@ static void put(uint32_t i, uint32_t len, bool batch) {
   }
 }
 
-// Overwrites values of one length. Returns the most bytes that the value files took.
-static uint64_t overwrite(int workers, uint32_t len, bool in_order) {
-  struct remixdb_opts o = small_opts(workers);
-  const uint32_t keys = LIVE / len;
-  uint64_t most = 0;
-  setup_again();
+// Opens a new store with small memtables and value files.
+static void open_small(int workers) {
+  const struct remixdb_opts o = small_opts(workers);
   x = quick_open(&o);
   shrink(x, 1u << 20, 64);
   x->values.full = x->compact.values.full = 16u << 20;
   x->values_least = HELD;
   value_pace_init(x);
   GOOD((r = remixdb_ref(x)) != NULL);
+}
+
+// Overwrites values of one length. Returns the most bytes that the value files took.
+static uint64_t overwrite(int workers, uint32_t len, bool in_order) {
+  const uint32_t keys = LIVE / len;
+  uint64_t most = 0;
+  setup_again();
+  open_small(workers);
   for (uint32_t i = 0; i < keys; i++) put(i, len, false);
   for (uint32_t t = 1; t < TURNS; t++) {
     for (uint32_t i = 0; i < keys; i++) {
@@ -100,13 +105,7 @@ static void test_kinds(void **state) {
   (void)state;
   enum { PUT, MERGE, PUT_IF, RANGE, KINDS };
   const uint32_t len = 600u << 10, turns = 64;
-  const struct remixdb_opts o = small_opts(1);
-  x = quick_open(&o);
-  shrink(x, 1u << 20, 64);
-  x->values.full = x->compact.values.full = 16u << 20;
-  x->values_least = HELD;
-  value_pace_init(x);
-  GOOD((r = remixdb_ref(x)) != NULL);
+  open_small(1);
   for (uint32_t kind = 0; kind < KINDS; kind++) {
     const uint64_t rounds = figure("compaction.rounds");
     uint64_t version = 0;

@@ -11,6 +11,7 @@
 #include "base/files.h"
 #include "tests/lib/check.h"
 #include "tests/lib/simdisk.h"
+#include "tests/lib/temp.h"
 #include "xdb.h"
 
 #define LONG 8u          // values that are written apart
@@ -24,13 +25,10 @@
 static char bytes[LEN];
 
 static struct remixdb_opts some_opts(bool read_only) {
-  struct remixdb_opts o;
-  remixdb_opts_init(&o, sizeof(o));
-  o.workers = 0;
+  struct remixdb_opts o = small_opts(0);
   o.memtable_mb = 8;
-  o.cache_mb = 4;
-  o.compression = REMIXDB_COMPRESSION_NONE;
   o.read_only = read_only;
+  o.create = !read_only;
   return o;
 }
 
