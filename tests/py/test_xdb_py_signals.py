@@ -76,61 +76,66 @@ class Library:
         return result
 
 
-@functools.lru_cache(None)
-def handlers_of(code):
-    """For each offset where the code goes on when there is an exception."""
-    found = {}
-    for entry in dis.Bytecode(code).exception_entries:
-        found.update((offset, entry.target) for offset in range(entry.start, entry.end, 2))
-    return found
+class Code:
+    """Where a handler may run in a function: after these instructions, unless the next one begins to deal with an
+    exception, or an exception there goes elsewhere."""
+
+    def __init__(self, code):
+        self.handlers = {}  # for each offset where the code goes on when there is an exception
+        for entry in dis.Bytecode(code).exception_entries:
+            self.handlers.update((offset, entry.target) for offset in range(entry.start, entry.end, 2))
+        names = {i.offset: i.opname for i in dis.get_instructions(code)}
+        self.after = {at for at, name in names.items() if name.startswith(("CALL", "JUMP_BACKWARD"))}
+        self.begins = {at for at, name in names.items() if name == "PUSH_EXC_INFO"}
 
 
-@functools.lru_cache(None)
-def names_of(code):
-    return {i.offset: i.opname for i in dis.get_instructions(code)}
+code_of = functools.lru_cache(None)(Code)
 
 
 class Place:
     """Calls `what` at the n-th place where a handler may run."""
 
     def __init__(self, n, what):
-        self.left, self.what, self.done, self.before = n, what, None, {}
+        self.left, self.what, self.done, self.outside = n, what, None, None
 
     def __enter__(self):
+        self.outside = sys._getframe(1)
         sys.settrace(self.trace)
 
     def __exit__(self, *exc):
         sys.settrace(None)
-        self.before.clear()
+        self.outside = None
 
     def trace(self, frame, event, arg):
-        if self.done or frame.f_code.co_filename != xdb.__file__:
+        if frame.f_code.co_filename != xdb.__file__ or self.finalizing(frame):
             return None
-        if event == "call" and self.finalizing(frame):
+        self.come(frame)
+        if self.done:
             return None
-        frame.f_trace_opcodes = True
-        if event == "call":
-            self.come(frame)
-        elif event == "opcode":
-            code, before = frame.f_code, self.before.get(frame)
-            self.before[frame] = at = frame.f_lasti
-            if (before is None or not names_of(code)[before].startswith(("CALL", "JUMP_BACKWARD"))
-                    or names_of(code)[at] == "PUSH_EXC_INFO"):
-                return self.trace
-            if handlers_of(code).get(before) == handlers_of(code).get(at):
-                self.come(frame)
-        return self.trace
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        code, before = code_of(frame.f_code), None
+
+        def step(frame, event, arg):
+            nonlocal before
+            if event == "opcode":
+                at, last = frame.f_lasti, before
+                before = at
+                if (last in code.after and at not in code.begins
+                        and code.handlers.get(last) == code.handlers.get(at)):
+                    self.come(frame)
+            return step
+
+        return step
 
     def come(self, frame):
         self.left -= 1
         if self.left < 0:
+            sys.settrace(None)  # the rest goes its way
             self.done = f"{frame.f_code.co_name}:{frame.f_lineno}"
-            self.before.clear()
             self.what()
 
-    @staticmethod
-    def finalizing(frame):  # Python drops what is raised there
-        while frame is not None:
+    def finalizing(self, frame):  # Python drops what is raised there
+        while frame is not self.outside:
             if frame.f_code.co_filename.endswith("weakref.py") and frame.f_code.co_name == "__call__":
                 return True
             frame = frame.f_back
@@ -150,19 +155,20 @@ def stop():
     raise Stop
 
 
-def free(lock):
-    """Whether another thread could take the lock."""
+def free(*locks):
+    """Whether another thread could take each of the locks."""
     got = []
 
     def work():
-        got.append(lock.acquire(blocking=False))
-        if got[0]:
-            lock.release()
+        for lock in locks:
+            got.append(lock.acquire(blocking=False))
+            if got[-1]:
+                lock.release()
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    return got[0]
+    return len(got) == len(locks) and all(got)
 
 
 @pytest.fixture
@@ -226,8 +232,9 @@ def use_transaction(t):
         with transaction.savepoint() as savepoint:
             transaction.put("x", "other")
             savepoint.rollback()
-        next(transaction.iter())
-        transaction.untracked().get("b")
+        it, untracked = transaction.iter(), transaction.untracked()  # they end with it
+        next(it)
+        untracked.get("b")
     return t.ref.get("x")
 
 
@@ -324,8 +331,7 @@ def test_an_exception_at_every_place(tmp_path, lib, name):
         assert not lib.faults, place.done
         assert lib.alive == base, place.done
         assert not xdb._here.merging.locked() and not xdb._here.late, place.done
-        for thing in t:
-            assert free(thing._handle.lock), place.done
+        assert free(*(thing._handle.lock for thing in t)), place.done
         if logger:
             assert not t.db._handle._log._turn.locked(), place.done
     assert enough(n, 5)
