@@ -25,6 +25,7 @@
 #include "store/values.h"
 #include "store/write.h"
 #include "store/write_steps.h"
+#include "value/read.h"
 #include "view/multiget.h"
 
 // ---- opening

@@ -9,6 +9,7 @@
 #include <inttypes.h>
 
 #include "value/move.h"
+#include "value/read.h"
 
 // Finds an old value file. *out is valid until the repair ends.
 static enum remixdb_status old_file(struct repair *p, uint64_t number, struct value_file **out) {

@@ -3,8 +3,9 @@
 
 #include <inttypes.h>
 
-#include "table/scan.h"
 #include "store/idle.h"
+#include "table/scan.h"
+#include "value/read.h"
 
 #define REPORT_BYTES (1u << 20)  // of records between two reports
 

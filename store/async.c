@@ -6,6 +6,7 @@
 #include "store/idle.h"
 #include "store/space_ref.h"
 #include "table/fetch.h"
+#include "value/read.h"
 #include "view/candidate.h"
 
 #define KEY_SMALL 64u  // bytes of a key that a get has room for itself

@@ -3,6 +3,7 @@
 
 #include "store/idle.h"
 #include "store/space_ref.h"
+#include "value/read.h"
 
 // o: the options, in which bounds, prefix and space are not looked at, because `bounds` has them; NULL: none.
 static enum remixdb_status iter_create(struct xdb_ref *r, const struct xdb_iter_opts *o,

@@ -3,6 +3,7 @@
 
 #include "store/below.h"
 #include "store/space_ref.h"
+#include "value/read.h"
 
 #define PIN_COPY 1024u  // bytes; up to so many a copy costs less than two counts that threads share
 

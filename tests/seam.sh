@@ -53,7 +53,8 @@ BEGIN {
   allow("table/ckb", "ZSTD_*")
   allow("table/build", "ZSTD_* ZDICT_*")
   allow("remix/pack", "ZSTD_*")
-  allow("value/file", "ZSTD_*")
+  allow("value/scratch", "ZSTD_*")
+  allow("value/read", "ZSTD_*")
   allow("value/write", "ZSTD_*")
   allow("store/setup", "getenv")              # REMIXDB_IO
   allow("store/dir", "getpid clock_gettime")  # the id of a new store

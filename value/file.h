@@ -9,22 +9,18 @@
 #include "sst.h"
 #include "table/fdpool.h"
 #include "value/format.h"
-
-#define VALUE_SCRATCH 8u         // sets of scratch memory that are kept
-#define VALUE_ONCE (128u << 10)  // a value of so many bytes is read by one call, with its head
-
-struct value_scratch;
+#include "value/scratch.h"
 
 // The value files of a store share this struct, which outlives them. All zero but for `sst` to begin with.
 struct value_ctx {
-  const struct sst_ctx *sst;                               // environment, directory, descriptors, ids
-  _Atomic(struct value_scratch *) scratch[VALUE_SCRATCH];  // an exchange takes what is there; NULL: nothing
-  _Atomic uint64_t reads, read_bytes;                      // values or pieces read, and bytes read for them. Relaxed
+  const struct sst_ctx *sst;  // environment, directory, descriptors, ids
+  struct value_scratches scratch;
+  _Atomic uint64_t reads, read_bytes;  // values or pieces read, and bytes read for them. Relaxed
   // Values that are still to be asked for before they are read (value_will_need); 0: the next reads are timed. Relaxed.
   _Atomic uint32_t cold;
   _Atomic uint64_t room;  // bytes of all files that are open and not obsolete. Relaxed
 };
-void value_ctx_fini(struct value_ctx *c);
+static inline void value_ctx_fini(struct value_ctx *c) { value_scratches_fini(&c->scratch); }
 
 struct value_file {
   struct value_ctx *ctx;
@@ -74,30 +70,6 @@ void value_file_retire(struct value_file *f);  // makes the file obsolete
 MUST_CHECK enum remixdb_status value_file_make(struct value_ctx *c, const struct value_head *h,
                                                struct value_file **out);
 
-// Reads the bytes [off, off + cap) of the value that `r` names, as many as there are, into buf. *n_out: how many.
-// Memory for a few chunks, whatever the value's length. key: of the record that has the reference; the value file's
-// record has the same. Fails with REMIXDB_CORRUPT, REMIXDB_IO or REMIXDB_NOMEM; buf then holds anything.
-MUST_CHECK enum remixdb_status value_read(struct value_file *f, const struct value_ref *r, struct kref key,
-                                          uint32_t off, void *buf, uint32_t cap, uint32_t *n_out);
-// Whether values come from the disk, as the time tells that one of them took. Then whoever is going to read several
-// asks for all of them first. A guess.
-static inline bool value_cold(const struct value_ctx *c) {
-  return unlikely(atomic_load_explicit(&c->cold, memory_order_relaxed) != 0);
-}
-// The end of what value_read reads at once of the value, in the file. klen: of the record's key.
-uint64_t value_first_end(const struct value_ref *r, uint32_t klen);
-// Asks the system to bring [from, to) of the file into its page cache, where nr values begin, and does not wait. For
-// callers that have asked value_cold. Takes no descriptor that others need.
-void value_will_need(struct value_file *f, uint64_t from, uint64_t to, uint32_t nr);
-// Call it before taking memory for a whole value: a broken reference must not ask for 4 GiB. If the value is long,
-// reads its head and its last chunk. Fails as value_read does.
-MUST_CHECK enum remixdb_status value_expect(struct value_file *f, const struct value_ref *r, struct kref key);
-// Reads the index (value/index.h) that `r` names into buf, of r->len bytes; NULL: only checks it. key: the index's.
-// Fails as value_read does.
-MUST_CHECK enum remixdb_status value_read_index(struct value_file *f, const struct value_ref *r, struct kref key,
-                                                void *buf);
-// Reads the whole value and checks it. Fails as value_read does.
-MUST_CHECK enum remixdb_status value_check(struct value_file *f, const struct value_ref *r, struct kref key);
 // Makes the bytes [low, high) durable, after a crash may have left them in the system's memory only. A failed sync
 // leaves pages that the system takes for clean, so the call writes the bytes again, unless the file has a second name.
 // A full disk is no failure. No other thread uses the file. Fails with REMIXDB_IO or REMIXDB_NOMEM.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "value/index.h"
 
+#include "value/read.h"
 enum remixdb_status value_index_make(struct value_file *f, uint64_t number, uint64_t bytes, const struct value_ref *ref,
                                      uint8_t *entries, struct value_index **out) {
   struct value_index *const x = mem_calloc(1, sizeof(*x));

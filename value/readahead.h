@@ -6,7 +6,7 @@
 #ifndef VALUE_READAHEAD_H
 #define VALUE_READAHEAD_H
 
-#include "value/file.h"
+#include "value/read.h"
 
 #define VALUE_AHEAD_NR 64u     // values that are on their way at once, at most
 #define VALUE_AHEAD_GAP 8192u  // bytes between two values of a request, at most: they cost less than a second one

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "view/super.h"
 
+#include "value/read.h"
 static void take_memtables(struct super *v, struct memtable *active, struct memtable *frozen) {
   v->active = active;
   v->frozen = frozen;

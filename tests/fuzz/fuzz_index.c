@@ -9,6 +9,7 @@
 // the file (fuzz.h).
 #include "tests/fuzz/fuzz.h"
 #include "value/move.h"
+#include "value/read.h"
 #include "value/write.h"
 
 #define VALUES 20u

@@ -7,6 +7,7 @@
 // a change of the reference (bytes 4, which byte and by what; 0: none), an offset and a length to read, then changes of
 // the file (fuzz.h).
 #include "tests/fuzz/fuzz.h"
+#include "value/read.h"
 #include "value/write.h"
 
 #define VALUES 6u

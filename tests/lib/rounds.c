@@ -2,6 +2,7 @@
 #include "tests/lib/rounds.h"
 
 #include "compact/join.h"
+#include "value/read.h"
 
 // In a worker's thread: nothing is asserted here.
 static enum remixdb_status hand_back(void *arg, struct worker *wk, uint32_t tree, const struct kv_rec *rec) {

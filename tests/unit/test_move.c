@@ -10,6 +10,7 @@
 #include "tests/lib/bytes.h"
 #include "tests/lib/simdisk.h"
 #include "value/move.h"
+#include "value/read.h"
 #include "value/write.h"
 
 #define STORE_ID 0x1234567890abcdefull

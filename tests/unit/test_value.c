@@ -10,6 +10,7 @@
 #include "tests/lib/fault.h"
 #include "tests/lib/simdisk.h"
 #include "tests/lib/slow.h"
+#include "value/read.h"
 #include "value/write.h"
 
 #define STORE_ID 0x1234567890abcdefull
