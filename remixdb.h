@@ -431,17 +431,18 @@ struct remixdb_got {
 };
 
 // Room for `depth` gets under way, 1 to REMIXDB_GETS_MAX: those that have begun, until their results are taken. A get
-// takes about half a KiB, and while it waits for the disk its block's size. With io_uring the object has a ring of its
-// own, which takes one descriptor and has at most 1,024 reads at the disk; other reads follow as these end. The ref may
-// be a snapshot's. NULL: REMIXDB_NOMEM, REMIXDB_INVALID (depth).
+// takes about half a KiB, and while it waits for the disk the size of its block, or up to 128 KiB and a key for a value
+// that lies apart. With io_uring the object has a ring of its own, which takes one descriptor and has at most 1,024
+// reads at the disk; other reads follow as these end. The ref may be a snapshot's. NULL: REMIXDB_NOMEM, REMIXDB_INVALID
+// (depth).
 #define REMIXDB_GETS_MAX 4096u
 struct xdb_gets *remixdb_gets_create(struct xdb_ref *ref, uint32_t depth);
-// Begins a get, and does not wait for the disk. There are two exceptions. A key of more than 4 KiB that shares that
-// much with other keys is one. The other is a value that lies apart from its record, as values of 4 KiB or more do: the
-// call that finds the record reads it, this one or a poll. The get reads the store, or the snapshot, as it is during
-// this call; later writes do not change its result. The call copies the key. At most vcap bytes of the value go to
-// vbuf, which must stay until the result is taken; its contents are undefined before, and after another status than
-// REMIXDB_OK and REMIXDB_TOOBIG. NULL with vcap 0: the caller wants the length only. A get that needs no disk has its
+// Begins a get, and does not wait for the disk. The exception is a key of more than 4 KiB that shares that much with
+// other keys. The get reads the store, or the snapshot, as it is during this call; later writes do not change its
+// result. The call copies the key. At most vcap bytes of the value go to vbuf, which must stay until the result is
+// taken; its contents are undefined before, and after another status than REMIXDB_OK and REMIXDB_TOOBIG. NULL with vcap
+// 0: the caller wants the length only. A value of 4 KiB or more lies apart from its record, so it takes one more read,
+// or several of up to 1 MiB each if it is longer than 128 KiB. A get that needs no disk has its
 // result at once, and gives it to the next poll. Reads from the disk are gathered, and the next poll, or a later begin,
 // starts them together. True: the get has begun, and will have one result. False: it has not, and will have none.
 // REMIXDB_ABORTED: `depth` gets are under way, so results must be taken first.

@@ -5,16 +5,19 @@
 // A get is a small state machine. Beginning it looks in the memtables and takes the candidates of its key one after the
 // other (view/candidate.h), as long as their blocks are cached. At a block that is not, it joins that block's fetch
 // (table/fetch.h) and waits. The poll that takes the fetch compares the key, and the get has its result or goes on to
-// the next candidate. A get is free, waits for one fetch, or is ready.
+// the next candidate. A value that lies apart from its record is read step by step (value/read.h): the get waits for a
+// fetch of the bytes that come next. A get is free, waits for one fetch, or is ready.
 //
 // Invariants
 //   A1  All that a get reads is of the super and the moment of its beginning. The memtables are searched there and
-//       then. So a waiting get needs the version only, and counts that one.
+//       then. So a waiting get needs the version only, and counts that one. It counts the super if it waits for a value
+//       to which a memtable refers: the super holds that value's file.
 //   A2  Between two calls gets are in no epoch, and hold no lock, no frame of the cache, and no descriptor (L2). They
 //       hold versions. A version is counted once for all gets that wait in it, and given up with the last of them. A
 //       new get counts the version of its own moment, so gets that follow each other keep no old one.
 //   A3  A get that begins has exactly one result, unless all are destroyed.
-//   A4  The caller's value buffer is written in remixdb_get_begin and remixdb_get_poll only.
+//   A4  The caller's value buffer is written until its result is ready, at any time: reads of long values go straight
+//       there. The destruction waits for them (L4).
 //   A5  No thread waits for this one's next call: fetches mark nothing in the cache (L1).
 #ifndef STORE_ASYNC_H
 #define STORE_ASYNC_H

@@ -40,7 +40,7 @@ static void all_free(const struct made *m) {
   for (uint32_t i = 0; i < DESCRIPTORS; i++) fdpool_release(m->t[i]->file);
 }
 
-static bool block_is(const struct sst_fetch *f) {
+static bool block_is(const struct fetch *f) {
   struct kv_rec a, b;
   struct sst_hold h = {0};
   block_record(f->data, 0, &a);
@@ -52,29 +52,29 @@ static bool block_is(const struct sst_fetch *f) {
 
 // Asks for some blocks of all tables, and takes them.
 static uint32_t fetch_some(struct made *m, struct blkio *io, uint32_t depth, uint64_t *rng) {
-  struct sst_fetcher *fr;
-  struct sst_fetch *f;
+  struct fetcher *fr;
+  struct fetch *f;
   uint32_t asked = 0, taken = 0;
-  OK(sst_fetcher_create(io, depth, &fr));
+  OK(fetcher_create(io, depth, &fr));
   for (uint32_t t = 0; t < TABLES; t++) {
     uint32_t block = 0;
     for (uint32_t n = 0; n < BLOCKS && asked < depth && block < m->t[t]->nr_pages; n++, asked++) {
-      (void)sst_fetcher_ask(fr, m->t[t], block);
+      (void)fetcher_ask(fr, m->t[t], block);
       block += sst_block_pages(m->t[t], block);
-      if (rng_next(rng) % 4 == 0) sst_fetcher_submit(fr);
+      if (rng_next(rng) % 4 == 0) fetcher_submit(fr);
     }
   }
   do {
-    sst_fetcher_submit(fr);
-    while ((f = sst_fetcher_take(fr, true)) != NULL) {
+    fetcher_submit(fr);
+    while ((f = fetcher_take(fr, true)) != NULL) {
       all_free(m);
       CHECK(f->status == REMIXDB_OK && block_is(f));
-      sst_fetcher_give(fr, f);
+      fetcher_give(fr, f);
       taken++;
     }
   } while (taken < asked);
-  CHECK(sst_fetcher_count(fr) == 0);
-  sst_fetcher_destroy(fr);
+  CHECK(fetcher_count(fr) == 0);
+  fetcher_destroy(fr);
   return taken;
 }
 
