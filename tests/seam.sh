@@ -8,7 +8,7 @@ mode=$1
 shift
 {
   nm -g --defined-only "$@" | awk 'NF == 3 { print "own", $3 }'
-  for o in "$@"; do nm -u "$o" | awk -v o="$o" '$(NF - 1) ~ /^[Uvw]$/ { print "use", o, $NF }'; done
+  nm -A -u "$@" | awk '$(NF - 1) ~ /^[Uvw]$/ { sub(/:.*/, "", $1); print "use", $1, $NF }'
 } | awk -v mode="$mode" '
 function allow(object, names,   n, i, list) {
   n = split(names, list, " ")
