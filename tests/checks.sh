@@ -30,7 +30,9 @@ headers() {
   # Those that include nothing of a module see nothing of it.
   map=$($CCC -print-resource-dir 2>/dev/null)/include/module.modulemap
   modules=
-  [ ! -f "$map" ] || modules="-fmodules -fmodules-cache-path=$B/modules -fno-implicit-module-maps -fmodule-map-file=$map"
+  if [ -f "$map" ]; then
+    modules="-fmodules -fmodules-cache-path=$B/modules -fno-implicit-module-maps -fmodule-map-file=$map"
+  fi
   for h; do
     # shellcheck disable=SC2086
     printf '#include "%s"\n' "$h" | compiler $modules -Werror -fsyntax-only -x c - ||
