@@ -5,6 +5,8 @@
 #ifndef TESTS_EXPECT_H
 #define TESTS_EXPECT_H
 
+#include <string.h>
+
 #include "blkio.h"
 #include "remixdb.h"
 #include "xdb.h"
@@ -22,7 +24,7 @@ static inline void expect_small_memory(struct xdb *x) {
   admission_set(&x->admission, UINT64_MAX, 1, SIZE_MAX);
   _Atomic uint8_t *const missed = atomic_load(&x->admission.missed);
   // so that there is no free byte, and the first miss of a block goes past the page cache; 2 is no block's mark
-  for (uint32_t i = 0; missed && i <= x->admission.mask; i++) atomic_store(&missed[i], 2);
+  if (missed) memset((void *)missed, 2, (size_t)x->admission.mask + 1);
 }
 
 static inline uint32_t expect_length(uint64_t dice) {

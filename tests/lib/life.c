@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/lib/life.h"
 
-#if defined(__GLIBC__)
-#include <malloc.h>
-#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -19,6 +16,7 @@
 #include "store/syncer.h"
 #include "store/values.h"
 #include "tests/lib/expect.h"
+#include "tests/lib/often.h"
 #include "tests/lib/slow.h"
 #include "tests/lib/starve.h"
 
@@ -126,6 +124,7 @@ struct run *run_create(uint64_t s) {
   check_seed = s;
   (void)snprintf(check_what, sizeof(check_what), "at the start");
   (void)alarm(HANG_S);
+  often_large(s);
   r->rng = s * 0x9E3779B97F4A7C15ull + 1;
   make_plan(&r->plan, &r->rng);
   r->wear_rng = s;
@@ -293,7 +292,9 @@ void run_destroy(struct run *r) {
 
 struct run *run_small(uint32_t small) {
   const uint32_t plan = small % 2;
+  static uint64_t nr;
   struct run *r = run_create(small + 1);
+  often_large(nr++);
   struct plan *p = &r->plan;
   r->wears = plan;
   memset(p, 0, sizeof(*p));
@@ -1074,9 +1075,5 @@ void life_start(int argc, char **argv) {
   check_seed_name = "CRASH_SEED";
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   hang_says();
-#if defined(__GLIBC__)
-  // a store is opened and closed a thousand times a second: memory that one gave back need not be zeroed for the next
-  (void)mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  (void)mallopt(M_TRIM_THRESHOLD, 1 << 30);
-#endif
+  often();
 }

@@ -10,14 +10,18 @@
 #define SIM_SECTOR 512u
 #define SIM_FD 1000000  // descriptors start here, so that one handed to the system fails
 
-static void *sim_alloc(size_t size) {
-  void *const p = calloc(1, size ? size : 1);
+static void *sim_given(void *p) {
   if (!p) {
     (void)fprintf(stderr, "simdisk: no memory\n");
     abort();
   }
   return p;
 }
+
+static void *sim_alloc(size_t size) { return sim_given(calloc(1, size ? size : 1)); }
+
+// The same, not zeroed.
+static void *sim_take(size_t size) { return sim_given(malloc(size ? size : 1)); }
 
 static void *sim_grow(void *p, size_t nr, size_t *cap, size_t size) {
   if (nr < *cap) return p;
@@ -30,8 +34,9 @@ static void *sim_grow(void *p, size_t nr, size_t *cap, size_t size) {
 }
 
 static char *sim_strdup(const char *s, size_t len) {
-  char *const p = sim_alloc(len + 1);
+  char *const p = sim_take(len + 1);
   memcpy(p, s, len);
+  p[len] = '\0';
   return p;
 }
 
@@ -61,12 +66,14 @@ struct sim_change {
 
 struct sim_entry {
   char *name;
+  size_t len;
   struct sim_node *node;
 };
 
 struct sim_dir {
   struct sim_entry *entries;
   size_t nr, cap;
+  bool links;  // its entries are the links of nodes: the names, and not those that are durable
 };
 
 struct sim_node {
@@ -76,6 +83,7 @@ struct sim_node {
   bool gone;    // a directory that was removed: nothing is made in it
   uint32_t id;
   uint32_t open;               // descriptors
+  uint32_t links;              // names
   struct sim_bytes cur, kept;  // kept: the durable bytes
   struct sim_change *changes;
   size_t nr_changes, cap_changes;
@@ -143,13 +151,13 @@ static void page_drop(struct sim_page *p) {
   if (p && p != &sim_hole && atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) == 1) free(p);
 }
 
-// The page's bytes, to be written.
-static uint8_t *page_own(struct sim_page **at) {
+// The page's bytes, to be written. whole: all of them.
+static uint8_t *page_own(struct sim_page **at, bool whole) {
   struct sim_page *const old = *at == &sim_hole ? NULL : *at;
   if (old && atomic_load_explicit(&old->refs, memory_order_acquire) == 1) return old->data;
-  struct sim_page *const p = sim_alloc(sizeof(*p));
+  struct sim_page *const p = old || whole ? sim_take(sizeof(*p)) : sim_alloc(sizeof(*p));
   atomic_init(&p->refs, 1);
-  if (old) memcpy(p->data, old->data, SIM_PAGE);
+  if (old && !whole) memcpy(p->data, old->data, SIM_PAGE);
   page_drop(old);
   *at = p;
   return p->data;
@@ -163,7 +171,7 @@ static void bytes_free(struct sim_bytes *b) {
 
 static void bytes_copy(struct sim_bytes *to, const struct sim_bytes *from) {
   const size_t nr = (size_t)((from->size + SIM_PAGE - 1) / SIM_PAGE);
-  *to = (struct sim_bytes){sim_alloc(nr * sizeof(to->pages[0])), nr, from->size};
+  *to = (struct sim_bytes){sim_take(nr * sizeof(to->pages[0])), nr, from->size};
   for (size_t i = 0; i < nr; i++) {
     to->pages[i] = from->pages[i];
     if (to->pages[i] && to->pages[i] != &sim_hole)
@@ -188,7 +196,7 @@ static void bytes_resize(struct sim_bytes *b, uint64_t size) {
     }
     const size_t at = (size_t)(size % SIM_PAGE);
     if (at && b->pages[need - 1] && b->pages[need - 1] != &sim_hole)
-      memset(page_own(&b->pages[need - 1]) + at, 0, SIM_PAGE - at);
+      memset(page_own(&b->pages[need - 1], false) + at, 0, SIM_PAGE - at);
   }
   b->size = size;
 }
@@ -198,7 +206,7 @@ static void bytes_write(struct sim_bytes *b, uint64_t off, const uint8_t *p, siz
   while (len > 0) {
     const size_t page = (size_t)(off / SIM_PAGE), at = (size_t)(off % SIM_PAGE),
                  n = len < SIM_PAGE - at ? len : SIM_PAGE - at;
-    memcpy(page_own(&b->pages[page]) + at, p, n);
+    memcpy(page_own(&b->pages[page], n == SIM_PAGE) + at, p, n);
     off += n;
     p += n;
     len -= n;
@@ -266,32 +274,42 @@ static void bytes_tear(struct sim_bytes *b, const struct sim_change *c, uint64_t
 
 // ---- directories
 
+// Where the name is; d->nr: nowhere.
+static size_t dir_at(const struct sim_dir *d, const char *name, size_t len) {
+  size_t i = 0;
+  while (i < d->nr && (d->entries[i].len != len || memcmp(d->entries[i].name, name, len) != 0)) i++;
+  return i;
+}
+
 static struct sim_node *dir_find(const struct sim_dir *d, const char *name, size_t len) {
-  for (size_t i = 0; i < d->nr; i++) {
-    if (strlen(d->entries[i].name) == len && memcmp(d->entries[i].name, name, len) == 0) return d->entries[i].node;
-  }
-  return NULL;
+  const size_t i = dir_at(d, name, len);
+  return i < d->nr ? d->entries[i].node : NULL;
 }
 
 static void dir_remove(struct sim_dir *d, const char *name) {
-  for (size_t i = 0; i < d->nr; i++) {
-    if (strcmp(d->entries[i].name, name) != 0) continue;
-    free(d->entries[i].name);
-    d->entries[i] = d->entries[--d->nr];
-    return;
-  }
+  const size_t i = dir_at(d, name, strlen(name));
+  if (i == d->nr) return;
+  if (d->links) d->entries[i].node->links--;
+  free(d->entries[i].name);
+  d->entries[i] = d->entries[--d->nr];
+}
+
+// Adds a name that is not there.
+static void dir_add(struct sim_dir *d, const char *name, size_t len, struct sim_node *node) {
+  d->entries = sim_grow(d->entries, d->nr, &d->cap, sizeof(d->entries[0]));
+  d->entries[d->nr++] = (struct sim_entry){sim_strdup(name, len), len, node};
+  if (d->links) node->links++;
 }
 
 static void dir_set(struct sim_dir *d, const char *name, struct sim_node *node) {
   dir_remove(d, name);
-  d->entries = sim_grow(d->entries, d->nr, &d->cap, sizeof(d->entries[0]));
-  d->entries[d->nr++] = (struct sim_entry){sim_strdup(name, strlen(name)), node};
+  dir_add(d, name, strlen(name), node);
 }
 
 static void dir_free(struct sim_dir *d) {
   for (size_t i = 0; i < d->nr; i++) free(d->entries[i].name);
   free(d->entries);
-  *d = (struct sim_dir){NULL, 0, 0};
+  *d = (struct sim_dir){NULL, 0, 0, false};
 }
 
 static void rename_apply(const struct sim_rename *r, bool kept) {
@@ -323,6 +341,7 @@ static struct sim_node *node_create(struct simdisk *d, bool is_dir) {
   n->is_dir = is_dir;
   n->id = d->next_id++;
   n->lock_exclusive = -1;
+  n->names.links = true;
   n->next = d->nodes;
   d->nodes = n;
   return n;
@@ -363,6 +382,8 @@ static void sim_sweep(struct simdisk *d) {
     if (r->to) node_mark(r->to);
     if (r->node) node_mark(r->node);
   }
+  for (struct sim_node *n = d->nodes; n; n = n->next)
+    for (size_t i = 0; !n->marked && i < n->names.nr; i++) n->names.entries[i].node->links--;
   for (struct sim_node **at = &d->nodes; *at;) {
     struct sim_node *const n = *at;
     if (n->marked) {
@@ -648,7 +669,7 @@ static ssize_t sim_pread(struct env *e, int fd, void *buf, size_t len, uint64_t 
 }
 
 static void sim_write(struct sim_node *n, uint64_t off, const void *buf, size_t len) {
-  const struct sim_change c = {.off = off, .len = len, .data = sim_alloc(len)};
+  const struct sim_change c = {.off = off, .len = len, .data = sim_take(len)};
   memcpy(c.data, buf, len);
   n->changes = sim_grow(n->changes, n->nr_changes, &n->cap_changes, sizeof(n->changes[0]));
   n->changes[n->nr_changes++] = c;
@@ -807,12 +828,9 @@ static int sim_punch(struct env *e, int fd, uint64_t off, uint64_t len) {
   return sim_leave(d, after ? -EIO : 0);
 }
 
-static void sim_stat_of(struct simdisk *d, const struct sim_node *n, struct env_stat *out) {
-  uint32_t links = 0;
-  for (const struct sim_node *dir = d->nodes; dir; dir = dir->next)
-    for (size_t i = 0; i < dir->names.nr; i++) links += dir->names.entries[i].node == n;
+static void sim_stat_of(const struct sim_node *n, struct env_stat *out) {
   *out = (struct env_stat){
-      .size = n->cur.size, .ino = n->id, .links = links, .is_dir = n->is_dir, .is_file = !n->is_dir && !n->special};
+      .size = n->cur.size, .ino = n->id, .links = n->links, .is_dir = n->is_dir, .is_file = !n->is_dir && !n->special};
 }
 
 static int sim_fstat(struct env *e, int fd, struct env_stat *out) {
@@ -820,7 +838,7 @@ static int sim_fstat(struct env *e, int fd, struct env_stat *out) {
   const struct sim_fd *const f = sim_fd(d, fd);
   if (!f) return sim_leave(d, -EBADF);
   const int rc = sim_fault(d, SIMDISK_STAT, f->name);
-  if (rc == 0) sim_stat_of(d, f->node, out);
+  if (rc == 0) sim_stat_of(f->node, out);
   return sim_leave(d, rc);
 }
 
@@ -829,7 +847,7 @@ static int sim_stat(struct env *e, int at, const char *path, struct env_stat *ou
   const int rc = sim_fault(d, SIMDISK_STAT, sim_said(d, at, path));
   if (rc < 0) return sim_leave(d, rc);
   const struct sim_node *const n = sim_find(sim_at(d, at), path);
-  if (n) sim_stat_of(d, n, out);
+  if (n) sim_stat_of(n, out);
   return sim_leave(d, n ? 0 : -ENOENT);
 }
 
@@ -1114,8 +1132,10 @@ struct simdisk *simdisk_crash(const struct simdisk *d, uint64_t seed) {
   c->root = d->root->copy;
   c->next_id = d->next_id;
   for (const struct sim_node *n = d->nodes; n; n = n->next) {
-    for (size_t i = 0; i < n->kept_names.nr; i++)
-      dir_set(&n->copy->kept_names, n->kept_names.entries[i].name, n->kept_names.entries[i].node->copy);
+    for (size_t i = 0; i < n->kept_names.nr; i++) {
+      const struct sim_entry *const it = &n->kept_names.entries[i];
+      dir_add(&n->copy->kept_names, it->name, it->len, it->node->copy);
+    }
   }
   uint64_t rng = seed ^ 0xD1B54A32D192ED03ull;
   const uint64_t fate = rng_next(&rng) % SIM_FATES;
@@ -1132,7 +1152,8 @@ struct simdisk *simdisk_crash(const struct simdisk *d, uint64_t seed) {
   }
   for (struct sim_node *n = c->nodes; n; n = n->next) {
     const struct sim_dir *const kept = &n->kept_names;
-    for (size_t i = 0; i < kept->nr; i++) dir_set(&n->names, kept->entries[i].name, kept->entries[i].node);
+    for (size_t i = 0; i < kept->nr; i++)
+      dir_add(&n->names, kept->entries[i].name, kept->entries[i].len, kept->entries[i].node);
   }
   sim_sweep(c);
   return c;

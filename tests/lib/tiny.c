@@ -8,6 +8,7 @@
 #include "store/space_ref.h"
 #include "tests/lib/check.h"
 #include "tests/lib/expect.h"
+#include "tests/lib/often.h"
 
 void tiny_value(const struct tiny_rec *r, uint8_t *buf) {
   if (r->noise) {
@@ -88,6 +89,7 @@ static uint64_t tiny_seed(void) { return rng_next(&tiny_random); }
 struct tiny *tiny_create_as(uint64_t id, bool ckeys, bool tags, enum remixdb_compression compression) {
   struct tiny *const t = calloc(1, sizeof(*t));
   assert_non_null(t);
+  often();
   remixdb_opts_init(&t->opts, sizeof(t->opts));
   t->opts.workers = 0;
   t->opts.cache_mb = 0;
@@ -128,6 +130,7 @@ enum remixdb_status tiny_try_open(struct tiny *t, bool read_only) {
   struct remixdb_opts o = t->opts;
   o.read_only = read_only;
   expect_reads(++t->opened);
+  often_large(t->opened / 8);
   const enum remixdb_status s = xdb_open(TINY_DIR, &o, simdisk_env(t->disk), &t->x);
   if (s != REMIXDB_OK) {
     t->x = NULL;
