@@ -940,6 +940,26 @@ enum remixdb_status merge_seek_last(struct merge *m) {
   return seek_end(m, s);
 }
 
+// Turns the active memtable's stream, which is not at the current key. While a round works on the frozen memtable, that
+// stream may get keys on either side of the current one: records that the round hands back keep their numbers, so the
+// merge's moment has them. So the stream is sought anew.
+static enum remixdb_status turn_active(struct merge *m, bool backward) {
+  struct wh_cursor *const c = &m->mem[MERGE_ACTIVE];
+  struct kref key = m->new_key;
+  const enum remixdb_status s = m->at == MERGE_PARTS ? parts_key(m, &key) : REMIXDB_OK;
+  if (s != REMIXDB_OK) return s;
+  look_up_begin(m);
+  if (backward) wh_seek_for_prev(c, key);
+  else wh_seek(c, key);
+  look_up_end(m);
+  return wh_valid(c) && kv_eq(wh_key(c), key) ? new_step(m, MERGE_ACTIVE, backward) : s;
+}
+
+static enum remixdb_status turn_new(struct merge *m, uint32_t i, bool backward) {
+  const bool valid = i == MERGE_YOUNG ? remix_valid(&m->young) : new_valid(m, i);
+  return valid ? new_step(m, i, backward) : new_seek_end(m, i, backward);
+}
+
 // Turns the merge round. A stream that is not at the current key stands at the first of its keys behind that; its key
 // before is the first on the other side. If the stream is at its end, its last key is that.
 static enum remixdb_status turn(struct merge *m, bool backward) {
@@ -947,8 +967,8 @@ static enum remixdb_status turn(struct merge *m, bool backward) {
   m->backward = backward;
   for (uint32_t i = 0; i < MERGE_PARTS; i++) {
     if (!m->has[i] || m->same & 1u << i) continue;
-    const bool valid = i == MERGE_YOUNG ? remix_valid(&m->young) : new_valid(m, i);
-    const enum remixdb_status s = valid ? new_step(m, i, backward) : new_seek_end(m, i, backward);
+    const bool grows = i == MERGE_ACTIVE && m->has[MERGE_FROZEN];
+    const enum remixdb_status s = unlikely(grows) ? turn_active(m, backward) : turn_new(m, i, backward);
     if (s != REMIXDB_OK) return s;
   }
   if (!(m->same & 1u << MERGE_PARTS)) {
