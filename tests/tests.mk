@@ -81,7 +81,7 @@ build = @mkdir -p $B; rm -f $B/unbuilt; $(MAKE) --no-print-directory -k $(1) || 
 test:
 	@$(deps_check) $(if $(PYTHON_TESTS),,--units)
 	+$(call build,units all)
-	@$(run_tests) $(PYTHON_TESTS) $(UNITS) $(CHECKS)
+	@$(run_tests) $(PYTHON_TESTS) $(CHECKS) $(UNITS)
 test-unit:
 	@$(deps_check) --units
 	+$(call build,units)
