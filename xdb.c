@@ -440,7 +440,7 @@ static enum remixdb_status write_back(void *arg, struct worker *w, uint32_t tree
 // writer waits for as long as it takes, so that the calls alone decide what happens.
 static enum remixdb_status wait_room_or_late(struct xdb *x, bool *late_out) {
   *late_out = false;
-  if (workers_count(x->workers) == 0) return write_wait_room(x, 0);
+  if (workers_count(x->workers) == 0) return write_wait_room(x, 0, false);
   const uint64_t began = time_ns();
   const enum remixdb_status s = xdb_wait_room_a_while(x, late_out);
   if (s == REMIXDB_OK) xdb_pace_stalled(x, time_ns() - began);
@@ -458,7 +458,7 @@ static __attribute__((noinline)) enum remixdb_status put_again(struct xdb_ref *r
     if (full) {
       bool late = false;
       // refused although it is late: nothing but the end of the round helps
-      s = how == WRITE_LATE ? write_wait_room(x, 0) : wait_room_or_late(x, &late);
+      s = how == WRITE_LATE ? write_wait_room(x, 0, false) : wait_room_or_late(x, &late);
       if (how <= WRITE_LATE) how = late ? WRITE_LATE : WRITE_NEW;
       // Deletes make room, so a full memtable takes them while the log has room left.
       if (s == REMIXDB_NOSPACE && tomb && how <= WRITE_LATE) {
@@ -674,7 +674,7 @@ static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es,
 
 enum remixdb_status xdb_write_many(struct xdb_ref *r, struct many_writes *w) {
   struct xdb *x = r->xdb;
-  bool full = false, tried = false;
+  bool full = false, tried = false, waited = false;
   enum remixdb_status s = xdb_failure(x);
   if (s == REMIXDB_OK && unlikely(w->paced)) value_pace(x);
   if (s == REMIXDB_OK) s = many_apart(x, w);
@@ -686,7 +686,8 @@ enum remixdb_status xdb_write_many(struct xdb_ref *r, struct many_writes *w) {
       s = write_no_room(x, false);
     }
     again = s == REMIXDB_ABORTED && !(w->check && w->check->conflict);
-    if (again) s = full ? write_wait_room(x, w->memory) : REMIXDB_OK;
+    if (again) s = full ? write_wait_room(x, w->memory, waited) : REMIXDB_OK;
+    waited = waited || full;
     if (again && s == REMIXDB_OK) s = xdb_failure(x);
   }
   many_apart_end(x, w, s);
@@ -927,7 +928,7 @@ static enum remixdb_status merge_all(struct xdb_ref *r, struct merge_call *c) {
     if ((s = xdb_failure(x)) != REMIXDB_OK) break;
     s = merge_once(r, c, &apart, &full);
     if (unlikely(apart.due || apart.vain)) s = merge_apart(x, &apart);
-    if (unlikely(full) && (s = write_wait_room(x, 0)) == REMIXDB_OK) s = REMIXDB_ABORTED;
+    if (unlikely(full) && (s = write_wait_room(x, 0, false)) == REMIXDB_OK) s = REMIXDB_ABORTED;
     if (unlikely(s == REMIXDB_NOSPACE) && !tried) {
       tried = true;
       s = write_no_room(x, c->op == REMIXDB_MERGE_DEL);

@@ -136,6 +136,7 @@ static enum remixdb_status wait_room(struct xdb *x, enum xdb_freeze when, size_t
     } else {
       s = round_freeze(x);
       kick = s == REMIXDB_OK;
+      if (kick && when == XDB_FREEZE_AGAIN) x->rounds.nothing_back = true;
     }
   }
   xdb_unlock(x);

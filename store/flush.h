@@ -12,8 +12,10 @@
 #include "store/round.h"
 
 // Which active memtable a call freezes: only a full one, only one with records, or any. Freezing an empty memtable,
-// too, lets the log release its older segments.
-enum xdb_freeze { XDB_FREEZE_FULL, XDB_FREEZE_USED, XDB_FREEZE_ANY };
+// too, lets the log release its older segments. XDB_FREEZE_AGAIN: a full one, whose round hands nothing back. For a
+// batch that has waited before, and found the new memtable, or the log's segment, too full for it by what a round had
+// handed back. Without workers it would find that each time.
+enum xdb_freeze { XDB_FREEZE_FULL, XDB_FREEZE_AGAIN, XDB_FREEZE_USED, XDB_FREEZE_ANY };
 // Makes room for a writer: waits until no memtable is frozen, then freezes the active memtable, if it still is as
 // `when` demands (batch: see xdb_round_due). Does not wait for the round. Fails with REMIXDB_NOSPACE, REMIXDB_NOMEM,
 // REMIXDB_IO or REMIXDB_CORRUPT if there is no room now, or with the failure that stopped the store.

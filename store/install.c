@@ -136,7 +136,7 @@ static void publish(struct xdb *x, struct super *fresh, bool had_frozen, struct 
   *when_out = time_ns();
   if (had_frozen) {
     atomic_store_explicit(&x->rounds.compacting, false, memory_order_release);
-    x->rounds.flushing = false;
+    x->rounds.flushing = x->rounds.nothing_back = false;
   }
   xdb_unlock_changed(x);
 }

@@ -82,7 +82,7 @@ enum remixdb_status ranges_commit(struct xdb_ref *r, struct range_group *g) {
   struct value_apart *apart = NULL;
   enum remixdb_status s = range_group_ready(g);
   if (s == REMIXDB_OK) s = put_apart(x, g, &apart);
-  bool tried = false, again = true;
+  bool tried = false, waited = false, again = true;
   while (again && s == REMIXDB_OK) {
     bool full;
     if ((s = try_begin(x, g)) != REMIXDB_OK) break;
@@ -97,7 +97,8 @@ enum remixdb_status ranges_commit(struct xdb_ref *r, struct range_group *g) {
       s = write_no_room(x, !g->puts);
     }
     again = s == REMIXDB_ABORTED && !(g->check && g->check->conflict);
-    if (again) s = full ? write_wait_room(x, g->memory) : REMIXDB_OK;
+    if (again) s = full ? write_wait_room(x, g->memory, waited) : REMIXDB_OK;
+    waited = waited || full;
   }
   const size_t memory = g->memory;
   struct err_saved why;

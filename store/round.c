@@ -18,7 +18,8 @@
 
 // The round of a frozen memtable.
 struct memtable_round {
-  bool asked;  // a call waits for the round: it hands nothing back, and may spend the reserved room
+  bool asked;         // a call waits for the round: it hands nothing back, and may spend the reserved room
+  bool nothing_back;  // it hands nothing back
   struct xdb_whole *whole;
 };
 
@@ -27,6 +28,7 @@ static bool take_work(struct xdb *x, struct memtable_round *r) {
   xdb_lock(x);
   const struct super *const super = xdb_super(x);
   r->asked = x->rounds.flushing;
+  r->nothing_back = r->asked || x->rounds.nothing_back;
   r->whole = NULL;
   x->rounds.error.status = REMIXDB_OK;
   const bool any = super->frozen && atomic_load_explicit(&x->failed, memory_order_relaxed) == 0;
@@ -87,7 +89,7 @@ static enum remixdb_status compact_frozen(struct xdb *x, struct worker *w, const
   const struct memtable *const frozen = super->frozen;
   super_ref(super);
   xdb_unlock(x);
-  const bool back = !r->asked && !values_many(x, frozen);
+  const bool back = !r->nothing_back && !values_many(x, frozen);
   enum remixdb_status s = compact_round(&x->compact, w, super->version, frozen->wh, memtable_tree(frozen, TREE_SPACES),
                                         back, r->whole && !ingest ? &r->whole->work : NULL, room, next);
   if (ingest && !ingest->tried && s == REMIXDB_OK) ingest_round_make(x, w, ingest, super->version, *next, made);

@@ -47,7 +47,8 @@ struct rounds {
   uint64_t failed_ns;       // when it failed
   uint64_t nr_frozen;       // memtables frozen so far
   uint64_t nr_installed;    // of these, memtables that are in tables
-  bool flushing;            // the round of the frozen memtable hands nothing back
+  bool flushing;            // a call waits for the round of the frozen memtable, which hands nothing back
+  bool nothing_back;        // a batch needs all of the next memtable: the same, but nobody waits
   uint32_t nr_flushers;  // threads that wait to freeze the active memtable: writers with a full one let them go first
   enum xdb_at { XDB_AT_REST, XDB_AT_MEMTABLE, XDB_AT_SCANS } at;  // the work of the round that runs
   struct xdb_whole *whole;  // the next round also does this work; NULL: no call asks for work

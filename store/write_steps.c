@@ -11,9 +11,9 @@ enum remixdb_status write_check(const struct xdb_ref *r) {
   return REMIXDB_OK;
 }
 
-enum remixdb_status write_wait_room(struct xdb *x, size_t batch) {
+enum remixdb_status write_wait_room(struct xdb *x, size_t batch, bool again) {
   const uint64_t began = time_ns();
-  const enum remixdb_status s = xdb_wait_room(x, XDB_FREEZE_FULL, batch);
+  const enum remixdb_status s = xdb_wait_room(x, again ? XDB_FREEZE_AGAIN : XDB_FREEZE_FULL, batch);
   if (s == REMIXDB_OK) xdb_pace_stalled(x, time_ns() - began);
   return s;
 }

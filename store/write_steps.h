@@ -10,8 +10,9 @@
 
 // Fails with REMIXDB_READONLY if the ref takes no writes.
 MUST_CHECK enum remixdb_status write_check(const struct xdb_ref *r);
-// The memtable is full: for a group of so many bytes, or for one record (0). Makes room, or waits for it.
-MUST_CHECK enum remixdb_status write_wait_room(struct xdb *x, size_t batch);
+// The memtable is full: for a group of so many bytes, or for one record (0). Makes room, or waits for it. again: the
+// group has waited before (XDB_FREEZE_AGAIN).
+MUST_CHECK enum remixdb_status write_wait_room(struct xdb *x, size_t batch, bool again);
 // The disk is full, and a write was refused (REMIXDB_NOSPACE is the thread's error). REMIXDB_ABORTED: something has
 // changed, try the write once more. tomb: the write deletes only.
 MUST_CHECK enum remixdb_status write_no_room(struct xdb *x, bool tomb);
