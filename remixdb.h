@@ -132,7 +132,7 @@ struct remixdb_opts {
   bool direct_io;
   // How new tables compress their data blocks. Default REMIXDB_COMPRESSION_NONE.
   enum remixdb_compression compression;
-  // zstd's level. 0: zstd's own default.
+  // zstd's level, up to 22. 0: zstd's own default.
   int compression_level;
   // REMIXDB_SYNC_NONE (the default): only remixdb_sync syncs the log. REMIXDB_SYNC_EACH: every write waits for a sync.
   // N > 0: a sync begins at most N ms after a write. If another sync runs at that time, the sync begins when the other

@@ -146,6 +146,8 @@ struct compact {
   void *arg;
 };
 
+#define COMPACT_LEVEL_MIN (-131072)  // levels of zstd
+#define COMPACT_LEVEL_MAX 22
 #define COMPACT_LEVEL_BIAS 0x800000
 static inline void compact_set_compression(struct compact *c, enum remixdb_compression how, int level) {
   const uint32_t packed = (uint32_t)how | (uint32_t)(level + COMPACT_LEVEL_BIAS) << 8;

@@ -47,7 +47,7 @@ static enum remixdb_status set_sync(struct xdb *x, const char *name, const char 
 static enum remixdb_status set_compression(struct xdb *x, const char *name, const char *value) {
   long level = 0;
   const bool zstd = strncmp(value, "zstd", 4) == 0;
-  if (zstd ? value[4] != '\0' && (value[4] != ':' || !parse(value + 5, -131072, 22, &level))
+  if (zstd ? value[4] != '\0' && (value[4] != ':' || !parse(value + 5, COMPACT_LEVEL_MIN, COMPACT_LEVEL_MAX, &level))
            : strcmp(value, "none") != 0)
     return wrong(name, value, "none, zstd, or zstd:LEVEL with a level up to 22");
   const enum remixdb_compression how = zstd ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;

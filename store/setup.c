@@ -72,6 +72,9 @@ static enum remixdb_status check_opts(struct xdb *x) {
     return err_set(REMIXDB_INVALID, "workers is %d: it is a number of threads, or -1 for auto", o->workers);
   if (o->compression != REMIXDB_COMPRESSION_NONE && o->compression != REMIXDB_COMPRESSION_ZSTD)
     return err_set(REMIXDB_INVALID, "compression %d is not known", (int)o->compression);
+  if (o->compression_level < COMPACT_LEVEL_MIN || o->compression_level > COMPACT_LEVEL_MAX)
+    return err_set(REMIXDB_INVALID, "compression_level is %d: zstd has levels up to %d", o->compression_level,
+                   COMPACT_LEVEL_MAX);
   return REMIXDB_OK;
 }
 

@@ -158,7 +158,7 @@ static void test_bad_options(void **state) {
   char dir[PATH_SIZE];
   dir_of(dir, "options");
   // nothing is made of options that cannot be
-  for (uint32_t i = 0; i < 19; i++) {
+  for (uint32_t i = 0; i < 22; i++) {
     struct remixdb_opts o = small_opts(0);
     switch (i) {
       case 0: o.io = "floppy"; break;
@@ -195,6 +195,9 @@ static void test_bad_options(void **state) {
         o.workers = 1;
         break;
       case 18: o.memory_mb = SIZE_MAX; break;
+      case 19: o.compression_level = 23; break;
+      case 20: o.compression_level = INT_MAX; break;
+      case 21: o.compression_level = INT_MIN; break;
     }
     struct xdb *const x = remixdb_open_opts(dir, &o);
     if (x) fail_msg("options %u were taken", i);
