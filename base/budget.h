@@ -14,7 +14,7 @@
 #include "base/eventcount.h"
 
 enum budget_kind {
-  BUDGET_INDEXES,  // images of REMIXes
+  BUDGET_INDEXES,  // images of REMIXes, and indexes of collected value files
   BUDGET_TABLES,   // metadata of open tables
   BUDGET_PIECES,   // pieces of blocks (table/pieces.h)
   BUDGET_WORK,     // compaction

@@ -83,6 +83,7 @@ struct compact_stats {  // since the store was opened; relaxed
   _Atomic uint64_t again;                     // values that lay apart and were written again in the order of keys
   _Atomic uint64_t dropped_merges;            // partitions that were merged only for dropped spaces
   _Atomic uint64_t garbage_merges;            // partitions that were merged only for their garbage
+  _Atomic uint64_t moved_merges;              // partitions that were merged only for moved values (compact/moved.h)
   _Atomic uint64_t cuts;                      // partitions that were split in steps (compact/cut.h)
   _Atomic uint64_t joined;                    // partitions that became one with neighbours
   _Atomic uint64_t emptied;                   // partitions that left because nothing lived in them
@@ -106,10 +107,12 @@ struct compact {
   _Atomic uint32_t cut_from;      // COMPACT_CUT_FROM. Relaxed: tests change it
   _Atomic uint32_t join;          // COMPACT_JOIN; 0: there are no joins, and no partition leaves because nothing
                                   // lives in it. Relaxed: tests change it
-  _Atomic uint64_t joins_ns;      // no join before this time, because the disk was full, or memory was short.
-                                  // Relaxed
+  _Atomic uint64_t extras_ns;     // no join, and no merge for moved values, before this time, because the disk was
+                                  // full, or memory was short. Relaxed
   _Atomic uint64_t value_debt;    // bytes that are due for a span (compact/value_merge.h); 0: by its values and
                                   // tables. Relaxed: tests set it
+  _Atomic uint64_t moved_from;    // bytes of indexes of collected files (compact/moved.h); 0: by the bounds there.
+                                  // Relaxed: tests set it
   _Atomic uint64_t values_room;   // bytes of garbage that value merges may leave; 0: by O3 there. Relaxed: tests set it
   _Atomic uint32_t scan_merge_parts;  // partitions that a scan round merges at most; at least 1
   size_t memtable_size;               // bytes; 1/16 of it may be handed back
@@ -316,8 +319,8 @@ MUST_CHECK enum remixdb_status compact_scan_round(struct compact *c, struct work
 // account of scans.
 MUST_CHECK enum remixdb_status compact_dropped_round(struct compact *c, struct worker *self, struct version *base,
                                                      struct version **out);
-// Makes a round that joins partitions (compact/join.h), or merges some for their garbage, as a store at rest does
-// (compact/garbage.h). Otherwise like compact_dropped_round.
+// Makes a round that joins partitions (compact/join.h), or merges some for their garbage (compact/garbage.h) or for
+// moved values (compact/moved.h), as a store at rest does. Otherwise like compact_dropped_round.
 MUST_CHECK enum remixdb_status compact_garbage_round(struct compact *c, struct worker *self, struct version *base,
                                                      struct version **out);
 // Tells whether such a round has something to do.

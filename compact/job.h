@@ -30,6 +30,9 @@ struct fresh {
   struct seqs seqs;
 };
 
+// After a want of room or memory joins and merges for moved values wait for so long.
+#define EXTRAS_AGAIN_NS 60000000000ull
+
 // A job's part in a cut (compact/cut.h).
 enum job_cut { CUT_NONE, CUT_SLICE, CUT_LAST };
 
@@ -55,6 +58,7 @@ struct job {
   bool scan_merge;          // a scan merge, or such a merge for dropped spaces or garbage: may be given up
   bool dropped;             // a merge only because the partition has keys of dropped spaces
   bool garbage;             // a merge only because the partition has much garbage
+  bool moved;               // a merge only because the partition refers to moved values
   bool joins;               // its partitions are neighbours that become one (compact/join.h)
   bool gone;                // nothing lives in the partition: it leaves, and the job writes nothing
   bool append;              // a split that leaves the partition as it is and makes new partitions after it
@@ -140,7 +144,7 @@ struct round {
   bool retry;           // a try of the same round has failed, and left `again`
   bool again;           // the round has failed, and the next one can leave undone what it failed by
   bool scarce;          // the disk was full in a step for the round
-  bool joins_left;      // these are joins, which may have taken the room or the memory
+  bool extras_left;     // these are joins or merges for moved values, which may have taken the room or the memory
 };
 // Takes part in the round.
 static inline bool round_has(const struct round *r, uint32_t tree) { return r->trees[tree].base != NULL; }

@@ -139,17 +139,10 @@ static uint32_t join_tree(struct round *r, struct round_tree *tree, uint32_t sha
 void join_plan(struct round *r) {
   const uint32_t share = join_share(r->c);
   uint32_t to = 0;
-  if (share == 0 || time_ns() < atomic_load_explicit(&r->c->joins_ns, memory_order_relaxed)) return;
+  if (share == 0 || time_ns() < atomic_load_explicit(&r->c->extras_ns, memory_order_relaxed)) return;
   for (uint32_t i = 0; i < TREES; i++)
     if (round_has(r, i)) to = join_tree(r, &r->trees[i], share, to);
   r->nr_jobs = to;
-}
-
-bool join_failed(struct round *r) {
-  bool any = false;
-  for (uint32_t i = 0; i < r->nr_jobs; i++) any = any || r->jobs[i].joins;
-  if (any) atomic_store_explicit(&r->c->joins_ns, time_ns() + JOIN_AGAIN_NS, memory_order_relaxed);
-  return any;
 }
 
 // ---- whether one is due
@@ -158,7 +151,7 @@ bool join_due(const struct compact *c, const struct version *tree) {
   const uint32_t share = join_share(c);
   if (share == 0 || version_tree_away(tree)) return false;
   const uint64_t now = time_ns();
-  const bool may = now >= atomic_load_explicit(&c->joins_ns, memory_order_relaxed);
+  const bool may = now >= atomic_load_explicit(&c->extras_ns, memory_order_relaxed);
   for (uint32_t i = 0; i < tree->nr_parts; i++) {
     struct group g = group_none(c, share, now);
     if (is_dead(tree->parts[i])) return true;

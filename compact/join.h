@@ -39,15 +39,11 @@
 #define JOIN_MANY 8u
 #define JOIN_READ 10u  // tables
 #define JOIN_ROUND 2u  // memtables
-#define JOIN_AGAIN_NS 60000000000ull
 
 // Finds the partitions that leave (J4). The round has decided its jobs.
 void join_dead(struct round *r);
 // Plans joins in the trees whose jobs are decided: the jobs of neighbours become one job.
 void join_plan(struct round *r);
-// The round has failed for want of room on the disk, or of memory. If it had joins, returns true, and the next ones
-// wait for JOIN_AGAIN_NS: a flush that frees room must not need room for them.
-bool join_failed(struct round *r);
 // Tells whether a partition of the tree can leave, or some can be joined, if there is no new data. A tree of which some
 // partition is away is left alone: a look opens none.
 bool join_due(const struct compact *c, const struct version *tree);

@@ -8,6 +8,7 @@
 #include "compact/fresh.h"
 #include "compact/garbage.h"
 #include "compact/join.h"
+#include "compact/moved.h"
 #include "compact/next.h"
 #include "compact/plan.h"
 #include "compact/tables.h"
@@ -167,6 +168,7 @@ static void round_count(struct round *r) {
     if (j->scan_merge && !r->dropped && !r->garbage)
       atomic_fetch_add_explicit(&stats->scan_merges, 1, memory_order_relaxed);
     if (j->garbage) atomic_fetch_add_explicit(&stats->garbage_merges, 1, memory_order_relaxed);
+    if (j->moved) atomic_fetch_add_explicit(&stats->moved_merges, 1, memory_order_relaxed);
     if (j->dropped) atomic_fetch_add_explicit(&stats->dropped_merges, 1, memory_order_relaxed);
     if (j->cut == CUT_LAST) atomic_fetch_add_explicit(&stats->cuts, 1, memory_order_relaxed);
     if (j->joins) atomic_fetch_add_explicit(&stats->joined, j->nr_parts, memory_order_relaxed);
@@ -263,12 +265,21 @@ static bool is_want(enum remixdb_status s) { return s == REMIXDB_NOSPACE || s ==
 // is, or adds the new data to it without reading it.
 static bool can_do_without(const struct job *j) { return j->unread && (j->whole || j->newly); }
 
+// The round has failed for want of room on the disk, or of memory. If it had merges for which there is always time,
+// returns true, and the next ones wait for EXTRAS_AGAIN_NS: a flush that frees room must not need room for them.
+static bool extras_failed(struct round *r) {
+  bool any = false;
+  for (uint32_t i = 0; i < r->nr_jobs; i++) any = any || r->jobs[i].joins || r->jobs[i].moved;
+  if (any) atomic_store_explicit(&r->c->extras_ns, time_ns() + EXTRAS_AGAIN_NS, memory_order_relaxed);
+  return any;
+}
+
 // Tells whether a round that failed would do without what it failed by: because merges alone could not read old
-// records, or because joins may have taken the room or the memory. The next try does not make them. (A merge that gives
-// way does so again.)
+// records, or because joins, or merges for moved values, may have taken the room or the memory. The next try does not
+// make them. (A merge that gives way does so again.)
 static bool can_leave_out(struct round *r, enum remixdb_status s) {
   bool any = false;
-  if (is_want(s) && join_failed(r)) return r->joins_left = true;
+  if (is_want(s) && extras_failed(r)) return r->extras_left = true;
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     const struct job *const j = &r->jobs[i];
     bool failed = j->status != REMIXDB_OK && !j->in_vain && !is_want(j->status) && j->status != REMIXDB_ABORTED;
@@ -347,12 +358,13 @@ static enum remixdb_status round_end(struct round *r, enum remixdb_status s) {
 // Tells whether the spaces' tree takes part in the round of a memtable, which may have new data for it. New data waits
 // for no whole compaction. Without these only merges that can be left undone are a reason: not if a partition cannot be
 // opened for another reason than damage, which compact.left_out tells then.
-static bool spaces_take_part(const struct round *r, const struct version *tree, const struct compact_whole *whole,
+static bool spaces_take_part(const struct round *r, const struct version *base, const struct compact_whole *whole,
                              bool dropped) {
+  const struct version *const tree = base->spaces;
   const struct wh *const fresh = r->trees[TREE_SPACES].frozen;
   if (!tree) return false;
   if ((fresh && wh_count(fresh)) || (whole && whole->from_tree == TREE_SPACES)) return true;
-  if (!dropped) return !whole && join_due(r->c, tree);  // opens no partition
+  if (!dropped) return !whole && (join_due(r->c, tree) || moved_due(r->c, base, tree));  // opens no partition
   struct err_saved was;
   err_save(&was, REMIXDB_OK);
   const enum remixdb_status s = round_open(r, tree, NULL);
@@ -371,7 +383,7 @@ static enum remixdb_status memtable_round(struct round *r, struct version *base,
   // the steps for room, and a try before this one, are work of this round, too
   if (!r->retry && (!steps || ask)) atomic_store_explicit(&c->progress, 0, memory_order_relaxed);
   const bool dropped = atomic_load_explicit(&c->dropped_too, memory_order_relaxed),
-             both = spaces_take_part(r, base->spaces, whole, dropped);
+             both = spaces_take_part(r, base, whole, dropped);
   enum remixdb_status s = round_begin(r, base, both);
   for (uint32_t i = 0; i < TREES && s == REMIXDB_OK; i++)
     if (round_has(r, i) && r->trees[i].frozen) s = fresh_measure(r, &r->trees[i]);
@@ -387,6 +399,7 @@ static enum remixdb_status memtable_round(struct round *r, struct version *base,
   if (s == REMIXDB_OK && ask) s = garbage_plan_room(r, base, room);
   else if (s == REMIXDB_OK && room && !steps) s = garbage_plan_within(r, base, room);
   if (s != REMIXDB_OK || (ask && room->nr)) return round_end(r, s);
+  if ((s = moved_plan(r, base)) != REMIXDB_OK) return round_end(r, s);
   s = round_make(r, base, allow_abort, out);
   if (s == REMIXDB_OK) {
     if (whole) whole_came(whole, base, next);
@@ -409,7 +422,7 @@ enum remixdb_status compact_round(struct compact *c, struct worker *self, struct
     r.trees[TREE_SPACES].frozen = spaces;
     s = memtable_round(&r, base, allow_abort, whole, room, out);
     // joins alone are left undone for a want, which may have come with damage that is told already
-    if (r.again && r.joins_left) err_save(&c->left_out, s);
+    if (r.again && r.extras_left) err_save(&c->left_out, s);
   } while (r.again);
   return s;
 }
@@ -446,6 +459,7 @@ static enum remixdb_status scan_round_once(struct round *r, struct version *base
   }
   if (s == REMIXDB_OK && r->room) garbage_plan_step(r, r->room);
   else if (s == REMIXDB_OK && r->garbage && !changes(r)) s = garbage_plan_rest(r, base);
+  if (s == REMIXDB_OK && r->garbage && !r->room && !changes(r)) s = moved_plan(r, base);
   const bool any = s == REMIXDB_OK && changes(r);
   if (any) s = round_make(r, base, false, out);
   if (s == REMIXDB_OK && any) round_count(r);
@@ -501,7 +515,7 @@ enum remixdb_status compact_room_step(struct compact *c, struct worker *self, st
 bool compact_garbage_due(const struct compact *c, const struct version *v) {
   struct garbage all;
   for (const struct version *tree = v; tree; tree = tree->spaces)
-    if (join_due(c, tree)) return true;
+    if (join_due(c, tree) || moved_due(c, v, tree)) return true;
   garbage_all(v, &all);
   return garbage_due(c, &all);
 }

@@ -620,8 +620,7 @@ void collect_measure(struct xdb *x, struct collect_figures *out) {
   const struct value_set *const files = &v->version->values;
   const struct value_moves *const moves = &v->version->moves;
   uint64_t *const live = mem_alloc((files->nr ? files->nr : 1) * sizeof(*live));
-  *out = (struct collect_figures){.indexes = moves->nr};
-  for (uint32_t i = 0; i < moves->nr; i++) out->index_memory += value_index_memory(moves->all[i]);
+  *out = (struct collect_figures){.indexes = moves->nr, .index_memory = value_moves_memory(moves)};
   if (live && live_values(v->version, live) == REMIXDB_OK) {
     for (uint32_t i = 0; i < files->nr; i++) {
       const uint64_t bytes = atomic_load_explicit(&files->files[i]->value_bytes, memory_order_relaxed);

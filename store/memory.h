@@ -5,7 +5,8 @@
 // where they are set: then the cache or the memtables do not follow. Where both are set, and the budget is not, they
 // take nothing of the budget that would be, and indexes have MEMORY_INDEX_ALONE/16 of it.
 //
-//   indexes      and the metadata of tables, MEMORY_INDEX_PARTS/16: beyond that, REMIXes are paged (remix/paged.h)
+//   indexes      and the metadata of tables, MEMORY_INDEX_PARTS/16: beyond that, REMIXes are paged (remix/paged.h).
+//                Indexes of collected value files have a quarter of it (compact/moved.h)
 //   memtables    1/MEMORY_MEMTABLE_PART of the budget for each of two, a power of two of MiB, MEMORY_MEMTABLE_MAX at
 //                most
 //   compaction   1/MEMORY_WORK_PART, MEMORY_WORK_MAX at most; work that needs more runs alone (base/budget.h)

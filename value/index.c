@@ -2,6 +2,9 @@
 #include "value/index.h"
 
 #include "value/read.h"
+
+static struct budget *budget_of(const struct value_index *x) { return x->file->ctx->sst->budget; }
+
 enum remixdb_status value_index_make(struct value_file *f, uint64_t number, uint64_t bytes, const struct value_ref *ref,
                                      uint8_t *entries, struct value_index **out) {
   struct value_index *const x = mem_calloc(1, sizeof(*x));
@@ -16,6 +19,7 @@ enum remixdb_status value_index_make(struct value_file *f, uint64_t number, uint
   x->nr = ref->len / VALUE_MOVED;
   x->entries = entries;
   atomic_init(&x->refs, 1);
+  budget_take(budget_of(x), BUDGET_INDEXES, value_index_memory(x));
   *out = x;
   return REMIXDB_OK;
 }
@@ -39,6 +43,7 @@ enum remixdb_status value_index_open(struct value_file *f, uint64_t number, uint
 void value_index_unref(struct value_index *x) {
   // acq_rel: the thread that frees has seen all uses by the others
   if (!x || atomic_fetch_sub_explicit(&x->refs, 1, memory_order_acq_rel) != 1) return;
+  budget_give(budget_of(x), BUDGET_INDEXES, value_index_memory(x));
   value_file_unref(x->file);
   mem_free(x->entries);
   mem_free(x);
@@ -99,6 +104,12 @@ void value_moves_fini(struct value_moves *m) {
   for (uint32_t i = 0; i < m->nr; i++) value_index_unref(m->all[i]);
   mem_free(m->all);
   *m = (struct value_moves){0};
+}
+
+uint64_t value_moves_memory(const struct value_moves *m) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < m->nr; i++) bytes += value_index_memory(m->all[i]);
+  return bytes;
 }
 
 struct value_file *value_moves_follow(const struct value_moves *m, struct value_ref *r) {

@@ -37,8 +37,8 @@ void value_index_unref(struct value_index *x);  // NULL is allowed
 // Replaces a reference to the collected file by the one to the new file. Returns false if the index has no such record;
 // *r is unchanged then.
 MUST_CHECK bool value_index_find(const struct value_index *x, struct value_ref *r);
-static inline size_t value_index_memory(const struct value_index *x) {
-  return sizeof(*x) + (size_t)x->nr * VALUE_MOVED;
+static inline uint64_t value_index_memory(const struct value_index *x) {
+  return sizeof(*x) + (uint64_t)x->nr * VALUE_MOVED;
 }
 // Writes the index's key.
 static inline struct kref value_index_key(uint64_t number, uint8_t buf[VALUE_INDEX_KEY]) {
@@ -55,6 +55,8 @@ struct value_moves {
 struct value_index *value_moves_find(const struct value_moves *m, uint64_t number);  // NULL: it is not there
 // Adds an index and takes a reference, unless one of its number is there. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status value_moves_add(struct value_moves *m, struct value_index *x);
+// Bytes that the indexes take in memory.
+uint64_t value_moves_memory(const struct value_moves *m);
 void value_moves_fini(struct value_moves *m);  // drops the references
 // Replaces a reference to a collected file by the one to the file where the value is. Returns that file, or NULL.
 MUST_CHECK struct value_file *value_moves_follow(const struct value_moves *m, struct value_ref *r);

@@ -145,6 +145,7 @@ struct run *run_create(uint64_t s) {
   uint64_t apart_rng = s + 1000;
   r->plan.apart_from = long_from[below(&apart_rng, sizeof(long_from) / sizeof(long_from[0]))];
   r->plan.values_full = chance(&apart_rng, 50) ? 50000 : VALUE_FILE;
+  r->plan.moved_from = chance(&apart_rng, 50) ? 1 + below(&apart_rng, 400) : 0;
   r->plan.spaces = s % 3 == 1 ? 1 + (uint32_t)(s / 3 % SPACES_MAX) : 0;
   r->iter_rng = s;
   r->plan.cold = (uint32_t)below(&r->iter_rng, 3);
@@ -201,6 +202,7 @@ enum remixdb_status run_close(struct run *r) {
   counts.again += atomic_load(&r->x->compact.stats.again);
   counts.collections += atomic_load(&r->x->collect.nr);
   counts.moved += atomic_load(&r->x->collect.moved_bytes);
+  counts.moved_merges += atomic_load(&r->x->compact.stats.moved_merges);
   for (uint32_t i = 0; i <= SPACES_MAX; i++) {
     xdb_unref(r->refs[i]);
     xdb_space_close(r->spaces[i]);
@@ -270,6 +272,7 @@ enum remixdb_status run_open(struct run *r) {
   r->x->garbage_merges.rest_ns = 1000000;
   r->x->compact.apart_from = r->plan.apart_from;
   r->x->values.full = r->x->compact.values.full = r->plan.values_full;
+  r->x->compact.moved_from = r->plan.moved_from;
   r->x->ranges = (struct range_limits){r->plan.range_few, r->plan.range_few / 4};
   s = make_refs(r);
   if (s != REMIXDB_OK) {

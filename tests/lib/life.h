@@ -35,7 +35,8 @@ extern struct life_counts {
   // of the calls that succeeded: ingests, values of at least VALUE_LARGE put, values read in pieces, counts,
   // compactions of ranges, iterators with options read, batches with ranges; records that have expired
   uint64_t ingests, large, pieces, counted, range_compacts, bounded, batch_ranges, expired;
-  uint64_t collections, moved;  // of garbage in value files, and bytes that they moved
+  // collections of garbage in value files, the bytes that they moved, and partitions that were merged for that
+  uint64_t collections, moved, moved_merges;
 } counts;
 
 struct op {
@@ -63,6 +64,7 @@ struct plan {
   uint32_t table_pages, other_pages;  // other_pages: of every other opening; 0: as the others
   uint32_t young_from, apart_from, garbage_from, cut_from, join;  // of struct compact
   uint64_t values_full;                                           // bytes of a full value file
+  uint64_t moved_from;                                            // of struct compact
   uint32_t cold;                                                  // dice of expect_reads
   bool away;                                                      // an opening brings no partition (view/part.h)
   uint32_t flush, sync, reopen, del, wear, garbage;               // in 1000 steps

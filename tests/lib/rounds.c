@@ -755,7 +755,7 @@ void ready_to_fail_scan_merge(struct world *w, uint64_t seed) {
 }
 
 enum remixdb_status round_again(struct world *w) {
-  atomic_store(&w->c.joins_ns, 0);  // also after one that failed for want of room
+  atomic_store(&w->c.extras_ns, 0);  // also after one that failed for want of room
   if (w->step) w->room.at = w->step_at;
   for (const struct version *tree = w->base; tree; tree = tree->spaces)
     for (uint32_t i = 0; i < tree->nr_parts; i++) forgive(tree->parts[i]);

@@ -2,6 +2,7 @@
 //
 // The collection of garbage in value files: values are moved, and each call reads them where they are; how much room
 // the files take; snapshots, checkpoints, verify and repair across collections; collections that end early.
+#include "tests/lib/fault.h"
 #include "tests/lib/simdisk.h"
 #include "tests/lib/store.h"
 
@@ -10,6 +11,8 @@
 
 #include "admin/repair.h"
 #include "store/collect.h"
+#include "store/garbage_look.h"
+#include "store/idle.h"
 #include "value/move.h"
 
 #define KEYS 200u
@@ -214,6 +217,108 @@ static void test_reads(void **state) {
 }
 
 // ---- room
+
+// Indexes of collected files go: rounds merge the partitions that refer to moved values, with new data for them or
+// without; without workers the rounds of memtables alone, else those of a store at rest.
+static void test_indexes(void **state) {
+  (void)state;
+  for (int workers = 0; workers < 2; workers++) {
+    begin(workers, REMIXDB_COMPRESSION_NONE);
+    uint32_t turn = collect(2, 3);
+    CHECK(figure("values.indexes") > 0 && figure("compaction.moved_merges") == 0);
+    close_it();
+    open_it(workers, REMIXDB_COMPRESSION_NONE);  // what the opening has read
+    all_is(r, spaced, now);                      // opens the partitions
+    CHECK(figure("values.indexes") > 0);
+    x->compact.moved_from = 1;
+    x->garbage_merges.rest_ns = 1000000;
+    x->compact.garbage_from = 0;
+    for (uint32_t n = 0; n < 40 && figure("values.indexes"); n++) {
+      if (workers == 0) put(0, ++turn);
+      if (workers == 0) GOOD(remixdb_flush(r));
+      else idle_garbage(x);
+      for (uint32_t i = 0; i < 1000 && garbage_pending(x); i++) usleep(1000);
+      OK(xdb_wait_idle(x));
+    }
+    CHECK(figure("values.indexes") == 0 && figure("values.index_memory") == 0);
+    CHECK(figure("compaction.moved_merges") > 0);
+    all_is(r, spaced, now);
+    GOOD(remixdb_verify(r));
+    const uint64_t merges = figure("compaction.moved_merges");
+    put(1, ++turn);
+    GOOD(remixdb_flush(r));
+    CHECK(figure("compaction.moved_merges") == merges);  // nothing was moved since
+    close_it();
+  }
+}
+
+// Where there are many partitions, a round of a memtable merges a few for moved values: at most a memtable's bytes of
+// them, or one. Each has its turn.
+static void test_indexes_in_turn(void **state) {
+  (void)state;
+  begin(0, REMIXDB_COMPRESSION_NONE);
+  shrink(x, 1u << 20, 8);
+  static const uint8_t few[200];
+  for (uint32_t i = 0; i < KEYS; i++) {
+    char k[32];
+    for (uint32_t n = 0; n < 60; n++)
+      GOOD(remixdb_put(r, k, key_of(i, k) + (uint32_t)sprintf(k + key_of(i, k), "-%02u", n), few, sizeof(few)));
+  }
+  GOOD(remixdb_flush(r));
+  uint32_t turn = collect(2, 6);
+  const uint32_t parts = xdb_super(x)->version->nr_parts;
+  CHECK_SAYS(parts > 3, "%u partitions", parts);
+  CHECK(figure("values.indexes") > 0);
+  x->compact.moved_from = 1;
+  x->compact.memtable_size = 1;
+  uint64_t merges = figure("compaction.moved_merges");
+  uint32_t rounds = 0;
+  for (; rounds < 4 * parts && figure("values.indexes"); rounds++) {
+    GOOD(remixdb_put(r, "a", 1, &turn, sizeof(turn)));
+    GOOD(remixdb_flush(r));
+    const uint64_t now_nr = figure("compaction.moved_merges");
+    CHECK_SAYS(now_nr == merges + 1, "%u merges in a round", (unsigned)(now_nr - merges));
+    merges = now_nr;
+  }
+  CHECK_SAYS(figure("values.indexes") == 0 && rounds > 1, "%u rounds", rounds);
+  for (uint32_t i = 0; i < KEYS; i++) {
+    char k[16];
+    uint32_t len;
+    fill(i, now[i]);
+    GOOD(remixdb_get(r, k, key_of(i, k), got, &len));
+    CHECK(len == len_of(i, now[i]) && memcmp(got, val, len) == 0);
+  }
+  close_it();
+}
+
+// Without memory for such a merge the round is made again without it, and the next ones wait.
+static void test_indexes_wait(void **state) {
+  (void)state;
+  begin(0, REMIXDB_COMPRESSION_NONE);
+  uint32_t turn = collect(2, 3), waits = 0;
+  for (int64_t nth = 1; nth < 400 && waits < 3; nth += 3) {
+    for (uint32_t n = 0; n < 40 && !figure("values.indexes"); n++) turn = collect(turn, 1);
+    x->compact.moved_from = 1;
+    atomic_store(&x->compact.extras_ns, 0);
+    const uint64_t merges = figure("compaction.moved_merges");
+    put(0, ++turn);
+    fault_mem_set(nth);
+    const bool good = remixdb_flush(r);
+    (void)fault_mem_end();
+    x->rounds.failed_ns = 0;
+    if (good && atomic_load(&x->compact.extras_ns)) {
+      put(0, ++turn);
+      GOOD(remixdb_flush(r));
+      CHECK(figure("compaction.moved_merges") == merges);
+      waits++;
+    }
+    x->compact.moved_from = UINT64_MAX;
+    GOOD(remixdb_flush(r));
+    all_is(r, spaced, now);
+  }
+  CHECK_SAYS(waits == 3, "%u rounds were made again", waits);
+  close_it();
+}
 
 // A load of nothing but overwrites: without workers the files take less than twice what lives, and after a compaction a
 // tenth more. Tables that were written again refer to no collected file.
@@ -667,6 +772,9 @@ int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_reads, collect_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_indexes, collect_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_indexes_in_turn, collect_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_indexes_wait, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_room, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_file_in_use, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_snapshots, collect_setup, teardown),

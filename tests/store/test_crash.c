@@ -147,8 +147,10 @@ static void test_power_cuts(void **state) {
       (unsigned long long)counts.again);
   if (nr >= 40) assert_true(counts.scan_merges > 0 && counts.young > 0 && counts.apart > 1000 && counts.joined > 0);
   if (nr >= 40) assert_true(counts.collections > 0 && counts.moved > 0 && counts.again > 0);
-  print_message("%llu collections of garbage moved %llu bytes\n", (unsigned long long)counts.collections,
-                (unsigned long long)counts.moved);
+  if (nr >= 40) assert_true(counts.moved_merges > 0);
+  print_message("%llu collections of garbage moved %llu bytes, %llu partitions were merged for that\n",
+                (unsigned long long)counts.collections, (unsigned long long)counts.moved,
+                (unsigned long long)counts.moved_merges);
   print_message("%llu ingests, %llu large values, %llu reads in pieces, %llu counts, %llu compactions of ranges, "
                 "%llu iterators with options, %llu batches with ranges, %llu records expired\n",
                 (unsigned long long)counts.ingests, (unsigned long long)counts.large, (unsigned long long)counts.pieces,

@@ -661,7 +661,7 @@ static void test_damaged_and_no_memory(void **state) {
     both += s == REMIXDB_OK && any && is_damaged(w.base->parts[0]);
     assert_true(atomic_load(&w.c.stats.failed) > before || n < 10);
     forgive(w.base->parts[0]);
-    atomic_store(&w.c.joins_ns, 0);
+    atomic_store(&w.c.extras_ns, 0);
     if (!any) break;
     if (s != REMIXDB_OK) continue;
     compact_retire(w.next, w.base);
@@ -768,7 +768,7 @@ static void test_full_disk(void **state) {
     assert_int_equal(joined(&w), 0);
     assert_int_equal(w.next == NULL, rest);
     if (!rest) world_install(&w);
-    atomic_store(&w.c.joins_ns, 0);
+    atomic_store(&w.c.extras_ns, 0);
     w.garbage = true;
     assert_true(join_due(&w.c, w.base));
     OK(round_try(&w));
@@ -804,7 +804,7 @@ static void test_memory_without(void **state) {
   for (int64_t n = 1;; n += 9) {
     const uint64_t did = joined(&w), failed = atomic_load(&w.c.stats.failed);
     w.c.left_out.status = REMIXDB_OK;
-    atomic_store(&w.c.joins_ns, 0);
+    atomic_store(&w.c.extras_ns, 0);
     fault_mem_set(n);
     const enum remixdb_status s = round_try(&w);
     const bool any = fault_mem_end();

@@ -144,8 +144,11 @@ static void test_copies(void **state) {
     struct value_index *x;
     OK(value_file_open(&w->ctx, 2, &f));
     CHECK(value_file_size(f) == value_file_size(m.to) && f->print == m.to->print);
+    struct budget accounts;
+    budget_init(&accounts);
+    w->sst.budget = &accounts;
     OK(value_index_open(f, 1, m.bytes, &ref, &x));
-    CHECK(x->nr == nr);
+    CHECK(x->nr == nr && budget_used(&accounts, BUDGET_INDEXES) == value_index_memory(x));
     for (uint32_t i = 0; i < NR; i++) {
       struct value_ref to = w->refs[i], other = to;
       uint32_t n;
@@ -173,9 +176,11 @@ static void test_copies(void **state) {
       poke(w, "000002.val", at, flip);
     }
     value_index_unref(x);
+    CHECK(budget_used(&accounts, BUDGET_INDEXES) == 0);
     value_file_unref(f);
     value_mover_fini(&m, false);
     world_end(w);
+    budget_fini(&accounts);
   }
 }
 
