@@ -5,17 +5,17 @@
 // those files (value/index.h). A merge writes the new references. Merges for other reasons mostly come in time. Where
 // they do not, rounds merge whole partitions only for that.
 //
-// Tables of long values are small beside the values. So such merges write little of what the collections have written
-// before: a thirtieth, while the first bound of moved_most holds.
+// Tables of long values are small beside the values. While the first bound of moved_most holds, such merges of all
+// tables write at most a twentieth of the bytes that collections have moved since the merges before.
 //
 // Invariants
 //   M1  While the indexes of a version take more than moved_most, each round of a memtable merges at least one
 //       partition that refers to moved values, and one memtable's bytes of such partitions at most beyond that. A store
 //       at rest merges as many in a round as for scans. Those with the most moved values per byte of their tables come
 //       first, so each has its turn before an older index than the others' keeps memory for long.
-//   M2  Partitions that are away or cannot be read are left out (view/part.h). Nothing is due where only those are
-//   left. M3  No round of a memtable fails because of such a merge alone: it is left out as a join is (J6 in
-//   compact/join.h).
+//   M2  Partitions that are away or cannot be read are left out (view/part.h). Where only those are left, nothing is
+//       due.
+//   M3  No round of a memtable fails because of such a merge alone: it is left out as a join is (J6 in compact/join.h).
 #ifndef COMPACT_MOVED_H
 #define COMPACT_MOVED_H
 
