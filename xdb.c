@@ -13,6 +13,7 @@
 #include "store/idle.h"
 #include "store/memory.h"
 #include "store/pace.h"
+#include "store/pin.h"
 #include "store/ranges.h"
 #include "store/replay.h"
 #include "store/reserve.h"
@@ -845,20 +846,25 @@ static enum remixdb_status merge_locked(struct xdb_ref *r, const struct super *v
   return s;
 }
 
-// Reads the value of the record before a merge if it is apart.
-static enum remixdb_status merge_load(const struct super *v, struct merge_call *c, struct kv_rec *rec) {
-  const uint32_t len = super_vlen(rec);
-  uint32_t n;
+// Reads the value of the record before a merge, which is apart, for the next try. Leaves the epoch first.
+static __attribute__((noinline)) enum remixdb_status merge_load(struct xdb_ref *r, const struct super *v,
+                                                                struct merge_call *c, const struct kv_rec *rec) {
+  void *was = NULL;
   mem_free(c->was);
   c->was = NULL;
-  enum remixdb_status s = super_expect(v, c->key, rec);
-  if (s != REMIXDB_OK) return s;
-  if (!(c->was = mem_alloc(len))) return REMIXDB_NOMEM;
-  s = super_read(v, c->key, rec, 0, c->was, len, &n);
+  if (rec->vlen == VALUE_REF) memcpy(c->was_ref, rec->val, VALUE_REF);
+  const enum remixdb_status s = pin_alloc_apart(r, v, c->key, rec, &was, NULL);
+  c->was = was;
+  return s == REMIXDB_OK ? REMIXDB_ABORTED : s;
+}
+
+// Gives the record its value, if the try before has read it.
+static bool merge_has_loaded(const struct merge_call *c, struct kv_rec *rec) {
+  if (!c->was || rec->vlen != VALUE_REF || memcmp(rec->val, c->was_ref, VALUE_REF) != 0) return false;
+  rec->vlen = value_ref_len(rec->val);
   rec->val = c->was;
-  rec->vlen = len;
   rec->kind &= ~(uint32_t)KV_APART;
-  return s;
+  return true;
 }
 
 // One try; see write_once.
@@ -879,8 +885,8 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct merge_call *c, s
     return s;
   }
   // The data below the active memtable does not change while that super is the store's. So the read comes before the
-  // lock of the leaf, and no writer waits for the disk. The commit checks that the super is still there: a range
-  // deletion replaces it.
+  // lock of the leaf, and no writer waits for the disk. A value that is apart is read outside of the epoch, too, and
+  // the merge tries again. The commit checks that the super is still there: a range deletion replaces it.
   before.ver = wh_get(memtable_tree(m, r->tree), c->key, c->hash, WH_PENDING - 1);
   if (before.ver) {
     wh_ver_value(before.ver, &before.rec);
@@ -891,7 +897,8 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct merge_call *c, s
     s = xdb_below_numbered(&place, c->key, c->hash, WH_PENDING - 1, &r->hold, &before.rec);
   }
   before.there = s == REMIXDB_OK;
-  if (before.there && unlikely(before.rec.kind & KV_APART) && !c->compares) s = merge_load(v, c, &before.rec);
+  const bool apart = before.there && before.rec.kind & KV_APART && !c->compares;
+  if (unlikely(apart) && !merge_has_loaded(c, &before.rec)) return merge_load(r, v, c, &before.rec);
   if (likely(s == REMIXDB_OK || s == REMIXDB_NOTFOUND)) return merge_locked(r, v, c, &before, a);
   epoch_exit(&r->slot);
   return s;

@@ -56,8 +56,8 @@ static enum remixdb_status leave_apart(struct xdb_ref *r, const struct super *v,
   return s;
 }
 
-static enum remixdb_status alloc_apart(struct xdb_ref *r, const struct super *v, struct kref key,
-                                       const struct kv_rec *rec, void **val_out, uint32_t *vlen_out) {
+enum remixdb_status pin_alloc_apart(struct xdb_ref *r, const struct super *v, struct kref key, const struct kv_rec *rec,
+                                    void **val_out, uint32_t *vlen_out) {
   struct value_ref to;
   struct value_file *f;
   uint32_t n;
@@ -93,7 +93,7 @@ enum remixdb_status pin_get_alloc(struct xdb_ref *r, struct kref key, void **val
   epoch_enter(&r->xdb->epoch, &r->slot);
   if (s == REMIXDB_NOTFOUND) s = find(r, key, &rec, &mem, &v);
   else if (s == REMIXDB_OK && xdb_ref_absent(r, &rec)) s = REMIXDB_NOTFOUND;
-  if (s == REMIXDB_OK && unlikely(rec.kind & KV_APART)) return alloc_apart(r, v, key, &rec, val_out, vlen_out);
+  if (s == REMIXDB_OK && unlikely(rec.kind & KV_APART)) return pin_alloc_apart(r, v, key, &rec, val_out, vlen_out);
   if (s == REMIXDB_OK && !(*val_out = mem_alloc(rec.vlen ? rec.vlen : 1))) s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK) {
     if (rec.vlen) memcpy(*val_out, rec.val, rec.vlen);

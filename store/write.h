@@ -64,8 +64,9 @@ struct merge_call {
   uint64_t version, is;      // `is`: the version that it has; 0: there is none
   enum remixdb_merge_op op;  // the decision; REMIXDB_MERGE_KEEP: nothing is written
   struct kv_rec to;          // else what is written; fn's value is fn's
-  // A value that was apart, read before the leaf was locked; own memory. NULL: none.
-  uint8_t *was;
+  // A value that is apart, read by a try before; own memory. NULL: none. was_ref: the reference to it.
+  void *was;
+  uint8_t was_ref[VALUE_REF];
 };
 // Decides by the user's function, whose decision it checks, or by the version. rec: the key's record, with its seq if
 // c->compares is set; or NULL.

@@ -557,6 +557,60 @@ static void test_long_values(void **state) {
   simdisk_destroy(disk);
 }
 
+// The old value of a merge is read outside of the ref's epoch, and once; if another thread puts another long value
+// meanwhile, that one is read, too.
+static struct {
+  struct simdisk *disk;
+  const struct xdb_ref *r;
+  struct xdb_ref *other;  // puts `to` at the first read; NULL: nobody does
+  uint8_t to[30000];
+  uint32_t reads;
+} watched;
+
+static ssize_t watch_pread(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
+  if (watched.r && len > 20000) {
+    watched.reads++;
+    CHECK(atomic_load(&watched.r->slot.at) == 0);
+    if (watched.other) CHECK(remixdb_put(watched.other, "k", 1, watched.to, sizeof(watched.to)));
+    watched.other = NULL;
+  }
+  return simdisk_env(watched.disk)->ops->pread(e, fd, buf, len, off);
+}
+
+static void test_old_value(void **state) {
+  (void)state;
+  uint8_t *const value = watched.to;
+  const uint32_t len = sizeof(watched.to);
+  struct remixdb_opts o = small_opts(0);
+  struct simdisk *const disk = watched.disk = simdisk_create();
+  const struct env *const e = simdisk_env(disk);
+  struct env_ops ops = *e->ops;
+  ops.pread = watch_pread;
+  struct env env = {.ops = &ops, .priv = e->priv, .clock = e->clock};
+  struct xdb *x;
+  OK(xdb_open("/store", &o, &env, &x));
+  struct xdb_ref *const r = remixdb_ref(x), *const other = remixdb_ref(x);
+  CHECK(r && other);
+  struct call part = {.op = REMIXDB_MERGE_PUT, .own = true, .from = 10, .cut = 90};
+  for (uint32_t turn = 0; turn < 4; turn++) {
+    memset(value, (int)('a' + turn), len);
+    CHECK(remixdb_put(r, "k", 1, value, len));
+    if (turn & 1) CHECK(remixdb_flush(r));
+    memset(value, turn & 2 ? 'z' : (int)('a' + turn), len);
+    watched.reads = 0;
+    watched.r = r;
+    watched.other = turn & 2 ? other : NULL;
+    CHECK(merge(r, "k", part) && now.calls == 1);
+    watched.r = NULL;
+    CHECK_SAYS(watched.reads == (turn & 2 ? 2 : 1), "%u reads", watched.reads);
+    CHECK(holds(r, "k", value, len - 100));
+  }
+  remixdb_unref(other);
+  remixdb_unref(r);
+  OK(xdb_close(x));
+  simdisk_destroy(disk);
+}
+
 // ---- a process that is killed
 
 struct report {  // the counts that a successful sync covers
@@ -759,6 +813,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test_setup_teardown(test_switched, setup, teardown),
       cmocka_unit_test_setup_teardown(test_counters, setup, teardown),
       cmocka_unit_test(test_long_values),
+      cmocka_unit_test(test_old_value),
       cmocka_unit_test(test_power),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
