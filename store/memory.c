@@ -78,9 +78,9 @@ void memory_plan(struct xdb *x) {
   struct remixdb_opts *const o = &x->opts;
   const bool follows = o->cache_mb == REMIXDB_AUTO;
   size_t budget = o->memory_mb * MIB;
+  const uint64_t machine = x->compact.memory = cgroup_memory();
   m->memtable_follows = o->memtable_mb == 0;
   if (budget == 0) {
-    const uint64_t machine = cgroup_memory();
     budget = (size_t)(machine ? machine : UNKNOWN_MACHINE) / DEFAULT_PART;
     if (!follows && !m->memtable_follows) {
       set_indexes(m, budget, MEMORY_INDEX_ALONE);

@@ -50,8 +50,8 @@ static inline size_t memory_late(size_t limit) {
 void memory_chunks(struct xdb *x, size_t limit);
 void memory_init(struct xdb *x);  // no budget, and accounts that are empty
 void memory_fini(struct xdb *x);
-// Gives the options cache_mb and memtable_mb their values from the budget if they are not set. Touches no file of the
-// store.
+// Finds out how much memory the process may use (compact.memory). Gives the options cache_mb and memtable_mb their
+// values from the budget if they are not set. Touches no file of the store.
 void memory_plan(struct xdb *x);
 // Sets the sizes by which rounds go, from the limit of memtables. No round runs.
 void memory_rounds(struct xdb *x);

@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "base/cgroup.h"
 #include "base/cores.h"
 #include "store/collect.h"
 #include "store/expiry.h"
@@ -95,7 +94,6 @@ enum remixdb_status setup_limits(struct xdb *x, const struct env_dir *at, const 
                                      .max_pages = compact_table_pages(x->memtable_limit)};
   compact_set_compression(c, x->opts.compression, x->opts.compression_level);
   c->tags = x->opts.tags;
-  c->memory = cgroup_memory();
   c->young_from = COMPACT_YOUNG_FROM;
   c->garbage_from = COMPACT_GARBAGE;
   c->cut_from = COMPACT_CUT_FROM;
