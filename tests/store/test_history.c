@@ -307,6 +307,8 @@ struct cursor {  // an iterator and the operation of its last seek
   struct kref from, to, prefix;  // those; ptr NULL: none
   char from_buf[16], to_buf[16], prefix_buf[16];
   bool keys_only, fixed;  // fixed: all its seeks are of `op`
+  char key[16];           // where it stands; klen 0: nowhere
+  uint32_t klen;
 };
 
 #define GETS 4u
@@ -717,6 +719,7 @@ static void cursor_within(const struct cursor *c, struct kref key) {
 
 // Where it stands; a key is seen.
 static bool cursor_look(struct actor *a, struct cursor *c) {
+  c->klen = 0;
   if (!remixdb_iter_valid(c->it)) {
     THREAD_CHECK(remixdb_iter_status(c->it) == REMIXDB_OK);
     return false;
@@ -725,6 +728,9 @@ static bool cursor_look(struct actor *a, struct cursor *c) {
   const char *const k = remixdb_iter_key(c->it, &klen);
   const void *const v = remixdb_iter_value(c->it, &vlen);
   THREAD_CHECK(k && klen >= 4 && memcmp(k, "key", 3) == 0 && k[3] >= '0' && k[3] < '0' + (int)HIST_KEYS);
+  THREAD_CHECK(klen <= sizeof(c->key));
+  memcpy(c->key, k, klen);
+  c->klen = klen;
   THREAD_CHECK((v == NULL) == c->keys_only && (v || vlen == 0));
   cursor_within(c, kref(k, klen));
   const uint32_t key = (uint32_t)(k[3] - '0');
@@ -808,16 +814,25 @@ static void cursor_seek(struct actor *a, struct cursor *c, struct hist_op *o) {
   else see_none(a, c, place, there ? c->at : PLACE_END);
 }
 
+// A step, which leads to a key on the right side of the one before.
+static bool cursor_moved(struct actor *a, struct cursor *c, int way) {
+  const struct cursor was = *c;
+  const bool there = cursor_look(a, c);
+  const int order = kv_cmp(kref(c->key, c->klen), kref(was.key, was.klen));
+  THREAD_CHECK(!there || (way > 0 ? order > 0 : order < 0));
+  return there;
+}
+
 static void cursor_next(struct actor *a, struct cursor *c) {
   const int from = c->at;
   remixdb_iter_skip1(c->it);
-  see_none(a, c, from + 1, cursor_look(a, c) ? c->at : PLACE_END);
+  see_none(a, c, from + 1, cursor_moved(a, c, 1) ? c->at : PLACE_END);
 }
 
 static void cursor_prev(struct actor *a, struct cursor *c) {
   const int from = c->at;
   remixdb_iter_prev(c->it);
-  const bool there = cursor_look(a, c);
+  const bool there = cursor_moved(a, c, -1);
   see_none(a, c, there ? c->at + 1 : 0, from);
 }
 
