@@ -22,7 +22,7 @@ struct switching {
 static void switch_super(void *arg, uint64_t gen) {
   struct switching *s = arg;
   s->next->active->gen = gen;
-  s->next->active->base_seq = atomic_load_explicit(&s->x->published, memory_order_relaxed);
+  s->next->least = s->next->active->base_seq = atomic_load_explicit(&s->x->published, memory_order_relaxed);
   atomic_store_explicit(&s->x->super, s->next, memory_order_release);
 }
 
@@ -131,7 +131,7 @@ static void publish(struct xdb *x, struct super *fresh, bool had_frozen, struct 
   if (!had_frozen) super_follow(fresh, *old_out);
   // Acquire: a reader of this moment sees every version that was stamped before. The round's own hand-backs are among
   // them (X4).
-  fresh->since = atomic_load_explicit(&x->published, memory_order_acquire);
+  fresh->since = fresh->least = atomic_load_explicit(&x->published, memory_order_acquire);
   atomic_store_explicit(&x->super, fresh, memory_order_release);
   *when_out = time_ns();
   if (had_frozen) {
@@ -323,6 +323,7 @@ static bool place_publish(struct placing *p, bool good, uint64_t *when_out) {
   wal_lock(x->wal);
   assert(xdb_super(x) == p->old);
   v->since = good ? p->h.last : p->old->since;
+  v->least = p->h.last;
   atomic_store_explicit(&x->super, v, memory_order_release);
   atomic_store_explicit(&x->published, p->h.last, memory_order_release);
   wal_unlock(x->wal);

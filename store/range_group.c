@@ -343,7 +343,7 @@ static void log_group(struct xdb *x, const struct range_group *g, struct super *
   if (next) {
     next->version->erased = erased;
     if (g->trees[TREE_SPACES].edited) next->version->spaces->erased = erased;
-    next->since = seq;
+    next->since = next->least = seq;
     atomic_store_explicit(&x->super, next, memory_order_release);
   }
   atomic_store_explicit(&x->published, seq, memory_order_release);

@@ -100,7 +100,7 @@ static inline struct super *xdb_ref_super(const struct xdb_ref *r, uint64_t *mom
   if (unlikely(r->super != NULL)) return r->super;
   const uint64_t moment = atomic_load_explicit(&r->xdb->published, memory_order_acquire);
   struct super *const v = xdb_super(r->xdb);
-  *moment_out = likely(moment > v->since) ? moment : v->since;
+  *moment_out = likely(moment > v->least) ? moment : v->least;
   return v;
 }
 // Returns the wall clock by which the ref judges what has expired: that of now, or of the moment that it reads.

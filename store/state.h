@@ -13,9 +13,9 @@
 //       buffer. Numbers are published in order. So every number up to `published` is committed, and a moment taken from
 //       it never changes.
 //   X2  A reader loads `published` first, then the super, and reads the super at the larger of that number and the
-//       super's `since`. So the super has every write at or before the moment, in its memtables or in its version, and
-//       the reader sees all of its version. `since` is at most the number that `published` has when it next changes, so
-//       the moments of one thread never go back.
+//       super's `least`. So the super has every write at or before the moment, in its memtables or in its version, and
+//       the reader sees all of its version and of its frozen memtable. `least` is at most the number that `published`
+//       has when it next changes, so the moments of one thread never go back.
 //   X3  A writer that has linked a version in a memtable commits it only while the log's generation is that memtable's.
 //       Otherwise it takes the version back and begins again with the new super. So nothing is committed in a frozen
 //       memtable.

@@ -52,7 +52,7 @@ static void begin(struct xdb_txn *t) {
   t->moment = atomic_load_explicit(&t->xdb->published, memory_order_acquire);
   const struct super *const v = t->super;
   if (likely(v && v == xdb_super(t->xdb))) {  // the transaction has a reference, so v is the super and not its heir
-    if (unlikely(t->moment < v->since)) t->moment = v->since;
+    if (unlikely(t->moment < v->least)) t->moment = v->least;
   } else {
     xdb_super_drop(t->xdb, t->super);
     t->super = xdb_ref_hold(t->now, &t->moment);

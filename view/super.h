@@ -16,13 +16,17 @@ struct super {
   _Alignas(CACHE_LINE) struct memtable *active;
   struct memtable *frozen;  // NULL: none
   struct version *version;
-  // The largest sequence number whose effects the version has without a trace in the memtables. The super is read at no
-  // earlier moment. Set before other threads have the super.
+  // The largest sequence number whose effects the version has without a trace in the memtables. Set before other
+  // threads have the super.
   uint64_t since;
+  // The least moment of readers: at least `since`, and the number at which the frozen memtable was frozen. So a reader
+  // that sees a record of the active memtable sees all of the frozen one, too, as gaps demand (wh/gap.h). Set with
+  // `since`.
+  uint64_t least;
 };
 
-// Makes a super, which takes new references to all three parts; frozen may be NULL. Its `since` is 0. The result has
-// one reference, which the caller owns. Returns NULL on failure (REMIXDB_NOMEM).
+// Makes a super, which takes new references to all three parts; frozen may be NULL. Its `since` and `least` are 0. The
+// result has one reference, which the caller owns. Returns NULL on failure (REMIXDB_NOMEM).
 struct super *super_create(struct memtable *active, struct memtable *frozen, struct version *version);
 // The super must be alive: the caller has a reference or a snapshot, or is still in the epoch in which it found the
 // store's super. (The store keeps its own count until that epoch has ended.)

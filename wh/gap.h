@@ -5,10 +5,10 @@
 //
 // A gap is a stretch of the key space in which a reader of the memtable *and of all older data* finds nothing at any
 // moment from `since` on. The memtable's tombstones hide the records of older memtables and tables. All older data was
-// complete before the memtable got its first write, and compaction changes only the form of older data. So a gap stays
-// true while the memtable lives, whatever happens to the tables. There is one exception: a range deletion takes keys
-// out of older data. The stretches that its readers pass are gaps from the moment of that deletion on (wh_pass.floor).
-// The merge (view/merge.c) makes gaps and uses them.
+// complete before the memtable got its first write, every reader of the memtable sees all of it (super.least), and
+// compaction changes only the form of older data. So a gap stays true while the memtable lives, whatever happens to the
+// tables. There is one exception: a range deletion takes keys out of older data. The stretches that its readers pass
+// are gaps from the moment of that deletion on (wh_pass.floor). The merge (view/merge.c) makes gaps and uses them.
 //
 // There is one exception: an ingest puts tables below a memtable that is already in use. It ends the gaps of that
 // memtable (wh_end_gaps) before a reader can see the tables.

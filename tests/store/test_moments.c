@@ -7,6 +7,8 @@
 #include "tests/lib/store.h"
 #include "store/idle.h"
 #include "store/install.h"
+#include "store/txn.h"
+#include "store/txn_state.h"
 
 #define READERS 3u
 #define EDITS 400000u
@@ -57,7 +59,7 @@ static void edit(struct xdb *x, struct epoch_slot *slot, struct version *next, u
   OK(wal_begin(x->wal, kv_rec_size(rec), &gen));
   const uint64_t seq = wal_put(x->wal, rec);
   wh_stamp(&ws, seq);
-  fresh->since = seq;
+  fresh->since = fresh->least = seq;
   atomic_store_explicit(&x->super, fresh, memory_order_release);
   atomic_store_explicit(&x->published, seq, memory_order_release);
   wh_unlock(&ws);
@@ -128,6 +130,23 @@ static void test_as_one(void **state) {
   remixdb_close(t.x);
 }
 
+// A reader may take its moment before a memtable is frozen, and its super after that. It reads at the freezing then.
+static void reads_frozen(struct xdb_ref *r, uint64_t frozen) {
+  struct xdb *const x = r->xdb;
+  uint64_t moment;
+  atomic_store(&x->published, frozen - 1);
+  epoch_enter(&x->epoch, &r->slot);
+  CHECK(xdb_ref_super(r, &moment)->frozen && moment == frozen);
+  epoch_exit(&r->slot);
+  for (uint32_t i = 0; i < 2; i++) {  // the second one has the super of the first
+    struct xdb_txn *t;
+    OK(xdb_txn_begin(x, &t));
+    CHECK(t->super->frozen && t->moment == frozen);
+    xdb_txn_abort(t);
+  }
+  atomic_store(&x->published, frozen);
+}
+
 // The super of a round's version is read at no moment before the round's end; a freeze keeps that.
 static void test_since(void **state) {
   (void)state;
@@ -145,6 +164,7 @@ static void test_since(void **state) {
     OK(round_freeze(x));
     CHECK(xdb_super(x)->since == since && since + 1 == atomic_load(&x->published));
     xdb_unlock(x);
+    reads_frozen(r, since + 1);
     workers_kick(x->workers);
     OK(xdb_wait_idle(x));
   }
