@@ -34,17 +34,17 @@ struct value_reading {
   struct value_ref ref;
   // private below
   struct kref key;
-  uint64_t from, to;              // the bytes of the value that are still to be read
-  uint8_t *buf;                   // where byte `from` goes; NULL: bytes are only checked
-  bool index;                     // the record is to be an index
-  bool headed;                    // it has the head: the fields below are set
-  struct value_rec rec;           //
-  uint64_t entries, data;         // offsets in the file
-  uint64_t first, prev;           // entries [first, first + nr) are in `entry`; prev: where chunk `first` begins
-  uint32_t nr;                    //
-  uint8_t *many;                  // own memory for many entries; NULL: they are in `few`
+  uint64_t from, to;  // the bytes of the value that are still to be read
+  uint8_t *buf;       // where byte `from` goes; NULL: bytes are only checked
+  bool index;         // the record is to be an index
+  bool headed;        // it has the head, which sets the next three
+  struct value_rec rec;
+  uint64_t entries, data;  // offsets in the file
+  uint64_t first, prev;    // entries [first, first + nr) are at hand; prev: where chunk `first` begins
+  uint32_t nr;
+  uint8_t *many;                  // own memory for these entries; NULL: they are in `few`
   struct value_scratch *scratch;  // the owner's; NULL: the reading takes a set when it needs one
-  uint8_t few[VALUE_FEW * 16];
+  uint8_t few[VALUE_FEW * VALUE_ENTRY];
 };
 
 // Begins to read the bytes [off, off + n) of the value that `r` names, which has them, into buf; NULL: only checks
