@@ -364,7 +364,7 @@ static bool spaces_take_part(const struct round *r, const struct version *base, 
   const struct wh *const fresh = r->trees[TREE_SPACES].frozen;
   if (!tree) return false;
   if ((fresh && wh_count(fresh)) || (whole && whole->from_tree == TREE_SPACES)) return true;
-  if (!dropped) return !whole && (join_due(r->c, tree) || moved_due(r->c, base, tree));  // opens no partition
+  if (!dropped && (whole || (!join_due(r->c, tree) && !moved_due(r->c, base, tree)))) return false;
   struct err_saved was;
   err_save(&was, REMIXDB_OK);
   const enum remixdb_status s = round_open(r, tree, NULL);

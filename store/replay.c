@@ -312,6 +312,7 @@ static enum remixdb_status edit(struct replaying *r, struct version **v_io) {
   super_unref(xdb_super(x));
   atomic_store_explicit(&x->super, super, memory_order_release);
   *v_io = next;
+  if (!x->opts.read_only) values_retire(x, v, next, NULL, false);  // the super has those of the replayed records
   version_unref(v);
   return s;
 }

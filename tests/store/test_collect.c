@@ -3,6 +3,7 @@
 // The collection of garbage in value files: values are moved, and each call reads them where they are; how much room
 // the files take; snapshots, checkpoints, verify and repair across collections; collections that end early.
 #include "tests/lib/fault.h"
+#include "tests/lib/paths.h"
 #include "tests/lib/simdisk.h"
 #include "tests/lib/store.h"
 
@@ -10,6 +11,7 @@
 #include <errno.h>
 
 #include "admin/repair.h"
+#include "compact/moved.h"
 #include "store/collect.h"
 #include "store/garbage_look.h"
 #include "store/idle.h"
@@ -318,6 +320,100 @@ static void test_indexes_wait(void **state) {
   }
   CHECK_SAYS(waits == 3, "%u rounds were made again", waits);
   close_it();
+}
+
+// Partitions of the named spaces are away, and one cannot be opened. Merges for moved values are due there, and no
+// round of the unnamed space fails because of that.
+static void test_indexes_away(void **state) {
+  (void)state;
+  struct simdisk *const d = simdisk_create();
+  memset(now, 0, sizeof(now));
+  open_in("/store", simdisk_env(d), 0, REMIXDB_COMPRESSION_NONE);
+  shrink(x, 1u << 20, 8);
+  write_turn(1, 100);
+  static const uint8_t few[200];
+  for (uint32_t i = 0; i < KEYS; i++) {
+    char k[32];
+    for (uint32_t n = 0; n < 30; n++)
+      GOOD(remixdb_put(spaced, k, key_of(i, k) + (uint32_t)sprintf(k + key_of(i, k), "-%02u", n), few, sizeof(few)));
+  }
+  GOOD(remixdb_flush(r));
+  uint32_t turn = collect(2, 6), len;
+  CHECK(figure("values.indexes") > 0);
+  close_it();
+  atomic_store(&version_eager, 0);
+  open_in("/store", simdisk_env(d), 0, REMIXDB_COMPRESSION_NONE);
+  x->compact.moved_from = 1;
+  for (uint32_t i = 0; i < KEYS + KEYS / 2; i++) {  // opens all of the unnamed space, and a half of the other
+    char k[16];
+    const uint32_t klen = key_of(i, k);
+    GOOD(remixdb_get(ref_of(i, r, spaced), k, klen, got, &len));
+  }
+  const struct version *const tree = xdb_super(x)->version->spaces;
+  struct part_files files;
+  CHECK(moved_due(&x->compact, xdb_super(x)->version, tree));
+  CHECK(!part_is_away(tree->parts[0]) && part_is_away(tree->parts[tree->nr_parts - 1]));
+  part_files(tree->parts[tree->nr_parts - 1], &files);
+  char name[32];
+  files_remix_name(name, files.remix.number);
+  simdisk_fault_name(d, name);
+  simdisk_fault(d, SIMDISK_READ, 0, UINT64_MAX, EIO);
+  simdisk_fault(d, SIMDISK_OPEN, 0, UINT64_MAX, EIO);
+  for (uint32_t n = 0; n < 3; n++) {
+    put(0, ++turn);
+    GOOD(remixdb_flush(r));
+  }
+  close_it();
+  atomic_store(&version_eager, VERSION_EAGER);
+  simdisk_destroy(d);
+}
+
+// A power cut comes between the log's record of a range deletion and CURRENT. The next opening makes the deletion, and
+// removes the value files to which nothing refers any more.
+static struct simdisk *cuts[64];
+static uint32_t nr_cuts;
+
+static void cut_now(void *disk) {
+  if (nr_cuts == 64) return;
+  cuts[nr_cuts] = simdisk_crash(disk, nr_cuts + 1);
+  nr_cuts++;
+}
+
+static bool count_value_file(void *nr, const char *name) {
+  *(uint32_t *)nr += strstr(name, ".val") != NULL;
+  return true;
+}
+
+static void test_erased_files(void **state) {
+  (void)state;
+  struct simdisk *const d = simdisk_create();
+  memset(now, 0, sizeof(now));
+  open_in("/store", simdisk_env(d), 0, REMIXDB_COMPRESSION_NONE);
+  for (uint32_t i = 0; i < KEYS; i++) put(i, 1);
+  GOOD(remixdb_flush(r));
+  close_it();
+  open_in("/store", simdisk_env(d), 0, REMIXDB_COMPRESSION_NONE);
+  x->ranges = (struct range_limits){10, 5};
+  simdisk_on_change(d, cut_now, d);
+  const struct remixdb_range all = {{"", 0}, {NULL, 0}};
+  GOOD(remixdb_del_range(r, &all));
+  simdisk_on_change(d, NULL, NULL);
+  close_it();
+  uint32_t erased = 0;
+  for (uint32_t i = 0; i < nr_cuts; i++) {
+    char k[16];
+    uint32_t len, files = 0;
+    open_in("/store", simdisk_env(cuts[i]), 0, REMIXDB_COMPRESSION_NONE);
+    if (!remixdb_get(r, k, key_of(5, k), got, &len)) {
+      OK(paths_list(simdisk_env(cuts[i]), "/store", count_value_file, &files));
+      CHECK_SAYS(files == 0, "cut %u: %u value files", i, files);
+      erased++;
+    }
+    close_it();
+    simdisk_destroy(cuts[i]);
+  }
+  CHECK(nr_cuts < 64 && erased > 2 && erased < nr_cuts);
+  simdisk_destroy(d);
 }
 
 // A load of nothing but overwrites: without workers the files take less than twice what lives, and after a compaction a
@@ -775,6 +871,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_indexes, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_indexes_in_turn, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_indexes_wait, collect_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_indexes_away, collect_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_erased_files, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_room, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_file_in_use, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_snapshots, collect_setup, teardown),
