@@ -54,11 +54,11 @@ static int most_first(const void *a, const void *b) {
   return (mx < my) - (mx > my);
 }
 
-enum remixdb_status moved_plan(struct round *r, const struct version *store) {
-  if (!over(r->c, store)) return REMIXDB_OK;
+void moved_plan(struct round *r, const struct version *store) {
+  if (!over(r->c, store)) return;
   struct candidate *const list = mem_alloc((r->nr_jobs + 1) * sizeof(*list));
   uint32_t nr = 0;
-  if (!list) return REMIXDB_NOMEM;
+  if (!list) return;
   for (uint32_t i = 0; i < r->nr_jobs; i++) {
     struct job *const j = &r->jobs[i];
     if (j->nr_parts != 1 || j->all || j->append || j->upto || j->gone || j->cut != CUT_NONE) continue;
@@ -78,5 +78,4 @@ enum remixdb_status moved_plan(struct round *r, const struct version *store) {
     plan_all(j);
   }
   mem_free(list);
-  return REMIXDB_OK;
 }

@@ -31,6 +31,6 @@ uint64_t moved_most(const struct compact *c, const struct version *store);
 // Tells whether a round has such a merge to make in this tree of the store's version. Opens no partition. Any thread;
 // inside an epoch, or with a reference to `store`.
 bool moved_due(const struct compact *c, const struct version *store, const struct version *tree);
-// Plans the merges. The round has decided its jobs. store: the round's version. Fails with REMIXDB_NOMEM.
-MUST_CHECK enum remixdb_status moved_plan(struct round *r, const struct version *store);
+// Plans the merges; without memory for that, none. The round has decided its jobs. store: the round's version.
+void moved_plan(struct round *r, const struct version *store);
 #endif

@@ -399,7 +399,7 @@ static enum remixdb_status memtable_round(struct round *r, struct version *base,
   if (s == REMIXDB_OK && ask) s = garbage_plan_room(r, base, room);
   else if (s == REMIXDB_OK && room && !steps) s = garbage_plan_within(r, base, room);
   if (s != REMIXDB_OK || (ask && room->nr)) return round_end(r, s);
-  if ((s = moved_plan(r, base)) != REMIXDB_OK) return round_end(r, s);
+  moved_plan(r, base);
   s = round_make(r, base, allow_abort, out);
   if (s == REMIXDB_OK) {
     if (whole) whole_came(whole, base, next);
@@ -459,7 +459,7 @@ static enum remixdb_status scan_round_once(struct round *r, struct version *base
   }
   if (s == REMIXDB_OK && r->room) garbage_plan_step(r, r->room);
   else if (s == REMIXDB_OK && r->garbage && !changes(r)) s = garbage_plan_rest(r, base);
-  if (s == REMIXDB_OK && r->garbage && !r->room && !changes(r)) s = moved_plan(r, base);
+  if (s == REMIXDB_OK && r->garbage && !r->room && !changes(r)) moved_plan(r, base);
   const bool any = s == REMIXDB_OK && changes(r);
   if (any) s = round_make(r, base, false, out);
   if (s == REMIXDB_OK && any) round_count(r);

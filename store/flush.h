@@ -12,9 +12,9 @@
 #include "store/round.h"
 
 // Which active memtable a call freezes: only a full one, only one with records, or any. Freezing an empty memtable,
-// too, lets the log release its older segments. XDB_FREEZE_AGAIN: a full one, whose round hands nothing back. For a
-// batch that has waited before, and found the new memtable, or the log's segment, too full for it by what a round had
-// handed back. Without workers it would find that each time.
+// too, lets the log release its older segments. XDB_FREEZE_AGAIN: a full one, and its round hands nothing back. A
+// batch asks for that if it has waited before, and what a round had handed back left it too little room in the new
+// memtable, or in the log's segment. Without workers it would find that each time.
 enum xdb_freeze { XDB_FREEZE_FULL, XDB_FREEZE_AGAIN, XDB_FREEZE_USED, XDB_FREEZE_ANY };
 // Makes room for a writer: waits until no memtable is frozen, then freezes the active memtable, if it still is as
 // `when` demands (batch: see xdb_round_due). Does not wait for the round. Fails with REMIXDB_NOSPACE, REMIXDB_NOMEM,

@@ -5,7 +5,7 @@
 //
 // Invariants
 //   L1  A fetch reads into its own memory, or into memory that its owner names, and nothing in the cache says that it
-//       does. So no thread ever waits for a fetch, whose owner may be away for long. A thread that wants the block
+//       does. So no thread ever waits for a fetch: its owner may be away for long. A thread that wants the block
 //       meanwhile reads it itself. The block is offered to the cache when it is taken, by the rules for a missed block
 //       (C7).
 //   L2  Between two calls of the user fetches hold no descriptor of the pool, for which another thread might wait.

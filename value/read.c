@@ -201,7 +201,7 @@ static enum remixdb_status step(struct value_reading *v, const struct window *w)
   if (!has_entry(v, c)) return take_entries(v, w, c);
   // Bytes of a short value are in the window already, and are copied from there (R3).
   if (v->buf && in == 0 && v->rec.vlen > VALUE_ONCE) s = run_of(v, c, true, VALUE_RUN, &len);
-  struct chunk k;
+  struct chunk k = {0};
   if (s == REMIXDB_OK) s = find_chunk(v, c, &k);
   if (s != REMIXDB_OK) return s;
   if (len > 0) {

@@ -185,6 +185,17 @@ static uint32_t collect(uint32_t turn, uint64_t times) {
   return turn;
 }
 
+// Puts short values between the keys, so many behind each: then the tree has several partitions.
+static void put_short(struct xdb_ref *ref, uint32_t nr) {
+  static const uint8_t few[200];
+  for (uint32_t i = 0; i < KEYS; i++) {
+    char k[32];
+    for (uint32_t n = 0; n < nr; n++)
+      GOOD(remixdb_put(ref, k, key_of(i, k) + (uint32_t)sprintf(k + key_of(i, k), "-%02u", n), few, sizeof(few)));
+  }
+  GOOD(remixdb_flush(r));
+}
+
 static void begin(int workers, enum remixdb_compression c) {
   memset(now, 0, sizeof(now));
   setup_again();
@@ -260,13 +271,7 @@ static void test_indexes_in_turn(void **state) {
   (void)state;
   begin(0, REMIXDB_COMPRESSION_NONE);
   shrink(x, 1u << 20, 8);
-  static const uint8_t few[200];
-  for (uint32_t i = 0; i < KEYS; i++) {
-    char k[32];
-    for (uint32_t n = 0; n < 60; n++)
-      GOOD(remixdb_put(r, k, key_of(i, k) + (uint32_t)sprintf(k + key_of(i, k), "-%02u", n), few, sizeof(few)));
-  }
-  GOOD(remixdb_flush(r));
+  put_short(r, 60);
   uint32_t turn = collect(2, 6);
   const uint32_t parts = xdb_super(x)->version->nr_parts;
   CHECK_SAYS(parts > 3, "%u partitions", parts);
@@ -331,13 +336,7 @@ static void test_indexes_away(void **state) {
   open_in("/store", simdisk_env(d), 0, REMIXDB_COMPRESSION_NONE);
   shrink(x, 1u << 20, 8);
   write_turn(1, 100);
-  static const uint8_t few[200];
-  for (uint32_t i = 0; i < KEYS; i++) {
-    char k[32];
-    for (uint32_t n = 0; n < 30; n++)
-      GOOD(remixdb_put(spaced, k, key_of(i, k) + (uint32_t)sprintf(k + key_of(i, k), "-%02u", n), few, sizeof(few)));
-  }
-  GOOD(remixdb_flush(r));
+  put_short(spaced, 30);
   uint32_t turn = collect(2, 6), len;
   CHECK(figure("values.indexes") > 0);
   close_it();

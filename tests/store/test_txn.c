@@ -1011,7 +1011,7 @@ static void test_apart(void **state) {
   (void)state;
   static uint8_t value[APART_VALUE];
   char key[32];
-  struct xdb_ref *r;
+  struct xdb_ref *r = NULL;
   uint32_t len;
   for (uint32_t i = 0; i < APART; i++) {
     memset(value, (int)i, sizeof(value));

@@ -52,7 +52,7 @@ static void write_store(struct simdisk *disk, bool flushed) {
   x->leave_log = true;
   simdisk_power_off(disk, 0);
   remixdb_unref(r);
-  (void)xdb_close(x);
+  IGNORED(xdb_close(x), "the disk is off");
   simdisk_power_on(disk);
 }
 

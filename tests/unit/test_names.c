@@ -46,7 +46,7 @@ static uint32_t some_bound(uint64_t *rng, uint32_t next_id, uint8_t *buf) {
 
 // A key of a space is in a range if the range and that of the space overlap.
 static void expect_may_have(const struct names *n, uint64_t *rng, uint32_t next_id) {
-  uint8_t a[NAMES_ID + 2], b[NAMES_ID + 2], id[NAMES_ID], end[NAMES_ID];
+  uint8_t a[sizeof(uint64_t)], b[sizeof(uint64_t)], id[NAMES_ID], end[NAMES_ID];
   const struct kref from = kref(a, some_bound(rng, next_id, a));
   const uint32_t len = some_bound(rng, next_id, b);
   const struct kref to = rng_next(rng) % 4 ? kref(b, len) : kref(NULL, 0);
