@@ -232,8 +232,8 @@ bool remixdb_put(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const voi
 // Does the same as remixdb_put.
 bool remixdb_set(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
 // Deletes the key. Returns true whether or not the key existed. The store keeps some room on disk for deletes, so it
-// still takes deletes on a full disk until that room is used up. A delete alone frees no room; compaction does, once it
-// finds room to write. Otherwise like remixdb_put.
+// still takes deletes on a full disk until that room is used up. A delete alone frees no room; compaction does, by
+// itself, in what room there is. Otherwise like remixdb_put.
 bool remixdb_del(struct xdb_ref *ref, const void *kbuf, uint32_t klen);
 struct remixdb_range;
 // Deletes all keys of a range at one moment, for readers and after a crash. A range with from >= to, or with an empty

@@ -238,17 +238,20 @@ static inline void compact_whole_on(struct compact_whole *whole) {
   whole->from_tree = whole->to_tree;
 }
 
-// Room for a round of a memtable (compact/garbage.h). Zeroed but for the first two.
+// Room for a round of a memtable (compact/garbage.h), or on a full disk. Zeroed but for the first four.
 struct compact_merge;
 struct compact_room {
   uint64_t beside;  // bytes that the store's other files take, or will take: log, reserved room
   bool steps;       // merges may come before the round; else they are within it
+  bool scarce;      // the disk was full in a step, or in the round: it merges nothing that can wait
+  uint64_t most;    // not 0: merges for a full disk, each of at most so many bytes. The first step makes it smaller if
+                    // that is more than a step ever writes
   // private to compact/
   bool planned;
-  bool scarce;                    // the disk was full in a step
   uint64_t step;                  // bytes that the merges of one step may write, about
   struct compact_merge **merges;  // each, and the list: own memory
-  uint32_t nr, at;
+  struct cut **cuts;              // each, and the list: own memory
+  uint32_t nr, nr_cuts, at;
 };
 void compact_room_fini(struct compact_room *room);
 
@@ -260,8 +263,8 @@ void compact_room_fini(struct compact_room *room);
 // written apart are in c->values and not synced: the caller syncs them before it names the version. No file leaves
 // c->values meanwhile. room: NULL, or the bound for all files. With steps the first call asks for room if its files
 // would take too much beside the old ones: *out is then NULL, and the caller runs compact_room_step, and calls again
-// with the newest version as base. If a step has found the disk full, the round merges no partition as a whole that may
-// have one more run, COMPACT_CUT_RUNS at most (compact/cut.h): a later round can still cut it. If a merge cannot read a
+// with the newest version as base. With room->scarce the round merges no partition as a whole that may have one more
+// run, COMPACT_CUT_RUNS at most (compact/cut.h), and makes no merge that can be left undone. If a merge cannot read a
 // table, the call makes the round again without that merge (view/part.h, P4). Joins, merges for garbage, for dropped
 // spaces and of `whole` then leave the partition as it is. New data becomes a run in its young view, or in its older
 // view where young views are not wanted. At COMPACT_UNREAD_RUNS runs the new data is merged with all runs of the young
@@ -275,7 +278,8 @@ MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *s
                                              struct compact_whole *whole, struct compact_room *room,
                                              struct version **out);
 // Makes a version without some of the garbage of base, the store's version: a step for the round that has asked for
-// room. *out: NULL: all is done; else the caller installs it and calls again. Other failures as for compact_round.
+// room, or with room->most on a full disk. *out: NULL: all is done; else the caller installs it and calls again. Other
+// failures as for compact_round.
 MUST_CHECK enum remixdb_status compact_room_step(struct compact *c, struct worker *self, struct version *base,
                                                  struct compact_room *room, struct version **out);
 // The version of the round in progress is given up, and no CURRENT names it: gives back the values that the round has

@@ -18,16 +18,22 @@
 struct slice {
   uint64_t oldest, newest;  // numbers of tables of the older view
   uint64_t bytes;           // that the slice writes, about
+  uint64_t from;            // that these tables have
 };
 
 struct cut {
   struct remix_keys keys;
   uint32_t nr;
-  struct slice slices[CUT_SLICES];
+  struct slice slices[REMIX_RUNS_MAX];
 };
 
 uint32_t cut_slices(const struct cut *k) { return k->nr; }
 uint64_t cut_bytes(const struct cut *k, uint32_t slice) { return k->slices[slice].bytes; }
+
+uint64_t cut_frees(const struct cut *k, uint32_t slice) {
+  const struct slice *const s = &k->slices[slice];
+  return s->from > s->bytes ? s->from - s->bytes : 0;
+}
 
 void cut_destroy(struct cut *k) {
   if (!k) return;
@@ -85,12 +91,13 @@ static bool group(struct cut *k, const struct part *p, const uint32_t *hidden, u
       const uint64_t more = bytes_of(x, hidden, from, ends[at]);
       if (left && at >= least && sum + s->bytes + more / 2 > all * (i + 1) / nr) break;  // half of it would be too much
       s->bytes += more;
-      from = ends[at];
+      for (; from < ends[at]; from++) s->from += run_bytes(x->runs[from]);
     }
     s->newest = x->runs[from - 1]->number;
     sum += s->bytes;
   }
   k->slices[nr - 1].bytes += young;
+  k->slices[nr - 1].from += young;
   return true;
 }
 
@@ -264,24 +271,45 @@ static enum remixdb_status plan_again(const struct job *j, struct remix *whole, 
   return REMIXDB_OK;
 }
 
-// Plans with a view that is not paged.
-static enum remixdb_status plan_by(const struct job *j, struct remix *whole, uint64_t most, struct cut **out) {
-  struct cut best = {.nr = 0};
-  const uint32_t *hidden;
-  enum remixdb_status s = remix_hidden(whole, &hidden);
-  if (s == REMIXDB_OK) s = plan_again(j, whole, hidden, most, &best);
-  if (s == REMIXDB_OK && best.nr == 0) s = plan_anew(j, whole, hidden, most, &best);
-  if (s != REMIXDB_OK || best.keys.nr == 0) {
-    mem_free(best.keys.keys);
-    return s;
+// Slices without cuts (C8).
+static void plan_full(const struct part *p, const uint32_t *hidden, uint64_t most, struct cut *best) {
+  struct cut k;
+  for (uint32_t nr = 2; best->nr == 0 || largest(best) > most; nr++) {
+    if (!group(&k, p, hidden, 0, nr)) break;
+    *best = k;
   }
-  *out = mem_alloc(sizeof(**out));
-  if (*out) **out = best;
-  else mem_free(best.keys.keys);
-  return *out ? REMIXDB_OK : REMIXDB_NOMEM;
 }
 
-enum remixdb_status cut_plan(const struct job *j, uint64_t most, struct cut **out) {
+// Makes a plan of a view that is not paged. *best is zeroed. best->keys.keys is the caller's, also after a failure.
+typedef enum remixdb_status (*plan_fn)(const struct job *j, struct remix *whole, uint64_t most, struct cut *best);
+
+static enum remixdb_status plan_cuts(const struct job *j, struct remix *whole, uint64_t most, struct cut *best) {
+  const uint32_t *hidden;
+  enum remixdb_status s = remix_hidden(whole, &hidden);
+  if (s == REMIXDB_OK) s = plan_again(j, whole, hidden, most, best);
+  if (s == REMIXDB_OK && best->nr == 0) s = plan_anew(j, whole, hidden, most, best);
+  if (best->keys.nr == 0) best->nr = 0;
+  return s;
+}
+
+static enum remixdb_status plan_slices(const struct job *j, struct remix *whole, uint64_t most, struct cut *best) {
+  const uint32_t *hidden;
+  const enum remixdb_status s = remix_hidden(whole, &hidden);
+  if (s == REMIXDB_OK) plan_full(old_part(j), hidden, most, best);
+  return s;
+}
+
+static enum remixdb_status plan_by(plan_fn plan, const struct job *j, struct remix *whole, uint64_t most,
+                                   struct cut **out) {
+  struct cut best = {.nr = 0};
+  const enum remixdb_status s = plan(j, whole, most, &best);
+  if (s == REMIXDB_OK && best.nr) *out = mem_alloc(sizeof(**out));
+  if (*out) **out = best;
+  else mem_free(best.keys.keys);
+  return s == REMIXDB_OK && best.nr && !*out ? REMIXDB_NOMEM : s;
+}
+
+static enum remixdb_status plan_with(plan_fn plan, const struct job *j, uint64_t most, struct cut **out) {
   struct remix *const x = part_remix(old_part(j)), *whole;
   struct budget *const b = j->c->ctx->budget;
   const uint64_t bytes = remix_is_paged(x) ? remix_whole_memory(x->runs, x->nr_runs) : 0;
@@ -289,11 +317,19 @@ enum remixdb_status cut_plan(const struct job *j, uint64_t most, struct cut **ou
   budget_work_begin(b, bytes);
   enum remixdb_status s = remix_whole(x, &whole);
   if (s == REMIXDB_OK) {
-    s = plan_by(j, whole, most, out);
+    s = plan_by(plan, j, whole, most, out);
     remix_unref(whole);
   }
   budget_work_end(b, bytes);
   return s;
+}
+
+enum remixdb_status cut_plan(const struct job *j, uint64_t most, struct cut **out) {
+  return plan_with(plan_cuts, j, most, out);
+}
+
+enum remixdb_status cut_plan_full(const struct job *j, uint64_t most, struct cut **out) {
+  return plan_with(plan_slices, j, most, out);
 }
 
 // ---- a slice

@@ -33,22 +33,29 @@
 //       to four tables, as those of the slices before a full disk do, these keys are the cuts. The slices then merge
 //       newer runs only. So what slices have written is not written again. The runs must have little that newer ones
 //       hide (C3).
+//   C8  On a full disk (cut_plan_full) slices are as small as the runs allow, down to one run, and there are no cuts:
+//       the partition stays one, and gets no more runs. Slices that free little are not made; the others need none of
+//       them.
 #ifndef COMPACT_CUT_H
 #define COMPACT_CUT_H
 
 #include "compact/job.h"
 
-#define CUT_SLICES 4u  // at most
+#define CUT_SLICES 4u  // at most, but on a full disk (C8)
 
 struct cut;
 // Plans the cut of a job's partition, which a merge of all runs is decided for, into the fewest slices that write at
 // most `most` bytes each, or into as many as C1 allows: two or more, or one that ends an earlier cut (C7). *out NULL:
 // it cannot be cut. Fails with REMIXDB_NOMEM, or as remix_divide does.
 MUST_CHECK enum remixdb_status cut_plan(const struct job *j, uint64_t most, struct cut **out);
+// Plans slices of a job's partition for a full disk (C8): the fewest that write at most `most` bytes each, or as many
+// as there can be, two or more. *out NULL: there are none. Fails with REMIXDB_NOMEM, or as remix_whole does.
+MUST_CHECK enum remixdb_status cut_plan_full(const struct job *j, uint64_t most, struct cut **out);
 void cut_destroy(struct cut *k);  // NULL is allowed
 uint32_t cut_slices(const struct cut *k);
 // The bytes of tables that a slice writes, about: those of its runs without the records that it leaves out (C3).
 uint64_t cut_bytes(const struct cut *k, uint32_t slice);
+uint64_t cut_frees(const struct cut *k, uint32_t slice);  // the bytes of its runs' tables beyond these, about
 // Decides that a job without new data makes a slice. k outlives the job. Returns false if the slice is left out (C2).
 bool cut_decide(struct job *j, const struct cut *k, uint32_t slice);
 // Lists the outputs of a slice whose tables are written: `outputs` has room for cut_outputs_most(j), and is zeroed.

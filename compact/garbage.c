@@ -15,7 +15,8 @@ struct candidate {
 // A merge that a step will make: a whole partition, or one slice of its cut.
 struct compact_merge {
   uint64_t cost;
-  struct cut *cut;  // NULL: the whole partition. The merge of slice 0 owns it
+  struct cut *cut;  // NULL: the whole partition,
+  bool young;       // or its young view, which becomes a run of the older one
   uint32_t slice;
   uint32_t tree, len;
   uint8_t anchor[];
@@ -30,6 +31,12 @@ struct outlook {
 
 // A file has other parts beside blocks of data.
 static uint64_t on_disk(uint64_t cost) { return cost + cost / 8; }
+
+// The bytes of data for which a file, with a view of so many bytes, takes `most` bytes.
+static uint64_t data_within(uint64_t most, uint64_t view) {
+  const uint64_t file = most > view ? most - view : 0;
+  return file - file / 9;  // on_disk adds as much
+}
 
 // The bound, a little less for what estimates err.
 static uint64_t bound(const struct garbage *all) { return all->live + all->live * 3 / 5 - all->live / 256; }
@@ -106,11 +113,10 @@ static bool enough(const struct compact *c, uint64_t bytes) {
 // ---- room for a round of a memtable
 
 void compact_room_fini(struct compact_room *room) {
-  for (uint32_t i = 0; i < room->nr; i++) {
-    if (room->merges[i]->slice == 0) cut_destroy(room->merges[i]->cut);
-    mem_free(room->merges[i]);
-  }
+  for (uint32_t i = 0; i < room->nr; i++) mem_free(room->merges[i]);
+  for (uint32_t i = 0; i < room->nr_cuts; i++) cut_destroy(room->cuts[i]);
   mem_free(room->merges);
+  mem_free(room->cuts);
   *room = (struct compact_room){0};
 }
 
@@ -124,18 +130,34 @@ static struct compact_merge *add_step(struct compact_room *room, const struct jo
   return room->merges[room->nr++] = m;
 }
 
+// Adds the merge of a slice.
+static enum remixdb_status add_slice(struct compact_room *room, const struct job *j, struct cut *k, uint32_t slice) {
+  struct compact_merge *const m = add_step(room, j, cut_bytes(k, slice));
+  if (!m) return REMIXDB_NOMEM;
+  m->cut = k;
+  m->slice = slice;
+  return REMIXDB_OK;
+}
+
 // Adds the slices of the partition's cut. The room takes the cut over.
 static enum remixdb_status add_cut(struct compact_room *room, const struct candidate *c, struct cut *k) {
-  for (uint32_t i = 0; i < cut_slices(k); i++) {
-    struct compact_merge *const m = add_step(room, c->job, cut_bytes(k, i));
-    if (!m) {
-      if (i == 0) cut_destroy(k);
-      return REMIXDB_NOMEM;
-    }
-    m->cut = k;
-    m->slice = i;
-  }
-  return REMIXDB_OK;
+  enum remixdb_status s = REMIXDB_OK;
+  room->cuts[room->nr_cuts++] = k;
+  for (uint32_t i = 0; i < cut_slices(k) && s == REMIXDB_OK; i++) s = add_slice(room, c->job, k, i);
+  return s;
+}
+
+// The room of so many candidates gets lists of merges, at most `slices` of each, and of cuts.
+static enum remixdb_status list_merges(struct compact_room *room, uint32_t nr, uint32_t slices) {
+  room->merges = mem_alloc(((size_t)nr * slices + 1) * sizeof(*room->merges));
+  room->cuts = mem_alloc(((size_t)nr + 1) * sizeof(*room->cuts));
+  return room->merges && room->cuts ? REMIXDB_OK : REMIXDB_NOMEM;
+}
+
+// Bytes that a step writes, about.
+static uint64_t step_bytes(const struct compact *c, const struct garbage *all) {
+  const uint64_t step = all->live / GARBAGE_STEP;
+  return step > c->memtable_size ? step : c->memtable_size;
 }
 
 // The merge of a partition gives back so many bytes of its files.
@@ -175,8 +197,7 @@ static enum remixdb_status plan_cut(const struct compact_room *room, const struc
   const uint64_t left = room_left(o, room), view = part_remix(old_part(j))->file_size;  // each slice writes one
   *out = NULL;
   if (c->g.live < from * room->step || on_disk(c->g.live) <= left || drops_more(c)) return REMIXDB_OK;
-  const uint64_t most = left > view ? left - view : 0;
-  const enum remixdb_status s = cut_plan(j, most - most / 9, out);  // on_disk adds as much
+  const enum remixdb_status s = cut_plan(j, data_within(left, view), out);
   // a merge that cannot read the view, either, marks the partition
   return s == REMIXDB_NOMEM ? s : REMIXDB_OK;
 }
@@ -259,10 +280,8 @@ enum remixdb_status garbage_plan_room(struct round *r, const struct version *bas
   room->planned = true;
   enum remixdb_status s = candidates(r, base, &list, &nr, &o);
   if (s != REMIXDB_OK) return s;
-  room->step = o.all.live / GARBAGE_STEP;
-  if (room->step < r->c->memtable_size) room->step = r->c->memtable_size;
-  room->merges = mem_alloc(((size_t)nr * CUT_SLICES + 1) * sizeof(*room->merges));
-  if (!room->merges) s = REMIXDB_NOMEM;
+  room->step = step_bytes(r->c, &o.all);
+  s = list_merges(room, nr, CUT_SLICES);
   if (s == REMIXDB_OK) s = plan_due(r, room, list, nr, &o, &work);
   if (s == REMIXDB_OK) s = plan_worst(r, room, list, nr, &o, &work);
   mem_free(list);
@@ -320,17 +339,76 @@ static bool decide_step(struct round *r, const struct compact_merge *m) {
   if (!j || j->gone || part_is_left(old_part(j), r->now)) return false;
   if (m->cut) return cut_decide(j, m->cut, m->slice);
   j->garbage = true;
+  if (m->young) return plan_young_merge(j);
   plan_all(j);
   return true;
 }
 
 void garbage_plan_step(struct round *r, struct compact_room *room) {
   uint64_t bytes = 0;
+  if (room->at == room->nr) return;
   const struct compact_merge *next = room->merges[room->at];
   do {
     if (decide_step(r, next)) bytes += next->cost;
     next = ++room->at < room->nr ? room->merges[room->at] : NULL;
   } while (next && !next->cut && bytes + next->cost <= room->step);
+}
+
+// ---- a full disk
+
+// Plans the end of the partition's young view, if that hides much: slices do not know what it hides (C3). A later plan
+// finds it then.
+static enum remixdb_status plan_young_end(struct compact_room *room, const struct candidate *c, uint64_t view) {
+  const struct part *const p = old_part(c->job);
+  const uint64_t bytes = plan_young_bytes(p);
+  if (part_hides(p) <= c->g.keys / GARBAGE_LEAST_FULL || bytes > data_within(room->most, view)) return REMIXDB_OK;
+  struct compact_merge *const m = add_step(room, c->job, bytes + view);
+  if (m) m->young = true;
+  return m ? REMIXDB_OK : REMIXDB_NOMEM;
+}
+
+// Plans the partition's slices that free something and are small enough. view: bytes of the view that each writes, too.
+static enum remixdb_status plan_slices(struct compact_room *room, const struct candidate *c, uint64_t view) {
+  struct job merge = *c->job;
+  struct cut *k;
+  const uint64_t most = data_within(room->most, view);
+  plan_all(&merge);
+  // a view that cannot be read is left to a merge that marks the partition
+  if (cut_plan_full(&merge, most, &k) == REMIXDB_NOMEM) return REMIXDB_NOMEM;
+  if (!k) return REMIXDB_OK;
+  enum remixdb_status s = REMIXDB_OK;
+  room->cuts[room->nr_cuts++] = k;
+  for (uint32_t i = 0; i < cut_slices(k) && s == REMIXDB_OK; i++)
+    if (cut_frees(k, i) > cut_bytes(k, i) / GARBAGE_LEAST_FULL && cut_bytes(k, i) <= most)
+      s = add_slice(room, &merge, k, i);
+  return s;
+}
+
+static enum remixdb_status plan_small(struct compact_room *room, const struct candidate *c) {
+  const uint64_t view = part_remix(old_part(c->job))->file_size;
+  if (c->g.garbage <= c->g.live / GARBAGE_LEAST_FULL) return REMIXDB_OK;
+  if (c->g.live <= data_within(room->most, view))
+    return add_step(room, c->job, c->g.live + view) ? REMIXDB_OK : REMIXDB_NOMEM;
+  const enum remixdb_status s = plan_young_end(room, c, view);
+  return s == REMIXDB_OK ? plan_slices(room, c, view) : s;
+}
+
+enum remixdb_status garbage_plan_full(struct round *r, const struct version *base, struct compact_room *room) {
+  struct candidate *list;
+  struct outlook o;
+  uint32_t nr;
+  room->planned = true;
+  enum remixdb_status s = candidates(r, base, &list, &nr, &o);
+  if (s != REMIXDB_OK) return s;
+  const uint64_t step = step_bytes(r->c, &o.all);
+  if (room->most > step) room->most = step;
+  room->step = room->most;
+  if (nr > GARBAGE_FULL) nr = GARBAGE_FULL;
+  if (!enough(r->c, o.all.garbage)) nr = 0;
+  s = list_merges(room, nr, REMIX_RUNS_MAX + 1);
+  for (uint32_t i = 0; i < nr && s == REMIXDB_OK; i++) s = plan_small(room, &list[i]);
+  mem_free(list);
+  return s;
 }
 
 // ---- a store at rest

@@ -19,6 +19,9 @@
 //     to write the store again and again. So may a store whose files without any garbage are much larger than the live
 //     bytes, as with values of a few bytes. A round for which a call waits makes no steps, so that a flush is one
 //     round: it makes these merges itself.
+//   - On a full disk (garbage_plan_full) merges are as small as they must be: partitions that need little, and slices
+//   of
+//     others (C8 in compact/cut.h). Each frees at least a sixteenth of what it writes.
 //   - A store at rest (store/garbage_merge.h) is merged until all of its files, with log and reserved room, take at
 //     most 1.28 times the live bytes, or its garbage is at most 1/32 of them.
 #ifndef COMPACT_GARBAGE_H
@@ -27,11 +30,13 @@
 #include "compact/job.h"
 #include "view/garbage.h"
 
-#define GARBAGE_LEAST 8u  // a partition is not merged for garbage of less than 1/8 of its live bytes,
-#define GARBAGE_REST 32u  // or less than 1/32 at rest
-#define GARBAGE_ROUND 6u  // memtables
-#define GARBAGE_FLOOR 6u  // tables and REMIX files may always have 7/6 of what they would have without garbage
+#define GARBAGE_LEAST 8u        // a partition is not merged for garbage of less than 1/8 of its live bytes,
+#define GARBAGE_LEAST_FULL 16u  // or less than 1/16 on a full disk,
+#define GARBAGE_REST 32u        // or less than 1/32 at rest
+#define GARBAGE_ROUND 6u        // memtables
+#define GARBAGE_FLOOR 6u        // tables and REMIX files may always have 7/6 of what they would have without garbage
 #define GARBAGE_CUT 4u  // not cut: a partition that would keep more hidden records and tombstones than 1/4 of its keys
+#define GARBAGE_FULL 32u  // partitions that are planned at once on a full disk
 #define GARBAGE_STEP 16u  // a step writes about 1/16 of the live bytes, or one memtable, or one partition, or a slice
 
 // Bytes that tables and REMIX files may have. all: the sums. beside: bytes that other files will have.
@@ -46,6 +51,10 @@ MUST_CHECK enum remixdb_status garbage_plan_within(struct round *r, const struct
                                                    const struct compact_room *room);
 // Plans the next step of garbage_plan_room: a round without new data.
 void garbage_plan_step(struct round *r, struct compact_room *room);
+// Plans such steps for a full disk, each of at most room->most bytes, or of what a step writes where that is less: then
+// room->most becomes that. Fails with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status garbage_plan_full(struct round *r, const struct version *base,
+                                                 struct compact_room *room);
 // Tells whether a store at rest has so much garbage that it is to be merged. all: garbage_all.
 bool garbage_due(const struct compact *c, const struct garbage *all);
 // Plans the merges of a store at rest, at most as many as a round makes for scans. Fails with REMIXDB_NOMEM.

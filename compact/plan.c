@@ -204,6 +204,15 @@ static bool fits_young(const struct job *j) {
   return (there + j->count) * COMPACT_YOUNG_SHARE <= old;
 }
 
+uint64_t plan_young_bytes(const struct part *p) { return runs_bytes(p, 0, part_young_runs(p)); }
+
+bool plan_young_merge(struct job *j) {
+  const uint32_t young = part_young_runs(old_part(j));
+  if (young == 0) return false;
+  decide_major(j, young);
+  return true;
+}
+
 static void decide_minor(struct job *j) {
   j->kind = COMPACT_MINOR;
   j->cost = j->bytes + (old_view(j) ? old_view(j)->file_size : 0);
@@ -227,6 +236,12 @@ bool plan_unread(struct job *j, uint32_t fresh, uint32_t beside) {
   return true;
 }
 
+// Tells whether a merge of the whole partition can wait. On a full disk it must: it needs more room than the round has,
+// and a later round can still cut the partition (C1), or make room by slices (C8).
+static bool whole_waits(const struct job *j, uint32_t fresh) {
+  return unlikely(j->scarce) && part_runs(old_part(j)) + fresh <= COMPACT_CUT_RUNS;
+}
+
 static void decide(struct job *j) {
   const struct compact *c = j->c;
   const struct part *const p = old_part(j);
@@ -242,13 +257,13 @@ static void decide(struct job *j) {
     return;
   }
   // in an empty partition tombstones hide no record
-  if (!part_remix(p) || mostly_garbage(c, p, j->bytes) || (j->names && part_has_dropped(p, j->names))) {
+  const bool drops = mostly_garbage(c, p, j->bytes) || (j->names && part_has_dropped(p, j->names));
+  if (!part_remix(p) || (drops && !whole_waits(j, fresh))) {
     plan_all(j);
     return;
   }
   uint32_t take = part_runs(p) + fresh > compact_run_limit(c, p, j->bytes) ? merge_depth(j, fresh) : 0;
-  // a merge of the whole needs more room than the step that had none; a later round can still cut the partition (C1)
-  if (unlikely(j->scarce) && take == part_runs(p) && take + fresh <= COMPACT_CUT_RUNS) take = 0;
+  if (take == part_runs(p) && whole_waits(j, fresh)) take = 0;
   j->young = take <= part_young_runs(p) && fits_young(j);
   // a young view that does not stay becomes a table of the older view
   if (!j->young && take < part_young_runs(p)) take = part_young_runs(p);

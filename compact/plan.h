@@ -14,6 +14,9 @@
 void plan_jobs(struct round *r, uint32_t tree, struct compact_whole *whole, uint32_t *next_out);
 // Decides to merge all runs of the job's partitions with the new data. None of them is away (view/part.h, P7).
 void plan_all(struct job *j);
+// Decides to bring the partition's young view into its older one. Returns false if there is none.
+bool plan_young_merge(struct job *j);
+uint64_t plan_young_bytes(const struct part *p);  // of the young view's runs
 // Tables that a merge of so many bytes is planned to write.
 uint32_t plan_tables(const struct compact *c, uint64_t bytes);
 // Decides for a partition that merges could not read, or that is away. It gets `fresh` more tables. These become runs

@@ -394,12 +394,12 @@ static enum remixdb_status memtable_round(struct round *r, struct version *base,
   }
   if (s == REMIXDB_OK) s = check_full(r);
   if (s == REMIXDB_OK) join_dead(r);
-  if (s == REMIXDB_OK && !whole) join_plan(r);  // a whole compaction brings neighbours together itself
-  if (s == REMIXDB_OK && dropped && both) plan_dropped_one(r);
+  if (s == REMIXDB_OK && !whole && !r->scarce) join_plan(r);  // a whole compaction brings neighbours together itself
+  if (s == REMIXDB_OK && dropped && both && !r->scarce) plan_dropped_one(r);
   if (s == REMIXDB_OK && ask) s = garbage_plan_room(r, base, room);
-  else if (s == REMIXDB_OK && room && !steps) s = garbage_plan_within(r, base, room);
+  else if (s == REMIXDB_OK && room && !steps && !r->scarce) s = garbage_plan_within(r, base, room);
   if (s != REMIXDB_OK || (ask && room->nr)) return round_end(r, s);
-  moved_plan(r, base);
+  if (!r->scarce) moved_plan(r, base);
   s = round_make(r, base, allow_abort, out);
   if (s == REMIXDB_OK) {
     if (whole) whole_came(whole, base, next);
@@ -447,6 +447,8 @@ static bool changes(const struct round *r) {
   return any;
 }
 
+static bool room_unplanned(const struct compact_room *room) { return room && room->most && !room->planned; }
+
 // One try. r: which merges.
 static enum remixdb_status scan_round_once(struct round *r, struct version *base, struct version **out) {
   r->scans = true;
@@ -457,6 +459,7 @@ static enum remixdb_status scan_round_once(struct round *r, struct version *base
     join_dead(r);
     if (r->garbage && !r->room && !changes(r)) join_plan(r);
   }
+  if (s == REMIXDB_OK && room_unplanned(r->room)) s = garbage_plan_full(r, base, r->room);
   if (s == REMIXDB_OK && r->room) garbage_plan_step(r, r->room);
   else if (s == REMIXDB_OK && r->garbage && !changes(r)) s = garbage_plan_rest(r, base);
   if (s == REMIXDB_OK && r->garbage && !r->room && !changes(r)) moved_plan(r, base);
@@ -503,7 +506,7 @@ enum remixdb_status compact_room_step(struct compact *c, struct worker *self, st
   const uint64_t now = time_ns();
   *out = NULL;
   // no merge is left of a step if its partitions went meanwhile, and none is made if one of them cannot be read
-  while (!*out && room->at < room->nr) {
+  while (!*out && (room->at < room->nr || room_unplanned(room))) {
     struct round r = {.c = c, .self = self, .garbage = true, .room = room, .now = now};
     const enum remixdb_status s = scan_round_once(&r, base, out);
     room->scarce = room->scarce || s == REMIXDB_NOSPACE;

@@ -40,6 +40,7 @@ void garbage_merge_run(struct xdb *x, struct worker *w) {
     if (s == REMIXDB_OK && next && (s = round_install(x, next, false, &installed)) == REMIXDB_OK)
       xdb_say(x, "merge for garbage: %.3f s", (double)(installed - began) * 1e-9);
   } while (s == REMIXDB_OK && next);
+  if (s == REMIXDB_NOSPACE) x->rounds.full = true;
   if (s != REMIXDB_OK && s != REMIXDB_ABORTED) {
     xdb_say(x, "a merge for garbage failed and will be tried again: %s", err_msg());
     garbage_look_after(x, FAILED_NS);

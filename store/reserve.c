@@ -121,12 +121,14 @@ uint64_t reserve_bytes(struct xdb *x) {
   return bytes;
 }
 
-bool reserve_back(struct xdb *x) {
+bool reserve_scarce(struct xdb *x) {
   pthread_mutex_lock(&x->reserve.lock);
   const bool scarce = x->reserve.scarce;
   pthread_mutex_unlock(&x->reserve.lock);
-  return scarce && reserve_keep(x);
+  return scarce;
 }
+
+bool reserve_back(struct xdb *x) { return reserve_scarce(x) && reserve_keep(x); }
 
 bool reserve_spend(struct xdb *x) {
   pthread_mutex_lock(&x->reserve.lock);

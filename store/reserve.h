@@ -24,6 +24,7 @@ void reserve_measure(struct xdb *x, const struct version *v, uint64_t logged);
 bool reserve_keep(struct xdb *x);
 // For a write that was refused: returns true if the store was scarce and has just stopped being scarce.
 bool reserve_back(struct xdb *x);
+bool reserve_scarce(struct xdb *x);
 uint64_t reserve_bytes(struct xdb *x);  // of the file that there is; 0: none to spend
 // Removes the file. Returns true if that freed room. Waits for the disk.
 bool reserve_spend(struct xdb *x);

@@ -10,6 +10,7 @@
 #include "store/garbage_merge.h"
 #include "store/idle.h"
 #include "store/install.h"
+#include "store/make_room.h"
 #include "store/memory.h"
 #include "store/pace.h"
 #include "store/reserve.h"
@@ -102,31 +103,6 @@ static enum remixdb_status compact_frozen(struct xdb *x, struct worker *w, const
 // A lack of space or memory may end.
 static bool may_end(enum remixdb_status s) { return s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM; }
 
-// Merges for the round that has asked for room. Each step installs its version, so that what it replaced goes. On a
-// full disk the round goes on without the rest: it needs less than a step, because it merges no partition as a whole
-// that can wait for that (room.scarce). Where a step fails otherwise, the memtable does not need it either.
-static enum remixdb_status run_room_steps(struct xdb *x, struct worker *w, struct compact_room *room) {
-  struct version *next = NULL;
-  enum remixdb_status s, made;
-  do {
-    uint64_t when;
-    xdb_lock(x);
-    struct version *const base = xdb_super(x)->version;
-    version_ref(base);
-    xdb_unlock(x);
-    s = made = compact_room_step(&x->compact, w, base, room, &next);
-    err_cleanup_begin();
-    version_unref(base);
-    err_cleanup_end();
-    if (s == REMIXDB_OK && next) s = round_install(x, next, false, &when);
-  } while (s == REMIXDB_OK && next);
-  if (made != REMIXDB_OK && !may_end(made)) {
-    xdb_say(x, "a merge for room failed: %s", err_msg());
-    return REMIXDB_OK;
-  }
-  return s == REMIXDB_NOSPACE ? REMIXDB_OK : s;
-}
-
 static enum remixdb_status compact_and_install(struct xdb *x, struct worker *w, const struct memtable_round *r) {
   const uint64_t began = time_ns();
   atomic_store_explicit(&x->pace.round_began_ns, began, memory_order_relaxed);
@@ -138,8 +114,12 @@ static enum remixdb_status compact_and_install(struct xdb *x, struct worker *w, 
   struct compact_room room = {.beside = wal_room_most(x->wal) + reserve_bytes(x), .steps = !r->asked};
   enum remixdb_status s = compact_frozen(x, w, r, r->whole ? NULL : &room, &made, &next);
   if (s == REMIXDB_OK && !next) {
-    s = run_room_steps(x, w, &room);
+    s = make_room_steps(x, w, &room);
     if (s == REMIXDB_OK) s = compact_frozen(x, w, r, &room, &made, &next);
+  }
+  if (s == REMIXDB_NOSPACE && !r->whole && !room.scarce) {
+    x->rounds.full = room.scarce = true;
+    s = compact_frozen(x, w, r, &room, &made, &next);
   }
   compact_room_fini(&room);
   if (s != REMIXDB_OK) return s;
@@ -154,7 +134,7 @@ static enum remixdb_status compact_and_install(struct xdb *x, struct worker *w, 
 
 // Called on a full disk: gives back the room that the store does not need at once. Returns whether it gave any room
 // back.
-static bool make_room(struct xdb *x, bool asked) {
+static bool give_back(struct xdb *x, bool asked) {
   const bool yielded = wal_yield(x->wal), spent = asked && reserve_spend(x);
   return yielded || spent;
 }
@@ -218,7 +198,8 @@ static bool memtable_run(struct xdb *x, struct worker *w, struct memtable_round 
   if (workers_count(x->workers) && !r->asked) idle_fill(x, &w->slot);  // writers have filled a memtable
   enum remixdb_status s = compact_and_install(x, w, r);
   if (s != REMIXDB_OK && !may_end(s) && leave_whole(x, r, s)) s = compact_and_install(x, w, r);
-  if (s == REMIXDB_NOSPACE && make_room(x, r->asked)) s = compact_and_install(x, w, r);
+  if (s == REMIXDB_NOSPACE && give_back(x, r->asked)) s = compact_and_install(x, w, r);
+  if (s == REMIXDB_NOSPACE && make_room_full(x, w, true)) s = compact_and_install(x, w, r);
   if (s == REMIXDB_OK) round_succeeded(x, r->whole, began);
   else round_failed(x, r->whole, s);
   say_left_out(x);
@@ -244,6 +225,7 @@ void xdb_round_run(void *arg, struct worker *w) {
   collect_round(x, w);
   if (good) scan_merge_run(x, w);
   if (good) garbage_merge_run(x, w);
+  make_room_run(x, w);
   idle_destroy(x);  // while rounds follow each other no worker is idle
   xdb_lock(x);
   const bool failed = x->rounds.error.status != REMIXDB_OK;

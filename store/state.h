@@ -49,7 +49,9 @@ struct rounds {
   uint64_t nr_installed;    // of these, memtables that are in tables
   bool flushing;            // a call waits for the round of the frozen memtable, which hands nothing back
   bool nothing_back;        // a batch needs all of the next memtable: the same, but nobody waits
-  uint32_t nr_flushers;  // threads that wait to freeze the active memtable: writers with a full one let them go first
+  uint32_t nr_flushers;    // threads that wait to freeze the active memtable: writers with a full one let them go first
+  bool full;               // a merge has found the disk full (make_room.c). Only rounds use it, and
+  uint64_t full_again_ns;  // the time until which they make no merges for that
   enum xdb_at { XDB_AT_REST, XDB_AT_MEMTABLE, XDB_AT_SCANS } at;  // the work of the round that runs
   struct xdb_whole *whole;  // the next round also does this work; NULL: no call asks for work
   struct xdb_edit *edits;   // the next round makes these edits, too (ranges.h), in this order

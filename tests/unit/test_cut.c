@@ -842,16 +842,196 @@ static void test_paged(void **state) {
   budget_fini(&budget);
 }
 
+// ---- room on a full disk (C8)
+
+// One partition of some runs. The newest one deletes `gone` of 20 keys of each other one. young: a young view
+// deletes one more of 20.
+static void load_garbage(struct world *w, uint32_t gone, bool young) {
+  w->bounded = false;
+  for (uint32_t r = 0; r + 1 < RUNS; r++) {
+    put_share(w, r, RUNS);
+    if (r + 2 == RUNS)
+      for (uint32_t i = 0; i < gone; i++) put_range(w, i, w->k.nr, 20, true);
+    round_ok(w, NULL);
+  }
+  if (young) {
+    w->c.young_from = 1;
+    put_range(w, gone, w->k.nr, 20, true);
+    round_ok(w, NULL);
+    assert_non_null(young_of(w, 0));
+  }
+  assert_true(w->base->nr_parts == 1 && part_runs(w->base->parts[0]) > RUNS / 2);
+  w->bounded = w->step = true;
+}
+
+// Makes steps for a full disk. Each may write at most so many bytes, which is checked. Returns how many.
+static uint32_t make_full_steps(struct world *w, uint64_t most) {
+  uint32_t nr = 0;
+  forget(w);
+  w->room.most = most;
+  for (;; nr++) {
+    const uint64_t before = atomic_load(&w->c.stats.table_bytes);
+    const uint32_t runs = part_runs(w->base->parts[0]);
+    OK(round_try(w));
+    assert_true(w->room.most <= most);
+    if (!w->next) return nr;
+    assert_true(atomic_load(&w->c.stats.table_bytes) - before <= w->room.most);
+    world_install_step(w);
+    assert_true(part_runs(w->base->parts[0]) <= runs);
+  }
+}
+
+static uint64_t largest_run(const struct part *p) {
+  uint64_t most = 0;
+  for (uint32_t r = 0; r < part_runs(p); r++)
+    if (part_run(p, r)->file_size > most) most = part_run(p, r)->file_size;
+  return most;
+}
+
+// Slices free what newer runs hide, each in little room, and the partition gets no more runs. With more room there are
+// fewer slices, and with enough of it one merge of the whole. Where nothing fits nothing is done, and a second plan
+// finds nothing more to do.
+static void test_room_full(void **state) {
+  (void)state;
+  for (uint32_t young = 0; young < 2; young++) {
+    uint32_t before = UINT32_MAX;
+    for (uint32_t times = 1; times < 5; times++) {
+      struct world w;
+      cut_init(&w, 1800, 0, 200 + times, 600);
+      w.c.memtable_size = 1 << 20;
+      load_garbage(&w, 4, young);
+      const uint64_t all = version_table_bytes(w.base), run = largest_run(w.base->parts[0]);
+      assert_int_equal(make_full_steps(&w, run / 8), 0);
+      const uint32_t nr = make_full_steps(&w, times == 4 ? UINT64_MAX : times * run);
+      assert_true(nr > 0 && nr <= before && version_table_bytes(w.base) < all * 9 / 10);
+      assert_true(times == 4 ? nr == 1 && !young_of(&w, 0) : w.base->nr_parts == 1);
+      assert_int_equal(make_full_steps(&w, UINT64_MAX), 0);
+      before = nr;
+      forget(&w);
+      world_fini(&w);
+    }
+  }
+}
+
+// CURRENT is lost between two such slices: a repair finds the age of all tables out.
+static void test_room_lost(void **state) {
+  (void)state;
+  for (uint32_t done = 1; done < 6; done++) {
+    struct world w;
+    uint32_t made = 0;
+    cut_init(&w, 1800, 0, 240 + done, 600);
+    w.c.memtable_size = 1 << 20;
+    load_garbage(&w, 4, done % 2);
+    forget(&w);
+    w.room.most = largest_run(w.base->parts[0]);
+    for (; made < done; made++) {
+      OK(round_try(&w));
+      if (!w.next) break;
+      world_install_step(&w);
+    }
+    assert_true(made == done || made > 2);
+    expect_repaired(&w);
+    forget(&w);
+    world_fini(&w);
+  }
+}
+
+// A merge of the whole frees room where a slice would not: only the first one drops tombstones.
+static void test_room_whole(void **state) {
+  (void)state;
+  struct world w;
+  cut_init(&w, 900, 0, 210, 600);
+  w.bounded = false;
+  put_range(&w, 0, w.k.nr, 1, false);
+  round_ok(&w, NULL);
+  put_range(&w, 0, w.k.nr / 5 * 4, 1, true);
+  w.c.garbage_from = 0;
+  round_ok(&w, NULL);
+  if (part_runs(w.base->parts[0]) > 1) {
+    w.bounded = w.step = true;
+    assert_int_equal(make_full_steps(&w, UINT64_MAX), 1);
+    assert_int_equal(tombs_of(&w, 0), 0);
+    forget(&w);
+  }
+  world_fini(&w);
+}
+
+// A round on a full disk merges no partition for its garbage, and writes its new data alone.
+static void test_scarce(void **state) {
+  (void)state;
+  for (uint32_t scarce = 0; scarce < 2; scarce++) {
+    struct world w;
+    cut_init(&w, 1800, 0, 220, 600);
+    load_garbage(&w, 5, false);
+    w.step = false;
+    forget(&w);
+    w.room.steps = false;
+    w.room.scarce = scarce;
+    const uint64_t before = atomic_load(&w.c.stats.table_bytes), all = part_table_bytes(w.base->parts[0]);
+    for (uint32_t i = 5; i < 15; i++) put_range(&w, i, w.k.nr, 20, true);
+    OK(round_try(&w));
+    assert_non_null(w.next);
+    const uint64_t made = atomic_load(&w.c.stats.table_bytes) - before;
+    world_install(&w);
+    if (scarce) assert_true(made < all / 10);
+    else assert_true(made > all / 10);
+    assert_int_equal(tombs_of(&w, 0) > 0, scarce);
+    forget(&w);
+    world_fini(&w);
+  }
+}
+
+// Planning and making such steps fail at each allocation and each call to the disk, and change nothing then.
+static void test_room_faults(void **state) {
+  (void)state;
+  static const unsigned kinds[] = {FAULT_OPEN, FAULT_READ, FAULT_WRITE};
+  struct world w;
+  cut_init(&w, 900, 2, 230, 300);
+  w.c.memtable_size = 32 << 10;
+  w.c.build.max_pages = 8;
+  load_garbage(&w, 10, false);
+  const uint64_t most = 2 * largest_run(w.base->parts[0]);
+  bool any = true;
+  for (int64_t n = 1; any; n++) {
+    w.room.most = most;
+    fault_mem_set(n);
+    const enum remixdb_status s = round_try(&w);
+    any = fault_mem_end();
+    if (any) expect_failed(&w, REMIXDB_NOMEM, n % 16 == 0);
+    else OK(s);
+    if (any) forget(&w);
+  }
+  assert_non_null(w.next);
+  world_install_step(&w);
+  for (uint32_t k = 0; k < 3; k++) {
+    any = true;
+    for (int64_t n = 1; any; n++) {
+      forget(&w);
+      w.room.most = most;
+      forgive(w.base->parts[0]);
+      fault_io_set(kinds[k], n, false);
+      const enum remixdb_status s = round_try(&w);
+      any = fault_io_end();
+      if (s != REMIXDB_OK) expect_failed(&w, s, n % 16 == 0);
+      else if (w.next) world_install_step(&w);
+    }
+  }
+  forget(&w);
+  world_fini(&w);
+}
+
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_room),       cmocka_unit_test(test_slices),      cmocka_unit_test(test_kinds),
-      cmocka_unit_test(test_changed),    cmocka_unit_test(test_reload),      cmocka_unit_test(test_faults),
-      cmocka_unit_test(test_damaged),    cmocka_unit_test(test_lost),        cmocka_unit_test(test_many_runs),
-      cmocka_unit_test(test_same_age),   cmocka_unit_test(test_erased),      cmocka_unit_test(test_young),
-      cmocka_unit_test(test_paged),      cmocka_unit_test(test_lost_narrow), cmocka_unit_test(test_hidden),
-      cmocka_unit_test(test_all_hidden), cmocka_unit_test(test_overwritten), cmocka_unit_test(test_tombstones),
-      cmocka_unit_test(test_full_disk),  cmocka_unit_test(test_full_round),  cmocka_unit_test(test_uneven),
+      cmocka_unit_test(test_room),        cmocka_unit_test(test_slices),      cmocka_unit_test(test_kinds),
+      cmocka_unit_test(test_changed),     cmocka_unit_test(test_reload),      cmocka_unit_test(test_faults),
+      cmocka_unit_test(test_damaged),     cmocka_unit_test(test_lost),        cmocka_unit_test(test_many_runs),
+      cmocka_unit_test(test_same_age),    cmocka_unit_test(test_erased),      cmocka_unit_test(test_young),
+      cmocka_unit_test(test_paged),       cmocka_unit_test(test_lost_narrow), cmocka_unit_test(test_hidden),
+      cmocka_unit_test(test_all_hidden),  cmocka_unit_test(test_overwritten), cmocka_unit_test(test_tombstones),
+      cmocka_unit_test(test_full_disk),   cmocka_unit_test(test_full_round),  cmocka_unit_test(test_uneven),
+      cmocka_unit_test(test_room_full),   cmocka_unit_test(test_room_whole),  cmocka_unit_test(test_scarce),
+      cmocka_unit_test(test_room_faults), cmocka_unit_test(test_room_lost),
   };
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }
