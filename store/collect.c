@@ -6,6 +6,7 @@
 
 #include "store/idle.h"
 #include "store/install.h"
+#include "store/reserve.h"
 #include "store/value_pace.h"
 #include "store/values.h"
 #include "value/move.h"
@@ -361,11 +362,26 @@ static enum remixdb_status skip_file(struct xdb *x, struct collecting *c, enum c
   return next_or_finish(x, c, how);
 }
 
+// The disk is full. The files before the one that is under way make room if they go now. Where there is none, and the
+// store needs room at once, it spends what it keeps for this, and begins with the file again. Another failure is s.
+static enum remixdb_status no_room(struct xdb *x, struct collecting *c, enum collect_how how, enum remixdb_status s) {
+  if (c->gone.nr > 1) {
+    leave_out(c);
+    return finish(x, c);
+  }
+  struct err_saved why;
+  err_save(&why, s);
+  if ((how != COLLECT_WHOLE && !reserve_scarce(x)) || !reserve_spend(x)) return err_raise(&why);
+  return skip_file(x, c, how);
+}
+
 // The file that is under way is passed over, or is not worth it.
 static enum remixdb_status end_file(struct xdb *x, struct collecting *c, enum collect_how how, bool worth) {
   struct value_file *const f = c->pass.f;
   const uint64_t all = atomic_load_explicit(&f->value_bytes, memory_order_relaxed);
   if (worth) {
+    const enum remixdb_status s = value_mover_flush(&c->mover);  // now, while the file can still be left out
+    if (s != REMIXDB_OK) return s == REMIXDB_NOSPACE ? no_room(x, c, how, s) : s;
     if (all > c->live) c->freed += all - c->live;
     value_pass_fini(&c->pass);
   } else {
@@ -434,6 +450,7 @@ static enum remixdb_status go_on(struct xdb *x, struct epoch_slot *slot, enum co
     if (worth && c->pass.at + VALUE_REC_HEAD <= c->pass.end) return s;
     return worth && may_miss(x, c) ? missed(x, c, how) : end_file(x, c, how, worth);
   }
+  if (s == REMIXDB_NOSPACE) return no_room(x, c, how, s);
   if (!of_source || (s != REMIXDB_CORRUPT && s != REMIXDB_IO)) return s;
   return stuck(x, c, how);
 }
@@ -487,6 +504,7 @@ static void install(struct xdb *x) {
     enum remixdb_status s = xdb_failure(x);
     const bool tried = s == REMIXDB_OK;
     if (tried) s = install_moved(x, &moved);
+    if (s == REMIXDB_NOSPACE && reserve_spend(x)) s = install_moved(x, &moved);  // it frees more than CURRENT takes
     const bool again = s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM;
     if (s == REMIXDB_OK) installed(x, c);
     else if (tried) xdb_say(x, "a collection of garbage could not be installed: %s", err_msg());

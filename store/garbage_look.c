@@ -24,7 +24,7 @@ uint64_t garbage_look(struct xdb *x, struct epoch_slot *slot) {
     next = now + atomic_load_explicit(&g->rest_ns, memory_order_relaxed);
   } else {
     (void)wal_cut_waiting(x->wal);
-    atomic_store_explicit(&x->compact.beside, wal_room_most(x->wal) + reserve_bytes(x), memory_order_relaxed);
+    atomic_store_explicit(&x->compact.beside, wal_room_most(x->wal) + reserve_for_tables(x), memory_order_relaxed);
     epoch_enter(&x->epoch, slot);
     due = compact_garbage_due(&x->compact, xdb_super(x)->version);
     epoch_exit(slot);

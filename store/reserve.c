@@ -10,15 +10,24 @@
 void reserve_init(struct xdb *x) { pthread_mutex_init(&x->reserve.lock, NULL); }
 void reserve_fini(struct xdb *x) { pthread_mutex_destroy(&x->reserve.lock); }
 
-void reserve_measure(struct xdb *x, const struct version *v, uint64_t logged) {
-  const uint64_t bytes = logged * RESERVE_PART + version_table_bytes(v);
+// The size for so many bytes of files.
+static uint64_t size_for(const struct xdb *x, uint64_t bytes) {
+  const uint64_t memtable = xdb_memtable_limit(x), most = memtable > RESERVE_MAX ? memtable : RESERVE_MAX;
   const uint64_t part = bytes / RESERVE_PART;
   uint64_t want = RESERVE_MIN;
-  while (want < RESERVE_MAX && want < part) want *= 2;
+  while (want < most && want < part) want *= 2;
   // A small store is a single partition, whose merge may need all of it.
   if (want > RESERVE_FINE) want = align_up(part, want / 2 / RESERVE_STEPS);
+  return bytes == 0 ? 0 : want < most ? want : most;
+}
+
+void reserve_measure(struct xdb *x, const struct version *v, uint64_t logged) {
+  const uint64_t tables = logged * RESERVE_PART + version_table_bytes(v);
+  uint64_t values = 0;
+  for (uint32_t i = 0; i < v->values.nr; i++) values += value_file_size(v->values.files[i]);
   pthread_mutex_lock(&x->reserve.lock);
-  x->reserve.want = bytes == 0 ? 0 : want < RESERVE_MAX ? want : RESERVE_MAX;
+  x->reserve.want = size_for(x, tables + values);
+  x->reserve.for_tables = size_for(x, tables);
   pthread_mutex_unlock(&x->reserve.lock);
 }
 
@@ -129,6 +138,14 @@ bool reserve_scarce(struct xdb *x) {
 }
 
 bool reserve_back(struct xdb *x) { return reserve_scarce(x) && reserve_keep(x); }
+
+uint64_t reserve_for_tables(struct xdb *x) {
+  pthread_mutex_lock(&x->reserve.lock);
+  const struct xdb_reserve *const r = &x->reserve;
+  const uint64_t bytes = r->size < r->for_tables ? r->size : r->for_tables;
+  pthread_mutex_unlock(&x->reserve.lock);
+  return bytes;
+}
 
 bool reserve_spend(struct xdb *x) {
   pthread_mutex_lock(&x->reserve.lock);

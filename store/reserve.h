@@ -3,12 +3,12 @@
 // Room on disk that a store keeps for the time when the disk is full.
 //
 // Work that frees room needs room first: a flush of tombstones, a merge that leaves records out, the next CURRENT. So
-// the store keeps the file RESERVE: 1/16 of the tables or a little more, in a small store up to 1/8, between 32 KiB and
-// 64 MiB. From a recovery until the first round, the file is larger, for the replayed records. If a flush or a
-// compaction that a caller asked for finds the disk full, the store removes the file, and the call tries again. A
-// delete that finds the log full asks for a flush, too. From then on the store is scarce: the log grows for deletes
-// only, so that puts do not use the freed room up. The store stops being scarce when it has made the file again. If the
-// file system cannot reserve room, there is no file.
+// the store keeps the file RESERVE: 1/16 of the tables and value files or a little more, in a small store up to 1/8,
+// between 32 KiB and 64 MiB, or a memtable if that is larger. From a recovery until the first round, the file is
+// larger, for the replayed records. If a flush or a compaction that a caller asked for finds the disk full, the store
+// removes the file, and the call tries again. A delete that finds the log full asks for a flush, too. From then on the
+// store is scarce: the log grows for deletes only, so that puts do not use the freed room up. The store stops being
+// scarce when it has made the file again. If the file system cannot reserve room, there is no file.
 #ifndef STORE_RESERVE_H
 #define STORE_RESERVE_H
 
@@ -16,7 +16,7 @@
 
 void reserve_init(struct xdb *x);
 void reserve_fini(struct xdb *x);
-// Sets how large the file should be: from the tables of v, and `logged` bytes of replayed records that are not in
+// Sets how large the file should be: from the files of v, and `logged` bytes of replayed records that are not in
 // tables yet. Any thread that keeps v alive.
 void reserve_measure(struct xdb *x, const struct version *v, uint64_t logged);
 // Makes the file as large as it should be. On a full disk the file takes the room that there is, and the store becomes
@@ -26,6 +26,8 @@ bool reserve_keep(struct xdb *x);
 bool reserve_back(struct xdb *x);
 bool reserve_scarce(struct xdb *x);
 uint64_t reserve_bytes(struct xdb *x);  // of the file that there is; 0: none to spend
+// The part of it that tables account for: value files have bounds of their own for their garbage.
+uint64_t reserve_for_tables(struct xdb *x);
 // Removes the file. Returns true if that freed room. Waits for the disk.
 bool reserve_spend(struct xdb *x);
 #endif

@@ -111,7 +111,7 @@ static enum remixdb_status compact_and_install(struct xdb *x, struct worker *w, 
   struct ingest_made made = {0};
   (void)expiry_settle(x);
   // a call that waits for the round waits for that alone
-  struct compact_room room = {.beside = wal_room_most(x->wal) + reserve_bytes(x), .steps = !r->asked};
+  struct compact_room room = {.beside = wal_room_most(x->wal) + reserve_for_tables(x), .steps = !r->asked};
   enum remixdb_status s = compact_frozen(x, w, r, r->whole ? NULL : &room, &made, &next);
   if (s == REMIXDB_OK && !next) {
     s = make_room_steps(x, w, &room);

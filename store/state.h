@@ -195,6 +195,7 @@ struct memory {
 struct xdb_reserve {
   pthread_mutex_t lock;
   uint64_t size, want;  // bytes of the file: its size, and the size that it should have
+  uint64_t for_tables;  // the size that it should have without value files
   bool off;             // the file system cannot reserve room
   bool scarce;          // the disk had no room for the file: the log grows for deletes only
 };

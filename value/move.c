@@ -78,7 +78,7 @@ void value_pass_over(struct value_pass *p, uint64_t at, const struct value_rec *
 
 // ---- the new file
 
-static enum remixdb_status flush(struct value_mover *m) {
+enum remixdb_status value_mover_flush(struct value_mover *m) {
   if (m->len == 0) return REMIXDB_OK;
   const enum remixdb_status s = env_write(m->ctx->sst->env, m->to->fd, m->to->path, m->buf, m->len, m->flushed);
   if (s != REMIXDB_OK) return s;
@@ -93,7 +93,7 @@ static enum remixdb_status flush(struct value_mover *m) {
 static enum remixdb_status append(struct value_mover *m, const uint8_t *p, size_t n) {
   while (n) {
     if (m->len == MOVE_BUF) {
-      const enum remixdb_status s = flush(m);
+      const enum remixdb_status s = value_mover_flush(m);
       if (s != REMIXDB_OK) return s;
     }
     const size_t part = n < MOVE_BUF - m->len ? n : MOVE_BUF - m->len;
@@ -276,13 +276,13 @@ enum remixdb_status value_mover_index(struct value_mover *m, uint64_t number, co
 }
 
 enum remixdb_status value_mover_sync(struct value_mover *m) {
-  const enum remixdb_status s = flush(m);
+  const enum remixdb_status s = value_mover_flush(m);
   return s == REMIXDB_OK ? env_sync_data(m->ctx->sst->env, m->to->fd, m->to->path) : s;
 }
 
 enum remixdb_status value_mover_end(struct value_mover *m) {
   struct env *const env = m->ctx->sst->env;
-  enum remixdb_status s = flush(m);
+  enum remixdb_status s = value_mover_flush(m);
   if (s == REMIXDB_OK && m->highest > m->at) s = env_truncate(env, m->to->fd, m->to->path, m->at);
   if (s == REMIXDB_OK) s = env_sync_all(env, m->to->fd, m->to->path);
   if (s != REMIXDB_OK) return s;

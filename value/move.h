@@ -58,6 +58,8 @@ void value_mover_back(struct value_mover *m, uint64_t at, uint64_t bytes);
 // Writes an index: `len` bytes of entries. *ref_out: the reference to it.
 MUST_CHECK enum remixdb_status value_mover_index(struct value_mover *m, uint64_t number, const uint8_t *entries,
                                                  uint32_t len, struct value_ref *ref_out);
+// Writes what is copied so far.
+MUST_CHECK enum remixdb_status value_mover_flush(struct value_mover *m);
 // Makes what is written so far durable, so that the end takes less time.
 MUST_CHECK enum remixdb_status value_mover_sync(struct value_mover *m);
 // Writes the rest and makes it durable. The file takes no further bytes, and its name is not durable yet. The mover

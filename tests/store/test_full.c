@@ -326,6 +326,77 @@ static void test_half(void **state) {
     for (int asks = 0; asks < 2; asks++) half_full((uint64_t)(workers * 2 + asks + 1), workers, asks != 0);
 }
 
+#define LONG 20000u  // bytes of a value that is written apart at once
+#define NR_LONG 300u
+
+static const uint8_t *long_value(uint32_t i) {
+  static uint8_t val[LONG];
+  uint64_t r = i;
+  for (uint32_t at = 0; at < LONG; at++) val[at] = (uint8_t)rng_next(&r);
+  return val;
+}
+
+static bool put_long(uint32_t i) {
+  char kbuf[16];
+  return remixdb_put(ref, kbuf, key_of(i, kbuf), long_value(i), LONG);
+}
+
+// Every second key is there, and all from `all` on.
+static void check_long(uint32_t all) {
+  static uint8_t val[LONG];
+  for (uint32_t i = 0; i < NR_LONG; i++) {
+    char kbuf[16];
+    uint32_t len = 0;
+    const bool there = remixdb_get(ref, kbuf, key_of(i, kbuf), val, &len);
+    CHECK(there || remixdb_errcode() == REMIXDB_NOTFOUND);
+    CHECK(there == (i % 2 == 0 || i >= all));
+    CHECK(!there || (len == LONG && memcmp(val, long_value(i), LONG) == 0));
+  }
+}
+
+// The disk is full of long values, and half of them are deleted. A compaction frees their room in the room that the
+// store keeps: file by file, also where the live values of no two files fit. Then the store takes them again.
+static void half_long(int workers) {
+  check_seed = (uint64_t)workers;
+  disk = simdisk_create();
+  open_store(workers);
+  x->values.full = 512u << 10;
+  for (uint32_t i = 0; i < NR_LONG; i++) CHECK(put_long(i));
+  CHECK(remixdb_flush(ref));
+  CHECK(remixdb_sync(ref));
+  const uint64_t full = simdisk_used(disk);
+  simdisk_space(disk, full);
+  for (uint32_t i = 0; !put_long(NR_LONG + i); i++) {  // the first one is refused, unless the log's room takes it
+    check_refused();
+    if (i == 10) break;
+  }
+  for (uint32_t i = 1; i < NR_LONG; i += 2) soon(del, i);
+  soon(flush, 0);
+  const uint64_t until = time_ns() + SLOW_HANG_S * 1000000000ull;
+  while (!remixdb_compact(ref) || simdisk_used(disk) > full * 2 / 3) {
+    CHECK_SAYS(time_ns() < until, "%llu of %llu bytes", (unsigned long long)simdisk_used(disk),
+               (unsigned long long)full);
+    time_sleep_ns(20000000);
+  }
+  check_long(NR_LONG);
+  for (uint32_t i = NR_LONG / 2 + 1; i < NR_LONG; i += 2) soon(put_long, i);
+  CHECK(remixdb_sync(ref));
+  struct simdisk *const left = simdisk_crash(disk, 7);
+  close_store();
+  simdisk_destroy(disk);
+  disk = left;
+  open_store(workers);
+  check_long(NR_LONG / 2);
+  close_store();
+  simdisk_destroy(disk);
+}
+
+static void test_half_long(void **state) {
+  (void)state;
+  half_long(0);
+  half_long(1);
+}
+
 static bool none(size_t size) {
   (void)size;
   return false;
@@ -357,6 +428,7 @@ static void test_reason(void **state) {
 int main(void) {
   check_seed_name = "FULL_SEED";
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_full), cmocka_unit_test(test_no_byte),
-                                     cmocka_unit_test(test_half), cmocka_unit_test(test_reason)};
+                                     cmocka_unit_test(test_half), cmocka_unit_test(test_half_long),
+                                     cmocka_unit_test(test_reason)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
