@@ -10,7 +10,9 @@
 #define ABORT_COST 3u      // a partition may be aborted if it writes more bytes than this per byte of new data
 #define READ_COST 4u       // to read so many bytes that are not written again takes as long as to write one
 #define ABORT_ENTRY 96u    // bytes that a record takes in a memtable more than in a block
-#define MERGE_COST 8u  // bytes that a merge of some runs may write per byte of new data and per table that it removes
+#define MERGE_COST 8u  // bytes that a merge of some runs may write per byte of new data and per table that it removes.
+#define MERGE_LEAST (64u << 10)  // Less new data counts as so many bytes,
+#define MERGE_PART 128u          // or as this part of a table, where that is less
 
 static uint32_t tables_for(const struct compact *c, uint64_t bytes) {
   const uint64_t table = table_bytes(c);
@@ -125,16 +127,18 @@ uint32_t compact_run_limit(const struct compact *c, const struct part *p, uint64
 // run if it is not much larger than all newer runs together. So every byte moves into a run about twice as large, and
 // moves a logarithmic number of times (the shape of the best known merge order for runs of one size: Mathieu, Staelin,
 // Young, Yousefi, "Bigtable Merge Compaction", 2014). The merge takes at least as many runs as it must to make room. It
-// takes more if a merge of a few runs would write much and remove few runs. If tables are full, only a split helps.
+// takes more if a merge of a few runs would write much and remove few runs. Few new records in a round are no reason to
+// take all: tables and indexes take some pages each, whatever they hold. If tables are full, only a split helps.
 static uint32_t merge_depth(const struct job *j, uint32_t fresh) {
   const struct compact *c = j->c;
   const struct part *const p = old_part(j);
+  const uint64_t part = table_bytes(c) / MERGE_PART, least = part < MERGE_LEAST ? part : MERGE_LEAST;
+  const uint64_t most = MERGE_COST * (j->bytes > least ? j->bytes : least);  // for each table that goes
   const uint32_t runs = part_runs(p);
   for (uint32_t k = 1; k < runs; k++) {
     const uint64_t written = plan_merged_bytes(j, k);
     const uint32_t in = fresh + k, out = tables_for(c, written);
-    if (in <= out || runs + fresh - (in - out) > compact_run_limit(c, p, j->bytes) ||
-        written > MERGE_COST * j->bytes * (in - out))
+    if (in <= out || runs + fresh - (in - out) > compact_run_limit(c, p, j->bytes) || written > most * (in - out))
       continue;
     if (run_bytes(nth_newest(p, k)) > written - written / 4) return k;
   }

@@ -429,6 +429,33 @@ static void test_flush(void **state) {
   }
 }
 
+// Flushes of one record each write about the same whatever the store has: the small runs are merged with each other,
+// and not with all that the partition has, before they are much.
+static void test_small_flushes(void **state) {
+  (void)state;
+  enum { FLUSHES = 100 };
+  uint64_t bytes[2];
+  for (uint32_t turn = 0; turn < 2; turn++) {
+    store_open_plain(0);
+    const uint64_t n = turn ? 24000 : 6000;
+    for (uint64_t i = 0; i < n; i++) put(spread(i), 1);
+    OK(xdb_flush(x));
+    assert_int_equal(stat_of(x, "partitions"), 1);
+    const uint64_t before = stat_of(x, "table_bytes_written"), base = stat_of(x, "table_bytes");
+    for (uint64_t i = 0; i < FLUSHES; i++) {
+      put(spread(i * 53 % n), 2);
+      OK(xdb_flush(x));
+    }
+    bytes[turn] = stat_of(x, "table_bytes_written") - before;
+    printf("%u flushes of a record beside %u KiB write %u KiB\n", FLUSHES, (unsigned)(base / KIB),
+           (unsigned)(bytes[turn] / KIB));
+    for (uint64_t i = 0; i < FLUSHES; i++) expect_is(spread(i * 53 % n), 2);
+    store_close();
+    CHECK(remove_tree(dir) == 0 && mkdir(dir, 0700) == 0);
+  }
+  assert_true(bytes[1] < bytes[0] * 2 && bytes[1] < FLUSHES * 32 * KIB);
+}
+
 // Bytes of all files in the store, without the holes of packs.
 static bool add_size(void *arg, const char *name) {
   char path[ENV_PATH_MAX];
@@ -820,6 +847,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_sequential_threads, setup, teardown),
       cmocka_unit_test_setup_teardown(test_skewed_overwrites, setup, teardown),
       cmocka_unit_test_setup_teardown(test_flush, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_small_flushes, setup, teardown),
       cmocka_unit_test_setup_teardown(test_compact_space, setup, teardown),
       cmocka_unit_test_setup_teardown(test_compact_again, setup, teardown),
       cmocka_unit_test_setup_teardown(test_compact_fits_full, setup, teardown),
