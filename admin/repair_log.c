@@ -8,25 +8,32 @@
 // table, and an older one in the segment would hide it. So records before the last hole are doubtful, unless the hole
 // is in the newest segment, which is never released.
 //
-// The tables decide. If they have exactly the value of some record of a segment, the store had released that segment
-// and all older ones. The repair keeps a doubtful record of a released segment only if the tables have no record of its
-// key.
-#include "admin/repair_state.h"
-
+// The sequence numbers decide (admin/repair_numbers.h): a doubtful record is left out if a table has a larger number
+// for its key.
+//
+// Tables of formats 1 and 2 have no numbers, and those of a table with damaged metadata are not known. For their keys
+// the repair guesses: if such tables have exactly the value of some record of a segment, the store had released that
+// segment and all older ones. The repair keeps a doubtful record of a released segment only if the tables have no
+// record of its key.
 #include <inttypes.h>
 #include <stdlib.h>
+
+#include "admin/repair_numbers.h"
 
 #include "store/snapshot.h"
 
 struct logging {
   struct repair *p;
-  struct wal_salvage out;       // the position and the results of the reading
-  uint64_t doubt;               // records before this sequence number are doubtful
-  uint64_t hole, hole_gen;      // the last hole: its first sequence number, and the generation that was being read
-  uint64_t released;            // segments up to this generation were released; 0: none
-  uint64_t left_out, taken;     // doubtful records against which the tables have another value
-  struct xdb_snapshot *tables;  // the new store with the tables' records alone
-  struct xdb_ref *ref;          // of that snapshot
+  struct wal_salvage out;          // the position and the results of the reading
+  uint64_t doubt;                  // records before this sequence number are doubtful
+  uint64_t hole, hole_gen;         // the last hole: its first sequence number, and the generation that was being read
+  uint64_t least;                  // the smallest number of a record
+  uint64_t older;                  // records that are older than the tables' records of their keys
+  uint64_t released;               // segments up to this generation were released; 0: none
+  uint64_t left_out, taken;        // doubtful records against which the tables have another value
+  struct repair_numbers *numbers;  // of the tables; NULL: no record is doubtful
+  struct xdb_snapshot *tables;     // the new store with the tables' records alone
+  struct xdb_ref *ref;             // of that snapshot
 };
 
 // ---- doubt
@@ -44,7 +51,9 @@ static void see_hole(void *arg, const struct wal_loss *l) {
 }
 
 static enum remixdb_status see_record(void *arg, uint64_t seq, const struct kv_rec *rec) {
-  (void)arg, (void)seq, (void)rec;
+  struct logging *const g = arg;
+  (void)seq;
+  if (rec->seq < g->least) g->least = rec->seq;
   return REMIXDB_OK;
 }
 
@@ -82,30 +91,49 @@ static enum remixdb_status tables_have(struct logging *g, const struct kv_rec *r
 
 static enum remixdb_status see_release(void *arg, uint64_t seq, const struct kv_rec *rec) {
   struct logging *const g = arg;
+  uint64_t number;
   bool same = false, any;
   // A record that states a number of its own was handed back: its memtable's round has written it to tables as well, if
   // it was tried again.
   if (seq >= g->doubt || g->released == g->out.gen || rec->kind & KV_RANGE || rec->seq != seq) return REMIXDB_OK;
-  const enum remixdb_status s = tables_have(g, rec, &same, &any);
+  enum remixdb_status s = repair_numbers_find(g->numbers, rec, &number);
+  if (s != REMIXDB_OK || number) return s;
+  s = tables_have(g, rec, &same, &any);
   if (s == REMIXDB_OK && same) g->released = g->out.gen;  // segments come from the oldest to the newest
   return s;
 }
 
 // ---- keeping
 
+// Decides about a doubtful record of a key for which no number is known.
+static enum remixdb_status guess(struct logging *g, const struct kv_rec *rec, bool *keep_out) {
+  bool same, any;
+  const enum remixdb_status s = tables_have(g, rec, &same, &any);
+  if (s != REMIXDB_OK) return s;
+  *keep_out = !any || g->out.gen > g->released;
+  if (any && !same) ++*(*keep_out ? &g->taken : &g->left_out);
+  return s;
+}
+
+// *keep_out: no table hides the doubtful record.
+static enum remixdb_status judge(struct logging *g, const struct kv_rec *rec, bool *keep_out) {
+  uint64_t number;
+  const enum remixdb_status s = repair_numbers_find(g->numbers, rec, &number);
+  if (s != REMIXDB_OK) return s;
+  if (number == 0 && repair_numbers_partial(g->numbers)) return guess(g, rec, keep_out);
+  *keep_out = number <= rec->seq;
+  g->older += !*keep_out;
+  return s;
+}
+
 static enum remixdb_status keep_logged(void *arg, uint64_t seq, const struct kv_rec *rec) {
   struct logging *const g = arg;
+  bool keep = true;
   if (seq < g->doubt && !(rec->kind & KV_RANGE)) {
-    bool same, any;
-    const enum remixdb_status s = tables_have(g, rec, &same, &any);
+    const enum remixdb_status s = judge(g, rec, &keep);
     if (s != REMIXDB_OK) return s;
-    if (any && g->out.gen <= g->released) {
-      g->left_out += !same;
-      return REMIXDB_OK;
-    }
-    g->taken += any && !same;
   }
-  return repair_keep(g->p, rec);
+  return keep ? repair_keep(g->p, rec) : REMIXDB_OK;
 }
 
 static void tell_loss(void *arg, const struct wal_loss *l) {
@@ -140,20 +168,30 @@ static enum remixdb_status read_log(struct logging *g, const struct version_name
   return wal_read_damaged(&wo, g->p->report.version_lost ? 0 : v->log_gen, v->log_seq, &to, &g->out);
 }
 
-// Finds the doubtful records and the released segments.
+// Finds the segments that were released, for keys without numbers.
+static enum remixdb_status look_for_release(struct logging *g, const struct version_names *v) {
+  enum remixdb_status s = xdb_snapshot(g->p->r, &g->tables);
+  if (s == REMIXDB_OK) s = xdb_snapshot_ref(g->tables, &g->ref);
+  return s == REMIXDB_OK ? read_log(g, v, see_release, NULL) : s;
+}
+
+// Finds the doubtful records, and what decides about them.
 static enum remixdb_status look_for_doubt(struct logging *g, const struct version_names *v) {
   enum remixdb_status s = read_log(g, v, see_record, see_hole);
   if (s != REMIXDB_OK && s != REMIXDB_IO) return s;  // IO: the pass that keeps records reports it
   if (g->hole && g->out.gen > g->hole_gen && g->hole > g->doubt) g->doubt = g->hole;
   if (g->doubt == 0) return REMIXDB_OK;
-  s = xdb_snapshot(g->p->r, &g->tables);
-  if (s == REMIXDB_OK) s = xdb_snapshot_ref(g->tables, &g->ref);
-  if (s == REMIXDB_OK) s = read_log(g, v, see_release, NULL);
+  s = repair_numbers_open(g->p, v->tables, v->nr_tables, g->least, &g->numbers);
+  if (s == REMIXDB_OK && repair_numbers_partial(g->numbers)) {  // a small number tells that there is no guess to make
+    repair_numbers_close(g->numbers);
+    s = repair_numbers_open(g->p, v->tables, v->nr_tables, 0, &g->numbers);
+    if (s == REMIXDB_OK) s = look_for_release(g, v);
+  }
   return s == REMIXDB_IO ? REMIXDB_OK : s;
 }
 
 enum remixdb_status repair_log(struct repair *p, const struct version_names *v) {
-  struct logging g = {.p = p};
+  struct logging g = {.p = p, .least = UINT64_MAX};
   enum remixdb_status s = p->report.version_lost ? look_for_doubt(&g, v) : REMIXDB_OK;
   if (s == REMIXDB_OK) s = read_log(&g, v, keep_logged, tell_loss);
   if (s == REMIXDB_IO && !p->put_failed) {  // a file of the old log cannot be read
@@ -168,6 +206,10 @@ enum remixdb_status repair_log(struct repair *p, const struct version_names *v) 
                 " records of the log were left out because tables have other values, %" PRIu64
                 " were kept although tables have other values; their keys may have older values",
                 g.left_out, g.taken);
+  if (g.older)
+    repair_note(p, "%" PRIu64 " record%s of the log are left out because tables have newer ones of the same keys",
+                g.older, err_s(g.older));
+  repair_numbers_close(g.numbers);
   xdb_unref(g.ref);
   xdb_snapshot_release(g.tables);
   return s;

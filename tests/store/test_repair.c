@@ -300,78 +300,6 @@ static void test_told(void **state) {
   }
 }
 
-// own: the number that the record states, as one does that was handed back; 0: none.
-static void log_put_own(struct wal *w, const char *key, const char *value, uint64_t own) {
-  struct kv_rec rec;
-  uint64_t gen;
-  (void)kv_rec_set(&rec, kref(key, (uint32_t)strlen(key)), value, (uint32_t)strlen(value), own ? KV_SEQ : 0);
-  rec.seq = own;
-  OK(wal_begin(w, kv_rec_size(&rec), &gen));
-  (void)wal_put(w, &rec);
-  wal_end(w);
-  OK(wal_sync(w));
-}
-static void log_put(struct wal *w, const char *key, const char *value) { log_put_own(w, key, value, 0); }
-
-// CURRENT is lost, and the log has a hole: its segments say "old", the hole "new", the tables what they were given.
-// back: the tables have a record that the log has, too, because it was handed back. Returns the value of the key after
-// the repair.
-static void repair_hole(bool released, bool back, char *value, uint32_t cap, struct repair_report *rep) {
-  struct simdisk *disk = simdisk_create();
-  struct env *const env = simdisk_env(disk);
-  const struct remixdb_opts o = options(REMIXDB_COMPRESSION_NONE);
-  struct xdb *x;
-  struct xdb_ref *r;
-  OK(xdb_open(DIR_NAME, &o, env, &x));
-  const uint64_t id = x->store_id;
-  OK(xdb_ref(x, &r));
-  OK(xdb_put(r, KV_REC(kref("key", 3), released ? "new" : "before", released ? 3 : 6, false)));
-  if (released || back) OK(xdb_put(r, KV_REC(kref("other", 5), "same", 4, false)));
-  x->compact.memtable_size = 0;
-  OK(xdb_flush(x));
-  xdb_unref(r);
-  OK(xdb_close(x));
-  OK(env_unlink(ENV_PATHS(env), path_of(FILES_CURRENT)));
-  const struct wal_opts wo = {.dir = simdisk_dir(env, DIR_NAME), .store_id = id, .step = 64u << 10};
-  struct wal *w;
-  OK(wal_open(&wo, 1, 0, true, NULL, NULL, NULL, &w));
-  if (back) log_put(w, "first", "x");
-  log_put_own(w, "other", "same", back ? 1 : 0);
-  log_put(w, "key", "old");
-  const uint64_t hole = wal_segment_bytes(w);
-  log_put(w, "key", "new");
-  OK(wal_switch(w, NULL, NULL));
-  log_put(w, "last", "x");
-  OK(wal_close(w));
-  assert_true(simdisk_flip(disk, path_of("wal-0"), hole + 45, 1));
-  OK(repair_store(env, DIR_NAME, rep));
-  OK(xdb_open(DIR_NAME, &o, env, &x));
-  OK(xdb_ref(x, &r));
-  uint32_t len = 0;
-  OK(xdb_get(r, kref("key", 3), value, cap - 1, &len));
-  value[len] = '\0';
-  OK(xdb_get(r, kref("last", 4), NULL, 0, NULL));
-  xdb_unref(r);
-  OK(xdb_close(x));
-  assert_true(report_has(disk, "is a guess"));
-  simdisk_destroy(disk);
-}
-
-// A segment that had been released does not bring back what the tables have a newer version of; one that had not is
-// newer than they are, also if a record in it was handed back.
-static void test_released_and_a_hole(void **state) {
-  (void)state;
-  struct repair_report rep;
-  char value[32];
-  repair_hole(true, false, value, sizeof(value), &rep);
-  assert_string_equal(value, "new");
-  assert_true(rep.version_lost && rep.more_lost && rep.losses >= 3);
-  for (uint32_t back = 0; back < 2; back++) {
-    repair_hole(false, back, value, sizeof(value), &rep);
-    assert_string_equal(value, "old");
-  }
-}
-
 // Where the number of its format is in a file of `size` bytes.
 static uint64_t format_at(enum files_kind kind, int64_t size) {
   return kind == FILES_IS_TABLE ? (uint64_t)size - 12 : 8;
@@ -868,7 +796,6 @@ int main(void) {
       OLD(test_refusals),
       BOTH(test_format_bits),
       BOTH(test_told),
-      OLD(test_released_and_a_hole),
       OLD(test_later_format),
       OLD(test_nothing_left),
       OLD(test_others),
