@@ -58,7 +58,14 @@ struct gathered {
   size_t nr, cap;
   uint8_t *bytes;  // of the keys; the operations have offsets into it until the end
   size_t len, room;
+  const struct wh *active;  // NULL: the tree has none
 };
+
+// Tells whether the active memtable deletes the key, so that it needs no other tombstone (D7). Inside an epoch.
+static bool is_deleted(const struct gathered *to, struct kref key) {
+  const struct wh_ver *const v = to->active ? wh_get(to->active, key, hash64(key.ptr, key.len), WH_PENDING - 1) : NULL;
+  return v && wh_ver_tomb(v);
+}
 
 static enum remixdb_status gathered_add(struct gathered *to, struct kref key) {
   if (to->nr >= to->few) return err_set(REMIXDB_TOOBIG, "more keys than get tombstones");
@@ -97,8 +104,13 @@ static enum remixdb_status gather_memtable(struct gathered *to, struct xdb *x, s
   wh_seek(c, r->from);
   epoch_exit(slot);
   enum remixdb_status s = REMIXDB_OK;
-  for (; s == REMIXDB_OK && wh_valid(c) && before(wh_key(c), r->to); wh_next(c))
-    if (!(c->ver->kind & KV_TOMB)) s = gathered_add(to, wh_key(c));
+  for (; s == REMIXDB_OK && wh_valid(c) && before(wh_key(c), r->to); wh_next(c)) {
+    if (wh_ver_tomb(c->ver)) continue;
+    epoch_enter(&x->epoch, slot);
+    const bool deleted = is_deleted(to, wh_key(c));
+    epoch_exit(slot);
+    if (!deleted) s = gathered_add(to, wh_key(c));
+  }
   mem_free(c);
   return s;
 }
@@ -115,7 +127,8 @@ static enum remixdb_status gather_keys(struct gathered *to, struct remix *v, con
     if ((s = remix_record(&c, &rec)) != REMIXDB_OK) break;
     *end_out = !before(kref(rec.key, rec.klen), r->to);
     if (*end_out) break;
-    if (!(rec.kind & KV_TOMB)) s = gathered_add(to, kref(rec.key, rec.klen));
+    const struct kref key = kref(rec.key, rec.klen);
+    if (!(rec.kind & KV_TOMB) && !is_deleted(to, key)) s = gathered_add(to, key);
     remix_next(&c);
   }
   remix_cursor_fini(&c);
@@ -191,6 +204,7 @@ enum remixdb_status range_group_gather(struct range_group *g, struct xdb *x, str
                                        const struct super *v, const struct version *version) {
   tries_fini(g);
   g->log_bytes = g->memory = 0;
+  g->active = v->active;
   struct gathered to[TREES] = {{.few = g->few}, {.few = g->few}};
   enum remixdb_status s = REMIXDB_OK;
   size_t len = 0;
@@ -198,6 +212,7 @@ enum remixdb_status range_group_gather(struct range_group *g, struct xdb *x, str
     const struct range_tree *const a = &g->trees[t];
     const struct version *const tree = version_tree(version, t);
     const struct wh *const frozen = v->frozen ? memtable_tree(v->frozen, t) : NULL;
+    to[t].active = memtable_tree(v->active, t);
     for (uint32_t i = 0; i < a->nr_ranges && s == REMIXDB_OK; i++) {
       if (frozen) s = gather_memtable(&to[t], x, slot, frozen, &a->ranges[i]);
       if (s == REMIXDB_OK && tree) s = gather_tables(&to[t], x, slot, tree, &a->ranges[i]);
@@ -377,7 +392,7 @@ enum remixdb_status range_group_commit(struct range_group *g, struct xdb *x, str
   enum remixdb_status s = REMIXDB_OK;
   size_t nbytes = g->log_bytes;
   epoch_enter(&x->epoch, slot);
-  if (xdb_super(x) != v) s = REMIXDB_ABORTED;
+  if (xdb_super(x) != v || v->active != g->active) s = REMIXDB_ABORTED;  // D2, D7
   else if (g->check && !g->check->begin(g->check, v)) s = REMIXDB_ABORTED;
   else if (g->named) s = check_names(g, v);
   if (s != REMIXDB_OK) {

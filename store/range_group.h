@@ -16,7 +16,7 @@ struct range_tree {
   struct batch_op *ops;  // after the ranges, ascending by key
   size_t nr_ops;
   // For one try:
-  struct batch_op *all;  // ops, and tombstones for keys below the active memtable; ascending
+  struct batch_op *all;  // ops, and tombstones for keys below the active memtable that it does not delete; ascending
   size_t nr;
   struct wh_link *links;  // of `all`
   size_t nr_linked;
@@ -33,17 +33,19 @@ struct range_group {
   // A transaction's: a key that is deleted always gets a tombstone, however many there are (`few` has no bound), and no
   // table is edited.
   bool tombstones;
-  struct many_check *check;  // the reads of the transaction; NULL: none
-  uint64_t few;              // most keys that get tombstones; more: REMIXDB_TOOBIG
-  uint8_t *keys;             // bytes of gathered keys
+  struct many_check *check;       // the reads of the transaction; NULL: none
+  uint64_t few;                   // most keys that get tombstones; more: REMIXDB_TOOBIG
+  uint8_t *keys;                  // bytes of gathered keys
+  const struct memtable *active;  // the active one when the keys were gathered
   size_t log_bytes, memory;
 };
 // Gathers what below the active memtable gets a tombstone, from the frozen memtable and the version's tables, and makes
-// `all`. Fails with REMIXDB_TOOBIG if there are more than g->few.
+// `all`. The caller keeps its reference to v until the commit. Fails with REMIXDB_TOOBIG if there are more than g->few.
 MUST_CHECK enum remixdb_status range_group_gather(struct range_group *g, struct xdb *x, struct epoch_slot *slot,
                                                   const struct super *v, const struct version *version);
 // Commits the group on top of the super v. next: the super that takes its place; NULL: v stays. REMIXDB_ABORTED: v is
-// not the store's super any more, or g->check found a conflict or something to do. After a failure nothing has changed.
+// not the store's super any more, or has another active memtable than the super of the gathering, or g->check found a
+// conflict or something to do. After a failure nothing has changed.
 MUST_CHECK enum remixdb_status range_group_commit(struct range_group *g, struct xdb *x, struct epoch_slot *slot,
                                                   struct super *v, struct super *next);
 // Sorts the ranges of a group whose ranges and operations are complete. Fails with REMIXDB_NOMEM.

@@ -11,6 +11,7 @@
 #include <dirent.h>
 
 #include "admin/checkpoint.h"
+#include "store/idle.h"
 #include "store/ranges.h"
 #include "tests/lib/fault.h"
 #include "tests/lib/store.h"
@@ -188,6 +189,103 @@ static void test_refused(void **state) {
   CHECK(remixdb_put(own, "own", 3, "x", 1) && remixdb_del_range(own, &all) && keys_there(own) == 0);
   CHECK(keys_there(r) == 2 && remixdb_txn_commit(t) && keys_there(r) == 0);
   remixdb_batch_destroy(b);
+  remixdb_unref(r);
+  remixdb_close(x);
+}
+
+// ---- keys that are deleted already
+
+static uint64_t memtable_bytes(struct xdb *x) { return wh_memory(memtable_tree(xdb_super(x)->active, TREE_UNNAMED)); }
+
+// A range that keeps its beginning is deleted again and again, a little longer each time. Each key is logged once, and
+// the memtable gets one tombstone of it; so it is by a transaction and by a batch.
+static void test_again(void **state) {
+  (void)state;
+  const struct remixdb_opts o = some_opts();
+  struct xdb *x = quick_open(&o);
+  struct xdb_ref *r = remixdb_ref(x);
+  struct xdb_batch *const b = remixdb_batch_create();
+  char key[16];
+  CHECK(r && b);
+  load(r, 60000);
+  OK(xdb_wait_idle(x));
+  uint64_t records = figure(x, "log.records");
+  const uint64_t bytes = memtable_bytes(x);
+  for (uint32_t i = 1; i <= 500; i++) CHECK(del(r, 0, 4 * i));
+  CHECK(figure(x, "log.records") - records == 2000 && memtable_bytes(x) - bytes < 1u << 20);
+  CHECK(keys_there(r) == 58000);
+  // a key that has come back is deleted once more
+  CHECK(remixdb_put(r, key, key_of(1000, key), "back", 4));
+  records = figure(x, "log.records");
+  CHECK(del(r, 0, 2000) && figure(x, "log.records") - records == 1 && del(r, 0, 2000) && keys_there(r) == 58000);
+  CHECK(figure(x, "log.records") - records == 1);
+  struct xdb_txn *const t = remixdb_txn_begin(x);
+  const struct remixdb_range longer = {{NULL, 0}, {key, key_of(2001, key)}};
+  CHECK(remixdb_del_range(remixdb_txn_ref(t, NULL), &longer) && remixdb_txn_commit(t));
+  CHECK(figure(x, "log.records") - records == 2);
+  const struct remixdb_range longest = {{NULL, 0}, {key, key_of(2002, key)}};
+  CHECK(remixdb_batch_del_range(b, &longest) && remixdb_batch_put(b, "00000500", 8, "x", 1) && remixdb_write(r, b));
+  CHECK(figure(x, "log.records") - records == 4 && keys_there(r) == 57999 && del(r, 0, 2002));
+  // the log alone knows all that
+  CHECK(remixdb_sync(r));
+  remixdb_batch_destroy(b);
+  remixdb_unref(r);
+  x->leave_log = true;
+  remixdb_close(x);
+  x = quick_open(&o);
+  r = remixdb_ref(x);
+  CHECK(r && keys_there(r) == 57998 && !remixdb_probe(r, "00000500", 8));
+  CHECK(remixdb_flush(r) && remixdb_compact(r) && keys_there(r) == 57998);
+  remixdb_unref(r);
+  remixdb_close(x);
+}
+
+static void make_group(struct range_group *g, const char *from, const char *to) {
+  struct compact_range *const range = mem_alloc(sizeof(*range));
+  CHECK(range);
+  *range = (struct compact_range){kref(from, (uint32_t)strlen(from)), kref(to, (uint32_t)strlen(to))};
+  *g = (struct range_group){.few = RANGES_FEW};
+  g->trees[TREE_UNNAMED].ranges = range;
+  g->trees[TREE_UNNAMED].nr_ranges = 1;
+  OK(range_group_ready(g));
+}
+
+// Between the gathering and the commit a key comes back that has been left out, and another one is deleted; or the
+// memtable is frozen.
+static void test_between(void **state) {
+  (void)state;
+  const struct remixdb_opts o = some_opts();
+  struct xdb *const x = quick_open(&o);
+  struct xdb_ref *const r = remixdb_ref(x);
+  struct range_group g;
+  char key[16];
+  CHECK(r);
+  load(r, 1000);
+  CHECK(del(r, 100, 110));
+  struct xdb_snapshot *const snap = remixdb_snapshot(r);
+  struct xdb_ref *const past = remixdb_snapshot_ref(snap);
+  for (uint32_t frozen = 0; frozen < 2; frozen++) {
+    uint64_t moment;
+    make_group(&g, "00000100", "00000120");
+    struct super *const v = xdb_ref_hold(r, &moment);
+    OK(range_group_gather(&g, x, &r->slot, v, v->version));
+    CHECK(g.trees[TREE_UNNAMED].nr == 10);
+    if (frozen) CHECK(remixdb_flush(r));
+    else CHECK(remixdb_put(r, key, key_of(105, key), "back", 4) && remixdb_del(r, key, key_of(115, key)));
+    const enum remixdb_status s = range_group_commit(&g, x, &r->slot, v, NULL);
+    CHECK(s == (frozen ? REMIXDB_ABORTED : REMIXDB_OK));
+    xdb_super_drop(x, v);
+    range_group_fini(&g);
+    if (frozen) break;
+    CHECK(keys_there(r) == 980 && !remixdb_probe(r, key, key_of(105, key)));
+    CHECK(keys_there(past) == 990 && remixdb_probe(past, key, key_of(115, key)));
+    CHECK(remixdb_flush(r));
+    for (uint32_t i = 100; i < 120; i++) CHECK(remixdb_put(r, key, key_of(i, key), key, 8));
+    CHECK(remixdb_flush(r) && del(r, 100, 110));
+  }
+  CHECK(keys_there(r) == 990 && keys_there(past) == 990);
+  remixdb_unref(past);
+  remixdb_snapshot_release(snap);
   remixdb_unref(r);
   remixdb_close(x);
 }
@@ -398,6 +496,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_across, setup, teardown),
       cmocka_unit_test_setup_teardown(test_few, setup, teardown),
       cmocka_unit_test_setup_teardown(test_refused, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_again, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_between, setup, teardown),
       cmocka_unit_test_setup_teardown(test_threads, setup, teardown),
       cmocka_unit_test_setup_teardown(test_read_only, setup, teardown),
   };
