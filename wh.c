@@ -728,18 +728,29 @@ static enum remixdb_status many_hide(struct wh_slot *slot, struct wh_entry *e, w
   return s;
 }
 
+// Does wh_many_delete's work in the slot's leaf. The group has taken nothing back before, so the count of tombstones is
+// right.
+static enum remixdb_status leaf_hide(struct wh_slot *slot, struct kref from, struct kref to, wh_link_fn fn, void *arg) {
+  const struct wh_leaf *const l = slot->leaf;
+  if (wh_leaf_tombs_counted(l) == atomic_load_explicit(&l->count, memory_order_relaxed)) return REMIXDB_OK;
+  uint8_t pos[WH_LEAF_KEYS];
+  const uint32_t nr = wh_leaf_order(slot->leaf, pos);
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; i < nr && s == REMIXDB_OK; i++) {
+    struct wh_entry *const e = wh_leaf_entry(l, pos[i]);
+    WH_COUNT(hidden);
+    if (to.ptr && kv_cmp(wh_entry_key(e), to) >= 0) break;
+    if (kv_cmp(wh_entry_key(e), from) >= 0) s = many_hide(slot, e, fn, arg);
+  }
+  return s;
+}
+
 enum remixdb_status wh_many_delete(struct wh_many *m, struct kref from, struct kref to, wh_link_fn fn, void *arg) {
   for (struct kref at = from;;) {
     struct wh_slot slot;
     enum remixdb_status s = many_reach(m, at, hash64(at.ptr, at.len), &slot);
     if (s != REMIXDB_OK) return s;
-    uint8_t pos[WH_LEAF_KEYS];
-    const uint32_t nr = wh_leaf_order(slot.leaf, pos);
-    for (uint32_t i = 0; i < nr && s == REMIXDB_OK; i++) {
-      struct wh_entry *const e = wh_leaf_entry(slot.leaf, pos[i]);
-      if (to.ptr && kv_cmp(wh_entry_key(e), to) >= 0) return REMIXDB_OK;
-      if (kv_cmp(wh_entry_key(e), from) >= 0) s = many_hide(&slot, e, fn, arg);
-    }
+    s = leaf_hide(&slot, from, to, fn, arg);
     // The leaf is locked, so the next leaf's anchor stays the same, although that leaf may be replaced.
     const struct kref *const end = leaf_end(slot.leaf);
     if (s != REMIXDB_OK || !end || (to.ptr && kv_cmp(*end, to) >= 0)) return s;

@@ -169,7 +169,8 @@ static inline void wh_link_stamp(const struct wh_link *l, uint64_t seq) {
 // version. `from` is not before the keys and ranges of the calls before. to.ptr NULL: no end. The leaves of the whole
 // range stay locked, so no other key comes into it either. A key whose newest version is pending is one that this group
 // has linked, and stays as it is. Each tombstone goes to fn, in order of the keys. Fails with REMIXDB_NOMEM, or as fn
-// does: fn's tombstone is taken back, the other versions stay linked, and all leaves stay locked.
+// does: fn's tombstone is taken back, the other versions stay linked, and all leaves stay locked. Not after a failure,
+// or after wh_many_unlink, in the same group.
 typedef enum remixdb_status (*wh_link_fn)(void *arg, const struct wh_link *l);
 MUST_CHECK enum remixdb_status wh_many_delete(struct wh_many *m, struct kref from, struct kref to, wh_link_fn fn,
                                               void *arg);

@@ -59,6 +59,7 @@ struct wh_counters {
   _Atomic uint64_t buckets;   // buckets of the trie's table that were read
   _Atomic uint64_t pieces;    // pieces of prefixes that were hashed
   _Atomic uint64_t prefixes;  // prefixes compared in full
+  _Atomic uint64_t hidden;    // entries that wh_many_delete looked at
   _Atomic uint64_t versions;  // versions of a chain that were newer than the moment
 };
 extern struct wh_counters wh_counters;
