@@ -9,12 +9,13 @@
 // is in the newest segment, which is never released.
 //
 // The sequence numbers decide (admin/repair_numbers.h): a doubtful record is left out if a table has a larger number
-// for its key.
+// for its key. The deletion of a range would take everything in the range from the tables' records, so it is left out
+// if a table in the range has a larger number. Then deleted keys may come back.
 //
 // Tables of formats 1 and 2 have no numbers, and those of a table with damaged metadata are not known. For their keys
 // the repair guesses: if such tables have exactly the value of some record of a segment, the store had released that
 // segment and all older ones. The repair keeps a doubtful record of a released segment only if the tables have no
-// record of its key.
+// record of its key. It leaves doubtful deletions of ranges out.
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -29,6 +30,7 @@ struct logging {
   uint64_t hole, hole_gen;         // the last hole: its first sequence number, and the generation that was being read
   uint64_t least;                  // the smallest number of a record
   uint64_t older;                  // records that are older than the tables' records of their keys
+  uint64_t ranges;                 // deletions of ranges that were left out
   uint64_t released;               // segments up to this generation were released; 0: none
   uint64_t left_out, taken;        // doubtful records against which the tables have another value
   struct repair_numbers *numbers;  // of the tables; NULL: no record is doubtful
@@ -115,6 +117,12 @@ static enum remixdb_status guess(struct logging *g, const struct kv_rec *rec, bo
   return s;
 }
 
+// *keep_out: the doubtful deletion of a range takes no newer record from the tables.
+static void judge_range(struct logging *g, const struct kv_rec *rec, bool *keep_out) {
+  *keep_out = !repair_numbers_partial(g->numbers) && !repair_numbers_newer(g->numbers, rec);
+  g->ranges += !*keep_out;
+}
+
 // *keep_out: no table hides the doubtful record.
 static enum remixdb_status judge(struct logging *g, const struct kv_rec *rec, bool *keep_out) {
   uint64_t number;
@@ -129,7 +137,9 @@ static enum remixdb_status judge(struct logging *g, const struct kv_rec *rec, bo
 static enum remixdb_status keep_logged(void *arg, uint64_t seq, const struct kv_rec *rec) {
   struct logging *const g = arg;
   bool keep = true;
-  if (seq < g->doubt && !(rec->kind & KV_RANGE)) {
+  if (seq < g->doubt && rec->kind & KV_RANGE) {
+    judge_range(g, rec, &keep);
+  } else if (seq < g->doubt) {
     const enum remixdb_status s = judge(g, rec, &keep);
     if (s != REMIXDB_OK) return s;
   }
@@ -209,6 +219,11 @@ enum remixdb_status repair_log(struct repair *p, const struct version_names *v) 
   if (g.older)
     repair_note(p, "%" PRIu64 " record%s of the log are left out because tables have newer ones of the same keys",
                 g.older, err_s(g.older));
+  if (g.ranges)
+    repair_lose(p, 0, true,
+                "%" PRIu64 " deletion%s of a range in the log: left out because tables may have newer records there; "
+                "deleted keys may come back",
+                g.ranges, err_s(g.ranges));
   repair_numbers_close(g.numbers);
   xdb_unref(g.ref);
   xdb_snapshot_release(g.tables);

@@ -179,3 +179,13 @@ enum remixdb_status repair_numbers_find(struct repair_numbers *n, const struct k
   }
   return REMIXDB_OK;
 }
+
+bool repair_numbers_newer(const struct repair_numbers *n, const struct kv_rec *range) {
+  const struct kref from = kref(range->key, range->klen), to = kref(range->val, range->vlen);
+  for (size_t i = 0; i < n->nr; i++) {
+    const struct sst *const t = n->list[i].t;
+    if (t->seq_max <= range->seq || in_spaces(&n->list[i]) != !!(range->kind & KV_SPACES)) continue;
+    if (kv_cmp(t->max, from) >= 0 && (to.len == 0 || kv_cmp(t->min, to) < 0)) return true;
+  }
+  return false;
+}

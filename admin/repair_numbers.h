@@ -20,4 +20,6 @@ bool repair_numbers_partial(const struct repair_numbers *n);
 // REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status repair_numbers_find(struct repair_numbers *n, const struct kv_rec *rec,
                                                    uint64_t *seq_out);
+// Tells whether an opened table with a key in the range has a larger number than the deletion of the range.
+bool repair_numbers_newer(const struct repair_numbers *n, const struct kv_rec *range);
 #endif

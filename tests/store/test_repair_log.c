@@ -129,6 +129,12 @@ static void log_put(const char *key, const char *value, uint64_t own) {
   log_rec(&rec, 0, own);
 }
 
+static void log_range(const char *from, const char *to) {
+  struct kv_rec rec;
+  (void)kv_rec_set(&rec, key_of(from), to, (uint32_t)strlen(to), 0);
+  log_rec(&rec, KV_RANGE, 0);
+}
+
 // The next record of the log will be lost.
 static void log_hole(void) { hole = wal_segment_bytes(w); }
 
@@ -230,10 +236,44 @@ static void test_same_value_again(void **state) {
   end();
 }
 
+// The tables have the keys "in" and "out". The log has the deletion of a range with "in" and, in its hole, a newer
+// record of "in".
+static void repair_range(enum numbers numbers, bool released) {
+  tables_begin();
+  if (released) put_more(8);
+  put("in", "table");
+  put("out", "table");
+  const uint64_t last = tables_end();
+  if (numbers == HIDDEN) hide_numbers();
+  log_begin(released ? 0 : last);
+  log_range("i", "j");
+  log_hole();
+  log_put("in", "new", 0);
+  log_end();
+  repair();
+  check_value("out", "table");
+}
+
+// The deletion of a range in a segment that had been released takes nothing from the tables. Without numbers none does,
+// and the report says so.
+static void test_range_and_a_hole(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 4; i++) {
+    const enum numbers numbers = i % 2 ? HIDDEN : KNOWN;
+    const bool released = i / 2;
+    repair_range(numbers, released);
+    check_value("in", numbers == HIDDEN || released ? "table" : NULL);
+    CHECK(report_has("deleted keys may come back\n") == (numbers == HIDDEN || released));
+    CHECK(report.more_lost);
+    end();
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_released_and_a_hole),
       cmocka_unit_test(test_same_value_again),
+      cmocka_unit_test(test_range_and_a_hole),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
