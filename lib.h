@@ -79,7 +79,9 @@ void *mem_alloc_aligned(size_t align, size_t size);  // align: a power of two
 void mem_free(void *p);
 // Returns all kept blocks to the system. Call it when work has ended.
 void mem_trim(void);
-// Lets the process keep so many bytes more of freed blocks; none, to begin with. One block is at most a quarter of all.
+// Lets the process keep so many bytes more of freed blocks; none, to begin with. However much it is let, it keeps at
+// most 64 MiB. One block is at most a quarter of all, and at most 8 MiB. A zeroed block of 1 MiB or more is mapped anew
+// all the same, unless the thread is in a hurry: an owner that touches little of it pays for no more.
 void mem_keep(size_t more);
 void mem_keep_less(size_t less);  // takes back what mem_keep was given, and returns what is too much
 // The system changes the mappings of a process one after the other. A thread that takes or frees a large block may wait

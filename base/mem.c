@@ -84,6 +84,11 @@ struct region {
 #define KEPT_NR_MOST (KEPT_NR + 32u)
 #define KEPT_MORE 4u                   // 1/4 of the bytes
 #define KEPT_LEAST ((size_t)32 << 10)  // bytes
+// However many stores ask: a processor has no use for more, and the tables of a large cache are no work's next block.
+#define KEPT_MOST ((size_t)64 << 20)
+#define KEPT_BLOCK_MOST ((size_t)8 << 20)
+// A zeroed block of so many bytes is mapped anew: its owner may never touch most of it, and to zero a kept one would.
+#define FRESH_FROM ((size_t)1 << 20)
 
 static struct {
   struct lib_lock lock;  // guards all; no other lock is taken under it
@@ -92,7 +97,7 @@ static struct {
   size_t bytes;
   struct region kept[KEPT_NR_MOST];  // the oldest first
   uint32_t nr_kept;
-  size_t kept_bytes, kept_limit;
+  size_t kept_bytes, kept_asked;  // kept_asked: the sum of mem_keep
   uint64_t nr_mapped, nr_reused;
 } large;
 
@@ -139,6 +144,12 @@ static void slots_remove(size_t hole) {
     hole = i;
   }
   large.slots[hole].at = NULL;
+}
+
+// The caller has the lock of `large` for all of these.
+static inline size_t kept_limit(void) { return large.kept_asked < KEPT_MOST ? large.kept_asked : KEPT_MOST; }
+static inline size_t kept_block_most(void) {
+  return kept_limit() / 4 < KEPT_BLOCK_MOST ? kept_limit() / 4 : KEPT_BLOCK_MOST;
 }
 
 static struct region kept_remove(uint32_t i) {
@@ -199,8 +210,9 @@ static inline bool is_large(size_t size) {
   return unlikely(size >= atomic_load_explicit(&mem_large_from, memory_order_relaxed));
 }
 
-// Takes a large block. *clean_out: it is zeroed. NULL without memory; *full_out: there are too many already.
-static void *large_alloc(size_t size, bool *clean_out, bool *full_out) {
+// Takes a large block. *clean_out: it is zeroed. NULL without memory; *full_out: there are too many already. zeroed: it
+// is to be zeroed, now or by the caller.
+static void *large_alloc(size_t size, bool zeroed, bool *clean_out, bool *full_out) {
   struct region r = {NULL, align_up(size, page_size())};
   *full_out = *clean_out = false;
   if (r.size < size) return NULL;
@@ -210,8 +222,8 @@ static void *large_alloc(size_t size, bool *clean_out, bool *full_out) {
     *full_out = true;
     return NULL;
   }
-  struct region rest;
-  const struct region kept = kept_take(r.size, &rest);
+  struct region rest = {NULL, 0}, kept = {NULL, 0};
+  if (!zeroed || r.size < FRESH_FROM || hurried) kept = kept_take(r.size, &rest);
   bool entered = kept.at && large_enter(kept, true);
   lib_unlock(&large.lock);
   regions_unmap(&rest, rest.at != NULL);
@@ -241,10 +253,10 @@ static bool large_free(void *p) {
   slots_remove(slot);
   large.nr--;
   large.bytes -= r.size;
-  if (r.size > large.kept_limit / 4) {
+  if (r.size > kept_block_most()) {
     out[nr_out++] = r;
   } else {
-    const size_t most = large.kept_limit + (hurried ? large.kept_limit / KEPT_MORE : 0);
+    const size_t most = kept_limit() + (hurried ? kept_limit() / KEPT_MORE : 0);
     while (large.nr_kept >= (hurried ? KEPT_NR_MOST : KEPT_NR)) out[nr_out++] = kept_remove(0);
     nr_out += kept_shrink(most - r.size, out + nr_out);
     large.kept[large.nr_kept++] = r;
@@ -275,22 +287,22 @@ void mem_trim(void) {
 
 void mem_keep(size_t more) {
   lib_lock(&large.lock);
-  large.kept_limit += more;
+  large.kept_asked += more;
   lib_unlock(&large.lock);
 }
 
 void mem_keep_less(size_t less) {
   struct region out[KEPT_NR_MOST], slots = {NULL, 0};
   lib_lock(&large.lock);
-  assert(less <= large.kept_limit);
-  large.kept_limit -= less;
-  const uint32_t nr = kept_shrink(large.kept_limit, out);
-  if (large.nr == 0 && large.kept_limit == 0 && large.slots) {
+  assert(less <= large.kept_asked);
+  large.kept_asked -= less;
+  const uint32_t nr = kept_shrink(kept_limit(), out);
+  if (large.nr == 0 && large.kept_asked == 0 && large.slots) {
     slots = (struct region){(uint8_t *)large.slots, large.nr_slots * sizeof(*large.slots)};
     large.slots = NULL;
     large.nr_slots = 0;
   }
-  const bool last = large.kept_limit == 0;
+  const bool last = large.kept_asked == 0;
   lib_unlock(&large.lock);
   regions_unmap(out, nr);
   regions_unmap(&slots, slots.at != NULL);
@@ -348,7 +360,7 @@ static void *heap_alloc(size_t size, bool zeroed) {
 static void *block_take(size_t size, bool zeroed) {
   if (is_large(size)) {
     bool clean, full;
-    void *const p = large_alloc(size, &clean, &full);
+    void *const p = large_alloc(size, zeroed, &clean, &full);
     if (p && zeroed && !clean) memset(p, 0, size);
     if (!full) return p;
   }
@@ -369,7 +381,7 @@ void *mem_alloc_aligned(size_t align, size_t size) {
   if (mem_denied(size)) return mem_check(NULL, size);
   if (is_large(size) && align <= page_size()) {
     bool clean, full;
-    p = large_alloc(size, &clean, &full);
+    p = large_alloc(size, false, &clean, &full);
     if (!full) return mem_check(p, size);
   }
   if (posix_memalign(&p, align, size ? size : 1) != 0) p = NULL;

@@ -49,6 +49,7 @@ size_t memtables_target(const struct memtables *all, const struct memtable *acti
   const struct arena_pool *const p = &all->chunks;
   if (p->chunk_size < MAPPED_CHUNK) return 0;
   const size_t half = p->limit / 2, used = used_small(active);
+  if (used < p->chunk_size / 2 && !frozen) return 0;
   return p->chunk_size + (used > half && !frozen ? 2 * (used - half) : 0);
 }
 

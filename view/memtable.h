@@ -42,7 +42,8 @@ void memtables_fini(struct memtables *all);
 // Any thread.
 uint64_t memtables_kept(struct memtables *all, const struct memtable *active, const struct memtable *frozen);
 
-// Returns how many bytes the pool should hold while this memtable is active. Until the memtable is half full, that is
+// Returns how many bytes the pool should hold while this memtable is active. Until the memtable has used half of its
+// first chunk, that is nothing: a store with few writes needs no second chunk. Until the memtable is half full, it is
 // one chunk. Then it is more and more, so that the pool has most memory of the next memtable when this memtable is
 // full. While another memtable is frozen, it is one chunk, because the frozen memtable's chunks will serve again. 0:
 // chunks of this size are not fetched ahead. Any thread, in the memtable's epoch.

@@ -177,8 +177,8 @@ static void test_between(void **state) {
   end();
 }
 
-// Writers have workers fetch memory for the next memtable, and none of it when it is the allocator's, or there are no
-// workers.
+// Writers have workers fetch memory for the next memtable once they have used half of the first chunk, and none of it
+// when it is the allocator's, or there are no workers.
 static void test_ahead(void **state) {
   (void)state;
   static const uint8_t val[1000];
@@ -190,6 +190,8 @@ static void test_ahead(void **state) {
     const size_t chunk = x->memtables.chunks.chunk_size;
     for (uint32_t k = 0; k < 100; k++) OK(xdb_put(r, KV_REC(kref(&k, sizeof(k)), val, sizeof(val), false)));
     if (i == 0 && !LIB_SANITIZED) {
+      assert_int_equal(arena_pool_held(&x->memtables.chunks), 0);
+      for (uint32_t k = 100; k < 1500; k++) OK(xdb_put(r, KV_REC(kref(&k, sizeof(k)), val, sizeof(val), false)));
       while (arena_pool_held(&x->memtables.chunks) < chunk) time_sleep_ns(1000000);
       assert_int_equal(arena_pool_held(&x->memtables.chunks), chunk);
     } else {

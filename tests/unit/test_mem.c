@@ -192,6 +192,61 @@ static void test_hurry_many(void **state) {
   mem_keep_less((size_t)NR * BLOCK);
 }
 
+// Hundreds of stores ask for more than a process has use for. It keeps 64 MiB at most, in blocks of 8 MiB at most: a
+// larger one is the table of a large cache, and little of that was ever touched.
+static void test_kept_most(void **state) {
+  (void)state;
+  enum { STORES = 200, NR = 20 };
+  const size_t each = (size_t)12 << 20, block = (size_t)8 << 20, most = (size_t)64 << 20;
+  for (uint32_t i = 0; i < STORES; i++) mem_keep(each);
+  void *p = mem_alloc(block + page());
+  mem_free(p);
+  CHECK(stats().kept == 0 && !mapped(p));
+  p = mem_alloc(block);
+  mem_free(p);
+  CHECK(stats().kept == block && mapped(p));
+  void *many[NR];
+  for (uint32_t i = 0; i < NR; i++) many[i] = mem_alloc(block);
+  for (uint32_t i = 0; i < NR; i++) mem_free(many[i]);
+  CHECK(stats().kept == most);
+  for (uint32_t i = 1; i < STORES; i++) mem_keep_less(each);
+  CHECK(stats().kept <= each);
+  mem_keep_less(each);
+  CHECK(stats().kept == 0);
+}
+
+// A zeroed block of 1 MiB or more takes no kept one, because to zero that would touch all of it. A smaller one does,
+// and so does a thread in a hurry, which changes no mapping.
+static void test_fresh(void **state) {
+  (void)state;
+  const size_t block = (size_t)1 << 20, keep = 4 * block;
+  mem_keep(keep);
+  uint8_t *const p = mem_alloc(block);
+  CHECK(p);
+  memset(p, 7, block);
+  mem_free(p);
+  CHECK(stats().kept == block);
+  const uint64_t reused = stats().nr_reused;
+  uint8_t *const fresh = mem_calloc(1, block);
+  CHECK(fresh && fresh != p && stats().nr_reused == reused && stats().kept == block);
+  mem_free(mem_calloc(1, block - page()));
+  CHECK(stats().nr_reused == reused + 1 && stats().kept >= block - page());
+  mem_trim();
+  uint8_t *const q = mem_alloc(block);
+  CHECK(q);
+  memset(q, 7, block);
+  mem_free(q);
+  const uint64_t before = mem_changes();
+  mem_hurry(true);
+  uint8_t *const hasty = mem_calloc(1, block);
+  mem_hurry(false);
+  CHECK(hasty == q && mem_changes() == before);
+  for (size_t i = 0; i < block; i++) CHECK(hasty[i] == 0 && fresh[i] == 0);
+  mem_free(hasty);
+  mem_free(fresh);
+  mem_keep_less(keep);
+}
+
 static void fill(uint8_t *p, size_t from, size_t to) {
   for (size_t i = from; i < to; i++) p[i] = (uint8_t)(i * 7 + i / 251);
 }
@@ -340,6 +395,8 @@ int main(void) {
     cmocka_unit_test(test_rest),
     cmocka_unit_test(test_hurry),
     cmocka_unit_test(test_hurry_many),
+    cmocka_unit_test(test_kept_most),
+    cmocka_unit_test(test_fresh),
     cmocka_unit_test(test_denied),
     cmocka_unit_test(test_grow),
     cmocka_unit_test(test_many),
