@@ -3,19 +3,16 @@
 // Reading a damaged store's log.
 //
 // CURRENT tells which segments the store had released because tables have their records. Without CURRENT such a segment
-// may still be among the files. If the log has no hole, a released segment does no harm: the last record of a key in
-// the log is the key's newest version. With a hole after a released segment, the key's newest version may be in a
-// table, and an older one in the segment would hide it. So records before the last hole are doubtful, unless the hole
-// is in the newest segment, which is never released.
+// may still be among the files, and tables may have newer records of its keys: those of an ingest, which are not in the
+// log, and those that a hole in the log has taken. Sequence numbers tell (admin/repair_numbers.h): a record is left out
+// if a table has a larger number for its key. The deletion of a range would take everything in the range from the
+// tables' records, so it is left out if a table in the range has a larger number. Then deleted keys may come back.
 //
-// The sequence numbers decide (admin/repair_numbers.h): a doubtful record is left out if a table has a larger number
-// for its key. The deletion of a range would take everything in the range from the tables' records, so it is left out
-// if a table in the range has a larger number. Then deleted keys may come back.
-//
+// Records before the last hole are doubtful, unless the hole is in the newest segment, which is never released.
 // Tables of formats 1 and 2 have no numbers, and those of a table with damaged metadata are not known. For their keys
-// the repair guesses: if such tables have exactly the value of some record of a segment, the store had released that
-// segment and all older ones. The repair keeps a doubtful record of a released segment only if the tables have no
-// record of its key. It leaves doubtful deletions of ranges out.
+// the repair guesses about doubtful records: if such tables have exactly the value of some record of a segment, the
+// store had released that segment and all older ones. The repair keeps a doubtful record of a released segment only if
+// the tables have no record of its key. It leaves doubtful deletions of ranges out.
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -33,7 +30,7 @@ struct logging {
   uint64_t ranges;                 // deletions of ranges that were left out
   uint64_t released;               // segments up to this generation were released; 0: none
   uint64_t left_out, taken;        // doubtful records against which the tables have another value
-  struct repair_numbers *numbers;  // of the tables; NULL: no record is doubtful
+  struct repair_numbers *numbers;  // of the tables; NULL: CURRENT tells what is newer
   struct xdb_snapshot *tables;     // the new store with the tables' records alone
   struct xdb_ref *ref;             // of that snapshot
 };
@@ -117,18 +114,23 @@ static enum remixdb_status guess(struct logging *g, const struct kv_rec *rec, bo
   return s;
 }
 
-// *keep_out: the doubtful deletion of a range takes no newer record from the tables.
-static void judge_range(struct logging *g, const struct kv_rec *rec, bool *keep_out) {
-  *keep_out = !repair_numbers_partial(g->numbers) && !repair_numbers_newer(g->numbers, rec);
+// *keep_out: the deletion of a range takes no newer record from the tables.
+static void judge_range(struct logging *g, bool doubtful, const struct kv_rec *rec, bool *keep_out) {
+  *keep_out = !(doubtful && repair_numbers_partial(g->numbers)) && !repair_numbers_newer(g->numbers, rec);
   g->ranges += !*keep_out;
 }
 
-// *keep_out: no table hides the doubtful record.
-static enum remixdb_status judge(struct logging *g, const struct kv_rec *rec, bool *keep_out) {
+// *keep_out: no table hides the record.
+static enum remixdb_status judge(struct logging *g, uint64_t seq, const struct kv_rec *rec, bool *keep_out) {
+  const bool doubtful = seq < g->doubt;
   uint64_t number;
+  if (rec->kind & KV_RANGE) {
+    judge_range(g, doubtful, rec, keep_out);
+    return REMIXDB_OK;
+  }
   const enum remixdb_status s = repair_numbers_find(g->numbers, rec, &number);
   if (s != REMIXDB_OK) return s;
-  if (number == 0 && repair_numbers_partial(g->numbers)) return guess(g, rec, keep_out);
+  if (number == 0 && doubtful && repair_numbers_partial(g->numbers)) return guess(g, rec, keep_out);
   *keep_out = number <= rec->seq;
   g->older += !*keep_out;
   return s;
@@ -137,12 +139,8 @@ static enum remixdb_status judge(struct logging *g, const struct kv_rec *rec, bo
 static enum remixdb_status keep_logged(void *arg, uint64_t seq, const struct kv_rec *rec) {
   struct logging *const g = arg;
   bool keep = true;
-  if (seq < g->doubt && rec->kind & KV_RANGE) {
-    judge_range(g, rec, &keep);
-  } else if (seq < g->doubt) {
-    const enum remixdb_status s = judge(g, rec, &keep);
-    if (s != REMIXDB_OK) return s;
-  }
+  const enum remixdb_status s = g->numbers ? judge(g, seq, rec, &keep) : REMIXDB_OK;
+  if (s != REMIXDB_OK) return s;
   return keep ? repair_keep(g->p, rec) : REMIXDB_OK;
 }
 
@@ -185,14 +183,15 @@ static enum remixdb_status look_for_release(struct logging *g, const struct vers
   return s == REMIXDB_OK ? read_log(g, v, see_release, NULL) : s;
 }
 
-// Finds the doubtful records, and what decides about them.
-static enum remixdb_status look_for_doubt(struct logging *g, const struct version_names *v) {
+// Finds the doubtful records, and the numbers of the tables.
+static enum remixdb_status look_ahead(struct logging *g, const struct version_names *v) {
   enum remixdb_status s = read_log(g, v, see_record, see_hole);
   if (s != REMIXDB_OK && s != REMIXDB_IO) return s;  // IO: the pass that keeps records reports it
   if (g->hole && g->out.gen > g->hole_gen && g->hole > g->doubt) g->doubt = g->hole;
-  if (g->doubt == 0) return REMIXDB_OK;
+  if (g->least == UINT64_MAX) return REMIXDB_OK;  // there are no records
   s = repair_numbers_open(g->p, v->tables, v->nr_tables, g->least, &g->numbers);
-  if (s == REMIXDB_OK && repair_numbers_partial(g->numbers)) {  // a small number tells that there is no guess to make
+  if (s == REMIXDB_OK && g->doubt && repair_numbers_partial(g->numbers)) {
+    // Small numbers count, too: there is no guess to make for their keys.
     repair_numbers_close(g->numbers);
     s = repair_numbers_open(g->p, v->tables, v->nr_tables, 0, &g->numbers);
     if (s == REMIXDB_OK) s = look_for_release(g, v);
@@ -202,7 +201,7 @@ static enum remixdb_status look_for_doubt(struct logging *g, const struct versio
 
 enum remixdb_status repair_log(struct repair *p, const struct version_names *v) {
   struct logging g = {.p = p, .least = UINT64_MAX};
-  enum remixdb_status s = p->report.version_lost ? look_for_doubt(&g, v) : REMIXDB_OK;
+  enum remixdb_status s = p->report.version_lost ? look_ahead(&g, v) : REMIXDB_OK;
   if (s == REMIXDB_OK) s = read_log(&g, v, keep_logged, tell_loss);
   if (s == REMIXDB_IO && !p->put_failed) {  // a file of the old log cannot be read
     repair_note(p, "%s", err_msg());
