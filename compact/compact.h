@@ -299,13 +299,13 @@ struct compact_ingest {
   uint32_t nr_placed;
 };
 // Makes the version that has these tables, too. In each partition they become the newest runs; behind a partition's
-// last key, and in one that is empty, they become new partitions. A table that does not fit into one partition is cut,
-// and a partition that would get too many runs is written again: both go into new tables. In a partition that cannot be
-// read (view/part.h, P4) the tables become runs of the young view. If there are too many, the other runs of that view
-// are merged first. The call fails as the read does if that leaves too little room for the rounds of memtables, if the
-// young view cannot be read either, if the store has no young views, or if the partition is away. *out and other
-// failures as for compact_round;
-// the tables of the ingest stay the caller's, but those that were cut are retired.
+// last key, and in one that is empty, they become new partitions. A table that does not fit into one partition is cut.
+// Few records go into the young view, as a memtable's do. If the partition would get too many runs, the other runs of
+// the young view are merged first, where the records are few; else all of it is written again. In a partition that
+// cannot be read (view/part.h, P4) the tables become runs of the young view, too. The call fails as the read does if
+// that leaves too little room for the rounds of memtables, if the young view cannot be read either, if the store has no
+// young views, or if the partition is away. *out and other failures as for compact_round; the tables of the ingest stay
+// the caller's, but those that were cut are retired.
 MUST_CHECK enum remixdb_status compact_ingest(struct compact *c, struct worker *self, struct version *base,
                                               struct compact_ingest *in, struct version **out);
 // Sets c->watch for all REMIXes of a version. Call it before another thread has the version.

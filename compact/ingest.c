@@ -221,12 +221,7 @@ static void piece_run(struct task *t, struct worker *w) {
 
 static struct piece *add_piece(struct ingest *in, struct part *old, struct kref anchor, uint32_t from, uint32_t to) {
   struct piece *const p = &in->pieces[in->nr_pieces++];
-  *p = (struct piece){.c = in->c,
-                      .old = old,
-                      .into_young = old && part_young(old),
-                      .anchor = anchor,
-                      .tables = in->tables + from,
-                      .nr = to - from};
+  *p = (struct piece){.c = in->c, .old = old, .anchor = anchor, .tables = in->tables + from, .nr = to - from};
   p->task.run = piece_run;
   for (uint32_t i = 0; i < p->nr; i++) p->task.size += p->tables[i]->nr_records;
   return p;
@@ -269,8 +264,8 @@ static enum remixdb_status add_groups_again(struct ingest *in, uint32_t part, ui
   return s;
 }
 
-// Plans a partition that merges could not read: it gets the tables [from, to) as plan_unread has decided.
-static enum remixdb_status add_unread(struct ingest *in, struct job *j, uint32_t from, uint32_t to) {
+// Plans a partition that gets the tables [from, to) as the job has decided: its young view may be written again.
+static enum remixdb_status add_decided(struct ingest *in, struct job *j, uint32_t from, uint32_t to) {
   struct part *const p = in->base->parts[j->part];
   struct piece *const piece = add_piece(in, p, part_anchor(p), from, to);
   const uint32_t made = in->nr_made;
@@ -312,16 +307,22 @@ static enum remixdb_status plan_part(struct ingest *in, uint32_t part, uint32_t 
   uint32_t behind = from;
   while (behind < to && kv_cmp(in->tables[behind]->min, last->max) <= 0) behind++;
   const uint32_t nr = behind - from;
+  uint64_t count = 0;
+  for (uint32_t i = from; i < behind; i++) count += in->tables[i]->nr_records;
+  const bool small = plan_fits_young(in->c, p, count);
+  enum remixdb_status s = REMIXDB_OK;
   _Atomic bool failed = false;
   struct job j = job_of(in, part, &failed);
   if (nr && part_is_left(p, in->now) && leaves_room(in, p, from, behind) && plan_unread(&j, nr, nr)) {
-    const enum remixdb_status s = add_unread(in, &j, from, behind);
-    if (s != REMIXDB_OK) return s;
+    s = add_decided(in, &j, from, behind);
   } else if (nr && part_runs(p) + nr > INGEST_RUNS) {
-    return add_groups_again(in, part, from, to);
+    if (!small || part_young_runs(p) < 2 || !plan_young_again(&j, nr, INGEST_RUNS))
+      return add_groups_again(in, part, from, to);
+    s = add_decided(in, &j, from, behind);
   } else if (nr) {
-    (void)add_piece(in, p, part_anchor(p), from, behind);
+    add_piece(in, p, part_anchor(p), from, behind)->into_young = small || part_young(p);
   }
+  if (s != REMIXDB_OK) return s;
   const struct sst *before = last;
   if (behind > from && kv_cmp(in->tables[behind - 1]->max, last->max) > 0) before = in->tables[behind - 1];
   add_groups(in, behind, to, kref(NULL, 0), before);

@@ -198,14 +198,11 @@ static void decide_major(struct job *j, uint32_t take) {
   j->table_bytes = share_for(j->c, plan_merged_bytes(j, take));
 }
 
-// Tells whether the new data may go into the partition's young view: it is small beside the partition, and the young
-// view stays small.
-static bool fits_young(const struct job *j) {
-  const struct part *const p = old_part(j);
+bool plan_fits_young(const struct compact *c, const struct part *p, uint64_t count) {
   const struct remix *const young = part_young(p);
   const uint64_t there = young ? young->nr_entries : 0, old = part_remix(p)->nr_entries;
-  if (!young && (j->c->young_from == 0 || j->count * j->c->young_from > old)) return false;
-  return (there + j->count) * COMPACT_YOUNG_SHARE <= old;
+  if (!young && (c->young_from == 0 || count * c->young_from > old)) return false;
+  return (there + count) * COMPACT_YOUNG_SHARE <= old;
 }
 
 uint64_t plan_young_bytes(const struct part *p) { return runs_bytes(p, 0, part_young_runs(p)); }
@@ -223,6 +220,15 @@ static void decide_minor(struct job *j) {
   j->table_bytes = share_for(j->c, j->bytes);
 }
 
+bool plan_young_again(struct job *j, uint32_t beside, uint32_t most) {
+  const struct part *const p = old_part(j);
+  const uint32_t young = part_young_runs(p), merged = plan_tables(j->c, plan_merged_bytes(j, young));
+  if (young == 0 || part_older_tables(p) + merged + beside > most) return false;
+  j->young = true;
+  decide_major(j, young);
+  return true;
+}
+
 bool plan_unread(struct job *j, uint32_t fresh, uint32_t beside) {
   const struct part *const p = old_part(j);
   const uint32_t young = part_young_runs(p), old = part_older_tables(p);
@@ -233,11 +239,7 @@ bool plan_unread(struct job *j, uint32_t fresh, uint32_t beside) {
     decide_minor(j);
     return true;
   }
-  const uint32_t merged = plan_tables(j->c, plan_merged_bytes(j, young));
-  if (young == 0 || old + merged + beside >= COMPACT_UNREAD_RUNS) return false;
-  j->young = true;
-  decide_major(j, young);
-  return true;
+  return plan_young_again(j, beside, COMPACT_UNREAD_RUNS - 1);
 }
 
 // Tells whether a merge of the whole partition can wait. On a full disk it must: it needs more room than the round has,
@@ -268,7 +270,7 @@ static void decide(struct job *j) {
   }
   uint32_t take = part_runs(p) + fresh > compact_run_limit(c, p, j->bytes) ? merge_depth(j, fresh) : 0;
   if (take == part_runs(p) && whole_waits(j, fresh)) take = 0;
-  j->young = take <= part_young_runs(p) && fits_young(j);
+  j->young = take <= part_young_runs(p) && plan_fits_young(c, p, j->count);
   // a young view that does not stay becomes a table of the older view
   if (!j->young && take < part_young_runs(p)) take = part_young_runs(p);
   if (take) {

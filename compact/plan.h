@@ -24,6 +24,13 @@ uint32_t plan_tables(const struct compact *c, uint64_t bytes);
 // has some. Neither reads anything of the older view. Returns false if the partition would have too many runs all the
 // same. beside: how many `fresh` tables are not merged, because they are written already, as an ingest's are.
 bool plan_unread(struct job *j, uint32_t fresh, uint32_t beside);
+// Decides to merge all runs of the partition's young view, with the job's new data if it has some. Reads nothing of the
+// older view. Returns false if there is no such view, or the partition would have more than `most` runs with `beside`
+// others.
+bool plan_young_again(struct job *j, uint32_t beside, uint32_t most);
+// Tells whether `count` new records may go into the young view of a partition that has a view: they are few beside the
+// partition, and the young view stays small.
+bool plan_fits_young(const struct compact *c, const struct part *p, uint64_t count);
 // Makes the jobs of both trees for a scan round. For a round of merges for garbage, it plans none of these.
 void plan_scan_merges(struct round *r);
 // Plans the merge of one more partition of the spaces' tree, which is worth it only for its keys of dropped spaces.

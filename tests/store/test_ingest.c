@@ -382,6 +382,33 @@ static bool ingest_one(const struct part *p, uint32_t n) {
   return remixdb_ingest_commit(g);
 }
 
+// Small ingests go into the young view, one after the other: the older view stays as it is. Where there are too many
+// runs, those of the young view are merged.
+static void test_small(void **state) {
+  (void)state;
+  uint32_t fewer = 0, most = 0;
+  store_make(2);
+  x->compact.young_from = 2;
+  x->compact.build.max_pages = 1024;
+  CHECK(remixdb_compact(ref));
+  struct part *const was = xdb_super(x)->version->parts[0];
+  part_ref(was);
+  const struct remix *const old = part_remix(was);
+  for (uint32_t n = 0; n < 40; n++) {
+    const uint32_t before = part_runs(part_now(was));
+    CHECK(ingest_one(was, n % 4));
+    const struct part *const p = part_now(was);
+    CHECK_SAYS(part_remix(p) == old && part_young_runs(p) > 0, "%u: %u runs", n, part_runs(p));
+    fewer += part_runs(p) < before;
+    if (part_runs(p) > most) most = part_runs(p);
+  }
+  CHECK_SAYS(fewer > 0 && most <= 20, "%u, %u", fewer, most);
+  part_unref(was);
+  check_files(disk);
+  close_it();
+  simdisk_destroy(disk);
+}
+
 // The tables of an ingest go into the young view of a damaged partition, and the damage is told once. Where it has too
 // many runs, those of the young view are merged. Without young views the ingest fails, and names the file; writes go
 // on.
@@ -873,6 +900,7 @@ int main(void) {
                                      cmocka_unit_test(test_damaged),       cmocka_unit_test(test_reads_fail),
                                      cmocka_unit_test(test_damaged_full),  cmocka_unit_test(test_progress),
                                      cmocka_unit_test(test_any_length),    cmocka_unit_test(test_many_partitions),
-                                     cmocka_unit_test(test_numbers),       cmocka_unit_test(test_dropped)};
+                                     cmocka_unit_test(test_numbers),       cmocka_unit_test(test_dropped),
+                                     cmocka_unit_test(test_small)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
