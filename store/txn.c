@@ -283,7 +283,13 @@ static enum remixdb_status txn_put(struct xdb_ref *r, const struct kv_rec *rec) 
   return s == REMIXDB_OK ? own_put(r->txn, rec) : s;
 }
 
-// Deletes the keys of the store's tree that lie in the range, at the transaction's moment.
+static bool own_deleted(const struct xdb_txn *t, uint32_t tree, struct kref key) {
+  const struct overlay_ver *const v = overlay_get(&t->own[tree], key);
+  return v && v->kind & KV_TOMB;
+}
+
+// Deletes the keys of the store's tree that lie in the range, at the transaction's moment. A key that the transaction
+// has deleted stays so: no further write of it takes memory.
 static enum remixdb_status del_below(struct xdb_txn *t, uint32_t tree, struct kref from, struct kref to) {
   const struct xdb_iter_opts opts = {.bounds = {{from.ptr, from.len}, {to.ptr, to.len}}, .keys_only = true};
   const uint32_t kind = KV_TOMB | (tree == TREE_SPACES ? KV_SPACES : 0u);
@@ -292,8 +298,9 @@ static enum remixdb_status del_below(struct xdb_txn *t, uint32_t tree, struct kr
   if (s == REMIXDB_OK) s = xdb_iter_seek(it, from);
   while (s == REMIXDB_OK && xdb_iter_valid(it)) {
     struct kv_rec rec;
-    s = xdb_iter_record(it, &rec);
-    if (s == REMIXDB_OK) s = own_put(t, KV_REC(kref(rec.key, rec.klen), NULL, 0, kind));
+    if ((s = xdb_iter_record(it, &rec)) != REMIXDB_OK) break;
+    const struct kref key = kref(rec.key, rec.klen);
+    if (!own_deleted(t, tree, key)) s = own_put(t, KV_REC(key, NULL, 0, kind));
     if (s == REMIXDB_OK) s = xdb_iter_skip(it, 1);
   }
   struct err_saved why;

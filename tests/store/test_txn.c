@@ -606,6 +606,32 @@ static void test_blind_range(void **state) {
 }
 
 // A transaction that only read commits, whatever the others wrote.
+// A range that the transaction has deleted once is deleted again: nothing is written again, also behind a savepoint,
+// and a rollback leaves it deleted.
+static void test_range_again(void **state) {
+  (void)state;
+  char key[16];
+  for (uint32_t i = 0; i < 100; i++) {
+    (void)snprintf(key, sizeof(key), "again%03u", i);
+    put(ref, key, "x");
+  }
+  struct xdb_txn *const t = remixdb_txn_begin(x);
+  struct xdb_ref *const r = remixdb_txn_ref(t, NULL);
+  del_range_of(r, "again", "agaio");
+  const uint64_t number = t->own[TREE_UNNAMED].number;
+  CHECK(number >= 100);
+  CHECK(remixdb_txn_savepoint(t));
+  for (uint32_t i = 0; i < 10; i++) del_range_of(r, "again0", "agaio");
+  CHECK(t->own[TREE_UNNAMED].number == number);
+  CHECK(remixdb_txn_rollback(t));
+  CHECK(!remixdb_probe(r, "again050", 8));
+  CHECK(remixdb_txn_commit(t));
+  for (uint32_t i = 0; i < 100; i++) {
+    const int len = snprintf(key, sizeof(key), "again%03u", i);
+    CHECK(!remixdb_probe(ref, key, (uint32_t)len));
+  }
+}
+
 static void test_read_only(void **state) {
   (void)state;
   put(ref, "b", "2");
@@ -1081,6 +1107,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_savepoints, begin, end),
       cmocka_unit_test_setup_teardown(test_conflicts, begin, end),
       cmocka_unit_test_setup_teardown(test_blind_range, begin, end),
+      cmocka_unit_test_setup_teardown(test_range_again, begin, end),
       cmocka_unit_test_setup_teardown(test_read_only, begin, end),
       cmocka_unit_test_setup_teardown(test_same_value, begin, end),
       cmocka_unit_test_setup_teardown(test_apart, begin, end),
