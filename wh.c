@@ -456,6 +456,13 @@ size_t wh_memory(const struct wh *wh) {
          atomic_load_explicit(&wh->guide_bytes, memory_order_relaxed);
 }
 
+size_t wh_held(const struct wh *wh) {
+  return arena_held(&wh->arena) + atomic_load_explicit(&wh->trie.table_bytes, memory_order_relaxed) +
+         atomic_load_explicit(&wh->guide_bytes, memory_order_relaxed);
+}
+
+void wh_give_back(struct wh *wh) { arena_give_back(&wh->arena); }
+
 size_t wh_memory_small(const struct wh *wh) { return arena_used_small(&wh->arena); }
 
 bool wh_expires(const struct wh *wh) { return atomic_load_explicit(&wh->expires, memory_order_relaxed); }

@@ -97,6 +97,8 @@ static inline size_t wh_record_memory(uint32_t klen, uint32_t vlen) {
   return sizeof(struct wh_entry) + sizeof(struct wh_ver) + klen + vlen + 28;
 }
 size_t wh_memory(const struct wh *wh);        // bytes of arena, table and guide. Any thread, relaxed.
+size_t wh_held(const struct wh *wh);          // the same with the unused rest of the arena's last chunk
+void wh_give_back(struct wh *wh);             // arena_give_back, for an index that nobody writes to any more
 size_t wh_memory_small(const struct wh *wh);  // bytes of the arena in chunks of wh_create's size
 bool wh_expires(const struct wh *wh);         // some version that was linked expires. Any thread, relaxed.
 uint64_t wh_count(const struct wh *wh);       // keys in the index, those with tombstones included. Any thread, relaxed.

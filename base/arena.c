@@ -25,6 +25,7 @@ struct arena_chunk {
   size_t base;  // bytes in the chunks before this one, without their headers
   struct arena_chunk *next;
   struct mem_map map;  // ptr NULL: the memory is from mem_alloc_aligned
+  bool lacks_pages;    // arena_give_back has returned some
 };
 
 #define ARENA_HEAD ((size_t)CACHE_LINE)
@@ -35,6 +36,7 @@ void arena_init(struct arena *a, size_t chunk_size, struct arena_pool *pool) {
   assert(chunk_size >= 65536 && (chunk_size & (chunk_size - 1)) == 0);
   atomic_init(&a->chunk, NULL);
   atomic_init(&a->large_used, 0);
+  atomic_init(&a->given_back, 0);
   a->large = NULL;
   a->chunk_size = chunk_size;
   a->pool = pool;
@@ -80,7 +82,7 @@ static void arena_free_list(struct arena_chunk *c, struct arena_pool *pool) {
   while (c) {
     struct arena_chunk *const next = c->next;
     struct mem_map map = c->map;  // a copy, because the header lies in the map
-    if (pool && arena_pool_put(pool, c)) {
+    if (pool && !c->lacks_pages && arena_pool_put(pool, c)) {
       c = next;
       continue;
     }
@@ -129,6 +131,7 @@ static struct arena_chunk *arena_chunk_create(size_t size, size_t cut) {
   c->base = 0;
   c->next = NULL;
   c->map = map;
+  c->lacks_pages = false;
   arena_hide((uint8_t *)c + ARENA_HEAD, size - ARENA_HEAD);
   return c;
 }
@@ -250,4 +253,22 @@ size_t arena_used_small(const struct arena *a) {
 
 size_t arena_used(const struct arena *a) {
   return atomic_load_explicit(&a->large_used, memory_order_relaxed) + arena_used_small(a);
+}
+
+size_t arena_held(const struct arena *a) {
+  const struct arena_chunk *const c = atomic_load_explicit(&a->chunk, memory_order_acquire);
+  const size_t small = c ? c->base + c->size - atomic_load_explicit(&a->given_back, memory_order_relaxed) : 0;
+  return atomic_load_explicit(&a->large_used, memory_order_relaxed) + small;
+}
+
+void arena_give_back(struct arena *a) {
+  struct arena_chunk *const c = atomic_load_explicit(&a->chunk, memory_order_acquire);
+  if (!c || !c->map.ptr || atomic_load_explicit(&c->cut, memory_order_relaxed) >= c->size) return;
+  // The chunk is used up by this: what is behind `at` is nobody's, and stays so.
+  const size_t at = atomic_fetch_add_explicit(&c->cut, c->size, memory_order_relaxed);
+  const size_t from = align_up(at, c->map.page);
+  if (from >= c->size) return;
+  mem_give_back((uint8_t *)c + from, c->size - from);
+  atomic_fetch_add_explicit(&a->given_back, c->size - from, memory_order_relaxed);
+  c->lacks_pages = true;
 }

@@ -14,6 +14,7 @@ struct arena {
   _Atomic(struct arena_chunk *)
       chunk;  // the chunk that allocations are cut from; published with release after its header is written
   _Atomic size_t large_used;  // bytes handed out in separate chunks (relaxed)
+  _Atomic size_t given_back;  // bytes of arena_give_back (relaxed)
   struct arena_chunk *large;  // the separate chunks; guarded by the lock
   size_t chunk_size;          // bytes of each normal chunk
   struct arena_pool *pool;    // normal chunks come from this pool; NULL: from the system
@@ -30,6 +31,11 @@ void *arena_alloc(struct arena *a, size_t size);
 // 1/4 of a chunk). It never decreases. Any thread, also while others allocate.
 size_t arena_used(const struct arena *a);
 size_t arena_used_small(const struct arena *a);  // the same without the separate chunks
+// Returns the bytes of all chunks, with the unused rest of the last one. Any thread.
+size_t arena_held(const struct arena *a);
+// Returns the unused rest of the last chunk to the system, in whole pages. It counts as handed out from then on, and a
+// later allocation takes another chunk. The chunk does not go to the pool at the end. Any thread, one at a time.
+void arena_give_back(struct arena *a);
 // Bytes between two allocations. With them the address sanitizer sees a write past the end of an allocation.
 #define ARENA_GAP (LIB_ASAN ? 8u : 0u)
 

@@ -182,7 +182,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   struct version *base, *full = NULL;
   struct super *old, *const fresh = prepare(x, next, had_frozen, trim, &base, &full);
   bool unknown = false;
-  const struct memtable *const frozen = had_frozen ? xdb_super(x)->frozen : NULL;  // it stays: this is its round
+  struct memtable *const frozen = had_frozen ? xdb_super(x)->frozen : NULL;  // it stays: this is its round
   const struct values_new values = {.frozen = frozen, .moved = moved};
   enum remixdb_status s = fresh ? values_of_next(x, next, base, &values) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = value_log_sync(&x->compact.values);
@@ -200,6 +200,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   }
   if (had_frozen) recycle_log(x, next->log_gen);
   if (trim) compact_keep_values(&x->compact);
+  if (frozen) memtable_leave(frozen);
   publish(x, fresh, had_frozen, &old, when_out);
   idle_expiry(x, next);
   idle_garbage(x);
@@ -211,6 +212,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   epoch_reclaim(&x->epoch);
   packs_reclaim(x->packs);
   if (!had_frozen) return REMIXDB_OK;
+  memtables_give_back(&x->memtables);  // if it is still there, readers keep it
   // A flush that waits for the round also waits until the round has given room back.
   xdb_lock(x);
   x->rounds.nr_installed++;

@@ -22,13 +22,35 @@ void memtables_fini(struct memtables *all) {
   pthread_mutex_destroy(&all->lock);
 }
 
+static uint64_t held(const struct memtable *m) {
+  const struct wh *const spaces = memtable_tree(m, TREE_SPACES);
+  return wh_held(m->wh) + (spaces ? wh_held(spaces) : 0);
+}
+
 uint64_t memtables_kept(struct memtables *all, const struct memtable *active, const struct memtable *frozen) {
   uint64_t bytes = 0;
   pthread_mutex_lock(&all->lock);
   for (const struct memtable *m = all->first; m; m = m->next)
-    if (m != active && m != frozen) bytes += memtable_memory(m);
+    if (m != active && m != frozen) bytes += held(m);
   pthread_mutex_unlock(&all->lock);
   return bytes;
+}
+
+void memtable_leave(struct memtable *m) {
+  pthread_mutex_lock(&m->all->lock);
+  m->left = true;
+  pthread_mutex_unlock(&m->all->lock);
+}
+
+void memtables_give_back(struct memtables *all) {
+  pthread_mutex_lock(&all->lock);
+  for (struct memtable *m = all->first; m; m = m->next) {
+    if (!m->left) continue;
+    struct wh *const spaces = memtable_tree(m, TREE_SPACES);
+    wh_give_back(m->wh);
+    if (spaces) wh_give_back(spaces);
+  }
+  pthread_mutex_unlock(&all->lock);
 }
 
 // Bytes of its chunks.

@@ -25,6 +25,7 @@ struct memtable {
   _Atomic uint32_t refs;
   struct memtables *all;
   struct memtable *next, *prev;  // guarded by all->lock
+  bool left;                     // the view has left it (memtable_leave); guarded by that lock
   struct wh *wh;                 // of the unnamed tree
   _Atomic(struct wh *) spaces;   // of the spaces' tree; NULL: not made yet. Published with release by memtable_spaces
   uint64_t gen;       // generation of its log segment (after a recovery, of the newest one); set before it is shared
@@ -38,9 +39,12 @@ struct memtable {
 void memtables_init(struct memtables *all, struct epoch *epoch, struct epoch *cursors, size_t limit);
 // All memtables must be gone. Does nothing without memtables_init.
 void memtables_fini(struct memtables *all);
-// Returns the bytes of all living memtables except these two (frozen may be NULL), which stay alive during the call.
-// Any thread.
+// Returns the bytes of all living memtables except these two (frozen may be NULL), which stay alive during the call:
+// those of all chunks. Any thread.
 uint64_t memtables_kept(struct memtables *all, const struct memtable *active, const struct memtable *frozen);
+// Memtables that only readers keep, because memtable_leave has named them, give the unused rest of their last chunks
+// back to the system. Any thread.
+void memtables_give_back(struct memtables *all);
 
 // Returns how many bytes the pool should hold while this memtable is active. Until the memtable has used half of its
 // first chunk, that is nothing: a store with few writes needs no second chunk. Until the memtable is half full, it is
@@ -54,6 +58,8 @@ size_t memtables_target(const struct memtables *all, const struct memtable *acti
 #define MEMTABLE_LATE 4u  // 1/4 of a memtable is more than records that are late or handed back take
 size_t memtables_growth(const struct memtables *all, const struct memtable *active, const struct memtable *frozen);
 
+// The view leaves the memtable, which is alive: nobody will write to it any more. Any thread.
+void memtable_leave(struct memtable *m);
 // Makes an empty memtable with one reference, which the caller owns. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status memtable_create(struct memtables *all, struct memtable **out);
 // Makes the index of the spaces' tree, if there is none. Any thread; the memtable is alive. Fails with REMIXDB_NOMEM.

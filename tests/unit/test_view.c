@@ -64,8 +64,8 @@ static void test_kept(void **state) {
     world_init(&w);
     struct memtable *m[3];
     for (uint32_t i = 0; i < 3; i++) m[i] = memtable_new(&w);
-    const uint64_t each = wh_memory(m[0]->wh);
-    assert_true(each > 0);
+    const uint64_t each = wh_held(m[0]->wh);
+    assert_true(each > wh_memory(m[0]->wh));
     assert_int_equal(memtables_kept(&w.all, m[0], NULL), 2 * each);
     assert_int_equal(memtables_kept(&w.all, m[1], m[2]), each);
     for (uint32_t k = 0; k < 3; k++) {
@@ -90,6 +90,46 @@ static void fill(struct memtable *m, uint32_t nr, uint32_t *at) {
     epoch_exit(&slot);
   }
   epoch_leave(m->all->epoch, &slot);
+}
+
+// A memtable that only readers keep counts with the unused rest of its last chunk, until it gives that back. Its
+// records stay, and the chunk does not serve again. A memtable that the view has gives nothing back.
+static void test_given_back(void **state) {
+  (void)state;
+  struct world w;
+  world_init(&w);
+  struct memtables large;
+  memtables_init(&large, &w.epoch, &w.cursors, 64u << 20);
+  const size_t chunk = large.chunks.chunk_size;
+  assert_true(chunk >= 1u << 20);
+  struct memtable *m[2];
+  uint32_t at = 0, before;
+  for (uint32_t i = 0; i < 2; i++) {
+    OK(memtable_create(&large, &m[i]));
+    before = at;
+    fill(m[i], 100, &at);
+  }
+  assert_true(memtables_kept(&large, m[0], NULL) >= chunk);
+  memtables_give_back(&large);
+  assert_true(memtables_kept(&large, m[0], NULL) >= chunk);
+  memtable_leave(m[1]);
+  memtables_give_back(&large);
+  const uint64_t used = wh_held(m[1]->wh);
+  assert_true(used < chunk / 2 && memtables_kept(&large, m[0], NULL) == used);
+  memtables_give_back(&large);
+  assert_true(wh_held(m[1]->wh) == used && wh_held(m[0]->wh) >= chunk);
+  for (uint32_t k = before; k < at; k++) {
+    const struct wh_ver *const v = wh_get(m[1]->wh, kref(&k, sizeof(k)), hash64(&k, sizeof(k)), k + 1);
+    assert_true(v != NULL);
+  }
+  fill(m[1], 100, &at);  // into another chunk
+  assert_true(wh_held(m[1]->wh) > chunk);
+  memtable_unref(m[1]);
+  if (!LIB_SANITIZED) assert_int_equal(arena_pool_held(&large.chunks), chunk);
+  memtable_unref(m[0]);
+  if (!LIB_SANITIZED) assert_int_equal(arena_pool_held(&large.chunks), 2 * chunk);
+  memtables_fini(&large);
+  world_fini(&w);
 }
 
 // Memory for the next memtable is wanted ahead: none as long as the first chunk is half empty, then a chunk, and all of
@@ -214,8 +254,9 @@ static void test_no_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_never_begun), cmocka_unit_test(test_kept),         cmocka_unit_test(test_ahead),
-      cmocka_unit_test(test_view_keeps),  cmocka_unit_test(test_view_retired), cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_never_begun), cmocka_unit_test(test_kept),       cmocka_unit_test(test_given_back),
+      cmocka_unit_test(test_ahead),       cmocka_unit_test(test_view_keeps), cmocka_unit_test(test_view_retired),
+      cmocka_unit_test(test_no_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
