@@ -105,6 +105,7 @@ static enum remixdb_status collect(struct repair *p, const struct files_entry *l
   p->ctx.store_id = v.store_id;
   p->ctx.origins = p->report.version_lost ? p->ids.origins : v.origins;
   p->ctx.nr_origins = p->report.version_lost ? p->ids.nr_origins : v.nr_origins;
+  if (s == REMIXDB_OK && p->report.version_lost) s = repair_ingests(p, list, nr, &v);
   if (s == REMIXDB_OK && p->report.version_lost) s = repair_order(p, v.tables, v.nr_tables);
   if (s == REMIXDB_OK) s = memtable_spaces(xdb_super(p->x)->active);
   if (s == REMIXDB_OK && v.names) s = install_names(p->x, v.names);

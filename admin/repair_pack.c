@@ -112,8 +112,8 @@ struct packed {
   uint64_t newest, id;
 };
 
-// Tells whether the place of a part was given back: its first page and its last one are zeros.
-static bool is_gone(const struct pack_part *part) {
+// The first page and the last one are zeros then.
+bool repair_part_is_gone(const struct pack_part *part) {
   static const uint8_t zeros[64];
   uint8_t first[64], last[64];
   err_cleanup_begin();
@@ -125,7 +125,7 @@ static bool is_gone(const struct pack_part *part) {
 
 static void see_part(void *arg, const struct pack_part *part) {
   struct packed *const w = arg;
-  if (pack_id_kind(part->at.id) != PACK_TABLE || is_gone(part)) return;
+  if (pack_id_kind(part->at.id) != PACK_TABLE || repair_part_is_gone(part)) return;
   const uint64_t number = pack_id_number(part->at.id);
   if (w->v) w->v->tables[w->v->nr_tables++] = number;
   if (number > w->newest && part->pack->origin) {

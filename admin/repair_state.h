@@ -76,9 +76,15 @@ MUST_CHECK enum remixdb_status repair_packs_search(struct repair *p, const struc
 void repair_packs_tables(struct repair *p, struct version_names *v);
 // If a pack's table is newer than *newest_io, that becomes its number, and *id_out the id that the pack states.
 void repair_packs_id(struct repair *p, uint64_t *newest_io, uint64_t *id_out);
+// Tells whether the place of a part was given back to the disk.
+bool repair_part_is_gone(const struct pack_part *part);
 
-// ---- tables (admin/repair_order.c, admin/repair_table.c)
+// ---- tables (admin/repair_ingest.c, admin/repair_order.c, admin/repair_table.c)
 
+// Without CURRENT: takes tables of ingests that were not committed out of v->tables, which ascend, and reports them.
+// p->ctx has the store's id, if it is known. Fails with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status repair_ingests(struct repair *p, const struct files_entry *list, size_t nr,
+                                              struct version_names *v);
 // Without CURRENT: puts tables, which come in the order of their numbers, into the order of their age. p->ctx has the
 // store's id, if it is known. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status repair_order(struct repair *p, uint64_t *tables, size_t nr);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Repairs of stores without CURRENT whose log and tables have records of the same keys: the newer ones are kept. A
-// store makes the tables, and then the test writes a log of its own beside them.
+// Repairs of stores without CURRENT. Where the log and tables have records of the same keys, the newer ones are kept: a
+// store makes the tables, and then the test writes a log of its own beside them. Tables of an ingest are kept if it was
+// committed.
 #include "tests/lib/check.h"
 
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include "admin/repair.h"
 #include "store/flush.h"
 #include "store/ingest.h"
+#include "table/format.h"
 #include "tests/lib/simdisk.h"
 #include "xdb.h"
 
@@ -75,20 +77,29 @@ static bool add(void *arg, const char *name) {
   return true;
 }
 
-// Damages the footers of all tables: their records can be read, without their numbers.
-static void hide_numbers(void) {
+// Calls fn for each file of the kind. There is at least one.
+static void each_file(enum files_kind kind, void (*fn)(const char *path, uint64_t number)) {
   struct list l = {.nr = 0};
-  uint32_t tables = 0;
+  uint32_t files = 0;
   OK(paths_list(env, DIR_NAME, add, &l));
   for (uint32_t i = 0; i < l.nr; i++) {
     char path[64];
-    if (files_kind_of(l.names[i], NULL) != FILES_IS_TABLE) continue;
+    uint64_t number;
+    if (files_kind_of(l.names[i], &number) != kind) continue;
     (void)snprintf(path, sizeof(path), DIR_NAME "/%s", l.names[i]);
-    CHECK(simdisk_flip(disk, path, (uint64_t)simdisk_size(disk, path) - 1, 1));
-    tables++;
+    fn(path, number);
+    files++;
   }
-  CHECK(tables > 0);
+  CHECK(files > 0);
 }
+
+static void flip_last(const char *path, uint64_t number) {
+  (void)number;
+  CHECK(simdisk_flip(disk, path, (uint64_t)simdisk_size(disk, path) - 1, 1));
+}
+
+// Damages the footers of all tables: their records can be read, without their numbers.
+static void hide_numbers(void) { each_file(FILES_IS_TABLE, flip_last); }
 
 static void flush(void) {
   x->compact.memtable_size = 0;  // each table has its own file
@@ -305,12 +316,110 @@ static void test_older_than_an_ingest(void **state) {
   }
 }
 
+// ---- ingests
+
+static uint64_t new_number, from_table;
+
+// Writes the number into the table's footer, as an ingest does, if the table is new enough and finished.
+static void renumber(const char *path, uint64_t number) {
+  struct sst *t;
+  if (number < from_table || simdisk_size(disk, path) == 0) return;
+  OK(sst_open(&x->ctx, number, &t));
+  OK(sst_renumber(t, new_number));
+  sst_unref(t);
+}
+
+static void unlink_file(const char *path, uint64_t number) {
+  (void)number;
+  OK(env_unlink(ENV_PATHS(env), path));
+}
+
+// Puts 200 records of 1000 bytes, so that all tables but the last are finished.
+static void ingest_many(struct xdb_ingest *g) {
+  char key[16], value[1000] = "";
+  for (uint32_t i = 0; i < 200; i++) {
+    (void)snprintf(key, sizeof(key), "ingest%03u", i);
+    OK(ingest_put(g, key_of(key), value, sizeof(value)));
+  }
+}
+
+// Power goes before an ingest is committed: no record of it is kept. cut: a round has cut its tables.
+static void repair_uncommitted(bool cut) {
+  struct xdb_ingest *g;
+  tables_begin();
+  put_more(8);
+  flush();
+  x->compact.build.max_pages = 8;
+  from_table = atomic_load(&x->compact.next_file);
+  OK(ingest_begin(r, &g));
+  ingest_many(g);
+  new_number = FORMAT_SST_SEQ_MAX;
+  if (cut) each_file(FILES_IS_TABLE, renumber);
+  put("after", "x");
+  flush();  // syncs the directory, too
+  struct simdisk *const after = simdisk_crash(disk, 1);
+  ingest_abort(g);
+  end();
+  disk = after;
+  env = simdisk_env(disk);
+  OK(env_unlink(ENV_PATHS(env), DIR_NAME "/CURRENT"));
+  OK(repair_store(env, DIR_NAME, &report));
+  store_open();
+  check_value("more0", "x");
+  for (uint32_t i = 0; i < 200; i++) {
+    char key[16];
+    (void)snprintf(key, sizeof(key), "ingest%03u", i);
+    check_value(key, NULL);
+  }
+  CHECK(report_has("was not committed"));
+  check_value("after", "x");
+  CHECK(report.tables == 2 && report.tables_damaged == 0);
+  end();
+}
+
+static void test_uncommitted_ingest(void **state) {
+  (void)state;
+  repair_uncommitted(false);
+  repair_uncommitted(true);
+}
+
+// A table of a version may look like one of an ingest that was not committed. An ingest into an empty store has the
+// number 1; then no table is older. Merges of old formats' tables give the number 1, too; then a REMIX has the table.
+static void repair_committed(bool first, bool without_remix) {
+  struct xdb_ingest *g;
+  tables_begin();
+  if (!first) put_more(8);
+  flush();
+  from_table = atomic_load(&x->compact.next_file);
+  OK(ingest_begin(r, &g));
+  OK(ingest_put(g, key_of("a"), "1", 1));
+  OK(ingest_put(g, key_of("b"), "2", 1));
+  OK(ingest_commit(g));
+  new_number = 1;
+  each_file(FILES_IS_TABLE, renumber);
+  const uint64_t last = tables_end();
+  if (without_remix) each_file(FILES_IS_REMIX, unlink_file);
+  log_begin(last);
+  log_end();
+  repair();
+  check_value("a", "1");
+  check_value("b", "2");
+  CHECK(!report_has("was not committed"));
+  end();
+}
+
+static void test_committed_ingest(void **state) {
+  (void)state;
+  repair_committed(true, false);
+  repair_committed(true, true);
+  repair_committed(false, false);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_released_and_a_hole),
-      cmocka_unit_test(test_same_value_again),
-      cmocka_unit_test(test_range_and_a_hole),
-      cmocka_unit_test(test_older_than_an_ingest),
+      cmocka_unit_test(test_released_and_a_hole), cmocka_unit_test(test_same_value_again),
+      cmocka_unit_test(test_range_and_a_hole),    cmocka_unit_test(test_older_than_an_ingest),
+      cmocka_unit_test(test_uncommitted_ingest),  cmocka_unit_test(test_committed_ingest),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
