@@ -238,13 +238,13 @@ bool remixdb_del(struct xdb_ref *ref, const void *kbuf, uint32_t klen);
 struct remixdb_range;
 // Deletes all keys of a range at one moment, for readers and after a crash. A range with from >= to, or with an empty
 // key as `to`, is empty: true. Snapshots, and iterators until their next seek, still see the keys.
-// A range of a few thousand keys costs about as much as a delete of each. With more keys the call is mostly a matter of
-// the number of tables, not of keys: tables that have no other keys go as a whole, and where a table has other keys,
-// too, the store writes an index again. Readers pay nothing for the deleted keys. The call then waits until the round
-// of compaction that runs has ended, and writes a new CURRENT. Meanwhile the store takes all other writes, except that
-// writes to keys of the range wait for the moment of the deletion itself. Disk space comes back before the call
-// returns, as far as no reader still needs it; in a table with other keys, by compaction. Durable as a put is: after a
-// sync. On a full disk it works as a delete does. Otherwise like remixdb_put.
+// A range of a few thousand keys, or of a small part of a partition, costs about as much as a delete of each. With more
+// keys the call is mostly a matter of the number of tables, not of keys: tables that have no other keys go as a whole,
+// and where a table has other keys, too, the store writes an index again. Readers pay nothing for the deleted keys. The
+// call then waits until the round of compaction that runs has ended, and writes a new CURRENT. Meanwhile the store
+// takes all other writes, except that writes to keys of the range wait for the moment of the deletion itself. Disk
+// space comes back before the call returns, as far as no reader still needs it; in a table with other keys, by
+// compaction. Durable as a put is: after a sync. On a full disk it works as a delete does. Otherwise like remixdb_put.
 bool remixdb_del_range(struct xdb_ref *ref, const struct remixdb_range *range);
 // Tells whether the key exists. The status of false is REMIXDB_NOTFOUND, or an error.
 bool remixdb_probe(struct xdb_ref *ref, const void *kbuf, uint32_t klen);

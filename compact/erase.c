@@ -31,6 +31,8 @@ static const struct sst *first_table(const struct part *p) {
 
 static uint64_t live_of(const struct remix *x) { return x ? remix_live(x) : 0; }
 
+static uint64_t entries_of(const struct remix *x) { return x ? x->nr_entries : 0; }
+
 static enum remixdb_status cut_view(const struct compact_erase *e, struct remix_cursor *cursor, struct remix *x,
                                     struct remix_span **spans_out, uint64_t *live) {
   *spans_out = NULL;
@@ -123,7 +125,7 @@ enum remixdb_status compact_range_keys(struct compact_erase *e, const struct ver
                                        uint64_t *keys_out) {
   const struct version *const tree = version_tree(base, e->tree);
   uint32_t i = 0, end = 0;
-  *keys_out = 0;
+  *keys_out = e->indexed = 0;
   find_names(e, base);
   if (tree && e->nr) parts_touched(e, tree, &i, &end);
   for (; i < end && *keys_out <= most; i++) {
@@ -133,6 +135,7 @@ enum remixdb_status compact_range_keys(struct compact_erase *e, const struct ver
     // one by one they would have to be read
     const bool unread = k.damaged || (k.whole && part_unread_ns(tree->parts[i]) == PART_DAMAGED);
     *keys_out = unread && most < UINT64_MAX ? most + 1 : *keys_out + k.live;
+    if (!k.whole && k.live > e->few) e->indexed += entries_of(k.view) + entries_of(k.young_view);
     cut_fini(&k);
   }
   return REMIXDB_OK;

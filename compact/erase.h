@@ -27,8 +27,9 @@ struct compact_erase {
   // private: the spaces whose keys the tree has; NULL: it is not the spaces' tree
   const struct names *names;
   // out
-  uint64_t keys;  // keys that the next version has not, about: a key of both views of a partition counts twice
-  uint64_t left;  // keys that are left, in the same way
+  uint64_t keys;     // keys that the next version has not, about: a key of both views of a partition counts twice
+  uint64_t left;     // keys that are left, in the same way
+  uint64_t indexed;  // compact_range_keys: entries of the views that compact_erase would make again, about
   uint32_t dropped, erased;  // partitions that went, and that were cut
 };
 
@@ -36,8 +37,8 @@ struct compact_erase {
 uint32_t compact_ranges_join(struct compact_range *ranges, uint32_t nr);
 
 // Counts the keys that the ranges have in the version's tables, as `keys` above does, up to `most` and a few more.
-// Reads one block for each view and bound. More than `most` is also the answer if a partition that goes as a whole is
-// damaged. Fails as reads do.
+// Sets e->indexed, too, which is too small if there are more keys. Reads one block for each view and bound. More than
+// `most` is also the answer if a partition that goes as a whole is damaged. Fails as reads do.
 MUST_CHECK enum remixdb_status compact_range_keys(struct compact_erase *e, const struct version *base, uint64_t most,
                                                   uint64_t *keys_out);
 // Makes the next version. It has one reference, and what is not about partitions it has from base, its number too. Its

@@ -59,12 +59,15 @@ struct gathered {
   uint8_t *bytes;  // of the keys; the operations have offsets into it until the end
   size_t len, room;
   const struct wh *active;  // NULL: the tree has none
+  uint64_t left_out;
 };
 
 // Tells whether the active memtable deletes the key, so that it needs no other tombstone (D7). Inside an epoch.
-static bool is_deleted(const struct gathered *to, struct kref key) {
+static bool is_deleted(struct gathered *to, struct kref key) {
   const struct wh_ver *const v = to->active ? wh_get(to->active, key, hash64(key.ptr, key.len), WH_PENDING - 1) : NULL;
-  return v && wh_ver_tomb(v);
+  const bool deleted = v && wh_ver_tomb(v);
+  to->left_out += deleted;
+  return deleted;
 }
 
 static enum remixdb_status gathered_add(struct gathered *to, struct kref key) {
@@ -204,6 +207,7 @@ enum remixdb_status range_group_gather(struct range_group *g, struct xdb *x, str
                                        const struct super *v, const struct version *version) {
   tries_fini(g);
   g->log_bytes = g->memory = 0;
+  g->left_out = 0;
   g->active = v->active;
   struct gathered to[TREES] = {{.few = g->few}, {.few = g->few}};
   enum remixdb_status s = REMIXDB_OK;
@@ -220,6 +224,7 @@ enum remixdb_status range_group_gather(struct range_group *g, struct xdb *x, str
       g->log_bytes += kv_rec_size(&rec);
     }
     len += to[t].len;
+    g->left_out += to[t].left_out;
   }
   if (s == REMIXDB_OK && !(g->keys = mem_alloc(len + 1))) s = REMIXDB_NOMEM;
   size_t at = 0;

@@ -37,6 +37,7 @@ struct range_group {
   uint64_t few;                   // most keys that get tombstones; more: REMIXDB_TOOBIG
   uint8_t *keys;                  // bytes of gathered keys
   const struct memtable *active;  // the active one when the keys were gathered
+  uint64_t left_out;              // gathered keys that need no tombstone (D7)
   size_t log_bytes, memory;
 };
 // Gathers what below the active memtable gets a tombstone, from the frozen memtable and the version's tables, and makes

@@ -13,37 +13,62 @@
 #include "store/write.h"
 #include "store/write_steps.h"
 
+#define FULL_PART 16u     // tombstones of a range with many keys take at most this part of a memtable
+#define LEFT_OUT_COST 4u  // so many keys may be gathered in vain for each one that gets a tombstone
+
 static struct kref op_key(const struct batch_op *op) { return kref(op->rec.key, op->rec.klen); }
 
 static bool is_empty(struct kref from, struct kref to) { return to.ptr && kv_cmp(from, to) >= 0; }
 
 // ---- the calls
 
-// How many keys the ranges have in the tables of v, up to a little more than xdb.ranges.few.
-static enum remixdb_status count_keys(const struct range_group *g, struct xdb *x, struct epoch_slot *slot,
-                                      const struct super *v, uint64_t *keys_out) {
+// Sets g->few. Fails with REMIXDB_TOOBIG if the ranges have more keys in the tables of v. A range with more than
+// xdb.ranges.few keys may be a small part of what it cuts: then tombstones cost less than the indexes that an edit
+// writes again. They must not fill the log and the memtable, and so have a bound.
+static enum remixdb_status set_few(struct range_group *g, struct xdb *x, struct epoch_slot *slot,
+                                   const struct super *v) {
   enum remixdb_status s = REMIXDB_OK;
-  *keys_out = 0;
+  uint64_t most = xdb_memtable_limit(x) / FULL_PART / wh_record_memory(0, 0), keys = 0, indexed = 0;
+  if (most > x->ranges.most) most = x->ranges.most;
+  if (most < x->ranges.few) most = x->ranges.few;
   for (uint32_t t = 0; t < TREES && s == REMIXDB_OK; t++) {
-    struct compact_erase e = {
-        .c = &x->compact, .slot = slot, .tree = t, .ranges = g->trees[t].ranges, .nr = g->trees[t].nr_ranges};
-    uint64_t keys;
-    s = compact_range_keys(&e, v->version, x->ranges.few, &keys);
-    *keys_out += keys;
+    struct compact_erase e = {.c = &x->compact,
+                              .slot = slot,
+                              .tree = t,
+                              .ranges = g->trees[t].ranges,
+                              .nr = g->trees[t].nr_ranges,
+                              .few = x->ranges.cut_few};
+    uint64_t more;
+    s = compact_range_keys(&e, v->version, most, &more);
+    keys += more;
+    indexed += e.indexed;
   }
-  return s;
+  if (most > indexed / RANGES_ENTRIES) most = indexed / RANGES_ENTRIES;
+  g->few = keys > x->ranges.few && most > x->ranges.few ? most : x->ranges.few;
+  return s == REMIXDB_OK && keys > g->few ? REMIXDB_TOOBIG : s;
+}
+
+// After the gathering, if there are more than xdb.ranges.few keys: tells whether an edit costs less all the same. The
+// tombstones would take much of the memtable; or most of the keys in tables are deleted already, and each later call
+// would gather them in vain.
+static bool edit_is_better(const struct xdb *x, const struct range_group *g) {
+  const uint64_t nr = g->trees[0].nr + g->trees[1].nr;
+  if (g->few == x->ranges.few) return false;
+  return (nr > x->ranges.few && g->memory > xdb_memtable_limit(x) / FULL_PART) ||
+         (g->left_out > x->ranges.few && g->left_out / LEFT_OUT_COST > nr);
 }
 
 // One try without an edit. Fails with REMIXDB_TOOBIG if an edit is needed.
 static enum remixdb_status write_few(struct range_group *g, struct xdb_ref *r, bool *full_out) {
   struct xdb *const x = r->xdb;
-  uint64_t moment, keys;
+  uint64_t moment;
   struct super *const v = xdb_ref_hold(r, &moment);
   *full_out = g->puts && values_full(x, v->active);
   enum remixdb_status s = *full_out ? REMIXDB_ABORTED : REMIXDB_OK;
-  if (s == REMIXDB_OK && !g->tombstones) s = count_keys(g, x, &r->slot, v, &keys);
-  if (s == REMIXDB_OK && !g->tombstones && keys > x->ranges.few) s = REMIXDB_TOOBIG;
+  if (s == REMIXDB_OK && g->tombstones) g->few = UINT64_MAX;
+  else if (s == REMIXDB_OK) s = set_few(g, x, &r->slot, v);
   if (s == REMIXDB_OK) s = range_group_gather(g, x, &r->slot, v, v->version);
+  if (s == REMIXDB_OK && !g->tombstones && edit_is_better(x, g)) s = REMIXDB_TOOBIG;
   if (s == REMIXDB_OK && (*full_out = xdb_round_due(x, v->active, g->memory))) s = REMIXDB_ABORTED;
   if (s == REMIXDB_OK) s = range_group_commit(g, x, &r->slot, v, NULL);
   if (s == REMIXDB_OK) g->memory += g->trees[0].nr_gone * sizeof(struct wh_ver);
@@ -86,7 +111,6 @@ enum remixdb_status ranges_commit(struct xdb_ref *r, struct range_group *g) {
   while (again && s == REMIXDB_OK) {
     bool full;
     if ((s = try_begin(x, g)) != REMIXDB_OK) break;
-    g->few = g->tombstones ? UINT64_MAX : x->ranges.few;
     s = write_few(g, r, &full);
     if (s == REMIXDB_TOOBIG && !g->tombstones) {
       struct xdb_edit e = {.group = g};

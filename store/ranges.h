@@ -2,8 +2,9 @@
 //
 // Range deletion, alone or in a batch: all keys of a range are gone at one moment.
 //
-// A range with few keys is deleted key by key: a tombstone for each, as one group of writes. That needs no round and no
-// new CURRENT. Otherwise a round edits the version (compact/erase.h), and the group has the record KV_RANGE besides.
+// A range with few keys, or with few beside those of the partitions that it cuts, is deleted key by key: a tombstone
+// for each, as one group of writes. That needs no round and no new CURRENT. Otherwise a round edits the version
+// (compact/erase.h), and the group has the record KV_RANGE besides.
 //
 // Invariants
 //   D1  One moment. The leaves of all ranges are locked in the active memtable, each key there that is not deleted gets
@@ -37,7 +38,9 @@
 #include "store/ref.h"
 
 #define RANGES_FEW 4096u  // xdb.ranges
+#define RANGES_MOST 32768u
 #define RANGES_CUT_FEW 1024u
+#define RANGES_ENTRIES 64u  // entries of an index that are written again in half the time of one tombstone
 
 // Deletes the keys of a tree in [from, to); to.ptr NULL: no end. An empty range is no error. On a full disk it works as
 // a delete does. Fails as xdb_put does, or as the reads of its borders do.

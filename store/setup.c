@@ -39,7 +39,7 @@ struct xdb *setup_create(const struct remixdb_opts *o, struct env *env) {
   eventcount_init(&x->changed);
   eventcount_init(&x->syncer.wake);
   pthread_mutex_init(&x->snapshots.lock, NULL);
-  x->ranges = (struct range_limits){RANGES_FEW, RANGES_CUT_FEW};
+  x->ranges = (struct range_limits){.few = RANGES_FEW, .most = RANGES_MOST, .cut_few = RANGES_CUT_FEW};
   pthread_mutex_init(&x->spaces.changing, NULL);
   pthread_mutex_init(&x->spaces.lock, NULL);
   pthread_mutex_init(&x->installing, NULL);

@@ -148,8 +148,9 @@ struct txns {
 
 // Range deletion (ranges.c).
 struct range_limits {
-  uint64_t few;      // with more keys in tables than this a range is not deleted key by key
+  uint64_t few;      // with more keys in tables than this a range is deleted key by key only if that costs less,
   uint64_t cut_few;  // a cut of a partition with more keys than this costs it a new REMIX
+  uint64_t most;     // and with more than this never
 };
 
 // The collection of garbage in value files (collect.c).

@@ -420,7 +420,7 @@ static enum remixdb_status try_open(struct run *r, const char *dir, bool read_on
   r->x->compact.memtable_size = r->memtable_limit;
   r->x->compact.build.max_pages = r->table_pages;
   r->x->compact.young_from = r->young_from;
-  if (r->few) r->x->ranges.few = r->x->ranges.cut_few = r->few;
+  if (r->few) r->x->ranges = (struct range_limits){r->few, r->few, 8 * r->few};
   s = refs_make(r, read_only);
   if (s == REMIXDB_OK) return s;
   struct err_saved why;

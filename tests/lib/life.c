@@ -273,7 +273,7 @@ enum remixdb_status run_open(struct run *r) {
   r->x->compact.apart_from = r->plan.apart_from;
   r->x->values.full = r->x->compact.values.full = r->plan.values_full;
   r->x->compact.moved_from = r->plan.moved_from;
-  r->x->ranges = (struct range_limits){r->plan.range_few, r->plan.range_few / 4};
+  r->x->ranges = (struct range_limits){r->plan.range_few, r->plan.range_few / 4, 8 * (uint64_t)r->plan.range_few};
   s = make_refs(r);
   if (s != REMIXDB_OK) {
     struct err_saved why;

@@ -392,7 +392,7 @@ static void test_erased_files(void **state) {
   GOOD(remixdb_flush(r));
   close_it();
   open_in("/store", simdisk_env(d), 0, REMIXDB_COMPRESSION_NONE);
-  x->ranges = (struct range_limits){10, 5};
+  x->ranges = (struct range_limits){10, 5, 0};
   simdisk_on_change(d, cut_now, d);
   const struct remixdb_range all = {{"", 0}, {NULL, 0}};
   GOOD(remixdb_del_range(r, &all));

@@ -347,7 +347,7 @@ static struct tiny *make_kinds(void) {
 
 // Deletes [from, to) as a range, by an edit of the version.
 static void del_range(struct tiny *t, struct kref from, struct kref to) {
-  t->x->ranges = (struct range_limits){0, 0};
+  t->x->ranges = (struct range_limits){0, 0, 0};
   OK(xdb_del_range(tiny_ref(t), from, to));
   for (uint32_t i = 0; i < t->nr; i++) {
     const struct kref key = kref(t->recs[i].key, t->recs[i].klen);

@@ -1158,7 +1158,7 @@ static void run_open(struct run *r, size_t memtable, uint32_t pages) {
   if (check_seed & 2) expect_small_memory(r->x);
   if (check_seed & 1) expect_value_merges(r->x, 1);
   static const uint64_t few[] = {0, 50, RANGES_FEW};  // so that some ranges are deleted by edits
-  r->x->ranges = (struct range_limits){few[check_seed % 3], few[check_seed % 3] / 4};
+  r->x->ranges = (struct range_limits){few[check_seed % 3], few[check_seed % 3] / 4, 8 * few[check_seed % 3]};
   r->x->compact.young_from = (uint32_t)(check_seed % 4) * 2;  // none, or as soon as may be
   r->x->compact.garbage_from = check_seed % 3 ? 1 : 0;
   r->x->compact.cut_from = 0;

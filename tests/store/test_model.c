@@ -122,6 +122,7 @@ static void run_open(struct run *r) {
   static const uint64_t few[] = {0, 3, 50, RANGES_FEW};
   r->x->ranges.few = few[below(&r->m.rng, 4)];
   r->x->ranges.cut_few = few[below(&r->m.rng, 4)];
+  r->x->ranges.most = 8 * r->x->ranges.few;
   r->ref = remixdb_ref(r->x);
   CHECK(r->ref);
   remixdb_progress(r->ref, hear, r);

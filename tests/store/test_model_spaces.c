@@ -205,6 +205,7 @@ static void world_open(struct world *w) {
   w->x->garbage_merges.rest_ns = 1000000;
   w->x->ranges.few = few[below(&w->rng, 4)];
   w->x->ranges.cut_few = few[below(&w->rng, 4)];
+  w->x->ranges.most = 8 * w->x->ranges.few;
 }
 
 static void shot_drop(struct shot *t) {

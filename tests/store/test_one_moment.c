@@ -400,7 +400,7 @@ static void moment(bool range, uint32_t sp, bool cut) {
   check_seed = check_seed_or(1);
   ranged = range;
   store_make();
-  if (range) x->ranges.few = x->ranges.cut_few = 20;
+  if (range) x->ranges = (struct range_limits){20, 20, 0};
   other.asked = other.done = nr_cuts = nr_held = 0;
   other.ending = false;
   other.into = sp;

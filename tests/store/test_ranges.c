@@ -164,6 +164,43 @@ static void test_few(void **state) {
   remixdb_close(x);
 }
 
+// More keys, too, are deleted one by one where they are a small part of what an edit would write again, and the
+// tombstones a small part of the memtable. A partition that goes as a whole goes by an edit.
+static void test_small_part(void **state) {
+  (void)state;
+  const struct remixdb_opts o = some_opts();
+  struct xdb *const x = quick_open(&o);
+  struct xdb_ref *const r = remixdb_ref(x);
+  CHECK(r);
+  x->ranges = (struct range_limits){100, 25, 600};
+  load(r, 60000);
+  CHECK(remixdb_compact(r));
+  OK(xdb_wait_idle(x));
+  CHECK(xdb_super(x)->version->nr_parts == 1 && 60000 / RANGES_ENTRIES > 900);
+  uint64_t number = xdb_super(x)->version->number;
+  CHECK(del(r, 10000, 10600) && del(r, 20000, 20600) && xdb_super(x)->version->number == number);
+  CHECK(keys_there(r) == 58800);
+  // more than `most`
+  CHECK(del(r, 30000, 30601) && xdb_super(x)->version->number > number && keys_there(r) == 58199);
+  number = xdb_super(x)->version->number;
+  // more than the part of the index
+  x->ranges.most = UINT64_MAX;
+  CHECK(del(r, 40000, 40800) && xdb_super(x)->version->number == number);
+  CHECK(del(r, 41000, 42000) && xdb_super(x)->version->number > number && keys_there(r) == 56399);
+  number = xdb_super(x)->version->number;
+  // nearly all of them are deleted already
+  CHECK(del(r, 20000, 20610) && xdb_super(x)->version->number > number && keys_there(r) == 56389);
+  number = xdb_super(x)->version->number;
+  // more than a part of the memtable
+  CHECK(del(r, 50000, 50500) && xdb_super(x)->version->number == number);
+  shrink(x, 400u << 10, 32);
+  CHECK(del(r, 51000, 51500) && xdb_super(x)->version->number > number && keys_there(r) == 55389);
+  number = xdb_super(x)->version->number;
+  CHECK(del(r, 0, 60000) && xdb_super(x)->version->number > number && keys_there(r) == 0);
+  remixdb_unref(r);
+  remixdb_close(x);
+}
+
 // Bad arguments, and ranges that are empty.
 static void test_refused(void **state) {
   (void)state;
@@ -367,7 +404,7 @@ static void test_threads(void **state) {
     struct xdb_ref *const r = remixdb_ref(t.x);
     CHECK(r);
     shrink(t.x, 300u << 10, 32);
-    if (how) t.x->ranges = (struct range_limits){0, 0};  // by edits
+    if (how) t.x->ranges = (struct range_limits){0, 0, 0};  // by edits
     generations(r, 0, 1);
     pthread_t threads[4];
     for (uint32_t i = 0; i < 4; i++) CHECK(pthread_create(&threads[i], NULL, i < 2 ? put_on : look_on, &t) == 0);
@@ -495,6 +532,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_many, setup, teardown),
       cmocka_unit_test_setup_teardown(test_across, setup, teardown),
       cmocka_unit_test_setup_teardown(test_few, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_small_part, setup, teardown),
       cmocka_unit_test_setup_teardown(test_refused, setup, teardown),
       cmocka_unit_test_setup_teardown(test_again, setup, teardown),
       cmocka_unit_test_setup_teardown(test_between, setup, teardown),

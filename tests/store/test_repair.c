@@ -728,7 +728,7 @@ static struct tiny *make_ranges(void) {
   tiny_open(t);
   for (uint32_t i = 0; i < 200; i++) tiny_put(t, kref(key, (uint32_t)snprintf((char *)key, 16, "%04u", i)), 30, false);
   OK(xdb_flush(t->x));
-  t->x->ranges = (struct range_limits){0, 0};
+  t->x->ranges = (struct range_limits){0, 0, 0};
   OK(xdb_del_range(t->ref, kref("0050", 4), kref("0100", 4)));
   tiny_put(t, kref("0150", 4), 31, false);
   const uint64_t gen = xdb_super(t->x)->version->log_gen;

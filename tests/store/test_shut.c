@@ -357,7 +357,7 @@ static void empty_behind(struct state *s, uint32_t to, uint32_t way) {
   const struct kref end = part_anchor(tree->parts[at + 2]);
   memcpy(digits, end.ptr, end.len);
   const uint32_t behind = (uint32_t)strtoul(digits, NULL, 10);
-  s->x->ranges.few = 100;
+  s->x->ranges.few = s->x->ranges.most = 100;
   if (way == 0) CHECK(del(s, to, behind));
   for (uint32_t i = to; i < behind && way > 0; i++) CHECK(remixdb_del(s->ref, key, key_of(i, key)));
   CHECK(remixdb_flush(s->ref));
