@@ -17,6 +17,7 @@
 #include "remixdb.h"
 #include "tests/lib/simdisk.h"
 #include "tests/lib/slow.h"
+#include "store/flush.h"
 #include "xdb.h"
 
 #define DIR_NAME "/store"
@@ -290,6 +291,7 @@ static void half_full(uint64_t s, int workers, bool asks) {
   for (uint32_t i = 0; i < NR; i++) CHECK(put((uint32_t)((uint64_t)i * 2741 % NR)));
   CHECK(remixdb_flush(ref));
   CHECK(remixdb_sync(ref));
+  OK(xdb_wait_idle(x));  // what the store keeps for a full disk is there
   const uint64_t full = simdisk_used(disk);
   simdisk_space(disk, full);
   fill(&rng);
@@ -310,6 +312,7 @@ static void half_full(uint64_t s, int workers, bool asks) {
   }
   check_all();
   CHECK(remixdb_sync(ref));
+  OK(xdb_wait_idle(x));
   check_crash(rng_next(&rng));
   for (uint32_t i = 0; i < NR / 8; i++) soon(put, i);
   check_all();
@@ -364,6 +367,7 @@ static void half_long(int workers) {
   for (uint32_t i = 0; i < NR_LONG; i++) CHECK(put_long(i));
   CHECK(remixdb_flush(ref));
   CHECK(remixdb_sync(ref));
+  OK(xdb_wait_idle(x));  // what the store keeps for a full disk is there
   const uint64_t full = simdisk_used(disk);
   simdisk_space(disk, full);
   for (uint32_t i = 0; !put_long(NR_LONG + i); i++) {  // the first one is refused, unless the log's room takes it
@@ -381,6 +385,7 @@ static void half_long(int workers) {
   check_long(NR_LONG);
   for (uint32_t i = NR_LONG / 2 + 1; i < NR_LONG; i += 2) soon(put_long, i);
   CHECK(remixdb_sync(ref));
+  OK(xdb_wait_idle(x));
   struct simdisk *const left = simdisk_crash(disk, 7);
   close_store();
   simdisk_destroy(disk);
