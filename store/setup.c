@@ -247,6 +247,7 @@ void setup_destroy(struct xdb *x) {
   mem_free(x->settings.worker_cores);
   pthread_mutex_destroy(&x->spaces.changing);
   pthread_mutex_destroy(&x->spaces.lock);
+  mem_free(x->spaces.open);
   pthread_mutex_destroy(&x->installing);
   pthread_mutex_destroy(&x->collect.lock);
   expiry_fini(&x->expiry);

@@ -34,9 +34,41 @@ enum remixdb_status xdb_space_list(struct xdb *x, char **out) {
 
 // ---- handles
 
+#define LISTS_MIN 16u
+
+static inline uint32_t hash_of(const char *name, size_t len) { return (uint32_t)hash64(name, len); }
+
+// The list of the handles with this hash. There are lists. spaces.lock is held for all of these.
+static struct xdb_space **list_of(struct xdb *x, uint32_t hash) {
+  return &x->spaces.open[hash & (x->spaces.nr_lists - 1)];
+}
+
+// Makes the lists twice as many when there is a handle for each. Without memory the lists get longer; only the first
+// ones are necessary. Returns whether there are lists.
+static bool more_lists(struct xdb *x) {
+  struct spaces *const all = &x->spaces;
+  if (all->nr < all->nr_lists) return true;
+  const uint32_t was = all->nr_lists, more = was ? 2 * was : LISTS_MIN;
+  struct xdb_space **const before = all->open, **const open = mem_calloc(more, sizeof(struct xdb_space *));
+  if (!open) return was != 0;
+  all->open = open;
+  all->nr_lists = more;
+  for (uint32_t i = 0; i < was; i++) {
+    for (struct xdb_space *sp = before[i], *next; sp; sp = next) {
+      struct xdb_space **const to = list_of(x, sp->hash);
+      next = sp->next;
+      sp->next = *to;
+      *to = sp;
+    }
+  }
+  mem_free(before);
+  return true;
+}
+
 // Finds an open space, and counts it. spaces.lock is held.
 static struct xdb_space *find_open(struct xdb *x, const char *name, size_t len) {
-  for (struct xdb_space *sp = x->spaces.first; sp; sp = sp->next) {
+  if (x->spaces.nr_lists == 0) return NULL;
+  for (struct xdb_space *sp = *list_of(x, hash_of(name, len)); sp; sp = sp->next) {
     if (sp->len != len || memcmp(sp->name, name, len) || atomic_load_explicit(&sp->gone, memory_order_relaxed))
       continue;
     sp->refs++;
@@ -47,15 +79,18 @@ static struct xdb_space *find_open(struct xdb *x, const char *name, size_t len) 
 
 // Makes the handle of a space that is not open.
 static struct xdb_space *make_handle(struct xdb *x, uint32_t id, const char *name, size_t len) {
-  struct xdb_space *const sp = mem_calloc(1, sizeof(*sp) + len);
+  struct xdb_space *const sp = more_lists(x) ? mem_calloc(1, sizeof(*sp) + len) : NULL;
   if (!sp) return NULL;
   sp->xdb = x;
   sp->refs = 1;
   sp->id = id;
   sp->len = (uint32_t)len;
   memcpy(sp->name, name, len);
-  sp->next = x->spaces.first;
-  x->spaces.first = sp;
+  sp->hash = hash_of(name, len);
+  struct xdb_space **const list = list_of(x, sp->hash);
+  sp->next = *list;
+  *list = sp;
+  x->spaces.nr++;
   return sp;
 }
 
@@ -117,9 +152,12 @@ void xdb_space_close(struct xdb_space *sp) {
   struct xdb *const x = sp->xdb;
   pthread_mutex_lock(&x->spaces.lock);
   const bool last = --sp->refs == 0;
-  struct xdb_space **at = &x->spaces.first;
-  while (last && *at != sp) at = &(*at)->next;
-  if (last) *at = sp->next;
+  if (last) {
+    struct xdb_space **at = list_of(x, sp->hash);
+    while (*at != sp) at = &(*at)->next;
+    *at = sp->next;
+    x->spaces.nr--;
+  }
   pthread_mutex_unlock(&x->spaces.lock);
   if (last) mem_free(sp);
 }
@@ -133,10 +171,11 @@ void space_count(struct xdb_space *sp) {
 // ---- dropping
 
 // The handles of a space that is dropped are gone.
-static void tell_handles(struct xdb *x, uint32_t id) {
+static void tell_handles(struct xdb *x, const struct names_entry *e) {
   pthread_mutex_lock(&x->spaces.lock);
-  for (struct xdb_space *sp = x->spaces.first; sp; sp = sp->next)
-    if (sp->id == id) atomic_store_explicit(&sp->gone, true, memory_order_release);
+  struct xdb_space *sp = x->spaces.nr_lists ? *list_of(x, hash_of(e->bytes, e->len)) : NULL;
+  for (; sp; sp = sp->next)
+    if (sp->id == e->id) atomic_store_explicit(&sp->gone, true, memory_order_release);
   pthread_mutex_unlock(&x->spaces.lock);
 }
 
@@ -148,7 +187,7 @@ enum remixdb_status xdb_space_drop(struct xdb *x, const char *name, size_t len) 
   if (s == REMIXDB_OK && !e) s = err_set(REMIXDB_NOTFOUND, "%s: there is no space %.*s", x->dir, (int)len, name);
   if (s == REMIXDB_OK) s = names_drop(now, e->id, &next);
   if (s == REMIXDB_OK) s = install_names(x, next);
-  if (s == REMIXDB_OK) tell_handles(x, e->id);
+  if (s == REMIXDB_OK) tell_handles(x, e);
   names_unref(next);
   names_unref(now);
   pthread_mutex_unlock(&x->spaces.changing);

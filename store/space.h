@@ -13,7 +13,8 @@
 
 struct xdb_space {
   struct xdb *xdb;
-  struct xdb_space *next;  // in xdb.spaces; guarded by its lock
+  struct xdb_space *next;  // in its list of xdb.spaces; guarded by the lock there
+  uint32_t hash;           // of the name
   uint32_t refs;           // handles and refs; guarded by that lock
   uint32_t id;
   _Atomic bool gone;  // it is dropped. Set with release, read with acquire

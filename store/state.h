@@ -118,8 +118,9 @@ struct snapshots {
 // The named spaces (space.c).
 struct spaces {
   pthread_mutex_t changing;  // held while a space is made or dropped; before `installing` and xdb.lock
-  pthread_mutex_t lock;      // guards the list; its holder takes no other lock
-  struct xdb_space *first;   // those that somebody has opened
+  pthread_mutex_t lock;      // guards the lists; its holder takes no other lock
+  struct xdb_space **open;   // those that somebody has opened: lists by the hashes of their names
+  uint32_t nr, nr_lists;     // handles; lists, a power of two or 0
 };
 
 // The room of dropped spaces (dropped.c). `asked` and `again_ns` are relaxed; only rounds use the rest.

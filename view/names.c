@@ -18,12 +18,18 @@ void names_unref(struct names *n) {
 
 // Makes a list with room for nr spaces and for so many bytes of names. *bytes_out: that room.
 static struct names *names_make(uint32_t next_id, uint32_t nr, size_t nbytes, char **bytes_out) {
-  struct names *const n = mem_alloc(sizeof(*n) + nr * sizeof(n->entries[0]) + nbytes);
+  uint32_t nr_slots = 1;
+  while (nr_slots < 2 * nr) nr_slots *= 2;
+  const size_t slots = nr_slots * sizeof(uint32_t);
+  struct names *const n = mem_alloc(sizeof(*n) + nr * sizeof(n->entries[0]) + slots + nbytes);
   if (!n) return NULL;
   atomic_init(&n->refs, 1);
   n->next_id = next_id;
   n->nr = 0;
-  *bytes_out = (char *)&n->entries[nr];
+  n->mask = nr_slots - 1;
+  n->slots = (uint32_t *)(void *)&n->entries[nr];
+  memset(n->slots, 0, slots);
+  *bytes_out = (char *)(n->slots + nr_slots);
   return n;
 }
 
@@ -31,6 +37,9 @@ static struct names *names_make(uint32_t next_id, uint32_t nr, size_t nbytes, ch
 static char *names_append(struct names *n, uint32_t id, const char *name, uint32_t len, char *room) {
   if (len) memcpy(room, name, len);
   n->entries[n->nr++] = (struct names_entry){id, len, room};
+  uint32_t i = (uint32_t)hash64(name, len) & n->mask;
+  while (n->slots[i]) i = (i + 1) & n->mask;
+  n->slots[i] = n->nr;
   return room + len;
 }
 
@@ -113,8 +122,11 @@ uint8_t *names_put(const struct names *n, uint8_t *p) {
 
 const struct names_entry *names_find(const struct names *n, const char *name, size_t len) {
   assert(len > 0);
-  for (uint32_t i = 0; n && i < n->nr; i++)
-    if (n->entries[i].len == len && memcmp(n->entries[i].bytes, name, len) == 0) return &n->entries[i];
+  if (!n || n->nr == 0) return NULL;
+  for (uint32_t i = (uint32_t)hash64(name, len) & n->mask; n->slots[i]; i = (i + 1) & n->mask) {
+    const struct names_entry *const e = &n->entries[n->slots[i] - 1];
+    if (e->len == len && memcmp(e->bytes, name, len) == 0) return e;
+  }
   return NULL;
 }
 

@@ -31,7 +31,9 @@ struct names_entry {
 struct names {
   _Atomic uint32_t refs;
   uint32_t next_id, nr;
-  struct names_entry entries[];  // ascending by id; their names follow
+  uint32_t mask;    // of the slots: a power of two, less 1
+  uint32_t *slots;  // open addressing by the hash of the name: the index of an entry plus 1; 0: free. Half full at most
+  struct names_entry entries[];  // ascending by id; the slots and their names follow
 };
 
 void names_ref(struct names *n);    // NULL is allowed

@@ -705,11 +705,45 @@ static void test_batch(void **state) {
   remixdb_close(x);
 }
 
+// Open handles lie in lists by their names, at most one a list on average. Each is found again, and closing all leaves
+// none.
+static void test_handles(void **state) {
+  (void)state;
+  enum { MANY = 200 };
+  struct world w = {.o = world_opts(0)};
+  static struct xdb_space *handles[MANY];
+  char name[16];
+  w.x = quick_open(&w.o);
+  for (uint32_t i = 0; i < MANY; i++) {
+    (void)snprintf(name, sizeof(name), "tenant-%05u", i);
+    CHECK(handles[i] = remixdb_space_open(w.x, name, true));
+    CHECK(w.x->spaces.nr == i + 1 && w.x->spaces.nr_lists >= w.x->spaces.nr);
+  }
+  for (uint32_t i = 0; i < MANY; i++) {
+    (void)snprintf(name, sizeof(name), "tenant-%05u", i);
+    CHECK(remixdb_space_open(w.x, name, false) == handles[i]);
+    remixdb_space_close(handles[i]);
+  }
+  CHECK(remixdb_space_drop(w.x, "tenant-00077"));
+  struct xdb_ref *const r = remixdb_space_ref(handles[77]);
+  CHECK(!r || !remixdb_put(r, "k", 1, "v", 1));
+  CHECK(remixdb_errcode() == REMIXDB_GONE);
+  if (r) remixdb_unref(r);
+  struct xdb_space *const anew = remixdb_space_open(w.x, "tenant-00077", true);
+  CHECK(anew && anew != handles[77]);
+  remixdb_space_close(anew);
+  for (uint32_t i = 0; i < MANY; i++) remixdb_space_close(handles[i]);
+  CHECK(w.x->spaces.nr == 0);
+  remixdb_close(w.x);
+  CHECK(remixdb_errcode() == REMIXDB_OK);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_calls),      cmocka_unit_test(test_apart),  cmocka_unit_test(test_batch),
-      cmocka_unit_test(test_drop),       cmocka_unit_test(test_cuts),   cmocka_unit_test(test_keys),
-      cmocka_unit_test(test_checkpoint), cmocka_unit_test(test_repair), cmocka_unit_test(test_ranges),
+      cmocka_unit_test(test_handles), cmocka_unit_test(test_calls),      cmocka_unit_test(test_apart),
+      cmocka_unit_test(test_batch),   cmocka_unit_test(test_drop),       cmocka_unit_test(test_cuts),
+      cmocka_unit_test(test_keys),    cmocka_unit_test(test_checkpoint), cmocka_unit_test(test_repair),
+      cmocka_unit_test(test_ranges),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }

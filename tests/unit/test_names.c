@@ -207,8 +207,47 @@ static void test_limits(void **state) {
   names_unref(n);
 }
 
+// Slots that a search for a name looks at.
+static uint32_t looks(const struct names *n, const char *name, size_t len) {
+  uint32_t i = (uint32_t)hash64(name, len) & n->mask, nr = 1;
+  for (; n->slots[i] && names_find(n, name, len) != &n->entries[n->slots[i] - 1]; nr++) i = (i + 1) & n->mask;
+  return nr;
+}
+
+// A name is found in a few steps among many, also behind drops and in a list that was read, and one that is not there
+// is not.
+static void test_many(void **state) {
+  (void)state;
+  enum { MANY = 3000 };
+  struct names *n = NULL, *next;
+  char name[32];
+  for (uint32_t i = 0; i < MANY; i++) {
+    OK(names_add(n, name, (size_t)snprintf(name, sizeof(name), "tenant-%05u", i), &next));
+    replace(&n, next);
+    if (i % 7 != 6) continue;
+    OK(names_drop(n, n->entries[n->nr / 2].id, &next));
+    replace(&n, next);
+  }
+  replace(&n, through_bytes(n));
+  uint32_t there = 0, most = 0;
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < 2 * MANY; i++) {
+    const size_t len = (size_t)snprintf(name, sizeof(name), "tenant-%05u", i);
+    const struct names_entry *const e = names_find(n, name, len);
+    const uint32_t nr = looks(n, name, len);
+    assert_true(!e || (e->len == len && memcmp(e->bytes, name, len) == 0));
+    there += e != NULL;
+    sum += nr;
+    if (nr > most) most = nr;
+  }
+  assert_int_equal(there, n->nr);
+  assert_true(n->nr > MANY * 4 / 5 && n->nr < MANY && sum < 8 * MANY && most < 100);
+  names_unref(n);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_many),
       cmocka_unit_test(test_changes),
       cmocka_unit_test(test_forged),
       cmocka_unit_test(test_limits),
