@@ -265,7 +265,7 @@ static void expect_few(struct stage *s, const char *when) {
                   (unsigned)figure(s->x, "compaction.emptied"));
   CHECK_SAYS((double)f.partitions <= 8 + s->scene->per_table * tables, "%s, %s: %u partitions for %.1f tables",
              s->scene->name, when, (unsigned)f.partitions, tables);
-  CHECK_SAYS(f.tables <= 20 + 10 * f.partitions, "%s, %s: %u tables for %u partitions", s->scene->name, when,
+  CHECK_SAYS(f.tables <= 20 + 11 * f.partitions, "%s, %s: %u tables for %u partitions", s->scene->name, when,
              (unsigned)f.tables, (unsigned)f.partitions);
   CHECK_SAYS(f.files <= 12 + 2 * f.tables, "%s, %s: %u files", s->scene->name, when, (unsigned)f.files);
   CHECK_SAYS(f.current <= 600 + 80 * f.partitions + 120 * f.tables, "%s, %s: CURRENT has %u bytes", s->scene->name,
