@@ -277,8 +277,8 @@ static void test_no_byte(void **state) {
 }
 
 // The disk is full but for a little room, in which none of the partitions can be merged as a whole, and half of the
-// keys are deleted. Deletes are taken, and the store frees the room of what they delete without any more from outside:
-// in its own time, or when a flush asks for it. Then it takes puts. A power cut at any time loses nothing.
+// keys are deleted. Deletes are taken, and the store frees the room of what they delete without any more from outside.
+// Then it takes puts. A power cut at any time loses nothing. asks: a flush comes before the first look at the room.
 static void half_full(uint64_t s, bool asks) {
   uint64_t rng = check_seed = s;
   memset(now, 0, sizeof(now));
