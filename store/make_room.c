@@ -90,6 +90,7 @@ bool make_room_full(struct xdb *x, struct worker *w, bool urgent) {
     (void)passes(x, w);
     freed = true;
   }
+  freed = freed && may_go_on(x);  // an install that failed for good leaves nothing to try again
   err_restore(&was);
   if (freed) xdb_say(x, "merges for room on a full disk: %.3f s", (double)(time_ns() - began) * 1e-9);
   r->full_again_ns = freed ? 0 : time_ns() + AGAIN_NS;
