@@ -264,7 +264,7 @@ size_t arena_held(const struct arena *a) {
 void arena_give_back(struct arena *a) {
   struct arena_chunk *const c = atomic_load_explicit(&a->chunk, memory_order_acquire);
   if (!c || !c->map.ptr || atomic_load_explicit(&c->cut, memory_order_relaxed) >= c->size) return;
-  // The chunk is used up by this: what is behind `at` is nobody's, and stays so.
+  // The chunk is used up by this: nobody has the bytes behind `at`, and nobody gets them.
   const size_t at = atomic_fetch_add_explicit(&c->cut, c->size, memory_order_relaxed);
   const size_t from = align_up(at, c->map.page);
   if (from >= c->size) return;
