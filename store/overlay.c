@@ -5,6 +5,9 @@
 
 #define CHUNK_FIRST (8u << 10)  // bytes of the chunk that stays
 #define CHUNK_MAX (1u << 20)
+#define LEAP_LEVEL 2u  // a leap goes over a link of this level, and so over some ten keys at least
+
+struct overlay_counters overlay_counters;
 
 struct overlay_chunk {
   struct overlay_chunk *next;
@@ -43,6 +46,7 @@ static void forget(struct overlay *o) {
   o->number = o->kept = 0;
   o->keys = o->log_bytes = 0;
   o->height = 1;
+  o->gaps = false;
 }
 
 void overlay_init(struct overlay *o) {
@@ -83,41 +87,57 @@ static uint32_t random_height(struct overlay *o) {
   return h;
 }
 
+// node NULL: the beginning of the list.
+static struct overlay_node *behind(const struct overlay *o, const struct overlay_node *node, uint32_t level) {
+  return node ? node->next[level] : o->head[level];
+}
+
+// The gaps of a node's links, by level.
+static uint32_t *gaps_of(const struct overlay_node *n) { return (uint32_t *)(uintptr_t)&n->next[n->height]; }
+
 // Finds the last node whose key is less than the given key (or_equal: or equal); NULL: none. path (or NULL): for each
-// level in use, the link behind that node.
+// level in use, the last such node of that level, or NULL.
 static struct overlay_node *find_before(const struct overlay *o, struct kref key, bool or_equal,
-                                        struct overlay_node **path[]) {
+                                        struct overlay_node *path[]) {
   struct overlay_node *at = NULL;
   for (uint32_t l = o->height; l-- > 0;) {
-    struct overlay_node *const *link = at ? &at->next[l] : &o->head[l];
-    for (struct overlay_node *n; (n = *link) != NULL; link = &n->next[l]) {
+    for (struct overlay_node *n; (n = behind(o, at, l)) != NULL; at = n) {
       const int c = kv_cmp(overlay_key(n), key);
       if (or_equal ? c > 0 : c >= 0) break;
-      at = n;
     }
-    if (path) path[l] = (struct overlay_node **)(uintptr_t)link;
+    if (path) path[l] = at;
   }
   return at;
 }
 
-static struct overlay_node *first_behind(const struct overlay *o, const struct overlay_node *before) {
-  return before ? before->next[0] : o->head[0];
-}
-
-// Makes a node without a version at the place that path names. NULL: REMIXDB_NOMEM.
-static struct overlay_node *node_add(struct overlay *o, struct kref key, struct overlay_node **path[]) {
+// Makes a node without a version behind the nodes of the path. NULL: REMIXDB_NOMEM. Both parts of a gap are gaps (O2).
+static struct overlay_node *node_add(struct overlay *o, struct kref key, struct overlay_node *path[]) {
   const uint32_t height = random_height(o);
-  struct overlay_node *const n = take(o, sizeof(*n) + height * sizeof(n->next[0]) + key.len);
+  struct overlay_node *const n = take(o, sizeof(*n) + height * (sizeof(n->next[0]) + sizeof(uint32_t)) + key.len);
   if (!n) return NULL;
-  uint8_t *const copy = (uint8_t *)&n->next[height];
+  n->height = height;
+  uint32_t *const gaps = gaps_of(n);
+  uint8_t *const copy = (uint8_t *)&gaps[height];
   if (key.len) memcpy(copy, key.ptr, key.len);
   *n = (struct overlay_node){.hash = hash64(copy, key.len), .key = copy, .klen = key.len, .height = height};
-  for (; o->height < height; o->height++) path[o->height] = &o->head[o->height];
+  while (o->height < height) path[o->height++] = NULL;
   for (uint32_t l = 0; l < height; l++) {
-    n->next[l] = *path[l];
-    *path[l] = n;
+    gaps[l] = path[l] ? gaps_of(path[l])[l] : 0;
+    n->next[l] = behind(o, path[l], l);
+    *(path[l] ? &path[l]->next[l] : &o->head[l]) = n;
   }
   return n;
+}
+
+// Takes a node out of the list; path: to its key. Its own links stay, for cursors that stand on it.
+static void node_drop(struct overlay *o, const struct overlay_node *n, struct overlay_node *const path[]) {
+  for (uint32_t l = 0; l < n->height; l++) *(path[l] ? &path[l]->next[l] : &o->head[l]) = n->next[l];
+}
+
+// Ends the gaps that the key of the path lies within (O3).
+static void gaps_end(const struct overlay *o, struct overlay_node *const path[]) {
+  for (uint32_t l = 0; l < o->height; l++)
+    if (path[l]) gaps_of(path[l])[l] = 0;
 }
 
 // ---- writing
@@ -138,8 +158,8 @@ static void ver_set(struct overlay_ver *v, const struct kv_rec *rec) {
 
 enum remixdb_status overlay_put(struct overlay *o, const struct kv_rec *rec, bool shared, size_t most) {
   const struct kref key = kref(rec->key, rec->klen);
-  struct overlay_node **path[OVERLAY_HEIGHT];
-  struct overlay_node *n = first_behind(o, find_before(o, key, false, path));
+  struct overlay_node *path[OVERLAY_HEIGHT];
+  struct overlay_node *n = behind(o, find_before(o, key, false, path), 0);
   if (n && !kv_eq(overlay_key(n), key)) n = NULL;
   struct overlay_ver *const was = n ? n->newest : NULL;
   const size_t bytes = o->log_bytes - record_size(was) + kv_rec_size(rec);
@@ -158,12 +178,13 @@ enum remixdb_status overlay_put(struct overlay *o, const struct kv_rec *rec, boo
     o->keys += was == NULL;
   }
   o->log_bytes = bytes;
+  if (unlikely(o->gaps) && !(rec->kind & KV_TOMB)) gaps_end(o, path);
   return REMIXDB_OK;
 }
 
 const struct overlay_ver *overlay_get(const struct overlay *o, struct kref key) {
   if (overlay_empty(o)) return NULL;
-  const struct overlay_node *const n = first_behind(o, find_before(o, key, false, NULL));
+  const struct overlay_node *const n = behind(o, find_before(o, key, false, NULL), 0);
   return n && kv_eq(overlay_key(n), key) ? n->newest : NULL;
 }
 
@@ -175,7 +196,13 @@ void overlay_rollback(struct overlay *o, uint64_t number) {
     assert(n->newest == v);
     o->log_bytes = o->log_bytes - record_size(v) + record_size(v->older);
     n->newest = v->older;
-    o->keys -= n->newest == NULL;
+    if (n->newest && (likely(!o->gaps) || !(v->kind & (KV_TOMB | KV_EXPIRES)))) continue;
+    struct overlay_node *path[OVERLAY_HEIGHT];
+    find_before(o, overlay_key(n), false, path);
+    gaps_end(o, path);
+    if (n->newest) continue;
+    node_drop(o, n, path);
+    o->keys--;
   }
 }
 
@@ -183,6 +210,7 @@ void overlay_rollback(struct overlay *o, uint64_t number) {
 
 static bool see(struct overlay_cursor *c, const struct overlay_node *n) {
   const struct overlay_ver *v = n->newest;
+  OVERLAY_COUNT(nodes);
   while (v && v->number > c->number) v = v->older;
   c->node = v ? n : NULL;
   c->ver = v;
@@ -200,7 +228,7 @@ static void backward(struct overlay_cursor *c, const struct overlay_node *n) {
 }
 
 void overlay_seek(struct overlay_cursor *c, struct kref key) {
-  forward(c, first_behind(c->o, find_before(c->o, key, false, NULL)));
+  forward(c, behind(c->o, find_before(c->o, key, false, NULL), 0));
 }
 void overlay_seek_le(struct overlay_cursor *c, struct kref key) { backward(c, find_before(c->o, key, true, NULL)); }
 void overlay_seek_lt(struct overlay_cursor *c, struct kref key) { backward(c, find_before(c->o, key, false, NULL)); }
@@ -208,9 +236,90 @@ void overlay_seek_lt(struct overlay_cursor *c, struct kref key) { backward(c, fi
 void overlay_seek_last(struct overlay_cursor *c) {
   const struct overlay_node *at = NULL;
   for (uint32_t l = c->o->height; l-- > 0;)
-    for (const struct overlay_node *n = at ? at->next[l] : c->o->head[l]; n; n = n->next[l]) at = n;
+    for (const struct overlay_node *n; (n = behind(c->o, at, l)) != NULL;) at = n;
   backward(c, at);
 }
 
 void overlay_next(struct overlay_cursor *c) { forward(c, c->node->next[0]); }
 void overlay_prev(struct overlay_cursor *c) { overlay_seek_lt(c, overlay_key(c->node)); }
+
+// ---- gaps
+
+void overlay_gap(struct overlay *o, const struct overlay_node *from, uint64_t since) {
+  if (since > UINT32_MAX) return;  // after so many writes there are no new gaps
+  gaps_of(from)[0] = (uint32_t)since;
+  o->gaps = true;
+}
+
+// A leap that is under way.
+struct leap {
+  const struct overlay *o;
+  uint64_t number;                // of the cursor
+  const struct overlay_node *to;  // the end of the gaps that follow each other
+  bool far;                       // a gap of level LEAP_LEVEL or higher is among them
+};
+
+// Tells whether a link is a gap for the cursor, and moves `to` to the end of the gaps with which the link begins. node
+// NULL: the beginning of the list, where no link is a gap.
+static bool is_gap(struct leap *leap, const struct overlay_node *node, uint32_t level) {
+  OVERLAY_COUNT(links);
+  if (!node) return false;
+  uint32_t *const since = &gaps_of(node)[level], latest = 0;
+  const struct overlay_node *const end = node->next[level];
+  if (*since == 0 || *since > leap->number) {
+    if (level == 0) return false;
+    for (const struct overlay_node *n = node; n != end; n = n->next[level - 1]) {
+      if (!is_gap(leap, n, level - 1)) return false;
+      if (gaps_of(n)[level - 1] > latest) latest = gaps_of(n)[level - 1];
+    }
+    *since = latest;
+  }
+  leap->to = end;
+  leap->far |= level >= LEAP_LEVEL;
+  return true;
+}
+
+// Forward from a node: the last node of the gaps that follow it.
+static const struct overlay_node *gaps_last(struct leap *leap, const struct overlay_node *n) {
+  leap->to = n;
+  while (is_gap(leap, n, n->height - 1)) n = leap->to;
+  return leap->far ? leap->to : NULL;
+}
+
+// Finds the last link of a level that is no gap, between a node and another one. False: all are gaps.
+static bool last_other(struct leap *leap, const struct overlay_node **n, const struct overlay_node *end,
+                       uint32_t level) {
+  const struct overlay_node *const first = *n;
+  bool found = false;
+  for (const struct overlay_node *i = first; i != end; i = behind(leap->o, i, level)) {
+    if (is_gap(leap, i, level)) continue;
+    *n = i;
+    found = true;
+  }
+  return found;
+}
+
+// Backward from a node: the node at which the gaps that lead to it begin.
+static const struct overlay_node *gaps_first(struct leap *leap, const struct overlay_node *node) {
+  const struct overlay *const o = leap->o;
+  struct overlay_node *path[OVERLAY_HEIGHT];
+  find_before(o, overlay_key(node), false, path);
+  uint32_t l = 0;
+  const struct overlay_node *n;
+  do n = l + 1 < o->height ? path[l + 1] : NULL;
+  while (!last_other(leap, &n, l ? path[l] : node, l) && ++l < o->height);
+  if (l < LEAP_LEVEL || l == o->height) return NULL;
+  for (; l > 0; l--)
+    if (!last_other(leap, &n, behind(o, n, l), l - 1)) return NULL;  // this cannot be: the link would be a gap
+  return behind(o, n, 0);
+}
+
+const struct overlay_node *overlay_leap(struct overlay_cursor *c, bool backwards) {
+  struct leap leap = {.o = c->o, .number = c->number};
+  assert(c->node->newest);
+  if (likely(!c->o->gaps)) return NULL;
+  const struct overlay_node *const to = backwards ? gaps_first(&leap, c->node) : gaps_last(&leap, c->node);
+  if (to && backwards) backward(c, to);
+  else if (to) forward(c, to);
+  return to;
+}

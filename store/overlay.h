@@ -5,14 +5,39 @@
 //
 // A skip list (Pugh, "Skip Lists: A Probabilistic Alternative to Balanced Trees", 1990) in memory of its own. Each
 // write has a number, 1 for the first. A cursor sees the writes up to the number at which it was set, so it never sees
-// a later write. A savepoint is a number, and rolling back takes the versions after it out of their chains. Memory is
-// freed only when the transaction ends, so pointers to keys and values hold until then.
+// a later write. A savepoint is a number. Rolling back takes the versions after it out of their chains, and keys
+// without a version out of the list. Memory is freed only when the transaction ends, so pointers to keys and values
+// hold until then.
+//
+// Gaps. A link of the list can be a gap: iterators of the transaction (store/txn_iter.h) found that no key behind the
+// link's beginning, up to its end and with it, is visible, neither among the writes nor in the store. So iterators leap
+// over many deleted keys at once. The store below a transaction does not change, and nor does the time by which records
+// expire. So only the transaction's own writes end a gap.
+//   O1  A gap has a number, `since`. The keys within are absent for all cursors of this number or a later one.
+//   O2  While a link is a gap, the newest version of each key within is absent, and the store has no key within that
+//       has no version here. So `since` is the greatest number of these versions.
+//   O3  A put ends the gaps of all links that its key lies within. A rollback does so for each key from which it takes
+//       a version that may be absent.
+//   O4  A link of a higher level is a gap if all links under it are. It becomes one when a leap goes over these.
+// By O2 and O3 an old cursor that finds a key absent tells nothing about the key's newest version, which is looked at.
 //
 // One thread.
 #ifndef STORE_OVERLAY_H
 #define STORE_OVERLAY_H
 
 #include "kv.h"
+
+// Counts of the work done, for tests. Only code compiled with OVERLAY_COUNTERS counts.
+struct overlay_counters {
+  _Atomic uint64_t nodes;  // nodes that cursors came to
+  _Atomic uint64_t links;  // links that a leap looked at
+};
+extern struct overlay_counters overlay_counters;
+#if defined(OVERLAY_COUNTERS)
+#define OVERLAY_COUNT(field) ((void)atomic_fetch_add_explicit(&overlay_counters.field, 1, memory_order_relaxed))
+#else
+#define OVERLAY_COUNT(field) ((void)0)
+#endif
 
 #define OVERLAY_HEIGHT 14u  // levels of the list: enough for some hundred million keys
 
@@ -32,11 +57,11 @@ struct overlay_ver {
 };
 
 struct overlay_node {
-  struct overlay_ver *newest;  // NULL: all versions were rolled back
+  struct overlay_ver *newest;  // NULL: all versions were rolled back, and the node is not in the list any more
   uint64_t hash;               // hash64 of the key
   const uint8_t *key;
   uint32_t klen, height;
-  struct overlay_node *next[];
+  struct overlay_node *next[];  // then, by level, a uint32_t: `since` of the gap, 0 if the link is none; then the key
 };
 
 struct overlay {
@@ -50,6 +75,7 @@ struct overlay {
   size_t log_bytes;              // of the newest versions' records
   uint32_t height;               // of the highest node so far
   uint32_t random;
+  bool gaps;  // a link has been a gap
 };
 
 void overlay_init(struct overlay *o);
@@ -84,6 +110,12 @@ void overlay_seek_lt(struct overlay_cursor *c, struct kref key);  // the largest
 void overlay_seek_last(struct overlay_cursor *c);
 void overlay_next(struct overlay_cursor *c);  // node is not NULL
 void overlay_prev(struct overlay_cursor *c);  // the same
+// The link from a node to the next one becomes a gap, `since` this number.
+void overlay_gap(struct overlay *o, const struct overlay_node *from, uint64_t since);
+// Moves the cursor over gaps; its node has no visible key. Forward it goes to the last node of the stretch without a
+// visible key, backward to the node before this stretch. Returns that node; the cursor is there, or behind it in its
+// direction if it does not see it. Returns NULL and does not move if the stretch is short, so that steps cost less.
+const struct overlay_node *overlay_leap(struct overlay_cursor *c, bool backwards);
 // Sets all fields but seq.
 static inline void overlay_record(const struct overlay_ver *v, struct kv_rec *r) {
   r->key = v->node->key;

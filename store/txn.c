@@ -425,7 +425,6 @@ static enum remixdb_status gather(struct xdb_txn *t, struct many_writes *w) {
   for (uint32_t i = 0; i < TREES; i++) {
     for (const struct overlay_node *n = t->own[i].head[0]; n; n = n->next[0]) {
       struct batch_op op = {.hash = n->hash};
-      if (!n->newest) continue;
       overlay_record(n->newest, &op.rec);
       many_add(w, &op);
     }
@@ -455,7 +454,6 @@ static enum remixdb_status gather_tree(const struct xdb_txn *t, uint32_t tree, s
   to->ranges = mem_alloc((t->nr_blind + 1) * sizeof(*to->ranges));
   if (!to->ops || !to->ranges) return REMIXDB_NOMEM;
   for (const struct overlay_node *n = t->own[tree].head[0]; n; n = n->next[0]) {
-    if (!n->newest) continue;
     struct batch_op *const op = &to->ops[to->nr_ops++];
     *op = (struct batch_op){.hash = n->hash};
     overlay_record(n->newest, &op->rec);

@@ -7,6 +7,8 @@
 #include "store/txn_pool.h"
 #include "xdb.h"
 
+#define LEAP_AFTER 8u  // deleted keys that are passed one by one before a leap: a leap seeks in the store
+
 struct key_buf {
   uint8_t *ptr;
   uint32_t len, cap;
@@ -174,9 +176,38 @@ static bool own_absent(const struct txn_iter *t) {
   return xdb_ref_absent(t->txn->base[t->tree], &rec);
 }
 
+// No key is visible between two nodes, `from` and `to` not counted: the links between them become gaps, as far as the
+// newest versions of their ends are absent (O2).
+static void note_gap(struct txn_iter *t, const struct overlay_node *from, const struct overlay_node *to) {
+  const struct xdb_ref *const base = t->txn->base[t->tree];
+  if (!from->newest || !to->newest) return;  // the iterator goes on after a rollback, from a node that is gone
+  for (const struct overlay_node *n; from != to; from = n) {
+    struct kv_rec rec;
+    n = from->next[0];
+    overlay_record(n->newest, &rec);
+    if (xdb_ref_absent(base, &rec)) overlay_gap(&t->txn->own[t->tree], from, n->newest->number);
+  }
+}
+
+// The current key among the own writes is absent, and the store has no key before it. Moves both positions over the
+// gaps behind it. *last_out: the node that they are at then. It stays as it is if there is nothing to leap over.
+static enum remixdb_status leap(struct txn_iter *t, const struct overlay_node **last_out) {
+  struct kv_rec rec;
+  const struct overlay_node *const to = overlay_leap(&t->own, t->backward);
+  if (!to) return REMIXDB_OK;
+  *last_out = to;
+  if (!xdb_iter_valid(t->below)) return REMIXDB_OK;
+  const enum remixdb_status s = xdb_iter_refer(t->below, &rec);
+  if (s != REMIXDB_OK) return s;
+  const int c = kv_cmp(kref(rec.key, rec.klen), overlay_key(to));
+  if (t->backward) return c > 0 ? xdb_iter_seek_for_prev(t->below, overlay_key(to)) : s;
+  return c < 0 ? xdb_iter_seek(t->below, overlay_key(to)) : s;
+}
+
 // Finds the current key among the two positions, and passes keys that the transaction has deleted.
 static enum remixdb_status find(struct txn_iter *t) {
-  for (;;) {
+  const struct overlay_node *last = NULL;  // the last one that was passed
+  for (uint32_t passed = 0;;) {
     const bool below = xdb_iter_valid(t->below);
     t->same = false;
     if (!own_inside(t)) {
@@ -196,9 +227,15 @@ static enum remixdb_status find(struct txn_iter *t) {
     t->at = c > 0 ? TXN_BELOW : TXN_OWN;
     t->same = c == 0;
     if (t->at == TXN_BELOW || !own_absent(t)) return REMIXDB_OK;
-    step_own(t);
-    if (!t->same) continue;
-    const enum remixdb_status s = step_below(t);
+    const struct overlay_node *const node = t->own.node;
+    if (last) note_gap(t, t->backward ? node : last, t->backward ? last : node);
+    last = node;
+    enum remixdb_status s = REMIXDB_OK;
+    if (++passed % LEAP_AFTER == 0) s = leap(t, &last);
+    if (last == node) {
+      step_own(t);
+      if (t->same) s = step_below(t);
+    }
     if (s != REMIXDB_OK) return lost(t, s);
   }
 }

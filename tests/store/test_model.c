@@ -617,6 +617,17 @@ static void txn_write(struct txn *t, struct xdb_ref *ref, uint32_t i) {
   t->wrote[i] = true;
 }
 
+// Deletes neighbours, from either end of the keys or from key i on.
+static void txn_sweep(struct txn *t, struct xdb_ref *ref, uint32_t i) {
+  const uint32_t nr = t->view.nr, keys = 1 + (uint32_t)below(&t->view.rng, nr < 64 ? nr : 64);
+  const uint64_t way = below(&t->view.rng, 3);
+  for (uint32_t k = 0; k < keys; k++) {
+    const uint32_t key = way == 0 ? k : way == 1 ? nr - 1 - k : (i + k) % nr;
+    CHECK(past_del(&t->view, ref, key));
+    t->wrote[key] = true;
+  }
+}
+
 static void do_txn(struct run *r) {
   struct txn *const t = &r->txns[below(&r->m.rng, TXNS)];
   if (!t->t) {
@@ -636,6 +647,7 @@ static void do_txn(struct run *r) {
   else if (dice < 830) txn_savepoint(t);
   else if (dice < 860) txn_rollback(t);
   else if (dice < 920) txn_commit(r, t);
+  else if (dice < 930) txn_sweep(t, ref, i);
   if (dice < 960 || !t->t) return;
   for (uint32_t c = 0; c < 2; c++) past_cursor_drop(&t->cursors[c]);
   remixdb_txn_abort(t->t);
