@@ -764,13 +764,13 @@ bool remixdb_ingest_put(struct xdb_ingest *g, const void *kbuf, uint32_t klen, c
 // it; each write after it is newer, and whoever sees such a write sees all of the ingest. Transactions, merges, put_if
 // and del_if that have read older values notice it as they notice a put. The call flushes (remixdb_flush) and waits for
 // it; reads and writes go on. Shortly before that moment all writes wait, also merges, batches and commits of
-// transactions: until the writes that have come since the flush began are in a new memtable and log, and until the
-// tables' footers and the store's list of files are synced. Calls that wait for rounds of compaction wait for the whole
-// call: remixdb_flush, remixdb_compact, remixdb_compact_range, another ingest's commit, and remixdb_del_range of more
-// than a few thousand keys. No read waits. All of it is durable when the call returns true. Frees the ingest in any
-// case. After a failure none of the records is there, and the files are gone; after REMIXDB_IO the next opening
-// decides. Fails also with REMIXDB_GONE if the space is dropped before that moment. The progress function
-// (remixdb_progress) can give the ingest up before the call flushes, and not later.
+// transactions: until the tables' footers and the store's list of files are synced, and, if a write that has come since
+// the flush began has a key of the ingest, until these writes are in a new memtable and log. Calls that wait for
+// compaction wait for the whole call: remixdb_flush, remixdb_compact, remixdb_compact_range, another ingest's commit,
+// and remixdb_del_range if it takes more than a few thousand keys. No read waits. All of it is durable when the call
+// returns true. Frees the ingest in any case. After a failure none of the records is there, and the files are gone;
+// after REMIXDB_IO the next opening decides. Fails also with REMIXDB_GONE if the space is dropped before that moment.
+// The progress function (remixdb_progress) can give the ingest up before the call flushes, and not later.
 bool remixdb_ingest_commit(struct xdb_ingest *g);
 // Gives the ingest up and removes its files. Does nothing for NULL.
 void remixdb_ingest_abort(struct xdb_ingest *g);

@@ -3,6 +3,9 @@
 
 #include "store/below.h"
 
+#define PASSES 4u  // of step 1 at most,
+#define FEW 1024u  // until so few keys have come meanwhile
+
 // ---- what the ingest replaces
 
 static bool within(const struct handover *h, struct kref key) {
@@ -22,26 +25,35 @@ static enum remixdb_status look_up(struct handover *h, struct kref key, bool *re
   return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
 }
 
-static enum remixdb_status note(struct handover *h, const struct wh_entry *entry, bool replaced) {
-  if (h->nr_keys == h->cap_keys) {
-    const size_t cap = h->cap_keys ? 2 * h->cap_keys : 256;
-    struct handover_key *const grown = mem_realloc(h->keys, cap * sizeof(*grown));
+static enum remixdb_status note(struct handover_keys *to, const struct wh_entry *entry, bool replaced) {
+  if (to->nr == to->cap) {
+    const size_t cap = to->cap ? 2 * to->cap : 256;
+    struct handover_key *const grown = mem_realloc(to->keys, cap * sizeof(*grown));
     if (!grown) return REMIXDB_NOMEM;
-    h->keys = grown;
-    h->cap_keys = cap;
+    to->keys = grown;
+    to->cap = cap;
   }
-  h->keys[h->nr_keys++] = (struct handover_key){entry, replaced};
+  to->keys[to->nr++] = (struct handover_key){entry, replaced};
   return REMIXDB_OK;
 }
 
-// The same, by what step 1 has found out. Keys ascend from call to call.
-static enum remixdb_status is_replaced(struct handover *h, const struct wh_cursor *c, bool *replaced_out) {
+// Finds the cursor's key, from known.at on. An entry stays in the memtable, so one that is not the next is new, or
+// replaces the entry that was known.
+static const struct handover_key *find(struct handover_keys *known, const struct wh_cursor *c) {
   const struct kref key = wh_key(c);
-  *replaced_out = false;
-  if (!within(h, key)) return REMIXDB_OK;
-  while (h->at < h->nr_keys && kv_cmp(kref(h->keys[h->at].entry->key, h->keys[h->at].entry->klen), key) < 0) h->at++;
-  if (h->at == h->nr_keys || h->keys[h->at].entry != c->entry) return look_up(h, key, replaced_out);
-  *replaced_out = h->keys[h->at].replaced;
+  for (; known->at < known->nr; known->at++) {
+    const struct handover_key *const k = &known->keys[known->at];
+    if (k->entry == c->entry) return k;
+    if (kv_cmp(kref(k->entry->key, k->entry->klen), key) >= 0) return NULL;
+  }
+  return NULL;
+}
+
+// The same by what step 1 has found out. The key is not outside of the ingest's. Keys ascend from call to call.
+static enum remixdb_status is_replaced(struct handover *h, const struct wh_cursor *c, bool *replaced_out) {
+  const struct handover_key *const k = find(&h->known, c);
+  if (!k) return look_up(h, wh_key(c), replaced_out);
+  *replaced_out = k->replaced;
   return REMIXDB_OK;
 }
 
@@ -54,6 +66,26 @@ static void seek(struct handover *h, struct wh_cursor *c, const struct wh *wh, s
   epoch_exit(&h->w->slot);
 }
 
+// Looks up the keys that are not known yet. *new_out: how many.
+static enum remixdb_status learn(struct handover *h, const struct wh *wh, struct wh_cursor *c, size_t *new_out) {
+  struct handover_keys all = {0};
+  enum remixdb_status s = REMIXDB_OK;
+  h->known.at = 0;
+  *new_out = 0;
+  for (seek(h, c, wh, h->low); s == REMIXDB_OK && wh_valid(c) && kv_cmp(wh_key(c), h->high) <= 0; wh_next(c)) {
+    const struct handover_key *const k = find(&h->known, c);
+    bool replaced = k && k->replaced;
+    if (!k) s = look_up(h, wh_key(c), &replaced);
+    if (s == REMIXDB_OK) s = note(&all, c->entry, replaced);
+    *new_out += !k;
+    h->replaces |= replaced;
+  }
+  mem_free(h->known.keys);
+  h->known = all;
+  h->known.at = 0;
+  return s;
+}
+
 enum remixdb_status handover_begin(struct handover *h) {
   const struct wh *const wh = memtable_tree(h->from->active, h->tree);
   epoch_join(&h->x->cursors, &h->stay);
@@ -63,14 +95,40 @@ enum remixdb_status handover_begin(struct handover *h) {
   enum remixdb_status s = memtable_tree(h->from->active, TREE_SPACES) ? memtable_spaces(h->to) : REMIXDB_OK;
   struct wh_cursor *const c = mem_alloc(sizeof(*c));
   if (!c) return REMIXDB_NOMEM;
-  if (wh) seek(h, c, wh, h->low);
-  for (; wh && s == REMIXDB_OK && wh_valid(c) && within(h, wh_key(c)); wh_next(c)) {
-    bool replaced;
-    s = look_up(h, wh_key(c), &replaced);
-    if (s == REMIXDB_OK) s = note(h, c->entry, replaced);
-  }
+  // Writers go on. A pass looks up the keys that came during the one before, which are fewer each time.
+  size_t fresh = FEW;
+  for (uint32_t i = 0; i < PASSES && wh && s == REMIXDB_OK && fresh >= FEW; i++) s = learn(h, wh, c, &fresh);
   mem_free(c);
   return s;
+}
+
+enum remixdb_status handover_stays(struct handover *h, bool *out) {
+  const struct wh *const wh = memtable_tree(h->from->active, h->tree);
+  enum remixdb_status s = REMIXDB_OK;
+  bool replaced = h->replaces;
+  struct wh_cursor *const c = mem_alloc(sizeof(*c));
+  if (!c) return REMIXDB_NOMEM;
+  h->known.at = 0;
+  if (wh && !replaced) seek(h, c, wh, h->low);
+  for (; wh && !replaced && s == REMIXDB_OK && wh_valid(c) && kv_cmp(wh_key(c), h->high) <= 0; wh_next(c))
+    s = is_replaced(h, c, &replaced);
+  h->known.at = 0;
+  *out = !replaced;
+  mem_free(c);
+  return s;
+}
+
+enum remixdb_status handover_mark(struct handover *h) {
+  struct wal *const wal = h->x->wal;
+  struct wh *const wh = memtable_tree(h->from->active, h->tree);
+  uint64_t gen;
+  const enum remixdb_status s = wal_begin_held(wal, kv_rec_size(&h->mark), &gen);
+  if (s != REMIXDB_OK) return s;
+  h->seq = h->last = wal_put(wal, &h->mark);
+  wal_end(wal);
+  h->marked = true;
+  if (wh) wh_end_gaps(wh);
+  return REMIXDB_OK;
 }
 
 // The new memtable holds the file of a value that is apart, as the older one does.
@@ -114,7 +172,7 @@ enum remixdb_status handover_take(struct handover *h) {
     if (s == REMIXDB_OK && tree == TREE_SPACES) s = memtable_spaces(h->to);
     for (seek(h, c, wh, kref("", 0)); s == REMIXDB_OK && wh_valid(c); wh_next(c)) {
       bool replaced = false;
-      if (tree == h->tree) s = is_replaced(h, c, &replaced);
+      if (tree == h->tree && within(h, wh_key(c))) s = is_replaced(h, c, &replaced);
       if (s == REMIXDB_OK && !replaced) s = take_one(h, c, tree);
     }
   }
@@ -158,5 +216,5 @@ void handover_end(struct handover *h) {
   sst_hold_fini(&h->hold);
   epoch_exit(&h->stay);
   epoch_leave(&h->x->cursors, &h->stay);
-  mem_free(h->keys);
+  mem_free(h->known.keys);
 }

@@ -8,16 +8,20 @@
 //       L9), and the hold ends when the super with the tables is the store's. So no other write has a number between X
 //       and the moment at which all of the ingest becomes visible: each smaller number was visible before, and each
 //       larger one comes after.
-//   I2  Everything with a smaller number is below the tables. The active memtable would be above them. So a new one
-//       takes its place, which gets the records whose keys the ingest does not have (store/handover.h). They keep their
-//       numbers. No table has the records that are left out, and no reader needs them: X replaces them. A reader,
-//       snapshot or transaction of an earlier super has the older memtable itself.
-//   I3  All or none, to readers: the tables and the new memtable come with one super, whose `since` is not smaller than
-//       X. It becomes the store's before X is published.
+//   I2  Everything with a smaller number is below the tables. The active memtable would be above them. So if it has a
+//       key of the ingest, a new one takes its place, which gets the records whose keys the ingest does not have
+//       (store/handover.h). They keep their numbers. No table has the records that are left out, and no reader needs
+//       them: X replaces them. A reader, snapshot or transaction of an earlier super has the older memtable itself.
+//       If the memtable and the ingest have no key in common, their order tells nothing, and the memtable stays. Its
+//       gaps do not know of the tables, so none is used any more (wh/gap.h).
+//   I3  All or none, to readers: the tables and the memtable come with one super. Its `since` is not smaller than X,
+//   and
+//       it becomes the store's before X is published.
 //   I4  All or none, after a crash: CURRENT names the tables, and the log segment that begins behind X. That segment
 //       begins with the records that were handed over, which are durable before CURRENT is written. A CURRENT without
 //       the tables names the older segment, which has all records; those of the new segment are there twice then, under
-//       the same numbers.
+//       the same numbers. If the memtable stays, CURRENT names its segment with the tables and without. X is durable
+//       before CURRENT names them, so no later write gets a number that is not above X.
 //   I5  Conflicts. A write that is based on a read commits only on top of the super that it has read, or compares that
 //       with the tables of the new one. X is larger than the moment of every transaction that began before, so the
 //       tables tell the conflict.
@@ -28,7 +32,8 @@
 //       tables; from then on nobody writes to them. An ingest that is given up removes them.
 // The tables are built without a number. The commit writes it into their footers while the log is held. All long work
 // comes before: the flush, the views over the tables, and a search for the active memtable's keys among those of the
-// ingest. So writers wait for the handing over of at most one memtable, for the footers and for CURRENT.
+// ingest. So writers wait for the footers and for CURRENT, and, where keys meet, for the
+// handing over of at most one memtable.
 #ifndef STORE_INGEST_H
 #define STORE_INGEST_H
 

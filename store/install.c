@@ -266,9 +266,10 @@ struct placing {
   struct round_ingest *in;
   struct handover h;
   struct version *next, *base, *full;
-  // The super before; the one with the ingest; the one if that fails when the log has switched: the older memtable is
-  // frozen then, as by round_freeze.
-  struct super *old, *fresh, *again;
+  struct super *old;    // the super before
+  struct super *fresh;  // with the ingest and a new memtable
+  struct super *same;   // with the ingest and the memtable that there is
+  struct super *again;  // if the ingest fails when the log has switched: that memtable is frozen, as by round_freeze
 };
 
 // The part for which writers need not wait.
@@ -279,10 +280,11 @@ static enum remixdb_status place_prepare(struct placing *p, struct worker *w) {
   if (s != REMIXDB_OK) return s;
   p->fresh = super_create(to, NULL, p->next);
   p->again = super_create(to, p->old->active, p->old->version);
+  p->same = super_create(p->old->active, NULL, p->next);
   memtable_unref(to);
   struct super *const other = prepare(x, p->next, false, true, &p->base, &p->full);  // for the version's fields
   if (other) super_unref(other);
-  if (!other || !p->fresh || !p->again) return REMIXDB_NOMEM;
+  if (!other || !p->fresh || !p->again || !p->same) return REMIXDB_NOMEM;
   // The names stay as they are until the end: only an install changes them.
   if (p->in->tree == TREE_SPACES && !names_have_key(p->next->names, p->in->low))
     return err_set(REMIXDB_GONE, "the space is dropped");
@@ -302,38 +304,50 @@ static enum remixdb_status place_prepare(struct placing *p, struct worker *w) {
   return handover_begin(&p->h);
 }
 
-// While the log is held.
-static enum remixdb_status place_held(struct placing *p, struct worker *w) {
-  struct xdb *const x = p->x;
+// While the log is held. A new memtable and a new segment take the records.
+static enum remixdb_status place_over(struct placing *p) {
   enum remixdb_status s = handover_take(&p->h);
   if (s == REMIXDB_OK) s = handover_switch(&p->h);
   if (s != REMIXDB_OK) return s;
   p->next->log_gen = p->h.to->gen;
   p->next->log_seq = p->h.to->base_seq;
-  s = p->in->number(p->in->arg, w, p->h.seq);
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status place_held(struct placing *p, struct worker *w) {
+  struct xdb *const x = p->x;
+  bool stays = false;
+  enum remixdb_status s = handover_stays(&p->h, &stays);
+  if (s == REMIXDB_OK) s = stays ? handover_mark(&p->h) : place_over(p);
+  if (s == REMIXDB_OK) s = p->in->number(p->in->arg, w, p->h.seq);
   if (s == REMIXDB_OK) s = wal_sync(x->wal);
   if (s == REMIXDB_OK) s = name_log(x, p->next);
   return s == REMIXDB_OK ? make_durable(x, p->next, &p->in->unknown) : s;
 }
 
-// Replaces the super and publishes the ingest's number, while the log is held. Returns whether the super was replaced.
+// Publishes the ingest's number, while the log is held, and replaces the super; not if the ingest has failed and the
+// memtable stays. Returns whether the super was replaced.
 static bool place_publish(struct placing *p, bool good, uint64_t *when_out) {
   struct xdb *const x = p->x;
-  struct super *const v = good ? p->fresh : p->again;
-  if (!p->h.switched) return false;
+  const bool over = p->h.switched;
+  struct super **const v = good ? over ? &p->fresh : &p->same : over ? &p->again : NULL;
+  if (!over && !p->h.marked) return false;
   xdb_lock(x);
   wal_lock(x->wal);
   assert(xdb_super(x) == p->old);
-  v->since = good ? p->h.last : p->old->since;
-  v->least = p->h.last;
-  atomic_store_explicit(&x->super, v, memory_order_release);
+  if (v) {
+    (*v)->since = good ? p->h.last : p->old->since;
+    (*v)->least = p->h.last;
+    atomic_store_explicit(&x->super, *v, memory_order_release);
+    *v = NULL;
+  }
   atomic_store_explicit(&x->published, p->h.last, memory_order_release);
   wal_unlock(x->wal);
   *when_out = time_ns();
-  if (good) x->scan_merges.used = 0;  // that look was at the old memtable
-  else froze(x);
+  if (good && over) x->scan_merges.used = 0;  // that look was at the old memtable
+  if (!good && over) froze(x);
   xdb_unlock(x);
-  return true;
+  return v != NULL;
 }
 
 // The store's reference to the super before goes.
@@ -348,24 +362,23 @@ static void place_reclaim(struct placing *p) {
 
 static enum remixdb_status place(struct placing *p, struct worker *w, uint64_t *when_out) {
   struct xdb *const x = p->x;
-  const enum remixdb_status prepared = place_prepare(p, w);
-  if (prepared != REMIXDB_OK) return prepared;
+  enum remixdb_status s = place_prepare(p, w);
+  if (s == REMIXDB_OK) s = wal_sync(x->wal);  // little is left for the sync under the hold
+  if (s != REMIXDB_OK) return s;
   wal_hold(x->wal);
-  enum remixdb_status s = place_held(p, w);
+  s = place_held(p, w);
   struct err_saved why;
   err_save(&why, s);
   const bool replaced = place_publish(p, s == REMIXDB_OK, when_out);
   wal_unhold(x->wal);
   err_cleanup_begin();
   if (s == REMIXDB_OK) {
-    recycle_log(x, p->next->log_gen);
+    const bool over = p->h.switched;
+    if (over) recycle_log(x, p->next->log_gen);
     idle_expiry(x, p->next);
     idle_garbage(x);
     retire_trimmed(p->next, p->full);
-    retire(x, p->base, p->next, p->old->active, false);
-    p->fresh = NULL;
-  } else if (replaced) {
-    p->again = NULL;
+    retire(x, p->base, p->next, over ? p->old->active : NULL, false);
   }
   if (replaced) place_reclaim(p);
   err_cleanup_end();
@@ -389,6 +402,7 @@ enum remixdb_status round_install_ingest(struct xdb *x, struct worker *w, struct
   if (p.h.x) handover_end(&p.h);
   if (s != REMIXDB_OK) install_failed(x, p.old->version, next, p.full, in->unknown, &why);
   super_unref(p.fresh);
+  super_unref(p.same);
   super_unref(p.again);
   super_unref(p.old);
   version_unref(next);

@@ -20,8 +20,8 @@ MUST_CHECK enum remixdb_status round_freeze(struct xdb *x);
 // After any other failure it is unknown which CURRENT is on disk, so the store refuses writes.
 MUST_CHECK enum remixdb_status round_install(struct xdb *x, struct version *next, bool had_frozen, uint64_t *when_out);
 // The same for a version with the tables of an ingest, which are above the active memtable (store/ingest.h): the
-// memtable is handed over (store/handover.h). No memtable is frozen, nor can one be (rounds.ingesting). If it fails, a
-// memtable may be frozen then, and a round was asked for.
+// memtable stays, or is handed over (store/handover.h). No memtable is frozen, nor can one be (rounds.ingesting). If it
+// fails, a memtable may be frozen then, and a round was asked for.
 struct round_ingest {
   uint32_t tree;
   struct kref low, high;     // no key of the ingest is smaller, or larger

@@ -42,13 +42,13 @@
 // Rounds (round.c). Guarded by xdb.lock.
 struct rounds {
   _Atomic bool compacting;  // a memtable is frozen. Written under the lock, read without it
-  bool ingesting;           // an ingest is about to hand the active memtable over (store/handover.h): nobody freezes it
-  struct err_saved error;   // why the last round failed, if it may be tried again. Status REMIXDB_OK: it did not fail
-  uint64_t failed_ns;       // when it failed
-  uint64_t nr_frozen;       // memtables frozen so far
-  uint64_t nr_installed;    // of these, memtables that are in tables
-  bool flushing;            // a call waits for the round of the frozen memtable, which hands nothing back
-  bool nothing_back;        // a batch needs all of the next memtable: the same, but nobody waits
+  bool ingesting;  // an ingest is about to take its place (store/handover.h): nobody freezes the active memtable
+  struct err_saved error;  // why the last round failed, if it may be tried again. Status REMIXDB_OK: it did not fail
+  uint64_t failed_ns;      // when it failed
+  uint64_t nr_frozen;      // memtables frozen so far
+  uint64_t nr_installed;   // of these, memtables that are in tables
+  bool flushing;           // a call waits for the round of the frozen memtable, which hands nothing back
+  bool nothing_back;       // a batch needs all of the next memtable: the same, but nobody waits
   uint32_t nr_flushers;    // threads that wait to freeze the active memtable: writers with a full one let them go first
   bool full;               // a merge has found the disk full (make_room.c). Only rounds use it, and
   uint64_t full_again_ns;  // the time until which they make no merges for that

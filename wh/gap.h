@@ -7,11 +7,10 @@
 // moment from `since` on. The memtable's tombstones hide the records of older memtables and tables. All older data was
 // complete before the memtable got its first write, every reader of the memtable sees all of it (super.least), and
 // compaction changes only the form of older data. So a gap stays true while the memtable lives, whatever happens to the
-// tables. There is one exception: a range deletion takes keys out of older data. The stretches that its readers pass
-// are gaps from the moment of that deletion on (wh_pass.floor). The merge (view/merge.c) makes gaps and uses them.
-//
-// There is one exception: an ingest puts tables below a memtable that is already in use. It ends the gaps of that
-// memtable (wh_end_gaps) before a reader can see the tables.
+// tables. There are two exceptions. A range deletion takes keys out of older data: the stretches that its readers pass
+// are gaps from the moment of that deletion on (wh_pass.floor). An ingest may put tables below a memtable that is in
+// use: it ends the gaps of that memtable (wh_end_gaps) before a reader can see the tables. The merge (view/merge.c)
+// makes gaps and uses them.
 //
 // There are two kinds.
 //   Within a leaf: [lo, hi], two entries of the leaf, or the leaf's ends. The gap is *whole* if it reaches from one end

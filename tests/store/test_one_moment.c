@@ -60,14 +60,18 @@ static uint8_t get(struct xdb_ref *r, uint32_t i) {
 
 // The change that is committed: of which keys, and what they are then.
 static bool ranged;  // the batch; else the ingest
+static bool parted;  // no step has a key of the ingest: the memtable stays
 #define FROM 20u
 #define TO 280u
-static bool in_change(uint32_t i) { return i >= FROM && i < TO && (ranged || i % 3 != 1); }
+#define HOLES 24u  // keys that each step deletes then,
+#define HOLE 8u    // with one of the ingest's behind so many
+static bool in_change(uint32_t i) { return i >= FROM && i < TO && (ranged || (parted ? i % 5 == 4 : i % 3 != 1)); }
 static uint8_t change_what(uint32_t i) { return ranged ? 0 : i % 10 ? 'n' : 'n' | LONG; }
 
 // Step i of the other thread: one batch.
 static void step_ops(uint32_t i, uint32_t sp, uint32_t *key_out, uint8_t *what_out) {
   *key_out = (sp ? 13 * i + 1 : 7 * i + 3) % KEYS;
+  *key_out -= parted && *key_out % 5 == 4;
   *what_out = i % 3 == 0 ? 0 : i % 5 == 4 ? ('A' + i % 26) | LONG : 'A' + i % 26;
 }
 
@@ -127,6 +131,24 @@ static uint64_t version_of(struct xdb_ref *r, const char *key) {
   return 0;
 }
 
+// Counts the keys that begin with "g", both ways: those of the ingest. Makes and uses gaps.
+static uint32_t count_holes(struct xdb_ref *r) {
+  struct xdb_iter *const it = remixdb_iter_create(r);
+  uint32_t nr[2] = {0}, len;
+  THREAD_CHECK(it);
+  for (uint32_t back = 0; back < 2; back++) {
+    if (back) remixdb_iter_seek_for_prev(it, "h", 1);
+    else remixdb_iter_seek(it, "g", 1);
+    for (const char *k; (k = remixdb_iter_key(it, &len)) != NULL && k[0] == 'g'; nr[back]++) {
+      if (back) remixdb_iter_prev(it);
+      else remixdb_iter_skip1(it);
+    }
+  }
+  THREAD_CHECK(nr[0] == nr[1] && remixdb_iter_status(it) == REMIXDB_OK);
+  remixdb_iter_destroy(it);
+  return nr[0];
+}
+
 static void step(struct xdb_ref *const *r, uint32_t i) {
   struct xdb_batch *const b = remixdb_batch_create();
   char name[16];
@@ -141,6 +163,8 @@ static void step(struct xdb_ref *const *r, uint32_t i) {
     THREAD_CHECK(what == 0    ? remixdb_batch_del(b, key, klen)
                  : i % 4 == 1 ? remixdb_batch_put_expire(b, key, klen, value, len, FAR_MS)
                               : remixdb_batch_put(b, key, klen, value, len));
+    for (uint32_t h = 0; parted && sp == other.into && h < HOLES; h++)
+      THREAD_CHECK(remixdb_batch_del(b, key, (uint32_t)snprintf(key, sizeof(key), "g%02u", h)));
     if (!sp)
       THREAD_CHECK(remixdb_batch_put(b, name, (uint32_t)snprintf(name, sizeof(name), "s%03u", i), &i, sizeof(i)));
   }
@@ -149,6 +173,7 @@ static void step(struct xdb_ref *const *r, uint32_t i) {
   value_log_turn(&x->values);  // the next long value lies in another file
   other.number[i] = version_of(r[0], name);
   other.seen[i] = version_of(r[other.into], "marker");
+  if (parted) THREAD_CHECK(count_holes(r[other.into]) == (other.seen[i] ? HOLES / HOLE : 0));
   if (i % 6 == 2) {
     struct xdb_txn *const t = other.txn[i] = remixdb_txn_begin(x);
     struct xdb_ref *const tr = remixdb_txn_ref(t, other.into ? space : NULL);
@@ -197,6 +222,7 @@ static bool armed, cutting;
 static bool renamed;  // the commit has renamed a file last, and no sync has made that last
 static struct simdisk *cuts[CUTS];
 static uint32_t nr_cuts, nr_held;
+static const struct memtable *before_hold;  // the active memtable when the log is first held
 
 static bool is_held(void) {
   lib_lock(&x->wal->lock);
@@ -224,6 +250,7 @@ static void gate(void) {
   if (!armed || is_other) return;
   const bool held = is_held();
   nr_held += held;
+  if (held && nr_held == 1) before_hold = xdb_super(x)->active;
   const uint32_t from = nr_cuts;
   if (cutting) cut_power(held ? 4 : 1);
   // One of the cuts before the sync keeps the new name, whatever the seed is.
@@ -321,10 +348,15 @@ static bool ingest(uint32_t sp) {
     const char *const value = value_of(change_what(i), &len);
     CHECK(remixdb_ingest_put(g, key, key_of(i, key), value, len));
   }
+  for (uint32_t h = HOLE - 1; parted && h < HOLES; h += HOLE) {
+    char key[16];
+    CHECK(remixdb_ingest_put(g, key, (uint32_t)snprintf(key, sizeof(key), "g%02u+", h), "", 0));
+  }
   CHECK(remixdb_ingest_put(g, "marker", 6, "m", 1));
   armed = true;
   const bool good = remixdb_ingest_commit(g);
   armed = false;
+  CHECK((xdb_super(x)->active == before_hold) == parted);
   return good;
 }
 
@@ -378,6 +410,7 @@ static bool check_cut(uint32_t cut, uint32_t sp, uint32_t at) {
   if (!with && nr > at) fail_msg("cut %u: step %u is there, and the change below it is not", cut, nr);
   const struct state s = after(nr, sp, with ? at : STEPS);
   is_state(refs, &s, cut);
+  CHECK(count_holes(refs[sp]) == (with && parted ? HOLES / HOLE : 0));
   CHECK(remixdb_verify(refs[0]));
   close_it();
   simdisk_destroy(cuts[cut]);
@@ -413,9 +446,11 @@ static void moment(bool range, uint32_t sp, bool cut) {
   if (cut) cut_power(5);
   for (uint32_t i = 0; i < 4; i++) ask_step(true);
   const uint64_t number = check_order(sp, &at);
-  CHECK(at > 5 && at + 4 <= other.done && (range || nr_held > 3));
+  CHECK_SAYS(at > 5 && at + 4 <= other.done && (range || nr_held > 3), "%u of %u steps, %u changes", at, other.done,
+             nr_held);
   struct state s = after(other.done, sp, at);
   is_state(refs, &s, CUTS);
+  CHECK(count_holes(refs[sp]) == (parted ? HOLES / HOLE : 0));
   check_versions();
   struct xdb_ref *const old[SPACES] = {remixdb_snapshot_ref(other.snap), remixdb_snapshot_space_ref(other.snap, space)};
   const struct state was = after(other.snap_steps, sp, STEPS);
@@ -449,6 +484,13 @@ static void test_ingest_cuts(void **state) {
   (void)state;
   for (uint32_t sp = 0; sp < SPACES; sp++) moment(false, sp, true);
 }
+static void test_ingest_parted(void **state) {
+  (void)state;
+  parted = true;
+  for (uint32_t sp = 0; sp < SPACES; sp++) moment(false, sp, false);
+  for (uint32_t sp = 0; sp < SPACES; sp++) moment(false, sp, true);
+  parted = false;
+}
 static void test_range(void **state) {
   (void)state;
   for (uint32_t sp = 0; sp < SPACES; sp++) moment(true, sp, false);
@@ -461,6 +503,7 @@ static void test_range_cuts(void **state) {
 int main(void) {
   hang_alarm();
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_ingest), cmocka_unit_test(test_ingest_cuts),
-                                     cmocka_unit_test(test_range), cmocka_unit_test(test_range_cuts)};
+                                     cmocka_unit_test(test_ingest_parted), cmocka_unit_test(test_range),
+                                     cmocka_unit_test(test_range_cuts)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
