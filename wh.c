@@ -160,6 +160,7 @@ static void leaves_turn(struct wh *wh) {
 
 // Adds a leaf to the dead leaves. Under the structure lock, as the last step of the change in which the leaf died.
 static void leaf_died(struct wh *wh, struct wh_leaf *l) {
+  if (unlikely(wh_expires(wh)) && wh_gap_lapsed(l)) wh_gap_reopened(wh, l);
   if (wh->cursors == NULL) return;
   lib_lock(&wh->dead_lock);
   leaves_push(&wh->dead, l);
@@ -567,7 +568,8 @@ static inline void leaf_note(struct wh_slot *slot, const struct wh_ver *older, b
     if (unlikely(atomic_load_explicit(&l->gapped, memory_order_relaxed))) wh_gap_keep(l, slot->key, puts);
     const uint32_t others = atomic_load_explicit(&l->count, memory_order_relaxed) - fresh;
     const uint32_t tombs = wh_leaf_tombs_counted(l);
-    if (unlikely(tombs == others)) wh_gap_reopened(slot->wh, l);
+    const bool lapsed = unlikely(wh_expires(slot->wh)) && wh_gap_lapsed(l);
+    if (unlikely(tombs == others || lapsed)) wh_gap_reopened(slot->wh, l);
     if (likely(!tombs)) return;
   }
   const bool was_tomb = !fresh && (!older || wh_ver_tomb(older));

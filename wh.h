@@ -269,20 +269,22 @@ bool wh_entry_tomb(const struct wh_entry *e);
 // The entry's record at the moment, all fields but seq. False: it has none.
 bool wh_entry_record(const struct wh_entry *e, uint64_t moment, struct kv_rec *rec_out);
 
-// ---- gaps: key ranges in which a merge of the memtable and all older data found only tombstones and the records that
-// these hide (wh/gap.h). Call these inside the epoch, except wh_pass_tomb.
+// ---- gaps: key ranges in which a merge of the memtable and all older data found only tombstones, expired records, and
+// the records that these hide (wh/gap.h). Call these inside the epoch, except wh_pass_tomb.
 
 // Finds the end of a gap that begins at the key, in the given direction. Between the key and *to_out no key exists at
 // the cursor's moment, neither in this index nor in older data. The key *to_out itself may exist; its bytes live as
-// long as the index. The key lies in the range of the cursor's leaf. Returns false if no gap is known.
-bool wh_gap(const struct wh_cursor *c, struct kref key, bool backward, struct kref *to_out);
+// long as the index. The key lies in the range of the cursor's leaf. now_ms: the reader's clock. *until_io: raised to
+// the time from which on all this is so. Returns false if no gap is known.
+bool wh_gap(const struct wh_cursor *c, struct kref key, bool backward, uint64_t now_ms, struct kref *to_out,
+            uint64_t *until_io);
 // Tells whether the cursor's leaf has gaps. Call it after wh_seek_begin_place, or when the cursor is valid.
 static inline bool wh_gapped(const struct wh_cursor *c) { return c->gapped; }
 
 // From now on no gap of this index is used: older data has got keys that its gaps do not know. Any thread.
 void wh_end_gaps(struct wh *wh);
 
-// A pass records which tombstones of a memtable a merge has stepped over, and makes gaps from them.
+// A pass records which tombstones and expired records of a memtable a merge has stepped over, and makes gaps from them.
 struct wh_pass {
   const struct wh_cursor *cursor;
   bool backward, known;  // the direction; whether from_key is known
@@ -294,16 +296,19 @@ struct wh_pass {
   struct wh_leaf *run;  // the earliest of the leaves that were passed as a whole; NULL: none
   uint32_t run_leaves;
   struct kref run_to;
-  uint64_t run_since, place;  // see wh/gap.h
-  uint64_t floor;             // gaps do not hold at earlier moments
+  uint64_t run_since, run_until, place;  // see wh/gap.h
+  uint64_t floor;                        // gaps do not hold at earlier moments
+  uint64_t now_ms;                       // the reader's clock
+  uint64_t until;  // the latest time at which a record expired that the merge has passed; the merge raises it
 };
 // Begins a pass at a valid cursor. From *from on (NULL: from the cursor's key) the merge passed all keys of this
-// memtable and of all older data. Tombstones of this memtable, or of older data, hide all of these keys. floor: readers
-// at earlier moments may find keys in the older data that the pass does not know of.
-void wh_pass_begin(struct wh_pass *p, const struct wh_cursor *c, bool backward, const struct kref *from,
-                   uint64_t floor);
+// memtable and of all older data. Tombstones and expired records of this memtable, or of older data, hide all of these
+// keys. floor: readers at earlier moments may find keys in the older data that the pass does not know of.
+void wh_pass_begin(struct wh_pass *p, const struct wh_cursor *c, bool backward, const struct kref *from, uint64_t floor,
+                   uint64_t now_ms);
 void wh_pass_leaf(struct wh_pass *p);  // private to wh_pass_tomb
-// Adds the tombstone at which the cursor stands. The merge passed all keys up to it in the same way.
+// Adds the tombstone, or the expired record, at which the cursor stands. The merge passed all keys up to it in the same
+// way.
 static inline void wh_pass_tomb(struct wh_pass *p) {
   if (unlikely(p->leaf != p->cursor->leaf)) wh_pass_leaf(p);
   p->last = p->cursor->entry;

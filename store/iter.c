@@ -145,6 +145,7 @@ static void iter_renew(struct xdb_iter *it, struct super **old_out) {
   struct super *v = likely(!it->fixed) ? xdb_ref_super(r, &moment) : it->fixed;
   *old_out = NULL;
   it->now_ms = likely(!super_expires(v, r->tree)) ? 0 : it->fixed ? it->fixed_ms : xdb_ref_now(r);
+  merge_clock(&it->merge, it->now_ms);
   if (unlikely(r->space != NULL) && !it->fixed) {
     // In a space that is dropped, it goes on at the moment of its position.
     if (it->super && space_check(r) != REMIXDB_OK) {

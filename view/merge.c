@@ -499,10 +499,11 @@ static void new_pick(struct merge *m) {
   }
 }
 
-// Whether the newer key is a tombstone's. Not read earlier than needed: its memory may still be on its way to the
-// cache.
-static inline bool new_tomb(const struct merge *m) {
-  return m->new_at == MERGE_YOUNG ? (m->young_rec.kind & KV_TOMB) != 0 : wh_ver_tomb(m->mem[m->new_at].ver);
+// Whether the newer key is a tombstone's, or a memtable's record that has expired. Not read earlier than needed: its
+// memory may still be on its way to the cache.
+static inline bool new_absent(const struct merge *m) {
+  return m->new_at == MERGE_YOUNG ? (m->young_rec.kind & KV_TOMB) != 0
+                                  : wh_ver_absent(m->mem[m->new_at].ver, m->now_ms);
 }
 
 // Whether the newer record is a tombstone, or expires.
@@ -588,13 +589,18 @@ static enum remixdb_status fail(struct merge *m, enum remixdb_status s) {
 
 void merge_stop(struct merge *m) { (void)fail(m, REMIXDB_OK); }
 
-static inline bool at_tomb(const struct merge *m) { return m->at < MERGE_PARTS && new_tomb(m); }
+static inline bool at_absent(const struct merge *m) { return m->at < MERGE_PARTS && new_absent(m); }
+
+// The time at which the memtable's record expired that the merge passes; 0: a tombstone, or of a young view.
+static inline uint64_t passed_until(const struct merge *m) {
+  return m->at < MERGE_YOUNG ? wh_ver_expiry(m->mem[m->at].ver) : 0;
+}
 
 // The merge stands at a tombstone of this memtable. Whether that has a gap here. *to_out: its end, or the first key of
-// a newer stream in it.
-static bool gap_find(struct merge *m, uint32_t mem, struct kref *to_out) {
+// a newer stream in it. *until_io: as in wh_gap.
+static bool gap_find(struct merge *m, uint32_t mem, struct kref *to_out, uint64_t *until_io) {
   assert(mem <= MERGE_FROZEN);
-  if (!wh_gap(&m->mem[mem], m->new_key, m->backward, to_out)) return false;
+  if (!wh_gap(&m->mem[mem], m->new_key, m->backward, m->now_ms, to_out, until_io)) return false;
   for (uint32_t i = 0; i < mem; i++)
     if (new_valid(m, i) && order(m, new_key(m, i), *to_out) < 0) *to_out = new_key(m, i);
   if (unlikely(m->bounded) && beyond(m, *to_out)) *to_out = m->backward ? m->low : m->high;
@@ -643,6 +649,7 @@ struct way {
   uint32_t tops;        // bit i: a tombstone of stream i was passed since `from`
   bool known;           // all keys from `from` on were passed
   struct kref from;
+  uint64_t until;                  // the latest time of the expired records that were passed since `from`
   const struct wh_leaf *asked[2];  // each memtable's leaf that was asked last for a gap
 };
 
@@ -652,9 +659,11 @@ static void way_pass(struct way *w, const struct merge *m) {
   if (m->at < w->of) {
     if (w->of != MERGE_NONE) wh_pass_end(&w->pass);
     const bool all = w->known && (m->at == MERGE_ACTIVE || !(w->tops & 1u << MERGE_ACTIVE));
-    wh_pass_begin(&w->pass, &m->mem[m->at], m->backward, all ? &w->from : NULL, m->version ? m->version->erased : 0);
+    wh_pass_begin(&w->pass, &m->mem[m->at], m->backward, all ? &w->from : NULL, m->version ? m->version->erased : 0,
+                  m->now_ms);
     w->of = m->at;
   }
+  w->pass.until = w->until;
   if (m->at == w->of) wh_pass_tomb(&w->pass);
 }
 
@@ -664,7 +673,8 @@ static enum remixdb_status way_leap(struct way *w, struct merge *m, bool *leapt_
   struct kref to;
   *leapt_out = false;
   if (m->mem[at].leaf == w->asked[at]) return REMIXDB_OK;
-  const bool found = gap_find(m, at, &to);
+  uint64_t until = w->until;
+  const bool found = gap_find(m, at, &to, &until);
   if (found) {
     if (at == w->of) {
       wh_pass_end(&w->pass);
@@ -672,7 +682,10 @@ static enum remixdb_status way_leap(struct way *w, struct merge *m, bool *leapt_
       w->tops = 0;
       w->known = true;
       w->from = to;
+      until = 0;
     }
+    w->until = until;
+    if (w->of != MERGE_NONE) w->pass.until = until;
     const enum remixdb_status s = gap_leap(m, at, to);
     if (s != REMIXDB_OK) return s;
     *leapt_out = true;
@@ -681,17 +694,19 @@ static enum remixdb_status way_leap(struct way *w, struct merge *m, bool *leapt_
   return REMIXDB_OK;
 }
 
-// The part of settle for more than a few tombstones in a row: leaps over gaps, and makes them. tops: bit i: a tombstone
-// of stream i was passed since the seek began.
-static __attribute__((noinline)) enum remixdb_status settle_far(struct merge *m, uint32_t tops) {
-  struct way w = {.of = MERGE_NONE, .tops = tops, .known = m->sought, .from = m->sought_key};
+// The part of settle for more than a few tombstones in a row: leaps over gaps, and makes them. tops: the streams with a
+// tombstone that was passed since the seek began, bit i for stream i. until: the latest time at which a record expired
+// that was passed then.
+static __attribute__((noinline)) enum remixdb_status settle_far(struct merge *m, uint32_t tops, uint64_t until) {
+  struct way w = {.of = MERGE_NONE, .tops = tops, .known = m->sought, .from = m->sought_key, .until = until};
   enum remixdb_status s = REMIXDB_OK;
   const bool inside = m->inside;
   look_up_begin(m);
   m->inside = true;
-  while (s == REMIXDB_OK && at_tomb(m)) {
+  while (s == REMIXDB_OK && at_absent(m)) {
     bool leapt = false;
     w.tops |= 1u << m->at;
+    if (passed_until(m) > w.until) w.until = passed_until(m);
     if (m->at < MERGE_YOUNG) {
       way_pass(&w, m);
       s = way_leap(&w, m, &leapt);
@@ -709,13 +724,15 @@ static __attribute__((noinline)) enum remixdb_status settle_far(struct merge *m,
 // Moves on to the first live key, from where the streams stand.
 static enum remixdb_status settle(struct merge *m) {
   enum remixdb_status s = pick(m);
+  uint64_t until = 0;
   uint32_t tops = 0;
-  for (uint32_t few = FEW_TOMBS; s == REMIXDB_OK && at_tomb(m); few--) {
+  for (uint32_t few = FEW_TOMBS; s == REMIXDB_OK && at_absent(m); few--) {
     if (unlikely(few == 0)) {
-      s = settle_far(m, tops);
+      s = settle_far(m, tops, until);
       break;
     }
     tops |= 1u << m->at;
+    if (passed_until(m) > until) until = passed_until(m);
     s = step_same(m);
     if (s == REMIXDB_OK) s = pick(m);
   }
@@ -755,7 +772,7 @@ static enum remixdb_status young_beyond(struct merge *m, bool *beyond_out) {
   if (!remix_cold(&m->young) || m->young.keys_only) return REMIXDB_OK;
   // no young view of another partition may come before the key
   if (!parts_valid(m) || m->part != m->version->young[m->young_at]) return REMIXDB_OK;
-  if (m->at != MERGE_PARTS && (m->at == MERGE_NONE || new_tomb(m))) return REMIXDB_OK;
+  if (m->at != MERGE_PARTS && (m->at == MERGE_NONE || new_absent(m))) return REMIXDB_OK;
   struct kref key = m->new_key;
   const enum remixdb_status s = m->at == MERGE_PARTS ? parts_key(m, &key) : REMIXDB_OK;
   return s == REMIXDB_OK ? remix_none_between(&m->young, m->sought_key, key, m->backward, beyond_out) : s;
@@ -767,7 +784,7 @@ static enum remixdb_status young_put_off(struct merge *m) {
   enum remixdb_status s = pick(m);
   if (s != REMIXDB_OK) return s;
   const bool found = m->at == MERGE_PARTS ? m->remix.equal
-                                          : m->at != MERGE_NONE && !new_tomb(m) && kv_eq(m->new_key, m->sought_key);
+                                          : m->at != MERGE_NONE && !new_absent(m) && kv_eq(m->new_key, m->sought_key);
   if (found) return REMIXDB_OK;
   bool beyond_it;
   s = young_beyond(m, &beyond_it);
@@ -832,7 +849,8 @@ static enum remixdb_status seek_want(struct merge *m, struct kref key, bool back
 static bool seek_gap(const struct merge *m, struct kref key, struct kref *to_out) {
   const uint32_t i = m->has[MERGE_ACTIVE] ? MERGE_ACTIVE : MERGE_FROZEN;
   if (!m->has[i] || likely(!wh_gapped(&m->mem[i]))) return false;
-  return wh_gap(&m->mem[i], key, m->backward, to_out) && order(m, key, *to_out) < 0;
+  uint64_t until = 0;
+  return wh_gap(&m->mem[i], key, m->backward, m->now_ms, to_out, &until) && order(m, key, *to_out) < 0;
 }
 
 // Seeks in the partitions and in the young views. The young views wait if their tags exclude the key.
@@ -856,7 +874,7 @@ static void seek_mem(struct merge *m, struct kref key, bool backward) {
 // Whether the newer streams, as far as they were moved, have the sought key, and it is not deleted.
 static bool seek_found(struct merge *m) {
   new_pick(m);
-  return m->new_at != MERGE_NONE && !new_tomb(m) && kv_eq(m->new_key, m->sought_key);
+  return m->new_at != MERGE_NONE && !new_absent(m) && kv_eq(m->new_key, m->sought_key);
 }
 
 // The same as the seek of all streams, one after the other, while reads come from the disk: an older stream waits if a

@@ -11,10 +11,10 @@
 // once; steps make it once per newer key, after they have passed a whole segment without meeting the key. The young
 // views move from partition to partition by themselves, and may be ahead of the partitions: their key is then greater.
 //
-// Gaps. A run of tombstones is walked once. The merge reports the range that it has passed to the memtable whose
-// tombstones hid the keys (wh/gap.h). A later seek or step in that range leaps to the gap's end, and does not search
-// the older streams first. A gap of the active memtable is true whatever lies below. A gap of the frozen memtable is
-// true where the active one hides nothing.
+// Gaps. A run of tombstones, and of records that have expired, is walked once. The merge reports the range that it has
+// passed to the memtable whose tombstones hid the keys (wh/gap.h). A later seek or step in that range leaps to the
+// gap's end, and does not search the older streams first. A gap of the active memtable is true whatever lies below. A
+// gap of the frozen memtable is true where the active one hides nothing.
 //
 // Trips. A seek leaves a stream alone if the result does not depend on it. It leaves the young views alone if their
 // tags exclude the key and another stream has the key. While reads come from the disk, it also leaves all streams alone
@@ -102,6 +102,7 @@ struct merge {
   bool inside;  // in the epoch of a seek
   bool sought;  // in a seek: all keys from sought_key on were passed (ptr NULL: from the end of all)
   struct kref sought_key;
+  uint64_t now_ms;  // the clock (merge_clock)
   uint32_t steps;   // keys passed in this epoch
   uint32_t *reach;  // the caller's: about how many keys the last scans came on; NULL: not learned
   bool learned;     // it knows of this scan
@@ -138,6 +139,9 @@ void merge_bound(struct merge *m, struct kref low, struct kref high);
 // so that seeks near each other find their blocks. Inside an epoch.
 void merge_set(struct merge *m, const struct wh *active, const struct wh *frozen, const struct version *version,
                uint64_t moment);
+// From now on the merge passes the memtables' records that have expired by this clock (ms), as it passes tombstones.
+// It stops at those of tables, and the caller passes them (merge_expires). 0: it passes none.
+static inline void merge_clock(struct merge *m, uint64_t now_ms) { m->now_ms = now_ms; }
 // Releases the blocks and forgets the sources, which need not live longer. Inside an epoch.
 void merge_park(struct merge *m);
 
@@ -174,8 +178,8 @@ static inline bool merge_expires(const struct merge *m) {
   if (likely(m->at == MERGE_PARTS)) return (m->remix.sel[m->remix.at] & REMIX_EXPIRES) != 0;
   return ((m->at == MERGE_YOUNG ? m->young_rec.kind : m->mem[m->at].ver->kind) & KV_EXPIRES) != 0;
 }
-// The current record, never a tombstone. It holds until the merge moves. A failure changes nothing: the position stays,
-// and the caller may ask again or move on.
+// The current record, never a tombstone, and of a memtable none that has expired (merge_clock). It holds until the
+// merge moves. A failure changes nothing: the position stays, and the caller may ask again or move on.
 MUST_CHECK enum remixdb_status merge_record(struct merge *m, struct kv_rec *rec_out);
 // The next records of the young views, or of the partitions' older views (remix_next_records). Some of them may be
 // hidden by newer streams. Inside an epoch.

@@ -12,6 +12,10 @@
 // use: it ends the gaps of that memtable (wh_end_gaps) before a reader can see the tables. The merge (view/merge.c)
 // makes gaps and uses them.
 //
+// A record that has expired counts as a tombstone for readers whose clock shows its time or a later one. So a gap has a
+// time, `until`, the latest of the times of all expired records that its maker has passed; 0: none. A reader whose
+// clock stands before that does not use the gap: clocks may step back, and a snapshot has an earlier clock.
+//
 // There are two kinds.
 //   Within a leaf: [lo, hi], two entries of the leaf, or the leaf's ends. The gap is *whole* if it reaches from one end
 //   of the leaf to the other.
@@ -20,8 +24,8 @@
 // leaves.
 //
 // Invariants (tests/unit/test_merge.c and tests/store/test_queue.c check G1 and G3 by wh_gaps_check)
-//   G1  Each entry within a valid gap has a tombstone as its newest version. At `since` the entry's newest version was
-//       a tombstone, too, or the entry did not exist.
+//   G1  Each entry within a valid gap has a tombstone as its newest version, or a record that expires at `until` at the
+//       latest. At `since` the same held, or the entry did not exist.
 //   G2  A leaf counts its puts, which are the versions other than tombstones (`puts`). The writer counts after it has
 //       linked the version and before it commits. A gap within a leaf stores the count that its maker read before it
 //       looked at the entries. The gap is valid while the leaf has the same count. The count is written before the
@@ -41,6 +45,11 @@
 //       may exist there. Runs have a second place for readers at earlier moments.
 //   G6  A gap ends with its leaf, except that runs are copied to the leaf that takes a dead one's place. A gap is a
 //       hint: where it is missing, a reader walks.
+//   G7  G3 tells nothing of a leaf with expired records. So a maker sets the leaf's flag `lapsed` before it looks at
+//   the
+//       entries, and the flag is still set when it has seen them all closed; else it makes no gap. A put clears the
+//       flag after it has linked the version and counted. If the flag was set, the put reopens the leaf before it
+//       commits. A thread that replaces the leaf does the same when the leaf is dead.
 //
 // Proof of G2 and G3 for a put that the maker of a gap did not see. The writer links, counts, adds to the list if it
 // must, and commits, in this order, under the leaf's lock. If the maker had read the count or the place in the list
@@ -50,6 +59,11 @@
 // because it made the gap. So the put of the other entry came after the maker's look at it. That put was added to the
 // list, and the argument above holds for it.
 //
+// Proof of G7. Flags change by exchanges with acquire and release. When a maker finds the flag set at its end, all puts
+// that it has counted have made their exchanges: it has seen their versions committed. So the next put finds the flag
+// set, and reopens the leaf. It has counted before. So whoever adds the leaf's valid gap to a run, and does not see the
+// count, has read its place in the list before. The end of a leaf is the same with `dead` in place of the count.
+//
 // No thread waits. A reader writes a gap under `turn` (a sequence lock), which it takes with a compare-and-swap; if
 // that fails, the reader does not write the gap. A gap that is being written counts as missing. Writers take the list's
 // lock under a leaf's lock; readers never take it.
@@ -58,19 +72,20 @@
 
 #include "wh/state.h"
 
-// Four words that a thread reads or writes as one. If all are zero, there is no gap.
+// Words that a thread reads or writes as one. If all are zero, there is no gap.
+#define WH_NOTE_WORDS 5u
 struct wh_note {
   _Atomic uint64_t turn;  // odd: a thread is writing
-  _Atomic uint64_t word[4];
+  _Atomic uint64_t word[WH_NOTE_WORDS];
 };
 
 enum { WH_GAP_FORWARD, WH_GAP_BACKWARD };
 
 // The gaps of a leaf, in the arena. The first thread that needs them makes them.
 struct wh_gaps {
-  struct wh_note here;  // entries lo and hi (0: the leaf's end), since | 1 << 63, puts
+  struct wh_note here;  // entries lo and hi (0: the leaf's end), since | 1 << 63, puts, until
   // By direction; then [0] for the newest moment, [1] for an older one. Pointer and length of the anchor that the run
-  // leads to, since | 1 << 63, place in the list.
+  // leads to, since | 1 << 63, place in the list, until.
   struct wh_note run[2][2];
 };
 
@@ -82,4 +97,9 @@ void wh_gaps_inherit(struct wh *wh, const struct wh_leaf *old, struct wh_leaf *f
 void wh_gap_keep(struct wh_leaf *l, struct kref key, uint32_t before);
 // G3: adds the leaf's range to the list of reopened ranges. The caller holds the leaf's lock.
 void wh_gap_reopened(struct wh *wh, const struct wh_leaf *l);
+// G7: whether the leaf must be reopened, because a gap may have taken expired records of it as absent. The caller has
+// linked a put of one of its keys, or has marked the leaf dead. It holds the leaf's lock.
+static inline bool wh_gap_lapsed(struct wh_leaf *l) {
+  return atomic_exchange_explicit(&l->lapsed, false, memory_order_acq_rel);
+}
 #endif

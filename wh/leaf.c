@@ -51,6 +51,7 @@ void wh_leaf_init(struct wh_leaf *l, struct kref anchor, const struct kref *end,
   atomic_init(&l->tombs, 0);
   atomic_init(&l->puts, 0);
   atomic_init(&l->gapped, false);
+  atomic_init(&l->lapsed, false);
   atomic_init(&l->gaps, NULL);
   memset((void *)l->idx, 0xff, sizeof(l->idx));
   for (uint32_t i = from; i < to; i++)

@@ -41,6 +41,7 @@ struct wh_leaf {
   _Atomic bool dead;         // set with release under the leaf's lock and the structure lock
   bool holes;                // some entries may have no version; guarded by lock
   _Atomic bool gapped;       // `gaps` is set; release
+  _Atomic bool lapsed;       // a gap may take records here as absent that have expired (G7 of wh/gap.h); exchanges only
   _Atomic uint16_t tombs;    // entries whose newest version is a tombstone, pending or not, or that have no version;
                              // written under lock, relaxed
   _Atomic uint32_t puts;  // versions other than tombstones that were linked, modulo 2^32; written under lock, release

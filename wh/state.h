@@ -30,10 +30,10 @@ struct wh {
   _Atomic uint64_t *recent;  // by the lower half of the hash: the word (wh_entry_word) of the entry or version that was
                              // written last at this place; release; 0: none
   uint32_t nr_recent;
-  _Atomic bool used;  // some version was linked; relaxed, set before the version is
+  _Atomic bool used;     // some version was linked; relaxed, set before the version is
+  _Atomic bool expires;  // some version that was linked expires; relaxed, set before the version is linked
   struct epoch *epoch;
   struct wh_trie trie;
-  _Atomic bool expires;  // some version that was linked expires; relaxed
   _Alignas(CACHE_LINE) _Atomic uint64_t count;
   pthread_mutex_t lock;           // the structure lock: the list, the trie, and the four fields that follow
   uint32_t nr_leaves, guide_due;  // at guide_due leaves the guide is made again,

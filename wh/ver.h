@@ -24,6 +24,17 @@ struct wh_ver {
   uint8_t val[];
 };
 static inline bool wh_ver_tomb(const struct wh_ver *v) { return v->kind & KV_TOMB; }
+// The time at which the version expires; 0: never.
+static inline uint64_t wh_ver_expiry(const struct wh_ver *v) {
+  uint64_t expiry = 0;
+  if (unlikely(v->kind & KV_EXPIRES)) memcpy(&expiry, v->val, sizeof(expiry));
+  return expiry;
+}
+// Whether a reader whose clock shows now_ms finds a tombstone or an expired record.
+static inline bool wh_ver_absent(const struct wh_ver *v, uint64_t now_ms) {
+  if (likely(!(v->kind & (KV_TOMB | KV_EXPIRES)))) return false;
+  return v->kind & KV_TOMB || wh_ver_expiry(v) <= now_ms;
+}
 // Sets value, kind and expiry; leaves key, klen and seq alone.
 static inline void wh_ver_value(const struct wh_ver *v, struct kv_rec *r) {
   r->val = v->val;

@@ -986,11 +986,12 @@ static void test_swept(void **state) {
 static void frozen_gap_is(struct scene *s, uint32_t key, bool backward, bool expected) {
   struct wh_cursor c;
   struct kref to;
+  uint64_t until = 0;
   enter(&s->p);
   wh_cursor_init(&c, s->frozen, s->moment);
   wh_seek(&c, s->k.keys[key]);
   assert_true(wh_valid(&c));
-  assert_int_equal(wh_gap(&c, s->k.keys[key], backward, &to), expected);
+  assert_int_equal(wh_gap(&c, s->k.keys[key], backward, 0, &to, &until), expected);
   leave(&s->p);
 }
 
