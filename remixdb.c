@@ -251,7 +251,8 @@ PUBLIC struct xdb *remixdb_open_compact(const char *dir, size_t cache_size_mb, s
 }
 
 PUBLIC void remixdb_close(struct xdb *xdb) {
-  const enum remixdb_status s = xdb ? check_store(xdb) : REMIXDB_OK;
+  enum remixdb_status s = xdb ? check_store(xdb) : REMIXDB_OK;
+  if (xdb && s == REMIXDB_OK) s = xdb_may_wait(xdb);
   done(xdb && s == REMIXDB_OK ? xdb_close(xdb) : s);
 }
 

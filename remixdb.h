@@ -151,7 +151,13 @@ struct remixdb_opts {
   // two with remixdb_gets_fd. A ref, an iterator or a snapshot takes no descriptor.
   uint32_t max_open_files;
   // The store calls this function with a line of text for each event that a user may want to know. Any thread may be
-  // the caller. Default NULL: the lines are dropped.
+  // the caller, several at once, also a worker in the midst of compaction. So the function must be short. It may use
+  // the store, through a borrowed ref for example. But a call that would have to wait for compaction, or until the
+  // names of spaces are changed, fails with REMIXDB_INVALID there: the two would wait for each other. Such calls are
+  // remixdb_flush, remixdb_compact, remixdb_ingest_commit, remixdb_set_option, remixdb_close (does nothing then),
+  // opening a space that is not open, dropping one, and a deletion of a large range; also a write if the memtable has
+  // no room for it. The logger of one store may write to another store, if that one's logger does not write to the
+  // first. Default NULL: the lines are dropped.
   void (*logger)(void *priv, const char *line);
   // The logger's first argument.
   void *logger_priv;

@@ -106,6 +106,8 @@ static enum remixdb_status edit_once(struct xdb *x, struct worker *w, struct ran
 // ---- waiting
 
 enum remixdb_status xdb_edit(struct xdb *x, struct xdb_edit *e) {
+  const enum remixdb_status s = xdb_may_wait(x);
+  if (s != REMIXDB_OK) return s;
   xdb_lock(x);
   struct xdb_edit **at = &x->rounds.edits;
   while (*at) at = &(*at)->next;

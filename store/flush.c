@@ -131,8 +131,10 @@ static enum remixdb_status wait_room(struct xdb *x, enum xdb_freeze when, size_t
   while (s == REMIXDB_OK && !kick && !*late_out && freeze_due(x, when, batch)) {
     if (must_not_freeze(x) || x->rounds.nr_flushers) {
       const uint64_t now = until == UINT64_MAX ? 0 : time_ns(), left = until > now ? until - now : 0;
-      if (left) s = wait_on(x, NULL, left < RETRY_NS ? left : RETRY_NS);
-      else *late_out = true;
+      const enum remixdb_status may = xdb_may_wait(x);
+      if (left && may == REMIXDB_OK) s = wait_on(x, NULL, left < RETRY_NS ? left : RETRY_NS);
+      else if (until != UINT64_MAX) *late_out = true;
+      else s = may;
     } else {
       s = round_freeze(x);
       kick = s == REMIXDB_OK;
@@ -205,8 +207,10 @@ static bool freeze_in_turn(struct waiter *w, enum xdb_freeze when, enum remixdb_
 static enum remixdb_status flush_round(struct waiter *w, enum xdb_freeze when) {
   struct xdb *const x = w->x;
   if (x->opts.read_only) return err_set(REMIXDB_READONLY, "%s: opened with read_only", x->dir);
+  enum remixdb_status s = xdb_may_wait(x);
+  if (s != REMIXDB_OK) return s;
   xdb_lock(x);
-  enum remixdb_status s = xdb_failure(x);
+  s = xdb_failure(x);
   const bool due = s == REMIXDB_OK && freeze_in_turn(w, when, &s);
   if (due && s == REMIXDB_OK) {
     const uint64_t nr = x->rounds.nr_frozen;

@@ -92,6 +92,8 @@ static const struct setting {
 };
 
 enum remixdb_status settings_set(struct xdb *x, const char *name, const char *value) {
+  const enum remixdb_status may = xdb_may_wait(x);
+  if (may != REMIXDB_OK) return may;
   for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
     if (strcmp(all[i].name, name) != 0) continue;
     if (all[i].writes && x->opts.read_only)

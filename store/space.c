@@ -131,7 +131,8 @@ enum remixdb_status xdb_space_open(struct xdb *x, const char *name, size_t len, 
   *out = find_open(x, name, len);
   pthread_mutex_unlock(&x->spaces.lock);
   if (*out) return REMIXDB_OK;
-  enum remixdb_status s = begin_index(x);
+  enum remixdb_status s = xdb_may_wait(x);
+  if (s == REMIXDB_OK) s = begin_index(x);
   if (s != REMIXDB_OK) return s;
   uint32_t id = 0;
   pthread_mutex_lock(&x->spaces.changing);
@@ -180,10 +181,12 @@ static void tell_handles(struct xdb *x, const struct names_entry *e) {
 }
 
 enum remixdb_status xdb_space_drop(struct xdb *x, const char *name, size_t len) {
+  enum remixdb_status s = xdb_may_wait(x);
+  if (s != REMIXDB_OK) return s;
   pthread_mutex_lock(&x->spaces.changing);
   struct names *const now = space_names(x), *next = NULL;
   const struct names_entry *const e = names_find(now, name, len);
-  enum remixdb_status s = check_may_change(x);
+  s = check_may_change(x);
   if (s == REMIXDB_OK && !e) s = err_set(REMIXDB_NOTFOUND, "%s: there is no space %.*s", x->dir, (int)len, name);
   if (s == REMIXDB_OK) s = names_drop(now, e->id, &next);
   if (s == REMIXDB_OK) s = install_names(x, next);

@@ -340,6 +340,10 @@ static inline enum remixdb_status xdb_failure(struct xdb *x) {
   return likely(atomic_load_explicit(&x->failed, memory_order_relaxed) == 0) ? REMIXDB_OK : xdb_failure_raise(x);
 }
 
-// Sends a line to the user's logger. Outside of any lock.
+// Sends a line to the user's logger. Outside of any lock but `installing`, `spaces.changing` and `collect.lock`. The
+// thread may be one that a round, or another thread, waits for.
 void xdb_say(struct xdb *x, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+// Before a wait for a round, for another thread's call of the logger to return, or for one of those locks. Fails with
+// REMIXDB_INVALID in a thread that is in a call of the store's logger, because the wait might have no end.
+MUST_CHECK enum remixdb_status xdb_may_wait(const struct xdb *x);
 #endif

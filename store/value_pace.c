@@ -42,7 +42,7 @@ static bool is_coming(const struct xdb *x) {
 }
 
 __attribute__((noinline)) void value_pace_wait(struct xdb *x) {
-  if (workers_count(x->workers) == 0) return;
+  if (workers_count(x->workers) == 0 || xdb_may_wait(x) != REMIXDB_OK) return;
   const uint64_t began = time_ns(), until = began + longest(x);
   uint64_t now = began;
   xdb_lock(x);
