@@ -239,26 +239,36 @@ static void seek_last(struct xdb_iter *it, const struct options *o) {
   free(next);
 }
 
+// Ends the program with the failure of a call; the records before it are written.
+static _Noreturn void fail_records(struct output *out, const struct store *s, const char *call) {
+  const enum tool_exit status = tool_complain(s->dir, call);
+  output_release(out);
+  tool_flush();
+  exit(status);
+}
+
 static void write_records(const struct store *s, const struct options *o) {
   struct output out;
-  struct xdb_iter *const it = remixdb_iter_create(s->ref);
+  struct remixdb_iter_opts opts;
+  remixdb_iter_opts_init(&opts, sizeof(opts));
+  opts.keys_only = o->keys_only;
+  struct xdb_iter *const it = remixdb_iter_create_opts(s->ref, &opts);
   if (it == NULL) tool_fail_call(s->dir, "iter_create");
   output_begin(&out, o);
   if (o->reverse) seek_last(it, o);
   else seek_first(it, o);
   while (remixdb_iter_valid(it) && (o->limit == 0 || out.records < o->limit)) {
-    uint32_t klen, vlen;
-    const void *const key = remixdb_iter_key(it, &klen), *const value = remixdb_iter_value(it, &vlen);
-    if (key == NULL || value == NULL) tool_fail_call(s->dir, "read a record");
+    uint32_t klen, vlen = 0;
+    const void *const key = remixdb_iter_key(it, &klen);
+    if (key == NULL) fail_records(&out, s, "read a key");
     if (range_order(o, key, klen) != 0) break;
-    output_record(&out, key, klen, value, o->keys_only ? 0 : vlen);
+    const void *const value = o->keys_only ? "" : remixdb_iter_value(it, &vlen);
+    if (value == NULL) fail_records(&out, s, "read a value");
+    output_record(&out, key, klen, value, vlen);
     if (o->reverse) remixdb_iter_prev(it);
     else remixdb_iter_skip1(it);
   }
-  if (remixdb_iter_status(it) != REMIXDB_OK) {
-    output_release(&out);
-    tool_fail_call(s->dir, "iterate");
-  }
+  if (remixdb_iter_status(it) != REMIXDB_OK) fail_records(&out, s, "iterate");
   remixdb_iter_destroy(it);
   output_release(&out);
 }

@@ -409,6 +409,21 @@ def test_damage_is_told_and_repaired(store, what):
     assert "/lost.2 has" in said.stdout and "nothing is lost" in said.stdout and said.stderr == ""
 
 
+def test_records_before_a_damaged_value_are_printed(tmp_path):
+    store = tmp_path / "store"
+    fill(store, {b"a": b"one", b"b": b"long" * 10000, b"c": b"three"})
+    tool("compact", store)
+    for value in store.glob("*.val"):
+        data = value.read_bytes()
+        if b"longlong" in data:
+            flip(value, data.index(b"longlong") + 20000)
+    for command in ("dump", "scan"):
+        said = tool(command, store, status=4)
+        assert said.stdout == "a\tone\n" and "repair" in said.stderr and ".val" in said.stderr
+    said = tool("scan", "--keys", store)
+    assert said.stdout == "a\nb\nc\n" and said.stderr == ""
+
+
 @pytest.mark.parametrize("damage, at_least", [("cut", True), ("gone", True), ("flip", False), ("none", False)])
 def test_synced_records_that_are_lost_are_told(tmp_path, damage, at_least):
     """A log of 300,000 synced records, one file: what of them is not there is named, as far as it is known."""
