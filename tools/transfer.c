@@ -108,18 +108,6 @@ static void put_line(const struct store *s, const struct input *in, char *line, 
   end_at_line(s, r.klen <= UINT32_MAX && r.vlen <= UINT32_MAX ? tool_complain(s->dir, "put") : TOOL_FAILED);
 }
 
-static uint64_t count_keys(const struct store *s) {
-  uint64_t keys = 0;
-  struct xdb_iter *const it = remixdb_iter_create(s->ref);
-  if (it == NULL) tool_fail_call(s->dir, "iter_create");
-  for (remixdb_iter_seek(it, NULL, 0); remixdb_iter_valid(it); remixdb_iter_skip1(it)) {
-    if (++keys % REPORT_RECORDS == 0) progress_show(NULL, "keys counted", keys, 0);
-  }
-  if (remixdb_iter_status(it) != REMIXDB_OK) tool_fail_call(s->dir, "iterate");
-  remixdb_iter_destroy(it);
-  return keys;
-}
-
 int command_import(char **arg, const struct options *o) {
   struct input in = {.path = arg[1]};
   static struct head h;
@@ -134,11 +122,13 @@ int command_import(char **arg, const struct options *o) {
   free(line);
   if (in.file != stdin) fclose(in.file);
   if (!remixdb_sync(s.ref)) tool_fail_call(s.dir, "sync");
-  const uint64_t keys = count_keys(&s);
+  uint64_t keys;
+  const bool counted = remixdb_count(s.ref, &(struct remixdb_range){0}, &keys, NULL);  // estimates
   store_close(&s);
   progress_end();
-  printf("%s: %" PRIu64 " line%s imported; %s holds %" PRIu64 " distinct key%s\n", in.path, in.line, tool_s(in.line),
-         s.dir, keys, tool_s(keys));
+  printf("%s: %" PRIu64 " line%s imported", in.path, in.line, tool_s(in.line));
+  if (counted) printf("; %s holds about %" PRIu64 " key%s", s.dir, keys, tool_s(keys));
+  putchar('\n');
   return TOOL_DONE;
 }
 

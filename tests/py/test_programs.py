@@ -409,6 +409,17 @@ def test_damage_is_told_and_repaired(store, what):
     assert "/lost.2 has" in said.stdout and "nothing is lost" in said.stdout and said.stderr == ""
 
 
+def test_an_import_beside_damage(tmp_path):
+    store = tmp_path / "store"
+    import_bytes(store, b"".join(b"%05d\tvalue\n" % i for i in range(2000)))
+    for table in store.glob("*.sst"):
+        flip(table, 1000)
+    tool("dump", store, status=4)
+    said = import_bytes(store, b"x\ty\n")
+    assert re.fullmatch(rf"-: 1 line imported; {store} holds about \d+ keys\n", said.stdout.decode())
+    assert said.stderr == b"" and tool("get", store, "x").stdout.strip() == "y"
+
+
 def test_records_before_a_damaged_value_are_printed(tmp_path):
     store = tmp_path / "store"
     fill(store, {b"a": b"one", b"b": b"long" * 10000, b"c": b"three"})
