@@ -102,7 +102,7 @@ static int command_get(char **arg, const struct options *o) {
   } else {
     if (o->escapes) text_write_bytes(stdout, value, vlen, &text);
     else fwrite(value, 1, vlen, stdout);
-    putchar('\n');
+    if (isatty(STDOUT_FILENO) == 1) putchar('\n');  // else the output is the value, byte for byte
   }
   store_close(&s);
   free(value);
@@ -368,7 +368,7 @@ static const struct command {
   int (*run)(char **arg, const struct options *o);
 } commands[] = {
     {"get", "DIR KEY", 2, 2, 1, ESCAPES | VERBOSE, "print the value of KEY",
-     "Without such a key the exit status is 3.\n", command_get},
+     "A newline follows on a terminal only. Without such a key the exit status is 3.\n", command_get},
     {"put", "DIR KEY [VALUE]", 2, 3, 1, ESCAPES | VERBOSE, "set it; makes the store when there is none",
      "Without VALUE it is read from standard input, to its end.\n", command_put},
     {"del", "DIR KEY", 2, 2, 1, ESCAPES | VERBOSE, "delete it", "A key that is not there is no error.\n", command_del},

@@ -248,9 +248,9 @@ def test_put_get_del(tmp_path):
         assert str(store) in tool(command, store, *args, status=1).stderr
         assert not store.exists() and not (tmp_path / "to").exists()
     tool("put", store, "k", "v\u00e4lue")
-    assert tool("get", store, "k").stdout == "v\u00e4lue\n"
+    assert tool("get", store, "k").stdout == "v\u00e4lue"
     tool("put", store, "k", "")
-    assert tool("get", store, "k").stdout == "\n"
+    assert tool("get", store, "k").stdout == ""
     assert "no key" in tool("del", store, "j").stdout
     assert tool("dump", store).stdout == "k\n"
     assert "deleted" in tool("del", store, "k").stdout
@@ -417,7 +417,7 @@ def test_an_import_beside_damage(tmp_path):
     tool("dump", store, status=4)
     said = import_bytes(store, b"x\ty\n")
     assert re.fullmatch(rf"-: 1 line imported; {store} holds about \d+ keys\n", said.stdout.decode())
-    assert said.stderr == b"" and tool("get", store, "x").stdout.strip() == "y"
+    assert said.stderr == b"" and tool("get", store, "x").stdout == "y"
 
 
 def test_records_before_a_damaged_value_are_printed(tmp_path):
@@ -570,7 +570,7 @@ def test_an_imported_line_is_a_key_and_a_value(tmp_path):
     assert records_of(store) == {b"key": b"value", b"word": b"", b"": b"no key", b"empty": b"", b"same": b"2\ttab",
                                  b"esc\ta\0\\\n": b"v\r\xff\t",
                                  b"last": b"line"}
-    assert tool("get", store, "key").stdout == "value\n"
+    assert tool("get", store, "key").stdout == "value"
     assert dump_bytes(store) == (b"\tno key\nempty\nesc\\ta\0\\\\\\n\tv\\r\xff\t\nkey\tvalue\nlast\tline\n"
                                  b"same\t2\ttab\nword\n")
 
@@ -714,12 +714,12 @@ def test_keys_and_values_with_escapes(tmp_path):
     store = tmp_path / "store"
     tool("put", "-e", store, "a\\x00b", "1\\n2")
     assert records_of(store) == {b"a\0b": b"1\n2"}
-    assert tool("get", "-e", store, "a\\x00b").stdout == "1\\n2\n" and tool("get", "--escapes", store, "a\\x00",
+    assert tool("get", "-e", store, "a\\x00b").stdout == "1\\n2" and tool("get", "--escapes", store, "a\\x00",
                                                                             status=3).stdout == ""
     assert '"a\\n"' in tool("del", "-e", store, "a\\n").stdout
     assert "KEY: a backslash" in tool("get", "-e", store, "\\", status=2).stderr
     tool("put", store, "-e", "--")  # behind DIR all is KEY and VALUE
-    assert tool("get", store, "-e").stdout == "--\n"
+    assert tool("get", store, "-e").stdout == "--"
     done = subprocess.run([ROOT / "remixdb.out", "put", store, "input"], input=bytes(range(256)),
                           capture_output=True, timeout=1100)
     assert done.returncode == 0 and records_of(store)[b"input"] == bytes(range(256))
@@ -797,6 +797,17 @@ def test_progress_on_a_terminal(tmp_path, command):
     os.close(ours)
     what = b"records written" if command == "dump" else b"lines imported"
     assert b"\x1b[K" in said and re.search(rb"remixdb: " + what + rb": \d+", said) and said.endswith(b"\r\x1b[K")
+
+
+def test_a_newline_follows_a_value_on_a_terminal(store):
+    try:
+        ours, theirs = pty.openpty()
+    except OSError as why:
+        pytest.skip(f"no terminal can be made here: {why}")
+    assert subprocess.run([ROOT / "remixdb.out", "get", store, "c"], stdout=theirs, timeout=1100).returncode == 0
+    assert os.read(ours, 100) == b"three\r\n"  # the terminal makes two bytes of the newline
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_destroy(store, tmp_path):
