@@ -11,12 +11,9 @@
 
 // The part of a partition that the ranges take.
 struct cut {
-  bool whole;                      // all keys of the partition lie in one range
-  bool damaged;                    // so it is known by its anchors: it cannot be opened
-  uint64_t live;                   // live entries of both views
-  struct remix_span *old, *young;  // one for each range, or NULL if the partition has no such view or goes as a whole
-  // The views, whole, to which `old` and `young` refer; each with a reference, or NULL.
-  struct remix *view, *young_view;
+  bool whole;     // all keys of the partition lie in one range
+  bool damaged;   // so it is known by its anchors: it cannot be opened
+  uint64_t live;  // live entries of both views
 };
 
 static bool before(struct kref key, struct kref bound) { return !bound.ptr || kv_cmp(key, bound) < 0; }
@@ -33,27 +30,21 @@ static uint64_t live_of(const struct remix *x) { return x ? remix_live(x) : 0; }
 
 static uint64_t entries_of(const struct remix *x) { return x ? x->nr_entries : 0; }
 
-static enum remixdb_status cut_view(const struct compact_erase *e, struct remix_cursor *cursor, struct remix *x,
-                                    struct remix_span **spans_out, uint64_t *live) {
-  *spans_out = NULL;
-  if (!x) return REMIXDB_OK;
-  struct remix_span *const spans = *spans_out = mem_alloc(e->nr * sizeof(*spans));
-  enum remixdb_status s = spans ? REMIXDB_OK : REMIXDB_NOMEM;
-  for (uint32_t i = 0; i < e->nr && s == REMIXDB_OK; i++) {
+// Adds the live entries that the ranges take of a view, by ranks: of a paged view only the pages of the bounds are
+// read.
+static enum remixdb_status count_view(const struct compact_erase *e, struct remix *x, struct sst_hold *hold,
+                                      uint64_t *live) {
+  enum remixdb_status s = REMIXDB_OK;
+  for (uint32_t i = 0; x && i < e->nr && s == REMIXDB_OK; i++) {
+    const struct compact_range *const r = &e->ranges[i];
+    uint64_t from = 0, to = remix_live(x);
     epoch_enter(e->c->epoch, e->slot);
-    s = remix_span_find(cursor, x, e->ranges[i].from, e->ranges[i].to, &spans[i]);
+    if (r->from.ptr && r->from.len) s = remix_rank(x, r->from, hold, &from);
+    if (r->to.ptr && s == REMIXDB_OK) s = remix_rank(x, r->to, hold, &to);
     epoch_exit(e->slot);
-    if (s == REMIXDB_OK) *live += spans[i].live;
+    if (s == REMIXDB_OK && to > from) *live += to - from;
   }
   return s;
-}
-
-static void cut_fini(struct cut *k) {
-  mem_free(k->old);
-  mem_free(k->young);
-  remix_unref(k->view);
-  remix_unref(k->young_view);
-  *k = (struct cut){.whole = false};
 }
 
 // Tells whether the tree can have a key in from <= key < to. to.ptr NULL: no upper bound.
@@ -80,7 +71,7 @@ static void find_names(struct compact_erase *e, const struct version *base) {
   e->names = e->tree == TREE_SPACES ? base->names : NULL;
 }
 
-// Finds out what the ranges take of the tree's partition `at`. On success the caller ends with cut_fini.
+// Finds out what the ranges take of the tree's partition `at`.
 static enum remixdb_status cut_part(const struct compact_erase *e, const struct version *tree, uint32_t at,
                                     struct cut *out) {
   const struct part *const p = tree->parts[at];
@@ -100,16 +91,10 @@ static enum remixdb_status cut_part(const struct compact_erase *e, const struct 
   }
   if (out->whole) out->live = live_of(part_remix(p)) + live_of(part_young(p));
   if (out->whole || !any) return REMIXDB_OK;
-  struct remix_cursor cursor;
-  remix_cursor_init(&cursor, NULL);
-  enum remixdb_status s = remix_whole(part_remix(p), &out->view);
-  if (s == REMIXDB_OK) s = cut_view(e, &cursor, out->view, &out->old, &out->live);
-  if (s == REMIXDB_OK && part_young(p)) s = remix_whole(part_young(p), &out->young_view);
-  if (s == REMIXDB_OK) s = cut_view(e, &cursor, out->young_view, &out->young, &out->live);
-  epoch_enter(e->c->epoch, e->slot);
-  remix_cursor_fini(&cursor);
-  epoch_exit(e->slot);
-  if (s != REMIXDB_OK) cut_fini(out);
+  struct sst_hold hold = {0};
+  enum remixdb_status s = count_view(e, part_remix(p), &hold, &out->live);
+  if (s == REMIXDB_OK) s = count_view(e, part_young(p), &hold, &out->live);
+  sst_hold_fini(&hold);
   return s;
 }
 
@@ -135,32 +120,60 @@ enum remixdb_status compact_range_keys(struct compact_erase *e, const struct ver
     // one by one they would have to be read
     const bool unread = k.damaged || (k.whole && part_unread_ns(tree->parts[i]) == PART_DAMAGED);
     *keys_out = unread && most < UINT64_MAX ? most + 1 : *keys_out + k.live;
-    if (!k.whole && k.live > e->few) e->indexed += entries_of(k.view) + entries_of(k.young_view);
-    cut_fini(&k);
+    const struct part *const p = tree->parts[i];
+    if (!k.whole && k.live > e->few) e->indexed += entries_of(part_remix(p)) + entries_of(part_young(p));
   }
   return REMIXDB_OK;
 }
 
-// The view without the entries of the spans. x NULL: *out is NULL.
-static enum remixdb_status erase_view(const struct compact_erase *e, const struct remix *x,
-                                      const struct remix_span *spans, struct remix **out) {
+// Finds the entries of each range in a view that is whole.
+static enum remixdb_status spans_find(const struct compact_erase *e, struct remix *x, struct remix_span *spans) {
+  struct remix_cursor cursor;
+  enum remixdb_status s = REMIXDB_OK;
+  remix_cursor_init(&cursor, NULL);
+  for (uint32_t i = 0; i < e->nr && s == REMIXDB_OK; i++) {
+    epoch_enter(e->c->epoch, e->slot);
+    s = remix_span_find(&cursor, x, e->ranges[i].from, e->ranges[i].to, &spans[i]);
+    epoch_exit(e->slot);
+  }
+  epoch_enter(e->c->epoch, e->slot);
+  remix_cursor_fini(&cursor);
+  epoch_exit(e->slot);
+  return s;
+}
+
+// The same for a view that is whole. spans: memory, one for each range.
+static enum remixdb_status erase_whole(const struct compact_erase *e, struct remix *x, struct remix_span *spans,
+                                       struct remix **out) {
   uint64_t bytes = 0;
-  *out = NULL;
-  if (!x) return REMIXDB_OK;
+  enum remixdb_status s = spans_find(e, x, spans);
+  if (s != REMIXDB_OK) return s;
   const uint64_t number = e->queue ? compact_new_number(e->c, remix_name) : 0;
-  const enum remixdb_status s = remix_erase(x, spans, e->nr, e->queue, number, out, &bytes);
+  s = remix_erase(x, spans, e->nr, e->queue, number, out, &bytes);
   if (s != REMIXDB_OK) return s;
   atomic_fetch_add_explicit(&e->c->stats.remix_bytes, bytes, memory_order_relaxed);
   remix_watch(*out, e->c->watch);
   return s;
 }
 
+// The view without the entries of the ranges. x NULL: *out is NULL.
+static enum remixdb_status erase_view(const struct compact_erase *e, struct remix *x, struct remix **out) {
+  struct remix *whole = NULL;
+  *out = NULL;
+  if (!x) return REMIXDB_OK;
+  struct remix_span *const spans = mem_alloc(e->nr * sizeof(*spans));
+  enum remixdb_status s = spans ? remix_whole(x, &whole) : REMIXDB_NOMEM;
+  if (s == REMIXDB_OK) s = erase_whole(e, whole, spans, out);
+  remix_unref(whole);
+  mem_free(spans);
+  return s;
+}
+
 // Makes a partition whose entries are erased.
-static enum remixdb_status erase_part(const struct compact_erase *e, const struct part *p, const struct cut *k,
-                                      struct part **out) {
+static enum remixdb_status erase_part(const struct compact_erase *e, const struct part *p, struct part **out) {
   struct remix *old, *young = NULL;
-  enum remixdb_status s = erase_view(e, k->view, k->old, &old);
-  if (s == REMIXDB_OK) s = erase_view(e, k->young_view, k->young, &young);
+  enum remixdb_status s = erase_view(e, part_remix(p), &old);
+  if (s == REMIXDB_OK) s = erase_view(e, part_young(p), &young);
   return part_new(p, s, old, young, e->queue != NULL, out);
 }
 
@@ -183,10 +196,9 @@ static enum remixdb_status add_rest(struct compact_erase *e, const struct versio
     *(k.whole ? &e->dropped : &e->erased) += 1;
     if (leaves) s = REMIXDB_OK;
     else if (k.whole) s = part_create(part_anchor(p), NULL, NULL, &parts[*nr]);
-    else s = erase_part(e, p, &k, &parts[*nr]);
+    else s = erase_part(e, p, &parts[*nr]);
   }
   if (s == REMIXDB_OK && !leaves) (*nr)++;
-  cut_fini(&k);
   return s;
 }
 

@@ -37,7 +37,8 @@ struct compact_erase {
 uint32_t compact_ranges_join(struct compact_range *ranges, uint32_t nr);
 
 // Counts the keys that the ranges have in the version's tables, as `keys` above does, up to `most` and a few more.
-// Sets e->indexed, too, which is too small if there are more keys. Reads one block for each view and bound. More than
+// Sets e->indexed, too, which is too small if there are more keys. Reads one block for each view and bound, and of a
+// paged view a page for each bound. More than
 // `most` is also the answer if a partition that goes as a whole is damaged. Fails as reads do.
 MUST_CHECK enum remixdb_status compact_range_keys(struct compact_erase *e, const struct version *base, uint64_t most,
                                                   uint64_t *keys_out);

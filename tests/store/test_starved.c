@@ -2,7 +2,7 @@
 //
 // A store whose indexes are several times as large as their share of the budget of memory: it opens, answers each
 // question right, and stays within the share. A get reads one page of an index and one block at most, about. Filters
-// save most reads of pages for absent keys.
+// save most reads of pages for absent keys. The deletion of a small range reads the pages of that range.
 #include "tests/lib/check.h"
 
 #include <inttypes.h>
@@ -11,6 +11,7 @@
 
 #include "remixdb.h"
 #include "store/memory.h"
+#include "xdb.h"
 #include "tests/lib/slow.h"
 #include "tests/lib/temp.h"
 
@@ -35,13 +36,26 @@ static uint64_t figure(struct xdb *db, const char *name) {
 
 static uint32_t budget_mb;
 
+static _Atomic uint64_t single_bytes;  // of reads that are no part of a batch
+
+static ssize_t count_read(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
+  const ssize_t n = env_posix()->ops->pread(e, fd, buf, len, off);
+  if (n > 0) atomic_fetch_add(&single_bytes, (uint64_t)n);
+  return n;
+}
+
 static struct xdb *db_open(uint32_t mb) {
+  static struct env_ops ops;
+  static struct env env;
   struct remixdb_opts o;
+  struct xdb *db = NULL;
+  ops = *env_posix()->ops;
+  ops.pread = count_read;
+  env = (struct env){.ops = &ops};
   remixdb_opts_init(&o, sizeof(o));
   o.memory_mb = budget_mb = mb;
   o.workers = 0;
-  struct xdb *const db = remixdb_open_opts(dir, &o);
-  if (!db) fail_msg("%s", remixdb_errmsg());
+  OK(xdb_open(dir, &o, &env, &db));
   return db;
 }
 
@@ -133,6 +147,40 @@ static struct reads ask(struct xdb *db, struct xdb_ref *r, enum ask what, uint32
   return got;
 }
 
+// Deletes a few neighbours. *nr_out: how many there were.
+static void trim_once(struct xdb_ref *r, uint32_t i, uint32_t *nr_out) {
+  uint8_t from[16], to[3];
+  (void)key_of(i, from);
+  const uint32_t end = ((uint32_t)from[0] << 16 | (uint32_t)from[1] << 8 | from[2]) + (3u << 24) / KEYS + 1;
+  for (uint32_t k = 0; k < 3; k++) to[k] = (uint8_t)(end >> (16 - 8 * k));
+  if (end >> 24) return;
+  const struct remixdb_range range = {{from, sizeof(from)}, {to, sizeof(to)}};
+  struct xdb_iter *const it = remixdb_iter_create(r);
+  for (uint32_t again = 0; again < 2; again++) {
+    uint32_t len;
+    for (remixdb_iter_seek(it, from, sizeof(from)); remixdb_iter_valid(it); remixdb_iter_skip1(it)) {
+      const void *const at = remixdb_iter_key(it, &len);
+      CHECK(at && len == 16);
+      if (memcmp(at, to, sizeof(to)) >= 0) break;
+      ++*nr_out;
+      CHECK(!again);
+    }
+    CHECK(remixdb_iter_status(it) == REMIXDB_OK && (again || remixdb_del_range(r, &range)));
+  }
+  remixdb_iter_destroy(it);
+}
+
+// The deletion of a few neighbours reads the pages that they lie in, and not the whole index of their partition.
+static void trim(struct xdb *db, struct xdb_ref *r) {
+  enum { TRIMS = 100 };
+  const uint64_t pages = figure(db, "indexes.page_reads"), bytes = single_bytes;
+  uint32_t nr = 0;
+  for (uint32_t n = 0; n < TRIMS; n++) trim_once(r, (uint32_t)(rng_next(&check_seed) % KEYS), &nr);
+  const uint64_t read = figure(db, "indexes.page_reads") - pages, all = single_bytes - bytes;
+  print_message("%u keys deleted in %u ranges: %" PRIu64 " reads of pages, %" PRIu64 " bytes\n", nr, TRIMS, read, all);
+  CHECK(nr > TRIMS && read <= 3 * TRIMS && all <= TRIMS * (uint64_t)(64 << 10));
+}
+
 static void test_starved(void **state) {
   (void)state;
   check_seed = check_seed_or(time_ns() / 1000);
@@ -159,6 +207,7 @@ static void test_starved(void **state) {
   CHECK(remixdb_count(r, &everything, &keys, &bytes));
   CHECK(keys > KEYS / 100 * 89 && keys < KEYS / 100 * 91);
   for (uint32_t n = 0; n < GETS; n++) check_get(r, (uint32_t)(rng_next(&check_seed) % KEYS));
+  trim(db, r);
   CHECK(remixdb_verify(r));
   check_share(db);
   remixdb_unref(r);
