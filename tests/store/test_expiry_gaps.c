@@ -236,23 +236,23 @@ static void test_model(void **state) {
 // ---- a record of the frozen memtable that expires among tombstones of the active one
 
 static void frozen_one(uint32_t one, bool back) {
-  enum { LAST = 300 };
+  const uint32_t last = 300;
   const uint64_t early = wall;
   put(one, early + 10);
-  put(back ? 0 : LAST, 0);
+  put(back ? 0 : last, 0);
   freeze();
-  for (uint32_t i = back; i < LAST + back; i++)
+  for (uint32_t i = back; i < last + back; i++)
     if (i != one) CHECK(remixdb_del(r, key_of(i), KLEN));
   struct xdb_iter *const it = remixdb_iter_create(r);
   for (uint32_t i = 0; i < 6; i++) {
     wall = early + (i % 3 == 2 ? 5 : 10);
     if (back) remixdb_iter_seek_last(it);
     else remixdb_iter_seek(it, NULL, 0);
-    CHECK(at(it) == (i % 3 == 2 ? one : back ? 0 : LAST));
+    CHECK(at(it) == (i % 3 == 2 ? one : back ? 0 : last));
   }
   remixdb_iter_destroy(it);
   thaw();
-  for (uint32_t i = 0; i <= LAST; i++) CHECK(remixdb_del(r, key_of(i), KLEN));
+  for (uint32_t i = 0; i < last + 1; i++) CHECK(remixdb_del(r, key_of(i), KLEN));
   wall = early + 20;
 }
 
