@@ -672,17 +672,20 @@ void remixdb_snapshot_release(struct xdb_snapshot *s);
 // space that is not used costs some bytes of memory. A name has 1 to 255 bytes, and no newline.
 
 // Opens a space; create: makes it if the store has none of this name. A space that a call has made is durable when the
-// call returns. Any thread may use the handle, also several at once. Returns NULL on failure: REMIXDB_NOTFOUND; when it
-// makes a space also REMIXDB_READONLY, REMIXDB_NOSPACE, REMIXDB_TOOBIG (too many spaces), or the failure that stopped
-// the store.
+// call returns, and so are all writes to the store that were made before the call, by any thread: the call syncs them
+// first. Any thread may use the handle, also several at once. Returns NULL on failure: REMIXDB_NOTFOUND; when it makes
+// a space also REMIXDB_READONLY, REMIXDB_NOSPACE, REMIXDB_TOOBIG (too many spaces), or the failure that stopped the
+// store.
 struct xdb_space *remixdb_space_open(struct xdb *xdb, const char *name, bool create);
 // Frees the handle; refs of the space go on. Close it before the store. Does nothing for NULL.
 void remixdb_space_close(struct xdb_space *space);
-// Drops a space with all its keys, durably, whatever it holds. The name is free at once. Refs of the space, and
-// handles, say REMIXDB_GONE from then on. Snapshots, and iterators that have a position, read on as before, until an
-// iterator ends or parks; meanwhile they keep the files. The room comes back by itself: workers remove the files, and
-// merge the parts of the store where the space's keys are among others (figure dropped_bytes). Without workers the call
-// does that, and a failure there is not its own. Fails as the making of a space does.
+// Drops a space with all its keys, durably, whatever it holds. All writes to the store that were made before the call,
+// by any thread, are durable before the drop is, so records that were copied out of the space are there when the space
+// is gone. A write made during the call may be lost in a crash that keeps the drop. The name is free at once. Refs of
+// the space, and handles, say REMIXDB_GONE from then on. Snapshots, and iterators that have a position, read on as
+// before, until an iterator ends or parks; meanwhile they keep the files. The room comes back by itself: workers remove
+// the files, and merge the parts of the store where the space's keys are among others (figure dropped_bytes). Without
+// workers the call does that, and a failure there is not its own. Fails as the making of a space does.
 bool remixdb_space_drop(struct xdb *xdb, const char *name);
 // Returns the names of all spaces, each with a newline after it, the oldest space first. Free the text with
 // remixdb_free. Returns NULL on failure.

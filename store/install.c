@@ -186,6 +186,7 @@ static enum remixdb_status install(struct xdb *x, struct version *next, bool had
   const struct values_new values = {.frozen = frozen, .moved = moved};
   enum remixdb_status s = fresh ? values_of_next(x, next, base, &values) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = value_log_sync(&x->compact.values);
+  if (s == REMIXDB_OK && next->names != base->names) s = wal_sync(x->wal);  // no names before earlier writes
   if (s == REMIXDB_OK) s = name_log(x, next);
   if (s == REMIXDB_OK) s = make_durable(x, next, &unknown);
   if (s != REMIXDB_OK) {

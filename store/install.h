@@ -35,9 +35,10 @@ struct round_ingest {
 };
 MUST_CHECK enum remixdb_status round_install_ingest(struct xdb *x, struct worker *w, struct version *next,
                                                     struct round_ingest *in, uint64_t *when_out);
-// Replaces the names of the spaces: makes a version that has nothing else new, durable and the store's. May run beside
-// a round; spaces.changing is held. When it returns, all epochs that could see the older names have ended. Fails as
-// round_install does.
+// Replaces the names of the spaces: makes a version that has nothing else new, durable and the store's. Before that it
+// makes all writes durable that were there when it was called, so a crash cannot leave the names and lose these. May
+// run beside a round; spaces.changing is held. When it returns, all epochs that could see the older names have ended.
+// Fails as round_install does.
 MUST_CHECK enum remixdb_status install_names(struct xdb *x, struct names *names);
 // Makes what a collection has done durable and the store's: a version that has nothing else new. In place of a round,
 // as the call below. Fails as round_install does.

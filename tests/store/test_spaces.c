@@ -583,6 +583,97 @@ static void test_cuts(void **state) {
   CHECK(cuts > 100);
 }
 
+enum { ORDER_STEPS = 6, ORDER_CUTS = 600 };
+
+static struct {
+  struct simdisk *disk, *cuts[ORDER_CUTS];
+  uint32_t steps[ORDER_CUTS];  // that had ended at the cut
+  uint32_t step, nr;
+} order;
+
+static void order_cut(void *arg) {
+  (void)arg;
+  for (uint32_t i = 0; i < 4; i++, order.nr++) {
+    CHECK(order.nr < ORDER_CUTS);
+    order.cuts[order.nr] = simdisk_crash(order.disk, order.nr + 1);
+    order.steps[order.nr] = order.step;
+  }
+}
+
+// The steps, none with a sync of its own: a put in the unnamed space, the making of the space "b", a put there, a put
+// in the unnamed space, the drop of "a", a put in "b".
+static void order_steps(struct xdb *x, struct xdb_ref *r) {
+  CHECK(remixdb_put(r, "1", 1, "v", 1));
+  order.step = 1;
+  struct xdb_space *const b = remixdb_space_open(x, "b", true);
+  struct xdb_ref *const rb = remixdb_space_ref(b);
+  CHECK(rb);
+  order.step = 2;
+  CHECK(remixdb_put(rb, "3", 1, "v", 1));
+  order.step = 3;
+  CHECK(remixdb_put(r, "4", 1, "v", 1));
+  order.step = 4;
+  CHECK(remixdb_space_drop(x, "a"));
+  order.step = 5;
+  CHECK(remixdb_put(rb, "6", 1, "v", 1));
+  order.step = 6;
+  remixdb_unref(rb);
+  remixdb_space_close(b);
+}
+
+// A cut leaves a number of the first steps, and nothing of the others. No step may be missing that made names durable.
+static void order_check(uint32_t cut) {
+  const struct remixdb_opts o = world_opts(0);
+  struct xdb *x;
+  OK(xdb_open("/store", &o, simdisk_env(order.cuts[cut]), &x));
+  struct xdb_ref *const r = remixdb_ref(x);
+  struct xdb_space *const a = remixdb_space_open(x, "a", false), *const b = remixdb_space_open(x, "b", false);
+  struct xdb_ref *const ra = a ? remixdb_space_ref(a) : NULL, *const rb = b ? remixdb_space_ref(b) : NULL;
+  const bool is[ORDER_STEPS + 1] = {remixdb_probe(r, "1", 1), b,  rb && remixdb_probe(rb, "3", 1),
+                                    remixdb_probe(r, "4", 1), !a, rb && remixdb_probe(rb, "6", 1)};
+  CHECK(r && (!ra || remixdb_probe(ra, "k", 1)));
+  uint32_t nr = 0;
+  while (nr < ORDER_STEPS && is[nr]) nr++;
+  for (uint32_t i = nr; i < ORDER_STEPS; i++)
+    if (is[i])
+      fail_msg("cut %u, after %u steps: step %u is there without step %u", cut, order.steps[cut], i + 1, nr + 1);
+  const uint32_t durable = order.steps[cut] >= 5 ? 5 : order.steps[cut] >= 2 ? 2 : 0;
+  if (nr < durable || nr > order.steps[cut] + 1) fail_msg("cut %u, after %u steps: %u", cut, order.steps[cut], nr);
+  remixdb_unref(ra);
+  remixdb_unref(rb);
+  remixdb_unref(r);
+  remixdb_space_close(a);
+  remixdb_space_close(b);
+  remixdb_close(x);
+}
+
+// The makings and drops of spaces have their place among the writes: the power goes at each change of the disk.
+static void test_cut_order(void **state) {
+  (void)state;
+  const struct remixdb_opts o = world_opts(0);
+  struct xdb *x;
+  memset(&order, 0, sizeof(order));
+  order.disk = simdisk_create();
+  OK(xdb_open("/store", &o, simdisk_env(order.disk), &x));
+  struct xdb_space *const a = remixdb_space_open(x, "a", true);
+  struct xdb_ref *const r = remixdb_ref(x), *const ra = remixdb_space_ref(a);
+  CHECK(r && ra && remixdb_put(ra, "k", 1, "v", 1) && remixdb_sync(r));
+  simdisk_on_change(order.disk, order_cut, NULL);
+  order_steps(x, r);
+  order_cut(NULL);
+  simdisk_on_change(order.disk, NULL, NULL);
+  remixdb_unref(ra);
+  remixdb_unref(r);
+  remixdb_space_close(a);
+  remixdb_close(x);
+  CHECK(order.nr > 40);
+  for (uint32_t i = 0; i < order.nr; i++) {
+    order_check(i);
+    simdisk_destroy(order.cuts[i]);
+  }
+  simdisk_destroy(order.disk);
+}
+
 // ---- counts
 
 // Counts and compactions keep to the space, also with open ends.
@@ -743,7 +834,7 @@ int main(void) {
       cmocka_unit_test(test_handles), cmocka_unit_test(test_calls),      cmocka_unit_test(test_apart),
       cmocka_unit_test(test_batch),   cmocka_unit_test(test_drop),       cmocka_unit_test(test_cuts),
       cmocka_unit_test(test_keys),    cmocka_unit_test(test_checkpoint), cmocka_unit_test(test_repair),
-      cmocka_unit_test(test_ranges),
+      cmocka_unit_test(test_ranges),  cmocka_unit_test(test_cut_order),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
