@@ -954,10 +954,17 @@ static enum remixdb_status check_name(const struct xdb *xdb, const char *name) {
   return REMIXDB_OK;
 }
 
+// Ends a call that names a space. A missing space is a failure, with a message, as a missing store is.
+static bool done_space(const struct xdb *xdb, const char *name, enum remixdb_status s) {
+  done(s);
+  if (s == REMIXDB_NOTFOUND) (void)err_set(s, "%s: there is no space \"%s\"", xdb->dir, name);
+  return s == REMIXDB_OK;
+}
+
 PUBLIC struct xdb_space *remixdb_space_open(struct xdb *xdb, const char *name, bool create) {
   struct xdb_space *sp = NULL;
   const enum remixdb_status s = check_name(xdb, name);
-  done(s == REMIXDB_OK ? xdb_space_open(xdb, name, strlen(name), create, &sp) : s);
+  done_space(xdb, name, s == REMIXDB_OK ? xdb_space_open(xdb, name, strlen(name), create, &sp) : s);
   return sp;
 }
 
@@ -967,7 +974,7 @@ PUBLIC void remixdb_space_close(struct xdb_space *space) {
 
 PUBLIC bool remixdb_space_drop(struct xdb *xdb, const char *name) {
   const enum remixdb_status s = check_name(xdb, name);
-  return done(s == REMIXDB_OK ? xdb_space_drop(xdb, name, strlen(name)) : s);
+  return done_space(xdb, name, s == REMIXDB_OK ? xdb_space_drop(xdb, name, strlen(name)) : s);
 }
 
 PUBLIC char *remixdb_space_list(struct xdb *xdb) {

@@ -19,6 +19,7 @@
 
 // Sums over the partitions of the store's version.
 struct parts_figures {
+  bool expires;  // also of the memtables
   uint64_t partitions, tables, entries, keys, young_views, version_number, spaces, dropped_bytes;
   uint64_t tables_without_keys;
   uint64_t table_bytes, ckb_bytes, remix_bytes;  // on disk
@@ -131,7 +132,10 @@ const uint32_t figure_nr = NR_FIGURES;
 static void gather(struct xdb *x, struct gathered *f) {
   *f = (struct gathered){0};
   pthread_mutex_lock(&x->lock);  // keeps the super alive
-  gather_parts(xdb_super(x)->version, &f->parts);
+  const struct super *const super = xdb_super(x);
+  gather_parts(super->version, &f->parts);
+  f->parts.expires = super_expires(super, TREE_UNNAMED) ||
+                     (super->version->spaces && super_expires(super, TREE_SPACES));
   gather_memtables(x, xdb_super(x), &f->memtables);
   gather_snapshots(x, &f->snapshots);
   pthread_mutex_unlock(&x->lock);

@@ -114,7 +114,7 @@ static enum remixdb_status find_or_make(struct xdb *x, const char *name, size_t 
   if (e) {
     *id_out = e->id;
   } else if (!create) {
-    s = err_set(REMIXDB_NOTFOUND, "%s: there is no space %.*s", x->dir, (int)len, name);
+    s = REMIXDB_NOTFOUND;
   } else {
     s = check_may_change(x);
     if (s == REMIXDB_OK) s = names_add(now, name, len, &next);
@@ -187,7 +187,7 @@ enum remixdb_status xdb_space_drop(struct xdb *x, const char *name, size_t len) 
   struct names *const now = space_names(x), *next = NULL;
   const struct names_entry *const e = names_find(now, name, len);
   s = check_may_change(x);
-  if (s == REMIXDB_OK && !e) s = err_set(REMIXDB_NOTFOUND, "%s: there is no space %.*s", x->dir, (int)len, name);
+  if (s == REMIXDB_OK && !e) s = REMIXDB_NOTFOUND;
   if (s == REMIXDB_OK) s = names_drop(now, e->id, &next);
   if (s == REMIXDB_OK) s = install_names(x, next);
   if (s == REMIXDB_OK) tell_handles(x, e);

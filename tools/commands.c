@@ -40,13 +40,16 @@ struct store store_open(const char *dir, enum store_how how, const struct option
   wanted_messages = messages;
   s.xdb = remixdb_open_opts(dir, &opts);
   if (s.xdb == NULL) tool_fail_call(dir, "open");
-  s.ref = remixdb_ref(s.xdb);
+  if (o->space && (s.space = remixdb_space_open(s.xdb, o->space, how == STORE_MAKE)) == NULL)
+    tool_fail_call(dir, "space_open");
+  s.ref = s.space ? remixdb_space_ref(s.space) : remixdb_ref(s.xdb);
   if (s.ref == NULL) tool_fail_call(dir, "ref");
   return s;
 }
 
 void store_close(const struct store *s) {
   remixdb_unref(s->ref);
+  remixdb_space_close(s->space);
   remixdb_close(s->xdb);
   if (remixdb_errcode() != REMIXDB_OK) tool_fail_call(s->dir, "close");
 }
@@ -330,7 +333,8 @@ enum option {
   FROM = 128,
   TO = 256,
   PREFIX = 512,
-  LIMIT = 1024
+  LIMIT = 1024,
+  SPACE = 2048
 };
 
 static const struct option_name {
@@ -350,6 +354,7 @@ static const struct option_name {
     {REVERSE, 'R', "reverse", NULL, "from the last key to the first"},
     {ESCAPES, 'e', "escapes", NULL,
      "KEY and VALUE are given with the escapes \\t \\n \\r \\\\ \\xHH, and a value is printed with them"},
+    {SPACE, 'S', "space", "NAME", "in the key space NAME; put and import make it when there is none"},
     {VERBOSE, 'v', "verbose", NULL,
      "print the library's messages, and progress also when standard error is no terminal"},
 };
@@ -367,21 +372,24 @@ static const struct command {
   const char *more;  // further lines
   int (*run)(char **arg, const struct options *o);
 } commands[] = {
-    {"get", "DIR KEY", 2, 2, 1, ESCAPES | VERBOSE, "print the value of KEY",
+    {"get", "DIR KEY", 2, 2, 1, ESCAPES | SPACE | VERBOSE, "print the value of KEY",
      "A newline follows on a terminal only. Without such a key the exit status is 3.\n", command_get},
-    {"put", "DIR KEY [VALUE]", 2, 3, 1, ESCAPES | VERBOSE, "set it; makes the store when there is none",
+    {"put", "DIR KEY [VALUE]", 2, 3, 1, ESCAPES | SPACE | VERBOSE, "set it; makes the store when there is none",
      "Without VALUE it is read from standard input, to its end.\n", command_put},
-    {"del", "DIR KEY", 2, 2, 1, ESCAPES | VERBOSE, "delete it", "A key that is not there is no error.\n", command_del},
-    {"scan", "DIR", 1, 1, 9, RECORDS | FROM | TO | PREFIX | LIMIT | KEYS | REVERSE | VERBOSE,
+    {"del", "DIR KEY", 2, 2, 1, ESCAPES | SPACE | VERBOSE, "delete it", "A key that is not there is no error.\n",
+     command_del},
+    {"scan", "DIR", 1, 1, 9, RECORDS | FROM | TO | PREFIX | LIMIT | KEYS | REVERSE | SPACE | VERBOSE,
      "print the records of a range, in order",
      "The keys of options are given with escapes (but not with --raw). The form of the records is that of dump.\n",
      command_scan},
-    {"dump", "DIR", 1, 1, 9, RECORDS | VERBOSE, "print every record, in order",
+    {"dump", "DIR", 1, 1, 9, RECORDS | SPACE | VERBOSE, "print every record, in order",
      "A record is a line: the key, a tab, the value; a key with an empty value is a line without a tab. Escapes: \\n "
      "\\r \\\\ everywhere, \\t in a key.\n"
-     "import makes the same records of it, whatever bytes they hold.\n",
+     "import makes the same records of it, whatever bytes they hold. Key spaces and times of expiry are not in it, and "
+     "a "
+     "message says so; checkpoint copies all.\n",
      command_dump},
-    {"import", "DIR FILE", 2, 2, 9, SEPARATOR | RAW | VERBOSE,
+    {"import", "DIR FILE", 2, 2, 9, SEPARATOR | RAW | SPACE | VERBOSE,
      "put every line of FILE (- is standard input) into the store; makes it when there is none",
      "A line is a record: the key up to the first tab, then the value. A line without a tab is a key with an empty "
      "value. Escapes: \\t \\n \\r \\\\ \\xHH.\n"
@@ -498,6 +506,7 @@ static void option_set(struct options *o, enum option id, char *value) {
     case TO: o->to = value; break;
     case PREFIX: o->prefix = value; break;
     case LIMIT: o->limit = number(value); break;
+    case SPACE: o->space = value; break;
   }
 }
 

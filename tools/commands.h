@@ -17,6 +17,7 @@ struct options {
   struct text_format format;
   char *from, *to, *prefix;  // keys; NULL: not given
   size_t from_len, to_len, prefix_len;
+  const char *space;  // name of a key space; NULL: the unnamed one
   unsigned long long limit;
 };
 
@@ -37,11 +38,12 @@ enum store_how {
 struct store {
   const char *dir;
   struct xdb *xdb;
-  struct xdb_ref *ref;
+  struct xdb_space *space;  // NULL: the unnamed one
+  struct xdb_ref *ref;      // of the space
 };
 
-// Opens the store, or ends the program. o->verbose shows all messages of the library; else those that begin with
-// `messages` are shown, NULL: none.
+// Opens the store and o->space in it, or ends the program. STORE_MAKE makes the space, too. o->verbose shows all
+// messages of the library; else those that begin with `messages` are shown, NULL: none.
 struct store store_open(const char *dir, enum store_how how, const struct options *o, const char *messages);
 // Closes it; a failure ends the program.
 void store_close(const struct store *s);

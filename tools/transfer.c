@@ -10,6 +10,7 @@
 #include "tools/progress.h"
 
 #define REPORT_RECORDS 1024u  // records between two reports of progress
+#define SPACES_TOLD 8u        // names in the message of a dump
 
 // ---- import
 
@@ -271,4 +272,60 @@ int command_scan(char **arg, const struct options *o) {
   return TOOL_DONE;
 }
 
-int command_dump(char **arg, const struct options *o) { return command_scan(arg, o); }
+// Tells that the records of named key spaces are not in the dump.
+static void tell_spaces(const struct store *s, const struct options *o) {
+  char *const names = remixdb_space_list(s->xdb);
+  if (names == NULL) tool_fail_call(s->dir, "space_list");
+  unsigned nr = 0;
+  for (const char *p = names; *p; p++) nr += *p == '\n';
+  if (nr > 0)
+    fprintf(stderr, "%s: %s: %u key space%s not in the dump:", tool_name(), s->dir, nr, nr == 1 ? " is" : "s are");
+  unsigned told = 0;
+  for (const char *p = names, *end; told < nr && told < SPACES_TOLD; told++, p = end + 1) {
+    end = strchr(p, '\n');
+    fputs(told ? ", \"" : " \"", stderr);
+    (void)text_write_bytes(stderr, p, (size_t)(end - p), &o->format);
+    putc('"', stderr);
+  }
+  if (nr > 0)
+    fprintf(stderr, "%s; --space=NAME dumps one, and \"%s checkpoint %s TO\" copies all\n", nr > told ? ", ..." : "",
+            tool_called(), s->dir);
+  remixdb_free(names);
+}
+
+// Tells whether some record of the ref expires. Reads all keys, if a record of the store does.
+static bool any_expires(const struct store *s) {
+  uint64_t may, ms = 0;
+  struct remixdb_iter_opts opts;
+  if (!remixdb_figure(s->xdb, "expires", &may)) tool_fail_call(s->dir, "figure");
+  if (!may) return false;
+  remixdb_iter_opts_init(&opts, sizeof(opts));
+  opts.keys_only = true;
+  struct xdb_iter *const it = remixdb_iter_create_opts(s->ref, &opts);
+  if (it == NULL) tool_fail_call(s->dir, "iter_create");
+  for (remixdb_iter_seek(it, NULL, 0); ms == 0 && remixdb_iter_valid(it); remixdb_iter_skip1(it)) {
+    uint32_t klen;
+    const void *const key = remixdb_iter_key(it, &klen);
+    if (key == NULL) tool_fail_call(s->dir, "read a key");
+    if (!remixdb_expiry(s->ref, key, klen, &ms) && remixdb_errcode() != REMIXDB_NOTFOUND)
+      tool_fail_call(s->dir, "expiry");  // not found: it has expired meanwhile
+  }
+  if (remixdb_iter_status(it) != REMIXDB_OK) tool_fail_call(s->dir, "iterate");
+  remixdb_iter_destroy(it);
+  return ms != 0;
+}
+
+int command_dump(char **arg, const struct options *o) {
+  const struct store s = store_open(arg[0], STORE_READ, o, NULL);
+  write_records(&s, o);
+  progress_end();
+  tool_flush();
+  if (o->space == NULL) tell_spaces(&s, o);
+  if (any_expires(&s))
+    fprintf(stderr,
+            "%s: %s: some records expire, and the dump does not have their times; \"%s checkpoint %s TO\" copies "
+            "all\n",
+            tool_name(), s.dir, tool_called(), s.dir);
+  store_close(&s);
+  return TOOL_DONE;
+}

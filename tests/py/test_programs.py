@@ -710,6 +710,36 @@ def test_scan(tmp_path):
     assert "--from: a backslash" in tool("scan", "--from=\\q", tmp_path / "store", status=2).stderr
 
 
+def test_a_dump_tells_what_it_does_not_have(store, tmp_path):
+    assert tool("dump", store).stderr == ""
+    tool("put", store, "--space=x", "k", "v", status=2)  # behind DIR all is KEY and VALUE
+    tool("put", "--space=x", store, "k", "in x")
+    tool("put", "-S", "y\tz", store, "k", "in y")
+    assert tool("get", "-Sx", store, "k").stdout == "in x" and tool("get", store, "k", status=3).stdout == ""
+    said = tool("dump", store)
+    assert said.stdout == HELD and said.stderr == (
+        f'remixdb: {store}: 2 key spaces are not in the dump: "x", "y\tz"; --space=NAME dumps one, and '
+        f'"{ROOT / "remixdb.out"} checkpoint {store} TO" copies all\n')
+    said = tool("dump", "--space", "x", store)
+    assert said.stdout == "k\tin x\n" and said.stderr == ""
+    import_bytes(tmp_path / "copy", said.stdout.encode(), "--space=x")
+    assert tool("scan", "--space=x", tmp_path / "copy").stdout == "k\tin x\n"
+    assert '1 key space is not in the dump: "x";' in tool("dump", tmp_path / "copy").stderr
+    tool("del", "--space=x", store, "k")
+    assert tool("dump", "--space=x", store).stdout == ""
+    for command, *args in (("get", "k"), ("del", "k"), ("scan",), ("dump",)):
+        assert 'there is no space "none"' in tool(command, "--space=none", store, *args, status=1).stderr
+    assert '2 key spaces' in tool("dump", store).stderr
+    with xdb.Xdb(store, 8, 8) as db, db.space("x") as space, space.ref() as ref:
+        for i in range(10):
+            db.space(f"n{i}")
+        ref.put("e", "", expires=time.time() + 1000)
+    assert '12 key spaces' in (said := tool("dump", store)).stderr and '"n5", ...;' in said.stderr
+    assert "expire" not in said.stderr
+    said = tool("dump", "--space=x", store)
+    assert said.stdout == "e\n" and re.fullmatch(r"remixdb: .*: some records expire, .*\n", said.stderr)
+
+
 def test_keys_and_values_with_escapes(tmp_path):
     store = tmp_path / "store"
     tool("put", "-e", store, "a\\x00b", "1\\n2")

@@ -97,6 +97,8 @@ static void test_values(void **state) {
   CHECK(figure(x, "pinned.values") == 0);
   CHECK(remixdb_flush(r) && figure(x, "table_entries") == 100 && figure(x, "memtable.active_keys") == 0);
   CHECK(figure(x, "compaction.rounds") == 1);
+  CHECK(figure(x, "expires") == 0 && remixdb_put_expire(r, "e", 1, "", 0, UINT64_MAX) && figure(x, "expires") == 1);
+  CHECK(remixdb_flush(r) && figure(x, "expires") == 1);
   remixdb_unref(r);
   remixdb_close(x);
 }
