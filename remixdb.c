@@ -208,10 +208,20 @@ PUBLIC void remixdb_opts_init(struct remixdb_opts *o, size_t size) {
   o->size = size;
 }
 
+// The opening has failed. Where CURRENT is another program's, and no file proves that there is a store, the message
+// says so. Keeps the status.
+static enum remixdb_status foreign_or(enum remixdb_status s, const char *dir) {
+  struct err_saved why;
+  err_save(&why, s);
+  if (!destroy_finds_none(env_posix(), dir)) return err_raise(&why);
+  return err_set(s, "%s: there is no store of RemixDB, but another program's files: %s", dir, why.msg);
+}
+
 static struct xdb *open_store(const char *dir, const struct remixdb_opts *o) {
   struct xdb *x = NULL;
   enum remixdb_status s = check_dir(dir);
   if (s == REMIXDB_OK) s = xdb_open(dir, o, env_posix(), &x);
+  if (s == REMIXDB_CORRUPT) s = foreign_or(s, dir);
   done(s);
   // For a key this status is an answer and has no message. For a store it is a failure like others.
   if (s == REMIXDB_NOTFOUND) (void)err_set(s, "%s: there is no store", dir);

@@ -68,13 +68,25 @@ static enum remixdb_status destroy_in(const struct env_dir *dir) {
   return s;
 }
 
-enum remixdb_status destroy_store(struct env *env, const char *path) {
+static enum remixdb_status open_dir(struct env *env, const char *path, struct env_dir *dir) {
   struct env_stat st;
-  struct env_dir dir;
+  dir->fd = -1;
   enum remixdb_status s = env_stat(ENV_PATHS(env), path, &st);
   if (s == REMIXDB_OK && !st.is_dir) s = REMIXDB_NOTFOUND;
-  if (s != REMIXDB_OK) return s;
-  s = env_dir_open(ENV_PATHS(env), path, &dir);
+  return s == REMIXDB_OK ? env_dir_open(ENV_PATHS(env), path, dir) : s;
+}
+
+bool destroy_finds_none(struct env *env, const char *path) {
+  struct env_dir dir;
+  enum remixdb_status s = open_dir(env, path, &dir);
+  if (s == REMIXDB_OK) s = look(&dir, false);
+  env_dir_close(&dir);
+  return s == REMIXDB_NOTFOUND;
+}
+
+enum remixdb_status destroy_store(struct env *env, const char *path) {
+  struct env_dir dir;
+  enum remixdb_status s = open_dir(env, path, &dir);
   if (s == REMIXDB_OK) s = destroy_in(&dir);
   if (s == REMIXDB_OK) s = env_dir_remove(ENV_PATHS(env), path, &dir);
   env_dir_close(&dir);

@@ -14,6 +14,9 @@
 // store's. So the directory after a crash is no store, is never taken for an empty store, and can be destroyed again.
 MUST_CHECK enum remixdb_status destroy_store(struct env *env, const char *path);
 
+// Tells whether destroy_store would fail with REMIXDB_NOTFOUND. Where that cannot be found out: false.
+bool destroy_finds_none(struct env *env, const char *path);
+
 // Removes the listed files whose contents show that they are the store's, except LOCK, which the caller holds. Removes
 // CURRENT first. `last` is the name of the file that proves that the directory is a store's; the call removes it when
 // the removal of all others is durable. ids NULL: removes the files of any store.

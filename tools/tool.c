@@ -36,12 +36,14 @@ enum tool_exit tool_complain(const char *dir, const char *call) {
   const enum remixdb_status s = remixdb_errcode();
   progress_end();
   fflush(stdout);
-  // the messages of these two say it themselves
-  if (s == REMIXDB_IO || s == REMIXDB_NOTFOUND) fprintf(stderr, "%s: %s: %s\n", name, call, remixdb_errmsg());
+  const bool foreign = s == REMIXDB_CORRUPT && strstr(remixdb_errmsg(), "there is no store of RemixDB");
+  // the messages of these say it themselves
+  if (s == REMIXDB_IO || s == REMIXDB_NOTFOUND || foreign)
+    fprintf(stderr, "%s: %s: %s\n", name, call, remixdb_errmsg());
   else fprintf(stderr, "%s: %s: %s: %s\n", name, call, remixdb_strerror(s), remixdb_errmsg());
   if (s == REMIXDB_LOCKED)
     fprintf(stderr, "%s: another process has it open; try again when that has closed it\n", name);
-  if (s != REMIXDB_CORRUPT) return TOOL_FAILED;
+  if (s != REMIXDB_CORRUPT || foreign) return TOOL_FAILED;
   fprintf(stderr, "%s: make a copy of the directory; then \"%s repair %s\" makes a store of the readable part\n", name,
           called, dir);
   return TOOL_DAMAGED;

@@ -420,6 +420,25 @@ def test_an_import_beside_damage(tmp_path):
     assert said.stderr == b"" and tool("get", store, "x").stdout == "y"
 
 
+def test_a_directory_of_another_store(tmp_path):
+    """LevelDB's and RocksDB's: their CURRENT names a manifest."""
+    for files in ({"CURRENT": "MANIFEST-000004\n", "MANIFEST-000004": "\0" * 100, "LOCK": "", "000003.log": "x" * 9},
+                  {"CURRENT": "MANIFEST-000004\n"}, {"CURRENT": ""}):
+        other = tmp_path / str(len(files)) / str(len(files["CURRENT"]))
+        other.mkdir(parents=True)
+        for name, text in files.items():
+            (other / name).write_text(text)
+        before = all_files(other)
+        for command, *args in (("get", "k"), ("put", "k", "v"), ("dump",), ("verify",)):
+            said = tool(command, other, *args, status=1).stderr
+            assert f"remixdb: open: {other}: there is no store of RemixDB" in said and "repair" not in said, said
+        assert all_files(other) == before
+    # a store with that CURRENT is a damaged one
+    tool("put", tmp_path / "store", "k", "v")
+    (tmp_path / "store" / "CURRENT").write_text("MANIFEST-000004\n")
+    assert "repair" in tool("get", tmp_path / "store", "k", status=4).stderr
+
+
 def test_records_before_a_damaged_value_are_printed(tmp_path):
     store = tmp_path / "store"
     fill(store, {b"a": b"one", b"b": b"long" * 10000, b"c": b"three"})
