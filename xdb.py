@@ -753,6 +753,14 @@ class XdbRef(_Ref, _Source):
 
     def __init__(self, source: Xdb | XdbSnapshot | XdbSpace, space: XdbSpace | None = None) -> None:
         _of(source, Xdb, XdbSnapshot, XdbSpace)
+        if space is not None:
+            _of(space, XdbSpace)
+            if isinstance(source, XdbSpace):
+                raise TypeError("a ref of a space takes no other space")
+            if isinstance(source, Xdb):
+                if space._store is not source:
+                    raise ValueError("the space is another store's")
+                source = space
         lib = _lib()
         self._source: object = source  # keeps it from being collected while the ref is in use
         self._store: Xdb = source if isinstance(source, Xdb) else source._store
@@ -966,7 +974,8 @@ class XdbRef(_Ref, _Source):
         return keys.value, size.value
 
     def compact_range(self, start: Data | None = None, stop: Data | None = None) -> None:
-        """The same for the parts of the store that may hold keys start <= key < stop; None is an open end."""
+        """Brings the parts of the store that may hold keys start <= key < stop into the fewest tables, as compact does
+        for all, and waits for it. None is an open end."""
         self._call(_lib().remixdb_compact_range, ctypes.byref(_range(start, stop)))
 
     def _reader(self) -> "XdbRef":
@@ -1184,9 +1193,8 @@ class XdbGets(_Closable):
         self._some = _Got * min(depth, _GOT_MAX)  # results of one call
 
     def begin(self, key: Data, tag: Any = None) -> None:
-        """Begins a get of the key as the store is now, and does not wait for the disk, except for a value of 4 KiB or
-        more. `tag` comes back with the result; without one the key does. XdbError with ABORTED: as many gets as there
-        may be are under way."""
+        """Begins a get of the key as the store is now, and does not wait for the disk. `tag` comes back with the
+        result; without one the key does. XdbError with ABORTED: as many gets as there may be are under way."""
         key = _bytes(key, "key")
         klen = _length(key, "key")
         lib = _lib()
@@ -1262,7 +1270,7 @@ class XdbGets(_Closable):
 
     def __len__(self) -> int:
         """How many gets are under way: their results were not taken."""
-        return len(self._under_way)
+        return 0 if self.closed else len(self._under_way)
 
     def __bool__(self) -> bool:
         return True  # also without gets
@@ -1950,7 +1958,12 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 def _expires_ms(expires: Expires) -> int:
     """Milliseconds since 1970. A time before 1970 is the first millisecond, because 0 would be never."""
     if isinstance(expires, datetime.datetime):
-        ms = (expires.astimezone(datetime.timezone.utc) - _EPOCH) // datetime.timedelta(milliseconds=1)
+        if expires.tzinfo is None or expires.utcoffset() is None:  # local time
+            try:
+                expires = expires.astimezone(datetime.timezone.utc)
+            except (OverflowError, ValueError):  # within a day of the least or the greatest datetime
+                expires = expires.replace(tzinfo=datetime.timezone.utc)
+        ms = (expires - _EPOCH) // datetime.timedelta(milliseconds=1)
     elif not isinstance(expires, (int, float)) or isinstance(expires, bool):
         raise TypeError(f"expires is a datetime or seconds since 1970, not {type(expires).__name__}")
     elif not math.isfinite(expires):

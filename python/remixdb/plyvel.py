@@ -21,6 +21,7 @@ import json
 import os
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterator as _Iterator
 from typing import Any, Generic, TypeVar, overload
 
@@ -36,6 +37,7 @@ Bytes = bytes | bytearray | memoryview
 Name = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 _R = TypeVar("_R")
 _D = TypeVar("_D")
+_I = TypeVar("_I", bound="Iterator[Any] | RawIterator")
 
 
 class Error(Exception):
@@ -138,6 +140,10 @@ class _Reads:
             raise _error(e) from e
         return default if value is None else value
 
+    def _keeps(self, it: _I) -> _I:
+        """Called with each new iterator."""
+        return it
+
     def iterator(self, *, reverse: bool = False, start: Bytes | None = None, stop: Bytes | None = None,
                  include_start: bool = True, include_stop: bool = False, prefix: Bytes | None = None,
                  include_key: bool = True, include_value: bool = True, verify_checksums: bool | None = None,
@@ -152,12 +158,12 @@ class _Reads:
         last = None if last is None else _bound(last)
         if above or len(begin) > xdb.KV_MAX:  # there are no such keys
             first, last, begin = None, b"", b""
-        return Iterator(self._reader(), len(self._prefix), reverse, first, last, begin or None, include_key,
-                        include_value)
+        return self._keeps(Iterator(self._reader(), len(self._prefix), reverse, first, last, begin or None, include_key,
+                                    include_value))
 
     def raw_iterator(self, *, verify_checksums: bool | None = None, fill_cache: bool = True) -> RawIterator:
         """An iterator with LevelDB's own calls."""
-        return RawIterator(self._reader(), self._prefix)
+        return self._keeps(RawIterator(self._reader(), self._prefix))
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
         return self.iterator()
@@ -349,23 +355,34 @@ class Snapshot(_Reads):
     def __init__(self, ref: xdb.XdbRef, prefix: bytes) -> None:
         self._prefix = prefix
         self._refs = _Refs()
+        self._iterators: weakref.WeakSet[Iterator[Any] | RawIterator] = weakref.WeakSet()
+        self._snapshot: xdb.XdbSnapshot | None
         try:
             self._snapshot = ref.snapshot()
         except xdb.XdbError as e:
             raise _error(e) from e
 
     def _reader(self) -> xdb.XdbRef:
-        ref = self._refs.ref
+        snapshot, ref = self._snapshot, self._refs.ref
+        if snapshot is None:
+            raise RuntimeError("the snapshot is closed")
         if ref is None:
             try:
-                ref = self._refs.ref = self._snapshot.ref()
+                ref = self._refs.ref = snapshot.ref()
             except xdb.XdbError as e:
                 raise _error(e) from e
         return ref
 
+    def _keeps(self, it: _I) -> _I:
+        self._iterators.add(it)
+        return it
+
     def close(self) -> None:
-        """Gives up what it keeps. Closing twice does nothing."""
-        self._snapshot.close()
+        """Gives up what it keeps, when its last iterator is gone. Closing twice does nothing."""
+        snapshot, self._snapshot = self._snapshot, None
+        self._refs = _Refs()
+        if snapshot is not None and all(it._it.closed for it in self._iterators):
+            snapshot.close()  # else it goes with the last iterator, which refers to it
 
     def __enter__(self) -> Snapshot:
         return self

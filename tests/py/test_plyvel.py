@@ -2,6 +2,7 @@
 """remixdb.plyvel: plyvel's own tests, and what they do not ask. plyvel's tests come from its source distribution, which
 `make deps` puts into build/pypi."""
 
+import gc
 import os
 import pathlib
 import re
@@ -44,6 +45,36 @@ def test_plyvels_own_tests(tmp_path):
 def db(tmp_path):
     with plyvel.DB(tmp_path / "store", create_if_missing=True) as store:
         yield store
+
+
+def test_iterators_outlive_their_snapshot(db):
+    """As plyvel's do. The snapshot goes with the last of them."""
+    for i in range(5):
+        db.put(b"%d" % i, b"v")
+    with db.snapshot() as snapshot:
+        some, raw = snapshot.iterator(include_value=False), snapshot.raw_iterator()
+        raw.seek_to_first()
+        assert next(some) == b"0"
+    snapshot.close()
+    db.put(b"9", b"later")
+    for call in (lambda: snapshot.get(b"0"), snapshot.iterator, snapshot.raw_iterator):
+        with pytest.raises(RuntimeError, match="closed"):
+            call()
+    assert list(some) == [b"1", b"2", b"3", b"4"]
+    raw.next()
+    assert raw.key() == b"1"
+    count = db._db.stats
+    assert count()["snapshots"]["count"] == 1
+    some.close()
+    assert raw.item() == (b"1", b"v")
+    del raw, some
+    gc.collect()
+    assert count()["snapshots"]["count"] == 0
+    snapshot = db.snapshot()
+    with snapshot.iterator() as some:
+        next(some)
+    snapshot.close()
+    assert count()["snapshots"]["count"] == 0
 
 
 def test_another_comparator_is_refused(tmp_path):

@@ -158,6 +158,11 @@ def test_many_gets_under_way(tmp_path, io):
         ref.flush()
         ref.put("new", "in memory")
         with ref.gets(300) as gets:
+            closed = ref.gets(8)
+            closed.begin("none")
+            assert len(closed) == 1
+            closed.close()
+            assert len(closed) == 0
             assert gets and len(gets) == 0 and gets.poll() == [] and gets.poll(wait=5) == []
             keys = [*want][:298] + [b"new", b"never"]
             for key in keys:
@@ -1360,6 +1365,13 @@ def test_put_expires_in_the_past_and_now(ref):
         with ref.batch() as batch:
             batch.put("a", "gone", expires=past)
         assert ref.get("a") is None
+    ref.put("a", "there")
+    ref.put("a", "gone", expires=datetime.datetime.min)
+    ref.put("b", "late", expires=datetime.datetime.max)
+    assert ref.get("a") is None and ref.expiry("b") > 253402200000000  # the last day of the year 9999
+    west = datetime.timezone(datetime.timedelta(hours=-12))
+    ref.put("b", "late", expires=datetime.datetime.max.replace(tzinfo=west))
+    assert ref.expiry("b") == 253402343999999
     ref.put("a", "soon", expires=time.time() + 0.05)
     ref.put("b", "late", expires=datetime.datetime.now() + datetime.timedelta(days=1))  # local time
     assert 86000 < ref.expiry("b") / 1000 - time.time() < 87000
@@ -1410,6 +1422,21 @@ def test_options_that_change_while_the_store_is_open(db):
 
 
 # ---- key spaces
+
+
+def test_a_ref_of_a_space(tmp_path):
+    with open_store(tmp_path / "s") as db, open_store(tmp_path / "t") as other, db.ref() as ref:
+        space = db.space("fruit")
+        with xdb.XdbRef(db, space) as there:
+            there.put("a", "1")
+            assert ref.get("a") is None
+        with space.ref() as there, ref.snapshot() as then, xdb.XdbRef(then, space) as old:
+            assert there.get("a") == old.get("a") == b"1"
+        with pytest.raises(ValueError):
+            xdb.XdbRef(other, space)
+        for args in ((space, space), (db, "fruit"), (db, db)):
+            with pytest.raises(TypeError):
+                xdb.XdbRef(*args)
 
 
 def test_spaces_have_keys_of_their_own(tmp_path):
