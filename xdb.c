@@ -10,6 +10,7 @@
 #include "store/collect.h"
 #include "store/dropped_ask.h"
 #include "store/flush.h"
+#include "store/freeze.h"
 #include "store/idle.h"
 #include "store/memory.h"
 #include "store/pace.h"
@@ -105,9 +106,12 @@ static void clean_up(struct xdb *x, const struct opening *o) {
           refused ? err_reason(refused, words, sizeof(words)) : "");
 }
 
-// With many segments to replay, freezes the memtable. The store works without that, so want of room is no failure.
+// With many segments to replay, freezes the memtable. The store works without that, so want of room is no failure. A
+// memtable that the replay has filled is frozen, too: the first writer then need not wait for its round.
 static enum remixdb_status shorten_log(struct xdb *x) {
-  if (x->opts.read_only || x->recovery.nr_segments <= REPLAY_SEGMENTS_MAX) return REMIXDB_OK;
+  if (x->opts.read_only) return REMIXDB_OK;
+  xdb_freeze_full(x);
+  if (x->recovery.nr_segments <= REPLAY_SEGMENTS_MAX) return REMIXDB_OK;
   const enum remixdb_status s = xdb_wait_room(x, XDB_FREEZE_ANY, 0);
   if (s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM) return s;
   xdb_say(x, "the log could not be shortened: %s", err_msg());

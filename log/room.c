@@ -67,11 +67,17 @@ uint64_t wal_within(struct wal *w, uint64_t more) {
   return more < left ? more : left;
 }
 
+// Where older segments alone exceed the limit, the active one may have 1/WAL_OVER_PART of it: they are those of a batch
+// that is larger than a segment, or of an opening with a larger limit. Otherwise every writer would wait until the
+// round of their records ends.
+#define WAL_OVER_PART 16u
+
 void wal_bound(struct wal *w) {
   uint64_t others = 0;
   for (const struct wal_seg *seg = w->segs; seg; seg = seg->next) others += seg == w->active ? 0 : seg->alloc;
   const uint64_t last = w->limit / WAL_FULL_PART, most = w->limit / 2 - last, left = w->limit - last - wal_step(w, 0);
-  const uint64_t at = others + most <= left ? most : others < left ? left - others : 0;
+  const uint64_t rest = others < left ? left - others : others < w->limit ? 0 : w->limit / WAL_OVER_PART;
+  const uint64_t at = rest < most ? rest : most;
   atomic_store_explicit(&w->older, w->segs != w->active, memory_order_relaxed);
   atomic_store_explicit(&w->full_at, w->limit == UINT64_MAX ? UINT64_MAX - last : at, memory_order_relaxed);
 }

@@ -101,8 +101,11 @@ static enum remixdb_status wait_for_round(struct xdb *x, struct waiter *w) {
 enum remixdb_status xdb_wait_idle(struct xdb *x) {
   if (x->opts.read_only) return REMIXDB_OK;
   xdb_lock(x);
-  const enum remixdb_status s = wait_for_round(x, NULL);
-  while (x->rounds.at != XDB_AT_REST || collect_pending(x)) xdb_lock_wait(x, RETRY_NS);
+  enum remixdb_status s;
+  do {
+    s = wait_for_round(x, NULL);
+    while (x->rounds.at != XDB_AT_REST || collect_pending(x)) xdb_lock_wait(x, RETRY_NS);
+  } while (s == REMIXDB_OK && must_not_freeze(x));  // the round that has ended may have frozen a full memtable
   xdb_unlock(x);
   idle_destroy_wait(x);
   return s;

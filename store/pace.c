@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/pace.h"
 
+#include "store/freeze.h"
 #include "store/idle.h"
 #include "store/memory.h"
 
@@ -70,8 +71,12 @@ void xdb_pace_draw(struct xdb_ref *r) {
   r->debt_max = PACE_QUANTUM;
   if (memory_grows(x, used)) idle_grow(x);
   if (wal_ahead_pending(x->wal) || (wanted && arena_pool_short(&x->memtables.chunks, wanted))) idle_ask(x);
-  if (!compacting) return;
   const size_t limit = xdb_memtable_limit(x);
+  if (!compacting) {
+    // The next write would freeze the memtable, but there may be none.
+    if (unlikely(used >= limit || wal_full(x->wal, 0, false))) xdb_freeze_full(x);
+    return;
+  }
   if (used < limit / 8) return;
   const uint64_t now = time_ns();
   const uint64_t room = used < limit ? limit - used : 1;

@@ -7,6 +7,7 @@
 #include "store/dropped.h"
 #include "store/edit.h"
 #include "store/expiry.h"
+#include "store/freeze.h"
 #include "store/garbage_merge.h"
 #include "store/idle.h"
 #include "store/install.h"
@@ -220,7 +221,8 @@ void xdb_round_run(void *arg, struct worker *w) {
   idle_busy(x);
   dropped_begin(x, w);
   const bool good = !take_work(x, &r) || memtable_run(x, w, &r);
-  xdb_edits_run(x, w);  // after a failed round, too: they may make room
+  xdb_edits_run(x, w);           // after a failed round, too: they may make room
+  if (good) xdb_freeze_full(x);  // a batch may have filled the next memtable meanwhile
   if (good) dropped_end(x, w);
   collect_round(x, w);
   if (good) scan_merge_run(x, w);

@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
+#include "store/freeze.h"
 #include "store/memory.h"
 #include "store/setup.h"
 #include "store/syncer.h"
@@ -78,6 +79,7 @@ static enum remixdb_status set_memory(struct xdb *x, const char *name, const cha
   long mb;
   if (!parse(value, 1, LONG_MAX >> 22, &mb)) return wrong(name, value, "a number of MB, at least 1");
   memory_set(x, (size_t)mb << 20);
+  xdb_freeze_full(x);  // by the new limit of memtables
   return REMIXDB_OK;
 }
 

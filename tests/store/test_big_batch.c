@@ -41,13 +41,13 @@ static uint32_t count(struct xdb_ref *ref, uint32_t round) {
   return nr;
 }
 
-static struct xdb *open_on(struct simdisk *d) {
+static struct xdb *open_on(struct simdisk *d, int workers) {
   struct remixdb_opts o;
   struct xdb *x = NULL;
   remixdb_opts_init(&o, sizeof(o));
   o.memtable_mb = 1;
   o.cache_mb = 1;
-  o.workers = 1;
+  o.workers = workers;
   if (xdb_open("/store", &o, simdisk_env(d), &x) != REMIXDB_OK) fail_msg("%s", remixdb_errmsg());
   shrink(x, 256 << 10, 32);
   return x;
@@ -63,7 +63,7 @@ static void close_all(struct xdb *x, struct xdb_ref *ref) {
 static void test_rounds(void **state) {
   (void)state;
   struct simdisk *const d = simdisk_create();
-  struct xdb *x = open_on(d);
+  struct xdb *x = open_on(d, 1);
   struct xdb_ref *ref = remixdb_ref(x);
   struct xdb_batch *const b = remixdb_batch_create();
   CHECK(d && ref && b);
@@ -76,7 +76,7 @@ static void test_rounds(void **state) {
   CHECK(remixdb_flush(ref));
   CHECK(count(ref, 2) == KEYS && xdb_super(x)->version->nr_parts > 1);
   close_all(x, ref);
-  x = open_on(d);
+  x = open_on(d, 1);
   CHECK((ref = remixdb_ref(x)) != NULL && count(ref, 2) == KEYS && remixdb_probe(ref, "small", 5));
   close_all(x, ref);
   remixdb_batch_destroy(b);
@@ -87,7 +87,7 @@ static void test_rounds(void **state) {
 static void test_cut(void **state) {
   (void)state;
   struct simdisk *const d = simdisk_create();
-  struct xdb *const x = open_on(d);
+  struct xdb *const x = open_on(d, 0);  // no round runs when the disk is copied
   struct xdb_ref *const ref = remixdb_ref(x);
   struct xdb_batch *const b = remixdb_batch_create();
   fill(b, 0);
@@ -98,7 +98,7 @@ static void test_cut(void **state) {
   for (uint64_t seed = 1; seed <= 12; seed++) {
     if (seed == 12) CHECK(remixdb_sync(ref));
     struct simdisk *const cut = simdisk_crash(d, seed);
-    struct xdb *const y = open_on(cut);
+    struct xdb *const y = open_on(cut, 1);
     struct xdb_ref *const r = remixdb_ref(y);
     const bool whole = count(r, 1) == KEYS;
     CHECK_SAYS(whole || count(r, 0) == KEYS, "seed %u: a part of the batch", (uint32_t)seed);

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/freeze.h"
+
+#include "store/install.h"
+
+// xdb.lock is held.
+static bool may_freeze(const struct xdb *x) {
+  // a flush that waits for its turn freezes the memtable itself
+  return atomic_load_explicit(&x->failed, memory_order_relaxed) == 0 && x->rounds.nr_flushers == 0 &&
+         !atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed) && !x->rounds.ingesting;
+}
+
+void xdb_freeze_full(struct xdb *x) {
+  bool kick = false;
+  if (!x->workers || workers_count(x->workers) == 0) return;
+  if (atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed)) return;  // the round's end looks again
+  struct err_saved was;                                                           // the caller's work has succeeded
+  err_save(&was, REMIXDB_OK);
+  xdb_lock(x);
+  const struct memtable *const m = xdb_super(x)->active;
+  const bool full = memtable_memory(m) >= xdb_memtable_limit(x) || wal_full(x->wal, 0, false);
+  if (full && memtable_count(m) != 0 && may_freeze(x)) kick = round_freeze(x) == REMIXDB_OK;
+  xdb_unlock(x);
+  err_restore(&was);
+  if (kick) workers_kick(x->workers);
+}
