@@ -37,8 +37,14 @@ struct leveldb_snapshot_t {
   _Atomic(struct xdb_ref *) idle;  // a ref of the snapshot that no thread uses; taken by an exchange
 };
 
+// How large the block cache of each store is that is opened with it. The store keeps no pointer to it.
+struct leveldb_cache_t {
+  size_t capacity;  // bytes
+};
+
 struct leveldb_options_t {
   const leveldb_comparator_t *comparator;
+  const leveldb_cache_t *cache;  // NULL: not set
   bool create_if_missing, error_if_exists, compressed;
   size_t write_buffer_size;  // 0: not set
   int max_open_files;        // 0: not set

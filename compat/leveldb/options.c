@@ -18,7 +18,7 @@ void leveldb_options_set_env(leveldb_options_t *o, leveldb_env_t *env) { (void)o
 void leveldb_options_set_info_log(leveldb_options_t *o, leveldb_logger_t *log) { (void)o, (void)log; }
 void leveldb_options_set_write_buffer_size(leveldb_options_t *o, size_t bytes) { o->write_buffer_size = bytes; }
 void leveldb_options_set_max_open_files(leveldb_options_t *o, int nr) { o->max_open_files = nr; }
-void leveldb_options_set_cache(leveldb_options_t *o, leveldb_cache_t *c) { (void)o, (void)c; }
+void leveldb_options_set_cache(leveldb_options_t *o, leveldb_cache_t *c) { o->cache = c; }
 void leveldb_options_set_block_size(leveldb_options_t *o, size_t bytes) { (void)o, (void)bytes; }
 void leveldb_options_set_block_restart_interval(leveldb_options_t *o, int nr) { (void)o, (void)nr; }
 void leveldb_options_set_max_file_size(leveldb_options_t *o, size_t bytes) { (void)o, (void)bytes; }
@@ -71,16 +71,14 @@ void leveldb_filterpolicy_destroy(leveldb_filterpolicy_t *p) {
 }
 
 // An object that has nothing in it.
-struct leveldb_cache_t {
-  char none;
-};
 struct leveldb_env_t {
   char none;
 };
 
 leveldb_cache_t *leveldb_cache_create_lru(size_t capacity) {
-  (void)capacity;
-  return calloc(1, sizeof(leveldb_cache_t));
+  leveldb_cache_t *const c = malloc(sizeof(*c));
+  if (c) c->capacity = capacity;
+  return c;
 }
 void leveldb_cache_destroy(leveldb_cache_t *c) { free(c); }
 leveldb_env_t *leveldb_create_default_env(void) { return calloc(1, sizeof(leveldb_env_t)); }

@@ -4,6 +4,7 @@
 #include "compat/leveldb/internal.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 // ---- opening and closing
 
@@ -11,14 +12,23 @@
 #define MEMTABLE_MB 256u
 #define MEMTABLE_MOST ((size_t)1 << 30)  // bytes; LevelDB takes no larger ones
 
+static size_t mib(size_t bytes) { return bytes ? (bytes - 1) / (1 << 20) + 1 : 1; }
+
+// For LevelDB a capacity is a bound that may be out of reach. RemixDB's cache has an address for each block.
+static size_t cache_mib(const leveldb_cache_t *c) {
+  const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  const size_t half = pages > 0 && page > 0 ? mib((size_t)pages / 2 * (size_t)page) : CACHE_MB;
+  return mib(c->capacity) < half ? mib(c->capacity) : half;
+}
+
 static void set_opts(struct remixdb_opts *opts, const leveldb_options_t *o) {
   remixdb_opts_init(opts, sizeof(*opts));
   opts->create = o->create_if_missing;
   opts->error_if_exists = o->error_if_exists;
   opts->compression = o->compressed ? REMIXDB_COMPRESSION_ZSTD : REMIXDB_COMPRESSION_NONE;
-  opts->cache_mb = CACHE_MB;
+  opts->cache_mb = o->cache ? cache_mib(o->cache) : CACHE_MB;
   const size_t size = o->write_buffer_size < MEMTABLE_MOST ? o->write_buffer_size : MEMTABLE_MOST;
-  opts->memtable_mb = size ? (size - 1) / (1 << 20) + 1 : MEMTABLE_MB;
+  opts->memtable_mb = size ? mib(size) : MEMTABLE_MB;
   if (o->max_open_files > 0) opts->max_open_files = o->max_open_files < 16 ? 16 : (uint32_t)o->max_open_files;
 }
 

@@ -178,6 +178,33 @@ static void test_options_have_an_effect(void **state) {
   CHECK(bytes[0] > 5000000 && bytes[1] < bytes[0] / 4);
 }
 
+static uint64_t size_of_cache(leveldb_t *db) {
+  char *const json = leveldb_property_value(db, "leveldb.stats");
+  CHECK(json && strstr(json, "\"cache_size\":"));
+  const uint64_t size = strtoull(strstr(json, "\"cache_size\":") + 13, NULL, 10);
+  leveldb_free(json);
+  return size;
+}
+
+static void test_cache(void **state) {
+  (void)state;
+  static const size_t capacity[] = {0, 1, 3 << 20, (3 << 20) + 1, SIZE_MAX}, mib[] = {1, 1, 3, 4, 0};
+  leveldb_t *db = open_it();
+  CHECK(size_of_cache(db) >> 20 == 256);
+  leveldb_close(db);
+  for (size_t i = 0; i < sizeof(capacity) / sizeof(capacity[0]); i++) {
+    leveldb_cache_t *const cache = leveldb_cache_create_lru(capacity[i]);
+    leveldb_options_set_cache(options, cache);
+    db = open_it();
+    leveldb_cache_destroy(cache);
+    put(db, "key", "value");
+    check_get(db, "key", "value");
+    CHECK(mib[i] ? size_of_cache(db) >> 20 == mib[i] : size_of_cache(db) >> 20 > 256);
+    leveldb_close(db);
+  }
+  leveldb_options_set_cache(options, NULL);
+}
+
 // LevelDB clips a size that is out of its range, so the store opens with any.
 static void test_any_write_buffer(void **state) {
   (void)state;
@@ -723,6 +750,7 @@ int main(void) {
       TEST(test_open),
       TEST(test_options_are_accepted),
       TEST(test_options_have_an_effect),
+      TEST(test_cache),
       TEST(test_any_write_buffer),
       TEST(test_values),
       TEST(test_too_long),

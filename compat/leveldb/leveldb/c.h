@@ -38,7 +38,7 @@ extern "C" {
 #endif
 
 typedef struct leveldb_t leveldb_t;                           /* an open store */
-typedef struct leveldb_cache_t leveldb_cache_t;               /* accepted, without effect */
+typedef struct leveldb_cache_t leveldb_cache_t;               /* the size of a block cache */
 typedef struct leveldb_comparator_t leveldb_comparator_t;     /* an order of keys: must be that of bytes */
 typedef struct leveldb_env_t leveldb_env_t;                   /* accepted, without effect */
 typedef struct leveldb_filelock_t leveldb_filelock_t;         /* no function has one */
@@ -143,11 +143,13 @@ LEVELDB_EXPORT void leveldb_options_set_error_if_exists(leveldb_options_t *optio
 LEVELDB_EXPORT void leveldb_options_set_paranoid_checks(leveldb_options_t *options, uint8_t value);   /* no effect */
 LEVELDB_EXPORT void leveldb_options_set_env(leveldb_options_t *options, leveldb_env_t *env);          /* no effect */
 LEVELDB_EXPORT void leveldb_options_set_info_log(leveldb_options_t *options, leveldb_logger_t *log);  /* no effect */
-/* The size of a memtable in bytes, rounded up to MiB. Default: RemixDB's. */
+/* The size of a memtable in bytes, rounded up to MiB. Default: 256 MiB. */
 LEVELDB_EXPORT void leveldb_options_set_write_buffer_size(leveldb_options_t *options, size_t bytes);
 /* Descriptors for tables; less than 16 means 16. Default: RemixDB's. */
 LEVELDB_EXPORT void leveldb_options_set_max_open_files(leveldb_options_t *options, int nr);
-LEVELDB_EXPORT void leveldb_options_set_cache(leveldb_options_t *options, leveldb_cache_t *cache);  /* no effect */
+/* The store gets a block cache of this capacity, rounded up to MiB, at most half of the machine's memory. Each store
+   has a cache of its own. Default: 256 MiB. */
+LEVELDB_EXPORT void leveldb_options_set_cache(leveldb_options_t *options, leveldb_cache_t *cache);
 LEVELDB_EXPORT void leveldb_options_set_block_size(leveldb_options_t *options, size_t bytes);       /* no effect */
 LEVELDB_EXPORT void leveldb_options_set_block_restart_interval(leveldb_options_t *options, int nr); /* no effect */
 LEVELDB_EXPORT void leveldb_options_set_max_file_size(leveldb_options_t *options, size_t bytes);    /* no effect */
