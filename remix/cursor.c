@@ -701,6 +701,17 @@ uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end) {
   return moved;
 }
 
+void remix_leap(struct remix_cursor *c, uint32_t seg, bool back) {
+  c->came = (c->way == REMIX_BACK) == back ? cursor_came(c) : 0;
+  cursor_leave(c);
+  cursor_seg(c, seg);
+  assert(c->live);
+  c->warm = 0;
+  c->cool = REMIX_SEG;
+  c->at = back ? set32_first(c->live) : set32_last(c->live);
+  c->from = cursor_ordinal(c);
+}
+
 uint32_t remix_segment(const struct remix *x, struct kref key) {
   if (unlikely(x->paged != NULL)) return remix_page_segment(x, remix_page_of(x, key));
   return anchors_find(&x->index->anchors, key);

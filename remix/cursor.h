@@ -126,6 +126,9 @@ static inline void remix_prev(struct remix_cursor *c) {
 // Goes on by nr entries, or by as many as there are, but not into segment `end` (UINT32_MAX: no such limit). Must be
 // valid, and stays valid. Returns the number of entries. O(log n) for n segments.
 uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end);
+// Moves to the last live entry of a segment ahead, or of the cursor's own (back: to the first one of a segment behind).
+// It has one, and no bound lies in the segments between. The entries between do not count as stepped over.
+void remix_leap(struct remix_cursor *c, uint32_t seg, bool back);
 // The current entry's record. It holds until the cursor moves to another block of the same run; its key stays readable
 // while the cursor stands. Reads the block if it is not held. After an error the cursor stands where it was.
 MUST_CHECK enum remixdb_status remix_record(struct remix_cursor *c, struct kv_rec *rec_out);

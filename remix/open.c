@@ -338,6 +338,7 @@ void remix_free(struct remix *x) {
   mem_free(x->runs);
   mem_free(x->path);
   mem_free(atomic_load_explicit(&x->hidden, memory_order_relaxed));
+  mem_free(atomic_load_explicit(&x->lapsed, memory_order_relaxed));
   mem_free(atomic_load_explicit(&x->values, memory_order_relaxed));
   mem_free(x);
 }

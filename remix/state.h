@@ -29,6 +29,7 @@ extern struct remix_counters remix_counters;
 
 struct remix;
 struct remix_value_debt;
+struct remix_lapsed;
 
 // A watch of scan debt and value debt. When a REMIX has enough of one, a reader's thread calls `due`, inside an epoch
 // or not; the REMIX is alive meanwhile. After the first call, each further jump calls `due` again. `due` must not wait.
@@ -69,6 +70,7 @@ struct remix {
   _Atomic uint64_t scan_debt, scan_debt_due;
   const struct remix_watch *watch;            // NULL: none
   _Atomic(struct remix_value_debt *) values;  // remix/value_debt.h; NULL: none yet. Published with release
+  _Atomic(struct remix_lapsed *) lapsed;      // remix/lapsed.h; NULL: no segment has. Published with release
   _Atomic(uint32_t *) hidden;                 // remix_hidden; NULL until somebody asks. Published with release
 };
 

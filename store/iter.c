@@ -117,11 +117,12 @@ void xdb_iter_destroy(struct xdb_iter *it) {
 }
 
 enum remixdb_status xdb_iter_pass_expired(struct xdb_iter *it, enum remixdb_status s) {
+  struct remix_lapse lapse = {0};
   while (s == REMIXDB_OK && merge_valid(&it->merge) && merge_expires(&it->merge)) {
     struct kv_rec rec;
     s = merge_record(&it->merge, &rec);
     if (s == REMIXDB_OK && rec.expiry > it->now_ms) return s;
-    if (s == REMIXDB_OK) s = it->merge.backward ? merge_prev(&it->merge) : merge_next(&it->merge);
+    if (s == REMIXDB_OK) s = merge_pass_expired(&it->merge, &lapse, rec.expiry, it->now_ms);
     else merge_stop(&it->merge);
   }
   return s;

@@ -1027,6 +1027,15 @@ bool merge_prev_held(struct merge *m) { return step_held(m, true); }
 enum remixdb_status merge_next(struct merge *m) { return step(m, false); }
 enum remixdb_status merge_prev(struct merge *m) { return step(m, true); }
 
+enum remixdb_status merge_pass_expired(struct merge *m, struct remix_lapse *lapse, uint64_t expiry, uint64_t now_ms) {
+  if (m->at == MERGE_PARTS && !some_later(m)) {
+    remix_lapse_note(lapse, &m->remix, expiry);
+    // the newer streams' keys that it passes come next, one by one
+    remix_lapse_leap(&m->remix, m->backward, now_ms);
+  }
+  return step(m, m->backward);
+}
+
 // A skip goes up to the segment of the high bound; steps do the rest.
 static uint32_t bound_skip(const struct merge *m, uint32_t end) {
   return m->remix.bounded && m->remix.high.seg < end ? m->remix.high.seg : end;

@@ -30,6 +30,7 @@
 #define MERGE_H
 
 #include "remix/cursor.h"
+#include "remix/lapsed.h"
 #include "remix/value_debt.h"
 #include "view/version.h"
 #include "wh.h"
@@ -173,6 +174,11 @@ static inline bool merge_prev_fast(struct merge *m) {
 // The same as nr times merge_next, until it is not valid. Keys between two newer keys are counted, not visited, except
 // in the segment that the second one belongs to.
 MUST_CHECK enum remixdb_status merge_skip(struct merge *m, uint32_t nr);
+// The current record, one that the merge stops at, expired at this time (ms). Moves on as merge_next does, in
+// the direction of the last move, and may leap over such records (remix/lapsed.h). lapse: zeroed at first; as long as
+// the caller passes such records, one after the other.
+MUST_CHECK enum remixdb_status merge_pass_expired(struct merge *m, struct remix_lapse *lapse, uint64_t expiry,
+                                                  uint64_t now_ms);
 // Whether the current record expires. Does not read it.
 static inline bool merge_expires(const struct merge *m) {
   if (likely(m->at == MERGE_PARTS)) return (m->remix.sel[m->remix.at] & REMIX_EXPIRES) != 0;

@@ -13,6 +13,8 @@
 #undef SPOT
 #undef ENTRY_HEAD
 #include "wh/pass.c"
+#define REMIX_COUNTERS 1
+#include "remix/cursor.c"
 
 #include "store/install.h"
 #include "tests/lib/store.h"
@@ -129,6 +131,64 @@ static void test_cost(void **state) {
   }
 }
 
+// ---- tables
+
+// Seeks of the first record that is left, and of the last one, over many that have expired in tables: only the first
+// seek comes to all their segments. A reader by an earlier clock finds them. newer: so many of them have a newer
+// version in the memtable, and a newer record lies among them.
+static void lapsed(bool back, bool newer) {
+  enum { FROM = RECORDS / 8, TO = RECORDS };
+  wall = START;
+  for (uint32_t i = 0; i < TO + FROM; i++) put(i, i < FROM || i >= TO ? START + 100000 : START + 10 + i % 50);
+  CHECK(remixdb_compact(r));
+  const uint32_t mid = (FROM + TO) / 2;
+  if (newer) {
+    for (uint32_t i = mid + 1; i < mid + 100; i++) CHECK(remixdb_del(r, key_of(i), KLEN));
+    put(mid + 50, 0);
+  }
+  struct xdb_snapshot *const snap = remixdb_snapshot(r);
+  struct xdb_ref *const old = remixdb_snapshot_ref(snap);
+  struct xdb_iter *const it = remixdb_iter_create(r), *const was = remixdb_iter_create(old);
+  const uint32_t edge = back ? TO : FROM - 1, past = back ? FROM - 1 : TO;
+  for (uint32_t i = 0; i < 6; i++) {
+    wall = START + (i == 3 ? 30 : 100);
+    const uint64_t before = atomic_load(&remix_counters.segments);
+    if (back) remixdb_iter_seek_for_prev(it, key_of(edge), KLEN);
+    else remixdb_iter_seek(it, key_of(edge), KLEN);
+    CHECK(at(it) == edge);
+    if (back) remixdb_iter_prev(it);
+    else remixdb_iter_skip1(it);
+    if (newer && i != 3) {
+      CHECK(at(it) == mid + 50);
+      if (back) remixdb_iter_prev(it);
+      else remixdb_iter_skip1(it);
+    }
+    const uint64_t segs = atomic_load(&remix_counters.segments) - before;
+    if (i == 3) {  // the clock was set back
+      const uint32_t next = back ? edge - 1 : edge + 1;
+      CHECK(at(it) != past && (START + 10 + next % 50 <= wall || at(it) == next));
+    } else {
+      CHECK(at(it) == past);
+      if (i > 0 && segs > 16) fail_msg("%llu segments", (unsigned long long)segs);
+    }
+    remixdb_iter_seek(was, key_of(FROM), KLEN);
+    CHECK(at(was) == FROM);
+    remixdb_iter_seek_for_prev(was, key_of(TO - 1), KLEN);
+    CHECK(at(was) == TO - 1);
+  }
+  remixdb_iter_destroy(it);
+  remixdb_iter_destroy(was);
+  remixdb_unref(old);
+  remixdb_snapshot_release(snap);
+}
+
+static void test_lapsed(void **state) {
+  for (uint32_t way = 0; way < 4; way++) {
+    if (way) CHECK(end(state) == 0 && begin(state) == 0);
+    lapsed(way & 1, way & 2);
+  }
+}
+
 // ---- a model
 
 enum { KEYS = 3000, SHOTS = 4 };
@@ -147,10 +207,11 @@ struct shot {
 
 static struct picture now;
 static struct shot shots[SHOTS];
+static int64_t low = 0, high = KEYS;  // bounds of the iterator that is checked
 
 // The first key there at or behind n, or at or before it, by this clock; -1: none.
 static int64_t nearest(const struct picture *p, uint64_t clock, int64_t n, bool back) {
-  for (; n >= 0 && n < KEYS; n += back ? -1 : 1)
+  for (; n >= low && n < high; n += back ? -1 : 1)
     if (p->expires[n] > clock) return n;
   return -1;
 }
@@ -164,6 +225,8 @@ static void seek(struct xdb_iter *it, const struct picture *p, uint64_t clock) {
   else if (way == 1) remixdb_iter_seek_last(it);
   else if (way == 2) remixdb_iter_seek_for_prev(it, key_of((uint32_t)i), KLEN);
   else remixdb_iter_seek(it, key_of((uint32_t)i), KLEN);
+  if (!back && n < low) n = low;
+  if (back && n >= high) n = high - 1;
   n = nearest(p, clock, n, back);
   for (uint64_t steps = below(&check_seed, 6);; steps--) {
     CHECK(at(it) == n);
@@ -211,6 +274,24 @@ static void write_some(void) {
   }
 }
 
+// Seeks of an iterator with bounds.
+static void seek_bounded(void) {
+  struct remixdb_iter_opts o;
+  char keys[2][KLEN + 1];
+  remixdb_iter_opts_init(&o, sizeof(o));
+  low = (int64_t)below(&check_seed, KEYS);
+  high = low + 1 + (int64_t)below(&check_seed, (uint64_t)(KEYS - low));
+  memcpy(keys[0], key_of((uint32_t)low), KLEN);
+  memcpy(keys[1], key_of((uint32_t)high), KLEN);
+  o.bounds = (struct remixdb_range){{keys[0], KLEN}, {keys[1], KLEN}};
+  struct xdb_iter *const it = remixdb_iter_create_opts(r, &o);
+  CHECK(it);
+  for (uint32_t i = 0; i < 10; i++) seek(it, &now, wall);
+  remixdb_iter_destroy(it);
+  low = 0;
+  high = KEYS;
+}
+
 static void test_model(void **state) {
   (void)state;
   struct xdb_iter *const it = remixdb_iter_create(r);
@@ -225,7 +306,9 @@ static void test_model(void **state) {
     else if (dice < 250) shot_drop(t);
     else if (dice < 252 && !xdb_super(x)->frozen) freeze();
     else if (dice < 253) thaw();
+    else if (dice < 254 && !xdb_super(x)->frozen) CHECK(remixdb_compact(r));
     else if (dice < 260) gaps_check();
+    else if (dice < 270) seek_bounded();
     else if (dice < 450 && t->s) seek(t->it, &t->was, t->clock);
     else seek(it, &now, wall);
   }
@@ -308,6 +391,7 @@ int main(void) {
   hang_alarm();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_cost, begin, end),
+      cmocka_unit_test_setup_teardown(test_lapsed, begin, end),
       cmocka_unit_test_setup_teardown(test_model, begin, end),
       cmocka_unit_test_setup_teardown(test_frozen_one, begin, end),
       cmocka_unit_test_setup_teardown(test_threads, begin, end),
