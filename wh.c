@@ -34,8 +34,13 @@
 #define GUIDE_STEPS 3u    // steps along the list from the guide's leaf, before the trie is asked
 #define GUIDE_LEAVES 32u  // with fewer leaves there is no guide
 #define HINT_STEPS 8u     // after so many steps along the list, the hint counts as the effect of a hash collision
-#define DEAD_LEAVES 32u   // dead leaves that wait together
 #define ROOM_LINES 4u     // lines to prefetch for a record; the processor continues a longer one by itself
+
+// The epochs are looked at when DEAD_LEAVES leaves have died, and a leaf for each DEAD_SLOTS slots that the look passes
+// over. But it is enough if one of DEAD_PART leaves has died, so that dead leaves take little memory.
+#define DEAD_LEAVES 32u
+#define DEAD_SLOTS 16u
+#define DEAD_PART 4u
 
 static bool lock_try(struct lib_lock *l) {
   uint32_t free_word = 0;
@@ -141,9 +146,17 @@ static struct wh_leaf *leaf_free(struct wh *wh) {
   return l;
 }
 
+// How many leaves die between two looks at the epochs. Under the structure lock.
+static uint32_t leaves_pace(const struct wh *wh) {
+  const uint32_t slots = (epoch_slots(wh->epoch) + epoch_slots(wh->cursors)) / DEAD_SLOTS,
+                 most = wh->nr_leaves / DEAD_PART, pace = slots < most ? slots : most;
+  return pace > DEAD_LEAVES ? pace : DEAD_LEAVES;
+}
+
 // Dead leaves wait in two lists: `dead` grows, and `waiting` got its stamps when `dead` was begun. When the stamps have
 // passed, the leaves in `waiting` become free, and the leaves in `dead` begin to wait. Under dead_lock.
 static void leaves_turn(struct wh *wh) {
+  wh->dead_due = wh->dead.nr + leaves_pace(wh);
   if (wh->waiting.nr) {
     if (!epoch_passed(wh->epoch, wh->stamp) || !epoch_passed(wh->cursors, wh->cursors_stamp)) return;
     // shows a sanitizer when a thread is on one all the same
@@ -154,6 +167,7 @@ static void leaves_turn(struct wh *wh) {
   }
   wh->waiting = wh->dead;
   wh->dead = (struct wh_leaf_list){NULL, NULL, 0};
+  wh->dead_due = leaves_pace(wh);
   wh->stamp = epoch_stamp(wh->epoch);
   wh->cursors_stamp = epoch_stamp(wh->cursors);
 }
@@ -164,7 +178,7 @@ static void leaf_died(struct wh *wh, struct wh_leaf *l) {
   if (wh->cursors == NULL) return;
   lib_lock(&wh->dead_lock);
   leaves_push(&wh->dead, l);
-  if (wh->dead.nr % DEAD_LEAVES == 0) leaves_turn(wh);
+  if (wh->dead.nr >= wh->dead_due) leaves_turn(wh);
   lib_unlock(&wh->dead_lock);
 }
 
@@ -426,6 +440,7 @@ enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk, struct ar
   memset(wh, 0, sizeof(*wh));
   wh->epoch = epoch;
   wh->nr_leaves = 1;
+  wh->dead_due = DEAD_LEAVES;
   wh->guide_due = wh->cuts_due = GUIDE_LEAVES;
   arena_init(&wh->arena, arena_chunk, pool);
   (void)pthread_mutex_init(&wh->lock, NULL);

@@ -8,6 +8,7 @@ void epoch_init(struct epoch *e) {
   atomic_init(&e->now, 1);
   atomic_init(&e->horizon, 0);
   atomic_init(&e->retired_nr, 0);
+  atomic_init(&e->nr_slots, 0);
   (void)pthread_mutex_init(&e->lock, NULL);
   atomic_init(&e->slots.at, 0);
   e->slots.next = e->slots.prev = &e->slots;
@@ -41,6 +42,7 @@ void epoch_join(struct epoch *e, struct epoch_slot *s) {
   s->prev = e->slots.prev;
   s->prev->next = s;
   e->slots.prev = s;
+  atomic_fetch_add_explicit(&e->nr_slots, 1, memory_order_relaxed);
   (void)pthread_mutex_unlock(&e->lock);
 }
 
@@ -49,6 +51,7 @@ void epoch_leave(struct epoch *e, struct epoch_slot *s) {
   (void)pthread_mutex_lock(&e->lock);
   s->prev->next = s->next;
   s->next->prev = s->prev;
+  atomic_fetch_sub_explicit(&e->nr_slots, 1, memory_order_relaxed);
   (void)pthread_mutex_unlock(&e->lock);
   s->next = s->prev = NULL;
 }

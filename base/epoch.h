@@ -37,6 +37,7 @@ struct epoch {
   _Alignas(CACHE_LINE) _Atomic uint64_t now;
   _Atomic uint64_t horizon;                    // all stamps up to this one have passed; written under the lock, release
   _Atomic size_t retired_nr;                   // items in the list; written under the lock, relaxed
+  _Atomic uint32_t nr_slots;                   // in the list, which a scan passes over; written under the lock, relaxed
   pthread_mutex_t lock;                        // guards slots and retired; never held while an item's fn runs
   struct epoch_slot slots;                     // list head
   struct epoch_item *retired, **retired_tail;  // in order of stamp
@@ -68,6 +69,10 @@ static inline void epoch_renew(struct epoch *e, struct epoch_slot *s) {
 }
 static inline void epoch_exit(struct epoch_slot *s) { atomic_store_explicit(&s->at, 0, memory_order_release); }
 
+// How many slots a scan passes over, for callers who choose how often they scan. Any thread.
+static inline uint32_t epoch_slots(const struct epoch *e) {
+  return atomic_load_explicit(&e->nr_slots, memory_order_relaxed);
+}
 // Returns a stamp for all objects that the caller has unlinked so far. Any thread.
 uint64_t epoch_stamp(struct epoch *e);
 // Tells whether all threads that were inside at the stamp have left. Locks the domain to scan its slots; never waits

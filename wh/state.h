@@ -40,6 +40,7 @@ struct wh {
   uint32_t cuts, cuts_due;        // and at cuts_due cuts: leaves that were cut in two ever
   struct lib_lock dead_lock;      // guards the fields up to the stamps
   struct wh_leaf_list dead;       // leaves that died after the waiting leaves got their stamps
+  uint32_t dead_due;              // when there are so many, the waiting leaves' stamps are looked at
   struct wh_leaf_list waiting;    // the memory of these leaves serves again when the stamps have passed
   struct wh_leaf *free_leaves;    // no thread can be on these
   uint64_t stamp, cursors_stamp;  // of the waiting leaves, in both domains

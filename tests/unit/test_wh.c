@@ -5,6 +5,7 @@
 //
 // TEST_SEED in the environment repeats a run's random choices.
 #include "base/arena.h"
+#include "tests/lib/slow.h"
 #include "tests/lib/wh_model.h"
 
 // Whether a get of the key looks into the index.
@@ -179,6 +180,41 @@ static void test_recycle(void **state) {
   CHECK(grown[1][1] > grown[0][1] - grown[0][1] / 16);
   CHECK(grown[1][2] > grown[1][0] + grown[1][0] / 25);
   CHECK(grown[1][3] < grown[1][2] && grown[1][3] < grown[1][1]);
+}
+
+// How often the index looks at the epochs, each time at all slots: after 32 dead leaves, if there are few slots. If
+// there are many, it looks as seldom as the live leaves allow. Dead leaves that wait are bounded in both cases.
+static uint64_t looks_at_slots(uint32_t nr, uint32_t keys, uint32_t *leaves_out) {
+  uint64_t rng = check_seed;
+  struct wh_model m;
+  struct epoch_slot *const slots = aligned_alloc(CACHE_LINE, (nr + 1) * 2 * sizeof(*slots));
+  wh_model_init(&m);
+  CHECK(slots);
+  for (uint32_t i = 0; i < 2 * nr; i++) epoch_join(i % 2 ? &m.cursors : &m.epoch, &slots[i]);
+  CHECK(epoch_slots(&m.epoch) == nr + 1 && epoch_slots(&m.cursors) == nr + 1);
+  const uint64_t before = atomic_load(&m.cursors.now);  // each look that finds the stamps passed takes a stamp
+  put_random(&m, keys, &rng);
+  const uint64_t looks = atomic_load(&m.cursors.now) - before;
+  *leaves_out = m.wh->nr_leaves;
+  CHECK(m.wh->dead.nr + m.wh->waiting.nr <= *leaves_out / 2 + 64);
+  for (uint32_t i = 0; i < 2 * nr; i++) epoch_leave(i % 2 ? &m.cursors : &m.epoch, &slots[i]);
+  CHECK(epoch_slots(&m.epoch) == 1);
+  CHECK_INDEX(m.wh);
+  wh_model_fini(&m);
+  free(slots);
+  return looks;
+}
+
+static void test_many_slots(void **state) {
+  (void)state;
+  const uint32_t keys = 240000 / SLOW;
+  uint32_t leaves, most = 8;
+  const uint64_t few = looks_at_slots(3, keys, &leaves), some = looks_at_slots(800, keys, &leaves),
+                 many = looks_at_slots(20000, keys, &leaves);
+  for (uint32_t n = leaves / 128; n; n /= 2) most += 4;
+  CHECK_SAYS(few >= leaves / 32 - 1, "%u looks for %u leaves", (uint32_t)few, leaves);
+  CHECK_SAYS(some <= leaves / 100 + most && many <= most, "%u and %u looks for %u leaves", (uint32_t)some,
+             (uint32_t)many, leaves);
 }
 
 // Many at a time, beside single ones; taken back now and then, which leaves keys without versions in the leaves.
@@ -451,10 +487,11 @@ static void test_wanted(void **state) {
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_unused), cmocka_unit_test(test_empty),           cmocka_unit_test(test_model),
-      cmocka_unit_test(test_moment), cmocka_unit_test(test_recycle),         cmocka_unit_test(test_many),
-      cmocka_unit_test(test_growth), cmocka_unit_test(test_growth_unmapped), cmocka_unit_test(test_nomem_create),
-      cmocka_unit_test(test_nomem),  cmocka_unit_test(test_nomem_many),      cmocka_unit_test(test_wanted),
+      cmocka_unit_test(test_unused),       cmocka_unit_test(test_empty),   cmocka_unit_test(test_model),
+      cmocka_unit_test(test_moment),       cmocka_unit_test(test_recycle), cmocka_unit_test(test_many_slots),
+      cmocka_unit_test(test_many),         cmocka_unit_test(test_growth),  cmocka_unit_test(test_growth_unmapped),
+      cmocka_unit_test(test_nomem_create), cmocka_unit_test(test_nomem),   cmocka_unit_test(test_nomem_many),
+      cmocka_unit_test(test_wanted),
   };
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }
