@@ -30,7 +30,7 @@ static uint64_t live_of(const struct remix *x) { return x ? remix_live(x) : 0; }
 
 static uint64_t entries_of(const struct remix *x) { return x ? x->nr_entries : 0; }
 
-// Adds the live entries that the ranges take of a view, by ranks: of a paged view only the pages of the bounds are
+// Adds the live entries that the ranges take of a view, by ranks. If the view is paged, only the bounds' pages are
 // read.
 static enum remixdb_status count_view(const struct compact_erase *e, struct remix *x, struct sst_hold *hold,
                                       uint64_t *live) {
