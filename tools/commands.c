@@ -279,14 +279,17 @@ static bool repair_watched(const char *dir) {
   return repaired;
 }
 
-// The last line of a repair's report, its sum. The caller frees it; NULL: there is no such file.
-static char *report_sum(const char *path) {
+// The last line of a repair's report, its sum. The caller frees it; NULL: there is no such file. print: all lines go to
+// standard error.
+static char *report_sum(const char *path, bool print) {
   FILE *const in = fopen(path, "r");
   char *line = NULL;
   size_t cap = 0;
-  while (in != NULL && getline(&line, &cap, in) >= 0) continue;
+  while (in != NULL && getline(&line, &cap, in) >= 0) {
+    line[strcspn(line, "\n")] = '\0';
+    if (print) progress_say(line);
+  }
   if (in != NULL) fclose(in);
-  if (line != NULL) line[strcspn(line, "\n")] = '\0';
   return line;
 }
 
@@ -298,7 +301,6 @@ static void lost_name(char *path, size_t cap, const char *dir) {
 }
 
 static int command_repair(char **arg, const struct options *o) {
-  (void)o;
   static char lost[PATH_MAX], report[sizeof(lost) + 16], told[1024];
   const char *const dir = arg[0];
   lost_name(lost, sizeof(lost), dir);
@@ -308,7 +310,7 @@ static int command_repair(char **arg, const struct options *o) {
   }
   snprintf(told, sizeof(told), "%s", remixdb_errmsg());  // the losses
   snprintf(report, sizeof(report), "%s/REPORT", lost);
-  char *const line = report_sum(report);
+  char *const line = report_sum(report, o->verbose);
   if (line != NULL) printf("%s: repaired; %s. %s has what was there, and a REPORT of what was lost\n", dir, line, lost);
   else
     printf("%s: a repair is ended%s; the newest lost.* has what was there, and a REPORT of what was lost\n", dir,
@@ -404,10 +406,11 @@ static const struct command {
     {"compact", "DIR", 1, 1, 9, VERBOSE,
      "bring everything into the fewest tables, without deleted and overwritten records", "", command_compact},
     {"repair", "DIR", 1, 1, 9, VERBOSE, "make a store of the readable part of a damaged one",
-     "The old files are put aside in DIR/lost.N, with a REPORT of the losses. The exit status is 4 when something "
-     "is lost.\n",
+     "The old files are put aside in DIR/lost.N, with a REPORT of the losses, which -v prints. The exit status is 4 "
+     "when "
+     "something is lost.\n",
      command_repair},
-    {"destroy", "DIR", 1, 1, 9, VERBOSE, "remove the store: its own files, and DIR when nothing else is in it",
+    {"destroy", "DIR", 1, 1, 9, 0, "remove the store: its own files, and DIR when nothing else is in it",
      "It asks no question.\n", command_destroy},
     {"help", "[COMMAND]", 0, 1, 9, 0, "tell about a command", "", command_help},
 };
@@ -580,9 +583,8 @@ int commands_run(int argc, char **argv) {
   int status = TOOL_USAGE;
   if (c != NULL) {
     status = command_run(c, argc, argv);
-  } else if (argc == 2 && tool_is_help(argv[1])) {
-    usage(stdout);
-    status = TOOL_DONE;
+  } else if ((argc == 2 || argc == 3) && tool_is_help(argv[1])) {
+    status = command_help(argv + 2, NULL);
   } else {
     usage(stderr);
     if (argc > 1) fprintf(stderr, "%s: there is no command \"%s\"\n", tool_name(), argv[1]);

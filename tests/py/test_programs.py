@@ -222,7 +222,7 @@ def test_every_command_is_in_the_help_its_page_and_the_manual():
     for name, args in told:
         help_of = tool(name, "--help").stdout
         assert (help_of.startswith("usage: ") and help_of.splitlines()[0].endswith(f" {args}")
-                and tool("help", name).stdout == help_of)
+                and tool("help", name).stdout == tool("--help", name).stdout == help_of)
         assert f"\n\\fB{name}\\fR " in manual
         for flag in re.findall(r"^  -\w, (--\w+)", help_of, re.M):
             assert flag.replace("-", "\\-") in manual
@@ -236,7 +236,10 @@ def test_every_command_is_in_the_help_its_page_and_the_manual():
         said = tool(name, "--nosuch", *["x"] * least, status=2)
         assert f'{name}: there is no flag "--nosuch"' in said.stderr and said.stdout == ""
     assert tool("nosuch", "x", status=2).stderr.endswith('\nremixdb: there is no command "nosuch"\n')
-    assert 'no command "nosuch"' in tool("help", "nosuch", status=2).stderr
+    for flag in ("help", "--help", "-h"):
+        assert 'no command "nosuch"' in tool(flag, "nosuch", status=2).stderr
+    for option in ("\\-\\-version", "REMIXDB_IO"):
+        assert option in manual
     assert tool(status=2).stderr.startswith("usage: ")
 
 
@@ -405,8 +408,11 @@ def test_damage_is_told_and_repaired(store, what):
     figures = json.loads(tool("stats", store).stdout)  # what was kept is in tables
     assert figures["table_entries"] == len(records_of(store)) and figures["recovery"]["records"] == 0
     assert not {f.name for f in store.glob("*.sst")} & {f.name for f in (store / "lost.1").glob("*.sst")}
+    said = tool("repair", "-v", store)
+    assert "/lost.2 has" in said.stdout and all(
+        f"remixdb: {line}" in said.stderr for line in (store / "lost.2" / "REPORT").read_text().splitlines())
     said = tool("repair", store)
-    assert "/lost.2 has" in said.stdout and "nothing is lost" in said.stdout and said.stderr == ""
+    assert "/lost.3 has" in said.stdout and "nothing is lost" in said.stdout and said.stderr == ""
 
 
 def test_an_import_beside_damage(tmp_path):
