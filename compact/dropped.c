@@ -7,6 +7,9 @@
 #include "compact/part_new.h"
 #include "compact/views.h"
 #include "remix/erase.h"
+#include "value/format.h"
+
+#define DROPPED_LOOKS 256u  // records of a view that are read at most, to find out what they have apart
 
 // ---- dropped spaces in a view
 
@@ -40,15 +43,22 @@ static bool gaps_next(struct gaps *g) {
   return true;
 }
 
+// The live keys of the view in the current stretch, as ranks. Inside an epoch.
+static enum remixdb_status ranks_of(const struct remix *x, const struct gaps *g, struct sst_hold *hold, uint64_t *from,
+                                    uint64_t *to) {
+  *from = *to = 0;
+  const enum remixdb_status s = remix_rank(x, kref(g->from, NAMES_ID), hold, from);
+  return s == REMIXDB_OK ? remix_rank(x, kref(g->to, NAMES_ID), hold, to) : s;
+}
+
 // Tells whether the view has a live key in the current stretch.
 static enum remixdb_status has_keys(struct compact *c, struct epoch_slot *slot, struct remix *x, const struct gaps *g,
                                     bool *any) {
   if (!x || *any) return REMIXDB_OK;
   struct sst_hold hold = {0};
-  uint64_t from = 0, to = 0;
+  uint64_t from, to;
   epoch_enter(c->epoch, slot);
-  enum remixdb_status s = remix_rank(x, kref(g->from, NAMES_ID), &hold, &from);
-  if (s == REMIXDB_OK) s = remix_rank(x, kref(g->to, NAMES_ID), &hold, &to);
+  const enum remixdb_status s = ranks_of(x, g, &hold, &from, &to);
   sst_hold_fini(&hold);
   epoch_exit(slot);
   *any = s == REMIXDB_OK && to > from;
@@ -57,35 +67,84 @@ static enum remixdb_status has_keys(struct compact *c, struct epoch_slot *slot, 
 
 // ---- bytes
 
-static uint64_t table_and_values(const struct sst *t) {
-  uint64_t sum = t->file_size;
+static uint64_t values_of(const struct sst *t) {
+  uint64_t sum = 0;
   for (uint32_t i = 0; i < t->nr_apart; i++) sum += t->apart[i].bytes;
   return sum;
 }
 
+static uint64_t stretch_segments(const struct remix *x, const struct gaps *g) {
+  return remix_segment(x, kref(g->to, NAMES_ID)) - remix_segment(x, kref(g->from, NAMES_ID)) + 1;
+}
+
 // Estimates the bytes of the view's tables that are in the stretches, by the segments that these take. A stretch takes
-// one at least.
-static uint64_t view_bytes(const struct remix *x, struct gaps g, uint64_t *all) {
+// one at least. values: with their values apart.
+static uint64_t view_bytes(const struct remix *x, struct gaps g, bool values, uint64_t *all) {
   const uint32_t nr_segs = x ? remix_segments(x) : 0;
   if (nr_segs == 0) return 0;
   uint64_t bytes = 0, segs = 0;
-  for (uint32_t r = 0; r < x->nr_runs; r++) bytes += table_and_values(x->runs[r]);
-  while (gaps_next(&g)) segs += remix_segment(x, kref(g.to, NAMES_ID)) - remix_segment(x, kref(g.from, NAMES_ID)) + 1;
+  for (uint32_t r = 0; r < x->nr_runs; r++) bytes += x->runs[r]->file_size + (values ? values_of(x->runs[r]) : 0);
+  while (gaps_next(&g)) segs += stretch_segments(x, &g);
   *all += bytes;
   return segs >= nr_segs ? bytes : (uint64_t)((double)bytes * (double)segs / nr_segs);
 }
 
-static uint64_t part_bytes(const struct part *p, const struct names *n, uint64_t *all) {
+static uint64_t part_bytes(const struct part *p, const struct names *n, bool values, uint64_t *all) {
   struct gaps g;
   gaps_init(&g, p, n);
-  return view_bytes(part_remix(p), g, all) + view_bytes(part_young(p), g, all);
+  return view_bytes(part_remix(p), g, values, all) + view_bytes(part_young(p), g, values, all);
+}
+
+static enum remixdb_status add_apart(void *arg, const struct kv_rec *rec, uint32_t nr) {
+  (void)nr;
+  struct value_ref ref;
+  if ((rec->kind & KV_APART) && value_ref_get(rec->val, rec->vlen, &ref)) *(uint64_t *)arg += ref.len;
+  return REMIXDB_OK;
+}
+
+// Estimates the bytes of the values apart that live records of the current stretch refer to. Reads *left records at
+// most, at equal distances, and takes them off.
+static enum remixdb_status stretch_apart(struct remix *x, const struct gaps *g, struct sst_hold *hold, uint64_t *left,
+                                         double *bytes) {
+  uint64_t from, to, sum = 0;
+  enum remixdb_status s = ranks_of(x, g, hold, &from, &to);
+  const uint64_t all = to > from ? to - from : 0, nr = all < *left ? all : *left;
+  for (uint64_t i = 0; i < nr && s == REMIXDB_OK; i++) {
+    const uint64_t rank = from + (uint64_t)((double)i * (double)all / (double)nr);
+    s = remix_live_near(x, rank, rank, rank + 1, hold, add_apart, &sum);
+  }
+  if (nr) *bytes += (double)sum * (double)all / (double)nr;
+  *left -= nr ? nr : 1;  // a stretch without keys has cost as much
+  return s;
+}
+
+// The same for all stretches of a view. Those that are left when enough was read have as much in a segment as the
+// others.
+static enum remixdb_status view_apart(struct compact *c, struct epoch_slot *slot, struct remix *x, struct gaps g,
+                                      double *bytes) {
+  struct sst_hold hold = {0};
+  uint64_t left = DROPPED_LOOKS, seen = 0, segs = 0;
+  double sum = 0;
+  enum remixdb_status s = REMIXDB_OK;
+  while (x && s == REMIXDB_OK && gaps_next(&g)) {
+    const uint64_t more = stretch_segments(x, &g);
+    segs += more;
+    if (left == 0) continue;
+    seen += more;
+    epoch_enter(c->epoch, slot);
+    s = stretch_apart(x, &g, &hold, &left, &sum);
+    epoch_exit(slot);
+  }
+  sst_hold_fini(&hold);
+  if (seen) *bytes += sum * (double)segs / (double)seen;
+  return s;
 }
 
 uint64_t compact_dropped_bytes(const struct version *base) {
   const struct version *const tree = base->spaces;
   uint64_t sum = 0, all = 0;
   for (uint32_t i = 0; names_dropped(base->names) && tree && i < tree->nr_parts; i++)
-    if (part_has_dropped(tree->parts[i], base->names)) sum += part_bytes(tree->parts[i], base->names, &all);
+    if (part_has_dropped(tree->parts[i], base->names)) sum += part_bytes(tree->parts[i], base->names, true, &all);
   return sum;
 }
 
@@ -120,11 +179,21 @@ static bool has_apart(const struct part *p) {
   return apart;
 }
 
-// Tells whether a partition with keys of dropped spaces is worth a merge.
-static bool worth(const struct part *p, const struct names *n) {
+// Tells whether a partition with keys of dropped spaces is worth a merge, which writes its tables and no value apart.
+static enum remixdb_status worth(struct compact *c, struct epoch_slot *slot, const struct part *p,
+                                 const struct names *n, bool *out) {
   uint64_t all = 0;
-  const uint64_t bytes = part_bytes(p, n, &all);
-  return has_apart(p) || bytes >= all / COMPACT_DROPPED_SHARE;
+  struct gaps g;
+  gaps_init(&g, p, n);
+  double bytes = (double)part_bytes(p, n, false, &all);
+  const double enough = (double)all / COMPACT_DROPPED_SHARE;
+  enum remixdb_status s = REMIXDB_OK;
+  if (bytes < enough && has_apart(p)) {
+    s = view_apart(c, slot, part_remix(p), g, &bytes);
+    if (s == REMIXDB_OK) s = view_apart(c, slot, part_young(p), g, &bytes);
+  }
+  *out = bytes >= enough;
+  return s;
 }
 
 // Finds out about partition i. It is opened if it is away and its anchors do not tell.
@@ -137,13 +206,14 @@ static enum remixdb_status look_at(struct compact *c, struct epoch_slot *slot, c
     return REMIXDB_OK;
   }
   enum remixdb_status s = part_ready(p);
-  bool any = s == REMIXDB_OK && part_has_dropped(p, n);
+  bool any = s == REMIXDB_OK && part_has_dropped(p, n), due = false;
   gaps_init(&g, p, n);
   while (!any && s == REMIXDB_OK && gaps_next(&g)) {
     s = has_keys(c, slot, part_remix(p), &g, &any);
     if (s == REMIXDB_OK) s = has_keys(c, slot, part_young(p), &g, &any);
   }
-  if (s == REMIXDB_OK) part_set_dropped(p, n, !any ? PART_CLEAN : worth(p, n) ? PART_DUE : PART_FEW);
+  if (s == REMIXDB_OK && any) s = worth(c, slot, p, n, &due);
+  if (s == REMIXDB_OK) part_set_dropped(p, n, !any ? PART_CLEAN : due ? PART_DUE : PART_FEW);
   return s;
 }
 

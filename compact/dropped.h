@@ -15,8 +15,8 @@
 
 #include "compact/compact.h"
 
-// A merge is worth it if dropped spaces have 1/COMPACT_DROPPED_SHARE of the partition's bytes. It is also worth it if
-// some of its values are apart: it writes only references, and nobody knows which space the values belong to.
+// A merge is worth it if dropped spaces have 1/COMPACT_DROPPED_SHARE of the bytes of the partition's tables. Their
+// values apart count, but those of other spaces do not: the merge writes references to these only.
 #define COMPACT_DROPPED_SHARE 32u
 
 struct compact_dropped {
@@ -29,10 +29,10 @@ struct compact_dropped {
 };
 // Looks at all partitions of the version's spaces. Opens those that are away, unless their anchors tell that they have
 // no such keys; and the one that version_trim_first returns, if there are partitions for version_trim. Reads one block
-// for each dropped space that lies between the keys of a table, unless the partition is known. A
-// partition that cannot be read is marked (view/part.h, P4), and the look goes on with the next one. slot: the
-// caller's, outside of any epoch. Fails with REMIXDB_NOMEM, and as part_ready does for the partition of
-// version_trim_first. One thread at a time.
+// for each dropped space that lies between the keys of a table, and some hundred records at most where values are
+// apart, unless the partition is known. A partition that cannot be read is marked (view/part.h, P4), and the look goes
+// on with the next one. slot: the caller's, outside of any epoch. Fails with REMIXDB_NOMEM, and as part_ready does for
+// the partition of version_trim_first. One thread at a time.
 MUST_CHECK enum remixdb_status compact_dropped_find(struct compact *c, struct epoch_slot *slot,
                                                     const struct version *base, struct compact_dropped *out);
 // Estimates how many bytes of tables and of values apart dropped spaces have in the version. Reads no block.

@@ -186,7 +186,7 @@ static bool drops_more(const struct candidate *c) {
   const uint64_t ms = atomic_load_explicit(&j->c->expired_ms, memory_order_relaxed);
   uint64_t stay = part_hides(p);
   for (uint32_t r = 0; r < part_runs(p); r++) stay += part_run(p, r)->nr_tombs;
-  return stay > c->g.keys / GARBAGE_CUT || (j->names && part_has_dropped(p, j->names)) ||
+  return stay > c->g.keys / GARBAGE_CUT || (j->names && part_dropped(p, j->names) == PART_DUE) ||
          compact_mostly_expired(p, ms, j->now);
 }
 

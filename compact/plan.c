@@ -263,7 +263,7 @@ static void decide(struct job *j) {
     return;
   }
   // in an empty partition tombstones hide no record
-  const bool drops = mostly_garbage(c, p, j->bytes) || (j->names && part_has_dropped(p, j->names));
+  const bool drops = mostly_garbage(c, p, j->bytes) || (j->names && part_dropped(p, j->names) == PART_DUE);
   if (!part_remix(p) || (drops && !whole_waits(j, fresh))) {
     plan_all(j);
     return;

@@ -242,6 +242,48 @@ static void test_tables(void **state) {
   run_tables(2);
 }
 
+// A tiny space beside a large one, made and dropped again and again: no round writes the large one again for it, also
+// where the large one has values apart. A merge comes when values apart of dropped spaces are worth it.
+static void run_tiny(bool apart) {
+  struct world w;
+  world_init(&w, 0);
+  shrink(w.x, (size_t)1 << 20, 1024);
+  fill(&w, 0, 0, 4000, 500);
+  if (apart) fill(&w, 1, 0, 8, APART);
+  CHECK(remixdb_compact(w.r) && stat_of(w.x, "partitions") <= 3);
+  const uint64_t begun = stat_of(w.x, "table_bytes_written"), all = stat_of(w.x, "table_bytes");
+  CHECK(all > 2000000);
+  drop(&w, 4);
+  for (uint32_t q = 0; q < 5; q++) {
+    make(&w, 4);
+    fill(&w, 4, 0, 4, 100);
+    fill(&w, 0, q, q + 4, 500);
+    CHECK(remixdb_flush(w.r));
+    drop(&w, 4);
+    OK(xdb_wait_idle(w.x));
+  }
+  CHECK(stat_of(w.x, "dropped_merges") == 0 && stat_of(w.x, "dropped_bytes") > 0);
+  CHECK_SAYS(stat_of(w.x, "table_bytes_written") - begun < all / 2, "%llu of %llu",
+             (unsigned long long)(stat_of(w.x, "table_bytes_written") - begun), (unsigned long long)all);
+  check_all(&w);
+  make(&w, 4);
+  fill(&w, 4, 0, 2, APART);
+  fill(&w, 0, 0, 4, 500);
+  CHECK(remixdb_flush(w.r));
+  const uint64_t before = room();
+  drop(&w, 4);
+  settle(&w);
+  CHECK(stat_of(w.x, "dropped_merges") > 0 && room() < before - APART);
+  check_all(&w);
+  leave(&w);
+}
+
+static void test_tiny(void **state) {
+  (void)state;
+  run_tiny(false);
+  run_tiny(true);
+}
+
 // Snapshots and iterators from before the drop read on. Their files go when they end.
 static void test_readers(void **state) {
   (void)state;
@@ -884,14 +926,23 @@ static void test_no_room(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_mixed),        cmocka_unit_test(test_tables),
-      cmocka_unit_test(test_readers),      cmocka_unit_test(test_writers),
-      cmocka_unit_test(test_given_up),     cmocka_unit_test(test_cuts),
-      cmocka_unit_test(test_full),         cmocka_unit_test(test_no_room),
-      cmocka_unit_test(test_away),         cmocka_unit_test(test_joined),
-      cmocka_unit_test(test_damaged),      cmocka_unit_test(test_reads_fail),
-      cmocka_unit_test(test_values_stay),  cmocka_unit_test(test_tables_damaged),
-      cmocka_unit_test(test_tables_reads), cmocka_unit_test(test_tables_reads_damaged),
+      cmocka_unit_test(test_mixed),
+      cmocka_unit_test(test_tiny),
+      cmocka_unit_test(test_tables),
+      cmocka_unit_test(test_readers),
+      cmocka_unit_test(test_writers),
+      cmocka_unit_test(test_given_up),
+      cmocka_unit_test(test_cuts),
+      cmocka_unit_test(test_full),
+      cmocka_unit_test(test_no_room),
+      cmocka_unit_test(test_away),
+      cmocka_unit_test(test_joined),
+      cmocka_unit_test(test_damaged),
+      cmocka_unit_test(test_reads_fail),
+      cmocka_unit_test(test_values_stay),
+      cmocka_unit_test(test_tables_damaged),
+      cmocka_unit_test(test_tables_reads),
+      cmocka_unit_test(test_tables_reads_damaged),
   };
   return cmocka_run_group_tests(tests, setup, teardown);
 }
