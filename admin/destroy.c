@@ -70,7 +70,7 @@ static enum remixdb_status destroy_in(const struct env_dir *dir) {
 
 static enum remixdb_status open_dir(struct env *env, const char *path, struct env_dir *dir) {
   struct env_stat st;
-  dir->fd = -1;
+  *dir = (struct env_dir){.fd = -1};
   enum remixdb_status s = env_stat(ENV_PATHS(env), path, &st);
   if (s == REMIXDB_OK && !st.is_dir) s = REMIXDB_NOTFOUND;
   return s == REMIXDB_OK ? env_dir_open(ENV_PATHS(env), path, dir) : s;
