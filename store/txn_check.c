@@ -15,18 +15,24 @@ static void forget(struct txn_check *c) {
 
 void txn_check_fini(struct txn_check *c) { forget(c); }
 
-// Notes a conflict.
-static enum remixdb_status conflict(struct txn_check *c, struct kref key) {
-  char text[3 * 16 + 4];
+// Notes a conflict at a key of the tree. The message shows the user's key, and not the id of its space.
+static void note(struct txn_check *c, uint32_t tree, struct kref key) {
+  char text[3 * 16 + 4] = "";
   size_t n = 0;
+  if (tree == TREE_SPACES && key.len >= NAMES_ID) key = kref(key.ptr + NAMES_ID, key.len - NAMES_ID);
   for (uint32_t i = 0; i < key.len && i < 16; i++) {
     const uint8_t b = key.ptr[i];
     const bool plain = b > ' ' && b < 127 && b != '\\';
     n += (size_t)snprintf(text + n, sizeof(text) - n, plain ? "%c" : "\\%02x", b);
   }
   c->many.conflict = true;
-  return err_set(REMIXDB_ABORTED, "another write to what the transaction has read, at key %s%s", text,
-                 key.len > 16 ? "..." : "");
+  (void)err_set(REMIXDB_ABORTED, "another write to what the transaction has read, at %s%s%s",
+                key.len ? "key " : "the empty key", text, key.len > 16 ? "..." : "");
+}
+
+static enum remixdb_status conflict(struct txn_check *c, uint32_t tree, struct kref key) {
+  note(c, tree, key);
+  return REMIXDB_ABORTED;
 }
 
 // ---- memtables
@@ -34,18 +40,18 @@ static enum remixdb_status conflict(struct txn_check *c, struct kref key) {
 // Tells whether a version was committed after the moment. v NULL: there is none.
 static bool is_later(const struct txn_check *c, const struct wh_ver *v) { return v && wh_ver_seq(v) > c->moment; }
 
-// Tells whether the memtable has a version of the range that was committed after the moment.
-static bool range_changed(struct txn_check *c, const struct wh *wh, const struct read_range *r) {
+// Tells whether the memtable's tree has a version of the range that was committed after the moment.
+static bool range_changed(struct txn_check *c, uint32_t tree, const struct wh *wh, const struct read_range *r) {
   if (read_range_is_key(r)) {
     if (!is_later(c, wh_get(wh, r->from, hash64(r->from.ptr, r->from.len), WH_PENDING - 1))) return false;
-    IGNORED(conflict(c, r->from), "the caller returns it");
+    note(c, tree, r->from);
     return true;
   }
   struct wh_cursor at;
   wh_cursor_init(&at, wh, WH_PENDING - 1);
   for (wh_seek(&at, r->from); wh_valid(&at) && !read_range_ends_before(r, wh_key(&at)); wh_next(&at)) {
     if (!is_later(c, at.ver)) continue;
-    IGNORED(conflict(c, wh_key(&at)), "the caller returns it");
+    note(c, tree, wh_key(&at));
     return true;
   }
   return false;
@@ -57,7 +63,7 @@ static bool memtable_changed(struct txn_check *c, const struct memtable *m, bool
     const struct readset *const reads = &c->txn->reads[tree];
     const struct wh *const wh = memtable_tree(m, tree);
     for (size_t i = 0; i < reads->nr && wh; i++)
-      if ((keys || !read_range_is_key(&reads->ranges[i])) && range_changed(c, wh, &reads->ranges[i])) return true;
+      if ((keys || !read_range_is_key(&reads->ranges[i])) && range_changed(c, tree, wh, &reads->ranges[i])) return true;
   }
   return false;
 }
@@ -65,15 +71,6 @@ static bool memtable_changed(struct txn_check *c, const struct memtable *m, bool
 // Whether the super's version may hold writes after the moment that were not compared.
 static bool compare_due(const struct txn_check *c, const struct super *v) {
   return v->since > c->moment && !(c->compared && c->compared->version == v->version);
-}
-
-// Tells whether the space of a key that was read has been dropped.
-static bool id_dropped(struct txn_check *c, const struct version *v, uint32_t id) {
-  uint8_t key[NAMES_ID];
-  if (names_find_id(v->names, id)) return false;
-  names_id_put(key, id);
-  IGNORED(conflict(c, kref(key, NAMES_ID)), "the caller returns it");
-  return true;
 }
 
 // Tells whether a space that was read has been dropped. Its keys may be there for a while. A range may go over several
@@ -85,8 +82,12 @@ static bool space_dropped(struct txn_check *c, const struct version *v) {
     const uint32_t first = names_id_get(r->from.ptr);
     const bool whole = r->to.len == NAMES_ID && r->below;  // up to the beginning of the next space
     const uint32_t last = names_id_get(r->to.ptr) - whole;
-    for (uint32_t id = first; id <= last; id++)
-      if (id_dropped(c, v, id)) return true;
+    for (uint32_t id = first; id <= last; id++) {
+      if (names_find_id(v->names, id)) continue;
+      c->many.conflict = true;
+      (void)err_set(REMIXDB_ABORTED, "a space that the transaction has read is dropped");
+      return true;
+    }
   }
   return false;
 }
@@ -112,10 +113,10 @@ static void check_locked(struct many_check *many, uint32_t tree, struct kref to)
 }
 
 // Locks the leaf of a key that was read, and checks the key: its newest version stays what it is.
-static enum remixdb_status lock_key(struct txn_check *c, struct wh_many *leaves, struct kref key) {
+static enum remixdb_status lock_key(struct txn_check *c, uint32_t tree, struct wh_many *leaves, struct kref key) {
   const struct wh_ver *newest;
   const enum remixdb_status s = wh_many_get(leaves, key, hash64(key.ptr, key.len), &newest);
-  return s == REMIXDB_OK && unlikely(is_later(c, newest)) ? conflict(c, key) : s;
+  return s == REMIXDB_OK && unlikely(is_later(c, newest)) ? conflict(c, tree, key) : s;
 }
 
 static enum remixdb_status check_lock(struct many_check *many, uint32_t tree, struct wh_many *leaves,
@@ -133,7 +134,7 @@ static enum remixdb_status check_lock(struct many_check *many, uint32_t tree, st
     if (key && kv_cmp(from, *key) > 0) return REMIXDB_OK;
     const bool one = read_range_is_key(r);
     const bool part = !one && key && !read_range_ends_before(r, *key);  // it goes on behind the key
-    const enum remixdb_status s = one ? lock_key(c, leaves, r->from)
+    const enum remixdb_status s = one ? lock_key(c, tree, leaves, r->from)
                                       : wh_many_lock(leaves, from,
                                                      part        ? key
                                                      : r->to.ptr ? &r->to
@@ -163,14 +164,14 @@ static enum remixdb_status look_up(struct xdb_ref *r, struct kref key, struct kv
 static enum remixdb_status compare_key(struct txn_check *c, uint32_t tree, struct kref key) {
   struct kv_rec is, was;
   enum remixdb_status s = look_up(c->txn->now, key, &is);
-  if (s == REMIXDB_OK) return is.seq > c->moment ? conflict(c, key) : REMIXDB_OK;
+  if (s == REMIXDB_OK) return is.seq > c->moment ? conflict(c, tree, key) : REMIXDB_OK;
   if (s == REMIXDB_NOTFOUND) s = look_up(c->txn->base[tree], key, &was);
-  if (s == REMIXDB_OK && !xdb_ref_absent(c->txn->base[tree], &was)) return conflict(c, key);
+  if (s == REMIXDB_OK && !xdb_ref_absent(c->txn->base[tree], &was)) return conflict(c, tree, key);
   return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
 }
 
 // Compares a range, which lies in one partition. Both iterators judge by the clock of the beginning.
-static enum remixdb_status compare_range(struct txn_check *c, struct xdb_iter *was, struct xdb_iter *is,
+static enum remixdb_status compare_range(struct txn_check *c, uint32_t tree, struct xdb_iter *was, struct xdb_iter *is,
                                          const struct read_range *r) {
   enum remixdb_status s = xdb_iter_seek(was, r->from);
   if (s == REMIXDB_OK) s = xdb_iter_seek(is, r->from);
@@ -183,9 +184,9 @@ static enum remixdb_status compare_range(struct txn_check *c, struct xdb_iter *w
     const bool has_a = xdb_iter_valid(was) && !read_range_ends_before(r, ka);
     const bool has_b = xdb_iter_valid(is) && !read_range_ends_before(r, kb);
     if (!has_a && !has_b) return REMIXDB_OK;
-    if (has_a != has_b || !kv_eq(ka, kb)) return conflict(c, has_a ? ka : kb);
+    if (has_a != has_b || !kv_eq(ka, kb)) return conflict(c, tree, has_a ? ka : kb);
     s = look_up(c->txn->now, kb, &newest);
-    if (s == REMIXDB_OK && newest.seq > c->moment) return conflict(c, kb);
+    if (s == REMIXDB_OK && newest.seq > c->moment) return conflict(c, tree, kb);
     if (s == REMIXDB_OK) s = xdb_iter_skip(was, 1);
     if (s == REMIXDB_OK) s = xdb_iter_skip(is, 1);
   }
@@ -206,7 +207,7 @@ static enum remixdb_status compare_parts(struct txn_check *c, uint32_t tree, str
                                          const struct read_range *r) {
   const struct version *const old = version_tree(c->txn->super->version, tree), *const v = version_tree(
                                                                                     c->compared->version, tree);
-  if (!old || !v) return compare_range(c, was, is, r);
+  if (!old || !v) return compare_range(c, tree, was, is, r);
   for (uint32_t i = version_find(v, r->from); i < v->nr_parts; i++) {
     struct read_range in = *r;
     const struct kref anchor = part_anchor(v->parts[i]);
@@ -217,7 +218,7 @@ static enum remixdb_status compare_parts(struct txn_check *c, uint32_t tree, str
       in.below = true;
     }
     if (part_is_old(old, v, i)) continue;
-    const enum remixdb_status s = compare_range(c, was, is, &in);
+    const enum remixdb_status s = compare_range(c, tree, was, is, &in);
     if (s != REMIXDB_OK) return s;
   }
   return REMIXDB_OK;

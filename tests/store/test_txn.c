@@ -812,6 +812,42 @@ static void test_dropped_of_several(void **state) {
   }
 }
 
+// The message of a commit that fails tells the key: without its space's id, and the empty key in words. So it does for
+// a read range, whose keys are in a memtable or in tables, and for a dropped space.
+static void test_conflict_says(void **state) {
+  (void)state;
+  static const char changed[] = "another write to what the transaction has read, at ";
+  struct xdb_space *const sp = remixdb_space_open(x, "says", true);
+  struct xdb_ref *const own = remixdb_space_ref(sp);
+  CHECK(sp && own);
+  for (uint32_t i = 0; i < 17; i++) {
+    const bool range = i & 1, empty = i & 2, in_space = i & 4, tables = i & 8, dropped = i == 16;
+    struct xdb_ref *const to = in_space || dropped ? own : ref;
+    struct xdb_txn *const t = remixdb_txn_begin(x);
+    struct xdb_ref *const r = remixdb_txn_ref(t, to == own ? sp : NULL);
+    const char *const key = empty ? "" : "a key";
+    char want[128];
+    CHECK(t && r);
+    if (range) {
+      struct xdb_iter *const it = remixdb_iter_create(r);
+      for (remixdb_iter_seek(it, NULL, 0); remixdb_iter_valid(it); remixdb_iter_skip1(it)) {}
+      remixdb_iter_destroy(it);
+    } else {
+      (void)get(r, key);
+    }
+    put(remixdb_txn_ref(t, NULL), "own", "yes");
+    if (dropped) CHECK(remixdb_space_drop(x, "says"));
+    else put(to, key, "later");
+    if (tables) CHECK(remixdb_flush(ref));
+    CHECK(!remixdb_txn_commit(t) && remixdb_errcode() == REMIXDB_ABORTED);
+    (void)snprintf(want, sizeof(want), "%s%s", changed, empty ? "the empty key" : "key a\\20key");
+    assert_string_equal(remixdb_errmsg(), dropped ? "a space that the transaction has read is dropped" : want);
+    if (!dropped) del(to, key);
+  }
+  remixdb_unref(own);
+  remixdb_space_close(sp);
+}
+
 static void test_mixed_spaces(void **state) {
   (void)state;
   struct xdb_space *const one = remixdb_space_open(x, "one", true), *const two = remixdb_space_open(x, "two", true);
@@ -1105,6 +1141,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_iter_moment, begin, end),
       cmocka_unit_test_setup_teardown(test_calls, begin, end),
       cmocka_unit_test_setup_teardown(test_savepoints, begin, end),
+      cmocka_unit_test_setup_teardown(test_conflict_says, begin, end),
       cmocka_unit_test_setup_teardown(test_conflicts, begin, end),
       cmocka_unit_test_setup_teardown(test_blind_range, begin, end),
       cmocka_unit_test_setup_teardown(test_range_again, begin, end),
