@@ -24,7 +24,7 @@
 // can set REMIXDB_INVALID (a pointer is NULL that must not be, for example), REMIXDB_NOMEM, REMIXDB_IO and
 // REMIXDB_CORRUPT. A call that takes a key can also set REMIXDB_TOOBIG: the key is longer than REMIXDB_KV_MAX. The
 // comments name all other statuses of a call. Wrong use sets REMIXDB_INVALID in every call: remixdb_iter_valid(NULL),
-// and any call in a child made by fork.
+// and any call in a child made by fork. Only the calls that "do nothing for NULL" leave the status as it is.
 //
 // Fork. A store belongs to the process that opened it. In a child made by fork, every call on that store, or on a ref,
 // iterator, xdb_gets or snapshot of that store, does nothing and sets REMIXDB_INVALID; a call that closes something
@@ -32,7 +32,8 @@
 // for example, must not return from that function.
 //
 // Cancellation. A thread that is cancelled in a call (pthread_cancel, deferred type) ends after the call. A caller's
-// function that the library runs, the logger for example, is a part of the call.
+// function that the library runs, the logger for example, is a part of the call. Such a function returns to the
+// library: it throws no exception and does not leave by longjmp, because the library may hold locks.
 #ifndef REMIXDB_H
 #define REMIXDB_H
 
@@ -62,9 +63,10 @@ enum remixdb_status {
   REMIXDB_READONLY,  // a write to a snapshot, or to a store that was opened with read_only
   REMIXDB_VERSION,   // this library does not know the store's format
   REMIXDB_EXISTS,    // the store exists already
-  REMIXDB_ABORTED,  // a transaction met a conflict; the caller's progress function gave the call up; or an xdb_gets has
-                    // no room for another get
-  REMIXDB_GONE      // the ref's space is dropped
+  REMIXDB_ABORTED,   // a transaction met a conflict; a key has not the version that remixdb_put_if or remixdb_del_if
+                     // names; the caller's progress function gave the call up; or an xdb_gets has no room for another
+                     // get
+  REMIXDB_GONE       // the ref's space is dropped
 };
 
 // The status of this thread's last call that set one ("Errors" above).
@@ -101,6 +103,9 @@ enum { REMIXDB_SYNC_NONE = 0, REMIXDB_SYNC_EACH = -1 };  // for remixdb_opts.syn
 // The value of cache_mb that makes the cache follow memory_mb.
 #define REMIXDB_AUTO ((size_t)-2)
 
+// The largest size in MiB of an option, on systems with addresses of 64 bits: 16 TiB.
+#define REMIXDB_SIZE_MB_MAX ((size_t)1 << 24)
+
 // Call remixdb_opts_init, then change single fields. The opening reads the strings and keeps no pointer to them.
 struct remixdb_opts {
   // sizeof(struct remixdb_opts) in the caller, so that the struct can grow without breaking programs.
@@ -111,7 +116,8 @@ struct remixdb_opts {
   // Size of one memtable in MiB; two memtables may exist at a time. 0, the default: an eighth of memory_mb or a little
   // less, at least 1, at most 256.
   size_t memtable_mb;
-  // Size of all files of the log together, in MiB. 0: twice the memtable, the default.
+  // Size of all files of the log together, in MiB. 0: twice the memtable, the default. No size has more than
+  // REMIXDB_SIZE_MB_MAX MiB.
   size_t wal_mb;
   // New tables get a block of compressed keys, so that compaction and iterators for keys only read less. A table gets
   // none if this block would have more than half of the bytes of the table's data. Default true.
@@ -197,12 +203,11 @@ struct xdb *remixdb_open_opts(const char *dir, const struct remixdb_opts *o);
 //                     A store that was opened with cache_mb = 0 keeps 0.
 //   "workers"         1 to 64, or "-1" as in remixdb_opts. The call waits until threads that go have ended their work.
 //                     A store that was opened with workers = 0 keeps 0.
-//   "sync"            "none", "each", or a number of milliseconds. Writes that another thread makes meanwhile are
-//                     synced as before or as from now on. Earlier writes are on disk when the call returns, unless
-//                     the old value was "none".
+//   "sync"            "none", "each", or a number as in remixdb_opts. Writes that another thread makes meanwhile are
+//                     synced as before or as from now on. Earlier writes are on disk when the call returns, unless the
+//                     old value was "none".
 //   "compression"     "none", "zstd" or "zstd:LEVEL", for tables that are begun, and values apart that are written,
-//   from
-//                     now on.
+//                     from now on.
 //   "max_open_files"  at least 16. Descriptors beyond a smaller number are closed as soon as they are not in use.
 // Several changes at the same time come one after the other. The call must not come from a function that the library
 // runs. Fails with REMIXDB_INVALID for every other option and for a value that is not valid, with REMIXDB_READONLY if
@@ -291,8 +296,7 @@ bool remixdb_expiry(struct xdb_ref *ref, const void *kbuf, uint32_t klen, uint64
 
 // Versions. The version of a key's record is the sequence number of the write that made it: never 0, higher with each
 // write of the key, and the same after compaction and after the store was opened again. A merge that keeps the value
-// leaves it. Records of tables that an older library wrote all have version 1. A
-// repair gives new versions.
+// leaves it. Records of tables that an older library wrote all have version 1. A repair gives new versions.
 //
 // Like remixdb_getn, and sets *version_out (NULL skips it) to the version, also with REMIXDB_TOOBIG. A key that the
 // ref's own transaction has written has no version before the commit: REMIXDB_INVALID.
@@ -301,7 +305,8 @@ bool remixdb_getv(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vb
 // Puts or deletes the key only if it has this version at that moment; for remixdb_put_if, 0 means: only if the key does
 // not exist. Atomic: no other write of the key comes between. Fails with REMIXDB_ABORTED, and changes nothing, if the
 // key has another version or does not exist. remixdb_put_if clears the key's expiry. remixdb_del_if of version 0 is
-// REMIXDB_INVALID. In a transaction they compare with what it reads. Otherwise like remixdb_put.
+// REMIXDB_INVALID. In a transaction they compare with what it reads; a key that the transaction itself has written has
+// no version before the commit, so there they fail. Otherwise like remixdb_put.
 bool remixdb_put_if(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen,
                     uint64_t version);
 bool remixdb_del_if(struct xdb_ref *ref, const void *kbuf, uint32_t klen, uint64_t version);
@@ -521,7 +526,7 @@ bool remixdb_batch_append(struct xdb_batch *to, const struct xdb_batch *from);
 // written. A batch with spaces of two stores fails: the calls that add then set REMIXDB_INVALID. So does remixdb_write
 // with another store. It sets REMIXDB_GONE if a space is dropped.
 void remixdb_batch_space(struct xdb_batch *b, struct xdb_space *space);
-// Removes all operations.
+// Removes all operations. Does nothing for NULL.
 void remixdb_batch_clear(struct xdb_batch *b);
 // Frees the batch. Does nothing for NULL.
 void remixdb_batch_destroy(struct xdb_batch *b);
@@ -559,7 +564,7 @@ struct remixdb_iter_opts {
   // The number never changes a result.
   uint32_t expect;
   // All seeks read the snapshot, which is of the same store. The caller may release the snapshot meanwhile. NULL: each
-  // seek reads what the ref reads then.
+  // seek reads what the ref reads then. On a ref of a transaction a snapshot is REMIXDB_INVALID.
   struct xdb_snapshot *snapshot;
   // All seeks read what the ref reads when the iterator is made. The iterator keeps the memory and the files of that
   // moment until it is destroyed, also if it is parked.
@@ -649,8 +654,9 @@ struct remixdb_page {
 bool remixdb_iter_page(struct xdb_iter *it, struct remixdb_page *p);
 // Gives the last nr records of the last page back: the iterator then stands on the earliest of these nr records. With
 // nr 0 the iterator stands on the record that follows the page, or is not valid if there is no such record. Sets
-// p->after to false, p->nr and p->len to 0; so a second call with nr 0 changes nothing. Fails with REMIXDB_INVALID if
-// it or p is NULL, or with the error of a step; after such an error the iterator is not valid.
+// p->after to false, p->nr and p->len to 0; so a second call with nr 0 changes nothing. If nr is larger than the page,
+// the iterator goes on towards the records before the page, and is not valid if there are too few. Fails with
+// REMIXDB_INVALID if it or p is NULL, or with the error of a step; after such an error the iterator is not valid.
 bool remixdb_iter_unread(struct xdb_iter *it, struct remixdb_page *p, uint32_t nr);
 
 // ---- snapshots
@@ -722,10 +728,10 @@ struct xdb_txn *remixdb_txn_begin(struct xdb *xdb);
 // Returns a ref of the transaction, which ends with it: remixdb_unref and remixdb_ref_return refuse it. Gets,
 // multi-gets, merges, iterators, puts, deletes and batches work on it as on other refs. An iterator sees the
 // transaction's writes up to its last seek, and must seek again after a rollback. remixdb_flush, remixdb_compact,
-// remixdb_checkpoint, remixdb_verify, remixdb_snapshot and remixdb_gets_create fail with REMIXDB_INVALID. space NULL:
-// the unnamed space. The refs of all spaces belong to one transaction. The commit of a transaction that has written to
-// a space that is dropped fails with REMIXDB_ABORTED. Returns NULL on failure, with REMIXDB_GONE if the space is
-// dropped.
+// remixdb_compact_range, remixdb_checkpoint, remixdb_verify, remixdb_snapshot, remixdb_ingest_begin and
+// remixdb_gets_create fail with REMIXDB_INVALID. space NULL: the unnamed space. The refs of all spaces belong to one
+// transaction. The commit of a transaction that has written to a space that is dropped fails with REMIXDB_ABORTED.
+// Returns NULL on failure, with REMIXDB_GONE if the space is dropped.
 struct xdb_ref *remixdb_txn_ref(struct xdb_txn *txn, struct xdb_space *space);
 // The same, but reads through this ref cause no conflicts.
 struct xdb_ref *remixdb_txn_untracked(struct xdb_txn *txn, struct xdb_space *space);
@@ -761,15 +767,15 @@ bool remixdb_compact_range(struct xdb_ref *ref, const struct remixdb_range *rang
 // Writes sorted records straight into tables, without the log and the memtables. Nobody sees the records until the
 // commit; then all of them are there at once, also after a crash. Readers and writers go on meanwhile. The ref must not
 // be a snapshot's or a transaction's, and outlives the ingest; other calls on the ref may come between. An ingest takes
-// memory for one table in the making, about 10 MiB, and little more for a long value. Returns NULL on failure.
-// REMIXDB_READONLY.
+// memory for one table in the making, about 10 MiB, and little more for a long value. Returns NULL on failure, also
+// with REMIXDB_READONLY.
 struct xdb_ingest;
 struct xdb_ingest *remixdb_ingest_begin(struct xdb_ref *ref);
 // Adds a record, with a key and a value of any length that a put takes. Each key is greater than the one before; if
 // not, the call fails with REMIXDB_INVALID and changes nothing, as it does with REMIXDB_TOOBIG (the key is longer than
 // REMIXDB_KV_MAX). After REMIXDB_NOSPACE, REMIXDB_IO or REMIXDB_NOMEM later puts and the commit fail with the same
-// status. With a progress function (remixdb_progress, "ingest") a put may fail with
-// REMIXDB_ABORTED; the record is not added then, and the call may be tried again.
+// status. With a progress function (remixdb_progress, "ingest") a put may fail with REMIXDB_ABORTED; the record is not
+// added then, and the call may be tried again.
 bool remixdb_ingest_put(struct xdb_ingest *g, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen);
 // Makes the records visible at one moment of the call. They replace all values of their keys that were written before
 // it; each write after it is newer, and whoever sees such a write sees all of the ingest. Transactions, merges, put_if
@@ -823,13 +829,14 @@ bool remixdb_destroy(const char *dir);
 // is unknown. If the function returns false, the long call gives up and fails with REMIXDB_ABORTED.
 typedef bool (*remixdb_progress_fn)(void *priv, const char *what, uint64_t done, uint64_t total);
 // Sets fn as the progress function of this ref: later calls of remixdb_flush, remixdb_compact, remixdb_compact_range,
-// remixdb_checkpoint and remixdb_verify on the ref report to fn. NULL, the default, means no reports. fn runs in the
-// thread of the call. fn runs when the call begins, and then about every MiB read or copied, or every 50 ms of waiting.
-// At the end of a call that succeeds, fn runs once more with done == total; fn's result does not matter then. done
-// never decreases. fn may take long, and may use the store through other refs: the call holds no lock while fn runs,
-// and no thread waits for fn. With workers = 0 there are no reports during a round of compaction. If fn gives up a
-// flush or a compaction, the running round goes on in the background, and finished work stays. If fn gives up a
-// checkpoint, nothing stays.
+// remixdb_checkpoint and remixdb_verify on the ref, and of remixdb_ingest_put and remixdb_ingest_commit of its ingests,
+// report to fn. fn NULL, the default, means no reports. fn runs in the thread of the call. fn runs when the call
+// begins, and then about every MiB read or copied, or every 50 ms of waiting. At the end of a call that succeeds, fn
+// runs once more with done == total; fn's result does not matter then. done never decreases. fn may take long, and may
+// use the store through other refs: the call holds no lock while fn runs, and no thread waits for fn. With workers = 0
+// there are no reports during a round of compaction. If fn gives up a flush or a compaction, the running round goes on
+// in the background, and finished work stays. If fn gives up a checkpoint, nothing stays. Does nothing for a ref of
+// NULL.
 void remixdb_progress(struct xdb_ref *ref, remixdb_progress_fn fn, void *priv);
 
 // ---- figures and memory

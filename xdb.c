@@ -999,6 +999,8 @@ static enum remixdb_status compare_in_txn(struct xdb_ref *r, struct merge_call *
   struct kv_rec rec;
   enum remixdb_status s = xdb_getv(r, c->key, NULL, 0, NULL, &rec);
   if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
+  if (s == REMIXDB_OK && rec.seq == 0)
+    return err_set(REMIXDB_ABORTED, "the transaction has written the key, which has no version before the commit");
   s = merge_decide(r->xdb, c, s == REMIXDB_OK ? &rec : NULL);
   return s == REMIXDB_OK && c->op != REMIXDB_MERGE_KEEP ? r->calls->put(r, &c->to) : s;
 }

@@ -77,7 +77,7 @@ static enum remixdb_status set_cache(struct xdb *x, const char *name, const char
 
 static enum remixdb_status set_memory(struct xdb *x, const char *name, const char *value) {
   long mb;
-  if (!parse(value, 1, LONG_MAX >> 22, &mb)) return wrong(name, value, "a number of MB, at least 1");
+  if (!parse(value, 1, (long)SIZE_MB_MOST, &mb)) return wrong(name, value, "a number of MB, at least 1");
   memory_set(x, (size_t)mb << 20);
   xdb_freeze_full(x);  // by the new limit of memtables
   return REMIXDB_OK;

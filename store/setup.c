@@ -57,12 +57,20 @@ struct xdb *setup_create(const struct remixdb_opts *o, struct env *env) {
 
 static enum remixdb_status check_opts(struct xdb *x) {
   struct remixdb_opts *const o = &x->opts;
-  const size_t most = (SIZE_MAX >> 20) / 4;
+  const size_t most = SIZE_MB_MOST;
   if (o->memory_mb <= most) memory_plan(x);
-  if (o->wal_mb == 0) o->wal_mb = 2 * o->memtable_mb;
+  if (o->wal_mb == 0) o->wal_mb = o->memtable_mb < most / 2 ? 2 * o->memtable_mb : most;
   if (o->max_open_files == 0) o->max_open_files = 1000;
-  if (o->memory_mb > most || o->memtable_mb > most || o->wal_mb > most || o->cache_mb > most)
-    return err_set(REMIXDB_INVALID, "a size in MiB is out of range");
+  const struct size {
+    const char *name;
+    size_t mb;
+  } sizes[] = {{"memory_mb", o->memory_mb},
+               {"memtable_mb", o->memtable_mb},
+               {"wal_mb", o->wal_mb},
+               {"cache_mb", o->cache_mb}};
+  for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+    if (sizes[i].mb > most)
+      return err_set(REMIXDB_INVALID, "%s is %zu MiB, and may be %zu at most", sizes[i].name, sizes[i].mb, most);
   if (o->max_open_files < OPEN_FILES_MIN)
     return err_set(REMIXDB_INVALID, "max_open_files is %u and must be at least %u", o->max_open_files, OPEN_FILES_MIN);
   if (o->sync < REMIXDB_SYNC_EACH)

@@ -10,6 +10,7 @@
 // Makes a store with its locks and epochs, and nothing else. After this call, setup_end_threads and setup_destroy may
 // be called after any step. Returns NULL on failure (REMIXDB_NOMEM).
 struct xdb *setup_create(const struct remixdb_opts *o, struct env *env);
+#define SIZE_MB_MOST ((SIZE_MAX >> 20) / 4 < REMIXDB_SIZE_MB_MAX ? (SIZE_MAX >> 20) / 4 : REMIXDB_SIZE_MB_MAX)
 // Checks the options and derives the limits from them. Touches no file. Fails with REMIXDB_INVALID.
 MUST_CHECK enum remixdb_status setup_limits(struct xdb *x, const struct env_dir *at, const char *name);
 // Sets up I/O, table files and block cache. Fails with REMIXDB_INVALID if the engine is unknown.

@@ -123,6 +123,9 @@ static void test_status_stays(void **state) {
   remixdb_unref(old);
   remixdb_snapshot_release(s);
   remixdb_free(NULL);
+  remixdb_batch_clear(NULL);
+  remixdb_batch_destroy(NULL);
+  remixdb_progress(NULL, NULL, NULL);
   FAILED(REMIXDB_INVALID, "key");
 }
 

@@ -33,6 +33,7 @@ static void test_wrong(void **state) {
                                           {"workers", "2 "},
                                           {"workers", "two"},
                                           {"sync", "-2"},
+                                          {"memory_mb", "16777217"},
                                           {"sync", "always"},
                                           {"sync", ""},
                                           {"sync", "1.5"},

@@ -104,7 +104,8 @@ static void test_transaction(void **state) {
   CHECK(version_of(tr, "k", 1) == version && LOST(remixdb_put_if(tr, "k", 1, "w", 1, version + 1)));
   CHECK(remixdb_put_if(tr, "k", 1, "w", 1, version) && remixdb_put_if(tr, "new", 3, "w", 1, 0));
   CHECK(!remixdb_getv(tr, "k", 1, NULL, 0, NULL, NULL) && remixdb_errcode() == REMIXDB_INVALID);
-  CHECK(LOST(remixdb_put_if(tr, "k", 1, "x", 1, version)) && LOST(remixdb_put_if(tr, "new", 3, "x", 1, 0)));
+  CHECK(LOST(remixdb_put_if(tr, "k", 1, "x", 1, version)) && strstr(remixdb_errmsg(), "has written the key"));
+  CHECK(LOST(remixdb_put_if(tr, "new", 3, "x", 1, 0)) && strstr(remixdb_errmsg(), "has written the key"));
   CHECK(remixdb_del(tr, "new", 3) && remixdb_put_if(tr, "new", 3, "y", 1, 0));
   CHECK(remixdb_txn_commit(t) && VERSION("k") > version && VERSION("new") != 0);
   t = remixdb_txn_begin(x);
