@@ -1748,8 +1748,8 @@ def test_options_that_c_would_misread_are_refused(tmp_path, error, bad):
 
 @pytest.mark.parametrize("bad, part", [
     ({"wal_mb": 1 << 60}, "MiB"), ({"wal_mb": 1 << 30}, "wal_mb is 1073741824 MiB"),
-    ({"mtsz": 1 << 30}, "memtable_mb"), ({"cachesz": (1 << 24) + 1}, "cache_mb"), ({"workers": -2}, "workers"), ({"workers": 65}, "workers"),
-    ({"compression": 2}, "compression"),
+    ({"mtsz": 1 << 30}, "memtable_mb"), ({"cachesz": (1 << 24) + 1}, "cache_mb"),
+    ({"workers": -2}, "workers"), ({"workers": 65}, "workers"), ({"compression": 2}, "compression"),
     ({"sync": -2}, "sync"), ({"max_open_files": 15}, "max_open_files"), ({"io": "fast"}, '"fast"'),
     ({"worker_cores": "0,x"}, "0,x")])
 def test_options_that_the_library_refuses(tmp_path, monkeypatch, bad, part):
