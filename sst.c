@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <stdio.h>
 
-#include "base/zmem.h"
+#include "table/dict.h"
 #include "table/format.h"
 #include "table/keys.h"
 #include "table/pieces.h"
@@ -16,16 +16,23 @@ _Static_assert(FORMAT_SST_ALIGN % BLKIO_ALIGN == 0, "aligned reads do not pass t
 
 void sst_name(char *buf, uint64_t number) { files_table_name(buf, number); }
 
-size_t sst_memory(const struct sst *t) {
+static size_t sst_dict_memory(const struct sst *t) {
+  return t->dict ? atomic_load_explicit(&t->dict->bytes, memory_order_relaxed) : 0;
+}
+
+// Without the dictionary, which counts for itself, because it may go at any time.
+static size_t sst_lasting_memory(const struct sst *t) {
   size_t n = sizeof(*t) + t->nr_pages + 1 + t->min.len + t->max.len + sst_pieces_memory(t);
   n += t->part ? sizeof(*t->part) : strlen(t->path) + 1;
   n += sst_chunks_memory(t);
   if (t->cache.slots) n += (size_t)t->nr_pages * sizeof(*t->cache.slots);
   if (t->offs) n += ((size_t)t->nr_pages + 1) * sizeof(*t->offs);
-  if (t->zdict) n += ZSTD_sizeof_DDict(t->zdict);
+  if (t->dict) n += sizeof(*t->dict);
   n += t->nr_apart * sizeof(*t->apart);
   return n;
 }
+
+size_t sst_memory(const struct sst *t) { return sst_lasting_memory(t) + sst_dict_memory(t); }
 
 static void sst_free(struct sst *t) {
   budget_give(t->ctx->budget, BUDGET_TABLES, t->counted + sst_chunks_memory(t));
@@ -38,7 +45,7 @@ static void sst_free(struct sst *t) {
   mem_free(t->nr_recs);
   mem_free(t->apart);
   mem_free(t->offs);
-  (void)ZSTD_freeDDict(t->zdict);
+  sst_dict_close(t);
   mem_free((void *)(uintptr_t)t->min.ptr);  // one allocation: max follows min
   if (!t->part) mem_free(t->path);
   mem_free(t);
@@ -130,12 +137,8 @@ static enum remixdb_status sst_decode_meta(struct sst *t, const struct format_ss
   if (order > 0 || (order == 0) != (t->nr_records == 1))
     return err_corrupt(t->path, off + t->nr_pages, "smallest and largest key");
 
-  if (f->dict_len) {
-    bool lacking = false;
-    t->zdict = ZSTD_createDDict_advanced(dict, f->dict_len, ZSTD_dlm_byCopy, ZSTD_dct_auto, zmem_telling(&lacking));
-    if (!t->zdict)
-      return lacking ? REMIXDB_NOMEM : err_corrupt(t->path, off + (uint64_t)(dict - meta), "malformed dictionary");
-  }
+  if (f->dict_len) s = sst_dict_open(t, dict, f->dict_len, off + (uint64_t)(dict - meta));
+  if (s != REMIXDB_OK) return s;
   if (f->flags & FORMAT_SST_FLAG_ZSTD) s = sst_decode_sizes(t, sizes, sizes + f->sizes_len, off);
   return s == REMIXDB_OK && f->nr_apart ? sst_decode_apart(t, f, off, sizes + f->sizes_len) : s;
 }
@@ -302,7 +305,7 @@ out:
     sst_free(t);
     return s;
   }
-  t->counted = sst_memory(t);
+  t->counted = sst_lasting_memory(t);
   budget_take(ctx->budget, BUDGET_TABLES, t->counted);
   *out = t;
   return REMIXDB_OK;

@@ -8,6 +8,7 @@ _Atomic bool budget_starved;
 void budget_init(struct budget *b) {
   for (uint32_t i = 0; i < BUDGET_KINDS; i++) atomic_init(&b->used[i], 0);
   atomic_init(&b->pieces_most, UINT64_MAX);
+  atomic_init(&b->dicts_most, UINT64_MAX);
   atomic_init(&b->work_most, UINT64_MAX);
   atomic_init(&b->scans_most, UINT64_MAX);
   atomic_init(&b->indexes_most, UINT64_MAX);

@@ -26,6 +26,7 @@ struct budget {
   _Atomic uint64_t used[BUDGET_KINDS];  // bytes; relaxed
   // Bounds in bytes; UINT64_MAX: none. Relaxed: a thread uses the old value or the new one.
   _Atomic uint64_t pieces_most;  // a table gets pieces only within this bound
+  _Atomic uint64_t dicts_most;   // dictionaries of tables, in the account of tables, stay within this bound
   _Atomic uint64_t work_most;    // work of several threads begins only within this bound
   _Atomic uint64_t scans_most;   // scans read ahead into memory of their own only within this bound
   // Indexes and metadata of tables should stay within this bound (remix/paged.h).

@@ -2,6 +2,7 @@
 #include "store/memory.h"
 
 #include "base/cgroup.h"
+#include "table/dict.h"
 
 #define MIB ((size_t)1 << 20)
 #define DEFAULT_PART 4u                    // of the machine's memory
@@ -64,6 +65,7 @@ static size_t cache_first(size_t budget, size_t memtable) {
 
 static void set_indexes(struct memory *m, size_t budget, uint32_t parts) {
   atomic_store_explicit(&m->accounts.indexes_most, budget / 16 * parts, memory_order_relaxed);
+  atomic_store_explicit(&m->accounts.dicts_most, budget / MEMORY_DICTS_PART, memory_order_relaxed);
 }
 
 static void set_bounds(struct memory *m, size_t budget) {
@@ -214,6 +216,7 @@ void memory_set(struct xdb *x, size_t budget) {
     memory_chunks(x, limit);
     atomic_store_explicit(&m->resized, true, memory_order_relaxed);
   }
+  sst_dicts_trim(&x->dicts, &m->accounts);
   divide(x);
   pthread_mutex_unlock(&m->lock);
 }

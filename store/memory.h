@@ -7,6 +7,7 @@
 //
 //   indexes      and the metadata of tables, MEMORY_INDEX_PARTS/16: beyond that, REMIXes are paged (remix/paged.h).
 //                Indexes of collected value files have a quarter of it (compact/moved.h)
+//                Dictionaries of tables have 1/MEMORY_DICTS_PART of the budget of it at most (table/dict.h)
 //   memtables    1/MEMORY_MEMTABLE_PART of the budget for each of two, a power of two of MiB, MEMORY_MEMTABLE_MAX at
 //                most
 //   compaction   1/MEMORY_WORK_PART, MEMORY_WORK_MAX at most; work that needs more runs alone (base/budget.h)
@@ -40,6 +41,7 @@ static inline size_t memory_late(size_t limit) {
 #define MEMORY_WORK_MAX ((size_t)256 << 20)
 #define MEMORY_PIECES_PART 16u
 #define MEMORY_SCANS_PART 16u
+#define MEMORY_DICTS_PART 16u
 #define MEMORY_ADMISSION_PART 16u  // of the cache: the table of base/admission.h takes as much at most
 #define MEMORY_INDEX_PARTS 5u
 #define MEMORY_INDEX_ALONE 8u

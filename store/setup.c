@@ -18,6 +18,7 @@
 #include "store/syncer.h"
 #include "store/value_pace.h"
 #include "store/values.h"
+#include "table/dict.h"
 
 #define MIB ((size_t)1 << 20)
 #define OTHER_FILES 12u  // descriptors for the lock, the log, files being written, and what the program has open
@@ -49,6 +50,7 @@ struct xdb *setup_create(const struct remixdb_opts *o, struct env *env) {
   reserve_init(x);
   memory_init(x);
   admission_init(&x->admission);
+  sst_dicts_init(&x->dicts);
   remix_pool_init(&x->pages, &x->epoch, &x->memory.accounts);
   return x;
 }
@@ -175,7 +177,8 @@ enum remixdb_status setup_services(struct xdb *x) {
                             .retired = &x->retired,
                             .scan_room = x->ctx.scan_room,
                             .budget = &x->memory.accounts,
-                            .pages = &x->pages};
+                            .pages = &x->pages,
+                            .dicts = &x->dicts};
   values_init(x);
   value_pace_init(x);
   keep_memory(x);
@@ -265,6 +268,7 @@ void setup_destroy(struct xdb *x) {
   mem_free(x->dir);
   mem_keep_less(x->kept);
   remix_pool_fini(&x->pages);
+  sst_dicts_fini(&x->dicts);
   memory_fini(x);
   mem_free(x);
 }

@@ -261,6 +261,7 @@ struct xdb {
   struct settings settings;
   struct memory memory;
   struct remix_pool pages;  // of paged REMIXes
+  struct sst_dicts dicts;   // of the tables
   struct snapshots snapshots;
   struct range_limits ranges;  // set by opening, and by tests
   struct spaces spaces;

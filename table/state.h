@@ -26,6 +26,14 @@ static inline void sst_retired_add(struct sst_retired *r, int64_t files, uint64_
   atomic_fetch_add_explicit(&r->bytes, files < 0 ? 0 - bytes : bytes, memory_order_relaxed);
 }
 
+// The dictionaries of a store's tables that are made (table/dict.h).
+struct sst_dicts {
+  pthread_mutex_t lock;   // guards the others; no lock is taken within it
+  struct sst_dict *hand;  // CLOCK's, in the ring; NULL: the ring is empty
+  uint64_t bytes;
+  uint32_t nr;
+};
+
 struct value_ctx;
 struct remix_pool;
 
@@ -44,6 +52,7 @@ struct sst_ctx {
   bool direct_io;
   struct sst_retired *retired;  // counts retired tables and REMIX files; NULL: they are not counted
   size_t scan_room;             // bytes that one thread's reads of many tables at once take (table/scan.h); 0: standard
+  struct sst_dicts *dicts;      // NULL: each table keeps its dictionary
   struct budget *budget;        // the store's accounts of memory; NULL: nothing is counted
   struct remix_pool *pages;     // of its REMIXes (remix/paged.h); NULL: these are opened whole
   struct admission *admission;  // which blocks readers read past the page cache; NULL: none
@@ -92,8 +101,8 @@ struct sst {
   _Atomic uint32_t keys_wanted;         // how often sst_key_cheap did not know them. Relaxed
   uint32_t rec_size;                    // bytes of a record in its block, on average
   uint64_t
-      *offs;    // of a compressed table: offset in the file of each page's block, nr_pages + 1 elements; otherwise NULL
-  void *zdict;  // decompression dictionary, or NULL
+      *offs;  // of a compressed table: offset in the file of each page's block, nr_pages + 1 elements; otherwise NULL
+  struct sst_dict *dict;      // for unpacking; NULL: it has none
   uint32_t form;              // of its blocks: BLOCK_FORM_BARE, or with kinds and numbers (table/block.h)
   uint32_t flags;             // FORMAT_SST_FLAG_... of the footer
   uint64_t seq_min, seq_max;  // no record has a smaller sequence number, or a larger one
@@ -110,7 +119,7 @@ struct sst {
   // the same file as `file`, for reads past the page cache beside others: own[2], or the pack's
   struct fdpool_file *past;
   struct fdpool_file own[3];
-  size_t counted;  // bytes in the account of tables (base/budget.h), besides the chunks
+  size_t counted;  // bytes in the account of tables (base/budget.h), besides the chunks and the dictionary
 };
 
 // Returns the sequence number of a record that was read from this block of the table.

@@ -4,6 +4,7 @@
 #include <assert.h>
 
 #include "base/zmem.h"
+#include "table/dict.h"
 #include "table/format.h"
 
 // ---- scratch
@@ -96,8 +97,17 @@ enum remixdb_status sst_unpack(const struct sst *t, uint32_t block, uint32_t pag
     // exactly one frame: decompression accepts several frames
     if (unlikely(ZSTD_findFrameCompressedSize(src, src_len) != src_len))
       return err_corrupt(t->path, off, "frame of block %u", block);
-    const size_t n = t->zdict ? ZSTD_decompress_usingDDict(*zstd, dst, dst_len, src, src_len, t->zdict)
-                              : ZSTD_decompressDCtx(*zstd, dst, dst_len, src, src_len);
+    size_t n = 0;
+    if (t->dict) {
+      const void *dict;
+      void *own;
+      const enum remixdb_status found = sst_dict_begin(t, &dict, &own);
+      if (found == REMIXDB_OK) n = ZSTD_decompress_usingDDict(*zstd, dst, dst_len, src, src_len, dict);
+      sst_dict_end(t, own);
+      if (found != REMIXDB_OK) return found;
+    } else {
+      n = ZSTD_decompressDCtx(*zstd, dst, dst_len, src, src_len);
+    }
     if (unlikely(ZSTD_isError(n))) return err_corrupt(t->path, off, "block %u: %s", block, ZSTD_getErrorName(n));
     if (unlikely(n != dst_len)) return err_corrupt(t->path, off, "size of block %u", block);
   } else {

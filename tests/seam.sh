@@ -47,7 +47,7 @@ BEGIN {
   allow("blkio", "io_uring_submit io_uring_submit_and_wait io_uring_register_eventfd")
   allow("blkio", "eventfd eventfd_read eventfd_write close")  # the bell of a flow
   allow("base/zmem", "ZSTD_*")
-  allow("sst", "ZSTD_*")
+  allow("table/dict", "ZSTD_*")
   allow("table/stored", "ZSTD_*")
   allow("table/scan", "ZSTD_freeDCtx")
   allow("table/ckb", "ZSTD_*")

@@ -389,7 +389,7 @@ static void test_large(void **state) {
     if (v == 2) {
       struct sst *t;
       OK(sst_open(&w->ctx, 3, &t));
-      assert_non_null(t->zdict);
+      assert_non_null(t->dict);
       sst_unref(t);
     }
     world_close(w);
