@@ -615,7 +615,7 @@ enum remixdb_status remixdb_iter_status(struct xdb_iter *it);
 // and at most a few hundred blocks where new data is not yet merged with old data. Its time grows with the logarithm of
 // the records, and a little with the number of tables; it looks at a bounded part of the memtables.
 // After overwrites and deletes that are merged, the number of keys is exact. A sample tells how much of the new data
-// overwrites or deletes older keys, so the number may be off by less than a hundredth of all keys. In a small
+// overwrites or deletes older keys, so the number is mostly off by less than a hundredth of all keys. In a small
 // range it may miss the part of the range's new data that a sample of a few thousand keys misses. New data that only
 // overwrites, or only deletes, causes no error. A range whose new data has few records is mostly counted exactly. Bytes
 // come from the pages and the average records of the range, and from the sample. Expired records that are not compacted

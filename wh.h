@@ -256,9 +256,9 @@ struct wh_sample {
   bool whole;
   uint32_t leaves;                          // leaves that were looked at
   uint32_t nr_taken;                        // in the order of their keys, but for those in new leaves,
-  const struct wh_entry *taken[WH_SAMPLE];  // taken at equal distances; all if they are WH_SAMPLE or fewer, and `whole`
+  const struct wh_entry *taken[WH_SAMPLE];  // one of each stride; all if they are WH_SAMPLE or fewer, and `whole`
   // private
-  uint64_t seen, next;
+  uint64_t seen, next, random;
   uint32_t stride;
 };
 // Takes a sample of the entries with keys low <= key < high (ptr NULL: open). The entries stay as long as the index.

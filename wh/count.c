@@ -24,17 +24,27 @@ static enum place place_of(const struct range *r, const struct wh_leaf *l) {
   return wh_leaf_cmp(l, r->low, r->low8) >= 0 && (!r->high.ptr || ends_by(l, r->high, r->high8)) ? INSIDE : PARTLY;
 }
 
-// Takes every stride-th entry. When the sample is full, every other one goes, and the stride doubles.
+// A number below n, a power of two. The same numbers come in each sample.
+static uint32_t any_below(struct wh_sample *s, uint32_t n) {
+  s->random = s->random * 6364136223846793005u + 1442695040888963407u;
+  return (uint32_t)(s->random >> 33) & (n - 1);
+}
+
+// Takes an entry. One of each stride is taken, at any place in it: keys that have a period would otherwise be sampled
+// at one point of it. When the sample is full, one of two entries goes, and the stride doubles.
 static void take(struct wh_sample *s, const struct wh_entry *e) {
   if (s->nr_taken == WH_SAMPLE) {
-    for (uint32_t i = 0; i < WH_SAMPLE / 2; i++) s->taken[i] = s->taken[2 * i];
+    const uint32_t half = s->stride;
+    for (uint32_t i = 0; i < WH_SAMPLE / 2; i++) s->taken[i] = s->taken[2 * i + any_below(s, 2)];
     s->nr_taken = WH_SAMPLE / 2;
     s->stride *= 2;
-    s->next = align_up(s->next, s->stride);
-    if (s->next > s->seen) return;
+    if (any_below(s, 2)) {  // it lies in the first half of a stride: one of the second half comes in its place
+      s->next = s->seen / s->stride * s->stride + half + any_below(s, half);
+      return;
+    }
   }
   s->taken[s->nr_taken++] = e;
-  s->next = s->seen + s->stride;
+  s->next = (s->seen / s->stride + 1) * s->stride + any_below(s, s->stride);
 }
 
 // Adds a leaf's entries.

@@ -240,9 +240,25 @@ static void test_only_memtable(void **state) {
   world_fini(&w);
 }
 
+// Every other new record overwrites an older one: a sample at equal distances would have one kind only.
+static void test_periodic(void **state) {
+  (void)state;
+  static const double most[] = {0.06, 0.06, 0.04}, bytes[] = {0.1, 0.08, 0.06};
+  struct world w;
+  const uint32_t nr = keys_of_test(MILLION / 4);
+  world_init(&w, nr, (size_t)nr * 200, 0, false);
+  for (uint32_t i = 0; i < nr; i += 2) change(&w, i, true);
+  CHECK(remixdb_compact(w.ref));
+  bound_records(&w, (size_t)nr * 500);
+  for (uint32_t i = 0; i < nr; i++) change(&w, i, true);
+  check(&w, "periodic", most, bytes);
+  world_fini(&w);
+}
+
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_memtable), cmocka_unit_test(test_young),
-                                     cmocka_unit_test(test_mixed), cmocka_unit_test(test_only_memtable)};
+                                     cmocka_unit_test(test_mixed), cmocka_unit_test(test_only_memtable),
+                                     cmocka_unit_test(test_periodic)};
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }

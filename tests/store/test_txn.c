@@ -812,8 +812,8 @@ static void test_dropped_of_several(void **state) {
   }
 }
 
-// The message of a commit that fails tells the key: without its space's id, and the empty key in words. So it does for
-// a read range, whose keys are in a memtable or in tables, and for a dropped space.
+// The message of a commit that fails tells the key: without its space's id, and the empty key in words. The same for
+// read ranges with changes in the memtable or in tables. A dropped space has a message of its own.
 static void test_conflict_says(void **state) {
   (void)state;
   static const char changed[] = "another write to what the transaction has read, at ";
