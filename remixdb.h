@@ -196,8 +196,9 @@ struct xdb *remixdb_open_opts(const char *dir, const struct remixdb_opts *o);
 // Changes an option of an open store; writes, reads and compaction go on meanwhile. `value` is text:
 //   "memory_mb"       at least 1. The cache follows before the call returns, unless cache_mb was set; memtables, unless
 //                     memtable_mb was set, and compaction follow as they are made. With workers a memtable above the
-//                     new size goes into tables at once. The size of the log stays, and a memtable is frozen when it
-//                     has filled half of that.
+//                     new size goes into tables at once. Indexes that are in memory follow when rounds write them,
+//                     and pieces of blocks when their tables go. The size of the log stays, and a memtable is frozen
+//                     when it has filled half of that.
 //   "cache_mb"        at least 1, and at most the machine's memory. A smaller cache gives its memory back before the
 //                     call returns, except blocks that iterators and pins keep. It does not follow memory_mb any more.
 //                     A store that was opened with cache_mb = 0 keeps 0.
