@@ -238,7 +238,7 @@ void memory_rounds(struct xdb *x) {
   // Records that a round hands back must not fill the next memtable's log segment at once. Otherwise rounds would hand
   // them back for ever.
   x->compact.memtable_size = half < limit ? half : limit;
-  x->ctx.scan_room = compact_scan_room(limit);
+  atomic_store_explicit(&x->scan_room, compact_scan_room(limit), memory_order_relaxed);
 }
 
 void memory_round(struct xdb *x) {

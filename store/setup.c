@@ -175,7 +175,7 @@ enum remixdb_status setup_services(struct xdb *x) {
                             .direct_io = x->opts.direct_io,
                             .admission = x->opts.direct_io ? NULL : &x->admission,
                             .retired = &x->retired,
-                            .scan_room = x->ctx.scan_room,
+                            .scan_room = &x->scan_room,
                             .budget = &x->memory.accounts,
                             .pages = &x->pages,
                             .dicts = &x->dicts};

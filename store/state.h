@@ -236,6 +236,7 @@ struct xdb {
   struct memtable *replay_into;
   const struct version *replay_from;
   struct cache *cache;
+  _Atomic size_t scan_room;  // of ctx; changes while the store is open (memory_rounds)
   struct sst_ctx ctx;
   struct wal *wal;           // with read_only it was replayed, and takes no records
   struct workers *workers;   // NULL with read_only

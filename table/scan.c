@@ -121,7 +121,7 @@ static void sst_window_init(struct sst_window *w, struct sst *t, struct blkio_qu
 }
 
 uint32_t sst_scan_share(const struct sst_ctx *ctx, uint32_t nr) {
-  const size_t room = ctx->scan_room ? ctx->scan_room : SST_SCAN_ROOM;
+  const size_t room = ctx->scan_room ? atomic_load_explicit(ctx->scan_room, memory_order_relaxed) : SST_SCAN_ROOM;
   const size_t read = room / (2 * (size_t)(nr ? nr : 1)) & ~((size_t)BLKIO_ALIGN - 1);
   return read < SST_READ_LEAST ? SST_READ_LEAST : read < SST_READ_MAX ? (uint32_t)read : SST_READ_MAX;
 }

@@ -13,7 +13,7 @@
 
 // ---- memory. A reader has two buffers, each for one read of at most 512 KiB and for the block that the read before
 // has begun (72 KiB, of which only what is used becomes memory). A thread that merges many tables bounds the reads, so
-// that all buffers together take about ctx->scan_room bytes, but at least 2 * SST_READ_LEAST for each table.
+// that all buffers together take about *ctx->scan_room bytes, but at least 2 * SST_READ_LEAST for each table.
 #define SST_SCAN_ROOM ((size_t)16 << 20)  // bytes, if the context says 0
 #define SST_READ_LEAST (64u << 10)
 // Returns the bytes of a read for a thread that reads nr tables at once, for the two calls named _limit.

@@ -50,12 +50,13 @@ struct sst_ctx {
   uint32_t nr_origins;
   struct value_ctx *values;  // of the store's value files (value/file.h)
   bool direct_io;
-  struct sst_retired *retired;  // counts retired tables and REMIX files; NULL: they are not counted
-  size_t scan_room;             // bytes that one thread's reads of many tables at once take (table/scan.h); 0: standard
-  struct sst_dicts *dicts;      // NULL: each table keeps its dictionary
-  struct budget *budget;        // the store's accounts of memory; NULL: nothing is counted
-  struct remix_pool *pages;     // of its REMIXes (remix/paged.h); NULL: these are opened whole
-  struct admission *admission;  // which blocks readers read past the page cache; NULL: none
+  struct sst_retired *retired;      // counts retired tables and REMIX files; NULL: they are not counted
+  const _Atomic size_t *scan_room;  // bytes that one thread's reads of many tables at once take (table/scan.h); the
+                                    // caller's; NULL: standard
+  struct sst_dicts *dicts;          // NULL: each table keeps its dictionary
+  struct budget *budget;            // the store's accounts of memory; NULL: nothing is counted
+  struct remix_pool *pages;         // of its REMIXes (remix/paged.h); NULL: these are opened whole
+  struct admission *admission;      // which blocks readers read past the page cache; NULL: none
 };
 
 static inline struct files_ids sst_ctx_ids(const struct sst_ctx *ctx) {

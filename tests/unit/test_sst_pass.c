@@ -160,14 +160,15 @@ static void test_limit(void **state) {
 // The reads of a merge of many tables fit the room together if each has its least size.
 static void test_share(void **state) {
   (void)state;
-  struct sst_ctx c = {.scan_room = 8u << 20};
+  _Atomic size_t room = 8u << 20;
+  struct sst_ctx c = {.scan_room = &room};
   assert_int_equal(sst_scan_share(&c, 1), 512u << 10);
   for (uint32_t nr = 1; nr <= 64; nr++) {
     const uint32_t read = sst_scan_share(&c, nr);
-    assert_true(read % BLKIO_ALIGN == 0 && 2 * nr * (size_t)read <= c.scan_room);
+    assert_true(read % BLKIO_ALIGN == 0 && 2 * nr * (size_t)read <= room);
   }
   assert_int_equal(sst_scan_share(&c, 65), SST_READ_LEAST);
-  c.scan_room = 0;
+  c.scan_room = NULL;
   assert_int_equal(sst_scan_share(&c, 16), SST_SCAN_ROOM / 32);
 }
 
