@@ -534,7 +534,9 @@ void remixdb_batch_destroy(struct xdb_batch *b);
 // Writes the whole batch or nothing: every reader, and the store after a crash, has all of the batch or none of it. The
 // batch stays as it is and can be written again. A batch may hold 1 GiB of keys and values, whatever the size of the
 // memtable; meanwhile it takes about three times its size in memory. Fails with REMIXDB_TOOBIG, and writes nothing, if
-// the batch takes more than 1.25 GiB in the log, which adds 2 to 7 bytes to a record. Otherwise like remixdb_put.
+// the batch takes more than 1.25 GiB in the log, which adds 2 to 7 bytes to a record. While the batch is put in place,
+// other writers of its keys, and of keys beside these, wait: about 0.2 s for each 100,000 records. Readers do not wait.
+// Otherwise like remixdb_put.
 bool remixdb_write(struct xdb_ref *ref, struct xdb_batch *b);
 
 // ---- iterators
@@ -682,9 +684,10 @@ void remixdb_snapshot_release(struct xdb_snapshot *s);
 
 // Opens a space; create: makes it if the store has none of this name. A space that a call has made is durable when the
 // call returns, and so are all writes to the store that were made before the call, by any thread: the call syncs them
-// first. Any thread may use the handle, also several at once. Returns NULL on failure: REMIXDB_NOTFOUND; when it makes
-// a space also REMIXDB_READONLY, REMIXDB_NOSPACE, REMIXDB_TOOBIG (too many spaces), or the failure that stopped the
-// store.
+// first. Each call that makes or drops a space writes the names of all spaces, so making n spaces takes time in
+// proportion to n * n. Any thread may use the handle, also several at once. Returns NULL on failure: REMIXDB_NOTFOUND;
+// when it makes a space also REMIXDB_READONLY, REMIXDB_NOSPACE, REMIXDB_TOOBIG (too many spaces), or the failure that
+// stopped the store.
 struct xdb_space *remixdb_space_open(struct xdb *xdb, const char *name, bool create);
 // Frees the handle; refs of the space go on. Close it before the store. Does nothing for NULL.
 void remixdb_space_close(struct xdb_space *space);
@@ -738,7 +741,7 @@ struct xdb_ref *remixdb_txn_ref(struct xdb_txn *txn, struct xdb_space *space);
 struct xdb_ref *remixdb_txn_untracked(struct xdb_txn *txn, struct xdb_space *space);
 // Writes what the transaction has written, as remixdb_write does, and ends it in any case. Iterators that are still
 // open lose their position, and then only remixdb_iter_destroy is useful. Fails with REMIXDB_ABORTED after a conflict:
-// nothing is written. Otherwise like remixdb_write.
+// nothing is written. Otherwise like remixdb_write; writers of the keys that it has read wait, too.
 bool remixdb_txn_commit(struct xdb_txn *txn);
 // Ends the transaction, and forgets its writes. Does nothing for NULL.
 void remixdb_txn_abort(struct xdb_txn *txn);
