@@ -77,7 +77,8 @@ void *mem_calloc(size_t nr, size_t size);            // zeroed
 void *mem_realloc(void *p, size_t size);             // p stays valid on failure
 void *mem_alloc_aligned(size_t align, size_t size);  // align: a power of two
 void mem_free(void *p);
-// Returns all kept blocks to the system. Call it when work has ended.
+// Returns all kept blocks to the system, and what the heap has kept, if the small blocks have become less by 4 MiB.
+// Call it when work has ended, outside of any lock: the heap's part may take some milliseconds.
 void mem_trim(void);
 // Lets the process keep so many bytes more of freed blocks; none, to begin with. However much it is let, it keeps at
 // most 64 MiB. One block is at most a quarter of all, and at most 8 MiB. A zeroed block of 1 MiB or more is mapped anew

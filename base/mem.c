@@ -17,10 +17,14 @@
 #define MAP_ANONYMOUS MAP_ANON
 #endif
 
+#define HEAP_STEP ((size_t)64 << 10)
+#define HEAP_MUCH ((size_t)4 << 20)  // bytes that small blocks have become less by, before the heap is trimmed
+
 bool (*_Atomic mem_fault)(size_t size);
 _Atomic size_t mem_large_from = MEM_LARGE;
 
 static _Atomic size_t heap_bytes;    // in small blocks, as the heap rounds them; relaxed
+static _Atomic size_t heap_most;     // about the most of these since the heap was trimmed; relaxed
 static _Atomic size_t mapped_bytes;  // of mem_map; relaxed
 
 static _Thread_local bool hurried;
@@ -277,12 +281,22 @@ static size_t large_size(const void *p) {
   return size;
 }
 
+// The heap keeps what threads have freed in the arenas of each of them. Gives it back.
+static void heap_trim(void) {
+  atomic_store_explicit(&heap_most, atomic_load_explicit(&heap_bytes, memory_order_relaxed), memory_order_relaxed);
+#if defined(__GLIBC__)
+  if (!LIB_SANITIZED) (void)malloc_trim(0);
+#endif
+}
+
 void mem_trim(void) {
   struct region out[KEPT_NR_MOST];
   lib_lock(&large.lock);
   const uint32_t nr = kept_shrink(0, out);
   lib_unlock(&large.lock);
   regions_unmap(out, nr);
+  const size_t heap = atomic_load_explicit(&heap_bytes, memory_order_relaxed);
+  if (atomic_load_explicit(&heap_most, memory_order_relaxed) >= heap + HEAP_MUCH) heap_trim();
 }
 
 void mem_keep(size_t more) {
@@ -306,12 +320,7 @@ void mem_keep_less(size_t less) {
   lib_unlock(&large.lock);
   regions_unmap(out, nr);
   regions_unmap(&slots, slots.at != NULL);
-#if defined(__GLIBC__)
-  // The heap keeps what threads have freed in the arenas of each of them.
-  if (last && !LIB_SANITIZED) (void)malloc_trim(0);
-#else
-  (void)last;
-#endif
+  if (last) heap_trim();
 }
 
 void mem_fork_hold(void) { lib_lock(&large.lock); }
@@ -344,7 +353,11 @@ static inline size_t heap_size(void *p) {
 }
 
 static inline void *heap_count(void *p) {
-  if (likely(p != NULL)) (void)atomic_fetch_add_explicit(&heap_bytes, heap_size(p), memory_order_relaxed);
+  if (unlikely(p == NULL)) return p;
+  const size_t size = heap_size(p), now = atomic_fetch_add_explicit(&heap_bytes, size, memory_order_relaxed) + size;
+  // in steps: a thread that the heap grows for mostly writes nothing here
+  if (unlikely(now > atomic_load_explicit(&heap_most, memory_order_relaxed) + HEAP_STEP))
+    atomic_store_explicit(&heap_most, now, memory_order_relaxed);
   return p;
 }
 

@@ -69,6 +69,42 @@ static void test_small(void **state) {
   CHECK(stats().heap == was.heap);
 }
 
+#define SHORT 2000u
+
+// Frees so many small blocks. Returns whether the system has back what the heap kept of them after a trim.
+static bool heap_back(uint32_t nr) {
+  void **const blocks = malloc(nr * sizeof(*blocks));
+  CHECK(blocks);
+  for (uint32_t i = 0; i < nr; i++) {
+    CHECK(blocks[i] = mem_alloc(SHORT));
+    memset(blocks[i], 1, SHORT);
+  }
+  void *const end = mem_alloc(SHORT);  // the heap gives its end back by itself
+  CHECK(end);
+  for (uint32_t i = 0; i < nr; i++) mem_free(blocks[i]);
+  mem_trim();
+  unsigned char in = 1;
+  const uintptr_t middle = (uintptr_t)blocks[nr / 2] & ~(uintptr_t)(page() - 1);
+#if defined(__GLIBC__)
+  CHECK(mincore((void *)middle, 1, &in) == 0);
+#endif
+  mem_free(end);
+  free((void *)blocks);
+  return !(in & 1);
+}
+
+// A trim takes what the heap keeps only if that is much.
+static void test_heap_back(void **state) {
+  (void)state;
+#if defined(__GLIBC__)
+  if (LIB_SANITIZED) skip();
+  mem_trim();
+  CHECK(!heap_back(500) && heap_back(5000) && !heap_back(500));
+#else
+  skip();
+#endif
+}
+
 // Freed blocks serve again, whole or in parts, zeroed if that is asked for, and within the limit.
 static void test_kept(void **state) {
   (void)state;
@@ -390,6 +426,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_large),
     cmocka_unit_test(test_small),
+    cmocka_unit_test(test_heap_back),
     cmocka_unit_test(test_kept),
     cmocka_unit_test(test_not_cut),
     cmocka_unit_test(test_rest),
