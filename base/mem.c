@@ -352,12 +352,16 @@ static inline size_t heap_size(void *p) {
 #endif
 }
 
-static inline void *heap_count(void *p) {
-  if (unlikely(p == NULL)) return p;
-  const size_t size = heap_size(p), now = atomic_fetch_add_explicit(&heap_bytes, size, memory_order_relaxed) + size;
-  // in steps: a thread that the heap grows for mostly writes nothing here
+// The small blocks have `more` bytes more; fewer if that wraps round.
+static inline void heap_grew(size_t more) {
+  const size_t now = atomic_fetch_add_explicit(&heap_bytes, more, memory_order_relaxed) + more;
+  // in steps, so that a growing heap mostly writes nothing here
   if (unlikely(now > atomic_load_explicit(&heap_most, memory_order_relaxed) + HEAP_STEP))
     atomic_store_explicit(&heap_most, now, memory_order_relaxed);
+}
+
+static inline void *heap_count(void *p) {
+  if (likely(p != NULL)) heap_grew(heap_size(p));
   return p;
 }
 
@@ -444,7 +448,7 @@ static void *large_resize(void *p, size_t has, size_t size) {
 static void *heap_realloc(void *p, size_t size) {
   const size_t had = p ? heap_size(p) : 0;
   void *const to = realloc(p, size ? size : 1);
-  if (to) (void)atomic_fetch_add_explicit(&heap_bytes, heap_size(to) - had, memory_order_relaxed);
+  if (to) heap_grew(heap_size(to) - had);
   return to;
 }
 

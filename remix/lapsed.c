@@ -47,8 +47,8 @@ static uint32_t lapsed_on(const struct remix_lapsed *d, uint32_t seg, uint32_t n
   uint32_t n = 0;
   while (n < nr) {
     const uint32_t at = (seg + n) % 64;
-    const uint64_t not = ~(atomic_load_explicit(&d->bits[(seg + n) / 64], memory_order_acquire) >> at);
-    const uint32_t run = not ? (uint32_t)__builtin_ctzll(not ) : 64;
+    const uint64_t others = ~(atomic_load_explicit(&d->bits[(seg + n) / 64], memory_order_acquire) >> at);
+    const uint32_t run = others ? (uint32_t)__builtin_ctzll(others) : 64;
     n += run;
     if (run < 64 - at) break;
   }
@@ -60,8 +60,8 @@ static uint32_t lapsed_back(const struct remix_lapsed *d, uint32_t seg, uint32_t
   uint32_t n = 0;
   while (n < nr) {
     const uint32_t at = (seg - n) % 64;
-    const uint64_t not = ~(atomic_load_explicit(&d->bits[(seg - n) / 64], memory_order_acquire) << (63 - at));
-    const uint32_t run = not ? (uint32_t)__builtin_clzll(not ) : 64;
+    const uint64_t others = ~(atomic_load_explicit(&d->bits[(seg - n) / 64], memory_order_acquire) << (63 - at));
+    const uint32_t run = others ? (uint32_t)__builtin_clzll(others) : 64;
     n += run;
     if (run < at + 1) break;
   }

@@ -7,10 +7,9 @@
 //   E1  A view does not change, nor does the time at which one of its records expires. So a segment that has lapsed at
 //       some time has lapsed for good. It has not for a reader whose clock stands before that time: a snapshot's, or
 //       one that was set back.
-//   E2  A view has a bit for each segment, and one time for all: the latest at which a record of these segments
-//   expired.
-//       The time is raised before a bit is set. A reader reads bits first, then the time, and uses them if its clock is
-//       not before that.
+//   E2  A view has a bit for each segment, and one time for all: the latest at which a record of them expired. The time
+//       is raised before a bit is set. A reader reads bits first, then the time, and uses them if its clock is not
+//       before that.
 //   E3  Only the oldest stream of a merge may leap. A newer one hides older records of its keys.
 //
 // Pages of a paged view have no bits, and nor has a young view (E3). Any thread; nobody waits. If memory is missing,

@@ -13,8 +13,8 @@ static bool may_freeze(const struct xdb *x) {
 void xdb_freeze_full(struct xdb *x) {
   bool kick = false;
   if (!x->workers || workers_count(x->workers) == 0) return;
-  if (atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed)) return;  // the round's end looks again
-  struct err_saved was;                                                           // the caller's work has succeeded
+  if (atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed)) return;  // its end looks again
+  struct err_saved was;  // the caller's work has succeeded: its message stays
   err_save(&was, REMIXDB_OK);
   xdb_lock(x);
   const struct memtable *const m = xdb_super(x)->active;

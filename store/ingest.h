@@ -14,9 +14,8 @@
 //       them: X replaces them. A reader, snapshot or transaction of an earlier super has the older memtable itself.
 //       If the memtable and the ingest have no key in common, their order tells nothing, and the memtable stays. Its
 //       gaps do not know of the tables, so none is used any more (wh/gap.h).
-//   I3  All or none, to readers: the tables and the memtable come with one super. Its `since` is not smaller than X,
-//   and
-//       it becomes the store's before X is published.
+//   I3  All or none, to readers: the tables and the memtable come with one super. Its `since` is not smaller than X. It
+//       becomes the store's before X is published.
 //   I4  All or none, after a crash: CURRENT names the tables, and the log segment that begins behind X. That segment
 //       begins with the records that were handed over, which are durable before CURRENT is written. A CURRENT without
 //       the tables names the older segment, which has all records; those of the new segment are there twice then, under
@@ -32,8 +31,8 @@
 //       tables; from then on nobody writes to them. An ingest that is given up removes them.
 // The tables are built without a number. The commit writes it into their footers while the log is held. All long work
 // comes before: the flush, the views over the tables, and a search for the active memtable's keys among those of the
-// ingest. So writers wait for the footers and for CURRENT, and, where keys meet, for the
-// handing over of at most one memtable.
+// ingest. So writers wait for the footers and for CURRENT, and, where keys meet, for the handing over of at most one
+// memtable.
 #ifndef STORE_INGEST_H
 #define STORE_INGEST_H
 

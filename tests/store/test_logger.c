@@ -159,12 +159,8 @@ static const struct {
 };
 
 static struct xdb *open_in(const char *where, int workers, bool logs) {
-  struct remixdb_opts o;
+  struct remixdb_opts o = small_opts(workers);
   struct xdb *x;
-  remixdb_opts_init(&o, sizeof(o));
-  o.cache_mb = 1;
-  o.memtable_mb = 1;
-  o.workers = workers;
   o.logger = logs ? logger : NULL;
   o.logger_priv = &told;
   OK(xdb_open(where, &o, quick_env(), &x));

@@ -17,12 +17,8 @@ static struct xdb *x;
 static struct xdb_ref *ref;
 
 static int begin(void **state) {
-  struct remixdb_opts o;
+  const struct remixdb_opts o = small_opts(0);
   if (setup(state) != 0) return -1;
-  remixdb_opts_init(&o, sizeof(o));
-  o.workers = 0;
-  o.memtable_mb = 1;
-  o.cache_mb = 1;
   x = quick_open(&o);
   ref = remixdb_ref(x);
   return ref ? 0 : -1;
