@@ -49,6 +49,16 @@ static enum remixdb_status view_stretch(struct work *w, struct remix *x, bool lo
   return s;
 }
 
+// Looks at about so many segments of a stretch that is not empty, but at SEGMENTS_MIN at least.
+static enum remixdb_status stretch_share(struct work *w, const struct stretch *t, uint32_t segs,
+                                         struct remix_share *out) {
+  epoch_enter(w->c->epoch, w->c->slot);
+  const enum remixdb_status s = remix_share(t->x, t->from, t->to, segs > SEGMENTS_MIN ? segs : SEGMENTS_MIN, out);
+  epoch_exit(w->c->slot);
+  if (s == REMIXDB_OK) w->c->segments += out->segs;
+  return s;
+}
+
 static double table_bytes(const struct sst *t) {
   uint64_t n = t->key_bytes + t->value_bytes;
   for (uint32_t i = 0; i < t->nr_apart; i++) n += t->apart[i].bytes;
@@ -68,7 +78,7 @@ static double run_bytes(const struct sst *t, const struct remix_run_share *r, do
 
 // Counts the older views of the partitions [first, last].
 static enum remixdb_status count_older(struct work *w, uint32_t first, uint32_t last) {
-  const uint32_t share = SEGMENTS / (last - first + 1), most = share > SEGMENTS_MIN ? share : SEGMENTS_MIN;
+  const uint32_t share = SEGMENTS / (last - first + 1);
   for (uint32_t i = first; i <= last; i++) {
     const struct part *const p = w->c->version->parts[i];
     struct stretch t;
@@ -80,11 +90,8 @@ static enum remixdb_status count_older(struct work *w, uint32_t first, uint32_t 
     s = view_stretch(w, x, i == first, i == last, &t);
     if (s != REMIXDB_OK) return s;
     if (t.from == t.to) continue;
-    epoch_enter(w->c->epoch, w->c->slot);
-    s = remix_share(x, t.from, t.to, most, &shares);
-    epoch_exit(w->c->slot);
+    s = stretch_share(w, &t, share, &shares);
     if (s != REMIXDB_OK) return s;
-    w->c->segments += shares.segs;
     w->keys += (double)(t.to - t.from);
     for (uint32_t r = 0; r < x->nr_runs; r++)
       w->bytes += run_bytes(x->runs[r], &shares.runs[r], shares.scale, shares.step);
@@ -213,9 +220,8 @@ static enum remixdb_status count_young(struct work *w, const struct stretch *str
       s = count_young_at(w, t, t->from + (next - before), whole);
     before += t->to - t->from;
     if (whole || t->to == t->from || s != REMIXDB_OK) continue;
-    s = remix_share(t->x, t->from, t->to, SEGMENTS / nr > SEGMENTS_MIN ? SEGMENTS / nr : SEGMENTS_MIN, &shares);
+    s = stretch_share(w, t, SEGMENTS / nr, &shares);
     if (s != REMIXDB_OK) break;
-    w->c->segments += shares.segs;
     tombs += shares.tombs * shares.scale;
   }
   if (whole) strata_end(w, w->strata[0].nr, w->strata[1].nr);

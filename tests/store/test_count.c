@@ -9,7 +9,9 @@
 
 #include "tests/lib/simdisk.h"
 #include "tests/lib/slow.h"
+#include "tests/lib/starve.h"
 #include "tests/lib/store.h"
+#include "remix/paged.h"
 #include "store/idle.h"
 #include "store/ref.h"
 #include "table/block.h"
@@ -255,10 +257,59 @@ static void test_periodic(void **state) {
   world_fini(&w);
 }
 
+// The slot of the thread that counts: NULL at other times. Reads while it is inside an epoch, and outside.
+static const struct epoch_slot *counting;
+static uint64_t reads_inside, reads_outside;
+
+static ssize_t slot_read(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
+  if (counting) (*(atomic_load(&counting->at) ? &reads_inside : &reads_outside))++;
+  return simdisk_env(e->priv)->ops->pread(e, fd, buf, len, off);
+}
+
+// Young views that are paged: a page may leave memory while others are read, so every read of one is inside an epoch.
+static void test_paged_young(void **state) {
+  (void)state;
+  const uint32_t nr = 20000;
+  struct remixdb_opts o = small_opts(0);
+  struct simdisk *const disk = simdisk_create();
+  struct env_ops ops = *simdisk_env(disk)->ops;
+  struct env env = {.ops = &ops, .priv = disk};
+  struct xdb *x;
+  const struct remixdb_range all = {{NULL, 0}, {NULL, 0}};
+  char key[32];
+  uint64_t keys;
+  ops.pread = slot_read;
+  o.memtable_mb = 1024;
+  starve(true);
+  OK(xdb_open("/store", &o, &env, &x));
+  shrink(x, (size_t)nr * 800, 2048);
+  struct xdb_ref *const ref = remixdb_ref(x);
+  for (uint32_t i = 0; i < nr; i++) CHECK(remixdb_put(ref, key, key_of(i, key), "value", 5));
+  CHECK(remixdb_compact(ref));
+  x->compact.young_from = 2;
+  for (uint32_t n = 0; n < 40 && xdb_super(x)->version->nr_young == 0; n++) {
+    for (uint32_t i = n; i < nr; i += 16) CHECK(remixdb_put(ref, key, key_of(i, key), "other", 5));
+    CHECK(remixdb_flush(ref));
+  }
+  const struct version *const v = xdb_super(x)->version;
+  assert_true(v->nr_young > 0);
+  for (uint32_t i = 0; i < v->nr_young; i++) assert_true(remix_is_paged(part_young(v->parts[v->young[i]])));
+  counting = &ref->slot;
+  CHECK(remixdb_count(ref, &all, &keys, NULL));
+  counting = NULL;
+  assert_true(off_by(keys, nr) < 0.05);
+  assert_true(reads_inside > 0);
+  assert_int_equal(reads_outside, 0);
+  starve(false);
+  remixdb_unref(ref);
+  remixdb_close(x);
+  simdisk_destroy(disk);
+}
+
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_memtable), cmocka_unit_test(test_young),
-                                     cmocka_unit_test(test_mixed), cmocka_unit_test(test_only_memtable),
-                                     cmocka_unit_test(test_periodic)};
+                                     cmocka_unit_test(test_mixed),    cmocka_unit_test(test_only_memtable),
+                                     cmocka_unit_test(test_periodic), cmocka_unit_test(test_paged_young)};
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }
