@@ -279,18 +279,26 @@ static bool repair_watched(const char *dir) {
   return repaired;
 }
 
-// The last line of a repair's report, its sum. The caller frees it; NULL: there is no such file. print: all lines go to
-// standard error.
+// The last line of a repair's report, its sum. The caller frees it; NULL: there is no such file, or it has no line.
+// print: all lines go to standard error.
 static char *report_sum(const char *path, bool print) {
   FILE *const in = fopen(path, "r");
-  char *line = NULL;
-  size_t cap = 0;
+  char *line = NULL, *last = NULL;
+  size_t cap = 0, last_cap = 0;
   while (in != NULL && getline(&line, &cap, in) >= 0) {
     line[strcspn(line, "\n")] = '\0';
     if (print) progress_say(line);
+    // The call that finds the end may write to its buffer, too.
+    char *const buf = last;
+    const size_t buf_cap = last_cap;
+    last = line;
+    last_cap = cap;
+    line = buf;
+    cap = buf_cap;
   }
   if (in != NULL) fclose(in);
-  return line;
+  free(line);
+  return last;
 }
 
 // The directory beside the store's files where the next repair puts the old files aside.

@@ -415,6 +415,33 @@ def test_damage_is_told_and_repaired(store, what):
     assert "/lost.3 has" in said.stdout and "nothing is lost" in said.stdout and said.stderr == ""
 
 
+@pytest.fixture(scope="module")
+def getline_that_clears(tmp_path_factory):
+    """A library whose getline clears its buffer when it finds the end of a file, as on FreeBSD and macOS."""
+    made = tmp_path_factory.mktemp("getline")
+    (made / "getline.c").write_text("""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+ssize_t __getdelim(char **line, size_t *cap, int end, FILE *in) {
+  ssize_t (*next)(char **, size_t *, int, FILE *) = dlsym(RTLD_NEXT, "getdelim");
+  ssize_t n = next(line, cap, end, in);
+  if (n < 0 && *line) **line = 0;
+  return n;
+}
+ssize_t getline(char **line, size_t *cap, FILE *in) { return __getdelim(line, cap, '\\n', in); }
+""")
+    subprocess.run([os.environ.get("CC", "cc"), "-w", "-shared", "-fPIC", made / "getline.c", "-ldl", "-o",
+                    made / "getline.so"], check=True)
+    return str(made / "getline.so")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD")
+def test_the_sum_of_a_repair(store, getline_that_clears):
+    said = tool("repair", store, LD_PRELOAD=getline_that_clears).stdout
+    assert (store / "lost.1" / "REPORT").read_text().splitlines()[-1] in said and "kept" in said
+
+
 def test_an_import_beside_damage(tmp_path):
     store = tmp_path / "store"
     import_bytes(store, b"".join(b"%05d\tvalue\n" % i for i in range(2000)))
