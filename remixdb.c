@@ -209,12 +209,12 @@ PUBLIC void remixdb_opts_init(struct remixdb_opts *o, size_t size) {
 }
 
 // The opening has failed. Where CURRENT is another program's, and no file proves that there is a store, the message
-// says so. Keeps the status.
+// says so at its end, which a long message keeps, and where no path can say the same. Keeps the status.
 static enum remixdb_status foreign_or(enum remixdb_status s, const char *dir) {
   struct err_saved why;
   err_save(&why, s);
   if (!destroy_finds_none(env_posix(), dir)) return err_raise(&why);
-  return err_set(s, "%s: there is no store of RemixDB, but another program's files: %s", dir, why.msg);
+  return err_set(s, "%s; there is no store of RemixDB, but another program's files", why.msg);
 }
 
 static struct xdb *open_store(const char *dir, const struct remixdb_opts *o) {

@@ -186,7 +186,8 @@ void remixdb_opts_init(struct remixdb_opts *o, size_t size);
 // path.
 // Returns NULL on failure: also REMIXDB_LOCKED, REMIXDB_VERSION or REMIXDB_NOSPACE. After REMIXDB_CORRUPT,
 // remixdb_repair can rebuild the store from its readable part. A store that cannot be read stays as it is. The files of
-// another program, which also has a CURRENT, are REMIXDB_CORRUPT, too; the message then says that there is no store.
+// another program, which also has a CURRENT, are REMIXDB_CORRUPT, too; the message then ends so: "there is no store of
+// RemixDB, but another program's files".
 struct xdb *remixdb_open(const char *dir, size_t cache_size_mb, size_t mt_size_mb, bool tags);
 // Opens like remixdb_open, without compressed-keys blocks and tags: the store takes the least room on disk.
 struct xdb *remixdb_open_compact(const char *dir, size_t cache_size_mb, size_t mt_size_mb);

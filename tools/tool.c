@@ -9,6 +9,9 @@
 
 #include "tools/progress.h"
 
+// The end of the message of an opening that finds another program's files (remixdb.h).
+#define NO_STORE "; there is no store of RemixDB, but another program's files"
+
 static const char *name = "remixdb", *called = "remixdb";
 
 void tool_begin(const char *its_name, const char *its_called) {
@@ -32,11 +35,17 @@ _Noreturn void tool_end(enum tool_exit status, const char *fmt, ...) {
   exit(status);
 }
 
+static bool message_ends(const char *text) {
+  const char *const msg = remixdb_errmsg();
+  const size_t len = strlen(msg), n = strlen(text);
+  return len >= n && memcmp(msg + len - n, text, n) == 0;
+}
+
 enum tool_exit tool_complain(const char *dir, const char *call) {
   const enum remixdb_status s = remixdb_errcode();
   progress_end();
   fflush(stdout);
-  const bool foreign = s == REMIXDB_CORRUPT && strstr(remixdb_errmsg(), "there is no store of RemixDB");
+  const bool foreign = s == REMIXDB_CORRUPT && message_ends(NO_STORE);
   // the messages of these say it themselves
   if (s == REMIXDB_IO || s == REMIXDB_NOTFOUND || foreign)
     fprintf(stderr, "%s: %s: %s\n", name, call, remixdb_errmsg());
