@@ -5,11 +5,11 @@
 #include "table/dict.h"
 
 #define MIB ((size_t)1 << 20)
-#define DEFAULT_PART 4u                    // of the machine's memory
-#define UNKNOWN_MACHINE ((size_t)4 << 30)  // bytes, if the system does not tell
-#define SMALL_PART 32u                     // of the budget, for small blocks and what the heap loses
-#define STEPS 4u                           // a cache of fewer steps changes its size by single MiB
-#define GROW_PART 8u                       // of a memtable, by which it grows before the store is busy
+#define DEFAULT_PART 4u                      // of the machine's memory
+#define UNKNOWN_MACHINE ((uint64_t)4 << 30)  // bytes, if the system does not tell
+#define SMALL_PART 32u                       // of the budget, for small blocks and what the heap loses
+#define STEPS 4u                             // a cache of fewer steps changes its size by single MiB
+#define GROW_PART 8u                         // of a memtable, by which it grows before the store is busy
 
 static inline size_t budget_now(const struct memory *m) {
   return atomic_load_explicit(&m->budget, memory_order_relaxed);
@@ -83,7 +83,8 @@ void memory_plan(struct xdb *x) {
   const uint64_t machine = x->compact.memory = cgroup_memory();
   m->memtable_follows = o->memtable_mb == 0;
   if (budget == 0) {
-    budget = (size_t)(machine ? machine : UNKNOWN_MACHINE) / DEFAULT_PART;
+    const uint64_t part = (machine ? machine : UNKNOWN_MACHINE) / DEFAULT_PART;
+    budget = part < SIZE_MAX ? (size_t)part : SIZE_MAX;
     if (!follows && !m->memtable_follows) {
       set_indexes(m, budget, MEMORY_INDEX_ALONE);
       atomic_store_explicit(&m->accounts.scans_most, budget / MEMORY_SCANS_PART, memory_order_relaxed);
