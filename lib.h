@@ -145,8 +145,8 @@ MUST_CHECK enum remixdb_status mem_reserve(size_t size, size_t most, bool huge, 
 // The caller of mem_reserve means to touch `size` bytes from now on, in place of `was`.
 void mem_reserve_change(size_t was, size_t size);
 void mem_unreserve(struct mem_map *m, size_t size);  // frees the space; size: as counted last; m->ptr may be NULL
-// Gives the memory of these pages of a mapping back to the system; their bytes become zeros or stay. p and size:
-// multiples of a page.
+// Gives the memory of these pages of a mapping back to the system, which takes it at once, or (FreeBSD, macOS) when it
+// needs it. Until the pages are written to, each has its old bytes or zeros. p and size: multiples of a page.
 void mem_give_back(void *p, size_t size);
 void mem_unmap(struct mem_map *m);  // frees the memory of both calls; m->ptr may be NULL
 

@@ -62,11 +62,21 @@ static void *pages_map(size_t size, int flags) {
   return p == MAP_FAILED ? NULL : p;
 }
 
-// A process that has as many mappings as it may have cannot cut one in two. Then the pages go back, and only their
+// Linux takes the memory at once by MADV_DONTNEED. FreeBSD and macOS would keep the bytes of anonymous pages then, if
+// need be in the swap space. By MADV_FREE these take the memory when they need it.
+static void pages_give_back(void *p, size_t size) {
+#if defined(__linux__) || !defined(MADV_FREE)
+  (void)madvise(p, size, MADV_DONTNEED);
+#else
+  (void)madvise(p, size, MADV_FREE);
+#endif
+}
+
+// A process that has as many mappings as it may have cannot cut one in two. Then the memory goes back, and only the
 // addresses stay taken.
 static void pages_unmap(void *p, size_t size) {
   nr_changes++;
-  if (munmap(p, size) != 0) (void)madvise(p, size, MADV_DONTNEED);
+  if (munmap(p, size) != 0) pages_give_back(p, size);
 }
 
 // ---- large blocks
@@ -560,7 +570,7 @@ void mem_unreserve(struct mem_map *m, size_t size) {
   mem_unmap(m);
 }
 
-void mem_give_back(void *p, size_t size) { (void)madvise(p, size, MADV_DONTNEED); }
+void mem_give_back(void *p, size_t size) { pages_give_back(p, size); }
 
 bool mem_populate(void *p, size_t size) {
 #if defined(MADV_POPULATE_WRITE)
