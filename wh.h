@@ -59,8 +59,7 @@
 //       key, or a version that was taken back later. A version that was taken back stays pending, and the key's newest
 //       version follows it in the chain. So a reader finds the version of its moment.
 //   W12 Every WH_VER_STRIDE-th version of a chain is a milestone. It has ways to two older milestones, so a reader at
-//   an
-//       old moment passes a number of versions that grows with the logarithm of the chain's length.
+//       an old moment passes a number of versions that grows with the logarithm of the chain's length.
 //   W13 The guide has each live leaf once: at the item whose bound is the leaf's anchor, or among the further items. If
 //       memory for a new guide was missing, it may lack leaves.
 //

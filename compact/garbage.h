@@ -14,14 +14,13 @@
 //     without its new data: so the round itself writes little. They cut one that has much of the store, as the first
 //     one has (compact/cut.h). Then they merge for garbage, until the bound holds, or the garbage is little
 //     (GARBAGE_FLOOR), or they have written as much as GARBAGE_ROUND memtables. One of these merges that would exceed
-//     the bound by itself is made as a cut, too. So a store of few memtables may have
-//     more than 1.6 times its live bytes, because there log and new files are much of it, and less garbage would mean
-//     to write the store again and again. So may a store whose files without any garbage are much larger than the live
-//     bytes, as with values of a few bytes. A round for which a call waits makes no steps, so that a flush is one
-//     round: it makes these merges itself.
-//   - On a full disk (garbage_plan_full) merges are as small as they must be: partitions that need little, and slices
-//   of
-//     others (C8 in compact/cut.h). Each frees at least a sixteenth of what it writes.
+//     the bound by itself is made as a cut, too. So a store of few memtables may have more than 1.6 times its live
+//     bytes, because there log and new files are much of it, and less garbage would mean to write the store again and
+//     again. So may a store whose files without any garbage are much larger than the live bytes, as with values of a
+//     few bytes. A round for which a call waits makes no steps, so that a flush is one round: it makes these merges
+//     itself.
+//   - On a full disk (garbage_plan_full) merges are as small as they must be: they take partitions that need little,
+//     and slices of others (C8 in compact/cut.h). Each frees at least a sixteenth of what it writes.
 //   - A store at rest (store/garbage_merge.h) is merged until all of its files, with log and reserved room, take at
 //     most 1.28 times the live bytes, or its garbage is at most 1/32 of them.
 #ifndef COMPACT_GARBAGE_H

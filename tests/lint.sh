@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # lint.sh [DIR]: the form of all C, Python, shell and make in DIR (the repository). Lines have at most 120 columns, no
-# tabs, and no blanks at their end; only lib.h prefetches; shellcheck and clang-format find nothing. Those two are used
-# where they are installed, clang-format in one version only: what another makes of .clang-format differs in places.
+# tabs, and no blanks at their end; no wrap has torn a comment of C; only lib.h prefetches; shellcheck and clang-format
+# find nothing. Those two are used where they are installed, clang-format in one version only: others make something
+# else of .clang-format in places.
 # lint.sh --format [DIR]: brings all C into the format first, also what is exempt.
 #
 # DIR/tests/lint.exempt lists what is not looked at, a line each: a rule (width, format), a blank, a pattern of paths.
@@ -65,6 +66,21 @@ check() {
 # grep prints the name of the only file, too, when /dev/null is another one.
 search() { xargs grep -n "$@" /dev/null; }
 
+# torn: the lines of comments that have one word, after a long line and before the rest of the paragraph. clang-format
+# makes these of a line that is too long.
+torn() {
+  # shellcheck disable=SC2016
+  xargs awk '
+  FNR == 1 { word = ""; before = 0 }
+  {
+    mark = match($0, /^ *\/\/ */) ? RLENGTH : 0
+    if (word != "" && mark >= indent && length($0) > mark) print word
+    word = mark && before > 100 && substr($0, mark + 1) ~ /^[a-z]+$/ ? FILENAME ":" FNR ":" $0 : ""
+    indent = mark
+    before = mark ? length($0) : 0
+  }'
+}
+
 formatter() {
   for c in clang-format "clang-format-$FORMATTER"; do
     case $("$c" --version 2>/dev/null) in *"version $FORMATTER."*) echo "$c" && return ;; esac
@@ -83,6 +99,8 @@ files form '*' | grep -vE '(Makefile|\.mk)$' | search "$(printf '\t')" >"$work/f
 complain "tabs"
 files form '*' | search ' $' >"$work/found"
 complain "blanks at the end of a line"
+files torn '*.[ch]' '*.inc' | torn >"$work/found"
+complain "a wrap has torn the comment: fill the lines again"
 files prefetch '*.[ch]' | grep -vE '^(lib\.h|(tests|tools)/.*)$' | search __builtin_prefetch >"$work/found"
 complain "lib.h has the functions for that"
 if command -v shellcheck >/dev/null 2>&1; then

@@ -388,6 +388,8 @@ SHELLCHECK = pytest.mark.skipif(not shutil.which("shellcheck"), reason="no shell
     (".ci/run", "#" * 121 + "\n", ".ci/run:1:#"),
     ("b.py", "if b:\n\tb\n", "b.py:2:\tb"),
     ("a.c", "int b; \n", "a.c:1:int b; "),
+    ("a.c", "// " + "x " * 55 + "x\n// the\n// x x.\nint a;\n", "a.c:2:// the"),
+    ("a.c", "//   A1  " + "x " * 54 + "x\n//   the\n//       x x.\nint a;\n", "a.c:2://   the"),
     ("a.c", "void p(int *a) { __builtin_prefetch(a); }\n", "lib.h has the functions"),
     pytest.param("tests/c.sh", "#!/bin/sh\nrm -rf $1\n", "SC2086", marks=SHELLCHECK)])
 def test_lint_notices(sources, path, text, told):
@@ -395,6 +397,14 @@ def test_lint_notices(sources, path, text, told):
     assert lint() == "lint: 6 files, good\n"
     (place / path).write_text(text)
     assert told in lint() and lint().endswith("lint: 6 files, BAD\n")
+
+
+def test_lint_takes_the_last_word_of_a_paragraph(sources):
+    place, lint = sources
+    line = "x " * 55 + "x"
+    (place / "a.c").write_text(f"// {line}\n// most\n//\n// {line}\n// most\nint a;\n\n"
+                               f"//   a  {'x ' * 50}x\n//      most\n//   b  x\nint b;\n")
+    assert lint() == "lint: 6 files, good\n"
 
 
 def test_lint_leaves_out_what_is_exempt(sources):
