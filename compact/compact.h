@@ -256,23 +256,28 @@ struct compact_room {
 void compact_room_fini(struct compact_room *room);
 
 // Runs one round, which starts from the version base. frozen, spaces: the new data of each tree; spaces may be NULL. If
-// base has a spaces' tree, *out has one, too. *out: the next version with one reference. The version's files
-// are synced; the caller syncs their directory entries, and sets store_id, number and log fields. allow_abort false:
-// the round hands nothing back. whole: NULL, or the range of keys in which all partitions are to be compacted; the call
-// sets the results in it if the round succeeds. A round that fails leaves no new file. The values that the round has
-// written apart are in c->values and not synced: the caller syncs them before it names the version. No file leaves
-// c->values meanwhile. room: NULL, or the bound for all files. With steps the first call asks for room if its files
-// would take too much beside the old ones: *out is then NULL, and the caller runs compact_room_step, and calls again
-// with the newest version as base. With room->scarce the round merges no partition as a whole that may have one more
-// run, COMPACT_CUT_RUNS at most (compact/cut.h), and makes no merge that can be left undone. If a merge cannot read a
-// table, the call makes the round again without that merge (view/part.h, P4). Joins, merges for garbage, for dropped
-// spaces and of `whole` then leave the partition as it is. New data becomes a run in its young view, or in its older
-// view where young views are not wanted. At COMPACT_UNREAD_RUNS runs the new data is merged with all runs of the young
-// view. A partition that is away and damaged is left out in the same way (view/part.h, P5 to P7). So the round fails
-// only if a partition would have that many runs all the same, or its young view cannot be opened or built, or if a
-// partition cannot be opened for another reason than damage. For want of room or memory only joins are left undone: the
-// call makes a round that had some again without them. Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or
-// REMIXDB_CORRUPT.
+// base has a spaces' tree, *out has one, too. allow_abort false: the round hands nothing back. whole: NULL, or the
+// range of keys in which all partitions are to be compacted; the call sets the results in it if the round succeeds.
+// *out: the next version with one reference. Its files are synced; the caller syncs their directory entries, and sets
+// store_id, number and log fields.
+//
+// Values. Those that the round has written apart are in c->values and not synced: the caller syncs them before it names
+// the version. No file leaves c->values meanwhile.
+//
+// Room. room: NULL, or the bound for all files. With steps the first call asks for room if its files would take too
+// much beside the old ones: *out is then NULL, and the caller runs compact_room_step, and calls again with the newest
+// version as base. With room->scarce the round merges no partition as a whole that may have one more run,
+// COMPACT_CUT_RUNS at most (compact/cut.h), and makes no merge that can be left undone.
+//
+// Damage. If a merge cannot read a table, the call makes the round again without that merge (view/part.h, P4). Joins,
+// merges for garbage, for dropped spaces and of `whole` then leave the partition as it is. New data becomes a run in
+// its young view, or in its older view where young views are not wanted. At COMPACT_UNREAD_RUNS runs the new data is
+// merged with all runs of the young view. A partition that is away and damaged is left out in the same way.
+//
+// Failures. With damage the round fails only if a partition would have that many runs all the same, or its young view
+// cannot be opened or built, or if a partition cannot be opened for another reason. Without enough room or memory for
+// joins, the call makes the round again without them. A round that fails leaves no new file. Fails with REMIXDB_NOMEM,
+// REMIXDB_IO, REMIXDB_NOSPACE or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status compact_round(struct compact *c, struct worker *self, struct version *base,
                                              const struct wh *frozen, const struct wh *spaces, bool allow_abort,
                                              struct compact_whole *whole, struct compact_room *room,
