@@ -22,7 +22,7 @@
 // status unchanged, except after wrong use (below): remixdb_unref, remixdb_iter_valid, remixdb_iter_destroy,
 // remixdb_snapshot_release, remixdb_progress and the like. A missing key is REMIXDB_NOTFOUND. Every call that can fail
 // can set REMIXDB_INVALID (a pointer is NULL that must not be, for example), REMIXDB_NOMEM, REMIXDB_IO and
-// REMIXDB_CORRUPT. A call that takes a key can also set REMIXDB_TOOBIG: the key is longer than REMIXDB_KV_MAX. The
+// REMIXDB_CORRUPT. A call that takes one key can also set REMIXDB_TOOBIG: the key is longer than REMIXDB_KV_MAX. The
 // comments name all other statuses of a call. Wrong use sets REMIXDB_INVALID in every call: remixdb_iter_valid(NULL),
 // and any call in a child made by fork. Only the calls that "do nothing for NULL" leave the status as it is.
 //
