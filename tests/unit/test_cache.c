@@ -751,6 +751,27 @@ static void test_offer(void **state) {
 }
 
 // Where single pages are scattered over the cache, room for large blocks is made all the same, and hot pages stay.
+static void test_large_among_small(void **state) {
+  (void)state;
+  make_cache(512);
+  struct tab tab, large;
+  uint64_t seed = 1;
+  tab_init(&tab, 1000, 5);
+  tab_init(&large, 16000, 6);
+  for (uint32_t i = 0; i < 5000; i++) (void)bring(&tab, (uint32_t)(rng_next(&seed) % 600), 1);
+  const uint64_t bypasses = stats().bypasses;
+  uint32_t hot_misses = 0;
+  for (uint32_t i = 0; i < 900; i++) {
+    (void)bring(&large, i * 16, 16);
+    for (uint32_t k = 0; k < 64; k++) hot_misses += !touch(&tab, k, 1);
+  }
+  const uint64_t lost = stats().bypasses - bypasses;
+  assert_true(lost < 200);
+  assert_true(hot_misses < 900 * 64 / 10);
+  cache_table_fini(&tab.t);
+  cache_table_fini(&large.t);
+}
+
 // ---- memory ahead
 
 #define AHEAD_SHARD 2048u  // pages of a shard in these tests
@@ -830,27 +851,6 @@ static void test_ahead_small(void **state) {
   assert_int_equal(nr_wanted, 0);
   assert_false(cache_ahead(cache));
   cache_table_fini(&tab.t);
-}
-
-static void test_large_among_small(void **state) {
-  (void)state;
-  make_cache(512);
-  struct tab tab, large;
-  uint64_t seed = 1;
-  tab_init(&tab, 1000, 5);
-  tab_init(&large, 16000, 6);
-  for (uint32_t i = 0; i < 5000; i++) (void)bring(&tab, (uint32_t)(rng_next(&seed) % 600), 1);
-  const uint64_t bypasses = stats().bypasses;
-  uint32_t hot_misses = 0;
-  for (uint32_t i = 0; i < 900; i++) {
-    (void)bring(&large, i * 16, 16);
-    for (uint32_t k = 0; k < 64; k++) hot_misses += !touch(&tab, k, 1);
-  }
-  const uint64_t lost = stats().bypasses - bypasses;
-  assert_true(lost < 200);
-  assert_true(hot_misses < 900 * 64 / 10);
-  cache_table_fini(&tab.t);
-  cache_table_fini(&large.t);
 }
 
 // ---- memory
