@@ -6,8 +6,8 @@
 
 #include "log/format.h"
 #include "store/below.h"
-#include "store/dir.h"
 #include "store/collect.h"
+#include "store/dir.h"
 #include "store/dropped_ask.h"
 #include "store/flush.h"
 #include "store/freeze.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "admin/checkpoint.h"
 
-#include "base/dirlock.h"
 #include "admin/destroy.h"
+#include "base/dirlock.h"
 #include "compact/erase.h"
 #include "store/dir.h"
 #include "store/idle.h"

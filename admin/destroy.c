@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "admin/destroy.h"
 
-#include "base/dirlock.h"
 #include "admin/witness.h"
+#include "base/dirlock.h"
 #include "view/version.h"
 
 // A damaged file in the store's directory is the store's, too.

@@ -6,15 +6,15 @@
 #include "log/format.h"
 #include "store/idle.h"
 #include "store/pin.h"
-#include "store/space_ref.h"
-#include "view/multiget.h"
-#include "xdb.h"
 #include "store/ranges.h"
+#include "store/space_ref.h"
 #include "store/txn_blind.h"
 #include "store/txn_check.h"
 #include "store/txn_iter.h"
 #include "store/txn_pool.h"
 #include "store/write.h"
+#include "view/multiget.h"
+#include "xdb.h"
 
 static const struct xdb_ref_calls txn_calls;
 

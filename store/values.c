@@ -4,6 +4,7 @@
 #include <assert.h>
 
 #include "value/read.h"
+
 static uint64_t new_number(void *arg, void (*name_of)(char *buf, uint64_t number)) {
   return compact_new_number(&((struct xdb *)arg)->compact, name_of);
 }

@@ -2,6 +2,7 @@
 #include "view/super.h"
 
 #include "value/read.h"
+
 static void take_memtables(struct super *v, struct memtable *active, struct memtable *frozen) {
   v->active = active;
   v->frozen = frozen;
