@@ -158,12 +158,12 @@ struct making {
   struct xdb *x;
   struct version *next;
   const struct version *base;
-  const struct values_new *new;
+  const struct values_new *fresh;
 };
 
 // Finds a file that a table of the next version states. NULL: it was collected.
 static struct value_file *find_file(const struct making *m, uint64_t number) {
-  const struct values_new *const new = m->new;
+  const struct values_new *const new = m->fresh;
   struct value_file *f = value_set_find(&m->base->values, number);
   if (!f && new->frozen) f = value_list_find(&new->frozen->values, number);
   if (!f) f = value_log_find(&m->x->compact.values, number);
@@ -171,12 +171,12 @@ static struct value_file *find_file(const struct making *m, uint64_t number) {
 }
 
 static bool is_gone(const struct making *m, uint64_t number) {
-  return m->new->moved &&value_set_find(m->new->moved->gone, number);
+  return m->fresh->moved && value_set_find(m->fresh->moved->gone, number);
 }
 
 // Gives the next version the file of this number, or its index.
 static enum remixdb_status want(struct making *m, uint64_t number) {
-  struct value_index *i = m->new->moved ? value_moves_find(m->new->moved->made, number) : NULL;
+  struct value_index *i = m->fresh->moved ? value_moves_find(m->fresh->moved->made, number) : NULL;
   if (!i && is_gone(m, number)) return REMIXDB_OK;  // nothing in it is live
   struct value_file *const f = i ? NULL : find_file(m, number);
   if (f) return value_set_add(&m->next->values, f);
