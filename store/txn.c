@@ -220,15 +220,15 @@ static enum remixdb_status get_each(struct xdb_ref *r, size_t nr, const struct r
                                     struct remixdb_buf *values, bool *found, struct multiget_room *room,
                                     size_t *nr_out) {
   struct err_saved error = {.status = REMIXDB_OK};
-  bool small = false;
+  bool only_small = false;
   for (size_t i = 0; i < nr; i++) {
     const enum remixdb_status s = get_one(r, kref(keys[i].ptr, keys[i].len), values ? &values[i] : NULL, &found[i],
                                           room);
     *nr_out += found[i];
-    if (s != REMIXDB_OK && (error.status == REMIXDB_OK || (small && s != REMIXDB_TOOBIG))) err_save(&error, s);
-    small = error.status == REMIXDB_TOOBIG;  // another failure is told first
+    if (s != REMIXDB_OK && (error.status == REMIXDB_OK || (only_small && s != REMIXDB_TOOBIG))) err_save(&error, s);
+    only_small = error.status == REMIXDB_TOOBIG;  // another failure is told first
   }
-  if (small && room)
+  if (only_small && room)
     return err_set(REMIXDB_TOOBIG, "the values have %zu bytes, the buffer %zu", room->wanted, room->cap);
   return error.status == REMIXDB_OK ? REMIXDB_OK : err_raise(&error);
 }
