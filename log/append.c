@@ -157,7 +157,10 @@ static enum remixdb_status wal_drain(struct wal *w, uint64_t end) {
 }
 
 void wal_push(struct wal *w) {
-  if (wal_drain(w, w->next_ticket) != REMIXDB_OK) return;
+  // A later append or sync meets the same failure and reports it. (IGNORED is not used, because the message of a sticky
+  // error must stay.)
+  const enum remixdb_status ignored = wal_drain(w, w->next_ticket);
+  (void)ignored;
 }
 
 // Writes the oldest buffer that no thread writes, or waits until another thread has written one. Yields the lock.
