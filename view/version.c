@@ -902,27 +902,47 @@ enum remixdb_status version_owner(const struct env_dir *dir, const struct files_
   return REMIXDB_OK;
 }
 
-// ---- origins
+// ---- all files of a version
 
-enum remixdb_status version_origins(const struct version *v, uint64_t own, uint64_t **out, uint32_t *nr_out) {
-  const size_t most = count_files(v, NULL);
-  size_t nr = 0;
-  *out = NULL;
-  *nr_out = 0;
-  uint64_t *const ids = mem_alloc((most ? most : 1) * sizeof(*ids));
-  if (!ids) return REMIXDB_NOMEM;
+// Calls fn for each file of the version's partitions, and for each value file. For a value file f has only the number
+// and the origin.
+static void each_file(const struct version *v, void (*fn)(void *arg, enum files_kind kind, const struct part_file *f),
+                      void *arg) {
   for (const struct version *tree = v; tree; tree = tree->spaces) {
     for (uint32_t i = 0; i < tree->nr_parts; i++) {
       struct part_files f;
       part_files(tree->parts[i], &f);
-      if (f.remix.number && f.remix.origin != own) ids[nr++] = f.remix.origin;
-      if (f.young.number && f.young.origin != own) ids[nr++] = f.young.origin;
-      for (uint32_t r = 0; r < f.nr; r++)
-        if (f.tables[r].origin != own) ids[nr++] = f.tables[r].origin;
+      if (f.remix.number) fn(arg, FILES_IS_REMIX, &f.remix);
+      if (f.young.number) fn(arg, FILES_IS_REMIX, &f.young);
+      for (uint32_t r = 0; r < f.nr; r++) fn(arg, FILES_IS_TABLE, &f.tables[r]);
     }
   }
-  for (uint32_t i = 0; i < v->values.nr; i++)
-    if (v->values.files[i]->origin != own) ids[nr++] = v->values.files[i]->origin;
+  for (uint32_t i = 0; i < v->values.nr; i++) {
+    const struct value_file *const f = v->values.files[i];
+    fn(arg, FILES_IS_VALUE, &(struct part_file){.number = f->number, .origin = f->origin});
+  }
+}
+
+struct origins {
+  uint64_t own, *ids;
+  size_t nr;
+};
+
+static void add_origin(void *arg, enum files_kind kind, const struct part_file *f) {
+  struct origins *const o = arg;
+  (void)kind;
+  if (f->origin != o->own) o->ids[o->nr++] = f->origin;
+}
+
+enum remixdb_status version_origins(const struct version *v, uint64_t own, uint64_t **out, uint32_t *nr_out) {
+  const size_t most = count_files(v, NULL);
+  *out = NULL;
+  *nr_out = 0;
+  uint64_t *const ids = mem_alloc((most ? most : 1) * sizeof(*ids));
+  if (!ids) return REMIXDB_NOMEM;
+  struct origins found = {own, ids, 0};
+  each_file(v, add_origin, &found);
+  const size_t nr = found.nr;
   qsort(ids, nr, sizeof(*ids), cmp_u64);
   uint32_t kept = 0;
   for (size_t i = 0; i < nr; i++)
@@ -935,24 +955,24 @@ enum remixdb_status version_origins(const struct version *v, uint64_t own, uint6
 
 // ---- files that no version names
 
+struct named {
+  uint64_t *keys;
+  size_t nr;
+};
+
+static void add_key(void *arg, enum files_kind kind, const struct part_file *f) {
+  struct named *const n = arg;
+  if (!f->part) n->keys[n->nr++] = file_key(f->number, kind);
+}
+
 enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct version *v, uint32_t *nr_out) {
   struct files_entry *list = NULL;
   const size_t nr = count_files(v, NULL);
-  size_t nr_list = 0, nr_named = 0;
-  uint64_t *named = mem_alloc((nr ? nr : 1) * sizeof(*named));
-  if (!named) return REMIXDB_NOMEM;
-  for (const struct version *tree = v; tree; tree = tree->spaces) {
-    for (uint32_t i = 0; i < tree->nr_parts; i++) {
-      struct part_files f;
-      part_files(tree->parts[i], &f);
-      if (f.remix.number && !f.remix.part) named[nr_named++] = file_key(f.remix.number, FILES_IS_REMIX);
-      if (f.young.number && !f.young.part) named[nr_named++] = file_key(f.young.number, FILES_IS_REMIX);
-      for (uint32_t r = 0; r < f.nr; r++)
-        if (!f.tables[r].part) named[nr_named++] = file_key(f.tables[r].number, FILES_IS_TABLE);
-    }
-  }
-  for (uint32_t i = 0; i < v->values.nr; i++) named[nr_named++] = file_key(v->values.files[i]->number, FILES_IS_VALUE);
-  qsort(named, nr_named, sizeof(*named), cmp_u64);
+  size_t nr_list = 0;
+  struct named named = {mem_alloc((nr ? nr : 1) * sizeof(*named.keys)), 0};
+  if (!named.keys) return REMIXDB_NOMEM;
+  each_file(v, add_key, &named);
+  qsort(named.keys, named.nr, sizeof(*named.keys), cmp_u64);
   *nr_out = 0;
   const struct files_ids ids = sst_ctx_ids(ctx);
   enum remixdb_status s = files_list(ctx->dir, &list, &nr_list);
@@ -961,7 +981,7 @@ enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct versio
     const uint64_t key = file_key(e->number, e->kind);
     if (e->kind != FILES_IS_CURRENT_TMP && !files_is_numbered(e->kind)) continue;
     if (e->kind == FILES_IS_PACK && packs_have(ctx->packs, e->number)) continue;
-    if (e->kind != FILES_IS_CURRENT_TMP && bsearch(&key, named, nr_named, sizeof(key), cmp_u64)) continue;
+    if (e->kind != FILES_IS_CURRENT_TMP && bsearch(&key, named.keys, named.nr, sizeof(key), cmp_u64)) continue;
     enum version_owner owner;
     s = version_owner(ctx->dir, e, &ids, &owner);
     if (s != REMIXDB_OK || owner == VERSION_FOREIGN) continue;
@@ -969,7 +989,7 @@ enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct versio
     *nr_out += s == REMIXDB_OK;
   }
   mem_free(list);
-  mem_free(named);
+  mem_free(named.keys);
   if (s == REMIXDB_OK) packs_reclaim(ctx->packs);
   return s;
 }
