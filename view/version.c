@@ -874,6 +874,7 @@ static enum remixdb_status data_owner(const struct env_dir *dir, const struct fi
                                       const struct files_ids *ids, enum version_owner *out) {
   uint8_t bytes[WAL_HEAD] = {0};
   _Static_assert(FORMAT_SST_FOOTER <= sizeof(bytes), "a footer fits");
+  _Static_assert(REMIX_HEAD_SIZE + 8 <= sizeof(bytes), "states_id reads the head of a REMIX");
   const bool last = e->kind == FILES_IS_TABLE || e->kind == FILES_IS_PACK;
   const size_t want = e->kind == FILES_IS_TABLE ? FORMAT_SST_FOOTER : last ? PACK_FOOTER : sizeof(bytes);
   size_t nr = 0;
