@@ -199,11 +199,20 @@ static enum remixdb_status read_parts(struct current *c, uint32_t tree, size_t a
   return REMIXDB_OK;
 }
 
+// Finds a list of entries of one size, `name`, at `at`. Fails if its length does not fit.
+static enum remixdb_status read_list(const struct current *c, size_t at, uint64_t len, size_t entry, const char *name,
+                                     const uint8_t **list_out, uint32_t *nr_out) {
+  if (len == 0 || len % entry || len / entry > UINT32_MAX)
+    return err_corrupt(c->path, at, "%llu bytes of %s", (unsigned long long)len, name);
+  *nr_out = (uint32_t)(len / entry);
+  *list_out = c->buf + at;
+  return REMIXDB_OK;
+}
+
 static enum remixdb_status read_values(struct current *c, size_t at, uint64_t len) {
-  if (len == 0 || len % CURRENT_VALUE || len / CURRENT_VALUE > UINT32_MAX)
-    return err_corrupt(c->path, at, "%llu bytes of value files", (unsigned long long)len);
-  c->head.nr_values = (uint32_t)(len / CURRENT_VALUE);
-  c->head.values = c->buf + at;
+  const enum remixdb_status s = read_list(c, at, len, CURRENT_VALUE, "value files", &c->head.values,
+                                          &c->head.nr_values);
+  if (s != REMIXDB_OK) return s;
   uint64_t before = 0;
   for (uint32_t i = 0; i < c->head.nr_values; i++) {
     const uint64_t number = load64le(c->head.values + CURRENT_VALUE * (size_t)i);
@@ -222,10 +231,9 @@ void current_move_get(const struct current_head *h, uint32_t i, struct current_m
 }
 
 static enum remixdb_status read_moves(struct current *c, size_t at, uint64_t len) {
-  if (len == 0 || len % CURRENT_MOVE || len / CURRENT_MOVE > UINT32_MAX)
-    return err_corrupt(c->path, at, "%llu bytes of collected value files", (unsigned long long)len);
-  c->head.nr_moves = (uint32_t)(len / CURRENT_MOVE);
-  c->head.moves = c->buf + at;
+  const enum remixdb_status s = read_list(c, at, len, CURRENT_MOVE, "collected value files", &c->head.moves,
+                                          &c->head.nr_moves);
+  if (s != REMIXDB_OK) return s;
   uint64_t before = 0;
   for (uint32_t i = 0; i < c->head.nr_moves; i++) {
     struct current_move m;
