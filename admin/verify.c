@@ -119,11 +119,11 @@ static enum remixdb_status check_print(const char *path, uint64_t print, uint64_
   return print == want ? REMIXDB_OK : err_corrupt(path, 0, "is not the file that the store was opened with");
 }
 
-// of: the table that the version has.
-static enum remixdb_status stream_open(struct stream *st, struct verifier *v, const struct sst *of) {
+// table: as the version has it.
+static enum remixdb_status stream_open(struct stream *st, struct verifier *v, const struct sst *table) {
   *st = (struct stream){.v = v};
-  enum remixdb_status s = sst_open(&v->ctx, of->number, &st->t);
-  if (s == REMIXDB_OK) s = check_print(st->t->path, st->t->print, of->print);
+  enum remixdb_status s = sst_open(&v->ctx, table->number, &st->t);
+  if (s == REMIXDB_OK) s = check_print(st->t->path, st->t->print, table->print);
   if (s == REMIXDB_OK) s = sst_scan_create(st->t, v->queue, &st->scan);
   if (s == REMIXDB_OK && st->t->ckb_len) {
     s = sst_keys_open(st->t, v->queue, &st->keys);
