@@ -395,9 +395,8 @@ static const struct command {
     {"dump", "DIR", 1, 1, 9, RECORDS | SPACE | VERBOSE, "print every record, in order",
      "A record is a line: the key, a tab, the value; a key with an empty value is a line without a tab. Escapes: \\n "
      "\\r \\\\ everywhere, \\t in a key.\n"
-     "import makes the same records of it, whatever bytes they hold. Key spaces and times of expiry are not in it, and "
-     "a "
-     "message says so; checkpoint copies all.\n",
+     "import makes the same records of it, whatever bytes they hold. Key spaces and times of expiry are not in it, "
+     "and a message says so; checkpoint copies all.\n",
      command_dump},
     {"import", "DIR FILE", 2, 2, 9, SEPARATOR | RAW | SPACE | VERBOSE,
      "put every line of FILE (- is standard input) into the store; makes it when there is none",
@@ -414,9 +413,8 @@ static const struct command {
     {"compact", "DIR", 1, 1, 9, VERBOSE,
      "bring everything into the fewest tables, without deleted and overwritten records", "", command_compact},
     {"repair", "DIR", 1, 1, 9, VERBOSE, "make a store of the readable part of a damaged one",
-     "The old files are put aside in DIR/lost.N, with a REPORT of the losses, which -v prints. The exit status is 4 "
-     "when "
-     "something is lost.\n",
+     "The old files are put aside in DIR/lost.N, with a REPORT of the losses, which -v prints. The exit status is "
+     "4 when something is lost.\n",
      command_repair},
     {"destroy", "DIR", 1, 1, 9, 0, "remove the store: its own files, and DIR when nothing else is in it",
      "It asks no question.\n", command_destroy},
