@@ -101,8 +101,8 @@ struct sst {
   _Atomic(struct sst_chunks *) chunks;  // of the compressed keys (table/keys.h); NULL until a reader needs them
   _Atomic uint32_t keys_wanted;         // how often sst_key_cheap did not know them. Relaxed
   uint32_t rec_size;                    // bytes of a record in its block, on average
-  uint64_t
-      *offs;  // of a compressed table: offset in the file of each page's block, nr_pages + 1 elements; otherwise NULL
+  // The offset in the file of each page's block, nr_pages + 1 elements, if the table is compressed; otherwise NULL.
+  uint64_t *offs;
   struct sst_dict *dict;      // for unpacking; NULL: it has none
   uint32_t form;              // of its blocks: BLOCK_FORM_BARE, or with kinds and numbers (table/block.h)
   uint32_t flags;             // FORMAT_SST_FLAG_... of the footer
