@@ -264,8 +264,8 @@ bool remixdb_del_range(struct xdb_ref *ref, const struct remixdb_range *range);
 // Tells whether the key exists. The status of false is REMIXDB_NOTFOUND, or an error.
 bool remixdb_probe(struct xdb_ref *ref, const void *kbuf, uint32_t klen);
 // Copies the key's value to vbuf_out and the value's length to *vlen_out; NULL skips either. The buffer must have room
-// for the value, whatever its length is. The status of false is REMIXDB_NOTFOUND, or an error; the outputs
-// are then unchanged.
+// for the value, whatever its length is. The status of false is REMIXDB_NOTFOUND, or an error; the outputs are then
+// unchanged.
 bool remixdb_get(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vbuf_out, uint32_t *vlen_out);
 // Like remixdb_get, but copies at most vcap bytes. *vlen_out is always the value's full length. Fails with
 // REMIXDB_TOOBIG if the value does not fit; the value's first vcap bytes are then in the buffer.
@@ -457,10 +457,10 @@ struct xdb_gets *remixdb_gets_create(struct xdb_ref *ref, uint32_t depth);
 // result. The call copies the key. At most vcap bytes of the value go to vbuf, which must stay until the result is
 // taken; its contents are undefined before, and after another status than REMIXDB_OK and REMIXDB_TOOBIG. NULL with vcap
 // 0: the caller wants the length only. A value of 4 KiB or more lies apart from its record, so it takes one more read,
-// or several of up to 1 MiB each if it is longer than 128 KiB. A get that needs no disk has its
-// result at once, and gives it to the next poll. Reads from the disk are gathered, and the next poll, or a later begin,
-// starts them together. True: the get has begun, and will have one result. False: it has not, and will have none.
-// REMIXDB_ABORTED: `depth` gets are under way, so results must be taken first.
+// or several of up to 1 MiB each if it is longer than 128 KiB. A get that needs no disk has its result at once, and
+// gives it to the next poll. Reads from the disk are gathered, and the next poll, or a later begin, starts them
+// together. True: the get has begun, and will have one result. False: it has not, and will have none. REMIXDB_ABORTED:
+// `depth` gets are under way, so results must be taken first.
 bool remixdb_get_begin(struct xdb_gets *gets, const void *kbuf, uint32_t klen, void *vbuf, uint32_t vcap, void *priv);
 // Starts what was gathered, and takes at most `max` results, in any order. Waits until `min` gets have ended, or all
 // that are under way, or `max`, whichever is least; with 0 it does not wait. With 0 for max, out may be NULL. Returns

@@ -172,7 +172,8 @@ static void leaves_turn(struct wh *wh) {
   wh->cursors_stamp = epoch_stamp(wh->cursors);
 }
 
-// Adds a leaf to the dead leaves. Under the structure lock, as the last step of the change in which the leaf died.
+// Adds a leaf to the dead leaves. Under the structure lock, at the end of the change in which the leaf died, when the
+// list, the trie and the guide no longer name it.
 static void leaf_died(struct wh *wh, struct wh_leaf *l) {
   if (unlikely(wh_expires(wh)) && wh_gap_lapsed(l)) wh_gap_reopened(wh, l);
   if (wh->cursors == NULL) return;

@@ -1115,7 +1115,7 @@ class XdbTransaction(XdbRef):
         return XdbSavepoint(self)
 
     def rollback(self) -> None:
-        """Takes back the writes since the last savepoint, and that savepoint. What was read since still counts."""
+        """Takes back the writes since the last savepoint, and that savepoint. Reads since then still count."""
         lib = _lib()
         whole, marks = self._whole, self._marks
         with whole as lock, lock:

@@ -83,8 +83,8 @@ static void end_if_caught(void) {
   raise(caught);
 }
 
-// A call of the library failed unexpectedly. The status gives the kind of failure; the message tells what happened to
-// which file. Both belong to the calling thread and describe its last call.
+// A call of the library failed unexpectedly. The status gives the kind of failure; the message tells what happened, and
+// to which file. Both belong to the calling thread and describe its last call.
 static _Noreturn void fail_call(const char *what) {
   tool_end(TOOL_FAILED, "%s: %s: %s", what, remixdb_strerror(remixdb_errcode()), remixdb_errmsg());
 }

@@ -465,8 +465,8 @@ static uint64_t now_ms(void) {
   return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
 }
 
-// Takes the next message; false when the child's death has closed the pipe. timeout_ms -1 waits without end; at the end
-// of the time *timed_out_out is true.
+// Takes the next message; false when the child's death has closed the pipe. timeout_ms -1 waits without end; when the
+// time has passed, *timed_out_out is true.
 static bool listen(int fd, int timeout_ms, struct message *m_out, bool *timed_out_out) {
   struct pollfd p = {.fd = fd, .events = POLLIN};
   *timed_out_out = false;

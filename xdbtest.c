@@ -14,9 +14,10 @@
 // spaces beside the unnamed one. TXNS is the percentage of updates that are transactions of two keys; other updates are
 // single puts and deletes.
 //
-// The model is one word a key: the number of the key's last update, and whether that was a put. A value is a function
-// of the key, that number and a salt kept in every value, so the program checks whole values without keeping them. When
-// the directory already holds a store of this program, the program reads it first and makes the model from its values.
+// The model is one word a key: the number of the key's last update, and whether that was a put. The key, that number
+// and a salt kept in every value give all bytes of a value, so the program checks whole values without keeping them.
+// When the directory already holds a store of this program, the program reads it first and makes the model from its
+// values.
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE  // for sched_getaffinity
 #endif

@@ -18,7 +18,8 @@
 #endif
 
 #define HEAP_STEP ((size_t)64 << 10)
-#define HEAP_MUCH ((size_t)4 << 20)  // bytes that small blocks have become less by, before the heap is trimmed
+// The heap is trimmed when its small blocks have so many bytes fewer than at their most.
+#define HEAP_MUCH ((size_t)4 << 20)
 
 bool (*_Atomic mem_fault)(size_t size);
 _Atomic size_t mem_large_from = MEM_LARGE;
@@ -362,7 +363,7 @@ static inline size_t heap_size(void *p) {
 #endif
 }
 
-// The small blocks have `more` bytes more; fewer if that wraps round.
+// Counts `more` bytes of small blocks; a realloc that shrinks passes a negative number, modulo 2^n.
 static inline void heap_grew(size_t more) {
   const size_t now = atomic_fetch_add_explicit(&heap_bytes, more, memory_order_relaxed) + more;
   // in steps, so that a growing heap mostly writes nothing here

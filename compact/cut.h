@@ -24,8 +24,8 @@
 //       keys, and records that the young view hides. These stay when a cut has ended.
 //   C4  The young view stays until the last slice, which merges it.
 //   C5  The tables of a slice that is not the last one have larger numbers than newer runs. The sequence numbers tell
-//       which is which: those of a slice are smaller than all in newer runs. A partition whose runs have no such order
-//       is not cut. A repair without CURRENT needs that (admin/repair_order.c).
+//       them apart: those of a slice are smaller than all in newer runs. A partition whose runs have no such order is
+//       not cut. A repair without CURRENT needs that (admin/repair_order.c).
 //   C6  A partition that a cut has made may have as many more runs, up to the largest limit, as it has more than one
 //       that a split makes. Otherwise it would be merged as a whole so much sooner. That holds until all of its runs
 //       are merged, or the store is closed.

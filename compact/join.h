@@ -6,8 +6,8 @@
 //
 // Invariants
 //   J1  A join makes one partition of neighbours of one tree. It merges all of their runs and their new data. By the
-//       estimate, the result has at most 1/COMPACT_JOIN of a table. A split of a full partition makes larger ones,
-//       which are joined only when they have lost a part of that. A joined partition is split only when it has grown to
+//       estimate, the result has at most 1/COMPACT_JOIN of a table. A split of a full partition makes larger ones, so
+//       these are joined only when they have lost a part of that. A joined partition is split only when it has grown to
 //       more than COMPACT_PART_TABLES tables. So a partition does not go to and fro. A small append makes a small
 //       partition, which may be joined; J2 bounds how often. A whole compaction brings neighbours together itself, and
 //       its rounds have no joins.
@@ -20,9 +20,9 @@
 //       it, or in the next one for garbage. Its views tell that nothing lives, so nothing is read or written. The
 //       partition before it takes over its range; the first one stays, without tables.
 //   J5  In each tree, the joins of a memtable's round read and write JOIN_ROUND memtables at most, or are one join.
-//       A join reads JOIN_READ tables at most. They are part of the round's estimates of work and of
-//       room. A store at rest makes as many joins in a round as it merges partitions for scans, and gives them up for a
-//       memtable. Where partitions can leave, a round at rest does only that.
+//       A join reads JOIN_READ tables at most. They are part of the round's estimates of work and room. A store at rest
+//       makes as many joins in a round as it merges partitions for scans, and gives them up for a memtable. Where
+//       partitions can leave, a round at rest does only that.
 //   J6  No round of a memtable fails because of a join alone. If a join cannot read a table, or a round with joins
 //       finds no room on the disk or no memory, the round is made again without it (compact_round). view/part.h, P4
 //       says when a partition that cannot be read is joined again.

@@ -7,10 +7,9 @@
 
 #include "compact/job.h"
 
-// Makes the jobs of a tree from its `fresh`, in order of their keys. whole: NULL, or the range of keys in this tree in
-// which all partitions are to be compacted. The round stops when whole->budget bytes are planned, and leaves out
-// partitions that need more than whole->most bytes. *next_out: the number of the partition from which the next round
-// has to go on.
+// Makes the jobs of a tree from its `fresh`, in order of their keys. whole: NULL, or a range of keys in this tree: all
+// partitions in it are to be compacted. The round stops when whole->budget bytes are planned, and leaves out partitions
+// that need more than whole->most bytes. *next_out: the number of the partition from which the next round has to go on.
 void plan_jobs(struct round *r, uint32_t tree, struct compact_whole *whole, uint32_t *next_out);
 // Decides to merge all runs of the job's partitions with the new data. None of them is away (view/part.h, P7).
 void plan_all(struct job *j);
@@ -19,10 +18,10 @@ bool plan_young_merge(struct job *j);
 uint64_t plan_young_bytes(const struct part *p);  // of the young view's runs
 // Tables that a merge of so many bytes is planned to write.
 uint32_t plan_tables(const struct compact *c, uint64_t bytes);
-// Decides for a partition that merges could not read, or that is away. It gets `fresh` more tables. These become runs
-// of the young view. If it would have too many runs, the job merges all runs of the young view, with its new data if it
-// has some. Neither reads anything of the older view. Returns false if the partition would have too many runs all the
-// same. beside: how many `fresh` tables are not merged, because they are written already, as an ingest's are.
+// Decides for a partition that merges could not read, or that is away. It gets `fresh` more tables. These become young
+// runs. If it would have too many runs, the job merges all runs of the young view, with its new data if it has some.
+// Neither reads anything of the older view. Returns false if the partition would have too many runs all the same.
+// beside: how many `fresh` tables are not merged, because they are written already, as an ingest's are.
 bool plan_unread(struct job *j, uint32_t fresh, uint32_t beside);
 // Decides to merge all runs of the partition's young view, with the job's new data if it has some. Reads nothing of the
 // older view. Returns false if there is no such view, or the partition would have more than `most` runs with `beside`
@@ -46,8 +45,8 @@ void plan_work(struct round *r);
 uint64_t plan_job_work(const struct job *j);
 // How long the job's tables take, about, in bytes to write: jobs begin in this order, the largest ahead.
 uint64_t plan_job_size(const struct job *j);
-// Estimates how many bytes of data blocks the job writes if it merges the newest `take` runs with its new data. A job
-// of several partitions merges all of their runs; `take` then has no effect.
+// Estimates how many bytes of data blocks the job writes if it merges the newest `take` runs with its new data. Where a
+// job has several partitions, it merges all of their runs; `take` then has no effect.
 uint64_t plan_merged_bytes(const struct job *j, uint32_t take);
 // The bytes of a partition's runs, and about how many of these are neither old versions nor tombstones, and have not
 // expired. A partition may be away: then records that have expired count.

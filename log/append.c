@@ -364,8 +364,8 @@ static enum remixdb_status wal_sync_seg(struct wal *w, const struct wal_seg *seg
   return wal_error(w);
 }
 
-// With the lock held and `syncing` set: makes all records durable that were appended up to now, or, with `alone`, those
-// of the active segment. Yields the lock.
+// With the lock held and `syncing` set: makes all records durable that were appended up to now. With `alone` only those
+// in the active segment. Yields the lock.
 static enum remixdb_status wal_sync_lead(struct wal *w, bool alone) {
   assert(w->syncing);
   wal_seal(w);
@@ -480,8 +480,8 @@ static enum remixdb_status wal_level_write(struct wal *w, struct wal_seg *seg, c
   const bool shared = rc >= 0 && links.links > 1;
   if (rc < 0) s = err_errno(-rc, "stat", seg->path);
   else if (!shared) s = env_write(w->env, fd, seg->path, p, WAL_LEVEL_LEN, WAL_LEVEL);
-  // A failed fsync may have lost frames that were written earlier. So each failure of the fsync becomes REMIXDB_IO,
-  // which wal_mark makes sticky. A write that fails with REMIXDB_NOSPACE or REMIXDB_NOMEM is not sticky.
+  // A failed fsync may have lost frames that were written earlier. So each failure of the fsync becomes REMIXDB_IO, and
+  // wal_mark makes that sticky. A write that fails with REMIXDB_NOSPACE or REMIXDB_NOMEM is not sticky.
   if (s == REMIXDB_OK && wal_file_sync(w, seg, fd, WAL_HEAD) != REMIXDB_OK) s = REMIXDB_IO;
   if (fd != seg->fd) env_close_quiet(w->env, fd);
   if (s == REMIXDB_OK && !shared) seg->level = *l;

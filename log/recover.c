@@ -212,8 +212,8 @@ static enum remixdb_status wal_seg_open(struct wal *w, struct wal_seg *seg) {
   return s == REMIXDB_NOTFOUND ? err_set(REMIXDB_IO, "%s: removed while it was being recovered", seg->path) : s;
 }
 
-// Returns where a segment ends: at the length that the next segment's header states; without a next segment, at the end
-// of the file.
+// Returns where a segment ends: at the length that the next segment's header states; without a next segment, at the
+// file's end.
 static uint64_t wal_seg_limit(const struct wal_seg *seg) { return seg->next ? seg->next->h.prev_len : seg->size; }
 
 static uint64_t wal_scan_limit(const struct wal_seg *seg) {

@@ -33,8 +33,8 @@
 //       generation and left its frames, and these frames must never belong to a later segment.
 //   L5  Durability. wal_sync returns only when everything appended before the call, in all segments, is durable. A
 //       segment is never known to be durable before the older ones: wal_sync syncs them in order. wal_sync_active makes
-//       the active segment durable alone. No frame, header or watermark states that while older segments are there
-//       which are not durable, so L3 takes the torn tail of an older segment for what it is. When a version names the
+//       the active segment durable alone. While older segments that are not durable are there, no frame, header or
+//       watermark states that. So L3 takes the torn tail of an older segment for what it is. When a version names the
 //       active segment, nobody needs the older ones: their release (wal_release) makes it known.
 //   L6  Errors. A failed write or fsync is sticky: later appends and syncs return it. An append's REMIXDB_NOSPACE is
 //       not: room on disk is reserved before a record is accepted, so a full disk refuses the record and changes
@@ -44,8 +44,8 @@
 //       for all of the log up to that header. CURRENT names the fingerprint of the segment at which the replay begins.
 //       A segment that does not fit is of another history: one of two copies of the store that both went on. Recovery
 //       fails with REMIXDB_CORRUPT and does not take it for a torn tail. The random number distinguishes segments whose
-//       earlier frames are equal. The sum distinguishes segments that two copies continued under one header. Headers
-//       of version 2 state none of this, and are not compared.
+//       earlier frames are equal. The sum distinguishes segments that two copies continued under one header. A header
+//       that has version 2 states none of this, and is not compared.
 //
 // Locks: the log's lock is held for the copy of a record and for the caller's stamp. Threads compute the checksums of
 // sealed buffers, and write the buffers, without the lock. Threads wait for fsync on a condition (group commit: one

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Narrow images: what a view in memory looks like. A plain image, which docs/FORMAT.md describes, has two
-// bytes for each discriminating bit. Nearly all segments need one: the keys of a segment mostly differ within 16 bytes,
-// and those of URLs, which vary in several places, within 28 (dense bits, base/blind.h). A plain selector is a byte.
-// Nearly all segments need a nibble of each: there are few runs, and few entries are tombstones, expire or are erased.
-// Old versions need no bit: their discriminating bits are SAME. Cursor offsets are shorter, too. Most segments have few
+// Narrow images: a view as it is in memory. A plain image, which docs/FORMAT.md describes, has two bytes for each
+// discriminating bit. Nearly all segments need one: the keys of a segment mostly differ within 16 bytes, and those of
+// URLs, which vary in several places, within 28 (dense bits, base/blind.h). A plain selector is a byte. Nearly all
+// segments need a nibble of each: there are few runs, and few entries are tombstones, expire or are erased. Old
+// versions need no bit: their discriminating bits are SAME. Cursor offsets are shorter, too. Most segments have few
 // different bits, near each other: then a bit takes a nibble. So a narrow segment is 64 bytes shorter and more. Files,
 // builds and checks know plain images only.
 //

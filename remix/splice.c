@@ -134,7 +134,9 @@ struct splice {
 
   struct remix_layout lay;  // of the old view's segments
   const uint8_t *segs;
-  uint32_t common;  // bytes that all anchors except the first one share
+  // Bytes that all anchors except the first one share. This and find_common count the anchors' head (anchors.cut);
+  // anchors_rest leaves it out.
+  uint32_t common;
   uint8_t *begins;  // these bytes
   uint8_t *anchor;  // room for the last anchor of an old segment (old_anchor)
 

@@ -523,7 +523,7 @@ static void install(struct xdb *x) {
   xdb_unlock_changed(x);
 }
 
-// ---- who collects
+// ---- the threads that collect
 
 static void ask(struct xdb *x) {
   atomic_store_explicit(&x->collect.asked, true, memory_order_relaxed);

@@ -26,10 +26,10 @@
 //       its base, and what it writes is in the new indexes: an index has each record that was copied under its place in
 //       the old file, also if tables reached that by an older index.
 //   G3  A collection that fails before the install leaves nothing behind and changes nothing. A file with a live value
-//       that cannot be read, or whose tables cannot be read, is never collected: the damage stays where it is. A value
-//       whose head is damaged is not seen. So the pass counts the bytes of the values that it sees. If they are fewer
-//       than were written to the file, or nobody knows how many were, the file is collected only if the live ones among
-//       them are all to which tables refer.
+//       that cannot be read, or whose tables cannot be read, is never collected: the damage stays where it is. The pass
+//       does not see a value whose head is damaged. So it counts the bytes of the values that it sees. If they are
+//       fewer than were written to the file, or nobody knows how many were, the file is collected only if the live ones
+//       among them are all to which tables refer.
 #ifndef STORE_COLLECT_H
 #define STORE_COLLECT_H
 
@@ -46,9 +46,9 @@ void collect_round(struct xdb *x, struct worker *w);
 MUST_CHECK bool collect_idle(struct xdb *x, struct epoch_slot *slot);
 // Tells whether idle workers collect, or are to look whether they should.
 bool collect_pending(const struct xdb *x);
-// Collects until at most a tenth more than what lives is left, as far as files are settled. Any thread
-// that is no worker, outside of any lock and epoch. Reports `done` of `total` to p, as the call `what`. A collection
-// that fails is left out. Fails with REMIXDB_ABORTED if p gives the call up; the workers go on.
+// Collects until at most a tenth more than what lives is left, as far as files are settled. Any thread that is no
+// worker, outside of any lock and epoch. Reports `done` of `total` to p, as the call `what`. A collection that fails is
+// left out. Fails with REMIXDB_ABORTED if p gives the call up; the workers go on.
 MUST_CHECK enum remixdb_status collect_all(struct xdb *x, const struct progress *p, const char *what, uint64_t done,
                                            uint64_t total);
 // The store is about to close: no further piece begins.

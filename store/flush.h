@@ -11,7 +11,7 @@
 #include "store/progress.h"
 #include "store/round.h"
 
-// Which active memtable a call freezes: only a full one, only one with records, or any. Freezing an empty memtable,
+// The active memtable that a call freezes: only a full one, only one with records, or any. Freezing an empty memtable,
 // too, lets the log release its older segments. XDB_FREEZE_AGAIN: a full one, and its round hands nothing back. A
 // batch asks for that if it has waited before, and what a round had handed back left it too little room in the new
 // memtable, or in the log's segment. Without workers it would find that each time.

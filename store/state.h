@@ -2,9 +2,9 @@
 //
 // The store in memory: the state that its calls share. xdb.h has these calls, and opens and closes the store.
 //
-// One atomic pointer, the super, names the active memtable, the frozen one (while a round compacts it) and the version
-// of the partitions. A thread replaces the super under `lock`, and never edits it; readers load it inside an epoch. The
-// store drops its reference to an old super when all epochs have passed in which a reader could see that super. An
+// One atomic pointer, the super, names the active memtable, the frozen one (while a round compacts it) and the
+// partitions' version. A thread replaces the super under `lock`, and never edits it; readers load it inside an epoch.
+// The store drops its reference to an old super when all epochs have passed in which a reader could see that super. An
 // iterator has a separate reference. When a reader drops the last reference, workers remove the version's files
 // (store/idle.h).
 //
@@ -135,8 +135,8 @@ struct dropped {
 
 // Transactions (txn_pool.c).
 struct txns {
-  // Those that have ended wait for the next ones, with their refs and some memory. Each keeps its reference to a super,
-  // which is the store's: see txn_pool_let_go.
+  // Those that have ended wait for the next ones, with their refs and some memory. Each keeps its reference to a super
+  // that is the store's: see txn_pool_let_go.
   struct pool pool;
   // Set by opening: the calls of store/txn_pool.h, for parts of the store that transactions are built on.
   void (*let_go)(struct xdb *x);

@@ -31,7 +31,6 @@ struct value_readahead {
 // The reader is about to read this value. Returns whether it should look now at what it comes to, and call
 // value_readahead_ask.
 MUST_CHECK bool value_readahead_due(struct value_readahead *a, const struct value_ref *to);
-// The reader comes to these values next, in this order. Asks for those that it has not asked for, as
-// value_ask does.
+// The reader comes to these values next, in this order. Asks for those that it has not asked for, as value_ask does.
 void value_readahead_ask(struct value_readahead *a, const struct value_want *wants, uint32_t nr);
 #endif

@@ -82,8 +82,8 @@ struct merge {
   // The newer streams alone:
   uint32_t new_at, new_same;  // as at and same
   struct kref new_key;
-  // Which segments of the partition come before new_key as a whole, in the direction. Forward it is all before number
-  // `clear`, the segment that new_key belongs to. Backward it is all from number `clear` on, the segment after that
+  // The segments of the partition that come before new_key as a whole, in the direction. Forward these are all before
+  // number `clear`, the segment that new_key belongs to. Backward these are all from number `clear` on, the one after
   // one. `clear` is UINT32_MAX if new_key belongs to a later page or partition, 0 if it belongs to an earlier one.
   // Until clear_found no segment is known to: 0, and backward UINT32_MAX.
   uint32_t clear;

@@ -69,8 +69,7 @@ static inline bool names_dropped(const struct names *n) { return n && n->nr + 1 
 MUST_CHECK enum remixdb_status names_insert(const struct names *n, uint32_t id, const char *name, size_t len,
                                             struct names **out);
 // Make a list that differs by one space from n, which may be NULL: with another one, whose id is the next; without one
-// that it has. Fail with REMIXDB_NOMEM, and with REMIXDB_TOOBIG if there are
-// too many spaces.
+// that it has. Fail with REMIXDB_NOMEM, and with REMIXDB_TOOBIG if there are too many spaces.
 MUST_CHECK enum remixdb_status names_add(const struct names *n, const char *name, size_t len, struct names **out);
 MUST_CHECK enum remixdb_status names_drop(const struct names *n, uint32_t id, struct names **out);
 

@@ -732,7 +732,7 @@ enum remixdb_status version_may_grow(const struct sst_ctx *ctx, const struct ver
                  ctx->dir->path);
 }
 
-// What CURRENT is made of.
+// The parts of CURRENT.
 struct saving {
   struct current_part *parts;
   uint8_t *tables;            // names of tables, then of value files

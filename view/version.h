@@ -104,8 +104,7 @@ const struct part *version_trim_first(const struct version *v);
 // Tells whether some partition of the spaces' tree may have keys of dropped spaces (part_may_have_dropped).
 bool version_may_have_dropped(const struct version *v);
 // Tells whether the partition has keys of spaces that n has not, as far as that is known (part_dropped). If it is not
-// known, the smallest and the largest key of each table tell. True for a
-// partition that is away.
+// known, the smallest and the largest key of each table tell. True for a partition that is away.
 bool part_has_dropped(const struct part *p, const struct names *n);
 // Tells whether all keys of a table belong to spaces that n has not.
 bool table_is_dropped(const struct sst *t, const struct names *n);

@@ -66,8 +66,8 @@ struct leveldb_writebatch_t {
 // Memory for messages and values: malloc. Tests replace it.
 extern void *(*ldb_malloc)(size_t size);
 // Sets *errptr to the message "KIND: WHAT", in memory from malloc, and frees the old one. Without memory for it,
-// *errptr is a message that says so, in memory that stays: a failure always has a message. ldb_message_free frees all
-// of them.
+// *errptr is a message that says so, in memory that stays: a failure always has a message. ldb_message_free frees each
+// message.
 void ldb_error(char **errptr, const char *kind, const char *what);
 // Sets *errptr to a copy of another message in the same way.
 void ldb_message_copy(char **errptr, const char *message);

@@ -261,7 +261,7 @@ static inline void table_next(struct table_iter *i) {
   if (!i->end) table_block(i, block, 0);
 }
 
-// Which of two tables is first.
+// Returns which of two tables is first.
 static inline uint32_t play(struct merging *m, uint32_t a, uint32_t b) {
   struct table_iter *const x = &m->tables[a], *const y = &m->tables[b];
   if (unlikely(x->end)) return b;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Children made by fork: calls on their parent's store do nothing, and leave the store as it is; they do
-// not keep its lock; and they have stores of their own.
+// Children made by fork: calls on their parent's store do nothing, and leave the store as it is; they do not keep its
+// lock; and they have stores of their own.
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -717,7 +717,7 @@ static void test_killed(void **state) {
 
 // ---- power cuts
 
-// Which counter the n-th addition is to.
+// The counter that the n-th addition is to.
 static uint32_t counter_of(uint64_t s, uint64_t n) {
   uint64_t rng = s * 1000003 + n;
   return (uint32_t)below(&rng, COUNTERS);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which rounds read and write past the page cache: those of a store that is larger than memory, while reads come from
-// the disk. Which readers do: those of several blocks, for what is missed for the first time in such a store. The disk
-// is simulated. It counts what is read and written so, and refuses what is not in whole pages. Rings need a real one.
+// Reads and writes past the page cache. Rounds of a store that is larger than memory do both, while reads come from the
+// disk. Readers of several blocks read so what is missed for the first time in such a store. The disk is simulated. It
+// counts what is read and written past the page cache, and refuses what is not in whole pages. Rings need a real one.
 #include "tests/lib/check.h"
 
 #include <stdio.h>

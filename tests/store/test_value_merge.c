@@ -418,8 +418,8 @@ static bool all_wait(void) {
   return all;
 }
 
-// Without a collection garbage comes to half of what lives. Then merges end, and scans do not ask for more
-// all the time.
+// Without a collection garbage comes to half of what lives. Then merges end, and scans do not ask for more all the
+// time.
 static void test_room(void **state) {
   (void)state;
   static const uint64_t live = (uint64_t)NR * LEN;

@@ -513,8 +513,8 @@ static uint32_t half_made(struct env *env, struct remixdb_opts o) {
   return way;
 }
 
-// The process dies while it makes a checkpoint: no call takes the remains for a store until they
-// are destroyed or made anew.
+// The process dies while it makes a checkpoint: no call takes the remains for a store until they are destroyed or made
+// anew.
 static void test_checkpoint_killed(void **state) {
   (void)state;
   struct scene s;

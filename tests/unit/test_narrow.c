@@ -15,9 +15,9 @@
 
 // ---- plain images
 
-// Which marks the selectors of a segment have.
+// The marks that the selectors of a segment have.
 enum marks { MARKS_NONE, MARKS_OLD, MARKS_TOMB, MARKS_EXPIRES, MARKS_ERASED, MARKS_ALL, MARKS };
-// Where the discriminating bits of a segment lie.
+// The places of a segment's discriminating bits.
 enum bits { BITS_NONE, BITS_RANDOM, BITS_DIGITS, BITS_TEXT, BITS_NEAR, BITS_DENSE, BITS_WIDE, BITS_FAR, BITS };
 
 #define SEGS_MAX 60u
