@@ -89,6 +89,8 @@ static enum remixdb_status check_anchors(const struct remix *x, uint64_t len) {
   for (uint32_t i = 1; i <= nr; i++) {
     const uint32_t off = load32le(a->offs + 4 * (size_t)i);
     if (off < prev || off > len) return err_corrupt(x->path, at + 4 * (uint64_t)i, "anchor ends at %u", off);
+    // code that copies an anchor has room for a key
+    if (off - prev > KV_KEY_MAX) return err_corrupt(x->path, at + 4 * (uint64_t)i, "anchor of %u bytes", off - prev);
     prev = off;
   }
   if (prev != len)

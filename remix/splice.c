@@ -678,7 +678,6 @@ static enum remixdb_status open_seg(struct splice *x, uint32_t seg) {
     // An anchor is one byte longer than the prefix that its key shares with the key before (R3).
     const struct anchors *const anchors = &old->index->anchors;
     const struct kref a = old_anchor(x, seg);
-    if (unlikely(a.len == 0 || a.len > KV_KEY_MAX)) return err_corrupt(old->path, 0, "anchor of segment %u", seg);
     x->rel[0] = rel_join(a.len - 1, a.ptr[a.len - 1]);
     // Two keys of the segment, or a key and the anchor before or after it, do not differ earlier.
     const uint32_t behind = x->next < old->nr_segs ? anchors_len(anchors, x->next) - 1 : 0;

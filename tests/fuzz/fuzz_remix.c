@@ -12,6 +12,7 @@
 #include "base/blind.h"
 #include "compact/compact.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/lib/longer.h"
 #include "base/budget.h"
 #include "remix/build.h"
 #include "remix/cursor.h"
@@ -21,7 +22,8 @@
 #include "view/merge.h"
 
 #define NUMBER 90u
-#define PAGE_ENTRY 32u  // of a page in the directory, without cursor offsets and anchor
+#define ANCHOR_OP 0xF0u  // an operation of fuzz_change from here on, from FUZZ_OWN on: a longer anchor
+#define PAGE_ENTRY 32u   // of a page in the directory, without cursor offsets and anchor
 
 // The tables of a good file, oldest first.
 struct super {
@@ -246,6 +248,23 @@ static void change_segment(struct fuzz_in *in, const struct super *v, uint8_t *p
   const uint8_t a = sel[i], b = sel[j], keep_mask = op & 2 ? REMIX_OLD : 0;
   sel[i] = (uint8_t)((b & ~keep_mask) | (a & keep_mask));
   sel[j] = (uint8_t)((a & ~keep_mask) | (b & keep_mask));
+}
+
+// The same, or puts zeros behind an anchor of an image of format 1. It leaves any other file as it is. The segments end
+// at `end` or before.
+static void change_own(struct fuzz_in *in, const struct super *v, struct fuzz_image *f, size_t end) {
+  if (*in->p < ANCHOR_OP) {
+    change_segment(in, v, f->p, end);
+    return;
+  }
+  (void)fuzz_u8(in);
+  const uint32_t seg = fuzz_u8(in), more = fuzz_u16(in) + (KV_KEY_MAX - UINT16_MAX / 2);
+  if (f->len < REMIX_HEAD_TABLES || load32le(f->p + REMIX_HEAD_FORMAT) != 1) return;
+  const uint32_t nr = load32le(f->p + REMIX_HEAD_SEGS);
+  uint8_t *const p = anchor_longer(f->p, &f->len, nr ? seg % nr : 0, more);
+  if (!p) return;
+  free(f->p);
+  f->p = p;
 }
 
 // ---- using it
@@ -672,7 +691,7 @@ static const struct fuzz_image *good_file(uint32_t which, uint32_t flags) {
 static struct fuzz_image changed_pages(struct fuzz_in *in, uint32_t which) {
   struct fuzz_image image = fuzz_image_copy(&images[which]);
   const size_t end = load64le(image.p + REMIX_HEAD_OFFS_AT);  // of the segments: packing trusts the rest
-  for (uint32_t n = 0; n < 64 && fuzz_left(in); n++) change_segment(in, &views[which], image.p, end);
+  for (uint32_t n = 0; n < 64 && fuzz_left(in); n++) change_own(in, &views[which], &image, end);
   const struct fuzz_image file = pack_paged(&image);
   free(image.p);
   return file;
@@ -697,7 +716,7 @@ FUZZ(remix) {
     calls = (struct fuzz_in){p, p + len};
     file = (flags & 96) == 96 ? changed_pages(&in, which) : fuzz_image_copy(good);
     for (uint32_t n = 0; n < 64 && fuzz_left(&in); n++) {
-      if ((*in.p & 15) >= FUZZ_OWN) change_segment(&in, v, file.p, file.len);
+      if ((*in.p & 15) >= FUZZ_OWN) change_own(&in, v, &file, file.len);
       else file.len = fuzz_change(&in, file.p, file.len);
     }
   }

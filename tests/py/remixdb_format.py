@@ -779,6 +779,8 @@ class Remix(RemixFile, Searching):
         self.anchors = [data[anchors + a : anchors + b] for a, b in zip(ends, ends[1:])]
         if self.anchors and self.anchors[0]:
             self.fail(offsets, "the first anchor is not empty")
+        if any(len(a) > KEY_MAX for a in self.anchors):
+            self.fail(offsets, "an anchor is too long")
         if any(a >= b for a, b in zip(self.anchors, self.anchors[1:])):
             self.fail(offsets, "anchors do not ascend")
 
@@ -878,6 +880,8 @@ class PagedRemix(RemixFile):
         for s, anchor in zip(parts, anchors):
             segments.append(self._segment(p.at, s, anchor, first))
             first += len(segments[-1].selectors)
+        if any(len(a) > KEY_MAX for a in anchors):
+            self.fail(p.at, "an anchor is too long")
         if any(a >= b for a, b in zip(anchors, anchors[1:])):
             self.fail(p.at, "anchors do not ascend")
         return RemixPage(segments, self.tables, p.starts)

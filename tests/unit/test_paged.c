@@ -9,6 +9,7 @@
 #include "remix/seg.h"
 #include "tests/lib/bytes.h"
 #include "tests/lib/fault.h"
+#include "tests/lib/longer.h"
 #include "tests/lib/remix_model.h"
 #include "tests/lib/slow.h"
 #include "tests/lib/starve.h"
@@ -763,6 +764,35 @@ static void test_forged(void **state) {
   end(&w);
 }
 
+// A page with an anchor that is longer than a key can be is refused.
+static void test_long_anchor(void **state) {
+  (void)state;
+  struct paged w;
+  struct remix *bad, *page;
+  make_pages(&w, KEYS_PATHS, 900, 3, true, 3);
+  assert_true(remix_pages(w.x) > 3);
+  size_t size = remix_plain_size(w.whole), len;
+  const uint32_t seg = remix_page_segment(w.x, 2) - 1, has = anchors_len(&w.whole->index->anchors, seg);
+  uint8_t *const plain = malloc(size), *file;
+  remix_plain(w.whole, plain);
+  uint8_t *const image = anchor_longer(plain, &size, seg, KV_KEY_MAX + 1 - has);
+  assert_non_null(image);
+  OK(remix_pack(image, size, false, &file, &len));
+  file_write(w.whole->path, file, len);
+  OK(remix_open_paged(&w.p.ctx, w.whole->number, w.t.sst, w.t.nr, &bad));
+  for (uint32_t k = 0; k < remix_pages(bad); k++) {
+    enter(&w.p);
+    assert_int_equal(remix_page(bad, k, &page), k == 1 ? REMIXDB_CORRUPT : REMIXDB_OK);
+    if (k == 1) assert_non_null(strstr(err_msg(), "anchor of 65505 bytes"));
+    leave(&w.p);
+  }
+  remix_unref(bad);
+  mem_free(file);
+  free(image);
+  free(plain);
+  end(&w);
+}
+
 // Missing memory and failing reads: the call fails, and the next one is right.
 static void test_failures(void **state) {
   (void)state;
@@ -915,11 +945,12 @@ static void test_filters_anew(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_answers),      cmocka_unit_test(test_loads),        cmocka_unit_test(test_counted),
-      cmocka_unit_test(test_threads),      cmocka_unit_test(test_damage),       cmocka_unit_test(test_failures),
-      cmocka_unit_test(test_page_out),     cmocka_unit_test(test_filters),      cmocka_unit_test(test_no_filter),
-      cmocka_unit_test(test_filters_anew), cmocka_unit_test(test_gone),         cmocka_unit_test(test_forged),
-      cmocka_unit_test(test_together),     cmocka_unit_test(test_not_together), cmocka_unit_test(test_large_pages),
+      cmocka_unit_test(test_answers),      cmocka_unit_test(test_loads),    cmocka_unit_test(test_counted),
+      cmocka_unit_test(test_threads),      cmocka_unit_test(test_damage),   cmocka_unit_test(test_failures),
+      cmocka_unit_test(test_page_out),     cmocka_unit_test(test_filters),  cmocka_unit_test(test_no_filter),
+      cmocka_unit_test(test_filters_anew), cmocka_unit_test(test_gone),     cmocka_unit_test(test_forged),
+      cmocka_unit_test(test_long_anchor),  cmocka_unit_test(test_together), cmocka_unit_test(test_not_together),
+      cmocka_unit_test(test_large_pages),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,8 +5,10 @@
 #include "tests/lib/remix_model.h"
 
 #include "remix/narrow.h"
+#include "remix/pack.h"
 #include "tests/lib/bytes.h"
 #include "tests/lib/fault.h"
+#include "tests/lib/longer.h"
 
 // Uses a REMIX that may say anything. A call may fail or answer wrongly, and must do no other harm.
 static void use_anyhow(struct tables *t, struct remix *x, bool build) {
@@ -142,6 +144,53 @@ static void test_open_refuses(void **state) {
   remix_unref(x);
   assert_int_not_equal(access(from, F_OK), 0);
   remix_unref(NULL);
+  part_fini(&t);
+  place_fini(&p);
+}
+
+// An anchor is not longer than a key can be, in a file of any format. Such a view can be built upon.
+static void test_long_anchor(void **state) {
+  (void)state;
+  uint64_t rng = 11;
+  struct place p;
+  struct tables t;
+  char path[ENV_PATH_MAX];
+  place_init(&p, 1 << 20);
+  part_small(&t, &p, KEYS_PATHS, 4000, 3, &rng);
+  struct remix *const x = part_build_all(&t, true), *y;
+  const size_t plain_size = remix_plain_size(x);
+  uint8_t *const plain = malloc(plain_size);
+  const uint32_t seg = x->nr_segs / 2, last = x->nr_segs - 1;
+  remix_path(&p, x->number, path);
+  remix_plain(x, plain);
+  assert_true(last > REMIX_PAGE_SEGS && seg % REMIX_PAGE_SEGS && last % REMIX_PAGE_SEGS);
+  for (uint32_t form = 0; form < 12; form++) {  // format 1, columns, or pages; one segment or another; too long or not
+    const uint32_t format = form / 4, at = form & 1 ? last : seg, beyond = form >> 1 & 1;
+    size_t size = plain_size, len;
+    uint8_t *const image = anchor_longer(plain, &size, at, KV_KEY_MAX - anchors_len(&x->index->anchors, at) + beyond),
+                   *file = image;
+    assert_non_null(image);
+    store32le(image + REMIX_HEAD_FORMAT, format == 0 ? 1 : REMIX_FORMAT_PLAIN);
+    store64le(image + size - REMIX_SUM, hash64_seed(image, size - REMIX_SUM, x->number));
+    len = size;
+    atomic_store(&remix_paged_from, format == 2 ? 1 : UINT32_MAX);
+    if (format > 0) OK(remix_pack(image, size, false, &file, &len));
+    atomic_store(&remix_paged_from, REMIX_PAGED_FROM);
+    assert_int_equal(load32le(file + REMIX_HEAD_FORMAT), format == 2 ? REMIX_FORMAT_PAGED : format + 1);
+    file_write(path, file, len);
+    if (beyond) {
+      FAILS(remix_open(&p.ctx, x->number, t.sst, t.nr, &y), REMIXDB_CORRUPT);
+      assert_non_null(strstr(err_msg(), "anchor of 65505 bytes"));
+    } else {
+      OK(remix_open(&p.ctx, x->number, t.sst, t.nr, &y));
+      use_anyhow(&t, y, true);
+      remix_unref(y);
+    }
+    if (file != image) mem_free(file);
+    free(image);
+  }
+  free(plain);
+  done(x);
   part_fini(&t);
   place_fini(&p);
 }
@@ -347,9 +396,10 @@ static void test_damaged_table(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_damaged_file), cmocka_unit_test(test_open_refuses),
-      cmocka_unit_test(test_no_memory),    cmocka_unit_test(test_no_memory_to_move),
-      cmocka_unit_test(test_disk_fails),   cmocka_unit_test(test_damaged_table),
+      cmocka_unit_test(test_damaged_file),      cmocka_unit_test(test_open_refuses),
+      cmocka_unit_test(test_long_anchor),       cmocka_unit_test(test_no_memory),
+      cmocka_unit_test(test_no_memory_to_move), cmocka_unit_test(test_disk_fails),
+      cmocka_unit_test(test_damaged_table),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
