@@ -40,6 +40,7 @@ static enum remixdb_status write_back(void *arg, struct worker *w, uint32_t tree
 // For rounds (compact.secure).
 static enum remixdb_status secure_log(void *arg) {
   const struct xdb *const x = arg;
+  if (unlikely(!x->wal)) return REMIXDB_OK;  // the log is replayed: B4 of store/replay_round.h
   return wal_sync_active(x->wal);
 }
 // For rounds (compact.tell).
@@ -82,9 +83,9 @@ static enum remixdb_status load(struct xdb *x, const struct env_dir *at, const c
   return o->exists && !x->opts.read_only ? env_sync_dir(&x->home) : REMIXDB_OK;
 }
 
-// The log's records go into the memtable; a new store gets its CURRENT.
+// The log's records go into the memtable, or into tables; a new store gets its CURRENT.
 static enum remixdb_status recover(struct xdb *x, struct opening *o) {
-  const enum remixdb_status s = replay_log(x, &o->self, &o->version, !o->exists, o->active);
+  const enum remixdb_status s = replay_log(x, &o->self, &o->version, !o->exists, &o->active);
   return s == REMIXDB_OK && !o->exists ? version_save(&x->ctx, o->version) : s;
 }
 
@@ -111,7 +112,7 @@ static void clean_up(struct xdb *x, const struct opening *o) {
 static enum remixdb_status shorten_log(struct xdb *x) {
   if (x->opts.read_only) return REMIXDB_OK;
   xdb_freeze_full(x);
-  if (x->recovery.nr_segments <= REPLAY_SEGMENTS_MAX) return REMIXDB_OK;
+  if (x->recovery.nr_segments <= REPLAY_SEGMENTS_MAX || !wal_holds(x->wal)) return REMIXDB_OK;
   const enum remixdb_status s = xdb_wait_room(x, XDB_FREEZE_ANY, 0);
   if (s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM) return s;
   xdb_say(x, "the log could not be shortened: %s", err_msg());
@@ -134,7 +135,7 @@ static enum remixdb_status open_steps(struct xdb *x, const struct env_dir *at, c
     idle_expiry(x, o->version);
     idle_garbage(x);
   }
-  reserve_measure(x, o->version, x->recovery.bytes);
+  reserve_measure(x, o->version, memtable_count(o->active) ? x->recovery.bytes : 0);
   memory_data(x, o->version);
   (void)reserve_keep(x);
   if (!x->opts.read_only && version_may_have_dropped(o->version)) dropped_ask(x);

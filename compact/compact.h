@@ -343,6 +343,8 @@ static inline uint64_t compact_part_number(struct compact *c) {
 }
 // Call it after the next version is durable. The last reader of a file that only base has then removes the file.
 void compact_retire(const struct version *base, const struct version *next);
+// The same, but the files of a third version stay.
+void compact_retire_but(const struct version *base, const struct version *next, const struct version *kept);
 // The same for one tree.
 void compact_retire_tree(const struct version *base, const struct version *next);
 #endif

@@ -532,23 +532,38 @@ static bool parts_have(const struct version *v, uint32_t from, uint32_t to, cons
   return has;
 }
 
-void compact_retire_tree(const struct version *base, const struct version *next) {
+// Tells whether v has this object of the tree base, which is in partition i. A file of that partition which v has is in
+// a partition that shares keys with it (V2).
+static bool tree_has(const struct version *v, const struct version *base, uint32_t i, const void *object) {
+  const uint32_t from = version_find(v, part_anchor(base->parts[i]));
+  uint32_t to = from + 1;
+  while (to < v->nr_parts &&
+         (i + 1 == base->nr_parts || kv_cmp(part_anchor(v->parts[to]), part_anchor(base->parts[i + 1])) < 0))
+    to++;
+  return parts_have(v, from, to, object);
+}
+
+// kept: NULL, or another tree whose files stay.
+static void retire_tree(const struct version *base, const struct version *next, const struct version *kept) {
   for (uint32_t i = 0; i < base->nr_parts; i++) {
     const struct part *const p = base->parts[i];
-    // a file of p that next still has is in a partition that shares keys with p (V2)
-    const uint32_t from = version_find(next, part_anchor(p));
-    uint32_t to = from + 1;
-    while (to < next->nr_parts &&
-           (i + 1 == base->nr_parts || kv_cmp(part_anchor(next->parts[to]), part_anchor(base->parts[i + 1])) < 0))
-      to++;
-    if (part_remix(p) && !parts_have(next, from, to, part_remix(p))) remix_retire(part_remix(p));
-    if (part_young(p) && !parts_have(next, from, to, part_young(p))) remix_retire(part_young(p));
-    for (uint32_t r = 0; r < part_runs(p); r++)
-      if (!parts_have(next, from, to, part_run(p, r))) sst_retire(part_run(p, r));
+    struct remix *const views[] = {part_remix(p), part_young(p)};
+    for (uint32_t k = 0; k < 2; k++)
+      if (views[k] && !tree_has(next, base, i, views[k]) && !(kept && tree_has(kept, base, i, views[k])))
+        remix_retire(views[k]);
+    for (uint32_t r = 0; r < part_runs(p); r++) {
+      struct sst *const t = part_run(p, r);
+      if (!tree_has(next, base, i, t) && !(kept && tree_has(kept, base, i, t))) sst_retire(t);
+    }
   }
 }
 
-void compact_retire(const struct version *base, const struct version *next) {
-  compact_retire_tree(base, next);
-  if (base->spaces && next->spaces && base->spaces != next->spaces) compact_retire_tree(base->spaces, next->spaces);
+void compact_retire_tree(const struct version *base, const struct version *next) { retire_tree(base, next, NULL); }
+
+void compact_retire_but(const struct version *base, const struct version *next, const struct version *kept) {
+  retire_tree(base, next, kept);
+  if (base->spaces && next->spaces && base->spaces != next->spaces)
+    retire_tree(base->spaces, next->spaces, kept ? kept->spaces : NULL);
 }
+
+void compact_retire(const struct version *base, const struct version *next) { compact_retire_but(base, next, NULL); }

@@ -82,9 +82,12 @@ void wal_bound(struct wal *w) {
   atomic_store_explicit(&w->full_at, w->limit == UINT64_MAX ? UINT64_MAX - last : at, memory_order_relaxed);
 }
 
+bool wal_segment_holds(const struct wal *w) {
+  return atomic_load_explicit(&w->seg_bytes, memory_order_relaxed) > WAL_HEAD;
+}
+
 bool wal_holds(const struct wal *w) {
-  return atomic_load_explicit(&w->seg_bytes, memory_order_relaxed) > WAL_HEAD ||
-         atomic_load_explicit(&w->older, memory_order_relaxed);
+  return wal_segment_holds(w) || atomic_load_explicit(&w->older, memory_order_relaxed);
 }
 
 bool wal_full(const struct wal *w, size_t more, bool last) {

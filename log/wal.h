@@ -218,7 +218,8 @@ MUST_CHECK enum remixdb_status wal_print(struct wal *w, uint64_t gen, uint64_t *
 uint64_t wal_segment_bytes(const struct wal *w);  // appended to the active segment, relaxed
 // Room on disk that all files of the log will have when the active segment is full. Waits for a file that is prepared.
 uint64_t wal_room_most(struct wal *w);
-bool wal_holds(const struct wal *w);  // the log holds a record, or an older segment; relaxed
+bool wal_segment_holds(const struct wal *w);  // the active segment holds a record; relaxed
+bool wal_holds(const struct wal *w);          // the log holds a record, or an older segment; relaxed
 // Tells whether a switch must come before the next append, so that the log stays within its limit. more: bytes of that
 // append; 0: one record. A nearly empty segment takes any batch. last: the append may use the room for the last
 // records. Always false without a limit. Relaxed.

@@ -185,8 +185,7 @@ static void round_failed(struct xdb *x, struct xdb_whole *whole, enum remixdb_st
   if (again) xdb_say(x, "compaction failed and will be tried again: %s", why.msg);
 }
 
-// Says which merges the round has left undone.
-static void say_left_out(struct xdb *x) {
+void round_say_left_out(struct xdb *x) {
   struct err_saved *const why = &x->compact.left_out;
   if (why->status == REMIXDB_OK) return;
   xdb_say(x, "compaction has left out merges that can wait: %s", why->msg);
@@ -203,7 +202,7 @@ static bool memtable_run(struct xdb *x, struct worker *w, struct memtable_round 
   if (s == REMIXDB_NOSPACE && make_room_full(x, w, true)) s = compact_and_install(x, w, r);
   if (s == REMIXDB_OK) round_succeeded(x, r->whole, began);
   else round_failed(x, r->whole, s);
-  say_left_out(x);
+  round_say_left_out(x);
   return s == REMIXDB_OK;
 }
 

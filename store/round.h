@@ -24,6 +24,8 @@ struct xdb_whole {
 // frozen, rounds.error says why, and a waiting call asks again (store/flush.h). If the round fails otherwise with a
 // call's work, it is made again without that. If it fails without, the store refuses writes.
 void xdb_round_run(void *arg, struct worker *w);
+// Tells the logger which merges the last round has left undone. In the thread of the round.
+void round_say_left_out(struct xdb *x);
 
 // Tells whether the memtable is full: for one record (batch 0), or for a batch that takes `batch` bytes of memory. With
 // a batch, the memtable may exceed its limit by up to a quarter; a larger batch gets a new memtable. An empty memtable

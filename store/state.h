@@ -244,7 +244,8 @@ struct xdb {
   struct compact compact;
   size_t kept;  // bytes that this store lets the process keep (mem_keep)
   struct wal_recovery recovery;
-  uint32_t nr_cleaned;  // files that no version named, removed by opening
+  uint32_t replay_rounds;  // that the opening has made
+  uint32_t nr_cleaned;     // files that no version named, removed by opening
 
   _Alignas(CACHE_LINE) _Atomic(struct super *) super;  // release-published under `lock`
   _Alignas(CACHE_LINE) _Atomic uint64_t published;     // X1; release-stored under the log's lock

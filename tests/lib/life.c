@@ -12,6 +12,7 @@
 #include "store/collect.h"
 #include "store/flush.h"
 #include "store/page.h"
+#include "store/replay_round.h"
 #include "store/space_ref.h"
 #include "store/syncer.h"
 #include "store/values.h"
@@ -150,6 +151,7 @@ struct run *run_create(uint64_t s) {
   r->iter_rng = s;
   r->plan.cold = (uint32_t)below(&r->iter_rng, 3);
   r->plan.away = s / 2 % 2;
+  r->plan.replay = s % 5 < 2 ? 20000 + s % 7 * 10000 : 0;
   static const uint32_t few[] = {0, 0, 12, 4096};
   r->plan.range_few = few[below(&r->iter_rng, 4)];
   r->plan.large = s % 4 == 0 ? 20 : s % 4 == 2 ? 3 : 0;
@@ -203,6 +205,7 @@ enum remixdb_status run_close(struct run *r) {
   counts.collections += atomic_load(&r->x->collect.nr);
   counts.moved += atomic_load(&r->x->collect.moved_bytes);
   counts.moved_merges += atomic_load(&r->x->compact.stats.moved_merges);
+  counts.replay_rounds += r->x->replay_rounds;
   for (uint32_t i = 0; i <= SPACES_MAX; i++) {
     xdb_unref(r->refs[i]);
     xdb_space_close(r->spaces[i]);
@@ -244,6 +247,7 @@ enum remixdb_status run_open(struct run *r) {
   }
   expect_reads(r->plan.cold);
   atomic_store(&version_eager, r->plan.away ? 0 : VERSION_EAGER);
+  atomic_store(&replay_most, r->plan.replay);
   enum remixdb_status s = xdb_open(DIR_NAME, &r->plan.opts, simdisk_env(r->disk), &r->x);
   if (s != REMIXDB_OK) {
     CHECK(simdisk_open_files(r->disk) == 0);

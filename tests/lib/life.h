@@ -37,6 +37,7 @@ extern struct life_counts {
   uint64_t ingests, large, pieces, counted, range_compacts, bounded, batch_ranges, expired;
   // collections of garbage in value files, the bytes that they moved, and partitions that were merged for that
   uint64_t collections, moved, moved_merges;
+  uint64_t replay_rounds;  // of openings
 } counts;
 
 struct op {
@@ -66,6 +67,7 @@ struct plan {
   uint64_t values_full;                                           // bytes of a full value file
   uint64_t moved_from;                                            // of struct compact
   uint32_t cold;                                                  // dice of expect_reads
+  size_t replay;                                                  // of replay_most
   bool away;                                                      // an opening brings no partition (view/part.h)
   uint32_t flush, sync, reopen, del, wear, garbage;               // in 1000 steps
   uint32_t large, large_max;  // in 1000 puts: values of VALUE_LARGE to large_max bytes
