@@ -488,8 +488,7 @@ static enum remixdb_status write_own(struct xdb_txn *t) {
 }
 
 static enum remixdb_status commit(struct xdb_txn *t) {
-  for (struct txn_iter *i = t->iters; i; i = txn_iter_after(i))
-    if (txn_iter_note(i) != REMIXDB_OK) t->lost = true;
+  for (struct txn_iter *i = t->iters; i; i = txn_iter_after(i)) IGNORED(txn_iter_note(i), "t->lost tells it");
   if (own_keys(t) == 0 && t->nr_blind == 0) return REMIXDB_OK;
   if (t->lost) return err_set(REMIXDB_NOMEM, "the transaction has lost track of its reads");
   for (uint32_t i = 0; i < TREES; i++) readset_sort(&t->reads[i]);

@@ -130,7 +130,10 @@ enum remixdb_status txn_iter_note(struct txn_iter *t) {
   err_cleanup_end();
   const struct read_range r = {.from = key_of(&t->low), .to = t->to_end ? t->to : key_of(&t->high), .below = t->to_end};
   t->noting = false;
-  return read_range_ends_before(&r, r.from) ? REMIXDB_OK : txn_note_range(t->txn, t->tree, &r, t->blind);
+  if (read_range_ends_before(&r, r.from)) return REMIXDB_OK;
+  const enum remixdb_status s = txn_note_range(t->txn, t->tree, &r, t->blind);
+  if (s != REMIXDB_OK) t->txn->lost = true;
+  return s;
 }
 
 // Begins a range at the key of a seek.
@@ -147,7 +150,7 @@ static enum remixdb_status note_begin(struct txn_iter *t, struct kref key) {
 
 // ---- moves
 
-static enum remixdb_status lost(struct txn_iter *t, enum remixdb_status s) {
+static enum remixdb_status fail_at(struct txn_iter *t, enum remixdb_status s) {
   if (t->noting) reach_end(t);
   t->at = TXN_NOWHERE;
   t->face.valid = t->ended = false;
@@ -220,7 +223,7 @@ static enum remixdb_status find(struct txn_iter *t) {
     if (below) {
       struct kv_rec rec;
       const enum remixdb_status s = xdb_iter_refer(t->below, &rec);
-      if (s != REMIXDB_OK) return lost(t, s);
+      if (s != REMIXDB_OK) return fail_at(t, s);
       c = kv_cmp(overlay_key(t->own.node), kref(rec.key, rec.klen));
       if (t->backward) c = -c;
     }
@@ -236,7 +239,7 @@ static enum remixdb_status find(struct txn_iter *t) {
       step_own(t);
       if (t->same) s = step_below(t);
     }
-    if (s != REMIXDB_OK) return lost(t, s);
+    if (s != REMIXDB_OK) return fail_at(t, s);
   }
 }
 
@@ -248,7 +251,7 @@ static enum remixdb_status settle(struct txn_iter *t) {
 
 // After `below` was moved by a seek.
 static enum remixdb_status sought(struct txn_iter *t, enum remixdb_status s) {
-  return s == REMIXDB_OK ? settle(t) : lost(t, s);
+  return s == REMIXDB_OK ? settle(t) : fail_at(t, s);
 }
 
 static void own_renew(struct txn_iter *t) {
@@ -259,7 +262,7 @@ static enum remixdb_status seek(struct txn_iter *t, struct kref key) {
   if (!key.ptr) key = kref("", 0);
   if (t->from.ptr && kv_cmp(key, t->from) < 0) key = t->from;
   const enum remixdb_status s = note_begin(t, key);
-  if (s != REMIXDB_OK) return lost(t, s);
+  if (s != REMIXDB_OK) return fail_at(t, s);
   key = key_of(&t->low);
   t->backward = false;
   own_renew(t);
@@ -270,7 +273,7 @@ static enum remixdb_status seek(struct txn_iter *t, struct kref key) {
 // To the last key below the upper bound, or of all.
 static enum remixdb_status seek_last(struct txn_iter *t) {
   enum remixdb_status s = note_begin(t, t->to.ptr ? t->to : kref("", 0));
-  if (s != REMIXDB_OK) return lost(t, s);
+  if (s != REMIXDB_OK) return fail_at(t, s);
   t->to_end = true;
   t->backward = true;
   own_renew(t);
@@ -281,14 +284,14 @@ static enum remixdb_status seek_last(struct txn_iter *t) {
   // All behind the current key was read: without a bound the range begins there, and not at the empty key.
   struct kref key;
   if ((s = current(t, &key)) == REMIXDB_OK) s = key_set(&t->low, key);
-  return s == REMIXDB_OK ? s : lost(t, s);
+  return s == REMIXDB_OK ? s : fail_at(t, s);
 }
 
 static enum remixdb_status seek_for_prev(struct txn_iter *t, struct kref key) {
   if (!key.ptr) key = kref("", 0);
   if (t->to.ptr && kv_cmp(key, t->to) >= 0) return seek_last(t);
   const enum remixdb_status s = note_begin(t, key);
-  if (s != REMIXDB_OK) return lost(t, s);
+  if (s != REMIXDB_OK) return fail_at(t, s);
   key = key_of(&t->low);
   t->backward = true;
   own_renew(t);
@@ -316,7 +319,7 @@ static enum remixdb_status turn(struct txn_iter *t, bool backward) {
     s = backward ? xdb_iter_seek_for_prev(t->below, key) : xdb_iter_seek(t->below, key);
   }
   mem_free(here.ptr);
-  return s == REMIXDB_OK ? settle(t) : lost(t, s);
+  return s == REMIXDB_OK ? settle(t) : fail_at(t, s);
 }
 
 static enum remixdb_status step(struct txn_iter *t, bool backward) {
@@ -328,7 +331,7 @@ static enum remixdb_status step(struct txn_iter *t, bool backward) {
   if (t->at == TXN_OWN) step_own(t);
   if (t->at == TXN_BELOW || t->same) {
     const enum remixdb_status s = step_below(t);
-    if (s != REMIXDB_OK) return lost(t, s);
+    if (s != REMIXDB_OK) return fail_at(t, s);
   }
   return settle(t);
 }
@@ -363,7 +366,7 @@ enum remixdb_status txn_iter_load(struct xdb_own_iter *it, struct kv_rec *rec, v
 
 void txn_iter_park(struct xdb_own_iter *it) {
   struct txn_iter *const t = iter_of(it);
-  if (t->noting && txn_iter_note(t) != REMIXDB_OK) t->txn->lost = true;
+  IGNORED(txn_iter_note(t), "the commit fails");
   t->at = TXN_NOWHERE;
   t->face.valid = t->ended = false;
   t->own.node = NULL;

@@ -12,7 +12,8 @@
 #include "store/txn_state.h"
 
 struct txn_iter *txn_iter_after(const struct txn_iter *t);  // the next iterator of the transaction, or NULL
-// Notes what the iterator has read since its last seek. The next move must be a seek. Fails with REMIXDB_NOMEM.
+// Notes what the iterator has read since its last seek. The next move must be a seek. Fails with REMIXDB_NOMEM; the
+// transaction is then marked as lost (xdb_txn.lost), so that it does not commit without that range.
 MUST_CHECK enum remixdb_status txn_iter_note(struct txn_iter *t);
 // The transaction has ended: the iterator loses its position, and every later move fails with REMIXDB_INVALID.
 void txn_iter_end(struct txn_iter *t);

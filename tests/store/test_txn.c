@@ -3,6 +3,7 @@
 // Transactions: what they read, what conflicts and what does not, savepoints; before and after rounds.
 #include "tests/lib/store.h"
 #include "store/txn_state.h"
+#include "tests/lib/fault.h"
 
 #include <dirent.h>
 #include <unistd.h>
@@ -1133,6 +1134,39 @@ static void test_broken_reference(void **state) {
   remixdb_txn_abort(t);
 }
 
+// A seek that gets no memory forgets what was read before it, perhaps, and works when it is made again. Then another
+// write to what was read still stops the commit.
+static void test_no_memory_to_note(void **state) {
+  (void)state;
+  uint32_t failed = 0;
+  bool hit = true;
+  put(ref, "a", "1");
+  put(ref, "c", "1");
+  for (int64_t n = 2; n % 2 || hit; n++) {
+    struct xdb_ref *r;
+    struct xdb_txn *const t = begin_txn(&r);
+    struct xdb_iter *const it = remixdb_iter_create(r);
+    remixdb_iter_seek(it, "a", 1);
+    CHECK(remixdb_iter_valid(it));
+    fault_mem_set(n / 2);
+    remixdb_iter_seek(it, "c", 1);
+    hit = fault_mem_end();
+    if (!remixdb_iter_valid(it)) {
+      CHECK(hit && remixdb_errcode() == REMIXDB_NOMEM);
+      failed++;
+      remixdb_iter_seek(it, "c", 1);
+    }
+    CHECK(remixdb_iter_valid(it));
+    remixdb_iter_destroy(it);
+    put(r, "z", "1");
+    put(ref, n % 2 ? "c" : "a", "2");
+    CHECK(!remixdb_txn_commit(t));
+    CHECK(remixdb_errcode() == REMIXDB_ABORTED || (hit && remixdb_errcode() == REMIXDB_NOMEM));
+    IS(ref, "z", "-");
+  }
+  assert_true(failed > 0);
+}
+
 int main(void) {
   hang_alarm();
   const struct CMUnitTest tests[] = {
@@ -1160,6 +1194,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_pool, begin, end),
       cmocka_unit_test_setup_teardown(test_pool_threads, begin, end),
       cmocka_unit_test_setup_teardown(test_broken_reference, begin, end),
+      cmocka_unit_test_setup_teardown(test_no_memory_to_note, begin, end),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
