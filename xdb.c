@@ -508,8 +508,7 @@ static __attribute__((noinline)) enum remixdb_status put_apart(struct xdb_ref *r
   enum remixdb_status s = xdb_failure(x);
   if (s == REMIXDB_OK) value_pace(x);
   if (!values_direct(rec->klen, rec->vlen)) return s == REMIXDB_OK ? put_special(r, rec) : s;
-  if (s == REMIXDB_OK) s = values_put(x, &with, &apart);
-  if (s == REMIXDB_NOSPACE && (s = write_no_room(x, false)) == REMIXDB_ABORTED) s = values_put(x, &with, &apart);
+  if (s == REMIXDB_OK) s = write_apart(x, &with, &apart);
   if (s != REMIXDB_OK) return s;
   s = put_special(r, &with);
   values_end(x, &apart, s);
@@ -535,16 +534,11 @@ static void many_fini(struct many_writes *w) {
 
 // Writes the long values apart.
 static enum remixdb_status many_apart(struct xdb *x, struct many_writes *w) {
-  bool tried = false;
   for (size_t i = 0; i < w->nr; i++) {
     struct kv_rec *const rec = &w->ops[i].rec;
     if (!values_direct(rec->klen, rec->vlen)) continue;
     if (!w->apart && !(w->apart = mem_calloc(w->nr, sizeof(*w->apart)))) return REMIXDB_NOMEM;
-    enum remixdb_status s = values_put(x, rec, &w->apart[i]);
-    if (s == REMIXDB_NOSPACE && !tried) {
-      tried = true;
-      if ((s = write_no_room(x, false)) == REMIXDB_ABORTED) s = values_put(x, rec, &w->apart[i]);
-    }
+    const enum remixdb_status s = write_apart(x, rec, &w->apart[i]);
     if (s != REMIXDB_OK) return s;
   }
   return REMIXDB_OK;
@@ -916,7 +910,7 @@ static enum remixdb_status merge_apart(struct xdb *x, struct merge_apart *a) {
   if (a->vain) values_end(x, &a->value, REMIXDB_ABORTED);
   if (a->due) {
     a->nr++;
-    s = values_put(x, &a->to, &a->value);
+    s = write_apart(x, &a->to, &a->value);
   }
   a->vain = a->due = false;
   return s == REMIXDB_OK ? REMIXDB_ABORTED : s;

@@ -90,7 +90,7 @@ static enum remixdb_status put_apart(struct xdb *x, struct range_group *g, struc
       if (!values_direct(rec->klen, rec->vlen)) continue;
       if (!*apart_out) value_pace(x);
       if (!*apart_out && !(*apart_out = mem_calloc(nr, sizeof(**apart_out)))) return REMIXDB_NOMEM;
-      s = values_put(x, rec, &(*apart_out)[at]);
+      s = write_apart(x, rec, &(*apart_out)[at]);
     }
   }
   return s;

@@ -25,3 +25,9 @@ enum remixdb_status write_no_room(struct xdb *x, bool tomb) {
   if (tomb ? xdb_flush(x) == REMIXDB_OK : reserve_back(x)) return REMIXDB_ABORTED;
   return err_raise(&why);
 }
+
+enum remixdb_status write_apart(struct xdb *x, struct kv_rec *rec, struct value_apart *out) {
+  enum remixdb_status s = values_put(x, rec, out);
+  if (unlikely(s == REMIXDB_NOSPACE) && (s = write_no_room(x, false)) == REMIXDB_ABORTED) s = values_put(x, rec, out);
+  return s;
+}

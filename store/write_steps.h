@@ -7,6 +7,7 @@
 #include "store/pace.h"
 #include "store/ref.h"
 #include "store/syncer.h"
+#include "store/values.h"
 
 // Fails with REMIXDB_READONLY if the ref takes no writes.
 MUST_CHECK enum remixdb_status write_check(const struct xdb_ref *r);
@@ -16,6 +17,9 @@ MUST_CHECK enum remixdb_status write_wait_room(struct xdb *x, size_t batch, bool
 // The disk is full, and a write was refused (REMIXDB_NOSPACE is the thread's error). REMIXDB_ABORTED: something has
 // changed, try the write once more. tomb: the write deletes only.
 MUST_CHECK enum remixdb_status write_no_room(struct xdb *x, bool tomb);
+// Writes the record's value apart: values_put, and once more if the disk was full and write_no_room has changed
+// something.
+MUST_CHECK enum remixdb_status write_apart(struct xdb *x, struct kv_rec *rec, struct value_apart *out);
 // After a write of so many bytes.
 MUST_CHECK static inline enum remixdb_status write_done(struct xdb_ref *r, size_t nbytes) {
   struct xdb *x = r->xdb;

@@ -11,6 +11,7 @@
 
 #include "tests/lib/check.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -18,6 +19,7 @@
 #include "tests/lib/simdisk.h"
 #include "tests/lib/slow.h"
 #include "store/flush.h"
+#include "store/reserve.h"
 #include "xdb.h"
 
 #define DIR_NAME "/store"
@@ -398,6 +400,70 @@ static void test_half_long(void **state) {
   half_long();
 }
 
+// The ways to write a long value. The ways with ranges have a deletion of other keys beside it.
+enum way { PUT, MERGE, BATCH, BATCH_OF_RANGES, TXN, TXN_OF_RANGES, WAYS };
+static const struct remixdb_range others = {{"a", 1}, {"b", 1}};
+
+static enum remixdb_merge_op to_long(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {
+  (void)v0, (void)v0len, (void)priv;
+  *v1 = long_value(0);
+  *v1len = LONG;
+  return REMIXDB_MERGE_PUT;
+}
+
+static bool batch_long(const char *key, uint32_t klen, bool ranges) {
+  struct xdb_batch *const b = remixdb_batch_create();
+  CHECK(b && remixdb_batch_put(b, key, klen, long_value(0), LONG) && remixdb_batch_put(b, "short", 5, "value", 5));
+  if (ranges) CHECK(remixdb_batch_del_range(b, &others));
+  const bool good = remixdb_write(ref, b);
+  remixdb_batch_destroy(b);
+  return good;
+}
+
+static bool txn_long(const char *key, uint32_t klen, bool ranges) {
+  struct xdb_txn *const t = remixdb_txn_begin(x);
+  struct xdb_ref *const r = remixdb_txn_ref(t, NULL);
+  CHECK(r && remixdb_put(r, key, klen, long_value(0), LONG));
+  if (ranges) CHECK(remixdb_del_range(r, &others));
+  return remixdb_txn_commit(t);
+}
+
+static bool write_long(enum way way) {
+  char key[16];
+  const uint32_t klen = key_of(0, key);
+  switch (way) {
+    case PUT: return remixdb_put(ref, key, klen, long_value(0), LONG);
+    case MERGE: return remixdb_merge(ref, key, klen, to_long, NULL);
+    case BATCH:
+    case BATCH_OF_RANGES: return batch_long(key, klen, way == BATCH_OF_RANGES);
+    default: return txn_long(key, klen, way == TXN_OF_RANGES);
+  }
+}
+
+// The disk was full, and has room again, when a long value is refused once more: the store makes anew what it keeps for
+// a full disk, and takes the write, however the value came.
+static void test_long_again(void **state) {
+  (void)state;
+  static uint8_t val[LONG];
+  for (enum way way = PUT; way < WAYS; way++) {
+    char key[16];
+    uint32_t len = 0;
+    disk = simdisk_create();
+    memset(now, 0, sizeof(now));
+    open_store(0);
+    for (uint32_t i = 0; i < NR; i++) CHECK(put(i));
+    CHECK(remixdb_flush(ref) && remixdb_sync(ref));
+    OK(xdb_wait_idle(x));
+    CHECK(reserve_spend(x) && reserve_scarce(x));
+    simdisk_fault(disk, SIMDISK_WRITE, 0, 1, ENOSPC);
+    CHECK_SAYS(write_long(way), "way %u: %s", (unsigned)way, remixdb_errmsg());
+    CHECK(!reserve_scarce(x));
+    CHECK(remixdb_get(ref, key, key_of(0, key), val, &len) && len == LONG && memcmp(val, long_value(0), LONG) == 0);
+    close_store();
+    simdisk_destroy(disk);
+  }
+}
+
 static bool none(size_t size) {
   (void)size;
   return false;
@@ -428,8 +494,8 @@ static void test_reason(void **state) {
 
 int main(void) {
   check_seed_name = "FULL_SEED";
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_full), cmocka_unit_test(test_no_byte),
-                                     cmocka_unit_test(test_half), cmocka_unit_test(test_half_long),
-                                     cmocka_unit_test(test_reason)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_full),       cmocka_unit_test(test_no_byte),
+                                     cmocka_unit_test(test_half),       cmocka_unit_test(test_half_long),
+                                     cmocka_unit_test(test_long_again), cmocka_unit_test(test_reason)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
