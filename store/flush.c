@@ -4,6 +4,7 @@
 #include <assert.h>
 
 #include "store/collect.h"
+#include "store/freeze.h"
 #include "store/idle.h"
 #include "store/install.h"
 #include "store/reserve.h"
@@ -86,15 +87,10 @@ static enum remixdb_status wait_on(struct xdb *x, struct waiter *w, uint64_t ns)
   return REMIXDB_OK;
 }
 
-// Tells whether the active memtable must not be frozen now. xdb.lock is held.
-static bool must_not_freeze(const struct xdb *x) {
-  return atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed) || x->rounds.ingesting;
-}
-
 // Waits until a memtable may be frozen. xdb.lock is held; the call releases it while it waits.
 static enum remixdb_status wait_for_round(struct xdb *x, struct waiter *w) {
   enum remixdb_status s = REMIXDB_OK;
-  while (s == REMIXDB_OK && must_not_freeze(x)) s = wait_on(x, w, RETRY_NS);
+  while (s == REMIXDB_OK && freeze_must_wait(x)) s = wait_on(x, w, RETRY_NS);
   return s;
 }
 
@@ -105,7 +101,7 @@ enum remixdb_status xdb_wait_idle(struct xdb *x) {
   do {
     s = wait_for_round(x, NULL);
     while (x->rounds.at != XDB_AT_REST || collect_pending(x)) xdb_lock_wait(x, RETRY_NS);
-  } while (s == REMIXDB_OK && must_not_freeze(x));  // the round that has ended may have frozen a full memtable
+  } while (s == REMIXDB_OK && freeze_must_wait(x));  // the round that has ended may have frozen a full memtable
   xdb_unlock(x);
   idle_destroy_wait(x);
   return s;
@@ -132,7 +128,7 @@ static enum remixdb_status wait_room(struct xdb *x, enum xdb_freeze when, size_t
   // round. A flush may do the same. Flushes go before writers, because otherwise writers would make a flush wait for
   // one round after the other.
   while (s == REMIXDB_OK && !kick && !*late_out && freeze_due(x, when, batch)) {
-    if (must_not_freeze(x) || x->rounds.nr_flushers) {
+    if (freeze_must_wait(x) || x->rounds.nr_flushers) {
       const uint64_t now = until == UINT64_MAX ? 0 : time_ns(), left = until > now ? until - now : 0;
       const enum remixdb_status may = xdb_may_wait(x);
       if (left && may == REMIXDB_OK) s = wait_on(x, NULL, left < RETRY_NS ? left : RETRY_NS);

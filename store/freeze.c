@@ -7,7 +7,7 @@
 static bool may_freeze(const struct xdb *x) {
   // a flush that waits for its turn freezes the memtable itself
   return atomic_load_explicit(&x->failed, memory_order_relaxed) == 0 && x->rounds.nr_flushers == 0 &&
-         !atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed) && !x->rounds.ingesting;
+         !freeze_must_wait(x);
 }
 
 void xdb_freeze_full(struct xdb *x) {
