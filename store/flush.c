@@ -282,12 +282,13 @@ static uint64_t whole_bytes(const struct waiter *w) {
   xdb_lock(w->x);
   const struct super *const super = xdb_super(w->x);
   uint64_t bytes = memtable_memory(super->active);
-  const struct version *const part = version_tree(super->version, w->tree);
-  if (work->within && !part) bytes += 0;
-  else if (work->within) bytes += parts_bytes(part, version_find(part, w->low), compact_whole_stop(work, part));
-  else
+  if (work->within) {
+    const struct version *const tree = version_tree(super->version, w->tree);  // NULL: no space has tables
+    if (tree) bytes += parts_bytes(tree, version_find(tree, w->low), compact_whole_stop(work, tree));
+  } else {
     for (const struct version *tree = super->version; tree; tree = tree->spaces)
       bytes += parts_bytes(tree, 0, tree->nr_parts);
+  }
   xdb_unlock(w->x);
   return bytes + 1;
 }
