@@ -5,6 +5,7 @@
 
 #include "log/format.h"
 #include "store/idle.h"
+#include "store/merge_call.h"
 #include "store/pin.h"
 #include "store/ranges.h"
 #include "store/space_ref.h"

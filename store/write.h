@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Parts of writing that xdb.c shares with transactions: writes that are committed as one, and a merge's decision.
+// Writes that are committed as one: batches, which xdb.c has, and transactions.
 #ifndef STORE_WRITE_H
 #define STORE_WRITE_H
 
@@ -53,22 +53,4 @@ static inline void many_add(struct many_writes *w, const struct batch_op *op) {
 // Commits all of w, or nothing. r: for its epochs, its pace and its store; it may be a ref of a snapshot. Fails as
 // xdb_write does, or with REMIXDB_ABORTED if w->check found a conflict.
 MUST_CHECK enum remixdb_status xdb_write_many(struct xdb_ref *r, struct many_writes *w);
-
-struct merge_call {
-  struct kref key;
-  uint64_t hash;
-  uint32_t nr_id;  // bytes of the id of a space before the user's key
-  remixdb_merge_fn fn;
-  void *priv;
-  bool compares;             // there is no fn: `to` is written if the record has this version; 0: if there is none
-  uint64_t version, is;      // `is`: the version that it has; 0: there is none
-  enum remixdb_merge_op op;  // the decision; REMIXDB_MERGE_KEEP: nothing is written
-  struct kv_rec to;          // else what is written; fn's value is fn's
-  // A value that is apart, read by a try before; own memory. NULL: none. was_ref: the reference to it.
-  void *was;
-  uint8_t was_ref[VALUE_REF];
-};
-// Decides by the user's function, whose decision it checks, or by the version. rec: the key's record, with its seq if
-// c->compares is set; or NULL.
-MUST_CHECK enum remixdb_status merge_decide(const struct xdb *x, struct merge_call *c, const struct kv_rec *rec);
 #endif
