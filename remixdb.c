@@ -7,6 +7,7 @@
 #include "admin/destroy.h"
 #include "admin/repair.h"
 #include "admin/verify.h"
+#include "store/whole.h"
 #include "xdb.h"
 #include "store/async.h"
 #include "store/flush.h"

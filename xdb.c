@@ -26,6 +26,7 @@
 #include "store/txn_pool.h"
 #include "store/value_pace.h"
 #include "store/values.h"
+#include "store/wait_room.h"
 #include "store/write.h"
 #include "store/write_steps.h"
 #include "value/read.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The store: opening and closing, reading and writing keys, iterators. remixdb.c has checked the arguments. store/ref.h
-// has refs, store/snapshot.h snapshots, store/flush.h flush and compaction, store/syncer.h sync, store/page.h pages of
-// an iterator.
+// has refs, store/snapshot.h snapshots, store/flush.h flush, store/whole.h compaction, store/syncer.h sync,
+// store/page.h pages of an iterator.
 #ifndef XDB_H
 #define XDB_H
 

@@ -3,6 +3,7 @@
 
 #include "store/flush.h"
 #include "store/reserve.h"
+#include "store/wait_room.h"
 
 enum remixdb_status write_check(const struct xdb_ref *r) {
   struct xdb *x = r->xdb;

@@ -14,6 +14,7 @@
 #include "store/pin.h"
 #include "admin/checkpoint.h"
 #include "admin/destroy.h"
+#include "store/whole.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/lib/expect.h"
 #include "admin/verify.h"

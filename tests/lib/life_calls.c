@@ -5,6 +5,7 @@
 
 #include "store/flush.h"
 #include "store/ingest.h"
+#include "store/whole.h"
 #include "tests/lib/expect.h"
 
 // ---- ingest

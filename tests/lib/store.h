@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "store/whole.h"
 #include "tests/lib/slow.h"
 #include "tests/lib/temp.h"
 #include "xdb.h"

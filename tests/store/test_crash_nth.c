@@ -16,6 +16,7 @@
 #include "admin/verify.h"
 #include "store/flush.h"
 #include "store/page.h"
+#include "store/whole.h"
 #include "tests/lib/slow.h"
 
 // Reads backward. All records are right; an error may come if may_fail is set.

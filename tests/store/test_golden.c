@@ -19,6 +19,7 @@
 #include "store/flush.h"
 #include "store/ranges.h"
 #include "store/syncer.h"
+#include "store/whole.h"
 #include "tests/lib/check.h"
 #include "tests/lib/paths.h"
 #include "tests/lib/starve.h"

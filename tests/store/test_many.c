@@ -12,6 +12,7 @@
 #include "base/thread.h"
 #include "tests/lib/check.h"
 
+#include "store/whole.h"
 #include "xdb.h"
 #include "store/flush.h"
 #include "admin/stats.h"

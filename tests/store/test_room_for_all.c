@@ -3,6 +3,7 @@
 // Writers that come to a full memtable together: one of them freezes it, and then there is room for all. Rounds are
 // held up, so a writer that waits for one round too many hangs until the alarm.
 #include "store/memory.h"
+#include "store/wait_room.h"
 #include "tests/lib/check.h"
 #include "tests/lib/gates.h"
 

@@ -16,6 +16,7 @@
 #include "admin/verify.h"
 #include "store/flush.h"
 #include "store/syncer.h"
+#include "store/whole.h"
 #include "table/scan.h"
 #include "tests/lib/check.h"
 #include "tests/lib/slow.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // When scan merges are made: not while a memtable needs the room, nor for readers of an old version.
+#include "store/wait_room.h"
 #include "tests/lib/check.h"
 #include "tests/lib/gates.h"
 

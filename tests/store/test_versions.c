@@ -2,6 +2,7 @@
 //
 // Versions: never 0, higher with each write, the same in memtable, log and tables, after compaction, hand-backs and
 // opening; and compare and set, exact under threads.
+#include "store/wait_room.h"
 #include "tests/lib/check.h"
 #include "tests/lib/store.h"
 

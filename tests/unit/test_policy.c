@@ -17,6 +17,7 @@
 #include "base/thread.h"
 #include "tests/lib/check.h"
 
+#include "store/whole.h"
 #include "tests/lib/slow.h"
 #include "xdb.h"
 #include "store/flush.h"
