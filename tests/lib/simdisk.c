@@ -412,9 +412,16 @@ static uint64_t sim_used(struct simdisk *d) {
   return used;
 }
 
+// How large a file that has to grow to `size` can become.
+static uint64_t sim_size_most(struct simdisk *d, const struct sim_node *n, uint64_t size) {
+  const uint64_t has = align_up(n->cur.size, SIM_PAGE);
+  if (d->space == UINT64_MAX || align_up(size, SIM_PAGE) <= has) return size;
+  const uint64_t used = sim_used(d), most = has + (used < d->space ? (d->space - used) / SIM_PAGE * SIM_PAGE : 0);
+  return size < most ? size : most;
+}
+
 static bool sim_has_room(struct simdisk *d, const struct sim_node *n, uint64_t size) {
-  if (d->space == UINT64_MAX || align_up(size, SIM_PAGE) <= align_up(n->cur.size, SIM_PAGE)) return true;
-  return sim_used(d) - align_up(n->cur.size, SIM_PAGE) + align_up(size, SIM_PAGE) <= d->space;
+  return sim_size_most(d, n, size) == size;
 }
 
 // Finds the directory and the last name of a path (pointing into it), which begins in `dir`. NULL: -ENOENT. An empty
@@ -689,7 +696,9 @@ static ssize_t sim_pwrite(struct env *e, int fd, const void *buf, size_t len, ui
   if (rc == -SIMDISK_NOTHING) return sim_leave(d, 0);
   if (rc == -SIMDISK_SHORT) len = sim_short(f, all, len - len / 2);
   if (len > 1 && sim_now_and_then(d, 4)) len = sim_short(f, all, 1 + (size_t)(rng_next(&d->short_io) % (len - 1)));
-  if (!sim_has_room(d, f->node, off + len)) return sim_leave(d, -ENOSPC);
+  const uint64_t most = sim_size_most(d, f->node, off + len);
+  if (most < off + len && most <= off) return sim_leave(d, -ENOSPC);
+  len = (size_t)(most - off);  // a full disk takes the part that it has room for
   sim_write(f->node, off, buf, len);
   if (f->flags & ENV_DIRECT) d->direct += len;
   (void)sim_leave(d, 0);

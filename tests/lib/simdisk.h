@@ -85,8 +85,8 @@ void simdisk_fault(struct simdisk *d, enum simdisk_call call, uint64_t skip, uin
 uint64_t simdisk_calls(struct simdisk *d, enum simdisk_call call);  // of this kind so far that a fault could hit
 // Faults hit only calls on files whose name (last component; of a rename, the new one) begins so; "" or NULL: all.
 void simdisk_fault_name(struct simdisk *d, const char *prefix);
-// Files may take this many bytes, rounded up to 4 KB each, less the pages that were punched; more is -ENOSPC.
-// UINT64_MAX, the default: no limit.
+// Files may take this many bytes, rounded up to 4 KB each, less the pages that were punched; more is -ENOSPC. A write
+// moves the part that there is room for. UINT64_MAX, the default: no limit.
 void simdisk_space(struct simdisk *d, uint64_t bytes);
 uint64_t simdisk_used(struct simdisk *d);
 uint32_t simdisk_open_files(struct simdisk *d);        // descriptors that were not closed
