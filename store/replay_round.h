@@ -10,13 +10,11 @@
 //   B2  Until then no file goes that the first version names. A file that a round has made, and that a later one
 //       replaces, goes at once.
 //   B3  A round puts its records above all of the version, and later rounds are of later records. The edits of the
-//   log's
-//       range deletions are made before the first round, of the version that has nothing of the log. Later they would
-//       take records away that came after the deletion. So a record that is older than a deletion of its key does not
-//       come into a round (store/replay_ranges.h).
+//       log's range deletions are made before the first round, of the version that has nothing of the log. Later they
+//       would take records away that came after the deletion. So a record that is older than a deletion of its key does
+//       not come into a round (store/replay_ranges.h).
 //   B4  Until the log is replayed nobody knows whether it is whole. Then it becomes durable, and the values to which
-//   its
-//       records refer, before CURRENT is written.
+//       its records refer, before CURRENT is written.
 #ifndef STORE_REPLAY_ROUND_H
 #define STORE_REPLAY_ROUND_H
 
