@@ -308,7 +308,7 @@ static inline bool merging_valid(const struct merging *m) { return !merging_at(m
 // a key that is neither greater than its own nor less than the winner's, so the same, and came there by a comparison
 // that the older one lost to an equal.
 static inline void merging_settle(struct merging *m) {
-  while (merging_valid(m) && (merging_at(m)->old || merging_at(m)->rec.tomb)) merging_step(m);
+  while (merging_valid(m) && (merging_at(m)->old || merging_at(m)->rec.kind & KV_TOMB)) merging_step(m);
 }
 
 static inline void merging_next(struct merging *m) {
@@ -365,8 +365,11 @@ static void world_init(struct world *w, uint32_t runs, uint32_t records, struct 
       const bool tomb = w->m.dead[i] && newest(w->m.in[i]) == r;
       value_fill(i, r, val);
       if (sst_build_full(b)) die("%" PRIu32 " records are too many for %" PRIu32 " tables", records, runs);
-      sst_build_add(
-          b, &(struct kv_rec){.key = w->m.keys[i], .klen = KLEN, .val = val, .vlen = tomb ? 0 : VLEN, .tomb = tomb});
+      sst_build_add(b, &(struct kv_rec){.key = w->m.keys[i],
+                                        .klen = KLEN,
+                                        .val = val,
+                                        .vlen = tomb ? 0 : VLEN,
+                                        .kind = tomb ? KV_TOMB : 0});
     }
     must(sst_build_finish(b, &size));
     must(sst_open(&w->p.ctx, number, &t));
@@ -398,7 +401,7 @@ static void check_record(const struct world *w, uint32_t at, const struct kv_rec
   const uint32_t i = w->m.live[at];
   uint8_t val[VLEN];
   value_fill(i, newest(w->m.in[i]), val);
-  if (r->tomb || !kv_eq(kref(r->key, r->klen), model_key(&w->m, i)) || r->vlen != VLEN ||
+  if (r->kind & KV_TOMB || !kv_eq(kref(r->key, r->klen), model_key(&w->m, i)) || r->vlen != VLEN ||
       memcmp(r->val, val, VLEN) != 0)
     die("%s: not the record of key %.*s", who, (int)KLEN, (const char *)w->m.keys[i]);
 }
