@@ -156,8 +156,8 @@ static enum remixdb_status read_bytes(const struct sst *t, uint8_t **mem_out, co
   int fd;
   uint8_t *const mem = *mem_out = mem_alloc_aligned(BLKIO_ALIGN, (size_t)(to - from));
   if (!mem) return REMIXDB_NOMEM;
-  // The thread may hold another descriptor. It mostly is that of the same file, which is then open.
-  enum remixdb_status s = fdpool_try_acquire(t->file, &fd) ? REMIXDB_OK : fdpool_acquire(t->file, &fd);
+  // The thread may hold other descriptors, so it does not wait for one.
+  enum remixdb_status s = fdpool_acquire_beyond(t->file, &fd);
   if (s != REMIXDB_OK) return s;
   s = blkio_read_aside(t->ctx->io, fd, t->path, mem, (uint32_t)(to - from), from);
   fdpool_release(t->file);

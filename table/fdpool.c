@@ -194,17 +194,20 @@ static int open_fd(struct fdpool *p, const struct fdpool_file *f, unsigned flags
   }
 }
 
+// What a thread does that finds no place free: gives up, waits, or takes one beyond the bound.
+enum full { GIVE_UP, WAIT, PASS };
+
 // Takes a place for a closed file. False with *fd_out >= 0: another thread has opened it, and no place is needed. False
 // with *fd_out -1: no place is free, and the caller does not wait.
-static bool place_for(struct fdpool_file *f, bool wait, int *fd_out) {
+static bool place_for(struct fdpool_file *f, enum full full, int *fd_out) {
   struct fdpool *const p = f->pool;
   uint64_t until = 0;
   int unused = -1;
   bool placed = false;
   pool_lock(p);
-  while (!file_enter(f, fd_out) && !(placed = find_place(p, &unused)) && wait) {
+  while (!file_enter(f, fd_out) && !(placed = find_place(p, &unused)) && full != GIVE_UP) {
     const uint64_t now = time_ns();
-    if (until == 0) {
+    if (full == WAIT && until == 0) {
       until = now + patience();
       wait_begin(p);
     } else if (now < until) {
@@ -221,13 +224,13 @@ static bool place_for(struct fdpool_file *f, bool wait, int *fd_out) {
   return placed;
 }
 
-// The descriptor of a file that was closed. Returns 0, an errno, or EAGAIN when no place is free and the caller does
-// not wait.
-static __attribute__((noinline)) int get_closed(struct fdpool_file *f, bool wait, int *fd_out) {
+// The descriptor of a file that was closed. Returns 0, an errno, or EAGAIN when no place is free and the caller gives
+// up.
+static __attribute__((noinline)) int get_closed(struct fdpool_file *f, enum full full, int *fd_out) {
   struct fdpool *const p = f->pool;
   // the place comes before the open, so that threads that open at the same time keep to the bound
   *fd_out = -1;
-  if (!place_for(f, wait, fd_out)) return *fd_out >= 0 ? 0 : EAGAIN;
+  if (!place_for(f, full, fd_out)) return *fd_out >= 0 ? 0 : EAGAIN;
   const int fd = open_fd(p, f, f->flags, f->advice);
   pool_lock(p);
   if (file_enter(f, fd_out)) {  // another thread has opened it: one descriptor is enough
@@ -243,14 +246,18 @@ static __attribute__((noinline)) int get_closed(struct fdpool_file *f, bool wait
   return *fd_out >= 0 ? 0 : -fd;
 }
 
-enum remixdb_status fdpool_acquire(struct fdpool_file *f, int *fd_out) {
+static inline enum remixdb_status acquire(struct fdpool_file *f, enum full full, int *fd_out) {
   if (likely(file_enter(f, fd_out))) return REMIXDB_OK;
-  const int errnum = get_closed(f, true, fd_out);
+  const int errnum = get_closed(f, full, fd_out);
   return errnum ? err_errno(errnum, "open", f->path) : REMIXDB_OK;
 }
 
+enum remixdb_status fdpool_acquire(struct fdpool_file *f, int *fd_out) { return acquire(f, WAIT, fd_out); }
+
+enum remixdb_status fdpool_acquire_beyond(struct fdpool_file *f, int *fd_out) { return acquire(f, PASS, fd_out); }
+
 bool fdpool_try_acquire(struct fdpool_file *f, int *fd_out) {
-  return file_enter(f, fd_out) || get_closed(f, false, fd_out) == 0;
+  return file_enter(f, fd_out) || get_closed(f, GIVE_UP, fd_out) == 0;
 }
 
 // Serves waiting threads, and brings the pool back to its bound.

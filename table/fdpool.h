@@ -47,6 +47,9 @@ MUST_CHECK enum remixdb_status fdpool_acquire(struct fdpool_file *f, int *fd_out
 // The same without waiting, for a caller that may hold others. False: no place is free, or the file cannot be opened,
 // and then fdpool_acquire reports why.
 MUST_CHECK bool fdpool_try_acquire(struct fdpool_file *f, int *fd_out);
+// The same without waiting, for a short read of a caller that may hold others. If no place is free, the pool passes its
+// bound until descriptors are given back. Fails as fdpool_acquire does.
+MUST_CHECK enum remixdb_status fdpool_acquire_beyond(struct fdpool_file *f, int *fd_out);
 void fdpool_release(struct fdpool_file *f);
 // Opens one more descriptor of the file, for one reader that passes through it; direct: past the page cache. The caller
 // may hold others. Never waits. False: a quarter of the places are taken so, none is free, or the file cannot be

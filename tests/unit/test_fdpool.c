@@ -535,12 +535,43 @@ static void test_passing(void **state) {
   }
 }
 
+// A thread that has all places gets one more without waiting. The pool comes back to its bound, and others wait as long
+// as it is beyond.
+static void test_beyond(void **state) {
+  (void)state;
+  struct fdpool *const p = make_pool(2, 4);
+  int fd;
+  (void)take(0);
+  (void)take(1);
+  OK(fdpool_acquire_beyond(&files[1], &fd));
+  assert_int_equal(fdpool_open_count(p), 2);  // it was open
+  fdpool_release(&files[1]);
+  OK(fdpool_acquire_beyond(&files[2], &fd));
+  assert_true(is_file(fd, 2));
+  assert_int_equal(fdpool_open_count(p), 3);
+  assert_false(fdpool_try_acquire(&files[3], &fd));
+  fdpool_release(&files[2]);
+  assert_int_equal(fdpool_open_count(p), 2);
+  assert_true(is_open(0) && is_open(1) && !is_open(2));
+  atomic_store(&fake_limit, 0);
+  FAILS(fdpool_acquire_beyond(&files[3], &fd), REMIXDB_NOMEM);
+  atomic_store(&fake_limit, 1000);
+  assert_int_equal(fdpool_open_count(p), 2);
+  fdpool_release(&files[0]);
+  OK(fdpool_acquire_beyond(&files[3], &fd));  // there is a place
+  assert_int_equal(fdpool_open_count(p), 2);
+  fdpool_release(&files[3]);
+  fdpool_release(&files[1]);
+  drop_pool(p, 4);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_clock),   cmocka_unit_test(test_in_use),        cmocka_unit_test(test_patience),
       cmocka_unit_test(test_reserve), cmocka_unit_test(test_refused),       cmocka_unit_test(test_failures),
       cmocka_unit_test(test_nomem),   cmocka_unit_test(test_open_together), cmocka_unit_test(test_threads),
       cmocka_unit_test(test_woken),   cmocka_unit_test(test_meetings),      cmocka_unit_test(test_passing),
+      cmocka_unit_test(test_beyond),
   };
   hang_alarm();
   atomic_store(&fdpool_patience_ns, LONG_NS);

@@ -136,6 +136,30 @@ static void test_changed(void **state) {
   end();
 }
 
+// A thread that has all descriptors of the pool makes a dictionary again without waiting for one.
+static void test_descriptors(void **state) {
+  (void)state;
+  struct sst *t[TABLES];
+  const void *dict;
+  void *own;
+  int fd;
+  begin(false);
+  set_most(0);
+  for (uint32_t i = 0; i < TABLES; i++) OK(sst_open(&w->ctx, i + 1, &t[i]));
+  fdpool_set_max(w->fds, 2);
+  atomic_store(&fdpool_patience_ns, UINT64_MAX / 2);  // a thread that waits does so until the alarm
+  for (uint32_t i = 0; i < 2; i++) OK(fdpool_acquire(t[i]->file, &fd));
+  assert_int_equal(fdpool_open_count(w->fds), 2);
+  OK(sst_dict_begin(t[2], &dict, &own));
+  CHECK(dict && own);
+  sst_dict_end(t[2], own);
+  assert_int_equal(fdpool_open_count(w->fds), 2);
+  for (uint32_t i = 0; i < 2; i++) fdpool_release(t[i]->file);
+  atomic_store(&fdpool_patience_ns, FDPOOL_PATIENCE_NS);
+  for (uint32_t i = 0; i < TABLES; i++) sst_unref(t[i]);
+  end();
+}
+
 // ---- threads that unpack while dictionaries go
 
 static struct sst *tables[TABLES];
@@ -180,11 +204,10 @@ static void test_threads(void **state) {
 }
 
 int main(void) {
+  hang_alarm();
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_whole),
-      cmocka_unit_test(test_bound),
-      cmocka_unit_test(test_changed),
-      cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_whole),       cmocka_unit_test(test_bound),   cmocka_unit_test(test_changed),
+      cmocka_unit_test(test_descriptors), cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests_name("dictionaries of tables", tests, root_setup, root_teardown);
 }
