@@ -194,7 +194,7 @@ static int open_fd(struct fdpool *p, const struct fdpool_file *f, unsigned flags
   }
 }
 
-// What a thread does that finds no place free: gives up, waits, or takes one beyond the bound.
+// A thread that finds no place free gives up, waits, or takes one beyond the bound.
 enum full { GIVE_UP, WAIT, PASS };
 
 // Takes a place for a closed file. False with *fd_out >= 0: another thread has opened it, and no place is needed. False
