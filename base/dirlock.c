@@ -53,9 +53,9 @@ enum remixdb_status dirlock_take(const struct env_dir *d, bool exclusive, struct
 enum remixdb_status dirlock_check(const struct dirlock *l, const struct env_dir *d) {
   struct env_stat held, named;
   if (l->dir_fd >= 0) return REMIXDB_OK;
-  const int rc = l->env->ops->fstat(l->env, l->file_fd, &held);
-  if (rc < 0) return err_errno(-rc, "stat", FILES_LOCK);
-  const enum remixdb_status s = env_stat(d, FILES_LOCK, &named);
+  enum remixdb_status s = env_fstat(l->env, l->file_fd, FILES_LOCK, &held);
+  if (s != REMIXDB_OK) return s;
+  s = env_stat(d, FILES_LOCK, &named);
   if (s != REMIXDB_OK && s != REMIXDB_NOTFOUND) return s;
   if (s == REMIXDB_OK && held.dev == named.dev && held.ino == named.ino) return s;
   return err_set(REMIXDB_IO, "%s: LOCK was removed while the store was open; another process may have opened the store",

@@ -254,6 +254,7 @@ static int raw_list(struct env *e, int at, const char *name, bool (*fn)(void *ar
     errno = 0;
     const struct dirent *const de = readdir(d);
     if (!de) {
+      if (errno == EINTR) continue;
       rc = -errno;
       break;
     }
@@ -529,54 +530,88 @@ enum remixdb_status env_punch(struct env *e, int fd, const char *path, uint64_t 
   return rc >= 0 || rc == -EOPNOTSUPP ? REMIXDB_OK : err_errno(-rc, "punch a hole into", path);
 }
 
+enum remixdb_status env_fstat(struct env *e, int fd, const char *path, struct env_stat *out) {
+  int rc;
+  do rc = e->ops->fstat(e, fd, out);
+  while (rc == -EINTR);
+  return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "stat", path);
+}
+
 enum remixdb_status env_size(struct env *e, int fd, const char *path, uint64_t *size_out) {
   struct env_stat st;
-  const int rc = e->ops->fstat(e, fd, &st);
-  if (rc < 0) return err_errno(-rc, "stat", path);
-  *size_out = st.size;
-  return REMIXDB_OK;
+  const enum remixdb_status s = env_fstat(e, fd, path, &st);
+  if (s == REMIXDB_OK) *size_out = st.size;
+  return s;
 }
 
 enum remixdb_status env_stat(const struct env_dir *at, const char *name, struct env_stat *out) {
-  const int rc = at->env->ops->stat(at->env, at->fd, name, out);
+  int rc;
+  do rc = at->env->ops->stat(at->env, at->fd, name, out);
+  while (rc == -EINTR);
   if (rc == -ENOENT) return REMIXDB_NOTFOUND;
   return rc >= 0 ? REMIXDB_OK : at_errno(rc, "stat", at, name);
 }
 
 enum remixdb_status env_rename(const struct env_dir *from_at, const char *from, const struct env_dir *to_at,
                                const char *to) {
-  const int rc = from_at->env->ops->rename(from_at->env, from_at->fd, from, to_at->fd, to);
+  int rc;
+  do rc = from_at->env->ops->rename(from_at->env, from_at->fd, from, to_at->fd, to);
+  while (rc == -EINTR);
   return rc >= 0 ? REMIXDB_OK : at_errno(rc, "rename", from_at, from);
 }
 
 enum remixdb_status env_unlink(const struct env_dir *at, const char *name) {
-  const int rc = at->env->ops->unlink(at->env, at->fd, name);
+  int rc;
+  do rc = at->env->ops->unlink(at->env, at->fd, name);
+  while (rc == -EINTR);
   return rc >= 0 || rc == -ENOENT ? REMIXDB_OK : at_errno(rc, "unlink", at, name);
 }
 
 enum remixdb_status env_link(const struct env_dir *from_at, const char *from, const struct env_dir *to_at,
                              const char *to) {
-  const int rc = from_at->env->ops->link(from_at->env, from_at->fd, from, to_at->fd, to);
+  int rc;
+  do rc = from_at->env->ops->link(from_at->env, from_at->fd, from, to_at->fd, to);
+  while (rc == -EINTR);
   return rc >= 0 ? REMIXDB_OK : at_errno(rc, "link", to_at, to);
 }
 
 enum remixdb_status env_mkdir(const struct env_dir *at, const char *name) {
-  const int rc = at->env->ops->mkdir(at->env, at->fd, name);
+  int rc;
+  do rc = at->env->ops->mkdir(at->env, at->fd, name);
+  while (rc == -EINTR);
   if (rc >= 0) return REMIXDB_OK;
   struct env_stat st;
-  if (rc == -EEXIST && at->env->ops->stat(at->env, at->fd, name, &st) >= 0)
+  if (rc == -EEXIST && env_stat(at, name, &st) == REMIXDB_OK)
     return st.is_dir ? REMIXDB_OK : at_errno(-ENOTDIR, "mkdir", at, name);
   return at_errno(rc, "mkdir", at, name);
 }
 
 enum remixdb_status env_rmdir(const struct env_dir *at, const char *name) {
-  const int rc = at->env->ops->rmdir(at->env, at->fd, name);
+  int rc;
+  do rc = at->env->ops->rmdir(at->env, at->fd, name);
+  while (rc == -EINTR);
   const bool stays = rc == -ENOTEMPTY || rc == -EEXIST || rc == -EBUSY || rc == -ENOTDIR || rc == -EINVAL;
   return rc >= 0 || rc == -ENOENT || stays ? REMIXDB_OK : at_errno(rc, "rmdir", at, name);
 }
 
+struct listing {
+  bool (*fn)(void *arg, const char *name);
+  void *arg;
+  bool begun;
+};
+
+static bool list_name(void *arg, const char *name) {
+  struct listing *const l = arg;
+  l->begun = true;
+  return l->fn(l->arg, name);
+}
+
+// A call that is interrupted later than at its beginning would give names twice.
 enum remixdb_status env_list(const struct env_dir *d, bool (*fn)(void *arg, const char *name), void *arg) {
-  const int rc = d->env->ops->list(d->env, d->fd, ".", fn, arg);
+  struct listing l = {fn, arg, false};
+  int rc;
+  do rc = d->env->ops->list(d->env, d->fd, ".", list_name, &l);
+  while (rc == -EINTR && !l.begun);
   return rc >= 0 ? REMIXDB_OK : err_errno(-rc, "list", d->path);
 }
 
@@ -598,9 +633,10 @@ enum remixdb_status env_dir_make(const struct env_dir *at, const char *name, boo
 // Tells whether the name still is the open file. A lock on any other file would keep nobody out.
 static enum remixdb_status is_named(const struct env_dir *at, int fd, const char *name, bool *out) {
   struct env_stat file, named;
-  const int rc = at->env->ops->fstat(at->env, fd, &file);
-  if (rc < 0) return at_errno(rc, "stat", at, name);
-  const enum remixdb_status s = env_stat(at, name, &named);
+  char path[ENV_PATH_MAX];
+  enum remixdb_status s = env_fstat(at->env, fd, message_path(path, at, name), &file);
+  if (s != REMIXDB_OK) return s;
+  s = env_stat(at, name, &named);
   *out = s == REMIXDB_OK && file.dev == named.dev && file.ino == named.ino;
   return s == REMIXDB_NOTFOUND ? REMIXDB_OK : s;
 }

@@ -165,6 +165,7 @@ MUST_CHECK enum remixdb_status env_allocate(struct env *e, int fd, const char *p
 // hole is durable after the next sync of the file; a power cut before leaves any of its sectors as they were.
 MUST_CHECK enum remixdb_status env_punch(struct env *e, int fd, const char *path, uint64_t off, uint64_t len,
                                          bool *can_out);
+MUST_CHECK enum remixdb_status env_fstat(struct env *e, int fd, const char *path, struct env_stat *out);
 MUST_CHECK enum remixdb_status env_size(struct env *e, int fd, const char *path, uint64_t *size_out);
 // Starts writing the pages to the disk, so that a later sync waits less.
 void env_write_out(struct env *e, int fd, uint64_t off, uint64_t len);

@@ -476,10 +476,9 @@ static enum remixdb_status wal_level_write(struct wal *w, struct wal_seg *seg, c
   // The log does not write to a file that has a second name (a hard link), because the file may belong to a copy of the
   // store. For the segment before the active one that is no loss: the active segment's header has the watermark.
   struct env_stat links;
-  const int rc = w->env->ops->fstat(w->env, fd, &links);
-  const bool shared = rc >= 0 && links.links > 1;
-  if (rc < 0) s = err_errno(-rc, "stat", seg->path);
-  else if (!shared) s = env_write(w->env, fd, seg->path, p, WAL_LEVEL_LEN, WAL_LEVEL);
+  s = env_fstat(w->env, fd, seg->path, &links);
+  const bool shared = s == REMIXDB_OK && links.links > 1;
+  if (s == REMIXDB_OK && !shared) s = env_write(w->env, fd, seg->path, p, WAL_LEVEL_LEN, WAL_LEVEL);
   // A failed fsync may have lost frames that were written earlier. So each failure of the fsync becomes REMIXDB_IO, and
   // wal_mark makes that sticky. A write that fails with REMIXDB_NOSPACE or REMIXDB_NOMEM is not sticky.
   if (s == REMIXDB_OK && wal_file_sync(w, seg, fd, WAL_HEAD) != REMIXDB_OK) s = REMIXDB_IO;

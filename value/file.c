@@ -102,9 +102,8 @@ enum remixdb_status value_file_secure(struct value_file *f) {
   enum remixdb_status s = env_open(f->ctx->sst->dir, env_name(f->path), ENV_READ | ENV_WRITE, &fd);
   if (s == REMIXDB_NOTFOUND) return err_set(REMIXDB_IO, "%s: removed while it was being recovered", f->path);
   if (s != REMIXDB_OK) return s;
-  const int rc = env->ops->fstat(env, fd, &st);
-  if (rc < 0) s = err_errno(-rc, "stat", f->path);
-  else if (st.links == 1) s = write_again(f, fd);
+  s = env_fstat(env, fd, f->path, &st);
+  if (s == REMIXDB_OK && st.links == 1) s = write_again(f, fd);
   if (s == REMIXDB_OK) s = env_sync_all(env, fd, f->path);
   env_close_quiet(env, fd);
   return s;

@@ -266,8 +266,8 @@ static bool can_be(enum simdisk_call c, int errnum) {
     case EMLINK: return c == SIMDISK_LINK;
     case ENOLCK: return c == SIMDISK_LOCK;
     case EINTR:
-      return c == SIMDISK_OPEN || c == SIMDISK_READ || c == SIMDISK_WRITE || c == SIMDISK_SYNC ||
-             c == SIMDISK_TRUNCATE || c == SIMDISK_ALLOCATE || c == SIMDISK_LOCK || c == SIMDISK_CLOSE;
+      return changes || c == SIMDISK_READ || c == SIMDISK_STAT || c == SIMDISK_LIST || c == SIMDISK_LOCK ||
+             c == SIMDISK_CLOSE;
     case SIMDISK_SHORT: return c == SIMDISK_READ || c == SIMDISK_WRITE;
     case SIMDISK_NOTHING: return c == SIMDISK_WRITE;
     default: return changes;

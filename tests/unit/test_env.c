@@ -598,6 +598,66 @@ static void test_single_failures(void **state) {
   }
 }
 
+// ---- calls on names that are interrupted before they begin: every other one
+
+static unsigned jumps;
+#define JUMP(name, args, call)                        \
+  static int jump_##name args {                       \
+    (void)e;                                          \
+    return jumps++ % 2 == 0 ? -EINTR : px->ops->call; \
+  }
+JUMP(fstat, (struct env * e, int fd, struct env_stat *out), fstat(px, fd, out))
+JUMP(stat, (struct env * e, int d, const char *n, struct env_stat *out), stat(px, d, n, out))
+JUMP(rename, (struct env * e, int d, const char *n, int to_d, const char *to), rename(px, d, n, to_d, to))
+JUMP(link, (struct env * e, int d, const char *n, int to_d, const char *to), link(px, d, n, to_d, to))
+JUMP(unlink, (struct env * e, int d, const char *n), unlink(px, d, n))
+JUMP(mkdir, (struct env * e, int d, const char *n), mkdir(px, d, n))
+JUMP(rmdir, (struct env * e, int d, const char *n), rmdir(px, d, n))
+JUMP(list, (struct env * e, int d, const char *n, bool (*fn)(void *, const char *), void *arg), list(px, d, n, fn, arg))
+
+static bool count_name(void *arg, const char *name) {
+  (void)name;
+  ++*(uint32_t *)arg;
+  return true;
+}
+
+static void test_interrupted(void **state) {
+  (void)state;
+  struct env_ops ops = *px->ops;
+  struct env e = {.ops = &ops};
+  struct env_dir d;
+  struct env_stat st;
+  uint64_t size;
+  uint32_t nr = 0;
+  int fd;
+  ops.fstat = jump_fstat;
+  ops.stat = jump_stat;
+  ops.rename = jump_rename;
+  ops.link = jump_link;
+  ops.unlink = jump_unlink;
+  ops.mkdir = jump_mkdir;
+  ops.rmdir = jump_rmdir;
+  ops.list = jump_list;
+  jumps = 0;
+  OK(env_mkdir(ENV_PATHS(&e), at("interrupted")));
+  OK(env_dir_open(ENV_PATHS(&e), at("interrupted"), &d));
+  OK(env_create(&d, "a", ENV_WRITE, &fd));
+  OK(env_size(&e, fd, "a", &size));
+  OK(env_close(&e, fd, "a"));
+  OK(env_rename(&d, "a", &d, "b"));
+  OK(env_link(&d, "b", &d, "c"));
+  OK(env_stat(&d, "c", &st));
+  assert_int_equal(st.links, 2);
+  OK(env_list(&d, count_name, &nr));
+  assert_int_equal(nr, 2);
+  OK(env_unlink(&d, "b"));
+  OK(env_unlink(&d, "c"));
+  env_dir_close(&d);
+  OK(env_rmdir(ENV_PATHS(&e), at("interrupted")));
+  FAILS(env_stat(ENV_PATHS(&e), at("interrupted"), &st), REMIXDB_NOTFOUND);
+  assert_int_equal(jumps % 2, 0);
+}
+
 // ---- advice
 
 static struct {
@@ -647,6 +707,7 @@ int main(void) {
       cmocka_unit_test(test_whole_files),
       cmocka_unit_test(test_lock),
       cmocka_unit_test(test_lock_removed),
+      cmocka_unit_test(test_interrupted),
       cmocka_unit_test(test_advice),
       cmocka_unit_test(test_interrupted_and_short),
       cmocka_unit_test(test_replace_fails),
