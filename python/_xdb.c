@@ -814,6 +814,9 @@ static int iter_fill_locked(struct iter *it, bool back, enum remixdb_status *sta
     it->off = 0;
     it->back = it->page.back = back;
     it->page.max = it->grown;
+    // the call sets them for a record that does not fit, and leaves them alone after other failures
+    it->page.klens[0] = 0;
+    if (it->page.vlens != NULL) it->page.vlens[0] = 0;
     CALL(s, lib.iter_page(pointer, &it->page));
     if (s == REMIXDB_OK) break;
     const size_t need = (size_t)it->page.klens[0] + (it->page.vlens == NULL ? 0 : it->page.vlens[0]);
