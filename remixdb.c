@@ -262,9 +262,10 @@ PUBLIC struct xdb *remixdb_open_compact(const char *dir, size_t cache_size_mb, s
 }
 
 PUBLIC void remixdb_close(struct xdb *xdb) {
-  enum remixdb_status s = xdb ? check_store(xdb) : REMIXDB_OK;
-  if (xdb && s == REMIXDB_OK) s = xdb_may_wait(xdb);
-  done(xdb && s == REMIXDB_OK ? xdb_close(xdb) : s);
+  if (!xdb) return;
+  enum remixdb_status s = check_store(xdb);
+  if (s == REMIXDB_OK) s = xdb_may_wait(xdb);
+  done(s == REMIXDB_OK ? xdb_close(xdb) : s);
 }
 
 PUBLIC struct xdb_ref *remixdb_ref(struct xdb *xdb) {

@@ -94,11 +94,12 @@ static void test_null_store(void **state) {
   FAILED(REMIXDB_INVALID, "xdb");
   CHECK(!remixdb_stats(NULL));
   FAILED(REMIXDB_INVALID, "xdb");
-  // nothing to end, nothing to free
+  // nothing to end, nothing to free: the status stays
   remixdb_iter_destroy(NULL);
   remixdb_unref(NULL);
   remixdb_close(NULL);
   remixdb_free(NULL);
+  FAILED(REMIXDB_INVALID, "xdb");
 }
 
 static void test_null_arguments(void **state) {
