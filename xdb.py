@@ -84,7 +84,7 @@ if os.environ.get("REMIXDB_PYTHON", "") != "ctypes":
         _fast = importlib.import_module("_xdb")
     except ImportError:
         pass
-if _fast is not None and getattr(_fast, "INTERFACE", 0) != 2:
+if _fast is not None and getattr(_fast, "INTERFACE", 0) != 3:
     _fast = None
 
 __all__ = ["Xdb", "XdbRef", "XdbIter", "XdbGets", "XdbMap", "XdbBatch", "XdbSnapshot", "XdbSpace", "XdbTransaction",
@@ -99,7 +99,7 @@ _T = TypeVar("_T")
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _R = TypeVar("_R", covariant=True)  # what an iterator gives
-_Self = TypeVar("_Self", bound="_Closable")
+_Self = TypeVar("_Self", bound="_PyHeld")
 
 KV_MAX = 65500  # the longest key; values may be longer
 COMPRESSION_NONE, COMPRESSION_ZSTD = 0, 1  # for the option compression
@@ -179,30 +179,15 @@ def destroy(dirname: _Path) -> None:
         raise _last_error(lib)
 
 
-class _Closable:
-    """Base of the public classes: closing by hand, by a with statement, or by the garbage collector."""
+class _PyHeld:
+    """The calls of the public classes that _xdb.Held has in C."""
 
     _handle: "_Handle"
     _finalizer: Any
 
-    def _make(self, handle: "_Handle", lib: ctypes.CDLL, create: Callable[..., Any], *args: object) -> None:
-        self._handle = handle
-        try:
-            handle.make(lib, create, *args)
-            # Runs when the object is collected, or at the interpreter's exit while modules are still whole.
-            self._finalizer = weakref.finalize(self, handle.collect)
-        except BaseException:
-            handle.close()  # now: the exception may keep the object alive
-            raise
-
-    def _call(self, function: Callable[..., Any], *args: object) -> None:
-        handle = self._handle
-        with handle as lock, lock:
-            if not function(handle.pointer, *args):
-                raise _last_error(_lib())
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        raise TypeError(f"{type(self).__name__} can be neither copied nor pickled")
+    def _collects(self, handle: "_Handle") -> None:
+        # Runs when the object is collected, or at the interpreter's exit while modules are still whole.
+        self._finalizer = weakref.finalize(self, handle.collect)
 
     @property
     def closed(self) -> bool:
@@ -223,6 +208,34 @@ class _Closable:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self.close()
+
+
+if TYPE_CHECKING or _fast is None:
+    _Held = _PyHeld
+else:
+    _Held = _fast.Held
+
+
+class _Closable(_Held):
+    """Base of the public classes: closing by hand, by a with statement, or by the garbage collector."""
+
+    def _make(self, handle: "_Handle", lib: ctypes.CDLL, create: Callable[..., Any], *args: object) -> None:
+        self._handle = handle
+        try:
+            handle.make(lib, create, *args)
+            self._collects(handle)
+        except BaseException:
+            handle.close()  # now: the exception may keep the object alive
+            raise
+
+    def _call(self, function: Callable[..., Any], *args: object) -> None:
+        handle = self._handle
+        with handle as lock, lock:
+            if not function(handle.pointer, *args):
+                raise _last_error(_lib())
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        raise TypeError(f"{type(self).__name__} can be neither copied nor pickled")
 
 
 class _Puts(_Closable):
@@ -339,6 +352,8 @@ class Xdb(_Closable, _Source):
         handle = _Handle("store", lib.remixdb_close, log=log)
         with handle as lock, lock:
             self._make(handle, lib, lib.remixdb_open_opts, name, ctypes.byref(opts))
+
+    _collects = _PyHeld._collects  # a store closes itself, and what was made from it, at the interpreter's exit, too
 
     def ref(self) -> "XdbRef":
         """A new XdbRef, for reading and writing the store."""
@@ -733,6 +748,16 @@ class _PyRef(_Puts):
         klen = _length(key, "key")
         self._call(_lib().remixdb_del, key, klen)
 
+    def write(self, batch: XdbBatch) -> None:
+        """Writes all of the batch or none of it. The batch is not changed and can be written again."""
+        if not isinstance(batch, XdbBatch):
+            raise TypeError(f"an XdbBatch is written, not {type(batch).__name__}")
+        handle = batch._handle
+        with handle as lock, lock:  # order of locks: a batch's before a ref's
+            while batch._pending:
+                batch._load()
+            self._call(_lib().remixdb_write, handle.pointer)
+
     @staticmethod
     def _absent(lib: ctypes.CDLL, answer: _T) -> _T:
         # "Not there" is an answer; "could not look" is an error.
@@ -936,16 +961,6 @@ class XdbRef(_Ref, _Source):
         """A new XdbBatch that is written when its with block ends."""
         return XdbBatch(self)
 
-    def write(self, batch: XdbBatch) -> None:
-        """Writes all of the batch or none of it. The batch is not changed and can be written again."""
-        if not isinstance(batch, XdbBatch):
-            raise TypeError(f"an XdbBatch is written, not {type(batch).__name__}")
-        handle = batch._handle
-        with handle as lock, lock:  # order of locks: a batch's before a ref's
-            while batch._pending:
-                batch._load()
-            self._call(_lib().remixdb_write, handle.pointer)
-
     def snapshot(self) -> XdbSnapshot:
         """A new XdbSnapshot of the present state of this ref."""
         return XdbSnapshot(self)
@@ -1084,7 +1099,7 @@ class XdbTransaction(XdbRef):
         ref = XdbRef.__new__(XdbRef)
         ref._source, ref._store, ref._rooms, ref._value_guess = self, self._store, [], 256
         handle = ref._handle = self._new_ref(_lib(), create, space)
-        ref._finalizer = weakref.finalize(ref, handle.collect)
+        ref._collects(handle)
         return ref
 
     @property
@@ -1106,7 +1121,7 @@ class XdbTransaction(XdbRef):
     def close(self) -> None:
         """Aborts the transaction when it has not ended."""
         self._whole.close()
-        if self._whole not in _here.late:
+        if _fast is None and self._whole not in _here.late:
             self._finalizer.detach()
 
     def savepoint(self) -> "XdbSavepoint":
@@ -1289,11 +1304,41 @@ class _PyIter(_Closable, Generic[_R]):
     _ahead: "_Ahead[_R]"
     _grown: int  # records of the next page
 
+    def _move(self, function: Callable[..., Any], *args: object) -> None:
+        lib = _lib()
+        handle = self._handle
+        with handle as lock, lock:
+            self._settle()
+            function(handle.pointer, *args)
+            if lib.remixdb_errcode() != Status.OK:
+                raise _last_error(lib)
+
     def seek(self, key: Data | None = None) -> None:
-        raise NotImplementedError
+        """Moves to the first key that is not smaller; without a key, to the first one."""
+        start = None if key is None else _bytes(key, "key")
+        klen = 0 if start is None else _length(start, "key")
+        self._move(_lib().remixdb_iter_seek, start, klen)
+        self._placed = True
 
     def seek_last(self) -> None:
-        raise NotImplementedError
+        """Moves to the last key."""
+        self._move(_lib().remixdb_iter_seek_last)
+        self._placed = True
+
+    def seek_for_prev(self, key: Data) -> None:
+        """Moves to the last key that is not greater."""
+        key = _bytes(key, "key")
+        klen = _length(key, "key")
+        self._move(_lib().remixdb_iter_seek_for_prev, key, klen)
+        self._placed = True
+
+    def prev(self) -> None:
+        """Moves to the previous key; before the first key it has no position."""
+        self._move(_lib().remixdb_iter_prev)
+
+    def skip1(self) -> None:
+        """Moves to the next key. At the end, and without a position, it does nothing."""
+        self._move(_lib().remixdb_iter_skip1)
 
     # The library copies records by pages, and its iterator stands ahead of this one. A signal's handler may raise, or
     # use this iterator, after every call, so each step can be begun again: the library updates the page in the same
@@ -1404,18 +1449,19 @@ class XdbIter(_Iter[_R]):
                  values_only: bool = False) -> None:
         _of(ref, XdbRef)
         lib = _lib()
-        opts = _IterOpts()
-        lib.remixdb_iter_opts_init(ctypes.byref(opts), ctypes.sizeof(opts))
-        opts.expect = _int(expect, "expect", _U32)
-        for name, bound in (("from_key", start), ("to_key", stop), ("prefix", prefix)):
-            if bound is not None:
-                key = _bytes(bound, "key")
-                setattr(opts, name, _Slice(key, _length(key, "key")))
-        opts.keys_only, opts.hold = _flag(keys_only, "keys_only"), _flag(hold, "hold")
-        if _flag(values_only, "values_only") and keys_only:
+        if not type(keys_only) is type(values_only) is type(reverse) is type(hold) is bool:
+            for flag, name in ((keys_only, "keys_only"), (values_only, "values_only"), (reverse, "reverse"),
+                               (hold, "hold")):
+                _flag(flag, name)
+        if values_only and keys_only:
             raise ValueError("keys_only and values_only exclude each other")
+        # The options point into these.
+        first, last, begin = _bound(start), _bound(stop), _bound(prefix)
+        if type(expect) is not int or expect:
+            _int(expect, "expect", _U32)
+        opts = _iter_opts(expect, first, last, begin, keys_only, hold)
         self._ref = ref
-        self._reverse = _flag(reverse, "reverse")
+        self._reverse = reverse
         self._give = _KEYS if keys_only else _VALUES if values_only else _PAIRS
         if TYPE_CHECKING or _fast is None:
             self._ahead = _Ahead(self._give)
@@ -1423,35 +1469,7 @@ class XdbIter(_Iter[_R]):
         parent = ref._handle
         with parent as lock, lock:
             handle = _Handle("iterator", lib.remixdb_iter_destroy, parent=parent, lock=lock)
-            self._make(handle, lib, lib.remixdb_iter_create_opts, parent.pointer, ctypes.byref(opts))
-
-    def _move(self, function: Callable[..., Any], *args: object) -> None:
-        lib = _lib()
-        handle = self._handle
-        with handle as lock, lock:
-            self._settle()
-            function(handle.pointer, *args)
-            if lib.remixdb_errcode() != Status.OK:
-                raise _last_error(lib)
-
-    def seek(self, key: Data | None = None) -> None:
-        """Moves to the first key that is not smaller; without a key, to the first one."""
-        start = None if key is None else _bytes(key, "key")
-        klen = 0 if start is None else _length(start, "key")
-        self._move(_lib().remixdb_iter_seek, start, klen)
-        self._placed = True
-
-    def seek_last(self) -> None:
-        """Moves to the last key."""
-        self._move(_lib().remixdb_iter_seek_last)
-        self._placed = True
-
-    def seek_for_prev(self, key: Data) -> None:
-        """Moves to the last key that is not greater."""
-        key = _bytes(key, "key")
-        klen = _length(key, "key")
-        self._move(_lib().remixdb_iter_seek_for_prev, key, klen)
-        self._placed = True
+            self._make(handle, lib, lib.remixdb_iter_create_opts, parent.pointer, opts)
 
     def valid(self) -> bool:
         """Whether it stands on a key."""
@@ -1497,14 +1515,6 @@ class XdbIter(_Iter[_R]):
             return ctypes.string_at(at, size.value)
         return self._ref._absent(lib, None) if lib.remixdb_errcode() != Status.OK else None
 
-    def prev(self) -> None:
-        """Moves to the previous key; before the first key it has no position."""
-        self._move(_lib().remixdb_iter_prev)
-
-    def skip1(self) -> None:
-        """Moves to the next key. At the end, and without a position, it does nothing."""
-        self._move(_lib().remixdb_iter_skip1)
-
     def skip(self, n: int) -> None:
         """Moves to the next key n times."""
         n = _int(n, "n")
@@ -1514,7 +1524,10 @@ class XdbIter(_Iter[_R]):
             self._settle()
             while n > 0 and lib.remixdb_iter_valid(handle.pointer):
                 step = min(n, _U32_MAX)
-                self._move(lib.remixdb_iter_skip, step)
+                self._settle()
+                lib.remixdb_iter_skip(handle.pointer, step)
+                if lib.remixdb_errcode() != Status.OK:
+                    raise _last_error(lib)
                 n -= step
 
     def park(self) -> None:
@@ -1845,6 +1858,21 @@ class _IterOpts(ctypes.Structure):
                 ("keys_only", _BOOL), ("expect", _U32), ("snapshot", _P), ("hold", _BOOL))
 
 
+if TYPE_CHECKING or _fast is None:
+    def _iter_opts(expect: int, start: bytes | None, stop: bytes | None, prefix: bytes | None, keys_only: bool,
+                   hold: bool) -> Any:
+        """What remixdb_iter_create_opts takes. It points into start, stop and prefix."""
+        opts = _IterOpts()
+        _lib().remixdb_iter_opts_init(ctypes.byref(opts), ctypes.sizeof(opts))
+        for name, key in (("from_key", start), ("to_key", stop), ("prefix", prefix)):
+            if key is not None:
+                setattr(opts, name, _Slice(key, len(key)))
+        opts.expect, opts.keys_only, opts.hold = expect, keys_only, hold
+        return ctypes.byref(opts)
+else:
+    _iter_opts = _fast.iter_opts
+
+
 class _Decision(ctypes.Structure):
     _fields_ = (("decide", _P), ("priv", _P), ("v0", _P), ("v0len", _U32), ("v1len", _U32), ("v1", _S),
                 ("op", ctypes.c_int))
@@ -1930,6 +1958,15 @@ def _bytes(x: Data, what: str) -> bytes:
     if isinstance(x, (bytearray, memoryview)):
         return bytes(x)
     raise TypeError(f"a {what} is bytes, bytearray, memoryview or str, not {type(x).__name__}")
+
+
+def _bound(x: Data | None) -> bytes | None:
+    """The bytes of a key, None for None."""
+    if x is None:
+        return None
+    key = x if type(x) is bytes else _bytes(x, "key")
+    _length(key, "key")
+    return key
 
 
 def _dirname(x: _Path) -> bytes:
@@ -2166,48 +2203,30 @@ class _Here(threading.local):
 _here = _Here()
 
 
-if TYPE_CHECKING or _fast is None:
-    class _HandleBase:
-        _pointer: int | None
-        _forks: int
-        lock: _Lock
-        _lines: list[bytes] | None  # the logger's
-    _new_lock: Callable[[], _Lock] = threading.RLock  # type: ignore[assignment]
-else:
-    _HandleBase, _new_lock = _fast.Handle, _fast.Lock
+_late_add: Callable[[list["_Handle"], "_Handle"], object] = list.append
+_late_remove: Callable[[list["_Handle"], "_Handle"], object] = list.remove
+if not TYPE_CHECKING and _fast is not None:
+    _late_add, _late_remove = _fast.late_add, _fast.late_remove
 
 
-class _Handle(_HandleBase):
-    """A pointer of the library, and the handles to close before it.
-
-    Locks are taken from the store to its refs. An iterator has its ref's lock, because the library allows one thread
-    at a time on a ref and its iterators. `log` is the store's _Log, when it has one.
-
-    A call has this form, and `pointer` stays good until the call ends:
-
-        with handle as lock, lock:
-            lib.function(handle.pointer, ...)
-
-    A signal's handler may come, and raise, after every call of a function. So a with statement of its own takes and
-    releases each lock, where nothing can come between. The function that calls the library also stores the pointer, or
-    takes it to be destroyed: list.extend of a starmap, and next of a map.
-    """
+class _PyHandle:
+    """The calls of _Handle that _xdb.Handle has in C."""
 
     def __init__(self, what: str, destroy: Callable[[int], Any], parent: "_Handle | None" = None,
                  lock: "_Lock | None" = None, log: _Log | None = None) -> None:
         self._what = what
-        self._pointer = None
+        self._pointer: int | None = None
         self._made: list[int | None] = []
         # The library's object ends by the function that takes the pointer from it.
-        self.taken: Iterator[int | None] = iter(self._made)
-        self._destroyed: Iterator[Any] = map(destroy, self.taken)  # type: ignore[arg-type]  # its next destroys, once
+        self._taken: Iterator[int | None] = iter(self._made)
+        self._destroyed: Iterator[Any] = map(destroy, self._taken)  # type: ignore[arg-type]  # its next destroys, once
         self._parent = parent
-        self._children: set[_Handle] = set()
+        self._children: set[_PyHandle] = set()
         self.ahead: list[int] = []  # an iterator's key lengths of the records ahead; clearing it ends those records
         self._forks = _forks
         self._log: _Log | None = log if parent is None else parent._log
-        self._lines = None if self._log is None else self._log.lines
-        self.lock = _new_lock() if lock is None else lock
+        self._lines: list[bytes] | None = None if self._log is None else self._log.lines
+        self.lock: _Lock = threading.RLock() if lock is None else lock  # type: ignore[assignment]
 
     def make(self, lib: ctypes.CDLL, create: Callable[..., Any], *args: object) -> None:
         """Makes the library's pointer. The caller holds the parent's lock, if there is a parent."""
@@ -2216,8 +2235,20 @@ class _Handle(_HandleBase):
         self._made.extend(itertools.starmap(create, [args]))
         if self._made[0] is None:
             self._made.clear()
-            raise _last_error(lib)
+            self._fail(lib)
         self._pointer = self._made[0]
+
+    def _fail(self, lib: ctypes.CDLL) -> None:
+        raise NotImplementedError
+
+    def _later(self) -> None:
+        raise NotImplementedError
+
+    def _closing_error(self) -> XdbError | None:
+        raise NotImplementedError
+
+    def _after(self) -> None:
+        raise NotImplementedError
 
     def __enter__(self) -> "_Lock":
         # Checked before the lock is taken: in a child made by fork, nobody may be left to release it.
@@ -2244,7 +2275,7 @@ class _Handle(_HandleBase):
     def collect(self) -> None:
         """Closes for the garbage collector, which may come at any time."""
         if _here.merging.locked():
-            _here.late.append(self)
+            self._later()
             return
         error = self.close()
         if error is not None:
@@ -2258,7 +2289,7 @@ class _Handle(_HandleBase):
         if _here.merging.locked():
             raise XdbError(Status.INVALID, f"the {self._what} is not to be closed by the function of a merge")
         if self._in_call():
-            _here.late.append(self)
+            self._later()
             self._shut()
             return None
         error = self._end()
@@ -2279,14 +2310,9 @@ class _Handle(_HandleBase):
         for child in list(self._children):
             child._end()
 
-    def finish(self, function: Callable[..., Any]) -> XdbError | None:
-        """Ends the library's object by this function in place of the one that destroys it. Returns the function's
-        error."""
-        with self as lock, lock:
-            self.pointer  # raises when it has ended
-            self.end_children()
-            # The library's call takes the pointer: nothing comes between the call and the end of the handle.
-            return None if next(map(function, self.taken), True) else _last_error(_lib())
+    def _take(self, function: Callable[..., Any]) -> Any:
+        """Ends the library's object by this function. True when it has ended before."""
+        return next(map(function, self._taken), True)
 
     def _end(self) -> XdbError | None:
         error: XdbError | None = None
@@ -2295,22 +2321,66 @@ class _Handle(_HandleBase):
             self.ahead.clear()
             self.end_children()
             if next(self._destroyed, self) is None and self._what == "store":
-                lib = _lib()
-                if lib.remixdb_errcode() != Status.OK:
-                    error = _last_error(lib)
+                error = self._closing_error()
         if self._parent is not None:
             self._parent._children.discard(self)
         return error
+
+
+if TYPE_CHECKING or _fast is None:
+    _HandleBase = _PyHandle
+else:
+    class _HandleBase(_fast.Handle):
+        ahead: list[int] = []  # a _xdb.Iter has its records elsewhere
+
+
+class _Handle(_HandleBase):
+    """A pointer of the library, and the handles to close before it.
+
+    Locks are taken from the store to its refs. An iterator has its ref's lock, because the library allows one thread
+    at a time on a ref and its iterators. `log` is the store's _Log, when it has one.
+
+    A call has this form, and `pointer` stays good until the call ends:
+
+        with handle as lock, lock:
+            lib.function(handle.pointer, ...)
+
+    A signal's handler may come, and raise, after every call of a function. So a with statement of its own takes and
+    releases each lock, where nothing can come between. The function that calls the library also stores the pointer, or
+    takes it to be destroyed: list.extend of a starmap, and next of a map; or a function in C.
+    """
+
+    def _fail(self, lib: ctypes.CDLL) -> None:
+        """Raises the error of the function that should have made the library's object."""
+        raise _last_error(lib)
+
+    def _later(self) -> None:
+        """Has this thread close it when its present call has ended."""
+        _late_add(_here.late, self)
+
+    def _closing_error(self) -> XdbError | None:
+        """The error of the closing of a store, which was this thread's last call."""
+        lib = _lib()
+        return _last_error(lib) if lib.remixdb_errcode() != Status.OK else None
+
+    def finish(self, function: Callable[..., Any]) -> XdbError | None:
+        """Ends the library's object by this function in place of the one that destroys it. Returns the function's
+        error."""
+        with self as lock, lock:
+            self.pointer  # raises when it has ended
+            self.end_children()
+            # The library's call takes the pointer: nothing comes between the call and the end of the handle.
+            return None if self._take(function) else _last_error(_lib())
 
     def _after(self) -> None:
         """Does the work that had to wait for the end of a call."""
         for handle in list(_here.late):
             if handle._forks != _forks:
-                _here.late.remove(handle)
+                _late_remove(_here.late, handle)
             elif not handle._in_call():
                 error = handle._end()
                 if handle in _here.late:
-                    _here.late.remove(handle)
+                    _late_remove(_here.late, handle)
                 if error is not None:
                     raise error
         if self._log is not None and not self.lock._is_owned():

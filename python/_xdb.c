@@ -16,10 +16,12 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 2  // xdb.py uses the module if this number is the one that it knows
+#define INTERFACE 3  // xdb.py uses the module if this number is the one that it knows
 
-#define CALLS(X) \
-  X(errcode) X(errmsg) X(strerror) X(put) X(del) X(probe) X(getn) X(iter_page) X(iter_unread) X(batch_put) X(batch_del)
+#define REF_CALLS(X) X(put) X(del) X(probe) X(getn) X(write) X(batch_put) X(batch_del)
+#define ITER_CALLS(X) X(iter_opts_init) X(iter_page) X(iter_unread) X(iter_prev) X(iter_skip1)
+#define SEEK_CALLS(X) X(iter_seek) X(iter_seek_last) X(iter_seek_for_prev)
+#define CALLS(X) X(errcode) X(errmsg) X(strerror) REF_CALLS(X) ITER_CALLS(X) SEEK_CALLS(X)
 
 static struct {
 #define MEMBER(name) __typeof__(remixdb_##name) *name;
@@ -28,6 +30,22 @@ static struct {
 static PyObject *error_type;            // xdb.XdbError
 static long forks;                      // forks between the import of xdb.py and this process
 static _Thread_local unsigned merging;  // whether this thread runs a merge's function
+static _Thread_local size_t nr_late;    // handles that this thread closes when its present call has ended
+
+// Names of methods and attributes. Python keeps some strings that were looked up, so each is made once.
+#define NAMES(X) \
+  X(_after) X(_later) X(_fail) X(_closing_error) X(_put_until) X(close) X(items) X(lines) X(seek) X(seek_last)
+static struct {
+#define NAME(name) PyObject *name;
+  NAMES(NAME)
+} words;
+
+// Calls a method without arguments. Returns false with an exception.
+static bool call(void *self, PyObject *name) {
+  PyObject *done = PyObject_CallMethodNoArgs(self, name);
+  Py_XDECREF(done);
+  return done != NULL;
+}
 
 // ---- errors
 
@@ -119,7 +137,7 @@ static bool put_has_more(Py_ssize_t nargs, PyObject *kwnames) {
 
 // Calls the Python code for such a put.
 static PyObject *put_until(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
-  PyObject *method = PyObject_GetAttrString(self, "_put_until");
+  PyObject *method = PyObject_GetAttr(self, words._put_until);
   if (method == NULL) return NULL;
   PyObject *result = PyObject_Vectorcall(method, args, (size_t)nargs, kwnames);
   Py_DECREF(method);
@@ -271,42 +289,89 @@ static PyTypeObject merging_type = {
     .tp_methods = merging_methods,
 };
 
-// ---- Handle: what xdb._Handle keeps in C
+// ---- Handle: the base of xdb._Handle
+//
+// xdb._PyHandle is the same in Python, and says what each call promises. The functions that make and destroy the
+// library's objects are callables of ctypes, which let other threads run.
 
 struct handle {
   PyObject_HEAD void *pointer;  // the library's object; NULL: closed
   long forks;                   // `forks` of the process that made it
   struct lock *lock;            // owned; NULL until __init__ has set it
   PyObject *lines;              // owned; the list of a logger's lines, or NULL
+  PyObject *log;                // owned; the store's xdb._Log, or None
+  PyObject *what;               // owned; its name in messages
+  PyObject *made;               // owned; the pointer as an int until it is destroyed, or NULL
+  PyObject *destroy;            // owned; the callable that destroys the library's object
+  struct handle *parent;        // owned; NULL: none
+  PyObject *children;           // owned; a dict with the children as keys; NULL: there was none yet
+  bool is_store;
 };
+
+static PyTypeObject handle_type;
+
+static int handle_init(PyObject *self, PyObject *args, PyObject *kw) {
+  static char *names[] = {"what", "destroy", "parent", "lock", "log", NULL};
+  struct handle *h = (struct handle *)self;
+  PyObject *what, *destroy, *parent = Py_None, *lock = Py_None, *log = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, kw, "UO|OOO:Handle", names, &what, &destroy, &parent, &lock, &log)) return -1;
+  if (h->lock != NULL || (parent != Py_None && !PyObject_TypeCheck(parent, &handle_type)) ||
+      (lock != Py_None && !Py_IS_TYPE(lock, &lock_type))) {
+    PyErr_SetString(PyExc_TypeError, "a handle is initialised once, with a Handle and a Lock");
+    return -1;
+  }
+  if (parent != Py_None) log = ((struct handle *)parent)->log == NULL ? Py_None : ((struct handle *)parent)->log;
+  PyObject *lines = log == Py_None ? NULL : PyObject_GetAttr(log, words.lines);
+  if (PyErr_Occurred()) return -1;
+  Py_XSETREF(h->lines, lines);
+  Py_XSETREF(h->log, Py_NewRef(log));
+  Py_XSETREF(h->what, Py_NewRef(what));
+  Py_XSETREF(h->destroy, Py_NewRef(destroy));
+  if (parent != Py_None) Py_XSETREF(h->parent, (struct handle *)Py_NewRef(parent));
+  h->is_store = PyUnicode_CompareWithASCIIString(what, "store") == 0;
+  h->forks = forks;
+  h->lock = (struct lock *)(lock == Py_None ? lock_new(&lock_type, NULL, NULL) : Py_NewRef(lock));
+  return h->lock == NULL ? -1 : 0;
+}
 
 static int handle_traverse(PyObject *self, visitproc visit, void *arg) {
   struct handle *h = (struct handle *)self;
-  Py_VISIT(h->lock);
   Py_VISIT(h->lines);
+  Py_VISIT(h->log);
+  Py_VISIT(h->destroy);
+  Py_VISIT(h->parent);
+  Py_VISIT(h->children);
   return 0;
 }
 
 static int handle_clear(PyObject *self) {
-  Py_CLEAR(((struct handle *)self)->lines);
+  struct handle *h = (struct handle *)self;
+  Py_CLEAR(h->lines);
+  Py_CLEAR(h->log);
+  Py_CLEAR(h->destroy);
+  Py_CLEAR(h->parent);
+  Py_CLEAR(h->children);
   return 0;
 }
 
 static void handle_dealloc(PyObject *self) {
+  struct handle *h = (struct handle *)self;
   PyObject_GC_UnTrack(self);
   handle_clear(self);
-  Py_CLEAR(((struct handle *)self)->lock);
+  Py_CLEAR(h->lock);
+  Py_CLEAR(h->what);
+  Py_CLEAR(h->made);
   Py_TYPE(self)->tp_free(self);
 }
 
-static PyObject *handle_get_pointer(PyObject *self, void *closure) {
+static PyObject *handle_get_raw(PyObject *self, void *closure) {
   (void)closure;
   void *p = ((struct handle *)self)->pointer;
   if (p == NULL) Py_RETURN_NONE;
   return PyLong_FromVoidPtr(p);
 }
 
-static int handle_set_pointer(PyObject *self, PyObject *value, void *closure) {
+static int handle_set_raw(PyObject *self, PyObject *value, void *closure) {
   (void)closure;
   void *p = NULL;
   if (value != NULL && value != Py_None) {
@@ -322,17 +387,6 @@ static PyObject *handle_get_lock(PyObject *self, void *closure) {
   struct lock *k = ((struct handle *)self)->lock;
   if (k == NULL) return PyErr_Format(PyExc_AttributeError, "lock");
   return Py_NewRef((PyObject *)k);
-}
-
-static int handle_set_lock(PyObject *self, PyObject *value, void *closure) {
-  (void)closure;
-  struct handle *h = (struct handle *)self;
-  if (h->lock != NULL || value == NULL || !Py_IS_TYPE(value, &lock_type)) {
-    PyErr_SetString(PyExc_TypeError, "the lock of a handle is a _xdb.Lock, and stays");
-    return -1;
-  }
-  h->lock = (struct lock *)Py_NewRef(value);
-  return 0;
 }
 
 static PyObject *handle_get_lines(PyObject *self, void *closure) {
@@ -352,14 +406,226 @@ static int handle_set_lines(PyObject *self, PyObject *value, void *closure) {
   return 0;
 }
 
+static PyObject *handle_get_children(PyObject *self, void *closure) {
+  (void)closure;
+  PyObject *children = ((struct handle *)self)->children;
+  return children == NULL ? PyList_New(0) : PyDict_Keys(children);
+}
+
+// Whether calls may use the handle's pointer now. If not, handle_refuse tells why.
+static bool handle_usable(const struct handle *h) { return h->pointer != NULL && h->forks == forks && merging == 0; }
+
+static void handle_refuse(const struct handle *h) {
+  const char *why = h->forks != forks ? "the %U belongs to the process that opened it"
+                    : merging         ? "the %U is not to be used by the function of a merge"
+                                      : "the %U is closed";
+  raise_status(REMIXDB_INVALID, PyUnicode_FromFormat(why, h->what));
+}
+
+// Returns false with an exception if __init__ was not called.
+static bool handle_whole(const struct handle *h) {
+  if (h != NULL && h->lock != NULL) return true;
+  PyErr_SetString(PyExc_AttributeError, "_handle");
+  return false;
+}
+
+static PyObject *handle_get_pointer(PyObject *self, void *closure) {
+  struct handle *h = (struct handle *)self;
+  if (!handle_whole(h)) return NULL;
+  if (h->pointer != NULL) return handle_get_raw(self, closure);
+  return raise_status(REMIXDB_INVALID, PyUnicode_FromFormat("the %U is closed", h->what));
+}
+
+static PyObject *handle_get_closed(PyObject *self, void *closure) {
+  (void)closure;
+  const struct handle *h = (struct handle *)self;
+  return PyBool_FromLong(h->pointer == NULL || h->forks != forks);
+}
+
+static PyObject *handle_py_enter(PyObject *self, PyObject *nothing) {
+  (void)nothing;
+  struct handle *h = (struct handle *)self;
+  if (!handle_whole(h)) return NULL;
+  if (h->forks == forks && merging == 0) return Py_NewRef((PyObject *)h->lock);
+  handle_refuse(h);
+  return NULL;
+}
+
+// Does the work that had to wait for the end of a call. Returns false with an exception.
+static bool handle_after(struct handle *h) {
+  if (nr_late == 0 && (h->lines == NULL || PyList_GET_SIZE(h->lines) == 0)) return true;
+  return call(h, words._after);
+}
+
+static PyObject *handle_py_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+  (void)args;
+  (void)nargs;
+  return handle_after((struct handle *)self) ? Py_NewRef(Py_None) : NULL;
+}
+
+// make(lib, create, *args): see xdb._PyHandle.
+static PyObject *handle_make(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+  struct handle *h = (struct handle *)self;
+  if (!handle_whole(h)) return NULL;
+  if (nargs < 2 || h->made != NULL) return PyErr_Format(PyExc_TypeError, "make(lib, create, *args), once");
+  if (h->parent != NULL) {
+    if (h->parent->children == NULL) h->parent->children = PyDict_New();
+    if (h->parent->children == NULL || PyDict_SetItem(h->parent->children, self, Py_None) < 0) return NULL;
+  }
+  PyObject *made = PyObject_Vectorcall(args[1], args + 2, (size_t)nargs - 2, NULL);
+  if (made == NULL) return NULL;
+  if (made == Py_None) {
+    Py_DECREF(made);
+    return PyObject_CallMethodOneArg(self, words._fail, args[0]);
+  }
+  void *pointer = PyLong_AsVoidPtr(made);
+  if (pointer == NULL) {
+    Py_DECREF(made);
+    return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "a null pointer");
+  }
+  h->made = made;
+  h->pointer = pointer;
+  Py_RETURN_NONE;
+}
+
+static bool handle_in_call(const struct handle *h) {
+  if (h->lock != NULL && lock_mine(h->lock)) return true;
+  PyObject *child;
+  for (Py_ssize_t at = 0; h->children != NULL && PyDict_Next(h->children, &at, &child, NULL);)
+    if (handle_in_call((struct handle *)child)) return true;
+  return false;
+}
+
+static PyObject *handle_py_in_call(PyObject *self, PyObject *nothing) {
+  (void)nothing;
+  return PyBool_FromLong(handle_in_call((struct handle *)self));
+}
+
+static void handle_shut(struct handle *h) {
+  PyObject *child;
+  h->pointer = NULL;
+  for (Py_ssize_t at = 0; h->children != NULL && PyDict_Next(h->children, &at, &child, NULL);)
+    handle_shut((struct handle *)child);
+}
+
+// Calls `function` with the library's pointer, which is no longer the handle's from then on. Returns its result, NULL
+// with an exception; `otherwise` if the pointer was taken before.
+static PyObject *handle_take(struct handle *h, PyObject *function, PyObject *otherwise) {
+  PyObject *made = h->made;
+  if (made == NULL) return Py_NewRef(otherwise);
+  h->made = NULL;
+  PyObject *result = PyObject_CallOneArg(function, made);
+  Py_DECREF(made);
+  return result;
+}
+
+static PyObject *handle_py_take(PyObject *self, PyObject *function) {
+  return handle_take((struct handle *)self, function, Py_True);
+}
+
+static PyObject *handle_end(struct handle *h);
+
+static bool handle_end_children(struct handle *h) {
+  if (h->children == NULL || PyDict_GET_SIZE(h->children) == 0) return true;
+  PyObject *children = PyDict_Keys(h->children);
+  if (children == NULL) return false;
+  bool good = true;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(children) && good; i++) {
+    PyObject *error = handle_end((struct handle *)PyList_GET_ITEM(children, i));
+    good = error != NULL;
+    Py_XDECREF(error);
+  }
+  Py_DECREF(children);
+  return good;
+}
+
+static PyObject *handle_py_end_children(PyObject *self, PyObject *nothing) {
+  (void)nothing;
+  return handle_end_children((struct handle *)self) ? Py_NewRef(Py_None) : NULL;
+}
+
+// Ends the library's object, when its children have ended. The caller holds the lock. Returns the error of a store that
+// could not be closed well, else None; NULL with an exception.
+static PyObject *handle_end_locked(struct handle *h) {
+  h->pointer = NULL;
+  if (!handle_end_children(h)) return NULL;
+  if (h->made == NULL || h->destroy == NULL) return Py_NewRef(Py_None);
+  PyObject *result = handle_take(h, h->destroy, Py_None);
+  if (result == NULL || !h->is_store) return result == NULL ? NULL : (Py_DECREF(result), Py_NewRef(Py_None));
+  Py_DECREF(result);
+  return PyObject_CallMethodNoArgs((PyObject *)h, words._closing_error);
+}
+
+static PyObject *handle_end(struct handle *h) {
+  if (!handle_whole(h) || lock_take(h->lock, true) < 0) return NULL;
+  Py_INCREF(h);
+  PyObject *error = handle_end_locked(h);
+  lock_drop(h->lock);
+  struct handle *parent = h->parent;
+  if (error != NULL && parent != NULL && parent->children != NULL) {
+    const int there = PyDict_Contains(parent->children, (PyObject *)h);
+    if (there < 0 || (there > 0 && PyDict_DelItem(parent->children, (PyObject *)h) < 0)) Py_CLEAR(error);
+  }
+  Py_DECREF(h);
+  return error;
+}
+
+static PyObject *handle_py_end(PyObject *self, PyObject *nothing) {
+  (void)nothing;
+  return handle_end((struct handle *)self);
+}
+
+// Has this thread close it later.
+static bool handle_late(struct handle *h) { return call(h, words._later); }
+
+static PyObject *handle_close(PyObject *self, PyObject *nothing) {
+  (void)nothing;
+  struct handle *h = (struct handle *)self;
+  if (!handle_whole(h)) return NULL;
+  if (h->forks != forks) Py_RETURN_NONE;
+  if (merging)
+    return raise_status(REMIXDB_INVALID,
+                        PyUnicode_FromFormat("the %U is not to be closed by the function of a merge", h->what));
+  if (handle_in_call(h)) {
+    if (!handle_late(h)) return NULL;
+    handle_shut(h);
+    Py_RETURN_NONE;
+  }
+  PyObject *error = handle_end(h);
+  if (error != NULL && !handle_after(h)) Py_CLEAR(error);
+  return error;
+}
+
+static PyObject *handle_collect(PyObject *self, PyObject *nothing) {
+  struct handle *h = (struct handle *)self;
+  if (merging) return handle_late(h) ? Py_NewRef(Py_None) : NULL;
+  PyObject *error = handle_close(self, nothing);
+  if (error == NULL || error == Py_None) return error;
+  PyErr_SetObject((PyObject *)Py_TYPE(error), error);  // Python prints it
+  Py_DECREF(error);
+  return NULL;
+}
+
+static PyMethodDef handle_methods[] = {
+    {"__enter__", handle_py_enter, METH_NOARGS, NULL},  {"__exit__", FAST(handle_py_exit), METH_FASTCALL, NULL},
+    {"make", FAST(handle_make), METH_FASTCALL, NULL},   {"collect", handle_collect, METH_NOARGS, NULL},
+    {"close", handle_close, METH_NOARGS, NULL},         {"end_children", handle_py_end_children, METH_NOARGS, NULL},
+    {"_in_call", handle_py_in_call, METH_NOARGS, NULL}, {"_take", handle_py_take, METH_O, NULL},
+    {"_end", handle_py_end, METH_NOARGS, NULL},         {NULL, NULL, 0, NULL},
+};
 static PyGetSetDef handle_fields[] = {
-    {"_pointer", handle_get_pointer, handle_set_pointer, NULL, NULL},
-    {"lock", handle_get_lock, handle_set_lock, NULL, NULL},
+    {"pointer", handle_get_pointer, NULL, NULL, NULL},
+    {"closed", handle_get_closed, NULL, NULL, NULL},
+    {"lock", handle_get_lock, NULL, NULL, NULL},
+    {"_pointer", handle_get_raw, handle_set_raw, NULL, NULL},
     {"_lines", handle_get_lines, handle_set_lines, NULL, NULL},
+    {"_children", handle_get_children, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyMemberDef handle_members[] = {
-    {"_forks", T_LONG, offsetof(struct handle, forks), 0, NULL},
+    {"_forks", T_LONG, offsetof(struct handle, forks), READONLY, NULL},
+    {"_log", T_OBJECT, offsetof(struct handle, log), READONLY, NULL},
+    {"_what", T_OBJECT, offsetof(struct handle, what), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 static PyTypeObject handle_type = {
@@ -368,33 +634,18 @@ static PyTypeObject handle_type = {
     .tp_basicsize = sizeof(struct handle),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,
+    .tp_init = handle_init,
     .tp_dealloc = handle_dealloc,
     .tp_traverse = handle_traverse,
     .tp_clear = handle_clear,
+    .tp_methods = handle_methods,
     .tp_getset = handle_fields,
     .tp_members = handle_members,
 };
 
-// Whether calls may use the handle's pointer now. If not, handle_refuse tells why.
-static bool handle_usable(const struct handle *h) { return h->pointer != NULL && h->forks == forks && merging == 0; }
-
-// Raises the error of a handle that calls may not use, as the Python code does.
-static void handle_refuse(struct handle *h) {
-  PyObject *done = PyObject_CallMethod((PyObject *)h, "__enter__", NULL);
-  if (done == NULL) return;
-  Py_DECREF(done);
-  done = PyObject_GetAttrString((PyObject *)h, "pointer");
-  if (done == NULL) return;
-  Py_DECREF(done);
-  PyErr_SetString(PyExc_RuntimeError, "the handle cannot be used");
-}
-
 // Begins a call: takes the lock. Returns false with an exception. A true result is followed by handle_leave.
 static bool handle_enter(struct handle *h) {
-  if (h == NULL || h->lock == NULL) {
-    PyErr_SetString(PyExc_AttributeError, "_handle");
-    return false;
-  }
+  if (!handle_whole(h)) return false;
   if (!handle_usable(h)) return handle_refuse(h), false;
   if (lock_take(h->lock, true) < 0) return false;
   if (handle_usable(h)) return true;
@@ -414,23 +665,22 @@ static PyObject *handle_leave(struct handle *h, PyObject *result, enum remixdb_s
   if (h->lines == NULL || PyList_GET_SIZE(h->lines) == 0) return result;
   PyObject *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);
-  PyObject *done = PyObject_CallMethod((PyObject *)h, "_after", NULL);
-  if (done == NULL) {
+  if (!call(h, words._after)) {
     Py_CLEAR(result);
     Py_XDECREF(type);
     Py_XDECREF(value);
     Py_XDECREF(trace);
     return NULL;
   }
-  Py_DECREF(done);
   PyErr_Restore(type, value, trace);
   return result;
 }
 
-// ---- the base of Ref, Batch and Iter: an object with a handle
+// ---- Held: the base of the public objects, with a handle
 
 struct held {
   PyObject_HEAD struct handle *handle;  // owned; NULL until xdb.py sets it
+  struct handle *collected;             // owned; the handle that is closed when this is collected, or NULL
 };
 
 static PyObject *held_get_handle(PyObject *self, void *closure) {
@@ -440,31 +690,106 @@ static PyObject *held_get_handle(PyObject *self, void *closure) {
   return Py_NewRef((PyObject *)h);
 }
 
+static bool is_handle(PyObject *value) {
+  if (value != NULL && PyObject_TypeCheck(value, &handle_type)) return true;
+  PyErr_SetString(PyExc_TypeError, "a _xdb.Handle is needed");
+  return false;
+}
+
 static int held_set_handle(PyObject *self, PyObject *value, void *closure) {
   (void)closure;
-  if (value == NULL || !PyObject_TypeCheck(value, &handle_type)) {
-    PyErr_SetString(PyExc_TypeError, "a _xdb.Handle is needed");
-    return -1;
-  }
+  if (!is_handle(value)) return -1;
   Py_XSETREF(((struct held *)self)->handle, (struct handle *)Py_NewRef(value));
   return 0;
 }
 
+static PyObject *held_collects(PyObject *self, PyObject *value) {
+  if (!is_handle(value)) return NULL;
+  Py_XSETREF(((struct held *)self)->collected, (struct handle *)Py_NewRef(value));
+  Py_RETURN_NONE;
+}
+
+static PyObject *held_get_closed(PyObject *self, void *closure) {
+  struct handle *h = ((struct held *)self)->handle;
+  return handle_whole(h) ? handle_get_closed((PyObject *)h, closure) : NULL;
+}
+
+static PyObject *held_close(PyObject *self, PyObject *nothing) {
+  struct handle *h = ((struct held *)self)->handle;
+  if (!handle_whole(h)) return NULL;
+  Py_INCREF(h);
+  PyObject *error = handle_close((PyObject *)h, nothing);
+  Py_DECREF(h);
+  if (error == NULL || error == Py_None) return error;
+  PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+  Py_DECREF(error);
+  return NULL;
+}
+
+static PyObject *held_enter(PyObject *self, PyObject *nothing) {
+  (void)nothing;
+  return Py_NewRef(self);
+}
+
+static PyObject *held_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+  (void)args;
+  (void)nargs;
+  return call(self, words.close) ? Py_NewRef(Py_None) : NULL;
+}
+
+static PyMethodDef held_methods[] = {
+    {"_collects", held_collects, METH_O, "Has the handle closed when this object is collected."},
+    {"close", held_close, METH_NOARGS, "Closes it, and everything that depends on it. Closing twice does nothing."},
+    {"__enter__", held_enter, METH_NOARGS, NULL},
+    {"__exit__", FAST(held_exit), METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
 static PyGetSetDef held_fields[] = {
     {"_handle", held_get_handle, held_set_handle, NULL, NULL},
+    {"closed", held_get_closed, NULL, "Whether it has been closed, by itself or together with its owner.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static int held_traverse(PyObject *self, visitproc visit, void *arg) {
   Py_VISIT(((struct held *)self)->handle);
+  Py_VISIT(((struct held *)self)->collected);
   return 0;
+}
+
+// Closes what the object owns. A closed object costs nothing here.
+static void held_finalize(PyObject *self) {
+  struct handle *h = ((struct held *)self)->collected;
+  if (h == NULL || h->made == NULL) return;
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  Py_INCREF(h);
+  PyObject *done = handle_collect((PyObject *)h, NULL);
+  if (done == NULL) PyErr_WriteUnraisable((PyObject *)h);
+  Py_XDECREF(done);
+  Py_DECREF(h);
+  PyErr_Restore(type, value, trace);
 }
 
 static void held_dealloc(PyObject *self) {
   PyObject_GC_UnTrack(self);
+  held_finalize(self);  // a subclass with a __del__ of its own has this one not called
   Py_CLEAR(((struct held *)self)->handle);
+  Py_CLEAR(((struct held *)self)->collected);
   Py_TYPE(self)->tp_free(self);
 }
+
+static PyTypeObject held_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "_xdb.Held",
+    .tp_doc = "The base of the public classes of xdb.",
+    .tp_basicsize = sizeof(struct held),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+    .tp_new = PyType_GenericNew,
+    .tp_dealloc = held_dealloc,
+    .tp_finalize = held_finalize,
+    .tp_traverse = held_traverse,
+    .tp_methods = held_methods,
+    .tp_getset = held_fields,
+};
 
 // ---- Ref
 
@@ -575,12 +900,34 @@ static PyObject *ref_get(PyObject *self, PyObject *const *args, Py_ssize_t nargs
   return result;
 }
 
+static PyTypeObject batch_type;
+
+// Order of locks: a batch's before a ref's.
+static PyObject *ref_write(PyObject *self, PyObject *batch) {
+  struct handle *h = ((struct held *)self)->handle;
+  if (!PyObject_TypeCheck(batch, &batch_type))
+    return PyErr_Format(PyExc_TypeError, "an XdbBatch is written, not %s", Py_TYPE(batch)->tp_name);
+  struct handle *b = ((struct held *)batch)->handle;
+  if (!handle_enter(b)) return NULL;
+  PyObject *result = NULL;
+  if (handle_enter(h)) {
+    struct xdb_ref *pointer = h->pointer;
+    struct xdb_batch *given = b->pointer;
+    enum remixdb_status s;
+    CALL(s, lib.write(pointer, given));
+    result = handle_leave(h, s == REMIXDB_OK ? Py_NewRef(Py_None) : NULL, s);
+  }
+  return handle_leave(b, result, REMIXDB_OK);
+}
+
 static PyMethodDef ref_methods[] = {
     {"put", FAST(ref_put), METH_FASTCALL | METH_KEYWORDS,
      "put(key, value, *, expires=None): sets the key's value, which is on disk after sync."},
     {"get", FAST(ref_get), METH_FASTCALL | METH_KEYWORDS, "The key's value as bytes, None when there is no such key."},
     {"probe", FAST(ref_probe), METH_FASTCALL | METH_KEYWORDS, "Whether the key exists."},
     {"delete", FAST(ref_delete), METH_FASTCALL | METH_KEYWORDS, "Deletes the key; it need not exist."},
+    {"write", ref_write, METH_O,
+     "Writes all of the batch or none of it. The batch is not changed and can be written again."},
     {NULL, NULL, 0, NULL},
 };
 static PyTypeObject ref_type = {
@@ -591,7 +938,7 @@ static PyTypeObject ref_type = {
     .tp_new = PyType_GenericNew,
     .tp_dealloc = held_dealloc,
     .tp_traverse = held_traverse,
-    .tp_getset = held_fields,
+    .tp_base = &held_type,
     .tp_methods = ref_methods,
 };
 
@@ -682,7 +1029,7 @@ static PyObject *batch_update(PyObject *self, PyObject *items) {
   struct handle *h = ((struct held *)self)->handle;
   if (PyDict_CheckExact(items)) return batch_put_dict(h, items) ? Py_NewRef(Py_None) : NULL;
   if (!PyObject_HasAttrString(items, "keys")) return batch_put_pairs(h, items) ? Py_NewRef(Py_None) : NULL;
-  PyObject *pairs = PyObject_CallMethod(items, "items", NULL);
+  PyObject *pairs = PyObject_CallMethodNoArgs(items, words.items);
   if (pairs == NULL) return NULL;
   const bool good = batch_put_pairs(h, pairs);
   Py_DECREF(pairs);
@@ -705,7 +1052,7 @@ static PyTypeObject batch_type = {
     .tp_new = PyType_GenericNew,
     .tp_dealloc = held_dealloc,
     .tp_traverse = held_traverse,
-    .tp_getset = held_fields,
+    .tp_base = &held_type,
     .tp_methods = batch_methods,
 };
 
@@ -904,11 +1251,7 @@ static PyObject *iter_step(struct iter *it, bool back) {
 
 static PyObject *iter_next(PyObject *self) {
   struct iter *it = (struct iter *)self;
-  if (it->fresh && !it->placed) {
-    PyObject *done = PyObject_CallMethod(self, it->reverse ? "seek_last" : "seek", NULL);
-    if (done == NULL) return NULL;
-    Py_DECREF(done);
-  }
+  if (it->fresh && !it->placed && !call(self, it->reverse ? words.seek_last : words.seek)) return NULL;
   return iter_step(it, it->reverse);
 }
 
@@ -935,7 +1278,74 @@ static PyObject *iter_left(PyObject *self, PyObject *nothing) {
   return PyLong_FromUnsignedLong(it->nr - it->at);
 }
 
+enum move { MOVE_SEEK, MOVE_SEEK_LAST, MOVE_SEEK_FOR_PREV, MOVE_PREV, MOVE_SKIP1 };
+
+static void move(enum move how, struct xdb_iter *pointer, const char *key, uint32_t len) {
+  switch (how) {
+    case MOVE_SEEK: lib.iter_seek(pointer, key, len); break;
+    case MOVE_SEEK_LAST: lib.iter_seek_last(pointer); break;
+    case MOVE_SEEK_FOR_PREV: lib.iter_seek_for_prev(pointer, key, len); break;
+    case MOVE_PREV: lib.iter_prev(pointer); break;
+    case MOVE_SKIP1: lib.iter_skip1(pointer); break;
+  }
+}
+
+// Moves the iterator from where it stands. `key` is NULL for a move without one.
+static PyObject *iter_move(PyObject *self, enum move how, const struct data *key) {
+  struct iter *it = (struct iter *)self;
+  struct handle *h = it->held.handle;
+  if (!handle_enter(h)) return NULL;
+  iter_settle_locked(it);
+  struct xdb_iter *pointer = h->pointer;
+  enum remixdb_status s;
+  CALL(s, (move(how, pointer, key == NULL ? NULL : key->ptr, key == NULL ? 0 : key->len), false));
+  if (s == REMIXDB_OK && how <= MOVE_SEEK_FOR_PREV) it->placed = true;
+  return handle_leave(h, s == REMIXDB_OK ? Py_NewRef(Py_None) : NULL, s);
+}
+
+static PyObject *iter_seek(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
+  const Py_ssize_t nr = nargs + (kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames));
+  struct data key;
+  if (nr == 0 || (nargs == 1 && nr == 1 && args[0] == Py_None)) return iter_move(self, MOVE_SEEK, NULL);
+  if (nr == 1 && args[0] == Py_None && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(kwnames, 0), "key") == 0)
+    return iter_move(self, MOVE_SEEK, NULL);
+  if (!data_args("seek", args, nargs, kwnames, &key, NULL)) return NULL;
+  PyObject *result = iter_move(self, MOVE_SEEK, &key);
+  data_drop(&key);
+  return result;
+}
+
+static PyObject *iter_seek_for_prev(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
+  struct data key;
+  if (!data_args("seek_for_prev", args, nargs, kwnames, &key, NULL)) return NULL;
+  PyObject *result = iter_move(self, MOVE_SEEK_FOR_PREV, &key);
+  data_drop(&key);
+  return result;
+}
+
+static PyObject *iter_seek_last(PyObject *self, PyObject *nothing) {
+  (void)nothing;
+  return iter_move(self, MOVE_SEEK_LAST, NULL);
+}
+
+static PyObject *iter_prev(PyObject *self, PyObject *nothing) {
+  (void)nothing;
+  return iter_move(self, MOVE_PREV, NULL);
+}
+
+static PyObject *iter_skip1(PyObject *self, PyObject *nothing) {
+  (void)nothing;
+  return iter_move(self, MOVE_SKIP1, NULL);
+}
+
 static PyMethodDef iter_methods[] = {
+    {"seek", FAST(iter_seek), METH_FASTCALL | METH_KEYWORDS,
+     "seek(key=None): moves to the first key that is not smaller; without a key, to the first one."},
+    {"seek_last", iter_seek_last, METH_NOARGS, "Moves to the last key."},
+    {"seek_for_prev", FAST(iter_seek_for_prev), METH_FASTCALL | METH_KEYWORDS,
+     "Moves to the last key that is not greater."},
+    {"prev", iter_prev, METH_NOARGS, "Moves to the previous key; before the first key it has no position."},
+    {"skip1", iter_skip1, METH_NOARGS, "Moves to the next key. At the end, and without a position, it does nothing."},
     {"_settle", iter_settle, METH_NOARGS, "Moves the library's iterator to this one's position."},
     {"_left", iter_left, METH_NOARGS, "The number of records ahead."},
     {"_step_back", iter_step_back, METH_NOARGS, "The next pair against the direction of __next__."},
@@ -958,7 +1368,7 @@ static PyTypeObject iter_type = {
     .tp_traverse = iter_traverse,
     .tp_clear = iter_clear,
     .tp_iternext = iter_next,
-    .tp_getset = held_fields,
+    .tp_base = &held_type,
     .tp_methods = iter_methods,
     .tp_members = iter_members,
 };
@@ -991,7 +1401,60 @@ static PyObject *forked(PyObject *module, PyObject *nr) {
   Py_RETURN_NONE;
 }
 
+// Sets the slice to x, which is bytes or None. Returns false with an exception.
+static bool slice_of(struct remixdb_slice *slice, PyObject *x) {
+  if (x == Py_None) return true;
+  if (!PyBytes_Check(x) || (uint64_t)PyBytes_GET_SIZE(x) > UINT32_MAX) {
+    PyErr_SetString(PyExc_TypeError, "a bound is bytes, or None");
+    return false;
+  }
+  *slice = (struct remixdb_slice){.ptr = PyBytes_AS_STRING(x), .len = (uint32_t)PyBytes_GET_SIZE(x)};
+  return true;
+}
+
+static PyObject *iter_opts(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+  (void)module;
+  struct remixdb_iter_opts o;
+  if (nargs != 6) return PyErr_Format(PyExc_TypeError, "iter_opts() takes 6 arguments, not %zd", nargs);
+  if (lib.iter_opts_init == NULL) return PyErr_Format(PyExc_RuntimeError, "setup() comes first");
+  lib.iter_opts_init(&o, sizeof(o));
+  const unsigned long expect = PyLong_AsUnsignedLong(args[0]);
+  if (PyErr_Occurred() || !slice_of(&o.bounds.from, args[1]) || !slice_of(&o.bounds.to, args[2]) ||
+      !slice_of(&o.prefix, args[3]))
+    return NULL;
+  o.expect = (uint32_t)expect;
+  o.keys_only = args[4] == Py_True;
+  o.hold = args[5] == Py_True;
+  return PyBytes_FromStringAndSize((const char *)&o, sizeof(o));
+}
+
+static PyObject *late_add(PyObject *module, PyObject *args) {
+  (void)module;
+  PyObject *late, *handle;
+  if (!PyArg_ParseTuple(args, "O!O!:late_add", &PyList_Type, &late, &handle_type, &handle)) return NULL;
+  if (PyList_Append(late, handle) < 0) return NULL;
+  nr_late++;
+  Py_RETURN_NONE;
+}
+
+static PyObject *late_remove(PyObject *module, PyObject *args) {
+  (void)module;
+  PyObject *late, *handle;
+  if (!PyArg_ParseTuple(args, "O!O!:late_remove", &PyList_Type, &late, &handle_type, &handle)) return NULL;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(late); i++) {
+    if (PyList_GET_ITEM(late, i) != handle) continue;
+    nr_late--;
+    return PyList_SetSlice(late, i, i + 1, NULL) < 0 ? NULL : Py_NewRef(Py_None);
+  }
+  return PyErr_Format(PyExc_ValueError, "the handle is not in the list");
+}
+
 static PyMethodDef methods[] = {
+    {"iter_opts", FAST(iter_opts), METH_FASTCALL,
+     "iter_opts(expect, start, stop, prefix, keys_only, hold): a struct remixdb_iter_opts as bytes, which points into "
+     "start, stop and prefix."},
+    {"late_add", late_add, METH_VARARGS, "late_add(late, handle): appends to this thread's list of late handles."},
+    {"late_remove", late_remove, METH_VARARGS, "late_remove(late, handle): the contrary."},
     {"setup", setup, METH_VARARGS, "setup(addresses, error): the library's functions by name, and xdb.XdbError."},
     {"forked", forked, METH_O, "forked(n): this process is the n-th child made by fork, one after the other."},
     {NULL, NULL, 0, NULL},
@@ -1005,8 +1468,11 @@ PyMODINIT_FUNC PyInit__xdb(void) {
   static const struct {
     const char *name;
     PyTypeObject *type;
-  } types[] = {{"Lock", &lock_type}, {"Merging", &merging_type}, {"Handle", &handle_type},
+  } types[] = {{"Lock", &lock_type}, {"Merging", &merging_type}, {"Handle", &handle_type}, {"Held", &held_type},
                {"Ref", &ref_type},   {"Batch", &batch_type},     {"Iter", &iter_type}};
+#define INTERN(name) \
+  if ((words.name = PyUnicode_InternFromString(#name)) == NULL) return NULL;
+  NAMES(INTERN)
   PyObject *module = PyModule_Create(&module_def);
   if (module == NULL) return NULL;
   for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {

@@ -352,10 +352,12 @@ class PrefixedDB(_Writes):
 class Snapshot(_Reads):
     """The store at one moment; made by snapshot(). Any number of threads may use it."""
 
+    # Made by the first call that needs them.
+    _refs: _Refs | None = None
+    _iterators: weakref.WeakSet[Iterator[Any] | RawIterator] | None = None
+
     def __init__(self, ref: xdb.XdbRef, prefix: bytes) -> None:
         self._prefix = prefix
-        self._refs = _Refs()
-        self._iterators: weakref.WeakSet[Iterator[Any] | RawIterator] = weakref.WeakSet()
         self._snapshot: xdb.XdbSnapshot | None
         try:
             self._snapshot = ref.snapshot()
@@ -363,25 +365,30 @@ class Snapshot(_Reads):
             raise _error(e) from e
 
     def _reader(self) -> xdb.XdbRef:
-        snapshot, ref = self._snapshot, self._refs.ref
+        snapshot = self._snapshot
         if snapshot is None:
             raise RuntimeError("the snapshot is closed")
+        refs: _Refs = self._refs or self.__dict__.setdefault("_refs", _Refs())  # one for all threads
+        ref = refs.ref
         if ref is None:
             try:
-                ref = self._refs.ref = snapshot.ref()
+                ref = refs.ref = snapshot.ref()
             except xdb.XdbError as e:
                 raise _error(e) from e
         return ref
 
     def _keeps(self, it: _I) -> _I:
-        self._iterators.add(it)
+        iterators = self._iterators
+        if iterators is None:
+            iterators = self.__dict__.setdefault("_iterators", weakref.WeakSet())
+        iterators.add(it)
         return it
 
     def close(self) -> None:
         """Gives up what it keeps, when its last iterator is gone. Closing twice does nothing."""
         snapshot, self._snapshot = self._snapshot, None
-        self._refs = _Refs()
-        if snapshot is not None and all(it._it.closed for it in self._iterators):
+        self.__dict__.pop("_refs", None)
+        if snapshot is not None and all(it._it.closed for it in self._iterators or ()):
             snapshot.close()  # else it goes with the last iterator, which refers to it
 
     def __enter__(self) -> Snapshot:

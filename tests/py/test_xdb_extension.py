@@ -108,12 +108,97 @@ def test_memory_stays(ref):
     assert rounds(200) - few < 100
 
 
+def test_what_is_made_and_closed_leaves_nothing(db, ref):
+    """Neither a handle nor a block of memory, whether it is closed, let go, or part of a cycle."""
+    ref.put("a", "b")
+
+    class Cycle:
+        def __init__(self, thing):
+            self.cycle, self.thing = self, thing
+
+    def make():
+        yield ref.iter(start="a", stop=bytearray(b"c"), prefix=memoryview(b"a"))
+        yield ref.iter(start=b"a", hold=True, keys_only=True)
+        yield db.iter()
+        yield ref.snapshot()
+        yield ref.snapshot().ref()
+        yield ref.batch()
+        yield db.ref()
+        yield db.transaction()
+        yield db.transaction().untracked()
+
+    def rounds(n):
+        for _ in range(n):
+            for thing in make():
+                with thing:
+                    pass
+            for thing in make():
+                thing.close()
+                thing.close()
+            for thing in make():
+                for _ in thing.iter() if hasattr(thing, "iter") else ():
+                    break
+            for thing in make():
+                Cycle(thing)
+            del thing
+            for bad in ({"start": 7}, {"prefix": b"x" * 70000}, {"expect": -1}, {"expect": 1 << 32}, {"hold": 1},
+                        {"keys_only": True, "values_only": True}):
+                attempt(ref.iter, **bad)
+            attempt(xdb.XdbTransaction, ref)
+        gc.collect()
+        assert not ref._handle._children and db._handle._children == [ref._handle]
+        return sys.getallocatedblocks()
+
+    rounds(10)
+    few = rounds(10)
+    assert rounds(500) - few < 100
+
+
+def test_a_subclass_with_a_finalizer_of_its_own_is_closed(db, ref):
+    class Own(xdb.XdbIter):
+        def __del__(self):
+            gone.append(self)
+
+    gone = []
+    it = Own(ref)
+    assert len(ref._handle._children) == 1
+    del it
+    assert len(gone) == 1 and not gone[0].closed  # it lives again
+    gone.clear()
+    assert not ref._handle._children
+
+
+def test_collected_at_the_end_of_the_program(tmp_path):
+    """What nobody closed ends with the program, in silence: with the store, alone, and in a cycle."""
+    done = subprocess.run([sys.executable, "-X", "dev", "-c", """
+import sys, threading, xdb
+class Cycle:
+    pass
+def open_all(name):
+    thing = Cycle()
+    thing.cycle = thing
+    thing.db = xdb.Xdb(sys.argv[1] + name, 1, 1, workers=0)
+    thing.ref = thing.db.ref()
+    thing.ref.put("a", "b")
+    thing.more = thing.ref.iter(), thing.ref.snapshot(), thing.ref.batch(), thing.db.transaction(), xdb.XdbBatch()
+    return thing
+here = open_all("1")
+sys.there = open_all("2")
+local = threading.local()
+local.batch = xdb.XdbBatch()
+open_all("3")
+print("end")
+""", tmp_path / "s"], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=1100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
 def test_objects_that_were_never_initialised():
     """__new__ alone gives an object that every call refuses."""
     ref, it, batch = (kind.__new__(kind) for kind in (xdb.XdbRef, xdb.XdbIter, XdbBatch))
     for call in (lambda: ref.put("a", "b"), lambda: ref.get("a"), lambda: ref.probe("a"), lambda: ref.delete("a"),
                  lambda: batch.put("a", "b"), lambda: batch.delete("a"), lambda: batch.update({"a": "b"}),
-                 it._settle, it._step_back, lambda: next(it)):
+                 ref.close, it.close, it.seek, it.prev, lambda: it.seek_for_prev("a"), lambda: ref.write(batch),
+                 lambda: it.closed, it._settle, it._step_back, lambda: next(it)):
         with pytest.raises(AttributeError):
             call()
     assert it._left() == 0
@@ -124,8 +209,12 @@ def test_objects_that_were_never_initialised():
     for wrong in (None, 7, object()):
         with pytest.raises(TypeError):
             ref._handle = wrong
-        with pytest.raises(TypeError):
+        with pytest.raises(AttributeError):
             handle.lock = wrong
+        with pytest.raises(TypeError):
+            xdb._Handle("thing", bool, parent=7)
+        with pytest.raises(TypeError):
+            xdb._Handle("thing", bool, lock=wrong or 7)
     with pytest.raises(TypeError):
         handle._lines = 7
 
@@ -252,15 +341,20 @@ db = xdb.Xdb(sys.argv[1], 1, 1, workers=0)
 ref = db.ref()
 lib = xdb._lib()
 addresses = {name: ctypes.cast(getattr(lib, name), ctypes.c_void_p).value for name in xdb._SIGNATURES}
-waits = dict.fromkeys(("remixdb_put", "remixdb_getn", "remixdb_probe", "remixdb_del", "remixdb_iter_page"),
+waits = dict.fromkeys(("remixdb_put", "remixdb_getn", "remixdb_probe", "remixdb_del", "remixdb_iter_page",
+                       "remixdb_write", "remixdb_iter_seek", "remixdb_iter_seek_last", "remixdb_iter_seek_for_prev",
+                       "remixdb_iter_prev", "remixdb_iter_skip1"),
                       ctypes.cast(libc.sem_wait, ctypes.c_void_p).value)
 waits["remixdb_errcode"] = ctypes.cast(libc.getpid, ctypes.c_void_p).value  # sem_wait's 0 is a failure of the library
 it = ref.iter()
 it.seek()
+batch = xdb.XdbBatch()
 xdb._fast.setup({**addresses, **waits}, xdb.XdbError)
 failed = []
 for thing, call in ((ref, lambda: ref.put("a", "b")), (ref, lambda: ref.get("a")), (ref, lambda: ref.probe("a")),
-                    (ref, lambda: ref.delete("a")), (it, lambda: next(it, None))):
+                    (ref, lambda: ref.delete("a")), (ref, lambda: ref.write(batch)), (it, lambda: next(it, None)),
+                    (it, it.seek), (it, lambda: it.seek("a")), (it, it.seek_last), (it, lambda: it.seek_for_prev("a")),
+                    (it, it.prev), (it, it.skip1)):
     pointer, thing._handle._pointer = thing._handle._pointer, ctypes.addressof(semaphore)
     def work():
         try:
@@ -274,7 +368,7 @@ for thing, call in ((ref, lambda: ref.put("a", "b")), (ref, lambda: ref.get("a")
     libc.sem_post(semaphore)
     thread.join()
     thing._handle._pointer = pointer
-assert failed == [libc.getpid()] * 5
+assert failed == [libc.getpid()] * 12
 xdb._fast.setup(addresses, xdb.XdbError)
 print("all")
 """
