@@ -5,6 +5,8 @@
 
 #include "table/stored.h"
 
+#define ROOM_MIN 16u  // pages
+
 // Keeps the batch's earliest error.
 static void batch_note(struct sst_batch *b, enum remixdb_status s) {
   if (s != REMIXDB_OK && b->error.status == REMIXDB_OK) err_save(&b->error, s);
@@ -36,6 +38,58 @@ static void batch_done(void *arg, struct blkio_read *read) {
   else batch_fail(b, w, s);
 }
 
+// ---- memory for blocks without frames
+
+// Grows the memory to what the batch before would have needed, where the account of scans has room. Without memory the
+// holds have their own. No hold has a block in it.
+static void room_begin(struct sst_room *s, struct budget *budget) {
+  uint32_t size = ROOM_MIN;
+  while (size < s->wanted && size < SST_ROOM_MAX) size *= 2;
+  if (s->wanted > s->size && s->size < SST_ROOM_MAX && budget_scans_left(budget) >= (size - s->size) * BLOCK_PAGE) {
+    sst_room_fini(s);
+    err_cleanup_begin();
+    s->buf = mem_alloc_aligned(BLOCK_PAGE, (size_t)size * BLOCK_PAGE);
+    err_cleanup_end();
+    s->size = s->buf ? size : 0;
+    s->budget = budget;
+    budget_scans(budget, 0, (uint64_t)s->size * BLOCK_PAGE);
+  }
+  s->used = s->wanted = 0;
+}
+
+void sst_room_fini(struct sst_room *s) {
+  budget_scans(s->budget, (uint64_t)s->size * BLOCK_PAGE, 0);
+  mem_free(s->buf);
+  s->buf = NULL;
+  s->size = 0;
+}
+
+// Begins the fill of a request's block. A block that is to be read, and has neither a frame nor memory, gets some.
+static enum cache_fill_begun batch_fill(struct sst_batch *b, struct sst_request *w, uint32_t pages,
+                                        struct cache_fill *fill) {
+  struct sst_room *const s = b->room;
+  struct cache_block *const cb = &w->hold->cb;
+  const bool lacks = s && !cb->own;
+  if (lacks && pages <= s->size - s->used) {
+    cb->own = s->buf + (size_t)s->used * BLOCK_PAGE;
+    cb->own_size = pages * BLOCK_PAGE;
+    cb->given = true;
+  }
+  const enum cache_fill_begun begun = cache_fill_begin(&w->sst->cache, w->block, pages, cb, fill);
+  if (!lacks) return begun;
+  if (begun == CACHE_FILL_READ && fill->buf == cb->own) {
+    s->wanted += pages;
+    if (cb->given) s->used += pages;
+  } else if (cb->given) {
+    cb->own = NULL;
+    cb->own_size = 0;
+    cb->given = false;
+  }
+  return begun;
+}
+
+// ---- reads
+
 // Notes that the block is missed, and returns the file that it is read from.
 static struct fdpool_file *batch_file(struct sst_batch *b, struct sst *t, uint32_t block) {
   const uint64_t seed = block_seed(t->number, block);
@@ -59,7 +113,7 @@ static void batch_list(struct sst_batch *b, uint32_t from, uint32_t to) {
     struct sst *const t = w->sst;
     const uint32_t pages = sst_block_pages(t, w->block), n = b->nr_reads;
     struct cache_fill *const fill = &b->of[n].fill;
-    const enum cache_fill_begun begun = cache_fill_begin(&t->cache, w->block, pages, &w->hold->cb, fill);
+    const enum cache_fill_begun begun = batch_fill(b, w, pages, fill);
     if (begun == CACHE_FILL_HIT) {
       sst_hold_set_read(w->hold, t, w->block);
       w->status = REMIXDB_OK;
@@ -144,7 +198,8 @@ static void batch_finish(struct sst_batch *b) {
   blkio_batch_begin(&b->io, b->io.q, b->reads, batch_done, b);
 }
 
-void sst_batch_begin(struct sst_batch *b, struct blkio_queue *q) {
+void sst_batch_begin(struct sst_batch *b, struct blkio_queue *q, struct sst_room *room) {
+  b->room = room;
   b->nr = b->nr_reads = b->nr_parts = 0;
   b->error.status = REMIXDB_OK;
   blkio_batch_begin(&b->io, q, b->reads, batch_done, b);
@@ -154,6 +209,7 @@ void sst_batch_add(struct sst_batch *b, uint32_t nr) {
   const uint32_t from = b->nr;
   assert(nr <= SST_BATCH_MAX - from);
   b->nr += nr;
+  if (from == 0 && b->room && nr) room_begin(b->room, b->requests[0].sst->ctx->budget);
   for (uint32_t i = from; i < b->nr; i++) {
     sst_hold_drop(b->requests[i].hold);
     b->requests[i].status = REMIXDB_ABORTED;  // has no block and no failure yet

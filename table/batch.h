@@ -9,6 +9,18 @@
 
 #define SST_BATCH_MAX 256u   // requests
 #define SST_BATCH_PARTS 16u  // parts whose reads begin when they are added; the reads of further parts begin at the end
+
+// Memory for blocks that get no frame of the cache. It serves batch after batch, so that the allocator does not hand
+// out and take back a buffer for each block. A batch grows it to what the batch before needed. Zero it before the first
+// use.
+struct sst_room {
+  uint8_t *buf;           // aligned to BLOCK_PAGE
+  uint32_t size;          // its pages, SST_ROOM_MAX at most
+  uint32_t used, wanted;  // pages that the batch has given to holds; pages that it had to find
+  struct budget *budget;  // the account of scans has the memory
+};
+#define SST_ROOM_MAX 1024u
+
 struct sst_request {
   struct sst *sst;
   uint32_t block;
@@ -29,13 +41,17 @@ struct sst_batch {  // the caller's memory; large
     struct fdpool_file *opened;  // this read took its descriptor, for itself and reads after it; NULL: it did not
   } of[SST_BATCH_MAX];
   uint32_t nr_reads, nr_parts;
+  struct sst_room *room;
   struct sst_scratch
       *scratch[SST_BATCH_PARTS];  // of each part; NULL: all blocks of the part are read directly to their places
   struct err_saved error;
 };
 // Begins a batch. The batch begins and ends in one epoch. Until the end, the thread must read nothing else from tables,
 // and must use the queue for nothing else.
-void sst_batch_begin(struct sst_batch *b, struct blkio_queue *q);
+// room: the holds have blocks in it until the next batch begins with it, or it ends; sst_hold_fini comes before that.
+// NULL: each hold gets memory of its own.
+void sst_batch_begin(struct sst_batch *b, struct blkio_queue *q, struct sst_room *room);
+void sst_room_fini(struct sst_room *s);
 // Adds the next nr requests. All blocks of a batch differ; the requests of one table are next to each other. Does not
 // wait, unless the engine reads blocks one by one. The end of the batch sets the statuses and the holds.
 void sst_batch_add(struct sst_batch *b, uint32_t nr);

@@ -97,6 +97,7 @@ struct cache_block {
   bool pinned;
   uint8_t *own;  // a private buffer, kept for reuse
   uint32_t own_size;
+  bool given;  // own belongs to somebody else, and is not freed here
 };
 
 // size: bytes; with 0 every get reads into the caller's own buffer. most: the size to which it can grow, or less if the

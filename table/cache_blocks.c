@@ -103,11 +103,17 @@ static void block_set(const struct cache *c, struct cache_block *b, uint32_t fra
   b->frame = frame;
 }
 
+static void own_free(struct cache_block *b) {
+  if (!b->given) mem_free(b->own);
+  b->own = NULL;
+  b->own_size = 0;
+  b->given = false;
+}
+
 enum remixdb_status cache_block_reserve(struct cache_block *b, uint32_t nr_pages) {
   const uint32_t size = nr_pages * BLOCK_PAGE;
   if (b->own_size >= size) return REMIXDB_OK;
-  mem_free(b->own);
-  b->own_size = 0;
+  own_free(b);
   b->own = mem_alloc_aligned(BLOCK_PAGE, size);
   if (!b->own) return REMIXDB_NOMEM;
   b->own_size = size;
@@ -289,9 +295,7 @@ const uint8_t *cache_prefetch(const struct cache_table *t, uint32_t block) {
 void cache_block_fini(struct cache_table *t, struct cache_block *b) {
   assert(t || !b->pinned);
   cache_block_drop(t, b);
-  mem_free(b->own);
-  b->own = NULL;
-  b->own_size = 0;
+  own_free(b);
 }
 
 // ---- tables

@@ -12,7 +12,8 @@
 
 // Brings the account up to date. Call it when h has got memory, or given some back.
 static void hold_count(struct sst_hold *h, const struct sst *t) {
-  const size_t has = h->cb.own_size + sst_ahead_memory(&h->ahead[0]) + sst_ahead_memory(&h->ahead[1]);
+  const size_t has = (h->cb.given ? 0 : h->cb.own_size) + sst_ahead_memory(&h->ahead[0]) +
+                     sst_ahead_memory(&h->ahead[1]);
   if (likely(has == h->counted)) return;
   if (!h->budget) h->budget = t->ctx->budget;
   budget_scans(h->budget, h->counted, has);

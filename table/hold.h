@@ -36,7 +36,7 @@ struct sst_hold {
   struct sst_ahead ahead[2];
   uint8_t side;
   bool has_ahead;  // there may be blocks in it
-  // The account of scans (base/budget.h) has `counted` bytes for cb.own and for readahead memory.
+  // The account of scans (base/budget.h) has `counted` bytes for cb.own, unless it is given, and for readahead memory.
   struct budget *budget;
   size_t counted;
 };

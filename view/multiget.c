@@ -69,6 +69,7 @@ struct multiget {
   struct sst_hold holds[SST_BATCH_MAX];
   struct sst_hold alone;
   struct sst_batch batch;
+  struct sst_room block_room;  // has the blocks of the batch that get no frame
 };
 
 enum remixdb_status multiget_create(struct blkio_queue *queue, struct multiget **out) {
@@ -82,6 +83,7 @@ enum remixdb_status multiget_create(struct blkio_queue *queue, struct multiget *
 void multiget_destroy(struct multiget *m) {
   if (!m) return;
   sst_hold_fini(&m->alone);
+  sst_room_fini(&m->block_room);
   mem_free(m->apart);
   mem_free(m);
 }
@@ -360,7 +362,7 @@ static void add_waiting(struct multiget *m) {
   sort_by_block(m->waiting, order, nr);
   m->nr_added = m->nr_waiting;
   if (nr == 0 || m->waiting[order[0]].id == NO_BLOCK) return;
-  if (!m->begun) sst_batch_begin(&m->batch, m->queue);
+  if (!m->begun) sst_batch_begin(&m->batch, m->queue, &m->block_room);
   m->begun = true;
   uint32_t added = 0;
   for (uint32_t i = 0; i < nr && m->waiting[order[i]].id != NO_BLOCK; i++) {

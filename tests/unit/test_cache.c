@@ -140,7 +140,7 @@ static void test_no_cache(void **state) {
     OK(cache_table_init(&tab.t, i ? cache : NULL, 100, 1));
     assert_null(tab.t.cache);
     assert_false(cache_room(&tab.t, 3, 1));
-    struct cache_block b = {NULL, 0, false, NULL, 0};
+    struct cache_block b = {NULL, 0, false, NULL, 0, false};
     for (uint32_t n = 1; n <= BLOCK_PAGES_MAX; n++) {
       OK(cache_get(&tab.t, 3, n, false, load, &tab, &b));
       assert_int_equal(b.frame, 0);
@@ -170,7 +170,7 @@ static void test_hit(void **state) {
   make_cache(256);
   struct tab tab;
   tab_init(&tab, 100, 7);
-  struct cache_block b = {NULL, 0, false, NULL, 0};
+  struct cache_block b = {NULL, 0, false, NULL, 0, false};
   epoch_enter(&ep, &me);
   uint32_t f = 0;
   assert_null(cache_hit(&tab.t, 9, &f));
@@ -201,7 +201,7 @@ static void test_load_fails(void **state) {
   make_cache(64);
   struct tab tab;
   tab_init(&tab, 100, 7);
-  struct cache_block b = {NULL, 0, false, NULL, 0};
+  struct cache_block b = {NULL, 0, false, NULL, 0, false};
   epoch_enter(&ep, &me);
   OK(cache_get(&tab.t, 1, 1, false, load, &tab, &b));
   for (int i = 0; i < 100; i++) {  // more pages than there are: none may be lost
@@ -339,7 +339,7 @@ static void test_once(void **state) {
   for (uint32_t i = 0; i < nr; i++) stays[i] = cached(&tab, i);
   const struct cache_stats was = stats();
   assert_int_equal(was.declined, 1);
-  struct cache_block b = {NULL, 0, false, NULL, 0};
+  struct cache_block b = {NULL, 0, false, NULL, 0, false};
   epoch_enter(&ep, &me);
   for (uint32_t i = 0; i < 10000; i++) {
     OK(cache_get(&tab.t, 2000 + i, 1, false, load, &tab, &b));
@@ -404,7 +404,7 @@ static void test_again(void **state) {
   assert_true(stats().evictions > 0);
   // a read that fails takes nothing of that away
   assert_false(touch(&tab, block, 1));
-  struct cache_block b = {NULL, 0, false, NULL, 0};
+  struct cache_block b = {NULL, 0, false, NULL, 0, false};
   epoch_enter(&ep, &me);
   atomic_store(&tab.failures, 1);
   FAILS(cache_get(&tab.t, block, 1, false, load, &tab, &b), REMIXDB_CORRUPT);
@@ -471,7 +471,7 @@ static void test_once_otherwise(void **state) {
   struct tab tab;
   tab_init(&tab, 20000, 3);
   (void)fill_up(&tab);
-  struct cache_block b = {NULL, 0, false, NULL, 0};
+  struct cache_block b = {NULL, 0, false, NULL, 0, false};
   struct cache_fill f;
   for (uint32_t i = 0; i < 100; i++) {
     epoch_enter(&ep, &me);
@@ -542,7 +542,7 @@ static void test_pin_in_limbo(void **state) {
   make_cache(64);
   struct tab tab, next;
   tab_init(&tab, 2000, 3);
-  struct cache_block held = {NULL, 0, false, NULL, 0};
+  struct cache_block held = {NULL, 0, false, NULL, 0, false};
   epoch_enter(&ep, &other);
   OK(cache_get(&tab.t, 0, 1, false, load, &tab, &held));
   for (uint32_t i = 0; i < 200; i++) (void)bring(&tab, 100 + i, 1);
@@ -625,7 +625,7 @@ static void use_table_again(struct random_use *u, uint32_t k) {
 // The block's read fails unless it is cached.
 static void use_failing(struct random_use *u, uint32_t k, uint32_t block) {
   struct tab *const t = &u->tabs[k];
-  struct cache_block b = {NULL, 0, false, NULL, 0};
+  struct cache_block b = {NULL, 0, false, NULL, 0, false};
   atomic_store(&t->failures, cached(t, block) ? 0 : 1);
   epoch_enter(&ep, &me);
   const bool bad = atomic_load(&t->failures) > 0;
@@ -887,7 +887,7 @@ static void test_nomem(void **state) {
   // A reader's own buffer
   epoch_enter(&ep, &other);
   for (uint32_t i = 0; i < 200; i++) (void)touch(&tab, i, 1);
-  struct cache_block b = {NULL, 0, false, NULL, 0};
+  struct cache_block b = {NULL, 0, false, NULL, 0, false};
   OK(cache_get(&tab.t, 300, 1, false, load, &tab, &b));
   assert_int_equal(b.frame, 0);
   atomic_store(&deny_after, 0);
@@ -930,7 +930,7 @@ static void meet(void) {
 
 static void *get_same(void *arg) {
   struct epoch_slot slot;
-  struct cache_block b = {NULL, 0, false, NULL, 0};
+  struct cache_block b = {NULL, 0, false, NULL, 0, false};
   (void)arg;
   epoch_join(&ep, &slot);
   for (uint32_t block = 0; block < 20; block++) {
@@ -983,7 +983,7 @@ static void test_load_once(void **state) {
 
 static void *get_begun(void *arg) {
   struct epoch_slot slot;
-  struct cache_block b = {NULL, 0, false, NULL, 0};
+  struct cache_block b = {NULL, 0, false, NULL, 0, false};
   struct tab *const tab = arg;
   epoch_join(&ep, &slot);
   epoch_enter(&ep, &slot);
@@ -1001,7 +1001,7 @@ static void test_fills(void **state) {
   make_cache(256);
   struct tab tab;
   tab_init(&tab, 100, 7);
-  struct cache_block b[4] = {{NULL, 0, false, NULL, 0}};
+  struct cache_block b[4] = {{NULL, 0, false, NULL, 0, false}};
   struct cache_fill f[4];
   atomic_store(&wrong, 0);
   for (int failing = 0; failing < 2; failing++) {
@@ -1153,7 +1153,7 @@ static void hammer_fills(struct tab *tab, uint64_t *seed) {
 static void *hammer(void *arg) {
   uint64_t seed = (uintptr_t)arg * 77;
   struct epoch_slot slot;
-  struct cache_block b = {NULL, 0, false, NULL, 0}, held[HELD];
+  struct cache_block b = {NULL, 0, false, NULL, 0, false}, held[HELD];
   uint32_t held_tab[HELD] = {0}, held_block[HELD] = {0};
   static __thread uint8_t buf[BLOCK_PAGES_MAX * PAGE];
   memset(held, 0, sizeof(held));
@@ -1277,7 +1277,7 @@ static void test_resize(void **state) {
   for (uint32_t i = 0; i < 40; i++) assert_true(cached(&tab, i));
   for (uint32_t i = 0; i < 12000; i++) (void)touch(&tab, i, 1);
   for (uint32_t i = 0; i < 12000; i++) assert_true(cached(&tab, i));
-  struct cache_block held = {NULL, 0, false, NULL, 0};
+  struct cache_block held = {NULL, 0, false, NULL, 0, false};
   epoch_enter(&ep, &me);
   OK(cache_get(&tab.t, 7777, 1, false, load, &tab, &held));
   cache_block_pin(&tab.t, &held);
@@ -1352,7 +1352,7 @@ static void test_common_twins(void **state) {
     assert_false(touch(&a, i, 1));
     assert_false(touch(&b, i, 1));
   }
-  struct cache_block held = {NULL, 0, false, NULL, 0};
+  struct cache_block held = {NULL, 0, false, NULL, 0, false};
   epoch_enter(&ep, &me);
   OK(cache_get(&b.t, 3, 1, false, load, &b, &held));
   cache_block_pin(&b.t, &held);
@@ -1395,7 +1395,7 @@ static void test_common_full(void **state) {
   struct tab tab;
   make_cache(1024);
   tab_init(&tab, 1000000, 1);
-  struct cache_block held = {NULL, 0, false, NULL, 0};
+  struct cache_block held = {NULL, 0, false, NULL, 0, false};
   epoch_enter(&ep, &me);
   OK(cache_get(&tab.t, 77, 1, false, load, &tab, &held));
   cache_block_pin(&tab.t, &held);
@@ -1450,7 +1450,7 @@ static void test_common_grows(void **state) {
   make_cache_most(64, 4096);
   tab_init(&tab, 1000000, 1);
   const size_t bytes = cache_common(cache);
-  struct cache_block held = {NULL, 0, false, NULL, 0};
+  struct cache_block held = {NULL, 0, false, NULL, 0, false};
   for (uint32_t i = 0; i < 40; i++) (void)touch(&tab, i, 1);
   epoch_enter(&ep, &me);
   OK(cache_get(&tab.t, 7, 1, false, load, &tab, &held));

@@ -224,6 +224,42 @@ static void test_young(void **state) {
     for (uint32_t old = 0; old < 3; old++) CHECK(nr_seen[young][old] > 100);
 }
 
+static _Atomic uint32_t nr_allocs;
+
+static bool count_allocs(size_t size) {
+  (void)size;
+  atomic_fetch_add(&nr_allocs, 1);
+  return true;
+}
+
+// Without a cache, the blocks of a call are read into memory that stays for the next calls.
+static void test_keeps_memory(void **state) {
+  (void)state;
+  struct list *const l = malloc(sizeof(*l));
+  struct scene s;
+  struct multiget *m;
+  uint64_t rng = check_seed;
+  place_native = true;
+  scene_init(&s, &(struct plan){20000, 30, 30, 3, 5, 6, 0}, rng_next(&rng));
+  OK(multiget_create(blkio_shared(&s.p.io), &m));
+  list_random(&s, l, LIST_MAX, &rng);
+  // The speed of the disk has a say in how many blocks are read together, so the memory may grow late.
+  for (uint32_t round = 0; round < 50; round++) {
+    size_t nr;
+    atomic_store(&nr_allocs, 0);
+    atomic_store(&mem_fault, count_allocs);
+    const enum remixdb_status got = look_up(&s, m, l, &nr, NULL, NULL);
+    atomic_store(&mem_fault, NULL);
+    list_check(&s, l, got, nr, false);
+    if (atomic_load(&nr_allocs) == 0) break;
+  }
+  CHECK(atomic_load(&nr_allocs) == 0);
+  multiget_destroy(m);
+  scene_fini(&s);
+  place_native = false;
+  free(l);
+}
+
 // Where reads come from the disk, the first blocks are asked for before all keys are looked up, and in one trip. A ring
 // tells: it takes them in turns.
 static void test_cold_turns(void **state) {
@@ -926,9 +962,7 @@ static void test_one_moment(void **state) {
     for (uint32_t i = 0; i < 3; i++) OK(thread_start(&t[i], i ? wave_reader : wave_writer, &w, "waves"));
     for (uint32_t i = 0; i < 3; i++) CHECK(pthread_join(t[i], NULL) == 0);
     CHECK(atomic_load(&w.looks) > 2 && atomic_load(&w.crossed) > 0);
-    char *const stats = remixdb_stats(w.xdb);
-    CHECK(stats && !strstr(stats, "\"rounds\":0"));  // there was compaction
-    remixdb_free(stats);
+    CHECK(stat_of(w.xdb, "rounds") > 0);  // there was compaction
     remixdb_close(w.xdb);
     CHECK(teardown(NULL) == 0 && mkdir(dir, 0700) == 0);
   }
@@ -1024,6 +1058,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_model),
       cmocka_unit_test(test_young),
+      cmocka_unit_test(test_keeps_memory),
       cmocka_unit_test(test_cold_turns),
       cmocka_unit_test(test_waits_for_no_descriptor),
       cmocka_unit_test(test_cold_groups),

@@ -417,6 +417,7 @@ struct many {
   const struct model *m;
   struct sst_batch *batch;
   struct sst_hold holds[SST_BATCH_MAX];
+  struct sst_room room;
   uint32_t nr;
 };
 
@@ -435,7 +436,9 @@ static void many_want(struct many *x) {
 
 // Adds the requests, at once or in parts, with a queue of the thread's own or with the shared one.
 static enum remixdb_status many_read(struct many *x, struct world *w) {
-  sst_batch_begin(x->batch, below(2) ? w->q : blkio_shared(&w->io));
+  for (uint32_t i = 0; i < SST_BATCH_MAX; i++)
+    if (x->holds[i].cb.given) sst_hold_fini(&x->holds[i]);
+  sst_batch_begin(x->batch, below(2) ? w->q : blkio_shared(&w->io), below(4) ? &x->room : NULL);
   const uint32_t most = below(2) ? SST_BATCH_MAX : 1 + below(40);
   for (uint32_t at = 0, step; at < x->nr; at += step) {
     step = x->nr - at < most ? x->nr - at : most;
@@ -489,6 +492,7 @@ static void many_open(struct many *x, struct world *w, const struct model *m, bo
 
 static void many_close(struct many *x) {
   for (uint32_t i = 0; i < SST_BATCH_MAX; i++) sst_hold_fini(&x->holds[i]);
+  sst_room_fini(&x->room);
   for (uint32_t k = 0; k < 2; k++) {
     table_end(x->t[k], x->pos[k]);
   }
@@ -531,6 +535,67 @@ static void test_many(void **state) {
     world_close(w);
   }
   for (uint32_t i = 0; i < 2; i++) model_free(&models[i]);
+}
+
+static _Atomic uint32_t nr_allocs;
+
+static bool count_allocs(size_t size) {
+  (void)size;
+  atomic_fetch_add(&nr_allocs, 1);
+  return true;
+}
+
+// Reads the first nr blocks of a table together. Returns how often that asked the allocator.
+static uint32_t room_read(struct many *x, struct world *w, uint32_t nr) {
+  for (x->nr = 0; x->nr < nr; x->nr++)
+    x->batch->requests[x->nr] = (struct sst_request){.sst = x->t[0], .block = x->nr, .hold = &x->holds[x->nr]};
+  epoch_enter(&w->epoch, &w->slot);
+  atomic_store(&nr_allocs, 0);
+  atomic_store(&mem_fault, count_allocs);
+  sst_batch_begin(x->batch, w->q, &x->room);
+  sst_batch_add(x->batch, nr / 2);
+  sst_batch_add(x->batch, nr - nr / 2);
+  const enum remixdb_status s = sst_batch_end(x->batch);
+  atomic_store(&mem_fault, NULL);
+  OK(s);
+  many_check(x);
+  epoch_exit(&w->slot);
+  for (uint32_t i = 0; i < nr; i++) sst_hold_fini(&x->holds[i]);
+  return atomic_load(&nr_allocs);
+}
+
+// Blocks without frames are read into memory that serves batch after batch, and is counted as that of scans. Where the
+// account has no room for it, each block has its own.
+static void test_room_of_batches(void **state) {
+  (void)state;
+  struct model m = model_make(TEXT, 3000);
+  struct world *const w = world_open(env_posix(), 0, false);
+  struct budget b;
+  budget_init(&b);
+  w->ctx.budget = &b;
+  struct many x;
+  many_open(&x, w, &m, false);
+  assert_int_equal(room_read(&x, w, 100), 100);
+  assert_int_equal(budget_used(&b, BUDGET_SCANS), 0);
+  assert_int_equal(room_read(&x, w, 100), 1);
+  assert_in_range(x.room.size, 100, 200);
+  for (uint32_t nr = 1; nr <= 100; nr += 33) {
+    assert_int_equal(room_read(&x, w, nr), 0);
+    assert_int_equal(budget_used(&b, BUDGET_SCANS), x.room.size * BLOCK_PAGE);
+  }
+  atomic_store(&b.scans_most, x.room.size * BLOCK_PAGE);
+  const uint32_t more = x.room.size + 10;
+  for (uint32_t round = 0; round < 3; round++) assert_int_equal(room_read(&x, w, more), 10);
+  atomic_store(&b.scans_most, 4 * x.room.size * BLOCK_PAGE);
+  assert_int_equal(room_read(&x, w, more), 1);
+  assert_int_equal(room_read(&x, w, more), 0);
+  assert_int_equal(budget_used(&b, BUDGET_SCANS), x.room.size * BLOCK_PAGE);
+  sst_room_fini(&x.room);
+  assert_int_equal(budget_used(&b, BUDGET_SCANS), 0);
+  many_close(&x);
+  world_close(w);
+  budget_fini(&b);
+  model_free(&m);
 }
 
 static bool deny_large(size_t size) { return size <= 128u << 10; }
@@ -753,6 +818,7 @@ int main(void) {
       cmocka_unit_test(test_ahead_spoilt),
       cmocka_unit_test(test_ahead_aligned),
       cmocka_unit_test(test_many),
+      cmocka_unit_test(test_room_of_batches),
       cmocka_unit_test(test_many_one_by_one),
       cmocka_unit_test(test_many_fails),
       cmocka_unit_test(test_many_without_descriptors),
