@@ -572,6 +572,7 @@ enum remixdb_status remix_dir_next(struct remix_dir *d, struct remix_page *out) 
   const bool fits = out->nr_segs > 0 && out->nr_segs <= REMIX_PAGE_MOST && out->nr_segs <= d->segs &&
                     out->nr_entries >= out->nr_segs && out->nr_entries <= REMIX_SEG * out->nr_segs &&
                     out->nr_entries <= d->entries && out->nr_keys <= d->keys && out->nr_keys <= out->nr_entries &&
+                    out->anchors_len <= (out->nr_segs - 1) * KV_KEY_MAX &&
                     (uint64_t)out->anchors_len + len <= d->anchors && out->size >= REMIX_PAGE_HEAD &&
                     out->size <= d->end - d->at && (first ? len == 0 : kv_cmp(d->last, out->anchor) < 0);
   if (!fits) return err_corrupt(d->path, d->end, "page at %llu", (unsigned long long)d->at);

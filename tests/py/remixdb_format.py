@@ -581,7 +581,7 @@ class RemixFile:
             if length > KEY_MAX or len(anchor) != length:
                 self.fail(end + d, "anchor of a page")
             if (size < 28 or at + size > end or not 1 <= segments <= 128 or not segments <= entries <= 32 * segments
-                    or keys > entries):
+                    or keys > entries or anchors > (segments - 1) * KEY_MAX):
                 self.fail(end + d, "bounds of a page")
             if anchor <= pages[-1].anchor if pages else anchor:
                 self.fail(end + d, "anchors of pages do not ascend")

@@ -764,6 +764,30 @@ static void test_forged(void **state) {
   end(&w);
 }
 
+// A directory whose page states more bytes of anchors than its segments can have is refused before a page is read.
+static void test_many_anchors(void **state) {
+  (void)state;
+  struct paged w;
+  struct remix *bad;
+  make_pages(&w, KEYS_PATHS, 900, 3, true, 3);
+  size_t len;
+  uint8_t *const p = file_read(w.whole->path, &len);
+  const uint64_t dir = load64le(p + REMIX_HEAD_SEGS_AT), sum = len - 2 * REMIX_SUM;
+  for (uint32_t beyond = 0; beyond < 2; beyond++) {
+    const uint32_t was = load32le(p + dir + 16), now = 2 * KV_KEY_MAX + beyond;
+    store32le(p + dir + 16, now);
+    store64le(p + REMIX_HEAD_ANCHORS_LEN, load64le(p + REMIX_HEAD_ANCHORS_LEN) + now - was);
+    store64le(p + sum, hash64_seed(p + dir, sum - dir, w.whole->number));
+    store64le(p + sum + REMIX_SUM, hash64_seed(p, sum + REMIX_SUM, w.whole->number));
+    file_write(w.whole->path, p, len);
+    const enum remixdb_status s = remix_open_paged(&w.p.ctx, w.whole->number, w.t.sst, w.t.nr, &bad);
+    assert_int_equal(s, beyond ? REMIXDB_CORRUPT : REMIXDB_OK);
+    if (!beyond) remix_unref(bad);
+  }
+  free(p);
+  end(&w);
+}
+
 // A page with an anchor that is longer than a key can be is refused.
 static void test_long_anchor(void **state) {
   (void)state;
@@ -945,12 +969,12 @@ static void test_filters_anew(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_answers),      cmocka_unit_test(test_loads),    cmocka_unit_test(test_counted),
-      cmocka_unit_test(test_threads),      cmocka_unit_test(test_damage),   cmocka_unit_test(test_failures),
-      cmocka_unit_test(test_page_out),     cmocka_unit_test(test_filters),  cmocka_unit_test(test_no_filter),
-      cmocka_unit_test(test_filters_anew), cmocka_unit_test(test_gone),     cmocka_unit_test(test_forged),
-      cmocka_unit_test(test_long_anchor),  cmocka_unit_test(test_together), cmocka_unit_test(test_not_together),
-      cmocka_unit_test(test_large_pages),
+      cmocka_unit_test(test_answers),      cmocka_unit_test(test_loads),        cmocka_unit_test(test_counted),
+      cmocka_unit_test(test_threads),      cmocka_unit_test(test_damage),       cmocka_unit_test(test_failures),
+      cmocka_unit_test(test_page_out),     cmocka_unit_test(test_filters),      cmocka_unit_test(test_no_filter),
+      cmocka_unit_test(test_filters_anew), cmocka_unit_test(test_gone),         cmocka_unit_test(test_forged),
+      cmocka_unit_test(test_long_anchor),  cmocka_unit_test(test_many_anchors), cmocka_unit_test(test_together),
+      cmocka_unit_test(test_not_together), cmocka_unit_test(test_large_pages),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
