@@ -139,9 +139,16 @@ MUST_CHECK bool mem_populate(void *p, size_t size);
 // Returns the bytes of the machine's memory. 0: the system does not tell.
 size_t memory_size(void);
 // Maps address space for `most` bytes, of which the caller means to touch no more than `size`: the statistics count
-// these. huge: the bytes that are touched lie together, so that huge pages waste little. If the system does not give so
-// much address space, it maps `size` bytes; out->size tells. Fails with REMIXDB_NOMEM.
-MUST_CHECK enum remixdb_status mem_reserve(size_t size, size_t most, bool huge, struct mem_map *out);
+// these. Asks for no huge pages. If the system does not give so much address space, it maps `size` bytes; out->size
+// tells. Fails with REMIXDB_NOMEM.
+MUST_CHECK enum remixdb_status mem_reserve(size_t size, size_t most, struct mem_map *out);
+// Tells the system whether to take huge pages for this part of a mapping when it is touched for the first time: a hint.
+// p and size: multiples of a page.
+void mem_huge(void *p, size_t size, bool on);
+// Makes huge pages of this part of a mapping now, whose bytes others may read and write meanwhile. Takes 3 ms and more
+// for each. If the system cannot (Linux before 6.1), it may do so later by itself, where mem_huge has asked for it. p
+// and size: multiples of 2 MiB.
+void mem_collapse(void *p, size_t size);
 // The caller of mem_reserve means to touch `size` bytes from now on, in place of `was`.
 void mem_reserve_change(size_t was, size_t size);
 void mem_unreserve(struct mem_map *m, size_t size);  // frees the space; size: as counted last; m->ptr may be NULL

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -480,6 +481,10 @@ void *mem_realloc(void *p, size_t size) {
 #define MEM_PAGE_2M ((size_t)1 << 21)
 #define MEM_PAGE_1G ((size_t)1 << 30)
 #define MEM_TABLE_MAP ((size_t)1 << 20)
+#define COLLAPSE_TRIES 3u
+#if defined(__linux__) && !defined(MADV_COLLAPSE)
+#define MADV_COLLAPSE 25  // since Linux 6.1; the C library's headers may be older
+#endif
 
 #if defined(MAP_HUGETLB)
 #if !defined(MAP_HUGE_SHIFT)
@@ -536,9 +541,8 @@ size_t memory_size(void) {
   return 0;
 }
 
-enum remixdb_status mem_reserve(size_t size, size_t most, bool huge, struct mem_map *out) {
+enum remixdb_status mem_reserve(size_t size, size_t most, struct mem_map *out) {
   *out = (struct mem_map){NULL, 0, 0};
-  (void)huge;
 #if defined(MAP_NORESERVE)
   const size_t page = page_size(), full = align_up(most, MEM_PAGE_2M);
   if (most > size && full >= most && !mem_denied(size)) {
@@ -547,9 +551,7 @@ enum remixdb_status mem_reserve(size_t size, size_t most, bool huge, struct mem_
       const size_t before = (size_t)(align_up((uintptr_t)p, MEM_PAGE_2M) - (uintptr_t)p);
       if (before) pages_unmap(p, before);
       if (before < MEM_PAGE_2M) pages_unmap(p + before + full, MEM_PAGE_2M - before);
-#if defined(MADV_HUGEPAGE)
-      if (huge) (void)madvise(p + before, full, MADV_HUGEPAGE);
-#endif
+      mem_huge(p + before, full, false);
       *out = (struct mem_map){p + before, full, page};
       mem_reserve_change(0, size);
       return REMIXDB_OK;
@@ -557,7 +559,9 @@ enum remixdb_status mem_reserve(size_t size, size_t most, bool huge, struct mem_
   }
 #endif
   const enum remixdb_status s = mem_map(size, out);
-  if (s == REMIXDB_OK) mem_reserve_change(out->size, size);  // mem_map has counted all of it
+  if (s != REMIXDB_OK) return s;
+  mem_huge(out->ptr, out->size, false);
+  mem_reserve_change(out->size, size);  // mem_map has counted all of it
   return s;
 }
 
@@ -569,6 +573,23 @@ void mem_unreserve(struct mem_map *m, size_t size) {
   if (!m->ptr) return;
   mem_reserve_change(size, m->size);  // mem_unmap counts all of it
   mem_unmap(m);
+}
+
+void mem_huge(void *p, size_t size, bool on) {
+#if defined(MADV_HUGEPAGE) && defined(MADV_NOHUGEPAGE)
+  (void)madvise(p, size, on ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+#else
+  (void)p, (void)size, (void)on;
+#endif
+}
+
+void mem_collapse(void *p, size_t size) {
+#if defined(MADV_COLLAPSE)
+  // A page to which the system writes at this moment cannot move.
+  for (uint32_t i = 0; i < COLLAPSE_TRIES && madvise(p, size, MADV_COLLAPSE) != 0 && errno != EINVAL; i++) {}
+#else
+  (void)p, (void)size;
+#endif
 }
 
 void mem_give_back(void *p, size_t size) { pages_give_back(p, size); }

@@ -41,7 +41,10 @@
 //       2Q, Johnson and Shasha 1994; the slots take the place of its list of blocks.) Two kinds of reads get a frame at
 //       the first miss: all reads while loads come from the disk (one in eight loads of cache_get is timed), and
 //       readahead, because the reader will look for these blocks in the cache.
-//   C8  The system clears a page of frames when it is first touched, which takes a reader longer than its read.
+//   C8  A shard begins with small pages, because a small store must not take a huge page for each shard. When it has
+//       used some of them, cache_ahead makes a huge page of its first stretch of CACHE_AHEAD bytes, which takes some
+//       milliseconds. Where nobody calls cache_ahead the system does so later. Further stretches are huge ones at once.
+//       The system clears a page of frames when it is first touched, which takes a reader longer than its read.
 //       So a shard that comes near the end of a stretch of CACHE_AHEAD bytes asks for the next one, and another
 //       thread has the system clear it (cache_ahead). A reader never waits for that, and nothing else depends on it.
 //       Clearing keeps what a page has, so it takes no lock.
@@ -111,7 +114,8 @@ MUST_CHECK enum remixdb_status cache_resize(struct cache *c, size_t size);
 // tell(arg) says that cache_ahead has something to do. It is called without locks, in any thread, maybe inside an
 // epoch, and must not wait. NULL: nobody calls cache_ahead. Set it while no other thread uses the cache.
 void cache_on_ask(struct cache *c, void (*tell)(void *arg), void *arg);
-// Has one stretch of memory cleared that readers will touch soon (C8). False: there is none. One thread at a time.
+// Has one stretch of memory cleared that readers will touch soon, or made a huge page (C8). False: there is none. One
+// thread at a time.
 MUST_CHECK bool cache_ahead(struct cache *c);
 size_t cache_size(const struct cache *c);    // bytes for blocks
 size_t cache_most(const struct cache *c);    // bytes that cache_resize can give it at most

@@ -84,6 +84,7 @@ static uint32_t fresh_take(struct cache_full *c, struct shard *sh, uint32_t n) {
   const uint32_t f = sh->fresh, left = shard_fresh(sh);
   if (left >= n) {
     sh->fresh += n;
+    if (unlikely(sh->fresh >= sh->huge_at)) cache_shard_huge(c, sh);
     if (unlikely(sh->fresh >= sh->ask_at)) {
       sh->ask_at = UINT32_MAX;
       sh->asks = true;

@@ -6,6 +6,7 @@
 #define SHARD_BYTES_MIN ((size_t)8 << 20)  // a cache has one shard per this many bytes
 #define RESERVE_PART 8u                    // at most 1/8 of a shard is kept free or in limbo
 #define AHEAD_PAGES ((uint32_t)(CACHE_AHEAD / BLOCK_PAGE))
+#define HUGE_FROM 32u                 // pages that a shard uses before it takes huge ones
 #define AHEAD_LEFT (AHEAD_PAGES / 2)  // the next stretch is asked for when no more pages are left before it
 
 // ---- records, which borrow pages
@@ -54,6 +55,8 @@ static void shard_measure(struct shard *sh) {
   sh->reserve_max = part > 0 ? part : 1;
   sh->reserve_min = sh->reserve = part > BATCH_PAGES ? BATCH_PAGES : sh->reserve_max;
   sh->ask_at = ahead_ask_at(sh, ahead_stretch(sh->fresh + 1));
+  const bool fits = ahead_stretch(sh->first) + AHEAD_PAGES <= sh->first + sh->size;
+  if (!sh->huge) sh->huge_at = fits ? sh->first + HUGE_FROM : UINT32_MAX;
 }
 
 static void shard_init(struct shard *sh, uint32_t first, uint32_t end, uint32_t size) {
@@ -69,18 +72,30 @@ static void shard_init(struct shard *sh, uint32_t first, uint32_t end, uint32_t 
 static inline size_t pages_bytes(uint32_t nr) { return ((size_t)nr + 2) * sizeof(struct page); }
 static inline size_t marks_bytes(uint32_t nr) { return ((size_t)nr + 1) * sizeof(_Atomic uint32_t); }
 
-// Whether an array of so many bytes is worth huge pages: each shard touches its own part of the array.
-static inline bool array_huge(const struct cache_full *c, size_t size) { return size / c->nr_shards >= CACHE_AHEAD; }
+// Has the system take huge pages for elements [first, end) of an array, each of so many bytes.
+static void array_huge(const struct mem_map *map, size_t first, size_t end, size_t size) {
+  const size_t from = align_up(first * size, CACHE_AHEAD), to = end * size / CACHE_AHEAD * CACHE_AHEAD;
+  if (from < to) mem_huge(map->ptr + from, to - from, true);
+}
+
+void cache_shard_huge(struct cache_full *c, struct shard *sh) {
+  sh->huge_at = UINT32_MAX;
+  sh->huge = sh->wants_huge = true;
+  atomic_store_explicit(&c->untold, true, memory_order_relaxed);
+  array_huge(&c->map, sh->first - 1, sh->end - 1, BLOCK_PAGE);
+  array_huge(&c->page_map, sh->first, sh->end, sizeof(struct page));
+  array_huge(&c->mark_map, sh->first, sh->end, sizeof(_Atomic uint32_t));
+}
 
 // Address space for `most` pages, or for fewer, but at least c->nr_pages.
 static enum remixdb_status map_all(struct cache_full *c, uint32_t most) {
   const uint32_t nr = c->nr_pages;
-  enum remixdb_status s = mem_reserve((size_t)nr * BLOCK_PAGE, (size_t)most * BLOCK_PAGE, true, &c->map);
+  enum remixdb_status s = mem_reserve((size_t)nr * BLOCK_PAGE, (size_t)most * BLOCK_PAGE, &c->map);
   if (s != REMIXDB_OK) return s;
   if (c->map.size / BLOCK_PAGE < most) most = nr;
   const size_t pages = pages_bytes(nr), marks = marks_bytes(nr);
-  s = mem_reserve(pages, pages_bytes(most), array_huge(c, pages), &c->page_map);
-  if (s == REMIXDB_OK) s = mem_reserve(marks, marks_bytes(most), array_huge(c, marks), &c->mark_map);
+  s = mem_reserve(pages, pages_bytes(most), &c->page_map);
+  if (s == REMIXDB_OK) s = mem_reserve(marks, marks_bytes(most), &c->mark_map);
   if (s != REMIXDB_OK) return s;
   if (c->page_map.size < pages_bytes(most) || c->mark_map.size < marks_bytes(most)) most = nr;
   c->most = most;
@@ -255,6 +270,16 @@ void cache_tell(struct cache_full *c) {
   if (c->tell && atomic_exchange_explicit(&c->untold, false, memory_order_relaxed)) c->tell(c->tell_arg);
 }
 
+// Makes a huge page of the first stretch of a shard, if that wants it.
+static bool shard_collapse(const struct cache_full *c, struct shard *sh) {
+  (void)pthread_mutex_lock(&sh->lock);
+  const bool wants = sh->wants_huge;
+  sh->wants_huge = false;
+  (void)pthread_mutex_unlock(&sh->lock);
+  if (wants) mem_collapse(c->pub.pages + (size_t)(ahead_stretch(sh->first) - 1) * BLOCK_PAGE, CACHE_AHEAD);
+  return wants;
+}
+
 // Takes the stretch that a shard asks for. False: it asks for none, or its readers have come too far.
 static bool ahead_take(struct shard *sh, uint32_t *from_out, uint32_t *to_out) {
   (void)pthread_mutex_lock(&sh->lock);
@@ -274,6 +299,8 @@ static bool ahead_take(struct shard *sh, uint32_t *from_out, uint32_t *to_out) {
 bool cache_ahead(struct cache *pub) {
   struct cache_full *const c = cache_full(pub);
   uint32_t from, to;
+  for (uint32_t i = 0; i < c->nr_shards; i++)
+    if (shard_collapse(c, &c->shards[i])) return true;
   for (uint32_t i = 0; i < c->nr_shards; i++)
     if (ahead_take(&c->shards[i], &from, &to))
       return mem_populate(c->pub.pages + (size_t)(from - 1) * BLOCK_PAGE, (size_t)(to - from) * BLOCK_PAGE);

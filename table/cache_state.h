@@ -52,6 +52,9 @@ struct shard {
   uint32_t ready;     // pages before it were cleared ahead; may be less than `fresh`
   uint32_t ask_at;    // the next stretch is asked for when `fresh` comes here; UINT32_MAX: not again
   bool asks;          // a stretch is asked for
+  uint32_t huge_at;   // huge pages are taken when `fresh` comes here; UINT32_MAX: they are, or the shard is too small
+  bool huge;          // they are taken
+  bool wants_huge;    // the first stretch is to become a huge page
   uint32_t hand;      // CLOCK: the first page of a run, or `fresh`
   uint32_t run_hand;  // the same for large blocks
   uint32_t reserve;   // pages to keep free or in limbo, between the next two
@@ -155,6 +158,8 @@ MUST_CHECK enum remixdb_status cache_common_grow(struct cache_full *c, uint32_t 
 
 // ---- memory (cache_size.c)
 
+// The shard takes huge pages from now on (C8). sh->lock is held.
+void cache_shard_huge(struct cache_full *c, struct shard *sh);
 // After a frame was taken; without locks.
 void cache_tell(struct cache_full *c);
 static inline void cache_ask(struct cache_full *c) {
