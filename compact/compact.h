@@ -102,6 +102,8 @@ struct compact {
                                  // COMPACT_LEVEL_BIAS) in the bits above. 0: as in `build`. Relaxed: a user may change
                                  // it at any time
   bool tags;
+  uint32_t large_pages;           // of a table that is larger than others (B1 in compact/plan.h); 0: SST_BUILD_PAGES.
+                                  // Tests set it
   uint32_t young_from;            // COMPACT_YOUNG_FROM; 0: there are no young views
   _Atomic uint64_t garbage_from;  // COMPACT_GARBAGE; 0: there are no merges for garbage. Relaxed: tests change it
   _Atomic uint32_t cut_from;      // COMPACT_CUT_FROM. Relaxed: tests change it

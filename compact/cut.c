@@ -373,7 +373,13 @@ bool cut_decide(struct job *j, const struct cut *k, uint32_t slice) {
   j->cuts = k->keys.keys;
   j->nr_cuts = k->keys.nr;
   j->cost = plan_merged_bytes(j, j->take) + x->file_size;
-  j->table_bytes = (uint64_t)table_pages(j->c) * BLOCK_PAGE;
+  j->table_bytes = table_bytes(j->c);
+  j->most_tables = 0;
+  if (last) return true;
+  // its tables are full ones, unless they are to be larger (B1 in compact/plan.h)
+  const uint32_t runs = part_runs(p);
+  plan_sizes(j, plan_merged_bytes(j, j->take), 0, k->keys.nr && runs < COMPACT_CUT_RUNS ? COMPACT_CUT_RUNS : runs);
+  if (j->table_bytes < table_bytes(j->c)) j->table_bytes = table_bytes(j->c);
   return true;
 }
 

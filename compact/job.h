@@ -55,35 +55,36 @@ struct job {
   // decided
   enum compact_kind kind;
   bool may_abort;
-  bool scan_merge;          // a scan merge, or such a merge for dropped spaces or garbage: may be given up
-  bool dropped;             // a merge only because the partition has keys of dropped spaces
-  bool garbage;             // a merge only because the partition has much garbage
-  bool moved;               // a merge only because the partition refers to moved values
-  bool joins;               // its partitions are neighbours that become one (compact/join.h)
-  bool gone;                // nothing lives in the partition: it leaves, and the job writes nothing
-  bool append;              // a split that leaves the partition as it is and makes new partitions after it
-  uint64_t spans;           // bit i: values of this span are written apart again (compact/value_merge.h)
-  bool young;               // the tables go into the young view; the older view stays
-  bool upto;                // another job appends the new data after the partition's keys
-  enum job_cut cut;         // CUT_NONE: it is no slice of a cut
-  uint32_t newer;           // of a slice: so many of the partition's newest runs stay newer than its tables
-  uint32_t take;            // number of the newest runs, behind the `newer` ones, that are merged with the new data
-  bool all;                 // all runs of all of its partitions are merged
-  bool pieces;              // as the round's
-  uint64_t now;             // as the round's
-  bool scarce;              // as the round's
-  struct packing *pack;     // the round's
-  _Atomic bool *failed;     // the round's
-  bool hid;                 // some record that had expired became a tombstone, or went
-  bool in_vain;             // the job ended because another one failed
-  bool whole;               // a merge of compact_whole
-  bool unread;              // old records could not be read: their partition is marked (view/part.h, P4)
-  bool fresh_unread;        // a table that it has written could not be opened
-  bool newly;               // the partition was not left out before
-  bool tell;                // the mark is to be told
-  bool full;                // the partition is away (view/part.h, P7), and cannot take the new data: the round fails
-  uint64_t cost;            // bytes to write, about
-  uint64_t table_bytes;     // bytes of data for each new table
+  bool scan_merge;       // a scan merge, or such a merge for dropped spaces or garbage: may be given up
+  bool dropped;          // a merge only because the partition has keys of dropped spaces
+  bool garbage;          // a merge only because the partition has much garbage
+  bool moved;            // a merge only because the partition refers to moved values
+  bool joins;            // its partitions are neighbours that become one (compact/join.h)
+  bool gone;             // nothing lives in the partition: it leaves, and the job writes nothing
+  bool append;           // a split that leaves the partition as it is and makes new partitions after it
+  uint64_t spans;        // bit i: values of this span are written apart again (compact/value_merge.h)
+  bool young;            // the tables go into the young view; the older view stays
+  bool upto;             // another job appends the new data after the partition's keys
+  enum job_cut cut;      // CUT_NONE: it is no slice of a cut
+  uint32_t newer;        // of a slice: so many of the partition's newest runs stay newer than its tables
+  uint32_t take;         // number of the newest runs, behind the `newer` ones, that are merged with the new data
+  bool all;              // all runs of all of its partitions are merged
+  bool pieces;           // as the round's
+  uint64_t now;          // as the round's
+  bool scarce;           // as the round's
+  struct packing *pack;  // the round's
+  _Atomic bool *failed;  // the round's
+  bool hid;              // some record that had expired became a tombstone, or went
+  bool in_vain;          // the job ended because another one failed
+  bool whole;            // a merge of compact_whole
+  bool unread;           // old records could not be read: their partition is marked (view/part.h, P4)
+  bool fresh_unread;     // a table that it has written could not be opened
+  bool newly;            // the partition was not left out before
+  bool tell;             // the mark is to be told
+  bool full;             // the partition is away (view/part.h, P7), and cannot take the new data: the round fails
+  uint64_t cost;         // bytes to write, about
+  uint64_t table_bytes;  // bytes of data for each new table
+  uint32_t most_tables;  // more tables than so many are as large as tables can be (B1 in compact/plan.h); 0: no bound
   const struct kref *cuts;  // ascending keys: no table has keys on both sides of one
   uint32_t nr_cuts;
   // made
@@ -186,6 +187,11 @@ static inline uint64_t record_bytes(const struct kv_rec *rec) { return kv_rec_si
 // Sizes in bytes of blocks before compression: these decide when a table is full.
 static inline uint32_t table_pages(const struct compact *c) {
   return c->build.max_pages ? c->build.max_pages : SST_FULL_PAGES;
+}
+// Pages of a table that is larger than others (B1 in compact/plan.h), at most.
+static inline uint32_t large_pages(const struct compact *c) {
+  const uint32_t pages = likely(c->large_pages == 0) ? SST_BUILD_PAGES : c->large_pages;
+  return pages > table_pages(c) ? pages : table_pages(c);
 }
 static inline uint64_t table_bytes(const struct compact *c) { return (uint64_t)table_pages(c) * BLOCK_PAGE; }
 static inline uint64_t run_bytes(const struct sst *t) { return (uint64_t)t->nr_pages * BLOCK_PAGE; }

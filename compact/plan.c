@@ -105,6 +105,24 @@ static uint64_t share_for(const struct compact *c, uint64_t bytes) {
   return nr <= 1 ? table_bytes(c) : (bytes + bytes / 16) / nr;
 }
 
+static uint32_t tables_least(const struct compact *c, uint64_t bytes) {
+  const uint64_t table = (uint64_t)large_pages(c) * BLOCK_PAGE;
+  return (uint32_t)((bytes + bytes / 16 + table - 1) / table);
+}
+
+// The runs of the job's partition that its tables do not replace.
+static uint32_t runs_kept(const struct job *j) {
+  const struct part *const p = old_part(j);
+  return part_older_tables(p) + part_young_runs(p) - j->take;
+}
+
+void plan_sizes(struct job *j, uint64_t bytes, uint32_t beside, uint32_t most) {
+  const uint32_t kept = runs_kept(j) + beside;
+  j->most_tables = kept < most ? most - kept : 1;
+  j->table_bytes = share_for(j->c, bytes);
+  if (unlikely(plan_tables(j->c, bytes) > j->most_tables)) j->table_bytes = (bytes + bytes / 16) / j->most_tables + 1;
+}
+
 // Tells whether a partition has so many old versions and tombstones that they alone justify a merge. `more` bytes of
 // new data will be added; about half of them will hide a record.
 static bool mostly_garbage(const struct compact *c, const struct part *p, uint64_t more) {
@@ -153,6 +171,7 @@ void plan_all(struct job *j) {
   j->cost = plan_merged_bytes(j, j->take);
   j->kind = tables_for(j->c, j->cost) > COMPACT_PART_TABLES ? COMPACT_SPLIT : COMPACT_MAJOR;
   j->table_bytes = share_for(j->c, j->cost);
+  j->most_tables = 0;
 }
 
 // Tells whether run n's key range overlaps none of runs first .. n - 1. Runs are counted from the view's newest.
@@ -185,8 +204,9 @@ static uint32_t scan_merge_depth(const struct remix *x, uint64_t *bytes_out) {
   return best;
 }
 
-// Decides to merge the newest `take` runs with the new data.
-static void decide_major(struct job *j, uint32_t take) {
+// Decides to merge the newest `take` runs with the new data. If some runs stay, the partition has at most `most` by the
+// plan, with `beside` others.
+static void decide_major(struct job *j, uint32_t take, uint32_t beside, uint32_t most) {
   assert(take > 0 && take <= old_runs(j));
   j->take = take;
   if (take == old_runs(j) && !part_is_away(old_part(j))) {
@@ -195,7 +215,7 @@ static void decide_major(struct job *j, uint32_t take) {
   }
   j->kind = COMPACT_MAJOR;
   j->cost = plan_merged_bytes(j, take) + old_view(j)->file_size;
-  j->table_bytes = share_for(j->c, plan_merged_bytes(j, take));
+  plan_sizes(j, plan_merged_bytes(j, take), beside, most);
 }
 
 bool plan_fits_young(const struct compact *c, const struct part *p, uint64_t count) {
@@ -210,36 +230,48 @@ uint64_t plan_young_bytes(const struct part *p) { return runs_bytes(p, 0, part_y
 bool plan_young_merge(struct job *j) {
   const uint32_t young = part_young_runs(old_part(j));
   if (young == 0) return false;
-  decide_major(j, young);
+  decide_major(j, young, 0, part_runs(old_part(j)));
   return true;
 }
 
-static void decide_minor(struct job *j) {
+static void decide_minor(struct job *j, uint32_t most) {
   j->kind = COMPACT_MINOR;
   j->cost = j->bytes + (old_view(j) ? old_view(j)->file_size : 0);
-  j->table_bytes = share_for(j->c, j->bytes);
+  plan_sizes(j, j->bytes, 0, most);
+}
+
+// tables: how many the merge writes.
+static bool young_again(struct job *j, uint32_t tables, uint32_t beside, uint32_t most) {
+  const struct part *const p = old_part(j);
+  if (part_young_runs(p) == 0 || part_older_tables(p) + tables + beside > most) return false;
+  j->young = true;
+  decide_major(j, part_young_runs(p), beside, most);
+  return true;
 }
 
 bool plan_young_again(struct job *j, uint32_t beside, uint32_t most) {
-  const struct part *const p = old_part(j);
-  const uint32_t young = part_young_runs(p), merged = plan_tables(j->c, plan_merged_bytes(j, young));
-  if (young == 0 || part_older_tables(p) + merged + beside > most) return false;
-  j->young = true;
-  decide_major(j, young);
-  return true;
+  return young_again(j, plan_tables(j->c, plan_merged_bytes(j, part_young_runs(old_part(j)))), beside, most);
 }
 
 bool plan_unread(struct job *j, uint32_t fresh, uint32_t beside) {
   const struct part *const p = old_part(j);
-  const uint32_t young = part_young_runs(p), old = part_older_tables(p);
+  const uint32_t young = part_young_runs(p), old = part_older_tables(p), most = COMPACT_UNREAD_RUNS - 1;
   const bool away = part_is_away(p);
   if (part_is_empty(p) || (away && !part_takes_tables(p))) return false;
-  if (old + young + fresh < COMPACT_UNREAD_RUNS) {
+  // the job's own tables may be larger ones
+  const uint32_t least = beside || young ? fresh : tables_least(j->c, j->bytes);
+  if (old + young + least <= most) {
     j->young = j->c->young_from || young || away;
-    decide_minor(j);
+    decide_minor(j, most);
     return true;
   }
-  return plan_young_again(j, beside, COMPACT_UNREAD_RUNS - 1);
+  return young_again(j, tables_least(j->c, plan_merged_bytes(j, young)), beside, most);
+}
+
+// Tells whether a merge of the newest `take` runs would leave more runs than a partition is to have, because its tables
+// are much smaller than these runs: those of another opening may be (B1).
+static bool too_many(const struct job *j, uint32_t take) {
+  return old_runs(j) - take + plan_tables(j->c, plan_merged_bytes(j, take)) > COMPACT_CUT_RUNS;
 }
 
 // Tells whether a merge of the whole partition can wait. On a full disk it must: it needs more room than the round has,
@@ -273,11 +305,12 @@ static void decide(struct job *j) {
   j->young = take <= part_young_runs(p) && plan_fits_young(c, p, j->count);
   // a young view that does not stay becomes a table of the older view
   if (!j->young && take < part_young_runs(p)) take = part_young_runs(p);
+  if (take && too_many(j, take) && !j->scarce) take = part_runs(p);
   if (take) {
-    decide_major(j, take);
+    decide_major(j, take, 0, COMPACT_CUT_RUNS);
     return;
   }
-  decide_minor(j);
+  decide_minor(j, COMPACT_CUT_RUNS);
 }
 
 // Tells whether a separate job makes new partitions of the new data after all of the partition's keys. That is so if
@@ -483,7 +516,7 @@ static void plan_tree_scan_merges(struct round *r, struct round_tree *tree, uint
     atomic_store_explicit(&x->scan_debt, 0, memory_order_relaxed);
     if (part_is_left(p, r->now)) continue;
     j->scan_merge = true;
-    decide_major(j, part_young_runs(p) + (x == old ? scan_merge_depth(x, &bytes) : 0));
+    decide_major(j, part_young_runs(p) + (x == old ? scan_merge_depth(x, &bytes) : 0), 0, COMPACT_CUT_RUNS);
     --*left;
   }
   tree->end_job = r->nr_jobs;

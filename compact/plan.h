@@ -2,6 +2,15 @@
 //
 // Decides what a round does with each partition. docs/ARCHITECTURE.md has the rules as a table. The round's thread
 // calls these functions; only plan_merged_bytes may be called by any job's thread.
+//
+// Invariant
+//   B1  A job whose tables come beside other runs leaves its partition with fewer than REMIX_RUNS_MAX runs, whatever
+//       sizes the runs have. Those of another opening may be much larger than the tables of this one, so that a few
+//       become many. The plan bounds the tables (plan_sizes): they are larger than usual where they would be too many.
+//       The writer makes those beyond the bound as large as tables can be, in case that the estimate is wrong. Where
+//       the partition can be merged as a whole, the round of a memtable does that instead: a split has no bound. It
+//       does not on a full disk, or where the partition cannot be read. Nor do merges for scans, and those of a young
+//       view on a full disk: these are to write no more than the runs that they take.
 #ifndef COMPACT_PLAN_H
 #define COMPACT_PLAN_H
 
@@ -13,15 +22,20 @@
 void plan_jobs(struct round *r, uint32_t tree, struct compact_whole *whole, uint32_t *next_out);
 // Decides to merge all runs of the job's partitions with the new data. None of them is away (view/part.h, P7).
 void plan_all(struct job *j);
-// Decides to bring the partition's young view into its older one. Returns false if there is none.
+// Decides to bring the partition's young view into its older one. The partition gets no more runs. Returns false if
+// there is no young view.
 bool plan_young_merge(struct job *j);
 uint64_t plan_young_bytes(const struct part *p);  // of the young view's runs
 // Tables that a merge of so many bytes is planned to write.
 uint32_t plan_tables(const struct compact *c, uint64_t bytes);
+// Chooses how large the tables are in which the job writes so many bytes (B1). `take` is decided. The partition has at
+// most `most` runs then by the plan, with `beside` others than its own, or one more than it keeps.
+void plan_sizes(struct job *j, uint64_t bytes, uint32_t beside, uint32_t most);
 // Decides for a partition that merges could not read, or that is away. It gets `fresh` more tables. These become young
 // runs. If it would have too many runs, the job merges all runs of the young view, with its new data if it has some.
-// Neither reads anything of the older view. Returns false if the partition would have too many runs all the same.
-// beside: how many `fresh` tables are not merged, because they are written already, as an ingest's are.
+// Neither reads anything of the older view. Returns false if the partition would have too many runs all the same,
+// though its tables were as large as tables can be. beside: how many `fresh` tables are not merged, because they are
+// written already, as an ingest's are.
 bool plan_unread(struct job *j, uint32_t fresh, uint32_t beside);
 // Decides to merge all runs of the partition's young view, with the job's new data if it has some. Reads nothing of the
 // older view. Returns false if there is no such view, or the partition would have more than `most` runs with `beside`

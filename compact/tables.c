@@ -272,10 +272,14 @@ static enum remixdb_status table_end(struct table_writer *tw) {
   return s;
 }
 
+// Tells whether the next table of the job, or the one being built, takes more than others.
+static bool table_large(const struct job *j) { return unlikely(j->most_tables && j->nr_tables + 1 >= j->most_tables); }
+
 // A table ends when it has its share of the bytes. If only a small rest follows, and the table has room, the table
 // takes the rest.
 static bool table_done(const struct table_writer *tw, const struct kv_rec *next) {
   if (!sst_build_takes(tw->build, next)) return true;
+  if (table_large(tw->j)) return false;
   const uint64_t share = tw->j->table_bytes;
   return sst_build_bytes(tw->build) >= share && tw->expected > tw->seen + share / 4;
 }
@@ -364,6 +368,8 @@ static enum remixdb_status table_add(struct table_writer *tw, const struct kv_re
   if (tw->number == 0) {
     struct packing *const pack = tw->j->pack;
     tw->number = pack ? compact_part_number(c) : compact_new_number(c, sst_name);
+    const bool large = table_large(tw->j) || tw->j->table_bytes > table_bytes(c);
+    sst_build_pages(tw->build, unlikely(large) ? large_pages(c) : table_pages(c));
     if (pack) sst_build_start_in(tw->build, tw->number, pack);
     else sst_build_start(tw->build, tw->number);
     sst_build_numbers(tw->build, tw->seqs.min, tw->seqs.max);
@@ -423,6 +429,12 @@ static struct seqs job_seqs(const struct job *j) {
   return s;
 }
 
+// Pages of the job's tables, about, unless an estimate was wrong.
+static uint64_t job_pages(const struct job *j) {
+  const uint64_t pages = j->table_bytes / BLOCK_PAGE;
+  return pages > table_pages(j->c) ? pages : table_pages(j->c);
+}
+
 // Bytes that the job takes, about: see compact_scan_room.
 static uint64_t job_memory(const struct job *j, bool pieces) {
   const struct compact *const c = j->c;
@@ -431,7 +443,7 @@ static uint64_t job_memory(const struct job *j, bool pieces) {
     if (part_runs(j->base->parts[j->part + i]) > runs) runs = part_runs(j->base->parts[j->part + i]);
   const uint64_t reads = 2 * runs * sst_scan_share(c->ctx, (uint32_t)(runs ? runs : 1));
   const uint64_t values = j->spans ? VALUE_MERGE_MEMORY : 0;
-  return reads + values + TABLE_BYTES + (pieces ? 2 * table_pages(c) * sizeof(struct sst_pieces) : 0);
+  return reads + values + TABLE_BYTES + (pieces ? 2 * job_pages(j) * sizeof(struct sst_pieces) : 0);
 }
 
 static void write_job(struct job *j, struct worker *w, bool pieces) {
@@ -464,7 +476,7 @@ static void write_job(struct job *j, struct worker *w, bool pieces) {
 
 void tables_write(struct job *j, struct worker *w) {
   struct budget *const b = j->c->ctx->budget;
-  const bool pieces = j->pieces && budget_pieces_fit(b, table_pages(j->c) * sizeof(struct sst_pieces));
+  const bool pieces = j->pieces && budget_pieces_fit(b, job_pages(j) * sizeof(struct sst_pieces));
   const uint64_t bytes = job_memory(j, pieces);
   budget_work_begin(b, bytes);
   write_job(j, w, pieces);

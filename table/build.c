@@ -100,6 +100,13 @@ static enum remixdb_status sst_build_create_zstd(struct sst_build *b) {
   return REMIXDB_OK;
 }
 
+_Static_assert(SST_BUILD_PAGES == FORMAT_SST_PAGES_MAX - BLOCK_PAGES_MAX, "the last block may be of any length");
+
+void sst_build_pages(struct sst_build *b, uint32_t max_pages) {
+  if (max_pages == 0) max_pages = SST_FULL_PAGES;
+  b->opts.max_pages = max_pages < SST_BUILD_PAGES ? max_pages : SST_BUILD_PAGES;
+}
+
 enum remixdb_status sst_build_create(const struct sst_ctx *ctx, const struct sst_build_opts *o, struct blkio_queue *q,
                                      struct sst_build **out) {
   *out = NULL;
@@ -107,9 +114,7 @@ enum remixdb_status sst_build_create(const struct sst_ctx *ctx, const struct sst
   if (!b) return REMIXDB_NOMEM;
   b->ctx = ctx;
   b->opts = *o;
-  if (b->opts.max_pages == 0) b->opts.max_pages = SST_FULL_PAGES;
-  if (b->opts.max_pages > FORMAT_SST_PAGES_MAX - BLOCK_PAGES_MAX)
-    b->opts.max_pages = FORMAT_SST_PAGES_MAX - BLOCK_PAGES_MAX;
+  sst_build_pages(b, o->max_pages);
   b->fd = -1;
   ckb_build_init(&b->ckb, 0);
   enum remixdb_status s = block_build_init(&b->block);

@@ -12,12 +12,12 @@
 struct sst_build_opts {
   bool ckeys;  // write a compressed-keys block
   enum remixdb_compression compression;
-  int level;    // zstd's; 0: its default
-  bool brief;   // the table will be merged soon: small keys are not packed
-  bool pieces;  // make the pieces of the blocks (table/pieces.h); no effect with compression
-  // Pages of data in a full table, at most FORMAT_SST_PAGES_MAX - BLOCK_PAGES_MAX. 0: SST_FULL_PAGES.
-  uint32_t max_pages;
+  int level;           // zstd's; 0: its default
+  bool brief;          // the table will be merged soon: small keys are not packed
+  bool pieces;         // make the pieces of the blocks (table/pieces.h); no effect with compression
+  uint32_t max_pages;  // pages of data in a full table, at most SST_BUILD_PAGES; 0: SST_FULL_PAGES
 };
+#define SST_BUILD_PAGES 65503u
 struct sst_build;
 // q: a queue that only the calling thread uses. A builder makes one table after the other. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_build_create(const struct sst_ctx *ctx, const struct sst_build_opts *o,
@@ -27,6 +27,8 @@ void sst_build_start(struct sst_build *b, uint64_t number);  // removes an unfin
 // The same for a table in a pack, which outlives the table's building. When sst_build_finish returns REMIXDB_OK, the
 // part is added to the pack, and durable when the pack is.
 void sst_build_start_in(struct sst_build *b, uint64_t number, struct packing *pack);
+// Changes max_pages from the next table on.
+void sst_build_pages(struct sst_build *b, uint32_t max_pages);
 // The numbers of the records that will be added: none is smaller than min, or larger than max. Call it after
 // sst_build_start, before the first record. Without it every record gets number 1.
 void sst_build_numbers(struct sst_build *b, uint64_t min, uint64_t max);

@@ -154,6 +154,10 @@ struct run *run_create(uint64_t s) {
   r->plan.replay = s % 5 < 2 ? 20000 + s % 7 * 10000 : 0;
   static const uint32_t few[] = {0, 0, 12, 4096};
   r->plan.range_few = few[below(&r->iter_rng, 4)];
+  if (s % 5 == 3) {  // the next opening needs many tables for what one has here
+    r->plan.other_pages = 40 + (uint32_t)below(&r->iter_rng, 60);
+    r->plan.table_pages = 1 + (uint32_t)below(&r->iter_rng, 2);
+  }
   r->plan.large = s % 4 == 0 ? 20 : s % 4 == 2 ? 3 : 0;
   if (s % 8 == 2) r->plan.large_max = VALUE_MAX;
   r->model.nr_keys = r->plan.nr_keys;

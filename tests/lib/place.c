@@ -95,8 +95,10 @@ static int place_list(struct env *e, int at, const char *name, bool (*fn)(void *
 }
 
 // The names of a directory.
+#define PLACE_NAMES 2048u  // files in a directory, at most
+
 struct place_names {
-  char *at[512];
+  char *at[PLACE_NAMES];
   uint32_t nr;
 };
 
@@ -163,7 +165,7 @@ void place_fini(struct place *p) {
 
 static bool place_name_add(void *arg, const char *name) {
   struct place_names *n = arg;
-  if (n->nr < 512) n->at[n->nr++] = strdup(name);
+  if (n->nr < PLACE_NAMES) n->at[n->nr++] = strdup(name);
   return true;
 }
 
@@ -172,7 +174,7 @@ int place_name_cmp(const void *a, const void *b) { return strcmp(*(char *const *
 char *place_files(struct place *p) {
   struct place_names *n = calloc(1, sizeof(*n));
   OK(paths_list(env_posix(), p->dir, place_name_add, n));
-  assert_true(n->nr < 512);
+  assert_true(n->nr < PLACE_NAMES);
   qsort(n->at, n->nr, sizeof(n->at[0]), place_name_cmp);
   char *all = calloc(n->nr + 1, 64);
   for (uint32_t i = 0; i < n->nr; i++) {

@@ -53,6 +53,7 @@ struct world {
   bool step;                    // the next round is a step for room
   uint32_t step_at;             // of `room`: where round_again begins the step
   uint64_t most_room;           // bytes that all files have taken at once, since the test has set it to 0
+  bool large;                   // tables may be larger than those of now: another opening has written them
   bool both;                    // the spaces' tree has the same keys and gets the same new data
   uint64_t went[WENT_KINDS];    // in all rounds that were installed
   pthread_mutex_t lock;

@@ -2,6 +2,7 @@
 //
 // Young views, from the side that writes them: when one begins, goes on, has runs merged within it and ends, in all
 // kinds of rounds, and every failure on the way.
+#include "compact/plan.h"
 #include "remix/pack.h"
 #include "tests/lib/bytes.h"
 #include "tests/lib/check.h"
@@ -715,6 +716,82 @@ static void test_young_retire(void **state) {
   world_fini(&w);
 }
 
+// ---- runs of another opening, which made larger tables (B1 in compact/plan.h)
+
+#define LARGE_KEYS 3000u  // every second is in the older view
+
+// One partition of few and large runs: the two beside the oldest have more pages than a partition may
+// have tables. young: they are of a young view, and a few more records would end it. From here on tables have one page.
+static void large_runs(struct world *w, bool young, uint64_t seed) {
+  world_init(w, LARGE_KEYS + 1000, 0, seed);
+  w->c.build.max_pages = 4000;
+  w->value = YOUNG_VALUE;
+  put_range(w, 0, LARGE_KEYS, 2, false);
+  round_ok(w, NULL);
+  const uint32_t share = remix_of(w, 0)->nr_entries / COMPACT_YOUNG_SHARE / 2 - 2;
+  w->c.young_from = young;
+  for (uint32_t r = 0; r < 2; r++) young_round(w, LARGE_KEYS - 100, 1 + 2 * r, share, false, NULL);
+  const struct part *const p = w->base->parts[0];
+  assert_true(w->base->nr_parts == 1 && part_runs(p) == 3 && part_young_runs(p) == (young ? 2 : 0));
+  assert_true(part_run(p, 1)->nr_pages + part_run(p, 2)->nr_pages > REMIX_RUNS_MAX + 4);
+  w->c.build.max_pages = 1;
+  w->large = true;
+}
+
+// A young view ends that takes many tables now. The round of a memtable writes the partition as a whole, and on a full
+// disk a few tables that are larger.
+static void test_large_ends(void **state) {
+  (void)state;
+  for (uint32_t scarce = 0; scarce < 2; scarce++) {
+    struct world w;
+    uint64_t kinds[COMPACT_KINDS];
+    large_runs(&w, true, 90);
+    w.c.build.max_pages = scarce ? 1 : 2;
+    w.bounded = scarce;
+    w.room.scarce = scarce;
+    young_round(&w, LARGE_KEYS - 100, 5, 8, false, kinds);
+    expect_kind(kinds, scarce ? COMPACT_MAJOR : COMPACT_SPLIT, 1);
+    assert_int_equal(w.base->nr_young, 0);
+    if (scarce) assert_true(w.base->nr_parts == 1 && part_runs(w.base->parts[0]) <= COMPACT_CUT_RUNS);
+    else assert_true(w.base->nr_parts > REMIX_RUNS_MAX);
+    w.bounded = false;
+    world_fini(&w);
+  }
+}
+
+// Merges for scans write only the runs that they take, into tables that are larger.
+static void test_large_scan_merge(void **state) {
+  (void)state;
+  for (uint32_t young = 0; young < 2; young++) {
+    struct world w;
+    uint64_t kinds[COMPACT_KINDS];
+    large_runs(&w, young, 91 + young);
+    struct sst *const oldest = part_run(w.base->parts[0], 0);
+    remix_add_debt(young ? young_of(&w, 0) : remix_of(&w, 0), UINT32_MAX);
+    scan_merge_ok(&w, 1, kinds);
+    expect_kind(kinds, COMPACT_MAJOR, 1);
+    const struct part *const p = w.base->parts[0];
+    assert_true(w.base->nr_parts == 1 && !part_young(p) && part_run(p, 0) == oldest);
+    assert_true(part_runs(p) <= COMPACT_CUT_RUNS && part_runs(p) > COMPACT_CUT_RUNS / 2);
+    world_fini(&w);
+  }
+}
+
+// The estimate of such a merge is far too small, because the counts take most records for old versions. The last tables
+// become larger.
+static void test_large_estimate(void **state) {
+  (void)state;
+  struct world w;
+  uint64_t kinds[COMPACT_KINDS];
+  large_runs(&w, true, 93);
+  remix_add_debt(young_of(&w, 0), UINT32_MAX);
+  young_of(&w, 0)->nr_keys = 1;
+  w.c.build.max_pages = 3;
+  scan_merge_ok(&w, 1, kinds);
+  assert_true(part_runs(w.base->parts[0]) <= COMPACT_CUT_RUNS);
+  world_fini(&w);
+}
+
 // ---- failures
 
 // One young view begins, one goes on, one has its runs merged within it, one is joined, and new data comes after one.
@@ -837,6 +914,9 @@ int main(void) {
       cmocka_unit_test(test_young_scan_merge_due),
       cmocka_unit_test(test_young_scan_merge_workers),
       cmocka_unit_test(test_young_retire),
+      cmocka_unit_test(test_large_ends),
+      cmocka_unit_test(test_large_scan_merge),
+      cmocka_unit_test(test_large_estimate),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

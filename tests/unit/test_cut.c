@@ -875,7 +875,8 @@ static uint32_t make_full_steps(struct world *w, uint64_t most) {
     OK(round_try(w));
     assert_true(w->room.most <= most);
     if (!w->next) return nr;
-    assert_true(atomic_load(&w->c.stats.table_bytes) - before <= w->room.most);
+    // small tables have much beside their blocks
+    assert_true(w->large || atomic_load(&w->c.stats.table_bytes) - before <= w->room.most);
     world_install_step(w);
     assert_true(part_runs(w->base->parts[0]) <= runs);
   }
@@ -890,9 +891,8 @@ static uint64_t largest_run(const struct part *p) {
 
 // Slices free what newer runs and the young view hide, each in little room, and the partition gets no more runs. With
 // more room there are fewer slices, and with enough of it one merge of the whole. Where nothing fits nothing is done,
-// and a second plan finds nothing more to do.
-static void test_room_full(void **state) {
-  (void)state;
+// and a second plan finds nothing more to do. small: tables are much smaller than those of an opening before.
+static void full_steps(bool small) {
   for (uint32_t young = 0; young < 2; young++) {
     uint32_t before = UINT32_MAX;
     for (uint32_t times = 1; times < 5; times++) {
@@ -900,11 +900,13 @@ static void test_room_full(void **state) {
       cut_init(&w, 1800, 0, 200 + times, 600);
       w.c.memtable_size = 1 << 20;
       load_garbage(&w, 4, young);
+      if (small) w.c.build.max_pages = 2;
+      w.large = small;
       const uint64_t all = version_table_bytes(w.base), run = largest_run(w.base->parts[0]);
       assert_int_equal(make_full_steps(&w, run / 8), young);  // the young view becomes a run, which is little
       assert_null(young_of(&w, 0));
       const uint32_t nr = make_full_steps(&w, times == 4 ? UINT64_MAX : times * run);
-      assert_true(nr > 0 && nr <= before && version_table_bytes(w.base) < all * 9 / 10);
+      assert_true(nr > 0 && (small || (nr <= before && version_table_bytes(w.base) < all * 9 / 10)));
       assert_true(times == 4 ? nr == 1 && !young_of(&w, 0) : w.base->nr_parts == 1);
       assert_int_equal(make_full_steps(&w, UINT64_MAX), 0);
       before = nr;
@@ -912,6 +914,12 @@ static void test_room_full(void **state) {
       world_fini(&w);
     }
   }
+}
+
+static void test_room_full(void **state) {
+  (void)state;
+  full_steps(false);
+  full_steps(true);
 }
 
 // CURRENT is lost between two such slices: a repair finds the age of all tables out.

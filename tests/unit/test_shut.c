@@ -219,6 +219,7 @@ static void test_many_tables(void **state) {
   for (;; rounds++) {
     assert_true(rounds < 200);
     w.c.build.max_pages = rounds < 60 ? 8 : 2;  // the same data needs more tables
+    w.c.large_pages = rounds < 60 ? 0 : 2;      // and none may be larger
     const uint32_t before = tables_of(bad_of(&w));
     fill(&w, rounds);
     if (round_try(&w) != REMIXDB_OK) break;

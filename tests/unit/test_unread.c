@@ -83,6 +83,40 @@ static void test_memtable(void **state) {
   }
 }
 
+// The partition has a young view of few large runs, from another opening, when tables become small. Rounds go on: the
+// view is merged into tables that are larger than others (B1 in compact/plan.h).
+static void test_large(void **state) {
+  (void)state;
+  struct world w;
+  uint32_t merged = 0;
+  world_init(&w, 4000, 0, 290);
+  w.value = 200;
+  w.c.build.max_pages = 1000;
+  put_range(&w, 0, 3000, 1, false);
+  round_ok(&w, NULL);
+  w.c.young_from = 1;
+  assert_true(part_set_unread(part_of(&w, 0), REMIXDB_CORRUPT));
+  for (uint32_t r = 0; r < 60; r++) {
+    const struct part *const old = part_of(&w, 0);
+    const uint32_t before = part_runs(old);
+    if (r < 2) put_range(&w, r, 3000, 2, false);
+    else put_range(&w, r, 3000, 300, false);
+    if (r == 2) w.c.build.max_pages = 1;
+    w.large = r >= 2;
+    damage_all(old, true);
+    const enum remixdb_status s = round_try(&w);
+    damage_all(old, true);
+    OK(s);
+    world_install(&w);
+    assert_true(w.base->nr_parts == 1 && part_old_runs(part_of(&w, 0)) == 1 && is_damaged(part_of(&w, 0)));
+    assert_true(part_runs(part_of(&w, 0)) < COMPACT_UNREAD_RUNS);
+    if (r == 1) assert_true(plan_young_bytes(part_of(&w, 0)) > REMIX_RUNS_MAX * BLOCK_PAGE);
+    merged += part_runs(part_of(&w, 0)) <= before;
+  }
+  assert_true(merged >= 2);
+  world_fini(&w);
+}
+
 // A minor meets damaged keys, while it builds the view again. The next try begins a young view.
 static void test_minor(void **state) {
   (void)state;
@@ -409,10 +443,10 @@ static void test_full_disk(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_memtable),   cmocka_unit_test(test_minor),       cmocka_unit_test(test_minor_io),
-      cmocka_unit_test(test_whole),      cmocka_unit_test(test_pause),       cmocka_unit_test(test_given_up),
-      cmocka_unit_test(test_new_record), cmocka_unit_test(test_handed_back), cmocka_unit_test(test_long_try),
-      cmocka_unit_test(test_full_disk),
+      cmocka_unit_test(test_memtable), cmocka_unit_test(test_large),      cmocka_unit_test(test_minor),
+      cmocka_unit_test(test_minor_io), cmocka_unit_test(test_whole),      cmocka_unit_test(test_pause),
+      cmocka_unit_test(test_given_up), cmocka_unit_test(test_new_record), cmocka_unit_test(test_handed_back),
+      cmocka_unit_test(test_long_try), cmocka_unit_test(test_full_disk),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
