@@ -6,7 +6,7 @@
 
 enum remixdb_status xdb_count(struct xdb_ref *r, struct kref low, struct kref high, uint64_t *keys_out,
                               uint64_t *bytes_out) {
-  struct count c = {.low = low, .high = high, .epoch = &r->xdb->epoch, .slot = &r->slot};
+  struct count c = {.low = low, .high = high, .epoch = &r->xdb->epoch, .slot = &r->slot, .keys_only = !bytes_out};
   struct super *const v = xdb_ref_hold(r, &c.moment);
   c.mem[0] = memtable_tree(v->active, r->tree);
   c.mem[1] = super_frozen(v, r->tree);

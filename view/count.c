@@ -90,9 +90,10 @@ static enum remixdb_status count_older(struct work *w, uint32_t first, uint32_t 
     s = view_stretch(w, x, i == first, i == last, &t);
     if (s != REMIXDB_OK) return s;
     if (t.from == t.to) continue;
+    w->keys += (double)(t.to - t.from);
+    if (w->c->keys_only) continue;
     s = stretch_share(w, &t, share, &shares);
     if (s != REMIXDB_OK) return s;
-    w->keys += (double)(t.to - t.from);
     for (uint32_t r = 0; r < x->nr_runs; r++)
       w->bytes += run_bytes(x->runs[r], &shares.runs[r], shares.scale, shares.step);
   }
@@ -293,6 +294,6 @@ enum remixdb_status count_range(struct count *c) {
   sst_hold_fini(&w.hold);
   sst_hold_fini(&w.young_hold);
   if (w.keys > 0) c->keys = (uint64_t)(w.keys + 0.5);
-  if (c->keys && w.bytes > 0) c->bytes = (uint64_t)(w.bytes + 0.5);
+  if (c->keys && w.bytes > 0 && !c->keys_only) c->bytes = (uint64_t)(w.bytes + 0.5);
   return s;
 }

@@ -29,6 +29,7 @@ struct count {
   struct kref low, high;  // low <= key < high; ptr NULL: open
   struct epoch *epoch;
   struct epoch_slot *slot;
+  bool keys_only;  // bytes stays 0, and no segment of an older view is looked at
   // out
   uint64_t keys, bytes;
   uint32_t leaves, lookups, clusters, segments;  // what it looked at, for tests
