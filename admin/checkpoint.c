@@ -320,10 +320,11 @@ static enum remixdb_status fill(struct xdb_ref *r, const struct super *v, uint64
   if (s == REMIXDB_OK) s = share_values(x, v, t);
   if (s == REMIXDB_OK) s = make_log(r, v, moment, t);
   if (s == REMIXDB_OK) s = env_sync_dir(&t->dir);
+  // From CURRENT on the directory is a store. The steps behind it need no descriptor.
+  if (s == REMIXDB_OK) s = files_sync_parent(t->env, t->path, t->made);
   if (s == REMIXDB_OK) s = make_current(v->version, moment, t);
   if (s == REMIXDB_OK) s = env_unlink(&t->dir, FILES_CHECKPOINTING);
-  if (s == REMIXDB_OK) s = env_sync_dir(&t->dir);
-  return s == REMIXDB_OK ? files_sync_parent(t->env, t->path, t->made) : s;
+  return s == REMIXDB_OK ? env_sync_dir(&t->dir) : s;
 }
 
 // Makes the directory if it is absent, and locks it. Removes what an interrupted checkpoint has left. REMIXDB_EXISTS:
