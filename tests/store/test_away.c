@@ -662,13 +662,56 @@ static void test_untouched(void **state) {
   memcpy(dir, keep, sizeof(dir));
 }
 
+// Descriptors run out in a checkpoint, at each opening of a file in turn. What fails leaves no store, also where the
+// clean-up fails with it.
+static int64_t opens_left = INT64_MAX;
+
+static int few_opens(struct env *e, int at, const char *name, unsigned flags) {
+  return opens_left-- > 0 ? real->open(e, at, name, flags) : -EMFILE;
+}
+
+static int few_lists(struct env *e, int at, const char *name, bool (*fn)(void *arg, const char *name), void *arg) {
+  return opens_left-- > 0 ? real->list(e, at, name, fn, arg) : -EMFILE;
+}
+
+static void test_copy_descriptors(void **state) {
+  (void)state;
+  struct env *const e = counting_env();
+  struct remixdb_opts o;
+  char copy[sizeof(dir) + 8];
+  bool done = false;
+  setup_again();
+  ops.open = few_opens;
+  ops.list = few_lists;
+  remixdb_opts_init(&o, sizeof(o));
+  o.workers = 0;
+  for (int64_t n = 0; !done; n++) {
+    struct xdb *x, *y;
+    struct xdb_ref *r;
+    (void)snprintf(copy, sizeof(copy), "%s.%d", dir, (int)n);
+    o.create = true;
+    OK(xdb_open(dir, &o, e, &x));
+    OK(xdb_ref(x, &r));
+    opens_left = n;
+    done = remixdb_checkpoint(r, copy);
+    opens_left = INT64_MAX;
+    o.create = false;
+    const enum remixdb_status s = xdb_open(copy, &o, e, &y);
+    assert_true((s == REMIXDB_OK) == done && n < 100);
+    if (s == REMIXDB_OK) OK(xdb_close(y));
+    xdb_unref(r);
+    OK(xdb_close(x));
+    if (access(copy, F_OK) == 0) assert_true(remixdb_destroy(copy));
+  }
+}
+
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_opening), cmocka_unit_test(test_ways),      cmocka_unit_test(test_work),
       cmocka_unit_test(test_room),    cmocka_unit_test(test_threads),   cmocka_unit_test(test_damaged),
       cmocka_unit_test(test_missing), cmocka_unit_test(test_untouched), cmocka_unit_test(test_quick),
-      cmocka_unit_test(test_unread),  cmocka_unit_test(test_long_log),
+      cmocka_unit_test(test_unread),  cmocka_unit_test(test_long_log),  cmocka_unit_test(test_copy_descriptors),
   };
   return check_seed_end(cmocka_run_group_tests(tests, setup, teardown));
 }
