@@ -16,6 +16,7 @@
 #include "store/flush.h"
 #include "store/replay_round.h"
 #include "store/space_ref.h"
+#include "store/whole.h"
 #include "xdb.h"
 
 #define DIR_NAME "/store"
