@@ -34,9 +34,8 @@
 //       newer runs only. So what slices have written is not written again. The runs must have little that newer ones
 //       hide (C3).
 //   C8  On a full disk (cut_plan_full) slices are as small as the runs allow, down to one run, and there are no cuts:
-//       the partition stays one, and gets no more runs (B1 in
-//       compact/plan.h). Slices that free little are not made; the others need none of
-//       them.
+//       the partition stays one, and gets no more runs (B1 in compact/plan.h). Slices that free little are not made;
+//       the others need none of them.
 #ifndef COMPACT_CUT_H
 #define COMPACT_CUT_H
 
