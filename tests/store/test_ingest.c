@@ -936,6 +936,37 @@ static void test_numbers(void **state) {
   simdisk_destroy(disk);
 }
 
+// The tables of the partition are much larger than the store makes them now, as after an opening with a smaller
+// memtable, and all of its records come into one of the new partitions.
+static void test_large_tables(void **state) {
+  (void)state;
+  char value[300], key[32];
+  memset(value, 'v', sizeof(value));
+  disk = simdisk_create();
+  open_on(disk, 0);
+  shrink(x, 1 << 20, 512);
+  for (uint32_t round = 0; round < 6; round++) {
+    for (uint32_t i = round; i < 6000; i += 6) CHECK(remixdb_put(ref, key, key_of(i, key), value, sizeof(value)));
+    CHECK(remixdb_flush(ref));
+  }
+  CHECK(xdb_super(x)->version->nr_parts == 1 && part_runs(xdb_super(x)->version->parts[0]) >= 3);
+  x->compact.build.max_pages = 4;
+  struct xdb_ingest *const g = remixdb_ingest_begin(ref);
+  CHECK(g);
+  for (uint32_t i = 0; i < 2000; i++)
+    CHECK(remixdb_ingest_put(g, key, (uint32_t)snprintf(key, sizeof(key), "005998/%06u", i), value, sizeof(value)));
+  CHECK(remixdb_ingest_commit(g));
+  uint64_t keys = 0;
+  struct xdb_iter *const it = remixdb_iter_create(ref);
+  CHECK(it);
+  for (remixdb_iter_seek(it, NULL, 0); remixdb_iter_valid(it); remixdb_iter_skip1(it)) keys++;
+  remixdb_iter_destroy(it);
+  CHECK_SAYS(keys == 8000, "%u keys", (uint32_t)keys);
+  CHECK(remixdb_flush(ref) && remixdb_compact(ref));
+  close_it();
+  simdisk_destroy(disk);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls),         cmocka_unit_test(test_power_cuts),
                                      cmocka_unit_test(test_failing_calls), cmocka_unit_test(test_shapes),
@@ -944,6 +975,6 @@ int main(void) {
                                      cmocka_unit_test(test_damaged_full),  cmocka_unit_test(test_progress),
                                      cmocka_unit_test(test_any_length),    cmocka_unit_test(test_many_partitions),
                                      cmocka_unit_test(test_numbers),       cmocka_unit_test(test_dropped),
-                                     cmocka_unit_test(test_small)};
+                                     cmocka_unit_test(test_small),         cmocka_unit_test(test_large_tables)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
