@@ -662,8 +662,8 @@ static void test_untouched(void **state) {
   memcpy(dir, keep, sizeof(dir));
 }
 
-// Descriptors run out in a checkpoint, at each opening of a file in turn. What fails leaves no store, also where the
-// clean-up fails with it.
+// Descriptors run out in a checkpoint, at each opening of a file in turn. A failed checkpoint leaves no store, also
+// where the clean-up fails with it.
 static int64_t opens_left = INT64_MAX;
 
 static int few_opens(struct env *e, int at, const char *name, unsigned flags) {
