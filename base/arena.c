@@ -114,12 +114,13 @@ void arena_fini(struct arena *a) {
   (void)pthread_mutex_destroy(&a->lock);
 }
 
-// Makes a chunk of at least `size` bytes; `cut` of them are taken. NULL: REMIXDB_NOMEM.
-static struct arena_chunk *arena_chunk_create(size_t size, size_t cut) {
+// Makes a chunk of at least `size` bytes; `cut` of them are taken. small: without huge pages. NULL: REMIXDB_NOMEM.
+static struct arena_chunk *arena_chunk_create(size_t size, size_t cut, bool small) {
   struct mem_map map = {NULL, 0, 0};
   struct arena_chunk *c;
   if (size >= (size_t)1 << 20) {
     if (mem_map(size, &map) != REMIXDB_OK) return NULL;
+    if (small) mem_huge(map.ptr, map.size, false);
     c = (struct arena_chunk *)map.ptr;
     size = map.size;
   } else {
@@ -171,7 +172,7 @@ void arena_pool_drains(struct arena_pool *p) {
 
 bool arena_pool_fill(struct arena_pool *p, size_t enough) {
   if (!arena_pool_short(p, enough)) return false;
-  struct arena_chunk *const c = arena_chunk_create(p->chunk_size, ARENA_HEAD);
+  struct arena_chunk *const c = arena_chunk_create(p->chunk_size, ARENA_HEAD, false);
   if (!c) return false;
   arena_show((uint8_t *)c + ARENA_HEAD, c->size - ARENA_HEAD);
   for (size_t at = ARENA_HEAD; at < c->size; at += 4096) *((volatile uint8_t *)c + at) = 0;
@@ -194,7 +195,7 @@ static void *arena_alloc_large(struct arena *a, size_t size) {
     (void)err_set(REMIXDB_NOMEM, "no memory for %zu bytes", size);
     return NULL;
   }
-  struct arena_chunk *const c = arena_chunk_create(size + ARENA_HEAD, size + ARENA_HEAD);
+  struct arena_chunk *const c = arena_chunk_create(size + ARENA_HEAD, size + ARENA_HEAD, false);
   if (!c) return NULL;
   (void)pthread_mutex_lock(&a->lock);
   c->next = a->large;
@@ -202,6 +203,12 @@ static void *arena_alloc_large(struct arena *a, size_t size) {
   (void)pthread_mutex_unlock(&a->lock);
   atomic_fetch_add_explicit(&a->large_used, size, memory_order_relaxed);
   return (uint8_t *)c + ARENA_HEAD;
+}
+
+// Tells whether no arena has taken a chunk for this pool yet.
+static bool pool_begins(struct arena_pool *p) {
+  return !atomic_load_explicit(&p->begun, memory_order_relaxed) &&
+         !atomic_exchange_explicit(&p->begun, true, memory_order_relaxed);
 }
 
 // Allocates after `full` was found full: takes the next chunk, unless another thread has done so already.
@@ -217,7 +224,7 @@ static void *arena_alloc_slow(struct arena *a, struct arena_chunk *full, size_t 
     }
     c = a->pool ? arena_pool_take(a->pool) : NULL;
     if (c) atomic_store_explicit(&c->cut, ARENA_HEAD + size, memory_order_relaxed);
-    else c = arena_chunk_create(a->chunk_size, ARENA_HEAD + size);
+    else c = arena_chunk_create(a->chunk_size, ARENA_HEAD + size, a->pool && pool_begins(a->pool));
     if (!c) break;
     p = (uint8_t *)c + ARENA_HEAD;
     c->base = full ? full->base + full->size - ARENA_HEAD : 0;

@@ -46,6 +46,8 @@ struct arena_pool {
   struct arena_chunk *chunks;
   size_t chunk_size;           // constant
   _Atomic size_t held, limit;  // bytes
+  _Atomic bool begun;    // an arena has made a chunk. The first one has small pages, because a user of little memory
+                         // must not take a huge one. Relaxed
   _Atomic bool spilled;  // true: chunks went back to the system because the pool was full, and the pool has not been
                          // empty since then. So the pool needs no more chunks
 };

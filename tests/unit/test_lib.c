@@ -17,6 +17,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "lib.h"
 
@@ -212,6 +213,27 @@ static void pool_short(struct arena_pool *pool, size_t chunk) {
 }
 
 // Chunks of an ended arena serve the next one, up to the pool's limit; large ones go back to the system.
+// An arena of little memory takes no huge page, if it is the pool's first one.
+static void test_arena_begins(void **state) {
+  (void)state;
+  const size_t chunk = 2u << 20;
+  struct arena_pool pool;
+  struct arena a;
+  static unsigned char there[(2u << 20) / 4096];
+  uint32_t nr = 0;
+  arena_pool_init(&pool, chunk, 2 * chunk);
+  arena_init(&a, chunk, &pool);
+  uint8_t *const p = arena_alloc(&a, 10000);
+  assert_non_null(p);
+  memset(p, 1, 10000);
+  uint8_t *const begin = (uint8_t *)((uintptr_t)p & ~(uintptr_t)(chunk - 1));
+  assert_int_equal(mincore(begin, chunk, (void *)there), 0);
+  for (size_t i = 0; i < sizeof(there); i++) nr += there[i] & 1;
+  assert_true(nr >= 3 && nr < 64);
+  arena_fini(&a);
+  arena_pool_fini(&pool);
+}
+
 static void test_arena_pool(void **state) {
   (void)state;
   const size_t chunk = 65536;
@@ -512,12 +534,12 @@ static void test_copy_small(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_alloc),      cmocka_unit_test(test_alloc_failure), cmocka_unit_test(test_map),
-      cmocka_unit_test(test_arena),      cmocka_unit_test(test_arena_pool),    cmocka_unit_test(test_arena_threads),
-      cmocka_unit_test(test_lock),       cmocka_unit_test(test_lock_sleeps),   cmocka_unit_test(test_thread_start),
-      cmocka_unit_test(test_cores),      cmocka_unit_test(test_parse_cores),   cmocka_unit_test(test_cond),
-      cmocka_unit_test(test_bits),       cmocka_unit_test(test_hash),          cmocka_unit_test(test_rng),
-      cmocka_unit_test(test_copy_small),
+      cmocka_unit_test(test_alloc),         cmocka_unit_test(test_alloc_failure), cmocka_unit_test(test_map),
+      cmocka_unit_test(test_arena),         cmocka_unit_test(test_arena_pool),    cmocka_unit_test(test_arena_begins),
+      cmocka_unit_test(test_arena_threads), cmocka_unit_test(test_lock),          cmocka_unit_test(test_lock_sleeps),
+      cmocka_unit_test(test_thread_start),  cmocka_unit_test(test_cores),         cmocka_unit_test(test_parse_cores),
+      cmocka_unit_test(test_cond),          cmocka_unit_test(test_bits),          cmocka_unit_test(test_hash),
+      cmocka_unit_test(test_rng),           cmocka_unit_test(test_copy_small),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
