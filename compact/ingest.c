@@ -254,10 +254,8 @@ static enum remixdb_status add_groups_again(struct ingest *in, uint32_t part, ui
   j.all = true;
   j.cuts = cuts;
   // All old records may come into one group, and the old tables may be much larger than today's (B1 in compact/plan.h).
-  const uint64_t bytes = plan_merged_bytes(&j, part_runs(old));
   j.take = part_runs(old);
-  if (plan_tables(in->c, bytes) + COMPACT_PART_TABLES > COMPACT_CUT_RUNS)
-    plan_sizes(&j, bytes, COMPACT_PART_TABLES, COMPACT_CUT_RUNS);
+  plan_sizes(&j, plan_merged_bytes(&j, j.take), COMPACT_PART_TABLES, COMPACT_CUT_RUNS);
   j.nr_cuts = nr_groups - 1;
   const enum remixdb_status s = write_again(in, &j);
   mem_free(cuts);
