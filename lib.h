@@ -145,7 +145,7 @@ MUST_CHECK enum remixdb_status mem_reserve(size_t size, size_t most, struct mem_
 // Tells the system whether to take huge pages for this part of a mapping when it is touched for the first time: a hint.
 // p and size: multiples of a page.
 void mem_huge(void *p, size_t size, bool on);
-// Makes huge pages of this part of a mapping now, whose bytes others may read and write meanwhile. Takes 3 ms and more
+// Makes huge pages of this part of a mapping now. Others may read and write its bytes meanwhile. Takes 3 ms and more
 // for each. If the system cannot (Linux before 6.1), it may do so later by itself, where mem_huge has asked for it. p
 // and size: multiples of 2 MiB.
 void mem_collapse(void *p, size_t size);

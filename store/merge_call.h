@@ -22,7 +22,7 @@ struct merge_call {
   void *was;
   uint8_t was_ref[VALUE_REF];
 };
-// Decides by the user's function, whose decision it checks, or by the version. rec: the key's record, with its seq if
+// Decides by the user's function, and checks its decision, or by the version. rec: the key's record, with its seq if
 // c->compares is set; or NULL.
 MUST_CHECK enum remixdb_status merge_decide(const struct xdb *x, struct merge_call *c, const struct kv_rec *rec);
 #endif

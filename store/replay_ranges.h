@@ -30,7 +30,7 @@ struct replay_ranges {
 };
 
 void replay_ranges_fini(struct replay_ranges *r);
-// Adds a KV_RANGE record, whose place is rec->seq. Copies its bounds. Fails with REMIXDB_NOMEM.
+// Adds a KV_RANGE record. Its place is rec->seq. Copies its bounds. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status replay_ranges_add(struct replay_ranges *r, const struct kv_rec *rec);
 // Makes the version that has the edits of all ranges behind v->erased, with one reference. All records of v are older
 // than these. self: the caller as a worker. queue: as of struct compact_erase. After a failure the next opening removes

@@ -476,7 +476,7 @@ def test_a_directory_of_another_store(tmp_path):
 
 
 def test_the_name_of_a_directory_does_not_change_the_status(tmp_path):
-    """Neither a name that says that there is no store, nor a long one, of which a message loses a part."""
+    """Neither a name that says that there is no store, nor a long one that a message shortens."""
     named = tmp_path / f"x{NOT_OURS}"
     tool("put", named, "k", "v")
     (named / "CURRENT").write_text("MANIFEST-000004\n")
