@@ -16,8 +16,8 @@ static uint32_t give_chunk(void *arg) {
   struct cache_full *const c = arg;
   struct shard
       *const sh = &c->shards[atomic_fetch_add_explicit(&c->giving, 1, memory_order_relaxed) & (c->nr_shards - 1)];
-  const uint32_t most = (uint32_t)((uint64_t)sh->size * RECORDS_PART_NUM / RECORDS_PART_DEN);
   (void)pthread_mutex_lock(&sh->lock);
+  const uint32_t most = (uint32_t)((uint64_t)sh->size * RECORDS_PART_NUM / RECORDS_PART_DEN);
   const uint32_t f = sh->given_pages + RECORDS_CHUNK_PAGES <= most ? cache_frame_take(c, sh, RECORDS_CHUNK_PAGES) : 0;
   if (f) sh->given_pages += RECORDS_CHUNK_PAGES;
   (void)pthread_mutex_unlock(&sh->lock);

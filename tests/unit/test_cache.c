@@ -16,7 +16,9 @@
 #include <sys/mman.h>
 
 #include "base/budget.h"
+#include "table/block.h"
 #include "table/cache.h"
+#include "table/records.h"
 
 #define PAGE BLOCK_PAGE
 
@@ -1272,6 +1274,44 @@ static void test_resize_threads(void **state) {
   run_hammer(4096 + 5, true);
 }
 
+// Keeps records alone, and finds some of them again.
+static void *keep_alone(void *arg) {
+  uint64_t seed = (uintptr_t)arg + 1;
+  struct epoch_slot slot;
+  epoch_join(&ep, &slot);
+  for (uint32_t i = 0; i < 20000; i++) {
+    uint8_t value[200], buf[256];
+    const uint32_t pos = (uint32_t)(rng_next(&seed) % 20000);
+    memset(value, (int)pos, sizeof(value));
+    epoch_enter(&ep, &slot);
+    const uint8_t *const alone = records_find(cache->records, 7, pos);
+    if (alone) {
+      struct kv_rec r;
+      block_record(alone, 0, &r);
+      if (r.vlen != sizeof(value) || memcmp(r.val, value, sizeof(value)) != 0) atomic_fetch_add(&wrong, 1);
+    } else {
+      const uint32_t len = (uint32_t)(kv_rec_put(buf, KV_REC(kref("k", 1), value, sizeof(value), 0)) - buf);
+      records_keep(cache->records, 7, pos, BLOCK_FORM_BARE, buf, len);
+    }
+    epoch_exit(&slot);
+  }
+  epoch_leave(&ep, &slot);
+  return NULL;
+}
+
+// Records take chunks of a cache while its size changes.
+static void test_resize_records(void **state) {
+  (void)state;
+  pthread_t t[THREADS];
+  make_cache_most(4096, 8192);
+  assert_non_null(cache->records);
+  atomic_store(&wrong, 0);
+  for (uint32_t i = 0; i < THREADS; i++) OK(thread_start(&t[i], keep_alone, (void *)(uintptr_t)i, "keep"));
+  for (uint32_t i = 0; i < 100; i++) OK(cache_resize(cache, (i % 2 ? 8192 : 3072) * PAGE));
+  for (uint32_t i = 0; i < THREADS; i++) (void)pthread_join(t[i], NULL);
+  assert_int_equal(atomic_load(&wrong), 0);
+}
+
 // Memory of this process, in pages.
 static long resident(void) {
   long all, pages = 0;
@@ -1539,6 +1579,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_common_grows, setup_common, teardown),
       cmocka_unit_test_setup_teardown(test_resize_threads, setup, teardown),
       cmocka_unit_test_setup_teardown(test_resize_threads, setup_common, teardown),
+      cmocka_unit_test_setup_teardown(test_resize_records, setup, teardown),
   };
   return cmocka_run_group_tests_name("cache", tests, NULL, NULL);
 }
