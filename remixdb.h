@@ -217,9 +217,9 @@ struct xdb *remixdb_open_opts(const char *dir, const struct remixdb_opts *o);
 // value then holds.
 bool remixdb_set_option(struct xdb *xdb, const char *name, const char *value);
 // Closes the store: waits until a running compaction ends, brings the memtable into tables, ends the workers, syncs and
-// closes the log, and frees the store. If the memtable cannot be brought into tables, its records stay in the log. The
-// caller must first unref all refs and release all snapshots. Status REMIXDB_OK means that all writes are on disk, and
-// that no error had stopped writes. Does nothing for NULL.
+// closes the log, and frees the store. If the memtable holds few records (32 KiB), or cannot be brought into tables,
+// its records stay in the log. The caller must first unref all refs and release all snapshots. Status REMIXDB_OK means
+// that all writes are on disk, and that no error had stopped writes. Does nothing for NULL.
 void remixdb_close(struct xdb *xdb);
 // Makes a ref for the calling thread. remixdb_unref ends the ref. Returns NULL on failure.
 struct xdb_ref *remixdb_ref(struct xdb *xdb);

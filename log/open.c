@@ -92,6 +92,14 @@ enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint
 
 // ---- closing
 
+// Returns the size that a closed log keeps for a segment. The next opening may continue the active one. If that has
+// records, it keeps so much room that few more of them cost neither an allocation nor a cut: wal_begin leaves a part.
+static uint64_t wal_rest(const struct wal *w, const struct wal_seg *seg) {
+  const uint64_t end = align_up(seg->end, WAL_REST);
+  if (seg != w->active) return end;
+  return end + WAL_REST + (seg->end > WAL_HEAD ? align_up(wal_step(w, 0) / WAL_KEEP_PART, WAL_REST) : 0);
+}
+
 // Removes the pool's files and cuts off unused room, except for a small rest. If the disk is full at the next opening,
 // the log can use this rest. A failure loses nothing; the log is then larger than necessary. A crash during these calls
 // does not change the log's content.
@@ -100,7 +108,7 @@ static enum remixdb_status wal_shrink(struct wal *w) {
   enum remixdb_status s = wal_shed(w);
   if (s == REMIXDB_OK && any) s = env_sync_dir(w->dir);
   for (struct wal_seg *i = w->segs; i && s == REMIXDB_OK; i = i->next) {
-    const uint64_t size = i == w->active ? align_up(i->end, WAL_REST) + WAL_REST : align_up(i->end, WAL_REST);
+    const uint64_t size = wal_rest(w, i);
     uint64_t was = 0;
     if (i->fd >= 0) s = env_size(w->env, i->fd, i->path, &was);
     if (s != REMIXDB_OK || was <= size) continue;

@@ -429,6 +429,11 @@ static enum remixdb_status wal_seg_unshare(struct wal *w, struct wal_seg *seg) {
   return REMIXDB_OK;
 }
 
+// A watermark states that all replayed bytes of the segment are durable.
+static bool wal_is_marked(const struct wal_seg *seg) {
+  return seg->level.gen == seg->h.gen && seg->level.end == seg->end;
+}
+
 // Makes the replayed records durable before a record is appended after them. If only the process died, the records may
 // be in the system's memory only. A sync does not suffice, because the system treats a page whose write has failed as
 // clean. So the call writes bytes again unless a durable offset proves that they are on disk. If any byte of a segment
@@ -448,7 +453,8 @@ static enum remixdb_status wal_sync_replayed(struct wal *w, const struct wal_seg
     if (s == REMIXDB_NOSPACE) s = REMIXDB_OK;
     // No record will be appended after the segment's end, so its room is cut off.
     if (s == REMIXDB_OK && seg != keep && seg->size > align_up(seg->end, WAL_PAGE)) s = wal_cut(w, seg);
-    if (s == REMIXDB_OK) s = env_sync_all(w->env, seg->fd, seg->path);
+    // A watermark is written after the sync that it states, so it is true even where it is not durable itself.
+    if (s == REMIXDB_OK && !(seg == keep && wal_is_marked(seg))) s = env_sync_all(w->env, seg->fd, seg->path);
     if (s != REMIXDB_OK) return s;
     seg->alloc = seg->size;
     seg->durable = seg->end;
@@ -480,15 +486,17 @@ static enum remixdb_status wal_settle_foreign(struct wal *w) {
   return s;
 }
 
-// Returns the segment that appends can continue as it is, or NULL. Such a segment is empty, no frame of its generation
-// lies after its header, and the log has no files outside the chain. So a later recovery cannot take a cut frame for a
-// frame that is appended now, and cannot take a segment that lost its header for the next segment.
+// Returns the segment that appends can continue as it is, or NULL. Such a segment is empty, or it is the only one, is
+// small, and a watermark covers its frames. No frame of its generation lies after its end, and the log has no files
+// outside the chain. So a later recovery cannot take a cut frame for a frame that is appended now, and cannot take a
+// segment that lost its header for the next segment. Records of a large segment should leave the log soon, and they
+// cannot while appends go to their segment.
 static struct wal_seg *wal_reusable(struct wal *w, const struct wal_recovery *rec) {
   struct wal_seg *const seg = w->active;
   const bool alone = atomic_load_explicit(&w->nr_pooled, memory_order_relaxed) == 0 && rec->cut_bytes == 0;
-  const bool fits = seg && !seg->shared && seg->end == WAL_HEAD && seg->size <= w->limit / 2 &&
-                    seg->size <= WAL_PREALLOC;
-  return alone && fits ? seg : NULL;
+  const bool fits = seg && !seg->shared && seg->size <= w->limit / 2 && seg->size <= WAL_PREALLOC;
+  if (!alone || !fits) return NULL;
+  return seg->end == WAL_HEAD || (seg == w->segs && seg->end <= WAL_FIRST && wal_is_marked(seg)) ? seg : NULL;
 }
 
 // Makes appends continue the last segment, because the disk has no room for another segment. Cuts the bytes after the

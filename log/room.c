@@ -19,9 +19,11 @@ uint64_t wal_keep(const struct wal *w, const struct wal_seg *seg) {
   return keep < WAL_KEEP_MAX ? keep : WAL_KEEP_MAX;
 }
 
-// Returns the offset from which on the segment should get more room.
+uint32_t wal_low(const struct wal *w) { return w->active->alloc < wal_step(w, 0) ? WAL_NEEDED : WAL_LOW; }
+
+// Returns the offset from which on the active segment should get more room.
 static uint64_t wal_watch(const struct wal *w, const struct wal_seg *seg) {
-  const uint64_t part = wal_step(w, seg->alloc) / WAL_LOW;
+  const uint64_t part = wal_step(w, seg->alloc) / wal_low(w);
   return seg->alloc > part ? seg->alloc - part : 0;
 }
 
@@ -86,9 +88,9 @@ bool wal_segment_holds(const struct wal *w) {
   return atomic_load_explicit(&w->seg_bytes, memory_order_relaxed) > WAL_HEAD;
 }
 
-bool wal_holds(const struct wal *w) {
-  return wal_segment_holds(w) || atomic_load_explicit(&w->older, memory_order_relaxed);
-}
+bool wal_holds_older(const struct wal *w) { return atomic_load_explicit(&w->older, memory_order_relaxed); }
+
+bool wal_holds(const struct wal *w) { return wal_segment_holds(w) || wal_holds_older(w); }
 
 bool wal_full(const struct wal *w, size_t more, bool last) {
   const uint64_t bytes = atomic_load_explicit(&w->seg_bytes, memory_order_relaxed),
@@ -139,7 +141,7 @@ bool wal_is_behind(const struct wal *w) {
   const uint64_t early = w->limit == UINT64_MAX
                              ? wal_step(w, seg->alloc) / 2
                              : atomic_load_explicit(&w->full_at, memory_order_relaxed) / WAL_NEXT_PART;
-  return wal_short_of_room(w, WAL_LOW) || (!next && wal_at(w) > early && w->durable_gen >= seg->h.gen);
+  return wal_short_of_room(w, wal_low(w)) || (!next && wal_at(w) > early && w->durable_gen >= seg->h.gen);
 }
 
 void wal_scarce(struct wal *w, bool on) {

@@ -7,8 +7,8 @@
 
 #include "log/state.h"
 
-// A segment gets more room when little is left: from wal_ahead at 1/WAL_LOW of a step, and from an append at the latest
-// at 1/WAL_NEEDED.
+// A segment gets more room when little is left: from wal_ahead at 1/WAL_LOW of a step (wal_low), and from an append at
+// the latest at 1/WAL_NEEDED.
 #define WAL_LOW 2u
 #define WAL_NEEDED 4u
 
@@ -21,6 +21,9 @@ uint64_t wal_step(const struct wal *w, uint64_t alloc);
 // Returns how much of a segment's room is kept for the last records. Workers make more room before so little room is
 // left, and the limit leaves more room than that after a full segment.
 uint64_t wal_keep(const struct wal *w, const struct wal_seg *seg);
+// Returns the part of a step at which wal_ahead makes room in the active segment. A segment that a close has cut to
+// less than a first step gets its room from the append that needs it, because the process may write only a few records.
+uint32_t wal_low(const struct wal *w);
 // Tells whether less than 1/`part` of a step is left, so that room should be made ahead of need.
 bool wal_short_of_room(const struct wal *w, uint32_t part);
 // Whether wal_ahead has something to do.

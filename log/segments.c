@@ -214,8 +214,8 @@ void wal_ahead(struct wal *w) {
   // The next buffer sets the flag again, so a failed step is not repeated without pause.
   atomic_store_explicit(&w->behind, false, memory_order_relaxed);
   const bool sound = w->err.status == REMIXDB_OK && !w->read_only;
-  if (sound && wal_short_of_room(w, WAL_LOW) && !w->growing) wal_grow_ahead(w);
-  const bool next = sound && wal_is_behind(w) && !wal_short_of_room(w, WAL_LOW);
+  if (sound && wal_short_of_room(w, wal_low(w)) && !w->growing) wal_grow_ahead(w);
+  const bool next = sound && wal_is_behind(w) && !wal_short_of_room(w, wal_low(w));
   wal_unlock(w);
   // A failure needs no report here, because the next switch meets the same failure and reports it. (IGNORED is not
   // used, because the message of a sticky error must stay.)

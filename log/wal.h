@@ -69,7 +69,9 @@
 #define WAL_PREALLOC (16u << 20)  // up to this size, unless wal_opts says otherwise
 #define WAL_KEEP_PART 4u          // 1/4 of a step is kept for the last records on a full disk,
 #define WAL_KEEP_MAX (2u << 20)   // and at most so many bytes
-#define WAL_REST 4096u            // a closed log keeps so much room on disk, or twice that, after its end
+// A closed log keeps so much room on disk, or twice that, after its end; if its last segment has records, also the part
+// of a first step that is for the last records.
+#define WAL_REST 4096u
 // A segment is full at 31/64 of the limit. The last records may take 1/64 more. So two segments stay within the limit.
 #define WAL_FULL_PART 64u
 
@@ -123,8 +125,9 @@ typedef enum remixdb_status (*wal_replay_fn)(void *arg, uint64_t seq, const stru
 // 2. Makes the replayed records durable. It writes bytes again unless a durable offset proves that they are on disk,
 // because after a failed fsync the system may treat unwritten pages as clean.
 // 3. Starts a segment with a later generation. It continues the last segment instead in two cases. First case: the last
-// segment is empty, and no other file can hold frames that would follow it. A clean close leaves such a log, and then
-// nothing is written. Second case: the disk has no room for another segment.
+// segment is empty, or it is the only one, has at most WAL_FIRST bytes, and a watermark covers them; and no other file
+// can hold frames that would follow it. A clean close leaves such a log, and then nothing is written. Second case: the
+// disk has no room for another segment.
 // Segment oldest_gen must exist, with the fingerprint that is known; if not, the call fails with REMIXDB_CORRUPT.
 // fresh: the store is new; the call makes generation oldest_gen and syncs it with its directory. Nothing is written
 // before the replay has succeeded. Fails with REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM or
@@ -132,9 +135,9 @@ typedef enum remixdb_status (*wal_replay_fn)(void *arg, uint64_t seq, const stru
 MUST_CHECK enum remixdb_status wal_open(const struct wal_opts *o, uint64_t oldest_gen, uint64_t last_seq, bool fresh,
                                         wal_replay_fn replay, void *arg, struct wal_recovery *rec_out,
                                         struct wal **out);
-// Writes and syncs the buffers, writes a watermark (wal_mark), removes the pool's files, cuts unused room down to at
-// most two times WAL_REST, and closes the files. If the log is read-only or has an error, the call writes nothing.
-// Frees w in any case.
+// Writes and syncs the buffers, writes a watermark (wal_mark), removes the pool's files, cuts unused room down to a
+// rest (WAL_REST), and closes the files. If the log is read-only or has an error, the call writes nothing. Frees w in
+// any case.
 MUST_CHECK enum remixdb_status wal_close(struct wal *w);
 
 // ---- appending
@@ -219,6 +222,7 @@ uint64_t wal_segment_bytes(const struct wal *w);  // appended to the active segm
 // Room on disk that all files of the log will have when the active segment is full. Waits for a file that is prepared.
 uint64_t wal_room_most(struct wal *w);
 bool wal_segment_holds(const struct wal *w);  // the active segment holds a record; relaxed
+bool wal_holds_older(const struct wal *w);    // the log holds a segment before the active one; relaxed
 bool wal_holds(const struct wal *w);          // the log holds a record, or an older segment; relaxed
 // Tells whether a switch must come before the next append, so that the log stays within its limit. more: bytes of that
 // append; 0: one record. A nearly empty segment takes any batch. last: the append may use the room for the last

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/flush.h"
 
+#include "log/format.h"
 #include "store/collect.h"
 #include "store/idle.h"
+#include "store/reserve.h"
 #include "store/waiter.h"
 
 enum remixdb_status xdb_flush_told(struct xdb *x, const struct progress *p) {
@@ -14,9 +16,24 @@ enum remixdb_status xdb_flush_told(struct xdb *x, const struct progress *p) {
 
 enum remixdb_status xdb_flush(struct xdb *x) { return xdb_flush_told(x, &(struct progress){0}); }
 
+// Tells whether the log may keep the records of the active memtable.
+static bool log_may_stay(struct xdb *x) {
+  const struct memtable *const m = xdb_super(x)->active;
+  const size_t part = xdb_memtable_limit(x) / FLUSH_LEAVE_PART;
+  const uint64_t most = x->leave_most < part ? x->leave_most : part;
+  return wal_segment_bytes(x->wal) <= most && !wal_holds_older(x->wal) && !x->rounds.unsaved &&
+         atomic_load_explicit(&m->apart_bytes, memory_order_relaxed) == 0;
+}
+
 void xdb_flush_last(struct xdb *x) {
   struct waiter w = {.x = x};
-  if (!wal_holds(x->wal) || waiter_round(&w, XDB_FREEZE_ANY) == REMIXDB_OK) return;
+  if (!wal_holds(x->wal)) return;
+  if (log_may_stay(x)) {
+    // The close keeps the room that the next opening would ask for.
+    reserve_measure(x, xdb_super(x)->version, wal_segment_bytes(x->wal) - WAL_HEAD);
+    return;
+  }
+  if (waiter_round(&w, XDB_FREEZE_ANY) == REMIXDB_OK) return;
   xdb_say(x, "%s: some records stay in the log, because they could not be brought into tables: %s", x->dir, err_msg());
 }
 

@@ -7,6 +7,7 @@
 #include "base/cores.h"
 #include "store/collect.h"
 #include "store/expiry.h"
+#include "store/flush.h"
 #include "store/garbage_look.h"
 #include "store/idle.h"
 #include "store/memory.h"
@@ -31,6 +32,7 @@ struct xdb *setup_create(const struct remixdb_opts *o, struct env *env) {
   memset(x, 0, size);
   x->env = env;
   x->forks = fork_now();
+  x->leave_most = FLUSH_LEAVE;
   x->opts = *o;
   atomic_init(&x->syncer.how, o->sync);
   pthread_mutex_init(&x->settings.lock, NULL);

@@ -216,8 +216,9 @@ struct xdb {
   struct remixdb_opts opts;  // the caller owns the strings, and only the opening reads them
   // Bytes of memory at which a memtable is frozen. Relaxed: a writer goes by the old value or the new one.
   _Atomic size_t memtable_limit;
-  uint64_t wal_limit;  // bytes that the log may have on disk
-  bool leave_log;      // closing leaves the log as it is, and the next opening replays it
+  uint64_t wal_limit;   // bytes that the log may have on disk
+  uint64_t leave_most;  // bytes that closing leaves in the log: FLUSH_LEAVE, or another number in tests
+  bool leave_log;       // closing leaves the log as it is, and the next opening replays it
   struct dirlock dirlock;
   uint32_t forks;  // fork_count at opening; a child made by fork has another one
   uint64_t store_id;

@@ -42,6 +42,9 @@ int teardown(void **state);
 // Puts an empty directory in the place of the one that was used.
 void setup_again(void);
 
+// Gives each file of the log in `dir` a second name in that directory. The next opening then begins a new segment.
+void store_share_logs(void);
+
 // The real files, without waiting for the disk.
 struct env *quick_env(void);
 // Opens the store in `dir` on quick_env().

@@ -72,6 +72,11 @@ enum remixdb_status open_model(const struct env_dir *dir, struct model *m, struc
   m->nr = m->synced = m->gen_seq = rec.last_seq;
   m->secured_gen = 0;
   m->gen = wal_gen(*out);
+  if (wal_segment_holds(*out)) {  // the only segment goes on
+    CHECK_SAYS(m->gen == m->oldest_gen, "generation %llu goes on", (unsigned long long)m->gen);
+    m->gen_seq = m->oldest_seq;
+    m->nr_continued++;
+  }
   m->fresh = false;
   assert_int_equal(wal_durable_seq(*out), m->nr);
   return s;

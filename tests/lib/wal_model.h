@@ -28,6 +28,7 @@ struct model {
   uint64_t oldest_gen, oldest_seq;  // as the version file would have them
   uint64_t gen, gen_seq;            // the active segment and the number it began after
   uint64_t secured, secured_gen;    // wal_sync_active has returned for records up to here, of this segment
+  uint32_t nr_continued;            // openings that appended to a segment with records
   bool fresh;
 };
 

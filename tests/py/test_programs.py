@@ -190,6 +190,11 @@ def tool(*args, **kw):
     return run("remixdb", *args, **kw)
 
 
+def flush(path):
+    with xdb.Xdb(path, 8, 8) as db, db.ref() as ref:
+        ref.flush()
+
+
 @pytest.fixture
 def store(tmp_path):
     """Holds a to c: the first two in a table, the last in another."""
@@ -199,6 +204,7 @@ def store(tmp_path):
     tool("compact", path)
     lines.write_text("c\tthree\n")
     tool("import", path, lines)
+    flush(path)
     return path
 
 
@@ -323,6 +329,7 @@ def test_commands_that_read_change_nothing(store, tmp_path):
 
 def test_compact(store):
     tool("del", store, "a")
+    flush(store)
     said = tool("compact", store)
     assert re.search(r"tables 3 -> 1, .* keys in memory 0 -> 0$", said.stdout) and said.stderr == ""
     assert json.loads(tool("stats", store).stdout)["table_entries"] == 2
@@ -444,7 +451,7 @@ def test_the_sum_of_a_repair(store, getline_that_clears):
 
 def test_an_import_beside_damage(tmp_path):
     store = tmp_path / "store"
-    import_bytes(store, b"".join(b"%05d\tvalue\n" % i for i in range(2000)))
+    import_bytes(store, b"".join(b"%05d\tvalue\n" % i for i in range(4000)))
     for table in store.glob("*.sst"):
         flip(table, 1000)
     tool("dump", store, status=4)

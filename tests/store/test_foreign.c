@@ -87,6 +87,7 @@ static void check_from(uint32_t from, uint32_t to, char what) {
 static void make_store(const char *store, uint32_t nr, char what) {
   struct xdb *x = begin(store);
   write_from(x, 0, nr, what);
+  OK(xdb_flush(x));
   end(x);
 }
 
@@ -415,7 +416,8 @@ static void go_on(const char *store, enum going how, char what) {
       OK(xdb_put(r, KV_REC(kref(key, (uint32_t)snprintf(key, sizeof(key), "log%u.%u", life, i)), value, 50, false)));
       OK(xdb_sync(r));
     }
-    x->leave_log = how != FLUSHES && how != ADDS;
+    if (how == FLUSHES || how == ADDS) OK(xdb_flush(x));
+    else x->leave_log = true;
     end(x);
   }
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The room that a store takes on disk: a small store is small, the files of the log keep their limit together, a store
-// that was closed has one log, which is empty, and keys are in the tables twice only where that pays. On the simulated
-// disk.
+// that was closed has one log, which is empty or holds few records, and keys are in the tables twice only where that
+// pays. A short session makes few calls to the disk. On the simulated disk.
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,6 +18,7 @@
 
 #include "log/wal.h"
 #include "remixdb.h"
+#include "store/flush.h"
 #include "store/state.h"
 #include "tests/lib/simdisk.h"
 #include "tests/lib/slow.h"
@@ -108,6 +110,13 @@ static void check_closed(struct simdisk *d) {
   assert_in_range(l.bytes, 512, 2 * WAL_REST);
 }
 
+// The same for a store whose log holds few records.
+static void check_left(struct simdisk *d) {
+  const struct logs l = logs_of(d);
+  assert_int_equal(l.nr, 1);
+  assert_in_range(l.bytes, 512, FLUSH_LEAVE + WAL_FIRST / WAL_KEEP_PART + 2 * WAL_REST);
+}
+
 static void test_closed(void **state) {
   (void)state;
   for (int workers = 0; workers <= 2; workers += 2) {
@@ -145,8 +154,75 @@ static void test_opened(void **state) {
   assert_int_equal(simdisk_used(disk), used);
   close_store();
   assert_int_equal(simdisk_calls(disk, SIMDISK_WRITE), writes);
-  check_closed(disk);
+  check_left(disk);
   simdisk_destroy(disk);
+}
+
+// Sessions that put one record each: the opening writes nothing, the session writes its frame and a watermark, and
+// syncs twice, until the log has so much that it goes into a table. A power cut at the end of a session changes
+// nothing.
+static void test_sessions(void **state) {
+  (void)state;
+  enum { SESSIONS = 700, VALUE = 100 };
+  uint32_t nr_tables = 0, nr_grown = 0;
+  disk = simdisk_create();
+  for (uint32_t i = 0; i < SESSIONS; i++) {
+    const uint64_t writes = simdisk_calls(disk, SIMDISK_WRITE), used = simdisk_used(disk);
+    open_store(disk, i % 2 * 2, 1);
+    const bool first = i == 0;
+    CHECK(first || (simdisk_calls(disk, SIMDISK_WRITE) == writes && simdisk_used(disk) == used));
+    CHECK(x->recovery.nr_segments == !first && x->recovery.cut_bytes == 0);
+    put(i, VALUE);
+    const uint64_t syncs = simdisk_calls(disk, SIMDISK_SYNC), renames = simdisk_calls(disk, SIMDISK_RENAME);
+    const uint64_t cuts = simdisk_calls(disk, SIMDISK_TRUNCATE);
+    close_store();
+    if (simdisk_calls(disk, SIMDISK_RENAME) > renames) {
+      nr_tables++;
+      check_closed(disk);
+    } else {
+      const bool grown = simdisk_calls(disk, SIMDISK_TRUNCATE) > cuts;
+      assert_int_equal(simdisk_calls(disk, SIMDISK_SYNC) - syncs, grown ? 3 : 2);
+      nr_grown += grown;
+      check_left(disk);
+    }
+    struct simdisk *const crashed = simdisk_crash(disk, i + 1);
+    if (i % 50 == 0) {
+      open_store(crashed, 0, 1);
+      for (uint32_t k = 0; k <= i; k++) CHECK(has(k));
+      CHECK(!has(i + 1));
+      close_store();
+    }
+    simdisk_destroy(crashed);
+  }
+  assert_in_range(nr_tables, 2, SESSIONS / 200);
+  assert_in_range(nr_grown, 1, SESSIONS / 20);
+  simdisk_destroy(disk);
+}
+
+// A closed log does not keep these: values apart, an edit of the version that no CURRENT has, records of a memtable
+// that is not far from its limit, and more than the limit.
+static void test_not_left(void **state) {
+  (void)state;
+  for (uint32_t how = 0; how < 4; how++) {
+    disk = simdisk_create();
+    open_store(disk, 0, 1);
+    put(1, how == 0 ? 40000 : 100);
+    if (how == 1) {
+      x->ranges = (struct range_limits){0};
+      CHECK(remixdb_flush(ref));
+      simdisk_fault(disk, SIMDISK_RENAME, 0, UINT64_MAX, ENOSPC);
+      CHECK(remixdb_del_range(ref, &(struct remixdb_range){{"key", 3}, {"kez", 3}}) && x->rounds.unsaved);
+      simdisk_fault(disk, SIMDISK_RENAME, 0, 0, 0);
+    }
+    if (how == 2) x->memtable_limit = 1000;
+    if (how == 3) x->leave_most = 0;
+    close_store();
+    check_closed(disk);
+    open_store(disk, 0, 1);
+    CHECK(has(1) == (how != 1) && x->recovery.nr_records == 0);
+    close_store();
+    simdisk_destroy(disk);
+  }
 }
 
 // With writes of any kind the log's files together keep the limit. The store that a power cut leaves keeps it, too,
@@ -245,8 +321,9 @@ static void test_keys_once(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_small), cmocka_unit_test(test_closed),
-                                     cmocka_unit_test(test_opened), cmocka_unit_test(test_limit),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_small),    cmocka_unit_test(test_closed),
+                                     cmocka_unit_test(test_opened),   cmocka_unit_test(test_sessions),
+                                     cmocka_unit_test(test_not_left), cmocka_unit_test(test_limit),
                                      cmocka_unit_test(test_keys_once)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

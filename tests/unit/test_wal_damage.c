@@ -369,6 +369,7 @@ static void test_lost_segment(void **state) {
     const bool second_life = what & 1, marked = what & 2;
     if (second_life) {
       OK(wal_close(w));
+      assert_true(simdisk_flip(d, DIR "/wal-0", LEVEL + 20, 1));  // else it goes on in the same segment
       OK(open_any(d, false, false, NULL, &w));
     } else {
       OK(wal_switch(w, NULL, NULL));

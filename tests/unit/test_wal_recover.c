@@ -48,6 +48,16 @@ static struct simdisk *disk_create(void) {
   return d;
 }
 
+// Takes the watermarks away, as of a process that died after its last sync. The next opening begins a segment.
+static void unmark(struct simdisk *d) {
+  static const uint8_t none[WAL_LEVEL_LEN];
+  for (uint32_t i = 0; i < 50; i++) {
+    char path[32];
+    (void)snprintf(path, sizeof(path), DIR "/wal-%u", i);
+    if (simdisk_size(d, path) >= (int64_t)HEAD) assert_true(simdisk_poke(d, path, WAL_LEVEL, none, sizeof(none)));
+  }
+}
+
 static struct wal *open_log(struct env *e, bool fresh) {
   const struct wal_opts o = {.dir = simdisk_dir(e, DIR), .store_id = STORE, .step = 64u << 10};
   struct wal *w;
@@ -224,6 +234,59 @@ static void test_written_again(void **state) {
   simdisk_destroy(d);
 }
 
+// Makes a log with a record of so many bytes, closed well.
+static struct simdisk *closed_log(uint32_t vlen) {
+  struct simdisk *const d = disk_create();
+  struct wal *const w = open_log(simdisk_env(d), true);
+  put(w, 1, vlen);
+  OK(wal_close(w));
+  return d;
+}
+
+// A small log that was closed well goes on in its segment: the opening changes nothing, and what is appended follows
+// what was there. It does not where the watermark is not of the end, where there is another file, where the file has a
+// second name, where a frame lies after the end, and where the segment is large.
+static void test_goes_on(void **state) {
+  (void)state;
+  enum { CLOSED, UNMARKED, OLD_MARK, SPARE, LINKED, TORN, LARGE, WAYS };
+  for (int way = CLOSED; way < WAYS; way++) {
+    struct simdisk *const d = closed_log(way == LARGE ? 50000 : 100);
+    struct env *const e = simdisk_env(d);
+    uint8_t mark[WAL_LEVEL_LEN];
+    int fd;
+    if (way == UNMARKED) unmark(d);
+    assert_true(simdisk_peek(d, DIR "/wal-0", WAL_LEVEL, mark, sizeof(mark)));
+    if (way == OLD_MARK || way == LARGE || way == TORN) {
+      struct wal *const w = open_log(e, false);
+      put(w, 2, way == LARGE ? 50000 : 100);
+      put(w, 3, 100);
+      OK(wal_close(w));
+      if (way != LARGE) assert_true(simdisk_poke(d, DIR "/wal-0", WAL_LEVEL, mark, sizeof(mark)));
+      if (way == TORN) assert_true(simdisk_flip(d, DIR "/wal-0", HEAD + WAL_FRAME_HEAD + 160, 1));
+    }
+    if (way == SPARE) {
+      OK(env_open(ENV_PATHS(e), DIR "/wal-9", ENV_WRITE | ENV_CREATE, &fd));
+      OK(env_close(e, fd, DIR "/wal-9"));
+    }
+    if (way == LINKED) OK(env_link(ENV_PATHS(e), DIR "/wal-0", ENV_PATHS(e), DIR "/other"));
+    const uint64_t changes = simdisk_changes(d), syncs = simdisk_calls(d, SIMDISK_SYNC);
+    struct wal *w = open_log(e, false);
+    const uint32_t nr = way == OLD_MARK || way == LARGE ? 3 : 1;
+    assert_int_equal(seen.nr, nr);
+    assert_int_equal(wal_gen(w) == 1, way == CLOSED);
+    assert_int_equal(wal_segment_holds(w), way == CLOSED);
+    assert_int_equal(simdisk_changes(d) == changes && simdisk_calls(d, SIMDISK_SYNC) == syncs, way == CLOSED);
+    put(w, 4, 100);
+    OK(wal_sync(w));
+    OK(wal_close(w));
+    w = open_log(e, false);
+    assert_int_equal(seen.nr, nr + 1);
+    assert_int_equal(seen.tags[nr], 4);
+    OK(wal_close(w));
+    simdisk_destroy(d);
+  }
+}
+
 // A file system that never writes in place has no room for that when the disk is full, and the store opens all the
 // same, with a segment that was made ready.
 static void test_not_written_again(void **state) {
@@ -255,6 +318,7 @@ static void test_many_segments(void **state) {
     put(w, i, 100);
     OK(wal_sync(w));
     OK(wal_close(w));
+    unmark(d);
     assert_int_equal(simdisk_open_files(d), 0);
   }
   struct wal_salvage out;
@@ -465,6 +529,7 @@ static void test_broken_headers(void **state) {
         put(w, 10 + i, 100);
         OK(wal_sync(w));
         OK(wal_close(w));
+        if (i < 2) unmark(d);
       }
       for (uint32_t i = 0; i < 3; i++) {
         char path[32];
@@ -543,6 +608,7 @@ static void test_unread(void **state) {
     put(w, 10 + i, 100);
     OK(wal_sync(w));
     OK(wal_close(w));
+    if (i < 2) unmark(d);
   }
   // a spare that nobody needs
   int fd;
@@ -605,6 +671,7 @@ static struct simdisk *sessions_create(void) {
       if (k % 3 == 2) OK(wal_sync(w));
     }
     OK(wal_close(w));
+    if (i < SESSIONS - 1) unmark(d);
   }
   return d;
 }
@@ -1041,6 +1108,7 @@ static void test_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_written_again),
+      cmocka_unit_test(test_goes_on),
       cmocka_unit_test(test_not_written_again),
       cmocka_unit_test(test_linked_mark),
       cmocka_unit_test(test_linked_tail),
