@@ -816,6 +816,8 @@ struct blkio_writer {
   uint64_t out;    // offset up to which the system was told to write out
   int fd;
   bool direct, part;
+  bool ajar;  // fd is open only while the writer writes: by the door
+  struct blkio_door door;
   struct err_saved err;  // the first one
   char path[ENV_PATH_MAX];
 };
@@ -875,7 +877,7 @@ void blkio_writer_start(struct blkio_writer *w, int fd, const char *path, bool d
   w->place = NULL;
   w->fd = fd;
   w->direct = direct;
-  w->part = false;
+  w->part = w->ajar = false;
   w->size = direct ? BLKIO_DIRECT_BUF : BLKIO_WRITER_BUF;
   w->turns = direct ? BLKIO_DIRECT_NR : BLKIO_WRITER_NR;
   w->err.status = REMIXDB_OK;
@@ -890,6 +892,31 @@ void blkio_writer_start_part(struct blkio_writer *w, int fd, const char *path, b
   w->place_arg = arg;
 }
 
+void blkio_writer_start_ajar(struct blkio_writer *w, const char *path, bool direct, const struct blkio_door *door) {
+  blkio_writer_start(w, -1, path, direct);
+  w->ajar = true;
+  w->door = *door;
+  w->size = BLKIO_WRITER_BUF;  // all buffers are written together: each time costs a sync
+  w->turns = BLKIO_WRITER_NR;
+}
+
+// Opens a file that is ajar. False: that has failed.
+static bool writer_enter(struct blkio_writer *w) {
+  if (!w->ajar) return true;
+  const enum remixdb_status s = w->door.open(w->door.arg, &w->fd);
+  if (s != REMIXDB_OK) w->fd = -1;
+  writer_note(w, s);
+  return s == REMIXDB_OK;
+}
+
+// Shuts it. synced: nothing is left to sync.
+static void writer_leave(struct blkio_writer *w, bool synced) {
+  if (!w->ajar) return;
+  if (!synced && !writer_failed(w)) writer_note(w, env_sync_data(w->q->io->env, w->fd, w->path));
+  writer_note(w, w->door.shut(w->door.arg, w->fd));
+  w->fd = -1;
+}
+
 // Tells whether some buffer's write was started and not settled.
 static bool writer_is_busy(const struct blkio_writer *w) {
   bool busy = false;
@@ -899,7 +926,7 @@ static bool writer_is_busy(const struct blkio_writer *w) {
 
 // Starts writing the first len bytes of the current buffer. last: all bytes were put. The caller waits at once for the
 // end of these, so without others in flight this thread writes them itself: the kernel would give them to a thread of
-// its own, and the switches to it and back cost as much as a short write.
+// its own, and the switches to it and back cost as much as a short write. The same holds for a file that is ajar.
 static void writer_submit(struct blkio_writer *w, uint32_t len, bool last) {
   struct blkio_op *const op = &w->ops[w->cur];
   struct blkio *const b = w->q->io;
@@ -913,7 +940,7 @@ static void writer_submit(struct blkio_writer *w, uint32_t len, bool last) {
   op->buf = w->bufs[w->cur];
   op->len = len;
   op->off = w->origin + w->base;
-  const bool here = last && !writer_is_busy(w);
+  const bool here = w->ajar || (last && !writer_is_busy(w));
   w->busy[w->cur] = true;
   (void)atomic_fetch_add_explicit(&b->nr_writes, 1, memory_order_relaxed);
   (void)atomic_fetch_add_explicit(&b->write_bytes, len, memory_order_relaxed);
@@ -947,8 +974,35 @@ static void writer_grow(struct blkio_writer *w) {
   w->nr += w->bufs[w->nr] != NULL;
 }
 
+// Writes the full buffers of a file that is ajar and open now, and len bytes of the current one.
+static void writer_write_all(struct blkio_writer *w, uint32_t len) {
+  const uint32_t nr = w->cur;
+  w->base -= (uint64_t)nr * w->size;
+  for (w->cur = 0; w->cur < nr; w->cur++) {
+    writer_submit(w, w->size, false);
+    w->base += w->size;
+  }
+  if (len > 0) writer_submit(w, len, true);
+}
+
+// Goes on to the next buffer of a file that is ajar. Writes when there is none.
+static void writer_flush_ajar(struct blkio_writer *w) {
+  writer_grow(w);
+  const bool more = w->cur + 1 < w->nr;
+  if (!more && !writer_enter(w)) return;
+  if (!more) writer_write_all(w, w->size);
+  w->cur = more ? w->cur + 1 : 0;
+  w->base += w->size;
+  w->fill = 0;
+  if (!more) writer_leave(w, false);
+}
+
 // Writes the full current buffer and goes on to the next. So every write but the last begins and ends aligned.
 static void writer_flush(struct blkio_writer *w) {
+  if (w->ajar) {
+    writer_flush_ajar(w);
+    return;
+  }
   writer_submit(w, w->size, false);
   writer_grow(w);
   w->cur = (w->cur + 1) % (w->nr < w->turns ? w->nr : w->turns);
@@ -977,14 +1031,17 @@ bool blkio_writer_failed(const struct blkio_writer *w) { return writer_failed(w)
 enum remixdb_status blkio_writer_finish(struct blkio_writer *w, bool sync) {
   struct env *const env = w->q->io->env;
   uint32_t pad = 0;
-  if (!writer_failed(w) && w->fill > 0) {
+  const bool in = !writer_failed(w) && writer_enter(w);
+  if (!writer_failed(w) && (w->fill > 0 || w->ajar)) {
     if (w->direct) pad = (uint32_t)align_up(w->fill, BLKIO_ALIGN) - w->fill;
     memset(w->bufs[w->cur] + w->fill, 0, pad);
-    writer_submit(w, w->fill + pad, true);
+    if (w->ajar) writer_write_all(w, w->fill + pad);
+    else writer_submit(w, w->fill + pad, true);
     w->fill = 0;
   }
   for (uint32_t i = 0; i < w->nr; i++) writer_settle(w, i);
   if (!writer_failed(w) && pad > 0 && !w->part) writer_note(w, env_truncate(env, w->fd, w->path, w->total));
   if (!writer_failed(w) && sync) writer_note(w, env_sync_all(env, w->fd, w->path));
+  if (in) writer_leave(w, sync);
   return err_raise(&w->err);
 }

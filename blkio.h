@@ -258,6 +258,16 @@ void blkio_writer_start(struct blkio_writer *w, int fd, const char *path, bool d
 typedef uint64_t (*blkio_place_fn)(void *arg, uint64_t len, bool all);
 void blkio_writer_start_part(struct blkio_writer *w, int fd, const char *path, bool direct, blkio_place_fn place,
                              void *arg);
+// Starts a file that is open only while the writer writes to it, for a caller that must not keep a descriptor between
+// two calls. open(arg, &fd) gives the descriptor, and shut(arg, fd) takes it back, within blkio_writer_put and
+// blkio_writer_finish. The bytes are synced before the file is shut: a file that nobody has open may lose the error of
+// a write. The writer writes in the calling thread then.
+struct blkio_door {
+  enum remixdb_status (*open)(void *arg, int *fd_out);
+  enum remixdb_status (*shut)(void *arg, int fd);
+  void *arg;
+};
+void blkio_writer_start_ajar(struct blkio_writer *w, const char *path, bool direct, const struct blkio_door *door);
 void blkio_writer_put(struct blkio_writer *w, const void *p, size_t len);
 uint64_t blkio_writer_offset(const struct blkio_writer *w);  // bytes put so far
 bool blkio_writer_failed(const struct blkio_writer *w);      // has met an error; writes in flight may still fail

@@ -154,7 +154,8 @@ struct remixdb_opts {
   // Number of file descriptors for tables, at least 16. 0: the default, 1000. The store takes fewer if the process may
   // not have so many. The lock and the log take about ten more descriptors. On Linux each worker takes one more. All
   // readers together share one more per 128 descriptors of the process's limit, at most 32. An xdb_gets takes one, or
-  // two with remixdb_gets_fd. A ref, an iterator or a snapshot takes no descriptor.
+  // two with remixdb_gets_fd. A ref, an iterator or a snapshot takes no descriptor. Open ingests keep a quarter of the
+  // number at most (remixdb_ingest_begin).
   uint32_t max_open_files;
   // The store calls this function with a line of text for each event that a user may want to know. Any thread may be
   // the caller, several at once, also a worker in the midst of compaction. So the function must be short. It may use
@@ -772,8 +773,10 @@ bool remixdb_compact_range(struct xdb_ref *ref, const struct remixdb_range *rang
 // Writes sorted records straight into tables, without the log and the memtables. Nobody sees the records until the
 // commit; then all of them are there at once, also after a crash. Readers and writers go on meanwhile. The ref must not
 // be a snapshot's or a transaction's, and outlives the ingest; other calls on the ref may come between. An ingest takes
-// memory for one table in the making, about 10 MiB, and little more for a long value. Returns NULL on failure, also
-// with REMIXDB_READONLY.
+// memory for one table in the making, about 10 MiB, and little more for a long value. From its first record on an
+// ingest keeps one or two of the max_open_files descriptors, as long as all of them keep a quarter at most. Further
+// ingests, as many as there are, open their table's file when they write to it: every 2 MB, with a sync. They are about
+// a third slower. Returns NULL on failure, also with REMIXDB_READONLY.
 struct xdb_ingest;
 struct xdb_ingest *remixdb_ingest_begin(struct xdb_ref *ref);
 // Adds a record, with a key and a value of any length that a put takes. Each key is greater than the one before; if

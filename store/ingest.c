@@ -101,7 +101,8 @@ enum remixdb_status ingest_begin(struct xdb_ref *r, struct xdb_ingest **out) {
   g->ref = r;
   g->x = x;
   s = blkio_queue_create(&x->io, &g->queue);
-  const struct sst_build_opts opts = compact_build_opts(&x->compact);
+  struct sst_build_opts opts = compact_build_opts(&x->compact);
+  opts.pauses = true;
   if (s == REMIXDB_OK) s = sst_build_create(&x->ctx, &opts, g->queue, &g->build);
   values_log_init(x, &g->log);
   g->log.full = x->values.full;

@@ -44,7 +44,11 @@ struct sst_build {
   struct ckb_build ckb;
   bool ckeys;  // this table still gets a compressed-keys block
   uint64_t number;
-  int fd;                // -1: no table is open; in a pack the pack's
+  bool begun;            // a table is being built
+  bool ajar, made;       // its file is open only while the builder writes to it; it was opened before
+  bool direct;           // past the page cache
+  int fd;                // of the file, unless it is ajar; in a pack the pack's
+  uint32_t held;         // places of the pool that it holds from table to table
   struct packing *pack;  // NULL: the table has a file of its own
   uint64_t off, taken;   // of the table's place in the pack: its offset and its bytes
   char path[ENV_PATH_MAX];
@@ -134,24 +138,28 @@ out:
   return REMIXDB_OK;
 }
 
+// The table's file is closed: its place goes back, unless the builder holds it.
+static void sst_build_give_place(const struct sst_build *b) {
+  if (!b->opts.pauses) fdpool_unreserve(b->ctx->fds);
+}
+
 // Removes an unfinished file. Does not change the thread's error message.
 static void sst_build_abandon(struct sst_build *b) {
-  if (b->fd < 0) return;
-  IGNORED(blkio_writer_finish(b->writer, false),
-          "it only has to wait: nothing may be in flight to a closed descriptor");
-  if (b->pack) {  // which goes with all that is in it
-    b->fd = -1;
-    return;
-  }
+  if (!b->begun) return;
+  b->begun = false;
+  if (!b->ajar)
+    IGNORED(blkio_writer_finish(b->writer, false),
+            "it only has to wait: nothing may be in flight to a closed descriptor");
+  if (b->pack) return;  // which goes with all that is in it
   env_close_quiet(b->ctx->env, b->fd);
-  fdpool_unreserve(b->ctx->fds);
-  b->fd = -1;
+  if (!b->ajar) sst_build_give_place(b);
   IGNORED(env_unlink(b->ctx->dir, env_name(b->path)), "opening the store removes files that no version names");
 }
 
 void sst_build_destroy(struct sst_build *b) {
   if (!b) return;
   sst_build_abandon(b);
+  if (b->held) fdpool_unhold(b->ctx->fds, b->held);
   blkio_writer_destroy(b->writer);
   block_build_fini(&b->block);
   ckb_build_fini(&b->ckb);
@@ -174,6 +182,8 @@ static void sst_build_anew(struct sst_build *b, uint64_t number) {
   assert(number < (uint64_t)1 << 47);
   sst_build_abandon(b);
   b->pack = NULL;
+  b->begun = b->ajar = b->made = false;
+  b->fd = -1;
   b->number = number;
   b->error.status = REMIXDB_OK;
   mem_free(b->pieces);
@@ -199,20 +209,62 @@ static void sst_build_anew(struct sst_build *b, uint64_t number) {
   b->zdict = b->zdict_mem = NULL;
 }
 
+// Takes the places to hold, if the pool has them. Two, where the writer may make a ring.
+static bool sst_build_hold(struct sst_build *b) {
+  struct fdpool *const p = b->ctx->fds;
+  const uint32_t nr = b->ctx->io->kind == BLKIO_URING ? SST_BUILD_HELD : 1;
+  if (b->held && !fdpool_holds_fit(p)) {
+    fdpool_unhold(p, b->held);
+    b->held = 0;
+  }
+  if (!b->held && fdpool_hold(p, nr)) b->held = nr;
+  return b->held > 0;
+}
+
+static unsigned sst_build_flags(const struct sst_build *b) { return ENV_WRITE | (b->direct ? ENV_DIRECT : 0); }
+
+// struct blkio_door
+static enum remixdb_status sst_build_open(void *arg, int *fd_out) {
+  struct sst_build *const b = arg;
+  const struct env_dir *const dir = b->ctx->dir;
+  const char *const name = env_name(b->path);
+  fdpool_reserve(b->ctx->fds);
+  enum remixdb_status s = b->made ? env_open(dir, name, sst_build_flags(b), fd_out)
+                                  : env_create(dir, name, sst_build_flags(b), fd_out);
+  if (s == REMIXDB_NOTFOUND) s = err_set(REMIXDB_IO, "%s: removed while it was being written", b->path);
+  if (s == REMIXDB_OK) b->made = true;
+  else fdpool_unreserve(b->ctx->fds);
+  return s;
+}
+
+static enum remixdb_status sst_build_shut(void *arg, int fd) {
+  const struct sst_build *const b = arg;
+  const enum remixdb_status s = env_close(b->ctx->env, fd, b->path);
+  fdpool_unreserve(b->ctx->fds);
+  return s;
+}
+
 void sst_build_start(struct sst_build *b, uint64_t number) {
   sst_build_anew(b, number);
   char name[32];
   sst_name(name, number);
   enum remixdb_status s = env_path(b->path, b->ctx->dir->path, name);
-  const bool direct = blkio_past(b->ctx->io);
-  fdpool_reserve(b->ctx->fds);
+  b->direct = blkio_past(b->ctx->io);
+  if (s == REMIXDB_OK && b->opts.pauses && !sst_build_hold(b)) {
+    const struct blkio_door door = {sst_build_open, sst_build_shut, b};
+    b->begun = b->ajar = true;
+    blkio_writer_start_ajar(b->writer, b->path, b->direct, &door);
+    return;
+  }
+  if (!b->opts.pauses) fdpool_reserve(b->ctx->fds);
   // The number is new, but a process that died may have left a file with it. env_create replaces such a file.
-  if (s == REMIXDB_OK) s = env_create(b->ctx->dir, name, ENV_WRITE | (direct ? ENV_DIRECT : 0), &b->fd);
+  if (s == REMIXDB_OK) s = env_create(b->ctx->dir, name, sst_build_flags(b), &b->fd);
   if (s == REMIXDB_OK) {
-    blkio_writer_start(b->writer, b->fd, b->path, direct);
+    b->begun = true;
+    blkio_writer_start(b->writer, b->fd, b->path, b->direct);
   } else {
     b->fd = -1;
-    fdpool_unreserve(b->ctx->fds);
+    sst_build_give_place(b);
   }
   sst_build_fail(b, s);
 }
@@ -236,6 +288,7 @@ void sst_build_start_in(struct sst_build *b, uint64_t number, struct packing *pa
   sst_build_anew(b, number);
   b->pack = pack;
   b->fd = packing_fd(pack);
+  b->begun = true;
   (void)snprintf(b->path, sizeof(b->path), "%s", packing_path(pack));
   blkio_writer_start_part(b->writer, b->fd, b->path, packing_direct(pack), sst_build_place, b);
 }
@@ -479,7 +532,7 @@ struct sst_pieces *sst_build_pieces(struct sst_build *b) {
 }
 
 bool sst_build_failed(const struct sst_build *b) {
-  return !sst_build_ok(b) || (b->fd >= 0 && blkio_writer_failed(b->writer));
+  return !sst_build_ok(b) || (b->begun && blkio_writer_failed(b->writer));
 }
 
 bool sst_build_full(const struct sst_build *b) {
@@ -611,12 +664,13 @@ enum remixdb_status sst_build_finish(struct sst_build *b, uint64_t *size_out) {
   if (s == REMIXDB_OK && b->pack) {
     s = *size_out <= b->taken ? packing_add(b->pack, PACK_TABLE, b->number, b->off, *size_out, b->taken)
                               : err_set(REMIXDB_INVALID, "%s: a table is longer than its place", b->path);
-    if (s == REMIXDB_OK) b->fd = -1;
+    if (s == REMIXDB_OK) b->begun = false;
   } else if (s == REMIXDB_OK) {
-    const int fd = b->fd;
-    b->fd = -1;
-    s = env_close(b->ctx->env, fd, b->path);
-    fdpool_unreserve(b->ctx->fds);
+    b->begun = false;
+    if (!b->ajar) {
+      s = env_close(b->ctx->env, b->fd, b->path);
+      sst_build_give_place(b);
+    }
     sst_build_fail(b, s);
     if (s != REMIXDB_OK)
       IGNORED(env_unlink(b->ctx->dir, env_name(b->path)), "opening the store removes files that no version names");

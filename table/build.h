@@ -12,12 +12,16 @@
 struct sst_build_opts {
   bool ckeys;  // write a compressed-keys block
   enum remixdb_compression compression;
-  int level;           // zstd's; 0: its default
-  bool brief;          // the table will be merged soon: small keys are not packed
-  bool pieces;         // make the pieces of the blocks (table/pieces.h); no effect with compression
+  int level;    // zstd's; 0: its default
+  bool brief;   // the table will be merged soon: small keys are not packed
+  bool pieces;  // make the pieces of the blocks (table/pieces.h); no effect with compression
+  // The caller may pause between two calls for as long as it likes. Then the builder keeps a descriptor only where the
+  // pool gives it a place to hold (fdpool_hold). Without that, the table's file is open only while it is written to.
+  bool pauses;
   uint32_t max_pages;  // pages of data in a full table, at most SST_BUILD_PAGES; 0: SST_FULL_PAGES
 };
 #define SST_BUILD_PAGES 65503u
+#define SST_BUILD_HELD 2u  // places of the pool that a builder holds between two calls, at most
 struct sst_build;
 // q: a queue that only the calling thread uses. A builder makes one table after the other. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_build_create(const struct sst_ctx *ctx, const struct sst_build_opts *o,

@@ -6,6 +6,8 @@
 
 #include "base/eventcount.h"
 
+#define HELD_PART 4u  // of the places may be held. This is less than may be reserved, so a round always comes to one
+
 _Atomic uint64_t fdpool_patience_ns = FDPOOL_PATIENCE_NS;
 
 static uint64_t patience(void) { return atomic_load_explicit(&fdpool_patience_ns, memory_order_relaxed); }
@@ -16,7 +18,8 @@ struct fdpool {
   _Atomic uint32_t wanted;  // waiting threads and places beyond the bound; changes under the lock (F2)
   _Alignas(CACHE_LINE) pthread_mutex_t lock;  // guards the rest
   uint32_t nr_open;                           // taken places: descriptors open, being opened or closed; reserved places
-  uint32_t nr_reserved;                       // the reserved ones of these
+  uint32_t nr_reserved;                       // the reserved ones of these,
+  uint32_t nr_held;                           // those that are held between two calls of users,
   uint32_t nr_passing;                        // and those of readers that pass through a file
   uint32_t nr_waiting;                        // threads
   uint32_t nr_ring;                           // open files
@@ -123,8 +126,17 @@ static int take_unused(struct fdpool *p) {
   return -1;
 }
 
+// Returns how many of the held places are within their share. A smaller bound than before leaves others beyond it.
+static uint32_t held_within(const struct fdpool *p) {
+  return p->nr_held < p->max_open / HELD_PART ? p->nr_held : p->max_open / HELD_PART;
+}
+
+// The bound. Held places beyond their share come on top: nobody can wait for them.
+static uint32_t bound(const struct fdpool *p) { return p->max_open + (p->nr_held - held_within(p)); }
+
 static void count_waiters(struct fdpool *p) {
-  atomic_store(&p->wanted, p->nr_waiting + (p->nr_open > p->max_open ? p->nr_open - p->max_open : 0));
+  const uint32_t most = bound(p);
+  atomic_store(&p->wanted, p->nr_waiting + (p->nr_open > most ? p->nr_open - most : 0));
 }
 
 static void place_take(struct fdpool *p) {
@@ -149,7 +161,7 @@ static void close_fd(struct fdpool *p, int fd) {
 // Takes a place if one is free. *unused_out: a descriptor to close before the place is used, or -1.
 static bool find_place(struct fdpool *p, int *unused_out) {
   *unused_out = -1;
-  if (p->nr_open >= p->max_open) return (*unused_out = take_unused(p)) >= 0;
+  if (p->nr_open >= bound(p)) return (*unused_out = take_unused(p)) >= 0;
   place_take(p);
   return true;
 }
@@ -264,7 +276,7 @@ bool fdpool_try_acquire(struct fdpool_file *f, int *fd_out) {
 static __attribute__((noinline)) void release_to_waiters(struct fdpool *p) {
   int fd;
   pool_lock(p);
-  while (p->nr_open > p->max_open && (fd = take_unused(p)) >= 0) close_fd(p, fd);
+  while (p->nr_open > bound(p) && (fd = take_unused(p)) >= 0) close_fd(p, fd);
   if (p->nr_waiting) p->tell = true;
   pool_unlock(p);
 }
@@ -281,7 +293,7 @@ void fdpool_set_max(struct fdpool *p, uint32_t max_open) {
   int fd;
   pool_lock(p);
   p->max_open = max_open;
-  while (p->nr_open > p->max_open && (fd = take_unused(p)) >= 0) close_fd(p, fd);
+  while (p->nr_open > bound(p) && (fd = take_unused(p)) >= 0) close_fd(p, fd);
   count_waiters(p);
   if (p->nr_waiting) p->tell = true;
   pool_unlock(p);
@@ -316,7 +328,7 @@ void fdpool_reserve(struct fdpool *p) {
   int unused;
   pool_lock(p);
   wait_begin(p);
-  while (p->nr_reserved >= (p->max_open + 1) / 2 || !find_place(p, &unused)) pool_wait(p, patience());
+  while (p->nr_reserved + held_within(p) >= (p->max_open + 1) / 2 || !find_place(p, &unused)) pool_wait(p, patience());
   wait_end(p);
   p->nr_reserved++;
   pool_unlock(p);
@@ -329,6 +341,43 @@ void fdpool_unreserve(struct fdpool *p) {
   p->nr_reserved--;
   place_give(p);
   pool_unlock(p);
+}
+
+bool fdpool_hold(struct fdpool *p, uint32_t nr) {
+  uint32_t got = 0;
+  int unused;
+  pool_lock(p);
+  const bool fits = p->nr_held + nr <= p->max_open / HELD_PART &&
+                    p->nr_reserved + p->nr_held + nr <= (p->max_open + 1) / 2;
+  while (fits && got < nr && find_place(p, &unused)) {
+    p->nr_held++;
+    got++;
+    if (unused < 0) continue;
+    pool_unlock(p);
+    env_close_quiet(p->env, unused);
+    pool_lock(p);
+  }
+  pool_unlock(p);
+  if (got == nr) return true;
+  fdpool_unhold(p, got);
+  return false;
+}
+
+void fdpool_unhold(struct fdpool *p, uint32_t nr) {
+  pool_lock(p);
+  assert(p->nr_held >= nr);
+  for (; nr > 0; nr--) {
+    p->nr_held--;
+    place_give(p);
+  }
+  pool_unlock(p);
+}
+
+bool fdpool_holds_fit(struct fdpool *p) {
+  pool_lock(p);
+  const bool fit = p->nr_held == held_within(p);
+  pool_unlock(p);
+  return fit;
 }
 
 uint32_t fdpool_open_count(struct fdpool *p) {

@@ -4,7 +4,9 @@
 // that has not been used for a while (CLOCK, Corbato 1968). A descriptor in use stays open. If all are in use, a thread
 // waits for one, which takes about as long as a read. If the system refuses a descriptor (EMFILE, ENFILE), the pool
 // closes an unused one and tries again, before it reports the error. Tables that are being written take places of the
-// pool, too (fdpool_reserve), but at most half of them, so that readers go on.
+// pool, too (fdpool_reserve), but at most half of them, so that readers go on. Some descriptors stay open from one call
+// of the user to another, so nobody may wait for them. They have at most a quarter of the places (fdpool_hold); where
+// that is used up, their owners close them between two calls.
 //
 // Any thread may call. The use of an open file changes only the file's own word. The pool's mutex is for opening,
 // closing and waiting, and is held for a short time.
@@ -60,8 +62,14 @@ void fdpool_close_passing(struct fdpool_file *f, int fd);
 // Waits until a place is free; the caller holds no descriptor of the pool.
 void fdpool_reserve(struct fdpool *p);
 void fdpool_unreserve(struct fdpool *p);
+// Takes nr places for descriptors that may stay open between two calls of the user. Never waits. False: a quarter of
+// the places are held, or held and reserved places are half of all, or too few are free; nothing has changed. nr > 0.
+MUST_CHECK bool fdpool_hold(struct fdpool *p, uint32_t nr);
+void fdpool_unhold(struct fdpool *p, uint32_t nr);
+// False: the bound has become smaller, and more than a quarter of the places are held. Whoever can gives some back.
+MUST_CHECK bool fdpool_holds_fit(struct fdpool *p);
 #define FDPOOL_PATIENCE_NS 2000000000ull
 extern _Atomic uint64_t fdpool_patience_ns;  // FDPOOL_PATIENCE_NS, unless a test changes it; relaxed
-// Descriptors that are open or being opened, and reserved places.
+// Descriptors that are open or being opened, and reserved and held places.
 uint32_t fdpool_open_count(struct fdpool *p);
 #endif

@@ -29,7 +29,8 @@ static uint32_t key_of(uint32_t i, char buf[16]) { return (uint32_t)snprintf(buf
 
 // For the stores that are opened from now on.
 static void (*logger)(void *priv, const char *line);
-static bool plain;  // no cache, so what is read comes from the disk; and each table is a file of its own
+static uint32_t max_open;  // 0: the default
+static bool plain;         // no cache, so what is read comes from the disk; and each table is a file of its own
 
 // Another thread puts a record beside the flush of a commit, so the commit finds it in the memtable. Nothing but its
 // number changes.
@@ -63,6 +64,7 @@ static void open_on(struct simdisk *d, uint32_t workers) {
   struct remixdb_opts o = small_opts(workers);
   o.logger = logger;
   if (plain) o.cache_mb = 0;
+  o.max_open_files = max_open;
   env = *simdisk_env(d);
   ops = *env.ops;
   if (beside) {
@@ -967,6 +969,133 @@ static void test_large_tables(void **state) {
   simdisk_destroy(disk);
 }
 
+// ---- more ingests at once than descriptors
+
+#define CROWD 12u        // ingests
+#define MANY_KEYS 1500u  // of each
+#define MANY_VALUE 3000u
+#define FEW_FILES 16u
+#define HELD (FEW_FILES / 4)  // ingests whose tables may stay open
+
+static void many_key(uint32_t g, uint32_t i, char key[16]) { (void)snprintf(key, 16, "%02u/%06u", g, i); }
+static void many_value(uint32_t g, uint32_t i, char value[MANY_VALUE]) {
+  memset(value, (int)('a' + (g + i) % 26), MANY_VALUE);
+}
+
+// Puts the next record. False: it has failed, with the thread's status.
+static bool many_put(struct xdb_ingest *in, uint32_t g, uint32_t i) {
+  char key[16], value[MANY_VALUE];
+  many_key(g, i, key);
+  many_value(g, i, value);
+  return remixdb_ingest_put(in, key, 9, value, sizeof(value));
+}
+
+static void many_are(uint32_t from, uint32_t to) {
+  for (uint32_t g = from; g < to; g++) {
+    for (uint32_t i = 0; i < MANY_KEYS; i++) {
+      char key[16], value[MANY_VALUE], got[MANY_VALUE];
+      uint32_t len;
+      many_key(g, i, key);
+      many_value(g, i, value);
+      CHECK(remixdb_getn(ref, key, 9, got, sizeof(got), &len) && len == MANY_VALUE);
+      CHECK(memcmp(got, value, MANY_VALUE) == 0);
+    }
+  }
+}
+
+static void many_make(uint32_t files) {
+  max_open = files;
+  disk = simdisk_create();
+  open_on(disk, 0);
+  max_open = 0;
+  shrink(x, 1 << 20, 1024);
+}
+
+// One thread has them all, so nobody would end a wait. A round works meanwhile. shrunk: the bound becomes so small when
+// all of them have their tables open.
+static void many_at_once(bool shrunk) {
+  struct xdb_ingest *in[CROWD];
+  many_make(shrunk ? 0 : FEW_FILES);
+  const uint32_t before = simdisk_open_files(disk);
+  for (uint32_t g = 0; g < CROWD; g++) CHECK((in[g] = remixdb_ingest_begin(ref)) != NULL);
+  for (uint32_t i = 0; i < MANY_KEYS; i++) {
+    if (i == 1 && shrunk) {
+      CHECK(simdisk_open_files(disk) == before + CROWD);
+      CHECK(remixdb_set_option(x, "max_open_files", "16"));
+    }
+    for (uint32_t g = 0; g < CROWD; g++) CHECK(many_put(in[g], g, i));
+    if (i % 400 != 50) continue;
+    put(i, 'p');
+    CHECK(remixdb_flush(ref) && remixdb_compact(ref));
+  }
+  CHECK(shrunk || fdpool_open_count(x->fds) <= FEW_FILES);
+  CHECK(!fdpool_hold(x->fds, 1));
+  remixdb_ingest_abort(in[0]);
+  for (uint32_t g = 1; g < CROWD; g++) CHECK(remixdb_ingest_commit(in[g]));
+  CHECK(fdpool_hold(x->fds, HELD) && !fdpool_hold(x->fds, 1));  // all have given back what they held
+  fdpool_unhold(x->fds, HELD);
+  many_are(1, CROWD);
+  // all that was written with pauses is durable, too
+  struct simdisk *const cut = simdisk_crash(disk, check_seed);
+  close_it();
+  CHECK(simdisk_open_files(disk) == 0);
+  simdisk_destroy(disk);
+  disk = cut;
+  open_on(disk, 0);
+  many_are(1, CROWD);
+  CHECK(remixdb_verify(ref));
+  check_files(disk);
+  close_it();
+  simdisk_destroy(disk);
+}
+
+static void test_many_at_once(void **state) {
+  (void)state;
+  many_at_once(false);
+  many_at_once(true);
+}
+
+// A call fails while a table's file is opened, written or closed for a moment.
+static bool many_fails(enum simdisk_call call, uint64_t skip) {
+  struct xdb_ingest *held[HELD];
+  bool good = true;
+  many_make(FEW_FILES);
+  for (uint32_t g = 0; g < HELD; g++) {
+    CHECK((held[g] = remixdb_ingest_begin(ref)) != NULL);
+    CHECK(many_put(held[g], g, 0));
+  }
+  struct xdb_ingest *const last = remixdb_ingest_begin(ref);
+  CHECK(last != NULL);
+  const uint32_t before = simdisk_open_files(disk), open = fdpool_open_count(x->fds);
+  const uint64_t calls = simdisk_calls(disk, call);
+  simdisk_fault(disk, call, skip, 1, EIO);
+  for (uint32_t i = 0; i < MANY_KEYS && good; i++) {
+    good = many_put(last, HELD, i);
+    CHECK(simdisk_open_files(disk) == before && fdpool_open_count(x->fds) == open);
+  }
+  const bool hit = simdisk_calls(disk, call) - calls > skip;
+  CHECK(good || remixdb_errcode() == REMIXDB_IO);
+  CHECK(!hit || !good || call == SIMDISK_CLOSE);  // a failed write shows at the put, since it is no other thread's
+  simdisk_fault(disk, call, 0, 0, 0);
+  CHECK(remixdb_ingest_commit(last) == !hit);
+  for (uint32_t g = 0; g < HELD; g++) remixdb_ingest_abort(held[g]);
+  if (!hit) many_are(HELD, HELD + 1);
+  check_files(disk);
+  close_it();
+  simdisk_destroy(disk);
+  return hit;
+}
+
+static void test_many_fail(void **state) {
+  (void)state;
+  static const enum simdisk_call calls[] = {SIMDISK_OPEN, SIMDISK_WRITE, SIMDISK_SYNC, SIMDISK_CLOSE};
+  for (size_t c = 0; c < sizeof(calls) / sizeof(calls[0]); c++) {
+    uint64_t skip = 0;
+    while (many_fails(calls[c], skip)) skip++;
+    CHECK(skip >= 2);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_calls),         cmocka_unit_test(test_power_cuts),
                                      cmocka_unit_test(test_failing_calls), cmocka_unit_test(test_shapes),
@@ -975,6 +1104,7 @@ int main(void) {
                                      cmocka_unit_test(test_damaged_full),  cmocka_unit_test(test_progress),
                                      cmocka_unit_test(test_any_length),    cmocka_unit_test(test_many_partitions),
                                      cmocka_unit_test(test_numbers),       cmocka_unit_test(test_dropped),
-                                     cmocka_unit_test(test_small),         cmocka_unit_test(test_large_tables)};
+                                     cmocka_unit_test(test_small),         cmocka_unit_test(test_large_tables),
+                                     cmocka_unit_test(test_many_at_once),  cmocka_unit_test(test_many_fail)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -459,6 +459,98 @@ static void test_write(void **state) {
   }
 }
 
+// A file that is open only while it is written to.
+#define AJAR_BYTES ((size_t)BLKIO_WRITER_NR * BLKIO_WRITER_BUF)  // written at a time
+static _Atomic uint32_t ajar_opens, ajar_shuts, ajar_synced;
+static int ajar_fd = -1, ajar_fails;
+
+static enum remixdb_status ajar_open(void *arg, int *fd_out) {
+  (void)arg;
+  assert_int_equal(ajar_fd, -1);
+  if (ajar_fails) return err_set(REMIXDB_NOMEM, "no door");
+  ajar_fd = *fd_out = open(out_path, O_WRONLY | O_CREAT, 0600);
+  assert_true(ajar_fd >= 0);
+  atomic_fetch_add(&ajar_opens, 1);
+  return REMIXDB_OK;
+}
+
+static enum remixdb_status ajar_shut(void *arg, int fd) {
+  (void)arg;
+  assert_true(fd >= 0 && fd == ajar_fd);
+  (void)close(fd);
+  ajar_fd = -1;
+  atomic_fetch_add(&ajar_shuts, 1);
+  // none of its bytes waits for a sync when it is shut
+  if (atomic_load(&ajar_synced) >= atomic_load(&ajar_shuts)) return REMIXDB_OK;
+  return err_set(REMIXDB_IO, "not synced");
+}
+
+static int ajar_sync(struct env *e, int fd) {
+  assert_int_equal(fd, ajar_fd);
+  atomic_fetch_add(&ajar_synced, 1);
+  return env_posix()->ops->sync_data(e, fd);
+}
+
+static int ajar_sync_all(struct env *e, int fd) {
+  assert_int_equal(fd, ajar_fd);
+  atomic_fetch_add(&ajar_synced, 1);
+  return fake_sync_all(e, fd);
+}
+
+static void test_write_ajar(void **state) {
+  (void)state;
+  const size_t lens[] = {1, BLKIO_WRITER_BUF + 5, AJAR_BYTES - 1, AJAR_BYTES, 2 * AJAR_BYTES + 77};
+  const struct blkio_door door = {ajar_open, ajar_shut, NULL};
+  fake_ops.sync_data = ajar_sync;
+  fake_ops.sync_all = ajar_sync_all;
+  for (size_t k = 0; k < KINDS; k++) {
+    struct blkio b;
+    struct blkio_queue *q;
+    struct blkio_writer *w;
+    fake_reset(true);
+    blkio_init(&b, &fake, kinds[k]);
+    OK(blkio_queue_create(&b, &q));
+    OK(blkio_writer_create(q, &w));
+    for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+      (void)unlink(out_path);
+      atomic_store(&ajar_opens, 0);
+      atomic_store(&ajar_shuts, 0);
+      atomic_store(&ajar_synced, 0);
+      blkio_writer_start_ajar(w, out_path, false, &door);
+      for (size_t at = 0; at < lens[i]; at += 1000) {
+        blkio_writer_put(w, data + at, lens[i] - at < 1000 ? lens[i] - at : 1000);
+        assert_int_equal(ajar_fd, -1);
+      }
+      assert_int_equal(atomic_load(&ajar_opens), lens[i] / AJAR_BYTES);
+      OK(blkio_writer_finish(w, true));
+      assert_int_equal(ajar_fd, -1);
+      assert_int_equal(atomic_load(&ajar_shuts), lens[i] / AJAR_BYTES + 1);
+      const int fd = open(out_path, O_RDONLY);
+      assert_true(fd >= 0 && read(fd, out_data, OUT_MAX) == (ssize_t)lens[i]);
+      assert_memory_equal(out_data, data, lens[i]);
+      (void)close(fd);
+    }
+    // the first failure stays
+    ajar_fails = 1;
+    blkio_writer_start_ajar(w, out_path, false, &door);
+    blkio_writer_put(w, data, 2 * AJAR_BYTES);
+    ajar_fails = 0;
+    assert_true(blkio_writer_failed(w));
+    FAILS(blkio_writer_finish(w, true), REMIXDB_NOMEM);
+    atomic_store(&fail_write_at, atomic_load(&fake_writes) + 1);
+    blkio_writer_start_ajar(w, out_path, false, &door);
+    blkio_writer_put(w, data, 2 * AJAR_BYTES);
+    FAILS(blkio_writer_finish(w, true), REMIXDB_IO);
+    assert_int_equal(ajar_fd, -1);
+    blkio_writer_destroy(w);
+    blkio_queue_destroy(q);
+    blkio_fini(&b);
+  }
+  fake_ops.sync_data = env_posix()->ops->sync_data;
+  fake_ops.sync_all = fake_sync_all;
+  (void)unlink(out_path);
+}
+
 // A table goes to the disk while it is written, a few megabytes at a time, but not past the page cache, where there is
 // nothing to be brought there.
 static void test_write_out(void **state) {
@@ -1406,6 +1498,7 @@ int main(void) {
       cmocka_unit_test_setup(test_nomem, reset),
       cmocka_unit_test_setup(test_threads, reset),
       cmocka_unit_test_setup(test_write_out, reset),
+      cmocka_unit_test_setup(test_write_ajar, reset),
       cmocka_unit_test_setup(test_pool, reset),
       cmocka_unit_test(test_part_direct),
       cmocka_unit_test(test_aside),

@@ -278,6 +278,48 @@ static void test_reserve(void **state) {
   drop_pool(p, 5);
 }
 
+// Held places are a quarter at most, and with the reserved ones half. Whoever reserves a place gets one beside them.
+static void test_hold(void **state) {
+  (void)state;
+  struct fdpool *const p = make_pool(8, 8);
+  for (uint32_t i = 0; i < 8; i++) use(i);
+  assert_true(fdpool_hold(p, 2));
+  assert_int_equal(atomic_load(&fake_open_nr), 6);  // two were closed for it
+  assert_false(fdpool_hold(p, 1));
+  fdpool_reserve(p);
+  fdpool_reserve(p);
+  assert_int_equal(fdpool_open_count(p), 8);
+  fdpool_unhold(p, 1);
+  assert_false(fdpool_hold(p, 2));
+  assert_true(fdpool_hold(p, 1));
+  fdpool_unhold(p, 2);
+  fdpool_reserve(p);
+  assert_false(fdpool_hold(p, 2));  // half are reserved but for one
+  assert_true(fdpool_hold(p, 1));
+  fdpool_unhold(p, 1);
+  for (uint32_t i = 0; i < 3; i++) fdpool_unreserve(p);
+  // none is free, and the one that was taken goes back
+  for (uint32_t i = 0; i < 7; i++) (void)take(i);
+  assert_false(fdpool_hold(p, 2));
+  assert_int_equal(fdpool_open_count(p), 7);
+  for (uint32_t i = 0; i < 7; i++) fdpool_release(&files[i]);
+  // under a smaller bound, others get their places beside all that are held
+  assert_true(fdpool_hold(p, 2) && fdpool_holds_fit(p));
+  fdpool_set_max(p, 2);
+  assert_false(fdpool_holds_fit(p));
+  fdpool_reserve(p);
+  use(0);
+  use(1);
+  assert_int_equal(fdpool_open_count(p), 4);
+  fdpool_unhold(p, 1);
+  fdpool_unhold(p, 1);
+  assert_true(fdpool_holds_fit(p));
+  fdpool_unreserve(p);
+  use(2);
+  assert_true(fdpool_open_count(p) <= 2);
+  drop_pool(p, 8);
+}
+
 static void test_refused(void **state) {
   (void)state;
   static const int refusals[] = {EMFILE, ENFILE};
@@ -567,11 +609,11 @@ static void test_beyond(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_clock),   cmocka_unit_test(test_in_use),        cmocka_unit_test(test_patience),
-      cmocka_unit_test(test_reserve), cmocka_unit_test(test_refused),       cmocka_unit_test(test_failures),
-      cmocka_unit_test(test_nomem),   cmocka_unit_test(test_open_together), cmocka_unit_test(test_threads),
-      cmocka_unit_test(test_woken),   cmocka_unit_test(test_meetings),      cmocka_unit_test(test_passing),
-      cmocka_unit_test(test_beyond),
+      cmocka_unit_test(test_clock),    cmocka_unit_test(test_in_use), cmocka_unit_test(test_patience),
+      cmocka_unit_test(test_reserve),  cmocka_unit_test(test_hold),   cmocka_unit_test(test_refused),
+      cmocka_unit_test(test_failures), cmocka_unit_test(test_nomem),  cmocka_unit_test(test_open_together),
+      cmocka_unit_test(test_threads),  cmocka_unit_test(test_woken),  cmocka_unit_test(test_meetings),
+      cmocka_unit_test(test_passing),  cmocka_unit_test(test_beyond),
   };
   hang_alarm();
   atomic_store(&fdpool_patience_ns, LONG_NS);
