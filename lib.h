@@ -76,6 +76,22 @@ void *mem_alloc(size_t size);
 void *mem_calloc(size_t nr, size_t size);            // zeroed
 void *mem_realloc(void *p, size_t size);             // p stays valid on failure
 void *mem_alloc_aligned(size_t align, size_t size);  // align: a power of two
+// These take sizes that follow from numbers of a caller or a file. The memory is missing, too, if a size_t does not
+// count so many bytes: on 32 bits a product of two legal numbers may be that large.
+void *mem_array(size_t nr, size_t size, size_t extra);  // nr elements of `size` bytes, and `extra` bytes behind them
+// Gives an array of *cap elements twice as many, or `first` if it has none. On failure p and *cap stay valid.
+void *mem_grow(void *p, size_t *cap, size_t first, size_t size);
+void *mem_grow32(void *p, uint32_t *cap, uint32_t first, size_t size);
+// A sum of sizes. SIZE_MAX, which no allocation gives, stands for all that is more.
+static inline size_t mem_sum(size_t a, size_t b) {
+  size_t sum;
+  return unlikely(__builtin_add_overflow(a, b, &sum)) ? SIZE_MAX : sum;
+}
+// Doubles cap, which is not 0, until it is at least `needs`. SIZE_MAX: a size_t cannot be that large.
+static inline size_t mem_doubled(size_t cap, size_t needs) {
+  while (cap < needs) cap = cap > SIZE_MAX / 2 ? SIZE_MAX : 2 * cap;
+  return cap;
+}
 void mem_free(void *p);
 // Returns all kept blocks to the system, and what the heap has kept, if the small blocks have become less by 4 MiB.
 // Call it when work has ended, outside of any lock: the heap's part may take some milliseconds.

@@ -516,8 +516,8 @@ static enum remixdb_status check_packed(size_t nr, const uint32_t *klens, const 
 
 static enum remixdb_status get_packed(struct xdb_ref *ref, size_t nr, const uint32_t *klens, const uint8_t *keys,
                                       struct remixdb_packed *out, size_t *nr_found) {
-  struct remixdb_slice *const slices = nr <= SIZE_MAX / sizeof(*slices) ? mem_alloc(nr * sizeof(*slices)) : NULL;
-  struct remixdb_buf *const bufs = slices && nr <= SIZE_MAX / sizeof(*bufs) ? mem_alloc(nr * sizeof(*bufs)) : NULL;
+  struct remixdb_slice *const slices = mem_array(nr, sizeof(*slices), 0);
+  struct remixdb_buf *const bufs = slices ? mem_array(nr, sizeof(*bufs), 0) : NULL;
   enum remixdb_status s = bufs ? REMIXDB_OK : REMIXDB_NOMEM;
   struct multiget_room room = {out->ptr, out->cap < UINT32_MAX ? out->cap : UINT32_MAX, 0, 0};
   if (s == REMIXDB_OK) {

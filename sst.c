@@ -78,7 +78,7 @@ static enum remixdb_status sst_check_pages(struct sst *t, uint64_t off) {
 
 // Makes the file offsets of the blocks from their stored sizes.
 static enum remixdb_status sst_decode_sizes(struct sst *t, const uint8_t *p, const uint8_t *end, uint64_t off) {
-  t->offs = mem_alloc(((size_t)t->nr_pages + 1) * sizeof(*t->offs));
+  t->offs = mem_array((size_t)t->nr_pages + 1, sizeof(*t->offs), 0);
   if (!t->offs) return REMIXDB_NOMEM;
   uint64_t at = t->base;
   for (uint32_t block = 0; block < t->nr_pages;) {
@@ -102,7 +102,7 @@ static enum remixdb_status sst_decode_sizes(struct sst *t, const uint8_t *p, con
 // Decodes the list of value files.
 static enum remixdb_status sst_decode_apart(struct sst *t, const struct format_sst_footer *f, uint64_t off,
                                             const uint8_t *p) {
-  if (!(t->apart = mem_alloc(f->nr_apart * sizeof(*t->apart)))) return REMIXDB_NOMEM;
+  if (!(t->apart = mem_array(f->nr_apart, sizeof(*t->apart), 0))) return REMIXDB_NOMEM;
   t->nr_apart = f->nr_apart;
   for (uint32_t i = 0; i < f->nr_apart; i++, p += FORMAT_SST_APART) {
     t->apart[i] = (struct sst_apart){load64le(p), load64le(p + 8)};

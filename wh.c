@@ -62,7 +62,7 @@ static void guide_make(struct wh *wh) {
   const uint32_t more = nr / 8 + GUIDE_LEAVES;
   wh->guide_due = nr + more;
   wh->cuts_due = wh->cuts + more;
-  struct kref *const bounds = mem_alloc(nr * (sizeof(*bounds) + sizeof(void *)));
+  struct kref *const bounds = mem_array(nr, sizeof(*bounds) + sizeof(void *), 0);
   if (!bounds) return;
   void **const items = (void **)(void *)(bounds + nr);
   uint32_t n = 0;

@@ -516,7 +516,7 @@ static enum remixdb_status many_init(struct many_writes *w, const struct xdb_ref
     }
     many_add(w, &w->ops[i]);
   }
-  if (!(w->links = mem_alloc((w->nr ? w->nr : 1) * sizeof(*w->links)))) return REMIXDB_NOMEM;
+  if (!(w->links = mem_array(w->nr ? w->nr : 1, sizeof(*w->links), 0))) return REMIXDB_NOMEM;
   if (w->log_bytes <= WAL_FRAME_MAX) return REMIXDB_OK;
   return err_set(REMIXDB_TOOBIG, "a batch of %zu keys takes %zu bytes in the log; at most %u go into it at once", w->nr,
                  w->log_bytes, WAL_FRAME_MAX);

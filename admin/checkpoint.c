@@ -95,11 +95,9 @@ static enum remixdb_status share_pack(const struct xdb *x, struct target *t, con
   for (uint32_t i = t->nr_packs; i-- > 0;)
     if (t->packs[i] == k->number) return REMIXDB_OK;
   if (t->nr_packs == t->cap_packs) {
-    const uint32_t cap = t->cap_packs ? 2 * t->cap_packs : 16;
-    uint64_t *const grown = mem_realloc(t->packs, cap * sizeof(*grown));
+    uint64_t *const grown = mem_grow32(t->packs, &t->cap_packs, 16, sizeof(*grown));
     if (!grown) return REMIXDB_NOMEM;
     t->packs = grown;
-    t->cap_packs = cap;
   }
   t->packs[t->nr_packs++] = k->number;
   files_pack_name(name, k->number);

@@ -87,7 +87,7 @@ static enum remixdb_status find_tables(struct repair *p, const struct files_entr
   *v = (struct version_names){0};
   uint64_t packed = 0;
   if ((s = repair_packs_search(p, list, nr, &packed)) != REMIXDB_OK) return s;
-  if (!(v->tables = mem_alloc((nr + packed ? nr + packed : 1) * sizeof(uint64_t)))) return REMIXDB_NOMEM;
+  if (!(v->tables = mem_array(nr + packed ? nr + packed : 1, sizeof(uint64_t), 0))) return REMIXDB_NOMEM;
   for (size_t i = 0; i < nr; i++)
     if (list[i].kind == FILES_IS_TABLE) v->tables[v->nr_tables++] = list[i].number;
   repair_packs_tables(p, v);

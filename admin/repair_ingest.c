@@ -123,7 +123,7 @@ static enum remixdb_status sift(struct suspects *u, struct version_names *v, con
 enum remixdb_status repair_ingests(struct repair *p, const struct files_entry *list, size_t nr,
                                    struct version_names *v) {
   struct suspects u = {.p = p, .written = UINT64_MAX};
-  if (!(u.numbers = mem_alloc((v->nr_tables + 1) * sizeof(*u.numbers)))) return REMIXDB_NOMEM;
+  if (!(u.numbers = mem_array(v->nr_tables + 1, sizeof(*u.numbers), 0))) return REMIXDB_NOMEM;
   const enum remixdb_status s = sift(&u, v, list, nr);
   mem_free(u.numbers);
   return s;

@@ -80,8 +80,8 @@ static void insert(uint64_t *tables, size_t nr, uint64_t number) {
 }
 
 enum remixdb_status repair_order(struct repair *p, uint64_t *tables, size_t nr) {
-  struct aged *const list = mem_alloc((nr + 1) * sizeof(*list));
-  uint64_t *const bad = mem_alloc((nr + 1) * sizeof(*bad));
+  struct aged *const list = mem_array(nr + 1, sizeof(*list), 0);
+  uint64_t *const bad = mem_array(nr + 1, sizeof(*bad), 0);
   enum remixdb_status s = list && bad ? REMIXDB_OK : REMIXDB_NOMEM;
   size_t good = 0, nr_bad = 0;
   for (size_t i = 0; i < nr && s == REMIXDB_OK; i++) {

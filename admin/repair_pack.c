@@ -15,7 +15,7 @@ enum remixdb_status repair_packs_named(struct repair *p, const struct version_na
   const char *flaw = pack_list_begin(&l, v->packs, v->packs_len, v->next_file);
   enum remixdb_status s = REMIXDB_OK;
   while (s == REMIXDB_OK && !flaw && !(flaw = pack_list_next(&l)) && l.nr) {
-    struct pack_entry *const e = mem_alloc(l.nr * sizeof(*e));
+    struct pack_entry *const e = mem_array(l.nr, sizeof(*e), 0);
     if (!e) return REMIXDB_NOMEM;
     for (uint32_t i = 0; i < l.nr && !flaw; i++)
       flaw = pack_entry_get(l.entries + (size_t)PACK_ENTRY * i, i ? &e[i - 1] : NULL, l.next_file, &e[i]);
@@ -36,11 +36,9 @@ struct found {
 
 static enum remixdb_status found_add(struct found *f, const struct pack_entry *e) {
   if (f->nr == f->cap) {
-    const uint32_t cap = f->cap ? 2 * f->cap : 64;
-    struct pack_entry *const grown = mem_realloc(f->parts, cap * sizeof(*grown));
+    struct pack_entry *const grown = mem_grow32(f->parts, &f->cap, 64, sizeof(*grown));
     if (!grown) return REMIXDB_NOMEM;
     f->parts = grown;
-    f->cap = cap;
   }
   f->parts[f->nr++] = *e;
   return REMIXDB_OK;

@@ -418,7 +418,7 @@ struct build {
 // Returns `more` bytes at the end, or NULL. They are aligned if all elements have one type.
 static void *extend(struct buffer *b, size_t more) {
   if (unlikely(more >= b->cap - b->len)) {
-    const size_t cap = 2 * b->len + more + 64;
+    const size_t cap = mem_sum(mem_sum(b->len, b->len), mem_sum(more, 64));
     uint8_t *const p = mem_realloc(b->p, cap);
     if (!p) return NULL;
     b->p = p;

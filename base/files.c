@@ -86,14 +86,12 @@ static bool add_name(void *arg, const char *name) {
   e.kind = files_kind_of(name, &e.number);
   if (e.kind == FILES_OTHER) return true;
   if (l->nr == l->cap) {
-    const size_t cap = l->cap ? l->cap * 2 : 64;
-    struct files_entry *grown = mem_realloc(l->list, cap * sizeof(*grown));
+    struct files_entry *grown = mem_grow(l->list, &l->cap, 64, sizeof(*grown));
     if (!grown) {
       l->nomem = true;
       return false;
     }
     l->list = grown;
-    l->cap = cap;
   }
   (void)snprintf(e.name, sizeof(e.name), "%s", name);
   l->list[l->nr++] = e;

@@ -404,6 +404,17 @@ void *mem_calloc(size_t nr, size_t size) {
   return mem_check(mem_denied(all) ? NULL : block_take(all, true), all);
 }
 
+// Returns the bytes of the elements and of what is behind them; SIZE_MAX: too many.
+static size_t array_size(size_t nr, size_t size, size_t extra) {
+  size_t all;
+  return unlikely(__builtin_mul_overflow(nr, size, &all)) ? SIZE_MAX : mem_sum(all, extra);
+}
+
+void *mem_array(size_t nr, size_t size, size_t extra) {
+  const size_t all = array_size(nr, size, extra);
+  return likely(all < SIZE_MAX) ? mem_alloc(all) : mem_check(NULL, all);
+}
+
 void *mem_alloc_aligned(size_t align, size_t size) {
   void *p = NULL;
   if (align < sizeof(void *)) align = sizeof(void *);
@@ -474,6 +485,23 @@ void *mem_realloc(void *p, size_t size) {
   if (!to && !has && is_large(size) && heap_size(p)) to = block_move(p, heap_size(p), size);
   else if (!to && !has) to = heap_realloc(p, size);
   return mem_check(to, size);
+}
+
+void *mem_grow(void *p, size_t *cap, size_t first, size_t size) {
+  size_t more = first;
+  if (*cap && __builtin_mul_overflow(*cap, (size_t)2, &more)) return mem_check(NULL, SIZE_MAX);
+  const size_t all = array_size(more, size, 0);
+  void *const grown = likely(all < SIZE_MAX) ? mem_realloc(p, all) : mem_check(NULL, all);
+  if (grown) *cap = more;
+  return grown;
+}
+
+void *mem_grow32(void *p, uint32_t *cap, uint32_t first, size_t size) {
+  size_t more = *cap;
+  if (unlikely(*cap > UINT32_MAX / 2)) return mem_check(NULL, SIZE_MAX);
+  void *const grown = mem_grow(p, &more, first, size);
+  if (grown) *cap = (uint32_t)more;
+  return grown;
 }
 
 // ---- mappings

@@ -232,7 +232,7 @@ static void plan_behind(const struct job *j, const struct borders *b, const uint
 static enum remixdb_status copy_keys(const struct borders *b, struct remix_keys *out) {
   size_t bytes = 0;
   for (uint32_t i = 0; i < b->nr; i++) bytes += b->keys[i].len;
-  out->keys = mem_alloc(b->nr * sizeof(*out->keys) + bytes);
+  out->keys = mem_array(b->nr, sizeof(*out->keys), bytes);
   if (!out->keys) return REMIXDB_NOMEM;
   uint8_t *at = (uint8_t *)(out->keys + b->nr);
   for (out->nr = 0; out->nr < b->nr; out->nr++) {

@@ -161,7 +161,7 @@ static enum remixdb_status erase_view(const struct compact_erase *e, struct remi
   struct remix *whole = NULL;
   *out = NULL;
   if (!x) return REMIXDB_OK;
-  struct remix_span *const spans = mem_alloc(e->nr * sizeof(*spans));
+  struct remix_span *const spans = mem_array(e->nr, sizeof(*spans), 0);
   enum remixdb_status s = spans ? remix_whole(x, &whole) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = erase_whole(e, whole, spans, out);
   remix_unref(whole);
@@ -317,7 +317,7 @@ static enum remixdb_status file_part(struct compact_filing *f, struct part *p, s
 }
 
 static enum remixdb_status file_tree(struct compact_filing *f, const struct version *tree, struct version **out) {
-  struct part **const parts = mem_alloc(tree->nr_parts * sizeof(*parts));
+  struct part **const parts = mem_array(tree->nr_parts, sizeof(*parts), 0);
   if (!parts) return REMIXDB_NOMEM;
   enum remixdb_status s = REMIXDB_OK;
   uint32_t nr = 0;

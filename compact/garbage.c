@@ -90,7 +90,7 @@ static enum remixdb_status candidates(const struct round *r, const struct versio
                                       uint32_t *nr_out, struct outlook *o) {
   *o = (struct outlook){0};
   *nr_out = 0;
-  *out = mem_alloc((r->nr_jobs + 1) * sizeof(**out));
+  *out = mem_array(r->nr_jobs + 1, sizeof(**out), 0);
   if (!*out) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < TREES; i++)
     if (round_has(r, i)) *nr_out += add_tree(r, &r->trees[i], *out + *nr_out, o);
@@ -149,8 +149,8 @@ static enum remixdb_status add_cut(struct compact_room *room, const struct candi
 
 // The room of so many candidates gets lists of merges, at most `slices` of each, and of cuts.
 static enum remixdb_status list_merges(struct compact_room *room, uint32_t nr, uint32_t slices) {
-  room->merges = mem_alloc(((size_t)nr * slices + 1) * sizeof(*room->merges));
-  room->cuts = mem_alloc(((size_t)nr + 1) * sizeof(*room->cuts));
+  room->merges = mem_array((size_t)nr * slices + 1, sizeof(*room->merges), 0);
+  room->cuts = mem_array((size_t)nr + 1, sizeof(*room->cuts), 0);
   return room->merges && room->cuts ? REMIXDB_OK : REMIXDB_NOMEM;
 }
 

@@ -53,11 +53,9 @@ struct ingest {
 
 static enum remixdb_status push(struct sst ***list, uint32_t *nr, uint32_t *cap, struct sst *t) {
   if (*nr == *cap) {
-    const uint32_t more = *cap ? 2 * *cap : 16;
-    struct sst **const grown = mem_realloc(*list, more * sizeof(*grown));
+    struct sst **const grown = mem_grow32(*list, cap, 16, sizeof(*grown));
     if (!grown) return REMIXDB_NOMEM;
     *list = grown;
-    *cap = more;
   }
   (*list)[(*nr)++] = t;
   return REMIXDB_OK;
@@ -243,7 +241,7 @@ static void add_groups(struct ingest *in, uint32_t from, uint32_t to, struct kre
 static enum remixdb_status add_groups_again(struct ingest *in, uint32_t part, uint32_t from, uint32_t to) {
   const struct part *const old = in->base->parts[part];
   const uint32_t nr_groups = (to - from + COMPACT_PART_TABLES - 1) / COMPACT_PART_TABLES, first = in->nr_pieces;
-  struct kref *const cuts = mem_alloc((nr_groups + 1) * sizeof(*cuts));
+  struct kref *const cuts = mem_array(nr_groups + 1, sizeof(*cuts), 0);
   if (!cuts) return REMIXDB_NOMEM;
   add_groups(in, from, to, part_anchor(old), NULL);
   for (uint32_t i = 1; i < nr_groups; i++) cuts[i - 1] = in->pieces[first + i].anchor;
@@ -374,7 +372,7 @@ static void tell_unread(struct ingest *in) {
 }
 
 static enum remixdb_status build_all(struct ingest *in) {
-  struct task **const tasks = mem_alloc((in->nr_pieces + 1) * sizeof(*tasks));
+  struct task **const tasks = mem_array(in->nr_pieces + 1, sizeof(*tasks), 0);
   if (!tasks) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < in->nr_pieces; i++) tasks[i] = &in->pieces[i].task;
   workers_run(in->c->workers, in->self, tasks, in->nr_pieces);

@@ -56,7 +56,7 @@ static int most_first(const void *a, const void *b) {
 
 void moved_plan(struct round *r, const struct version *store) {
   if (!over(r->c, store)) return;
-  struct candidate *const list = mem_alloc((r->nr_jobs + 1) * sizeof(*list));
+  struct candidate *const list = mem_array(r->nr_jobs + 1, sizeof(*list), 0);
   uint32_t nr = 0;
   if (!list) return;
   for (uint32_t i = 0; i < r->nr_jobs; i++) {

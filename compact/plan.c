@@ -556,7 +556,7 @@ static int worst_first(const void *a, const void *b) {
 // Aborts partitions in order of their cost, the most expensive first, as long as the memtable has room for their new
 // data.
 enum remixdb_status plan_aborts(struct round *r) {
-  struct job **by_cost = mem_alloc(r->nr_jobs * sizeof(*by_cost));
+  struct job **by_cost = mem_array(r->nr_jobs, sizeof(*by_cost), 0);
   if (!by_cost) return REMIXDB_NOMEM;
   uint32_t nr = 0;
   for (uint32_t i = 0; i < r->nr_jobs; i++) {

@@ -236,11 +236,9 @@ struct table_writer {
 // Makes room for one more table of the job.
 static enum remixdb_status table_room(struct job *j) {
   if (j->nr_tables < j->cap_tables) return REMIXDB_OK;
-  const uint32_t cap = j->cap_tables ? j->cap_tables * 2 : 8;
-  struct sst **const grown = mem_realloc(j->tables, cap * sizeof(*grown));
+  struct sst **const grown = mem_grow32(j->tables, &j->cap_tables, 8, sizeof(*grown));
   if (!grown) return REMIXDB_NOMEM;
   j->tables = grown;
-  j->cap_tables = cap;
   return REMIXDB_OK;
 }
 

@@ -43,7 +43,7 @@ bool compact_value_debt_paid(const struct compact *c, const struct remix *x) {
 
 // Bytes that may be written before value files take too much (O3). Passes over all tables.
 static uint64_t room_left(const struct compact *c, const struct version *store) {
-  uint64_t *const lives = mem_alloc((store->values.nr ? store->values.nr : 1) * sizeof(*lives)), live = 0;
+  uint64_t *const lives = mem_array(store->values.nr ? store->values.nr : 1, sizeof(*lives), 0), live = 0;
   if (lives && live_values(store, lives) == REMIXDB_OK)
     for (uint32_t i = 0; i < store->values.nr; i++) live += lives[i];
   mem_free(lives);

@@ -57,7 +57,7 @@ static enum remixdb_status divide(const struct remix *x, uint32_t parts, uint8_t
     bytes += remix_anchor(x, seg, room).len;
     segs[nr++] = seg;
   }
-  out->keys = mem_alloc(nr * sizeof(*out->keys) + bytes + 1);
+  out->keys = mem_array(nr, sizeof(*out->keys), bytes + 1);
   if (!out->keys) return REMIXDB_NOMEM;
   uint8_t *at = (uint8_t *)(out->keys + nr);
   for (uint32_t i = 0; i < nr; i++) add_anchor(x, segs[i], room, out, &at);

@@ -170,7 +170,7 @@ enum remixdb_status remix_narrow_form(const struct remix *x, size_t head, struct
   uint8_t bits[BLIND_NARROW];
   uint32_t wide = 0, bytes = 0, marked = 0;  // segments with wide bits, with other bits that are no nibbles, with marks
   assert(!ix->lay.narrow);
-  *out = (struct narrow_form){.bits = mem_alloc(x->nr_segs * sizeof(*out->bits) + 1)};
+  *out = (struct narrow_form){.bits = mem_array(x->nr_segs, sizeof(*out->bits), 1)};
   if (!out->bits) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < x->nr_segs; i++) {
     const uint8_t *const s = seg_at(ix, i);

@@ -391,7 +391,7 @@ enum remixdb_status remix_create(const struct sst_ctx *ctx, uint64_t number, str
   atomic_init(&x->obsolete, false);
   atomic_init(&x->scan_debt, 0);
   atomic_init(&x->scan_debt_due, 0);
-  x->runs = mem_alloc(nr_runs * sizeof(x->runs[0]));
+  x->runs = mem_array(nr_runs, sizeof(x->runs[0]), 0);
   for (; x->runs && x->nr_runs < nr_runs; x->nr_runs++) {
     x->runs[x->nr_runs] = runs[x->nr_runs];
     sst_ref(x->runs[x->nr_runs]);

@@ -188,8 +188,8 @@ struct packing {
 
 static enum remixdb_status packing_reserve(struct packing *k, size_t more) {
   if (more <= k->cap - k->at) return REMIXDB_OK;
-  size_t cap = k->cap + k->cap / 2;
-  if (cap < k->at + more) cap = k->at + more;
+  size_t cap = mem_sum(k->cap, k->cap / 2);
+  if (cap < mem_sum(k->at, more)) cap = mem_sum(k->at, more);
   uint8_t *const file = mem_realloc(k->file, cap);
   if (!file) return REMIXDB_NOMEM;
   k->file = file;

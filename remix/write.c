@@ -12,8 +12,7 @@ _Static_assert(BLIND_FAR + 1 == BLIND_SAME, "remix_write_segment makes one of th
 
 enum remixdb_status remix_bytes_reserve(struct remix_bytes *a, size_t more) {
   if (likely(more <= a->cap - a->len)) return REMIXDB_OK;
-  size_t cap = a->cap ? a->cap : 4096;
-  while (cap - a->len < more) cap *= 2;
+  const size_t cap = mem_doubled(a->cap ? a->cap : 4096, mem_sum(a->len, more));
   uint8_t *const p = mem_realloc(a->p, cap);
   if (!p) return REMIXDB_NOMEM;
   a->p = p;

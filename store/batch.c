@@ -39,11 +39,7 @@ static enum remixdb_status reserve(struct xdb_batch *b, size_t more) {
   if (unlikely(more > BATCH_BYTES_MAX - b->len))
     return err_set(REMIXDB_TOOBIG, "a batch of %zu bytes gets %zu more; it may have %u", b->len, more, BATCH_BYTES_MAX);
   if (more <= b->cap - b->len) return REMIXDB_OK;
-  size_t cap = b->cap ? b->cap : 2048;
-  do {
-    if (cap > SIZE_MAX / 2) return REMIXDB_NOMEM;
-    cap *= 2;
-  } while (more > cap - b->len);
+  const size_t cap = mem_doubled(b->cap ? b->cap : 4096, b->len + more);
   uint8_t *grown = mem_realloc(b->data, cap);
   if (!grown) return REMIXDB_NOMEM;
   b->data = grown;
@@ -72,11 +68,9 @@ static enum remixdb_status add_name(struct xdb_batch *b, uint64_t store_id, uint
     return err_set(REMIXDB_INVALID, "a batch cannot have spaces of two stores");
   if (at < b->nr_names && b->names[at].id == id) return REMIXDB_OK;
   if (b->nr_names == b->cap_names) {
-    const uint32_t cap = b->cap_names ? b->cap_names * 2 : 4;
-    struct batch_name *const grown = mem_realloc(b->names, cap * sizeof(*grown));
+    struct batch_name *const grown = mem_grow32(b->names, &b->cap_names, 4, sizeof(*grown));
     if (!grown) return REMIXDB_NOMEM;
     b->names = grown;
-    b->cap_names = cap;
   }
   char *const bytes = mem_alloc(len);
   if (!bytes) return REMIXDB_NOMEM;
@@ -272,7 +266,7 @@ static void op_settle(struct batch_op *op, uint32_t space, uint8_t **room) {
 // The operations as batch_listed returns them. *sorted_out: they are in order, and no two have the same key.
 static enum remixdb_status list(const struct xdb_batch *b, uint32_t space, struct batch_op **ops_out,
                                 bool *sorted_out) {
-  struct batch_op *ops = mem_alloc((b->nr ? b->nr : 1) * sizeof(*ops) + (space ? b->of_ref : 0));
+  struct batch_op *ops = mem_array(b->nr ? b->nr : 1, sizeof(*ops), space ? b->of_ref : 0);
   if (!ops) return REMIXDB_NOMEM;
   const uint8_t *p = b->data;
   uint8_t *room = (uint8_t *)&ops[b->nr];

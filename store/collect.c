@@ -90,7 +90,7 @@ static enum remixdb_status choose(struct xdb *x, const struct collecting *c, enu
   super_ref(v);
   xdb_unlock(x);
   const struct value_set *const files = &v->version->values;
-  uint64_t *const live = mem_alloc((files->nr ? files->nr : 1) * sizeof(*live));
+  uint64_t *const live = mem_array(files->nr ? files->nr : 1, sizeof(*live), 0);
   *out = (struct choice){.file = NULL};
   enum remixdb_status s = live ? REMIXDB_OK : REMIXDB_NOMEM;
   if (s == REMIXDB_OK && files->nr) s = live_values(v->version, live);
@@ -142,7 +142,7 @@ static bool look(struct xdb *x) {
   const struct value_set *const files = &v->version->values;
   const uint64_t held = atomic_load_explicit(&v->active->apart_bytes, memory_order_relaxed) +
                         (v->frozen ? atomic_load_explicit(&v->frozen->apart_bytes, memory_order_relaxed) : 0);
-  uint64_t *const live = mem_alloc((files->nr ? files->nr : 1) * sizeof(*live)), room = 0, sum = 1;
+  uint64_t *const live = mem_array(files->nr ? files->nr : 1, sizeof(*live), 0), room = 0, sum = 1;
   if (live && live_values(v->version, live) == REMIXDB_OK) {
     for (uint32_t i = 0; i < files->nr; i++) {
       turn = turn || wants_turn(x, files->files[i], live[i], held);
@@ -255,11 +255,9 @@ static enum remixdb_status is_live(struct xdb *x, struct collecting *c, struct e
 static enum remixdb_status note(struct collecting *c, uint64_t number, uint64_t from, uint32_t was,
                                 const struct value_ref *is) {
   if (c->nr == c->cap) {
-    const uint32_t cap = c->cap ? 2 * c->cap : 256;
-    struct collected *const grown = mem_realloc(c->list, cap * sizeof(*grown));
+    struct collected *const grown = mem_grow32(c->list, &c->cap, 256, sizeof(*grown));
     if (!grown) return REMIXDB_NOMEM;
     c->list = grown;
-    c->cap = cap;
   }
   c->list[c->nr++] = (struct collected){number, {from, is->at, was, is->check}, is->len};
   return REMIXDB_OK;
@@ -637,7 +635,7 @@ void collect_measure(struct xdb *x, struct collect_figures *out) {
   xdb_unlock(x);
   const struct value_set *const files = &v->version->values;
   const struct value_moves *const moves = &v->version->moves;
-  uint64_t *const live = mem_alloc((files->nr ? files->nr : 1) * sizeof(*live));
+  uint64_t *const live = mem_array(files->nr ? files->nr : 1, sizeof(*live), 0);
   *out = (struct collect_figures){.indexes = moves->nr, .index_memory = value_moves_memory(moves)};
   if (live && live_values(v->version, live) == REMIXDB_OK) {
     for (uint32_t i = 0; i < files->nr; i++) {

@@ -27,11 +27,9 @@ static enum remixdb_status look_up(struct handover *h, struct kref key, bool *re
 
 static enum remixdb_status note(struct handover_keys *to, const struct wh_entry *entry, bool replaced) {
   if (to->nr == to->cap) {
-    const size_t cap = to->cap ? 2 * to->cap : 256;
-    struct handover_key *const grown = mem_realloc(to->keys, cap * sizeof(*grown));
+    struct handover_key *const grown = mem_grow(to->keys, &to->cap, 256, sizeof(*grown));
     if (!grown) return REMIXDB_NOMEM;
     to->keys = grown;
-    to->cap = cap;
   }
   to->keys[to->nr++] = (struct handover_key){entry, replaced};
   return REMIXDB_OK;

@@ -117,11 +117,9 @@ static enum remixdb_status end_table(struct xdb_ingest *g) {
   uint64_t size;
   if (number == 0) return REMIXDB_OK;
   if (g->nr == g->cap) {
-    const uint32_t more = g->cap ? 2 * g->cap : 16;
-    uint64_t *const p = mem_realloc(g->numbers, more * sizeof(*p));
+    uint64_t *const p = mem_grow32(g->numbers, &g->cap, 16, sizeof(*p));
     if (!p) return REMIXDB_NOMEM;
     g->numbers = p;
-    g->cap = more;
   }
   g->number = 0;
   const enum remixdb_status s = sst_build_finish(g->build, &size);

@@ -68,7 +68,7 @@ static void number_one(struct task *t, struct worker *w) {
 
 static enum remixdb_status number_all(struct compact *c, struct worker *w, const struct ingest_made *m, uint64_t seq) {
   struct numbering *const all = mem_calloc(m->nr, sizeof(*all));
-  struct task **const tasks = mem_alloc(m->nr * sizeof(*tasks));
+  struct task **const tasks = mem_array(m->nr, sizeof(*tasks), 0);
   enum remixdb_status s = all && tasks ? REMIXDB_OK : REMIXDB_NOMEM;
   for (uint32_t i = 0; i < m->nr && s == REMIXDB_OK; i++) {
     all[i] = (struct numbering){.task.run = number_one, .table = m->tables[i], .seq = seq};

@@ -135,7 +135,7 @@ static enum remixdb_status pin_apart(struct xdb_ref *r, const struct super *v, s
   if (s != REMIXDB_OK) return s;
   struct xdb_pin *pin = NULL;
   s = value_expect(f, &to, key);
-  if (s == REMIXDB_OK && !(pin = mem_alloc(sizeof(*pin) + to.len))) s = REMIXDB_NOMEM;
+  if (s == REMIXDB_OK && !(pin = mem_array(1, sizeof(*pin), to.len))) s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = value_read(f, &to, key, 0, pin->copy, to.len, &n);
   value_file_unref(f);
   if (s != REMIXDB_OK) {
@@ -163,7 +163,7 @@ enum remixdb_status pin_get(struct xdb_ref *r, struct kref key, struct xdb_pin *
   if (s == REMIXDB_OK && unlikely(rec.kind & KV_APART)) return pin_apart(r, v, key, &rec, out, v_out, vlen_out);
   if (s == REMIXDB_OK) {
     const bool copied = own || rec.vlen <= PIN_COPY || (!mem && !in_frame(&r->hold, &rec));
-    struct xdb_pin *const pin = mem_alloc(sizeof(*pin) + (copied ? rec.vlen : 0));
+    struct xdb_pin *const pin = mem_array(1, sizeof(*pin), copied ? rec.vlen : 0);
     if (pin) {
       *v_out = take(pin, r, &rec, mem, copied);
       if (vlen_out) *vlen_out = rec.vlen;

@@ -43,7 +43,7 @@ enum remixdb_status range_group_ready(struct range_group *g) {
   for (uint32_t t = 0; t < TREES; t++) {
     struct range_tree *const a = &g->trees[t];
     a->nr_ranges = compact_ranges_join(a->ranges, a->nr_ranges);
-    a->gone_from = mem_alloc((a->nr_ranges + 1) * sizeof(*a->gone_from));
+    a->gone_from = mem_array(a->nr_ranges + 1, sizeof(*a->gone_from), 0);
     if (!a->gone_from) return REMIXDB_NOMEM;
   }
   return REMIXDB_OK;
@@ -73,15 +73,12 @@ static bool is_deleted(struct gathered *to, struct kref key) {
 static enum remixdb_status gathered_add(struct gathered *to, struct kref key) {
   if (to->nr >= to->few) return err_set(REMIXDB_TOOBIG, "more keys than get tombstones");
   if (to->nr == to->cap) {
-    const size_t cap = to->cap ? 2 * to->cap : 64;
-    struct batch_op *const grown = mem_realloc(to->ops, cap * sizeof(*grown));
+    struct batch_op *const grown = mem_grow(to->ops, &to->cap, 64, sizeof(*grown));
     if (!grown) return REMIXDB_NOMEM;
     to->ops = grown;
-    to->cap = cap;
   }
   if (key.len > to->room - to->len) {
-    size_t room = to->room ? 2 * to->room : 4096;
-    while (key.len > room - to->len) room *= 2;
+    const size_t room = mem_doubled(to->room ? to->room : 4096, mem_sum(to->len, key.len));
     uint8_t *const grown = mem_realloc(to->bytes, room);
     if (!grown) return REMIXDB_NOMEM;
     to->bytes = grown;
@@ -181,8 +178,8 @@ static enum remixdb_status gathered_merge(struct range_group *g, struct range_tr
   }
   if (from->nr) qsort(from->ops, from->nr, sizeof(*from->ops), op_order);
   const size_t most = t->nr_ops + from->nr + 1;
-  t->all = mem_alloc(most * sizeof(*t->all));
-  t->links = mem_alloc(most * sizeof(*t->links));
+  t->all = mem_array(most, sizeof(*t->all), 0);
+  t->links = mem_array(most, sizeof(*t->links), 0);
   if (!t->all || !t->links) return REMIXDB_NOMEM;
   for (size_t i = 0, k = 0; i < t->nr_ops || k < from->nr;) {
     const int c = i == t->nr_ops ? 1 : k == from->nr ? -1 : kv_cmp(op_key(&t->ops[i]), op_key(&from->ops[k]));
@@ -258,11 +255,9 @@ static enum remixdb_status note_gone(void *arg, const struct wh_link *l) {
   struct range_tree *const t = a->tree;
   if (t->nr_gone >= a->group->few) return err_set(REMIXDB_TOOBIG, "more keys than get tombstones");
   if (t->nr_gone == t->cap_gone) {
-    const size_t cap = t->cap_gone ? 2 * t->cap_gone : 64;
-    struct wh_link *const grown = mem_realloc(t->gone, cap * sizeof(*grown));
+    struct wh_link *const grown = mem_grow(t->gone, &t->cap_gone, 64, sizeof(*grown));
     if (!grown) return REMIXDB_NOMEM;
     t->gone = grown;
-    t->cap_gone = cap;
   }
   t->gone[t->nr_gone++] = *l;
   const struct kv_rec rec = {.key = l->entry->key, .klen = l->entry->klen, .kind = a->kind};

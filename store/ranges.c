@@ -200,9 +200,9 @@ static uint32_t painted_next(struct painted *p, uint32_t i) {
 // numbers: of the operations, ascending. Later ranges come first, so each stretch is painted once.
 static enum remixdb_status painted_make(struct painted *p, const struct compact_range *ranges, const size_t *numbers,
                                         uint32_t nr) {
-  *p = (struct painted){.bounds = mem_alloc((2 * (size_t)nr + 1) * sizeof(*p->bounds)),
+  *p = (struct painted){.bounds = mem_array(2 * (size_t)nr + 1, sizeof(*p->bounds), 0),
                         .last = mem_calloc(2 * (size_t)nr + 1, sizeof(*p->last)),
-                        .on = mem_alloc((2 * (size_t)nr + 2) * sizeof(*p->on))};
+                        .on = mem_array(2 * (size_t)nr + 2, sizeof(*p->on), 0)};
   if (!p->bounds || !p->last || !p->on) return REMIXDB_NOMEM;
   uint32_t all = 0;
   for (uint32_t i = 0; i < nr; i++) {
@@ -249,9 +249,9 @@ static enum remixdb_status batch_split(const struct batch_op *list, size_t nr, s
   uint8_t *room = g->bounds = mem_alloc(bytes);
   if (!room) return REMIXDB_NOMEM;
   for (uint32_t t = 0; t < TREES; t++) {
-    g->trees[t].ranges = mem_alloc((nr + 1) * sizeof(*g->trees[t].ranges));
-    g->trees[t].ops = mem_alloc((nr + 1) * sizeof(*g->trees[t].ops));
-    numbers[t] = mem_alloc((nr + 1) * sizeof(*numbers[t]));
+    g->trees[t].ranges = mem_array(nr + 1, sizeof(*g->trees[t].ranges), 0);
+    g->trees[t].ops = mem_array(nr + 1, sizeof(*g->trees[t].ops), 0);
+    numbers[t] = mem_array(nr + 1, sizeof(*numbers[t]), 0);
     if (!g->trees[t].ranges || !g->trees[t].ops || !numbers[t]) return REMIXDB_NOMEM;
   }
   for (size_t i = 0; i < nr; i++) {

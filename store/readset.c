@@ -133,11 +133,9 @@ static enum remixdb_status reserve(struct readset *set) {
     set->sort_at = set->nr * 2 > SORT_FIRST ? set->nr * 2 : SORT_FIRST;
   }
   if (set->nr < set->cap) return REMIXDB_OK;
-  const size_t cap = set->cap ? set->cap * 2 : RANGES_FIRST;
-  struct read_range *const grown = mem_realloc(set->ranges, cap * sizeof(*grown));
+  struct read_range *const grown = mem_grow(set->ranges, &set->cap, RANGES_FIRST, sizeof(*grown));
   if (!grown) return REMIXDB_NOMEM;
   set->ranges = grown;
-  set->cap = cap;
   return REMIXDB_OK;
 }
 

@@ -16,11 +16,9 @@ void replay_ranges_fini(struct replay_ranges *r) {
 enum remixdb_status replay_ranges_add(struct replay_ranges *r, const struct kv_rec *rec) {
   struct replay_ranges_tree *const tree = &r->trees[rec->kind & KV_SPACES ? TREE_SPACES : TREE_UNNAMED];
   if (tree->nr == tree->cap) {
-    const uint32_t cap = tree->cap ? 2 * tree->cap : 8;
-    struct replay_range *const grown = mem_realloc(tree->all, cap * sizeof(*grown));
+    struct replay_range *const grown = mem_grow32(tree->all, &tree->cap, 8, sizeof(*grown));
     if (!grown) return REMIXDB_NOMEM;
     tree->all = grown;
-    tree->cap = cap;
   }
   uint8_t *const bytes = mem_alloc((size_t)rec->klen + rec->vlen + 1);
   if (!bytes) return REMIXDB_NOMEM;
@@ -38,7 +36,7 @@ enum remixdb_status replay_ranges_add(struct replay_ranges *r, const struct kv_r
 static enum remixdb_status later_ones(const struct replay_ranges_tree *tree, uint64_t erased,
                                       struct compact_range **out, uint32_t *nr_out) {
   uint32_t nr = 0;
-  struct compact_range *const ranges = mem_alloc((tree->nr + 1) * sizeof(*ranges));
+  struct compact_range *const ranges = mem_array(tree->nr + 1, sizeof(*ranges), 0);
   if (!ranges) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < tree->nr; i++)
     if (tree->all[i].seq > erased) ranges[nr++] = tree->all[i].range;
@@ -108,8 +106,8 @@ static void take_cuts(struct replay_ranges_tree *tree, uint32_t *free_from) {
 
 static enum remixdb_status make_cuts(struct replay_ranges_tree *tree) {
   if (tree->nr == 0) return REMIXDB_OK;
-  uint32_t *const free_from = mem_alloc((2 * (size_t)tree->nr + 1) * sizeof(*free_from));
-  tree->cuts = free_from ? mem_alloc(2 * (size_t)tree->nr * sizeof(*tree->cuts)) : NULL;
+  uint32_t *const free_from = mem_array(2 * (size_t)tree->nr + 1, sizeof(*free_from), 0);
+  tree->cuts = free_from ? mem_array(2 * (size_t)tree->nr, sizeof(*tree->cuts), 0) : NULL;
   if (!tree->cuts) {
     mem_free(free_from);
     return REMIXDB_NOMEM;

@@ -39,8 +39,7 @@ enum remixdb_status space_key_make(struct xdb_ref *r, struct kref *key) {
   if (unlikely(s != REMIXDB_OK)) return s;
   const size_t len = NAMES_ID + (size_t)key->len;
   if (unlikely(len > r->key_cap)) {
-    size_t cap = r->key_cap ? r->key_cap : 64;
-    while (cap < len) cap *= 2;
+    const size_t cap = mem_doubled(r->key_cap ? r->key_cap : 64, len);
     uint8_t *const grown = mem_realloc(r->key, cap);
     if (!grown) return REMIXDB_NOMEM;
     r->key = grown;
@@ -56,9 +55,9 @@ enum remixdb_status space_keys(struct xdb_ref *r, size_t nr, const struct remixd
                                struct remixdb_slice **own_out) {
   const enum remixdb_status s = space_check(r);
   if (s != REMIXDB_OK) return s;
-  size_t size = 0;
-  for (size_t i = 0; i < nr; i++) size += sizeof(**own_out) + NAMES_ID + keys[i].len;
-  struct remixdb_slice *const own = mem_alloc(size);
+  size_t bytes = 0;
+  for (size_t i = 0; i < nr; i++) bytes = mem_sum(bytes, NAMES_ID + (size_t)keys[i].len);
+  struct remixdb_slice *const own = mem_array(nr, sizeof(*own), bytes);
   if (!own) return REMIXDB_NOMEM;
   uint8_t *p = (uint8_t *)&own[nr];
   for (size_t i = 0; i < nr; i++) {

@@ -134,11 +134,9 @@ static void keep_last(struct xdb_txn *t) {
 
 enum remixdb_status xdb_txn_savepoint(struct xdb_txn *t) {
   if (t->nr_savepoints == t->cap_savepoints) {
-    const uint32_t cap = t->cap_savepoints ? t->cap_savepoints * 2 : 8;
-    struct txn_point *const grown = mem_realloc(t->savepoints, cap * sizeof(*grown));
+    struct txn_point *const grown = mem_grow32(t->savepoints, &t->cap_savepoints, 8, sizeof(*grown));
     if (!grown) return REMIXDB_NOMEM;
     t->savepoints = grown;
-    t->cap_savepoints = cap;
   }
   struct txn_point *const p = &t->savepoints[t->nr_savepoints++];
   for (uint32_t i = 0; i < TREES; i++) p->numbers[i] = t->own[i].number;
@@ -420,8 +418,8 @@ static size_t own_keys(const struct xdb_txn *t) { return t->own[TREE_UNNAMED].ke
 // Makes the operations of the batch that the commit writes. The caller ends w with gather_fini, also on failure.
 static enum remixdb_status gather(struct xdb_txn *t, struct many_writes *w) {
   const size_t nr = own_keys(t);
-  w->ops = likely(nr <= TXN_FEW) ? t->ops : mem_alloc(nr * sizeof(*w->ops));
-  w->links = likely(nr <= TXN_FEW) ? t->links : mem_alloc(nr * sizeof(*w->links));
+  w->ops = likely(nr <= TXN_FEW) ? t->ops : mem_array(nr, sizeof(*w->ops), 0);
+  w->links = likely(nr <= TXN_FEW) ? t->links : mem_array(nr, sizeof(*w->links), 0);
   if (!w->ops || !w->links) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < TREES; i++) {
     for (const struct overlay_node *n = t->own[i].head[0]; n; n = n->next[0]) {
@@ -451,8 +449,8 @@ static enum remixdb_status write_keys(struct xdb_txn *t, struct many_check *chec
 // Takes the writes and the deleted ranges of a tree into a group.
 static enum remixdb_status gather_tree(const struct xdb_txn *t, uint32_t tree, struct range_group *g) {
   struct range_tree *const to = &g->trees[tree];
-  to->ops = mem_alloc((t->own[tree].keys + 1) * sizeof(*to->ops));
-  to->ranges = mem_alloc((t->nr_blind + 1) * sizeof(*to->ranges));
+  to->ops = mem_array(t->own[tree].keys + 1, sizeof(*to->ops), 0);
+  to->ranges = mem_array(t->nr_blind + 1, sizeof(*to->ranges), 0);
   if (!to->ops || !to->ranges) return REMIXDB_NOMEM;
   for (const struct overlay_node *n = t->own[tree].head[0]; n; n = n->next[0]) {
     struct batch_op *const op = &to->ops[to->nr_ops++];

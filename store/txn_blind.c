@@ -5,11 +5,9 @@
 
 enum remixdb_status txn_blind_add(struct xdb_txn *t, uint32_t tree, struct kref from, struct kref to) {
   if (t->nr_blind == t->cap_blind) {
-    const uint32_t cap = t->cap_blind ? t->cap_blind * 2 : 8;
-    struct txn_blind *const grown = mem_realloc(t->blind, cap * sizeof(*grown));
+    struct txn_blind *const grown = mem_grow32(t->blind, &t->cap_blind, 8, sizeof(*grown));
     if (!grown) return REMIXDB_NOMEM;
     t->blind = grown;
-    t->cap_blind = cap;
   }
   uint8_t *const bytes = mem_alloc((size_t)from.len + to.len + 1);
   if (!bytes) return REMIXDB_NOMEM;

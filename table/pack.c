@@ -121,11 +121,9 @@ static enum remixdb_status add_part(struct pack *k, const struct pack_entry *e) 
   if (*place_of(p, e->id))
     return err_corrupt(k->path, e->off, "file %llu is in a pack already", (unsigned long long)pack_id_number(e->id));
   if (k->nr_parts == k->cap_parts) {
-    const uint32_t cap = k->cap_parts ? 2 * k->cap_parts : 16;
-    struct pack_part **const grown = mem_realloc(k->parts, cap * sizeof(*grown));
+    struct pack_part **const grown = mem_grow32(k->parts, &k->cap_parts, 16, sizeof(*grown));
     if (!grown) return REMIXDB_NOMEM;
     k->parts = grown;
-    k->cap_parts = cap;
   }
   struct pack_part *const x = mem_alloc(sizeof(*x));
   if (!x) return REMIXDB_NOMEM;
@@ -273,7 +271,7 @@ static enum remixdb_status read_footer(struct pack *k, const struct files_ids *i
 static enum remixdb_status read_dir(const struct pack *k, const struct pack_footer *f, struct pack_entry **out) {
   const size_t bytes = (size_t)(f->size - PACK_FOOTER - f->dir_off);
   uint8_t *const dir = mem_alloc(bytes);
-  *out = mem_alloc(f->nr * sizeof(**out));
+  *out = mem_array(f->nr, sizeof(**out), 0);
   enum remixdb_status s = dir && *out ? pack_read(k, dir, bytes, f->dir_off) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = pack_dir_get(dir, f, k->path, *out);
   mem_free(dir);
@@ -283,7 +281,7 @@ static enum remixdb_status read_dir(const struct pack *k, const struct pack_foot
 // Decodes entries that were checked one by one.
 static enum remixdb_status take_entries(const struct pack *k, const struct pack_footer *f, const uint8_t *entries,
                                         uint32_t nr, struct pack_entry **out) {
-  struct pack_entry *const e = *out = mem_alloc(nr * sizeof(*e));
+  struct pack_entry *const e = *out = mem_array(nr, sizeof(*e), 0);
   if (!e) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < nr; i++) {
     const char *const flaw = pack_entry_get(entries + (size_t)PACK_ENTRY * i, i ? &e[i - 1] : NULL, UINT64_MAX, &e[i]);

@@ -109,11 +109,9 @@ static void give_back(struct packing *w, uint64_t off, uint64_t len) {
 
 static enum remixdb_status note_part(struct packing *w, const struct pack_entry *e, uint64_t taken) {
   if (w->nr_parts == w->cap_parts) {
-    const uint32_t cap = w->cap_parts ? 2 * w->cap_parts : 64;
-    struct pack_entry *const grown = mem_realloc(w->parts, cap * sizeof(*grown));
+    struct pack_entry *const grown = mem_grow32(w->parts, &w->cap_parts, 64, sizeof(*grown));
     if (!grown) return REMIXDB_NOMEM;
     w->parts = grown;
-    w->cap_parts = cap;
   }
   w->parts[w->nr_parts++] = *e;
   give_back(w, e->off + pack_room(e), pack_align(taken) - pack_room(e));

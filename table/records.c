@@ -119,7 +119,7 @@ enum remixdb_status records_resize(struct records *r, uint32_t nr_pages, uint32_
   const struct ring rings[2] = {r->probation, r->main};
   const uint32_t max = r->max;
   struct index *const old = atomic_load_explicit(&r->index, memory_order_relaxed);
-  uint32_t n = 0, *const frames = mem_alloc((rings[0].nr + rings[1].nr + r->nr_idle + 1) * sizeof(*frames));
+  uint32_t n = 0, *const frames = mem_array(rings[0].nr + rings[1].nr + r->nr_idle + 1, sizeof(*frames), 0);
   const enum remixdb_status s = frames ? records_shape(r, chunks_max(nr_pages)) : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) {
     for (uint32_t g = 0; g < 2; g++)

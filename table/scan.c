@@ -534,11 +534,9 @@ static uint64_t sst_keys_ordinal(struct sst_keys_state *x, sst_pos pos) {
 static enum remixdb_status sst_keys_enter_chunk(struct sst_keys_state *x) {
   struct ckb_read *const r = &x->read;
   if (x->nr_chunks == x->cap_chunks) {
-    const uint32_t cap = x->cap_chunks ? 2 * x->cap_chunks : 64;
-    struct sst_chunk *const p = mem_realloc(x->chunks, cap * sizeof(*p));
+    struct sst_chunk *const p = mem_grow32(x->chunks, &x->cap_chunks, 64, sizeof(*p));
     if (!p) return REMIXDB_NOMEM;
     x->chunks = p;
-    x->cap_chunks = cap;
   }
   uint64_t first = 0;
   if (x->nr_chunks) first = x->chunks[x->nr_chunks - 1].first + r->at + r->left;

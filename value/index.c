@@ -87,11 +87,9 @@ enum remixdb_status value_moves_add(struct value_moves *m, struct value_index *x
   const uint32_t i = place(m, x->number);
   if (i < m->nr && m->all[i]->number == x->number) return REMIXDB_OK;
   if (m->nr == m->cap) {
-    const uint32_t cap = m->cap ? 2 * m->cap : 8;
-    struct value_index **const grown = mem_realloc(m->all, cap * sizeof(*grown));
+    struct value_index **const grown = mem_grow32(m->all, &m->cap, 8, sizeof(*grown));
     if (!grown) return REMIXDB_NOMEM;
     m->all = grown;
-    m->cap = cap;
   }
   memmove(m->all + i + 1, m->all + i, (m->nr - i) * sizeof(*m->all));
   m->all[i] = x;

@@ -20,11 +20,9 @@ enum remixdb_status value_set_add(struct value_set *s, struct value_file *f) {
   const uint32_t i = value_set_place(s, f->number);
   if (i < s->nr && s->files[i]->number == f->number) return REMIXDB_OK;
   if (s->nr == s->cap) {
-    const uint32_t cap = s->cap ? 2 * s->cap : 8;
-    struct value_file **const grown = mem_realloc(s->files, cap * sizeof(*grown));
+    struct value_file **const grown = mem_grow32(s->files, &s->cap, 8, sizeof(*grown));
     if (!grown) return REMIXDB_NOMEM;
     s->files = grown;
-    s->cap = cap;
   }
   memmove(s->files + i + 1, s->files + i, (s->nr - i) * sizeof(*s->files));
   s->files[i] = f;

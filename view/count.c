@@ -265,7 +265,7 @@ static enum remixdb_status count_mem(struct work *w, uint32_t stream, struct wh_
 
 static enum remixdb_status count_newer(struct work *w, uint32_t first, uint32_t last) {
   const struct version *const v = w->c->version;
-  struct stretch *const stretches = mem_alloc((v->nr_young + 1) * sizeof(*stretches));
+  struct stretch *const stretches = mem_array(v->nr_young + 1, sizeof(*stretches), 0);
   struct wh_sample *const sample = mem_alloc(sizeof(*sample));
   enum remixdb_status s = stretches && sample ? REMIXDB_OK : REMIXDB_NOMEM;
   uint32_t nr = 0;

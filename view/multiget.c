@@ -130,14 +130,9 @@ static __attribute__((noinline)) void found_apart(struct multiget *m, size_t i, 
   enum remixdb_status s = m->super ? super_value(m->super, rec, &a.to, &a.file)
                                    : err_set(REMIXDB_INVALID, "a value is apart, and no super has it");
   if (s == REMIXDB_OK && m->nr_apart == m->cap_apart) {
-    const size_t cap = m->cap_apart ? 2 * m->cap_apart : MULTIGET_GROUP;
-    struct apart *const grown = mem_realloc(m->apart, cap * sizeof(*grown));
-    if (grown) {
-      m->apart = grown;
-      m->cap_apart = cap;
-    } else {
-      s = REMIXDB_NOMEM;
-    }
+    struct apart *const grown = mem_grow(m->apart, &m->cap_apart, MULTIGET_GROUP, sizeof(*grown));
+    if (grown) m->apart = grown;
+    else s = REMIXDB_NOMEM;
   }
   if (s != REMIXDB_OK) {
     failed(m, s);

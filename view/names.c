@@ -52,7 +52,7 @@ static int cmp_entries(const void *a, const void *b) {
 
 // *twice_out: whether two spaces have one name.
 static enum remixdb_status look_for_twins(const struct names *n, bool *twice_out) {
-  const struct names_entry **const sorted = mem_alloc((n->nr ? n->nr : 1) * sizeof(struct names_entry *));
+  const struct names_entry **const sorted = mem_array(n->nr ? n->nr : 1, sizeof(struct names_entry *), 0);
   if (!sorted) return REMIXDB_NOMEM;
   *twice_out = false;
   for (uint32_t i = 0; i < n->nr; i++) sorted[i] = &n->entries[i];

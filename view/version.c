@@ -49,7 +49,7 @@ static enum remixdb_status index_young(struct version *v) {
   uint32_t nr = 0;
   for (uint32_t i = 0; i < v->nr_parts; i++) nr += part_has_young(v->parts[i]);
   if (nr == 0) return REMIXDB_OK;
-  if (!(v->young = mem_alloc((nr + v->nr_parts + 1) * sizeof(v->young[0])))) return REMIXDB_NOMEM;
+  if (!(v->young = mem_array(nr + v->nr_parts + 1, sizeof(v->young[0]), 0))) return REMIXDB_NOMEM;
   v->young_from = v->young + nr;
   for (uint32_t i = 0; i < v->nr_parts; i++) {
     v->young_from[i] = v->nr_young;
@@ -106,7 +106,7 @@ void version_like(struct version *made, const struct version *v) {
 }
 
 enum remixdb_status version_copy(const struct version *v, struct version **out) {
-  struct part **const parts = mem_alloc(v->nr_parts * sizeof(*parts));
+  struct part **const parts = mem_array(v->nr_parts, sizeof(*parts), 0);
   if (!parts) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < v->nr_parts; i++) part_ref(parts[i] = v->parts[i]);
   struct version *made;
@@ -218,7 +218,7 @@ enum remixdb_status version_trim(struct version *v, struct version **full_out) {
   uint32_t nr = 0;
   *full_out = NULL;
   if (!has_dropped_parts(v)) return REMIXDB_OK;
-  struct part **const parts = mem_alloc(full->nr_parts * sizeof(*parts));
+  struct part **const parts = mem_array(full->nr_parts, sizeof(*parts), 0);
   if (!parts) return REMIXDB_NOMEM;
   enum remixdb_status s = REMIXDB_OK;
   for (uint32_t i = 0; i < full->nr_parts && s == REMIXDB_OK; i++) {
@@ -279,7 +279,7 @@ static enum remixdb_status copy_origins(const struct current *c, uint64_t **out,
   *out = NULL;
   *nr_out = c->nr_origins;
   if (c->nr_origins == 0) return REMIXDB_OK;
-  if (!(*out = mem_alloc(8 * (size_t)c->nr_origins))) return REMIXDB_NOMEM;
+  if (!(*out = mem_array(c->nr_origins, 8, 0))) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < c->nr_origins; i++) (*out)[i] = load64le(c->origins + 8 * (size_t)i);
   return REMIXDB_OK;
 }
@@ -372,7 +372,7 @@ static void try_task(struct task *t, struct worker *w) {
 static enum remixdb_status load_all(struct workers *ws, struct worker *self, struct load *loads, uint32_t nr,
                                     void (*run)(struct task *t, struct worker *w)) {
   struct loading all = {.lock = PTHREAD_MUTEX_INITIALIZER, .failed = UINT32_MAX};
-  struct task **const tasks = mem_alloc(nr * sizeof(*tasks));
+  struct task **const tasks = mem_array(nr, sizeof(*tasks), 0);
   if (!tasks) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < nr; i++) {
     loads[i].task.run = run;
@@ -486,7 +486,7 @@ static enum remixdb_status check_parts(const struct current *c, const uint64_t *
 static enum remixdb_status check_names(const struct current *c, const struct load *loads, uint32_t nr) {
   size_t all = 0, at = 0;
   for (uint32_t i = 0; i < nr; i++) all += 2 + (size_t)loads[i].names.nr;
-  uint64_t *const keys = mem_alloc(all * sizeof(*keys));
+  uint64_t *const keys = mem_array(all, sizeof(*keys), 0);
   if (!keys) return REMIXDB_NOMEM;
   for (uint32_t i = 0; i < nr; i++) {
     const struct current_part *const n = &loads[i].names;
@@ -507,8 +507,8 @@ static enum remixdb_status check_names(const struct current *c, const struct loa
 
 // Copies the numbers of value files.
 static enum remixdb_status list_values(const struct current *c, struct version_names *out) {
-  out->values = mem_alloc(c->head.nr_values * sizeof(*out->values) + 1);
-  out->moves = mem_alloc(c->head.nr_moves * sizeof(*out->moves) + 1);
+  out->values = mem_array(c->head.nr_values, sizeof(*out->values), 1);
+  out->moves = mem_array(c->head.nr_moves, sizeof(*out->moves), 1);
   if (!out->values || !out->moves) return REMIXDB_NOMEM;
   for (; out->nr_values < c->head.nr_values; out->nr_values++)
     out->values[out->nr_values] = load64le(c->head.values + CURRENT_VALUE * (size_t)out->nr_values);
@@ -527,7 +527,7 @@ enum remixdb_status version_list(const struct env_dir *dir, struct version_names
                                 .printed = current_prints(&c.head),
                                 .log_print = c.head.log_print};
   // more than enough
-  out->views = mem_alloc(c.len / CURRENT_NAME_OLD * sizeof(*out->views) + 1);
+  out->views = mem_array(c.len / CURRENT_NAME_OLD, sizeof(*out->views), 1);
   if (!out->views || !(out->tables = mem_alloc(c.len)) || !(out->prints = mem_alloc(c.len))) s = REMIXDB_NOMEM;
   if (s == REMIXDB_OK) s = copy_origins(&c, &out->origins, &out->nr_origins);
   if (s == REMIXDB_OK) s = list_values(&c, out);
@@ -809,10 +809,10 @@ enum remixdb_status version_save(const struct sst_ctx *ctx, const struct version
                               .nr_moves = v->moves.nr};
   uint32_t nr_parts;
   const size_t nr_files = count_files(v, &nr_parts);
-  struct saving w = {.parts = mem_alloc(nr_parts * sizeof(*w.parts)),
-                     .tables = mem_alloc(nr_files ? CURRENT_VALUE * nr_files : 1),
-                     .moves = mem_alloc(v->moves.nr ? CURRENT_MOVE * (size_t)v->moves.nr : 1),
-                     .packed = mem_alloc(nr_files ? nr_files * sizeof(struct pack_part *) : 1)};
+  struct saving w = {.parts = mem_array(nr_parts, sizeof(*w.parts), 0),
+                     .tables = mem_array(nr_files, CURRENT_VALUE, 0),
+                     .moves = mem_array(v->moves.nr, CURRENT_MOVE, 0),
+                     .packed = mem_array(nr_files, sizeof(struct pack_part *), 0)};
   uint8_t *packs = NULL;
   enum remixdb_status s = w.parts && w.tables && w.moves && w.packed ? REMIXDB_OK : REMIXDB_NOMEM;
   if (s == REMIXDB_OK) {
@@ -939,7 +939,7 @@ enum remixdb_status version_origins(const struct version *v, uint64_t own, uint6
   const size_t most = count_files(v, NULL);
   *out = NULL;
   *nr_out = 0;
-  uint64_t *const ids = mem_alloc((most ? most : 1) * sizeof(*ids));
+  uint64_t *const ids = mem_array(most ? most : 1, sizeof(*ids), 0);
   if (!ids) return REMIXDB_NOMEM;
   struct origins found = {own, ids, 0};
   each_file(v, add_origin, &found);
@@ -970,7 +970,7 @@ enum remixdb_status version_clean(const struct sst_ctx *ctx, const struct versio
   struct files_entry *list = NULL;
   const size_t nr = count_files(v, NULL);
   size_t nr_list = 0;
-  struct named named = {mem_alloc((nr ? nr : 1) * sizeof(*named.keys)), 0};
+  struct named named = {mem_array(nr ? nr : 1, sizeof(*named.keys), 0), 0};
   if (!named.keys) return REMIXDB_NOMEM;
   each_file(v, add_key, &named);
   qsort(named.keys, named.nr, sizeof(*named.keys), cmp_u64);

@@ -326,6 +326,54 @@ static void test_denied(void **state) {
   CHECK(stats().large == was.large && stats().heap == was.heap);
 }
 
+// Whether the call has failed for lack of memory, with a message of its own.
+static bool is_missing(const void *p) {
+  const bool missing = !p && strstr(err_msg(), "no memory") != NULL;
+  (void)err_set(REMIXDB_INVALID, "of an earlier call");
+  return missing;
+}
+
+// Arrays whose bytes a size_t does not count have no memory. Others have room for all elements and what is behind them.
+static void test_arrays(void **state) {
+  (void)state;
+  const struct mem_stats was = stats();
+  CHECK(mem_sum(3, 4) == 7 && mem_sum(SIZE_MAX - 1, 1) == SIZE_MAX && mem_sum(SIZE_MAX, 2) == SIZE_MAX);
+  CHECK(mem_sum(SIZE_MAX / 2 + 1, SIZE_MAX / 2 + 1) == SIZE_MAX);
+  CHECK(mem_doubled(8, 8) == 8 && mem_doubled(8, 9) == 16 && mem_doubled(8, SIZE_MAX) == SIZE_MAX);
+  CHECK(mem_doubled(SIZE_MAX / 2 + 1, SIZE_MAX / 2 + 2) == SIZE_MAX);
+  CHECK(is_missing(mem_array(SIZE_MAX / 8 + 1, 8, 0)) && is_missing(mem_array(SIZE_MAX / 8 + 2, 8, 8)));
+  CHECK(is_missing(mem_array(SIZE_MAX / 8, 8, 8)) && is_missing(mem_array(1, SIZE_MAX, 0)));
+  CHECK(is_missing(mem_array(1, 1, SIZE_MAX)) && is_missing(mem_array(1, 100, SIZE_MAX - 50)));
+  uint8_t *const p = mem_array(100, 8, 3), *const none = mem_array(0, 8, 0);
+  CHECK(p && none);
+  memset(p, 1, 803);
+  mem_free(p);
+  mem_free(none);
+  uint64_t *a = NULL;
+  size_t cap = 0;
+  uint32_t cap32 = 0, *b = NULL;
+  for (uint32_t i = 0; i < 5; i++) {
+    a = mem_grow(a, &cap, 4, sizeof(*a));
+    b = mem_grow32(b, &cap32, 3, sizeof(*b));
+    CHECK(a && b && cap == 4u << i && cap32 == 3u << i);
+    for (size_t k = i ? cap / 2 : 0; k < cap; k++) a[k] = k;
+    for (uint32_t k = i ? cap32 / 2 : 0; k < cap32; k++) b[k] = k;
+  }
+  for (size_t i = 0; i < cap; i++) CHECK(a[i] == i);
+  for (uint32_t i = 0; i < cap32; i++) CHECK(b[i] == i);
+  CHECK(is_missing(mem_grow(NULL, &(size_t){0}, SIZE_MAX / 4 + 1, 4)));
+  for (cap = SIZE_MAX; cap >= SIZE_MAX / 16 + 1; cap /= 2) {  // as if it had so many
+    const size_t before = cap;
+    CHECK(is_missing(mem_grow(a, &cap, 4, sizeof(*a))) && cap == before);
+  }
+  cap32 = UINT32_MAX / 2 + 1;
+  CHECK(is_missing(mem_grow32(b, &cap32, 3, sizeof(*b))) && cap32 == UINT32_MAX / 2 + 1);
+  CHECK(a[63] == 63 && b[47] == 47);
+  mem_free(a);
+  mem_free(b);
+  CHECK(stats().heap == was.heap && stats().large == was.large);
+}
+
 // A bounded number of blocks are mappings. The system would refuse more at some point.
 static void test_many(void **state) {
   (void)state;
@@ -436,6 +484,7 @@ int main(void) {
     cmocka_unit_test(test_fresh),
     cmocka_unit_test(test_denied),
     cmocka_unit_test(test_grow),
+    cmocka_unit_test(test_arrays),
     cmocka_unit_test(test_many),
     cmocka_unit_test(test_random),
 #if !LIB_TSAN
