@@ -4,9 +4,9 @@
 // that has not been used for a while (CLOCK, Corbato 1968). A descriptor in use stays open. If all are in use, a thread
 // waits for one, which takes about as long as a read. If the system refuses a descriptor (EMFILE, ENFILE), the pool
 // closes an unused one and tries again, before it reports the error. Tables that are being written take places of the
-// pool, too (fdpool_reserve), but at most half of them, so that readers go on. Some descriptors stay open from one call
-// of the user to another, so nobody may wait for them. They have at most a quarter of the places (fdpool_hold); where
-// that is used up, their owners close them between two calls.
+// pool, too (fdpool_reserve), but at most half of them, so that readers go on. Some descriptors stay open between two
+// calls of the user, so nobody may wait for them. They have at most a quarter of the places (fdpool_hold); where that
+// is used up, their owners close them.
 //
 // Any thread may call. The use of an open file changes only the file's own word. The pool's mutex is for opening,
 // closing and waiting, and is held for a short time.

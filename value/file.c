@@ -71,6 +71,7 @@ void value_file_unref(struct value_file *f) {
   const struct sst_ctx *const x = f->ctx->sst;
   fdpool_remove(&f->file);
   env_close_quiet(x->env, f->fd);
+  if (f->held) fdpool_unhold(x->fds, 1);
   if (atomic_load_explicit(&f->obsolete, memory_order_relaxed))
     IGNORED(env_unlink(x->dir, env_name(f->path)), "the next opening removes it");
   else give_room(f);

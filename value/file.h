@@ -34,7 +34,8 @@ struct value_file {
   _Atomic bool obsolete;  // the last reference removes the file
   // While it is written (value/write.h): guarded by value_log.lock
   struct value_file *next;
-  int fd;  // -1: it is not open for writing
+  int fd;     // -1: it is not open for writing
+  bool held;  // fd has a place of the pool (fdpool_hold)
   // Records so far end here; for a file that is read only: its size when it was opened. Relaxed: others read it, too
   _Atomic uint64_t tail;
   uint32_t writers;              // values that are being written, or are not referred to yet

@@ -6,6 +6,11 @@
 
 #include "base/zmem.h"
 
+struct value_fd {
+  int fd;
+  bool held;
+};
+
 #define PIECE (1u << 20)  // bytes of compressed chunks that are written at once
 #define OUT (4u << 20)    // bytes of a batch that the system is told to write out at a time
 
@@ -57,6 +62,51 @@ static void recover(struct value_log *l) {
   atomic_store_explicit(&l->failed, 0, memory_order_relaxed);
 }
 
+// ---- descriptors
+
+// Takes a file's descriptor and its place of the pool, for shut. The log's lock is held, or nobody else has the file.
+static struct value_fd take_fd(struct value_file *f) {
+  const struct value_fd fd = {f->fd, f->held};
+  f->fd = -1;
+  f->held = false;
+  return fd;
+}
+
+static void shut(const struct value_log *l, struct value_fd fd) {
+  const struct sst_ctx *const x = l->ctx->sst;
+  env_close_quiet(x->env, fd.fd);
+  if (fd.held) fdpool_unhold(x->fds, 1);
+}
+
+// Takes a place of the pool for the file's descriptor. False: there is none. The caller has a reference.
+static bool hold(struct value_log *l, struct value_file *f) {
+  struct fdpool *const p = l->ctx->sst->fds;
+  if (!fdpool_hold(p, 1)) return false;
+  lib_lock(&l->lock);
+  const bool needed = f->fd >= 0 && !f->held;
+  if (needed) f->held = true;
+  lib_unlock(&l->lock);
+  if (!needed) fdpool_unhold(p, 1);
+  return true;
+}
+
+// Tells whether the file takes no more bytes, and its descriptor has no place. The log's lock is held.
+static bool lingers(const struct value_file *f) { return f->full && f->writers == 0 && f->fd >= 0 && !f->held; }
+
+// Such a file needs its descriptor for the next sync only. It gets a place until then. If the pool has none, this
+// thread syncs, so that there are never many of them; syncs: it may do so. The caller has a reference, and no lock.
+static void linger(struct value_log *l, struct value_file *f, bool syncs) {
+  struct value_fd fd = {-1, false};
+  lib_lock(&l->lock);
+  const bool open = lingers(f), dirty = atomic_load_explicit(&f->dirty, memory_order_acquire);
+  if (open && !dirty && !f->syncing) fd = take_fd(f);  // a sync came while the file was in use
+  lib_unlock(&l->lock);
+  shut(l, fd);
+  if (!open || !dirty || hold(l, f) || !syncs) return;
+  const enum remixdb_status s = value_log_sync(l);
+  (void)s;  // an error stays: the next put and the next sync return it
+}
+
 // ---- files and places
 
 // Makes a new file. The log's lock is held. *out has the log's reference.
@@ -87,16 +137,33 @@ static enum remixdb_status new_file(struct value_log *l, struct value_file **out
   return REMIXDB_OK;
 }
 
+// No further value goes to the active file. Returns it with a reference, for `ended`, or NULL. The log's lock is held.
+static struct value_file *end_active(struct value_log *l) {
+  struct value_file *const f = l->active;
+  l->active = NULL;
+  if (!f) return NULL;
+  f->full = true;
+  value_file_ref(f);
+  return f;
+}
+
+// The log's lock is free again.
+static void ended(struct value_log *l, struct value_file *f, bool syncs) {
+  linger(l, f, syncs);
+  value_file_unref(f);
+}
+
 // Gives a place of `len` bytes. own: in a file of its own. *file_out has a reference for the caller, and is in use.
 static enum remixdb_status reserve(struct value_log *l, uint64_t len, bool own, struct value_file **file_out,
                                    uint64_t *at_out) {
   enum remixdb_status s = sticky(l);
   if (s != REMIXDB_OK) return s;
+  struct value_file *before = NULL;
   lib_lock(&l->lock);
   struct value_file *f = own ? NULL : l->active;
   if (f && value_file_size(f) > VALUE_HEAD && value_file_size(f) + len > value_log_file(l)) {
-    f->full = true;
-    l->active = f = NULL;
+    before = end_active(l);
+    f = NULL;
   }
   if (!f) s = new_file(l, &f);
   if (s == REMIXDB_OK) {
@@ -109,6 +176,7 @@ static enum remixdb_status reserve(struct value_log *l, uint64_t len, bool own, 
     *file_out = f;
   }
   lib_unlock(&l->lock);
+  if (unlikely(before != NULL)) ended(l, before, true);
   return s;
 }
 
@@ -132,15 +200,19 @@ static struct value_file *take_empty(struct value_log *l, struct value_file *f) 
   return f;
 }
 
-void value_put_end(struct value_log *l, struct value_file *f) {
+static void put_end(struct value_log *l, struct value_file *f, bool syncs) {
   lib_lock(&l->lock);
   assert(f->writers > 0);
   f->writers--;
   struct value_file *const gone = take_empty(l, f);
+  const bool last = lingers(f);
   lib_unlock(&l->lock);
   if (unlikely(gone != NULL)) value_log_drop(l, gone);
+  else if (unlikely(last)) linger(l, f, syncs);
   value_file_unref(f);
 }
+
+void value_put_end(struct value_log *l, struct value_file *f) { put_end(l, f, true); }
 
 // A write into the place failed with s. A full disk and want of memory may end; all else is sticky.
 static enum remixdb_status write_failed(struct value_log *l, struct value_file *f, uint64_t at, uint64_t len,
@@ -154,7 +226,7 @@ static enum remixdb_status write_failed(struct value_log *l, struct value_file *
   if (value_file_size(f) == at && f->fd >= 0)
     IGNORED(env_truncate(l->ctx->sst->env, f->fd, f->path, at), "the next value that fits is written there");
   lib_unlock(&l->lock);
-  value_put_end(l, f);
+  put_end(l, f, false);
   err_cleanup_end();
   s = err_raise(&why);
   return s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM ? s : fail(l, s);
@@ -484,7 +556,7 @@ enum remixdb_status value_batch_end(struct value_batch *b) {
 void value_batch_fini(struct value_batch *b) {
   if (b->file) {
     give_back(b->log, b->file, b->at, VALUE_EXTENT, 0);
-    value_put_end(b->log, b->file);
+    put_end(b->log, b->file, false);
   }
   if (b->files.nr) {
     lib_lock(&b->log->lock);
@@ -572,10 +644,9 @@ static void end_sync(struct value_log *l, struct value_file *f) {
   lib_lock(&l->lock);
   f->syncing = false;
   const bool idle = f->full && f->writers == 0 && !atomic_load_explicit(&f->dirty, memory_order_acquire);
-  const int fd = idle ? f->fd : -1;
-  if (idle) f->fd = -1;
+  const struct value_fd fd = idle ? take_fd(f) : (struct value_fd){-1, false};
   lib_unlock(&l->lock);
-  env_close_quiet(l->ctx->sst->env, fd);
+  shut(l, fd);
 }
 
 #define SYNC_FILES 64u  // files in one pass
@@ -615,9 +686,9 @@ enum remixdb_status value_log_sync(struct value_log *l) {
 
 void value_log_turn(struct value_log *l) {
   lib_lock(&l->lock);
-  if (l->active) l->active->full = true;
-  l->active = NULL;
+  struct value_file *const f = end_active(l);
   lib_unlock(&l->lock);
+  if (f) ended(l, f, false);  // a sync follows soon, or the file goes
 }
 
 bool value_log_has(struct value_log *l, const struct value_file *f) {
@@ -667,8 +738,7 @@ struct value_file *value_log_settle(struct value_log *l, bool (*keep)(void *arg,
 void value_log_drop(struct value_log *l, struct value_file *gone) {
   for (struct value_file *next; gone; gone = next) {
     next = gone->next;
-    env_close_quiet(l->ctx->sst->env, gone->fd);
-    gone->fd = -1;
+    shut(l, take_fd(gone));
     value_file_unref(gone);
   }
 }

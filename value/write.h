@@ -13,9 +13,11 @@
 //       durable.
 //   W4  A file counts as in use (`writers`) from the reservation of a place until the caller says that the reference is
 //       held (value_put_end), and while a batch that has written to it has not ended (`kept`). Only a file that is
-//       full, synced and not in use leaves the log's list (value_log_settle). A full file without `writers` needs no
-//       descriptor any more once it is synced. A full file that is not in use and has no value leaves the list and the
-//       disk at once: a value that was to have it for its own was not written.
+//       full, synced and not in use leaves the log's list (value_log_settle). A full file without `writers` is closed
+//       once it is synced. Until then its descriptor holds a place of the pool (fdpool_hold). Where the pool has none,
+//       the thread that has filled or ended the file syncs all. So the log has only so many descriptors, and one for
+//       each thread that writes, and for the active file. A full file that is not in use and has no value leaves the
+//       list and the disk at once: a value that was to have it for its own was not written.
 #ifndef VALUE_WRITE_H
 #define VALUE_WRITE_H
 
@@ -74,7 +76,8 @@ void value_log_fini(struct value_log *l);
 // changed; or with the sticky error. Any thread.
 MUST_CHECK enum remixdb_status value_put(struct value_log *l, struct kref key, const void *val, uint32_t vlen,
                                          uint8_t *ref, struct value_file **file_out);
-// The reference is held by what holds the file, or is given up. Drops the caller's reference to the file.
+// The reference is held by what holds the file, or is given up. Drops the caller's reference to the file. May sync
+// (W4), so the caller holds no lock that others need.
 void value_put_end(struct value_log *l, struct value_file *f);
 // See W2. Blocks for the disk. Any thread; one after the other.
 MUST_CHECK enum remixdb_status value_log_sync(struct value_log *l);

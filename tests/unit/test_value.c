@@ -450,6 +450,73 @@ static void test_full_disk(void **state) {
   }
 }
 
+// Full files that wait for a sync keep a quarter of the pool's places at most, whoever ends them: a value with a file
+// of its own, the next value of the active file, a batch, or the end of a write beside a sync.
+static void test_descriptors(void **state) {
+  (void)state;
+  struct world *const w = world_new(REMIXDB_COMPRESSION_NONE);
+  struct kept all[40];
+  w->log.full = 1u << 20;
+  for (uint32_t i = 0; i < 18; i++) {
+    all[i] = make(4, 300000);
+    put_good(w, &all[i]);
+    CHECK_SAYS(simdisk_open_files(w->disk) <= 4, "%u files", simdisk_open_files(w->disk));
+  }
+  CHECK(simdisk_open_files(w->disk) > 0 && in_list(w) == 18);
+  CHECK(!fdpool_hold(w->fds, 4));  // they count
+  for (uint32_t i = 18; i < 40; i++) {
+    all[i] = make(4, 200000);
+    put_good(w, &all[i]);
+    CHECK(simdisk_open_files(w->disk) <= 5);  // with the active one
+  }
+  struct value_batch b = {.log = &w->log};
+  for (uint32_t i = 0; i < 40; i++) {
+    const struct kept k = make(4, i % 2 ? 300000 : 200000);
+    uint8_t ref[VALUE_REF];
+    OK(value_batch_put(&b, k.key, k.val, k.to.len, ref));
+    CHECK(simdisk_open_files(w->disk) <= 5);
+  }
+  OK(value_batch_end(&b));
+  value_batch_fini(&b);
+  // the sync comes while the value is in use
+  value_log_turn(&w->log);
+  OK(value_log_sync(&w->log));
+  CHECK(simdisk_open_files(w->disk) == 0 && fdpool_hold(w->fds, 4));
+  struct kept last = make(4, 300000);
+  OK(put(w, &last));
+  OK(value_log_sync(&w->log));
+  CHECK(simdisk_open_files(w->disk) == 1);
+  value_file_ref(last.file);
+  value_put_end(&w->log, last.file);
+  CHECK(simdisk_open_files(w->disk) == 0);
+  value_file_unref(last.file);
+  // no place at all: each value is durable at once
+  last = make(4, 300000);
+  const uint64_t syncs = atomic_load(&w->log.syncs);
+  put_good(w, &last);
+  CHECK(simdisk_open_files(w->disk) == 0 && atomic_load(&w->log.syncs) == syncs + 1);
+  read_good(&last);
+  value_file_unref(last.file);
+  // a sync that fails shows at the next call
+  last = make(4, 300000);
+  simdisk_fault(w->disk, SIMDISK_SYNC, 0, 1, EIO);
+  put_good(w, &last);
+  CHECK(simdisk_open_files(w->disk) <= 1);
+  struct kept next = make(4, 300);
+  FAILS(put(w, &next), REMIXDB_IO);
+  FAILS(value_log_sync(&w->log), REMIXDB_IO);
+  value_file_unref(last.file);
+  fdpool_unhold(w->fds, 4);
+  for (uint32_t i = 0; i < 40; i++) {
+    read_good(&all[i]);
+    value_file_unref(all[i].file);
+  }
+  value_log_drop(&w->log, value_log_settle(&w->log, keep_any, NULL));
+  CHECK(fdpool_hold(w->fds, 4));
+  fdpool_unhold(w->fds, 4);
+  world_end(w);
+}
+
 // A value that finds the disk full leaves no file of its own: no descriptor and no room.
 static void test_own_files_go(void **state) {
   (void)state;
@@ -621,11 +688,11 @@ static int setup(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_lengths),          cmocka_unit_test(test_batch),   cmocka_unit_test(test_files),
-      cmocka_unit_test(test_write_out),        cmocka_unit_test(test_flips),   cmocka_unit_test(test_header),
-      cmocka_unit_test(test_wrong_references), cmocka_unit_test(test_crafted), cmocka_unit_test(test_full_disk),
-      cmocka_unit_test(test_own_files_go),     cmocka_unit_test(test_sticky),  cmocka_unit_test(test_memory),
-      cmocka_unit_test(test_power_cuts),       cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_lengths),          cmocka_unit_test(test_batch),       cmocka_unit_test(test_files),
+      cmocka_unit_test(test_write_out),        cmocka_unit_test(test_flips),       cmocka_unit_test(test_header),
+      cmocka_unit_test(test_wrong_references), cmocka_unit_test(test_crafted),     cmocka_unit_test(test_full_disk),
+      cmocka_unit_test(test_own_files_go),     cmocka_unit_test(test_descriptors), cmocka_unit_test(test_sticky),
+      cmocka_unit_test(test_memory),           cmocka_unit_test(test_power_cuts),  cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, setup, NULL);
 }
