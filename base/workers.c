@@ -49,12 +49,15 @@ struct workers {
   uint64_t later_at;      // at this time; NULL: none
   struct task **tasks;    // of the workers_run in progress, largest first; NULL: none
   uint32_t nr_tasks;
-  uint32_t next;        // tasks[next] is the first that nobody has taken
-  struct task *added;   // tasks that others have added and nobody has taken, largest first
-  uint32_t running;     // tasks that have begun and not ended
-  struct worker self;   // the caller's, when there are no threads
-  _Atomic uint32_t nr;  // threads; relaxed. Stays 0 if it was 0 at first
-  uint32_t wanted;      // a thread with a number from here on ends when it has nothing to do
+  uint32_t next;                // tasks[next] is the first that nobody has taken
+  struct task *added;           // tasks that others have added and nobody has taken, largest first
+  uint32_t running;             // tasks that have begun and not ended
+  struct worker self;           // the caller's, when there are no threads
+  _Atomic uint32_t nr;          // threads that there may be; relaxed. Stays 0 if it was 0 at first
+  uint32_t wanted;              // a thread with a number from here on ends when it has nothing to do
+  uint32_t started;             // threads that there are, which grows only while `stop` is not set
+  uint32_t nr_cores;            // the first so many threads are pinned,
+  uint32_t cores[WORKERS_MAX];  // each to its core
   struct worker_thread threads[WORKERS_MAX];
 };
 
@@ -89,9 +92,49 @@ static bool idle_due(const struct workers *ws) {
          !atomic_load_explicit(&ws->in_idle, memory_order_relaxed) && !ws->stop;
 }
 
+static void *worker_main(void *arg);
+
+static enum remixdb_status worker_init(struct workers *ws, struct worker *w) {
+  const enum remixdb_status s = blkio_queue_create(ws->io, &w->queue);
+  if (s == REMIXDB_OK) epoch_join(ws->epoch, &w->slot);
+  return s;
+}
+
+static void worker_fini(struct workers *ws, struct worker *w) {
+  if (!w->queue) return;
+  blkio_queue_destroy(w->queue);
+  epoch_leave(ws->epoch, &w->slot);
+}
+
+// Starts threads until there are `nr`. On failure those that have started stay. The caller holds the lock; so in
+// start_others.
+static enum remixdb_status workers_start(struct workers *ws, uint32_t nr) {
+  for (uint32_t i = ws->started; i < nr && !ws->stop; i++) {
+    struct worker_thread *t = &ws->threads[i];
+    *t = (struct worker_thread){.ws = ws, .index = i, .core = i < ws->nr_cores ? (int)ws->cores[i] : -1};
+    char name[16];
+    snprintf(name, sizeof(name), "remixdb-%u", i & 0xFF);
+    enum remixdb_status s = worker_init(ws, &t->w);
+    if (s == REMIXDB_OK && (s = thread_start(&t->thread, worker_main, t, name)) != REMIXDB_OK) worker_fini(ws, &t->w);
+    if (s != REMIXDB_OK) return s;
+    ws->started = i + 1;
+  }
+  return REMIXDB_OK;
+}
+
+// Starts the threads that are missing. If the system gives none, there are fewer workers until it does.
+static void start_others(struct workers *ws) {
+  if (likely(ws->started >= ws->wanted)) return;
+  err_cleanup_begin();
+  const enum remixdb_status ignored = workers_start(ws, ws->wanted);
+  (void)ignored;
+  err_cleanup_end();
+}
+
 // Runs a round, if one was asked for and none runs. The lock as in take_task; so in take_idle.
 static bool take_round(struct workers *ws, struct worker *w) {
   if (!round_due(ws)) return false;
+  start_others(ws);  // for its tasks, and for idle work beside it
   (void)atomic_exchange_explicit(&ws->round_asked, false, memory_order_acquire);
   ws->in_round = true;
   pthread_mutex_unlock(&ws->lock);
@@ -113,7 +156,9 @@ static bool take_idle(struct workers *ws, struct worker *w) {
   const bool more = idle(ws->arg, w);
   pthread_mutex_lock(&ws->lock);
   atomic_store_explicit(&ws->in_idle, false, memory_order_seq_cst);
-  if (more) (void)atomic_exchange_explicit(&ws->idle, idle, memory_order_seq_cst);
+  if (!more) return true;
+  start_others(ws);  // a round may be asked for beside the rest
+  (void)atomic_exchange_explicit(&ws->idle, idle, memory_order_seq_cst);
   return true;
 }
 
@@ -173,40 +218,22 @@ static void *worker_main(void *arg) {
   return NULL;
 }
 
-static enum remixdb_status worker_init(struct workers *ws, struct worker *w) {
-  const enum remixdb_status s = blkio_queue_create(ws->io, &w->queue);
-  if (s == REMIXDB_OK) epoch_join(ws->epoch, &w->slot);
-  return s;
-}
-
-static void worker_fini(struct workers *ws, struct worker *w) {
-  if (!w->queue) return;
-  blkio_queue_destroy(w->queue);
-  epoch_leave(ws->epoch, &w->slot);
-}
-
-// Starts threads until there are `nr`. On failure those that have started stay.
-static enum remixdb_status workers_start(struct workers *ws, uint32_t nr, const uint32_t *cores, uint32_t nr_cores) {
-  for (uint32_t i = workers_count(ws); i < nr; i++) {
-    struct worker_thread *t = &ws->threads[i];
-    *t = (struct worker_thread){.ws = ws, .index = i, .core = i < nr_cores ? (int)cores[i] : -1};
-    char name[16];
-    snprintf(name, sizeof(name), "remixdb-%u", i & 0xFF);
-    enum remixdb_status s = worker_init(ws, &t->w);
-    if (s == REMIXDB_OK && (s = thread_start(&t->thread, worker_main, t, name)) != REMIXDB_OK) worker_fini(ws, &t->w);
-    if (s != REMIXDB_OK) return s;
-    atomic_store_explicit(&ws->nr, i + 1, memory_order_relaxed);
-  }
-  return REMIXDB_OK;
-}
-
 // Waits for the threads from number nr on, which have been told to end.
 static void workers_end(struct workers *ws, uint32_t nr) {
-  for (uint32_t i = workers_count(ws); i-- > nr;) {
+  pthread_mutex_lock(&ws->lock);
+  for (uint32_t i = ws->started; i-- > nr;) {
+    pthread_mutex_unlock(&ws->lock);
     thread_join(ws->threads[i].thread);
     worker_fini(ws, &ws->threads[i].w);
-    atomic_store_explicit(&ws->nr, i, memory_order_relaxed);
+    pthread_mutex_lock(&ws->lock);
+    ws->started = i;
   }
+  pthread_mutex_unlock(&ws->lock);
+}
+
+static void set_cores(struct workers *ws, const uint32_t *cores, uint32_t nr_cores) {
+  ws->nr_cores = nr_cores < WORKERS_MAX ? nr_cores : WORKERS_MAX;
+  if (ws->nr_cores) memcpy(ws->cores, cores, ws->nr_cores * sizeof(*cores));
 }
 
 enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t nr_cores, struct blkio *io,
@@ -221,10 +248,14 @@ enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t 
   ws->round = round;
   ws->arg = arg;
   ws->wanted = nr;
+  atomic_init(&ws->nr, nr);
+  set_cores(ws, cores, nr_cores);
   pthread_mutex_init(&ws->lock, NULL);
   eventcount_init(&ws->work);
   eventcount_init(&ws->done);
-  const enum remixdb_status s = nr == 0 ? worker_init(ws, &ws->self) : workers_start(ws, nr, cores, nr_cores);
+  pthread_mutex_lock(&ws->lock);
+  const enum remixdb_status s = nr == 0 ? worker_init(ws, &ws->self) : workers_start(ws, 1);
+  pthread_mutex_unlock(&ws->lock);
   if (s != REMIXDB_OK) {
     workers_destroy(ws);
     return s;
@@ -238,15 +269,17 @@ enum remixdb_status workers_resize(struct workers *ws, uint32_t nr, const uint32
   assert(before > 0 && nr > 0 && nr <= WORKERS_MAX);
   pthread_mutex_lock(&ws->lock);
   ws->wanted = nr;
+  set_cores(ws, cores, nr_cores);
   eventcount_wake_all(&ws->work);
   pthread_mutex_unlock(&ws->lock);
   workers_end(ws, nr);
-  const enum remixdb_status s = workers_start(ws, nr, cores, nr_cores);
-  if (s == REMIXDB_OK) return s;
   pthread_mutex_lock(&ws->lock);
-  ws->wanted = before;
+  const enum remixdb_status s = workers_start(ws, nr);
+  if (s == REMIXDB_OK) atomic_store_explicit(&ws->nr, nr, memory_order_relaxed);
+  else ws->wanted = before;
   eventcount_wake_all(&ws->work);
   pthread_mutex_unlock(&ws->lock);
+  if (s == REMIXDB_OK) return s;
   err_cleanup_begin();
   workers_end(ws, before);
   err_cleanup_end();
@@ -338,6 +371,7 @@ void workers_run(struct workers *ws, struct worker *self, struct task **tasks, u
   qsort(tasks, nr, sizeof(*tasks), larger_first);
   pthread_mutex_lock(&ws->lock);
   assert(!ws->tasks && ws->running == 0);
+  if (nr > 1 && workers_count(ws)) start_others(ws);
   ws->tasks = tasks;
   ws->nr_tasks = nr;
   ws->next = 0;

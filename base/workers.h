@@ -38,17 +38,21 @@ extern _Atomic uint64_t workers_trim_ns;  // this, unless a test changes it; rel
 // Does one piece of idle work. Returns false when nothing is left to do.
 typedef bool (*workers_idle_fn)(void *arg, struct worker *w);
 
-// Starts nr threads (0: none) and pins the first nr_cores of them, each to its core. round(arg, w) runs one round.
-// Fails with REMIXDB_NOMEM or REMIXDB_IO.
+// There are to be nr threads (0: none); the first nr_cores of them are pinned, each to its core. round(arg, w) runs one
+// round. One thread starts now; the others start before the first round, before the first run of several tasks, and
+// after the first piece of idle work that leaves more of it. If the system then gives none, there are fewer until a
+// later round. Fails with REMIXDB_NOMEM or REMIXDB_IO.
 MUST_CHECK enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t nr_cores, struct blkio *io,
                                               struct epoch *epoch, void (*round)(void *arg, struct worker *w),
                                               void *arg, struct workers **out);
 // Waits until a running round ends, then ends the threads. No idle work begins any more. NULL is allowed.
 void workers_destroy(struct workers *ws);
+// How many threads there are to be, whether they have started or not.
 uint32_t workers_count(const struct workers *ws);
-// Changes the number of threads while others ask for rounds; both numbers are 1 to WORKERS_MAX. New threads are pinned
-// as in workers_create. Threads that go end the round or the task that they run, and the call waits for that. One
-// thread at a time, which is not a worker. Fails with REMIXDB_NOMEM or REMIXDB_IO: the number is the old one.
+// Changes the number of threads, and starts all of them, while others ask for rounds; both numbers are 1 to
+// WORKERS_MAX. New threads are pinned as in workers_create. Threads that go end the round or the task that they run,
+// and the call waits for that. One thread at a time, which is not a worker. Fails with REMIXDB_NOMEM or REMIXDB_IO: the
+// number is the old one.
 MUST_CHECK enum remixdb_status workers_resize(struct workers *ws, uint32_t nr, const uint32_t *cores,
                                               uint32_t nr_cores);
 // Asks for a round and does not wait. All requests that come while a round runs lead to one more round. Without workers

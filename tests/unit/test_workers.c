@@ -552,6 +552,58 @@ static void test_idle(void **state) {
   }
 }
 
+// ---- threads that start late
+
+static uint32_t nr_started(const struct group *g) {
+  return atomic_load(&g->epoch.nr_slots);  // each thread joins
+}
+
+static bool no_memory(size_t size) {
+  (void)size;
+  return false;
+}
+
+// One thread starts with the workers. The others start when a round is to run, when several tasks are, or when idle
+// work goes on after its first piece. Without memory for them the round runs all the same, and a later one starts them.
+static void test_start_late(void **state) {
+  (void)state;
+  enum { ROUND, IDLE, TASKS, RESIZE, NO_MEMORY, WAYS };
+  for (int way = ROUND; way < WAYS; way++) {
+    struct group g;
+    group_init(&g, 3, NULL, 0);
+    assert_int_equal(nr_started(&g), 1);
+    g.pool_max = 1;
+    workers_idle(g.ws, idle_fn);
+    wait_pooled(&g, 1);
+    struct worker w = {0};
+    OK(blkio_queue_create(&g.io, &w.queue));
+    epoch_join(&g.epoch, &w.slot);
+    struct counted all[2] = {{.g = &g, .task.run = counted_run}, {.g = &g, .task.run = counted_run}};
+    struct task *list[2] = {&all[0].task, &all[1].task};
+    workers_run(g.ws, &w, list, 1);
+    assert_int_equal(nr_started(&g), 2);  // with this one
+    g.pool_max = 3;
+    if (way == NO_MEMORY) atomic_store(&mem_fault, no_memory);
+    if (way == ROUND || way == NO_MEMORY) workers_kick(g.ws);
+    if (way == ROUND || way == NO_MEMORY) wait_ended(&g, 1);
+    if (way == IDLE) workers_idle(g.ws, idle_fn);
+    if (way == IDLE) wait_pooled(&g, 3);
+    if (way == TASKS) workers_run(g.ws, &w, list, 2);
+    if (way == RESIZE) OK(workers_resize(g.ws, 3, NULL, 0));
+    assert_int_equal(nr_started(&g), way == NO_MEMORY ? 2 : 4);
+    if (way == NO_MEMORY) {
+      atomic_store(&mem_fault, NULL);
+      workers_kick(g.ws);
+      wait_ended(&g, 2);
+      assert_int_equal(nr_started(&g), 4);
+    }
+    assert_int_equal(workers_count(g.ws), 3);
+    epoch_leave(&g.epoch, &w.slot);
+    blkio_queue_destroy(w.queue);
+    group_fini(&g);
+  }
+}
+
 // ---- idle work that waits for its turn
 
 static struct {
@@ -594,10 +646,12 @@ static void test_idle_in_turn(void **state) {
   struct blkio io;
   turn_init(&epoch, &io);
   atomic_store(&turn.round_on, true);
+  workers_kick(turn.ws);  // both workers run from now on
+  wait_for(&turn.rounds, 1);
   workers_idle(turn.ws, turn_idle);
   wait_for(&turn.idles, 1);
   workers_idle(turn.ws, turn_idle);
-  for (uint32_t i = 1; i <= 10; i++) {
+  for (uint32_t i = 2; i <= 11; i++) {
     workers_kick(turn.ws);
     wait_for(&turn.rounds, i);
     time_sleep_ns(2000000);  // the worker looks for more
@@ -874,6 +928,7 @@ int main(void) {
       cmocka_unit_test(test_no_memory),
       cmocka_unit_test(test_kick_from_many),
       cmocka_unit_test(test_idle),
+      cmocka_unit_test(test_start_late),
       cmocka_unit_test(test_idle_in_turn),
       cmocka_unit_test(test_idle_at_end),
       cmocka_unit_test(test_kick_alone),
