@@ -130,9 +130,11 @@ static int raw_sync_all(struct env *e, int fd) {
 }
 
 // Linux has no call for a part of a file but msync, which syncs that part of the file, also what pwrite wrote. Nobody
-// touches the mapping itself. A file that cannot be mapped is synced as a whole.
+// touches the mapping itself, so PROT_READ is enough. The descriptor must be open for writing all the same: by one that
+// is not, Linux makes a mapping that msync does not sync. A file that cannot be mapped is synced as a whole.
 static int raw_sync_head(struct env *e, int fd, uint64_t len) {
   CANCEL_LATER;
+  assert((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY);
 #if defined(__linux__)
   void *const p = len <= SIZE_MAX ? mmap(NULL, (size_t)len, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
   if (p != MAP_FAILED) {
