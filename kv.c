@@ -134,7 +134,7 @@ const uint8_t *kv_rec_get(const uint8_t *p, const uint8_t *end, uint32_t kinds, 
   }
   if (unlikely(!kv_lengths_fit(r_out->kind, klen, vlen)) && (!(kinds & KV_LONG) || klen > KV_KEY_MAX)) return NULL;
   if (unlikely(kinds == KV_BARE && klen + vlen > REMIXDB_KV_MAX)) return NULL;
-  if (unlikely((size_t)(end - p) < (size_t)klen + vlen)) return NULL;
+  if (unlikely((size_t)(end - p) < (uint64_t)klen + vlen)) return NULL;
   r_out->key = p;
   r_out->val = p + klen;
   r_out->klen = klen;
