@@ -12,12 +12,12 @@
 #define MEMTABLE_MB 256u
 #define MEMTABLE_MOST ((size_t)1 << 30)  // bytes; LevelDB takes no larger ones
 
-static size_t mib(size_t bytes) { return bytes ? (bytes - 1) / (1 << 20) + 1 : 1; }
+static size_t mib(uint64_t bytes) { return bytes ? (size_t)((bytes - 1) / (1 << 20) + 1) : 1; }
 
 // For LevelDB a capacity is a bound that may be out of reach. RemixDB's cache has an address for each block.
 static size_t cache_mib(const leveldb_cache_t *c) {
   const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-  const size_t half = pages > 0 && page > 0 ? mib((size_t)pages / 2 * (size_t)page) : CACHE_MB;
+  const size_t half = pages > 0 && page > 0 ? mib((uint64_t)pages / 2 * (uint64_t)page) : CACHE_MB;
   return mib(c->capacity) < half ? mib(c->capacity) : half;
 }
 
