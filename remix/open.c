@@ -268,7 +268,7 @@ static enum remixdb_status read_file(struct remix *x, int fd, struct mem_map *fi
   if (env_is_hollow(env, fd, base, base + x->file_size, REMIX_HOLE))
     return err_corrupt(x->path, 0, "has a hole where there should be an index");
   env_advise(env, fd, base, x->file_size, ENV_WILL_NEED);
-  s = mem_map_table(x->file_size, file_out);
+  s = remix_map(x->file_size, file_out);
   if (s != REMIXDB_OK) return s;
   memcpy(file_out->ptr, head, sizeof(head));
   return env_read(env, fd, x->path, file_out->ptr + sizeof(head), x->file_size - sizeof(head), base + sizeof(head));

@@ -85,7 +85,7 @@ static enum remixdb_status column_make(struct column *c, uint64_t cap) {
   if (c->p && cap <= c->cap) return REMIXDB_OK;
   mem_unmap(&c->map);
   c->cap = cap;
-  const enum remixdb_status s = mem_map_table((cap ? cap : 1) + COLUMN_SLACK, &c->map);
+  const enum remixdb_status s = remix_map((cap ? cap : 1) + COLUMN_SLACK, &c->map);
   c->p = s == REMIXDB_OK ? c->map.ptr : NULL;
   return s;
 }
@@ -377,6 +377,15 @@ static enum remixdb_status unpack_column(ZSTD_DCtx *z, const uint8_t *from, uint
   return n == whole ? s : err_corrupt(path, 0, "a column is shorter than it says");
 }
 
+// The most bytes of the anchors' column, by which two lengths go before the rest of each anchor.
+static uint64_t anchors_most(uint32_t nr_segs, uint64_t anchors_len) { return 10ull * nr_segs + anchors_len; }
+
+// The most bytes of a page in the file, where no column is longer than in memory.
+static uint64_t page_most(const struct remix_page *p, bool tags) {
+  return REMIX_PAGE_HEAD + (uint64_t)REMIX_SEG_HEAD * p->nr_segs + (tags ? 4ull : 3ull) * p->nr_entries +
+         anchors_most(p->nr_segs, p->anchors_len);
+}
+
 // lens: of each column its length, and its length in the file. from: `room` bytes, which the columns fill.
 static enum remixdb_status unpack_columns(ZSTD_DCtx *z, const uint8_t *from, uint64_t room, uint64_t (*lens)[2],
                                           uint32_t nr_segs, uint64_t nr_entries, uint64_t anchors_len, bool tags,
@@ -389,7 +398,7 @@ static enum remixdb_status unpack_columns(ZSTD_DCtx *z, const uint8_t *from, uin
   uint64_t at = 0;
   for (uint32_t i = 0; i < COLS; i++) {
     const uint64_t len = lens[i][0], stored = lens[i][1];
-    const bool fits = i == COL_ANCHORS ? len <= 10ull * nr_segs + anchors_len : len == whole[i];
+    const bool fits = i == COL_ANCHORS ? len <= anchors_most(nr_segs, anchors_len) : len == whole[i];
     if (!fits || stored > len || stored > room - at) return err_corrupt(path, 0, "length of column %u", i);
     const enum remixdb_status s = unpack_column(z, from + at, stored, len, path, &c[i]);
     if (s != REMIXDB_OK) return s;
@@ -534,6 +543,7 @@ enum remixdb_status remix_dir_begin(struct remix_dir *d, const uint8_t *head, co
                                     const char *path) {
   const uint64_t number = load64le(head + REMIX_HEAD_NUMBER);
   *d = (struct remix_dir){.path = path, .p = dir, .nr_runs = load32le(head + REMIX_HEAD_RUNS)};
+  d->tags = load32le(head + REMIX_HEAD_FLAGS) & REMIX_FLAG_TAGS;
   d->at = remix_segs_off(d->nr_runs);
   d->end = load64le(head + REMIX_HEAD_SEGS_AT);
   d->segs = load32le(head + REMIX_HEAD_SEGS);
@@ -574,7 +584,8 @@ enum remixdb_status remix_dir_next(struct remix_dir *d, struct remix_page *out) 
                     out->nr_entries <= d->entries && out->nr_keys <= d->keys && out->nr_keys <= out->nr_entries &&
                     out->anchors_len <= (out->nr_segs - 1) * KV_KEY_MAX &&
                     (uint64_t)out->anchors_len + len <= d->anchors && out->size >= REMIX_PAGE_HEAD &&
-                    out->size <= d->end - d->at && (first ? len == 0 : kv_cmp(d->last, out->anchor) < 0);
+                    out->size <= d->end - d->at && out->size <= page_most(out, d->tags) &&
+                    (first ? len == 0 : kv_cmp(d->last, out->anchor) < 0);
   if (!fits) return err_corrupt(d->path, d->end, "page at %llu", (unsigned long long)d->at);
   d->p += page_entry(d->nr_runs, len);
   d->left -= page_entry(d->nr_runs, len);
@@ -654,7 +665,7 @@ enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *co
   struct column c[COLS] = {{0}};
   struct mem_map map = {0};
   ZSTD_DCtx *const z = zmem_unpacker_take();
-  enum remixdb_status s = z ? mem_map_table(h.size, &map) : REMIXDB_NOMEM;
+  enum remixdb_status s = z ? remix_map(h.size, &map) : REMIXDB_NOMEM;
   if (s != REMIXDB_OK) goto out;
   uint8_t *const image = map.ptr;
   if (map.page == 0) memset(image, 0, h.size);  // else the system has zeroed it

@@ -35,6 +35,11 @@ MUST_CHECK enum remixdb_status remix_pack(const uint8_t *image, size_t len, bool
 MUST_CHECK enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *const *runs, uint32_t nr_runs,
                                             const char *path, struct mem_map *map_out, size_t *len_out);
 
+// Maps memory for what a file describes. A size_t may not count so many bytes. Fails with REMIXDB_NOMEM.
+MUST_CHECK static inline enum remixdb_status remix_map(uint64_t size, struct mem_map *out) {
+  return mem_map_table(size < SIZE_MAX ? (size_t)size : SIZE_MAX, out);
+}
+
 // ---- pages, format 4
 
 bool remix_file_is_paged(const uint8_t *head);  // from the file's header
@@ -56,6 +61,7 @@ struct remix_dir {
   const uint8_t *p;  // the entry of the next page
   // private
   const char *path;
+  bool tags;
   uint32_t nr_runs, segs;
   uint64_t at, end, entries, keys, anchors;
   struct kref last;

@@ -788,6 +788,38 @@ static void test_many_anchors(void **state) {
   end(&w);
 }
 
+// A directory whose page has more bytes than its columns can have is refused before a page is read.
+static void test_large_page(void **state) {
+  (void)state;
+  struct paged w;
+  struct remix *bad;
+  make_pages(&w, KEYS_PATHS, 900, 3, true, 3);
+  size_t len;
+  uint8_t *const p = file_read(w.whole->path, &len);
+  const size_t dir = (size_t)load64le(p + REMIX_HEAD_SEGS_AT), first = remix_segs_off(w.t.nr);
+  const uint32_t was = load32le(p + dir), segs = load32le(p + dir + 4), entries = load32le(p + dir + 8);
+  const uint32_t most = 28 + 4 * segs + 4 * entries + 10 * segs + load32le(p + dir + 16);
+  assert_true(was < most);
+  for (uint32_t beyond = 0; beyond < 2; beyond++) {
+    const size_t more = most + beyond - was, all = len + more, sum = all - 2 * REMIX_SUM;
+    uint8_t *const q = calloc(1, all);
+    memcpy(q, p, first + was);
+    memcpy(q + first + was + more, p + first + was, len - first - was);
+    store32le(q + dir + more, most + beyond);
+    store64le(q + REMIX_HEAD_SEGS_AT, dir + more);
+    store64le(q + REMIX_HEAD_SIZE, all);
+    store64le(q + sum, hash64_seed(q + dir + more, sum - dir - more, w.whole->number));
+    store64le(q + sum + REMIX_SUM, hash64_seed(q, sum + REMIX_SUM, w.whole->number));
+    file_write(w.whole->path, q, all);
+    free(q);
+    const enum remixdb_status s = remix_open_paged(&w.p.ctx, w.whole->number, w.t.sst, w.t.nr, &bad);
+    assert_int_equal(s, beyond ? REMIXDB_CORRUPT : REMIXDB_OK);
+    if (!beyond) remix_unref(bad);
+  }
+  free(p);
+  end(&w);
+}
+
 // A page with an anchor that is longer than a key can be is refused.
 static void test_long_anchor(void **state) {
   (void)state;
@@ -973,8 +1005,8 @@ int main(void) {
       cmocka_unit_test(test_threads),      cmocka_unit_test(test_damage),       cmocka_unit_test(test_failures),
       cmocka_unit_test(test_page_out),     cmocka_unit_test(test_filters),      cmocka_unit_test(test_no_filter),
       cmocka_unit_test(test_filters_anew), cmocka_unit_test(test_gone),         cmocka_unit_test(test_forged),
-      cmocka_unit_test(test_long_anchor),  cmocka_unit_test(test_many_anchors), cmocka_unit_test(test_together),
-      cmocka_unit_test(test_not_together), cmocka_unit_test(test_large_pages),
+      cmocka_unit_test(test_long_anchor),  cmocka_unit_test(test_many_anchors), cmocka_unit_test(test_large_page),
+      cmocka_unit_test(test_together),     cmocka_unit_test(test_not_together), cmocka_unit_test(test_large_pages),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
