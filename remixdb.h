@@ -120,7 +120,8 @@ struct remixdb_opts {
   // REMIXDB_SIZE_MB_MAX MiB.
   size_t wal_mb;
   // New tables get a block of compressed keys, so that compaction and iterators for keys only read less. A table gets
-  // none if this block would have more than half of the bytes of the table's data. Default true.
+  // none if this block would have more than 3/10 of the bytes of the table's data; with compression also if it would
+  // have more than half of the bytes that the data take. Default true.
   bool ckeys;
   // REMIX indexes get an 8-bit hash tag per entry, so that gets are faster. Default true.
   bool tags;

@@ -21,15 +21,15 @@
 #define SST_BUILD_SAMPLES 64u
 #define SST_BUILD_DICT_PART 32u   // a dictionary has at most 1/32 of the blocks' bytes, so it saves more than it costs
 #define SST_BUILD_DICT_MIN 1024u  // a table whose dictionary would have to be smaller has none
-// A table has a compressed-keys block if the block has at most half of the bytes of the table's data, as they are in
-// the file. Else to write and read the block would cost as much as to read the records in their place. A block of a few
-// pages is kept: it costs next to nothing. The builder gives the block up early when the block has more than
-// 1/SST_BUILD_SURE of a full table's bytes.
+// A table has a compressed-keys block if the block has at most 3/10 of the bytes of the table's blocks, and at most
+// half of the bytes that these have in the file. Else to write and read the block would cost as much as to read the
+// records in their place. A block of a few pages is kept: it costs next to nothing. The builder gives the block up
+// early when the block has more than 1/SST_BUILD_SURE of a full table's bytes.
 #define SST_BUILD_FEW_KEYS (2u * BLOCK_PAGE)
 #define SST_BUILD_SURE 8u
-// Chunks are not packed while that would cost more than the block saves: while the block has more than three quarters
-// of the data's bytes, or while keys have this many bytes or more on average and their entries, before packing, more
-// than half of the bytes of keys and values.
+// Chunks are not packed while the block is too large for the table, packed or not. They are not packed either while
+// keys have this many bytes or more on average and their entries, before packing, more than half of the bytes of keys
+// and values.
 #define SST_BUILD_LONG_KEY 1024u
 
 // The keys of a table that will be merged soon are not packed while they have at most this part of the data's bytes:
@@ -398,9 +398,16 @@ static bool sst_build_keys_long(const struct sst_build *b) {
   return b->key_bytes >= b->nr_records * SST_BUILD_LONG_KEY && 2 * b->ckb.entries > b->key_bytes + b->value_bytes;
 }
 
-// Tells whether a compressed-keys block of so many bytes is worth its room beside so many bytes of data.
-static bool sst_build_keys_pay(const struct sst_build *b, size_t len, uint64_t data) {
-  return len <= SST_BUILD_FEW_KEYS || (2 * (uint64_t)len <= data && !sst_build_keys_long(b));
+// Tells whether a compressed-keys block of so many bytes is small enough beside the blocks that are closed, which have
+// so many bytes in the file.
+static bool sst_build_keys_small(const struct sst_build *b, size_t len, uint64_t stored) {
+  const uint64_t n = len, blocks = (uint64_t)b->nr_pages * BLOCK_PAGE;
+  return n <= SST_BUILD_FEW_KEYS || (10 * n <= 3 * blocks && 2 * n <= stored);
+}
+
+// Tells whether such a block is worth its room.
+static bool sst_build_keys_pay(const struct sst_build *b, size_t len, uint64_t stored) {
+  return len <= SST_BUILD_FEW_KEYS || (sst_build_keys_small(b, len, stored) && !sst_build_keys_long(b));
 }
 
 // Leaves out the compressed-keys block.
@@ -414,7 +421,7 @@ static void sst_build_judge_keys(struct sst_build *b) {
   // the data as it is in the file; blocks that wait for a dictionary count in full
   const uint64_t data = blkio_writer_offset(b->writer) + (b->gathering ? b->gathered_len : 0);
   const size_t len = b->ckb.chunk;  // the chunks that are closed
-  b->ckb.plain = sst_build_keys_long(b) || 4 * (uint64_t)len > 3 * data ||
+  b->ckb.plain = sst_build_keys_long(b) || !sst_build_keys_small(b, len, data) ||
                  (b->opts.brief && SST_BUILD_SMALL_KEYS * b->ckb.entries <= data);
   if (len > (uint64_t)b->opts.max_pages * BLOCK_PAGE / SST_BUILD_SURE && !sst_build_keys_pay(b, len, data))
     sst_build_drop_ckeys(b);
