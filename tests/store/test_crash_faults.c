@@ -143,7 +143,8 @@ static void start_one(void) {
   CHECK(pthread_join(id, NULL) == 0);
 }
 
-// An opening that cannot start its n-th thread fails. It leaves nothing running and nothing changed.
+// An opening that cannot start its first worker, or the thread that syncs, fails. It leaves nothing running and nothing
+// changed. Without the other workers it succeeds, and the store works.
 static void test_threads(void **state) {
   (void)state;
   start_one();
@@ -168,9 +169,10 @@ static void test_threads(void **state) {
         const uint64_t changes = simdisk_changes(r->disk);
         struct xdb *x = NULL;
         const enum remixdb_status s = xdb_open(DIR_NAME, &r->plan.opts, simdisk_env(r->disk), &x);
+        if (s == REMIXDB_OK) OK(xdb_flush(x));
         atomic_store(&thread_fault, NULL);
-        if (s == REMIXDB_OK) {  // all threads started
-          CHECK(n == threads && n == 4);
+        if (s == REMIXDB_OK) {  // a worker and the thread that syncs have started
+          CHECK(n == 2 && threads >= 2);
           OK(xdb_close(x));
           check_threads(before);
           break;
