@@ -775,9 +775,9 @@ bool remixdb_compact_range(struct xdb_ref *ref, const struct remixdb_range *rang
 // commit; then all of them are there at once, also after a crash. Readers and writers go on meanwhile. The ref must not
 // be a snapshot's or a transaction's, and outlives the ingest; other calls on the ref may come between. An ingest takes
 // memory for one table in the making, about 10 MiB, and little more for a long value. From its first record on an
-// ingest keeps one or two of the max_open_files descriptors, as long as all of them keep a quarter at most. Further
-// ingests, as many as there are, open their table's file when they write to it: every 2 MB, with a sync. They are about
-// a third slower. Returns NULL on failure, also with REMIXDB_READONLY.
+// ingest keeps one to three of the max_open_files descriptors, as long as all of them keep a quarter at most. Further
+// ingests, as many as there are, open their files when they write to them, and sync them: for each 2 MB, and for each
+// 256 KB that long values take. They are about a third slower. Returns NULL on failure, also with REMIXDB_READONLY.
 struct xdb_ingest;
 struct xdb_ingest *remixdb_ingest_begin(struct xdb_ref *ref);
 // Adds a record, with a key and a value of any length that a put takes. Each key is greater than the one before; if

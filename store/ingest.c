@@ -159,6 +159,7 @@ static enum remixdb_status put_apart(struct xdb_ingest *g, struct kv_rec *rec, u
     g->unsynced = 0;
     s = value_log_sync(&g->log);
   }
+  if (s == REMIXDB_OK) s = value_log_pause(&g->log);
   rec->val = ref;
   rec->vlen = VALUE_REF;
   rec->kind |= KV_APART;

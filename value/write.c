@@ -232,8 +232,15 @@ static enum remixdb_status write_failed(struct value_log *l, struct value_file *
   return s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM ? s : fail(l, s);
 }
 
+// Opens a file in use that value_log_pause has closed.
+static enum remixdb_status open_again(const struct value_log *l, struct value_file *f) {
+  const enum remixdb_status s = env_open(l->ctx->sst->dir, env_name(f->path), ENV_WRITE, &f->fd);
+  return s == REMIXDB_NOTFOUND ? err_set(REMIXDB_IO, "%s: removed while it was being written", f->path) : s;
+}
+
 static enum remixdb_status write_at(struct value_log *l, struct value_file *f, const void *p, size_t len, uint64_t at) {
-  const enum remixdb_status s = env_write(l->ctx->sst->env, f->fd, f->path, p, len, at);
+  enum remixdb_status s = likely(f->fd >= 0) ? REMIXDB_OK : open_again(l, f);
+  if (s == REMIXDB_OK) s = env_write(l->ctx->sst->env, f->fd, f->path, p, len, at);
   if (s == REMIXDB_OK) atomic_fetch_add_explicit(&l->file_bytes, len, memory_order_relaxed);
   return s;
 }
@@ -682,6 +689,18 @@ enum remixdb_status value_log_sync(struct value_log *l) {
   }
   (void)pthread_mutex_unlock(&l->sync_lock);
   return s;
+}
+
+enum remixdb_status value_log_pause(struct value_log *l) {
+  struct value_file *const f = l->active;  // which only this thread changes
+  if (!f || f->fd < 0 || f->held || hold(l, f)) return REMIXDB_OK;
+  const enum remixdb_status s = value_log_sync(l);
+  if (s != REMIXDB_OK) return s;
+  lib_lock(&l->lock);
+  const struct value_fd fd = take_fd(f);
+  lib_unlock(&l->lock);
+  shut(l, fd);
+  return REMIXDB_OK;
 }
 
 void value_log_turn(struct value_log *l) {

@@ -81,6 +81,9 @@ MUST_CHECK enum remixdb_status value_put(struct value_log *l, struct kref key, c
 void value_put_end(struct value_log *l, struct value_file *f);
 // See W2. Blocks for the disk. Any thread; one after the other.
 MUST_CHECK enum remixdb_status value_log_sync(struct value_log *l);
+// For a log that one thread writes to, between two calls of the user: the active file holds a place of the pool, too,
+// or is synced and closed until the next write. Fails as value_log_sync does.
+MUST_CHECK enum remixdb_status value_log_pause(struct value_log *l);
 // Closes the active file to further values, so that a copy of the directory by hard links does not change.
 void value_log_turn(struct value_log *l);
 // The file of this number in the list; NULL: it is not there. No settling runs beside the call.

@@ -974,6 +974,7 @@ static void test_large_tables(void **state) {
 #define CROWD 12u        // ingests
 #define MANY_KEYS 1500u  // of each
 #define MANY_VALUE 3000u
+#define MANY_LONG 100000u
 #define FEW_FILES 16u
 #define HELD (FEW_FILES / 4)  // ingests whose tables may stay open
 
@@ -988,6 +989,28 @@ static bool many_put(struct xdb_ingest *in, uint32_t g, uint32_t i) {
   many_key(g, i, key);
   many_value(g, i, value);
   return remixdb_ingest_put(in, key, 9, value, sizeof(value));
+}
+
+// A long value behind the record, in a value file of the ingest.
+static void many_put_long(struct xdb_ingest *in, uint32_t g, uint32_t i) {
+  char key[17];
+  static char value[MANY_LONG];
+  many_key(g, i, key);
+  key[9] = '+';
+  memset(value, (int)('A' + (g + i) % 26), sizeof(value));
+  CHECK(remixdb_ingest_put(in, key, 10, value, sizeof(value)));
+}
+
+static void many_are_long(uint32_t from, uint32_t to, uint32_t i) {
+  for (uint32_t g = from; g < to; g++) {
+    char key[17];
+    static char value[MANY_LONG];
+    uint32_t len;
+    many_key(g, i, key);
+    key[9] = '+';
+    CHECK(remixdb_getn(ref, key, 10, value, sizeof(value), &len) && len == MANY_LONG);
+    CHECK(value[0] == (char)('A' + (g + i) % 26) && value[MANY_LONG - 1] == value[0]);
+  }
 }
 
 static void many_are(uint32_t from, uint32_t to) {
@@ -1016,7 +1039,7 @@ static void many_make(uint32_t files) {
 static void many_at_once(bool shrunk) {
   struct xdb_ingest *in[CROWD];
   many_make(shrunk ? 0 : FEW_FILES);
-  const uint32_t before = simdisk_open_files(disk);
+  const uint32_t before = simdisk_open_files(disk), others = before - fdpool_open_count(x->fds);
   for (uint32_t g = 0; g < CROWD; g++) CHECK((in[g] = remixdb_ingest_begin(ref)) != NULL);
   for (uint32_t i = 0; i < MANY_KEYS; i++) {
     if (i == 1 && shrunk) {
@@ -1024,6 +1047,10 @@ static void many_at_once(bool shrunk) {
       CHECK(remixdb_set_option(x, "max_open_files", "16"));
     }
     for (uint32_t g = 0; g < CROWD; g++) CHECK(many_put(in[g], g, i));
+    if (i % 100 == 7 && i < 1000)
+      for (uint32_t g = 0; g < CROWD; g++) many_put_long(in[g], g, i);
+    // besides those of the pool there are the log's new segment and the like, and not one for each ingest
+    CHECK(shrunk || simdisk_open_files(disk) <= others + fdpool_open_count(x->fds) + 4);
     if (i % 400 != 50) continue;
     put(i, 'p');
     CHECK(remixdb_flush(ref) && remixdb_compact(ref));
@@ -1035,6 +1062,7 @@ static void many_at_once(bool shrunk) {
   CHECK(fdpool_hold(x->fds, HELD) && !fdpool_hold(x->fds, 1));  // all have given back what they held
   fdpool_unhold(x->fds, HELD);
   many_are(1, CROWD);
+  for (uint32_t i = 7; i < 1000; i += 100) many_are_long(1, CROWD, i);
   // all that was written with pauses is durable, too
   struct simdisk *const cut = simdisk_crash(disk, check_seed);
   close_it();
@@ -1043,6 +1071,7 @@ static void many_at_once(bool shrunk) {
   disk = cut;
   open_on(disk, 0);
   many_are(1, CROWD);
+  for (uint32_t i = 7; i < 1000; i += 100) many_are_long(1, CROWD, i);
   CHECK(remixdb_verify(ref));
   check_files(disk);
   close_it();

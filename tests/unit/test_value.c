@@ -517,6 +517,44 @@ static void test_descriptors(void **state) {
   world_end(w);
 }
 
+// A thread that pauses keeps no descriptor beyond its share, and goes on with the same file.
+static void test_pause(void **state) {
+  (void)state;
+  for (int full = 0; full < 2; full++) {
+    struct world *const w = world_new(REMIXDB_COMPRESSION_NONE);
+    struct kept all[30];
+    struct value_batch b = {.log = &w->log};
+    if (full) CHECK(fdpool_hold(w->fds, 4));
+    for (uint32_t i = 0; i < 30; i++) {
+      all[i] = make(4, i % 7 == 3 ? 300000 : 90000);
+      OK(value_batch_put(&b, all[i].key, all[i].val, all[i].to.len, all[i].ref));
+      OK(value_log_pause(&w->log));
+      CHECK(simdisk_open_files(w->disk) == (full ? 0 : 1));
+      CHECK(full || !fdpool_hold(w->fds, 4));
+    }
+    OK(value_batch_end(&b));
+    CHECK(in_list(w) == 1);
+    for (uint32_t i = 0; i < 30; i++) {
+      CHECK(value_ref_get(all[i].ref, VALUE_REF, &all[i].to));
+      all[i].file = w->log.files;
+      read_good(&all[i]);
+    }
+    // the file cannot be opened again: the write fails, and so does all that follows
+    OK(value_log_pause(&w->log));
+    const uint32_t open = simdisk_open_files(w->disk);
+    struct kept last = make(4, 300000);
+    if (full) {
+      simdisk_fault(w->disk, SIMDISK_OPEN, 0, 1, EIO);
+      FAILS(value_batch_put(&b, last.key, last.val, last.to.len, last.ref), REMIXDB_IO);
+      FAILS(value_log_sync(&w->log), REMIXDB_IO);
+      CHECK(simdisk_open_files(w->disk) == open);
+    }
+    value_batch_fini(&b);
+    if (full) fdpool_unhold(w->fds, 4);
+    world_end(w);
+  }
+}
+
 // A value that finds the disk full leaves no file of its own: no descriptor and no room.
 static void test_own_files_go(void **state) {
   (void)state;
@@ -691,8 +729,9 @@ int main(void) {
       cmocka_unit_test(test_lengths),          cmocka_unit_test(test_batch),       cmocka_unit_test(test_files),
       cmocka_unit_test(test_write_out),        cmocka_unit_test(test_flips),       cmocka_unit_test(test_header),
       cmocka_unit_test(test_wrong_references), cmocka_unit_test(test_crafted),     cmocka_unit_test(test_full_disk),
-      cmocka_unit_test(test_own_files_go),     cmocka_unit_test(test_descriptors), cmocka_unit_test(test_sticky),
-      cmocka_unit_test(test_memory),           cmocka_unit_test(test_power_cuts),  cmocka_unit_test(test_threads),
+      cmocka_unit_test(test_own_files_go),     cmocka_unit_test(test_descriptors), cmocka_unit_test(test_pause),
+      cmocka_unit_test(test_sticky),           cmocka_unit_test(test_memory),      cmocka_unit_test(test_power_cuts),
+      cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, setup, NULL);
 }
