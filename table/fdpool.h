@@ -66,7 +66,7 @@ void fdpool_unreserve(struct fdpool *p);
 // the places are held, or held and reserved places are half of all, or too few are free; nothing has changed. nr > 0.
 MUST_CHECK bool fdpool_hold(struct fdpool *p, uint32_t nr);
 void fdpool_unhold(struct fdpool *p, uint32_t nr);
-// False: the bound has become smaller, and more than a quarter of the places are held. Whoever can gives some back.
+// False: the bound has become smaller, and more than a quarter of the places are held. Some should be given back.
 MUST_CHECK bool fdpool_holds_fit(struct fdpool *p);
 #define FDPOOL_PATIENCE_NS 2000000000ull
 extern _Atomic uint64_t fdpool_patience_ns;  // FDPOOL_PATIENCE_NS, unless a test changes it; relaxed
