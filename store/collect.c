@@ -24,7 +24,8 @@
 #define PAID_TIMES 4u      // without workers: pieces for so many times the bytes that were written
 #define WAIT_NS 1000000000ull
 
-enum collect_how { COLLECT_IDLE, COLLECT_WHOLE };
+// COLLECT_GUESS: only to choose, and without a read; there may be less garbage than that tells.
+enum collect_how { COLLECT_IDLE, COLLECT_WHOLE, COLLECT_GUESS };
 
 // A live record that was copied, under one reference to it.
 struct collected {
@@ -82,6 +83,13 @@ struct choice {
   uint64_t all, all_live;   // of all files
 };
 
+// Sets the live bytes of the files as far as tables tell.
+static enum remixdb_status live_tables(const struct version *v, enum collect_how how, uint64_t *live_out) {
+  if (how != COLLECT_GUESS) return live_values(v, live_out);
+  live_least(v, live_out);
+  return REMIXDB_OK;
+}
+
 // Finds the settled file with the largest share of garbage. After a full compaction no record is hidden, and the tables
 // tell the live bytes themselves.
 static enum remixdb_status choose(struct xdb *x, const struct collecting *c, enum collect_how how, struct choice *out) {
@@ -93,12 +101,12 @@ static enum remixdb_status choose(struct xdb *x, const struct collecting *c, enu
   uint64_t *const live = mem_array(files->nr ? files->nr : 1, sizeof(*live), 0);
   *out = (struct choice){.file = NULL};
   enum remixdb_status s = live ? REMIXDB_OK : REMIXDB_NOMEM;
-  if (s == REMIXDB_OK && files->nr) s = live_values(v->version, live);
+  if (s == REMIXDB_OK && files->nr) s = live_tables(v->version, how, live);
   for (uint32_t i = 0; s == REMIXDB_OK && i < files->nr; i++) {
     struct value_file *const f = files->files[i];
     const uint64_t bytes = atomic_load_explicit(&f->value_bytes, memory_order_relaxed);
     const bool settled = values_settled(x, f);
-    const uint64_t lives = !settled ? bytes : how == COLLECT_WHOLE ? live[i] : live_of(f, live[i]);
+    const uint64_t lives = !settled ? bytes : how == COLLECT_IDLE ? live_of(f, live[i]) : live[i];
     out->all += bytes;
     out->all_live += lives < bytes ? lives : bytes;
     if (!settled || f->stuck || bytes == 0 || lives >= bytes || (c && value_set_find(&c->gone, f->number))) continue;
@@ -108,7 +116,7 @@ static enum remixdb_status choose(struct xdb *x, const struct collecting *c, enu
     out->live = lives;
     out->expected = live[i];
   }
-  const uint64_t young = s == REMIXDB_OK && how == COLLECT_IDLE ? live_young(v->version) : 0;
+  const uint64_t young = s == REMIXDB_OK && how != COLLECT_WHOLE ? live_young(v->version) : 0;
   out->all_live -= young < out->all_live ? young : out->all_live;
   if (out->file) value_file_ref(out->file);
   mem_free(live);
@@ -204,13 +212,20 @@ static void leave_out(struct collecting *c) {
   value_pass_fini(&c->pass);
 }
 
+// *due_out: there is something to collect.
+static enum remixdb_status any_due(struct xdb *x, enum collect_how how, bool *due_out) {
+  struct choice look;
+  const enum remixdb_status s = choose(x, NULL, how, &look);
+  *due_out = s == REMIXDB_OK && is_due(x, &look, how);
+  value_file_unref(look.file);
+  return s;
+}
+
 // Makes a collection. *any_out: there is something to collect.
 static enum remixdb_status begin(struct xdb *x, enum collect_how how, bool *any_out) {
-  struct choice look;
+  bool due;
   *any_out = false;
-  enum remixdb_status s = choose(x, NULL, how, &look);
-  const bool due = s == REMIXDB_OK && is_due(x, &look, how);
-  value_file_unref(look.file);
+  enum remixdb_status s = any_due(x, how, &due);
   if (!due) return s;
   struct collecting *const c = mem_calloc(1, sizeof(*c));
   if (!c) return REMIXDB_NOMEM;
@@ -566,13 +581,39 @@ bool collect_pending(const struct xdb *x) {
           atomic_load_explicit(&x->collect.busy, memory_order_relaxed));
 }
 
+void collect_opened(struct xdb *x) {
+  const uint64_t ns = atomic_load_explicit(&x->garbage_merges.rest_ns, memory_order_relaxed);
+  if (!x->workers || workers_count(x->workers) == 0) return;
+  atomic_store_explicit(&x->collect.look_ns, time_ns() + ns, memory_order_relaxed);
+  idle_later(x, ns);
+}
+
+// Tells whether the time of the look has come that follows the opening. For idle work.
+static bool look_due(struct xdb *x) {
+  const uint64_t at = atomic_load_explicit(&x->collect.look_ns, memory_order_relaxed);
+  if (likely(at == 0)) return false;
+  const uint64_t now = time_ns();
+  if (now < at) idle_later(x, at - now);  // other work had an earlier time
+  return now >= at;
+}
+
+// The look after the opening: the step that follows does not read if there is nothing to collect. collect.lock is held.
+static bool may_be_due(struct xdb *x) {
+  bool due;
+  return any_due(x, COLLECT_GUESS, &due) != REMIXDB_OK || due;  // the step tells why it fails
+}
+
 bool collect_idle(struct xdb *x, struct epoch_slot *slot) {
-  if (!atomic_load_explicit(&x->collect.asked, memory_order_relaxed)) return false;
+  const bool look = look_due(x), asked = atomic_load_explicit(&x->collect.asked, memory_order_relaxed);
+  if (!look && !asked) return false;
   // Another thread that collects goes on until nothing is left.
   if (pthread_mutex_trylock(&x->collect.lock) != 0) return false;
   atomic_store_explicit(&x->collect.busy, true, memory_order_relaxed);
   atomic_store_explicit(&x->collect.asked, false, memory_order_release);  // a round may ask again meanwhile
-  const bool more = step(x, slot, COLLECT_IDLE), ready = atomic_load_explicit(&x->collect.ready, memory_order_relaxed);
+  const bool wanted = asked || may_be_due(x);
+  if (look) atomic_store_explicit(&x->collect.look_ns, 0, memory_order_release);  // with `busy`, for tests that wait
+  const bool more = wanted && step(x, slot, COLLECT_IDLE),
+             ready = atomic_load_explicit(&x->collect.ready, memory_order_relaxed);
   if (more) atomic_store_explicit(&x->collect.asked, true, memory_order_relaxed);
   atomic_store_explicit(&x->collect.busy, x->collect.now != NULL, memory_order_relaxed);
   (void)pthread_mutex_unlock(&x->collect.lock);

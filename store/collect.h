@@ -15,7 +15,8 @@
 //
 // A file that still takes values is closed to them when a third of it is garbage, at the end of a round.
 //
-// Idle workers collect, a piece at a time, so rounds and their tasks come first. Without workers the end of a round
+// Idle workers collect, a piece at a time, so rounds and their tasks come first. They look for garbage at the end of a
+// round, and a second after the opening: the life before may have left some. Without workers the end of a round
 // collects, about as much as the writers have written since the last one. A full compaction collects in its own thread.
 // A round installs the result, when no other one is under way.
 //
@@ -44,7 +45,10 @@
 void collect_round(struct xdb *x, struct worker *w);
 // Idle work. Returns whether there is more.
 MUST_CHECK bool collect_idle(struct xdb *x, struct epoch_slot *slot);
-// Tells whether idle workers collect, or are to look whether they should.
+// The store is open, and has its version: idle workers look for garbage as soon as a store may be at rest, which is a
+// second later. Nothing is read if the counts that tables state leave no room for garbage to collect.
+void collect_opened(struct xdb *x);
+// Tells whether idle workers collect, or are to look whether they should. The look after the opening does not count.
 bool collect_pending(const struct xdb *x);
 // Collects until at most a tenth more than what lives is left, as far as files are settled. Any thread that is no
 // worker, outside of any lock and epoch. Reports `done` of `total` to p, as the call `what`. A collection that fails is

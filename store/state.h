@@ -163,6 +163,7 @@ struct collect {
   _Atomic bool asked;        // an idle worker is to look. Relaxed, like all below, but for collect_pending
   _Atomic bool busy, ready;  // `now` is there, or a worker looks; it waits for a round to install it
   _Atomic bool ending;       // the store is about to close
+  _Atomic uint64_t look_ns;  // idle work looks at this time, because the store was opened; 0: it need not. Relaxed
   // The pace of those who write values (value_pace.c): bytes that value files may have together, and how many more make
   // a writer wait for the longest time.
   _Atomic uint64_t allowed, zone;

@@ -13,6 +13,9 @@
 // Sets live_out[i] to the live bytes of v->values.files[i], as values are read. Passes over the indexes that no call
 // has passed over before. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status live_values(const struct version *v, uint64_t *live_out);
+// The least that live_values may set: as if the hidden records of a view were those with the most bytes apart. It knows
+// how many these are, so it reads nothing.
+void live_least(const struct version *v, uint64_t *live_out);
 // The bytes of all values of a file to which records of tables refer, live or hidden. UINT64_MAX: a partition is away,
 // so nobody knows.
 uint64_t live_referred(const struct version *v, const struct value_file *f);
