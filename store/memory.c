@@ -10,6 +10,10 @@
 #define SMALL_PART 32u                       // of the budget, for small blocks and what the heap loses
 #define STEPS 4u                             // a cache of fewer steps changes its size by single MiB
 #define GROW_PART 8u                         // of a memtable, by which it grows before the store is busy
+#define KEEP_PART 16u                        // of the budget, for freed blocks
+// Bytes: a table and a REMIX in the making for two workers, with their reads and the buffers of the writer. With 6 MiB
+// the buffers of one drove out those of the other. Larger work reads so much that the price of its memory is small.
+#define KEEP_MAX ((size_t)12 << 20)
 
 static inline size_t budget_now(const struct memory *m) {
   return atomic_load_explicit(&m->budget, memory_order_relaxed);
@@ -30,6 +34,7 @@ void memory_init(struct xdb *x) {
 }
 
 void memory_fini(struct xdb *x) {
+  mem_keep_less(x->kept);
   pthread_mutex_destroy(&x->memory.lock);
   budget_fini(&x->memory.accounts);
 }
@@ -102,6 +107,13 @@ void memory_plan(struct xdb *x) {
 void memory_chunks(struct xdb *x, size_t limit) {
   struct arena_pool *const p = &x->memtables.chunks;
   if (p->limit) arena_pool_limit(p, memory_late(limit));
+}
+
+void memory_keep(struct xdb *x) {
+  const size_t budget = budget_now(&x->memory), part = budget / KEEP_PART, had = x->kept;
+  x->kept = budget && part < KEEP_MAX ? part : KEEP_MAX;
+  if (x->kept < had) mem_keep_less(had - x->kept);
+  else mem_keep(x->kept - had);
 }
 
 // ---- the division
@@ -211,6 +223,7 @@ void memory_set(struct xdb *x, size_t budget) {
   pthread_mutex_lock(&m->lock);
   atomic_store_explicit(&m->budget, budget, memory_order_relaxed);
   set_bounds(m, budget);
+  memory_keep(x);
   if (m->memtable_follows) {
     const size_t limit = memtable_share(budget);
     atomic_store_explicit(&x->memtable_limit, limit, memory_order_relaxed);

@@ -55,6 +55,9 @@ void memory_fini(struct xdb *x);
 // Finds out how much memory the process may use (compact.memory). Gives the options cache_mb and memtable_mb their
 // values from the budget if they are not set. Touches no file of the store.
 void memory_plan(struct xdb *x);
+// Lets freed blocks stay for the next merge and the next REMIX, as many as suit the budget, until memory_fini. An
+// opening, or a holder of memory.lock.
+void memory_keep(struct xdb *x);
 // Sets the sizes by which rounds go, from the limit of memtables. No round runs.
 void memory_rounds(struct xdb *x);
 // The store is open: from now on the cache follows the budget. No round runs, and none begins before the call ends.
@@ -82,8 +85,9 @@ static inline bool memory_grows(const struct xdb *x, size_t used) {
 // A round begins, in the calling thread: it goes by the sizes that memory_set has left.
 void memory_round(struct xdb *x);
 
-// Changes the budget, in bytes. The new limit of memtables holds at once, the sizes of rounds from the next round on;
-// the sizes of tables and of the log stay. Outside of any epoch, under settings.lock.
+// Changes the budget, in bytes. The new limit of memtables holds at once, and so does that of freed blocks (mem_keep);
+// the sizes of rounds hold from the next round on. The sizes of tables and of the log stay. Outside of any epoch, under
+// settings.lock.
 void memory_set(struct xdb *x, size_t budget);
 // Changes the size of the cache, which does not follow the budget any more. The same callers. Fails as cache_resize
 // does; then nothing has changed.

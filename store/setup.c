@@ -140,18 +140,6 @@ static uint32_t table_files(struct xdb *x, uint32_t asked, uint64_t limit) {
 
 uint32_t setup_table_files(struct xdb *x, uint32_t asked) { return table_files(x, asked, process_descriptors()); }
 
-#define KEEP_PART 16u  // of the budget of memory
-// Bytes: a table and a REMIX in the making for two workers, with their reads and the buffers of the writer. With 6 MiB
-// the buffers of one drove out those of the other. Larger work reads so much that the price of its memory is small.
-#define KEEP_MAX ((size_t)12 << 20)
-
-// Lets freed memory stay for the next merge and the next REMIX.
-static void keep_memory(struct xdb *x) {
-  const size_t part = x->memory.budget / KEEP_PART;
-  x->kept = x->memory.budget && part < KEEP_MAX ? part : KEEP_MAX;
-  mem_keep(x->kept);
-}
-
 enum remixdb_status setup_services(struct xdb *x) {
   enum blkio_kind kind;
   const char *io = getenv("REMIXDB_IO");
@@ -183,7 +171,7 @@ enum remixdb_status setup_services(struct xdb *x) {
                             .dicts = &x->dicts};
   values_init(x);
   value_pace_init(x);
-  keep_memory(x);
+  memory_keep(x);
   return REMIXDB_OK;
 }
 
@@ -268,7 +256,6 @@ void setup_destroy(struct xdb *x) {
   mem_free(x->origins_kept);
   mem_free(x->origins);
   mem_free(x->dir);
-  mem_keep_less(x->kept);
   remix_pool_fini(&x->pages);
   sst_dicts_fini(&x->dicts);
   memory_fini(x);

@@ -244,7 +244,7 @@ struct xdb {
   struct workers *workers;   // NULL with read_only
   struct remix_watch watch;  // the watch of the scan debt of all REMIXes
   struct compact compact;
-  size_t kept;  // bytes that this store lets the process keep (mem_keep)
+  size_t kept;  // bytes that this store lets the process keep (mem_keep). Once it is open, memory.lock guards it
   struct wal_recovery recovery;
   uint32_t replay_rounds;  // that the opening has made
   uint32_t nr_cleaned;     // files that no version named, removed by opening
