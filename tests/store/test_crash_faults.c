@@ -4,6 +4,7 @@
 //
 // CRASH_SEED and CRASH_SEEDS: see tests/lib/life.h.
 #include "base/thread.h"
+#include "store/flush.h"
 #include "tests/lib/check.h"
 #include "tests/lib/life_faults.h"
 

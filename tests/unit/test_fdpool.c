@@ -278,7 +278,8 @@ static void test_reserve(void **state) {
   drop_pool(p, 5);
 }
 
-// Held places are a quarter at most, and with the reserved ones half. A caller that reserves a place gets one beside them.
+// Held places are a quarter at most, and with the reserved ones half. A caller that reserves a place gets one beside
+// them.
 static void test_hold(void **state) {
   (void)state;
   struct fdpool *const p = make_pool(8, 8);
