@@ -110,14 +110,20 @@ static void own_free(struct cache_block *b) {
   b->given = false;
 }
 
-enum remixdb_status cache_block_reserve(struct cache_block *b, uint32_t nr_pages) {
+// The heap puts a head before a block, so a block of a page that begins a page takes two pages. Only a read past the
+// page cache into the buffer itself needs that.
+static enum remixdb_status own_reserve(struct cache_block *b, uint32_t nr_pages, size_t align) {
   const uint32_t size = nr_pages * BLOCK_PAGE;
-  if (b->own_size >= size) return REMIXDB_OK;
+  if (b->own_size >= size && (uintptr_t)b->own % align == 0) return REMIXDB_OK;
   own_free(b);
-  b->own = mem_alloc_aligned(BLOCK_PAGE, size);
+  b->own = mem_alloc_aligned(align, size);
   if (!b->own) return REMIXDB_NOMEM;
   b->own_size = size;
   return REMIXDB_OK;
+}
+
+enum remixdb_status cache_block_reserve(struct cache_block *b, uint32_t nr_pages) {
+  return own_reserve(b, nr_pages, CACHE_LINE);
 }
 
 // Loads a block. A timed load tells whether loads come from the disk. c may be NULL when not timed.
@@ -238,7 +244,8 @@ enum cache_fill_begun cache_fill_begin(struct cache_table *t, uint32_t block, ui
       return CACHE_FILL_READ;
     }
   }
-  if (cache_block_reserve(b, nr_pages) != REMIXDB_OK) return CACHE_FILL_LATER;  // cache_get tries again, and reports it
+  // cache_get tries again, and reports a failure
+  if (own_reserve(b, nr_pages, BLOCK_PAGE) != REMIXDB_OK) return CACHE_FILL_LATER;
   fill->buf = b->own;
   return CACHE_FILL_READ;
 }
