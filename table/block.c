@@ -7,11 +7,10 @@
 // the largest table of offsets and moved once. A record that needs more than BLOCK_GROW_PAGES is alone in its block and
 // goes straight to its place.
 #define BLOCK_GATHER (BLOCK_HEAD + 2 * BLOCK_RECORDS_MAX)
-// A block grows when more than 1/5 of it would stay empty and each further page makes the empty part smaller by 1/22 of
-// the block. More growth would not pay: a get of one record reads the whole block. With these numbers and
-// BLOCK_GROW_PAGES, blocks of records of one size, up to two pages, take at most 1.27 times as much as the records.
-#define BLOCK_EMPTY 5u
-#define BLOCK_GAIN 22u
+// A block grows when more than 1/3 of it would stay empty and each further page makes the empty part smaller by 1/10 of
+// the block. More growth would not pay: a get of one record reads the whole block.
+#define BLOCK_EMPTY 3u
+#define BLOCK_GAIN 10u
 #define BLOCK_SUMMED (BLOCK_OFF_SUM + 8)  // the checksum is of the bytes from here on
 
 _Static_assert(BLOCK_HEAD + 2 + KV_HEAD_MAX + KV_KEY_MAX + KV_REF_MAX + BLOCK_SEQ_MAX <= BLOCK_BYTES_MAX,

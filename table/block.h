@@ -21,7 +21,7 @@
 #define BLOCK_PAGES_MAX_BARE 16u  // in tables up to format 2
 #define BLOCK_BYTES_MAX (BLOCK_PAGES_MAX * BLOCK_PAGE)
 #define BLOCK_RECORDS_MAX 255u
-#define BLOCK_GROW_PAGES 5u  // pages of a block of several records, at most
+#define BLOCK_GROW_PAGES 4u  // pages of a block of several records, at most
 
 #define BLOCK_HEAD 12u  // bytes before the offsets
 enum {                  // offsets in the head; private to the codec
@@ -55,9 +55,9 @@ struct block_build {
 MUST_CHECK enum remixdb_status block_build_init(struct block_build *b);  // REMIXDB_NOMEM
 void block_build_fini(struct block_build *b);
 // Tells whether the block takes a record of rec_size bytes: encoded, its number included. It always takes the first
-// record, and gets as many pages as this record needs. It takes further records while these pages have room. A record
-// longer than a fifth of a page can leave a large part of the pages empty. For such records the block grows, to at most
-// BLOCK_GROW_PAGES, if the larger block is filled better. A larger block makes each get read more.
+// record, and gets as many pages as this record needs. It takes further records while these pages have room. Records
+// not much smaller than a page would leave a large part of the pages empty. For such records the block grows, to at
+// most BLOCK_GROW_PAGES, if the larger block is filled much better. A larger block makes each get read more.
 bool block_build_fits(const struct block_build *b, size_t rec_size);
 uint32_t block_build_pages(const struct block_build *b);  // pages of the block if it were finished now; 0: it is empty
 // Adds a record, which must fit. seq: its sequence number less the table's smallest one; it fits into the form's width.

@@ -191,7 +191,7 @@ static void test_young_merged(void **state) {
   (void)state;
   struct world w;
   uint64_t kinds[COMPACT_KINDS];
-  const uint32_t n = young_init(&w, 10000, 1.7, 8, 61);
+  const uint32_t n = young_init(&w, 9000, 1.7, 8, 61);
   struct remix *const old = remix_of(&w, 0);
   const uint32_t limit = compact_run_limit(&w.c, w.base->parts[0], 0);
   uint32_t rounds = 0;

@@ -61,7 +61,7 @@ static void test_room(void **state) {
 static uint32_t overwrite(uint32_t nr, uint32_t from, uint64_t beside, uint64_t *cuts_out) {
   struct world w;
   uint32_t worst = 0;
-  cut_init(&w, 900 * nr, 0, 25, 600);
+  cut_init(&w, 800 * nr, 0, 25, 600);
   w.c.memtable_size = 512 << 10;
   w.c.build.max_pages = 128;
   w.c.cut_from = from;
@@ -422,7 +422,7 @@ static void run_full_round(uint32_t rounds) {
   enum { SHARES = 40 };
   struct world w;
   uint32_t done = 0, slices;
-  cut_init(&w, 6800, 0, 35, 600);
+  cut_init(&w, 6000, 0, 35, 600);
   w.room.beside = 1 << 30;
   load_shares(&w, SHARES);
   slices = ask(&w);

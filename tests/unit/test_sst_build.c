@@ -690,33 +690,11 @@ static void test_keys_of_a_brief_table(void **state) {
   world_close(w);
 }
 
-// A table takes little more than its records, and their size makes no difference. Counted in bytes of the file.
-static void test_waste(void **state) {
-  (void)state;
-  enum { NR = 400, KEY = 16 };
-  struct world *const w = world_open(env_posix(), 0, false);
-  for (uint32_t vlen = 100; vlen <= 6000; vlen += 50) {
-    struct model m = {.r = calloc(NR, sizeof(struct kv_rec)), .mem = malloc((size_t)NR * (KEY + vlen))};
-    for (uint32_t i = 0; i < NR; i++) {
-      uint8_t *const k = m.mem + m.used;
-      (void)snprintf((char *)k, KEY + 1, "key %012u", i);
-      for (uint32_t b = 0; b < vlen; b++) k[KEY + b] = (uint8_t)rng_next(&check_seed);
-      model_record(&m, KEY, vlen, false);
-    }
-    uint64_t size;
-    OK(build(w, 1 + vlen, &m, opts(true, false), &size));
-    assert_true(size * 100 <= (uint64_t)NR * (KEY + vlen) * 130);
-    model_free(&m);
-  }
-  world_close(w);
-}
-
 int main(void) {
   (void)check_seed_start();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_round_trips),
       cmocka_unit_test(test_builder),
-      cmocka_unit_test(test_waste),
       cmocka_unit_test(test_builder_after_raw),
       cmocka_unit_test(test_large),
       cmocka_unit_test(test_order),
