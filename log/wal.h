@@ -69,8 +69,8 @@
 #define WAL_PREALLOC (16u << 20)  // up to this size, unless wal_opts says otherwise
 #define WAL_KEEP_PART 4u          // 1/4 of a step is kept for the last records on a full disk,
 #define WAL_KEEP_MAX (2u << 20)   // and at most so many bytes
-// A closed log keeps so much room on disk, or twice that, after its end; if its last segment has records, also the part
-// of a first step that is for the last records.
+// A closed log keeps so much room on disk, or twice that, after its end. If its last segment has records, it also keeps
+// the room that a first step leaves for the last records.
 #define WAL_REST 4096u
 // A segment is full at 31/64 of the limit. The last records may take 1/64 more. So two segments stay within the limit.
 #define WAL_FULL_PART 64u

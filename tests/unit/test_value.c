@@ -450,8 +450,8 @@ static void test_full_disk(void **state) {
   }
 }
 
-// Full files that wait for a sync keep a quarter of the pool's places at most, whoever ends them: a value with a file
-// of its own, the next value of the active file, a batch, or the end of a write beside a sync.
+// Full files that wait for a sync keep a quarter of the pool's places at most. These end a file: a value that has a
+// file for itself, the next value of the active file, a batch, and the end of a write beside a sync.
 static void test_descriptors(void **state) {
   (void)state;
   struct world *const w = world_new(REMIXDB_COMPRESSION_NONE);

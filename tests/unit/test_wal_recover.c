@@ -243,9 +243,9 @@ static struct simdisk *closed_log(uint32_t vlen) {
   return d;
 }
 
-// A small log that was closed well goes on in its segment: the opening changes nothing, and what is appended follows
-// what was there. It does not where the watermark is not of the end, where there is another file, where the file has a
-// second name, where a frame lies after the end, and where the segment is large.
+// A small log that was closed well goes on in its segment: the opening changes nothing, and new records follow the old
+// ones. It does not if the watermark is not of the end, if there is another file, if the file has a second name, if a
+// frame lies after the end, or if the segment is large.
 static void test_goes_on(void **state) {
   (void)state;
   enum { CLOSED, UNMARKED, OLD_MARK, SPARE, LINKED, TORN, LARGE, WAYS };
