@@ -90,6 +90,7 @@ static int teardown(void **state) {
   (void)state;
   atomic_store(&budget_starved, false);
   cache_destroy(cache);
+  cache = NULL;
   epoch_leave(&ep, &me);
   epoch_leave(&ep, &other);
   epoch_fini(&ep);
