@@ -137,6 +137,7 @@ static enum remixdb_status open_steps(struct xdb *x, const struct env_dir *at, c
     idle_expiry(x, o->version);
     idle_garbage(x);
     collect_opened(x);
+    idle_hiding(x);
   }
   reserve_measure(x, o->version, memtable_count(o->active) ? x->recovery.bytes : 0);
   memory_data(x, o->version);

@@ -20,4 +20,6 @@ static inline bool freeze_must_wait(const struct xdb *x) {
 // nothing without workers. So a memtable that one write or an opening has filled does not stay until the next write.
 // After a failure the next writer tries again. Any thread, outside of any epoch and lock but settings.lock.
 void xdb_freeze_full(struct xdb *x);
+// The same for a memtable that has records; its round hands nothing back.
+void xdb_freeze_all(struct xdb *x);
 #endif

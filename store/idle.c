@@ -4,6 +4,7 @@
 #include "store/dropped_ask.h"
 #include "store/expiry.h"
 #include "store/garbage_look.h"
+#include "store/hiding.h"
 #include "store/memory.h"
 
 #define SETTLE_NS 1000000000ull  // between two looks of a thread that waits
@@ -51,6 +52,19 @@ static void idle_divide(struct xdb *x, struct epoch_slot *slot) {
   }
 }
 
+// Returns the nanoseconds until the next look; 0: there is none.
+static uint64_t look_for_hiding(struct xdb *x, struct epoch_slot *slot) {
+  uint64_t ns;
+  if (!hiding_is_due(x, &ns)) return ns;
+  xdb_lock(x);
+  struct super *const v = xdb_super(x);
+  super_ref(v);
+  xdb_unlock(x);
+  hiding_judge(x, slot, v);
+  xdb_super_drop(x, v);
+  return ns;
+}
+
 // Idle work (workers_idle).
 static bool idle_step(void *arg, struct worker *w) {
   struct xdb *x = arg;
@@ -62,6 +76,8 @@ static bool idle_step(void *arg, struct worker *w) {
   const uint64_t dropped = dropped_look(x), garbage = garbage_look(x, &w->slot);
   if (dropped) idle_later(x, dropped);
   if (garbage) idle_later(x, garbage);
+  const uint64_t hiding = look_for_hiding(x, &w->slot);
+  if (hiding) idle_later(x, hiding);
   if (wal_ahead_pending(x->wal)) wal_ahead(x->wal);
   (void)idle_memory(x, &w->slot, &wanted);
   const bool filled = arena_pool_fill(&x->memtables.chunks, wanted);
@@ -94,6 +110,13 @@ void idle_garbage(struct xdb *x) {
   const uint64_t ns = atomic_load_explicit(&x->garbage_merges.rest_ns, memory_order_relaxed);
   if (!x->workers || workers_count(x->workers) == 0) return;
   garbage_look_after(x, ns);
+  idle_later(x, ns);
+}
+
+void idle_hiding(struct xdb *x) {
+  const uint64_t ns = atomic_load_explicit(&x->hiding.rest_ns, memory_order_relaxed);
+  if (!x->workers || workers_count(x->workers) == 0) return;
+  hiding_after(x, ns);
   idle_later(x, ns);
 }
 

@@ -27,6 +27,9 @@ void idle_expiry(struct xdb *x, const struct version *v);
 // A version was installed, or an edit: a worker looks for garbage to merge when the store may be at rest
 // (store/garbage_look.h). Any thread; does not wait.
 void idle_garbage(struct xdb *x);
+// The store is open and takes writes: a worker looks for deletions in the memtable that hide much, when the store is at
+// rest (store/hiding.h). Does nothing without workers.
+void idle_hiding(struct xdb *x);
 // Returns the bytes that the active memtable takes. *wanted_out: how many bytes should be ready for the memtable's
 // growth and for the next memtable. slot: the caller's slot, outside of any epoch.
 size_t idle_memory(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out);

@@ -9,6 +9,7 @@
 #include "store/expiry.h"
 #include "store/freeze.h"
 #include "store/garbage_merge.h"
+#include "store/hiding.h"
 #include "store/idle.h"
 #include "store/install.h"
 #include "store/make_room.h"
@@ -216,6 +217,7 @@ void xdb_round_run(void *arg, struct worker *w) {
   struct xdb *const x = arg;
   struct memtable_round r;
   set_at(x, XDB_AT_MEMTABLE);
+  if (hiding_take(x)) xdb_freeze_all(x);
   memory_round(x);
   idle_busy(x);
   dropped_begin(x, w);

@@ -9,6 +9,7 @@
 #include "store/expiry.h"
 #include "store/flush.h"
 #include "store/garbage_look.h"
+#include "store/hiding.h"
 #include "store/idle.h"
 #include "store/memory.h"
 #include "store/refpool.h"
@@ -48,6 +49,7 @@ struct xdb *setup_create(const struct remixdb_opts *o, struct env *env) {
   pthread_mutex_init(&x->installing, NULL);
   pthread_mutex_init(&x->collect.lock, NULL);
   x->collect.idle = collect_idle;
+  hiding_init(x);
   expiry_init(&x->expiry);
   reserve_init(x);
   memory_init(x);

@@ -78,6 +78,18 @@ struct garbage_merges {
   _Atomic uint64_t written;  // the number published at the last look. Relaxed: an older one only puts a merge off
 };
 
+// Deletions in the memtable (hiding.c). Idle work alone writes what the opening and tests do not.
+struct hiding {
+  _Atomic uint64_t rest_ns;  // HIDING_REST_NS, or another time in tests. Relaxed, like all of these
+  _Atomic uint64_t least;    // HIDING_LEAST, or less in tests
+  _Atomic uint64_t at_ns;    // the time of the next look; 0: no worker looks
+  _Atomic bool due;          // the next round freezes the memtable
+  _Atomic uint32_t nr;       // estimates, for tests
+  uint64_t wait_ns;          // the next look comes so many ns after the last one
+  uint64_t written;          // the number that was published at the last look,
+  _Atomic uint64_t judged;   // and at the last estimate
+};
+
 // The readings of the wall clock (expiry.c). Guarded by `lock`.
 struct expiry {
   pthread_mutex_t lock;
@@ -259,6 +271,7 @@ struct xdb {
   struct rounds rounds;
   struct scan_merges scan_merges;
   struct garbage_merges garbage_merges;
+  struct hiding hiding;
   struct expiry expiry;
   struct pace pace;
   struct syncer syncer;
