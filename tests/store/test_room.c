@@ -200,10 +200,10 @@ static void test_sessions(void **state) {
 }
 
 // A closed log does not keep these: values apart, an edit of the version that no CURRENT has, records of a memtable
-// that is not far from its limit, and more than the limit.
+// that is not far from its limit, more than the limit, and records of two segments, as a process that died leaves them.
 static void test_not_left(void **state) {
   (void)state;
-  for (uint32_t how = 0; how < 4; how++) {
+  for (uint32_t how = 0; how < 5; how++) {
     disk = simdisk_create();
     open_store(disk, 0, 1);
     put(1, how == 0 ? 40000 : 100);
@@ -216,6 +216,17 @@ static void test_not_left(void **state) {
     }
     if (how == 2) x->memtable_limit = 1000;
     if (how == 3) x->leave_most = 0;
+    if (how == 4) {
+      CHECK(remixdb_sync(ref));
+      simdisk_power_off(disk, 0);
+      remixdb_unref(ref);
+      remixdb_close(x);
+      struct simdisk *const crashed = simdisk_crash(disk, 1);
+      simdisk_destroy(disk);
+      disk = crashed;
+      open_store(disk, 0, 1);
+      CHECK(wal_holds_older(x->wal));
+    }
     close_store();
     check_closed(disk);
     open_store(disk, 0, 1);

@@ -764,14 +764,19 @@ static void test_forged(void **state) {
   end(&w);
 }
 
+// Makes pages, and returns their file.
+static uint8_t *pages_read(struct paged *w, size_t *len_out) {
+  make_pages(w, KEYS_PATHS, 900, 3, true, 3);
+  return file_read(w->whole->path, len_out);
+}
+
 // A directory whose page states more bytes of anchors than its segments can have is refused before a page is read.
 static void test_many_anchors(void **state) {
   (void)state;
   struct paged w;
   struct remix *bad;
-  make_pages(&w, KEYS_PATHS, 900, 3, true, 3);
   size_t len;
-  uint8_t *const p = file_read(w.whole->path, &len);
+  uint8_t *const p = pages_read(&w, &len);
   const uint64_t dir = load64le(p + REMIX_HEAD_SEGS_AT), sum = len - 2 * REMIX_SUM;
   for (uint32_t beyond = 0; beyond < 2; beyond++) {
     const uint32_t was = load32le(p + dir + 16), now = 2 * KV_KEY_MAX + beyond;
@@ -793,9 +798,8 @@ static void test_large_page(void **state) {
   (void)state;
   struct paged w;
   struct remix *bad;
-  make_pages(&w, KEYS_PATHS, 900, 3, true, 3);
   size_t len;
-  uint8_t *const p = file_read(w.whole->path, &len);
+  uint8_t *const p = pages_read(&w, &len);
   const size_t dir = (size_t)load64le(p + REMIX_HEAD_SEGS_AT), first = remix_segs_off(w.t.nr);
   const uint32_t was = load32le(p + dir), segs = load32le(p + dir + 4), entries = load32le(p + dir + 8);
   const uint32_t most = 28 + 4 * segs + 4 * entries + 10 * segs + load32le(p + dir + 16);
