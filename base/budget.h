@@ -102,6 +102,10 @@ static inline bool budget_index_fits(const struct budget *b, uint64_t bytes) {
   return budget_indexes(b) + away + bytes <= most - most / 4;
 }
 
+// Tells whether work that takes so many bytes keeps the bound.
+static inline bool budget_work_fits(const struct budget *b, uint64_t bytes) {
+  return !b || bytes <= atomic_load_explicit(&b->work_most, memory_order_relaxed);
+}
 // Begins work that takes about so many bytes, and waits for room. The caller holds no lock, is outside of any epoch,
 // and has not begun another piece of work; it ends the work with the same number.
 void budget_work_begin(struct budget *b, uint64_t bytes);

@@ -9,8 +9,9 @@
 #include "remix/divide.h"
 #include "remix/paged.h"
 
-#define CUT_FILL 4u   // fifths of a table that a slice writes for each range, at most
-#define CUT_LEAST 1u  // tables, with all runs, in each range between the borders of a cut before,
+#define CUT_FILL 4u    // fifths of a table that a slice writes for each range, at most
+#define CUT_RANGES 4u  // fewer large ranges (C9) are not worth a cut
+#define CUT_LEAST 1u   // tables, with all runs, in each range between the borders of a cut before,
 #define CUT_MOST (2u * COMPACT_PART_TABLES)  // and at most so many
 #define CUT_HIDDEN 8u                        // of the records between such borders a newer run hides 1/8 at most
 
@@ -19,6 +20,7 @@ struct slice {
   uint64_t oldest, newest;  // numbers of tables of the older view
   uint64_t bytes;           // that the slice writes, about
   uint64_t from;            // that these tables have
+  uint64_t table;           // bytes that each table of a large range gets (C9); 0: as many as others
 };
 
 struct cut {
@@ -135,17 +137,31 @@ static bool wants_more(const struct cut *best, uint32_t nr, uint64_t most) {
   return nr <= CUT_SLICES && (best->nr == 0 || largest(best) > most);
 }
 
+// The most ranges of which each slice writes one table, so that C1 holds. `want` are enough. 0: there are none.
+static uint32_t ranges_within(const struct part *p, const struct cut *k, uint32_t want) {
+  for (uint32_t nr = want; nr > 0; nr--) {
+    uint32_t tables[CUT_SLICES];
+    for (uint32_t i = 0; i < k->nr; i++) tables[i] = nr;
+    if (runs_most(p, k, 0, tables) <= COMPACT_CUT_RUNS) return nr;
+  }
+  return 0;
+}
+
 static enum remixdb_status plan_anew(const struct job *j, struct remix *whole, const uint32_t *hidden, uint64_t most,
                                      struct cut *best) {
   const struct part *const p = old_part(j);
+  const uint64_t memory = remix_whole_memory(whole->runs, whole->nr_runs);
+  uint32_t ranges = 0;
   struct cut k;
   for (uint32_t nr = 2; wants_more(best, nr, most); nr++) {
-    uint32_t tables[CUT_SLICES];
-    for (uint32_t i = 0; i < nr; i++) tables[i] = ranges_for(j, nr);
-    if (!group(&k, p, hidden, 0, nr) || runs_most(p, &k, 0, tables) > COMPACT_CUT_RUNS) break;
+    if (!group(&k, p, hidden, 0, nr)) break;
+    const uint32_t want = ranges_for(j, nr), fit = ranges_within(p, &k, want);
+    if (fit < want && (fit < CUT_RANGES || !budget_work_fits(j->c->ctx->budget, memory))) break;
+    for (uint32_t i = 0; i < nr && fit < want; i++) k.slices[i].table = k.slices[i].bytes / fit * 5 / CUT_FILL;
     *best = k;
+    ranges = fit;
   }
-  return best->nr ? remix_divide(whole, ranges_for(j, best->nr), &best->keys) : REMIXDB_OK;
+  return best->nr ? remix_divide(whole, ranges, &best->keys) : REMIXDB_OK;
 }
 
 // ---- the plan of a cut that goes on where another one was given up (C7)
@@ -357,6 +373,14 @@ static bool all_cut(const struct cut *k, const struct remix *x, uint32_t nr) {
   return true;
 }
 
+// Runs that the partition may have behind a slice that is not the last one. A table that may have any size still ends
+// at each cut, so the cuts come on top.
+static uint32_t runs_allowed(const struct cut *k, const struct part *p) {
+  const uint32_t runs = part_runs(p), most = k->keys.nr && runs < COMPACT_CUT_RUNS ? COMPACT_CUT_RUNS : runs,
+                 hard = REMIX_RUNS_MAX - 1 - k->keys.nr;
+  return most < hard ? most : hard;
+}
+
 bool cut_decide(struct job *j, const struct cut *k, uint32_t slice) {
   const struct part *const p = old_part(j);
   const struct remix *const x = part_remix(p);
@@ -373,13 +397,11 @@ bool cut_decide(struct job *j, const struct cut *k, uint32_t slice) {
   j->cuts = k->keys.keys;
   j->nr_cuts = k->keys.nr;
   j->cost = plan_merged_bytes(j, j->take) + x->file_size;
-  j->table_bytes = table_bytes(j->c);
-  j->most_tables = 0;
-  if (last) return true;
-  // its tables are full ones, unless they are to be larger (B1 in compact/plan.h)
-  const uint32_t runs = part_runs(p);
-  plan_sizes(j, plan_merged_bytes(j, j->take), 0, k->keys.nr && runs < COMPACT_CUT_RUNS ? COMPACT_CUT_RUNS : runs);
+  j->table_bytes = j->most_tables = 0;
+  if (!last) plan_sizes(j, plan_merged_bytes(j, j->take), 0, runs_allowed(k, p));
+  // its tables are full ones, unless they are to be larger (B1 in compact/plan.h, C9)
   if (j->table_bytes < table_bytes(j->c)) j->table_bytes = table_bytes(j->c);
+  if (j->table_bytes < s->table) j->table_bytes = s->table;
   return true;
 }
 

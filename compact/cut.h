@@ -36,6 +36,10 @@
 //   C8  On a full disk (cut_plan_full) slices are as small as the runs allow, down to one run, and there are no cuts:
 //       the partition stays one, and gets no more runs (B1 in compact/plan.h). Slices that free little are not made;
 //       the others need none of them.
+//   C9  Tables of another opening may be much larger than those of this one. Full ranges would then need more tables
+//       than C1 allows. The plan makes larger ranges, and a slice writes one table for each. These tables are larger
+//       than others (B1 in compact/plan.h). Later rounds divide the new partitions, each of which is a part of the
+//       store. Where the bound of work has no room for a whole view, there is no such cut: a split makes small views.
 #ifndef COMPACT_CUT_H
 #define COMPACT_CUT_H
 

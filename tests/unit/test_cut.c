@@ -316,6 +316,60 @@ static void test_many_runs(void **state) {
   world_fini(&w);
 }
 
+// The tables of another opening are much larger than those of this one: full ranges would be more than C1 allows. The
+// new partitions are larger (C9). descending: each memtable has keys before all others, so a slice lies in few ranges.
+static void large_tables(bool descending) {
+  struct world w;
+  struct budget little;
+  cut_init(&w, 800 * (RUNS + 1), 0, 41, 600);
+  w.c.memtable_size = 512 << 10;
+  w.c.build.max_pages = 128;
+  w.large = true;
+  w.bounded = false;
+  for (uint32_t r = 0; r < RUNS; r++) {
+    const uint32_t share = w.k.nr / (RUNS + 1), from = w.k.nr - share * (r + 1);
+    if (descending) put_range(&w, from, from + share, 1, false);
+    else put_share(&w, r, RUNS + 1);
+    round_ok(&w, NULL);
+  }
+  assert_true(w.base->nr_parts == 1 && part_runs(w.base->parts[0]) == RUNS);
+  w.bounded = true;
+  w.most_room = 0;
+  w.c.memtable_size = 32 << 10;
+  w.c.build.max_pages = 8;
+  put_share(&w, RUNS, (RUNS + 1) * 16);
+  budget_init(&little);
+  little.work_most = 1000;
+  w.p.ctx.budget = &little;
+  assert_int_equal(ask(&w), 1);
+  w.p.ctx.budget = NULL;
+  budget_fini(&little);
+  w.step = false;
+  forget(&w);
+  const uint32_t slices = ask(&w);
+  assert_true(slices > 1 && slices <= CUT_SLICES);
+  for (uint32_t i = 0; i < slices; i++) {
+    OK(round_try(&w));
+    assert_non_null(w.next);
+    if (i + 1 < slices)
+      assert_true(part_runs(w.next->parts[0]) <= (descending ? REMIX_RUNS_MAX - 1 : COMPACT_CUT_RUNS));
+    world_install_step(&w);
+  }
+  printf("large tables: %u partitions, room of %u %%\n", w.base->nr_parts,
+         (unsigned)(w.most_room * 100 / world_bytes(&w)));
+  assert_true(w.base->nr_parts >= 4 && cuts_of(&w) == 1);
+  for (uint32_t i = 0; i < w.base->nr_parts; i++) assert_true(part_runs(w.base->parts[i]) < COMPACT_CUT_RUNS);
+  finish(&w);
+  assert_true(w.most_room < world_bytes(&w) * 8 / 5);
+  world_fini(&w);
+}
+
+static void test_large_tables(void **state) {
+  (void)state;
+  large_tables(false);
+  large_tables(true);
+}
+
 // The young view stays until the last slice merges it.
 static void test_young(void **state) {
   (void)state;
@@ -1039,7 +1093,7 @@ int main(void) {
       cmocka_unit_test(test_all_hidden),  cmocka_unit_test(test_overwritten), cmocka_unit_test(test_tombstones),
       cmocka_unit_test(test_full_disk),   cmocka_unit_test(test_full_round),  cmocka_unit_test(test_uneven),
       cmocka_unit_test(test_room_full),   cmocka_unit_test(test_room_whole),  cmocka_unit_test(test_scarce),
-      cmocka_unit_test(test_room_faults), cmocka_unit_test(test_room_lost),
+      cmocka_unit_test(test_room_faults), cmocka_unit_test(test_room_lost),   cmocka_unit_test(test_large_tables),
   };
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }
