@@ -80,7 +80,7 @@ static bool idle_step(void *arg, struct worker *w) {
   if (hiding) idle_later(x, hiding);
   if (wal_ahead_pending(x->wal)) wal_ahead(x->wal);
   (void)idle_memory(x, &w->slot, &wanted);
-  const bool filled = arena_pool_fill(&x->memtables.chunks, wanted);
+  const bool filled = arena_pool_fill(&x->memtables.chunks, memory_chunks_ahead(x, wanted));
   return x->collect.idle(x, &w->slot) || filled || more;
 }
 

@@ -118,11 +118,17 @@ void memory_keep(struct xdb *x) {
 
 // ---- the division
 
-// Memtables that only iterators and snapshots keep take the room of chunks that wait for the next ones. m->lock is
-// held.
-static void trim_pool(struct xdb *x) {
+// Memtables that only iterators and snapshots keep take the room of chunks that wait for the next ones. Returns how
+// many bytes such chunks may have.
+static size_t chunks_most(struct xdb *x) {
   const uint64_t has = memtables_kept(&x->memtables, NULL, NULL), share = memtables_share(xdb_memtable_limit(x));
-  arena_pool_trim(&x->memtables.chunks, has < share ? (size_t)(share - has) : 0);
+  return has < share ? (size_t)(share - has) : 0;
+}
+
+size_t memory_chunks_ahead(struct xdb *x, size_t wanted) {
+  if (!cache_follows(&x->memory)) return wanted;
+  const size_t most = chunks_most(x), whole = most - most % x->memtables.chunks.chunk_size;
+  return wanted < whole ? wanted : whole;
 }
 
 // Bytes of the budget that are not the cache's. m->lock is held.
@@ -150,7 +156,7 @@ static void divide(struct xdb *x) {
   struct memory *const m = &x->memory;
   if (!cache_follows(m) || !x->cache) return;
   const size_t budget = budget_now(m);
-  trim_pool(x);
+  arena_pool_trim(&x->memtables.chunks, chunks_most(x));
   const uint64_t taken = others(x, budget), left = taken < budget ? budget - taken : 0;
   const size_t least = cache_least(budget), most = cache_most(x->cache), is = cache_size(x->cache);
   size_t size = (size_t)(left - left / 100);  // the cache has about 36 bytes for each page besides the page

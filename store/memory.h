@@ -50,6 +50,9 @@ static inline size_t memory_late(size_t limit) {
 
 // Sets how many chunks wait for the next memtables, which have this limit. If none wait, that stays so.
 void memory_chunks(struct xdb *x, size_t limit);
+// How many of the `wanted` bytes of chunks idle work may get for the next memtables: no more than memory_look leaves
+// there, or both would go on for ever.
+size_t memory_chunks_ahead(struct xdb *x, size_t wanted);
 void memory_init(struct xdb *x);  // no budget, and accounts that are empty
 void memory_fini(struct xdb *x);
 // Finds out how much memory the process may use (compact.memory). Gives the options cache_mb and memtable_mb their

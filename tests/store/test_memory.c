@@ -294,11 +294,46 @@ static void test_index_bytes(void **state) {
   }
 }
 
+// A snapshot keeps a memtable. Idle work gets no chunks for the next memtables that the division of memory takes away
+// again: both would go on for ever, and clear memory all the time.
+static void test_chunks_ahead(void **state) {
+  (void)state;
+  char dir[PATH_SIZE], key[32], value[VALUE];
+  struct remixdb_opts o;
+  remixdb_opts_init(&o, sizeof(o));
+  o.memory_mb = 128;
+  o.workers = 1;
+  struct xdb *const x = remixdb_open_opts(dir_of(dir, "ahead"), &o);
+  CHECK(x);
+  struct xdb_ref *const ref = remixdb_ref(x);
+  struct xdb_snapshot *snapshot = NULL;
+  struct arena_pool *const pool = &x->memtables.chunks;
+  const size_t limit = xdb_memtable_limit(x), records = limit / 4 * 3 / (VALUE + 100);
+  memset(value, 'v', sizeof(value));
+  for (uint32_t half = 0; half < 2; half++) {
+    for (uint32_t i = 0; i < records; i++) CHECK(remixdb_put(ref, key, key_of(i, key), value, VALUE));
+    if (half) break;
+    CHECK((snapshot = remixdb_snapshot(ref)) != NULL);
+    CHECK(remixdb_flush(ref));
+  }
+  const size_t ahead = memory_chunks_ahead(x, 8 * limit);
+  CHECK_SAYS(ahead > 0 && ahead < limit, "%zu of %zu bytes", ahead, limit);
+  CHECK(memory_chunks_ahead(x, 1) == 1);
+  while (arena_pool_fill(pool, ahead)) {}
+  const size_t held = arena_pool_held(pool);
+  CHECK_SAYS(held == ahead, "%zu, not %zu bytes", held, ahead);
+  memory_look(x);
+  CHECK(arena_pool_held(pool) == held);
+  remixdb_snapshot_release(snapshot);
+  remixdb_unref(ref);
+  remixdb_close(x);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_closed),  cmocka_unit_test(test_explained),   cmocka_unit_test(test_round),
-      cmocka_unit_test(test_indexes), cmocka_unit_test(test_index_bytes), cmocka_unit_test(test_kept),
-      cmocka_unit_test(test_pooled),
+      cmocka_unit_test(test_closed),  cmocka_unit_test(test_explained),    cmocka_unit_test(test_round),
+      cmocka_unit_test(test_indexes), cmocka_unit_test(test_index_bytes),  cmocka_unit_test(test_kept),
+      cmocka_unit_test(test_pooled),  cmocka_unit_test(test_chunks_ahead),
   };
   return cmocka_run_group_tests(tests, base_setup, base_teardown);
 }
