@@ -12,6 +12,7 @@
 #include "store/dropped_ask.h"
 #include "store/flush.h"
 #include "store/freeze.h"
+#include "store/hiding.h"
 #include "store/idle.h"
 #include "store/memory.h"
 #include "store/pace.h"
@@ -731,7 +732,11 @@ enum remixdb_status xdb_close(struct xdb *x) {
     // The round that runs, or was asked for, ends first: the next opening then has less to replay.
     scan_merge_stop(x);
     collect_stop(x);
+    hiding_stop(x);
     if (xdb_wait_idle(x) != REMIXDB_OK) xdb_say(x, "%s: the last round did not succeed: %s", x->dir, err_msg());
+    // From here on no round runs but that of the last flush.
+    workers_settle(x->workers);
+    idle_destroy(x);
     if (!x->leave_log) xdb_flush_last(x);
   }
   setup_end_threads(x);

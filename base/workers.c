@@ -31,16 +31,18 @@ struct workers {
   void (*round)(void *arg, struct worker *w);
   void *arg;
   struct eventcount work;  // somebody asked for a round or idle work, gave tasks, or told the threads to stop
-  struct eventcount done;  // the last running task has ended, or one was added
+  struct eventcount done;  // the last running task has ended, or one was added; a round has ended, or idle work
   // Requests. They are written without the lock, by exchanges that release, and taken by exchanges that acquire, with
   // the lock. So a thread that takes a request sees what all threads did before they made it.
   _Atomic bool round_asked;
   _Atomic(workers_idle_fn) idle;  // the idle work that was asked for; NULL: none
   // Written with the lock. In one order with the accesses to `idle`, all of them seq_cst: a thread that asks for idle
-  // work and finds it under way knows that the worker at it looks again.
+  // work and finds it under way knows that the worker at it looks again. The same holds for requests for a round: the
+  // thread that asks sees that idle work is under way, or the worker that begins it sees the request.
   _Atomic bool in_idle;
   pthread_mutex_t lock;  // guards all below
   bool in_round, stop;
+  bool settled;           // no idle work begins any more
   bool used;              // a round has run, or tasks have, and the memory that they freed is still kept (mem_trim)
   workers_idle_fn tick;   // idle work that begins by itself; NULL: none
   uint64_t tick_ns;       // every so many ns,
@@ -49,13 +51,15 @@ struct workers {
   uint64_t later_at;      // at this time; NULL: none
   struct task **tasks;    // of the workers_run in progress, largest first; NULL: none
   uint32_t nr_tasks;
-  uint32_t next;                // tasks[next] is the first that nobody has taken
-  struct task *added;           // tasks that others have added and nobody has taken, largest first
-  uint32_t running;             // tasks that have begun and not ended
-  struct worker self;           // the caller's, when there are no threads
-  _Atomic uint32_t nr;          // threads that there may be; relaxed. Stays 0 if it was 0 at first
-  uint32_t wanted;              // a thread with a number from here on ends when it has nothing to do
-  uint32_t started;             // threads that there are, which grows only while `stop` is not set
+  uint32_t next;        // tasks[next] is the first that nobody has taken
+  struct task *added;   // tasks that others have added and nobody has taken, largest first
+  uint32_t running;     // tasks that have begun and not ended
+  struct worker self;   // the caller's, when there are no threads
+  _Atomic uint32_t nr;  // threads that there may be; relaxed. Stays 0 if it was 0 at first
+  uint32_t wanted;      // a thread with a number from here on ends when it has nothing to do
+  // Threads that there are, which grows only while `stop` is not set. Read without the lock, too, relaxed: it is less
+  // than `nr` only until all have started for the first time, so an old value only costs a look with the lock.
+  _Atomic uint32_t started;
   uint32_t nr_cores;            // the first so many threads are pinned,
   uint32_t cores[WORKERS_MAX];  // each to its core
   struct worker_thread threads[WORKERS_MAX];
@@ -89,7 +93,7 @@ static bool round_due(const struct workers *ws) {
 
 static bool idle_due(const struct workers *ws) {
   return atomic_load_explicit(&ws->idle, memory_order_seq_cst) &&
-         !atomic_load_explicit(&ws->in_idle, memory_order_relaxed) && !ws->stop;
+         !atomic_load_explicit(&ws->in_idle, memory_order_relaxed) && !ws->settled && !ws->stop;
 }
 
 static void *worker_main(void *arg);
@@ -143,6 +147,7 @@ static bool take_round(struct workers *ws, struct worker *w) {
   ws->in_round = false;
   ws->used = true;
   eventcount_wake_all(&ws->work);
+  eventcount_wake_all(&ws->done);
   return true;
 }
 
@@ -152,10 +157,12 @@ static bool take_idle(struct workers *ws, struct worker *w) {
   // a request that comes meanwhile is a new one
   const workers_idle_fn idle = atomic_exchange_explicit(&ws->idle, NULL, memory_order_seq_cst);
   atomic_store_explicit(&ws->in_idle, true, memory_order_seq_cst);
+  if (unlikely(atomic_load_explicit(&ws->round_asked, memory_order_seq_cst))) start_others(ws);
   pthread_mutex_unlock(&ws->lock);
   const bool more = idle(ws->arg, w);
   pthread_mutex_lock(&ws->lock);
   atomic_store_explicit(&ws->in_idle, false, memory_order_seq_cst);
+  eventcount_wake_all(&ws->done);
   if (!more) return true;
   start_others(ws);  // a round may be asked for beside the rest
   (void)atomic_exchange_explicit(&ws->idle, idle, memory_order_seq_cst);
@@ -286,6 +293,15 @@ enum remixdb_status workers_resize(struct workers *ws, uint32_t nr, const uint32
   return s;
 }
 
+void workers_settle(struct workers *ws) {
+  pthread_mutex_lock(&ws->lock);
+  ws->settled = true;
+  while (atomic_load_explicit(&ws->in_idle, memory_order_relaxed) || ws->in_round ||
+         atomic_load_explicit(&ws->round_asked, memory_order_relaxed))
+    (void)eventcount_wait(&ws->done, &ws->lock, EVENTCOUNT_NEVER);
+  pthread_mutex_unlock(&ws->lock);
+}
+
 void workers_destroy(struct workers *ws) {
   if (!ws) return;
   pthread_mutex_lock(&ws->lock);
@@ -326,7 +342,14 @@ void workers_kick(struct workers *ws) {
     run_here(ws);
     return;
   }
-  (void)atomic_exchange_explicit(&ws->round_asked, true, memory_order_release);
+  (void)atomic_exchange_explicit(&ws->round_asked, true, memory_order_seq_cst);
+  const bool in_idle = atomic_load_explicit(&ws->in_idle, memory_order_seq_cst);
+  if (in_idle && unlikely(atomic_load_explicit(&ws->started, memory_order_relaxed) < workers_count(ws))) {
+    // the only thread that has started may be at the idle work, for long
+    pthread_mutex_lock(&ws->lock);
+    start_others(ws);
+    pthread_mutex_unlock(&ws->lock);
+  }
   eventcount_wake(&ws->work);
 }
 

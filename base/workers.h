@@ -8,6 +8,8 @@
 // after them.
 //
 // A thread that asks for a round or for idle work takes no lock, and waits for no worker, whether that runs or not.
+// There is one exception: it starts the threads that are missing, if it asks for a round while the only one that has
+// started is at idle work. So no round waits for idle work.
 //
 // A store may have no workers. Then workers_kick and workers_run do everything in the calling thread. If a round runs
 // there already, in this thread or another one, that one's call runs the next round, too.
@@ -39,12 +41,15 @@ extern _Atomic uint64_t workers_trim_ns;  // this, unless a test changes it; rel
 typedef bool (*workers_idle_fn)(void *arg, struct worker *w);
 
 // There are to be nr threads (0: none); the first nr_cores of them are pinned, each to its core. round(arg, w) runs one
-// round. One thread starts now; the others start before the first round, before the first run of several tasks, and
-// after the first piece of idle work that leaves more of it. If the system then gives none, there are fewer until a
-// later round. Fails with REMIXDB_NOMEM or REMIXDB_IO.
+// round. One thread starts now; the others start before the first round, when that is asked for beside idle work,
+// before the first run of several tasks, and after the first piece of idle work that leaves more of it. If the system
+// then gives none, there are fewer until a later round. Fails with REMIXDB_NOMEM or REMIXDB_IO.
 MUST_CHECK enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t nr_cores, struct blkio *io,
                                               struct epoch *epoch, void (*round)(void *arg, struct worker *w),
                                               void *arg, struct workers **out);
+// Ends idle work: none begins from now on. Waits for the piece that is under way, and for the rounds that were asked
+// for. After it only its caller, and rounds that this thread asks for, may ask for a round.
+void workers_settle(struct workers *ws);
 // Waits until a running round ends, then ends the threads. No idle work begins any more. NULL is allowed.
 void workers_destroy(struct workers *ws);
 // How many threads there are to be, whether they have started or not.

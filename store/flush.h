@@ -24,7 +24,7 @@ MUST_CHECK enum remixdb_status xdb_flush(struct xdb *x);
 // The same, with reports to p. Fails with REMIXDB_ABORTED if p gives the call up; the round goes on.
 MUST_CHECK enum remixdb_status xdb_flush_told(struct xdb *x, const struct progress *p);
 // Like xdb_flush, for the closing of a store. Few records may stay in the log (FLUSH_LEAVE). If the flush fails, the
-// log keeps the records. No round runs, and no writer.
+// log keeps the records. No writer runs, no round, and nobody asks for one (workers_settle).
 void xdb_flush_last(struct xdb *x);
 // Freezes the active memtable, and waits for its round, which puts the tables of g above all. Fails as a flush
 // does, or with g->error. After a failure the files of g are the caller's to remove if g->tried is not set.

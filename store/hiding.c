@@ -22,10 +22,27 @@ static enum remixdb_status count_tree(struct xdb *x, struct epoch_slot *slot, co
                     .low = kref("", 0),
                     .epoch = &x->epoch,
                     .slot = slot,
-                    .keys_only = true};
+                    .keys_only = true,
+                    .stop = &x->hiding.ending};
   const enum remixdb_status s = c.version ? count_range(&c) : REMIXDB_OK;
   *keys_out = c.keys;
   return s;
+}
+
+// Returns how many tombstones a memtable has, about; 0 without memory for the sample.
+static uint64_t count_tombs(struct xdb *x, struct epoch_slot *slot, const struct memtable *m) {
+  struct wh_sample *const sample = mem_alloc(sizeof(*sample));
+  uint64_t nr = 0;
+  for (uint32_t tree = 0; sample && tree < TREES; tree++) {
+    const struct wh *const wh = memtable_tree(m, tree);
+    if (!wh) continue;
+    epoch_enter(&x->epoch, slot);
+    wh_sample(wh, kref(NULL, 0), kref(NULL, 0), sample);
+    epoch_exit(slot);
+    nr += sample->tombs;
+  }
+  mem_free(sample);
+  return nr;
 }
 
 // Tells whether so many keys of the tables are gone that the room of their records is worth a round (H3). A failed read
@@ -38,6 +55,7 @@ static bool hides_much(struct xdb *x, struct epoch_slot *slot, const struct supe
   bytes = all.files;
   for (uint32_t i = 0; i < v->version->values.nr; i++) bytes += value_file_size(v->version->values.files[i]);
   if (memtable_count(v->active) == 0 || all.keys == 0 || bytes < least) return false;
+  if (count_tombs(x, slot, v->active) < all.keys / HIDING_PART) return false;  // H3
   for (uint32_t tree = 0; tree < TREES; tree++) {
     uint64_t keys;
     if (count_tree(x, slot, v, moment, tree, &keys) != REMIXDB_OK) return false;
@@ -69,6 +87,8 @@ void hiding_judge(struct xdb *x, struct epoch_slot *slot, const struct super *v)
   if (much) workers_kick(x->workers);
   atomic_store_explicit(&h->judged, h->written, memory_order_release);  // for tests: after the request
 }
+
+void hiding_stop(struct xdb *x) { atomic_store_explicit(&x->hiding.ending, true, memory_order_relaxed); }
 
 bool hiding_take(struct xdb *x) {
   return atomic_load_explicit(&x->hiding.due, memory_order_relaxed) &&

@@ -10,7 +10,9 @@
 //   H2  No repetition. A memtable that was judged is judged again only after another write. So a freeze that gains
 //       nothing is not made again.
 //   H3  Bounded work. The estimate is that of a count without bytes (view/count.h). The freeze is made if at least
-//       1/HIDING_PART of the keys are gone, and as many of the files' bytes are HIDING_LEAST or more.
+//       1/HIDING_PART of the keys are gone, and as many of the files' bytes are HIDING_LEAST or more. A count opens
+//       partitions that are away. A tombstone hides one key at most, so a memtable with fewer tombstones needs none.
+//   H4  The close waits for no count. When it begins, a count opens no further partition.
 //
 // Overwritten values apart do not count: the estimate knows keys only.
 #ifndef STORE_HIDING_H
@@ -32,6 +34,8 @@ MUST_CHECK bool hiding_is_due(struct xdb *x, uint64_t *ns_out);
 // Judges the active memtable of v, and asks for a round if it hides much. The caller keeps v, and is outside of any
 // epoch; slot: the caller's.
 void hiding_judge(struct xdb *x, struct epoch_slot *slot, const struct super *v);
+// For the closing of the store.
+void hiding_stop(struct xdb *x);
 // For a round. Tells whether it was asked to freeze the memtable, once.
 MUST_CHECK bool hiding_take(struct xdb *x);
 #endif

@@ -84,6 +84,7 @@ struct hiding {
   _Atomic uint64_t least;    // HIDING_LEAST, or less in tests
   _Atomic uint64_t at_ns;    // the time of the next look; 0: no worker looks
   _Atomic bool due;          // the next round freezes the memtable
+  _Atomic bool ending;       // the store is about to close
   _Atomic uint32_t nr;       // estimates, for tests
   uint64_t wait_ns;          // the next look comes so many ns after the last one
   uint64_t written;          // the number that was published at the last look,

@@ -33,6 +33,11 @@ struct stretch {
   uint64_t from, to;  // ranks
 };
 
+static enum remixdb_status go_on(const struct count *c) {
+  const bool stop = c->stop && atomic_load_explicit(c->stop, memory_order_relaxed);
+  return unlikely(stop) ? err_set(REMIXDB_ABORTED, "the count was stopped") : REMIXDB_OK;
+}
+
 // ---- the views
 
 // The live entries of a partition's view whose keys are in the range. Only the first and the last partition of the
@@ -83,7 +88,8 @@ static enum remixdb_status count_older(struct work *w, uint32_t first, uint32_t 
     const struct part *const p = w->c->version->parts[i];
     struct stretch t;
     struct remix_share shares;
-    enum remixdb_status s = part_ready(p);
+    enum remixdb_status s = part_is_away(p) ? go_on(w->c) : REMIXDB_OK;
+    if (s == REMIXDB_OK) s = part_ready(p);
     if (s != REMIXDB_OK) return s;
     struct remix *const x = part_remix(p);
     if (!x) continue;
@@ -157,7 +163,8 @@ static double record_bytes(const struct kv_rec *rec) {
 static enum remixdb_status add(struct work *w, uint32_t stream, const struct kv_rec *rec, struct stratum *to,
                                double share) {
   double live;
-  const enum remixdb_status s = below_has(w, stream, kref(rec->key, rec->klen), &live);
+  enum remixdb_status s = go_on(w->c);
+  if (s == REMIXDB_OK) s = below_has(w, stream, kref(rec->key, rec->klen), &live);
   if (s != REMIXDB_OK) return s;
   to->keys += share * (!(rec->kind & KV_TOMB) - live);
   to->bytes += share * (record_bytes(rec) - live * w->record);

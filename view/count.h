@@ -29,11 +29,13 @@ struct count {
   struct kref low, high;  // low <= key < high; ptr NULL: open
   struct epoch *epoch;
   struct epoch_slot *slot;
-  bool keys_only;  // bytes stays 0, and no segment of an older view is looked at
+  bool keys_only;            // bytes stays 0, and no segment of an older view is looked at
+  const _Atomic bool *stop;  // the call opens no partition and looks no entry up when it is set; NULL: it never is
   // out
   uint64_t keys, bytes;
   uint32_t leaves, lookups, clusters, segments;  // what it looked at, for tests
 };
-// Counts. The caller is outside of any epoch, and keeps the memtables and the version alive. Fails as a read does.
+// Counts. The caller is outside of any epoch, and keeps the memtables and the version alive. Fails as a read does, and
+// with REMIXDB_ABORTED if it was stopped.
 MUST_CHECK enum remixdb_status count_range(struct count *c);
 #endif

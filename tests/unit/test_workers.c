@@ -664,6 +664,106 @@ static void test_idle_in_turn(void **state) {
   epoch_fini(&epoch);
 }
 
+// ---- rounds beside idle work
+
+static struct { _Atomic uint32_t idles, rounds; } beside;
+
+static bool beside_idle(void *arg, struct worker *w) {
+  (void)arg, (void)w;
+  atomic_fetch_add(&beside.idles, 1);
+  while (atomic_load(&beside.rounds) == 0) time_sleep_ns(20000);
+  return false;
+}
+
+static void beside_round(void *arg, struct worker *w) {
+  (void)arg, (void)w;
+  atomic_fetch_add(&beside.rounds, 1);
+}
+
+// A round does not wait for idle work, also if the only thread that has started is at it: here the work waits for the
+// round. The first request comes when the thread is there for sure, and the others at any time.
+static void test_round_beside_idle(void **state) {
+  (void)state;
+  struct epoch epoch;
+  struct blkio io;
+  uint64_t rng = check_seed_for("test_round_beside_idle");
+  epoch_init(&epoch);
+  blkio_init(&io, env_posix(), BLKIO_SYNC);
+  for (uint32_t i = 0; i < (LIB_SANITIZED ? 300 : 3000); i++) {
+    struct workers *ws;
+    atomic_store(&beside.idles, 0);
+    atomic_store(&beside.rounds, 0);
+    OK(workers_create(2, NULL, 0, &io, &epoch, beside_round, NULL, &ws));
+    workers_idle(ws, beside_idle);
+    if (i == 0) wait_for(&beside.idles, 1);
+    for (volatile uint64_t spin = rng_next(&rng) % 20000; i && spin > 0 && !atomic_load(&beside.idles); spin--) {}
+    workers_kick(ws);
+    wait_for(&beside.rounds, 1);
+    workers_destroy(ws);
+  }
+  epoch_fini(&epoch);
+}
+
+// ---- the end of idle work
+
+static struct {
+  _Atomic uint32_t idles, idles_ended, rounds, rounds_ended;
+  bool kicks;  // idle work asks for a round
+  struct workers *ws;
+} settle;
+
+static bool settle_idle(void *arg, struct worker *w) {
+  (void)arg, (void)w;
+  if (atomic_fetch_add(&settle.idles, 1) == 0) {
+    time_sleep_ns(3000000);
+    if (settle.kicks) workers_kick(settle.ws);
+  }
+  atomic_fetch_add(&settle.idles_ended, 1);
+  return true;
+}
+
+static void settle_round(void *arg, struct worker *w) {
+  (void)arg, (void)w;
+  atomic_fetch_add(&settle.rounds, 1);
+  time_sleep_ns(2000000);
+  atomic_fetch_add(&settle.rounds_ended, 1);
+}
+
+static void check_settled(uint32_t rounds) {
+  assert_int_equal(atomic_load(&settle.rounds), rounds);
+  assert_int_equal(atomic_load(&settle.rounds_ended), rounds);
+  assert_int_equal(atomic_load(&settle.idles), atomic_load(&settle.idles_ended));
+}
+
+// After workers_settle nothing runs. Idle work does not begin again; rounds do when they are asked for.
+static void test_settle(void **state) {
+  (void)state;
+  for (uint32_t threads = 0; threads <= 3; threads++) {
+    struct epoch epoch;
+    struct blkio io;
+    epoch_init(&epoch);
+    blkio_init(&io, env_posix(), BLKIO_SYNC);
+    memset(&settle, 0, sizeof(settle));
+    settle.kicks = threads == 1 || threads == 3;
+    OK(workers_create(threads, NULL, 0, &io, &epoch, settle_round, NULL, &settle.ws));
+    workers_idle(settle.ws, settle_idle);
+    if (threads) wait_for(&settle.idles, 1);
+    workers_settle(settle.ws);
+    check_settled(settle.kicks);
+    const uint32_t idles = atomic_load(&settle.idles), rounds = atomic_load(&settle.rounds);
+    workers_idle(settle.ws, settle_idle);
+    for (uint32_t i = 1; i <= 10; i++) {
+      workers_kick(settle.ws);
+      if (i % 2) wait_for(&settle.rounds, rounds + i);  // it runs, or nobody has begun it
+      workers_settle(settle.ws);
+      check_settled(rounds + i);
+    }
+    assert_int_equal(atomic_load(&settle.idles), idles);
+    workers_destroy(settle.ws);
+    epoch_fini(&epoch);
+  }
+}
+
 // ---- idle work that comes too late
 
 static struct {
@@ -930,6 +1030,8 @@ int main(void) {
       cmocka_unit_test(test_idle),
       cmocka_unit_test(test_start_late),
       cmocka_unit_test(test_idle_in_turn),
+      cmocka_unit_test(test_round_beside_idle),
+      cmocka_unit_test(test_settle),
       cmocka_unit_test(test_idle_at_end),
       cmocka_unit_test(test_kick_alone),
       cmocka_unit_test(test_later),
