@@ -4,8 +4,9 @@
 #define RESERVE_PART 16u  // at least 1/16 of the tables
 #define RESERVE_MIN ((uint64_t)32 << 10)
 #define RESERVE_MAX ((uint64_t)64 << 20)
-#define RESERVE_STEPS 32u                 // sizes between a power of two and the next,
-#define RESERVE_FINE ((uint64_t)1 << 20)  // from here on
+#define RESERVE_AGAIN ((uint64_t)512 << 10)  // bytes of value files; less growth is not worth another size
+#define RESERVE_STEPS 32u                    // sizes between a power of two and the next,
+#define RESERVE_FINE ((uint64_t)1 << 20)     // from here on
 
 void reserve_init(struct xdb *x) { pthread_mutex_init(&x->reserve.lock, NULL); }
 void reserve_fini(struct xdb *x) { pthread_mutex_destroy(&x->reserve.lock); }
@@ -21,14 +22,31 @@ static uint64_t size_for(const struct xdb *x, uint64_t bytes) {
   return bytes == 0 ? 0 : want < most ? want : most;
 }
 
+// reserve.lock is held.
+static void measure(struct xdb *x) {
+  struct xdb_reserve *const r = &x->reserve;
+  const uint64_t room = atomic_load_explicit(&x->value_ctx.room, memory_order_relaxed);
+  r->want = size_for(x, r->tables + (room > r->named ? room : r->named));
+  r->for_tables = size_for(x, r->tables);
+  atomic_store_explicit(&r->again, room + (room / 2 > RESERVE_AGAIN ? room / 2 : RESERVE_AGAIN), memory_order_relaxed);
+}
+
 void reserve_measure(struct xdb *x, const struct version *v, uint64_t logged) {
-  const uint64_t tables = logged * RESERVE_PART + version_table_bytes(v);
-  uint64_t values = 0;
-  for (uint32_t i = 0; i < v->values.nr; i++) values += value_file_size(v->values.files[i]);
+  struct xdb_reserve *const r = &x->reserve;
+  uint64_t named = 0;
+  for (uint32_t i = 0; i < v->values.nr; i++) named += value_file_size(v->values.files[i]);
+  pthread_mutex_lock(&r->lock);
+  r->tables = logged * RESERVE_PART + version_table_bytes(v);
+  r->named = named;
+  measure(x);
+  pthread_mutex_unlock(&r->lock);
+}
+
+void reserve_grow(struct xdb *x) {
   pthread_mutex_lock(&x->reserve.lock);
-  x->reserve.want = size_for(x, tables + values);
-  x->reserve.for_tables = size_for(x, tables);
+  measure(x);
   pthread_mutex_unlock(&x->reserve.lock);
+  (void)reserve_keep(x);
 }
 
 // Returns whether the state has changed, for `tell`. reserve.lock is held.

@@ -16,12 +16,19 @@
 
 void reserve_init(struct xdb *x);
 void reserve_fini(struct xdb *x);
-// Sets how large the file should be: from the files of v, and `logged` bytes of replayed records that are not in
-// tables yet. Any thread that keeps v alive.
+// Sets how large the file should be: from the files of v, the value files of memtables, and `logged` bytes of replayed
+// records that are not in tables yet. Any thread that keeps v alive.
 void reserve_measure(struct xdb *x, const struct version *v, uint64_t logged);
 // Makes the file as large as it should be. On a full disk the file takes the room that there is, and the store becomes
 // scarce. Returns true if the store is not scarce. Waits for the disk.
 bool reserve_keep(struct xdb *x);
+void reserve_grow(struct xdb *x);  // by reserve_follow alone
+// A long value was written. Those that no version has yet may be all of a store, before its first round, so the file
+// grows with them: each time that value files have grown by half. May wait for the disk. Outside of any lock and epoch.
+static inline void reserve_follow(struct xdb *x) {
+  const uint64_t room = atomic_load_explicit(&x->value_ctx.room, memory_order_relaxed);
+  if (unlikely(room >= atomic_load_explicit(&x->reserve.again, memory_order_relaxed))) reserve_grow(x);
+}
 // For a write that was refused: returns true if the store was scarce and has just stopped being scarce.
 bool reserve_back(struct xdb *x);
 bool reserve_scarce(struct xdb *x);

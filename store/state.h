@@ -210,10 +210,13 @@ struct memory {
 // taken inside it.
 struct xdb_reserve {
   pthread_mutex_t lock;
-  uint64_t size, want;  // bytes of the file: its size, and the size that it should have
-  uint64_t for_tables;  // the size that it should have without value files
-  bool off;             // the file system cannot reserve room
-  bool scarce;          // the disk had no room for the file: the log grows for deletes only
+  uint64_t size, want;     // bytes of the file: its size, and the size that it should have
+  uint64_t for_tables;     // the size that it should have without value files
+  uint64_t tables;         // bytes of tables that it was measured by, with replayed records,
+  uint64_t named;          // and of value files that the version names
+  _Atomic uint64_t again;  // bytes of value files at which it is to be measured again. Relaxed; written under the lock
+  bool off;                // the file system cannot reserve room
+  bool scarce;             // the disk had no room for the file: the log grows for deletes only
 };
 
 // Options that change while the store is open (settings.c).

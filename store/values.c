@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "store/reserve.h"
 #include "value/read.h"
 
 static uint64_t new_number(void *arg, void (*name_of)(char *buf, uint64_t number)) {
@@ -135,6 +136,7 @@ void values_end(struct xdb *x, struct value_apart *a, enum remixdb_status s) {
     atomic_fetch_add_explicit(&x->values_lost, value_ref_len(a->ref), memory_order_relaxed);
   value_put_end(&x->values, a->file);
   a->file = NULL;
+  if (likely(s == REMIXDB_OK)) reserve_follow(x);
 }
 
 uint64_t values_most(const struct xdb *x) {

@@ -400,6 +400,25 @@ static void test_half_long(void **state) {
   half_long();
 }
 
+// What the store keeps for a full disk grows with long values that no version has yet: they may be all of its first
+// life. So a flush finds room there.
+static void test_first_life(void **state) {
+  (void)state;
+  disk = simdisk_create();
+  open_store(0);
+  for (uint32_t i = 0; i < NR_LONG; i++) CHECK(put_long(i));
+  CHECK(remixdb_sync(ref));
+  const uint64_t values = (uint64_t)NR_LONG * LONG;
+  CHECK_SAYS(reserve_bytes(x) >= values / 24 && reserve_bytes(x) <= values / 8, "%llu bytes",
+             (unsigned long long)reserve_bytes(x));
+  simdisk_space(disk, simdisk_used(disk));
+  for (uint32_t i = 0; put_long(NR_LONG + i); i++) CHECK(i < 10);
+  check_refused();
+  CHECK_SAYS(remixdb_flush(ref), "%s", remixdb_errmsg());
+  close_store();
+  simdisk_destroy(disk);
+}
+
 // The ways to write a long value. The ways with ranges have a deletion of other keys beside it.
 enum way { PUT, MERGE, BATCH, BATCH_OF_RANGES, TXN, TXN_OF_RANGES, WAYS };
 static const struct remixdb_range others = {{"a", 1}, {"b", 1}};
@@ -496,6 +515,7 @@ int main(void) {
   check_seed_name = "FULL_SEED";
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_full),       cmocka_unit_test(test_no_byte),
                                      cmocka_unit_test(test_half),       cmocka_unit_test(test_half_long),
-                                     cmocka_unit_test(test_long_again), cmocka_unit_test(test_reason)};
+                                     cmocka_unit_test(test_first_life), cmocka_unit_test(test_long_again),
+                                     cmocka_unit_test(test_reason)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
