@@ -31,6 +31,7 @@ struct parts_figures {
 struct memtables_figures {
   uint64_t active_bytes, active_keys, frozen_bytes, frozen_keys;
   uint64_t pinned_bytes;  // of all others: only readers keep them
+  uint64_t value_bytes;   // apart, of the active and the frozen one
 };
 
 struct snapshots_figures {
@@ -84,8 +85,10 @@ static void gather_parts(const struct version *v, struct parts_figures *f) {
 
 static void gather_memtables(struct xdb *x, const struct super *v, struct memtables_figures *f) {
   *f = (struct memtables_figures){.active_bytes = memtable_memory(v->active), .active_keys = memtable_count(v->active)};
+  f->value_bytes = atomic_load_explicit(&v->active->apart_bytes, memory_order_relaxed);
   f->pinned_bytes = memtables_kept(&x->memtables, v->active, v->frozen);
   if (!v->frozen) return;
+  f->value_bytes += atomic_load_explicit(&v->frozen->apart_bytes, memory_order_relaxed);
   f->frozen_bytes = memtable_memory(v->frozen);
   f->frozen_keys = memtable_count(v->frozen);
 }

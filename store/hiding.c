@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/hiding.h"
 
+#include "store/hidden_values.h"
 #include "view/count.h"
 #include "view/garbage.h"
 
@@ -76,13 +77,15 @@ bool hiding_is_due(struct xdb *x, uint64_t *ns_out) {
   else h->wait_ns = h->wait_ns < HIDING_WAIT_NS / 2 ? 2 * h->wait_ns : HIDING_WAIT_NS;
   h->written = written;
   hiding_after(x, *ns_out = h->wait_ns);
-  return rests && written != atomic_load_explicit(&h->judged, memory_order_relaxed);
+  return rests && written != atomic_load_explicit(&h->judged, memory_order_relaxed) &&
+         now >= atomic_load_explicit(&h->again_ns, memory_order_relaxed);
 }
 
 void hiding_judge(struct xdb *x, struct epoch_slot *slot, const struct super *v) {
   struct hiding *const h = &x->hiding;
   atomic_fetch_add_explicit(&h->nr, 1, memory_order_relaxed);
-  const bool much = hides_much(x, slot, v, h->written > v->least ? h->written : v->least);
+  const bool values = hidden_values_due(x, slot, v, h->written),
+             much = values || hides_much(x, slot, v, h->written > v->least ? h->written : v->least);
   if (much) atomic_store_explicit(&h->due, true, memory_order_relaxed);  // workers_kick orders it before the round
   if (much) workers_kick(x->workers);
   atomic_store_explicit(&h->judged, h->written, memory_order_release);  // for tests: after the request

@@ -12,9 +12,13 @@
 //   H3  Bounded work. The estimate is that of a count without bytes (view/count.h). The freeze is made if at least
 //       1/HIDING_PART of the keys are gone, and as many of the files' bytes are HIDING_LEAST or more. A count opens
 //       partitions that are away. A tombstone hides one key at most, so a memtable with fewer tombstones needs none.
+//       HV1 and HV2 bound the pass over the memtable's values.
 //   H4  The close waits for no count. When it begins, a count opens no further partition.
+//   H5  Before the freeze the round closes the value files that take further values. So a file to which nothing refers
+//       any more goes, and the others can be collected.
 //
-// Overwritten values apart do not count: the estimate knows keys only.
+// The estimate knows keys only. Values apart that the memtable itself has replaced count on their own
+// (store/hidden_values.h), and lead to the same freeze.
 #ifndef STORE_HIDING_H
 #define STORE_HIDING_H
 
@@ -36,6 +40,6 @@ MUST_CHECK bool hiding_is_due(struct xdb *x, uint64_t *ns_out);
 void hiding_judge(struct xdb *x, struct epoch_slot *slot, const struct super *v);
 // For the closing of the store.
 void hiding_stop(struct xdb *x);
-// For a round. Tells whether it was asked to freeze the memtable, once.
+// For a round. Tells whether it was asked to freeze the memtable (H5), once.
 MUST_CHECK bool hiding_take(struct xdb *x);
 #endif

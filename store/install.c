@@ -34,6 +34,7 @@ static void froze(struct xdb *x) {
   x->scan_merges.used = 0;  // that look was at the old memtable
   x->rounds.nr_frozen++;
   atomic_store_explicit(&x->values_lost, 0, memory_order_relaxed);  // its round settles their files
+  atomic_store_explicit(&x->hiding.value_bytes, 0, memory_order_relaxed);
 }
 
 enum remixdb_status round_freeze(struct xdb *x) {

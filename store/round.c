@@ -213,11 +213,18 @@ static void set_at(struct xdb *x, enum xdb_at at) {
   xdb_unlock_changed(x);
 }
 
+// Freezes the memtable if a judgement has asked for that.
+static void freeze_hiding(struct xdb *x) {
+  if (likely(!hiding_take(x))) return;
+  values_turn(x);  // H5 in store/hiding.h
+  xdb_freeze_all(x);
+}
+
 void xdb_round_run(void *arg, struct worker *w) {
   struct xdb *const x = arg;
   struct memtable_round r;
   set_at(x, XDB_AT_MEMTABLE);
-  if (hiding_take(x)) xdb_freeze_all(x);
+  freeze_hiding(x);
   memory_round(x);
   idle_busy(x);
   dropped_begin(x, w);

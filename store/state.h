@@ -86,9 +86,12 @@ struct hiding {
   _Atomic bool due;          // the next round freezes the memtable
   _Atomic bool ending;       // the store is about to close
   _Atomic uint32_t nr;       // estimates, for tests
-  uint64_t wait_ns;          // the next look comes so many ns after the last one
-  uint64_t written;          // the number that was published at the last look,
-  _Atomic uint64_t judged;   // and at the last estimate
+  // For values apart that the active memtable has replaced (store/hidden_values.h)
+  _Atomic uint64_t value_bytes;  // as the last pass over it has found
+  _Atomic uint64_t again_ns;     // no pass before that time
+  uint64_t wait_ns;              // the next look comes so many ns after the last one
+  uint64_t written;              // the number that was published at the last look,
+  _Atomic uint64_t judged;       // and at the last estimate
 };
 
 // The readings of the wall clock (expiry.c). Guarded by `lock`.

@@ -50,11 +50,18 @@ enum remixdb_status value_file_open(struct value_ctx *c, uint64_t number, struct
   return s;
 }
 
+// An obsolete file that has users still.
+static void add_retired(const struct value_file *f, int64_t files, uint64_t bytes) {
+  struct sst_retired *const r = f->ctx->sst->retired;
+  if (r) sst_retired_add(r, files, bytes);
+}
+
 void value_file_set_size(struct value_file *f, uint64_t size) {
   const uint64_t was = value_file_size(f);
   atomic_store_explicit(&f->tail, size, memory_order_relaxed);
   if (!atomic_load_explicit(&f->obsolete, memory_order_relaxed))
     atomic_fetch_add_explicit(&f->ctx->room, size - was, memory_order_relaxed);
+  else add_retired(f, 0, size - was);
 }
 
 static void give_room(struct value_file *f) {
@@ -62,7 +69,9 @@ static void give_room(struct value_file *f) {
 }
 
 void value_file_retire(struct value_file *f) {
-  if (!atomic_exchange_explicit(&f->obsolete, true, memory_order_relaxed)) give_room(f);
+  if (atomic_exchange_explicit(&f->obsolete, true, memory_order_relaxed)) return;
+  give_room(f);
+  add_retired(f, 1, value_file_size(f));
 }
 
 void value_file_unref(struct value_file *f) {
@@ -72,9 +81,12 @@ void value_file_unref(struct value_file *f) {
   fdpool_remove(&f->file);
   env_close_quiet(x->env, f->fd);
   if (f->held) fdpool_unhold(x->fds, 1);
-  if (atomic_load_explicit(&f->obsolete, memory_order_relaxed))
+  if (atomic_load_explicit(&f->obsolete, memory_order_relaxed)) {
+    add_retired(f, -1, value_file_size(f));
     IGNORED(env_unlink(x->dir, env_name(f->path)), "the next opening removes it");
-  else give_room(f);
+  } else {
+    give_room(f);
+  }
   mem_free(f->path);
   mem_free(f);
 }

@@ -66,7 +66,7 @@ static inline void value_file_ref(struct value_file *f) {
 }
 void value_file_unref(
     struct value_file *f);  // NULL is allowed. The last reference closes, and removes an obsolete file
-void value_file_retire(struct value_file *f);  // makes the file obsolete
+void value_file_retire(struct value_file *f);  // makes the file obsolete; it counts as retired until the last reference
 // For value/write.c: makes an open file of this header, with one reference.
 MUST_CHECK enum remixdb_status value_file_make(struct value_ctx *c, const struct value_head *h,
                                                struct value_file **out);

@@ -400,8 +400,8 @@ static void test_half_long(void **state) {
   half_long();
 }
 
-// What the store keeps for a full disk grows with long values that no version has yet: they may be all of its first
-// life. So a flush finds room there.
+// The room that the store keeps for a full disk grows with long values that no version has yet: they may be all of its
+// first life. So a flush finds room there.
 static void test_first_life(void **state) {
   (void)state;
   disk = simdisk_create();
