@@ -487,7 +487,8 @@ static enum remixdb_status many_apart(struct xdb *x, struct many_writes *w) {
     struct kv_rec *const rec = &w->ops[i].rec;
     if (!values_direct(rec->klen, rec->vlen)) continue;
     if (!w->apart && !(w->apart = mem_calloc(w->nr, sizeof(*w->apart)))) return REMIXDB_NOMEM;
-    const enum remixdb_status s = write_apart(x, rec, &w->apart[i]);
+    enum remixdb_status s = write_apart(x, rec, &w->apart[i]);
+    if (s == REMIXDB_OK) s = values_keep(x, &w->apart[i]);
     if (s != REMIXDB_OK) return s;
   }
   return REMIXDB_OK;

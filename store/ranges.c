@@ -91,6 +91,7 @@ static enum remixdb_status put_apart(struct xdb *x, struct range_group *g, struc
       if (!*apart_out) value_pace(x);
       if (!*apart_out && !(*apart_out = mem_calloc(nr, sizeof(**apart_out)))) return REMIXDB_NOMEM;
       s = write_apart(x, rec, &(*apart_out)[at]);
+      if (s == REMIXDB_OK) s = values_keep(x, &(*apart_out)[at]);
     }
   }
   return s;

@@ -98,20 +98,29 @@ void values_fini(struct xdb *x) {
 
 // ---- putting
 
+// The log of values has failed with s.
+static enum remixdb_status put_failed(struct xdb *x, enum remixdb_status s) {
+  if (s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM) return s;
+  struct err_saved why;
+  err_save(&why, s);
+  xdb_fail(x, &why);
+  return err_raise(&why);
+}
+
 enum remixdb_status values_put(struct xdb *x, struct kv_rec *rec, struct value_apart *out) {
   const enum remixdb_status s = value_put(&x->values, kref(rec->key, rec->klen), rec->val, rec->vlen, out->ref,
                                           &out->file);
-  if (s == REMIXDB_OK) {
-    rec->val = out->ref;
-    rec->vlen = VALUE_REF;
-    rec->kind |= KV_APART;
-  } else if (s != REMIXDB_NOSPACE && s != REMIXDB_NOMEM) {
-    struct err_saved why;
-    err_save(&why, s);
-    xdb_fail(x, &why);
-    return err_raise(&why);
-  }
+  if (s != REMIXDB_OK) return put_failed(x, s);
+  rec->val = out->ref;
+  rec->vlen = VALUE_REF;
+  rec->kind |= KV_APART;
   return s;
+}
+
+enum remixdb_status values_keep(struct xdb *x, struct value_apart *a) {
+  const enum remixdb_status s = value_put_keep(&x->values, a->file);
+  a->kept = true;
+  return s == REMIXDB_OK ? s : put_failed(x, s);
 }
 
 enum remixdb_status values_hold(struct xdb *x, struct memtable *m, const struct kv_rec *rec) {
@@ -134,8 +143,10 @@ void values_end(struct xdb *x, struct value_apart *a, enum remixdb_status s) {
   if (!a->file) return;
   if (unlikely(s != REMIXDB_OK))
     atomic_fetch_add_explicit(&x->values_lost, value_ref_len(a->ref), memory_order_relaxed);
-  value_put_end(&x->values, a->file);
+  if (a->kept) value_kept_end(&x->values, a->file);
+  else value_put_end(&x->values, a->file);
   a->file = NULL;
+  a->kept = false;
   if (likely(s == REMIXDB_OK)) reserve_follow(x);
 }
 

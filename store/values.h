@@ -32,6 +32,7 @@ void values_fini(struct xdb *x);
 // A value that was written apart for a record. All zero: none was.
 struct value_apart {
   struct value_file *file;  // in use (value/write.h, W4)
+  bool kept;                // values_keep was called
   uint8_t ref[VALUE_REF];
 };
 // Tells whether the value of a put is written apart at once: it is long, or key and value are too long for a record.
@@ -45,6 +46,9 @@ static inline bool values_apart(uint32_t klen, uint32_t vlen) {
 // Writes the record's value apart. *rec then has the reference in *out as its value. After a failure nothing has
 // changed. Fails with REMIXDB_NOSPACE or REMIXDB_NOMEM; after any other failure the store refuses writes.
 MUST_CHECK enum remixdb_status values_put(struct xdb *x, struct kv_rec *rec, struct value_apart *out);
+// The write puts more values before values_end: this one needs no descriptor meanwhile. May sync, so the caller holds
+// no lock that others need. Fails as values_put does, and then for the write; values_end follows in any case.
+MUST_CHECK enum remixdb_status values_keep(struct xdb *x, struct value_apart *a);
 // Makes the memtable hold the file of a record whose value is apart, before the memtable gets the record (A1). The file
 // is one that values_put has in use, or that the frozen memtable has. Inside an epoch. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status values_hold(struct xdb *x, struct memtable *m, const struct kv_rec *rec);

@@ -39,7 +39,7 @@ struct value_file {
   // Records so far end here; for a file that is read only: its size when it was opened. Relaxed: others read it, too
   _Atomic uint64_t tail;
   uint32_t writers;              // values that are being written, or are not referred to yet
-  uint32_t kept;                 // batches that have written to it, and have not ended (struct value_batch)
+  uint32_t kept;                 // users that do not write: values that wait (value_put_keep), value_batches
   bool full;                     // no further value goes there
   bool syncing;                  // a sync uses `fd`
   bool named;                    // its name is durable; used by syncs only

@@ -51,17 +51,6 @@ static enum remixdb_status fail(struct value_log *l, enum remixdb_status s) {
   return s;
 }
 
-// Ends a sticky error that may end: a sync found the disk full, or memory short, and all that it was to make durable is
-// given back. The system may have dropped any of it, so nothing is written behind what stays. The lock is held.
-static void recover(struct value_log *l) {
-  const uint32_t failed = atomic_load_explicit(&l->failed, memory_order_relaxed);
-  if (likely(failed != REMIXDB_NOSPACE && failed != REMIXDB_NOMEM)) return;
-  if (l->active) l->active->full = true;
-  l->active = NULL;
-  l->error = (struct err_saved){0};
-  atomic_store_explicit(&l->failed, 0, memory_order_relaxed);
-}
-
 // ---- descriptors
 
 // Takes a file's descriptor and its place of the pool, for shut. The log's lock is held, or nobody else has the file.
@@ -95,16 +84,23 @@ static bool lingers(const struct value_file *f) { return f->full && f->writers =
 
 // Such a file needs its descriptor for the next sync only. It gets a place until then. If the pool has none, this
 // thread syncs, so that there are never many of them; syncs: it may do so. The caller has a reference, and no lock.
-static void linger(struct value_log *l, struct value_file *f, bool syncs) {
+// Fails with the sticky error if the sync fails.
+static enum remixdb_status linger(struct value_log *l, struct value_file *f, bool syncs) {
   struct value_fd fd = {-1, false};
   lib_lock(&l->lock);
   const bool open = lingers(f), dirty = atomic_load_explicit(&f->dirty, memory_order_acquire);
   if (open && !dirty && !f->syncing) fd = take_fd(f);  // a sync came while the file was in use
   lib_unlock(&l->lock);
   shut(l, fd);
-  if (!open || !dirty || hold(l, f) || !syncs) return;
-  const enum remixdb_status s = value_log_sync(l);
-  (void)s;  // an error stays: the next put and the next sync return it
+  return !open || !dirty || hold(l, f) || !syncs ? REMIXDB_OK : value_log_sync(l);
+}
+
+// The same for a thread whose own call has succeeded or failed: the thread's message stays. An error of the sync stays,
+// too, and the next put and the next sync return it. Such an error needs its message (fail), so this is no clean-up.
+static void linger_quietly(struct value_log *l, struct value_file *f, bool syncs) {
+  struct err_saved why;
+  err_save(&why, REMIXDB_OK);
+  if (linger(l, f, syncs) != REMIXDB_OK) err_restore(&why);
 }
 
 // ---- files and places
@@ -149,7 +145,7 @@ static struct value_file *end_active(struct value_log *l) {
 
 // The log's lock is free again.
 static void ended(struct value_log *l, struct value_file *f, bool syncs) {
-  linger(l, f, syncs);
+  linger_quietly(l, f, syncs);
   value_file_unref(f);
 }
 
@@ -208,11 +204,29 @@ static void put_end(struct value_log *l, struct value_file *f, bool syncs) {
   const bool last = lingers(f);
   lib_unlock(&l->lock);
   if (unlikely(gone != NULL)) value_log_drop(l, gone);
-  else if (unlikely(last)) linger(l, f, syncs);
+  else if (unlikely(last)) linger_quietly(l, f, syncs);
   value_file_unref(f);
 }
 
 void value_put_end(struct value_log *l, struct value_file *f) { put_end(l, f, true); }
+
+enum remixdb_status value_put_keep(struct value_log *l, struct value_file *f) {
+  lib_lock(&l->lock);
+  assert(f->writers > 0);
+  f->writers--;
+  f->kept++;
+  const bool last = lingers(f);
+  lib_unlock(&l->lock);
+  return last ? linger(l, f, true) : REMIXDB_OK;
+}
+
+void value_kept_end(struct value_log *l, struct value_file *f) {
+  lib_lock(&l->lock);
+  assert(f->kept > 0);
+  f->kept--;
+  lib_unlock(&l->lock);
+  value_file_unref(f);
+}
 
 // A write into the place failed with s. A full disk and want of memory may end; all else is sticky.
 static enum remixdb_status write_failed(struct value_log *l, struct value_file *f, uint64_t at, uint64_t len,
@@ -599,6 +613,17 @@ static void rewind_file(struct value_log *l, struct value_file *f, const struct 
   IGNORED(env_truncate(l->ctx->sst->env, f->fd, f->path, m->tail), "the next values are written there");
 }
 
+// Ends a sticky error that may end: a sync found the disk full, or memory short, and all that it was to make durable is
+// given back. The system may have dropped any of it, so nothing is written behind what stays. The lock is held. Returns
+// what end_active returns.
+static struct value_file *recover(struct value_log *l) {
+  const uint32_t failed = atomic_load_explicit(&l->failed, memory_order_relaxed);
+  if (likely(failed != REMIXDB_NOSPACE && failed != REMIXDB_NOMEM)) return NULL;
+  l->error = (struct err_saved){0};
+  atomic_store_explicit(&l->failed, 0, memory_order_relaxed);
+  return end_active(l);
+}
+
 void value_log_rewind(struct value_log *l, const struct value_mark *m) {
   struct value_file *gone = NULL;
   lib_lock(&l->lock);
@@ -621,9 +646,10 @@ void value_log_rewind(struct value_log *l, const struct value_mark *m) {
     f->next = gone;
     gone = f;
   }
-  recover(l);
+  struct value_file *const last = recover(l);
   lib_unlock(&l->lock);
   value_log_drop(l, gone);
+  if (last) ended(l, last, false);  // a sync would find the disk full again
 }
 
 // ---- syncs

@@ -11,13 +11,18 @@
 //   W3  A failed sync, and a failed write for another reason than a full disk or want of memory, is sticky: later puts
 //       and syncs return it. A rewind ends a sync's want of room or memory, because it gives back all that is not
 //       durable.
-//   W4  A file counts as in use (`writers`) from the reservation of a place until the caller says that the reference is
-//       held (value_put_end), and while a batch that has written to it has not ended (`kept`). Only a file that is
-//       full, synced and not in use leaves the log's list (value_log_settle). A full file without `writers` is closed
-//       once it is synced. Until then its descriptor holds a place of the pool (fdpool_hold). Where the pool has none,
-//       the thread that has filled or ended the file syncs all. So the log has only so many descriptors, and one for
-//       each thread that writes, and for the active file. A full file that is not in use and has no value leaves the
-//       list and the disk at once: a value that was to have it for its own was not written.
+//   W4  A file is in use from the reservation of a place until the caller says that the reference is held or given up
+//       (value_put_end), and until a batch that has written to it ends (value_batch_fini). Only a file that is full,
+//       synced and not in use leaves the log's list (value_log_settle). A use begins as one of `writers`, which need
+//       the descriptor. Once the bytes are written, it may become one of `kept`, which do not. Before a thread puts
+//       another value, the one before has ended or is kept. So a thread has one writer at most, and one more for the
+//       extent of a batch.
+//   W5  A full file without `writers` is closed once it is synced. Until then its descriptor holds a place of the pool
+//       (fdpool_hold). Where the pool has none, the thread that has filled the file, or was its last writer, syncs all.
+//       So the log has only so many descriptors, and one for each writer, and for the active file. A thread that must
+//       not sync (value_log_turn, value_log_rewind, after a failure) leaves one more until the next sync.
+//   W6  A full file that is not in use and has no value leaves the list and the disk at once: a value that was to have
+//       it for its own was not written.
 #ifndef VALUE_WRITE_H
 #define VALUE_WRITE_H
 
@@ -77,8 +82,14 @@ void value_log_fini(struct value_log *l);
 MUST_CHECK enum remixdb_status value_put(struct value_log *l, struct kref key, const void *val, uint32_t vlen,
                                          uint8_t *ref, struct value_file **file_out);
 // The reference is held by what holds the file, or is given up. Drops the caller's reference to the file. May sync
-// (W4), so the caller holds no lock that others need.
+// (W5), so the caller holds no lock that others need.
 void value_put_end(struct value_log *l, struct value_file *f);
+// The caller puts more values before this one ends: the file stays in use until value_kept_end, and this value needs no
+// descriptor. May sync, like value_put_end. Fails with the sticky error if that sync fails; the file is kept
+// nevertheless.
+MUST_CHECK enum remixdb_status value_put_keep(struct value_log *l, struct value_file *f);
+// value_put_end after value_put_keep. Never syncs.
+void value_kept_end(struct value_log *l, struct value_file *f);
 // See W2. Blocks for the disk. Any thread; one after the other.
 MUST_CHECK enum remixdb_status value_log_sync(struct value_log *l);
 // For a log that one thread writes to, between two calls of the user: the active file holds a place of the pool, too,
@@ -108,6 +119,7 @@ struct value_mark {
 struct value_mark value_log_mark(struct value_log *l);
 // Gives back what was written since the mark: retires the files that are newer, and shortens the file that was active.
 // All batches have ended, and nothing refers to their values. A call that fails to shorten a file leaves the bytes.
+// Never syncs.
 void value_log_rewind(struct value_log *l, const struct value_mark *m);
 
 // ---- many values in a row, by one thread. Short ones are gathered; a value that fills an extent is written at once.

@@ -517,6 +517,151 @@ static void test_descriptors(void **state) {
   world_end(w);
 }
 
+// The values of one write wait for each other: their files stay in the list, and need no descriptors beyond the share.
+static void test_kept(void **state) {
+  (void)state;
+  enum { NR = 40 };
+  for (uint32_t held = 0; held <= 4; held += 4) {
+    struct world *const w = world_new(REMIXDB_COMPRESSION_NONE);
+    struct kept all[NR];
+    uint32_t most = 0;
+    bool keep = false;
+    w->log.full = 1u << 20;
+    if (held) CHECK(fdpool_hold(w->fds, held));
+    for (uint32_t i = 0; i < NR; i++) {
+      all[i] = make(4, i % 2 ? 300000 : 200000);  // those of 200,000 bytes share files
+      OK(put(w, &all[i]));
+      CHECK(simdisk_open_files(w->disk) <= 4 - held + 2);  // with the active one and that of the value
+      OK(value_put_keep(&w->log, all[i].file));
+      if (simdisk_open_files(w->disk) > most) most = simdisk_open_files(w->disk);
+    }
+    CHECK_SAYS(most == 4 - held + 1, "%u files", most);
+    value_log_turn(&w->log);
+    OK(value_log_sync(&w->log));
+    CHECK(simdisk_open_files(w->disk) == 0);
+    // nobody else wants the files
+    const uint32_t nr = in_list(w);
+    CHECK(nr == NR / 2 + NR / 2 / 5 && (held || fdpool_hold(w->fds, 4)));
+    if (!held) fdpool_unhold(w->fds, 4);
+    value_log_drop(&w->log, value_log_settle(&w->log, keep_all, &keep));
+    CHECK(in_list(w) == nr);
+    for (uint32_t i = 0; i < NR; i++) read_good(&all[i]);
+    for (uint32_t i = 0; i < NR; i++) value_kept_end(&w->log, all[i].file);
+    CHECK(in_list(w) == nr);
+    value_log_drop(&w->log, value_log_settle(&w->log, keep_all, &keep));
+    CHECK(in_list(w) == 0 && simdisk_used(w->disk) == 0);
+    if (held) fdpool_unhold(w->fds, held);
+    world_end(w);
+  }
+}
+
+// A file that several values of a write share is in use until the last of them ends.
+static void test_kept_shared(void **state) {
+  (void)state;
+  struct world *const w = world_new(REMIXDB_COMPRESSION_NONE);
+  struct kept a = make(4, 5000), b = make(4, 6000);
+  bool keep = false;
+  OK(put(w, &a));
+  OK(value_put_keep(&w->log, a.file));
+  OK(put(w, &b));
+  CHECK(a.file == b.file);
+  value_log_turn(&w->log);
+  OK(value_log_sync(&w->log));
+  CHECK(simdisk_open_files(w->disk) == 1);  // b may still be written
+  OK(value_put_keep(&w->log, b.file));
+  CHECK(simdisk_open_files(w->disk) == 0);
+  value_kept_end(&w->log, a.file);
+  value_log_drop(&w->log, value_log_settle(&w->log, keep_all, &keep));
+  CHECK(in_list(w) == 1);
+  read_good(&b);
+  value_kept_end(&w->log, b.file);
+  value_log_drop(&w->log, value_log_settle(&w->log, keep_all, &keep));
+  CHECK(in_list(w) == 0);
+  world_end(w);
+}
+
+// Without a place of the pool a full file is synced at once. If that fails, so does a write of many values. A call that
+// has succeeded, or has failed by itself, shows nothing of it.
+static void test_sync_fails(void **state) {
+  (void)state;
+  enum { KEEPS, FAILED, GOOD, NO_FILE, WAYS };
+  for (int way = 0; way < WAYS; way++) {
+    struct world *const w = world_new(REMIXDB_COMPRESSION_NONE);
+    struct kept a = make(4, 5000), next = make(4, 1000);
+    w->log.full = 1u << 20;
+    CHECK(fdpool_hold(w->fds, 4));
+    for (uint32_t i = 0; i < 4; i++) {
+      if (i) value_file_unref(a.file);
+      a = make(4, 240000);
+      put_good(w, &a);
+    }
+    struct kept b = make(4, way == NO_FILE ? 240000 : 300000);
+    if (way != NO_FILE) OK(put(w, &b));
+    simdisk_fault(w->disk, SIMDISK_SYNC, 0, 1, EIO);
+    if (way == KEEPS) {
+      FAILS(value_put_keep(&w->log, b.file), REMIXDB_IO);
+      CHECK(strstr(err_msg(), "sync"));
+      value_kept_end(&w->log, b.file);
+    } else if (way == NO_FILE) {  // the active file is full, and there is no other
+      simdisk_fault(w->disk, SIMDISK_OPEN, 0, 1, EMFILE);
+      FAILS(put(w, &b), REMIXDB_NOMEM);
+      CHECK_SAYS(strstr(err_msg(), "raise the limit"), "\"%s\"", err_msg());
+    } else {
+      if (way == FAILED) FAILS(err_set(REMIXDB_INVALID, "other words"), REMIXDB_INVALID);
+      else err_finish(REMIXDB_OK);
+      value_put_end(&w->log, b.file);
+      CHECK_SAYS(strcmp(err_msg(), way == FAILED ? "other words" : "") == 0, "\"%s\"", err_msg());
+    }
+    CHECK(simdisk_open_files(w->disk) <= 1);
+    // the sync's error has its own message
+    FAILS(put(w, &next), REMIXDB_IO);
+    CHECK_SAYS(strstr(err_msg(), "sync"), "way %d: \"%s\"", way, err_msg());
+    FAILS(value_log_sync(&w->log), REMIXDB_IO);
+    read_good(&a);
+    value_file_unref(a.file);
+    fdpool_unhold(w->fds, 4);
+    world_end(w);
+  }
+}
+
+// A rewind after a sync that found the disk full closes the active file to further values. Its descriptor has a place
+// until the next sync, or is closed at once if it needs none.
+static void test_rewind_ends(void **state) {
+  (void)state;
+  for (int way = 0; way < 3; way++) {  // the active file needs no sync; needs one; and there is no place
+    struct world *const w = world_new(REMIXDB_COMPRESSION_NONE);
+    struct kept a = make(4, 5000), own = make(4, 300000), more = make(4, 6000);
+    w->log.full = 1u << 20;
+    put_good(w, &a);
+    OK(value_log_sync(&w->log));
+    const struct value_mark mark = value_log_mark(&w->log);
+    if (way) put_good(w, &more);
+    put_good(w, &own);
+    simdisk_fault(w->disk, SIMDISK_SYNC, 0, 1, ENOSPC);  // of the newest file
+    FAILS(value_log_sync(&w->log), REMIXDB_NOSPACE);
+    if (way) value_file_unref(more.file);
+    value_file_unref(own.file);
+    if (way == 2) CHECK(fdpool_hold(w->fds, 4));
+    value_log_rewind(&w->log, &mark);
+    CHECK(in_list(w) == 1 && a.file->full && !value_log_takes(&w->log, a.file));
+    CHECK_SAYS(simdisk_open_files(w->disk) == (way ? 1 : 0), "way %d: %u files", way, simdisk_open_files(w->disk));
+    if (way == 1) CHECK(fdpool_hold(w->fds, 3) && !fdpool_hold(w->fds, 1));
+    if (way == 1) fdpool_unhold(w->fds, 3);
+    struct kept next = make(4, 7000);
+    put_good(w, &next);
+    CHECK(next.file != a.file);
+    OK(value_log_sync(&w->log));
+    CHECK(simdisk_open_files(w->disk) == 1);
+    if (way == 2) fdpool_unhold(w->fds, 4);
+    CHECK(fdpool_hold(w->fds, 4));
+    fdpool_unhold(w->fds, 4);
+    read_good(&a);
+    value_file_unref(a.file);
+    value_file_unref(next.file);
+    world_end(w);
+  }
+}
+
 // A thread that pauses keeps no descriptor beyond its share, and goes on with the same file.
 static void test_pause(void **state) {
   (void)state;
@@ -726,11 +871,25 @@ static int setup(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_lengths),          cmocka_unit_test(test_batch),       cmocka_unit_test(test_files),
-      cmocka_unit_test(test_write_out),        cmocka_unit_test(test_flips),       cmocka_unit_test(test_header),
-      cmocka_unit_test(test_wrong_references), cmocka_unit_test(test_crafted),     cmocka_unit_test(test_full_disk),
-      cmocka_unit_test(test_own_files_go),     cmocka_unit_test(test_descriptors), cmocka_unit_test(test_pause),
-      cmocka_unit_test(test_sticky),           cmocka_unit_test(test_memory),      cmocka_unit_test(test_power_cuts),
+      cmocka_unit_test(test_lengths),
+      cmocka_unit_test(test_batch),
+      cmocka_unit_test(test_files),
+      cmocka_unit_test(test_write_out),
+      cmocka_unit_test(test_flips),
+      cmocka_unit_test(test_header),
+      cmocka_unit_test(test_wrong_references),
+      cmocka_unit_test(test_crafted),
+      cmocka_unit_test(test_full_disk),
+      cmocka_unit_test(test_own_files_go),
+      cmocka_unit_test(test_descriptors),
+      cmocka_unit_test(test_pause),
+      cmocka_unit_test(test_sticky),
+      cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_power_cuts),
+      cmocka_unit_test(test_kept),
+      cmocka_unit_test(test_kept_shared),
+      cmocka_unit_test(test_sync_fails),
+      cmocka_unit_test(test_rewind_ends),
       cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, setup, NULL);
