@@ -9,10 +9,11 @@
 #define PACE_QUANTUM_MIN 512u
 #define PACE_NAP_MIN 50000u     // ns; a shorter nap costs more than it evens out
 #define PACE_NAP_GOAL 2000000u  // ns; a few writes that take this are better than many that are a little slow
-#define PACE_NAP_MAX 5000000u
-#define PACE_WORK_MIN 10000u  // a round with less work says nothing about the rate
-#define PACE_BEFORE 4u        // earlier rounds count as 1/4 of this round's work
-#define PACE_TAIL 16u         // the end of the first round takes 1/16 of its time
+#define PACE_NAP_MAX 5000000u   // of a write of one quantum, and how long a nap goes on without a look at the round
+#define PACE_QUANTA_MAX 20u     // a batch of more quanta naps no longer
+#define PACE_WORK_MIN 10000u    // a round with less work says nothing about the rate
+#define PACE_BEFORE 4u          // earlier rounds count as 1/4 of this round's work
+#define PACE_TAIL 16u           // the end of the first round takes 1/16 of its time
 
 void xdb_pace_stalled(struct xdb *x, uint64_t ns) {
   atomic_fetch_add_explicit(&x->pace.stall_ns, ns, memory_order_relaxed);
@@ -60,6 +61,22 @@ static double round_remaining(struct xdb *x, uint64_t now) {
   return (units > 0 ? ns * left / units : 0) + tail;
 }
 
+// The longest nap for so many bytes (N1).
+static uint64_t longest(uint64_t bytes) {
+  const uint64_t quanta = bytes / PACE_QUANTUM;
+  return PACE_NAP_MAX * (quanta < 1 ? 1 : quanta < PACE_QUANTA_MAX ? quanta : PACE_QUANTA_MAX);
+}
+
+// Sleeps, but not beyond the end of the round (N2).
+static void nap_in_round(struct xdb *x, uint64_t now, uint64_t ns) {
+  const uint64_t began = now, until = now + ns;
+  do {
+    time_sleep_ns(until - now < PACE_NAP_MAX ? until - now : PACE_NAP_MAX);
+    now = time_ns();
+  } while (now < until && atomic_load_explicit(&x->rounds.compacting, memory_order_relaxed));
+  xdb_pace_stalled(x, now < until ? now - began : ns);
+}
+
 void xdb_pace_draw(struct xdb_ref *r) {
   struct xdb *x = r->xdb;
   const uint64_t quantum = r->debt;
@@ -83,17 +100,16 @@ void xdb_pace_draw(struct xdb_ref *r) {
   const double share = round_remaining(x, now) * (double)quantum / (double)room;
   const double goal = share > 0 ? (double)quantum * PACE_NAP_GOAL / share : PACE_QUANTUM;
   r->debt_max = goal < PACE_QUANTUM_MIN ? PACE_QUANTUM_MIN : goal < PACE_QUANTUM ? (uint64_t)goal : PACE_QUANTUM;
-  const uint64_t interval = share < PACE_NAP_MAX ? (uint64_t)share : PACE_NAP_MAX;
+  const uint64_t most = longest(quantum), interval = share < (double)most ? (uint64_t)share : most;
   uint64_t at = atomic_load_explicit(&x->pace.at_ns, memory_order_relaxed), mine;
   do {
-    // No writer waits longer than the longest nap. A clock that is further ahead, because of many writers, would only
-    // slow down writers in later rounds.
-    mine = at <= now ? now : at - now < PACE_NAP_MAX ? at : now + PACE_NAP_MAX;
+    // No writer waits longer than the longest nap (N1). A clock that is further ahead, because of many writers, would
+    // only slow down writers in later rounds.
+    mine = at <= now ? now : at - now < most ? at : now + most;
   } while (!atomic_compare_exchange_weak_explicit(&x->pace.at_ns, &at, mine + interval, memory_order_relaxed,
                                                   memory_order_relaxed));
   const uint64_t nap = mine - now;
   // With little room left, a writer that does not wait now waits at the round's end.
   if (nap < (room > limit / 64 ? PACE_NAP_GOAL : PACE_NAP_MIN)) return;
-  time_sleep_ns(nap);
-  xdb_pace_stalled(x, nap);
+  nap_in_round(x, now, nap);
 }

@@ -6,17 +6,24 @@
 // remaining work and its rate give the time that it still needs. That time, spread over the memtable's free room, is
 // the time that a quantum of new data should take. All writers draw from one clock, so the pace holds for all of them
 // together. A writer that comes later than the clock does not wait. If a quantum would take long, the quantum is made
-// smaller, so that no nap is long. A writer naps only when its naps add up to two milliseconds, unless the memtable is
-// nearly full: a few slow writes are better than many writes that are a little slow. During the end of a round, when
-// its files are synced and installed, its work does not advance. So the remaining time never counts as less than the
-// time that this end takes. Writers therefore slow down while the memtable becomes full, and rarely have to stop.
+// smaller, so that no nap is long. A batch is a quantum as it is, of 16 KiB or of many times as much, and takes as long
+// as its 16 KiB one by one:
+//   N1  A write's nap is at most 5 ms, or 5 ms for each whole 16 KiB of it, and 100 ms. The clock is not further ahead
+//       than that nap and what the write takes.
+//   N2  A nap ends within 5 ms of the end of the round, unless the next one has begun. So naps that are to fill the
+//       time that the round needs do not exceed it.
+// A writer naps only when its naps add up to two milliseconds, unless the memtable is nearly full: a few slow writes
+// are better than many writes that are a little slow. During the end of a round, when its files are synced and
+// installed, its work does not advance. So the remaining time never counts as less than the time that this end takes.
+// Writers therefore slow down while the memtable becomes full, and rarely have to stop.
 #ifndef STORE_PACE_H
 #define STORE_PACE_H
 
 #include "store/ref.h"
 
 void xdb_pace_draw(struct xdb_ref *r);  // by xdb_pace alone
-// A writer calls this after a write of nbytes. The call may sleep for a few milliseconds. Outside of any epoch.
+// A writer calls this after a write of nbytes. The call may sleep for a few milliseconds, after a batch for up to 100
+// (N1). Outside of any epoch.
 static inline void xdb_pace(struct xdb_ref *r, size_t nbytes) {
   if (unlikely((r->debt += nbytes) >= r->debt_max)) xdb_pace_draw(r);
 }

@@ -423,6 +423,76 @@ static void test_nap(void **state) {
   end();
 }
 
+// A write of so many bytes moves the clock by `want` ns, in a round that still needs so long.
+static void expect_takes(int line, uint64_t bytes, double seconds, uint64_t want) {
+  round_is(100, 100, 1, (uint64_t)(seconds * 1e9), 0);
+  atomic_store(&x->pace.at_ns, 0);
+  r->debt = bytes;
+  const uint64_t before = time_ns();
+  draw();
+  const uint64_t after = time_ns(), at = atomic_load(&x->pace.at_ns);
+  if (at < before + want - want / 1000 - 1 || at > after + want + want / 1000 + 1)
+    fail_msg("line %d: the clock is at %lld ns after %lld, not %llu", line, (long long)(at - before),
+             (long long)(after - before), (unsigned long long)want);
+}
+#define EXPECT_TAKES(bytes, seconds, want) expect_takes(__LINE__, (bytes), (seconds), (want))
+
+// A batch of many quanta takes as long as its quanta one by one, and not as one of them: else batches fill the memtable
+// long before the round ends. There is a longest nap for each quantum, and one for all.
+static void test_batch(void **state) {
+  (void)state;
+  const uint64_t quantum = 16384, ms = 1000000;
+  begin();
+  fill();
+  const double all = (double)room() / (double)quantum /
+                     1000;  // seconds: a quantum takes 1 ms of a round that needs so long
+  for (uint64_t n = 1; n <= 20; n++) EXPECT_TAKES(n * quantum, 4.5 * all, n * 9 * ms / 2);
+  for (uint64_t n = 1; n <= 20; n++) EXPECT_TAKES(n * quantum, 1e4, n * 5 * ms);
+  EXPECT_TAKES(1, 1e9, 5 * ms);
+  EXPECT_TAKES(2 * quantum - 1, 1e4, 5 * ms);
+  EXPECT_TAKES(3 * quantum - 1, 1e4, 10 * ms);
+  EXPECT_TAKES(21 * quantum, 1e4, 100 * ms);
+  EXPECT_TAKES(1000 * quantum, 1e4, 100 * ms);
+  end();
+}
+
+// Ends the round once a writer that naps has drawn from the clock.
+static void *end_round(void *arg) {
+  const uint64_t far = *(const uint64_t *)arg;
+  while (atomic_load(&x->pace.at_ns) == far) time_sleep_ns(100000);
+  atomic_store(&x->rounds.compacting, false);
+  return NULL;
+}
+
+// The nap of a batch is as long, but it does not go on when the round has ended.
+static void test_batch_nap(void **state) {
+  (void)state;
+  const uint64_t far = time_ns() + 1000 * SECOND;
+  begin();
+  fill();
+  round_is(100, 100, 1, SECOND / 100, 0);
+  atomic_store(&x->pace.at_ns, far);
+  r->debt = 5 * 16384 + 1;
+  const uint64_t before = time_ns();
+  draw();
+  assert_true(time_ns() - before >= 25000000);
+  assert_int_equal(atomic_load(&x->pace.stall_ns), 25000000);
+  assert_int_equal(atomic_load(&x->pace.stall_max_ns), 25000000);
+  uint64_t slept = UINT64_MAX;
+  for (uint32_t i = 0; i < 100 && slept >= 100000000; i++) {  // again if the other thread was late
+    pthread_t other;
+    atomic_store(&x->pace.stall_ns, 0);
+    atomic_store(&x->pace.at_ns, far);
+    r->debt = 100 * 16384;
+    assert_int_equal(pthread_create(&other, NULL, end_round, (void *)(uintptr_t)&far), 0);
+    draw();
+    assert_int_equal(pthread_join(other, NULL), 0);
+    slept = atomic_load(&x->pace.stall_ns);
+  }
+  assert_true(slept >= 5000000 && slept < 100000000);
+  end();
+}
+
 static void test_learn(void **state) {
   (void)state;
   begin();
@@ -459,6 +529,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_log_ahead, setup, teardown),
       cmocka_unit_test_setup_teardown(test_chunks_ahead, setup, teardown),
       cmocka_unit_test_setup_teardown(test_nap, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_batch, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_batch_nap, setup, teardown),
       cmocka_unit_test_setup_teardown(test_learn, setup, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
