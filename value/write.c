@@ -615,7 +615,7 @@ static void rewind_file(struct value_log *l, struct value_file *f, const struct 
 
 // Ends a sticky error that may end: a sync found the disk full, or memory short, and all that it was to make durable is
 // given back. The system may have dropped any of it, so nothing is written behind what stays. The lock is held. Returns
-// what end_active returns.
+// a file for `ended`, as end_active does.
 static struct value_file *recover(struct value_log *l) {
   const uint32_t failed = atomic_load_explicit(&l->failed, memory_order_relaxed);
   if (likely(failed != REMIXDB_NOSPACE && failed != REMIXDB_NOMEM)) return NULL;
