@@ -630,19 +630,25 @@ def test_opening_that_is_interrupted_leaves_nothing_open(tmp_path):
 import signal, sys, xdb
 class Stop(Exception):
     pass
+armed = False
 def handler(*_):
-    raise Stop
+    if armed:
+        raise Stop
 signal.signal(signal.SIGALRM, handler)
 stopped = 0
 for i in range(60):
-    db = ref = None  # before the timer: what is raised in a finalizer comes to nobody
+    db = ref = None
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.0001 + i * 0.00015)
+        armed = True
+        # again and again: what is raised in a finalizer comes to nobody
+        signal.setitimer(signal.ITIMER_REAL, 0.0001 + i * 0.00015, 0.5)
         while True:
             with xdb.Xdb(sys.argv[1], 1, 1, workers=0) as db, db.ref() as ref:
                 ref.put("k", "v")
     except Stop:
+        armed = False
         stopped += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
     db = ref = None
     xdb.Xdb(sys.argv[1], 1, 1, workers=0).close()
 print(stopped)
