@@ -31,7 +31,7 @@ struct parts_figures {
 struct memtables_figures {
   uint64_t active_bytes, active_keys, frozen_bytes, frozen_keys;
   uint64_t pinned_bytes;  // of all others: only readers keep them
-  uint64_t value_bytes;   // apart, of the active and the frozen one
+  uint64_t value_bytes;   // values apart that the active one and the frozen one have
 };
 
 struct snapshots_figures {

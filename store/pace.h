@@ -6,8 +6,8 @@
 // remaining work and its rate give the time that it still needs. That time, spread over the memtable's free room, is
 // the time that a quantum of new data should take. All writers draw from one clock, so the pace holds for all of them
 // together. A writer that comes later than the clock does not wait. If a quantum would take long, the quantum is made
-// smaller, so that no nap is long. A batch is a quantum as it is, of 16 KiB or of many times as much, and takes as long
-// as its 16 KiB one by one:
+// smaller, so that no nap is long. A batch is one quantum, however large it is. It takes as long as its 16 KiB one by
+// one:
 //   N1  A write's nap is at most 5 ms, or 5 ms for each whole 16 KiB of it, and 100 ms. The clock is not further ahead
 //       than that nap and what the write takes.
 //   N2  A nap ends within 5 ms of the end of the round, unless the next one has begun. So naps that are to fill the

@@ -61,20 +61,23 @@ static void draw(void) {
   atomic_store(&x->rounds.compacting, false);
 }
 
-// A quantum drawn by a writer that comes later than the clock says moves it by what the quantum takes, for a round that
-// still needs so long.
-static void expect_remaining(int line, double seconds) {
-  const double takes = seconds * 1e9 * QUANTUM / (double)room(), most = 5e6;
-  const uint64_t want = (uint64_t)(takes < most ? takes : most);
+// A write of so many bytes, by a writer that comes later than the clock says, moves the clock by `want` ns.
+static void expect_moved(int line, uint64_t bytes, uint64_t want) {
   atomic_store(&x->pace.at_ns, 0);
-  r->debt = QUANTUM;
+  r->debt = bytes;
   const uint64_t before = time_ns();
   draw();
   const uint64_t after = time_ns(), at = atomic_load(&x->pace.at_ns);
   if (at < before + want - want / 1000 - 1 || at > after + want + want / 1000 + 1)
-    fail_msg("line %d: the clock is at %lld ns after %lld, a quantum takes %llu", line, (long long)(at - before),
+    fail_msg("line %d: the clock is at %lld ns after %lld, not %llu", line, (long long)(at - before),
              (long long)(after - before), (unsigned long long)want);
   assert_int_equal(r->debt, 0);
+}
+
+// A quantum moves it by what the quantum takes, for a round that still needs so long.
+static void expect_remaining(int line, double seconds) {
+  const double takes = seconds * 1e9 * QUANTUM / (double)room(), most = 5e6;
+  expect_moved(line, QUANTUM, (uint64_t)(takes < most ? takes : most));
 }
 #define EXPECT_REMAINING(seconds) expect_remaining(__LINE__, (seconds))
 
@@ -423,17 +426,10 @@ static void test_nap(void **state) {
   end();
 }
 
-// A write of so many bytes moves the clock by `want` ns, in a round that still needs so long.
+// The same, in a round that still needs so long.
 static void expect_takes(int line, uint64_t bytes, double seconds, uint64_t want) {
   round_is(100, 100, 1, (uint64_t)(seconds * 1e9), 0);
-  atomic_store(&x->pace.at_ns, 0);
-  r->debt = bytes;
-  const uint64_t before = time_ns();
-  draw();
-  const uint64_t after = time_ns(), at = atomic_load(&x->pace.at_ns);
-  if (at < before + want - want / 1000 - 1 || at > after + want + want / 1000 + 1)
-    fail_msg("line %d: the clock is at %lld ns after %lld, not %llu", line, (long long)(at - before),
-             (long long)(after - before), (unsigned long long)want);
+  expect_moved(line, bytes, want);
 }
 #define EXPECT_TAKES(bytes, seconds, want) expect_takes(__LINE__, (bytes), (seconds), (want))
 
