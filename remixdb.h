@@ -86,11 +86,11 @@ struct xdb_batch;     // puts and deletes that are written together
 struct xdb_snapshot;  // the store at one moment
 struct xdb_space;     // a named key space
 
-// The same two for a ref: status and message of the last call on the ref, or on its iterators and asynchronous gets,
-// whichever thread made that call. REMIXDB_OK for a new ref; calls that cannot fail leave both unchanged. A program
-// whose tasks move between threads asks the ref, because the thread's status may be another task's. The message is
-// valid until the next call on the ref, and never NULL. Only the thread that has the ref asks. These two calls change
-// no status. NULL is REMIXDB_INVALID.
+// The same two for a ref: status and message of the last call on the ref, or on its iterators and asynchronous
+// gets, whichever thread made that call. REMIXDB_OK for a new ref; calls that cannot fail leave both unchanged. If a
+// program's tasks move between threads, the program asks the ref: the thread's status may be another task's. The
+// message is valid until the next call on the ref, and never NULL. Only the thread that has the ref asks. These two
+// calls change no status. NULL is REMIXDB_INVALID.
 enum remixdb_status remixdb_ref_errcode(const struct xdb_ref *ref);
 const char *remixdb_ref_errmsg(const struct xdb_ref *ref);
 
@@ -111,7 +111,7 @@ struct remixdb_opts {
   // sizeof(struct remixdb_opts) in the caller, so that the struct can grow without breaking programs.
   size_t size;
   // Size of the block cache in MiB. 0: no cache, so every read takes its blocks from the file. Default REMIXDB_AUTO:
-  // what the rest of the store leaves of memory_mb.
+  // the part of memory_mb that the rest of the store leaves.
   size_t cache_mb;
   // Size of one memtable in MiB; two memtables may exist at a time. 0, the default: an eighth of memory_mb or a little
   // less, at least 1, at most 256.
@@ -256,8 +256,8 @@ struct remixdb_range;
 // Deletes all keys of a range at one moment, for readers and after a crash. A range with from >= to, or with an empty
 // key as `to`, is empty: true. Snapshots, and iterators until their next seek, still see the keys.
 // A range of a few thousand keys, or of a small part of a partition, costs about as much as a delete of each. With more
-// keys the call is mostly a matter of the number of tables, not of keys: tables that have no other keys go as a whole,
-// and where a table has other keys, too, the store writes an index again. Readers pay nothing for the deleted keys. The
+// keys the cost depends mostly on the number of tables, not of keys: tables that have no other keys go as a whole, and
+// where a table has other keys, too, the store writes an index again. Readers pay nothing for the deleted keys. The
 // call then waits until the round of compaction that runs has ended, and writes a new CURRENT. Meanwhile the store
 // takes all other writes, except that writes to keys of the range wait for the moment of the deletion itself. Disk
 // space comes back before the call returns, as far as no reader still needs it; in a table with other keys, by
@@ -287,9 +287,9 @@ bool remixdb_get_part(struct xdb_ref *ref, const void *kbuf, uint32_t klen, uint
 // compare with the time of their beginning, other iterators with the time of their last seek. If the clock is set
 // back, a record that was absent may come back: compaction removes a record only when the clock has stood at or behind
 // its time for REMIXDB_EXPIRY_SETTLES_MS while the store was open.
-//   An open store with workers finds by itself what has expired, and merges the partitions in which it is a quarter of
-// the bytes or more: so their files shrink within three times REMIXDB_EXPIRY_SETTLES_MS, and the time of the merge,
-// after the records have expired, without reads or writes by the user. A record in the memtable leaves when the
+//   An open store with workers finds expired records by itself, without reads or writes by the user. It merges a
+// partition if they are a quarter of its bytes or more. So the partition's files shrink after the records have expired:
+// within three times REMIXDB_EXPIRY_SETTLES_MS, and the time of the merge. A record in the memtable leaves when the
 // memtable is flushed. Otherwise like remixdb_put.
 #define REMIXDB_EXPIRY_SETTLES_MS 300000u
 bool remixdb_put_expire(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen,
@@ -309,8 +309,8 @@ bool remixdb_getv(struct xdb_ref *ref, const void *kbuf, uint32_t klen, void *vb
 // Puts or deletes the key only if it has this version at that moment; for remixdb_put_if, 0 means: only if the key does
 // not exist. Atomic: no other write of the key comes between. Fails with REMIXDB_ABORTED, and changes nothing, if the
 // key has another version or does not exist. remixdb_put_if clears the key's expiry. remixdb_del_if of version 0 is
-// REMIXDB_INVALID. In a transaction they compare with what it reads; a key that the transaction itself has written has
-// no version before the commit, so there they fail. Otherwise like remixdb_put.
+// REMIXDB_INVALID. In a transaction they compare with the version that the transaction reads. They fail for a key that
+// the transaction itself has written: it has no version before the commit. Otherwise like remixdb_put.
 bool remixdb_put_if(struct xdb_ref *ref, const void *kbuf, uint32_t klen, const void *vbuf, uint32_t vlen,
                     uint64_t version);
 bool remixdb_del_if(struct xdb_ref *ref, const void *kbuf, uint32_t klen, uint64_t version);
@@ -440,8 +440,8 @@ struct xdb_gets;  // gets under way
 // The result of a get.
 struct remixdb_got {
   void *priv;                  // as remixdb_get_begin got it
-  enum remixdb_status status;  // REMIXDB_OK; REMIXDB_NOTFOUND; REMIXDB_TOOBIG: the value is longer than its buffer,
-                               // which has the first bytes; or an error. Other gets are as they would be without it
+  enum remixdb_status status;  // REMIXDB_OK; REMIXDB_NOTFOUND; REMIXDB_TOOBIG: the value is longer than its buffer, and
+                               // the buffer has the first bytes; or an error, which changes no other get
   uint32_t len;                // the value's full length with REMIXDB_OK and REMIXDB_TOOBIG, else 0
   const char *msg;             // the error's message; "" without one, never NULL. Valid until the next call on the
                                // xdb_gets
@@ -472,9 +472,9 @@ bool remixdb_get_begin(struct xdb_gets *gets, const void *kbuf, uint32_t klen, v
 size_t remixdb_get_poll(struct xdb_gets *gets, struct remixdb_got *out, size_t max, size_t min);
 // A descriptor for epoll, poll or select, which the object owns. It is readable while remixdb_get_poll may have
 // something to do: when a get has begun, when a read has ended, when a poll left results because of `max`. The poll
-// makes it unreadable again. A poll may find nothing although it was readable. The program only watches it: it neither
-// reads nor closes it. A program that asks for no descriptor saves the system calls for it. -1: REMIXDB_NOMEM;
-// REMIXDB_INVALID, also on systems without eventfd, where a program polls after its begins.
+// makes it unreadable again. A poll may find nothing although the descriptor was readable. The program only watches the
+// descriptor: it neither reads nor closes it. A program that asks for no descriptor saves the system calls for it. -1:
+// REMIXDB_NOMEM; REMIXDB_INVALID, also on systems without eventfd, where a program polls after its begins.
 int remixdb_gets_fd(struct xdb_gets *gets);
 // Gives up the gets that are under way: they have no result, and their buffers are free at once. Waits for the reads
 // that are at the disk. Frees the object. Does nothing for NULL.
@@ -515,7 +515,7 @@ struct remixdb_batch_item {
   enum remixdb_batch_op op;
   struct remixdb_slice space;       // its name; length 0: the unnamed space; ptr NULL: the space of the ref that writes
   struct remixdb_slice key, value;  // a delete has no value: ptr NULL. An empty key or value has a ptr that is not NULL
-  struct remixdb_range range;       // of REMIXDB_BATCH_DEL_RANGE, which has no key and no value
+  struct remixdb_range range;       // for REMIXDB_BATCH_DEL_RANGE, which has no key and no value
   uint64_t expires_ms;              // 0: never
 };
 // Gets the operations one by one. Returns false to end the call. The function must not change the batch.
@@ -524,11 +524,11 @@ typedef bool (*remixdb_batch_fn)(void *priv, const struct remixdb_batch_item *it
 bool remixdb_batch_each(const struct xdb_batch *b, remixdb_batch_fn fn, void *priv);
 // Adds all operations of `from` to `to`, and copies them. `from` may be `to`. After a failure `to` is unchanged.
 bool remixdb_batch_append(struct xdb_batch *to, const struct xdb_batch *from);
-// Says where the operations go that are added next: to this space, or to the unnamed one for NULL. Before the first
-// such call, and after remixdb_batch_clear, operations go to the space of the ref that writes the batch. The last
-// operation on a key of a space counts. The batch copies the name, so the handle may be closed before the batch is
-// written. A batch with spaces of two stores fails: the calls that add then set REMIXDB_INVALID. So does remixdb_write
-// with another store. It sets REMIXDB_GONE if a space is dropped.
+// Chooses the space of the operations that are added next: this one, or the unnamed one for NULL. Before the first such
+// call, and after remixdb_batch_clear, operations go to the space of the ref that writes the batch. The last operation
+// on a key of a space counts. The batch copies the name, so the handle may be closed before the batch is written. A
+// batch with spaces of two stores fails: the calls that add then set REMIXDB_INVALID. So does remixdb_write to another
+// store. remixdb_write sets REMIXDB_GONE if a space is dropped.
 void remixdb_batch_space(struct xdb_batch *b, struct xdb_space *space);
 // Removes all operations. Does nothing for NULL.
 void remixdb_batch_clear(struct xdb_batch *b);
@@ -638,9 +638,9 @@ struct remixdb_page {
   uint32_t *vlens;  // out: the values' lengths; room for `max`. NULL: keys only
   uint32_t max;     // the most records of a call, at least 1
   bool back;        // true: towards smaller keys
-  bool
-      after;  // true: the page begins after the record that the iterator stands on. Each call of remixdb_iter_page sets
-              // this field for the next call. The caller sets it to false after another function has moved the iterator
+  // true: the page begins after the record that the iterator stands on. Each call of remixdb_iter_page sets this field
+  // for the next call. The caller sets it to false after another function has moved the iterator.
+  bool after;
   uint32_t nr;  // out: records copied
   size_t len;   // out: bytes copied
 };
@@ -714,20 +714,21 @@ struct xdb_ref *remixdb_snapshot_space_ref(struct xdb_snapshot *s, struct xdb_sp
 // ---- transactions
 
 // A transaction reads the store as it was when the transaction began, and its own writes. Its writes go into the store
-// at the commit: all together, or not at all. Transactions are serializable: those that are committed have the effect
-// of running one after the other, together with all other writes. They are optimistic: no call waits for a
-// transaction, and the commit fails if another write, after the beginning, has come to a key or a range that the
+// at the commit: all together, or not at all. Transactions are serializable: the committed ones, together with all
+// other writes, have the effect that they would have one after the other. They are optimistic: no call waits for a
+// transaction. The commit fails if another write has come, after the beginning, to a key or a range that the
 // transaction read. So a program runs a transaction again when its commit fails with REMIXDB_ABORTED.
 //
 // A range is what an iterator has passed: from the key of its seek to the farthest key that it stood on. A key that
-// others add to a range is a conflict, too. Writes that rest on no read cause none, so a transaction that only writes
-// always commits, and so does one that only reads. The deletion of a range in a transaction is such a write: the commit
-// deletes all keys that are in the range then, with a tombstone for each, except those that the transaction has put
-// after the deletion. For the transaction the range is empty from then on, and its reads there cause no conflicts.
+// others add to a range is a conflict, too. A write that rests on no read causes no conflict. So a transaction that
+// only writes always commits, and so does one that only reads. The deletion of a range in a transaction is such a
+// write: the commit deletes all keys that are in the range then, with a tombstone for each, except those that the
+// transaction has put after the deletion. For the transaction the range is empty from then on, and its reads there
+// cause no conflicts.
 //
 // A transaction, its refs and their iterators belong to one thread at a time. An open transaction keeps the memory and
-// the files of its moment, as a snapshot does. Its own writes, of 1.25 GiB in the log at most, and the keys that it has
-// read, are in memory. The caller ends each transaction before the store closes.
+// the files of its moment, as a snapshot does. Its own writes and the keys that it has read are in memory. Its writes
+// take at most 1.25 GiB in the log. The caller ends each transaction before the store closes.
 struct xdb_txn;
 
 // Begins a transaction. Returns NULL on failure.
