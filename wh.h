@@ -85,11 +85,11 @@ MUST_CHECK enum remixdb_status wh_create(struct epoch *epoch, size_t arena_chunk
 void wh_destroy(struct wh *wh);  // no thread uses it any more
 // Lets the memory of dead leaves serve again when no thread can be on them. Call it before other threads have the
 // index. Without this call the memory of dead leaves does not serve again. Both domains outlive the index.
-// The epoch covers threads inside a call. A thread that keeps a cursor's position between calls must be inside
-// the separate domain `cursors` from before wh_seek_begin or a seek takes the position until it gives it up. A thread
-// that begins to use the index when the index takes no new writers need not be inside. The reason: only writers let
-// leaves serve again. Writers that are still at work entered the epoch earlier, so the stamp of a leaf that dies now
-// does not pass before they leave.
+// The epoch covers threads inside a call. A thread that keeps a cursor's position between calls must be inside the
+// separate domain `cursors`: it enters before wh_seek_begin or a seek takes the position, and leaves after it has given
+// the position up. A thread that begins to use the index when the index takes no new writers need not be inside. The
+// reason: only writers let leaves serve again. Writers that are still at work entered the epoch earlier, so the
+// stamp of a leaf that dies now does not pass before they leave.
 void wh_recycle(struct wh *wh, struct epoch *cursors);
 // Memory that a new key takes, approximately: entry, version and its share of leaf and table. In bytes.
 static inline size_t wh_record_memory(uint32_t klen, uint32_t vlen) {
@@ -108,7 +108,7 @@ struct wh_slot {
   struct wh_leaf *leaf;    // locked
   struct wh_entry *entry;  // the key's entry; NULL: there is none yet (wh_link makes it)
   struct wh_ver *ver;      // the pending version; NULL before wh_link
-  struct kref key;         // the caller owns the bytes, which stay until wh_unlock
+  struct kref key;         // the caller owns the bytes; they stay until wh_unlock
   uint64_t hash;
   struct wh_many *many;  // the group that the slot belongs to; NULL: a single key
 };
@@ -160,13 +160,13 @@ MUST_CHECK enum remixdb_status wh_many_link(struct wh_many *m, const struct kv_r
 // not smaller than the keys of earlier calls. Fails with REMIXDB_NOMEM; leaves that are locked stay locked.
 MUST_CHECK enum remixdb_status wh_many_lock(struct wh_many *m, struct kref from, const struct kref *to);
 // Locks the leaf of one key in the same way. *newest_out: the key's newest committed version, or NULL. No other thread
-// commits one of the key until wh_many_unlock.
+// commits a version of the key until wh_many_unlock.
 MUST_CHECK enum remixdb_status wh_many_get(struct wh_many *m, struct kref key, uint64_t hash,
                                            const struct wh_ver **newest_out);
 static inline void wh_link_stamp(const struct wh_link *l, uint64_t seq) {
   atomic_store_explicit(wh_ver_number(l->ver), seq, memory_order_release);
 }
-// Deletes what the index has of [from, to): links a pending tombstone for each key there that has a put as its newest
+// Deletes the index's keys in [from, to): links a pending tombstone for each key there that has a put as its newest
 // version. `from` is not before the keys and ranges of the calls before. to.ptr NULL: no end. The leaves of the whole
 // range stay locked, so no other key comes into it either. A key whose newest version is pending is one that this group
 // has linked, and stays as it is. Each tombstone goes to fn, in order of the keys. Fails with REMIXDB_NOMEM, or as fn
@@ -249,13 +249,13 @@ static inline void wh_record(const struct wh_cursor *c, struct kv_rec *r) {
 #define WH_SAMPLE 4096u         // entries of a sample, at most
 #define WH_SAMPLE_LEAVES 2048u  // leaves of a range that are all looked at
 struct wh_sample {
-  // Entries in the range, whatever their versions are, and those of them whose newest version is a tombstone or that
-  // have no version. Exact if `whole`; else estimates from a part of the leaves.
+  // nr: the entries in the range, whatever their versions are. tombs: those with a tombstone as their newest version,
+  // or with no version. Exact if `whole`; else estimates from a part of the leaves.
   uint64_t nr, tombs;
   bool whole;
   uint32_t leaves;                          // leaves that were looked at
-  uint32_t nr_taken;                        // in the order of their keys, but for those in new leaves,
-  const struct wh_entry *taken[WH_SAMPLE];  // one of each stride; all if they are WH_SAMPLE or fewer, and `whole`
+  uint32_t nr_taken;                        // entries in `taken`: in the order of their keys, except in new leaves
+  const struct wh_entry *taken[WH_SAMPLE];  // one of each stride; all entries if `whole` and at most WH_SAMPLE
   // private
   uint64_t seen, next, random;
   uint32_t stride;

@@ -17,8 +17,8 @@
 // clock stands before that does not use the gap: clocks may step back, and a snapshot has an earlier clock.
 //
 // There are two kinds.
-//   Within a leaf: [lo, hi], two entries of the leaf, or the leaf's ends. The gap is *whole* if it reaches from one end
-//   of the leaf to the other.
+//   Within a leaf: [lo, hi], two entries of the leaf, or the leaf's ends. A gap from one end of the leaf to the other
+//   is *whole*.
 //   A run: from one end of a leaf over whole leaves up to the anchor of another leaf, in one of the two directions.
 // A reader that passes several runs in a row joins them into one run. So a later reader takes few steps over many
 // leaves.
@@ -60,8 +60,9 @@
 //
 // Proof of G7. Flags change by exchanges with acquire and release. When a maker finds the flag set at its end, all puts
 // that it has counted have made their exchanges: it has seen their versions committed. So the next put finds the flag
-// set, and reopens the leaf. It has counted before. So whoever adds the leaf's valid gap to a run, and does not see the
-// count, has read its place in the list before. The end of a leaf is the same with `dead` in place of the count.
+// set, and reopens the leaf. It has counted before. So a reader that adds the leaf's valid gap to a run, and does not
+// see the count, has read its place in the list before. The end of a leaf is the same with `dead` in place of the
+// count.
 //
 // No thread waits. A reader writes a gap under `turn` (a sequence lock), which it takes with a compare-and-swap; if
 // that fails, the reader does not write the gap. A gap that is being written counts as missing. Writers take the list's

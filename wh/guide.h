@@ -13,7 +13,7 @@
 struct guide {
   struct epoch_item retired;  // for the owner's use
   struct anchors anchors;
-  size_t bytes;  // of all its memory
+  size_t bytes;  // all its memory
   uint32_t nr;
   // Further items, which came after the guide was made. Lookups do not see them. They have numbers: number base + 1 + i
   // is at more[i].

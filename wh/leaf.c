@@ -147,11 +147,11 @@ static void order_merge(const struct wh_leaf *l, uint8_t *pos, uint32_t base, ui
   for (uint32_t i = 0; i < n; i++) pos[i] = (uint8_t)merged[i];
 }
 
-// Searches pos[lo, hi), whose keys ascend. With step 1, returns the lowest place whose key is not smaller than the
-// given key (or_equal: is greater), or hi if there is no such place. With a larger step, the call looks only at the
+// Searches pos[lo, hi), in the order of their keys. With step 1, returns the lowest place whose key is not smaller than
+// the given key (or_equal: is greater), or hi if there is no such place. With a larger step, the call looks only at the
 // last key of each group of `step` places. The call then returns the beginning of the first group whose last key is not
-// smaller (or_equal: is greater), or the end of the last whole group. The call prefetches all these keys together,
-// which avoids one cache miss after another.
+// smaller (or_equal: is greater), or the end of the last whole group. The call prefetches all these keys together, so
+// that it does not wait for one cache miss after another.
 static uint32_t keys_search(const struct wh_leaf *l, const uint8_t *pos, uint32_t lo, uint32_t hi, uint32_t step,
                             struct kref key, bool or_equal) {
   uint32_t from = 0, to = (hi - lo) / step;

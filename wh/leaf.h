@@ -3,8 +3,8 @@
 // A leaf of the wormhole. Private to wh.c and wh/.
 //
 // A leaf has up to WH_LEAF_KEYS entries in the order of their arrival, a table that finds an entry by the hash of its
-// key, and the order of the keys. A reader that needs the order, and finds it too short, computes it. wh.h states on
-// what a reader without locks may rely.
+// key, and the order of the keys. A reader that needs a longer order computes it. wh.h states the guarantees for a
+// reader without locks.
 #ifndef WH_LEAF_H
 #define WH_LEAF_H
 
@@ -41,7 +41,7 @@ struct wh_leaf {
   _Atomic bool dead;         // set with release under the leaf's lock and the structure lock
   bool holes;                // some entries may have no version; guarded by lock
   _Atomic bool gapped;       // `gaps` is set; release
-  _Atomic bool lapsed;       // a gap may take records here as absent that have expired (G7 of wh/gap.h); exchanges only
+  _Atomic bool lapsed;       // a gap may take expired records here as absent (G7 of wh/gap.h); exchanges only
   _Atomic uint16_t tombs;    // entries whose newest version is a tombstone, pending or not, or that have no version;
                              // written under lock, relaxed
   _Atomic uint32_t puts;  // versions other than tombstones that were linked, modulo 2^32; written under lock, release
@@ -242,8 +242,8 @@ static inline void wh_leaf_prefetch(const struct wh_leaf *l, uint64_t hash) {
   prefetch(l);
 }
 
-// Tells whether the leaf's range ends after the key. If the leaf's anchor is not greater than the key, that means that
-// the key belongs to the leaf. Callers hold the leaf's lock, or are readers.
+// Tells whether the leaf's range ends after the key. If so, and if the leaf's anchor is not greater than the key, the
+// key belongs to the leaf. Callers hold the leaf's lock, or are readers.
 static inline bool wh_leaf_ends_behind(const struct wh_leaf *l, struct kref key, uint64_t k8) {
   if (likely(k8 < l->end8)) return true;
   const struct wh_leaf *next = wh_leaf_next(l);
@@ -258,9 +258,9 @@ static inline uint32_t wh_leaf_rank(const struct wh_leaf *l, uint32_t n, int32_t
   for (uint32_t i = 0; i < n; i++) rank += l->pieces[i] < piece;
   return rank;
 }
-// Returns how many of n entries have a key that is smaller than the given key (or_equal: or equal). pos: the positions
-// of the entries in the order of their keys. The given key has the leaf's first `skip` bytes. rank: wh_leaf_rank of the
-// key's piece.
+// Returns how many of n entries have a smaller key than the given one (or_equal: or an equal key). pos: the entries'
+// positions, in the order of their keys. The given key begins with the leaf's first `skip` bytes. rank:
+// wh_leaf_rank for the key's piece.
 uint32_t wh_leaf_place(const struct wh_leaf *l, const uint8_t *pos, uint32_t n, struct kref key, uint32_t rank,
                        bool or_equal);
 // Writes the positions of the leaf's entries in the order of their keys. Returns the number of positions. If the order
@@ -274,6 +274,6 @@ uint32_t wh_leaf_content(struct wh_leaf *l, struct wh_content *out);
 // Returns how many entries have a tombstone as their newest version, or no version. The caller holds the lock.
 uint32_t wh_leaf_tombs(const struct wh_leaf *l);
 
-// ---- for checks (wh_check): returns false, with a message in why, of cap bytes.
+// ---- for checks (wh_check): returns false, with a message in the cap bytes at why.
 #define WH_BROKEN(...) return (void)snprintf(why, cap, __VA_ARGS__), false
 #endif

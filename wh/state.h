@@ -36,14 +36,14 @@ struct wh {
   struct wh_trie trie;
   _Alignas(CACHE_LINE) _Atomic uint64_t count;
   pthread_mutex_t lock;           // the structure lock: the list, the trie, and the four fields that follow
-  uint32_t nr_leaves, guide_due;  // at guide_due leaves the guide is made again,
-  uint32_t cuts, cuts_due;        // and at cuts_due cuts: leaves that were cut in two ever
+  uint32_t nr_leaves, guide_due;  // leaves; at guide_due leaves the guide is made again
+  uint32_t cuts, cuts_due;        // leaves that were ever cut in two; at cuts_due cuts the guide is made again, too
   struct lib_lock dead_lock;      // guards the fields up to the stamps
   struct wh_leaf_list dead;       // leaves that died after the waiting leaves got their stamps
   uint32_t dead_due;              // when there are so many, the waiting leaves' stamps are looked at
   struct wh_leaf_list waiting;    // the memory of these leaves serves again when the stamps have passed
   struct wh_leaf *free_leaves;    // no thread can be on these
-  uint64_t stamp, cursors_stamp;  // of the waiting leaves, in both domains
+  uint64_t stamp, cursors_stamp;  // stamps of the waiting leaves, one in each domain
   struct epoch *cursors;          // NULL: dead leaves stay
   struct arena arena;
   struct wh_reopened reopened;

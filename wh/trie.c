@@ -31,7 +31,7 @@ struct wh_table {
 #define PIECE 128u
 struct prefixes {
   uint64_t seed;
-  uint64_t hash;  // of the key's first `done` bytes
+  uint64_t hash;  // hash of the key's first `done` bytes
   uint32_t done;
   const uint8_t *same;  // memory whose first same_len bytes are the key's
   uint32_t same_len;

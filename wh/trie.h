@@ -3,14 +3,14 @@
 // The trie of the wormhole. Private to wh.c and wh/.
 //
 // Every prefix of every anchor has a node in a hash table. A binary search over the length finds the longest prefix of
-// a key that has one. A node lists the bytes that continue its prefix, and the first and the last leaf whose anchors
+// a key that has a node. A node lists the bytes that continue its prefix, and the first and the last leaf whose anchors
 // start with it.
 //
-// A change updates the list of leaves first, then the nodes of the changed anchors' prefixes. Where bounds move, it
-// goes from the longest prefix to the shortest, and stops at the first one that does not name the leaf: a leaf that is
-// not at the edge of a subtree is not at the edge of a larger one. New nodes enter the table from the shortest to the
-// longest, each before its parent's bit. Removal is the reverse. A reader in between finds too short a prefix, no
-// child, or an old leaf. Each leads to a leaf near the right one, and wh_locate goes on from there along the list.
+// A change updates the list of leaves first, then the nodes of the changed anchors' prefixes. Where bounds move, the
+// change goes from the longest prefix to the shortest, and stops at the first one that does not name the leaf: a leaf
+// that is not at the edge of a subtree is not at the edge of a larger one. New nodes enter the table from the shortest
+// to the longest, each before its parent's bit. Removal is the reverse. A reader in between finds too short a prefix,
+// no child, or an old leaf. Each leads to a leaf near the right one, and wh_locate goes on from there along the list.
 //
 // Changes need the structure lock. Any thread inside the epoch may ask for hints.
 #ifndef WH_TRIE_H
@@ -36,19 +36,19 @@ struct wh_trie {
   _Atomic(struct wh_table *) table;  // release
   _Atomic uint32_t maxlen;           // no anchor is or was longer; relaxed, because it is only a hint
   _Atomic size_t table_bytes;        // relaxed
-  uint64_t seed;                     // of the hashes; unknown to a user who chooses keys
+  uint64_t seed;                     // the hashes' seed; unknown to a user who chooses keys
   struct epoch *epoch;
-  struct arena *arena;                       // of nodes
-  _Alignas(CACHE_LINE) struct wh_node root;  // of the empty prefix; not in the table
+  struct arena *arena;                       // the nodes' memory
+  _Alignas(CACHE_LINE) struct wh_node root;  // the empty prefix's node; not in the table
   struct wh_node *unused;                    // the next unused node; structure lock
   uint64_t nr_free_nodes;                    // from there on
 };
 
-// Makes the trie of one leaf, whose anchor is empty. Epoch and arena outlive it. REMIXDB_NOMEM: nothing is held.
+// Makes the trie of one leaf; its anchor is empty. Epoch and arena outlive it. REMIXDB_NOMEM: nothing is held.
 MUST_CHECK enum remixdb_status wh_trie_init(struct wh_trie *t, struct epoch *epoch, struct arena *arena,
                                             struct wh_leaf *l);
 void wh_trie_fini(struct wh_trie *t);  // no thread uses it any more; zeroed memory is allowed
-// Gets nodes and room for wh_trie_add of this leaf, which then cannot fail. Fails with REMIXDB_NOMEM.
+// Gets nodes and room, so that wh_trie_add of this leaf cannot fail. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status wh_trie_reserve(struct wh_trie *t, const struct wh_leaf *l);
 // Adds the leaf between left and right (NULL: it is the last one). Call wh_trie_reserve first.
 void wh_trie_add(struct wh_trie *t, struct wh_leaf *l, const struct wh_leaf *left, const struct wh_leaf *right);

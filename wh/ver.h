@@ -14,7 +14,7 @@
 
 // One version of a key. Only its number changes. Its address is four bytes below a multiple of eight.
 struct wh_ver {
-  uint32_t vlen : 24;    // of the value, without an expiry
+  uint32_t vlen : 24;    // the value's length, without an expiry
   uint32_t kind : 3;     // bits of KV_IN_TABLE. With KV_EXPIRES the expiry is the first 8 bytes of val
   uint32_t chained : 1;  // a pointer to the next older version stands before it. Most keys have one version and spend
                          // no memory on it
@@ -54,8 +54,8 @@ static inline uint64_t wh_ver_seq(const struct wh_ver *v) {
 
 // A key. Only newest changes. Its first version follows in the same allocation.
 struct wh_entry {
-  // The newest version: its address, whose lowest three bits give way to the version's turn. So a put knows the turn
-  // of the next version without a look at the older one. Published with release. 0: its only version was taken back
+  // The newest version's address. Its lowest three bits hold the version's turn instead. So a put knows the next
+  // version's turn without a look at the older version. Published with release. 0: its only version was taken back
   _Atomic uintptr_t newest;
   uint32_t klen;
   uint8_t key[];
