@@ -70,8 +70,8 @@ static inline void prefetch_bytes(const uint8_t *p, const uint8_t *end) {
 // Small blocks come from the heap. A block of MEM_LARGE bytes or more is a mapping of its own, in whole pages of the
 // system, and begins at a page. Freeing it returns its pages to the system. The heap would keep many of them: it takes
 // freed memory back from its end only, and once it has freed one large block it takes the next ones from its middle.
-// Work that frees large blocks and takes them again would pay for new pages each time. So freed ones are kept for it,
-// as long as mem_keep allows, and until mem_trim.
+// Work that frees large blocks and takes them again would pay for new pages each time. So freed large blocks are kept
+// for such work, as many as mem_keep allows, until mem_trim.
 void *mem_alloc(size_t size);
 void *mem_calloc(size_t nr, size_t size);            // zeroed
 void *mem_realloc(void *p, size_t size);             // p stays valid on failure
@@ -93,18 +93,19 @@ static inline size_t mem_doubled(size_t cap, size_t needs) {
   return cap;
 }
 void mem_free(void *p);
-// Returns all kept blocks to the system, and what the heap has kept, if the small blocks have become less by 4 MiB.
-// Call it when work has ended, outside of any lock: the heap's part may take some milliseconds.
+// Returns all kept blocks to the system. If the small blocks have become less by 4 MiB, also returns the memory that
+// the heap has kept. Call it when work has ended, outside of any lock: the heap's part may take some milliseconds.
 void mem_trim(void);
-// Lets the process keep so many bytes more of freed blocks; none, to begin with. However much it is let, it keeps at
-// most 64 MiB. One block is at most a quarter of all, and at most 8 MiB. A zeroed block of 1 MiB or more is mapped anew
-// all the same, unless the thread is in a hurry: an owner that touches little of it pays for no more.
+// Lets the process keep so many bytes more of freed blocks. Before the first call it keeps none. It never keeps more
+// than 64 MiB. One kept block is at most a quarter of all that may be kept, and at most 8 MiB. A zeroed block of 1 MiB
+// or more is mapped anew all the same, unless the thread is in a hurry: an owner that touches little of it pays for no
+// more.
 void mem_keep(size_t more);
 void mem_keep_less(size_t less);  // takes back what mem_keep was given, and returns what is too much
 // The system changes the mappings of a process one after the other. A thread that takes or frees a large block may wait
-// for all threads that are at it, and for those that read pages in meanwhile: 145 ms were seen. So a thread is in a
-// hurry while writers wait for it. It cuts its blocks from kept ones of any size, and leaves to others what is too
-// much: it may keep a quarter more than mem_keep allows.
+// for all threads that do so, and for those that read pages in meanwhile: waits of 145 ms were seen. So a thread is in
+// a hurry while writers wait for it. Such a thread cuts its blocks from kept ones of any size. It may keep a quarter
+// more than mem_keep allows, and leaves the excess to other threads.
 void mem_hurry(bool on);
 // For tests: how often the calling thread has changed the mappings of the process.
 uint64_t mem_changes(void);
@@ -145,16 +146,16 @@ struct mem_map {
   size_t page;  // bytes of a page of the mapping; 0: memory of mem_alloc_aligned
 };
 MUST_CHECK enum remixdb_status mem_map(size_t size, struct mem_map *out);
-// Allocates memory for an array that is read at random. From 1 MB on the memory is a mapping. Smaller memory is of
+// Allocates memory for an array that is read at random. From 1 MB on the memory is a mapping. Smaller memory comes from
 // mem_alloc_aligned, aligned to a cache line, and not zeroed. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status mem_map_table(size_t size, struct mem_map *out);
-// Has the system clear these pages of a mapping now, so that nobody waits for it later who touches them first. The
-// bytes stay as they are, and others may use them meanwhile. p and size: multiples of a page. False: the system does
-// not.
+// Has the system clear these pages of a mapping now, so that the first thread that touches them later does not wait.
+// The bytes stay as they are, and others may use them meanwhile. p and size: multiples of a page. False: the system
+// does not.
 MUST_CHECK bool mem_populate(void *p, size_t size);
 // Returns the bytes of the machine's memory. 0: the system does not tell.
 size_t memory_size(void);
-// Maps address space for `most` bytes, of which the caller means to touch no more than `size`: the statistics count
+// Maps address space for `most` bytes. The caller means to touch no more than `size` of them: the statistics count
 // these. Asks for no huge pages. If the system does not give so much address space, it maps `size` bytes; out->size
 // tells. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status mem_reserve(size_t size, size_t most, struct mem_map *out);
@@ -195,8 +196,8 @@ MUST_CHECK static inline bool lib_lock_release(struct lib_lock *l) {
   return atomic_exchange_explicit(&l->word, 0, memory_order_release) == 2;
 }
 
-// A thread that is woken often takes the processor from the one that wakes it. So a thread wakes others when it has
-// released the locks that others may need, as far as it can.
+// A thread that is woken often takes the processor from the one that wakes it. So a thread, as far as it can, wakes
+// others only when it has released the locks that they may need.
 // For tests: if a test sets this function, each wake-up of a thread that may sleep calls it first, with the lib_lock or
 // the eventcount. In the thread that wakes, which may hold locks.
 extern void (*_Atomic wake_watch)(const void *what);

@@ -27,7 +27,7 @@ struct anchors_cells {
   uint16_t shift;      // cell = (distance >> shift) * scale >> 32
   uint32_t scale;
   uint64_t low, range;          // the number made of the first number's ranks; the distance of the last number
-  uint32_t weight[PLACES_MAX];  // of each place's rank
+  uint32_t weight[PLACES_MAX];  // the weight of each place's rank
   uint64_t unused;
 };
 _Static_assert(sizeof(struct anchors_cells) == CACHE_LINE, "choosing a cell reads one cache line");
@@ -35,7 +35,7 @@ _Static_assert(sizeof(struct anchors_cells) == CACHE_LINE, "choosing a cell read
 struct anchors_line {
   uint32_t first;               // index of the tree's first number that lies in the cell or after it
   uint32_t nr;                  // how many lie in the cell
-  uint64_t numbers[CELL_LINE];  // of the cell, then all ones; or the place of the first number among all nodes
+  uint64_t numbers[CELL_LINE];  // the cell's numbers, then all ones; or the place of the first number among all nodes
 };
 _Static_assert(sizeof(struct anchors_line) == CACHE_LINE, "a cell is one cache line");
 #define ABSENT 1u  // flag of a rank: the byte does not occur at that place
@@ -53,8 +53,8 @@ struct anchors_tree {
   uint32_t cells;  // its cells; NO_CELLS: it is too small, or its numbers lie too unevenly
   // 0: the tree has cells, no one with more than CELL_SCAN numbers, and no levels.
   uint32_t nr_levels;
-  // Where each level begins, in nodes. Level 0 has all numbers in order. A number of another level is the greatest one
-  // of the node below. Every level ends in padding of all ones, so a search never leaves it.
+  // Where each level begins, in nodes. Level 0 has all numbers in order. Each number of a higher level is the greatest
+  // number in a node one level below. Every level ends in padding of all ones, so a search never leaves it.
   uint32_t level[LEVELS_MAX];
 };
 #define NO_REFS UINT32_MAX

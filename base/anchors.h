@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Anchors: finds a key's place among sorted byte strings that never change, the segments of a REMIX or the partitions
-// of a version.
+// Anchors: finds a key's place among sorted byte strings that never change. They belong to the segments of a REMIX, or
+// to the partitions of a version.
 //
 // A search skips the bytes that all strings share. It compares the next 8 bytes of each string, as one number. The
 // numbers lie in a static B+-tree whose children follow from their positions (after Khuong and Morin, "Array Layouts
@@ -36,20 +36,21 @@ struct anchors_line;
 
 struct anchors {
   uint32_t nr;
-  // Private. The fields up to `ranks` are all that most searches read, besides what these point to: one cache line.
+  // Private. Most searches read only the fields up to `ranks`, one cache line, and the memory that these fields point
+  // to.
   uint32_t nr_plain;  // levels of `plain`; 0: there are none
   uint32_t common;    // if `celled`: bytes that all strings but the empty one share, behind the head
   bool celled;        // tree 0 has cells, and each of its numbers belongs to one string
   bool has_head;      // `cut`, which lies in another line, is not 0
   // The levels of tree 0, if all strings differ in their first 8 bytes and are too few for cells.
   const uint64_t *plain[ANCHORS_PLAIN];
-  const struct anchors_cells *cells;  // of trees with cells
-  const struct anchors_line *lines;   // of all cells
-  const uint16_t *ranks;              // of all trees with cells
+  const struct anchors_cells *cells;  // one for each tree with cells
+  const struct anchors_line *lines;   // the lines of all cells
+  const uint16_t *ranks;              // the ranks of all trees with cells
   const uint8_t *shared;              // the common bytes of each tree's strings
   const struct anchors_tree *trees;   // tree 0 holds all strings except the empty one
-  const uint64_t *nodes;              // of all trees; the numbers of cells whose line does not hold them
-  const uint32_t *refs;               // of trees in which strings share a number
+  const uint64_t *nodes;              // the nodes of all trees; the numbers of cells whose line does not hold them
+  const uint32_t *refs;               // the refs of trees in which strings share a number
   struct mem_map map;                 // memory of all the above
   // Public: where each string begins in `bytes`, and where the last one ends: nr + 1 times u32, little-endian, or, if
   // offs is NULL, rising numbers.
@@ -86,7 +87,7 @@ static inline uint32_t anchors_find_plain(const struct anchors *a, struct kref k
   }
   return anchors_find(a, key);
 }
-// The part of the search that most keys need, for a caller who keeps it where he looks first: the search then reads
+// The part of the search that most keys need. A caller keeps it where he looks first, so that the search reads
 // nothing of struct anchors. Valid as long as the struct is.
 #define ANCHORS_UNKNOWN UINT32_MAX
 struct anchors_quick {
@@ -99,7 +100,7 @@ struct anchors_quick {
 };
 // Sets all but `owned`.
 void anchors_quick_set(struct anchors_quick *q, const struct anchors *a);
-// Returns what anchors_find returns, or ANCHORS_UNKNOWN: the caller asks that. Any thread.
+// Returns the result of anchors_find, or ANCHORS_UNKNOWN: the caller then calls anchors_find. Any thread.
 uint32_t anchors_quick_find(const struct anchors_quick *q, struct kref key);
 // Looks up many keys side by side: found_out[i] for wants[i], nr <= ANCHORS_MANY_MAX. Each key may be looked up in
 // other strings. The searches go down level by level, and each search prefetches its next node while the others go on

@@ -6,7 +6,7 @@
 // lowest bit in which this key differs from the searched key. That bit gives the place.
 //
 // remix/remix.h defines the bits, their positions, and the marks SAME and FAR. A search takes 32 discriminating bits,
-// the first nr of which are used. Their byte numbers count from `base`. None of them may be FAR.
+// and uses the first nr of them. Their byte numbers count from `base`. None of them may be FAR.
 #ifndef BLIND_H
 #define BLIND_H
 
@@ -30,12 +30,12 @@ enum blind_form { BLIND_IS_NARROW, BLIND_IS_DENSE, BLIND_IS_WIDE };
 struct blind {
   const uint8_t *bits;
   uint8_t form;    // enum blind_form
-  uint16_t table;  // of nibbles: which one (blind_table_make); else 0
+  uint16_t table;  // for nibbles: their table (blind_table_make); else 0
 };
-#define BLIND_WIDE 64u           // bytes that wide bits take,
-#define BLIND_NARROW 32u         // narrow or dense ones,
-#define BLIND_NIBBLES 16u        // and nibbles
-#define BLIND_SAME_NARROW 0xFFu  // of dense bits, too
+#define BLIND_WIDE 64u           // bytes of 32 wide bits
+#define BLIND_NARROW 32u         // bytes of 32 narrow or dense bits
+#define BLIND_NIBBLES 16u        // bytes of 32 nibbles
+#define BLIND_SAME_NARROW 0xFFu  // SAME as a narrow or a dense bit
 #define BLIND_SAME_NIBBLE 15u
 #define BLIND_DENSE_BYTES 28u
 #define BLIND_KINDS 5u

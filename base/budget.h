@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The accounts of a store's memory: how many bytes the large parts take that come and go by themselves. Each part
+// The accounts of a store's memory. They count the bytes of those large parts that come and go by themselves. Each part
 // enters its bytes when it takes memory, and takes them out when it frees the memory. store/memory.h divides the
 // store's budget by these accounts; memtables and the block cache know their own sizes.
 //
@@ -32,12 +32,12 @@ struct budget {
   // Indexes and metadata of tables should stay within this bound (remix/paged.h).
   _Atomic uint64_t indexes_most;
   _Atomic uint64_t away;  // entries of partitions that are not open yet; relaxed
-  // Called when a piece of work is to begin that is by itself above the bound; before it takes its memory. NULL: not.
-  // In the thread of the work, without locks and outside of any epoch.
+  // Called before a piece of work takes its memory, if that is above the bound by itself. NULL: no call. In the
+  // thread of the work, without locks and outside of any epoch.
   void (*lacks)(void *arg);
   void *arg;
   // Called when the account of scans has become another multiple of BUDGET_SCANS_STEP. In the thread of a scan, maybe
-  // inside an epoch; must not wait. NULL: not. Set it while no other thread uses the accounts.
+  // inside an epoch; must not wait. NULL: no call. Set it while no other thread uses the accounts.
   void (*scans_changed)(void *arg);
   void *scans_arg;
   pthread_mutex_t lock;     // guards `working`; no lock is taken within it
@@ -45,7 +45,7 @@ struct budget {
   struct eventcount ended;  // a piece of work has ended; threads are woken without the lock
 };
 
-// A partition's metadata of tables and its directory of pages (remix/paged.h) take a byte for so many entries, about.
+// A partition's metadata of tables and its directory of pages (remix/paged.h) take about one byte for so many entries.
 #define BUDGET_AWAY_ENTRIES 16u
 #define BUDGET_SCANS_STEP ((uint64_t)1 << 20)  // bytes
 
@@ -92,8 +92,8 @@ static inline void budget_away(struct budget *b, uint64_t entries, bool away) {
   if (away) atomic_fetch_add_explicit(&b->away, entries, memory_order_relaxed);
   else atomic_fetch_sub_explicit(&b->away, entries, memory_order_relaxed);
 }
-// Tells whether a whole index of so many bytes fits beside all others, and beside what stays in memory of the
-// partitions that are not open yet, once they are. A quarter of the room is for pages of those that are not whole.
+// Tells whether a whole index of so many bytes fits beside all other indexes, and beside the memory that partitions
+// take once they are open, if they are not yet. A quarter of the room is for pages of indexes that are not whole.
 static inline bool budget_index_fits(const struct budget *b, uint64_t bytes) {
   if (unlikely(atomic_load_explicit(&budget_starved, memory_order_relaxed))) return false;
   if (!b) return true;

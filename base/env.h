@@ -2,7 +2,7 @@
 //
 // The file system. All calls go through one table of raw calls, env_ops, which tests replace. The rest of the library
 // uses the functions below the table: they repeat short and interrupted calls, check arguments and set messages. Rings
-// (io_uring, AIO) work only on a `native` env, whose descriptors are the kernel's.
+// (io_uring, AIO) work only on a `native` env: its descriptors are the kernel's.
 //
 // A file is named by an open directory and a name in it. The store opens its directory once. If somebody renames that
 // directory, the store keeps using it, and never looks at another directory that gets the old name. Opening a name in
@@ -80,8 +80,8 @@ struct env_ops {
   int (*write_out)(struct env *e, int fd, uint64_t off, uint64_t len);
   // Advice on [off, off + len); len 0: to the file's end. Does not wait for the disk. May do nothing.
   int (*advise)(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice);
-  // Ends the effect of ENV_DIRECT on this descriptor. Returns 1, or 0 if it bypasses no page cache. A NULL function
-  // means that descriptors never do, or never refuse a transfer for that.
+  // Ends the effect of ENV_DIRECT on this descriptor. Returns 1, or 0 if the descriptor does not bypass the page cache.
+  // A NULL function means that no descriptor does, or that none refuses a transfer for that reason.
   int (*no_direct)(struct env *e, int fd);
 };
 
@@ -169,7 +169,7 @@ MUST_CHECK enum remixdb_status env_fstat(struct env *e, int fd, const char *path
 MUST_CHECK enum remixdb_status env_size(struct env *e, int fd, const char *path, uint64_t *size_out);
 // Starts writing the pages to the disk, so that a later sync waits less.
 void env_write_out(struct env *e, int fd, uint64_t off, uint64_t len);
-// Advises the system on [off, off + len); len 0: to the file's end, which WILL_NEED does not take. A refusal has no
+// Advises the system on [off, off + len); len 0: to the file's end, except that WILL_NEED takes no 0. A refusal has no
 // effect. Systems bound what one call brings in, so WILL_NEED makes a call for every ENV_WILL_NEED_MAX bytes.
 void env_advise(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice);
 #define ENV_WILL_NEED_MAX ((uint64_t)256 << 10)

@@ -53,7 +53,7 @@ void err_finish(enum remixdb_status s);  // sets the thread's code; on REMIXDB_O
 #else
 #define ERR_TLS_FAST __thread
 #endif
-struct err_state {  // of a thread, private to base/err.c and err_finish_ok; or of a ref
+struct err_state {  // a thread's, private to base/err.c and err_finish_ok; or a ref's
   uint16_t code;
   uint16_t has_msg;  // there is a message
 };

@@ -6,9 +6,9 @@
 // child's copies of the descriptors keep the parent's locks of directories alive. So the child must not use the store,
 // and must close the descriptors of locked directories at once.
 //
-// Handlers of pthread_atfork count the forks and close these descriptors. A call of the library loads `fork_count`,
-// which is 0 in every process except such a child. Other ways are worse. getpid would cost each call of the library a
-// system call. A page that the system zeroes in children (MADV_WIPEONFORK) exists on Linux only. Neither way closes
+// Handlers of pthread_atfork count the forks and close these descriptors. A call of the library loads `fork_count`. It
+// is 0 in every process except such a child. Other ways are worse. getpid would cost each call of the library a system
+// call. A page that the system zeroes in children (MADV_WIPEONFORK) exists on Linux only. Neither way closes
 // descriptors in a child that never calls the library. Children do not inherit fcntl locks, but the process loses such
 // a lock as soon as it closes any other descriptor of the file. The library adds nothing but these handlers to a
 // process. glibc and FreeBSD drop the handlers when the library is unloaded; musl unloads nothing.
@@ -21,8 +21,8 @@
 //       made with such a descriptor open but not in the list, and a child closes all of them and nothing else. It does
 //       not unlock them, because the parent would lose the lock.
 //
-// A child made without the C library's fork (a raw clone, vfork, posix_spawn) runs no handlers. It must call exec,
-// which closes all descriptors of the library.
+// A child made without the C library's fork (a raw clone, vfork, posix_spawn) runs no handlers. It must call exec: that
+// closes all descriptors of the library.
 #ifndef FORK_H
 #define FORK_H
 

@@ -27,7 +27,7 @@ _Atomic size_t mem_large_from = MEM_LARGE;
 
 static _Atomic size_t heap_bytes;    // in small blocks, as the heap rounds them; relaxed
 static _Atomic size_t heap_most;     // about the most of these since the heap was trimmed; relaxed
-static _Atomic size_t mapped_bytes;  // of mem_map; relaxed
+static _Atomic size_t mapped_bytes;  // bytes of mem_map's mappings; relaxed
 
 static _Thread_local bool hurried;
 static _Thread_local uint64_t nr_changes;

@@ -45,11 +45,11 @@ struct workers {
   bool settled;           // no idle work begins any more
   bool used;              // a round has run, or tasks have, and the memory that they freed is still kept (mem_trim)
   workers_idle_fn tick;   // idle work that begins by itself; NULL: none
-  uint64_t tick_ns;       // every so many ns,
-  uint64_t tick_at;       // next at this time
-  workers_idle_fn later;  // idle work that begins once,
-  uint64_t later_at;      // at this time; NULL: none
-  struct task **tasks;    // of the workers_run in progress, largest first; NULL: none
+  uint64_t tick_ns;       // the time between two beginnings of `tick`
+  uint64_t tick_at;       // the time of the next one
+  workers_idle_fn later;  // idle work that begins once; NULL: none
+  uint64_t later_at;      // the time at which it begins
+  struct task **tasks;    // the tasks of the workers_run in progress, largest first; NULL: none
   uint32_t nr_tasks;
   uint32_t next;        // tasks[next] is the first that nobody has taken
   struct task *added;   // tasks that others have added and nobody has taken, largest first

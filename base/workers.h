@@ -8,11 +8,11 @@
 // after them.
 //
 // A thread that asks for a round or for idle work takes no lock, and waits for no worker, whether that runs or not.
-// There is one exception: it starts the threads that are missing, if it asks for a round while the only one that has
-// started is at idle work. So no round waits for idle work.
+// There is one exception: while the only thread that has started does idle work, a thread that asks for a round starts
+// the missing ones. So no round waits for idle work.
 //
 // A store may have no workers. Then workers_kick and workers_run do everything in the calling thread. If a round runs
-// there already, in this thread or another one, that one's call runs the next round, too.
+// there already, in this thread or another one, the call that runs it runs the next round, too.
 #ifndef WORKERS_H
 #define WORKERS_H
 
@@ -48,7 +48,7 @@ MUST_CHECK enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores
                                               struct epoch *epoch, void (*round)(void *arg, struct worker *w),
                                               void *arg, struct workers **out);
 // Ends idle work: none begins from now on. Waits for the piece that is under way, and for the rounds that were asked
-// for. After it only its caller, and rounds that this thread asks for, may ask for a round.
+// for. Afterwards only the calling thread, and rounds that it asks for, may ask for a round.
 void workers_settle(struct workers *ws);
 // Waits until a running round ends, then ends the threads. No idle work begins any more. NULL is allowed.
 void workers_destroy(struct workers *ws);
@@ -81,7 +81,7 @@ void workers_add(struct workers *ws, struct task *t);
 
 // Turns the options into a number of workers and their cores.
 //   asked: how many workers; < 0: as many as suit the machine, or one for each core of the list.
-//   cores: "none"; a list, whose cores the workers take in turn; or "auto" (also NULL). "auto" takes the last cores
+//   cores: "none"; a list: the workers take its cores in turn; or "auto" (also NULL). "auto" takes the last cores
 //          that the process may use, at most half of them, and does not pin further workers; with one core it pins
 //          none.
 // Fails with REMIXDB_INVALID.
