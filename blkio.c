@@ -38,7 +38,7 @@ _Atomic int blkio_test_cold;
 // after a short count, EINTR, EAGAIN, an unknown operation or a true error.
 struct blkio_op {
   struct blkio_op *next;    // in a list of the lane
-  struct blkio_read *read;  // of a batch; NULL: a writer's or a flight's
+  struct blkio_read *read;  // the batch's read; NULL: the transfer is a writer's or a flight's
   bool write;
   int fd;
   uint8_t *buf;
@@ -599,7 +599,7 @@ void blkio_batch_add(struct blkio_batch *b, uint32_t nr) {
 enum remixdb_status blkio_batch_end(struct blkio_batch *b) {
   if (b->advised) batch_plain(b);
   if (b->lane) {
-    batch_drive(b, false);  // what comes from memory has ended by now
+    batch_drive(b, false);  // the reads of cached pages have ended by now
     const uint64_t began = b->through_left ? time_ns() : 0;
     while (b->left > 0) batch_drive(b, true);
     if (b->q->shared && b->through)  // how long the others took does not tell what the page cache has
@@ -801,10 +801,10 @@ void blkio_flow_clear_bell(struct blkio_flow *f) { (void)f; }
 
 struct blkio_writer {
   struct blkio_queue *q;
-  uint8_t *bufs[BLKIO_WRITER_NR];        // BLKIO_WRITER_BUF bytes each
-  uint32_t nr;                           // buffers that exist, at least one; a long file makes more
-  uint32_t size, turns;                  // of this file: bytes of a buffer that are used; buffers that are, at most
-  struct blkio_op ops[BLKIO_WRITER_NR];  // of each buffer
+  uint8_t *bufs[BLKIO_WRITER_NR];  // BLKIO_WRITER_BUF bytes each
+  uint32_t nr;                     // buffers that exist, at least one; a long file makes more
+  uint32_t size, turns;            // for this file: the bytes that a buffer takes; the most buffers that take some
+  struct blkio_op ops[BLKIO_WRITER_NR];  // one for each buffer
   bool busy[BLKIO_WRITER_NR];            // its op was started and not settled
   uint32_t cur;                          // the buffer being filled; never busy between calls
   uint32_t fill;                         // bytes in it

@@ -52,7 +52,7 @@ enum blkio_kind { BLKIO_AUTO, BLKIO_URING, BLKIO_AIO, BLKIO_SYNC };
 #define BLKIO_DESCRIPTORS 128  // with io_uring the pool has one lane per this many descriptors of the process, or one
 #define BLKIO_RETRY_NS 1000000000ull
 #define BLKIO_DISK_NS 10000u  // no disk answers faster; a copy from the system's page cache takes about 1 us a page
-#define BLKIO_COLD 16u        // of 256: a smaller share of reads from the disk is not worth any care
+#define BLKIO_COLD 16u        // 256ths: a smaller share of reads from the disk is not worth any care
 
 struct blkio_lane;
 struct blkio_queue {  // private
@@ -74,9 +74,9 @@ struct blkio {
   void *trouble_arg;
   char pad[CACHE_LINE];  // separates the counters from the fields above in cache lines, because every read loads those
   _Atomic uint64_t nr_reads, read_bytes, nr_writes, write_bytes;  // relaxed, for figures
-  _Atomic uint64_t past_bytes;                                    // of write_bytes: past the page cache; relaxed
-  // Trips: how often a thread waited for reads. A batch is one trip, or one per read without a lane; what a flow hands
-  // over together is one. Relaxed.
+  _Atomic uint64_t past_bytes;  // those of write_bytes that went past the page cache; relaxed
+  // Trips: how often a thread waited for reads. A batch is one trip; without a lane each of its reads is one. The reads
+  // that a flow hands over together are one. Relaxed.
   _Atomic uint64_t nr_trips;
   _Atomic uint64_t nr_turns;  // how often io_uring took transfers; relaxed
   _Atomic uint32_t cold;      // blkio_cold; relaxed
@@ -98,14 +98,14 @@ void blkio_fini(struct blkio *b);
 const char *blkio_engine(const struct blkio *b);  // "uring", "aio", "sync"
 
 // Whether reads come from the disk, and not only from the system's page cache: at least one in BLKIO_COLD of the last
-// ones did. A guess, from the times that some reads took. Then a reader should ask for all that it needs at once.
+// ones did. It is a guess from the times of some reads. If it is so, a reader should ask at once for all that it needs.
 static inline bool blkio_cold(const struct blkio *b) {
   return atomic_load_explicit(&b->cold, memory_order_relaxed) >= BLKIO_COLD;
 }
 
-// Whether rounds read and write past the page cache, and a few pieces at a time. Otherwise what they write waits in the
-// page cache until the system, or a sync, gives the disk many megabytes of it at once, and a read of the disk waits
-// behind these. And the pages that they read and write take the place of pages that readers use.
+// Whether rounds read and write past the page cache, a few pieces at a time. Otherwise their writes wait in the page
+// cache until the system, or a sync, gives many megabytes to the disk at once, and a read of the disk waits behind
+// these. And the pages that rounds read and write take the place of pages that readers use.
 static inline bool blkio_past(const struct blkio *b) {
   return b->direct || atomic_load_explicit(&b->past, memory_order_relaxed);
 }
@@ -151,7 +151,7 @@ struct blkio_batch {  // the caller's memory
   // private below
   uint32_t next;                   // the first that is not started
   uint32_t left;                   // how many have not ended
-  uint32_t through, through_left;  // the same of those that do not bypass the page cache: how many there are, and left
+  uint32_t through, through_left;  // reads through the page cache: how many there are, and how many have not ended
   bool advised;                    // without a lane: the system was told of them, and the end reads them,
   bool probes;                     // but it was not told of the first one
   blkio_done_fn done;

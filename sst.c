@@ -59,7 +59,7 @@ static void sst_free(struct sst *t) {
 static enum remixdb_status sst_check_pages(struct sst *t, uint64_t off) {
   uint64_t sum = 0;
   const uint32_t most = t->form == BLOCK_FORM_BARE ? BLOCK_PAGES_MAX_BARE : BLOCK_PAGES_MAX;
-  uint32_t pages = most;  // of the block so far; a table whose first count is 0 exceeds it at once
+  uint32_t pages = most;  // the block's pages so far; a table whose first count is 0 exceeds it at once
   t->last = 0;
   t->least = BLOCK_RECORDS_MAX + 1;
   for (uint32_t i = 0; i < t->nr_pages; i++) {

@@ -23,9 +23,10 @@ struct sst_peek {
 // Reads the footer of a table, and checks that it is the footer of this file and of this store. One read. Fails as
 // sst_open does.
 MUST_CHECK enum remixdb_status sst_look(const struct sst_ctx *ctx, uint64_t number, struct sst_peek *out);
-// Gives all records of a table another sequence number, which they share: the table was built with one number for all
-// (sst_build_numbers), and no other thread has it. Writes and syncs the footer, so the table's fingerprint changes.
-// After a failure the table is of no use. Fails with REMIXDB_IO, REMIXDB_NOSPACE, REMIXDB_NOMEM or REMIXDB_CORRUPT.
+// Gives all records of a table another sequence number. The table was built with one number for all
+// (sst_build_numbers), and no other thread has the table. Writes and syncs the footer, so the table's fingerprint
+// changes. After a failure the table is of no use. Fails with REMIXDB_IO, REMIXDB_NOSPACE, REMIXDB_NOMEM or
+// REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status sst_renumber(struct sst *t, uint64_t seq);
 // The same for the open table only: its file keeps the number.
 void sst_number_as(struct sst *t, uint64_t seq);

@@ -297,7 +297,7 @@ enum remixdb_status xdb_multi_get(struct xdb_ref *r, size_t nr, const struct rem
                                   struct remixdb_buf *values, bool *found, struct multiget_room *room, size_t *nr_out) {
   struct xdb *x = r->xdb;
   if (unlikely(r->calls != NULL)) return r->calls->multi_get(r, nr, keys, values, found, room, nr_out);
-  struct remixdb_slice *own = NULL;  // of a space
+  struct remixdb_slice *own = NULL;  // the keys with the named space's bytes before them
   *nr_out = 0;
   enum remixdb_status s = REMIXDB_OK;
   if (unlikely(!r->multiget)) s = multiget_create(blkio_shared(&x->io), &r->multiget);

@@ -50,8 +50,8 @@ MUST_CHECK enum remixdb_status xdb_write(struct xdb_ref *r, const struct xdb_bat
 // Deletes the keys in [from, to); to.ptr NULL: no end (store/ranges.h). In a transaction: those that are there at the
 // commit (store/txn_blind.h).
 MUST_CHECK enum remixdb_status xdb_del_range(struct xdb_ref *r, struct kref from, struct kref to);
-// fn runs with the key's leaf locked, so it must not call the store. It runs again, with the value of then, when the
-// memtable is frozen at that moment.
+// fn runs with the key's leaf locked, so it must not call the store. If the memtable is frozen at that moment, fn runs
+// again, with the value that the key then has.
 MUST_CHECK enum remixdb_status xdb_merge(struct xdb_ref *r, struct kref key, remixdb_merge_fn fn, void *priv);
 
 // ---- versions and expiry
@@ -75,25 +75,25 @@ struct xdb_iter {
   bool stays;                // it has a position: it is one of the ref's stays
   bool keys_only;            // records are without values
   uint32_t special;          // not 0: xdb_iter_record does more than merge_record
-  struct xdb_own_iter *own;  // of a ref with calls: the iterator proper; `merge` is never valid then
+  struct xdb_own_iter *own;  // on a ref with calls: the iterator proper; `merge` is never valid then
   // The value of the current record, if it is apart and was asked for; own memory. NULL: there is none.
   uint8_t *value;
   size_t value_cap;
   struct values_told told;
   struct merge merge;
-  uint64_t now_ms;  // the wall clock at its last seek, by which it judges what has expired; not set if nothing expires
+  uint64_t now_ms;         // the wall clock at its last seek: it decides what has expired; not set if nothing expires
   struct err_saved error;  // the message of status
   struct xdb_iter_bounds bounds;
   uint8_t space[XDB_ITER_SPACE];  // the beginning of all keys, which the caller does not see
   uint32_t nr_space;              // its bytes
-  // The moment that all seeks read; `fixed` NULL: the ref's, at each seek.
+  // All seeks read this moment. `fixed` NULL: each seek reads the ref's.
   struct super *fixed;            // counted, or the snapshot's
   uint64_t moment, fixed_ms;      // and the wall clock of that moment
   struct xdb_snapshot *snapshot;  // counted; NULL: none
 };
 
 MUST_CHECK enum remixdb_status xdb_iter_create(struct xdb_ref *r, struct xdb_iter **out);
-// The same with options: the contract of remixdb_iter_create_opts, whose checks remixdb.c makes.
+// The same with options: the contract of remixdb_iter_create_opts. remixdb.c has made its checks.
 MUST_CHECK enum remixdb_status xdb_iter_create_opts(struct xdb_ref *r, const struct xdb_iter_opts *o,
                                                     struct xdb_iter **out);
 void xdb_iter_destroy(struct xdb_iter *it);
