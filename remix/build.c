@@ -37,7 +37,7 @@ struct build {
   struct remix_build *b;
   uint32_t nr_runs, nr_kept;
   uint32_t fresh_at;                 // the first new table's number in the new view
-  struct sst *runs[REMIX_RUNS_MAX];  // of the new view
+  struct sst *runs[REMIX_RUNS_MAX];  // the new view's runs
   uint8_t run_map[REMIX_RUNS_MAX];   // each old run's number in the new view; UINT8_MAX: the run leaves
   struct remix_fresh fresh_keys;
   struct remix_write write;

@@ -43,8 +43,8 @@ struct remix_build {
   bool tags;
   _Atomic uint64_t *progress;  // the build adds the entries that it has done; may be NULL
   enum remix_build_way way;  // in: the way wanted, for tests and measurements. out: the way taken. Without an old view
-                             // with segments (and with tags, if tags are wanted) it is a merge; it is not the moved way
-                             // if `moved` is false or the new tables have another number of records than that says
+                             // with segments (and with tags, if tags are wanted) it is a merge. It is not the moved way
+                             // if `moved` is false, or does not fit the new tables' number of records
   bool large_pages;          // in: see remix_pack
   bool keep_image;           // in: the caller wants the image, for remix_open_built
   // out
@@ -55,9 +55,9 @@ struct remix_build {
   size_t image_size;
   uint64_t file_size;
   uint64_t print;               // the file's fingerprint
-  uint64_t data_pages_read;     // of all tables; 0 if all have compressed-keys blocks
-  uint64_t ckb_bytes_read;      // of compressed keys
-  uint64_t key_bytes_compared;  // of keys and anchors
+  uint64_t data_pages_read;     // for all tables; 0 if all have compressed-keys blocks
+  uint64_t ckb_bytes_read;      // bytes of compressed keys
+  uint64_t key_bytes_compared;  // bytes of keys and anchors
   uint64_t keys_read;           // keys of the old view that a splice read one by one
   uint64_t entries_copied;      // in segments that were copied whole
 };

@@ -60,7 +60,7 @@ static inline uint32_t cursor_expect(const struct remix_cursor *c, uint32_t i) {
   if (c->way == REMIX_BACK) return SST_ALL;
   if (c->way == REMIX_SOUGHT && c->usual == 0) return 1;
   const uint32_t came = cursor_came(c), left = came < c->usual ? c->usual - came : came - c->usual;
-  const uint32_t share = set32_count(sels_of(cursor_sels(c), c->sel[i] & REMIX_RUN));  // of the segment
+  const uint32_t share = set32_count(sels_of(cursor_sels(c), c->sel[i] & REMIX_RUN));  // the run's in the segment
   const uint32_t most = 1 + share * ((left < USUAL_MAX ? left : USUAL_MAX) + USUAL_MORE) / REMIX_SEG;
   return likely(!c->bounded) ? most : expect_within(c, i, most);
 }
@@ -199,7 +199,7 @@ static enum remixdb_status seg_search(struct remix_cursor *c, uint32_t seg, cons
     for (uint32_t r = 0; r < x->nr_runs; r++) sst_prefetch_place(x->runs[r], offs[r]);
   }
   uint32_t first = REMIX_SEG;
-  sst_pos pos = 0;  // of entry `first`
+  sst_pos pos = 0;  // the position of entry `first`
   if (tagged) {
     first = set32_first(tagged);
     pos = entry_prefetch(c, first);
@@ -368,8 +368,8 @@ static void cursor_step_way(struct remix_cursor *c, enum remix_way way) {
   cursor_turn(c, way);
 }
 
-// Prefetches the records ahead of a cursor that steps on, group by group. The selectors tell which records come next in
-// which run; the processor's own prefetcher cannot know it.
+// Prefetches the records ahead of a cursor that steps on, group by group. The selectors tell the runs of the records
+// that come next; the processor's own prefetcher cannot know them.
 static void warm_on(struct remix_cursor *c) {
   const struct remix_index *const ix = c->x->index;
   const uint32_t nr = seg_nr(ix, c->s);

@@ -20,8 +20,8 @@ static inline void remix_cursor_come(struct remix_cursor *c, struct remix *x) {
 }
 MUST_CHECK enum remixdb_status remix_cursor_set_slow(struct remix_cursor *c, struct remix *x);
 // Moves the cursor to another REMIX; it is not valid afterwards. The holds stay, each until its run's next read, so
-// that a change of the REMIX costs little. So tables that the cursor was at must stay open until it is set to NULL,
-// which drops all holds and gives back their memory. Between pages of a paged REMIX remix_enter, remix_seek_first and
+// that a change of the REMIX costs little. So tables that the cursor was at must stay open until it is set to NULL:
+// that drops all holds and gives back their memory. Between pages of a paged REMIX remix_enter, remix_seek_first and
 // remix_seek_last go on with the scans of the runs; before a seek of a key, the caller sets `turned` to false. x is no
 // paged REMIX, but may be a page. REMIXDB_NOMEM, but not with NULL; it is then set to NULL.
 MUST_CHECK static inline enum remixdb_status remix_cursor_set(struct remix_cursor *c, struct remix *x) {
@@ -33,12 +33,12 @@ MUST_CHECK static inline enum remixdb_status remix_cursor_set(struct remix_curso
   return REMIXDB_OK;
 }
 // From now on remix_record needs to give no values. A record of a table with compressed keys then may come from these,
-// without a value. A scan so reads no more than a few blocks of each run. Call it when the cursor has no REMIX.
+// without a value. So a scan reads only a few blocks of each run. Call it when the cursor has no REMIX.
 static inline void remix_keys_only(struct remix_cursor *c) { c->keys_only = true; }
 // Bounds: from now on, and until remix_cursor_set, the cursor goes to entries low <= key < high only; ptr NULL: no
 // bound on this side. The cursor has a REMIX and is not valid. The keys must stay readable. A seek's key must lie
-// within. Each move must be followed by remix_settle. No block is read for an entry beyond a bound, except for one key
-// of each view that tells the bound's place.
+// within. Each move must be followed by remix_settle. The cursor reads no block for an entry beyond a bound, except for
+// one key in each view, to find the bound's place.
 void remix_bound(struct remix_cursor *c, struct kref low, struct kref high);
 // Goes to the first entry within the bounds, or to the last one. After an error the cursor is not valid.
 MUST_CHECK enum remixdb_status remix_seek_edge(struct remix_cursor *c, bool back);
@@ -56,17 +56,17 @@ void remix_stop(struct remix_cursor *c);  // makes it not valid: what follows li
 // other entry shares a longer prefix with the sought key, and if the sought key is there, the candidate is its newest
 // version. The shared prefix gives the place. In a segment with far bits the seek is a binary search of keys.
 // Tags cannot save this read. A key that has the tag by chance tells nothing about the place, so the seek would have to
-// read a second key. It uses tags only to prefetch before it knows the candidate.
+// read a second key. The seek uses tags only to prefetch before it knows the candidate.
 MUST_CHECK enum remixdb_status remix_seek(struct remix_cursor *c, struct kref key);
 MUST_CHECK enum remixdb_status remix_seek_for_prev(struct remix_cursor *c, struct kref key);
 void remix_seek_first(struct remix_cursor *c);
 void remix_seek_last(struct remix_cursor *c);
 // The same for a cursor that comes from another REMIX by a step on (first) or back (last): its scan goes on.
 void remix_enter(struct remix_cursor *c, enum remix_way way);
-// Tells whether no entry of the view has a key between `key`, whose seek has begun, and `to`, a key that lies beyond it
-// in the direction; both keys count as between. False says nothing. Reads one key, the candidate's:
-// all keys between share as many leading bits with `key` as `to` does, and no entry of the segment shares more than the
-// candidate. Inside an epoch. The cursor's next move must be a seek.
+// Tells whether the view has no key from `key` to `to`, both included. The seek of `key` has begun, and `to` lies
+// beyond `key` in the direction. False says nothing. Reads one key, the candidate's: all keys between share as many
+// leading bits with `key` as `to` does, and no entry of the segment shares more than the candidate. Inside an epoch.
+// The cursor's next move must be a seek.
 MUST_CHECK enum remixdb_status remix_none_between(struct remix_cursor *c, struct kref key, struct kref to, bool back,
                                                   bool *none_out);
 // Prefetches the segment that a seek of this key reads first. The seek is the cursor's next call, in the same epoch.
@@ -127,7 +127,7 @@ static inline void remix_prev(struct remix_cursor *c) {
 // valid, and stays valid. Returns the number of entries. O(log n) for n segments.
 uint32_t remix_skip(struct remix_cursor *c, uint32_t nr, uint32_t end);
 // Moves to the last live entry of a segment ahead, or of the cursor's own (back: to the first one of a segment behind).
-// It has one, and no bound lies in the segments between. The entries between do not count as stepped over.
+// That segment has one, and no bound lies in the segments between. The entries between do not count as stepped over.
 void remix_leap(struct remix_cursor *c, uint32_t seg, bool back);
 // The current entry's record. It holds until the cursor moves to another block of the same run; its key stays readable
 // while the cursor stands. Reads the block if it is not held. After an error the cursor stands where it was.

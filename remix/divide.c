@@ -38,7 +38,7 @@ static uint32_t segment_behind(const struct remix *x, uint32_t from, uint64_t pa
   return from;
 }
 
-// Adds the anchor of the segment to the keys, whose memory follows them.
+// Adds the anchor of the segment to the keys; the keys' memory follows them.
 static void add_anchor(const struct remix *x, uint32_t seg, uint8_t *room, struct remix_keys *out, uint8_t **at) {
   const struct kref anchor = remix_anchor(x, seg, room);
   memcpy(*at, anchor.ptr, anchor.len);

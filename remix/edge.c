@@ -19,7 +19,7 @@ void edge_set(struct remix_cursor *c, struct kref low, struct kref high) {
 
 struct edge_reader {
   struct remix_cursor *c;
-  struct sst_hold hold;  // of its own
+  struct sst_hold hold;  // its own hold
   bool own;
 };
 

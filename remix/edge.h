@@ -4,7 +4,7 @@
 // gather.c and edge.c.
 //
 // A bound's segment follows from the anchors. Its place in the segment follows from one key, the candidate of the blind
-// search, as for a seek. It is looked up when the cursor comes to that segment, or when a seek ends in the segment
+// search, as for a seek. The cursor looks it up when it comes to that segment, or when a seek ends in the segment
 // before. Until then nothing is read ahead in that segment.
 #ifndef REMIX_EDGE_H
 #define REMIX_EDGE_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Deleting a range of keys in a view without touching its tables: a new REMIX over the same runs, in which the entries
-// of the range are erased (REMIX_ERASED, invariant R6 of remix/remix.h).
+// Deletes a range of keys in a view, and does not touch the view's tables: makes a new REMIX over the same runs, and
+// erases the range's entries in it (REMIX_ERASED, invariant R6 of remix/remix.h).
 #ifndef REMIX_ERASE_H
 #define REMIX_ERASE_H
 
@@ -18,11 +18,11 @@ struct remix_span {
 MUST_CHECK enum remixdb_status remix_span_find(struct remix_cursor *c, struct remix *x, struct kref from,
                                                struct kref to, struct remix_span *out);
 
-// Makes a REMIX like x in which all entries of the spans are erased. number: of its file, which is written and synced
-// through the queue; the caller syncs the directory entry. queue NULL: no file is written, the REMIX has the number and
-// the fingerprint of x's file, it is `unfiled`, and no version with it may be saved. *out has one reference, and no
-// watch. It is young if x is. *bytes_out: the file's size, or 0. On failure no file is left. Fails with REMIXDB_NOMEM,
-// REMIXDB_IO or REMIXDB_NOSPACE.
+// Makes a REMIX like x in which all entries of the spans are erased. number: its file's number. The call writes and
+// syncs the file through the queue; the caller syncs the directory entry. queue NULL: no file is written, the REMIX has
+// the number and the fingerprint of x's file, it is `unfiled`, and no version with it may be saved. *out has one
+// reference, and no watch. It is young if x is. *bytes_out: the file's size, or 0. On failure no file is left. Fails
+// with REMIXDB_NOMEM, REMIXDB_IO or REMIXDB_NOSPACE.
 MUST_CHECK enum remixdb_status remix_erase(const struct remix *x, const struct remix_span *spans, uint32_t nr,
                                            struct blkio_queue *queue, uint64_t number, struct remix **out,
                                            uint64_t *bytes_out);

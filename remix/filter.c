@@ -8,7 +8,7 @@
 
 #define SETS_ASKED 3u      // sets that are asked for one key, at most
 #define TAGS 256u          // how many tags there are
-#define WORDS (TAGS / 64)  // of a set of tags
+#define WORDS (TAGS / 64)  // words in a set of tags
 #define BOUND_MORE 8u
 #define BOUNDS_MAX (16 * REMIX_PAGE_MOST)  // bytes of all bounds; numbers take half of it, at most
 #define SLACK 8u                           // bytes that may be read after the data
@@ -98,7 +98,7 @@ static struct kref bound_anchor(const struct page_segs *page, uint32_t level, ui
   return anchors_rest(&page->ix->anchors, page->first + (set << level));
 }
 
-static uint64_t bound_at(const struct remix_filter *f, uint32_t i) {  // of set i + 1
+static uint64_t bound_at(const struct remix_filter *f, uint32_t i) {  // the bound of set i + 1
   const uint64_t v = load64le(f->data + f->more + f->width * (size_t)i);
   return f->width == 8 ? v : v & ((1ull << 8 * f->width) - 1);
 }

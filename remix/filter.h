@@ -3,13 +3,12 @@
 // Filters: a page of a paged REMIX (remix/paged.h) that leaves memory leaves a filter. It excludes most keys that are
 // not in the page. So a get of an absent key reads no page.
 //
-// The page's segments make sets: each set is 1 << level segments that are next to each other. A filter has for each set
-// the tags of its live entries. The higher the level, the smaller is the filter, and the more keys seem to be there:
-// with 28 entries in a segment about a tenth of the absent keys, or a fifth on level 1, and a third on level 2.
+// The page's segments make sets: each set is 1 << level segments that are next to each other. For each set a filter has
+// the tags of the set's live entries. The higher the level, the smaller is the filter, and the more keys seem to be
+// there: with 28 entries in a segment about a tenth of the absent keys, or a fifth on level 1, and a third on level 2.
 //
 // To find the set of a key, the filter has bounds. The bound of a set is the anchor of its first segment, shortened.
-// The bytes that all anchors of the page begin with are left out. Then there are two forms, of which the shorter one
-// serves:
+// The bytes that all anchors of the page begin with are left out. The rest has two forms, and the shorter one serves:
 //   numbers  the next 8 bytes are a number, and only its upper part is kept. If a key's number equals some bounds, the
 //            key may belong to any of the sets beside these. The filter then asks all of them, or gives no answer.
 //   strings  for anchors with long bytes in common: the anchor, cut BOUND_MORE bytes after the last byte that it shares
@@ -40,15 +39,15 @@ struct remix_filter {
   // For the pool (remix/paged.c):
   struct epoch_item item;
   struct remix_filter *next, *prev;  // in the pool's ring
-  struct remix_slot *slot;           // of the page
+  struct remix_slot *slot;           // the page's slot
   _Atomic bool used;                 // since the hand last passed. Relaxed
   // private below
-  uint8_t k;           // of Rice's code
+  uint8_t k;           // the parameter of Rice's code
   uint8_t width;       // bytes of a bound that is a number; 0: bounds are strings
   uint8_t shift;       // a bound is (the anchor's number - low) >> shift
   uint8_t nr_sets;     // at least 1
   uint8_t per_list;    // sets of a list
-  uint8_t more;        // bytes of `data` with which all bounds go on after `shared`
+  uint8_t more;        // bytes of `data` that follow `shared` in all bounds
   uint16_t bounds;     // bytes of all bounds
   uint32_t shared;     // bytes that all keys of the page share, because the anchors around the page share them
   uint32_t size;       // bytes of this filter
@@ -57,12 +56,12 @@ struct remix_filter {
                        // lists
 };
 
-// Makes the filter of the page that has these segments of a view or a page in memory, which has tags. shared: as above.
-// NULL: memory is missing, or the anchors do not suit.
+// Makes the filter of the page with these segments of x. x is a view or a page in memory, and has tags. shared: as
+// above. NULL: memory is missing, or the anchors do not suit.
 struct remix_filter *remix_filter_make(const struct remix *x, uint32_t first, uint32_t nr_segs, uint32_t shared,
                                        uint32_t level);
 uint32_t remix_filter_level(const struct remix_filter *f);
 void remix_filter_free(struct remix_filter *f);  // NULL is allowed
-// Returns false if no live entry of the page has the key. The page must be that of the key. tag: of the key's hash.
+// Returns false if no live entry of the page has the key. The page must be the key's. tag: the tag of the key's hash.
 bool remix_filter_asks(const struct remix_filter *f, struct kref key, uint8_t tag);
 #endif

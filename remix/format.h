@@ -25,8 +25,8 @@
 #define REMIX_FORMAT_PAGED 4u
 #define REMIX_FORMAT_KINDS 3u
 #define REMIX_FORMAT_PLAIN 2u
-#define REMIX_ALIGN 64u        // of the segments' offset
-#define REMIX_SEG_ALIGN 16u    // of a segment's size: whole cache lines would cost up to a third more memory
+#define REMIX_ALIGN 64u        // alignment of the segments' offset
+#define REMIX_SEG_ALIGN 16u    // alignment of a segment's size: whole cache lines would cost up to a third more memory
 #define REMIX_NARROW_ALIGN 1u  // the same in a narrow image
 #define REMIX_FLAG_TAGS 1u     // header flag: entries have tags
 #define REMIX_FLAG_KINDS 2u    // in files of format 4: some record expires, or is erased
@@ -73,10 +73,10 @@ struct remix_layout {
   uint16_t row;       // bytes of the row before each group of REMIX_GROUP segments (remix/narrow.h); 0: no groups
   uint32_t group;     // bytes of REMIX_GROUP segments and their row
   uint32_t off_mask;  // no groups: the bits of a cursor offset
-  uint16_t inverse;   // groups: 65536 / radix, rounded up; radix: by what a distance is divided, from 2 on
+  uint16_t inverse;   // groups: 65536 / radix, rounded up; radix: the divisor of a distance, from 2 on
   uint8_t beyond;     // groups: 256 - radix
   uint8_t off_size;   // bytes of a cursor offset, or, with groups, of its distance
-  bool narrow;        // of a narrow image; false in files
+  bool narrow;        // the image is narrow; false in files
   bool nibbles;       // a segment has room for selectors of a nibble each
   bool wide;          // a segment has wide discriminating bits
   bool tables;        // a segment has room for discriminating bits of a nibble each, and for their table
@@ -98,7 +98,7 @@ enum {
   REMIX_SEG_FLAGS = 1,  // u8
   REMIX_SEG_BASE = 2,   // u16, bytes that all keys share; dbits count from there
   REMIX_SEG_HEAD = 4,   // size
-  REMIX_SEG_TABLE = 4,  // u16, if `tables`: of the bits that are nibbles; 0: the bits are not
+  REMIX_SEG_TABLE = 4,  // u16, if `tables`: the table of the bits that are nibbles; 0: the bits are not
 };
 static inline struct remix_layout remix_layout_of(uint32_t nr_runs, bool tags, bool narrow, bool nibbles,
                                                   enum remix_room room, struct remix_offs offs) {

@@ -9,15 +9,15 @@
 struct remix_fresh {
   struct kref key;  // the current key; valid until the next call
   uint32_t shared;  // bytes that the key shares with the key before it (0 for the first key of the stream)
-  uint32_t kind;    // of its record
+  uint32_t kind;    // the kind of its record
   uint32_t table;   // the index of the key's table
   bool failed;      // a table could not be read
-  uint64_t data_pages_read, ckb_bytes_read;  // of the tables read to the end; after remix_fresh_fini, of all
+  uint64_t data_pages_read, ckb_bytes_read;  // for the tables read to the end; after remix_fresh_fini, for all
   // private
   struct sst *const *tables;
   uint32_t nr;
   struct blkio_queue *queue;
-  struct sst_keys keys;  // of that table
+  struct sst_keys keys;  // the keys of that table
 };
 
 // The tables outlive f. Opens nothing yet.

@@ -13,14 +13,14 @@
 // Cursors that move side by side (`beside`), of a young view and of the older one, gather for each other.
 //
 // The least that a seek of an absent key reads. In memory a view has no key, only bits of keys: those that tell its
-// entries apart. They lead to the candidate. Whether the absent key comes before the candidate or behind it depends on
-// a bit that nobody knows without a read, and each is the case about as often. The record that the seek comes to is the
+// entries apart. They lead to the candidate. The absent key comes before the candidate or behind it, each about as
+// often. A bit decides that, and nobody knows the bit without a read. The record that the seek comes to is the
 // candidate's or its neighbour's, and with n runs these two are in one block once in n times. So a seek that reads one
 // block after the other makes 1.5 - 1/(2n) reads in as many trips, and one that reads both at once makes 2 - 1/n reads
 // in one trip. A second trip costs more than half a read of a batch, so the seek reads both at once. A young view adds
-// the read of its candidate, in the same trip. The candidate tells nearly always that no key of the young view lies
-// between the sought key and the one that was found (remix_none_between), so its neighbour is not read before that is
-// known.
+// the read of its candidate, in the same trip. Nearly always the candidate tells that the young view has no key between
+// the sought key and the found one (remix_none_between). So the candidate's neighbour is read only if the candidate
+// does not tell this.
 //
 // Invariants
 //   G1  A seek gathers only blocks that tell the place of its key. With an `expect` it also gathers the blocks of the
@@ -38,9 +38,9 @@
 #define GATHER_PAGES 256u     // pages of a gather, about
 #define GATHER_FEW 8u         // entries of a gather if nothing is known of the scan
 
-// The cursor's seek has found its candidate, entry `cand` of segment s, number c->front_seg, whose block is missing.
-// Reads it together with the other blocks that the seek needs. absent: the view does not have the key. Then the place
-// is the candidate or, as often, the entry after it (backward: before it).
+// The cursor's seek has found its candidate, entry `cand` of segment s, number c->front_seg. The candidate's block is
+// missing. Reads it together with the other blocks that the seek needs. absent: the view does not have the key. Then
+// the place is the candidate or, as often, the entry after it (backward: before it).
 void gather_seek(struct remix_cursor *c, struct kref key, const uint8_t *s, uint32_t cand, bool absent);
 // The block of the cursor's entry is missing. Reads it together with those of the entries that come next.
 void gather_steps(struct remix_cursor *c);

@@ -52,7 +52,7 @@ static struct remix_offs narrow_offs(const struct remix *x) {
   return offs;
 }
 
-// Makes the cursor offsets of segment p, number i, whose head is there. first: the first segment of its group in the
+// Makes the cursor offsets of segment p, number i. Its head is there. first: the first segment of its group in the
 // plain image.
 static void narrow_seg_offs(const struct remix *x, const struct remix_layout *lay, uint32_t i, const uint8_t *q,
                             const uint8_t *first, uint8_t *p) {

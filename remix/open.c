@@ -13,7 +13,7 @@
 struct remix_whole {
   struct remix x;
   _Alignas(CACHE_LINE) struct remix_index ix;
-  struct mem_map map;  // of the image
+  struct mem_map map;  // the image's memory
   size_t counted;      // bytes in the account of indexes (base/budget.h)
 };
 

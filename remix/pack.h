@@ -16,14 +16,15 @@
 #include "remix/state.h"
 
 // Segments of a page: all pages of a view but the last one have so many, or twice as many (large pages). A page takes
-// about 4 KiB in the file, so most take one or two pages of the disk. Larger ones are read and unpacked in vain,
-// smaller ones make larger directories.
+// about 4 KiB in the file, so most take one or two pages of the disk. Readers would read and unpack most of a larger
+// one in vain; smaller ones make larger directories.
 #define REMIX_PAGE_SEGS 64u
 #define REMIX_PAGE_MOST (2 * REMIX_PAGE_SEGS)               // segments of a page that readers take, at most
 #define REMIX_PAGED_FROM 256u                               // segments of a view whose file has pages, at least
 extern _Atomic uint32_t remix_paged_from, remix_page_segs;  // the same; tests change both. Relaxed
 
-// Makes the file of an image of `len` bytes, whose header must be right. The caller frees *file_out with mem_free.
+// Makes the file of an image of `len` bytes. The image's header must be right. The caller frees *file_out with
+// mem_free.
 // large_pages: its pages have twice as many segments (at most REMIX_PAGE_MOST), and short columns are not compressed.
 // That takes less time, and a few bytes more. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_pack(const uint8_t *image, size_t len, bool large_pages, uint8_t **file_out,
@@ -53,7 +54,7 @@ struct remix_page {
   uint32_t anchors_len;   // bytes of its segments' anchors, the first one not counted
   uint64_t sum;           // checksum
   const uint8_t *starts;  // u32 for each run: its cursor offset at the page's beginning
-  struct kref anchor;     // of the page's first segment
+  struct kref anchor;     // the anchor of the page's first segment
 };
 // Reads the directory, page after page, while `left` is not 0.
 struct remix_dir {
@@ -73,16 +74,16 @@ MUST_CHECK enum remixdb_status remix_dir_begin(struct remix_dir *d, const uint8_
                                                const char *path);
 // Checks that pages fill the file, that their anchors ascend, and that their counts add up to the header's.
 MUST_CHECK enum remixdb_status remix_dir_next(struct remix_dir *d, struct remix_page *out);
-// Bytes of a page's image: its segments, the ends of their anchors, and the anchors, of which the first one is empty.
+// Bytes of a page's image: its segments, the ends of their anchors, and the anchors. The first anchor is empty.
 static inline size_t remix_page_image(const struct remix_page *p, const struct remix_layout *lay) {
   return (size_t)p->nr_segs * lay->stride + 4 * ((size_t)p->nr_segs + 1) + p->anchors_len;
 }
 // The state of unpacking, for one thread at a time. NULL: REMIXDB_NOMEM. NULL may be destroyed.
 ZSTD_DCtx *remix_unpacker_create(void);
 void remix_unpacker_destroy(ZSTD_DCtx *z);
-// Unpacks a page of x, whose number is `number`, to `image`. bytes: p->size bytes of the file. seen: for each run the
-// number of its entries; the caller checks that these end where the next page begins. Checks the page's checksum. Fails
-// as remix_unpack does.
+// Unpacks page `number` of x to `image`. bytes: p->size bytes of the file. seen: for each run the number of its
+// entries; the caller checks that these end where the next page begins. Checks the page's checksum. Fails as
+// remix_unpack does.
 MUST_CHECK enum remixdb_status remix_page_unpack(const struct remix_page *p, const uint8_t *bytes,
                                                  const struct remix *x, uint64_t number, ZSTD_DCtx *z, uint8_t *image,
                                                  uint64_t *seen);

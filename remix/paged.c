@@ -43,8 +43,8 @@ struct remix_paged {
   struct fdpool_file file;  // not used if the REMIX is a part of a pack
   uint32_t nr;
   uint32_t live;             // live entries of all pages
-  uint32_t segs;             // of all pages
-  uint32_t end;              // of the last page in the file
+  uint32_t segs;             // the segments of all pages
+  uint32_t end;              // where the last page in the file ends
   struct remix_slot *slots;  // nr
   uint8_t *starts;           // u32 for each page and run: its cursor offset at the page's beginning
   uint8_t *head;             // bytes of the file, until it is open
@@ -450,7 +450,7 @@ struct page_place {
   struct fdpool_file *file;
   uint64_t from;
   uint32_t len, skip;  // skip: bytes that are read before the page
-  uint32_t align;      // of the memory
+  uint32_t align;      // the alignment of the memory
 };
 
 static struct page_place page_place(const struct remix *x, const struct remix_page *p) {
@@ -558,7 +558,7 @@ struct together {
     struct page_place at;
     uint8_t *bytes;
   } of[REMIX_NEEDS_MAX];
-  uint8_t page[REMIX_NEEDS_MAX];  // of each key: the number of its page, or NO_PAGE
+  uint8_t page[REMIX_NEEDS_MAX];  // for each key: the number of its page, or NO_PAGE
   uint32_t nr;
   uint64_t room;  // bytes of pages that may still be added
 };
@@ -634,7 +634,7 @@ void remix_pages_together(const struct remix_need *needs, uint32_t nr) {
   const struct sst_ctx *const ctx = needs->x->ctx;
   struct together t = {.room = pool_bounds(ctx->pages).together};
   assert(nr <= REMIX_NEEDS_MAX);
-  err_cleanup_begin();  // whoever needs a page that was not read reads it again, and reports the failure
+  err_cleanup_begin();  // a thread that needs an unread page reads it again, and reports the failure
   together_plan(&t, needs, nr);
   if (t.nr) IGNORED(blkio_read_batch(blkio_shared(ctx->io), t.reads, t.nr), "each read has its status");
   for (uint32_t n = 0; n < t.nr; n++) together_end(&t, n, needs, nr);
@@ -913,9 +913,9 @@ static void take_live(struct remix_paged *g, const struct remix_index *ix, uint3
 
 // How often absent keys of a range are asked for.
 struct range_asked {
-  bool filter;     // the range's pages get filters,
-  bool used;       // which count as used since the hand last passed,
-  uint32_t level;  // of this level; FILTER_LEVELS: not known
+  bool filter;     // the range's pages get filters
+  bool used;       // the filters count as used since the hand last passed
+  uint32_t level;  // the filters' level; FILTER_LEVELS: not known
 };
 
 // Looks at the pages of `before` that have keys in [from, end); end.ptr NULL: to the last one.
@@ -982,7 +982,7 @@ enum remixdb_status remix_page_out(struct remix *x, const struct remix *before) 
   struct remix_paged *g = NULL;
   struct remix_filter *filters = NULL;
   const uint32_t nr_segs = x->nr_segs;
-  const struct remix_layout lay = x->index->lay;  // of the image in memory; the file's head sets another
+  const struct remix_layout lay = x->index->lay;  // the layout of the image in memory; the file's head sets another
   assert(!x->paged && !x->of);
   if (!x->ctx->pages) return REMIXDB_OK;
   const enum remixdb_status s = paged_open(x, &g);

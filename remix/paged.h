@@ -11,8 +11,8 @@
 // Invariants
 //   G1  A REMIX is whole or paged for all its life after another thread has it. It is paged only if its file has its
 //       entries: a view that was erased in memory alone (remix/erase.h) stays whole. So does one of 4 GiB or more.
-//   G2  `live` of a page is the number of live entries before it. The directory tells it, except for young views, whose
-//       tombstones are live: such a view is opened whole, and counted, before it is paged.
+//   G2  `live` of a page is the number of live entries before it. The directory tells it, except for a young view,
+//       because its tombstones are live: such a view is opened whole, and counted, before it is paged.
 //   G3  A page's slot has one reference to it. The pool takes it out of the slot, and gives the reference back when all
 //       threads that were inside an epoch then have left. So a page that a reader has found stays until the reader
 //       leaves its epoch; to keep it longer, the reader takes a reference.
@@ -20,8 +20,8 @@
 //       offsets exactly to those of the next page. The directory's positions are of records that the tables have. So a
 //       page is as safe to follow as a whole view.
 //   G5  The pool drops pages while indexes and metadata of tables take more than the budget gives them
-//       (budget_indexes_over), the pages that nobody used for a while first (CLOCK). It keeps
-//       REMIX_POOL_LEAST bytes of pages, or an eighth of that share if this is less.
+//       (budget_indexes_over). The pages that nobody has used for a while go first (CLOCK). It keeps REMIX_POOL_LEAST
+//       bytes of pages, or an eighth of that share if this is less.
 //   G6  A page that leaves memory leaves a filter (remix/filter.h) if a get has read it in vain since it came in. The
 //       filter stays when the page comes in again. It goes by CLOCK, too: one is looked at whenever REMIX_FILTERS_STEP
 //       pages have left, and when filters take more than their part. So filters stay where absent keys are asked for.
@@ -43,7 +43,7 @@
 #define REMIX_POOL_LEAST ((uint64_t)1 << 20)          // bytes
 #define REMIX_POOL_LEAST_STARVED ((uint64_t)8 << 10)  // the same if budget_starved is set
 
-// Filters take this many eighths of what directories and metadata leave of that share, at most.
+// Directories and metadata leave a part of that share. Filters take at most this many eighths of that part.
 #define REMIX_FILTERS_PART 7u
 #define REMIX_FILTERS_STARVED ((uint64_t)2 << 10)  // bytes, at most, if budget_starved is set
 #define REMIX_FILTERS_STEP 8u  // the hand of filters passes one of them when so many pages have left
@@ -57,13 +57,13 @@ struct remix_pool {
   struct budget *budget;
   pthread_mutex_t lock;    // guards the rings and `bytes`; except for the epoch's, no lock is taken under it
   struct remix_in *hand;   // in the ring of all pages; NULL: there is none
-  _Atomic uint64_t bytes;  // of all pages. Written under the lock, relaxed
+  _Atomic uint64_t bytes;  // the bytes of all pages. Written under the lock, relaxed
   _Atomic(struct ZSTD_DCtx_s *) unpacker;     // for the next thread; NULL: it makes one
   _Atomic uint64_t nr, loads, loaded, drops;  // pages in memory; pages and bytes read, pages dropped, so far. Relaxed
-  _Atomic uint64_t keys;                      // of all paged REMIXes. Relaxed
+  _Atomic uint64_t keys;                      // the keys of all paged REMIXes. Relaxed
   struct {
     struct remix_filter *hand;   // in the ring of all filters; NULL: there is none
-    _Atomic uint64_t nr, bytes;  // of all. Written under the lock, relaxed
+    _Atomic uint64_t nr, bytes;  // all filters, and their bytes. Written under the lock, relaxed
     _Atomic uint64_t made;       // so far. Relaxed
     _Atomic uint64_t denied;     // keys that filters have excluded. Relaxed
     uint32_t steps;              // pages that have left
@@ -77,10 +77,10 @@ void remix_pool_fini(struct remix_pool *p);  // after the last REMIX
 // header and the directory, and checks all that can be checked without the pages. Fails as remix_open does.
 MUST_CHECK enum remixdb_status remix_open_paged(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
                                                 uint32_t nr_runs, struct remix **out);
-// Makes a whole REMIX paged, which no other thread has and which is of its file (G1). It may be a young view. Nothing
-// changes if the file has no pages. before: a REMIX of the keys that x has, or of some of them, whose filters x takes
-// over if it is paged (G6); or NULL. The caller has a reference to it. After a failure x is whole. Fails as remix_open
-// does. Outside of any lock.
+// Makes a whole REMIX paged. No other thread has it, and its file has its entries (G1). It may be a young view. Nothing
+// changes if the file has no pages. before: a REMIX of the keys that x has, or of some of them; or NULL. If it is
+// paged, x takes its filters over (G6). The caller has a reference to it. After a failure x is whole. Fails as
+// remix_open does. Outside of any lock.
 MUST_CHECK enum remixdb_status remix_page_out(struct remix *x, const struct remix *before);
 // Opens the whole REMIX: x itself, or another one with the same entries, which must not be retired. It is young if x
 // is. *out has a reference. Fails as remix_open does.

@@ -12,8 +12,8 @@
 // may stand still outside of any epoch. The REMIX must stay alive. One thread uses a cursor. Seeks and remix_record
 // need an epoch; steps need none.
 //
-// A cursor that goes to another view keeps its holds: that of a run may still have a block of another view's run. It is
-// replaced when the run is read.
+// A cursor that goes to another view keeps its holds: the hold of a run may still have a block of another view's run.
+// The next read of the run replaces that block.
 enum remix_way { REMIX_SOUGHT, REMIX_ON, REMIX_BACK };
 
 // The block that a cursor holds for a run. idx is the run's first record at or after the cursor's entry, if it is less
@@ -22,7 +22,7 @@ enum remix_way { REMIX_SOUGHT, REMIX_ON, REMIX_BACK };
 struct remix_run_pos {
   const uint8_t *data;
   uint32_t idx, nr;  // nr: end of the records that are in memory; 0: nothing is known
-  uint32_t block;    // of the table
+  uint32_t block;    // the block's number in the table
   uint32_t ahead;    // pages to read ahead of the run; grows while the run is read on and on, or back and back
 };
 
@@ -38,7 +38,7 @@ struct remix_edge {
 // A run's compressed keys, for a cursor that needs keys only.
 struct remix_keys {
   struct sst_key_hold hold;
-  uint32_t blocks;  // of the run that the cursor has read since the last seek
+  uint32_t blocks;  // the run's blocks that the cursor has read since the last seek
 };
 
 struct remix_cursor {
@@ -54,8 +54,8 @@ struct remix_cursor {
   // cursor that leaves them looks at these bits, and not at all runs.
   uint32_t placed;
   struct blkio_queue *queue;  // for readahead; NULL: none
-  bool begun;  // since the last move that was not a step, a block has been read or did not need to be: the next block
-               // of another run is a jump
+  bool begun;  // since the last move other than a step, a block has been read or did not need to be: a block from
+               // another run is a jump next
   uint32_t scan_debt;  // not yet added to the REMIX's
   enum remix_way way;  // the last move
   // Prefetching. The memory of all entries up to (stepping back: down to) this one has been prefetched.
@@ -78,7 +78,7 @@ struct remix_cursor {
   bool back;                    // the seek's direction
   bool due;                     // the seek that begun will surely be made
   bool onward;                  // the seek belongs to a step: more steps follow
-  uint64_t reads;               // of the store, at the last seek (remix_stirred)
+  uint64_t reads;               // the store's reads at the last seek (remix_stirred)
   uint32_t expect;              // entries that the caller is going to read after a seek; 0: not known
   const uint32_t *reach;        // else about as many as the last scans read; NULL: not known
   struct remix_cursor *beside;  // it stands in the same range of keys, and moves as this one does; NULL: none

@@ -14,8 +14,8 @@
 //       greater than the key before the segment.
 //   R4  The cursor offset of run r is the position of r's first entry at or after the segment's beginning. Advanced by
 //       the number of r's selectors before entry i, it is the position of r's next record at entry i.
-//   R5  The discriminating bit of entry i (i > 0 in its segment) is the first bit at which its key differs from the key
-//       of entry i-1. These bits form a blind trie over the segment's distinct keys.
+//   R5  The discriminating bit of entry i (i > 0 in its segment) is the first bit at which its key differs from entry
+//       i-1's key. These bits form a blind trie over the segment's distinct keys.
 //   R6  A range deletion sets REMIX_ERASED on entries, whatever their records are. An erased entry is not live, in a
 //       young view either, and it hides nothing. If an entry is erased, the entries of its key in all older runs of the
 //       partition are erased, too, or are hidden by a tombstone. The mark belongs to the record: a new view over the
@@ -32,9 +32,9 @@
 
 #include "remix/open.h"
 
-// Returns for each run how many of its entries no reader of the view finds, because a newer entry of the key hides them
-// or because they are erased. The first call counts, which passes over all entries; if x is paged, it reads the file.
-// The result lives as long as x. Fails with REMIXDB_NOMEM, or as remix_open does. Any thread.
+// Returns for each run how many of its entries no reader of the view finds: a newer entry of the key hides them, or
+// they are erased. The first call counts. It passes over all entries, and reads the file if x is paged. The result
+// lives as long as x. Fails with REMIXDB_NOMEM, or as remix_open does. Any thread.
 MUST_CHECK enum remixdb_status remix_hidden(struct remix *x, const uint32_t **out);
 // Finds the newest version of the key; hash = hash64(key). Fails with REMIXDB_NOTFOUND if there is none. A tombstone
 // counts as none, except in a young view. Call it inside an epoch; the record is valid until the epoch ends or h is
@@ -98,10 +98,10 @@ struct remix_share {
   double live, tombs;  // their live entries; the tombstones among these (of young views)
   struct remix_run_share {
     double live, tombs, all;  // the same for each run, and its entries
-    double pages;             // of the run's table in all segments that have entries of the range
+    double pages;             // pages of the run's table in all segments that have entries of the range
   } runs[REMIX_RUNS_MAX];
-  double scale;  // so many times as many live entries are in the range,
-  double step;   // and so many times as many entries in all these segments
+  double scale;  // the range has so many times as many live entries
+  double step;   // all these segments have so many times as many entries
 };
 // Looks at about `most` segments, at equal distances; in a paged view in a few pages. Reads no block. Inside an epoch.
 // Fails as remix_page does.
@@ -146,7 +146,7 @@ bool remix_probe_fits(const struct remix_probe *p);
 struct remix_walk {
   const struct remix *x;
   uint32_t seg, at, nr;      // as in the cursor
-  const uint8_t *sel, *tag;  // of the segment; tag NULL without tags
+  const uint8_t *sel, *tag;  // the segment's; tag NULL without tags
   uint8_t room[REMIX_SEG];   // private: for selectors
 };
 void remix_walk_init(struct remix_walk *w, const struct remix *x);  // at the first entry

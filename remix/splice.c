@@ -128,11 +128,11 @@ struct splice {
   struct remix_write *w;
   bool dropping;                         // some run leaves
   bool renamed;                          // some run that stays has another number in the new view
-  struct sst_keys keys[REMIX_RUNS_MAX];  // of the old view's runs, opened when needed
+  struct sst_keys keys[REMIX_RUNS_MAX];  // the keys of the old view's runs, opened when needed
   uint32_t find_at;                      // segment of the last key that was found
   uint32_t find_common;                  // bytes of that key that are equal to the anchors' common bytes
 
-  struct remix_layout lay;  // of the old view's segments
+  struct remix_layout lay;  // the layout of the old view's segments
   const uint8_t *segs;
   // Bytes that all anchors except the first one share. This and find_common count the anchors' head (anchors.cut);
   // anchors_rest leaves it out.
@@ -604,7 +604,7 @@ static enum remixdb_status pass_one(struct splice *x, uint32_t i) {
   return REMIXDB_OK;
 }
 
-// Returns the first entry of the open segment, from `from` on and before `to`, whose run leaves; to: there is none.
+// Returns the first entry of a leaving run in the open segment, from `from` on and before `to`; to: there is none.
 static uint32_t stays_until(const struct splice *x, uint32_t from, uint32_t to) {
   if (!x->dropping) return to;
   while (from < to && x->in->keep >> (x->here.sel[from] & REMIX_RUN) & 1) from++;

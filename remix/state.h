@@ -14,8 +14,8 @@
 
 // Counters for tests, in builds with REMIX_COUNTERS.
 struct remix_counters {
-  _Atomic uint64_t key_reads;     // keys of entries that a get or a seek read,
-  _Atomic uint64_t key_compares;  // and those that it compared in full
+  _Atomic uint64_t key_reads;     // keys of entries that a get or a seek read
+  _Atomic uint64_t key_compares;  // keys that it compared in full
   _Atomic uint64_t records;       // records that remix_record gave
   _Atomic uint64_t segments;      // segments that cursors came to
   _Atomic uint64_t probes;        // looks at a segment's live entries, or at a rank, to pass segments
@@ -61,7 +61,7 @@ struct remix {
   size_t image_size;
   // private below
   size_t paged_memory;            // bytes that it takes, without the pages; 0: it is whole
-  void (*fini)(struct remix *x);  // of one that is paged: frees what it has for that; of a page: frees it. Else NULL
+  void (*fini)(struct remix *x);  // a paged one's: frees what it has for its pages; a page's: frees the page. Else NULL
   _Atomic uint32_t refs;
   _Atomic bool obsolete;
   // Scan debt: jumps, the blocks that scans read from disk only because there are several runs. A scan reads the block
@@ -77,7 +77,7 @@ struct remix {
 // Pointers into the image, and facts that the image does not have.
 struct remix_index {
   const uint8_t *segs;  // the first segment; lay tells where the others are (remix_seg_at)
-  const uint8_t *list;  // of a narrow image (remix/narrow.h, N1)
+  const uint8_t *list;  // the list of a narrow image (remix/narrow.h, N1)
   struct remix_layout lay;
   bool young;  // tombstones are live
   bool plain;  // no record expires

@@ -27,7 +27,7 @@ void remix_add_value_debt(struct remix *x, uint32_t page, uint32_t seg, uint64_t
 static inline struct remix_value_debt *remix_value_debt(const struct remix *x) {
   return atomic_load_explicit(&x->values, memory_order_acquire);
 }
-// Gives `to`, a view of about the same keys that no other thread has yet, the debt of `from`, but for the spans of
-// which `but` has a bit.
+// Gives `to` the debt of `from`, except for spans with a bit in `but`. `to` is a view of about the same keys, and no
+// other thread has it yet.
 void remix_take_value_debt(struct remix *to, const struct remix *from, uint64_t but);
 #endif
