@@ -25,9 +25,9 @@
 //     leaf, or another leaf from which that leaf was split off. The index makes it again when the number of leaves has
 //     grown by an eighth. The trie answers where the guide's leaf is too far away.
 //   - A small table by hash, `recent`, names the entries and versions that were written last, because keys that are
-//   written often are read often. A hit needs neither guide nor leaf. A miss shows only that the key was not written
-//   lately. A word of `recent` names the key's entry. If the newest version has older versions, the word names that
-//   version. A copy of a short key is beside such a version, so a reader need not read the entry.
+//     written often are read often. A hit needs neither guide nor leaf. A miss shows only that the key was not written
+//     lately. A word of `recent` names the key's entry. If the newest version has older versions, the word names that
+//     version. A copy of a short key is beside such a version, so a reader need not read the entry.
 //   - A trie node may both end an anchor and be the prefix of others, so anchors need no terminating token.
 //
 // Invariants (tests/unit/test_wh.c checks them by wh_check)

@@ -43,7 +43,7 @@ struct sst_batch {  // the caller's memory; large
   uint32_t nr_reads, nr_parts;
   struct sst_room *room;
   struct sst_scratch
-      *scratch[SST_BATCH_PARTS];  // of each part; NULL: all blocks of the part are read directly to their places
+      *scratch[SST_BATCH_PARTS];  // one for each part; NULL: all blocks of the part are read directly to their places
   struct err_saved error;
 };
 // Begins a batch. The batch begins and ends in one epoch. Until the end, the thread must read nothing else from tables,

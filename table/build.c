@@ -47,13 +47,13 @@ struct sst_build {
   bool begun;            // a table is being built
   bool ajar, made;       // its file is open only while the builder writes to it; it was opened before
   bool direct;           // past the page cache
-  int fd;                // of the file, unless it is ajar; in a pack the pack's
+  int fd;                // the file's, unless it is ajar; in a pack the pack's
   uint32_t held;         // places of the pool that it holds from table to table
   struct packing *pack;  // NULL: the table has a file of its own
-  uint64_t off, taken;   // of the table's place in the pack: its offset and its bytes
+  uint64_t off, taken;   // the table's place in the pack: its offset and its bytes
   char path[ENV_PATH_MAX];
   struct err_saved error;  // the first; sticky until the next start
-  uint32_t nr_pages;       // of the blocks that are closed
+  uint32_t nr_pages;       // pages of the closed blocks
   uint64_t nr_records, nr_tombs, key_bytes, value_bytes;
   uint64_t blocks_sum;        // as in the footer
   uint64_t seq_min, seq_top;  // bounds of the numbers, as the caller gave them
@@ -150,7 +150,7 @@ static void sst_build_abandon(struct sst_build *b) {
   if (!b->ajar)
     IGNORED(blkio_writer_finish(b->writer, false),
             "it only has to wait: nothing may be in flight to a closed descriptor");
-  if (b->pack) return;  // which goes with all that is in it
+  if (b->pack) return;  // the pack goes with all its parts
   env_close_quiet(b->ctx->env, b->fd);
   if (!b->ajar) sst_build_give_place(b);
   IGNORED(env_unlink(b->ctx->dir, env_name(b->path)), "opening the store removes files that no version names");

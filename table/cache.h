@@ -27,13 +27,13 @@
 //   C4  A block that gets a frame is read once, however many threads miss it: the earliest thread marks the block as
 //       loading, and the others wait for that read and take the block from the slot. If the read fails, each of the
 //       others reads for itself. No thread waits for a read without a frame (C5, C7). A thread that reads many blocks
-//       at once waits for others only after its own reads have ended, so no two threads wait for each other. A reader
-//       whose read may last over several calls of the user reads into its own memory and marks nothing
+//       at once waits for others only after its own reads have ended, so no two threads wait for each other. A read
+//       that may last over several calls of the user goes to the reader's own memory, and marks nothing
 //       (cache_offer_missed). So other threads read the block themselves, and no thread waits for the user.
 //   C5  No thread waits for a frame. If no frame is free at once, the block is read into the caller's buffer and is not
 //       published.
 //   C6  Memory of frames never exceeds the size given at creation, or by cache_resize when that has ended. Pages beyond
-//       it were never touched, or are *withdrawn*: no frame, and without memory.
+//       it were never touched, or are *withdrawn*: they are no frames and have no memory.
 //   C7  A full shard admits a block at its second miss. A shard is full when no more than its reserve is free. The
 //       first miss reads into the caller's own buffer, and the slot notes the miss. A second miss gets a frame when it
 //       comes within a quarter as many misses of the shard as the shard has room for blocks of that size. So blocks
@@ -50,12 +50,12 @@
 //       Clearing keeps what a page has, so it takes no lock.
 //   C9  Slots take memory in proportion to the cache, not to the store. Tables have arrays as long as these have at
 //       most CACHE_OWN slots for each page of the cache, or CACHE_OWN_LEAST slots. Other tables use the common slots
-//       (table/slots.h), of which there are three for each page of the cache. A block whose bucket of these is full
-//       takes the slot of a block that was missed, or else of a cached block, which is evicted, preferably one that
-//       CLOCK would evict (C2). But the miss of a block is not noted where all of its bucket are cached. A frame that a
-//       common slot named is reused only after its epoch, even when its table has gone: readers of other tables look at
-//       that slot. When the cache has grown to more than twice the size for which common slots were made, it gets more
-//       of them.
+//       (table/slots.h): three for each page of the cache. If the bucket of a block is full, the block takes the
+//       slot of a block that was missed. Without such a slot a cached block is evicted, preferably one that CLOCK would
+//       evict (C2), and the block takes that slot. But a miss is not noted where all blocks of the bucket are cached. A
+//       frame that a common slot named is reused only after its epoch, even when its table has gone: readers of other
+//       tables look at that slot. When the cache has grown to more than twice the size for which common slots were
+//       made, it gets more of them.
 #ifndef CACHE_H
 #define CACHE_H
 
@@ -82,8 +82,8 @@ struct cache {
 
 #define CACHE_AHEAD ((size_t)2 << 20)  // bytes; a huge page, where the system has transparent ones
 
-#define CACHE_OWN 16u                // arrays of slots have so many slots for a page of the cache, at most,
-#define CACHE_OWN_LEAST (64u << 10)  // or so many slots. None if budget_starved is set
+#define CACHE_OWN 16u                // all arrays of slots together have at most so many slots for a page of the cache
+#define CACHE_OWN_LEAST (64u << 10)  // or so many slots, if that is more. None if budget_starved is set
 
 struct cache_table {        // embedded in a table; cache_table_init makes it. It does not move
   struct cache *cache;      // NULL: no cache, or one of size 0. Then no slots, and cache_hit must not be called
@@ -114,7 +114,7 @@ MUST_CHECK enum remixdb_status cache_resize(struct cache *c, size_t size);
 // tell(arg) says that cache_ahead has something to do. It is called without locks, in any thread, maybe inside an
 // epoch, and must not wait. NULL: nobody calls cache_ahead. Set it while no other thread uses the cache.
 void cache_on_ask(struct cache *c, void (*tell)(void *arg), void *arg);
-// Has one stretch of memory cleared that readers will touch soon, or made a huge page (C8). False: there is none. One
+// Has one stretch of memory cleared, or made a huge page, before readers touch it (C8). False: there is none. One
 // thread at a time.
 MUST_CHECK bool cache_ahead(struct cache *c);
 size_t cache_size(const struct cache *c);    // bytes for blocks
@@ -242,7 +242,7 @@ struct cache_stats {
   uint64_t evictions;  // blocks
   uint64_t declined;   // blocks refused a frame at their first miss (C7)
   uint64_t bypasses;   // blocks for which no frame was free (C5)
-  uint64_t record_bytes, record_hits, records_kept;  // of records that are kept alone
+  uint64_t record_bytes, record_hits, records_kept;  // records that are kept alone: their bytes; found ones; kept ones
 };
 void cache_stats(const struct cache *c, struct cache_stats *out);
 #endif

@@ -27,7 +27,7 @@ enum page_state {
 // One per page, guarded by the shard's lock.
 struct page {
   uint8_t state;
-  uint32_t nr_pages;    // of the run that begins here
+  uint32_t nr_pages;    // pages of the run that begins here
   uint32_t free_len;    // length of the free run that ends here, or 0
   uint32_t next, prev;  // page numbers in the run's list; 0 ends it
   union {
@@ -63,7 +63,7 @@ struct shard {
   uint32_t free_pages, limbo_pages;
   uint32_t given_pages;                // frames that were given to records
   uint32_t free_mask;                  // bit n: free[n] is not empty
-  uint32_t free[BLOCK_PAGES_MAX + 1];  // free runs of n pages; the last: or more
+  uint32_t free[BLOCK_PAGES_MAX + 1];  // free runs of n pages; the last: of n or more
   struct page_queue limbo;             // in order of stamp
   struct page_queue held;              // stamp passed, but pinned
   uint64_t misses, evictions, declined, bypasses;
@@ -85,7 +85,7 @@ struct cache_full {
   _Atomic uint64_t used;      // records found or kept before this turn; relaxed
   _Atomic bool idle;          // in the turn before, hardly any record was found or kept; relaxed
   _Atomic uint32_t giving;    // the next shard that gives; relaxed
-  _Atomic uint32_t nr_pages;  // of all shards: the size; relaxed
+  _Atomic uint32_t nr_pages;  // pages of all shards: the size; relaxed
   _Atomic uint64_t own;       // slots of all tables' arrays; relaxed
   uint32_t most;              // pages of all shards, as far as they can grow
   uint32_t nr_shards;         // a power of two
@@ -146,7 +146,7 @@ static inline uint64_t block_hash(const struct cache_table *t, uint32_t block) {
 static inline struct slots_key common_key(const struct cache_table *t, uint32_t block) {
   return (struct slots_key){.table = t, .block = block, .hash = block_hash(t, block)};
 }
-// A slot for the key, which names no frame. A frame may have been evicted for it.
+// A slot for the key. It names no frame. A frame may have been evicted for it.
 struct slot *cache_common_take(struct cache_full *c, struct shard *sh, struct slots_key k);
 // Notes a miss of a block without a frame: puts `now` into its slot, and returns what the slot had; 0: it had none.
 // Nothing is noted where all slots of the bucket have frames.

@@ -42,7 +42,7 @@ struct ckb_build {
   uint32_t count;    // keys in the open chunk
   uint64_t entries;  // bytes of all entries, before packing
   bool plain;        // set by the caller: chunks that are closed while it is true are not packed
-  uint32_t left;     // so many chunks are left as they are before packing is tried again,
+  uint32_t left;     // so many chunks are left as they are before packing is tried again
   uint32_t left_of;  // how many chunks `left` began with; 0: the last try saved enough
   uint8_t *last;     // the last key
   uint32_t last_len, last_cap;
@@ -70,7 +70,7 @@ struct ckb_read {
   uint8_t *key;            // the current key, in the reader's own buffer
   uint32_t klen, cap;
   uint32_t shared;          // bytes the key shares with the CKB's key before it
-  uint32_t kind;            // of the key's record
+  uint32_t kind;            // the kind of the key's record
   bool any;                 // a key was read before, and the next key must be greater
   bool first;               // the next entry is the first of its chunk
   bool kinds;               // special entries of the chunk have a kind byte

@@ -2,8 +2,8 @@
 //
 // The dictionaries of compressed tables, as zstd needs them to unpack blocks: each takes 27 KB and its bytes, up to 16
 // KiB. A store with many tables cannot keep all of them. So the dictionaries of its tables share a bound
-// (budget.dicts_most). Beyond that, the one that was not used for a while goes (CLOCK), and is read and made again when
-// a block of its table is unpacked.
+// (budget.dicts_most). Beyond that bound, one that was not used for a while goes (CLOCK). It is read and made again
+// when a block of its table is unpacked.
 //
 // Invariants
 //   Z1  A thread counts itself as a user before it loads `made`, and until it has unpacked its block. A thread that
@@ -20,8 +20,8 @@ struct sst_dict {
   _Atomic(void *) made;    // ZSTD_DDict; NULL: there is none now
   _Atomic uint32_t users;  // threads that unpack with it, or look for it
   _Atomic bool used;       // since the hand last passed; relaxed
-  _Atomic size_t bytes;    // of `made`; relaxed
-  uint64_t off, hash;      // of its bytes: where in the file, and their hash
+  _Atomic size_t bytes;    // bytes of `made`; relaxed
+  uint64_t off, hash;      // its bytes' offset in the file, and their hash
   uint32_t len;
   struct sst_dict *next, *prev;  // the pool's ring of those that are made; guarded by its lock. NULL: not in it
   struct budget *budget;

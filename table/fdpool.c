@@ -6,7 +6,7 @@
 
 #include "base/eventcount.h"
 
-#define HELD_PART 4u  // of the places may be held. This is less than may be reserved, so a round always comes to one
+#define HELD_PART 4u  // a quarter of the places may be held. More may be reserved, so a round always comes to one
 
 _Atomic uint64_t fdpool_patience_ns = FDPOOL_PATIENCE_NS;
 

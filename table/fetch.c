@@ -16,7 +16,7 @@ struct fetcher {
   bool keeps;           // AIO: a read needs its descriptor until it has ended
   uint32_t nr_all;      // in `all`
   uint32_t nr;          // asked for and not given back
-  uint32_t nr_waiting;  // of these, not started
+  uint32_t nr_waiting;  // fetches that were asked for and have not started
   uint32_t nr_opened;   // fetches that have a descriptor
   struct fetch *waiting, **waiting_tail;
   struct fetch *plain;          // cannot start: to be read by a plain call. At most one

@@ -8,9 +8,9 @@
 //       does. So no thread ever waits for a fetch: its owner may be away for long. A thread that wants the block
 //       meanwhile reads it itself. The block is offered to the cache when it is taken, by the rules for a missed block
 //       (C7).
-//   L2  Between two calls of the user fetches hold no descriptor of the pool, for which another thread might wait.
-//       Under io_uring a descriptor goes back as soon as its reads are handed over (B8). With another engine the owner
-//       takes all fetches before it returns (fetcher_lasts).
+//   L2  Between two calls of the user fetches hold no descriptor of the pool: another thread might wait for it. Under
+//       io_uring a descriptor goes back as soon as its reads are handed over (B8). With another engine the owner takes
+//       all fetches before it returns (fetcher_lasts).
 //   L3  Its readers keep the fetch's file open until the fetch is given back, or all fetches are destroyed.
 //   L4  A fetch's memory is the kernel's until the fetch is taken. The destruction waits for that.
 //   L5  While the owner uses a fetch that was taken, no fetch has a descriptor, so the owner may wait for one. Under
@@ -22,25 +22,25 @@
 
 struct fetch {
   struct blkio_read read;    // private; the first member, because blkio hands it back
-  struct sst *sst;           // of a block; NULL: the fetch is of bytes
+  struct sst *sst;           // the block's table; NULL: the fetch is of bytes
   struct fdpool_file *file;  // the one that is read
   uint32_t block;
   void *readers;               // the caller's: NULL when a call of asking has made the fetch
-  enum remixdb_status status;  // of a fetch that was taken; the thread's message is of this status
+  enum remixdb_status status;  // set when the fetch is taken; the thread's message belongs to this status
   // These two are set once the fetch was taken with REMIXDB_OK, until it is given back.
   const uint8_t *data;  // the whole block, verified, or the bytes
   uint32_t len;         // how many bytes there are, fewer than were asked for if the file ends
   // private below
   struct fetch *next;   // in one of the lists of fetcher
   struct fetch *chain;  // in its bucket
-  const char *path;     // of the file
-  uint64_t off;         // of the bytes
+  const char *path;     // the file's path
+  uint64_t off;         // where the bytes begin in the file
   uint8_t *into;        // the owner's memory for them; NULL: buf
   uint8_t *buf;         // aligned to BLKIO_ALIGN; kept for the next use
-  uint32_t size;        // of buf
-  uint32_t pages;       // of the block
+  uint32_t size;        // bytes of buf
+  uint32_t pages;       // the block's pages
   bool opened;          // it has a descriptor
-  bool good;            // its read has ended well; of the list `ended`
+  bool good;            // its read has ended well; for the list `ended`
 };
 
 struct fetcher;  // one thread at a time
@@ -59,8 +59,8 @@ struct fetch *fetcher_ask_bytes(struct fetcher *fr, struct fdpool_file *file, co
 uint32_t fetcher_waiting(const struct fetcher *fr);
 // Starts the reads that were asked for, as many as the engine takes. Outside of any epoch.
 void fetcher_submit(struct fetcher *fr);
-// The next fetch that has ended, well or not; NULL: none. wait: sleeps until there is one, if there are any. Without
-// an engine that takes reads it does one of them itself. The caller gives the fetch back before it takes the next one.
+// The next fetch that has ended, well or not; NULL: none. wait: sleeps until there is one, if there are any. If no
+// engine takes reads, the call does one of them itself. The caller gives the fetch back before it takes the next one.
 // Outside of any epoch.
 struct fetch *fetcher_take(struct fetcher *fr, bool wait);
 void fetcher_give(struct fetcher *fr, struct fetch *f);

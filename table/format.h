@@ -45,12 +45,12 @@ struct format_sst_footer {
   uint32_t nr_pages, flags;
   uint32_t min_len, max_len, dict_len,
       sizes_len;  // bytes of the parts of the metadata, which follow the nr_pages counts
-  // The sum, modulo 2^64, of the first 8 bytes of all blocks as they are stored, which are their checksums. 0 in tables
-  // of older libraries. With it the footer's checksum covers the values, too.
+  // The sum, modulo 2^64, of the checksums of all blocks: the first 8 bytes of each block as it is stored. 0 in tables
+  // that an older library wrote. With it the footer's checksum covers the values, too.
   uint64_t blocks_sum;
   // Version 3; in older tables every record has number 1.
   uint64_t seq_min, seq_max;  // no record has a smaller number, or a larger one
-  struct spread expiry;       // of the times at which records expire
+  struct spread expiry;       // the spread of the times at which records expire
   uint32_t seq_width;         // bytes of a record's number, less seq_min, in its block
   uint32_t version;           // out only
   uint32_t nr_apart;          // entries of the list of value files, at the end of the metadata

@@ -342,7 +342,7 @@ void sst_hold_fini(struct sst_hold *h) {
 
 // ---- prefetches
 
-#define STRETCH_BYTES 4096u  // of a block; the processor's own prefetcher continues longer ones
+#define STRETCH_BYTES 4096u  // bytes of a block; the processor's own prefetcher continues longer ones
 
 void sst_prefetch_stretch(const struct sst *t, sst_pos pos, uint32_t nr, const struct sst_hold *h) {
   uint32_t block = sst_pos_block(pos), idx = sst_pos_idx(pos);

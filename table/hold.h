@@ -70,7 +70,7 @@ static inline bool sst_holds_ahead(const struct sst_hold *h, const struct sst *t
 // open.
 MUST_CHECK enum remixdb_status sst_read_some(struct sst *t, sst_pos pos, uint32_t nr, bool pin, struct sst_hold *h,
                                              struct kv_rec *rec_out);
-// Reads one record for a get, which pins nothing, where reads come from the disk: the cache may have the record without
+// Reads one record for a get where reads come from the disk. A get pins nothing. The cache may have the record without
 // its block, and keeps it so (table/records.h). *rec_out is valid until the caller leaves the epoch, or reads through h
 // again.
 MUST_CHECK enum remixdb_status sst_read_alone(struct sst *t, sst_pos pos, struct sst_hold *h, struct kv_rec *rec_out);
@@ -88,7 +88,7 @@ MUST_CHECK static inline enum remixdb_status sst_read(struct sst *t, sst_pos pos
 }
 // Makes h hold the whole block, from the cache or the file. Inside an epoch.
 MUST_CHECK enum remixdb_status sst_read_block(struct sst *t, uint32_t block, struct sst_hold *h);
-// Says that h holds the whole block, whose data is in h->cb.
+// Says that h holds the whole block. Its data is in h->cb.
 static inline void sst_hold_set(struct sst_hold *h, struct sst *t, uint32_t block, enum sst_hold_kind kind) {
   h->kind = kind;
   h->sst = t;

@@ -12,16 +12,14 @@
 //   K2  Parts begin at multiples of PACK_ALIGN, and no two have a byte of one page in common. So a hole in the place of
 //       one part leaves its neighbours, and the directory, as they are.
 //   K3  A part is dead when its owner drops it (pack_part_drop): the last reference to an obsolete table or REMIX is
-//   gone.
-//       It is obsolete only when a CURRENT that does not name it is durable (view/version.h, V3). So no version,
-//       snapshot, iterator, checkpoint under way, or opening after a crash reads a dead part. A pack whose parts are
-//       all dead is removed.
+//       gone. The part is obsolete only when a CURRENT that does not name it is durable (view/version.h, V3). So no
+//       version, snapshot, iterator, checkpoint under way, or opening after a crash reads a dead part. A pack is
+//       removed when all its parts are dead.
 //   K4  The room of dead parts goes back by holes (packs_reclaim), and only if the pack has no second name: a
-//   checkpoint,
-//       or a copy by links, reads the same file, and may read the part. While it has one, the dead parts stay. Each
-//       reclaim looks again, so the room comes back when the other name has gone.
-//   K5  A crash between a drop and its hole leaves bytes of which nobody reads any. An opening takes all places that
-//       CURRENT does not name for dead, and the first reclaim after it makes the holes that are missing.
+//       checkpoint, or a copy by links, reads the same file, and may read the part. While the pack has a second name,
+//       the dead parts stay. Each reclaim looks again, so the room comes back when the other name has gone.
+//   K5  A crash between a drop and its hole leaves bytes that nobody reads. For an opening all places are dead that
+//       CURRENT does not name, and the first reclaim after it makes the missing holes.
 //   K6  Packs are written only where the system makes holes.
 //   K7  A part also can be found without CURRENT: by the pack's directory, which has a checksum. A table states its own
 //       size, so without a directory tables can be found by their footers (admin/repair.h).
@@ -48,7 +46,7 @@ struct pack {
   struct fdpool_file past;   // the same file, for reads past the page cache beside others
   // private to table/pack.c, under the lock
   struct pack *next;         // with a larger number
-  uint64_t dev, ino;         // of the file; 0, 0: not known
+  uint64_t dev, ino;         // the file's; 0, 0: not known
   struct pack_part **parts;  // ascending by offset; nr_live of them are alive
   uint32_t nr_parts, cap_parts, nr_live;
   uint32_t pins;            // while it has some it is not removed
@@ -59,8 +57,8 @@ struct pack {
 struct pack_part {
   struct pack *pack;
   struct pack_entry at;    // its place; does not change
-  struct pack_part *next;  // of the same bucket
-  uint64_t mark;           // of packs_encode
+  struct pack_part *next;  // the next one in its bucket
+  uint64_t mark;           // for packs_encode
   bool dead;
 };
 
@@ -71,8 +69,8 @@ MUST_CHECK enum remixdb_status packs_create(const struct env_dir *dir, struct fd
 void packs_destroy(struct packs *p);
 
 // Adds a pack that exists. Reads its footer, and checks that it is the footer of this file, of this store, and that it
-// has the fingerprint; print NULL: any. entries: nr encoded parts, which must be good (pack_entry_get), or NULL: those
-// of the pack's directory, which is read. Fails with REMIXDB_CORRUPT (also if the file is missing, or a part is in
+// has the fingerprint; print NULL: any. entries: nr encoded parts, which must be good (pack_entry_get); NULL: the call
+// reads them from the pack's directory. Fails with REMIXDB_CORRUPT (also if the file is missing, or a part is in
 // another pack already), REMIXDB_VERSION, REMIXDB_IO or REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status packs_load(struct packs *p, const struct files_ids *ids, uint64_t number,
                                           const uint64_t *print, const uint8_t *entries, uint32_t nr);

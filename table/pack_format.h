@@ -43,8 +43,8 @@ const char *pack_entry_get(const uint8_t *p, const struct pack_entry *before, ui
 
 struct pack_footer {
   uint64_t store_id, number;
-  uint64_t size;     // of the file
-  uint64_t dir_off;  // of the directory, which goes up to the footer, with zeros at its end
+  uint64_t size;     // the file's size
+  uint64_t dir_off;  // the directory's offset; the directory goes up to the footer, with zeros at its end
   uint32_t nr;       // parts, at least 1
   uint64_t dir_sum;  // XXH3-64 of all bytes from the directory's beginning up to the footer, seeded with ~number
   uint64_t print;    // out only: the pack's fingerprint, which is the footer's checksum
@@ -55,7 +55,7 @@ void pack_footer_put(uint8_t *p, const struct pack_footer *f);  // PACK_FOOTER b
 MUST_CHECK enum remixdb_status pack_footer_get(const uint8_t *p, uint64_t size, const char *path,
                                                struct pack_footer *out);
 bool pack_is_magic(const uint8_t *last);  // the last 8 bytes of a file
-// The directory's checksum; bytes: of the directory with its zeros.
+// The directory's checksum; bytes: the directory's, with its zeros.
 static inline uint64_t pack_dir_sum(const uint8_t *dir, size_t bytes, uint64_t number) {
   return hash64_seed(dir, bytes, ~number);
 }

@@ -19,7 +19,7 @@ struct packing;
 MUST_CHECK enum remixdb_status packing_begin(struct packs *packs, uint64_t store_id, uint64_t number, bool direct,
                                              struct packing **out);
 int packing_fd(const struct packing *w);
-bool packing_direct(const struct packing *w);  // what is written must be whole aligned pages, as BLKIO_ALIGN says
+bool packing_direct(const struct packing *w);  // all writes must be whole aligned pages, as BLKIO_ALIGN says
 const char *packing_path(const struct packing *w);
 // Takes a place of `len` bytes, and returns its offset. Any thread.
 uint64_t packing_take(struct packing *w, uint64_t len);

@@ -4,7 +4,7 @@
 #include <assert.h>
 
 #define PART (BLOCK_PAGE / SST_PIECES)  // bytes of a page's eighth
-enum { NO = 0, BUSY = 1, KNOWN = 2 };   // of sst_pieces.known
+enum { NO = 0, BUSY = 1, KNOWN = 2 };   // values of sst_pieces.known
 
 _Static_assert(sizeof(struct sst_pieces) == CACHE_LINE, "one cache miss");
 _Static_assert(BLOCK_GROW_PAGES *BLOCK_PAGE <= UINT16_MAX, "offsets in blocks of several records fit");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pieces of blocks. A reader that needs a few records of a block that gets no frame in the cache reads, copies and
-// checks about half a KiB instead of the block. A piece is the records that begin in one eighth of a page.
+// Pieces of blocks. Where a block gets no frame in the cache, a reader that needs a few of its records reads, copies
+// and checks about half a KiB instead of the block. A piece is the records that begin in one eighth of a page.
 //
 // The file does not describe pieces. The table's builder makes the places and checksums of pieces in memory from a
 // verified block. If the builder did not, the first reader that needs a few records of the block does: it has to read
@@ -47,7 +47,7 @@ uint32_t sst_pieces_span(const struct sst *t, uint32_t block, uint32_t idx, uint
 MUST_CHECK enum remixdb_status sst_pieces_check(const struct sst *t, uint32_t block, uint32_t nr_bytes, uint8_t *buf,
                                                 uint32_t *nr_out);
 // Reads the pieces with the block's records [idx, idx + nr) into buf, which is as large as the block. Each byte goes to
-// its place in the block. The call fills in of the head only the form, and only the offsets of the records that buf
+// its place in the block. In the head the call fills in only the form, and only the offsets of the records that buf
 // then has. [*from, *to): in, the records that buf has already; out, the records that buf has now. An empty range means
 // no records. span: 0, or the result of sst_pieces_span. If span is not 0 and the range is empty, the same read also
 // brings the bytes that follow the block, unchecked. Fails with REMIXDB_NOTFOUND if the caller must read the whole

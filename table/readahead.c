@@ -18,7 +18,7 @@ struct sst_ahead_mem {
   struct fdpool_file *file;  // that is being read, between sst_ahead_begin and sst_ahead_end
   uint64_t off;              // the file's offset of buf[0]
   uint8_t *buf;              // the blocks as they are stored
-  size_t size;               // of buf
+  size_t size;               // bytes of buf
   uint8_t *block;            // the last block that was taken, unpacked; NULL until a compressed table needs it
   uint32_t from, to;         // the pages that are being read, between sst_ahead_begin and sst_ahead_end
   // The rest is of stretches that follow each other.

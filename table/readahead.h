@@ -13,13 +13,14 @@
 // system reads nothing ahead of it. Where stretches that follow each other come from the disk, the next ones are on
 // their way into the page cache while the reader uses the current one: up to SST_AHEAD_MORE stretches of its size, and
 // no more bytes than the reader has read since it began. A reader that has gone SST_AHEAD_LONG bytes forward reads
-// through the table's other descriptor, whose readahead is the system's: that brings large pages in, which cost less.
-// The reader keeps no descriptor and no lane between two calls, so it may pause for long. Under direct I/O nothing goes
-// on meanwhile.
+// through the table's other descriptor. There the system reads ahead, and brings in large pages, which cost less. The
+// reader keeps no descriptor and no lane between two calls, so it may pause for long. Under direct I/O nothing goes on
+// meanwhile.
 
 #define SST_AHEAD_MORE 8u
 #define SST_AHEAD_LONG ((uint64_t)8 << 20)
-// It does so while it has as many bytes to go until its edge, because the system's readahead does not know that.
+// The reader does so while it has as many bytes to go until its edge, because the system's readahead does not know the
+// edge.
 #define SST_AHEAD_FAR ((uint64_t)2 << 20)
 
 // The blocks of table `number` that begin in the pages [from, to), read. Zero it before the first use. One thread.
@@ -38,8 +39,8 @@ static inline bool sst_ahead_has(const struct sst_ahead *a, const struct sst *t,
 // Reads the blocks that begin in the nr_pages pages from `block` on. All these pages exist. The blocks replace the ones
 // from the last call. After a failure there are none.
 void sst_ahead_read(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_t nr_pages);
-// The same for a reader that goes back: reads `block`, and the blocks before it that begin in the nr_pages pages which
-// end with this block. At the table's beginning they are fewer.
+// The same for a reader that goes back: reads `block` and the blocks before it, as far as they begin in the nr_pages
+// pages that end with this block. At the table's beginning they are fewer.
 void sst_ahead_read_back(struct sst_ahead *a, struct sst *t, uint32_t block, uint32_t nr_pages);
 // The first in two halves, so that one batch can have the reads of several. many: the system takes all these reads at
 // once, so that some may go past the page cache. False: no memory or no descriptor, and nothing to end. Otherwise the

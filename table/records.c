@@ -18,7 +18,7 @@ struct kept {
   uint16_t pad;
   uint8_t form, zero;
   uint16_t off;  // block_record_at: where rec begins
-  uint16_t len;  // of rec
+  uint16_t len;  // bytes of rec
   uint32_t pos;
   _Atomic uint32_t used;  // found since it was put here; relaxed
   uint8_t rec[];
@@ -30,9 +30,9 @@ static inline uint32_t kept_size(uint32_t len) {
 }
 
 struct chunk {
-  uint32_t frame;  // of the cache
+  uint32_t frame;  // its frame in the cache
   uint32_t used;   // bytes
-  uint64_t stamp;  // of an emptied chunk
+  uint64_t stamp;  // the stamp of an emptied chunk
 };
 
 // An entry: in the low bits the record's place, in units of 8 bytes from the beginning of the cache's pages, plus 1;

@@ -34,7 +34,7 @@ struct records;
 struct records_room {
   uint8_t *pages;  // where the cache's frames begin: frame f at page f - 1
   uint32_t nr_pages;
-  struct epoch *epoch;          // of the readers
+  struct epoch *epoch;          // the readers' epoch
   uint32_t (*give)(void *arg);  // gives a chunk: its frame, which holds nothing; 0: none is free at once
   void *arg;
 };
@@ -48,10 +48,10 @@ void records_destroy(struct records *r);  // NULL is allowed; the cache frees th
 MUST_CHECK enum remixdb_status records_resize(struct records *r, uint32_t nr_pages, uint32_t **frames_out,
                                               uint32_t *nr_out);
 
-// Returns a block of which record 0 is the searched one (for block_record; the block has no other valid parts), or
-// NULL. pos: the record's position in the table. Inside an epoch; valid until the epoch is left.
+// Returns a block for block_record, or NULL. The block's record 0 is the searched one; the block has no other valid
+// parts. pos: the record's position in the table. Inside an epoch; valid until the epoch is left.
 const uint8_t *records_find(struct records *r, uint64_t table, uint32_t pos);
-// Keeps a copy of the record's len bytes, with those of its sequence number, if there is room. form: of its block.
+// Keeps a copy of the record's len bytes, with those of its sequence number, if there is room. form: its block's.
 // Inside an epoch.
 void records_keep(struct records *r, uint64_t table, uint32_t pos, uint32_t form, const uint8_t *rec, uint32_t len);
 // Gives a chunk up, for the cache: its frame, which no reader uses; or 0. Not under a lock of the cache.
@@ -61,7 +61,7 @@ uint32_t records_yield(struct records *r);
 uint64_t records_used(const struct records *r);
 
 struct records_stats {
-  uint64_t bytes;  // of the chunks
+  uint64_t bytes;  // bytes of the chunks
   uint64_t kept;   // records put in
   uint64_t hits;
 };

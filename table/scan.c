@@ -102,7 +102,7 @@ struct sst_window {
   uint32_t keep;     // SST_KEEP, or 0
   const uint8_t *p;  // the bytes [lo, hi) of the file, in bufs[cur]; lo and hi are aligned
   uint64_t lo, hi;
-  uint64_t end;                 // of the part, aligned
+  uint64_t end;                 // where the part ends, aligned
   uint32_t size;                // bytes of a read, at most
   uint32_t next;                // bytes of the next read; grows while reads follow each other
   uint64_t ahead;               // with a flight under way: it brings [hi, ahead) into the other buffer
@@ -261,7 +261,7 @@ static inline enum remixdb_status sst_window_get(struct sst_window *w, uint64_t 
 struct sst_scan {
   struct sst *t;
   struct sst_window win;
-  sst_pos pos;          // of the next record
+  sst_pos pos;          // the next record's position
   uint32_t block;       // the current block, or SST_NO_BLOCK
   const uint8_t *data;  // its bytes, verified
   uint32_t last_block;  // the block that was current before, verified; a short way back needs it again
@@ -391,10 +391,10 @@ struct sst_keys_state {
   struct sst_scan *scan;  // reads the data; NULL: the table has compressed keys
   struct sst_window win;  // over the compressed keys
   struct ckb_read read;   // the current chunk; with a scan, only a copy of the previous key
-  uint64_t off;           // of the next chunk in the compressed-keys block
-  uint64_t chunk_off;     // of the current chunk in the file, for messages
+  uint64_t off;           // the next chunk's offset in the compressed-keys block
+  uint64_t chunk_off;     // the current chunk's offset in the file, for messages
   uint64_t ckb_read;      // bytes of chunks checked
-  sst_pos pos;            // of the next key
+  sst_pos pos;            // the next key's position
   // Only sst_keys_at uses the rest.
   uint32_t ord_block;        // a block
   uint64_t ord;              // records in all blocks before ord_block

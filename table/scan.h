@@ -12,8 +12,8 @@
 #include "sst.h"
 
 // ---- memory. A reader has two buffers, each for one read of at most 512 KiB and for the block that the read before
-// has begun (72 KiB, of which only what is used becomes memory). A thread that merges many tables bounds the reads, so
-// that all buffers together take about *ctx->scan_room bytes, but at least 2 * SST_READ_LEAST for each table.
+// has begun (72 KiB; only the used part becomes memory). A thread that merges many tables bounds the reads, so that all
+// buffers together take about *ctx->scan_room bytes, but at least 2 * SST_READ_LEAST for each table.
 #define SST_SCAN_ROOM ((size_t)16 << 20)  // bytes, if the context says 0
 #define SST_READ_LEAST (64u << 10)
 // Returns the bytes of a read for a thread that reads nr tables at once, for the two calls named _limit.
@@ -41,7 +41,7 @@ struct sst_block_read {
 size_t sst_block_room(const struct sst *t, uint32_t block);
 #define SST_BLOCKS_MAX 64u
 // Reads and verifies nr <= SST_BLOCKS_MAX blocks. If blocks fail, returns the status of one of them. Takes descriptors
-// of the pool and gives them back; the caller must hold none.
+// from the pool and gives them back; the caller must hold none.
 MUST_CHECK enum remixdb_status sst_blocks_read(struct blkio_queue *q, struct sst_block_read *reads, uint32_t nr);
 
 // ---- keys, from the table's compressed-keys block if it has one, otherwise from its data. A caller reads either all
@@ -50,7 +50,7 @@ struct sst_keys {
   struct kref key;  // the current key; valid until the next call
   uint32_t shared;  // bytes that the key shares with the key before it in the table, 0 for the table's first key; set
                     // by sst_keys_next only
-  uint32_t kind;    // of the key's record; set by sst_keys_next only
+  uint32_t kind;    // the kind of the key's record; set by sst_keys_next only
   sst_pos pos;      // the key's position in the table
   struct sst_keys_state *state;
 };

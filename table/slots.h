@@ -24,7 +24,7 @@ struct slot {
 
 struct slots {
   struct slot *at;
-  uint32_t nr_frames;   // for which there are slots
+  uint32_t nr_frames;   // frames that there are slots for
   uint32_t nr_buckets;  // a multiple of 16: then a bucket belongs to one shard
   struct slots *before;
 };
@@ -36,9 +36,9 @@ struct slots_key {
   uint64_t hash;
 };
 
-// nr_frames: how many frames there may be; there are three times as many slots. Then one of 20 buckets has as many
-// blocks as slots, or more, when the cache is full of blocks of one page. before: the slots that these replace. Readers
-// may still look at them, so they go with the new ones. NULL: REMIXDB_NOMEM.
+// nr_frames: how many frames there may be; there are three times as many slots. When the cache is full of blocks of one
+// page, one bucket in 20 then has as many blocks as slots, or more. before: the slots that these replace. Readers may
+// still look at them, so they go with the new ones. NULL: REMIXDB_NOMEM.
 struct slots *slots_create(uint32_t nr_frames, struct slots *before);
 void slots_destroy(struct slots *s);  // NULL is allowed
 size_t slots_memory(const struct slots *s);

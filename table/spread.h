@@ -30,7 +30,7 @@ void spread_end(struct spread_build *b, struct spread *out);
 
 // Tells whether the numbers fit together.
 bool spread_valid(const struct spread *s);
-// Estimates how many of the bytes have expired at this time. Never more than have for times up to the first, and all
-// from the last time on.
+// Estimates how many of the bytes have expired at this time. For times up to the first it is never too many, and from
+// the last time on it is all.
 uint64_t spread_expired(const struct spread *s, uint64_t ms);
 #endif

@@ -48,15 +48,15 @@ struct sst_ctx {
   uint64_t store_id;        // new files state it
   const uint64_t *origins;  // files with these ids are the store's, too (struct files_ids); the caller's
   uint32_t nr_origins;
-  struct value_ctx *values;  // of the store's value files (value/file.h)
+  struct value_ctx *values;  // for the store's value files (value/file.h)
   bool direct_io;
   struct sst_retired *retired;      // counts retired tables and REMIX files; NULL: they are not counted
   const _Atomic size_t *scan_room;  // bytes that one thread's reads of many tables at once take (table/scan.h); the
                                     // caller's; NULL: standard
   struct sst_dicts *dicts;          // NULL: each table keeps its dictionary
   struct budget *budget;            // the store's accounts of memory; NULL: nothing is counted
-  struct remix_pool *pages;         // of its REMIXes (remix/paged.h); NULL: these are opened whole
-  struct admission *admission;      // which blocks readers read past the page cache; NULL: none
+  struct remix_pool *pages;         // for its REMIXes (remix/paged.h); NULL: these are opened whole
+  struct admission *admission;      // decides which blocks readers read past the page cache; NULL: none
 };
 
 static inline struct files_ids sst_ctx_ids(const struct sst_ctx *ctx) {
@@ -64,7 +64,7 @@ static inline struct files_ids sst_ctx_ids(const struct sst_ctx *ctx) {
 }
 
 // The pieces of one page (table/pieces.h).
-#define SST_PIECES 8u  // of a page
+#define SST_PIECES 8u  // in a page
 struct sst_pieces {
   uint32_t sums[SST_PIECES];  // checksum of each piece
   // A piece begins with the first record that begins in its eighth of the page or later.
@@ -86,7 +86,7 @@ struct sst {
   uint64_t number;  // in the file's name
   uint64_t origin;  // the id of the store that wrote it
   uint64_t print;   // its fingerprint: the footer's checksum, which covers those of the metadata and of the blocks
-  char *path;       // of the file, or of the pack
+  char *path;       // the path of the file, or of the pack
   struct pack_part *part;     // the table is this part of a pack; NULL: it has a file of its own
   struct fdpool_file *file;   // for single reads, advised for random reads: own[0], or the pack's
   struct fdpool_file *scans;  // the same file, for long scans, advised for sequential reads: own[1], or the pack's
@@ -98,16 +98,16 @@ struct sst {
   // element, which is 1, ends the array.
   uint8_t *nr_recs;
   _Atomic(struct sst_pieces *) pieces;  // nr_pages elements; NULL until a block's pieces are known
-  _Atomic(struct sst_chunks *) chunks;  // of the compressed keys (table/keys.h); NULL until a reader needs them
+  _Atomic(struct sst_chunks *) chunks;  // the compressed keys' (table/keys.h); NULL until a reader needs them
   _Atomic uint32_t keys_wanted;         // how often sst_key_cheap did not know them. Relaxed
   uint32_t rec_size;                    // bytes of a record in its block, on average
   // The offset in the file of each page's block, nr_pages + 1 elements, if the table is compressed; otherwise NULL.
   uint64_t *offs;
   struct sst_dict *dict;      // for unpacking; NULL: it has none
-  uint32_t form;              // of its blocks: BLOCK_FORM_BARE, or with kinds and numbers (table/block.h)
+  uint32_t form;              // the form of its blocks: BLOCK_FORM_BARE, or with kinds and numbers (table/block.h)
   uint32_t flags;             // FORMAT_SST_FLAG_... of the footer
   uint64_t seq_min, seq_max;  // no record has a smaller sequence number, or a larger one
-  struct spread expiry;       // of the times at which records expire
+  struct spread expiry;       // the spread of the times at which records expire
   uint64_t nr_records, nr_tombs;
   uint64_t key_bytes, value_bytes;
   uint64_t file_size, data_size;  // bytes of the table; of its data blocks, as they are stored

@@ -16,9 +16,9 @@ static inline uint64_t sst_block_off(const struct sst *t, uint32_t block) {
 static inline uint32_t sst_block_stored(const struct sst *t, uint32_t block, uint32_t pages) {
   return t->offs ? (uint32_t)(t->offs[block + pages] - t->offs[block]) : pages * BLOCK_PAGE;
 }
-// Unpacks a block of a compressed table: len bytes at `stored` into buf (pages * BLOCK_PAGE bytes). Checks the checksum
-// of the stored bytes before it uses them, and then checks the block. *zstd is the context to use. If *zstd is NULL,
-// the call makes a new context, which the caller frees. Fails with REMIXDB_CORRUPT or REMIXDB_NOMEM.
+// Unpacks a block of a compressed table: len bytes at `stored` into buf (pages * BLOCK_PAGE bytes). Checks the stored
+// bytes' checksum before it uses them, and then checks the block. *zstd is the context to use. If *zstd is NULL, the
+// call makes a new context, which the caller frees. Fails with REMIXDB_CORRUPT or REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status sst_unpack(const struct sst *t, uint32_t block, uint32_t pages, const uint8_t *stored,
                                           uint32_t len, ZSTD_DCtx **zstd, uint8_t *buf);
 
@@ -28,7 +28,7 @@ MUST_CHECK enum remixdb_status sst_unpack(const struct sst *t, uint32_t block, u
 struct sst_scratch {
   ZSTD_DCtx *zstd;  // NULL until needed
   uint8_t *buf;     // for the bytes read from the file; aligned to BLKIO_ALIGN
-  size_t size;      // of buf
+  size_t size;      // bytes of buf
   uint8_t *block;   // one unpacked block, BLOCK_BYTES_MAX; NULL until needed
 };
 
