@@ -34,8 +34,8 @@
 // It is synced once, at the end. A round of one partition writes files, because a table and a REMIX are few.
 //
 // Where reads come from the disk, and the store is larger than the memory that it may use with the page cache, a round
-// reads and writes past the page cache (blkio_past). It decides that at its begin. Readers read through the page cache
-// all the same.
+// reads and writes past the page cache (blkio_past). It decides that at its beginning. Readers read through the page
+// cache all the same.
 //
 // A round writes files and makes the next version; the caller installs it. A round neither changes nor removes an
 // existing file. The old REMIX gives the sorted order of the runs that take part: its selectors tell which run has the
@@ -89,7 +89,7 @@ struct compact_stats {  // since the store was opened; relaxed
   _Atomic uint64_t emptied;                   // partitions that left because nothing lived in them
   _Atomic uint64_t dropped_tables;            // tables of dropped spaces that left partitions with other tables
   _Atomic uint64_t apart;                     // values that were written apart
-  _Atomic uint64_t young;                     // partitions of which only the young view was built again
+  _Atomic uint64_t young;                     // partitions whose young view alone was built again
   _Atomic uint64_t remix_data_pages;          // data pages read to build REMIXes
 };
 
@@ -98,12 +98,12 @@ struct compact {
   struct epoch *epoch;
   struct workers *workers;
   struct sst_build_opts build;   // max_pages is the size of a table in all decisions, too. See compact_build_opts
-  _Atomic uint32_t compression;  // of new tables: enum remixdb_compression in the lowest byte, the level (biased by
+  _Atomic uint32_t compression;  // for new tables: enum remixdb_compression in the lowest byte, the level (biased by
                                  // COMPACT_LEVEL_BIAS) in the bits above. 0: as in `build`. Relaxed: a user may change
                                  // it at any time
   bool tags;
-  uint32_t large_pages;           // of a table that is larger than others (B1 in compact/plan.h); 0: SST_BUILD_PAGES.
-                                  // Tests set it
+  uint32_t large_pages;           // pages of a table that is larger than others (B1 in compact/plan.h); 0:
+                                  // SST_BUILD_PAGES. Tests set it
   uint32_t young_from;            // COMPACT_YOUNG_FROM; 0: there are no young views
   _Atomic uint64_t garbage_from;  // COMPACT_GARBAGE; 0: there are no merges for garbage. Relaxed: tests change it
   _Atomic uint32_t cut_from;      // COMPACT_CUT_FROM. Relaxed: tests change it
@@ -131,7 +131,7 @@ struct compact {
   _Atomic bool dropped_too;         // the round of a memtable merges a partition for dropped spaces, too. Relaxed
   _Atomic bool values_wait;         // a value merge is due, and value files have no room for it. Relaxed: advice
   struct value_log values;          // where rounds write values apart; nobody else does
-  struct value_mark mark;           // of `values`, when the round in progress began, if `marked`
+  struct value_mark mark;           // `values` when the round in progress began, if `marked`
   bool marked;                      // a round has begun, and its version is not installed yet. The round's thread
   bool reads_failed;                // the last round has failed only because old records that it needed, a table of its
                                     // own, or a partition that was away (view/part.h), could not be read. Its thread
@@ -216,12 +216,13 @@ struct compact_whole {
   bool within;
   uint32_t until_len;
   uint8_t until[KV_KEY_MAX];
-  bool fits_only;  // merge only what compact_whole_fits tells of
+  bool fits_only;  // merge only where compact_whole_fits tells that it helps
   // out, also if the round fails
   uint64_t largest;         // bytes to write for the largest partition that is not left
   bool left;                // some partition is left
   struct err_saved unread;  // why the first partition that could not be read is as it was. Once it is set, the call
-                            // leaves all that are known as such (view/part.h, P4). Status REMIXDB_OK: there is none
+                            // leaves all partitions that are known to be unreadable (view/part.h, P4). Status
+                            // REMIXDB_OK: there is none
   // out
   bool end;                     // all partitions have been seen
   uint32_t from_tree, to_tree;  // not at the end: `to` is the key to go on from, in the tree `to_tree`
@@ -298,7 +299,7 @@ static inline void compact_keep_values(struct compact *c) { c->marked = false; }
 // newer than all of the version. The caller has a reference to each. All their records have one sequence number.
 struct compact_ingest {
   uint32_t tree;
-  const struct value_moves *moves;  // of the store's version; NULL: none
+  const struct value_moves *moves;  // the store version's; NULL: none
   struct sst **tables;
   uint32_t nr;
   // Out: the tables of the ingest that the version has, in order; own memory, and a reference to each.

@@ -11,9 +11,9 @@
 
 #define CUT_FILL 4u    // fifths of a table that a slice writes for each range, at most
 #define CUT_RANGES 4u  // fewer large ranges (C9) are not worth a cut
-#define CUT_LEAST 1u   // tables, with all runs, in each range between the borders of a cut before,
-#define CUT_MOST (2u * COMPACT_PART_TABLES)  // and at most so many
-#define CUT_HIDDEN 8u                        // of the records between such borders a newer run hides 1/8 at most
+#define CUT_LEAST 1u   // with all runs, the fewest tables in each range between the borders of a cut before
+#define CUT_MOST (2u * COMPACT_PART_TABLES)  // the most such tables
+#define CUT_HIDDEN 8u                        // newer runs hide at most 1/8 of the records between such borders
 
 // Runs that are merged together.
 struct slice {

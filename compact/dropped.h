@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dropped spaces in a version. Its partitions still have keys of them, which go in three ways. All three leave other
-// spaces' keys as they are:
+// Dropped spaces in a version. Its partitions still have keys of them. These keys go in three ways, and all three leave
+// other spaces' keys as they are:
 //   - A partition that has keys of dropped spaces only leaves the version (version_trim). Nothing is read or written.
 //   - A table that has keys of dropped spaces only leaves its partition. The partition's views are built again over the
 //     tables that stay, and no record is read.

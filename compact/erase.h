@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Range deletion in a version: the next version, in which no key of some ranges is left, or few are. No table is
-// written. A partition whose keys all lie in a range goes as a whole. In a partition that a range cuts, the entries of
-// the range are erased (remix/erase.h). If the cut has few keys, they may be left: a tombstone for each costs less than
-// a REMIX. A damaged partition that cannot be opened goes only if the ranges have all keys that can belong to it: of
-// the spaces' tree only keys of spaces that are there. Its files then stay until the next opening of the store.
+// Range deletion in a version: makes the next version, without the keys of some ranges, or with few of them. No table
+// is written. A partition whose keys all lie in a range goes as a whole. In a partition that a range cuts, the
+// entries of the range are erased (remix/erase.h). If the cut has few keys, they may be left: a tombstone for each
+// costs less than a REMIX. A damaged partition that cannot be opened goes only if the ranges have all keys that can
+// belong to it: in the spaces' tree only keys of spaces that are there. Its files then stay until the next opening of
+// the store.
 #ifndef COMPACT_ERASE_H
 #define COMPACT_ERASE_H
 
@@ -37,20 +38,20 @@ struct compact_erase {
 uint32_t compact_ranges_join(struct compact_range *ranges, uint32_t nr);
 
 // Counts the keys that the ranges have in the version's tables, as `keys` above does, up to `most` and a few more.
-// Sets e->indexed, too, which is too small if there are more keys. Reads one block for each view and bound, and of a
-// paged view a page for each bound. More than
-// `most` is also the answer if a partition that goes as a whole is damaged. Fails as reads do.
+// Sets e->indexed, too, which is too small if there are more keys. Reads one block for each view and bound; in a paged
+// view also a page for each bound. The answer is more than `most`, too, if a partition that goes as a whole is damaged.
+// Fails as reads do.
 MUST_CHECK enum remixdb_status compact_range_keys(struct compact_erase *e, const struct version *base, uint64_t most,
                                                   uint64_t *keys_out);
-// Makes the next version. It has one reference, and what is not about partitions it has from base, its number too. Its
-// REMIX files are synced, and the caller syncs their directory entries. *out NULL: nothing is to be done but for the
-// keys that are left. On failure no new file is left. Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or
+// Makes the next version. It has one reference. It has all but its partitions from base, its number too. Its REMIX
+// files are synced, and the caller syncs their directory entries. *out NULL: nothing is to be done but for the keys
+// that are left. On failure no new file is left. Fails with REMIXDB_NOMEM, REMIXDB_IO, REMIXDB_NOSPACE or
 // REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status compact_erase(struct compact_erase *e, struct version *base, struct version **out);
 
 // Makes files in another directory of the views that no file has (remix_erase).
 struct compact_filing {
-  const struct sst_ctx *ctx;  // of the directory
+  const struct sst_ctx *ctx;  // for the directory
   struct blkio_queue *queue;
   uint64_t next_file;  // the number of the next file
 };

@@ -9,16 +9,16 @@
 //   - A round of a memtable (garbage_plan_room) first makes a plan, so it knows about how many bytes its files will
 //     take beside those of the store's version. These, the version's, and the store's other files (log, reserved room)
 //     together are to take at most 1.6 times the live bytes. If they would take more, merges come before the round, in
-//     steps: a step merges a few partitions, and the store installs its version, which frees the room of what was
-//     merged, before the next step. The steps merge the partitions that the round would write as a whole anyway, but
-//     without its new data: so the round itself writes little. They cut one that has much of the store, as the first
-//     one has (compact/cut.h). Then they merge for garbage, until the bound holds, or the garbage is little
-//     (GARBAGE_FLOOR), or they have written as much as GARBAGE_ROUND memtables. One of these merges that would exceed
-//     the bound by itself is made as a cut, too. So a store of few memtables may have more than 1.6 times its live
-//     bytes, because there log and new files are much of it, and less garbage would mean to write the store again and
-//     again. So may a store whose files without any garbage are much larger than the live bytes, as with values of a
-//     few bytes. A round for which a call waits makes no steps, so that a flush is one round: it makes these merges
-//     itself.
+//     steps. A step merges a few partitions. Then the store installs the step's version, which frees the room of the
+//     old tables, before the next step begins. The steps merge the partitions that the round would write as a whole
+//     anyway, but without its new data: so the round itself writes little. They cut a partition that has much of the
+//     store, as the first one has (compact/cut.h). Then they merge for garbage, until the bound holds, or the garbage
+//     is little (GARBAGE_FLOOR), or they have written as much as GARBAGE_ROUND memtables. One of these merges that
+//     would exceed the bound by itself is made as a cut, too. So a store of few memtables may have more than 1.6 times
+//     its live bytes, because there log and new files are much of it, and less garbage would mean to write the store
+//     again and again. So may a store whose files without any garbage are much larger than the live bytes, as with
+//     values of a few bytes. A round for which a call waits makes no steps, so that a flush is one round: it makes
+//     these merges itself.
 //   - On a full disk (garbage_plan_full) merges are as small as they must be: they take partitions that need little,
 //     and slices of others (C8 in compact/cut.h). Each frees at least a sixteenth of what it writes.
 //   - A store at rest (store/garbage_merge.h) is merged until all of its files, with log and reserved room, take at
@@ -29,9 +29,9 @@
 #include "compact/job.h"
 #include "view/garbage.h"
 
-#define GARBAGE_LEAST 8u        // a partition is not merged for garbage of less than 1/8 of its live bytes,
-#define GARBAGE_LEAST_FULL 16u  // or less than 1/16 on a full disk,
-#define GARBAGE_REST 32u        // or less than 1/32 at rest
+#define GARBAGE_LEAST 8u        // a partition is not merged for garbage of less than 1/8 of its live bytes
+#define GARBAGE_LEAST_FULL 16u  // the same on a full disk: 1/16
+#define GARBAGE_REST 32u        // the same at rest: 1/32
 #define GARBAGE_ROUND 6u        // memtables
 #define GARBAGE_FLOOR 6u        // tables and REMIX files may always have 7/6 of what they would have without garbage
 #define GARBAGE_CUT 4u  // not cut: a partition that would keep more hidden records and tombstones than 1/4 of its keys

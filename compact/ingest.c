@@ -22,7 +22,7 @@ struct piece {
   bool into_young;     // the new tables go into the young view of `old`: nothing of its older view is read
   struct sst **lower;  // in place of the view that gets the new tables: its records, written again
   uint32_t nr_lower;
-  struct sst **tables;  // of the ingest
+  struct sst **tables;  // the ingest's
   uint32_t nr;
   struct kref anchor;
   struct remix *remix, *young;  // made
@@ -39,7 +39,7 @@ struct ingest {
   uint32_t tree;
   uint64_t now;         // when the call began, for part_is_left: all tries leave out what one of them has marked
   bool again;           // a partition could not be read, and the next try leaves it out
-  struct sst **tables;  // of the ingest, cut at the partitions' borders; referenced
+  struct sst **tables;  // the ingest's, cut at the partitions' borders; referenced
   uint32_t nr, cap;
   struct sst **made;  // tables that this call has written; referenced
   uint32_t nr_made, cap_made;
@@ -65,7 +65,7 @@ static enum remixdb_status push(struct sst ***list, uint32_t *nr, uint32_t *cap,
 struct writer {
   struct ingest *in;
   struct sst_build *build;
-  uint64_t number;  // of the table being built; 0: none
+  uint64_t number;  // the number of the table being built; 0: none
 };
 
 static enum remixdb_status writer_end(struct writer *w) {

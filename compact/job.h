@@ -42,16 +42,16 @@ struct job {
   struct compact *c;
   uint32_t tree;
   const struct version *base;       // the tree's partitions
-  const struct names *names;        // of the spaces' tree: records of other spaces are dropped. NULL: none is
-  const struct value_moves *moves;  // of the store's version; NULL: none
+  const struct names *names;        // for the spaces' tree: records of other spaces are dropped. NULL: none is
+  const struct value_moves *moves;  // the store version's; NULL: none
   const struct version *store;      // the store's version, which has the value files
   const struct wh *frozen;          // the tree's new data; NULL: none
   uint32_t part, nr_parts;
-  uint64_t bytes;    // of new records in tables
-  uint64_t apart;    // of new records, apart from the tables
+  uint64_t bytes;    // bytes of new records in tables
+  uint64_t apart;    // bytes of new records, apart from the tables
   uint64_t count;    // new records
-  uint64_t hides;    // as of `fresh`
-  struct seqs seqs;  // of the new records
+  uint64_t hides;    // as in `fresh`
+  struct seqs seqs;  // the bounds of the new records' numbers
   // decided
   enum compact_kind kind;
   bool may_abort;
@@ -66,7 +66,7 @@ struct job {
   bool young;            // the tables go into the young view; the older view stays
   bool upto;             // another job appends the new data after the partition's keys
   enum job_cut cut;      // CUT_NONE: it is no slice of a cut
-  uint32_t newer;        // of a slice: so many of the partition's newest runs stay newer than its tables
+  uint32_t newer;        // for a slice: so many of the partition's newest runs stay newer than its tables
   uint32_t take;         // number of the newest runs, behind the `newer` ones, that are merged with the new data
   bool all;              // all runs of all of its partitions are merged
   bool pieces;           // as the round's
@@ -105,7 +105,7 @@ struct output {
   uint32_t nr_fresh;
   uint32_t keep;       // bit r: run r of the old view stays
   uint32_t newer;      // so many of these, the last ones, are newer than the new tables
-  uint32_t more_runs;  // of the partition
+  uint32_t more_runs;  // the partition's
   struct kref anchor;  // ptr NULL: the partition's or, behind another table of the job, a key between the two
   struct remix *remix;
   bool unread;        // the job's old view could not be read
@@ -137,7 +137,7 @@ struct round {
   struct compact_whole *whole;  // NULL, or the range of keys to compact
   struct packing *pack;         // gets the tables and REMIX files; NULL: they are files of their own
   _Atomic bool failed;          // a job or an output has failed: the others end soon. Relaxed
-  struct fresh *fresh;          // of both trees
+  struct fresh *fresh;          // for both trees
   struct job *jobs;             // tree by tree, in order of their keys; room for two per partition
   uint32_t nr_jobs, cap_jobs;
   struct task **tasks;  // room for all jobs

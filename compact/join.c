@@ -10,8 +10,8 @@ struct group {
   uint64_t now;   // as of a round
   uint64_t room;  // bound of `bytes`
   uint32_t nr;
-  uint64_t bytes;  // of the result
-  uint64_t most;   // of that, from one partition that the round would not write as a whole
+  uint64_t bytes;  // bytes of the result
+  uint64_t most;   // the most of them from one partition that the round would not write as a whole
   uint64_t reads;  // bytes of runs
   uint64_t cost;   // bytes that the join reads and writes, and the round would not
 };

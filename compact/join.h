@@ -11,9 +11,9 @@
 //       more than COMPACT_PART_TABLES tables. So a partition does not go to and fro. A small append makes a small
 //       partition, which may be joined; J2 bounds how often. A whole compaction brings neighbours together itself, and
 //       its rounds have no joins.
-//   J2  A join takes JOIN_LEAST partitions or more, none of which has more than half of the result, or JOIN_MANY or
-//       more. A partition that the round writes as a whole anyway counts as small. So joins write a record as often as
-//       its partition becomes twice as large, and a row of small appends does not write the same records each time.
+//   J2  A join takes JOIN_LEAST partitions or more, if none has more than half of the result, or JOIN_MANY or more. A
+//       partition that the round writes as a whole anyway counts as small. So joins write a record as often as its
+//       partition becomes twice as large, and a row of small appends does not write the same records each time.
 //   J3  When no join is due, more than 1/COMPACT_JOIN of a table lives in any JOIN_MANY neighbours of a tree that get
 //       no new data, or their runs have more than JOIN_READ tables, or one of them cannot be read.
 //   J4  A partition in which nothing lives leaves the version in the next round of a memtable that has no new data for
@@ -44,7 +44,7 @@
 void join_dead(struct round *r);
 // Plans joins in the trees whose jobs are decided: the jobs of neighbours become one job.
 void join_plan(struct round *r);
-// Tells whether a partition of the tree can leave, or some can be joined, if there is no new data. A tree of which some
-// partition is away is left alone: a look opens none.
+// Tells whether a partition of the tree can leave, or some can be joined, if there is no new data. A tree with a
+// partition that is away is left alone: a look opens none.
 bool join_due(const struct compact *c, const struct version *tree);
 #endif

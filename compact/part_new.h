@@ -7,7 +7,8 @@
 #include "view/part.h"
 
 // Makes the partition like p, with these views. s: the status of making them; another than REMIXDB_OK is returned. A
-// view that is not made is NULL. Takes over one reference to each view. On failure what p has not goes, with its file.
+// view that is not made is NULL. Takes over one reference to each view. On failure the views that p has not go, with
+// their files.
 // filed: the new views have files. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status part_new(const struct part *p, enum remixdb_status s, struct remix *remix,
                                         struct remix *young, bool filed, struct part **out);

@@ -55,7 +55,7 @@ static uint64_t live_bytes(const struct compact *c, const struct part *p, uint64
   const struct remix *const old = part_remix(p), *const young = part_young(p);
   if (old) entries = old->nr_entries, keys = old->nr_keys;
   if (young) entries += young->nr_entries, keys += young->nr_keys;
-  const uint64_t hidden = likely(!part_is_away(p)) ? part_hides(p) : 0;  // of a view that takes no part
+  const uint64_t hidden = likely(!part_is_away(p)) ? part_hides(p) : 0;  // those in a view that takes no part
   keys -= hidden < keys ? hidden : keys;
   if (entries == 0) return 0;
   const uint64_t live = (uint64_t)((double)bytes * (double)keys / (double)entries),

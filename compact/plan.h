@@ -5,12 +5,12 @@
 //
 // Invariant
 //   B1  A job whose tables come beside other runs leaves its partition with fewer than REMIX_RUNS_MAX runs, whatever
-//       sizes the runs have. Those of another opening may be much larger than the tables of this one, so that a few
-//       become many. The plan bounds the tables (plan_sizes): they are larger than usual where they would be too many.
-//       The writer makes those beyond the bound as large as tables can be, in case that the estimate is wrong. Where
-//       the partition can be merged as a whole, the round of a memtable does that instead: a split has no bound. It
-//       does not on a full disk, or where the partition cannot be read. Nor do merges for scans, and those of a young
-//       view on a full disk: these are to write no more than the runs that they take.
+//       sizes the runs have. Runs of another opening may be much larger than the tables of this one, so that a few runs
+//       become many tables. The plan bounds the tables (plan_sizes): they are larger than usual where they would be too
+//       many. The writer makes those beyond the bound as large as tables can be, in case that the estimate is wrong.
+//       Where the partition can be merged as a whole, the round of a memtable does that instead: a split has no bound.
+//       It does not on a full disk, or where the partition cannot be read. Merges for scans do not either, nor those of
+//       a young view on a full disk: these are to write no more than the runs that they take.
 #ifndef COMPACT_PLAN_H
 #define COMPACT_PLAN_H
 
@@ -25,7 +25,7 @@ void plan_all(struct job *j);
 // Decides to bring the partition's young view into its older one. The partition gets no more runs. Returns false if
 // there is no young view.
 bool plan_young_merge(struct job *j);
-uint64_t plan_young_bytes(const struct part *p);  // of the young view's runs
+uint64_t plan_young_bytes(const struct part *p);  // the bytes of the young view's runs
 // Tables that a merge of so many bytes is planned to write.
 uint32_t plan_tables(const struct compact *c, uint64_t bytes);
 // Chooses how large the tables are in which the job writes so many bytes (B1). `take` is decided. The partition has at

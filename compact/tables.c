@@ -216,20 +216,20 @@ enum remixdb_status tables_remove_new(const struct compact *c, const char *name,
 struct table_writer {
   struct job *j;
   struct sst_build *build;
-  uint64_t number;  // of the table being built; 0: none
+  uint64_t number;  // the number of the table being built; 0: none
   bool drop_tombs;
   uint64_t expired_ms;        // records with an expiry up to this time have expired
-  struct seqs seqs;           // of all records
+  struct seqs seqs;           // the bounds of all records' numbers
   uint64_t expected;          // bytes of all records in tables, about
   uint64_t seen;              // bytes of records so far, in tables
   uint64_t apart, reported;   // bytes that went apart; bytes of both kinds that were reported
   uint32_t apart_from;        // compact/apart.h
   uint32_t since;             // records since the last report,
   uint32_t left_out;          // and how many of them, and of those that they hide, get no entry
-  uint32_t cuts;              // of the job that were passed
-  uint32_t id;                // of the last record's space; 0: none yet
+  uint32_t cuts;              // the job's cuts that were passed
+  uint32_t id;                // the last record's space; 0: none yet
   bool dropped;               // that space is dropped
-  uint8_t ref[VALUE_REF];     // of the last record
+  uint8_t ref[VALUE_REF];     // the last record's reference
   struct value_merge *merge;  // values go apart again: it gets the records first; NULL: they do not
 };
 

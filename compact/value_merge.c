@@ -82,7 +82,7 @@ uint64_t value_merge_spans(struct compact *c, const struct version *store, const
 struct held {
   struct kv_rec rec;  // key and value lie in `bytes`
   struct value_ref to;
-  struct value_file *file;  // of the value that goes apart again; NULL: the record stays as it is
+  struct value_file *file;  // the file of the value that goes apart again; NULL: the record stays as it is
 };
 
 struct value_merge {

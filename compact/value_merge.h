@@ -12,8 +12,8 @@
 // Invariants
 //   O1  A value merge changes where values lie, and nothing else of a record. A value that cannot be read stays where
 //       it is, and so does the damage.
-//   O2  It writes COMPACT_VALUES_MOST bytes of values at most, about, or one span: it may be given up, and that was in
-//       vain then.
+//   O2  It writes COMPACT_VALUES_MOST bytes of values at most, about, or one span. A value merge may be given up, and
+//       its writes were then in vain.
 //   O3  It does not begin if value files would have more garbage then than 5/16 of the bytes of their live values, and
 //       the values of a memtable; or than half of the live ones. (16 MiB are never too much.) So writers still have
 //       room before they wait (store/value_pace.h). A merge that has no room tells that (compact.values_wait), and the
