@@ -27,7 +27,7 @@ struct value_file {
   uint64_t number;  // in the file's name
   uint64_t origin;  // the id of the store that wrote it
   uint64_t print;   // its fingerprint: the header's checksum
-  uint64_t key;     // of the seeds (value/format.h)
+  uint64_t key;     // the key of the seeds (value/format.h)
   char *path;
   struct fdpool_file file;  // for reads
   _Atomic uint32_t refs;
@@ -43,7 +43,7 @@ struct value_file {
   bool full;                     // no further value goes there
   bool syncing;                  // a sync uses `fd`
   bool named;                    // its name is durable; used by syncs only
-  _Atomic uint64_t value_bytes;  // of all values in it, as they are read, about. Relaxed
+  _Atomic uint64_t value_bytes;  // bytes of all values in it, as they are read, about. Relaxed
   uint64_t low, high;            // for a replay: the records that the log refers to are in [low, high); 0: none
   // For the collection of garbage (store/collect.h); guarded by collect.lock
   uint64_t measured, expected;  // live bytes that a pass found, and those that were expected then; 0: no pass yet

@@ -36,7 +36,7 @@ struct value_head {
   uint64_t store_id, number;
   uint64_t nonce;  // random
   uint64_t print;  // out only: the file's fingerprint, which is the header's checksum
-  uint64_t key;    // out only: of the seeds (F1)
+  uint64_t key;    // out only: the key of the seeds (F1)
 };
 // Tells whether these 8 bytes begin a value file.
 bool value_is_magic(const uint8_t *bytes);
@@ -68,10 +68,10 @@ static inline uint64_t value_data_at(uint32_t klen, uint32_t vlen) {
 static inline uint64_t value_rec_len(uint32_t klen, uint32_t vlen, uint64_t stored) {
   return align_up(value_data_at(klen, vlen) + stored, VALUE_ALIGN);
 }
-// Writes the head, the key and the zeros behind it: value_entries_at bytes. Sets r->sum. file_key: of the file's
+// Writes the head, the key and the zeros behind it: value_entries_at bytes. Sets r->sum. file_key: from the file's
 // header; at: where the record begins.
 void value_rec_put(uint8_t *p, uint64_t file_key, uint64_t at, const uint8_t *key, struct value_rec *r);
-// Decodes a head and the key, of which p has `len` bytes. Returns false if they are broken.
+// Decodes a head and the key from the `len` bytes at p. Returns false if they are broken.
 MUST_CHECK bool value_rec_get(const uint8_t *p, size_t len, uint64_t file_key, uint64_t at, struct value_rec *r_out);
 // Tells whether 8-byte-aligned bytes can begin a record of the file. VALUE_REC_HEAD bytes at p.
 bool value_rec_may_begin(const uint8_t *p, uint64_t file_key);
@@ -94,7 +94,7 @@ MUST_CHECK bool value_moved_good(const uint8_t *p, uint64_t len);
 // A reference, which a record of kind KV_APART has for its value.
 struct value_ref {
   uint64_t file, at;
-  uint32_t len;    // of the value
+  uint32_t len;    // the value's bytes
   uint32_t check;  // the lower 32 bits of the head's checksum
 };
 void value_ref_put(uint8_t *p, const struct value_ref *r);  // VALUE_REF bytes

@@ -17,8 +17,8 @@
 
 struct value_index {  // counted, immutable
   _Atomic uint32_t refs;
-  uint64_t number;          // of the collected file
-  uint64_t bytes;           // of the values that have an entry
+  uint64_t number;          // the collected file's
+  uint64_t bytes;           // bytes of the values that have an entry
   struct value_file *file;  // where they are, referenced
   struct value_ref ref;     // to the index itself
   uint32_t nr;              // entries

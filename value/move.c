@@ -4,7 +4,7 @@
 #include <assert.h>
 
 #define PASS_WINDOW (1u << 20)                                        // bytes that one call reads
-#define HEAD_MOST align_up(VALUE_REC_HEAD + KV_KEY_MAX, VALUE_ALIGN)  // of a record's head and key
+#define HEAD_MOST align_up(VALUE_REC_HEAD + KV_KEY_MAX, VALUE_ALIGN)  // bytes of a record's head and key
 #define MOVE_BUF (1u << 20)                                           // bytes that one call writes
 #define MOVE_IN (256u << 10)                                          // bytes of chunks that one call reads
 
@@ -154,7 +154,7 @@ static enum remixdb_status read_in(struct value_mover *m, struct value_file *fro
 // Chunks [first, first + nr) whose bytes are to be copied. Entries are in `entries`.
 struct copying {
   struct value_file *from;
-  uint64_t at;  // of the record
+  uint64_t at;  // the record's offset
   const struct value_rec *rec;
   uint8_t *entries;
   uint64_t data;  // offset of the chunks

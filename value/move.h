@@ -19,7 +19,7 @@ struct value_pass {
   uint8_t *win;          // bytes [win_at, win_at + win_len)
   uint64_t win_at;
   size_t win_len;
-  struct kref key;  // of the last record; points into `win`
+  struct kref key;  // the last record's; points into `win`
 };
 // Begins a pass over a file to which nobody writes. Fails with REMIXDB_NOMEM. p is all zero to begin with, also for
 // value_pass_fini.
@@ -40,9 +40,9 @@ struct value_mover {
   uint64_t at;            // where the next record begins
   uint64_t flushed;       // bytes of the file that are written
   uint64_t highest;       // the largest `flushed` so far
-  uint8_t *buf, *in;      // what follows `flushed`; bytes of the record that is copied
+  uint8_t *buf, *in;      // the bytes after `flushed`; bytes of the record that is copied
   size_t len, in_room;
-  uint64_t bytes;    // of the values that were copied
+  uint64_t bytes;    // bytes of the values that were copied
   uint64_t written;  // bytes, in sum
 };
 // Makes the file. On failure there is none. m: all zero but for ctx. Fails with REMIXDB_NOMEM, REMIXDB_IO or

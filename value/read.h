@@ -7,8 +7,8 @@
 // by reads that end later (store/async.c).
 //
 // Invariants
-//   R1  A byte of the file is used only after its checksum was compared: the head's, or that of its chunk.
-//       Sizes and offsets come from the head and the entries, and stay within the record (F3 of value/format.h).
+//   R1  A byte of the file is used only after its checksum was compared: the head's, or that of its chunk. Sizes and
+//       offsets come from the head and the entries, and stay within the record (F3 of value/format.h).
 //   R2  A reading asks for at most VALUE_RUN bytes at a time, and keeps none of the bytes that it was given. So even a
 //       long value takes little memory.
 //   R3  A value of more than VALUE_ONCE bytes goes straight to the caller's memory, as far as its chunks are wanted
@@ -47,9 +47,9 @@ struct value_reading {
   uint8_t few[VALUE_FEW * VALUE_ENTRY];
 };
 
-// Begins to read the bytes [off, off + n) of the value that `r` names, which has them, into buf; NULL: only checks
-// them. n is not 0. key: of the record that has the reference; the value file's record has the same. The file, the key
-// and the buffer stay until the reading has ended. Takes no memory.
+// Begins to read the bytes [off, off + n) of the value that `r` names into buf; NULL: only checks them. The value has
+// these bytes, and n is not 0. key: of the record that has the reference; the value file's record has the same. The
+// file, the key and the buffer stay until the reading has ended. Takes no memory.
 void value_reading_begin(struct value_reading *v, struct value_file *f, const struct value_ref *r, struct kref key,
                          uint32_t off, void *buf, uint32_t n);
 // Takes the bytes that the reading needs: `n` of them, which are fewer than v->len if the file ends there. bytes:
@@ -66,8 +66,8 @@ void value_reading_end(struct value_reading *v);
 // record has the same. Fails with REMIXDB_CORRUPT, REMIXDB_IO or REMIXDB_NOMEM; buf then holds anything.
 MUST_CHECK enum remixdb_status value_read(struct value_file *f, const struct value_ref *r, struct kref key,
                                           uint32_t off, void *buf, uint32_t cap, uint32_t *n_out);
-// Whether values come from the disk, as the time tells that one of them took. Then whoever is going to read several
-// asks for all of them first. A guess.
+// Whether values come from the disk: a guess from the time that one of them took. If they do, a reader of several
+// values asks for all of them first.
 static inline bool value_cold(const struct value_ctx *c) {
   return unlikely(atomic_load_explicit(&c->cold, memory_order_relaxed) != 0);
 }

@@ -15,7 +15,7 @@
 struct value_want {
   struct value_file *file;
   struct value_ref to;
-  uint32_t klen;  // of the record's key
+  uint32_t klen;  // bytes of the record's key
 };
 
 // Asks for values, at most VALUE_AHEAD_NR, neighbours together. For callers that have asked value_cold. Cannot fail:

@@ -23,6 +23,6 @@ struct value_scratches {
 void value_scratches_fini(struct value_scratches *s);
 struct value_scratch *value_scratch_take(struct value_scratches *s);  // NULL: REMIXDB_NOMEM
 void value_scratch_give(struct value_scratches *s, struct value_scratch *x);
-// Makes room for n bytes in x->win, whose contents are lost then. Fails with REMIXDB_NOMEM.
+// Makes room for n bytes in x->win. The contents are lost then. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status value_scratch_reserve(struct value_scratch *x, size_t n);
 #endif

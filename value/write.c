@@ -176,7 +176,7 @@ static enum remixdb_status reserve(struct value_log *l, uint64_t len, bool own, 
   return s;
 }
 
-// The place [at, at + len), of which the bytes from `used` on were not written, is given back if it is the last one.
+// Gives back the place [at, at + len) if it is the last one. Its bytes from `used` on were not written.
 static void give_back(struct value_log *l, struct value_file *f, uint64_t at, uint64_t len, uint64_t used) {
   lib_lock(&l->lock);
   if (value_file_size(f) == at + len) value_file_set_size(f, at + used);
@@ -718,7 +718,7 @@ enum remixdb_status value_log_sync(struct value_log *l) {
 }
 
 enum remixdb_status value_log_pause(struct value_log *l) {
-  struct value_file *const f = l->active;  // which only this thread changes
+  struct value_file *const f = l->active;  // only this thread changes it
   if (!f || f->fd < 0 || f->held || hold(l, f)) return REMIXDB_OK;
   const enum remixdb_status s = value_log_sync(l);
   if (s != REMIXDB_OK) return s;

@@ -6,8 +6,8 @@
 //
 // Invariants
 //   W1  A place is given to one value only, until it is given back. So bytes that are referred to never change.
-//   W2  value_log_sync makes all values durable whose value_put or value_batch_end returned before the call, and the
-//       names of their files. A caller that writes references syncs the values first.
+//   W2  value_log_sync makes a value durable if its value_put or value_batch_end returned before the call, and so the
+//       name of its file. A caller that writes references syncs the values first.
 //   W3  A failed sync, and a failed write for another reason than a full disk or want of memory, is sticky: later puts
 //       and syncs return it. A rewind ends a sync's want of room or memory, because it gives back all that is not
 //       durable.
@@ -37,10 +37,10 @@
 
 struct value_log {
   struct value_ctx *ctx;
-  _Atomic uint64_t packing;  // of the next values: value_log_compress. Relaxed: a user may change it at any time
+  _Atomic uint64_t packing;  // for the next values: value_log_compress. Relaxed: a user may change it at any time
   uint64_t full;             // most bytes of a full file: VALUE_FILE, or less in tests
   _Atomic uint64_t file;     // bytes of a full file if that is less (value_log_size). Relaxed; 0: l->full
-  // Returns a new file's number, of which no file has the name that name_of makes.
+  // Returns a new file's number. No file has the name that name_of makes of it.
   uint64_t (*new_number)(void *arg, void (*name_of)(char *buf, uint64_t number));
   void *arg;
   struct lib_lock lock;       // guards the list, `active`, `zstd` and the fields of the files that say so; brief
@@ -54,7 +54,7 @@ struct value_log {
 };
 
 void value_log_init(struct value_log *l, struct value_ctx *c);
-// How the values are stored that are put after the call. level: zstd's; 0: its default. Without a call they stay as
+// Sets how values that are put after the call are stored. level: zstd's; 0: its default. Without a call they stay as
 // they are.
 static inline void value_log_compress(struct value_log *l, enum remixdb_compression how, int level) {
   atomic_store_explicit(&l->packing, (uint64_t)how << 32 | (uint32_t)level, memory_order_relaxed);
@@ -114,7 +114,7 @@ void value_log_drop(struct value_log *l, struct value_file *gone);
 struct value_mark {
   uint64_t newest;        // number of the newest file
   uint64_t active, tail;  // number of the active file, and where the next value begins; 0: there is none
-  uint64_t value_bytes;   // of the active file
+  uint64_t value_bytes;   // bytes of the active file's values
 };
 struct value_mark value_log_mark(struct value_log *l);
 // Gives back what was written since the mark: retires the files that are newer, and shortens the file that was active.
@@ -126,13 +126,13 @@ void value_log_rewind(struct value_log *l, const struct value_mark *m);
 struct value_batch {
   struct value_log *log;
   struct value_file *file;       // with a reference, in use; NULL: no extent
-  uint64_t at;                   // of the extent
+  uint64_t at;                   // the extent's offset
   uint8_t *buf;                  // VALUE_EXTENT bytes; NULL: not needed yet
   size_t len;                    // bytes gathered,
   uint64_t values, value_bytes;  // and the values in them
   ZSTD_CCtx *zstd;               // NULL: not needed yet
   int level;                     // that it is set to
-  uint64_t out_file;             // the number of a file of which all before `out` is on its way to the disk
+  uint64_t out_file;             // the number of a file; its bytes before `out` are on their way to the disk
   uint64_t out;
   struct value_set files;  // all files that the batch has written to; they stay in use until value_batch_fini
 };
