@@ -384,8 +384,8 @@ static enum remixdb_status wal_sync_lead(struct wal *w, bool alone) {
   }
   // The loop syncs the oldest segment first, because no segment may count as durable before an older one (log/wal.h,
   // L5). `i` stays valid without the lock: while a thread leads a sync, only segments that are durable leave the list,
-  // and only this thread makes segments durable. `last` stays, too: a segment is released for a newer one, whose header
-  // no other thread can make durable meanwhile. All segments before `last` have their final length.
+  // and only this thread makes segments durable. `last` stays, too: a segment is released for a newer one, and no other
+  // thread can make the newer one's header durable meanwhile. All segments before `last` have their final length.
   bool whole = true;  // everything before `last` is durable
   for (struct wal_seg *i = w->segs; i != last; i = i->next) {
     if (i->durable == i->end) continue;

@@ -28,7 +28,7 @@
 
 struct wal_head {
   uint64_t store_id, gen;
-  uint64_t prev_gen, prev_len, prev_durable;  // of the segment before; prev_len 0: there is none
+  uint64_t prev_gen, prev_len, prev_durable;  // from the segment before; prev_len 0: there is none
   uint64_t last_seq;                          // the last sequence number of all segments before
   // From version 3 on (L7); else 0.
   uint64_t nonce;        // random, so that no two segments have the same header
@@ -58,7 +58,7 @@ struct wal_key {
 struct wal_frame {
   uint64_t sum, first_seq, durable;
   uint32_t len, count;
-  uint32_t kinds;  // of its records, for kv_rec_get: KV_IN_LOG, or KV_BARE in frames of writers up to version 3
+  uint32_t kinds;  // its records' kinds, for kv_rec_get: KV_IN_LOG, or KV_BARE in frames of writers up to version 3
 };
 
 // Returns the fingerprint.

@@ -26,7 +26,7 @@ struct wal_reader {
   struct err_saved *unread;
 };
 
-// Goes to a segment, whose descriptor is open, and advises it for sequential reads.
+// Goes to a segment. The segment's descriptor is open; the call advises it for sequential reads.
 void wal_reader_aim(struct wal_reader *r, const struct wal_seg *seg);
 // Makes n bytes from off on readable. *nr_out is n, or less if the file ends earlier. The bytes are valid until the
 // next call. Fails with REMIXDB_IO or REMIXDB_NOMEM.

@@ -197,7 +197,7 @@ struct recovering {
   struct wal_reader r;
   const struct wal_seg *top;      // the segment with the highest watermark, or NULL
   struct wal_level level;         // that watermark
-  char broken[ERR_MSG_MAX + 40];  // what is wrong at the end of the segment that was replayed last
+  char broken[ERR_MSG_MAX + 40];  // the error at the end of the segment that was replayed last
   wal_replay_fn fn;
   void *arg;
   struct wal_recovery *rec;

@@ -136,8 +136,8 @@ void wal_grow_ahead(struct wal *w) {
 bool wal_is_behind(const struct wal *w) {
   const struct wal_seg *const seg = w->active;
   const bool next = atomic_load_explicit(&w->next_for, memory_order_relaxed) >= seg->alloc;
-  // Until the active segment has this many bytes, the log prepares no next segment, whose room a small store may never
-  // use. An earlier switch prepares the next segment itself.
+  // Until the active segment has this many bytes, the log prepares no next segment: a small store may never use its
+  // room. An earlier switch prepares the next segment itself.
   const uint64_t early = w->limit == UINT64_MAX
                              ? wal_step(w, seg->alloc) / 2
                              : atomic_load_explicit(&w->full_at, memory_order_relaxed) / WAL_NEXT_PART;

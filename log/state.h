@@ -40,11 +40,11 @@ struct wal_seg {
   bool unread;    // its header could not be read
   bool shared;    // the file has a second name: the log never writes to it
   bool foreign;   // neither a segment of this log nor blank: the log never writes to it, and never removes it
-  uint64_t size;  // of the file
+  uint64_t size;  // bytes of the file
 
-  // The file was that of a segment which was released before it was durable: the system may have bytes of it up to
-  // here. A sync of the whole file would write those behind this segment's end, too. Changes at a release only, which
-  // waits for a sync of the segment.
+  // The file belonged to a segment that was released before it was durable: the system may have bytes of that segment
+  // up to here. A sync of the whole file would write those behind this segment's end, too. Changes only at a release. A
+  // release waits for a sync of the segment.
   uint64_t stale;
   struct wal_head h;
   struct wal_key key;
@@ -80,7 +80,7 @@ struct wal {
   uint64_t base;        // plus the address `pos`, modulo 2^64: the bytes appended to the segment (seg_bytes)
   struct wal_buf *cur;  // the buffer being filled, or NULL
   // Written under the lock; any thread reads them relaxed.
-  _Atomic uint64_t gen, seg_bytes;  // of the active segment
+  _Atomic uint64_t gen, seg_bytes;  // the active segment's
   _Atomic uint64_t durable_seq;
   _Atomic uint64_t full_at;  // the active segment is full when it has so many bytes (wal_full)
   _Atomic bool older;        // there are segments before the active one

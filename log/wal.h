@@ -16,8 +16,8 @@
 //       So stale bytes of a recycled file, or of another store, never pass for a frame.
 //   L3  Torn or damaged. Each frame states the offset up to which its segment was known to be durable at the seal.
 //       - A broken frame is REMIXDB_CORRUPT if it lies before an offset that a later valid frame calls durable. That
-//       frame may be in the same segment or in a later one, because a segment counts as durable only after the
-//       older ones.
+//         frame may be in the same segment or in a later one, because a segment counts as durable only after the older
+//         ones.
 //       - Any other broken frame is a torn tail. Recovery cuts it and all that follows, later segments included, so the
 //         recovered records are a prefix.
 //       - If nothing is written after a sync, no later frame states the durable offset. A watermark does so instead. It
@@ -27,17 +27,17 @@
 //         does not cover it, so a torn watermark damages nothing else.
 //   L4  Chain. A header states the generation and the final length of the segment before it. A segment is replayed only
 //       when the one before is complete up to that length; else L3 decides between cut and corrupt. A segment begins
-//       only when the header of the one before is durable, and all that is older as a whole, or released. So a
-//       generation missing between two others is REMIXDB_CORRUPT, and so is a torn segment before two others.
+//       only when the header of the one before is durable, and every older segment is durable as a whole or released.
+//       So a generation missing between two others is REMIXDB_CORRUPT, and so is a torn segment before two others.
 //       Generations grow. A recovery leaves one generation out. A crash may have lost the header of a segment with that
 //       generation and left its frames, and these frames must never belong to a later segment.
 //   L5  Durability. wal_sync returns only when everything appended before the call, in all segments, is durable. A
 //       segment is never known to be durable before the older ones: wal_sync syncs them in order. wal_sync_active makes
-//       the active segment durable alone. While older segments that are not durable are there, no frame, header or
-//       watermark states that. So L3 takes the torn tail of an older segment for what it is. When a version names the
-//       active segment, nobody needs the older ones: their release (wal_release) makes it known.
+//       the active segment durable alone. While older segments are not durable, no frame, header or watermark states
+//       that. So L3 takes the torn tail of an older segment for what it is. When a version names the active segment,
+//       nobody needs the older ones: their release (wal_release) makes it known.
 //   L6  Errors. A failed write or fsync is sticky: later appends and syncs return it. An append's REMIXDB_NOSPACE is
-//       not: room on disk is reserved before a record is accepted, so a full disk refuses the record and changes
+//       not sticky: room on disk is reserved before a record is accepted, so a full disk refuses the record and changes
 //       nothing else.
 //   L7  History. A header states the fingerprint of the segment before, which is the checksum of that segment's header.
 //       It also states the sum of the checksums of that segment's frames, and a random number. So a fingerprint stands
@@ -46,16 +46,16 @@
 //       fails with REMIXDB_CORRUPT and does not take it for a torn tail. The random number distinguishes segments whose
 //       earlier frames are equal. The sum distinguishes segments that two copies continued under one header. A header
 //       that has version 2 states none of this, and is not compared.
-//
-// Locks: the log's lock is held for the copy of a record and for the caller's stamp. Threads compute the checksums of
-// sealed buffers, and write the buffers, without the lock. Threads wait for fsync on a condition (group commit: one
-// fsync serves all waiting threads). Lock order: a memtable leaf's lock, then the log's.
 //   L8  Values apart. A record may refer to a value in another file, which is written before the record is appended. It
 //       is synced before the record. So the value of a durable record is whole. A record whose value is not whole is as
 //       good as torn, and recovery cuts its frame and all that follows.
 //   L9  Hold. While a thread holds the log (wal_hold), no record of another thread gets a number: appends wait before
 //       they have one. So what the holder does between wal_hold and wal_unhold lies between two numbers, however long
 //       it takes. Syncs and writes of buffers go on.
+//
+// Locks: the log's lock is held for the copy of a record and for the caller's stamp. Threads compute the checksums of
+// sealed buffers, and write the buffers, without the lock. Threads wait for fsync on a condition (group commit: one
+// fsync serves all waiting threads). Lock order: a memtable leaf's lock, then the log's.
 #ifndef WAL_H
 #define WAL_H
 
@@ -67,8 +67,8 @@
 #endif
 #define WAL_FIRST (64u << 10)     // a new segment's first step of room on disk; steps double
 #define WAL_PREALLOC (16u << 20)  // up to this size, unless wal_opts says otherwise
-#define WAL_KEEP_PART 4u          // 1/4 of a step is kept for the last records on a full disk,
-#define WAL_KEEP_MAX (2u << 20)   // and at most so many bytes
+#define WAL_KEEP_PART 4u          // 1/4 of a step is kept for the last records on a full disk
+#define WAL_KEEP_MAX (2u << 20)   // at most so many bytes of it
 // A closed log keeps so much room on disk, or twice that, after its end. If its last segment has records, it also keeps
 // the room that a first step leaves for the last records.
 #define WAL_REST 4096u
@@ -79,8 +79,8 @@ struct wal;
 
 // The log asks this of the owner of values that are apart (KV_APART).
 struct wal_values {
-  // Makes the values durable to which records refer that were appended before the call. The log calls it before it
-  // makes these records durable. A failure becomes the log's sticky error.
+  // Makes durable the values that records refer to, for all records that were appended before the call. The log calls
+  // it before it makes these records durable. A failure becomes the log's sticky error.
   enum remixdb_status (*sync)(void *arg);
   // Tells whether the value of a record is whole. In a recovery a frame with a value that is not whole counts as broken
   // (L3), and the thread's message tells why the value is not whole. Any status other than REMIXDB_OK ends the
@@ -110,9 +110,9 @@ struct wal_opts {
 // Results of a recovery.
 struct wal_recovery {
   uint64_t nr_records, nr_frames, nr_segments;
-  uint64_t bytes;      // of replayed frames
-  uint64_t cut_bytes;  // of a torn tail, as far as known
-  uint64_t last_seq;   // of the last replayed record; without one, the number given to wal_open
+  uint64_t bytes;      // bytes of replayed frames
+  uint64_t cut_bytes;  // bytes of a torn tail, as far as known
+  uint64_t last_seq;   // the last replayed record's; without one, the number given to wal_open
 };
 // Recovery calls this function for each record, in order of seq, which is the record's place. rec->seq is the record's
 // number: its place, or the number that it states. rec->kind is without KV_SEQ. The record's pointers are valid during
@@ -123,11 +123,11 @@ typedef enum remixdb_status (*wal_replay_fn)(void *arg, uint64_t seq, const stru
 // 1. Replays every segment of generation >= oldest_gen, in order. last_seq: the store's last sequence number when
 //    oldest_gen began; replayed records follow it without a gap (L1). Older segments join the log pool.
 // 2. Makes the replayed records durable. It writes bytes again unless a durable offset proves that they are on disk,
-// because after a failed fsync the system may treat unwritten pages as clean.
-// 3. Starts a segment with a later generation. It continues the last segment instead in two cases. First case: the last
-// segment is empty, or it is the only one, has at most WAL_FIRST bytes, and a watermark covers them; and no other file
-// can hold frames that would follow it. A clean close leaves such a log, and then nothing is written. Second case: the
-// disk has no room for another segment.
+//    because after a failed fsync the system may treat unwritten pages as clean.
+// 3. Starts a segment with a later generation. It continues the last segment instead in two cases. First case: no other
+//    file can hold frames that would follow it, and the last segment is empty, or is the only one, has at most
+//    WAL_FIRST bytes, and a watermark covers them. A clean close leaves such a log, and then nothing is written. Second
+//    case: the disk has no room for another segment.
 // Segment oldest_gen must exist, with the fingerprint that is known; if not, the call fails with REMIXDB_CORRUPT.
 // fresh: the store is new; the call makes generation oldest_gen and syncs it with its directory. Nothing is written
 // before the replay has succeeded. Fails with REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_IO, REMIXDB_NOMEM or
@@ -215,7 +215,7 @@ MUST_CHECK enum remixdb_status wal_switch(struct wal *w, void (*fn)(void *arg, u
 MUST_CHECK enum remixdb_status wal_switch_after(struct wal *w, const struct kv_rec *last, uint64_t *seq_out,
                                                 void (*fn)(void *arg, uint64_t new_gen), void *arg);
 uint64_t wal_gen(const struct wal *w);  // active generation, relaxed
-// The fingerprint of the segment of this generation (L7), whose header is durable. Any thread. Fails with
+// The fingerprint of the segment of this generation (L7). The segment's header is durable. Any thread. Fails with
 // REMIXDB_CORRUPT: the log has no such segment.
 MUST_CHECK enum remixdb_status wal_print(struct wal *w, uint64_t gen, uint64_t *print_out);
 uint64_t wal_segment_bytes(const struct wal *w);  // appended to the active segment, relaxed
@@ -255,11 +255,11 @@ MUST_CHECK enum remixdb_status wal_verify(struct wal *w, wal_replay_fn fn, void 
 
 // A loss at one place of a log, as far as it is known.
 struct wal_loss {
-  const char *path;  // of the file; of the log's directory if no file has the segment. Holds during the call
+  const char *path;  // the file's; the log directory's if no file has the segment. Holds during the call
   bool missing;      // no file has the segment
   bool parted;       // the segment is of another history (L7), or follows one that is
   bool torn;  // nothing proves that the lost bytes were durable: a crash may leave such a tail, and an opening cuts it
-  uint64_t gen;         // of the segment; 0: not known
+  uint64_t gen;         // the segment's; 0: not known
   uint64_t off, bytes;  // the skipped bytes of the file; bytes 0: their number is not known
   // Sequence numbers of the lost records. first_seq 0: they are not known. last_seq < first_seq: it is not known
   // whether a record is lost
@@ -275,7 +275,7 @@ const char *wal_loss_text(const struct wal_loss *l, char *buf, size_t cap);
 struct wal_salvage {
   uint64_t nr_records, nr_segments;
   uint64_t lost_bytes;  // as far as known
-  uint64_t gen;         // of the segment being read; at the end, of the newest one; 0: none
+  uint64_t gen;         // the generation of the segment being read; at the end, of the newest one; 0: none
   uint64_t base_seq;    // the last sequence number before that segment
 };
 struct wal_salvage_to {
@@ -283,7 +283,7 @@ struct wal_salvage_to {
   void (*lost)(void *arg, const struct wal_loss *l);  // in order; NULL: none
   void *arg;
 };
-// Gives every record of every whole frame to `to`, in order. Begins with generation oldest_gen, whose first record
+// Gives every record of every whole frame to `to`, in order. Begins with generation oldest_gen; its first record
 // follows last_seq. oldest_gen 0: begins with the oldest segment of the chain that ends with the newest header; older
 // records do not count as lost. Skips broken parts and a torn tail, and reports them to `to`. Skips frames that a
 // recovery has cut. Leaves out segments of another history, as far as their headers show it (L7). If a segment's header
