@@ -7,8 +7,8 @@
 #define YOUNG_WHOLE 512u  // entries of all young views together that are all looked up
 #define CLUSTERS_MIN 128u
 #define CLUSTERS_MAX 512u
-#define SEGMENTS 2048u    // of all partitions, that are looked at, about
-#define SEGMENTS_MIN 16u  // of each partition
+#define SEGMENTS 2048u    // segments that are looked at in all partitions, about
+#define SEGMENTS_MIN 16u  // segments in each partition
 
 enum { ACTIVE, FROZEN, YOUNG };  // the newer streams
 
@@ -22,7 +22,7 @@ struct work {
   double keys, bytes;
   bool exact;            // the stream has few entries: what the tags guess is looked up
   double record;         // bytes of a record of the older views, on average
-  struct sst_hold hold;  // of reads in the older views
+  struct sst_hold hold;  // for reads in the older views
   struct sst_hold young_hold;
   struct stratum strata[2];
 };

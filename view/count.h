@@ -6,9 +6,9 @@
 // difference of two ranks. The newer streams (memtables, young views) change that number: a put of a new key adds one,
 // a tombstone of a key that exists takes one away, and an overwrite does neither. So the count takes a sample of each
 // newer stream's entries in the range, and looks each one's key up in the older streams, by the tags in memory. The
-// sample tells how many of the stream's puts, and of its tombstones, have a key below. How many of both there are is
-// known better: a memtable's leaves count their entries and tombstones, a young view's selectors show them. So a stream
-// of overwrites only, or of deletes only, has no error of a sample.
+// sample tells how many of the stream's puts, and of its tombstones, have a key below. The numbers of both are known
+// better: a memtable's leaves count their entries and tombstones, a young view's selectors show them. So a stream with
+// only overwrites, or only deletes, has no error from a sample.
 //
 // Work, at most: COUNT_SAMPLE to WH_SAMPLE lookups for each memtable, 2 * WH_SAMPLE_LEAVES leaves, 512 places of all
 // young views together, a few thousand segments, and a few steps for each partition of the range. Blocks are read for
@@ -33,7 +33,7 @@ struct count {
   const _Atomic bool *stop;  // the call opens no partition and looks no entry up when it is set; NULL: it never is
   // out
   uint64_t keys, bytes;
-  uint32_t leaves, lookups, clusters, segments;  // what it looked at, for tests
+  uint32_t leaves, lookups, clusters, segments;  // places that it looked at, for tests
 };
 // Counts. The caller is outside of any epoch, and keeps the memtables and the version alive. Fails as a read does, and
 // with REMIXDB_ABORTED if it was stopped.

@@ -17,7 +17,7 @@ enum {
   HEAD_NEXT_FILE = 32,  // u64
   HEAD_LOG_GEN = 40,    // u64
   HEAD_LOG_SEQ = 48,    // u64
-  HEAD_SIZE_OLD = 56,   // of formats 1 and 2
+  HEAD_SIZE_OLD = 56,   // in formats 1 and 2
   HEAD_LOG_PRINT = 56,  // u64
   HEAD_SIZE = 64,
   SUM_SIZE = 8,  // u64, XXH3-64
@@ -26,7 +26,7 @@ enum {
 enum {
   SECTION_KIND = 0,    // u32
   SECTION_FLAGS = 4,   // u32
-  SECTION_LENGTH = 8,  // u64, of what follows
+  SECTION_LENGTH = 8,  // u64, bytes that follow
   SECTION_HEAD = 16,
 };
 enum {
@@ -75,7 +75,7 @@ static const char current_magic[8] = {'R', 'M', 'X', 'D', 'B', 'V', 'E', 'R'};
 #define CURRENT_PART_MAX (PART_HEAD + KV_KEY_MAX)
 #define CURRENT_REST_MAX                                                                              \
   (HEAD_SIZE + 8 * SECTION_HEAD + PACK_SECTION_HEAD + ERASED_SIZE + 2 * PARTS_HEAD + NAMES_SIZE_MAX + \
-   SUM_SIZE)  // of what is there once
+   SUM_SIZE)  // bytes that are there once
 // Bytes of a table's name, of origins of it and its REMIX files, and of their places in packs, each in another one.
 #define CURRENT_TABLE_MAX (CURRENT_NAME + 3 * 8 + 3 * (PACK_LIST_HEAD + PACK_ENTRY))
 
@@ -256,7 +256,7 @@ static enum remixdb_status read_packs(struct current *c, size_t at, uint64_t len
   return flaw ? err_corrupt(c->path, (size_t)(l.p - c->buf), "packs: %s", flaw) : REMIXDB_OK;
 }
 
-// One section, whose bytes are [at, at + len).
+// One section, the bytes [at, at + len).
 static enum remixdb_status read_section(struct current *c, uint32_t kind, uint32_t flags, size_t at, uint64_t len) {
   const bool known = (kind >= KIND_ORIGINS && kind <= KIND_ERASED) || (kind >= KIND_VALUES && kind <= KIND_PACKS);
   if (flags & ~SECTION_MUST || (!known && flags & SECTION_MUST))

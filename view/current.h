@@ -20,8 +20,8 @@
 #include "view/names.h"
 
 // Numbers count up and never reach these bounds.
-#define CURRENT_NUMBER_MAX ((uint64_t)1 << 46)  // of files
-#define CURRENT_COUNT_MAX ((uint64_t)1 << 62)   // of versions, log generations, sequence numbers (WAL_NUMBER_MAX)
+#define CURRENT_NUMBER_MAX ((uint64_t)1 << 46)  // bound of files' numbers
+#define CURRENT_COUNT_MAX ((uint64_t)1 << 62)   // bound of versions, log generations, sequence numbers (WAL_NUMBER_MAX)
 #define CURRENT_LEFT ((uint64_t)1 << 32)        // an open store uses fewer numbers than this before it closes
 
 #define CURRENT_FORMAT 3u  // written; 1 and 2 are read
@@ -32,12 +32,12 @@ enum { TREE_UNNAMED, TREE_SPACES, TREES };
 // The fields that concern the whole store.
 struct current_head {
   uint32_t format;           // ignored by current_write
-  uint32_t nr_parts[TREES];  // of each tree; the spaces' tree may have none
+  uint32_t nr_parts[TREES];  // each tree's; the spaces' tree may have none
   uint64_t store_id, number;
   uint64_t next_file;     // the next free file number
   uint64_t log_gen;       // the oldest log generation still needed
   uint64_t log_seq;       // the last sequence number before that generation
-  uint64_t erased;        // of the last range deletion whose edit the version has, above log_seq; 0: none
+  uint64_t erased;        // the last range deletion whose edit the version has, above log_seq; 0: none
   uint64_t log_print;     // the fingerprint of that segment (log/wal.h, L7); 0 in formats 1 and 2
   uint32_t nr_values;     // value files
   const uint8_t *values;  // CURRENT_VALUE bytes for each, ascending by number: its number, its fingerprint, and the

@@ -19,7 +19,7 @@ void live_least(const struct version *v, uint64_t *live_out);
 // The bytes of all values of a file to which records of tables refer, live or hidden. UINT64_MAX: a partition is away,
 // so nobody knows.
 uint64_t live_referred(const struct version *v, const struct value_file *f);
-// The most bytes by which all of live_out together may be too large because of young views: those to which their
-// records refer, as if each hid a record of the older view with as many, as far as that view has them.
+// The most bytes by which all of live_out together may be too large because of young views: as if each of their records
+// hid a record of the older view with as many bytes apart, as far as that view has so many.
 uint64_t live_young(const struct version *v);
 #endif

@@ -26,12 +26,12 @@ struct memtable {
   struct memtables *all;
   struct memtable *next, *prev;  // guarded by all->lock
   bool left;                     // the view has left it (memtable_leave); guarded by that lock
-  struct wh *wh;                 // of the unnamed tree
-  _Atomic(struct wh *) spaces;   // of the spaces' tree; NULL: not made yet. Published with release by memtable_spaces
+  struct wh *wh;                 // the unnamed tree's
+  _Atomic(struct wh *) spaces;   // the spaces' tree's; NULL: not made yet. Published with release by memtable_spaces
   uint64_t gen;       // generation of its log segment (after a recovery, of the newest one); set before it is shared
   uint64_t base_seq;  // last sequence number given before that generation began
   struct value_list values;      // the value files that its records may refer to
-  _Atomic uint64_t apart_bytes;  // of the values that were written apart for its records, about. Relaxed
+  _Atomic uint64_t apart_bytes;  // bytes of the values that were written apart for its records, about. Relaxed
 };
 
 // cursors: see wh_recycle. limit: bytes of a full memtable; the pool keeps as many bytes for the next memtables,
@@ -52,9 +52,9 @@ void memtables_give_back(struct memtables *all);
 // full. While another memtable is frozen, it is one chunk, because the frozen memtable's chunks will serve again. 0:
 // chunks of this size are not fetched ahead. Any thread, in the memtable's epoch.
 size_t memtables_target(const struct memtables *all, const struct memtable *active, bool frozen);
-// Returns how many bytes should be ready while the round of a full memtable runs: what the active one may still take if
-// it becomes like the frozen one, and gets late records. Few chunks make a memtable full if its values are apart. 0,
-// and callers: as above.
+// Returns how many bytes should be ready while the round of a full memtable runs: those that the active one may still
+// take if it becomes like the frozen one, and gets late records. Few chunks make a memtable full if its values are
+// apart. 0, and callers: as above.
 #define MEMTABLE_LATE 4u  // 1/4 of a memtable is more than records that are late or handed back take
 size_t memtables_growth(const struct memtables *all, const struct memtable *active, const struct memtable *frozen);
 

@@ -180,7 +180,8 @@ static void besides(struct merge *m) {
   m->young.beside = both ? &m->remix : NULL;
 }
 
-// Sets the cursor, whose place is *g, to a page of a paged view of this partition. It keeps the page until it leaves.
+// Sets the cursor to a page of a paged view of this partition. *g is the cursor's place. It keeps the page until it
+// leaves.
 static enum remixdb_status page_enter(struct merge *m, struct remix_cursor *c, struct merge_page *g, uint32_t part,
                                       struct remix *x, uint32_t page) {
   struct remix *in;
@@ -644,7 +645,7 @@ static enum remixdb_status gap_leap(struct merge *m, uint32_t mem, struct kref t
 
 // A way over tombstones.
 struct way {
-  struct wh_pass pass;  // of the memtable whose gap is being made
+  struct wh_pass pass;  // for the memtable whose gap is being made
   uint32_t of;          // that memtable; MERGE_NONE: none yet
   uint32_t tops;        // bit i: a tombstone of stream i was passed since `from`
   bool known;           // all keys from `from` on were passed
@@ -765,8 +766,8 @@ static enum remixdb_status young_follow(struct merge *m, struct kref key) {
 }
 
 // While reads come from the disk: whether the young view of the sought key's partition has no key up to the one that
-// the other streams have found. One key of the young view may tell it, the candidate's, whose block was gathered with
-// those of the older view (gather_seek).
+// the other streams have found. One key of the young view may tell it: the candidate's. The candidate's block was
+// gathered with those of the older view (gather_seek).
 static enum remixdb_status young_beyond(struct merge *m, bool *beyond_out) {
   *beyond_out = false;
   if (!remix_cold(&m->young) || m->young.keys_only) return REMIXDB_OK;

@@ -74,7 +74,7 @@ struct merge {
   uint32_t part;                   // the partition of the REMIX cursor
   struct remix_cursor remix;
   struct merge_page remix_page;  // its place
-  struct kref remix_key;         // of the REMIX cursor's entry; ptr NULL: not read yet
+  struct kref remix_key;         // the key of the REMIX cursor's entry; ptr NULL: not read yet
   uint32_t at;                   // the stream that holds the current key; MERGE_NONE: not valid
   uint32_t same;                 // bit i: stream i stands on the same key
   enum merge_near near;          // the streams that a step in the merge's direction must look at
@@ -83,9 +83,9 @@ struct merge {
   uint32_t new_at, new_same;  // as at and same
   struct kref new_key;
   // The segments of the partition that come before new_key as a whole, in the direction. Forward these are all before
-  // number `clear`, the segment that new_key belongs to. Backward these are all from number `clear` on, the one after
-  // one. `clear` is UINT32_MAX if new_key belongs to a later page or partition, 0 if it belongs to an earlier one.
-  // Until clear_found no segment is known to: 0, and backward UINT32_MAX.
+  // number `clear`, the segment that new_key belongs to. Backward these are all from number `clear` on, the segment
+  // after new_key's. `clear` is UINT32_MAX if new_key belongs to a later page or partition, 0 if it belongs to an
+  // earlier one. Until clear_found no segment is known to come before it: `clear` is 0, and backward UINT32_MAX.
   uint32_t clear;
   bool clear_found;
   uint32_t since;  // the REMIX's segment in which new_key was first compared; UINT32_MAX: not yet
@@ -96,7 +96,7 @@ struct merge {
   bool young_there;         // the partition of the last seek has a young view
   bool young_ended;         // there is no young view in that seek's direction: `young` was left where it was
   uint32_t young_at;        // the partition of `young`, or its last one, as an index of version->young
-  struct kv_rec young_rec;  // of its entry, if it is valid
+  struct kv_rec young_rec;  // the record of its entry, if that is valid
   // The caller's, or NULL:
   struct epoch *epoch;
   struct epoch_slot *slot;
@@ -117,8 +117,8 @@ void merge_fini(struct merge *m);
 // merge_skip or merge_record. A long seek (over deleted keys) leaves its epoch and enters a new one after every
 // MERGE_STEPS keys, so it holds up no reclamation. Pointers that the caller found before the seek are lost then.
 void merge_use_epoch(struct merge *m, struct epoch *epoch, struct epoch_slot *slot);
-// expect: how many keys the caller is going to read after each seek, whose blocks are then asked for together; 0: as
-// many as the last scans read, which *reach tells. The merge updates *reach, and others may share it, in the same
+// expect: how many keys the caller is going to read after each seek. Their blocks are then asked for together. 0: as
+// many as the last scans read; *reach tells how many. The merge updates *reach, and others may share it, in the same
 // thread.
 void merge_learn(struct merge *m, uint32_t expect, uint32_t *reach);
 // The scan since the last seek reads values apart from the disk. So the merge learns how far it goes, as from a scan
@@ -174,9 +174,9 @@ static inline bool merge_prev_fast(struct merge *m) {
 // The same as nr times merge_next, until it is not valid. Keys between two newer keys are counted, not visited, except
 // in the segment that the second one belongs to.
 MUST_CHECK enum remixdb_status merge_skip(struct merge *m, uint32_t nr);
-// The current record, one that the merge stops at, expired at this time (ms). Moves on as merge_next does, in
-// the direction of the last move, and may leap over such records (remix/lapsed.h). lapse: zeroed at first; as long as
-// the caller passes such records, one after the other.
+// The current record, one that the merge stops at, expired at this time (ms). Moves on as merge_next does, in the
+// direction of the last move, and may leap over such records (remix/lapsed.h). lapse: zeroed at first; as long as the
+// caller passes such records, one after the other.
 MUST_CHECK enum remixdb_status merge_pass_expired(struct merge *m, struct remix_lapse *lapse, uint64_t expiry,
                                                   uint64_t now_ms);
 // Whether the current record expires. Does not read it.
@@ -184,8 +184,8 @@ static inline bool merge_expires(const struct merge *m) {
   if (likely(m->at == MERGE_PARTS)) return (m->remix.sel[m->remix.at] & REMIX_EXPIRES) != 0;
   return ((m->at == MERGE_YOUNG ? m->young_rec.kind : m->mem[m->at].ver->kind) & KV_EXPIRES) != 0;
 }
-// The current record, never a tombstone, and of a memtable none that has expired (merge_clock). It holds until the
-// merge moves. A failure changes nothing: the position stays, and the caller may ask again or move on.
+// The current record. It is never a tombstone, and never a memtable's record that has expired (merge_clock). It holds
+// until the merge moves. A failure changes nothing: the position stays, and the caller may ask again or move on.
 MUST_CHECK enum remixdb_status merge_record(struct merge *m, struct kv_rec *rec_out);
 // The next records of the young views, or of the partitions' older views (remix_next_records). Some of them may be
 // hidden by newer streams. Inside an epoch.

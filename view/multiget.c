@@ -25,7 +25,7 @@ _Static_assert(1 + (SST_BATCH_MAX - 1) / COLD_ADD_MIN <= SST_BATCH_PARTS, "the r
 // has reads in flight holds descriptors, so it must not wait for other threads' reads or descriptors.
 struct waiting {
   uint64_t id;              // id of the block, from table and number; NO_BLOCK: the key waits for the batch's end
-  size_t key;               // of the call
+  size_t key;               // its index in the call
   const struct part *away;  // NO_BLOCK: the partition with which it begins; NULL: it is looked up alone
   struct remix_probe probe;
 };
@@ -58,7 +58,7 @@ struct multiget {
   uint64_t hash[MULTIGET_GROUP];
   const struct wh_ver *ver[MULTIGET_GROUP];
   struct remix_probe probe[MULTIGET_GROUP];
-  const uint8_t *data[MULTIGET_GROUP];  // of the candidate's block
+  const uint8_t *data[MULTIGET_GROUP];  // the candidate's block
   // The blocks that are not cached:
   uint32_t nr_waiting, pages_waiting;
   uint32_t nr_added;  // how many of the waiting keys have their blocks in flight
@@ -143,7 +143,7 @@ static __attribute__((noinline)) void found_apart(struct multiget *m, size_t i, 
   m->apart[m->nr_apart++] = a;
 }
 
-#define APART_AHEAD_BYTES (8ull << 20)  // of values that are asked for before the first of them is read
+#define APART_AHEAD_BYTES (8ull << 20)  // bytes of values that are asked for before the first of them is read
 
 // Asks for the values behind `i`.
 static void ask_apart(const struct multiget *m, struct value_readahead *ahead, size_t i) {
@@ -237,8 +237,8 @@ static void wait_for_block(struct multiget *m, uint32_t k) {
   m->pages_waiting += sst_block_pages(p->sst, block);
 }
 
-// Compares the keys with their candidates, whose blocks are in data[]. Keeps those in `which` whose candidate is
-// another key; returns how many.
+// Compares the keys with their candidates. The candidates' blocks are in data[]. Keeps those in `which` whose candidate
+// is another key; returns how many.
 static uint32_t compare_candidates(struct multiget *m, uint8_t *which, uint32_t nr) {
   for (uint32_t i = 0; i < nr; i++) {
     const uint8_t *const data = m->data[which[i]];

@@ -31,11 +31,11 @@ struct multiget_room {
 // place in the room, or NULL and 0 if the value is empty or does not fit.
 void multiget_begin(struct multiget *m, size_t nr, const struct remixdb_slice *keys, struct remixdb_buf *values,
                     bool *found, struct multiget_room *room);
-// How the call judges what has expired: by now_ms, or with 0 by the env's wall clock, which it asks once. Between
-// multiget_begin and the first part.
+// Sets the clock that decides what has expired: now_ms, or with 0 the env's wall clock, which the call asks once.
+// Between multiget_begin and the first part.
 void multiget_clock(struct multiget *m, const struct env *env, uint64_t now_ms);
-// Lets the call read values apart, of this super, whose memtables and version the parts have. Before the first part.
-// Each key's file is counted, so the values are read by multiget_end, outside of any epoch.
+// Lets the call read values apart, of this super. The parts have the super's memtables and version. Before the first
+// part. Each key's file is counted, so the values are read by multiget_end, outside of any epoch.
 struct super;
 void multiget_super(struct multiget *m, const struct super *v);
 // Looks up the next part of the keys (some groups) at the moment, and copies the values that are found. frozen may be

@@ -175,7 +175,7 @@ bool names_gap(const struct names *n, uint32_t from, uint32_t last, uint32_t *fi
 
 // ---- lists that differ by one space
 
-// Makes a copy without the space `id` (0: with all), with room for another one, whose name has `more` bytes.
+// Makes a copy without the space `id` (0: with all), with room for another one with a name of `more` bytes.
 static enum remixdb_status copy(const struct names *n, uint32_t id, size_t more, struct names **out, char **room_out) {
   const uint32_t nr = n ? n->nr : 0;
   struct names *const made = names_make(n ? n->next_id : 1, nr + (more != 0), names_size(n) + more, room_out);

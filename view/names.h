@@ -24,14 +24,14 @@
 
 struct names_entry {
   uint32_t id;        // at least 1
-  uint32_t len;       // of the name, at least 1
-  const char *bytes;  // of the name; in the list's own memory
+  uint32_t len;       // bytes of the name, at least 1
+  const char *bytes;  // the name; in the list's own memory
 };
 
 struct names {
   _Atomic uint32_t refs;
   uint32_t next_id, nr;
-  uint32_t mask;    // of the slots: a power of two, less 1
+  uint32_t mask;    // the number of slots, a power of two, less 1
   uint32_t *slots;  // open addressing by the hash of the name: the index of an entry plus 1; 0: free. Half full at most
   struct names_entry entries[];  // ascending by id; the slots and their names follow
 };
@@ -65,11 +65,12 @@ static inline uint64_t names_stamp(const struct names *n) { return (uint64_t)n->
 // Tells whether some space was ever dropped; NULL: none was.
 static inline bool names_dropped(const struct names *n) { return n && n->nr + 1 < n->next_id; }
 
-// Makes a list that also has this space, whose id n has not; n may be NULL. For a repair. Fails with REMIXDB_NOMEM.
+// Makes a list that also has this space. n has no space with this id, and may be NULL. For a repair. Fails with
+// REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status names_insert(const struct names *n, uint32_t id, const char *name, size_t len,
                                             struct names **out);
-// Make a list that differs by one space from n, which may be NULL: with another one, whose id is the next; without one
-// that it has. Fail with REMIXDB_NOMEM, and with REMIXDB_TOOBIG if there are too many spaces.
+// Make a list that differs from n by one space; n may be NULL. names_add adds a space with the next id. names_drop
+// leaves out one that n has. Fail with REMIXDB_NOMEM, and with REMIXDB_TOOBIG if there are too many spaces.
 MUST_CHECK enum remixdb_status names_add(const struct names *n, const char *name, size_t len, struct names **out);
 MUST_CHECK enum remixdb_status names_drop(const struct names *n, uint32_t id, struct names **out);
 

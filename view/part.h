@@ -11,9 +11,9 @@
 //   P1  `remix` of a partition that is away is NULL. part_ready stores `young` first and then, with release, `remix`.
 //       They never change after that. So a reader that loads `remix` with acquire, and finds it, has both. A reader
 //       that does not find `remix` uses nothing of `young`. Only a partition without files has no `remix` for ever.
-//   P2  A partition that cannot be opened stays away. Each use tries again, and fails with what is wrong. A round is an
-//       exception: it holds a damaged partition (part_try). Until the end of the round each use fails at once, with
-//       what the round has found, so the partition stays away for all of the round.
+//   P2  A partition that cannot be opened stays away. Each use tries again, and fails with the error. A round is an
+//       exception: it holds a damaged partition (part_try). Until the end of the round each use fails at once with the
+//       error that the round has found. So the partition stays away for all of the round.
 //   P3  `quick` is a copy of fields of `remix`, or empty: the partition is empty, away or paged, or the anchors of its
 //       view have no quick search (anchors_quick_set). It is written before `remix`, so a reader who has found `remix`
 //       (P1) has it, too. It has no reference of its own, because a view that a partition has never changes, and lives
@@ -25,7 +25,7 @@
 //       read. A partition that is made with tables of this one inherits the mark (part_inherit).
 //   P5  A partition that a round makes of a damaged one that is away is *shut* (part_above): its older view stays as it
 //       is, unopened, and its young view, which is open, has the new tables. Readers get nothing of it: they fail with
-//       what is wrong, and do not try to open it. It is not among the young views of its version, so readers of other
+//       its error, and do not try to open it. It is not among the young views of its version, so readers of other
 //       partitions do not meet it. A shut partition stays away. A compaction that a caller asked for tries to open the
 //       older view. If that succeeds, the next version has an ordinary partition in its place.
 //   P6  Partitions that have the same older view share it (struct part_older), so a process opens its files once. Its
@@ -35,8 +35,8 @@
 //       tables of the older view. Only the young view of such a partition may be merged or built. The partition stays
 //       in each next version, with all the files that it had, until it is opened.
 //   P8  A partition that is away never gets a larger range: damage would spread to keys that it never had. So an empty
-//       partition stays where it stands behind one that is away, and stays in the place of one that leaves from there
-//       (part_takes_over).
+//       partition behind one that is away stays there. If another partition behind one that is away leaves, an empty
+//       one stays in its place (part_takes_over).
 #ifndef PART_H
 #define PART_H
 
@@ -77,9 +77,9 @@ struct part_away {
   bool odd;                        // the opening brings the partition, to find out what is wrong
   bool shut;                       // P5
   bool held;                       // P2. Under the lock
-  struct err_saved *error;         // what a round has found wrong; own memory; NULL: nothing. Under the lock
-  uint64_t entries, keys;          // of both views, as their files say
-  uint64_t old_keys, old_entries;  // of the older view
+  struct err_saved *error;         // the error that a round has found; own memory; NULL: none. Under the lock
+  uint64_t entries, keys;          // both views', as their files say
+  uint64_t old_keys, old_entries;  // the older view's
   bool old_expires;
   pthread_mutex_t lock;  // held while the partition is opened: at most one thread does that. Before that of `older`
   bool bounded;          // `end` is the next partition's anchor; else there is none
@@ -116,10 +116,10 @@ MUST_CHECK enum remixdb_status part_create(struct kref anchor, struct remix *rem
 // store or history: REMIXDB_CORRUPT, REMIXDB_VERSION, REMIXDB_NOMEM or REMIXDB_IO.
 MUST_CHECK enum remixdb_status part_look(const struct sst_ctx *ctx, const struct current_part *names, struct kref end,
                                          bool spaces, struct part **out);
-// Makes the partition that a round puts in the place of `old`, which was away when the round began, with this young
-// view in place of its own; NULL: it has none. The older view stays. The partition is shut, or an ordinary one if the
-// older view has been opened meanwhile. Takes the caller's reference to young over, also if it fails. Fails with
-// REMIXDB_NOMEM.
+// Makes the partition that a round puts in the place of `old`. That one was away when the round began. The new one has
+// this young view in place of the old one's; NULL: it has none. The older view stays. The partition is shut, or an
+// ordinary one if the older view has been opened meanwhile. Takes the caller's reference to young over, also if it
+// fails. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status part_above(struct part *old, struct remix *young, struct part **out);
 void part_ref(struct part *p);
 void part_unref(struct part *p);  // NULL is allowed
@@ -211,7 +211,7 @@ MUST_CHECK static inline enum remixdb_status part_ready(const struct part *p) {
 // then. part_release ends the hold.
 MUST_CHECK enum remixdb_status part_try(struct part *p, bool again, bool *held_out);
 void part_release(struct part *p);
-// Raises what is wrong with a partition that is held or shut.
+// Raises the error of a partition that is held or shut.
 enum remixdb_status part_why(const struct part *p);
 // Tells whether new tables can go into the young view of a partition that is held or shut: it has none, or it is open.
 static inline bool part_takes_tables(const struct part *p) { return part_young(p) || p->away->files.nr_young == 0; }
@@ -256,5 +256,5 @@ uint64_t part_hides(const struct part *p);
 // The partition's files, also if it is away.
 void part_files(const struct part *p, struct part_files *out);
 uint32_t part_nr_files(const struct part *p);
-uint64_t part_table_bytes(const struct part *p);  // of the tables' files
+uint64_t part_table_bytes(const struct part *p);  // bytes of the tables' files
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A super: the active memtable, the frozen memtable and the version, which a call reads together. No thread edits a
+// A super: the active memtable, the frozen memtable and the version. A call reads the three together. No thread edits a
 // super that others have; a new super replaces it. A super has a count of references, and holds a reference to each of
 // its parts.
 #ifndef SUPER_H
@@ -55,12 +55,12 @@ static inline void super_unref(struct super *v) {
   struct version *const last = super_drop(v);
   if (last) version_destroy(last);
 }
-// Finds the value file that a record of the super refers to, which lives as long as the super: the version's, or one of
-// the memtables'. *to_out: the reference. Fails with REMIXDB_CORRUPT if the reference is malformed, or the super has no
-// such file.
+// Finds the value file that a record of the super refers to: the version's, or one of the memtables'. The file lives as
+// long as the super. *to_out: the reference. Fails with REMIXDB_CORRUPT if the reference is malformed, or the super has
+// no such file.
 MUST_CHECK enum remixdb_status super_value(const struct super *v, const struct kv_rec *rec, struct value_ref *to_out,
                                            struct value_file **out);
-// Reads the value of a record of v whose value is apart, from `off` on, at most cap bytes. See value_read. key: the
+// Reads the value of a record of v from `off` on, at most cap bytes. The value is apart. See value_read. key: the
 // record's; `rec` need not have it. Fails also like super_value.
 MUST_CHECK enum remixdb_status super_read(const struct super *v, struct kref key, const struct kv_rec *rec,
                                           uint32_t off, void *buf, uint32_t cap, uint32_t *n_out);

@@ -326,8 +326,8 @@ struct load {
   struct kref end;
   bool spaces;
   struct part *part;           // out; or the partition to open
-  _Atomic uint64_t *progress;  // of opening; NULL: nobody wants to know
-  bool again;                  // of part_try
+  _Atomic uint64_t *progress;  // progress of opening; NULL: nobody wants to know
+  bool again;                  // as for part_try
 };
 
 // If several partitions fail, the call reports the error of the one with the lowest number, whatever the order of the
@@ -736,7 +736,7 @@ enum remixdb_status version_may_grow(const struct sst_ctx *ctx, const struct ver
 struct saving {
   struct current_part *parts;
   uint8_t *tables;            // names of tables, then of value files
-  uint8_t *moves;             // of collected value files
+  uint8_t *moves;             // the collected value files
   struct pack_part **packed;  // parts of packs
   size_t nr_packed;
 };

@@ -26,17 +26,18 @@
 //       next install writes that list, after it has synced the directory.
 //   V7  A store has two trees: the keys without a space, and the keys of all named spaces. Each tree has its own
 //       partitions, for which V1 to V4 hold, and its own keys: a key of the spaces' tree begins with the id of its
-//       space. The struct version of a store holds the unnamed tree; its `spaces` is a struct version, too, of which
-//       only the partitions count. A store's version always has one, so readers need not ask. CURRENT names the
-//       partitions of the spaces' tree only if one of them has a table.
+//       space. The struct version of a store holds the unnamed tree; its `spaces` is a struct version, too; only its
+//       partitions count. A store's version always has one, so readers need not ask. CURRENT names the partitions of
+//       the spaces' tree only if one of them has a table.
 //   V8  A version has the value files that its tables state, as far as they exist. A file that was collected does not
 //       exist. If a record that readers find still refers to it, the version has an index (value/index.h) that tells
 //       where the value is, and the file with the value. After a replay the version that was loaded also has the files
 //       that the log's records refer to.
-//   V9  With at most VERSION_FEW partitions, whose anchors have at most 8 bytes, and not only zeros, `few` is set.
-//       before[i] is then the number that comes before that of partition i + 1's anchor: 8 bytes, big-endian, zeros
-//       behind its end. UINT64_MAX: there is no such partition. So a key of 8 bytes or more belongs to the partition
-//       whose number is how many of these its first 8 bytes exceed, and a search reads one cache line.
+//   V9  `few` is set if there are at most VERSION_FEW partitions, and if their anchors have at most 8 bytes, and not
+//       only zeros. An anchor's number is made of 8 bytes, big-endian, with zeros behind the anchor's end. before[i] is
+//       the number of partition i + 1's anchor, less 1; UINT64_MAX: there is no such partition. The first 8 bytes of a
+//       key are a number, too. A key of 8 bytes or more belongs to partition n if its number exceeds n of these. So a
+//       search reads one cache line.
 #ifndef VERSION_H
 #define VERSION_H
 
@@ -67,12 +68,12 @@ struct version {
   // The sequence number of the last range deletion whose edit the tree has (compact/erase.h); the struct of a store has
   // the larger one of its trees. 0: none, or it is before log_seq.
   uint64_t erased;
-  struct anchors anchors;  // of the partitions
+  struct anchors anchors;  // the partitions' anchors
   uint8_t *anchor_bytes;   // the bytes into which `anchors` points; own memory
   uint32_t *young;         // numbers of the partitions with a young view, ascending; own memory; NULL if there are none
   uint32_t *young_from;    // young_from[i]: how many partitions before i have a young view; nr_parts + 1 items, in the
                            // same memory. Only version_young_from reads it
-  struct names *names;     // of the spaces (view/names.h), counted; NULL: there never was a space
+  struct names *names;     // the spaces (view/names.h), counted; NULL: there never was a space
   // The value files that a record of the tables of both trees may refer to (V8). Empty in a spaces' tree.
   struct value_set values;
   struct value_moves moves;  // indexes of the collected files to which such a record may refer. Empty in a spaces' tree
@@ -122,7 +123,8 @@ static inline enum part_dropped part_dropped(const struct part *p, const struct 
 static inline void part_set_dropped(struct part *p, const struct names *n, enum part_dropped what) {
   atomic_store_explicit(&p->dropped, names_stamp(n) | (uint64_t)what, memory_order_relaxed);
 }
-// Gives a new version, which has its partitions, all other fields of v but the count and the spaces' tree.
+// Gives a new version all fields of v, except the count, the spaces' tree and the partitions. The new version has its
+// partitions already.
 void version_like(struct version *made, const struct version *v);
 // Makes a version of the same trees with all fields of v but the count. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status version_copy(const struct version *v, struct version **out);
@@ -174,15 +176,15 @@ struct version_view {  // the view of a table
 struct version_names {
   uint64_t store_id, log_gen, log_seq;
   bool printed;        // the fingerprints are known
-  uint64_t log_print;  // of the log's oldest segment
+  uint64_t log_print;  // the fingerprint of the log's oldest segment
   uint64_t *origins;   // ascending
   uint32_t nr_origins;
   uint64_t *tables;  // numbers, partition by partition, from the oldest to the newest; the unnamed tree's first
   uint64_t *prints;  // fingerprints of the tables
-  struct version_view *views;  // of the tables
+  struct version_view *views;  // the views of the tables
   size_t nr_tables;
   size_t nr_unnamed;    // so many of them are the unnamed tree's
-  struct names *names;  // of the spaces, counted; NULL: none
+  struct names *names;  // the spaces, counted; NULL: none
   uint64_t *values;     // numbers of the value files, ascending
   uint32_t nr_values, nr_moves;
   struct current_move *moves;  // the collected value files, ascending
