@@ -36,7 +36,7 @@ struct get {
   enum remixdb_status status;
   struct failure *failure;        // NULL: it has not failed, or there was no memory for the message
   struct held *held;              // while it waits
-  struct version *version;        // of its moment: held, or of the begin's epoch
+  struct version *version;        // its moment's: held, or of the begin's epoch
   uint8_t *long_key;              // own memory; NULL: the key is in small_key
   struct remix_probe probe;       // its key is one of the two
   struct remix *page;             // the page of a REMIX that the probe is in while it waits, with a reference; or NULL
@@ -49,14 +49,14 @@ struct xdb_gets {
   struct fetcher *fetcher;
   uint32_t depth;
   uint32_t nr;        // under way
-  uint32_t nr_ready;  // of these, with a result
+  uint32_t nr_ready;  // gets that have a result
   struct get *free, *ready, **ready_tail;
   struct held *held;       // the newest first
   struct held *left;       // no get waits in them any more; given up outside of the epoch
   struct held *free_held;  // as many as gets, because each held version has one
   struct held *helds;
-  struct failure *told;  // of the results that were taken last: their messages are the caller's until the next call
-  struct sst_hold hold;  // of searches
+  struct failure *told;  // for the results that were taken last: their messages are the caller's until the next call
+  struct sst_hold hold;  // for searches
   struct super *super;   // during a begin: where its memtables' values are; else NULL
   bool rung;             // the bell was rung since it was cleared
   struct get gets[];

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Asynchronous gets: many gets under way in one thread. docs of the calls: remixdb.h.
+// Asynchronous gets: many gets under way in one thread. remixdb.h documents the calls.
 //
 // A get is a small state machine. Beginning it looks in the memtables and takes the candidates of its key one after the
-// other (view/candidate.h), as long as their blocks are cached. At a block that is not, it joins that block's fetch
-// (table/fetch.h) and waits. The poll that takes the fetch compares the key, and the get has its result or goes on to
-// the next candidate. A value that lies apart from its record is read step by step (value/read.h): the get waits for a
-// fetch of the bytes that come next. A get is free, waits for one fetch, or is ready.
+// other (view/candidate.h), as long as their blocks are cached. At a block that is not cached, it joins that block's
+// fetch (table/fetch.h) and waits. The poll that takes the fetch compares the key, and the get has its result or goes
+// on to the next candidate. A value that lies apart from its record is read step by step (value/read.h): the get waits
+// for a fetch of the bytes that come next. A get is free, waits for one fetch, or is ready.
 //
 // Invariants
 //   A1  All that a get reads is of the super and the moment of its beginning. The memtables are searched there and

@@ -148,7 +148,7 @@ enum remixdb_status batch_add_range(struct xdb_batch *b, struct kref from, struc
   return batch_add(b, KV_REC(from, to.ptr, to.ptr ? to.len : 0, KV_RANGE));
 }
 
-// Operation i of remixdb_batch_load, whose key and value are at `bytes`.
+// Operation i of remixdb_batch_load. Its key and value are at `bytes`.
 static inline struct kv_rec loaded(size_t i, const uint8_t *ops, const uint32_t *klens, const uint32_t *vlens,
                                    const uint8_t *bytes) {
   const bool del = ops && ops[i] == REMIXDB_BATCH_DEL;

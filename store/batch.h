@@ -23,7 +23,7 @@ struct xdb_space;
 // A space that operations name.
 struct batch_name {
   uint32_t id, len;
-  char *bytes;  // of the name; own memory
+  char *bytes;  // the name; own memory
 };
 #define BATCH_OF_REF UINT32_MAX  // no id of a space
 
@@ -32,11 +32,11 @@ struct xdb_batch {
   size_t len, cap;
   size_t nr;       // operations
   size_t of_ref;   // bytes that the keys of operations without a space of their own take with an id before them
-  uint32_t space;  // of what is added next: an id, 0, or BATCH_OF_REF
+  uint32_t space;  // the space of the operations that are added next: an id, 0, or BATCH_OF_REF
   bool spaces;     // some operation states a space
   bool ranges;     // some operation deletes a range (KV_RANGE); an end that is open has length 0
   enum remixdb_status failed;  // why a space could not be taken: adding fails. REMIXDB_OK: nothing has failed
-  uint64_t store_id;           // of the store of the names
+  uint64_t store_id;           // the names' store
   struct batch_name *names;    // ascending by id
   uint32_t nr_names, cap_names;
 };

@@ -11,10 +11,10 @@
 
 // The first step hands this to the second step.
 struct xdb_below {
-  const struct wh *index;  // of the frozen memtable; NULL: there is none
+  const struct wh *index;  // the frozen memtable's; NULL: there is none
   struct wh_begun frozen;  // in it
   const struct part *part;
-  const uint8_t *seg;  // of the partition's newest view; NULL: the partition was away or empty
+  const uint8_t *seg;  // the segment of the partition's newest view; NULL: the partition was away or empty
 };
 // Prefetches what xdb_below_end reads first. Both run in the same epoch. tree: the key's.
 static inline void xdb_below_begin(const struct super *v, uint32_t tree, struct kref key, uint64_t hash,

@@ -17,8 +17,8 @@
 #define FULL_PERCENT 30u   // so much of what lives; while a value merge waits for room,
 #define WAIT_PERCENT 20u   // so much
 #define LEAST_PART 64u     // all garbage together is worth a collection if it is 1/64 of a full file
-#define WHOLE_PERCENT 10u  // the same for collect_all,
-#define WHOLE_SHARE 16u    // which collects a file if 1/16 of it is garbage
+#define WHOLE_PERCENT 10u  // the same for collect_all
+#define WHOLE_SHARE 16u    // collect_all collects a file if 1/16 of it is garbage
 #define LOOK_PART 4u       // after 1/4 of a file the collection goes on only if
 #define LOOK_SHARE 8u      // 1/8 of that is garbage
 #define PAID_TIMES 4u      // without workers: pieces for so many times the bytes that were written
@@ -29,9 +29,9 @@ enum collect_how { COLLECT_IDLE, COLLECT_WHOLE, COLLECT_GUESS };
 
 // A live record that was copied, under one reference to it.
 struct collected {
-  uint64_t number;  // of the reference's file
+  uint64_t number;  // the reference's file
   struct value_moved moved;
-  uint32_t len;  // of the value
+  uint32_t len;  // bytes of the value
 };
 
 // A collection under way.
@@ -78,9 +78,9 @@ static uint64_t live_of(struct value_file *f, uint64_t expected) {
 
 struct choice {
   struct value_file *file;  // referenced; NULL: none
-  uint64_t bytes, live;     // of the file
-  uint64_t expected;        // what the tables alone say about `live`
-  uint64_t all, all_live;   // of all files
+  uint64_t bytes, live;     // the file's bytes, and the live ones
+  uint64_t expected;        // the live bytes by the tables alone
+  uint64_t all, all_live;   // the same for all files
 };
 
 // Sets the live bytes of the files as far as tables tell.

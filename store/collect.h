@@ -5,13 +5,13 @@
 // the live parts of other files as far as they fit, and the old files go. The tables keep their references; the new
 // file has an index for each old one (value/index.h).
 //
-// A collection takes files that are settled (store/values.h) and of which at least a third seems to be garbage
-// (view/live.h), those with the largest share first. If the garbage of all files is more than three tenths of what
-// lives, a sixth is enough; so it is from a fifth on while a value merge waits for room (compact/value_merge.h). It is
-// not worth it while all garbage is less than 1/64 of a full file. It passes over the file's records. A record is live
-// if the newest record of its key in the tables has the reference to it, itself or by an index. (Memtables have no
-// reference to a settled file. Records that a newer one hides are never read again: not by this version, and not by a
-// later one.)
+// A collection takes a file that is settled (store/values.h) if at least a third of it seems to be garbage
+// (view/live.h), the files with the largest share first. A sixth is enough if the garbage of all files is more than
+// three tenths of the live bytes, or more than a fifth while a value merge waits for room (compact/value_merge.h). A
+// collection is not worth it while all garbage is less than 1/64 of a full file. It passes over the file's records. A
+// record is live if the newest record of its key in the tables has the reference to it, itself or by an index.
+// (Memtables have no reference to a settled file. Records that a newer one hides are never read again: not by this
+// version, and not by a later one.)
 //
 // A file that still takes values is closed to them when a third of it is garbage, at the end of a round.
 //
@@ -24,13 +24,13 @@
 //   G1  The new file, its indexes and its name are durable before CURRENT names them (V3). The old files are retired
 //       after that, and their last user removes them: snapshots, iterators and older versions read on.
 //   G2  No round that began before the install ends after it. So a merge finds all references that its records have in
-//       its base, and what it writes is in the new indexes: an index has each record that was copied under its place in
-//       the old file, also if tables reached that by an older index.
+//       its base, and the references that it writes are in the new indexes: an index has each record that was copied
+//       under its place in the old file, also if tables reached that by an older index.
 //   G3  A collection that fails before the install leaves nothing behind and changes nothing. A file with a live value
 //       that cannot be read, or whose tables cannot be read, is never collected: the damage stays where it is. The pass
 //       does not see a value whose head is damaged. So it counts the bytes of the values that it sees. If they are
 //       fewer than were written to the file, or nobody knows how many were, the file is collected only if the live ones
-//       among them are all to which tables refer.
+//       among them are all values that tables refer to.
 #ifndef STORE_COLLECT_H
 #define STORE_COLLECT_H
 
@@ -64,9 +64,9 @@ void collect_fini(struct xdb *x);
 bool collect_has(const struct xdb *x, uint64_t number);
 
 struct collect_figures {
-  uint64_t files, file_bytes;  // that the version has
-  uint64_t value_bytes;        // of all values in them, as they are read
-  uint64_t garbage_bytes;      // of the values in files that take no further ones, those that no record refers to
+  uint64_t files, file_bytes;  // the version's value files
+  uint64_t value_bytes;        // bytes of all values in them, as they are read
+  uint64_t garbage_bytes;      // bytes of values that no record refers to, in files that take no further ones
   uint64_t indexes, index_memory;
 };
 // Measures the value files of the store's version. All zero without memory. Takes xdb.lock.

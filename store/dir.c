@@ -77,7 +77,7 @@ static enum remixdb_status look(struct xdb *x, bool *exists_out, bool *creating_
     return err_set(REMIXDB_CORRUPT, "%s: a repair was interrupted: call remixdb_repair again to end it", x->dir);
   s = env_stat(&x->home, FILES_CURRENT, &st);
   if (s == REMIXDB_OK && x->opts.error_if_exists) return err_set(REMIXDB_EXISTS, "%s: holds a store already", x->dir);
-  mem_free(x->origins);  // of an earlier look
+  mem_free(x->origins);  // the origins of an earlier look
   x->origins = NULL;
   if (s == REMIXDB_OK) s = version_ids(&x->home, &x->store_id, &x->origins, &x->nr_origins);
   *exists_out = s == REMIXDB_OK;

@@ -3,7 +3,7 @@
 // The room of dropped spaces comes back by itself (compact/dropped.h has the ways).
 //
 // The drop of a space asks for a round, and so does an opening that finds keys of dropped spaces. The round begins with
-// what needs no room on the disk, or nearly none: partitions and tables that leave as a whole. Then it compacts its
+// work that needs no room on the disk, or nearly none: partitions and tables leave as a whole. Then it compacts its
 // memtable, if there is one, and at last it merges partitions. Such a merge is given up when a memtable is frozen or
 // the store closes, as scan merges are. If that happens DROPPED_WAITS times, the round of a memtable does it.
 //

@@ -7,8 +7,8 @@
 #include "store/state.h"
 
 // The active memtable that a call freezes: only a full one, only one with records, or any. Freezing an empty memtable,
-// too, lets the log release its older segments. XDB_FREEZE_AGAIN: a full one, and its round hands nothing back. A
-// batch asks for that if it has waited before, and what a round had handed back left it too little room in the new
+// too, lets the log release its older segments. XDB_FREEZE_AGAIN: a full one, and its round hands nothing back. A batch
+// asks for that if it has waited before, and if the records that a round handed back left it too little room in the new
 // memtable, or in the log's segment. Without workers it would find that each time.
 enum xdb_freeze { XDB_FREEZE_FULL, XDB_FREEZE_AGAIN, XDB_FREEZE_USED, XDB_FREEZE_ANY };
 // Tells whether the active memtable must not be frozen now: another one is frozen, or an ingest is in the place of its

@@ -3,8 +3,8 @@
 
 #include "store/below.h"
 
-#define PASSES 4u  // of step 1 at most,
-#define FEW 1024u  // until so few keys have come meanwhile
+#define PASSES 4u  // the most passes of step 1
+#define FEW 1024u  // the last pass is the one during which so few keys have come
 
 // ---- what the ingest replaces
 

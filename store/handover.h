@@ -32,9 +32,9 @@ struct handover {
   bool replaces;        // some record of the older memtable is one that the ingest replaces, as far as is known
   bool switched;        // the new segment is the log's active one
   bool marked;          // the memtable stays, and the mark is in its segment
-  uint64_t seq;         // of the mark
+  uint64_t seq;         // the mark's
   uint64_t last;        // the last number that the log gave
-  uint64_t records;     // that were handed over
+  uint64_t records;     // records that were handed over
   // The keys of the older memtable that were looked up in step 1, in order.
   struct handover_keys {
     struct handover_key {

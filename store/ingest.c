@@ -8,16 +8,16 @@
 #include "table/build.h"
 
 #define TELL_BYTES ((uint64_t)1 << 20)  // between two reports
-#define MARK_BYTES 8u                   // that make the mark's key one that nobody has
-#define SYNC_BYTES VALUE_FILE           // of values, between two syncs: the commit has little left to sync
+#define MARK_BYTES 8u                   // bytes that make the mark's key one that nobody has
+#define SYNC_BYTES VALUE_FILE           // bytes of values between two syncs: the commit has little left to sync
 
 struct xdb_ingest {
   struct xdb_ref *ref;
   struct xdb *x;
   struct blkio_queue *queue;
   struct sst_build *build;
-  uint64_t number;    // of the table being built; 0: none
-  uint64_t *numbers;  // of the finished tables
+  uint64_t number;    // the number of the table being built; 0: none
+  uint64_t *numbers;  // the finished tables' numbers
   uint32_t nr, cap;
   uint8_t *last;  // the last key, with its space
   uint32_t last_len, last_cap;
@@ -25,12 +25,12 @@ struct xdb_ingest {
   uint8_t *border;  // the first key that belongs to another partition than the table; cap 0: none yet
   uint32_t border_len, border_cap;
   bool bordered;
-  uint64_t bytes, told;  // of records; at the last report
-  struct value_log log;  // of its values that are apart (I7)
+  uint64_t bytes, told;  // bytes of records; at the last report
+  struct value_log log;  // for its values that are apart (I7)
   struct value_batch values;
   uint64_t unsynced;       // bytes of them since the last sync, about
   uint64_t paced;          // the share of this ingest in xdb.collect.ingesting
-  struct err_saved error;  // of a put; the commit fails with it
+  struct err_saved error;  // a put's error; the commit fails with it
 };
 
 struct xdb_ref *ingest_ref(const struct xdb_ingest *g) {

@@ -6,11 +6,11 @@
 
 #include "store/state.h"
 
-// Tables that a round puts above all that was written before. Files that are not in the version in the end are removed
-// by the round, once it has `tried`; the files of values are the caller's.
+// Tables that a round puts above all that was written before. Once the round has `tried`, it removes files that are not
+// in the version in the end; the files of values are the caller's.
 struct xdb_ingesting {
   uint32_t tree;
-  const uint64_t *numbers;  // of the tables, in ascending order of their keys
+  const uint64_t *numbers;  // the tables' numbers, in ascending order of their keys
   uint32_t nr;
   struct kv_rec mark;        // the record that gives the ingest its sequence number
   struct value_log *values;  // where its values are apart
@@ -24,14 +24,14 @@ struct ingest_made {
   struct version *version;  // referenced; NULL: it could not be made
   struct sst **tables;      // the ingest's tables in it, each referenced; own memory
   uint32_t nr;
-  struct value_mark mark;  // of compact.values, before it was made
+  struct value_mark mark;  // the mark of compact.values before it was made
 };
 // Makes the version: `next`, which the round has made of `base`, and the tables. g->error: why it could not be made;
 // the files of the ingest are gone then.
 void ingest_round_make(struct xdb *x, struct worker *w, struct xdb_ingesting *g, const struct version *base,
                        struct version *next, struct ingest_made *out);
-// Puts it in the store's place, whose version is `next` by now, and ends it. Sets g->done or g->error. *when_out: as
-// for round_install.
+// Puts it in the place of the store's version, which is `next` by now, and ends it. Sets g->done or g->error.
+// *when_out: as for round_install.
 void ingest_round_place(struct xdb *x, struct worker *w, struct xdb_ingesting *g, struct ingest_made *m,
                         uint64_t *when_out);
 // Ends it without: the round has failed, and `next` is not the store's version.

@@ -40,21 +40,21 @@ MUST_CHECK enum remixdb_status round_install_ingest(struct xdb *x, struct worker
 // run beside a round; spaces.changing is held. When it returns, all epochs that could see the older names have ended.
 // Fails as round_install does.
 MUST_CHECK enum remixdb_status install_names(struct xdb *x, struct names *names);
-// Makes what a collection has done durable and the store's: a version that has nothing else new. In place of a round,
+// Makes the result of a collection durable and the store's: a version that has nothing else new. In place of a round,
 // as the call below. Fails as round_install does.
 MUST_CHECK enum remixdb_status install_moved(struct xdb *x, const struct values_moved *moved);
-// Makes partitions leave the version that belong to dropped spaces (version_trim), as the install of each round does.
-// In place of a round: no round runs, and the caller is a worker. Fails as round_install does.
+// Makes the partitions of dropped spaces leave the version (version_trim), as the install of each round does. In
+// place of a round: no round runs, and the caller is a worker. Fails as round_install does.
 MUST_CHECK enum remixdb_status install_trim(struct xdb *x);
 
-// Makes `next`, in which a range deletion has left out keys, the store's version, and writes to the active memtable, as
-// one (store/ranges.h). commit(arg, old, fresh) is called under xdb.lock: it logs and stamps the writes, puts `fresh`
-// in the place of the super `old`, and publishes; after a failure nothing has changed. frozen: the frozen memtable that
-// the caller has looked at, or NULL. Then CURRENT is written. If there is no room for it, that is no failure, and
-// `next` stays in memory until a later install (rounds.unsaved). In a round's thread, outside of any lock and epoch.
-// Fails with REMIXDB_ABORTED if the store has another frozen memtable, or as commit does, and nothing has changed; any
-// other failure is that of writing CURRENT, and the store refuses writes. *there_out: `next` is the store's version,
-// and perhaps that of CURRENT: its files stay.
+// Makes `next` the store's version and writes to the active memtable, as one (store/ranges.h). A range deletion has
+// left keys out of `next`. commit(arg, old, fresh) is called under xdb.lock: it logs and stamps the writes, puts
+// `fresh` in the place of the super `old`, and publishes; after a failure nothing has changed. frozen: the frozen
+// memtable that the caller has looked at, or NULL. Then CURRENT is written. If there is no room for it, that is no
+// failure, and `next` stays in memory until a later install (rounds.unsaved). In a round's thread, outside of any lock
+// and epoch. Fails with REMIXDB_ABORTED if the store has another frozen memtable, or as commit does, and nothing has
+// changed; any other failure is that of writing CURRENT, and the store refuses writes. *there_out: `next` is the
+// store's version, and perhaps that of CURRENT: its files stay.
 typedef enum remixdb_status (*round_commit_fn)(void *arg, struct super *old, struct super *fresh);
 MUST_CHECK enum remixdb_status round_edit(struct xdb *x, struct version *next, const struct memtable *frozen,
                                           round_commit_fn commit, void *arg, bool *there_out);

@@ -21,7 +21,7 @@ struct xdb_iter_opts {
 // Bounds as keys of the tree. ptr NULL: none on this side.
 struct xdb_iter_bounds {
   struct kref low, high;
-  uint8_t *bytes;  // own memory, in which the keys are
+  uint8_t *bytes;  // own memory; the keys lie in it
 };
 // The intersection of the bounds, the prefix and the space. The caller frees out->bytes with mem_free; NULL: there are
 // no bounds. REMIXDB_NOMEM.

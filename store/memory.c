@@ -5,12 +5,12 @@
 #include "table/dict.h"
 
 #define MIB ((size_t)1 << 20)
-#define DEFAULT_PART 4u                      // of the machine's memory
+#define DEFAULT_PART 4u                      // the budget is by default 1/4 of the machine's memory
 #define UNKNOWN_MACHINE ((uint64_t)4 << 30)  // bytes, if the system does not tell
-#define SMALL_PART 32u                       // of the budget, for small blocks and what the heap loses
+#define SMALL_PART 32u                       // 1/32 of the budget is for small blocks and the heap's losses
 #define STEPS 4u                             // a cache of fewer steps changes its size by single MiB
-#define GROW_PART 8u                         // of a memtable, by which it grows before the store is busy
-#define KEEP_PART 16u                        // of the budget, for freed blocks
+#define GROW_PART 8u                         // a memtable grows by 1/8 of its limit before the store is busy
+#define KEEP_PART 16u                        // 1/16 of the budget is for freed blocks
 // Bytes: a table and a REMIX in the making for two workers, with their reads and the buffers of the writer. With 6 MiB
 // the buffers of one drove out those of the other. Larger work reads so much that the price of its memory is small.
 #define KEEP_MAX ((size_t)12 << 20)

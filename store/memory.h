@@ -3,7 +3,7 @@
 // One budget for the memory of a store (the option memory_mb). It is divided like this: memtables, compaction and
 // indexes have shares, and the block cache gets the rest and follows it. The options cache_mb and memtable_mb rule
 // where they are set: then the cache or the memtables do not follow. Where both are set, and the budget is not, they
-// take nothing of the budget that would be, and indexes have MEMORY_INDEX_ALONE/16 of it.
+// take nothing of the default budget, and indexes have MEMORY_INDEX_ALONE/16 of it.
 //
 //   indexes      and the metadata of tables, MEMORY_INDEX_PARTS/16: beyond that, REMIXes are paged (remix/paged.h).
 //                Indexes of collected value files have a quarter of it (compact/moved.h)
@@ -42,7 +42,7 @@ static inline size_t memory_late(size_t limit) {
 #define MEMORY_PIECES_PART 16u
 #define MEMORY_SCANS_PART 16u
 #define MEMORY_DICTS_PART 16u
-#define MEMORY_ADMISSION_PART 16u  // of the cache: the table of base/admission.h takes as much at most
+#define MEMORY_ADMISSION_PART 16u  // the table of base/admission.h takes at most 1/16 of the cache
 #define MEMORY_INDEX_PARTS 5u
 #define MEMORY_INDEX_ALONE 8u
 #define MEMORY_CACHE_PART 16u

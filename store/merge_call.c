@@ -69,7 +69,7 @@ struct merge_apart {
   bool due;          // out of a try: the value is to be written
   bool vain;         // out of a try: the key has another record
   uint32_t nr;       // values written
-  uint64_t seq;      // of the record for which it was decided; 0: there was none
+  uint64_t seq;      // the number of the record that the decision is for; 0: there was none
 };
 
 // Tells whether the new value is a part of the old one.

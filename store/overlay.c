@@ -11,7 +11,7 @@ struct overlay_counters overlay_counters;
 
 struct overlay_chunk {
   struct overlay_chunk *next;
-  size_t size;  // of `bytes`
+  size_t size;  // bytes of `bytes`
   _Alignas(8) uint8_t bytes[];
 };
 
@@ -254,7 +254,7 @@ void overlay_gap(struct overlay *o, const struct overlay_node *from, uint64_t si
 // A leap that is under way.
 struct leap {
   const struct overlay *o;
-  uint64_t number;                // of the cursor
+  uint64_t number;                // the cursor's
   const struct overlay_node *to;  // the end of the gaps that follow each other
   bool far;                       // a gap of level LEAP_LEVEL or higher is among them
 };

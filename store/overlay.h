@@ -9,8 +9,8 @@
 // without a version out of the list. Memory is freed only when the transaction ends, so pointers to keys and values
 // hold until then.
 //
-// Gaps. A link of the list can be a gap: iterators of the transaction (store/txn_iter.h) found that no key behind the
-// link's beginning, up to its end and with it, is visible, neither among the writes nor in the store. So iterators leap
+// Gaps. A link of the list can be a gap: iterators of the transaction (store/txn_iter.h) found no visible key behind
+// the link's beginning up to its end, the end included: neither among the writes nor in the store. So iterators leap
 // over many deleted keys at once. The store below a transaction does not change, and nor does the time by which records
 // expire. So only the transaction's own writes end a gap.
 //   O1  A gap has a number, `since`. The keys within are absent for all cursors of this number or a later one.
@@ -19,7 +19,8 @@
 //   O3  A put ends the gaps of all links that its key lies within. A rollback does so for each key from which it takes
 //       a version that may be absent.
 //   O4  A link of a higher level is a gap if all links under it are. It becomes one when a leap goes over these.
-// By O2 and O3 an old cursor that finds a key absent tells nothing about the key's newest version, which is looked at.
+// By O2 and O3 an old cursor that finds a key absent tells nothing about the key's newest version. So that version is
+// looked at.
 //
 // One thread.
 #ifndef STORE_OVERLAY_H
@@ -46,7 +47,7 @@ struct overlay_chunk;
 // A write of a key. Only `older` of a version that was rolled back, and the value of a version that nobody else can
 // see, change.
 struct overlay_ver {
-  struct overlay_ver *older;   // of the key
+  struct overlay_ver *older;   // the key's
   struct overlay_ver *before;  // the write before it, of any key
   struct overlay_node *node;
   uint64_t number;
@@ -69,11 +70,11 @@ struct overlay {
   struct overlay_chunk *chunks;  // the last one first; the first one stays over overlay_clear
   uint8_t *at, *end;             // free memory of the last chunk
   struct overlay_ver *last;      // the last write
-  uint64_t number;               // of the last write; numbers are never used again
+  uint64_t number;               // the last write's; numbers are never used again
   uint64_t kept;                 // versions up to this number must stay, because a savepoint may return to them
   size_t keys;                   // keys with a version
-  size_t log_bytes;              // of the newest versions' records
-  uint32_t height;               // of the highest node so far
+  size_t log_bytes;              // bytes of the newest versions' records
+  uint32_t height;               // the highest node's so far
   uint32_t random;
   bool gaps;  // a link has been a gap
 };

@@ -9,7 +9,7 @@
 #define PACE_QUANTUM_MIN 512u
 #define PACE_NAP_MIN 50000u     // ns; a shorter nap costs more than it evens out
 #define PACE_NAP_GOAL 2000000u  // ns; a few writes that take this are better than many that are a little slow
-#define PACE_NAP_MAX 5000000u   // of a write of one quantum, and how long a nap goes on without a look at the round
+#define PACE_NAP_MAX 5000000u   // ns; the longest nap for one quantum, and the time between a nap's looks at the round
 #define PACE_QUANTA_MAX 20u     // a batch of more quanta naps no longer
 #define PACE_WORK_MIN 10000u    // a round with less work says nothing about the rate
 #define PACE_BEFORE 4u          // earlier rounds count as 1/4 of this round's work

@@ -8,8 +8,8 @@
 // together. A writer that comes later than the clock does not wait. If a quantum would take long, the quantum is made
 // smaller, so that no nap is long. A batch is one quantum, however large it is. It takes as long as its 16 KiB one by
 // one:
-//   N1  A write's nap is at most 5 ms, or 5 ms for each whole 16 KiB of it, and 100 ms. The clock is not further ahead
-//       than that nap and what the write takes.
+//   N1  A write's nap is at most 5 ms, or 5 ms for each whole 16 KiB of it, and never more than 100 ms. The clock is
+//       not further ahead than that nap and the time that the write takes.
 //   N2  A nap ends within 5 ms of the end of the round, unless the next one has begun. So naps that are to fill the
 //       time that the round needs do not exceed it.
 // A writer naps only when its naps add up to two milliseconds, unless the memtable is nearly full: a few slow writes

@@ -39,7 +39,7 @@ static enum remixdb_status find(struct xdb_ref *r, struct kref key, struct kv_re
   } else {
     struct xdb_below below;
     *mem_out = NULL;
-    if (r->hold.kind == SST_HOLD_FRAME) sst_hold_drop(&r->hold);  // of an earlier epoch: it may have another block now
+    if (r->hold.kind == SST_HOLD_FRAME) sst_hold_drop(&r->hold);  // an earlier epoch's: it may have another block now
     xdb_below_begin(v, r->tree, key, hash, &below);
     const enum remixdb_status s = xdb_below_tables(&below, key, hash, &r->hold, rec_out);
     if (s != REMIXDB_OK) return s;

@@ -15,8 +15,8 @@ struct xdb_pin;
 // *val_out: a copy of the value, which the caller frees with mem_free; not NULL, also for an empty value. vlen_out may
 // be NULL. Fails with REMIXDB_NOTFOUND or REMIXDB_NOMEM, or as reading does.
 MUST_CHECK enum remixdb_status pin_get_alloc(struct xdb_ref *r, struct kref key, void **val_out, uint32_t *vlen_out);
-// The same for a record of v whose value is apart, in whose epoch the ref is: the call leaves it first, because reading
-// the value may take long.
+// The same for a record of v whose value is apart. The ref is in the epoch of v; the call leaves that first, because
+// reading the value may take long.
 MUST_CHECK enum remixdb_status pin_alloc_apart(struct xdb_ref *r, const struct super *v, struct kref key,
                                                const struct kv_rec *rec, void **val_out, uint32_t *vlen_out);
 // *v_out is valid until pin_release, and not NULL. Fails like pin_get_alloc.

@@ -56,7 +56,7 @@ struct gathered {
   uint64_t few;  // most keys
   struct batch_op *ops;
   size_t nr, cap;
-  uint8_t *bytes;  // of the keys; the operations have offsets into it until the end
+  uint8_t *bytes;  // the keys; the operations have offsets into it until the end
   size_t len, room;
   const struct wh *active;  // NULL: the tree has none
   uint64_t left_out;
@@ -242,12 +242,12 @@ enum remixdb_status range_group_gather(struct range_group *g, struct xdb *x, str
 // A try to commit: of one tree.
 struct attempt {
   struct xdb *xdb;
-  uint32_t nr;  // of the tree
+  uint32_t nr;  // the tree's number
   struct memtable *memtable;
   struct range_group *group;
   struct range_tree *tree;
-  size_t log_bytes;  // of tombstones for keys of the memtable, if they have records of their own
-  uint32_t kind;     // of these records
+  size_t log_bytes;  // bytes of tombstones for keys of the memtable, if they have records of their own
+  uint32_t kind;     // the kind of these records
 };
 
 static enum remixdb_status note_gone(void *arg, const struct wh_link *l) {

@@ -18,11 +18,11 @@ struct range_tree {
   // For one try:
   struct batch_op *all;  // ops, and tombstones for keys below the active memtable that it does not delete; ascending
   size_t nr;
-  struct wh_link *links;  // of `all`
+  struct wh_link *links;  // for `all`
   size_t nr_linked;
   struct wh_link *gone;  // tombstones for keys of the active memtable
   size_t nr_gone, cap_gone;
-  size_t *gone_from;  // of each range: its first one; then their end
+  size_t *gone_from;  // for each range: its first one; then their end
   bool edited;        // the next version has another tree
 };
 struct range_group {
@@ -40,8 +40,9 @@ struct range_group {
   uint64_t left_out;              // gathered keys that need no tombstone (D7)
   size_t log_bytes, memory;
 };
-// Gathers what below the active memtable gets a tombstone, from the frozen memtable and the version's tables, and makes
-// `all`. The caller keeps its reference to v until the commit. Fails with REMIXDB_TOOBIG if there are more than g->few.
+// Gathers the keys below the active memtable that get a tombstone, from the frozen memtable and the version's tables,
+// and makes `all`. The caller keeps its reference to v until the commit. Fails with REMIXDB_TOOBIG if there are more
+// than g->few.
 MUST_CHECK enum remixdb_status range_group_gather(struct range_group *g, struct xdb *x, struct epoch_slot *slot,
                                                   const struct super *v, const struct version *version);
 // Commits the group on top of the super v. next: the super that takes its place; NULL: v stays. REMIXDB_ABORTED: v is

@@ -169,7 +169,7 @@ enum remixdb_status ranges_delete_prefix(struct xdb_ref *r, uint32_t tree, struc
 // The ranges of a batch in one tree, as stretches of keys between their bounds. Each knows the last range that has it.
 struct painted {
   struct kref *bounds;  // ascending, different
-  size_t *last;  // of the stretch from bound i to the next one: the number of the range's operation and 1; 0: none
+  size_t *last;  // for the stretch from bound i to the next one: the number of the range's operation and 1; 0: none
   uint32_t *on;  // the first stretch at or after i that has no range yet
   uint32_t nr;
 };

@@ -15,7 +15,7 @@
 //       version the tombstones were gathered. Otherwise it begins again. A merge that has read its key below the active
 //       memtable commits only on top of the super that it has read.
 //   D3  After a crash. KV_RANGE stands in the log before the other records of its group, in the segment of the active
-//       memtable. A replay gives each key of the range that the memtable has then a tombstone. Keys of the frozen
+//       memtable. A replay gives a tombstone to each key of the range that the memtable has then. Keys of the frozen
 //       memtable and of tables have records of their own in the group: the frozen memtable may be in tables when the
 //       segment is replayed. `erased` of the version is the number of the last KV_RANGE whose edit it has. The replay
 //       makes the edits of all later ones.

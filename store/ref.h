@@ -14,7 +14,7 @@ struct xdb_snapshot {
   struct super *super;    // counted
   uint64_t moment;
   uint64_t taken_ns;                 // time_ns() at the moment
-  uint64_t now_ms;                   // the wall clock at the moment, by which its readers judge what has expired
+  uint64_t now_ms;                   // the wall clock at the moment: it tells its readers what has expired
   struct xdb_snapshot *next, *prev;  // guarded by xdb.snapshots.lock
 };
 
@@ -73,15 +73,15 @@ struct xdb_ref {
   uint64_t moment;      // the snapshot's
   uint64_t now_ms;      // with `super`: the wall clock at that moment
   struct xdb_snapshot *snapshot;
-  struct xdb_txn *txn;  // the transaction that the ref belongs to; NULL: none. If set, `super` is set, too, and
-  const struct xdb_ref_calls *calls;  // the calls are these
+  struct xdb_txn *txn;  // the transaction that the ref belongs to; NULL: none. If set, `super` and `calls` are set, too
+  const struct xdb_ref_calls *calls;  // a transaction's calls
   bool untracked;                     // reads through it cause the transaction no conflicts
-  struct sst_hold hold;               // of gets
+  struct sst_hold hold;               // for gets
   uint32_t above;                     // the share of recent gets that found their key in the active memtable (xdb_get)
   uint32_t reach;                     // about how many records the last scans of its iterators read (merge_learn)
   struct multiget *multiget;          // made by the first multi-get
   uint64_t debt, debt_max;            // bytes written since the last look at the pace, and bytes until the next look
-  struct progress progress;           // of flush, compact, checkpoint and verify
+  struct progress progress;           // for flush, compact, checkpoint and verify
   char told_msg[ERR_MSG_MAX];         // the message of `told`, if that has one; only a failing call writes it
 };
 

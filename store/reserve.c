@@ -17,7 +17,7 @@ static uint64_t size_for(const struct xdb *x, uint64_t bytes) {
   const uint64_t part = bytes / RESERVE_PART;
   uint64_t want = RESERVE_MIN;
   while (want < most && want < part) want *= 2;
-  // A small store is a single partition, whose merge may need all of it.
+  // A small store is a single partition, and its merge may need all of this.
   if (want > RESERVE_FINE) want = align_up(part, want / 2 / RESERVE_STEPS);
   return bytes == 0 ? 0 : want < most ? want : most;
 }

@@ -23,8 +23,9 @@ void reserve_measure(struct xdb *x, const struct version *v, uint64_t logged);
 // scarce. Returns true if the store is not scarce. Waits for the disk.
 bool reserve_keep(struct xdb *x);
 void reserve_grow(struct xdb *x);  // by reserve_follow alone
-// A long value was written. Those that no version has yet may be all of a store, before its first round, so the file
-// grows with them: each time that value files have grown by half. May wait for the disk. Outside of any lock and epoch.
+// A long value was written. Before a store's first round, the values that no version has yet may be all of the store.
+// So the file grows with them: each time that value files have grown by half. May wait for the disk. Outside of any
+// lock and epoch.
 static inline void reserve_follow(struct xdb *x) {
   const uint64_t room = atomic_load_explicit(&x->value_ctx.room, memory_order_relaxed);
   if (unlikely(room >= atomic_load_explicit(&x->reserve.again, memory_order_relaxed))) reserve_grow(x);
@@ -32,7 +33,7 @@ static inline void reserve_follow(struct xdb *x) {
 // For a write that was refused: returns true if the store was scarce and has just stopped being scarce.
 bool reserve_back(struct xdb *x);
 bool reserve_scarce(struct xdb *x);
-uint64_t reserve_bytes(struct xdb *x);  // of the file that there is; 0: none to spend
+uint64_t reserve_bytes(struct xdb *x);  // bytes of the file, if it is there; 0: none to spend
 // The part of it that tables account for: value files have bounds of their own for their garbage.
 uint64_t reserve_for_tables(struct xdb *x);
 // Removes the file. Returns true if that freed room. Waits for the disk.

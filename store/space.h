@@ -14,11 +14,11 @@
 struct xdb_space {
   struct xdb *xdb;
   struct xdb_space *next;  // in its list of xdb.spaces; guarded by the lock there
-  uint32_t hash;           // of the name
+  uint32_t hash;           // the name's
   uint32_t refs;           // handles and refs; guarded by that lock
   uint32_t id;
   _Atomic bool gone;  // it is dropped. Set with release, read with acquire
-  uint32_t len;       // of the name
+  uint32_t len;       // bytes of the name
   char name[];        // not terminated
 };
 

@@ -2,9 +2,9 @@
 //
 // Refs of named key spaces, and their keys.
 //
-// A writer finds out inside its epoch, from the names of the super into whose memtable it writes, whether its space
-// still exists. A drop installs names without the space's. When that install has ended, all epochs that could see the
-// older names have ended, so no later write goes into the space.
+// A writer finds out inside its epoch whether its space still exists: the super that has the memtable also has the
+// names. A drop installs names without the space's. When that install has ended, all epochs that could see the older
+// names have ended, so no later write goes into the space.
 #ifndef STORE_SPACE_REF_H
 #define STORE_SPACE_REF_H
 

@@ -16,7 +16,7 @@ struct saying {
   const struct saying *outer;  // the logger may use another store, which calls its own logger
 };
 
-static __thread const struct saying *saying;  // of this thread; NULL: none
+static __thread const struct saying *saying;  // this thread's; NULL: none
 
 enum remixdb_status xdb_may_wait(const struct xdb *x) {
   for (const struct saying *s = saying; s; s = s->outer)

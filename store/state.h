@@ -46,12 +46,12 @@ struct rounds {
   struct err_saved error;  // why the last round failed, if it may be tried again. Status REMIXDB_OK: it did not fail
   uint64_t failed_ns;      // when it failed
   uint64_t nr_frozen;      // memtables frozen so far
-  uint64_t nr_installed;   // of these, memtables that are in tables
+  uint64_t nr_installed;   // frozen memtables that are in tables now
   bool flushing;           // a call waits for the round of the frozen memtable, which hands nothing back
   bool nothing_back;       // a batch needs all of the next memtable: the same, but nobody waits
   uint32_t nr_flushers;    // threads that wait to freeze the active memtable: writers with a full one let them go first
-  bool full;               // a merge has found the disk full (make_room.c). Only rounds use it, and
-  uint64_t full_again_ns;  // the time until which they make no merges for that
+  bool full;               // a merge has found the disk full (make_room.c). Only rounds use this field and the next one
+  uint64_t full_again_ns;  // until this time rounds make no merges for a full disk
   enum xdb_at { XDB_AT_REST, XDB_AT_MEMTABLE, XDB_AT_SCANS } at;  // the work of the round that runs
   struct xdb_whole *whole;  // the next round also does this work; NULL: no call asks for work
   struct xdb_edit *edits;   // the next round makes these edits, too (ranges.h), in this order
@@ -90,8 +90,8 @@ struct hiding {
   _Atomic uint64_t value_bytes;  // as the last pass over it has found
   _Atomic uint64_t again_ns;     // no pass before that time
   uint64_t wait_ns;              // the next look comes so many ns after the last one
-  uint64_t written;              // the number that was published at the last look,
-  _Atomic uint64_t judged;       // and at the last estimate
+  uint64_t written;              // the number that was published at the last look
+  _Atomic uint64_t judged;       // the same at the last estimate
 };
 
 // The readings of the wall clock (expiry.c). Guarded by `lock`.
@@ -117,7 +117,7 @@ struct pace {
 struct syncer {
   _Atomic int how;       // the option `sync`. Relaxed: a writer uses the old value or the new one
   _Atomic bool running;  // the thread is there. Written by the opening and by store/settings.c; relaxed, like `how`
-  uint32_t every_ms;     // of the thread that is there
+  uint32_t every_ms;     // the running thread's
   pthread_t thread;
   struct eventcount wake;  // something was written, or the thread is to stop
   _Atomic bool stop;       // relaxed
@@ -165,16 +165,16 @@ struct txns {
 
 // Range deletion (ranges.c).
 struct range_limits {
-  uint64_t few;      // with more keys in tables than this a range is deleted key by key only if that costs less,
+  uint64_t few;      // with more keys in tables than this a range is deleted key by key only if that costs less
   uint64_t cut_few;  // a cut of a partition with more keys than this costs it a new REMIX
-  uint64_t most;     // and with more than this never
+  uint64_t most;     // with more keys in tables than this a range is never deleted key by key
 };
 
 // The collection of garbage in value files (collect.c).
 struct collect {
   bool (*idle)(struct xdb *x, struct epoch_slot *slot);  // set by opening: collect_idle, for idle work
   pthread_mutex_t lock;      // held by the thread that collects or installs; before `installing`
-  struct collecting *now;    // what is under way; NULL: nothing. Guarded by the lock
+  struct collecting *now;    // the collection under way; NULL: none. Guarded by the lock
   uint64_t paid;             // bytes written to value files when the last round without workers ended. The same
   _Atomic bool asked;        // an idle worker is to look. Relaxed, like all below, but for collect_pending
   _Atomic bool busy, ready;  // `now` is there, or a worker looks; it waits for a round to install it
@@ -247,9 +247,9 @@ struct xdb {
   uint32_t nr_origins;
   struct blkio io;
   struct fdpool *fds;
-  struct packs *packs;  // of the tables and REMIX files
+  struct packs *packs;  // those of the tables and REMIX files
   struct value_ctx value_ctx;
-  struct value_log values;       // of values that the putting threads write apart; compact.values has the rounds'
+  struct value_log values;       // for values that the putting threads write apart; compact.values has the rounds'
   struct wal_values log_values;  // for the log
   uint64_t values_least;         // VALUES_PER_MIN, or less in tests
   _Atomic uint64_t values_lost;  // bytes of values that were given up since the last freeze, about. Relaxed
@@ -257,7 +257,7 @@ struct xdb {
   struct memtable *replay_into;
   const struct version *replay_from;
   struct cache *cache;
-  _Atomic size_t scan_room;  // of ctx; changes while the store is open (memory_rounds)
+  _Atomic size_t scan_room;  // ctx's; changes while the store is open (memory_rounds)
   struct sst_ctx ctx;
   struct wal *wal;           // with read_only it was replayed, and takes no records
   struct workers *workers;   // NULL with read_only
@@ -284,8 +284,8 @@ struct xdb {
   struct syncer syncer;
   struct settings settings;
   struct memory memory;
-  struct remix_pool pages;  // of paged REMIXes
-  struct sst_dicts dicts;   // of the tables
+  struct remix_pool pages;  // for paged REMIXes
+  struct sst_dicts dicts;   // the tables'
   struct snapshots snapshots;
   struct range_limits ranges;  // set by opening, and by tests
   struct spaces spaces;
@@ -293,7 +293,7 @@ struct xdb {
   struct txns txns;
   struct collect collect;
   struct idle idle;
-  struct admission admission;  // of readers to the page cache
+  struct admission admission;  // decides which blocks readers read past the page cache
 
   pthread_mutex_t installing;  // held while CURRENT and the super are replaced; before `lock`
   pthread_mutex_t lock;        // guards rounds, scan_merges, error, and the replacement of super; take it with xdb_lock
@@ -310,8 +310,8 @@ struct xdb {
   struct pool ref_pool;  // refs that wait for the next thread that borrows one (refpool.c)
 };
 
-// Returns memtable_limit. A plain load of a word is as good as an atomic one, whatever value it gets, and compilers
-// make a compare with memory of it, which they do not with an atomic load. Writers pass here once per record.
+// Returns memtable_limit. A plain load of a word is as good as an atomic one, whatever value it gets. Compilers join a
+// plain load with a compare, but not an atomic one. Writers pass here once per record.
 static inline size_t xdb_memtable_limit(const struct xdb *x) {
 #if LIB_TSAN
   return atomic_load_explicit(&x->memtable_limit, memory_order_relaxed);

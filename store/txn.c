@@ -252,7 +252,7 @@ static enum remixdb_status get_many(struct xdb_ref *r, size_t nr, const struct r
 static enum remixdb_status txn_multi_get(struct xdb_ref *r, size_t nr, const struct remixdb_slice *keys,
                                          struct remixdb_buf *values, bool *found, struct multiget_room *room,
                                          size_t *nr_out) {
-  struct remixdb_slice *own = NULL;  // of a named space
+  struct remixdb_slice *own = NULL;  // the keys with the named space's bytes before them
   *nr_out = 0;
   enum remixdb_status s = r->space ? space_keys(r, nr, keys, &own) : REMIXDB_OK;
   if (s == REMIXDB_OK) s = get_many(r, nr, keys, own ? own : keys, values, found, room, nr_out);

@@ -4,17 +4,17 @@
 //
 // A transaction reads the store at the moment at which it began, S, through a super that it keeps, as a snapshot does.
 // Its writes stay in its own memory (store/overlay.h), and its reads see them. It notes the keys that it gets and the
-// ranges that its iterators pass (store/readset.h). The commit finds out whether another write, of a number above S,
+// ranges that its iterators pass (store/readset.h). The commit finds out whether another write, with a number above S,
 // has come to one of these. If none has, the commit writes all of the transaction as one batch.
 //
 // The commit (store/txn_check.h has the checks; xdb.c, write_many_once, the steps)
 //   1. Load the super: the active memtable A, the frozen one F, the version V. If V may hold writes after S, compare
-//      what was read in V with the snapshot, outside of any epoch and lock: this may read the disk. Then begin again.
+//      the reads in V with the snapshot, outside of any epoch and lock: this may read the disk. Then begin again.
 //   2. Check that the spaces that were read have names in V. Check F for versions after S, if it may hold any. Nothing
 //   is committed in a frozen memtable (X3).
-//   3. Walk over the reads and the writes in ascending order of key. Lock the leaf, in A, of each key and of each part
-//      of a range that was read, and link each write as pending. All locked leaves stay locked (wh_many). Check each
-//      key that was read for a committed version in A after S as soon as its leaf is locked.
+//   3. Walk over the reads and the writes in ascending order of key. In A, lock the leaf of each key and of each
+//      part of a range that was read, and link each write as pending. All locked leaves stay locked (wh_many). Check
+//      each key that was read for a committed version in A after S as soon as its leaf is locked.
 //   4. Check A for committed versions after S in the ranges that were read.
 //   5. Take the log's lock. If the log no longer belongs to A, or the store's super has another `since`, take all back
 //      and begin again. Else log, stamp and publish, as for a batch.
@@ -38,7 +38,7 @@
 //       range reaches into. A new key in the range needs one of these leaves. A leaf's range never changes, and a leaf
 //       that is locked does not die (W1). A split in step 3 may leave its right half unlocked; the walk goes on from
 //       the key that it has linked, and locks that half in turn.
-//   T3  Write skew: of two transactions that each read what the other writes, the second to lock the leaf of such a
+//   T3  Write skew: two transactions each read a key that the other writes. The second one to lock the leaf of such a
 //       key sees the other's stamped version in step 3 or 4, or finds it linked nowhere because the other has gone
 //       back.
 //   T4  No deadlock: leaves are locked in ascending order, as by batches; the log's lock comes last.

@@ -10,7 +10,7 @@
 struct txn_check {
   struct many_check many;  // the first member
   struct xdb_txn *txn;
-  uint64_t moment;         // of the beginning
+  uint64_t moment;         // the moment of the beginning
   struct super *compared;  // counted; what was read was compared with this super. NULL: it was not
   bool due;                // a try has found that what was read is to be compared
   struct {

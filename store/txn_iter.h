@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Iterators of a transaction: an iterator over the transaction's moment, merged with the transaction's own writes up to
-// the last seek. Such an iterator belongs to a struct xdb_iter (xdb_iter.own), whose merge it leaves alone: that merge
-// is never valid, so the quick ways of a step leave the work to these calls.
+// the last seek. Such an iterator belongs to a struct xdb_iter (xdb_iter.own), and leaves that one's merge alone: the
+// merge is never valid, so the quick ways of a step leave the work to these calls.
 //
 // The range from the key of a seek to the farthest key that the iterator has stood on is read: the iterator notes it in
 // the transaction at its next seek, when it ends, and at the commit.

@@ -12,15 +12,15 @@
 struct txn_iter;
 
 struct txn_point {
-  uint64_t numbers[TREES];  // of the overlays
+  uint64_t numbers[TREES];  // the overlays'
   uint32_t nr_blind;
 };
 
 struct txn_blind {  // a range that was deleted (store/txn_blind.h)
-  uint8_t *bytes;   // of both keys; own memory
+  uint8_t *bytes;   // both keys; own memory
   struct kref from, to;
   uint32_t tree;
-  uint64_t number;  // of the deletion
+  uint64_t number;  // the deletion's
 };
 
 #define TXN_FEW 8u  // writes
@@ -44,7 +44,7 @@ struct xdb_txn {
   struct wh_link links[TXN_FEW];
   struct txn_blind *blind;  // in the order of the deletions
   uint32_t nr_blind, cap_blind;
-  uint64_t blind_number;  // of the last one; numbers are never used again
+  uint64_t blind_number;  // the last one's; numbers are never used again
   bool lost;              // memory was missing to note a read: the transaction cannot commit
   bool ended;             // but iterators are open, and the last of them frees it
 };

@@ -3,16 +3,16 @@
 // The pace of those who write values apart, and the size of value files.
 //
 // Values that are overwritten leave garbage. Its collection takes time, and a fast writer is faster. At the end of a
-// round the store looks how much of the value files lives, and states how many bytes they may have together: 21/16 of
-// what lives, and twice the values of a full memtable (values_most), because nobody knows yet what lives of the values
-// of the active memtable and the frozen one. While the files have more, and garbage is being collected or a round is
-// under way, every put of a value that goes apart waits for that: the longer, the more they have, and 50 ms when they
-// have another 1/8 of what lives. A round at whose end they have that much collects by itself. So they stay below 1.6
-// times what lives, and those two memtables.
+// round the store finds out how many bytes of the value files live. Then it states how many bytes they may have
+// together: 21/16 of the live ones, and twice the values of a full memtable (values_most), because nobody knows yet how
+// many values of the active memtable and the frozen one live. While the files have more, and garbage is being collected
+// or a round is under way, every put of a value that goes apart waits for that. The more they have, the longer it
+// waits: 50 ms when they have another 1/8 of the live bytes. A round collects by itself if they have that much at its
+// end. So they stay below 1.6 times the live bytes, and those two memtables.
 //
 // A collection takes room until it ends: its new file and the old ones are there together. So value files are small in
-// a small store: they have a sixteenth of what lives, at least an eighth of the values of a full memtable, and at most
-// VALUE_FILE bytes.
+// a small store: a file has a sixteenth of the live bytes, at least an eighth of the values of a full memtable, and at
+// most VALUE_FILE bytes.
 #ifndef STORE_VALUE_PACE_H
 #define STORE_VALUE_PACE_H
 

@@ -61,8 +61,8 @@ uint64_t values_most(const struct xdb *x);
 // Tells whether the active memtable is to be frozen, because its records have so many bytes apart, with those that were
 // given up meanwhile. Relaxed.
 bool values_full(const struct xdb *x, const struct memtable *m);
-// Tells whether the values apart of its records are so much of that that a round hands no record back: the records are
-// few bytes, and their values would make the next memtable full at once.
+// Tells whether the values apart of its records are so large a part of values_most that a round hands no record back:
+// the records are few bytes, and their values would make the next memtable full at once.
 bool values_many(const struct xdb *x, const struct memtable *m);
 
 // The log has been replayed into the memtable: makes the values durable to which its records refer, lets the version
@@ -78,7 +78,7 @@ struct values_moved {
 struct values_new {
   const struct memtable *frozen;     // the round's
   const struct values_moved *moved;  // by a collection
-  struct value_log *ingest;          // of an ingest
+  struct value_log *ingest;          // an ingest's
 };
 // Gives `next` the value files that its tables state: those of `base`, of the round (compact.values) and the new ones;
 // and the indexes of those that were collected, by the version base or by new->moved, with their files. Fails with
@@ -87,7 +87,7 @@ MUST_CHECK enum remixdb_status values_of_next(struct xdb *x, struct version *nex
                                               const struct values_new *new);
 // `next` has replaced `base`, and the memtable (NULL: none) is in its tables: the last user of a file that neither
 // `next` nor a memtable of the store's super has removes it. The caller still has a reference to the memtable. beside:
-// a round may be in progress, so the files of compact.values stay, to which its version may refer. Takes xdb.lock.
+// a round may be in progress, and its version may refer to the files of compact.values, so these stay. Takes xdb.lock.
 void values_retire(struct xdb *x, const struct version *base, const struct version *next, const struct memtable *frozen,
                    bool beside);
 // Closes the files in use to further values, and settles all files that are not needed for writing. In a round's

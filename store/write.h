@@ -31,7 +31,7 @@ struct many_writes {
   size_t nr;
   struct wh_link *links;      // one per operation
   size_t log_bytes, memory;   // bytes that it takes in the log and in the memtable
-  struct value_apart *apart;  // of each operation whose value xdb_write_many has written apart; NULL: none
+  struct value_apart *apart;  // for each operation: its value if xdb_write_many has written that apart; NULL: none
   bool paced;                 // some values go apart
   struct many_check *check;   // NULL: a batch, or a transaction that has read nothing
 };
