@@ -41,7 +41,7 @@
 
 static const char *dir;
 static size_t cache_mb, mt_mb;
-static uint64_t seed;  // of --kill
+static uint64_t seed;  // the seed of --kill
 
 static __attribute__((format(printf, 1, 2))) void complain(const char *fmt, ...) {
   va_list ap;
@@ -257,10 +257,10 @@ static _Noreturn void exit_main(void) {
 #define SLOTS 16384u  // a power of two
 #define GROUP 16u
 #define COUNTERS 5u
-#define ACCOUNTS 12u  // of each space
+#define ACCOUNTS 12u  // in each space
 #define SIDES 2u      // spaces with accounts
 #define KILL_KLEN 12u
-#define KILL_HEAD 16u  // of a value: operation, lane, salt
+#define KILL_HEAD 16u  // bytes of a value: operation, lane, salt
 #define KILL_VMAX 20000u
 #define DELAY_MS_MAX 1000u
 #define RECOVERY_MS_MAX 50u

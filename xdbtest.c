@@ -59,7 +59,7 @@ static struct {
   struct xdb_space *spaces[SPACES_MAX + 1];
   unsigned txns;  // percent
   uint64_t seed;
-  uint64_t salt;  // of every value in the store
+  uint64_t salt;  // the salt of every value in the store
   // Word i belongs to key i: (number of its last update) * 2 + (1 if it was a put). During the updates it is guarded by
   // the stripe of the key, which is held over the update of the store too, so that both see the same order. During the
   // checks nothing is written.
@@ -280,7 +280,7 @@ static void run_threads(void *(*fn)(void *), uint64_t phase_seed) {
   }
 }
 
-// Writes the next update of a key, whose stripe is held. r: random.
+// Writes the next update of a key. The key's stripe is held. r: random.
 static void update_key(struct xdb_ref *ref, uint64_t nr, uint64_t r, uint8_t *value) {
   char key[KEY_LEN];
   key_make(nr, key);

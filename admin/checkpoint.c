@@ -24,11 +24,11 @@ struct target {
   uint64_t store_id;  // its own, so that a file of its source is told from one of it once the two have gone on
   uint64_t *origins;  // the ids of the files that it links; own memory
   uint32_t nr_origins;
-  struct sst_ctx ctx;       // of the new store's files
-  struct version *version;  // of the source, but all its views have files; those that this call has made are of `ctx`
+  struct sst_ctx ctx;       // for the new store's files
+  struct version *version;  // the source's, but all its views have files; those that this call has made are of `ctx`
   uint64_t next_file;       // the number of the next file
   struct value_set values;  // value files that the tables and the log refer to
-  uint64_t log_print;       // of its log's first segment
+  uint64_t log_print;       // the fingerprint of its log's first segment
   const struct progress *progress;
   uint64_t done, total;  // bytes of files, and of records in memory
   uint64_t told;         // bytes done at the last report

@@ -21,7 +21,7 @@
 
 struct suspects {
   struct repair *p;
-  uint64_t *numbers;  // of the tables, ascending
+  uint64_t *numbers;  // the tables', ascending
   size_t nr;
   uint64_t written;  // the least number of a table that a round wrote when 1 was taken
   bool unread;       // the runs of some REMIX are not known

@@ -30,9 +30,9 @@ struct logging {
   uint64_t ranges;                 // deletions of ranges that were left out
   uint64_t released;               // segments up to this generation were released; 0: none
   uint64_t left_out, taken;        // doubtful records against which the tables have another value
-  struct repair_numbers *numbers;  // of the tables; NULL: CURRENT tells what is newer
+  struct repair_numbers *numbers;  // the tables'; NULL: CURRENT tells what is newer
   struct xdb_snapshot *tables;     // the new store with the tables' records alone
-  struct xdb_ref *ref;             // of that snapshot
+  struct xdb_ref *ref;             // a ref of that snapshot
 };
 
 // ---- doubt

@@ -18,7 +18,7 @@ struct first {
 
 struct numbered {
   struct sst *t;
-  size_t reach;  // of the tables of this tree up to this one, the one whose largest key is the greatest
+  size_t reach;  // among the tables of this tree up to this one, the one with the greatest largest key
   struct first *firsts;
   uint32_t nr;  // blocks; 0: `firsts` was not made yet
 };

@@ -7,7 +7,7 @@
 
 #include "table/pack.h"
 
-#define SCAN_PAGES 256u  // of one read
+#define SCAN_PAGES 256u  // pages of one read
 
 enum remixdb_status repair_packs_named(struct repair *p, const struct version_names *v) {
   struct pack_list l;

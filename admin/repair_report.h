@@ -13,7 +13,7 @@ struct repair_report {
   uint32_t tables;          // read as a whole
   uint32_t tables_damaged;  // read in part
   uint32_t tables_lost;     // not read at all
-  uint64_t blocks_lost;     // of tables read in part
+  uint64_t blocks_lost;     // blocks of tables that were read in part
   uint64_t log_records, log_bytes_lost;
   bool version_lost;  // CURRENT could not be read
   // Places with a loss, certain or possible. 0: no record of the store is known to be lost. A call that only ends an

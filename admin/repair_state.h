@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A repair in memory, and its parts, which admin/repair.c takes one after the other.
+// A repair in memory, and its parts. admin/repair.c takes them one after the other.
 #ifndef REPAIR_STATE_H
 #define REPAIR_STATE_H
 
@@ -27,7 +27,7 @@ struct repair {
   uint32_t nr_indexes;
   bool searched;                        // they have been looked for
   bool of_table;                        // the records that are kept now are a table's
-  const struct version_names *current;  // what CURRENT names; NULL: it is lost
+  const struct version_names *current;  // the names in CURRENT; NULL: it is lost
   struct blkio io;
   struct fdpool *fds;
   struct epoch epoch;
@@ -39,7 +39,7 @@ struct repair {
   uint64_t new_id;     // the new store's
   struct wal_ids ids;  // the damaged store's by its log; used when CURRENT is lost
   char lost_name[32];  // "lost.N", where the old files go; "" until it has its name
-  char *text;          // of the report; NULL: none so far
+  char *text;          // the report's; NULL: none so far
   size_t text_len, text_cap;
 };
 

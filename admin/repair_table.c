@@ -85,12 +85,12 @@ static enum remixdb_status read_block(struct repair *p, int fd, const char *path
 
 struct pages {
   uint64_t number;
-  uint64_t base, size;    // of the table in its file
+  uint64_t base, size;    // the table's place in its file
   const uint64_t *print;  // that CURRENT has; NULL: none
   bool spaces;            // it is of the tree of the named spaces
   int fd;
   char path[ENV_PATH_MAX];
-  uint8_t *buf;  // of one block
+  uint8_t *buf;  // one block
   struct format_sst_footer foot;
   bool footed;       // the footer is whole
   uint64_t blocks;   // number of whole blocks

@@ -30,7 +30,7 @@ struct parts_figures {
 
 struct memtables_figures {
   uint64_t active_bytes, active_keys, frozen_bytes, frozen_keys;
-  uint64_t pinned_bytes;  // of all others: only readers keep them
+  uint64_t pinned_bytes;  // bytes of all others: only readers keep them
   uint64_t value_bytes;   // values apart that the active one and the frozen one have
 };
 

@@ -7,12 +7,12 @@
 #include "table/scan.h"
 #include "value/read.h"
 
-#define REPORT_BYTES (1u << 20)  // of records between two reports
+#define REPORT_BYTES (1u << 20)  // bytes of records between two reports
 
 struct verifier {
   struct xdb *x;
   const struct super *super;
-  struct sst_ctx ctx;  // of the tables opened here: without the cache
+  struct sst_ctx ctx;  // for the tables opened here: without the cache
   struct blkio_queue *queue;
   struct epoch_slot *slot;  // the ref's
   struct sst_hold hold;     // for looking records up

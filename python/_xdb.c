@@ -1208,7 +1208,7 @@ static PyObject *iter_pair(struct iter *it) {
 #endif
 }
 
-// Puts x, whose reference it takes over, in the place of the pair's item.
+// Puts x in the place of the pair's item. Takes over the reference to x.
 static void pair_set(PyObject *pair, Py_ssize_t i, PyObject *x) {
   PyObject *old = PyTuple_GET_ITEM(pair, i);
   PyTuple_SET_ITEM(pair, i, x);

@@ -39,7 +39,7 @@ struct store {
   const char *dir;
   struct xdb *xdb;
   struct xdb_space *space;  // NULL: the unnamed one
-  struct xdb_ref *ref;      // of the space
+  struct xdb_ref *ref;      // a ref of the space
 };
 
 // Opens the store and o->space in it, or ends the program. STORE_MAKE makes the space, too. o->verbose shows all

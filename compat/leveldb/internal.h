@@ -60,7 +60,7 @@ struct leveldb_writeoptions_t {
 
 struct leveldb_writebatch_t {
   struct xdb_batch *batch;
-  char *error;  // of an operation that the batch could not take; NULL: none
+  char *error;  // the error of an operation that the batch could not take; NULL: none
 };
 
 // Memory for messages and values: malloc. Tests replace it.

@@ -104,7 +104,7 @@ struct loop {
   struct io_uring ring;
   int fd;
   uint32_t depth, len;    // reads in flight, bytes of one
-  uint64_t pages;         // of the file
+  uint64_t pages;         // pages of the file
   uint64_t total, asked;  // reads
   uint64_t random;
   uint8_t *memory;                       // len bytes for each in flight

@@ -73,7 +73,7 @@ typedef bool (*bench_modify_fn)(void *arg, const void *v0, uint32_t v0len, const
 // Counts of an engine since its store was opened. BENCH_UNKNOWN: it does not count this.
 #define BENCH_UNKNOWN UINT64_MAX
 struct bench_counters {
-  uint64_t reads, read_bytes;  // of its files, asked of the system
+  uint64_t reads, read_bytes;  // reads of its files, as they were asked of the system
   uint64_t trips;              // waits for a read, or for several that were asked for at once
 };
 

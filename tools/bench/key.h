@@ -40,7 +40,7 @@ struct bench_keys {
   uint64_t band;  // width of a band
   uint64_t seed;
   uint32_t key_size, value_size;
-  uint32_t mean_size;  // of the keys of all records, bytes
+  uint32_t mean_size;  // mean of the keys of all records, bytes
   enum bench_shape shape;
   uint8_t *pool;  // BENCH_POOL + the larger of the sizes, bytes
 };

@@ -15,7 +15,7 @@ struct session {
   struct store *store;
   MDB_txn *read;       // kept for the session; between reads it is reset unless nobody writes
   MDB_txn *write;      // open while writes are gathered
-  MDB_cursor *cursor;  // of the read transaction
+  MDB_cursor *cursor;  // the read transaction's
   uint32_t batch, gathered;
   unsigned put_flags;
   bool stays;  // the read transaction is never reset

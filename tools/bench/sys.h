@@ -45,10 +45,10 @@ struct bench_usage {
   bool io_known, memory_known;
   uint64_t rchar, wchar;             // bytes that went through read and write calls
   uint64_t read_bytes, write_bytes;  // bytes fetched from storage; bytes of pages made dirty, or sent to it directly
-  uint64_t cancelled_bytes;          // of write_bytes: removed before they were written back
+  uint64_t cancelled_bytes;          // those of write_bytes that were removed before they were written back
   uint64_t rss, rss_anon, rss_peak;  // bytes; the peak is since bench_usage_reset_peak
-  uint64_t cpu_ns;                   // of all threads
-  uint64_t user_ns, system_ns;       // of cpu_ns
+  uint64_t cpu_ns;                   // all threads' time
+  uint64_t user_ns, system_ns;       // the parts of cpu_ns
   bool disk_known;                   // the four below are of the disk, and count every process's transfers
   uint64_t disk_reads, disk_writes;  // completed
   uint64_t disk_read_bytes, disk_write_bytes;
@@ -66,7 +66,7 @@ void bench_usage_reset_peak(void);  // where the system cannot, the peak is the 
 // They still cannot be used.
 void bench_std_fds(void);
 
-uint64_t bench_memory(void);                // of the machine, bytes; 0: not known
+uint64_t bench_memory(void);                // the machine's, bytes; 0: not known
 uint32_t bench_cores(void);                 // this process may run on
 uint64_t bench_dir_bytes(const char *dir);  // allocated to the files in it; one thread at a time
 bool bench_dir_make(const char *dir);       // true when it is there afterwards; false: told

@@ -172,7 +172,7 @@ struct worker {
   const struct workload *work;
   const struct bench_params *p;
   struct start_line *line;
-  const struct bench_perm *order;    // of filling, and of the records' age
+  const struct bench_perm *order;    // the order of filling, and of the records' age
   const struct bench_perm *scatter;  // frequency to record
   const struct bench_perm *inserts;  // where inserted records lie
   struct bench_zipf zipf;
@@ -197,10 +197,10 @@ struct worker {
   void *session;
   uint64_t version;
   uint8_t key[BENCH_KEY_MAX], *value;
-  uint32_t klen;  // of key
+  uint32_t klen;  // bytes of key
   struct bench_record rec, *many;
   uint8_t (*many_keys)[BENCH_KEY_MAX];
-  uint8_t *last_key;  // of a scan
+  uint8_t *last_key;  // the last key of a scan
   uint32_t last_klen;
 
   bool good;  // the engine has not failed
@@ -727,7 +727,7 @@ struct room_watch {
   _Atomic uint64_t *filled;
   uint32_t threads;
   uint64_t from;  // bytes
-  double most;    // of the files' bytes by those put so far
+  double most;    // the files' bytes by those put so far, at most
   _Atomic bool end;
   pthread_t thread;
 };

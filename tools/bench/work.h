@@ -42,7 +42,7 @@ struct bench_params {
 struct bench_run {
   const struct bench_engine *engine;
   void *store;
-  const char *dir;  // of its files
+  const char *dir;  // the directory of its files
   struct bench_keys keys;
   uint64_t seed;
   bool full;                  // verify whole values, the order of records and that no write was lost
@@ -60,12 +60,12 @@ struct bench_result {
   uint64_t ops;  // reads and writes, deletes and seeks, or the records of a whole scan
   uint64_t reads, writes, missed;
   uint64_t records;   // copied out, scans included
-  uint64_t side_ops;  // of the writer beside the readers, or the reader beside a filling
+  uint64_t side_ops;  // those of the writer beside the readers, or of the reader beside a filling
   double seconds, side_seconds;
   struct bench_thread_usage used;      // by the threads that made `ops`
   uint64_t bytes_read, bytes_written;  // keys and values, of the caller's
   uint64_t trace_bytes;                // memory the drawn operations take
-  double room_most;                    // of a filling: the most room of the files by the bytes put so far; 0: not known
+  double room_most;                    // a filling's: the most room of the files by the bytes put so far; 0: not known
   struct bench_hist read, write, all;  // ticks
 };
 
@@ -84,7 +84,7 @@ uint64_t bench_run_records(const struct bench_run *run);  // that are there
 void bench_run_fini(struct bench_run *run);
 
 // Runs a known benchmark. False: it could not be run, or the engine failed, and why was told; wrong and missing values
-// are counted in run->failures. Sets *result, whose `ops` is 0 when the engine cannot do it.
+// are counted in run->failures. Sets *result. Its `ops` is 0 when the engine cannot do it.
 bool bench_work(struct bench_run *run, const char *name, const struct bench_params *p, struct bench_result *result);
 
 #endif

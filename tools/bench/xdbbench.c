@@ -35,14 +35,14 @@ static struct {
   struct bench_run run;
   const char *benchmarks, *db, *csv;
   const char *disk;          // bench_disk_find of --db
-  char dir[PATH_CAP];        // of the store
-  char disk_file[PATH_CAP];  // of the benchmarks of the disk itself
+  char dir[PATH_CAP];        // the store's
+  char disk_file[PATH_CAP];  // the file of the benchmarks of the disk itself
   size_t memory_mb;          // 0: all of the machine's
   bool use_existing_db, keep;
   bool drop_all;
   bool csv_named;  // the columns were written
   FILE *csv_file;
-  struct bench_report report;  // of the running benchmark; the fields of the store stay from one to the next
+  struct bench_report report;  // the running benchmark's; the fields of the store stay from one to the next
 } g = {
     .config =
         {.num = 1000000, .key_size = 16, .value_size = 100, .cache_mb = 256, .memtable_mb = 64, .compression = "none"},
@@ -250,7 +250,7 @@ static bool no_flag(const char *of, const char *name) {
   return wrong("there is no flag \"%s%s\"; flags are --name=value or --name, and --help lists them", of, name);
 }
 
-// of: "--", or the benchmark it is given to, and ":".
+// The flag belongs to `of`: "--", or the benchmark it is given to, and ":".
 static bool set_flag(const char *of, const char *name, const char *value, struct bench_params *p) {
   for (size_t i = 0; i < NR_FLAGS; i++) {
     const struct flag *f = &flags[i];
@@ -556,7 +556,7 @@ int main(int argc, char **argv) {
   struct stat st;
   if (!g.keep && !g.use_existing_db && !stat(g.dir, &st)) good &= bench_dir_remove(g.dir);
   if (g.csv_file) {
-    const bool lost = ferror(g.csv_file) != 0;  // of a line that was flushed before
+    const bool lost = ferror(g.csv_file) != 0;  // a line that was flushed before is lost
     if (fclose(g.csv_file) || lost) good = wrong("--csv is \"%s\", and not all could be written to it", g.csv);
   }
   const uint64_t failures = atomic_load(&g.run.failures);
