@@ -215,7 +215,7 @@ static int parse(int argc, char **argv) {
 
 static void measure(struct xdb *x, struct xdb_ref *r) {
   double(*const v)[1000] = calloc(
-      5, sizeof(*v));  // of the rounds: get, its processor time, multi_get, its processor time, ratio
+      5, sizeof(*v));  // the rounds' figures: get, its processor time, multi_get, its processor time, ratio
   bool dropped = true;
   for (uint64_t i = 0; i < opt_rounds; i++) {
     round_prepare();

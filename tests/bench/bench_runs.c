@@ -43,7 +43,7 @@
 #define KLEN 16u
 #define VLEN 120u
 #define STEPS 50u
-#define SEEKS 20000u  // of a round
+#define SEEKS 20000u  // in a round
 #define SCANS 2000u
 #define CHECKS 20000u
 #define ROUNDS_MAX 1000u

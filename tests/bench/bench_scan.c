@@ -31,9 +31,9 @@
 #define VLEN_MAX 4096u
 #define TABLES_MAX 16u
 #define ROUNDS_MAX 100u
-#define NUMBERS_MAX 7u  // of tables, tried until a partition takes them all
+#define NUMBERS_MAX 7u  // numbers of tables, tried until a partition takes them all
 #define PATH_BYTES 4096u
-#define PASSES 4u  // of a round: the first and the second, forward, then backward
+#define PASSES 4u  // passes of a round: the first and the second, forward, then backward
 
 static const char *const pass_names[PASSES] = {"on 1st", "on 2nd", "back 1st", "back 2nd"};
 

@@ -5,8 +5,8 @@
 //
 //   bench_txn DIR [remixdb|rocksdb] [threads] [transactions of each thread] [records]
 //
-// Prints the engine, the threads, the commits per second, the transactions that met a conflict, and the processor time
-// of these threads per commit: that of workers is not in it, and other programs change it less than the rate.
+// Prints the engine, the threads, the commits per second, the transactions that met a conflict, and the processor
+// time of these threads per commit. The workers' time is not in it, and other programs change it less than the rate.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -533,7 +533,7 @@ static int little_endian_64(void *state, const char *a, size_t alen, const char 
   memcpy(&y, b, 8);
   return x < y ? -1 : x > y;
 }
-static int strings(void *state, const char *a, size_t alen, const char *b, size_t blen) {  // which end at a zero
+static int strings(void *state, const char *a, size_t alen, const char *b, size_t blen) {  // strings that end at a zero
   return bytes_order(state, a, strnlen(a, alen), b, strnlen(b, blen));
 }
 static int all_equal(void *state, const char *a, size_t alen, const char *b, size_t blen) {
@@ -575,7 +575,7 @@ static void test_comparators(void **state) {
   put(db, "secret 1", "");
   leveldb_put(db, writes, "secret 2", 8, "new", 3, &err);
   FAILED("Invalid argument", "comparator");
-  put(db, "b", "");         // which both orders place alike
+  put(db, "b", "");         // both orders place it alike
   put(db, "secret 3", "");  // compared with "b"
   leveldb_delete(db, writes, "secret 1", 8, &err);
   FAILED("Invalid argument", "comparator");

@@ -31,19 +31,19 @@
 #define STORE "/store"
 #define COPY "/copy"
 #define KEYS_MAX 64u
-#define ALL_MAX (2 * KEYS_MAX)  // of both spaces: key nr_keys + k is key k of the named one
+#define ALL_MAX (2 * KEYS_MAX)  // keys of both spaces: key nr_keys + k is key k of the named one
 #define ITERS 2u
 #define VALUE_MIN 16u
 #define VALUE_MAX 66000u  // more than a record of the log has room for
-#define COST_MAX 1000u    // of an input: the cost of a call is about its time
+#define COST_MAX 1000u    // the cost of an input: the cost of a call is about its time
 
 enum { MAY_IO = 1, MAY_NOSPACE = 2, MAY_NOMEM = 4 };
 
 struct op {
-  uint64_t id;  // of the write, never used again; the value follows from it
+  uint64_t id;  // the write's, never used again; the value follows from it
   uint32_t key, vlen;
   bool del;
-  bool end;  // of a batch
+  bool end;  // the end of a batch
 };
 
 struct fuzz_iter {
@@ -58,7 +58,7 @@ struct fuzz_iter {
 struct fuzz_get {  // an asynchronous get
   bool busy;
   uint32_t key, cap;
-  uint64_t id;   // of the value that it must find
+  uint64_t id;   // the id of the value that it must find
   unsigned may;  // the possible failures at its beginning
   uint8_t *buf;
 };
@@ -86,7 +86,7 @@ struct run {
   uint64_t next_id;
   uint64_t now[ALL_MAX];
   uint32_t cost;
-  uint32_t reports, give_up_at;  // of a long call, and at which of them it is given up; 0: at none
+  uint32_t reports, give_up_at;  // reports of a long call, and at which of them it is given up; 0: at none
   // the possible failures now, and since the store was opened
   unsigned may, could;
   struct fuzz_iter iters[ITERS];
@@ -321,7 +321,7 @@ static bool read_space(struct run *r, struct xdb_ref *ref, uint32_t first, uint6
     FUZZ_CHECK(key < r->nr_keys);  // else it is out of order, twice there or never written
     ids[first + key] = check_value(r, first + key, rec.val, rec.vlen);
   }
-  const bool ok = read_ok(r, s);  // of the iterator's, before its end can say something else
+  const bool ok = read_ok(r, s);  // the iterator's, before its end can say something else
   xdb_iter_destroy(it);
   return ok;
 }
@@ -935,7 +935,7 @@ static void step(struct run *r, uint32_t what) {
   iter_look(r, f);
 }
 
-// Pages of few records and little room in one direction, of which some records are given back.
+// Pages of few records and little room in one direction. Some of their records are given back.
 static void pages(struct run *r, uint32_t what) {
   struct fuzz_iter *const f = &r->iters[what % ITERS];
   if (!f->it || !f->known) return;

@@ -3,8 +3,8 @@
 // Data blocks, records and varints from any bytes. The target reads an accepted block record by record and writes it
 // again with the builder.
 //
-// Input: flags (bit 0: the head is as expected, 1: the checksum is right, 2: the offsets and the count are those
-// of the records), pages, count, then the block from its byte 12 on.
+// Input: flags (bit 0: the head is as expected, 1: the checksum is right, 2: the offsets and the count fit the
+// records), pages, count, then the block from its byte 12 on.
 #include "table/block.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -13,7 +13,7 @@
 #define PATH "block"
 
 static void try_records(const uint8_t *data, size_t size) {
-  uint8_t *const own = malloc(size ? size : 1);  // of exactly its size
+  uint8_t *const own = malloc(size ? size : 1);  // a buffer of exactly its size
   FUZZ_CHECK(own != NULL);
   if (size) memcpy(own, data, size);
   const uint8_t *p = own, *const end = own + size;

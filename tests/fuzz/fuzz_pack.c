@@ -139,7 +139,7 @@ FUZZ(pack) {
     if (bytes.len) memcpy(bytes.p, in.p, bytes.len);
   } else if (flags & 2) {
     for (uint32_t n = 0; n < 64 && fuzz_left(&in); n++) bytes.len = fuzz_change(&in, bytes.p, bytes.len);
-  } else {  // what is before the directory the parts' own targets change
+  } else {  // the parts' own targets change the bytes before the directory
     uint8_t *const dir = bytes.p + foot.dir_off;
     size_t len = bytes.len - foot.dir_off;
     for (uint32_t n = 0; n < 64 && fuzz_left(&in); n++) len = fuzz_change(&in, dir, len);

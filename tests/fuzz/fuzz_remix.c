@@ -8,7 +8,7 @@
 // Input: which good file, flags (bit 0: the checksum is right, 1: through the cache, 2: the rest of the input is the
 // file, 3: it is built upon, 4: it is compacted, 5: it is packed, 6: it has pages, of two segments each, and is read
 // page by page), how many calls, the calls, then changes (fuzz.h). With bits 5 and 6 the changes are those of segments,
-// which are packed then. With bit 6 and a bit of how many calls (7) nearly no page stays in memory.
+// and the segments are packed then. With bit 6, and with bit 7 of the number of calls, nearly no page stays in memory.
 #include "base/blind.h"
 #include "compact/compact.h"
 #include "tests/fuzz/fuzz.h"
@@ -23,7 +23,7 @@
 
 #define NUMBER 90u
 #define ANCHOR_OP 0xF0u  // an operation of fuzz_change from here on, from FUZZ_OWN on: a longer anchor
-#define PAGE_ENTRY 32u   // of a page in the directory, without cursor offsets and anchor
+#define PAGE_ENTRY 32u   // bytes of a page in the directory, without cursor offsets and anchor
 
 // The tables of a good file, oldest first.
 struct super {
@@ -125,7 +125,7 @@ static void make_model(struct model *m, const struct super *v) {
   free(vbuf);
 }
 
-static uint32_t model_rank(const struct model *m, struct kref key) {  // of the first >= key
+static uint32_t model_rank(const struct model *m, struct kref key) {  // the rank of the first >= key
   uint32_t i = 0;
   while (i < m->nr && kv_cmp(kref(m->recs[i].key, m->recs[i].klen), key) < 0) i++;
   return i;
@@ -690,7 +690,7 @@ static const struct fuzz_image *good_file(uint32_t which, uint32_t flags) {
 // A file with pages of changed segments.
 static struct fuzz_image changed_pages(struct fuzz_in *in, uint32_t which) {
   struct fuzz_image image = fuzz_image_copy(&images[which]);
-  const size_t end = load64le(image.p + REMIX_HEAD_OFFS_AT);  // of the segments: packing trusts the rest
+  const size_t end = load64le(image.p + REMIX_HEAD_OFFS_AT);  // the end of the segments: packing trusts the rest
   for (uint32_t n = 0; n < 64 && fuzz_left(in); n++) change_own(in, &views[which], &image, end);
   const struct fuzz_image file = pack_paged(&image);
   free(image.p);

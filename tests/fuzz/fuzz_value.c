@@ -23,7 +23,7 @@ struct good {
 static struct fuzz_place *place;
 static struct value_ctx ctx;
 static struct good goods[2];
-static uint8_t *bytes, *buf;  // of 200000: the values' bytes, and room
+static uint8_t *bytes, *buf;  // 200000 bytes each: the values' bytes, and room
 
 static uint64_t number(void *arg, void (*name_of)(char *to, uint64_t nr)) {
   (void)arg, (void)name_of;

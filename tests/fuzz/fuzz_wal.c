@@ -52,7 +52,7 @@ struct segment {
   uint8_t *p;
   size_t len;
   uint64_t gen, key;
-  uint64_t end;     // of its good frames
+  uint64_t end;     // the end of its good frames
   uint64_t frames;  // the sum of their checksums
 };
 
@@ -63,7 +63,7 @@ struct log {
   uint64_t oldest_gen, last_seq;
   uint64_t seq;
   bool good;             // all of it
-  struct replayed want;  // of a good one
+  struct replayed want;  // the result for a good one
 };
 
 static uint64_t key_of(uint64_t gen) {

@@ -15,7 +15,7 @@
 #include "base/err.h"
 
 // Every failure message begins with these. A test without random choices leaves them alone.
-extern uint64_t check_seed;          // of the running test; 0: not told
+extern uint64_t check_seed;          // the running test's; 0: not told
 extern const char *check_seed_name;  // the variable of the environment that repeats it; TEST_SEED unless set
 extern char check_what[256];         // where in a long test it is; empty: not told
 

@@ -15,7 +15,7 @@ _Atomic uint64_t hold_end;
 _Atomic bool at_end;
 _Atomic uint32_t removed;
 _Atomic bool hold_remover;
-static pthread_t remover;  // of the last table; guarded by lock
+static pthread_t remover;  // the thread that removed the last table; guarded by lock
 
 uint32_t newest[KEYS];
 uint32_t value_len;

@@ -3,8 +3,8 @@
 // A store whose rounds of compaction are held up, or fail, where they make or remove a file. One store at a time, in
 // `dir` (store.h). A test that waits for a round that never comes hangs, so its program sets an alarm.
 //
-// A round of a memtable is held up where it makes its first table, until it is allowed. A scan merge is held up at one
-// of three gates.
+// A round of a memtable is held up where it makes its first table, until it is allowed. A scan merge is held up at a
+// gate; there are three.
 #ifndef TESTS_GATES_H
 #define TESTS_GATES_H
 
@@ -75,12 +75,12 @@ void limit(size_t memtable);
 #define KEYS 4000u
 #define LEVELS 5u
 #define SMALL 100u   // bytes of a value
-#define LARGE 1000u  // of which the cache holds a quarter
+#define LARGE 1000u  // records; the cache holds a quarter of them
 #define ROOM (256u << 10)
-#define PAGES 2048u  // of a table: one holds everything
+#define PAGES 2048u  // pages of a table: one holds everything
 
 extern uint32_t newest[KEYS];  // the number of each key's value, or 0
-extern uint32_t value_len;     // of all values
+extern uint32_t value_len;     // bytes of all values
 
 // Opens it, with an empty memtable.
 struct xdb_ref *load(int workers, uint32_t len);

@@ -23,8 +23,8 @@
 // way have taken place. An operation need take place only when it returns, or when another that returns needs it
 // to have. A set that becomes empty proves that no order exists; one that does not is a proof of the contrary, since
 // every configuration in it was reached by an order. So the answer is sound and complete. Its cost grows with the
-// number of operations under way at a time, not with the length of the history, because values are unique: reads tell
-// which configurations were not.
+// number of operations under way at a time, not with the length of the history, because values are unique: reads
+// exclude the configurations that were not reached.
 //
 // One shortcut, which loses nothing: an operation that writes nothing takes place as soon as its values are there,
 // since that excludes no continuation.
@@ -68,7 +68,7 @@ struct hist_values {
 enum hist_verdict { HIST_GOOD, HIST_BAD, HIST_UNDECIDED };
 
 struct hist_config {
-  uint32_t done;  // of the operations under way, by slot
+  uint32_t done;  // the operations under way, by slot
   uint32_t now[HIST_KEYS];
   uint32_t last[HIST_KEYS];  // the newest value whose version is known; 0: none
 };
@@ -279,7 +279,7 @@ static inline enum hist_verdict hist_check(const struct hist_op *ops, uint32_t n
       p.used |= 1u << i;
       p.of[i] = o;
       p.writes[i] = hist_writes(o);
-      for (uint32_t c = 0; !p.writes[i] && c < now.nr; c++)  // which keeps them different from each other
+      for (uint32_t c = 0; !p.writes[i] && c < now.nr; c++)  // the same number keeps them different from each other
         if (hist_reads_hold(o, &now.at[c], values)) now.at[c].done |= 1u << i;
       continue;
     }

@@ -744,7 +744,7 @@ static enum remixdb_status write_txn(struct run *r, const struct op *ops, uint32
   return s;
 }
 
-// Ends a write that deletes a range, perhaps by an edit of the version, whose `erased` was this.
+// Ends a write that deletes a range, perhaps by an edit of the version. The version's `erased` was this.
 static bool range_written(struct run *r, const struct op *ops, uint32_t nr, enum remixdb_status s, uint64_t erased) {
   // an edit took place, but CURRENT could not be written, or the sync failed
   if (s == REMIXDB_OK || xdb_super(r->x)->version->erased == erased) return life_written(r, ops, nr, s);

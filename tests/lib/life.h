@@ -32,16 +32,16 @@ extern struct life_counts {
   uint64_t kinds[COMPACT_KINDS], scan_merges, young, joined, emptied, part_cuts;
   uint64_t apart;  // values that rounds wrote apart,
   uint64_t again;  // and those that value merges wrote again
-  // of the calls that succeeded: ingests, values of at least VALUE_LARGE put, values read in pieces, counts,
-  // compactions of ranges, iterators with options read, batches with ranges; records that have expired
+  // calls that succeeded: ingests, values of at least VALUE_LARGE put, values read in pieces, counts, compactions of
+  // ranges, iterators with options read, batches with ranges; records that have expired
   uint64_t ingests, large, pieces, counted, range_compacts, bounded, batch_ranges, expired;
   // collections of garbage in value files, the bytes that they moved, and partitions that were merged for that
   uint64_t collections, moved, moved_merges;
-  uint64_t replay_rounds;  // of openings
+  uint64_t replay_rounds;  // rounds of openings
 } counts;
 
 struct op {
-  uint64_t id;  // of the write, never used again; the value follows from it
+  uint64_t id;  // the write's, never used again; the value follows from it
   uint32_t key;
   uint32_t vlen;
   uint64_t expires;  // 0: never, or in the far future
@@ -63,16 +63,16 @@ struct plan {
   uint32_t nr_keys, vlen_max;
   size_t memtable_limit;              // under the least that the options allow, so that little data makes many rounds
   uint32_t table_pages, other_pages;  // other_pages: of every other opening; 0: as the others
-  uint32_t young_from, apart_from, garbage_from, cut_from, join;  // of struct compact
+  uint32_t young_from, apart_from, garbage_from, cut_from, join;  // as in struct compact
   uint64_t values_full;                                           // bytes of a full value file
-  uint64_t moved_from;                                            // of struct compact
+  uint64_t moved_from;                                            // as in struct compact
   uint32_t cold;                                                  // dice of expect_reads
-  size_t replay;                                                  // of replay_most
+  size_t replay;                                                  // replay_most
   bool away;                                                      // an opening brings no partition (view/part.h)
   uint32_t flush, sync, reopen, del, wear, garbage;               // in 1000 steps
   uint32_t large, large_max;  // in 1000 puts: values of VALUE_LARGE to large_max bytes
   uint32_t focus;             // percent of writes that go to few keys
-  uint32_t range_few;         // of struct range_limits
+  uint32_t range_few;         // as in struct range_limits
   uint32_t apart;             // percent of values that are long enough to lie apart
   uint32_t spaces;            // named spaces: key k is in space k % (spaces + 1), 0 is the unnamed one
   bool no_allocate, short_io;
@@ -84,12 +84,12 @@ struct run {
   struct model model;
   struct simdisk *disk;
   struct xdb *x;        // NULL: the store is closed
-  struct xdb_ref *ref;  // of the unnamed space
+  struct xdb_ref *ref;  // a ref of the unnamed space
   struct xdb_space *spaces[SPACES_MAX + 1];
   struct xdb_ref *refs[SPACES_MAX + 1];  // [0]: ref. NULL: there is no such space yet, and the store is read-only
   uint64_t rng;
   uint64_t wear_rng;              // its own, so that the other choices of a seed do not depend on it
-  uint64_t iter_rng;              // of iterators; its own for the same reason
+  uint64_t iter_rng;              // for iterators; its own for the same reason
   uint32_t wears;                 // views to which do_wear has added debt
   uint32_t front;                 // keys that come one after the other
   bool faulty;                    // calls may fail
@@ -98,7 +98,7 @@ struct run {
   bool may_nomem;                 // descriptors may be refused
   uint32_t look_apart;            // after an opening, keys are looked up this far apart; the iterator reads them all
   uint32_t looks;                 // single lookups so far, of three kinds in turn
-  uint8_t *value, *got;           // of VALUE_MAX bytes
+  uint8_t *value, *got;           // VALUE_MAX bytes each
   _Atomic uint64_t wall, steady;  // the clocks of the store, in ms
   struct env_clock clock;
 };

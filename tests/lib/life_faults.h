@@ -10,7 +10,7 @@ struct fault {
   bool full;    // the disk is full, and no call fails otherwise
   bool memory;  // an allocation fails, and no call does
   enum simdisk_call call;
-  const char *name;  // of files
+  const char *name;  // the name for files
   uint64_t nth;      // call or allocation; or bytes of room
   int errnum;
   bool once;

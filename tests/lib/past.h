@@ -10,7 +10,7 @@
 
 struct past_ver {
   uint64_t time;
-  uint32_t id;  // of the value; 0: not there
+  uint32_t id;  // the value's; 0: not there
   uint32_t len;
   uint64_t expires;  // ms; 0: never
   uint64_t version;  // as the store told it; 0: not asked yet
@@ -29,13 +29,13 @@ struct past_key {
 struct past {
   struct past_key *keys;
   uint32_t nr;
-  uint64_t time;  // of the last write; a batch is one
+  uint64_t time;  // the last write's; a batch is one
   uint32_t next_id;
   uint64_t rng;
   uint32_t vlen_max;
   uint64_t wall;        // the wall clock, which past_clock moves; 0: no record expires
   bool unversioned;     // the ref's records have no versions
-  uint8_t *buf, *want;  // of PAST_VLEN_MAX + 1 bytes
+  uint8_t *buf, *want;  // PAST_VLEN_MAX + 1 bytes each
 };
 
 enum key_kind { KEYS_FEW, KEYS_TEXT, KEYS_PREFIX, KEYS_MIXED, KEY_KINDS };
@@ -94,9 +94,9 @@ void past_check_all(struct past *m, struct xdb_ref *ref, uint64_t time);
 
 // ---- iterators: every call moves and then compares
 
-struct past_cursor {  // of zeros: no iterator; the first seek makes it, without bounds
+struct past_cursor {  // all zeros: no iterator; the first seek makes it, without bounds
   struct xdb_iter *it;
-  uint64_t time;  // of its last seek; fixed: of all
+  uint64_t time;  // its last seek's; fixed: all seeks'
   int64_t at;     // the key it stands on; -1 or nr: none
   bool bounded, fixed, keys_only;
   int64_t low, high;  // if bounded: it stands on keys [low, high) only
@@ -123,7 +123,7 @@ void past_cursor_drop(struct past_cursor *c);
 
 #define PAST_GETS 24u
 
-struct past_gets {  // of zeros: none; the first begin makes the object
+struct past_gets {  // all zeros: none; the first begin makes the object
   struct xdb_gets *gets;
   uint32_t nr;  // under way
   struct past_get {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Fixture of the tests of REMIXes, versions, merges and compaction: a directory with all that tables need, on an env
-// whose calls can fail on demand; keys; records whose values follow from a number; memtables, tables and REMIXes of
-// them.
+// with calls that can fail on demand; keys; records with values that follow from a number; memtables, tables and
+// REMIXes made from them.
 #ifndef PLACE_H
 #define PLACE_H
 
@@ -73,7 +73,7 @@ extern bool place_native;        // on the real env, with the engine that suits 
 extern uint32_t place_max_open;  // descriptors of tables
 extern bool place_cold;          // all reads are taken to come from a disk; else none
 extern bool place_direct;        // tables bypass the page cache, where the file system can
-extern enum remixdb_compression place_compression;  // of table_make
+extern enum remixdb_compression place_compression;  // for table_make
 
 // cache_size 0: there is no cache.
 void place_init(struct place *p, size_t cache_size);
@@ -101,7 +101,7 @@ struct keyset {
   uint32_t nr;
 };
 
-int key_order(const void *a, const void *b);  // of two struct kref, for qsort
+int key_order(const void *a, const void *b);  // the order of two struct kref, for qsort
 
 // Sorts nr keys and drops duplicates. k owns the bytes of its keys.
 void keyset_sort(struct keyset *k, uint32_t nr);

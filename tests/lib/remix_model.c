@@ -172,7 +172,7 @@ struct image {
   struct remix_layout l;
   bool tags;
   uint8_t *bytes, *anchors;
-  uint32_t *offs;  // of the anchors
+  uint32_t *offs;  // the anchors' offsets
   uint32_t segs, anchors_len, taken[REMIX_RUNS_MAX];
   uint64_t keys;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Fixture of the tests of REMIXes: keys of many kinds; the tables of a partition, with a model of them; and a REMIX of
-// these tables, whose file is compared byte for byte with one that is made the plain way from the sorted entries.
+// these tables. Its file is compared byte for byte with one that is made the plain way from the sorted entries.
 #ifndef TESTS_REMIX_MODEL_H
 #define TESTS_REMIX_MODEL_H
 

@@ -204,7 +204,7 @@ struct scan {
   struct remix_layout l;
   sst_pos pos[REMIX_RUNS_MAX];  // the next record of each run
   uint32_t seg, at;             // the next segment; the next entry of this one
-  uint32_t base, far;           // of this segment: the base of its bits; the number of bits too far from it
+  uint32_t base, far;           // in this segment: the base of its bits; the number of bits too far from it
   uint64_t entries, keys;
   uint8_t *plain;    // the image
   const uint8_t *s;  // this segment

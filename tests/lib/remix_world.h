@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fixture of the tests that build REMIXes: a partition of many tables with a model of them, its REMIX, and the figures
-// of the last build. Every field of a view is checked against the model of the keys. Random choices come from
-// check_seed.
+// Fixture of the tests that build REMIXes: a partition of many tables with a model of them, its REMIX, and the last
+// build's figures. Every field of a view is checked against the model of the keys. Random choices come from check_seed.
 #ifndef TESTS_REMIX_WORLD_H
 #define TESTS_REMIX_WORLD_H
 
@@ -23,7 +22,7 @@ struct world {
   uint32_t nr;  // runs
   struct sst *sst[REMIX_RUNS_MAX];
   uint8_t *has[REMIX_RUNS_MAX];  // per key: HAS_
-  struct remix *x;               // of all runs, or NULL
+  struct remix *x;               // a REMIX over all runs, or NULL
   uint32_t ckb, value, tables;   // how tables are made; value: greatest length
   bool tags, zstd;
   bool moved, passing;   // for remix_build

@@ -11,8 +11,8 @@
 #include "tests/lib/check.h"
 
 #define LEVEL 3
-#define DIR_ENTRY 16u   // of a REMIX file's column: two lengths, u64
-#define PAGE_ENTRY 32u  // of a page of a REMIX file, in the directory, without cursor offsets and anchor
+#define DIR_ENTRY 16u   // bytes of a REMIX file's column: two lengths, u64
+#define PAGE_ENTRY 32u  // bytes of a page of a REMIX file, in the directory, without cursor offsets and anchor
 #define PAGE_ENTRY_ANCHOR 20u
 #define PAGE_ENTRY_SUM 24u
 #define FOOTER_VERSION 244u  // offset in the footer

@@ -12,13 +12,13 @@
 #include "table/format.h"
 
 enum repack_kind {
-  REPACK_BLOCK,   // of a table. The content begins with 8 zeros, which are not stored
-  REPACK_CHUNK,   // of a table's compressed keys
-  REPACK_COLUMN,  // of a REMIX file
+  REPACK_BLOCK,   // a table's. The content begins with 8 zeros, which are not stored
+  REPACK_CHUNK,   // a chunk of a table's compressed keys
+  REPACK_COLUMN,  // a REMIX file's
 };
 struct repack {
   enum repack_kind kind;
-  uint32_t nr;       // of the block or the column
+  uint32_t nr;       // the number of the block or the column
   uint64_t at, len;  // the frame's place in the file
   size_t whole;      // bytes of the content
 };

@@ -345,7 +345,7 @@ enum remixdb_status round_try(struct world *w) {
   round_begin(w);
   const enum remixdb_status s = round_end(w);
   if (s == REMIXDB_OK) return s;
-  // what it has written apart is given back
+  // the values that it has written apart are given back
   const struct value_mark after = value_log_mark(&w->c.values);
   assert_true(after.newest == before.newest && (after.active == 0 || after.active == before.active));
   if (after.active) assert_true(after.tail == before.tail && after.value_bytes == before.value_bytes);
@@ -683,7 +683,7 @@ static void erase_tree(struct world *w, uint32_t tree, struct compact_erase *e, 
   if (tree == TREE_UNNAMED) assert_ptr_equal(next->spaces, w->base->spaces);
   else
     for (uint32_t i = 0; i < next->nr_parts; i++) assert_ptr_equal(next->parts[i], w->base->parts[i]);
-  // what is left is in partitions that stay as they are
+  // the rest is in partitions that stay as they are
   for (uint32_t a = 0; a < w->k.nr; a++) {
     if (w->disk[a] <= TOMB || !in_ranges(e->ranges, e->nr, w->k.keys[a])) continue;
     const struct part *const p = was->parts[version_find(was, w->k.keys[a])];
@@ -817,7 +817,7 @@ void io_fails(struct world *w) {
   uint32_t writes = 0;
   static const unsigned kinds[] = {FAULT_OPEN, FAULT_READ, FAULT_WRITE, FAULT_SYNC, FAULT_CLOSE, FAULT_STAT};
   for (uint32_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-    // of a pack, the one sync, close and stat
+    // a pack's sync, close and stat: one of each
     const bool once = kinds[i] == FAULT_SYNC || kinds[i] == FAULT_CLOSE || kinds[i] == FAULT_STAT;
     // Two threads may open a file at once, and one of them closes its descriptor again. A round can do without both
     // calls. Each such call may take the place of one that matters, so the kind has some tries.

@@ -42,16 +42,16 @@ struct world {
   bool back_wrong;
   enum remixdb_status back_status;  // returned by hand_back
   _Atomic uint32_t told;            // calls of compact.tell
-  struct err_saved tell;            // what the last one said
+  struct err_saved tell;            // the last message
   // the round's way to the workers and back
   bool allow_abort;
   struct compact_whole *whole;  // NULL, or for the next round
   bool scan_merges;             // rounds merge for scans, where scan debt has paid for it
   bool garbage;                 // rounds merge for garbage, as in a store at rest
   bool bounded;                 // rounds keep to `room`; with steps it is made before them
-  struct compact_room room;     // of the round; `beside` and `steps` are kept
+  struct compact_room room;     // the round's; `beside` and `steps` are kept
   bool step;                    // the next round is a step for room
-  uint32_t step_at;             // of `room`: where round_again begins the step
+  uint32_t step_at;             // an index in `room`: where round_again begins the step
   uint64_t most_room;           // bytes that all files have taken at once, since the test has set it to 0
   bool large;                   // tables may be larger than those of now: another opening has written them
   bool both;                    // the spaces' tree has the same keys and gets the same new data

@@ -350,7 +350,7 @@ static void make_graph(struct serial *s) {
 
 struct frame {
   uint32_t node;
-  size_t next;  // of its edges
+  size_t next;  // the next of its edges
 };
 
 struct tarjan {

@@ -32,8 +32,8 @@
 #include <stdint.h>
 
 enum serial_what {
-  SERIAL_READ,   // of a key by its name
-  SERIAL_SCAN,   // of a key of a range, whether it is there or not
+  SERIAL_READ,   // a key by its name
+  SERIAL_SCAN,   // a key of a range, whether it is there or not
   SERIAL_WRITE,  // also a delete
   SERIAL_SAVE,   // a savepoint
   SERIAL_BACK    // a rollback to the last savepoint
@@ -44,7 +44,7 @@ struct serial_item {
   bool gap;      // a read that found no key
   uint16_t key;
   uint32_t value;    // its number, not 0 for a write; 0: a read found that the key was never written
-  uint64_t version;  // of a read: the version that the store told; 0: not told
+  uint64_t version;  // a read's: the version that the store told; 0: not told
 };
 
 enum serial_end { SERIAL_ABORTED, SERIAL_COMMITTED, SERIAL_MAYBE };  // maybe: it counts if a value of it was read
@@ -73,7 +73,7 @@ struct serial_result {
   enum serial_verdict verdict;
   uint32_t ops, ww, wr, rw, time;  // operations and edges of the cycle
   uint32_t gaps;                   // its rw edges from a scan that did not meet the key
-  uint64_t nodes, edges;           // of the graph
+  uint64_t nodes, edges;           // the graph's
   uint32_t unplaced;               // operations with writes that have no place
   char text[6000];                 // the cycle, or the read
 };

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 
 #define BETWEEN 3u    // records between two keys
-#define LOOSE 300u    // other records, whose values fill the memtables
+#define LOOSE 300u    // other records; their values fill the memtables
 #define RANGE_MAX 4u  // keys that a deletion of a range takes
 #define SCAN_MAX 14u
 #define KLEN_MAX 16u
@@ -107,7 +107,7 @@ static uint64_t marker_number(const struct actor *a) {
   return (uint64_t)a->w->life << 32 | (uint32_t)(a->op - a->log->ops);
 }
 
-// The order of the operation, whose marker nobody else writes.
+// The order of the operation. Nobody else writes its marker.
 static void op_order(struct actor *a) {
   char name[KLEN_MAX];
   uint8_t buf[8];

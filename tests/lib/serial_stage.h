@@ -21,7 +21,7 @@
 #define STAGE_SPACES 3u
 #define STAGE_PER 60u  // keys of a space
 #define STAGE_KEYS (STAGE_SPACES * STAGE_PER)
-#define STAGE_OPS 40000u  // of a thread, at most
+#define STAGE_OPS 40000u  // a thread's, at most
 #define STAGE_ITEMS (24u * STAGE_OPS)
 #define STAGE_VALUE_MAX 3000u
 
@@ -48,7 +48,7 @@ struct stage {
   uint64_t seed;
   uint32_t life;
   bool untracked;   // transactions read through refs that cause no conflicts
-  uint64_t nr_ops;  // of all threads, after which they end
+  uint64_t nr_ops;  // operations of all threads, after which they end
 };
 
 struct actor {

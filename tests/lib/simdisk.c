@@ -77,7 +77,7 @@ struct sim_dir {
 };
 
 struct sim_node {
-  struct sim_node *next;  // of all
+  struct sim_node *next;  // the next one of all
   bool is_dir, marked;
   int special;  // opening it fails with this errno; 0: a file or a directory
   bool gone;    // a directory that was removed: nothing is made in it
@@ -87,7 +87,7 @@ struct sim_node {
   struct sim_bytes cur, kept;  // kept: the durable bytes
   struct sim_change *changes;
   size_t nr_changes, cap_changes;
-  struct sim_dir names, kept_names;  // of a directory
+  struct sim_dir names, kept_names;  // a directory's
   int lock_exclusive;                // fd, or -1
   uint32_t lock_shared;
   struct sim_node *copy;  // in simdisk_crash

@@ -4,9 +4,9 @@
 // that a power cut could leave: every write and every directory change that was not synced is kept, dropped or torn, by
 // a seed. It also fails calls on demand, runs full, gives short counts and EINTR.
 //
-// It promises as much as POSIX and no more: fsync of a file makes its bytes and its size durable, not its name; fsync
-// of a directory makes the names in it durable; a rename is there whole or not at all; a sector of 512 bytes is written
-// whole or not at all; nothing else has an order.
+// It promises as much as POSIX and no more: fsync of a file makes its bytes and its size durable, not its name; a
+// directory's fsync makes the names in it durable; a rename is there whole or not at all; a sector of 512 bytes is
+// written whole or not at all; nothing else has an order.
 //
 // All calls are thread-safe, but for simdisk_crash and simdisk_destroy, which must be alone with the disk.
 #ifndef SIMDISK_H
@@ -82,7 +82,7 @@ enum {
   SIMDISK_DONE = -3,     // a call that changes the disk does so, and then returns -EIO
 };
 void simdisk_fault(struct simdisk *d, enum simdisk_call call, uint64_t skip, uint64_t nr, int errnum);
-uint64_t simdisk_calls(struct simdisk *d, enum simdisk_call call);  // of this kind so far that a fault could hit
+uint64_t simdisk_calls(struct simdisk *d, enum simdisk_call call);  // calls of this kind so far that a fault could hit
 // Faults hit only calls on files whose name (last component; of a rename, the new one) begins so; "" or NULL: all.
 void simdisk_fault_name(struct simdisk *d, const char *prefix);
 // Files may take this many bytes, rounded up to 4 KB each, less the pages that were punched; more is -ENOSPC. A write

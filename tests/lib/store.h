@@ -20,7 +20,7 @@
 #include "xdb.h"
 #include "store/flush.h"
 
-extern char dir[2 * TEMP_DIR];  // of the test
+extern char dir[2 * TEMP_DIR];  // the test's
 
 #define SAY "TEST_SEED=%llu line %d: %s (%s: %s)"
 #define SAID(cond) (unsigned long long)check_seed, __LINE__, cond, remixdb_strerror(remixdb_errcode()), remixdb_errmsg()

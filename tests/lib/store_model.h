@@ -38,7 +38,7 @@ struct model {
   struct xdb_ref *ref;
   struct cursor cursors[CURSORS];
   uint32_t val_min, val_max;
-  uint8_t *buf, *want;  // of REMIXDB_KV_MAX bytes
+  uint8_t *buf, *want;  // REMIXDB_KV_MAX bytes each
 };
 
 int key_cmp(const void *a, const void *b);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fixture of the tests of single tables: a directory with all that tables need, records to build them from, and reads
-// of a whole table. Random choices come from check_seed, and are made in the thread of the test only.
+// Fixture of the tests of single tables: a directory with all that tables need, records to build them from, and whole
+// tables read. Random choices come from check_seed, and are made in the thread of the test only.
 #ifndef TESTS_TABLES_H
 #define TESTS_TABLES_H
 

@@ -11,7 +11,7 @@
 
 #define TEMP_DIR 256u  // bytes that suffice for a directory's path
 
-// Makes a new directory, of which `use` is a part of the name. False: errno says why.
+// Makes a new directory. `use` is a part of its name. False: errno says why.
 bool temp_make(char path[TEMP_DIR], const char *use);
 // Removes the path and all below it. 0, or -1 with errno.
 int remove_tree(const char *path);

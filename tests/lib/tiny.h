@@ -19,7 +19,7 @@
 struct tiny_rec {
   uint8_t *key;
   uint32_t klen;
-  uint32_t number;  // of the write, from 1 on
+  uint32_t number;  // the write's, from 1 on
   uint32_t vlen;
   bool noise;      // the value is
   bool there;      // else deleted
@@ -55,8 +55,8 @@ struct tiny_rec *tiny_model(struct tiny *t, struct kref key, uint32_t vlen, bool
 // A copy of the model without its store, which has no named space: for comparisons after t is changed.
 struct tiny *tiny_keep(const struct tiny *t);
 
-// An empty disk with a new store, whose log begins with generation 1. tiny_destroy frees it, and copies of tiny_keep.
-// Random numbers follow from nothing but the calls. tiny_create_as gives the store another id.
+// An empty disk with a new store. The store's log begins with generation 1. tiny_destroy frees it, and copies of
+// tiny_keep. Random numbers follow from nothing but the calls. tiny_create_as gives the store another id.
 struct tiny *tiny_create_as(uint64_t id, bool ckeys, bool tags, enum remixdb_compression compression);
 struct tiny *tiny_create(bool ckeys, bool tags, enum remixdb_compression compression);
 void tiny_destroy(struct tiny *t);
@@ -68,7 +68,7 @@ enum remixdb_status tiny_close(struct tiny *t);
 void tiny_use(struct tiny *t, const char *space);
 // Drops the current space, and goes back to the unnamed one.
 void tiny_drop_space(struct tiny *t);
-struct xdb_ref *tiny_ref(const struct tiny *t);  // of the current space
+struct xdb_ref *tiny_ref(const struct tiny *t);  // a ref of the current space
 // Write to the current space of the store, and to the model.
 void tiny_put(struct tiny *t, struct kref key, uint32_t vlen, bool noise);
 void tiny_del(struct tiny *t, struct kref key);
@@ -76,7 +76,7 @@ void tiny_del(struct tiny *t, struct kref key);
 // Errors that a look at the whole store found besides right answers.
 struct tiny_errors {
   uint32_t nr;
-  enum remixdb_status status;  // of the first, with its message
+  enum remixdb_status status;  // the first one's, with its message
   char msg[ERR_MSG_MAX];
 };
 

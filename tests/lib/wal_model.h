@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Fixture of the tests of the write-ahead log: a log on a simulated disk, and a model of the records that a test has
-// appended to it. Calls that return a status hand on the log's; all else that goes wrong fails the test. In the thread
-// of the test only.
+// appended to it. Calls that return a status hand on the log's; all else that goes wrong fails the test. Only the
+// test's thread uses it.
 #ifndef TESTS_WAL_MODEL_H
 #define TESTS_WAL_MODEL_H
 
@@ -21,7 +21,7 @@
 
 // The records that were appended. Each is made from a tag, so that a stale record differs from the right one.
 struct model {
-  uint64_t tags[MODEL_MAX];         // of record i, from 1 on
+  uint64_t tags[MODEL_MAX];         // the tags of record i, from 1 on
   bool ends[MODEL_MAX];             // a batch ends with record i
   uint64_t nr;                      // appended
   uint64_t synced;                  // acknowledged as durable

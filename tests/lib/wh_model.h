@@ -41,11 +41,11 @@ struct wh_model_key {
 
 struct wh_model {
   struct epoch epoch, cursors;
-  struct epoch_slot slot, stay;  // of the two; outside, except where a test enters
+  struct epoch_slot slot, stay;  // the two slots; outside, except where a test enters
   struct wh *wh;
   struct wh_model_key *keys;  // sorted
   uint32_t nr, cap;
-  uint64_t seq;  // of the last commit
+  uint64_t seq;  // the last commit's
 };
 
 // Dead leaves of the index serve again as soon as `cursors` allows.
@@ -102,7 +102,7 @@ struct many {
   uint32_t vlen[MANY_MAX];
   bool tomb[MANY_MAX];
   uint32_t nr;
-  struct kref from, to;  // what the index has from the one key to the other is deleted, but for these keys; to.ptr
+  struct kref from, to;  // in the index all keys from the one key to the other are deleted, but for these keys; to.ptr
                          // NULL: up to the end; from.ptr NULL: nothing is deleted
   struct wh_link *deleted;
   uint32_t nr_deleted, cap_deleted;

@@ -292,7 +292,7 @@ static uint32_t paged_of(struct state *s, uint64_t bound) {
   atomic_store(&s->x->memory.accounts.indexes_most, bound);
   for (uint32_t i = 0; i < KEYS; i++) check_key(s->ref, i);
   assert_int_equal(version_tree_away(xdb_super(s->x)->version), 0);
-  assert_true(away_counted(s->x) < 1000);  // of the named space
+  assert_true(away_counted(s->x) < 1000);  // the named space's
   return nr_paged(s->x);
 }
 

@@ -9,7 +9,7 @@
 #include "tests/lib/simdisk.h"
 #include "tests/lib/store_model.h"
 
-static uint64_t seed_first;  // of all tests
+static uint64_t seed_first;  // the seed of all tests
 
 // ---- an env that refuses on demand
 

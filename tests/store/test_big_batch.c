@@ -186,7 +186,7 @@ static void test_limit(void **state) {
 
 #define LONGS 24u
 #define FEW_FILES 16u
-#define FULL (256u << 10)  // of a value file: an odd value has one for its own, and even ones share them
+#define FULL (256u << 10)  // bytes of a value file: an odd value has one for its own, and even ones share them
 
 enum way { BATCH, BATCH_RANGE, TXN, TXN_RANGE, WAYS };
 

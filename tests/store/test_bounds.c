@@ -27,11 +27,11 @@ struct world {
   struct simdisk *disk;
   struct env_ops ops;
   struct env env;
-  uint64_t number[FDS];  // of the table that a descriptor is open for; 0: something else
+  uint64_t number[FDS];  // the number of the table that a descriptor is open for; 0: something else
   bool watch;
   uint32_t low, high;     // the iterator's keys
   uint32_t beyond, near;  // pages that were read: beyond the bounds, within them
-  uint64_t bytes;         // of tables that were read
+  uint64_t bytes;         // bytes of tables that were read
   struct xdb *x;
   struct xdb_ref *ref;
   struct table tables[TABLES];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The budget of memory: a process with a store has at most 1.2 x memory_mb at every moment and 1.1 x when it rests,
-// whatever it does, and next to nothing after close. Each size runs in a process of its own, of which the system knows
-// the most memory that it has had.
+// The budget of memory: a process with a store has at most 1.2 x memory_mb at every moment and 1.1 x when it
+// rests, whatever it does, and next to nothing after close. Each size runs in a process of its own: the system knows
+// the most memory that a process has had.
 //
 // TEST_BUDGET_MB in the environment runs one size in place of those of every test run; tests/soak.sh does so.
 #include "tests/lib/check.h"

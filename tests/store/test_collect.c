@@ -24,7 +24,7 @@
 #define FULL (1u << 20)
 
 static struct xdb *x;
-static struct xdb_ref *r, *spaced;  // of the unnamed space and of a named one, with the same keys
+static struct xdb_ref *r, *spaced;  // refs of the unnamed space and of a named one, with the same keys
 static struct xdb_space *space;
 static uint64_t rng;
 static uint8_t *val, *got;
@@ -242,7 +242,7 @@ static void test_indexes(void **state) {
     uint32_t turn = collect(2, 3);
     CHECK(figure("values.indexes") > 0 && figure("compaction.moved_merges") == 0);
     close_it();
-    open_it(workers, REMIXDB_COMPRESSION_NONE);  // what the opening has read
+    open_it(workers, REMIXDB_COMPRESSION_NONE);  // bytes that the opening has read
     all_is(r, spaced, now);                      // opens the partitions
     CHECK(figure("values.indexes") > 0);
     x->compact.moved_from = 1;
@@ -622,7 +622,7 @@ static int collect_setup(void **state) {
   return setup(state);
 }
 
-#define MIDDLE 500000  // of a value file, about
+#define MIDDLE 500000  // half of a value file, about
 
 static void flip(const char *path, long at) {
   FILE *const f = fopen(path, "r+b");

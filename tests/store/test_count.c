@@ -27,7 +27,7 @@ struct world {
   struct xdb_space *spaces[2];
   struct xdb_ref *ref;
   uint32_t nr;
-  uint8_t *len;  // of each key's value; 0: it is not there
+  uint8_t *len;  // bytes of each key's value; 0: it is not there
   uint64_t rng;
 };
 

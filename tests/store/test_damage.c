@@ -162,7 +162,7 @@ static void flip_all_over(const char *from, const char *name_of_copy) {
         const enum remixdb_status s = remixdb_errcode();
         if (s != REMIXDB_CORRUPT && s != REMIXDB_VERSION)
           fail_msg("%s: %s: %s", what, remixdb_strerror(s), remixdb_errmsg());
-        // of the log it may be the place of the segment that is missed
+        // in the log it may be the place of the missing segment
         if (!strstr(remixdb_errmsg(), wal ? dir : f->name))
           fail_msg("%s: the message is \"%s\"", what, remixdb_errmsg());
       } else {

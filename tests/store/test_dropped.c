@@ -19,7 +19,7 @@ static const char *const names[SPACES] = {"a", "b", "c", "d", "e"};
 
 struct world {
   struct xdb *x;
-  struct xdb_ref *r;  // of the unnamed space
+  struct xdb_ref *r;  // a ref of the unnamed space
   struct xdb_ref *refs[SPACES];
   bool there[SPACES];
   uint32_t keys[SPACES], vlen[SPACES];

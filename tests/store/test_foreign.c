@@ -446,8 +446,8 @@ static bool is_other(const char *store, const char *other) {
 
 // A repair of a store with a file of another history tells of the loss, if there is any: the store's sum was `own`. It
 // takes no record of a foreign table. A segment of the log that both histories continued is another matter: nothing
-// tells which of them is the store's. alien: all values of the other one begin with this. Returns whether there is none
-// of them.
+// tells which of them is the store's. alien: all values of the other one begin with this. Returns whether it finds
+// none.
 static bool check_repaired(const char *store, char alien, uint64_t own) {
   struct repair_report report;
   uint64_t sum;
@@ -539,8 +539,8 @@ static void test_parted_copies(void **state) {
   CHECK(all.clean[OF_TABLE] == all.refused[OF_TABLE] && all.clean[OF_LOG] > 0);
 }
 
-// The same of two copies that a power cut left with several segments of the log, of which both continue the last one or
-// begin the next one.
+// The same of two copies that a power cut left with several segments of the log. Both continue the last one, or begin
+// the next one.
 static void test_parted_logs(void **state) {
   (void)state;
   struct outcomes all = {0};

@@ -236,7 +236,7 @@ static void no_byte(uint64_t s, int workers, bool cut, uint32_t share) {
   open_store(workers);
   for (uint32_t i = 0; i < NR; i++) CHECK(put(i));
   for (uint32_t nr = (uint32_t)rng_next(&rng) % NR; nr; nr--) CHECK(put((uint32_t)rng_next(&rng) % NR));
-  if (cut) {  // what lies in the log then is little beside what the store keeps for this
+  if (cut) {  // little lies in the log then, beside the room that the store keeps for this
     CHECK(remixdb_flush(ref));
     for (uint32_t nr = 0; nr < 100; nr++) CHECK(put((uint32_t)rng_next(&rng) % NR));
     CHECK(remixdb_sync(ref));
@@ -293,7 +293,7 @@ static void half_full(uint64_t s, bool asks) {
   for (uint32_t i = 0; i < NR; i++) CHECK(put((uint32_t)((uint64_t)i * 2741 % NR)));
   CHECK(remixdb_flush(ref));
   CHECK(remixdb_sync(ref));
-  OK(xdb_wait_idle(x));  // what the store keeps for a full disk is there
+  OK(xdb_wait_idle(x));  // the room that the store keeps for a full disk is there
   const uint64_t full = simdisk_used(disk);
   simdisk_space(disk, full);
   fill(&rng);
@@ -366,7 +366,7 @@ static void half_long(void) {
   for (uint32_t i = 0; i < NR_LONG; i++) CHECK(put_long(i));
   CHECK(remixdb_flush(ref));
   CHECK(remixdb_sync(ref));
-  OK(xdb_wait_idle(x));  // what the store keeps for a full disk is there
+  OK(xdb_wait_idle(x));  // the room that the store keeps for a full disk is there
   const uint64_t full = simdisk_used(disk);
   simdisk_space(disk, full);
   for (uint32_t i = 0; !put_long(NR_LONG + i); i++) {  // the first one is refused, unless the log's room takes it

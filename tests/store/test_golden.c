@@ -210,7 +210,7 @@ static void save_log_start(struct tiny *t, struct wal *w, uint64_t gen, uint64_t
   version_unref(v);
 }
 
-// A log of three segments; the newest is in a file that had a longer life before, whose frames lie after its own.
+// A log of three segments; the newest is in a file that had a longer life before. The older frames lie after its own.
 // torn: the machine stopped while the last frame was written, and half of it is there.
 static struct tiny *make_log_of(bool torn) {
   struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
@@ -472,7 +472,7 @@ static struct tiny *make_spaces(void) {
 }
 
 // Views whose files have pages: over several runs, with old versions, tombstones and records that expire; and in a key
-// space, without those that expire. A young view, whose file has none, and a log.
+// space, without those that expire. A young view with a file without pages, and a log.
 static struct tiny *make_paged(void) {
   struct tiny *const t = tiny_create(true, true, REMIXDB_COMPRESSION_NONE);
   starve(true);
@@ -506,7 +506,7 @@ static const struct golden {
   const char *name;
   struct tiny *(*make)(void);
   bool keep_pool;  // unneeded log segments stay
-  bool old;        // of another format than is written today: read, never written
+  bool old;        // another format than is written today: read, never written
 } goldens[] = {
     {"plain", make_plain, false, false},
     {"compact", make_compact, true, false},

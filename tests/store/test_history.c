@@ -7,8 +7,8 @@
 // are serializable, and all that is read of one snapshot, or of an iterator between two seeks, is of one moment within
 // the call that fixed it. The actors move the clocks of the store.
 //
-// The checker is checked first: by one small history for each fault; against trying all orders, on small histories of
-// which some are good and some are not; then by spoiling good recorded ones in ways that it must find.
+// The checker is checked first: by one small history for each fault; against trying all orders, on small histories,
+// both good and bad ones; then by spoiling good recorded ones in ways that it must find.
 //
 // TEST_SEED in the environment gives the random choices (not the threads' interleaving); SOAK_SECONDS goes on with new
 // seeds that long.
@@ -30,7 +30,7 @@
 struct planted {
   const char *name;
   struct hist_op ops[PLANTED];
-  uint64_t versions[HIST_FIRST + 4], expires[HIST_FIRST + 4];  // of values V(n)
+  uint64_t versions[HIST_FIRST + 4], expires[HIST_FIRST + 4];  // values V(n): their versions and their times
   bool bad;
 };
 
@@ -270,8 +270,8 @@ struct run {
   _Atomic uint32_t committed, conflicts;  // transactions that wrote
   _Atomic uint32_t compared, refused;     // writes by version
   _Atomic uint32_t ingests;
-  uint32_t nr_ops;             // of each actor
-  _Atomic uint64_t *versions;  // of the values, by number; 0: no call has told it. All tell the same
+  uint32_t nr_ops;             // operations of each actor
+  _Atomic uint64_t *versions;  // the values' versions, by number; 0: no call has told it. All tell the same
   uint64_t *expires;           // set by the actor that writes the value
   uint32_t nr_values;
   bool sweeps;  // the records between the keys are deleted most of the time
@@ -327,7 +327,7 @@ struct actor {
   uint32_t next_value;
   uint64_t rng;
   struct held held[HELD];
-  struct known {  // what the last getv of each key told; value 0: no such call yet; version 0: absent
+  struct known {  // the last getv of each key told this; value 0: no such call yet; version 0: absent
     uint32_t value;
     uint64_t version;
   } known[HIST_KEYS];
@@ -674,7 +674,7 @@ static enum remixdb_merge_op merge_fn(const void *v0, uint32_t v0len, const void
   struct merging *const m = priv;
   m->seen = v0 ? parse_value(m->a, m->key, v0, v0len) : (uint32_t)HIST_NONE;
   if (m->op == REMIXDB_MERGE_PUT) {
-    const uint64_t expires = v0 ? load64le((const uint8_t *)v0 + 8) : 0;  // which the new value keeps
+    const uint64_t expires = v0 ? load64le((const uint8_t *)v0 + 8) : 0;  // the new value keeps it
     m->a->run->expires[m->id] = expires;
     m->len = value_of(m->id, m->key, expires, m->a->value);
     *v1 = m->a->value;
@@ -1051,7 +1051,7 @@ static void act_txn(struct actor *a) {
     return;
   }
   memcpy(c->reads, o->reads, sizeof(c->reads));
-  memcpy(c->clock, o->clock, sizeof(c->clock));  // which it judges by to the end
+  memcpy(c->clock, o->clock, sizeof(c->clock));  // it judges by it to the end
   memcpy(c->writes, writes, sizeof(c->writes));
 }
 
@@ -1125,7 +1125,7 @@ static void *filler_main(void *arg) {
 struct history {
   struct hist_op *ops;
   uint32_t nr;
-  uint64_t *versions, *expires;  // of its values
+  uint64_t *versions, *expires;  // its values' versions and times
   uint32_t nr_values;
 };
 
@@ -1399,7 +1399,7 @@ static bool spoil_one(const struct book *b, const struct spoilt *s, enum spoil h
     case BEFORE_RANGE:  // a value from before the deletion of a range that had returned
       return strcmp(other->what, "del_range") == 0 && other->writes[k] == HIST_NONE && other->ret < r->call &&
              v != HIST_ANY && read_older(b, r, k, other, rng);
-    case SWAP: {  // two reads, of which one came after the other
+    case SWAP: {  // two reads; one came after the other
       const uint32_t u = other->reads[k];
       const struct hist_op *const x = u >= HIST_FIRST && !(u & HIST_NOT) ? b->by[u].op : NULL;
       if (!w || !x || r->ret >= other->call || w->ret >= x->call) return false;

@@ -26,7 +26,7 @@
 
 // ---- stores whose every value says whose it is
 
-static struct env *e;  // of the stores of a test
+static struct env *e;  // the env of a test's stores
 static struct remixdb_opts opts;
 
 static const char *path_in(const char *name) {

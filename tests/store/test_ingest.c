@@ -360,7 +360,7 @@ static void test_unread(void **state) {
 
 // ---- an ingest into a partition that cannot be read
 
-static char bad_name[32];  // of the file
+static char bad_name[32];  // the file's
 static uint32_t told_bad;  // lines with its name
 
 static void count_bad(void *arg, const char *line) {
@@ -544,7 +544,7 @@ static void test_shapes(void **state) {
     open_on(disk, 0);
     shrink(x, 1 << 20, 20);
     x->compact.young_from = shape % 2 ? 2 : UINT32_MAX;
-    // One partition, whose few keys span all of it: the ingest does not fit in as runs.
+    // One partition with few keys that span all of it: the ingest does not fit in as runs.
     for (uint32_t i = 0; i < MANY; i += 1000) put(i, now[i] = 'o');
     if (shape != 5) CHECK(remixdb_flush(ref));
     ingest_range(10, MANY - 10, 2, 'i', shape == 1 || shape == 4 ? split_all : NULL);
@@ -972,7 +972,7 @@ static void test_large_tables(void **state) {
 // ---- more ingests at once than descriptors
 
 #define CROWD 12u        // ingests
-#define MANY_KEYS 1500u  // of each
+#define MANY_KEYS 1500u  // keys of each
 #define MANY_VALUE 3000u
 #define MANY_LONG 100000u
 #define FEW_FILES 16u

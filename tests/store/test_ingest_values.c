@@ -16,7 +16,7 @@
 #include "xdb.h"
 
 #define KEYS 90u
-#define FULL (128u << 10)  // of a value file: about seven values
+#define FULL (128u << 10)  // bytes of a value file: about seven values
 #define MINE_MOST 64u
 #define CUTS 300u
 
@@ -200,7 +200,7 @@ static int gate_rename(struct env *e, int from_at, const char *from, int to_at, 
   return simdisk_env(disk)->ops->rename(e, from_at, from, to_at, to);
 }
 
-// A store with much garbage in its value files, of which a part is collected.
+// A store with much garbage in its value files. A part of them is collected.
 static void store_make(void) {
   check_seed = check_seed_or(1);
   disk = simdisk_create();

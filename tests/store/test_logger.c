@@ -16,9 +16,9 @@ typedef bool (*call_fn)(struct told *t);  // false: the call has failed
 struct told {
   struct xdb *x;
   struct xdb *other;           // a second store
-  call_fn call;                // what the logger does, once
+  call_fn call;                // the logger does it once
   _Atomic bool now, done;      // it is to do it; it has
-  enum remixdb_status status;  // of the call, and its message
+  enum remixdb_status status;  // the status of the call, and its message
   char msg[256];
 };
 
@@ -138,7 +138,7 @@ static bool do_other(struct told *t) { return with_ref(t->other, fill_and_compac
 static const struct {
   const char *name;
   call_fn call;
-  enum remixdb_status status;  // of the call
+  enum remixdb_status status;  // the call's
 } all[] = {
     {"put, many times", do_put_many, REMIXDB_INVALID},
     {"write, many times", do_write, REMIXDB_INVALID},

@@ -18,7 +18,7 @@
 
 struct call {
   enum remixdb_merge_op op;
-  const void *v1;  // of a PUT
+  const void *v1;  // a PUT's
   uint32_t v1len;
   uint32_t from, cut;  // v1 is the given value, without this many bytes in front and after
   bool own;            // the answer is that part
@@ -329,7 +329,7 @@ static void test_switched(void **state) {
       {"newer", REMIXDB_MERGE_KEEP, 1, NULL, "newer"}, {NULL, REMIXDB_MERGE_KEEP, 1, NULL, "first"},
   };
   for (uint32_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-    for (int place = 0; place < 2; place++) {  // of the value: in the memtable, in a table
+    for (int place = 0; place < 2; place++) {  // the value's place: in the memtable, in a table
       const struct remixdb_opts o = small_opts(place);
       struct xdb *const x = quick_open(&o);
       struct xdb_ref *const r = remixdb_ref(x);

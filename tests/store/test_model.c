@@ -51,7 +51,7 @@ struct run {
   struct simdisk *disk;  // NULL: real files
   struct env *env;
   struct remixdb_opts opts;
-  size_t memtable;  // of this opening
+  size_t memtable;  // bytes, in this opening
   struct xdb *x;
   struct xdb_ref *ref;
   struct xdb_batch *batch;
@@ -61,7 +61,7 @@ struct run {
   struct txn txns[TXNS];
   uint32_t txn_id;               // the last id of a transaction's value
   uint32_t place;                // where most writes go
-  uint32_t reports, give_up_at;  // of a long call, and at which of them it is given up; 0: at none
+  uint32_t reports, give_up_at;  // reports of a long call, and at which of them it is given up; 0: at none
 };
 
 // The clocks of the store.
@@ -359,7 +359,7 @@ static enum remixdb_merge_op merge_fn(const void *v0, uint32_t v0len, const void
       return REMIXDB_MERGE_PUT;
     case MERGE_DELS: return REMIXDB_MERGE_DEL;
     default:
-      *v1 = m->buf;  // which counts for nothing
+      *v1 = m->buf;  // it counts for nothing
       *v1len = 77;
       return REMIXDB_MERGE_KEEP;
   }
@@ -492,7 +492,7 @@ static void do_shot(struct run *r) {
   struct shot *const t = &r->shots[below(&m->rng, SHOTS)];
   if (!t->s) {
     if (chance(&m->rng, 80)) return;
-    const struct shot *const of = &r->shots[below(&m->rng, SHOTS)];  // of the store, or of another snapshot
+    const struct shot *const of = &r->shots[below(&m->rng, SHOTS)];  // the store, or another snapshot
     const bool second = of->s && chance(&m->rng, 30);
     t->s = remixdb_snapshot(second ? of->ref : r->ref);
     CHECK(t->s);
@@ -738,7 +738,7 @@ static void do_drain(struct run *r) {
   struct past *const m = &r->m;
   struct past_cursor c = {0};
   const bool back = chance(&m->rng, 40);
-  const uint32_t comes = (uint32_t)below(&m->rng, 40);  // of a hundred
+  const uint32_t comes = (uint32_t)below(&m->rng, 40);  // percent
   for (uint64_t n = below(&m->rng, 700); n; n--) {
     past_cursor_seek(m, &c, r->ref, m->time, back ? SEEK_TO_LAST : SEEK_TO_FIRST);
     if (!past_cursor_valid(m, &c)) break;

@@ -78,7 +78,7 @@ struct pin {
 
 struct world {
   uint64_t rng;
-  uint64_t time;    // of the last write
+  uint64_t time;    // the last write's
   uint64_t synced;  // the last time that must survive
   struct simdisk *disk;
   struct env *env;
@@ -299,7 +299,7 @@ static void check_list(struct world *w) {
 
 struct event {
   uint64_t time;
-  int change;  // of the number of keys that differ
+  int change;  // by how much the number of keys differs
 };
 
 static int event_order(const void *a, const void *b) {
@@ -526,7 +526,7 @@ static bool see_item(void *priv, const struct remixdb_batch_item *item) {
   return true;
 }
 
-// Adds one operation in the space n to the batch and to the model, whose time is the batch's.
+// Adds one operation in the space n to the batch and to the model. The model's time is the batch's.
 static void batch_op(struct world *w, struct xdb_batch *b, struct past *m, uint32_t name, struct listed *l) {
   const uint64_t dice = below(&w->rng, 100);
   struct listed_op *const op = &l->ops[l->nr];

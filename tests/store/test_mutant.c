@@ -46,10 +46,10 @@
 #define VALUE_MAX (1u << 18)
 #define SPACE "a"  // a key space of the sample that has some
 #define KEYS_MAX 2048u
-#define REMIX_COLUMNS 6u        // of a REMIX file
-#define STEPS_MAX 20000u        // of a scan: far more than there are records
-#define MEMORY_MB 768u          // of address space, beyond that at the start of the program
-#define GROWTH_KB (256u << 10)  // of resident memory
+#define REMIX_COLUMNS 6u        // columns of a REMIX file
+#define STEPS_MAX 20000u        // steps of a scan: far more than there are records
+#define MEMORY_MB 768u          // MiB of address space, beyond that at the start of the program
+#define GROWTH_KB (256u << 10)  // KiB of resident memory
 #define MUTANT_S 60u            // a mutant that takes longer hangs
 
 // ---- samples
@@ -87,7 +87,7 @@ struct sample {
   struct print prints[PRINTS_MAX];
   struct file files[FILES_MAX];
   struct file *packed[PACKED_MAX];  // contents of frames
-  struct kref keys[KEYS_MAX];       // of all records there are, and keys beside them
+  struct kref keys[KEYS_MAX];       // the keys of all records there are, and keys beside them
 };
 // Where a field is in a file; an array is one spot.
 struct spot {
@@ -103,7 +103,7 @@ static struct sample samples[SAMPLES_MAX];
 static uint32_t nr_samples;
 static struct spot *spots;
 static uint32_t nr_spots, cap_spots;
-static struct sample *walk_sample;  // of the file that is walked through
+static struct sample *walk_sample;  // the sample of the file that is walked through
 static struct file *walk_file;
 
 static void add_sum(enum sum_kind kind, uint64_t at, uint64_t from, uint64_t to, uint64_t seed) {
@@ -1043,7 +1043,7 @@ static bool read_ok(enum remixdb_status s, bool sound) {
 struct record {
   uint8_t *key;
   uint32_t klen;
-  uint64_t value;  // of the value's bytes
+  uint64_t value;  // the value's bytes
 };
 struct records {
   struct record *r;
@@ -1161,7 +1161,7 @@ static enum outcome look(struct env *e, const struct sample *s, bool read_only) 
   check_space(x, s, sound);
   xdb_unref(r);
   if (read_only) OK(xdb_close(x));
-  else (void)refused(xdb_close(x));  // which brings the memtable into tables, for which it reads them
+  else (void)refused(xdb_close(x));  // it brings the memtable into tables, for which it reads them
   return sound ? AGREES : REPORTED;
 }
 
@@ -1313,7 +1313,7 @@ static void test_mutants(void **state) {
                   (unsigned long long)t.count[k][REFUSED], (unsigned long long)t.count[k][REPORTED],
                   (unsigned long long)t.count[k][AGREES]);
     for (uint32_t o = 0; o < OUTCOMES; o++) all[o] += t.count[k][o];
-    // what a frame holds comes to be looked at
+    // the code looks at a frame's contents
     if (nr >= 50 && only == UINT64_MAX) CHECK(t.count[k][REFUSED] && t.count[k][REPORTED] + t.count[k][AGREES]);
   }
   print_message("%llu repaired\n", (unsigned long long)t.repaired);

@@ -79,8 +79,8 @@ static void drop_the_last(enum keeper by, int workers) {
   setup_again();
 }
 
-// A reader that is the last user of a version's files does not wait for their removal: workers remove them, or the end
-// of the next round does. Without workers the reader removes them at once.
+// A reader that is the last user of a version's files does not wait for their removal: workers remove them, or the next
+// round does at its end. Without workers the reader removes them at once.
 static void test_readers_remove_nothing(void **state) {
   (void)state;
   for (enum keeper by = 0; by < KEEPERS; by++)

@@ -18,7 +18,7 @@
 #define STEPS 150u
 #define CUTS 400u
 #define SPACES 2u
-#define LONG 0x80u  // of a value's byte: the value is long, and lies apart
+#define LONG 0x80u  // a bit of a value's byte: the value is long, and lies apart
 #define LONG_LEN 20000u
 #define SHORT_LEN 60u
 #define FAR_MS 4102444800000u  // an expiry that does not come
@@ -28,7 +28,7 @@ static struct env_ops ops;
 static struct env env;
 static struct xdb *x;
 static struct xdb_space *space;
-static struct xdb_ref *refs[SPACES];  // of the test's thread
+static struct xdb_ref *refs[SPACES];  // the refs of the test's thread
 
 // ---- what the store has
 
@@ -115,10 +115,10 @@ static struct {
   uint32_t asked, done;
   bool ending;
   uint32_t into;               // the space of the ingest
-  uint64_t number[STEPS];      // of each step
+  uint64_t number[STEPS];      // each step's
   uint64_t seen[STEPS];        // the version of the change's marker that the thread saw after the step; 0: none
   struct xdb_txn *txn[STEPS];  // has read the marker then
-  struct xdb_snapshot *snap;   // of a moment before the change
+  struct xdb_snapshot *snap;   // at a moment before the change
   uint32_t snap_steps;
 } other = {.mu = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 

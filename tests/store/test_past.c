@@ -270,7 +270,7 @@ static void test_readers(void **state) {
       const uint64_t again = nr_past(&t) - first;
       CHECK_SAYS(again <= first / 2, "%llu blocks, then %llu", (unsigned long long)first, (unsigned long long)again);
       if (way > 0) continue;
-      read_all(&t, 1);  // what was read alone is remembered, too
+      read_all(&t, 1);  // keys that were read alone are remembered, too
       CHECK_SAYS(nr_past(&t) < KEYS / 12, "%llu blocks", (unsigned long long)nr_past(&t));
     }
     close_it(&t);

@@ -10,7 +10,7 @@
 #define KEYS 1000u
 #define VALUE 4000u
 
-static struct env slow;  // real files, whose syncs take a while: so does each round
+static struct env slow;  // real files with syncs that take a while: so does each round
 static _Atomic uint32_t sync_ms;
 static _Atomic uint32_t reports;         // reports of the call
 static _Atomic uint32_t reports_wanted;  // syncs of workers wait for so many
@@ -51,7 +51,7 @@ struct told {
   const char *what;
   pthread_t thread;
   uint32_t nr, give_up_at;  // reports so far; it is given up at this one, 0: never
-  uint64_t done, total;     // of the last report
+  uint64_t done, total;     // the last report's
   bool wrong;
 };
 
@@ -188,7 +188,7 @@ static void test_waiting_is_told(void **state) {
     atomic_store(&sync_ms, n < 2 ? 60 : 20);
     struct told t;
     listen(x, r, &t, calls[c].what, 0);
-    t.other = n < 2 ? NULL : other;  // which waits for the round in the function, so that there are fewer reports
+    t.other = n < 2 ? NULL : other;  // it waits for the round in the function, so that there are fewer reports
     atomic_store(&reports_wanted, n < 2 ? 3 : 2);  // and one at the end
     CHECK(calls[c].fn(r));
     atomic_store(&reports_wanted, 0);

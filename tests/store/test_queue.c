@@ -61,8 +61,8 @@ struct plan {
   uint32_t queues;        // side by side, in turn
   uint32_t expire;        // 0: one record goes out at a time; else so many, by one scan
   size_t memtable;
-  // With young views, whose tombstones each memtable passes once, seeks are not alike.
-  uint32_t per_seek, worst;  // what is looked at, at most: on average of a part of the cycles, and in one search
+  // With young views seeks are not alike: each memtable passes their tombstones once.
+  uint32_t per_seek, worst;  // entries looked at, at most: on average of a part of the cycles, and in one search
   uint32_t per_old;          // by a snapshot's search on average: it walks through the leaf in which its queue begins
 };
 
@@ -315,7 +315,7 @@ static void test_cost(void **state) {
 
 // ---- keys that come to where nothing but tombstones was found
 
-#define FIELD 6000u  // keys, of which every second one was there and deleted
+#define FIELD 6000u  // keys; every second one was there and deleted
 
 struct field {
   struct queue q;

@@ -126,7 +126,7 @@ static void test_across(void **state) {
   remixdb_iter_skip1(it);
   CHECK(remixdb_iter_valid(it) && remixdb_iter_peek(it, key, &klen, NULL, NULL) && memcmp(key, "00050000", 8) == 0);
   CHECK(atomic_load(&remix_counters.segments) - segments <= 2);
-  CHECK(atomic_load(&remix_counters.probes) - probes <= 40);  // of 1,900 segments
+  CHECK(atomic_load(&remix_counters.probes) - probes <= 40);  // there are 1,900 segments
   CHECK(atomic_load(&remix_counters.records) + atomic_load(&remix_counters.key_reads) - reads <= 4);
   remixdb_iter_prev(it);
   CHECK(remixdb_iter_valid(it) && remixdb_iter_peek(it, key, &klen, NULL, NULL) && memcmp(key, "00000999", 8) == 0);

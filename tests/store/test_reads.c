@@ -7,8 +7,8 @@
 #include "remix/format.h"
 
 #define FDS 1024
-#define NUMBERS 256u    // of files
-#define PAGES 8192u     // of a file
+#define NUMBERS 256u    // files' numbers
+#define PAGES 8192u     // pages of a file
 #define RECORDS 50000u  // in all runs together; the metadata of one run has more than a page
 #define VALUE 400u
 #define BATCH 1500u  // records: windows of the log end within their frames

@@ -86,7 +86,7 @@ struct chore {
   struct xdb_ref *ref;
   struct xdb_iter *it;
   uint32_t number, step;
-  enum remixdb_status status;  // of the last step
+  enum remixdb_status status;  // the last step's
 };
 
 static struct tasks {

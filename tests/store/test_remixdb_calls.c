@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The public contract of what goes beyond putting, getting and iterating forward: merges, batches, many gets as one,
-// iterators backward and without copying, snapshots, checkpoints and their like. Arguments, statuses, messages, and
-// what a refused call leaves as it was.
+// iterators backward and without copying, snapshots, checkpoints and their like. Arguments, statuses, messages, and the
+// outputs that a refused call leaves unchanged.
 #include "tests/lib/check.h"
 #include "tests/lib/contract.h"
 #include "tests/lib/store.h"

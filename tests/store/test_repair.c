@@ -225,7 +225,7 @@ static void damage(struct simdisk *disk, const char *dir, const char *name, enum
   const char *const path = path_in(dir, name);
   struct env *const env = simdisk_env(disk);
   const uint64_t size = (uint64_t)simdisk_size(disk, path);
-  uint64_t end = size;  // of what is in it: a log's file is longer
+  uint64_t end = size;  // the end of its contents: a log's file is longer
   uint8_t byte = 0;
   while (end > 1 && files_kind_of(name, NULL) == FILES_IS_LOG && simdisk_peek(disk, path, end - 1, &byte, 1) &&
          byte == 0)
@@ -364,7 +364,7 @@ static void test_later_format(void **state) {
   simdisk_destroy(whole);
 }
 
-// The largest table of the store, whose name is in the list.
+// The largest table of the store. Its name is in the list.
 static const char *largest_table(struct simdisk *disk, const struct name_list *l) {
   const char *largest = NULL;
   for (uint32_t i = 0; i < l->nr; i++)

@@ -6,7 +6,7 @@
 #include "tests/lib/check.h"
 #include "tests/lib/store.h"
 
-static uint64_t seed_first;  // of all tests
+static uint64_t seed_first;  // the seed of all tests
 
 // ---- many records: several versions of a key, neighbours that come together, large records between small ones
 

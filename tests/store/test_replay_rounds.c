@@ -23,14 +23,14 @@
 #define KEYS 400u
 #define SPACES 2u
 #define LONG_LEN 20000u  // such a value lies apart from the beginning
-#define MOST 60000u      // of replay_most
+#define MOST 60000u      // bytes for replay_most
 
 static uint64_t seed_first;
 
 // ---- a store and its model
 
 struct now {
-  uint64_t version;  // of remixdb_getv; 0: absent
+  uint64_t version;  // as remixdb_getv tells it; 0: absent
   uint32_t len;
   uint8_t what;  // each byte of the value
 };

@@ -29,7 +29,7 @@ static uint64_t fill_late(struct xdb_ref *r, uint64_t i) {
   return i;
 }
 
-// Opens a store and fills a memtable, whose round is held up. *next_out is the next number to put.
+// Opens a store and fills a memtable. The memtable's round is held up. *next_out is the next number to put.
 static struct xdb_ref *begin_held(uint64_t *next_out) {
   struct xdb_ref *r;
   allow(0);

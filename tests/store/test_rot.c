@@ -111,8 +111,8 @@ struct file {
   uint8_t *good;
   size_t len;
   enum { TABLE, REMIX, LOG, SPARE, CURRENT } kind;
-  size_t end;       // of a log's frames
-  size_t data_end;  // of a table's blocks; its compressed keys go on to
+  size_t end;       // the end of a log's frames
+  size_t data_end;  // the end of a table's blocks; its compressed keys go on to
   size_t ckb_end;
 };
 
@@ -248,7 +248,7 @@ static void flip_all(struct tiny *t, const struct files *f) {
     const struct file *const x = &f->file[i];
     for (size_t off = 0; off < x->len; off++) {
       for (uint32_t bit = 0; bit < 8; bit++) {
-        if (!chosen() || (away && x->kind == REMIX && off == 8 && bit == 0)) continue;  // of another known format
+        if (!chosen() || (away && x->kind == REMIX && off == 8 && bit == 0)) continue;  // another known format's
         (void)snprintf(check_what, sizeof(check_what), "bit %u of byte %zu of %s (of %zu)", bit, off, x->name, x->len);
         CHECK(simdisk_flip(t->disk, tiny_path(x->name), off, (uint8_t)(1u << bit)));
         check_damaged(t, x, fate_of_flip(x, off));
@@ -459,7 +459,7 @@ static void compact_over(struct tiny *t, const struct files *f) {
         for (uint32_t k = 0; k < 60; k++) tiny_put(c, KEY(3 * k), 60, true);
         s = xdb_flush(c->x);
         if (s != REMIXDB_OK) check_error(x, s, err_msg());
-        if (x->kind == TABLE) CHECK(s == REMIXDB_OK);  // whatever is damaged, new data has a place beside it
+        if (x->kind == TABLE) CHECK(s == REMIXDB_OK);  // new data has a place beside any damage
         if (nr_flips % 4 == 0) check_whole(c, x, off);
         struct tiny_errors e;
         CHECK(tiny_look(c, c->ref, &e));

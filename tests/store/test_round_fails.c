@@ -203,7 +203,7 @@ static void test_values_given_back(void **state) {
   disk_close(r);
 }
 
-// A flush with values apart, beside those of an earlier one, whose `skip`th sync finds no room or no memory. The next
+// A flush with values apart, beside those of an earlier one. Its `skip`th sync finds no room or no memory. The next
 // flush succeeds, and no power cut loses a value then. Returns whether the flush makes so many syncs; counts in
 // *failed.
 static bool value_sync_fails(uint64_t skip, int error, uint32_t *failed) {

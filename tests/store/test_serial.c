@@ -270,7 +270,7 @@ static void scan_back_and_put_12(struct actor *a) {
 }
 static void scan_and_put_70(struct actor *a) {
   actor_scan(a, 5, 20, false);
-  actor_put(a, 70);  // of another space
+  actor_put(a, 70);  // a key of another space
 }
 static void read_70_and_put_13(struct actor *a) {
   actor_read(a, 70);

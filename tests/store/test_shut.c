@@ -16,9 +16,9 @@ struct state {
   struct xdb *x;
   struct xdb_ref *ref;
   struct xdb_space *space;
-  struct xdb_ref *there;    // of the space
+  struct xdb_ref *there;    // a ref of the space
   uint32_t told;            // events of damage
-  char path[3 * TEMP_DIR];  // of the damaged file,
+  char path[3 * TEMP_DIR];  // the damaged file's
   uint64_t off;             // and the byte
   uint32_t *round;          // model: the number of the last write of each key; 0: none
   bool spaces;              // the damaged partition is of the named space

@@ -15,7 +15,7 @@ struct shot {
   struct xdb_snapshot *s;
   struct xdb_ref *ref;
   struct past_cursor c;  // an iterator on it
-  uint64_t time;         // of the model
+  uint64_t time;         // the model's
 };
 
 static void shot_take(struct shot *t, struct xdb_ref *ref, uint64_t time) {
@@ -338,7 +338,7 @@ static void test_held(void **state) {
     const struct pins of_both = pins_now(x);
     CHECK(of_both.files > of_a.files && of_both.memory > of_a.memory);
     if (a.s) past_check_all(&m, a.ref, a.time);
-    else past_cursor_rest(&m, &a.c, false);  // which ends its holding
+    else past_cursor_rest(&m, &a.c, false);  // this ends its holding
     past_check_all(&m, b.ref, b.time);
     if (a.s) shot_drop(&a);
     const struct pins of_b = pins_now(x);

@@ -463,7 +463,7 @@ static void run_drop(int workers, bool crash) {
   check_gone(w.refs[2], w.spaces[2], w.refs[0]);
   remixdb_iter_seek(parked.it, NULL, 0);
   CHECK(!remixdb_iter_valid(parked.it) && remixdb_iter_status(parked.it) == REMIXDB_GONE);
-  // what began before goes on
+  // the cursor that began before goes on
   past_cursor_skip(&w.m[2], &c, 10);
   past_cursor_seek(&w.m[2], &c, w.refs[2], w.m[2].time, SEEK_AT_LEAST);
   past_cursor_rest(&w.m[2], &c, false);
@@ -762,7 +762,7 @@ static void test_batch(void **state) {
   remixdb_batch_space(batch, a);
   CHECK(remixdb_batch_put(batch, "k", 1, "6", 1));
   remixdb_batch_clear(batch);
-  CHECK(remixdb_batch_put(batch, "k", 1, "7", 1));  // of the ref again
+  CHECK(remixdb_batch_put(batch, "k", 1, "7", 1));  // the ref's space again
   expect_items(batch, "?:k=7 ");
   CHECK(remixdb_write(rb, batch));
   value_is(rb, "k", "7");

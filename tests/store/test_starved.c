@@ -36,7 +36,7 @@ static uint64_t figure(struct xdb *db, const char *name) {
 
 static uint32_t budget_mb;
 
-static _Atomic uint64_t single_bytes;  // of reads that are no part of a batch
+static _Atomic uint64_t single_bytes;  // bytes of reads that are no part of a batch
 
 static ssize_t count_read(struct env *e, int fd, void *buf, size_t len, uint64_t off) {
   const ssize_t n = env_posix()->ops->pread(e, fd, buf, len, off);

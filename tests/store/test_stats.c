@@ -137,7 +137,7 @@ static void test_get_neighbours(void **state) {
   const uint64_t reads = stat_of(x, "reads");
   for (uint32_t i = 0; i < KEYS; i++) counted_get(r, i);
   const uint64_t blocks = stat_of(x, "reads") - reads;
-  CHECK(blocks >= KEYS / 40 && blocks <= 2 * KEYS / 30);  // of 4 KiB, and 108 bytes a record
+  CHECK(blocks >= KEYS / 40 && blocks <= 2 * KEYS / 30);  // blocks take 4 KiB, and records 108 bytes
   CHECK(stat_of(x, "declined") == 0);                     // without a cache there is none to decline
   counted_close(dir, r, x);
 }

@@ -20,7 +20,7 @@
 #define MANY 64u
 #define VALUE_MOST 12000u
 #define LONG_KEYS 1500u
-#define LONG_BYTES 8000u  // of values that lie apart
+#define LONG_BYTES 8000u  // bytes of values that lie apart
 
 struct trips {
   struct simdisk *disk;
@@ -262,8 +262,8 @@ static void test_waits(void **state) {
   }
 }
 
-// Indexes that are paged, of which next to nothing is in memory: a get waits for a page of the index and for a block,
-// and many gets read what they need of both together, as far as the pages have room.
+// Indexes that are paged, and next to nothing of them is in memory: a get waits for a page of the index and for a
+// block, and many gets read what they need of both together, as far as the pages have room.
 static void test_waits_paged(void **state) {
   (void)state;
   struct trips t;

@@ -58,7 +58,7 @@ struct shot {
   struct xdb_snapshot *s;
   struct xdb_ref *ref;
   struct past_cursor c;
-  uint64_t time;  // of the model
+  uint64_t time;  // the model's
 };
 
 static struct mids {
@@ -214,7 +214,7 @@ struct walker {
     char key[16];
     uint32_t klen, vlen;
     uint64_t value;
-  } is[KEYS];  // what the moment has
+  } is[KEYS];  // the moment's contents
   uint32_t nr;
 };
 

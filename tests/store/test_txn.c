@@ -10,7 +10,7 @@
 
 static struct xdb *x;
 static struct xdb_ref *ref;
-static struct xdb_space *space;  // of `ref`
+static struct xdb_space *space;  // the space of `ref`
 
 static int begin(void **state) {
   if (setup(state) != 0) return -1;
@@ -883,7 +883,7 @@ static void test_mixed_spaces(void **state) {
     IS(ref, "k", conflict ? "-" : "unnamed");
     CHECK(remixdb_del(ref, "k", 1));
   }
-  // A space that is younger than the transaction, whose tree is younger, too.
+  // A space that is younger than the transaction. Its tree is younger, too.
   struct xdb_ref *r;
   struct xdb_txn *const t = begin_txn(&r);
   CHECK(remixdb_flush(ref));
@@ -1030,7 +1030,7 @@ static enum remixdb_merge_op keep(const void *v0, uint32_t v0len, const void **v
 }
 
 #define APART 64u            // records whose values lie apart,
-#define APART_VALUE 100000u  // of so many bytes
+#define APART_VALUE 100000u  // bytes of such a value
 
 // Passes all nr keys of an iterator, on and back, and turns at each eighth. values: reads the value of every 16th
 // record whose value lies apart.

@@ -14,7 +14,7 @@
 #define MOST 80000u  // bytes of a value
 
 static struct xdb *x;
-static struct xdb_ref *r, *spaced;  // of the unnamed space and of a named one, with the same keys
+static struct xdb_ref *r, *spaced;  // refs of the unnamed space and of a named one, with the same keys
 static struct xdb_space *space;
 static uint64_t rng;
 static uint32_t
@@ -87,8 +87,8 @@ static void load(void) {
   GOOD(remixdb_flush(r));
 }
 
-// Passes over all records of a ref, whose content is `w`, and checks them. Returns how many values that can be moved do
-// not lie near the one before them.
+// Passes over all records of a ref, and checks them. The ref's content is `w`. Returns how many values that can be
+// moved do not lie near the one before them.
 static uint32_t pass(struct xdb_ref *ref, const uint32_t *w, uint32_t first, bool back) {
   struct xdb_iter *it;
   struct kv_rec rec;
@@ -440,7 +440,7 @@ static void test_full_disk(void **state) {
   open_in("/store", simdisk_env(disk), 1);
   load();
   simdisk_space(disk, 200000);
-  expect_value_merges(x, 300000);  // of one of 64 spans: many scans
+  expect_value_merges(x, 300000);  // one of 64 spans: many scans
   while (figure("compaction.failed") == 0) {
     (void)passes(false);
     settle();

@@ -8,7 +8,7 @@
 #include "store/values.h"
 
 #define LIVE (20u << 20)            // bytes of all values
-#define HELD (4u << 20)             // of a full memtable
+#define HELD (4u << 20)             // bytes of a full memtable
 #define TURNS (SLOW > 1 ? 3u : 6u)  // times that all is written
 
 static struct xdb *x;

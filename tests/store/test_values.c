@@ -690,8 +690,8 @@ static void test_amplification(void **state) {
   }
 }
 
-// Names of spaces are installed beside a round: the files that the round has written stay. The next round takes out
-// what no version has.
+// Names of spaces are installed beside a round: the files that the round has written stay. The next round takes out the
+// files that no version has.
 static void test_beside_a_round(void **state) {
   (void)state;
   struct remixdb_opts o = small_opts(0);

@@ -12,11 +12,11 @@
 #include "xdb.h"
 
 #define KEYS 1200u
-#define BYTES 8000u  // of a value; in its file it has less than a page more
-#define LONG 32000u  // of one that the putting thread writes
+#define BYTES 8000u  // bytes of a value; in its file it has less than a page more
+#define LONG 32000u  // bytes of one that the putting thread writes
 #define RECORD (BYTES + 100)
 #define FILES 64u
-#define PAGES 16384u  // of a value file
+#define PAGES 16384u  // pages of a value file
 #define LENGTH 50u
 #define FDS 512  // descriptors of the simulated disk are numbers in a row
 
@@ -24,12 +24,12 @@ static struct {
   struct simdisk *disk;
   struct env_ops ops;
   struct env env;
-  uint64_t number[FDS];  // of the value file that a descriptor is open for; 0: something else
+  uint64_t number[FDS];  // the number of the value file that a descriptor is open for; 0: something else
   uint32_t asks, reads;
   uint32_t alone;  // reads that nobody had asked for
   uint64_t asked;  // bytes
   uint32_t lead;   // the least number of values that were asked for and not read, when more were
-  uint32_t bytes;  // of a value
+  uint32_t bytes;  // bytes of a value
   uint8_t told[FILES][PAGES];
   struct xdb *x;
   struct xdb_ref *ref;

@@ -64,7 +64,7 @@ static void scene_open(struct scene *s, const char *dir) {
 static void scene_close(struct scene *s) {
   xdb_unref(s->r);
   const enum remixdb_status closed = xdb_close(s->x);
-  (void)closed;  // of a store that a test has damaged
+  (void)closed;  // the store is one that a test has damaged
   s->x = NULL;
 }
 
@@ -225,7 +225,7 @@ static void test_damage_found(void **state) {
   }
 }
 
-// The names of the store's tables, of which there are several; l keeps them.
+// The names of the store's tables: there are several; l keeps them.
 static uint32_t tables_list(struct scene *s, struct name_list *l, const char **tables) {
   uint32_t nr = 0;
   OK(paths_list(simdisk_env(s->disk), DIR_NAME, name_add, l));

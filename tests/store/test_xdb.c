@@ -10,7 +10,7 @@
 #include "tests/lib/check.h"
 #include "tests/lib/store_model.h"
 
-static uint64_t seed_first;  // of all tests
+static uint64_t seed_first;  // the seed of all tests
 
 static void model_cursor_step(struct model *m) {
   struct cursor *const c = &m->cursors[rng_next(&m->rng) % CURSORS];

@@ -152,7 +152,7 @@ static void test_quantum(void **state) {
     draw();
     assert_true(r->debt_max <= last && r->debt_max >= 512 && r->debt_max <= 16384);
     last = r->debt_max;
-    // of what it is made, a quantum takes two milliseconds at most; but there is a smallest one
+    // a quantum is made such that it takes two milliseconds at most; but there is a smallest one
     const double takes = (double)ns * (double)r->debt_max / (double)room();
     assert_true(takes <= 2000001 || r->debt_max == 512);
   }
@@ -307,8 +307,8 @@ static void wait_for_log(void) {
   }
 }
 
-// A writer makes no file and no room in one, and syncs nothing: neither while memtables are frozen before they are full
-// of rounds, nor when it waits for a round and goes on the moment that round ends.
+// A writer makes no file and no room in one, and syncs nothing: neither while memtables are frozen for rounds before
+// they are full, nor when it waits for a round and goes on the moment that round ends.
 static void test_log_ahead(void **state) {
   (void)state;
   static const uint8_t val[1000];
@@ -332,7 +332,7 @@ static void test_log_ahead(void **state) {
       if (held) r->debt_max = UINT64_MAX;  // he does not slow down before
       OK(xdb_put(r, KV_REC(kref(&key, sizeof(key)), val, sizeof(val), false)));
       if (wal_ahead_pending(x->wal)) {
-        xdb_pace_draw(r);  // which asks for them
+        xdb_pace_draw(r);  // it asks for them
         wait_for_log();
       }
     }

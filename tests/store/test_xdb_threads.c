@@ -7,7 +7,7 @@
 #include "tests/lib/check.h"
 #include "tests/lib/store.h"
 
-static uint64_t seed_first;  // of all tests
+static uint64_t seed_first;  // the seed of all tests
 
 // Each writer goes over its keys in order, again and again: its p-th write (from 0) is of key p % FLOW_KEYS. So a value
 // that a reader finds tells how far the writer was. A view of one moment has the keys up to some place one version
@@ -19,12 +19,12 @@ static uint64_t seed_first;  // of all tests
 
 struct flow {
   struct xdb *xdb;
-  uint32_t id;                   // of the writer
+  uint32_t id;                   // the writer's
   _Atomic uint64_t begun, done;  // writes of this writer: begun before a call, done after it
   struct flow *all;
   _Atomic bool *stop;
   uint64_t rng;
-  _Atomic uint64_t *work;  // of readers: how often they came round
+  _Atomic uint64_t *work;  // readers' work: how often they came round
 };
 
 static uint32_t flow_version(uint32_t i, uint64_t writes) {

@@ -79,10 +79,10 @@ static struct kref copy(const uint8_t *p, uint32_t len) {
 struct shape {
   uint32_t common;   // bytes that all share
   uint32_t groups;   // then one of so many stretches,
-  uint32_t stretch;  // each of so many bytes, of which one tells it from the others
+  uint32_t stretch;  // bytes of each; one of them tells it from the others
   uint32_t layers;   // and so on, so often
   uint32_t tail;     // then at most so many random ones
-  uint32_t letters;  // of the first so many letters below
+  uint32_t letters;  // the first so many letters below
 };
 
 #define KEY_MAX 2048u

@@ -411,7 +411,7 @@ static uint32_t read_frames(struct frame *out, uint32_t cap) {
     uint8_t head[512];
     CHECK(pread(fd, head, 512, 0) == 512);
     uint8_t id[16];
-    memcpy(id, head + 16, 16);  // of the store; generation
+    memcpy(id, head + 16, 16);  // the store's; generation
     const uint32_t mark = (uint32_t)(hash64(id, 16) >> 32) | 1;
     for (uint64_t at = 512; pread(fd, head, 40, (off_t)at) == 40 && load32le(head + 8) == mark;
          at += 40 + (load32le(head + 12) & ~(1u << 31))) {
@@ -560,7 +560,7 @@ static bool fail_log(const struct log_fault *f, uint64_t n, bool each) {
   if (whole) CHECK(each);
   else CHECK(sees(m, m->ref, m->now));
   simdisk_fault(d, f->call, 0, 0, EIO);
-  if (f->errnum == ENOSPC) {  // which is not fatal
+  if (f->errnum == ENOSPC) {  // it is not fatal
     write_good(m);
     CHECK(sees(m, m->ref, m->now));
     CHECK(remixdb_sync(m->ref));
@@ -635,8 +635,8 @@ static void life_run(struct model *m, struct life *l, struct simdisk *d, const s
   CHECK(m->ref);
   for (uint32_t i = 0; i < 24; i++) {
     const uint64_t dice = below(&m->rng, 100);
-    const uint32_t many = (uint32_t)(memtable >> 8);  // of 150 bytes; a large memtable takes batches that are a good
-                                                      // part of a buffer of the log
+    const uint32_t many = (uint32_t)(memtable >> 8);  // keys of 150 bytes; a large memtable takes batches that are a
+                                                      // good part of a buffer of the log
     gather_some(m, 1 + (uint32_t)below(&m->rng, dice < 10 ? many : 30), dice < 10 ? 150 : (uint32_t)(memtable >> 6),
                 15);
     if (!life_write(m, l, each)) return;
@@ -777,7 +777,7 @@ static void team_scan(struct team *t, struct xdb_iter *it, bool back) {
     const void *const val = remixdb_iter_value(it, &vlen);
     THREAD_CHECK(key && val && klen >= 7);
     const uint32_t id = (uint32_t)(key[6] - '0');
-    if (id >= TEAMS) continue;  // of the single writer
+    if (id >= TEAMS) continue;  // the single writer's
     if (nr[id]++ == 0) gen[id] = load32le(val);
     THREAD_CHECK(gen[id] == load32le(val));
     THREAD_CHECK(vlen == (gen[id] % 8 == 0 ? 1200 : 30));
@@ -817,7 +817,7 @@ static void *team_read(void *arg) {
     struct xdb_ref *const old = remixdb_snapshot_ref(s);
     THREAD_CHECK(s && old);
     uint32_t gen = 0;
-    bool first = false, third = false;  // what is missing says: no batch of it yet; or one that deletes
+    bool first = false, third = false;  // the missing one tells: no batch of it yet; or one that deletes
     const uint32_t id = (uint32_t)below(&t->rng, TEAMS);
     for (uint32_t n = 0; n < 300; n++) {
       const uint32_t i = (uint32_t)below(&t->rng, TEAM_KEYS);

@@ -71,7 +71,7 @@ static void test_comparisons(void **state) {
   const uint32_t nr = variants(v);
   for (uint32_t i = 0; i < nr; i++) print_message("  %s\n", v[i].name);
   for (uint32_t round = 0; round < 30000; round++) {
-    // of all alignments, of few and of many different values
+    // all alignments, few and many different values
     uint8_t buf[128 + 8], *const p = buf + rng_next(&rng) % 8;
     const uint8_t few = (uint8_t)(rng_next(&rng) % 2 ? 0xFF : 0x83);
     for (uint32_t i = 0; i < 64; i++) p[i] = (uint8_t)rng_next(&rng) & few;

@@ -80,7 +80,7 @@ static int fake_write_out(struct env *e, int fd, uint64_t off, uint64_t len) {
     atomic_store(&fake_out_wrong, true);
   atomic_store(&fake_out_to, off + len);
   atomic_fetch_add(&fake_outs, 1);
-  return -EIO;  // which is of no consequence: it is advice
+  return -EIO;  // it has no consequence: it is advice
 }
 
 static void fake_reset(bool native) {
@@ -1012,7 +1012,7 @@ static void test_pool(void **state) {
     struct blkio b;
     blkio_init(&b, &fake, kinds[k]);
     blkio_pool(&b, (uint64_t)POOL * BLKIO_DESCRIPTORS, NULL, NULL);
-    b.lanes_max = POOL;  // of engines without descriptors, too
+    b.lanes_max = POOL;  // for engines without descriptors, too
     b.direct = b.kind == BLKIO_AIO;
     const uint32_t most = b.kind == BLKIO_SYNC ? 0 : POOL, ring = b.kind == BLKIO_URING, before = open_descriptors();
     struct blkio_batch none;

@@ -196,7 +196,7 @@ static void test_lost(void **state) {
   (void)close(fd);
 }
 
-// The end waits for the reads in flight, whose memory is the kernel's.
+// The end waits for the reads in flight: their memory is the kernel's.
 static void test_end(void **state) {
   (void)state;
   const int fd = open(path, O_RDONLY | O_CLOEXEC);

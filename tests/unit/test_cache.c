@@ -42,7 +42,7 @@ struct tab {
   struct cache_table t;
   _Atomic uint32_t loads;
   _Atomic int32_t failures;  // loads that are to fail
-  uint64_t sleep_ns;         // of a load
+  uint64_t sleep_ns;         // a load's
   struct epoch_item item;
 };
 
@@ -1392,7 +1392,8 @@ static void test_resize(void **state) {
 
 // ---- common slots (C9)
 
-// Tables have arrays until these have so many slots; the others share slots, whose number follows from the cache.
+// Tables have arrays until these have so many slots; the others share slots. The number of these follows from the
+// cache.
 static void test_own_or_common(void **state) {
   (void)state;
   static struct tab tabs[70];

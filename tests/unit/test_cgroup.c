@@ -29,7 +29,7 @@ static void begin(const char *groups) {
   if (groups) put("proc/self/cgroup", groups);
 }
 
-// Ends a tree, of which the limit should be this.
+// Ends a tree. Its limit should be this.
 static void expect(uint64_t limit) {
   const uint64_t is = cgroup_limit(env_posix(), root);
   CHECK_SAYS(is == limit, "%llu, not %llu", (unsigned long long)is, (unsigned long long)limit);

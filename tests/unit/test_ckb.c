@@ -234,7 +234,7 @@ static void test_skip_and_back(void **state) {
     build(&c, &x);
     struct ckb_read r;
     ckb_read_init(&r);
-    uint32_t first = 0;  // of the chunk
+    uint32_t first = 0;  // the chunk's
     for (size_t off = 0; off < c.len;) {
       const uint32_t n = ckb_chunk_length(c.buf + off, c.len - off);
       OK(ckb_read_chunk(&r, c.buf + off, n, TABLE, off, "some.sst", off));

@@ -148,7 +148,7 @@ static void rounds_once(const struct mix *x, uint64_t seed, uint64_t *all, uint6
     if (x->young) w.c.young_from = 1u << rng_next(&rng) % 6;
     const uint64_t young = atomic_load(&w.c.stats.young), before = w.went[BEGUN] + w.went[WENT_ON] + w.went[MERGED];
     round_ok(&w, kinds);
-    if (!x->both)  // of the other tree it is not told
+    if (!x->both)  // it is not told about the other tree
       assert_int_equal(atomic_load(&w.c.stats.young) - young,
                        w.went[BEGUN] + w.went[WENT_ON] + w.went[MERGED] - before);
     for (uint32_t i = 0; i < COMPACT_KINDS; i++) all[i] += kinds[i];

@@ -158,7 +158,7 @@ static void test_scan_merge_levels(void **state) {
   assert_int_equal(remix_of(&w, 0)->nr_runs, 4);
   world_fini(&w);
 
-  // nor are three tables, of which two have the same keys
+  // nor are three tables, if two have the same keys
   world_init(&w, 3000, 0, 50);
   for (uint32_t r = 0; r < 3; r++) {
     put_range(&w, r == 1 ? 2000 : 1000, r == 1 ? 2100 : 1100, 1 + r, false);

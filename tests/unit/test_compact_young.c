@@ -132,7 +132,7 @@ static void test_young_begins(void **state) {
   (void)state;
   struct world w;
   uint64_t kinds[COMPACT_KINDS];
-  // so many that all limits are met exactly: 992, of which a 32nd and one make 1024
+  // so many that all limits are met exactly: 992 and a 32nd of that, and one, make 1024
   const uint32_t n = 2 * 960;
   world_init(&w, 9000, 0, 60);
   w.value = YOUNG_VALUE;
@@ -250,7 +250,7 @@ static void test_young_merged_some(void **state) {
   }
 }
 
-// Too many runs, of which few are young: the merge takes these and some of the other view's, and there is one view
+// Too many runs, and few of them are young: the merge takes these and some of the other view's, and there is one view
 // again.
 static void test_young_deeper(void **state) {
   (void)state;

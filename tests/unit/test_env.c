@@ -369,7 +369,7 @@ struct bad {
   struct env env;
   struct env_ops ops;
   enum op fail;
-  int error;   // of the failing call
+  int error;   // the failing call's
   bool jumpy;  // every other read and write is interrupted, the rest do one byte
   bool zero;   // writes write nothing
   unsigned turn;
@@ -562,7 +562,7 @@ static void test_single_failures(void **state) {
   b.fail = OP_SYNC_DATA, b.error = EIO;
   FAILS(env_sync_data(e, fd, path), REMIXDB_IO);
   b.jumpy = true;
-  OK(env_sync_head(e, fd, path, 1));  // of an empty file
+  OK(env_sync_head(e, fd, path, 1));  // an empty file
   OK(env_write(e, fd, path, "head and tail", 13, 0));
   OK(env_sync_head(e, fd, path, 4));
   b.jumpy = false;
@@ -671,7 +671,7 @@ static int note_advice(struct env *e, int fd, uint64_t off, uint64_t len, enum e
   assert_true(advised.nr < 8);
   advised.off[advised.nr] = off;
   advised.len[advised.nr++] = len;
-  return -EIO;  // which is of no consequence
+  return -EIO;  // it has no consequence
 }
 
 // Only the advice to bring pages in is cut, because the system may bring in no more with one call.

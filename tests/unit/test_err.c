@@ -66,7 +66,7 @@ static void test_corrupt(void **state) {
   (void)state;
   FAILS(err_corrupt("a/b.sst", 4096, "count %u", 300u), REMIXDB_CORRUPT);
   assert_string_equal(err_msg(), "a/b.sst: offset 4096: count 300");
-  // of a path that is too long its end stays, and so does the reason
+  // the end of a path that is too long stays, and so does the reason
   char path[2000];
   memset(path, 'p', sizeof(path));
   memcpy(path + sizeof(path) - 8, "/17.sst", 8);

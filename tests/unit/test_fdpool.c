@@ -72,7 +72,7 @@ static int fake_close(struct env *e, int fd) {
   return rc;
 }
 
-static _Atomic int fake_advices, fake_passing;  // of a whole file: for random reads, and for sequential ones
+static _Atomic int fake_advices, fake_passing;  // advices on a whole file: for random reads, and for sequential ones
 static int fake_advise(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice) {
   (void)e, (void)fd;
   if (off == 0 && len == 0 && advice == ENV_RANDOM) atomic_fetch_add(&fake_advices, 1);

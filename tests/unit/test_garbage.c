@@ -90,7 +90,7 @@ static void test_hides(void **state) {
       last = hidden;
       expect_estimate(&w);
     }
-    // who does not know takes half
+    // without that knowledge it is half
     w.base->parts[0]->hides = PART_HIDES_UNKNOWN;
     assert_int_equal(part_hides(w.base->parts[0]), 500);
     world_fini(&w);

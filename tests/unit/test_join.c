@@ -836,7 +836,7 @@ static void test_spaces_closed(void **state) {
   world_save(&w);
   const struct remix *const x = part_remix(w.base->spaces->parts[w.base->spaces->nr_parts - 1]);
   char path[ENV_PATH_MAX];
-  (void)snprintf(path, sizeof(path), "%s", x->runs[0]->path);  // of the pack
+  (void)snprintf(path, sizeof(path), "%s", x->runs[0]->path);  // the pack's path
   assert_non_null(x->part);
   const long off = (long)(x->part->at.off + x->part->at.len / 2);
   version_unref(w.base);

@@ -194,7 +194,7 @@ static void test_hurry(void **state) {
   CHECK(stats().kept == 0 && mapped(r + BLOCK / 2) && mem_changes() == before);
   mem_free(r);
   mem_trim();
-  void *many[24], *last = mem_alloc(BLOCK);  // of KEEP / 16 each
+  void *many[24], *last = mem_alloc(BLOCK);  // KEEP / 16 each
   for (uint32_t i = 0; i < 24; i++) many[i] = mem_alloc(BLOCK);
   before = mem_changes();
   mem_hurry(true);
@@ -389,7 +389,7 @@ static void test_many(void **state) {
 }
 
 #define SLOTS 200u
-// Random work, of which every byte is checked: no block overlaps another one.
+// Random work. Every byte is checked: no block overlaps another one.
 static void *work(void *arg) {
   uint64_t seed = *(uint64_t *)arg;
   uint8_t *p[SLOTS] = {NULL};
@@ -435,7 +435,7 @@ static void test_random(void **state) {
   CHECK(stats().kept == 0);
 }
 
-#if !LIB_TSAN  // which does not follow a process with threads into a child
+#if !LIB_TSAN  // TSan does not follow a process with threads into a child
 static _Atomic bool ended;
 
 static void *churn(void *arg) {

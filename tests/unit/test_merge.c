@@ -64,7 +64,7 @@ static enum remixdb_status told_remix_cursor_set(struct remix_cursor *c, struct 
 #include "tests/lib/check.h"
 #include "tests/lib/scene.h"
 
-static uint64_t seed_base;  // of choices that are drawn anew each time
+static uint64_t seed_base;  // for choices that are drawn anew each time
 
 // The ranks of the merge's bounds: keys [bound_low, bound_high).
 static uint32_t bound_low, bound_high = UINT32_MAX;

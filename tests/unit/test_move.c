@@ -165,7 +165,7 @@ static void test_copies(void **state) {
     uint8_t key[VALUE_INDEX_KEY];
     CHECK(value_check(f, &ref, value_index_key(1, key)) == REMIXDB_CORRUPT);
     struct value_index *none;
-    CHECK(value_index_open(f, 3, 0, &ref, &none) == REMIXDB_CORRUPT);  // of another file
+    CHECK(value_index_open(f, 3, 0, &ref, &none) == REMIXDB_CORRUPT);  // another file's
     // Each bit of the index
     const uint64_t end = ref.at + value_rec_len(VALUE_INDEX_KEY, ref.len, ref.len);
     for (uint64_t at = ref.at; at < end - 8; at++) {

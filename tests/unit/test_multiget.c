@@ -299,7 +299,7 @@ static void test_cold_turns(void **state) {
 
 static struct place *watched;
 static bool beyond;     // a descriptor more than there may be: somebody has lost patience
-static uint32_t opens;  // of files
+static uint32_t opens;  // how often files were opened
 
 static int watch_open(struct env *e, int at, const char *path, unsigned flags) {
   if (watched && fdpool_open_count(watched->fds) > place_max_open) beyond = true;

@@ -79,7 +79,7 @@ static void table_make(struct sst *t, enum fill fill, uint32_t pages) {
   while (t->last && t->nr_recs[t->last] == 0) t->last--;
 }
 
-// A view. nr segments, of which one in `odd` has any marks and any bits; the others have those of the view.
+// A view. nr segments: one in `odd` has any marks and any bits; the others have those of the view.
 struct shape {
   uint32_t nr, runs, odd;
   uint32_t common;  // bytes that all anchors but the first share

@@ -390,7 +390,7 @@ static void test_loads(void **state) {
     enter(&w.p);
     same_answers(&w, key);
     leave(&w.p);
-    assert_true(atomic_load(&w.pool.loads) - before <= 3);  // of the key, and of the rank beside
+    assert_true(atomic_load(&w.pool.loads) - before <= 3);  // the key's page, and the one of the rank beside
     assert_int_equal(atomic_load(&w.pool.nr) - nr, atomic_load(&w.pool.loads) - before);
   }
   assert_int_equal(atomic_load(&w.pool.loads), remix_pages(w.x));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Cost and result of compaction, seen from outside of the whole store: bytes written per byte of data, room on disk,
-// promises of flush and compact, savings of compression. Memtables are small, and all else in proportion, so that loads
-// of many memtables take seconds. Bytes are counted where they are written.
+// promises of flush and compact, savings of compression. Memtables are small, and all else in proportion, so that a
+// load with many memtables takes seconds. Bytes are counted where they are written.
 #include <errno.h>
 #include <math.h>
 #include <setjmp.h>
@@ -192,7 +192,7 @@ static double amplification(const char *what) {
   const uint64_t log = atomic_load(&written[FILE_LOG]), packs = atomic_load(&written[FILE_PACK]),
                  other = atomic_load(&written[FILE_OTHER]);
   const uint64_t tables = stat_of(x, "table_bytes_written"), remix = stat_of(x, "remix_bytes_written");
-  // the rest of them are in packs, whose parts begin at pages, and which have a directory
+  // the rest of them are in packs: their parts begin at pages, and they have a directory
   const uint64_t alone = atomic_load(&written[FILE_TABLE]) + atomic_load(&written[FILE_REMIX]);
   assert_true(atomic_load(&written[FILE_TABLE]) <= tables && atomic_load(&written[FILE_REMIX]) <= remix);
   assert_true(packs >= tables + remix - alone && packs <= (tables + remix - alone) / 10 * 11 + 64 * KIB);
@@ -506,7 +506,7 @@ static void test_compact_space(void **state) {
            tables / live);
     assert_true(tables <= 1.2 * live);
     assert_true((double)size <=
-                1.26 * live + (workers == 1 ? 0 : (double)MEMTABLE));  // of so little data the log is much
+                1.26 * live + (workers == 1 ? 0 : (double)MEMTABLE));  // with so little data the log is much
     expect_is(spread(1), 3);
     for (uint64_t i = 0; i < n; i += 11) {
       if (i % 3 == 0) expect_gone(spread(i));

@@ -56,7 +56,7 @@ struct query {
   uint64_t *rng;
   struct remix_cursor c;
   struct sst_hold hold;
-  uint8_t *buf;  // of probe_make
+  uint8_t *buf;  // memory of probe_make
 };
 
 // Gets a key near one of the set, and seeks it in one of several ways. Returns the entry that the cursor stands at.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Building a REMIX: each way of building gives the same view, whose fields are all right.
+// Building a REMIX: each way of building gives the same view, and all fields of the view are right.
 #include "tests/lib/check.h"
 #include "tests/lib/remix_world.h"
 
@@ -304,8 +304,8 @@ static void test_moved_too_few(void **state) {
   place_fini(&p);
 }
 
-// A partition's life in 50 steps. Runs arrive, one to three at a time. Runs leave: mostly the newest ones, whose
-// records come again in the new tables, as in a major compaction; at times any. The view is right after each step, and
+// A partition's life in 50 steps. Runs arrive, one to three at a time. Runs leave: mostly the newest ones, as in a
+// major compaction, so their records come again in the new tables; at times any. The view is right after each step, and
 // at the end equals one that is built from nothing.
 static void live(uint32_t kind, uint32_t ckb) {
   struct place p;

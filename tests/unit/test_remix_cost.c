@@ -55,7 +55,7 @@ static uint32_t log2_up(uint32_t n) { return n > 1 ? 32 - (uint32_t)__builtin_cl
 
 static struct keyset all_random, all_paths;
 static struct keyset some_random;  // the first of them
-static uint8_t *bytes;             // of the random ones
+static uint8_t *bytes;             // bytes of the random ones
 
 static void keys_random(struct keyset *k, uint32_t nr) {
   uint64_t rng = 1;

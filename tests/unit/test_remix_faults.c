@@ -341,7 +341,7 @@ static void test_damaged_table(void **state) {
   for (uint32_t tags = 0; tags < 2; tags++) {
     struct remix *x = part_build_all(&t, tags);
     uint32_t block = 0;
-    while (t.sst[1]->nr_recs[block] < 20) block++;  // of one page, and some of its records are the newest of their keys
+    while (t.sst[1]->nr_recs[block] < 20) block++;  // it has one page, and some of its records are the newest ones
     const long at = (long)block * 4096 + 2000;
     byte_flip(t.sst[1]->path, at);
     uint32_t nr, bad = 0, bad_seek = 0, bad_record = 0;

@@ -252,7 +252,7 @@ static void young_places(struct cold *w, struct remix_cursor *c, bool backward) 
       else remix_next(c);
       read_here(c, backward ? k - i : k + i);
     }
-    assert_int_equal(scan_debt_of(w) + c->scan_debt - before, w->nr);  // of each run the first
+    assert_int_equal(scan_debt_of(w) + c->scan_debt - before, w->nr);  // the first of each run
   }
   leave(w->p);
 }
@@ -509,8 +509,8 @@ static void test_ahead_own(void **state) {
   }
 }
 
-// However a new cursor was sent to where it stands, most of its steps on are near ones: memory is asked for in groups
-// of entries.
+// However a new cursor was sent to where it stands, most of its steps on are near ones: it asks for memory in groups of
+// entries.
 static void test_steps_are_near(void **state) {
   (void)state;
   struct place p;

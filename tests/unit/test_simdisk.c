@@ -107,7 +107,7 @@ static void test_sizes(void **state) {
   simdisk_space(d, simdisk_used(d));
   FAILS(env_allocate(e, fd, "t", 0, 1 << 20), REMIXDB_NOSPACE);
   static const uint8_t more[5000];
-  assert_int_equal(e->ops->pwrite(e, fd, more, sizeof(more), 5000), 2 * 4096 - 5000);  // what there is room for
+  assert_int_equal(e->ops->pwrite(e, fd, more, sizeof(more), 5000), 2 * 4096 - 5000);  // as many as there is room for
   assert_int_equal(e->ops->pwrite(e, fd, more, sizeof(more), 2 * 4096), -ENOSPC);
   assert_int_equal(simdisk_size(d, "/t"), 2 * 4096);
   simdisk_power_off(d, 0);

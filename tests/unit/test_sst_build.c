@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Building tables: tables of all kinds of records, read again in all ways; records out of order; failures of memory and
-// of the disk.
+// disk.
 #include "tests/lib/keys_packed.h"
 #include "tests/lib/check.h"
 #include "tests/lib/tables.h"

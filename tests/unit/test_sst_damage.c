@@ -150,7 +150,7 @@ struct forge {
   char path[ENV_PATH_MAX];
   uint8_t *orig, *buf;  // the file, and its forgery
   size_t len;
-  struct format_sst_footer f;  // of the original
+  struct format_sst_footer f;  // the original's
 };
 
 // Makes the checksums of the metadata and of the footer right, and writes the file.

@@ -20,7 +20,7 @@ static struct {
   uint64_t read_to, needed_to;  // the largest offsets
   uint32_t advised[ENV_DONT_NEED + 1];
 } counted;
-static uint64_t slow_ns;  // of a read
+static uint64_t slow_ns;  // a read's
 
 static void count_range(uint8_t *pages, uint64_t off, uint64_t len) {
   const uint64_t first = off / BLOCK_PAGE, end = (off + len + BLOCK_PAGE - 1) / BLOCK_PAGE;

@@ -21,7 +21,7 @@ struct made {
   uint32_t *what;
   uint32_t base;
   struct sst *t;
-  sst_pos *pos;               // of record i
+  sst_pos *pos;               // the position of record i
   struct sst_pieces *pieces;  // from the builder; NULL: none
 };
 
@@ -31,7 +31,7 @@ static void made_build(struct made *m, const struct sst_build_opts *o) {
   uint64_t size;
   OK(sst_build_create(&m->p->ctx, o, m->p->queue, &b));
   const uint64_t number = m->p->next++;
-  // another table first, of which nothing may be left
+  // another table first; nothing of it may be left
   for (uint32_t time = 0; time < 2; time++) {
     sst_build_start(b, number);
     for (uint32_t i = time ? 0 : KEYS / 2; i < m->k.nr; i++) {
@@ -132,8 +132,8 @@ static void learn_all(struct made *m) {
 
 // ---- known pieces
 
-// Each record is in the piece of the eighth of a page where it begins; a sum is of its piece's bytes, of the table and
-// of the block.
+// Each record is in the piece of the eighth of a page where it begins; a sum is of its piece's bytes, and depends on
+// the table and the block.
 static void test_cut(void **state) {
   (void)state;
   static const uint32_t bases[] = {0, 3, 40, 200, 900};
@@ -695,7 +695,7 @@ static void test_builder_faults(void **state) {
   place_init(&p, 0);
   made_init(&m, &p, 60, &(struct sst_build_opts){.pieces = true}, 10);
   const uint32_t nr_pages = m.t->nr_pages;
-  // of three pages, of which the last makes the builder's memory grow, and of all
+  // three pages, the last of which makes the builder's memory grow, and all
   uint32_t none = 0, some = 0, ended = 0, three = 0;
   while (sst_pos_block(m.pos[three]) < 3) three++;
   for (int64_t nth = 1; ended < 2; nth++) {

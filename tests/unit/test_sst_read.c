@@ -104,7 +104,7 @@ static void ahead_is(struct sst *t, const struct model *m, const sst_pos *pos, u
 // Two tables with records of several pages.
 struct pair {
   struct world *w;
-  struct model *m;  // of both
+  struct model *m;  // the model of both
   struct sst *t[2];
   sst_pos *pos[2];
   struct sst_hold h;

@@ -637,7 +637,7 @@ static void test_rewind_ends(void **state) {
     const struct value_mark mark = value_log_mark(&w->log);
     if (way) put_good(w, &more);
     put_good(w, &own);
-    simdisk_fault(w->disk, SIMDISK_SYNC, 0, 1, ENOSPC);  // of the newest file
+    simdisk_fault(w->disk, SIMDISK_SYNC, 0, 1, ENOSPC);  // the newest file's
     FAILS(value_log_sync(&w->log), REMIXDB_NOSPACE);
     if (way) value_file_unref(more.file);
     value_file_unref(own.file);

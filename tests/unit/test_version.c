@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Versions: finding a partition against a search in an array, CURRENT written and read back, damaged in every bit, and
-// what is cleaned away.
+// the files that are cleaned away.
 #include <fcntl.h>
 
 #include "tests/lib/check.h"
@@ -798,7 +798,7 @@ static void test_origins(void **state) {
   OK(version_origins(s.v, other, &ids, &nr));
   assert_true(nr == 1 && ids[0] == PLACE_STORE_ID);
   mem_free(ids);
-  // the same files, of which the store itself is another one
+  // the same files, but the store itself is another one
   static const uint64_t origins[] = {PLACE_STORE_ID};
   OK(version_save(&s.p.ctx, s.v));
   s.p.ctx.store_id = s.v->store_id = other;
@@ -877,7 +877,7 @@ static void test_missing(void **state) {
     }
   }
   OK(load(&s));
-  // of all that is missing it is the first partition's that is told
+  // many files are missing; the message names the first partition's
   const char *first = with_young ? s.v->parts[1]->young->path : s.v->parts[1]->remix->path,
              *second = s.v->parts[2]->remix->path;
   char away[2][ENV_PATH_MAX + 8];
@@ -890,7 +890,7 @@ static void test_missing(void **state) {
   for (int i = 0; i < 20; i++) load_helped(&s);
   assert_int_equal(rename(away[0], first), 0);
   assert_int_equal(rename(away[1], second), 0);
-  s.p.ctx.store_id++;  // of another store
+  s.p.ctx.store_id++;  // another store's
   FAILS(load(&s), REMIXDB_CORRUPT);
   s.p.ctx.store_id--;
   store_fini(&s);

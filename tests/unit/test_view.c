@@ -173,7 +173,7 @@ static void test_ahead(void **state) {
   memtable_unref(m);
   if (!LIB_SANITIZED) assert_false(arena_pool_short(&large.chunks, SIZE_MAX));
   memtables_fini(&large);
-  m = memtable_new(&w);  // of chunks that are the allocator's
+  m = memtable_new(&w);  // its chunks are the allocator's
   assert_int_equal(memtables_target(&w.all, m, false), 0);
   memtable_unref(m);
   world_fini(&w);

@@ -202,7 +202,7 @@ struct reading {
   struct cache *cache;
   struct cache_table t;
   struct cache_block b;
-  struct cache_fill f;     // of block 10
+  struct cache_fill f;     // the fill of block 10
   _Atomic uint32_t other;  // another block
 };
 

@@ -327,7 +327,7 @@ static uint64_t asked_at[64];  // pages that were asked for
 static uint32_t nr_asked, nr_frames, nr_unasked;
 static bool first_frame;
 static uint32_t asked_after[8192];  // by the page: after how many full frames it was asked for, at first; 0: never
-static uint32_t nr_full, nr_late, first_full;  // first_full: since a sync, whose frame was short
+static uint32_t nr_full, nr_late, first_full;  // first_full: since a sync with a short frame
 
 static int ask_advise(struct env *e, int fd, uint64_t off, uint64_t len, enum env_advice advice) {
   (void)e, (void)fd;

@@ -192,9 +192,9 @@ static void test_foreign_names(void **state) {
 
 // A header of another format, another store, or another place in the chain, with a checksum that is right or wrong.
 static const struct wrong_head {
-  uint32_t which;      // of the files of damage_file
-  uint32_t at, bytes;  // of the field
-  uint64_t value;      // of the field
+  uint32_t which;      // an index of the files of damage_file
+  uint32_t at, bytes;  // where the field is, and its bytes
+  uint64_t value;      // the field's
   uint32_t summed;     // the checksum is that of so many bytes
   bool no_level;       // there is no watermark
   bool bad_sum;        // the checksum is wrong
@@ -207,7 +207,7 @@ static const struct wrong_head {
     {1, 8, 4, 5, LEVEL, false, false, false, REMIXDB_VERSION, ""},
     // another store's
     {2, 16, 8, STORE + 1, LEVEL, false, false, true, REMIXDB_CORRUPT, ""},
-    // the first layout there was, whose checksum is that of all bytes before it
+    // the first layout there was: its checksum is that of all bytes before it
     {1, 8, 4, 1, LEVEL_END, true, false, true, REMIXDB_VERSION, "older"},
     {2, 8, 4, 1, LEVEL_END, true, false, false, REMIXDB_VERSION, "older"},
     // that layout with another version, or with a wrong checksum, is no header

@@ -29,7 +29,7 @@ struct seen {
   uint32_t tags[TAGS], nr;
 };
 static struct seen seen;
-static struct simdisk *watched;  // of which no more than two files are open while it is replayed
+static struct simdisk *watched;  // no more than two files of it are open while it is replayed
 
 static enum remixdb_status take(void *arg, uint64_t seq, const struct kv_rec *r) {
   struct seen *const s = arg;
@@ -120,7 +120,7 @@ static struct {
   struct env env;
   struct env_ops ops;
   const struct env_ops *real;
-  uint64_t from, to;   // of the written frames
+  uint64_t from, to;   // the bounds of the written frames
   const char *unread;  // the file of which [bad_from, bad_to) cannot be read
   uint64_t bad_from, bad_to;
   const char *full;  // the file that cannot be written to: the disk is full, and the file system never writes in place
@@ -380,8 +380,8 @@ static void test_linked_mark(void **state) {
   simdisk_destroy(d);
 }
 
-// Nothing proves that the last record is on disk, and the file has another name: the log goes on with a copy of it,
-// which is written and synced.
+// Nothing proves that the last record is on disk, and the file has another name: the log goes on with a copy of it. The
+// copy is written and synced.
 static void test_linked_tail(void **state) {
   (void)state;
   struct simdisk *const d = disk_create();
@@ -413,8 +413,8 @@ static void test_linked_tail(void **state) {
   simdisk_destroy(after);
 }
 
-// A file of the pool is replaced while the log is open: by a text, by a segment of another store, or by a second name
-// of a file. It is neither taken for a segment nor removed.
+// A file of the pool is replaced while the log is open: by a text, by a segment of another store, or by a file's second
+// name. It is neither taken for a segment nor removed.
 static void run_replaced(uint32_t what, bool shed) {
   struct simdisk *const d = disk_create();
   struct env *const e = simdisk_env(d);
@@ -545,7 +545,7 @@ static void test_broken_headers(void **state) {
   }
 }
 
-// A broken header in an old store, whose generations are far from the first.
+// A broken header in an old store. Its generations are far from the first.
 static void test_broken_header_of_old(void **state) {
   (void)state;
   for (uint64_t gen = 4000; gen <= 1000000; gen = gen * 3 / 2) {
@@ -863,7 +863,7 @@ static void test_losses_at_ends(void **state) {
 
 // ---- numbers at their ends
 
-// A log of this generation, after this sequence number, whose header's checksum is right.
+// A log of this generation, after this sequence number. The checksum of its header is right.
 static void make_log(struct env *e, uint64_t gen, uint64_t seq) {
   uint8_t head[WAL_HEAD];
   const struct wal_head h = {.store_id = STORE, .gen = gen, .last_seq = seq};

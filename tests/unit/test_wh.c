@@ -324,7 +324,7 @@ static void test_growth_unmapped(void **state) {
 // ---- no memory
 
 static uint64_t fault_rng;
-static uint32_t fault_of;  // of 256 requests that many fail
+static uint32_t fault_of;  // so many of 256 requests fail
 static uint64_t faults;
 static bool fault_fn(size_t size) {
   (void)size;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The leaves of the index in memory: their order, anchors, splits and merges, with a guide and without, and the table
-// of recent keys that gets look at first.
+// The leaves of the index in memory: their order, anchors, splits and merges, with a guide and without, and the
+// table of recent keys: gets look at it first.
 //
 // TEST_SEED in the environment repeats a run's random choices.
 #include "tests/lib/wh_model.h"

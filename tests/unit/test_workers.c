@@ -401,9 +401,9 @@ static void test_added(void **state) {
   epoch_fini(&epoch);
 }
 
-// An added task begins while the task that added it runs: in an idle worker, and in the thread that waits for the end
-// of the run. Two tasks meet, so that each has a thread of its own; then the host's one, or the guest's, adds a task
-// and waits for it.
+// An added task begins while the task that added it runs: in an idle worker, and in the thread that waits for the run's
+// end. Two tasks meet, so that each has a thread of its own; then the host's one, or the guest's, adds a task and waits
+// for it.
 static struct {
   struct task added;
   const struct worker *by;
