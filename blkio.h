@@ -163,8 +163,8 @@ struct blkio_batch {  // the caller's memory
 // serves no other batch until blkio_batch_end. Takes no lane.
 void blkio_batch_begin(struct blkio_batch *b, struct blkio_queue *q, struct blkio_read *reads, blkio_done_fn done,
                        void *arg);
-// Takes a lane for the reads that the caller will add. False: none is to be had. Then the batch reads one by one
-// if its reads bypass the page cache (B4).
+// Takes a lane for the reads that the caller will add. False: none is to be had. Then the batch reads one by one if its
+// reads bypass the page cache (B4).
 MUST_CHECK bool blkio_batch_lane(struct blkio_batch *b);
 // Adds the next nr reads and starts them. Does not wait for them. An exception is a read that no lane or engine takes:
 // this call does it with pread, or leaves it to the end (B4).

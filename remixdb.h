@@ -8,8 +8,8 @@
 //   remixdb_unref(ref);
 //   remixdb_close(db);
 //
-// Keys and values are byte strings. Keys are ordered as memcmp orders them; a key comes before every longer key that
-// it is a prefix of. An empty key is legal. A key has at most REMIXDB_KV_MAX bytes, a value at most 2^32 - 1.
+// Keys and values are byte strings. Keys are ordered as memcmp orders them; a key comes before every longer key that it
+// is a prefix of. An empty key is legal. A key has at most REMIXDB_KV_MAX bytes, a value at most 2^32 - 1.
 //
 // Threads. Any number of threads may use one `struct xdb`. One thread at a time uses a `struct xdb_ref`, with the
 // iterators and asynchronous gets of that ref: usually each thread makes its own. Between two calls a ref may move to
@@ -199,9 +199,9 @@ struct xdb *remixdb_open_opts(const char *dir, const struct remixdb_opts *o);
 // Changes an option of an open store; writes, reads and compaction go on meanwhile. `value` is text:
 //   "memory_mb"       at least 1. The cache follows before the call returns, unless cache_mb was set; memtables, unless
 //                     memtable_mb was set, and compaction follow as they are made. With workers a memtable above the
-//                     new size goes into tables at once. Indexes that are in memory follow when rounds write them,
-//                     and pieces of blocks when their tables go. The size of the log stays, and a memtable is frozen
-//                     when it has filled half of that.
+//                     new size goes into tables at once. Indexes that are in memory follow when rounds write them, and
+//                     pieces of blocks when their tables go. The size of the log stays, and a memtable is frozen when
+//                     it has filled half of that.
 //   "cache_mb"        at least 1, and at most the machine's memory. A smaller cache gives its memory back before the
 //                     call returns, except blocks that iterators and pins keep. It does not follow memory_mb any more.
 //                     A store that was opened with cache_mb = 0 keeps 0.
@@ -284,9 +284,9 @@ bool remixdb_get_part(struct xdb_ref *ref, const void *kbuf, uint32_t klen, uint
 // record is absent to every call, as a deleted one is, and compaction removes it from the disk. A time in the past is a
 // delete. A put without a time clears the time that the key had; a merge that changes the value keeps it.
 //   The store compares with the system's clock when it reads. A snapshot, a transaction and an iterator with `hold`
-// compare with the time of their beginning, other iterators with the time of their last seek. If the clock is set
-// back, a record that was absent may come back: compaction removes a record only when the clock has stood at or behind
-// its time for REMIXDB_EXPIRY_SETTLES_MS while the store was open.
+// compare with the time of their beginning, other iterators with the time of their last seek. If the clock is set back,
+// a record that was absent may come back: compaction removes a record only when the clock has stood at or behind its
+// time for REMIXDB_EXPIRY_SETTLES_MS while the store was open.
 //   An open store with workers finds expired records by itself, without reads or writes by the user. It merges a
 // partition if they are a quarter of its bytes or more. So the partition's files shrink after the records have expired:
 // within three times REMIXDB_EXPIRY_SETTLES_MS, and the time of the merge. A record in the memtable leaves when the
@@ -621,8 +621,8 @@ enum remixdb_status remixdb_iter_status(struct xdb_iter *it);
 // and at most a few hundred blocks where new data is not yet merged with old data. Its time grows with the logarithm of
 // the records, and a little with the number of tables; it looks at a bounded part of the memtables.
 // After overwrites and deletes that are merged, the number of keys is exact. A sample tells how much of the new data
-// overwrites or deletes older keys, so the number is mostly off by less than a hundredth of all keys. In a small
-// range it may miss the part of the range's new data that a sample of a few thousand keys misses. New data that only
+// overwrites or deletes older keys, so the number is mostly off by less than a hundredth of all keys. In a small range
+// it may miss the part of the range's new data that a sample of a few thousand keys misses. New data that only
 // overwrites, or only deletes, causes no error. A range whose new data has few records is mostly counted exactly. Bytes
 // come from the pages and the average records of the range, and from the sample. Expired records that are not compacted
 // yet may be counted; a transaction's own writes are not. An empty range has none. REMIXDB_TOOBIG: a bound is longer

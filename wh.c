@@ -13,8 +13,8 @@
 //   (b) A leaf that a reader sees alive after it took S is fresh. If the change had been over before S, coherence would
 //       show the leaf dead. (Epochs ensure that its memory is no other leaf by now: W6.)
 //   (c) If X is fresh, then so is a leaf Y read from X.next or X.prev. Suppose the change that killed Y was over before
-//       S. If X outlived it, the change stored Y's successor in X, and the reader would see that. If X died in it or
-//       in an earlier one (the structure lock orders changes), X's change was over before S too, and X is not fresh. A
+//       S. If X outlived it, the change stored Y's successor in X, and the reader would see that. If X died in it or in
+//       an earlier one (the structure lock orders changes), X's change was over before S too, and X is not fresh. A
 //       dead leaf's own pointers are frozen, because a change finds its neighbours through a living leaf and writes
 //       only to living leaves.
 //   (d) A leaf's range is fixed. A split of its right neighbour keeps that neighbour's anchor. A merge with it kills

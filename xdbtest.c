@@ -468,8 +468,8 @@ static void adopt(void) {
     if (space > 0) space_open(space);
     adopt_space(space, &newest, &found);
   }
-  // Absent keys may have been deleted. Their updates start after the newest one, so that an old value never passes
-  // for a new one.
+  // Absent keys may have been deleted. Their updates start after the newest one, so that an old value never passes for
+  // a new one.
   for (uint64_t nr = 0; nr < t.keyrange; nr++) {
     if ((t.model[nr] & 1) == 0) t.model[nr] = newest << 1;
   }

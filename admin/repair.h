@@ -4,9 +4,9 @@
 //
 // The repair builds a new store in a directory within the old one's. It reads the old tables and log from the oldest to
 // the newest, so the newest readable version of every key remains. CURRENT tells the order of the tables. Without
-// CURRENT the numbers of the tables tell it, because newer tables mostly have larger numbers
-// (admin/repair_order.c). The old files stay untouched until the new store is whole and durable. Then they are put
-// aside, and the new files take their place.
+// CURRENT the numbers of the tables tell it, because newer tables mostly have larger numbers (admin/repair_order.c).
+// The old files stay untouched until the new store is whole and durable. Then they are put aside, and the new files
+// take their place.
 //
 // Crash safety: three names of the directory are the three phases.
 //   repair.new   The repair is building the new store. The next repair removes this directory.

@@ -10,8 +10,8 @@
 // or the system does not tell. root: the directory that has proc/self/cgroup and sys/fs/cgroup; "" except in tests.
 //
 // A limit of a cgroup holds for all below it. In a container the file proc/self/cgroup may name a path that only the
-// host has; the cgroup of the container is then the top of what is mounted. So the call looks at the path, at each
-// path above it, and at the top, and passes over those that do not exist. Any thread.
+// host has; the cgroup of the container is then the top of what is mounted. So the call looks at the path, at each path
+// above it, and at the top, and passes over those that do not exist. Any thread.
 uint64_t cgroup_limit(struct env *env, const char *root);
 // Returns the bytes of memory that this process may use. 0: the system does not tell.
 uint64_t cgroup_memory(void);

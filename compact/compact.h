@@ -107,12 +107,12 @@ struct compact {
   uint32_t young_from;            // COMPACT_YOUNG_FROM; 0: there are no young views
   _Atomic uint64_t garbage_from;  // COMPACT_GARBAGE; 0: there are no merges for garbage. Relaxed: tests change it
   _Atomic uint32_t cut_from;      // COMPACT_CUT_FROM. Relaxed: tests change it
-  _Atomic uint32_t join;          // COMPACT_JOIN; 0: there are no joins, and no partition leaves because nothing
-                                  // lives in it. Relaxed: tests change it
+  _Atomic uint32_t join;          // COMPACT_JOIN; 0: there are no joins, and no partition leaves because nothing lives
+                                  // in it. Relaxed: tests change it
   _Atomic uint64_t extras_ns;     // no join, and no merge for moved values, before this time, because the disk was
                                   // full, or memory was short. Relaxed
-  _Atomic uint64_t value_debt;    // bytes that are due for a span (compact/value_merge.h); 0: by its values and
-                                  // tables. Relaxed: tests set it
+  _Atomic uint64_t value_debt;    // bytes that are due for a span (compact/value_merge.h); 0: by its values and tables.
+                                  // Relaxed: tests set it
   _Atomic uint64_t moved_from;    // bytes of indexes of collected files (compact/moved.h); 0: by the bounds there.
                                   // Relaxed: tests set it
   _Atomic uint64_t values_room;   // bytes of garbage that value merges may leave; 0: by O3 there. Relaxed: tests set it

@@ -151,8 +151,8 @@ MUST_CHECK enum remixdb_status wal_begin(struct wal *w, size_t nbytes, uint64_t 
 // Like wal_begin, for records that the log should still take on a full disk: they may use the room that wal_begin
 // leaves in the segment (1/WAL_KEEP_PART of a step).
 MUST_CHECK enum remixdb_status wal_begin_last(struct wal *w, size_t nbytes, uint64_t *gen_out);
-// Appends a record (see kv.h) of any kind, and returns its place: the sequence number that it has, unless it states
-// its own (KV_SEQ), which is smaller.
+// Appends a record (see kv.h) of any kind, and returns its place: the sequence number that it has, unless it states its
+// own (KV_SEQ), which is smaller.
 uint64_t wal_put(struct wal *w, const struct kv_rec *rec);
 // Releases the lock, then writes the buffers that this call filled. A write error becomes sticky; the next call reports
 // it.

@@ -17,8 +17,8 @@ struct remix_built {
   size_t image_size;
   uint64_t file_size, print;
 };
-// Opens such a REMIX. Copies the image in its narrow form (remix/narrow.h), checks it as remix_open does, and does
-// not read the file. Fails with REMIXDB_NOMEM or REMIXDB_CORRUPT.
+// Opens such a REMIX. Copies the image in its narrow form (remix/narrow.h), checks it as remix_open does, and does not
+// read the file. Fails with REMIXDB_NOMEM or REMIXDB_CORRUPT.
 MUST_CHECK enum remixdb_status remix_open_built(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
                                                 uint32_t nr_runs, const struct remix_built *built, struct remix **out);
 // The facts that both ends of a REMIX file tell.

@@ -197,8 +197,8 @@ static enum remixdb_status packing_reserve(struct packing *k, size_t more) {
   return REMIXDB_OK;
 }
 
-// Packs the columns of a stretch behind `head` bytes, which the caller fills with the lengths. lens_out: of each
-// column its length, and its length in the file.
+// Packs the columns of a stretch behind `head` bytes, which the caller fills with the lengths. lens_out: of each column
+// its length, and its length in the file.
 static enum remixdb_status pack_stretch(struct packing *k, const struct stretch *t, size_t head,
                                         size_t (*lens_out)[2]) {
   enum remixdb_status s = pack_columns(k->image, k->h, t, k->cols);

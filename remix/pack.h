@@ -29,9 +29,9 @@ extern _Atomic uint32_t remix_paged_from, remix_page_segs;  // the same; tests c
 // That takes less time, and a few bytes more. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_pack(const uint8_t *image, size_t len, bool large_pages, uint8_t **file_out,
                                           size_t *len_out);
-// Makes the image of such a file over these tables. The caller has verified the file's checksum, and checks the
-// image: it is safe to read, and its cursor offsets walk each table from beginning to end, but all else may be wrong.
-// The image is the first *len_out bytes of *map_out; the caller frees *map_out with mem_unmap. The image's header is
+// Makes the image of such a file over these tables. The caller has verified the file's checksum, and checks the image:
+// it is safe to read, and its cursor offsets walk each table from beginning to end, but all else may be wrong. The
+// image is the first *len_out bytes of *map_out; the caller frees *map_out with mem_unmap. The image's header is
 // that of format 2 or 3. Fails with REMIXDB_CORRUPT or REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status remix_unpack(const uint8_t *file, size_t len, struct sst *const *runs, uint32_t nr_runs,
                                             const char *path, struct mem_map *map_out, size_t *len_out);

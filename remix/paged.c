@@ -702,8 +702,8 @@ static void paged_free(struct remix_paged *g) {
   mem_free(g);
 }
 
-// No reader can find the page or the filter any more: it would have a version with the REMIX. But another thread may
-// be making the filter of the page; it then frees the page.
+// No reader can find the page or the filter any more: it would have a version with the REMIX. But another thread may be
+// making the filter of the page; it then frees the page.
 static void slot_fini(struct remix_pool *pool, struct remix_slot *s) {
   pthread_mutex_lock(&pool->lock);
   struct remix *page = atomic_load_explicit(&s->in, memory_order_relaxed);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Value debt: bytes of values apart that scans read from the disk away from the value that they read before. There is a
-// sum for each span, a 64th of the view's segments, so that a merge pays for the keys that are scanned. It takes
-// memory once a scan has added to it. Any thread; all sums are relaxed.
+// sum for each span, a 64th of the view's segments, so that a merge pays for the keys that are scanned. It takes memory
+// once a scan has added to it. Any thread; all sums are relaxed.
 #ifndef REMIX_VALUE_DEBT_H
 #define REMIX_VALUE_DEBT_H
 

@@ -44,8 +44,8 @@ struct xdb_batch {
 MUST_CHECK enum remixdb_status batch_create(struct xdb_batch **out);
 void batch_destroy(struct xdb_batch *b);  // NULL is allowed
 void batch_clear(struct xdb_batch *b);    // keeps the batch's memory for later operations
-// Later operations go to the space; NULL: to the unnamed one. If that fails, later calls that add return the
-// failure: REMIXDB_NOMEM, or REMIXDB_INVALID for spaces of two stores.
+// Later operations go to the space; NULL: to the unnamed one. If that fails, later calls that add return the failure:
+// REMIXDB_NOMEM, or REMIXDB_INVALID for spaces of two stores.
 void batch_space(struct xdb_batch *b, const struct xdb_space *sp);
 // Adds an operation of any kind of KV_IN_LOG but KV_SPACES; copies key and value. Fails with REMIXDB_NOMEM, or with the
 // failure of batch_space; the batch is then unchanged.

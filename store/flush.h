@@ -26,7 +26,7 @@ MUST_CHECK enum remixdb_status xdb_flush_told(struct xdb *x, const struct progre
 // Like xdb_flush, for the closing of a store. Few records may stay in the log (FLUSH_LEAVE). If the flush fails, the
 // log keeps the records. No writer runs, no round, and nobody asks for one (workers_settle).
 void xdb_flush_last(struct xdb *x);
-// Freezes the active memtable, and waits for its round, which puts the tables of g above all. Fails as a flush
-// does, or with g->error. After a failure the files of g are the caller's to remove if g->tried is not set.
+// Freezes the active memtable, and waits for its round, which puts the tables of g above all. Fails as a flush does, or
+// with g->error. After a failure the files of g are the caller's to remove if g->tried is not set.
 MUST_CHECK enum remixdb_status xdb_ingest_round(struct xdb *x, struct xdb_ingesting *g);
 #endif

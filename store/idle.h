@@ -33,8 +33,8 @@ void idle_hiding(struct xdb *x);
 // Returns the bytes that the active memtable takes. *wanted_out: how many bytes should be ready for the memtable's
 // growth and for the next memtable. slot: the caller's slot, outside of any epoch.
 size_t idle_memory(struct xdb *x, struct epoch_slot *slot, size_t *wanted_out);
-// The round of a full memtable begins: gets chunks ready that the active memtable may take meanwhile. While
-// workers are busy, writers would have to get it. slot: as for idle_memory.
+// The round of a full memtable begins: gets chunks ready that the active memtable may take meanwhile. While workers are
+// busy, writers would have to get it. slot: as for idle_memory.
 void idle_fill(struct xdb *x, struct epoch_slot *slot);
 // super_unref for readers: does not wait for the removal of files. If it drops the last reference to a replaced
 // version, it wakes a worker. Any thread, outside of any epoch; NULL is allowed.

@@ -9,8 +9,8 @@ static inline uint32_t tree_of(const struct replay_rec *rec) {
   return unlikely(rec->rec.kind & KV_SPACES) ? TREE_SPACES : TREE_UNNAMED;
 }
 
-// Links a group. Its records are all of one tree. Looking all keys up side by side first brings the memory for
-// linking into the processor's cache.
+// Links a group. Its records are all of one tree. Looking all keys up side by side first brings the memory for linking
+// into the processor's cache.
 static enum remixdb_status link_group(struct replay_link *l, struct worker *w, const struct replay_rec *const *group,
                                       uint32_t nr) {
   struct wh *wh = memtable_tree(l->m, tree_of(group[0]));

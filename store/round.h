@@ -20,9 +20,9 @@ struct xdb_whole {
 };
 
 // One round; arg is the store. Workers call it after workers_kick. When no memtable is frozen it makes scan merges
-// only. When the disk is full, memory is short, or what the round needs cannot be read, the memtable stays
-// frozen, rounds.error says why, and a waiting call asks again (store/waiter.h). If the round fails otherwise while it
-// has a call's work, it is made again without that. If it fails without such work, the store refuses writes.
+// only. When the disk is full, memory is short, or what the round needs cannot be read, the memtable stays frozen,
+// rounds.error says why, and a waiting call asks again (store/waiter.h). If the round fails otherwise while it has a
+// call's work, it is made again without that. If it fails without such work, the store refuses writes.
 void xdb_round_run(void *arg, struct worker *w);
 // Tells the logger which merges the last round has left undone. In the thread of the round.
 void round_say_left_out(struct xdb *x);

@@ -11,8 +11,8 @@
 
 #include "store/state.h"
 
-// The `due` function of the store's remix_watch: a scan has added to a debt of r. arg is the store. Any thread,
-// inside an epoch; does not wait.
+// The `due` function of the store's remix_watch: a scan has added to a debt of r. arg is the store. Any thread, inside
+// an epoch; does not wait.
 void scan_merge_ask(void *arg, struct remix *r);
 // Makes the merges that are due. A round calls it, with no lock held. A failure only goes to the logger, because the
 // merge was not necessary, and scans will pay for it again.

@@ -22,8 +22,8 @@
 //   X4  A memtable leaves the super only when the version with its content is durable. Its log segments are released
 //       only after that. The new super's `since` covers the records of that memtable.
 //   X5  A record that a round hands back keeps its number, unless the active memtable has a newer one of its key. So a
-//       reader of a super with a frozen memtable finds such a record in both memtables, and its active memtable may
-//       get records at or before its moment at any time: each of them is one that the frozen memtable has, too.
+//       reader of a super with a frozen memtable finds such a record in both memtables, and its active memtable may get
+//       records at or before its moment at any time: each of them is one that the frozen memtable has, too.
 // Lock order: lock, a leaf's lock, the log's lock. No thread takes `lock` inside an epoch.
 #ifndef STORE_STATE_H
 #define STORE_STATE_H

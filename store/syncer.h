@@ -15,8 +15,8 @@ MUST_CHECK static inline enum remixdb_status xdb_sync(struct xdb_ref *r) { retur
 // no writes come.
 MUST_CHECK enum remixdb_status xdb_sync_start(struct xdb *x);
 void xdb_sync_stop(struct xdb *x);  // ends the thread and waits for it; does nothing when there is none
-// Changes when writes are synced: the option `sync`. One thread at a time, beside writers. Earlier writes are
-// synced when the call returns, unless the option was REMIXDB_SYNC_NONE. After a failure the old value holds.
+// Changes when writes are synced: the option `sync`. One thread at a time, beside writers. Earlier writes are synced
+// when the call returns, unless the option was REMIXDB_SYNC_NONE. After a failure the old value holds.
 MUST_CHECK enum remixdb_status xdb_sync_change(struct xdb *x, int how);
 void xdb_sync_signal(struct xdb *x);  // by xdb_sync_wake alone
 // Tells the thread that something was written.

@@ -4,8 +4,8 @@
 // memory.
 //
 // A transaction in the pool keeps its reference to the super. If the next one finds that this is still the store's
-// super, it begins, and ends, without a change of the super's count, which all threads share. So that the pool keeps
-// no old super, each thread that has replaced the store's super calls txn_pool_let_go.
+// super, it begins, and ends, without a change of the super's count, which all threads share. So that the pool keeps no
+// old super, each thread that has replaced the store's super calls txn_pool_let_go.
 //
 // Why no old super stays: a thread puts a transaction into a place, and then loads the store's super. The call makes an
 // exchange with the place, after the super was replaced. If the exchange comes after the put, it finds the transaction.

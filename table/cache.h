@@ -45,9 +45,9 @@
 //       used some of them, cache_ahead makes a huge page of its first stretch of CACHE_AHEAD bytes, which takes some
 //       milliseconds. Where nobody calls cache_ahead the system does so later. Further stretches are huge ones at once.
 //       The system clears a page of frames when it is first touched, which takes a reader longer than its read.
-//       So a shard that comes near the end of a stretch of CACHE_AHEAD bytes asks for the next one, and another
-//       thread has the system clear it (cache_ahead). A reader never waits for that, and nothing else depends on it.
-//       Clearing keeps what a page has, so it takes no lock.
+//       So a shard that comes near the end of a stretch of CACHE_AHEAD bytes asks for the next one, and another thread
+//       has the system clear it (cache_ahead). A reader never waits for that, and nothing else depends on it. Clearing
+//       keeps what a page has, so it takes no lock.
 //   C9  Slots take memory in proportion to the cache, not to the store. Tables have arrays as long as these have at
 //       most CACHE_OWN slots for each page of the cache, or CACHE_OWN_LEAST slots. Other tables use the common slots
 //       (table/slots.h): three for each page of the cache. If the bucket of a block is full, the block takes the

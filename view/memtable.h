@@ -34,8 +34,8 @@ struct memtable {
   _Atomic uint64_t apart_bytes;  // bytes of the values that were written apart for its records, about. Relaxed
 };
 
-// cursors: see wh_recycle. limit: bytes of a full memtable; the pool keeps as many bytes for the next memtables,
-// until its limit is set anew.
+// cursors: see wh_recycle. limit: bytes of a full memtable; the pool keeps as many bytes for the next memtables, until
+// its limit is set anew.
 void memtables_init(struct memtables *all, struct epoch *epoch, struct epoch *cursors, size_t limit);
 // All memtables must be gone. Does nothing without memtables_init.
 void memtables_fini(struct memtables *all);

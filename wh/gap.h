@@ -46,8 +46,8 @@
 //   G6  A gap ends with its leaf, except that runs are copied to the leaf that takes a dead one's place. A gap is a
 //       hint: where it is missing, a reader walks.
 //   G7  G3 tells nothing of a leaf with expired records. So a maker sets the leaf's flag `lapsed` before it looks at
-//       the entries, and the flag is still set when it has seen them all closed; else it makes no gap. A put clears
-//       the flag after it has linked the version and counted. If the flag was set, the put reopens the leaf before it
+//       the entries, and the flag is still set when it has seen them all closed; else it makes no gap. A put clears the
+//       flag after it has linked the version and counted. If the flag was set, the put reopens the leaf before it
 //       commits. A thread that replaces the leaf does the same when the leaf is dead.
 //
 // Proof of G2 and G3 for a put that the maker of a gap did not see. The writer links, counts, adds to the list if it

@@ -2,8 +2,7 @@
 //
 // REMIX files over fixed good tables: a good one, changed as the input says, then opened and used as the input says.
 // An unchanged file must give the answers of a sorted array. A changed file may be refused. If not, its answers may be
-// wrong, but every call ends, and reads nothing outside. Then a new REMIX and a compaction use it as their
-// old view.
+// wrong, but every call ends, and reads nothing outside. Then a new REMIX and a compaction use it as their old view.
 //
 // Input: which good file, flags (bit 0: the checksum is right, 1: through the cache, 2: the rest of the input is the
 // file, 3: it is built upon, 4: it is compacted, 5: it is packed, 6: it has pages, of two segments each, and is read

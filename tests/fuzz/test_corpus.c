@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Replays the inputs that the fuzzers have kept (tests/corpus/<target>/), and a few changed copies of each, with
-// any compiler and in every mode. A target that finds a fault reports it and aborts. The file is named before
-// that.
+// Replays the inputs that the fuzzers have kept (tests/corpus/<target>/), and a few changed copies of each, with any
+// compiler and in every mode. A target that finds a fault reports it and aborts. The file is named before that.
 //
 // CORPUS in the environment is another directory of the same shape; TEST_SEED repeats the changes of a run.
 #include <setjmp.h>

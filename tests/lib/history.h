@@ -19,12 +19,12 @@
 //
 // The algorithm is Lowe's just-in-time linearization ("Testing for linearizability", 2017) of the search of Wing and
 // Gong ("Testing and verifying concurrent objects", 1993), breadth first. Events are gone through in order of time with
-// the set of all configurations that are possible so far: the value of each key, and which of the operations under
-// way have taken place. An operation need take place only when it returns, or when another that returns needs it
-// to have. A set that becomes empty proves that no order exists; one that does not is a proof of the contrary, since
-// every configuration in it was reached by an order. So the answer is sound and complete. Its cost grows with the
-// number of operations under way at a time, not with the length of the history, because values are unique: reads
-// exclude the configurations that were not reached.
+// the set of all configurations that are possible so far: the value of each key, and which of the operations under way
+// have taken place. An operation need take place only when it returns, or when another that returns needs it to have. A
+// set that becomes empty proves that no order exists; one that does not is a proof of the contrary, since every
+// configuration in it was reached by an order. So the answer is sound and complete. Its cost grows with the number of
+// operations under way at a time, not with the length of the history, because values are unique: reads exclude the
+// configurations that were not reached.
 //
 // One shortcut, which loses nothing: an operation that writes nothing takes place as soon as its values are there,
 // since that excludes no continuation.

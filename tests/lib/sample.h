@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fixture of the tests of the public contract: directories below one that comes and goes, their files, damage to
-// their files, a sample store, and children. In the thread of the test, because everything here checks.
+// Fixture of the tests of the public contract: directories below one that comes and goes, their files, damage to their
+// files, a sample store, and children. In the thread of the test, because everything here checks.
 #ifndef TESTS_SAMPLE_H
 #define TESTS_SAMPLE_H
 

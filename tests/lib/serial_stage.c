@@ -515,8 +515,8 @@ static void act_put(struct actor *a) {
   op_done(a);
 }
 
-// A merge, or a compare-and-set. The read is known only after the write; if the process dies between, the operation
-// is one that only wrote.
+// A merge, or a compare-and-set. The read is known only after the write; if the process dies between, the operation is
+// one that only wrote.
 static void act_change(struct actor *a, bool merge) {
   const uint32_t key = any_key(a);
   char name[KLEN_MAX];

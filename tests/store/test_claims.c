@@ -204,8 +204,8 @@ static void set_number(uint64_t off, uint64_t value) {
   mem_free(p);
 }
 
-// A store whose numbers could come to their ends while it is open is opened for reading only: what is written could
-// not be opened later.
+// A store whose numbers could come to their ends while it is open is opened for reading only: what is written could not
+// be opened later.
 static void test_numbers(void **state) {
   (void)state;
   static const struct { uint64_t off, most; } numbers[] = {{24, (uint64_t)1 << 62}, {32, (uint64_t)1 << 46}};

@@ -101,8 +101,8 @@ static uint64_t figure(const char *json, const char *object, const char *name) {
   return strtoull(p + strlen(word), NULL, 10);
 }
 
-// The figures explain the anonymous memory, with a margin for the heap's own losses. Memory that rounds have
-// freed goes back to the system when the workers are idle.
+// The figures explain the anonymous memory, with a margin for the heap's own losses. Memory that rounds have freed goes
+// back to the system when the workers are idle.
 static void test_explained(void **state) {
   (void)state;
   char dir[PATH_SIZE];

@@ -3,8 +3,8 @@
 // Damage: every bit of every file of small stores is flipped, one at a time, every file is cut at every length, and
 // each is taken away. A store so damaged either does not open, with an error that names the file, or what it answers by
 // get, forwards and backwards is right, or such an error: never a wrong answer, never an empty store in place of a
-// damaged one. For every byte it is known which: all are under a checksum but what the formats leave out, and no
-// such byte changes an answer.
+// damaged one. For every byte it is known which: all are under a checksum but what the formats leave out, and no such
+// byte changes an answer.
 //
 // A run does a third of it, and a twelfth for the third store, which adds little to the first; without optimization or
 // under a sanitizer less. ROT_ALL=1 does everything, as `make soak` does. A failure prints the seed, and ROT_SEED

@@ -190,8 +190,8 @@ static void test_neighbours(void **state) {
   }
 }
 
-// Garbage between neighbours does not part them: every twelfth value was written again. There is too little of it for
-// a collection.
+// Garbage between neighbours does not part them: every twelfth value was written again. There is too little of it for a
+// collection.
 static void test_gaps(void **state) {
   (void)state;
   uint32_t asks = 0;

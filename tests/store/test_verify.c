@@ -415,8 +415,8 @@ static void test_checkpoint_written(void **state) {
   scene_fini(&s);
 }
 
-// Power goes at every change while a checkpoint is made: the original stays as it was. At the place of the copy
-// is a whole store, or none, and the checkpoint can be made again.
+// Power goes at every change while a checkpoint is made: the original stays as it was. At the place of the copy is a
+// whole store, or none, and the checkpoint can be made again.
 static void test_checkpoint_cuts(void **state) {
   (void)state;
   struct scene s;
@@ -616,8 +616,8 @@ static int arriving_unlock(struct env *e, int fd) {
   return rc;
 }
 
-// A checkpoint that fails removes its own files and no more: not a directory that was there, nor a store that
-// another has made there meanwhile.
+// A checkpoint that fails removes its own files and no more: not a directory that was there, nor a store that another
+// has made there meanwhile.
 static void test_checkpoint_gives_up(void **state) {
   (void)state;
   struct scene s;
@@ -813,8 +813,8 @@ static void test_destroy_damaged(void **state) {
   scene_fini(&s);
 }
 
-// A store is destroyed between another's opening of LOCK and its locking: the opening makes a new store, and is
-// one process's alone.
+// A store is destroyed between another's opening of LOCK and its locking: the opening makes a new store, and is one
+// process's alone.
 static bool destroying;
 
 static int destroying_lock(struct env *e, int fd, bool exclusive) {

@@ -136,8 +136,8 @@ static void test_model_workers(void **state) {
   }
 }
 
-// ---- many partitions: iterators go on showing the same when the partitions under them are cut and put after
-// each other
+// ---- many partitions: iterators go on showing the same when the partitions under them are cut and put after each
+// other
 
 #define PARTITIONS_TABLE 1000u  // pages
 

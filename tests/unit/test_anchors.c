@@ -272,8 +272,7 @@ static void test_shapes(void **state) {
   assert_true(cuts > 30 && rises > 30);
 }
 
-// A probe as above, or with bytes at the first places that no string has there: also after all others, and before
-// them.
+// A probe as above, or with bytes at the first places that no string has there: also after all others, and before them.
 static struct kref cell_probe(const struct strings *s, uint64_t *rng, uint8_t *buf) {
   const struct kref k = s->at[rng_next(rng) % s->nr];
   uint32_t len = k.len;

@@ -720,8 +720,8 @@ static void test_young_retire(void **state) {
 
 #define LARGE_KEYS 3000u  // every second is in the older view
 
-// One partition of few and large runs: the two beside the oldest have more pages than a partition may
-// have tables. young: they are of a young view, and a few more records would end it. From here on tables have one page.
+// One partition of few and large runs: the two beside the oldest have more pages than a partition may have tables.
+// young: they are of a young view, and a few more records would end it. From here on tables have one page.
 static void large_runs(struct world *w, bool young, uint64_t seed) {
   world_init(w, LARGE_KEYS + 1000, 0, seed);
   w->c.build.max_pages = 4000;

@@ -898,8 +898,8 @@ static void test_paged(void **state) {
 
 // ---- room on a full disk (C8)
 
-// One partition of some runs. The newest one deletes `gone` of 20 keys of each other one. young: a young view
-// deletes one more of 20.
+// One partition of some runs. The newest one deletes `gone` of 20 keys of each other one. young: a young view deletes
+// one more of 20.
 static void load_garbage(struct world *w, uint32_t gone, bool young) {
   w->bounded = false;
   for (uint32_t r = 0; r + 1 < RUNS; r++) {

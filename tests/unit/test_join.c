@@ -672,8 +672,8 @@ static void test_damaged_and_no_memory(void **state) {
   world_fini(&w);
 }
 
-// A compaction of the whole, in parts, while most is deleted, so that partitions leave or are joined between its
-// rounds and in them.
+// A compaction of the whole, in parts, while most is deleted, so that partitions leave or are joined between its rounds
+// and in them.
 static void test_whole_beside(void **state) {
   (void)state;
   static struct compact_whole whole;

@@ -432,8 +432,8 @@ static bool mem_some(size_t size) {
 
 enum fault { FAIL_READ, FAIL_READS, FAIL_OPEN, FAIL_OPENS, FAIL_MEMORY, FAIL_KINDS };
 
-// The n-th read, opening or allocation fails; in some rounds all later ones fail too. Returned values are right, a
-// key may only be missed when the status says so, and the next call is whole again.
+// The n-th read, opening or allocation fails; in some rounds all later ones fail too. Returned values are right, a key
+// may only be missed when the status says so, and the next call is whole again.
 static void fails(void) {
   struct list *const l = malloc(sizeof(*l));
   place_max_open = 2;  // so that tables have to be opened all the time

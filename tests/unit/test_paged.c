@@ -634,8 +634,8 @@ static void test_threads(void **state) {
   end(&w);
 }
 
-// A damaged file is refused, or gives right answers, or a get finds the damage. No answer is lost for the pages
-// that are whole.
+// A damaged file is refused, or gives right answers, or a get finds the damage. No answer is lost for the pages that
+// are whole.
 static void test_damage(void **state) {
   (void)state;
   struct paged w;

@@ -317,8 +317,7 @@ static uint32_t json_make(char *val, size_t cap, uint32_t table, uint32_t i) {
                             table, i, i % 13);
 }
 
-// A block that does not shrink leaves nothing in the builder's compression. Later tables have their own
-// dictionaries.
+// A block that does not shrink leaves nothing in the builder's compression. Later tables have their own dictionaries.
 static void test_builder_after_raw(void **state) {
   (void)state;
   struct world *const w = world_open(env_posix(), 1 << 20, false);

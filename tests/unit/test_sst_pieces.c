@@ -686,8 +686,8 @@ static void test_faults(void **state) {
   place_fini(&p);
 }
 
-// A builder that cannot have the memory for them now and then: the checksums that it gives are right, and it
-// gives none where it ended without memory.
+// A builder that cannot have the memory for them now and then: the checksums that it gives are right, and it gives none
+// where it ended without memory.
 static void test_builder_faults(void **state) {
   (void)state;
   struct place p;

@@ -14,8 +14,8 @@
 
 uint64_t bench_time_ns(void);  // monotonic
 
-// Use of the calling thread so far. A wait is a voluntary context switch: the thread slept until a disk, a lock
-// or a clock woke it. 0 where the system does not count them for a thread.
+// Use of the calling thread so far. A wait is a voluntary context switch: the thread slept until a disk, a lock or a
+// clock woke it. 0 where the system does not count them for a thread.
 struct bench_thread_usage {
   uint64_t cpu_ns;
   uint64_t user_ns, system_ns;  // about: the system samples which of the two it is
