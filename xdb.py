@@ -1823,7 +1823,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "remixdb_figure": (_BOOL, (_P, _S, _P)),
     "remixdb_free": (None, (_P,)),
 }
-# What the extension module alone calls.
+# Calls of the extension module alone.
 _FAST_ONLY: tuple[str, ...] = ()
 
 

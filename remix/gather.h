@@ -2,8 +2,8 @@
 //
 // Gathering: the blocks that a cursor is about to need are read in one trip to the disk. A REMIX knows from its
 // selectors, before it reads anything, which records of which runs come next. So a scan waits for the disk twice: for
-// the block that its seek compares with, and for all other blocks together. (A merging iterator learns the next block
-// of a run only when it comes there.)
+// the block that its seek compares with, and for all other blocks together. (A merging iterator learns a run's next
+// block only when it comes there.)
 //
 // A gather begins when a cursor misses a block while reads come from the disk (blkio_cold). It lists the blocks of the
 // next entries that neither the cache nor the cursor has. The next entries of a run are neighbours in its table, so

@@ -8,7 +8,7 @@ order=${1:-tests/layers.txt}
 others='^(tests|tools|compat|python|server|build)/|^xdb(demo|test|exit)\.c$'
 files=$(git ls-files '*.c' '*.h' 2>/dev/null | grep -vE "$others")
 [ -n "$files" ] || files=$(find . -name '*.[ch]' | sed 's|^\./||' | LC_ALL=C sort | grep -vE "$others")
-# What stands outside, on top of the public face, includes that and its own files.
+# The files outside, on top of the public face, include that and their own files.
 outside=$(grep -H '^#include "' compat/*/*.[ch] compat/*/*/*.h 2>/dev/null | grep -vE '"(remixdb\.h|compat/|leveldb/)')
 if [ -n "$outside" ]; then
   echo "layers: compat/ includes more than the public face: $outside"

@@ -1541,7 +1541,7 @@ class Store:
     def _newest(self, tree, spaces):
         """{key: record} of all that is there in one tree. The log's records of that tree have the bit `spaces`."""
         found = {}
-        # what is young is newer than all of the other views, also a tombstone
+        # a young view's records are newer than those of all other views, also a tombstone
         for views in (tree.remixes, tree.young):
             for (_, r, old), erased in (e for x in views if x for e in zip(x.entries, x.erased)):
                 if old or erased:

@@ -328,7 +328,7 @@ def test_a_transaction_is_one_step_in_all_spaces(tmp_path, io):
                 assert await t.ref().get("count") == b"1" and await t.ref(names).probe("ada")
                 assert await asyncio.gather(users.get("7"), names.get("ada"), db.get("count")) == [None] * 3
             assert await asyncio.gather(users.get("7"), names.get("ada"), db.get("count")) == [b"ada", b"7", b"1"]
-            # what it has read in a space counts, unless the ref is untracked
+            # its reads in a space count, unless the ref is untracked
             for tracked in True, False:
                 async def change():
                     async with db.transaction() as t:

@@ -110,7 +110,7 @@ def test_remixes_cover(golden):
     remixes = {n: [x for x in golden[n].remixes if x] for n in NAMES}
     formats = {n: 1 if "remix1" in n else 3 if n in ("kinds", "ranges", "spaces") else 2 for n in REMIXES}
     formats["paged"] = 4
-    # of the partitions that ranges cut, not of the others; young views are small
+    # the partitions that ranges cut, not the others; young views are small
     assert all(x.format == formats[n] or (n == "ranges" and not any(x.erased))
                or (n == "paged" and x in golden[n].young) for n in REMIXES for x in remixes[n])
     assert any(any(x.erased) and not all(x.erased) for x in remixes["ranges"])

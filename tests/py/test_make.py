@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 import xdb  # noqa: E402
 
 MAKE = shutil.which("gmake") or "make"
-# What was set on the command line of the make that runs the tests, such as CCC=gcc, holds for those that they run.
+# Settings on the command line of the make that runs the tests, such as CCC=gcc, hold for those that they run.
 OVERRIDES = shlex.split(os.environ.get("MAKEFLAGS", "").partition(" -- ")[2])
 NOT_PASSED_ON = "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "LIBDIR", "INCLUDEDIR", "DATADIR", "BINDIR", "MANDIR"
 CLEAN = {k: v for k, v in os.environ.items() if k not in NOT_PASSED_ON}

@@ -662,7 +662,7 @@ def test_lines_without_escapes_come_back_as_sort_prints_them(tmp_path):
     assert done.stdout == b"".join(keyed[key] + b"\n" for key in sorted(keyed))
 
 
-# What a dump could begin with, and an import refuse.
+# Bytes that a dump could begin with, and an import refuse.
 LIKE_OTHERS = [{b"\x1f\x8b\x08": b""}, {b"BZh": b"1"}, {b"\xfd7zXZ": b""}, {b"\x28\xb5\x2f\xfd": b"x"},
                {b"\x04\x22\x4d\x18": b""}, {b"PK\x03\x04": b""},
                {b"\xff\xfe": b""}, {b"\xfe\xffa": b"b"}, {b"\xef\xbb\xbfa": b"b"}, {b"{": b""}, {b'{"a": 1}': b""},

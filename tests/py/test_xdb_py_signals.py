@@ -309,7 +309,7 @@ CALLS = {
 
 
 @places
-# of what is raised before a merge's function is in its try, which Python prints
+# Python prints an exception that is raised before a merge's function is in its try
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", CALLS)
 def test_an_exception_at_every_place(tmp_path, lib, name):

@@ -33,10 +33,10 @@ MIXED = ("readwhilewriting:write_rate=20000,seekrandomwhilewriting:write_rate=20
 LONG_READS = "readrandom,readmissing,seekrandom,seekrandom:seek_nexts=50:ops=2000,readseq"
 YCSB_LOAD = "ycsbload,flush,waitidle,warm"
 # The order that YCSB's authors recommend: E, which adds records, begins with a new load. Before that it runs once on
-# what the others have left.
+# the store that the others have left.
 YCSB = f"{YCSB_LOAD},ycsba,ycsbb,ycsbc,ycsbf,ycsbd,ycsbe,{YCSB_LOAD},ycsbe"
 SCENARIOS = {
-    # what a machine's memory and the cache hold
+    # all of it fits in a machine's memory and in the cache
     "fits": {
         "num": 1_000_000, "key_size": 16, "value_size": 120, "cache_mb": 256, "memtable_mb": 64, "ops": 300_000,
         "benchmarks": f"fillseq,fillrandom,flush,waitidle,warm,{READS},{MIXED},overwrite,{YCSB}",
