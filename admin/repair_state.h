@@ -96,9 +96,9 @@ MUST_CHECK enum remixdb_status repair_order(struct repair *p, uint64_t *tables, 
 // erased: bits of the table's records that stay deleted, or NULL.
 MUST_CHECK enum remixdb_status repair_table(struct repair *p, uint64_t number, const uint64_t *print, bool spaces,
                                             const uint8_t *erased);
-// Finds out what is erased in a view of these tables. If the index or one of its tables does not open, nothing is, and
-// that counts as a loss, unless the head of the index tells that nothing was. The caller ends with repair_erased_fini.
-// Fails with REMIXDB_NOMEM.
+// Finds out what is erased in a view of these tables. If the index or one of its tables does not open, nothing counts
+// as erased. That is a loss, except where the head of the index tells that nothing was erased. The caller ends with
+// repair_erased_fini. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status repair_erased_find(struct repair *p, const struct version_names *v,
                                                   const struct version_view *view, struct repair_erased *out);
 void repair_erased_fini(struct repair_erased *e);

@@ -51,7 +51,7 @@ struct anchors_tree {
   uint32_t nr;           // numbers
   uint32_t refs;   // where its nr + 1 refs begin; NO_REFS: each number belongs to one string, number i to first + i
   uint32_t cells;  // its cells; NO_CELLS: it is too small, or its numbers lie too unevenly
-  // 0: the tree has cells, no one with more than CELL_SCAN numbers, and no levels.
+  // 0: the tree has cells, none with more than CELL_SCAN numbers, and no levels.
   uint32_t nr_levels;
   // Where each level begins, in nodes. Level 0 has all numbers in order. Each number of a higher level is the greatest
   // number in a node one level below. Every level ends in padding of all ones, so a search never leaves it.

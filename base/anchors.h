@@ -131,7 +131,7 @@ static inline struct kref anchors_at(const struct anchors *a, uint32_t i) {
   assert(a->cut == 0);
   return anchors_rest(a, i);
 }
-// Copies len bytes of string i from byte `from` on, which it has.
+// Copies len bytes of string i from byte `from` on. The string has these bytes.
 void anchors_copy(const struct anchors *a, uint32_t i, uint32_t from, uint32_t len, uint8_t *to);
 // As kv_cmp of string i and the key.
 int anchors_cmp(const struct anchors *a, uint32_t i, struct kref key);

@@ -29,7 +29,7 @@ void eventcount_fini(struct eventcount *e) {
 
 static inline bool portable(void) {
 #if defined(__linux__)
-  // the call takes two words, which a longer time_t of a 32-bit system is not
+  // the call takes two words, and a longer time_t of a 32-bit system is not two words
   return sizeof(time_t) > sizeof(long) || unlikely(atomic_load_explicit(&eventcount_portable, memory_order_relaxed));
 #else
   return true;

@@ -28,9 +28,9 @@ struct compact_erase {
   // private: the spaces whose keys the tree has; NULL: it is not the spaces' tree
   const struct names *names;
   // out
-  uint64_t keys;     // keys that the next version has not, about: a key of both views of a partition counts twice
-  uint64_t left;     // keys that are left, in the same way
-  uint64_t indexed;  // compact_range_keys: entries of the views that compact_erase would make again, about
+  uint64_t keys;             // keys that this takes out, about: a key of both views of a partition counts twice
+  uint64_t left;             // keys that are left, in the same way
+  uint64_t indexed;          // compact_range_keys: entries of the views that compact_erase would make again, about
   uint32_t dropped, erased;  // partitions that went, and that were cut
 };
 

@@ -37,7 +37,7 @@ struct slice {
   enum remixdb_status status;
 };
 
-// Tells whether the older view has the key, as far as memory tells. Half of the keys count where it does not.
+// Tells whether the older view has the key, as far as memory tells. Where it does not tell, half of the keys count.
 static bool hides_old(const struct remix *x, struct kref key) {
   if (!x) return false;
   const uint64_t hash = hash64(key.ptr, key.len);

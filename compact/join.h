@@ -14,8 +14,9 @@
 //   J2  A join takes JOIN_LEAST partitions or more, if none has more than half of the result, or JOIN_MANY or more. A
 //       partition that the round writes as a whole anyway counts as small. So joins write a record as often as its
 //       partition becomes twice as large, and a row of small appends does not write the same records each time.
-//   J3  When no join is due, more than 1/COMPACT_JOIN of a table lives in any JOIN_MANY neighbours of a tree that get
-//       no new data, or their runs have more than JOIN_READ tables, or one of them cannot be read.
+//   J3  When no join is due, one of three things is true of any JOIN_MANY neighbours of a tree without new data: more
+//       than 1/COMPACT_JOIN of a table lives in them, their runs have more than JOIN_READ tables, or one of them cannot
+//       be read.
 //   J4  A partition in which nothing lives leaves the version in the next round of a memtable that has no new data for
 //       it, or in the next one for garbage. Its views tell that nothing lives, so nothing is read or written. The
 //       partition before it takes over its range; the first one stays, without tables.
@@ -23,9 +24,9 @@
 //       A join reads JOIN_READ tables at most. They are part of the round's estimates of work and room. A store at rest
 //       makes as many joins in a round as it merges partitions for scans, and gives them up for a memtable. Where
 //       partitions can leave, a round at rest does only that.
-//   J6  No round of a memtable fails because of a join alone. If a join cannot read a table, or a round with joins
-//       finds no room on the disk or no memory, the round is made again without it (compact_round). view/part.h, P4
-//       says when a partition that cannot be read is joined again.
+//   J6  No round of a memtable fails because of a join alone. If a join cannot read a table, the round is made again
+//       without it (compact_round). If a round with joins finds too little room on the disk, or too little memory, it
+//       is made again without joins. view/part.h, P4 says when a partition that cannot be read is joined again.
 //
 // Joins take no account of named spaces, nor do the tables of a round, which have records of all of them. Otherwise
 // each space would keep a partition for ever, and a store may have NAMES_MAX of them. The drop of a space that shares a

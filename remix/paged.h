@@ -78,9 +78,9 @@ void remix_pool_fini(struct remix_pool *p);  // after the last REMIX
 MUST_CHECK enum remixdb_status remix_open_paged(const struct sst_ctx *ctx, uint64_t number, struct sst *const *runs,
                                                 uint32_t nr_runs, struct remix **out);
 // Makes a whole REMIX paged. No other thread has it, and its file has its entries (G1). It may be a young view. Nothing
-// changes if the file has no pages. before: a REMIX of the keys that x has, or of some of them; or NULL. If it is
-// paged, x takes its filters over (G6). The caller has a reference to it. After a failure x is whole. Fails as
-// remix_open does. Outside of any lock.
+// changes if the file has no pages. before: a REMIX of x's keys, or of some of them; or NULL. If it is paged, x takes
+// its filters over (G6). The caller has a reference to it. After a failure x is whole. Fails as remix_open does.
+// Outside of any lock.
 MUST_CHECK enum remixdb_status remix_page_out(struct remix *x, const struct remix *before);
 // Opens the whole REMIX: x itself, or another one with the same entries, which must not be retired. It is young if x
 // is. *out has a reference. Fails as remix_open does.

@@ -405,9 +405,9 @@ static enum remixdb_status end_file(struct xdb *x, struct collecting *c, enum co
   return next_or_finish(x, c, how);
 }
 
-// A pass does not see a record whose head is damaged. Tells whether there may be one that lives: the file has fewer
-// bytes of values than were written to it, or nobody has counted those; and the values that were found live are not all
-// to which tables refer.
+// A pass does not see a record whose head is damaged. Tells whether there may be such a record that lives. Then the
+// file has fewer bytes of values than were written to it, or nobody has counted those. And tables refer to more values
+// than those that were found live.
 static bool may_miss(struct xdb *x, const struct collecting *c) {
   const struct value_file *const f = c->pass.f;
   if (!f->uncounted && c->seen >= atomic_load_explicit(&f->value_bytes, memory_order_relaxed)) return false;

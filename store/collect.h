@@ -23,9 +23,9 @@
 // Invariants
 //   G1  The new file, its indexes and its name are durable before CURRENT names them (V3). The old files are retired
 //       after that, and their last user removes them: snapshots, iterators and older versions read on.
-//   G2  No round that began before the install ends after it. So a merge finds all references that its records have in
-//       its base, and the references that it writes are in the new indexes: an index has each record that was copied
-//       under its place in the old file, also if tables reached that by an older index.
+//   G2  No round that began before the install ends after it. So a merge finds all references of its records in its
+//       base. The references that it writes are in the new indexes: an index has each copied record under its place in
+//       the old file, also if tables reached that place by an older index.
 //   G3  A collection that fails before the install leaves nothing behind and changes nothing. A file with a live value
 //       that cannot be read, or whose tables cannot be read, is never collected: the damage stays where it is. The pass
 //       does not see a value whose head is damaged. So it counts the bytes of the values that it sees. If they are

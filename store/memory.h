@@ -20,9 +20,10 @@
 // serve as cache. The store is *busy* from the time when a memtable grows or a round begins until MEMORY_REST_NS after
 // the last round. Without workers it stays busy.
 //
-// Memory that the user of the store asks for comes on top: batches, transactions, values that are read, the memtables
-// and tables that open iterators and snapshots keep as far as they leave the cache no less than its least, and the
-// metadata of tables where it is larger than the share of indexes.
+// Memory that the user of the store asks for comes on top: batches, transactions and values that are read. The
+// memtables and tables that open iterators and snapshots keep take their memory from the cache first, and come on top
+// when the cache is at its least size. The metadata of tables comes on top where it is larger than the share of
+// indexes.
 #ifndef STORE_MEMORY_H
 #define STORE_MEMORY_H
 

@@ -7,8 +7,8 @@
 // (compact/erase.h), and the group has the record KV_RANGE besides.
 //
 // Invariants
-//   D1  One moment. The leaves of all ranges are locked in the active memtable, each key there that is not deleted gets
-//       a tombstone, and so does each key of the ranges that the frozen memtable has, or that an edit leaves in tables.
+//   D1  One moment. The leaves of all ranges are locked in the active memtable. Each key there that is not deleted gets
+//       a tombstone. So does each key of the ranges that the frozen memtable has, or that an edit leaves in tables.
 //       Then, under the log's lock, the group is logged, its versions are stamped, the super is replaced if there is an
 //       edit, and the group's last number is published. The super's `since` is that number (X2).
 //   D2  Nothing else changes below. The group is committed only on top of the super from whose frozen memtable and

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ranges that the log deletes (D3 of store/ranges.h), gathered while it is replayed: the edits of the version that
-// the store has before the log, and the records of the log that a later range deletion takes away.
+// The ranges that the log deletes (D3 of store/ranges.h), gathered while it is replayed. They give the edits of the
+// version that the store has before the log. They also tell which records of the log a later range deletion takes away.
 #ifndef STORE_REPLAY_RANGES_H
 #define STORE_REPLAY_RANGES_H
 

@@ -11,7 +11,7 @@
 // times the waiting call owns it. xdb.lock guards the flags.
 struct xdb_whole {
   struct compact_whole work;
-  struct xdb_ingesting *ingest;  // the work is this instead; NULL: it is not
+  struct xdb_ingesting *ingest;  // the work is this instead; NULL: the work is a compaction
   bool taken, done;
   bool abandoned;  // the call has ended without waiting for the round, so the round frees this struct
   bool installed;  // set before `done`: the store has the round's version. If not set, the results in `work` mean

@@ -78,7 +78,8 @@ struct garbage_merges {
   _Atomic uint64_t written;  // the number published at the last look. Relaxed: an older one only puts a merge off
 };
 
-// Deletions in the memtable (hiding.c). Idle work alone writes what the opening and tests do not.
+// Deletions in the memtable (hiding.c). The opening and tests write some of these fields, and idle work alone writes
+// the others.
 struct hiding {
   _Atomic uint64_t rest_ns;  // HIDING_REST_NS, or another time in tests. Relaxed, like all of these
   _Atomic uint64_t least;    // HIDING_LEAST, or less in tests

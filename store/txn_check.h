@@ -11,7 +11,7 @@ struct txn_check {
   struct many_check many;  // the first member
   struct xdb_txn *txn;
   uint64_t moment;         // the moment of the beginning
-  struct super *compared;  // counted; what was read was compared with this super. NULL: it was not
+  struct super *compared;  // counted; the reads were compared with this super. NULL: with none
   bool due;                // a try has found that what was read is to be compared
   struct {
     size_t at;           // the first range whose leaves are not all locked

@@ -239,7 +239,7 @@ void values_turn(struct xdb *x) {
   value_log_turn(&x->values);
   value_log_turn(&x->compact.values);
   (void)pthread_mutex_lock(&x->installing);
-  if (!x->rounds.unsaved) {  // else CURRENT may name a file that the version has not
+  if (!x->rounds.unsaved) {  // else CURRENT may name a file that the version lacks
     xdb_lock(x);
     struct keeping k = {xdb_super(x)->version, xdb_super(x)};
     direct = value_log_settle(&x->values, keeps, &k);

@@ -74,7 +74,7 @@ struct values_moved {
   const struct value_set *gone;    // the files that it collected
   const struct value_moves *made;  // the indexes of those, and of earlier ones, that have live values
 };
-// The value files that a version may have and its base has not. NULL: none.
+// The value files that a version may have beside those of its base. NULL: none.
 struct values_new {
   const struct memtable *frozen;     // the round's
   const struct values_moved *moved;  // by a collection

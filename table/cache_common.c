@@ -23,8 +23,8 @@ static struct slot *common_idle(const struct shard *sh, struct slot *bucket) {
   return idle;
 }
 
-// Evicts a block of the bucket, all of whose slots have frames: one that was not used since the last such eviction, and
-// is not pinned, if there is one.
+// Evicts a block of the bucket. All slots of the bucket have frames. Takes one that was not used since the last such
+// eviction, and is not pinned, if there is one.
 static struct slot *common_evict(struct cache_full *c, struct shard *sh, struct slot *bucket) {
   struct slot *victim = NULL;
   for (uint32_t i = 0; i < SLOTS_BUCKET; i++) {

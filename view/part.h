@@ -172,7 +172,7 @@ static inline void part_add_again(const struct part *p, uint64_t now, uint64_t *
 // A merge could not read the partition: s is REMIXDB_CORRUPT or REMIXDB_IO. Returns whether to tell that: damage only
 // once.
 bool part_set_unread(struct part *p, enum remixdb_status s);
-// Knowledge about the keys that a partition has of dropped spaces (part_dropped in view/version.h).
+// Knowledge about a partition's keys of dropped spaces (part_dropped in view/version.h).
 enum part_dropped {
   PART_UNKNOWN,
   PART_CLEAN,  // there is none

@@ -12,7 +12,7 @@
 struct super {
   struct epoch_item item;
   _Atomic uint32_t refs;
-  // In a line of its own, because each call reads it, and counting does not.
+  // In a line of its own, because each call reads it, and counting must not touch that line.
   _Alignas(CACHE_LINE) struct memtable *active;
   struct memtable *frozen;  // NULL: none
   struct version *version;

@@ -96,26 +96,26 @@ static inline const struct version *version_tree(const struct version *v, uint32
 static inline bool version_is_empty(const struct version *v) {
   return !v || (v->nr_parts == 1 && part_is_empty(v->parts[0]));
 }
-// Leaves out the partitions of the spaces' tree all of whose keys belong to spaces that v->names has not; v->names
-// NULL: none. *full_out: the tree with all partitions, with a reference; NULL: nothing was left out. Before others have
-// v. Nothing is left out if version_trim_first is away. Fails with REMIXDB_NOMEM; v is then unchanged.
+// Leaves out those partitions of the spaces' tree whose keys all belong to spaces that are not in v->names; v->names
+// NULL: none is. *full_out: the tree with all partitions, with a reference; NULL: nothing was left out. Before others
+// have v. Nothing is left out if version_trim_first is away. Fails with REMIXDB_NOMEM; v is then unchanged.
 MUST_CHECK enum remixdb_status version_trim(struct version *v, struct version **full_out);
 // Returns the partition that becomes the first one then; NULL: the first one stays, or none does.
 const struct part *version_trim_first(const struct version *v);
 // Tells whether some partition of the spaces' tree may have keys of dropped spaces (part_may_have_dropped).
 bool version_may_have_dropped(const struct version *v);
-// Tells whether the partition has keys of spaces that n has not, as far as that is known (part_dropped). If it is not
-// known, the smallest and the largest key of each table tell. True for a partition that is away.
+// Tells whether the partition has keys of spaces that are not in n, as far as that is known (part_dropped). If it is
+// not known, the smallest and the largest key of each table tell. True for a partition that is away.
 bool part_has_dropped(const struct part *p, const struct names *n);
-// Tells whether all keys of a table belong to spaces that n has not.
+// Tells whether all keys of a table belong to spaces that are not in n.
 bool table_is_dropped(const struct sst *t, const struct names *n);
-// Tells whether the tree's partition i has tables, and all of their keys belong to spaces that n has not. If it is
+// Tells whether the tree's partition i has tables, and all keys in them belong to spaces that are not in n. If it is
 // away, that is only known of a damaged one, by the anchors: no space has keys between them.
 bool part_is_dropped(const struct version *tree, uint32_t i, const struct names *n);
-// Tells whether some key of the tree's partition i may belong to a space that n has not, by the ids in the tables'
+// Tells whether some key of the tree's partition i may belong to a space that is not in n, by the ids in the tables'
 // smallest and largest keys; if the partition is away, by the anchors.
 bool part_may_have_dropped(const struct version *tree, uint32_t i, const struct names *n);
-// Knowledge about the keys that a partition has of spaces that n has not. compact/dropped.h finds it out.
+// Knowledge about a partition's keys of spaces that are not in n. compact/dropped.h finds it out.
 static inline enum part_dropped part_dropped(const struct part *p, const struct names *n) {
   const uint64_t known = atomic_load_explicit(&p->dropped, memory_order_relaxed);
   return (known ^ names_stamp(n)) <= PART_DROPPED ? (enum part_dropped)(known & PART_DROPPED) : PART_UNKNOWN;

@@ -65,8 +65,8 @@ static inline void leaf_prefetch_entries(const struct wh_leaf *l) {
     prefetch((const void *)&l->entries[i]);
 }
 
-// Goes to a neighbour, all of whose entries are about to be read. Prefetches `after`, the leaf after it in that
-// direction (NULL: none), too.
+// Goes to a neighbour. All its entries are about to be read. Prefetches `after`, the leaf after it in that direction
+// (NULL: none), too.
 static void cursor_enter(struct wh_cursor *c, struct wh_leaf *l, const struct wh_leaf *after) {
   leaf_prefetch_entries(l);
   cursor_take(c, l);

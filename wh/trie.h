@@ -7,10 +7,11 @@
 // start with it.
 //
 // A change updates the list of leaves first, then the nodes of the changed anchors' prefixes. Where bounds move, the
-// change goes from the longest prefix to the shortest, and stops at the first one that does not name the leaf: a leaf
-// that is not at the edge of a subtree is not at the edge of a larger one. New nodes enter the table from the shortest
-// to the longest, each before its parent's bit. Removal is the reverse. A reader in between finds too short a prefix,
-// no child, or an old leaf. Each leads to a leaf near the right one, and wh_locate goes on from there along the list.
+// change goes from the longest prefix to the shortest, and stops at the first one that does not name the leaf. A leaf
+// inside of a subtree is inside of each larger one, too, and at the edge of none. New nodes enter the table from the
+// shortest to the longest, each before its parent's bit. Removal is the reverse. A reader in between finds too short a
+// prefix, no child, or an old leaf. Each leads to a leaf near the right one, and wh_locate goes on from there along the
+// list.
 //
 // Changes need the structure lock. Any thread inside the epoch may ask for hints.
 #ifndef WH_TRIE_H
