@@ -94,16 +94,17 @@ struct region {
 #define LARGE_SLOTS_MIN 256u
 // More blocks than this go to the heap. The system bounds the mappings of a process; Linux allows 65530.
 #define LARGE_NR_MAX 16384u
-// Blocks that were freed and are kept for the next ones; more of them, and more bytes, than that only by threads in a
-// hurry.
+// Blocks that were freed and are kept for the next ones. Only threads in a hurry keep more blocks, and more bytes.
 #define KEPT_NR 128u
 #define KEPT_NR_MOST (KEPT_NR + 32u)
 #define KEPT_MORE 4u                   // 1/4 of the bytes
 #define KEPT_LEAST ((size_t)32 << 10)  // bytes
-// However many stores ask: a processor has no use for more, and the tables of a large cache are no work's next block.
+// No more is kept, however many stores ask: a processor has no use for more, and the tables of a large cache are no
+// work's next block.
 #define KEPT_MOST ((size_t)64 << 20)
 #define KEPT_BLOCK_MOST ((size_t)8 << 20)
-// A zeroed block of so many bytes is mapped anew: its owner may never touch most of it, and to zero a kept one would.
+// A zeroed block of so many bytes is mapped anew: its owner may never touch most of it, and zeroing a kept block would
+// touch it all.
 #define FRESH_FROM ((size_t)1 << 20)
 
 static struct {
