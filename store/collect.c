@@ -23,6 +23,7 @@
 #define LOOK_SHARE 8u      // 1/8 of that is garbage
 #define PAID_TIMES 4u      // without workers: pieces for so many times the bytes that were written
 #define WAIT_NS 1000000000ull
+#define AGAIN_NS 500000000ull  // between a collection that could not be installed and the next
 
 // COLLECT_GUESS: only to choose, and without a read; there may be less garbage than that tells.
 enum collect_how { COLLECT_IDLE, COLLECT_WHOLE, COLLECT_GUESS };
@@ -124,6 +125,13 @@ static enum remixdb_status choose(struct xdb *x, const struct collecting *c, enu
   return s;
 }
 
+static bool is_urgent(const struct xdb *x) { return atomic_load_explicit(&x->collect.urgent, memory_order_relaxed); }
+
+// Tells whether little garbage is worth a collection, too.
+static bool wants_all(const struct xdb *x, enum collect_how how) {
+  return how == COLLECT_WHOLE || (how == COLLECT_IDLE && is_urgent(x));
+}
+
 // Tells whether so much of a file that takes further values is garbage that it had better be closed to them. The
 // records of memtables, which hold `held` bytes, may refer to any of its values.
 static bool wants_turn(struct xdb *x, const struct value_file *f, uint64_t live, uint64_t held) {
@@ -168,7 +176,7 @@ static bool look(struct xdb *x) {
 // Tells whether the chosen file is to be collected.
 static bool is_due(const struct xdb *x, const struct choice *c, enum collect_how how) {
   const uint64_t garbage = c->file ? c->bytes - c->live : 0, all = c->all - c->all_live;
-  if (how == COLLECT_WHOLE) return all > c->all_live / 100 * WHOLE_PERCENT && garbage > c->bytes / WHOLE_SHARE;
+  if (wants_all(x, how)) return all > c->all_live / 100 * WHOLE_PERCENT && garbage > c->bytes / WHOLE_SHARE;
   if (all < x->values.full / LEAST_PART || garbage == 0) return false;
   const bool waits = atomic_load_explicit(&x->compact.values_wait, memory_order_relaxed);
   const uint64_t full = c->all_live / 100 * (waits ? WAIT_PERCENT : FULL_PERCENT);
@@ -221,12 +229,18 @@ static enum remixdb_status any_due(struct xdb *x, enum collect_how how, bool *du
   return s;
 }
 
+// G4, G5.
+static bool may_begin(struct xdb *x, enum collect_how how) {
+  if (how == COLLECT_IDLE && x->collect.again_ns && time_ns() < x->collect.again_ns) return false;
+  return !reserve_scarce(x) || reserve_keep(x) || reserve_bytes(x) != 0;
+}
+
 // Makes a collection. *any_out: there is something to collect.
 static enum remixdb_status begin(struct xdb *x, enum collect_how how, bool *any_out) {
   bool due;
   *any_out = false;
   enum remixdb_status s = any_due(x, how, &due);
-  if (!due) return s;
+  if (!due || !may_begin(x, how)) return s;
   struct collecting *const c = mem_calloc(1, sizeof(*c));
   if (!c) return REMIXDB_NOMEM;
   c->mover.ctx = &x->value_ctx;
@@ -376,7 +390,8 @@ static enum remixdb_status skip_file(struct xdb *x, struct collecting *c, enum c
 }
 
 // The disk is full. The files before the one that is under way make room if they go now. Where there is none, and the
-// store needs room at once, it spends what it keeps for this, and begins with the file again. Another failure is s.
+// store needs room at once, it spends what it keeps for this, and begins with the file again (G4). Another failure is
+// s.
 static enum remixdb_status no_room(struct xdb *x, struct collecting *c, enum collect_how how, enum remixdb_status s) {
   if (c->gone.nr > 1) {
     leave_out(c);
@@ -384,7 +399,7 @@ static enum remixdb_status no_room(struct xdb *x, struct collecting *c, enum col
   }
   struct err_saved why;
   err_save(&why, s);
-  if ((how != COLLECT_WHOLE && !reserve_scarce(x)) || !reserve_spend(x)) return err_raise(&why);
+  if (!wants_all(x, how) || !reserve_spend_work(x)) return err_raise(&why);
   return skip_file(x, c, how);
 }
 
@@ -442,8 +457,8 @@ static enum remixdb_status missed(struct xdb *x, struct collecting *c, enum coll
 }
 
 // A file whose live part is much larger than it seemed is left alone.
-static bool is_worth(const struct collecting *c, enum collect_how how) {
-  if (how == COLLECT_WHOLE || c->seen == 0 || c->pass.at < c->pass.end / LOOK_PART) return true;
+static bool is_worth(const struct xdb *x, const struct collecting *c, enum collect_how how) {
+  if (wants_all(x, how) || c->seen == 0 || c->pass.at < c->pass.end / LOOK_PART) return true;
   return c->live < c->seen - c->seen / LOOK_SHARE;
 }
 
@@ -459,7 +474,7 @@ static enum remixdb_status go_on(struct xdb *x, struct epoch_slot *slot, enum co
   bool of_source = false;
   const enum remixdb_status s = pass_piece(x, c, slot, &of_source);
   if (s == REMIXDB_OK) {
-    const bool worth = is_worth(c, how);
+    const bool worth = is_worth(x, c, how);
     if (worth && c->pass.at + VALUE_REC_HEAD <= c->pass.end) return s;
     return worth && may_miss(x, c) ? missed(x, c, how) : end_file(x, c, how, worth);
   }
@@ -521,6 +536,7 @@ static void install(struct xdb *x) {
     const bool again = s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM;
     if (s == REMIXDB_OK) installed(x, c);
     else if (tried) xdb_say(x, "a collection of garbage could not be installed: %s", err_msg());
+    x->collect.again_ns = again ? time_ns() + AGAIN_NS : 0;
     if (tried && s != REMIXDB_OK && !again) {
       struct err_saved why;
       err_save(&why, s);
@@ -549,21 +565,30 @@ static uint64_t written(const struct xdb *x) {
          atomic_load_explicit(&x->compact.values.file_bytes, memory_order_relaxed);
 }
 
-// Collects about as much as the writers have written since the last time, and installs it.
+// Collects about as much as the writers have written since the last time, and installs it. If room is needed at once,
+// at least one collection.
 static void pay(struct xdb *x, struct epoch_slot *slot) {
   (void)pthread_mutex_lock(&x->collect.lock);
   const uint64_t now = written(x);
   uint64_t pieces = 1 + PAID_TIMES * (now - x->collect.paid) / COLLECT_PIECE;
   x->collect.paid = now;
-  for (bool more = true; more && pieces; pieces--) {
+  bool urgent = is_urgent(x);
+  for (bool more = true; more && (pieces || urgent); pieces -= pieces != 0) {
     more = step(x, slot, COLLECT_IDLE);
     if (!atomic_load_explicit(&x->collect.ready, memory_order_relaxed)) continue;
+    urgent = false;
     (void)pthread_mutex_unlock(&x->collect.lock);
     install(x);
     (void)pthread_mutex_lock(&x->collect.lock);
     more = true;
   }
   (void)pthread_mutex_unlock(&x->collect.lock);
+}
+
+void collect_urgently(struct xdb *x) {
+  atomic_store_explicit(&x->collect.urgent, true, memory_order_relaxed);
+  if (workers_count(x->workers)) ask(x);
+  else workers_kick(x->workers);
 }
 
 void collect_round(struct xdb *x, struct worker *w) {

@@ -31,6 +31,10 @@
 //       does not see a value whose head is damaged. So it counts the bytes of the values that it sees. If they are
 //       fewer than were written to the file, or nobody knows how many were, the file is collected only if the live ones
 //       among them are all values that tables refer to.
+//   G4  On a full disk a collection begins only if the store keeps room for CURRENT (store/reserve.h). Its copies leave
+//       that room, so they can be installed.
+//   G5  After a collection that could not be installed for lack of room or memory, the next one waits: each round asks
+//       for one, and the attempt to install makes a round.
 #ifndef STORE_COLLECT_H
 #define STORE_COLLECT_H
 
@@ -55,6 +59,10 @@ bool collect_pending(const struct xdb *x);
 // left out. Fails with REMIXDB_ABORTED if p gives the call up; the workers go on.
 MUST_CHECK enum remixdb_status collect_all(struct xdb *x, const struct progress *p, const char *what, uint64_t done,
                                            uint64_t total);
+// The disk has no room for a put. Until one of a long value finds room, all garbage is worth a collection that one of a
+// full compaction would take, and a collection may spend the room that the store keeps (store/reserve.h). Any thread;
+// does not wait.
+void collect_urgently(struct xdb *x);
 // The store is about to close: no further piece begins.
 void collect_stop(struct xdb *x);
 // Drops what is under way. No other thread uses the store.

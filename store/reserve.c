@@ -4,7 +4,9 @@
 #define RESERVE_PART 16u  // at least 1/16 of the tables
 #define RESERVE_MIN ((uint64_t)32 << 10)
 #define RESERVE_MAX ((uint64_t)64 << 20)
+#define ALLOC_UNIT ((uint64_t)4096)          // a file system gives room in
 #define RESERVE_AGAIN ((uint64_t)512 << 10)  // bytes of value files; less growth is not worth another size
+#define SCARCE_PART 4u                       // the store is scarce if the file lacks more than 1/4
 #define RESERVE_STEPS 32u                    // sizes between a power of two and the next,
 #define RESERVE_FINE ((uint64_t)1 << 20)     // from here on
 
@@ -134,9 +136,9 @@ bool reserve_keep(struct xdb *x) {
   if (r->size != r->want && !r->off) {
     s = resize(x, r->want, &r->size);
   }
-  const bool scarce = s == REMIXDB_NOSPACE, news = set_scarce(x, scarce);
+  const bool scarce = s == REMIXDB_NOSPACE && r->size < r->want - r->want / SCARCE_PART, news = set_scarce(x, scarce);
   pthread_mutex_unlock(&r->lock);
-  if (s != REMIXDB_OK && !scarce) xdb_say(x, "%s: no room is reserved: %s", x->dir, err_msg());
+  if (s != REMIXDB_OK && s != REMIXDB_NOSPACE) xdb_say(x, "%s: no room is reserved: %s", x->dir, err_msg());
   if (news) tell(x, scarce);
   return !scarce;
 }
@@ -165,12 +167,27 @@ uint64_t reserve_for_tables(struct xdb *x) {
   return bytes;
 }
 
-bool reserve_spend(struct xdb *x) {
-  pthread_mutex_lock(&x->reserve.lock);
-  const bool any = x->reserve.size > 0 && env_unlink(&x->home, FILES_RESERVE) == REMIXDB_OK;
-  if (any) x->reserve.size = 0;
+// The room that the next CURRENT takes: it may be larger than the one that there is.
+static uint64_t current_room(struct xdb *x) {
+  struct env_stat st;
+  const uint64_t size = env_stat(&x->home, FILES_CURRENT, &st) == REMIXDB_OK ? st.size : RESERVE_MIN / 4;
+  return align_up(2 * size, ALLOC_UNIT) + 2 * ALLOC_UNIT;
+}
+
+// current: leaves room for CURRENT.
+static bool spend(struct xdb *x, bool current) {
+  struct xdb_reserve *const r = &x->reserve;
+  enum remixdb_status s = REMIXDB_NOTFOUND;
+  pthread_mutex_lock(&r->lock);
+  const uint64_t rest = current ? current_room(x) : 0;
+  if (r->size > rest) s = rest ? resize(x, rest, &r->size) : env_unlink(&x->home, FILES_RESERVE);
+  const bool any = s == REMIXDB_OK;
+  if (any) r->size = rest;
   const bool news = any && set_scarce(x, true);
-  pthread_mutex_unlock(&x->reserve.lock);
+  pthread_mutex_unlock(&r->lock);
   if (news) tell(x, true);
   return any;
 }
+
+bool reserve_spend(struct xdb *x) { return spend(x, false); }
+bool reserve_spend_work(struct xdb *x) { return spend(x, true); }

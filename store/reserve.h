@@ -8,7 +8,8 @@
 // larger, for the replayed records. If a flush or a compaction that a caller asked for finds the disk full, the store
 // removes the file, and the call tries again. A delete that finds the log full asks for a flush, too. From then on the
 // store is scarce: the log grows for deletes only, so that puts do not use the freed room up. The store stops being
-// scarce when it has made the file again. If the file system cannot reserve room, there is no file.
+// scarce when it has made the file again. A file that only cannot grow, by up to a third, does not make the store
+// scarce. If the file system cannot reserve room, there is no file.
 #ifndef STORE_RESERVE_H
 #define STORE_RESERVE_H
 
@@ -38,4 +39,7 @@ uint64_t reserve_bytes(struct xdb *x);  // bytes of the file, if it is there; 0:
 uint64_t reserve_for_tables(struct xdb *x);
 // Removes the file. Returns true if that freed room. Waits for the disk.
 bool reserve_spend(struct xdb *x);
+// The same for work that ends with a new CURRENT: makes the file no smaller than CURRENT may need, so that this work is
+// not in vain. reserve_spend gives the rest.
+bool reserve_spend_work(struct xdb *x);
 #endif

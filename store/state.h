@@ -176,6 +176,7 @@ struct collect {
   bool (*idle)(struct xdb *x, struct epoch_slot *slot);  // set by opening: collect_idle, for idle work
   pthread_mutex_t lock;      // held by the thread that collects or installs; before `installing`
   struct collecting *now;    // the collection under way; NULL: none. Guarded by the lock
+  uint64_t again_ns;         // none begins before: the last one could not be installed (G5 in collect.h). The same
   uint64_t paid;             // bytes written to value files when the last round without workers ended. The same
   _Atomic bool asked;        // an idle worker is to look. Relaxed, like all below, but for collect_pending
   _Atomic bool busy, ready;  // `now` is there, or a worker looks; it waits for a round to install it
@@ -185,6 +186,7 @@ struct collect {
   // a writer wait for the longest time.
   _Atomic uint64_t allowed, zone;
   _Atomic uint64_t ingesting;  // bytes, about, of value files of ingests that are under way. Relaxed
+  _Atomic bool urgent;         // the disk had no room for a put, and none of a long value has found any since. Relaxed
   // Since the store was opened: collections, the files that they removed, bytes of values that they moved, and that
   // they left out.
   _Atomic uint64_t nr, files, moved_bytes, freed_bytes;
@@ -221,6 +223,12 @@ struct xdb_reserve {
   _Atomic uint64_t again;  // bytes of value files at which it is to be measured again. Relaxed; written under the lock
   bool off;                // the file system cannot reserve room
   bool scarce;             // the disk had no room for the file: the log grows for deletes only
+};
+
+// Puts for which the disk has no room (write_steps.c). Relaxed.
+struct refused {
+  _Atomic uint64_t written;   // `published` when a put was refused last
+  _Atomic uint64_t again_ns;  // until then no further round is made for such puts
 };
 
 // Options that change while the store is open (settings.c).
@@ -303,6 +311,7 @@ struct xdb {
   struct err_saved error;      // why `failed`
 
   struct xdb_reserve reserve;
+  struct refused refused;
   struct memtables memtables;
   struct sst_retired retired;  // files kept for readers
 

@@ -147,7 +147,10 @@ void values_end(struct xdb *x, struct value_apart *a, enum remixdb_status s) {
   else value_put_end(&x->values, a->file);
   a->file = NULL;
   a->kept = false;
-  if (likely(s == REMIXDB_OK)) reserve_follow(x);
+  if (unlikely(s != REMIXDB_OK)) return;
+  if (unlikely(atomic_load_explicit(&x->collect.urgent, memory_order_relaxed)))
+    atomic_store_explicit(&x->collect.urgent, false, memory_order_relaxed);  // there is room
+  reserve_follow(x);
 }
 
 uint64_t values_most(const struct xdb *x) {

@@ -15,7 +15,7 @@ MUST_CHECK enum remixdb_status write_check(const struct xdb_ref *r);
 // group has waited before (XDB_FREEZE_AGAIN).
 MUST_CHECK enum remixdb_status write_wait_room(struct xdb *x, size_t batch, bool again);
 // The disk is full, and a write was refused (REMIXDB_NOSPACE is the thread's error). REMIXDB_ABORTED: something has
-// changed, try the write once more. tomb: the write deletes only.
+// changed, try the write once more. tomb: the write deletes only. May make a round, and asks for collections.
 MUST_CHECK enum remixdb_status write_no_room(struct xdb *x, bool tomb);
 // Writes the record's value apart: values_put, and once more if the disk was full and write_no_room has changed
 // something.

@@ -51,7 +51,8 @@ static uint64_t figure(const char *name) {
   return n;
 }
 
-static uint64_t full = FULL;  // bytes of a full file of the next stores
+static uint64_t full = FULL;                          // bytes of a full file of the next stores
+static void (*logger)(void *priv, const char *line);  // theirs
 
 // A worker reads these sizes, so they are set before there is anything to do.
 static void tune(struct xdb *of) {
@@ -62,6 +63,7 @@ static void tune(struct xdb *of) {
 static void open_in(const char *where, struct env *env, int workers, enum remixdb_compression c) {
   struct remixdb_opts o = small_opts(workers);
   o.compression = c;
+  o.logger = logger;
   OK(xdb_open(where, &o, env, &x));
   tune(x);
   GOOD((r = remixdb_ref(x)) != NULL);
@@ -530,6 +532,49 @@ static void test_opened(void **state) {
   close_it();
 }
 
+// CURRENT finds no room, so a collection cannot be installed. The next one waits, although the round has asked for one
+// (G5). When there is room again, a collection is made.
+static _Atomic uint32_t nr_not_installed;
+static void count_line(void *priv, const char *line) {
+  (void)priv;
+  if (strstr(line, "could not be installed")) atomic_fetch_add(&nr_not_installed, 1);
+}
+
+static void test_not_installed(void **state) {
+  (void)state;
+  memset(now, 0, sizeof(now));
+  struct simdisk *const d = simdisk_create();
+  atomic_store(&nr_not_installed, 0);
+  logger = count_line;
+  open_in("/store", simdisk_env(d), 1, REMIXDB_COMPRESSION_NONE);
+  logger = NULL;
+  write_turn(1, 100);
+  GOOD(remixdb_flush(r));
+  write_turn(2, 75);
+  OK(xdb_wait_idle(x));
+  pthread_mutex_lock(&x->collect.lock);
+  GOOD(remixdb_flush(r));
+  simdisk_fault_name(d, FILES_CURRENT_TMP);
+  simdisk_fault(d, SIMDISK_WRITE, 0, UINT64_MAX, ENOSPC);
+  pthread_mutex_unlock(&x->collect.lock);
+  while (atomic_load(&nr_not_installed) == 0) {  // for ever: the alarm ends it
+    collect_urgently(x);
+    usleep(1000);
+  }
+  usleep(100000);
+  const uint32_t nr = atomic_load(&nr_not_installed);
+  CHECK_SAYS(nr <= 2 && figure("values.collections") == 0, "%u", nr);
+  simdisk_fault(d, SIMDISK_WRITE, 0, 0, 0);
+  while (figure("values.collections") == 0) {
+    collect_urgently(x);
+    usleep(10000);
+  }
+  OK(xdb_wait_idle(x));
+  all_is(r, spaced, now);
+  close_it();
+  simdisk_destroy(d);
+}
+
 // ---- older readers
 
 static void test_snapshots(void **state) {
@@ -932,6 +977,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_room, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_file_in_use, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_opened, collect_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_not_installed, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_snapshots, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_checkpoint, collect_setup, teardown),
       cmocka_unit_test_setup_teardown(test_repair, collect_setup, teardown),

@@ -107,12 +107,19 @@ static void check_all(void) {
   CHECK(n == there);
 }
 
+static _Atomic uint32_t nr_not_installed;
+static void count_line(void *priv, const char *line) {
+  (void)priv;
+  if (strstr(line, "could not be installed")) atomic_fetch_add(&nr_not_installed, 1);
+}
+
 static void open_store(int workers) {
   struct remixdb_opts o;
   remixdb_opts_init(&o, sizeof(o));
   o.workers = workers;
   o.memtable_mb = 1;
   o.cache_mb = 1;
+  o.logger = count_line;
   if (xdb_open(DIR_NAME, &o, simdisk_env(disk), &x) != REMIXDB_OK)
     fail_msg("FULL_SEED=%llu: %s", (unsigned long long)check_seed, remixdb_errmsg());
   x->compact.garbage_from = 0;  // so that overwrites fill the disk
@@ -419,6 +426,94 @@ static void test_first_life(void **state) {
   simdisk_destroy(disk);
 }
 
+// The disk is full of long values, and a `part`-th of them is deleted. The log has room for all of these deletions, and
+// the garbage is less than other collections take. The store takes long values again all the same, without a flush or
+// a compaction, until a quarter of them is there. No collection is in vain (G4 in store/collect.h). unflushed: in its
+// first life, before the first round.
+static void long_alone(int workers, bool unflushed, uint32_t part) {
+  char kbuf[16];
+  disk = simdisk_create();
+  open_store(workers);
+  x->values.full = 256u << 10;
+  nr_not_installed = 0;
+  for (uint32_t i = 0; i < NR_LONG; i++) CHECK(put_long(i));
+  if (!unflushed) CHECK(remixdb_flush(ref));
+  CHECK(remixdb_sync(ref));
+  OK(xdb_wait_idle(x));
+  CHECK(reserve_bytes(x) >= NR_LONG * LONG / 16);
+  simdisk_space(disk, simdisk_used(disk));
+  for (uint32_t i = 0; put_long(NR_LONG + i); i++) CHECK(i < 10);
+  check_refused();
+  for (uint32_t i = 0; i < NR_LONG; i += part) CHECK(remixdb_del(ref, kbuf, key_of(i, kbuf)));
+  for (uint32_t i = 0; i < NR_LONG / 4; i += part) soon(put_long, i);
+  CHECK(!x->collect.urgent && nr_not_installed == 0);
+  CHECK(remixdb_sync(ref));
+  OK(xdb_wait_idle(x));
+  close_store();
+  simdisk_space(disk, UINT64_MAX);
+  open_store(0);
+  for (uint32_t i = 0; i < NR_LONG; i++)
+    CHECK(remixdb_probe(ref, kbuf, key_of(i, kbuf)) == (i < NR_LONG / 4 || i % part != 0));
+  close_store();
+  simdisk_destroy(disk);
+}
+
+static void test_long_alone(void **state) {
+  (void)state;
+  for (int workers = 0; workers < 2; workers++)
+    for (uint32_t part = 2; part <= 6; part += 4)
+      for (int unflushed = 0; unflushed < 2; unflushed++) long_alone(workers, unflushed != 0, part);
+}
+
+// A collection does not begin if what it copies could take the room that CURRENT needs, however much room there is (G4
+// in store/collect.h).
+static void test_in_vain(void **state) {
+  (void)state;
+  char kbuf[16];
+  const uint32_t nr = NR_LONG / 3;
+  uint32_t nr_made = 0, nr_rooms = 0;
+  for (uint64_t less = 0, kept = 1; less < kept; less += 4096, nr_rooms++) {
+    disk = simdisk_create();
+    open_store(0);
+    x->values.full = 128u << 10;
+    nr_not_installed = 0;
+    for (uint32_t i = 0; i < nr; i++) CHECK(put_long(i));
+    CHECK(remixdb_flush(ref));
+    for (uint32_t i = 0; i < nr; i += 4) CHECK(remixdb_del(ref, kbuf, key_of(i, kbuf)));
+    kept = reserve_bytes(x);
+    simdisk_space(disk, simdisk_used(disk) - less);
+    for (uint32_t i = 0; i < 10; i++) {
+      x->refused.again_ns = 0;
+      (void)put_long(nr + i);
+    }
+    CHECK_SAYS(nr_not_installed == 0, "%u with %u KiB less", nr_not_installed, (uint32_t)(less >> 10));
+    nr_made += x->collect.nr != 0;
+    close_store();
+    simdisk_destroy(disk);
+  }
+  CHECK_SAYS(nr_made > nr_rooms / 8 && nr_made < nr_rooms, "%u of %u", nr_made, nr_rooms);
+}
+
+// The store is not scarce because the room that it keeps cannot grow a little. It is when much of this room lacks.
+static void test_grows_little(void **state) {
+  (void)state;
+  disk = simdisk_create();
+  open_store(0);
+  for (uint32_t i = 0; i < NR_LONG; i++) CHECK(put_long(i));
+  CHECK(remixdb_flush(ref));
+  const uint64_t size = reserve_bytes(x);
+  simdisk_space(disk, simdisk_used(disk));
+  CHECK(size > 0 && !reserve_scarce(x));
+  x->reserve.want = size + size / 4;
+  CHECK(reserve_keep(x) && !reserve_scarce(x) && reserve_bytes(x) == size);
+  x->reserve.want = size + size / 2;
+  CHECK(!reserve_keep(x) && reserve_scarce(x) && reserve_bytes(x) == size);
+  x->reserve.want = size;
+  CHECK(reserve_keep(x) && !reserve_scarce(x));
+  close_store();
+  simdisk_destroy(disk);
+}
+
 // The ways to write a long value. The ways with ranges have a deletion of other keys beside it.
 enum way { PUT, MERGE, BATCH, BATCH_OF_RANGES, TXN, TXN_OF_RANGES, WAYS };
 static const struct remixdb_range others = {{"a", 1}, {"b", 1}};
@@ -515,7 +610,8 @@ int main(void) {
   check_seed_name = "FULL_SEED";
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_full),       cmocka_unit_test(test_no_byte),
                                      cmocka_unit_test(test_half),       cmocka_unit_test(test_half_long),
-                                     cmocka_unit_test(test_first_life), cmocka_unit_test(test_long_again),
-                                     cmocka_unit_test(test_reason)};
+                                     cmocka_unit_test(test_first_life), cmocka_unit_test(test_long_alone),
+                                     cmocka_unit_test(test_in_vain),    cmocka_unit_test(test_grows_little),
+                                     cmocka_unit_test(test_long_again), cmocka_unit_test(test_reason)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
