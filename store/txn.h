@@ -51,6 +51,9 @@
 //       3, leaves that the deletion has locked are not locked again for a read; step 4 then checks the keys that were
 //       read in A, too.
 //   T8  A commit that fails or is cut off by a crash is absent as a whole: its records are one frame of the log.
+//   T9  Steps 2 and 4 leap over gaps (wh/gap.h) that hold for the transaction's moment and clock. In such a gap no key
+//       was there at S, and no put has come since: it would have ended the gap before its commit (G2, G3), in A under
+//       a leaf's lock that the transaction holds now. Deletions in the gap have changed nothing.
 // Rounds write no number of their own: a record that a round hands back to A keeps its number, and one that it drops
 // (an old version, a tombstone with nothing below it) was hidden. A key that was deleted after S and whose tombstone a
 // round has dropped is absent in V and there in the snapshot: step 1 compares both. One that was put and deleted after

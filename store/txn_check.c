@@ -40,6 +40,21 @@ static enum remixdb_status conflict(struct txn_check *c, uint32_t tree, struct k
 // Tells whether a version was committed after the moment. v NULL: there is none.
 static bool is_later(const struct txn_check *c, const struct wh_ver *v) { return v && wh_ver_seq(v) > c->moment; }
 
+// Leaps over a gap that begins at the cursor, up to its end at most. The gap was there at the moment already, so the
+// transaction has read no key in it, and there has been none since (G1 and G5 of wh/gap.h). For a queue's reader these
+// are the tombstones of all that was taken before. Returns false if there is no such gap.
+static bool leap(const struct txn_check *c, struct wh_cursor *at) {
+  const uint64_t newest = at->moment;
+  struct kref to;
+  uint64_t until = 0;
+  at->moment = c->moment;
+  const bool there = wh_gap(at, wh_key(at), false, c->txn->now_ms, &to, &until) && kv_cmp(wh_key(at), to) < 0;
+  at->moment = newest;
+  if (!there) return false;
+  wh_seek(at, to);
+  return true;
+}
+
 // Tells whether the memtable's tree has a version of the range that was committed after the moment.
 static bool range_changed(struct txn_check *c, uint32_t tree, const struct wh *wh, const struct read_range *r) {
   if (read_range_is_key(r)) {
@@ -48,11 +63,19 @@ static bool range_changed(struct txn_check *c, uint32_t tree, const struct wh *w
     return true;
   }
   struct wh_cursor at;
+  const void *tried = NULL;  // the leaf in which a gap was looked for last
   wh_cursor_init(&at, wh, WH_PENDING - 1);
-  for (wh_seek(&at, r->from); wh_valid(&at) && !read_range_ends_before(r, wh_key(&at)); wh_next(&at)) {
-    if (!is_later(c, at.ver)) continue;
-    note(c, tree, wh_key(&at));
-    return true;
+  wh_seek(&at, r->from);
+  while (wh_valid(&at) && !read_range_ends_before(r, wh_key(&at))) {
+    if (unlikely(wh_gapped(&at)) && at.leaf != tried) {
+      tried = at.leaf;
+      if (leap(c, &at)) continue;
+    }
+    if (is_later(c, at.ver)) {
+      note(c, tree, wh_key(&at));
+      return true;
+    }
+    wh_next(&at);
   }
   return false;
 }

@@ -189,6 +189,34 @@ static void test_lapsed(void **state) {
   }
 }
 
+// A transaction with an earlier clock has read a record that readers pass as expired, in a gap, when it is deleted. Its
+// commit fails.
+static void test_txn_clock(void **state) {
+  (void)state;
+  enum { NR = 600 };
+  for (uint32_t i = 0; i < NR; i++) put(i, i == NR / 2 ? START + 50 : 0);
+  for (uint32_t i = 0; i + 1 < NR; i++)
+    if (i != NR / 2) CHECK(remixdb_del(r, key_of(i), KLEN));
+  for (uint32_t lost = 0; lost < 2; lost++) {
+    wall = START;
+    struct xdb_txn *const t = remixdb_txn_begin(x);
+    struct xdb_ref *const in = remixdb_txn_ref(t, NULL);
+    struct xdb_iter *const early = remixdb_iter_create(in), *const late = remixdb_iter_create(r);
+    remixdb_iter_seek(early, "", 0);
+    CHECK(at(early) == NR / 2);
+    remixdb_iter_skip1(early);
+    CHECK(at(early) == NR - 1);
+    wall = START + 100;
+    for (uint32_t i = 0; i < 3; i++) remixdb_iter_seek(late, "", 0);
+    CHECK(at(late) == NR - 1);
+    if (lost) CHECK(remixdb_del(r, key_of(NR / 2), KLEN));
+    remixdb_iter_destroy(early);
+    remixdb_iter_destroy(late);
+    CHECK(remixdb_put(in, "elsewhere", 9, "", 0));
+    CHECK(remixdb_txn_commit(t) == !lost && remixdb_errcode() == (lost ? REMIXDB_ABORTED : REMIXDB_OK));
+  }
+}
+
 // ---- a model
 
 enum { KEYS = 3000, SHOTS = 4 };
@@ -392,6 +420,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_cost, begin, end),
       cmocka_unit_test_setup_teardown(test_lapsed, begin, end),
+      cmocka_unit_test_setup_teardown(test_txn_clock, begin, end),
       cmocka_unit_test_setup_teardown(test_model, begin, end),
       cmocka_unit_test_setup_teardown(test_frozen_one, begin, end),
       cmocka_unit_test_setup_teardown(test_threads, begin, end),

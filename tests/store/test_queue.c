@@ -392,10 +392,95 @@ static void test_keys_come(void **state) {
   free(f);
 }
 
+// ---- transactions
+
+// Takers in transactions: each finds the first record, deletes it and puts one at the end. Its commit looks at few of
+// the tombstones that all earlier takes have left.
+static void test_take(void **state) {
+  (void)state;
+  enum { DEPTH = 200 };
+  static const struct plan plan = {"takers", 0, DEPTH, 1, 0, 64 * MB, 0, 0, 0};
+  const uint32_t takes = LIB_SANITIZED ? 2000 : 10000;
+  struct queue q;
+  queue_open(&q, &plan);
+  uint64_t late = 0;
+  for (uint32_t i = 0; i < takes; i++) {
+    uint8_t k[KEY_LEN];
+    struct xdb_txn *const t = remixdb_txn_begin(q.x);
+    struct xdb_ref *const r = remixdb_txn_ref(t, NULL);
+    struct xdb_iter *const it = remixdb_iter_create(r);
+    const struct kref key = queue_key(&q, 0, i, k);
+    remixdb_iter_seek(it, key.ptr, 4);
+    expect_at(&q, it, 0, true, i);
+    remixdb_iter_destroy(it);
+    CHECK(remixdb_del(r, key.ptr, key.len));
+    CHECK(remixdb_put(r, k, queue_key(&q, 0, DEPTH + i, k).len, "at the end", 10));
+    const uint64_t before = looked_at();
+    CHECK_SAYS(remixdb_txn_commit(t), "%s", remixdb_errmsg());
+    if (i >= takes / 2) late += looked_at() - before;
+  }
+  CHECK_SAYS(late < takes / 2 * 150ull, "%llu a commit", (unsigned long long)(late / (takes / 2)));
+  queue_close(&q);
+}
+
+// A transaction has read from one key up to the next one there. Others write, and readers pass what is deleted. The
+// commit fails if a key has come there, or the one that was found has gone, and it does not if nothing was written
+// there.
+static void test_txn_reads(void **state) {
+  (void)state;
+  static const struct plan plan = {"reads", 0, 0, 1, 0, 64 * MB, 0, 0, 0};
+  enum { NR = 700, ROUNDS = LIB_SANITIZED ? 400 : 4000 };
+  struct field *const f = calloc(1, sizeof(*f));
+  bool *const then = calloc(FIELD, sizeof(*then));
+  uint8_t k[KEY_LEN];
+  uint32_t failed = 0, good = 0;
+  CHECK(f && then);
+  queue_open(&f->q, &plan);
+  struct queue *const q = &f->q;
+  uint64_t *const rng = &q->rng;
+  for (uint32_t n = 0; n < NR; n++) field_set(f, n, true);
+  for (uint32_t i = 0; i < ROUNDS; i++) {
+    for (uint32_t n = 0; n < NR && i % 40 == 0; n++)  // long stretches of deletions, again and again
+      if (f->live[n] != (n % 350 == 349)) field_set(f, n, !f->live[n]);
+    struct xdb_txn *const t = remixdb_txn_begin(q->x);
+    struct xdb_ref *const r = remixdb_txn_ref(t, NULL);
+    struct xdb_iter *const it = remixdb_iter_create(r);
+    const uint32_t from = (uint32_t)below(rng, NR), to = field_next(f->live, from, false);
+    memcpy(then, f->live, FIELD * sizeof(*then));
+    field_seek(f, it, then, from, false);
+    remixdb_iter_destroy(it);
+    bool touched = false, changed = false;
+    for (uint64_t nr = below(rng, 4); nr; nr--) {
+      const uint32_t n = chance(rng, 60) ? from + (uint32_t)below(rng, 30) : (uint32_t)below(rng, NR);
+      if (n >= NR) continue;
+      const bool live = chance(rng, 30);
+      field_set(f, n, live);
+      touched = touched || (n >= from && n <= to);
+      if (live && chance(rng, 30)) field_set(f, n, false);
+      if (chance(rng, 50)) field_seek(f, q->it, f->live, (uint32_t)below(rng, NR), false);
+    }
+    field_seek(f, q->it, f->live, from, chance(rng, 50));  // so the stretch is a gap now
+    for (uint32_t n = from; n < NR && n <= to; n++) changed = changed || f->live[n] != then[n];
+    CHECK(remixdb_put(r, k, queue_key(q, 1, i, k).len, "elsewhere", 9));
+    const bool ok = remixdb_txn_commit(t);
+    CHECK(ok || remixdb_errcode() == REMIXDB_ABORTED);
+    CHECK_SAYS(!(ok && changed) && (ok || touched), "transaction %u from %u to %u: %d", i, from, to, ok);
+    failed += !ok;
+    good += ok;
+    if (i % 100 == 0) gaps_check(q->x);
+  }
+  CHECK(failed > ROUNDS / 10 && good > ROUNDS / 10);
+  queue_close(q);
+  free(then);
+  free(f);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_keys_come),
       cmocka_unit_test(test_cost),
+      cmocka_unit_test(test_take),
+      cmocka_unit_test(test_txn_reads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
