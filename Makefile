@@ -54,7 +54,7 @@ help:
 	@sed -n '/^# make /,/^$$/s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 ifneq ($(filter deps bench-deps,$(MAKECMDGOALS)),)
-# What is missing is installed first. Then a make of its own looks at the system anew and makes the other goals.
+# Missing packages are installed first. Then a make of its own looks at the system anew and makes the other goals.
 GOALS := $(filter-out deps bench-deps,$(MAKECMDGOALS))
 DEPS := $(if $(filter-out all demo install,$(or $(GOALS),tests)),,--library)
 DEPS += $(if $(filter bench-deps,$(MAKECMDGOALS)),--bench)
@@ -197,7 +197,7 @@ PROGRAMS := remixdb.out $(SIMPLE) xdbbench.out
 SRCS := $(sort $(filter-out $(SIMPLE:%.out=%.c),$(wildcard *.c)) $(wildcard $(FOLDERS:%=%/*.c)))
 # LevelDB's C interface: a library of its own on top of the public one.
 LEVELDB_SRCS := $(sort $(wildcard compat/leveldb/*.c))
-# What remixdb.out and xdbdemo.out share.
+# remixdb.out and xdbdemo.out share these.
 TOOLS := $(addprefix tools/,tool text progress commands transfer metrics)
 HDRS := $(sort $(wildcard *.h $(FOLDERS:%=%/*.h)))
 
@@ -217,7 +217,7 @@ link = $(Q)$(CCC) $(LDFLAGS_ALL) $(filter %.o,$^) $(filter %.a,$^)
 
 all: $(SO) $(SO_LINK) $(LEVELDB_SO) $(LEVELDB_LINK) $(PROGRAMS) $(if $(filter release debug,$(MODE)),python)
 
-# What a sanitizer needs to be linked CFLAGS_ALL has; a fuzzer brings a main of its own.
+# CFLAGS_ALL has all that a sanitizer needs to be linked; a fuzzer brings a main of its own.
 deps_check = CCC='$(CCC)' CFLAGS=$(call quote,$(CFLAGS_ALL)) \
   LDFLAGS=$(call quote,$(filter-out -fsanitize=%,$(LDFLAGS_ALL))) sh .ci/deps --check
 # A file changes when the flags do, so that what was built with others is built again. Missing libraries are found here.
@@ -252,7 +252,7 @@ $(SO): $(OBJS) $(WRAP_O) remixdb.map build/products
 $(SO_LINK): $(SO)
 	$(Q)ln -sf $(SO) $@
 
-# What Python's packaging needs: the extension module beside xdb.py, and the library in a directory of its own (OUT).
+# Makes the parts of Python's packages: the extension module beside xdb.py, and the library in a directory of its own (OUT).
 python: remixdb.h
 	$(Q)sh python/build.sh '$(CCC)'
 wheel-library: $(OBJS) remixdb.map
