@@ -252,7 +252,8 @@ $(SO): $(OBJS) $(WRAP_O) remixdb.map build/products
 $(SO_LINK): $(SO)
 	$(Q)ln -sf $(SO) $@
 
-# Makes the parts of Python's packages: the extension module beside xdb.py, and the library in a directory of its own (OUT).
+# Makes the parts of Python's packages: the extension module beside xdb.py, and the library in a directory of its own
+# (OUT).
 python: remixdb.h
 	$(Q)sh python/build.sh '$(CCC)'
 wheel-library: $(OBJS) remixdb.map

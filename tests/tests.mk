@@ -23,8 +23,8 @@ $B/tests/unit/test_bench_%: $B/tests/unit/test_bench_%.o $B/tools/bench/%.o $(WR
 	$(call say,LINK)
 	$(link) $(if $(WRAP_O),$(LIBS)) $(TEST_LIBS) -lm -o $@
 
-# Code that tests share is compiled once, and a program is linked with the parts that it uses. The check of descriptors is in
-# all of them: no program calls it. A name must be that of one file, or a program might get another one's.
+# Code that tests share is compiled once, and a program is linked with the parts that it uses. The check of descriptors
+# is in all of them: no program calls it. A name must be that of one file, or a program might get another one's.
 FIXTURE_SRCS := $(filter-out $(patsubst %,tests/lib/%.c,descriptors leak msan uring),$(wildcard tests/lib/*.c))
 FIXTURES := $B/tests/lib/fixtures.a
 $(FIXTURES): $(FIXTURE_SRCS:%.c=$B/%.o)
