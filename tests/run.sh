@@ -12,6 +12,7 @@
 #   PYTHON        a Python that has pytest, xxhash and zstandard; looked for without it
 #   LOGS          the directory of the logs (build/logs); the line of the totals is also in LOGS/total
 #   RUN_NAME      one word that stands before the totals (tests)
+#   IN_MEMORY     names of items: their files are below /dev/shm if it has 4 GiB of room, and TMPDIR is not set
 set -u
 
 cores() { getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1; }
@@ -22,8 +23,17 @@ name_of() {
   echo "${name%.py}"
 }
 
+# Prints a directory in memory, or nothing.
+memory_dir() {
+  [ -z "${TMPDIR:-}" ] && [ -d /dev/shm ] && [ -w /dev/shm ] || return 0
+  df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $4 >= 4 * 1024 * 1024 { print "/dev/shm" }'
+}
+
 # Runs one item in this process's place.
 run() {
+  case " ${IN_MEMORY:-} " in
+    *" $(name_of "$1") "*) [ -z "$MEMORY_DIR" ] || export TMPDIR="$MEMORY_DIR" ;;
+  esac
   timeout=
   command -v timeout >/dev/null 2>&1 && timeout="timeout ${TEST_TIMEOUT:-1200}"
   case $1 in
@@ -75,7 +85,8 @@ if [ -z "${PYTHON:-}" ]; then
     $PYTHON -c 'import pytest, xxhash, zstandard' >/dev/null 2>&1 && break
   done
 fi
-export LOGS WORK PYTHON PYTHONDONTWRITEBYTECODE=1
+MEMORY_DIR=$(memory_dir)
+export LOGS WORK PYTHON MEMORY_DIR PYTHONDONTWRITEBYTECODE=1
 
 # Prints how many tests passed, failed and were skipped, as the log of an item says.
 count() {

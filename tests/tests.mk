@@ -72,8 +72,19 @@ TEST_TIMEOUT ?= $(if $(filter valgrind,$(MODE)),1800,1200)
 PYTHON_TESTS := $(if $(filter release debug,$(MODE)),$(PY_TESTS))
 CHECKS := lint $(addprefix check-,built headers exports seam prefetch leaks layers words)
 
-run_tests = LOGS=$B/logs UNDER='$(UNDER)' TEST_TIMEOUT=$(TEST_TIMEOUT) REMIXDB_LIBRARY='$(CURDIR)/$(SO)' \
-  MAKE='$(firstword $(MAKE))' sh tests/run.sh $(filter -j%,$(MAKEFLAGS))
+# Tests that ask nothing of the file system: most of them make no sync. They make many small files, which may take long
+# on a disk: ext4 without a journal looks at all that were removed within five minutes, for each new one.
+IN_MEMORY := $(addprefix test_,away batch batch_read collect compact compact_apart compact_faults compact_rounds \
+  compact_scans compact_young cut dropped expiry expiry_gaps full_memtable garbage hiding history join logger merge \
+  moments paged partitions pin policy ranges refs remix remix_build remix_build_cost remix_build_faults remix_cost \
+  remix_cursor remix_faults remix_reads repair scan_merge settings shut spaces sst_damage sst_dict sst_pass turns \
+  txn txn_pop unread value_merge value_pace values version versions xdb_map xdb_py_ctypes xdb_py_signals_ctypes)
+
+# A dozen tests sleep most of the time, so that one more runs than make has jobs.
+jobs = $(filter -j%,$(MAKEFLAGS))
+one_more = $(if $(filter-out -j -j1,$(jobs)),-j$(shell echo $$(($(jobs:-j%=%) + 1))),$(jobs))
+run_tests = LOGS=$B/logs UNDER='$(UNDER)' IN_MEMORY='$(IN_MEMORY)' TEST_TIMEOUT=$(TEST_TIMEOUT) \
+  REMIXDB_LIBRARY='$(CURDIR)/$(SO)' MAKE='$(firstword $(MAKE))' sh tests/run.sh $(one_more)
 # Tests that do not compile have failed (check-built); those that do still run. The recipe line begins with `+`: make
 # does not see that it runs make, and would give it one job.
 build = @mkdir -p $B; rm -f $B/unbuilt; $(MAKE) --no-print-directory -k $(1) || touch $B/unbuilt

@@ -342,6 +342,20 @@ def test_run_names_what_failed(tests, jobs):
     assert re.findall(r"^\[(\d) of 7\]", done.stdout, re.M) == list("1234567")
 
 
+def test_run_puts_files_into_memory(tests, tmp_path):
+    """Those of the items that are named, if there is room, and if no place was asked for."""
+    programs = dict.fromkeys(("test_quick", "test_disk"), 'echo "files in ${TMPDIR:-/tmp}"\n' + said(1))
+    memory = pathlib.Path("/dev/shm")
+    room = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= 4 << 30
+
+    def places(**env):
+        assert tests(programs, IN_MEMORY="test_other test_quick", **env).returncode == 0
+        return [(tmp_path / "logs" / f"{name}.log").read_text().split()[2] for name in programs]
+
+    assert places(TMPDIR="") == ["/dev/shm" if room else "/tmp", "/tmp"]
+    assert places(TMPDIR=str(tmp_path)) == [str(tmp_path)] * 2
+
+
 def test_run_ends_what_hangs(tests):
     done = tests({"test_hangs": "exec sleep 60"}, TEST_TIMEOUT="1")
     assert done.returncode == 1
