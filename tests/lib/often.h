@@ -30,6 +30,14 @@ static inline void often(void) {
 #endif
 }
 
+// The process keeps freed blocks, as it does while a store is open: for programs that work on files without a store, or
+// that open one after the other. Their buffers would be new pages of the system each time otherwise.
+static inline void often_keep(void) {
+  static bool kept;
+  if (!kept) mem_keep((size_t)64 << 20);
+  kept = true;
+}
+
 // From now on the heap has the large blocks, too, in three of four cases. The next store finds the bytes of the one
 // before in them in place of zeroes. In the fourth case they are mappings, as they are in programs of users.
 static inline void often_large(uint64_t dice) { atomic_store(&mem_large_from, dice % 4 == 2 ? MEM_LARGE : SIZE_MAX); }

@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "tests/lib/often.h"
+
 static _Atomic int64_t fault_io_left;  // calls until the one that fails; <= 0: it has failed
 
 static _Atomic unsigned fault_io_kinds;
@@ -114,6 +116,7 @@ uint32_t place_max_open = 100;
 
 void place_init(struct place *p, size_t cache_size) {
   memset(p, 0, sizeof(*p));
+  often_keep();
   atomic_store(&blkio_test_cold, place_cold ? 2 : 1);
   CHECK(temp_make(p->dir, "test"));
   p->ops = *PLACE_REAL;

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tests/lib/often.h"
+
 #define SIM_DIRECT 4096u  // transfers past the page cache are multiples of this
 #define SIM_PAGE 4096u
 #define SIM_SECTOR 512u
@@ -1036,6 +1038,7 @@ static const struct env_ops sim_ops = {
 
 struct simdisk *simdisk_create(void) {
   struct simdisk *const d = sim_alloc(sizeof(*d));
+  often_keep();
   (void)pthread_mutex_init(&d->mu, NULL);
   d->env = (struct env){.ops = &sim_ops, .priv = d, .native = false};
   d->root = node_create(d, true);

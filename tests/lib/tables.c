@@ -9,6 +9,7 @@
 #include "table/block.h"
 #include "table/readahead.h"
 #include "table/scan.h"
+#include "tests/lib/often.h"
 #include "tests/lib/paths.h"
 #include "tests/lib/temp.h"
 
@@ -20,6 +21,7 @@ struct world *world_open(struct env *env, size_t cache_size, bool direct) {
   static uint32_t nr;
   struct world *const w = mem_alloc_aligned(CACHE_LINE, sizeof(*w));
   assert_non_null(w);
+  often_keep();
   memset(w, 0, sizeof(*w));
   (void)snprintf(w->dir, sizeof(w->dir), "%s/%u", root, nr++);
   assert_int_equal(mkdir(w->dir, 0700), 0);
