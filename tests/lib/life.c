@@ -510,22 +510,17 @@ static bool see_packed(struct seen_files *n, const struct part *p, uint64_t pack
   return n->nr_remixes + n->nr_tables > before;
 }
 
-// Tells whether the name is that of a file of the partition.
-static bool see_part(struct seen_files *n, const struct part *p, const char *name) {
+// Tells whether the partition has the file.
+static bool see_part(struct seen_files *n, const struct part *p, enum files_kind kind, uint64_t number) {
   struct part_files f;
   part_files(p, &f);
-  const struct part_file *const views[] = {&f.remix, &f.young};
-  char buf[32];
-  for (uint32_t k = 0; k < 2; k++) {
-    if (views[k]->number == 0 || views[k]->part) continue;
-    remix_name(buf, views[k]->number);
-    if (strcmp(buf, name) != 0) continue;
-    n->nr_remixes++;
-    return true;
+  const bool view = !f.remix.part && f.remix.number == number, young = !f.young.part && f.young.number == number;
+  if (kind == FILES_IS_REMIX) {
+    n->nr_remixes += view || young;
+    return view || young;
   }
-  for (uint32_t t = 0; t < f.nr; t++) {
-    sst_name(buf, f.tables[t].number);
-    if (f.tables[t].part || strcmp(buf, name) != 0) continue;
+  for (uint32_t t = 0; kind == FILES_IS_TABLE && t < f.nr; t++) {
+    if (f.tables[t].part || f.tables[t].number != number) continue;
     n->nr_tables++;
     return true;
   }
@@ -551,11 +546,12 @@ static bool see_name(void *arg, const char *name) {
   }
   if (strcmp(name, FILES_RESERVE) == 0 || see_value(n, name)) return true;
   uint64_t number;
-  const bool pack = files_kind_of(name, &number) == FILES_IS_PACK;
+  const enum files_kind kind = files_kind_of(name, &number);
+  const bool pack = kind == FILES_IS_PACK;
   bool seen = false;
   for (const struct version *tree = n->v; tree; tree = tree->spaces)
     for (uint32_t i = 0; i < tree->nr_parts && !(seen && !pack); i++)
-      seen |= pack ? see_packed(n, tree->parts[i], number) : see_part(n, tree->parts[i], name);
+      seen |= pack ? see_packed(n, tree->parts[i], number) : see_part(n, tree->parts[i], kind, number);
   if (seen) return true;
   (void)snprintf(check_what + strlen(check_what), sizeof(check_what) - strlen(check_what), ", file %s", name);
   n->nr_strange++;
