@@ -3,8 +3,8 @@
 # soak.sh DIR [SECONDS]: random campaigns with new seeds, by the programs test_model, test_model_spaces, test_history,
 # test_serial and test_crash (with test_crash_faults) in DIR. Each of the five has a sixth of the time. The campaign
 # that fails every call once, test_crash_nth, and the one that flips every bit, test_rot, run in full, which takes about
-# five minutes. The logs, DIR/soak_*.log, have the seeds of failures; the command that repeats one is at the top of the
-# test's source.
+# five minutes. So do the campaigns that `make test` shortens (TEST_LONG). The logs, DIR/soak_*.log, have the seeds of
+# failures; the command that repeats one is at the top of the test's source.
 set -u
 
 [ $# -ge 1 ] || { echo "usage: $0 DIR [SECONDS]" >&2; exit 2; }
@@ -23,6 +23,13 @@ echo "failing calls: $(grep -a 'lives in all' "$dir/soak_nth.log")"
 
 ROT_ALL=1 "$dir/test_rot" >"$dir/soak_rot.log" 2>&1 || bad="$bad rot"
 echo "damage: $(grep -a 'bits flipped' "$dir/soak_rot.log" | tail -n 1)"
+
+: >"$dir/soak_long.log"
+for t in store/test_crash store/test_crash_faults store/test_crash_nth store/test_history store/test_partitions \
+  store/test_queue unit/test_remix_build unit/test_remix_cost; do
+  TEST_LONG=1 "$dir/../$t" >>"$dir/soak_long.log" 2>&1 || { bad="$bad long" && break; }
+done
+echo "in full: $(grep -ac '^\[       OK' "$dir/soak_long.log") tests"
 
 for mb in 128 512; do
   TEST_BUDGET_MB=$mb "$dir/test_budget" >"$dir/soak_budget.log" 2>&1 || { bad="$bad budget" && break; }

@@ -165,7 +165,8 @@ run-mutants: $B/tests/store/test_mutant
 	@sh tests/fuzz.sh mutants $<
 
 SOAK_SECONDS ?= 600
-soak: $(addprefix $B/tests/store/test_,model history crash crash_faults crash_nth)
+soak: $(addprefix $B/tests/store/test_,model model_spaces history serial crash crash_faults crash_nth rot budget \
+  partitions queue) $(addprefix $B/tests/unit/test_remix_,build cost)
 	@sh tests/soak.sh $B/tests/store $(SOAK_SECONDS)
 
 SOAK_OPS ?= 10000000

@@ -3,12 +3,18 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "tests/lib/check.h"
 
 const char *hang_step = "";
+
+uint32_t usual_or_long(uint32_t usual, uint32_t most) {
+  const char *const given = getenv("TEST_LONG");
+  return given && *given ? most : usual;
+}
 
 static void on_hang(int sig) {
   (void)sig;

@@ -14,6 +14,9 @@
 #define SLOW 1u
 #endif
 
+// The extent of a long campaign: `most` if TEST_LONG is set in the environment, as `make soak` sets it, else `usual`.
+uint32_t usual_or_long(uint32_t usual, uint32_t most);
+
 // Seconds after which a program that hangs ends itself, before the Makefile's limit ends it without a word. Much more
 // than any program takes on a slow machine that has other work, too.
 #define SLOW_HANG_S (SLOW > 8 ? 1700u : 1100u)

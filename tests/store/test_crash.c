@@ -6,6 +6,7 @@
 // CRASH_SEED and CRASH_SEEDS: see tests/lib/life.h.
 #include "tests/lib/check.h"
 #include "tests/lib/life.h"
+#include "tests/lib/slow.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -99,7 +100,7 @@ static void cut_here(void *arg) {
     (void)snprintf(check_what, sizeof(check_what), "call %llu, outcome %u", (unsigned long long)w->calls, outcome);
     struct run *f = fork_run(w->r, rng_next(&w->rng));
     f->look_apart = 6;
-    recover(f, outcome == 0 ? 0 : 2);
+    recover(f, (w->calls + outcome) % 2 ? 0 : 2);
     if (chance(&w->rng, 5)) {  // the life goes on from there
       (void)steps(f, 20);
       check_content(f, false);
@@ -129,7 +130,7 @@ static void each_call_seed(uint64_t s, uint32_t outcomes) {
 
 static void test_power_cuts(void **state) {
   (void)state;
-  const uint64_t first = first_seed(), nr = nr_seeds(80);
+  const uint64_t first = first_seed(), nr = nr_seeds(usual_or_long(40, 80));
   for (uint64_t s = first; s < first + nr; s++) cut_seed(s, 0);
   print_message("%llu power cuts, %llu recoveries, %llu of them cut themselves\n", (unsigned long long)counts.cuts,
                 (unsigned long long)counts.recoveries, (unsigned long long)counts.torn_openings);
@@ -167,7 +168,7 @@ static void test_power_cuts(void **state) {
 // With one writer the model still holds, but a seed does not make the same run twice.
 static void test_power_cuts_with_a_worker(void **state) {
   (void)state;
-  const uint64_t first = first_seed(), nr = nr_seeds(20);
+  const uint64_t first = first_seed(), nr = nr_seeds(usual_or_long(10, 20));
   counts.cuts = 0;
   for (uint64_t s = first; s < first + nr; s++) cut_seed(s, 1);
   print_message("%llu power cuts\n", (unsigned long long)counts.cuts);
@@ -177,7 +178,7 @@ static void test_each_call(void **state) {
   (void)state;
   const uint64_t first = first_seed(), nr = nr_seeds(24);
   counts.cuts = counts.calls = counts.scan_merges = counts.apart = counts.again = counts.joined = counts.emptied = 0;
-  for (uint64_t s = first; s < first + nr; s++) each_call_seed(s, 2);
+  for (uint64_t s = first; s < first + nr; s++) each_call_seed(s, usual_or_long(1, 2));
   print_message(
       "before each of %llu calls, and in the recoveries: %llu power cuts; %llu merged for scans, %llu joined, "
       "%llu left empty\n",

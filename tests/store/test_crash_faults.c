@@ -7,6 +7,7 @@
 #include "store/flush.h"
 #include "tests/lib/check.h"
 #include "tests/lib/life_faults.h"
+#include "tests/lib/slow.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -97,7 +98,7 @@ static void fault_seed(uint64_t s) {
 
 static void test_faults(void **state) {
   (void)state;
-  const uint64_t first = first_seed(), nr = nr_seeds(150);
+  const uint64_t first = first_seed(), nr = nr_seeds(usual_or_long(75, 150));
   counts.scan_merges = counts.part_cuts = counts.apart = counts.again = counts.joined = counts.emptied = 0;
   for (uint64_t s = first; s < first + nr; s++) fault_seed(s);
   print_message("%llu faults, %llu of them made calls fail; %llu merged for scans, %llu cut, %llu joined, %llu left "
@@ -197,7 +198,7 @@ static void test_threads(void **state) {
 
 static void test_memory(void **state) {
   (void)state;
-  const uint64_t first = first_seed(), nr = nr_seeds(150);
+  const uint64_t first = first_seed(), nr = nr_seeds(usual_or_long(75, 150));
   counts.faults = counts.hit = counts.scan_merges = counts.apart = 0;
   for (uint64_t s = first; s < first + nr; s++) memory_seed(s);
   print_message("%llu faults, %llu of them made calls fail; %llu merged for scans\n", (unsigned long long)counts.faults,

@@ -351,7 +351,7 @@ static uint64_t nth_of(uint32_t plan, uint32_t call, uint64_t nr, const struct e
   counts.faults = counts.hit = 0;
   for (int once = 1; once >= 0; once--) {
     if (!once && e->errnum == EINTR) break;  // a call that is interrupted for ever never ends
-    for (uint64_t n = stride > 1 ? below(rng, stride) : 0; n < nr; n += stride) {
+    for (uint64_t n = stride > 1 ? below(rng, SLOW == 1 && nr < stride ? nr : stride) : 0; n < nr; n += stride) {
       const struct fault f = nth_fault(call, n, e, once);
       char name[128];
       nth_name(name, sizeof(name), plan, &f, e);
@@ -366,7 +366,7 @@ static uint64_t nth_of(uint32_t plan, uint32_t call, uint64_t nr, const struct e
 static void test_nth(void **state) {
   (void)state;
   const char *const given = getenv("CRASH_NTH");
-  const uint64_t stride = given && *given ? 1 : 50 * SLOW;
+  const uint64_t stride = given && *given ? 1 : usual_or_long(SLOW > 1 ? 50 : 125, 50) * SLOW;
   uint64_t all = 0, rng = time_ns();
   for (uint32_t plan = 0; plan < COLD_PLANS; plan++) {
     uint64_t calls[SIMDISK_CALLS + 1];
@@ -400,7 +400,7 @@ static void test_nth(void **state) {
 // The same with a worker. The n-th call is a different one each time, so that n is chosen at random.
 static void test_nth_with_a_worker(void **state) {
   (void)state;
-  const uint64_t first = first_seed(), nr = nr_seeds(60);
+  const uint64_t first = first_seed(), nr = nr_seeds(usual_or_long(30, 60));
   uint64_t calls[COLD_PLANS][SIMDISK_CALLS + 1], rng = first;
   for (uint32_t plan = 0; plan < COLD_PLANS; plan++) nth_count(plan, calls[plan], &calls[plan][SIMDISK_CALLS]);
   counts.faults = counts.hit = 0;

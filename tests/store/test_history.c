@@ -234,7 +234,7 @@ static void test_checker_all_orders(void **state) {
   uint32_t good = 0, bad = 0;
   struct tiny_state start = {0};
   for (uint32_t k = 0; k < HIST_KEYS; k++) start.now[k] = HIST_NONE;
-  for (uint32_t i = 0; i < 60000 / SLOW; i++) {
+  for (uint32_t i = 0; i < usual_or_long(20000, 60000) / SLOW; i++) {
     struct tiny t;
     tiny_make(&t, &rng);
     char why[2000] = "";
@@ -249,7 +249,7 @@ static void test_checker_all_orders(void **state) {
     *(can ? &good : &bad) += 1;
   }
   print_message("%u histories with an order, %u without\n", good, bad);
-  CHECK(good > 1000 / SLOW && bad > 1000 / SLOW);
+  CHECK(good > 300 / SLOW && bad > 300 / SLOW);
 }
 
 // ---- recording. Key i lies between other keys, so that batches and scans cross leaves, blocks and partitions.

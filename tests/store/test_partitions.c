@@ -18,8 +18,8 @@
 #define TABLE_PAGES 24u
 #define KEY 16u
 #define VALUE 60u
-#define PER 500u  // records of about a memtable
-#define MEMTABLES (SLOW > 1 ? 160u : 600u)
+#define PER 500u            // records of about a memtable
+static uint32_t memtables;  // set by main
 #define WINDOW (20 * PER)
 #define PARTS 8u  // in which the memtables are counted
 
@@ -154,7 +154,7 @@ static void hot_range(struct stage *s, uint64_t n) {
 
 // A load in no order; all but one of 100 is deleted; then a few other keys are overwritten again and again.
 static void mostly_deleted(struct stage *s, uint64_t n) {
-  const uint64_t all = (uint64_t)MEMTABLES * PER, load = all / 16 * 6, few = 4 * PER;
+  const uint64_t all = (uint64_t)memtables * PER, load = all / 16 * 6, few = 4 * PER;
   if (n == 0) {
     memset(s->dead, 1, all);
     s->in = load + few;
@@ -307,7 +307,7 @@ struct shot {
 };
 
 static void shot_take(struct shot *t, const struct stage *s) {
-  const uint64_t all = (uint64_t)MEMTABLES * PER;
+  const uint64_t all = (uint64_t)memtables * PER;
   t->then = *s;
   if (s->dead) memcpy(t->then.dead = malloc(all), s->dead, all);
   CHECK((t->s = remixdb_snapshot(s->ref)) && (t->ref = remixdb_snapshot_ref(t->s)));
@@ -331,7 +331,7 @@ static void expect_nothing(const struct stage *s) {
 }
 
 static void run_scene(const struct scene *scene) {
-  const uint64_t all = (uint64_t)MEMTABLES * PER, cycles = all / scene->slower;
+  const uint64_t all = (uint64_t)memtables * PER, cycles = all / scene->slower;
   struct stage s = {.scene = scene, .rng = check_seed};
   wall = BASE_MS;
   steady = BASE_MS;
@@ -377,6 +377,7 @@ static void test_scene(void **state) { run_scene(*state); }
 
 int main(int argc, char **argv) {
   check_seed = check_seed_or(1);
+  memtables = SLOW > 1 ? 160 : usual_or_long(200, 600);
   hang_alarm();
   if (argc > 1) cmocka_set_test_filter(argv[1]);
   struct CMUnitTest tests[sizeof(scenes) / sizeof(scenes[0])];

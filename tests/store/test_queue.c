@@ -26,12 +26,8 @@
 #include "tests/lib/simdisk.h"
 #include "tests/lib/store.h"
 
-#if defined(NDEBUG)
-#define CYCLES 120000u
-#else  // slower builds look for other things
-#define CYCLES 16000u
-#endif
-#define PARTS 8u  // in which the cycles are counted
+static uint32_t cycles;  // set by main
+#define PARTS 8u         // in which the cycles are counted
 #define SHOTS 4u
 
 struct cost {
@@ -168,7 +164,7 @@ static void shot_take(struct queue *q, struct shot *t) {
 
 static void shots_look(struct queue *q, uint64_t cycle) {
   if (!(q->plan->flags & SNAPS)) return;
-  if (cycle % (CYCLES / PARTS / 2) == CYCLES / PARTS / 4) shot_take(q, &q->shots[below(&q->rng, SHOTS)]);
+  if (cycle % (cycles / PARTS / 2) == cycles / PARTS / 4) shot_take(q, &q->shots[below(&q->rng, SHOTS)]);
   struct shot *const t = &q->shots[cycle % SHOTS];
   if (!t->s) return;
   queue_seek(q, t->it, 0, &q->old);
@@ -239,7 +235,7 @@ static void queue_open(struct queue *q, const struct plan *p) {
   shrink(q->x, p->memtable, 300);
   if (p->flags & YOUNG) q->x->compact.young_from = 1;
   CHECK((q->ref = remixdb_ref(q->x)) && (q->it = remixdb_iter_create(q->ref)) && (q->batch = remixdb_batch_create()));
-  const uint64_t first = (p->flags & TABLES ? CYCLES : 0) / p->queues + p->depth;
+  const uint64_t first = (p->flags & TABLES ? cycles : 0) / p->queues + p->depth;
   for (uint64_t n = 0; n < first; n++) {
     for (uint32_t k = 0; k < p->queues; k++) queue_put(q, k, n);
     if (n % 100 == 99) queue_flush(q);
@@ -272,7 +268,7 @@ static void run_plan(const struct plan *p) {
   struct queue q;
   queue_open(&q, p);
   for (uint32_t part = 0; part < PARTS; part++) {
-    for (uint32_t n = 0; n < CYCLES / PARTS; n++) cycle(&q, part * (uint64_t)(CYCLES / PARTS) + n);
+    for (uint32_t n = 0; n < cycles / PARTS; n++) cycle(&q, part * (uint64_t)(cycles / PARTS) + n);
     gaps_check(q.x);
     expect_cost(p->name, "queue", part, &q.cost, p->per_seek, p->worst);
     expect_cost(p->name, "snapshots", part, &q.old, p->per_old, p->worst);
@@ -476,6 +472,11 @@ static void test_txn_reads(void **state) {
 }
 
 int main(void) {
+#if defined(NDEBUG)
+  cycles = usual_or_long(40000, 120000);
+#else  // slower builds look for other things
+  cycles = 16000;
+#endif
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_keys_come),
       cmocka_unit_test(test_cost),

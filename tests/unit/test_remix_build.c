@@ -29,7 +29,7 @@ static bool all_have_ckeys(const struct remix *x) {
 // Each way gives the same view of the same tables.
 static void test_ways_agree(void **state) {
   (void)state;
-  for (uint32_t round = 0; round < (SLOW > 1 ? 60 : 120); round++) {
+  for (uint32_t round = 0; round < (SLOW > 1 ? 60 : usual_or_long(60, 120)); round++) {
     struct place p;
     struct world t;
     small_world(&t, &p, round % KEYS_KINDS, round / KEYS_KINDS % 3);
@@ -112,7 +112,7 @@ static bool is_full(uint64_t entries, uint32_t left_out, uint32_t segs) {
 static void test_moved(void **state) {
   (void)state;
   uint32_t moved = 0, less = 0;
-  for (uint32_t round = 0; round < (SLOW > 1 ? 60 : 240); round++) {
+  for (uint32_t round = 0; round < (SLOW > 1 ? 60 : usual_or_long(60, 240)); round++) {
     struct place p;
     struct world t;
     uint32_t left_out;
@@ -146,7 +146,7 @@ static void test_moved(void **state) {
 static void test_below(void **state) {
   (void)state;
   uint32_t moved = 0, less = 0, none = 0, noticed = 0;
-  for (uint32_t round = 0; round < (SLOW > 1 ? 120 : 240); round++) {
+  for (uint32_t round = 0; round < (SLOW > 1 ? 120 : usual_or_long(120, 240)); round++) {
     struct place p;
     struct world t;
     uint32_t left_out;
@@ -191,7 +191,7 @@ static void test_below(void **state) {
 // Runs leave, and nothing new comes, as where a partition is cut: the view of the runs of each range of keys.
 static void test_range(void **state) {
   (void)state;
-  for (uint32_t round = 0; round < (SLOW > 1 ? 40 : 120); round++) {
+  for (uint32_t round = 0; round < (SLOW > 1 ? 40 : usual_or_long(40, 120)); round++) {
     struct place p;
     struct world t;
     small_world(&t, &p, round % KEYS_KINDS, round / KEYS_KINDS % 3);

@@ -18,12 +18,13 @@
 
 #include "tests/lib/check.h"
 #include "tests/lib/place.h"
+#include "tests/lib/slow.h"
 
 #if defined(NDEBUG)
-#define RANDOM_KEYS 1000000u
-#define PATHS_MAX 400000u
-#define DELETED 100000u
-#define SOME_KEYS 400000u
+#define RANDOM_KEYS usual_or_long(250000, 1000000)
+#define PATHS_MAX usual_or_long(100000, 400000)
+#define DELETED usual_or_long(25000, 100000)
+#define SOME_KEYS usual_or_long(100000, 400000)
 #else  // slower builds look for other things
 #define RANDOM_KEYS 40000u
 #define PATHS_MAX 20000u
