@@ -23,10 +23,11 @@ name_of() {
   echo "${name%.py}"
 }
 
-# Prints a directory in memory, or nothing.
+# Makes a directory in memory and prints it, or prints nothing.
 memory_dir() {
   [ -z "${TMPDIR:-}" ] && [ -d /dev/shm ] && [ -w /dev/shm ] || return 0
-  df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $4 >= 4 * 1024 * 1024 { print "/dev/shm" }'
+  df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $4 >= 4 * 1024 * 1024 { good = 1 } END { exit !good }' || return 0
+  mktemp -d /dev/shm/remixdb-tests-XXXXXX
 }
 
 # Runs one item in this process's place.
@@ -77,7 +78,8 @@ esac
 
 LOGS=${LOGS:-build/logs}
 mkdir -p "$LOGS" && WORK=$(mktemp -d) || exit 1
-trap 'rm -rf "$WORK"' EXIT
+MEMORY_DIR=
+trap 'rm -rf "$WORK" ${MEMORY_DIR:+"$MEMORY_DIR"}' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 if [ -z "${PYTHON:-}" ]; then
