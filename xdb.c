@@ -74,7 +74,6 @@ static enum remixdb_status load(struct xdb *x, const struct env_dir *at, const c
   if (s == REMIXDB_OK && !x->opts.read_only) s = version_may_grow(&x->ctx, o->version);
   if (s != REMIXDB_OK) return s;
   x->ctx.store_id = x->store_id;
-  compact_watch(&x->compact, o->version);
   atomic_store_explicit(&x->compact.next_file, o->version->next_file, memory_order_relaxed);
   struct super *super = super_create(o->active, NULL, o->version);
   if (!super) return REMIXDB_NOMEM;
@@ -132,6 +131,7 @@ static enum remixdb_status open_steps(struct xdb *x, const struct env_dir *at, c
   if (s == REMIXDB_OK) s = load(x, at, name, o);
   if (s == REMIXDB_OK) s = recover(x, o);
   if (s != REMIXDB_OK) return s;
+  setup_asks(x);
   clean_up(x, o);
   memory_begin(x, memtable_memory(o->active));  // before the first round, which asks the budget
   if (!x->opts.read_only) {

@@ -141,8 +141,8 @@ static uint64_t others(struct xdb *x, size_t budget) {
   if (m->busy && memtables < memtables_share(limit)) memtables = memtables_share(limit);
   if (m->busy && work < work_share(budget)) work = work_share(budget);
   uint64_t scans = budget_used(&m->accounts, BUDGET_SCANS);
-  // without workers nobody changes the cache when scans begin
-  if (!m->accounts.scans_changed && scans < budget / MEMORY_SCANS_PART) scans = budget / MEMORY_SCANS_PART;
+  const bool told = x->workers && workers_count(x->workers) != 0;  // else nobody changes the cache when scans begin
+  if (!told && scans < budget / MEMORY_SCANS_PART) scans = budget / MEMORY_SCANS_PART;
   struct wal_stats log = {0};
   if (x->wal) wal_stats(x->wal, &log);
   return memtables + work + scans + log.buffer_bytes + x->kept + budget / SMALL_PART + cache_common(x->cache) +

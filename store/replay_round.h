@@ -15,6 +15,8 @@
 //       not come into a round (store/replay_ranges.h).
 //   B4  Until the log is replayed nobody knows whether it is whole. Then it becomes durable, and the values to which
 //       its records refer, before CURRENT is written.
+//   B5  Only the opening thread uses the store's super, and workers read of it only by tasks (U1 of store/setup.h). So
+//       a super goes at once when the next one takes its place.
 #ifndef STORE_REPLAY_ROUND_H
 #define STORE_REPLAY_ROUND_H
 

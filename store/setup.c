@@ -207,14 +207,17 @@ enum remixdb_status setup_threads(struct xdb *x) {
   if (s != REMIXDB_OK) return s;
   x->compact.workers = x->workers;
   setup_scan_merges(x, nr);
-  if (nr) {  // without workers the work of a call must not depend on the cache
-    x->watch = (struct remix_watch){scan_merge_ask, x};
-    x->compact.watch = &x->watch;
-    if (x->cache) cache_on_ask(x->cache, asks, x);
-    x->memory.accounts.scans_changed = asks;
-    x->memory.accounts.scans_arg = x;
-  }
   return xdb_sync_start(x);
+}
+
+void setup_asks(struct xdb *x) {
+  if (!x->workers || workers_count(x->workers) == 0) return;  // the work of a call must not depend on the cache
+  x->watch = (struct remix_watch){scan_merge_ask, x};
+  x->compact.watch = &x->watch;
+  compact_watch(&x->compact, xdb_super(x)->version);
+  if (x->cache) cache_on_ask(x->cache, asks, x);
+  x->memory.accounts.scans_changed = asks;
+  x->memory.accounts.scans_arg = x;
 }
 
 void setup_end_threads(struct xdb *x) {

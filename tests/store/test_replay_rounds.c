@@ -207,6 +207,20 @@ static void ingest(uint32_t sp, uint64_t *rng) {
 // How range deletions are made: key by key, in the version, or one of them in a version that is not saved.
 enum edits { NONE, SAVED, UNSAVED, EDITS };
 
+static void refuse_current(void) {
+  simdisk_fault_name(disk, "CURRENT");
+  simdisk_fault(disk, SIMDISK_WRITE, 0, UINT64_MAX, ENOSPC);
+}
+
+// The process dies.
+static void die(void) {
+  simdisk_power_off(disk, 0);
+  CHECK(try_close() != REMIXDB_OK);
+  simdisk_power_on(disk);
+  simdisk_fault(disk, SIMDISK_WRITE, 0, 0, 0);
+  simdisk_fault_name(disk, NULL);
+}
+
 // A store with tables, and a log of some hundred KB. synced: the log is durable.
 static void live(uint64_t s, const struct remixdb_opts *o, enum edits edits, bool synced) {
   uint64_t rng = check_seed = s;
@@ -227,8 +241,7 @@ static void live(uint64_t s, const struct remixdb_opts *o, enum edits edits, boo
     else if (dice < 51 && n < 200) ingest(sp, &rng);
     else put(sp, i, &rng);
     if (n != 700 || edits != UNSAVED) continue;
-    simdisk_fault_name(disk, "CURRENT");
-    simdisk_fault(disk, SIMDISK_WRITE, 0, UINT64_MAX, ENOSPC);
+    refuse_current();
     del_range(sp, &rng, KEYS / 2);
     x->ranges = (struct range_limits){KEYS, KEYS, UINT64_MAX};
   }
@@ -237,11 +250,7 @@ static void live(uint64_t s, const struct remixdb_opts *o, enum edits edits, boo
   if (synced) CHECK(remixdb_sync(refs[0]));
   OK(wal_flush(x->wal));
   active_file = x->wal->active->nr;
-  simdisk_power_off(disk, 0);  // the process dies
-  CHECK(try_close() != REMIXDB_OK);
-  simdisk_power_on(disk);
-  simdisk_fault(disk, SIMDISK_WRITE, 0, 0, 0);
-  simdisk_fault_name(disk, NULL);
+  die();
 }
 
 static void end(void) {
@@ -337,25 +346,92 @@ static void cut_here(void *arg) {
   err_restore(&was);
 }
 
+// An opening in rounds, in which the power goes at each change of the disk.
+static void open_with_cuts(const struct remixdb_opts *o, uint64_t *rng, uint32_t least_rounds, uint32_t least_cuts) {
+  struct xdb *mine;
+  atomic_store(&replay_most, MOST);
+  nr_cuts = 0;
+  simdisk_on_change(disk, cut_here, rng);
+  OK(xdb_open(DIR_NAME, o, simdisk_env(disk), &mine));
+  simdisk_on_change(disk, NULL, NULL);
+  CHECK_SAYS(mine->replay_rounds >= least_rounds && nr_cuts >= least_cuts, "%u rounds, %u cuts", mine->replay_rounds,
+             (uint32_t)nr_cuts);
+  OK(xdb_close(mine));
+  OK(try_open(o, disk));
+  check("in the end");
+  close_all();
+}
+
 static void test_cuts(void **state) {
   (void)state;
   for (uint64_t s = 0; s < 2; s++) {
     const struct remixdb_opts o = opts(0, s);
     live(seed_first + 200 + s, &o, s ? UNSAVED : SAVED, true);
     uint64_t rng = check_seed;
-    struct xdb *mine;
-    atomic_store(&replay_most, MOST);
-    nr_cuts = 0;
-    simdisk_on_change(disk, cut_here, &rng);
-    OK(xdb_open(DIR_NAME, &o, simdisk_env(disk), &mine));
-    simdisk_on_change(disk, NULL, NULL);
-    CHECK_SAYS(mine->replay_rounds > 3 && nr_cuts > 60, "%u rounds, %u cuts", mine->replay_rounds, (uint32_t)nr_cuts);
-    OK(xdb_close(mine));
-    OK(try_open(&o, disk));
-    check("in the end");
-    close_all();
+    open_with_cuts(&o, &rng, 4, 61);
     end();
   }
+}
+
+// ---- what the cache asks for
+
+#define FULL_CACHE_MB 4u  // with so much a shard asks for memory when half of its first stretch is used
+#define BLOCK_LEN 3900u   // of a value that has a block for itself
+
+// Each record of the first space has a block for itself.
+static void put_blocks(void) {
+  for (uint32_t i = 0; i < KEYS; i++) {
+    char key[16];
+    model[0][i] = (struct now){1, BLOCK_LEN, (uint8_t)i};
+    memset(value, (uint8_t)i, BLOCK_LEN);
+    CHECK(remixdb_put(refs[0], key, key_of(i, key), value, BLOCK_LEN));
+  }
+}
+
+// Deletes two of each four keys, in ranges, by one batch.
+static void del_many_ranges(void) {
+  struct xdb_batch *const b = remixdb_batch_create();
+  CHECK(b);
+  for (uint32_t i = 0; i + 4 <= KEYS; i += 4) {
+    char key[2][16];
+    const struct remixdb_range range = range_of(i + 1, i + 3, key);
+    model_del_range(0, i + 1, i + 3);
+    CHECK(remixdb_batch_del_range(b, &range));
+  }
+  CHECK(remixdb_write(refs[0], b));
+  remixdb_batch_destroy(b);
+}
+
+// A store with blocks in tables, and a log with many ranges that CURRENT does not have.
+static void live_ranges(const struct remixdb_opts *o, uint64_t *rng) {
+  memset(model, 0, sizeof(model));
+  disk = simdisk_create();
+  atomic_store(&replay_most, 0);
+  OK(try_open(o, disk));
+  put_blocks();
+  OK(xdb_flush(x));
+  OK(xdb_wait_idle(x));
+  x->ranges = (struct range_limits){0};
+  refuse_current();
+  del_many_ranges();
+  for (uint32_t n = 0; n < 60; n++) put(n % SPACES, (uint32_t)(rng_next(rng) % KEYS), rng);
+  learn();
+  CHECK(x->rounds.unsaved && remixdb_sync(refs[0]));
+  die();
+}
+
+// The edits before the first round read so many blocks that the cache asks for memory. No worker may look for idle work
+// then: there is no log yet, and the super changes (U1 of store/setup.h). At each change of the disk a worker has time
+// for that.
+static void test_asks(void **state) {
+  (void)state;
+  struct remixdb_opts o = opts(2, false);
+  o.memtable_mb = 16;
+  o.cache_mb = FULL_CACHE_MB;
+  uint64_t rng = check_seed = seed_first + 600;
+  live_ranges(&o, &rng);
+  open_with_cuts(&o, &rng, 1, 10);
+  end();
 }
 
 // ---- failing calls, and a full disk
@@ -458,8 +534,9 @@ static void test_no_segment(void **state) {
 int main(void) {
   seed_first = check_seed_or(time_ns() % 1000000 * 1000);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_opens),  cmocka_unit_test(test_few),  cmocka_unit_test(test_cuts),
-      cmocka_unit_test(test_faults), cmocka_unit_test(test_full), cmocka_unit_test(test_no_segment),
+      cmocka_unit_test(test_opens),      cmocka_unit_test(test_few),    cmocka_unit_test(test_cuts),
+      cmocka_unit_test(test_asks),       cmocka_unit_test(test_faults), cmocka_unit_test(test_full),
+      cmocka_unit_test(test_no_segment),
   };
   return cmocka_run_group_tests_name("replay_rounds", tests, NULL, NULL);
 }
