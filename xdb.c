@@ -460,8 +460,7 @@ static __attribute__((noinline)) enum remixdb_status put_apart(struct xdb_ref *r
   if (s == REMIXDB_OK) s = write_apart(x, &with, &apart);
   if (s != REMIXDB_OK) return s;
   s = put_special(r, &with);
-  values_end(x, &apart, s);
-  return s;
+  return values_end(x, &apart, s);
 }
 
 enum remixdb_status xdb_put(struct xdb_ref *r, const struct kv_rec *rec) {
@@ -494,11 +493,12 @@ static enum remixdb_status many_apart(struct xdb *x, struct many_writes *w) {
   return REMIXDB_OK;
 }
 
-// s: see values_end.
-static void many_apart_end(struct xdb *x, struct many_writes *w, enum remixdb_status s) {
-  for (size_t i = 0; w->apart && i < w->nr; i++) values_end(x, &w->apart[i], s);
+// s: see values_end. Returns s.
+static enum remixdb_status many_apart_end(struct xdb *x, struct many_writes *w, enum remixdb_status s) {
+  for (size_t i = 0; w->apart && i < w->nr; i++) s = values_end(x, &w->apart[i], s);
   mem_free(w->apart);
   w->apart = NULL;
+  return s;
 }
 
 // The caller ends w with many_fini, also on failure.
@@ -640,7 +640,7 @@ enum remixdb_status xdb_write_many(struct xdb_ref *r, struct many_writes *w) {
     waited = waited || full;
     if (again && s == REMIXDB_OK) s = xdb_failure(x);
   }
-  many_apart_end(x, w, s);
+  s = many_apart_end(x, w, s);
   return s == REMIXDB_OK ? write_done(r, w->memory) : s;
 }
 

@@ -189,7 +189,7 @@ static enum remixdb_status merge_once(struct xdb_ref *r, struct merge_call *c, s
 // any epoch and lock. REMIXDB_ABORTED: try again.
 static enum remixdb_status merge_apart(struct xdb *x, struct merge_apart *a) {
   enum remixdb_status s = REMIXDB_OK;
-  if (a->vain) values_end(x, &a->value, REMIXDB_ABORTED);
+  if (a->vain) s = values_end(x, &a->value, REMIXDB_ABORTED);
   if (a->due) {
     a->nr++;
     s = write_apart(x, &a->to, &a->value);
@@ -223,7 +223,7 @@ static enum remixdb_status merge_all(struct xdb_ref *r, struct merge_call *c) {
     }
   } while (unlikely(s == REMIXDB_ABORTED));
   mem_free(c->was);
-  values_end(x, &apart.value, s);
+  s = values_end(x, &apart.value, s);
   if (s == REMIXDB_OK && values_apart(c->to.klen, c->to.vlen)) value_pace(x);
   if (s != REMIXDB_OK || c->op == REMIXDB_MERGE_KEEP) return s;
   return write_done(r, c->to.klen + c->to.vlen + sizeof(struct wh_ver));

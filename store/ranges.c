@@ -128,7 +128,7 @@ enum remixdb_status ranges_commit(struct xdb_ref *r, struct range_group *g) {
   const size_t memory = g->memory;
   struct err_saved why;
   err_save(&why, s);
-  for (size_t i = 0; apart && i < g->trees[0].nr_ops + g->trees[1].nr_ops; i++) values_end(x, &apart[i], s);
+  for (size_t i = 0; apart && i < g->trees[0].nr_ops + g->trees[1].nr_ops; i++) s = values_end(x, &apart[i], s);
   mem_free(apart);
   range_group_fini(g);
   return s == REMIXDB_OK ? write_done(r, memory) : err_raise(&why);

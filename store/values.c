@@ -88,6 +88,7 @@ void values_init(struct xdb *x) {
   x->log_values = (struct wal_values){.sync = sync_values, .check = check_value, .arg = x};
   values_log_init(x, &x->values);
   values_log_init(x, &x->compact.values);
+  x->values.lasts = true;
 }
 
 void values_fini(struct xdb *x) {
@@ -98,7 +99,7 @@ void values_fini(struct xdb *x) {
 
 // ---- putting
 
-// The log of values has failed with s.
+// The log of values has failed with s. A want of room or memory was a write's, and may end (W3 in value/write.h).
 static enum remixdb_status put_failed(struct xdb *x, enum remixdb_status s) {
   if (s == REMIXDB_NOSPACE || s == REMIXDB_NOMEM) return s;
   struct err_saved why;
@@ -139,18 +140,30 @@ enum remixdb_status values_hold(struct xdb *x, struct memtable *m, const struct 
   return s;
 }
 
-void values_end(struct xdb *x, struct value_apart *a, enum remixdb_status s) {
-  if (!a->file) return;
+// The last use of a file by a write with the status s has ended, perhaps with a sync.
+static enum remixdb_status end_put(struct xdb *x, struct value_file *f, enum remixdb_status s) {
+  struct err_saved why;
+  value_put_end(&x->values, f);
+  if (s != REMIXDB_OK) err_save(&why, s);
+  enum remixdb_status failed = value_log_error(&x->values);
+  if (likely(failed == REMIXDB_OK)) return s;
+  failed = put_failed(x, failed);
+  return s == REMIXDB_OK ? failed : err_raise(&why);  // a write that has failed by itself tells why
+}
+
+enum remixdb_status values_end(struct xdb *x, struct value_apart *a, enum remixdb_status s) {
+  if (!a->file) return s;
   if (unlikely(s != REMIXDB_OK))
     atomic_fetch_add_explicit(&x->values_lost, value_ref_len(a->ref), memory_order_relaxed);
   if (a->kept) value_kept_end(&x->values, a->file);
-  else value_put_end(&x->values, a->file);
+  else s = end_put(x, a->file, s);
   a->file = NULL;
   a->kept = false;
-  if (unlikely(s != REMIXDB_OK)) return;
+  if (unlikely(s != REMIXDB_OK)) return s;
   if (unlikely(atomic_load_explicit(&x->collect.urgent, memory_order_relaxed)))
     atomic_store_explicit(&x->collect.urgent, false, memory_order_relaxed);  // there is room
   reserve_follow(x);
+  return s;
 }
 
 uint64_t values_most(const struct xdb *x) {

@@ -12,6 +12,10 @@
 //       the log that a replay needs refers to it, because such a segment's memtable is there.
 //   A3  The log syncs the values before the records (log/wal.h, L8), and a round syncs its values before CURRENT names
 //       the tables that refer to them.
+//   A4  A failed sync of xdb.values stops the store (xdb_fail) before the call that has met it returns: the system may
+//       have dropped values to which acknowledged records refer. That call fails, also if its record is there. The log
+//       meets the error at its next sync (A3), and so does a round before it writes tables. Nothing refers yet to the
+//       values of a round or an ingest whose sync fails: they are given back or removed (value/write.h, W3).
 #ifndef STORE_VALUES_H
 #define STORE_VALUES_H
 
@@ -44,7 +48,7 @@ static inline bool values_apart(uint32_t klen, uint32_t vlen) {
   return unlikely(vlen >= COMPACT_APART || (uint64_t)klen + vlen > KV_KEY_MAX);
 }
 // Writes the record's value apart. *rec then has the reference in *out as its value. After a failure nothing has
-// changed. Fails with REMIXDB_NOSPACE or REMIXDB_NOMEM; after any other failure the store refuses writes.
+// changed. Fails with REMIXDB_NOSPACE or REMIXDB_NOMEM; after any other failure the store refuses writes (A4).
 MUST_CHECK enum remixdb_status values_put(struct xdb *x, struct kv_rec *rec, struct value_apart *out);
 // The write puts more values before values_end: this one needs no descriptor meanwhile. May sync, so the caller holds
 // no lock that others need. Fails as values_put does, and then for the write; values_end follows in any case.
@@ -54,8 +58,9 @@ MUST_CHECK enum remixdb_status values_keep(struct xdb *x, struct value_apart *a)
 MUST_CHECK enum remixdb_status values_hold(struct xdb *x, struct memtable *m, const struct kv_rec *rec);
 // Call it when the record is in a memtable that holds the file, or is given up. s: REMIXDB_OK, or why it may be given
 // up. A value that is given up stays until a round settles its file, so it counts as the active memtable's
-// (values_full).
-void values_end(struct xdb *x, struct value_apart *a, enum remixdb_status s);
+// (values_full). May sync, unless values_keep was called. Returns s, or the error of that sync if s is REMIXDB_OK; the
+// store is stopped then in any case (A4).
+MUST_CHECK enum remixdb_status values_end(struct xdb *x, struct value_apart *a, enum remixdb_status s);
 // That many bytes.
 uint64_t values_most(const struct xdb *x);
 // Tells whether the active memtable is to be frozen, because its records have so many bytes apart, with those that were

@@ -31,7 +31,7 @@ void value_log_fini(struct value_log *l) {
   l->ctx = NULL;
 }
 
-static enum remixdb_status sticky(struct value_log *l) {
+enum remixdb_status value_log_error(struct value_log *l) {
   if (likely(atomic_load_explicit(&l->failed, memory_order_relaxed) == 0)) return REMIXDB_OK;
   lib_lock(&l->lock);
   const enum remixdb_status s = err_raise(&l->error);
@@ -149,10 +149,27 @@ static void ended(struct value_log *l, struct value_file *f, bool syncs) {
   value_file_unref(f);
 }
 
+static void give_back(struct value_log *l, struct value_file *f, uint64_t at, uint64_t len, uint64_t used);
+static void put_end(struct value_log *l, struct value_file *f, bool syncs);
+
+// The place was given in a new file, and the file before, which is full, has ended. If its sync has failed, no value
+// comes after it: gives the place up, and returns the error (W3).
+static enum remixdb_status reserved_after(struct value_log *l, struct value_file *f, uint64_t at, uint64_t len) {
+  const enum remixdb_status s = value_log_error(l);
+  if (likely(s == REMIXDB_OK)) return s;
+  struct err_saved why;
+  err_save(&why, s);
+  err_cleanup_begin();
+  give_back(l, f, at, len, 0);
+  put_end(l, f, false);
+  err_cleanup_end();
+  return err_raise(&why);
+}
+
 // Gives a place of `len` bytes. own: in a file of its own. *file_out has a reference for the caller, and is in use.
 static enum remixdb_status reserve(struct value_log *l, uint64_t len, bool own, struct value_file **file_out,
                                    uint64_t *at_out) {
-  enum remixdb_status s = sticky(l);
+  enum remixdb_status s = value_log_error(l);
   if (s != REMIXDB_OK) return s;
   struct value_file *before = NULL;
   lib_lock(&l->lock);
@@ -172,7 +189,10 @@ static enum remixdb_status reserve(struct value_log *l, uint64_t len, bool own, 
     *file_out = f;
   }
   lib_unlock(&l->lock);
-  if (unlikely(before != NULL)) ended(l, before, true);
+  if (unlikely(before != NULL)) {
+    ended(l, before, true);
+    if (s == REMIXDB_OK) s = reserved_after(l, *file_out, *at_out, len);
+  }
   return s;
 }
 
@@ -451,7 +471,7 @@ enum remixdb_status value_put(struct value_log *l, struct kref key, const void *
                               struct value_file **file_out) {
   struct value_rec r = {.klen = key.len, .vlen = vlen, .nonce = random_seed()};
   assert(vlen > 0 && key.len <= KV_KEY_MAX);
-  enum remixdb_status s = sticky(l);
+  enum remixdb_status s = value_log_error(l);
   if (s != REMIXDB_OK) return s;
   const struct packing how = packing_of(l);
   s = !how.plain && vlen > VALUE_STAGE ? put_pieces(l, how.level, key.ptr, &r, val, ref, file_out)
@@ -708,10 +728,10 @@ static enum remixdb_status sync_some(struct value_log *l, bool *more_out) {
 
 enum remixdb_status value_log_sync(struct value_log *l) {
   (void)pthread_mutex_lock(&l->sync_lock);
-  enum remixdb_status s = sticky(l);
+  enum remixdb_status s = value_log_error(l);
   for (bool more = true; more && s == REMIXDB_OK;) {
     s = sync_some(l, &more);
-    if (s != REMIXDB_OK) s = fail(l, s);
+    if (s != REMIXDB_OK) s = fail(l, l->lasts ? REMIXDB_IO : s);
   }
   (void)pthread_mutex_unlock(&l->sync_lock);
   return s;

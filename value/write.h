@@ -9,8 +9,9 @@
 //   W2  value_log_sync makes a value durable if its value_put or value_batch_end returned before the call, and so the
 //       name of its file. A caller that writes references syncs the values first.
 //   W3  A failed sync, and a failed write for another reason than a full disk or want of memory, is sticky: later puts
-//       and syncs return it. A rewind ends a sync's want of room or memory, because it gives back all that is not
-//       durable.
+//       and syncs return it. So does the put that has met it before its own value was written. A rewind ends a sync's
+//       want of room or memory, because it gives back all that is not durable. Nothing gives back the values of a log
+//       that `lasts`, and the system may have dropped any of them. So each failed sync of that log is REMIXDB_IO.
 //   W4  A file is in use from the reservation of a place until the caller says that the reference is held or given up
 //       (value_put_end), and until a batch that has written to it ends (value_batch_fini). Only a file that is full,
 //       synced and not in use leaves the log's list (value_log_settle). A use begins as one of `writers`, which need
@@ -43,6 +44,7 @@ struct value_log {
   // Returns a new file's number. No file has the name that name_of makes of it.
   uint64_t (*new_number)(void *arg, void (*name_of)(char *buf, uint64_t number));
   void *arg;
+  bool lasts;                 // no rewind follows a failed sync, and the files are not dropped after it (W3)
   struct lib_lock lock;       // guards the list, `active`, `zstd` and the fields of the files that say so; brief
   struct value_file *files;   // open for writing, or not settled; the log has a reference to each
   struct value_file *active;  // takes the next values; NULL: none
@@ -90,6 +92,8 @@ void value_put_end(struct value_log *l, struct value_file *f);
 MUST_CHECK enum remixdb_status value_put_keep(struct value_log *l, struct value_file *f);
 // value_put_end after value_put_keep. Never syncs.
 void value_kept_end(struct value_log *l, struct value_file *f);
+// Returns the sticky error, or REMIXDB_OK. After a call that may sync and has no status.
+MUST_CHECK enum remixdb_status value_log_error(struct value_log *l);
 // See W2. Blocks for the disk. Any thread; one after the other.
 MUST_CHECK enum remixdb_status value_log_sync(struct value_log *l);
 // For a log that one thread writes to, between two calls of the user: the active file holds a place of the pool, too,

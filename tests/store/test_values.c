@@ -10,6 +10,8 @@
 #include <dirent.h>
 #include <errno.h>
 
+#include "table/fdpool.h"
+#include "tests/lib/simdisk.h"
 #include "value/format.h"
 
 #define KEYS 40u
@@ -734,7 +736,7 @@ static void give_up(void) {
   struct value_apart apart = {0};
   struct kv_rec rec = {.key = (const uint8_t *)"key", .klen = 3, .val = noise, .vlen = 300000};
   OK(values_put(x, &rec, &apart));
-  values_end(x, &apart, REMIXDB_ABORTED);
+  CHECK(values_end(x, &apart, REMIXDB_ABORTED) == REMIXDB_ABORTED);
 }
 
 // Values that are given up take no more room and descriptors than those of a few memtables, although no record of them
@@ -759,6 +761,87 @@ static void test_given_up(void **state) {
     CHECK_SAYS(most <= 40 && figure("compaction.rounds") > rounds, "way %u: %u files", way, most);
   }
   close_it();
+}
+
+// ---- a failed sync of a value file
+
+enum sync_way { SYNC_PUT, SYNC_NEXT, SYNC_MERGE, SYNC_BATCH, SYNC_GROUP, SYNC_VAIN, SYNC_WAYS };
+
+// Makes the write of which a sync fails. It fails, too.
+static void fail_write(enum sync_way way) {
+  struct value_apart apart = {0};
+  struct kv_rec rec = {.key = (const uint8_t *)"key", .klen = 3, .val = noise, .vlen = 70000};
+  struct xdb_batch *const b = remixdb_batch_create();
+  CHECK(b);
+  for (uint32_t i = 0; i < 24; i++) GOOD(remixdb_batch_put(b, &"abcdefghijklmnopqrstuvwx"[i], 1, noise, 70000));
+  if (way == SYNC_PUT) CHECK(!remixdb_put(r, "key", 3, noise, 70000));
+  if (way == SYNC_NEXT) CHECK(!remixdb_put(r, "key", 3, noise, 60000));
+  if (way == SYNC_MERGE) CHECK(!remixdb_put_if(r, "key", 3, noise, 70000, 0));
+  if (way == SYNC_GROUP) GOOD(remixdb_batch_del_range(b, &(struct remixdb_range){{"x", 1}, {"y", 1}}));
+  if (way == SYNC_BATCH || way == SYNC_GROUP) CHECK(!remixdb_write(r, b));
+  if (way == SYNC_VAIN) {
+    OK(values_put(x, &rec, &apart));
+    CHECK(values_end(x, &apart, err_set(REMIXDB_INVALID, "other words")) == REMIXDB_INVALID);
+    CHECK(strcmp(err_msg(), "other words") == 0);
+  } else {
+    CHECK(remixdb_errcode() == REMIXDB_IO);
+    CHECK_SAYS(strstr(remixdb_errmsg(), "sync /store/"), "%s", remixdb_errmsg());
+  }
+  remixdb_batch_destroy(b);
+}
+
+static bool refused(bool done) {
+  return !done && remixdb_errcode() == REMIXDB_IO && strstr(remixdb_errmsg(), "sync /store/");
+}
+
+static void fail_sync(enum sync_way way, int error) {
+  struct simdisk *const d = simdisk_create();
+  struct remixdb_opts o = small_opts(0);
+  CHECK(d);
+  o.max_open_files = 16;
+  o.io = "sync";
+  OK(xdb_open("/store", &o, simdisk_env(d), &x));
+  x->values.full = 256 << 10;
+  GOOD((r = remixdb_ref(x)) != NULL);
+  CHECK(fdpool_hold(x->fds, 4));  // so a full file is synced at once
+  GOOD(remixdb_put(r, "short", 5, "v", 1) && remixdb_put(r, "long", 4, noise, 60000));
+  GOOD(remixdb_sync(r));
+  for (uint32_t i = 0; i < (way == SYNC_NEXT ? 3u : 0u); i++) GOOD(remixdb_put(r, "more", 4, noise, 60000));
+  simdisk_fault(d, SIMDISK_SYNC, 0, 1, error);
+  fail_write(way);
+  simdisk_fault(d, SIMDISK_SYNC, 0, 0, 0);
+  // A put that has met the failure behind its record may have left it there.
+  if (way != SYNC_PUT && way != SYNC_MERGE) CHECK(!remixdb_probe(r, "key", 3) && !remixdb_probe(r, "a", 1));
+  // nothing is taken any more, and reads go on
+  struct xdb_txn *const t = remixdb_txn_begin(x);
+  CHECK(t && remixdb_put(remixdb_txn_ref(t, NULL), "s", 1, "v", 1));
+  CHECK(refused(remixdb_put(r, "s", 1, "v", 1)) && refused(remixdb_del(r, "short", 5)));
+  CHECK(refused(remixdb_put(r, "l", 1, noise, 70000)) && refused(remixdb_txn_commit(t)));
+  CHECK(refused(remixdb_flush(r)));
+  uint32_t len;
+  CHECK(remixdb_getn(r, "long", 4, got, 60000, &len) && len == 60000 && memcmp(got, noise, len) == 0);
+  fdpool_unhold(x->fds, 4);
+  struct simdisk *const left = simdisk_crash(d, (uint64_t)way);
+  remixdb_unref(r);
+  CHECK(xdb_close(x) == REMIXDB_IO);
+  // all that was synced is there, with the power cut and without
+  for (uint32_t cut = 0; cut < 2; cut++) {
+    OK(xdb_open("/store", &o, simdisk_env(cut ? left : d), &x));
+    GOOD((r = remixdb_ref(x)) != NULL);
+    CHECK(remixdb_getn(r, "long", 4, got, 60000, &len) && len == 60000 && memcmp(got, noise, len) == 0);
+    CHECK(remixdb_probe(r, "short", 5) && !remixdb_probe(r, "s", 1));
+    GOOD(remixdb_put(r, "l", 1, noise, 70000) && remixdb_sync(r));
+    close_it();
+  }
+  simdisk_destroy(left);
+  simdisk_destroy(d);
+}
+
+static void test_sync_fails(void **state) {
+  (void)state;
+  static const int errors[] = {EIO, ENOSPC, ENOMEM};
+  for (enum sync_way way = 0; way < SYNC_WAYS; way++)
+    for (uint32_t e = 0; e < 3; e++) fail_sync(way, errors[e]);
 }
 
 static int values_setup(void **state) {
@@ -787,6 +870,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_amplification, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_beside_a_round, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_given_up, values_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_sync_fails, values_setup, teardown),
   };
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -584,7 +584,7 @@ static void test_kept_shared(void **state) {
 // has succeeded, or has failed by itself, shows nothing of it.
 static void test_sync_fails(void **state) {
   (void)state;
-  enum { KEEPS, FAILED, GOOD, NO_FILE, WAYS };
+  enum { KEEPS, FAILED, GOOD, NO_FILE, NEXT, WAYS };
   for (int way = 0; way < WAYS; way++) {
     struct world *const w = world_new(REMIXDB_COMPRESSION_NONE);
     struct kept a = make(4, 5000), next = make(4, 1000);
@@ -595,8 +595,8 @@ static void test_sync_fails(void **state) {
       a = make(4, 240000);
       put_good(w, &a);
     }
-    struct kept b = make(4, way == NO_FILE ? 240000 : 300000);
-    if (way != NO_FILE) OK(put(w, &b));
+    struct kept b = make(4, way == NO_FILE || way == NEXT ? 240000 : 300000);
+    if (way != NO_FILE && way != NEXT) OK(put(w, &b));
     simdisk_fault(w->disk, SIMDISK_SYNC, 0, 1, EIO);
     if (way == KEEPS) {
       FAILS(value_put_keep(&w->log, b.file), REMIXDB_IO);
@@ -606,6 +606,11 @@ static void test_sync_fails(void **state) {
       simdisk_fault(w->disk, SIMDISK_OPEN, 0, 1, EMFILE);
       FAILS(put(w, &b), REMIXDB_NOMEM);
       CHECK_SAYS(strstr(err_msg(), "raise the limit"), "\"%s\"", err_msg());
+    } else if (way == NEXT) {  // no value comes after the file that could not be synced
+      FAILS(put(w, &b), REMIXDB_IO);
+      CHECK_SAYS(strstr(err_msg(), "sync"), "\"%s\"", err_msg());
+      CHECK(atomic_load(&w->log.values) == 4 && w->log.active->writers == 0);
+      CHECK(value_file_size(w->log.active) == VALUE_HEAD);
     } else {
       if (way == FAILED) FAILS(err_set(REMIXDB_INVALID, "other words"), REMIXDB_INVALID);
       else err_finish(REMIXDB_OK);
@@ -727,6 +732,40 @@ static void test_own_files_go(void **state) {
     value_file_unref(own.file);
     world_end(w);
   }
+}
+
+// A failed sync of a log that is never rewound is no passing want.
+static void test_lasts(void **state) {
+  (void)state;
+  static const int errors[] = {EIO, ENOSPC, ENOMEM};
+  static const enum remixdb_status passing[] = {REMIXDB_IO, REMIXDB_NOSPACE, REMIXDB_NOMEM};
+  for (int i = 0; i < 6; i++) {
+    struct world *const w = world_new(REMIXDB_COMPRESSION_NONE);
+    struct kept a = make(4, 5000), b = make(4, 6000);
+    char reason[80];
+    w->log.lasts = i % 2;
+    put_good(w, &a);
+    OK(value_log_error(&w->log));
+    simdisk_fault(w->disk, SIMDISK_SYNC, 0, 1, errors[i / 2]);
+    const enum remixdb_status s = w->log.lasts ? REMIXDB_IO : passing[i / 2];
+    FAILS(value_log_sync(&w->log), s);
+    FAILS(value_log_sync(&w->log), s);
+    FAILS(put(w, &b), s);
+    FAILS(value_log_error(&w->log), s);
+    CHECK(strstr(err_msg(), err_reason(errors[i / 2], reason, sizeof(reason))));
+    value_file_unref(a.file);
+    world_end(w);
+  }
+  struct world *const w = world_new(REMIXDB_COMPRESSION_NONE);  // a write's want stays a passing one
+  struct kept a = make(4, 5000);
+  w->log.lasts = true;
+  simdisk_fault(w->disk, SIMDISK_WRITE, 0, 1, ENOSPC);
+  FAILS(put(w, &a), REMIXDB_NOSPACE);
+  OK(value_log_error(&w->log));
+  put_good(w, &a);
+  OK(value_log_sync(&w->log));
+  value_file_unref(a.file);
+  world_end(w);
 }
 
 // Any other failure of a write or a sync is sticky.
@@ -883,6 +922,7 @@ int main(void) {
       cmocka_unit_test(test_own_files_go),
       cmocka_unit_test(test_descriptors),
       cmocka_unit_test(test_pause),
+      cmocka_unit_test(test_lasts),
       cmocka_unit_test(test_sticky),
       cmocka_unit_test(test_memory),
       cmocka_unit_test(test_power_cuts),
