@@ -583,6 +583,11 @@ static void log_many(struct xdb *x, const struct many_writes *w) {
   atomic_store_explicit(&x->published, seq, memory_order_release);
 }
 
+static void count_apart(struct memtable *m, const struct many_writes *w) {
+  for (size_t i = 0; i < w->nr; i++)
+    if (w->ops[i].rec.kind & KV_APART) values_count(m, &w->ops[i].rec);
+}
+
 // One try, with the steps of commit_record for all operations together. See write_once.
 static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es, const struct many_writes *w,
                                            bool *full_out) {
@@ -612,7 +617,8 @@ static enum remixdb_status write_many_once(struct xdb *x, struct epoch_slot *es,
   }
   const bool logged = s == REMIXDB_OK;
   if (logged) log_many(x, w);
-  else
+  if (logged && unlikely(w->apart != NULL)) count_apart(m, w);
+  if (unlikely(!logged))
     for (; linked > 0; linked--) wh_many_unlink(&many[op_tree(&w->ops[linked - 1])], &w->links[linked - 1]);
   for (uint32_t i = 0; i < TREES; i++) wh_many_release(&many[i]);
   const bool write = logged && wal_end_unlock(x->wal);

@@ -35,6 +35,7 @@ ALWAYS_INLINE enum remixdb_status commit_record(struct xdb *x, struct epoch_slot
     if (likely(gen == m->gen && (!on || xdb_super(x) == on))) {
       const uint64_t seq = wal_put(x->wal, rec);
       wh_stamp(slot, unlikely(kind & KV_SEQ) ? rec->seq : seq);
+      if (unlikely(kind & KV_APART)) values_count(m, rec);
       atomic_store_explicit(&x->published, seq, memory_order_release);
       if (unlikely(wh_release(slot))) {
         commit_end_waited(x, es, slot);

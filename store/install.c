@@ -26,15 +26,21 @@ static void switch_super(void *arg, uint64_t gen) {
   atomic_store_explicit(&s->x->super, s->next, memory_order_release);
 }
 
+// A new memtable is active. The facts about the one before end with it: the install of the caller's version settles the
+// files of its values that were given up. xdb.lock is held.
+static void renewed(struct xdb *x) {
+  x->scan_merges.used = 0;  // that look was at the old memtable
+  atomic_store_explicit(&x->values_lost, 0, memory_order_relaxed);
+  atomic_store_explicit(&x->hiding.value_bytes, 0, memory_order_relaxed);
+}
+
 // A memtable is frozen from now on. xdb.lock is held.
 static void froze(struct xdb *x) {
   atomic_store_explicit(&x->rounds.compacting, true, memory_order_release);
   atomic_store_explicit(&x->compact.yield, true, memory_order_relaxed);
   x->rounds.error.status = REMIXDB_OK;
-  x->scan_merges.used = 0;  // that look was at the old memtable
   x->rounds.nr_frozen++;
-  atomic_store_explicit(&x->values_lost, 0, memory_order_relaxed);  // its round settles their files
-  atomic_store_explicit(&x->hiding.value_bytes, 0, memory_order_relaxed);
+  renewed(x);
 }
 
 enum remixdb_status round_freeze(struct xdb *x) {
@@ -346,7 +352,7 @@ static bool place_publish(struct placing *p, bool good, uint64_t *when_out) {
   atomic_store_explicit(&x->published, p->h.last, memory_order_release);
   wal_unlock(x->wal);
   *when_out = time_ns();
-  if (good && over) x->scan_merges.used = 0;  // that look was at the old memtable
+  if (good && over) renewed(x);
   if (!good && over) froze(x);
   xdb_unlock(x);
   return v != NULL;

@@ -342,16 +342,18 @@ static uint64_t log_range(struct xdb *x, const struct range_tree *t, uint32_t i,
   return seq;
 }
 
-// Logs, stamps and publishes the group. The log's lock is held.
-static void log_group(struct xdb *x, const struct range_group *g, struct super *next) {
+// Logs, stamps and publishes the group, which is linked in the memtable. The log's lock is held.
+static void log_group(struct xdb *x, const struct range_group *g, struct memtable *m, struct super *next) {
   uint64_t seq = 0, erased = 0;
   for (uint32_t t = 0; t < TREES; t++)
     for (uint32_t i = 0; i < g->trees[t].nr_ranges; i++)
       erased = seq = log_range(x, &g->trees[t], i, t, next != NULL, seq);
   for (uint32_t t = 0; t < TREES; t++) {
     for (size_t i = 0; i < g->trees[t].nr; i++) {
-      seq = wal_put(x->wal, &g->trees[t].all[i].rec);
+      const struct kv_rec *const rec = &g->trees[t].all[i].rec;
+      seq = wal_put(x->wal, rec);
       wh_link_stamp(&g->trees[t].links[i], seq);
+      if (unlikely(rec->kind & KV_APART)) values_count(m, rec);
     }
   }
   if (seq == 0) return;  // there was nothing to delete
@@ -370,7 +372,7 @@ static enum remixdb_status commit_linked(struct range_group *g, struct xdb *x, s
   const enum remixdb_status s = g->puts ? wal_begin(x->wal, nbytes, &gen) : wal_begin_last(x->wal, nbytes, &gen);
   if (s != REMIXDB_OK) return s;
   if (likely(gen == v->active->gen && xdb_super(x) == v)) {  // X3, D2
-    log_group(x, g, next);
+    log_group(x, g, v->active, next);
     return s;
   }
   wal_end(x->wal);

@@ -261,7 +261,8 @@ struct xdb {
   struct value_log values;       // for values that the putting threads write apart; compact.values has the rounds'
   struct wal_values log_values;  // for the log
   uint64_t values_least;         // VALUES_PER_MIN, or less in tests
-  _Atomic uint64_t values_lost;  // bytes of values that were given up since the last freeze, about. Relaxed
+  _Atomic uint64_t
+      values_lost;  // bytes of values that were given up since the active memtable is there, about. Relaxed
   // While the log is replayed: the memtable, and the version that CURRENT names.
   struct memtable *replay_into;
   const struct version *replay_from;

@@ -126,7 +126,6 @@ enum remixdb_status values_keep(struct xdb *x, struct value_apart *a) {
 
 enum remixdb_status values_hold(struct xdb *x, struct memtable *m, const struct kv_rec *rec) {
   const uint64_t number = load64le(rec->val);
-  const uint32_t len = value_ref_len(rec->val);
   assert(rec->kind & KV_APART && rec->vlen == VALUE_REF);
   enum remixdb_status s = REMIXDB_OK;
   if (!value_list_find(&m->values, number)) {
@@ -136,7 +135,6 @@ enum remixdb_status values_hold(struct xdb *x, struct memtable *m, const struct 
     s = f ? value_list_add(&m->values, f)
           : err_set(REMIXDB_INVALID, "%s: value file %llu is not in use", x->dir, (unsigned long long)number);
   }
-  if (s == REMIXDB_OK) atomic_fetch_add_explicit(&m->apart_bytes, len, memory_order_relaxed);
   return s;
 }
 

@@ -56,8 +56,12 @@ MUST_CHECK enum remixdb_status values_keep(struct xdb *x, struct value_apart *a)
 // Makes the memtable hold the file of a record whose value is apart, before the memtable gets the record (A1). The file
 // is one that values_put has in use, or that the frozen memtable has. Inside an epoch. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status values_hold(struct xdb *x, struct memtable *m, const struct kv_rec *rec);
+// The log has the record: its value counts as the memtable's from now on. Until then it may be given up.
+static inline void values_count(struct memtable *m, const struct kv_rec *rec) {
+  atomic_fetch_add_explicit(&m->apart_bytes, value_ref_len(rec->val), memory_order_relaxed);
+}
 // Call it when the record is in a memtable that holds the file, or is given up. s: REMIXDB_OK, or why it may be given
-// up. A value that is given up stays until a round settles its file, so it counts as the active memtable's
+// up. A value that is given up stays until a round settles its file, so it counts beside those of the active memtable
 // (values_full). May sync, unless values_keep was called. Returns s, or the error of that sync if s is REMIXDB_OK; the
 // store is stopped then in any case (A4).
 MUST_CHECK enum remixdb_status values_end(struct xdb *x, struct value_apart *a, enum remixdb_status s);

@@ -11,6 +11,7 @@
 
 #include "store/collect.h"
 #include "store/value_pace.h"
+#include "store/values.h"
 #include "tests/lib/simdisk.h"
 #include "tests/lib/store.h"
 #include "xdb.h"
@@ -195,8 +196,12 @@ static int gate_sync_all(struct env *e, int fd) {
   gate();
   return simdisk_env(disk)->ops->sync_all(e, fd);
 }
+static void (*renames)(void);  // called once, before the next rename; NULL: no call
 static int gate_rename(struct env *e, int from_at, const char *from, int to_at, const char *to) {
+  void (*const call)(void) = renames;
   gate();
+  renames = NULL;
+  if (call) call();
   return simdisk_env(disk)->ops->rename(e, from_at, from, to_at, to);
 }
 
@@ -352,11 +357,42 @@ static void test_abort(void **state) {
   simdisk_destroy(disk);
 }
 
+// After the flush of a commit, before its place: the new memtable has a short record and a value that was given up.
+static void write_late(void) {
+  struct xdb_ref *const late = remixdb_ref(x);
+  struct value_apart apart = {0};
+  struct kv_rec rec = {.key = (const uint8_t *)"late", .klen = 4, .val = val, .vlen = 19000};
+  char key[16];
+  CHECK(late && remixdb_put(late, key, key_of(30, key), "v", 1) && remixdb_put(late, "other", 5, "v", 1));
+  OK(values_put(x, &rec, &apart));
+  CHECK(values_end(x, &apart, REMIXDB_ABORTED) == REMIXDB_ABORTED);
+  atomic_store(&x->hiding.value_bytes, 7);
+  remixdb_unref(late);
+}
+
+// A memtable that an ingest replaces takes what was known of it along.
+static void test_lost(void **state) {
+  (void)state;
+  for (uint32_t way = 0; way < 2; way++) {  // the ingest has a key of the memtable; it has none
+    store_make();
+    struct xdb_ingest *const g = way ? ingest_some(0, 30, 9, NULL) : ingest_some(0, KEYS, 9, NULL);
+    renames = write_late;
+    CHECK(remixdb_ingest_commit(g) && !renames);
+    const uint64_t lost = atomic_load(&x->values_lost), hidden = atomic_load(&x->hiding.value_bytes);
+    CHECK_SAYS(lost == (way ? 19000 : 0) && hidden == (way ? 7 : 0), "way %u: %llu lost", way,
+               (unsigned long long)lost);
+    CHECK(remixdb_probe(ref, "other", 5));
+    close_it();
+    simdisk_destroy(disk);
+  }
+}
+
 int main(void) {
   hang_alarm();
   val = malloc(20000);
   got = malloc(20000);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_commit), cmocka_unit_test(test_abort)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_commit), cmocka_unit_test(test_abort),
+                                     cmocka_unit_test(test_lost)};
   const int failed = cmocka_run_group_tests(tests, NULL, NULL);
   free(val);
   free(got);

@@ -763,6 +763,36 @@ static void test_given_up(void **state) {
   close_it();
 }
 
+// A value counts once: as the memtable's when the log has its record, or as lost.
+static void test_counts(void **state) {
+  (void)state;
+  const struct remixdb_opts o = small_opts(0);
+  enum { LEN = 300000, VAIN = 5 };
+  open_it(&o);
+  uint64_t held = 0;
+  for (uint32_t way = 0; way < 5; way++) {
+    struct xdb_batch *const b = remixdb_batch_create();
+    CHECK(b);
+    for (uint32_t i = 0; i < 2; i++) GOOD(remixdb_batch_put(b, i ? "p" : "q", 1, noise, LEN));
+    if (way == 0) GOOD(remixdb_put(r, "k", 1, noise, LEN));
+    if (way == 1) GOOD(remixdb_put_if(r, "n", 1, noise, LEN, 0));  // as a merge
+    if (way == 3) GOOD(remixdb_batch_del_range(b, &(struct remixdb_range){{"x", 1}, {"y", 1}}));
+    if (way == 2 || way == 3) GOOD(remixdb_write(r, b));
+    held += way < 2 ? LEN : way < 4 ? 2 * LEN : 0;
+    CHECK_SAYS(figure("values.memtable_bytes") == held && atomic_load(&x->values_lost) == 0, "way %u", way);
+    remixdb_batch_destroy(b);
+  }
+  for (uint32_t i = 1; i <= 2 * VAIN; i++) {
+    commit_in_vain(i > VAIN);
+    CHECK_SAYS(figure("values.memtable_bytes") == held && atomic_load(&x->values_lost) == (uint64_t)i * LEN, "%u", i);
+  }
+  give_up();
+  CHECK(figure("values.memtable_bytes") == held && atomic_load(&x->values_lost) == (2 * VAIN + 1) * (uint64_t)LEN);
+  GOOD(remixdb_flush(r));
+  CHECK(figure("values.memtable_bytes") == 0 && atomic_load(&x->values_lost) == 0);
+  close_it();
+}
+
 // ---- a failed sync of a value file
 
 enum sync_way { SYNC_PUT, SYNC_NEXT, SYNC_MERGE, SYNC_BATCH, SYNC_GROUP, SYNC_VAIN, SYNC_WAYS };
@@ -870,6 +900,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(test_amplification, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_beside_a_round, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_given_up, values_setup, teardown),
+      cmocka_unit_test_setup_teardown(test_counts, values_setup, teardown),
       cmocka_unit_test_setup_teardown(test_sync_fails, values_setup, teardown),
   };
   return check_seed_end(cmocka_run_group_tests(tests, NULL, NULL));
