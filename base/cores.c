@@ -11,8 +11,6 @@
 #include <sys/param.h>
 #endif
 
-#define CORES_MAX 65536u
-
 uint32_t cores_list(uint32_t *cores_out, uint32_t cap) {
   uint32_t nr = 0;
 #if defined(__linux__)
@@ -68,6 +66,34 @@ bool cores_pin(uint32_t core) {
   return pthread_setaffinity_np(pthread_self(), sizeof(set), &set) == 0;
 #else
   (void)core;
+  return false;
+#endif
+}
+
+void cores_get(struct cores *out) {
+  out->known = false;
+#if defined(__linux__)
+  cpu_set_t *const set = (cpu_set_t *)out->words;
+  memset(out->words, 0, sizeof(out->words));
+  out->known = sched_getaffinity(0, sizeof(out->words), set) == 0;
+#elif defined(__FreeBSD__)
+  cpuset_t set;
+  _Static_assert(sizeof(set) <= sizeof(out->words), "a set fits");
+  CPU_ZERO(&set);
+  out->known = cpuset_getaffinity(CPU_LEVEL_WHICH, CPU_WHICH_TID, -1, sizeof(set), &set) == 0;
+  memcpy(out->words, &set, sizeof(set));
+#endif
+}
+
+bool cores_set(const struct cores *c) {
+  if (!c->known) return false;
+#if defined(__linux__)
+  return pthread_setaffinity_np(pthread_self(), sizeof(c->words), (const cpu_set_t *)c->words) == 0;
+#elif defined(__FreeBSD__)
+  cpuset_t set;
+  memcpy(&set, c->words, sizeof(set));
+  return pthread_setaffinity_np(pthread_self(), sizeof(set), &set) == 0;
+#else
   return false;
 #endif
 }

@@ -62,6 +62,7 @@ struct workers {
   _Atomic uint32_t started;
   uint32_t nr_cores;            // the first so many threads are pinned,
   uint32_t cores[WORKERS_MAX];  // each to its core
+  struct cores all;             // for the others: what the thread may use that has made the workers
   struct worker_thread threads[WORKERS_MAX];
 };
 
@@ -216,7 +217,9 @@ static void wait_work(struct workers *ws) {
 static void *worker_main(void *arg) {
   struct worker_thread *t = arg;
   struct workers *ws = t->ws;
-  if (t->core >= 0) (void)cores_pin((uint32_t)t->core);  // without its core the thread is only slower
+  // A thread gets the core of the one that starts it, and that may be a worker with a core of its own. If the system
+  // refuses, the thread is only slower.
+  (void)(t->core >= 0 ? cores_pin((uint32_t)t->core) : cores_set(&ws->all));
   pthread_mutex_lock(&ws->lock);
   while (t->index < ws->wanted && (!ws->stop || ws->in_round))
     if (!take_task(ws, &t->w) && !take_round(ws, &t->w) && !take_idle(ws, &t->w)) wait_work(ws);
@@ -257,6 +260,7 @@ enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t 
   ws->wanted = nr;
   atomic_init(&ws->nr, nr);
   set_cores(ws, cores, nr_cores);
+  cores_get(&ws->all);
   pthread_mutex_init(&ws->lock, NULL);
   eventcount_init(&ws->work);
   eventcount_init(&ws->done);

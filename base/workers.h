@@ -40,10 +40,11 @@ extern _Atomic uint64_t workers_trim_ns;  // this, unless a test changes it; rel
 // Does one piece of idle work. Returns false when nothing is left to do.
 typedef bool (*workers_idle_fn)(void *arg, struct worker *w);
 
-// There are to be nr threads (0: none); the first nr_cores of them are pinned, each to its core. round(arg, w) runs one
-// round. One thread starts now; the others start before the first round, when that is asked for beside idle work,
-// before the first run of several tasks, and after the first piece of idle work that leaves more of it. If the system
-// then gives none, there are fewer until a later round. Fails with REMIXDB_NOMEM or REMIXDB_IO.
+// There are to be nr threads (0: none). The first nr_cores of them are pinned, each to its core; the others may use the
+// processors of the calling thread, whichever thread starts them. round(arg, w) runs one round. One thread starts now;
+// the others start before the first round, when that is asked for beside idle work, before the first run of several
+// tasks, and after the first piece of idle work that leaves more of it. If the system then gives none, there are fewer
+// until a later round. Fails with REMIXDB_NOMEM or REMIXDB_IO.
 MUST_CHECK enum remixdb_status workers_create(uint32_t nr, const uint32_t *cores, uint32_t nr_cores, struct blkio *io,
                                               struct epoch *epoch, void (*round)(void *arg, struct worker *w),
                                               void *arg, struct workers **out);

@@ -604,6 +604,39 @@ static void test_start_late(void **state) {
   }
 }
 
+// Two tasks that wait for each other, so they have a thread each. Each notes how many processors its thread may use.
+static _Atomic uint32_t nr_met, nr_cores_met[2];
+static void cores_meet(struct task *t, struct worker *w) {
+  (void)w;
+  atomic_store(&nr_cores_met[t->size], cores_list(NULL, 0));
+  atomic_fetch_add(&nr_met, 1);
+  wait_quick(&nr_met, 2);
+}
+static void cores_round(void *arg, struct worker *w) {
+  struct task a = {.run = cores_meet, .size = 0}, b = {.run = cores_meet, .size = 1};
+  struct task *list[2] = {&a, &b};
+  workers_run(((struct group *)arg)->ws, w, list, 2);
+  atomic_fetch_add(&nr_met, 1);
+}
+
+// A worker without a core of its own may use all processors, although one that has a core has started it.
+static void test_cores_of_late(void **state) {
+  (void)state;
+  uint32_t mine[CORES_MAX];
+  const uint32_t nr = cores_list(mine, CORES_MAX);
+  struct group g;
+  group_init(&g, 2, mine, 1);
+  workers_destroy(g.ws);
+  OK(workers_create(2, mine, 1, &g.io, &g.epoch, cores_round, &g, &g.ws));
+  atomic_store(&nr_met, 0);
+  workers_kick(g.ws);
+  wait_quick(&nr_met, 3);
+  const uint32_t a = nr_cores_met[0], b = nr_cores_met[1];
+  assert_int_equal(a < b ? a : b, 1);
+  assert_int_equal(a < b ? b : a, nr);
+  group_fini(&g);
+}
+
 // ---- idle work that waits for its turn
 
 static struct {
@@ -1029,6 +1062,7 @@ int main(void) {
       cmocka_unit_test(test_kick_from_many),
       cmocka_unit_test(test_idle),
       cmocka_unit_test(test_start_late),
+      cmocka_unit_test(test_cores_of_late),
       cmocka_unit_test(test_idle_in_turn),
       cmocka_unit_test(test_round_beside_idle),
       cmocka_unit_test(test_settle),
