@@ -376,7 +376,7 @@ static void test_cuts(void **state) {
 // ---- what the cache asks for
 
 #define FULL_CACHE_MB 4u  // with so much a shard asks for memory when half of its first stretch is used
-#define BLOCK_LEN 3900u   // of a value that has a block for itself
+#define BLOCK_LEN 3900u   // bytes of a value that has a block for itself
 
 // Each record of the first space has a block for itself.
 static void put_blocks(void) {
