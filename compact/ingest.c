@@ -444,7 +444,8 @@ static enum remixdb_status ingest_make(struct ingest *in, struct version *base, 
 // One try.
 static enum remixdb_status ingest_once(struct ingest *in, struct version *base, struct compact_ingest *from,
                                        struct version **out) {
-  const struct value_mark mark = value_log_mark(&in->c->values);
+  struct value_mark mark = value_log_mark(&in->c->values);
+  mark.inner = true;  // the memtable's round may have written values before
   const enum remixdb_status s = ingest_make(in, base, from, out);
   err_cleanup_begin();
   for (uint32_t i = 0; i < from->nr && s == REMIXDB_OK; i++)

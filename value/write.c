@@ -666,7 +666,7 @@ void value_log_rewind(struct value_log *l, const struct value_mark *m) {
     f->next = gone;
     gone = f;
   }
-  struct value_file *const last = recover(l);
+  struct value_file *const last = m->inner ? NULL : recover(l);
   lib_unlock(&l->lock);
   value_log_drop(l, gone);
   if (last) ended(l, last, false);  // a sync would find the disk full again

@@ -10,8 +10,9 @@
 //       name of its file. A caller that writes references syncs the values first.
 //   W3  A failed sync, and a failed write for another reason than a full disk or want of memory, is sticky: later puts
 //       and syncs return it. So does the put that has met it before its own value was written. A rewind ends a sync's
-//       want of room or memory, because it gives back all that is not durable. Nothing gives back the values of a log
-//       that `lasts`, and the system may have dropped any of them. So each failed sync of that log is REMIXDB_IO.
+//       want of room or memory, because it gives back all that is not durable. An inner rewind does not: the sync may
+//       have been that of older values, which stay. Nothing gives back the values of a log that `lasts`, and the system
+//       may have dropped any of them. So each failed sync of that log is REMIXDB_IO.
 //   W4  A file is in use from the reservation of a place until the caller says that the reference is held or given up
 //       (value_put_end), and until a batch that has written to it ends (value_batch_fini). Only a file that is full,
 //       synced and not in use leaves the log's list (value_log_settle). A use begins as one of `writers`, which need
@@ -119,6 +120,7 @@ struct value_mark {
   uint64_t newest;        // number of the newest file
   uint64_t active, tail;  // number of the active file, and where the next value begins; 0: there is none
   uint64_t value_bytes;   // bytes of the active file's values
+  bool inner;             // set by the caller: a rewind to an older mark follows if the log has failed (W3)
 };
 struct value_mark value_log_mark(struct value_log *l);
 // Gives back what was written since the mark: retires the files that are newer, and shortens the file that was active.

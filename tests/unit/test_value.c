@@ -667,6 +667,32 @@ static void test_rewind_ends(void **state) {
   }
 }
 
+// A sync that found the disk full may have been that of values before an inner mark, which stay. So the log has failed
+// until the rewind to a mark before them.
+static void test_rewind_inner(void **state) {
+  (void)state;
+  struct world *const w = world_new(REMIXDB_COMPRESSION_NONE);
+  struct kept a = make(4, 5000), b = make(4, 6000), next = make(4, 7000);
+  const struct value_mark outer = value_log_mark(&w->log);
+  put_good(w, &a);
+  struct value_mark inner = value_log_mark(&w->log);
+  inner.inner = true;
+  put_good(w, &b);
+  simdisk_fault(w->disk, SIMDISK_SYNC, 0, 1, ENOSPC);
+  FAILS(value_log_sync(&w->log), REMIXDB_NOSPACE);
+  value_file_unref(b.file);
+  value_log_rewind(&w->log, &inner);
+  FAILS(value_log_sync(&w->log), REMIXDB_NOSPACE);
+  value_file_unref(a.file);
+  value_log_rewind(&w->log, &outer);
+  OK(value_log_sync(&w->log));
+  put_good(w, &next);
+  OK(value_log_sync(&w->log));
+  read_good(&next);
+  value_file_unref(next.file);
+  world_end(w);
+}
+
 // A thread that pauses keeps no descriptor beyond its share, and goes on with the same file.
 static void test_pause(void **state) {
   (void)state;
@@ -930,6 +956,7 @@ int main(void) {
       cmocka_unit_test(test_kept_shared),
       cmocka_unit_test(test_sync_fails),
       cmocka_unit_test(test_rewind_ends),
+      cmocka_unit_test(test_rewind_inner),
       cmocka_unit_test(test_threads),
   };
   return cmocka_run_group_tests(tests, setup, NULL);
