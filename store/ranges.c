@@ -78,7 +78,8 @@ static enum remixdb_status write_few(struct range_group *g, struct xdb_ref *r, b
   return err_raise(&why);
 }
 
-// Writes the long values of the operations apart. *apart_out: of each operation that has one, tree by tree; NULL: none.
+// Writes the long values of the operations apart. *apart_out: one for each operation that has it, tree by tree; NULL:
+// none.
 static enum remixdb_status put_apart(struct xdb *x, struct range_group *g, struct value_apart **apart_out) {
   const size_t nr = g->trees[0].nr_ops + g->trees[1].nr_ops;
   enum remixdb_status s = REMIXDB_OK;
@@ -129,6 +130,7 @@ enum remixdb_status ranges_commit(struct xdb_ref *r, struct range_group *g) {
   struct err_saved why;
   err_save(&why, s);
   for (size_t i = 0; apart && i < g->trees[0].nr_ops + g->trees[1].nr_ops; i++) s = values_end(x, &apart[i], s);
+  if (unlikely(s != why.status)) err_save(&why, s);  // a sync has failed there
   mem_free(apart);
   range_group_fini(g);
   return s == REMIXDB_OK ? write_done(r, memory) : err_raise(&why);
@@ -198,7 +200,7 @@ static uint32_t painted_next(struct painted *p, uint32_t i) {
   return i;
 }
 
-// numbers: of the operations, ascending. Later ranges come first, so each stretch is painted once.
+// numbers: those of the operations, ascending. Later ranges come first, so each stretch is painted once.
 static enum remixdb_status painted_make(struct painted *p, const struct compact_range *ranges, const size_t *numbers,
                                         uint32_t nr) {
   *p = (struct painted){.bounds = mem_array(2 * (size_t)nr + 1, sizeof(*p->bounds), 0),
@@ -230,7 +232,7 @@ static bool painted_over(const struct painted *p, struct kref key, size_t at) {
   return i < p->nr && p->last[i] > at + 1;
 }
 
-// The end of a range in the spaces' tree: with the id of its space before it; of an open one, the next id. *room:
+// The end of a range in the spaces' tree: with the id of its space before it; an open one has the next id. *room:
 // memory.
 static struct kref space_end(const struct kv_rec *rec, uint8_t **room) {
   const uint32_t id = names_id_get(rec->key);
@@ -241,7 +243,7 @@ static struct kref space_end(const struct kv_rec *rec, uint8_t **room) {
   return end;
 }
 
-// Splits a batch by kind and tree. list: of batch_listed. numbers: of each tree's ranges, the operations' numbers.
+// Splits a batch by kind and tree. list: from batch_listed. numbers: for each tree's ranges, the operations' numbers.
 static enum remixdb_status batch_split(const struct batch_op *list, size_t nr, struct range_group *g,
                                        size_t *numbers[TREES]) {
   size_t bytes = 1;
