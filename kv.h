@@ -33,7 +33,7 @@ enum {
 #define KV_KEY_MAX (REMIXDB_KV_MAX + 4u)  // bytes of a key; one in the tree of the named spaces has 4 of its own
 #define KV_REF_MAX 40u                    // bytes of a reference (KV_APART)
 
-// A record: what is written, and what a decoder finds. key and val point to the owner's bytes, a decoder's into the
+// A record, as it is written and as a decoder finds it. key and val point to the owner's bytes, a decoder's into the
 // encoded bytes. A tombstone has vlen 0.
 struct kv_rec {
   const uint8_t *key;

@@ -112,7 +112,8 @@ static enum remixdb_status sst_decode_apart(struct sst *t, const struct format_s
   return REMIXDB_OK;
 }
 
-// Decodes the metadata: counts, smallest and largest key, dictionary, stored sizes. off: of the metadata in the file.
+// Decodes the metadata: counts, smallest and largest key, dictionary, stored sizes. off: the place of the metadata in
+// the file.
 static enum remixdb_status sst_decode_meta(struct sst *t, const struct format_sst_footer *f, uint64_t off,
                                            const uint8_t *meta) {
   if (f->meta_sum != hash64_seed(meta, f->meta_len, format_sst_meta_seed(t->number)))
@@ -143,7 +144,7 @@ static enum remixdb_status sst_decode_meta(struct sst *t, const struct format_ss
   return s == REMIXDB_OK && f->nr_apart ? sst_decode_apart(t, f, off, sizes + f->sizes_len) : s;
 }
 
-// Tells whether the footer is that of table `number`, of this store. end: of the table, in the file.
+// Tells whether the footer is that of table `number`, of this store. end: the end of the table, in the file.
 static enum remixdb_status sst_check_owner(const struct sst_ctx *ctx, const struct format_sst_footer *f,
                                            uint64_t number, const char *path, uint64_t end) {
   const uint64_t foot = end - FORMAT_SST_FOOTER;

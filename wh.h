@@ -118,7 +118,7 @@ void wh_lock(struct wh *wh, struct kref key, uint64_t hash, struct wh_slot *slot
 // while the slot is locked.
 const struct wh_ver *wh_slot_newest(const struct wh_slot *slot);
 // Links a pending version in front of the key's chain. If the key has no entry, the call makes one, and splits a full
-// leaf (slot->leaf changes). Copies the slot's key, and rec's value, expiry and kind; of the kind, the bits of
+// leaf (slot->leaf changes). Copies the slot's key, and rec's value, expiry and kind; from the kind, the bits of
 // KV_IN_TABLE only. Does not read rec's key. Fails with REMIXDB_NOMEM; nothing has changed then, and the slot is still
 // locked.
 MUST_CHECK enum remixdb_status wh_link(struct wh_slot *slot, const struct kv_rec *rec);

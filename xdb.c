@@ -539,7 +539,7 @@ static enum remixdb_status lock_reads(struct wh_many *many, const struct many_wr
   return s == REMIXDB_OK && key ? w->check->lock(w->check, tree, &many[tree], key) : s;
 }
 
-// Links all operations; the leaves of their keys stay locked, those of the unnamed tree first. many: of each tree.
+// Links all operations; the leaves of their keys stay locked, those of the unnamed tree first. many: one for each tree.
 // *linked_out: how many are linked, also on failure.
 static enum remixdb_status link_many(struct xdb *x, struct memtable *m, struct wh_many *many,
                                      const struct many_writes *w, size_t *linked_out) {

@@ -62,7 +62,7 @@ struct workers {
   _Atomic uint32_t started;
   uint32_t nr_cores;            // the first so many threads are pinned,
   uint32_t cores[WORKERS_MAX];  // each to its core
-  struct cores all;             // for the others: what the thread may use that has made the workers
+  struct cores all;             // for the others: the processors of the thread that has made the workers
   struct worker_thread threads[WORKERS_MAX];
 };
 

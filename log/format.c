@@ -17,7 +17,7 @@ enum {
   HEAD_NR_ORIGINS = 88,    // u32, how many the store has
   HEAD_ORIGINS = 96,       // u64 each
                            // WAL_LEVEL: the watermark
-                           // WAL_HEAD_SUM, u64: of the bytes before the watermark
+                           // WAL_HEAD_SUM, u64: checks the bytes before the watermark
 };
 // In a watermark:
 enum {

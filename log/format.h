@@ -74,8 +74,8 @@ uint64_t wal_head_store_id(const uint8_t *p);
 struct wal_key wal_key(uint64_t store_id, uint64_t gen);
 // Encodes a watermark as WAL_LEVEL_LEN bytes at p. k: the key of the segment whose header gets these bytes.
 void wal_level_put(uint8_t *p, const struct wal_key *k, const struct wal_level *l);
-// Decodes the watermark at p. k, gen: of the segment whose header has it. Returns a watermark with gen 0 if the
-// checksum is wrong or a number is out of bounds.
+// Decodes the watermark at p. k and gen are those of the segment whose header has it. Returns a watermark with gen 0 if
+// the checksum is wrong or a number is out of bounds.
 struct wal_level wal_level_get(const uint8_t *p, const struct wal_key *k, uint64_t gen);
 // Returns the checksum of a frame at offset off. p: the frame's head and payload; len: bytes of the payload.
 uint64_t wal_frame_sum(const struct wal_key *k, uint64_t off, const uint8_t *p, size_t len);

@@ -87,7 +87,8 @@ static enum remixdb_status wal_replay(struct wal_reader *r, uint64_t limit, wal_
   return REMIXDB_OK;
 }
 
-// The segment does not follow the one before it: two histories meet (L7). off: of what differs, in the header.
+// The segment does not follow the one before it: two histories meet (L7). off: the place of the difference, in the
+// header.
 static enum remixdb_status wal_parted(const struct wal_seg *seg, uint64_t off, const struct wal_seg *before) {
   return err_corrupt(seg->path, off,
                      "generation %llu of the log does not follow generation %llu, in %s: one of them is of another "

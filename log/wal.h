@@ -275,7 +275,7 @@ const char *wal_loss_text(const struct wal_loss *l, char *buf, size_t cap);
 struct wal_salvage {
   uint64_t nr_records, nr_segments;
   uint64_t lost_bytes;  // as far as known
-  uint64_t gen;         // the generation of the segment being read; at the end, of the newest one; 0: none
+  uint64_t gen;         // the generation of the segment being read, and at the end that of the newest one; 0: none
   uint64_t base_seq;    // the last sequence number before that segment
 };
 struct wal_salvage_to {

@@ -49,7 +49,7 @@ static inline bool remix_settled(const struct remix_cursor *c, bool back) {
   const struct remix_edge *const e = back ? &c->low : &c->high;
   return !c->bounded || !remix_valid(c) || c->seg != e->seg || e->known;
 }
-void remix_stop(struct remix_cursor *c);  // makes it not valid: what follows lies beyond a bound
+void remix_stop(struct remix_cursor *c);  // makes it not valid: the next records lie beyond a bound
 // Go to the first entry >= key, and to the last entry <= key. After an error the cursor is not valid.
 //
 // A seek reads exactly one key, whether the sought key is there or not: the key of the blind search's candidate. No

@@ -197,8 +197,8 @@ static enum remixdb_status packing_reserve(struct packing *k, size_t more) {
   return REMIXDB_OK;
 }
 
-// Packs the columns of a stretch behind `head` bytes, which the caller fills with the lengths. lens_out: of each column
-// its length, and its length in the file.
+// Packs the columns of a stretch behind `head` bytes, which the caller fills with the lengths. lens_out: for each
+// column its length, and its length in the file.
 static enum remixdb_status pack_stretch(struct packing *k, const struct stretch *t, size_t head,
                                         size_t (*lens_out)[2]) {
   enum remixdb_status s = pack_columns(k->image, k->h, t, k->cols);
@@ -386,7 +386,7 @@ static uint64_t page_most(const struct remix_page *p, bool tags) {
          anchors_most(p->nr_segs, p->anchors_len);
 }
 
-// lens: of each column its length, and its length in the file. from: `room` bytes, which the columns fill.
+// lens: for each column its length, and its length in the file. from: `room` bytes, which the columns fill.
 static enum remixdb_status unpack_columns(ZSTD_DCtx *z, const uint8_t *from, uint64_t room, uint64_t (*lens)[2],
                                           uint32_t nr_segs, uint64_t nr_entries, uint64_t anchors_len, bool tags,
                                           const char *path, struct column *c) {

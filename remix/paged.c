@@ -354,7 +354,7 @@ static enum remixdb_status check_walk(const struct remix *x, const struct remix_
 }
 
 static struct ZSTD_DCtx_s *unpacker_take(struct remix_pool *p) {
-  // acquire: what the thread before did with it has happened
+  // acquire: all that the thread before did with it has happened
   struct ZSTD_DCtx_s *z = atomic_exchange_explicit(&p->unpacker, NULL, memory_order_acquire);
   if (!z) z = remix_unpacker_create();
   return z;
@@ -823,8 +823,8 @@ static enum remixdb_status take_dir(struct remix *x, struct remix_paged *g, cons
   return s;
 }
 
-// Reads header, directory and the checksum at the file's end. size: of the file. *paged_out false: it has no pages, or
-// is too large.
+// Reads header, directory and the checksum at the file's end. size: that of the file. *paged_out false: it has no
+// pages, or is too large.
 static enum remixdb_status read_dir(struct remix *x, struct remix_paged *g, uint64_t size, bool *paged_out) {
   const size_t head = remix_segs_off(x->nr_runs);
   *paged_out = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A position in a REMIX: what a cursor is in memory. remix/cursor.h moves it, remix/gather.h reads ahead of it.
+// A position in a REMIX, which is a cursor in memory. remix/cursor.h moves it, remix/gather.h reads ahead of it.
 #ifndef REMIX_POSITION_H
 #define REMIX_POSITION_H
 

@@ -86,7 +86,7 @@ uint64_t remix_live(const struct remix *x);  // how many there are
 // call. Both fail as a read of a block does.
 MUST_CHECK enum remixdb_status remix_rank(const struct remix *x, struct kref key, struct sst_hold *h,
                                           uint64_t *rank_out);
-// Reads the live entries that are near the one of this rank: of the same segment and the same run, so mostly in one
+// Reads the live entries that are near the one of this rank, in the same segment and the same run, so mostly in one
 // block, with ranks in [from, to). Gives each to fn, with their number. The records are valid in fn only. Ends when fn
 // fails, with its status.
 typedef enum remixdb_status (*remix_near_fn)(void *arg, const struct kv_rec *rec, uint32_t nr);

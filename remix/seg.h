@@ -173,7 +173,7 @@ static inline enum remixdb_status entry_read(const struct remix *x, const uint8_
   return sels_read(x, s, seg_sels(x->index, s), i, nr, h, rec_out);
 }
 
-// The number of live entries before a segment; of all, before segment nr_segs.
+// The number of live entries before a segment. Before segment nr_segs it is the number of all.
 static inline uint32_t seg_rank(const struct remix_index *ix, uint32_t seg) { return rising_at(ix->live, seg); }
 
 // Returns the last of [lo, hi) whose rank is not above `rank`, by binary search. The caller knows that lo's is not.

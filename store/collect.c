@@ -69,7 +69,7 @@ static void collecting_free(struct xdb *x, bool remove) {
 
 // ---- choosing
 
-// The live bytes of a file: what is expected of it now, in proportion to what a pass has found.
+// The live bytes of a file: those that are expected now, in proportion to what a pass has found.
 static uint64_t live_of(struct value_file *f, uint64_t expected) {
   if (f->measured == 0) return expected;
   if (f->expected == 0) f->expected = expected ? expected : 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Idle work: what workers do when no round needs them, so that no writer or reader has to wait for it.
+// Idle work is done by workers when no round needs them, so that no writer or reader has to wait for it.
 //
 // Writers would wait while the system clears new memory, and while it reserves room on disk for the log's files.
 // Readers that fill the block cache would wait for memory, too. Workers get memory and room ahead of time.

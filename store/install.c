@@ -238,7 +238,7 @@ enum remixdb_status round_install(struct xdb *x, struct version *next, bool had_
   return s;
 }
 
-// Makes a version of the same trees and installs it. names: of the spaces; NULL: they stay.
+// Makes a version of the same trees and installs it. names: those of the spaces; NULL: they stay.
 static enum remixdb_status install_copy(struct xdb *x, struct names *names, const struct values_moved *moved,
                                         bool trim) {
   struct version *next = NULL;

@@ -61,7 +61,7 @@ static size_t cache_least(size_t budget) {
 // larger than the limit.
 static inline size_t memtables_share(size_t limit) { return 2 * memory_late(limit); }
 
-// The cache to begin with: what a busy store without data leaves.
+// The cache to begin with is the rest that a busy store without data leaves.
 static size_t cache_first(size_t budget, size_t memtable) {
   const size_t least = cache_least(budget),
                taken = memtables_share(memtable) + work_share(budget) + budget / SMALL_PART;

@@ -239,7 +239,7 @@ enum remixdb_status range_group_gather(struct range_group *g, struct xdb *x, str
 
 // ---- committing
 
-// A try to commit: of one tree.
+// A try to commit, for one tree.
 struct attempt {
   struct xdb *xdb;
   uint32_t nr;  // the tree's number
@@ -265,7 +265,7 @@ static enum remixdb_status note_gone(void *arg, const struct wh_link *l) {
   return REMIXDB_OK;
 }
 
-// Locks the leaves of all that the transaction has read in the tree up to the key; NULL: of all that is left.
+// Locks the leaves of all that the transaction has read in the tree up to the key; NULL: those of all that is left.
 static enum remixdb_status lock_reads(struct wh_many *many, const struct attempt *a, const struct kref *key) {
   struct many_check *const check = a->group->check;
   return check ? check->lock(check, a->nr, many, key) : REMIXDB_OK;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A group of writes with ranges: what is committed as one (store/ranges.h has the invariants).
+// A group of writes with ranges, which are committed as one (store/ranges.h has the invariants).
 #ifndef STORE_RANGE_GROUP_H
 #define STORE_RANGE_GROUP_H
 

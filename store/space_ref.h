@@ -15,7 +15,7 @@
 
 // Makes a ref of a space. Fails with REMIXDB_GONE or REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status xdb_space_ref(struct xdb_space *sp, struct xdb_ref **out);
-// Makes a ref of a space at a snapshot's moment; sp NULL: of the unnamed space. A space that was dropped since is read
+// Makes a ref of a space at a snapshot's moment; sp NULL: the unnamed space. A space that was dropped since is read
 // as it was. Fails with REMIXDB_NOMEM.
 MUST_CHECK enum remixdb_status xdb_snapshot_space_ref(struct xdb_snapshot *snap, struct xdb_space *sp,
                                                       struct xdb_ref **out);

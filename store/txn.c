@@ -156,7 +156,7 @@ enum remixdb_status xdb_txn_rollback(struct xdb_txn *t) {
 
 // ---- reading
 
-// key: of the ref's tree.
+// The key is of the ref's tree.
 static inline enum remixdb_status note_key(struct xdb_ref *r, struct kref key) {
   return r->untracked ? REMIXDB_OK : txn_note_key(r->txn, r->tree, key);
 }
@@ -232,7 +232,7 @@ static enum remixdb_status get_each(struct xdb_ref *r, size_t nr, const struct r
   return error.status == REMIXDB_OK ? REMIXDB_OK : err_raise(&error);
 }
 
-// keys: of the tree; plain: as the caller gave them.
+// keys: those of the tree; plain: as the caller gave them.
 static enum remixdb_status get_many(struct xdb_ref *r, size_t nr, const struct remixdb_slice *plain,
                                     const struct remixdb_slice *keys, struct remixdb_buf *values, bool *found,
                                     struct multiget_room *room, size_t *nr_out) {

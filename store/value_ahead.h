@@ -25,8 +25,8 @@ struct values_told {
 
 // The iterator reads the value `now` of its record next: asks for the values that the next steps of its merge come to,
 // as many as the scan is expected to go (merge_next_records), except for those that it has asked for before. Records of
-// memtables do not count. The merge learns from this scan how far scans go. super: of the merge's sources; the ref's
-// thread is in no epoch. Cannot fail: the iterator reads all the same when it comes there.
+// memtables do not count. The merge learns from this scan how far scans go. super: that of the merge's sources; the
+// ref's thread is in no epoch. Cannot fail: the iterator reads all the same when it comes there.
 void values_ahead(struct xdb_ref *r, const struct super *super, struct merge *merge, const struct value_ref *now,
                   struct values_told *told);
 

@@ -15,8 +15,8 @@ struct many_check {
   enum remixdb_status (*tables)(struct many_check *c);
   // Inside the epoch of a try, with the store's super. False: no try can begin.
   bool (*begin)(struct many_check *c, const struct super *v);
-  // Locks the leaves of what was read in the tree up to the key; NULL: of all that was read there. Keys ascend, and the
-  // unnamed tree comes first. Fails with REMIXDB_NOMEM, or with REMIXDB_ABORTED (a conflict).
+  // Locks the leaves of what was read in the tree up to the key; NULL: those of all that was read there. Keys ascend,
+  // and the unnamed tree comes first. Fails with REMIXDB_NOMEM, or with REMIXDB_ABORTED (a conflict).
   enum remixdb_status (*lock)(struct many_check *c, uint32_t tree, struct wh_many *many, const struct kref *key);
   // The leaves of all keys before `to` are locked, by the deletion of a range; to.ptr NULL: all leaves.
   void (*locked)(struct many_check *c, uint32_t tree, struct kref to);

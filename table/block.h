@@ -92,7 +92,7 @@ MUST_CHECK enum remixdb_status block_verify(const uint8_t *buf, uint32_t nr_page
 // The same without the checksum, for a block whose compressed form was verified.
 MUST_CHECK enum remixdb_status block_verify_body(const uint8_t *buf, uint32_t nr_pages, uint32_t nr_recs, uint32_t form,
                                                  const char *path, uint64_t off);
-// Reads record i of a verified block, if the record is short: of kind 0, a key of less than 64 bytes and a value of
+// Reads record i of a verified block, if the record is short: it has kind 0, a key of less than 64 bytes and a value of
 // less than 16,384. Returns false for any other record.
 static inline bool block_record_short(const uint8_t *buf, uint32_t i, struct kv_rec *r) {
   const uint8_t *p = buf + block_record_at(buf, i);

@@ -63,7 +63,7 @@ struct shard {
   uint32_t free_pages, limbo_pages;
   uint32_t given_pages;                // frames that were given to records
   uint32_t free_mask;                  // bit n: free[n] is not empty
-  uint32_t free[BLOCK_PAGES_MAX + 1];  // free runs of n pages; the last: of n or more
+  uint32_t free[BLOCK_PAGES_MAX + 1];  // free runs of n pages, in the last place of n or more
   struct page_queue limbo;             // in order of stamp
   struct page_queue held;              // stamp passed, but pinned
   uint64_t misses, evictions, declined, bypasses;

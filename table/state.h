@@ -110,7 +110,7 @@ struct sst {
   struct spread expiry;       // the spread of the times at which records expire
   uint64_t nr_records, nr_tombs;
   uint64_t key_bytes, value_bytes;
-  uint64_t file_size, data_size;  // bytes of the table; of its data blocks, as they are stored
+  uint64_t file_size, data_size;  // bytes of the table, and of its data blocks as they are stored
   struct sst_apart *apart;        // nr_apart elements, ascending by file; NULL: none
   uint32_t nr_apart;
   uint64_t ckb_off, ckb_len;  // the compressed-keys block: its offset in the file; ckb_len 0: there is none

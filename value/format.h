@@ -58,7 +58,7 @@ static inline uint32_t value_chunk_len(uint32_t vlen, uint64_t chunk) {
   const uint64_t left = vlen - chunk * VALUE_CHUNK;
   return left < VALUE_CHUNK ? (uint32_t)left : VALUE_CHUNK;
 }
-// Offsets from the beginning of a record: of its entries, of its chunks, and of its end.
+// Offsets of its entries, of its chunks and of its end, from the beginning of a record.
 static inline uint64_t value_entries_at(uint32_t klen) {
   return align_up(VALUE_REC_HEAD + (uint64_t)klen, VALUE_ALIGN);
 }

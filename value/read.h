@@ -48,8 +48,8 @@ struct value_reading {
 };
 
 // Begins to read the bytes [off, off + n) of the value that `r` names into buf; NULL: only checks them. The value has
-// these bytes, and n is not 0. key: of the record that has the reference; the value file's record has the same. The
-// file, the key and the buffer stay until the reading has ended. Takes no memory.
+// these bytes, and n is not 0. key: that of the record that has the reference; the value file's record has the same.
+// The file, the key and the buffer stay until the reading has ended. Takes no memory.
 void value_reading_begin(struct value_reading *v, struct value_file *f, const struct value_ref *r, struct kref key,
                          uint32_t off, void *buf, uint32_t n);
 // Takes the bytes that the reading needs: `n` of them, which are fewer than v->len if the file ends there. bytes:
@@ -62,8 +62,8 @@ void value_reading_end(struct value_reading *v);
 // ---- reading at once
 
 // Reads the bytes [off, off + cap) of the value that `r` names, as many as there are, into buf. *n_out: how many.
-// Memory for a few chunks, whatever the value's length. key: of the record that has the reference; the value file's
-// record has the same. Fails with REMIXDB_CORRUPT, REMIXDB_IO or REMIXDB_NOMEM; buf then holds anything.
+// Memory for a few chunks, whatever the value's length. key: that of the record that has the reference; the value
+// file's record has the same. Fails with REMIXDB_CORRUPT, REMIXDB_IO or REMIXDB_NOMEM; buf then holds anything.
 MUST_CHECK enum remixdb_status value_read(struct value_file *f, const struct value_ref *r, struct kref key,
                                           uint32_t off, void *buf, uint32_t cap, uint32_t *n_out);
 // Whether values come from the disk: a guess from the time that one of them took. If they do, a reader of several
@@ -71,7 +71,7 @@ MUST_CHECK enum remixdb_status value_read(struct value_file *f, const struct val
 static inline bool value_cold(const struct value_ctx *c) {
   return unlikely(atomic_load_explicit(&c->cold, memory_order_relaxed) != 0);
 }
-// The end of what value_read reads at once of the value, in the file. klen: of the record's key.
+// The end of what value_read reads at once of the value, in the file. klen: the length of the record's key.
 uint64_t value_first_end(const struct value_ref *r, uint32_t klen);
 // Asks the system to bring [from, to) of the file into its page cache, where nr values begin, and does not wait. For
 // callers that have asked value_cold. Takes no descriptor that others need.

@@ -3,7 +3,7 @@
 
 #include <assert.h>
 
-// Tells values apart, mostly: of two with one mark, the second would not be asked for.
+// Tells values apart, mostly: if two have one mark, the second would not be asked for.
 static uint32_t mark(const struct value_ref *r) {
   return (uint32_t)(r->at / VALUE_ALIGN) ^ (uint32_t)r->file * 0x9E3779B1u;
 }

@@ -50,7 +50,7 @@ enum remixdb_status value_list_add(struct value_list *l, struct value_file *f) {
   value_file_ref(f);
   n->file = f;
   n->next = atomic_load_explicit(&l->first, memory_order_relaxed);
-  // release: who finds the node sees the file. Two threads may add the same file: it is there twice then.
+  // release: a thread that finds the node sees the file. Two threads may add the same file: it is there twice then.
   while (!atomic_compare_exchange_weak_explicit(&l->first, &n->next, n, memory_order_release, memory_order_relaxed))
     continue;
   return REMIXDB_OK;

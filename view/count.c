@@ -20,7 +20,7 @@ struct stratum {
 struct work {
   struct count *c;
   double keys, bytes;
-  bool exact;            // the stream has few entries: what the tags guess is looked up
+  bool exact;            // the stream has few entries: each guess of the tags is looked up
   double record;         // bytes of a record of the older views, on average
   struct sst_hold hold;  // for reads in the older views
   struct sst_hold young_hold;

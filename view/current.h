@@ -127,9 +127,9 @@ static inline bool current_more(const struct current *c) { return c->at < c->end
 MUST_CHECK enum remixdb_status current_next(struct current *c, struct current_part *out);
 
 // Replaces the file. ids: the store's own id is the one of the head. parts: the partitions of each tree, one tree after
-// the other; their `tables` have fingerprints. names: of the spaces, or NULL. After REMIXDB_NOSPACE, REMIXDB_NOMEM or
-// REMIXDB_CORRUPT (a number of the head has reached its bound) the file has not changed. After any other failure a
-// crash may leave the old or the new file.
+// the other; their `tables` have fingerprints. names: those of the spaces, or NULL. After REMIXDB_NOSPACE,
+// REMIXDB_NOMEM or REMIXDB_CORRUPT (a number of the head has reached its bound) the file has not changed. After any
+// other failure a crash may leave the old or the new file.
 MUST_CHECK enum remixdb_status current_write(const struct env_dir *dir, const struct current_head *head,
                                              const struct files_ids *ids, const struct current_part *parts,
                                              const struct names *names);

@@ -62,7 +62,7 @@ struct model {
 struct plan {
   uint32_t nr_keys, vlen_max;
   size_t memtable_limit;              // under the least that the options allow, so that little data makes many rounds
-  uint32_t table_pages, other_pages;  // other_pages: of every other opening; 0: as the others
+  uint32_t table_pages, other_pages;  // other_pages: those of every other opening; 0: as the others
   uint32_t young_from, apart_from, garbage_from, cut_from, join;  // as in struct compact
   uint64_t values_full;                                           // bytes of a full value file
   uint64_t moved_from;                                            // as in struct compact

@@ -393,7 +393,7 @@ static void scan_some(struct actor *a, struct xdb_ref *ref, uint32_t key, bool a
 
 struct merging {
   struct actor *a;
-  uint32_t key, id, was;  // id: of the new value; was: the old value, 0: none
+  uint32_t key, id, was;  // id: that of the new value; was: the old value, 0: none
 };
 
 static enum remixdb_merge_op replace(const void *v0, uint32_t v0len, const void **v1, uint32_t *v1len, void *priv) {

@@ -35,7 +35,7 @@ struct world {
   struct xdb *x;
   struct xdb_ref *ref;
   struct table tables[TABLES];
-  uint32_t nr_tables, nr_parts, nr_young, nr_runs;  // nr_runs: of the partition with the most
+  uint32_t nr_tables, nr_parts, nr_young, nr_runs;  // nr_runs: those of the partition with the most
   uint64_t rng;
 };
 

@@ -58,7 +58,7 @@ static uint8_t get(struct xdb_ref *r, uint32_t i) {
   return is;
 }
 
-// The change that is committed: of which keys, and what they are then.
+// The change that is committed: its keys, and their values then.
 static bool ranged;  // the batch; else the ingest
 static bool parted;  // no step has a key of the ingest: the memtable stays
 #define FROM 20u

@@ -26,7 +26,7 @@ struct tiny {
   struct serial_op ops[TINY];
   struct serial_item items[TINY][TINY_ITEMS];
   uint32_t nr, initial[TINY_KEYS];
-  // for trying: what each operation leaves of its writes, 0: it did not write the key
+  // for trying: the writes that each operation leaves, 0: it did not write the key
   uint32_t writes[TINY][TINY_KEYS];
   bool counts[TINY];
 };

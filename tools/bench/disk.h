@@ -20,8 +20,8 @@ const char *bench_disk_name(uint32_t i, const char **what_out);
 bool bench_disk_prepare(const char *path, uint64_t bytes);
 bool bench_disk_remove(const char *path);  // true when it is not there afterwards; false: told
 
-// Runs a known benchmark on that file. An operation is a read, of a page of 4 KiB or of 1 MiB; of diskbatch the latency
-// is that of a whole batch. False: told. result->ops is 0 where there is no io_uring.
+// Runs a known benchmark on that file. An operation is a read, of a page of 4 KiB or of 1 MiB; for diskbatch the
+// latency is that of a whole batch. False: told. result->ops is 0 where there is no io_uring.
 bool bench_disk(const char *path, const char *name, const struct bench_params *p, uint64_t seed,
                 struct bench_result *result);
 

@@ -50,7 +50,7 @@ struct bench_run {
   bool empty;                 // nothing was written to it yet
   bool sparse;                // not all records are there: `present` tells which
   _Atomic uint64_t *present;  // bit i: record i
-  uint64_t *versions;         // with `full`: of each record, a version it cannot be older than
+  uint64_t *versions;         // with `full`: for each record, a version it cannot be older than
   uint64_t inserted;          // records of the second band: the first so many in their order
   uint32_t phase;             // benchmarks run so far
   _Atomic uint64_t failures;
